@@ -1,0 +1,18 @@
+// Package eventhub is the domain of the hub: what an event is, who publishes
+// and subscribes, and how things fail. It depends on the standard library
+// alone, so a program can import it to talk about events without inheriting a
+// store, a broker or a protocol.
+//
+// The engine in process (package bus) and a client of a remote hub satisfy the
+// same [Publisher] and [Subscriber]; gateways call these interfaces and never
+// learn which of the two stands behind them.
+//
+// # Words
+//
+// A topic is an append-only sequence of events. An event's offset is its
+// position there: strictly increasing, assigned at commit, never reused; gaps
+// are allowed. A group is a durable consumer group; a member is one
+// subscription in it. The cursor of a group is its ack floor: everything at or
+// below it is done. A delivery is one attempt to hand an event to a member; its
+// lease is the deadline by which the member must answer.
+package eventhub

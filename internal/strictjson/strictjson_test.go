@@ -1,0 +1,84 @@
+package strictjson
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+func TestAppendCompactKeepsTokens(t *testing.T) {
+	for _, tt := range []struct{ in, want string }{
+		{`null`, `null`},
+		{` 1.0 `, `1.0`},
+		{`1e400`, `1e400`},
+		{`-0`, `-0`},
+		{`12345678901234567890`, `12345678901234567890`},
+		{"{ \"a\" : [ 1 ,\t2.50 ] ,\n\"b\":\"\\u00e9 \\/ x\" }", `{"a":[1,2.50],"b":"\u00e9 \/ x"}`},
+		{`"  spaces  stay "`, `"  spaces  stay "`},
+		{`"\ud83d\ude00"`, `"\ud83d\ude00"`},
+		{`{"b":1,"a":2}`, `{"b":1,"a":2}`},
+	} {
+		got, err := AppendCompact([]byte("x"), []byte(tt.in))
+		if err != nil || string(got) != "x"+tt.want {
+			t.Errorf("AppendCompact(%s) = %s, %v; want x%s", tt.in, got, err, tt.want)
+		}
+	}
+}
+
+func TestAppendCompactRefuses(t *testing.T) {
+	for in, want := range map[string]string{
+		``:                    "invalid JSON",
+		`{`:                   "invalid JSON",
+		`{"a":1,}`:            "byte 7",
+		`1 2`:                 "byte 2",
+		`nul`:                 "invalid JSON",
+		`{"a":1,"a":2}`:       `duplicate name "a"`,
+		`{"x":{"k":1,"k":2}}`: `duplicate name "k"`,
+		`{"a":1,"\u0061":2}`:  `duplicate name "a"`,
+		`"\ud800"`:            "invalid JSON",
+		"\"\xff\"":            "invalid JSON",
+		"\"a\x01\"":           "invalid JSON",
+		`01`:                  "invalid JSON",
+		`[1`:                  "invalid JSON",
+		`'a'`:                 "invalid JSON",
+		`NaN`:                 "invalid JSON",
+	} {
+		got, err := AppendCompact([]byte("x"), []byte(in))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("AppendCompact(%q) error = %v; want one with %q", in, err, want)
+		}
+		if string(got) != "x" {
+			t.Errorf("AppendCompact(%q) left %q behind; want dst as it was", in, got)
+		}
+	}
+}
+
+// FuzzAppendCompact holds the strict reading against the standard library:
+// whatever passes must be valid there and mean the same.
+func FuzzAppendCompact(f *testing.F) {
+	for _, s := range []string{`{"a":[1,2,{"b":null}]}`, ` "x" `, `1e5`, `{"a":1,"a":2}`, "\"\\u0000\""} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		out, err := AppendCompact(nil, in)
+		if err != nil {
+			return
+		}
+		if !json.Valid(in) || !json.Valid(out) {
+			t.Fatalf("passed %q as %q, which encoding/json refuses", in, out)
+		}
+		again, err := AppendCompact(nil, out)
+		if err != nil || string(again) != string(out) {
+			t.Fatalf("compacting %q again gave %q, %v", out, again, err)
+		}
+	})
+}
+
+func TestAppendString(t *testing.T) {
+	for _, s := range []string{"", "plain", "q\"\\/\n\t\x01", "é😀", "\u2028<>&"} {
+		var back string
+		if err := json.Unmarshal(AppendString(nil, s), &back); err != nil || back != s {
+			t.Errorf("AppendString(%q) = %s, read back as %q, %v", s, AppendString(nil, s), back, err)
+		}
+	}
+}

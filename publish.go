@@ -1,0 +1,42 @@
+package eventhub
+
+import "context"
+
+// Receipt says where an event is. It is handed out only once the event is as
+// durable as the hub promises.
+type Receipt struct {
+	ID     string
+	Offset uint64
+	// Duplicate is set when an event with this id was in the topic already;
+	// Offset is then the first one's, and nothing was added.
+	Duplicate bool
+}
+
+// Publication is one atomic publish: its events are committed together or not
+// at all. Receipts, parallel to Events, and Err are its outcome.
+type Publication struct {
+	Events   []Event
+	Receipts []Receipt
+	Err      error
+}
+
+// Publisher appends events to topics. Its methods are safe for concurrent use.
+type Publisher interface {
+	// Publish commits the events in one atomic step and returns one receipt for
+	// each, in order, once they are durable. On an error nothing of the batch
+	// was refused halfway: either all events are in the log or none is; after
+	// an error other than one with CodeInternal or CodeShuttingDown none is.
+	// Publishing again under the same ids is always safe.
+	Publish(ctx context.Context, events ...Event) ([]Receipt, error)
+
+	// Enqueue hands over independent publications that succeed or fail each for
+	// itself; those to one topic keep their order. It returns once they are
+	// accepted, waiting while the publisher has no room; done is then called
+	// exactly once, when every outcome is known, and must not block. done may
+	// run before Enqueue returns. Where a publication's Receipts has room for
+	// its events it is filled in place.
+	//
+	// The bytes of the events may be reused when Enqueue returns; pubs itself
+	// belongs to the publisher until done.
+	Enqueue(ctx context.Context, pubs []Publication, done func([]Publication))
+}

@@ -1,0 +1,110 @@
+package eventhub
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+)
+
+// Record is an event as it is stored: its JSON object without the offset, which
+// is not known when the event is encoded. It is encoded once; the store, the
+// deliveries, replay and export all carry the same bytes.
+//
+// A record starts with the commit time at a fixed place and the id behind it:
+//
+//	{"ts":1723140000000,"id":"0199…",…            the publisher gave no ts
+//	{"committed_ts":1723140000000,"id":"…","ts":… it did
+//
+// The time is 13 bytes wide, padded with spaces on the left before the year
+// 2001, so that the commit can write it in place. Any JSON reader reads it.
+// A Record is read-only once committed.
+type Record []byte
+
+// The fixed start of a record.
+const (
+	RecordTSPrefix        = `{"ts":`
+	RecordCommittedPrefix = `{"committed_ts":`
+	RecordTimeWidth       = 13
+	recordIDPrefix        = `,"id":"`
+)
+
+// timeAt returns where the commit time starts, or -1 for what is no record.
+func (r Record) timeAt() int {
+	at := len(RecordTSPrefix)
+	if bytes.HasPrefix(r, []byte(RecordCommittedPrefix)) {
+		at = len(RecordCommittedPrefix)
+	} else if !bytes.HasPrefix(r, []byte(RecordTSPrefix)) {
+		return -1
+	}
+	if len(r) < at+RecordTimeWidth+len(recordIDPrefix) {
+		return -1
+	}
+	return at
+}
+
+// CommitTime returns the commit time in epoch milliseconds, or 0 for bytes that
+// do not start as a record does.
+func (r Record) CommitTime() int64 {
+	at := r.timeAt()
+	if at < 0 {
+		return 0
+	}
+	var ms int64
+	for _, c := range r[at : at+RecordTimeWidth] {
+		if c != ' ' {
+			ms = ms*10 + int64(c-'0')
+		}
+	}
+	return ms
+}
+
+// SetCommitTime writes the commit time, in epoch milliseconds from 0 to
+// 9999999999999, into a record that is not yet committed.
+func (r Record) SetCommitTime(ms int64) {
+	at := r.timeAt()
+	if at < 0 || ms < 0 {
+		panic(fmt.Sprintf("eventhub: SetCommitTime(%d) on %.40q", ms, r))
+	}
+	for i := at + RecordTimeWidth - 1; i >= at; i-- {
+		if ms == 0 && i < at+RecordTimeWidth-1 {
+			r[i] = ' '
+			continue
+		}
+		r[i] = byte('0' + ms%10)
+		ms /= 10
+	}
+}
+
+// ID returns the event's id as a part of the record, or nil for bytes that do
+// not start as a record does.
+func (r Record) ID() []byte {
+	at := r.timeAt()
+	if at < 0 {
+		return nil
+	}
+	rest := r[at+RecordTimeWidth+len(recordIDPrefix):]
+	end := bytes.IndexByte(rest, '"')
+	if end < 0 {
+		return nil
+	}
+	return rest[:end]
+}
+
+// AppendJSON appends the whole event, offset first, as one JSON object.
+func (r Record) AppendJSON(dst []byte, offset uint64) []byte {
+	dst = append(dst, `{"offset":`...)
+	dst = strconv.AppendUint(dst, offset, 10)
+	dst = append(dst, ',')
+	return append(dst, r[1:]...)
+}
+
+// Event decodes the record.
+func (r Record) Event(offset uint64) (Event, error) {
+	var e Event
+	if err := json.Unmarshal(r, &e); err != nil {
+		return Event{}, fmt.Errorf("eventhub: decode the record at offset %d: %w", offset, err)
+	}
+	e.Offset = offset
+	return e, nil
+}

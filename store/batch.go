@@ -1,0 +1,31 @@
+package store
+
+import "eventhub"
+
+// Batch receives events from Log.Read and reuses its memory from one read to
+// the next. The zero value is ready. It is not safe for concurrent use.
+type Batch struct {
+	Items []Item
+	arena []byte
+}
+
+// arenaChunk is how much a batch takes at once for the bytes of records.
+const arenaChunk = 64 << 10
+
+// Reset forgets the items and takes their memory back: records read before are
+// no longer valid.
+func (b *Batch) Reset() {
+	b.Items = b.Items[:0]
+	b.arena = b.arena[:0]
+}
+
+// Add appends one event, copying the record.
+func (b *Batch) Add(offset uint64, record []byte) {
+	if cap(b.arena)-len(b.arena) < len(record) {
+		// The full chunk stays alive through the records that point into it.
+		b.arena = make([]byte, 0, max(arenaChunk, len(record)))
+	}
+	start := len(b.arena)
+	b.arena = append(b.arena, record...)
+	b.Items = append(b.Items, Item{Offset: offset, Record: eventhub.Record(b.arena[start:len(b.arena):len(b.arena)])})
+}

@@ -1,0 +1,203 @@
+// Package store is the contract between the engine and whatever keeps its data.
+// It says what a backend must guarantee, in roles of few methods, and imports
+// only the domain. The suite in store/storetest turns each duty written here
+// into a test; a backend is one that passes it.
+//
+// # Durability and visibility
+//
+// All writes go through Log.Commit. A commit with sync is durable when it
+// returns, and before that no read shows any part of it; a commit without sync
+// is ordered before every later one. Within a topic offsets become visible in
+// order: who has read offset n never later finds a smaller one that was not
+// there.
+//
+// # Failure
+//
+// A unit that is refused (Unit.Err) touches no other unit. An error returned by
+// Commit itself means that the outcome of all its units is unknown and the
+// store is broken: every later Commit fails too, reads may go on, and the only
+// way forward is to reopen it. The engine must not acknowledge anything then.
+//
+// # Lifetime
+//
+// Methods are safe for concurrent use. Reads never wait for a commit's fsync.
+// After Close every method returns ErrClosed.
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"eventhub"
+)
+
+// Errors that callers branch on.
+var (
+	// ErrClosed is returned by every method after Close.
+	ErrClosed = errors.New("store: closed")
+	// ErrBroken is in the chain of every Commit's error after a failed one.
+	ErrBroken = errors.New("store: broken by an earlier write error")
+	// ErrNotFound is returned where one named thing was asked for.
+	ErrNotFound = errors.New("store: not found")
+	// ErrStaleEpoch refuses a unit whose group change carries an epoch lower
+	// than the group's.
+	ErrStaleEpoch = errors.New("store: stale epoch")
+	// ErrExists refuses a unit that creates a group that is there.
+	ErrExists = errors.New("store: exists")
+	// ErrTopicLimit refuses a unit that would create a topic too many.
+	ErrTopicLimit = errors.New("store: too many topics")
+)
+
+// Store is what the engine runs on.
+type Store interface {
+	Log
+	Topics
+	Groups
+
+	// Capabilities never change while the store is open.
+	Capabilities() Capabilities
+
+	// Close makes everything committed durable, with or without sync, releases
+	// what the store holds and returns when its goroutines have ended. Closing
+	// twice is harmless.
+	Close() error
+}
+
+// Capabilities say what a backend can not do, or does otherwise. The engine and
+// the conformance suite look here and never at a backend's name.
+type Capabilities struct {
+	// Durability is what a synced commit means, as told to clients: "sync"
+	// (survives power loss) or "none" (gone with the process).
+	Durability string
+	// AtomicUnits: a unit with several parts is applied at once or not at all,
+	// across crashes.
+	AtomicUnits bool
+	// Persistent: what was committed is there when the store is opened again.
+	Persistent bool
+}
+
+// The values of Capabilities.Durability.
+const (
+	DurabilitySync = "sync"
+	DurabilityNone = "none"
+)
+
+// Unit is one client's atomic step: its parts are applied together or not at
+// all. Commit fills the result fields of the unit and of its parts.
+type Unit struct {
+	Appends []Append
+	Groups  []GroupChange
+
+	// Err, when Commit has returned nil, says why this unit alone was refused:
+	// ErrStaleEpoch, ErrExists, ErrTopicLimit (wrapped), or nil.
+	Err error
+}
+
+// Append adds one event to a topic, which is created if it does not exist.
+type Append struct {
+	Topic string
+	// ID is the event's id, as in Record. The same (topic, id) again is no
+	// error: nothing is added, and the result tells the first one's offset.
+	ID string
+	// FreshID promises that the id was never used before, which spares the
+	// look-up. Two fresh ids that are equal are the caller's fault.
+	FreshID bool
+	// Key, where not empty, makes the event part of the state by key.
+	Key string
+	// Record is the event. Commit writes the commit time into it in place and
+	// does not keep it; it must not change while Commit runs.
+	Record eventhub.Record
+
+	// Results. CommitTime is in epoch milliseconds and does not decrease within
+	// a topic; for a duplicate it is the first one's.
+	Offset     uint64
+	CommitTime int64
+	Duplicate  bool
+}
+
+// GroupChange writes the durable state of one group in one topic. Units of one
+// Commit are applied in order, so later changes see earlier ones.
+//
+// The change is refused with ErrStaleEpoch when State.Epoch is below the
+// stored epoch, and for a group that does not exist unless Create is set.
+type GroupChange struct {
+	Topic, Group string
+	// Create refuses the unit with ErrExists when the group is there.
+	Create bool
+	State  GroupState
+}
+
+// GroupState is the durable header of a group in a topic. Its meaning is the
+// engine's; the store compares Epoch and keeps the rest.
+type GroupState struct {
+	Epoch  uint64 `json:"epoch"`
+	Cursor uint64 `json:"cursor"`
+	// Settings are fixed at creation, as the engine encodes them.
+	Settings json.RawMessage `json:"settings,omitempty"`
+}
+
+// Log is the role that writes everything and reads events.
+type Log interface {
+	// Commit applies the units in order and fills their results. With sync it
+	// returns when all of it is durable; without, all of it is visible and
+	// ordered before any later Commit. Offsets of a topic start at 1 and
+	// increase strictly, over restarts and whatever was lost. The context is
+	// looked at before the first write only.
+	Commit(ctx context.Context, units []*Unit, sync bool) error
+
+	// Read appends to batch the events of topic from offset from on, in order,
+	// up to the durable head, until limit events or, after the first, maxBytes
+	// of records. A topic that does not exist has no events. The records belong
+	// to the batch and stay valid until its Reset.
+	Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *Batch) error
+
+	// Head returns the highest offset that reads may show, 0 where there is
+	// none. It never goes down.
+	Head(ctx context.Context, topic string) (uint64, error)
+
+	// Find returns the offset of the event with that id, or ErrNotFound.
+	Find(ctx context.Context, topic, id string) (uint64, error)
+
+	// SeekTime returns the offset of the first event committed at or after ts
+	// (epoch milliseconds), or head+1 when there is none yet.
+	SeekTime(ctx context.Context, topic string, ts int64) (uint64, error)
+
+	// Latest returns the newest event with that key at or below offset at
+	// (0: the head), or ErrNotFound. The record belongs to the caller.
+	Latest(ctx context.Context, topic, key string, at uint64) (Item, error)
+}
+
+// Topics is the role that knows which topics there are.
+type Topics interface {
+	// ListTopics returns up to limit topics with names after the given one, in
+	// byte order.
+	ListTopics(ctx context.Context, after string, limit int) ([]TopicInfo, error)
+}
+
+// TopicInfo describes one topic.
+type TopicInfo struct {
+	Name string
+	Head uint64
+}
+
+// Groups is the role that reads the durable state of groups.
+type Groups interface {
+	// Group returns one group's state, or ErrNotFound.
+	Group(ctx context.Context, topic, group string) (GroupState, error)
+
+	// ListGroups returns the groups of a topic, ordered by name.
+	ListGroups(ctx context.Context, topic string) ([]GroupInfo, error)
+}
+
+// GroupInfo is one row of ListGroups.
+type GroupInfo struct {
+	Group string
+	State GroupState
+}
+
+// Item is one event at its place.
+type Item struct {
+	Offset uint64
+	Record eventhub.Record
+}

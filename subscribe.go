@@ -1,0 +1,281 @@
+package eventhub
+
+import (
+	"context"
+	"time"
+)
+
+// Defaults and bounds of a subscription.
+const (
+	DefaultBatchSize   = 100
+	DefaultMaxInFlight = 100
+	DefaultAckTimeout  = 30 * time.Second
+	MinAckTimeout      = time.Second
+	MaxAckTimeout      = time.Hour
+	DefaultMaxAttempts = 5
+	DefaultMinBackoff  = time.Second
+	DefaultMaxBackoff  = 10 * time.Minute
+
+	maxBatchSize   = 10_000
+	maxMaxInFlight = 1_000_000
+	maxMaxAttempts = 1_000
+	maxBackoff     = 24 * time.Hour
+	maxReasonBytes = 1 << 10
+)
+
+// StartKind says where a group that is being created begins.
+type StartKind uint8
+
+// The ways to start. The zero value is StartLatest, as in the protocol.
+const (
+	StartLatest   StartKind = iota // behind the last event there is
+	StartEarliest                  // at the first event there is
+	StartTime                      // at the first event committed at or after Start.TS
+	StartAfterID                   // behind the event Start.AfterID
+	StartOffset                    // at Start.Offset
+)
+
+// Start is where a group begins. It counts only when the group is created;
+// afterwards the group's cursor does.
+type Start struct {
+	Kind    StartKind
+	TS      int64 // epoch milliseconds, commit time
+	AfterID string
+	Offset  uint64
+}
+
+// Backoff bounds the wait before an event is delivered again: it starts at Min
+// and doubles up to Max, with jitter. The zero value takes the group's.
+type Backoff struct {
+	Min, Max time.Duration
+}
+
+// SubscribeOptions ask for membership in a group. Zero values mean the default,
+// and for the settings of the group (MaxAttempts, Backoff) whatever the group
+// has.
+type SubscribeOptions struct {
+	Topic string
+	Group string
+	Start Start
+
+	// Of this member.
+	BatchSize   int           // deliveries handed over at once, at most
+	MaxInFlight int           // leases held at once, at most
+	AckTimeout  time.Duration // length of a lease, 1 s to 1 h
+	AutoAck     bool          // an event counts as acked when handed over
+
+	// Of the group, fixed at its creation.
+	MaxAttempts int
+	Backoff     Backoff
+}
+
+// WithDefaults fills the member's zero values. The group's settings stay as
+// they are: zero there means "whatever the group has".
+func (o SubscribeOptions) WithDefaults() SubscribeOptions {
+	if o.BatchSize == 0 {
+		o.BatchSize = DefaultBatchSize
+	}
+	if o.MaxInFlight == 0 {
+		o.MaxInFlight = DefaultMaxInFlight
+	}
+	if o.AckTimeout == 0 {
+		o.AckTimeout = DefaultAckTimeout
+	}
+	return o
+}
+
+// Validate checks names and ranges; the error names the option by its name on
+// the wire.
+func (o *SubscribeOptions) Validate() error {
+	if err := ValidateStoredTopic(o.Topic); err != nil {
+		return err
+	}
+	if err := ValidateGroup(o.Group); err != nil {
+		return err
+	}
+	if err := o.Start.validate(); err != nil {
+		return err
+	}
+	for _, n := range []struct {
+		name            string
+		value, min, max int64
+	}{
+		{"batchSize", int64(o.BatchSize), 1, maxBatchSize},
+		{"maxInFlight", int64(o.MaxInFlight), 1, maxMaxInFlight},
+		{"ackTimeoutMs", o.AckTimeout.Milliseconds(), MinAckTimeout.Milliseconds(), MaxAckTimeout.Milliseconds()},
+		{"maxAttempts", int64(o.MaxAttempts), 0, maxMaxAttempts},
+		{"backoff.minMs", o.Backoff.Min.Milliseconds(), 0, maxBackoff.Milliseconds()},
+		{"backoff.maxMs", o.Backoff.Max.Milliseconds(), 0, maxBackoff.Milliseconds()},
+	} {
+		if n.value < n.min || n.value > n.max {
+			return Errorf(CodeBadRequest, "%s is %d; %d to %d are allowed", n.name, n.value, n.min, n.max)
+		}
+	}
+	if o.Backoff.Max != 0 && o.Backoff.Min > o.Backoff.Max {
+		return Errorf(CodeBadRequest, "backoff.minMs %d is above backoff.maxMs %d", o.Backoff.Min.Milliseconds(), o.Backoff.Max.Milliseconds())
+	}
+	return nil
+}
+
+func (s *Start) validate() error {
+	switch s.Kind {
+	case StartLatest, StartEarliest:
+		return nil
+	case StartTime:
+		if s.TS < 0 {
+			return Errorf(CodeBadRequest, "ts is %d; epoch milliseconds are not negative", s.TS)
+		}
+	case StartAfterID:
+		if err := checkID("afterId", s.AfterID); err != nil {
+			return Errorf(CodeBadRequest, "%s", AsError(err).Message)
+		}
+	case StartOffset:
+		if s.Offset > MaxOffset {
+			return Errorf(CodeBadRequest, "offset is %d; at most %d is allowed", s.Offset, uint64(MaxOffset))
+		}
+	default:
+		return Errorf(CodeBadRequest, "start kind %d is unknown", s.Kind)
+	}
+	return nil
+}
+
+// Delivery is one attempt to hand an event to a member.
+type Delivery struct {
+	// Topic is the event's own topic.
+	Topic  string
+	Offset uint64
+	// Record is valid until Deliver returns; clone it to keep it.
+	Record Record
+	// Attempt counts from 1 to MaxAttempts.
+	Attempt     int
+	MaxAttempts int
+	// Lease names this delivery from any connection; empty with AutoAck.
+	Lease Lease
+	// AckTimeout is how long the lease runs from now.
+	AckTimeout time.Duration
+}
+
+// ID returns the event's id.
+func (d *Delivery) ID() string { return string(d.Record.ID()) }
+
+// Event decodes the delivered event.
+func (d *Delivery) Event() (Event, error) { return d.Record.Event(d.Offset) }
+
+// Receiver is the member's end of a subscription.
+type Receiver interface {
+	// Deliver takes deliveries from the front of the batch, as many as it has
+	// room for, and returns their number; the others get their attempt back and
+	// come again after Subscription.Ready. It must neither block nor call the
+	// Subscription.
+	Deliver(batch []Delivery) (taken int)
+
+	// Ended tells that the subscription ended by itself: the hub stops, the
+	// connection was lost for good. Nothing is delivered afterwards. It is not
+	// called after Unsubscribe or Drop.
+	Ended(err error)
+}
+
+// Verdict is what a member says of a delivery.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Ack    Verdict = iota // done
+	Nack                  // not done; deliver again after the backoff, or give up
+	Extend                // still at it; move the lease's deadline
+)
+
+// Ref names a delivery: by its lease, or by the event's id, by which this
+// member's last lease of that event is meant.
+type Ref struct {
+	ID    string
+	Lease Lease
+}
+
+// Settlement is one verdict on any number of deliveries.
+type Settlement struct {
+	Verdict Verdict
+	Refs    []Ref
+
+	// Of Nack.
+	Reason   string        // kept with the dead letter, at most 1 KiB
+	Delay    time.Duration // instead of the backoff, when positive
+	Terminal bool          // dead-letter now, whatever the attempt
+
+	// Of Extend: the deadline from now, 1 s to 1 h.
+	By time.Duration
+}
+
+// Validate checks ranges; the error has CodeBadRequest.
+func (s *Settlement) Validate() error {
+	if len(s.Reason) > maxReasonBytes {
+		return Errorf(CodeBadRequest, "reason has %d bytes; at most %d are allowed", len(s.Reason), maxReasonBytes)
+	}
+	if s.Delay < 0 || s.Delay > maxBackoff {
+		return Errorf(CodeBadRequest, "delay_ms is %d; 0 to %d are allowed", s.Delay.Milliseconds(), maxBackoff.Milliseconds())
+	}
+	if s.Verdict == Extend && (s.By < 0 || s.By > MaxAckTimeout) {
+		return Errorf(CodeBadRequest, "extend_ms is %d; at most %d is allowed", s.By.Milliseconds(), MaxAckTimeout.Milliseconds())
+	}
+	return nil
+}
+
+// Outcome is what became of one Ref of a Settlement.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Applied Outcome = iota // the verdict counts
+	Stale                  // a newer lease exists, or the event was settled before: no effect
+	Unknown                // Extend only: nobody holds that lease now
+)
+
+// Subscription is a membership in a group. Its methods are safe for concurrent
+// use. It ends by Unsubscribe, Drop or Receiver.Ended, whichever comes first;
+// afterwards Settle still finds leases by token.
+type Subscription interface {
+	// Settle applies the verdict and returns one outcome per Ref, in order. It
+	// is applied in memory when Settle returns and durable within 50 ms; a crash
+	// in between means one more delivery, never a lost event.
+	Settle(ctx context.Context, s Settlement) ([]Outcome, error)
+
+	// Ready tells that the receiver has room again after it took less than it
+	// was given.
+	Ready()
+
+	// Unsubscribe leaves the group: leases go to other members at once and the
+	// attempts they were are given back.
+	Unsubscribe(ctx context.Context) error
+
+	// Drop leaves the group as a lost connection does: leases go to other
+	// members at once and the attempts count.
+	Drop()
+}
+
+// Subscriber gives access to groups. Its methods are safe for concurrent use.
+type Subscriber interface {
+	// Subscribe joins the group as one member, and creates topic and group if
+	// need be: the resolved start is durable when Subscribe returns. Deliveries
+	// may reach r before that.
+	//
+	// CodeGroupMismatch names a setting that the group has otherwise;
+	// CodeUnknownID, a start behind an event that does not exist.
+	Subscribe(ctx context.Context, opts SubscribeOptions, r Receiver) (Subscription, error)
+
+	// Settle applies a verdict to deliveries named by their leases, from
+	// wherever they were taken. CodeNotSubscribed where the group does not exist.
+	Settle(ctx context.Context, topic, group string, s Settlement) ([]Outcome, error)
+}
+
+// Cursor is how far a group is in a topic.
+type Cursor struct {
+	Topic, Group string
+	// Offset is the ack floor: everything at or below it is done.
+	Offset uint64
+	// Epoch is raised by every seek.
+	Epoch uint64
+	// LastID and LastTS are those of the event at Offset, as the seeds' cursor
+	// shows them; empty when there is none.
+	LastID string
+	LastTS int64
+}
