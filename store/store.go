@@ -14,9 +14,11 @@
 // # Failure
 //
 // A unit that is refused (Unit.Err) touches no other unit. An error returned by
-// Commit itself means that the outcome of all its units is unknown and the
-// store is broken: every later Commit fails too, reads may go on, and the only
-// way forward is to reopen it. The engine must not acknowledge anything then.
+// Commit itself, other than the context's and ErrClosed, which come before
+// anything is written, means that the outcome of all its units is unknown and
+// the store is broken: every later Commit fails too, reads may go on, and the
+// only way forward is to reopen it. The engine must not acknowledge anything
+// then.
 //
 // # Lifetime
 //
@@ -90,7 +92,7 @@ type Unit struct {
 	Groups  []GroupChange
 
 	// Err, when Commit has returned nil, says why this unit alone was refused:
-	// ErrStaleEpoch, ErrExists, ErrTopicLimit (wrapped), or nil.
+	// ErrStaleEpoch, ErrExists, ErrNotFound, ErrTopicLimit (wrapped), or nil.
 	Err error
 }
 
@@ -120,7 +122,8 @@ type Append struct {
 // Commit are applied in order, so later changes see earlier ones.
 //
 // The change is refused with ErrStaleEpoch when State.Epoch is below the
-// stored epoch, and for a group that does not exist unless Create is set.
+// stored epoch, and with ErrNotFound for a group that does not exist unless
+// Create is set, which also creates the topic if need be.
 type GroupChange struct {
 	Topic, Group string
 	// Create refuses the unit with ErrExists when the group is there.
@@ -140,16 +143,18 @@ type GroupState struct {
 // Log is the role that writes everything and reads events.
 type Log interface {
 	// Commit applies the units in order and fills their results. With sync it
-	// returns when all of it is durable; without, all of it is visible and
+	// returns when all of it is durable, and whatever was committed before; with
+	// no units it does that alone. Without sync, all of it is visible and
 	// ordered before any later Commit. Offsets of a topic start at 1 and
 	// increase strictly, over restarts and whatever was lost. The context is
 	// looked at before the first write only.
 	Commit(ctx context.Context, units []*Unit, sync bool) error
 
 	// Read appends to batch the events of topic from offset from on, in order,
-	// up to the durable head, until limit events or, after the first, maxBytes
-	// of records. A topic that does not exist has no events. The records belong
-	// to the batch and stay valid until its Reset.
+	// up to the durable head: at most limit of them, and at most maxBytes of
+	// records, save that the first comes whatever its size. A topic that does
+	// not exist has no events. The records belong to the batch and stay valid
+	// until its Reset.
 	Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *Batch) error
 
 	// Head returns the highest offset that reads may show, 0 where there is

@@ -1,0 +1,31 @@
+# make help lists what there is. CGO stays off: the binary is static.
+export CGO_ENABLED := 0
+GO ?= go
+VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo devel)
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test lint bench fuzz clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build bin/eventhub
+	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/eventhub ./cmd/eventhub
+
+demo: build ## run hub, heartbeat agent and projector, and watch this machine's processes
+	./bin/eventhub demo
+
+test: ## everything: lint, all tests with the race detector, the real binary end to end
+	./scripts/test
+
+lint: ## gofmt, go vet, staticcheck
+	./scripts/lint
+
+bench: ## Go benchmarks of the engine, the store and the gateway
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+fuzz: ## every fuzz test for a minute each
+	./scripts/fuzz
+
+clean: ## remove what was built
+	rm -rf bin

@@ -1,0 +1,267 @@
+// Package bus is the engine: it takes publications, commits them in groups,
+// and gives the events to the members of consumer groups under leases. It owns
+// everything between the root interfaces, which it satisfies, and the store.
+//
+// # One event
+//
+// Enqueue validates the events of a publication and encodes each once, on the
+// caller's goroutine. One committer drains all that waits into one
+// store.Commit (committer.go). Only when that has returned do callers get their
+// receipts, does the tail cache get the bytes and are the groups that watch the
+// topics woken (topic.go). A group's turn (turn.go) reads what comes next,
+// leases it to members with room and hands it to their receivers.
+//
+// # Invariants
+//
+//   - No receipt before the commit returned; no delivery above the durable head.
+//   - cursor < every offset that is leased, waiting or being dead-lettered; the
+//     cursor only moves up, save by SetCursor, which raises the epoch and voids
+//     every lease.
+//   - An event is leased to at most one member of a group at a time.
+//   - Group state reaches the store in the order in which it changed: only the
+//     committer's goroutine takes snapshots of it, when it builds a commit.
+//
+// # Goroutines
+//
+// One committer and as many workers as processors, whatever the number of
+// topics, groups and members; one timer for all leases and retries. Nothing
+// runs while there is nothing to do. A group is touched by its members'
+// goroutines and one worker at a time, under group.mu. Locks are taken in the
+// order bus.mu, group.mu, then one of topicLog.mu, committer.mu, workers.mu,
+// alarm.mu; receivers are called under group.mu and must not call back.
+//
+// Time is package time's, which tests replace by running in a testing/synctest
+// bubble.
+package bus
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"sync"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// Options configure a Bus.
+type Options struct {
+	Store  store.Store
+	Logger *slog.Logger // default: discard
+
+	// TailCacheBytes bounds the memory for events that groups at the tail read
+	// without the store. Default 64 MiB.
+	TailCacheBytes int
+	// QueueBytes bounds what waits for the committer; publishers above it wait.
+	// Default 64 MiB.
+	QueueBytes int
+	// AckWindow is how many offsets a group may read ahead of its cursor.
+	// Default 1,000,000.
+	AckWindow uint64
+	// Fatal is called once when the store failed a commit: nothing can be
+	// acknowledged any more and the process should end. Default: log only.
+	Fatal func(error)
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Store == nil {
+		return o, errors.New("bus: Options.Store is missing")
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.TailCacheBytes == 0 {
+		o.TailCacheBytes = 64 << 20
+	}
+	if o.QueueBytes == 0 {
+		o.QueueBytes = 64 << 20
+	}
+	if o.AckWindow == 0 {
+		o.AckWindow = 1_000_000
+	}
+	return o, nil
+}
+
+// Bus is the engine over one store. It satisfies eventhub.Publisher and
+// eventhub.Subscriber.
+type Bus struct {
+	opts      Options
+	store     store.Store
+	log       *slog.Logger
+	committer *committer
+	workers   *workers
+	alarm     *alarm
+	cache     tailCache // the committer's
+
+	mu     sync.RWMutex
+	closed bool
+	logs   map[string]*topicLog // topics that have or had a group loaded
+	groups map[groupKey]*group  // groups loaded
+}
+
+type groupKey struct{ topic, group string }
+
+var (
+	_ eventhub.Publisher  = (*Bus)(nil)
+	_ eventhub.Subscriber = (*Bus)(nil)
+)
+
+// New starts the engine. The store stays the caller's, to be closed after the
+// bus.
+func New(opts Options) (*Bus, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	b := &Bus{
+		opts:   opts,
+		store:  opts.Store,
+		log:    opts.Logger,
+		logs:   make(map[string]*topicLog),
+		groups: make(map[groupKey]*group),
+	}
+	b.cache.limit = opts.TailCacheBytes
+	b.workers = newWorkers(runtime.GOMAXPROCS(0))
+	b.alarm = newAlarm(b.workers.schedule)
+	b.committer = newCommitter(b)
+	return b, nil
+}
+
+// Close stops the engine: publications that come later are refused with
+// CodeShuttingDown, those accepted are committed, members are told that their
+// subscription ended, and the state of all groups is made durable. It returns
+// when every goroutine of the bus has ended. Closing twice is harmless.
+func (b *Bus) Close() error {
+	b.mu.Lock()
+	first := !b.closed
+	b.closed = true
+	groups := make([]*group, 0, len(b.groups))
+	for _, g := range b.groups {
+		groups = append(groups, g)
+	}
+	b.mu.Unlock()
+	if first {
+		for _, g := range groups {
+			g.shut(errShuttingDown)
+		}
+		b.alarm.stop()
+		b.workers.stop()
+	}
+	return b.committer.stop()
+}
+
+var errShuttingDown = eventhub.Errorf(eventhub.CodeShuttingDown, "the hub is shutting down")
+
+// topicLog returns the runtime of a topic, or nil while no group of it was ever
+// loaded: then nobody waits for its events.
+func (b *Bus) topicLog(topic string) *topicLog {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.logs[topic]
+}
+
+// acquire returns the runtime of a group, made on first use and perhaps not
+// loaded yet. The caller releases it.
+func (b *Bus) acquire(topic, name string) (*group, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, errShuttingDown
+	}
+	key := groupKey{topic, name}
+	g := b.groups[key]
+	if g == nil {
+		log := b.logs[topic]
+		if log == nil {
+			log = newTopicLog(topic)
+			b.logs[topic] = log
+		}
+		g = newGroup(b, log, name)
+		b.groups[key] = g
+		log.groups++
+	}
+	g.users++
+	return g, nil
+}
+
+// release undoes acquire; a group that was never loaded is forgotten with its
+// last user, so that refused subscriptions leave nothing behind.
+func (b *Bus) release(g *group) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g.users--
+	if g.users > 0 || g.loaded.Load() {
+		return
+	}
+	delete(b.groups, groupKey{g.log.name, g.name})
+	g.log.groups--
+	if g.log.groups == 0 {
+		delete(b.logs, g.log.name)
+	}
+}
+
+// Cursor returns how far a group is in a topic, or an error with
+// CodeNotSubscribed where there is no such group.
+func (b *Bus) Cursor(ctx context.Context, topic, name string) (eventhub.Cursor, error) {
+	b.mu.RLock()
+	g := b.groups[groupKey{topic, name}]
+	b.mu.RUnlock()
+	c := eventhub.Cursor{Topic: topic, Group: name}
+	if g != nil && g.loaded.Load() {
+		c.Epoch, c.Offset = g.position()
+	} else {
+		state, err := b.store.Group(ctx, topic, name)
+		if err != nil {
+			return c, groupError(err, topic, name)
+		}
+		c.Epoch, c.Offset = state.Epoch, state.Cursor
+	}
+	if c.Offset == 0 {
+		return c, nil
+	}
+	var batch store.Batch
+	if err := b.store.Read(ctx, topic, c.Offset, 1, 0, &batch); err != nil {
+		return c, storeError(err, "read the event at the cursor of %s::%s", topic, name)
+	}
+	if len(batch.Items) == 1 && batch.Items[0].Offset == c.Offset {
+		c.LastID = string(batch.Items[0].Record.ID())
+		c.LastTS = batch.Items[0].Record.CommitTime()
+	}
+	return c, nil
+}
+
+// SetCursor moves a group to just behind offset, up or down. It raises the
+// epoch, which voids every lease and forgets attempts: events above offset are
+// delivered again from attempt 1. The move is durable when SetCursor returns.
+// There must be such a group.
+func (b *Bus) SetCursor(ctx context.Context, topic, name string, offset uint64) error {
+	if offset > eventhub.MaxOffset {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "offset is %d; at most %d is allowed", offset, uint64(eventhub.MaxOffset))
+	}
+	g, err := b.acquire(topic, name)
+	if err != nil {
+		return err
+	}
+	defer b.release(g)
+	if err := g.load(ctx, nil); err != nil {
+		return err
+	}
+	return g.seek(ctx, offset)
+}
+
+// groupError translates a failed look-up of a group.
+func groupError(err error, topic, name string) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return eventhub.Errorf(eventhub.CodeNotSubscribed, "there is no group %q in topic %q", name, topic)
+	}
+	return storeError(err, "load group %s::%s", topic, name)
+}
+
+// storeError wraps what a store could not do; the cause is for the log.
+func storeError(err error, format string, args ...any) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return eventhub.Wrap(eventhub.CodeInternal, err, "The store failed to "+format+".", args...)
+}

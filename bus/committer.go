@@ -1,0 +1,284 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+const (
+	// flushEvery is how long changed group state waits at most before it joins
+	// a commit; with the commit itself it stays within the 50 ms that an ack's
+	// OK promises.
+	flushEvery = 25 * time.Millisecond
+	// commitBytes bounds the records of one commit, and so the wait of those
+	// that come after it.
+	commitBytes = 16 << 20
+)
+
+// committer is the one writer of the store. Everything that waits when it comes
+// around becomes one store.Commit, so that one fsync serves all (group commit).
+//
+// The order of submissions is the order of their commit. Group state is never
+// handed over as a value that could grow old in the queue: submissions and the
+// list of dirty groups name the group, and the committer asks it for its state
+// when it builds the commit. What reaches the store is therefore as ordered as
+// the changes were.
+//
+// After a failed commit nothing is ever committed again: the store's contract
+// leaves the outcome unknown, so all who wait get an error and Options.Fatal is
+// told.
+type committer struct {
+	bus  *Bus
+	wake chan struct{} // a hint that the fields below changed
+	done chan struct{} // closed when run has ended
+
+	mu       sync.Mutex
+	queue    []*submission
+	queued   int           // bytes in queue
+	room     chan struct{} // closed and replaced when queued shrinks; nil while nobody waits
+	dirty    []*group      // groups whose state changed since their last snapshot
+	flush    *time.Timer   // fires flushEvery after the first of them
+	flushDue bool
+	stopping bool
+	broken   error
+
+	// Of run's goroutine.
+	batch []*submission
+	units []*store.Unit
+}
+
+func newCommitter(b *Bus) *committer {
+	c := &committer{bus: b, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	c.flush = time.AfterFunc(time.Hour, c.flushNow)
+	c.flush.Stop()
+	go c.run()
+	return c
+}
+
+func (c *committer) hint() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// submit queues a submission, waiting while there is no room. On an error the
+// submission was not queued and stays the caller's.
+func (c *committer) submit(ctx context.Context, s *submission) error {
+	c.mu.Lock()
+	for c.queued > 0 && c.queued+s.bytes > c.bus.opts.QueueBytes && c.refusal() == nil {
+		if c.room == nil {
+			c.room = make(chan struct{})
+		}
+		room := c.room
+		c.mu.Unlock()
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return eventhub.Wrap(eventhub.CodeOverloaded, ctx.Err(), "the hub had no room for the events in time; nothing was published")
+		}
+		c.mu.Lock()
+	}
+	defer c.mu.Unlock()
+	if err := c.refusal(); err != nil {
+		return err
+	}
+	c.queue = append(c.queue, s)
+	c.queued += s.bytes
+	if len(c.queue) == 1 {
+		c.hint()
+	}
+	return nil
+}
+
+// wait commits one unit of the bus itself and waits for it. prepare, where not
+// nil, fills the unit in when its commit is built.
+func (c *committer) wait(ctx context.Context, unit store.Unit, prepare func(*submission) bool) error {
+	answered := make(chan error, 1)
+	s := &submission{units: []store.Unit{unit}, prepare: prepare}
+	s.finish = func(s *submission, err error) {
+		if err == nil {
+			err = s.units[0].Err
+		}
+		answered <- err
+	}
+	if err := c.submit(ctx, s); err != nil {
+		return err
+	}
+	select {
+	case err := <-answered:
+		return err
+	case <-ctx.Done():
+		return eventhub.Wrap(eventhub.CodeShuttingDown, ctx.Err(), "gave up waiting for the commit; it may or may not have happened")
+	}
+}
+
+// refusal says why nothing is taken any more. c.mu is held.
+func (c *committer) refusal() error {
+	if c.broken != nil {
+		return c.broken
+	}
+	if c.stopping {
+		return errShuttingDown
+	}
+	return nil
+}
+
+// markDirty asks for the group's state to be made durable within flushEvery.
+// The caller holds g.mu and has made sure that g is not on the list.
+func (c *committer) markDirty(g *group) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dirty = append(c.dirty, g)
+	if len(c.dirty) == 1 && !c.stopping {
+		c.flush.Reset(flushEvery)
+	}
+}
+
+func (c *committer) flushNow() {
+	c.mu.Lock()
+	c.flushDue = true
+	c.mu.Unlock()
+	c.hint()
+}
+
+// stop commits what is queued and dirty and ends the goroutine. It returns the
+// error that broke the store, if one did.
+func (c *committer) stop() error {
+	c.mu.Lock()
+	c.stopping = true
+	c.flush.Stop()
+	if c.room != nil {
+		close(c.room)
+		c.room = nil
+	}
+	c.mu.Unlock()
+	c.hint()
+	<-c.done
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.broken
+}
+
+func (c *committer) run() {
+	defer close(c.done)
+	for range c.wake {
+		for {
+			dirty, last := c.take()
+			if len(c.batch) == 0 && len(dirty) == 0 {
+				if last {
+					return
+				}
+				break
+			}
+			c.commit(dirty)
+		}
+	}
+}
+
+// take moves what waits into c.batch, up to commitBytes, and returns the groups
+// whose state is due. last says that nothing can come any more.
+func (c *committer) take() (dirty []*group, last bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, bytes := 0, 0
+	for n < len(c.queue) && (n == 0 || bytes+c.queue[n].bytes <= commitBytes) {
+		bytes += c.queue[n].bytes
+		n++
+	}
+	c.batch = append(c.batch[:0], c.queue[:n]...)
+	c.queue = shift(c.queue, n)
+	c.queued -= bytes
+	if n > 0 && c.room != nil {
+		close(c.room)
+		c.room = nil
+	}
+	if c.flushDue || c.stopping {
+		dirty, c.dirty, c.flushDue = c.dirty, nil, false
+	}
+	return dirty, c.stopping && len(c.queue) == 0
+}
+
+// shift drops the first n elements in place.
+func shift[T any](s []T, n int) []T {
+	rest := copy(s, s[n:])
+	clear(s[rest:])
+	return s[:rest]
+}
+
+// commit builds one store.Commit from c.batch and the dirty groups, and tells
+// everybody what became of it.
+func (c *committer) commit(dirty []*group) {
+	c.units = c.units[:0]
+	// Snapshots go first: what prepare adds is newer.
+	flushed := make([]store.Unit, len(dirty))
+	for i, g := range dirty {
+		flushed[i].Groups = []store.GroupChange{g.snapshot()}
+		c.units = append(c.units, &flushed[i])
+	}
+	kept := c.batch[:0]
+	for _, s := range c.batch {
+		if s.prepare != nil && !s.prepare(s) {
+			continue
+		}
+		kept = append(kept, s)
+		for i := range s.units {
+			c.units = append(c.units, &s.units[i])
+		}
+	}
+	c.batch = kept
+	if len(c.units) == 0 {
+		return
+	}
+	err := c.put()
+	if err == nil {
+		c.bus.committed(c.batch)
+	}
+	for _, s := range c.batch {
+		s.finish(s, err)
+	}
+	for i, g := range dirty {
+		if flushed[i].Err != nil {
+			g.shut(fmt.Errorf("write the state of the group: %w", flushed[i].Err))
+		}
+	}
+	clear(c.batch)
+	clear(c.units)
+}
+
+// put is the commit itself, with the memory of an earlier failure.
+func (c *committer) put() error {
+	c.mu.Lock()
+	broken := c.broken
+	c.mu.Unlock()
+	if broken != nil {
+		return broken
+	}
+	err := c.bus.store.Commit(context.Background(), c.units, true)
+	if err == nil {
+		return nil
+	}
+	broken = eventhub.Wrap(eventhub.CodeInternal, err, "The store failed; the events may or may not be published.")
+	c.mu.Lock()
+	c.broken = broken
+	c.mu.Unlock()
+	c.bus.log.Error("the store failed a commit; nothing is acknowledged any more", "error", err)
+	if c.bus.opts.Fatal != nil {
+		c.bus.opts.Fatal(err)
+	}
+	return broken
+}
+
+// unitError translates why the store refused one unit.
+func unitError(err error) error {
+	if errors.Is(err, store.ErrTopicLimit) {
+		return eventhub.Wrap(eventhub.CodeOverloaded, err, "the hub holds as many topics as it may; no topic was created")
+	}
+	return eventhub.Wrap(eventhub.CodePublishFailed, err, "the store refused the events: %v", err)
+}

@@ -1,0 +1,284 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// group is the runtime of one consumer group in one topic: the window of events
+// under way, who holds them, and when they come back. It is loaded by its first
+// member and then stays, so that attempts and acks above the cursor outlive
+// members that come and go.
+type group struct {
+	bus  *Bus
+	log  *topicLog
+	name string
+
+	users  int         // guarded by bus.mu
+	loaded atomic.Bool // set once, under loading
+	// loading serialises what reads or creates the durable state. It is taken
+	// before mu and held over store calls.
+	loading sync.Mutex
+
+	turnState  turnState // guarded by workers.mu
+	alarmAt    int64     // epoch ms, 0: not in the alarm; guarded by alarm.mu
+	alarmIndex int       // guarded by alarm.mu
+
+	mu       sync.Mutex
+	ended    error // why nothing is delivered or settled any more
+	settings settings
+	settJSON json.RawMessage // settings as stored
+	epoch    uint64
+	runtime  uint64 // drawn at load and at every seek; part of every lease
+	serial   uint64 // of the last lease given
+	window   window
+	ids      map[string]uint64 // offset by id of entries that were delivered and are not done
+	graves   []grave           // entries to be dead-lettered by the next turn
+	leases   appointments      // deadlines
+	retries  appointments      // waiting entries
+	held     int               // entries leased
+	waits    int               // entries waiting
+	members  []*member
+	turnTo   int  // index of the member that is served next
+	dirty    bool // on the committer's list
+
+	fetch fetcher // of the turn under way
+}
+
+// settings are what a group keeps for life, in the form in which they are
+// stored.
+type settings struct {
+	Ordering     string `json:"ordering"`
+	MaxAttempts  int    `json:"max_attempts"`
+	MinBackoffMS int64  `json:"backoff_min_ms"`
+	MaxBackoffMS int64  `json:"backoff_max_ms"`
+}
+
+const orderingNone = "none"
+
+// settingsFor resolves the settings of a new group.
+func settingsFor(o *eventhub.SubscribeOptions) settings {
+	s := settings{
+		Ordering:     orderingNone,
+		MaxAttempts:  o.MaxAttempts,
+		MinBackoffMS: o.Backoff.Min.Milliseconds(),
+		MaxBackoffMS: o.Backoff.Max.Milliseconds(),
+	}
+	if s.MaxAttempts == 0 {
+		s.MaxAttempts = eventhub.DefaultMaxAttempts
+	}
+	if s.MinBackoffMS == 0 {
+		s.MinBackoffMS = eventhub.DefaultMinBackoff.Milliseconds()
+		if s.MaxBackoffMS != 0 {
+			s.MinBackoffMS = min(s.MinBackoffMS, s.MaxBackoffMS)
+		}
+	}
+	if s.MaxBackoffMS == 0 {
+		s.MaxBackoffMS = max(eventhub.DefaultMaxBackoff.Milliseconds(), s.MinBackoffMS)
+	}
+	return s
+}
+
+// match refuses options that ask for another setting than the group has.
+func (s settings) match(o *eventhub.SubscribeOptions) error {
+	for _, f := range []struct {
+		name        string
+		asked, have int64
+	}{
+		{"maxAttempts", int64(o.MaxAttempts), int64(s.MaxAttempts)},
+		{"backoff.minMs", o.Backoff.Min.Milliseconds(), s.MinBackoffMS},
+		{"backoff.maxMs", o.Backoff.Max.Milliseconds(), s.MaxBackoffMS},
+	} {
+		if f.asked != 0 && f.asked != f.have {
+			return eventhub.Errorf(eventhub.CodeGroupMismatch, "%s is %d; group %q has %d since its creation", f.name, f.asked, o.Group, f.have)
+		}
+	}
+	return nil
+}
+
+func newGroup(b *Bus, log *topicLog, name string) *group {
+	return &group{bus: b, log: log, name: name, ids: make(map[string]uint64)}
+}
+
+// load reads the group's state from the store. With options it creates a group
+// that does not exist, durably at its resolved start, and checks the settings
+// of one that does.
+func (g *group) load(ctx context.Context, o *eventhub.SubscribeOptions) error {
+	g.loading.Lock()
+	defer g.loading.Unlock()
+	if !g.loaded.Load() {
+		state, err := g.bus.store.Group(ctx, g.log.name, g.name)
+		if errors.Is(err, store.ErrNotFound) && o != nil {
+			state, err = g.create(ctx, o)
+			if err != nil {
+				return err
+			}
+		} else if err != nil {
+			return groupError(err, g.log.name, g.name)
+		}
+		if err := g.adopt(state); err != nil {
+			return err
+		}
+		g.loaded.Store(true)
+	}
+	if o == nil {
+		return nil
+	}
+	return g.settings.match(o)
+}
+
+// adopt takes over durable state; the caller is alone with the group.
+func (g *group) adopt(state store.GroupState) error {
+	if err := json.Unmarshal(state.Settings, &g.settings); err != nil {
+		return eventhub.Wrap(eventhub.CodeInternal, err, "The stored settings of group %q cannot be read.", g.name)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.settJSON = state.Settings
+	g.restart(state.Epoch, state.Cursor)
+	return nil
+}
+
+// restart forgets everything above cursor. g.mu is held.
+func (g *group) restart(epoch, cursor uint64) {
+	g.epoch = epoch
+	g.runtime = uint64(rand.Uint32())
+	g.window.reset(cursor)
+	clear(g.ids)
+	g.graves = nil
+	g.leases, g.retries = g.leases[:0], g.retries[:0]
+	g.held, g.waits = 0, 0
+	for _, m := range g.members {
+		m.inFlight = 0
+	}
+}
+
+// create makes the group durable where the options say it starts.
+func (g *group) create(ctx context.Context, o *eventhub.SubscribeOptions) (store.GroupState, error) {
+	cursor, err := g.resolve(ctx, o.Start)
+	if err != nil {
+		return store.GroupState{}, err
+	}
+	raw, err := json.Marshal(settingsFor(o))
+	if err != nil {
+		return store.GroupState{}, fmt.Errorf("bus: encode settings: %w", err)
+	}
+	state := store.GroupState{Epoch: 1, Cursor: cursor, Settings: raw}
+	unit := store.Unit{Groups: []store.GroupChange{{Topic: g.log.name, Group: g.name, Create: true, State: state}}}
+	return state, g.bus.committer.wait(ctx, unit, nil)
+}
+
+// resolve turns a start into a cursor.
+func (g *group) resolve(ctx context.Context, start eventhub.Start) (uint64, error) {
+	topic, s := g.log.name, g.bus.store
+	var at uint64 // the first offset to deliver
+	var err error
+	switch start.Kind {
+	case eventhub.StartEarliest:
+		at = 1
+	case eventhub.StartOffset:
+		at = max(start.Offset, 1)
+	case eventhub.StartTime:
+		at, err = s.SeekTime(ctx, topic, start.TS)
+	case eventhub.StartAfterID:
+		at, err = s.Find(ctx, topic, start.AfterID)
+		if errors.Is(err, store.ErrNotFound) {
+			return 0, eventhub.Errorf(eventhub.CodeUnknownID, "afterId %q is not in topic %q", start.AfterID, topic)
+		}
+		at++
+	default:
+		at, err = s.Head(ctx, topic)
+		at++
+	}
+	if err != nil {
+		return 0, storeError(err, "resolve the start in topic %q", topic)
+	}
+	return at - 1, nil
+}
+
+// position returns epoch and cursor.
+func (g *group) position() (epoch, cursor uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.epoch, g.window.cursor()
+}
+
+// snapshot is the durable state as of now; only the committer calls it, so that
+// states reach the store in order.
+func (g *group) snapshot() store.GroupChange {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.dirty = false
+	return g.change(g.window.cursor())
+}
+
+// change builds a write of the group's state with the given cursor.
+func (g *group) change(cursor uint64) store.GroupChange {
+	return store.GroupChange{Topic: g.log.name, Group: g.name,
+		State: store.GroupState{Epoch: g.epoch, Cursor: cursor, Settings: g.settJSON}}
+}
+
+// touch notes that durable state changed. g.mu is held.
+func (g *group) touch() {
+	if !g.dirty {
+		g.dirty = true
+		g.bus.committer.markDirty(g)
+	}
+}
+
+// seek moves the cursor and voids all leases.
+func (g *group) seek(ctx context.Context, cursor uint64) error {
+	g.mu.Lock()
+	if g.ended != nil {
+		defer g.mu.Unlock()
+		return g.ended
+	}
+	g.restart(g.epoch+1, cursor)
+	g.mu.Unlock()
+	g.bus.workers.schedule(g)
+	unit := store.Unit{Groups: make([]store.GroupChange, 1)}
+	return g.bus.committer.wait(ctx, unit, func(s *submission) bool {
+		s.units[0].Groups[0] = g.snapshot()
+		return true
+	})
+}
+
+// shut ends the group: members are told why, and nothing is delivered or
+// settled any more.
+func (g *group) shut(err error) {
+	g.mu.Lock()
+	if g.ended != nil {
+		g.mu.Unlock()
+		return
+	}
+	g.ended = err
+	members := g.members
+	g.members = nil
+	g.mu.Unlock()
+	if len(members) > 0 {
+		g.log.unwatch(g)
+	}
+	for _, m := range members {
+		m.receiver.Ended(err)
+	}
+}
+
+// backoff is the wait before the attempt after the given one: it doubles from
+// the group's minimum up to its maximum, and jitter takes up to half of it
+// away, so that events which failed together do not all come back together.
+func (s settings) backoff(attempt int) time.Duration {
+	ms := s.MaxBackoffMS
+	if shift := attempt - 1; shift < 32 && s.MinBackoffMS<<shift < ms {
+		ms = s.MinBackoffMS << shift
+	}
+	return time.Duration(ms-rand.Int64N(ms/2+1)) * time.Millisecond
+}

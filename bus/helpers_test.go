@@ -1,0 +1,295 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"eventhub"
+	"eventhub/store"
+	"eventhub/store/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a bus over a memory store in a synctest bubble: time passes only when
+// a test says so, and synctest.Wait means that the bus has done all it can.
+type rig struct {
+	t     *testing.T
+	store *meter
+	bus   *Bus
+}
+
+// inBubble runs a test with a rig whose bus is closed at the end.
+func inBubble(t *testing.T, test func(*rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{MaxTopics: 100})}}
+		r.start(Options{})
+		test(r)
+		r.stop()
+		if err := r.store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (r *rig) start(o Options) {
+	r.t.Helper()
+	o.Store = r.store
+	var err error
+	if r.bus, err = New(o); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) stop() {
+	r.t.Helper()
+	if err := r.bus.Close(); err != nil {
+		r.t.Errorf("Close: %v", err)
+	}
+}
+
+// restart takes the engine down in order and starts another one over the store.
+func (r *rig) restart() {
+	r.stop()
+	r.start(Options{})
+}
+
+// publish adds n events with payloads first, first+1, … and returns their
+// receipts.
+func (r *rig) publish(topic string, first, n int) []eventhub.Receipt {
+	r.t.Helper()
+	var events []eventhub.Event
+	for i := range n {
+		events = append(events, eventhub.Event{Topic: topic, Payload: fmt.Appendf(nil, "%d", first+i)})
+	}
+	receipts, err := r.bus.Publish(context.Background(), events...)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return receipts
+}
+
+// subscribe joins with a receiver that takes everything.
+func (r *rig) subscribe(o eventhub.SubscribeOptions) *inbox {
+	r.t.Helper()
+	in := &inbox{t: r.t, room: -1}
+	sub, err := r.bus.Subscribe(context.Background(), o, in)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	in.sub = sub
+	synctest.Wait()
+	return in
+}
+
+func (r *rig) cursor(topic, group string) eventhub.Cursor {
+	r.t.Helper()
+	c, err := r.bus.Cursor(context.Background(), topic, group)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return c
+}
+
+// stored is the group's state as a restart would find it.
+func (r *rig) stored(topic, group string) store.GroupState {
+	r.t.Helper()
+	s, err := r.store.Group(context.Background(), topic, group)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return s
+}
+
+// events reads a topic from the store.
+func (r *rig) events(topic string) []eventhub.Event {
+	r.t.Helper()
+	var batch store.Batch
+	if err := r.store.Read(context.Background(), topic, 1, 1000, 1<<30, &batch); err != nil {
+		r.t.Fatal(err)
+	}
+	var events []eventhub.Event
+	for _, item := range batch.Items {
+		e, err := item.Record.Event(item.Offset)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		events = append(events, e)
+	}
+	return events
+}
+
+// got is one delivery as an inbox keeps it.
+type got struct {
+	eventhub.Delivery
+	payload string
+	at      time.Time
+}
+
+// inbox is a Receiver that notes what it is given.
+type inbox struct {
+	t   *testing.T
+	sub eventhub.Subscription
+
+	mu    sync.Mutex
+	room  int // deliveries it still takes; negative: all
+	all   []got
+	calls [][]uint64 // offsets by Deliver call
+	ended []error
+}
+
+func (in *inbox) Deliver(batch []eventhub.Delivery) int {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	n := len(batch)
+	if in.room >= 0 {
+		n = min(n, in.room)
+		in.room -= n
+	}
+	var offsets []uint64
+	for _, d := range batch[:n] {
+		d.Record = slices.Clone(d.Record)
+		e, err := d.Event()
+		if err != nil {
+			in.t.Error(err)
+		}
+		in.all = append(in.all, got{d, string(e.Payload), time.Now()})
+		offsets = append(offsets, d.Offset)
+	}
+	in.calls = append(in.calls, offsets)
+	return n
+}
+
+func (in *inbox) Ended(err error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.ended = append(in.ended, err)
+}
+
+// take returns what came since the last take, once the bus has come to rest.
+func (in *inbox) take() []got {
+	synctest.Wait()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	all := in.all
+	in.all = nil
+	return all
+}
+
+// takeOffsets is take for tests that look at offsets only.
+func (in *inbox) takeOffsets() []uint64 {
+	var offsets []uint64
+	for _, g := range in.take() {
+		offsets = append(offsets, g.Offset)
+	}
+	return offsets
+}
+
+func (in *inbox) settle(s eventhub.Settlement, refs ...eventhub.Ref) []eventhub.Outcome {
+	in.t.Helper()
+	s.Refs = refs
+	out, err := in.sub.Settle(context.Background(), s)
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	synctest.Wait()
+	return out
+}
+
+func (in *inbox) ack(refs ...eventhub.Ref) []eventhub.Outcome {
+	in.t.Helper()
+	return in.settle(eventhub.Settlement{Verdict: eventhub.Ack}, refs...)
+}
+
+func (in *inbox) nack(refs ...eventhub.Ref) []eventhub.Outcome {
+	in.t.Helper()
+	return in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Reason: "no luck"}, refs...)
+}
+
+func byLease(g got) eventhub.Ref { return eventhub.Ref{Lease: g.Lease} }
+func byID(g got) eventhub.Ref    { return eventhub.Ref{ID: g.ID()} }
+
+func equal[T any](t *testing.T, what string, got, want T) {
+	t.Helper()
+	g, _ := json.Marshal(got)
+	w, _ := json.Marshal(want)
+	if string(g) != string(w) {
+		t.Errorf("%s = %s; want %s", what, g, w)
+	}
+}
+
+func wantCode(t *testing.T, err error, code eventhub.Code) {
+	t.Helper()
+	if eventhub.ErrorCode(err) != code {
+		t.Errorf("error %v has code %q; want %q", err, eventhub.ErrorCode(err), code)
+	}
+}
+
+// meter counts the calls that reach a store, can hold commits up, and can fail
+// them.
+type meter struct {
+	store.Store
+	mu    sync.Mutex
+	calls map[string]int
+	units int
+	hold  chan struct{} // where not nil, Commit waits until it is closed
+	fail  error
+}
+
+func (m *meter) count(name string) (hold chan struct{}, fail error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.calls == nil {
+		m.calls = make(map[string]int)
+	}
+	m.calls[name]++
+	return m.hold, m.fail
+}
+
+// total returns the number of calls so far.
+func (m *meter) total() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := 0
+	for _, c := range m.calls {
+		n += c
+	}
+	return n
+}
+
+func (m *meter) set(hold chan struct{}, fail error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hold, m.fail = hold, fail
+}
+
+func (m *meter) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+	hold, fail := m.count("Commit")
+	if hold != nil {
+		<-hold
+		_, fail = m.count("Commit after the wait")
+	}
+	if fail != nil {
+		return fail
+	}
+	return m.Store.Commit(ctx, units, sync)
+}
+
+func (m *meter) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
+	m.count("Read")
+	return m.Store.Read(ctx, topic, from, limit, maxBytes, batch)
+}
+
+func (m *meter) Head(ctx context.Context, topic string) (uint64, error) {
+	m.count("Head")
+	return m.Store.Head(ctx, topic)
+}

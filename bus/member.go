@@ -1,0 +1,137 @@
+package bus
+
+import (
+	"context"
+	"time"
+
+	"eventhub"
+)
+
+// member is one subscription in a group. All fields but the first four are
+// guarded by group.mu.
+type member struct {
+	group    *group
+	receiver eventhub.Receiver
+	opts     eventhub.SubscribeOptions
+	timeout  int64 // opts.AckTimeout in ms
+
+	inFlight int  // entries it has leased
+	full     bool // the receiver took less than it was given
+	left     bool
+	// Of the turn under way: what is to be handed over, and how each entry was
+	// before it was leased.
+	batch  []eventhub.Delivery
+	before []entry
+}
+
+// Subscribe implements eventhub.Subscriber.
+func (b *Bus) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	opts = opts.WithDefaults()
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	g, err := b.acquire(opts.Topic, opts.Group)
+	if err != nil {
+		return nil, err
+	}
+	m := &member{group: g, receiver: r, opts: opts, timeout: opts.AckTimeout.Milliseconds()}
+	if err := g.join(ctx, m); err != nil {
+		b.release(g)
+		return nil, err
+	}
+	return m, nil
+}
+
+// join loads the group and adds the member, which releases the group when it
+// leaves.
+func (g *group) join(ctx context.Context, m *member) error {
+	if err := g.load(ctx, &m.opts); err != nil {
+		return err
+	}
+	head, err := g.bus.store.Head(ctx, g.log.name)
+	if err != nil {
+		return storeError(err, "read the head of topic %q", g.log.name)
+	}
+	g.mu.Lock()
+	if g.ended != nil {
+		defer g.mu.Unlock()
+		return g.ended
+	}
+	g.members = append(g.members, m)
+	if len(g.members) == 1 {
+		g.log.watch(g, head)
+	}
+	g.mu.Unlock()
+	g.bus.workers.schedule(g)
+	return nil
+}
+
+// Settle implements eventhub.Subscription.
+func (m *member) Settle(_ context.Context, s eventhub.Settlement) ([]eventhub.Outcome, error) {
+	return m.group.settle(m, s)
+}
+
+// Ready implements eventhub.Subscription.
+func (m *member) Ready() {
+	g := m.group
+	g.mu.Lock()
+	was := m.full
+	m.full = false
+	g.mu.Unlock()
+	if was {
+		g.bus.workers.schedule(g)
+	}
+}
+
+// Unsubscribe implements eventhub.Subscription.
+func (m *member) Unsubscribe(context.Context) error {
+	m.leave(true)
+	return nil
+}
+
+// Drop implements eventhub.Subscription.
+func (m *member) Drop() { m.leave(false) }
+
+// leave gives the member's leases to the others at once. The attempts count
+// unless they are given back.
+func (m *member) leave(giveBack bool) {
+	g := m.group
+	g.mu.Lock()
+	if m.left {
+		g.mu.Unlock()
+		return
+	}
+	m.left = true
+	for i, other := range g.members {
+		if other == m {
+			g.members = append(g.members[:i:i], g.members[i+1:]...)
+			if len(g.members) == 0 {
+				g.log.unwatch(g)
+			}
+			break
+		}
+	}
+	now := time.Now().UnixMilli()
+	g.window.each(func(e *entry) {
+		if e.state != leased || e.member != m {
+			return
+		}
+		if giveBack {
+			e.attempts--
+			g.retry(e, now)
+			return
+		}
+		g.failed(e, now, "member disconnected")
+	})
+	g.mu.Unlock()
+	g.bus.workers.schedule(g)
+	g.bus.release(g)
+}
+
+// room returns how many more leases the member may hold.
+func (m *member) room() int {
+	if m.full || m.left {
+		return 0
+	}
+	return m.opts.MaxInFlight - m.inFlight
+}

@@ -1,0 +1,177 @@
+package bus
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"eventhub"
+	"eventhub/internal/eventid"
+	"eventhub/internal/record"
+	"eventhub/store"
+)
+
+// submission is what one call hands to the committer: independent units that
+// wait for the same answer. Submissions of publishers are pooled.
+type submission struct {
+	units   []store.Unit
+	appends []store.Append // of all units, which hold parts of it
+	buf     []byte         // the records of appends
+	cached  bool           // the tail cache holds parts of buf
+	bytes   int            // what counts against Options.QueueBytes
+
+	// prepare, where set, is called by the committer just before the commit and
+	// fills in group state; false drops the submission's units.
+	prepare func(*submission) bool
+	// finish is called on the committer's goroutine with the commit's error.
+	finish func(*submission, error)
+
+	// Of publishers: pubs[i] became units[unitOf[i]], or was refused (-1).
+	pubs   []eventhub.Publication
+	unitOf []int
+	done   func([]eventhub.Publication)
+}
+
+var submissions = sync.Pool{New: func() any { return new(submission) }}
+
+// keptBuffer is the largest buffer that goes back into the pool.
+const keptBuffer = 1 << 20
+
+func (s *submission) recycle() {
+	buf := s.buf[:0]
+	if s.cached || cap(buf) > keptBuffer {
+		buf = nil
+	}
+	clear(s.units)
+	clear(s.appends)
+	*s = submission{units: s.units[:0], appends: s.appends[:0], unitOf: s.unitOf[:0], buf: buf}
+	submissions.Put(s)
+}
+
+// Publish implements eventhub.Publisher.
+func (b *Bus) Publish(ctx context.Context, events ...eventhub.Event) ([]eventhub.Receipt, error) {
+	if len(events) == 0 {
+		return nil, nil
+	}
+	answered := make(chan struct{})
+	pubs := []eventhub.Publication{{Events: events}}
+	b.Enqueue(ctx, pubs, func([]eventhub.Publication) { close(answered) })
+	select {
+	case <-answered:
+		return pubs[0].Receipts, pubs[0].Err
+	case <-ctx.Done():
+		return nil, eventhub.Wrap(eventhub.CodeShuttingDown, ctx.Err(), "gave up waiting; the events may or may not be published")
+	}
+}
+
+// Enqueue implements eventhub.Publisher.
+func (b *Bus) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
+	s := submissions.Get().(*submission)
+	s.pubs, s.done, s.finish = pubs, done, finishPublish
+	b.encode(s)
+	if len(s.units) == 0 {
+		s.finish(s, nil)
+		return
+	}
+	if err := b.committer.submit(ctx, s); err != nil {
+		s.finish(s, err)
+	}
+}
+
+// encode turns the publications into units. A bad one gets its error and no
+// unit, and none of its events stays behind.
+func (b *Bus) encode(s *submission) {
+	now := time.Now()
+	type span struct{ start, end int }
+	var few [64]span
+	spans := few[:0]
+	for i := range s.pubs {
+		p := &s.pubs[i]
+		p.Err = nil
+		first, mark := len(s.appends), len(s.buf)
+		for j := range p.Events {
+			start := len(s.buf)
+			if p.Err = s.add(&p.Events[j], now); p.Err != nil {
+				break
+			}
+			spans = append(spans, span{start, len(s.buf)})
+		}
+		if p.Err != nil || len(p.Events) == 0 {
+			clear(s.appends[first:])
+			s.appends, s.buf, spans = s.appends[:first], s.buf[:mark], spans[:first]
+			s.unitOf = append(s.unitOf, -1)
+			continue
+		}
+		s.unitOf = append(s.unitOf, len(s.units))
+		s.units = append(s.units, store.Unit{})
+	}
+	// Only now do buf and appends stay where they are.
+	at := 0
+	for i := range s.pubs {
+		if u := s.unitOf[i]; u >= 0 {
+			n := len(s.pubs[i].Events)
+			s.units[u].Appends = s.appends[at : at+n : at+n]
+			at += n
+		}
+	}
+	for i, sp := range spans {
+		s.appends[i].Record = eventhub.Record(s.buf[sp.start:sp.end:sp.end])
+	}
+	s.bytes = len(s.buf)
+}
+
+// add validates one event and encodes it at the end of buf.
+func (s *submission) add(e *eventhub.Event, now time.Time) error {
+	if err := e.Validate(now); err != nil {
+		return err
+	}
+	if eventhub.HubOnlyTopic(e.Topic) {
+		return eventhub.Errorf(eventhub.CodeForbidden, "topic %q is published by the hub alone", e.Topic)
+	}
+	return s.encode(e)
+}
+
+func (s *submission) encode(e *eventhub.Event) error {
+	id, fresh := e.ID, false
+	if id == "" {
+		id, fresh = eventid.New(), true
+	}
+	withID := *e
+	withID.ID = id
+	buf, err := record.Append(s.buf, &withID)
+	if err != nil {
+		return err
+	}
+	s.buf = buf
+	s.appends = append(s.appends, store.Append{Topic: e.Topic, ID: id, FreshID: fresh, Key: e.Key})
+	return nil
+}
+
+// finishPublish answers the publishers of a submission.
+func finishPublish(s *submission, err error) {
+	for i := range s.pubs {
+		p := &s.pubs[i]
+		u := s.unitOf[i]
+		switch {
+		case u < 0: // refused before, p.Err says why
+		case err != nil:
+			p.Err = err
+		case s.units[u].Err != nil:
+			p.Err = unitError(s.units[u].Err)
+		default:
+			p.Receipts = receipts(p.Receipts, s.units[u].Appends)
+		}
+	}
+	pubs, done := s.pubs, s.done
+	s.recycle()
+	done(pubs)
+}
+
+func receipts(into []eventhub.Receipt, appends []store.Append) []eventhub.Receipt {
+	into = into[:0]
+	for i := range appends {
+		a := &appends[i]
+		into = append(into, eventhub.Receipt{ID: a.ID, Offset: a.Offset, Duplicate: a.Duplicate})
+	}
+	return into
+}

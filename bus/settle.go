@@ -1,0 +1,181 @@
+package bus
+
+import (
+	"context"
+	"time"
+
+	"eventhub"
+)
+
+// Settle implements eventhub.Subscriber.
+func (b *Bus) Settle(ctx context.Context, topic, name string, s eventhub.Settlement) ([]eventhub.Outcome, error) {
+	for _, ref := range s.Refs {
+		if ref.Lease.IsZero() {
+			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "lease is missing; without a subscription it names the delivery")
+		}
+	}
+	g, err := b.acquire(topic, name)
+	if err != nil {
+		return nil, err
+	}
+	defer b.release(g)
+	if err := g.load(ctx, nil); err != nil {
+		return nil, err
+	}
+	return g.settle(nil, s)
+}
+
+// settle applies one verdict; m is whose leases ids mean, nil for leases by
+// token only.
+func (g *group) settle(m *member, s eventhub.Settlement) ([]eventhub.Outcome, error) {
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	outcomes := make([]eventhub.Outcome, len(s.Refs))
+	g.mu.Lock()
+	if g.ended != nil {
+		defer g.mu.Unlock()
+		return nil, g.ended
+	}
+	now := time.Now().UnixMilli()
+	for i, ref := range s.Refs {
+		outcomes[i] = g.settleOne(m, ref, &s, now)
+	}
+	g.leases.compact(g.held, g.leaseStands)
+	g.retries.compact(g.waits, g.retryStands)
+	g.mu.Unlock()
+	// Room has come free, an event has become due, or a lease ends later.
+	g.bus.workers.schedule(g)
+	return outcomes, nil
+}
+
+// settleOne holds the rule of CONTRACT §3: the latest lease of an event counts,
+// also when it has run out, as long as nobody else holds the event; older ones
+// never do.
+func (g *group) settleOne(m *member, ref eventhub.Ref, s *eventhub.Settlement, now int64) eventhub.Outcome {
+	e := g.lookup(m, ref)
+	switch {
+	case s.Verdict == eventhub.Extend:
+		if e == nil || e.state != leased {
+			return eventhub.Unknown
+		}
+		g.extend(e, s.By, now)
+	case e == nil || e.state != leased && e.state != waiting:
+		return eventhub.Stale
+	case s.Verdict == eventhub.Ack:
+		g.finish(e)
+	default:
+		g.nack(e, s, now)
+	}
+	return eventhub.Applied
+}
+
+// lookup finds the entry whose last lease ref names.
+func (g *group) lookup(m *member, ref eventhub.Ref) *entry {
+	if !ref.Lease.IsZero() {
+		if e := g.window.find(ref.Lease.Offset); e != nil && e.state != done && e.lease(g.runtime) == ref.Lease {
+			return e
+		}
+		return nil
+	}
+	offset, ok := g.ids[ref.ID]
+	if !ok {
+		return nil
+	}
+	if e := g.window.find(offset); e != nil && e.member == m {
+		return e
+	}
+	return nil
+}
+
+func (g *group) extend(e *entry, by time.Duration, now int64) {
+	ms := by.Milliseconds()
+	if ms == 0 {
+		ms = e.member.timeout
+	}
+	ms = max(ms, eventhub.MinAckTimeout.Milliseconds())
+	e.at = min(now+ms, e.since+eventhub.MaxAckTimeout.Milliseconds())
+	g.leases.push(timed{e.at, e.offset, e.serial})
+}
+
+func (g *group) nack(e *entry, s *eventhub.Settlement, now int64) {
+	reason := s.Reason
+	if reason == "" {
+		reason = "nacked"
+	}
+	if s.Terminal {
+		g.bury(e, reason)
+		return
+	}
+	delay := s.Delay
+	if delay == 0 {
+		delay = g.settings.backoff(int(e.attempts))
+	}
+	g.failed(e, now+delay.Milliseconds(), reason)
+}
+
+// The transitions of an entry. Each keeps the counts of the group and of the
+// member that held it.
+
+// become moves an entry out of its state.
+func (g *group) become(e *entry, state entryState) {
+	switch e.state {
+	case leased:
+		e.member.inFlight--
+		g.held--
+	case waiting:
+		g.waits--
+	}
+	switch state {
+	case leased:
+		e.member.inFlight++
+		g.held++
+	case waiting:
+		g.waits++
+	}
+	e.state = state
+}
+
+// finish takes an entry off: acked, dead-lettered or gone from the log.
+func (g *group) finish(e *entry) {
+	g.become(e, done)
+	if e.id != "" {
+		delete(g.ids, e.id)
+	}
+	if g.window.settle(e) {
+		g.touch()
+	}
+}
+
+// failed ends an attempt that came to nothing: the event comes again at the
+// given time, or is dead-lettered when it had its last attempt.
+func (g *group) failed(e *entry, at int64, reason string) {
+	if int(e.attempts) >= g.settings.MaxAttempts {
+		g.bury(e, reason)
+		return
+	}
+	g.retry(e, at)
+}
+
+func (g *group) retry(e *entry, at int64) {
+	g.become(e, waiting)
+	e.at = at
+	g.retries.push(timed{at, e.offset, e.serial})
+}
+
+// bury leaves the rest to the group's next turn, which has the event's bytes.
+func (g *group) bury(e *entry, reason string) {
+	g.become(e, burying)
+	g.graves = append(g.graves, grave{e.offset, reason})
+}
+
+// leaseStands and retryStands tell appointments that still mean something.
+func (g *group) leaseStands(t timed) bool {
+	e := g.window.find(t.offset)
+	return e != nil && e.state == leased && e.serial == t.serial && e.at == t.at
+}
+
+func (g *group) retryStands(t timed) bool {
+	e := g.window.find(t.offset)
+	return e != nil && e.state == waiting && e.serial == t.serial && e.at == t.at
+}

@@ -1,0 +1,313 @@
+package bus
+
+import (
+	"context"
+	"time"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+const (
+	// turnRounds bounds a turn, so that a group with much to do lets others in.
+	turnRounds = 8
+	// roundEvents and roundBytes bound what one round reads.
+	roundEvents = 1024
+	roundBytes  = 1 << 20
+	// readAgain is the wait after the store failed a read.
+	readAgain = time.Second
+)
+
+// turn does all that a group can do now. Only one runs at a time for a group.
+//
+// A round has three steps. Under the lock it settles what time has brought and
+// plans what to read for the room that members have; without the lock it reads;
+// under the lock again it leases what it has read and hands it over. What
+// happened in between (an ack, a seek, a member that left) shows in the state
+// of the entries and in the epoch, which the third step looks at.
+func (g *group) turn() {
+	for range turnRounds {
+		if !g.round() {
+			return
+		}
+	}
+	g.bus.workers.schedule(g)
+}
+
+// fetcher is what a round reads.
+type fetcher struct {
+	epoch  uint64
+	graves []grave  // entries to be dead-lettered
+	due    []uint64 // offsets to be delivered again
+	from   uint64   // fresh events from here on, up to limit; 0: none
+	limit  int
+	head   uint64 // nothing was known to lie above when reading began
+
+	items []store.Item // graves, due and fresh, in this order; Record nil: gone
+	batch store.Batch
+}
+
+func (f *fetcher) empty() bool { return len(f.graves) == 0 && len(f.due) == 0 && f.from == 0 }
+
+// round reports whether another one may find more to do.
+func (g *group) round() bool {
+	g.mu.Lock()
+	more := g.plan(time.Now().UnixMilli())
+	g.mu.Unlock()
+	if !more {
+		return false
+	}
+	f := &g.fetch
+	err := g.read(f)
+	g.mu.Lock()
+	if g.epoch != f.epoch || g.ended != nil {
+		defer g.mu.Unlock()
+		return g.ended == nil
+	}
+	if err != nil {
+		g.bus.log.Error("cannot read events for a group", "topic", g.log.name, "group", g.name, "error", err)
+		g.putBack(time.Now().Add(readAgain).UnixMilli())
+		g.mu.Unlock()
+		return false
+	}
+	burials := g.burials(f.graves, f.items)
+	g.handOut(time.Now().UnixMilli())
+	g.mu.Unlock()
+	// Not under the lock: the committer, which makes room, may be waiting for it.
+	g.inter(burials)
+	return true
+}
+
+// plan fills g.fetch and reports whether there is anything to read. Where not,
+// it leaves a wake-up for the next lease or retry.
+func (g *group) plan(now int64) bool {
+	f := &g.fetch
+	*f = fetcher{epoch: g.epoch, graves: f.graves[:0], due: f.due[:0], items: f.items[:0], batch: f.batch}
+	if g.ended != nil {
+		return false
+	}
+	g.expire(now)
+	f.graves = append(f.graves, g.graves...)
+	g.graves = g.graves[:0]
+	room := 0
+	for _, m := range g.members {
+		room += max(m.room(), 0)
+	}
+	room = min(room, roundEvents)
+	next := g.dueRetries(now, room)
+	room -= len(f.due)
+	f.head = g.log.durableHead()
+	if room > 0 && g.window.next <= f.head && g.window.span() < g.bus.opts.AckWindow {
+		f.from, f.limit = g.window.next, room
+	}
+	if !f.empty() {
+		return true
+	}
+	for len(g.leases) > 0 && !g.leaseStands(g.leases[0]) {
+		g.leases.pop()
+	}
+	if len(g.leases) > 0 && (next == 0 || g.leases[0].at < next) {
+		next = g.leases[0].at
+	}
+	if next != 0 {
+		g.bus.alarm.set(g, next)
+	}
+	return false
+}
+
+// expire ends the leases whose deadline has passed.
+func (g *group) expire(now int64) {
+	for len(g.leases) > 0 && g.leases[0].at <= now {
+		t := g.leases[0]
+		g.leases.pop()
+		if g.leaseStands(t) {
+			e := g.window.find(t.offset)
+			g.failed(e, now+g.settings.backoff(int(e.attempts)).Milliseconds(), "lease expired")
+		}
+	}
+}
+
+// dueRetries moves up to room entries that may go out again to f.due. It
+// returns when the next one may, 0 if nothing or no room is waiting for it.
+func (g *group) dueRetries(now int64, room int) (next int64) {
+	f := &g.fetch
+	for len(g.retries) > 0 && len(f.due) < room {
+		t := g.retries[0]
+		if t.at > now {
+			return t.at
+		}
+		g.retries.pop()
+		if g.retryStands(t) {
+			f.due = append(f.due, t.offset)
+		}
+	}
+	return 0
+}
+
+// read gets the planned events from the tail or from the store.
+func (g *group) read(f *fetcher) error {
+	f.batch.Reset()
+	for _, gr := range f.graves {
+		if err := g.readOne(f, gr.offset); err != nil {
+			return err
+		}
+	}
+	for _, offset := range f.due {
+		if err := g.readOne(f, offset); err != nil {
+			return err
+		}
+	}
+	if f.from == 0 {
+		return nil
+	}
+	var ok bool
+	if f.items, ok = g.log.read(f.items, f.from, f.limit); ok {
+		return nil
+	}
+	mark := len(f.batch.Items)
+	err := g.bus.store.Read(context.Background(), g.log.name, f.from, f.limit, roundBytes, &f.batch)
+	f.items = append(f.items, f.batch.Items[mark:]...)
+	return err
+}
+
+// readOne gets one event; one that the log no longer has comes without a
+// record.
+func (g *group) readOne(f *fetcher, offset uint64) error {
+	n := len(f.items)
+	var ok bool
+	if f.items, ok = g.log.read(f.items, offset, 1); !ok {
+		mark := len(f.batch.Items)
+		if err := g.bus.store.Read(context.Background(), g.log.name, offset, 1, 0, &f.batch); err != nil {
+			return err
+		}
+		f.items = append(f.items, f.batch.Items[mark:]...)
+	}
+	if len(f.items) == n || f.items[n].Offset != offset {
+		f.items = append(f.items[:n], store.Item{Offset: offset})
+	}
+	return nil
+}
+
+// putBack undoes a plan whose reading failed.
+func (g *group) putBack(at int64) {
+	f := &g.fetch
+	g.graves = append(g.graves, f.graves...)
+	for _, offset := range f.due {
+		if e := g.window.find(offset); e != nil && e.state == waiting {
+			g.retry(e, at)
+		}
+	}
+	g.bus.alarm.set(g, at)
+}
+
+// handOut leases what was read and gives it to the members' receivers.
+func (g *group) handOut(now int64) {
+	f := &g.fetch
+	graves, due := len(f.graves), len(f.due)
+	for _, item := range f.items[graves : graves+due] {
+		g.redeliver(item, now)
+	}
+	for _, item := range f.items[graves+due:] {
+		m := g.nextMember()
+		if m == nil {
+			break // the others are read again when there is room
+		}
+		e := g.window.add(item.Offset)
+		g.waits++
+		g.lease(m, e, item, now)
+	}
+	if f.from != 0 && len(f.items) == graves+due {
+		// Up to the head that was there, the log holds nothing to read.
+		g.window.skipTo(f.head + 1)
+		g.touch()
+	}
+	for _, m := range g.members {
+		g.flush(m)
+	}
+}
+
+func (g *group) redeliver(item store.Item, now int64) {
+	e := g.window.find(item.Offset)
+	if e == nil || e.state != waiting {
+		return // settled while it was read
+	}
+	if item.Record == nil {
+		g.finish(e)
+		return
+	}
+	m := g.nextMember()
+	if m == nil {
+		g.retry(e, e.at)
+		return
+	}
+	g.lease(m, e, item, now)
+}
+
+// nextMember returns a member with room, each in its turn, or nil.
+func (g *group) nextMember() *member {
+	for range g.members {
+		if g.turnTo >= len(g.members) {
+			g.turnTo = 0
+		}
+		m := g.members[g.turnTo]
+		g.turnTo++
+		if m.room() > 0 {
+			return m
+		}
+	}
+	return nil
+}
+
+// lease gives the entry to m and puts the delivery into m's batch.
+func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
+	before := *e
+	if e.id == "" {
+		e.id = string(item.Record.ID())
+		g.ids[e.id] = e.offset
+	}
+	g.serial++
+	e.serial = g.serial
+	e.member = m
+	e.since, e.at = now, now+m.timeout
+	e.attempts++
+	g.become(e, leased)
+	d := eventhub.Delivery{
+		Topic: g.log.name, Offset: e.offset, Record: item.Record,
+		Attempt: int(e.attempts), MaxAttempts: g.settings.MaxAttempts, AckTimeout: m.opts.AckTimeout,
+	}
+	if !m.opts.AutoAck {
+		d.Lease = e.lease(g.runtime)
+	}
+	m.batch = append(m.batch, d)
+	m.before = append(m.before, before)
+	if len(m.batch) >= m.opts.BatchSize {
+		g.flush(m)
+	}
+}
+
+// flush hands m's batch to its receiver. What that does not take was never
+// delivered: the entry becomes again what it was.
+func (g *group) flush(m *member) {
+	if len(m.batch) == 0 {
+		return
+	}
+	taken := m.receiver.Deliver(m.batch)
+	for i := range m.batch {
+		e := g.window.find(m.batch[i].Offset)
+		switch {
+		case i >= taken:
+			m.full = true
+			g.become(e, waiting)
+			before := m.before[i]
+			e.serial, e.member, e.since, e.attempts = before.serial, before.member, before.since, before.attempts
+			e.at = before.at
+			g.retries.push(timed{e.at, e.offset, e.serial})
+		case m.opts.AutoAck:
+			g.finish(e)
+		default:
+			g.leases.push(timed{e.at, e.offset, e.serial})
+		}
+	}
+	clear(m.batch)
+	m.batch, m.before = m.batch[:0], m.before[:0]
+}

@@ -1,0 +1,117 @@
+package eventhub
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Handler processes one event. A nil error acks it; any other nacks it with the
+// error's text as the reason, and the event comes again after the group's
+// backoff. The delivery is the handler's to keep.
+type Handler func(ctx context.Context, d Delivery) error
+
+// Consume joins a group and calls h for every delivery, with up to concurrency
+// calls at a time (at least 1, which also keeps the order of deliveries). It
+// returns when ctx ends, with nil, or when the subscription ends by itself, with
+// the reason. Either way every call of h has returned by then, its verdict is
+// given, and the group has the other leases back.
+func Consume(ctx context.Context, s Subscriber, opts SubscribeOptions, concurrency int, h Handler) error {
+	c := &consumer{handler: h, auto: opts.AutoAck}
+	c.changed.L = &c.mu
+	sub, err := s.Subscribe(ctx, opts, c)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { c.end(nil) })
+	defer stop()
+	var workers sync.WaitGroup
+	for range max(concurrency, 1) {
+		workers.Go(func() { c.work(ctx, sub) })
+	}
+	workers.Wait()
+	// Verdicts and leaving must not fail because ctx has ended: that is why we
+	// are here.
+	if err := sub.Unsubscribe(context.WithoutCancel(ctx)); err != nil && c.cause == nil {
+		return err
+	}
+	return c.cause
+}
+
+// consumer is the Receiver of Consume: a queue between the subscription, which
+// must not be kept waiting, and the workers. maxInFlight bounds it.
+type consumer struct {
+	handler Handler
+	auto    bool // AutoAck: no verdicts
+
+	mu      sync.Mutex
+	changed sync.Cond
+	queue   []Delivery
+	ended   bool
+	cause   error // why, if not because the context ended
+}
+
+func (c *consumer) Deliver(batch []Delivery) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return 0
+	}
+	for _, d := range batch {
+		d.Record = slices.Clone(d.Record)
+		c.queue = append(c.queue, d)
+	}
+	c.changed.Broadcast()
+	return len(batch)
+}
+
+func (c *consumer) Ended(err error) { c.end(err) }
+
+func (c *consumer) end(cause error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return
+	}
+	c.ended, c.cause = true, cause
+	c.queue = nil // not begun: the group gets the leases back
+	c.changed.Broadcast()
+}
+
+// next waits for a delivery.
+func (c *consumer) next() (d Delivery, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.queue) == 0 && !c.ended {
+		c.changed.Wait()
+	}
+	if c.ended {
+		return Delivery{}, false
+	}
+	d = c.queue[0]
+	c.queue[0] = Delivery{}
+	c.queue = c.queue[1:]
+	return d, true
+}
+
+func (c *consumer) work(ctx context.Context, sub Subscription) {
+	for {
+		d, ok := c.next()
+		if !ok {
+			return
+		}
+		verdict := Settlement{Refs: []Ref{{Lease: d.Lease}}}
+		if err := c.handler(ctx, d); err != nil {
+			verdict.Verdict = Nack
+			verdict.Reason = strings.ToValidUTF8(cut(err.Error(), maxReasonBytes), "")
+		}
+		if !c.auto {
+			// An error means that the subscription is ending: Ended says so, and
+			// the event comes again.
+			_, _ = sub.Settle(context.WithoutCancel(ctx), verdict)
+		}
+	}
+}
+
+func cut(s string, most int) string { return s[:min(len(s), most)] }

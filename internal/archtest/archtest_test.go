@@ -1,0 +1,159 @@
+// Package archtest holds the house's rule that imports go down only. A package
+// may import the project's packages that its row allows and nothing else of the
+// project; a package without a row fails until somebody decides where it lives.
+package archtest
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "eventhub"
+
+// rule says what one package, or all below one ending in "/...", may import of
+// the project. The first rule that fits a package counts.
+type rule struct {
+	pkg     string
+	imports []string
+}
+
+// The house, from the ground up. "." is the root package.
+var rules = []rule{
+	{".", nil},
+	{"internal/...", []string{".", "internal/..."}},
+	{"store", []string{"."}},
+	{"store/storetest", []string{".", "store", "internal/..."}},
+	{"store/...", []string{".", "store", "internal/..."}},
+	{"wire", []string{".", "internal/..."}},
+	{"auth", []string{"."}},
+	{"bus", []string{".", "store", "internal/..."}},
+	{"gateway/...", []string{".", "wire", "internal/..."}},
+	{"hub", []string{".", "auth", "bus", "gateway/...", "store", "store/memory", "store/pebble", "wire", "internal/..."}},
+	{"examples/...", []string{"."}},
+	{"cmd/eventhub", []string{".", "cmd/...", "examples/...", "hub", "internal/..."}},
+	{"cmd/...", []string{".", "examples/...", "internal/..."}},
+}
+
+// rootImports is what the root package may import from outside: nothing but the
+// standard library, whose paths have no dot in their first element.
+func isStandard(path string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	return !strings.Contains(first, ".")
+}
+
+func fits(pattern, pkg string) bool {
+	if prefix, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return strings.HasPrefix(pkg, prefix+"/")
+	}
+	return pattern == pkg
+}
+
+// offence returns what is wrong with pkg importing path, or "".
+func offence(pkg, path string) string {
+	i := slices.IndexFunc(rules, func(r rule) bool { return fits(r.pkg, pkg) })
+	if i < 0 {
+		return "has no rule: add a row that says where it stands in the house"
+	}
+	if path != module && !strings.HasPrefix(path, module+"/") {
+		if pkg == "." && !isStandard(path) {
+			return "imports " + path + "; the domain imports the standard library alone"
+		}
+		return ""
+	}
+	target := strings.TrimPrefix(strings.TrimPrefix(path, module), "/")
+	if target == "" {
+		target = "."
+	}
+	if target == pkg || slices.ContainsFunc(rules[i].imports, func(p string) bool { return fits(p, target) }) {
+		return ""
+	}
+	return "imports " + path + "; allowed are " + strings.Join(rules[i].imports, ", ")
+}
+
+func TestImportsGoDown(t *testing.T) {
+	root := filepath.Join("..", "..")
+	checked := 0
+	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name := d.Name(); file != root && (strings.HasPrefix(name, ".") || name == "testdata" || name == "node_modules") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		// Tests may reach across: end-to-end tests need to.
+		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return nil
+		}
+		checked++
+		check(t, root, file)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if checked < 20 {
+		t.Errorf("only %d files were checked", checked)
+	}
+}
+
+func check(t *testing.T, root, file string) {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	rel, err := filepath.Rel(root, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkg := path.Dir(filepath.ToSlash(rel))
+	for _, spec := range parsed.Imports {
+		imported, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if what := offence(pkg, imported); what != "" {
+			t.Errorf("%s: package %s %s", rel, pkg, what)
+		}
+	}
+}
+
+// TestRulesBite shows that the rules refuse what they are there for.
+func TestRulesBite(t *testing.T) {
+	for _, tt := range []struct {
+		pkg, path string
+		ok        bool
+	}{
+		{".", "context", true},
+		{".", "github.com/google/uuid", false},
+		{".", "eventhub/store", false},
+		{"gateway/ws", "eventhub/wire", true},
+		{"gateway/ws", "eventhub/bus", false},
+		{"gateway/ws", "eventhub/store", false},
+		{"bus", "eventhub/store", true},
+		{"bus", "eventhub/store/pebble", false},
+		{"bus", "eventhub/wire", false},
+		{"store/pebble", "eventhub/store", true},
+		{"store/pebble", "eventhub/bus", false},
+		{"store/memory", "eventhub/store/pebble", false},
+		{"hub", "eventhub/bus", true},
+		{"cmd/eventhub", "eventhub/bus", false},
+		{"examples/heartbeat", "eventhub/hub", false},
+		{"newroom", "context", false},
+	} {
+		if what := offence(tt.pkg, tt.path); (what == "") != tt.ok {
+			t.Errorf("%s importing %s: %q; want ok = %v", tt.pkg, tt.path, what, tt.ok)
+		}
+	}
+}
