@@ -5,14 +5,20 @@
 package strictjson
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// AppendCompact checks that src is exactly one JSON value and appends it
-// without insignificant whitespace. On an error dst is returned as it was; the
+// MaxDepth is how deep objects and arrays may nest. Readers give up somewhere
+// (encoding/json at 10,000, browsers' stacks earlier), also inside the frames and
+// dead letters that wrap a payload; what is stored must be readable everywhere.
+const MaxDepth = 1000
+
+// AppendCompact checks that src is exactly one JSON value, nested at most
+// MaxDepth deep, and appends it without insignificant whitespace. On an error dst is returned as it was; the
 // error says what is wrong at which byte of src.
 func AppendCompact(dst, src []byte) ([]byte, error) {
 	start := len(dst)
@@ -20,7 +26,34 @@ func AppendCompact(dst, src []byte) ([]byte, error) {
 	if err != nil {
 		return out[:start], describe(err)
 	}
+	if tooDeep(out[start:]) {
+		return out[:start], fmt.Errorf("invalid JSON: nested more than %d deep", MaxDepth)
+	}
 	return out, nil
+}
+
+// tooDeep looks closely only at values that have as many brackets as that.
+func tooDeep(value []byte) bool {
+	if bytes.Count(value, []byte{'{'})+bytes.Count(value, []byte{'['}) <= MaxDepth {
+		return false
+	}
+	depth, inString := 0, false
+	for i := 0; i < len(value); i++ {
+		switch c := value[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > MaxDepth {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return false
 }
 
 // AppendString appends s as a JSON string. Invalid UTF-8 in s is replaced by

@@ -53,6 +53,20 @@ func TestAppendCompactRefuses(t *testing.T) {
 	}
 }
 
+func TestNesting(t *testing.T) {
+	nest := func(n int) []byte { return []byte(strings.Repeat("[", n) + strings.Repeat("]", n)) }
+	wide := []byte("[" + strings.Repeat(`{"a":"[[\\\"{"},`, 3*MaxDepth) + "1]")
+	for _, tt := range []struct {
+		name string
+		in   []byte
+		ok   bool
+	}{{"deep", nest(MaxDepth), true}, {"too deep", nest(MaxDepth + 1), false}, {"far too deep", nest(20_000), false}, {"wide", wide, true}} {
+		if _, err := AppendCompact(nil, tt.in); (err == nil) != tt.ok {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
+
 // FuzzAppendCompact holds the strict reading against the standard library:
 // whatever passes must be valid there and mean the same.
 func FuzzAppendCompact(f *testing.F) {

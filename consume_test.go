@@ -1,0 +1,176 @@
+package eventhub_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"eventhub"
+)
+
+// fakeGroup is a Subscriber with one member, which the test feeds by hand.
+type fakeGroup struct {
+	refuse error
+
+	mu       sync.Mutex
+	receiver eventhub.Receiver
+	verdicts []eventhub.Settlement
+	left     int
+}
+
+func (f *fakeGroup) Subscribe(_ context.Context, _ eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.receiver = r
+	return fakeMember{f}, f.refuse
+}
+
+func (f *fakeGroup) Settle(context.Context, string, string, eventhub.Settlement) ([]eventhub.Outcome, error) {
+	return nil, errors.New("not used")
+}
+
+type fakeMember struct{ f *fakeGroup }
+
+func (m fakeMember) Settle(ctx context.Context, s eventhub.Settlement) ([]eventhub.Outcome, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	m.f.verdicts = append(m.f.verdicts, s)
+	return make([]eventhub.Outcome, len(s.Refs)), nil
+}
+
+func (m fakeMember) Ready() {}
+
+func (m fakeMember) Unsubscribe(ctx context.Context) error {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	m.f.left++
+	return ctx.Err()
+}
+
+func (m fakeMember) Drop() {}
+
+// feed delivers events at offsets first, first+1, … from memory that is
+// overwritten afterwards, as a Receiver must expect.
+func (f *fakeGroup) feed(first, n int) int {
+	var batch []eventhub.Delivery
+	for i := range n {
+		rec := []byte(`{"ts":1723140000000,"id":"e","topic":"t","payload":1}`)
+		batch = append(batch, eventhub.Delivery{Topic: "t", Offset: uint64(first + i), Record: rec,
+			Attempt: 1, Lease: eventhub.Lease{Runtime: 1, Offset: uint64(first + i), Serial: 1}})
+	}
+	f.mu.Lock()
+	receiver := f.receiver
+	f.mu.Unlock()
+	taken := receiver.Deliver(batch)
+	for _, d := range batch {
+		clear(d.Record)
+	}
+	return taken
+}
+
+func TestConsumeGivesVerdicts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeGroup{}
+		ctx, cancel := context.WithCancel(context.Background())
+		var order []uint64
+		ended := make(chan error, 1)
+		go func() {
+			ended <- eventhub.Consume(ctx, f, eventhub.SubscribeOptions{}, 1, func(_ context.Context, d eventhub.Delivery) error {
+				if e, err := d.Event(); err != nil || e.ID != "e" {
+					t.Errorf("offset %d: event %+v, %v", d.Offset, e, err)
+				}
+				order = append(order, d.Offset)
+				if d.Offset == 2 {
+					return errors.New("no\xff" + strings.Repeat("o", 2000))
+				}
+				return nil
+			})
+		}()
+		synctest.Wait()
+		if n := f.feed(1, 3); n != 3 {
+			t.Errorf("took %d of 3", n)
+		}
+		synctest.Wait()
+		if !slices.Equal(order, []uint64{1, 2, 3}) {
+			t.Errorf("handled in the order %v", order)
+		}
+		for i, want := range []eventhub.Verdict{eventhub.Ack, eventhub.Nack, eventhub.Ack} {
+			v := f.verdicts[i]
+			if v.Verdict != want || v.Refs[0].Lease.Offset != uint64(i+1) {
+				t.Errorf("verdict %d is %+v", i, v)
+			}
+			if err := v.Validate(); err != nil {
+				t.Errorf("verdict %d: %v", i, err)
+			}
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Consume = %v; want nil when its context ends", err)
+		}
+		if f.left != 1 {
+			t.Errorf("left the group %d times", f.left)
+		}
+		if n := f.feed(9, 1); n != 0 {
+			t.Errorf("took %d after the end", n)
+		}
+	})
+}
+
+// TestConsumeFinishesWhatItBegan: a handler under way when the context ends
+// still gives its verdict; what was only queued is not begun.
+func TestConsumeFinishesWhatItBegan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeGroup{}
+		ctx, cancel := context.WithCancel(context.Background())
+		release := make(chan struct{})
+		began := 0
+		ended := make(chan error, 1)
+		go func() {
+			ended <- eventhub.Consume(ctx, f, eventhub.SubscribeOptions{}, 1, func(context.Context, eventhub.Delivery) error {
+				began++
+				<-release
+				return nil
+			})
+		}()
+		synctest.Wait()
+		f.feed(1, 5)
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		if len(ended) != 0 {
+			t.Fatal("Consume returned while a handler was running")
+		}
+		close(release)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if began != 1 || len(f.verdicts) != 1 {
+			t.Errorf("%d handlers began and %d verdicts were given; want 1 and 1", began, len(f.verdicts))
+		}
+	})
+}
+
+func TestConsumeReportsWhyItEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("no entry")
+		if err := eventhub.Consume(context.Background(), &fakeGroup{refuse: refused}, eventhub.SubscribeOptions{}, 1, nil); !errors.Is(err, refused) {
+			t.Errorf("Consume = %v; want the reason of the refusal", err)
+		}
+		f := &fakeGroup{}
+		ended := make(chan error, 1)
+		go func() { ended <- eventhub.Consume(context.Background(), f, eventhub.SubscribeOptions{}, 4, nil) }()
+		synctest.Wait()
+		gone := errors.New("gone")
+		f.receiver.Ended(gone)
+		if err := <-ended; !errors.Is(err, gone) {
+			t.Errorf("Consume = %v; want the reason", err)
+		}
+	})
+}

@@ -1,0 +1,333 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"eventhub"
+)
+
+// Decoder reads the frames of one connection. The zero value is ready; it is
+// not safe for concurrent use.
+//
+// A frame is read in two passes. The first cuts the object and its opts into
+// raw members and checks all of the JSON, down to duplicate names inside the
+// payload. It judges no value, so it reaches the end of every frame that is
+// JSON, and corr and op are known wherever they stand: an error can be answered
+// with its corr. Frames without anything unusual take a short way through it.
+// The second reads the members that the op wants, out of text that is known to
+// be sound.
+//
+// Nothing of a frame is kept but the payload, which is a part of it; all other
+// strings are copies. Topics and groups of recent frames are shared, because a
+// connection says the same few over and over.
+type Decoder struct {
+	in   bytes.Buffer // feeds json without a copy
+	json jsontext.Decoder
+
+	m    members
+	opts []option
+	text []byte // of the string unescaped last
+
+	topics, groups names
+	refs           []eventhub.Ref // not yet handed out, see newRef
+}
+
+// members are the raw values of one frame, nil where absent.
+type members struct {
+	op, corr, token                     []byte
+	topic, group, payload               []byte
+	opts                                []byte // an object is in Decoder.opts, and emptyObject here
+	id, ids, lease                      []byte
+	reason, delayMs, terminal, extendMs []byte
+	events, publish                     []byte // known to the protocol, not to this version
+}
+
+// option is one raw member of opts.
+type option struct {
+	name, value []byte
+}
+
+// maxKeptText bounds the memory, in bytes, that a decoder holds on to after a
+// frame with a long escaped string.
+const maxKeptText = 4 << 10
+
+var emptyObject = []byte("{}")
+
+// maxOptions is how many members of opts are looked at. It is more than the
+// protocol has options, so that one of them is unknown, and the frame refused,
+// wherever there are more.
+const maxOptions = 64
+
+// slot returns where the value of a name goes, or nil for a name that no frame
+// has.
+func (m *members) slot(name []byte) *[]byte {
+	switch string(name) {
+	case "op":
+		return &m.op
+	case "corr":
+		return &m.corr
+	case "token":
+		return &m.token
+	case "topic":
+		return &m.topic
+	case "group":
+		return &m.group
+	case "payload":
+		return &m.payload
+	case "opts":
+		return &m.opts
+	case "id":
+		return &m.id
+	case "ids":
+		return &m.ids
+	case "lease":
+		return &m.lease
+	case "reason":
+		return &m.reason
+	case "delay_ms":
+		return &m.delayMs
+	case "terminal":
+		return &m.terminal
+	case "extend_ms":
+		return &m.extendMs
+	case "events":
+		return &m.events
+	case "publish":
+		return &m.publish
+	}
+	return nil
+}
+
+// Decode resets req and fills it from one frame. req.Event.Payload is a part of
+// frame, checked to be strict JSON; everything else is independent of it.
+//
+// An error is an *eventhub.Error: CodeBadJSON tells the byte position,
+// CodeBadRequest, CodeBadTopic and CodeBadEvent the member and what was found,
+// CodeUnsupportedOp the op or option that this hub does not have. Corr, HasCorr
+// and Op are filled then too, as far as they could be read; Op may be a name
+// that is no op. The other fields mean nothing then.
+//
+// The event of a PUBLISH has members of the right type and a payload, no more:
+// its topic and the ranges are the publisher's to check. Everything else has
+// passed the domain's validation.
+func (d *Decoder) Decode(frame []byte, req *Request) error {
+	*req = Request{}
+	if cap(d.text) > maxKeptText {
+		d.text = nil
+	}
+	var splitErr error
+	if !d.splitPlain(frame) {
+		splitErr = d.split(frame)
+	}
+	corrErr := d.readCorr(req)
+	opErr := d.readOp(req)
+	if splitErr != nil {
+		return splitErr
+	}
+	if corrErr != nil {
+		return corrErr
+	}
+	if opErr != nil {
+		return opErr
+	}
+	switch req.Op {
+	case OpAuth:
+		return d.readAuth(req)
+	case OpPublish:
+		return d.readPublish(req)
+	case OpSubscribe:
+		return d.readSubscribe(req)
+	case OpUnsubscribe:
+		return d.readNames(req)
+	case OpAck, OpNack, OpModack:
+		return d.readSettlement(req)
+	case "PAUSE", "RESUME", "CANCEL":
+		return unsupported(string(req.Op))
+	}
+	return eventhub.Errorf(eventhub.CodeUnsupportedOp, "op %.48q is unknown", string(req.Op))
+}
+
+// split is the first pass. On an error the members before it are kept.
+func (d *Decoder) split(frame []byte) error {
+	d.m = members{}
+	d.opts = d.opts[:0]
+	d.rewind(frame)
+	if kind := d.json.PeekKind(); kind != jsontext.KindBeginObject {
+		return d.notAnObject()
+	}
+	if err := d.splitObject(); err != nil {
+		return badJSON(err)
+	}
+	if rest := bytes.TrimLeft(frame[d.json.InputOffset():], jsonSpace); len(rest) > 0 {
+		return eventhub.Errorf(eventhub.CodeBadJSON, "data behind the object at byte %d", len(frame)-len(rest))
+	}
+	return nil
+}
+
+// notAnObject says what the frame is instead: no JSON, or another value.
+func (d *Decoder) notAnObject() error {
+	value, err := d.json.ReadValue()
+	if err != nil {
+		return badJSON(err)
+	}
+	at := d.json.InputOffset() - int64(len(value))
+	return eventhub.Errorf(eventhub.CodeBadJSON, "the frame is %s at byte %d; one JSON object is expected", kindName(value), at)
+}
+
+func (d *Decoder) splitObject() error {
+	if _, err := d.json.ReadToken(); err != nil {
+		return err
+	}
+	for {
+		name, err := d.nextName()
+		if err != nil || name == nil {
+			return err
+		}
+		if string(name) == "opts" && d.json.PeekKind() == jsontext.KindBeginObject {
+			if err := d.splitOpts(); err != nil {
+				return err
+			}
+			continue
+		}
+		value, err := d.json.ReadValue()
+		if err != nil {
+			return err
+		}
+		if slot := d.m.slot(name); slot != nil {
+			*slot = value
+		}
+	}
+}
+
+// splitOpts cuts opts, where it is an object, into d.opts.
+func (d *Decoder) splitOpts() error {
+	d.m.opts = emptyObject
+	if _, err := d.json.ReadToken(); err != nil {
+		return err
+	}
+	for {
+		name, err := d.nextName()
+		if err != nil || name == nil {
+			return err
+		}
+		value, err := d.json.ReadValue()
+		if err != nil {
+			return err
+		}
+		if len(d.opts) < maxOptions {
+			d.opts = append(d.opts, option{name, value})
+		}
+	}
+}
+
+func (d *Decoder) readCorr(req *Request) error {
+	if absent(d.m.corr) {
+		return nil
+	}
+	corr, ok := d.unquote(d.m.corr)
+	if !ok {
+		return wrongType("corr", d.m.corr, "a string")
+	}
+	if len(corr) > MaxCorrBytes {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "corr %.48q has %d bytes; at most %d are allowed", corr, len(corr), MaxCorrBytes)
+	}
+	req.Corr, req.HasCorr = string(corr), true
+	return nil
+}
+
+func (d *Decoder) readOp(req *Request) error {
+	if absent(d.m.op) {
+		return missing("op")
+	}
+	op, ok := d.unquote(d.m.op)
+	if !ok {
+		return wrongType("op", d.m.op, "a string")
+	}
+	req.Op = knownOp(op)
+	return nil
+}
+
+// knownOp returns the op without a copy where it is one of the clients' frames.
+func knownOp(op []byte) Op {
+	switch Op(op) {
+	case OpPublish:
+		return OpPublish
+	case OpAck:
+		return OpAck
+	case OpNack:
+		return OpNack
+	case OpModack:
+		return OpModack
+	case OpSubscribe:
+		return OpSubscribe
+	case OpUnsubscribe:
+		return OpUnsubscribe
+	case OpAuth:
+		return OpAuth
+	}
+	return Op(op)
+}
+
+func (d *Decoder) readAuth(req *Request) error {
+	if absent(d.m.token) {
+		return nil
+	}
+	req.HasToken = true
+	return d.readText("token", d.m.token, &req.Token)
+}
+
+// readNames reads the topic and group of every frame that is about a
+// subscription.
+func (d *Decoder) readNames(req *Request) error {
+	if err := d.readTopic(req); err != nil {
+		return err
+	}
+	if strings.IndexByte(req.Topic, '*') >= 0 {
+		return unsupported("a pattern as topic")
+	}
+	if err := eventhub.ValidateStoredTopic(req.Topic); err != nil {
+		return err
+	}
+	if absent(d.m.group) {
+		return missing("group")
+	}
+	group, ok := d.unquote(d.m.group)
+	if !ok {
+		return wrongType("group", d.m.group, "a string")
+	}
+	req.Group = d.groups.intern(group)
+	return eventhub.ValidateGroup(req.Group)
+}
+
+// readTopic reads the topic without a look at its syntax.
+func (d *Decoder) readTopic(req *Request) error {
+	if absent(d.m.topic) {
+		return eventhub.Errorf(eventhub.CodeBadTopic, "topic is missing")
+	}
+	topic, ok := d.unquote(d.m.topic)
+	if !ok {
+		return eventhub.Errorf(eventhub.CodeBadTopic, "topic is %s; a string is expected", kindName(d.m.topic))
+	}
+	req.Topic = d.topics.intern(topic)
+	return nil
+}
+
+// badJSON turns the JSON library's error into the protocol's.
+func badJSON(err error) error {
+	var syntax *jsontext.SyntacticError
+	switch {
+	case !errors.As(err, &syntax):
+		// The bare io.EOF of a frame without a value.
+		return eventhub.Wrap(eventhub.CodeBadJSON, err, "the frame is empty at byte 0; one JSON object is expected")
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		return eventhub.Wrap(eventhub.CodeBadJSON, err, "duplicate name %.48q at byte %d", syntax.JSONPointer.LastToken(), syntax.ByteOffset)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return eventhub.Wrap(eventhub.CodeBadJSON, err, "invalid JSON: the frame breaks off at byte %d", syntax.ByteOffset)
+	}
+	return eventhub.Wrap(eventhub.CodeBadJSON, err, "invalid JSON at byte %d: %v", syntax.ByteOffset, syntax.Err)
+}

@@ -1,0 +1,158 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+
+	"eventhub"
+	"eventhub/internal/strictjson"
+)
+
+// TestHubFramesAreStrictJSON: every frame of the hub passes its own strict
+// reader, wastes no space, and stands behind what dst held.
+func TestHubFramesAreStrictJSON(t *testing.T) {
+	for _, c := range hubFrames() {
+		compact, err := strictjson.AppendCompact(nil, c.sent)
+		if err != nil || !bytes.Equal(compact, c.sent) {
+			t.Errorf("%s: %s: %v", c.title, c.sent, err)
+		}
+	}
+	dst := []byte("before")
+	for name, got := range map[string][]byte{
+		"AppendOK":        AppendOK(dst, "", false),
+		"AppendAuthOK":    AppendAuthOK(dst, "", false, AuthInfo{}),
+		"AppendPublishOK": AppendPublishOK(dst, "", false, eventhub.Receipt{}),
+		"AppendSettleOK":  AppendSettleOK(dst, "", false, nil),
+		"AppendError":     AppendError(dst, "", false, eventhub.Errorf(eventhub.CodeInternal, "x")),
+		"EventFrame":      NewEventFrame("t", "g").Append(dst, benchDelivery()),
+	} {
+		if !bytes.HasPrefix(got, []byte(`before{"op":"`)) {
+			t.Errorf("%s made %s of dst", name, got)
+		}
+	}
+}
+
+// TestAnswersCarryAnyText puts text of every kind into the answers and reads it
+// back; what is not UTF-8 in a message must not break the frame.
+func TestAnswersCarryAnyText(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		corr := rapid.String().Draw(t, "corr")
+		msg := string(rapid.SliceOf(rapid.Byte()).Draw(t, "msg"))
+		wait := rapid.Int64Range(-1, 1<<50).Draw(t, "wait")
+		err := &eventhub.Error{Code: eventhub.CodeOverloaded, Message: msg, RetryAfter: time.Duration(wait)}
+		frame := AppendError(nil, corr, true, err)
+		if _, err := strictjson.AppendCompact(nil, frame); err != nil {
+			t.Fatalf("%s: %v", frame, err)
+		}
+		var got struct {
+			Op, Code, Msg, Corr string
+			RetryAfterMS        *int64 `json:"retry_after_ms"`
+		}
+		if err := json.Unmarshal(frame, &got); err != nil {
+			t.Fatal(err)
+		}
+		if got.Op != "ERR" || got.Code != "overloaded" || got.Corr != corr {
+			t.Fatalf("%s for corr %q", frame, corr)
+		}
+		if utf8.ValidString(msg) && got.Msg != msg {
+			t.Fatalf("%s for message %q", frame, msg)
+		}
+		if (got.RetryAfterMS != nil) != (wait > 0) || wait > 0 && time.Duration(*got.RetryAfterMS)*time.Millisecond < err.RetryAfter {
+			t.Fatalf("%s for a wait of %v", frame, err.RetryAfter)
+		}
+	})
+}
+
+// TestEventFrameSize: Size is the length of what Append appends, for every
+// delivery, and the frame says what the delivery says.
+func TestEventFrameSize(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		topic := rapid.StringMatching(`[a-z*]{1,8}(\.[a-z*]{1,8}){0,3}`).Draw(t, "topic")
+		group := rapid.StringMatching(`[a-z:]{1,20}`).Draw(t, "group")
+		payload := rapid.StringMatching(`[ -~é]{0,200}`).Draw(t, "payload")
+		record := []byte(`{"ts":1723140000000,"id":"a","topic":"t","payload":`)
+		record = append(strictjson.AppendString(record, payload), '}')
+		d := eventhub.Delivery{
+			Offset:      rapid.Uint64Range(1, eventhub.MaxOffset).Draw(t, "offset"),
+			Record:      record,
+			Attempt:     rapid.IntRange(1, 1_000).Draw(t, "attempt"),
+			MaxAttempts: rapid.IntRange(1, 1_000).Draw(t, "max"),
+			AckTimeout:  time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "timeout")),
+			Lease: eventhub.Lease{
+				Runtime: rapid.Uint64().Draw(t, "runtime"),
+				Offset:  rapid.Uint64().Draw(t, "leaseOffset"),
+				Serial:  rapid.Uint64().Draw(t, "serial"),
+			},
+		}
+		f := NewEventFrame(topic, group)
+		frame := f.Append(nil, &d)
+		if f.Size(&d) != len(frame) {
+			t.Fatalf("Size is %d, the frame has %d bytes: %s", f.Size(&d), len(frame), frame)
+		}
+		if _, err := strictjson.AppendCompact(nil, frame); err != nil {
+			t.Fatalf("%s: %v", frame, err)
+		}
+		var got struct {
+			Topic, Group string
+			Event        eventhub.Event
+			Ctx          struct {
+				Attempt  int
+				Max      int    `json:"max_attempts"`
+				Deadline int64  `json:"ack_deadline_ms"`
+				Lease    string `json:"lease"`
+			}
+		}
+		if err := json.Unmarshal(frame, &got); err != nil {
+			t.Fatal(err)
+		}
+		want := got
+		want.Topic, want.Group, want.Event.Offset = topic, group, d.Offset
+		want.Ctx.Attempt, want.Ctx.Max, want.Ctx.Deadline = d.Attempt, d.MaxAttempts, d.AckTimeout.Milliseconds()
+		if want.Ctx.Lease = d.Lease.String(); d.Lease.IsZero() {
+			want.Ctx.Lease = ""
+		}
+		var said string
+		if err := json.Unmarshal(got.Event.Payload, &said); err != nil || said != payload {
+			t.Fatalf("payload %s for %q: %v", got.Event.Payload, payload, err)
+		}
+		if got.Topic != want.Topic || got.Group != want.Group || got.Event.Offset != want.Event.Offset || got.Ctx != want.Ctx {
+			t.Fatalf("%s\n got %+v\nwant %+v", frame, got, want)
+		}
+	})
+}
+
+// TestLeaseGoesRoundTrip: the lease of an EVENT, sent back in an ACK, names the
+// same delivery.
+func TestLeaseGoesRoundTrip(t *testing.T) {
+	d := benchDelivery()
+	frame := string(NewEventFrame("process.state", "ops").Append(nil, d))
+	_, rest, _ := strings.Cut(frame, `"lease":"`)
+	token, _, _ := strings.Cut(rest, `"`)
+	req := mustDecode(t, `{"op":"ACK","topic":"process.state","group":"ops","lease":"`+token+`"}`)
+	if got := req.Settlement.Refs[0].Lease; got != d.Lease {
+		t.Errorf("lease %q came back as %+v; want %+v", token, got, d.Lease)
+	}
+}
+
+func TestEncodersDoNotAllocate(t *testing.T) {
+	f := NewEventFrame("process.*", "ops")
+	d := benchDelivery()
+	buf := make([]byte, 0, 1024)
+	outcomes := []eventhub.Outcome{eventhub.Applied}
+	for name, encode := range map[string]func(){
+		"EventFrame.Append": func() { f.Append(buf, d) },
+		"EventFrame.Size":   func() { f.Size(d) },
+		"AppendPublishOK":   func() { AppendPublishOK(buf, "c-7", true, eventhub.Receipt{ID: "order-17", Offset: 1042}) },
+		"AppendSettleOK":    func() { AppendSettleOK(buf, "c-7", true, outcomes) },
+	} {
+		if n := testing.AllocsPerRun(100, encode); n != 0 {
+			t.Errorf("%s takes %v allocations", name, n)
+		}
+	}
+}

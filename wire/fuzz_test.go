@@ -1,0 +1,164 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"slices"
+	"testing"
+
+	"eventhub"
+)
+
+// FuzzDecode throws anything at one decoder that has seen everything before it.
+// It must not panic; an error must be the protocol's; the same frame must give
+// the same answer from a fresh decoder; the short way through the first pass
+// must agree with the long one; and what passes must be JSON that the standard
+// library reads the same way.
+func FuzzDecode(f *testing.F) {
+	for _, name := range []string{"client.txt", "seeds.txt", "errors.txt"} {
+		for _, c := range readGolden(f, name) {
+			f.Add(c.frame)
+		}
+	}
+	f.Add([]byte(benchPublish))
+	var used Decoder
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		var req Request
+		checkPlain(t, frame)
+		err := used.Decode(frame, &req)
+		checkSame(t, frame, &req, err)
+		if err != nil {
+			checkRefusal(t, frame, err)
+			return
+		}
+		checkAccepted(t, frame, &req)
+	})
+}
+
+// checkPlain holds splitPlain against split: it may give up, not disagree.
+func checkPlain(t *testing.T, frame []byte) {
+	t.Helper()
+	var plain, strict Decoder
+	if !plain.splitPlain(frame) {
+		return
+	}
+	if err := strict.split(frame); err != nil {
+		t.Fatalf("%q passed splitPlain; split says %v", frame, err)
+	}
+	if !reflect.DeepEqual(plain.m, strict.m) || !slices.EqualFunc(plain.opts, strict.opts, equalOptions) {
+		t.Fatalf("%q: splitPlain cut\n%q %q\nand split\n%q %q", frame, plain.m, plain.opts, strict.m, strict.opts)
+	}
+}
+
+func equalOptions(a, b option) bool {
+	return bytes.Equal(a.name, b.name) && bytes.Equal(a.value, b.value)
+}
+
+// TestPlainFrames: the frames of the clients that there are go the short way,
+// and splitPlain agrees with split on them and on all others, whatever byte of
+// them is another.
+func TestPlainFrames(t *testing.T) {
+	for _, c := range append(readGolden(t, "seeds.txt"), goldenCase{frame: []byte(benchPublish)}) {
+		var d Decoder
+		if !d.splitPlain(c.frame) {
+			t.Errorf("%s: %s goes the long way", c.title, c.frame)
+		}
+	}
+	for _, name := range []string{"client.txt", "errors.txt"} {
+		for _, c := range readGolden(t, name) {
+			checkPlain(t, c.frame)
+			frame := bytes.Clone(c.frame)
+			for i := range frame {
+				for _, b := range []byte("\x1f \"\\,:{}]0n\x7f\x80") {
+					frame[i] = b
+					checkPlain(t, frame)
+				}
+				frame[i] = c.frame[i]
+			}
+		}
+	}
+}
+
+func checkSame(t *testing.T, frame []byte, req *Request, err error) {
+	t.Helper()
+	var fresh Decoder
+	again := Request{Op: "stale", Topic: "stale", HasToken: true}
+	err2 := fresh.Decode(bytes.Clone(frame), &again)
+	if (err == nil) != (err2 == nil) || err != nil && err.Error() != err2.Error() {
+		t.Fatalf("%q: %v, then %v", frame, err, err2)
+	}
+	if !reflect.DeepEqual(*req, again) {
+		t.Fatalf("%q: %+v, then %+v", frame, *req, again)
+	}
+}
+
+func checkRefusal(t *testing.T, frame []byte, err error) {
+	t.Helper()
+	var e *eventhub.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("%q: error %v is not an *eventhub.Error", frame, err)
+	}
+	switch e.Code {
+	case eventhub.CodeBadJSON, eventhub.CodeBadRequest, eventhub.CodeBadTopic,
+		eventhub.CodeBadEvent, eventhub.CodeUnsupportedOp:
+	default:
+		t.Fatalf("%q: code %s", frame, e.Code)
+	}
+	if e.Message == "" || len(e.Message) > 500 {
+		t.Fatalf("%q: message of %d bytes %q", frame, len(e.Message), e.Message)
+	}
+}
+
+func checkAccepted(t *testing.T, frame []byte, req *Request) {
+	t.Helper()
+	if !json.Valid(frame) {
+		t.Fatalf("%q passed; encoding/json refuses it", frame)
+	}
+	// Names of a map are exact, those of a struct are not.
+	said, _ := unmarshal(t, frame).(map[string]any)
+	text := func(name string) string { s, _ := said[name].(string); return s }
+	if string(req.Op) != text("op") || req.Corr != text("corr") || req.HasCorr != (said["corr"] != nil) {
+		t.Fatalf("%q was read as op %q, corr %q", frame, req.Op, req.Corr)
+	}
+	switch req.Op {
+	case OpAuth:
+		if req.Token != text("token") || req.HasToken != (said["token"] != nil) {
+			t.Fatalf("%q was read as token %q", frame, req.Token)
+		}
+		return
+	case OpPublish:
+		if !reflect.DeepEqual(unmarshal(t, req.Event.Payload), said["payload"]) {
+			t.Fatalf("%q was read as payload %s", frame, req.Event.Payload)
+		}
+		opts, _ := said["opts"].(map[string]any)
+		key, _ := opts["key"].(string)
+		if req.Event.Key != key || req.Event.Topic != req.Topic {
+			t.Fatalf("%q was read as %+v", frame, req.Event)
+		}
+	case OpSubscribe:
+		if req.Subscribe.Topic != req.Topic || req.Subscribe.Group != req.Group {
+			t.Fatalf("%q was read as %+v", frame, req.Subscribe)
+		}
+	case OpAck, OpNack, OpModack:
+		if n := len(req.Settlement.Refs); n < 1 || n > MaxRefs {
+			t.Fatalf("%q was read as %d refs", frame, n)
+		}
+	}
+	if req.Topic != text("topic") || req.Op != OpPublish && req.Group != text("group") {
+		t.Fatalf("%q was read as topic %q, group %q", frame, req.Topic, req.Group)
+	}
+}
+
+// unmarshal reads JSON with the standard library, numbers as they stand.
+func unmarshal(t *testing.T, text []byte) any {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var value any
+	if err := d.Decode(&value); err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	return value
+}

@@ -1,0 +1,343 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"eventhub"
+)
+
+var update = flag.Bool("update", false, "rewrite the expectations in testdata")
+
+// goldenCase is one paragraph of a golden file; testdata/README.md describes
+// the format.
+type goldenCase struct {
+	title string
+	asHex bool     // the client's frame is written as hexadecimal digits
+	frame []byte   // from the client
+	sent  []byte   // from the hub
+	means []string // what the frame means, a line each
+}
+
+func readGolden(t testing.TB, name string) []goldenCase {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []goldenCase
+	titles := make(map[string]bool)
+	for paragraph := range strings.SplitSeq(strings.TrimSuffix(string(text), "\n"), "\n\n") {
+		c := parseGolden(t, name, paragraph)
+		if titles[c.title] {
+			t.Fatalf("%s: two cases are called %q", name, c.title)
+		}
+		titles[c.title] = true
+		cases = append(cases, c)
+	}
+	return cases
+}
+
+func parseGolden(t testing.TB, name, paragraph string) goldenCase {
+	t.Helper()
+	var c goldenCase
+	for line := range strings.SplitSeq(paragraph, "\n") {
+		mark, rest, ok := strings.Cut(line, " ")
+		if !ok || (c.title == "") != (mark == "#") {
+			t.Fatalf("%s: bad line %q behind title %q", name, line, c.title)
+		}
+		switch mark {
+		case "#":
+			c.title = rest
+		case ">":
+			c.frame = []byte(rest)
+		case "x":
+			frame, err := hex.DecodeString(rest)
+			if err != nil {
+				t.Fatalf("%s: %s: %v", name, c.title, err)
+			}
+			c.frame, c.asHex = frame, true
+		case "<":
+			c.sent = []byte(rest)
+		case "=":
+			c.means = append(c.means, rest)
+		default:
+			t.Fatalf("%s: unknown line %q", name, line)
+		}
+	}
+	return c
+}
+
+func (c *goldenCase) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n", c.title)
+	switch {
+	case c.asHex:
+		fmt.Fprintf(&b, "x %x\n", c.frame)
+	case c.frame != nil:
+		fmt.Fprintf(&b, "> %s\n", c.frame)
+	}
+	if c.sent != nil {
+		fmt.Fprintf(&b, "< %s\n", c.sent)
+	}
+	for _, line := range c.means {
+		fmt.Fprintf(&b, "= %s\n", line)
+	}
+	return b.String()
+}
+
+// checkGolden compares the cases with the file, or rewrites it.
+func checkGolden(t *testing.T, name string, got []goldenCase) {
+	t.Helper()
+	if *update {
+		var b bytes.Buffer
+		for i, c := range got {
+			if i > 0 {
+				b.WriteByte('\n')
+			}
+			b.WriteString(c.String())
+		}
+		if err := os.WriteFile(filepath.Join("testdata", name), b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want := readGolden(t, name)
+	for i := range min(len(got), len(want)) {
+		if g, w := got[i].String(), want[i].String(); g != w {
+			t.Errorf("%s, case %d\n got\n%s\nwant\n%s", name, i+1, g, w)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%s has %d cases; the test has %d", name, len(want), len(got))
+	}
+}
+
+// TestGoldenClientFrames decodes every valid frame with one decoder, as a
+// connection does.
+func TestGoldenClientFrames(t *testing.T) {
+	for _, name := range []string{"client.txt", "seeds.txt"} {
+		var d Decoder
+		var req Request
+		cases := readGolden(t, name)
+		for i := range cases {
+			c := &cases[i]
+			if err := d.Decode(c.frame, &req); err != nil {
+				t.Errorf("%s: %s: %v", name, c.title, err)
+				continue
+			}
+			c.means = meaning(t, &req)
+		}
+		checkGolden(t, name, cases)
+	}
+}
+
+// TestGoldenErrors decodes every bad frame and compares the whole ERR that the
+// client gets.
+func TestGoldenErrors(t *testing.T) {
+	var d Decoder
+	var req Request
+	cases := readGolden(t, "errors.txt")
+	for i := range cases {
+		c := &cases[i]
+		err := d.Decode(c.frame, &req)
+		if err == nil {
+			t.Errorf("%s: %s passes", c.title, c.frame)
+			continue
+		}
+		c.sent = AppendError(nil, req.Corr, req.HasCorr, eventhub.AsError(err))
+	}
+	checkGolden(t, "errors.txt", cases)
+}
+
+func TestGoldenHubFrames(t *testing.T) {
+	cases := hubFrames()
+	for i := range cases {
+		cases[i].means = flatten(t, cases[i].sent)
+	}
+	checkGolden(t, "hub.txt", cases)
+}
+
+// meaning lists what the hub acts on, with the names of the protocol.
+func meaning(t testing.TB, req *Request) []string {
+	t.Helper()
+	m := meaningLines{t: t}
+	m.add("op", req.Op)
+	m.addIf(req.HasCorr, "corr", req.Corr)
+	m.addIf(req.HasToken, "token", req.Token)
+	m.addIf(req.Op != OpAuth, "topic", req.Topic)
+	m.addIf(req.Group != "", "group", req.Group)
+	switch req.Op {
+	case OpPublish:
+		m.event(&req.Event)
+	case OpSubscribe:
+		m.subscribe(&req.Subscribe)
+	case OpAck, OpNack, OpModack:
+		m.settlement(&req.Settlement)
+	}
+	return m.lines
+}
+
+type meaningLines struct {
+	t     testing.TB
+	lines []string
+}
+
+func (m *meaningLines) add(name string, value any) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.lines = append(m.lines, name+" "+string(text))
+}
+
+func (m *meaningLines) addIf(given bool, name string, value any) {
+	if given {
+		m.add(name, value)
+	}
+}
+
+func (m *meaningLines) event(e *eventhub.Event) {
+	m.lines = append(m.lines, "payload "+string(e.Payload))
+	m.addIf(e.ID != "", "id", e.ID)
+	m.addIf(e.TS != 0, "ts", e.TS)
+	m.addIf(e.Key != "", "key", e.Key)
+	m.addIf(e.SID != "", "sid", e.SID)
+	m.addIf(len(e.Headers) > 0, "headers", e.Headers)
+	m.addIf(len(e.Tags) > 0, "tags", e.Tags)
+	m.addIf(len(e.CausedBy) > 0, "caused_by", e.CausedBy)
+}
+
+func (m *meaningLines) subscribe(o *eventhub.SubscribeOptions) {
+	switch o.Start.Kind {
+	case eventhub.StartLatest:
+		m.add("from", "latest")
+	case eventhub.StartEarliest:
+		m.add("from", "earliest")
+	case eventhub.StartTime:
+		m.add("from", "ts")
+		m.add("ts", o.Start.TS)
+	case eventhub.StartAfterID:
+		m.add("from", "afterId")
+		m.add("afterId", o.Start.AfterID)
+	case eventhub.StartOffset:
+		m.add("from", "offset")
+		m.add("offset", o.Start.Offset)
+	}
+	m.add("batchSize", o.BatchSize)
+	m.add("maxInFlight", o.MaxInFlight)
+	m.add("ackTimeoutMs", o.AckTimeout.Milliseconds())
+	m.add("manualAck", !o.AutoAck)
+	m.addIf(o.MaxAttempts != 0, "maxAttempts", o.MaxAttempts)
+	m.addIf(o.Backoff.Min != 0, "backoff.minMs", o.Backoff.Min.Milliseconds())
+	m.addIf(o.Backoff.Max != 0, "backoff.maxMs", o.Backoff.Max.Milliseconds())
+}
+
+func (m *meaningLines) settlement(s *eventhub.Settlement) {
+	type ref struct {
+		ID    string `json:"id,omitempty"`
+		Lease string `json:"lease,omitempty"`
+	}
+	var refs []ref
+	for _, r := range s.Refs {
+		named := ref{ID: r.ID}
+		if !r.Lease.IsZero() {
+			named.Lease = r.Lease.String()
+		}
+		refs = append(refs, named)
+	}
+	m.add("refs", refs)
+	verdicts := map[eventhub.Verdict]string{eventhub.Ack: "ACK", eventhub.Nack: "NACK", eventhub.Extend: "MODACK"}
+	if op := "op " + fmt.Sprintf("%q", verdicts[s.Verdict]); m.lines[0] != op {
+		m.t.Errorf("%s became the verdict %d", m.lines[0], s.Verdict)
+	}
+	m.addIf(s.Reason != "", "reason", s.Reason)
+	m.addIf(s.Delay != 0, "delay_ms", s.Delay.Milliseconds())
+	m.addIf(s.Verdict == eventhub.Nack, "terminal", s.Terminal)
+	m.addIf(s.By != 0, "extend_ms", s.By.Milliseconds())
+}
+
+// flatten lists the leaves of a hub's frame, as a reader that knows nothing of
+// the encoders finds them.
+func flatten(t testing.TB, frame []byte) []string {
+	t.Helper()
+	decoder := json.NewDecoder(bytes.NewReader(frame))
+	decoder.UseNumber()
+	var root map[string]any
+	if err := decoder.Decode(&root); err != nil {
+		t.Fatalf("%s: %v", frame, err)
+	}
+	var lines []string
+	var walk func(path string, value any)
+	walk = func(path string, value any) {
+		if object, ok := value.(map[string]any); ok {
+			for name, member := range object {
+				walk(path+"."+name, member)
+			}
+			return
+		}
+		text, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, strings.TrimPrefix(path, ".")+" "+string(text))
+	}
+	walk("", root)
+	slices.Sort(lines)
+	return lines
+}
+
+// hubFrames is every frame that the hub sends.
+func hubFrames() []goldenCase {
+	sent := func(title string, frame []byte) goldenCase { return goldenCase{title: title, sent: frame} }
+	const id = "0199a6d1-7e3c-7b1a-9c55-2f6f3a1d0e11"
+	info := AuthInfo{
+		Hub: "hub-1", Version: "0.1.0", Durability: "sync",
+		Limits: Limits{MaxFrameBytes: MaxFrameBytes, MaxPayloadBytes: eventhub.MaxPayloadBytes, MaxSubscriptions: 128},
+	}
+	receipt := eventhub.Receipt{ID: id, Offset: 1042}
+	again := eventhub.Receipt{ID: "order-17", Offset: 17, Duplicate: true}
+	delivery := eventhub.Delivery{
+		Topic: "process.state", Offset: 1042, Attempt: 1, MaxAttempts: 5,
+		Record: eventhub.Record(`{"ts":1723140000000,"id":"` + id + `","topic":"process.state","partition":3,"key":"node-17","payload":{"state":"running"}}`),
+		Lease:  eventhub.Lease{Runtime: 1 << 60, Offset: 1042, Serial: 77}, AckTimeout: 30 * time.Second,
+	}
+	auto := delivery
+	auto.Lease, auto.AckTimeout = eventhub.Lease{}, 0
+	full := delivery
+	full.Offset, full.Attempt = eventhub.MaxOffset, 3
+	full.Record = eventhub.Record(`{"committed_ts":1723140000123,"id":"order-17","ts":1723140000000,"topic":"process.state","partition":0,"key":"é\n","sid":"boot-3","headers":{"x-a":"b"},"tags":["#duck"],"caused_by":["` + id + `"],"payload":null}`)
+	overloaded := &eventhub.Error{Code: eventhub.CodeOverloaded, Message: "The hub is busy.", RetryAfter: 250*time.Millisecond + 1}
+	secret := eventhub.Wrap(eventhub.CodeInternal, os.ErrPermission, "Internal error; the hub's log has the cause.")
+
+	return []goldenCase{
+		sent("OK", AppendOK(nil, "c-7", true)),
+		sent("OK with an empty corr", AppendOK(nil, "", true)),
+		sent("OK with a corr that needs escapes", AppendOK(nil, "\"\\\n\x01é😀", true)),
+		sent("OK of AUTH", AppendAuthOK(nil, "1", true, info)),
+		sent("OK of AUTH without corr", AppendAuthOK(nil, "", false, info)),
+		sent("OK of PUBLISH", AppendPublishOK(nil, "c-7", true, receipt)),
+		sent("OK of PUBLISH without corr", AppendPublishOK(nil, "", false, receipt)),
+		sent("OK of PUBLISH, there already", AppendPublishOK(nil, "c-7", true, again)),
+		sent("OK of ACK", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Applied})),
+		sent("OK of ACK that came too late", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Stale})),
+		sent("OK of ACK of which a part came too late", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Applied, eventhub.Stale})),
+		sent("ERR", AppendError(nil, "c-7", true, eventhub.Errorf(eventhub.CodeForbidden, "No right to publish to %q.", "billing.paid"))),
+		sent("ERR without corr", AppendError(nil, "", false, eventhub.Errorf(eventhub.CodeBadJSON, "the frame is empty"))),
+		sent("ERR with a time to wait, rounded up", AppendError(nil, "c-7", true, overloaded)),
+		sent("ERR keeps its cause to itself", AppendError(nil, "c-7", true, secret)),
+		sent("EVENT", NewEventFrame("process.state", "ops").Append(nil, &delivery)),
+		sent("EVENT of a pattern", NewEventFrame("process.*", "ops").Append(nil, &delivery)),
+		sent("EVENT that counts as acked when sent", NewEventFrame("process.state", "ops").Append(nil, &auto)),
+		sent("EVENT with all there can be", NewEventFrame("process.state", "ops").Append(nil, &full)),
+	}
+}

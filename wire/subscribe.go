@@ -1,0 +1,176 @@
+package wire
+
+import (
+	"bytes"
+	"fmt"
+
+	"eventhub"
+)
+
+// readSubscribe fills req.Subscribe: the options as given, the defaults of the
+// others, all of it in range.
+func (d *Decoder) readSubscribe(req *Request) error {
+	if absent(d.m.group) {
+		return unsupported("a SUBSCRIBE without group (a live tail)")
+	}
+	if err := d.readNames(req); err != nil {
+		return err
+	}
+	opts := eventhub.SubscribeOptions{Topic: req.Topic, Group: req.Group}
+	if err := d.readSubscribeOpts(&opts); err != nil {
+		return err
+	}
+	opts = opts.WithDefaults()
+	if err := opts.Validate(); err != nil {
+		return err
+	}
+	req.Subscribe = opts
+	return nil
+}
+
+func (d *Decoder) readSubscribeOpts(o *eventhub.SubscribeOptions) error {
+	if !absent(d.m.opts) && d.m.opts[0] != '{' {
+		return wrongType("opts", d.m.opts, "an object")
+	}
+	var start startOpts
+	manualAck := true
+	for _, option := range d.opts {
+		var err error
+		value := option.value
+		switch string(option.name) {
+		case "from":
+			start.hasFrom = !absent(value)
+			err = d.readText("from", value, &start.from)
+		case "ts":
+			start.hasTS = !absent(value)
+			err = readInteger("ts", value, &start.ts)
+		case "afterId":
+			start.hasAfterID = !absent(value)
+			err = d.readText("afterId", value, &start.afterID)
+		case "offset":
+			start.hasOffset = !absent(value)
+			err = readInteger("offset", value, &start.offset)
+		case "batchSize":
+			err = readCount("batchSize", value, &o.BatchSize)
+		case "maxInFlight":
+			err = readCount("maxInFlight", value, &o.MaxInFlight)
+		case "ackTimeoutMs":
+			err = readMillis("ackTimeoutMs", value, 1, &o.AckTimeout)
+		case "maxAttempts":
+			err = readCount("maxAttempts", value, &o.MaxAttempts)
+		case "backoff":
+			err = d.readBackoff(value, &o.Backoff)
+		case "manualAck":
+			err = readBool("manualAck", value, &manualAck)
+		case "ordering", "topics", "batch", "filter", "conflate":
+			err = d.refuseFeature(option)
+		default:
+			err = unknownOption("opts", option.name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	o.AutoAck = !manualAck
+	return start.resolve(&o.Start)
+}
+
+// refuseFeature judges an option of the protocol that this version does not
+// have: it passes where its value asks for nothing.
+func (d *Decoder) refuseFeature(o option) error {
+	value := o.value
+	if absent(value) {
+		return nil
+	}
+	switch string(o.name) {
+	case "ordering":
+		ordering, ok := d.unquote(value)
+		if !ok {
+			return wrongType("ordering", value, "a string")
+		}
+		if string(ordering) == "none" {
+			return nil
+		}
+		return unsupported(fmt.Sprintf("ordering %.48q", ordering))
+	case "topics":
+		if value[0] != '[' {
+			return wrongType("topics", value, "an array of strings")
+		}
+		if len(bytes.Trim(value[1:len(value)-1], jsonSpace)) == 0 {
+			return nil
+		}
+	case "batch":
+		var batch bool
+		if err := readBool("batch", value, &batch); err != nil || !batch {
+			return err
+		}
+	}
+	return unsupported(string(o.name) + " in SUBSCRIBE")
+}
+
+func (d *Decoder) readBackoff(value []byte, into *eventhub.Backoff) error {
+	if absent(value) {
+		return nil
+	}
+	if value[0] != '{' {
+		return wrongType("backoff", value, "an object")
+	}
+	for name, bound := range d.members(value) {
+		var err error
+		switch string(name) {
+		case "minMs":
+			err = readMillis("backoff.minMs", bound, 1, &into.Min)
+		case "maxMs":
+			err = readMillis("backoff.maxMs", bound, 1, &into.Max)
+		default:
+			err = unknownOption("backoff", name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startOpts are the options that say where a new group begins. Each of ts,
+// afterId and offset belongs to the from of the same name.
+type startOpts struct {
+	from, afterID                         string
+	ts, offset                            int64
+	hasFrom, hasTS, hasAfterID, hasOffset bool
+}
+
+func (s *startOpts) resolve(into *eventhub.Start) error {
+	switch {
+	case !s.hasFrom || s.from == "latest":
+		into.Kind = eventhub.StartLatest
+	case s.from == "earliest":
+		into.Kind = eventhub.StartEarliest
+	case s.from == "ts":
+		into.Kind, into.TS = eventhub.StartTime, s.ts
+	case s.from == "afterId":
+		into.Kind, into.AfterID = eventhub.StartAfterID, s.afterID
+	case s.from == "offset":
+		if s.offset < 0 || s.offset > eventhub.MaxOffset {
+			return outOfRange("offset", s.offset, 0, eventhub.MaxOffset)
+		}
+		into.Kind, into.Offset = eventhub.StartOffset, uint64(s.offset)
+	default:
+		return eventhub.Errorf(eventhub.CodeBadRequest, "from is %.48q; latest, earliest, ts, afterId and offset are allowed", s.from)
+	}
+	for _, place := range []struct {
+		name  string
+		given bool
+	}{{"ts", s.hasTS}, {"afterId", s.hasAfterID}, {"offset", s.hasOffset}} {
+		wanted := s.hasFrom && s.from == place.name
+		switch {
+		case wanted && !place.given:
+			return eventhub.Errorf(eventhub.CodeBadRequest, "from is %q but %s is missing", s.from, place.name)
+		case place.given && !s.hasFrom:
+			return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given but from is missing; %q is expected", place.name, place.name)
+		case place.given && !wanted:
+			return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given but from is %q; %q is expected", place.name, s.from, place.name)
+		}
+	}
+	return nil
+}

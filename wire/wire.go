@@ -1,0 +1,75 @@
+// Package wire is the hub's language: the JSON frames that go over a WebSocket,
+// their limits, and the close codes. It turns bytes into domain values and back
+// and knows nothing of connections: the WebSocket gateway and the clients call
+// it. Golden files in testdata hold every frame once; other clients test against
+// the same files.
+//
+// A client's frame is one JSON object in one text message. Duplicate names, at
+// any depth, and invalid UTF-8 are refused. Unknown names at the top level are
+// ignored, so that newer clients can say more; unknown names in opts are
+// refused, because an option that is not obeyed changes what the client gets.
+// null stands for an absent member, save for payload, where it is a value.
+package wire
+
+import "eventhub"
+
+// Op is the name of a frame.
+type Op string
+
+// The frames of clients.
+const (
+	OpAuth        Op = "AUTH"
+	OpPublish     Op = "PUBLISH"
+	OpSubscribe   Op = "SUBSCRIBE"
+	OpUnsubscribe Op = "UNSUBSCRIBE"
+	OpAck         Op = "ACK"
+	OpNack        Op = "NACK"
+	OpModack      Op = "MODACK"
+)
+
+// Limits of the protocol, in bytes.
+const (
+	MaxFrameBytes       = 1_310_720 // 1.25 MiB
+	MaxUnauthFrameBytes = 16 << 10  // before AUTH
+	MaxCorrBytes        = 128
+	MaxRefs             = 1_000 // ids in one ACK, NACK or MODACK
+)
+
+// Request is one frame of a client, decoded. Which fields count depends on Op.
+type Request struct {
+	Op Op
+	// Corr comes back in the answer; HasCorr tells an empty one from none.
+	Corr    string
+	HasCorr bool
+
+	// AUTH.
+	Token    string
+	HasToken bool
+
+	// All but AUTH.
+	Topic, Group string
+
+	// PUBLISH. Event.Topic is Topic; Event.Payload points into the frame.
+	Event eventhub.Event
+
+	// SUBSCRIBE. Its Topic and Group are those above.
+	Subscribe eventhub.SubscribeOptions
+
+	// ACK, NACK, MODACK.
+	Settlement eventhub.Settlement
+}
+
+// AuthInfo is what the OK of an AUTH tells.
+type AuthInfo struct {
+	Hub        string // name of the hub
+	Version    string
+	Durability string // "sync", "interval" or "none"
+	Limits     Limits
+}
+
+// Limits are the bounds that a client may want to know.
+type Limits struct {
+	MaxFrameBytes    int `json:"max_frame_bytes"`
+	MaxPayloadBytes  int `json:"max_payload_bytes"`
+	MaxSubscriptions int `json:"max_subscriptions"`
+}
