@@ -1,0 +1,108 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"eventhub"
+	"eventhub/store/memory"
+	"eventhub/store/pebble"
+)
+
+// payload256 is a JSON string of 256 bytes.
+var payload256 = fmt.Appendf(nil, `"%s"`, bytes.Repeat([]byte("x"), 254))
+
+// onDisk is a bus over the embedded store in a directory of the benchmark, with
+// an fsync for every commit.
+func onDisk(b *testing.B) *Bus {
+	b.Helper()
+	s, err := pebble.Open(pebble.Options{Dir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	bus, err := New(Options{Store: s})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := bus.Close(); err != nil {
+			b.Error(err)
+		}
+		if err := s.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	return bus
+}
+
+// BenchmarkPublish is the durable publish in process: batches of 100 atomic
+// events of 256 B from several goroutines, each waiting for its receipts.
+func BenchmarkPublish(b *testing.B) {
+	for _, publishers := range []int{1, 4, 16} {
+		b.Run(fmt.Sprintf("batch=100/publishers=%d", publishers), func(b *testing.B) {
+			bus := onDisk(b)
+			events := make([]eventhub.Event, 100)
+			for i := range events {
+				events[i] = eventhub.Event{Topic: "bench.publish", Payload: payload256}
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			var wg sync.WaitGroup
+			for p := range publishers {
+				wg.Go(func() {
+					for i := p; i < b.N; i += publishers {
+						if _, err := bus.Publish(context.Background(), events...); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			b.StopTimer()
+			b.ReportMetric(float64(b.N*len(events))/b.Elapsed().Seconds(), "events/s")
+		})
+	}
+}
+
+// BenchmarkDeliver is publish, delivery and ack in process, over memory: what
+// the engine itself costs.
+func BenchmarkDeliver(b *testing.B) {
+	s := memory.Open(memory.Options{})
+	bus, err := New(Options{Store: s})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer bus.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	acked := 0
+	finished := make(chan error, 1)
+	go func() {
+		finished <- eventhub.Consume(ctx, bus, eventhub.SubscribeOptions{Topic: "bench.deliver", Group: "g", MaxInFlight: 1000,
+			Start: eventhub.Start{Kind: eventhub.StartEarliest}}, 1, func(context.Context, eventhub.Delivery) error {
+			if acked++; acked == b.N*100 {
+				cancel()
+			}
+			return nil
+		})
+	}()
+	events := make([]eventhub.Event, 100)
+	for i := range events {
+		events[i] = eventhub.Event{Topic: "bench.deliver", Payload: payload256}
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for range b.N {
+		if _, err := bus.Publish(ctx, events...); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := <-finished; err != nil {
+		b.Fatal(err)
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(b.N*100)/b.Elapsed().Seconds(), "events/s")
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"eventhub/cmd/eventhub/internal/proctable"
+	"eventhub/examples/heartbeat"
+	"eventhub/examples/process"
+	"eventhub/hub"
+)
+
+func demoCommand() *cobra.Command {
+	var flags hubFlags
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Run a hub and watch this machine's processes flow through it",
+		Long: `Runs a hub with a heartbeat agent, which publishes this machine's busiest
+processes to heartbeat.received every second, and the process projector, which
+turns them into process.state; and shows the states as a live table, or as plain
+lines where standard output is no terminal. The store stays in ./eventhub-data:
+started again, the demo goes on where it was.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := flags.resolve(cmd)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if isTerminal(out) && !cmd.Flags().Changed("log-level") {
+				// Log lines would tear the live table.
+				if config.Logger, err = newLogger(cmd.ErrOrStderr(), flags.logFormat, "error"); err != nil {
+					return err
+				}
+			}
+			return runHub(cmd.Context(), config, func(ctx context.Context, h *hub.Hub) error {
+				return demo(ctx, h, out, config.Logger)
+			})
+		},
+	}
+	flags.register(cmd.Flags())
+	return cmd
+}
+
+func isTerminal(out io.Writer) bool {
+	f, ok := out.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// demo runs agent, projector and table until the context ends or one of them
+// fails, which ends the others.
+func demo(ctx context.Context, h *hub.Hub, out io.Writer, log *slog.Logger) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	engine := h.Bus()
+	var parts sync.WaitGroup
+	for name, run := range map[string]func() error{
+		"heartbeat agent": func() error {
+			agent := heartbeat.Agent{Logger: log}
+			return agent.Run(ctx, engine)
+		},
+		"process projector": func() error {
+			projector := process.Projector{Logger: log}
+			return projector.Run(ctx, engine, engine)
+		},
+		"table": func() error {
+			return proctable.Run(ctx, engine, out, proctable.Options{
+				Hubs: []string{"ws://" + h.WSAddr(), "http://" + h.OpsAddr() + "/readyz"},
+			})
+		},
+	} {
+		parts.Go(func() {
+			if err := run(); err != nil && ctx.Err() == nil {
+				cancel(fmt.Errorf("%s: %w", name, err))
+			}
+		})
+	}
+	parts.Wait()
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gobwas/ws"
+	"github.com/gobwas/ws/wsutil"
+)
+
+// binary is the real program, built once for all tests of this package.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "eventhub-e2e-")
+	if err != nil {
+		panic(err)
+	}
+	binary = filepath.Join(dir, "eventhub")
+	build := exec.Command("go", "build", "-o", binary, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build the binary: %v\n%s", err, out)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// watchdog ends waits that would otherwise hang a broken build for ever. It is
+// far above anything that a loaded machine needs.
+const watchdog = 60 * time.Second
+
+// hubProcess is a running eventhub.
+type hubProcess struct {
+	t       *testing.T
+	cmd     *exec.Cmd
+	ws, ops string
+	ended   chan struct{}
+
+	mu  sync.Mutex
+	log strings.Builder
+}
+
+// up is the log line that tells that the hub serves, and where.
+var up = regexp.MustCompile(`msg="hub is up" ws=(\S+) ops=(\S+)`)
+
+// startHub runs `eventhub serve` on free ports and waits until it serves.
+func startHub(t *testing.T, args ...string) *hubProcess {
+	t.Helper()
+	p := &hubProcess{t: t, ended: make(chan struct{})}
+	p.cmd = exec.Command(binary, append([]string{"serve", "--ws", "127.0.0.1:0", "--ops", "localhost:0"}, args...)...)
+	p.cmd.Env = cleanEnv()
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	serving := make(chan struct{})
+	go p.follow(stderr, serving)
+	t.Cleanup(p.kill)
+	select {
+	case <-serving:
+	case <-p.ended:
+		t.Fatalf("the hub ended at once:\n%s", p.logged())
+	case <-time.After(watchdog):
+		t.Fatalf("the hub did not come up:\n%s", p.logged())
+	}
+	return p
+}
+
+// follow collects the log until the process has ended.
+func (p *hubProcess) follow(stderr io.Reader, serving chan<- struct{}) {
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		p.mu.Lock()
+		fmt.Fprintln(&p.log, lines.Text())
+		m := up.FindStringSubmatch(lines.Text())
+		if m != nil {
+			p.ws, p.ops = m[1], m[2]
+		}
+		p.mu.Unlock()
+		if m != nil {
+			close(serving)
+		}
+	}
+	_ = p.cmd.Wait() // the exit code is in ProcessState
+	close(p.ended)
+}
+
+func (p *hubProcess) logged() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.String()
+}
+
+// kill ends the process as a power button would, as far as a process can.
+func (p *hubProcess) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended already
+	<-p.ended
+}
+
+// stop sends SIGTERM and returns the exit code.
+func (p *hubProcess) stop() int {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	return p.exitCode()
+}
+
+func (p *hubProcess) exitCode() int {
+	p.t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(watchdog):
+		p.t.Fatalf("the hub does not end:\n%s", p.logged())
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// cleanEnv is the environment without what would configure a hub.
+func cleanEnv(extra ...string) []string {
+	var env []string
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		switch {
+		case strings.HasPrefix(name, "EVENTHUB_"), strings.HasSuffix(name, "_PORT"),
+			strings.HasSuffix(name, "_TOKEN"), name == "MONGO_URL":
+		default:
+			env = append(env, v)
+		}
+	}
+	return append(env, extra...)
+}
+
+// runBinary runs a command that ends by itself.
+func runBinary(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), watchdog)
+	defer cancel()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = cleanEnv(env...), &out, &errs
+	cmd.Dir = t.TempDir()
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		t.Fatalf("%v did not end:\n%s", args, errs.String())
+	}
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+// frame is any frame of the hub.
+type frame struct {
+	Op        string
+	Corr      string
+	Code      string
+	Msg       string
+	ID        string
+	Offset    uint64
+	Duplicate bool
+	Stale     bool
+	Topic     string
+	Group     string
+	Event     struct {
+		ID      string
+		Offset  uint64
+		Topic   string
+		Key     string
+		Payload json.RawMessage
+	}
+	Ctx struct {
+		Attempt int
+		Lease   string
+	}
+}
+
+// conn is a WebSocket connection, as a client in another language would have
+// it: text frames in, text frames out.
+type conn struct {
+	t *testing.T
+	net.Conn
+}
+
+// dial connects and says AUTH.
+func dial(t *testing.T, addr, token string) *conn {
+	t.Helper()
+	c := dialOnly(t, addr)
+	c.say(map[string]any{"op": "AUTH", "token": token, "corr": "auth"})
+	if f := c.hear(); f.Op != "OK" || f.Corr != "auth" {
+		t.Fatalf("AUTH was answered by %+v", f)
+	}
+	return c
+}
+
+func dialOnly(t *testing.T, addr string) *conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), watchdog)
+	defer cancel()
+	nc, br, _, err := ws.Dial(ctx, "ws://"+addr+"/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if br != nil && br.Buffered() > 0 {
+		t.Fatal("the hub spoke before it was spoken to")
+	}
+	c := &conn{t, nc}
+	t.Cleanup(func() { nc.Close() })
+	return c
+}
+
+func (c *conn) say(v any) {
+	c.t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.sayText(b)
+}
+
+func (c *conn) sayText(b []byte) {
+	c.t.Helper()
+	if err := wsutil.WriteClientText(c.Conn, b); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// hear waits for the next frame.
+func (c *conn) hear() frame {
+	c.t.Helper()
+	f, err := c.next()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return f
+}
+
+func (c *conn) next() (frame, error) {
+	var f frame
+	if err := c.SetReadDeadline(time.Now().Add(watchdog)); err != nil {
+		return f, err
+	}
+	b, err := wsutil.ReadServerText(c.Conn)
+	if err != nil {
+		return f, err
+	}
+	return f, json.Unmarshal(b, &f)
+}

@@ -1,0 +1,65 @@
+package proctable
+
+import (
+	"time"
+
+	"eventhub/examples/process"
+)
+
+const (
+	// forgetAfter is how long after its last heartbeat a stale process stays in
+	// the table.
+	forgetAfter = time.Minute
+	// rateWindow is the time over which events per second are averaged: several
+	// of the agents' ticks, lest the figure dance.
+	rateWindow = 5 * time.Second
+)
+
+// table keeps the latest state of each process, and counts. It is a plain data
+// structure.
+type table struct {
+	states  map[string]process.State // by key
+	seen    int                      // events, whatever they were
+	samples []sample                 // seen over time, oldest first, spanning rateWindow
+}
+
+type sample struct {
+	at   time.Time
+	seen int
+}
+
+func newTable(now time.Time) *table {
+	return &table{states: make(map[string]process.State), samples: []sample{{at: now}}}
+}
+
+func (t *table) apply(u *update) {
+	t.seen++
+	switch u.kind {
+	case changed:
+		t.states[u.key] = u.state
+	case removed:
+		delete(t.states, u.key)
+	}
+}
+
+// forget drops the processes that are stale for long.
+func (t *table) forget(now time.Time) {
+	limit := now.Add(-forgetAfter).UnixMilli()
+	for key, s := range t.states {
+		if s.Status == process.Stale && s.LastSeenTS < limit {
+			delete(t.states, key)
+		}
+	}
+}
+
+// rate returns the events per second of late; each call takes a sample.
+func (t *table) rate(now time.Time) float64 {
+	t.samples = append(t.samples, sample{at: now, seen: t.seen})
+	for len(t.samples) > 1 && now.Sub(t.samples[1].at) >= rateWindow {
+		t.samples = t.samples[1:]
+	}
+	oldest := t.samples[0]
+	// In the first second a burst would look like a rate.
+	span := max(now.Sub(oldest.at), time.Second)
+	return float64(t.seen-oldest.seen) / span.Seconds()
+}

@@ -1,0 +1,249 @@
+package process
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"eventhub"
+)
+
+// hub is what the projector sees of a hub: one group over a log of heartbeats,
+// and a log of states in which an id counts once. Time is that of the bubble
+// that the test runs in.
+type hub struct {
+	eventhub.Publisher
+	eventhub.Subscriber
+
+	mu         sync.Mutex
+	heartbeats []eventhub.Record // offset i+1
+	settled    []bool            // acked, or nacked for the last time
+	leases     []eventhub.Lease  // the last of each offset
+	delivered  int               // heartbeats[:delivered] were delivered to the member
+	serial     uint64
+	nacks      map[uint64]string // reason by offset
+
+	options  eventhub.SubscribeOptions
+	member   eventhub.Receiver // nil: nobody
+	joined   int
+	refusals int // batches of which not all was taken
+
+	states     []eventhub.Event // without duplicates
+	seen       int              // states[:seen] were returned by told
+	duplicates int
+	batches    []int               // number of events of each publish
+	publishing func([]State) error // asked before each publish, without the lock
+}
+
+func newHub() *hub { return &hub{nacks: make(map[uint64]string)} }
+
+// beat appends one heartbeat of a process, committed now, and delivers it if
+// somebody listens. It returns its offset.
+func (h *hub) beat(pid int) uint64 {
+	return h.append(time.Now(), fmt.Sprintf(`{"pid":%d,"name":"p","host":"h","cpu_pct":1.5,"mem_mb":20}`, pid))
+}
+
+func (h *hub) append(at time.Time, payloads ...string) uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, payload := range payloads {
+		record := fmt.Sprintf(`{"ts":%13d,"id":"hb-%d","topic":%q,"payload":%s}`, at.UnixMilli(), len(h.heartbeats)+1, HeartbeatTopic, payload)
+		h.heartbeats = append(h.heartbeats, eventhub.Record(record))
+		h.settled = append(h.settled, false)
+		h.leases = append(h.leases, eventhub.Lease{})
+	}
+	h.deliverFresh()
+	return uint64(len(h.heartbeats))
+}
+
+// deliverFresh hands over what was not delivered yet. h.mu is held.
+func (h *hub) deliverFresh() {
+	if h.member == nil {
+		return
+	}
+	var batch []eventhub.Delivery
+	for i := h.delivered; i < len(h.heartbeats); i++ {
+		if !h.settled[i] {
+			batch = append(batch, h.lease(uint64(i+1)))
+		}
+	}
+	if len(batch) == 0 {
+		h.delivered = len(h.heartbeats)
+		return
+	}
+	taken := h.deliver(batch)
+	h.delivered = len(h.heartbeats)
+	if taken < len(batch) {
+		h.refusals++
+		h.delivered = int(batch[taken].Offset) - 1
+	}
+}
+
+// redeliver is what follows an expired lease.
+func (h *hub) redeliver(offsets ...uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var batch []eventhub.Delivery
+	for _, offset := range offsets {
+		batch = append(batch, h.lease(offset))
+	}
+	h.deliver(batch)
+}
+
+// deliver hands over records that are valid only as long as that takes.
+func (h *hub) deliver(batch []eventhub.Delivery) int {
+	for i := range batch {
+		batch[i].Record = slices.Clone(batch[i].Record)
+	}
+	taken := h.member.Deliver(batch)
+	for i := range batch {
+		clear(batch[i].Record)
+	}
+	return taken
+}
+
+func (h *hub) lease(offset uint64) eventhub.Delivery {
+	h.serial++
+	h.leases[offset-1] = eventhub.Lease{Runtime: 1, Offset: offset, Serial: h.serial}
+	return eventhub.Delivery{Topic: HeartbeatTopic, Offset: offset, Record: h.heartbeats[offset-1], Lease: h.leases[offset-1]}
+}
+
+func (h *hub) Subscribe(_ context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.options, h.member, h.delivered = opts, r, 0
+	h.joined++
+	h.deliverFresh()
+	return &membership{h: h}, nil
+}
+
+func (h *hub) Publish(_ context.Context, events ...eventhub.Event) ([]eventhub.Receipt, error) {
+	if h.publishing != nil {
+		states := make([]State, len(events))
+		for i := range events {
+			if err := json.Unmarshal(events[i].Payload, &states[i]); err != nil {
+				return nil, err
+			}
+		}
+		if err := h.publishing(states); err != nil {
+			return nil, err
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range events {
+		if err := events[i].Validate(time.Now()); err != nil {
+			return nil, err
+		}
+	}
+	h.batches = append(h.batches, len(events))
+	for _, e := range events {
+		if e.ID != "" && slices.ContainsFunc(h.states, func(s eventhub.Event) bool { return s.ID == e.ID }) {
+			h.duplicates++
+			continue
+		}
+		h.states = append(h.states, e)
+	}
+	return make([]eventhub.Receipt, len(events)), nil
+}
+
+// open returns the offsets that are not settled.
+func (h *hub) open() []uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	open := []uint64{}
+	for i, settled := range h.settled {
+		if !settled {
+			open = append(open, uint64(i+1))
+		}
+	}
+	return open
+}
+
+// told returns the states since the last call, as "pid status" each.
+func (h *hub) told(t *testing.T) []string {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	told := []string{}
+	for _, e := range h.states[h.seen:] {
+		s := state(t, e)
+		told = append(told, fmt.Sprintf("%d %s", s.PID, s.Status))
+	}
+	h.seen = len(h.states)
+	return told
+}
+
+// all returns every state told so far.
+func (h *hub) all() []eventhub.Event {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.states)
+}
+
+// publishes returns the number of events of each publish so far.
+func (h *hub) publishes() []int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.batches)
+}
+
+// listening returns the member, or nil.
+func (h *hub) listening() eventhub.Receiver {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.member
+}
+
+func state(t *testing.T, e eventhub.Event) State {
+	t.Helper()
+	var s State
+	if err := json.Unmarshal(e.Payload, &s); err != nil {
+		t.Fatalf("payload %s: %v", e.Payload, err)
+	}
+	return s
+}
+
+// membership is the one subscription of a hub.
+type membership struct {
+	eventhub.Subscription
+	h *hub
+}
+
+func (m *membership) Settle(_ context.Context, s eventhub.Settlement) ([]eventhub.Outcome, error) {
+	m.h.mu.Lock()
+	defer m.h.mu.Unlock()
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	outcomes := make([]eventhub.Outcome, len(s.Refs))
+	for i, ref := range s.Refs {
+		offset := ref.Lease.Offset
+		if m.h.leases[offset-1] != ref.Lease || m.h.settled[offset-1] {
+			outcomes[i] = eventhub.Stale
+			continue
+		}
+		m.h.settled[offset-1] = true
+		if s.Verdict == eventhub.Nack {
+			m.h.nacks[offset] = s.Reason
+		}
+	}
+	return outcomes, nil
+}
+
+func (m *membership) Ready() {
+	m.h.mu.Lock()
+	defer m.h.mu.Unlock()
+	m.h.deliverFresh()
+}
+
+func (m *membership) Unsubscribe(context.Context) error {
+	m.h.mu.Lock()
+	defer m.h.mu.Unlock()
+	m.h.member = nil
+	return nil
+}

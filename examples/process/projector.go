@@ -1,0 +1,322 @@
+// Package process is an example consumer and producer in one: a projector that
+// turns heartbeats ([HeartbeatTopic]) into the state of each process
+// ([StateTopic]), and declares stale what is no longer heard of. It owns the
+// shapes of both payloads and talks to any [eventhub.Publisher] and
+// [eventhub.Subscriber], be it the engine in process or a client of a remote
+// hub.
+//
+// Every heartbeat makes one state event with status alive, caused by it. A
+// process that was silent for [StaleAfter] gets one with status stale, which no
+// event causes. A heartbeat that is not one (see [ParseHeartbeat]) is nacked and
+// ends as a dead letter.
+//
+// Run one projector at a time: a second member of the group would get half of
+// the heartbeats and take the processes of the other half for silent.
+package process
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"eventhub"
+)
+
+// What the projector is made of.
+const (
+	// Group is the projector's consumer group.
+	Group = "process-projector"
+	// StaleAfter is the silence after which a process is stale.
+	StaleAfter = 15 * time.Second
+	// ScanEvery is how often silent processes are looked for.
+	ScanEvery = 5 * time.Second
+	// MaxProcesses is how many processes may be alive at once. Beyond it
+	// heartbeats wait, and what they tell of goes stale.
+	MaxProcesses = 100_000
+
+	// batchEvents bounds one publish, and with it what waits in memory.
+	batchEvents = 256
+	// ackTimeout is far longer than a heartbeat is held: StaleAfter + 2 ScanEvery.
+	ackTimeout = 2 * time.Minute
+	// retryAfter is the pause after a publish failed.
+	retryAfter = time.Second
+	// maxReason bounds the reason of a nack, in bytes.
+	maxReason = 1000
+)
+
+// errPublish marks a session that ended because a publish failed.
+var errPublish = errors.New("publish state")
+
+// Projector projects heartbeats to states. The zero value is ready.
+//
+// # What is acked, and when
+//
+// The last heartbeat of every living process stays unacked. It is acked only
+// when the hub has the receipt of what ended its use: the state of a newer
+// heartbeat of that process, or its stale state. So what a projector knows is
+// exactly what the group still holds, and that makes all of this right without
+// any storage of its own:
+//
+//   - After a restart or a crash the group delivers the last heartbeat of every
+//     process that was alive, so those that died meanwhile become stale too.
+//   - When a publish fails, the projector leaves the group, which takes all
+//     leases back without counting the attempts, forgets what it knew and joins
+//     again: it is told everything anew.
+//   - A state has an id that derives from its heartbeat's offset, so that
+//     telling it twice adds nothing to the log.
+//
+// The price is that the group's cursor trails the head by up to about 20
+// seconds of heartbeats, and its lag is not 0 while processes live.
+//
+// # Order
+//
+// One goroutine takes all heartbeats that wait, at most 256, publishes their
+// states in the order of delivery as one atomic publish, and then acks in one
+// call: one fsync a batch, and per process the states are in the order of the
+// heartbeats. Only a redelivery can come out of order; a heartbeat older than
+// the last one of its process is acked and not projected.
+type Projector struct {
+	// Logger gets failures; slog.Default if nil.
+	Logger *slog.Logger
+}
+
+// Run projects until ctx ends, when it returns nil, or until the subscription
+// ends or is refused, with the reason. A failing publish is logged and tried
+// again for as long as it takes. When Run returns, the group has its leases
+// back.
+func (p *Projector) Run(ctx context.Context, pub eventhub.Publisher, sub eventhub.Subscriber) error {
+	log := p.Logger
+	if log == nil {
+		log = slog.Default()
+	}
+	for {
+		err := consume(ctx, pub, sub)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if !errors.Is(err, errPublish) {
+			return fmt.Errorf("process: project %s: %w", HeartbeatTopic, err)
+		}
+		log.Error("states were not published; trying again", "topic", StateTopic, "after", retryAfter, "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(retryAfter):
+		}
+	}
+}
+
+// consume is one membership in the group, from joining to leaving.
+func consume(ctx context.Context, pub eventhub.Publisher, sub eventhub.Subscriber) (err error) {
+	in := newInbox()
+	membership, err := sub.Subscribe(ctx, eventhub.SubscribeOptions{
+		Topic: HeartbeatTopic, Group: Group,
+		Start:     eventhub.Start{Kind: eventhub.StartEarliest},
+		BatchSize: batchEvents, MaxInFlight: MaxProcesses, AckTimeout: ackTimeout,
+	}, in)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		// Leaving must not fail because ctx has ended: that is why we leave.
+		if leaveErr := membership.Unsubscribe(context.WithoutCancel(ctx)); err == nil {
+			err = leaveErr
+		}
+	}()
+	s := &session{pub: pub, membership: membership, last: make(map[string]*heard)}
+	scan := time.NewTicker(ScanEvery)
+	defer scan.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-in.ended:
+			return err
+		case <-in.arrived:
+			batch, refused := in.take()
+			if refused {
+				membership.Ready()
+			}
+			if err := s.project(ctx, batch); err != nil {
+				return err
+			}
+		case <-scan.C:
+			if err := s.expire(ctx, s.clock(time.Now())); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// session is what a projector knows while it is in the group. One goroutine
+// uses it; no error of its methods leaves it usable.
+type session struct {
+	pub        eventhub.Publisher
+	membership eventhub.Subscription
+
+	last map[string]*heard // by key: the processes that are alive
+
+	// Of the stream, for clock.
+	newest     uint64 // highest offset delivered
+	newestTime int64  // its commit time, epoch ms
+	moved      bool   // newest has risen since the last clock
+}
+
+// heard is the last heartbeat of a process, not yet acked.
+type heard struct {
+	state  State
+	offset uint64
+	lease  eventhub.Lease
+}
+
+// work is what a batch of heartbeats comes to.
+type work struct {
+	states []eventhub.Event
+	done   []eventhub.Ref            // once states are published
+	bad    map[string][]eventhub.Ref // by reason
+}
+
+// project publishes the states of a batch and settles what that allows.
+func (s *session) project(ctx context.Context, batch []eventhub.Delivery) error {
+	w := work{states: make([]eventhub.Event, 0, len(batch))}
+	for i := range batch {
+		if err := s.take(&batch[i], &w); err != nil {
+			if w.bad == nil {
+				w.bad = make(map[string][]eventhub.Ref)
+			}
+			reason := err.Error()
+			reason = strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "")
+			w.bad[reason] = append(w.bad[reason], eventhub.Ref{Lease: batch[i].Lease})
+		}
+	}
+	if err := s.publish(ctx, w.states); err != nil {
+		return err
+	}
+	s.settle(ctx, eventhub.Settlement{Verdict: eventhub.Ack, Refs: w.done})
+	for reason, refs := range w.bad {
+		s.settle(ctx, eventhub.Settlement{Verdict: eventhub.Nack, Refs: refs, Reason: reason})
+	}
+	return nil
+}
+
+// take adds what one delivery comes to. An error is about that delivery alone.
+func (s *session) take(d *eventhub.Delivery, w *work) error {
+	e, err := d.Event()
+	if err != nil {
+		return err
+	}
+	if d.Offset > s.newest {
+		s.newest, s.newestTime, s.moved = d.Offset, e.CommitTime(), true
+	}
+	heartbeat, err := ParseHeartbeat(e.Payload)
+	if err != nil {
+		return err
+	}
+	h := &heard{state: stateOf(&heartbeat, e.TS), offset: d.Offset, lease: d.Lease}
+	before := s.last[h.state.ProcessID]
+	if before != nil && d.Offset <= before.offset {
+		if d.Offset == before.offset {
+			before.lease = d.Lease // its lease had expired
+		} else {
+			w.done = append(w.done, eventhub.Ref{Lease: d.Lease})
+		}
+		return nil
+	}
+	state, err := h.state.event()
+	if err != nil {
+		return err
+	}
+	state.ID = fmt.Sprintf("%s.%d.alive", HeartbeatTopic, d.Offset)
+	state.CausedBy = []string{e.ID}
+	// A state that no hub takes would hold up all others: the heartbeat is to
+	// blame, mostly for names that are too long for a key.
+	if err := state.Validate(time.Now()); err != nil {
+		return fmt.Errorf("no state can be published: %w", err)
+	}
+	w.states = append(w.states, state)
+	if before != nil {
+		w.done = append(w.done, eventhub.Ref{Lease: before.lease})
+	}
+	s.last[h.state.ProcessID] = h
+	return nil
+}
+
+// clock returns the time, in epoch milliseconds, by which silence is judged.
+// While heartbeats of the past are still coming in, that is the time up to
+// which they have been read: a process is not silent because the projector is
+// behind.
+func (s *session) clock(now time.Time) int64 {
+	if !s.moved {
+		return now.UnixMilli()
+	}
+	s.moved = false
+	return min(now.UnixMilli(), s.newestTime)
+}
+
+// expire declares stale what was silent too long at the given time (epoch ms)
+// and forgets it: the next heartbeat makes it alive again.
+func (s *session) expire(ctx context.Context, now int64) error {
+	var silent []*heard
+	for _, h := range s.last {
+		if now-h.state.LastSeenTS > StaleAfter.Milliseconds() {
+			silent = append(silent, h)
+		}
+	}
+	// The longest silent first, and never in the map's order of the day.
+	slices.SortFunc(silent, func(a, b *heard) int { return cmp.Compare(a.offset, b.offset) })
+	for batch := range slices.Chunk(silent, batchEvents) {
+		if err := s.expireBatch(ctx, batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *session) expireBatch(ctx context.Context, batch []*heard) error {
+	states := make([]eventhub.Event, 0, len(batch))
+	refs := make([]eventhub.Ref, 0, len(batch))
+	for _, h := range batch {
+		stale := h.state
+		stale.Status = Stale
+		// The hub makes the id: were a stale state told again under the same id
+		// behind an alive one that was told again, it would not count.
+		e, err := stale.event()
+		if err != nil {
+			return err
+		}
+		states = append(states, e)
+		refs = append(refs, eventhub.Ref{Lease: h.lease})
+	}
+	if err := s.publish(ctx, states); err != nil {
+		return err
+	}
+	for _, h := range batch {
+		delete(s.last, h.state.ProcessID)
+	}
+	s.settle(ctx, eventhub.Settlement{Verdict: eventhub.Ack, Refs: refs})
+	return nil
+}
+
+func (s *session) publish(ctx context.Context, states []eventhub.Event) error {
+	if len(states) == 0 {
+		return nil
+	}
+	if _, err := s.pub.Publish(ctx, states...); err != nil {
+		return fmt.Errorf("%w: %w", errPublish, err)
+	}
+	return nil
+}
+
+func (s *session) settle(ctx context.Context, verdict eventhub.Settlement) {
+	if len(verdict.Refs) == 0 {
+		return
+	}
+	// An error means that the subscription is ending, which we are told of. What
+	// was not settled comes again.
+	_, _ = s.membership.Settle(context.WithoutCancel(ctx), verdict)
+}

@@ -1,0 +1,131 @@
+package ws
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"eventhub"
+	"eventhub/wire"
+)
+
+// Access is what an authenticated peer may use. Both interfaces are already
+// limited to the peer's rights.
+type Access struct {
+	Publisher  eventhub.Publisher
+	Subscriber eventhub.Subscriber
+	// Name is for logs and holds no secret.
+	Name string
+}
+
+// Config says how the gateway behaves. Zero values take the defaults.
+type Config struct {
+	// Authenticate turns the token of an AUTH into access; hasToken tells an
+	// empty token from none. It is called for one frame of a connection at a
+	// time, on many connections at once, and must return when its context ends,
+	// which before the first success it does after AuthWait. Errors are
+	// *eventhub.Error (CodeNoToken, CodeBadToken). Required.
+	Authenticate func(ctx context.Context, token string, hasToken bool) (Access, error)
+	// Info is told in the OK of an AUTH. Its limits are filled in from what
+	// follows.
+	Info   wire.AuthInfo
+	Logger *slog.Logger
+	// Origins are the web origins (scheme://host[:port]) whose pages may connect
+	// besides those that always may; see originAllowed.
+	Origins []string
+
+	MaxConnections   int // default 10,000
+	MaxSubscriptions int // of one connection; default 128
+	// OutboundBytes is how much may wait to be sent to one connection: beyond it
+	// deliveries wait and the connection is not read. Default 1 MiB.
+	OutboundBytes int
+	// MaxFrameBytes bounds a message, whole or in fragments. Default
+	// wire.MaxFrameBytes; before AUTH never more than wire.MaxUnauthFrameBytes.
+	MaxFrameBytes int
+
+	PingEvery time.Duration // silence after which a ping is sent; default 25 s
+	PongWait  time.Duration // further silence after which the peer is gone; default 8 s
+	WriteWait time.Duration // the peer takes nothing for so long: closed; default 10 s
+	AuthWait  time.Duration // from connecting to the first AUTH that succeeds; default 5 s
+	CloseWait time.Duration // for the peer's part of the close handshake; default 1 s
+}
+
+func (c Config) withDefaults() Config {
+	for _, d := range []struct {
+		field *int
+		value int
+	}{
+		{&c.MaxConnections, 10_000},
+		{&c.MaxSubscriptions, 128},
+		{&c.OutboundBytes, 1 << 20},
+		{&c.MaxFrameBytes, wire.MaxFrameBytes},
+		{&c.Info.Limits.MaxPayloadBytes, eventhub.MaxPayloadBytes},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&c.PingEvery, 25 * time.Second},
+		{&c.PongWait, 8 * time.Second},
+		{&c.WriteWait, 10 * time.Second},
+		{&c.AuthWait, 5 * time.Second},
+		{&c.CloseWait, time.Second},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	c.Info.Limits.MaxFrameBytes = c.MaxFrameBytes
+	c.Info.Limits.MaxSubscriptions = c.MaxSubscriptions
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// validate names everything that is wrong at once.
+func (c *Config) validate() error {
+	var errs []error
+	if c.Authenticate == nil {
+		errs = append(errs, errors.New("no Authenticate is given"))
+	}
+	for _, n := range []struct {
+		name  string
+		value int
+	}{
+		{"MaxConnections", c.MaxConnections},
+		{"MaxSubscriptions", c.MaxSubscriptions},
+		{"OutboundBytes", c.OutboundBytes},
+		{"MaxFrameBytes", c.MaxFrameBytes},
+	} {
+		if n.value < 1 {
+			errs = append(errs, fmt.Errorf("%s is %d; at least 1 is needed", n.name, n.value))
+		}
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"PingEvery", c.PingEvery},
+		{"PongWait", c.PongWait},
+		{"WriteWait", c.WriteWait},
+		{"AuthWait", c.AuthWait},
+		{"CloseWait", c.CloseWait},
+	} {
+		if d.value < 0 {
+			errs = append(errs, fmt.Errorf("%s is %s; it can not be negative", d.name, d.value))
+		}
+	}
+	for _, o := range c.Origins {
+		if _, err := parseOrigin(o); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,172 @@
+package ws
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"eventhub"
+	"eventhub/wire"
+)
+
+// corr is what an answer carries back to its question.
+type corr struct {
+	text string
+	has  bool
+}
+
+func corrOf(r *wire.Request) corr { return corr{r.Corr, r.HasCorr} }
+
+// contractCodes are the codes that clients know.
+var contractCodes = map[eventhub.Code]bool{
+	eventhub.CodeBadJSON: true, eventhub.CodeBadRequest: true, eventhub.CodeBadTopic: true,
+	eventhub.CodeBadEvent: true, eventhub.CodeTooLarge: true, eventhub.CodeUnauthorized: true,
+	eventhub.CodeNoToken: true, eventhub.CodeBadToken: true, eventhub.CodeForbidden: true,
+	eventhub.CodePublishFailed: true, eventhub.CodeAckFailed: true, eventhub.CodeAlreadySubscribed: true,
+	eventhub.CodeNotSubscribed: true, eventhub.CodeGroupMismatch: true, eventhub.CodeUnknownID: true,
+	eventhub.CodeUnsupportedOp: true, eventhub.CodeOverloaded: true, eventhub.CodeShuttingDown: true,
+	eventhub.CodeInternal: true,
+	"jwt_invalid":         true, "rate_limited": true, "lease_lost": true, "wait_timeout": true,
+}
+
+// toError translates what a Publisher or Subscriber returned. Errors of the
+// protocol pass; anything else, save the end of a context, becomes fallback and
+// shows nothing of itself.
+func toError(err error, fallback eventhub.Code) *eventhub.Error {
+	var e *eventhub.Error
+	switch {
+	case errors.As(err, &e):
+		if contractCodes[e.Code] {
+			return e
+		}
+		return &eventhub.Error{Code: fallback, Message: e.Message, RetryAfter: e.RetryAfter, Err: err}
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return eventhub.AsError(err)
+	}
+	return eventhub.Wrap(fallback, err, "It failed on the hub's side; its log has the cause.")
+}
+
+// logCause logs what the peer is not shown of an error that is the hub's.
+func (s *session) logCause(doing string, err *eventhub.Error) {
+	switch err.Code {
+	case eventhub.CodeInternal, eventhub.CodePublishFailed, eventhub.CodeAckFailed:
+		s.gw.log.Warn("a request failed on the hub's side", "remote", s.remote, "op", doing, "code", err.Code, "error", err)
+	}
+}
+
+// handle deals with one message.
+func (s *session) handle(message []byte) {
+	r := &s.req
+	err := s.dec.Decode(message, r)
+	if !s.authed && r.Op != "" && r.Op != wire.OpAuth {
+		s.refuse(corrOf(r), eventhub.Errorf(eventhub.CodeUnauthorized, "Call AUTH first."))
+		return
+	}
+	if err != nil {
+		s.refuse(corrOf(r), eventhub.AsError(err))
+		return
+	}
+	switch r.Op {
+	case wire.OpPublish:
+		s.flushSettles()
+		s.addPublish(r)
+	case wire.OpAck, wire.OpNack, wire.OpModack:
+		s.flushPublishes()
+		s.addSettle(r)
+	default:
+		s.flushBatches()
+		// These may take their time; what was said is not to wait for it.
+		s.sendNow()
+		s.handleRare(r)
+	}
+}
+
+// handleRare deals with the ops that come a few times in a connection's life.
+func (s *session) handleRare(r *wire.Request) {
+	var err *eventhub.Error
+	switch r.Op {
+	case wire.OpAuth:
+		err = s.authenticate(r)
+	case wire.OpSubscribe:
+		err = s.subscribe(r)
+	case wire.OpUnsubscribe:
+		err = s.unsubscribe(r)
+	}
+	if err != nil {
+		s.logCause(string(r.Op), err)
+		s.refuse(corrOf(r), err)
+	}
+}
+
+// flushBatches hands on what was collected. At most one of the two holds
+// anything.
+func (s *session) flushBatches() {
+	s.flushPublishes()
+	s.flushSettles()
+}
+
+func (s *session) sendNow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kick()
+}
+
+// refuse answers with an ERR, which leaves with the answers to this read.
+func (s *session) refuse(to corr, err *eventhub.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.appendError(to, err)
+}
+
+// appendError and appendOK append an answer. s.mu is held.
+func (s *session) appendError(to corr, err *eventhub.Error) {
+	c := s.reply()
+	if c == nil {
+		return
+	}
+	s.out.errors++
+	at := c.begin()
+	c.b = wire.AppendError(c.b, to.text, to.has, err)
+	c.end(at)
+}
+
+func (s *session) appendOK(to corr) {
+	c := s.reply()
+	if c == nil {
+		return
+	}
+	at := c.begin()
+	c.b = wire.AppendOK(c.b, to.text, to.has)
+	c.end(at)
+}
+
+// authenticate replaces the session's access. A failure leaves what was before.
+func (s *session) authenticate(r *wire.Request) *eventhub.Error {
+	ctx := s.ctx
+	if !s.authed {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, s.opened.Add(s.gw.cfg.AuthWait))
+		defer cancel()
+	}
+	access, err := s.gw.cfg.Authenticate(ctx, r.Token, r.HasToken)
+	r.Token = ""
+	if err != nil {
+		e := toError(err, eventhub.CodeInternal)
+		s.gw.log.Debug("AUTH refused", "remote", s.remote, "code", e.Code)
+		return e
+	}
+	s.access = access
+	if !s.authed {
+		s.authed = true
+		s.in.limit = s.gw.cfg.MaxFrameBytes
+		s.armRead(time.Now().Add(s.gw.cfg.PingEvery))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.reply(); c != nil {
+		at := c.begin()
+		c.b = wire.AppendAuthOK(c.b, r.Corr, r.HasCorr, s.gw.cfg.Info)
+		c.end(at)
+	}
+	return nil
+}

@@ -1,0 +1,232 @@
+// Package ws is the hub's WebSocket gateway. It owns the connections: their
+// handshake, framing, flow and end, and the conversation of package wire that
+// goes over them. What the frames ask for it leaves to the Publisher and
+// Subscriber that the hub's Authenticate hands out for each peer; it knows
+// neither the engine nor a store. The hub makes one Gateway and mounts it.
+//
+// # One connection
+//
+// A connection has one goroutine, which reads, and a second one only while
+// there is something to write. The reader takes every complete frame out of
+// what one read brought before it reads again, so that consecutive PUBLISHes
+// become one Enqueue and consecutive ACKs one Settle, and all their answers
+// leave in one system call. Everything that has something to tell the peer (the
+// reader, publishers that are done, groups that deliver) appends to the one
+// outbound buffer under the session's mutex and never waits for the network.
+//
+// # Invariants
+//
+//   - The effects of a connection's frames happen in the order of the frames.
+//     Answers carry corr and may overtake each other.
+//   - No EVENT of a subscription stands before the OK of its SUBSCRIBE or behind
+//     the OK of its UNSUBSCRIBE.
+//   - What waits for a peer is bounded. Deliveries are refused at the bound and
+//     asked for again when there is room; answers are bounded because the
+//     connection is not read above it, and because only so many publishes may be
+//     unanswered. Nobody waits for a slow peer but its own reader.
+//   - The session's mutex is never held while a Publisher, Subscriber or
+//     Subscription is called; they call back into it, under locks of their own.
+//   - Nothing follows a close frame, and when a session has ended, every one of
+//     its subscriptions has been left and every one of its goroutines is gone.
+//
+// A panic is not recovered: it is a bug of the hub, and the hub restarts clean.
+package ws
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	gws "github.com/gobwas/ws"
+
+	"eventhub/wire"
+)
+
+// Gateway is the http.Handler that turns requests into sessions. It is safe for
+// concurrent use. The server it is mounted on bounds the time to read a request
+// (ReadHeaderTimeout) and must speak HTTP/1.1.
+type Gateway struct {
+	cfg      Config
+	log      *slog.Logger
+	origins  map[string]bool
+	upgrader gws.HTTPUpgrader
+
+	mu       sync.Mutex
+	sessions map[*session]struct{}
+	taken    int // slots of MaxConnections: sessions and upgrades under way
+	stopping bool
+	idle     chan struct{} // closed when stopping and nothing is taken
+}
+
+// New returns a gateway, or everything that is wrong with the configuration.
+func New(cfg Config) (*Gateway, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("ws: configuration: %w", err)
+	}
+	g := &Gateway{
+		cfg:      cfg,
+		log:      cfg.Logger,
+		origins:  make(map[string]bool, len(cfg.Origins)),
+		upgrader: gws.HTTPUpgrader{Timeout: cfg.WriteWait},
+		sessions: make(map[*session]struct{}),
+		idle:     make(chan struct{}),
+	}
+	for _, o := range cfg.Origins {
+		origin, err := parseOrigin(o)
+		if err != nil {
+			return nil, fmt.Errorf("ws: configuration: %w", err)
+		}
+		g.origins[origin.String()] = true
+	}
+	return g, nil
+}
+
+// ServeHTTP upgrades the request and returns; the session lives on by itself.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !isUpgrade(r) {
+		w.Header().Set("Connection", "Upgrade")
+		w.Header().Set("Upgrade", "websocket")
+		http.Error(w, "This is a WebSocket endpoint: connect with a WebSocket client.", http.StatusUpgradeRequired)
+		return
+	}
+	if !g.originAllowed(r) {
+		g.log.Debug("websocket refused: foreign origin", "remote", r.RemoteAddr, "origin", r.Header.Get("Origin"), "host", r.Host)
+		http.Error(w, "Pages of this origin may not connect.", http.StatusForbidden)
+		return
+	}
+	if why := g.take(); why != "" {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, why, http.StatusServiceUnavailable)
+		return
+	}
+	conn, rw, _, err := g.upgrader.Upgrade(r, w)
+	if err != nil {
+		// The upgrader has answered, but what it hijacked is ours to close.
+		if conn != nil {
+			conn.Close()
+		}
+		g.log.Debug("websocket refused: handshake", "remote", r.RemoteAddr, "error", err)
+		g.release(nil)
+		return
+	}
+	g.start(conn, rw.Reader)
+}
+
+// isUpgrade reports whether a WebSocket is asked for; whether in the right way
+// is the upgrader's to say.
+func isUpgrade(r *http.Request) bool {
+	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
+}
+
+// take reserves a slot for one connection, or says why there is none.
+func (g *Gateway) take() (refusal string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stopping {
+		return "The hub is shutting down."
+	}
+	if g.taken >= g.cfg.MaxConnections {
+		return fmt.Sprintf("The hub has %d connections; it takes no more.", g.taken)
+	}
+	g.taken++
+	return ""
+}
+
+// release gives the slot back; s is nil where no session came of it.
+func (g *Gateway) release(s *session) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.sessions, s)
+	g.taken--
+	if g.stopping && g.taken == 0 {
+		close(g.idle)
+	}
+}
+
+// start begins a session with what the client sent right behind its handshake.
+func (g *Gateway) start(conn net.Conn, early *bufio.Reader) {
+	s := newSession(g, conn)
+	if n := early.Buffered(); n > 0 {
+		bytes, _ := early.Peek(n) // can not fail: they are there
+		s.in.preload(bytes)
+	}
+	g.mu.Lock()
+	g.sessions[s] = struct{}{}
+	stopping := g.stopping
+	g.mu.Unlock()
+	g.log.Debug("connection opened", "remote", s.remote)
+	if stopping {
+		s.sayGoodbye()
+	}
+	go s.run()
+}
+
+// Connections returns the number of open sessions.
+func (g *Gateway) Connections() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.sessions)
+}
+
+// Shutdown refuses new connections, tells the open ones to go (1001), and
+// returns when every session has ended and all their goroutines with them,
+// which takes CloseWait at most. When ctx ends before, connections are cut; the
+// error then tells how many sessions had not ended another CloseWait later,
+// because a Publisher or Subscriber did not return. Leases of a connection that
+// is shut down go back to their groups without counting as attempts.
+func (g *Gateway) Shutdown(ctx context.Context) error {
+	for _, s := range g.stop() {
+		s.sayGoodbye()
+	}
+	select {
+	case <-g.idle:
+		return nil
+	case <-ctx.Done():
+	}
+	for _, s := range g.open() {
+		s.cut()
+	}
+	grace := time.NewTimer(g.cfg.CloseWait)
+	defer grace.Stop()
+	select {
+	case <-g.idle:
+		return nil
+	case <-grace.C:
+		return fmt.Errorf("ws: %d connections did not end: %w", len(g.open()), context.Cause(ctx))
+	}
+}
+
+// stop makes take refuse and returns the open sessions.
+func (g *Gateway) stop() []*session {
+	g.mu.Lock()
+	if !g.stopping {
+		g.stopping = true
+		if g.taken == 0 {
+			close(g.idle)
+		}
+	}
+	g.mu.Unlock()
+	return g.open()
+}
+
+func (g *Gateway) open() []*session {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	open := make([]*session, 0, len(g.sessions))
+	for s := range g.sessions {
+		open = append(open, s)
+	}
+	return open
+}
+
+// sayGoodbye tells the peer that the hub stops.
+func (s *session) sayGoodbye() {
+	s.beginClose(wire.CloseGoingAway, "The hub is shutting down.")
+}

@@ -1,0 +1,322 @@
+package ws
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	gws "github.com/gobwas/ws"
+
+	"eventhub/wire"
+)
+
+const (
+	// maxUnanswered bounds the publishes of one connection that were accepted
+	// and are not answered yet.
+	maxUnanswered = 4096
+	// maxUnauthBytes bounds all that is read before AUTH.
+	maxUnauthBytes = 4 * wire.MaxUnauthFrameBytes
+)
+
+// past is a deadline that wakes whoever waits for the network.
+var past = time.Unix(1, 0)
+
+// session is one connection, from the upgrade to its last log line.
+//
+// It ends in one of four ways: the peer closes, the peer breaks a rule, the hub
+// wants it to go, or the network fails. All but the last put a close frame
+// behind everything that was said (beginClose); each seals the session, which
+// wakes the reader. The reader then leaves all groups, waits within CloseWait
+// for the peer's part of the handshake and for the flush, and closes.
+type session struct {
+	gw     *Gateway
+	conn   net.Conn
+	ctx    context.Context // ends when the session is sealed: no answer could be given
+	cancel context.CancelFunc
+	remote string
+	opened time.Time
+
+	// The reader's own.
+	in       frameReader
+	dec      wire.Decoder
+	req      wire.Request
+	access   Access
+	authed   bool
+	publish  *publishBatch // collected from the read under way, nil when empty
+	settle   settleBatch   // likewise
+	lastRead time.Time
+	pinged   bool // and nothing came since
+	gone     bool // the peer said its last
+	garbled  bool // framing is lost
+	counts   counts
+
+	mu      sync.Mutex
+	changed sync.Cond // on mu: room, answers, flush ended, closing
+	out     outbound
+	subs    map[subKey]*subscription
+}
+
+// counts are of what the reader handed on, for the log.
+type counts struct{ published, settled int64 }
+
+func newSession(g *Gateway, conn net.Conn) *session {
+	now := time.Now()
+	s := &session{
+		gw:       g,
+		conn:     conn,
+		remote:   conn.RemoteAddr().String(),
+		opened:   now,
+		lastRead: now,
+		in:       newFrameReader(min(wire.MaxUnauthFrameBytes, g.cfg.MaxFrameBytes)),
+		subs:     make(map[subKey]*subscription),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.changed.L = &s.mu
+	return s
+}
+
+// run is the session's goroutine.
+func (s *session) run() {
+	defer s.gw.release(s)
+	s.armRead(s.opened.Add(s.gw.cfg.AuthWait))
+	for s.handleRead() && s.awaitRoom() && s.read() {
+	}
+	s.leaveAll()
+	s.linger()
+	s.mu.Lock()
+	for s.out.flushing {
+		s.changed.Wait()
+	}
+	s.mu.Unlock()
+	s.conn.Close()
+	s.cancel()
+	s.in.close()
+	s.log()
+}
+
+// handleRead handles every complete frame of what was read. It reports whether
+// the session goes on.
+func (s *session) handleRead() bool {
+	for {
+		op, payload, ok, err := s.in.next()
+		switch {
+		case err != nil:
+			s.flushBatches()
+			s.violated(err)
+			return false
+		case !ok:
+			s.flushBatches()
+			if !s.authed && s.in.received > maxUnauthBytes {
+				s.beginClose(wire.ClosePolicy, "Too much was sent before AUTH.")
+				return false
+			}
+			return true
+		case op == gws.OpPing:
+			s.pong(payload)
+		case op == gws.OpClose:
+			s.flushBatches()
+			s.peerClosed(payload)
+			return false
+		case op == gws.OpText:
+			s.handle(payload)
+		}
+	}
+}
+
+func (s *session) pong(payload []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.reply(); c != nil {
+		c.control(gws.OpPong, payload)
+	}
+}
+
+// peerClosed answers a close frame with its own code.
+func (s *session) peerClosed(payload []byte) {
+	code, err := parseClose(payload)
+	if err != nil {
+		s.violated(err)
+		return
+	}
+	s.gone = true
+	s.beginClose(code, "")
+}
+
+// violated tells the peer what it did.
+func (s *session) violated(err error) {
+	var v *violation
+	if errors.As(err, &v) {
+		s.garbled = true
+		s.beginClose(v.code, v.text)
+	}
+}
+
+// read waits for the peer to send something and keeps the connection alive. It
+// reports whether the session goes on.
+//
+// There is no timer: the deadline of the read is where the silence would be too
+// long. It is not moved for every read; when it comes, and something was read
+// since it was set, it is only then set anew.
+func (s *session) read() bool {
+	for {
+		err := s.in.fill(s.conn)
+		if err == nil {
+			s.lastRead, s.pinged = time.Now(), false
+			return true
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			s.abandon("read: " + err.Error())
+			return false
+		}
+		if s.isClosing() {
+			return false
+		}
+		if !s.authed {
+			s.beginClose(wire.ClosePolicy, "AUTH did not come in time.")
+			return false
+		}
+		if !s.keepAlive() {
+			s.abandon("the peer is silent")
+			return false
+		}
+	}
+}
+
+// keepAlive acts on a read deadline that has come: it sets the next one, and
+// sends a ping where the silence is PingEvery long. It reports whether the peer
+// may still be there.
+func (s *session) keepAlive() bool {
+	now := time.Now()
+	quietSince := s.lastRead.Add(s.gw.cfg.PingEvery)
+	switch {
+	case now.Before(quietSince):
+		s.armRead(quietSince)
+	case s.pinged:
+		return false
+	default:
+		s.pinged = true
+		s.mu.Lock()
+		if c := s.reply(); c != nil {
+			c.control(gws.OpPing, nil)
+			s.kick()
+		}
+		s.mu.Unlock()
+		s.armRead(now.Add(s.gw.cfg.PongWait))
+	}
+	return true
+}
+
+// armRead sets the reader's deadline, unless the session is sealed: then the
+// reader is not to wait.
+func (s *session) armRead(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.out.closing {
+		_ = s.conn.SetReadDeadline(at) // a dead connection shows in the read
+	}
+}
+
+func (s *session) isClosing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out.closing
+}
+
+// beginClose makes a close frame the last thing that is said, with why as its
+// reason; code 0 sends an empty one. The first call counts.
+func (s *session) beginClose(code gws.StatusCode, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.reply()
+	if c == nil {
+		return
+	}
+	var body []byte
+	if code != 0 {
+		body = gws.NewCloseFrameBody(code, why)
+	}
+	c.control(gws.OpClose, body)
+	s.seal(code, why)
+	s.kick()
+}
+
+// abandon ends a session whose peer is not there any more.
+func (s *session) abandon(why string) {
+	s.gone = true
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seal(0, why)
+	s.out.buf = nil
+	_ = s.conn.SetWriteDeadline(past)
+}
+
+// cut ends the session at once, whatever it is doing.
+func (s *session) cut() {
+	s.mu.Lock()
+	s.seal(0, "cut off")
+	s.mu.Unlock()
+	s.conn.Close()
+}
+
+// seal ends the conversation: nothing is appended any more, calls under way for
+// the peer are cut short, and the reader wakes. What is queued still has
+// CloseWait. The first call counts. s.mu is held.
+func (s *session) seal(code gws.StatusCode, why string) {
+	o := &s.out
+	if o.closing {
+		return
+	}
+	o.closing, o.code, o.why = true, code, why
+	o.closeBy = time.Now().Add(s.gw.cfg.CloseWait)
+	s.cancel()
+	_ = s.conn.SetReadDeadline(past)
+	_ = s.conn.SetWriteDeadline(o.closeBy)
+	s.changed.Broadcast()
+}
+
+// linger reads on until the peer has closed too: bytes that nobody reads would
+// make the kernel answer with a reset, which may overtake the close frame.
+func (s *session) linger() {
+	if s.gone {
+		return
+	}
+	s.mu.Lock()
+	closeBy := s.out.closeBy
+	s.mu.Unlock()
+	_ = s.conn.SetReadDeadline(closeBy)
+	for {
+		for !s.garbled {
+			op, _, ok, err := s.in.next()
+			if op == gws.OpClose {
+				return
+			}
+			s.garbled = err != nil
+			if !ok {
+				break
+			}
+		}
+		if s.garbled {
+			s.in.discard()
+		}
+		if s.in.fill(s.conn) != nil {
+			return
+		}
+	}
+}
+
+func (s *session) log() {
+	s.mu.Lock()
+	out := s.out
+	s.mu.Unlock()
+	s.gw.log.LogAttrs(context.Background(), slog.LevelInfo, "connection closed",
+		slog.String("remote", s.remote), slog.String("name", s.access.Name),
+		slog.Int("code", int(out.code)), slog.String("reason", out.why),
+		slog.Duration("lasted", time.Since(s.opened)),
+		slog.Int64("published", s.counts.published), slog.Int64("settled", s.counts.settled),
+		slog.Int64("delivered", out.delivered), slog.Int64("errors", out.errors),
+		slog.Int64("bytes_in", s.in.received), slog.Int64("bytes_out", out.sent))
+}

@@ -1,0 +1,259 @@
+package ws
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	gws "github.com/gobwas/ws"
+
+	"eventhub/wire"
+)
+
+const (
+	// chunkBytes is what a fresh outbound buffer has room for.
+	chunkBytes = 4 << 10
+	// keptChunkBytes is the largest buffer that goes back into the pool.
+	keptChunkBytes = 256 << 10
+)
+
+// chunk is a run of frames on its way to a peer. Idle connections have none.
+type chunk struct {
+	b       []byte
+	scratch [gws.MaxHeaderSize]byte
+}
+
+var chunks = sync.Pool{New: func() any { return &chunk{b: make([]byte, 0, chunkBytes)} }}
+
+func (c *chunk) recycle() {
+	if cap(c.b) <= keptChunkBytes {
+		c.b = c.b[:0]
+		chunks.Put(c)
+	}
+}
+
+// Write appends; it is there for the header writer.
+func (c *chunk) Write(p []byte) (int, error) {
+	c.b = append(c.b, p...)
+	return len(p), nil
+}
+
+// header begins a frame whose payload of n bytes is appended next.
+func (c *chunk) header(op gws.OpCode, n int) {
+	h := gws.Header{Fin: true, OpCode: op, Length: int64(n)}
+	_ = gws.WriteHeaderBuffer(c, h, c.scratch[:]) // fails for negative lengths only
+}
+
+// begin and end enclose the appending of a text frame's payload whose length
+// is not known before.
+func (c *chunk) begin() (at int) {
+	at = len(c.b)
+	c.b = append(c.b, c.scratch[:]...) // room for any header
+	return at
+}
+
+func (c *chunk) end(at int) {
+	payload := c.b[at+gws.MaxHeaderSize:]
+	c.b = c.b[:at]
+	c.header(gws.OpText, len(payload))
+	c.b = append(c.b, payload...) // moves down: the header is never longer than its room
+}
+
+// control appends a control frame.
+func (c *chunk) control(op gws.OpCode, payload []byte) {
+	c.header(op, len(payload))
+	c.b = append(c.b, payload...)
+}
+
+// frameEnd returns where the frame ends that byte n of a run of frames belongs
+// to, or n where one begins there.
+func frameEnd(b []byte, n int) int {
+	at := 0
+	for at < n {
+		h, err := gws.ReadHeader(bytes.NewReader(b[at:]))
+		if err != nil {
+			return len(b)
+		}
+		at += gws.HeaderSize(h) + int(h.Length)
+	}
+	return at
+}
+
+// outbound is what waits to be sent to a peer, and with it everything that the
+// session's mutex guards about the end of the conversation.
+//
+// Whoever appends kicks, the reader once for all that it says in answer to one
+// read. A kick starts the flush if none is under way; the flush takes the whole
+// buffer, writes it in one system call, and goes on until nothing is left. So a
+// connection without anything to send has neither a buffer nor a goroutine for
+// it, and while a write waits for the peer, everything else that is said
+// gathers behind it.
+//
+// Invariant: a subscription in starved was refused room while something was
+// queued. Therefore a flush is under way or will be kicked by its refusal, and
+// that flush tells it when there is room.
+type outbound struct {
+	buf      *chunk // nil when empty
+	sending  int    // bytes that are being written
+	flushing bool
+	starved  []*subscription
+
+	unanswered int   // publishes that were accepted and not answered
+	sent       int64 // bytes
+	delivered  int64 // events
+	errors     int64 // answers
+
+	// The end. Once closing is set nothing is appended any more.
+	closing bool
+	code    gws.StatusCode // of the close frame that was sent; 0: none, or an empty one
+	why     string
+	closeBy time.Time
+}
+
+func (o *outbound) queued() int {
+	if o.buf == nil {
+		return o.sending
+	}
+	return o.sending + len(o.buf.b)
+}
+
+// reply returns where to append, or nil when the peer is not to be told
+// anything any more. s.mu is held.
+func (s *session) reply() *chunk {
+	o := &s.out
+	if o.closing {
+		return nil
+	}
+	if o.buf == nil {
+		o.buf = chunks.Get().(*chunk)
+	}
+	return o.buf
+}
+
+// kick has what is queued sent. s.mu is held.
+func (s *session) kick() {
+	if s.out.buf != nil && !s.out.flushing {
+		s.out.flushing = true
+		go s.flush()
+	}
+}
+
+// flush sends until nothing is left.
+func (s *session) flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := &s.out
+	for o.buf != nil {
+		c := o.buf
+		o.buf, o.sending = nil, len(c.b)
+		s.armWrite()
+		s.mu.Unlock()
+		n, err := s.write(c.b)
+		s.mu.Lock()
+		o.sending = 0
+		o.sent += int64(n)
+		if err != nil {
+			s.writeFailed(c.b, n, err)
+			break
+		}
+		c.recycle()
+		s.changed.Broadcast()
+		if hungry := s.takeStarved(); len(hungry) > 0 {
+			s.mu.Unlock()
+			for _, sub := range hungry {
+				sub.handle.Ready()
+			}
+			s.mu.Lock()
+		}
+	}
+	if o.closing {
+		halfClose(s.conn)
+	}
+	o.flushing = false
+	s.changed.Broadcast()
+}
+
+// takeStarved returns the subscriptions to be told that there is room. There is
+// when half of the buffer is free: they should not come for one event each.
+func (s *session) takeStarved() []*subscription {
+	if s.out.queued() > s.gw.cfg.OutboundBytes/2 {
+		return nil
+	}
+	hungry := s.out.starved
+	s.out.starved = nil
+	for _, sub := range hungry {
+		sub.starved = false
+	}
+	return slices.DeleteFunc(hungry, func(sub *subscription) bool { return sub.state != subscribed })
+}
+
+// armWrite gives the peer WriteWait to take something, or what is left until the
+// end. It reports whether there is an end. s.mu is held.
+func (s *session) armWrite() (closing bool) {
+	if !s.out.closing {
+		_ = s.conn.SetWriteDeadline(time.Now().Add(s.gw.cfg.WriteWait)) // a dead connection shows in the write
+	}
+	return s.out.closing
+}
+
+// write sends b, in one call where the peer keeps up. os.ErrDeadlineExceeded
+// means that the peer took nothing at all for WriteWait.
+func (s *session) write(b []byte) (n int, err error) {
+	for {
+		m, err := s.conn.Write(b[n:])
+		n += m
+		if err == nil || m == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		s.mu.Lock()
+		closing := s.armWrite()
+		s.mu.Unlock()
+		if closing {
+			return n, err
+		}
+	}
+}
+
+// writeFailed ends the session whose peer took only n bytes of the run of
+// frames b. s.mu is held, and released meanwhile.
+func (s *session) writeFailed(b []byte, n int, err error) {
+	o := &s.out
+	slow := errors.Is(err, os.ErrDeadlineExceeded)
+	if !slow || o.closing {
+		s.seal(0, "write: "+err.Error())
+		o.buf = nil
+		return
+	}
+	// What was begun must be completed for the close frame to be understood.
+	last := &chunk{b: b[n:frameEnd(b, n):frameEnd(b, n)]}
+	s.seal(wire.CloseTryAgain, "The client reads too slowly.")
+	last.control(gws.OpClose, gws.NewCloseFrameBody(o.code, o.why))
+	o.buf = nil
+	s.mu.Unlock()
+	n, _ = s.conn.Write(last.b) // the best that can be done
+	s.mu.Lock()
+	o.sent += int64(n)
+}
+
+// awaitRoom sends what the reader had to say and waits until the peer has taken
+// enough to be read again. It reports whether the session goes on.
+func (s *session) awaitRoom() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kick()
+	for s.out.queued() > s.gw.cfg.OutboundBytes && !s.out.closing {
+		s.changed.Wait()
+	}
+	return !s.out.closing
+}
+
+// halfClose tells the peer's kernel that nothing follows, so that a peer which
+// got the close frame sees the end at once.
+func halfClose(conn any) {
+	if c, ok := conn.(interface{ CloseWrite() error }); ok {
+		_ = c.CloseWrite() // the whole is closed soon
+	}
+}

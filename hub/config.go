@@ -1,0 +1,115 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Default addresses and places.
+const (
+	DefaultWSAddr  = "127.0.0.1:8090"
+	DefaultOpsAddr = "127.0.0.1:8082"
+	DefaultStore   = "./eventhub-data"
+	DefaultGrace   = 10 * time.Second
+
+	// MemoryStore is the Store of a hub that keeps nothing.
+	MemoryStore = "memory:"
+)
+
+// Config says what hub to run. The zero value is the default hub.
+type Config struct {
+	// Store is a directory for the embedded store, or MemoryStore.
+	Store string
+	// WSAddr and OpsAddr are host:port; equal ones share one listener, port 0
+	// picks a free one.
+	WSAddr, OpsAddr string
+	// AuthToken, where not empty, is what clients must present.
+	AuthToken string
+	// Insecure allows addresses other than loopback without authentication.
+	Insecure bool
+	// Origins are the web origins (scheme://host[:port]) whose pages may
+	// connect besides those of the hub's own host.
+	Origins []string
+	// MaxTopics bounds how many topics are created. Default 100,000.
+	MaxTopics int
+	// Grace bounds a graceful stop.
+	Grace time.Duration
+	// Version is told to clients.
+	Version string
+	Logger  *slog.Logger
+}
+
+// WithDefaults fills what is empty.
+func (c Config) WithDefaults() Config {
+	def := func(s *string, value string) {
+		if *s == "" {
+			*s = value
+		}
+	}
+	def(&c.Store, DefaultStore)
+	def(&c.WSAddr, DefaultWSAddr)
+	def(&c.OpsAddr, DefaultOpsAddr)
+	def(&c.Version, "devel")
+	if c.MaxTopics == 0 {
+		c.MaxTopics = 100_000
+	}
+	if c.Grace == 0 {
+		c.Grace = DefaultGrace
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Validate names everything that is wrong at once.
+func (c Config) Validate() error {
+	var errs []error
+	for _, a := range []struct{ name, addr string }{{"ws", c.WSAddr}, {"ops", c.OpsAddr}} {
+		host, err := checkAddr(a.addr)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s address %q: %w", a.name, a.addr, err))
+			continue
+		}
+		if c.AuthToken == "" && !c.Insecure && !isLoopback(host) {
+			errs = append(errs, fmt.Errorf("%s address %q is open to the network and no authentication is configured: "+
+				"set AUTH_TOKEN, listen on 127.0.0.1, or say --insecure", a.name, a.addr))
+		}
+	}
+	if scheme, _, ok := strings.Cut(c.Store, "://"); ok {
+		errs = append(errs, fmt.Errorf("store %s://… is not supported by this version; give a directory or %q", scheme, MemoryStore))
+	}
+	if c.MaxTopics < 1 {
+		errs = append(errs, fmt.Errorf("max topics is %d; at least 1 is needed", c.MaxTopics))
+	}
+	if c.Grace < 0 {
+		errs = append(errs, fmt.Errorf("grace is %s; it can not be negative", c.Grace))
+	}
+	return errors.Join(errs...)
+}
+
+func checkAddr(addr string) (host string, err error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", errors.New("want host:port")
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+		return "", fmt.Errorf("port %q is not a number from 0 to 65535", port)
+	}
+	return host, nil
+}
+
+// isLoopback reports whether only this machine reaches the host. An empty host
+// means every interface.
+func isLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}

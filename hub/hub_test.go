@@ -1,0 +1,160 @@
+package hub_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/gobwas/ws/wsutil"
+	"go.uber.org/goleak"
+
+	"eventhub"
+	"eventhub/hub"
+	"eventhub/store/pebble"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func start(t *testing.T, cfg hub.Config) *hub.Hub {
+	t.Helper()
+	if cfg.WSAddr == "" {
+		cfg.WSAddr, cfg.OpsAddr = "127.0.0.1:0", "127.0.0.1:0"
+	}
+	h, err := hub.Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		http.DefaultClient.CloseIdleConnections()
+	})
+	return h
+}
+
+// TestOneAddressForAll: equal addresses share one listener, and everything is
+// found behind it.
+func TestOneAddressForAll(t *testing.T) {
+	h := start(t, hub.Config{Store: hub.MemoryStore})
+	if h.WSAddr() != h.OpsAddr() {
+		t.Errorf("addresses %s and %s", h.WSAddr(), h.OpsAddr())
+	}
+	for path, want := range map[string]int{"/livez": 200, "/readyz": 200, "/healthz": 200, "/": 426, "/ws": 426, "/else": 404} {
+		resp, err := http.Get("http://" + h.OpsAddr() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("GET %s: %d; want %d", path, resp.StatusCode, want)
+		}
+	}
+	connect(t, h.WSAddr()).Close()
+}
+
+func TestConfigNamesAllThatIsWrong(t *testing.T) {
+	_, err := hub.Start(hub.Config{Store: "postgres://x", WSAddr: "0.0.0.0:1", OpsAddr: "nonsense", MaxTopics: -1, Grace: -1})
+	for _, part := range []string{"postgres", "0.0.0.0:1", "AUTH_TOKEN", "nonsense", "max topics", "grace"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("%v does not speak of %s", err, part)
+		}
+	}
+	for addr, open := range map[string]bool{"127.0.0.1:1": false, "[::1]:1": false, "localhost:1": false,
+		":1": true, "0.0.0.0:1": true, "10.1.2.3:1": true, "[::]:1": true} {
+		c := hub.Config{WSAddr: addr}.WithDefaults()
+		if err := c.Validate(); (err != nil) != open {
+			t.Errorf("%s without authentication: %v", addr, err)
+		}
+		c.AuthToken = "t"
+		if err := c.Validate(); err != nil {
+			t.Errorf("%s with a token: %v", addr, err)
+		}
+		c.AuthToken, c.Insecure = "", true
+		if err := c.Validate(); err != nil {
+			t.Errorf("%s with --insecure: %v", addr, err)
+		}
+	}
+}
+
+// TestFailedStartLeavesNothing: what was opened before the failure is closed
+// again, so the next start works.
+func TestFailedStartLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	first := start(t, hub.Config{Store: dir})
+	_, err := hub.Start(hub.Config{Store: dir, WSAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"})
+	if !errors.Is(err, pebble.ErrLocked) || !strings.Contains(err.Error(), dir) {
+		t.Errorf("a second hub on the store: %v; want ErrLocked and the directory", err)
+	}
+	other := t.TempDir()
+	if _, err := hub.Start(hub.Config{Store: other, WSAddr: first.WSAddr(), OpsAddr: "127.0.0.1:0"}); err == nil || !strings.Contains(err.Error(), first.WSAddr()) {
+		t.Errorf("a hub on a used port: %v", err)
+	}
+	start(t, hub.Config{Store: other})
+}
+
+// TestStopIsOrderly: what was published and acked before a stop is there after
+// the next start, through the engine's own interfaces.
+func TestStopIsOrderly(t *testing.T) {
+	dir := t.TempDir()
+	ctx := context.Background()
+	h := start(t, hub.Config{Store: dir})
+	receipts, err := h.Bus().Publish(ctx, eventhub.Event{Topic: "t", Payload: []byte(`1`)}, eventhub.Event{Topic: "t", Payload: []byte(`2`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	consumed, cancel := context.WithCancel(ctx)
+	opts := eventhub.SubscribeOptions{Topic: "t", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+	if err := eventhub.Consume(consumed, h.Bus(), opts, 1, func(_ context.Context, d eventhub.Delivery) error {
+		if d.Offset == 2 {
+			cancel()
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	conn := connect(t, h.WSAddr())
+	defer conn.Close()
+	if err := h.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Stop(ctx); err != nil {
+		t.Errorf("a second stop: %v", err)
+	}
+	var closed wsutil.ClosedError
+	if _, err := wsutil.ReadServerText(conn); !errors.As(err, &closed) || closed.Code != 1001 {
+		t.Errorf("the connection ended with %v; want close code 1001", err)
+	}
+	again := start(t, hub.Config{Store: dir})
+	c, err := again.Bus().Cursor(ctx, "t", "g")
+	if err != nil || c.Offset != 2 || c.LastID != receipts[1].ID {
+		t.Errorf("cursor after the restart: %+v, %v", c, err)
+	}
+}
+
+func TestTokenIsChecked(t *testing.T) {
+	h := start(t, hub.Config{Store: hub.MemoryStore, AuthToken: "s3cret"})
+	conn := dial(t, h.WSAddr())
+	defer conn.Close()
+	for _, step := range []struct{ say, want string }{
+		{`{"op":"AUTH"}`, `"no_token"`},
+		{`{"op":"AUTH","token":"wrong"}`, `"bad_token"`},
+		{`{"op":"SUBSCRIBE","topic":"t","group":"g"}`, `"unauthorized"`},
+		{`{"op":"AUTH","token":"s3cret"}`, `"durability":"none"`},
+		{`{"op":"AUTH","token":"wrong"}`, `"bad_token"`},
+		{`{"op":"SUBSCRIBE","topic":"t","group":"g"}`, `{"op":"OK"}`},
+	} {
+		if _, err := conn.Write(masked([]byte(step.say))); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := wsutil.ReadServerText(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(answer), step.want) {
+			t.Errorf("%s was answered by %s; want %s", step.say, answer, step.want)
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// Commit implements store.Log. It panics where a unit breaks a duty of callers:
+// then it has touched nothing, save for a fresh id that was there, which is
+// found when its unit is applied.
+func (s *Store) Commit(ctx context.Context, units []*store.Unit, _ bool) error {
+	for _, u := range units {
+		checkUnit(u)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return store.ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	now := s.now().UnixMilli()
+	for _, u := range units {
+		for i := range u.Appends {
+			a := &u.Appends[i]
+			a.Offset, a.CommitTime, a.Duplicate = 0, 0, false
+		}
+		if u.Err = s.check(u); u.Err == nil {
+			s.apply(u, now)
+		}
+	}
+	return nil
+}
+
+type groupKey struct{ topic, group string }
+
+// check says why the unit is refused, or nil. Within a unit too, later changes
+// of a group see earlier ones.
+func (s *Store) check(u *store.Unit) error {
+	born := make(map[string]bool)
+	epochs := make(map[groupKey]uint64)
+	for i := range u.Groups {
+		ch := &u.Groups[i]
+		key := groupKey{ch.Topic, ch.Group}
+		epoch, exists := epochs[key]
+		if t := s.topics[ch.Topic]; t == nil {
+			born[ch.Topic] = true
+		} else if !exists {
+			var state store.GroupState
+			state, exists = t.groups[ch.Group]
+			epoch = state.Epoch
+		}
+		if err := checkGroup(ch, epoch, exists); err != nil {
+			return fmt.Errorf("group %q of topic %q: %w", ch.Group, ch.Topic, err)
+		}
+		epochs[key] = ch.State.Epoch
+	}
+	for i := range u.Appends {
+		if name := u.Appends[i].Topic; s.topics[name] == nil {
+			born[name] = true
+		}
+	}
+	if n := len(s.topics) + len(born); s.maxTopics > 0 && len(born) > 0 && n > s.maxTopics {
+		return fmt.Errorf("%d topics, %d are allowed: %w", n, s.maxTopics, store.ErrTopicLimit)
+	}
+	return nil
+}
+
+func checkGroup(ch *store.GroupChange, epoch uint64, exists bool) error {
+	switch {
+	case ch.Create && exists:
+		return store.ErrExists
+	case !ch.Create && !exists:
+		return fmt.Errorf("it does not exist: %w", store.ErrStaleEpoch)
+	case ch.State.Epoch < epoch:
+		return fmt.Errorf("epoch %d, the stored one is %d: %w", ch.State.Epoch, epoch, store.ErrStaleEpoch)
+	}
+	return nil
+}
+
+func (s *Store) apply(u *store.Unit, now int64) {
+	for i := range u.Groups {
+		ch := &u.Groups[i]
+		s.topic(ch.Topic).groups[strings.Clone(ch.Group)] = cloneState(ch.State)
+	}
+	for i := range u.Appends {
+		s.topic(u.Appends[i].Topic).append(&u.Appends[i], now)
+	}
+}
+
+// topic returns the topic and creates it if need be.
+func (s *Store) topic(name string) *topic {
+	t := s.topics[name]
+	if t == nil {
+		t = &topic{
+			ids:    make(map[string]uint64),
+			keys:   make(map[string][]uint64),
+			groups: make(map[string]store.GroupState),
+		}
+		s.topics[strings.Clone(name)] = t
+	}
+	return t
+}
+
+func (t *topic) append(a *store.Append, now int64) {
+	if first, ok := t.ids[a.ID]; ok {
+		if a.FreshID {
+			misuse("append to topic %q: fresh id %q is at offset %d already", a.Topic, a.ID, first)
+		}
+		a.Offset, a.CommitTime, a.Duplicate = first, t.at(first).CommitTime(), true
+		return
+	}
+	if head := t.head(); head > 0 {
+		now = max(now, t.at(head).CommitTime())
+	}
+	a.Record.SetCommitTime(now)
+	t.events = append(t.events, eventhub.Record(slices.Clone(a.Record)))
+	a.Offset, a.CommitTime = t.head(), now
+	t.ids[strings.Clone(a.ID)] = a.Offset
+	if a.Key != "" {
+		t.keys[strings.Clone(a.Key)] = append(t.keys[a.Key], a.Offset)
+	}
+}

@@ -1,0 +1,265 @@
+// Package memory keeps everything in memory: for tests, and for hubs that may
+// forget. It is the strictest backend. Where another one could only store what
+// it is given, it checks that its caller keeps the duties that package store
+// names, and panics with the offending value when it does not: an engine that
+// passes its tests here does not depend on a backend's patience.
+//
+// It copies what it takes and what it gives. A commit is applied under one lock,
+// so it is seen as a whole or not at all, and its Commit never breaks.
+package memory
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// Options open a store.
+type Options struct {
+	// Now is the clock that commit times come from; nil means time.Now.
+	Now func() time.Time
+	// MaxTopics bounds the number of topics; 0 means no bound.
+	MaxTopics int
+}
+
+// Store is an open store. It implements store.Store.
+type Store struct {
+	now       func() time.Time
+	maxTopics int
+
+	mu     sync.RWMutex
+	closed bool
+	topics map[string]*topic
+}
+
+var _ store.Store = (*Store)(nil)
+
+// topic holds its events by offset: the one at offset n is events[n-1].
+type topic struct {
+	events []eventhub.Record
+	ids    map[string]uint64
+	keys   map[string][]uint64 // offsets, rising
+	groups map[string]store.GroupState
+}
+
+func (t *topic) head() uint64 { return uint64(len(t.events)) }
+
+func (t *topic) at(offset uint64) eventhub.Record { return t.events[offset-1] }
+
+// Open returns an empty store.
+func Open(o Options) *Store {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Store{now: o.Now, maxTopics: o.MaxTopics, topics: make(map[string]*topic)}
+}
+
+// Capabilities implements store.Store.
+func (s *Store) Capabilities() store.Capabilities {
+	return store.Capabilities{Durability: store.DurabilityNone, AtomicUnits: true}
+}
+
+// Close implements store.Store. What was stored is gone.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.topics = nil
+	return nil
+}
+
+// enter begins a read; every nil needs an RUnlock.
+func (s *Store) enter(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.RLock()
+	if s.closed {
+		s.mu.RUnlock()
+		return store.ErrClosed
+	}
+	return nil
+}
+
+// Read implements store.Log.
+func (s *Store) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
+	if err := s.enter(ctx); err != nil {
+		return err
+	}
+	defer s.mu.RUnlock()
+	t := s.topics[topic]
+	if t == nil {
+		return nil
+	}
+	n := 0
+	for offset := max(from, 1); offset <= t.head() && n < limit; offset++ {
+		record := t.at(offset)
+		if maxBytes -= len(record); n > 0 && maxBytes < 0 {
+			break
+		}
+		batch.Add(offset, record)
+		n++
+	}
+	return nil
+}
+
+// Head implements store.Log.
+func (s *Store) Head(ctx context.Context, topic string) (uint64, error) {
+	if err := s.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer s.mu.RUnlock()
+	if t := s.topics[topic]; t != nil {
+		return t.head(), nil
+	}
+	return 0, nil
+}
+
+// Find implements store.Log.
+func (s *Store) Find(ctx context.Context, topic, id string) (uint64, error) {
+	if err := s.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer s.mu.RUnlock()
+	if t := s.topics[topic]; t != nil {
+		if offset, ok := t.ids[id]; ok {
+			return offset, nil
+		}
+	}
+	return 0, fmt.Errorf("id %q in topic %q: %w", id, topic, store.ErrNotFound)
+}
+
+// SeekTime implements store.Log.
+func (s *Store) SeekTime(ctx context.Context, topic string, ts int64) (uint64, error) {
+	if err := s.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer s.mu.RUnlock()
+	t := s.topics[topic]
+	if t == nil {
+		return 1, nil
+	}
+	before, _ := slices.BinarySearchFunc(t.events, ts, func(r eventhub.Record, ts int64) int {
+		if r.CommitTime() < ts {
+			return -1
+		}
+		return 1
+	})
+	return uint64(before) + 1, nil
+}
+
+// Latest implements store.Log.
+func (s *Store) Latest(ctx context.Context, topic, key string, at uint64) (store.Item, error) {
+	if err := s.enter(ctx); err != nil {
+		return store.Item{}, err
+	}
+	defer s.mu.RUnlock()
+	if t := s.topics[topic]; t != nil {
+		offsets := t.keys[key]
+		n := len(offsets)
+		if at != 0 && at < t.head() {
+			n, _ = slices.BinarySearch(offsets, at+1)
+		}
+		if n > 0 {
+			offset := offsets[n-1]
+			return store.Item{Offset: offset, Record: slices.Clone(t.at(offset))}, nil
+		}
+	}
+	return store.Item{}, fmt.Errorf("key %q in topic %q: %w", key, topic, store.ErrNotFound)
+}
+
+// ListTopics implements store.Topics.
+func (s *Store) ListTopics(ctx context.Context, after string, limit int) ([]store.TopicInfo, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.mu.RUnlock()
+	var list []store.TopicInfo
+	for name, t := range s.topics {
+		if name > after {
+			list = append(list, store.TopicInfo{Name: name, Head: t.head()})
+		}
+	}
+	slices.SortFunc(list, func(a, b store.TopicInfo) int { return strings.Compare(a.Name, b.Name) })
+	return list[:min(len(list), max(limit, 0))], nil
+}
+
+// Group implements store.Groups.
+func (s *Store) Group(ctx context.Context, topic, group string) (store.GroupState, error) {
+	if err := s.enter(ctx); err != nil {
+		return store.GroupState{}, err
+	}
+	defer s.mu.RUnlock()
+	if t := s.topics[topic]; t != nil {
+		if state, ok := t.groups[group]; ok {
+			return cloneState(state), nil
+		}
+	}
+	return store.GroupState{}, fmt.Errorf("group %q of topic %q: %w", group, topic, store.ErrNotFound)
+}
+
+// ListGroups implements store.Groups.
+func (s *Store) ListGroups(ctx context.Context, topic string) ([]store.GroupInfo, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.mu.RUnlock()
+	t := s.topics[topic]
+	if t == nil {
+		return nil, nil
+	}
+	var list []store.GroupInfo
+	for name, state := range t.groups {
+		list = append(list, store.GroupInfo{Group: name, State: cloneState(state)})
+	}
+	slices.SortFunc(list, func(a, b store.GroupInfo) int { return strings.Compare(a.Group, b.Group) })
+	return list, nil
+}
+
+func cloneState(s store.GroupState) store.GroupState {
+	s.Settings = slices.Clone(s.Settings)
+	return s
+}
+
+// checkUnit panics where the caller breaks a duty.
+func checkUnit(u *store.Unit) {
+	for i := range u.Appends {
+		checkAppend(&u.Appends[i])
+	}
+	for i := range u.Groups {
+		ch := &u.Groups[i]
+		if ch.Topic == "" || ch.Group == "" {
+			misuse("change of group %q in topic %q: a name is empty", ch.Group, ch.Topic)
+		}
+		if len(ch.State.Settings) > 0 && !json.Valid(ch.State.Settings) {
+			misuse("change of group %q in topic %q: settings %q are not JSON", ch.Group, ch.Topic, ch.State.Settings)
+		}
+	}
+}
+
+func checkAppend(a *store.Append) {
+	if a.Topic == "" {
+		misuse("append of id %q: the topic is empty", a.ID)
+	}
+	if a.ID == "" {
+		misuse("append to topic %q: the id is empty", a.Topic)
+	}
+	if id := a.Record.ID(); !bytes.Equal(id, []byte(a.ID)) {
+		misuse("append to topic %q: the id is %q, in the record it is %q: %.60q", a.Topic, a.ID, id, a.Record)
+	}
+	if !json.Valid(a.Record) {
+		misuse("append to topic %q of id %q: the record is not JSON: %.60q", a.Topic, a.ID, a.Record)
+	}
+}
+
+func misuse(format string, args ...any) {
+	panic("store/memory: misuse: " + fmt.Sprintf(format, args...))
+}

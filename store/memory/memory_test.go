@@ -1,0 +1,77 @@
+package memory
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"eventhub"
+	"eventhub/store"
+	"eventhub/store/storetest"
+)
+
+func TestConformance(t *testing.T) {
+	storetest.Run(t, func(testing.TB) storetest.Backend {
+		return storetest.Backend{Open: func(o storetest.Options) (store.Store, error) {
+			return Open(Options{Now: o.Now, MaxTopics: o.MaxTopics}), nil
+		}}
+	})
+}
+
+func record(id string) eventhub.Record {
+	return eventhub.Record(`{"ts":            0,"id":"` + id + `","topic":"t","payload":1}`)
+}
+
+// TestMisuse: a caller that breaks a duty hears of it, by the offending value,
+// and the store stays as it was.
+func TestMisuse(t *testing.T) {
+	change := func(topic, group, settings string) *store.Unit {
+		return &store.Unit{Groups: []store.GroupChange{{Topic: topic, Group: group, Create: true,
+			State: store.GroupState{Settings: []byte(settings)}}}}
+	}
+	for _, tt := range []struct {
+		name string
+		unit *store.Unit
+		want string
+	}{
+		{"empty topic", &store.Unit{Appends: []store.Append{{ID: "a", Record: record("a")}}}, "topic is empty"},
+		{"empty id", &store.Unit{Appends: []store.Append{{Topic: "t", Record: record("")}}}, "id is empty"},
+		{"no record", &store.Unit{Appends: []store.Append{{Topic: "t", ID: "a"}}}, `in the record it is ""`},
+		{"record that starts otherwise", &store.Unit{Appends: []store.Append{
+			{Topic: "t", ID: "a", Record: eventhub.Record(`{"id":"a","ts":1723140000000}`)}}}, `in the record it is ""`},
+		{"another id", &store.Unit{Appends: []store.Append{{Topic: "t", ID: "b", Record: record("a")}}}, `the id is "b"`},
+		{"broken JSON", &store.Unit{Appends: []store.Append{{Topic: "t", ID: "a", Record: record("a")[:40]}}}, "not JSON"},
+		{"bytes behind", &store.Unit{Appends: []store.Append{{Topic: "t", ID: "a", Record: append(record("a"), '}')}}}, "not JSON"},
+		{"used id called fresh", &store.Unit{Appends: []store.Append{
+			{Topic: "t", ID: "used", FreshID: true, Record: record("used")}}}, `fresh id "used"`},
+		{"group without topic", change("", "g", ""), "a name is empty"},
+		{"group without name", change("t", "", ""), "a name is empty"},
+		{"settings that are not JSON", change("t", "g", "{"), `settings "{"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx := context.Background()
+			s := Open(Options{})
+			commit := func(u *store.Unit) (said string) {
+				defer func() {
+					if r := recover(); r != nil {
+						said = r.(string)
+					}
+				}()
+				if err := s.Commit(ctx, []*store.Unit{u}, true); err != nil {
+					t.Error(err)
+				}
+				return "nothing"
+			}
+			good := &store.Unit{Appends: []store.Append{{Topic: "t", ID: "used", FreshID: true, Record: record("used")}}}
+			if said := commit(good); said != "nothing" {
+				t.Fatal(said)
+			}
+			if said := commit(tt.unit); !strings.HasPrefix(said, "store/memory: misuse: ") || !strings.Contains(said, tt.want) {
+				t.Errorf("the panic says %q; want %q in it", said, tt.want)
+			}
+			if topics, err := s.ListTopics(ctx, "", 9); err != nil || len(topics) != 1 || topics[0].Head != 1 {
+				t.Errorf("afterwards the topics are %v, %v", topics, err)
+			}
+		})
+	}
+}

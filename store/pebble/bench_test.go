@@ -1,0 +1,89 @@
+package pebble
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"eventhub/store"
+)
+
+// newBenchUnit is a unit of n fresh events of 256 B in one topic; renew gives
+// them ids that were not used before.
+func newBenchUnit(n int) (u *store.Unit, renew func()) {
+	u = &store.Unit{Appends: make([]store.Append, n)}
+	for i := range u.Appends {
+		a := &u.Appends[i]
+		*a = store.Append{Topic: "bench.topic", FreshID: true, Record: newRecord("bench.topic", fmt.Sprintf("%036d", 0), 256)}
+	}
+	serial := 0
+	return u, func() {
+		for i := range u.Appends {
+			serial++
+			id := u.Appends[i].Record.ID()
+			for at, rest := len(id)-1, serial; rest > 0; at, rest = at-1, rest/10 {
+				id[at] = byte('0' + rest%10)
+			}
+			u.Appends[i].ID = string(id)
+		}
+	}
+}
+
+func openBench(b *testing.B) *Store {
+	b.Helper()
+	o := onDisk(b, b.TempDir())
+	return mustOpen(b, o)
+}
+
+func BenchmarkCommit(b *testing.B) {
+	for _, n := range []int{1, 100, 1000} {
+		for _, fresh := range []bool{true, false} {
+			b.Run(fmt.Sprintf("events=%d/fresh=%v", n, fresh), func(b *testing.B) {
+				s := openBench(b)
+				defer mustClose(b, s)
+				u, renew := newBenchUnit(n)
+				units := []*store.Unit{u}
+				b.ReportAllocs()
+				for b.Loop() {
+					b.StopTimer()
+					renew()
+					for i := range u.Appends {
+						u.Appends[i].FreshID = fresh
+					}
+					b.StartTimer()
+					if err := s.Commit(context.Background(), units, true); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(float64(n*b.N)/b.Elapsed().Seconds(), "events/s")
+			})
+		}
+	}
+}
+
+func BenchmarkRead(b *testing.B) {
+	const events, page = 200_000, 1000
+	s := openBench(b)
+	defer mustClose(b, s)
+	u, renew := newBenchUnit(1000)
+	for range events / 1000 {
+		renew()
+		if err := s.Commit(context.Background(), []*store.Unit{u}, false); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var batch store.Batch
+	from, read := uint64(1), 0
+	b.ReportAllocs()
+	for b.Loop() {
+		batch.Reset()
+		if err := s.Read(context.Background(), "bench.topic", from, page, 1<<30, &batch); err != nil {
+			b.Fatal(err)
+		}
+		read += len(batch.Items)
+		if from += page; from > events {
+			from = 1
+		}
+	}
+	b.ReportMetric(float64(read)/b.Elapsed().Seconds(), "events/s")
+}

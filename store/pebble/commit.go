@@ -1,0 +1,398 @@
+package pebble
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"eventhub/store"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+)
+
+const (
+	// maxCommitTime is the largest time that a record has room for.
+	maxCommitTime = 9_999_999_999_999
+
+	// reserveAhead is how many offsets of a topic an unsynced commit reserves at
+	// once: one fsync in so many unsynced events, and at most that many offsets
+	// skipped after a crash.
+	reserveAhead = 1 << 16
+
+	// A batch keeps its memory from commit to commit up to this size.
+	batchStartBytes  = 64 << 10
+	batchRetainBytes = 8 << 20
+)
+
+// commit is the working state of Commit, reused from one to the next.
+//
+// A commit runs in this order:
+//
+//  1. Look up the ids that callers gave, in one sorted pass.
+//  2. For each unit check everything that can refuse it; then, and only then,
+//     write its parts to the batch. So a refused unit leaves nothing to undo.
+//  3. Reserve offsets where the commit is unsynced.
+//  4. Leave the group states that are being replaced to readers, and apply the
+//     batch: write-ahead log, memtable, fsync.
+//  5. Publish: topics, heads, groups.
+//
+// Offsets and times move in the topics themselves in step 2: a commit that fails
+// after that breaks the store, so there is nobody left to see them.
+type commit struct {
+	s      *Store
+	batch  *pdb.Batch
+	serial uint64
+	now    int64 // epoch milliseconds
+
+	created map[string]*topic // topics that this commit creates
+	touched []*topic          // topics that it appends to
+	latest  *topic            // the topic found last: events of one topic come in runs
+
+	// groups as the units so far leave them, and as they were before.
+	groups   map[groupKey]knownGroup
+	replaced map[groupKey]knownGroup
+
+	// Of the unit that is being checked.
+	unitGroups map[groupKey]knownGroup
+	unitTopics []string
+
+	given givenIDs
+}
+
+func (c *commit) init(s *Store) {
+	*c = commit{
+		s:          s,
+		batch:      s.db.NewBatch(pdb.WithInitialSizeBytes(batchStartBytes), pdb.WithMaxRetainedSizeBytes(batchRetainBytes)),
+		created:    make(map[string]*topic),
+		groups:     make(map[groupKey]knownGroup),
+		replaced:   make(map[groupKey]knownGroup),
+		unitGroups: make(map[groupKey]knownGroup),
+		given:      givenIDs{index: make(map[givenID]int)},
+	}
+}
+
+// Commit implements store.Log. A commit with sync and no units makes everything
+// committed before durable.
+func (s *Store) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+	if err := s.enter(ctx); err != nil {
+		return err
+	}
+	defer s.leave()
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := s.faults.err()
+	if err == nil {
+		if err = s.commit.run(units, sync); err != nil {
+			s.faults.fail(err)
+			err = s.faults.err()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("store/pebble: commit: %w", err)
+	}
+	return nil
+}
+
+func (c *commit) run(units []*store.Unit, sync bool) error {
+	c.begin(units)
+	if err := c.given.lookUp(c, units); err != nil {
+		return err
+	}
+	for _, u := range units {
+		refusal, err := c.check(u)
+		if err != nil {
+			return err
+		}
+		if u.Err = refusal; refusal == nil {
+			c.write(u)
+		}
+	}
+	c.writeGroups()
+	c.writeNextTopic()
+	sync = c.reserve(sync)
+	c.s.groups.hide(c.replaced)
+	if err := c.s.apply(c.batch, sync); err != nil {
+		return err
+	}
+	c.publish()
+	return nil
+}
+
+func (c *commit) begin(units []*store.Unit) {
+	c.batch.Reset()
+	c.serial++
+	c.now = min(max(c.s.options.Now().UnixMilli(), 0), maxCommitTime)
+	clear(c.created)
+	clear(c.groups)
+	clear(c.replaced)
+	c.touched = c.touched[:0]
+	c.latest = nil
+	c.given.reset()
+	for _, u := range units {
+		u.Err = nil
+		for i := range u.Appends {
+			a := &u.Appends[i]
+			a.Offset, a.CommitTime, a.Duplicate = 0, 0, false
+		}
+	}
+}
+
+// topic returns the topic as the units so far leave it, or nil.
+func (c *commit) topic(name string) (*topic, error) {
+	if c.latest != nil && c.latest.name == name {
+		return c.latest, nil
+	}
+	t := c.created[name]
+	if t == nil {
+		var err error
+		if t, err = c.s.published(name); err != nil {
+			return nil, err
+		}
+	}
+	if t != nil {
+		c.latest = t
+	}
+	return t, nil
+}
+
+// check says whether the unit is refused, and why; err is a failed read. It
+// leaves in unitGroups and unitTopics what the unit changes and creates.
+func (c *commit) check(u *store.Unit) (refusal, err error) {
+	clear(c.unitGroups)
+	c.unitTopics = c.unitTopics[:0]
+	for i := range u.Groups {
+		if refusal, err = c.checkGroup(&u.Groups[i]); refusal != nil || err != nil {
+			return refusal, err
+		}
+		if err := c.needTopic(u.Groups[i].Topic); err != nil {
+			return nil, err
+		}
+	}
+	for i := range u.Appends {
+		if err := c.needTopic(u.Appends[i].Topic); err != nil {
+			return nil, err
+		}
+	}
+	return c.checkTopics(), nil
+}
+
+func (c *commit) checkGroup(ch *store.GroupChange) (refusal, err error) {
+	key := groupKey{ch.Topic, ch.Group}
+	g, err := c.group(key)
+	switch {
+	case err != nil:
+		return nil, err
+	case ch.Create && g.exists:
+		return fmt.Errorf("group %q of topic %q: %w", ch.Group, ch.Topic, store.ErrExists), nil
+	case !ch.Create && !g.exists:
+		return fmt.Errorf("group %q of topic %q does not exist: %w", ch.Group, ch.Topic, store.ErrStaleEpoch), nil
+	case ch.State.Epoch < g.state.Epoch:
+		return fmt.Errorf("group %q of topic %q: epoch %d, the stored one is %d: %w",
+			ch.Group, ch.Topic, ch.State.Epoch, g.state.Epoch, store.ErrStaleEpoch), nil
+	}
+	c.unitGroups[key] = knownGroup{state: ch.State, exists: true}
+	return nil, nil
+}
+
+// group returns the group as the parts so far leave it.
+func (c *commit) group(key groupKey) (knownGroup, error) {
+	for _, changes := range []map[groupKey]knownGroup{c.unitGroups, c.groups, c.replaced} {
+		if g, ok := changes[key]; ok {
+			return g, nil
+		}
+	}
+	g, err := c.s.storedGroup(key.topic, key.group)
+	if err == nil {
+		c.replaced[key] = g
+	}
+	return g, err
+}
+
+// needTopic notes a topic that the unit creates.
+func (c *commit) needTopic(name string) error {
+	t, err := c.topic(name)
+	if t == nil && err == nil && !slices.Contains(c.unitTopics, name) {
+		c.unitTopics = append(c.unitTopics, name)
+	}
+	return err
+}
+
+// checkTopics refuses a unit that creates more topics than there may be.
+func (c *commit) checkTopics() error {
+	n := len(c.unitTopics)
+	if n == 0 {
+		return nil
+	}
+	limit := c.s.options.MaxTopics
+	if limit > 0 && c.s.topics.count()+len(c.created)+n > limit || math.MaxUint32-c.s.nextTopic < uint32(n) {
+		return fmt.Errorf("topic %q would be one of more than %d: %w", c.unitTopics[n-1], limit, store.ErrTopicLimit)
+	}
+	return nil
+}
+
+// write puts the parts of a checked unit into the batch.
+func (c *commit) write(u *store.Unit) {
+	for _, name := range c.unitTopics {
+		c.create(name)
+	}
+	for key, g := range c.unitGroups {
+		c.groups[key] = g
+	}
+	for i := range u.Appends {
+		c.append(&u.Appends[i])
+	}
+}
+
+func (c *commit) create(name string) {
+	t := &topic{id: c.s.nextTopic, name: strings.Clone(name)}
+	t.loaded.Store(true)
+	c.s.nextTopic++
+	c.created[t.name] = t
+	c.writeTopic(t)
+}
+
+func (c *commit) append(a *store.Append) {
+	t := c.latest
+	if t == nil || t.name != a.Topic {
+		t, _ = c.topic(a.Topic) // found and loaded by check
+	}
+	first := c.given.find(a)
+	if first != nil && first.offset != 0 {
+		a.Offset, a.CommitTime, a.Duplicate = first.offset, first.time, true
+		return
+	}
+	if t.touched != c.serial {
+		t.touched = c.serial
+		t.lastTime = max(t.lastTime, c.now)
+		c.touched = append(c.touched, t)
+	}
+	t.last++
+	a.Offset, a.CommitTime = t.last, t.lastTime
+	if first != nil {
+		first.offset, first.time = a.Offset, a.CommitTime
+	}
+	a.Record.SetCommitTime(a.CommitTime)
+	c.writeEvent(t, a)
+}
+
+// writeEvent writes straight into the batch's memory, which saves a copy of
+// each key and record.
+func (c *commit) writeEvent(t *topic, a *store.Append) {
+	op := c.batch.SetDeferred(eventKeyBytes, len(a.Record))
+	appendEventKey(op.Key[:0], t.id, a.Offset)
+	copy(op.Value, a.Record)
+
+	var value [binary.MaxVarintLen64]byte
+	n := binary.PutUvarint(value[:], a.Offset)
+	op = c.batch.SetDeferred(1+len(a.ID)+1+topicIDBytes, n)
+	appendIDKey(op.Key[:0], a.ID, t.id)
+	copy(op.Value, value[:n])
+
+	if a.Key != "" {
+		op = c.batch.SetDeferred(1+topicIDBytes+len(a.Key)+strings.Count(a.Key, "\x00")+2+offsetBytes, 0)
+		appendKeyKey(op.Key[:0], t.id, a.Key, a.Offset)
+	}
+}
+
+func (c *commit) writeTopic(t *topic) {
+	op := c.batch.SetDeferred(1+len(t.name), topicValBytes)
+	appendTopicKey(op.Key[:0], t.name)
+	appendTopicValue(op.Value[:0], t.id, t.floor)
+}
+
+func (c *commit) writeNextTopic() {
+	if len(c.created) == 0 {
+		return
+	}
+	op := c.batch.SetDeferred(len(metaNextTopic), topicIDBytes)
+	copy(op.Key, metaNextTopic)
+	binary.BigEndian.PutUint32(op.Value, c.s.nextTopic)
+}
+
+// writeGroups writes each changed group once, as the last unit left it.
+func (c *commit) writeGroups() {
+	for key, g := range c.groups {
+		t := c.created[key.topic]
+		if t == nil {
+			t = c.s.topics.get(key.topic)
+		}
+		value := appendGroupValue(nil, &g.state)
+		op := c.batch.SetDeferred(1+topicIDBytes+len(key.group), len(value))
+		appendGroupKey(op.Key[:0], t.id, key.group)
+		copy(op.Value, value)
+	}
+}
+
+// reserve keeps the promise that an offset is never given twice where a crash
+// may take events away that readers have seen: those of unsynced commits. Their
+// offsets have to be at or below the topic's floor on disk. Where they are not,
+// the floor moves well above them in this same batch, and the commit is synced
+// before anyone sees it. After a crash the topic goes on above its floor.
+func (c *commit) reserve(sync bool) bool {
+	if sync {
+		return true
+	}
+	for _, t := range c.touched {
+		if t.last > t.floor {
+			t.floor = t.last + reserveAhead
+			c.writeTopic(t)
+			sync = true
+		}
+	}
+	return sync
+}
+
+// lowerFloors gives back at Close what is reserved and not used: when all is
+// durable the log itself tells which offsets were given.
+func (s *Store) lowerFloors() error {
+	c := &s.commit
+	c.batch.Reset()
+	for _, t := range s.topics.byName {
+		if t.loaded.Load() && t.floor > t.last {
+			t.floor = t.last
+			c.writeTopic(t)
+		}
+	}
+	if c.batch.Empty() || s.faults.err() != nil {
+		return nil
+	}
+	return s.apply(c.batch, true)
+}
+
+func (c *commit) publish() {
+	for _, t := range c.touched {
+		t.head.Store(t.last)
+	}
+	if len(c.created) > 0 {
+		c.s.topics.publish(c.created)
+	}
+	c.s.groups.publish()
+}
+
+// apply hands the batch to Pebble; with sync it returns after the fsync. When it
+// returns nil, nothing written so far has failed: Pebble's own nil does not say so.
+func (s *Store) apply(batch *pdb.Batch, sync bool) error {
+	opts := pdb.NoSync
+	if sync {
+		opts = pdb.Sync
+	}
+	if batch.Empty() {
+		if !sync || !s.unsynced {
+			return nil
+		}
+		if err := batch.LogData(nil, opts); err != nil {
+			return err
+		}
+	}
+	if err := s.db.Apply(batch, opts); err != nil {
+		return err
+	}
+	s.unsynced = !sync
+	return s.faults.err()
+}

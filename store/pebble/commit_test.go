@@ -1,0 +1,221 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"eventhub/store"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// afterPowerLoss returns the file system with what is synced now.
+func afterPowerLoss(mem *vfs.MemFS) *vfs.MemFS { return mem.CrashClone(vfs.CrashCloneCfg{}) }
+
+func head(t testing.TB, s *Store, topic string) uint64 {
+	t.Helper()
+	head, err := s.Head(context.Background(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return head
+}
+
+// TestSyncCoversEarlierCommits: each kind of synced commit makes the unsynced
+// ones before it durable, those that write nothing included.
+func TestSyncCoversEarlierCommits(t *testing.T) {
+	stale := &store.Unit{Groups: []store.GroupChange{{Topic: "t", Group: "none"}}}
+	for _, tt := range []struct {
+		name  string
+		units []*store.Unit
+	}{
+		{"no units", nil},
+		{"an event", []*store.Unit{{Appends: []store.Append{fresh("other", "x")}}}},
+		{"a duplicate", []*store.Unit{{Appends: []store.Append{given("t", "2")}}}},
+		{"a refused unit", []*store.Unit{stale}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			mem := vfs.NewCrashableMem()
+			s := mustOpen(t, onMem(t, mem))
+			defer mustClose(t, s)
+			mustCommit(t, s, true, fresh("t", "1")) // with it the floor of t, so that the next one needs no fsync
+			mustCommit(t, s, false, fresh("t", "2"))
+			mustCommit(t, s, false, fresh("t", "3"))
+			if err := s.Commit(context.Background(), tt.units, true); err != nil {
+				t.Fatal(err)
+			}
+			again := mustOpen(t, onMem(t, afterPowerLoss(mem)))
+			defer mustClose(t, again)
+			if got := head(t, again, "t"); got != 3 {
+				t.Errorf("after a power loss the head is %d; want 3", got)
+			}
+		})
+	}
+}
+
+// TestFloor: offsets that unsynced commits gave are not given again after a
+// power loss, and none are skipped when the store was closed.
+func TestFloor(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	s := mustOpen(t, onMem(t, mem))
+	var last uint64
+	for i := range 10 {
+		last = mustCommit(t, s, false, fresh("t", fmt.Sprint(i)))[0].Offset
+	}
+	image := afterPowerLoss(mem)
+	mustClose(t, s)
+	if last != 10 {
+		t.Errorf("the tenth event is at offset %d", last)
+	}
+
+	s = mustOpen(t, onMem(t, image))
+	lost := head(t, s, "t")
+	if lost >= last {
+		t.Fatalf("nothing was lost: the head is %d", lost)
+	}
+	offset := mustCommit(t, s, false, fresh("t", "a"))[0].Offset
+	if offset <= last {
+		t.Errorf("after the power loss an event gets offset %d; %d was given before", offset, last)
+	}
+	if offset > last+2*reserveAhead {
+		t.Errorf("after the power loss an event gets offset %d, far above %d", offset, last)
+	}
+	if at, err := s.SeekTime(context.Background(), "t", 1<<42); err != nil || at != offset+1 {
+		t.Errorf("SeekTime behind the end over the gap = %d, %v; want %d", at, err, offset+1)
+	}
+	mustClose(t, s)
+
+	for _, fsys := range []*vfs.MemFS{mem, image} {
+		s = mustOpen(t, onMem(t, fsys))
+		before := head(t, s, "t")
+		if got := mustCommit(t, s, true, fresh("t", "b"))[0].Offset; got != before+1 {
+			t.Errorf("after a clean close an event gets offset %d; the last one was %d", got, before)
+		}
+		mustClose(t, s)
+	}
+}
+
+// TestFloorIsExtended: the reserve is used up and renewed.
+func TestFloorIsExtended(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	s := mustOpen(t, onMem(t, mem))
+	defer mustClose(t, s)
+	id := 0
+	add := func(n int) (last uint64) {
+		var appends []store.Append
+		for range n {
+			id++
+			appends = append(appends, fresh("t", fmt.Sprint(id)))
+		}
+		return mustCommit(t, s, false, appends...)[n-1].Offset
+	}
+	add(1)
+	for range 5 {
+		last := add(reserveAhead / 2)
+		again := mustOpen(t, onMem(t, afterPowerLoss(mem)))
+		if got := mustCommit(t, again, true, fresh("t", "new"))[0].Offset; got <= last {
+			t.Errorf("after a power loss an event gets offset %d; %d was given before", got, last)
+		}
+		mustClose(t, again)
+	}
+}
+
+// TestTopicNumbersAreNotReused: not even that of a topic whose creation failed
+// half, or that is the last one.
+func TestTopicNumbersAreNotReused(t *testing.T) {
+	mem := vfs.NewMem()
+	seen := make(map[uint32]string)
+	for round := range 3 {
+		s := mustOpen(t, onMem(t, mem))
+		for i := range 3 {
+			name := fmt.Sprint(round, i)
+			mustCommit(t, s, true, fresh(name, "x"))
+			number := s.topics.get(name).id
+			if first, ok := seen[number]; ok {
+				t.Errorf("topic %s has number %d, which %s had", name, number, first)
+			}
+			seen[number] = name
+		}
+		mustClose(t, s)
+	}
+}
+
+// TestNewIDsCostNoRead: for ids that are new the bloom filters answer, in the
+// lowest level too, so that they cost no read of the index.
+func TestNewIDsCostNoRead(t *testing.T) {
+	s := mustOpen(t, onMem(t, vfs.NewMem()))
+	defer mustClose(t, s)
+	const n = 2000
+	batch := func(prefix string) (appends []store.Append) {
+		for i := range n {
+			appends = append(appends, given("t", fmt.Sprintf("%s%d", strings.Repeat("i", i%7), i)+prefix))
+		}
+		return appends
+	}
+	mustCommit(t, s, true, batch("old")...)
+	if err := s.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false); err != nil {
+		t.Fatal(err)
+	}
+	before := s.db.Metrics()
+	if before.Levels[6].TablesCount == 0 {
+		t.Fatal("nothing is in the lowest level")
+	}
+	mustCommit(t, s, true, batch("new")...)
+	after := s.db.Metrics()
+	if got := after.Filter.Hits - before.Filter.Hits; got < n*9/10 {
+		t.Errorf("the filters answered for %d of %d new ids", got, n)
+	}
+}
+
+// TestCommitAfterPanic: a record that is none panics, as its caller deserves, and
+// does no harm to others.
+func TestCommitAfterPanic(t *testing.T) {
+	s := mustOpen(t, onMem(t, vfs.NewMem()))
+	defer mustClose(t, s)
+	mustCommit(t, s, true, fresh("t", "1"))
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("a record that is none was taken")
+			}
+		}()
+		bad := []store.Append{fresh("t", "2"), fresh("born", "3"), {Topic: "t", ID: "4", Record: []byte(`{"id":"4"}`)}}
+		_ = s.Commit(context.Background(), []*store.Unit{{Appends: bad}}, true)
+	}()
+	mustCommit(t, s, true, fresh("t", "5"))
+	if got := readAll(t, s, "t"); len(got) != 2 {
+		t.Errorf("%d events are there; want 2", len(got))
+	}
+	if _, err := s.Find(context.Background(), "t", "2"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("Find of an event of the unit that panicked: %v; want store.ErrNotFound", err)
+	}
+	checkIndexes(t, s)
+}
+
+// TestFreshEventsAllocateNothing: the path of the many.
+func TestFreshEventsAllocateNothing(t *testing.T) {
+	if raceEnabled {
+		return // the race detector's own memory would be counted
+	}
+	const n = 1000
+	s := mustOpen(t, Options{Dir: "data", FS: vfs.NewMem(), Logger: quiet})
+	defer mustClose(t, s)
+	u := &store.Unit{Appends: make([]store.Append, n)}
+	units := []*store.Unit{u}
+	records := make([]store.Append, n)
+	for i := range records {
+		records[i] = fresh("t", fmt.Sprintf("%036d", i))
+	}
+	allocs := testing.AllocsPerRun(20, func() {
+		copy(u.Appends, records)
+		if err := s.Commit(context.Background(), units, true); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if allocs > n/20 {
+		t.Errorf("a commit of %d events makes %.0f allocations", n, allocs)
+	}
+}

@@ -1,0 +1,135 @@
+package pebble
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+
+	"eventhub"
+	"eventhub/store"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+)
+
+// givenIDs are the ids of one commit that may be in the store already: those
+// that callers gave. All are looked up before the first unit is staged, in key
+// order, with one iterator whose bloom filters answer for an id that is new.
+// Pebble's plain Get would not do: it leaves out the filters of the lowest level,
+// where nearly all of the index is.
+type givenIDs struct {
+	index   map[givenID]int // into first
+	first   []firstEvent
+	pending []lookup
+	key     []byte
+}
+
+type givenID struct{ topic, id string }
+
+// firstEvent is where the first event with an id is; offset 0 for nowhere yet.
+type firstEvent struct {
+	offset uint64
+	time   int64
+}
+
+type lookup struct {
+	topic *topic
+	id    string
+	first int
+}
+
+func (g *givenIDs) reset() {
+	clear(g.index)
+	clear(g.pending)
+	g.first, g.pending = g.first[:0], g.pending[:0]
+}
+
+// find returns the entry of the append's id, or nil. Fresh ids have an entry
+// only where a caller gave the same one in this commit.
+func (g *givenIDs) find(a *store.Append) *firstEvent {
+	if len(g.index) == 0 {
+		return nil
+	}
+	at, ok := g.index[givenID{a.Topic, a.ID}]
+	if !ok {
+		return nil
+	}
+	return &g.first[at]
+}
+
+// lookUp collects the given ids of units and finds those that are in the store.
+func (g *givenIDs) lookUp(c *commit, units []*store.Unit) error {
+	for _, u := range units {
+		for i := range u.Appends {
+			if a := &u.Appends[i]; !a.FreshID {
+				if err := g.add(c, a); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if len(g.pending) == 0 {
+		return nil
+	}
+	slices.SortFunc(g.pending, func(a, b lookup) int {
+		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.topic.id, b.topic.id))
+	})
+	return g.seek(c.s)
+}
+
+func (g *givenIDs) add(c *commit, a *store.Append) error {
+	key := givenID{a.Topic, a.ID}
+	if _, ok := g.index[key]; ok {
+		return nil
+	}
+	t, err := c.topic(a.Topic)
+	if err != nil {
+		return err
+	}
+	if t != nil {
+		g.pending = append(g.pending, lookup{topic: t, id: a.ID, first: len(g.first)})
+	}
+	g.index[key] = len(g.first)
+	g.first = append(g.first, firstEvent{})
+	return nil
+}
+
+func (g *givenIDs) seek(s *Store) (err error) {
+	iter, err := s.db.NewIter(&pdb.IterOptions{
+		LowerBound:   []byte{tagID},
+		UpperBound:   []byte{tagID + 1},
+		UseL6Filters: true,
+	})
+	if err != nil {
+		return fmt.Errorf("look up ids: %w", err)
+	}
+	defer closeInto(iter, &err)
+	for _, l := range g.pending {
+		g.key = appendIDKey(g.key[:0], l.id, l.topic.id)
+		if !iter.SeekPrefixGE(g.key) || !bytes.Equal(iter.Key(), g.key) {
+			continue
+		}
+		offset, err := decodeOffset(iter.Value())
+		if err != nil {
+			return fmt.Errorf("look up id %q in topic %q: %w", l.id, l.topic.name, err)
+		}
+		time, err := s.commitTime(l.topic, offset)
+		if err != nil {
+			return fmt.Errorf("look up id %q in topic %q: %w", l.id, l.topic.name, err)
+		}
+		g.first[l.first] = firstEvent{offset: offset, time: time}
+	}
+	if err := iter.Error(); err != nil {
+		return fmt.Errorf("look up ids: %w", err)
+	}
+	return nil
+}
+
+// commitTime returns the commit time of one event.
+func (s *Store) commitTime(t *topic, offset uint64) (int64, error) {
+	record, closer, err := s.db.Get(appendEventKey(nil, t.id, offset))
+	if err != nil {
+		return 0, fmt.Errorf("offset %d: %w", offset, err)
+	}
+	return eventhub.Record(record).CommitTime(), closer.Close()
+}

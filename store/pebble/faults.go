@@ -1,0 +1,105 @@
+package pebble
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"eventhub/store"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+)
+
+// faults remembers the first write error. A write or an fsync that failed can
+// not be tried again: the kernel may have dropped the pages and reports the
+// loss once. So the first error breaks the store for good, before anyone else
+// hears of it, and every Commit looks here after Pebble said that all went well.
+//
+// Errors come in on two ways. Those of the write-ahead log, and of directories,
+// are seen in the file system itself (watchedFS), since Pebble answers some of
+// them with a panic that nothing can catch, and those of unsynced writes with
+// nothing until the next sync. Those of the manifest, and what Pebble finds wrong
+// with itself, go to its logger's Fatalf; Pebble goes on where that returns.
+type faults struct {
+	log   *slog.Logger
+	fatal func(error)
+	first atomic.Pointer[error]
+
+	// background has room for one token: a flush or a compaction has failed.
+	// Pebble tries those again.
+	background chan struct{}
+}
+
+func newFaults(o Options) *faults {
+	return &faults{log: o.Logger, fatal: o.Fatal, background: make(chan struct{}, 1)}
+}
+
+// listener hears what Pebble does not return. A damaged table fails the reads
+// that need it and is told to the log; it does not end the process, which would
+// end the reads of all others.
+func (f *faults) listener() *pdb.EventListener {
+	return &pdb.EventListener{
+		DataCorruption: func(info pdb.DataCorruptionInfo) {
+			f.log.Error("damaged data", "path", info.Path, "err", info.Details)
+		},
+		BackgroundError: func(err error) {
+			f.log.Error("flush or compaction failed; it is tried again", "err", err)
+			select {
+			case f.background <- struct{}{}:
+			default:
+			}
+		},
+	}
+}
+
+// fail breaks the store. The first call logs the cause and tells Options.Fatal,
+// which by default does not return.
+func (f *faults) fail(cause error) {
+	if f.first.CompareAndSwap(nil, &cause) {
+		f.log.Error("store broken by a write error", "err", cause)
+		f.fatal(cause)
+	}
+}
+
+// err returns nil, or what every Commit says from the first failure on.
+func (f *faults) err() error {
+	cause := f.first.Load()
+	if cause == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", store.ErrBroken, *cause)
+}
+
+// pebbleLog is what Pebble logs to. Its talk about flushes and compactions goes
+// to the debug level; Fatalf breaks the store.
+type pebbleLog struct{ *faults }
+
+func (l pebbleLog) Infof(format string, args ...any) {
+	if l.log.Enabled(context.Background(), slog.LevelDebug) {
+		l.log.Debug("pebble", "msg", fmt.Sprintf(format, args...))
+	}
+}
+
+func (l pebbleLog) Errorf(format string, args ...any) {
+	l.log.Error("pebble", "msg", fmt.Sprintf(format, args...))
+}
+
+func (l pebbleLog) Fatalf(format string, args ...any) {
+	e := &fatalError{text: fmt.Sprintf(format, args...)}
+	for _, arg := range args {
+		if cause, ok := arg.(error); ok {
+			e.cause = cause
+		}
+	}
+	l.fail(e)
+}
+
+// fatalError is what Pebble said, with the error it spoke of in its chain.
+type fatalError struct {
+	text  string
+	cause error
+}
+
+func (e *fatalError) Error() string { return e.text }
+func (e *fatalError) Unwrap() error { return e.cause }

@@ -1,0 +1,137 @@
+package pebble
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"eventhub/store"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+)
+
+// failing makes operations fail from the moment it is switched on.
+type failing struct {
+	match func(errorfs.Op) bool
+	on    atomic.Bool
+	fired atomic.Int64
+}
+
+func (f *failing) MaybeError(op errorfs.Op) error {
+	if !f.on.Load() || !f.match(op) {
+		return nil
+	}
+	f.fired.Add(1)
+	return errorfs.ErrInjected
+}
+
+func (f *failing) String() string { return "fail when switched on" }
+
+func isWALWrite(op errorfs.Op) bool {
+	return strings.HasSuffix(op.Path, ".log") && op.Kind == errorfs.OpFileWrite
+}
+
+// TestWriteError: after the first write or fsync that fails, no commit is
+// acknowledged; reads go on; what was acknowledged is there on reopening.
+func TestWriteError(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		match func(errorfs.Op) bool
+	}{
+		{"fsync of the log", isWALSync},
+		{"write to the log", isWALWrite},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			mem := vfs.NewCrashableMem()
+			fault := &failing{match: tt.match}
+			fatal := make(chan error, 9)
+			o := onMem(t, errorfs.Wrap(mem, fault))
+			o.Fatal = func(cause error) { fatal <- cause }
+			s := mustOpen(t, o)
+			acked := mustCommit(t, s, true, fresh("t", "1"), fresh("t", "2"))
+
+			fault.on.Store(true)
+			units := func(id string) []*store.Unit {
+				return []*store.Unit{{Appends: []store.Append{fresh("t", id), fresh("born", id)}}}
+			}
+			ctx := context.Background()
+			if err := s.Commit(ctx, units("3"), true); !errors.Is(err, store.ErrBroken) || !errors.Is(err, errorfs.ErrInjected) {
+				t.Errorf("Commit whose write fails: %v; want store.ErrBroken and the cause", err)
+			}
+			if fault.fired.Load() == 0 {
+				t.Fatal("the fault never fired")
+			}
+			if cause := <-fatal; !errors.Is(cause, errorfs.ErrInjected) {
+				t.Errorf("Fatal was called with %v; want the injected error", cause)
+			}
+			fault.on.Store(false)
+			for _, sync := range []bool{true, false} {
+				if err := s.Commit(ctx, units("4"), sync); !errors.Is(err, store.ErrBroken) {
+					t.Errorf("later Commit, sync %v: %v; want store.ErrBroken", sync, err)
+				}
+			}
+			if got := readAll(t, s, "t"); len(got) != 2 {
+				t.Errorf("the broken store shows %d events; want the 2 acknowledged ones", len(got))
+			}
+			if topics, err := s.ListTopics(ctx, "", 9); err != nil || len(topics) != 1 {
+				t.Errorf("the broken store shows topics %v, %v; want one", topics, err)
+			}
+			if len(fatal) > 0 {
+				t.Errorf("Fatal was called again, with %v", <-fatal)
+			}
+			image := mem.CrashClone(vfs.CrashCloneCfg{})
+			if err := s.Close(); err != nil && !errors.Is(err, errorfs.ErrInjected) {
+				t.Errorf("close: %v; want nothing but the injected error", err)
+			}
+			for _, fsys := range []vfs.FS{mem, image} {
+				again := mustOpen(t, onMem(t, fsys))
+				got := readAll(t, again, "t")
+				if len(got) < 2 || !bytes.Equal(got[0].Record, acked[0].Record) || !bytes.Equal(got[1].Record, acked[1].Record) {
+					t.Errorf("after reopening there are %d events; want the acknowledged ones and what else is on disk", len(got))
+				}
+				mustCommit(t, again, true, fresh("t", "5"))
+				mustClose(t, again)
+			}
+		})
+	}
+}
+
+// TestFatalIsLoggedFirst: the log has the cause before Fatal runs.
+func TestFatalIsLoggedFirst(t *testing.T) {
+	var log bytes.Buffer
+	f := &faults{log: slog.New(slog.NewTextHandler(&log, nil)), fatal: func(error) {
+		if !strings.Contains(log.String(), "disk gone") {
+			t.Errorf("Fatal runs before the log has the cause: %s", log.String())
+		}
+	}}
+	pebbleLog{f}.Fatalf("it failed: %v", errors.New("disk gone"))
+	if f.err() == nil {
+		t.Error("the store is not broken")
+	}
+}
+
+// TestLogLevels: an operator sees Pebble's errors and none of its talk.
+func TestLogLevels(t *testing.T) {
+	var log bytes.Buffer
+	o := onMem(t, vfs.NewMem())
+	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	s := mustOpen(t, o)
+	for i := range 200 {
+		mustCommit(t, s, true, store.Append{Topic: "t", ID: fmt.Sprint(i), FreshID: true, Record: newRecord("t", fmt.Sprint(i), 4000)})
+	}
+	mustClose(t, s)
+	mustClose(t, mustOpen(t, o))
+	if log.Len() > 0 {
+		t.Errorf("a healthy store logs at the info level or above:\n%s", log.String())
+	}
+	pebbleLog{&faults{log: o.Logger}}.Errorf("background error: %s", "x")
+	if !strings.Contains(log.String(), "level=ERROR") {
+		t.Errorf("an error of Pebble is logged as %q", log.String())
+	}
+}

@@ -1,0 +1,155 @@
+package pebble
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"eventhub/store"
+)
+
+// # The keys
+//
+// All keys live in one Pebble keyspace, ordered byte by byte. The first byte
+// says what a key is; integers in keys are big endian, so that byte order is
+// number order. Topics stand in the other keys by a number of 4 bytes that is
+// never given twice, so that a topic that is deleted and created again never
+// meets its old events.
+//
+//	'm' name                             → a number: see metaNextTopic
+//	't' topic name                       → topic id (4), floor (8)
+//	'e' topic id (4) offset (8)          → record                the log
+//	'i' event id 0x00 topic id (4)       → offset (uvarint)      the id index
+//	'k' topic id (4) key' ^offset (8)    → empty                 the key index
+//	'g' topic id (4) group name          → epoch, cursor (uvarints), settings
+//
+// An event costs its log key and its id key; one with a key, one more. That is
+// all: each further key would be paid for by every event in the write-ahead
+// log, the memtable and every compaction.
+//
+// The id index has the id first: the ids that the hub makes grow with time, so
+// new entries go to one end of the index, and one id can be looked up over all
+// topics. An id holds no byte below '-', so 0x00 ends it.
+//
+// The key index holds the event's key escaped: 0x00 becomes 0x00 0xff, and 0x00
+// 0x01 ends it. No escaped key is then a prefix of another one, and the offsets
+// of one key, inverted, stand together with the newest first.
+//
+// There is no index by commit time. The time never decreases within a topic and
+// stands at a fixed place in the record, so the log itself is sorted by it, and
+// a binary search over offsets finds a time in about log2(head) seeks.
+//
+// The floor of a topic says that no offset at or below it is given again. It
+// matters where the log alone can not tell: see reserve.
+const (
+	tagMeta  = 'm'
+	tagTopic = 't'
+	tagEvent = 'e'
+	tagID    = 'i'
+	tagKey   = 'k'
+	tagGroup = 'g'
+)
+
+const (
+	topicIDBytes  = 4
+	offsetBytes   = 8
+	eventKeyBytes = 1 + topicIDBytes + offsetBytes
+	topicValBytes = topicIDBytes + offsetBytes
+)
+
+// metaNextTopic holds the number that the next topic gets.
+var metaNextTopic = []byte{tagMeta, 'n', 'e', 'x', 't'}
+
+func appendTopicKey(dst []byte, name string) []byte {
+	return append(append(dst, tagTopic), name...)
+}
+
+func appendTopicValue(dst []byte, id uint32, floor uint64) []byte {
+	dst = binary.BigEndian.AppendUint32(dst, id)
+	return binary.BigEndian.AppendUint64(dst, floor)
+}
+
+func decodeTopicValue(v []byte) (id uint32, floor uint64, err error) {
+	if len(v) != topicValBytes {
+		return 0, 0, fmt.Errorf("topic record has %d bytes; want %d", len(v), topicValBytes)
+	}
+	return binary.BigEndian.Uint32(v), binary.BigEndian.Uint64(v[topicIDBytes:]), nil
+}
+
+func appendEventKey(dst []byte, topic uint32, offset uint64) []byte {
+	dst = append(dst, tagEvent)
+	dst = binary.BigEndian.AppendUint32(dst, topic)
+	return binary.BigEndian.AppendUint64(dst, offset)
+}
+
+// eventOffset reads the offset out of a key of the log.
+func eventOffset(key []byte) uint64 { return binary.BigEndian.Uint64(key[1+topicIDBytes:]) }
+
+func appendIDKey(dst []byte, id string, topic uint32) []byte {
+	dst = append(append(dst, tagID), id...)
+	dst = append(dst, 0)
+	return binary.BigEndian.AppendUint32(dst, topic)
+}
+
+// appendKeyPrefix appends what the entries of one key in the key index start
+// with.
+func appendKeyPrefix(dst []byte, topic uint32, key string) []byte {
+	dst = append(dst, tagKey)
+	dst = binary.BigEndian.AppendUint32(dst, topic)
+	for i := 0; i < len(key); i++ {
+		dst = append(dst, key[i])
+		if key[i] == 0 {
+			dst = append(dst, 0xff)
+		}
+	}
+	return append(dst, 0, 1)
+}
+
+func appendKeyKey(dst []byte, topic uint32, key string, offset uint64) []byte {
+	dst = appendKeyPrefix(dst, topic, key)
+	return binary.BigEndian.AppendUint64(dst, ^offset)
+}
+
+// keyOffset reads the offset out of a key of the key index.
+func keyOffset(key []byte) uint64 { return ^binary.BigEndian.Uint64(key[len(key)-offsetBytes:]) }
+
+func appendGroupPrefix(dst []byte, topic uint32) []byte {
+	return binary.BigEndian.AppendUint32(append(dst, tagGroup), topic)
+}
+
+func appendGroupKey(dst []byte, topic uint32, group string) []byte {
+	return append(appendGroupPrefix(dst, topic), group...)
+}
+
+// groupName reads the group's name out of a key of a group header.
+func groupName(key []byte) string { return string(key[1+topicIDBytes:]) }
+
+func appendGroupValue(dst []byte, s *store.GroupState) []byte {
+	dst = binary.AppendUvarint(dst, s.Epoch)
+	dst = binary.AppendUvarint(dst, s.Cursor)
+	return append(dst, s.Settings...)
+}
+
+// decodeGroupValue copies what it returns.
+func decodeGroupValue(v []byte) (store.GroupState, error) {
+	epoch, n := binary.Uvarint(v)
+	if n <= 0 {
+		return store.GroupState{}, fmt.Errorf("group header %x has no epoch", v)
+	}
+	cursor, m := binary.Uvarint(v[n:])
+	if m <= 0 {
+		return store.GroupState{}, fmt.Errorf("group header %x has no cursor", v)
+	}
+	s := store.GroupState{Epoch: epoch, Cursor: cursor}
+	if settings := v[n+m:]; len(settings) > 0 {
+		s.Settings = append([]byte(nil), settings...)
+	}
+	return s, nil
+}
+
+func decodeOffset(v []byte) (uint64, error) {
+	offset, n := binary.Uvarint(v)
+	if n <= 0 || offset == 0 {
+		return 0, fmt.Errorf("id index entry %x is no offset", v)
+	}
+	return offset, nil
+}

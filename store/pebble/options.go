@@ -1,0 +1,121 @@
+package pebble
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"runtime"
+	"time"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Options open a store.
+type Options struct {
+	// Dir is the store's directory; it is created, its parents too, when it is
+	// not there.
+	Dir string
+	// FS is the file system that Dir is on; nil means the disk.
+	FS vfs.FS
+	// Now is the clock that commit times come from; nil means time.Now.
+	Now func() time.Time
+	// MaxTopics bounds the number of topics; 0 means no bound.
+	MaxTopics int
+	// Logger gets what Pebble says: its talk at the debug level, its errors at
+	// the error level. nil means slog.Default().
+	Logger *slog.Logger
+	// Fatal is called once, with the cause, when the first write or fsync fails:
+	// the store is broken, and the process has to end and open it anew. It runs
+	// inside the write that failed, on any goroutine, so it must not call the
+	// store. nil means os.Exit(1). Where it returns instead, as in tests, Commit
+	// fails with store.ErrBroken, or panics where Pebble does: when it can not
+	// change over to a new log file.
+	Fatal func(cause error)
+
+	// tune adjusts Pebble; tests make it small.
+	tune func(*pdb.Options)
+}
+
+func (o Options) withDefaults() Options {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Fatal == nil {
+		o.Fatal = func(error) { os.Exit(1) }
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	var errs []error
+	if o.Dir == "" {
+		errs = append(errs, errors.New("Dir is empty"))
+	}
+	if o.MaxTopics < 0 {
+		errs = append(errs, errors.New("MaxTopics is negative"))
+	}
+	return errors.Join(errs...)
+}
+
+// formatMajorVersion is Pebble's on-disk format. From FormatWALSyncChunks on the
+// write-ahead log carries how far it was synced, so that a damaged log is told
+// from one that a crash cut short: it is refused, not silently truncated. Raising
+// it is a one-way migration that Pebble does by itself at Open.
+const formatMajorVersion = pdb.FormatValueSeparation
+
+// Sizes for some 500,000 events of 256 B a second. Memtables start at 256 KiB
+// and double, the cache fills with what is read: an idle store pays for neither.
+const (
+	memTableBytes  = 64 << 20
+	memTableQueue  = 4 // memtables in memory before commits wait for a flush
+	cacheBytes     = 64 << 20
+	blockBytes     = 16 << 10
+	indexBytes     = 256 << 10
+	fileBytes      = 8 << 20 // in L0; doubled at each level below
+	baseLevelBytes = 256 << 20
+	bloomBits      = 10 // bits a key: one look-up in a hundred reads for nothing
+
+	// Readers of the log seek into every L0 sublevel, so compactions start
+	// early; commits wait late, since a burst may outrun compactions for a while.
+	l0Compact = 4
+	l0Stop    = 64
+)
+
+// pebbleOptions says how Pebble is run. The write-ahead log is always on.
+func (o Options) pebbleOptions(f *faults, lock *pdb.Lock) *pdb.Options {
+	p := &pdb.Options{
+		FS:                          watchedFS{o.FS, f},
+		Lock:                        lock,
+		Logger:                      pebbleLog{f},
+		FormatMajorVersion:          formatMajorVersion,
+		MemTableSize:                memTableBytes,
+		MemTableStopWritesThreshold: memTableQueue,
+		CacheSize:                   cacheBytes,
+		L0CompactionThreshold:       l0Compact,
+		L0StopWritesThreshold:       l0Stop,
+		LBaseMaxBytes:               baseLevelBytes,
+		CompactionConcurrencyRange: func() (int, int) {
+			return 1, max(1, min(4, runtime.GOMAXPROCS(0)/2))
+		},
+		EventListener: f.listener(),
+	}
+	p.TargetFileSizes[0] = fileBytes
+	p.ApplyCompressionSettings(func() pdb.DBCompressionSettings { return pdb.DBCompressionFastest })
+	for i := range p.Levels {
+		p.Levels[i].BlockSize = blockBytes
+		p.Levels[i].IndexBlockSize = indexBytes
+		p.Levels[i].FilterPolicy = bloom.FilterPolicy(bloomBits)
+	}
+	if o.tune != nil {
+		o.tune(p)
+	}
+	return p
+}

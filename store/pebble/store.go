@@ -1,0 +1,163 @@
+// Package pebble is the embedded store: topics, events and group headers in one
+// Pebble database in one directory, for one process. hub opens it, bus writes
+// and reads through the interfaces of package store, whose duties hold here;
+// those of this package are:
+//
+//   - A commit is one Pebble batch in one fsync. What it refuses leaves nothing
+//     in the batch.
+//   - Pebble shows a batch to readers before its fsync is done. So every read is
+//     bounded by what is published, which moves only after the fsync: the
+//     durable head of each topic, the table of topics, and for groups the states
+//     that a running commit replaces.
+//   - Offsets are given out by the one committer and never twice, whatever a
+//     crash takes away: see reserve.
+//   - After a failed write or fsync no commit succeeds.
+package pebble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"eventhub/store"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+)
+
+// Store is an open store. It implements store.Store.
+type Store struct {
+	options Options
+	db      *pdb.DB
+	lock    *pdb.Lock
+	faults  *faults
+
+	// life is held for reading by every method while it runs, so that Close can
+	// wait for them; the lock is taken for writing by Close alone.
+	life   sync.RWMutex
+	closed bool
+
+	topics topicTable
+	groups groupTable
+
+	// committing serialises Commit and guards what follows.
+	committing sync.Mutex
+	commit     commit
+	nextTopic  uint32
+	// unsynced: something was committed after the last fsync.
+	unsynced bool
+}
+
+var _ store.Store = (*Store)(nil)
+
+// Open opens the store in o.Dir and creates it if there is none. It fails with
+// ErrLocked when the directory is open elsewhere, with ErrFormat when it is of
+// another version or holds something else, and with ErrDamaged or an error of
+// Pebble when it is not as it was left.
+func Open(o Options) (*Store, error) {
+	if err := o.validate(); err != nil {
+		return nil, fmt.Errorf("store/pebble: options: %w", err)
+	}
+	o = o.withDefaults()
+	f := newFaults(o)
+	lock, err := lockDir(o.FS, o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	db, err := pdb.Open(o.Dir, o.pebbleOptions(f, lock))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), lock.Close())
+	}
+	s := &Store{options: o, db: db, lock: lock, faults: f}
+	s.commit.init(s)
+	// Pebble begins the log of a new database, and of one whose format it has
+	// just raised, in the old format, in which damage looks like the log's end.
+	// Nothing may be written to that one: the flush begins another at once.
+	_, err = db.AsyncFlush()
+	if err = errors.Join(err, s.loadTopics(), f.err()); err != nil {
+		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), db.Close(), lock.Close())
+	}
+	return s, nil
+}
+
+// Capabilities implements store.Store.
+func (s *Store) Capabilities() store.Capabilities {
+	return store.Capabilities{Durability: store.DurabilitySync, AtomicUnits: true, Persistent: true}
+}
+
+// Close implements store.Store.
+func (s *Store) Close() error {
+	s.life.Lock()
+	defer s.life.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	err := errors.Join(s.lowerFloors(), s.flush(), s.commit.batch.Close(), s.db.Close())
+	if err == nil && s.faults.err() == nil {
+		err = writeSeal(s.options.FS, s.options.Dir)
+	}
+	if err = errors.Join(err, s.lock.Close()); err != nil {
+		return fmt.Errorf("store/pebble: close: %w", err)
+	}
+	return nil
+}
+
+// flush moves what is in memory into tables, which carry checksums to their last
+// byte and need no replay. Where that fails, as on a full disk, the log has all
+// of it, and Pebble would try for ever.
+func (s *Store) flush() error {
+	if s.faults.err() != nil {
+		return nil
+	}
+	select {
+	case <-s.faults.background: // an old one
+	default:
+	}
+	flushed, err := s.db.AsyncFlush()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-flushed:
+	case <-s.faults.background:
+	}
+	return nil
+}
+
+// enter begins a method; every nil needs a leave.
+func (s *Store) enter(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.life.RLock()
+	if s.closed {
+		s.life.RUnlock()
+		return store.ErrClosed
+	}
+	return nil
+}
+
+func (s *Store) leave() { s.life.RUnlock() }
+
+// get returns a copy of the value under key, or nil where there is none.
+func (s *Store) get(key []byte) ([]byte, error) {
+	value, closer, err := s.db.Get(key)
+	if errors.Is(err, pdb.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	// Not nil even where it is empty.
+	value = append([]byte{}, value...)
+	return value, closer.Close()
+}
+
+// closeInto closes c and makes its error the function's, unless that has one.
+func closeInto(c io.Closer, err *error) {
+	if closeErr := c.Close(); *err == nil {
+		*err = closeErr
+	}
+}

@@ -1,0 +1,185 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"eventhub/store"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+)
+
+// childEnv marks the process that a test started for what can not be undone in
+// its own: a store that is left in the middle of a write leaves goroutines
+// behind, and the default Fatal ends the process.
+const childEnv = "EVENTHUB_PEBBLE_TEST_CHILD"
+
+func isChild() bool { return os.Getenv(childEnv) != "" }
+
+// inChild runs the calling test alone in a process of its own and returns its
+// output and exit code.
+func inChild(t *testing.T) (output string, code int) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), childEnv+"=1")
+	out, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatalf("start the child: %v", err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// kthWrite fails the k-th operation that writes, once.
+type kthWrite struct {
+	k     int64
+	n     atomic.Int64
+	fired atomic.Pointer[errorfs.Op]
+}
+
+func (f *kthWrite) MaybeError(op errorfs.Op) error {
+	if op.Kind.ReadOrWrite() != errorfs.OpIsWrite || f.n.Add(1) != f.k {
+		return nil
+	}
+	f.fired.Store(&op)
+	return errorfs.ErrInjected
+}
+
+func (f *kthWrite) String() string { return "fail the k-th write" }
+
+// TestWriteErrorSweep fails each write operation of a run in turn: those to the
+// log, its rotation, flushes, the manifest, the directory. Where that broke the
+// store, the run ends right there, as the process would; otherwise it goes on.
+// Whatever it was, all that was acknowledged is in what is synced at the end.
+func TestWriteErrorSweep(t *testing.T) {
+	if !isChild() {
+		if output, code := inChild(t); code != 0 {
+			t.Errorf("the child ended with %d:\n%s", code, output)
+		}
+		return
+	}
+	k, ended := int64(1), 0
+	for ; ; k++ {
+		run := &faultedRun{t: t, mem: vfs.NewCrashableMem(), fault: kthWrite{k: k}, end: make(chan *vfs.MemFS)}
+		go run.main()
+		image := <-run.end
+		run.mu.Lock()
+		acked := slices.Clone(run.acked)
+		if run.dead {
+			ended++
+		}
+		run.mu.Unlock()
+		checkAcked(t, image, acked, run.fault.fired.Load())
+		if run.fault.fired.Load() == nil {
+			break
+		}
+	}
+	t.Logf("%d write operations; %d of their failures ended the process", k-1, ended)
+	if ended == 0 || ended == int(k-1) {
+		t.Error("the sweep met no error of each sort; it shows nothing")
+	}
+}
+
+// faultedRun is one process that meets a fault.
+type faultedRun struct {
+	t     *testing.T
+	mem   *vfs.MemFS
+	fault kthWrite
+	end   chan *vfs.MemFS // the disk when the process has ended
+
+	mu    sync.Mutex
+	dead  bool
+	acked []store.Append
+}
+
+// die ends the process: nothing is acknowledged any more, nothing written.
+func (run *faultedRun) die(error) {
+	run.mu.Lock()
+	run.dead = true
+	run.mu.Unlock()
+	run.end <- run.mem.CrashClone(vfs.CrashCloneCfg{})
+	select {}
+}
+
+func (run *faultedRun) main() {
+	o := onMem(run.t, errorfs.Wrap(run.mem, &run.fault))
+	o.Fatal = run.die
+	o.tune = func(p *pdb.Options) {
+		small(p)
+		p.MemTableSize = 64 << 10
+	}
+	s, err := Open(o)
+	if err == nil {
+		run.commit(s)
+		err = s.Close()
+	}
+	if err != nil && run.fault.fired.Load() == nil {
+		run.t.Errorf("write %d was not reached, and yet: %v", run.fault.k, err)
+	}
+	run.end <- run.mem.CrashClone(vfs.CrashCloneCfg{})
+}
+
+func (run *faultedRun) commit(s *Store) {
+	for i := range 24 {
+		id := fmt.Sprint("id-", i)
+		u := &store.Unit{Appends: []store.Append{{Topic: fmt.Sprint("t", i%3), ID: id, Record: newRecord("t", id, 12<<10)}}}
+		broken := s.faults.err() != nil
+		err := s.Commit(context.Background(), []*store.Unit{u}, true)
+		if err != nil && !errors.Is(err, store.ErrBroken) {
+			run.t.Errorf("Commit %d: %v; want store.ErrBroken", i, err)
+		}
+		if err == nil && broken {
+			run.t.Errorf("Commit %d was acknowledged by a broken store", i)
+		}
+		run.mu.Lock()
+		if err == nil && !run.dead {
+			run.acked = append(run.acked, u.Appends[0])
+		}
+		run.mu.Unlock()
+	}
+}
+
+func checkAcked(t *testing.T, image vfs.FS, acked []store.Append, fired *errorfs.Op) {
+	t.Helper()
+	s, err := Open(onMem(t, image))
+	if err != nil {
+		t.Errorf("after a fault at %+v the image does not open: %v", fired, err)
+		return
+	}
+	defer mustClose(t, s)
+	for _, a := range acked {
+		var b store.Batch
+		if err := s.Read(context.Background(), a.Topic, a.Offset, 1, 0, &b); err != nil {
+			t.Errorf("Read: %v", err)
+		}
+		if len(b.Items) != 1 || b.Items[0].Offset != a.Offset || string(b.Items[0].Record) != string(a.Record) {
+			t.Errorf("after a fault at %+v the acknowledged event %s is not at offset %d of %s", fired, a.ID, a.Offset, a.Topic)
+		}
+	}
+}
+
+// TestDefaultFatal: without Options.Fatal the process ends at the first write
+// error, and its log says why.
+func TestDefaultFatal(t *testing.T) {
+	if !isChild() {
+		output, code := inChild(t)
+		if code != 1 || !strings.Contains(output, "store broken by a write error") || !strings.Contains(output, "injected error") {
+			t.Errorf("the child ended with %d; want 1 and the cause in its log:\n%s", code, output)
+		}
+		return
+	}
+	fault := &failing{match: isWALSync}
+	s := mustOpen(t, Options{Dir: "data", FS: errorfs.Wrap(vfs.NewMem(), fault)})
+	fault.on.Store(true)
+	_ = s.Commit(context.Background(), []*store.Unit{{Appends: []store.Append{fresh("t", "1")}}}, true)
+	t.Fatal("Commit returned")
+}

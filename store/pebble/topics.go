@@ -1,0 +1,172 @@
+package pebble
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"eventhub"
+	"eventhub/store"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+)
+
+// topic is what the store keeps in memory of one topic.
+//
+// All names are read at Open; where a topic ends is read when it is first
+// touched, so that a store with very many topics opens fast. The first touch by
+// a commit comes before the commit writes, so whatever load finds in Pebble is
+// published already.
+type topic struct {
+	id   uint32
+	name string
+
+	// head is the durable head, what reads are bounded by: Pebble shows a batch
+	// before it is synced, the head moves after.
+	head atomic.Uint64
+
+	loading sync.Mutex
+	loaded  atomic.Bool
+
+	// Of the committer, once loaded. No offset up to last is given again; floor
+	// is that promise as it is on disk; lastTime is the last commit time.
+	last     uint64
+	lastTime int64
+	floor    uint64
+	// touched is the serial of the last commit that appended here.
+	touched uint64
+}
+
+// topicTable holds the published topics. A topic enters it when the commit that
+// created it is durable. The committer alone adds to it.
+type topicTable struct {
+	mu     sync.RWMutex
+	byName map[string]*topic
+}
+
+func (tt *topicTable) get(name string) *topic {
+	tt.mu.RLock()
+	defer tt.mu.RUnlock()
+	return tt.byName[name]
+}
+
+func (tt *topicTable) publish(topics map[string]*topic) {
+	tt.mu.Lock()
+	defer tt.mu.Unlock()
+	for name, t := range topics {
+		tt.byName[name] = t
+	}
+}
+
+func (tt *topicTable) count() int {
+	tt.mu.RLock()
+	defer tt.mu.RUnlock()
+	return len(tt.byName)
+}
+
+// loadTopics reads all topics' names at Open, and the number of the next one.
+func (s *Store) loadTopics() (err error) {
+	s.topics.byName = make(map[string]*topic)
+	if s.nextTopic, err = s.readNextTopic(); err != nil {
+		return err
+	}
+	iter, err := s.db.NewIter(&pdb.IterOptions{LowerBound: []byte{tagTopic}, UpperBound: []byte{tagTopic + 1}})
+	if err != nil {
+		return err
+	}
+	defer closeInto(iter, &err)
+	for valid := iter.First(); valid; valid = iter.Next() {
+		name := string(iter.Key()[1:])
+		id, floor, err := decodeTopicValue(iter.Value())
+		if err != nil {
+			return fmt.Errorf("topic %q: %w", name, err)
+		}
+		if id >= s.nextTopic {
+			return fmt.Errorf("topic %q has number %d; the next one would be %d", name, id, s.nextTopic)
+		}
+		s.topics.byName[name] = &topic{id: id, name: name, floor: floor}
+	}
+	return iter.Error()
+}
+
+func (s *Store) readNextTopic() (uint32, error) {
+	value, err := s.get(metaNextTopic)
+	if value == nil || err != nil {
+		return 1, err
+	}
+	if len(value) != topicIDBytes {
+		return 0, fmt.Errorf("the number of the next topic reads %x", value)
+	}
+	return binary.BigEndian.Uint32(value), nil
+}
+
+// published returns the topic, loaded, or nil where there is none.
+func (s *Store) published(name string) (*topic, error) {
+	t := s.topics.get(name)
+	if t == nil {
+		return nil, nil
+	}
+	return t, s.load(t)
+}
+
+// load finds where the topic ends. Nobody waits here for a commit's fsync.
+func (s *Store) load(t *topic) (err error) {
+	if t.loaded.Load() {
+		return nil
+	}
+	t.loading.Lock()
+	defer t.loading.Unlock()
+	if t.loaded.Load() {
+		return nil
+	}
+	iter, err := s.events(t, 0, eventhub.MaxOffset)
+	if err != nil {
+		return fmt.Errorf("store/pebble: find the end of topic %q: %w", t.name, err)
+	}
+	defer closeInto(iter, &err)
+	if iter.Last() {
+		record, err := iter.ValueAndErr()
+		if err != nil {
+			return fmt.Errorf("store/pebble: find the end of topic %q: %w", t.name, err)
+		}
+		t.head.Store(eventOffset(iter.Key()))
+		t.lastTime = eventhub.Record(record).CommitTime()
+	}
+	if err := iter.Error(); err != nil {
+		return fmt.Errorf("store/pebble: find the end of topic %q: %w", t.name, err)
+	}
+	t.last = max(t.head.Load(), t.floor)
+	t.loaded.Store(true)
+	return nil
+}
+
+// ListTopics implements store.Topics.
+func (s *Store) ListTopics(ctx context.Context, after string, limit int) (topics []store.TopicInfo, err error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	iter, err := s.db.NewIter(&pdb.IterOptions{
+		LowerBound: append(appendTopicKey(nil, after), 0),
+		UpperBound: []byte{tagTopic + 1},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("store/pebble: list topics after %q: %w", after, err)
+	}
+	defer closeInto(iter, &err)
+	for valid := iter.First(); valid && len(topics) < limit; valid = iter.Next() {
+		t, err := s.published(string(iter.Key()[1:]))
+		if err != nil {
+			return nil, err
+		}
+		if t != nil {
+			topics = append(topics, store.TopicInfo{Name: t.name, Head: t.head.Load()})
+		}
+	}
+	if err := iter.Error(); err != nil {
+		return nil, fmt.Errorf("store/pebble: list topics after %q: %w", after, err)
+	}
+	return topics, nil
+}

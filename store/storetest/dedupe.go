@@ -1,0 +1,135 @@
+package storetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"eventhub/store"
+)
+
+var dedupeTests = []test{
+	{name: "within a unit", run: testDuplicateInUnit},
+	{name: "within a commit", run: testDuplicateInCommit},
+	{name: "across commits", run: testDuplicateAcrossCommits},
+	{name: "across reopening", run: testDuplicateAcrossReopen},
+	{name: "of a fresh id", run: testDuplicateOfFresh},
+	{name: "is per topic", run: testDuplicatePerTopic},
+	{name: "adds nothing to the key index", run: testDuplicateKey},
+	{name: "among many ids", run: testDuplicatesAmongMany},
+}
+
+// duplicate fails the test unless a is a duplicate of first.
+func duplicate(t failer, a, first store.Append) {
+	t.Helper()
+	if !a.Duplicate || a.Offset != first.Offset || a.CommitTime != first.CommitTime {
+		t.Errorf("id %q: duplicate %v, offset %d, time %d; want true, %d, %d",
+			a.ID, a.Duplicate, a.Offset, a.CommitTime, first.Offset, first.CommitTime)
+	}
+}
+
+func testDuplicateInUnit(t *testing.T, s *env) {
+	a := s.add(t, given("t", "x"), given("t", "y"), given("t", "x"), given("t", "x"))
+	duplicate(t, a[2], a[0])
+	duplicate(t, a[3], a[0])
+	rising(t, 0, a[:2])
+	same(t, "topic", rowsOf(a[:2]), s.readAll(t, "t"))
+}
+
+func testDuplicateInCommit(t *testing.T, s *env) {
+	units := []*store.Unit{unit(given("t", "x")), unit(given("t", "y"), given("t", "x")), unit(given("t", "y"))}
+	s.commit(t, units...)
+	x, y := units[0].Appends[0], units[1].Appends[0]
+	duplicate(t, units[1].Appends[1], x)
+	duplicate(t, units[2].Appends[0], y)
+	same(t, "topic", []row{rowOf(x), rowOf(y)}, s.readAll(t, "t"))
+}
+
+func testDuplicateAcrossCommits(t *testing.T, s *env) {
+	first := s.add(t, given("t", "x"))[0]
+	s.clock.set(1000)
+	second := s.add(t, given("t", "y"))[0]
+	s.clock.set(2000)
+	again := s.add(t, given("t", "x"), given("t", "z"), given("t", "y"))
+	duplicate(t, again[0], first)
+	duplicate(t, again[2], second)
+	rising(t, second.Offset, again[1:2])
+	same(t, "topic", rowsOf([]store.Append{first, second, again[1]}), s.readAll(t, "t"))
+	same(t, "offset of x", first.Offset, s.find(t, "t", "x"))
+
+	// The same unit object again, as an engine that repeats itself would.
+	u := unit(again...)
+	s.commit(t, u)
+	duplicate(t, u.Appends[1], again[1])
+	same(t, "number of events", 3, len(s.readAll(t, "t")))
+}
+
+func testDuplicateAcrossReopen(t *testing.T, s *env) {
+	first := s.add(t, fresh("t", "fresh"), given("t", "given"))
+	s.reopen(t)
+	s.clock.set(1000)
+	again := s.add(t, given("t", "given"), given("t", "fresh"), given("t", "new"))
+	if !s.Capabilities().Persistent {
+		rising(t, 0, again)
+		return
+	}
+	duplicate(t, again[0], first[1])
+	duplicate(t, again[1], first[0])
+	same(t, "topic", rowsOf(append(first, again[2])), s.readAll(t, "t"))
+}
+
+func testDuplicateOfFresh(t *testing.T, s *env) {
+	a := s.add(t, fresh("t", "x"), given("t", "x"))
+	duplicate(t, a[1], a[0])
+	duplicate(t, s.add(t, given("t", "x"))[0], a[0])
+	same(t, "topic", rowsOf(a[:1]), s.readAll(t, "t"))
+}
+
+func testDuplicatePerTopic(t *testing.T, s *env) {
+	a := s.add(t, given("a", "x"), given("b", "y"), given("b", "x"))
+	b := s.add(t, given("a", "y"))
+	rising(t, 0, a[:1])
+	rising(t, 0, a[1:])
+	rising(t, a[0].Offset, b)
+	same(t, "offsets of x", []uint64{a[0].Offset, a[2].Offset}, []uint64{s.find(t, "a", "x"), s.find(t, "b", "x")})
+}
+
+func testDuplicateKey(t *testing.T, s *env) {
+	first := newAppend("t", "x", "k", 0)
+	a := s.add(t, first, newAppend("t", "x", "other", 0), newAppend("t", "y", "k2", 0))
+	b := s.add(t, newAppend("t", "x", "third", 0), newAppend("t", "y", "k", 0))
+	duplicate(t, a[1], a[0])
+	duplicate(t, b[1], a[2])
+	for key, want := range map[string]row{"k": rowOf(a[0]), "k2": rowOf(a[2]), "other": {}, "third": {}} {
+		same(t, "latest of "+key, want, s.latest(t, "t", key, 0))
+	}
+}
+
+// testDuplicatesAmongMany commits shuffled ids of which a known part was there.
+func testDuplicatesAmongMany(t *testing.T, s *env) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	const n = 600
+	id := func(i int) string { return fmt.Sprintf("%d.id", i*7919%n) }
+	var old []store.Append
+	for i := range n / 2 {
+		old = append(old, given("t", id(i)))
+	}
+	old = s.add(t, old...)
+	var all []store.Append
+	order := rng.Perm(n)
+	for _, i := range order {
+		all = append(all, given("t", id(i)))
+	}
+	all = s.add(t, all...)
+	last := old[len(old)-1].Offset
+	for at, i := range order {
+		if i < n/2 {
+			duplicate(t, all[at], old[i])
+		} else {
+			last = rising(t, last, all[at:at+1])
+		}
+	}
+	same(t, "number of events", n, len(s.readAll(t, "t")))
+}

@@ -1,0 +1,56 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+
+	"eventhub/store"
+)
+
+// notFound reports whether err says that the thing is not there, and fails the
+// test on any other error.
+func notFound(t failer, err error, what string) bool {
+	t.Helper()
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		t.Fatalf("%s: %v; want store.ErrNotFound or none", what, err)
+	}
+	return err != nil
+}
+
+// refused fails the test unless the unit was refused for that reason and its
+// results are zero.
+func refused(t failer, u *store.Unit, want error) {
+	t.Helper()
+	if !errors.Is(u.Err, want) {
+		t.Errorf("Unit.Err = %v; want %v", u.Err, want)
+	}
+	for _, a := range u.Appends {
+		if a.Offset != 0 || a.CommitTime != 0 || a.Duplicate {
+			t.Errorf("a refused append of id %q got offset %d, time %d, duplicate %v", a.ID, a.Offset, a.CommitTime, a.Duplicate)
+		}
+	}
+}
+
+// applied fails the test unless the unit was applied.
+func applied(t failer, u *store.Unit) {
+	t.Helper()
+	if u.Err != nil {
+		t.Errorf("Unit.Err = %v; want none", u.Err)
+	}
+}
+
+// everyMethod calls each method that takes a context and returns their errors by
+// name.
+func everyMethod(ctx context.Context, s store.Store) map[string]error {
+	errs := make(map[string]error)
+	errs["Commit"] = s.Commit(ctx, []*store.Unit{unit(fresh("t", "late"))}, true)
+	errs["Read"] = s.Read(ctx, "t", 1, 1, 1, new(store.Batch))
+	_, errs["Head"] = s.Head(ctx, "t")
+	_, errs["Find"] = s.Find(ctx, "t", "a")
+	_, errs["SeekTime"] = s.SeekTime(ctx, "t", 0)
+	_, errs["Latest"] = s.Latest(ctx, "t", "k", 0)
+	_, errs["ListTopics"] = s.ListTopics(ctx, "", 1)
+	_, errs["Group"] = s.Group(ctx, "t", "g")
+	_, errs["ListGroups"] = s.ListGroups(ctx, "t")
+	return errs
+}

@@ -1,0 +1,147 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"eventhub/store"
+)
+
+var groupTests = []test{
+	{name: "create, update, read", run: testGroupLife},
+	{name: "epochs", run: testGroupEpochs},
+	{name: "later changes see earlier ones", run: testGroupOrder},
+	{name: "list", run: testListGroups},
+	{name: "state is copied", run: testGroupCopied},
+	{name: "reopening", run: testGroupReopened},
+}
+
+// change commits one group change and returns why it was refused, or nil.
+func (s *env) change(t failer, ch store.GroupChange) error {
+	t.Helper()
+	u := &store.Unit{Groups: []store.GroupChange{ch}}
+	s.commit(t, u)
+	return u.Err
+}
+
+func testGroupLife(t *testing.T, s *env) {
+	if _, err := s.Group(context.Background(), "t", "g"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("Group before its creation: %v; want store.ErrNotFound", err)
+	}
+	first := store.GroupState{Epoch: 1, Cursor: 41, Settings: []byte(`{"max_attempts":5}`)}
+	if err := s.change(t, create("t", "g", first)); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "group", &first, s.group(t, "t", "g"))
+	second := store.GroupState{Epoch: 1, Cursor: 1 << 52, Settings: []byte(`{"max_attempts":7}`)}
+	if err := s.change(t, update("t", "g", second)); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "group after an update", &second, s.group(t, "t", "g"))
+	// The store keeps what it is told; that cursors rise is the engine's care.
+	third := store.GroupState{Epoch: 1<<64 - 1, Cursor: 0}
+	if err := s.change(t, update("t", "g", third)); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "group after a seek", &third, s.group(t, "t", "g"))
+	same(t, "group of another topic", (*store.GroupState)(nil), s.group(t, "other", "g"))
+	same(t, "another group", (*store.GroupState)(nil), s.group(t, "t", "gg"))
+}
+
+func testGroupEpochs(t *testing.T, s *env) {
+	if err := s.change(t, create("t", "g", store.GroupState{Epoch: 3})); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name   string
+		change store.GroupChange
+		want   error
+		epoch  uint64 // afterwards
+	}{
+		{"lower", update("t", "g", store.GroupState{Epoch: 2}), store.ErrStaleEpoch, 3},
+		{"equal", update("t", "g", store.GroupState{Epoch: 3, Cursor: 1}), nil, 3},
+		{"higher", update("t", "g", store.GroupState{Epoch: 7}), nil, 7},
+		{"the equal one is stale now", update("t", "g", store.GroupState{Epoch: 3}), store.ErrStaleEpoch, 7},
+		{"zero", update("t", "g", store.GroupState{}), store.ErrStaleEpoch, 7},
+		{"create, higher", create("t", "g", store.GroupState{Epoch: 9}), store.ErrExists, 7},
+		{"missing", update("t", "none", store.GroupState{Epoch: 9}), store.ErrStaleEpoch, 7},
+	} {
+		if err := s.change(t, tt.change); !errors.Is(err, tt.want) {
+			t.Errorf("%s: refused with %v; want %v", tt.name, err, tt.want)
+		}
+		same(t, tt.name+": epoch", tt.epoch, s.group(t, "t", "g").Epoch)
+	}
+	same(t, "groups", 1, len(s.listGroups(t, "t")))
+}
+
+func testGroupOrder(t *testing.T, s *env) {
+	units := []*store.Unit{
+		{Groups: []store.GroupChange{create("t", "g", store.GroupState{Epoch: 1}), update("t", "g", store.GroupState{Epoch: 4})}},
+		{Groups: []store.GroupChange{update("t", "g", store.GroupState{Epoch: 3, Cursor: 3})}},
+		{Groups: []store.GroupChange{update("t", "g", store.GroupState{Epoch: 5}), update("t", "g", store.GroupState{Epoch: 4})}},
+		{Groups: []store.GroupChange{update("t", "g", store.GroupState{Epoch: 4, Cursor: 9})}},
+		{Groups: []store.GroupChange{create("t", "g", store.GroupState{Epoch: 9})}},
+		{Groups: []store.GroupChange{create("t", "h", store.GroupState{Epoch: 2}), create("t", "h", store.GroupState{Epoch: 2})}},
+		{Groups: []store.GroupChange{create("t", "h", store.GroupState{Epoch: 1})}},
+	}
+	s.commit(t, units...)
+	for i, want := range []error{nil, store.ErrStaleEpoch, store.ErrStaleEpoch, nil, store.ErrExists, store.ErrExists, nil} {
+		if !errors.Is(units[i].Err, want) {
+			t.Errorf("unit %d: Err = %v; want %v", i, units[i].Err, want)
+		}
+	}
+	same(t, "groups", []store.GroupInfo{
+		{Group: "g", State: store.GroupState{Epoch: 4, Cursor: 9}},
+		{Group: "h", State: store.GroupState{Epoch: 1}},
+	}, s.listGroups(t, "t"))
+}
+
+func testListGroups(t *testing.T, s *env) {
+	var want []store.GroupInfo
+	for i, name := range []string{"A", "B", "a", "a-b", "a.b", "a:b", "ab", "b", "z_9"} {
+		want = append(want, store.GroupInfo{Group: name, State: store.GroupState{Epoch: uint64(i), Settings: []byte(`{}`)}})
+	}
+	order := []int{6, 2, 0, 8, 1, 4, 3, 7, 5}
+	for i, at := range order {
+		sorted := func(a, b store.GroupChange) []store.GroupChange { return []store.GroupChange{a, b} }
+		u := &store.Unit{Groups: sorted(create("t", want[at].Group, want[at].State), create("u", want[at].Group, store.GroupState{Cursor: uint64(i)}))}
+		s.commit(t, u)
+		applied(t, u)
+	}
+	sortGroups(want)
+	same(t, "groups of t", want, s.listGroups(t, "t"))
+	same(t, "number of groups of u", len(want), len(s.listGroups(t, "u")))
+}
+
+func testGroupCopied(t *testing.T, s *env) {
+	settings := []byte(`{"a":"first"}`)
+	if err := s.change(t, create("t", "g", store.GroupState{Epoch: 1, Settings: settings})); err != nil {
+		t.Fatal(err)
+	}
+	want := &store.GroupState{Epoch: 1, Settings: []byte(`{"a":"first"}`)}
+	copy(settings, "xxxxxxxxxxxxx")
+	same(t, "group after the caller changed its own", want, s.group(t, "t", "g"))
+	clear(s.group(t, "t", "g").Settings)
+	clear(s.listGroups(t, "t")[0].State.Settings)
+	same(t, "group after readers changed their own", want, s.group(t, "t", "g"))
+}
+
+func testGroupReopened(t *testing.T, s *env) {
+	state := store.GroupState{Epoch: 4, Cursor: 7, Settings: []byte(`[]`)}
+	if err := s.change(t, create("t", "g", state)); err != nil {
+		t.Fatal(err)
+	}
+	s.reopen(t)
+	if !s.Capabilities().Persistent {
+		same(t, "group", (*store.GroupState)(nil), s.group(t, "t", "g"))
+		return
+	}
+	same(t, "group", &state, s.group(t, "t", "g"))
+	if err := s.change(t, update("t", "g", store.GroupState{Epoch: 3})); !errors.Is(err, store.ErrStaleEpoch) {
+		t.Errorf("an older epoch after reopening: %v; want store.ErrStaleEpoch", err)
+	}
+	if err := s.change(t, create("t", "g", store.GroupState{Epoch: 9})); !errors.Is(err, store.ErrExists) {
+		t.Errorf("creation after reopening: %v; want store.ErrExists", err)
+	}
+}

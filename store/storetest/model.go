@@ -1,0 +1,270 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"eventhub/store"
+
+	"pgregory.net/rapid"
+)
+
+// The alphabet of testModel: few names, so that they meet.
+var (
+	modelTopics = []string{"a", "a.b", "b", "c"}
+	modelKeys   = []string{"", "", "k", "k\x00", "k\x00\xff", "\x00", "l"}
+	modelGroups = []string{"g", "g.h", "h"}
+)
+
+const (
+	modelMaxTopics = 3
+	modelIDs       = 20
+)
+
+// model is what a store is, as plainly as it can be said. It takes the offsets
+// that the store gives, and checks that they rise.
+type model struct {
+	env    *env
+	topics map[string]*modelTopic
+	fresh  int // counts fresh ids
+}
+
+type modelTopic struct {
+	events []modelEvent
+	groups map[string]store.GroupState
+}
+
+type modelEvent struct {
+	row
+	id, key string
+	time    int64
+}
+
+func (t *modelTopic) head() uint64 {
+	if t == nil || len(t.events) == 0 {
+		return 0
+	}
+	return t.events[len(t.events)-1].Offset
+}
+
+// testModel runs random units, reads and reopenings against the model.
+func testModel(t *testing.T, factory Factory) {
+	rapid.Check(t, func(rt *rapid.T) {
+		s := &env{backend: factory(t), options: Options{MaxTopics: modelMaxTopics}, clock: &clock{ms: startTime}}
+		s.options.Now = s.clock.now
+		s.open(rt)
+		m := &model{env: s, topics: make(map[string]*modelTopic)}
+		defer func() { s.close(rt) }()
+		rt.Repeat(map[string]func(*rapid.T){
+			"commit": m.commit,
+			"clock":  func(rt *rapid.T) { s.clock.set(rapid.Int64Range(-100, 100).Draw(rt, "ms")) },
+			"read":   m.read,
+			"check":  m.check,
+			"reopen": func(rt *rapid.T) {
+				s.reopen(rt)
+				if !s.Capabilities().Persistent {
+					clear(m.topics)
+				}
+				m.check(rt)
+			},
+		})
+		m.check(rt)
+	})
+}
+
+func (m *model) commit(rt *rapid.T) {
+	units := rapid.SliceOfN(rapid.Custom(m.drawUnit), 1, 4).Draw(rt, "units")
+	sync := rapid.Bool().Draw(rt, "sync")
+	if err := m.env.Commit(context.Background(), units, sync); err != nil {
+		rt.Fatalf("Commit: %v", err)
+	}
+	for _, u := range units {
+		want := m.refusal(u)
+		if !errors.Is(u.Err, want) {
+			rt.Fatalf("Unit.Err = %v; want %v, for %+v", u.Err, want, *u)
+		}
+		if want == nil {
+			m.apply(rt, u)
+		}
+	}
+}
+
+func (m *model) drawUnit(rt *rapid.T) *store.Unit {
+	u := &store.Unit{}
+	for range rapid.IntRange(0, 4).Draw(rt, "appends") {
+		topic := rapid.SampledFrom(modelTopics).Draw(rt, "topic")
+		key := rapid.SampledFrom(modelKeys).Draw(rt, "key")
+		id := fmt.Sprint("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))
+		isFresh := rapid.Bool().Draw(rt, "fresh")
+		if isFresh {
+			m.fresh++
+			id = fmt.Sprint("fresh-", m.fresh)
+		}
+		a := newAppend(topic, id, key, rapid.Int64Range(0, 1).Draw(rt, "ts"))
+		a.FreshID = isFresh
+		u.Appends = append(u.Appends, a)
+	}
+	for range rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(rt, "changes") {
+		u.Groups = append(u.Groups, store.GroupChange{
+			Topic:  rapid.SampledFrom(modelTopics).Draw(rt, "topic"),
+			Group:  rapid.SampledFrom(modelGroups).Draw(rt, "group"),
+			Create: rapid.Bool().Draw(rt, "create"),
+			State: store.GroupState{
+				Epoch:  rapid.Uint64Range(0, 3).Draw(rt, "epoch"),
+				Cursor: rapid.Uint64Range(0, 1<<53).Draw(rt, "cursor"),
+			},
+		})
+	}
+	return u
+}
+
+// refusal says why the unit has to be refused, or nil.
+func (m *model) refusal(u *store.Unit) error {
+	born := make(map[string]bool)
+	seen := make(map[string]store.GroupState)
+	for _, ch := range u.Groups {
+		name := ch.Topic + "/" + ch.Group
+		state, exists := seen[name]
+		if t := m.topics[ch.Topic]; t == nil {
+			born[ch.Topic] = true
+		} else if !exists {
+			state, exists = t.groups[ch.Group]
+		}
+		switch {
+		case ch.Create && exists:
+			return store.ErrExists
+		case ch.Create == exists || ch.State.Epoch < state.Epoch:
+			return store.ErrStaleEpoch
+		}
+		seen[name] = ch.State
+	}
+	for _, a := range u.Appends {
+		if m.topics[a.Topic] == nil {
+			born[a.Topic] = true
+		}
+	}
+	if len(born) > 0 && len(m.topics)+len(born) > modelMaxTopics {
+		return store.ErrTopicLimit
+	}
+	return nil
+}
+
+func (m *model) topic(name string) *modelTopic {
+	if m.topics[name] == nil {
+		m.topics[name] = &modelTopic{groups: make(map[string]store.GroupState)}
+	}
+	return m.topics[name]
+}
+
+func (m *model) apply(rt *rapid.T, u *store.Unit) {
+	for _, ch := range u.Groups {
+		m.topic(ch.Topic).groups[ch.Group] = ch.State
+	}
+	now := m.env.clock.now().UnixMilli()
+	for _, a := range u.Appends {
+		t := m.topic(a.Topic)
+		if i := slices.IndexFunc(t.events, func(e modelEvent) bool { return e.id == a.ID }); i >= 0 {
+			duplicate(rt, a, store.Append{Offset: t.events[i].Offset, CommitTime: t.events[i].time})
+			continue
+		}
+		rising(rt, t.head(), []store.Append{a})
+		time := now
+		if n := len(t.events); n > 0 {
+			time = max(time, t.events[n-1].time)
+		}
+		same(rt, "commit time of "+a.ID, time, a.CommitTime)
+		same(rt, "commit time in the record of "+a.ID, time, a.Record.CommitTime())
+		t.events = append(t.events, modelEvent{row: rowOf(a), id: a.ID, key: a.Key, time: time})
+	}
+}
+
+// read compares one read with random bounds.
+func (m *model) read(rt *rapid.T) {
+	topic := rapid.SampledFrom(modelTopics).Draw(rt, "topic")
+	from := rapid.Uint64Range(0, 40).Draw(rt, "from")
+	limit := rapid.IntRange(0, 10).Draw(rt, "limit")
+	maxBytes := rapid.IntRange(0, 1000).Draw(rt, "max_bytes")
+	var want []row
+	size := 0
+	for _, e := range m.events(topic) {
+		if e.Offset < from {
+			continue
+		}
+		size += len(e.Record)
+		if len(want) == limit || len(want) > 0 && size > maxBytes {
+			break
+		}
+		want = append(want, e.row)
+	}
+	same(rt, "read", want, m.env.readFrom(rt, topic, from, limit, maxBytes))
+}
+
+func (m *model) events(topic string) []modelEvent {
+	if t := m.topics[topic]; t != nil {
+		return t.events
+	}
+	return nil
+}
+
+// check compares all there is.
+func (m *model) check(rt *rapid.T) {
+	var infos []store.TopicInfo
+	for _, name := range modelTopics {
+		t := m.topics[name]
+		if t != nil {
+			infos = append(infos, store.TopicInfo{Name: name, Head: t.head()})
+		}
+		m.checkTopic(rt, name, m.events(name))
+		m.checkGroups(rt, name, t)
+	}
+	same(rt, "topics", infos, m.env.listTopics(rt, "", noLimit))
+}
+
+func (m *model) checkTopic(rt *rapid.T, name string, events []modelEvent) {
+	var rows []row
+	for _, e := range events {
+		rows = append(rows, e.row)
+	}
+	same(rt, "events of "+name, rows, m.env.readAll(rt, name))
+	for range 3 {
+		id := fmt.Sprint("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))
+		var want uint64
+		if at := slices.IndexFunc(events, func(e modelEvent) bool { return e.id == id }); at >= 0 {
+			want = events[at].Offset
+		}
+		same(rt, "offset of "+id, want, m.env.find(rt, name, id))
+	}
+	at := rapid.Uint64Range(0, 40).Draw(rt, "at")
+	key := rapid.SampledFrom(modelKeys).Draw(rt, "key")
+	latest := row{}
+	for _, e := range events {
+		if key != "" && e.key == key && (at == 0 || e.Offset <= at) {
+			latest = e.row
+		}
+	}
+	same(rt, fmt.Sprintf("latest of %q at %d", key, at), latest, m.env.latest(rt, name, key, at))
+	ts := startTime + rapid.Int64Range(-101, 101).Draw(rt, "ts")
+	want := m.env.head(rt, name) + 1
+	if i := slices.IndexFunc(events, func(e modelEvent) bool { return e.time >= ts }); i >= 0 {
+		want = events[i].Offset
+	}
+	same(rt, fmt.Sprintf("first event at %d", ts), want, m.env.seekTime(rt, name, ts))
+}
+
+func (m *model) checkGroups(rt *rapid.T, name string, t *modelTopic) {
+	var want []store.GroupInfo
+	for _, group := range modelGroups {
+		var one *store.GroupState
+		if t != nil {
+			if state, ok := t.groups[group]; ok {
+				one = &state
+				want = append(want, store.GroupInfo{Group: group, State: state})
+			}
+		}
+		same(rt, "group "+group, one, m.env.group(rt, name, group))
+	}
+	same(rt, "groups of "+name, want, m.env.listGroups(rt, name))
+}
