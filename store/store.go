@@ -92,7 +92,7 @@ type Unit struct {
 	Groups  []GroupChange
 
 	// Err, when Commit has returned nil, says why this unit alone was refused:
-	// ErrStaleEpoch, ErrExists, ErrNotFound, ErrTopicLimit (wrapped), or nil.
+	// ErrStaleEpoch, ErrExists, ErrTopicLimit (wrapped), or nil.
 	Err error
 }
 
@@ -122,8 +122,9 @@ type Append struct {
 // Commit are applied in order, so later changes see earlier ones.
 //
 // The change is refused with ErrStaleEpoch when State.Epoch is below the
-// stored epoch, and with ErrNotFound for a group that does not exist unless
-// Create is set, which also creates the topic if need be.
+// stored epoch, and when the group does not exist, for then it was deleted
+// behind the writer's back; unless Create is set, which makes the group, and
+// the topic if need be.
 type GroupChange struct {
 	Topic, Group string
 	// Create refuses the unit with ErrExists when the group is there.

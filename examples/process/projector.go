@@ -70,8 +70,8 @@ var errPublish = errors.New("publish state")
 //   - A state has an id that derives from its heartbeat's offset, so that
 //     telling it twice adds nothing to the log.
 //
-// The price is that the group's cursor trails the head by up to about 20
-// seconds of heartbeats, and its lag is not 0 while processes live.
+// The price is that the group's cursor trails the head by up to StaleAfter and
+// two ScanEvery of heartbeats, and its lag is not 0 while processes live.
 //
 // # Order
 //
@@ -283,8 +283,9 @@ func (s *session) expireBatch(ctx context.Context, batch []*heard) error {
 	for _, h := range batch {
 		stale := h.state
 		stale.Status = Stale
-		// The hub makes the id: were a stale state told again under the same id
-		// behind an alive one that was told again, it would not count.
+		// No derived id, unlike alive states: if the log has lost that alive state
+		// and takes it a second time, stale must be said a second time as well,
+		// and not pass for a duplicate.
 		e, err := stale.event()
 		if err != nil {
 			return err
