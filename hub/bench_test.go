@@ -24,7 +24,7 @@ import (
 func BenchmarkWebSocketPublish(b *testing.B) {
 	for _, inFlight := range []int{1, 64, 256} {
 		b.Run(fmt.Sprintf("connections=16/inflight=%d", inFlight), func(b *testing.B) {
-			h, err := hub.Start(hub.Config{Store: b.TempDir(), WSAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"})
+			h, err := hub.Start(hub.Config{Store: b.TempDir(), WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"})
 			if err != nil {
 				b.Fatal(err)
 			}

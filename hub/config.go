@@ -12,10 +12,11 @@ import (
 
 // Default addresses and places.
 const (
-	DefaultWSAddr  = "127.0.0.1:8090"
-	DefaultOpsAddr = "127.0.0.1:8082"
-	DefaultStore   = "./eventhub-data"
-	DefaultGrace   = 10 * time.Second
+	DefaultWSAddr   = "127.0.0.1:8090"
+	DefaultHTTPAddr = "127.0.0.1:8081"
+	DefaultOpsAddr  = "127.0.0.1:8082"
+	DefaultStore    = "./eventhub-data"
+	DefaultGrace    = 10 * time.Second
 
 	// MemoryStore is the Store of a hub that keeps nothing.
 	MemoryStore = "memory:"
@@ -25,9 +26,9 @@ const (
 type Config struct {
 	// Store is a directory for the embedded store, or MemoryStore.
 	Store string
-	// WSAddr and OpsAddr are host:port; equal ones share one listener, port 0
-	// picks a free one.
-	WSAddr, OpsAddr string
+	// WSAddr, HTTPAddr and OpsAddr are host:port; equal ones share one listener,
+	// port 0 picks a free one.
+	WSAddr, HTTPAddr, OpsAddr string
 	// AuthToken, where not empty, is what clients must present.
 	AuthToken string
 	// Insecure allows addresses other than loopback without authentication.
@@ -53,6 +54,7 @@ func (c Config) WithDefaults() Config {
 	}
 	def(&c.Store, DefaultStore)
 	def(&c.WSAddr, DefaultWSAddr)
+	def(&c.HTTPAddr, DefaultHTTPAddr)
 	def(&c.OpsAddr, DefaultOpsAddr)
 	def(&c.Version, "devel")
 	if c.MaxTopics == 0 {
@@ -70,7 +72,7 @@ func (c Config) WithDefaults() Config {
 // Validate names everything that is wrong at once.
 func (c Config) Validate() error {
 	var errs []error
-	for _, a := range []struct{ name, addr string }{{"ws", c.WSAddr}, {"ops", c.OpsAddr}} {
+	for _, a := range []struct{ name, addr string }{{"ws", c.WSAddr}, {"http", c.HTTPAddr}, {"ops", c.OpsAddr}} {
 		host, err := checkAddr(a.addr)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s address %q: %w", a.name, a.addr, err))

@@ -19,6 +19,7 @@ import (
 	"eventhub"
 	"eventhub/auth"
 	"eventhub/bus"
+	"eventhub/gateway/rest"
 	"eventhub/gateway/ws"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -35,14 +36,19 @@ type Hub struct {
 	gateway  *ws.Gateway
 	verifier auth.Verifier
 
-	listeners []net.Listener
-	servers   []*http.Server
-	serving   sync.WaitGroup
-	wsAddr    string
-	opsAddr   string
+	doors   []*door // one for each distinct address, in the order of listen
+	serving sync.WaitGroup
 
 	stopping atomic.Bool
 	failed   chan error // the first reason for which the hub can not go on
+}
+
+// door is one listener and what is found behind it.
+type door struct {
+	addr     string // as configured
+	listener net.Listener
+	mux      *http.ServeMux
+	server   *http.Server
 }
 
 // Start opens everything and serves. On an error nothing is left running or
@@ -57,19 +63,19 @@ func Start(cfg Config) (*Hub, error) {
 		h.verifier = auth.Static(cfg.AuthToken)
 	}
 	// Listeners first: a port in use is found before a store is touched.
-	muxes, err := h.listen()
+	err := h.listen()
 	if err == nil {
-		err = h.open(muxes)
+		err = h.open()
 	}
 	if err != nil {
 		return nil, errors.Join(err, h.abandon())
 	}
-	h.serve(muxes)
+	h.serve()
 	return h, nil
 }
 
 // open makes the store, the engine and the gateways, and mounts their routes.
-func (h *Hub) open(muxes map[string]*http.ServeMux) error {
+func (h *Hub) open() error {
 	var err error
 	if h.store, err = h.openStore(); err != nil {
 		return err
@@ -89,9 +95,22 @@ func (h *Hub) open(muxes map[string]*http.ServeMux) error {
 	if err != nil {
 		return err
 	}
-	wsMux, opsMux := muxes[h.cfg.WSAddr], muxes[h.cfg.OpsAddr]
-	wsMux.Handle("/{$}", h.gateway)
-	wsMux.Handle("/ws", h.gateway)
+	api, err := rest.New(rest.Config{
+		Authenticate: func(ctx context.Context, token string, given bool) (rest.Access, error) {
+			_, err := h.verifier.Verify(ctx, token, given)
+			return rest.Access{Publisher: h.bus}, err
+		},
+		Origins: h.cfg.Origins,
+		Logger:  h.log,
+	})
+	if err != nil {
+		return err
+	}
+	wsMux := h.door(h.cfg.WSAddr).mux
+	wsMux.Handle("GET /{$}", h.gateway)
+	wsMux.Handle("GET /ws", h.gateway)
+	api.Register(h.door(h.cfg.HTTPAddr).mux)
+	opsMux := h.door(h.cfg.OpsAddr).mux
 	opsMux.HandleFunc("GET /livez", h.livez)
 	opsMux.HandleFunc("GET /readyz", h.readyz)
 	opsMux.HandleFunc("GET /healthz", h.readyz)
@@ -119,47 +138,48 @@ func (h *Hub) authenticate(ctx context.Context, token string, given bool) (ws.Ac
 }
 
 // listen opens one listener for each distinct address.
-func (h *Hub) listen() (map[string]*http.ServeMux, error) {
-	muxes := make(map[string]*http.ServeMux)
-	for _, addr := range []string{h.cfg.WSAddr, h.cfg.OpsAddr} {
-		if muxes[addr] != nil {
+func (h *Hub) listen() error {
+	for _, addr := range []string{h.cfg.WSAddr, h.cfg.HTTPAddr, h.cfg.OpsAddr} {
+		if h.door(addr) != nil {
 			continue
 		}
 		l, err := net.Listen("tcp", addr)
 		if err != nil {
-			return nil, fmt.Errorf("can not listen on %s: %w", addr, err)
+			return fmt.Errorf("can not listen on %s: %w", addr, err)
 		}
-		h.listeners = append(h.listeners, l)
-		muxes[addr] = http.NewServeMux()
-		if addr == h.cfg.WSAddr {
-			h.wsAddr = l.Addr().String()
-		}
-		if addr == h.cfg.OpsAddr {
-			h.opsAddr = l.Addr().String()
-		}
+		h.doors = append(h.doors, &door{addr: addr, listener: l, mux: http.NewServeMux()})
 	}
-	return muxes, nil
+	return nil
 }
 
-// serve starts one server for each listener, in the order of listen.
-func (h *Hub) serve(muxes map[string]*http.ServeMux) {
-	addrs := []string{h.cfg.WSAddr, h.cfg.OpsAddr}
-	for i, l := range h.listeners {
-		s := &http.Server{
-			Handler:           muxes[addrs[i]],
+// door returns the door of a configured address, or nil.
+func (h *Hub) door(addr string) *door {
+	for _, d := range h.doors {
+		if d.addr == addr {
+			return d
+		}
+	}
+	return nil
+}
+
+// serve starts one server for each door.
+func (h *Hub) serve() {
+	for _, d := range h.doors {
+		d.server = &http.Server{
+			Handler:           d.mux,
 			ReadHeaderTimeout: 5 * time.Second,
+			ReadTimeout:       time.Minute, // upgraded connections have deadlines of their own
 			IdleTimeout:       time.Minute,
-			MaxHeaderBytes:    16 << 10,
+			MaxHeaderBytes:    64 << 10,
 			ErrorLog:          slog.NewLogLogger(h.log.Handler(), slog.LevelWarn),
 		}
-		h.servers = append(h.servers, s)
 		h.serving.Go(func() {
-			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				h.fail(fmt.Errorf("listener %s: %w", l.Addr(), err))
+			if err := d.server.Serve(d.listener); !errors.Is(err, http.ErrServerClosed) {
+				h.fail(fmt.Errorf("listener %s: %w", d.listener.Addr(), err))
 			}
 		})
 	}
-	h.log.Info("hub is up", "ws", h.wsAddr, "ops", h.opsAddr, "store", h.cfg.Store,
+	h.log.Info("hub is up", "ws", h.WSAddr(), "http", h.HTTPAddr(), "ops", h.OpsAddr(), "store", h.cfg.Store,
 		"durability", h.store.Capabilities().Durability, "version", h.cfg.Version)
 }
 
@@ -175,9 +195,10 @@ func (h *Hub) fail(err error) {
 // listener died. The process should then end; nothing is acknowledged any more.
 func (h *Hub) Failed() <-chan error { return h.failed }
 
-// WSAddr and OpsAddr are the addresses really listened on.
-func (h *Hub) WSAddr() string  { return h.wsAddr }
-func (h *Hub) OpsAddr() string { return h.opsAddr }
+// WSAddr, HTTPAddr and OpsAddr are the addresses really listened on.
+func (h *Hub) WSAddr() string   { return h.door(h.cfg.WSAddr).listener.Addr().String() }
+func (h *Hub) HTTPAddr() string { return h.door(h.cfg.HTTPAddr).listener.Addr().String() }
+func (h *Hub) OpsAddr() string  { return h.door(h.cfg.OpsAddr).listener.Addr().String() }
 
 // Bus is the engine, for programs that live in the hub's process.
 func (h *Hub) Bus() *bus.Bus { return h.bus }
@@ -193,8 +214,8 @@ func (h *Hub) Stop(ctx context.Context) error {
 	defer cancel()
 	h.log.Info("hub is stopping", "connections", h.gateway.Connections())
 	var errs []error
-	for _, s := range h.servers { // closes the listeners; sessions go on
-		errs = append(errs, s.Shutdown(ctx))
+	for _, d := range h.doors { // closes the listeners; sessions go on
+		errs = append(errs, d.server.Shutdown(ctx))
 	}
 	h.serving.Wait()
 	errs = append(errs, h.gateway.Shutdown(ctx), h.bus.Close(), h.store.Close())
@@ -209,8 +230,8 @@ func (h *Hub) Stop(ctx context.Context) error {
 // abandon takes down what Start had made when it failed.
 func (h *Hub) abandon() error {
 	var errs []error
-	for _, l := range h.listeners {
-		errs = append(errs, l.Close())
+	for _, d := range h.doors {
+		errs = append(errs, d.listener.Close())
 	}
 	if h.bus != nil {
 		errs = append(errs, h.bus.Close())

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func start(t *testing.T, cfg hub.Config) *hub.Hub {
 	t.Helper()
 	if cfg.WSAddr == "" {
-		cfg.WSAddr, cfg.OpsAddr = "127.0.0.1:0", "127.0.0.1:0"
+		cfg.WSAddr, cfg.HTTPAddr, cfg.OpsAddr = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
 	}
 	h, err := hub.Start(cfg)
 	if err != nil {
@@ -84,12 +84,12 @@ func TestConfigNamesAllThatIsWrong(t *testing.T) {
 func TestFailedStartLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	first := start(t, hub.Config{Store: dir})
-	_, err := hub.Start(hub.Config{Store: dir, WSAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"})
+	_, err := hub.Start(hub.Config{Store: dir, WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"})
 	if !errors.Is(err, pebble.ErrLocked) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("a second hub on the store: %v; want ErrLocked and the directory", err)
 	}
 	other := t.TempDir()
-	if _, err := hub.Start(hub.Config{Store: other, WSAddr: first.WSAddr(), OpsAddr: "127.0.0.1:0"}); err == nil || !strings.Contains(err.Error(), first.WSAddr()) {
+	if _, err := hub.Start(hub.Config{Store: other, WSAddr: first.WSAddr(), HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"}); err == nil || !strings.Contains(err.Error(), first.WSAddr()) {
 		t.Errorf("a hub on a used port: %v", err)
 	}
 	start(t, hub.Config{Store: other})

@@ -15,7 +15,7 @@ import (
 func TestDemo(t *testing.T) {
 	dir := t.TempDir()
 	for run := range 2 {
-		cmd := exec.Command(binary, "demo", "--ws", "127.0.0.1:0", "--ops", "127.0.0.1:0")
+		cmd := exec.Command(binary, "demo", "--ws", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0")
 		cmd.Dir, cmd.Env = dir, cleanEnv()
 		var stderr strings.Builder
 		cmd.Stderr = &stderr

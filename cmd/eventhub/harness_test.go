@@ -48,23 +48,24 @@ const watchdog = 60 * time.Second
 
 // hubProcess is a running eventhub.
 type hubProcess struct {
-	t       *testing.T
-	cmd     *exec.Cmd
-	ws, ops string
-	ended   chan struct{}
+	t     *testing.T
+	cmd   *exec.Cmd
+	ended chan struct{}
+	// The addresses that it listens on.
+	ws, http, ops string
 
 	mu  sync.Mutex
 	log strings.Builder
 }
 
 // up is the log line that tells that the hub serves, and where.
-var up = regexp.MustCompile(`msg="hub is up" ws=(\S+) ops=(\S+)`)
+var up = regexp.MustCompile(`msg="hub is up" ws=(\S+) http=(\S+) ops=(\S+)`)
 
 // startHub runs `eventhub serve` on free ports and waits until it serves.
 func startHub(t *testing.T, args ...string) *hubProcess {
 	t.Helper()
 	p := &hubProcess{t: t, ended: make(chan struct{})}
-	p.cmd = exec.Command(binary, append([]string{"serve", "--ws", "127.0.0.1:0", "--ops", "localhost:0"}, args...)...)
+	p.cmd = exec.Command(binary, append([]string{"serve", "--ws", "127.0.0.1:0", "--http", "localhost:0", "--ops", "127.0.0.2:0"}, args...)...)
 	p.cmd.Env = cleanEnv()
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
@@ -94,7 +95,7 @@ func (p *hubProcess) follow(stderr io.Reader, serving chan<- struct{}) {
 		fmt.Fprintln(&p.log, lines.Text())
 		m := up.FindStringSubmatch(lines.Text())
 		if m != nil {
-			p.ws, p.ops = m[1], m[2]
+			p.ws, p.http, p.ops = m[1], m[2], m[3]
 		}
 		p.mu.Unlock()
 		if m != nil {

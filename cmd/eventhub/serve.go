@@ -28,6 +28,7 @@ type hubFlags struct {
 // flagEnv names the environment variables behind each flag.
 var flagEnv = map[string][]string{
 	"ws":         {"EVENTHUB_WS", "WS_PORT"},
+	"http":       {"EVENTHUB_HTTP", "HTTP_PORT"},
 	"ops":        {"EVENTHUB_OPS", "OPS_PORT"},
 	"store":      {"EVENTHUB_STORE", "MONGO_URL"},
 	"auth-token": {"AUTH_TOKEN", "WS_TOKEN"},
@@ -42,6 +43,7 @@ var flagEnv = map[string][]string{
 func (f *hubFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	flags.Var(addrValue{&c.WSAddr}, "ws", "WebSocket address, host:port or port "+envHint("ws"))
+	flags.Var(addrValue{&c.HTTPAddr}, "http", "HTTP API address, host:port or port "+envHint("http"))
 	flags.Var(addrValue{&c.OpsAddr}, "ops", "health and operations address, host:port or port "+envHint("ops"))
 	flags.StringVar(&c.Store, "store", hub.DefaultStore, "directory of the embedded store, or memory: "+envHint("store"))
 	flags.StringVar(&c.AuthToken, "auth-token", "", "token that clients must present; better in the environment "+envHint("auth-token"))
@@ -51,7 +53,7 @@ func (f *hubFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&c.Grace, "grace", hub.DefaultGrace, "how long a graceful stop may take "+envHint("grace"))
 	flags.StringVar(&f.logFormat, "log-format", "text", "text or json "+envHint("log-format"))
 	flags.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error "+envHint("log-level"))
-	c.WSAddr, c.OpsAddr = hub.DefaultWSAddr, hub.DefaultOpsAddr
+	c.WSAddr, c.HTTPAddr, c.OpsAddr = hub.DefaultWSAddr, hub.DefaultHTTPAddr, hub.DefaultOpsAddr
 }
 
 func envHint(flag string) string { return "[$" + strings.Join(flagEnv[flag], ", $") + "]" }

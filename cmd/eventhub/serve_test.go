@@ -206,7 +206,7 @@ func TestExitCodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(other, "precious")
-	free := []string{"--ws", "127.0.0.1:0", "--ops", "127.0.0.1:0"}
+	free := []string{"--ws", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0"}
 	serve := func(args ...string) []string { return append(append([]string{"serve"}, free...), args...) }
 	for _, tt := range []struct {
 		name string
@@ -226,7 +226,7 @@ func TestExitCodes(t *testing.T) {
 		{"bad log level", nil, serve("--log-level", "loud"), 2, []string{"loud"}},
 		{"other store", []string{"MONGO_URL=mongodb://127.0.0.1/x"}, serve(), 2, []string{"mongodb"}},
 		{"open to the network", nil, []string{"serve", "--ws", "0.0.0.0:0"}, 2, []string{"0.0.0.0", "AUTH_TOKEN", "--insecure"}},
-		{"port in use", nil, []string{"serve", "--store", "memory:", "--ws", taken.Addr().String()}, 1, []string{taken.Addr().String(), "in use"}},
+		{"port in use", nil, []string{"serve", "--store", "memory:", "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--ws", taken.Addr().String()}, 1, []string{taken.Addr().String(), "in use"}},
 		{"store locked", nil, serve("--store", held), 1, []string{held}},
 		{"foreign directory", nil, serve("--store", other), 1, []string{other}},
 		{"store is a file", nil, serve("--store", file), 1, []string{file}},
@@ -245,5 +245,48 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("stdout of a failure: %s", stdout)
 			}
 		})
+	}
+}
+
+// TestHTTPPublish: what is posted over HTTP is delivered over WebSocket.
+func TestHTTPPublish(t *testing.T) {
+	hub := startHub(t, "--store", "memory:", "--auth-token", "s3cret")
+	c := dial(t, hub.ws, "s3cret")
+	c.sayText([]byte(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"from":"earliest","manualAck":false}}`))
+	c.hear()
+	post := func(path, body, token string) (int, string) {
+		t.Helper()
+		r, err := http.NewRequest("POST", "http://"+hub.http+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		answer, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(answer)
+	}
+	if status, answer := post("/publish/t", `1`, "wrong"); status != 401 || !strings.Contains(answer, "bad_token") {
+		t.Errorf("a wrong token was answered by %d %s", status, answer)
+	}
+	if status, answer := post("/publish/t?id=first&key=k", `{"n":1.0}`, "s3cret"); status != 200 || strings.TrimSpace(answer) != `{"id":"first","offset":1}` {
+		t.Errorf("answered %d %s", status, answer)
+	}
+	if status, answer := post("/v1/publish", `{"events":[{"topic":"t","payload":2},{"topic":"t.dlq","payload":3}]}`, "s3cret"); status != 403 {
+		t.Errorf("a batch with an event for a topic of the hub's own was answered by %d %s", status, answer)
+	}
+	if status, answer := post("/v1/publish", `{"events":[{"topic":"t","payload":4},{"topic":"t","payload":5}]}`, "s3cret"); status != 200 || !strings.Contains(answer, `"offset":3`) {
+		t.Errorf("answered %d %s", status, answer)
+	}
+	for offset, payload := range []string{`{"n":1.0}`, `4`, `5`} {
+		if f := c.hear(); f.Event.Offset != uint64(offset+1) || string(f.Event.Payload) != payload {
+			t.Errorf("event %d is %+v", offset+1, f)
+		}
 	}
 }

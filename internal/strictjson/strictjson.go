@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -56,6 +57,15 @@ func tooDeep(value []byte) bool {
 	return false
 }
 
+// Unmarshal decodes one JSON value into v, which is a pointer. Names that v does
+// not have are an error, as are duplicate ones.
+func Unmarshal(src []byte, v any) error {
+	if err := json.Unmarshal(src, v, json.RejectUnknownMembers(true)); err != nil {
+		return describe(err)
+	}
+	return nil
+}
+
 // AppendString appends s as a JSON string. Invalid UTF-8 in s is replaced by
 // U+FFFD; callers that must not lose it check before.
 func AppendString(dst []byte, s string) []byte {
@@ -65,6 +75,10 @@ func AppendString(dst []byte, s string) []byte {
 
 // describe turns the library's error into one short line.
 func describe(err error) error {
+	var meaning *json.SemanticError
+	if errors.As(err, &meaning) {
+		return &MeaningError{Where: string(meaning.JSONPointer), Err: meaning.Err, Kind: kindName(meaning.JSONKind)}
+	}
 	var syntax *jsontext.SyntacticError
 	if !errors.As(err, &syntax) {
 		return fmt.Errorf("invalid JSON: %w", err)
@@ -73,4 +87,38 @@ func describe(err error) error {
 		return fmt.Errorf("duplicate name %q at byte %d", syntax.JSONPointer.LastToken(), syntax.ByteOffset)
 	}
 	return fmt.Errorf("invalid JSON at byte %d: %w", syntax.ByteOffset, syntax.Err)
+}
+
+// MeaningError tells that a value is sound JSON and not what was wanted.
+type MeaningError struct {
+	Where string // JSON pointer (RFC 6901) of the value
+	Kind  string // what was found there
+	Err   error  // may be nil
+}
+
+func (e *MeaningError) Error() string {
+	where := e.Where
+	if where == "" {
+		where = "the value"
+	}
+	if errors.Is(e.Err, json.ErrUnknownName) {
+		return where + " is not a known name"
+	}
+	return where + " can not be " + e.Kind
+}
+
+func (e *MeaningError) Unwrap() error { return e.Err }
+
+func kindName(k jsontext.Kind) string {
+	switch k {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	case '"':
+		return "such a string"
+	case '0':
+		return "such a number"
+	}
+	return k.String()
 }

@@ -88,6 +88,36 @@ func FuzzAppendCompact(f *testing.F) {
 	})
 }
 
+func TestUnmarshalSaysWhereAndWhat(t *testing.T) {
+	type thing struct {
+		Name  string          `json:"name"`
+		Count int             `json:"count"`
+		Any   json.RawMessage `json:"any"`
+		Map   map[string]string
+	}
+	var v thing
+	if err := Unmarshal([]byte(` {"name":"n","count":2,"any":{"a": 1.0}} `), &v); err != nil || v.Name != "n" || v.Count != 2 || string(v.Any) != `{"a": 1.0}` {
+		t.Errorf("Unmarshal = %+v, %v", v, err)
+	}
+	for in, want := range map[string]string{
+		`{"name":1}`:             "/name can not be such a number",
+		`{"count":"x"}`:          "/count can not be such a string",
+		`{"count":1.5}`:          "/count can not be such a number",
+		`{"nmae":"n"}`:           "/nmae is not a known name",
+		`{"Name":"n"}`:           "/Name is not a known name",
+		`[]`:                     "the value can not be an array",
+		`{"Map":{"k":{}}}`:       "/Map/k can not be an object",
+		`{"name":"a","name":""}`: `duplicate name "name"`,
+		`{"any":{"a":1,"a":1}}`:  `duplicate name "a"`,
+		`{"name":`:               "invalid JSON at byte 8",
+		`{} {}`:                  "invalid JSON at byte 3",
+	} {
+		if err := Unmarshal([]byte(in), new(thing)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Unmarshal(%s) = %v; want %q", in, err, want)
+		}
+	}
+}
+
 func TestAppendString(t *testing.T) {
 	for _, s := range []string{"", "plain", "q\"\\/\n\t\x01", "é😀", "\u2028<>&"} {
 		var back string

@@ -1,0 +1,80 @@
+package rest
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"strconv"
+
+	"eventhub"
+)
+
+// statuses are the HTTP statuses of the protocol's codes. A code that is not
+// here is a 400: the client said something that the hub does not take.
+var statuses = map[eventhub.Code]int{
+	eventhub.CodeTooLarge:          http.StatusRequestEntityTooLarge,
+	eventhub.CodeUnauthorized:      http.StatusUnauthorized,
+	eventhub.CodeNoToken:           http.StatusUnauthorized,
+	eventhub.CodeBadToken:          http.StatusUnauthorized,
+	eventhub.CodeForbidden:         http.StatusForbidden,
+	eventhub.CodeUnknownID:         http.StatusNotFound,
+	eventhub.CodeNotSubscribed:     http.StatusNotFound,
+	eventhub.CodeAlreadySubscribed: http.StatusConflict,
+	eventhub.CodeGroupMismatch:     http.StatusConflict,
+	eventhub.CodeUnsupportedOp:     http.StatusNotImplemented,
+	eventhub.CodeOverloaded:        http.StatusServiceUnavailable,
+	eventhub.CodeShuttingDown:      http.StatusServiceUnavailable,
+	eventhub.CodePublishFailed:     http.StatusInternalServerError,
+	eventhub.CodeAckFailed:         http.StatusInternalServerError,
+	eventhub.CodeInternal:          http.StatusInternalServerError,
+}
+
+// problem is the body of an error: problem details (RFC 9457) with the
+// protocol's code beside them.
+type problem struct {
+	Type   string        `json:"type"`
+	Title  string        `json:"title"`
+	Status int           `json:"status"`
+	Detail string        `json:"detail"`
+	Code   eventhub.Code `json:"code"`
+}
+
+// problemOf finds what to tell of an error. A body that was cut off for its
+// size is told as the protocol tells it.
+func problemOf(err error) *eventhub.Error {
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return eventhub.Errorf(eventhub.CodeTooLarge, "the body has more than %d bytes", tooLarge.Limit)
+	}
+	return eventhub.AsError(err)
+}
+
+func writeProblem(w http.ResponseWriter, e *eventhub.Error) {
+	status, ok := statuses[e.Code]
+	if !ok {
+		status = http.StatusBadRequest
+	}
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if retry := e.RetryAfter; retry > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(retry.Seconds()))))
+	} else if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	// An error means that the client is gone.
+	_ = json.NewEncoder(w).Encode(problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: e.Message, Code: e.Code})
+}
+
+func writeJSON(w http.ResponseWriter, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(body, '\n')) // an error means that the client is gone
+	return nil
+}

@@ -1,0 +1,212 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"eventhub"
+)
+
+// log is a Publisher that keeps what it is given.
+type log struct {
+	events []eventhub.Event
+	err    error
+}
+
+func (l *log) Publish(_ context.Context, events ...eventhub.Event) ([]eventhub.Receipt, error) {
+	if l.err != nil {
+		return nil, l.err
+	}
+	var receipts []eventhub.Receipt
+	for _, e := range events {
+		if e.ID == "" {
+			e.ID = "made"
+		}
+		l.events = append(l.events, e)
+		receipts = append(receipts, eventhub.Receipt{ID: e.ID, Offset: uint64(len(l.events)), Duplicate: e.ID == "again"})
+	}
+	return receipts, nil
+}
+
+func (l *log) Enqueue(context.Context, []eventhub.Publication, func([]eventhub.Publication)) {
+	panic("not used")
+}
+
+func newAPI(t *testing.T, l *log) http.Handler {
+	t.Helper()
+	api, err := New(Config{
+		Origins: []string{"https://app.example"},
+		Authenticate: func(_ context.Context, token string, given bool) (Access, error) {
+			if given && token != "right" {
+				return Access{}, eventhub.Errorf(eventhub.CodeBadToken, "the token is not valid here")
+			}
+			return Access{Publisher: l}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	api.Register(mux)
+	return mux
+}
+
+func do(h http.Handler, target, body string, header ...string) (status int, answer string, headers http.Header) {
+	r := httptest.NewRequest("POST", target, strings.NewReader(body))
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	local := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8081}
+	r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, local))
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	b, _ := io.ReadAll(w.Body)
+	return w.Code, string(b), w.Result().Header
+}
+
+func TestPublishOne(t *testing.T) {
+	for _, tt := range []struct {
+		name, target, body string
+		header             []string
+		want               eventhub.Event
+		answer             string
+	}{
+		{"plain", "/publish/a.b", " {\"n\": 1.0}\n", nil,
+			eventhub.Event{ID: "made", Topic: "a.b", Payload: []byte(`{"n": 1.0}`)}, `{"id":"made","offset":1}`},
+		{"query", "/publish/t?id=again&key=k%201&tags=a,b&tags=c&caused_by=x&sid=s&ts=5", "null", nil,
+			eventhub.Event{ID: "again", Topic: "t", Key: "k 1", Tags: []string{"a", "b", "c"}, CausedBy: []string{"x"}, SID: "s", TS: 5, Payload: []byte(`null`)},
+			`{"id":"again","offset":1,"duplicate":true}`},
+		{"headers", "/publish/t", "1", []string{"X-Eventhub-Key", "k", "X-Eventhub-Caused-By", "x, y", "X-Trace", "1", "X-Trace", "2",
+			"Traceparent", "00-a-b-01", "Ce-Type", "t", "Authorization", "Bearer right", "Cookie", "secret=1", "X-Forwarded-For", "10.0.0.1", "Accept", "*/*"},
+			eventhub.Event{ID: "made", Topic: "t", Key: "k", CausedBy: []string{"x", "y"}, Payload: []byte(`1`),
+				Headers: map[string]string{"x-trace": "1, 2", "traceparent": "00-a-b-01", "ce-type": "t"}}, `{"id":"made","offset":1}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := &log{}
+			status, answer, _ := do(newAPI(t, l), tt.target, tt.body, tt.header...)
+			if status != 200 || strings.TrimSpace(answer) != tt.answer {
+				t.Errorf("answered %d %s; want %s", status, answer, tt.answer)
+			}
+			if len(l.events) != 1 {
+				t.Fatalf("%d events", len(l.events))
+			}
+			if diff := cmp.Diff(tt.want, l.events[0]); diff != "" {
+				t.Errorf("event differs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPublishBatch(t *testing.T) {
+	l := &log{}
+	h := newAPI(t, l)
+	status, answer, _ := do(h, "/v1/publish", `{"events":[{"topic":"a","payload":1,"id":"x"},{"topic":"b","payload":null,"headers":{"h":"v"}}]}`)
+	if want := `{"count":2,"receipts":[{"id":"x","offset":1},{"id":"made","offset":2}]}`; status != 200 || strings.TrimSpace(answer) != want {
+		t.Errorf("answered %d %s; want %s", status, answer, want)
+	}
+	status, answer, _ = do(h, "/v1/publish", "{\"topic\":\"a\",\"payload\":1}\r\n\n{\"topic\":\"b\",\"payload\":2}", "Content-Type", "application/x-ndjson; charset=utf-8")
+	if status != 200 || !strings.Contains(answer, `"count":2`) || len(l.events) != 4 {
+		t.Errorf("NDJSON was answered by %d %s; %d events", status, answer, len(l.events))
+	}
+}
+
+// TestProblems: every refusal is a problem with its code, and nothing of it was
+// published.
+func TestProblems(t *testing.T) {
+	ndjson := []string{"Content-Type", "application/x-ndjson"}
+	for _, tt := range []struct {
+		name, target, body string
+		header             []string
+		status             int
+		code, says         string
+	}{
+		{"bad topic in a batch", "/v1/publish", `{"events":[{"topic":"a","payload":1},{"topic":"a b","payload":1}]}`, nil, 400, "bad_topic", `events[1]: topic "a b"`},
+		{"no payload", "/v1/publish", `{"events":[{"topic":"a"}]}`, nil, 400, "bad_request", "events[0]: payload is missing"},
+		{"empty batch", "/v1/publish", `{"events":[]}`, nil, 400, "bad_request", "0 events"},
+		{"unknown name", "/v1/publish", `{"events":[{"topic":"a","payload":1,"kee":"k"}]}`, nil, 400, "bad_request", "/events/0/kee"},
+		{"not an object", "/v1/publish", `[]`, nil, 400, "bad_request", "array"},
+		{"broken JSON", "/v1/publish", `{"events":`, nil, 400, "bad_json", "byte 10"},
+		{"broken line", "/v1/publish", "{\"topic\":\"a\",\"payload\":1}\n\n{\"topic\":", ndjson, 400, "bad_json", "line 3: "},
+		{"bad line", "/v1/publish", "{\"topic\":\"a\",\"payload\":1}\n{\"topic\":\"a\",\"payload\":1,\"tags\":[\"\"]}", ndjson, 400, "bad_event", "line 2: tags[0] is empty"},
+		{"too many lines", "/v1/publish", strings.Repeat("{\"topic\":\"a\",\"payload\":1}\n", maxBatchEvents+1), ndjson, 400, "bad_request", "line 10001"},
+		{"unknown query", "/publish/a?kee=k", "1", nil, 400, "bad_request", `"kee"`},
+		{"twice", "/publish/a?key=k&key=l", "1", nil, 400, "bad_request", "key"},
+		{"query and header", "/publish/a?key=k", "1", []string{"X-Eventhub-Key", "l"}, 400, "bad_request", "key stands in"},
+		{"unknown header", "/publish/a", "1", []string{"X-Eventhub-Kee", "l"}, 400, "bad_request", `"kee"`},
+		{"bad ts", "/publish/a?ts=now", "1", nil, 400, "bad_event", `"now"`},
+		{"empty id", "/publish/a?id=", "1", nil, 400, "bad_event", "id is empty"},
+		{"too large", "/publish/a", strings.Repeat(" ", maxPayloadBody+1), nil, 413, "too_large", "bytes"},
+		{"wrong token", "/publish/a", "1", []string{"Authorization", "Bearer wrong"}, 401, "bad_token", "token"},
+		{"basic auth", "/publish/a", "1", []string{"Authorization", "Basic eDp5"}, 401, "bad_token", "Bearer"},
+		{"foreign page", "/publish/a", "1", []string{"Origin", "https://evil.example"}, 403, "forbidden", "evil.example"},
+		{"cloud event", "/publish/a", "{}", []string{"Content-Type", "application/cloudevents+json"}, 501, "unsupported_op", "cloudevents"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := &log{}
+			status, answer, headers := do(newAPI(t, l), tt.target, tt.body, tt.header...)
+			var p problem
+			if err := json.Unmarshal([]byte(answer), &p); err != nil {
+				t.Fatalf("%d %s: %v", status, answer, err)
+			}
+			if status != tt.status || p.Status != tt.status || string(p.Code) != tt.code || !strings.Contains(p.Detail, tt.says) {
+				t.Errorf("answered %d %+v; want %d %s with %q", status, p, tt.status, tt.code, tt.says)
+			}
+			if headers.Get("Content-Type") != "application/problem+json" || (status == 401) != (headers.Get("WWW-Authenticate") != "") {
+				t.Errorf("headers %v", headers)
+			}
+			if len(l.events) != 0 {
+				t.Errorf("%d events were published", len(l.events))
+			}
+		})
+	}
+}
+
+func TestPublisherErrors(t *testing.T) {
+	for _, tt := range []struct {
+		err    error
+		status int
+		retry  string
+		hides  string
+	}{
+		{&eventhub.Error{Code: eventhub.CodeOverloaded, Message: "full", RetryAfter: 1500 * time.Millisecond}, 503, "2", ""},
+		{eventhub.Errorf(eventhub.CodeShuttingDown, "bye"), 503, "1", ""},
+		{eventhub.Errorf(eventhub.CodeForbidden, "no"), 403, "", ""},
+		{errors.New("disk on fire"), 500, "", "fire"},
+	} {
+		status, answer, headers := do(newAPI(t, &log{err: tt.err}), "/publish/t", "1")
+		if status != tt.status || headers.Get("Retry-After") != tt.retry {
+			t.Errorf("%v: %d, Retry-After %q; want %d, %q", tt.err, status, headers.Get("Retry-After"), tt.status, tt.retry)
+		}
+		if tt.hides != "" && strings.Contains(answer, tt.hides) {
+			t.Errorf("the answer shows the cause: %s", answer)
+		}
+	}
+}
+
+// TestPages: pages of this machine and listed ones may publish.
+func TestPages(t *testing.T) {
+	for origin, want := range map[string]int{"http://localhost:3000": 200, "https://app.example": 200, "https://app.example:444": 403, "null": 403} {
+		if status, answer, _ := do(newAPI(t, &log{}), "/publish/t", "1", "Origin", origin); status != want {
+			t.Errorf("Origin %s: %d %s; want %d", origin, status, answer, want)
+		}
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	_, err := New(Config{Origins: []string{"app.example", "https://x/y"}})
+	for _, part := range []string{"Authenticate", "app.example", "https://x/y"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("New = %v; it does not speak of %s", err, part)
+		}
+	}
+}
