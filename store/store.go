@@ -92,7 +92,8 @@ type Unit struct {
 	Groups  []GroupChange
 
 	// Err, when Commit has returned nil, says why this unit alone was refused:
-	// ErrStaleEpoch, ErrExists, ErrTopicLimit (wrapped), or nil.
+	// ErrStaleEpoch, ErrExists, ErrTopicLimit (wrapped), or nil. The results of
+	// a refused unit's appends are zero.
 	Err error
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"eventhub/store"
 
@@ -26,10 +27,16 @@ type faults struct {
 	fatal func(error)
 	first atomic.Pointer[error]
 
-	// background has room for one token: a flush or a compaction has failed.
-	// Pebble tries those again.
+	// A flush or a compaction that fails, as on a full disk, is tried again:
+	// nothing is lost, its log is kept. background has room for one token that
+	// tells of it; pausing makes the next try wait, since Pebble's would follow
+	// at once, for as long as the disk is full.
 	background chan struct{}
+	pausing    atomic.Bool
 }
+
+// retryPause is the time from one try of a failing flush to the next.
+const retryPause = time.Second
 
 func newFaults(o Options) *faults {
 	return &faults{log: o.Logger, fatal: o.Fatal, background: make(chan struct{}, 1)}
@@ -45,11 +52,20 @@ func (f *faults) listener() *pdb.EventListener {
 		},
 		BackgroundError: func(err error) {
 			f.log.Error("flush or compaction failed; it is tried again", "err", err)
+			f.pausing.Store(true)
 			select {
 			case f.background <- struct{}{}:
 			default:
 			}
 		},
+	}
+}
+
+// pause is called where a flush or a compaction starts to write, with none of
+// Pebble's locks held.
+func (f *faults) pause() {
+	if f.pausing.Swap(false) {
+		time.Sleep(retryPause)
 	}
 }
 

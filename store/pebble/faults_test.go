@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"eventhub/store"
 
@@ -134,4 +136,39 @@ func TestLogLevels(t *testing.T) {
 	if !strings.Contains(log.String(), "level=ERROR") {
 		t.Errorf("an error of Pebble is logged as %q", log.String())
 	}
+}
+
+// TestFullDisk: where tables can not be written, commits go on as long as there
+// is memory, the tries to write one do not follow each other at once, and a
+// Close does not wait for the disk. All is there afterwards.
+func TestFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := vfs.NewMem()
+		const most = 100 // tries before this test takes it for a busy loop
+		fault := &failing{}
+		fault.match = func(op errorfs.Op) bool {
+			return isTable(op.Path) && op.Kind == errorfs.OpFileWrite && fault.fired.Load() < most
+		}
+		s := mustOpen(t, onMem(t, errorfs.Wrap(mem, fault)))
+		fault.on.Store(true)
+		const n = 40
+		for i := range n {
+			mustCommit(t, s, true, store.Append{Topic: "t", ID: fmt.Sprint(i), Record: newRecord("t", fmt.Sprint(i), 10_000)})
+		}
+		time.Sleep(10 * retryPause)
+		if tries := fault.fired.Load(); tries < 2 || tries == most {
+			t.Errorf("%d tries to write a table in %v", tries, 10*retryPause)
+		}
+		start := time.Now()
+		mustClose(t, s)
+		if took := time.Since(start); took > 5*retryPause {
+			t.Errorf("Close took %v", took)
+		}
+		fault.on.Store(false)
+		s = mustOpen(t, onMem(t, mem))
+		if got := len(readAll(t, s, "t")); got != n {
+			t.Errorf("%d events are there; want %d", got, n)
+		}
+		mustClose(t, s)
+	})
 }

@@ -26,10 +26,10 @@ type Options struct {
 	// Logger gets what Pebble says: its talk at the debug level, its errors at
 	// the error level. nil means slog.Default().
 	Logger *slog.Logger
-	// Fatal is called once, with the cause, when the first write or fsync fails:
-	// the store is broken, and the process has to end and open it anew. It runs
-	// inside the write that failed, on any goroutine, so it must not call the
-	// store. nil means os.Exit(1). Where it returns instead, as in tests, Commit
+	// Fatal is called once, with the cause, when the first write or fsync fails,
+	// or a read that a Commit needs: the store is broken, and the process has to
+	// end and open it anew. It runs inside what failed, on any goroutine, so it
+	// must not call the store. nil means os.Exit(1). Where it returns instead, as in tests, Commit
 	// fails with store.ErrBroken, or panics where Pebble does: when it can not
 	// change over to a new log file.
 	Fatal func(cause error)
@@ -57,10 +57,10 @@ func (o Options) withDefaults() Options {
 func (o Options) validate() error {
 	var errs []error
 	if o.Dir == "" {
-		errs = append(errs, errors.New("Dir is empty"))
+		errs = append(errs, errors.New("the option Dir is empty"))
 	}
 	if o.MaxTopics < 0 {
-		errs = append(errs, errors.New("MaxTopics is negative"))
+		errs = append(errs, errors.New("the option MaxTopics is negative"))
 	}
 	return errors.Join(errs...)
 }
@@ -73,10 +73,13 @@ const formatMajorVersion = pdb.FormatValueSeparation
 
 // Sizes for some 500,000 events of 256 B a second. Memtables start at 256 KiB
 // and double, the cache fills with what is read: an idle store pays for neither.
+// Pebble takes the memtables' memory out of the cache, so the cache has to be
+// larger than all of them, or each look-up of an id reads its filter from disk.
 const (
 	memTableBytes  = 64 << 20
-	memTableQueue  = 4 // memtables in memory before commits wait for a flush
-	cacheBytes     = 64 << 20
+	memTableQueue  = 3 // memtables in memory before commits wait for a flush
+	blockCacheRoom = 64 << 20
+	cacheBytes     = memTableQueue*memTableBytes + blockCacheRoom
 	blockBytes     = 16 << 10
 	indexBytes     = 256 << 10
 	fileBytes      = 8 << 20 // in L0; doubled at each level below

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 func small(o *pdb.Options) {
 	o.MemTableSize = 256 << 10
 	o.MemTableStopWritesThreshold = 4
-	o.CacheSize = 1 << 20
+	o.CacheSize = 2 << 20
 	o.L0CompactionThreshold = 2
 	o.TargetFileSizes[0] = 64 << 10
 	o.LBaseMaxBytes = 256 << 10

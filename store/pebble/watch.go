@@ -9,8 +9,8 @@ import (
 
 // watchedFS is the file system that Pebble writes to. It reports a failed write
 // where it happens: any operation that writes to the write-ahead log, and any
-// fsync of a directory. Tables are not watched: Pebble writes a table that
-// failed anew, and its log is kept until it has succeeded.
+// fsync of a directory. Tables are not watched, only slowed down after a failure:
+// Pebble writes a table that failed anew, and its log is kept until then.
 type watchedFS struct {
 	vfs.FS
 	faults *faults
@@ -19,9 +19,14 @@ type watchedFS struct {
 // Unwrap lets Pebble find the file system below.
 func (w watchedFS) Unwrap() vfs.FS { return w.FS }
 
+func isTable(name string) bool { return strings.HasSuffix(name, ".sst") }
+
 func isLog(name string) bool { return strings.HasSuffix(name, ".log") }
 
 func (w watchedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if isTable(name) {
+		w.faults.pause()
+	}
 	f, err := w.FS.Create(name, category)
 	return w.watchLog(f, err, "create", name)
 }

@@ -1,5 +1,0 @@
-//go:build !race
-
-package pebble
-
-const raceEnabled = false
