@@ -79,7 +79,7 @@ func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*submissio
 	payload = rec.AppendJSON(append(payload, `,"event":`...), e.offset)
 	payload = append(payload, '}')
 	s := &submission{}
-	err = s.encode(&eventhub.Event{
+	err = s.encodeChecked(&eventhub.Event{
 		ID:    deadLetterID(g.log.name, e.offset, g.name, g.epoch),
 		Topic: eventhub.DeadLetterTopic(g.log.name),
 		Key:   original.Key, CausedBy: []string{original.ID}, Payload: payload,
@@ -131,12 +131,13 @@ func (g *group) finishBurial(s *submission, b burial, err error) {
 		return
 	}
 	g.finish(e)
+	g.bus.workers.schedule(g) // the window may have opened
 }
 
 // retryLater puts an event that could not be dead-lettered back for a last
 // attempt, after the longest backoff.
 func (g *group) retryLater(e *entry) {
-	e.attempts--
+	e.attempts = max(e.attempts, 1) - 1
 	at := time.Now().UnixMilli() + g.settings.MaxBackoffMS
 	g.retry(e, at)
 	g.bus.alarm.set(g, at)

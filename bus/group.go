@@ -174,7 +174,10 @@ func (g *group) create(ctx context.Context, o *eventhub.SubscribeOptions) (store
 	}
 	state := store.GroupState{Epoch: 1, Cursor: cursor, Settings: raw}
 	unit := store.Unit{Groups: []store.GroupChange{{Topic: g.log.name, Group: g.name, Create: true, State: state}}}
-	return state, g.bus.committer.wait(ctx, unit, nil)
+	if err = g.bus.committer.wait(ctx, unit, nil); errors.Is(err, store.ErrTopicLimit) {
+		err = unitError(err)
+	}
+	return state, err
 }
 
 // resolve turns a start into a cursor.
@@ -274,10 +277,11 @@ func (g *group) shut(err error) {
 
 // backoff is the wait before the attempt after the given one: it doubles from
 // the group's minimum up to its maximum, and jitter takes up to half of it
-// away, so that events which failed together do not all come back together.
+// away, so that events which failed together do not all come back together. An
+// attempt that was given back (0) waits like the first.
 func (s settings) backoff(attempt int) time.Duration {
 	ms := s.MaxBackoffMS
-	if shift := attempt - 1; shift < 32 && s.MinBackoffMS<<shift < ms {
+	if shift := max(attempt, 1) - 1; shift < 32 && s.MinBackoffMS<<shift < ms {
 		ms = s.MinBackoffMS << shift
 	}
 	return time.Duration(ms-rand.Int64N(ms/2+1)) * time.Millisecond

@@ -123,6 +123,7 @@ func (m *member) leave(giveBack bool) {
 		}
 		g.failed(e, now, "member disconnected")
 	})
+	g.compact()
 	g.mu.Unlock()
 	g.bus.workers.schedule(g)
 	g.bus.release(g)

@@ -131,14 +131,20 @@ func (s *submission) add(e *eventhub.Event, now time.Time) error {
 	return s.encode(e)
 }
 
-func (s *submission) encode(e *eventhub.Event) error {
+func (s *submission) encode(e *eventhub.Event) error { return s.encodeBy(record.Append, e) }
+
+func (s *submission) encodeChecked(e *eventhub.Event) error {
+	return s.encodeBy(record.AppendChecked, e)
+}
+
+func (s *submission) encodeBy(appendRecord func([]byte, *eventhub.Event) ([]byte, error), e *eventhub.Event) error {
 	id, fresh := e.ID, false
 	if id == "" {
 		id, fresh = eventid.New(), true
 	}
 	withID := *e
 	withID.ID = id
-	buf, err := record.Append(s.buf, &withID)
+	buf, err := appendRecord(s.buf, &withID)
 	if err != nil {
 		return err
 	}

@@ -41,8 +41,7 @@ func (g *group) settle(m *member, s eventhub.Settlement) ([]eventhub.Outcome, er
 	for i, ref := range s.Refs {
 		outcomes[i] = g.settleOne(m, ref, &s, now)
 	}
-	g.leases.compact(g.held, g.leaseStands)
-	g.retries.compact(g.waits, g.retryStands)
+	g.compact()
 	g.mu.Unlock()
 	// Room has come free, an event has become due, or a lease ends later.
 	g.bus.workers.schedule(g)
@@ -72,7 +71,7 @@ func (g *group) settleOne(m *member, ref eventhub.Ref, s *eventhub.Settlement, n
 
 // lookup finds the entry whose last lease ref names.
 func (g *group) lookup(m *member, ref eventhub.Ref) *entry {
-	if !ref.Lease.IsZero() {
+	if ref.Lease.Serial != 0 { // serial 0 is that of events which nobody ever had
 		if e := g.window.find(ref.Lease.Offset); e != nil && e.state != done && e.lease(g.runtime) == ref.Lease {
 			return e
 		}
@@ -94,8 +93,10 @@ func (g *group) extend(e *entry, by time.Duration, now int64) {
 		ms = e.member.timeout
 	}
 	ms = max(ms, eventhub.MinAckTimeout.Milliseconds())
-	e.at = min(now+ms, e.since+eventhub.MaxAckTimeout.Milliseconds())
-	g.leases.push(timed{e.at, e.offset, e.serial})
+	if at := min(now+ms, e.since+eventhub.MaxAckTimeout.Milliseconds()); at != e.at {
+		e.at = at
+		g.leases.push(timed{e.at, e.offset, e.serial})
+	}
 }
 
 func (g *group) nack(e *entry, s *eventhub.Settlement, now int64) {
@@ -167,6 +168,12 @@ func (g *group) retry(e *entry, at int64) {
 func (g *group) bury(e *entry, reason string) {
 	g.become(e, burying)
 	g.graves = append(g.graves, grave{e.offset, reason})
+}
+
+// compact bounds what void appointments take.
+func (g *group) compact() {
+	g.leases.compact(g.held, g.leaseStands)
+	g.retries.compact(g.waits, g.retryStands)
 }
 
 // leaseStands and retryStands tell appointments that still mean something.

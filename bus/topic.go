@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"sort"
 	"sync"
 
@@ -78,9 +79,10 @@ func (l *topicLog) search(offset uint64) int {
 	return sort.Search(len(l.tail), func(i int) bool { return l.tail[i].Offset >= offset })
 }
 
-// add takes committed events and returns how many bytes of them it keeps, and
-// the groups to wake. Without a watcher it keeps nothing.
-func (l *topicLog) add(appends []store.Append) (kept int, watchers []*group) {
+// add takes committed events and returns how many bytes of them it keeps, the
+// last of them, and the groups to wake. Without a watcher it keeps nothing. With
+// own it keeps copies.
+func (l *topicLog) add(appends []store.Append, own bool) (kept int, last uint64, watchers []*group) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range appends {
@@ -93,10 +95,14 @@ func (l *topicLog) add(appends []store.Append) (kept int, watchers []*group) {
 			continue
 		}
 		l.head = a.Offset
-		l.tail = append(l.tail, store.Item{Offset: a.Offset, Record: a.Record})
+		record := a.Record
+		if own {
+			record = bytes.Clone(record)
+		}
+		l.tail = append(l.tail, store.Item{Offset: a.Offset, Record: record})
 		kept += len(a.Record)
 	}
-	return kept, l.watchers
+	return kept, l.head, l.watchers
 }
 
 // forget drops the tail up to and including offset.
@@ -143,32 +149,61 @@ func (c *tailCache) add(part cachePart) {
 // committed hands the events of a commit to the topics that are read and wakes
 // their groups. It runs on the committer's goroutine, before the receipts.
 func (b *Bus) committed(batch []*submission) {
+	var find logFinder
 	for _, s := range batch {
-		for i := range s.units {
-			if u := &s.units[i]; u.Err == nil {
-				b.spread(s, u.Appends)
+		b.spread(s, &find)
+	}
+}
+
+// spread hands over one submission in runs of one topic.
+func (b *Bus) spread(s *submission, find *logFinder) {
+	// A buffer of which little is kept must not stay for it.
+	own := 2*find.readBytes(b, s) < cap(s.buf)
+	for i := range s.units {
+		if s.units[i].Err != nil {
+			continue
+		}
+		for appends := s.units[i].Appends; len(appends) > 0; {
+			n := 1
+			for n < len(appends) && appends[n].Topic == appends[0].Topic {
+				n++
 			}
+			if log := find.log(b, appends[0].Topic); log != nil {
+				kept, last, watchers := log.add(appends[:n], own)
+				if kept > 0 {
+					s.cached = s.cached || !own
+					b.cache.add(cachePart{log, last, kept})
+				}
+				for _, g := range watchers {
+					b.workers.schedule(g)
+				}
+			}
+			appends = appends[n:]
 		}
 	}
 }
 
-// spread cuts a unit's events into runs of one topic.
-func (b *Bus) spread(s *submission, appends []store.Append) {
-	for len(appends) > 0 {
-		n := 1
-		for n < len(appends) && appends[n].Topic == appends[0].Topic {
-			n++
-		}
-		if log := b.topicLog(appends[0].Topic); log != nil {
-			kept, watchers := log.add(appends[:n])
-			if kept > 0 {
-				s.cached = true
-				b.cache.add(cachePart{log, appends[n-1].Offset, kept})
-			}
-			for _, g := range watchers {
-				b.workers.schedule(g)
-			}
-		}
-		appends = appends[n:]
+// logFinder remembers the last look-up: events of one topic come in runs, also
+// over units. It is for one commit: runtimes that are made later read the head
+// from the store, where this commit is.
+type logFinder struct {
+	topic string
+	found *topicLog
+}
+
+func (f *logFinder) log(b *Bus, topic string) *topicLog {
+	if f.topic != topic {
+		f.topic, f.found = topic, b.topicLog(topic)
 	}
+	return f.found
+}
+
+// readBytes returns how many bytes of a submission's records somebody reads.
+func (f *logFinder) readBytes(b *Bus, s *submission) (n int) {
+	for i := range s.appends {
+		if f.log(b, s.appends[i].Topic) != nil {
+			n += len(s.appends[i].Record)
+		}
+	}
+	return n
 }

@@ -49,6 +49,12 @@ type fetcher struct {
 
 func (f *fetcher) empty() bool { return len(f.graves) == 0 && len(f.due) == 0 && f.from == 0 }
 
+// release lets go of the records: the group may be idle for long.
+func (f *fetcher) release() {
+	clear(f.items)
+	clear(f.batch.Items)
+}
+
 // round reports whether another one may find more to do.
 func (g *group) round() bool {
 	g.mu.Lock()
@@ -82,13 +88,15 @@ func (g *group) round() bool {
 // it leaves a wake-up for the next lease or retry.
 func (g *group) plan(now int64) bool {
 	f := &g.fetch
+	f.release()
 	*f = fetcher{epoch: g.epoch, graves: f.graves[:0], due: f.due[:0], items: f.items[:0], batch: f.batch}
 	if g.ended != nil {
 		return false
 	}
 	g.expire(now)
-	f.graves = append(f.graves, g.graves...)
-	g.graves = g.graves[:0]
+	n := min(len(g.graves), roundEvents)
+	f.graves = append(f.graves, g.graves[:n]...)
+	g.graves = g.graves[n:]
 	room := 0
 	for _, m := range g.members {
 		room += max(m.room(), 0)
@@ -98,7 +106,7 @@ func (g *group) plan(now int64) bool {
 	room -= len(f.due)
 	f.head = g.log.durableHead()
 	if room > 0 && g.window.next <= f.head && g.window.span() < g.bus.opts.AckWindow {
-		f.from, f.limit = g.window.next, room
+		f.from, f.limit = g.window.next, min(room, int(g.bus.opts.AckWindow-g.window.span()))
 	}
 	if !f.empty() {
 		return true
@@ -228,7 +236,7 @@ func (g *group) handOut(now int64) {
 
 func (g *group) redeliver(item store.Item, now int64) {
 	e := g.window.find(item.Offset)
-	if e == nil || e.state != waiting {
+	if e == nil || e.state != waiting || e.at > now {
 		return // settled while it was read
 	}
 	if item.Record == nil {

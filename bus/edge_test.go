@@ -1,0 +1,184 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// patchy is a store that can hide events, as one that let them go does, and can
+// fail reads.
+type patchy struct {
+	store.Store
+	mu   sync.Mutex
+	gone []uint64
+	fail error
+}
+
+func (p *patchy) set(fail error, gone ...uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fail, p.gone = fail, gone
+}
+
+func (p *patchy) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.fail != nil {
+		return p.fail
+	}
+	var all store.Batch
+	if err := p.Store.Read(ctx, topic, from, 1_000_000, 1<<30, &all); err != nil {
+		return err
+	}
+	for _, item := range all.Items {
+		if limit > 0 && !slices.Contains(p.gone, item.Offset) {
+			batch.Add(item.Offset, item.Record)
+			limit--
+		}
+	}
+	return nil
+}
+
+// overPatchy runs a test over a patchy store, without a cache.
+func overPatchy(t *testing.T, test func(*rig, *patchy)) {
+	t.Helper()
+	inBubble(t, func(r *rig) {
+		r.stop()
+		p := &patchy{Store: r.store.Store}
+		r.store.Store = p
+		r.start(Options{TailCacheBytes: 1})
+		test(r, p)
+		p.set(nil)
+	})
+}
+
+// TestEventsThatAreGone: what the log let go of is passed over, whether it was
+// still to be read, to be delivered again or to be dead-lettered.
+func TestEventsThatAreGone(t *testing.T) {
+	overPatchy(t, func(r *rig, p *patchy) {
+		r.publish("t", 1, 8)
+		p.set(nil, 2, 3, 7, 8)
+		o := opts("t", "g")
+		o.Backoff = eventhub.Backoff{Min: time.Second, Max: time.Second}
+		in := r.subscribe(o)
+		all := in.take()
+		equal(t, "offsets delivered", []uint64{all[0].Offset, all[1].Offset, all[2].Offset, all[3].Offset}, []uint64{1, 4, 5, 6})
+		in.ack(byLease(all[0]))
+		equal(t, "cursor below a gap", r.cursor("t", "g").Offset, 3)
+		in.ack(byLease(all[3]))
+		p.set(nil, 2, 3, 4, 5, 7, 8)
+		in.nack(byLease(all[1]))
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[2]))
+		equal(t, "cursor before the retry", r.cursor("t", "g").Offset, 3)
+		time.Sleep(time.Second)
+		equal(t, "deliveries of what is gone", len(in.take()), 0)
+		equal(t, "cursor at the end", r.cursor("t", "g").Offset, 8)
+		equal(t, "dead letters", len(r.events("t.dlq")), 0)
+		time.Sleep(flushEvery)
+		equal(t, "stored cursor", r.stored("t", "g").Cursor, 8)
+		p.set(nil)
+		r.publish("t", 9, 1)
+		equal(t, "offsets afterwards", in.takeOffsets(), []uint64{9})
+	})
+}
+
+// TestFailedReadIsTriedAgain: nothing is lost with it, neither fresh events nor
+// retries nor what is to be dead-lettered.
+func TestFailedReadIsTriedAgain(t *testing.T) {
+	overPatchy(t, func(r *rig, p *patchy) {
+		r.publish("t", 1, 2)
+		in := r.subscribe(opts("t", "g"))
+		all := in.take()
+		p.set(errors.New("the disk coughs"))
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, byLease(all[0]))
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[1]))
+		r.publish("t", 3, 1)
+		time.Sleep(5 * time.Second)
+		equal(t, "deliveries while reads fail", len(in.take()), 0)
+		p.set(nil)
+		time.Sleep(readAgain)
+		equal(t, "offsets when they work again", in.takeOffsets(), []uint64{1, 3})
+		equal(t, "dead letters", len(r.events("t.dlq")), 1)
+	})
+}
+
+// appointments returns how many ends of leases a group has noted, and how many
+// leases there are.
+func (r *rig) appointments(topic, name string) (leases, held int) {
+	g := r.bus.groups[groupKey{topic, name}]
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.leases), g.held
+}
+
+// TestAppointmentsAreBounded: void ones go when they are the larger part, and
+// those that stay keep their order.
+func TestAppointmentsAreBounded(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("t", "g")
+		o.MaxInFlight, o.AckTimeout = 10_000, time.Minute
+		o.Backoff = eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
+		in := r.subscribe(o)
+		for range 30 { // leases that end one after the other
+			r.publish("t", 0, 100)
+			time.Sleep(time.Second)
+		}
+		held := in.take()
+		var kept []got
+		for i := len(held) - 1; i >= 0; i-- {
+			if i%300 == 7 {
+				kept = append(kept, held[i])
+				continue
+			}
+			in.ack(byLease(held[i]))
+			if leases, held := r.appointments("t", "g"); leases > max(1024, 2*held) {
+				t.Fatalf("%d appointments for %d leases", leases, held)
+			}
+		}
+		slices.Reverse(kept)
+		for _, k := range kept {
+			time.Sleep(time.Until(k.at.Add(o.AckTimeout)))
+			equal(t, "deliveries at the deadline", len(in.take()), 0)
+			time.Sleep(time.Millisecond)
+			equal(t, "offsets after it", in.takeOffsets(), []uint64{k.Offset})
+		}
+	})
+}
+
+// TestSeekWhileADeadLetterWaits: the seek takes the event back, and a dead
+// letter of the epoch before does not stand for it.
+func TestSeekWhileADeadLetterWaits(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		in := r.subscribe(opts("t", "g"))
+		hold := make(chan struct{})
+		r.store.set(hold, nil)
+		go r.publish("other", 1, 1) // keeps the committer busy
+		terminal := eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}
+		in.settle(terminal, byLease(in.take()[0]))
+		moved := make(chan error, 1)
+		go func() { moved <- r.bus.SetCursor(context.Background(), "t", "g", 0) }()
+		again := in.take()
+		equal(t, "deliveries after the seek", len(again), 1)
+		in.settle(terminal, byLease(again[0]))
+		r.store.set(nil, nil)
+		close(hold)
+		if err := <-moved; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		equal(t, "cursor", r.cursor("t", "g").Offset, 1)
+		dead := r.events("t.dlq")
+		if len(dead) != 1 || dead[0].ID != deadLetterID("t", 1, "g", 2) {
+			t.Errorf("dead letters %+v; want the one of epoch 2", dead)
+		}
+	})
+}

@@ -1,0 +1,865 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"eventhub"
+	"eventhub/store"
+	"eventhub/store/memory"
+)
+
+// histories is how many random histories a run tries unless -rapid.checks or
+// RAPID_CHECKS says otherwise. A failure prints the seed that repeats it.
+const histories = "3000"
+
+// TestRandomHistories runs the engine against a model that knows nothing of
+// windows, heaps and turns: a map of events per group, and the contract. Every
+// step is followed by synctest.Wait, so the model always meets an engine that
+// has done all it can, and can tell a lost wake-up from a slow one. Reads and
+// commits of the store can be held up in the middle of a turn, and then steps
+// happen in between.
+func TestRandomHistories(t *testing.T) {
+	for name, value := range map[string]string{"rapid.checks": histories, "rapid.nofailfile": "true"} {
+		if f := flag.Lookup(name); f.Value.String() == f.DefValue {
+			if err := f.Value.Set(value); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = f.Value.Set(f.DefValue) }()
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		rapid.SyncTest(t, func(t *rapid.T) {
+			w := newWorld(t)
+			t.Cleanup(w.close)
+			for range rapid.IntRange(5, 60).Draw(t, "steps") {
+				w.step()
+				w.check()
+			}
+			w.drain()
+		})
+	})
+}
+
+// steps are what can happen, and how often in 20.
+var steps = []struct {
+	name string
+	n    int
+	take func(*world)
+}{
+	{"publish", 3, (*world).publish},
+	{"subscribe", 2, (*world).subscribe},
+	{"settle", 5, (*world).settle},
+	{"make room", 2, (*world).makeRoom},
+	{"pass", 3, (*world).pass},
+	{"leave", 1, (*world).leave},
+	{"seek", 1, (*world).seek},
+	{"restart", 1, (*world).restart},
+	{"hold reads", 1, (*world).holdReads},
+	{"hold commits", 1, (*world).holdCommits},
+}
+
+// step does one thing of steps.
+func (w *world) step() {
+	var names []string
+	for _, s := range steps {
+		names = append(names, slices.Repeat([]string{s.name}, s.n)...)
+	}
+	name := rapid.SampledFrom(names).Draw(w.t, "step")
+	for _, s := range steps {
+		if s.name == name {
+			s.take(w)
+		}
+	}
+}
+
+func now() int64 { return time.Now().UnixMilli() }
+
+// valve is a store whose reads can be held up; its meter holds up commits.
+type valve struct {
+	*meter
+	inspect func(*store.Unit) // where not nil, sees what is committed
+
+	mu    sync.Mutex
+	reads chan struct{}
+}
+
+func (v *valve) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+	if v.inspect != nil {
+		for _, u := range units {
+			v.inspect(u)
+		}
+	}
+	return v.meter.Commit(ctx, units, sync)
+}
+
+func (v *valve) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
+	v.mu.Lock()
+	hold := v.reads
+	v.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
+	return v.meter.Read(ctx, topic, from, limit, maxBytes, batch)
+}
+
+func (v *valve) set(hold chan struct{}) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.reads = hold
+}
+
+// world is an engine and what the model knows of it.
+type world struct {
+	t       *rapid.T
+	opts    Options
+	store   *valve
+	bus     *Bus
+	reads   chan struct{} // where not nil, the store's reads wait for it
+	commits chan struct{} // … and its commits
+	wrecked bool          // the engine panicked with a lock taken
+
+	topics  []*modelTopic
+	groups  []*modelGroup
+	members []*modelMember
+	letters map[string]*modelLetter // by id
+	pending []*publishing
+	seeks   []chan error
+
+	mu      sync.Mutex
+	journal []offer                       // what receivers were given since the last check
+	written map[groupKey]store.GroupState // what this engine committed last
+	wrong   string                        // a commit that was wrong
+}
+
+func newWorld(t *rapid.T) *world {
+	w := &world{
+		t:       t,
+		store:   &valve{meter: &meter{Store: memory.Open(memory.Options{})}},
+		letters: make(map[string]*modelLetter),
+		written: make(map[groupKey]store.GroupState),
+		opts: Options{
+			TailCacheBytes: rapid.SampledFrom([]int{64 << 20, 1000, 1}).Draw(t, "cache"),
+			AckWindow:      rapid.SampledFrom([]uint64{1_000_000, 8}).Draw(t, "window"),
+		},
+	}
+	for _, name := range []string{"a", "b", "a.dlq", "b.dlq"} {
+		w.topics = append(w.topics, &modelTopic{name: name, first: make(map[string]uint64)})
+	}
+	w.topics[2].source, w.topics[3].source = w.topics[0], w.topics[1]
+	for _, topic := range w.topics[:3] {
+		for _, name := range []string{"g", "h"} {
+			w.groups = append(w.groups, &modelGroup{topic: topic, name: name, events: make(map[uint64]*modelEvent)})
+		}
+	}
+	w.store.inspect = w.inspect
+	w.open()
+	return w
+}
+
+// inspect looks at what goes to the store. States of a group go in the order in
+// which it changed. No cursor passes what the engine's own window has as leased,
+// waiting or still to be buried: a crash behind the commit would lose it.
+func (w *world) inspect(u *store.Unit) {
+	for _, ch := range u.Groups {
+		key := groupKey{ch.Topic, ch.Group}
+		w.mu.Lock()
+		if last := w.written[key]; ch.State.Epoch < last.Epoch || ch.State.Epoch == last.Epoch && ch.State.Cursor < last.Cursor {
+			w.wrong = fmt.Sprintf("%v is committed at %d, %d behind %d, %d", key, ch.State.Epoch, ch.State.Cursor, last.Epoch, last.Cursor)
+		}
+		w.written[key] = ch.State
+		w.mu.Unlock()
+		if rt := w.runtime(ch.Topic, ch.Group); rt != nil {
+			w.inspectWindow(rt, ch.State)
+		}
+	}
+}
+
+func (w *world) inspectWindow(rt *group, s store.GroupState) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.window.each(func(e *entry) {
+		if e.offset <= s.Cursor && rt.epoch == s.Epoch && e.state != interred {
+			w.mu.Lock()
+			w.wrong = fmt.Sprintf("%s::%s is committed at %d with %d in state %d", rt.log.name, rt.name, s.Cursor, e.offset, e.state)
+			w.mu.Unlock()
+		}
+	})
+}
+
+func (w *world) open() {
+	w.opts.Store = w.store
+	var err error
+	if w.bus, err = New(w.opts); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// close lets the bubble end, also behind a failure.
+func (w *world) close() {
+	if w.wrecked {
+		return
+	}
+	w.release()
+	if err := w.bus.Close(); err != nil && !w.t.Failed() {
+		w.t.Errorf("Close: %v", err)
+	}
+}
+
+// guarded runs a call of the engine that could panic under a lock: the bus can
+// not be closed then.
+func (w *world) guarded(call func()) {
+	w.wrecked = true
+	call()
+	w.wrecked = false
+}
+
+// The steps.
+
+func (w *world) publish() {
+	p := &publishing{}
+	for range rapid.IntRange(1, 3).Draw(w.t, "publications") {
+		var pub eventhub.Publication
+		for range rapid.IntRange(1, 4).Draw(w.t, "events") {
+			e := eventhub.Event{Topic: rapid.SampledFrom([]string{"a", "a", "b"}).Draw(w.t, "topic"), Payload: []byte(`"some payload"`)}
+			if rapid.IntRange(0, 2).Draw(w.t, "own id") == 0 {
+				e.ID = rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(w.t, "id")
+			}
+			if rapid.IntRange(0, 30).Draw(w.t, "bad") == 30 {
+				e.Payload = []byte(`{`)
+			}
+			pub.Events = append(pub.Events, e)
+		}
+		p.pubs = append(p.pubs, pub)
+	}
+	w.pending = append(w.pending, p)
+	w.bus.Enqueue(context.Background(), p.pubs, func([]eventhub.Publication) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		p.calls++
+		p.at = now()
+	})
+}
+
+// publishing is a call of Enqueue.
+type publishing struct {
+	pubs  []eventhub.Publication
+	calls int // of done
+	at    int64
+}
+
+func (w *world) subscribe() {
+	g := w.drawGroup()
+	if w.commits != nil && !g.exists {
+		return // would wait for the commit that creates it
+	}
+	o := eventhub.SubscribeOptions{
+		Topic: g.topic.name, Group: g.name, Start: w.drawStart(g.topic),
+		BatchSize:   rapid.IntRange(1, 4).Draw(w.t, "batchSize"),
+		MaxInFlight: rapid.IntRange(1, 6).Draw(w.t, "maxInFlight"),
+		AckTimeout:  time.Duration(rapid.IntRange(1, 4).Draw(w.t, "ackTimeout")) * time.Second,
+		AutoAck:     rapid.IntRange(0, 5).Draw(w.t, "autoAck") == 0,
+	}
+	if !g.exists {
+		o.MaxAttempts = rapid.IntRange(1, 4).Draw(w.t, "maxAttempts")
+		o.Backoff = rapid.SampledFrom([]eventhub.Backoff{
+			{Min: time.Millisecond, Max: time.Millisecond}, // has no jitter: failures repeat
+			{Min: 300 * time.Millisecond, Max: 2 * time.Second},
+		}).Draw(w.t, "backoff")
+	}
+	w.join(g, o, rapid.IntRange(-1, 5).Draw(w.t, "room"))
+}
+
+func (w *world) drawStart(topic *modelTopic) eventhub.Start {
+	s := eventhub.Start{Kind: rapid.SampledFrom([]eventhub.StartKind{
+		eventhub.StartEarliest, eventhub.StartEarliest, eventhub.StartLatest, eventhub.StartTime, eventhub.StartAfterID, eventhub.StartOffset,
+	}).Draw(w.t, "start")}
+	n := rapid.IntRange(0, int(topic.head())+1).Draw(w.t, "start at")
+	s.Offset = uint64(n)
+	s.AfterID = "nobody"
+	s.TS = now()
+	if n > 0 && n <= len(topic.ids) {
+		s.AfterID, s.TS = topic.ids[n-1], topic.at[n-1]
+	}
+	return s
+}
+
+// join subscribes and checks what Subscribe says.
+func (w *world) join(g *modelGroup, o eventhub.SubscribeOptions, room int) *modelMember {
+	m := &modelMember{w: w, group: g, opts: o, room: room, run: w.bus}
+	sub, err := w.bus.Subscribe(context.Background(), o, m)
+	if !g.exists {
+		base, known := g.topic.resolve(o.Start)
+		if !known {
+			if eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
+				w.t.Fatalf("Subscribe behind %q: %v; want unknown_id", o.Start.AfterID, err)
+			}
+			return nil
+		}
+		g.exists, g.epoch, g.base, g.offered = true, 1, base, base
+		g.maxAttempts, g.backoff = o.MaxAttempts, o.Backoff
+	}
+	if err != nil {
+		w.t.Fatalf("Subscribe to %s: %v", g, err)
+	}
+	m.sub = sub
+	w.members = append(w.members, m)
+	return m
+}
+
+func (w *world) settle() {
+	g := w.drawGroup()
+	via := w.drawMember(func(m *modelMember) bool { return m.group == g && m.run == w.bus })
+	if rapid.IntRange(0, 3).Draw(w.t, "from elsewhere") == 0 {
+		via = nil
+	}
+	s := w.drawVerdict()
+	for range rapid.IntRange(1, 4).Draw(w.t, "refs") {
+		s.Refs = append(s.Refs, w.drawRef(g, via))
+	}
+	var want []eventhub.Outcome
+	for _, ref := range s.Refs {
+		want = append(want, g.apply(w, via, ref, &s))
+	}
+	var got []eventhub.Outcome
+	var err error
+	w.guarded(func() {
+		if via != nil {
+			got, err = via.sub.Settle(context.Background(), s)
+		} else {
+			got, err = w.bus.Settle(context.Background(), g.topic.name, g.name, s)
+		}
+	})
+	switch {
+	case !g.exists:
+		if eventhub.ErrorCode(err) != eventhub.CodeNotSubscribed {
+			w.t.Fatalf("Settle without a group: %v; want not_subscribed", err)
+		}
+	case err != nil:
+		w.t.Fatalf("Settle: %v", err)
+	case !slices.Equal(got, want):
+		w.t.Fatalf("outcomes of %+v in %s = %v; want %v", s, g, got, want)
+	}
+}
+
+func (w *world) drawGroup() *modelGroup {
+	var names []string
+	for _, g := range w.groups {
+		names = append(names, g.String())
+	}
+	return w.groups[slices.Index(names, rapid.SampledFrom(names).Draw(w.t, "group"))]
+}
+
+func (w *world) drawMember(fits func(*modelMember) bool) *modelMember {
+	var some []*modelMember
+	for _, m := range w.members {
+		if fits(m) {
+			some = append(some, m)
+		}
+	}
+	if len(some) == 0 {
+		return nil
+	}
+	return some[rapid.IntRange(0, len(some)-1).Draw(w.t, "member")]
+}
+
+func (w *world) drawVerdict() eventhub.Settlement {
+	s := eventhub.Settlement{Verdict: rapid.SampledFrom([]eventhub.Verdict{
+		eventhub.Ack, eventhub.Ack, eventhub.Nack, eventhub.Extend}).Draw(w.t, "verdict")}
+	switch s.Verdict {
+	case eventhub.Nack:
+		s.Reason = rapid.SampledFrom([]string{"", "no luck"}).Draw(w.t, "reason")
+		s.Terminal = rapid.IntRange(0, 4).Draw(w.t, "terminal") == 0
+		s.Delay = time.Duration(rapid.SampledFrom([]int{0, 0, 1, 3000}).Draw(w.t, "delay")) * time.Millisecond
+	case eventhub.Extend:
+		s.By = time.Duration(rapid.SampledFrom([]int{0, 1, 3000, 3_600_000}).Draw(w.t, "by")) * time.Millisecond
+	}
+	return s
+}
+
+// drawRef names a delivery: mostly one under way, also old ones and some that
+// never were.
+func (w *world) drawRef(g *modelGroup, via *modelMember) eventhub.Ref {
+	if len(g.leases) == 0 {
+		return eventhub.Ref{Lease: eventhub.Lease{Runtime: 1, Offset: 1, Serial: 1}}
+	}
+	from := max(0, len(g.leases)-12)
+	l := g.leases[rapid.IntRange(from, len(g.leases)-1).Draw(w.t, "lease")]
+	how := rapid.IntRange(0, 5).Draw(w.t, "ref")
+	switch {
+	case how == 0:
+		l.Offset = uint64(rapid.IntRange(0, int(g.topic.head())+1).Draw(w.t, "forged offset"))
+		l.Serial = 0
+	case how < 3 && via != nil && l.Offset <= g.topic.head():
+		return eventhub.Ref{ID: g.topic.ids[l.Offset-1]}
+	}
+	return eventhub.Ref{Lease: l}
+}
+
+func (w *world) makeRoom() {
+	m := w.drawMember(func(m *modelMember) bool { return m.run == w.bus })
+	if m == nil {
+		return
+	}
+	room := rapid.IntRange(-1, 5).Draw(w.t, "room")
+	w.mu.Lock()
+	m.room = room
+	w.mu.Unlock()
+	m.full = false
+	m.sub.Ready()
+}
+
+func (w *world) leave() {
+	m := w.drawMember(func(*modelMember) bool { return true })
+	if m == nil {
+		return
+	}
+	drop := rapid.Bool().Draw(w.t, "drop")
+	if drop {
+		m.sub.Drop()
+	} else if err := m.sub.Unsubscribe(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+	if m.left || m.run != w.bus {
+		return
+	}
+	m.left = true
+	for offset, e := range m.group.events {
+		switch {
+		case e.state != modelLeased || e.holder != m:
+		case drop:
+			m.group.failed(w, offset, now(), now(), "member disconnected")
+		default:
+			e.attempts--
+			m.group.wait(e, now(), now())
+		}
+	}
+}
+
+func (w *world) seek() {
+	g := w.drawGroup()
+	to := uint64(rapid.IntRange(0, int(g.topic.head())+2).Draw(w.t, "to"))
+	answer := make(chan error, 1)
+	go func(b *Bus) { answer <- b.SetCursor(context.Background(), g.topic.name, g.name, to) }(w.bus)
+	synctest.Wait()
+	if !g.exists {
+		if err := <-answer; eventhub.ErrorCode(err) != eventhub.CodeNotSubscribed {
+			w.t.Fatalf("SetCursor without a group: %v; want not_subscribed", err)
+		}
+		return
+	}
+	w.seeks = append(w.seeks, answer)
+	g.forget(w, to)
+	g.epoch++
+}
+
+// pass lets time pass. A turn that hangs in a read would be late then, so not
+// with reads held up.
+func (w *world) pass() {
+	if w.reads != nil {
+		return
+	}
+	before := make(map[*modelGroup]eventhub.Cursor)
+	for _, g := range w.groups {
+		if g.exists {
+			before[g] = eventhub.Cursor{Epoch: g.epoch, Offset: g.cursor(w.commits == nil)}
+		}
+	}
+	d := time.Duration(rapid.SampledFrom([]int{1, 50, 300, 1000, 2500, 10_000}).Draw(w.t, "ms")) * time.Millisecond
+	time.Sleep(d)
+	synctest.Wait()
+	if d < 50*time.Millisecond || w.commits != nil {
+		return
+	}
+	for g, then := range before {
+		if s := w.load(g); s.Epoch != then.Epoch || s.Cursor < then.Offset {
+			w.t.Fatalf("%s stood at %+v %s ago and is stored at %+v", g, then, d, s)
+		}
+	}
+}
+
+// restart takes the engine down, in order or by a store that breaks, and starts
+// another one over what is stored.
+func (w *world) restart() {
+	if rapid.IntRange(0, 2).Draw(w.t, "really") != 0 {
+		return
+	}
+	w.release()
+	w.check()
+	crash := rapid.Bool().Draw(w.t, "crash")
+	broken := errors.New("the store broke")
+	if crash {
+		w.store.meter.set(nil, broken)
+	}
+	if err := w.bus.Close(); err != nil && !(crash && errors.Is(err, broken)) {
+		w.t.Fatalf("Close: %v", err)
+	}
+	w.store.meter.set(nil, nil)
+	for _, g := range w.groups {
+		if !g.exists {
+			continue
+		}
+		s, cursor := w.load(g), g.cursor(true)
+		if s.Epoch != g.epoch || s.Cursor > cursor || !crash && s.Cursor < cursor {
+			w.t.Fatalf("after Close %s is stored at %+v; it stood at %d, %d", g, s, g.epoch, cursor)
+		}
+		g.forget(w, s.Cursor)
+	}
+	clear(w.written) // a commit that failed may have been ahead
+	w.open()
+}
+
+// holdReads and holdCommits make the store's calls wait, or let them go on.
+func (w *world) holdReads() {
+	if w.reads != nil {
+		w.release()
+		return
+	}
+	w.reads = make(chan struct{})
+	w.store.set(w.reads)
+}
+
+func (w *world) holdCommits() {
+	if w.commits != nil {
+		w.release()
+		return
+	}
+	w.commits = make(chan struct{})
+	w.store.meter.set(w.commits, nil)
+}
+
+func (w *world) release() {
+	w.store.set(nil)
+	w.store.meter.set(nil, nil)
+	for _, hold := range []chan struct{}{w.reads, w.commits} {
+		if hold != nil {
+			close(hold)
+		}
+	}
+	w.reads, w.commits = nil, nil
+	synctest.Wait()
+}
+
+// The checks.
+
+// check brings the model up to date and compares.
+func (w *world) check() {
+	synctest.Wait()
+	if w.commits == nil {
+		w.receipts()
+		for _, answer := range w.seeks {
+			if len(answer) == 0 {
+				w.t.Fatal("SetCursor does not return")
+			}
+			if err := <-answer; err != nil {
+				w.t.Fatalf("SetCursor: %v", err)
+			}
+		}
+		w.seeks = nil
+	}
+	arrived := w.readLetters()
+	w.mu.Lock()
+	journal, wrong := w.journal, w.wrong
+	w.journal = nil
+	w.mu.Unlock()
+	if wrong != "" {
+		w.t.Fatal(wrong)
+	}
+	for _, o := range journal {
+		w.take(o)
+		for i, d := range o.batch {
+			if id := o.to.group.topic.ids[d.Offset-1]; id != o.ids[i] {
+				w.t.Fatalf("%s at %d is %s; delivered was %s", d.Topic, d.Offset, id, o.ids[i])
+			}
+		}
+	}
+	for _, g := range w.groups {
+		g.expire(w, now())
+	}
+	w.checkLetters(arrived)
+	for _, g := range w.groups {
+		if g.exists {
+			w.checkGroup(g)
+		}
+	}
+	w.checkMembers()
+	w.checkCache()
+}
+
+// receipts checks what publishers were told and adds their events to the logs.
+func (w *world) receipts() {
+	for _, p := range w.pending {
+		if p.calls != 1 {
+			w.t.Fatalf("%d calls of done", p.calls)
+		}
+		for _, pub := range p.pubs {
+			bad := slices.ContainsFunc(pub.Events, func(e eventhub.Event) bool { return !json.Valid(e.Payload) })
+			if bad != (pub.Err != nil) {
+				w.t.Fatalf("publication %+v ended with %v", pub.Events, pub.Err)
+			}
+			for i := range pub.Receipts {
+				w.receipt(pub.Events[i], pub.Receipts[i], p.at)
+			}
+			if !bad && len(pub.Receipts) != len(pub.Events) {
+				w.t.Fatalf("%d receipts for %d events", len(pub.Receipts), len(pub.Events))
+			}
+		}
+	}
+	w.pending = nil
+}
+
+func (w *world) receipt(e eventhub.Event, r eventhub.Receipt, at int64) {
+	for _, topic := range w.topics {
+		if topic.name != e.Topic {
+			continue
+		}
+		offset, duplicate := topic.add(r.ID, at)
+		if r.Offset != offset || r.Duplicate != duplicate || e.ID != "" && e.ID != r.ID {
+			w.t.Fatalf("receipt of %q in %q = %+v; want offset %d, duplicate %t", e.ID, e.Topic, r, offset, duplicate)
+		}
+	}
+}
+
+// readLetters adds the dead letters that came to their logs.
+func (w *world) readLetters() map[string]eventhub.Event {
+	arrived := make(map[string]eventhub.Event)
+	for _, topic := range w.topics {
+		if topic.source == nil {
+			continue
+		}
+		var batch store.Batch
+		if err := w.store.Store.Read(context.Background(), topic.name, topic.head()+1, 1000, 1<<30, &batch); err != nil {
+			w.t.Fatal(err)
+		}
+		for _, item := range batch.Items {
+			e, err := item.Record.Event(item.Offset)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if _, duplicate := topic.add(e.ID, e.TS); duplicate || item.Offset != topic.head() {
+				w.t.Fatalf("dead letter %s is at %d of %s", e.ID, item.Offset, topic.name)
+			}
+			arrived[e.ID] = e
+		}
+	}
+	return arrived
+}
+
+// checkLetters: every event given up has its dead letter, once, and no other
+// has one.
+func (w *world) checkLetters(arrived map[string]eventhub.Event) {
+	for id, e := range arrived {
+		l := w.letters[id]
+		if l == nil || l.seen || l.topic.name != e.Topic {
+			w.t.Fatalf("an unexpected dead letter: %s", e.Payload)
+		}
+		l.seen = true
+		var p struct {
+			Offset   uint64
+			Attempts int
+			Reason   string
+			Event    struct{ ID string }
+		}
+		if err := json.Unmarshal(e.Payload, &p); err != nil {
+			w.t.Fatal(err)
+		}
+		if p.Offset != l.offset || p.Attempts != l.attempts || p.Reason != l.reason || p.Event.ID != l.topic.source.ids[l.offset-1] {
+			w.t.Fatalf("dead letter %s; want %+v", e.Payload, l)
+		}
+	}
+	if w.reads != nil || w.commits != nil {
+		return
+	}
+	for id, l := range w.letters {
+		if l.required && !l.seen {
+			w.t.Fatalf("no dead letter %s: %+v", id, l)
+		}
+	}
+	for _, g := range w.groups {
+		for _, e := range g.events {
+			if e.state == modelDying {
+				g.move(e, modelDone)
+			}
+		}
+	}
+}
+
+// load reads a group's stored state, which never goes back.
+func (w *world) load(g *modelGroup) store.GroupState {
+	s, err := w.store.Store.Group(context.Background(), g.topic.name, g.name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if s.Epoch < g.stored.Epoch || s.Epoch == g.stored.Epoch && s.Cursor < g.stored.Cursor {
+		w.t.Fatalf("%s is stored at %+v, before it was at %+v", g, s, g.stored)
+	}
+	g.stored = s
+	return s
+}
+
+func (w *world) checkGroup(g *modelGroup) {
+	s := w.load(g)
+	epoch, cursor := s.Epoch, s.Cursor
+	if rt := w.runtime(g.topic.name, g.name); rt != nil {
+		epoch, cursor = rt.position()
+	}
+	low, high := g.cursor(false), g.cursor(true)
+	if epoch != g.epoch || cursor < low || cursor > high {
+		w.t.Fatalf("%s stands at %d, %d; want %d, %d to %d", g, epoch, cursor, g.epoch, low, high)
+	}
+	if s.Epoch == epoch && s.Cursor > cursor {
+		w.t.Fatalf("%s stands at %d and is stored at %d", g, cursor, s.Cursor)
+	}
+	if w.reads != nil {
+		return
+	}
+	if c, err := w.bus.Cursor(context.Background(), g.topic.name, g.name); err != nil || c.Offset != cursor || c.Epoch != epoch ||
+		c.Offset > 0 && c.Offset <= g.topic.head() && c.LastID != g.topic.ids[c.Offset-1] {
+		w.t.Fatalf("Cursor = %+v, %v; want %d, %d", c, err, epoch, cursor)
+	}
+	w.checkIdle(g)
+}
+
+// checkIdle: while a member has room nothing waits that could go out.
+func (w *world) checkIdle(g *modelGroup) {
+	if !slices.ContainsFunc(w.members, func(m *modelMember) bool {
+		return m.group == g && m.run == w.bus && !m.left && !m.full && m.inFlight < m.opts.MaxInFlight
+	}) {
+		return
+	}
+	for offset, e := range g.events {
+		if e.state == modelWaiting && e.latest <= now() {
+			w.t.Fatalf("%s has room and does not deliver %d again, due for %d ms", g, offset, now()-e.latest)
+		}
+	}
+	if g.offered < g.topic.head() && g.offered-g.cursor(false) < w.opts.AckWindow {
+		w.t.Fatalf("%s has room and does not deliver %d", g, g.offered+1)
+	}
+}
+
+func (w *world) runtime(topic, name string) *group {
+	w.bus.mu.RLock()
+	defer w.bus.mu.RUnlock()
+	if rt := w.bus.groups[groupKey{topic, name}]; rt != nil && rt.loaded.Load() {
+		return rt
+	}
+	return nil
+}
+
+// checkMembers: Ended is told once to those that the end of the bus surprised.
+func (w *world) checkMembers() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.members {
+		want := 0
+		if m.run != w.bus && !m.left {
+			want = 1
+		}
+		if len(m.ended) != want || want == 1 && eventhub.ErrorCode(m.ended[0]) != eventhub.CodeShuttingDown {
+			w.t.Fatalf("Ended was called with %v", m.ended)
+		}
+	}
+}
+
+func (w *world) checkCache() {
+	bytes := 0
+	for _, l := range w.bus.logs {
+		l.mu.Lock()
+		for _, item := range l.tail {
+			bytes += len(item.Record)
+		}
+		l.mu.Unlock()
+	}
+	if bytes > w.opts.TailCacheBytes {
+		w.t.Fatalf("the tails hold %d bytes; %d are allowed", bytes, w.opts.TailCacheBytes)
+	}
+}
+
+// drain acks everything until nothing is left, and looks for what stayed behind.
+func (w *world) drain() {
+	w.release()
+	w.check()
+	for _, m := range w.members {
+		if m.run == w.bus {
+			w.mu.Lock()
+			m.room = -1
+			w.mu.Unlock()
+			m.full = false
+			m.sub.Ready()
+		}
+	}
+	for _, g := range w.groups {
+		if g.exists {
+			w.join(g, eventhub.SubscribeOptions{Topic: g.topic.name, Group: g.name}.WithDefaults(), -1)
+		}
+	}
+	w.check()
+	for range 20 {
+		for _, g := range w.groups {
+			w.ackAll(g)
+		}
+		time.Sleep(500 * time.Millisecond)
+		w.check()
+	}
+	time.Sleep(2 * time.Hour) // until the last appointment has passed
+	w.check()
+	for _, g := range w.groups {
+		if g.exists {
+			w.checkDrained(g)
+		}
+	}
+	w.bus.alarm.mu.Lock()
+	defer w.bus.alarm.mu.Unlock()
+	if c := w.bus.committer; len(w.bus.alarm.groups)+len(c.queue)+len(c.dirty)+c.queued != 0 {
+		w.t.Fatalf("left over: %d alarms, %d submissions of %d bytes, %d groups to flush", len(w.bus.alarm.groups), len(c.queue), c.queued, len(c.dirty))
+	}
+}
+
+func (w *world) ackAll(g *modelGroup) {
+	var s eventhub.Settlement
+	for _, e := range g.events {
+		if e.state == modelLeased {
+			s.Refs = append(s.Refs, eventhub.Ref{Lease: e.lease})
+		}
+	}
+	for _, ref := range s.Refs {
+		g.apply(w, nil, ref, &s)
+	}
+	if len(s.Refs) == 0 {
+		return
+	}
+	out, err := w.bus.Settle(context.Background(), g.topic.name, g.name, s)
+	if err != nil || slices.ContainsFunc(out, func(o eventhub.Outcome) bool { return o != eventhub.Applied }) {
+		w.t.Fatalf("acks of all that is leased: %v, %v", out, err)
+	}
+}
+
+func (w *world) checkDrained(g *modelGroup) {
+	if c := g.cursor(false); c < g.topic.head() {
+		w.t.Fatalf("%s is at %d after draining; the head is %d", g, c, g.topic.head())
+	}
+	if s := w.load(g); s.Cursor != g.cursor(false) {
+		w.t.Fatalf("%s is stored at %d after draining; it is at %d", g, s.Cursor, g.cursor(false))
+	}
+	rt := w.runtime(g.topic.name, g.name)
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	inFlight := 0
+	for _, m := range rt.members {
+		inFlight += m.inFlight
+	}
+	left := []int{len(rt.leases), len(rt.retries), len(rt.ids), len(rt.graves), len(rt.window.entries), rt.held, rt.waits, inFlight}
+	if slices.Max(left) != 0 || slices.Min(left) != 0 {
+		w.t.Fatalf("%s keeps leases, retries, ids, graves, entries, held, waits, in flight = %v", g, left)
+	}
+}
