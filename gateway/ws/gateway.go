@@ -44,8 +44,6 @@ import (
 	"time"
 
 	gws "github.com/gobwas/ws"
-
-	"eventhub/wire"
 )
 
 // Gateway is the http.Handler that turns requests into sessions. It is safe for
@@ -108,12 +106,11 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	conn, rw, _, err := g.upgrader.Upgrade(r, w)
 	if err != nil {
-		// The upgrader has answered, but what it hijacked is ours to close.
-		if conn != nil {
-			conn.Close()
-		}
 		g.log.Debug("websocket refused: handshake", "remote", r.RemoteAddr, "error", err)
 		g.release(nil)
+		if conn != nil {
+			conn.Close() // the upgrader has answered, but what it hijacked is ours
+		}
 		return
 	}
 	g.start(conn, rw.Reader)
@@ -224,9 +221,4 @@ func (g *Gateway) open() []*session {
 		open = append(open, s)
 	}
 	return open
-}
-
-// sayGoodbye tells the peer that the hub stops.
-func (s *session) sayGoodbye() {
-	s.beginClose(wire.CloseGoingAway, "The hub is shutting down.")
 }

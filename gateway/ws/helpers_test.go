@@ -299,8 +299,7 @@ func serve(t testing.TB, change func(*Config)) *fixture {
 	return f
 }
 
-// countingListener counts writes and keeps the kernel's buffers small, so that
-// a peer that does not read is felt soon.
+// countingListener counts writes.
 type countingListener struct {
 	net.Listener
 	writes *atomic.Int64
@@ -311,9 +310,7 @@ func (l *countingListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	tcp := c.(*net.TCPConn)
-	_ = tcp.SetWriteBuffer(8 << 10)
-	return &countingConn{tcp, l.writes}, nil
+	return &countingConn{c.(*net.TCPConn), l.writes}, nil
 }
 
 type countingConn struct {
@@ -349,7 +346,6 @@ func (f *fixture) request(t testing.TB, early string, headers ...string) (*clien
 	}
 	t.Cleanup(func() { conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(patience))
-	_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
 	c := newClient(t, conn)
 	c.write([]byte(handshake(f.addr, headers...) + early))
 	resp, err := http.ReadResponse(c.r, &http.Request{Method: http.MethodGet})

@@ -42,7 +42,8 @@ func (v *violation) Error() string { return v.text }
 // borrowed burst while reads fill the buffer or a frame needs more; and for a
 // frame that is larger still a buffer of its own, which doubles as the bytes
 // really arrive, so that a header alone pins nothing, and which ends with the
-// frame, so that nothing behind it comes along.
+// frame, so that nothing behind it comes along. Each fill decides anew, so that
+// the ping of an idle connection makes it give back what it had borrowed.
 //
 // Every limit is judged by the header, before the payload has come.
 //

@@ -231,9 +231,23 @@ func (s *session) isClosing() bool {
 func (s *session) beginClose(code gws.StatusCode, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.appendClose(code, why)
+}
+
+// sayGoodbye tells the peer that the hub stops.
+func (s *session) sayGoodbye() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.appendClose(wire.CloseGoingAway, "The hub is shutting down.") {
+		s.out.stopped = true
+	}
+}
+
+// appendClose is beginClose with s.mu held. It reports whether it was the first.
+func (s *session) appendClose(code gws.StatusCode, why string) (first bool) {
 	c := s.reply()
 	if c == nil {
-		return
+		return false
 	}
 	var body []byte
 	if code != 0 {
@@ -242,6 +256,7 @@ func (s *session) beginClose(code gws.StatusCode, why string) {
 	c.control(gws.OpClose, body)
 	s.seal(code, why)
 	s.kick()
+	return true
 }
 
 // abandon ends a session whose peer is not there any more.

@@ -69,6 +69,7 @@ func (u *subscription) Deliver(batch []eventhub.Delivery) (taken int) {
 		if c == nil {
 			break
 		}
+		c.reserve(gws.MaxHeaderSize + size)
 		c.header(gws.OpText, size)
 		c.b = u.frame.Append(c.b, &batch[i])
 		taken++
@@ -164,7 +165,7 @@ func (s *session) unsubscribe(r *wire.Request) *eventhub.Error {
 // attempts back.
 func (s *session) leaveAll() {
 	s.mu.Lock()
-	stopping := s.out.code == wire.CloseGoingAway && !s.gone
+	stopped := s.out.stopped
 	subs := make([]*subscription, 0, len(s.subs))
 	for _, u := range s.subs {
 		u.state = unsubscribed
@@ -172,7 +173,7 @@ func (s *session) leaveAll() {
 	}
 	clear(s.subs)
 	s.mu.Unlock()
-	if !stopping {
+	if !stopped {
 		for _, u := range subs {
 			u.handle.Drop()
 		}

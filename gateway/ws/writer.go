@@ -14,22 +14,44 @@ import (
 )
 
 const (
-	// chunkBytes is what a fresh outbound buffer has room for.
+	// chunkBytes is what a fresh chunk has room for.
 	chunkBytes = 4 << 10
-	// keptChunkBytes is the largest buffer that goes back into the pool.
-	keptChunkBytes = 256 << 10
+	// keptBytes is the most that a chunk keeps for its next use: it may be the
+	// next one for a peer that takes nothing, and should not weigh much then.
+	keptBytes = 64 << 10
+	// largeBytes is the room that a chunk borrows when it outgrows that.
+	largeBytes = 1 << 20
 )
 
 // chunk is a run of frames on its way to a peer. Idle connections have none.
 type chunk struct {
 	b       []byte
+	small   []byte            // what b was before large
+	large   *[largeBytes]byte // nil unless borrowed
 	scratch [gws.MaxHeaderSize]byte
 }
 
-var chunks = sync.Pool{New: func() any { return &chunk{b: make([]byte, 0, chunkBytes)} }}
+var (
+	chunks = sync.Pool{New: func() any { return &chunk{b: make([]byte, 0, chunkBytes)} }}
+	larges = sync.Pool{New: func() any { return new([largeBytes]byte) }}
+)
 
+// reserve prepares for n more bytes. It is for those who append much: the rest
+// of the growing is append's.
+func (c *chunk) reserve(n int) {
+	if n += len(c.b); n > cap(c.b) && n > keptBytes && n <= largeBytes {
+		c.large = larges.Get().(*[largeBytes]byte)
+		c.small, c.b = c.b, append(c.large[:0], c.b...)
+	}
+}
+
+// recycle gives the chunk and what it borrowed back.
 func (c *chunk) recycle() {
-	if cap(c.b) <= keptChunkBytes {
+	if c.large != nil {
+		larges.Put(c.large)
+		c.b, c.small, c.large = c.small, nil, nil
+	}
+	if cap(c.b) <= keptBytes {
 		c.b = c.b[:0]
 		chunks.Put(c)
 	}
@@ -108,6 +130,7 @@ type outbound struct {
 
 	// The end. Once closing is set nothing is appended any more.
 	closing bool
+	stopped bool           // because the hub stops
 	code    gws.StatusCode // of the close frame that was sent; 0: none, or an empty one
 	why     string
 	closeBy time.Time
