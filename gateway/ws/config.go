@@ -33,7 +33,7 @@ type Config struct {
 	Info   wire.AuthInfo
 	Logger *slog.Logger
 	// Origins are the web origins (scheme://host[:port]) whose pages may connect
-	// besides those that always may; see originAllowed.
+	// besides those that always may; see package origin.
 	Origins []string
 
 	MaxConnections   int // default 10,000
@@ -120,11 +120,6 @@ func (c *Config) validate() error {
 	} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("%s is %s; it can not be negative", d.name, d.value))
-		}
-	}
-	for _, o := range c.Origins {
-		if _, err := parseOrigin(o); err != nil {
-			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

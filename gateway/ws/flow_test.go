@@ -78,28 +78,66 @@ func (c *client) expectEvents(from uint64, n int) {
 // TestBackpressure: a client that does not read is delivered what fits and no
 // more; when it reads again, the group is told and everything arrives.
 func TestBackpressure(t *testing.T) {
-	const most = 20_000
-	bubble(t, func(c *Config) { c.OutboundBytes = most }, func(t *testing.T, f *fixture) {
+	// What fits a small buffer, a large one, and is more than either.
+	for _, most := range []int{20_000, 1 << 20, 3 << 20} {
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
+			bubble(t, func(c *Config) { c.OutboundBytes = most }, func(t *testing.T, f *fixture) {
+				testBackpressure(t, f, most)
+			})
+		})
+	}
+}
+
+func testBackpressure(t *testing.T, f *fixture, most int) {
+	c := f.pipe(t)
+	c.auth()
+	sub := c.subscribe(f)
+	synctest.Wait()
+	taken := deliverUntilRefused(t, sub, 1, 1000)
+	if queued := f.onlySession(t).queuedNow(); queued > most || queued < most-1500 {
+		t.Errorf("%d bytes are queued; want nearly %d", queued, most)
+	}
+	synctest.Wait()
+	select {
+	case <-sub.ready:
+		t.Fatal("Ready was called without room")
+	default:
+	}
+	c.expectEvents(1, taken)
+	<-sub.ready
+	again := deliverUntilRefused(t, sub, uint64(taken)+1, 1000)
+	if again < taken/2 {
+		t.Errorf("%d deliveries were taken after Ready; want about %d", again, taken)
+	}
+	c.expectEvents(uint64(taken)+1, again)
+	c.conn.Close()
+	<-f.log.closed
+}
+
+// TestOnlyMembersAreToldOfRoom: not those that have left meanwhile.
+func TestOnlyMembersAreToldOfRoom(t *testing.T) {
+	bubble(t, func(c *Config) { c.OutboundBytes = 5000 }, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
-		sub := c.subscribe(f)
-		taken := deliverUntilRefused(t, sub, 1, 1000)
-		if queued := f.onlySession(t).queuedNow(); queued > most || queued < most-1500 {
-			t.Errorf("%d bytes are queued; want nearly %d", queued, most)
-		}
+		left := c.subscribe(f)
+		c.send(`{"op":"SUBSCRIBE","topic":"u","group":"g","corr":"u"}`)
+		c.expect(map[string]any{"op": "OK", "corr": "u"})
+		stays := <-f.sub.joined
 		synctest.Wait()
+		taken := deliverUntilRefused(t, left, 1, 1000)
+		if n := stays.receiver.Deliver([]eventhub.Delivery{delivery(1, 1000)}); n != 0 {
+			t.Fatal("the buffer is full for one subscription and not for the other")
+		}
+		c.send(`{"op":"UNSUBSCRIBE","topic":"t","group":"g","corr":"un"}`)
+		<-left.left
+		c.expectEvents(1, taken)
+		c.expect(map[string]any{"op": "OK", "corr": "un"})
+		<-stays.ready
 		select {
-		case <-sub.ready:
-			t.Fatal("Ready was called without room")
+		case <-left.ready:
+			t.Error("the subscription that has left was told of room")
 		default:
 		}
-		c.expectEvents(1, taken)
-		<-sub.ready
-		again := deliverUntilRefused(t, sub, uint64(taken)+1, 1000)
-		if again < taken/2 {
-			t.Errorf("%d deliveries were taken after Ready; want about %d", again, taken)
-		}
-		c.expectEvents(uint64(taken)+1, again)
 		c.conn.Close()
 		<-f.log.closed
 	})

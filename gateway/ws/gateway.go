@@ -35,6 +35,7 @@ package ws
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -44,15 +45,19 @@ import (
 	"time"
 
 	gws "github.com/gobwas/ws"
+
+	"eventhub/internal/origin"
 )
 
 // Gateway is the http.Handler that turns requests into sessions. It is safe for
 // concurrent use. The server it is mounted on bounds the time to read a request
-// (ReadHeaderTimeout) and must speak HTTP/1.1.
+// (ReadHeaderTimeout) and must speak HTTP/1.1. Over TLS, where a write that
+// timed out can not be continued, a peer has WriteWait for all that is written
+// at once.
 type Gateway struct {
 	cfg      Config
 	log      *slog.Logger
-	origins  map[string]bool
+	origins  *origin.Policy
 	upgrader gws.HTTPUpgrader
 
 	mu       sync.Mutex
@@ -65,25 +70,18 @@ type Gateway struct {
 // New returns a gateway, or everything that is wrong with the configuration.
 func New(cfg Config) (*Gateway, error) {
 	cfg = cfg.withDefaults()
-	if err := cfg.validate(); err != nil {
+	origins, err := origin.New(cfg.Origins)
+	if err := errors.Join(cfg.validate(), err); err != nil {
 		return nil, fmt.Errorf("ws: configuration: %w", err)
 	}
-	g := &Gateway{
+	return &Gateway{
 		cfg:      cfg,
 		log:      cfg.Logger,
-		origins:  make(map[string]bool, len(cfg.Origins)),
+		origins:  origins,
 		upgrader: gws.HTTPUpgrader{Timeout: cfg.WriteWait},
 		sessions: make(map[*session]struct{}),
 		idle:     make(chan struct{}),
-	}
-	for _, o := range cfg.Origins {
-		origin, err := parseOrigin(o)
-		if err != nil {
-			return nil, fmt.Errorf("ws: configuration: %w", err)
-		}
-		g.origins[origin.String()] = true
-	}
-	return g, nil
+	}, nil
 }
 
 // ServeHTTP upgrades the request and returns; the session lives on by itself.
@@ -94,7 +92,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "This is a WebSocket endpoint: connect with a WebSocket client.", http.StatusUpgradeRequired)
 		return
 	}
-	if !g.originAllowed(r) {
+	if !g.origins.Allowed(r) {
 		g.log.Debug("websocket refused: foreign origin", "remote", r.RemoteAddr, "origin", r.Header.Get("Origin"), "host", r.Host)
 		http.Error(w, "Pages of this origin may not connect.", http.StatusForbidden)
 		return

@@ -140,7 +140,7 @@ func TestSettleAnswers(t *testing.T) {
 		{`{"op":"NACK","topic":"t","group":"g","id":"stale","corr":"x"}`, map[string]any{"op": "OK", "corr": "x", "stale": true}},
 		{`{"op":"ACK","topic":"t","group":"g","ids":["ok","stale"],"corr":"x"}`, map[string]any{"op": "OK", "corr": "x", "stale": true}},
 		{extend("ok"), map[string]any{"op": "OK", "corr": "x", "stale": nil}},
-		{extend("stale"), map[string]any{"op": "ERR", "code": "unknown_id", "corr": "x", "msg": "stale has no lease to extend"}},
+		{extend("stale"), map[string]any{"op": "ERR", "code": "unknown_id", "corr": "x", "msg": `"stale" has no lease to extend`}},
 		{extend("unknown"), map[string]any{"op": "ERR", "code": "unknown_id", "corr": "x"}},
 		{`{"op":"ACK","topic":"t","group":"other","id":"i","corr":"x"}`, map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "t::other", "corr": "x"}},
 		{`{"op":"ACK","topic":"t","group":"other","id":"i"}`, map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "t::other", "corr": nil}},
@@ -390,6 +390,14 @@ func TestSubscriptionEndsByItself(t *testing.T) {
 	sub := c.subscribe(f)
 	sub.receiver.Ended(eventhub.Errorf(eventhub.CodeShuttingDown, "The hub stops."))
 	c.expect(map[string]any{"op": "ERR", "code": "shutting_down", "msg": "t::g: The hub stops.", "corr": nil})
+	broken := c.subscribe(f)
+	broken.receiver.Ended(errors.New("disk on fire"))
+	if got := c.expect(map[string]any{"op": "ERR", "code": "internal"}); strings.Contains(fmt.Sprint(got), "fire") {
+		t.Errorf("the cause is shown: %v", got)
+	}
+	if !strings.Contains(f.log.text.String(), "disk on fire") {
+		t.Error("the cause is not in the log")
+	}
 	if n := sub.receiver.Deliver([]eventhub.Delivery{delivery(1, 5)}); n != 0 {
 		t.Errorf("took %d deliveries after the end", n)
 	}

@@ -99,7 +99,7 @@ func (s *session) answerSettle(to corr, verdict eventhub.Verdict, refs []eventhu
 	if verdict == eventhub.Extend {
 		for i, o := range outcomes {
 			if o != eventhub.Applied {
-				s.appendError(to, eventhub.Errorf(eventhub.CodeUnknownID, "%s has no lease to extend", refName(&refs[i])))
+				s.appendError(to, eventhub.Errorf(eventhub.CodeUnknownID, "%.48q has no lease to extend", refName(&refs[i])))
 				return
 			}
 		}

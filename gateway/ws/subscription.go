@@ -42,8 +42,8 @@ type subscription struct {
 
 	// Guarded by s.mu.
 	state   subState
-	starved bool  // was refused room and must be told when there is some
-	ended   error // why, when it ended while subscribing
+	starved bool            // was refused room and must be told when there is some
+	ended   *eventhub.Error // why, when it did so while subscribing
 }
 
 // Deliver implements eventhub.Receiver.
@@ -82,14 +82,15 @@ func (u *subscription) Deliver(batch []eventhub.Delivery) (taken int) {
 // Ended implements eventhub.Receiver.
 func (u *subscription) Ended(err error) {
 	s := u.s
+	e := *toError(err, eventhub.CodeInternal)
+	s.logCause(string(wire.OpSubscribe), &e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch u.state {
 	case subscribing:
-		u.ended = err // for the answer to SUBSCRIBE
+		u.ended = &e // the answer to SUBSCRIBE
 	case subscribed:
 		delete(s.subs, u.key)
-		e := *toError(err, eventhub.CodeInternal)
 		e.Message = u.key.String() + ": " + e.Message
 		s.appendError(corr{}, &e)
 		s.kick()
@@ -123,9 +124,8 @@ func (s *session) subscribe(r *wire.Request) *eventhub.Error {
 	}
 	s.mu.Lock()
 	if u.state == unsubscribed {
-		err := u.ended
-		s.mu.Unlock()
-		return toError(err, eventhub.CodeInternal)
+		defer s.mu.Unlock()
+		return u.ended
 	}
 	u.handle, u.state = handle, subscribed
 	s.subs[key] = u

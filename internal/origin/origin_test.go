@@ -1,0 +1,70 @@
+package origin
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func TestAllowed(t *testing.T) {
+	policy, err := New([]string{"https://App.example", "http://tool.example:8080", "https://port.example:443"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	loopback, public := net.IPv4(127, 0, 0, 1), net.IPv4(192, 0, 2, 7)
+	for _, tt := range []struct {
+		origin, host string
+		local        net.IP
+		want         bool
+	}{
+		{"", "hub.example:8090", public, true},
+		{"https://app.example", "hub.example", public, true},
+		{"https://APP.example:443", "hub.example", public, true},
+		{"https://port.example", "hub.example", public, true},
+		{"http://app.example", "hub.example", public, false},
+		{"https://app.example:8443", "hub.example", public, false},
+		{"http://tool.example:8080", "hub.example", public, true},
+		{"http://tool.example", "hub.example", public, false},
+		{"https://app.example.evil.example", "hub.example", public, false},
+		{"http://hub.example:8090", "hub.example:8090", public, true},
+		{"http://HUB.example", "hub.example:8090", public, true},
+		{"http://[2001:db8::1]:8082", "[2001:db8::1]:8090", public, true},
+		{"http://evil.example", "hub.example:8090", public, false},
+		{"http://hub.example.evil.example", "hub.example", public, false},
+		{"null", "hub.example", public, false},
+		{"garbage", "hub.example", public, false},
+		{"http://localhost:3000", "127.0.0.1:8090", loopback, true},
+		{"http://127.0.0.1:8082", "127.0.0.1:8090", loopback, true},
+		{"http://[::1]:8082", "localhost:8090", loopback, true},
+		{"http://localhost.evil.example", "127.0.0.1:8090", loopback, false},
+		{"http://evil.example", "127.0.0.1:8090", loopback, false},
+		// A name that was made to resolve to this machine.
+		{"http://evil.example:8090", "evil.example:8090", loopback, false},
+		{"https://app.example", "app.example", loopback, true},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Host = tt.host
+		r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: tt.local}))
+		if tt.origin != "" {
+			r.Header.Set("Origin", tt.origin)
+		}
+		if got := policy.Allowed(r); got != tt.want {
+			t.Errorf("origin %q, host %q, reached at %s: %v; want %v", tt.origin, tt.host, tt.local, got, tt.want)
+		}
+	}
+}
+
+func TestNewNamesAllThatIsWrong(t *testing.T) {
+	_, err := New([]string{"https://ok.example", "app.example", "https://x/y", "https://u@x", "https://x?q"})
+	for _, part := range []string{`"app.example"`, `"https://x/y"`, `"https://u@x"`, `"https://x?q"`} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("New = %v; it does not speak of %s", err, part)
+		}
+	}
+	if err != nil && strings.Contains(err.Error(), "ok.example") {
+		t.Errorf("a sound origin is blamed: %v", err)
+	}
+}
