@@ -182,3 +182,121 @@ func TestSeekWhileADeadLetterWaits(t *testing.T) {
 		}
 	})
 }
+
+// TestBurialAndCursorAreOneUnit: when the dead letter is in the log the cursor
+// has passed the event, without waiting for a flush.
+func TestBurialAndCursorAreOneUnit(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 3)
+		in := r.subscribe(opts("t", "g"))
+		all := in.take()
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]), byLease(all[1]))
+		equal(t, "dead letters", len(r.events("t.dlq")), 2)
+		equal(t, "stored cursor", r.stored("t", "g").Cursor, 2)
+	})
+}
+
+// TestEveryEpochHasItsDeadLetter: who moves a group back and fails again hears
+// of it again.
+func TestEveryEpochHasItsDeadLetter(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		in := r.subscribe(opts("t", "g"))
+		for n := 1; n <= 2; n++ {
+			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.take()[0]))
+			equal(t, "dead letters", len(r.events("t.dlq")), n)
+			if err := r.bus.SetCursor(context.Background(), "t", "g", 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// TestRefusedDeadLetterComesAgain: the event is not lost with it.
+func TestRefusedDeadLetterComesAgain(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		fillTopics(r)
+		o := opts("t0", "g")
+		o.Backoff = eventhub.Backoff{Min: time.Second, Max: time.Minute}
+		in := r.subscribe(o)
+		for range 3 {
+			all := in.take()
+			if len(all) != 1 || all[0].Attempt != 1 {
+				t.Fatalf("got %+v; want the event at attempt 1", all)
+			}
+			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]))
+			equal(t, "cursor", r.cursor("t0", "g").Offset, 0)
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// TestBrokenStoreBuriesNothing: a dead letter whose commit failed may not be in
+// the log, so its event is not done.
+func TestBrokenStoreBuriesNothing(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		in := r.subscribe(opts("t", "g"))
+		all := in.take()
+		broken := errors.New("disk on fire")
+		r.store.set(nil, broken)
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]))
+		equal(t, "cursor", r.cursor("t", "g").Offset, 0)
+		r.store.set(nil, nil)
+		if err := r.bus.Close(); !errors.Is(err, broken) {
+			t.Errorf("Close = %v; want %v", err, broken)
+		}
+		r.start(Options{})
+		equal(t, "offsets after a restart", r.subscribe(opts("t", "g")).takeOffsets(), []uint64{1})
+	})
+}
+
+// TestEmptiedLogIsPassed: where nothing is left to read the cursor goes to the
+// head, durably.
+func TestEmptiedLogIsPassed(t *testing.T) {
+	overPatchy(t, func(r *rig, p *patchy) {
+		r.publish("t", 1, 3)
+		p.set(nil, 1, 2, 3)
+		equal(t, "deliveries", len(r.subscribe(opts("t", "g")).take()), 0)
+		equal(t, "cursor", r.cursor("t", "g").Offset, 3)
+		time.Sleep(flushEvery)
+		synctest.Wait()
+		equal(t, "stored cursor", r.stored("t", "g").Cursor, 3)
+	})
+}
+
+// TestModackCountsFromTheDelivery: extending late does not make the hour longer.
+func TestModackCountsFromTheDelivery(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		o := opts("t", "g")
+		o.AckTimeout = time.Minute
+		o.Backoff = eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
+		in := r.subscribe(o)
+		ref := byLease(in.take()[0])
+		time.Sleep(59 * time.Second)
+		in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, ref)
+		time.Sleep(time.Hour - 59*time.Second)
+		equal(t, "deliveries within the hour", len(in.take()), 0)
+		time.Sleep(time.Millisecond)
+		equal(t, "deliveries after it", len(in.take()), 1)
+	})
+}
+
+// TestUnwatchedTopicKeepsNothing: when the last member has left, events go by
+// the cache, and members that come and go leave no watcher behind.
+func TestUnwatchedTopicKeepsNothing(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for range 3 {
+			in := r.subscribe(opts("t", "g"))
+			r.publish("t", 1, 1)
+			if r.tails() == 0 {
+				t.Error("the tail is empty while a member is there")
+			}
+			in.sub.Drop()
+		}
+		r.publish("t", 1, 1)
+		equal(t, "bytes in the tail", r.tails(), 0)
+		equal(t, "watchers", len(r.bus.logs["t"].watchers), 0)
+	})
+}

@@ -137,22 +137,43 @@ func TestCacheBoundHoldsWithDuplicates(t *testing.T) {
 }
 
 // TestCacheCountsWhatItKeepsAlive: an event that came together with a large one
-// of a topic that nobody reads does not keep that alive.
+// that nobody is given does not keep that alive.
 func TestCacheCountsWhatItKeepsAlive(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		large eventhub.Event
+	}{
+		{"of a topic that nobody ever read", eventhub.Event{Topic: "unread"}},
+		{"of a topic whose readers have left", eventhub.Event{Topic: "left"}},
+		{"that is a duplicate", eventhub.Event{Topic: "t", ID: "same"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.large.Payload = []byte(`"` + strings.Repeat("x", 1<<20-2) + `"`)
+			keepAlive(t, tt.large)
+		})
+	}
+}
+
+func keepAlive(t *testing.T, large eventhub.Event) {
 	const n, limit = 30, 1 << 20
-	s := memory.Open(memory.Options{})
-	b, err := New(Options{Store: discard{s}, TailCacheBytes: limit})
+	ctx := context.Background()
+	b, err := New(Options{Store: &discard{Store: memory.Open(memory.Options{})}, TailCacheBytes: limit})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if _, err := b.Subscribe(context.Background(), opts("t", "g"), takeNothing{}); err != nil {
-		t.Fatal(err)
+	for _, topic := range []string{"left", "t"} {
+		sub, err := b.Subscribe(ctx, opts(topic, "g"), takeNothing{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if topic == "left" {
+			sub.Drop()
+		}
 	}
-	large := eventhub.Event{Topic: "unread", Payload: []byte(`"` + strings.Repeat("x", 1<<20-2) + `"`)}
 	before := heapBytes()
 	for range n {
-		if _, err := b.Publish(context.Background(), large, eventhub.Event{Topic: "t", Payload: []byte(`1`)}); err != nil {
+		if _, err := b.Publish(ctx, large, eventhub.Event{Topic: "t", Payload: []byte(`1`)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -169,23 +190,33 @@ func heapBytes() int {
 	return int(m.HeapAlloc)
 }
 
-// discard is a store that numbers events and forgets them.
-type discard struct{ *memory.Store }
+// discard is a store that numbers events and forgets them, save for the id
+// "same".
+type discard struct {
+	*memory.Store
+	head, same uint64
+}
 
-func (d discard) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+func (d *discard) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
 	for _, u := range units {
 		if len(u.Groups) > 0 {
 			return d.Store.Commit(ctx, units, sync)
 		}
 		for i := range u.Appends {
-			heads++
-			u.Appends[i].Offset = heads
+			a := &u.Appends[i]
+			if a.ID == "same" && d.same != 0 {
+				a.Offset, a.Duplicate = d.same, true
+				continue
+			}
+			d.head++
+			a.Offset = d.head
+			if a.ID == "same" {
+				d.same = a.Offset
+			}
 		}
 	}
 	return nil
 }
-
-var heads uint64
 
 // TestExtendsDoNotPileUp: asking for the same deadline again and again costs
 // nothing.
@@ -320,4 +351,50 @@ func TestManyBurialsGoInRounds(t *testing.T) {
 			t.Errorf("one round took up to %d events to bury", most)
 		}
 	})
+}
+
+// TestRoundsAreBoundedInBytes: large events that come back together, to be
+// delivered or buried, are not read all at once.
+func TestRoundsAreBoundedInBytes(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		h := &hoard{Store: r.store.Store}
+		r.store.Store = h
+		r.start(Options{TailCacheBytes: 1})
+		const n, size = 40, 80_000
+		payload := []byte(`"` + strings.Repeat("x", size) + `"`)
+		for range n {
+			if _, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: payload}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o := opts("t", "g")
+		o.MaxAttempts = 2
+		for _, delivered := range []int{n, n, 0} { // the second drop ends the last attempts
+			in := r.subscribe(o)
+			equal(t, "deliveries", len(in.take()), delivered)
+			in.sub.Drop()
+			synctest.Wait()
+		}
+		equal(t, "cursor", r.cursor("t", "g").Offset, n)
+		if limit := 2*roundBytes + 2*size; h.most > limit {
+			t.Errorf("one round held %d bytes; want at most %d", h.most, limit)
+		}
+	})
+}
+
+// hoard is a store that notes how much a batch ever held.
+type hoard struct {
+	store.Store
+	most int
+}
+
+func (h *hoard) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
+	err := h.Store.Read(ctx, topic, from, limit, maxBytes, batch)
+	held := 0
+	for _, item := range batch.Items {
+		held += len(item.Record)
+	}
+	h.most = max(h.most, held)
+	return err
 }

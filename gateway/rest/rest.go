@@ -57,7 +57,7 @@ func New(cfg Config) (*API, error) {
 	}
 	policy, err := origin.New(cfg.Origins)
 	if cfg.Authenticate == nil {
-		err = errors.Join(err, errors.New("Authenticate is missing"))
+		err = errors.Join(err, errors.New("field Authenticate is missing"))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("rest: configuration: %w", err)
