@@ -35,6 +35,7 @@ var rules = []rule{
 	{"auth", []string{"."}},
 	{"bus", []string{".", "store", "internal/..."}},
 	{"gateway/...", []string{".", "wire", "internal/..."}},
+	{"client", []string{".", "wire", "internal/..."}},
 	{"hub", []string{".", "auth", "bus", "gateway/...", "store", "store/memory", "store/pebble", "wire", "internal/..."}},
 	{"examples/...", []string{"."}},
 	{"cmd/eventhub", []string{".", "cmd/...", "examples/...", "hub", "internal/..."}},

@@ -1,0 +1,167 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gobwas/ws"
+	"github.com/gobwas/ws/wsutil"
+
+	"eventhub"
+	"eventhub/client"
+	"eventhub/hub"
+)
+
+// BenchmarkPublish is the durable publish of 256 B payloads over one connection
+// to a hub on a real disk, 256 in flight: raw frames that were made before, raw
+// frames with an id each as the SDK gives them, and the SDK by one Publish per
+// event, by batches, and by Enqueue.
+func BenchmarkPublish(b *testing.B) {
+	payload := `"` + strings.Repeat("x", 254) + `"`
+	for _, load := range []struct {
+		name string
+		run  func(b *testing.B, addr, payload string)
+	}{
+		{"raw", func(b *testing.B, addr, payload string) { rawLoad(b, addr, payload, false) }},
+		{"raw-ids", func(b *testing.B, addr, payload string) { rawLoad(b, addr, payload, true) }},
+		{"single", func(b *testing.B, addr, payload string) { publishLoad(b, addr, payload, inFlight, 1) }},
+		{"batch32", func(b *testing.B, addr, payload string) { publishLoad(b, addr, payload, inFlight/32, 32) }},
+		{"enqueue32", enqueueLoad},
+	} {
+		b.Run(load.name, func(b *testing.B) {
+			h := startHub(b, hub.Config{Store: b.TempDir()})
+			b.ReportAllocs()
+			load.run(b, h.WSAddr(), payload)
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+		})
+	}
+}
+
+const inFlight = 256
+
+func publishLoad(b *testing.B, addr, payload string, callers, batch int) {
+	c := dial(b, addr)
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	var wg sync.WaitGroup
+	b.ResetTimer()
+	for range callers {
+		wg.Go(func() {
+			events := make([]eventhub.Event, batch)
+			for i := range events {
+				events[i] = event("bench.ws", payload)
+			}
+			for {
+				n := min(int64(batch), left.Add(-int64(batch))+int64(batch))
+				if n <= 0 {
+					return
+				}
+				if _, err := c.Publish(context.Background(), events[:n]...); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+}
+
+func enqueueLoad(b *testing.B, addr, payload string) {
+	c := dial(b, addr, client.WithMaxPending(inFlight))
+	events := []eventhub.Event{event("bench.ws", payload)}
+	var under sync.WaitGroup
+	b.ResetTimer()
+	for left := b.N; left > 0; left -= 32 {
+		pubs := make([]eventhub.Publication, min(32, left))
+		for i := range pubs {
+			pubs[i].Events = events
+		}
+		under.Add(1)
+		c.Enqueue(context.Background(), pubs, func(pubs []eventhub.Publication) {
+			defer under.Done()
+			for i := range pubs {
+				if pubs[i].Err != nil {
+					b.Error(pubs[i].Err)
+				}
+			}
+		})
+	}
+	under.Wait()
+	b.StopTimer()
+}
+
+// rawLoad keeps inFlight publishes under way with frames that cost nothing: they
+// are masked with zeros, so that an id is written into its place.
+func rawLoad(b *testing.B, addr, payload string, ids bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, _, _, err := ws.Dial(ctx, "ws://"+addr)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close()
+	const place = "00000000-0000-0000-000000000000000000"
+	opts := ""
+	if ids {
+		opts = `,"opts":{"id":"` + place + `"}`
+	}
+	frame := zeroMasked(`{"op":"PUBLISH","corr":"1234567","topic":"bench.ws","payload":` + payload + opts + `}`)
+	if _, err := conn.Write(zeroMasked(`{"op":"AUTH"}`)); err != nil {
+		b.Fatal(err)
+	}
+	if _, err := wsutil.ReadServerText(conn); err != nil {
+		b.Fatal(err)
+	}
+	frames := bytes.Repeat(frame, inFlight)
+	at := bytes.Index(frame, []byte(place))
+	b.ResetTimer()
+	if err := rawLoop(conn, frames, len(frame), at, b.N); err != nil {
+		b.Fatal(err)
+	}
+	b.StopTimer()
+}
+
+func rawLoop(conn net.Conn, frames []byte, size, idAt, total int) error {
+	buf := make([]byte, 64<<10)
+	for sent, open, room := 0, 0, inFlight; ; {
+		n := min(room, total-sent)
+		for i := range n {
+			if idAt >= 0 {
+				strconv.AppendInt(frames[i*size+idAt:][:0], int64(1_000_000_000+sent+i), 10)
+			}
+		}
+		if _, err := conn.Write(frames[:n*size]); err != nil {
+			return err
+		}
+		sent, open = sent+n, open+n
+		if open == 0 {
+			return nil
+		}
+		read, err := conn.Read(buf)
+		if err != nil {
+			return err
+		}
+		if bytes.Contains(buf[:read], []byte(`"ERR"`)) {
+			return fmt.Errorf("the hub said %s", buf[:read])
+		}
+		room = bytes.Count(buf[:read], []byte{'}'}) // every answer is one object
+		open -= room
+	}
+}
+
+func zeroMasked(text string) []byte {
+	frame, err := ws.CompileFrame(ws.MaskFrameWith(ws.NewTextFrame([]byte(text)), [4]byte{}))
+	if err != nil {
+		panic(err)
+	}
+	return frame
+}

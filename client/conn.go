@@ -1,0 +1,339 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	gws "github.com/gobwas/ws"
+
+	"eventhub"
+	"eventhub/wire"
+)
+
+const (
+	dialTimeout = 10 * time.Second // for one hub: connect, upgrade, AUTH
+	writeWait   = 10 * time.Second // the hub takes no writeBytes for so long: lost
+	writeBytes  = 256 << 10
+	// keptBytes is the largest outbound buffer that is kept for later.
+	keptBytes = 1 << 20
+)
+
+// conn is one WebSocket, from the handshake to its loss.
+type conn struct {
+	net  net.Conn
+	url  string
+	info wire.AuthInfo
+
+	// The reader's own.
+	in      frameReader
+	dec     wire.HubDecoder
+	frame   wire.HubFrame
+	answers []answered          // of the read under way
+	sub     *subscription       // whose deliveries batch holds
+	batch   []eventhub.Delivery // of the read under way
+	over    []*exchange         // emptied by every read
+
+	writing sync.WaitGroup
+	// Guarded by Client.mu.
+	wake    sync.Cond // something is in out, or ended
+	out     outbound
+	spare   []byte // the buffer that was written last
+	ended   bool
+	failure error // why this side gave the connection up
+}
+
+// outbound is a run of frames.
+type outbound struct {
+	b       []byte
+	scratch [gws.MaxHeaderSize]byte
+}
+
+// Write appends; it is there for the header writer.
+func (o *outbound) Write(p []byte) (int, error) {
+	o.b = append(o.b, p...)
+	return len(p), nil
+}
+
+// append queues one masked frame. Client.mu is held.
+func (n *conn) append(op gws.OpCode, payload []byte) {
+	h := gws.Header{Fin: true, OpCode: op, Masked: true, Length: int64(len(payload))}
+	mask := rand.Uint32()
+	h.Mask = [4]byte{byte(mask), byte(mask >> 8), byte(mask >> 16), byte(mask >> 24)}
+	if len(n.out.b) == 0 {
+		n.wake.Signal()
+	}
+	_ = gws.WriteHeaderBuffer(&n.out, h, n.out.scratch[:]) // fails for negative lengths only
+	at := len(n.out.b)
+	n.out.b = append(n.out.b, payload...)
+	gws.Cipher(n.out.b[at:], h.Mask, 0)
+}
+
+// fail gives the connection up; the reader wakes and tells why. Client.mu is
+// held.
+func (n *conn) fail(why error) {
+	if n.failure == nil {
+		n.failure = why
+	}
+	n.net.Close()
+}
+
+// write is the writer of one connection: it sends all that has gathered, in one
+// call, until the connection has ended.
+func (c *Client) write(n *conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		for len(n.out.b) == 0 && !n.ended {
+			n.wake.Wait()
+		}
+		if n.ended {
+			return
+		}
+		b := n.out.b
+		n.out.b = n.spare[:0]
+		c.mu.Unlock()
+		err := n.send(b)
+		c.mu.Lock()
+		if err != nil {
+			n.fail(fmt.Errorf("write: %w", err))
+			return
+		}
+		if n.spare = b; cap(b) > keptBytes {
+			n.spare = nil
+		}
+	}
+}
+
+// send writes b, in one call unless it is long: what must go over in time is a
+// part that any line can carry.
+func (n *conn) send(b []byte) error {
+	for len(b) > 0 {
+		_ = n.net.SetWriteDeadline(time.Now().Add(writeWait)) // a dead connection shows in the write
+		sent, err := n.net.Write(b[:min(len(b), writeBytes)])
+		if err != nil {
+			return err
+		}
+		b = b[sent:]
+	}
+	return nil
+}
+
+// connect tries every hub once and puts the one that took the client first. A
+// denial counts more than a hub that can not be reached.
+func (c *Client) connect(ctx context.Context) (*conn, error) {
+	var denied error
+	failures := []error{ErrUnreachable}
+	for i, url := range c.cfg.urls {
+		n, err := c.dial(ctx, url)
+		if err == nil {
+			copy(c.cfg.urls[1:i+1], c.cfg.urls[:i])
+			c.cfg.urls[0] = url
+			return n, nil
+		}
+		if isDenial(err) && denied == nil {
+			denied = fmt.Errorf("client: %s: %w", url, err)
+		}
+		failures = append(failures, fmt.Errorf("%s: %w", url, err))
+	}
+	if denied != nil {
+		return nil, denied
+	}
+	return nil, errors.Join(failures...)
+}
+
+// dial connects to one hub and says AUTH.
+func (c *Client) dial(ctx context.Context, url string) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	token, given, err := c.cfg.token(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("token: %w", err)
+	}
+	dialer := gws.Dialer{TLSConfig: c.cfg.tls}
+	netConn, early, _, err := dialer.Dial(ctx, url)
+	if err != nil {
+		return nil, handshakeError(err)
+	}
+	n := &conn{net: netConn, url: url, in: newFrameReader()}
+	n.wake.L = &c.mu
+	if early != nil {
+		n.in.preload(early)
+	}
+	stop := context.AfterFunc(ctx, func() { netConn.Close() })
+	err = n.auth(token, given)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		netConn.Close()
+		return nil, err
+	}
+	return n, nil
+}
+
+// auth says AUTH and waits for the answer, the first thing that a hub sends.
+func (n *conn) auth(token string, given bool) error {
+	n.append(gws.OpText, wire.AppendAuth(nil, 0, token, given))
+	if _, err := n.net.Write(n.out.b); err != nil {
+		return err
+	}
+	n.out.b = nil
+	for {
+		op, message, ok, err := n.in.next()
+		switch {
+		case err != nil:
+			return err
+		case !ok:
+			if err := n.in.fill(n.net); err != nil {
+				return err
+			}
+		case op == gws.OpClose:
+			return closeOf(message)
+		case op == gws.OpText:
+			if err := n.dec.Decode(message, &n.frame); err != nil {
+				return fmt.Errorf("the answer to AUTH: %w", err)
+			}
+			if n.frame.Op != wire.OpOK {
+				return authRefusal(&n.frame)
+			}
+			n.info = n.frame.Info
+			return nil
+		}
+	}
+}
+
+func authRefusal(f *wire.HubFrame) error {
+	if f.Err == nil {
+		return fmt.Errorf("%s came instead of the answer to AUTH", f.Op)
+	}
+	return f.Err
+}
+
+func closeOf(payload []byte) error {
+	code, reason := gws.ParseCloseFrameData(payload)
+	return &closedError{code, reason}
+}
+
+// serve reads until the connection is lost and returns why.
+func (c *Client) serve(n *conn) error {
+	n.in.grow()
+	err := c.handleRead(n)
+	for err == nil {
+		if err = c.read(n); err == nil {
+			err = c.handleRead(n)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n.failure != nil {
+		return n.failure
+	}
+	return err
+}
+
+// read waits for the hub to send something and keeps the connection alive: where
+// it was silent for pingEvery it must answer a ping within pongWait. The
+// deadline of the read is all the clock there is.
+func (c *Client) read(n *conn) error {
+	for pinged := false; ; pinged = true {
+		wait := c.cfg.pingEvery
+		if pinged {
+			wait = c.cfg.pongWait
+		}
+		c.mu.Lock()
+		if c.phase != closed { // then the deadline is that of the goodbye
+			_ = n.net.SetReadDeadline(time.Now().Add(wait)) // a dead connection shows in the read
+		}
+		c.mu.Unlock()
+		err := n.in.fill(n.net)
+		if err == nil || pinged || !errors.Is(err, os.ErrDeadlineExceeded) || c.ctx.Err() != nil {
+			return err
+		}
+		c.mu.Lock()
+		n.append(gws.OpPing, nil)
+		c.mu.Unlock()
+	}
+}
+
+// handleRead handles every complete frame of what was read: deliveries of a
+// subscription in one batch, answers all at once behind them.
+func (c *Client) handleRead(n *conn) error {
+	for {
+		op, message, ok, err := n.in.next()
+		if err == nil && ok && op == gws.OpText {
+			err = c.handle(n, message)
+		}
+		switch {
+		case err != nil:
+			c.flush(n)
+			return err
+		case !ok:
+			c.flush(n)
+			return nil
+		case op == gws.OpPing:
+			c.mu.Lock()
+			n.append(gws.OpPong, message)
+			c.mu.Unlock()
+		case op == gws.OpClose:
+			c.flush(n)
+			return closeOf(message)
+		}
+	}
+}
+
+// handle deals with one frame of the hub.
+func (c *Client) handle(n *conn, message []byte) error {
+	f := &n.frame
+	if err := n.dec.Decode(message, f); err != nil {
+		return fmt.Errorf("a frame of the hub: %w", err)
+	}
+	if f.Op == wire.OpEvent {
+		c.handleEvent(n, f)
+		return nil
+	}
+	if corr, ok := f.CorrNumber(); ok {
+		a := answer{offset: f.Offset, duplicate: f.Duplicate, stale: f.Stale}
+		if f.Err != nil {
+			a.err = f.Err
+		}
+		n.answers = append(n.answers, answered{corr, a})
+		return nil
+	}
+	if f.Op == wire.OpErr {
+		c.flush(n) // what was said before comes first
+		c.complaint(f.Err)
+	}
+	return nil
+}
+
+func (c *Client) handleEvent(n *conn, f *wire.HubFrame) {
+	if s := n.sub; s == nil || s.opts.Topic != string(f.Topic) || s.opts.Group != string(f.Group) {
+		c.flushDeliveries(n)
+		c.mu.Lock()
+		n.sub = c.subs[subKey{string(f.Topic), string(f.Group)}]
+		c.mu.Unlock()
+	}
+	if n.sub != nil { // else it was left meanwhile
+		n.batch = append(n.batch, f.Delivery)
+	}
+}
+
+func (c *Client) flush(n *conn) {
+	c.flushDeliveries(n)
+	n.sub = nil
+	c.applyAnswers(n)
+}
+
+func (c *Client) flushDeliveries(n *conn) {
+	if len(n.batch) > 0 {
+		n.sub.deliver(n.batch)
+		clear(n.batch)
+		n.batch = n.batch[:0]
+	}
+}

@@ -1,0 +1,193 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	gws "github.com/gobwas/ws"
+
+	"eventhub"
+	"eventhub/wire"
+)
+
+// Consume is eventhub.Consume over a connection that may be slow or get lost:
+// it joins the group and calls h for every delivery, with up to concurrency calls
+// at a time, until ctx ends (nil), the client ends (ErrClosed), or the hub
+// refuses to take the member back. Besides:
+//
+//   - Leases of deliveries that wait or are being handled are extended at half
+//     their length, up to the hour that a hub allows. opts.AckTimeout is thus how
+//     soon others get the events of a process that died, not how long h may take.
+//   - Verdicts are sent and not waited for. One that is lost with its connection
+//     means one more delivery.
+//   - Deliveries that came over a connection that was lost meanwhile are not
+//     begun: they come again.
+func (c *Client) Consume(ctx context.Context, opts eventhub.SubscribeOptions, concurrency int, h eventhub.Handler) error {
+	if opts.AutoAck {
+		return eventhub.Consume(ctx, c, opts, concurrency, h)
+	}
+	opts = opts.WithDefaults()
+	k := &keeper{c: c, opts: opts, held: make(map[eventhub.Lease]time.Time)}
+	over := make(chan struct{})
+	var extending sync.WaitGroup
+	extending.Go(func() { k.extend(over) })
+	defer extending.Wait()
+	defer close(over)
+	return eventhub.Consume(ctx, joiner{k}, opts, concurrency, func(ctx context.Context, d eventhub.Delivery) error {
+		if !k.holds(d.Lease) {
+			return nil // and no verdict either: Settle finds nothing held
+		}
+		return h(ctx, d)
+	})
+}
+
+// SubscribeJSON is Consume for payloads of one type. A payload that is no T is
+// nacked with the reason, and a dead letter after its last attempt.
+func SubscribeJSON[T any](ctx context.Context, c *Client, opts eventhub.SubscribeOptions, concurrency int,
+	h func(ctx context.Context, v T, d eventhub.Delivery) error) error {
+	return c.Consume(ctx, opts, concurrency, func(ctx context.Context, d eventhub.Delivery) error {
+		var e struct{ Payload T }
+		if err := json.Unmarshal(d.Record, &e); err != nil {
+			return fmt.Errorf("payload: %w", err)
+		}
+		return h(ctx, e.Payload, d)
+	})
+}
+
+// keeper stands between a subscription and the queue of eventhub.Consume. It
+// knows the leases that are held, which are those that came over the present
+// connection and have no verdict, and keeps them from running out.
+type keeper struct {
+	c    *Client
+	opts eventhub.SubscribeOptions
+	eventhub.Receiver
+
+	mu   sync.Mutex
+	held map[eventhub.Lease]time.Time // since when the lease runs
+}
+
+// joiner is the Subscriber that eventhub.Consume sees.
+type joiner struct{ *keeper }
+
+func (j joiner) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	j.Receiver = r
+	sub, err := j.c.Subscribe(ctx, opts, j.keeper)
+	if err != nil {
+		return nil, err
+	}
+	return kept{sub, j.keeper}, nil
+}
+
+func (j joiner) Settle(ctx context.Context, topic, group string, s eventhub.Settlement) ([]eventhub.Outcome, error) {
+	return j.c.Settle(ctx, topic, group, s)
+}
+
+// Deliver implements eventhub.Receiver.
+func (k *keeper) Deliver(batch []eventhub.Delivery) int {
+	now := time.Now()
+	k.mu.Lock()
+	for i := range batch {
+		k.held[batch[i].Lease] = now
+	}
+	k.mu.Unlock()
+	taken := k.Receiver.Deliver(batch)
+	if taken < len(batch) { // it has ended
+		k.mu.Lock()
+		for i := range batch[taken:] {
+			delete(k.held, batch[taken+i].Lease)
+		}
+		k.mu.Unlock()
+	}
+	return taken
+}
+
+func (k *keeper) holds(lease eventhub.Lease) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, ok := k.held[lease]
+	return ok
+}
+
+// release reports whether the lease was held.
+func (k *keeper) release(lease eventhub.Lease) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, ok := k.held[lease]
+	delete(k.held, lease)
+	return ok
+}
+
+// lost lets go of everything.
+func (k *keeper) lost() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	clear(k.held)
+}
+
+// extend keeps all held leases alive, with one timer for all of them: it looks
+// four times a lease, so that each is extended between the middle of its life
+// and three quarters of it.
+func (k *keeper) extend(over <-chan struct{}) {
+	tick := time.NewTicker(max(k.opts.AckTimeout/4, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-over:
+			return
+		case now := <-tick.C:
+			more := eventhub.Settlement{Verdict: eventhub.Extend, By: k.opts.AckTimeout, Refs: k.due(now)}
+			k.c.tell(k.opts.Topic, k.opts.Group, &more)
+		}
+	}
+}
+
+// due lists the leases that are to be extended now.
+func (k *keeper) due(now time.Time) []eventhub.Ref {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var refs []eventhub.Ref
+	for lease, since := range k.held {
+		if now.Sub(since) >= k.opts.AckTimeout/2 {
+			k.held[lease] = now
+			refs = append(refs, eventhub.Ref{Lease: lease})
+		}
+	}
+	return refs
+}
+
+// kept is the Subscription of Consume.
+type kept struct {
+	eventhub.Subscription
+	k *keeper
+}
+
+// Settle sends the verdict if its delivery is still ours.
+func (s kept) Settle(_ context.Context, v eventhub.Settlement) ([]eventhub.Outcome, error) {
+	outcomes := make([]eventhub.Outcome, len(v.Refs))
+	for i, ref := range v.Refs {
+		if !s.k.release(ref.Lease) {
+			outcomes[i] = eventhub.Stale
+			continue
+		}
+		one := v
+		one.Refs = v.Refs[i : i+1]
+		s.k.c.tell(s.k.opts.Topic, s.k.opts.Group, &one)
+	}
+	return outcomes, nil
+}
+
+// tell sends a verdict that nobody waits for; without a connection it is lost.
+func (c *Client) tell(topic, group string, v *eventhub.Settlement) {
+	var space [256]byte
+	for _, ref := range v.Refs {
+		frame := wire.AppendSettle(space[:0], 0, topic, group, v, ref)
+		c.mu.Lock()
+		if c.conn != nil {
+			c.conn.append(gws.OpText, frame)
+		}
+		c.mu.Unlock()
+	}
+}

@@ -1,0 +1,63 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+
+	gws "github.com/gobwas/ws"
+
+	"eventhub"
+)
+
+var (
+	// ErrUnreachable is in the chain of Dial's error when no hub could be talked
+	// to, as opposed to one that denied the client.
+	ErrUnreachable = errors.New("client: no hub can be reached")
+	// ErrClosed is what calls return, and receivers are told, after Close or
+	// Drain. Of a request that was under way it says that its outcome is unknown.
+	ErrClosed = errors.New("client: closed")
+)
+
+// isDenial reports whether a hub has understood who asks and does not want it:
+// trying again would not help.
+func isDenial(err error) bool {
+	var e *eventhub.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch e.Code {
+	case eventhub.CodeUnauthorized, eventhub.CodeNoToken, eventhub.CodeBadToken, eventhub.CodeForbidden, "jwt_invalid":
+		return true
+	}
+	return false
+}
+
+// isPassing reports whether the refusal is about the hub's state, not about what
+// was asked for.
+func isPassing(err error) bool {
+	switch eventhub.ErrorCode(err) {
+	case eventhub.CodeShuttingDown, eventhub.CodeOverloaded, eventhub.CodeInternal, "rate_limited":
+		return true
+	}
+	return false
+}
+
+// handshakeError translates a refused upgrade: what stands before a hub may ask
+// for rights too.
+func handshakeError(err error) error {
+	var status gws.StatusError
+	if errors.As(err, &status) && (status == 401 || status == 403) {
+		return eventhub.Wrap(eventhub.CodeForbidden, err, "The WebSocket handshake was refused.")
+	}
+	return err
+}
+
+// closedError is the close frame of a hub.
+type closedError struct {
+	code   gws.StatusCode
+	reason string
+}
+
+func (e *closedError) Error() string {
+	return fmt.Sprintf("the hub closed the connection: %d %q", e.code, e.reason)
+}

@@ -1,0 +1,135 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"time"
+)
+
+// Defaults of the options.
+const (
+	DefaultMaxPending = 4096
+	DefaultMinBackoff = 100 * time.Millisecond
+	DefaultMaxBackoff = 10 * time.Second
+)
+
+// maxPendingBytes bounds the memory of the publishes that are not answered.
+const maxPendingBytes = 64 << 20
+
+// Option changes how a client behaves.
+type Option func(*config)
+
+type config struct {
+	urls       []string
+	token      func(context.Context) (token string, given bool, err error)
+	logger     *slog.Logger
+	tls        *tls.Config
+	maxPending int
+	reconnect  bool
+	minBackoff time.Duration
+	maxBackoff time.Duration
+	pingEvery  time.Duration // silence after which a ping is sent
+	pongWait   time.Duration // further silence after which the connection is lost
+}
+
+func defaults(url string) config {
+	return config{
+		urls:       []string{url},
+		token:      func(context.Context) (string, bool, error) { return "", false, nil },
+		logger:     slog.New(slog.DiscardHandler),
+		maxPending: DefaultMaxPending,
+		reconnect:  true,
+		minBackoff: DefaultMinBackoff,
+		maxBackoff: DefaultMaxBackoff,
+		pingEvery:  20 * time.Second,
+		pongWait:   10 * time.Second,
+	}
+}
+
+// WithURLs adds hubs that serve the same log. Every attempt to connect tries
+// them all, the one that served last first.
+func WithURLs(urls ...string) Option {
+	return func(c *config) { c.urls = append(c.urls, urls...) }
+}
+
+// WithToken says what AUTH presents.
+func WithToken(token string) Option {
+	return WithTokenSource(func(context.Context) (string, error) { return token, nil })
+}
+
+// WithTokenSource is asked for a token before every AUTH, for tokens that
+// expire. An error counts as a hub that can not be reached.
+func WithTokenSource(source func(context.Context) (string, error)) Option {
+	return func(c *config) {
+		c.token = func(ctx context.Context) (string, bool, error) {
+			token, err := source(ctx)
+			return token, true, err
+		}
+	}
+}
+
+// WithLogger tells what happens to the connection. Neither tokens nor payloads
+// are logged.
+func WithLogger(logger *slog.Logger) Option {
+	return func(c *config) { c.logger = logger }
+}
+
+// WithTLS configures wss connections.
+func WithTLS(cfg *tls.Config) Option {
+	return func(c *config) { c.tls = cfg }
+}
+
+// WithMaxPending bounds the events that are published and not answered, from 1;
+// Publish and Enqueue wait at the bound. A call with more events than that goes
+// alone. Default DefaultMaxPending; together they are at most 64 MiB whatever
+// the number.
+func WithMaxPending(events int) Option {
+	return func(c *config) { c.maxPending = events }
+}
+
+// WithReconnect bounds the wait before a lost connection is tried again: it
+// starts at least and doubles up to most, with jitter.
+func WithReconnect(least, most time.Duration) Option {
+	return func(c *config) { c.reconnect, c.minBackoff, c.maxBackoff = true, least, most }
+}
+
+// WithoutReconnect makes the loss of the connection the end of the client.
+func WithoutReconnect() Option {
+	return func(c *config) { c.reconnect = false }
+}
+
+// validate names everything that is wrong at once.
+func (c *config) validate() error {
+	var errs []error
+	for _, text := range c.urls {
+		u, err := url.Parse(text)
+		if err != nil || u.Scheme != "ws" && u.Scheme != "wss" || u.Host == "" {
+			errs = append(errs, fmt.Errorf("client: url %q is not ws://host:port or wss://host:port", text))
+		}
+	}
+	if c.logger == nil {
+		errs = append(errs, errors.New("client: the logger is nil"))
+	}
+	if c.maxPending < 1 {
+		errs = append(errs, fmt.Errorf("client: max pending is %d; at least 1 is needed", c.maxPending))
+	}
+	if c.minBackoff <= 0 || c.maxBackoff < c.minBackoff {
+		errs = append(errs, fmt.Errorf("client: reconnect from %s to %s is no range", c.minBackoff, c.maxBackoff))
+	}
+	return errors.Join(errs...)
+}
+
+// backoff returns the wait before the attempt, counted from 0: a random time
+// between one half and the whole of what has doubled so far.
+func (c *config) backoff(attempt int) time.Duration {
+	d := c.maxBackoff
+	if attempt < 32 && c.minBackoff<<attempt > 0 {
+		d = min(d, c.minBackoff<<attempt)
+	}
+	return d/2 + rand.N(d/2+1)
+}

@@ -1,0 +1,121 @@
+package client
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	gws "github.com/gobwas/ws"
+
+	"eventhub"
+)
+
+// trickle gives a random part of what is asked for.
+type trickle struct {
+	from io.Reader
+	r    *rand.Rand
+}
+
+func (t trickle) Read(p []byte) (int, error) { return t.from.Read(p[:1+t.r.IntN(len(p))]) }
+
+// TestFramesComeWhole: messages of all sizes, some in fragments with a ping
+// between them, read in parts of any size.
+func TestFramesComeWhole(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	var sent bytes.Buffer
+	var want []string
+	frame := func(op gws.OpCode, fin bool, payload string) {
+		if err := gws.WriteFrame(&sent, gws.NewFrame(op, fin, []byte(payload))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 300 {
+		text := fmt.Sprint(i, strings.Repeat("x", 1<<r.IntN(18)))
+		if r.IntN(3) > 0 {
+			frame(gws.OpText, true, text)
+		} else {
+			cut := r.IntN(len(text))
+			frame(gws.OpText, false, text[:cut])
+			if r.IntN(2) == 0 {
+				frame(gws.OpPing, true, "p")
+				want = append(want, "p")
+			}
+			frame(gws.OpContinuation, true, text[cut:])
+		}
+		want = append(want, text)
+	}
+	f := newFrameReader()
+	f.grow()
+	in := trickle{&sent, r}
+	for i := 0; i < len(want); {
+		_, payload, ok, err := f.next()
+		if err == nil && !ok {
+			err = f.fill(in)
+		} else if ok {
+			if string(payload) != want[i] {
+				t.Fatalf("message %d has %d bytes; want %d", i, len(payload), len(want[i]))
+			}
+			i++
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(f.buf) > 1<<18 {
+		t.Errorf("the buffer has %d bytes in the end", len(f.buf))
+	}
+}
+
+func TestViolationsOfAHub(t *testing.T) {
+	for name, frame := range map[string]gws.Frame{
+		"masked":       gws.MaskFrame(gws.NewTextFrame([]byte("x"))),
+		"binary":       gws.NewBinaryFrame([]byte("x")),
+		"continuation": gws.NewFrame(gws.OpContinuation, true, []byte("x")),
+		"too long":     gws.NewTextFrame(make([]byte, maxMessage+1)),
+		"long ping":    gws.NewFrame(gws.OpPing, true, make([]byte, 126)),
+	} {
+		f := newFrameReader()
+		b, err := gws.CompileFrame(frame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.fill(bytes.NewReader(b)); err != nil {
+			t.Fatal(err)
+		}
+		if op, _, ok, err := f.next(); err == nil || ok {
+			t.Errorf("%s passes as %v", name, op)
+		}
+	}
+}
+
+// TestLimitOfTheHub: a frame that the hub would close the connection for is not
+// sent.
+func TestLimitOfTheHub(t *testing.T) {
+	c := &Client{}
+	c.limit.Store(200)
+	e := newExchange(publish)
+	for n, want := range map[int]eventhub.Code{10: "", 300: eventhub.CodeTooLarge} {
+		event := eventhub.Event{Topic: "t", Payload: fmt.Appendf(nil, `"%s"`, strings.Repeat("x", n))}
+		if got := eventhub.ErrorCode(e.addEvent(c, &event)); got != want {
+			t.Errorf("%d bytes: %q; want %q", n, got, want)
+		}
+	}
+}
+
+// TestBackoffDoublesWithinItsBounds also where the shift would overflow.
+func TestBackoffDoublesWithinItsBounds(t *testing.T) {
+	c := defaults("")
+	for attempt, most := 0, c.minBackoff; attempt < 100; attempt++ {
+		for range 20 {
+			if d := c.backoff(attempt); d < most/2 || d > most {
+				t.Fatalf("attempt %d waits %s; want %s to %s", attempt, d, most/2, most)
+			}
+		}
+		most = min(2*most, c.maxBackoff)
+	}
+}

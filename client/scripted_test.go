@@ -1,0 +1,147 @@
+package client_test
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+
+	gws "github.com/gobwas/ws"
+	"github.com/gobwas/ws/wsutil"
+
+	"eventhub"
+	"eventhub/wire"
+)
+
+// scripted is a hub that answers as the test says: one function for each
+// connection, which gets every request behind AUTH and returns the frames of the
+// answer, and false to close behind them.
+type scripted func(r *wire.Request) (frames []string, goOn bool)
+
+func startScripted(t *testing.T, connections ...scripted) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for _, script := range connections {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serveScript(conn, script)
+		}
+	})
+	t.Cleanup(serving.Wait)
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().String()
+}
+
+func serveScript(conn net.Conn, script scripted) {
+	defer conn.Close()
+	if _, err := gws.Upgrade(conn); err != nil {
+		return
+	}
+	var d wire.Decoder
+	for {
+		message, err := wsutil.ReadClientText(conn)
+		if err != nil {
+			return
+		}
+		var r wire.Request
+		frames, goOn := []string{`{"op":"OK"}`}, true
+		if err := d.Decode(message, &r); err != nil {
+			return
+		}
+		if r.Op != wire.OpAuth {
+			frames, goOn = script(&r)
+		}
+		for _, f := range frames {
+			if wsutil.WriteServerText(conn, []byte(f)) != nil {
+				return
+			}
+		}
+		if !goOn {
+			return
+		}
+	}
+}
+
+func ok(r *wire.Request) string { return fmt.Sprintf(`{"op":"OK","corr":%q}`, r.Corr) }
+
+func refusal(r *wire.Request, code eventhub.Code) string {
+	return fmt.Sprintf(`{"op":"ERR","code":%q,"msg":"so it is","corr":%q}`, code, r.Corr)
+}
+
+// TestRefusalsThatPass: a hub that has just lost a member, can not take it back
+// now, or is going, is left for the next connection; what is final is passed on.
+func TestRefusalsThatPass(t *testing.T) {
+	tried := make(chan string, 9)
+	addr := startScripted(t,
+		func(r *wire.Request) ([]string, bool) { // takes the member, and loses it
+			if r.Op != wire.OpSubscribe {
+				return nil, true
+			}
+			return []string{ok(r), `{"op":"ERR","code":"internal","msg":"t::g: lost it"}`}, true
+		},
+		func(r *wire.Request) ([]string, bool) { // can not take it back
+			if r.Op != wire.OpSubscribe {
+				return nil, true
+			}
+			return []string{refusal(r, eventhub.CodeOverloaded)}, true
+		},
+		func(r *wire.Request) ([]string, bool) { // takes it, is going
+			if r.Op == wire.OpSubscribe {
+				return []string{ok(r)}, true
+			}
+			tried <- r.Event.ID
+			return []string{refusal(r, eventhub.CodeShuttingDown)}, true
+		},
+		func(r *wire.Request) ([]string, bool) {
+			if r.Op == wire.OpSubscribe {
+				return []string{ok(r)}, true
+			}
+			tried <- r.Event.ID
+			return []string{
+				`{"op":"ERR","code":"ack_failed","msg":"t::gg: another's"}`,
+				fmt.Sprintf(`{"op":"OK","corr":%q,"id":%q,"offset":7}`, r.Corr, r.Event.ID),
+				`{"op":"ERR","code":"forbidden","msg":"t::g: no more"}`,
+			}, true
+		},
+	)
+	c := dial(t, addr)
+	r := newCollector(9)
+	if _, err := c.Subscribe(bounded(t), earliest("t", "g"), r); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Publish(bounded(t), event("t", `1`))
+	if err != nil || got[0].Offset != 7 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	wantCode(t, await(t, "the end", r.ended), eventhub.CodeForbidden)
+	c.Close()
+	for range 2 {
+		if id := await(t, "a try", tried); id != got[0].ID {
+			t.Errorf("the publish was sent under %s; its receipt says %s", id, got[0].ID)
+		}
+	}
+}
+
+// TestNonsenseCostsTheConnection and nothing else.
+func TestNonsenseCostsTheConnection(t *testing.T) {
+	for _, nonsense := range []string{`{`, `[]`, `{"op":"WHAT"}`, `{"op":"EVENT","topic":"t","group":"g","event":{"id":"x"},"ctx":{}}`} {
+		addr := startScripted(t,
+			func(*wire.Request) ([]string, bool) { return []string{nonsense}, true },
+			func(r *wire.Request) ([]string, bool) {
+				return []string{fmt.Sprintf(`{"op":"OK","corr":%q,"id":"x","offset":1}`, r.Corr)}, true
+			},
+		)
+		c := dial(t, addr)
+		if got, err := c.Publish(bounded(t), event("t", `1`)); err != nil || got[0].Offset != 1 {
+			t.Errorf("behind %s: %+v, %v", nonsense, got, err)
+		}
+		c.Close()
+	}
+}

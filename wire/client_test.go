@@ -1,0 +1,336 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"eventhub"
+	"eventhub/internal/strictjson"
+)
+
+// TestGoldenHubFramesAreUnderstood decodes every frame of the hub, on the short
+// way and on the strict one, and lists what it found as the golden file does.
+func TestGoldenHubFramesAreUnderstood(t *testing.T) {
+	var used HubDecoder
+	for _, c := range readGolden(t, "hub.txt") {
+		var short, strict HubFrame
+		if err := used.Decode(bytes.Clone(c.sent), &short); err != nil {
+			t.Errorf("%s: %v", c.title, err)
+			continue
+		}
+		if got := hubMeaning(t, &short); !slices.Equal(got, c.means) {
+			t.Errorf("%s: %s", c.title, cmp.Diff(c.means, got))
+		}
+		var fresh HubDecoder
+		if err := fresh.strict(bytes.Clone(c.sent), &strict); err != nil {
+			t.Errorf("%s: strict: %v", c.title, err)
+			continue
+		}
+		if got := hubMeaning(t, &strict); !slices.Equal(got, c.means) {
+			t.Errorf("%s: strict: %s", c.title, cmp.Diff(c.means, got))
+		}
+	}
+}
+
+// TestShortWay: what a hub sends all day goes the short way.
+func TestShortWay(t *testing.T) {
+	for _, c := range readGolden(t, "hub.txt") {
+		var d HubDecoder
+		var f HubFrame
+		frame := bytes.Clone(c.sent)
+		took := d.plainEvent(frame, &f) || d.plainOK(frame, &f)
+		rare := strings.Contains(c.title, "AUTH") || strings.HasPrefix(c.title, "ERR") || strings.Contains(c.title, "escapes")
+		if took == rare {
+			t.Errorf("%s: on the short way: %v", c.title, took)
+		}
+	}
+	frame := NewEventFrame("process.state", "ops").Append(nil, benchDelivery())
+	var d HubDecoder
+	var f HubFrame
+	if n := testing.AllocsPerRun(100, func() {
+		if err := d.Decode(bytes.Clone(frame), &f); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 1 { // the clone
+		t.Errorf("an EVENT costs %v allocations", n)
+	}
+}
+
+// hubMeaning lists the members of a decoded frame in the golden file's order.
+func hubMeaning(t testing.TB, f *HubFrame) []string {
+	t.Helper()
+	m := meaningLines{t: t}
+	m.add("op", f.Op)
+	m.addIf(f.HasCorr, "corr", string(f.Corr))
+	switch f.Op {
+	case OpOK:
+		m.addIf(f.ID != nil, "id", string(f.ID))
+		m.addIf(f.ID != nil, "offset", f.Offset)
+		m.addIf(f.Duplicate, "duplicate", true)
+		m.addIf(f.Stale, "stale", true)
+		if i := f.Info; i != (AuthInfo{}) {
+			m.add("hub", i.Hub)
+			m.add("version", i.Version)
+			m.add("durability", i.Durability)
+			m.add("limits.max_frame_bytes", i.Limits.MaxFrameBytes)
+			m.add("limits.max_payload_bytes", i.Limits.MaxPayloadBytes)
+			m.add("limits.max_subscriptions", i.Limits.MaxSubscriptions)
+		}
+	case OpErr:
+		m.add("code", f.Err.Code)
+		m.add("msg", f.Err.Message)
+		m.addIf(f.Err.RetryAfter > 0, "retry_after_ms", f.Err.RetryAfter.Milliseconds())
+	case OpEvent:
+		d := &f.Delivery
+		m.add("topic", string(f.Topic))
+		m.add("group", string(f.Group))
+		m.add("ctx.attempt", d.Attempt)
+		m.add("ctx.max_attempts", d.MaxAttempts)
+		m.add("ctx.ack_deadline_ms", d.AckTimeout.Milliseconds())
+		m.addIf(!d.Lease.IsZero(), "ctx.lease", d.Lease.String())
+		event := d.Record.AppendJSON([]byte(`{"event":`), d.Offset)
+		m.lines = append(m.lines, flatten(t, append(event, '}'))...)
+		if e, err := d.Event(); err != nil || e.Topic != d.Topic {
+			t.Errorf("topic %q of %s, %v", d.Topic, d.Record, err)
+		}
+	}
+	slices.Sort(m.lines)
+	return m.lines
+}
+
+// TestHubFramesInOtherLayouts: order, space and unknown members do not matter,
+// save in the event itself; what is no frame of a hub is an error.
+func TestHubFramesInOtherLayouts(t *testing.T) {
+	var d HubDecoder
+	var f HubFrame
+	good := func(frame string) *HubFrame {
+		t.Helper()
+		if err := d.Decode([]byte(frame), &f); err != nil {
+			t.Errorf("%s: %v", frame, err)
+		}
+		return &f
+	}
+	if f := good(` {"offset": 7, "new": {"a": [1]}, "id": "a\u0062c", "corr": "12", "op": "OK"} `); f.Offset != 7 || string(f.ID) != "abc" {
+		t.Errorf("%+v", f)
+	} else if n, ok := f.CorrNumber(); !ok || n != 12 {
+		t.Errorf("corr %d, %v", n, ok)
+	}
+	f2 := good(`{"ctx":{"lease":"1-2-3","attempt":2,"new":null},"op":"EVENT","group":"g","topic":"t",` +
+		`"event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":{"ctx":{"attempt":1}}}}`)
+	if f2.Delivery.Offset != 9 || f2.Delivery.Attempt != 2 || f2.Delivery.Lease.Serial != 3 || f2.Delivery.ID() != "e" {
+		t.Errorf("%+v", f2)
+	}
+	// A payload may look like the end of a frame.
+	tricky := eventhub.Delivery{Topic: "t", Offset: 1, Attempt: 1, MaxAttempts: 5, AckTimeout: time.Second,
+		Record: eventhub.Record(`{"ts":1723140000000,"id":"e","topic":"t","payload":{"a":1,"ctx":{"attempt":1,"max_attempts":5,"ack_deadline_ms":0}}}`)}
+	if f := good(string(NewEventFrame("t", "g").Append(nil, &tricky))); !reflect.DeepEqual(f.Delivery, tricky) {
+		t.Errorf("%+v\nwant %+v", f.Delivery, tricky)
+	}
+	for _, corr := range []string{`"x"`, `""`, `"007"`, `"99999999999999999"`, `"-1"`} {
+		if n, ok := good(`{"op":"OK","corr":` + corr + `}`).CorrNumber(); ok {
+			t.Errorf("corr %s is number %d", corr, n)
+		}
+	}
+	for _, frame := range []string{
+		``, `[]`, `{"op":"OK"`, `{"op":"OK"}}`, `{"op":"WHAT"}`, `{"corr":"1"}`, `{"op":"OK","corr":1}`, `{"op":"OK","op":"OK"}`,
+		`{"op":"OK","id":"a","offset":-1}`, `{"op":"OK","offset":"1"}`, `{"op":"OK","limits":3}`, `{"op":"ERR","code":1}`,
+		`{"op":"EVENT"}`, `{"op":"EVENT","topic":"t","group":"g","event":{},"ctx":{}}`,
+		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1},"ctx":{}}`,
+		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"id":"e"},"ctx":{"attempt":1}}`,
+		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t"},"ctx":{"attempt":1,"lease":"?"}}`,
+	} {
+		if err := d.Decode([]byte(frame), &f); err == nil {
+			t.Errorf("%s passes as %+v", frame, f)
+		}
+	}
+}
+
+// FuzzDecodeHubFrame: no frame panics, and where both ways read one they agree.
+func FuzzDecodeHubFrame(f *testing.F) {
+	for _, c := range readGolden(f, "hub.txt") {
+		f.Add(c.sent)
+	}
+	var used HubDecoder
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		var got, want HubFrame
+		var fresh HubDecoder
+		err := used.Decode(bytes.Clone(frame), &got)
+		strictErr := fresh.strict(bytes.Clone(frame), &want)
+		if strictErr == nil && (err != nil || !reflect.DeepEqual(got, want)) {
+			t.Fatalf("%q\n is %+v, %v\nstrictly %+v", frame, got, err, want)
+		}
+	})
+}
+
+// TestClientFramesArrive sends every kind of frame through the hub's decoder.
+func TestClientFramesArrive(t *testing.T) {
+	var d Decoder
+	arrives := func(t testing.TB, frame []byte) *Request {
+		t.Helper()
+		var req Request
+		if compact, err := strictjson.AppendCompact(nil, frame); err != nil || !bytes.Equal(compact, frame) {
+			t.Fatalf("%s: %v", frame, err)
+		}
+		if err := d.Decode(frame, &req); err != nil {
+			t.Fatalf("%s: %v", frame, err)
+		}
+		return &req
+	}
+	for _, tt := range []struct {
+		frame []byte
+		want  Request
+	}{
+		{AppendAuth(nil, 1, "", false), Request{Op: OpAuth, Corr: "1", HasCorr: true}},
+		{AppendAuth(nil, 0, "a\"b", true), Request{Op: OpAuth, Token: "a\"b", HasToken: true}},
+		{AppendUnsubscribe(nil, 1<<63, "t.u", "g:1"), Request{Op: OpUnsubscribe, Corr: "9223372036854775808", HasCorr: true, Topic: "t.u", Group: "g:1"}},
+	} {
+		if got := arrives(t, tt.frame); !reflect.DeepEqual(*got, tt.want) {
+			t.Errorf("%s is %+v", tt.frame, got)
+		}
+	}
+	t.Run("PUBLISH", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			e := drawEvent(rt)
+			frame, err := AppendPublish([]byte("before"), 7, &e)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			got := arrives(t, bytes.TrimPrefix(frame, []byte("before")))
+			if diff := cmp.Diff(e, got.Event); diff != "" || got.Corr != "7" {
+				rt.Fatalf("%s: corr %q, %s", frame, got.Corr, diff)
+			}
+		})
+	})
+	t.Run("SUBSCRIBE", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			o := drawSubscribe(rt)
+			if got := arrives(t, AppendSubscribe(nil, 7, &o)); got.Subscribe != o.WithDefaults() {
+				rt.Fatalf("%+v\nis %+v", o, got.Subscribe)
+			}
+		})
+	})
+	t.Run("ACK", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			s := drawSettlement(rt)
+			got := arrives(t, AppendSettle(nil, 0, "t", "g", &s, s.Refs[0]))
+			if diff := cmp.Diff(s, got.Settlement); diff != "" || got.HasCorr {
+				rt.Fatalf("%s", diff)
+			}
+		})
+	})
+}
+
+// TestBadPayloadsLeaveNoTrace: a payload is one strict JSON value or no frame.
+func TestBadPayloadsLeaveNoTrace(t *testing.T) {
+	for _, payload := range []string{``, `{`, `1,"x":2`, `1}{`, `{"a":1,"a":2}`, "\"\xff\"", strings.Repeat("[", 2000) + strings.Repeat("]", 2000)} {
+		got, err := AppendPublish([]byte("before"), 1, &eventhub.Event{Topic: "t", Payload: []byte(payload)})
+		if eventhub.ErrorCode(err) != eventhub.CodeBadJSON || string(got) != "before" {
+			t.Errorf("%.20q made %.40q, %v", payload, got, err)
+		}
+	}
+}
+
+func drawEvent(t *rapid.T) eventhub.Event {
+	text := rapid.StringN(0, 20, -1)
+	payload, err := json.Marshal(map[string]any{"text": text.Draw(t, "payload"), "n": rapid.Int().Draw(t, "n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := eventhub.Event{Topic: "t.u", Payload: payload}
+	draw := func(what string) bool { return rapid.Bool().Draw(t, "with "+what) }
+	if draw("id") {
+		e.ID = rapid.StringMatching(`[A-Za-z0-9._:-]{1,64}`).Draw(t, "id")
+	}
+	if draw("ts") {
+		e.TS = rapid.Int64Range(1, 1<<50).Draw(t, "ts")
+	}
+	e.Key, e.SID = text.Draw(t, "key"), text.Draw(t, "sid")
+	if draw("headers") {
+		e.Headers = rapid.MapOfN(rapid.StringMatching(`[a-z!-]{1,9}`), text, 1, 4).Draw(t, "headers")
+	}
+	if draw("tags") {
+		e.Tags = rapid.SliceOfN(text, 1, 4).Draw(t, "tags")
+	}
+	if draw("caused_by") {
+		e.CausedBy = []string{"a", "b:c"}
+	}
+	return e
+}
+
+func drawSubscribe(t *rapid.T) eventhub.SubscribeOptions {
+	o := eventhub.SubscribeOptions{Topic: "t", Group: "g", AutoAck: rapid.Bool().Draw(t, "auto")}
+	o.Start.Kind = eventhub.StartKind(rapid.IntRange(0, 4).Draw(t, "start"))
+	switch o.Start.Kind {
+	case eventhub.StartTime:
+		o.Start.TS = rapid.Int64Range(0, 1<<50).Draw(t, "ts")
+	case eventhub.StartAfterID:
+		o.Start.AfterID = "e:1"
+	case eventhub.StartOffset:
+		o.Start.Offset = rapid.Uint64Range(0, eventhub.MaxOffset).Draw(t, "offset")
+	}
+	if rapid.Bool().Draw(t, "member's") {
+		o.BatchSize = rapid.IntRange(1, 10_000).Draw(t, "batch")
+		o.MaxInFlight = rapid.IntRange(1, 1_000_000).Draw(t, "in flight")
+		o.AckTimeout = time.Duration(rapid.IntRange(1000, 3_600_000).Draw(t, "timeout")) * time.Millisecond
+	}
+	if rapid.Bool().Draw(t, "group's") {
+		o.MaxAttempts = rapid.IntRange(1, 1000).Draw(t, "attempts")
+		o.Backoff = eventhub.Backoff{Min: time.Second, Max: time.Minute}
+	}
+	return o
+}
+
+func drawSettlement(t *rapid.T) eventhub.Settlement {
+	ref := eventhub.Ref{Lease: eventhub.Lease{Runtime: rapid.Uint64Range(1, 1<<63).Draw(t, "runtime"), Offset: 3, Serial: 4}}
+	switch rapid.IntRange(0, 2).Draw(t, "named by") {
+	case 0:
+		ref = eventhub.Ref{ID: "e:1"}
+	case 1:
+		ref.ID = "e:1"
+	}
+	s := eventhub.Settlement{Verdict: eventhub.Verdict(rapid.IntRange(0, 2).Draw(t, "verdict")), Refs: []eventhub.Ref{ref}}
+	switch s.Verdict {
+	case eventhub.Nack:
+		s.Reason = rapid.StringN(0, 20, -1).Draw(t, "reason")
+		s.Delay = time.Duration(rapid.IntRange(0, 1000).Draw(t, "delay")) * time.Millisecond
+		s.Terminal = rapid.Bool().Draw(t, "terminal")
+	case eventhub.Extend:
+		if rapid.Bool().Draw(t, "by") {
+			s.By = time.Duration(rapid.IntRange(1000, 3_600_000).Draw(t, "by")) * time.Millisecond
+		}
+	}
+	return s
+}
+
+func BenchmarkDecodeEvent(b *testing.B) {
+	frame := NewEventFrame("process.state", "ops").Append(nil, benchDelivery())
+	comma := bytes.Index(frame, []byte(`,"ts"`))
+	var d HubDecoder
+	var f HubFrame
+	b.ReportAllocs()
+	for b.Loop() {
+		frame[comma] = ','
+		if err := d.Decode(frame, &f); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func ExampleHubFrame_CorrNumber() {
+	var d HubDecoder
+	var f HubFrame
+	if err := d.Decode([]byte(`{"op":"OK","corr":"42"}`), &f); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(f.CorrNumber())
+	// Output: 42 true
+}
