@@ -56,6 +56,12 @@ func (l *topicLog) raise(head uint64) {
 	}
 }
 
+func (l *topicLog) watched() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.watchers) > 0
+}
+
 func (l *topicLog) durableHead() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -200,9 +206,16 @@ func (f *logFinder) log(b *Bus, topic string) *topicLog {
 
 // readBytes returns how many bytes of a submission's records somebody reads.
 func (f *logFinder) readBytes(b *Bus, s *submission) (n int) {
-	for i := range s.appends {
-		if f.log(b, s.appends[i].Topic) != nil {
-			n += len(s.appends[i].Record)
+	for i := range s.units {
+		u := &s.units[i]
+		for j := range u.Appends {
+			a := &u.Appends[j]
+			if u.Err != nil || a.Duplicate {
+				continue
+			}
+			if log := f.log(b, a.Topic); log != nil && log.watched() {
+				n += len(a.Record)
+			}
 		}
 	}
 	return n

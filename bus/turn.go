@@ -43,8 +43,12 @@ type fetcher struct {
 	limit  int
 	head   uint64 // nothing was known to lie above when reading began
 
-	items []store.Item // graves, due and fresh, in this order; Record nil: gone
-	batch store.Batch
+	// What was read: of graves and of due the first ones, as roundBytes allowed,
+	// and fresh events, in this order. A nil Record is gone from the log.
+	items               []store.Item
+	readGraves, readDue int
+	bytes               int
+	batch               store.Batch
 }
 
 func (f *fetcher) empty() bool { return len(f.graves) == 0 && len(f.due) == 0 && f.from == 0 }
@@ -76,7 +80,7 @@ func (g *group) round() bool {
 		g.mu.Unlock()
 		return false
 	}
-	burials := g.burials(f.graves, f.items)
+	burials := g.burials(f.graves[:f.readGraves], f.items)
 	g.handOut(time.Now().UnixMilli())
 	g.mu.Unlock()
 	// Not under the lock: the committer, which makes room, may be waiting for it.
@@ -155,15 +159,20 @@ func (g *group) dueRetries(now int64, room int) (next int64) {
 // read gets the planned events from the tail or from the store.
 func (g *group) read(f *fetcher) error {
 	f.batch.Reset()
-	for _, gr := range f.graves {
-		if err := g.readOne(f, gr.offset); err != nil {
+	for f.readGraves < len(f.graves) && f.bytes < roundBytes {
+		if err := g.readOne(f, f.graves[f.readGraves].offset); err != nil {
 			return err
 		}
+		f.readGraves++
 	}
-	for _, offset := range f.due {
-		if err := g.readOne(f, offset); err != nil {
+	for f.readDue < len(f.due) && f.bytes < roundBytes {
+		if err := g.readOne(f, f.due[f.readDue]); err != nil {
 			return err
 		}
+		f.readDue++
+	}
+	if f.bytes >= roundBytes {
+		f.from = 0 // another round has room for it
 	}
 	if f.from == 0 {
 		return nil
@@ -173,7 +182,7 @@ func (g *group) read(f *fetcher) error {
 		return nil
 	}
 	mark := len(f.batch.Items)
-	err := g.bus.store.Read(context.Background(), g.log.name, f.from, f.limit, roundBytes, &f.batch)
+	err := g.bus.store.Read(context.Background(), g.log.name, f.from, f.limit, roundBytes-f.bytes, &f.batch)
 	f.items = append(f.items, f.batch.Items[mark:]...)
 	return err
 }
@@ -193,6 +202,7 @@ func (g *group) readOne(f *fetcher, offset uint64) error {
 	if len(f.items) == n || f.items[n].Offset != offset {
 		f.items = append(f.items[:n], store.Item{Offset: offset})
 	}
+	f.bytes += len(f.items[n].Record)
 	return nil
 }
 
@@ -211,7 +221,13 @@ func (g *group) putBack(at int64) {
 // handOut leases what was read and gives it to the members' receivers.
 func (g *group) handOut(now int64) {
 	f := &g.fetch
-	graves, due := len(f.graves), len(f.due)
+	graves, due := f.readGraves, f.readDue
+	g.graves = append(g.graves, f.graves[graves:]...)
+	for _, offset := range f.due[due:] {
+		if e := g.window.find(offset); e != nil && e.state == waiting {
+			g.retries.push(timed{e.at, e.offset, e.serial})
+		}
+	}
 	for _, item := range f.items[graves : graves+due] {
 		g.redeliver(item, now)
 	}
