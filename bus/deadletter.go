@@ -79,7 +79,7 @@ func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*submissio
 	payload = rec.AppendJSON(append(payload, `,"event":`...), e.offset)
 	payload = append(payload, '}')
 	s := &submission{}
-	err = s.encodeChecked(&eventhub.Event{
+	err = s.encodeMade(&eventhub.Event{
 		ID:    deadLetterID(g.log.name, e.offset, g.name, g.epoch),
 		Topic: eventhub.DeadLetterTopic(g.log.name),
 		Key:   original.Key, CausedBy: []string{original.ID}, Payload: payload,

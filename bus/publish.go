@@ -131,20 +131,27 @@ func (s *submission) add(e *eventhub.Event, now time.Time) error {
 	return s.encode(e)
 }
 
-func (s *submission) encode(e *eventhub.Event) error { return s.encodeBy(record.Append, e) }
+func (s *submission) encode(e *eventhub.Event) error { return s.encodeAs(e, false) }
 
-func (s *submission) encodeChecked(e *eventhub.Event) error {
-	return s.encodeBy(record.AppendChecked, e)
-}
+// encodeMade is encode for an event of the hub itself.
+func (s *submission) encodeMade(e *eventhub.Event) error { return s.encodeAs(e, true) }
 
-func (s *submission) encodeBy(appendRecord func([]byte, *eventhub.Event) ([]byte, error), e *eventhub.Event) error {
+// encodeAs calls the encoders by name: through a function value the event would
+// escape, an allocation for each.
+func (s *submission) encodeAs(e *eventhub.Event, made bool) error {
 	id, fresh := e.ID, false
 	if id == "" {
 		id, fresh = eventid.New(), true
 	}
 	withID := *e
 	withID.ID = id
-	buf, err := appendRecord(s.buf, &withID)
+	var buf []byte
+	var err error
+	if made {
+		buf, err = record.AppendChecked(s.buf, &withID)
+	} else {
+		buf, err = record.Append(s.buf, &withID)
+	}
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 
 // histories is how many random histories a run tries unless -rapid.checks or
 // RAPID_CHECKS says otherwise. A failure prints the seed that repeats it.
-const histories = "3000"
+const histories = "2000"
 
 // TestRandomHistories runs the engine against a model that knows nothing of
 // windows, heaps and turns: a map of events per group, and the contract. Every

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -320,6 +321,32 @@ func TestNackWhileTheEventIsRead(t *testing.T) {
 		close(hold)
 		equal(t, "deliveries before the delay is over", len(in.take()), 0)
 		time.Sleep(time.Hour)
+		equal(t, "offsets after it", in.takeOffsets(), []uint64{1})
+	})
+}
+
+// TestNackWhileTheReadFails: trying again does not bring the event forward.
+func TestNackWhileTheReadFails(t *testing.T) {
+	overPatchy(t, func(r *rig, p *patchy) {
+		v := &valve{meter: &meter{Store: p}}
+		r.store.Store = v
+		r.publish("t", 1, 1)
+		in := r.subscribe(opts("t", "g"))
+		first := in.take()[0]
+		hold := make(chan struct{})
+		v.set(hold)
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Second}, byLease(first))
+		time.Sleep(time.Second)
+		synctest.Wait() // it is due, and being read
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Hour}, byLease(first))
+		p.set(errors.New("the disk coughs"))
+		v.set(nil)
+		close(hold)
+		synctest.Wait()
+		p.set(nil)
+		time.Sleep(time.Hour - time.Second)
+		equal(t, "deliveries before the delay is over", len(in.take()), 0)
+		time.Sleep(time.Second)
 		equal(t, "offsets after it", in.takeOffsets(), []uint64{1})
 	})
 }
