@@ -212,7 +212,7 @@ func (g *group) putBack(at int64) {
 	g.graves = append(g.graves, f.graves...)
 	for _, offset := range f.due {
 		if e := g.window.find(offset); e != nil && e.state == waiting {
-			g.retry(e, at)
+			g.retry(e, max(at, e.at)) // a NACK may have put it off meanwhile
 		}
 	}
 	g.bus.alarm.set(g, at)
