@@ -170,9 +170,10 @@ func (g *Gateway) Connections() int {
 	return len(g.sessions)
 }
 
-// Shutdown refuses new connections, tells the open ones to go (1001), and
-// returns when every session has ended and all their goroutines with them,
-// which takes CloseWait at most. When ctx ends before, connections are cut; the
+// Shutdown refuses new connections, answers the publishes that were accepted,
+// tells the open connections to go (1001), and returns when every session has
+// ended and all their goroutines with them, which takes CloseWait at most, and as
+// long again where a publisher does not answer. When ctx ends before, connections are cut; the
 // error then tells how many sessions had not ended another CloseWait later,
 // because a Publisher or Subscriber did not return. Leases of a connection that
 // is shut down go back to their groups without counting as attempts.

@@ -289,3 +289,42 @@ func TestAnotherLibrary(t *testing.T) {
 		t.Errorf("got %v; want a close with 1000", err)
 	}
 }
+
+// TestShutdownAnswersFirst: publishes that were accepted get their OK before
+// the 1001; one whose publisher stays silent does not hold the stop up for ever.
+func TestShutdownAnswersFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, nil)
+		f.pub.hold = make(chan func(), 10)
+		lucky, forgotten := f.pipe(t), f.pipe(t)
+		for _, c := range []*client{lucky, forgotten} {
+			c.auth()
+			c.send(`{"op":"PUBLISH","topic":"t","payload":1,"corr":"p"}`)
+			synctest.Wait()
+		}
+		answer := <-f.pub.hold // lucky's
+		done := make(chan error, 1)
+		start := time.Now()
+		go func() { done <- f.gw.Shutdown(t.Context()) }()
+		synctest.Wait()
+		answer()
+		if op, payload := lucky.read(); op != gws.OpText || !strings.Contains(string(payload), `"op":"OK","corr":"p"`) {
+			t.Errorf("got %x %q; want the OK of the publish", op, payload)
+		}
+		go forgotten.expectClose(wire.CloseGoingAway)
+		op, payload := lucky.read()
+		if code, _ := gws.ParseCloseFrameData(payload); op != gws.OpClose || code != wire.CloseGoingAway {
+			t.Errorf("got %x %q; want a close with 1001", op, payload)
+		}
+		if waited := time.Since(start); waited != 0 {
+			t.Errorf("what was answered waited %s for the others", waited)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if waited := time.Since(start); waited != 2*time.Second {
+			t.Errorf("Shutdown took %s; want CloseWait twice, 2s", waited)
+		}
+		(<-f.pub.hold)() // too late, and harmless
+	})
+}

@@ -122,6 +122,9 @@ func (b *publishBatch) finish(pubs []eventhub.Publication) {
 			c.end(at)
 		}
 	}
+	if s.out.stopping && s.out.unanswered == 0 {
+		s.closeForStop()
+	}
 	s.kick()
 	s.changed.Broadcast()
 	s.mu.Unlock()

@@ -172,7 +172,7 @@ func (s *session) read() bool {
 			s.abandon("read: " + err.Error())
 			return false
 		}
-		if s.isClosing() {
+		if s.awaitGoodbye() {
 			return false
 		}
 		if !s.authed {
@@ -215,14 +215,19 @@ func (s *session) keepAlive() bool {
 func (s *session) armRead(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.out.closing {
+	if !s.out.closing && !s.out.stopping {
 		_ = s.conn.SetReadDeadline(at) // a dead connection shows in the read
 	}
 }
 
-func (s *session) isClosing() bool {
+// awaitGoodbye reports whether the session is closing. Where the hub stops and
+// publishes are not answered yet it waits for that first: nothing more is read.
+func (s *session) awaitGoodbye() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for s.out.stopping && !s.out.closing {
+		s.changed.Wait()
+	}
 	return s.out.closing
 }
 
@@ -234,10 +239,29 @@ func (s *session) beginClose(code gws.StatusCode, why string) {
 	s.appendClose(code, why)
 }
 
-// sayGoodbye tells the peer that the hub stops.
+// sayGoodbye tells the peer that the hub stops. Publishes that were accepted are
+// answered before, as far as CloseWait allows; finish says the rest then.
 func (s *session) sayGoodbye() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.out.closing || s.out.stopping {
+		return
+	}
+	s.out.stopping = true
+	if s.out.unanswered == 0 {
+		s.closeForStop()
+		return
+	}
+	_ = s.conn.SetReadDeadline(past)
+	time.AfterFunc(s.gw.cfg.CloseWait, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.closeForStop()
+	})
+}
+
+// closeForStop is the end of sayGoodbye. s.mu is held.
+func (s *session) closeForStop() {
 	if s.appendClose(wire.CloseGoingAway, "The hub is shutting down.") {
 		s.out.stopped = true
 	}

@@ -129,11 +129,12 @@ type outbound struct {
 	errors     int64 // answers
 
 	// The end. Once closing is set nothing is appended any more.
-	closing bool
-	stopped bool           // because the hub stops
-	code    gws.StatusCode // of the close frame that was sent; 0: none, or an empty one
-	why     string
-	closeBy time.Time
+	closing  bool
+	stopping bool           // the hub stops: closing follows when all is answered
+	stopped  bool           // closing because the hub stops
+	code     gws.StatusCode // of the close frame that was sent; 0: none, or an empty one
+	why      string
+	closeBy  time.Time
 }
 
 func (o *outbound) queued() int {
