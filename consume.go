@@ -18,7 +18,7 @@ type Handler func(ctx context.Context, d Delivery) error
 // the reason. Either way every call of h has returned by then, its verdict is
 // given, and the group has the other leases back.
 func Consume(ctx context.Context, s Subscriber, opts SubscribeOptions, concurrency int, h Handler) error {
-	c := &consumer{handler: h, auto: opts.AutoAck}
+	c := &consumer{handler: h, auto: opts.AutoAck, limit: opts.WithDefaults().MaxInFlight}
 	c.changed.L = &c.mu
 	sub, err := s.Subscribe(ctx, opts, c)
 	if err != nil {
@@ -40,14 +40,17 @@ func Consume(ctx context.Context, s Subscriber, opts SubscribeOptions, concurren
 }
 
 // consumer is the Receiver of Consume: a queue between the subscription, which
-// must not be kept waiting, and the workers. maxInFlight bounds it.
+// must not be kept waiting, and the workers. It is bounded by limit, and not by
+// the leases alone: with AutoAck there are none.
 type consumer struct {
 	handler Handler
 	auto    bool // AutoAck: no verdicts
+	limit   int
 
 	mu      sync.Mutex
 	changed sync.Cond
 	queue   []Delivery
+	refused bool // took less than it was given, and has to ask for more
 	ended   bool
 	cause   error // why, if not because the context ended
 }
@@ -57,6 +60,9 @@ func (c *consumer) Deliver(batch []Delivery) int {
 	defer c.mu.Unlock()
 	if c.ended {
 		return 0
+	}
+	if room := c.limit - len(c.queue); len(batch) > room {
+		batch, c.refused = batch[:max(room, 0)], true
 	}
 	for _, d := range batch {
 		d.Record = slices.Clone(d.Record)
@@ -79,27 +85,34 @@ func (c *consumer) end(cause error) {
 	c.changed.Broadcast()
 }
 
-// next waits for a delivery.
-func (c *consumer) next() (d Delivery, ok bool) {
+// next waits for a delivery. more says that there is room again and that the
+// subscription has to be told.
+func (c *consumer) next() (d Delivery, more, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.queue) == 0 && !c.ended {
 		c.changed.Wait()
 	}
 	if c.ended {
-		return Delivery{}, false
+		return Delivery{}, false, false
 	}
 	d = c.queue[0]
 	c.queue[0] = Delivery{}
 	c.queue = c.queue[1:]
-	return d, true
+	if more = c.refused && len(c.queue) <= c.limit/2; more {
+		c.refused = false
+	}
+	return d, more, true
 }
 
 func (c *consumer) work(ctx context.Context, sub Subscription) {
 	for {
-		d, ok := c.next()
+		d, more, ok := c.next()
 		if !ok {
 			return
+		}
+		if more {
+			sub.Ready()
 		}
 		verdict := Settlement{Refs: []Ref{{Lease: d.Lease}}}
 		if err := c.handler(ctx, d); err != nil {

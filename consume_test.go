@@ -20,6 +20,7 @@ type fakeGroup struct {
 	receiver eventhub.Receiver
 	verdicts []eventhub.Settlement
 	left     int
+	ready    int
 }
 
 func (f *fakeGroup) Subscribe(_ context.Context, _ eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
@@ -45,7 +46,11 @@ func (m fakeMember) Settle(ctx context.Context, s eventhub.Settlement) ([]eventh
 	return make([]eventhub.Outcome, len(s.Refs)), nil
 }
 
-func (m fakeMember) Ready() {}
+func (m fakeMember) Ready() {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	m.f.ready++
+}
 
 func (m fakeMember) Unsubscribe(ctx context.Context) error {
 	m.f.mu.Lock()
@@ -171,6 +176,52 @@ func TestConsumeReportsWhyItEnded(t *testing.T) {
 		f.receiver.Ended(gone)
 		if err := <-ended; !errors.Is(err, gone) {
 			t.Errorf("Consume = %v; want the reason", err)
+		}
+	})
+}
+
+// TestConsumeIsBounded: more than maxInFlight is not taken, with AutoAck
+// neither, and asked for when half of it is done.
+func TestConsumeIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeGroup{}
+		ctx, cancel := context.WithCancel(context.Background())
+		step := make(chan struct{})
+		handled := 0
+		ended := make(chan error, 1)
+		go func() {
+			ended <- eventhub.Consume(ctx, f, eventhub.SubscribeOptions{MaxInFlight: 4, AutoAck: true}, 1, func(context.Context, eventhub.Delivery) error {
+				<-step
+				handled++
+				return nil
+			})
+		}()
+		synctest.Wait()
+		f.feed(1, 1)
+		synctest.Wait() // the worker has it; the queue is empty
+		if n := f.feed(2, 9); n != 4 {
+			t.Errorf("took %d of 9 with room for 4", n)
+		}
+		for want := range 2 {
+			if f.ready != 0 {
+				t.Errorf("asked for more after %d of 4", want)
+			}
+			step <- struct{}{}
+			synctest.Wait()
+		}
+		if f.ready != 1 {
+			t.Errorf("asked for more %d times; want once", f.ready)
+		}
+		if n := f.feed(6, 9); n != 2 {
+			t.Errorf("took %d of 9 with room for 2", n)
+		}
+		cancel()
+		close(step)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if len(f.verdicts) != 0 {
+			t.Errorf("%d verdicts with AutoAck", len(f.verdicts))
 		}
 	})
 }

@@ -271,7 +271,12 @@ func (g *group) shut(err error) {
 		g.log.unwatch(g)
 	}
 	for _, m := range members {
-		m.receiver.Ended(err)
+		g.mu.Lock()
+		left := m.left
+		g.mu.Unlock()
+		if !left {
+			m.receiver.Ended(err)
+		}
 	}
 }
 

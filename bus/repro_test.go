@@ -425,3 +425,25 @@ func (h *hoard) Read(ctx context.Context, topic string, from uint64, limit, maxB
 	h.most = max(h.most, held)
 	return err
 }
+// TestEndedIsNotToldToWhoHasLeft, also when it left because another member was
+// told.
+func TestEndedIsNotToldToWhoHasLeft(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		first := &leaver{}
+		if _, err := r.bus.Subscribe(context.Background(), opts("t", "g"), first); err != nil {
+			t.Fatal(err)
+		}
+		second := r.subscribe(opts("t", "g"))
+		first.takes = second.sub
+		r.restart()
+		equal(t, "Ended calls after Drop", len(second.ended), 0)
+	})
+}
+
+// leaver is a Receiver that takes another subscription with it.
+type leaver struct {
+	takeNothing
+	takes eventhub.Subscription
+}
+
+func (l *leaver) Ended(error) { l.takes.Drop() }

@@ -193,13 +193,15 @@ func (b *Bus) spread(s *submission, find *logFinder) {
 // over units. It is for one commit: runtimes that are made later read the head
 // from the store, where this commit is.
 type logFinder struct {
-	topic string
-	found *topicLog
+	topic   string
+	found   *topicLog
+	watched bool // found has somebody to wake; a guess that may be outdated
 }
 
 func (f *logFinder) log(b *Bus, topic string) *topicLog {
 	if f.topic != topic {
 		f.topic, f.found = topic, b.topicLog(topic)
+		f.watched = f.found != nil && f.found.watched()
 	}
 	return f.found
 }
@@ -213,7 +215,7 @@ func (f *logFinder) readBytes(b *Bus, s *submission) (n int) {
 			if u.Err != nil || a.Duplicate {
 				continue
 			}
-			if log := f.log(b, a.Topic); log != nil && log.watched() {
+			if f.log(b, a.Topic); f.watched {
 				n += len(a.Record)
 			}
 		}
