@@ -425,6 +425,7 @@ func (h *hoard) Read(ctx context.Context, topic string, from uint64, limit, maxB
 	h.most = max(h.most, held)
 	return err
 }
+
 // TestEndedIsNotToldToWhoHasLeft, also when it left because another member was
 // told.
 func TestEndedIsNotToldToWhoHasLeft(t *testing.T) {
