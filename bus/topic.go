@@ -69,11 +69,13 @@ func (l *topicLog) durableHead() uint64 {
 }
 
 // read appends the events from offset from on, up to limit, to items. ok is
-// false where the tail does not reach back to from.
+// false where the tail can not tell: it does not reach back to from, or not up
+// to it. The store shows a commit before the committer has told us of it, so a
+// group may know an event that is above our head, and must not take it for gone.
 func (l *topicLog) read(items []store.Item, from uint64, limit int) (_ []store.Item, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if from <= l.gap {
+	if from <= l.gap || from > l.head {
 		return items, false
 	}
 	first := l.search(from)
