@@ -178,7 +178,7 @@ func (g *modelGroup) cursor(buried bool) uint64 {
 	return max(g.base, g.topic.head())
 }
 
-// apply is the rule of CONTRACT §3 for one ref.
+// apply is the rule of docs/protocol.md for one ref.
 func (g *modelGroup) apply(w *world, via *modelMember, ref eventhub.Ref, s *eventhub.Settlement) eventhub.Outcome {
 	offset, e := g.named(via, ref)
 	if e == nil || e.state != modelLeased && (e.state != modelWaiting || s.Verdict == eventhub.Extend) {
