@@ -22,6 +22,7 @@ const (
 	CodeNoToken           Code = "no_token"
 	CodeBadToken          Code = "bad_token"
 	CodeForbidden         Code = "forbidden"
+	CodeRateLimited       Code = "rate_limited"
 	CodePublishFailed     Code = "publish_failed"
 	CodeAckFailed         Code = "ack_failed"
 	CodeAlreadySubscribed Code = "already_subscribed"

@@ -63,6 +63,7 @@ type SubscribeOptions struct {
 	MaxInFlight int           // leases held at once, at most
 	AckTimeout  time.Duration // length of a lease, 1 s to 1 h
 	AutoAck     bool          // an event counts as acked when handed over
+	Peer        Peer          // who it is, for those who look
 
 	// Of the group, fixed at its creation.
 	MaxAttempts int

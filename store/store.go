@@ -56,6 +56,7 @@ type Store interface {
 	Log
 	Topics
 	Groups
+	Maintenance
 
 	// Capabilities never change while the store is open.
 	Capabilities() Capabilities
@@ -125,11 +126,16 @@ type Append struct {
 // The change is refused with ErrStaleEpoch when State.Epoch is below the
 // stored epoch, and when the group does not exist, for then it was deleted
 // behind the writer's back; unless Create is set, which makes the group, and
-// the topic if need be.
+// the topic if need be. The engine gives every group that it creates an epoch
+// above those of earlier groups of that name.
 type GroupChange struct {
 	Topic, Group string
 	// Create refuses the unit with ErrExists when the group is there.
 	Create bool
+	// Delete removes the group, of which nothing stays behind; State.Epoch is
+	// looked at as in any change, the rest of State is not. It does not go
+	// together with Create.
+	Delete bool
 	State  GroupState
 }
 
@@ -197,6 +203,14 @@ type Groups interface {
 	ListGroups(ctx context.Context, topic string) ([]GroupInfo, error)
 }
 
+// Maintenance is the role that looks after the store itself.
+type Maintenance interface {
+	// Size returns the bytes that the store takes: on disk, or in memory where
+	// it keeps nothing else. It may be an estimate, and is cheap enough to be
+	// asked every second.
+	Size() (bytes uint64, err error)
+}
+
 // GroupInfo is one row of ListGroups.
 type GroupInfo struct {
 	Group string
@@ -204,7 +218,4 @@ type GroupInfo struct {
 }
 
 // Item is one event at its place.
-type Item struct {
-	Offset uint64
-	Record eventhub.Record
-}
+type Item = eventhub.Item

@@ -36,9 +36,12 @@ var rules = []rule{
 	{"bus", []string{".", "store", "internal/..."}},
 	{"gateway/...", []string{".", "wire", "internal/..."}},
 	{"client", []string{".", "wire", "internal/..."}},
-	{"hub", []string{".", "auth", "bus", "gateway/...", "store", "store/memory", "store/pebble", "wire", "internal/..."}},
+	{"ops", []string{".", "internal/..."}},
+	{"hub", []string{".", "auth", "ops", "bus", "gateway/...", "store", "store/memory", "store/pebble", "wire", "internal/..."}},
+	{"hubtest", []string{".", "client", "hub"}},
+	{"examples/cmd/...", []string{".", "client", "examples/..."}},
 	{"examples/...", []string{"."}},
-	{"cmd/eventhub", []string{".", "cmd/...", "examples/...", "hub", "internal/..."}},
+	{"cmd/eventhub", []string{".", "client", "cmd/...", "examples/...", "hub", "internal/..."}},
 	{"cmd/...", []string{".", "examples/...", "internal/..."}},
 }
 

@@ -44,22 +44,30 @@ type groupKey struct{ topic, group string }
 // of a group see earlier ones.
 func (s *Store) check(u *store.Unit) error {
 	born := make(map[string]bool)
-	epochs := make(map[groupKey]uint64)
+	changed := make(map[groupKey]*store.GroupChange)
 	for i := range u.Groups {
 		ch := &u.Groups[i]
 		key := groupKey{ch.Topic, ch.Group}
-		epoch, exists := epochs[key]
-		if t := s.topics[ch.Topic]; t == nil {
+		var epoch uint64
+		exists := false
+		t := s.topics[ch.Topic]
+		if t == nil {
 			born[ch.Topic] = true
-		} else if !exists {
+		}
+		if earlier := changed[key]; earlier != nil {
+			epoch, exists = earlier.State.Epoch, !earlier.Delete
+		} else if t != nil {
 			var state store.GroupState
 			state, exists = t.groups[ch.Group]
 			epoch = state.Epoch
 		}
+		if !exists {
+			epoch = 0
+		}
 		if err := checkGroup(ch, epoch, exists); err != nil {
 			return fmt.Errorf("group %q of topic %q: %w", ch.Group, ch.Topic, err)
 		}
-		epochs[key] = ch.State.Epoch
+		changed[key] = ch
 	}
 	for i := range u.Appends {
 		if name := u.Appends[i].Topic; s.topics[name] == nil {
@@ -87,10 +95,18 @@ func checkGroup(ch *store.GroupChange, epoch uint64, exists bool) error {
 func (s *Store) apply(u *store.Unit, now int64) {
 	for i := range u.Groups {
 		ch := &u.Groups[i]
+		if ch.Delete {
+			delete(s.topic(ch.Topic).groups, ch.Group)
+			continue
+		}
 		s.topic(ch.Topic).groups[strings.Clone(ch.Group)] = cloneState(ch.State)
 	}
 	for i := range u.Appends {
-		s.topic(u.Appends[i].Topic).append(&u.Appends[i], now)
+		a := &u.Appends[i]
+		s.topic(a.Topic).append(a, now)
+		if !a.Duplicate {
+			s.bytes += uint64(len(a.Record))
+		}
 	}
 }
 

@@ -38,6 +38,7 @@ type Store struct {
 	mu     sync.RWMutex
 	closed bool
 	topics map[string]*topic
+	bytes  uint64 // of all records
 }
 
 var _ store.Store = (*Store)(nil)
@@ -74,6 +75,15 @@ func (s *Store) Close() error {
 	s.closed = true
 	s.topics = nil
 	return nil
+}
+
+// Size implements store.Maintenance: the bytes of the records.
+func (s *Store) Size() (uint64, error) {
+	if err := s.enter(context.Background()); err != nil {
+		return 0, err
+	}
+	defer s.mu.RUnlock()
+	return s.bytes, nil
 }
 
 // enter begins a read; every nil needs an RUnlock.
@@ -238,6 +248,9 @@ func checkUnit(u *store.Unit) {
 		ch := &u.Groups[i]
 		if ch.Topic == "" || ch.Group == "" {
 			misuse("change of group %q in topic %q: a name is empty", ch.Group, ch.Topic)
+		}
+		if ch.Create && ch.Delete {
+			misuse("change of group %q in topic %q: Create and Delete", ch.Group, ch.Topic)
 		}
 		if len(ch.State.Settings) > 0 && !json.Valid(ch.State.Settings) {
 			misuse("change of group %q in topic %q: settings %q are not JSON", ch.Group, ch.Topic, ch.State.Settings)

@@ -197,6 +197,9 @@ func (c *commit) checkGroup(ch *store.GroupChange) (refusal, err error) {
 			ch.Group, ch.Topic, ch.State.Epoch, g.state.Epoch, store.ErrStaleEpoch), nil
 	}
 	c.unitGroups[key] = knownGroup{state: ch.State, exists: true}
+	if ch.Delete {
+		c.unitGroups[key] = knownGroup{}
+	}
 	return nil, nil
 }
 
@@ -321,6 +324,11 @@ func (c *commit) writeGroups() {
 		t := c.created[key.topic]
 		if t == nil {
 			t = c.s.topics.get(key.topic)
+		}
+		if !g.exists {
+			op := c.batch.DeleteDeferred(1 + topicIDBytes + len(key.group))
+			appendGroupKey(op.Key[:0], t.id, key.group)
+			continue
 		}
 		value := appendGroupValue(nil, &g.state)
 		op := c.batch.SetDeferred(1+topicIDBytes+len(key.group), len(value))

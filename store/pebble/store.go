@@ -86,6 +86,16 @@ func (s *Store) Capabilities() store.Capabilities {
 	return store.Capabilities{Durability: store.DurabilitySync, AtomicUnits: true, Persistent: true}
 }
 
+// Size implements store.Maintenance: tables, logs and what else Pebble has on
+// disk.
+func (s *Store) Size() (uint64, error) {
+	if err := s.enter(context.Background()); err != nil {
+		return 0, err
+	}
+	defer s.leave()
+	return s.db.Metrics().DiskSpaceUsage(), nil
+}
+
 // Close implements store.Store.
 func (s *Store) Close() error {
 	s.life.Lock()

@@ -12,6 +12,8 @@ var groupTests = []test{
 	{name: "create, update, read", run: testGroupLife},
 	{name: "epochs", run: testGroupEpochs},
 	{name: "later changes see earlier ones", run: testGroupOrder},
+	{name: "delete", run: testGroupDelete},
+	{name: "deletion among changes", run: testGroupDeleteOrder},
 	{name: "list", run: testListGroups},
 	{name: "state is copied", run: testGroupCopied},
 	{name: "reopening", run: testGroupReopened},
@@ -95,6 +97,71 @@ func testGroupOrder(t *testing.T, s *env) {
 		{Group: "g", State: store.GroupState{Epoch: 4, Cursor: 9}},
 		{Group: "h", State: store.GroupState{Epoch: 1}},
 	}, s.listGroups(t, "t"))
+}
+
+// remove deletes the group at an epoch.
+func remove(topic, group string, epoch uint64) store.GroupChange {
+	return store.GroupChange{Topic: topic, Group: group, Delete: true, State: store.GroupState{Epoch: epoch, Cursor: 99}}
+}
+
+func testGroupDelete(t *testing.T, s *env) {
+	for _, name := range []string{"f", "g", "h"} {
+		if err := s.change(t, create("t", name, store.GroupState{Epoch: 3, Cursor: 7, Settings: []byte(`{}`)})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		change store.GroupChange
+		want   error
+	}{
+		{"of an older epoch", remove("t", "g", 2), store.ErrStaleEpoch},
+		{"of a group that is not there", remove("t", "none", 3), store.ErrStaleEpoch},
+		{"in a topic that is not there", remove("none", "g", 3), store.ErrStaleEpoch},
+		{"as it should", remove("t", "g", 3), nil},
+		{"again", remove("t", "g", 3), store.ErrStaleEpoch},
+		{"a write behind it", update("t", "g", store.GroupState{Epoch: 3}), store.ErrStaleEpoch},
+	} {
+		if err := s.change(t, tt.change); !errors.Is(err, tt.want) {
+			t.Errorf("a deletion %s: refused with %v; want %v", tt.name, err, tt.want)
+		}
+	}
+	same(t, "the group deleted", (*store.GroupState)(nil), s.group(t, "t", "g"))
+	same(t, "topics", 1, len(s.listTopics(t, "", 10)))
+	check := func() {
+		t.Helper()
+		var names []string
+		for _, g := range s.listGroups(t, "t") {
+			names = append(names, g.Group)
+		}
+		same(t, "groups left", []string{"f", "h"}, names)
+	}
+	check()
+	s.reopen(t)
+	if s.Capabilities().Persistent {
+		check()
+		same(t, "the group deleted, after reopening", (*store.GroupState)(nil), s.group(t, "t", "g"))
+		if err := s.change(t, create("t", "g", store.GroupState{Epoch: 1})); err != nil {
+			t.Errorf("creation after the deletion: %v", err)
+		}
+	}
+}
+
+func testGroupDeleteOrder(t *testing.T, s *env) {
+	units := []*store.Unit{
+		{Groups: []store.GroupChange{create("t", "g", store.GroupState{Epoch: 5})}},
+		{Groups: []store.GroupChange{remove("t", "g", 5), create("t", "g", store.GroupState{Epoch: 2, Cursor: 4})}},
+		{Groups: []store.GroupChange{create("t", "h", store.GroupState{Epoch: 1}), remove("t", "h", 1)}},
+		{Groups: []store.GroupChange{update("t", "h", store.GroupState{Epoch: 1})}},
+		{Groups: []store.GroupChange{remove("t", "g", 2), update("t", "g", store.GroupState{Epoch: 9})}},
+	}
+	s.commit(t, units...)
+	for i, want := range []error{nil, nil, nil, store.ErrStaleEpoch, store.ErrStaleEpoch} {
+		if !errors.Is(units[i].Err, want) {
+			t.Errorf("unit %d: Err = %v; want %v", i, units[i].Err, want)
+		}
+	}
+	same(t, "groups", []store.GroupInfo{{Group: "g", State: store.GroupState{Epoch: 2, Cursor: 4}}}, s.listGroups(t, "t"))
 }
 
 func testListGroups(t *testing.T, s *env) {

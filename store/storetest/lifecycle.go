@@ -15,6 +15,7 @@ var lifecycleTests = []test{
 	{name: "close while in use", run: testCloseInUse},
 	{name: "context that has ended", run: testContextEnded},
 	{name: "capabilities", run: testCapabilities},
+	{name: "size", run: testSize},
 }
 
 func testClosed(t *testing.T, s *env) {
@@ -106,4 +107,20 @@ func testCapabilities(t *testing.T, s *env) {
 	}
 	s.reopen(t)
 	same(t, "capabilities after reopening", c, s.Capabilities())
+}
+
+// testSize: what is committed takes its place. How much is the backend's matter:
+// it may have room reserved, or squeeze what it keeps.
+func testSize(t *testing.T, s *env) {
+	for i := range 50 {
+		s.add(t, fresh("t", fmt.Sprintf("id-%02d", i)))
+	}
+	size, err := s.Size()
+	if err != nil || size < 50*20 {
+		t.Errorf("Size = %d, %v; 50 events are in the store", size, err)
+	}
+	s.close(t)
+	if _, err := s.Size(); !errors.Is(err, store.ErrClosed) {
+		t.Errorf("Size after Close: %v; want store.ErrClosed", err)
+	}
 }

@@ -1,0 +1,159 @@
+package eventhub
+
+import (
+	"context"
+	"time"
+)
+
+// MaxPage is the most entries that one listing returns.
+const MaxPage = 1000
+
+// Item is one event at its place.
+type Item struct {
+	Offset uint64
+	Record Record
+}
+
+// Event decodes the item.
+func (i Item) Event() (Event, error) { return i.Record.Event(i.Offset) }
+
+// Inspector tells what there is: topics, events at their places, and how far
+// groups are. It changes nothing. What it tells of a group that has members is
+// as of now; a moment later it may be otherwise. Its methods are safe for
+// concurrent use.
+type Inspector interface {
+	// Topics lists topics with names after the given one, in byte order: at most
+	// limit, from 1 to MaxPage.
+	Topics(ctx context.Context, after string, limit int) ([]TopicInfo, error)
+
+	// Topic describes one topic; CodeUnknownID where there is none.
+	Topic(ctx context.Context, topic string) (TopicInfo, error)
+
+	// Event returns the event with that id; CodeUnknownID where the topic or the
+	// event does not exist.
+	Event(ctx context.Context, topic, id string) (Item, error)
+
+	// Groups lists groups ordered by topic, then by name.
+	Groups(ctx context.Context, q GroupQuery) ([]GroupInfo, error)
+
+	// Group describes one group; CodeNotSubscribed where there is none.
+	Group(ctx context.Context, topic, group string) (GroupInfo, error)
+
+	// InFlight lists the events of a group that are leased or wait for another
+	// attempt, lowest offset first: at most limit, from 1 to MaxPage.
+	// CodeNotSubscribed where there is no such group.
+	InFlight(ctx context.Context, topic, group string, limit int) ([]InFlight, error)
+}
+
+// Admin changes what Inspector shows. Its methods are safe for concurrent use.
+type Admin interface {
+	// DeleteGroup removes a group for good: its members are told by Ended, its
+	// leases are void, its cursor is forgotten. It is durable when DeleteGroup
+	// returns. CodeNotSubscribed where there is no such group.
+	DeleteGroup(ctx context.Context, topic, group string) error
+}
+
+// GroupQuery says which groups to list. Empty fields ask for nothing.
+type GroupQuery struct {
+	Topic, Group           string // only those with this name
+	AfterTopic, AfterGroup string // only those behind this place in the order
+	Limit                  int    // 1 to MaxPage; 0 means MaxPage
+}
+
+// TopicInfo describes one topic.
+type TopicInfo struct {
+	Topic string `json:"topic"`
+	// FirstOffset is that of the oldest event kept, Head that of the newest; 0
+	// where there is none.
+	FirstOffset uint64 `json:"first_offset"`
+	Head        uint64 `json:"head"`
+	// FirstTS and HeadTS are the commit times of these events in epoch
+	// milliseconds, HeadID is the newest one's id.
+	FirstTS int64  `json:"first_ts,omitempty"`
+	HeadTS  int64  `json:"head_ts,omitempty"`
+	HeadID  string `json:"head_id,omitempty"`
+	// Groups is the number of groups in the topic.
+	Groups int `json:"groups"`
+}
+
+// GroupInfo describes one group in one topic.
+type GroupInfo struct {
+	Topic string `json:"topic"`
+	Group string `json:"group"`
+	// Cursor is the ack floor: everything at or below it is done. Epoch is
+	// raised by every seek.
+	Cursor uint64 `json:"cursor"`
+	Epoch  uint64 `json:"epoch"`
+	// LastID and LastTS (commit time, epoch milliseconds) are those of the event
+	// at the cursor; empty when there is none.
+	LastID string `json:"last_id,omitempty"`
+	LastTS int64  `json:"last_ts,omitempty"`
+	// Head, HeadID and HeadTS are those of the newest event of the topic.
+	Head   uint64 `json:"head"`
+	HeadID string `json:"head_id,omitempty"`
+	HeadTS int64  `json:"head_ts,omitempty"`
+	// Lag is how many events are not done: those above the cursor, less those
+	// that are acked out of order. Offsets that hold no event count until the
+	// group has passed them.
+	Lag uint64 `json:"lag"`
+	// OldestTS is the commit time, in epoch milliseconds, of the oldest event
+	// that is not done; 0 where there is none.
+	OldestTS int64 `json:"oldest_ts,omitempty"`
+	// InFlight events are leased to members; Waiting ones are to be delivered
+	// again.
+	InFlight int `json:"in_flight"`
+	Waiting  int `json:"waiting"`
+	// Settings of the group, fixed at its creation.
+	Ordering     string `json:"ordering"`
+	MaxAttempts  int    `json:"max_attempts"`
+	MinBackoffMS int64  `json:"backoff_min_ms"`
+	MaxBackoffMS int64  `json:"backoff_max_ms"`
+
+	Members []MemberInfo `json:"members"`
+}
+
+// LagMS is how far the cursor is behind the newest event in commit time, in
+// milliseconds. ok is false where one of the two has no event.
+func (g *GroupInfo) LagMS() (ms int64, ok bool) {
+	if g.HeadTS == 0 || g.LastTS == 0 {
+		return 0, false
+	}
+	return g.HeadTS - g.LastTS, true
+}
+
+// MemberInfo describes one member of a group.
+type MemberInfo struct {
+	Peer
+	InFlight    int   `json:"in_flight"`
+	MaxInFlight int   `json:"max_in_flight"`
+	SinceTS     int64 `json:"since_ts"` // epoch milliseconds
+}
+
+// Peer says who holds a subscription, for people who look. It holds no secret.
+type Peer struct {
+	// Transport is "ws" or "http"; empty in process.
+	Transport string `json:"transport,omitempty"`
+	// Name is what is known of the peer: its address, its name.
+	Name string `json:"name,omitempty"`
+}
+
+// InFlight is one event of a group that was delivered at least once, or is about
+// to be, and is not done.
+type InFlight struct {
+	Offset  uint64 `json:"offset"`
+	ID      string `json:"id,omitempty"`
+	Attempt int    `json:"attempt"` // attempts so far
+	// State is "leased", "waiting" (for another attempt) or "dead_lettering".
+	State string `json:"state"`
+	// Of a leased event: who holds it, since when and until when, in epoch
+	// milliseconds. DueTS of a waiting one: when it may go out again.
+	Member   *Peer `json:"member,omitempty"`
+	SinceTS  int64 `json:"since_ts,omitempty"`
+	Deadline int64 `json:"deadline_ts,omitempty"`
+	DueTS    int64 `json:"due_ts,omitempty"`
+}
+
+// Age is how long ago an epoch-millisecond time was, never negative.
+func Age(now time.Time, ms int64) time.Duration {
+	return max(0, time.Duration(now.UnixMilli()-ms)*time.Millisecond)
+}

@@ -1,0 +1,136 @@
+// Package measure is what the rooms of a hub count and time, in plain numbers.
+// The engine and the gateways keep these under locks that they hold anyway and
+// hand out copies when they are asked; package ops turns the copies into metrics.
+// So nothing of a metrics library is on the path of an event, and nobody but ops
+// knows one.
+package measure
+
+import "slices"
+
+// Milliseconds are the upper bounds of the buckets for durations of deliveries
+// and turns, in milliseconds. Times are kept in whole milliseconds, so finer
+// ones would tell nothing.
+var Milliseconds = []float64{1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000}
+
+// Seconds are the bounds for a commit, in seconds.
+var Seconds = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5}
+
+// Counts are the bounds for the events of a commit.
+var Counts = []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384}
+
+// maxBuckets is the largest number of bounds above.
+const maxBuckets = 16
+
+// Histogram counts values in buckets. The zero value with bounds set by
+// NewHistogram is empty. It is not safe for concurrent use; copies are
+// independent.
+type Histogram struct {
+	bounds []float64
+	counts [maxBuckets]uint64 // values at or below the bound of the same index and above the one before
+	count  uint64
+	sum    float64
+}
+
+// NewHistogram returns an empty histogram over ascending bounds, at most 16.
+func NewHistogram(bounds []float64) Histogram {
+	if len(bounds) > maxBuckets || !slices.IsSorted(bounds) {
+		panic("measure: a histogram has at most 16 ascending bounds")
+	}
+	return Histogram{bounds: bounds}
+}
+
+// Observe adds a value.
+func (h *Histogram) Observe(v float64) {
+	h.count++
+	h.sum += v
+	for i, bound := range h.bounds {
+		if v <= bound {
+			h.counts[i]++
+			return
+		}
+	}
+}
+
+// Count and Sum are over all values.
+func (h *Histogram) Count() uint64 { return h.count }
+
+// Sum is the sum of all values.
+func (h *Histogram) Sum() float64 { return h.sum }
+
+// Buckets returns, for every bound, how many values were at or below it.
+func (h *Histogram) Buckets() map[float64]uint64 {
+	buckets := make(map[float64]uint64, len(h.bounds))
+	total := uint64(0)
+	for i, bound := range h.bounds {
+		total += h.counts[i]
+		buckets[bound] = total
+	}
+	return buckets
+}
+
+// Engine is what the bus has counted since it started, and how it stands.
+type Engine struct {
+	Topics []Topic // that were published to, in no order
+	Groups []Group // all there are, in no order
+
+	CommitSeconds Histogram // one store.Commit
+	CommitEvents  Histogram // events in one store.Commit
+	QueuedBytes   int       // records that wait for the committer
+	CachedBytes   int       // records in the tail cache
+	StoreBytes    uint64    // see store.Maintenance
+}
+
+// Topic counts what was published to one topic.
+type Topic struct {
+	Topic      string
+	Events     uint64 // committed
+	Bytes      uint64 // of their records
+	Duplicates uint64 // publishes that found their id
+}
+
+// Group counts what one group did in one topic.
+type Group struct {
+	Topic, Group string
+
+	Delivered    uint64 // attempts handed to a member
+	Redelivered  uint64 // of these, second and later attempts
+	Acked        uint64
+	Nacked       uint64
+	Expired      uint64 // leases that ran out
+	DeadLettered uint64
+
+	Lag     uint64
+	Waiting int
+	Members int
+	// InFlight counts leased events by the transport of the member that holds
+	// them; in process the transport is "".
+	InFlight map[string]int
+
+	Poll    Histogram // ms: one turn of the group
+	Handler Histogram // ms: handed over → acked
+	Latency Histogram // ms: committed → acked
+}
+
+// Gateway is what the WebSocket gateway has counted since it started.
+type Gateway struct {
+	Connections   int // open now
+	Opened        uint64
+	Closed        map[int]uint64 // by close code; 0: without one
+	Refused       uint64         // for lack of room, or while stopping
+	BytesReceived uint64
+	BytesSent     uint64
+	Errors        map[string]uint64 // ERR frames by code
+	Subscriptions int               // open now
+}
+
+// API is what the HTTP API has counted since it started.
+type API struct {
+	Requests []Requests
+}
+
+// Requests counts the requests that one route answered with one status.
+type Requests struct {
+	Route  string // the pattern, as in "POST /publish/{topic}"
+	Status int
+	Count  uint64
+}
