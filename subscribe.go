@@ -53,6 +53,10 @@ type Backoff struct {
 // SubscribeOptions ask for membership in a group. Zero values mean the default,
 // and for the settings of the group (MaxAttempts, Backoff) whatever the group
 // has.
+//
+// Without a Group they ask for a live tail: all events from Start on, for this
+// subscription alone, with no cursor that outlives it, no leases and no acks.
+// A tail that falls behind is not closed; it reads from the store and catches up.
 type SubscribeOptions struct {
 	Topic string
 	Group string
@@ -91,7 +95,7 @@ func (o *SubscribeOptions) Validate() error {
 	if err := ValidateStoredTopic(o.Topic); err != nil {
 		return err
 	}
-	if err := ValidateGroup(o.Group); err != nil {
+	if err := o.validateGroup(); err != nil {
 		return err
 	}
 	if err := o.Start.validate(); err != nil {
@@ -114,6 +118,20 @@ func (o *SubscribeOptions) Validate() error {
 	}
 	if o.Backoff.Max != 0 && o.Backoff.Min > o.Backoff.Max {
 		return Errorf(CodeBadRequest, "backoff.minMs %d is above backoff.maxMs %d", o.Backoff.Min.Milliseconds(), o.Backoff.Max.Milliseconds())
+	}
+	return nil
+}
+
+// validateGroup checks the group's name, and that a tail asks for nothing that
+// only groups have.
+func (o *SubscribeOptions) validateGroup() error {
+	switch {
+	case o.Group != "":
+		return ValidateGroup(o.Group)
+	case o.MaxAttempts != 0:
+		return Errorf(CodeBadRequest, "maxAttempts is %d; a subscription without group has one attempt", o.MaxAttempts)
+	case o.Backoff != Backoff{}:
+		return Errorf(CodeBadRequest, "backoff is set; a subscription without group has one attempt")
 	}
 	return nil
 }
@@ -150,7 +168,8 @@ type Delivery struct {
 	// Attempt counts from 1 to MaxAttempts.
 	Attempt     int
 	MaxAttempts int
-	// Lease names this delivery from any connection; empty with AutoAck.
+	// Lease names this delivery from any connection; empty with AutoAck and for
+	// tails.
 	Lease Lease
 	// AckTimeout is how long the lease runs from now.
 	AckTimeout time.Duration
@@ -257,7 +276,8 @@ type Subscription interface {
 type Subscriber interface {
 	// Subscribe joins the group as one member, and creates topic and group if
 	// need be: the resolved start is durable when Subscribe returns. Deliveries
-	// may reach r before that.
+	// may reach r before that. Without a group it opens a live tail, which
+	// creates nothing.
 	//
 	// CodeGroupMismatch names a setting that the group has otherwise;
 	// CodeUnknownID, a start behind an event that does not exist.

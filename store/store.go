@@ -126,8 +126,8 @@ type Append struct {
 // The change is refused with ErrStaleEpoch when State.Epoch is below the
 // stored epoch, and when the group does not exist, for then it was deleted
 // behind the writer's back; unless Create is set, which makes the group, and
-// the topic if need be. The engine gives every group that it creates an epoch
-// above those of earlier groups of that name.
+// the topic if need be. The engine gives a new group an epoch above those of
+// earlier groups of that name, so that late writes of theirs are refused.
 type GroupChange struct {
 	Topic, Group string
 	// Create refuses the unit with ErrExists when the group is there.
@@ -186,6 +186,9 @@ type Topics interface {
 	// ListTopics returns up to limit topics with names after the given one, in
 	// byte order.
 	ListTopics(ctx context.Context, after string, limit int) ([]TopicInfo, error)
+
+	// Topic returns one topic, or ErrNotFound.
+	Topic(ctx context.Context, name string) (TopicInfo, error)
 }
 
 // TopicInfo describes one topic.

@@ -202,6 +202,18 @@ func (s *Store) ListTopics(ctx context.Context, after string, limit int) ([]stor
 	return list[:min(len(list), max(limit, 0))], nil
 }
 
+// Topic implements store.Topics.
+func (s *Store) Topic(ctx context.Context, name string) (store.TopicInfo, error) {
+	if err := s.enter(ctx); err != nil {
+		return store.TopicInfo{}, err
+	}
+	defer s.mu.RUnlock()
+	if t := s.topics[name]; t != nil {
+		return store.TopicInfo{Name: name, Head: t.head()}, nil
+	}
+	return store.TopicInfo{}, fmt.Errorf("topic %q: %w", name, store.ErrNotFound)
+}
+
 // Group implements store.Groups.
 func (s *Store) Group(ctx context.Context, topic, group string) (store.GroupState, error) {
 	if err := s.enter(ctx); err != nil {

@@ -170,3 +170,19 @@ func (s *Store) ListTopics(ctx context.Context, after string, limit int) (topics
 	}
 	return topics, nil
 }
+
+// Topic implements store.Topics.
+func (s *Store) Topic(ctx context.Context, name string) (store.TopicInfo, error) {
+	if err := s.enter(ctx); err != nil {
+		return store.TopicInfo{}, err
+	}
+	defer s.leave()
+	t, err := s.published(name)
+	if err != nil {
+		return store.TopicInfo{}, err
+	}
+	if t == nil {
+		return store.TopicInfo{}, fmt.Errorf("topic %q: %w", name, store.ErrNotFound)
+	}
+	return store.TopicInfo{Name: t.name, Head: t.head.Load()}, nil
+}

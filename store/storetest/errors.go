@@ -50,6 +50,7 @@ func everyMethod(ctx context.Context, s store.Store) map[string]error {
 	_, errs["SeekTime"] = s.SeekTime(ctx, "t", 0)
 	_, errs["Latest"] = s.Latest(ctx, "t", "k", 0)
 	_, errs["ListTopics"] = s.ListTopics(ctx, "", 1)
+	_, errs["Topic"] = s.Topic(ctx, "t")
 	_, errs["Group"] = s.Group(ctx, "t", "g")
 	_, errs["ListGroups"] = s.ListGroups(ctx, "t")
 	return errs

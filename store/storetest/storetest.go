@@ -300,11 +300,21 @@ func (s *env) listGroups(t failer, topic string) []store.GroupInfo {
 	return list
 }
 
+// listTopics also holds Topic to what the list says.
 func (s *env) listTopics(t failer, after string, limit int) []store.TopicInfo {
 	t.Helper()
 	list, err := s.ListTopics(context.Background(), after, limit)
 	if err != nil {
 		t.Fatalf("ListTopics(%q, %d): %v", after, limit, err)
+	}
+	for _, info := range list {
+		one, err := s.Topic(context.Background(), info.Name)
+		if err != nil || one != info {
+			t.Errorf("Topic(%q) = %+v, %v; the list has %+v", info.Name, one, err, info)
+		}
+	}
+	if _, err := s.Topic(context.Background(), after+"!"); !notFound(t, err, "Topic") {
+		t.Errorf("Topic finds %q, which nobody made", after+"!")
 	}
 	return list
 }
