@@ -27,8 +27,8 @@
 // topics, groups and members; one timer for all leases and retries. Nothing
 // runs while there is nothing to do. A group is touched by its members'
 // goroutines and one worker at a time, under group.mu. Locks are taken in the
-// order bus.mu, group.mu, then one of topicLog.mu, committer.mu, workers.mu,
-// alarm.mu; receivers are called under group.mu and must not call back.
+// order bus.mu, counts.mu, group.mu, then one of topicLog.mu, committer.mu,
+// workers.mu, alarm.mu; receivers are called under group.mu and must not call back.
 //
 // Time is package time's, which tests replace by running in a testing/synctest
 // bubble.
@@ -40,6 +40,7 @@ import (
 	"log/slog"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"eventhub"
 	"eventhub/store"
@@ -94,17 +95,28 @@ type Bus struct {
 	alarm     *alarm
 	cache     tailCache // the committer's
 
+	counts counts
+	known  registry
+	tails  atomic.Uint64 // the last one's number
+	epochs atomic.Uint64 // the last one given to a new group
+
 	mu     sync.RWMutex
 	closed bool
 	logs   map[string]*topicLog // topics that have or had a group loaded
-	groups map[groupKey]*group  // groups loaded
+	groups map[groupKey]*group  // groups loaded, and tails
 }
 
-type groupKey struct{ topic, group string }
+// groupKey names a group, or, with a number and no name, a tail.
+type groupKey struct {
+	topic, group string
+	tail         uint64
+}
 
 var (
 	_ eventhub.Publisher  = (*Bus)(nil)
 	_ eventhub.Subscriber = (*Bus)(nil)
+	_ eventhub.Inspector  = (*Bus)(nil)
+	_ eventhub.Admin      = (*Bus)(nil)
 )
 
 // New starts the engine. The store stays the caller's, to be closed after the
@@ -122,6 +134,7 @@ func New(opts Options) (*Bus, error) {
 		groups: make(map[groupKey]*group),
 	}
 	b.cache.limit = opts.TailCacheBytes
+	b.counts.init()
 	b.workers = newWorkers(runtime.GOMAXPROCS(0))
 	b.alarm = newAlarm(b.workers.schedule)
 	b.committer = newCommitter(b)
@@ -161,23 +174,22 @@ func (b *Bus) topicLog(topic string) *topicLog {
 	return b.logs[topic]
 }
 
-// acquire returns the runtime of a group, made on first use and perhaps not
-// loaded yet. The caller releases it.
-func (b *Bus) acquire(topic, name string) (*group, error) {
+// acquire returns the runtime of a group or tail, made on first use and perhaps
+// not loaded yet. The caller releases it.
+func (b *Bus) acquire(key groupKey) (*group, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
 		return nil, errShuttingDown
 	}
-	key := groupKey{topic, name}
 	g := b.groups[key]
 	if g == nil {
-		log := b.logs[topic]
+		log := b.logs[key.topic]
 		if log == nil {
-			log = newTopicLog(topic)
-			b.logs[topic] = log
+			log = newTopicLog(key.topic)
+			b.logs[key.topic] = log
 		}
-		g = newGroup(b, log, name)
+		g = newGroup(b, log, key)
 		b.groups[key] = g
 		log.groups++
 	}
@@ -186,15 +198,28 @@ func (b *Bus) acquire(topic, name string) (*group, error) {
 }
 
 // release undoes acquire; a group that was never loaded is forgotten with its
-// last user, so that refused subscriptions leave nothing behind.
+// last user, so that refused subscriptions leave nothing behind, and so is a
+// tail.
 func (b *Bus) release(g *group) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	g.users--
-	if g.users > 0 || g.loaded.Load() {
+	if g.users > 0 || g.loaded.Load() && !g.isTail() {
 		return
 	}
-	delete(b.groups, groupKey{g.log.name, g.name})
+	b.forget(g)
+}
+
+// forget takes the runtime of a group off; its topic's goes with the last. b.mu
+// is held.
+func (b *Bus) forget(g *group) {
+	if b.groups[g.key] != g {
+		return
+	}
+	delete(b.groups, g.key)
+	if g.isTail() {
+		b.counts.keepTail(g)
+	}
 	g.log.groups--
 	if g.log.groups == 0 {
 		delete(b.logs, g.log.name)
@@ -204,11 +229,9 @@ func (b *Bus) release(g *group) {
 // Cursor returns how far a group is in a topic, or an error with
 // CodeNotSubscribed where there is no such group.
 func (b *Bus) Cursor(ctx context.Context, topic, name string) (eventhub.Cursor, error) {
-	b.mu.RLock()
-	g := b.groups[groupKey{topic, name}]
-	b.mu.RUnlock()
+	g := b.running(topic, name)
 	c := eventhub.Cursor{Topic: topic, Group: name}
-	if g != nil && g.loaded.Load() {
+	if g != nil {
 		c.Epoch, c.Offset = g.position()
 	} else {
 		state, err := b.store.Group(ctx, topic, name)
@@ -217,18 +240,11 @@ func (b *Bus) Cursor(ctx context.Context, topic, name string) (eventhub.Cursor, 
 		}
 		c.Epoch, c.Offset = state.Epoch, state.Cursor
 	}
-	if c.Offset == 0 {
-		return c, nil
+	last, err := b.first(ctx, topic, c.Offset)
+	if err == nil && c.Offset != 0 && last.Offset == c.Offset {
+		c.LastID, c.LastTS = string(last.Record.ID()), last.Record.CommitTime()
 	}
-	var batch store.Batch
-	if err := b.store.Read(ctx, topic, c.Offset, 1, 0, &batch); err != nil {
-		return c, storeError(err, "read the event at the cursor of %s::%s", topic, name)
-	}
-	if len(batch.Items) == 1 && batch.Items[0].Offset == c.Offset {
-		c.LastID = string(batch.Items[0].Record.ID())
-		c.LastTS = batch.Items[0].Record.CommitTime()
-	}
-	return c, nil
+	return c, err
 }
 
 // SetCursor moves a group to just behind offset, up or down. It raises the
@@ -239,7 +255,7 @@ func (b *Bus) SetCursor(ctx context.Context, topic, name string, offset uint64) 
 	if offset > eventhub.MaxOffset {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "offset is %d; at most %d is allowed", offset, uint64(eventhub.MaxOffset))
 	}
-	g, err := b.acquire(topic, name)
+	g, err := b.acquire(groupKey{topic: topic, group: name})
 	if err != nil {
 		return err
 	}

@@ -166,6 +166,12 @@ func (c *committer) stop() error {
 	return c.broken
 }
 
+func (c *committer) queuedBytes() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.queued
+}
+
 func (c *committer) run() {
 	defer close(c.done)
 	for range c.wake {
@@ -260,8 +266,10 @@ func (c *committer) put() error {
 	if broken != nil {
 		return broken
 	}
+	began := time.Now()
 	err := c.bus.store.Commit(context.Background(), c.units, true)
 	if err == nil {
+		c.bus.counts.commit(time.Since(began), c.units)
 		return nil
 	}
 	broken = eventhub.Wrap(eventhub.CodeInternal, err, "The store failed; the events may or may not be published.")

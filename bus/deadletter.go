@@ -130,6 +130,7 @@ func (g *group) finishBurial(s *submission, b burial, err error) {
 		g.retryLater(e)
 		return
 	}
+	g.counts.DeadLettered++
 	g.finish(e)
 	g.bus.workers.schedule(g) // the window may have opened
 }

@@ -18,10 +18,15 @@ import (
 // under way, who holds them, and when they come back. It is loaded by its first
 // member and then stays, so that attempts and acks above the cursor outlive
 // members that come and go.
+//
+// A tail is a group that nobody else can join and that leaves no trace: nothing
+// of it is stored, and it ends with its one member. Its events are done when
+// they are handed over.
 type group struct {
 	bus  *Bus
 	log  *topicLog
-	name string
+	key  groupKey
+	name string // key.group
 
 	users  int         // guarded by bus.mu
 	loaded atomic.Bool // set once, under loading
@@ -50,6 +55,7 @@ type group struct {
 	members  []*member
 	turnTo   int  // index of the member that is served next
 	dirty    bool // on the committer's list
+	counts   groupCounts
 
 	fetch fetcher // of the turn under way
 }
@@ -105,9 +111,11 @@ func (s settings) match(o *eventhub.SubscribeOptions) error {
 	return nil
 }
 
-func newGroup(b *Bus, log *topicLog, name string) *group {
-	return &group{bus: b, log: log, name: name, ids: make(map[string]uint64)}
+func newGroup(b *Bus, log *topicLog, key groupKey) *group {
+	return &group{bus: b, log: log, key: key, name: key.group, ids: make(map[string]uint64), counts: newGroupCounts(key.topic, key.group)}
 }
+
+func (g *group) isTail() bool { return g.key.tail != 0 }
 
 // load reads the group's state from the store. With options it creates a group
 // that does not exist, durably at its resolved start, and checks the settings
@@ -115,6 +123,9 @@ func newGroup(b *Bus, log *topicLog, name string) *group {
 func (g *group) load(ctx context.Context, o *eventhub.SubscribeOptions) error {
 	g.loading.Lock()
 	defer g.loading.Unlock()
+	if g.isTail() {
+		return g.loadTail(ctx, o.Start)
+	}
 	if !g.loaded.Load() {
 		state, err := g.bus.store.Group(ctx, g.log.name, g.name)
 		if errors.Is(err, store.ErrNotFound) && o != nil {
@@ -134,6 +145,20 @@ func (g *group) load(ctx context.Context, o *eventhub.SubscribeOptions) error {
 		return nil
 	}
 	return g.settings.match(o)
+}
+
+// loadTail puts a tail where it starts. g.loading is held.
+func (g *group) loadTail(ctx context.Context, start eventhub.Start) error {
+	cursor, err := g.resolve(ctx, start)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.settings.MaxAttempts = 1
+	g.restart(0, cursor)
+	g.loaded.Store(true)
+	return nil
 }
 
 // adopt takes over durable state; the caller is alone with the group.
@@ -172,12 +197,25 @@ func (g *group) create(ctx context.Context, o *eventhub.SubscribeOptions) (store
 	if err != nil {
 		return store.GroupState{}, fmt.Errorf("bus: encode settings: %w", err)
 	}
-	state := store.GroupState{Epoch: 1, Cursor: cursor, Settings: raw}
+	state := store.GroupState{Epoch: g.bus.newEpoch(), Cursor: cursor, Settings: raw}
 	unit := store.Unit{Groups: []store.GroupChange{{Topic: g.log.name, Group: g.name, Create: true, State: state}}}
 	if err = g.bus.committer.wait(ctx, unit, nil); errors.Is(err, store.ErrTopicLimit) {
 		err = unitError(err)
 	}
 	return state, err
+}
+
+// newEpoch returns an epoch for a new group, above those of all groups that ever
+// had its name: the clock's milliseconds, or the next number where the clock
+// stands still or has gone back.
+func (b *Bus) newEpoch() uint64 {
+	for {
+		last := b.epochs.Load()
+		epoch := max(uint64(time.Now().UnixMilli()), last+1)
+		if b.epochs.CompareAndSwap(last, epoch) {
+			return epoch
+		}
+	}
 }
 
 // resolve turns a start into a cursor.
@@ -232,7 +270,7 @@ func (g *group) change(cursor uint64) store.GroupChange {
 
 // touch notes that durable state changed. g.mu is held.
 func (g *group) touch() {
-	if !g.dirty {
+	if !g.dirty && !g.isTail() {
 		g.dirty = true
 		g.bus.committer.markDirty(g)
 	}
@@ -259,14 +297,24 @@ func (g *group) seek(ctx context.Context, cursor uint64) error {
 // settled any more.
 func (g *group) shut(err error) {
 	g.mu.Lock()
+	members := g.end(err)
+	g.mu.Unlock()
+	g.dismiss(members)
+}
+
+// end ends the group once and returns the members that are to be told. g.mu is
+// held.
+func (g *group) end(err error) (members []*member) {
 	if g.ended != nil {
-		g.mu.Unlock()
-		return
+		return nil
 	}
 	g.ended = err
-	members := g.members
-	g.members = nil
-	g.mu.Unlock()
+	members, g.members = g.members, nil
+	return members
+}
+
+// dismiss tells members that their group has ended. g.mu is not held.
+func (g *group) dismiss(members []*member) {
 	if len(members) > 0 {
 		g.log.unwatch(g)
 	}
@@ -275,7 +323,7 @@ func (g *group) shut(err error) {
 		left := m.left
 		g.mu.Unlock()
 		if !left {
-			m.receiver.Ended(err)
+			m.receiver.Ended(g.ended)
 		}
 	}
 }

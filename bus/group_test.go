@@ -426,13 +426,14 @@ func TestSetCursor(t *testing.T) {
 		wantCode(t, r.bus.SetCursor(ctx, "t", "g", 1), eventhub.CodeNotSubscribed)
 		r.publish("t", 1, 4)
 		in := r.subscribe(opts("t", "g"))
+		epoch := r.stored("t", "g").Epoch
 		old := in.take()
 		in.ack(byLease(old[0]), byLease(old[1]), byLease(old[2]))
 		if err := r.bus.SetCursor(ctx, "t", "g", 1); err != nil {
 			t.Fatal(err)
 		}
 		equal(t, "stored", r.stored("t", "g").Cursor, 1)
-		equal(t, "stored epoch", r.stored("t", "g").Epoch, 2)
+		equal(t, "stored epoch", r.stored("t", "g").Epoch, epoch+1)
 		again := in.take()
 		equal(t, "deliveries", len(again), 3)
 		equal(t, "first", again[0].Offset, 2)

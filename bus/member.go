@@ -7,13 +7,14 @@ import (
 	"eventhub"
 )
 
-// member is one subscription in a group. All fields but the first four are
+// member is one subscription in a group. All fields but the first five are
 // guarded by group.mu.
 type member struct {
 	group    *group
 	receiver eventhub.Receiver
 	opts     eventhub.SubscribeOptions
 	timeout  int64 // opts.AckTimeout in ms
+	since    int64 // epoch ms
 
 	inFlight int  // entries it has leased
 	full     bool // the receiver took less than it was given
@@ -30,11 +31,16 @@ func (b *Bus) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r e
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	g, err := b.acquire(opts.Topic, opts.Group)
+	key := groupKey{topic: opts.Topic, group: opts.Group}
+	if opts.Group == "" {
+		opts.AutoAck = true
+		key.tail = b.tails.Add(1)
+	}
+	g, err := b.acquire(key)
 	if err != nil {
 		return nil, err
 	}
-	m := &member{group: g, receiver: r, opts: opts, timeout: opts.AckTimeout.Milliseconds()}
+	m := &member{group: g, receiver: r, opts: opts, timeout: opts.AckTimeout.Milliseconds(), since: time.Now().UnixMilli()}
 	if err := g.join(ctx, m); err != nil {
 		b.release(g)
 		return nil, err

@@ -172,7 +172,7 @@ func newWorld(t *rapid.T) *world {
 // waiting or still to be buried: a crash behind the commit would lose it.
 func (w *world) inspect(u *store.Unit) {
 	for _, ch := range u.Groups {
-		key := groupKey{ch.Topic, ch.Group}
+		key := groupKey{topic: ch.Topic, group: ch.Group}
 		w.mu.Lock()
 		if last := w.written[key]; ch.State.Epoch < last.Epoch || ch.State.Epoch == last.Epoch && ch.State.Cursor < last.Cursor {
 			w.wrong = fmt.Sprintf("%v is committed at %d, %d behind %d, %d", key, ch.State.Epoch, ch.State.Cursor, last.Epoch, last.Cursor)
@@ -306,7 +306,10 @@ func (w *world) join(g *modelGroup, o eventhub.SubscribeOptions, room int) *mode
 			}
 			return nil
 		}
-		g.exists, g.epoch, g.base, g.offered = true, 1, base, base
+		g.exists, g.base, g.offered = true, base, base
+		if state, err := w.store.Store.Group(context.Background(), g.topic.name, g.name); err == nil {
+			g.epoch = state.Epoch // its first one is drawn from the clock
+		}
 		g.maxAttempts, g.backoff = o.MaxAttempts, o.Backoff
 	}
 	if err != nil {
@@ -750,7 +753,7 @@ func (w *world) checkIdle(g *modelGroup) {
 func (w *world) runtime(topic, name string) *group {
 	w.bus.mu.RLock()
 	defer w.bus.mu.RUnlock()
-	if rt := w.bus.groups[groupKey{topic, name}]; rt != nil && rt.loaded.Load() {
+	if rt := w.bus.groups[groupKey{topic: topic, group: name}]; rt != nil && rt.loaded.Load() {
 		return rt
 	}
 	return nil

@@ -29,7 +29,7 @@ func TestLateNackAfterUnsubscribe(t *testing.T) {
 		defer func() {
 			if p := recover(); p != nil {
 				t.Errorf("panic: %v", p)
-				r.bus.groups[groupKey{"t", "g"}].mu.Unlock() // so that the bus can be closed
+				r.bus.groups[groupKey{topic: "t", group: "g"}].mu.Unlock() // so that the bus can be closed
 			}
 		}()
 		equal(t, "outcome", in.nack(byLease(g))[0], eventhub.Applied)
@@ -264,7 +264,7 @@ func TestIdleGroupKeepsNoRecords(t *testing.T) {
 		for _, g := range in.take() {
 			in.ack(byLease(g))
 		}
-		f := &r.bus.groups[groupKey{"t", "g"}].fetch
+		f := &r.bus.groups[groupKey{topic: "t", group: "g"}].fetch
 		kept := 0
 		for _, items := range [][]store.Item{f.items[:cap(f.items)], f.batch.Items[:cap(f.batch.Items)]} {
 			for _, item := range items {
@@ -374,7 +374,7 @@ func TestManyBurialsGoInRounds(t *testing.T) {
 		in.sub.Drop()
 		synctest.Wait()
 		equal(t, "cursor", r.cursor("t", "g").Offset, n)
-		if most := cap(r.bus.groups[groupKey{"t", "g"}].fetch.graves); most > 2*roundEvents {
+		if most := cap(r.bus.groups[groupKey{topic: "t", group: "g"}].fetch.graves); most > 2*roundEvents {
 			t.Errorf("one round took up to %d events to bury", most)
 		}
 	})

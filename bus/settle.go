@@ -14,7 +14,7 @@ func (b *Bus) Settle(ctx context.Context, topic, name string, s eventhub.Settlem
 			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "lease is missing; without a subscription it names the delivery")
 		}
 	}
-	g, err := b.acquire(topic, name)
+	g, err := b.acquire(groupKey{topic: topic, group: name})
 	if err != nil {
 		return nil, err
 	}
@@ -62,8 +62,10 @@ func (g *group) settleOne(m *member, ref eventhub.Ref, s *eventhub.Settlement, n
 	case e == nil || e.state != leased && e.state != waiting:
 		return eventhub.Stale
 	case s.Verdict == eventhub.Ack:
+		g.counts.acked(e, now)
 		g.finish(e)
 	default:
+		g.counts.Nacked++
 		g.nack(e, s, now)
 	}
 	return eventhub.Applied

@@ -161,6 +161,7 @@ func (b *Bus) committed(batch []*submission) {
 	for _, s := range batch {
 		b.spread(s, &find)
 	}
+	b.counts.cached.Store(int64(b.cache.bytes))
 }
 
 // spread hands over one submission in runs of one topic.

@@ -26,12 +26,17 @@ const (
 // happened in between (an ack, a seek, a member that left) shows in the state
 // of the entries and in the epoch, which the third step looks at.
 func (g *group) turn() {
-	for range turnRounds {
-		if !g.round() {
-			return
-		}
+	began := time.Now()
+	more := true
+	for n := 0; more && n < turnRounds; n++ {
+		more = g.round()
 	}
-	g.bus.workers.schedule(g)
+	g.mu.Lock()
+	g.counts.Poll.Observe(float64(time.Since(began)) / float64(time.Millisecond))
+	g.mu.Unlock()
+	if more {
+		g.bus.workers.schedule(g)
+	}
 }
 
 // fetcher is what a round reads.
@@ -134,6 +139,7 @@ func (g *group) expire(now int64) {
 		g.leases.pop()
 		if g.leaseStands(t) {
 			e := g.window.find(t.offset)
+			g.counts.Expired++
 			g.failed(e, now+g.settings.backoff(int(e.attempts)).Milliseconds(), "lease expired")
 		}
 	}
@@ -246,7 +252,7 @@ func (g *group) handOut(now int64) {
 		g.touch()
 	}
 	for _, m := range g.members {
-		g.flush(m)
+		g.flush(m, now)
 	}
 }
 
@@ -289,6 +295,7 @@ func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
 		e.id = string(item.Record.ID())
 		g.ids[e.id] = e.offset
 	}
+	e.committed = item.Record.CommitTime()
 	g.serial++
 	e.serial = g.serial
 	e.member = m
@@ -305,17 +312,18 @@ func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
 	m.batch = append(m.batch, d)
 	m.before = append(m.before, before)
 	if len(m.batch) >= m.opts.BatchSize {
-		g.flush(m)
+		g.flush(m, now)
 	}
 }
 
 // flush hands m's batch to its receiver. What that does not take was never
 // delivered: the entry becomes again what it was.
-func (g *group) flush(m *member) {
+func (g *group) flush(m *member, now int64) {
 	if len(m.batch) == 0 {
 		return
 	}
 	taken := m.receiver.Deliver(m.batch)
+	g.counts.delivered(m.batch[:taken])
 	for i := range m.batch {
 		e := g.window.find(m.batch[i].Offset)
 		switch {
@@ -327,6 +335,7 @@ func (g *group) flush(m *member) {
 			e.at = before.at
 			g.retries.push(timed{e.at, e.offset, e.serial})
 		case m.opts.AutoAck:
+			g.counts.acked(e, now)
 			g.finish(e)
 		default:
 			g.leases.push(timed{e.at, e.offset, e.serial})

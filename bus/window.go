@@ -19,14 +19,17 @@ const (
 
 // entry is one event between the cursor and the read position of a group.
 type entry struct {
-	offset   uint64
-	serial   uint64  // of the last lease; 0 before the first
-	at       int64   // epoch ms: the lease's deadline, or when it may go out again
-	since    int64   // epoch ms: start of the last lease
-	member   *member // who holds or last held it
-	id       string  // known from the first lease on
-	attempts uint16
-	state    entryState
+	offset uint64
+	serial uint64 // of the last lease; 0 before the first
+	at     int64  // epoch ms: the lease's deadline, or when it may go out again
+	since  int64  // epoch ms: start of the last lease
+	// committed is the event's commit time in epoch ms, known from the first
+	// lease on.
+	committed int64
+	member    *member // who holds or last held it
+	id        string  // known from the first lease on
+	attempts  uint16
+	state     entryState
 }
 
 // window holds the events of a group above its cursor that were read, in the
@@ -38,6 +41,7 @@ type entry struct {
 type window struct {
 	entries []entry
 	start   int    // entries[:start] are done and forgotten
+	acked   int    // entries of entries[start:] that are done
 	next    uint64 // the next offset to read; above every entry's
 }
 
@@ -61,6 +65,14 @@ func (w *window) cursorAfterBurial() uint64 {
 		}
 	}
 	return w.next - 1
+}
+
+// lag returns how many offsets up to head are not done.
+func (w *window) lag(head uint64) uint64 {
+	if cursor := w.cursor(); head > cursor+uint64(w.acked) {
+		return head - cursor - uint64(w.acked)
+	}
+	return 0
 }
 
 // span returns how many offsets lie between the cursor and the read position.
@@ -97,9 +109,11 @@ func (w *window) find(offset uint64) *entry {
 // settle marks an entry done and reports whether the cursor moved.
 func (w *window) settle(e *entry) (moved bool) {
 	*e = entry{offset: e.offset, state: done}
+	w.acked++
 	before := w.start
 	for w.start < len(w.entries) && w.entries[w.start].state == done {
 		w.start++
+		w.acked--
 	}
 	if w.start == len(w.entries) {
 		w.entries, w.start = w.entries[:0], 0

@@ -51,7 +51,16 @@ func (h *Histogram) Observe(v float64) {
 	}
 }
 
-// Count and Sum are over all values.
+// Add adds the values of o, which has the same bounds.
+func (h *Histogram) Add(o *Histogram) {
+	h.count += o.count
+	h.sum += o.sum
+	for i, n := range o.counts {
+		h.counts[i] += n
+	}
+}
+
+// Count is the number of values.
 func (h *Histogram) Count() uint64 { return h.count }
 
 // Sum is the sum of all values.
@@ -88,7 +97,8 @@ type Topic struct {
 	Duplicates uint64 // publishes that found their id
 }
 
-// Group counts what one group did in one topic.
+// Group counts what one group did in one topic; without a name, what the tails of
+// the topic did together.
 type Group struct {
 	Topic, Group string
 

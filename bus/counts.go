@@ -1,0 +1,174 @@
+package bus
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"eventhub"
+	"eventhub/internal/measure"
+	"eventhub/store"
+)
+
+// counts are what the bus counts beside its groups.
+type counts struct {
+	cached atomic.Int64 // bytes in the tail cache
+
+	mu            sync.Mutex
+	topics        map[string]*measure.Topic
+	tails         map[string]*groupCounts // sums of tails that have ended, by topic
+	commitSeconds measure.Histogram
+	commitEvents  measure.Histogram
+}
+
+func (c *counts) init() {
+	c.topics = make(map[string]*measure.Topic)
+	c.tails = make(map[string]*groupCounts)
+	c.commitSeconds = measure.NewHistogram(measure.Seconds)
+	c.commitEvents = measure.NewHistogram(measure.Counts)
+}
+
+// commit counts one store.Commit that succeeded.
+func (c *counts) commit(took time.Duration, units []*store.Unit) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	events := uint64(0)
+	var topic *measure.Topic // the last one: events of one topic come in runs
+	for _, u := range units {
+		if u.Err != nil {
+			continue
+		}
+		for i := range u.Appends {
+			a := &u.Appends[i]
+			if topic == nil || topic.Topic != a.Topic {
+				topic = c.topic(a.Topic)
+			}
+			if a.Duplicate {
+				topic.Duplicates++
+				continue
+			}
+			topic.Events++
+			topic.Bytes += uint64(len(a.Record))
+			events++
+		}
+	}
+	c.commitSeconds.Observe(took.Seconds())
+	if events > 0 {
+		c.commitEvents.Observe(float64(events))
+	}
+}
+
+// topic returns the counts of a topic. c.mu is held.
+func (c *counts) topic(name string) *measure.Topic {
+	t := c.topics[name]
+	if t == nil {
+		t = &measure.Topic{Topic: name}
+		c.topics[name] = t
+	}
+	return t
+}
+
+// keepTail adds what a tail has counted to its topic's, for good. bus.mu is held.
+func (c *counts) keepTail(g *group) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g.addTail(c.tails)
+}
+
+// snapshot returns what was counted so far, without groups.
+func (c *counts) snapshot() measure.Engine {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := measure.Engine{
+		CommitSeconds: c.commitSeconds, CommitEvents: c.commitEvents,
+		CachedBytes: int(c.cached.Load()),
+		Topics:      make([]measure.Topic, 0, len(c.topics)),
+	}
+	for _, t := range c.topics {
+		e.Topics = append(e.Topics, *t)
+	}
+	return e
+}
+
+// endedTails returns what tails that have ended had counted, by topic.
+func (c *counts) endedTails() map[string]*groupCounts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	tails := make(map[string]*groupCounts, len(c.tails))
+	for topic, sum := range c.tails {
+		copied := *sum
+		tails[topic] = &copied
+	}
+	return tails
+}
+
+// groupCounts are what one group counts, under its lock. The fields that say how
+// the group stands are filled in when it is asked.
+type groupCounts struct{ measure.Group }
+
+func newGroupCounts(topic, name string) groupCounts {
+	return groupCounts{measure.Group{
+		Topic: topic, Group: name,
+		Poll:    measure.NewHistogram(measure.Milliseconds),
+		Handler: measure.NewHistogram(measure.Milliseconds),
+		Latency: measure.NewHistogram(measure.Milliseconds),
+	}}
+}
+
+// measure returns the counts of the group and how it stands.
+func (g *group) measure(head uint64) measure.Group {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	m := g.counts.Group
+	m.Lag, m.Waiting, m.Members = g.window.lag(head), g.waits, len(g.members)
+	m.InFlight = make(map[string]int, 1)
+	for _, member := range g.members {
+		m.InFlight[member.opts.Peer.Transport] += member.inFlight
+	}
+	return m
+}
+
+// addTail adds the counts of a tail to its topic's in sums.
+func (g *group) addTail(sums map[string]*groupCounts) {
+	sum := sums[g.key.topic]
+	if sum == nil {
+		empty := newGroupCounts(g.key.topic, "")
+		sum = &empty
+		sums[g.key.topic] = sum
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	sum.add(&g.counts)
+	sum.Members += len(g.members)
+}
+
+// delivered counts what a receiver took.
+func (c *groupCounts) delivered(batch []eventhub.Delivery) {
+	c.Delivered += uint64(len(batch))
+	for i := range batch {
+		if batch[i].Attempt > 1 {
+			c.Redelivered++
+		}
+	}
+}
+
+// acked counts an ack at now, in epoch milliseconds, of an event that was
+// delivered.
+func (c *groupCounts) acked(e *entry, now int64) {
+	c.Acked++
+	c.Handler.Observe(float64(max(0, now-e.since)))
+	c.Latency.Observe(float64(max(0, now-e.committed)))
+}
+
+// add adds the counts of another.
+func (c *groupCounts) add(o *groupCounts) {
+	c.Delivered += o.Delivered
+	c.Redelivered += o.Redelivered
+	c.Acked += o.Acked
+	c.Nacked += o.Nacked
+	c.Expired += o.Expired
+	c.DeadLettered += o.DeadLettered
+	c.Poll.Add(&o.Poll)
+	c.Handler.Add(&o.Handler)
+	c.Latency.Add(&o.Latency)
+}

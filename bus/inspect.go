@@ -1,0 +1,297 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// Topics implements eventhub.Inspector.
+func (b *Bus) Topics(ctx context.Context, after string, limit int) ([]eventhub.TopicInfo, error) {
+	if err := checkLimit(limit); err != nil {
+		return nil, err
+	}
+	list, err := b.store.ListTopics(ctx, after, limit)
+	if err != nil {
+		return nil, storeError(err, "list the topics")
+	}
+	infos := make([]eventhub.TopicInfo, len(list))
+	for i, t := range list {
+		if infos[i], err = b.describe(ctx, t); err != nil {
+			return nil, err
+		}
+	}
+	return infos, nil
+}
+
+func checkLimit(limit int) error {
+	if limit < 1 || limit > eventhub.MaxPage {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "limit is %d; 1 to %d are allowed", limit, eventhub.MaxPage)
+	}
+	return nil
+}
+
+// Topic implements eventhub.Inspector.
+func (b *Bus) Topic(ctx context.Context, name string) (eventhub.TopicInfo, error) {
+	if err := eventhub.ValidateStoredTopic(name); err != nil {
+		return eventhub.TopicInfo{}, err
+	}
+	t, err := b.store.Topic(ctx, name)
+	if errors.Is(err, store.ErrNotFound) {
+		return eventhub.TopicInfo{}, noTopic(name)
+	}
+	if err != nil {
+		return eventhub.TopicInfo{}, storeError(err, "look up topic %q", name)
+	}
+	return b.describe(ctx, t)
+}
+
+func noTopic(name string) error {
+	return eventhub.Errorf(eventhub.CodeUnknownID, "there is no topic %q", name)
+}
+
+// describe adds to a topic what its ends tell.
+func (b *Bus) describe(ctx context.Context, t store.TopicInfo) (eventhub.TopicInfo, error) {
+	info := eventhub.TopicInfo{Topic: t.Name, Head: t.Head}
+	groups, err := b.store.ListGroups(ctx, t.Name)
+	if err != nil {
+		return info, storeError(err, "list the groups of topic %q", t.Name)
+	}
+	info.Groups = len(groups)
+	first, err := b.first(ctx, t.Name, 1)
+	if err != nil || t.Head == 0 {
+		return info, err
+	}
+	head, err := b.first(ctx, t.Name, t.Head)
+	info.FirstOffset, info.FirstTS = first.Offset, first.Record.CommitTime()
+	info.HeadTS, info.HeadID = head.Record.CommitTime(), string(head.Record.ID())
+	return info, err
+}
+
+// first returns the first event at or above an offset; the zero Item where there
+// is none.
+func (b *Bus) first(ctx context.Context, topic string, from uint64) (eventhub.Item, error) {
+	var batch store.Batch
+	if err := b.store.Read(ctx, topic, from, 1, 0, &batch); err != nil {
+		return eventhub.Item{}, storeError(err, "read topic %q at offset %d", topic, from)
+	}
+	if len(batch.Items) == 0 {
+		return eventhub.Item{}, nil
+	}
+	return batch.Items[0], nil
+}
+
+// Event implements eventhub.Inspector.
+func (b *Bus) Event(ctx context.Context, topic, id string) (eventhub.Item, error) {
+	if err := eventhub.ValidateID(id); err != nil {
+		return eventhub.Item{}, err
+	}
+	if _, err := b.Topic(ctx, topic); err != nil {
+		return eventhub.Item{}, err
+	}
+	unknown := eventhub.Errorf(eventhub.CodeUnknownID, "there is no event %q in topic %q", id, topic)
+	offset, err := b.store.Find(ctx, topic, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return eventhub.Item{}, unknown
+	}
+	if err != nil {
+		return eventhub.Item{}, storeError(err, "look up event %q of topic %q", id, topic)
+	}
+	item, err := b.first(ctx, topic, offset)
+	if err == nil && item.Offset != offset {
+		err = unknown
+	}
+	return item, err
+}
+
+// Groups implements eventhub.Inspector.
+func (b *Bus) Groups(ctx context.Context, q eventhub.GroupQuery) ([]eventhub.GroupInfo, error) {
+	if q.Limit == 0 {
+		q.Limit = eventhub.MaxPage
+	}
+	if err := checkLimit(q.Limit); err != nil {
+		return nil, err
+	}
+	if q.Topic != "" {
+		t, err := b.store.Topic(ctx, q.Topic)
+		if errors.Is(err, store.ErrNotFound) || q.Topic < q.AfterTopic {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, storeError(err, "look up topic %q", q.Topic)
+		}
+		return b.groupsOf(ctx, t, &q, nil)
+	}
+	var infos []eventhub.GroupInfo
+	// The topic of AfterTopic may have more groups: begin just before it.
+	after := q.AfterTopic
+	if t, err := b.store.Topic(ctx, after); err == nil {
+		if infos, err = b.groupsOf(ctx, t, &q, infos); err != nil {
+			return nil, err
+		}
+	}
+	for len(infos) < q.Limit {
+		topics, err := b.store.ListTopics(ctx, after, eventhub.MaxPage)
+		if err != nil {
+			return nil, storeError(err, "list the topics")
+		}
+		if len(topics) == 0 {
+			break
+		}
+		for _, t := range topics {
+			if infos, err = b.groupsOf(ctx, t, &q, infos); err != nil {
+				return nil, err
+			}
+		}
+		after = topics[len(topics)-1].Name
+	}
+	return infos, nil
+}
+
+// groupsOf appends the groups of one topic that the query asks for.
+func (b *Bus) groupsOf(ctx context.Context, t store.TopicInfo, q *eventhub.GroupQuery, into []eventhub.GroupInfo) ([]eventhub.GroupInfo, error) {
+	if len(into) >= q.Limit {
+		return into, nil
+	}
+	groups, err := b.store.ListGroups(ctx, t.Name)
+	if err != nil {
+		return nil, storeError(err, "list the groups of topic %q", t.Name)
+	}
+	for _, g := range groups {
+		if len(into) == q.Limit {
+			break
+		}
+		if q.Group != "" && g.Group != q.Group || t.Name == q.AfterTopic && g.Group <= q.AfterGroup {
+			continue
+		}
+		info, err := b.groupInfo(ctx, t, g.Group, g.State)
+		if err != nil {
+			return nil, err
+		}
+		into = append(into, info)
+	}
+	return into, nil
+}
+
+// Group implements eventhub.Inspector.
+func (b *Bus) Group(ctx context.Context, topic, name string) (eventhub.GroupInfo, error) {
+	state, err := b.store.Group(ctx, topic, name)
+	if err != nil {
+		return eventhub.GroupInfo{}, groupError(err, topic, name)
+	}
+	t, err := b.store.Topic(ctx, topic)
+	if err != nil {
+		return eventhub.GroupInfo{}, storeError(err, "look up topic %q", topic)
+	}
+	return b.groupInfo(ctx, t, name, state)
+}
+
+// groupInfo describes a group from its stored state, and from its runtime where
+// it has one.
+func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, state store.GroupState) (eventhub.GroupInfo, error) {
+	var set settings
+	if err := json.Unmarshal(state.Settings, &set); err != nil {
+		return eventhub.GroupInfo{}, eventhub.Wrap(eventhub.CodeInternal, err, "The stored settings of group %q cannot be read.", name)
+	}
+	info := eventhub.GroupInfo{
+		Topic: t.Name, Group: name, Cursor: state.Cursor, Epoch: state.Epoch, Head: t.Head,
+		Ordering: set.Ordering, MaxAttempts: set.MaxAttempts, MinBackoffMS: set.MinBackoffMS, MaxBackoffMS: set.MaxBackoffMS,
+		Members: []eventhub.MemberInfo{},
+	}
+	info.Lag = t.Head - min(state.Cursor, t.Head)
+	if g := b.running(t.Name, name); g != nil {
+		g.describe(&info)
+	}
+	if info.Head > 0 {
+		head, err := b.first(ctx, t.Name, info.Head)
+		if err != nil {
+			return info, err
+		}
+		info.HeadID, info.HeadTS = string(head.Record.ID()), head.Record.CommitTime()
+	}
+	if info.Cursor > 0 {
+		last, err := b.first(ctx, t.Name, info.Cursor)
+		if err != nil {
+			return info, err
+		}
+		if last.Offset == info.Cursor {
+			info.LastID, info.LastTS = string(last.Record.ID()), last.Record.CommitTime()
+		}
+	}
+	if info.Lag > 0 {
+		// Just above the cursor is an event that is not done, or a gap.
+		oldest, err := b.first(ctx, t.Name, info.Cursor+1)
+		if err != nil {
+			return info, err
+		}
+		info.OldestTS = oldest.Record.CommitTime()
+	}
+	return info, nil
+}
+
+// running returns the runtime of a group, or nil where it was not loaded yet.
+func (b *Bus) running(topic, name string) *group {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if g := b.groups[groupKey{topic: topic, group: name}]; g != nil && g.loaded.Load() {
+		return g
+	}
+	return nil
+}
+
+// describe overwrites what the runtime knows better than the store.
+func (g *group) describe(info *eventhub.GroupInfo) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	info.Epoch, info.Cursor = g.epoch, g.window.cursor()
+	info.Lag = g.window.lag(info.Head)
+	info.InFlight, info.Waiting = g.held, g.waits
+	for _, m := range g.members {
+		info.Members = append(info.Members, eventhub.MemberInfo{
+			Peer: m.opts.Peer, InFlight: m.inFlight, MaxInFlight: m.opts.MaxInFlight, SinceTS: m.since,
+		})
+	}
+}
+
+// InFlight implements eventhub.Inspector.
+func (b *Bus) InFlight(ctx context.Context, topic, name string, limit int) ([]eventhub.InFlight, error) {
+	if err := checkLimit(limit); err != nil {
+		return nil, err
+	}
+	g := b.running(topic, name)
+	if g == nil {
+		_, err := b.store.Group(ctx, topic, name)
+		if err != nil {
+			err = groupError(err, topic, name)
+		}
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var list []eventhub.InFlight
+	for i := g.window.start; i < len(g.window.entries) && len(list) < limit; i++ {
+		if e := &g.window.entries[i]; e.state != done {
+			list = append(list, e.inFlight())
+		}
+	}
+	return list, nil
+}
+
+// inFlight shows an entry that is not done.
+func (e *entry) inFlight() eventhub.InFlight {
+	f := eventhub.InFlight{Offset: e.offset, ID: strings.Clone(e.id), Attempt: int(e.attempts)}
+	switch e.state {
+	case leased:
+		f.State, f.SinceTS, f.Deadline = "leased", e.since, e.at
+		f.Member = &eventhub.Peer{Transport: e.member.opts.Peer.Transport, Name: e.member.opts.Peer.Name}
+	case waiting:
+		f.State, f.DueTS = "waiting", e.at
+	default:
+		f.State = "dead_lettering"
+	}
+	return f
+}

@@ -1,0 +1,201 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+
+	"eventhub"
+	"eventhub/internal/measure"
+	"eventhub/store"
+)
+
+// registry knows the cursors of groups that are in the store and were not loaded
+// since the bus started, so that their lag can be measured without reading all
+// groups every time. It is filled by one walk over the store when somebody asks
+// for the first time; afterwards groups only leave it, for a new group is loaded
+// from birth and the cursor of one that is not loaded does not move.
+type registry struct {
+	walking sync.Mutex // held over the walk
+
+	mu      sync.Mutex
+	filled  bool
+	cursors map[groupKey]uint64
+	dropped map[groupKey]bool // before it was filled
+}
+
+// fill walks over all groups of the store, once.
+func (r *registry) fill(ctx context.Context, s store.Store) error {
+	r.walking.Lock()
+	defer r.walking.Unlock()
+	if r.filled {
+		return nil
+	}
+	cursors := make(map[groupKey]uint64)
+	for after, more := "", true; more; {
+		topics, err := s.ListTopics(ctx, after, eventhub.MaxPage)
+		if err != nil {
+			return storeError(err, "list the topics")
+		}
+		for _, t := range topics {
+			groups, err := s.ListGroups(ctx, t.Name)
+			if err != nil {
+				return storeError(err, "list the groups of topic %q", t.Name)
+			}
+			for _, g := range groups {
+				cursors[groupKey{topic: t.Name, group: g.Group}] = g.State.Cursor
+			}
+			after = t.Name
+		}
+		more = len(topics) == eventhub.MaxPage
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key := range r.dropped {
+		delete(cursors, key)
+	}
+	r.cursors, r.dropped, r.filled = cursors, nil, true
+	return nil
+}
+
+// drop forgets a group that is loaded or was deleted.
+func (r *registry) drop(key groupKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.filled {
+		delete(r.cursors, key)
+		return
+	}
+	if r.dropped == nil {
+		r.dropped = make(map[groupKey]bool)
+	}
+	r.dropped[key] = true
+}
+
+// idle returns the cursors of the groups that were not loaded.
+func (r *registry) idle() map[groupKey]uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.cursors)
+}
+
+// Measure returns what the engine has counted since it started and how it
+// stands. The first call reads all groups of the store; later ones cost no more
+// than what they return.
+func (b *Bus) Measure(ctx context.Context) (measure.Engine, error) {
+	if err := b.known.fill(ctx, b.store); err != nil {
+		return measure.Engine{}, err
+	}
+	e := b.counts.snapshot()
+	e.QueuedBytes = b.committer.queuedBytes()
+	var err error
+	if e.StoreBytes, err = b.store.Size(); err != nil {
+		return e, storeError(err, "tell its size")
+	}
+	e.Groups, err = b.measureGroups(ctx)
+	return e, err
+}
+
+// measureGroups returns the counts of all groups, loaded or not, and of the
+// tails of each topic together, under no name.
+func (b *Bus) measureGroups(ctx context.Context) ([]measure.Group, error) {
+	idle := b.known.idle() // first: a group that is loaded meanwhile is in both
+	tails := b.counts.endedTails()
+	var all []measure.Group
+	for _, g := range b.loaded() {
+		delete(idle, g.key)
+		if g.isTail() {
+			g.addTail(tails)
+			continue
+		}
+		head, err := b.store.Head(ctx, g.key.topic)
+		if err != nil {
+			return nil, storeError(err, "read the head of topic %q", g.key.topic)
+		}
+		all = append(all, g.measure(head))
+	}
+	for _, sum := range tails {
+		all = append(all, sum.Group)
+	}
+	for key, cursor := range idle {
+		head, err := b.store.Head(ctx, key.topic)
+		if err != nil {
+			return nil, storeError(err, "read the head of topic %q", key.topic)
+		}
+		g := newGroupCounts(key.topic, key.group)
+		g.Lag = head - min(cursor, head)
+		all = append(all, g.Group)
+	}
+	return all, nil
+}
+
+// loaded lists the groups and tails that have a runtime.
+func (b *Bus) loaded() []*group {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	loaded := make([]*group, 0, len(b.groups))
+	for _, g := range b.groups {
+		if g.loaded.Load() {
+			loaded = append(loaded, g)
+		}
+	}
+	return loaded
+}
+
+// DeleteGroup implements eventhub.Admin.
+func (b *Bus) DeleteGroup(ctx context.Context, topic, name string) error {
+	key := groupKey{topic: topic, group: name}
+	g, err := b.acquire(key)
+	if err != nil {
+		return err
+	}
+	defer b.release(g)
+	if err := g.load(ctx, nil); err != nil {
+		return err
+	}
+	var members []*member
+	answered := make(chan error, 1)
+	s := &submission{units: []store.Unit{{Groups: make([]store.GroupChange, 1)}}}
+	s.prepare = func(s *submission) bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.ended != nil {
+			answered <- g.ended // deleted by somebody else, or the bus stops
+			return false
+		}
+		change := g.change(g.window.cursor())
+		change.Delete = true
+		s.units[0].Groups[0] = change
+		members = g.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "group %q of topic %q was deleted", name, topic))
+		return true
+	}
+	s.finish = func(s *submission, err error) {
+		if err == nil {
+			err = s.units[0].Err
+		}
+		b.buried(g)
+		g.dismiss(members)
+		answered <- err
+	}
+	if err := b.committer.submit(ctx, s); err != nil {
+		return err
+	}
+	select {
+	case err = <-answered:
+	case <-ctx.Done():
+		return eventhub.Wrap(eventhub.CodeShuttingDown, ctx.Err(), "gave up waiting; the group may or may not be deleted")
+	}
+	if errors.Is(err, store.ErrStaleEpoch) {
+		return groupError(store.ErrNotFound, topic, name)
+	}
+	return err
+}
+
+// buried takes a deleted group off, so that its name can be used anew.
+func (b *Bus) buried(g *group) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forget(g)
+	b.known.drop(g.key)
+}
