@@ -27,7 +27,9 @@ type Config struct {
 	// Store is a directory for the embedded store, or MemoryStore.
 	Store string
 	// WSAddr, HTTPAddr and OpsAddr are host:port; equal ones share one listener,
-	// port 0 picks a free one.
+	// port 0 picks a free one. WSAddr and HTTPAddr answer the same requests,
+	// WebSocket and HTTP API alike, so that a client needs one URL; they are two
+	// because the old programs know them as two.
 	WSAddr, HTTPAddr, OpsAddr string
 	// AuthToken, where not empty, is what clients must present.
 	AuthToken string
@@ -43,6 +45,9 @@ type Config struct {
 	// Version is told to clients.
 	Version string
 	Logger  *slog.Logger
+	// LogLevel, where not nil, is Logger's level, which the operations listener
+	// shows and changes.
+	LogLevel *slog.LevelVar
 }
 
 // WithDefaults fills what is empty.

@@ -21,6 +21,7 @@ import (
 	"eventhub/bus"
 	"eventhub/gateway/rest"
 	"eventhub/gateway/ws"
+	"eventhub/ops"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/pebble"
@@ -40,7 +41,8 @@ type Hub struct {
 	serving sync.WaitGroup
 
 	stopping atomic.Bool
-	failed   chan error // the first reason for which the hub can not go on
+	failed   chan error            // the first reason for which the hub can not go on
+	broken   atomic.Pointer[error] // the same
 }
 
 // door is one listener and what is found behind it.
@@ -98,7 +100,7 @@ func (h *Hub) open() error {
 	api, err := rest.New(rest.Config{
 		Authenticate: func(ctx context.Context, token string, given bool) (rest.Access, error) {
 			_, err := h.verifier.Verify(ctx, token, given)
-			return rest.Access{Publisher: h.bus}, err
+			return rest.Access{Publisher: h.bus, Inspector: h.bus, Admin: h.bus}, err
 		},
 		Origins: h.cfg.Origins,
 		Logger:  h.log,
@@ -106,14 +108,47 @@ func (h *Hub) open() error {
 	if err != nil {
 		return err
 	}
-	wsMux := h.door(h.cfg.WSAddr).mux
-	wsMux.Handle("GET /{$}", h.gateway)
-	wsMux.Handle("GET /ws", h.gateway)
-	api.Register(h.door(h.cfg.HTTPAddr).mux)
-	opsMux := h.door(h.cfg.OpsAddr).mux
-	opsMux.HandleFunc("GET /livez", h.livez)
-	opsMux.HandleFunc("GET /readyz", h.readyz)
-	opsMux.HandleFunc("GET /healthz", h.readyz)
+	operations, err := ops.New(ops.Config{
+		Inspector: h.bus, Engine: h.bus.Measure, Gateway: h.gateway.Measure, API: api.Measure,
+		Authenticate: func(ctx context.Context, token string, given bool) error {
+			_, err := h.verifier.Verify(ctx, token, given)
+			return err
+		},
+		Origins: h.cfg.Origins,
+		Ready:   []ops.Check{{Name: "serving", Check: h.notStopping}, {Name: "store", Check: h.notBroken}},
+		Level:   h.cfg.LogLevel,
+		Version: h.cfg.Version,
+		Logger:  h.log,
+	})
+	if err != nil {
+		return err
+	}
+	for i, addr := range []string{h.cfg.WSAddr, h.cfg.HTTPAddr} {
+		if i == 1 && addr == h.cfg.WSAddr {
+			break // one listener for both
+		}
+		mux := h.door(addr).mux
+		mux.Handle("GET /{$}", h.gateway)
+		mux.Handle("GET /ws", h.gateway)
+		api.Register(mux)
+	}
+	operations.Register(h.door(h.cfg.OpsAddr).mux)
+	return nil
+}
+
+// The conditions of readiness.
+
+func (h *Hub) notStopping(context.Context) error {
+	if h.stopping.Load() {
+		return eventhub.Errorf(eventhub.CodeShuttingDown, "the hub is stopping")
+	}
+	return nil
+}
+
+func (h *Hub) notBroken(context.Context) error {
+	if cause := h.broken.Load(); cause != nil {
+		return eventhub.Wrap(eventhub.CodeInternal, *cause, "the hub can not go on; its log has the cause")
+	}
 	return nil
 }
 
@@ -185,6 +220,7 @@ func (h *Hub) serve() {
 
 // fail notes the first reason why the hub can not go on.
 func (h *Hub) fail(err error) {
+	h.broken.CompareAndSwap(nil, &err)
 	select {
 	case h.failed <- err:
 	default:
@@ -240,16 +276,4 @@ func (h *Hub) abandon() error {
 		errs = append(errs, h.store.Close())
 	}
 	return errors.Join(errs...)
-}
-
-func (h *Hub) livez(w http.ResponseWriter, _ *http.Request) {
-	fmt.Fprintln(w, "ok")
-}
-
-func (h *Hub) readyz(w http.ResponseWriter, _ *http.Request) {
-	if h.stopping.Load() {
-		http.Error(w, "stopping", http.StatusServiceUnavailable)
-		return
-	}
-	fmt.Fprintln(w, "ok")
 }
