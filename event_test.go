@@ -156,7 +156,11 @@ func TestSubscribeOptionsRanges(t *testing.T) {
 		"ts is -1":       func(o *SubscribeOptions) { o.Start = Start{Kind: StartTime, TS: -1} },
 		"afterId":        func(o *SubscribeOptions) { o.Start = Start{Kind: StartAfterID} },
 		"offset is 9007": func(o *SubscribeOptions) { o.Start = Start{Kind: StartOffset, Offset: 1 << 53} },
-		"group":          func(o *SubscribeOptions) { o.Group = "" },
+		"group":          func(o *SubscribeOptions) { o.Group = "a b" },
+		"ordering":       func(o *SubscribeOptions) { o.Ordering = "keys" },
+		"ordering is":    func(o *SubscribeOptions) { o.Group, o.Ordering = "", OrderingKey },
+		"one attempt":    func(o *SubscribeOptions) { o.Group, o.MaxAttempts = "", 1 },
+		"backoff is set": func(o *SubscribeOptions) { o.Group, o.Backoff.Min = "", time.Second },
 	} {
 		o := base
 		change(&o)

@@ -100,9 +100,15 @@ type GroupInfo struct {
 	// that is not done; 0 where there is none.
 	OldestTS int64 `json:"oldest_ts,omitempty"`
 	// InFlight events are leased to members; Waiting ones are to be delivered
-	// again.
+	// again; Held ones are behind an earlier event of their key.
 	InFlight int `json:"in_flight"`
 	Waiting  int `json:"waiting"`
+	Held     int `json:"held,omitempty"`
+	// Paused groups are not delivered to.
+	Paused bool `json:"paused,omitempty"`
+	// BlockedBy says why events that are not done are not delivered now, where
+	// there is a reason other than that all of them are in flight.
+	BlockedBy *Blocked `json:"blocked_by,omitempty"`
 	// Settings of the group, fixed at its creation.
 	Ordering     string `json:"ordering"`
 	MaxAttempts  int    `json:"max_attempts"`
@@ -119,6 +125,36 @@ func (g *GroupInfo) LagMS() (ms int64, ok bool) {
 		return 0, false
 	}
 	return g.HeadTS - g.LastTS, true
+}
+
+// Blocked says what keeps events of a group back, and which event is in the way.
+type Blocked struct {
+	// Kind is "paused"; "no_members"; "members_full" (all members hold as many
+	// events as they may); "window" (the group has read as far ahead of its
+	// cursor as it may); or "key" (events wait behind one of their key).
+	Kind string `json:"kind"`
+	// Key is the one that waits longest, of kind "key".
+	Key string `json:"key,omitempty"`
+	// The event in the way: of kind "window" the one above the cursor, of kind
+	// "key" the one that is not done.
+	Offset uint64 `json:"offset,omitempty"`
+	ID     string `json:"id,omitempty"`
+	// State is that event's, as in InFlight; Member holds it, since SinceTS
+	// (epoch milliseconds).
+	State   string `json:"state,omitempty"`
+	Member  *Peer  `json:"member,omitempty"`
+	SinceTS int64  `json:"since_ts,omitempty"`
+}
+
+// Attempt is one delivery of an event that came to nothing.
+type Attempt struct {
+	Attempt int   `json:"attempt"`
+	Member  *Peer `json:"member,omitempty"`
+	SinceTS int64 `json:"since_ts"` // epoch milliseconds: when it was handed over
+	EndedTS int64 `json:"ended_ts"` // and when it ended
+	// Why is "expired", "nacked" or "disconnected".
+	Why    string `json:"why"`
+	Reason string `json:"reason,omitempty"` // of a NACK
 }
 
 // MemberInfo describes one member of a group.
@@ -143,7 +179,8 @@ type InFlight struct {
 	Offset  uint64 `json:"offset"`
 	ID      string `json:"id,omitempty"`
 	Attempt int    `json:"attempt"` // attempts so far
-	// State is "leased", "waiting" (for another attempt) or "dead_lettering".
+	// State is "leased", "waiting" (for another attempt), "held" (behind an
+	// earlier event of its key) or "dead_lettering".
 	State string `json:"state"`
 	// Of a leased event: who holds it, since when and until when, in epoch
 	// milliseconds. DueTS of a waiting one: when it may go out again.
@@ -151,6 +188,8 @@ type InFlight struct {
 	SinceTS  int64 `json:"since_ts,omitempty"`
 	Deadline int64 `json:"deadline_ts,omitempty"`
 	DueTS    int64 `json:"due_ts,omitempty"`
+	// History tells the attempts that came to nothing, the last 20 of them.
+	History []Attempt `json:"history,omitempty"`
 }
 
 // Age is how long ago an epoch-millisecond time was, never negative.

@@ -27,6 +27,7 @@ const (
 	RecordCommittedPrefix = `{"committed_ts":`
 	RecordTimeWidth       = 13
 	recordIDPrefix        = `,"id":"`
+	recordKeyedPrefix     = `,"partition":`
 )
 
 // timeAt returns where the commit time starts, or -1 for what is no record.
@@ -89,6 +90,41 @@ func (r Record) ID() []byte {
 		return nil
 	}
 	return rest[:end]
+}
+
+// Key returns the event's key, or nil where it has none. It may be a part of the
+// record.
+func (r Record) Key() []byte {
+	at := r.timeAt()
+	if at < 0 {
+		return nil
+	}
+	// Behind the time stand the id, perhaps the publisher's ts, and the topic,
+	// none of which has escapes; then, where there is a key, the partition.
+	_, rest, _ := bytes.Cut(r[at+RecordTimeWidth+len(recordIDPrefix):], []byte(`"topic":"`))
+	_, rest, _ = bytes.Cut(rest, []byte(`"`))
+	if !bytes.HasPrefix(rest, []byte(recordKeyedPrefix)) {
+		return nil
+	}
+	_, rest, _ = bytes.Cut(rest, []byte(`,"key":`))
+	for end := 1; end < len(rest); end++ {
+		switch rest[end] {
+		case '"':
+			return rest[1:end]
+		case '\\':
+			return unescapeKey(rest)
+		}
+	}
+	return nil
+}
+
+// unescapeKey decodes the string at the start of rest.
+func unescapeKey(rest []byte) []byte {
+	var key string
+	if err := json.NewDecoder(bytes.NewReader(rest)).Decode(&key); err != nil {
+		return nil
+	}
+	return []byte(key)
 }
 
 // AppendJSON appends the whole event, offset first, as one JSON object.

@@ -69,10 +69,23 @@ type SubscribeOptions struct {
 	AutoAck     bool          // an event counts as acked when handed over
 	Peer        Peer          // who it is, for those who look
 
-	// Of the group, fixed at its creation.
+	// Of the group, fixed at its creation. An empty Ordering means whatever the
+	// group has, and OrderingNone for a new one.
+	Ordering    string
 	MaxAttempts int
 	Backoff     Backoff
 }
+
+// The orderings of a group.
+const (
+	// OrderingNone delivers events to whoever has room; a failed one does not
+	// keep others back.
+	OrderingNone = "none"
+	// OrderingKey delivers the events of a key one by one, in the order of their
+	// offsets: the next one goes out when the one before is acked or
+	// dead-lettered. Events without a key, and other keys, do not wait.
+	OrderingKey = "key"
+)
 
 // WithDefaults fills the member's zero values. The group's settings stay as
 // they are: zero there means "whatever the group has".
@@ -101,6 +114,9 @@ func (o *SubscribeOptions) Validate() error {
 	if err := o.Start.validate(); err != nil {
 		return err
 	}
+	if o.Ordering != "" && o.Ordering != OrderingNone && o.Ordering != OrderingKey {
+		return Errorf(CodeBadRequest, "ordering is %s; none and key are allowed", quote(o.Ordering))
+	}
 	for _, n := range []struct {
 		name            string
 		value, min, max int64
@@ -128,6 +144,8 @@ func (o *SubscribeOptions) validateGroup() error {
 	switch {
 	case o.Group != "":
 		return ValidateGroup(o.Group)
+	case o.Ordering != "" && o.Ordering != OrderingNone:
+		return Errorf(CodeBadRequest, "ordering is %q; a subscription without group has none", o.Ordering)
 	case o.MaxAttempts != 0:
 		return Errorf(CodeBadRequest, "maxAttempts is %d; a subscription without group has one attempt", o.MaxAttempts)
 	case o.Backoff != Backoff{}:

@@ -42,6 +42,9 @@ func TestAppendLayout(t *testing.T) {
 			if got := string(rec.ID()); got != tt.event.ID {
 				t.Errorf("ID() = %q; want %q", got, tt.event.ID)
 			}
+			if got := string(rec.Key()); got != tt.event.Key {
+				t.Errorf("Key() = %q; want %q", got, tt.event.Key)
+			}
 		})
 	}
 }
@@ -93,6 +96,9 @@ func TestRoundTrip(t *testing.T) {
 		}
 		rec := eventhub.Record(out)
 		rec.SetCommitTime(1723140000000)
+		if got := string(rec.Key()); got != in.Key {
+			t.Fatalf("Key() = %q of %s", got, rec)
+		}
 		whole := rec.AppendJSON(nil, 42)
 		var got eventhub.Event
 		if err := json.Unmarshal(whole, &got); err != nil {
