@@ -23,11 +23,19 @@ var statuses = map[eventhub.Code]int{
 	eventhub.CodeAlreadySubscribed: http.StatusConflict,
 	eventhub.CodeGroupMismatch:     http.StatusConflict,
 	eventhub.CodeUnsupportedOp:     http.StatusNotImplemented,
+	eventhub.CodeRateLimited:       http.StatusTooManyRequests,
 	eventhub.CodeOverloaded:        http.StatusServiceUnavailable,
 	eventhub.CodeShuttingDown:      http.StatusServiceUnavailable,
 	eventhub.CodePublishFailed:     http.StatusInternalServerError,
 	eventhub.CodeAckFailed:         http.StatusInternalServerError,
 	eventhub.CodeInternal:          http.StatusInternalServerError,
+}
+
+func statusOf(code eventhub.Code) int {
+	if status, ok := statuses[code]; ok {
+		return status
+	}
+	return http.StatusBadRequest
 }
 
 // problem is the body of an error: problem details (RFC 9457) with the
@@ -50,31 +58,30 @@ func problemOf(err error) *eventhub.Error {
 	return eventhub.AsError(err)
 }
 
-func writeProblem(w http.ResponseWriter, e *eventhub.Error) {
-	status, ok := statuses[e.Code]
-	if !ok {
-		status = http.StatusBadRequest
-	}
+// writeProblem answers with an error under a status, which is its code's save
+// where the request fits no route.
+func writeProblem(w http.ResponseWriter, status int, e *eventhub.Error) {
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
 	if retry := e.RetryAfter; retry > 0 {
+		// Rounded up: who comes back in time must not be too early.
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(retry.Seconds()))))
-	} else if status == http.StatusServiceUnavailable {
+	} else if status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "1")
 	}
+	answer, err := jsonReply(status, problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: e.Message, Code: e.Code})
+	if err != nil {
+		panic(err) // strings and a number
+	}
 	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(status)
-	// An error means that the client is gone.
-	_ = json.NewEncoder(w).Encode(problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: e.Message, Code: e.Code})
+	write(w, answer)
 }
 
-func writeJSON(w http.ResponseWriter, v any) error {
+func jsonReply(status int, v any) (reply, error) {
 	body, err := json.Marshal(v)
 	if err != nil {
-		return err
+		return reply{}, err
 	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(body, '\n')) // an error means that the client is gone
-	return nil
+	return reply{status, append(body, '\n')}, nil
 }

@@ -25,24 +25,24 @@ type receipt struct {
 
 // publishOne publishes the body as the payload of one event. What else the event
 // has comes as query parameters or as x-eventhub-* headers.
-func (a *API) publishOne(w http.ResponseWriter, r *http.Request, access Access) error {
+func publishOne(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	if err := refuseCloudEvents(r); err != nil {
-		return err
+		return reply{}, err
 	}
 	e, err := eventOf(r)
 	if err != nil {
-		return err
+		return reply{}, err
 	}
 	body, err := readBody(w, r, maxPayloadBody)
 	if err != nil {
-		return err
+		return reply{}, err
 	}
 	e.Payload = bytes.TrimSpace(body)
 	receipts, err := access.Publisher.Publish(r.Context(), e)
 	if err != nil {
-		return err
+		return reply{}, err
 	}
-	return writeJSON(w, receipt(receipts[0]))
+	return jsonReply(http.StatusOK, receipt(receipts[0]))
 }
 
 // attributes are what the query or an x-eventhub-* header may say of an event,
@@ -158,13 +158,13 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 
 // publishBatch publishes events that are committed together or not at all: as
 // application/x-ndjson one event a line, otherwise as {"events": […]}.
-func (a *API) publishBatch(w http.ResponseWriter, r *http.Request, access Access) error {
+func publishBatch(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	if err := refuseCloudEvents(r); err != nil {
-		return err
+		return reply{}, err
 	}
 	body, err := readBody(w, r, maxBatchBody)
 	if err != nil {
-		return err
+		return reply{}, err
 	}
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // a bad one is not NDJSON
 	decode := decodeBatch
@@ -173,14 +173,14 @@ func (a *API) publishBatch(w http.ResponseWriter, r *http.Request, access Access
 	}
 	events, err := decode(body)
 	if err != nil {
-		return err
+		return reply{}, err
 	}
 	if n := len(events); n == 0 || n > maxBatchEvents {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "the batch has %d events; 1 to %d are allowed", n, maxBatchEvents)
+		return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "the batch has %d events; 1 to %d are allowed", n, maxBatchEvents)
 	}
 	receipts, err := access.Publisher.Publish(r.Context(), events...)
 	if err != nil {
-		return err
+		return reply{}, err
 	}
 	answer := struct {
 		Count    int       `json:"count"`
@@ -189,7 +189,7 @@ func (a *API) publishBatch(w http.ResponseWriter, r *http.Request, access Access
 	for _, rc := range receipts {
 		answer.Receipts = append(answer.Receipts, receipt(rc))
 	}
-	return writeJSON(w, answer)
+	return jsonReply(http.StatusOK, answer)
 }
 
 func decodeBatch(body []byte) ([]eventhub.Event, error) {

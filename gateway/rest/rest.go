@@ -1,22 +1,32 @@
-// Package rest is the HTTP API for publishing: one event by one curl, or a batch
-// as NDJSON or JSON. It turns requests into calls of the root Publisher and
-// errors into problem details (RFC 9457) with the protocol's codes. The hub
-// mounts its routes; it knows no engine and no store.
+// Package rest is the HTTP API: publishing (one event by one curl, or a batch as
+// NDJSON or JSON), looking at topics, events and groups, and deleting a group. It
+// turns requests into calls of the root Publisher, Inspector and Admin and errors
+// into problem details (RFC 9457) with the protocol's codes. The hub mounts its
+// routes; it knows no engine and no store.
 //
 // Every request stands for itself: who asks is decided by its bearer token, and
-// a request that was answered with 200 is as durable as a WebSocket OK. A batch
-// is atomic. Pages of foreign origins are refused before anything is read.
+// a change that was answered with success is as durable as a WebSocket OK. A
+// batch is atomic. Pages of foreign origins are refused before anything is read.
+//
+// Whatever comes in under the API's paths is answered as JSON, the path or the
+// method that does not exist too.
 package rest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 
 	"eventhub"
+	"eventhub/internal/measure"
 	"eventhub/internal/origin"
 )
 
@@ -28,9 +38,11 @@ const (
 	maxBatchEvents = 10_000
 )
 
-// Access is what an authenticated request may use.
+// Access is what an authenticated request may use. Every field is set.
 type Access struct {
 	Publisher eventhub.Publisher
+	Inspector eventhub.Inspector
+	Admin     eventhub.Admin
 }
 
 // Config says how to run the API.
@@ -48,6 +60,15 @@ type Config struct {
 type API struct {
 	cfg     Config
 	origins *origin.Policy
+
+	mu       sync.Mutex
+	requests map[answered]uint64
+}
+
+// answered is what requests are counted by.
+type answered struct {
+	route  string
+	status int
 }
 
 // New returns the API, or everything that is wrong with the configuration.
@@ -62,45 +83,124 @@ func New(cfg Config) (*API, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rest: configuration: %w", err)
 	}
-	return &API{cfg: cfg, origins: policy}, nil
+	return &API{cfg: cfg, origins: policy, requests: make(map[answered]uint64)}, nil
 }
 
-// Register mounts the routes.
-func (a *API) Register(mux *http.ServeMux) {
-	mux.HandleFunc("POST /publish/{topic}", a.guard(a.publishOne))
-	mux.HandleFunc("POST /v1/publish", a.guard(a.publishBatch))
-}
+// methods are the handlers of one path. HEAD is answered by GET's.
+type methods map[string]handler
 
-// handler serves a request that was let in. What it returns as an error is
-// answered as a problem; otherwise it has answered.
-type handler func(w http.ResponseWriter, r *http.Request, access Access) error
-
-// guard lets requests in and answers errors.
-func (a *API) guard(serve handler) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		err := a.admit(w, r, serve)
-		if err == nil {
-			return
-		}
-		e := problemOf(err)
-		if e.Code == eventhub.CodeInternal || e.Code == eventhub.CodePublishFailed {
-			a.cfg.Logger.Warn("a request failed on the hub's side", "remote", r.RemoteAddr, "route", r.Pattern, "error", err)
-		}
-		writeProblem(w, e)
+// resources are the paths of the API.
+func (a *API) resources() map[string]methods {
+	return map[string]methods{
+		"/publish/{topic}":                           {"POST": publishOne},
+		"/v1/publish":                                {"POST": publishBatch},
+		"/v1/topics":                                 {"GET": listTopics},
+		"/v1/topics/{topic}":                         {"GET": showTopic},
+		"/v1/topics/{topic}/events/{id}":             {"GET": showEvent},
+		"/v1/topics/{topic}/groups/{group}":          {"GET": showGroup, "DELETE": deleteGroup},
+		"/v1/topics/{topic}/groups/{group}/inflight": {"GET": listInFlight},
+		"/v1/groups":                                 {"GET": listGroups},
 	}
 }
 
-func (a *API) admit(w http.ResponseWriter, r *http.Request, serve handler) error {
+// Register mounts the routes. It takes every method of all paths under /v1 and
+// /publish for itself, so that the mux has nothing to say there; another pattern
+// on the same mux must either leave these paths out or be free of a method.
+func (a *API) Register(mux *http.ServeMux) {
+	for path, m := range a.resources() {
+		mux.HandleFunc(path, a.at(path, m))
+	}
+	for _, path := range []string{"/v1", "/v1/", "/publish", "/publish/"} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			a.refuse(w, path, http.StatusNotFound,
+				eventhub.Errorf(eventhub.CodeUnsupportedOp, "there is nothing at %.120q in this version", r.URL.Path))
+		})
+	}
+}
+
+// Measure returns how many requests each route has answered with which status,
+// ordered by both. Requests for what does not exist count under the path that
+// they fell to, without a method: nothing that a client makes up becomes a route.
+func (a *API) Measure() measure.API {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var m measure.API
+	for by, count := range a.requests {
+		m.Requests = append(m.Requests, measure.Requests{Route: by.route, Status: by.status, Count: count})
+	}
+	slices.SortFunc(m.Requests, func(x, y measure.Requests) int {
+		return cmp.Or(cmp.Compare(x.Route, y.Route), cmp.Compare(x.Status, y.Status))
+	})
+	return m
+}
+
+func (a *API) count(route string, status int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.requests[answered{route, status}]++
+}
+
+// handler serves a request that was let in.
+type handler func(w http.ResponseWriter, r *http.Request, access Access) (reply, error)
+
+// at serves one path.
+func (a *API) at(path string, m methods) http.HandlerFunc {
+	allowed := slices.Sorted(maps.Keys(m))
+	if m["GET"] != nil {
+		allowed = append(allowed, "HEAD")
+	}
+	allow := strings.Join(allowed, ", ")
+	return func(w http.ResponseWriter, r *http.Request) {
+		method := r.Method
+		if method == http.MethodHead {
+			method = http.MethodGet
+		}
+		serve := m[method]
+		if serve == nil {
+			w.Header().Set("Allow", allow)
+			a.refuse(w, path, http.StatusMethodNotAllowed,
+				eventhub.Errorf(eventhub.CodeUnsupportedOp, "%.20q is no method of %s, which has %s", r.Method, path, allow))
+			return
+		}
+		a.answer(w, r, method+" "+path, serve)
+	}
+}
+
+// answer lets a request in, serves it, and answers with what comes of it.
+func (a *API) answer(w http.ResponseWriter, r *http.Request, route string, serve handler) {
+	answer, err := a.admit(w, r, serve)
+	if err != nil {
+		e := problemOf(err)
+		if e.Code == eventhub.CodeInternal || e.Code == eventhub.CodePublishFailed {
+			a.cfg.Logger.Warn("a request failed on the hub's side", "remote", r.RemoteAddr, "route", route, "error", err)
+		}
+		a.refuse(w, route, statusOf(e.Code), e)
+		return
+	}
+	a.count(route, answer.status)
+	if answer.body != nil {
+		w.Header().Set("Content-Type", "application/json")
+	}
+	write(w, answer)
+}
+
+// refuse answers with a problem.
+func (a *API) refuse(w http.ResponseWriter, route string, status int, e *eventhub.Error) {
+	a.count(route, status)
+	writeProblem(w, status, e)
+}
+
+func (a *API) admit(w http.ResponseWriter, r *http.Request, serve handler) (reply, error) {
 	if !a.origins.Allowed(r) {
-		return eventhub.Errorf(eventhub.CodeForbidden, "pages of the origin %q may not use this hub", r.Header.Get("Origin"))
+		return reply{}, eventhub.Errorf(eventhub.CodeForbidden, "pages of the origin %q may not use this hub", r.Header.Get("Origin"))
 	}
 	token, given, err := bearer(r)
 	if err != nil {
-		return err
+		return reply{}, err
 	}
 	access, err := a.cfg.Authenticate(r.Context(), token, given)
 	if err != nil {
-		return err
+		return reply{}, err
 	}
 	return serve(w, r, access)
 }
@@ -116,4 +216,21 @@ func bearer(r *http.Request) (token string, given bool, err error) {
 		return "", false, eventhub.Errorf(eventhub.CodeBadToken, "Authorization is not Bearer and a token")
 	}
 	return strings.TrimSpace(token), true, nil
+}
+
+// reply is an answer, whole: its size is told, also to HEAD.
+type reply struct {
+	status int
+	body   []byte // JSON; nil for none
+}
+
+// write sends an answer. Nothing of the API is kept by anybody on the way: what
+// it tells changes, and an event may be gone tomorrow.
+func write(w http.ResponseWriter, answer reply) {
+	w.Header().Set("Cache-Control", "no-store")
+	if answer.body != nil {
+		w.Header().Set("Content-Length", strconv.Itoa(len(answer.body)))
+	}
+	w.WriteHeader(answer.status)
+	_, _ = w.Write(answer.body) // an error means that the client is gone
 }

@@ -43,6 +43,12 @@ func (l *log) Enqueue(context.Context, []eventhub.Publication, func([]eventhub.P
 }
 
 func newAPI(t *testing.T, l *log) http.Handler {
+	_, h := mount(t, Access{Publisher: l})
+	return h
+}
+
+// mount gives the API a mux that has the hub's other patterns too.
+func mount(t *testing.T, access Access) (*API, http.Handler) {
 	t.Helper()
 	api, err := New(Config{
 		Origins: []string{"https://app.example"},
@@ -50,19 +56,26 @@ func newAPI(t *testing.T, l *log) http.Handler {
 			if given && token != "right" {
 				return Access{}, eventhub.Errorf(eventhub.CodeBadToken, "the token is not valid here")
 			}
-			return Access{Publisher: l}, nil
+			return access, nil
 		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
+	for _, pattern := range []string{"GET /{$}", "GET /ws", "GET /livez"} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	}
 	api.Register(mux)
-	return mux
+	return api, mux
 }
 
 func do(h http.Handler, target, body string, header ...string) (status int, answer string, headers http.Header) {
-	r := httptest.NewRequest("POST", target, strings.NewReader(body))
+	return request(h, "POST", target, body, header...)
+}
+
+func request(h http.Handler, method, target, body string, header ...string) (status int, answer string, headers http.Header) {
+	r := httptest.NewRequest(method, target, strings.NewReader(body))
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Add(header[i], header[i+1])
 	}
@@ -180,6 +193,8 @@ func TestPublisherErrors(t *testing.T) {
 	}{
 		{&eventhub.Error{Code: eventhub.CodeOverloaded, Message: "full", RetryAfter: 1500 * time.Millisecond}, 503, "2", ""},
 		{eventhub.Errorf(eventhub.CodeShuttingDown, "bye"), 503, "1", ""},
+		{eventhub.Errorf(eventhub.CodeRateLimited, "slower"), 429, "1", ""},
+		{&eventhub.Error{Code: eventhub.CodeRateLimited, Message: "slower", RetryAfter: 3 * time.Second}, 429, "3", ""},
 		{eventhub.Errorf(eventhub.CodeForbidden, "no"), 403, "", ""},
 		{errors.New("disk on fire"), 500, "", "fire"},
 	} {

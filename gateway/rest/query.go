@@ -1,0 +1,81 @@
+package rest
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"eventhub"
+)
+
+// defaultLimit is the length of a page whose request does not say.
+const defaultLimit = 100
+
+// parameters reads a query that may have the known names, once each. Absent ones
+// are "". What is not obeyed would change what the client gets, so anything else
+// is an error.
+func parameters(r *http.Request, known ...string) (map[string]string, error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, eventhub.Errorf(eventhub.CodeBadRequest, "the query can not be read: %v", err)
+	}
+	given := make(map[string]string, len(query))
+	for name, values := range query {
+		if !slices.Contains(known, name) {
+			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "the query has %.48q, which this path does not know", name)
+		}
+		if len(values) > 1 {
+			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "%s stands %d times in the query", name, len(values))
+		}
+		given[name] = values[0]
+	}
+	if _, ok := given["limit"]; !ok && slices.Contains(known, "limit") {
+		given["limit"] = strconv.Itoa(defaultLimit)
+	}
+	return given, nil
+}
+
+// pageLimit reads the length of a page.
+func pageLimit(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > eventhub.MaxPage {
+		return 0, eventhub.Errorf(eventhub.CodeBadRequest, "limit %.20q is not a number from 1 to %d", text, eventhub.MaxPage)
+	}
+	return n, nil
+}
+
+// The names in a request are judged here: what can be no name reaches neither
+// engine nor store.
+
+func topicOf(r *http.Request) (string, error) {
+	topic := r.PathValue("topic")
+	return topic, eventhub.ValidateStoredTopic(topic)
+}
+
+func groupOf(r *http.Request) (topic, group string, err error) {
+	if topic, err = topicOf(r); err != nil {
+		return "", "", err
+	}
+	group = r.PathValue("group")
+	return topic, group, eventhub.ValidateGroup(group)
+}
+
+func eventOfPath(r *http.Request) (topic, id string, err error) {
+	if topic, err = topicOf(r); err != nil {
+		return "", "", err
+	}
+	id = r.PathValue("id")
+	return topic, id, eventhub.ValidateID(id)
+}
+
+// optional checks a name in a query, where an empty one asks for nothing.
+func optional(parameter, name string, validate func(string) error) error {
+	if name == "" {
+		return nil
+	}
+	if err := validate(name); err != nil {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%s: %s", parameter, eventhub.AsError(err).Message)
+	}
+	return nil
+}

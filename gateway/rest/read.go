@@ -1,0 +1,192 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"eventhub"
+)
+
+// Lists come in pages. A page says what to ask for next, unless it is the last;
+// whether it is takes a look behind it, where it is full.
+
+func listTopics(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+	q, err := parameters(r, "after", "limit")
+	if err != nil {
+		return reply{}, err
+	}
+	limit, err := pageLimit(q["limit"])
+	if err == nil {
+		err = optional("after", q["after"], eventhub.ValidateStoredTopic)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	topics, err := access.Inspector.Topics(r.Context(), q["after"], limit)
+	if err != nil {
+		return reply{}, err
+	}
+	page := struct {
+		Topics []eventhub.TopicInfo `json:"topics"`
+		Next   string               `json:"next,omitempty"`
+	}{Topics: append([]eventhub.TopicInfo{}, topics...)} // never null
+	if len(topics) == limit {
+		last := topics[limit-1].Topic
+		behind, err := access.Inspector.Topics(r.Context(), last, 1)
+		if err != nil {
+			return reply{}, err
+		}
+		if len(behind) > 0 {
+			page.Next = last
+		}
+	}
+	return jsonReply(http.StatusOK, page)
+}
+
+func showTopic(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+	topic, err := topicOf(r)
+	if err == nil {
+		_, err = parameters(r)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	info, err := access.Inspector.Topic(r.Context(), topic)
+	if err != nil {
+		return reply{}, err
+	}
+	return jsonReply(http.StatusOK, info)
+}
+
+// showEvent answers with the event as it is stored.
+func showEvent(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+	topic, id, err := eventOfPath(r)
+	if err == nil {
+		_, err = parameters(r)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	item, err := access.Inspector.Event(r.Context(), topic, id)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{http.StatusOK, append(item.Record.AppendJSON(nil, item.Offset), '\n')}, nil
+}
+
+// place is where a page of groups ends.
+type place struct {
+	AfterTopic string `json:"after_topic"`
+	AfterGroup string `json:"after_group"`
+}
+
+func listGroups(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+	query, err := groupQuery(r)
+	if err != nil {
+		return reply{}, err
+	}
+	groups, err := access.Inspector.Groups(r.Context(), query)
+	if err != nil {
+		return reply{}, err
+	}
+	page := struct {
+		Groups []eventhub.GroupInfo `json:"groups"`
+		Next   *place               `json:"next,omitempty"`
+	}{Groups: make([]eventhub.GroupInfo, 0, len(groups))}
+	for _, g := range groups {
+		page.Groups = append(page.Groups, withMembers(g))
+	}
+	if len(groups) == query.Limit {
+		if page.Next, err = nextGroups(r.Context(), access.Inspector, query, &groups[query.Limit-1]); err != nil {
+			return reply{}, err
+		}
+	}
+	return jsonReply(http.StatusOK, page)
+}
+
+func groupQuery(r *http.Request) (eventhub.GroupQuery, error) {
+	q, err := parameters(r, "topic", "group", "after_topic", "after_group", "limit")
+	if err != nil {
+		return eventhub.GroupQuery{}, err
+	}
+	limit, err := pageLimit(q["limit"])
+	return eventhub.GroupQuery{
+			Topic: q["topic"], Group: q["group"],
+			AfterTopic: q["after_topic"], AfterGroup: q["after_group"],
+			Limit: limit,
+		}, errors.Join(err,
+			optional("topic", q["topic"], eventhub.ValidateStoredTopic),
+			optional("group", q["group"], eventhub.ValidateGroup),
+			optional("after_topic", q["after_topic"], eventhub.ValidateStoredTopic),
+			optional("after_group", q["after_group"], eventhub.ValidateGroup))
+}
+
+// nextGroups returns the place behind the last group of a page, or nil when no
+// group stands there.
+func nextGroups(ctx context.Context, from eventhub.Inspector, q eventhub.GroupQuery, last *eventhub.GroupInfo) (*place, error) {
+	q.AfterTopic, q.AfterGroup, q.Limit = last.Topic, last.Group, 1
+	behind, err := from.Groups(ctx, q)
+	if err != nil || len(behind) == 0 {
+		return nil, err
+	}
+	return &place{last.Topic, last.Group}, nil
+}
+
+func showGroup(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+	topic, group, err := groupOf(r)
+	if err == nil {
+		_, err = parameters(r)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	info, err := access.Inspector.Group(r.Context(), topic, group)
+	if err != nil {
+		return reply{}, err
+	}
+	return jsonReply(http.StatusOK, withMembers(info))
+}
+
+// withMembers returns the group with members [] in JSON where it has none.
+func withMembers(g eventhub.GroupInfo) eventhub.GroupInfo {
+	if g.Members == nil {
+		g.Members = []eventhub.MemberInfo{}
+	}
+	return g
+}
+
+func deleteGroup(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+	topic, group, err := groupOf(r)
+	if err == nil {
+		_, err = parameters(r)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{status: http.StatusNoContent}, access.Admin.DeleteGroup(r.Context(), topic, group)
+}
+
+func listInFlight(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+	topic, group, err := groupOf(r)
+	if err != nil {
+		return reply{}, err
+	}
+	q, err := parameters(r, "limit")
+	if err != nil {
+		return reply{}, err
+	}
+	limit, err := pageLimit(q["limit"])
+	if err != nil {
+		return reply{}, err
+	}
+	events, err := access.Inspector.InFlight(r.Context(), topic, group, limit)
+	if err != nil {
+		return reply{}, err
+	}
+	return jsonReply(http.StatusOK, struct {
+		Topic    string              `json:"topic"`
+		Group    string              `json:"group"`
+		InFlight []eventhub.InFlight `json:"in_flight"`
+	}{topic, group, append([]eventhub.InFlight{}, events...)}) // never null
+}

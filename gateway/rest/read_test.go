@@ -1,0 +1,389 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"eventhub"
+	"eventhub/internal/measure"
+)
+
+// shelf is an Inspector and Admin over what the test puts there, in order.
+type shelf struct {
+	topics   []eventhub.TopicInfo
+	groups   []eventhub.GroupInfo
+	items    map[string]eventhub.Item // topic/id
+	inFlight []eventhub.InFlight
+	err      error
+
+	mu      sync.Mutex
+	deleted []string
+}
+
+func (s *shelf) Topics(_ context.Context, after string, limit int) ([]eventhub.TopicInfo, error) {
+	var page []eventhub.TopicInfo
+	for _, t := range s.topics {
+		if t.Topic > after && len(page) < limit {
+			page = append(page, t)
+		}
+	}
+	return page, s.err
+}
+
+func (s *shelf) Topic(_ context.Context, topic string) (eventhub.TopicInfo, error) {
+	for _, t := range s.topics {
+		if t.Topic == topic {
+			return t, s.err
+		}
+	}
+	return eventhub.TopicInfo{}, eventhub.Errorf(eventhub.CodeUnknownID, "topic %q does not exist", topic)
+}
+
+func (s *shelf) Event(_ context.Context, topic, id string) (eventhub.Item, error) {
+	item, ok := s.items[topic+"/"+id]
+	if !ok {
+		return item, eventhub.Errorf(eventhub.CodeUnknownID, "topic %q has no event %q", topic, id)
+	}
+	return item, s.err
+}
+
+func (s *shelf) Groups(_ context.Context, q eventhub.GroupQuery) ([]eventhub.GroupInfo, error) {
+	var page []eventhub.GroupInfo
+	for _, g := range s.groups {
+		behind := g.Topic > q.AfterTopic || g.Topic == q.AfterTopic && g.Group > q.AfterGroup
+		fits := (q.Topic == "" || q.Topic == g.Topic) && (q.Group == "" || q.Group == g.Group)
+		if behind && fits && len(page) < q.Limit {
+			page = append(page, g)
+		}
+	}
+	return page, s.err
+}
+
+func (s *shelf) Group(_ context.Context, topic, group string) (eventhub.GroupInfo, error) {
+	for _, g := range s.groups {
+		if g.Topic == topic && g.Group == group {
+			return g, s.err
+		}
+	}
+	return eventhub.GroupInfo{}, eventhub.Errorf(eventhub.CodeNotSubscribed, "topic %q has no group %q", topic, group)
+}
+
+func (s *shelf) InFlight(ctx context.Context, topic, group string, limit int) ([]eventhub.InFlight, error) {
+	if _, err := s.Group(ctx, topic, group); err != nil {
+		return nil, err
+	}
+	return s.inFlight[:min(limit, len(s.inFlight))], s.err
+}
+
+func (s *shelf) DeleteGroup(ctx context.Context, topic, group string) error {
+	if _, err := s.Group(ctx, topic, group); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deleted = append(s.deleted, topic+"/"+group)
+	return s.err
+}
+
+func stocked() *shelf {
+	record := eventhub.Record(`{"ts":1723140000000,"id":"..","topic":"a.b","key":"<k>","payload":{"n": 1.0}}`)
+	return &shelf{
+		topics: []eventhub.TopicInfo{{Topic: "a.b", FirstOffset: 1, Head: 1, FirstTS: 1723140000000, HeadTS: 1723140000000, HeadID: "..", Groups: 2}, {Topic: "a.b.dlq"}, {Topic: "c"}},
+		groups: []eventhub.GroupInfo{
+			{Topic: "a.b", Group: "g", Head: 1, HeadID: "..", HeadTS: 1723140000000, Lag: 1, InFlight: 1, Ordering: "none", MaxAttempts: 5, MinBackoffMS: 1000, MaxBackoffMS: 600000,
+				Members: []eventhub.MemberInfo{{Peer: eventhub.Peer{Transport: "ws", Name: "x"}, InFlight: 1, MaxInFlight: 100, SinceTS: 5}}},
+			{Topic: "a.b", Group: "h:1", Ordering: "none"},
+			{Topic: "c", Group: "g", Ordering: "none"},
+		},
+		items:    map[string]eventhub.Item{"a.b/..": {Offset: 7, Record: record}},
+		inFlight: []eventhub.InFlight{{Offset: 7, ID: "..", Attempt: 2, State: "leased", Member: &eventhub.Peer{Transport: "ws", Name: "x"}, SinceTS: 5, Deadline: 9}, {Offset: 8, Attempt: 1, State: "waiting", DueTS: 12}},
+	}
+}
+
+const (
+	topicAB  = `{"topic":"a.b","first_offset":1,"head":1,"first_ts":1723140000000,"head_ts":1723140000000,"head_id":"..","groups":2}`
+	topicDLQ = `{"topic":"a.b.dlq","first_offset":0,"head":0,"groups":0}`
+	topicC   = `{"topic":"c","first_offset":0,"head":0,"groups":0}`
+	groupG   = `{"topic":"a.b","group":"g","cursor":0,"epoch":0,"head":1,"head_id":"..","head_ts":1723140000000,"lag":1,"in_flight":1,"waiting":0,"ordering":"none","max_attempts":5,"backoff_min_ms":1000,"backoff_max_ms":600000,"members":[{"transport":"ws","name":"x","in_flight":1,"max_in_flight":100,"since_ts":5}]}`
+	groupH   = `{"topic":"a.b","group":"h:1","cursor":0,"epoch":0,"head":0,"lag":0,"in_flight":0,"waiting":0,"ordering":"none","max_attempts":0,"backoff_min_ms":0,"backoff_max_ms":0,"members":[]}`
+	groupC   = `{"topic":"c","group":"g","cursor":0,"epoch":0,"head":0,"lag":0,"in_flight":0,"waiting":0,"ordering":"none","max_attempts":0,"backoff_min_ms":0,"backoff_max_ms":0,"members":[]}`
+	leased   = `{"offset":7,"id":"..","attempt":2,"state":"leased","member":{"transport":"ws","name":"x"},"since_ts":5,"deadline_ts":9}`
+	waiting  = `{"offset":8,"attempt":1,"state":"waiting","due_ts":12}`
+)
+
+// TestReading: every route, to the byte, and its HEAD.
+func TestReading(t *testing.T) {
+	for target, want := range map[string]string{
+		"/v1/topics":                                 `{"topics":[` + topicAB + `,` + topicDLQ + `,` + topicC + `]}`,
+		"/v1/topics?limit=2":                         `{"topics":[` + topicAB + `,` + topicDLQ + `],"next":"a.b.dlq"}`,
+		"/v1/topics?after=a.b.dlq":                   `{"topics":[` + topicC + `]}`,
+		"/v1/topics?limit=3":                         `{"topics":[` + topicAB + `,` + topicDLQ + `,` + topicC + `]}`, // full, and the last
+		"/v1/topics?after=c&limit=1":                 `{"topics":[]}`,
+		"/v1/topics/a.b":                             topicAB,
+		"/v1/topics/a%2Eb":                           topicAB,
+		"/v1/topics/a.b/events/%2E%2E":               `{"offset":7,"ts":1723140000000,"id":"..","topic":"a.b","key":"<k>","payload":{"n": 1.0}}`,
+		"/v1/groups":                                 `{"groups":[` + groupG + `,` + groupH + `,` + groupC + `]}`,
+		"/v1/groups?group=g":                         `{"groups":[` + groupG + `,` + groupC + `]}`,
+		"/v1/groups?group=g&limit=1":                 `{"groups":[` + groupG + `],"next":{"after_topic":"a.b","after_group":"g"}}`,
+		"/v1/groups?topic=a.b&limit=2":               `{"groups":[` + groupG + `,` + groupH + `]}`,
+		"/v1/groups?after_topic=a.b&after_group=h:1": `{"groups":[` + groupC + `]}`,
+		"/v1/groups?topic=nobody":                    `{"groups":[]}`,
+		"/v1/topics/a.b/groups/g":                    groupG,
+		"/v1/topics/a.b/groups/h:1":                  groupH,
+		"/v1/topics/a.b/groups/g/inflight":           `{"topic":"a.b","group":"g","in_flight":[` + leased + `,` + waiting + `]}`,
+		"/v1/topics/a.b/groups/g/inflight?limit=1":   `{"topic":"a.b","group":"g","in_flight":[` + leased + `]}`,
+	} {
+		_, h := mount(t, Access{Inspector: stocked()})
+		status, answer, headers := request(h, "GET", target, "")
+		if status != 200 || answer != want+"\n" {
+			t.Errorf("GET %s was answered %d\n%swant\n%s", target, status, answer, want)
+		}
+		if headers.Get("Content-Type") != "application/json" || headers.Get("Cache-Control") != "no-store" {
+			t.Errorf("GET %s: headers %v", target, headers)
+		}
+		_, _, head := request(h, "HEAD", target, "")
+		if diff := cmp.Diff(headers, head); diff != "" || head.Get("Content-Length") != fmt.Sprint(len(answer)) {
+			t.Errorf("HEAD %s differs (-GET +HEAD):\n%s%v", target, diff, head)
+		}
+	}
+}
+
+func TestNothingInFlight(t *testing.T) {
+	s := stocked()
+	s.inFlight = nil
+	_, h := mount(t, Access{Inspector: s})
+	if _, answer, _ := request(h, "GET", "/v1/topics/c/groups/g/inflight", ""); answer != `{"topic":"c","group":"g","in_flight":[]}`+"\n" {
+		t.Errorf("answered %s", answer)
+	}
+}
+
+func TestDeleteGroup(t *testing.T) {
+	s := stocked()
+	_, h := mount(t, Access{Inspector: s, Admin: s})
+	status, answer, headers := request(h, "DELETE", "/v1/topics/a.b/groups/h:1", "")
+	if status != 204 || answer != "" || headers.Get("Content-Type") != "" || fmt.Sprint(s.deleted) != "[a.b/h:1]" {
+		t.Errorf("answered %d %q %v; deleted %v", status, answer, headers, s.deleted)
+	}
+}
+
+// TestRefusals: whatever is wrong under the API's paths is a problem with a
+// code, also what net/http would answer by itself.
+func TestRefusals(t *testing.T) {
+	long := strings.Repeat("x", 300)
+	for _, tt := range []struct {
+		method, target string
+		status         int
+		code, says     string
+	}{
+		{"GET", "/v1/topics?limt=1", 400, "bad_request", `"limt"`},
+		{"GET", "/v1/topics?limit=1&limit=2", 400, "bad_request", "limit stands 2 times"},
+		{"GET", "/v1/topics?limit=0", 400, "bad_request", `"0" is not a number from 1 to 1000`},
+		{"GET", "/v1/topics?limit=1001", 400, "bad_request", `"1001"`},
+		{"GET", "/v1/topics?limit=", 400, "bad_request", `""`},
+		{"GET", "/v1/topics?limit=ten", 400, "bad_request", `"ten"`},
+		{"GET", "/v1/topics?after=a%00b", 400, "bad_request", `after: topic "a\x00b"`},
+		{"GET", "/v1/topics?after=%zz", 400, "bad_request", "%zz"},
+		{"GET", "/v1/topics/a%2Fb", 400, "bad_topic", `"a/b"`},
+		{"GET", "/v1/topics/" + long, 400, "bad_topic", "300 bytes"},
+		{"GET", "/v1/topics/%2E%2E", 400, "bad_topic", "empty segment"},
+		{"GET", "/v1/topics/a.b?after=x", 400, "bad_request", `"after"`},
+		{"GET", "/v1/topics/nobody", 404, "unknown_id", `"nobody"`},
+		{"GET", "/v1/topics/a.b/events/a%20b", 400, "bad_event", `id "a b"`},
+		{"GET", "/v1/topics/a.b/events/x", 404, "unknown_id", `"x"`},
+		{"GET", "/v1/topics/nobody/events/x", 404, "unknown_id", `"nobody"`},
+		{"GET", "/v1/groups?after=x", 400, "bad_request", `"after"`},
+		{"GET", "/v1/groups?topic=a..b", 400, "bad_request", `topic: topic "a..b"`},
+		{"GET", "/v1/groups?group=%0a", 400, "bad_request", `group: group "\n"`},
+		{"GET", "/v1/groups?after_group=%2F", 400, "bad_request", "after_group: "},
+		{"GET", "/v1/groups?limit=-1", 400, "bad_request", `"-1"`},
+		{"GET", "/v1/topics/a.b/groups/nobody", 404, "not_subscribed", `"nobody"`},
+		{"GET", "/v1/topics/a.b/groups/a%20b", 400, "bad_request", `"a b"`},
+		{"GET", "/v1/topics/a.b/groups/g?x=1", 400, "bad_request", `"x"`},
+		{"GET", "/v1/topics/a.b/groups/g/inflight?limit=9999", 400, "bad_request", `"9999"`},
+		{"GET", "/v1/topics/a.b/groups/nobody/inflight", 404, "not_subscribed", `"nobody"`},
+		{"DELETE", "/v1/topics/a.b/groups/nobody", 404, "not_subscribed", `"nobody"`},
+		{"DELETE", "/v1/topics/a.b/groups/g?force=1", 400, "bad_request", `"force"`},
+		{"GET", "/v1", 404, "unsupported_op", `"/v1"`},
+		{"GET", "/v1/", 404, "unsupported_op", `"/v1/"`},
+		{"GET", "/v1/topics/", 404, "unsupported_op", `"/v1/topics/"`},
+		{"PUT", "/v1/topics/a/b/c/d/e", 404, "unsupported_op", "/v1/topics/a/b/c/d/e"},
+		{"POST", "/publish", 404, "unsupported_op", `"/publish"`},
+		{"POST", "/publish/a/b", 404, "unsupported_op", `"/publish/a/b"`},
+	} {
+		t.Run(tt.method+" "+tt.target, func(t *testing.T) {
+			s := stocked()
+			_, h := mount(t, Access{Inspector: s, Admin: s})
+			status, answer, headers := request(h, tt.method, tt.target, "")
+			var p problem
+			if err := json.Unmarshal([]byte(answer), &p); err != nil {
+				t.Fatalf("%d %s: %v", status, answer, err)
+			}
+			if status != tt.status || p.Status != tt.status || string(p.Code) != tt.code || !strings.Contains(p.Detail, tt.says) {
+				t.Errorf("answered %d %+v; want %d %s with %q", status, p, tt.status, tt.code, tt.says)
+			}
+			if headers.Get("Content-Type") != "application/problem+json" || headers.Get("Cache-Control") != "no-store" {
+				t.Errorf("headers %v", headers)
+			}
+			if len(s.deleted) != 0 {
+				t.Errorf("%v were deleted", s.deleted)
+			}
+		})
+	}
+}
+
+func TestWrongMethods(t *testing.T) {
+	for path, want := range map[string]map[string]string{
+		"/publish/a":                     {"GET": "POST", "HEAD": "POST", "DELETE": "POST"},
+		"/v1/publish":                    {"PUT": "POST"},
+		"/v1/topics":                     {"POST": "GET, HEAD", "OPTIONS": "GET, HEAD"},
+		"/v1/groups":                     {"DELETE": "GET, HEAD"},
+		"/v1/topics/a":                   {"PUT": "GET, HEAD", "PROPFIND": "GET, HEAD"},
+		"/v1/topics/a/groups/g":          {"POST": "DELETE, GET, HEAD"},
+		"/v1/topics/a/events/x":          {"DELETE": "GET, HEAD"},
+		"/v1/topics/a/groups/g/inflight": {"POST": "GET, HEAD"},
+	} {
+		for method, allow := range want {
+			_, h := mount(t, Access{})
+			status, answer, headers := request(h, method, path, "")
+			if status != 405 || headers.Get("Allow") != allow || headers.Get("Content-Type") != "application/problem+json" ||
+				!strings.Contains(answer, `"code":"unsupported_op"`) {
+				t.Errorf("%s %s was answered %d %v %s; want Allow: %s", method, path, status, headers, answer, allow)
+			}
+		}
+	}
+}
+
+// TestReadingIsGuarded: by the token and against foreign pages, as publishing is.
+func TestReadingIsGuarded(t *testing.T) {
+	for _, tt := range []struct {
+		header []string
+		status int
+	}{
+		{nil, 200},
+		{[]string{"Authorization", "Bearer right"}, 200},
+		{[]string{"Authorization", "Bearer wrong"}, 401},
+		{[]string{"Origin", "https://evil.example"}, 403},
+	} {
+		_, h := mount(t, Access{Inspector: stocked()})
+		if status, answer, _ := request(h, "GET", "/v1/topics", "", tt.header...); status != tt.status {
+			t.Errorf("with %v: %d %s; want %d", tt.header, status, answer, tt.status)
+		}
+	}
+}
+
+// TestInspectorFails: a failure of the engine shows nothing of its cause.
+func TestInspectorFails(t *testing.T) {
+	for _, target := range []string{"/v1/topics", "/v1/topics/c", "/v1/topics/a.b/events/%2E%2E", "/v1/groups", "/v1/topics/c/groups/g", "/v1/topics/c/groups/g/inflight"} {
+		s := stocked()
+		s.err = errors.New("disk on fire")
+		_, h := mount(t, Access{Inspector: s})
+		status, answer, _ := request(h, "GET", target, "")
+		if status != 500 || !strings.Contains(answer, `"code":"internal"`) || strings.Contains(answer, "fire") {
+			t.Errorf("GET %s was answered %d %s", target, status, answer)
+		}
+	}
+}
+
+// TestNeighboursOnTheMux: what is not the API's is served by whoever it belongs
+// to.
+func TestNeighboursOnTheMux(t *testing.T) {
+	_, h := mount(t, Access{})
+	for target, want := range map[string]int{"/": 418, "/ws": 418, "/livez": 418, "/v2": 404} {
+		if status, _, _ := request(h, "GET", target, ""); status != want {
+			t.Errorf("GET %s was answered %d; want %d", target, status, want)
+		}
+	}
+}
+
+// TestMeasure: requests count by route and status, also over real connections
+// and many at a time, and a client can not make up routes.
+func TestMeasure(t *testing.T) {
+	api, h := mount(t, Access{Publisher: &log{err: eventhub.Errorf(eventhub.CodeRateLimited, "slower")}, Inspector: stocked(), Admin: stocked()})
+	srv := httptest.NewServer(h)
+	defer srv.Close()
+	var group sync.WaitGroup
+	for worker := range 4 {
+		group.Go(func() {
+			for i := range 5 {
+				for _, r := range [][2]string{
+					{"GET", "/v1/topics"}, {"HEAD", "/v1/topics"}, {"GET", "/v1/topics?x"}, {"PATCH", "/v1/topics"},
+					{"GET", fmt.Sprintf("/v1/topics/made.up-%d-%d", worker, i)}, {"GET", fmt.Sprintf("/v1/made/up/%d", i)},
+					{"POST", "/publish/t"}, {"DELETE", "/v1/topics/c/groups/g"},
+				} {
+					call(t, r[0], srv.URL+r[1])
+				}
+			}
+		})
+	}
+	group.Wait()
+	want := measure.API{Requests: []measure.Requests{
+		{Route: "/v1/", Status: 404, Count: 20},
+		{Route: "/v1/topics", Status: 405, Count: 20},
+		{Route: "DELETE /v1/topics/{topic}/groups/{group}", Status: 204, Count: 20},
+		{Route: "GET /v1/topics", Status: 200, Count: 40},
+		{Route: "GET /v1/topics", Status: 400, Count: 20},
+		{Route: "GET /v1/topics/{topic}", Status: 404, Count: 20},
+		{Route: "POST /publish/{topic}", Status: 429, Count: 20},
+	}}
+	if diff := cmp.Diff(want, api.Measure()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestThePageOfTheProtocol: docs/protocol.md names every route, tells which
+// status a code has, and its examples have the fields that the answers have.
+func TestThePageOfTheProtocol(t *testing.T) {
+	file, err := os.ReadFile("../../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(file)
+	var api API
+	for path, m := range api.resources() {
+		for method := range m {
+			if told := "`" + method + " " + path; !strings.Contains(page, told) && (method != "GET" || !strings.Contains(page, "\n| `"+path)) {
+				t.Errorf("the page does not know %s %s", method, path)
+			}
+		}
+	}
+	for code, status := range statuses {
+		row := regexp.MustCompile(fmt.Sprintf("(?m)^\\| %d.*`%s`", status, code))
+		if !row.MatchString(page) {
+			t.Errorf("the page does not say that %s is a %d", code, status)
+		}
+	}
+	_, examples, _ := strings.Cut(page, "as they come:\n\n```json\n")
+	examples, _, _ = strings.Cut(examples, "```")
+	decoder := json.NewDecoder(strings.NewReader(examples))
+	decoder.DisallowUnknownFields()
+	for _, into := range []any{&eventhub.TopicInfo{}, &eventhub.GroupInfo{}, &eventhub.InFlight{}, &eventhub.InFlight{}} {
+		if err := decoder.Decode(into); err != nil {
+			t.Errorf("the example of a %T: %v", into, err)
+		}
+	}
+}
+
+func call(t *testing.T, method, url string) {
+	r, err := http.NewRequest(method, url, nil)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	answer.Body.Close()
+}
