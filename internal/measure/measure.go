@@ -5,8 +5,6 @@
 // knows one.
 package measure
 
-import "slices"
-
 // Milliseconds are the upper bounds of the buckets for durations of deliveries
 // and turns, in milliseconds. Times are kept in whole milliseconds, so finer
 // ones would tell nothing.
@@ -31,10 +29,13 @@ type Histogram struct {
 	sum    float64
 }
 
-// NewHistogram returns an empty histogram over ascending bounds, at most 16.
+// NewHistogram returns an empty histogram over strictly ascending bounds, at most
+// 16. It keeps the slice.
 func NewHistogram(bounds []float64) Histogram {
-	if len(bounds) > maxBuckets || !slices.IsSorted(bounds) {
-		panic("measure: a histogram has at most 16 ascending bounds")
+	for i := range bounds {
+		if i == maxBuckets || i > 0 && bounds[i-1] >= bounds[i] {
+			panic("measure: a histogram has at most 16 strictly ascending bounds")
+		}
 	}
 	return Histogram{bounds: bounds}
 }

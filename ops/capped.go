@@ -1,0 +1,142 @@
+package ops
+
+import "eventhub/internal/measure"
+
+// otherLabel stands for all topics, or groups, without a series of their own. A
+// topic may have that name: it then counts among the others.
+const otherLabel = "_other"
+
+// capped bounds the series of things that are counted by name. The first limit
+// names that it sees keep a row of their own for as long as the process lives,
+// whether they are busy or gone; all others together are one row.
+//
+// A counter of that row must never go back, or a monitor would take it for a
+// restart and count everything in it again. But its parts can: a group is
+// deleted, or made anew and counts from zero. So the rows of the others are kept
+// as they were last seen, and what is missing next time, or has gone back, is
+// added to gone:
+//
+//	row of the others = gone + the others as they are now
+//
+// It is not safe for concurrent use.
+type capped[K comparable, R any] struct {
+	limit int
+	kind  rowKind[K, R]
+
+	kept map[K]bool
+	rest map[K]R // the others, as last seen
+	gone *R      // what others counted that are no more; nil before there was any other
+}
+
+// rowKind says what capped has to know of a row.
+type rowKind[K comparable, R any] struct {
+	other K
+	key   func(*R) K
+	empty func() *R         // the row of the others, at zero
+	count func(sum, row *R) // adds what only grows
+	state func(sum, row *R) // adds what stands at the moment
+	fell  func(row, before *R) bool
+}
+
+func newCapped[K comparable, R any](limit int, kind rowKind[K, R]) *capped[K, R] {
+	return &capped[K, R]{limit: limit, kind: kind, kept: make(map[K]bool)}
+}
+
+// fold returns the rows to show for these, of which no two have the same name.
+func (c *capped[K, R]) fold(rows []R) []R {
+	shown := make([]R, 0, min(len(rows), c.limit)+1)
+	others := make(map[K]R)
+	for i := range rows {
+		row := &rows[i]
+		key := c.kind.key(row)
+		if !c.kept[key] && len(c.kept) < c.limit && key != c.kind.other {
+			c.kept[key] = true
+		}
+		if c.kept[key] {
+			shown = append(shown, *row)
+		} else {
+			others[key] = *row
+		}
+	}
+	if len(others) == 0 && c.gone == nil {
+		return shown
+	}
+	return append(shown, *c.sum(others))
+}
+
+// sum is the row of the others.
+func (c *capped[K, R]) sum(others map[K]R) *R {
+	if c.gone == nil {
+		c.gone = c.kind.empty()
+	}
+	for key, before := range c.rest {
+		if row, ok := others[key]; !ok || c.kind.fell(&row, &before) {
+			c.kind.count(c.gone, &before)
+		}
+	}
+	c.rest = others
+	sum := c.kind.empty()
+	c.kind.count(sum, c.gone)
+	for _, row := range others {
+		c.kind.count(sum, &row)
+		c.kind.state(sum, &row)
+	}
+	return sum
+}
+
+var topicKind = rowKind[string, measure.Topic]{
+	other: otherLabel,
+	key:   func(t *measure.Topic) string { return t.Topic },
+	empty: func() *measure.Topic { return &measure.Topic{Topic: otherLabel} },
+	count: func(sum, t *measure.Topic) {
+		sum.Events += t.Events
+		sum.Bytes += t.Bytes
+		sum.Duplicates += t.Duplicates
+	},
+	state: func(_, _ *measure.Topic) {},
+	fell: func(t, before *measure.Topic) bool {
+		return t.Events < before.Events || t.Bytes < before.Bytes || t.Duplicates < before.Duplicates
+	},
+}
+
+type groupName struct{ topic, group string }
+
+var groupKind = rowKind[groupName, measure.Group]{
+	other: groupName{otherLabel, otherLabel},
+	key:   func(g *measure.Group) groupName { return groupName{g.Topic, g.Group} },
+	empty: func() *measure.Group {
+		return &measure.Group{
+			Topic: otherLabel, Group: otherLabel,
+			InFlight: make(map[string]int),
+			Poll:     measure.NewHistogram(measure.Milliseconds),
+			Handler:  measure.NewHistogram(measure.Milliseconds),
+			Latency:  measure.NewHistogram(measure.Milliseconds),
+		}
+	},
+	count: func(sum, g *measure.Group) {
+		sum.Delivered += g.Delivered
+		sum.Redelivered += g.Redelivered
+		sum.Acked += g.Acked
+		sum.Nacked += g.Nacked
+		sum.Expired += g.Expired
+		sum.DeadLettered += g.DeadLettered
+		sum.Poll.Add(&g.Poll)
+		sum.Handler.Add(&g.Handler)
+		sum.Latency.Add(&g.Latency)
+	},
+	state: func(sum, g *measure.Group) {
+		sum.Lag += g.Lag
+		sum.Waiting += g.Waiting
+		sum.Members += g.Members
+		for transport, n := range g.InFlight {
+			sum.InFlight[transport] += n
+		}
+	},
+	// A group that was made anew starts all of these at zero.
+	fell: func(g, before *measure.Group) bool {
+		return g.Delivered < before.Delivered || g.Redelivered < before.Redelivered || g.Acked < before.Acked ||
+			g.Nacked < before.Nacked || g.Expired < before.Expired || g.DeadLettered < before.DeadLettered ||
+			g.Poll.Count() < before.Poll.Count() || g.Handler.Count() < before.Handler.Count() ||
+			g.Latency.Count() < before.Latency.Count()
+	},
+}

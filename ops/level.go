@@ -1,0 +1,68 @@
+package ops
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"eventhub"
+)
+
+// levels are the names that the log's level is set by.
+var levels = map[string]slog.Level{
+	"debug": slog.LevelDebug,
+	"info":  slog.LevelInfo,
+	"warn":  slog.LevelWarn,
+	"error": slog.LevelError,
+}
+
+// maxLevelBody is more than any level and white space around it.
+const maxLevelBody = 64
+
+// sameSite refuses what a browser sends for a page of another site or port. It
+// is stricter than the origins that may look: a page on this machine that has
+// nothing to do with the hub may not change it.
+var sameSite = http.NewCrossOriginProtection()
+
+func (o *Ops) showLevel(w http.ResponseWriter, _ *http.Request) error {
+	writeText(w, http.StatusOK, levelName(o.cfg.Level.Level())+"\n")
+	return nil
+}
+
+// setLevel takes the level that the body names, for as long as the process
+// lives.
+func (o *Ops) setLevel(w http.ResponseWriter, r *http.Request) error {
+	if err := sameSite.Check(r); err != nil {
+		return eventhub.Wrap(eventhub.CodeForbidden, err, "pages of other sites may not change the hub's log level")
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxLevelBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return eventhub.Errorf(eventhub.CodeTooLarge, "the body has more than %d bytes; it is one of debug, info, warn, error", tooLarge.Limit)
+	case err != nil:
+		return eventhub.Wrap(eventhub.CodeBadRequest, err, "the body could not be read")
+	}
+	name := strings.ToLower(strings.TrimSpace(string(body)))
+	to, ok := levels[name]
+	if !ok {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "level %q is unknown; debug, info, warn and error are known", name)
+	}
+	from := o.cfg.Level.Level()
+	// The change is told while the more talkative of the two levels holds.
+	tell := func() {
+		o.cfg.Logger.Warn("log level changed", "from", levelName(from), "to", name, "remote", r.RemoteAddr)
+	}
+	if to > from {
+		tell()
+	}
+	o.cfg.Level.Set(to)
+	if to < from {
+		tell()
+	}
+	return o.showLevel(w, r)
+}
+
+func levelName(l slog.Level) string { return strings.ToLower(l.String()) }

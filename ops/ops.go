@@ -1,0 +1,206 @@
+// Package ops is the operations listener of a hub: what monitoring scrapes, what
+// probes ask, and what a person looks at first when something is wrong. It owns
+//
+//   - /metrics: what the rooms of the hub have measured, in Prometheus' words,
+//   - /livez, /readyz, /healthz: whether the hub lives and can take work,
+//   - /cursors, /lag, /inflight: small views of groups,
+//   - /log-level: the level of the running hub's log.
+//
+// It changes nothing but that level, holds no state of the hub and reaches it by
+// the root interfaces and by functions that hand out copies of counts. Package
+// hub makes it and mounts its routes.
+//
+// # Invariants
+//
+//   - One scrape takes one snapshot of each room, so that the figures of a scrape
+//     fit together.
+//   - The number of series does not grow with the number of topics and groups
+//     (capped.go), and a counter never goes back or moves to another series.
+//   - Only the health probes answer without asking who asks. Pages of foreign
+//     origins get nothing.
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+
+	"eventhub"
+	"eventhub/internal/measure"
+	"eventhub/internal/origin"
+)
+
+// DefaultMaxLabels is how many topics, and how many groups, have series of their
+// own.
+const DefaultMaxLabels = 500
+
+// Config says what to show and to whom. Its functions are called from many
+// goroutines at once.
+type Config struct {
+	// Inspector answers the views. Required.
+	Inspector eventhub.Inspector
+	// Engine, Gateway and API hand out what each has measured; every scrape calls
+	// each once. Where Engine fails, which is logged, its part of the scrape is
+	// missing. Required.
+	Engine  func(ctx context.Context) (measure.Engine, error)
+	Gateway func() measure.Gateway
+	API     func() measure.API
+	// Authenticate is asked for every request but the probes, with the bearer
+	// token; given tells an empty token from none. A nil error lets the request
+	// in; others are shown to the client. Required.
+	Authenticate func(ctx context.Context, token string, given bool) error
+	// Origins are the web origins whose pages may look, besides those of the
+	// hub's own host and of loopback; see package origin.
+	Origins []string
+	// Ready says what must be well for the hub to take work. The checks are made
+	// in this order for every probe and every scrape, so they are to be cheap.
+	Ready []Check
+	// Level is the level of the hub's log. Without one there is no /log-level.
+	Level *slog.LevelVar
+	// Version of the hub, for eventhub_build_info.
+	Version string
+	// MaxLabels bounds how many topics have series of their own, and how many
+	// groups in a topic have. Default DefaultMaxLabels.
+	MaxLabels int
+	Logger    *slog.Logger // default: discard
+}
+
+// Check is one condition of readiness.
+type Check struct {
+	// Name is shown to whoever asks: one word.
+	Name string
+	// Check returns nil when all is well. The message of an eventhub.Error is
+	// shown to whoever asks, other errors to the log alone. It is given 5 seconds.
+	Check func(ctx context.Context) error
+}
+
+// Ops is the operations listener. It is safe for concurrent use and has no
+// goroutines of its own.
+type Ops struct {
+	cfg     Config
+	origins *origin.Policy
+	metrics http.Handler
+
+	mu     sync.Mutex
+	failed map[string]bool // the last outcome of each check, to log changes
+}
+
+// New returns the listener's routes, or everything that is wrong with the
+// configuration.
+func New(cfg Config) (*Ops, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.MaxLabels == 0 {
+		cfg.MaxLabels = DefaultMaxLabels
+	}
+	policy, err := origin.New(cfg.Origins)
+	if err := errors.Join(cfg.validate(), err); err != nil {
+		return nil, fmt.Errorf("ops: configuration: %w", err)
+	}
+	o := &Ops{cfg: cfg, origins: policy, failed: make(map[string]bool)}
+	if o.metrics, err = o.metricsHandler(); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// validate names everything that is wrong at once.
+func (c *Config) validate() error {
+	var errs []error
+	for _, f := range []struct {
+		name    string
+		missing bool
+	}{
+		{"Inspector", c.Inspector == nil},
+		{"Engine", c.Engine == nil},
+		{"Gateway", c.Gateway == nil},
+		{"API", c.API == nil},
+		{"Authenticate", c.Authenticate == nil},
+	} {
+		if f.missing {
+			errs = append(errs, fmt.Errorf("field %s is missing", f.name))
+		}
+	}
+	if c.MaxLabels < 0 {
+		errs = append(errs, fmt.Errorf("field MaxLabels is %d; it can not be negative", c.MaxLabels))
+	}
+	seen := make(map[string]bool)
+	for i, check := range c.Ready {
+		if check.Name == "" || check.Check == nil || seen[check.Name] {
+			errs = append(errs, fmt.Errorf("field Ready[%d] %q: want a name of its own and a check", i, check.Name))
+		}
+		seen[check.Name] = true
+	}
+	return errors.Join(errs...)
+}
+
+// Register mounts the routes.
+func (o *Ops) Register(mux *http.ServeMux) {
+	mux.HandleFunc("GET /livez", o.livez)
+	mux.HandleFunc("GET /readyz", o.readyz)
+	mux.HandleFunc("GET /healthz", o.readyz)
+	mux.HandleFunc("GET /metrics", o.guard(func(w http.ResponseWriter, r *http.Request) error {
+		o.metrics.ServeHTTP(w, r)
+		return nil
+	}))
+	mux.HandleFunc("GET /cursors", o.guard(o.cursors))
+	mux.HandleFunc("GET /lag", o.guard(o.lag))
+	mux.HandleFunc("GET /inflight", o.guard(o.inFlight))
+	if o.cfg.Level != nil {
+		mux.HandleFunc("GET /log-level", o.guard(o.showLevel))
+		mux.HandleFunc("PUT /log-level", o.guard(o.setLevel))
+	}
+}
+
+// handler serves a request that was let in. What it returns as an error is
+// answered as a problem; otherwise it has answered.
+type handler func(w http.ResponseWriter, r *http.Request) error
+
+// guard lets requests in and answers errors. Nothing of what is behind it is to
+// be kept by caches: it has changed a moment later.
+func (o *Ops) guard(serve handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		err := o.admit(r)
+		if err == nil {
+			err = serve(w, r)
+		}
+		if err == nil {
+			return
+		}
+		e := eventhub.AsError(err)
+		if e.Code == eventhub.CodeInternal {
+			o.cfg.Logger.Warn("a request failed on the hub's side", "remote", r.RemoteAddr, "route", r.Pattern, "error", err)
+		}
+		writeProblem(w, e)
+	}
+}
+
+func (o *Ops) admit(r *http.Request) error {
+	if !o.origins.Allowed(r) {
+		return eventhub.Errorf(eventhub.CodeForbidden, "pages of the origin %q may not use this hub", r.Header.Get("Origin"))
+	}
+	token, given, err := bearer(r)
+	if err != nil {
+		return err
+	}
+	return o.cfg.Authenticate(r.Context(), token, given)
+}
+
+// bearer returns the token of the Authorization header (RFC 6750).
+func bearer(r *http.Request) (token string, given bool, err error) {
+	header := r.Header.Get("Authorization")
+	if header == "" {
+		return "", false, nil
+	}
+	scheme, token, ok := strings.Cut(header, " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") {
+		return "", false, eventhub.Errorf(eventhub.CodeBadToken, "Authorization is not Bearer and a token")
+	}
+	return strings.TrimSpace(token), true, nil
+}

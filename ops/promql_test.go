@@ -1,0 +1,182 @@
+package ops
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// known are metrics by name, with their labels.
+type known map[string][]string
+
+// exposed are the metrics of a hub in which every series has a value, as
+// Prometheus stores them, with what it adds.
+func exposed(t *testing.T) known {
+	cfg := filled().config()
+	metrics := known{"up": {"job", "instance"}}
+	for key := range scrape(t, open(t, cfg)) {
+		name, labels, _ := strings.Cut(strings.TrimSuffix(key, "}"), "{")
+		metrics[name] = []string{"job", "instance"}
+		for _, l := range labelName.FindAllStringSubmatch(labels, -1) {
+			metrics[name] = append(metrics[name], l[1])
+		}
+	}
+	return metrics
+}
+
+var (
+	labelName = regexp.MustCompile(`(\w+)="`)
+
+	// promToken is a string, a range, a number or duration, a name, an operator,
+	// or any other character.
+	promToken = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|\[[^\]]*\]|[0-9][0-9a-zA-Z.]*|[a-zA-Z_:$][a-zA-Z0-9_:]*|=~|!~|[!=<>]=|\S`)
+	promName  = regexp.MustCompile(`^[a-zA-Z_:][a-zA-Z0-9_:]*$`)
+	promRange = regexp.MustCompile(`^\[([0-9]+[smhd]|\$__rate_interval)\]$`)
+
+	promFunctions = []string{"avg", "changes", "deriv", "histogram_quantile", "increase", "label_values", "max", "min", "rate", "sum"}
+	promWords     = []string{"and", "or", "unless", "offset"}
+	promClauses   = []string{"by", "without", "on", "ignoring"}
+)
+
+// promFaults says what is wrong with an expression in PromQL, or with Grafana's
+// label_values: metrics, labels and functions that do not exist, brackets that do
+// not fit. It reads as much of the language as deploy uses and takes what it does
+// not know for a fault.
+func promFaults(expr string, metrics known) []string {
+	p := promReader{tokens: promToken.FindAllString(expr, -1), metrics: metrics}
+	for p.at < len(p.tokens) {
+		p.step()
+	}
+	if p.open != 0 {
+		p.fault("%d brackets are not closed", p.open)
+	}
+	if p.found == 0 {
+		p.fault("no metric")
+	}
+	for i := range p.faults {
+		p.faults[i] += " in " + expr
+	}
+	return p.faults
+}
+
+type promReader struct {
+	tokens  []string
+	at      int
+	metrics known
+	labels  []string // of the metrics that were named
+	open    int
+	found   int
+	faults  []string
+}
+
+func (p *promReader) fault(format string, args ...any) {
+	p.faults = append(p.faults, fmt.Sprintf(format, args...))
+}
+
+// peek is the token at the reader, or "" behind the last.
+func (p *promReader) peek() string {
+	if p.at < len(p.tokens) {
+		return p.tokens[p.at]
+	}
+	return ""
+}
+
+func (p *promReader) step() {
+	token := p.peek()
+	p.at++
+	switch {
+	case token == "(":
+		p.open++
+	case token == ")":
+		p.open--
+	case token[0] == '[':
+		if !promRange.MatchString(token) {
+			p.fault("range %s", token)
+		}
+	case !promName.MatchString(token), slices.Contains(promWords, token):
+	case slices.Contains(promClauses, token):
+		p.clause()
+	case slices.Contains(promFunctions, token):
+	case p.peek() == "(":
+		p.fault("function %s", token)
+	default:
+		p.selector(token)
+	}
+}
+
+// clause reads the labels of by (…) and its like. They are to be on any metric:
+// which one they mean, only an evaluation would tell.
+func (p *promReader) clause() {
+	for p.at++; p.peek() != ")" && p.peek() != ""; p.at++ {
+		label := p.peek()
+		if label != "," && !slices.ContainsFunc(p.all(), func(labels []string) bool { return slices.Contains(labels, label) }) {
+			p.fault("label %s", label)
+		}
+	}
+	p.at++
+}
+
+func (p *promReader) all() [][]string {
+	var all [][]string
+	for _, labels := range p.metrics {
+		all = append(all, labels)
+	}
+	return all
+}
+
+// selector reads a metric and its matchers, or the label of label_values.
+func (p *promReader) selector(name string) {
+	if p.found > 0 && p.tokens[0] == "label_values" {
+		if !slices.Contains(p.labels, name) {
+			p.fault("label %s", name)
+		}
+		return
+	}
+	p.found++
+	labels, ok := p.metrics[name]
+	if !ok {
+		p.fault("metric %s", name)
+	}
+	p.labels = labels
+	if p.peek() != "{" {
+		return
+	}
+	for p.at++; p.peek() != "}" && p.peek() != ""; p.at++ {
+		if token := p.peek(); promName.MatchString(token) && ok && !slices.Contains(labels, token) {
+			p.fault("label %s of %s", token, name)
+		}
+	}
+	p.at++
+}
+
+// TestPromFaults shows that the check bites: what is right passes, and each
+// misspelling is found.
+func TestPromFaults(t *testing.T) {
+	metrics := exposed(t)
+	for _, tt := range []struct{ expr, fault string }{
+		{`up{job="eventhub"} == 0`, ""},
+		{`sum by (topic) (rate(events_published_total{instance=~"$instance",topic=~"$topic"}[$__rate_interval]))`, ""},
+		{`histogram_quantile(0.99, sum by (instance, le) (rate(eventhub_commit_duration_seconds_bucket[5m]))) > 0.25`, ""},
+		{`eventhub_store_size_bytes > 10e9 and eventhub_store_size_bytes > 1.5 * (eventhub_store_size_bytes offset 1d)`, ""},
+		{`label_values(events_published_total{topic=~"a"}, topic)`, ""},
+		{`process_start_time_seconds + go_goroutines`, ""},
+
+		{`rate(events_publishd_total[5m])`, "metric events_publishd_total"},
+		{`eventhub_commit_duration_seconds > 1`, "metric eventhub_commit_duration_seconds"}, // a histogram has no such series
+		{`sum by (topc) (events_inflight)`, "label topc"},
+		{`events_inflight{grup="a"}`, "label grup of events_inflight"},
+		{`eventhub_connections{topic="a"}`, "label topic of eventhub_connections"},
+		{`rat(events_acked_total[5m])`, "function rat"},
+		{`rate(events_acked_total[5min])`, "range [5min]"},
+		{`sum(rate(events_acked_total[5m])`, "1 brackets"},
+		{`label_values(events_published_total, group)`, "label group"},
+		{`1 > 2`, "no metric"},
+	} {
+		faults := promFaults(tt.expr, metrics)
+		if tt.fault == "" && len(faults) > 0 || tt.fault != "" && (len(faults) != 1 || !strings.HasPrefix(faults[0], tt.fault)) {
+			t.Errorf("%s: found %q; want %q", tt.expr, faults, tt.fault)
+		}
+	}
+}

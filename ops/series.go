@@ -1,0 +1,165 @@
+package ops
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"eventhub/internal/measure"
+)
+
+// series is one counter or gauge of a row.
+type series[R any] struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(*R) float64
+}
+
+// histogram is one histogram of a row.
+type histogram[R any] struct {
+	desc  *prometheus.Desc
+	value func(*R) *measure.Histogram
+}
+
+var (
+	topicLabels = []string{"topic"}
+	groupLabels = []string{"topic", "group"}
+)
+
+// The names that the seeds gave have no prefix; whatever came later is under
+// eventhub_.
+
+var topicSeries = []series[measure.Topic]{
+	counter("events_published_total", "Events committed.", topicLabels,
+		func(t *measure.Topic) uint64 { return t.Events }),
+	counter("eventhub_published_bytes_total", "Bytes of the committed events, as stored.", topicLabels,
+		func(t *measure.Topic) uint64 { return t.Bytes }),
+	counter("eventhub_duplicates_total", "Publishes that found their id in the topic and added nothing.", topicLabels,
+		func(t *measure.Topic) uint64 { return t.Duplicates }),
+}
+
+var groupSeries = []series[measure.Group]{
+	counter("events_delivered_total", "Attempts handed to a member; without a group: events handed to live tails.", groupLabels,
+		func(g *measure.Group) uint64 { return g.Delivered }),
+	counter("eventhub_events_redelivered_total", "Attempts handed to a member that were not an event's first.", groupLabels,
+		func(g *measure.Group) uint64 { return g.Redelivered }),
+	counter("events_acked_total", "Events acked.", groupLabels,
+		func(g *measure.Group) uint64 { return g.Acked }),
+	counter("events_nacked_total", "Deliveries nacked.", groupLabels,
+		func(g *measure.Group) uint64 { return g.Nacked }),
+	counter("eventhub_leases_expired_total", "Leases that ran out without an answer.", groupLabels,
+		func(g *measure.Group) uint64 { return g.Expired }),
+	counter("eventhub_events_dead_lettered_total", "Events that became dead letters.", groupLabels,
+		func(g *measure.Group) uint64 { return g.DeadLettered }),
+	gauge("events_inflight", "Events leased to members.", groupLabels, func(g *measure.Group) float64 {
+		total := 0
+		for _, n := range g.InFlight {
+			total += n
+		}
+		return float64(total)
+	}),
+	gauge("ws_inflight", "Events leased to members that are connected over WebSocket.", groupLabels,
+		func(g *measure.Group) float64 { return float64(g.InFlight["ws"]) }),
+	gauge("eventhub_group_lag_events", "Events that are not done: above the cursor and not acked.", groupLabels,
+		func(g *measure.Group) float64 { return float64(g.Lag) }),
+	gauge("eventhub_group_waiting_events", "Events that wait for another attempt.", groupLabels,
+		func(g *measure.Group) float64 { return float64(g.Waiting) }),
+	gauge("eventhub_group_members", "Members of the group.", groupLabels,
+		func(g *measure.Group) float64 { return float64(g.Members) }),
+}
+
+var groupHistograms = []histogram[measure.Group]{
+	{desc("subscribe_poll_duration_ms", "One turn of the group in milliseconds: plan, read, lease, hand over.", groupLabels),
+		func(g *measure.Group) *measure.Histogram { return &g.Poll }},
+	{desc("delivery_handler_duration_ms", "From handing an event over to its ack, in milliseconds.", groupLabels),
+		func(g *measure.Group) *measure.Histogram { return &g.Handler }},
+	{desc("delivery_latency_ms", "From an event's commit to its ack, in milliseconds.", groupLabels),
+		func(g *measure.Group) *measure.Histogram { return &g.Latency }},
+}
+
+var engineSeries = []series[measure.Engine]{
+	gauge("eventhub_queued_bytes", "Bytes of the records that wait for the committer.", nil,
+		func(e *measure.Engine) float64 { return float64(e.QueuedBytes) }),
+	gauge("eventhub_cached_bytes", "Bytes of the records in the tail cache.", nil,
+		func(e *measure.Engine) float64 { return float64(e.CachedBytes) }),
+	gauge("eventhub_store_size_bytes", "Size of the store: on disk, or in memory where it keeps nothing else.", nil,
+		func(e *measure.Engine) float64 { return float64(e.StoreBytes) }),
+}
+
+var engineHistograms = []histogram[measure.Engine]{
+	{desc("eventhub_commit_duration_seconds", "One commit of the store, fsync included.", nil),
+		func(e *measure.Engine) *measure.Histogram { return &e.CommitSeconds }},
+	{desc("eventhub_commit_events", "Events in one commit of the store.", nil),
+		func(e *measure.Engine) *measure.Histogram { return &e.CommitEvents }},
+}
+
+var hubSeries = []series[snapshot]{
+	gauge("eventhub_ready", "1 when every check of /readyz is well, else 0.", nil, func(s *snapshot) float64 {
+		if s.ready {
+			return 1
+		}
+		return 0
+	}),
+	gauge("eventhub_connections", "WebSocket connections open.", nil,
+		func(s *snapshot) float64 { return float64(s.gateway.Connections) }),
+	counter("eventhub_connections_opened_total", "WebSocket connections that were opened.", nil,
+		func(s *snapshot) uint64 { return s.gateway.Opened }),
+	counter("eventhub_connections_refused_total", "WebSocket connections refused for lack of room, or while stopping.", nil,
+		func(s *snapshot) uint64 { return s.gateway.Refused }),
+	counter("eventhub_received_bytes_total", "Bytes received over WebSocket.", nil,
+		func(s *snapshot) uint64 { return s.gateway.BytesReceived }),
+	counter("eventhub_sent_bytes_total", "Bytes sent over WebSocket.", nil,
+		func(s *snapshot) uint64 { return s.gateway.BytesSent }),
+	gauge("eventhub_subscriptions", "Subscriptions open over WebSocket.", nil,
+		func(s *snapshot) float64 { return float64(s.gateway.Subscriptions) }),
+}
+
+// Metrics whose labels are counted themselves.
+var (
+	closedDesc = desc("eventhub_connections_closed_total",
+		"WebSocket connections that ended, by close code: none without one, 3000 and 4000 for all that programs choose there.", []string{"code"})
+	errorsDesc   = desc("eventhub_errors_total", "ERR frames sent, by their code.", []string{"code"})
+	requestsDesc = desc("eventhub_http_requests_total", "Requests that the HTTP API answered, by route and status.", []string{"route", "status"})
+	buildDesc    = desc("eventhub_build_info", "Always 1; the labels say what runs.", []string{"version", "goversion"})
+)
+
+func desc(name, help string, labels []string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+func counter[R any](name, help string, labels []string, value func(*R) uint64) series[R] {
+	return series[R]{desc(name, help, labels), prometheus.CounterValue, func(row *R) float64 { return float64(value(row)) }}
+}
+
+func gauge[R any](name, help string, labels []string, value func(*R) float64) series[R] {
+	return series[R]{desc(name, help, labels), prometheus.GaugeValue, value}
+}
+
+func descsOf[R any](all []series[R]) []*prometheus.Desc {
+	descs := make([]*prometheus.Desc, len(all))
+	for i, s := range all {
+		descs[i] = s.desc
+	}
+	return descs
+}
+
+func histogramDescs[R any](all []histogram[R]) []*prometheus.Desc {
+	descs := make([]*prometheus.Desc, len(all))
+	for i, h := range all {
+		descs[i] = h.desc
+	}
+	return descs
+}
+
+// emit sends every series of a row.
+func emit[R any](out chan<- prometheus.Metric, all []series[R], row *R, labels ...string) {
+	for _, s := range all {
+		out <- prometheus.MustNewConstMetric(s.desc, s.kind, s.value(row), labels...)
+	}
+}
+
+// emitHistograms sends every histogram of a row.
+func emitHistograms[R any](out chan<- prometheus.Metric, all []histogram[R], row *R, labels ...string) {
+	for _, h := range all {
+		v := h.value(row)
+		out <- prometheus.MustNewConstHistogram(h.desc, v.Count(), v.Sum(), v.Buckets(), labels...)
+	}
+}

@@ -1,0 +1,251 @@
+package ops
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"eventhub"
+)
+
+// cursorView is a cursor as the seeds' dashboard shows it: LastID and LastTS are
+// those of the last event below which everything is done, and absent where there
+// is no such event. Offset and Epoch stand beside them; GroupInfo has the same as
+// cursor, last_id, last_ts and epoch.
+//
+// LastTS is the commit time in epoch milliseconds. The seeds took the
+// publisher's own ts, which says nothing about lag.
+type cursorView struct {
+	Topic  string `json:"topic,omitempty"`
+	Group  string `json:"group"`
+	LastID string `json:"lastId,omitempty"`
+	LastTS int64  `json:"lastTs,omitempty"`
+	Offset uint64 `json:"offset"`
+	Epoch  uint64 `json:"epoch"`
+}
+
+func viewCursor(g *eventhub.GroupInfo) cursorView {
+	return cursorView{Topic: g.Topic, Group: g.Group, LastID: g.LastID, LastTS: g.LastTS, Offset: g.Cursor, Epoch: g.Epoch}
+}
+
+// cursors answers GET /cursors?topic[&after][&limit]: the cursors of the groups
+// of a topic, ordered by group. next, where it is there, is the after of the next
+// page. A topic that does not exist has none.
+func (o *Ops) cursors(w http.ResponseWriter, r *http.Request) error {
+	q, err := question(r, "topic", "after", "limit")
+	if err != nil {
+		return err
+	}
+	topic := q.Get("topic")
+	if topic == "" {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "topic required")
+	}
+	limit, err := limitOf(q, eventhub.MaxPage)
+	if err != nil {
+		return err
+	}
+	ask := eventhub.GroupQuery{Topic: topic, Limit: limit}
+	if after := q.Get("after"); after != "" {
+		ask.AfterTopic, ask.AfterGroup = topic, after
+	}
+	groups, err := o.groups(r, ask)
+	if err != nil {
+		return err
+	}
+	answer := struct {
+		Topic   string       `json:"topic"`
+		Cursors []cursorView `json:"cursors"`
+		Next    string       `json:"next,omitempty"`
+	}{Topic: topic, Cursors: make([]cursorView, 0, len(groups))}
+	for i := range groups {
+		c := viewCursor(&groups[i])
+		c.Topic = "" // said once
+		answer.Cursors = append(answer.Cursors, c)
+	}
+	if len(groups) == limit {
+		answer.Next = groups[limit-1].Group
+	}
+	return writeJSON(w, http.StatusOK, answer)
+}
+
+// lagView is how far a group is behind. LagMS is the commit time of the topic's
+// newest event (Tail) less that of the event at the cursor, and null where one
+// of the two has no event. Lag is the number of events that are not done, as in
+// GroupInfo; null, like LastCursor, where there is no such group.
+type lagView struct {
+	Topic      string      `json:"topic"`
+	Group      string      `json:"group"`
+	LastCursor *cursorView `json:"lastCursor"`
+	Tail       *string     `json:"tail"`
+	LagMS      *int64      `json:"lagMs"`
+	Lag        *uint64     `json:"lag"`
+}
+
+func viewLag(g *eventhub.GroupInfo) lagView {
+	c := viewCursor(g)
+	v := lagView{Topic: g.Topic, Group: g.Group, LastCursor: &c, Tail: tail(g.HeadID), Lag: &g.Lag}
+	if ms, ok := g.LagMS(); ok {
+		v.LagMS = &ms
+	}
+	return v
+}
+
+func tail(id string) *string {
+	if id == "" {
+		return nil
+	}
+	return &id
+}
+
+// lag answers GET /lag?topic&group with one lagView, of a group that does not
+// exist as well, as the seeds' dashboard does. Without topic or without group it
+// lists those that fit, ordered by topic and group, from behind after_topic and
+// after_group on; next, where it is there, has these of the next page.
+func (o *Ops) lag(w http.ResponseWriter, r *http.Request) error {
+	q, err := question(r, "topic", "group", "after_topic", "after_group", "limit")
+	if err != nil {
+		return err
+	}
+	limit, err := limitOf(q, eventhub.MaxPage)
+	if err != nil {
+		return err
+	}
+	ask := eventhub.GroupQuery{
+		Topic: q.Get("topic"), Group: q.Get("group"),
+		AfterTopic: q.Get("after_topic"), AfterGroup: q.Get("after_group"), Limit: limit,
+	}
+	if ask.Topic != "" && ask.Group != "" {
+		return o.lagOfOne(w, r, ask.Topic, ask.Group)
+	}
+	groups, err := o.groups(r, ask)
+	if err != nil {
+		return err
+	}
+	type place struct {
+		AfterTopic string `json:"after_topic"`
+		AfterGroup string `json:"after_group"`
+	}
+	answer := struct {
+		Groups []lagView `json:"groups"`
+		Next   *place    `json:"next,omitempty"`
+	}{Groups: make([]lagView, 0, len(groups))}
+	for i := range groups {
+		answer.Groups = append(answer.Groups, viewLag(&groups[i]))
+	}
+	if len(groups) == limit {
+		last := &groups[limit-1]
+		answer.Next = &place{last.Topic, last.Group}
+	}
+	return writeJSON(w, http.StatusOK, answer)
+}
+
+func (o *Ops) lagOfOne(w http.ResponseWriter, r *http.Request, topic, group string) error {
+	if err := validNames(topic, group); err != nil {
+		return err
+	}
+	g, err := o.cfg.Inspector.Group(r.Context(), topic, group)
+	if err == nil {
+		return writeJSON(w, http.StatusOK, viewLag(&g))
+	}
+	if eventhub.ErrorCode(err) != eventhub.CodeNotSubscribed {
+		return err
+	}
+	v := lagView{Topic: topic, Group: group}
+	t, err := o.cfg.Inspector.Topic(r.Context(), topic)
+	if err != nil && eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
+		return err
+	}
+	v.Tail = tail(t.HeadID)
+	return writeJSON(w, http.StatusOK, v)
+}
+
+// inFlight answers GET /inflight?topic&group[&limit]: how many events of the
+// group are leased and how many wait to be delivered again, and the events
+// themselves, lowest offset first, at most limit (1 to 1000, default 100).
+func (o *Ops) inFlight(w http.ResponseWriter, r *http.Request) error {
+	q, err := question(r, "topic", "group", "limit")
+	if err != nil {
+		return err
+	}
+	topic, group := q.Get("topic"), q.Get("group")
+	if topic == "" || group == "" {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "topic and group required")
+	}
+	if err := validNames(topic, group); err != nil {
+		return err
+	}
+	limit, err := limitOf(q, 100)
+	if err != nil {
+		return err
+	}
+	g, err := o.cfg.Inspector.Group(r.Context(), topic, group)
+	if err != nil {
+		return err
+	}
+	events, err := o.cfg.Inspector.InFlight(r.Context(), topic, group, limit)
+	if err != nil {
+		return err
+	}
+	if events == nil {
+		events = []eventhub.InFlight{}
+	}
+	return writeJSON(w, http.StatusOK, struct {
+		Topic   string              `json:"topic"`
+		Group   string              `json:"group"`
+		Leased  int                 `json:"leased"`
+		Waiting int                 `json:"waiting"`
+		Events  []eventhub.InFlight `json:"events"`
+	}{topic, group, g.InFlight, g.Waiting, events})
+}
+
+func (o *Ops) groups(r *http.Request, q eventhub.GroupQuery) ([]eventhub.GroupInfo, error) {
+	if err := validNames(q.Topic, q.Group); err != nil {
+		return nil, err
+	}
+	return o.cfg.Inspector.Groups(r.Context(), q)
+}
+
+// validNames refuses names that no topic or group can have. Empty ones were not
+// asked for.
+func validNames(topic, group string) error {
+	var errs []error
+	if topic != "" {
+		errs = append(errs, eventhub.ValidateStoredTopic(topic))
+	}
+	if group != "" {
+		errs = append(errs, eventhub.ValidateGroup(group))
+	}
+	return errors.Join(errs...)
+}
+
+// question reads the query and refuses names that the view does not know: a
+// misspelt one would be answered with more than was asked for.
+func question(r *http.Request, known ...string) (url.Values, error) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, eventhub.Wrap(eventhub.CodeBadRequest, err, "the query %q can not be read", r.URL.RawQuery)
+	}
+	for name, values := range q {
+		if !slices.Contains(known, name) {
+			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "query parameter %q is unknown; known are %q", name, known)
+		}
+		if len(values) > 1 {
+			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "query parameter %s is given %d times", name, len(values))
+		}
+	}
+	return q, nil
+}
+
+// limitOf reads limit, from 1 to MaxPage.
+func limitOf(q url.Values, byDefault int) (int, error) {
+	if !q.Has("limit") {
+		return byDefault, nil
+	}
+	limit, err := strconv.Atoi(q.Get("limit"))
+	if err != nil || limit < 1 || limit > eventhub.MaxPage {
+		return 0, eventhub.Errorf(eventhub.CodeBadRequest, "limit is %q; 1 to %d are allowed", q.Get("limit"), eventhub.MaxPage)
+	}
+	return limit, nil
+}
