@@ -16,9 +16,10 @@ type Handler func(ctx context.Context, d Delivery) error
 // calls at a time (at least 1, which also keeps the order of deliveries). It
 // returns when ctx ends, with nil, or when the subscription ends by itself, with
 // the reason. Either way every call of h has returned by then, its verdict is
-// given, and the group has the other leases back.
+// given, and the group has the other leases back. With AutoAck and for a live tail
+// there are no verdicts, and what h returns has no effect.
 func Consume(ctx context.Context, s Subscriber, opts SubscribeOptions, concurrency int, h Handler) error {
-	c := &consumer{handler: h, auto: opts.AutoAck, limit: opts.WithDefaults().MaxInFlight}
+	c := &consumer{handler: h, auto: opts.AutoAck || opts.Group == "", limit: opts.WithDefaults().MaxInFlight}
 	c.changed.L = &c.mu
 	sub, err := s.Subscribe(ctx, opts, c)
 	if err != nil {
@@ -44,7 +45,7 @@ func Consume(ctx context.Context, s Subscriber, opts SubscribeOptions, concurren
 // the leases alone: with AutoAck there are none.
 type consumer struct {
 	handler Handler
-	auto    bool // AutoAck: no verdicts
+	auto    bool // AutoAck or a live tail: no verdicts
 	limit   int
 
 	mu      sync.Mutex

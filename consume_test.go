@@ -87,7 +87,7 @@ func TestConsumeGivesVerdicts(t *testing.T) {
 		var order []uint64
 		ended := make(chan error, 1)
 		go func() {
-			ended <- eventhub.Consume(ctx, f, eventhub.SubscribeOptions{}, 1, func(_ context.Context, d eventhub.Delivery) error {
+			ended <- eventhub.Consume(ctx, f, eventhub.SubscribeOptions{Group: "g"}, 1, func(_ context.Context, d eventhub.Delivery) error {
 				if e, err := d.Event(); err != nil || e.ID != "e" {
 					t.Errorf("offset %d: event %+v, %v", d.Offset, e, err)
 				}
@@ -138,7 +138,7 @@ func TestConsumeFinishesWhatItBegan(t *testing.T) {
 		began := 0
 		ended := make(chan error, 1)
 		go func() {
-			ended <- eventhub.Consume(ctx, f, eventhub.SubscribeOptions{}, 1, func(context.Context, eventhub.Delivery) error {
+			ended <- eventhub.Consume(ctx, f, eventhub.SubscribeOptions{Group: "g"}, 1, func(context.Context, eventhub.Delivery) error {
 				began++
 				<-release
 				return nil
@@ -176,6 +176,28 @@ func TestConsumeReportsWhyItEnded(t *testing.T) {
 		f.receiver.Ended(gone)
 		if err := <-ended; !errors.Is(err, gone) {
 			t.Errorf("Consume = %v; want the reason", err)
+		}
+	})
+}
+
+// TestConsumeOfATailGivesNoVerdicts: there is nothing to ack.
+func TestConsumeOfATailGivesNoVerdicts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for group, verdicts := range map[string]int{"": 0, "g": 3} {
+			f := &fakeGroup{}
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() {
+				ended <- eventhub.Consume(ctx, f, eventhub.SubscribeOptions{Topic: "t", Group: group}, 1,
+					func(context.Context, eventhub.Delivery) error { return errors.New("no") })
+			}()
+			synctest.Wait()
+			f.feed(1, 3)
+			synctest.Wait()
+			cancel()
+			if err := <-ended; err != nil || len(f.verdicts) != verdicts {
+				t.Errorf("group %q: %d verdicts, %v; want %d", group, len(f.verdicts), err, verdicts)
+			}
 		}
 	})
 }

@@ -225,8 +225,10 @@ func (c *committer) commit(dirty []*group) {
 	// Snapshots go first: what prepare adds is newer.
 	flushed := make([]store.Unit, len(dirty))
 	for i, g := range dirty {
-		flushed[i].Groups = []store.GroupChange{g.snapshot()}
-		c.units = append(c.units, &flushed[i])
+		if change, ok := g.snapshot(); ok {
+			flushed[i].Groups = []store.GroupChange{change}
+			c.units = append(c.units, &flushed[i])
+		}
 	}
 	kept := c.batch[:0]
 	for _, s := range c.batch {

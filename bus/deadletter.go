@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -76,6 +77,9 @@ func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*submissio
 	payload = strictjson.AppendString(append(payload, `,"group":`...), g.name)
 	payload = fmt.Appendf(payload, `,"offset":%d,"attempts":%d,"reason":`, e.offset, e.attempts)
 	payload = strictjson.AppendString(payload, reason)
+	if history, err := json.Marshal(g.progress.history[e.offset]); err == nil && len(g.progress.history[e.offset]) > 0 {
+		payload = append(append(payload, `,"history":`...), history...)
+	}
 	payload = rec.AppendJSON(append(payload, `,"event":`...), e.offset)
 	payload = append(payload, '}')
 	s := &submission{}
@@ -126,6 +130,7 @@ func (g *group) finishBurial(s *submission, b burial, err error) {
 		return
 	}
 	if refused := s.units[0].Err; refused != nil {
+		g.progress.rewrite(&g.window)
 		g.bus.log.Error("the store refused a dead letter; the event stays in its group", "topic", g.log.name, "group", g.name, "offset", b.offset, "error", refused)
 		g.retryLater(e)
 		return

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,6 +41,7 @@ type group struct {
 
 	mu       sync.Mutex
 	ended    error // why nothing is delivered or settled any more
+	deleted  bool  // … for good; nothing is written any more either
 	settings settings
 	settJSON json.RawMessage // settings as stored
 	epoch    uint64
@@ -52,9 +54,15 @@ type group struct {
 	retries  appointments      // waiting entries
 	held     int               // entries leased
 	waits    int               // entries waiting
+	behind   int               // entries held back in lines
+	lines    lines             // nil without ordering
+	suspects []uint64          // offsets of due entries that go out one at a time
 	members  []*member
-	turnTo   int  // index of the member that is served next
-	dirty    bool // on the committer's list
+	solo     *member  // who gets suspects, and nothing else meanwhile
+	turnTo   int      // index of the member that is served next
+	paused   bool     // nothing is delivered
+	dirty    bool     // on the committer's list
+	progress progress // what of all this outlives the process
 	counts   groupCounts
 
 	fetch fetcher // of the turn under way
@@ -69,12 +77,10 @@ type settings struct {
 	MaxBackoffMS int64  `json:"backoff_max_ms"`
 }
 
-const orderingNone = "none"
-
 // settingsFor resolves the settings of a new group.
 func settingsFor(o *eventhub.SubscribeOptions) settings {
 	s := settings{
-		Ordering:     orderingNone,
+		Ordering:     cmp.Or(o.Ordering, eventhub.OrderingNone),
 		MaxAttempts:  o.MaxAttempts,
 		MinBackoffMS: o.Backoff.Min.Milliseconds(),
 		MaxBackoffMS: o.Backoff.Max.Milliseconds(),
@@ -96,6 +102,9 @@ func settingsFor(o *eventhub.SubscribeOptions) settings {
 
 // match refuses options that ask for another setting than the group has.
 func (s settings) match(o *eventhub.SubscribeOptions) error {
+	if o.Ordering != "" && o.Ordering != s.Ordering {
+		return eventhub.Errorf(eventhub.CodeGroupMismatch, "ordering is %q; group %q has %q since its creation", o.Ordering, o.Group, s.Ordering)
+	}
 	for _, f := range []struct {
 		name        string
 		asked, have int64
@@ -136,6 +145,9 @@ func (g *group) load(ctx context.Context, o *eventhub.SubscribeOptions) error {
 		} else if err != nil {
 			return groupError(err, g.log.name, g.name)
 		}
+		if err := g.progress.load(ctx, g.bus.store, g.log.name, g.name, state.Cursor); err != nil {
+			return err
+		}
 		if err := g.adopt(state); err != nil {
 			return err
 		}
@@ -156,6 +168,7 @@ func (g *group) loadTail(ctx context.Context, start eventhub.Start) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.settings.MaxAttempts = 1
+	g.progress = newProgress()
 	g.restart(0, cursor)
 	g.loaded.Store(true)
 	return nil
@@ -168,12 +181,12 @@ func (g *group) adopt(state store.GroupState) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.settJSON = state.Settings
+	g.settJSON, g.paused = state.Settings, state.Paused
 	g.restart(state.Epoch, state.Cursor)
 	return nil
 }
 
-// restart forgets everything above cursor. g.mu is held.
+// restart begins anew above cursor, with what g.progress has of it. g.mu is held.
 func (g *group) restart(epoch, cursor uint64) {
 	g.epoch = epoch
 	g.runtime = uint64(rand.Uint32())
@@ -181,7 +194,11 @@ func (g *group) restart(epoch, cursor uint64) {
 	clear(g.ids)
 	g.graves = nil
 	g.leases, g.retries = g.leases[:0], g.retries[:0]
-	g.held, g.waits = 0, 0
+	g.held, g.waits, g.behind = 0, 0, 0
+	g.suspects, g.solo = nil, nil
+	if g.settings.Ordering == eventhub.OrderingKey {
+		g.lines = make(lines)
+	}
 	for _, m := range g.members {
 		m.inFlight = 0
 	}
@@ -215,6 +232,12 @@ func (b *Bus) newEpoch() uint64 {
 		if b.epochs.CompareAndSwap(last, epoch) {
 			return epoch
 		}
+	}
+}
+
+// raised notes an epoch that a group has reached by a seek.
+func (b *Bus) raised(epoch uint64) {
+	for last := b.epochs.Load(); last < epoch && !b.epochs.CompareAndSwap(last, epoch); last = b.epochs.Load() {
 	}
 }
 
@@ -253,19 +276,29 @@ func (g *group) position() (epoch, cursor uint64) {
 	return g.epoch, g.window.cursor()
 }
 
-// snapshot is the durable state as of now; only the committer calls it, so that
-// states reach the store in order.
-func (g *group) snapshot() store.GroupChange {
+// snapshot is what is to be made durable as of now, if the group still exists;
+// only the committer calls it, so that states reach the store in order.
+func (g *group) snapshot() (_ store.GroupChange, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.dirty = false
-	return g.change(g.window.cursor())
+	if g.deleted {
+		return store.GroupChange{}, false
+	}
+	return g.change(g.window.cursor()), true
 }
 
-// change builds a write of the group's state with the given cursor.
+// change builds a write of all that has changed in the group, with the given
+// cursor. g.mu is held, by the committer.
 func (g *group) change(cursor uint64) store.GroupChange {
+	ch := g.header(cursor)
+	ch.Parts, ch.Reset = g.progress.parts(&g.window, cursor)
+	return ch
+}
+
+func (g *group) header(cursor uint64) store.GroupChange {
 	return store.GroupChange{Topic: g.log.name, Group: g.name,
-		State: store.GroupState{Epoch: g.epoch, Cursor: cursor, Settings: g.settJSON}}
+		State: store.GroupState{Epoch: g.epoch, Cursor: cursor, Paused: g.paused, Settings: g.settJSON}}
 }
 
 // touch notes that durable state changed. g.mu is held.
@@ -283,12 +316,17 @@ func (g *group) seek(ctx context.Context, cursor uint64) error {
 		defer g.mu.Unlock()
 		return g.ended
 	}
+	g.progress = newProgress()
+	g.progress.reset = true
 	g.restart(g.epoch+1, cursor)
+	g.bus.raised(g.epoch)
 	g.mu.Unlock()
 	g.bus.workers.schedule(g)
 	unit := store.Unit{Groups: make([]store.GroupChange, 1)}
 	return g.bus.committer.wait(ctx, unit, func(s *submission) bool {
-		s.units[0].Groups[0] = g.snapshot()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		s.units[0].Groups[0] = g.change(g.window.cursor())
 		return true
 	})
 }
@@ -302,12 +340,18 @@ func (g *group) shut(err error) {
 	g.dismiss(members)
 }
 
-// end ends the group once and returns the members that are to be told. g.mu is
-// held.
+// end ends the group once and returns the members that are to be told. Attempts
+// under way are given back: it was not the members who gave up. g.mu is held.
 func (g *group) end(err error) (members []*member) {
 	if g.ended != nil {
 		return nil
 	}
+	g.window.each(func(e *entry) {
+		if e.state == leased {
+			e.attempts--
+			g.become(e, waiting)
+		}
+	})
 	g.ended = err
 	members, g.members = g.members, nil
 	return members

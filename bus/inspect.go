@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 
 	"eventhub"
@@ -202,7 +203,12 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 		Ordering: set.Ordering, MaxAttempts: set.MaxAttempts, MinBackoffMS: set.MinBackoffMS, MaxBackoffMS: set.MaxBackoffMS,
 		Members: []eventhub.MemberInfo{},
 	}
-	info.Lag = t.Head - min(state.Cursor, t.Head)
+	info.Lag, info.Paused = t.Head-min(state.Cursor, t.Head), state.Paused
+	if info.Paused {
+		info.BlockedBy = &eventhub.Blocked{Kind: "paused"}
+	} else if info.Lag > 0 {
+		info.BlockedBy = &eventhub.Blocked{Kind: "no_members"}
+	}
 	if g := b.running(t.Name, name); g != nil {
 		g.describe(&info)
 	}
@@ -249,12 +255,50 @@ func (g *group) describe(info *eventhub.GroupInfo) {
 	defer g.mu.Unlock()
 	info.Epoch, info.Cursor = g.epoch, g.window.cursor()
 	info.Lag = g.window.lag(info.Head)
-	info.InFlight, info.Waiting = g.held, g.waits
+	info.InFlight, info.Waiting, info.Held, info.Paused = g.held, g.waits, g.behind, g.paused
+	info.BlockedBy = g.blockedBy(info)
 	for _, m := range g.members {
 		info.Members = append(info.Members, eventhub.MemberInfo{
 			Peer: m.opts.Peer, InFlight: m.inFlight, MaxInFlight: m.opts.MaxInFlight, SinceTS: m.since,
 		})
 	}
+}
+
+// blockedBy says what keeps events back. g.mu is held.
+func (g *group) blockedBy(info *eventhub.GroupInfo) *eventhub.Blocked {
+	room := 0
+	for _, m := range g.members {
+		room += max(m.room(), 0)
+	}
+	switch {
+	case g.paused:
+		return &eventhub.Blocked{Kind: "paused"}
+	case info.Lag == 0:
+		return nil
+	case len(g.members) == 0:
+		return &eventhub.Blocked{Kind: "no_members"}
+	case g.window.span() >= g.bus.opts.AckWindow:
+		return blocked("window", &g.window.entries[g.window.start])
+	case g.behind > 0:
+		var oldest *line
+		for _, l := range g.lines {
+			if len(l.rest) > 0 && (oldest == nil || l.rest[0] < oldest.rest[0]) {
+				oldest = l
+			}
+		}
+		b := blocked("key", g.window.find(oldest.first))
+		b.Key = oldest.key
+		return b
+	case room == 0 && g.window.next <= info.Head:
+		return &eventhub.Blocked{Kind: "members_full"}
+	}
+	return nil
+}
+
+// blocked tells of the event in the way.
+func blocked(kind string, e *entry) *eventhub.Blocked {
+	f := e.inFlight()
+	return &eventhub.Blocked{Kind: kind, Offset: f.Offset, ID: f.ID, State: f.State, Member: f.Member, SinceTS: f.SinceTS}
 }
 
 // InFlight implements eventhub.Inspector.
@@ -275,7 +319,9 @@ func (b *Bus) InFlight(ctx context.Context, topic, name string, limit int) ([]ev
 	var list []eventhub.InFlight
 	for i := g.window.start; i < len(g.window.entries) && len(list) < limit; i++ {
 		if e := &g.window.entries[i]; e.state != done {
-			list = append(list, e.inFlight())
+			f := e.inFlight()
+			f.History = slices.Clone(g.progress.history[e.offset])
+			list = append(list, f)
 		}
 	}
 	return list, nil
@@ -290,6 +336,8 @@ func (e *entry) inFlight() eventhub.InFlight {
 		f.Member = &eventhub.Peer{Transport: e.member.opts.Peer.Transport, Name: e.member.opts.Peer.Name}
 	case waiting:
 		f.State, f.DueTS = "waiting", e.at
+	case behind:
+		f.State = "held"
 	default:
 		f.State = "dead_lettering"
 	}

@@ -89,9 +89,10 @@ func TestInspectGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := time.Now().UnixMilli()
+		failed := []eventhub.Attempt{{Attempt: 1, Member: &o.Peer, SinceTS: began, EndedTS: now, Why: "nacked"}}
 		equal(t, "in flight", held, []eventhub.InFlight{
 			{Offset: 2, ID: all[1].ID(), Attempt: 1, State: "leased", Member: &o.Peer, SinceTS: began, Deadline: began + 30_000},
-			{Offset: 4, ID: all[3].ID(), Attempt: 1, State: "waiting", DueTS: now + 60_000},
+			{Offset: 4, ID: all[3].ID(), Attempt: 1, State: "waiting", DueTS: now + 60_000, History: failed},
 			{Offset: 5, ID: held[2].ID, Attempt: 1, State: "leased", Member: &o.Peer, SinceTS: now, Deadline: now + 30_000},
 		})
 		held, err = r.bus.InFlight(ctx, "t", "g", 1)
@@ -204,7 +205,7 @@ func TestDeleteGroupMeetsAFlush(t *testing.T) {
 		o := opts("t", "g")
 		o.Start.Kind = eventhub.StartLatest
 		r.subscribe(o)
-		change := old.snapshot()
+		change := old.header(1)
 		u := store.Unit{Groups: []store.GroupChange{change}}
 		if err := r.store.Commit(context.Background(), []*store.Unit{&u}, true); err != nil {
 			t.Fatal(err)

@@ -18,6 +18,8 @@ type member struct {
 
 	inFlight int  // entries it has leased
 	full     bool // the receiver took less than it was given
+	paused   bool // it wants nothing for now
+	suspect  bool // what it was given last is a suspect
 	left     bool
 	// Of the turn under way: what is to be handed over, and how each entry was
 	// before it was leased.
@@ -117,6 +119,9 @@ func (m *member) leave(giveBack bool) {
 			break
 		}
 	}
+	if g.solo == m {
+		g.solo = nil
+	}
 	now := time.Now().UnixMilli()
 	g.window.each(func(e *entry) {
 		if e.state != leased || e.member != m {
@@ -127,6 +132,7 @@ func (m *member) leave(giveBack bool) {
 			g.retry(e, now)
 			return
 		}
+		g.note(e, now, "disconnected", "")
 		g.failed(e, now, "member disconnected")
 	})
 	g.compact()
@@ -137,7 +143,7 @@ func (m *member) leave(giveBack bool) {
 
 // room returns how many more leases the member may hold.
 func (m *member) room() int {
-	if m.full || m.left {
+	if m.full || m.left || m.paused || m == m.group.solo {
 		return 0
 	}
 	return m.opts.MaxInFlight - m.inFlight

@@ -16,6 +16,7 @@ import (
 type modelTopic struct {
 	name   string
 	ids    []string
+	keys   []string
 	at     []int64
 	first  map[string]uint64 // offset by id
 	source *modelTopic       // whose dead letters these are
@@ -23,11 +24,11 @@ type modelTopic struct {
 
 func (p *modelTopic) head() uint64 { return uint64(len(p.ids)) }
 
-func (p *modelTopic) add(id string, at int64) (offset uint64, duplicate bool) {
+func (p *modelTopic) add(id, key string, at int64) (offset uint64, duplicate bool) {
 	if first, ok := p.first[id]; ok {
 		return first, true
 	}
-	p.ids, p.at = append(p.ids, id), append(p.at, at)
+	p.ids, p.keys, p.at = append(p.ids, id), append(p.keys, key), append(p.at, at)
 	p.first[id] = p.head()
 	return p.head(), false
 }
@@ -57,9 +58,11 @@ type modelGroup struct {
 	name        string
 	exists      bool
 	epoch, base uint64 // events at or below base do not count
+	ordered     bool   // by key
 	maxAttempts int
 	backoff     eventhub.Backoff
 	events      map[uint64]*modelEvent // those that were ever offered
+	restored    map[uint64]modelEvent  // what the store knew, of those that this engine did not offer yet
 	offered     uint64                 // the highest of them
 	leases      []eventhub.Lease       // all that were ever given
 	stored      store.GroupState       // as last seen
@@ -81,6 +84,7 @@ const (
 type modelEvent struct {
 	state    modelState
 	attempts int
+	stored   int // attempts, as the store has them, of one that was restored
 	holder   *modelMember // of the last lease
 	lease    eventhub.Lease
 	since    int64 // start of the last lease
@@ -109,6 +113,8 @@ type modelMember struct {
 	ended []error
 
 	left     bool
+	orphan   bool // its group was deleted
+	deleted  bool // … while it was a member
 	full     bool
 	inFlight int
 	fresh    uint64 // the highest offset that it was the first to be offered
@@ -155,6 +161,7 @@ func (g *modelGroup) forget(w *world, base uint64) {
 		}
 	}
 	clear(g.events)
+	g.restored = make(map[uint64]modelEvent)
 	g.base, g.offered = base, base
 	for _, m := range w.members {
 		if m.group == g {
@@ -167,15 +174,57 @@ func (g *modelGroup) letterID(offset uint64) string {
 	return deadLetterID(g.topic.name, offset, g.name, g.epoch)
 }
 
-// cursor is just below the first event that is not done.
-func (g *modelGroup) cursor(buried bool) uint64 {
+// cursor is just below the first event that is not done. Those that are being
+// buried, and those that were done before the engine started and that it may not
+// have read again, are done as the caller says.
+func (g *modelGroup) cursor(buried, restored bool) uint64 {
 	for offset := g.base + 1; offset <= g.topic.head(); offset++ {
 		e := g.events[offset]
+		if e == nil && restored && g.restored[offset].state == modelDone {
+			continue
+		}
 		if e == nil || e.state != modelDone && !(buried && e.state == modelDying) {
 			return offset - 1
 		}
 	}
 	return max(g.base, g.topic.head())
+}
+
+// isBehind reports whether an earlier event of its key is not done. One that is
+// being buried is done as the caller says.
+func (g *modelGroup) isBehind(offset uint64, buried bool) bool {
+	key := g.topic.keys[offset-1]
+	if !g.ordered || key == "" {
+		return false
+	}
+	for o := g.base + 1; o < offset; o++ {
+		if g.topic.keys[o-1] != key || g.restored[o].state == modelDone {
+			continue
+		}
+		if e := g.events[o]; e == nil || e.state != modelDone && !(buried && e.state == modelDying) {
+			return true
+		}
+	}
+	return false
+}
+
+// A suspect has failed twice. It is leased alone.
+func (e *modelEvent) isSuspect() bool {
+	if e.state == modelLeased {
+		return e.attempts >= 3
+	}
+	return e.state == modelWaiting && e.attempts >= 2
+}
+
+// suspectWith returns the offset of a suspect that m, or with nil anybody in the
+// group, holds.
+func (g *modelGroup) suspectWith(m *modelMember) uint64 {
+	for offset, e := range g.events {
+		if e.state == modelLeased && e.isSuspect() && (m == nil || e.holder == m) {
+			return offset
+		}
+	}
+	return 0
 }
 
 // apply is the rule of docs/protocol.md for one ref.
@@ -291,6 +340,18 @@ func (g *modelGroup) expire(w *world, at int64) {
 	}
 }
 
+// reread takes note that the engine has read up to offset again.
+func (g *modelGroup) reread(offset uint64) (some bool) {
+	for o, e := range g.restored {
+		if o <= offset && e.state == modelDone {
+			g.events[o] = &e
+			delete(g.restored, o)
+			some = true
+		}
+	}
+	return some
+}
+
 // take checks one offer and does to the model what the engine did.
 func (w *world) take(o offer) {
 	m, g := o.to, o.to.group
@@ -310,6 +371,12 @@ func (w *world) take(o offer) {
 	}
 	for i, d := range o.batch {
 		e := g.offer(w, m, d, o.at, fail)
+		if held := g.suspectWith(m); held != 0 {
+			fail("the member holds %d, which is a suspect", held)
+		}
+		if e.isSuspect() && (m.inFlight > 0 || len(o.batch) > 1 || g.suspectWith(nil) != 0) {
+			fail("%d has failed %d times and does not go out alone", d.Offset, e.attempts)
+		}
 		if i >= o.taken {
 			m.full = true
 			continue // as if it had not been: waiting since before, attempts as before
@@ -333,17 +400,25 @@ func (g *modelGroup) offer(w *world, m *modelMember, d eventhub.Delivery, at int
 		if d.Offset <= g.base || d.Offset > g.topic.head() {
 			fail("%d is not between %d and %d", d.Offset, g.base, g.topic.head())
 		}
-		if d.Offset <= m.fresh {
+		restored := g.restored[d.Offset]
+		if d.Offset <= m.fresh && !g.ordered && !restored.isSuspect() {
 			fail("%d comes after %d", d.Offset, m.fresh)
 		}
-		if d.Offset > g.cursor(true)+w.opts.AckWindow {
-			fail("%d is too far above the cursor %d", d.Offset, g.cursor(true))
+		if d.Offset > g.cursor(true, true)+w.opts.AckWindow {
+			fail("%d is too far above the cursor %d", d.Offset, g.cursor(true, true))
 		}
-		e = &modelEvent{}
+		e = &restored
+		delete(g.restored, d.Offset)
 		g.events[d.Offset] = e
-		m.fresh, g.offered = d.Offset, max(g.offered, d.Offset)
+		if !restored.isSuspect() {
+			m.fresh = d.Offset
+		}
+		g.offered = max(g.offered, d.Offset)
+		g.reread(g.offered)
 	}
 	switch {
+	case g.isBehind(d.Offset, true):
+		fail("%d is behind an event of its key, %q", d.Offset, g.topic.keys[d.Offset-1])
 	case e.state != modelWaiting:
 		fail("%d is in state %d", d.Offset, e.state)
 	case at < e.earliest:

@@ -64,6 +64,7 @@ var steps = []struct {
 	{"pass", 3, (*world).pass},
 	{"leave", 1, (*world).leave},
 	{"seek", 1, (*world).seek},
+	{"delete", 1, (*world).deleteGroup},
 	{"restart", 1, (*world).restart},
 	{"hold reads", 1, (*world).holdReads},
 	{"hold commits", 1, (*world).holdCommits},
@@ -232,6 +233,7 @@ func (w *world) publish() {
 		var pub eventhub.Publication
 		for range rapid.IntRange(1, 4).Draw(w.t, "events") {
 			e := eventhub.Event{Topic: rapid.SampledFrom([]string{"a", "a", "b"}).Draw(w.t, "topic"), Payload: []byte(`"some payload"`)}
+			e.Key = rapid.SampledFrom([]string{"", "k", "l"}).Draw(w.t, "key")
 			if rapid.IntRange(0, 2).Draw(w.t, "own id") == 0 {
 				e.ID = rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(w.t, "id")
 			}
@@ -271,6 +273,7 @@ func (w *world) subscribe() {
 		AutoAck:     rapid.IntRange(0, 5).Draw(w.t, "autoAck") == 0,
 	}
 	if !g.exists {
+		o.Ordering = rapid.SampledFrom([]string{"", eventhub.OrderingKey, eventhub.OrderingKey}).Draw(w.t, "ordering")
 		o.MaxAttempts = rapid.IntRange(1, 4).Draw(w.t, "maxAttempts")
 		o.Backoff = rapid.SampledFrom([]eventhub.Backoff{
 			{Min: time.Millisecond, Max: time.Millisecond}, // has no jitter: failures repeat
@@ -307,6 +310,7 @@ func (w *world) join(g *modelGroup, o eventhub.SubscribeOptions, room int) *mode
 			return nil
 		}
 		g.exists, g.base, g.offered = true, base, base
+		g.ordered = o.Ordering == eventhub.OrderingKey
 		if state, err := w.store.Store.Group(context.Background(), g.topic.name, g.name); err == nil {
 			g.epoch = state.Epoch // its first one is drawn from the clock
 		}
@@ -322,7 +326,7 @@ func (w *world) join(g *modelGroup, o eventhub.SubscribeOptions, room int) *mode
 
 func (w *world) settle() {
 	g := w.drawGroup()
-	via := w.drawMember(func(m *modelMember) bool { return m.group == g && m.run == w.bus })
+	via := w.drawMember(func(m *modelMember) bool { return m.group == g && m.run == w.bus && !m.orphan })
 	if rapid.IntRange(0, 3).Draw(w.t, "from elsewhere") == 0 {
 		via = nil
 	}
@@ -475,7 +479,7 @@ func (w *world) pass() {
 	before := make(map[*modelGroup]eventhub.Cursor)
 	for _, g := range w.groups {
 		if g.exists {
-			before[g] = eventhub.Cursor{Epoch: g.epoch, Offset: g.cursor(w.commits == nil)}
+			before[g] = eventhub.Cursor{Epoch: g.epoch, Offset: g.cursor(w.commits == nil, false)}
 		}
 	}
 	d := time.Duration(rapid.SampledFrom([]int{1, 50, 300, 1000, 2500, 10_000}).Draw(w.t, "ms")) * time.Millisecond
@@ -512,14 +516,82 @@ func (w *world) restart() {
 		if !g.exists {
 			continue
 		}
-		s, cursor := w.load(g), g.cursor(true)
-		if s.Epoch != g.epoch || s.Cursor > cursor || !crash && s.Cursor < cursor {
-			w.t.Fatalf("after Close %s is stored at %+v; it stood at %d, %d", g, s, g.epoch, cursor)
+		s, low, high := w.load(g), g.cursor(true, false), g.cursor(true, true)
+		if s.Epoch != g.epoch || s.Cursor > high || !crash && s.Cursor < low {
+			w.t.Fatalf("after Close %s is stored at %+v; it stood at %d, %d to %d", g, s, g.epoch, low, high)
 		}
-		g.forget(w, s.Cursor)
+		w.restore(g, s.Cursor, crash)
 	}
 	clear(w.written) // a commit that failed may have been ahead
 	w.open()
+}
+
+// restore makes the model what the store knows of a group. After a stop in order
+// that is all there was to know; after a crash what it has as acked was acked.
+func (w *world) restore(g *modelGroup, cursor uint64, crash bool) {
+	var p progress
+	if err := p.load(context.Background(), w.store.Store, g.topic.name, g.name, cursor); err != nil {
+		w.t.Fatal(err)
+	}
+	restored := make(map[uint64]modelEvent)
+	for offset := cursor + 1; offset <= g.topic.head(); offset++ {
+		e, known := g.restored[offset]
+		e.attempts = e.stored
+		if now := g.events[offset]; now != nil {
+			e, known = *now, true
+		}
+		if e.state == modelLeased {
+			e.attempts-- // given back
+		}
+		done := e.state == modelDone || e.state == modelDying
+		standing := p.standing(offset)
+		letter := w.letters[g.letterID(offset)]
+		switch {
+		case letter != nil && letter.seen && standing != acked:
+			w.t.Fatalf("%s: %d is stored as %d; its dead letter is in the log", g, offset, standing)
+		case standing == acked && !(known && done):
+			w.t.Fatalf("%s: %d is stored as done; it is %+v", g, offset, e)
+		case !crash && done != (standing == acked):
+			w.t.Fatalf("%s: %d is stored as %d; it is %+v", g, offset, standing, e)
+		case !crash && !done && int(standing) != e.attempts+min(e.attempts, 1)*withAttempts:
+			w.t.Fatalf("%s: %d is stored as %d; it had %d attempts", g, offset, standing, e.attempts)
+		case standing == acked:
+			restored[offset] = modelEvent{state: modelDone}
+		case standing != fresh:
+			n := int(standing) - withAttempts
+			restored[offset] = modelEvent{attempts: min(n, g.maxAttempts-1), stored: n}
+		}
+	}
+	g.forget(w, cursor)
+	g.restored = restored
+}
+
+// deleteGroup removes a group for good; one of its name may come again.
+func (w *world) deleteGroup() {
+	g := w.drawGroup()
+	if w.commits != nil || rapid.IntRange(0, 1).Draw(w.t, "delete") != 0 {
+		return
+	}
+	w.check() // what was offered until now belongs to the old one
+	err := w.bus.DeleteGroup(context.Background(), g.topic.name, g.name)
+	if !g.exists {
+		if eventhub.ErrorCode(err) != eventhub.CodeNotSubscribed {
+			w.t.Fatalf("DeleteGroup without a group: %v; want not_subscribed", err)
+		}
+		return
+	}
+	if err != nil {
+		w.t.Fatalf("DeleteGroup: %v", err)
+	}
+	for _, m := range w.members {
+		if m.group == g && m.run == w.bus {
+			m.deleted = m.deleted || !m.left
+			m.left, m.orphan = true, true
+		}
+	}
+	g.forget(w, 0)
+	g.exists, g.stored = false, store.GroupState{}
+	delete(w.written, groupKey{topic: g.topic.name, group: g.name})
 }
 
 // holdReads and holdCommits make the store's calls wait, or let them go on.
@@ -626,7 +698,7 @@ func (w *world) receipt(e eventhub.Event, r eventhub.Receipt, at int64) {
 		if topic.name != e.Topic {
 			continue
 		}
-		offset, duplicate := topic.add(r.ID, at)
+		offset, duplicate := topic.add(r.ID, e.Key, at)
 		if r.Offset != offset || r.Duplicate != duplicate || e.ID != "" && e.ID != r.ID {
 			w.t.Fatalf("receipt of %q in %q = %+v; want offset %d, duplicate %t", e.ID, e.Topic, r, offset, duplicate)
 		}
@@ -649,7 +721,7 @@ func (w *world) readLetters() map[string]eventhub.Event {
 			if err != nil {
 				w.t.Fatal(err)
 			}
-			if _, duplicate := topic.add(e.ID, e.TS); duplicate || item.Offset != topic.head() {
+			if _, duplicate := topic.add(e.ID, e.Key, e.TS); duplicate || item.Offset != topic.head() {
 				w.t.Fatalf("dead letter %s is at %d of %s", e.ID, item.Offset, topic.name)
 			}
 			arrived[e.ID] = e
@@ -716,7 +788,7 @@ func (w *world) checkGroup(g *modelGroup) {
 	if rt := w.runtime(g.topic.name, g.name); rt != nil {
 		epoch, cursor = rt.position()
 	}
-	low, high := g.cursor(false), g.cursor(true)
+	low, high := g.cursor(false, false), g.cursor(true, true)
 	if epoch != g.epoch || cursor < low || cursor > high {
 		w.t.Fatalf("%s stands at %d, %d; want %d, %d to %d", g, epoch, cursor, g.epoch, low, high)
 	}
@@ -733,21 +805,56 @@ func (w *world) checkGroup(g *modelGroup) {
 	w.checkIdle(g)
 }
 
-// checkIdle: while a member has room nothing waits that could go out.
+// checkIdle: while a member has room nothing waits that could go out. Where a
+// suspect is due, one of them may be kept free for it.
 func (w *world) checkIdle(g *modelGroup) {
-	if !slices.ContainsFunc(w.members, func(m *modelMember) bool {
-		return m.group == g && m.run == w.bus && !m.left && !m.full && m.inFlight < m.opts.MaxInFlight
-	}) {
-		return
-	}
-	for offset, e := range g.events {
-		if e.state == modelWaiting && e.latest <= now() {
-			w.t.Fatalf("%s has room and does not deliver %d again, due for %d ms", g, offset, now()-e.latest)
+	room, idle := 0, false
+	for _, m := range w.members {
+		if m.group != g || m.run != w.bus || m.left || m.full {
+			continue
+		}
+		idle = idle || m.inFlight == 0
+		if m.inFlight < m.opts.MaxInFlight && g.suspectWith(m) == 0 {
+			room++
 		}
 	}
-	if g.offered < g.topic.head() && g.offered-g.cursor(false) < w.opts.AckWindow {
-		w.t.Fatalf("%s has room and does not deliver %d", g, g.offered+1)
+	if g.suspectWith(nil) != 0 {
+		idle = false // one at a time
+	} else if g.suspectDue() {
+		room--
 	}
+	for offset, e := range g.events {
+		if e.state == modelWaiting && e.latest <= now() && !g.isBehind(offset, false) && (room > 0 && !e.isSuspect() || idle && e.isSuspect()) {
+			w.t.Fatalf("%s has room (%d, idle %t) and does not deliver %d again, attempts %d, due for %d ms", g, room, idle, offset, e.attempts, now()-e.latest)
+		}
+	}
+	for room > 0 {
+		readable := min(g.topic.head(), g.cursor(false, false)+w.opts.AckWindow)
+		for offset := g.base + 1; offset <= readable; offset++ {
+			e := g.restored[offset]
+			if g.events[offset] == nil && e.state != modelDone && !g.isBehind(offset, false) && (idle || !e.isSuspect()) {
+				w.t.Fatalf("%s has room and does not deliver %d", g, offset)
+			}
+		}
+		if !g.reread(readable) {
+			break
+		}
+	}
+}
+
+// suspectDue reports whether a suspect may be waiting for its turn.
+func (g *modelGroup) suspectDue() bool {
+	for _, e := range g.events {
+		if e.state == modelWaiting && e.isSuspect() && e.earliest <= now() {
+			return true
+		}
+	}
+	for _, e := range g.restored {
+		if e.isSuspect() {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *world) runtime(topic, name string) *group {
@@ -765,10 +872,14 @@ func (w *world) checkMembers() {
 	defer w.mu.Unlock()
 	for _, m := range w.members {
 		want := 0
+		code := eventhub.CodeShuttingDown
 		if m.run != w.bus && !m.left {
 			want = 1
 		}
-		if len(m.ended) != want || want == 1 && eventhub.ErrorCode(m.ended[0]) != eventhub.CodeShuttingDown {
+		if m.deleted {
+			want, code = 1, eventhub.CodeNotSubscribed
+		}
+		if len(m.ended) != want || want == 1 && eventhub.ErrorCode(m.ended[0]) != code {
 			w.t.Fatalf("Ended was called with %v", m.ended)
 		}
 	}
@@ -848,11 +959,11 @@ func (w *world) ackAll(g *modelGroup) {
 }
 
 func (w *world) checkDrained(g *modelGroup) {
-	if c := g.cursor(false); c < g.topic.head() {
+	if c := g.cursor(false, false); c < g.topic.head() {
 		w.t.Fatalf("%s is at %d after draining; the head is %d", g, c, g.topic.head())
 	}
-	if s := w.load(g); s.Cursor != g.cursor(false) {
-		w.t.Fatalf("%s is stored at %d after draining; it is at %d", g, s.Cursor, g.cursor(false))
+	if s := w.load(g); s.Cursor != g.cursor(false, false) {
+		w.t.Fatalf("%s is stored at %d after draining; it is at %d", g, s.Cursor, g.cursor(false, false))
 	}
 	rt := w.runtime(g.topic.name, g.name)
 	rt.mu.Lock()
@@ -861,8 +972,12 @@ func (w *world) checkDrained(g *modelGroup) {
 	for _, m := range rt.members {
 		inFlight += m.inFlight
 	}
-	left := []int{len(rt.leases), len(rt.retries), len(rt.ids), len(rt.graves), len(rt.window.entries), rt.held, rt.waits, inFlight}
+	left := []int{len(rt.leases), len(rt.retries), len(rt.ids), len(rt.graves), len(rt.window.entries), rt.held, rt.waits, inFlight,
+		rt.behind, len(rt.lines), len(rt.suspects), rt.window.acked, len(rt.progress.history)}
 	if slices.Max(left) != 0 || slices.Min(left) != 0 {
-		w.t.Fatalf("%s keeps leases, retries, ids, graves, entries, held, waits, in flight = %v", g, left)
+		w.t.Fatalf("%s keeps leases, retries, ids, graves, entries, held, waits, in flight, behind, lines, suspects, acked, histories = %v", g, left)
+	}
+	if parts, err := w.store.Store.GroupParts(context.Background(), g.topic.name, g.name); err != nil || len(parts) != 0 {
+		w.t.Fatalf("%s keeps parts %v, %v", g, parts, err)
 	}
 }

@@ -164,8 +164,9 @@ func (b *Bus) DeleteGroup(ctx context.Context, topic, name string) error {
 			answered <- g.ended // deleted by somebody else, or the bus stops
 			return false
 		}
-		change := g.change(g.window.cursor())
+		change := g.header(g.window.cursor())
 		change.Delete = true
+		g.deleted = true
 		s.units[0].Groups[0] = change
 		members = g.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "group %q of topic %q was deleted", name, topic))
 		return true

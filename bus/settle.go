@@ -103,6 +103,7 @@ func (g *group) extend(e *entry, by time.Duration, now int64) {
 
 func (g *group) nack(e *entry, s *eventhub.Settlement, now int64) {
 	reason := s.Reason
+	g.note(e, now, "nacked", reason)
 	if reason == "" {
 		reason = "nacked"
 	}
@@ -128,6 +129,8 @@ func (g *group) become(e *entry, state entryState) {
 		g.held--
 	case waiting:
 		g.waits--
+	case behind:
+		g.behind--
 	}
 	switch state {
 	case leased:
@@ -135,8 +138,24 @@ func (g *group) become(e *entry, state entryState) {
 		g.held++
 	case waiting:
 		g.waits++
+	case behind:
+		g.behind++
 	}
 	e.state = state
+	if !g.isTail() {
+		g.progress.mark(e.offset)
+		g.touch()
+	}
+}
+
+// note remembers that the attempt under way has come to nothing.
+func (g *group) note(e *entry, now int64, why, reason string) {
+	if e.state == leased {
+		peer := e.member.opts.Peer
+		g.progress.note(e.offset, eventhub.Attempt{
+			Attempt: int(e.attempts), Member: &peer, SinceTS: e.since, EndedTS: now, Why: why, Reason: reason,
+		})
+	}
 }
 
 // finish takes an entry off: acked, dead-lettered or gone from the log.
@@ -145,8 +164,14 @@ func (g *group) finish(e *entry) {
 	if e.id != "" {
 		delete(g.ids, e.id)
 	}
-	if g.window.settle(e) {
-		g.touch()
+	g.progress.forget(e.offset)
+	offset, l := e.offset, e.line
+	g.window.settle(e)
+	if l == nil || l.first != offset {
+		return
+	}
+	if next := g.lines.leave(l); next != 0 {
+		g.retry(g.window.find(next), 0)
 	}
 }
 

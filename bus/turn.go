@@ -14,6 +14,8 @@ const (
 	// roundEvents and roundBytes bound what one round reads.
 	roundEvents = 1024
 	roundBytes  = 1 << 20
+	// lineEvents is how many events at least a group with lines reads at once.
+	lineEvents = 128
 	// readAgain is the wait after the store failed a read.
 	readAgain = time.Second
 )
@@ -106,17 +108,7 @@ func (g *group) plan(now int64) bool {
 	n := min(len(g.graves), roundEvents)
 	f.graves = append(f.graves, g.graves[:n]...)
 	g.graves = g.graves[n:]
-	room := 0
-	for _, m := range g.members {
-		room += max(m.room(), 0)
-	}
-	room = min(room, roundEvents)
-	next := g.dueRetries(now, room)
-	room -= len(f.due)
-	f.head = g.log.durableHead()
-	if room > 0 && g.window.next <= f.head && g.window.span() < g.bus.opts.AckWindow {
-		f.from, f.limit = g.window.next, min(room, int(g.bus.opts.AckWindow-g.window.span()))
-	}
+	next := g.planDeliveries(now)
 	if !f.empty() {
 		return true
 	}
@@ -132,6 +124,32 @@ func (g *group) plan(now int64) bool {
 	return false
 }
 
+// planDeliveries plans what is to be read for members with room. It returns when
+// the next retry may be due, 0 where none is or no room is waiting for it.
+func (g *group) planDeliveries(now int64) (next int64) {
+	f := &g.fetch
+	f.head = g.log.durableHead()
+	if g.paused {
+		return 0
+	}
+	g.reviewSuspects(now)
+	room := 0
+	for _, m := range g.members {
+		room += max(m.room(), 0)
+	}
+	room = min(room, roundEvents)
+	next = g.dueRetries(now, room)
+	room -= len(f.due)
+	g.planSolo(now)
+	if room > 0 && g.window.next <= f.head && g.window.span() < g.bus.opts.AckWindow {
+		if g.lines != nil {
+			room = max(room, lineEvents) // many may be held, and need none
+		}
+		f.from, f.limit = g.window.next, min(room, int(g.bus.opts.AckWindow-g.window.span()))
+	}
+	return next
+}
+
 // expire ends the leases whose deadline has passed.
 func (g *group) expire(now int64) {
 	for len(g.leases) > 0 && g.leases[0].at <= now {
@@ -140,26 +158,91 @@ func (g *group) expire(now int64) {
 		if g.leaseStands(t) {
 			e := g.window.find(t.offset)
 			g.counts.Expired++
+			g.note(e, now, "expired", "")
 			g.failed(e, now+g.settings.backoff(int(e.attempts)).Milliseconds(), "lease expired")
 		}
 	}
 }
 
-// dueRetries moves up to room entries that may go out again to f.due. It
-// returns when the next one may, 0 if nothing or no room is waiting for it.
+// dueRetries moves up to room entries that may go out again to f.due, and those
+// that have to go out alone to g.suspects. It returns when the next one may, 0 if
+// nothing or no room is waiting for it.
 func (g *group) dueRetries(now int64, room int) (next int64) {
 	f := &g.fetch
-	for len(g.retries) > 0 && len(f.due) < room {
+	for len(g.retries) > 0 {
 		t := g.retries[0]
 		if t.at > now {
 			return t.at
 		}
-		g.retries.pop()
-		if g.retryStands(t) {
+		stands := g.retryStands(t)
+		if suspect := stands && g.window.find(t.offset).isSuspect(); suspect {
+			g.suspects = append(g.suspects, t.offset)
+		} else if stands {
+			if len(f.due) >= room {
+				return 0
+			}
 			f.due = append(f.due, t.offset)
 		}
+		g.retries.pop()
 	}
 	return 0
+}
+
+// An event that has failed soloAfter times may be what makes members die, and a
+// member that dies takes an attempt from everything that it holds. So from then
+// on it goes to a member that holds nothing else, and that gets nothing else
+// until the event is settled. One member of the group does that at a time; the
+// others go on with what is fresh.
+const soloAfter = 2
+
+// chooseSolo returns the member that has least to settle before it can take a
+// suspect; the one that was chosen before where others have as much. nil: none
+// takes anything now.
+func (g *group) chooseSolo() (chosen *member) {
+	if m := g.solo; m != nil && !m.full && !m.paused {
+		chosen = m
+	}
+	for _, m := range g.members {
+		if !m.full && !m.paused && (chosen == nil || m.inFlight < chosen.inFlight) {
+			chosen = m
+		}
+	}
+	return chosen
+}
+
+// holdsSuspect reports whether the member has a suspect under way.
+func (m *member) holdsSuspect() bool { return m.suspect && m.inFlight > 0 }
+
+func (e *entry) isSuspect() bool { return e.attempts >= soloAfter }
+
+// reviewSuspects drops those that were settled or put off, and lets the member
+// that takes them go back to the others when none is left.
+func (g *group) reviewSuspects(now int64) {
+	for len(g.suspects) > 0 {
+		if e := g.window.find(g.suspects[0]); e != nil && e.state == waiting && e.at <= now {
+			break
+		}
+		g.suspects = g.suspects[1:]
+	}
+	if len(g.suspects) == 0 && g.solo != nil && !g.solo.holdsSuspect() {
+		g.solo = nil
+	}
+}
+
+// planSolo gives the next suspect to the member that takes them, once that one
+// has settled what it holds.
+func (g *group) planSolo(now int64) {
+	g.reviewSuspects(now)
+	if len(g.suspects) == 0 {
+		return
+	}
+	if g.solo == nil || !g.solo.holdsSuspect() {
+		g.solo = g.chooseSolo()
+	}
+	if m := g.solo; m != nil && m.inFlight == 0 {
+		g.fetch.due = append(g.fetch.due, g.suspects[0])
+		g.suspects = g.suspects[1:]
+	}
 }
 
 // read gets the planned events from the tail or from the store.
@@ -238,13 +321,9 @@ func (g *group) handOut(now int64) {
 		g.redeliver(item, now)
 	}
 	for _, item := range f.items[graves+due:] {
-		m := g.nextMember()
-		if m == nil {
+		if !g.take(item, now) {
 			break // the others are read again when there is room
 		}
-		e := g.window.add(item.Offset)
-		g.waits++
-		g.lease(m, e, item, now)
 	}
 	if f.from != 0 && len(f.items) == graves+due {
 		// Up to the head that was there, the log holds nothing to read.
@@ -256,6 +335,42 @@ func (g *group) handOut(now int64) {
 	}
 }
 
+// take deals with an event that is read in its turn: it is leased, or held back
+// behind its key, or was dealt with before the process was started. false: no
+// member has room for it.
+func (g *group) take(item store.Item, now int64) bool {
+	standing := g.progress.standing(item.Offset)
+	var key []byte
+	if g.lines != nil {
+		key = item.Record.Key()
+	}
+	var m *member
+	if standing != acked && g.lines[string(key)] == nil {
+		if m = g.nextMember(); m == nil {
+			return false
+		}
+	}
+	e := g.window.add(item.Offset)
+	g.waits++
+	if standing == acked {
+		g.finish(e)
+		return true
+	}
+	if standing > withAttempts {
+		// The last attempt may have been cut short by the end of the process.
+		e.attempts = uint16(min(standing-withAttempts, uint64(g.settings.MaxAttempts)-1))
+	}
+	switch {
+	case g.lines.join(key, e):
+		g.become(e, behind)
+	case e.isSuspect():
+		g.retry(e, now)
+	default:
+		g.lease(m, e, item, now)
+	}
+	return true
+}
+
 func (g *group) redeliver(item store.Item, now int64) {
 	e := g.window.find(item.Offset)
 	if e == nil || e.state != waiting || e.at > now {
@@ -265,7 +380,12 @@ func (g *group) redeliver(item store.Item, now int64) {
 		g.finish(e)
 		return
 	}
-	m := g.nextMember()
+	m := g.solo
+	if !e.isSuspect() {
+		m = g.nextMember()
+	} else if m != nil && (m.inFlight > 0 || m.left) {
+		m = nil
+	}
 	if m == nil {
 		g.retry(e, e.at)
 		return
@@ -291,6 +411,7 @@ func (g *group) nextMember() *member {
 // lease gives the entry to m and puts the delivery into m's batch.
 func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
 	before := *e
+	m.suspect = e.isSuspect()
 	if e.id == "" {
 		e.id = string(item.Record.ID())
 		g.ids[e.id] = e.offset

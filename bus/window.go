@@ -11,6 +11,7 @@ type entryState uint8
 
 const (
 	waiting  entryState = iota // to be delivered (again), at entry.at or later
+	behind                     // held back behind an earlier event of its key
 	leased                     // held by entry.member until entry.at
 	burying                    // to be dead-lettered
 	interred                   // its dead letter is in the commit under way
@@ -28,6 +29,7 @@ type entry struct {
 	committed int64
 	member    *member // who holds or last held it
 	id        string  // known from the first lease on
+	line      *line   // of its key, where the group has lines
 	attempts  uint16
 	state     entryState
 }
@@ -98,12 +100,17 @@ func (w *window) skipTo(next uint64) { w.next = max(w.next, next) }
 // find returns the entry at offset, or nil. The pointer is valid until the
 // next add, settle or reset.
 func (w *window) find(offset uint64) *entry {
-	live := w.entries[w.start:]
-	i := sort.Search(len(live), func(i int) bool { return live[i].offset >= offset })
-	if i == len(live) || live[i].offset != offset {
+	i := w.index(offset)
+	if i == len(w.entries) || w.entries[i].offset != offset {
 		return nil
 	}
-	return &live[i]
+	return &w.entries[i]
+}
+
+// index returns the place of the first entry at or above offset.
+func (w *window) index(offset uint64) int {
+	live := w.entries[w.start:]
+	return w.start + sort.Search(len(live), func(i int) bool { return live[i].offset >= offset })
 }
 
 // settle marks an entry done and reports whether the cursor moved.

@@ -1,7 +1,9 @@
 // Package client is the Go SDK: a hub at the other end of a WebSocket as an
 // eventhub.Publisher and eventhub.Subscriber, with handlers, typed helpers and
-// reconnection around it. Programs that talk to a hub import it together with
-// the root package; it knows nothing of the hub's inside but package wire.
+// reconnection around it; and, apart from that, a hub's HTTP API as an
+// eventhub.Inspector and eventhub.Admin. Programs that talk to a hub import it
+// together with the root package; it knows nothing of the hub's inside but
+// package wire.
 //
 // # What is promised over lost connections
 //
@@ -9,8 +11,9 @@
 // answer was lost is sent again under that id as soon as there is a connection,
 // until it is answered, its context ends or the client is closed; the hub knows
 // the id, so the event is in the log once. Subscriptions are made anew and go on
-// from their group's cursor. Deliveries of a lost connection come again, to this
-// client or to another member: handlers must bear an event twice.
+// from their group's cursor, a live tail behind the event that came last.
+// Deliveries of a lost connection come again, to this client or to another member:
+// handlers must bear an event twice.
 //
 // # Shape
 //
@@ -87,9 +90,10 @@ var (
 	_ eventhub.Subscriber = (*Client)(nil)
 )
 
-// Dial connects to the hub at url (ws://host:port, wss://…) and says AUTH. It
-// tries this and the URLs of WithURLs once each and fails when none takes the
-// client: with the hub's *eventhub.Error when one denied it, with ErrUnreachable
+// Dial connects to the hub at url and says AUTH. The URL is that of the WebSocket
+// (ws://host:port, wss://…) or of the HTTP API (http://…, https://…), below which
+// the WebSocket is /ws. It tries this and the URLs of WithURLs once each and fails
+// when none takes the client: with the hub's *eventhub.Error when one denied it, with ErrUnreachable
 // in the chain when none could be talked to. ctx bounds Dial alone.
 //
 // The client must be closed by Close or Drain.

@@ -173,8 +173,8 @@ func TestDialErrors(t *testing.T) {
 	if !errors.Is(err, broken) || !errors.Is(err, client.ErrUnreachable) {
 		t.Errorf("without a token: %v", err)
 	}
-	_, err = client.Dial(ctx, "http://x", client.WithMaxPending(0), client.WithReconnect(2, 1), client.WithLogger(nil))
-	for _, part := range []string{"http://x", "max pending", "reconnect", "logger"} {
+	_, err = client.Dial(ctx, "ftp://x", client.WithMaxPending(0), client.WithReconnect(2, 1), client.WithLogger(nil))
+	for _, part := range []string{"ftp", "max pending", "reconnect", "logger"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%v does not speak of %s", err, part)
 		}

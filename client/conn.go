@@ -7,6 +7,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -85,6 +88,11 @@ func (n *conn) fail(why error) {
 
 // write is the writer of one connection: it sends all that has gathered, in one
 // call, until the connection has ended.
+//
+// Once woken it lets everybody else run who can before it sends. The answers of
+// one read wake many publishers at once, the first of which wakes the writer; the
+// scheduler would run it next, and every frame would go out alone. A client with
+// nothing else to do loses well below a microsecond.
 func (c *Client) write(n *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,6 +103,9 @@ func (c *Client) write(n *conn) {
 		if n.ended {
 			return
 		}
+		c.mu.Unlock()
+		runtime.Gosched()
+		c.mu.Lock()
 		b := n.out.b
 		n.out.b = n.spare[:0]
 		c.mu.Unlock()
@@ -203,9 +214,20 @@ func (n *conn) auth(token string, given bool) error {
 				return authRefusal(&n.frame)
 			}
 			n.info = n.frame.Info
-			return nil
+			return checkProtocol(&n.info)
 		}
 	}
+}
+
+func checkProtocol(hub *wire.AuthInfo) error {
+	if hub.Protocol == wire.ProtocolVersion {
+		return nil
+	}
+	spoken := strconv.Itoa(hub.Protocol)
+	if hub.Protocol == 0 {
+		spoken = "none that it tells"
+	}
+	return fmt.Errorf("%w: the hub (%s) speaks %s, this client %d", ErrProtocol, strings.TrimSpace(hub.Hub+" "+hub.Version), spoken, wire.ProtocolVersion)
 }
 
 func authRefusal(f *wire.HubFrame) error {

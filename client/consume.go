@@ -25,9 +25,14 @@ import (
 //     means one more delivery.
 //   - Deliveries that came over a connection that was lost meanwhile are not
 //     begun: they come again.
+//
+// With AutoAck and for a live tail, which has no Group, there are no leases and no
+// verdicts: an error of h is logged, and that is all. See [Client.Subscribe] for
+// how a tail goes on over lost connections.
 func (c *Client) Consume(ctx context.Context, opts eventhub.SubscribeOptions, concurrency int, h eventhub.Handler) error {
-	if opts.AutoAck {
-		return eventhub.Consume(ctx, c, opts, concurrency, h)
+	if opts.AutoAck || opts.Group == "" {
+		opts.AutoAck = true
+		return eventhub.Consume(ctx, c, opts, concurrency, c.logging(opts, h))
 	}
 	opts = opts.WithDefaults()
 	k := &keeper{c: c, opts: opts, held: make(map[eventhub.Lease]time.Time)}
@@ -44,8 +49,20 @@ func (c *Client) Consume(ctx context.Context, opts eventhub.SubscribeOptions, co
 	})
 }
 
-// SubscribeJSON is Consume for payloads of one type. A payload that is no T is
-// nacked with the reason, and a dead letter after its last attempt.
+// logging is h for deliveries whose verdict nobody asks for.
+func (c *Client) logging(opts eventhub.SubscribeOptions, h eventhub.Handler) eventhub.Handler {
+	return func(ctx context.Context, d eventhub.Delivery) error {
+		if err := h(ctx, d); err != nil {
+			c.cfg.logger.Warn("a handler failed; the event does not come again",
+				"subscription", subKey{opts.Topic, opts.Group}, "offset", d.Offset, "id", d.ID(), "error", err)
+		}
+		return nil
+	}
+}
+
+// SubscribeJSON is Consume for payloads of one type. A payload that is no T counts
+// as an error of h: it is nacked with the reason, and a dead letter after its last
+// attempt.
 func SubscribeJSON[T any](ctx context.Context, c *Client, opts eventhub.SubscribeOptions, concurrency int,
 	h func(ctx context.Context, v T, d eventhub.Delivery) error) error {
 	return c.Consume(ctx, opts, concurrency, func(ctx context.Context, d eventhub.Delivery) error {

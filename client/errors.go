@@ -10,12 +10,16 @@ import (
 )
 
 var (
-	// ErrUnreachable is in the chain of Dial's error when no hub could be talked
-	// to, as opposed to one that denied the client.
+	// ErrUnreachable is in the chain of the error of Dial, or of a call of an API,
+	// when no hub could be talked to, as opposed to one that denied the client.
 	ErrUnreachable = errors.New("client: no hub can be reached")
 	// ErrClosed is what calls return, and receivers are told, after Close or
 	// Drain. Of a request that was under way it says that its outcome is unknown.
 	ErrClosed = errors.New("client: closed")
+	// ErrProtocol is in the chain of the error when a hub speaks another version
+	// of the protocol; the message has both versions and that of the hub. It counts
+	// as a denial: the hub is not tried again.
+	ErrProtocol = errors.New("client: another version of the protocol")
 )
 
 // isDenial reports whether a hub has understood who asks and does not want it:
@@ -23,7 +27,7 @@ var (
 func isDenial(err error) bool {
 	var e *eventhub.Error
 	if !errors.As(err, &e) {
-		return false
+		return errors.Is(err, ErrProtocol)
 	}
 	switch e.Code {
 	case eventhub.CodeUnauthorized, eventhub.CodeNoToken, eventhub.CodeBadToken, eventhub.CodeForbidden, "jwt_invalid":
@@ -36,7 +40,7 @@ func isDenial(err error) bool {
 // was asked for.
 func isPassing(err error) bool {
 	switch eventhub.ErrorCode(err) {
-	case eventhub.CodeShuttingDown, eventhub.CodeOverloaded, eventhub.CodeInternal, "rate_limited":
+	case eventhub.CodeShuttingDown, eventhub.CodeOverloaded, eventhub.CodeInternal, eventhub.CodeRateLimited:
 		return true
 	}
 	return false

@@ -6,11 +6,14 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 
 	"eventhub"
 	"eventhub/client"
@@ -50,15 +53,48 @@ func (l *ledger) handle(payload string) {
 
 // TestCutConnections: publishers and a group whose connections are cut again and
 // again, in the middle of anything. Nothing is lost, nothing is in the log twice,
-// every event is handled.
+// every event is handled; and when the clients are closed and the hub is gone, so
+// are all goroutines, and the heap is what it was before, though the clients are
+// still there.
 func TestCutConnections(t *testing.T) {
-	const publishers, members, seldom = 8, 3, 150
+	const keeps = 1 << 20 // bytes of heap, for five clients and the runtime's own
 	s := drawSeed(t)
+	var clients []*client.Client
+	t.Run("first", func(t *testing.T) { // what is made once and for all
+		clients = cutConnections(t, s, 1000)
+	})
+	goroutines, heap := goleak.IgnoreCurrent(), heapInUse()
+	t.Run("again", func(t *testing.T) {
+		clients = cutConnections(t, s, *events)
+	})
+	goleak.VerifyNone(t, goroutines)
+	after := heapInUse()
+	t.Logf("the heap has %d bytes, after %d before", after, heap)
+	if after > heap+keeps {
+		t.Errorf("the heap grew by %d bytes; want at most %d", after-heap, keeps)
+	}
+	runtime.KeepAlive(clients)
+}
+
+// heapInUse is what the garbage collector leaves, in bytes.
+func heapInUse() uint64 {
+	for range 3 { // pools let go of what they hold at the second
+		runtime.GC()
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// cutConnections sends n events through cut connections and returns the clients,
+// which are closed when the test has ended.
+func cutConnections(t *testing.T, s uint64, n int) (clients []*client.Client) {
+	const publishers, members, seldom = 8, 3, 150
 	h := startHub(t, hub.Config{Store: t.TempDir()})
 	p := startProxy(t, h.WSAddr())
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	l := &ledger{published: make(map[string]eventhub.Receipt), handled: make(map[string]int), complete: make(chan struct{}), total: *events}
+	l := &ledger{published: make(map[string]eventhub.Receipt), handled: make(map[string]int), complete: make(chan struct{}), total: n}
 
 	opts := earliest("cut.up", "workers")
 	opts.MaxAttempts = 1000
@@ -66,6 +102,7 @@ func TestCutConnections(t *testing.T) {
 	var consumers sync.WaitGroup
 	for range members {
 		c := dial(t, p.addr())
+		clients = append(clients, c)
 		consumers.Go(func() {
 			if err := client.SubscribeJSON(consuming, c, opts, 4, func(_ context.Context, v string, _ eventhub.Delivery) error {
 				l.handle(v)
@@ -76,11 +113,12 @@ func TestCutConnections(t *testing.T) {
 		})
 	}
 	shared := []*client.Client{dial(t, p.addr()), dial(t, p.addr())}
+	clients = append(clients, shared...)
 	var publishing sync.WaitGroup
 	for i := range publishers {
 		r := rand.New(rand.NewPCG(s, uint64(i)))
 		publishing.Go(func() {
-			publishSome(t, ctx, shared[i%len(shared)], i, *events/publishers, r, func() {
+			publishSome(t, ctx, shared[i%len(shared)], i, n/publishers, r, func() {
 				if r.IntN(seldom) == 0 {
 					p.cut(0.5, r)
 				}
@@ -92,7 +130,7 @@ func TestCutConnections(t *testing.T) {
 	select {
 	case <-l.complete:
 	case <-ctx.Done():
-		t.Errorf("%d of %d events were handled", len(l.handled), *events)
+		t.Errorf("%d of %d events were handled", len(l.handled), n)
 	}
 	stop()
 	consumers.Wait()
@@ -102,9 +140,10 @@ func TestCutConnections(t *testing.T) {
 		again += n - 1
 	}
 	t.Logf("%d events, %d connections cut, %d handled again", len(l.published), p.cuts, again)
-	if p.cuts < 10 {
+	if p.cuts < min(10, n/1000) {
 		t.Errorf("only %d connections were cut", p.cuts)
 	}
+	return clients
 }
 
 // publishSome publishes n events in calls of one to eight.
@@ -485,9 +524,11 @@ func TestRandomEnds(t *testing.T) {
 				}
 			})
 		}
-		work.Go(func() {
-			_ = c.Consume(ctx, earliest("t", "g"), 2, func(context.Context, eventhub.Delivery) error { return nil })
-		})
+		for _, group := range []string{"g", ""} {
+			work.Go(func() {
+				_ = c.Consume(ctx, earliest("t", group), 2, func(context.Context, eventhub.Delivery) error { return nil })
+			})
+		}
 		select {
 		case <-enough:
 		case <-time.After(patience):

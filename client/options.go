@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -21,11 +22,12 @@ const (
 // maxPendingBytes bounds the memory of the publishes that are not answered.
 const maxPendingBytes = 64 << 20
 
-// Option changes how a client behaves.
+// Option changes how a Client or an API behaves.
 type Option func(*config)
 
 type config struct {
-	urls       []string
+	urls       []string // as given; once validated, those of the WebSockets
+	bases      []string // once validated: where the HTTP APIs begin
 	token      func(context.Context) (token string, given bool, err error)
 	logger     *slog.Logger
 	tls        *tls.Config
@@ -57,13 +59,13 @@ func WithURLs(urls ...string) Option {
 	return func(c *config) { c.urls = append(c.urls, urls...) }
 }
 
-// WithToken says what AUTH presents.
+// WithToken says what AUTH presents, and every request of an API.
 func WithToken(token string) Option {
 	return WithTokenSource(func(context.Context) (string, error) { return token, nil })
 }
 
-// WithTokenSource is asked for a token before every AUTH, for tokens that
-// expire. An error counts as a hub that can not be reached.
+// WithTokenSource is asked for a token before every AUTH and every request of an
+// API, for tokens that expire. An error counts as a hub that can not be reached.
 func WithTokenSource(source func(context.Context) (string, error)) Option {
 	return func(c *config) {
 		c.token = func(ctx context.Context) (string, bool, error) {
@@ -79,7 +81,7 @@ func WithLogger(logger *slog.Logger) Option {
 	return func(c *config) { c.logger = logger }
 }
 
-// WithTLS configures wss connections.
+// WithTLS configures wss and https connections.
 func WithTLS(cfg *tls.Config) Option {
 	return func(c *config) { c.tls = cfg }
 }
@@ -103,14 +105,18 @@ func WithoutReconnect() Option {
 	return func(c *config) { c.reconnect = false }
 }
 
-// validate names everything that is wrong at once.
+// validate names everything that is wrong at once, and finds both doors of every
+// hub from the URL of either.
 func (c *config) validate() error {
 	var errs []error
-	for _, text := range c.urls {
-		u, err := url.Parse(text)
-		if err != nil || u.Scheme != "ws" && u.Scheme != "wss" || u.Host == "" {
-			errs = append(errs, fmt.Errorf("client: url %q is not ws://host:port or wss://host:port", text))
+	for i, text := range c.urls {
+		u, err := parseURL(text)
+		if err != nil {
+			errs = append(errs, err)
+			continue
 		}
+		c.urls[i] = webSocketURL(u)
+		c.bases = append(c.bases, apiBase(u))
 	}
 	if c.logger == nil {
 		errs = append(errs, errors.New("client: the logger is nil"))
@@ -122,6 +128,52 @@ func (c *config) validate() error {
 		errs = append(errs, fmt.Errorf("client: reconnect from %s to %s is no range", c.minBackoff, c.maxBackoff))
 	}
 	return errors.Join(errs...)
+}
+
+// parseURL reads the URL of a hub: ws and wss URLs name the WebSocket, http and
+// https URLs the base of the HTTP API. A path is kept, for hubs behind a proxy.
+func parseURL(text string) (*url.URL, error) {
+	if !strings.Contains(text, "://") {
+		return nil, fmt.Errorf("client: url %q has no scheme: write ws://%s", text, text)
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("client: url: %w", bare(err)) // which shows all of it, a password too
+	}
+	switch u.Scheme {
+	case "ws", "wss", "http", "https":
+	default:
+		return nil, fmt.Errorf("client: url %q is not ws://, wss://, http:// or https://", u.Scheme+"://"+u.Host)
+	}
+	if u.Hostname() == "" {
+		return nil, fmt.Errorf("client: url %q has no host: write %s://host:port", text, u.Scheme)
+	}
+	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		// What is too much may be a secret.
+		return nil, fmt.Errorf("client: the url of %q has more than host, port and path: a token goes into WithToken", u.Host)
+	}
+	return u, nil
+}
+
+const webSocketPath = "/ws" // below the base; the base itself is a WebSocket too
+
+func webSocketURL(u *url.URL) string {
+	if plain, ok := strings.CutPrefix(u.Scheme, "http"); ok {
+		return "ws" + plain + "://" + u.Host + basePath(u) + webSocketPath
+	}
+	return u.String()
+}
+
+func apiBase(u *url.URL) string {
+	scheme := u.Scheme
+	if plain, ok := strings.CutPrefix(scheme, "ws"); ok {
+		scheme = "http" + plain
+	}
+	return scheme + "://" + u.Host + basePath(u)
+}
+
+func basePath(u *url.URL) string {
+	return strings.TrimSuffix(strings.TrimSuffix(u.EscapedPath(), "/"), webSocketPath)
 }
 
 // backoff returns the wait before the attempt, counted from 0: a random time

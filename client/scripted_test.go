@@ -1,8 +1,10 @@
 package client_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 
@@ -10,6 +12,8 @@ import (
 	"github.com/gobwas/ws/wsutil"
 
 	"eventhub"
+	"eventhub/client"
+	"eventhub/hub"
 	"eventhub/wire"
 )
 
@@ -18,7 +22,15 @@ import (
 // answer, and false to close behind them.
 type scripted func(r *wire.Request) (frames []string, goOn bool)
 
+const hello = `{"op":"OK","hub":"scripted","version":"9.9","protocol":1}`
+
 func startScripted(t *testing.T, connections ...scripted) (addr string) {
+	t.Helper()
+	return startScriptedHello(t, hello, connections...)
+}
+
+// startScriptedHello is startScripted with another answer to AUTH.
+func startScriptedHello(t *testing.T, hello string, connections ...scripted) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -31,7 +43,7 @@ func startScripted(t *testing.T, connections ...scripted) (addr string) {
 			if err != nil {
 				return
 			}
-			serveScript(conn, script)
+			serveHello(conn, hello, script)
 		}
 	})
 	t.Cleanup(serving.Wait)
@@ -39,7 +51,9 @@ func startScripted(t *testing.T, connections ...scripted) (addr string) {
 	return l.Addr().String()
 }
 
-func serveScript(conn net.Conn, script scripted) {
+func serveScript(conn net.Conn, script scripted) { serveHello(conn, hello, script) }
+
+func serveHello(conn net.Conn, hello string, script scripted) {
 	defer conn.Close()
 	if _, err := gws.Upgrade(conn); err != nil {
 		return
@@ -51,7 +65,7 @@ func serveScript(conn net.Conn, script scripted) {
 			return
 		}
 		var r wire.Request
-		frames, goOn := []string{`{"op":"OK"}`}, true
+		frames, goOn := []string{hello}, true
 		if err := d.Decode(message, &r); err != nil {
 			return
 		}
@@ -126,6 +140,38 @@ func TestRefusalsThatPass(t *testing.T) {
 		if id := await(t, "a try", tried); id != got[0].ID {
 			t.Errorf("the publish was sent under %s; its receipt says %s", id, got[0].ID)
 		}
+	}
+}
+
+// TestProtocolVersions: a hub of another version is a denial; one that speaks
+// ours is taken instead where there is one.
+func TestProtocolVersions(t *testing.T) {
+	none := func(*wire.Request) ([]string, bool) { return nil, false }
+	old := strings.Replace(hello, `,"protocol":1`, ``, 1)
+	other := strings.Replace(hello, `"protocol":1`, `"protocol":7`, 1)
+	for _, tt := range []struct{ hello, spoken string }{{old, "none"}, {other, "7"}} {
+		_, err := client.Dial(bounded(t), "ws://"+startScriptedHello(t, tt.hello, none))
+		if !errors.Is(err, client.ErrProtocol) || errors.Is(err, client.ErrUnreachable) {
+			t.Errorf("a hub that says %s: %v", tt.hello, err)
+			continue
+		}
+		for _, part := range []string{"scripted 9.9", "speaks " + tt.spoken, "client 1"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q does not say %q", err, part)
+			}
+		}
+	}
+	h := startHub(t, hub.Config{})
+	c := dial(t, startScriptedHello(t, other, none), client.WithURLs("ws://"+h.WSAddr()))
+	if p := c.Info().Protocol; p != wire.ProtocolVersion {
+		t.Errorf("the hub speaks version %d", p)
+	}
+	p := startProxy(t, h.WSAddr())
+	c = dial(t, p.addr())
+	p.aim(startScriptedHello(t, other, none))
+	p.cut(1, nil)
+	if _, err := c.Publish(bounded(t), event("t", `1`)); !errors.Is(err, client.ErrProtocol) {
+		t.Errorf("connected again to another version: %v", err)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,40 +12,59 @@ import (
 	"eventhub/wire"
 )
 
-// subKey names a subscription as its SUBSCRIBE does.
+// subKey names a subscription as its SUBSCRIBE does; a live tail has no group.
 type subKey struct{ topic, group string }
 
-func (k subKey) String() string { return k.topic + "::" + k.group }
+func (k subKey) String() string {
+	if k.group == "" {
+		return k.topic
+	}
+	return k.topic + "::" + k.group
+}
 
-// subscription is one membership, made anew on every connection.
-//
-// It is in Client.subs from Subscribe until it is left or ends. What a receiver
-// has no room for is held here, because the hub has handed it over for good; the
-// group's maxInFlight bounds it. delivering makes the client's goroutine and the
-// one that Ready starts take turns.
+// subscription is one membership or live tail, made anew on every connection. It
+// is in Client.subs from Subscribe until it is left or ends. See flow.go for the
+// way of its deliveries.
 type subscription struct {
 	c        *Client
 	opts     eventhub.SubscribeOptions
 	receiver eventhub.Receiver
 
-	joined bool // the hub has said OK once; guarded by Client.mu
+	// Guarded by Client.mu.
+	joined bool // the hub has said OK once
+	start  eventhub.Start
+	flow   flow
 
 	closed  atomic.Bool // nothing is delivered any more
 	starved atomic.Bool // something may be held
 
-	delivering sync.Mutex
+	delivering sync.Mutex // may be held when Client.mu is taken, not the other way round
 	held       []eventhub.Delivery
+	heldBytes  int
+	last       []byte // the id of the event that came last, of a tail
 }
 
 func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} }
 
 // Subscribe implements eventhub.Subscriber. A client is at most one member of a
-// group in a topic (CodeAlreadySubscribed): more members need more clients. While
-// there is no connection it waits for one. The membership lasts over lost
-// connections: deliveries of the lost one come again, and those that r had no
-// room for are dropped. Receiver.Ended is called when the client ends, and when
-// the hub refuses to take the member back; like Deliver it must not wait for the
-// client. [Client.Consume] is the comfortable way.
+// group in a topic, and has at most one live tail of it (CodeAlreadySubscribed):
+// more need more clients. While there is no connection it waits for one. The
+// membership lasts over lost connections: deliveries of the lost one come again,
+// and those of them that r had no room for are dropped. Receiver.Ended is called when the
+// client ends, and when the hub refuses to take the member back; like Deliver it
+// must not wait for the client. [Client.Consume] is the comfortable way.
+//
+// A live tail, which has no Group, goes on behind the last event that came, so
+// that over lost connections no event comes twice and none is left out that the
+// log still has. Where it has that event no more, the tail goes on with what is
+// published from then on, and a line in the log says so. A tail to which nothing
+// came yet starts as asked: at the latest event, that is without what was
+// published while there was no connection. AckTimeout, MaxAttempts and Backoff
+// are refused, AutoAck is implied.
+//
+// Without leases (tails, AutoAck) nothing but the connection bounds what a hub
+// sends: where more than 4 MiB wait for r the client leaves, and subscribes again
+// when r has taken all that had come.
 //
 // Of the Subscription, Drop leaves as Unsubscribe does, without waiting: the
 // attempts are given back. Verdicts that are given while there is no connection
@@ -60,11 +78,17 @@ func (c *Client) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, 
 }
 
 func (c *Client) join(ctx context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (*subscription, error) {
+	if opts.Group == "" {
+		if opts.AckTimeout != 0 {
+			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "ackTimeoutMs is %d; a subscription without group has no leases", opts.AckTimeout.Milliseconds())
+		}
+		opts.AutoAck = true
+	}
 	opts = opts.WithDefaults()
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	s := &subscription{c: c, opts: opts, receiver: r}
+	s := &subscription{c: c, opts: opts, receiver: r, start: opts.Start}
 	e := newExchange(subscribe)
 	defer e.recycle()
 	e.sub = s
@@ -110,19 +134,46 @@ func (c *Client) begin(s *subscription, e *exchange) error {
 // resubscribe makes the exchanges that take all members back. c.mu is held.
 func (c *Client) resubscribe() {
 	for _, s := range c.subs {
-		if !s.joined {
-			continue // its own SUBSCRIBE is pending
+		if !s.joined || s.flow != flowing {
+			continue // its own SUBSCRIBE is pending, or waits for the receiver
 		}
-		e := &exchange{kind: resubscribe, sub: s, left: 1}
-		e.done = func(e *exchange) {
-			if err := e.answers[0].err; err != nil {
-				c.lose(s, err)
-			}
-		}
-		e.number(c, 1)
-		e.add(wire.AppendSubscribe(nil, e.next(), &s.opts))
+		e := s.again()
+		e.left = 1
 		c.pending[e.first] = slot{e, 0} // attach sends it
 	}
+}
+
+// again makes the exchange that takes the subscription back. c.mu is held.
+func (s *subscription) again() *exchange {
+	e := &exchange{kind: resubscribe, sub: s}
+	e.done = func(e *exchange) {
+		if err := e.answers[0].err; err != nil {
+			s.refused(err)
+		}
+	}
+	opts := s.opts
+	opts.Start = s.start
+	e.number(s.c, 1)
+	e.add(wire.AppendSubscribe(nil, e.next(), &opts))
+	return e
+}
+
+// refused deals with a hub that does not take the subscription back. A tail
+// whose place is not in the log any more goes on at the latest event.
+func (s *subscription) refused(err error) {
+	if s.opts.Group != "" || eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
+		s.c.lose(s, err)
+		return
+	}
+	s.c.cfg.logger.Warn("a live tail goes on at the latest event: its place is not in the log any more", "topic", s.opts.Topic, "error", err)
+	s.delivering.Lock()
+	defer s.delivering.Unlock()
+	s.last = nil
+	c := s.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.start = eventhub.Start{Kind: eventhub.StartLatest}
+	s.rejoin()
 }
 
 // complaint deals with an ERR that answers nothing: the end of a subscription,
@@ -160,67 +211,13 @@ func (c *Client) lose(s *subscription, err error) {
 	}
 }
 
-// deliver hands a batch to the receiver, as far as it has room.
-func (s *subscription) deliver(batch []eventhub.Delivery) {
-	s.delivering.Lock()
-	defer s.delivering.Unlock()
-	if s.closed.Load() {
-		return
-	}
-	taken := 0
-	if len(s.held) == 0 {
-		s.starved.Store(true) // before: Ready may follow a refusal at once
-		taken = s.receiver.Deliver(batch)
-		s.starved.Store(taken < len(batch))
-	}
-	for _, d := range batch[taken:] {
-		d.Record = slices.Clone(d.Record)
-		s.held = append(s.held, d)
-	}
-}
-
-// Ready implements eventhub.Subscription. The receiver may hold a lock that its
-// Deliver needs, so another goroutine delivers.
-func (s *subscription) Ready() {
-	c := s.c
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.phase != closed && s.starved.Swap(false) {
-		c.tasks.Go(s.deliverHeld)
-	}
-}
-
-func (s *subscription) deliverHeld() {
-	s.delivering.Lock()
-	defer s.delivering.Unlock()
-	if s.closed.Load() || len(s.held) == 0 {
-		return
-	}
-	s.starved.Store(true)
-	s.held = s.held[s.receiver.Deliver(s.held):]
-	if len(s.held) == 0 {
-		s.held = nil
-		s.starved.Store(false)
-	}
-}
-
-// lost forgets what came over a connection that is gone.
-func (s *subscription) lost() {
-	s.delivering.Lock()
-	s.held = nil
-	s.delivering.Unlock()
-	if k, ok := s.receiver.(*keeper); ok {
-		k.lost()
-	}
-}
-
 // end tells the receiver, once, behind its last delivery.
 func (s *subscription) end(err error) {
 	if s.closed.Swap(true) {
 		return
 	}
 	s.delivering.Lock()
-	s.held = nil
+	s.letGo(len(s.held))
 	s.delivering.Unlock()
 	s.receiver.Ended(err)
 }

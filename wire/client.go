@@ -56,11 +56,16 @@ func appendPublishOpts(dst []byte, e *eventhub.Event) []byte {
 
 // AppendSubscribe appends a SUBSCRIBE of options that have passed
 // SubscribeOptions.Validate. Zero values are left out: the hub's defaults hold.
+// Without a group it asks for a live tail, and the length of leases is left out
+// too.
 func AppendSubscribe(dst []byte, corr uint64, o *eventhub.SubscribeOptions) []byte {
 	dst = openAbout(dst, OpSubscribe, corr, o.Topic, o.Group)
 	dst = appendStart(append(dst, `,"opts":{`...), &o.Start)
 	dst = appendNumber(dst, "batchSize", int64(o.BatchSize))
 	dst = appendNumber(dst, "maxInFlight", int64(o.MaxInFlight))
+	if o.Group == "" {
+		return append(dst, "}}"...)
+	}
 	dst = appendNumber(dst, "ackTimeoutMs", o.AckTimeout.Milliseconds())
 	dst = appendNumber(dst, "maxAttempts", int64(o.MaxAttempts))
 	if o.Backoff != (eventhub.Backoff{}) {
@@ -91,7 +96,7 @@ func appendStart(dst []byte, s *eventhub.Start) []byte {
 	return dst
 }
 
-// AppendUnsubscribe appends an UNSUBSCRIBE.
+// AppendUnsubscribe appends an UNSUBSCRIBE; without a group, of a live tail.
 func AppendUnsubscribe(dst []byte, corr uint64, topic, group string) []byte {
 	return append(openAbout(dst, OpUnsubscribe, corr, topic, group), '}')
 }
@@ -140,10 +145,14 @@ func openRequest(dst []byte, op Op, corr uint64) []byte {
 	return append(dst, '"')
 }
 
-// openAbout begins a frame that is about a subscription.
+// openAbout begins a frame that is about a subscription, which is a live tail
+// where group is empty.
 func openAbout(dst []byte, op Op, corr uint64, topic, group string) []byte {
 	dst = openRequest(dst, op, corr)
 	dst = strictjson.AppendString(append(dst, `,"topic":`...), topic)
+	if group == "" {
+		return dst
+	}
 	return strictjson.AppendString(append(dst, `,"group":`...), group)
 }
 

@@ -53,15 +53,17 @@ func TestShortWay(t *testing.T) {
 			t.Errorf("%s: on the short way: %v", c.title, took)
 		}
 	}
-	frame := NewEventFrame("process.state", "ops").Append(nil, benchDelivery())
-	var d HubDecoder
-	var f HubFrame
-	if n := testing.AllocsPerRun(100, func() {
-		if err := d.Decode(bytes.Clone(frame), &f); err != nil {
-			t.Fatal(err)
+	for _, group := range []string{"ops", ""} {
+		frame := NewEventFrame("process.state", group).Append(nil, benchDelivery())
+		var d HubDecoder
+		var f HubFrame
+		if n := testing.AllocsPerRun(100, func() {
+			if err := d.Decode(bytes.Clone(frame), &f); err != nil {
+				t.Fatal(err)
+			}
+		}); n > 1 { // the clone
+			t.Errorf("an EVENT of group %q costs %v allocations", group, n)
 		}
-	}); n > 1 { // the clone
-		t.Errorf("an EVENT costs %v allocations", n)
 	}
 }
 
@@ -80,6 +82,7 @@ func hubMeaning(t testing.TB, f *HubFrame) []string {
 		if i := f.Info; i != (AuthInfo{}) {
 			m.add("hub", i.Hub)
 			m.add("version", i.Version)
+			m.add("protocol", i.Protocol)
 			m.add("durability", i.Durability)
 			m.add("limits.max_frame_bytes", i.Limits.MaxFrameBytes)
 			m.add("limits.max_payload_bytes", i.Limits.MaxPayloadBytes)
@@ -92,11 +95,17 @@ func hubMeaning(t testing.TB, f *HubFrame) []string {
 	case OpEvent:
 		d := &f.Delivery
 		m.add("topic", string(f.Topic))
-		m.add("group", string(f.Group))
-		m.add("ctx.attempt", d.Attempt)
-		m.add("ctx.max_attempts", d.MaxAttempts)
-		m.add("ctx.ack_deadline_ms", d.AckTimeout.Milliseconds())
-		m.addIf(!d.Lease.IsZero(), "ctx.lease", d.Lease.String())
+		if f.Group == nil {
+			if d.Attempt != 1 || d.MaxAttempts != 0 || d.AckTimeout != 0 || !d.Lease.IsZero() {
+				t.Errorf("the EVENT of a live tail is %+v", d)
+			}
+		} else {
+			m.add("group", string(f.Group))
+			m.add("ctx.attempt", d.Attempt)
+			m.add("ctx.max_attempts", d.MaxAttempts)
+			m.add("ctx.ack_deadline_ms", d.AckTimeout.Milliseconds())
+			m.addIf(!d.Lease.IsZero(), "ctx.lease", d.Lease.String())
+		}
 		event := d.Record.AppendJSON([]byte(`{"event":`), d.Offset)
 		m.lines = append(m.lines, flatten(t, append(event, '}'))...)
 		if e, err := d.Event(); err != nil || e.Topic != d.Topic {
@@ -129,6 +138,16 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 	if f2.Delivery.Offset != 9 || f2.Delivery.Attempt != 2 || f2.Delivery.Lease.Serial != 3 || f2.Delivery.ID() != "e" {
 		t.Errorf("%+v", f2)
 	}
+	f3 := good(`{"new":1,"event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":"}"},"ctx":{"attempt":7},"group":null,"topic":"t","op":"EVENT"}`)
+	if f3.Delivery.Offset != 9 || f3.Delivery.Attempt != 1 || f3.Group != nil || f3.Delivery.ID() != "e" {
+		t.Errorf("%+v", f3)
+	}
+	// What a later hub may put behind the event of a tail is not a part of it.
+	const record = `"ts":1723140000000,"id":"e","topic":"t","payload":{"a":["}{",{"\\\"}":1}]}}`
+	f3 = good(`{"op":"EVENT","topic":"t","event":{"offset":9,` + record + `,"ctx":{"gap":{"from":1}}}`)
+	if got := string(f3.Delivery.Record); got != "{"+record {
+		t.Errorf("the record is %s", got)
+	}
 	// A payload may look like the end of a frame.
 	tricky := eventhub.Delivery{Topic: "t", Offset: 1, Attempt: 1, MaxAttempts: 5, AckTimeout: time.Second,
 		Record: eventhub.Record(`{"ts":1723140000000,"id":"e","topic":"t","payload":{"a":1,"ctx":{"attempt":1,"max_attempts":5,"ack_deadline_ms":0}}}`)}
@@ -143,6 +162,9 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 	for _, frame := range []string{
 		``, `[]`, `{"op":"OK"`, `{"op":"OK"}}`, `{"op":"WHAT"}`, `{"corr":"1"}`, `{"op":"OK","corr":1}`, `{"op":"OK","op":"OK"}`,
 		`{"op":"OK","id":"a","offset":-1}`, `{"op":"OK","offset":"1"}`, `{"op":"OK","limits":3}`, `{"op":"ERR","code":1}`,
+		`{"op":"OK","protocol":"1"}`, `{"op":"OK","protocol":-1}`,
+		`{"op":"EVENT","topic":"t","event":{"offset":1,"id":"e"}}`, `{"op":"EVENT","topic":"t","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t"}`,
+		`{"op":"EVENT","topic":"t","event":3}`, `{"op":"EVENT","topic":"t","group":3,"event":{},"ctx":{}}`,
 		`{"op":"EVENT"}`, `{"op":"EVENT","topic":"t","group":"g","event":{},"ctx":{}}`,
 		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1},"ctx":{}}`,
 		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"id":"e"},"ctx":{"attempt":1}}`,
@@ -159,6 +181,7 @@ func FuzzDecodeHubFrame(f *testing.F) {
 	for _, c := range readGolden(f, "hub.txt") {
 		f.Add(c.sent)
 	}
+	f.Add([]byte(`{"op":"EVENT","topic":"t","event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":"}}"},"ctx":{"attempt":1}}`))
 	var used HubDecoder
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		var got, want HubFrame
@@ -191,6 +214,7 @@ func TestClientFramesArrive(t *testing.T) {
 	}{
 		{AppendAuth(nil, 1, "", false), Request{Op: OpAuth, Corr: "1", HasCorr: true}},
 		{AppendAuth(nil, 0, "a\"b", true), Request{Op: OpAuth, Token: "a\"b", HasToken: true}},
+		{AppendUnsubscribe(nil, 3, "t.u", ""), Request{Op: OpUnsubscribe, Corr: "3", HasCorr: true, Topic: "t.u"}},
 		{AppendUnsubscribe(nil, 1<<63, "t.u", "g:1"), Request{Op: OpUnsubscribe, Corr: "9223372036854775808", HasCorr: true, Topic: "t.u", Group: "g:1"}},
 	} {
 		if got := arrives(t, tt.frame); !reflect.DeepEqual(*got, tt.want) {
@@ -213,7 +237,11 @@ func TestClientFramesArrive(t *testing.T) {
 	t.Run("SUBSCRIBE", func(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) {
 			o := drawSubscribe(rt)
-			if got := arrives(t, AppendSubscribe(nil, 7, &o)); got.Subscribe != o.WithDefaults() {
+			want := o.WithDefaults()
+			if o.Group == "" { // a SUBSCRIBE without group says nothing of leases and acks
+				want.AutoAck, want.AckTimeout = true, eventhub.DefaultAckTimeout
+			}
+			if got := arrives(t, AppendSubscribe(nil, 7, &o)); got.Subscribe != want {
 				rt.Fatalf("%+v\nis %+v", o, got.Subscribe)
 			}
 		})
@@ -281,6 +309,10 @@ func drawSubscribe(t *rapid.T) eventhub.SubscribeOptions {
 		o.BatchSize = rapid.IntRange(1, 10_000).Draw(t, "batch")
 		o.MaxInFlight = rapid.IntRange(1, 1_000_000).Draw(t, "in flight")
 		o.AckTimeout = time.Duration(rapid.IntRange(1000, 3_600_000).Draw(t, "timeout")) * time.Millisecond
+	}
+	if rapid.Bool().Draw(t, "a tail") {
+		o.Group = ""
+		return o
 	}
 	if rapid.Bool().Draw(t, "group's") {
 		o.MaxAttempts = rapid.IntRange(1, 1000).Draw(t, "attempts")

@@ -143,7 +143,7 @@ func (d *Decoder) Decode(frame []byte, req *Request) error {
 	case OpSubscribe:
 		return d.readSubscribe(req)
 	case OpUnsubscribe:
-		return d.readNames(req)
+		return d.readSubscription(req)
 	case OpAck, OpNack, OpModack:
 		return d.readSettlement(req)
 	case "PAUSE", "RESUME", "CANCEL":
@@ -281,16 +281,18 @@ func (d *Decoder) readAuth(req *Request) error {
 	return d.readText("token", d.m.token, &req.Token)
 }
 
-// readNames reads the topic and group of every frame that is about a
-// subscription.
+// readSubscription reads what names a subscription: topic and group, or the
+// topic alone, which names a live tail.
+func (d *Decoder) readSubscription(req *Request) error {
+	if absent(d.m.group) {
+		return d.readSubscribedTopic(req)
+	}
+	return d.readNames(req)
+}
+
+// readNames reads topic and group of a frame that is about a group.
 func (d *Decoder) readNames(req *Request) error {
-	if err := d.readTopic(req); err != nil {
-		return err
-	}
-	if strings.IndexByte(req.Topic, '*') >= 0 {
-		return unsupported("a pattern as topic")
-	}
-	if err := eventhub.ValidateStoredTopic(req.Topic); err != nil {
+	if err := d.readSubscribedTopic(req); err != nil {
 		return err
 	}
 	if absent(d.m.group) {
@@ -302,6 +304,16 @@ func (d *Decoder) readNames(req *Request) error {
 	}
 	req.Group = d.groups.intern(group)
 	return eventhub.ValidateGroup(req.Group)
+}
+
+func (d *Decoder) readSubscribedTopic(req *Request) error {
+	if err := d.readTopic(req); err != nil {
+		return err
+	}
+	if strings.IndexByte(req.Topic, '*') >= 0 {
+		return unsupported("a pattern as topic")
+	}
+	return eventhub.ValidateStoredTopic(req.Topic)
 }
 
 // readTopic reads the topic without a look at its syntax.

@@ -24,6 +24,8 @@ func AppendAuthOK(dst []byte, corr string, hasCorr bool, info AuthInfo) []byte {
 	dst = strictjson.AppendString(dst, info.Hub)
 	dst = append(dst, `,"version":`...)
 	dst = strictjson.AppendString(dst, info.Version)
+	dst = append(dst, `,"protocol":`...)
+	dst = strconv.AppendInt(dst, int64(info.Protocol), 10)
 	dst = append(dst, `,"durability":`...)
 	dst = strictjson.AppendString(dst, info.Durability)
 	dst = append(dst, `,"limits":{"max_frame_bytes":`...)
@@ -90,23 +92,27 @@ func appendCorr(dst []byte, corr string, hasCorr bool) []byte {
 // same in all of them is made once. It is safe for concurrent use.
 type EventFrame struct {
 	prefix []byte // up to the event
+	tail   bool   // nothing behind the event
 }
 
 // NewEventFrame returns the frames of the subscription that was made with this
-// topic, which may be a pattern, and this group.
+// topic, which may be a pattern, and this group; without one it is a live tail,
+// whose frames have neither group nor ctx.
 func NewEventFrame(topic, group string) *EventFrame {
 	prefix := append([]byte(nil), `{"op":"EVENT","topic":`...)
 	prefix = strictjson.AppendString(prefix, topic)
-	prefix = append(prefix, `,"group":`...)
-	prefix = strictjson.AppendString(prefix, group)
-	return &EventFrame{prefix: append(prefix, `,"event":`...)}
+	if group != "" {
+		prefix = append(prefix, `,"group":`...)
+		prefix = strictjson.AppendString(prefix, group)
+	}
+	return &EventFrame{prefix: append(prefix, `,"event":`...), tail: group == ""}
 }
 
 // Append appends the frame of one delivery.
 func (f *EventFrame) Append(dst []byte, d *eventhub.Delivery) []byte {
 	dst = append(dst, f.prefix...)
 	dst = d.Record.AppendJSON(dst, d.Offset)
-	return appendContext(dst, d)
+	return f.appendRest(dst, d)
 }
 
 // Size returns the exact number of bytes that Append appends, without touching
@@ -116,12 +122,15 @@ func (f *EventFrame) Size(d *eventhub.Delivery) int {
 	// nothing: at most 198 bytes.
 	var scratch [208]byte
 	small := eventhub.Record("{").AppendJSON(scratch[:0], d.Offset)
-	small = appendContext(small, d)
+	small = f.appendRest(small, d)
 	return len(f.prefix) + len(small) + len(d.Record) - 1
 }
 
-// appendContext appends what stands behind the event.
-func appendContext(dst []byte, d *eventhub.Delivery) []byte {
+// appendRest appends what stands behind the event.
+func (f *EventFrame) appendRest(dst []byte, d *eventhub.Delivery) []byte {
+	if f.tail {
+		return append(dst, '}')
+	}
 	dst = append(dst, `,"ctx":{"attempt":`...)
 	dst = strconv.AppendInt(dst, int64(d.Attempt), 10)
 	dst = append(dst, `,"max_attempts":`...)

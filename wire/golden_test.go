@@ -235,7 +235,7 @@ func (m *meaningLines) subscribe(o *eventhub.SubscribeOptions) {
 	}
 	m.add("batchSize", o.BatchSize)
 	m.add("maxInFlight", o.MaxInFlight)
-	m.add("ackTimeoutMs", o.AckTimeout.Milliseconds())
+	m.addIf(o.Group != "", "ackTimeoutMs", o.AckTimeout.Milliseconds())
 	m.add("manualAck", !o.AutoAck)
 	m.addIf(o.MaxAttempts != 0, "maxAttempts", o.MaxAttempts)
 	m.addIf(o.Backoff.Min != 0, "backoff.minMs", o.Backoff.Min.Milliseconds())
@@ -301,7 +301,7 @@ func hubFrames() []goldenCase {
 	sent := func(title string, frame []byte) goldenCase { return goldenCase{title: title, sent: frame} }
 	const id = "0199a6d1-7e3c-7b1a-9c55-2f6f3a1d0e11"
 	info := AuthInfo{
-		Hub: "hub-1", Version: "0.1.0", Durability: "sync",
+		Hub: "hub-1", Version: "0.1.0", Protocol: ProtocolVersion, Durability: "sync",
 		Limits: Limits{MaxFrameBytes: MaxFrameBytes, MaxPayloadBytes: eventhub.MaxPayloadBytes, MaxSubscriptions: 128},
 	}
 	receipt := eventhub.Receipt{ID: id, Offset: 1042}
@@ -313,6 +313,8 @@ func hubFrames() []goldenCase {
 	}
 	auto := delivery
 	auto.Lease, auto.AckTimeout = eventhub.Lease{}, 0
+	tailed := delivery
+	tailed.Lease, tailed.AckTimeout, tailed.MaxAttempts = eventhub.Lease{}, 0, 0
 	full := delivery
 	full.Offset, full.Attempt = eventhub.MaxOffset, 3
 	full.Record = eventhub.Record(`{"committed_ts":1723140000123,"id":"order-17","ts":1723140000000,"topic":"process.state","partition":0,"key":"é\n","sid":"boot-3","headers":{"x-a":"b"},"tags":["#duck"],"caused_by":["` + id + `"],"payload":null}`)
@@ -339,5 +341,7 @@ func hubFrames() []goldenCase {
 		sent("EVENT of a pattern", NewEventFrame("process.*", "ops").Append(nil, &delivery)),
 		sent("EVENT that counts as acked when sent", NewEventFrame("process.state", "ops").Append(nil, &auto)),
 		sent("EVENT with all there can be", NewEventFrame("process.state", "ops").Append(nil, &full)),
+		sent("EVENT of a live tail", NewEventFrame("process.state", "").Append(nil, &tailed)),
+		sent("EVENT of a live tail with all there can be", NewEventFrame("process.**", "").Append(nil, &full)),
 	}
 }

@@ -35,8 +35,8 @@ type HubFrame struct {
 	// ERR.
 	Err *eventhub.Error
 
-	// EVENT. Topic and Group are those of the SUBSCRIBE; the topic of the
-	// delivery is the event's own.
+	// EVENT. Topic and Group are those of the SUBSCRIBE, Group is nil for a live
+	// tail; the topic of the delivery is the event's own.
 	Topic, Group []byte
 	Delivery     eventhub.Delivery
 }
@@ -66,6 +66,7 @@ type hubMembers struct {
 	op, corr                         []byte
 	id, offset, duplicate, stale     []byte
 	hub, version, durability, limits []byte
+	protocol                         []byte
 	code, msg, retryAfter            []byte
 	topic, group, event, context     []byte
 }
@@ -78,6 +79,7 @@ func (m *hubMembers) slot(name []byte) *[]byte {
 		{"op", &m.op}, {"corr", &m.corr},
 		{"id", &m.id}, {"offset", &m.offset}, {"duplicate", &m.duplicate}, {"stale", &m.stale},
 		{"hub", &m.hub}, {"version", &m.version}, {"durability", &m.durability}, {"limits", &m.limits},
+		{"protocol", &m.protocol},
 		{"code", &m.code}, {"msg", &m.msg}, {"retry_after_ms", &m.retryAfter},
 		{"topic", &m.topic}, {"group", &m.group}, {"event", &m.event}, {"ctx", &m.context},
 	} {
@@ -134,6 +136,9 @@ func (d *HubDecoder) plainEvent(frame []byte, f *HubFrame) bool {
 		return false
 	}
 	*f = HubFrame{Op: OpEvent, Topic: s.text()}
+	if s.has(`,"event":`) {
+		return d.plainTailEvent(s, f)
+	}
 	s.expect(`,"group":`)
 	f.Group = s.text()
 	s.expect(`,"event":`)
@@ -154,6 +159,14 @@ func (d *HubDecoder) plainEvent(frame []byte, f *HubFrame) bool {
 	}
 	s.expect(`}}`)
 	return s.done() && d.setLease(f, lease) == nil && d.setEvent(f, event) == nil
+}
+
+// plainTailEvent reads what stands in the EVENT of a live tail from its event on.
+func (d *HubDecoder) plainTailEvent(s scanner, f *HubFrame) bool {
+	f.Delivery.Attempt = 1
+	event := s.object()
+	s.expect(`}`)
+	return s.done() && d.setEvent(f, event) == nil
 }
 
 // setLease parses the lease, nil for none.
@@ -296,6 +309,9 @@ func (d *HubDecoder) readOK(f *HubFrame) error {
 	if err := v.readText("durability", m.durability, &f.Info.Durability); err != nil {
 		return err
 	}
+	if err := readCount("protocol", m.protocol, &f.Info.Protocol); err != nil {
+		return err
+	}
 	return d.readLimits(&f.Info.Limits)
 }
 
@@ -338,19 +354,25 @@ func (d *HubDecoder) readErr(f *HubFrame) error {
 
 func (d *HubDecoder) readEvent(f *HubFrame) error {
 	v, m := &d.values, &d.m
-	for _, part := range []struct {
-		name string
-		raw  []byte
-		into *[]byte
-	}{{"topic", m.topic, &f.Topic}, {"group", m.group, &f.Group}} {
-		text, ok := v.unquote(part.raw)
-		if !ok {
-			return missing(part.name)
-		}
-		*part.into = bytes.Clone(text)
+	topic, ok := v.unquote(m.topic)
+	if !ok {
+		return missing("topic")
 	}
-	if absent(m.event) || m.event[0] != '{' || absent(m.context) || m.context[0] != '{' {
-		return missing("event or ctx")
+	f.Topic = bytes.Clone(topic)
+	if absent(m.event) || m.event[0] != '{' {
+		return missing("event")
+	}
+	if absent(m.group) {
+		f.Delivery.Attempt = 1
+		return d.setEvent(f, m.event)
+	}
+	group, ok := v.unquote(m.group)
+	if !ok {
+		return wrongType("group", m.group, "a string")
+	}
+	f.Group = bytes.Clone(group)
+	if absent(m.context) || m.context[0] != '{' {
+		return missing("ctx")
 	}
 	if err := d.readContext(f); err != nil {
 		return err
@@ -438,6 +460,30 @@ func (s *scanner) text() []byte {
 	}
 	s.rest = s.rest[len(quoted):]
 	return quoted[1 : len(quoted)-1]
+}
+
+// object steps over a JSON object.
+func (s *scanner) object() []byte {
+	depth, inText := 0, false
+	for i := 0; i < len(s.rest) && !s.failed; i++ {
+		switch c := s.rest[i]; {
+		case inText && c == '\\':
+			i++
+		case c == '"':
+			inText = !inText
+		case inText:
+		case c == '{':
+			depth++
+		case c == '}':
+			if depth--; depth == 0 {
+				object := s.rest[: i+1 : i+1]
+				s.rest = s.rest[i+1:]
+				return object
+			}
+		}
+	}
+	s.failed = true
+	return nil
 }
 
 // number steps over an integer as the encoders write it: no sign, no leading

@@ -8,17 +8,20 @@ import (
 )
 
 // readSubscribe fills req.Subscribe: the options as given, the defaults of the
-// others, all of it in range.
+// others, all of it in range. A live tail is one with AutoAck.
 func (d *Decoder) readSubscribe(req *Request) error {
-	if absent(d.m.group) {
-		return unsupported("a SUBSCRIBE without group (a live tail)")
-	}
-	if err := d.readNames(req); err != nil {
+	if err := d.readSubscription(req); err != nil {
 		return err
 	}
 	opts := eventhub.SubscribeOptions{Topic: req.Topic, Group: req.Group}
 	if err := d.readSubscribeOpts(&opts); err != nil {
 		return err
+	}
+	if opts.Group == "" {
+		if err := d.refuseGroupOptions(&opts); err != nil {
+			return err
+		}
+		opts.AutoAck = true
 	}
 	opts = opts.WithDefaults()
 	if err := opts.Validate(); err != nil {
@@ -73,6 +76,24 @@ func (d *Decoder) readSubscribeOpts(o *eventhub.SubscribeOptions) error {
 	}
 	o.AutoAck = !manualAck
 	return start.resolve(&o.Start)
+}
+
+// refuseGroupOptions names the option that asks something of a live tail which
+// only groups have.
+func (d *Decoder) refuseGroupOptions(o *eventhub.SubscribeOptions) error {
+	for _, option := range d.opts {
+		refused := false
+		switch string(option.name) {
+		case "maxAttempts", "backoff", "ackTimeoutMs":
+			refused = !absent(option.value)
+		case "manualAck":
+			refused = !absent(option.value) && !o.AutoAck
+		}
+		if refused {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "%s is %.48s; a SUBSCRIBE without group has no leases and no acks", option.name, option.value)
+		}
+	}
+	return nil
 }
 
 // refuseFeature judges an option of the protocol that this version does not

@@ -27,6 +27,11 @@ const (
 	OpModack      Op = "MODACK"
 )
 
+// ProtocolVersion is the version of the conversation that this package speaks. A
+// hub tells its own in the OK of an AUTH. It is raised when frames come to mean
+// something else, not when more can be said.
+const ProtocolVersion = 1
+
 // Limits of the protocol, in bytes.
 const (
 	MaxFrameBytes       = 1_310_720 // 1.25 MiB
@@ -46,7 +51,7 @@ type Request struct {
 	Token    string
 	HasToken bool
 
-	// All but AUTH.
+	// All but AUTH. Group is empty in a PUBLISH and for a live tail.
 	Topic, Group string
 
 	// PUBLISH. Event.Topic is Topic; Event.Payload points into the frame.
@@ -63,6 +68,7 @@ type Request struct {
 type AuthInfo struct {
 	Hub        string // name of the hub
 	Version    string
+	Protocol   int    // see ProtocolVersion; 0 where the hub tells none
 	Durability string // "sync", "interval" or "none"
 	Limits     Limits
 }

@@ -16,7 +16,7 @@ import (
 type Access struct {
 	Publisher  eventhub.Publisher
 	Subscriber eventhub.Subscriber
-	// Name is for logs and holds no secret.
+	// Name is for logs and for those who look at members; it holds no secret.
 	Name string
 }
 
@@ -28,8 +28,8 @@ type Config struct {
 	// which before the first success it does after AuthWait. Errors are
 	// *eventhub.Error (CodeNoToken, CodeBadToken). Required.
 	Authenticate func(ctx context.Context, token string, hasToken bool) (Access, error)
-	// Info is told in the OK of an AUTH. Its limits are filled in from what
-	// follows.
+	// Info is told in the OK of an AUTH. Its protocol is filled in, and its limits
+	// from what follows.
 	Info   wire.AuthInfo
 	Logger *slog.Logger
 	// Origins are the web origins (scheme://host[:port]) whose pages may connect
@@ -81,6 +81,7 @@ func (c Config) withDefaults() Config {
 			*d.field = d.value
 		}
 	}
+	c.Info.Protocol = wire.ProtocolVersion
 	c.Info.Limits.MaxFrameBytes = c.MaxFrameBytes
 	c.Info.Limits.MaxSubscriptions = c.MaxSubscriptions
 	if c.Logger == nil {

@@ -124,7 +124,7 @@ func (s *session) appendError(to corr, err *eventhub.Error) {
 	if c == nil {
 		return
 	}
-	s.out.errors++
+	s.out.countError(err.Code)
 	at := c.begin()
 	c.b = wire.AppendError(c.b, to.text, to.has, err)
 	c.end(at)

@@ -46,6 +46,7 @@ import (
 
 	gws "github.com/gobwas/ws"
 
+	"eventhub/internal/measure"
 	"eventhub/internal/origin"
 )
 
@@ -64,7 +65,8 @@ type Gateway struct {
 	sessions map[*session]struct{}
 	taken    int // slots of MaxConnections: sessions and upgrades under way
 	stopping bool
-	idle     chan struct{} // closed when stopping and nothing is taken
+	idle     chan struct{}   // closed when stopping and nothing is taken
+	past     measure.Gateway // of what has ended, and of what never began
 }
 
 // New returns a gateway, or everything that is wrong with the configuration.
@@ -81,6 +83,7 @@ func New(cfg Config) (*Gateway, error) {
 		upgrader: gws.HTTPUpgrader{Timeout: cfg.WriteWait},
 		sessions: make(map[*session]struct{}),
 		idle:     make(chan struct{}),
+		past:     measure.Gateway{Closed: make(map[int]uint64), Errors: make(map[string]uint64)},
 	}, nil
 }
 
@@ -125,9 +128,11 @@ func (g *Gateway) take() (refusal string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.stopping {
+		g.past.Refused++
 		return "The hub is shutting down."
 	}
 	if g.taken >= g.cfg.MaxConnections {
+		g.past.Refused++
 		return fmt.Sprintf("The hub has %d connections; it takes no more.", g.taken)
 	}
 	g.taken++
@@ -138,7 +143,10 @@ func (g *Gateway) take() (refusal string) {
 func (g *Gateway) release(s *session) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.sessions, s)
+	if s != nil {
+		delete(g.sessions, s)
+		g.past.Closed[s.addCounts(&g.past)]++
+	}
 	g.taken--
 	if g.stopping && g.taken == 0 {
 		close(g.idle)
@@ -154,9 +162,10 @@ func (g *Gateway) start(conn net.Conn, early *bufio.Reader) {
 	}
 	g.mu.Lock()
 	g.sessions[s] = struct{}{}
+	g.past.Opened++
 	stopping := g.stopping
 	g.mu.Unlock()
-	g.log.Debug("connection opened", "remote", s.remote)
+	g.log.Info("connection opened", "remote", s.remote)
 	if stopping {
 		s.sayGoodbye()
 	}

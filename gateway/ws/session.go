@@ -91,6 +91,7 @@ func (s *session) run() {
 	for s.out.flushing {
 		s.changed.Wait()
 	}
+	s.out.received = s.in.received
 	s.mu.Unlock()
 	s.conn.Close()
 	s.cancel()
@@ -351,11 +352,18 @@ func (s *session) log() {
 	s.mu.Lock()
 	out := s.out
 	s.mu.Unlock()
+	if out.why == "" {
+		out.why = "The peer closed." // whose own words are not for our log
+	}
+	var errors uint64
+	for _, n := range out.errors {
+		errors += n
+	}
 	s.gw.log.LogAttrs(context.Background(), slog.LevelInfo, "connection closed",
 		slog.String("remote", s.remote), slog.String("name", s.access.Name),
 		slog.Int("code", int(out.code)), slog.String("reason", out.why),
 		slog.Duration("lasted", time.Since(s.opened)),
 		slog.Int64("published", s.counts.published), slog.Int64("settled", s.counts.settled),
-		slog.Int64("delivered", out.delivered), slog.Int64("errors", out.errors),
-		slog.Int64("bytes_in", s.in.received), slog.Int64("bytes_out", out.sent))
+		slog.Int64("delivered", out.delivered), slog.Uint64("errors", errors),
+		slog.Int64("bytes_in", out.received), slog.Int64("bytes_out", out.sent))
 }

@@ -2,6 +2,7 @@ package ws
 
 import (
 	"context"
+	"strings"
 
 	gws "github.com/gobwas/ws"
 
@@ -9,10 +10,16 @@ import (
 	"eventhub/wire"
 )
 
-// subKey names a subscription of a connection as its SUBSCRIBE did.
+// subKey names a subscription of a connection as its SUBSCRIBE did; a live tail
+// has no group.
 type subKey struct{ topic, group string }
 
-func (k subKey) String() string { return k.topic + "::" + k.group }
+func (k subKey) String() string {
+	if k.group == "" {
+		return k.topic
+	}
+	return k.topic + "::" + k.group
+}
 
 func notSubscribed(key subKey) *eventhub.Error {
 	return eventhub.Errorf(eventhub.CodeNotSubscribed, "%s", key)
@@ -33,7 +40,7 @@ const (
 // It leaves the session's map when the client unsubscribes, when it ends by
 // itself, and when the session ends; whoever takes it out of there ends it. One
 // that ends by itself says so in an ERR without corr, whose message begins with
-// topic::group; the client may subscribe again.
+// its name and a colon; the client may subscribe again.
 type subscription struct {
 	s      *session
 	key    subKey
@@ -105,6 +112,11 @@ func (s *session) find(key subKey) *subscription {
 	return s.subs[key]
 }
 
+// peer tells those who look at a group who its member is.
+func (s *session) peer() eventhub.Peer {
+	return eventhub.Peer{Transport: "ws", Name: strings.TrimSpace(s.access.Name + " " + s.remote)}
+}
+
 func (s *session) subscribe(r *wire.Request) *eventhub.Error {
 	key := subKey{r.Topic, r.Group}
 	s.mu.Lock()
@@ -118,7 +130,9 @@ func (s *session) subscribe(r *wire.Request) *eventhub.Error {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "the connection has %d subscriptions; more are not allowed", n)
 	}
 	u := &subscription{s: s, key: key, frame: wire.NewEventFrame(r.Topic, r.Group)}
-	handle, err := s.access.Subscriber.Subscribe(s.ctx, r.Subscribe, u)
+	opts := r.Subscribe
+	opts.Peer = s.peer()
+	handle, err := s.access.Subscriber.Subscribe(s.ctx, opts, u)
 	if err != nil {
 		return toError(err, eventhub.CodeInternal)
 	}

@@ -10,6 +10,7 @@ import (
 
 	gws "github.com/gobwas/ws"
 
+	"eventhub"
 	"eventhub/wire"
 )
 
@@ -123,10 +124,12 @@ type outbound struct {
 	flushing bool
 	starved  []*subscription
 
-	unanswered int   // publishes that were accepted and not answered
-	sent       int64 // bytes
-	delivered  int64 // events
-	errors     int64 // answers
+	unanswered int // publishes that were accepted and not answered
+
+	received  int64                    // bytes, as of the last read that was handled
+	sent      int64                    // bytes
+	delivered int64                    // events
+	errors    map[eventhub.Code]uint64 // answers; nil when there was none
 
 	// The end. Once closing is set nothing is appended any more.
 	closing  bool
@@ -135,6 +138,13 @@ type outbound struct {
 	code     gws.StatusCode // of the close frame that was sent; 0: none, or an empty one
 	why      string
 	closeBy  time.Time
+}
+
+func (o *outbound) countError(code eventhub.Code) {
+	if o.errors == nil {
+		o.errors = make(map[eventhub.Code]uint64)
+	}
+	o.errors[code]++
 }
 
 func (o *outbound) queued() int {
@@ -267,6 +277,7 @@ func (s *session) writeFailed(b []byte, n int, err error) {
 func (s *session) awaitRoom() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.out.received = s.in.received
 	s.kick()
 	for s.out.queued() > s.gw.cfg.OutboundBytes && !s.out.closing {
 		s.changed.Wait()

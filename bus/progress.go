@@ -1,0 +1,271 @@
+package bus
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"slices"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// What a group knows of events above its cursor outlives the process in parts of
+// its state (store.GroupPart), written together with the header:
+//
+//   - A progress part for each chunk of chunkSize offsets that has anything to
+//     tell: which events are acked, and how many attempts the others had.
+//     Offsets with the same standing follow one another, so it is a list of runs:
+//     a length and a standing, as varints; what follows the last run is fresh.
+//   - A history part for each event that came back: its last attempts as JSON.
+//
+// Only what changed since the last write is written. Parts that have nothing more
+// to tell, because the cursor has passed them, are removed.
+//
+// When a group is loaded its window is empty, and the parts say what to make of
+// events as they are read again: acked ones are done at once, the others have had
+// their attempts. The last attempt is never taken for granted: the process may
+// have ended before the member had its say, and a restart alone is to
+// dead-letter nothing.
+
+const (
+	partProgress = 'p'
+	partHistory  = 'h'
+
+	chunkSize = 4096
+	// maxHistory bounds the attempts that are told of one event.
+	maxHistory = 20
+)
+
+// The standings of an offset in a progress part: fresh, acked, or so many
+// attempts and withAttempts.
+const (
+	fresh        = 0
+	acked        = 1
+	withAttempts = 1
+)
+
+// run says how the offsets from from to to stand.
+type run struct {
+	from, to uint64
+	standing uint64
+}
+
+// progress is the part of a group's memory that is about to be written, or was
+// read and is not used up. The group's lock guards it.
+type progress struct {
+	reset   bool            // all parts in the store are void
+	chunks  map[uint64]bool // changed since the last write
+	latest  uint64          // 1 + the chunk marked last
+	stored  map[uint64]bool // chunks that the store has
+	histors map[uint64]bool // offsets whose history changed
+	written map[uint64]bool // offsets whose history the store has
+
+	restored []run // of the store, rising: what lies ahead of the window
+	history  map[uint64][]eventhub.Attempt
+}
+
+func newProgress() progress {
+	return progress{
+		chunks: make(map[uint64]bool), stored: make(map[uint64]bool),
+		histors: make(map[uint64]bool), written: make(map[uint64]bool),
+		history: make(map[uint64][]eventhub.Attempt),
+	}
+}
+
+// mark notes that an event's standing changed.
+func (p *progress) mark(offset uint64) {
+	if chunk := offset / chunkSize; p.latest != chunk+1 {
+		p.latest = chunk + 1
+		p.chunks[chunk] = true
+	}
+}
+
+// note adds an attempt that came to nothing.
+func (p *progress) note(offset uint64, a eventhub.Attempt) {
+	h := append(p.history[offset], a)
+	if len(h) > maxHistory {
+		h = slices.Clone(h[len(h)-maxHistory:])
+	}
+	p.history[offset] = h
+	p.histors[offset] = true
+}
+
+// forget drops the history of an event that is done.
+func (p *progress) forget(offset uint64) {
+	if _, ok := p.history[offset]; ok {
+		delete(p.history, offset)
+		p.histors[offset] = true
+	}
+}
+
+// standing returns what was restored of an offset, and lets go of what lies
+// before it. Offsets are asked for in rising order.
+func (p *progress) standing(offset uint64) uint64 {
+	for len(p.restored) > 0 && p.restored[0].to < offset {
+		p.restored = p.restored[1:]
+	}
+	if len(p.restored) > 0 && p.restored[0].from <= offset {
+		return p.restored[0].standing
+	}
+	return fresh
+}
+
+// load reads the parts that the store has of a group.
+func (p *progress) load(ctx context.Context, s store.Store, topic, name string, cursor uint64) error {
+	parts, err := s.GroupParts(ctx, topic, name)
+	if err != nil {
+		return groupError(err, topic, name)
+	}
+	*p = newProgress()
+	for _, part := range parts {
+		switch part.Kind {
+		case partProgress:
+			runs, ok := decodeRuns(part.Offset, part.Value)
+			if !ok {
+				return eventhub.Errorf(eventhub.CodeInternal, "The stored progress of group %q at offset %d cannot be read.", name, part.Offset*chunkSize)
+			}
+			p.stored[part.Offset] = true
+			p.restored = append(p.restored, runs...)
+		case partHistory:
+			var h []eventhub.Attempt
+			if err := json.Unmarshal(part.Value, &h); err != nil {
+				return eventhub.Wrap(eventhub.CodeInternal, err, "The stored history of offset %d in group %q cannot be read.", part.Offset, name)
+			}
+			p.written[part.Offset] = true
+			if part.Offset > cursor {
+				p.history[part.Offset] = h
+			} else {
+				p.histors[part.Offset] = true // to be removed
+			}
+		}
+	}
+	return nil
+}
+
+// parts returns what has to be written so that the store has what the group
+// knows, and takes it for written. w is the group's window, with the cursor that
+// is written beside.
+func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, reset bool) {
+	reset, p.reset = p.reset, false
+	for chunk := range p.stored {
+		if (chunk+1)*chunkSize <= cursor+1 {
+			p.chunks[chunk] = true // the cursor has passed it
+		}
+	}
+	for chunk := range p.chunks {
+		value := encodeRuns(p.runs(w, chunk, cursor), chunk)
+		if len(value) > 0 || p.stored[chunk] {
+			parts = append(parts, store.GroupPart{Kind: partProgress, Offset: chunk, Value: value})
+		}
+		setOrDelete(p.stored, chunk, len(value) > 0)
+	}
+	for offset := range p.histors {
+		var value []byte
+		e := w.find(offset)
+		if h := p.history[offset]; len(h) > 0 && (e == nil || e.state != interred) {
+			value, _ = json.Marshal(h) // numbers and strings always can be
+		}
+		if len(value) > 0 || p.written[offset] {
+			parts = append(parts, store.GroupPart{Kind: partHistory, Offset: offset, Value: value})
+		}
+		setOrDelete(p.written, offset, len(value) > 0)
+	}
+	clear(p.chunks)
+	clear(p.histors)
+	p.latest = 0
+	return parts, reset
+}
+
+func setOrDelete(set map[uint64]bool, key uint64, there bool) {
+	if there {
+		set[key] = true
+	} else {
+		delete(set, key)
+	}
+}
+
+// rewrite marks everything, after a write that was refused.
+func (p *progress) rewrite(w *window) {
+	for i := w.start; i < len(w.entries); i++ {
+		p.mark(w.entries[i].offset)
+	}
+	for offset := range p.history {
+		p.histors[offset] = true
+	}
+}
+
+// runs returns how the offsets of a chunk above the cursor stand: those in the
+// window as they are there, those that were not read again as they were restored.
+func (p *progress) runs(w *window, chunk, cursor uint64) []run {
+	from, to := max(chunk*chunkSize, cursor+1), (chunk+1)*chunkSize-1
+	var runs []run
+	for i := w.index(from); i < len(w.entries) && w.entries[i].offset <= to; i++ {
+		e := &w.entries[i]
+		runs = appendRun(runs, run{e.offset, e.offset, e.standing()})
+	}
+	for _, r := range p.restored {
+		if r.from, r.to = max(r.from, w.next, from), min(r.to, to); r.from <= r.to {
+			runs = appendRun(runs, r)
+		}
+	}
+	return runs
+}
+
+// standing is how an entry is written.
+func (e *entry) standing() uint64 {
+	switch {
+	case e.state == done || e.state == interred:
+		return acked
+	case e.attempts > 0:
+		return withAttempts + uint64(e.attempts)
+	}
+	return fresh
+}
+
+// appendRun adds a run, joined to the last where they touch and are alike.
+func appendRun(runs []run, r run) []run {
+	if r.standing == fresh {
+		return runs
+	}
+	if n := len(runs); n > 0 && runs[n-1].to+1 == r.from && runs[n-1].standing == r.standing {
+		runs[n-1].to = r.to
+		return runs
+	}
+	return append(runs, r)
+}
+
+func encodeRuns(runs []run, chunk uint64) []byte {
+	var b []byte
+	at := chunk * chunkSize
+	for _, r := range runs {
+		if r.from > at {
+			b = binary.AppendUvarint(b, r.from-at)
+			b = binary.AppendUvarint(b, fresh)
+		}
+		b = binary.AppendUvarint(b, r.to-r.from+1)
+		b = binary.AppendUvarint(b, r.standing)
+		at = r.to + 1
+	}
+	return b
+}
+
+// decodeRuns is the other way. It reports whether the bytes are what encodeRuns
+// makes.
+func decodeRuns(chunk uint64, b []byte) (runs []run, ok bool) {
+	at, end := chunk*chunkSize, (chunk+1)*chunkSize
+	for len(b) > 0 {
+		length, n := binary.Uvarint(b)
+		if n <= 0 || length == 0 || length > end-at {
+			return nil, false
+		}
+		standing, m := binary.Uvarint(b[n:])
+		if m <= 0 {
+			return nil, false
+		}
+		runs = appendRun(runs, run{at, at + length - 1, standing})
+		at += length
+		b = b[n+m:]
+	}
+	return runs, true
+}

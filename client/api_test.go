@@ -1,0 +1,688 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"eventhub"
+	"eventhub/bus"
+	"eventhub/client"
+	"eventhub/gateway/rest"
+	"eventhub/hub"
+	"eventhub/store/memory"
+	"eventhub/wire"
+)
+
+// catalogue is an Inspector and Admin over what the test puts there, in order.
+type catalogue struct {
+	mu       sync.Mutex
+	topics   []eventhub.TopicInfo
+	groups   []eventhub.GroupInfo
+	items    map[string]eventhub.Item // topic/id
+	inFlight map[string][]eventhub.InFlight
+	err      error
+}
+
+func (c *catalogue) Topics(_ context.Context, after string, limit int) ([]eventhub.TopicInfo, error) {
+	at := slices.IndexFunc(c.topics, func(t eventhub.TopicInfo) bool { return t.Topic > after })
+	if at < 0 {
+		return nil, c.err
+	}
+	return c.topics[at:min(at+limit, len(c.topics))], c.err
+}
+
+func (c *catalogue) Topic(_ context.Context, topic string) (eventhub.TopicInfo, error) {
+	at := slices.IndexFunc(c.topics, func(t eventhub.TopicInfo) bool { return t.Topic == topic })
+	if at < 0 {
+		return eventhub.TopicInfo{}, eventhub.Errorf(eventhub.CodeUnknownID, "there is no topic %q", topic)
+	}
+	return c.topics[at], c.err
+}
+
+func (c *catalogue) Event(_ context.Context, topic, id string) (eventhub.Item, error) {
+	item, ok := c.items[topic+"/"+id]
+	if !ok {
+		return item, eventhub.Errorf(eventhub.CodeUnknownID, "there is no event %q in topic %q", id, topic)
+	}
+	return item, c.err
+}
+
+func (c *catalogue) Groups(_ context.Context, q eventhub.GroupQuery) ([]eventhub.GroupInfo, error) {
+	var page []eventhub.GroupInfo
+	for _, g := range c.groups {
+		behind := g.Topic > q.AfterTopic || g.Topic == q.AfterTopic && g.Group > q.AfterGroup
+		fits := (q.Topic == "" || q.Topic == g.Topic) && (q.Group == "" || q.Group == g.Group)
+		if behind && fits && len(page) < q.Limit {
+			page = append(page, g)
+		}
+	}
+	return page, c.err
+}
+
+func (c *catalogue) find(topic, group string) (int, error) {
+	at := slices.IndexFunc(c.groups, func(g eventhub.GroupInfo) bool { return g.Topic == topic && g.Group == group })
+	if at < 0 {
+		return 0, eventhub.Errorf(eventhub.CodeNotSubscribed, "topic %q has no group %q", topic, group)
+	}
+	return at, c.err
+}
+
+func (c *catalogue) Group(_ context.Context, topic, group string) (eventhub.GroupInfo, error) {
+	at, err := c.find(topic, group)
+	if err != nil {
+		return eventhub.GroupInfo{}, err
+	}
+	return c.groups[at], nil
+}
+
+func (c *catalogue) InFlight(_ context.Context, topic, group string, limit int) ([]eventhub.InFlight, error) {
+	_, err := c.find(topic, group)
+	list := c.inFlight[topic+"/"+group]
+	return list[:min(limit, len(list))], err
+}
+
+func (c *catalogue) DeleteGroup(_ context.Context, topic, group string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at, err := c.find(topic, group)
+	if err == nil {
+		c.groups = slices.Delete(c.groups, at, at+1)
+	}
+	return err
+}
+
+// filled is a catalogue with two topics, odd names, and every field of every
+// answer set.
+func filled() *catalogue {
+	record := eventhub.Record(`{"committed_ts":1723140000000,"id":"..","ts":5,"topic":"a.b","partition":3,"key":"<k>\u2028","payload":{"offset":1.0, "x":[1e400]}}`)
+	member := eventhub.MemberInfo{Peer: eventhub.Peer{Transport: "ws", Name: "billing <127.0.0.1:5>"}, InFlight: 1, MaxInFlight: 100, SinceTS: 5}
+	return &catalogue{
+		topics: []eventhub.TopicInfo{{Topic: "a.b", FirstOffset: 1, Head: 9, FirstTS: 1, HeadTS: 2, HeadID: "..", Groups: 2}, {Topic: "a.b.dlq"}},
+		groups: []eventhub.GroupInfo{
+			{Topic: "a.b", Group: "..", Members: []eventhub.MemberInfo{}},
+			{Topic: "a.b", Group: "g:1", Cursor: 1, Epoch: 2, LastID: "x", LastTS: 3, Head: 9, HeadID: "..", HeadTS: 4, Lag: 5, OldestTS: 6, InFlight: 7, Waiting: 8,
+				Ordering: "key", MaxAttempts: 9, MinBackoffMS: 10, MaxBackoffMS: 11, Members: []eventhub.MemberInfo{member, {}}},
+		},
+		items: map[string]eventhub.Item{"a.b/..": {Offset: eventhub.MaxOffset, Record: record}},
+		inFlight: map[string][]eventhub.InFlight{"a.b/g:1": {
+			{Offset: 7, ID: "..", Attempt: 2, State: "leased", Member: &member.Peer, SinceTS: 5, Deadline: 9}, {Offset: 8, Attempt: 1, State: "waiting", DueTS: 12}}},
+	}
+}
+
+// serveAPI mounts the HTTP API over a catalogue; token, where not empty, is
+// needed.
+func serveAPI(tb testing.TB, c *catalogue, token string) http.Handler {
+	return gateway(tb, rest.Access{Inspector: c, Admin: c}, token)
+}
+
+func gateway(tb testing.TB, access rest.Access, token string) http.Handler {
+	tb.Helper()
+	api, err := rest.New(rest.Config{Authenticate: func(_ context.Context, got string, given bool) (rest.Access, error) {
+		switch {
+		case token != "" && !given:
+			return rest.Access{}, eventhub.Errorf(eventhub.CodeNoToken, "this hub wants a token")
+		case token != "" && got != token:
+			return rest.Access{}, eventhub.Errorf(eventhub.CodeBadToken, "the token is not valid here")
+		}
+		return access, nil
+	}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	api.Register(mux)
+	return mux
+}
+
+func serve(tb testing.TB, h http.Handler) (url string) {
+	srv := httptest.NewServer(h)
+	tb.Cleanup(srv.Close)
+	return srv.URL
+}
+
+func newAPI(tb testing.TB, url string, opts ...client.Option) *client.API {
+	tb.Helper()
+	api, err := client.NewAPI(url, opts...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { api.Close() })
+	return api
+}
+
+// same asks both and compares what they say.
+func same[T any](t *testing.T, what string, ask func(eventhub.Inspector) (T, error), remote, local eventhub.Inspector) {
+	t.Helper()
+	got, err := ask(remote)
+	want, wantErr := ask(local)
+	if eventhub.ErrorCode(err) != eventhub.ErrorCode(wantErr) || err != nil && eventhub.AsError(err).Message != eventhub.AsError(wantErr).Message {
+		t.Errorf("%s: error %v; want %v", what, err, wantErr)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s differs (-want +got):\n%s", what, diff)
+	}
+}
+
+// TestAPISaysWhatTheHubSays: through HTTP and back everything is what it was.
+func TestAPISaysWhatTheHubSays(t *testing.T) {
+	c := filled()
+	api := newAPI(t, serve(t, serveAPI(t, c, "")))
+	ctx := bounded(t)
+	same(t, "topics", func(i eventhub.Inspector) ([]eventhub.TopicInfo, error) { return i.Topics(ctx, "", 1000) }, api, c)
+	same(t, "one topic", func(i eventhub.Inspector) ([]eventhub.TopicInfo, error) { return i.Topics(ctx, "a.b", 1) }, api, c)
+	for _, topic := range []string{"a.b", "a.b.dlq", "nobody"} {
+		same(t, topic, func(i eventhub.Inspector) (eventhub.TopicInfo, error) { return i.Topic(ctx, topic) }, api, c)
+	}
+	for _, id := range []string{"..", "nothing", "."} {
+		same(t, "event "+id, func(i eventhub.Inspector) (eventhub.Item, error) { return i.Event(ctx, "a.b", id) }, api, c)
+	}
+	for _, q := range []eventhub.GroupQuery{{Limit: 1000}, {Topic: "a.b", Group: "..", Limit: 1}, {AfterTopic: "a.b", AfterGroup: "..", Limit: 5}} {
+		same(t, fmt.Sprintf("groups %+v", q), func(i eventhub.Inspector) ([]eventhub.GroupInfo, error) { return i.Groups(ctx, q) }, api, c)
+	}
+	if groups, err := api.Groups(ctx, eventhub.GroupQuery{}); len(groups) != 2 || err != nil {
+		t.Errorf("groups without a limit: %v, %v", groups, err)
+	}
+	for _, group := range []string{"g:1", "..", "nobody", "."} {
+		same(t, group, func(i eventhub.Inspector) (eventhub.GroupInfo, error) { return i.Group(ctx, "a.b", group) }, api, c)
+	}
+	for _, limit := range []int{1, 1000} {
+		same(t, "in flight", func(i eventhub.Inspector) ([]eventhub.InFlight, error) { return i.InFlight(ctx, "a.b", "g:1", limit) }, api, c)
+	}
+	if none, err := api.InFlight(ctx, "a.b", "..", 1); len(none) != 0 || err != nil {
+		t.Errorf("in flight: %v, %v", none, err)
+	}
+	_, err := api.InFlight(ctx, "a.b", "nobody", 1)
+	wantCode(t, err, eventhub.CodeNotSubscribed)
+	_, err = api.Topics(ctx, "", 0)
+	wantCode(t, err, eventhub.CodeBadRequest)
+
+	wantCode(t, api.DeleteGroup(ctx, "a.b", "nobody"), eventhub.CodeNotSubscribed)
+	if err := api.DeleteGroup(ctx, "a.b", ".."); err != nil || len(c.groups) != 1 {
+		t.Errorf("delete: %v; %d groups are left", err, len(c.groups))
+	}
+}
+
+// TestAPIOverTheEngine: what the engine says in process comes over HTTP alike,
+// the errors too.
+func TestAPIOverTheEngine(t *testing.T) {
+	engine, err := bus.New(bus.Options{Store: memory.Open(memory.Options{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { engine.Close() })
+	ctx := bounded(t)
+	receipts, err := engine.Publish(ctx, eventhub.Event{Topic: "a", ID: "..", Key: "k", TS: 5, Payload: []byte(`{ "n":1.0 }`)}, event("a", `2`), event("b", `3`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newCollector(9)
+	for _, opts := range []eventhub.SubscribeOptions{earliest("a", "g"), earliest("b", "..")} {
+		opts.Peer = eventhub.Peer{Transport: "ws", Name: "me"}
+		if _, err := engine.Subscribe(ctx, opts, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range receipts {
+		await(t, "a delivery", r.came)
+	}
+	if _, err := engine.Settle(ctx, "a", "g", eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Hour, Refs: []eventhub.Ref{{Lease: r.leases[0]}}}); err != nil {
+		t.Fatal(err)
+	}
+	api := newAPI(t, serve(t, gateway(t, rest.Access{Inspector: engine, Admin: engine}, "")))
+	same(t, "topics", func(i eventhub.Inspector) ([]eventhub.TopicInfo, error) { return i.Topics(ctx, "", 9) }, api, engine)
+	same(t, "groups", func(i eventhub.Inspector) ([]eventhub.GroupInfo, error) { return i.Groups(ctx, eventhub.GroupQuery{}) }, api, engine)
+	for _, topic := range []string{"a", "nobody", "a b", ""} {
+		same(t, "topic "+topic, func(i eventhub.Inspector) (eventhub.TopicInfo, error) { return i.Topic(ctx, topic) }, api, engine)
+		for _, id := range []string{"..", receipts[1].ID, "nothing", "a b"} {
+			same(t, "event "+id+" of "+topic, func(i eventhub.Inspector) (eventhub.Item, error) { return i.Event(ctx, topic, id) }, api, engine)
+		}
+	}
+	for _, at := range [][2]string{{"a", "g"}, {"b", ".."}, {"a", "nobody"}, {"nobody", "g"}} {
+		same(t, at[0]+"::"+at[1], func(i eventhub.Inspector) (eventhub.GroupInfo, error) { return i.Group(ctx, at[0], at[1]) }, api, engine)
+		same(t, "in flight", func(i eventhub.Inspector) ([]eventhub.InFlight, error) { return i.InFlight(ctx, at[0], at[1], 9) }, api, engine)
+	}
+	if err := api.DeleteGroup(ctx, "b", ".."); err != nil {
+		t.Error(err)
+	}
+	wantCode(t, await(t, "the end of the member", r.ended), eventhub.CodeNotSubscribed)
+	for _, admin := range []eventhub.Admin{api, engine} {
+		wantCode(t, admin.DeleteGroup(ctx, "b", ".."), eventhub.CodeNotSubscribed)
+	}
+}
+
+// TestAPIOfAHub: one URL and one token serve both doors of a hub.
+func TestAPIOfAHub(t *testing.T) {
+	h := startHub(t, hub.Config{AuthToken: "s3cret"})
+	for i, url := range []string{"ws://" + h.WSAddr(), "http://" + h.WSAddr(), "http://" + h.HTTPAddr()} {
+		c, err := client.Dial(bounded(t), url, client.WithToken("s3cret"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		receipts, err := c.Publish(bounded(t), event("t", `{"n":1}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		api := newAPI(t, url, client.WithToken("s3cret"))
+		item, err := api.Event(bounded(t), "t", receipts[0].ID)
+		if e, _ := item.Event(); err != nil || e.Offset != receipts[0].Offset || string(e.Payload) != `{"n":1}` {
+			t.Errorf("%s: %+v, %v", url, e, err)
+		}
+		if info, err := api.Topic(bounded(t), "t"); err != nil || info.Head != uint64(i+1) {
+			t.Errorf("%s: %+v, %v", url, info, err)
+		}
+		_, err = newAPI(t, url).Topics(bounded(t), "", 1)
+		wantCode(t, err, eventhub.CodeNoToken)
+	}
+}
+
+func TestAPIPagesToTheEnd(t *testing.T) {
+	c := &catalogue{}
+	for i := range 2345 {
+		name := fmt.Sprintf("t%04d", i)
+		c.topics = append(c.topics, eventhub.TopicInfo{Topic: name})
+		c.groups = append(c.groups, eventhub.GroupInfo{Topic: fmt.Sprintf("t%04d", i/7), Group: name, Members: []eventhub.MemberInfo{}})
+	}
+	api := newAPI(t, serve(t, serveAPI(t, c, "")))
+	for _, limit := range []int{469, 1000} { // the first divides their number
+		var topics []eventhub.TopicInfo
+		for page, after := make([]eventhub.TopicInfo, limit), ""; len(page) == limit; {
+			var err error
+			if page, err = api.Topics(bounded(t), after, limit); err != nil {
+				t.Fatal(err)
+			}
+			if topics = append(topics, page...); len(page) > 0 {
+				after = page[len(page)-1].Topic
+			}
+		}
+		var groups []eventhub.GroupInfo
+		q := eventhub.GroupQuery{Limit: limit}
+		for page := make([]eventhub.GroupInfo, limit); len(page) == limit; {
+			var err error
+			if page, err = api.Groups(bounded(t), q); err != nil {
+				t.Fatal(err)
+			}
+			if groups = append(groups, page...); len(page) > 0 {
+				q.AfterTopic, q.AfterGroup = page[len(page)-1].Topic, page[len(page)-1].Group
+			}
+		}
+		if diff := cmp.Diff(c.topics, topics) + cmp.Diff(c.groups, groups); diff != "" {
+			t.Errorf("pages of %d (-want +got):\n%s", limit, diff)
+		}
+	}
+}
+
+// TestAPIProblems: every code comes through with its message and its time.
+func TestAPIProblems(t *testing.T) {
+	c := filled()
+	api := newAPI(t, serve(t, serveAPI(t, c, "")))
+	for _, code := range []eventhub.Code{
+		eventhub.CodeBadJSON, eventhub.CodeBadRequest, eventhub.CodeBadTopic, eventhub.CodeBadEvent, eventhub.CodeTooLarge,
+		eventhub.CodeUnauthorized, eventhub.CodeNoToken, eventhub.CodeBadToken, eventhub.CodeForbidden, eventhub.CodeRateLimited,
+		eventhub.CodePublishFailed, eventhub.CodeAckFailed, eventhub.CodeAlreadySubscribed, eventhub.CodeNotSubscribed,
+		eventhub.CodeGroupMismatch, eventhub.CodeUnknownID, eventhub.CodeUnsupportedOp, eventhub.CodeOverloaded,
+		eventhub.CodeShuttingDown, eventhub.CodeInternal, "of_tomorrow",
+	} {
+		for _, retry := range []time.Duration{0, 2500 * time.Millisecond} {
+			c.err = &eventhub.Error{Code: code, Message: "so it is: \"<é>\"", RetryAfter: retry, Err: errors.New("secret")}
+			_, err := api.Topic(bounded(t), "a.b")
+			var e *eventhub.Error
+			if !errors.As(err, &e) || e.Code != code || e.Message != "so it is: \"<é>\"" || errors.Is(err, client.ErrUnreachable) {
+				t.Errorf("%s became %v", code, err)
+				continue
+			}
+			want := map[bool]time.Duration{true: 3 * time.Second}[retry > 0]
+			if passing := code == eventhub.CodeRateLimited || code == eventhub.CodeOverloaded || code == eventhub.CodeShuttingDown; passing && retry == 0 {
+				want = time.Second
+			}
+			if e.RetryAfter != want {
+				t.Errorf("%s with %v is to be tried again after %v; want %v", code, retry, e.RetryAfter, want)
+			}
+			if err := api.DeleteGroup(bounded(t), "a.b", "g:1"); eventhub.ErrorCode(err) != code {
+				t.Errorf("of DeleteGroup %s became %v", code, err)
+			}
+		}
+	}
+}
+
+// TestAPINamesThatCanNotBe are refused as in process, without asking anybody.
+func TestAPINamesThatCanNotBe(t *testing.T) {
+	api := newAPI(t, "http://127.0.0.1:1")
+	ctx := bounded(t)
+	for _, topic := range []string{"", "..", "a/b", "a\nb", "a b", "ä"} {
+		_, err := api.Topic(ctx, topic)
+		wantCode(t, err, eventhub.CodeBadTopic)
+		_, err = api.Event(ctx, topic, "x")
+		wantCode(t, err, eventhub.CodeBadTopic)
+		_, err = api.Group(ctx, topic, "g")
+		wantCode(t, err, eventhub.CodeBadTopic)
+	}
+	for _, name := range []string{"", "a/b", "a?b", "%2e", "ä"} {
+		_, err := api.Event(ctx, "t", name)
+		wantCode(t, err, eventhub.CodeBadEvent)
+		_, err = api.InFlight(ctx, "t", name, 1)
+		wantCode(t, err, eventhub.CodeBadRequest)
+		wantCode(t, api.DeleteGroup(ctx, "t", name), eventhub.CodeBadRequest)
+	}
+}
+
+func answering(status int, kind, body string, header ...string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		for i := 0; i < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	})
+}
+
+// TestAPIOfSomebodyElse: what is no answer of a hub is told with URL, status and
+// content type, whatever it looks like.
+func TestAPIOfSomebodyElse(t *testing.T) {
+	const page = "<html>hello</html>"
+	for name, tt := range map[string]struct {
+		h           http.Handler
+		says        []string
+		code        eventhub.Code // "" for none
+		unreachable bool
+	}{
+		"page":                       {answering(200, "text/html; charset=utf-8", page), []string{"status 200", "text/html"}, "", false},
+		"not found":                  {answering(404, "text/plain", "404 page not found"), []string{"status 404", "text/plain"}, "", false},
+		"no type":                    {answering(500, "", ""), []string{"status 500", "no content type"}, "", false},
+		"wants a login":              {answering(401, "text/html", page), []string{"status 401", "text/html"}, eventhub.CodeForbidden, false},
+		"forbids":                    {answering(403, "text/html", page), []string{"status 403"}, eventhub.CodeForbidden, false},
+		"redirects":                  {answering(302, "text/html", page, "Location", "https://login.example/"), []string{"status 302", "https://login.example/"}, "", false},
+		"hub behind a proxy is gone": {answering(502, "text/html", page), []string{"status 502", "text/html"}, "", true},
+		"gateway timeout":            {answering(504, "text/html", page), []string{"status 504"}, "", true},
+		"JSON of another":            {answering(200, "application/json", `{"status":"ok"}`), []string{"status 200", "not what was asked for"}, "", false},
+		"other JSON":                 {answering(200, "application/json", `[1]`), []string{"status 200", "array"}, "", false},
+		"broken JSON":                {answering(200, "application/json", `{"topic":`), []string{"status 200", "JSON"}, "", false},
+		"problem of another":         {answering(409, "application/problem+json", `{"title":"Conflict","detail":"x"}`), []string{"status 409", "problem+json"}, "", false},
+		"broken problem":             {answering(404, "application/problem+json", `{"code":"unknown_id"`), []string{"status 404"}, "", false},
+		"without content":            {answering(204, "", ""), []string{"status 204"}, "", false},
+		"endless": {http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			for chunk := bytes.Repeat([]byte(" "), 1<<20); ; {
+				if _, err := w.Write(chunk); err != nil {
+					return
+				}
+			}
+		}), []string{"status 200", "more than 33554432 bytes"}, "", false},
+		"breaks off": {answering(200, "application/json", `{"topic":"a.b"`, "Content-Length", "99"), []string{"broke off after 14 bytes"}, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := serve(t, tt.h)
+			api := newAPI(t, url)
+			_, err := api.Topic(bounded(t), "a.b")
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, part := range append(tt.says, url) {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q is not in %q", part, err)
+				}
+			}
+			var e *eventhub.Error
+			if tt.code == "" && errors.As(err, &e) || tt.code != "" && eventhub.ErrorCode(err) != tt.code {
+				t.Errorf("%v; want code %q", err, tt.code)
+			}
+			if errors.Is(err, client.ErrUnreachable) != tt.unreachable {
+				t.Errorf("unreachable: %v", err)
+			}
+			if _, err := api.Topics(bounded(t), "", 1); err == nil {
+				t.Error("taken for a list of topics")
+			}
+			if _, err := api.Event(bounded(t), "a.b", "x"); err == nil {
+				t.Error("taken for an event")
+			}
+		})
+	}
+}
+
+// TestAPIAnswersForAnother: a sound answer about something else is no answer.
+func TestAPIAnswersForAnother(t *testing.T) {
+	for body, ask := range map[string]func(*client.API, context.Context) error{
+		`{"topic":"b"}`:                            func(a *client.API, ctx context.Context) error { _, err := a.Topic(ctx, "a"); return err },
+		`{"topic":"a","group":"h"}`:                func(a *client.API, ctx context.Context) error { _, err := a.Group(ctx, "a", "g"); return err },
+		`{"topic":"a","group":"h","in_flight":[]}`: func(a *client.API, ctx context.Context) error { _, err := a.InFlight(ctx, "a", "g", 1); return err },
+		`{"offset":1,"ts":1723140000000,"id":"y","topic":"a","payload":1}`:  func(a *client.API, ctx context.Context) error { _, err := a.Event(ctx, "a", "x"); return err },
+		`{"offset":-1,"ts":1723140000000,"id":"x","topic":"a","payload":1}`: func(a *client.API, ctx context.Context) error { _, err := a.Event(ctx, "a", "x"); return err },
+	} {
+		if err := ask(newAPI(t, serve(t, answering(200, "application/json", body))), bounded(t)); err == nil || !strings.Contains(err.Error(), "not what was asked for") {
+			t.Errorf("%s was taken: %v", body, err)
+		}
+	}
+	if err := newAPI(t, serve(t, answering(200, "application/json", `{}`))).DeleteGroup(bounded(t), "a", "g"); err == nil {
+		t.Error("{} was taken for the answer to a DELETE")
+	}
+}
+
+func TestAPIToken(t *testing.T) {
+	url := serve(t, serveAPI(t, filled(), "s3cret"))
+	broken := errors.New("vault is shut")
+	for _, tt := range []struct {
+		opts []client.Option
+		code eventhub.Code
+	}{
+		{nil, eventhub.CodeNoToken},
+		{[]client.Option{client.WithToken("")}, eventhub.CodeNoToken},
+		{[]client.Option{client.WithToken("wr0ng")}, eventhub.CodeBadToken},
+		{[]client.Option{client.WithToken("s3cret\n")}, eventhub.CodeBadToken},
+		{[]client.Option{client.WithToken("s3cret")}, ""},
+		{[]client.Option{client.WithTokenSource(func(context.Context) (string, error) { return "s3cret", nil })}, ""},
+	} {
+		_, err := newAPI(t, url, tt.opts...).Topic(bounded(t), "a.b")
+		if eventhub.ErrorCode(err) != tt.code || err != nil && strings.Contains(err.Error(), "cret") {
+			t.Errorf("%v; want code %q", err, tt.code)
+		}
+	}
+	_, err := newAPI(t, url, client.WithTokenSource(func(context.Context) (string, error) { return "", broken })).Topic(bounded(t), "a.b")
+	if !errors.Is(err, broken) || !errors.Is(err, client.ErrUnreachable) {
+		t.Errorf("with a source that fails: %v", err)
+	}
+}
+
+// deaf takes connections, reads a request and cuts them.
+func deaf(tb testing.TB) (url string, requests *atomic.Int64) {
+	requests = new(atomic.Int64)
+	return serve(tb, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			conn.Close()
+		}
+	})), requests
+}
+
+// TestAPIHubGone: the next URL serves, and goes on serving; when there is none
+// left, all are named.
+func TestAPIHubGone(t *testing.T) {
+	gone := serve(t, answering(200, "", ""))
+	vacant, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := "http://" + vacant.Addr().String()
+	vacant.Close()
+	cut, requests := deaf(t)
+	live := serve(t, serveAPI(t, filled(), ""))
+
+	api := newAPI(t, dead, client.WithURLs(cut, live, gone))
+	for range 3 {
+		if info, err := api.Topic(bounded(t), "a.b"); err != nil || info.Head != 9 {
+			t.Fatalf("%+v, %v", info, err)
+		}
+	}
+	if n := requests.Load(); n != 1 {
+		t.Errorf("the hub that cuts was asked %d times; want 1, the next one served", n)
+	}
+	_, err = newAPI(t, dead, client.WithURLs(cut)).Topic(bounded(t), "a.b")
+	if !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), dead) || !strings.Contains(err.Error(), cut) {
+		t.Errorf("with no hub left: %v", err)
+	}
+}
+
+// TestAPIDeletesOnce: a deletion whose answer was lost is not tried elsewhere,
+// where it would find nothing; one that was never sent is.
+func TestAPIDeletesOnce(t *testing.T) {
+	c := filled()
+	live := serve(t, serveAPI(t, c, ""))
+	cut, requests := deaf(t)
+	err := newAPI(t, cut, client.WithURLs(live)).DeleteGroup(bounded(t), "a.b", "g:1")
+	if !errors.Is(err, client.ErrUnreachable) || requests.Load() != 1 || len(c.groups) != 2 {
+		t.Errorf("%v; asked %d times, %d groups are left", err, requests.Load(), len(c.groups))
+	}
+	err = newAPI(t, "http://127.0.0.1:1", client.WithURLs(live)).DeleteGroup(bounded(t), "a.b", "g:1")
+	if err != nil || len(c.groups) != 1 {
+		t.Errorf("%v; %d groups are left", err, len(c.groups))
+	}
+}
+
+// TestAPIContext: who gives up is told so, and not that the hub is gone.
+func TestAPIContext(t *testing.T) {
+	asked, release := make(chan bool, 1), make(chan struct{})
+	url := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		asked <- true
+		<-release
+	}))
+	t.Cleanup(func() { close(release) }) // before the server's end
+	ctx, cancel := context.WithCancel(bounded(t))
+	done := make(chan error, 1)
+	go func() {
+		_, err := newAPI(t, url, client.WithURLs("http://127.0.0.1:1")).Topic(ctx, "a.b")
+		done <- err
+	}()
+	await(t, "the request", asked)
+	cancel()
+	if err := await(t, "the answer", done); !errors.Is(err, context.Canceled) || errors.Is(err, client.ErrUnreachable) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestURLs: the URL of one door leads to the other, with its path.
+func TestURLs(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle("/", serveAPI(t, filled(), ""))
+	behind := serveAPI(t, filled(), "")
+	mux.HandleFunc("/hubs/a%20b/", func(w http.ResponseWriter, r *http.Request) {
+		u, err := url.Parse(strings.TrimPrefix(r.URL.EscapedPath(), "/hubs/a%20b"))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		r.URL = u
+		behind.ServeHTTP(w, r)
+	})
+	host := strings.TrimPrefix(serve(t, mux), "http://")
+	for _, target := range []string{"http://" + host, "HTTP://" + host + "/", "ws://" + host, "ws://" + host + "/ws", "ws://" + host + "/ws/",
+		"http://" + host + "/hubs/a%20b", "ws://" + host + "/hubs/a%20b/", "ws://" + host + "/hubs/a%20b/ws"} {
+		if _, err := newAPI(t, target).Event(bounded(t), "a.b", ".."); err != nil {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
+	for target, says := range map[string]string{
+		host:                             "write ws://" + host,
+		"localhost":                      "write ws://localhost",
+		"":                               "no scheme",
+		"ftp://" + host:                  "ftp://",
+		"ws://":                          "write ws://host:port",
+		"http:///x":                      "no host",
+		"ws://" + host + "?token=s3cret": "WithToken",
+		"ws://" + host + "#x":            "more than host",
+		"ws://me:s3cret@" + host:         "WithToken",
+		"ws://me:s3cret@" + host + "x":   "port",
+	} {
+		_, err := client.NewAPI(target, client.WithURLs("gopher://x"))
+		_, dialErr := client.Dial(bounded(t), target, client.WithURLs("gopher://x"))
+		for _, err := range []error{err, dialErr} {
+			if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "gopher") || strings.Contains(err.Error(), "s3cret") {
+				t.Errorf("%q: %v; want one that says %q", target, err, says)
+			}
+		}
+	}
+}
+
+// TestDialTakesHTTPURLs and finds the WebSocket below them.
+func TestDialTakesHTTPURLs(t *testing.T) {
+	h := startHub(t, hub.Config{})
+	for _, url := range []string{"http://" + h.WSAddr(), "http://" + h.WSAddr() + "/", "ws://" + h.WSAddr() + "/ws"} {
+		c, err := client.Dial(bounded(t), url)
+		if err != nil {
+			t.Fatalf("%s: %v", url, err)
+		}
+		if _, err := c.Publish(bounded(t), event("t", `1`)); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+		c.Close()
+	}
+}
+
+// TestTLS: both doors, with the certificate that WithTLS trusts, and not without.
+func TestTLS(t *testing.T) {
+	srv := httptest.NewUnstartedServer(serveAPI(t, filled(), ""))
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // it does not like what this test does
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	roots := x509.NewCertPool()
+	roots.AddCert(srv.Certificate())
+	trusted := client.WithTLS(&tls.Config{RootCAs: roots})
+	for _, url := range []string{srv.URL, strings.Replace(srv.URL, "https", "wss", 1)} {
+		if _, err := newAPI(t, url, trusted).Topic(bounded(t), "a.b"); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	if _, err := newAPI(t, srv.URL).Topic(bounded(t), "a.b"); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("with an unknown certificate: %v", err)
+	}
+
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: srv.TLS.Certificates})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serveScript(conn, func(r *wire.Request) ([]string, bool) {
+				return []string{fmt.Sprintf(`{"op":"OK","corr":%q,"id":%q,"offset":7}`, r.Corr, r.Event.ID)}, true
+			})
+		}
+	})
+	t.Cleanup(serving.Wait)
+	t.Cleanup(func() { l.Close() })
+	for _, scheme := range []string{"wss://", "https://"} {
+		c, err := client.Dial(bounded(t), scheme+l.Addr().String(), trusted)
+		if err != nil {
+			t.Fatalf("%s: %v", scheme, err)
+		}
+		if got, err := c.Publish(bounded(t), event("t", `1`)); err != nil || got[0].Offset != 7 {
+			t.Errorf("%s: %+v, %v", scheme, got, err)
+		}
+		c.Close()
+	}
+	if _, err := client.Dial(bounded(t), "wss://"+l.Addr().String()); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("with an unknown certificate: %v", err)
+	}
+}

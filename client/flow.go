@@ -1,0 +1,171 @@
+package client
+
+import (
+	"slices"
+
+	"eventhub"
+	"eventhub/wire"
+)
+
+// Deliveries reach the receiver in the order in which they came. What it has no
+// room for is held until Ready; delivering makes the client's goroutine and the
+// one that Ready starts take turns.
+//
+// What is held of a group with leases is bounded by the group's maxInFlight, and
+// forgotten with its connection, because it comes again. What is held without
+// leases will not come again and is kept; there the hub sends what the connection
+// takes, so the client says stop: above maxHeldBytes it sends UNSUBSCRIBE, and
+// when that is answered and nothing is held any more, SUBSCRIBE. A group goes on
+// from its cursor, a tail behind the event that came last.
+
+// maxHeldBytes is how much of a subscription without leases waits for its
+// receiver before the client says stop. What is on its way then comes on top.
+const maxHeldBytes = 4 << 20
+
+// flow is whether the hub sends.
+type flow uint8
+
+const (
+	flowing  flow = iota
+	stopping      // UNSUBSCRIBE is not answered
+	stopped
+)
+
+// deliver hands a batch to the receiver, as far as it has room.
+func (s *subscription) deliver(batch []eventhub.Delivery) {
+	s.delivering.Lock()
+	defer s.delivering.Unlock()
+	if s.closed.Load() {
+		return
+	}
+	if s.opts.Group == "" {
+		s.last = append(s.last[:0], batch[len(batch)-1].Record.ID()...)
+	}
+	taken := 0
+	if len(s.held) == 0 {
+		s.starved.Store(true) // before: Ready may follow a refusal at once
+		taken = s.receiver.Deliver(batch)
+		s.starved.Store(taken < len(batch))
+	}
+	for _, d := range batch[taken:] {
+		d.Record = slices.Clone(d.Record)
+		s.held = append(s.held, d)
+		s.heldBytes += len(d.Record)
+	}
+	if s.opts.AutoAck && s.heldBytes > maxHeldBytes {
+		s.stop()
+	}
+}
+
+// Ready implements eventhub.Subscription. The receiver may hold a lock that its
+// Deliver needs, so another goroutine delivers.
+func (s *subscription) Ready() {
+	c := s.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.phase != closed && s.starved.Swap(false) {
+		c.tasks.Go(s.deliverHeld)
+	}
+}
+
+func (s *subscription) deliverHeld() {
+	s.delivering.Lock()
+	defer s.delivering.Unlock()
+	if s.closed.Load() || len(s.held) == 0 {
+		return
+	}
+	s.starved.Store(true)
+	s.letGo(s.receiver.Deliver(s.held))
+	if len(s.held) == 0 {
+		s.starved.Store(false)
+		s.goOn()
+	}
+}
+
+// letGo takes the first n off what is held. s.delivering is held.
+func (s *subscription) letGo(n int) {
+	for i := range s.held[:n] {
+		s.heldBytes -= len(s.held[i].Record)
+		s.held[i] = eventhub.Delivery{}
+	}
+	if s.held = s.held[n:]; len(s.held) == 0 {
+		s.held = nil
+	}
+}
+
+// lost deals with the end of the connection over which deliveries came.
+func (s *subscription) lost() {
+	s.delivering.Lock()
+	defer s.delivering.Unlock()
+	if s.opts.AutoAck {
+		s.c.mu.Lock()
+		defer s.c.mu.Unlock()
+		s.follow()
+		return
+	}
+	s.letGo(len(s.held))
+	if k, ok := s.receiver.(*keeper); ok {
+		k.lost()
+	}
+}
+
+// follow makes the next SUBSCRIBE of a tail begin behind the event that came
+// last. s.delivering and c.mu are held.
+func (s *subscription) follow() {
+	if len(s.last) > 0 {
+		s.start = eventhub.Start{Kind: eventhub.StartAfterID, AfterID: string(s.last)}
+	}
+}
+
+// stop makes the hub stop sending. s.delivering is held.
+func (s *subscription) stop() {
+	c := s.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.flow != flowing || c.conn == nil || c.phase == closed || c.subs[s.key()] != s {
+		return
+	}
+	s.flow = stopping
+	e := newExchange(unsubscribe)
+	e.done = func(e *exchange) {
+		e.recycle()
+		s.delivering.Lock()
+		defer s.delivering.Unlock()
+		s.halted()
+	}
+	e.number(c, 1)
+	e.add(wire.AppendUnsubscribe(e.frames, e.next(), s.opts.Topic, s.opts.Group))
+	c.register(e)
+}
+
+// halted notes that the hub has stopped sending. s.delivering is held.
+func (s *subscription) halted() {
+	s.c.mu.Lock()
+	s.flow = stopped
+	s.c.mu.Unlock()
+	if len(s.held) == 0 {
+		s.goOn()
+	}
+}
+
+// goOn has the hub send again, if it had been stopped. Nothing is held, and
+// s.delivering is.
+func (s *subscription) goOn() {
+	c := s.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.flow == stopped {
+		s.flow = flowing
+		s.follow()
+		s.rejoin()
+	}
+}
+
+// rejoin subscribes again on the present connection; without one, attach will.
+// c.mu is held.
+func (s *subscription) rejoin() {
+	c := s.c
+	if c.conn != nil && c.phase != closed && c.subs[s.key()] == s {
+		c.register(s.again())
+	}
+}

@@ -1,0 +1,346 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"eventhub"
+	"eventhub/client"
+	"eventhub/hub"
+	"eventhub/wire"
+)
+
+// tailEvent is the EVENT of a live tail of t; its payload has n bytes.
+func tailEvent(offset, n int) string {
+	return fmt.Sprintf(`{"op":"EVENT","topic":"t","event":{"offset":%d,"ts":1723140000000,"id":"e-%d","topic":"t","payload":"%s"}}`,
+		offset, offset, strings.Repeat("x", n))
+}
+
+func tailEvents(from, to, n int) (frames []string) {
+	for offset := from; offset <= to; offset++ {
+		frames = append(frames, tailEvent(offset, n))
+	}
+	return frames
+}
+
+// startText writes where a SUBSCRIBE asks to start.
+func startText(o *eventhub.SubscribeOptions) string {
+	return fmt.Sprintf("%d %s %d", o.Start.Kind, o.Start.AfterID, o.Start.Offset)
+}
+
+// wantOffsets takes offsets from the collector.
+func wantOffsets(t *testing.T, r *collector, from, to uint64) {
+	t.Helper()
+	for want := from; want <= to; want++ {
+		if got := await(t, fmt.Sprintf("event %d", want), r.came); got != want {
+			t.Fatalf("offset %d came; want %d", got, want)
+		}
+	}
+}
+
+// tailing answers a SUBSCRIBE with events and ends the connection at a PUBLISH,
+// which comes again on the next.
+func tailing(starts chan<- string, events ...string) scripted {
+	return func(r *wire.Request) ([]string, bool) {
+		if r.Op != wire.OpSubscribe {
+			return nil, false
+		}
+		starts <- startText(&r.Subscribe)
+		return append([]string{ok(r)}, events...), true
+	}
+}
+
+// TestTailGoesOn: over lost connections a tail continues behind what came last,
+// or as asked where nothing came; and at the latest event where its place is gone.
+func TestTailGoesOn(t *testing.T) {
+	starts := make(chan string, 9)
+	missing := true
+	addr := startScripted(t,
+		tailing(starts),
+		tailing(starts, tailEvents(5, 7, 3)...),
+		tailing(starts, tailEvents(8, 9, 3)...),
+		func(r *wire.Request) ([]string, bool) {
+			if r.Op != wire.OpSubscribe {
+				return nil, true
+			}
+			starts <- startText(&r.Subscribe)
+			if missing {
+				missing = false
+				return []string{refusal(r, eventhub.CodeUnknownID)}, true
+			}
+			return []string{ok(r)}, false
+		},
+		tailing(starts, tailEvent(20, 3)),
+		func(r *wire.Request) ([]string, bool) {
+			if r.Op == wire.OpSubscribe {
+				starts <- startText(&r.Subscribe)
+			}
+			return []string{fmt.Sprintf(`{"op":"OK","corr":%q,"id":"x","offset":21}`, r.Corr)}, true
+		},
+	)
+	c := dial(t, addr)
+	r := newCollector(1 << 20)
+	opts := eventhub.SubscribeOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 5}}
+	if _, err := c.Subscribe(bounded(t), opts, r); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.Subscribe(bounded(t), opts, r)
+	wantCode(t, err, eventhub.CodeAlreadySubscribed)
+	if _, err := c.Publish(bounded(t), event("t", `1`)); err != nil { // over all connections
+		t.Fatal(err)
+	}
+	const asked, latest = "4  5", "0  0"
+	for i, want := range []string{asked, asked, "3 e-7 0", "3 e-9 0", latest, latest, "3 e-20 0"} {
+		if got := await(t, "a SUBSCRIBE", starts); got != want {
+			t.Errorf("SUBSCRIBE %d began at %q; want %q", i+1, got, want)
+		}
+	}
+	wantOffsets(t, r, 5, 9)
+	wantOffsets(t, r, 20, 20)
+	c.Close()
+	if err := await(t, "the end", r.ended); !errors.Is(err, client.ErrClosed) {
+		t.Errorf("the tail ended with %v", err)
+	}
+	for _, d := range r.leases {
+		if !d.IsZero() {
+			t.Errorf("a tail has the lease %s", d)
+		}
+	}
+}
+
+// TestTailWithoutRoom: a receiver that takes nothing makes the client say stop,
+// and go on when everything that came was taken, be that before or after the hub
+// has stopped; nothing is left out.
+func TestTailWithoutRoom(t *testing.T) {
+	for _, order := range []string{"stopped first", "taken first"} {
+		t.Run(order, func(t *testing.T) { testTailWithoutRoom(t, order == "taken first") })
+	}
+}
+
+func testTailWithoutRoom(t *testing.T, takenFirst bool) {
+	const size, first, late, again = 64 << 10, 100, 3, 5
+	asked, proceed := make(chan string, 9), make(chan struct{})
+	addr := startScripted(t, func(r *wire.Request) ([]string, bool) {
+		if r.Op == wire.OpPublish {
+			return []string{fmt.Sprintf(`{"op":"OK","corr":%q,"id":"x","offset":999}`, r.Corr)}, true
+		}
+		asked <- fmt.Sprint(r.Op, " ", startText(&r.Subscribe))
+		switch {
+		case r.Op == wire.OpUnsubscribe && r.Group == "": // more was on its way
+			<-proceed
+			return append(tailEvents(first+1, first+late, size), ok(r)), true
+		case r.Subscribe.Start.Kind == eventhub.StartEarliest:
+			return append([]string{ok(r)}, tailEvents(1, first, size)...), true
+		}
+		return append([]string{ok(r)}, tailEvents(first+late+1, first+late+again, size)...), true
+	})
+	c := dial(t, addr)
+	r := newCollector(1)
+	sub, err := c.Subscribe(bounded(t), earliest("t", ""), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"SUBSCRIBE 1  0", "UNSUBSCRIBE 0  0"} {
+		if got := await(t, "a request", asked); got != want {
+			t.Errorf("the client said %s; want %s", got, want)
+		}
+	}
+	await(t, "a refusal", r.refused)
+	wantOffsets(t, r, 1, 1)
+	if !takenFirst {
+		close(proceed)
+		if _, err := c.Publish(bounded(t), event("t", `1`)); err != nil { // answered behind it
+			t.Fatal(err)
+		}
+	}
+	if len(asked) != 0 {
+		t.Errorf("the client goes on while nothing is taken: %s", <-asked)
+	}
+	r.open()
+	sub.Ready()
+	wantOffsets(t, r, 2, first)
+	if takenFirst {
+		close(proceed)
+	}
+	wantOffsets(t, r, first+1, first+late+again)
+	if got, want := await(t, "a SUBSCRIBE", asked), fmt.Sprintf("SUBSCRIBE 3 e-%d 0", first+late); got != want {
+		t.Errorf("the client said %s; want %s", got, want)
+	}
+}
+
+// TestNothingIsLeftOutOfWhatWaits: a receiver without room makes the hub wait, be
+// it a tail's or a group's whose events count as acked when sent; in the end every
+// event came, once and in order.
+func TestNothingIsLeftOutOfWhatWaits(t *testing.T) {
+	const total = 300 // of 64 KiB: several times what a client holds
+	h := startHub(t, hub.Config{})
+	payload := `"` + strings.Repeat("x", 64<<10) + `"`
+	for range total {
+		if _, err := h.Bus().Publish(bounded(t), event("t", payload)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, group := range []string{"", "g"} {
+		c := dial(t, h.WSAddr())
+		r := newCollector(3)
+		opts := earliest("t", group)
+		opts.AutoAck = true
+		sub, err := c.Subscribe(bounded(t), opts, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		await(t, "a refusal", r.refused)
+		for range 3 { // there is time for more to come
+			if _, err := c.Publish(bounded(t), event("u", `1`)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.open()
+		sub.Ready()
+		wantOffsets(t, r, 1, total)
+		if err := sub.Unsubscribe(bounded(t)); err != nil {
+			t.Error(err)
+		}
+		if len(r.came) != 0 {
+			t.Errorf("group %q: event %d came as well", group, <-r.came)
+		}
+	}
+}
+
+// TestConsumeTail: handlers get every event in order, give no verdicts, and what
+// they return is in the log.
+func TestConsumeTail(t *testing.T) {
+	const n = 300 // more than the queue holds
+	var ops []wire.Op
+	var mu sync.Mutex
+	addr := startScripted(t, func(r *wire.Request) ([]string, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		ops = append(ops, r.Op)
+		frames := []string{ok(r)}
+		if r.Op == wire.OpSubscribe {
+			frames = append(frames, tailEvents(1, n, 10)...)
+		}
+		return frames, true
+	})
+	log := new(logBuffer)
+	c := dial(t, addr, client.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+	ctx, stop := context.WithCancel(bounded(t))
+	var got []uint64
+	err := client.SubscribeJSON(ctx, c, eventhub.SubscribeOptions{Topic: "t"}, 1, func(_ context.Context, v string, d eventhub.Delivery) error {
+		got = append(got, d.Offset)
+		if d.Attempt != 1 || v != "xxxxxxxxxx" {
+			t.Errorf("attempt %d of %q", d.Attempt, v)
+		}
+		switch d.Offset {
+		case n:
+			stop()
+		case 17:
+			return errors.New("it broke")
+		}
+		return nil
+	})
+	if err != nil || len(got) != n || !slices.IsSorted(got) {
+		t.Errorf("%d events were handled, in order: %v; %v", len(got), slices.IsSorted(got), err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.Equal(ops, []wire.Op{wire.OpSubscribe, wire.OpUnsubscribe}) {
+		t.Errorf("the client said %v", ops)
+	}
+	if text := log.String(); !strings.Contains(text, "it broke") || !strings.Contains(text, "id=e-17") || strings.Contains(text, "xxx") {
+		t.Errorf("the log is %s", text)
+	}
+}
+
+// TestTailOverCutConnections: a tail whose connection is cut again and again, and
+// whose handler is slow at times, sees every event once and in order.
+func TestTailOverCutConnections(t *testing.T) {
+	const total = 3000
+	seed := drawSeed(t)
+	r := rand.New(rand.NewPCG(seed, 2))
+	h := startHub(t, hub.Config{})
+	p := startProxy(t, h.WSAddr())
+	c := dial(t, p.addr())
+	ctx, stop := context.WithCancel(bounded(t))
+	if _, err := h.Bus().Publish(ctx, event("t", `"first"`)); err != nil {
+		t.Fatal(err)
+	}
+	var publishing sync.WaitGroup
+	defer publishing.Wait()
+	handled := make(chan struct{}, 2*total)
+	for range 200 {
+		handled <- struct{}{}
+	}
+	publishing.Go(func() { // a little ahead of what is handled, so that there is always more to come
+		for range total - 1 {
+			if _, err := h.Bus().Publish(ctx, event("t", `"next"`)); err != nil {
+				t.Error(err)
+				return
+			}
+			await(t, "a handler", handled)
+		}
+	})
+	next := uint64(1)
+	err := c.Consume(ctx, earliest("t", ""), 1, func(_ context.Context, d eventhub.Delivery) error {
+		if d.Offset != next {
+			t.Errorf("offset %d is handled; want %d", d.Offset, next)
+		}
+		next = d.Offset + 1
+		handled <- struct{}{}
+		if r.IntN(100) == 0 {
+			p.cut(1, nil)
+		}
+		if d.Offset == total {
+			stop()
+		}
+		return nil
+	})
+	if err != nil || next != total+1 {
+		t.Errorf("handled up to offset %d: %v", next-1, err)
+	}
+	if p.accepted() < 10 {
+		t.Errorf("only %d connections were made", p.accepted())
+	}
+}
+
+// TestTailRefusesWhatGroupsHave names the option.
+func TestTailRefusesWhatGroupsHave(t *testing.T) {
+	c := dial(t, startScripted(t, func(*wire.Request) ([]string, bool) { panic("it was sent") }))
+	for name, opts := range map[string]eventhub.SubscribeOptions{
+		"ackTimeoutMs": {AckTimeout: eventhub.DefaultAckTimeout},
+		"maxAttempts":  {MaxAttempts: 3},
+		"backoff":      {Backoff: eventhub.Backoff{Min: 1e9}},
+	} {
+		opts.Topic = "t"
+		_, err := c.Subscribe(bounded(t), opts, newCollector(9))
+		wantCode(t, err, eventhub.CodeBadRequest)
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v does not name %s", err, name)
+		}
+	}
+}
+
+type logBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}

@@ -1,0 +1,99 @@
+package ws
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"eventhub"
+)
+
+// tailDelivery makes one as a live tail gets it.
+func tailDelivery(offset uint64, n int) eventhub.Delivery {
+	d := delivery(offset, n)
+	d.Lease, d.AckTimeout, d.MaxAttempts = eventhub.Lease{}, 0, 0
+	return d
+}
+
+// TestTail: a SUBSCRIBE without group is a subscription of its own beside those
+// of groups, named by its topic; its frames have neither group nor ctx.
+func TestTail(t *testing.T) {
+	f := serve(t, nil)
+	c := f.login(t)
+	member := c.subscribe(f)
+	c.send(`{"op":"SUBSCRIBE","topic":"t","opts":{"from":"earliest"},"corr":"1"}`)
+	c.expect(map[string]any{"op": "OK", "corr": "1"})
+	tail := <-f.sub.joined
+	if o := tail.opts; o.Topic != "t" || o.Group != "" || !o.AutoAck || o.Start.Kind != eventhub.StartEarliest {
+		t.Errorf("subscribed with %+v", o)
+	}
+	for _, sub := range []*fakeSubscription{member, tail} {
+		want := eventhub.Peer{Transport: "ws", Name: "tester " + c.conn.LocalAddr().String()}
+		if diff := cmp.Diff(want, sub.opts.Peer); diff != "" {
+			t.Errorf("peer (-want +got):\n%s", diff)
+		}
+	}
+	c.send(`{"op":"SUBSCRIBE","topic":"t","corr":"2"}`)
+	c.expect(map[string]any{"op": "ERR", "code": "already_subscribed", "msg": "t", "corr": "2"})
+
+	if n := tail.receiver.Deliver([]eventhub.Delivery{tailDelivery(7, 3)}); n != 1 {
+		t.Fatalf("took %d deliveries; want 1", n)
+	}
+	want := map[string]any{"op": "EVENT", "topic": "t",
+		"event": map[string]any{"offset": 7.0, "id": "ev-7", "ts": 1723140000000.0, "topic": "t", "payload": "xxx"}}
+	if diff := cmp.Diff(want, c.message()); diff != "" {
+		t.Errorf("EVENT (-want +got):\n%s", diff)
+	}
+	c.send(`{"op":"ACK","topic":"t","id":"ev-7","corr":"3"}`)
+	c.expect(map[string]any{"op": "ERR", "code": "bad_request", "msg": "group is missing", "corr": "3"})
+
+	c.send(`{"op":"UNSUBSCRIBE","topic":"t","corr":"4"}`, `{"op":"UNSUBSCRIBE","topic":"t","corr":"5"}`)
+	c.expect(map[string]any{"op": "OK", "corr": "4"})
+	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "t", "corr": "5"})
+	if how := <-tail.left; how != "unsubscribe" {
+		t.Errorf("left by %s", how)
+	}
+	if n := member.receiver.Deliver([]eventhub.Delivery{delivery(1, 1)}); n != 1 {
+		t.Error("the member of the group went with the tail")
+	}
+	c.expect(map[string]any{"op": "EVENT", "group": "g"})
+
+	c.send(`{"op":"SUBSCRIBE","topic":"t","corr":"6"}`)
+	c.expect(map[string]any{"op": "OK", "corr": "6"})
+	(<-f.sub.joined).receiver.Ended(errors.New("disk on fire"))
+	c.expect(map[string]any{"op": "ERR", "code": "internal", "msg": "t: It failed on the hub's side; its log has the cause.", "corr": nil})
+}
+
+// TestSlowTail: a peer that does not read makes its tail wait; when it reads
+// again everything comes, in order.
+func TestSlowTail(t *testing.T) {
+	const events, size = 500, 1000
+	bubble(t, func(c *Config) { c.OutboundBytes = 20_000 }, func(t *testing.T, f *fixture) {
+		c := f.pipe(t)
+		c.auth()
+		c.send(`{"op":"SUBSCRIBE","topic":"t","corr":"1"}`)
+		c.expect(map[string]any{"op": "OK", "corr": "1"})
+		tail := <-f.sub.joined
+		batch := make([]eventhub.Delivery, events)
+		for i := range batch {
+			batch[i] = tailDelivery(uint64(i+1), size)
+		}
+		first := tail.receiver.Deliver(batch)
+		if first < 10 || first > 20 {
+			t.Errorf("%d events of %d bytes were taken into 20,000 bytes", first, size)
+		}
+		rest := batch[first:]
+		go func() { // the engine, which goes on whenever there is room
+			for len(rest) > 0 {
+				<-tail.ready
+				rest = rest[tail.receiver.Deliver(rest):]
+			}
+		}()
+		c.expectEvents(1, events)
+		synctest.Wait()
+		c.conn.Close()
+		<-f.log.closed
+	})
+}
