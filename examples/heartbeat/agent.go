@@ -3,9 +3,11 @@
 // [Topic] and talks to any [eventhub.Publisher], be it the engine in process or
 // a client of a remote hub.
 //
-// Every tick is one atomic publish of at most [Top] events, one per process,
+// Every tick is one call of Publish with at most [Top] events, one per process,
 // keyed host:name:pid. A heartbeat is perishable: one that cannot be published
 // is logged and never sent again, because the next tick says more than it did.
+//
+// curl.sh beside this package is the same agent without Go, on HTTP alone.
 package heartbeat
 
 import (
@@ -33,6 +35,11 @@ const (
 	Top = 20
 	// DefaultInterval is the time between ticks of an agent that does not say.
 	DefaultInterval = time.Second
+
+	// perishes is how long a tick may wait for its receipts. A remote hub that is
+	// gone holds it up until there is a connection again; by then, what it says
+	// of a process is history and would be taken for news.
+	perishes = 5 * time.Second
 
 	// maxNameBytes bounds host and name so that the key, which holds both, stays
 	// below eventhub.MaxKeyBytes.
@@ -77,7 +84,7 @@ type Agent struct {
 // Run publishes a first set of heartbeats at once and then one per interval
 // until ctx ends, when it returns nil. Ticks that a slow publisher misses are
 // left out. An error means that the machine's name is not to be had, and
-// nothing was published.
+// nothing was published; or that the hub denies us, which no tick will change.
 func (a *Agent) Run(ctx context.Context, pub eventhub.Publisher) error {
 	r, err := a.start()
 	if err != nil {
@@ -91,6 +98,9 @@ func (a *Agent) Run(ctx context.Context, pub eventhub.Publisher) error {
 	defer ticker.Stop()
 	for {
 		if err := r.tick(ctx, pub); err != nil && ctx.Err() == nil {
+			if denied(err) {
+				return fmt.Errorf("heartbeat: publish to %s: %w", Topic, err)
+			}
 			r.log.Error("heartbeats were not published", "topic", Topic, "error", err)
 		}
 		select {
@@ -99,6 +109,16 @@ func (a *Agent) Run(ctx context.Context, pub eventhub.Publisher) error {
 		case <-ticker.C:
 		}
 	}
+}
+
+// denied reports whether the hub has understood who publishes and does not want
+// it.
+func denied(err error) bool {
+	switch eventhub.ErrorCode(err) {
+	case eventhub.CodeUnauthorized, eventhub.CodeNoToken, eventhub.CodeBadToken, eventhub.CodeForbidden:
+		return true
+	}
+	return false
 }
 
 // run is one run of an agent, with its defaults filled in.
@@ -147,6 +167,8 @@ func (r *run) tick(ctx context.Context, pub eventhub.Publisher) error {
 	if len(events) == 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, perishes)
+	defer cancel()
 	_, err = pub.Publish(ctx, events...)
 	return err
 }

@@ -192,6 +192,48 @@ func TestFailingPublishIsLoggedAndTheNextTickGoesOn(t *testing.T) {
 	})
 }
 
+// TestTickPerishes: a publish that hangs is given up, and the next tick tells how
+// it is then.
+func TestTickPerishes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		ticks := int32(0)
+		source := sourceFunc(func() ([]Reading, error) {
+			ticks++
+			return []Reading{{PID: ticks}}, nil
+		})
+		pub := newPublisher()
+		running(t, &Agent{Host: "h", Source: source, Logger: slog.New(slog.NewTextHandler(&log, nil))}, pub)
+		time.Sleep(perishes) // nobody takes it
+		synctest.Wait()
+		if key := pub.next(nil)[0].Key; key != "h:p:2" {
+			t.Errorf("%s was published after the hub was away, want the second tick's", key)
+		}
+		if n := strings.Count(log.String(), context.DeadlineExceeded.Error()); n != 1 {
+			t.Errorf("%d lost ticks are told, want 1: %s", n, log.String())
+		}
+	})
+}
+
+func TestDeniedAgentEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := &fixed{readings: []Reading{{PID: 1}}, names: map[int32]string{1: "init"}}
+		pub := newPublisher()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() {
+			a := Agent{Host: "h", Source: source, Logger: slog.New(slog.DiscardHandler)}
+			ended <- a.Run(ctx, pub)
+		}()
+		denied := eventhub.Errorf(eventhub.CodeForbidden, "no")
+		pub.next(denied)
+		if err := <-ended; !errors.Is(err, denied) {
+			t.Errorf("Run: %v, want %v", err, denied)
+		}
+	})
+}
+
 func TestUnreadableMachineIsLoggedAndTheNextTickGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

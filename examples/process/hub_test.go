@@ -37,6 +37,8 @@ type hub struct {
 	duplicates int
 	batches    []int               // number of events of each publish
 	publishing func([]State) error // asked before each publish, without the lock
+
+	unreachable bool // for verdicts
 }
 
 func newHub() *hub { return &hub{nacks: make(map[uint64]string)} }
@@ -214,7 +216,11 @@ type membership struct {
 	h *hub
 }
 
-func (m *membership) Settle(_ context.Context, s eventhub.Settlement) ([]eventhub.Outcome, error) {
+func (m *membership) Settle(ctx context.Context, s eventhub.Settlement) ([]eventhub.Outcome, error) {
+	if m.h.unreachable {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	m.h.mu.Lock()
 	defer m.h.mu.Unlock()
 	if err := s.Validate(); err != nil {

@@ -10,8 +10,11 @@
 // event causes. A heartbeat that is not one (see [ParseHeartbeat]) is nacked and
 // ends as a dead letter.
 //
-// Run one projector at a time: a second member of the group would get half of
-// the heartbeats and take the processes of the other half for silent.
+// Run one projector at a time. A group deals its events out to its members
+// whatever their key is, so a second one would get some heartbeats of every
+// process; what it knows would have holes, and each would call processes stale
+// that the other hears of. A second projector that is to take over must not join
+// before the first has left.
 package process
 
 import (
@@ -25,6 +28,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/examples/inbox"
 )
 
 // What the projector is made of.
@@ -45,6 +49,9 @@ const (
 	ackTimeout = 2 * time.Minute
 	// retryAfter is the pause after a publish failed.
 	retryAfter = time.Second
+	// settleWait bounds a verdict on its way to a remote hub that is gone, and
+	// with it how long a stop may take.
+	settleWait = 5 * time.Second
 	// maxReason bounds the reason of a nack, in bytes.
 	maxReason = 1000
 )
@@ -76,10 +83,11 @@ var errPublish = errors.New("publish state")
 // # Order
 //
 // One goroutine takes all heartbeats that wait, at most 256, publishes their
-// states in the order of delivery as one atomic publish, and then acks in one
-// call: one fsync a batch, and per process the states are in the order of the
-// heartbeats. Only a redelivery can come out of order; a heartbeat older than
-// the last one of its process is acked and not projected.
+// states in the order of delivery by one call, and then acks in one call: one
+// fsync a batch, and per process the states are in the order of the heartbeats.
+// Whether a call is atomic does not matter: after one that failed everything is
+// told again. Only a redelivery can come out of order; a heartbeat older than the
+// last one of its process is acked and not projected.
 type Projector struct {
 	// Logger gets failures; slog.Default if nil.
 	Logger *slog.Logger
@@ -113,7 +121,7 @@ func (p *Projector) Run(ctx context.Context, pub eventhub.Publisher, sub eventhu
 
 // consume is one membership in the group, from joining to leaving.
 func consume(ctx context.Context, pub eventhub.Publisher, sub eventhub.Subscriber) (err error) {
-	in := newInbox()
+	in := inbox.New(batchEvents)
 	membership, err := sub.Subscribe(ctx, eventhub.SubscribeOptions{
 		Topic: HeartbeatTopic, Group: Group,
 		Start:     eventhub.Start{Kind: eventhub.StartEarliest},
@@ -135,14 +143,10 @@ func consume(ctx context.Context, pub eventhub.Publisher, sub eventhub.Subscribe
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-in.ended:
+		case err := <-in.Over():
 			return err
-		case <-in.arrived:
-			batch, refused := in.take()
-			if refused {
-				membership.Ready()
-			}
-			if err := s.project(ctx, batch); err != nil {
+		case <-in.Arrived():
+			if err := s.project(ctx, in.Take(membership)); err != nil {
 				return err
 			}
 		case <-scan.C:
@@ -317,7 +321,10 @@ func (s *session) settle(ctx context.Context, verdict eventhub.Settlement) {
 	if len(verdict.Refs) == 0 {
 		return
 	}
-	// An error means that the subscription is ending, which we are told of. What
-	// was not settled comes again.
-	_, _ = s.membership.Settle(context.WithoutCancel(ctx), verdict)
+	// Verdicts on what has its receipt are given, whether ctx has ended or not. An
+	// error means that the subscription is ending, which we are told of, or that
+	// the hub is out of reach; what was not settled comes again.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWait)
+	defer cancel()
+	_, _ = s.membership.Settle(ctx, verdict)
 }

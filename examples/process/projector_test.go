@@ -248,6 +248,22 @@ func TestStopWhileWaitingToTryAgain(t *testing.T) {
 	})
 }
 
+// TestStopWhileTheHubIsGone: verdicts that do not arrive hold up a stop for a while
+// and not for ever.
+func TestStopWhileTheHubIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub()
+		h.unreachable = true
+		stop := start(t, h)
+		h.beat(1)
+		h.beat(1)
+		synctest.Wait() // in Settle
+		before := time.Now()
+		stop()
+		equal(t, "time to stop", time.Since(before), settleWait)
+	})
+}
+
 func TestRedeliveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub()

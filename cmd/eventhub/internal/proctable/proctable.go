@@ -21,6 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"eventhub"
+	"eventhub/examples/inbox"
 	"eventhub/examples/process"
 )
 
@@ -28,8 +29,12 @@ import (
 // in one group would get half of the states each.
 const DefaultGroup = "process-table"
 
-// redrawEvery bounds how often the live table is drawn.
-const redrawEvery = 250 * time.Millisecond
+const (
+	// redrawEvery bounds how often the live table is drawn.
+	redrawEvery = 250 * time.Millisecond
+	// inboxRoom is how many deliveries wait in memory for a slow terminal.
+	inboxRoom = 1024
+)
 
 // Options say what to show besides the states.
 type Options struct {
@@ -83,7 +88,7 @@ func run(ctx context.Context, sub eventhub.Subscriber, group string, d display) 
 	if group == "" {
 		group = DefaultGroup
 	}
-	in := newInbox()
+	in := inbox.New(inboxRoom)
 	membership, err := sub.Subscribe(ctx, eventhub.SubscribeOptions{
 		Topic: process.StateTopic, Group: group, AutoAck: true,
 	}, in)
@@ -108,20 +113,17 @@ func run(ctx context.Context, sub eventhub.Subscriber, group string, d display) 
 }
 
 // follow shows what comes in until something ends.
-func follow(ctx context.Context, in *inbox, membership eventhub.Subscription, d display) error {
+func follow(ctx context.Context, in *inbox.Inbox, membership eventhub.Subscription, d display) error {
 	redraw := time.NewTicker(redrawEvery)
 	defer redraw.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-in.ended:
+		case err := <-in.Over():
 			return fmt.Errorf("follow %s: %w", process.StateTopic, err)
-		case <-in.arrived:
-			batch, refused := in.take()
-			if refused {
-				membership.Ready()
-			}
+		case <-in.Arrived():
+			batch := in.Take(membership)
 			updates := make([]update, 0, len(batch))
 			for i := range batch {
 				updates = append(updates, read(&batch[i]))

@@ -413,7 +413,7 @@ func TestSlowOutputHoldsUpNobody(t *testing.T) {
 		synctest.Wait()
 		g.append("first", payload(1, process.Alive))
 		<-out.began
-		const many = 3 * inboxSize
+		const many = 3 * inboxRoom
 		var pairs []string
 		for i := range many {
 			pairs = append(pairs, fmt.Sprint(i), payload(i, process.Alive))
