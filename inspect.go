@@ -53,6 +53,24 @@ type Admin interface {
 	DeleteGroup(ctx context.Context, topic, group string) error
 }
 
+// SeekPlan says what a seek does, or would do.
+type SeekPlan struct {
+	Topic string `json:"topic"`
+	Group string `json:"group"`
+	// From and To are the cursor before and after; Head is the newest offset.
+	From uint64 `json:"from"`
+	To   uint64 `json:"to"`
+	Head uint64 `json:"head"`
+	// Again is how many offsets at or below From are delivered again, Skipped how
+	// many events that are not done will not be, Voided how many leases end.
+	Again   uint64 `json:"again"`
+	Skipped uint64 `json:"skipped"`
+	Voided  int    `json:"voided"`
+	// Applied tells whether it was done; Epoch is the one afterwards.
+	Applied bool   `json:"applied"`
+	Epoch   uint64 `json:"epoch"`
+}
+
 // GroupQuery says which groups to list. Empty fields ask for nothing.
 type GroupQuery struct {
 	Topic, Group           string // only those with this name

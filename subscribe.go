@@ -111,7 +111,7 @@ func (o *SubscribeOptions) Validate() error {
 	if err := o.validateGroup(); err != nil {
 		return err
 	}
-	if err := o.Start.validate(); err != nil {
+	if err := o.Start.Validate(); err != nil {
 		return err
 	}
 	if o.Ordering != "" && o.Ordering != OrderingNone && o.Ordering != OrderingKey {
@@ -154,7 +154,8 @@ func (o *SubscribeOptions) validateGroup() error {
 	return nil
 }
 
-func (s *Start) validate() error {
+// Validate checks ranges; the error has CodeBadRequest.
+func (s *Start) Validate() error {
 	switch s.Kind {
 	case StartLatest, StartEarliest:
 		return nil
@@ -191,6 +192,9 @@ type Delivery struct {
 	Lease Lease
 	// AckTimeout is how long the lease runs from now.
 	AckTimeout time.Duration
+	// Sought is set on a member's first delivery after its group was moved: leases
+	// that it had are void.
+	Sought bool
 }
 
 // ID returns the event's id.

@@ -247,23 +247,11 @@ func (b *Bus) Cursor(ctx context.Context, topic, name string) (eventhub.Cursor, 
 	return c, err
 }
 
-// SetCursor moves a group to just behind offset, up or down. It raises the
-// epoch, which voids every lease and forgets attempts: events above offset are
-// delivered again from attempt 1. The move is durable when SetCursor returns.
-// There must be such a group.
+// SetCursor moves a group to just behind offset, up or down; see
+// eventhub.Admin.SeekGroup.
 func (b *Bus) SetCursor(ctx context.Context, topic, name string, offset uint64) error {
-	if offset > eventhub.MaxOffset {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "offset is %d; at most %d is allowed", offset, uint64(eventhub.MaxOffset))
-	}
-	g, err := b.acquire(groupKey{topic: topic, group: name})
-	if err != nil {
-		return err
-	}
-	defer b.release(g)
-	if err := g.load(ctx, nil); err != nil {
-		return err
-	}
-	return g.seek(ctx, offset)
+	_, err := b.SeekGroup(ctx, topic, name, eventhub.Start{Kind: eventhub.StartOffset, Offset: offset + 1}, true)
+	return err
 }
 
 // groupError translates a failed look-up of a group.

@@ -309,28 +309,6 @@ func (g *group) touch() {
 	}
 }
 
-// seek moves the cursor and voids all leases.
-func (g *group) seek(ctx context.Context, cursor uint64) error {
-	g.mu.Lock()
-	if g.ended != nil {
-		defer g.mu.Unlock()
-		return g.ended
-	}
-	g.progress = newProgress()
-	g.progress.reset = true
-	g.restart(g.epoch+1, cursor)
-	g.bus.raised(g.epoch)
-	g.mu.Unlock()
-	g.bus.workers.schedule(g)
-	unit := store.Unit{Groups: make([]store.GroupChange, 1)}
-	return g.bus.committer.wait(ctx, unit, func(s *submission) bool {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		s.units[0].Groups[0] = g.change(g.window.cursor())
-		return true
-	})
-}
-
 // shut ends the group: members are told why, and nothing is delivered or
 // settled any more.
 func (g *group) shut(err error) {

@@ -19,6 +19,7 @@ type member struct {
 	inFlight int  // entries it has leased
 	full     bool // the receiver took less than it was given
 	paused   bool // it wants nothing for now
+	sought   bool // its group was moved since its last delivery
 	suspect  bool // what it was given last is a suspect
 	left     bool
 	// Of the turn under way: what is to be handed over, and how each entry was

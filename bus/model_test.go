@@ -84,7 +84,7 @@ const (
 type modelEvent struct {
 	state    modelState
 	attempts int
-	stored   int // attempts, as the store has them, of one that was restored
+	stored   int          // attempts, as the store has them, of one that was restored
 	holder   *modelMember // of the last lease
 	lease    eventhub.Lease
 	since    int64 // start of the last lease

@@ -425,8 +425,9 @@ func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
 	g.become(e, leased)
 	d := eventhub.Delivery{
 		Topic: g.log.name, Offset: e.offset, Record: item.Record,
-		Attempt: int(e.attempts), MaxAttempts: g.settings.MaxAttempts, AckTimeout: m.opts.AckTimeout,
+		Attempt: int(e.attempts), MaxAttempts: g.settings.MaxAttempts, AckTimeout: m.opts.AckTimeout, Sought: m.sought,
 	}
+	m.sought = false
 	if !m.opts.AutoAck {
 		d.Lease = e.lease(g.runtime)
 	}

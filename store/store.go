@@ -134,16 +134,36 @@ type GroupChange struct {
 	Create bool
 	// Delete removes the group, of which nothing stays behind; State.Epoch is
 	// looked at as in any change, the rest of State is not. It does not go
-	// together with Create.
+	// together with Create, Reset or Parts.
 	Delete bool
 	State  GroupState
+
+	// Reset removes all parts of the group, before Parts are written.
+	Reset bool
+	// Parts are written beside State; one with an empty Value is removed. A part
+	// stands at most once in a change.
+	Parts []GroupPart
 }
+
+// GroupPart is a piece of a group's state that is written by itself, because all
+// of them together would be too much for every change. What it means is the
+// engine's; Kind and Offset name it.
+type GroupPart struct {
+	Kind   byte
+	Offset uint64
+	Value  []byte // at most MaxPartBytes
+}
+
+// MaxPartBytes is the most that one part of a group holds.
+const MaxPartBytes = 64 << 10
 
 // GroupState is the durable header of a group in a topic. Its meaning is the
 // engine's; the store compares Epoch and keeps the rest.
 type GroupState struct {
 	Epoch  uint64 `json:"epoch"`
 	Cursor uint64 `json:"cursor"`
+	// Paused groups are not delivered to.
+	Paused bool `json:"paused,omitempty"`
 	// Settings are fixed at creation, as the engine encodes them.
 	Settings json.RawMessage `json:"settings,omitempty"`
 }
@@ -202,6 +222,11 @@ type Groups interface {
 	// Group returns one group's state, or ErrNotFound.
 	Group(ctx context.Context, topic, group string) (GroupState, error)
 
+	// GroupParts returns the parts of a group, ordered by kind, then by offset;
+	// none where there is no such group. It may wait for the commit under way: it
+	// is called when a group is loaded, not on the path of events.
+	GroupParts(ctx context.Context, topic, group string) ([]GroupPart, error)
+
 	// ListGroups returns the groups of a topic, ordered by name.
 	ListGroups(ctx context.Context, topic string) ([]GroupInfo, error)
 }
@@ -212,7 +237,14 @@ type Maintenance interface {
 	// it keeps nothing else. It may be an estimate, and is cheap enough to be
 	// asked every second.
 	Size() (bytes uint64, err error)
+
+	// Space returns how much room the place of the store has; the zero Space
+	// where that is no matter. It is cheap enough to be asked ten times a second.
+	Space() (Space, error)
 }
+
+// Space is the room of a file system, in bytes.
+type Space struct{ Free, Total uint64 }
 
 // GroupInfo is one row of ListGroups.
 type GroupInfo struct {

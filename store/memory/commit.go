@@ -57,9 +57,10 @@ func (s *Store) check(u *store.Unit) error {
 		if earlier := changed[key]; earlier != nil {
 			epoch, exists = earlier.State.Epoch, !earlier.Delete
 		} else if t != nil {
-			var state store.GroupState
-			state, exists = t.groups[ch.Group]
-			epoch = state.Epoch
+			var g *group
+			if g, exists = t.groups[ch.Group]; exists {
+				epoch = g.state.Epoch
+			}
 		}
 		if !exists {
 			epoch = 0
@@ -95,11 +96,7 @@ func checkGroup(ch *store.GroupChange, epoch uint64, exists bool) error {
 func (s *Store) apply(u *store.Unit, now int64) {
 	for i := range u.Groups {
 		ch := &u.Groups[i]
-		if ch.Delete {
-			delete(s.topic(ch.Topic).groups, ch.Group)
-			continue
-		}
-		s.topic(ch.Topic).groups[strings.Clone(ch.Group)] = cloneState(ch.State)
+		s.topic(ch.Topic).change(ch)
 	}
 	for i := range u.Appends {
 		a := &u.Appends[i]
@@ -117,11 +114,35 @@ func (s *Store) topic(name string) *topic {
 		t = &topic{
 			ids:    make(map[string]uint64),
 			keys:   make(map[string][]uint64),
-			groups: make(map[string]store.GroupState),
+			groups: make(map[string]*group),
 		}
 		s.topics[strings.Clone(name)] = t
 	}
 	return t
+}
+
+func (t *topic) change(ch *store.GroupChange) {
+	if ch.Delete {
+		delete(t.groups, ch.Group)
+		return
+	}
+	g := t.groups[ch.Group]
+	if g == nil {
+		g = &group{parts: make(map[partName][]byte)}
+		t.groups[strings.Clone(ch.Group)] = g
+	}
+	g.state = cloneState(ch.State)
+	if ch.Reset {
+		clear(g.parts)
+	}
+	for _, p := range ch.Parts {
+		name := partName{p.Kind, p.Offset}
+		if len(p.Value) == 0 {
+			delete(g.parts, name)
+		} else {
+			g.parts[name] = slices.Clone(p.Value)
+		}
+	}
 }
 
 func (t *topic) append(a *store.Append, now int64) {

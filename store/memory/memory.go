@@ -10,6 +10,7 @@ package memory
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -48,7 +49,18 @@ type topic struct {
 	events []eventhub.Record
 	ids    map[string]uint64
 	keys   map[string][]uint64 // offsets, rising
-	groups map[string]store.GroupState
+	groups map[string]*group
+}
+
+// group is a group's header and its parts.
+type group struct {
+	state store.GroupState
+	parts map[partName][]byte
+}
+
+type partName struct {
+	kind   byte
+	offset uint64
 }
 
 func (t *topic) head() uint64 { return uint64(len(t.events)) }
@@ -84,6 +96,15 @@ func (s *Store) Size() (uint64, error) {
 	}
 	defer s.mu.RUnlock()
 	return s.bytes, nil
+}
+
+// Space implements store.Maintenance: no file system bounds what is in memory.
+func (s *Store) Space() (store.Space, error) {
+	if err := s.enter(context.Background()); err != nil {
+		return store.Space{}, err
+	}
+	s.mu.RUnlock()
+	return store.Space{}, nil
 }
 
 // enter begins a read; every nil needs an RUnlock.
@@ -221,11 +242,31 @@ func (s *Store) Group(ctx context.Context, topic, group string) (store.GroupStat
 	}
 	defer s.mu.RUnlock()
 	if t := s.topics[topic]; t != nil {
-		if state, ok := t.groups[group]; ok {
-			return cloneState(state), nil
+		if g := t.groups[group]; g != nil {
+			return cloneState(g.state), nil
 		}
 	}
 	return store.GroupState{}, fmt.Errorf("group %q of topic %q: %w", group, topic, store.ErrNotFound)
+}
+
+// GroupParts implements store.Groups.
+func (s *Store) GroupParts(ctx context.Context, topic, group string) ([]store.GroupPart, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.mu.RUnlock()
+	t := s.topics[topic]
+	if t == nil || t.groups[group] == nil {
+		return nil, nil
+	}
+	var parts []store.GroupPart
+	for name, value := range t.groups[group].parts {
+		parts = append(parts, store.GroupPart{Kind: name.kind, Offset: name.offset, Value: slices.Clone(value)})
+	}
+	slices.SortFunc(parts, func(a, b store.GroupPart) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Offset, b.Offset))
+	})
+	return parts, nil
 }
 
 // ListGroups implements store.Groups.
@@ -239,8 +280,8 @@ func (s *Store) ListGroups(ctx context.Context, topic string) ([]store.GroupInfo
 		return nil, nil
 	}
 	var list []store.GroupInfo
-	for name, state := range t.groups {
-		list = append(list, store.GroupInfo{Group: name, State: cloneState(state)})
+	for name, g := range t.groups {
+		list = append(list, store.GroupInfo{Group: name, State: cloneState(g.state)})
 	}
 	slices.SortFunc(list, func(a, b store.GroupInfo) int { return strings.Compare(a.Group, b.Group) })
 	return list, nil
@@ -257,15 +298,30 @@ func checkUnit(u *store.Unit) {
 		checkAppend(&u.Appends[i])
 	}
 	for i := range u.Groups {
-		ch := &u.Groups[i]
-		if ch.Topic == "" || ch.Group == "" {
-			misuse("change of group %q in topic %q: a name is empty", ch.Group, ch.Topic)
+		checkChange(&u.Groups[i])
+	}
+}
+
+func checkChange(ch *store.GroupChange) {
+	if ch.Topic == "" || ch.Group == "" {
+		misuse("change of group %q in topic %q: a name is empty", ch.Group, ch.Topic)
+	}
+	if ch.Delete && (ch.Create || ch.Reset || len(ch.Parts) > 0) {
+		misuse("change of group %q in topic %q: Delete, and Create %v, Reset %v, %d parts",
+			ch.Group, ch.Topic, ch.Create, ch.Reset, len(ch.Parts))
+	}
+	if len(ch.State.Settings) > 0 && !json.Valid(ch.State.Settings) {
+		misuse("change of group %q in topic %q: settings %q are not JSON", ch.Group, ch.Topic, ch.State.Settings)
+	}
+	seen := make(map[partName]bool, len(ch.Parts))
+	for _, p := range ch.Parts {
+		name := partName{p.Kind, p.Offset}
+		if seen[name] {
+			misuse("change of group %q in topic %q: part %d of kind %d stands in it twice", ch.Group, ch.Topic, p.Offset, p.Kind)
 		}
-		if ch.Create && ch.Delete {
-			misuse("change of group %q in topic %q: Create and Delete", ch.Group, ch.Topic)
-		}
-		if len(ch.State.Settings) > 0 && !json.Valid(ch.State.Settings) {
-			misuse("change of group %q in topic %q: settings %q are not JSON", ch.Group, ch.Topic, ch.State.Settings)
+		seen[name] = true
+		if len(p.Value) > store.MaxPartBytes {
+			misuse("change of group %q in topic %q: part %d of kind %d has %d bytes", ch.Group, ch.Topic, p.Offset, p.Kind, len(p.Value))
 		}
 	}
 }

@@ -29,6 +29,16 @@ func TestMisuse(t *testing.T) {
 		return &store.Unit{Groups: []store.GroupChange{{Topic: topic, Group: group, Create: true,
 			State: store.GroupState{Settings: []byte(settings)}}}}
 	}
+	of := func(ch store.GroupChange) *store.Unit {
+		ch.Topic, ch.Group = "t", "g"
+		return &store.Unit{Groups: []store.GroupChange{ch}}
+	}
+	parts := func(size int, offsets ...uint64) (parts []store.GroupPart) {
+		for _, offset := range offsets {
+			parts = append(parts, store.GroupPart{Kind: 7, Offset: offset, Value: make([]byte, size)})
+		}
+		return parts
+	}
 	for _, tt := range []struct {
 		name string
 		unit *store.Unit
@@ -47,6 +57,11 @@ func TestMisuse(t *testing.T) {
 		{"group without topic", change("", "g", ""), "a name is empty"},
 		{"group without name", change("t", "", ""), "a name is empty"},
 		{"settings that are not JSON", change("t", "g", "{"), `settings "{"`},
+		{"creation and deletion", of(store.GroupChange{Create: true, Delete: true}), "Delete, and Create true"},
+		{"deletion and reset", of(store.GroupChange{Delete: true, Reset: true}), "Delete, and Create false, Reset true"},
+		{"deletion with parts", of(store.GroupChange{Delete: true, Parts: parts(1, 1)}), "1 parts"},
+		{"part that stands there twice", of(store.GroupChange{Create: true, Parts: parts(1, 8, 9, 8)}), "part 8 of kind 7 stands in it twice"},
+		{"part that is too long", of(store.GroupChange{Create: true, Parts: parts(store.MaxPartBytes+1, 8)}), "part 8 of kind 7 has 65537 bytes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx := context.Background()

@@ -87,3 +87,39 @@ func BenchmarkRead(b *testing.B) {
 	}
 	b.ReportMetric(float64(read)/b.Elapsed().Seconds(), "events/s")
 }
+
+// BenchmarkCommitGroups writes what a busy hub writes of its groups every 50 ms:
+// headers, and beside each a part that was there before.
+func BenchmarkCommitGroups(b *testing.B) {
+	const groups, partBytes = 40, 300
+	for _, parts := range []int{0, 1} {
+		for _, sync := range []bool{true, false} {
+			b.Run(fmt.Sprintf("groups=%d/parts=%d/sync=%v", groups, parts, sync), func(b *testing.B) {
+				s := openBench(b)
+				defer mustClose(b, s)
+				var units []*store.Unit
+				for g := range groups {
+					ch := store.GroupChange{Topic: "bench.topic", Group: fmt.Sprint("group-", g), Create: true}
+					for range parts {
+						ch.Parts = append(ch.Parts, store.GroupPart{Kind: 1, Offset: 4096, Value: make([]byte, partBytes)})
+					}
+					units = append(units, &store.Unit{Groups: []store.GroupChange{ch}})
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := s.Commit(context.Background(), units, sync); err != nil {
+						b.Fatal(err)
+					}
+					for _, u := range units {
+						if u.Err != nil {
+							b.Fatal(u.Err)
+						}
+						u.Groups[0].Create = false
+						u.Groups[0].State.Cursor++
+					}
+				}
+				b.ReportMetric(float64(groups*b.N)/b.Elapsed().Seconds(), "groups/s")
+			})
+		}
+	}
+}

@@ -55,6 +55,9 @@ type commit struct {
 	groups   map[groupKey]knownGroup
 	replaced map[groupKey]knownGroup
 
+	// parts of groups as the units so far change them.
+	parts map[groupKey]partChanges
+
 	// Of the unit that is being checked.
 	unitGroups map[groupKey]knownGroup
 	unitTopics []string
@@ -69,6 +72,7 @@ func (c *commit) init(s *Store) {
 		created:    make(map[string]*topic),
 		groups:     make(map[groupKey]knownGroup),
 		replaced:   make(map[groupKey]knownGroup),
+		parts:      make(map[groupKey]partChanges),
 		unitGroups: make(map[groupKey]knownGroup),
 		given:      givenIDs{index: make(map[givenID]int)},
 	}
@@ -114,6 +118,9 @@ func (c *commit) run(units []*store.Unit, sync bool) error {
 		}
 	}
 	c.writeGroups()
+	if err := c.writeParts(); err != nil {
+		return err
+	}
 	c.writeNextTopic()
 	sync = c.reserve(sync)
 	c.s.groups.hide(c.replaced)
@@ -131,6 +138,7 @@ func (c *commit) begin(units []*store.Unit) {
 	clear(c.created)
 	clear(c.groups)
 	clear(c.replaced)
+	clear(c.parts)
 	c.touched = c.touched[:0]
 	c.latest = nil
 	c.given.reset()
@@ -247,6 +255,9 @@ func (c *commit) write(u *store.Unit) {
 	for key, g := range c.unitGroups {
 		c.groups[key] = g
 	}
+	for i := range u.Groups {
+		c.noteParts(&u.Groups[i])
+	}
 	for i := range u.Appends {
 		c.append(&u.Appends[i])
 	}
@@ -316,25 +327,6 @@ func (c *commit) writeNextTopic() {
 	op := c.batch.SetDeferred(len(metaNextTopic), topicIDBytes)
 	copy(op.Key, metaNextTopic)
 	binary.BigEndian.PutUint32(op.Value, c.s.nextTopic)
-}
-
-// writeGroups writes each changed group once, as the last unit left it.
-func (c *commit) writeGroups() {
-	for key, g := range c.groups {
-		t := c.created[key.topic]
-		if t == nil {
-			t = c.s.topics.get(key.topic)
-		}
-		if !g.exists {
-			op := c.batch.DeleteDeferred(1 + topicIDBytes + len(key.group))
-			appendGroupKey(op.Key[:0], t.id, key.group)
-			continue
-		}
-		value := appendGroupValue(nil, &g.state)
-		op := c.batch.SetDeferred(1+topicIDBytes+len(key.group), len(value))
-		appendGroupKey(op.Key[:0], t.id, key.group)
-		copy(op.Value, value)
-	}
 }
 
 // reserve keeps the promise that an offset is never given twice where a crash

@@ -142,10 +142,7 @@ func (run *crashRun) commit(committer int, rng *rand.Rand) {
 }
 
 func newAttempt(committer int, serial uint64, own []string, rng *rand.Rand) *attempt {
-	a := &attempt{committer: committer, serial: serial, unit: &store.Unit{
-		Groups: []store.GroupChange{{Topic: "a", Group: fmt.Sprint("g", committer), Create: serial == 1,
-			State: store.GroupState{Epoch: serial}}},
-	}}
+	a := &attempt{committer: committer, serial: serial, unit: &store.Unit{Groups: groupChanges(committer, serial, rng)}}
 	topics := make(map[string]string) // by id
 	for i := range 1 + rng.IntN(4) {
 		e := eventhub.Event{
@@ -172,6 +169,23 @@ func newAttempt(committer int, serial uint64, own []string, rng *rand.Rand) *att
 	return a
 }
 
+// groupChanges makes the unit's serial the epoch of its committer's group, and
+// writes one part anew and another one for good, removes one, resets all or makes
+// the group anew.
+func groupChanges(committer int, serial uint64, rng *rand.Rand) []store.GroupChange {
+	value := fmt.Append(nil, serial, strings.Repeat("x", rng.IntN(3000)))
+	ch := store.GroupChange{Topic: "a", Group: fmt.Sprint("g", committer), Create: serial == 1,
+		State: store.GroupState{Epoch: serial, Paused: serial%2 == 0},
+		Reset: serial%5 == 0,
+		Parts: []store.GroupPart{{Kind: 1, Value: value}, {Kind: 2, Offset: serial, Value: value}, {Kind: 2, Offset: serial - 2}}}
+	if serial%7 != 0 {
+		return []store.GroupChange{ch}
+	}
+	gone := store.GroupChange{Topic: ch.Topic, Group: ch.Group, Delete: true, State: ch.State}
+	ch.Create = true
+	return []store.GroupChange{gone, ch}
+}
+
 func topicOfID(id string) string { return strings.SplitN(id, "-", 4)[3] }
 
 // check opens the image and holds it against what is known of the run.
@@ -195,6 +209,7 @@ func (run *crashRun) check(image *vfs.MemFS, receipts []*attempt, percent int) {
 	}
 	checkReceipts(t, s, there, receipts)
 	checkWhole(t, s, there, attempts)
+	checkParts(t, s, attempts)
 	checkIndexes(t, s)
 	checkNewOffsets(t, s, receipts)
 }
@@ -251,6 +266,56 @@ func checkWhole(t *testing.T, s *Store, there map[string]store.Item, attempts []
 	}
 	if len(there) != want {
 		t.Errorf("%d events are there; the units that were applied had %d", len(there), want)
+	}
+}
+
+// checkParts: a group's parts are those that the units up to its epoch left,
+// neither older nor newer ones.
+func checkParts(t *testing.T, s *Store, attempts []*attempt) {
+	t.Helper()
+	type name struct {
+		kind   byte
+		offset uint64
+	}
+	for committer := range crashCommitters {
+		group := fmt.Sprint("g", committer)
+		state, err := s.Group(context.Background(), "a", group)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			t.Fatal(err)
+		}
+		want := make(map[name]string)
+		for _, a := range attempts { // a committer's own are in order
+			if a.committer != committer || a.serial > state.Epoch {
+				continue
+			}
+			for _, ch := range a.unit.Groups {
+				if ch.Reset || ch.Delete {
+					clear(want)
+				}
+				for _, p := range ch.Parts {
+					if want[name{p.Kind, p.Offset}] = string(p.Value); len(p.Value) == 0 {
+						delete(want, name{p.Kind, p.Offset})
+					}
+				}
+			}
+		}
+		if state.Paused != (state.Epoch > 0 && state.Epoch%2 == 0) {
+			t.Errorf("group %s at epoch %d: paused is %v", group, state.Epoch, state.Paused)
+		}
+		parts, err := s.GroupParts(context.Background(), "a", group)
+		if err != nil {
+			t.Errorf("GroupParts: %v", err)
+		}
+		for _, p := range parts {
+			at := name{p.Kind, p.Offset}
+			if value, ok := want[at]; !ok || value != string(p.Value) {
+				t.Errorf("group %s at epoch %d: part %v is %.20q; want %.20q, %v", group, state.Epoch, at, p.Value, value, ok)
+			}
+			delete(want, at)
+		}
+		for at := range want {
+			t.Errorf("group %s at epoch %d lacks part %v", group, state.Epoch, at)
+		}
 	}
 }
 

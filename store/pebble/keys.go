@@ -20,7 +20,9 @@ import (
 //	'e' topic id (4) offset (8)          → record                the log
 //	'i' event id 0x00 topic id (4)       → offset (uvarint)      the id index
 //	'k' topic id (4) key' ^offset (8)    → empty                 the key index
-//	'g' topic id (4) group name          → epoch, cursor (uvarints), settings
+//	'g' topic id (4) group name          → epoch, cursor (uvarints), mark, settings
+//	'p' topic id (4) group name 0x00 kind (1) offset (8)
+//	                                     → value                 a part of a group
 //
 // An event costs its log key and its id key; one with a key, one more. That is
 // all: each further key would be paid for by every event in the write-ahead
@@ -38,6 +40,23 @@ import (
 // stands at a fixed place in the record, so the log itself is sorted by it, and
 // a binary search over offsets finds a time in about log2(head) seeks.
 //
+// The mark in a group's header is the byte 0x01 where the group is paused, and
+// not there where it is not. Settings are JSON or nothing, so no header written
+// before there was a mark can be taken for one with it: such headers are read,
+// and an unpaused group has one still, which is why the format's version is the
+// same. Any other byte there that begins no JSON is damage.
+//
+// A group's name, like an id, holds no byte below '-', so that 0x00 ends it, and
+// the parts of one group lie together and apart from those of a group whose name
+// only starts like that. They are not among the headers, which are listed.
+//
+// Parts go one by one, with their group or at a reset too, and not by one
+// deletion of the range: an iterator has to hold each of its keys against every
+// range deletion in the tables and memtables it opens, so those of groups that
+// come and go would be paid for by the readers of events. The tombstones of parts
+// are in nobody's way but that of the group's next load; overwriting a part,
+// which is what happens many times a second, leaves none.
+//
 // The floor of a topic says that no offset at or below it is given again. It
 // matters where the log alone can not tell: see reserve.
 const (
@@ -47,6 +66,7 @@ const (
 	tagID    = 'i'
 	tagKey   = 'k'
 	tagGroup = 'g'
+	tagPart  = 'p'
 )
 
 const (
@@ -54,7 +74,12 @@ const (
 	offsetBytes   = 8
 	eventKeyBytes = 1 + topicIDBytes + offsetBytes
 	topicValBytes = topicIDBytes + offsetBytes
+
+	partTailBytes = 1 + offsetBytes // of a part's key, behind its group's prefix
 )
+
+// pausedMark stands in the header of a paused group.
+const pausedMark = 0x01
 
 // metaNextTopic holds the number that the next topic gets.
 var metaNextTopic = []byte{tagMeta, 'n', 'e', 'x', 't'}
@@ -126,6 +151,9 @@ func groupName(key []byte) string { return string(key[1+topicIDBytes:]) }
 func appendGroupValue(dst []byte, s *store.GroupState) []byte {
 	dst = binary.AppendUvarint(dst, s.Epoch)
 	dst = binary.AppendUvarint(dst, s.Cursor)
+	if s.Paused {
+		dst = append(dst, pausedMark)
+	}
 	return append(dst, s.Settings...)
 }
 
@@ -140,10 +168,38 @@ func decodeGroupValue(v []byte) (store.GroupState, error) {
 		return store.GroupState{}, fmt.Errorf("group header %x has no cursor", v)
 	}
 	s := store.GroupState{Epoch: epoch, Cursor: cursor}
-	if settings := v[n+m:]; len(settings) > 0 {
+	settings := v[n+m:]
+	if len(settings) > 0 && settings[0] == pausedMark {
+		s.Paused, settings = true, settings[1:]
+	}
+	if len(settings) > 0 {
+		if c := settings[0]; c < ' ' && c != '\t' && c != '\n' && c != '\r' {
+			return store.GroupState{}, fmt.Errorf("group header %x has the mark %#02x", v, c)
+		}
 		s.Settings = append([]byte(nil), settings...)
 	}
 	return s, nil
+}
+
+// appendPartPrefix appends what the keys of one group's parts start with; end is
+// 0, or 1 for the bound behind all of them.
+func appendPartPrefix(dst []byte, topic uint32, group string, end byte) []byte {
+	dst = binary.BigEndian.AppendUint32(append(dst, tagPart), topic)
+	return append(append(dst, group...), end)
+}
+
+func appendPartKey(dst []byte, topic uint32, group string, kind byte, offset uint64) []byte {
+	dst = append(appendPartPrefix(dst, topic, group, 0), kind)
+	return binary.BigEndian.AppendUint64(dst, offset)
+}
+
+// partName reads kind and offset out of a key of a part of the group.
+func partName(key []byte, group string) (kind byte, offset uint64, err error) {
+	tail := key[1+topicIDBytes+len(group)+1:]
+	if len(tail) != partTailBytes {
+		return 0, 0, fmt.Errorf("key %x of a part has %d bytes behind the group's name; want %d", key, len(tail), partTailBytes)
+	}
+	return tail[0], binary.BigEndian.Uint64(tail[1:]), nil
 }
 
 func decodeOffset(v []byte) (uint64, error) {

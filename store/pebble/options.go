@@ -2,10 +2,13 @@ package pebble
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"runtime"
 	"time"
+
+	"eventhub/store"
 
 	pdb "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -33,6 +36,9 @@ type Options struct {
 	// fails with store.ErrBroken, or panics where Pebble does: when it can not
 	// change over to a new log file.
 	Fatal func(cause error)
+	// Space tells how much room Dir's file system has; nil means that FS is asked.
+	// Tests fill a disk with it.
+	Space func() (store.Space, error)
 
 	// tune adjusts Pebble; tests make it small.
 	tune func(*pdb.Options)
@@ -51,7 +57,23 @@ func (o Options) withDefaults() Options {
 	if o.Fatal == nil {
 		o.Fatal = func(error) { os.Exit(1) }
 	}
+	if o.Space == nil {
+		o.Space = func() (store.Space, error) { return diskSpace(o.FS, o.Dir) }
+	}
 	return o
+}
+
+// diskSpace is the zero Space where the file system has no bound that it knows,
+// as one in memory.
+func diskSpace(fsys vfs.FS, dir string) (store.Space, error) {
+	usage, err := fsys.GetDiskUsage(dir)
+	if errors.Is(err, vfs.ErrUnsupported) {
+		return store.Space{}, nil
+	}
+	if err != nil {
+		return store.Space{}, fmt.Errorf("store/pebble: room on the disk of %s: %w", dir, err)
+	}
+	return store.Space{Free: usage.AvailBytes, Total: usage.TotalBytes}, nil
 }
 
 func (o Options) validate() error {

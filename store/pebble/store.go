@@ -1,5 +1,5 @@
-// Package pebble is the embedded store: topics, events and group headers in one
-// Pebble database in one directory, for one process. hub opens it, bus writes
+// Package pebble is the embedded store: topics, events and the state of groups in
+// one Pebble database in one directory, for one process. hub opens it, bus writes
 // and reads through the interfaces of package store, whose duties hold here;
 // those of this package are:
 //
@@ -94,6 +94,15 @@ func (s *Store) Size() (uint64, error) {
 	}
 	defer s.leave()
 	return s.db.Metrics().DiskSpaceUsage(), nil
+}
+
+// Space implements store.Maintenance.
+func (s *Store) Space() (store.Space, error) {
+	if err := s.enter(context.Background()); err != nil {
+		return store.Space{}, err
+	}
+	defer s.leave()
+	return s.options.Space()
 }
 
 // Close implements store.Store.

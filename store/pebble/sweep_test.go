@@ -17,6 +17,7 @@ import (
 	pdb "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/google/go-cmp/cmp"
 )
 
 // childEnv marks the process that a test started for what can not be undone in
@@ -98,7 +99,7 @@ type faultedRun struct {
 
 	mu    sync.Mutex
 	dead  bool
-	acked []store.Append
+	acked []*store.Unit
 }
 
 // die ends the process: nothing is acknowledged any more, nothing written.
@@ -131,7 +132,9 @@ func (run *faultedRun) main() {
 func (run *faultedRun) commit(s *Store) {
 	for i := range 24 {
 		id := fmt.Sprint("id-", i)
-		u := &store.Unit{Appends: []store.Append{{Topic: fmt.Sprint("t", i%3), ID: id, Record: newRecord("t", id, 12<<10)}}}
+		u := &store.Unit{Appends: []store.Append{{Topic: fmt.Sprint("t", i%3), ID: id, Record: newRecord("t", id, 12<<10)}},
+			Groups: []store.GroupChange{{Topic: "t0", Group: "g", Create: i == 0, State: store.GroupState{Epoch: uint64(i + 1)},
+				Parts: []store.GroupPart{{Kind: 2, Offset: uint64(i), Value: []byte(id)}, {Kind: 3, Value: []byte(id)}}}}}
 		broken := s.faults.err() != nil
 		err := s.Commit(context.Background(), []*store.Unit{u}, true)
 		if err != nil && !errors.Is(err, store.ErrBroken) {
@@ -142,13 +145,13 @@ func (run *faultedRun) commit(s *Store) {
 		}
 		run.mu.Lock()
 		if err == nil && !run.dead {
-			run.acked = append(run.acked, u.Appends[0])
+			run.acked = append(run.acked, u)
 		}
 		run.mu.Unlock()
 	}
 }
 
-func checkAcked(t *testing.T, image vfs.FS, acked []store.Append, fired *errorfs.Op) {
+func checkAcked(t *testing.T, image vfs.FS, acked []*store.Unit, fired *errorfs.Op) {
 	t.Helper()
 	s, err := Open(onMem(t, image))
 	if err != nil {
@@ -156,7 +159,9 @@ func checkAcked(t *testing.T, image vfs.FS, acked []store.Append, fired *errorfs
 		return
 	}
 	defer mustClose(t, s)
-	for _, a := range acked {
+	checkAckedGroup(t, s, uint64(len(acked)), fired)
+	for _, u := range acked {
+		a := u.Appends[0]
 		var b store.Batch
 		if err := s.Read(context.Background(), a.Topic, a.Offset, 1, 0, &b); err != nil {
 			t.Errorf("Read: %v", err)
@@ -164,6 +169,30 @@ func checkAcked(t *testing.T, image vfs.FS, acked []store.Append, fired *errorfs
 		if len(b.Items) != 1 || b.Items[0].Offset != a.Offset || string(b.Items[0].Record) != string(a.Record) {
 			t.Errorf("after a fault at %+v the acknowledged event %s is not at offset %d of %s", fired, a.ID, a.Offset, a.Topic)
 		}
+	}
+}
+
+// checkAckedGroup: the group's header is at least that of the last unit that was
+// acknowledged, and its parts are of the same unit as the header.
+func checkAckedGroup(t *testing.T, s *Store, acked uint64, fired *errorfs.Op) {
+	t.Helper()
+	state, err := s.Group(context.Background(), "t0", "g")
+	if err != nil && !errors.Is(err, store.ErrNotFound) || state.Epoch < acked {
+		t.Errorf("after a fault at %+v the group is at epoch %d, %v; %d units were acknowledged", fired, state.Epoch, err, acked)
+	}
+	parts, err := s.GroupParts(context.Background(), "t0", "g")
+	if err != nil {
+		t.Errorf("GroupParts: %v", err)
+	}
+	var want []store.GroupPart
+	for i := range state.Epoch {
+		want = append(want, store.GroupPart{Kind: 2, Offset: i, Value: fmt.Append(nil, "id-", i)})
+	}
+	if state.Epoch > 0 {
+		want = append(want, store.GroupPart{Kind: 3, Value: fmt.Append(nil, "id-", state.Epoch-1)})
+	}
+	if diff := cmp.Diff(want, parts); diff != "" {
+		t.Errorf("after a fault at %+v the group is at epoch %d; its parts (-want +got):\n%s", fired, state.Epoch, diff)
 	}
 }
 

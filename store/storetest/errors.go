@@ -52,6 +52,7 @@ func everyMethod(ctx context.Context, s store.Store) map[string]error {
 	_, errs["ListTopics"] = s.ListTopics(ctx, "", 1)
 	_, errs["Topic"] = s.Topic(ctx, "t")
 	_, errs["Group"] = s.Group(ctx, "t", "g")
+	_, errs["GroupParts"] = s.GroupParts(ctx, "t", "g")
 	_, errs["ListGroups"] = s.ListGroups(ctx, "t")
 	return errs
 }

@@ -3,6 +3,8 @@ package storetest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 
 	"eventhub/store"
@@ -14,6 +16,7 @@ var groupTests = []test{
 	{name: "later changes see earlier ones", run: testGroupOrder},
 	{name: "delete", run: testGroupDelete},
 	{name: "deletion among changes", run: testGroupDeleteOrder},
+	{name: "paused", run: testGroupPaused},
 	{name: "list", run: testListGroups},
 	{name: "state is copied", run: testGroupCopied},
 	{name: "reopening", run: testGroupReopened},
@@ -162,6 +165,26 @@ func testGroupDeleteOrder(t *testing.T, s *env) {
 		}
 	}
 	same(t, "groups", []store.GroupInfo{{Group: "g", State: store.GroupState{Epoch: 2, Cursor: 4}}}, s.listGroups(t, "t"))
+}
+
+func testGroupPaused(t *testing.T, s *env) {
+	// Settings of each first byte that JSON has, spaces included.
+	for i, settings := range []string{"", "{}", "[]", `"a"`, "0", "-1", "true", "false", "null", " 1", "\t1", "\n1", "\r1"} {
+		name := fmt.Sprint("g", i)
+		for n, paused := range []bool{i%2 == 0, true, false, true} {
+			state := store.GroupState{Epoch: uint64(n), Cursor: uint64(i), Paused: paused, Settings: []byte(settings)}
+			if settings == "" {
+				state.Settings = nil
+			}
+			ch := update("t", name, state)
+			ch.Create = n == 0
+			s.changed(t, ch)
+			same(t, fmt.Sprintf("group with settings %q", settings), &state, s.group(t, "t", name))
+			list := s.listGroups(t, "t")
+			at := slices.IndexFunc(list, func(g store.GroupInfo) bool { return g.Group == name })
+			same(t, "group in the list", state, list[at].State)
+		}
+	}
 }
 
 func testListGroups(t *testing.T, s *env) {

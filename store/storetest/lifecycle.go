@@ -16,6 +16,7 @@ var lifecycleTests = []test{
 	{name: "context that has ended", run: testContextEnded},
 	{name: "capabilities", run: testCapabilities},
 	{name: "size", run: testSize},
+	{name: "space", run: testSpace},
 }
 
 func testClosed(t *testing.T, s *env) {
@@ -86,6 +87,11 @@ func testContextEnded(t *testing.T, s *env) {
 	if err := s.Commit(ctx, []*store.Unit{u}, true); !errors.Is(err, context.Canceled) {
 		t.Errorf("Commit with a context that has ended: %v; want context.Canceled", err)
 	}
+	for method, err := range everyMethod(ctx, s) {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s with a context that has ended: %v; want context.Canceled", method, err)
+		}
+	}
 	same(t, "topics", []store.TopicInfo{{Name: "t", Head: 1}}, s.listTopics(t, "", noLimit))
 	same(t, "group", (*store.GroupState)(nil), s.group(t, "t", "g"))
 	rising(t, 1, s.add(t, fresh("t", "2")))
@@ -122,5 +128,17 @@ func testSize(t *testing.T, s *env) {
 	s.close(t)
 	if _, err := s.Size(); !errors.Is(err, store.ErrClosed) {
 		t.Errorf("Size after Close: %v; want store.ErrClosed", err)
+	}
+}
+
+func testSpace(t *testing.T, s *env) {
+	s.add(t, fresh("t", "1"))
+	space, err := s.Space()
+	if err != nil || space.Free > space.Total {
+		t.Errorf("Space = %+v, %v", space, err)
+	}
+	s.close(t)
+	if _, err := s.Space(); !errors.Is(err, store.ErrClosed) {
+		t.Errorf("Space after Close: %v; want store.ErrClosed", err)
 	}
 }

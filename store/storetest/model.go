@@ -17,6 +17,9 @@ var (
 	modelTopics = []string{"a", "a.b", "b", "c"}
 	modelKeys   = []string{"", "", "k", "k\x00", "k\x00\xff", "\x00", "l"}
 	modelGroups = []string{"g", "g.h", "h"}
+
+	// Of group changes: most are of one topic, so that they meet too.
+	modelGroupTopics = []string{"a", "a", "a", "a", "a.b", "b", "c"}
 )
 
 const (
@@ -34,7 +37,17 @@ type model struct {
 
 type modelTopic struct {
 	events []modelEvent
-	groups map[string]store.GroupState
+	groups map[string]modelGroup
+}
+
+type modelGroup struct {
+	state store.GroupState
+	parts map[modelPart]string
+}
+
+type modelPart struct {
+	kind   byte
+	offset uint64
 }
 
 type modelEvent struct {
@@ -64,6 +77,10 @@ func testModel(t *testing.T, factory Factory) {
 			"read":   m.read,
 			"check":  m.check,
 			"reopen": func(rt *rapid.T) {
+				// A store that forgets would hardly ever hold anything.
+				if !s.Capabilities().Persistent && rapid.IntRange(0, 9).Draw(rt, "forget") > 0 {
+					return
+				}
 				s.reopen(rt)
 				if !s.Capabilities().Persistent {
 					clear(m.topics)
@@ -107,39 +124,78 @@ func (m *model) drawUnit(rt *rapid.T) *store.Unit {
 		a.FreshID = isFresh
 		u.Appends = append(u.Appends, a)
 	}
-	for range rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(rt, "changes") {
-		u.Groups = append(u.Groups, store.GroupChange{
-			Topic:  rapid.SampledFrom(modelTopics).Draw(rt, "topic"),
-			Group:  rapid.SampledFrom(modelGroups).Draw(rt, "group"),
-			Create: rapid.Bool().Draw(rt, "create"),
-			State: store.GroupState{
-				Epoch:  rapid.Uint64Range(0, 3).Draw(rt, "epoch"),
-				Cursor: rapid.Uint64Range(0, 1<<53).Draw(rt, "cursor"),
-			},
-		})
+	for range rapid.SampledFrom([]int{0, 1, 1, 2, 3}).Draw(rt, "changes") {
+		u.Groups = append(u.Groups, m.drawChange(rt))
 	}
 	return u
+}
+
+// drawChange draws a change that mostly fits what the group is, or few would be
+// applied.
+func (m *model) drawChange(rt *rapid.T) store.GroupChange {
+	ch := store.GroupChange{
+		Topic: rapid.SampledFrom(modelGroupTopics).Draw(rt, "topic"),
+		Group: rapid.SampledFrom(modelGroups).Draw(rt, "group"),
+		State: store.GroupState{
+			Epoch:  rapid.Uint64Range(0, 3).Draw(rt, "epoch"),
+			Cursor: rapid.Uint64Range(0, 1<<53).Draw(rt, "cursor"),
+			Paused: rapid.Bool().Draw(rt, "paused"),
+		},
+	}
+	kind := rapid.SampledFrom([]string{"create", "update", "update", "reset", "delete"}).Draw(rt, "change")
+	if rapid.IntRange(0, 3).Draw(rt, "unfit") < 3 {
+		g, exists := modelGroup{}, false
+		if t := m.topics[ch.Topic]; t != nil {
+			g, exists = t.groups[ch.Group]
+		}
+		if !exists {
+			kind = "create"
+		} else if kind == "create" {
+			kind = "update"
+		}
+		ch.State.Epoch += g.state.Epoch
+	}
+	switch kind {
+	case "create":
+		ch.Create = true
+	case "reset":
+		ch.Reset = true
+	case "delete":
+		ch.Delete = true
+		return ch
+	}
+	ch.Parts = rapid.SliceOfNDistinct(rapid.Custom(func(rt *rapid.T) store.GroupPart {
+		return store.GroupPart{
+			Kind:   rapid.SampledFrom([]byte{0, 0xff}).Draw(rt, "kind"),
+			Offset: rapid.SampledFrom([]uint64{0, 1 << 32}).Draw(rt, "part"),
+			Value:  []byte(rapid.SampledFrom([]string{"", "", "v", "\x00"}).Draw(rt, "value")),
+		}
+	}), 0, 3, func(p store.GroupPart) modelPart { return modelPart{p.Kind, p.Offset} }).Draw(rt, "parts")
+	return ch
 }
 
 // refusal says why the unit has to be refused, or nil.
 func (m *model) refusal(u *store.Unit) error {
 	born := make(map[string]bool)
-	seen := make(map[string]store.GroupState)
+	seen := make(map[string]*store.GroupState) // nil where it was deleted
 	for _, ch := range u.Groups {
 		name := ch.Topic + "/" + ch.Group
-		state, exists := seen[name]
+		state, known := seen[name]
 		if t := m.topics[ch.Topic]; t == nil {
 			born[ch.Topic] = true
-		} else if !exists {
-			state, exists = t.groups[ch.Group]
+		} else if g, ok := t.groups[ch.Group]; ok && !known {
+			state = &g.state
 		}
 		switch {
-		case ch.Create && exists:
+		case ch.Create && state != nil:
 			return store.ErrExists
-		case ch.Create == exists || ch.State.Epoch < state.Epoch:
+		case !ch.Create && state == nil, state != nil && ch.State.Epoch < state.Epoch:
 			return store.ErrStaleEpoch
 		}
-		seen[name] = ch.State
+		seen[name] = &ch.State
+		if ch.Delete {
+			seen[name] = nil
+		}
 	}
 	for _, a := range u.Appends {
 		if m.topics[a.Topic] == nil {
@@ -154,14 +210,14 @@ func (m *model) refusal(u *store.Unit) error {
 
 func (m *model) topic(name string) *modelTopic {
 	if m.topics[name] == nil {
-		m.topics[name] = &modelTopic{groups: make(map[string]store.GroupState)}
+		m.topics[name] = &modelTopic{groups: make(map[string]modelGroup)}
 	}
 	return m.topics[name]
 }
 
 func (m *model) apply(rt *rapid.T, u *store.Unit) {
 	for _, ch := range u.Groups {
-		m.topic(ch.Topic).groups[ch.Group] = ch.State
+		m.topic(ch.Topic).change(ch)
 	}
 	now := m.env.clock.now().UnixMilli()
 	for _, a := range u.Appends {
@@ -179,6 +235,23 @@ func (m *model) apply(rt *rapid.T, u *store.Unit) {
 		same(rt, "commit time in the record of "+a.ID, time, a.Record.CommitTime())
 		t.events = append(t.events, modelEvent{row: rowOf(a), id: a.ID, key: a.Key, time: time})
 	}
+}
+
+func (t *modelTopic) change(ch store.GroupChange) {
+	if ch.Delete {
+		delete(t.groups, ch.Group)
+		return
+	}
+	g := t.groups[ch.Group]
+	if g.state = ch.State; g.parts == nil || ch.Reset {
+		g.parts = make(map[modelPart]string)
+	}
+	for _, p := range ch.Parts {
+		if g.parts[modelPart{p.Kind, p.Offset}] = string(p.Value); len(p.Value) == 0 {
+			delete(g.parts, modelPart{p.Kind, p.Offset})
+		}
+	}
+	t.groups[ch.Group] = g
 }
 
 // read compares one read with random bounds.
@@ -258,13 +331,19 @@ func (m *model) checkGroups(rt *rapid.T, name string, t *modelTopic) {
 	var want []store.GroupInfo
 	for _, group := range modelGroups {
 		var one *store.GroupState
+		parts := make(map[modelPart]string)
 		if t != nil {
-			if state, ok := t.groups[group]; ok {
-				one = &state
-				want = append(want, store.GroupInfo{Group: group, State: state})
+			if g, ok := t.groups[group]; ok {
+				one, parts = &g.state, g.parts
+				want = append(want, store.GroupInfo{Group: group, State: g.state})
 			}
 		}
 		same(rt, "group "+group, one, m.env.group(rt, name, group))
+		got := make(map[modelPart]string)
+		for _, p := range m.env.parts(rt, name, group) {
+			got[modelPart{p.Kind, p.Offset}] = string(p.Value)
+		}
+		same(rt, "parts of "+group, parts, got)
 	}
 	same(rt, "groups of "+name, want, m.env.listGroups(rt, name))
 }

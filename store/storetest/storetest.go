@@ -57,6 +57,7 @@ func Run(t *testing.T, factory Factory) {
 		{"Read", readTests},
 		{"Latest", latestTests},
 		{"Groups", groupTests},
+		{"Parts", partTests},
 		{"Topics", topicTests},
 		{"Visibility", visibilityTests},
 		{"Concurrency", concurrencyTests},

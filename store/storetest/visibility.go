@@ -52,7 +52,7 @@ func prepareView(t failer, s *env) *store.Unit {
 	s.clock.set(10)
 	u := unit(keyed("a", "new", "k"), fresh("born", "first"))
 	u.Groups = []store.GroupChange{
-		update("a", "g", store.GroupState{Epoch: 2}),
+		update("a", "g", store.GroupState{Epoch: 2, Paused: true}),
 		create("a", "h", store.GroupState{Epoch: 3}),
 		create("born", "i", store.GroupState{Epoch: 4}),
 	}
