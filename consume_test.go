@@ -59,7 +59,9 @@ func (m fakeMember) Unsubscribe(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (m fakeMember) Drop() {}
+func (m fakeMember) Drop(int)                     {}
+func (m fakeMember) Pause(context.Context) error  { return nil }
+func (m fakeMember) Resume(context.Context) error { return nil }
 
 // feed delivers events at offsets first, first+1, … from memory that is
 // overwritten afterwards, as a Receiver must expect.

@@ -39,6 +39,10 @@ type Inspector interface {
 	// Group describes one group; CodeNotSubscribed where there is none.
 	Group(ctx context.Context, topic, group string) (GroupInfo, error)
 
+	// EventGroups tells what became of an event in each group of its topic,
+	// ordered by name. CodeUnknownID as for Event.
+	EventGroups(ctx context.Context, topic, id string) ([]EventGroup, error)
+
 	// InFlight lists the events of a group that are leased or wait for another
 	// attempt, lowest offset first: at most limit, from 1 to MaxPage.
 	// CodeNotSubscribed where there is no such group.
@@ -51,6 +55,22 @@ type Admin interface {
 	// leases are void, its cursor is forgotten. It is durable when DeleteGroup
 	// returns. CodeNotSubscribed where there is no such group.
 	DeleteGroup(ctx context.Context, topic, group string) error
+
+	// SeekGroup moves a group to where start says, up or down, and returns what
+	// that means; without apply it only returns that. Applied, it raises the
+	// epoch: all leases are void, attempts are forgotten, and what lies above the
+	// new place is delivered again from attempt 1; members are told by
+	// Delivery.Sought. It is durable when SeekGroup returns. CodeNotSubscribed
+	// where there is no such group; CodeUnknownID, a start behind an event that
+	// does not exist.
+	SeekGroup(ctx context.Context, topic, group string, start Start, apply bool) (SeekPlan, error)
+
+	// PauseGroup stops the deliveries of a group, and ResumeGroup lets them go
+	// on: durably, whatever members come and go. Leases given before stay, and
+	// can be settled. Doing it twice is harmless. CodeNotSubscribed where there is
+	// no such group.
+	PauseGroup(ctx context.Context, topic, group string) error
+	ResumeGroup(ctx context.Context, topic, group string) error
 }
 
 // SeekPlan says what a seek does, or would do.
@@ -208,6 +228,15 @@ type InFlight struct {
 	DueTS    int64 `json:"due_ts,omitempty"`
 	// History tells the attempts that came to nothing, the last 20 of them.
 	History []Attempt `json:"history,omitempty"`
+}
+
+// EventGroup is what became of an event in one group.
+type EventGroup struct {
+	Group string `json:"group"`
+	// State is that of InFlight, or "done" (acked or dead-lettered), or "ahead"
+	// (the group has not read so far since the hub started). The history is kept
+	// while the event is not done; a dead letter takes it along.
+	InFlight
 }
 
 // Age is how long ago an epoch-millisecond time was, never negative.

@@ -290,8 +290,14 @@ type Subscription interface {
 	Unsubscribe(ctx context.Context) error
 
 	// Drop leaves the group as a lost connection does: leases go to other
-	// members at once and the attempts count.
-	Drop()
+	// members at once and the attempts count, save those of the latest unsent
+	// leases, which the receiver took and which never left the hub.
+	Drop(unsent int)
+
+	// Pause stops the deliveries to this member, and Resume lets them go on.
+	// Leases given before stay, and can be settled. Doing it twice is harmless.
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
 }
 
 // Subscriber gives access to groups. Its methods are safe for concurrent use.

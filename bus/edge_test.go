@@ -299,7 +299,7 @@ func TestUnwatchedTopicKeepsNothing(t *testing.T) {
 			if r.tails() == 0 {
 				t.Error("the tail is empty while a member is there")
 			}
-			in.sub.Drop()
+			in.sub.Drop(0)
 		}
 		r.publish("t", 1, 1)
 		equal(t, "bytes in the tail", r.tails(), 0)

@@ -281,8 +281,8 @@ func TestDroppedMember(t *testing.T) {
 		held := dying.take()
 		heir := r.subscribe(opts("t", "g"))
 		before := time.Now()
-		dying.sub.Drop()
-		dying.sub.Drop() // harmless
+		dying.sub.Drop(0)
+		dying.sub.Drop(0) // harmless
 		all := heir.take()
 		if len(all) != 3 || all[0].Attempt != 2 || !all[0].at.Equal(before) {
 			t.Fatalf("the other member got %+v", all)
@@ -303,7 +303,7 @@ func TestDyingConsumerEndsInDeadLetters(t *testing.T) {
 			if len(all) != 1 || all[0].Attempt != attempt {
 				t.Fatalf("attempt %d: %+v", attempt, all)
 			}
-			in.sub.Drop()
+			in.sub.Drop(0)
 		}
 		synctest.Wait()
 		equal(t, "dead letters", len(r.events("t.dlq")), 1)

@@ -327,6 +327,48 @@ func (b *Bus) InFlight(ctx context.Context, topic, name string, limit int) ([]ev
 	return list, nil
 }
 
+// EventGroups implements eventhub.Inspector.
+func (b *Bus) EventGroups(ctx context.Context, topic, id string) ([]eventhub.EventGroup, error) {
+	item, err := b.Event(ctx, topic, id)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := b.store.ListGroups(ctx, topic)
+	if err != nil {
+		return nil, storeError(err, "list the groups of topic %q", topic)
+	}
+	list := make([]eventhub.EventGroup, 0, len(groups))
+	for _, stored := range groups {
+		eg := eventhub.EventGroup{Group: stored.Group, InFlight: eventhub.InFlight{Offset: item.Offset, ID: id, State: "ahead"}}
+		if item.Offset <= stored.State.Cursor {
+			eg.State = "done"
+		}
+		if g := b.running(topic, stored.Group); g != nil {
+			g.becameOf(&eg.InFlight)
+		}
+		list = append(list, eg)
+	}
+	return list, nil
+}
+
+// becameOf tells what the group knows of the event at f.Offset.
+func (g *group) becameOf(f *eventhub.InFlight) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	e := g.window.find(f.Offset)
+	switch {
+	case e != nil && e.state != done:
+		id := f.ID
+		*f = e.inFlight()
+		f.ID = id
+	case e != nil || f.Offset < g.window.next:
+		f.State = "done"
+	default:
+		f.State = "ahead"
+	}
+	f.History = slices.Clone(g.progress.history[f.Offset])
+}
+
 // inFlight shows an entry that is not done.
 func (e *entry) inFlight() eventhub.InFlight {
 	f := eventhub.InFlight{Offset: e.offset, ID: strings.Clone(e.id), Attempt: int(e.attempts)}

@@ -29,7 +29,7 @@ func TestInspectTopics(t *testing.T) {
 		time.Sleep(time.Second)
 		last := r.publish("a", 2, 2)[1]
 		r.publish("b", 1, 1)
-		r.subscribe(opts("a", "g")).sub.Drop()
+		r.subscribe(opts("a", "g")).sub.Drop(0)
 		info, err := r.bus.Topic(ctx, "a")
 		if err != nil {
 			t.Fatal(err)
@@ -119,7 +119,7 @@ func TestInspectGroupsInPages(t *testing.T) {
 		var want []string
 		for _, topic := range []string{"a", "a.b", "b"} {
 			for _, name := range []string{"g", "h", "i"} {
-				r.subscribe(opts(topic, name)).sub.Drop()
+				r.subscribe(opts(topic, name)).sub.Drop(0)
 				want = append(want, topic+"::"+name)
 			}
 		}
@@ -184,7 +184,7 @@ func TestDeleteGroup(t *testing.T) {
 		equal(t, "deliveries to the new group", len(redone), 4)
 		outcomes := again.settle(eventhub.Settlement{Verdict: eventhub.Ack}, byLease(all[1]))
 		equal(t, "a lease of the old group", outcomes[0], eventhub.Stale)
-		in.sub.Drop() // the old member leaves late
+		in.sub.Drop(0) // the old member leaves late
 		again.ack(byLease(redone[0]))
 		equal(t, "cursor", r.cursor("t", "g").Offset, 1)
 		equal(t, "runtimes", len(r.bus.groups), 1)
@@ -317,11 +317,11 @@ func TestMeasureTails(t *testing.T) {
 		ended, in := r.subscribe(tailOpts("t")), r.subscribe(tailOpts("t"))
 		r.publish("t", 1, 3)
 		equal(t, "deliveries", len(ended.take()), 3)
-		ended.sub.Drop()
+		ended.sub.Drop(0)
 		r.publish("t", 4, 1)
 		_, g := r.measured("t", "")
 		equal(t, "delivered, members", []uint64{g.Delivered, uint64(g.Members)}, []uint64{7, 1})
-		in.sub.Drop()
+		in.sub.Drop(0)
 		_, g = r.measured("t", "")
 		equal(t, "delivered, members after the last", []uint64{g.Delivered, uint64(g.Members)}, []uint64{7, 0})
 	})

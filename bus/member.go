@@ -1,7 +1,10 @@
 package bus
 
 import (
+	"cmp"
 	"context"
+	"math"
+	"slices"
 	"time"
 
 	"eventhub"
@@ -94,16 +97,34 @@ func (m *member) Ready() {
 
 // Unsubscribe implements eventhub.Subscription.
 func (m *member) Unsubscribe(context.Context) error {
-	m.leave(true)
+	m.leave(math.MaxInt)
 	return nil
 }
 
 // Drop implements eventhub.Subscription.
-func (m *member) Drop() { m.leave(false) }
+func (m *member) Drop(unsent int) { m.leave(unsent) }
 
-// leave gives the member's leases to the others at once. The attempts count
-// unless they are given back.
-func (m *member) leave(giveBack bool) {
+// Pause implements eventhub.Subscription.
+func (m *member) Pause(context.Context) error { return m.setPaused(true) }
+
+// Resume implements eventhub.Subscription.
+func (m *member) Resume(context.Context) error { return m.setPaused(false) }
+
+func (m *member) setPaused(paused bool) error {
+	g := m.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended != nil {
+		return g.ended
+	}
+	m.paused = paused
+	g.bus.workers.schedule(g)
+	return nil
+}
+
+// leave gives the member's leases to the others at once. The attempts count,
+// save those of the latest giveBack leases.
+func (m *member) leave(giveBack int) {
 	g := m.group
 	g.mu.Lock()
 	if m.left {
@@ -124,18 +145,23 @@ func (m *member) leave(giveBack bool) {
 		g.solo = nil
 	}
 	now := time.Now().UnixMilli()
+	var held []*entry
 	g.window.each(func(e *entry) {
-		if e.state != leased || e.member != m {
-			return
+		if e.state == leased && e.member == m {
+			held = append(held, e)
 		}
-		if giveBack {
+	})
+	// Serials rise with every lease.
+	slices.SortFunc(held, func(a, b *entry) int { return cmp.Compare(b.serial, a.serial) })
+	for i, e := range held {
+		if i < giveBack {
 			e.attempts--
 			g.retry(e, now)
-			return
+			continue
 		}
 		g.note(e, now, "disconnected", "")
 		g.failed(e, now, "member disconnected")
-	})
+	}
 	g.compact()
 	g.mu.Unlock()
 	g.bus.workers.schedule(g)

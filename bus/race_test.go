@@ -45,7 +45,7 @@ func TestManyAtOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sub.Drop()
+		sub.Drop(0)
 		state, err := s.Group(ctx, "t", l.name)
 		if err != nil {
 			t.Fatal(err)
@@ -335,7 +335,7 @@ func (s *seat) work(ctx context.Context, sub eventhub.Subscription, r *rand.Rand
 		return true
 	}
 	if r.IntN(2) == 0 {
-		sub.Drop()
+		sub.Drop(0)
 	} else if err := sub.Unsubscribe(ctx); err != nil {
 		l.t.Errorf("Unsubscribe: %v", err)
 	}

@@ -433,7 +433,7 @@ func (w *world) leave() {
 	}
 	drop := rapid.Bool().Draw(w.t, "drop")
 	if drop {
-		m.sub.Drop()
+		m.sub.Drop(0)
 	} else if err := m.sub.Unsubscribe(context.Background()); err != nil {
 		w.t.Fatal(err)
 	}

@@ -169,7 +169,7 @@ func keepAlive(t *testing.T, large eventhub.Event) {
 			t.Fatal(err)
 		}
 		if topic == "left" {
-			sub.Drop()
+			sub.Drop(0)
 		}
 	}
 	before := heapBytes()
@@ -371,7 +371,7 @@ func TestManyBurialsGoInRounds(t *testing.T) {
 		in := r.subscribe(o)
 		r.publish("t", 1, n)
 		equal(t, "deliveries", len(in.take()), n)
-		in.sub.Drop()
+		in.sub.Drop(0)
 		synctest.Wait()
 		equal(t, "cursor", r.cursor("t", "g").Offset, n)
 		if most := cap(r.bus.groups[groupKey{topic: "t", group: "g"}].fetch.graves); most > 2*roundEvents {
@@ -400,7 +400,7 @@ func TestRoundsAreBoundedInBytes(t *testing.T) {
 		for _, delivered := range []int{n, n, 0} { // the second drop ends the last attempts
 			in := r.subscribe(o)
 			equal(t, "deliveries", len(in.take()), delivered)
-			in.sub.Drop()
+			in.sub.Drop(0)
 			synctest.Wait()
 		}
 		equal(t, "cursor", r.cursor("t", "g").Offset, n)
@@ -447,4 +447,4 @@ type leaver struct {
 	takes eventhub.Subscription
 }
 
-func (l *leaver) Ended(error) { l.takes.Drop() }
+func (l *leaver) Ended(error) { l.takes.Drop(0) }

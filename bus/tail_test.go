@@ -78,7 +78,7 @@ func TestTailsEnd(t *testing.T) {
 		if err := left.sub.Unsubscribe(context.Background()); err != nil {
 			t.Error(err)
 		}
-		dropped.sub.Drop()
+		dropped.sub.Drop(0)
 		r.publish("t", 1, 1)
 		equal(t, "deliveries to those that left", len(left.take())+len(dropped.take()), 0)
 		equal(t, "runtimes", len(r.bus.groups), 1)
