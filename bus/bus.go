@@ -95,6 +95,7 @@ type Bus struct {
 	alarm     *alarm
 	cache     tailCache // the committer's
 
+	space  spaceGuard
 	counts counts
 	known  registry
 	tails  atomic.Uint64 // the last one's number
@@ -134,6 +135,7 @@ func New(opts Options) (*Bus, error) {
 		groups: make(map[groupKey]*group),
 	}
 	b.cache.limit = opts.TailCacheBytes
+	b.space = spaceGuard{store: b.store, log: b.log}
 	b.counts.init()
 	b.workers = newWorkers(runtime.GOMAXPROCS(0))
 	b.alarm = newAlarm(b.workers.schedule)

@@ -168,9 +168,12 @@ func (m *member) leave(giveBack int) {
 	g.bus.release(g)
 }
 
+// takes reports whether the member wants anything at all now.
+func (m *member) takes() bool { return !m.full && !m.left && !m.paused && !m.group.paused }
+
 // room returns how many more leases the member may hold.
 func (m *member) room() int {
-	if m.full || m.left || m.paused || m == m.group.solo {
+	if !m.takes() || m == m.group.solo {
 		return 0
 	}
 	return m.opts.MaxInFlight - m.inFlight

@@ -59,6 +59,7 @@ type modelGroup struct {
 	exists      bool
 	epoch, base uint64 // events at or below base do not count
 	ordered     bool   // by key
+	paused      bool
 	maxAttempts int
 	backoff     eventhub.Backoff
 	events      map[uint64]*modelEvent // those that were ever offered
@@ -116,6 +117,7 @@ type modelMember struct {
 	orphan   bool // its group was deleted
 	deleted  bool // … while it was a member
 	full     bool
+	paused   bool
 	inFlight int
 	fresh    uint64 // the highest offset that it was the first to be offered
 }
@@ -364,6 +366,8 @@ func (w *world) take(o offer) {
 		fail("the member has left")
 	case m.full:
 		fail("the receiver is full")
+	case m.paused || g.paused:
+		fail("the member or its group is paused")
 	case len(o.batch) > m.opts.BatchSize:
 		fail("batchSize is %d", m.opts.BatchSize)
 	case m.inFlight+len(o.batch) > m.opts.MaxInFlight:

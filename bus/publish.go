@@ -73,7 +73,11 @@ func (b *Bus) Enqueue(ctx context.Context, pubs []eventhub.Publication, done fun
 		s.finish(s, nil)
 		return
 	}
-	if err := b.committer.submit(ctx, s); err != nil {
+	err := b.space.check()
+	if err == nil {
+		err = b.committer.submit(ctx, s)
+	}
+	if err != nil {
 		s.finish(s, err)
 	}
 }

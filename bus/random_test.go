@@ -65,6 +65,8 @@ var steps = []struct {
 	{"leave", 1, (*world).leave},
 	{"seek", 1, (*world).seek},
 	{"delete", 1, (*world).deleteGroup},
+	{"pause group", 1, (*world).pauseGroup},
+	{"pause member", 1, (*world).pauseMember},
 	{"restart", 1, (*world).restart},
 	{"hold reads", 1, (*world).holdReads},
 	{"hold commits", 1, (*world).holdCommits},
@@ -590,8 +592,48 @@ func (w *world) deleteGroup() {
 		}
 	}
 	g.forget(w, 0)
-	g.exists, g.stored = false, store.GroupState{}
+	g.exists, g.paused, g.stored = false, false, store.GroupState{}
 	delete(w.written, groupKey{topic: g.topic.name, group: g.name})
+}
+
+// pauseGroup and pauseMember stop deliveries, or let them go on.
+func (w *world) pauseGroup() {
+	g := w.drawGroup()
+	if w.commits != nil {
+		return // would wait
+	}
+	set := w.bus.PauseGroup
+	if g.paused {
+		set = w.bus.ResumeGroup
+	}
+	w.check()
+	err := set(context.Background(), g.topic.name, g.name)
+	if !g.exists {
+		if eventhub.ErrorCode(err) != eventhub.CodeNotSubscribed {
+			w.t.Fatalf("PauseGroup without a group: %v; want not_subscribed", err)
+		}
+		return
+	}
+	if err != nil {
+		w.t.Fatalf("PauseGroup: %v", err)
+	}
+	g.paused = !g.paused
+}
+
+func (w *world) pauseMember() {
+	m := w.drawMember(func(m *modelMember) bool { return m.run == w.bus && !m.left })
+	if m == nil {
+		return
+	}
+	set := m.sub.Pause
+	if m.paused {
+		set = m.sub.Resume
+	}
+	w.check()
+	if err := set(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+	m.paused = !m.paused
 }
 
 // holdReads and holdCommits make the store's calls wait, or let them go on.
@@ -810,7 +852,7 @@ func (w *world) checkGroup(g *modelGroup) {
 func (w *world) checkIdle(g *modelGroup) {
 	room, idle := 0, false
 	for _, m := range w.members {
-		if m.group != g || m.run != w.bus || m.left || m.full {
+		if m.group != g || m.run != w.bus || m.left || m.full || m.paused || g.paused {
 			continue
 		}
 		idle = idle || m.inFlight == 0
@@ -902,6 +944,23 @@ func (w *world) checkCache() {
 // drain acks everything until nothing is left, and looks for what stayed behind.
 func (w *world) drain() {
 	w.release()
+	w.check()
+	for _, g := range w.groups {
+		if g.paused {
+			if err := w.bus.ResumeGroup(context.Background(), g.topic.name, g.name); err != nil {
+				w.t.Fatal(err)
+			}
+			g.paused = false
+		}
+	}
+	for _, m := range w.members {
+		if m.run == w.bus && m.paused && !m.left {
+			if err := m.sub.Resume(context.Background()); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		m.paused = false
+	}
 	w.check()
 	for _, m := range w.members {
 		if m.run == w.bus {

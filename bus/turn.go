@@ -199,11 +199,11 @@ const soloAfter = 2
 // suspect; the one that was chosen before where others have as much. nil: none
 // takes anything now.
 func (g *group) chooseSolo() (chosen *member) {
-	if m := g.solo; m != nil && !m.full && !m.paused {
+	if m := g.solo; m != nil && m.takes() {
 		chosen = m
 	}
 	for _, m := range g.members {
-		if !m.full && !m.paused && (chosen == nil || m.inFlight < chosen.inFlight) {
+		if m.takes() && (chosen == nil || m.inFlight < chosen.inFlight) {
 			chosen = m
 		}
 	}
@@ -383,7 +383,7 @@ func (g *group) redeliver(item store.Item, now int64) {
 	m := g.solo
 	if !e.isSuspect() {
 		m = g.nextMember()
-	} else if m != nil && (m.inFlight > 0 || m.left) {
+	} else if m != nil && (m.inFlight > 0 || !m.takes()) {
 		m = nil
 	}
 	if m == nil {

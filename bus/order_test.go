@@ -1,0 +1,428 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"eventhub"
+	"eventhub/store"
+	"eventhub/store/storefault"
+)
+
+// publishKeys adds one event for each key, in order.
+func (r *rig) publishKeys(topic string, keys ...string) {
+	r.t.Helper()
+	var events []eventhub.Event
+	for _, key := range keys {
+		events = append(events, eventhub.Event{Topic: topic, Key: key, Payload: []byte("1")})
+	}
+	if _, err := r.bus.Publish(context.Background(), events...); err != nil {
+		r.t.Error(err)
+	}
+}
+
+func keyed(topic, group string) eventhub.SubscribeOptions {
+	o := opts(topic, group)
+	o.Ordering = eventhub.OrderingKey
+	return o
+}
+
+// TestOrderByKey: one event of a key at a time, over redeliveries and members;
+// other keys and events without one do not wait.
+func TestOrderByKey(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publishKeys("t", "a", "a", "b", "", "a", "", "b")
+		one := r.subscribe(keyed("t", "g"))
+		first := one.take()
+		equal(t, "first of all keys, and those without", offsets(first), []uint64{1, 3, 4, 6})
+		two := r.subscribe(keyed("t", "g"))
+		one.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: 10 * time.Second}, byLease(first[0]))
+		one.ack(byLease(first[1]), byLease(first[2]))
+		equal(t, "b goes on", append(one.takeOffsets(), two.takeOffsets()...), []uint64{7})
+		time.Sleep(10 * time.Second)
+		again := append(one.take(), two.take()...)
+		equal(t, "a comes again, and only its first", offsets(again), []uint64{1})
+		info := r.info("t", "g")
+		equal(t, "held", info.Held, 2)
+		if b := info.BlockedBy; b == nil || b.Kind != "key" || b.Key != "a" || b.Offset != 1 || b.State != "leased" || b.Member == nil {
+			t.Errorf("blocked by %+v", b)
+		}
+		_, err := r.bus.Settle(context.Background(), "t", "g", eventhub.Settlement{Refs: []eventhub.Ref{byLease(again[0])}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		equal(t, "the next of a", append(one.takeOffsets(), two.takeOffsets()...), []uint64{2})
+		equal(t, "cursor", r.cursor("t", "g").Offset, 1)
+	})
+}
+
+func offsets(all []got) []uint64 {
+	var o []uint64
+	for _, g := range all {
+		o = append(o, g.Offset)
+	}
+	return o
+}
+
+// TestKeyGoesOnAfterADeadLetter: an event that is given up makes way, once its
+// dead letter is in the log and not before.
+func TestKeyGoesOnAfterADeadLetter(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publishKeys("t", "a", "a")
+		in := r.subscribe(keyed("t", "g"))
+		hold := make(chan struct{})
+		first := in.take()
+		r.store.set(hold, nil)
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(first[0]))
+		equal(t, "deliveries while the dead letter is written", len(in.take()), 0)
+		r.store.set(nil, nil)
+		close(hold)
+		equal(t, "deliveries behind it", in.takeOffsets(), []uint64{2})
+		equal(t, "dead letters", len(r.events("t.dlq")), 1)
+	})
+}
+
+// TestOrderOverRestart: what was acked out of order is not delivered again, and
+// what was not comes in the order of its key, with the attempts that it had.
+func TestOrderOverRestart(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publishKeys("t", "a", "a", "b", "b", "c")
+		in := r.subscribe(keyed("t", "g"))
+		first := in.take()
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Reason: "no luck", Delay: time.Millisecond}, byLease(first[0]))
+		in.ack(byLease(first[1]), byLease(first[2]))
+		time.Sleep(time.Second)
+		r.restart()
+		in = r.subscribe(keyed("t", "g"))
+		again := in.take()
+		equal(t, "after the restart", offsets(again), []uint64{1, 4})
+		equal(t, "attempts", []int{again[0].Attempt, again[1].Attempt}, []int{2, 1})
+		in.ack(byLease(again[0]))
+		equal(t, "the next of a", in.takeOffsets(), []uint64{2})
+		equal(t, "lag", r.info("t", "g").Lag, 2)
+	})
+}
+
+// TestRestartsDeadLetterNothing: an event on its last attempt that a stop of the
+// engine cut short has it again, however often.
+func TestRestartsDeadLetterNothing(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		o := opts("t", "g")
+		o.MaxAttempts = 2
+		in := r.subscribe(o)
+		in.nack(byLease(in.take()[0]))
+		time.Sleep(2 * time.Second)
+		for range 5 {
+			last := in.take()
+			if len(last) != 1 || last[0].Attempt != 2 {
+				t.Fatalf("deliveries %+v; want attempt 2", last)
+			}
+			time.Sleep(time.Second)
+			r.restart()
+			in = r.subscribe(o)
+		}
+		equal(t, "dead letters", len(r.events("t.dlq")), 0)
+	})
+}
+
+// dies is a member that leaves as a lost connection does whenever it is handed
+// the poison, and acks all else.
+func dies(t *testing.T, r *rig, o eventhub.SubscribeOptions, poison uint64) (acked map[uint64]int, rounds int) {
+	acked = make(map[uint64]int)
+	for rounds = 1; rounds <= 20; rounds++ {
+		in := r.subscribe(o)
+		for quiet := 0; quiet < 3; quiet++ {
+			all := in.take()
+			deadly := false
+			for _, g := range all {
+				deadly = deadly || g.Offset == poison
+			}
+			if deadly {
+				in.sub.Drop(0)
+				break
+			}
+			for _, g := range all {
+				in.ack(byLease(g))
+				acked[g.Offset]++
+				quiet = 0
+			}
+			if len(all) == 0 {
+				time.Sleep(time.Hour) // for backoffs
+			}
+		}
+		if r.cursor("t", "g").Offset == r.info("t", "g").Head {
+			in.sub.Drop(0)
+			return acked, rounds
+		}
+	}
+	t.Error("the group does not come to its end")
+	return acked, rounds
+}
+
+// TestPoison: a member that dies of one event takes attempts from the others it
+// holds, twice; then the event comes alone, and it alone is dead-lettered.
+func TestPoison(t *testing.T) {
+	for _, ordering := range []string{eventhub.OrderingNone, eventhub.OrderingKey} {
+		inBubble(t, func(r *rig) {
+			r.publishKeys("t", "a", "b", "a", "b", "", "a", "", "c", "c", "d")
+			o := opts("t", "g")
+			o.Ordering = ordering
+			acked, _ := dies(t, r, o, 3)
+			for offset := uint64(1); offset <= 10; offset++ {
+				want := 1
+				if offset == 3 {
+					want = 0
+				}
+				equal(t, fmt.Sprintf("acks of %d, ordering %s", offset, ordering), acked[offset], want)
+			}
+			dead := r.events("t.dlq")
+			if len(dead) != 1 {
+				t.Fatalf("%d dead letters", len(dead))
+			}
+			var letter struct {
+				Offset   uint64
+				Attempts int
+				Reason   string
+				History  []eventhub.Attempt
+			}
+			if err := json.Unmarshal(dead[0].Payload, &letter); err != nil {
+				t.Fatal(err)
+			}
+			equal(t, "letter", []any{letter.Offset, letter.Attempts, letter.Reason}, []any{3, 5, "member disconnected"})
+			for i, a := range letter.History {
+				if a.Attempt != i+1 || a.Why != "disconnected" || a.SinceTS == 0 || a.EndedTS < a.SinceTS {
+					t.Errorf("history[%d] = %+v", i, a)
+				}
+			}
+			equal(t, "history", len(letter.History), 5)
+		})
+	}
+}
+
+// TestSuspectsDoNotStopTheOthers: while one member has a suspect, others get
+// what is fresh.
+func TestSuspectsDoNotStopTheOthers(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 2)
+		one := r.subscribe(opts("t", "g"))
+		for range 2 {
+			for _, g := range one.take() {
+				one.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, byLease(g))
+			}
+			time.Sleep(time.Millisecond)
+		}
+		two := r.subscribe(opts("t", "g"))
+		suspect := append(one.take(), two.take()...)
+		equal(t, "suspects out", offsets(suspect), []uint64{1})
+		r.publish("t", 3, 3)
+		equal(t, "fresh ones for the other", append(one.takeOffsets(), two.takeOffsets()...), []uint64{3, 4, 5})
+		if _, err := r.bus.Settle(context.Background(), "t", "g", eventhub.Settlement{Refs: []eventhub.Ref{byLease(suspect[0])}}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		equal(t, "the next suspect", append(one.takeOffsets(), two.takeOffsets()...), []uint64{2})
+	})
+}
+
+// TestUnsentIsGivenBack: of what a lost connection held, the latest that never
+// left the hub count for nothing.
+func TestUnsentIsGivenBack(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 4)
+		in := r.subscribe(opts("t", "g"))
+		equal(t, "deliveries", len(in.take()), 4)
+		in.sub.Drop(3)
+		in = r.subscribe(opts("t", "g"))
+		var attempts []int
+		for _, g := range in.take() {
+			attempts = append(attempts, g.Attempt)
+		}
+		equal(t, "attempts", attempts, []int{2, 1, 1, 1})
+	})
+}
+
+// TestPause: a paused member, and a paused group, get nothing until they are
+// resumed; a group stays paused over a restart.
+func TestPause(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		in := r.subscribe(opts("t", "g"))
+		if err := in.sub.Pause(ctx); err != nil {
+			t.Fatal(err)
+		}
+		r.publish("t", 1, 2)
+		equal(t, "deliveries to the paused member", len(in.take()), 0)
+		if err := in.sub.Resume(ctx); err != nil {
+			t.Fatal(err)
+		}
+		all := in.take()
+		equal(t, "deliveries after it", len(all), 2)
+		if err := r.bus.PauseGroup(ctx, "t", "g"); err != nil {
+			t.Fatal(err)
+		}
+		r.publish("t", 3, 1)
+		in.nack(byLease(all[1]))
+		in.ack(byLease(all[0]))
+		time.Sleep(time.Hour)
+		equal(t, "deliveries to the paused group", len(in.take()), 0)
+		info := r.info("t", "g")
+		equal(t, "cursor, paused, why", []any{info.Cursor, info.Paused, info.BlockedBy.Kind}, []any{1, true, "paused"})
+		r.restart()
+		equal(t, "paused after a restart", r.info("t", "g").Paused, true)
+		in = r.subscribe(opts("t", "g"))
+		equal(t, "deliveries after a restart", len(in.take()), 0)
+		if err := r.bus.ResumeGroup(ctx, "t", "g"); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "deliveries when it goes on", in.takeOffsets(), []uint64{2, 3})
+		wantCode(t, r.bus.PauseGroup(ctx, "t", "none"), eventhub.CodeNotSubscribed)
+	})
+}
+
+// TestSeekPlan: a dry run says what a seek then does, and changes nothing.
+func TestSeekPlan(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		r.publish("t", 1, 10)
+		o := opts("t", "g")
+		o.MaxInFlight = 6
+		in := r.subscribe(o)
+		all := in.take()
+		in.ack(byLease(all[0]), byLease(all[1]), byLease(all[4])) // 1, 2 and 5; 3, 4, 6 to 9 are leased
+		in.take()
+		before := r.info("t", "g")
+		for _, tt := range []struct {
+			to             uint64
+			again, skipped uint64
+		}{
+			{0, 3, 0}, {2, 1, 0}, {3, 1, 1}, {4, 1, 2}, {5, 0, 2}, {9, 0, 6}, {10, 0, 7}, {15, 0, 7},
+		} {
+			plan, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartOffset, Offset: tt.to + 1}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, fmt.Sprintf("plan to %d", tt.to), plan, eventhub.SeekPlan{
+				Topic: "t", Group: "g", From: 2, To: tt.to, Head: 10, Again: tt.again, Skipped: tt.skipped, Voided: 6, Epoch: before.Epoch})
+		}
+		equal(t, "group after dry runs", r.info("t", "g"), before)
+		plan, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartEarliest}, true)
+		if err != nil || !plan.Applied || plan.Epoch != before.Epoch+1 {
+			t.Errorf("seek = %+v, %v", plan, err)
+		}
+		again := in.take()
+		equal(t, "delivered again", offsets(again), []uint64{1, 2, 3, 4, 5, 6})
+		for i, g := range again {
+			equal(t, fmt.Sprintf("delivery %d says that the group was moved", i), g.Sought, i == 0)
+		}
+		equal(t, "an old lease", in.ack(byLease(all[2]))[0], eventhub.Stale)
+		_, err = r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "none"}, true)
+		wantCode(t, err, eventhub.CodeUnknownID)
+		_, err = r.bus.SeekGroup(ctx, "t", "none", eventhub.Start{}, false)
+		wantCode(t, err, eventhub.CodeNotSubscribed)
+	})
+}
+
+// TestEventGroups tells what became of one event in each group.
+func TestEventGroups(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		id := r.publish("t", 1, 1)[0].ID
+		r.subscribe(opts("t", "done")).settle(eventhub.Settlement{Refs: nil})
+		done := r.subscribe(opts("t", "acked"))
+		done.ack(byLease(done.take()[0]))
+		o := opts("t", "failing")
+		o.Peer.Name = "me"
+		failing := r.subscribe(o)
+		failing.nack(byLease(failing.take()[0]))
+		late := opts("t", "late")
+		late.Start.Kind = eventhub.StartLatest
+		r.subscribe(late)
+		list, err := r.bus.EventGroups(context.Background(), "t", id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		states := make(map[string]string)
+		for _, g := range list {
+			states[g.Group] = g.State
+		}
+		equal(t, "states", states, map[string]string{"acked": "done", "done": "leased", "failing": "waiting", "late": "done"})
+		if h := list[2].History; len(h) != 1 || h[0].Why != "nacked" || h[0].Reason != "no luck" || h[0].Member.Name != "me" {
+			t.Errorf("history %+v", h)
+		}
+		_, err = r.bus.EventGroups(context.Background(), "t", "none")
+		wantCode(t, err, eventhub.CodeUnknownID)
+	})
+}
+
+// TestBlockedBy names every reason why a group waits.
+func TestBlockedBy(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		r.start(Options{AckWindow: 3})
+		kind := func() string {
+			synctest.Wait()
+			if b := r.info("t", "g").BlockedBy; b != nil {
+				return fmt.Sprintf("%s %d %s", b.Kind, b.Offset, b.State)
+			}
+			return ""
+		}
+		o := opts("t", "g")
+		o.MaxInFlight = 2
+		in := r.subscribe(o)
+		equal(t, "with nothing to do", kind(), "")
+		r.publish("t", 1, 2)
+		equal(t, "with all in flight", kind(), "")
+		r.publish("t", 3, 3)
+		equal(t, "with a full member", kind(), "members_full 0 ")
+		all := in.take()
+		in.ack(byLease(all[1]))
+		equal(t, "with a full window", kind(), "window 1 leased")
+		in.sub.Drop(0)
+		equal(t, "without members", kind(), "no_members 0 ")
+		r.restart()
+		equal(t, "without members, after a restart", kind(), "no_members 0 ")
+	})
+}
+
+// TestDiskNearlyFull: publishes are refused and say when to come again, acks and
+// reads go on, and it is over when there is room.
+func TestDiskNearlyFull(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		faulty := storefault.Wrap(r.store.Store)
+		r.store.Store = faulty
+		in := r.subscribe(opts("t", "g"))
+		r.publish("t", 1, 2)
+		const gib = 1 << 30
+		publish := func() error {
+			time.Sleep(spaceEvery)
+			_, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte("1")})
+			return err
+		}
+		for _, tt := range []struct {
+			free, total uint64
+			refused     bool
+		}{
+			{minFree - 1, gib, true}, {minFree, gib, false}, {49 * gib / 10, 100 * gib, true}, {5 * gib, 100 * gib, false}, {0, 0, false},
+		} {
+			faulty.SetSpace(func() (store.Space, error) { return store.Space{Free: tt.free, Total: tt.total}, nil })
+			err := publish()
+			if refused := eventhub.ErrorCode(err) == eventhub.CodeOverloaded; refused != tt.refused || refused && eventhub.AsError(err).RetryAfter <= 0 {
+				t.Errorf("with %d of %d bytes free: %v", tt.free, tt.total, err)
+			}
+			if !tt.refused {
+				continue
+			}
+			for _, g := range in.take() {
+				in.ack(byLease(g))
+			}
+			time.Sleep(time.Second)
+			equal(t, "stored cursor", r.stored("t", "g").Cursor, uint64(len(r.events("t"))))
+		}
+		equal(t, "events", len(r.events("t")), 2+3)
+	})
+}

@@ -1,0 +1,65 @@
+package bus
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+const (
+	// A publish needs minFree bytes on the store's file system, and minFreeShare
+	// of it in percent, so that acks, dead letters and the store's own work find
+	// room when events do not any more.
+	minFree      = 256 << 20
+	minFreeShare = 5
+	// spaceEvery is how long an answer of the file system counts. What is written
+	// meanwhile has to fit into minFree.
+	spaceEvery = 100 * time.Millisecond
+	// spaceRetry is what refused publishers are told to wait.
+	spaceRetry = 5 * time.Second
+)
+
+// spaceGuard refuses publishes while the disk is nearly full. Reads, acks and
+// what else groups write go on: they free space in the end.
+type spaceGuard struct {
+	store store.Store
+	log   *slog.Logger
+
+	mu   sync.Mutex
+	next time.Time // when to look again
+	err  error     // the refusal, nil while there is room
+}
+
+// check returns the refusal, or nil. It costs a system call every spaceEvery.
+func (s *spaceGuard) check() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if now.Before(s.next) {
+		return s.err
+	}
+	s.next = now.Add(spaceEvery)
+	space, err := s.store.Space()
+	if err != nil {
+		// Not a reason to refuse: a disk that is really full fails the commit.
+		s.log.Warn("cannot tell how much room the store has", "error", err)
+		return s.err
+	}
+	least := max(uint64(minFree), space.Total/100*minFreeShare)
+	low := space.Total > 0 && space.Free < least
+	if low != (s.err != nil) {
+		s.log.Warn("room for events", "enough", !low, "free_bytes", space.Free, "needed_bytes", least)
+	}
+	s.err = nil
+	if low {
+		s.err = &eventhub.Error{
+			Code:       eventhub.CodeOverloaded,
+			Message:    "the hub's disk is nearly full; nothing was published",
+			RetryAfter: spaceRetry,
+		}
+	}
+	return s.err
+}
