@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"eventhub/cmd/eventhub/internal/config"
 	"eventhub/cmd/eventhub/internal/proctable"
 	"eventhub/examples/heartbeat"
 	"eventhub/examples/process"
@@ -19,7 +20,6 @@ import (
 )
 
 func demoCommand() *cobra.Command {
-	var flags hubFlags
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run a hub and watch this machine's processes flow through it",
@@ -28,25 +28,25 @@ processes to heartbeat.received every second, and the process projector, which
 turns them into process.state; and shows the states as a live table, or as plain
 lines where standard output is no terminal. The store stays in ./eventhub-data:
 started again, the demo goes on where it was.`,
+		Example: `  eventhub demo
+  eventhub demo --store memory: | head -20`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := flags.resolve(cmd)
+			settings, err := loadHub(cmd)
 			if err != nil {
-				return err
+				return configError(cmd, err)
 			}
+			cfg, level := loggingConfig(cmd, settings)
 			out := cmd.OutOrStdout()
-			if isTerminal(out) && !cmd.Flags().Changed("log-level") {
-				// Log lines would tear the live table.
-				if config.Logger, err = newLogger(cmd.ErrOrStderr(), flags.logFormat, "error"); err != nil {
-					return err
-				}
+			if isTerminal(out) && settings.Source("log-level").Kind == config.FromDefault {
+				level.Set(slog.LevelError) // log lines would tear the live table
 			}
-			return runHub(cmd.Context(), config, func(ctx context.Context, h *hub.Hub) error {
-				return demo(ctx, h, out, config.Logger)
+			return runHub(cmd.Context(), cfg, func(ctx context.Context, h *hub.Hub) error {
+				return demo(ctx, h, out, cfg.Logger)
 			})
 		},
 	}
-	flags.register(cmd.Flags())
+	registerHubFlags(cmd)
 	return cmd
 }
 

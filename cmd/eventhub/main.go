@@ -1,7 +1,13 @@
 // Command eventhub is the hub and everything one does with it from a shell.
 //
 // Results go to standard output, everything else to standard error. Exit codes:
-// 0 done, 1 failed, 2 wrong usage, 3 hub not reachable, 4 denied.
+//
+//	0  done; also where whoever read the results has gone away
+//	1  failed: the hub refused, something is not there, an input line was bad,
+//	   the hub speaks another version of the protocol
+//	2  wrong usage: a flag, an argument or an environment variable
+//	3  no hub can be reached
+//	4  denied: no token, a wrong one, or one without the right
 package main
 
 import (
@@ -10,16 +16,23 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"eventhub"
+	"eventhub/client"
+	"eventhub/cmd/eventhub/internal/output"
 )
 
 // The exit codes.
 const (
-	exitDone   = 0
-	exitFailed = 1
-	exitUsage  = 2
+	exitDone        = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitUnreachable = 3
+	exitDenied      = 4
 )
 
 // usageError marks an error that is the caller's: a flag, an argument or an
@@ -38,17 +51,59 @@ func run(args []string) int {
 	defer stop()
 	root := rootCommand()
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return exitDone
+	cmd, err := root.ExecuteContextC(ctx)
+	code := exitCode(err)
+	if code == exitDone {
+		return code
 	}
-	fmt.Fprintf(os.Stderr, "eventhub: %v\n", err)
+	fmt.Fprintf(os.Stderr, "eventhub: %s\n", oneLine(err.Error()))
+	if hint := hintFor(cmd, err, code); hint != "" {
+		fmt.Fprintln(os.Stderr, hint)
+	}
+	return code
+}
+
+func exitCode(err error) int {
 	var usage usageError
-	if errors.As(err, &usage) {
-		fmt.Fprintln(os.Stderr, "Run 'eventhub --help' for usage.")
+	switch {
+	case err == nil, errors.Is(err, output.ErrClosed):
+		return exitDone
+	case errors.As(err, &usage):
 		return exitUsage
+	case isDenial(err):
+		return exitDenied
+	case errors.Is(err, client.ErrUnreachable):
+		return exitUnreachable
 	}
 	return exitFailed
+}
+
+// isDenial reports whether the hub does not want who asks, or not for this.
+func isDenial(err error) bool {
+	var e *eventhub.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch e.Code {
+	case eventhub.CodeUnauthorized, eventhub.CodeNoToken, eventhub.CodeBadToken, eventhub.CodeForbidden, "jwt_invalid":
+		return true
+	}
+	return false
+}
+
+// hintFor says what to do next, where that is known.
+func hintFor(cmd *cobra.Command, err error, code int) string {
+	switch code {
+	case exitUsage:
+		return fmt.Sprintf("Run '%s --help' for usage.", cmd.CommandPath())
+	case exitUnreachable:
+		return "Is it running? 'eventhub serve' starts one; --url or EVENTHUB_URL says where it is."
+	case exitDenied:
+		if eventhub.ErrorCode(err) == eventhub.CodeNoToken {
+			return "Give a token by --token-file, EVENTHUB_TOKEN or EVENTHUB_TOKEN_FILE."
+		}
+	}
+	return ""
 }
 
 // untilSignal returns a context that the first SIGINT or SIGTERM ends; a second
@@ -70,23 +125,56 @@ func untilSignal() (context.Context, context.CancelFunc) {
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "eventhub",
-		Short:         "A durable event hub: one binary, JSON over WebSocket",
-		Args:          cobra.NoArgs,
+		Short:         "A durable event hub: one binary, JSON over WebSocket and HTTP",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(serveCommand(), demoCommand(), versionCommand())
-	for _, c := range append(root.Commands(), root) {
-		check := c.Args
-		c.Args = func(cmd *cobra.Command, args []string) error {
-			if err := check(cmd, args); err != nil {
-				return usageError{err}
-			}
-			return nil
-		}
+	root.AddGroup(&cobra.Group{ID: "run", Title: "Run a hub:"}, &cobra.Group{ID: "use", Title: "Use a hub:"})
+	for _, c := range []*cobra.Command{serveCommand(), demoCommand()} {
+		c.GroupID = "run"
+		root.AddCommand(c)
 	}
+	for _, c := range []*cobra.Command{pubCommand(), subCommand(), getCommand(), topicCommand(), groupCommand(), checkCommand()} {
+		c.GroupID = "use"
+		root.AddCommand(c)
+	}
+	root.AddCommand(configCommand(), completionCommand(), versionCommand())
+	adopt(root)
 	return root
+}
+
+// adopt makes what cobra finds wrong with flags and arguments, here and below, an
+// error of usage. A command that only holds others shows its help.
+func adopt(cmd *cobra.Command) {
+	if cmd.HasSubCommands() && cmd.Run == nil && cmd.RunE == nil {
+		cmd.Args, cmd.SuggestionsMinimumDistance = onlySubcommands, 2
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
+	check := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		err := cmd.ValidateFlagGroups()
+		if err == nil {
+			err = check(cmd, args)
+		}
+		if err != nil {
+			return usageError{err}
+		}
+		return nil
+	}
+	for _, c := range cmd.Commands() {
+		adopt(c)
+	}
+}
+
+func onlySubcommands(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		text += "; did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return errors.New(text)
 }

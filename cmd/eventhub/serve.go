@@ -5,172 +5,126 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
-	"strconv"
+	"os/signal"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
+	"eventhub/cmd/eventhub/internal/config"
 	"eventhub/hub"
 )
 
-// hubFlags are the flags of commands that run a hub. A flag that is not given
-// takes its value from the first of its environment variables that is set.
-type hubFlags struct {
-	config    hub.Config
-	logFormat string
-	logLevel  string
-}
-
-// flagEnv names the environment variables behind each flag.
-var flagEnv = map[string][]string{
-	"ws":         {"EVENTHUB_WS", "WS_PORT"},
-	"http":       {"EVENTHUB_HTTP", "HTTP_PORT"},
-	"ops":        {"EVENTHUB_OPS", "OPS_PORT"},
-	"store":      {"EVENTHUB_STORE", "MONGO_URL"},
-	"auth-token": {"AUTH_TOKEN", "WS_TOKEN"},
-	"insecure":   {"EVENTHUB_INSECURE"},
-	"origin":     {"EVENTHUB_ORIGIN"},
-	"max-topics": {"EVENTHUB_MAX_TOPICS"},
-	"grace":      {"EVENTHUB_GRACE"},
-	"log-format": {"EVENTHUB_LOG_FORMAT"},
-	"log-level":  {"EVENTHUB_LOG_LEVEL"},
-}
-
-func (f *hubFlags) register(flags *pflag.FlagSet) {
-	c := &f.config
-	flags.Var(addrValue{&c.WSAddr}, "ws", "WebSocket address, host:port or port "+envHint("ws"))
-	flags.Var(addrValue{&c.HTTPAddr}, "http", "HTTP API address, host:port or port "+envHint("http"))
-	flags.Var(addrValue{&c.OpsAddr}, "ops", "health and operations address, host:port or port "+envHint("ops"))
-	flags.StringVar(&c.Store, "store", hub.DefaultStore, "directory of the embedded store, or memory: "+envHint("store"))
-	flags.StringVar(&c.AuthToken, "auth-token", "", "token that clients must present; better in the environment "+envHint("auth-token"))
-	flags.BoolVar(&c.Insecure, "insecure", false, "allow addresses other than loopback without authentication "+envHint("insecure"))
-	flags.StringSliceVar(&c.Origins, "origin", nil, "web origins that may connect besides the hub's own host "+envHint("origin"))
-	flags.IntVar(&c.MaxTopics, "max-topics", 100_000, "most topics that are created "+envHint("max-topics"))
-	flags.DurationVar(&c.Grace, "grace", hub.DefaultGrace, "how long a graceful stop may take "+envHint("grace"))
-	flags.StringVar(&f.logFormat, "log-format", "text", "text or json "+envHint("log-format"))
-	flags.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error "+envHint("log-level"))
-	c.WSAddr, c.HTTPAddr, c.OpsAddr = hub.DefaultWSAddr, hub.DefaultHTTPAddr, hub.DefaultOpsAddr
-}
-
-func envHint(flag string) string { return "[$" + strings.Join(flagEnv[flag], ", $") + "]" }
-
-// fromEnv fills the flags that were not given. An empty variable counts as not
-// set.
-func (f *hubFlags) fromEnv(flags *pflag.FlagSet, getenv func(string) string) error {
-	for name, variables := range flagEnv {
-		flag := flags.Lookup(name)
-		if flag == nil || flag.Changed {
-			continue
-		}
-		for _, variable := range variables {
-			value := getenv(variable)
-			if value == "" {
-				continue
-			}
-			if err := flag.Value.Set(value); err != nil {
-				return usageError{fmt.Errorf("environment variable %s: %w", variable, hideSecret(name, err))}
-			}
-			break
-		}
-	}
-	return nil
-}
-
-func hideSecret(flag string, err error) error {
-	if flag == "auth-token" {
-		return fmt.Errorf("not a valid value")
-	}
-	return err
-}
-
-// resolve reads the environment and returns the configuration.
-func (f *hubFlags) resolve(cmd *cobra.Command) (hub.Config, error) {
-	if err := f.fromEnv(cmd.Flags(), os.Getenv); err != nil {
-		return hub.Config{}, err
-	}
-	logger, err := newLogger(cmd.ErrOrStderr(), f.logFormat, f.logLevel)
-	if err != nil {
-		return hub.Config{}, usageError{err}
-	}
-	c := f.config
-	c.Logger, c.Version = logger, versionString()
-	if err := c.WithDefaults().Validate(); err != nil {
-		return hub.Config{}, usageError{err}
-	}
-	return c, nil
-}
-
-func newLogger(w io.Writer, format, level string) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("log level %q is not one of debug, info, warn, error", level)
-	}
-	options := &slog.HandlerOptions{Level: l}
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, options)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, options)), nil
-	}
-	return nil, fmt.Errorf("log format %q is not one of text, json", format)
-}
-
-// addrValue is a flag for host:port; a port alone means that port on loopback.
-type addrValue struct{ addr *string }
-
-func (v addrValue) String() string {
-	if v.addr == nil {
-		return ""
-	}
-	return *v.addr
-}
-
-func (v addrValue) Type() string { return "address" }
-
-func (v addrValue) Set(s string) error {
-	if !strings.Contains(s, ":") {
-		s = net.JoinHostPort("127.0.0.1", s)
-	}
-	_, port, err := net.SplitHostPort(s)
-	if err != nil {
-		return fmt.Errorf("%q is neither host:port nor a port", s)
-	}
-	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
-		return fmt.Errorf("port %q is not a number from 0 to 65535", port)
-	}
-	*v.addr = s
-	return nil
-}
-
 func serveCommand() *cobra.Command {
-	var flags hubFlags
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the hub until SIGINT or SIGTERM",
-		Args:  cobra.NoArgs,
+		Long: `Runs the hub until SIGINT or SIGTERM, which stop it in order: exit code 0. A
+second signal does not wait.
+
+Every setting is a flag, an environment variable, or a key of the same name in
+the YAML file that --config names; the first of these that gives it decides.
+On SIGHUP the log level is read anew; what else has changed is logged and counts
+from the next start.`,
+		Example: `  eventhub serve --store /var/lib/eventhub
+  eventhub serve --config /etc/eventhub.yaml --log-level debug
+  eventhub serve --ws 0.0.0.0:8090 --auth-token-file /run/secrets/eventhub
+  eventhub serve --store memory: --ws 0 --http 0 --ops 0`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := flags.resolve(cmd)
+			// Before the hub is up: a SIGHUP that nobody waits for ends the process.
+			hangup := make(chan os.Signal, 1)
+			signal.Notify(hangup, syscall.SIGHUP)
+			defer signal.Stop(hangup)
+			settings, err := loadHub(cmd)
 			if err != nil {
-				return err
+				return configError(cmd, err)
 			}
-			return runHub(cmd.Context(), config, func(ctx context.Context, _ *hub.Hub) error {
-				<-ctx.Done()
-				return nil
+			cfg, level := loggingConfig(cmd, settings)
+			load := func() (*config.Settings, error) {
+				return checkHub(hubSchema().Reload(cmd.Flags(), os.Environ()))
+			}
+			return runHub(cmd.Context(), cfg, func(ctx context.Context, _ *hub.Hub) error {
+				for {
+					select {
+					case <-ctx.Done():
+						return nil
+					case <-hangup:
+						reload(cfg.Logger, level, settings, load)
+					}
+				}
 			})
 		},
 	}
-	flags.register(cmd.Flags())
+	registerHubFlags(cmd)
 	return cmd
+}
+
+// loggingConfig returns the configuration of the hub, now with a logger, which has
+// logged what the settings warn of. The logger's level is the LevelVar; the hub
+// lets operators change it too.
+func loggingConfig(cmd *cobra.Command, s *config.Settings) (hub.Config, *slog.LevelVar) {
+	level := new(slog.LevelVar)
+	cfg := hubConfig(s)
+	cfg.Logger, cfg.LogLevel = newLogger(cmd.ErrOrStderr(), s, level), level
+	for _, what := range s.Warnings {
+		cfg.Logger.Warn("configuration: " + what)
+	}
+	return cfg, level
+}
+
+// newLogger returns the logger that the settings ask for. Its level is level,
+// which it sets and which may be changed at any time.
+func newLogger(w io.Writer, s *config.Settings, level *slog.LevelVar) *slog.Logger {
+	level.Set(logLevel(s))
+	options := &slog.HandlerOptions{Level: level}
+	if s.Text("log-format") == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// logLevel is the configured level.
+func logLevel(s *config.Settings) slog.Level {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(s.Text("log-level"))); err != nil {
+		panic(err) // the schema has another opinion of what levels there are
+	}
+	return level
+}
+
+// reload sets the log level to what the sources say now and tells which other
+// keys have changed since the start. Nothing changes if anything is wrong.
+func reload(logger *slog.Logger, level *slog.LevelVar, started *config.Settings, load func() (*config.Settings, error)) {
+	now, err := load()
+	if err != nil {
+		logger.Error("configuration not taken over", "error", strings.ReplaceAll(err.Error(), "\n", "; "))
+		return
+	}
+	was, is := level.Level(), logLevel(now)
+	tell := func() {
+		logger.Info("configuration read again", "log_level", now.Text("log-level"), "from", now.Source("log-level").String())
+	}
+	if is > was {
+		tell() // while it can still be seen
+	}
+	level.Set(is)
+	if is <= was {
+		tell()
+	}
+	changed := slices.DeleteFunc(started.Changed(now), func(key string) bool { return key == "log-level" })
+	if len(changed) > 0 {
+		logger.Warn("configuration has changes that need a restart", "keys", strings.Join(changed, ","))
+	}
 }
 
 // runHub runs a hub around work, whose context ends with a signal or when the
 // hub can not go on, and takes it down in order.
-func runHub(ctx context.Context, config hub.Config, work func(context.Context, *hub.Hub) error) error {
-	h, err := hub.Start(config)
+func runHub(ctx context.Context, cfg hub.Config, work func(context.Context, *hub.Hub) error) error {
+	h, err := hub.Start(cfg)
 	if err != nil {
 		return err
 	}
@@ -191,8 +145,7 @@ func runHub(ctx context.Context, config hub.Config, work func(context.Context, *
 	}
 	cancel(nil)
 	<-watch
-	grace := config.WithDefaults().Grace
-	stopCtx, done := context.WithTimeout(context.Background(), grace+time.Second)
+	stopCtx, done := context.WithTimeout(context.Background(), cfg.Grace+time.Second)
 	defer done()
 	if stopErr := h.Stop(stopCtx); err == nil {
 		err = stopErr

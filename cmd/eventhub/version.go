@@ -2,10 +2,13 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"eventhub/cmd/eventhub/internal/output"
 )
 
 // version is set by the linker in releases; otherwise the module's or the
@@ -28,14 +31,27 @@ func versionString() string {
 	return "devel"
 }
 
+// build is what `version` tells.
+type build struct {
+	Version string `json:"version"`
+	Go      string `json:"go"`
+	OS      string `json:"os"`
+	Arch    string `json:"arch"`
+}
+
 func versionCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "eventhub %s %s %s/%s\n", versionString(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-			return err
-		},
+		Args:  words(),
 	}
+	format := formatFlag(cmd, listFormats)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		b := build{versionString(), runtime.Version(), runtime.GOOS, runtime.GOARCH}
+		return output.Document(results(cmd), format.Format, b, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "eventhub %s %s %s/%s\n", b.Version, b.Go, b.OS, b.Arch)
+			return err
+		})
+	}
+	return cmd
 }

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"eventhub/cmd/eventhub/internal/config"
+	"eventhub/hub"
+	"eventhub/internal/origin"
+)
+
+// hubSchema is all that can be said about a hub, for every command that runs or
+// checks one. A field of hub.Config that a user may set has a key here.
+func hubSchema() *config.Schema {
+	return config.New([]config.Key{
+		{Name: "ws", Type: config.Address, Default: hub.DefaultWSAddr, Older: []string{"WS_PORT"},
+			Usage: "WebSocket address, host:port or port"},
+		{Name: "http", Type: config.Address, Default: hub.DefaultHTTPAddr, Older: []string{"HTTP_PORT"},
+			Usage: "HTTP API address, host:port or port"},
+		{Name: "ops", Type: config.Address, Default: hub.DefaultOpsAddr, Older: []string{"OPS_PORT"},
+			Usage: "health and operations address, host:port or port"},
+		{Name: "store", Type: config.Text, Default: hub.DefaultStore, Older: []string{"MONGO_URL"}, Hide: hideURL,
+			Usage: "directory of the embedded store, or memory: which keeps nothing"},
+		{Name: "auth-token", Type: config.Text, Secret: true, Older: []string{"AUTH_TOKEN", "WS_TOKEN"},
+			Usage: "token that clients must present; other users of the machine can see a flag, not a file"},
+		{Name: "insecure", Type: config.Bool,
+			Usage: "allow addresses other than loopback without authentication"},
+		{Name: "origin", Type: config.List(checkOrigin),
+			Usage: "web origins (scheme://host[:port]) that may connect besides the hub's own host"},
+		{Name: "max-topics", Type: config.Int(1), Default: strconv.Itoa(hub.Config{}.WithDefaults().MaxTopics),
+			Usage: "most topics that are created"},
+		{Name: "grace", Type: config.Duration, Default: hub.DefaultGrace.String(),
+			Usage: "how long a graceful stop may take"},
+		{Name: "log-format", Type: config.OneOf("text", "json"), Default: "text",
+			Usage: "text or json"},
+		{Name: "log-level", Type: config.OneOf("debug", "info", "warn", "error"), Default: "info",
+			Usage: "debug, info, warn or error"},
+	}, clientVariables...)
+}
+
+// clientVariables are those of the commands that talk to a hub.
+var clientVariables = []string{"EVENTHUB_URL", "EVENTHUB_TOKEN", "EVENTHUB_TOKEN_FILE"}
+
+func checkOrigin(text string) error {
+	_, err := origin.New([]string{text})
+	return err
+}
+
+// hideURL hides what may hold a password: all of a URL but its scheme.
+func hideURL(store string) string {
+	if scheme, _, ok := strings.Cut(store, "://"); ok {
+		return scheme + "://" + config.Redacted
+	}
+	return store
+}
+
+// hubConfig returns the configuration of the hub, without its logger.
+func hubConfig(s *config.Settings) hub.Config {
+	return hub.Config{
+		Store:     s.Text("store"),
+		WSAddr:    s.Text("ws"),
+		HTTPAddr:  s.Text("http"),
+		OpsAddr:   s.Text("ops"),
+		AuthToken: s.Text("auth-token"),
+		Insecure:  s.Bool("insecure"),
+		Origins:   s.Strings("origin"),
+		MaxTopics: s.Int("max-topics"),
+		Grace:     s.Duration("grace"),
+		Version:   versionString(),
+	}
+}
+
+// loadHub reads flags, environment and file, and checks that a hub could be run
+// with them. The error has everything that is wrong, one line each; the settings
+// are there even so.
+func loadHub(cmd *cobra.Command) (*config.Settings, error) {
+	return checkHub(hubSchema().Load(cmd.Flags(), os.Environ()))
+}
+
+func checkHub(settings *config.Settings, err error) (*config.Settings, error) {
+	return settings, errors.Join(err, hubConfig(settings).Validate())
+}
+
+// configError makes the caller's error of what is wrong with the configuration:
+// of several errors the number, after each had a line on standard error.
+func configError(cmd *cobra.Command, err error) error {
+	lines := strings.Split(err.Error(), "\n")
+	if len(lines) == 1 {
+		return usageError{fmt.Errorf("configuration: %w", err)}
+	}
+	for _, line := range lines {
+		fmt.Fprintln(cmd.ErrOrStderr(), "error:", line)
+	}
+	return usageError{fmt.Errorf("%d errors in the configuration", len(lines))}
+}
+
+func configCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Show or check the configuration of a hub, without starting one",
+	}
+	cmd.AddCommand(configPrintCommand(), configCheckCommand())
+	return cmd
+}
+
+func configPrintCommand() *cobra.Command {
+	var output string
+	var sources bool
+	cmd := &cobra.Command{
+		Use:   "print",
+		Short: "Print the configuration that a hub would run with",
+		Long: `Prints the values that flags, environment, file and defaults give together, as a
+file that --config reads again. Secrets are never shown: where one is set, its
+key stands there as a comment (in JSON it is left out).`,
+		Example: `  eventhub config print --config hub.yaml --sources
+  eventhub config print --store /var/lib/eventhub >hub.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			settings, err := hubSchema().Load(cmd.Flags(), os.Environ())
+			if err != nil {
+				return configError(cmd, err)
+			}
+			warn(cmd.ErrOrStderr(), settings.Warnings)
+			switch output {
+			case "yaml":
+				return settings.WriteYAML(cmd.OutOrStdout(), sources)
+			case "json":
+				return settings.WriteJSON(cmd.OutOrStdout(), sources)
+			}
+			return usageError{fmt.Errorf("output %q is not one of yaml, json", output)}
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "yaml", "yaml or json")
+	cmd.Flags().BoolVar(&sources, "sources", false, "tell where each value came from; as JSON this is no configuration file any more")
+	registerHubFlags(cmd)
+	return cmd
+}
+
+func configCheckCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "check [FILE]",
+		Short: "Check the configuration of a hub",
+		Long: `Checks what "eventhub serve" would run with, given this file (or the one of
+--config or EVENTHUB_CONFIG), this environment and these flags: exit code 0 if it
+could, 2 with everything that is wrong if not. Nothing is opened or created, so
+a port in use or a store that is locked shows only at the start.`,
+		Example: `  eventhub config check hub.yaml`,
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				if cmd.Flags().Changed("config") {
+					return usageError{fmt.Errorf("give the file once, as %s or with --config", args[0])}
+				}
+				if err := cmd.Flags().Set("config", args[0]); err != nil {
+					return fmt.Errorf("take %s as the file: %w", args[0], err)
+				}
+			}
+			settings, err := loadHub(cmd)
+			warn(cmd.ErrOrStderr(), settings.Warnings)
+			if err != nil {
+				return configError(cmd, err)
+			}
+			warn(cmd.ErrOrStderr(), dangers(settings))
+			what := "defaults, environment and flags"
+			if settings.File != "" {
+				what = settings.File
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "ok: %s; store %s, ws %s, http %s, ops %s\n", what,
+				settings.Text("store"), settings.Text("ws"), settings.Text("http"), settings.Text("ops"))
+			return err
+		},
+	}
+	registerHubFlags(cmd)
+	return cmd
+}
+
+// registerHubFlags gives the command all flags of the schema, with completion.
+func registerHubFlags(cmd *cobra.Command) {
+	schema := hubSchema()
+	schema.Register(cmd.Flags())
+	complete := func(flag string, values []string, directive cobra.ShellCompDirective) {
+		if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, directive)); err != nil {
+			panic(err) // the flag is not there, or has a completion
+		}
+	}
+	for _, k := range schema.Keys() {
+		if choices := k.Type.Choices(); choices != nil {
+			complete(k.Name, choices, cobra.ShellCompDirectiveNoFileComp)
+		}
+	}
+	complete("config", []string{"yaml", "yml", "json"}, cobra.ShellCompDirectiveFilterFileExt)
+	complete("store", nil, cobra.ShellCompDirectiveFilterDirs)
+}
+
+func warn(w io.Writer, warnings []string) {
+	for _, what := range warnings {
+		fmt.Fprintln(w, "warning:", what)
+	}
+}
+
+// dangers names what is allowed and will bite.
+func dangers(s *config.Settings) []string {
+	var found []string
+	closed := hubConfig(s)
+	closed.Insecure = false
+	if err := closed.Validate(); err != nil {
+		for _, what := range strings.Split(err.Error(), "\n") {
+			found = append(found, "allowed by insecure alone: "+what)
+		}
+	}
+	if store := s.Text("store"); store == hub.MemoryStore {
+		found = append(found, "store memory: keeps nothing: all events are lost when the hub stops")
+	} else if parent := filepath.Dir(store); !isDir(parent) {
+		found = append(found, fmt.Sprintf("store %s: there is no directory %s; the hub would make it, but is a disk missing?", store, parent))
+	}
+	token := s.Source("auth-token")
+	if token.Kind == config.FromFlag {
+		found = append(found, "auth-token is given as a flag, which other users of the machine can see: better auth-token-file")
+	}
+	if info, err := os.Stat(token.Path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o004 != 0 {
+		found = append(found, fmt.Sprintf("%s holds a secret and every user of the machine can read it (mode %04o)", token.Path, info.Mode().Perm()))
+	}
+	return found
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}

@@ -1,0 +1,498 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"eventhub/cmd/eventhub/internal/config"
+	"eventhub/hub"
+)
+
+var updateDocs = flag.Bool("update-configuration", false, "write the table of docs/configuration.md")
+
+// sentinel is the secret that must show nowhere.
+const sentinel = "S3NTINEL"
+
+// keyValues has, for every key, what file, environment and flag give in turn,
+// and what a hub is then configured with. A key without a row fails.
+var keyValues = map[string]struct {
+	file, env, flag string
+	want            [3]any
+}{
+	"ws":              {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
+	"http":            {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
+	"ops":             {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
+	"store":           {"a", "'b'", "c d", [3]any{"a", "'b'", "c d"}},
+	"auth-token":      {"0123", "b", "c", [3]any{"0123", "b", "c"}},
+	"auth-token-file": {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
+	"insecure":        {"true", "false", "true", [3]any{true, false, true}},
+	"origin":          {"[http://a, http://b]", "http://c,http://d", "http://e", [3]any{[]string{"http://a", "http://b"}, []string{"http://c", "http://d"}, []string{"http://e"}}},
+	"max-topics":      {"1_000", "2", "3", [3]any{1000, 2, 3}},
+	"grace":           {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
+	"log-format":      {"json", "text", "JSON", [3]any{"json", "text", "json"}},
+	"log-level":       {"debug", "WARN", "error", [3]any{slog.LevelDebug, slog.LevelWarn, slog.LevelError}},
+}
+
+// effect returns what the hub or its logger is configured with.
+func effect(s *config.Settings, key string) any {
+	c := hubConfig(s)
+	switch key {
+	case "ws":
+		return c.WSAddr
+	case "http":
+		return c.HTTPAddr
+	case "ops":
+		return c.OpsAddr
+	case "store":
+		return c.Store
+	case "auth-token", "auth-token-file":
+		return c.AuthToken
+	case "insecure":
+		return c.Insecure
+	case "origin":
+		return c.Origins
+	case "max-topics":
+		return c.MaxTopics
+	case "grace":
+		return c.Grace
+	case "log-level":
+		return logLevel(s)
+	case "log-format":
+		var b bytes.Buffer
+		newLogger(&b, s, new(slog.LevelVar)).Error("x")
+		if json.Valid(b.Bytes()) {
+			return "json"
+		}
+		return "text"
+	}
+	return nil
+}
+
+func loadSettings(t *testing.T, file string, environ []string, args ...string) (*config.Settings, error) {
+	t.Helper()
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	hubSchema().Register(flags)
+	if file != "" {
+		args = append(args, "--config", writeFile(t, "hub.yaml", file))
+	}
+	if err := flags.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return hubSchema().Load(flags, environ)
+}
+
+func writeFile(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestEveryKey: default, file, each variable from the weakest on, flag: each
+// beats what was before, for every key there is.
+func TestEveryKey(t *testing.T) {
+	dir := t.TempDir()
+	for _, x := range []string{"a", "b", "c"} {
+		if err := os.WriteFile(filepath.Join(dir, "token-"+x), []byte("from "+x+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	here := func(s string) string { return strings.Replace(s, "testdata", dir, 1) }
+	defaults, err := loadSettings(t, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := hubConfig(defaults), (hub.Config{}).WithDefaults(); !reflect.DeepEqual(userPart(got), userPart(want)) {
+		t.Errorf("without any source: %+v; the hub's own default is %+v", got, want)
+	}
+	for _, k := range hubSchema().Keys() {
+		values, ok := keyValues[k.Name]
+		if !ok {
+			t.Errorf("%s: no row in keyValues", k.Name)
+			continue
+		}
+		file := k.Name + ": " + here(values.file) + "\n"
+		expect := func(step, source string, want any, environ []string, args ...string) {
+			s, err := loadSettings(t, file, environ, args...)
+			if err != nil {
+				t.Errorf("%s, %s: %v", k.Name, step, err)
+			} else if got := effect(s, k.Name); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s, %s: %v; want %v", k.Name, step, got, want)
+			} else if from := s.Source(k.Name).String(); !strings.Contains(from, source) {
+				t.Errorf("%s, %s: comes from %s", k.Name, step, from)
+			}
+		}
+		expect("file", "hub.yaml:1", values.want[0], nil)
+		var environ []string
+		for _, variable := range slices.Backward(k.Variables()) {
+			environ = append(environ, variable+"="+here(values.env))
+			expect("environment", "env "+variable, values.want[1], environ)
+		}
+		expect("flag", "flag --"+k.Name, values.want[2], environ, "--"+k.Name+"="+here(values.flag))
+	}
+	if len(keyValues) != len(hubSchema().Keys()) {
+		t.Errorf("keyValues has %d rows for %d keys", len(keyValues), len(hubSchema().Keys()))
+	}
+}
+
+// userPart leaves out what is not for a user to configure.
+func userPart(c hub.Config) hub.Config {
+	c.Logger, c.Version = nil, ""
+	if len(c.Origins) == 0 {
+		c.Origins = nil
+	}
+	return c
+}
+
+// TestEveryFieldHasAKey: what a hub can be told, a user can say.
+func TestEveryFieldHasAKey(t *testing.T) {
+	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\ninsecure: true\norigin: http://a\nmax-topics: 4\ngrace: 5s\n", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := reflect.ValueOf(hubConfig(s))
+	for i := range c.NumField() {
+		switch name := c.Type().Field(i).Name; name {
+		case "Logger", "LogLevel", "Version":
+		default:
+			if c.Field(i).IsZero() {
+				t.Errorf("hub.Config.%s is not set by any key", name)
+			}
+		}
+	}
+}
+
+// TestNothingIsHidden: every flag is shown, with the names of its variables.
+func TestNothingIsHidden(t *testing.T) {
+	for _, cmd := range []*cobra.Command{serveCommand(), demoCommand(), configPrintCommand(), configCheckCommand()} {
+		if cmd.Example == "" {
+			t.Errorf("%s has no example", cmd.Name())
+		}
+		for _, k := range hubSchema().Keys() {
+			f := cmd.Flags().Lookup(k.Name)
+			if f == nil || f.Hidden || f.Deprecated != "" {
+				t.Errorf("%s has no flag --%s that is shown", cmd.Name(), k.Name)
+				continue
+			}
+			for _, variable := range k.Variables() {
+				if !strings.Contains(f.Usage, "$"+variable) {
+					t.Errorf("%s --%s does not tell of %s", cmd.Name(), k.Name, variable)
+				}
+			}
+		}
+	}
+}
+
+func TestConfigPrint(t *testing.T) {
+	file := writeFile(t, "hub.yaml", "grace: 3s\nauth-token: "+sentinel+"\n")
+	env := []string{"EVENTHUB_CONFIG=" + file, "HTTP_PORT=9001", "EVENTHUB_NONSENSE=" + sentinel}
+	code, first, stderr := runBinary(t, env, "config", "print", "--sources", "--insecure")
+	if code != 0 || !strings.Contains(stderr, "EVENTHUB_NONSENSE is unknown") {
+		t.Fatalf("%d %s", code, stderr)
+	}
+	for _, line := range []string{"grace: 3s|# file " + file + ":1", "http: 127.0.0.1:9001|# env HTTP_PORT", "insecure: true|# flag --insecure", "ws: 127.0.0.1:8090|# default", "# auth-token: '[redacted]'|# file " + file + ":2"} {
+		left, right, _ := strings.Cut(line, "|")
+		if !slices.ContainsFunc(strings.Split(first, "\n"), func(l string) bool {
+			return strings.HasPrefix(l, left+" ") && strings.HasSuffix(l, " "+right)
+		}) {
+			t.Errorf("no line %q:\n%s", line, first)
+		}
+	}
+	// It is a configuration file: checked, and printed again, it is the same.
+	again := writeFile(t, "again.yaml", first)
+	if code, stdout, stderr := runBinary(t, nil, "config", "check", again); code != 0 || !strings.HasPrefix(stdout, "ok: ") {
+		t.Errorf("%d %s%s", code, stdout, stderr)
+	}
+	_, plain, _ := runBinary(t, env, "config", "print", "--insecure")
+	_, second, _ := runBinary(t, nil, "config", "print", "--config", again)
+	if want := strings.Replace(plain, "# auth-token: '[redacted]'", "# auth-token: not set", 1); second != want {
+		t.Errorf("printed again it is\n%s; it was\n%s", second, want)
+	}
+	code, asJSON, stderr := runBinary(t, env, "config", "print", "-o", "json", "--insecure")
+	if code != 0 || !json.Valid([]byte(asJSON)) {
+		t.Fatalf("%d %s%s", code, asJSON, stderr)
+	}
+	if _, third, stderr := runBinary(t, nil, "config", "print", "--config", writeFile(t, "hub.json", asJSON)); third != second {
+		t.Errorf("by JSON it is\n%s%s; it was\n%s", third, stderr, second)
+	}
+}
+
+func TestConfigCheck(t *testing.T) {
+	bad := writeFile(t, "bad.yaml", "grace: soon\nauth_token: "+sentinel+"\nstore: mongodb://u:"+sentinel+"@h/\nws: 0.0.0.0:1\n")
+	good := writeFile(t, "good.yaml", "grace: 1s\n")
+	secret := writeFile(t, "secret", sentinel)
+	if err := os.Chmod(secret, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		env  []string
+		args []string
+		code int
+		says []string
+	}{
+		{"defaults", nil, nil, 0, []string{"ok: defaults"}},
+		{"file", nil, []string{good}, 0, []string{"ok: " + good}},
+		{"file by flag", nil, []string{"--config", good}, 0, []string{"ok: " + good}},
+		{"file by variable", []string{"EVENTHUB_CONFIG=" + good}, nil, 0, []string{"ok: " + good}},
+		{"argument beats variable", []string{"EVENTHUB_CONFIG=" + bad}, []string{good}, 0, []string{"ok: " + good}},
+		{"file twice", nil, []string{good, "--config", good}, 2, []string{"once"}},
+		{"two files", nil, []string{good, good}, 2, []string{"at most 1"}},
+		{"all errors at once", nil, []string{bad}, 2, []string{"4 errors", "bad.yaml:2", "did you mean auth-token?",
+			`grace: "soon"`, "bad.yaml:1", `ws address "0.0.0.0:1"`, "mongodb://… is not supported"}},
+		{"unreadable secret is no open door", []string{"AUTH_TOKEN_FILE=/nonexistent"}, []string{"--ws", "0.0.0.0:1"}, 2,
+			[]string{"configuration: auth-token-file: open /nonexistent"}},
+		{"open", nil, []string{"--insecure", "--ws", "0.0.0.0:1"}, 0, []string{"warning: allowed by insecure alone", "0.0.0.0:1"}},
+		{"memory", nil, []string{"--store", "memory:"}, 0, []string{"warning: store memory: keeps nothing"}},
+		{"parent of the store", nil, []string{"--store", "/nonexistent/hub/data"}, 0, []string{"warning: store", "no directory /nonexistent/hub;"}},
+		{"secret for all eyes", []string{"AUTH_TOKEN_FILE=" + secret}, nil, 0, []string{"warning: " + secret, "0644"}},
+		{"secret as a flag", nil, []string{"--auth-token", sentinel}, 0, []string{"warning: auth-token", "flag"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			code, stdout, stderr := runBinary(t, tt.env, append([]string{"config", "check"}, tt.args...)...)
+			if code != tt.code || (code == 0) != strings.HasPrefix(stdout, "ok: ") || (code == 0) != (stdout != "") {
+				t.Errorf("exit code %d; want %d\n%s%s", code, tt.code, stdout, stderr)
+			}
+			if strings.Contains(stdout+stderr, sentinel) {
+				t.Errorf("shows a secret:\n%s%s", stdout, stderr)
+			}
+			if tt.code == 0 && len(tt.says) == 1 && strings.Contains(stderr, "warning") != strings.HasPrefix(tt.says[0], "warning") {
+				t.Errorf("warns: %s", stderr)
+			}
+			for _, part := range tt.says {
+				if !strings.Contains(stdout+stderr, part) {
+					t.Errorf("lacks %q:\n%s%s", part, stdout, stderr)
+				}
+			}
+		})
+	}
+	for _, args := range [][]string{{"config", "print", "-o", "toml"}, {"config", "print", "x"}, {"config", "dance"}} {
+		if code, stdout, stderr := runBinary(t, nil, args...); code != 2 || stdout != "" {
+			t.Errorf("%v: %d %s%s", args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestSecretsStayHidden: a token in whatever place is in nothing that the
+// program writes.
+func TestSecretsStayHidden(t *testing.T) {
+	secret := writeFile(t, "secret", sentinel+"\n")
+	twice := writeFile(t, "twice", sentinel+"\n"+sentinel+"\n")
+	inFile := writeFile(t, "hub.yaml", "auth-token: "+sentinel+"\nlog-level: debug\n")
+	for _, source := range []struct{ env, args []string }{
+		{[]string{"AUTH_TOKEN=" + sentinel}, nil},
+		{[]string{"WS_TOKEN=" + sentinel, "EVENTHUB_TOKENS=" + sentinel}, nil},
+		{[]string{"AUTH_TOKEN_FILE=" + secret}, nil},
+		{[]string{"AUTH_TOKEN_FILE=" + twice}, nil},
+		{[]string{"AUTH_TOKEN=" + sentinel, "AUTH_TOKEN_FILE=" + secret}, nil},
+		{nil, []string{"--config", inFile}},
+		{nil, []string{"--auth-token", sentinel}},
+		{[]string{"MONGO_URL=mongodb://u:" + sentinel + "@h/?x=" + sentinel}, nil},
+	} {
+		for _, command := range [][]string{
+			{"config", "print"}, {"config", "print", "--sources"}, {"config", "print", "-o", "json"},
+			{"config", "print", "-o", "json", "--sources"}, {"config", "check"}, {"serve", "--help"},
+			{"serve", "--store", "/proc/nonexistent", "--ws", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-level", "debug"},
+			{"serve", "--grace", "soon"},
+		} {
+			_, stdout, stderr := runBinary(t, source.env, append(command, source.args...)...)
+			if strings.Contains(stdout+stderr, sentinel) {
+				t.Errorf("%v, with %v %v, shows:\n%s%s", command, source.env, source.args, stdout, stderr)
+			}
+		}
+	}
+	hub := startHub(t, "--store", "memory:", "--config", inFile)
+	dial(t, hub.ws, sentinel)
+	stranger := dialOnly(t, hub.ws)
+	stranger.say(map[string]any{"op": "AUTH", "token": sentinel + "2"})
+	if f := stranger.hear(); f.Op != "ERR" || f.Code != "bad_token" {
+		t.Errorf("a wrong token was answered by %+v", f)
+	}
+	if code := hub.stop(); code != 0 || strings.Contains(hub.logged(), sentinel) || !strings.Contains(hub.logged(), "level=DEBUG") {
+		t.Errorf("exit code %d, log:\n%s", code, hub.logged())
+	}
+}
+
+// TestHangup sends SIGHUP to the real hub.
+func TestHangup(t *testing.T) {
+	file := writeFile(t, "hub.yaml", "store: 'memory:'\nlog-level: info\n")
+	cmd := exec.Command(binary, "serve", "--config", file, "--ws", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0")
+	cmd.Env = cleanEnv("EVENTHUB_SERVICE_HOST=x")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	alarm := time.AfterFunc(watchdog, func() { cmd.Process.Kill() })
+	defer alarm.Stop()
+	var log strings.Builder
+	lines := bufio.NewScanner(stderr)
+	await := func(parts ...string) {
+		t.Helper()
+		for lines.Scan() {
+			fmt.Fprintln(&log, lines.Text())
+			if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(lines.Text(), p) }) {
+				return
+			}
+		}
+		t.Fatalf("no line with %q:\n%s", parts, log.String())
+	}
+	hangup := func(content string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	levelAtOps := func(want string) {
+		t.Helper()
+		resp, err := http.Get("http://" + up.FindStringSubmatch(log.String())[3] + "/log-level")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if body, err := io.ReadAll(resp.Body); err != nil || strings.TrimSpace(string(body)) != want {
+			t.Errorf("/log-level: %d %s %v; want %s", resp.StatusCode, body, err, want)
+		}
+	}
+	await("level=WARN", "EVENTHUB_SERVICE_HOST is unknown")
+	await("hub is up")
+	levelAtOps("info")
+	hangup("store: 'memory:'\nlog-level: debug\ngrace: 3s\nauth-token: " + sentinel + "\n")
+	await("level=INFO", "read again", "log_level=debug", file+":2")
+	await("level=WARN", "need a restart", "keys=auth-token,grace")
+	hangup("log-level: loud\n")
+	await("level=ERROR", "not taken over", "loud")
+	levelAtOps("debug")
+	hangup("store: 'memory:'\nlog-level: error\n")
+	await("log_level=error")
+	hangup("store: 'memory:'\n")
+	await("log_level=info", "from=default")
+	levelAtOps("info")
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	await("hub stopped")
+	for lines.Scan() {
+		fmt.Fprintln(&log, lines.Text())
+	}
+	if err := cmd.Wait(); err != nil || strings.Contains(log.String(), sentinel) {
+		t.Errorf("%v:\n%s", err, log.String())
+	}
+}
+
+// TestReload: the level follows the sources, and stays where they are wrong or
+// can not be read a second time.
+func TestReload(t *testing.T) {
+	start, err := loadSettings(t, "log-level: info\n", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, now string
+		fails     error
+		want      slog.Level
+		says      []string
+	}{
+		{"same", "log-level: info", nil, slog.LevelInfo, []string{"log_level=info"}},
+		{"more", "log-level: debug", nil, slog.LevelDebug, []string{"log_level=debug"}},
+		{"less, which is told first", "log-level: error", nil, slog.LevelError, []string{"log_level=error"}},
+		{"wrong", "", errors.New("oops"), slog.LevelInfo, []string{"level=ERROR", "oops"}},
+		{"others", "log-level: info\nws: 1\norigin: http://a", nil, slog.LevelInfo, []string{"restart", "keys=ws,origin"}},
+	} {
+		var log bytes.Buffer
+		level := new(slog.LevelVar)
+		logger := newLogger(&log, start, level)
+		reload(logger, level, start, func() (*config.Settings, error) {
+			now, err := loadSettings(t, tt.now, nil)
+			return now, errors.Join(err, tt.fails)
+		})
+		if level.Level() != tt.want {
+			t.Errorf("%s: level %v; want %v", tt.name, level.Level(), tt.want)
+		}
+		for _, part := range tt.says {
+			if !strings.Contains(log.String(), part) {
+				t.Errorf("%s: the log lacks %q:\n%s", tt.name, part, log.String())
+			}
+		}
+		if tt.name != "others" && strings.Contains(log.String(), "restart") {
+			t.Errorf("%s: %s", tt.name, log.String())
+		}
+	}
+}
+
+// TestDocumentedKeys: the table in the documentation is the schema's, and its
+// example is right.
+func TestDocumentedKeys(t *testing.T) {
+	path := filepath.Join("..", "..", "docs", "configuration.md")
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head := "| Key and flag | Environment | Default | |\n|---|---|---|---|\n"
+	before, rest, ok := strings.Cut(string(page), head)
+	table, after, end := strings.Cut(rest, "\n\n")
+	if !ok || !end {
+		t.Fatalf("%s has no table", path)
+	}
+	var rows []string
+	for _, k := range hubSchema().Keys() {
+		fallback := ""
+		if k.Default != "" {
+			fallback = "`" + k.Default + "`"
+		}
+		rows = append(rows, fmt.Sprintf("| `%s` | `%s` | %s | %s |", k.Name, strings.Join(k.Variables(), "`, `"), fallback, k.Usage))
+	}
+	want := strings.Join(rows, "\n")
+	if *updateDocs {
+		if err := os.WriteFile(path, []byte(before+head+want+"\n\n"+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if table != want {
+		t.Errorf("the table of %s is not current; go test -run %s -update-configuration writes it:\n%s", path, t.Name(), want)
+	}
+	_, rest, _ = strings.Cut(string(page), "```yaml\n")
+	example, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatalf("%s has no example", path)
+	}
+	for _, k := range hubSchema().Keys() {
+		if !strings.Contains(example, k.Name+":") {
+			t.Errorf("the example does not tell of %s", k.Name)
+		}
+	}
+	code, stdout, stderr := runBinary(t, nil, "config", "check", writeFile(t, "example.yaml", example))
+	if code != 0 || stderr != "" {
+		t.Errorf("%d %s%s", code, stdout, stderr)
+	}
+	// What is commented out there is right too, when it is put in.
+	all := strings.ReplaceAll(example, "\n#auth-token-file", "\nauth-token-file")
+	if s, err := loadSettings(t, strings.ReplaceAll(all, "/run/secrets/eventhub", writeFile(t, "secret", "x")), nil); err != nil || s.Text("auth-token") != "x" {
+		t.Errorf("with what is commented out: %v", err)
+	}
+}

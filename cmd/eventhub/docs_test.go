@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+var update = flag.Bool("update", false, "write docs/cli.md instead of comparing it")
+
+// TestCommandReference keeps docs/cli.md in step with the commands.
+func TestCommandReference(t *testing.T) {
+	path := filepath.Join("..", "..", "docs", "cli.md")
+	want := commandReference(rootCommand())
+	if *update {
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("docs/cli.md is not what the commands say; write it anew: go test ./cmd/eventhub -run TestCommandReference -update")
+	}
+}
+
+const referenceIntro = `# The command line
+
+One binary runs a hub and does everything one does with it from a shell.
+
+Results go to standard output, all else to standard error. ` + "`-o table`" + ` is for people,
+the same on terminals and in pipes; ` + "`json`" + ` is one indented document, ` + "`ndjson`" + ` one value
+a line. Colour is used on terminals only and never with ` + "`NO_COLOR`" + `. A flag comes before
+the environment variable in its brackets.
+
+| Exit code | |
+|---|---|
+| 0 | done; also where whoever read the results has gone away |
+| 1 | failed: the hub refused, something is not there, an input line was bad, the hub speaks another version of the protocol |
+| 2 | wrong usage: a flag, an argument or an environment variable |
+| 3 | no hub can be reached |
+| 4 | denied: no token, a wrong one, or one without the right |
+
+This page is made from the commands themselves.
+`
+
+func commandReference(root *cobra.Command) []byte {
+	var b bytes.Buffer
+	b.WriteString(referenceIntro)
+	describeCommand(&b, root)
+	return b.Bytes()
+}
+
+// describeCommand writes the section of each command that does something.
+func describeCommand(b *bytes.Buffer, cmd *cobra.Command) {
+	if cmd.HasSubCommands() {
+		for _, c := range cmd.Commands() {
+			if c.IsAvailableCommand() && c.Name() != "help" {
+				describeCommand(b, c)
+			}
+		}
+		return
+	}
+	fmt.Fprintf(b, "\n## %s\n\n", cmd.CommandPath())
+	about := cmd.Long
+	if about == "" {
+		about = cmd.Short + "."
+	}
+	fmt.Fprintf(b, "```\n%s\n```\n\n%s\n", cmd.UseLine(), strings.ReplaceAll(about, `\`, `\\`))
+	if cmd.Example != "" {
+		fmt.Fprintf(b, "\n```\n%s\n```\n", unindent(cmd.Example))
+	}
+	flags := cmd.NonInheritedFlags()
+	if !flags.HasAvailableFlags() {
+		return
+	}
+	b.WriteString("\n| Flag | Default | |\n|---|---|---|\n")
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		name := "`--" + f.Name + "`"
+		if f.Shorthand != "" {
+			name = "`-" + f.Shorthand + "`, " + name
+		}
+		fmt.Fprintf(b, "| %s | %s | %s |\n", name, defaultOf(f), strings.ReplaceAll(f.Usage, "|", `\|`))
+	})
+}
+
+func defaultOf(f *pflag.Flag) string {
+	switch f.DefValue {
+	case "", "[]", "false", "0":
+		return ""
+	}
+	return "`" + f.DefValue + "`"
+}
+
+// unindent takes away what all lines of an example begin with.
+func unindent(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimPrefix(lines[i], "  ")
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,316 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"eventhub"
+	"eventhub/cmd/eventhub/internal/output"
+)
+
+func groupCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "group", Short: "List, describe and remove consumer groups"}
+	cmd.AddCommand(groupListCommand(), groupInfoCommand(), groupRemoveCommand())
+	return cmd
+}
+
+func groupListCommand() *cobra.Command {
+	var r reach
+	var p paging
+	var q eventhub.GroupQuery
+	var after string
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List groups by topic and name, with their lag",
+		Args:    words(),
+	}
+	format := formatFlag(cmd, listFormats)
+	cmd.Flags().StringVar(&q.Topic, "topic", "", "only those in this topic")
+	cmd.Flags().StringVar(&q.Group, "group", "", "only those with this name")
+	cmd.Flags().StringVar(&after, "after", "", "only those behind this place, TOPIC/GROUP")
+	p.register(cmd)
+	r.register(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := p.check(); err != nil {
+			return err
+		}
+		if after != "" {
+			var ok bool
+			if q.AfterTopic, q.AfterGroup, ok = strings.Cut(after, "/"); !ok {
+				return usageError{fmt.Errorf("--after %q is not TOPIC/GROUP", after)}
+			}
+		}
+		api, err := r.api(cmd)
+		if err != nil {
+			return err
+		}
+		defer api.Close()
+		more := func(last eventhub.GroupInfo) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "There are more groups: --all shows all, --after %s/%s the next.\n", last.Topic, last.Group)
+		}
+		list := pages(&p, more, func(last *eventhub.GroupInfo, limit int) ([]eventhub.GroupInfo, error) {
+			if last != nil {
+				q.AfterTopic, q.AfterGroup = last.Topic, last.Group
+			}
+			q.Limit = limit
+			return ask(cmd.Context(), &r, func(ctx context.Context) ([]eventhub.GroupInfo, error) { return api.Groups(ctx, q) })
+		})
+		out := results(cmd)
+		return output.List(out, format.Format, out.Color, groupColumns(time.Now()), list)
+	}
+	return cmd
+}
+
+func groupColumns(now time.Time) []output.Column[eventhub.GroupInfo] {
+	return []output.Column[eventhub.GroupInfo]{
+		{Name: "TOPIC", Cell: func(g eventhub.GroupInfo) string { return g.Topic }},
+		{Name: "GROUP", Cell: func(g eventhub.GroupInfo) string { return g.Group }},
+		{Name: "CURSOR", Right: true, Cell: func(g eventhub.GroupInfo) string { return strconv.FormatUint(g.Cursor, 10) }},
+		{Name: "HEAD", Right: true, Cell: func(g eventhub.GroupInfo) string { return strconv.FormatUint(g.Head, 10) }},
+		{Name: "LAG", Right: true, Cell: func(g eventhub.GroupInfo) string { return output.Count(g.Lag) }},
+		{Name: "IN FLIGHT", Right: true, Cell: func(g eventhub.GroupInfo) string { return output.Count(g.InFlight) }},
+		{Name: "WAITING", Right: true, Cell: func(g eventhub.GroupInfo) string { return output.Count(g.Waiting) }},
+		{Name: "MEMBERS", Right: true, Cell: func(g eventhub.GroupInfo) string { return strconv.Itoa(len(g.Members)) }},
+		{Name: "OLDEST NOT DONE", Dim: true, Cell: func(g eventhub.GroupInfo) string { return output.Ago(now, g.OldestTS) }},
+	}
+}
+
+// groupDocument is what `group info` prints as JSON.
+type groupDocument struct {
+	eventhub.GroupInfo
+	Events []eventhub.InFlight `json:"in_flight_events"`
+}
+
+func groupInfoCommand() *cobra.Command {
+	var r reach
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "info TOPIC GROUP",
+		Short: "Describe a group: settings, lag, members, events in flight",
+		Args:  words("TOPIC", "GROUP"),
+	}
+	format := formatFlag(cmd, listFormats)
+	cmd.Flags().IntVar(&limit, "limit", 20, fmt.Sprintf("show at most so many events in flight, 1 to %d", eventhub.MaxPage))
+	r.register(cmd)
+	cmd.ValidArgsFunction = completeNames(&r, false, true)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if limit < 1 || limit > eventhub.MaxPage {
+			return usageError{fmt.Errorf("--limit is %d; 1 to %d are allowed", limit, eventhub.MaxPage)}
+		}
+		api, err := r.api(cmd)
+		if err != nil {
+			return err
+		}
+		defer api.Close()
+		var doc groupDocument
+		ctx := cmd.Context()
+		doc.GroupInfo, err = ask(ctx, &r, func(ctx context.Context) (eventhub.GroupInfo, error) { return api.Group(ctx, args[0], args[1]) })
+		if err == nil {
+			doc.Events, err = ask(ctx, &r, func(ctx context.Context) ([]eventhub.InFlight, error) {
+				return api.InFlight(ctx, args[0], args[1], limit)
+			})
+		}
+		if err != nil {
+			return err
+		}
+		out := results(cmd)
+		return output.Document(out, format.Format, doc, func(w io.Writer) error { return describeGroup(w, out.Color, &doc, limit) })
+	}
+	return cmd
+}
+
+func describeGroup(w io.Writer, color bool, doc *groupDocument, limit int) error {
+	g, now := &doc.GroupInfo, time.Now()
+	lag := output.Things(g.Lag, "event")
+	if ms, ok := g.LagMS(); ok && g.Lag > 0 {
+		lag += ", " + output.Span(time.Duration(ms)*time.Millisecond) + " of commit time"
+	}
+	if g.OldestTS != 0 {
+		lag += ", the oldest committed " + output.Ago(now, g.OldestTS)
+	}
+	cursor := strconv.FormatUint(g.Cursor, 10)
+	if g.LastID != "" {
+		cursor += fmt.Sprintf(", %s, id %s", moment(now, g.LastTS), g.LastID)
+	}
+	fields := []output.Field{
+		{Name: "Group", Value: g.Group},
+		{Name: "Topic", Value: g.Topic},
+		{Name: "Cursor", Value: cursor},
+		{Name: "Head", Value: strconv.FormatUint(g.Head, 10)},
+		{Name: "Lag", Value: lag},
+		{Name: "In flight", Value: fmt.Sprintf("%s, and %s for another attempt", output.Count(g.InFlight), waits(g.Waiting))},
+		{Name: "Epoch", Value: strconv.FormatUint(g.Epoch, 10)},
+		{Name: "Ordering", Value: g.Ordering},
+		{Name: "Attempts", Value: fmt.Sprintf("at most %d, then the dead-letter topic", g.MaxAttempts)},
+		{Name: "Backoff", Value: fmt.Sprintf("%s to %s", time.Duration(g.MinBackoffMS)*time.Millisecond, time.Duration(g.MaxBackoffMS)*time.Millisecond)},
+	}
+	if g.BlockedBy != nil {
+		fields = append(fields, output.Field{Name: "Blocked by", Value: blocked(now, g.BlockedBy)})
+	}
+	err := output.Fields(w, color, fields)
+	if err == nil && len(g.Members) > 0 {
+		err = section(w, color, output.Things(len(g.Members), "member"), memberColumns(now), g.Members)
+	}
+	if err == nil && len(doc.Events) > 0 {
+		title := "Events in flight"
+		if len(doc.Events) == limit && g.InFlight+g.Waiting > limit {
+			title += fmt.Sprintf(" (the first %d of %s; --limit shows more)", limit, output.Count(g.InFlight+g.Waiting))
+		}
+		err = section(w, color, title, inFlightColumns(now), doc.Events)
+	}
+	return err
+}
+
+// blocked says what keeps events of a group back, and what is in the way.
+func blocked(now time.Time, b *eventhub.Blocked) string {
+	text := strings.ReplaceAll(b.Kind, "_", " ")
+	if b.Key != "" {
+		text += " " + output.Safe(b.Key)
+	}
+	if b.Offset != 0 {
+		text += fmt.Sprintf(", by offset %d", b.Offset)
+	}
+	if b.ID != "" {
+		text += ", id " + b.ID
+	}
+	if b.State != "" {
+		text += ", " + b.State
+	}
+	if b.Member != nil {
+		text += " by " + peer(b.Member)
+	}
+	if b.SinceTS != 0 {
+		text += ", " + output.Ago(now, b.SinceTS)
+	}
+	return text
+}
+
+func waits(n int) string {
+	if n == 1 {
+		return "1 waits"
+	}
+	return output.Count(n) + " wait"
+}
+
+func memberColumns(now time.Time) []output.Column[eventhub.MemberInfo] {
+	return []output.Column[eventhub.MemberInfo]{
+		{Name: "MEMBER", Cell: func(m eventhub.MemberInfo) string { return peer(&m.Peer) }},
+		{Name: "IN FLIGHT", Right: true, Cell: func(m eventhub.MemberInfo) string { return output.Count(m.InFlight) }},
+		{Name: "AT MOST", Right: true, Cell: func(m eventhub.MemberInfo) string { return output.Count(m.MaxInFlight) }},
+		{Name: "SINCE", Dim: true, Cell: func(m eventhub.MemberInfo) string { return output.Ago(now, m.SinceTS) }},
+	}
+}
+
+func inFlightColumns(now time.Time) []output.Column[eventhub.InFlight] {
+	return []output.Column[eventhub.InFlight]{
+		{Name: "OFFSET", Right: true, Cell: func(e eventhub.InFlight) string { return strconv.FormatUint(e.Offset, 10) }},
+		{Name: "ID", Cell: func(e eventhub.InFlight) string { return e.ID }},
+		{Name: "STATE", Cell: func(e eventhub.InFlight) string { return e.State }},
+		{Name: "ATTEMPTS", Right: true, Cell: func(e eventhub.InFlight) string { return strconv.Itoa(e.Attempt) }},
+		{Name: "WHEN", Cell: func(e eventhub.InFlight) string {
+			switch {
+			case e.Deadline != 0:
+				return "lease ends " + output.Ago(now, e.Deadline)
+			case e.DueTS != 0:
+				return "due " + output.Ago(now, e.DueTS)
+			}
+			return "-"
+		}},
+		{Name: "MEMBER", Cell: func(e eventhub.InFlight) string { return peer(e.Member) }},
+		{Name: "LAST FAILURE", Cell: lastFailure},
+	}
+}
+
+// lastFailure says how the attempt before this one ended.
+func lastFailure(e eventhub.InFlight) string {
+	if len(e.History) == 0 {
+		return "-"
+	}
+	last := &e.History[len(e.History)-1]
+	if last.Reason == "" {
+		return last.Why
+	}
+	return last.Why + ": " + output.Safe(last.Reason)
+}
+
+func peer(p *eventhub.Peer) string {
+	if p == nil {
+		return "-"
+	}
+	text := strings.TrimSpace(p.Transport + " " + p.Name)
+	if text == "" {
+		return "in process"
+	}
+	return output.Safe(text)
+}
+
+func groupRemoveCommand() *cobra.Command {
+	var r reach
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "rm TOPIC GROUP",
+		Short: "Remove a group for good",
+		Long: `Removes a group: its cursor is forgotten, its members are told, and what they hold is
+void. The events stay. On a terminal it asks before; elsewhere --yes is needed.`,
+		Args: words("TOPIC", "GROUP"),
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	r.register(cmd)
+	cmd.ValidArgsFunction = completeNames(&r, false, true)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		asks := output.IsTerminal(cmd.InOrStdin())
+		if !yes && !asks {
+			return usageError{errors.New("nobody can be asked here; --yes removes the group without asking")}
+		}
+		api, err := r.api(cmd)
+		if err != nil {
+			return err
+		}
+		defer api.Close()
+		if !yes {
+			g, err := ask(cmd.Context(), &r, func(ctx context.Context) (eventhub.GroupInfo, error) { return api.Group(ctx, args[0], args[1]) })
+			if err != nil {
+				return err
+			}
+			if !confirm(cmd, &g) {
+				return errors.New("nothing was removed")
+			}
+		}
+		_, err = ask(cmd.Context(), &r, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, api.DeleteGroup(ctx, args[0], args[1])
+		})
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(results(cmd), "removed group %s of %s\n", args[1], args[0])
+		return err
+	}
+	return cmd
+}
+
+// confirm asks whether the group may go. Anything but a yes is a no, as is
+// Ctrl-C.
+func confirm(cmd *cobra.Command, g *eventhub.GroupInfo) bool {
+	fmt.Fprintf(cmd.ErrOrStderr(), "Group %s of %s is at offset %d, %s behind, with %s. Remove it for good? [y/N] ",
+		g.Group, g.Topic, g.Cursor, output.Things(g.Lag, "event"), output.Things(len(g.Members), "member"))
+	answer := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n') // what came before an error counts
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case said := <-answer:
+		return said == "y" || said == "yes"
+	case <-cmd.Context().Done():
+		return false
+	}
+}

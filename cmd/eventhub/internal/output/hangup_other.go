@@ -1,0 +1,11 @@
+//go:build !unix
+
+package output
+
+import (
+	"errors"
+	"os"
+)
+
+// waitHangup is not to be had here; the next write tells.
+func waitHangup(*os.File) error { return errors.ErrUnsupported }

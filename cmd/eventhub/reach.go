@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"eventhub/client"
+	"eventhub/cmd/eventhub/internal/output"
+)
+
+const (
+	defaultURL = "ws://127.0.0.1:8090"
+	// linger bounds what is still waited for after the first Ctrl-C.
+	linger = 10 * time.Second
+)
+
+// reach is how a client command finds its hub and says who it is. Its flags come
+// before the environment.
+type reach struct {
+	url, token, tokenFile string
+	timeout               time.Duration
+}
+
+func (r *reach) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&r.url, "url", defaultURL, "the hub: ws://, wss://, http:// or https:// [$EVENTHUB_URL]")
+	flags.StringVar(&r.token, "token", "", "token to present; better in a file or the environment [$EVENTHUB_TOKEN]")
+	flags.StringVar(&r.tokenFile, "token-file", "", "file that holds the token [$EVENTHUB_TOKEN_FILE]")
+	flags.DurationVar(&r.timeout, "timeout", 5*time.Second, "how long to try to reach the hub, and to wait for each answer of its HTTP API")
+	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
+}
+
+// resolve fills what no flag gave from the environment and reads the token file.
+// An empty variable counts as not set.
+func (r *reach) resolve(cmd *cobra.Command) error {
+	flags := cmd.Flags()
+	if env := os.Getenv("EVENTHUB_URL"); env != "" && !flags.Changed("url") {
+		r.url = env
+	}
+	if !flags.Changed("token") && !flags.Changed("token-file") {
+		r.token, r.tokenFile = os.Getenv("EVENTHUB_TOKEN"), os.Getenv("EVENTHUB_TOKEN_FILE")
+		if r.token != "" && r.tokenFile != "" {
+			return usageError{errors.New("both EVENTHUB_TOKEN and EVENTHUB_TOKEN_FILE are set; set one")}
+		}
+	}
+	if r.timeout <= 0 {
+		return usageError{fmt.Errorf("--timeout is %s; it must be positive", r.timeout)}
+	}
+	u, err := url.Parse(r.url)
+	if err != nil || u.Host == "" {
+		return usageError{fmt.Errorf("url %q is not like %s", r.url, defaultURL)}
+	}
+	switch u.Scheme {
+	case "ws", "wss", "http", "https":
+	default:
+		return usageError{fmt.Errorf("url %q starts with none of ws://, wss://, http://, https://", r.url)}
+	}
+	if r.tokenFile == "" {
+		return nil
+	}
+	b, err := os.ReadFile(r.tokenFile)
+	if err != nil {
+		return usageError{fmt.Errorf("token file: %w", err)}
+	}
+	if r.token = strings.TrimRight(string(b), "\r\n"); r.token == "" {
+		return usageError{fmt.Errorf("token file %s is empty", r.tokenFile)}
+	}
+	return nil
+}
+
+// credentials are the options that say who asks.
+func (r *reach) credentials() []client.Option {
+	if r.token == "" {
+		return nil
+	}
+	return []client.Option{client.WithToken(r.token)}
+}
+
+// dial connects over WebSocket. Lost connections are told on standard error.
+func (r *reach) dial(cmd *cobra.Command, more ...client.Option) (*client.Client, error) {
+	if err := r.resolve(cmd); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), r.timeout)
+	defer cancel()
+	options := append(r.credentials(), client.WithLogger(slog.New(&notices{w: cmd.ErrOrStderr()})))
+	return client.Dial(ctx, r.url, append(options, more...)...)
+}
+
+// api returns the hub's HTTP API. Nothing is sent yet.
+func (r *reach) api(cmd *cobra.Command) (*client.API, error) {
+	if err := r.resolve(cmd); err != nil {
+		return nil, err
+	}
+	return client.NewAPI(r.url, r.credentials()...)
+}
+
+// ask makes one request to the HTTP API.
+func ask[T any](ctx context.Context, r *reach, request func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	return request(ctx)
+}
+
+// lingering returns a context that ends a while after ctx does: what was begun
+// may be finished.
+func lingering(ctx context.Context) (context.Context, context.CancelFunc) {
+	late, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(linger, func() { cancel(fmt.Errorf("no answer within %s after the interrupt", linger)) })
+		context.AfterFunc(late, func() { timer.Stop() })
+	})
+	return late, func() { stop(); cancel(nil) }
+}
+
+// results returns standard output. From here on a reader that goes away is an
+// error of the write, output.ErrClosed, and not the end of the process: leases
+// have to be given back.
+func results(cmd *cobra.Command) *output.Results {
+	signal.Ignore(syscall.SIGPIPE)
+	return output.NewResults(cmd.OutOrStdout())
+}
+
+// notices is a slog.Handler for people: warnings of the client, such as of a lost
+// connection, in one line without time and level.
+type notices struct {
+	w     io.Writer
+	attrs []slog.Attr
+}
+
+func (n *notices) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+
+func (n *notices) Handle(_ context.Context, r slog.Record) error {
+	line := []byte("eventhub: " + r.Message)
+	add := func(a slog.Attr) bool {
+		text := oneLine(a.Value.String())
+		if a.Value.Kind() == slog.KindDuration {
+			text = a.Value.Duration().Round(time.Millisecond).String()
+		}
+		line = fmt.Appendf(line, ", %s %s", a.Key, text)
+		return true
+	}
+	for _, a := range n.attrs {
+		add(a)
+	}
+	r.Attrs(add)
+	_, err := n.w.Write(append(line, '\n'))
+	return err
+}
+
+func (n *notices) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &notices{n.w, append(n.attrs[:len(n.attrs):len(n.attrs)], attrs...)}
+}
+
+func (n *notices) WithGroup(string) slog.Handler { return n }
+
+// oneLine makes one line of an error that joins several.
+func oneLine(s string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(s, "\n", ": "), "client: ", "")
+}

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gobwas/ws"
+	"github.com/gobwas/ws/wsutil"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"eventhub"
+	"eventhub/client"
+	"eventhub/wire"
+)
+
+// TestScripts runs the real binary against real hubs, as testdata/script says.
+// Besides testscript's own commands there are those below.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: filepath.Join("testdata", "script"),
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("PATH", filepath.Dir(binary)+string(os.PathListSeparator)+env.Getenv("PATH"))
+			env.Values[hubsKey{}] = make(map[string]*hubProcess)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"code": cmdCode, "hub": cmdHub, "stophub": cmdStopHub, "joined": cmdJoined, "lag": cmdLag, "hold": cmdHold, "impostor": cmdImpostor,
+		},
+	})
+}
+
+type hubsKey struct{}
+
+// cmdCode runs a program that must end with the exit code: code N PROGRAM ARG...
+func cmdCode(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: code N program [arg...]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		got = exit.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("%s ended with %d; want %d", strings.Join(args[1:], " "), got, want)
+	}
+}
+
+// cmdHub runs a hub until the script ends and sets the variable to its URL:
+// hub VARIABLE [FLAG...]
+func cmdHub(ts *testscript.TestScript, _ bool, args []string) {
+	p := &hubProcess{ended: make(chan struct{})}
+	p.cmd = exec.Command(binary, append([]string{"serve", "--ws", "127.0.0.1:0", "--http", "localhost:0", "--ops", "127.0.0.2:0", "--store", "memory:"}, args[1:]...)...)
+	p.cmd.Env = cleanEnv()
+	stderr, err := p.cmd.StderrPipe()
+	ts.Check(err)
+	ts.Check(p.cmd.Start())
+	ts.Defer(p.kill)
+	serving := make(chan struct{})
+	go p.follow(stderr, serving)
+	select {
+	case <-serving:
+	case <-p.ended:
+		ts.Fatalf("the hub ended at once:\n%s", p.logged())
+	case <-time.After(watchdog):
+		ts.Fatalf("the hub did not come up:\n%s", p.logged())
+	}
+	ts.Value(hubsKey{}).(map[string]*hubProcess)[args[0]] = p
+	ts.Setenv(args[0], "ws://"+p.ws)
+}
+
+// cmdStopHub ends the hub of a variable at once: stophub VARIABLE
+func cmdStopHub(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Value(hubsKey{}).(map[string]*hubProcess)[args[0]].kill()
+}
+
+// untilGroup waits until a group of the hub at EVENTHUB_URL is as wanted. No hub
+// tells when that is so, hence the asking.
+func untilGroup(ts *testscript.TestScript, topic, group string, wanted func(eventhub.GroupInfo) bool) {
+	api, err := client.NewAPI(ts.Getenv("EVENTHUB_URL"))
+	ts.Check(err)
+	defer api.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), watchdog)
+	defer cancel()
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		g, err := api.Group(ctx, topic, group)
+		if err == nil && wanted(g) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			ts.Fatalf("group %s of %s is %+v, %v", group, topic, g, err)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// cmdJoined waits until a group has so many members: joined TOPIC GROUP N
+func cmdJoined(ts *testscript.TestScript, _ bool, args []string) {
+	n, err := strconv.Atoi(args[2])
+	ts.Check(err)
+	untilGroup(ts, args[0], args[1], func(g eventhub.GroupInfo) bool { return len(g.Members) == n })
+}
+
+// cmdLag waits until a group has so much lag: lag TOPIC GROUP N
+func cmdLag(ts *testscript.TestScript, _ bool, args []string) {
+	n, err := strconv.ParseUint(args[2], 10, 64)
+	ts.Check(err)
+	untilGroup(ts, args[0], args[1], func(g eventhub.GroupInfo) bool { return g.Lag == n })
+}
+
+// holder is a member that takes everything and never says anything of it.
+type holder struct{}
+
+func (holder) Deliver(batch []eventhub.Delivery) int { return len(batch) }
+func (holder) Ended(error)                           {}
+
+// cmdHold adds a member to a group that keeps what it gets: hold TOPIC GROUP
+func cmdHold(ts *testscript.TestScript, _ bool, args []string) {
+	c, err := client.Dial(context.Background(), ts.Getenv("EVENTHUB_URL"))
+	ts.Check(err)
+	ts.Defer(func() { c.Close() })
+	_, err = c.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: args[0], Group: args[1]}, holder{})
+	ts.Check(err)
+}
+
+// cmdImpostor serves something that is no hub of this kind: a hub of another
+// protocol version ("future"), one that goes away when it is to answer a publish
+// ("mute"), or a web server ("web"): impostor VARIABLE KIND
+func cmdImpostor(ts *testscript.TestScript, _ bool, args []string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if args[1] == "web" {
+			http.Error(w, "<html>welcome</html>", http.StatusNotFound)
+			return
+		}
+		c, _, _, err := ws.UpgradeHTTP(r, w)
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		protocol := wire.ProtocolVersion
+		if args[1] == "future" {
+			protocol = 99
+		}
+		if _, err := wsutil.ReadClientText(c); err == nil {
+			_ = wsutil.WriteServerText(c, fmt.Appendf(nil, `{"op":"OK","corr":"0","protocol":%d,"hub":"eventhub","version":"v99.1","durability":"sync","limits":{}}`, protocol))
+		}
+		_, _ = wsutil.ReadClientText(c) // the client goes away, or says PUBLISH
+	})
+	server := &http.Server{Handler: handler}
+	go func() { _ = server.Serve(l) }() // until Close
+	ts.Defer(func() { server.Close() })
+	ts.Setenv(args[0], "ws://"+l.Addr().String())
+}
+
+// TestTailBeginsAtTheEnd: a tail without --from prints what is published once it
+// is there, and nothing older. It is the first reader of what it prints, so the
+// events go on until it has printed one.
+func TestTailBeginsAtTheEnd(t *testing.T) {
+	hub := startHub(t, "--store", "memory:")
+	c, err := client.Dial(t.Context(), "ws://"+hub.ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	publish := func() uint64 {
+		r, err := c.Publish(t.Context(), eventhub.Event{Topic: "t", Payload: []byte("1")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r[0].Offset
+	}
+	before := publish()
+	cmd := exec.Command(binary, "sub", "t", "-c", "1", "-f", `%o\n`, "--url", "ws://"+hub.ws)
+	cmd.Env = cleanEnv()
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}()
+	alarm := time.AfterFunc(watchdog, func() { cmd.Process.Kill() })
+	defer alarm.Stop()
+	line := make(chan string, 1)
+	go func() {
+		s := bufio.NewScanner(stdout)
+		s.Scan()
+		line <- s.Text()
+	}()
+	for {
+		select {
+		case printed := <-line:
+			if offset, err := strconv.ParseUint(printed, 10, 64); err != nil || offset <= before {
+				t.Errorf("it printed %q; it began behind %d", printed, before)
+			}
+			return
+		default:
+			publish()
+		}
+	}
+}

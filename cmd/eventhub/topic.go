@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"iter"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"eventhub"
+	"eventhub/cmd/eventhub/internal/output"
+)
+
+// defaultLimit is how much a listing shows of what may be much more.
+const defaultLimit = 100
+
+func topicCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "topic", Short: "List and describe topics"}
+	cmd.AddCommand(topicListCommand(), topicInfoCommand())
+	return cmd
+}
+
+// paging is how much of a listing is wanted.
+type paging struct {
+	limit int
+	all   bool
+}
+
+func (p *paging) register(cmd *cobra.Command) {
+	cmd.Flags().IntVar(&p.limit, "limit", defaultLimit, "show at most so many")
+	cmd.Flags().BoolVar(&p.all, "all", false, "show all there are")
+	cmd.MarkFlagsMutuallyExclusive("limit", "all")
+}
+
+func (p *paging) check() error {
+	if p.limit < 1 {
+		return usageError{fmt.Errorf("--limit is %d; at least 1 is needed", p.limit)}
+	}
+	return nil
+}
+
+// pages walks through a listing, page by page. more is told, behind the last
+// value, when the limit has kept something back.
+func pages[T any](p *paging, more func(last T), page func(after *T, limit int) ([]T, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var after *T
+		for shown := 0; ; {
+			limit := eventhub.MaxPage
+			if !p.all {
+				limit = min(limit, p.limit-shown+1) // one more tells whether there are more
+			}
+			values, err := page(after, limit)
+			if err != nil {
+				var none T
+				yield(none, err)
+				return
+			}
+			for i := range values {
+				if !p.all && shown == p.limit {
+					more(*after)
+					return
+				}
+				if !yield(values[i], nil) {
+					return
+				}
+				shown++
+				after = &values[i]
+			}
+			if len(values) < limit {
+				return
+			}
+		}
+	}
+}
+
+func topicListCommand() *cobra.Command {
+	var r reach
+	var p paging
+	var after string
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List topics by name",
+		Args:    words(),
+	}
+	format := formatFlag(cmd, listFormats)
+	cmd.Flags().StringVar(&after, "after", "", "only those with a name behind this one")
+	p.register(cmd)
+	r.register(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := p.check(); err != nil {
+			return err
+		}
+		api, err := r.api(cmd)
+		if err != nil {
+			return err
+		}
+		defer api.Close()
+		more := func(last eventhub.TopicInfo) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "There are more topics: --all shows all, --after %s the next.\n", last.Topic)
+		}
+		list := pages(&p, more, func(last *eventhub.TopicInfo, limit int) ([]eventhub.TopicInfo, error) {
+			if last != nil {
+				after = last.Topic
+			}
+			return ask(cmd.Context(), &r, func(ctx context.Context) ([]eventhub.TopicInfo, error) { return api.Topics(ctx, after, limit) })
+		})
+		out := results(cmd)
+		return output.List(out, format.Format, out.Color, topicColumns(time.Now()), list)
+	}
+	return cmd
+}
+
+func topicColumns(now time.Time) []output.Column[eventhub.TopicInfo] {
+	offset := func(n uint64) string {
+		if n == 0 {
+			return "-"
+		}
+		return strconv.FormatUint(n, 10)
+	}
+	return []output.Column[eventhub.TopicInfo]{
+		{Name: "TOPIC", Cell: func(t eventhub.TopicInfo) string { return t.Topic }},
+		{Name: "FIRST", Right: true, Cell: func(t eventhub.TopicInfo) string { return offset(t.FirstOffset) }},
+		{Name: "HEAD", Right: true, Cell: func(t eventhub.TopicInfo) string { return offset(t.Head) }},
+		{Name: "GROUPS", Right: true, Cell: func(t eventhub.TopicInfo) string { return strconv.Itoa(t.Groups) }},
+		{Name: "NEWEST EVENT", Dim: true, Cell: func(t eventhub.TopicInfo) string { return output.Ago(now, t.HeadTS) }},
+	}
+}
+
+func topicInfoCommand() *cobra.Command {
+	var r reach
+	cmd := &cobra.Command{
+		Use:   "info TOPIC",
+		Short: "Describe a topic",
+		Args:  words("TOPIC"),
+	}
+	format := formatFlag(cmd, listFormats)
+	r.register(cmd)
+	cmd.ValidArgsFunction = completeNames(&r, false, false)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		api, err := r.api(cmd)
+		if err != nil {
+			return err
+		}
+		defer api.Close()
+		t, err := ask(cmd.Context(), &r, func(ctx context.Context) (eventhub.TopicInfo, error) { return api.Topic(ctx, args[0]) })
+		if err != nil {
+			return err
+		}
+		out := results(cmd)
+		return output.Document(out, format.Format, t, func(w io.Writer) error {
+			now := time.Now()
+			event := func(offset uint64, ts int64, id string) string {
+				if offset == 0 {
+					return "none"
+				}
+				text := fmt.Sprintf("offset %d, %s", offset, moment(now, ts))
+				if id != "" {
+					text += ", id " + id
+				}
+				return text
+			}
+			return output.Fields(w, out.Color, []output.Field{
+				{Name: "Topic", Value: t.Topic},
+				{Name: "Oldest event", Value: event(t.FirstOffset, t.FirstTS, "")},
+				{Name: "Newest event", Value: event(t.Head, t.HeadTS, t.HeadID)},
+				{Name: "Groups", Value: strconv.Itoa(t.Groups)},
+			})
+		})
+	}
+	return cmd
+}
