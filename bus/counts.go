@@ -109,7 +109,7 @@ type groupCounts struct{ measure.Group }
 func newGroupCounts(topic, name string) groupCounts {
 	return groupCounts{measure.Group{
 		Topic: topic, Group: name,
-		Poll:    measure.NewHistogram(measure.Milliseconds),
+		Poll:    measure.NewHistogram(measure.Turns),
 		Handler: measure.NewHistogram(measure.Milliseconds),
 		Latency: measure.NewHistogram(measure.Milliseconds),
 	}}
@@ -120,6 +120,7 @@ func (g *group) measure(head uint64) measure.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	m := g.counts.Group
+	m.Paused, m.Held = g.paused, g.behind
 	m.Lag, m.Waiting, m.Members = g.window.lag(head), g.waits, len(g.members)
 	m.InFlight = make(map[string]int, 1)
 	for _, member := range g.members {

@@ -324,12 +324,12 @@ func (g *group) end(err error) (members []*member) {
 	if g.ended != nil {
 		return nil
 	}
-	g.window.each(func(e *entry) {
+	for e := range g.window.open() {
 		if e.state == leased {
 			e.attempts--
 			g.become(e, waiting)
 		}
-	})
+	}
 	g.ended = err
 	members, g.members = g.members, nil
 	return members

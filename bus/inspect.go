@@ -278,7 +278,7 @@ func (g *group) blockedBy(info *eventhub.GroupInfo) *eventhub.Blocked {
 	case len(g.members) == 0:
 		return &eventhub.Blocked{Kind: "no_members"}
 	case g.window.span() >= g.bus.opts.AckWindow:
-		return blocked("window", &g.window.entries[g.window.start])
+		return blocked("window", g.window.oldest())
 	case g.behind > 0:
 		var oldest *line
 		for _, l := range g.lines {
@@ -317,12 +317,13 @@ func (b *Bus) InFlight(ctx context.Context, topic, name string, limit int) ([]ev
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var list []eventhub.InFlight
-	for i := g.window.start; i < len(g.window.entries) && len(list) < limit; i++ {
-		if e := &g.window.entries[i]; e.state != done {
-			f := e.inFlight()
-			f.History = slices.Clone(g.progress.history[e.offset])
-			list = append(list, f)
+	for e := range g.window.open() {
+		if len(list) == limit {
+			break
 		}
+		f := e.inFlight()
+		f.History = slices.Clone(g.progress.history[e.offset])
+		list = append(list, f)
 	}
 	return list, nil
 }

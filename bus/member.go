@@ -146,11 +146,11 @@ func (m *member) leave(giveBack int) {
 	}
 	now := time.Now().UnixMilli()
 	var held []*entry
-	g.window.each(func(e *entry) {
+	for e := range g.window.open() {
 		if e.state == leased && e.member == m {
 			held = append(held, e)
 		}
-	})
+	}
 	// Serials rise with every lease.
 	slices.SortFunc(held, func(a, b *entry) int { return cmp.Compare(b.serial, a.serial) })
 	for i, e := range held {

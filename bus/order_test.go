@@ -275,6 +275,8 @@ func TestPause(t *testing.T) {
 		equal(t, "cursor, paused, why", []any{info.Cursor, info.Paused, info.BlockedBy.Kind}, []any{1, true, "paused"})
 		r.restart()
 		equal(t, "paused after a restart", r.info("t", "g").Paused, true)
+		_, g := r.measured("t", "g")
+		equal(t, "measured as paused", g.Paused, true)
 		in = r.subscribe(opts("t", "g"))
 		equal(t, "deliveries after a restart", len(in.take()), 0)
 		if err := r.bus.ResumeGroup(ctx, "t", "g"); err != nil {

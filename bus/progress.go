@@ -187,8 +187,10 @@ func setOrDelete(set map[uint64]bool, key uint64, there bool) {
 
 // rewrite marks everything, after a write that was refused.
 func (p *progress) rewrite(w *window) {
-	for i := w.start; i < len(w.entries); i++ {
-		p.mark(w.entries[i].offset)
+	for _, b := range w.blocks {
+		for chunk := b.first / chunkSize; chunk <= b.last/chunkSize; chunk++ {
+			p.chunks[chunk] = true
+		}
 	}
 	for offset := range p.history {
 		p.histors[offset] = true
@@ -200,9 +202,19 @@ func (p *progress) rewrite(w *window) {
 func (p *progress) runs(w *window, chunk, cursor uint64) []run {
 	from, to := max(chunk*chunkSize, cursor+1), (chunk+1)*chunkSize-1
 	var runs []run
-	for i := w.index(from); i < len(w.entries) && w.entries[i].offset <= to; i++ {
-		e := &w.entries[i]
-		runs = appendRun(runs, run{e.offset, e.offset, e.standing()})
+	for _, b := range w.blocks {
+		switch {
+		case b.last < from || b.first > to:
+		case b.entries == nil:
+			// Gaps between them hold nothing that could be taken for acked.
+			runs = appendRun(runs, run{max(b.first, from), min(b.last, to), acked})
+		default:
+			for i := range b.entries {
+				if e := &b.entries[i]; e.offset >= from && e.offset <= to {
+					runs = appendRun(runs, run{e.offset, e.offset, e.standing()})
+				}
+			}
+		}
 	}
 	for _, r := range p.restored {
 		if r.from, r.to = max(r.from, w.next, from), min(r.to, to); r.from <= r.to {

@@ -11,18 +11,23 @@ import (
 	"eventhub/store"
 )
 
-// registry knows the cursors of groups that are in the store and were not loaded
+// registry knows how groups stand that are in the store and were not loaded
 // since the bus started, so that their lag can be measured without reading all
 // groups every time. It is filled by one walk over the store when somebody asks
 // for the first time; afterwards groups only leave it, for a new group is loaded
-// from birth and the cursor of one that is not loaded does not move.
+// from birth and one that is not loaded does not change.
 type registry struct {
 	walking sync.Mutex // held over the walk
 
 	mu      sync.Mutex
 	filled  bool
-	cursors map[groupKey]uint64
+	groups  map[groupKey]idleGroup
 	dropped map[groupKey]bool // before it was filled
+}
+
+type idleGroup struct {
+	cursor uint64
+	paused bool
 }
 
 // fill walks over all groups of the store, once.
@@ -32,7 +37,7 @@ func (r *registry) fill(ctx context.Context, s store.Store) error {
 	if r.filled {
 		return nil
 	}
-	cursors := make(map[groupKey]uint64)
+	idle := make(map[groupKey]idleGroup)
 	for after, more := "", true; more; {
 		topics, err := s.ListTopics(ctx, after, eventhub.MaxPage)
 		if err != nil {
@@ -44,7 +49,7 @@ func (r *registry) fill(ctx context.Context, s store.Store) error {
 				return storeError(err, "list the groups of topic %q", t.Name)
 			}
 			for _, g := range groups {
-				cursors[groupKey{topic: t.Name, group: g.Group}] = g.State.Cursor
+				idle[groupKey{topic: t.Name, group: g.Group}] = idleGroup{g.State.Cursor, g.State.Paused}
 			}
 			after = t.Name
 		}
@@ -53,9 +58,9 @@ func (r *registry) fill(ctx context.Context, s store.Store) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key := range r.dropped {
-		delete(cursors, key)
+		delete(idle, key)
 	}
-	r.cursors, r.dropped, r.filled = cursors, nil, true
+	r.groups, r.dropped, r.filled = idle, nil, true
 	return nil
 }
 
@@ -64,7 +69,7 @@ func (r *registry) drop(key groupKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.filled {
-		delete(r.cursors, key)
+		delete(r.groups, key)
 		return
 	}
 	if r.dropped == nil {
@@ -73,11 +78,11 @@ func (r *registry) drop(key groupKey) {
 	r.dropped[key] = true
 }
 
-// idle returns the cursors of the groups that were not loaded.
-func (r *registry) idle() map[groupKey]uint64 {
+// idle returns the groups that were not loaded.
+func (r *registry) idle() map[groupKey]idleGroup {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return maps.Clone(r.cursors)
+	return maps.Clone(r.groups)
 }
 
 // Measure returns what the engine has counted since it started and how it
@@ -118,13 +123,13 @@ func (b *Bus) measureGroups(ctx context.Context) ([]measure.Group, error) {
 	for _, sum := range tails {
 		all = append(all, sum.Group)
 	}
-	for key, cursor := range idle {
+	for key, i := range idle {
 		head, err := b.store.Head(ctx, key.topic)
 		if err != nil {
 			return nil, storeError(err, "read the head of topic %q", key.topic)
 		}
 		g := newGroupCounts(key.topic, key.group)
-		g.Lag = head - min(cursor, head)
+		g.Lag, g.Paused = head-min(i.cursor, head), i.paused
 		all = append(all, g.Group)
 	}
 	return all, nil

@@ -68,13 +68,10 @@ func (g *group) plotSeek(to, head uint64) eventhub.SeekPlan {
 	// What is acked above the cursor is not skipped, but delivered again where it
 	// lies above the new one.
 	p.Skipped = g.window.lag(max(from, min(to, head)))
-	for i := g.window.start; i < len(g.window.entries); i++ {
-		if e := &g.window.entries[i]; e.state == done && e.offset > to {
-			p.Again++
-			if to > from {
-				p.Skipped++ // lag took it off, though it lies above
-			}
-		}
+	above := uint64(g.window.ackedAbove(to))
+	p.Again += above
+	if to > from {
+		p.Skipped += above // lag took them off, though they lie above
 	}
 	return p
 }

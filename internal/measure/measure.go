@@ -5,10 +5,13 @@
 // knows one.
 package measure
 
-// Milliseconds are the upper bounds of the buckets for durations of deliveries
-// and turns, in milliseconds. Times are kept in whole milliseconds, so finer
+// Milliseconds are the upper bounds of the buckets for durations of deliveries, in milliseconds. Times are kept in whole milliseconds, so finer
 // ones would tell nothing.
 var Milliseconds = []float64{1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000}
+
+// Turns are the bounds for a turn of a group, in milliseconds: most take far less
+// than one.
+var Turns = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000}
 
 // Seconds are the bounds for a commit, in seconds.
 var Seconds = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5}
@@ -112,7 +115,9 @@ type Group struct {
 
 	Lag     uint64
 	Waiting int
+	Held    int // behind an earlier event of their key
 	Members int
+	Paused  bool
 	// InFlight counts leased events by the transport of the member that holds
 	// them; in process the transport is "".
 	InFlight map[string]int
