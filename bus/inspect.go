@@ -366,6 +366,12 @@ func (g *group) becameOf(f *eventhub.InFlight) {
 		f.State = "done"
 	default:
 		f.State = "ahead"
+		switch standing := g.progress.restoredAs(f.Offset); {
+		case standing == acked:
+			f.State = "done"
+		case standing != fresh:
+			f.Attempt = int(standing - withAttempts)
+		}
 	}
 	f.History = slices.Clone(g.progress.history[f.Offset])
 }

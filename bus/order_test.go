@@ -98,6 +98,20 @@ func TestOrderOverRestart(t *testing.T) {
 		in.ack(byLease(first[1]), byLease(first[2]))
 		time.Sleep(time.Second)
 		r.restart()
+		none := keyed("t", "g")
+		none.MaxInFlight = 1
+		tight := r.subscribe(none)
+		equal(t, "with room for one", len(tight.take()), 1)
+		for offset, want := range map[uint64]string{1: "leased", 2: "held", 3: "done", 4: "ahead", 5: "done"} {
+			list, err := r.bus.EventGroups(context.Background(), "t", r.events("t")[offset-1].ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, fmt.Sprintf("state of %d", offset), list[0].State, want)
+		}
+		if err := tight.sub.Unsubscribe(context.Background()); err != nil {
+			t.Fatal(err)
+		}
 		in = r.subscribe(keyed("t", "g"))
 		again := in.take()
 		equal(t, "after the restart", offsets(again), []uint64{1, 4})

@@ -111,6 +111,16 @@ func (p *progress) standing(offset uint64) uint64 {
 	return fresh
 }
 
+// restoredAs returns what was restored of an offset that was not read again.
+func (p *progress) restoredAs(offset uint64) uint64 {
+	for _, r := range p.restored {
+		if r.from <= offset && offset <= r.to {
+			return r.standing
+		}
+	}
+	return fresh
+}
+
 // load reads the parts that the store has of a group.
 func (p *progress) load(ctx context.Context, s store.Store, topic, name string, cursor uint64) error {
 	parts, err := s.GroupParts(ctx, topic, name)

@@ -183,15 +183,15 @@ func (w *window) keep(entries []entry) {
 // skipTo moves the read position over offsets where the log has nothing.
 func (w *window) skipTo(next uint64) { w.next = max(w.next, next) }
 
-// find returns the entry at offset, or nil where there is none or it is done and
-// forgotten. The pointer is good until the entry is settled.
+// find returns the entry at offset, or nil where there is none, or where it is
+// done and forgotten. The pointer is good until the entry is settled.
 func (w *window) find(offset uint64) *entry {
 	b := w.blockOf(offset)
 	if b == nil {
 		return nil
 	}
 	i := sort.Search(len(b.entries), func(i int) bool { return b.entries[i].offset >= offset })
-	if i == len(b.entries) || b.entries[i].offset != offset || b == w.blocks[0] && i < w.start {
+	if i == len(b.entries) || b.entries[i].offset != offset {
 		return nil
 	}
 	return &b.entries[i]
