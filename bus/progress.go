@@ -174,7 +174,7 @@ func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 		var value []byte
 		e := w.find(offset)
 		if h := p.history[offset]; len(h) > 0 && (e == nil || e.state != interred) {
-			value, _ = json.Marshal(h) // numbers and strings always can be
+			value = encodeHistory(h)
 		}
 		if len(value) > 0 || p.written[offset] {
 			parts = append(parts, store.GroupPart{Kind: partHistory, Offset: offset, Value: value})
@@ -185,6 +185,17 @@ func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 	clear(p.histors)
 	p.latest = 0
 	return parts, reset
+}
+
+// encodeHistory encodes the latest attempts, as many as a part has room for.
+func encodeHistory(h []eventhub.Attempt) []byte {
+	for {
+		value, _ := json.Marshal(h) // numbers and strings always can be
+		if len(value) <= store.MaxPartBytes || len(h) == 1 {
+			return value
+		}
+		h = h[(len(h)+1)/2:]
+	}
 }
 
 func setOrDelete(set map[uint64]bool, key uint64, there bool) {

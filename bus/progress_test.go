@@ -2,6 +2,8 @@ package bus
 
 import (
 	"context"
+	"encoding/json"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -95,6 +97,18 @@ func TestHistoryIsBounded(t *testing.T) {
 	p := newProgress()
 	for i := range 100 {
 		p.note(7, eventhub.Attempt{Attempt: i + 1})
+	}
+	for range maxHistory {
+		p.note(8, eventhub.Attempt{Reason: strings.Repeat("\x00", 1<<10)}) // six bytes each in JSON
+	}
+	p.mark(8)
+	var w window
+	parts, _ := p.parts(&w, 0)
+	for _, part := range parts {
+		var h []eventhub.Attempt
+		if len(part.Value) > store.MaxPartBytes || json.Unmarshal(part.Value, &h) != nil || len(h) < 5 {
+			t.Errorf("part %c %d has %d bytes, %d attempts", part.Kind, part.Offset, len(part.Value), len(h))
+		}
 	}
 	if h := p.history[7]; len(h) != maxHistory || h[0].Attempt != 81 || h[maxHistory-1].Attempt != 100 {
 		t.Errorf("history %+v", h)
