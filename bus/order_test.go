@@ -336,6 +336,16 @@ func TestSeekPlan(t *testing.T) {
 		for i, g := range again {
 			equal(t, fmt.Sprintf("delivery %d says that the group was moved", i), g.Sought, i == 0)
 		}
+		in.room = 0
+		if _, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartLatest}, true); err != nil {
+			t.Fatal(err)
+		}
+		r.publish("t", 11, 2)
+		equal(t, "taken without room", len(in.take()), 0)
+		in.room = -1
+		in.sub.Ready()
+		late := in.take()
+		equal(t, "told when there is room", []bool{late[0].Sought, late[1].Sought}, []bool{true, false})
 		equal(t, "an old lease", in.ack(byLease(all[2]))[0], eventhub.Stale)
 		_, err = r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "none"}, true)
 		wantCode(t, err, eventhub.CodeUnknownID)

@@ -451,6 +451,7 @@ func (g *group) flush(m *member, now int64) {
 		switch {
 		case i >= taken:
 			m.full = true
+			m.sought = m.sought || m.batch[i].Sought
 			g.become(e, waiting)
 			before := m.before[i]
 			e.serial, e.member, e.since, e.attempts = before.serial, before.member, before.since, before.attempts

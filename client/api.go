@@ -124,6 +124,25 @@ func (a *API) Event(ctx context.Context, topic, id string) (eventhub.Item, error
 	return item, err
 }
 
+// EventGroups implements eventhub.Inspector.
+func (a *API) EventGroups(ctx context.Context, topic, id string) ([]eventhub.EventGroup, error) {
+	if err := eventhub.ValidateID(id); err != nil {
+		return nil, err
+	}
+	if err := eventhub.ValidateStoredTopic(topic); err != nil {
+		return nil, err
+	}
+	var list struct {
+		Topic  string                `json:"topic"`
+		ID     string                `json:"id"`
+		Groups []eventhub.EventGroup `json:"groups"`
+	}
+	err := a.get(ctx, "/v1/topics/"+topic+"/events/"+segment(id)+"/groups", &list, func() bool {
+		return list.Topic == topic && list.ID == id && list.Groups != nil
+	})
+	return list.Groups, err
+}
+
 // itemOf takes an event apart: where the offset ends, the record begins. It
 // changes event.
 func itemOf(event []byte) (eventhub.Item, bool) {
@@ -205,6 +224,63 @@ func (a *API) DeleteGroup(ctx context.Context, topic, group string) error {
 	return r.refusal()
 }
 
+// SeekGroup implements eventhub.Admin. When the answer is lost it is not asked
+// again, by whatever URL: with ErrUnreachable the group may have moved or not,
+// which its epoch tells.
+func (a *API) SeekGroup(ctx context.Context, topic, group string, start eventhub.Start, apply bool) (eventhub.SeekPlan, error) {
+	if err := start.Validate(); err != nil {
+		return eventhub.SeekPlan{}, err
+	}
+	path, err := groupPath(topic, group)
+	if err != nil {
+		return eventhub.SeekPlan{}, err
+	}
+	query := startQuery(start)
+	if apply {
+		query.Set("apply", "1")
+	}
+	var plan eventhub.SeekPlan
+	err = a.fetch(ctx, http.MethodPost, path+"/seek?"+query.Encode(), &plan, func() bool {
+		return plan.Topic == topic && plan.Group == group && plan.Applied == apply
+	})
+	return plan, err
+}
+
+// startQuery writes a valid start as the API reads it.
+func startQuery(s eventhub.Start) url.Values {
+	switch s.Kind {
+	case eventhub.StartEarliest:
+		return url.Values{"from": {"earliest"}}
+	case eventhub.StartTime:
+		return url.Values{"from": {"ts"}, "ts": {strconv.FormatInt(s.TS, 10)}}
+	case eventhub.StartAfterID:
+		return url.Values{"from": {"afterId"}, "afterId": {s.AfterID}}
+	case eventhub.StartOffset:
+		return url.Values{"from": {"offset"}, "offset": {strconv.FormatUint(s.Offset, 10)}}
+	}
+	return url.Values{"from": {"latest"}}
+}
+
+// PauseGroup implements eventhub.Admin. A lost answer is as that of SeekGroup.
+func (a *API) PauseGroup(ctx context.Context, topic, group string) error {
+	return a.steer(ctx, topic, group, "/pause")
+}
+
+// ResumeGroup implements eventhub.Admin. A lost answer is as that of SeekGroup.
+func (a *API) ResumeGroup(ctx context.Context, topic, group string) error {
+	return a.steer(ctx, topic, group, "/resume")
+}
+
+func (a *API) steer(ctx context.Context, topic, group, how string) error {
+	path, err := groupPath(topic, group)
+	if err != nil {
+		return err
+	}
+	// How the group is afterwards is not judged: others steer it too.
+	var info eventhub.GroupInfo
+	return a.fetch(ctx, http.MethodPost, path+how, &info, func() bool { return info.Topic == topic && info.Group == group })
+}
+
 func groupPath(topic, group string) (string, error) {
 	if err := eventhub.ValidateStoredTopic(topic); err != nil {
 		return "", err
@@ -224,9 +300,13 @@ func segment(name string) string {
 	return name
 }
 
-// get asks for JSON and decodes it; fits says whether it is what was asked for.
 func (a *API) get(ctx context.Context, path string, into any, fits func() bool) error {
-	r, err := a.ask(ctx, http.MethodGet, path)
+	return a.fetch(ctx, http.MethodGet, path, into, fits)
+}
+
+// fetch asks for JSON and decodes it; fits says whether it is what was asked for.
+func (a *API) fetch(ctx context.Context, method, path string, into any, fits func() bool) error {
+	r, err := a.ask(ctx, method, path)
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,9 @@ type catalogue struct {
 	groups   []eventhub.GroupInfo
 	items    map[string]eventhub.Item // topic/id
 	inFlight map[string][]eventhub.InFlight
+	became   map[string][]eventhub.EventGroup // topic/id
+	plan     eventhub.SeekPlan
+	steered  []string // what Admin was asked but for deletions
 	err      error
 }
 
@@ -99,6 +102,42 @@ func (c *catalogue) InFlight(_ context.Context, topic, group string, limit int) 
 	return list[:min(limit, len(list))], err
 }
 
+func (c *catalogue) EventGroups(_ context.Context, topic, id string) ([]eventhub.EventGroup, error) {
+	groups, ok := c.became[topic+"/"+id]
+	if !ok {
+		return nil, eventhub.Errorf(eventhub.CodeUnknownID, "there is no event %q in topic %q", id, topic)
+	}
+	return groups, c.err
+}
+
+func (c *catalogue) SeekGroup(_ context.Context, topic, group string, start eventhub.Start, apply bool) (eventhub.SeekPlan, error) {
+	err := c.steer(topic, group, fmt.Sprintf("seek %+v %v", start, apply))
+	if err != nil {
+		return eventhub.SeekPlan{}, err
+	}
+	plan := c.plan
+	plan.Topic, plan.Group, plan.Applied = topic, group, apply
+	return plan, nil
+}
+
+func (c *catalogue) PauseGroup(_ context.Context, topic, group string) error {
+	return c.steer(topic, group, "pause")
+}
+
+func (c *catalogue) ResumeGroup(_ context.Context, topic, group string) error {
+	return c.steer(topic, group, "resume")
+}
+
+func (c *catalogue) steer(topic, group, what string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, err := c.find(topic, group)
+	if err == nil {
+		c.steered = append(c.steered, topic+"/"+group+" "+what)
+	}
+	return err
+}
+
 func (c *catalogue) DeleteGroup(_ context.Context, topic, group string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,16 +153,23 @@ func (c *catalogue) DeleteGroup(_ context.Context, topic, group string) error {
 func filled() *catalogue {
 	record := eventhub.Record(`{"committed_ts":1723140000000,"id":"..","ts":5,"topic":"a.b","partition":3,"key":"<k>\u2028","payload":{"offset":1.0, "x":[1e400]}}`)
 	member := eventhub.MemberInfo{Peer: eventhub.Peer{Transport: "ws", Name: "billing <127.0.0.1:5>"}, InFlight: 1, MaxInFlight: 100, SinceTS: 5}
+	failed := []eventhub.Attempt{{Attempt: 1, Member: &member.Peer, SinceTS: 1, EndedTS: 2, Why: "nacked", Reason: "<no>\n"}, {Attempt: 2, SinceTS: 3, EndedTS: 4, Why: "expired"}}
 	return &catalogue{
 		topics: []eventhub.TopicInfo{{Topic: "a.b", FirstOffset: 1, Head: 9, FirstTS: 1, HeadTS: 2, HeadID: "..", Groups: 2}, {Topic: "a.b.dlq"}},
 		groups: []eventhub.GroupInfo{
 			{Topic: "a.b", Group: "..", Members: []eventhub.MemberInfo{}},
-			{Topic: "a.b", Group: "g:1", Cursor: 1, Epoch: 2, LastID: "x", LastTS: 3, Head: 9, HeadID: "..", HeadTS: 4, Lag: 5, OldestTS: 6, InFlight: 7, Waiting: 8,
-				Ordering: "key", MaxAttempts: 9, MinBackoffMS: 10, MaxBackoffMS: 11, Members: []eventhub.MemberInfo{member, {}}},
+			{Topic: "a.b", Group: "g:1", Cursor: 1, Epoch: 2, LastID: "x", LastTS: 3, Head: 9, HeadID: "..", HeadTS: 4, Lag: 5, OldestTS: 6, InFlight: 7, Waiting: 8, Held: 12, Paused: true,
+				BlockedBy: &eventhub.Blocked{Kind: "key", Key: "<k>\u2028", Offset: 13, ID: "..", State: "leased", Member: &member.Peer, SinceTS: 14},
+				Ordering:  "key", MaxAttempts: 9, MinBackoffMS: 10, MaxBackoffMS: 11, Members: []eventhub.MemberInfo{member, {}}},
 		},
 		items: map[string]eventhub.Item{"a.b/..": {Offset: eventhub.MaxOffset, Record: record}},
 		inFlight: map[string][]eventhub.InFlight{"a.b/g:1": {
-			{Offset: 7, ID: "..", Attempt: 2, State: "leased", Member: &member.Peer, SinceTS: 5, Deadline: 9}, {Offset: 8, Attempt: 1, State: "waiting", DueTS: 12}}},
+			{Offset: 7, ID: "..", Attempt: 2, State: "leased", Member: &member.Peer, SinceTS: 5, Deadline: 9}, {Offset: 8, Attempt: 1, State: "waiting", DueTS: 12, History: failed}}},
+		became: map[string][]eventhub.EventGroup{
+			"a.b/..": {{Group: "..", InFlight: eventhub.InFlight{Offset: 7, ID: "..", State: "done"}}, {Group: "g:1", InFlight: eventhub.InFlight{Offset: 7, ID: "..", Attempt: 1, State: "waiting", DueTS: 3, History: failed}}},
+			"a.b/x":  {},
+		},
+		plan: eventhub.SeekPlan{From: 1, To: 2, Head: 3, Again: 4, Skipped: 5, Voided: 6, Epoch: 7},
 	}
 }
 
@@ -194,6 +240,9 @@ func TestAPISaysWhatTheHubSays(t *testing.T) {
 	for _, id := range []string{"..", "nothing", "."} {
 		same(t, "event "+id, func(i eventhub.Inspector) (eventhub.Item, error) { return i.Event(ctx, "a.b", id) }, api, c)
 	}
+	for _, id := range []string{"..", "x", "nothing"} {
+		same(t, "groups of event "+id, func(i eventhub.Inspector) ([]eventhub.EventGroup, error) { return i.EventGroups(ctx, "a.b", id) }, api, c)
+	}
 	for _, q := range []eventhub.GroupQuery{{Limit: 1000}, {Topic: "a.b", Group: "..", Limit: 1}, {AfterTopic: "a.b", AfterGroup: "..", Limit: 5}} {
 		same(t, fmt.Sprintf("groups %+v", q), func(i eventhub.Inspector) ([]eventhub.GroupInfo, error) { return i.Groups(ctx, q) }, api, c)
 	}
@@ -220,6 +269,38 @@ func TestAPISaysWhatTheHubSays(t *testing.T) {
 	}
 }
 
+// TestAPISteersWhatTheHubSteers: every start and every answer comes through.
+func TestAPISteersWhatTheHubSteers(t *testing.T) {
+	remote, local := filled(), filled()
+	api := newAPI(t, serve(t, serveAPI(t, remote, "")))
+	ctx := bounded(t)
+	for _, start := range []eventhub.Start{
+		{}, {Kind: eventhub.StartEarliest}, {Kind: eventhub.StartTime, TS: 1723140000000}, {Kind: eventhub.StartTime},
+		{Kind: eventhub.StartAfterID, AfterID: "a:.-_"}, {Kind: eventhub.StartOffset, Offset: eventhub.MaxOffset}, {Kind: eventhub.StartOffset},
+	} {
+		for _, group := range []string{"..", "g:1", "nobody"} {
+			for _, apply := range []bool{false, true} {
+				got, err := api.SeekGroup(ctx, "a.b", group, start, apply)
+				want, wantErr := local.SeekGroup(ctx, "a.b", group, start, apply)
+				if diff := cmp.Diff(want, got); diff != "" || eventhub.ErrorCode(err) != eventhub.ErrorCode(wantErr) {
+					t.Errorf("%+v, apply %v: %v; want %v (-want +got):\n%s", start, apply, err, wantErr, diff)
+				}
+			}
+		}
+	}
+	for _, group := range []string{"..", "g:1", "nobody"} {
+		for _, admin := range []eventhub.Admin{api, local} {
+			err, again := admin.PauseGroup(ctx, "a.b", group), admin.ResumeGroup(ctx, "a.b", group)
+			if want := map[string]eventhub.Code{"nobody": eventhub.CodeNotSubscribed}[group]; eventhub.ErrorCode(err) != want || eventhub.ErrorCode(again) != want {
+				t.Errorf("%s of %T: %v, %v; want code %q", group, admin, err, again, want)
+			}
+		}
+	}
+	if diff := cmp.Diff(local.steered, remote.steered); diff != "" {
+		t.Errorf("asked for something else (-want +got):\n%s", diff)
+	}
+}
+
 // TestAPIOverTheEngine: what the engine says in process comes over HTTP alike,
 // the errors too.
 func TestAPIOverTheEngine(t *testing.T) {
@@ -233,17 +314,17 @@ func TestAPIOverTheEngine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newCollector(9)
-	for _, opts := range []eventhub.SubscribeOptions{earliest("a", "g"), earliest("b", "..")} {
+	a, b := newCollector(9), newCollector(9)
+	for r, opts := range map[*collector]eventhub.SubscribeOptions{a: earliest("a", "g"), b: earliest("b", "..")} {
 		opts.Peer = eventhub.Peer{Transport: "ws", Name: "me"}
 		if _, err := engine.Subscribe(ctx, opts, r); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for range receipts {
+	for _, r := range []*collector{a, a, b} {
 		await(t, "a delivery", r.came)
 	}
-	if _, err := engine.Settle(ctx, "a", "g", eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Hour, Refs: []eventhub.Ref{{Lease: r.leases[0]}}}); err != nil {
+	if _, err := engine.Settle(ctx, "a", "g", eventhub.Settlement{Verdict: eventhub.Nack, Reason: "not now", Delay: time.Hour, Refs: []eventhub.Ref{{Lease: a.leases[0]}}}); err != nil {
 		t.Fatal(err)
 	}
 	api := newAPI(t, serve(t, gateway(t, rest.Access{Inspector: engine, Admin: engine}, "")))
@@ -253,7 +334,11 @@ func TestAPIOverTheEngine(t *testing.T) {
 		same(t, "topic "+topic, func(i eventhub.Inspector) (eventhub.TopicInfo, error) { return i.Topic(ctx, topic) }, api, engine)
 		for _, id := range []string{"..", receipts[1].ID, "nothing", "a b"} {
 			same(t, "event "+id+" of "+topic, func(i eventhub.Inspector) (eventhub.Item, error) { return i.Event(ctx, topic, id) }, api, engine)
+			same(t, "groups of event "+id+" of "+topic, func(i eventhub.Inspector) ([]eventhub.EventGroup, error) { return i.EventGroups(ctx, topic, id) }, api, engine)
 		}
+	}
+	if groups, err := api.EventGroups(ctx, "a", ".."); err != nil || len(groups) != 1 || groups[0].State != "waiting" || len(groups[0].History) != 1 || groups[0].History[0].Reason != "not now" {
+		t.Errorf("of the nacked event: %+v, %v", groups, err)
 	}
 	for _, at := range [][2]string{{"a", "g"}, {"b", ".."}, {"a", "nobody"}, {"nobody", "g"}} {
 		same(t, at[0]+"::"+at[1], func(i eventhub.Inspector) (eventhub.GroupInfo, error) { return i.Group(ctx, at[0], at[1]) }, api, engine)
@@ -262,9 +347,75 @@ func TestAPIOverTheEngine(t *testing.T) {
 	if err := api.DeleteGroup(ctx, "b", ".."); err != nil {
 		t.Error(err)
 	}
-	wantCode(t, await(t, "the end of the member", r.ended), eventhub.CodeNotSubscribed)
+	wantCode(t, await(t, "the end of the member", b.ended), eventhub.CodeNotSubscribed)
 	for _, admin := range []eventhub.Admin{api, engine} {
 		wantCode(t, admin.DeleteGroup(ctx, "b", ".."), eventhub.CodeNotSubscribed)
+	}
+}
+
+// TestAPISteersAnEngine: a group goes where it is sent, and only when it is to go;
+// pausing holds its events back.
+func TestAPISteersAnEngine(t *testing.T) {
+	engine, err := bus.New(bus.Options{Store: memory.Open(memory.Options{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { engine.Close() })
+	ctx := bounded(t)
+	receipts, err := engine.Publish(ctx, event("a", `1`), event("a", `2`), event("a", `3`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := earliest("a", "g")
+	opts.AutoAck = true
+	r := newCollector(100)
+	if _, err := engine.Subscribe(ctx, opts, r); err != nil {
+		t.Fatal(err)
+	}
+	came := func(offsets ...uint64) {
+		t.Helper()
+		for _, want := range offsets {
+			if got := await(t, "a delivery", r.came); got != want {
+				t.Errorf("offset %d was delivered; want %d", got, want)
+			}
+		}
+	}
+	came(1, 2, 3)
+	api := newAPI(t, serve(t, gateway(t, rest.Access{Inspector: engine, Admin: engine}, "")))
+
+	start := eventhub.Start{Kind: eventhub.StartAfterID, AfterID: receipts[0].ID}
+	plan, err := api.SeekGroup(ctx, "a", "g", start, false)
+	want := eventhub.SeekPlan{Topic: "a", Group: "g", From: 3, To: 1, Head: 3, Again: 2, Epoch: plan.Epoch}
+	if err != nil || plan != want {
+		t.Errorf("the plan is %+v, %v; want %+v", plan, err, want)
+	}
+	if g, err := api.Group(ctx, "a", "g"); err != nil || g.Cursor != 3 || g.Epoch != plan.Epoch {
+		t.Errorf("after a dry run the group is %+v, %v", g, err)
+	}
+	if err := api.PauseGroup(ctx, "a", "g"); err != nil {
+		t.Fatal(err)
+	}
+	plan, err = api.SeekGroup(ctx, "a", "g", start, true)
+	if want.Applied, want.Epoch = true, want.Epoch+1; err != nil || plan != want {
+		t.Errorf("applied, the plan is %+v, %v; want %+v", plan, err, want)
+	}
+	if g, err := api.Group(ctx, "a", "g"); err != nil || g.Cursor != 1 || !g.Paused || g.BlockedBy == nil || g.BlockedBy.Kind != "paused" || len(r.came) != 0 {
+		t.Errorf("paused, the group is %+v, %v; %d were delivered", g, err, len(r.came))
+	}
+	if err := api.ResumeGroup(ctx, "a", "g"); err != nil {
+		t.Fatal(err)
+	}
+	came(2, 3)
+
+	for _, admin := range []eventhub.Admin{api, engine} {
+		_, err := admin.SeekGroup(ctx, "a", "g", eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "nothing"}, true)
+		wantCode(t, err, eventhub.CodeUnknownID)
+		_, err = admin.SeekGroup(ctx, "a", "g", eventhub.Start{Kind: eventhub.StartTime, TS: -1}, true)
+		wantCode(t, err, eventhub.CodeBadRequest)
+		_, err = admin.SeekGroup(ctx, "a", "nobody", start, true)
+		wantCode(t, err, eventhub.CodeNotSubscribed)
+		wantCode(t, admin.PauseGroup(ctx, "nobody", "g"), eventhub.CodeNotSubscribed)
+		wantCode(t, admin.ResumeGroup(ctx, "a", "nobody"), eventhub.CodeNotSubscribed)
 	}
 }
 
@@ -381,6 +532,13 @@ func TestAPINamesThatCanNotBe(t *testing.T) {
 		_, err = api.InFlight(ctx, "t", name, 1)
 		wantCode(t, err, eventhub.CodeBadRequest)
 		wantCode(t, api.DeleteGroup(ctx, "t", name), eventhub.CodeBadRequest)
+		wantCode(t, api.PauseGroup(ctx, "t", name), eventhub.CodeBadRequest)
+		_, err = api.SeekGroup(ctx, "t", name, eventhub.Start{}, true)
+		wantCode(t, err, eventhub.CodeBadRequest)
+		_, err = api.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartAfterID, AfterID: name}, true)
+		wantCode(t, err, eventhub.CodeBadRequest)
+		_, err = api.EventGroups(ctx, "t", name)
+		wantCode(t, err, eventhub.CodeBadEvent)
 	}
 }
 
@@ -464,6 +622,17 @@ func TestAPIAnswersForAnother(t *testing.T) {
 		`{"topic":"b"}`:                            func(a *client.API, ctx context.Context) error { _, err := a.Topic(ctx, "a"); return err },
 		`{"topic":"a","group":"h"}`:                func(a *client.API, ctx context.Context) error { _, err := a.Group(ctx, "a", "g"); return err },
 		`{"topic":"a","group":"h","in_flight":[]}`: func(a *client.API, ctx context.Context) error { _, err := a.InFlight(ctx, "a", "g", 1); return err },
+		`{"topic":"a","id":"y","groups":[]}`:       func(a *client.API, ctx context.Context) error { _, err := a.EventGroups(ctx, "a", "x"); return err },
+		`{"topic":"a","id":"x"}`:                   func(a *client.API, ctx context.Context) error { _, err := a.EventGroups(ctx, "a", "x"); return err },
+		`{"topic":"a","group":"h"} `:               func(a *client.API, ctx context.Context) error { return a.PauseGroup(ctx, "a", "g") },
+		`{"topic":"a","group":"g","applied":false}`: func(a *client.API, ctx context.Context) error {
+			_, err := a.SeekGroup(ctx, "a", "g", eventhub.Start{}, true)
+			return err
+		},
+		`{"topic":"a","group":"g","applied":true}`: func(a *client.API, ctx context.Context) error {
+			_, err := a.SeekGroup(ctx, "a", "g", eventhub.Start{}, false)
+			return err
+		},
 		`{"offset":1,"ts":1723140000000,"id":"y","topic":"a","payload":1}`:  func(a *client.API, ctx context.Context) error { _, err := a.Event(ctx, "a", "x"); return err },
 		`{"offset":-1,"ts":1723140000000,"id":"x","topic":"a","payload":1}`: func(a *client.API, ctx context.Context) error { _, err := a.Event(ctx, "a", "x"); return err },
 	} {
@@ -541,19 +710,31 @@ func TestAPIHubGone(t *testing.T) {
 	}
 }
 
-// TestAPIDeletesOnce: a deletion whose answer was lost is not tried elsewhere,
-// where it would find nothing; one that was never sent is.
-func TestAPIDeletesOnce(t *testing.T) {
-	c := filled()
-	live := serve(t, serveAPI(t, c, ""))
-	cut, requests := deaf(t)
-	err := newAPI(t, cut, client.WithURLs(live)).DeleteGroup(bounded(t), "a.b", "g:1")
-	if !errors.Is(err, client.ErrUnreachable) || requests.Load() != 1 || len(c.groups) != 2 {
-		t.Errorf("%v; asked %d times, %d groups are left", err, requests.Load(), len(c.groups))
-	}
-	err = newAPI(t, "http://127.0.0.1:1", client.WithURLs(live)).DeleteGroup(bounded(t), "a.b", "g:1")
-	if err != nil || len(c.groups) != 1 {
-		t.Errorf("%v; %d groups are left", err, len(c.groups))
+// TestAPIChangesOnce: a change whose answer was lost is not tried elsewhere, where
+// a deletion would find nothing and a seek would void what was delivered since; one
+// that was never sent is.
+func TestAPIChangesOnce(t *testing.T) {
+	for name, change := range map[string]func(*client.API) error{
+		"delete": func(a *client.API) error { return a.DeleteGroup(bounded(t), "a.b", "g:1") },
+		"seek": func(a *client.API) error {
+			_, err := a.SeekGroup(bounded(t), "a.b", "g:1", eventhub.Start{}, true)
+			return err
+		},
+		"pause":  func(a *client.API) error { return a.PauseGroup(bounded(t), "a.b", "g:1") },
+		"resume": func(a *client.API) error { return a.ResumeGroup(bounded(t), "a.b", "g:1") },
+	} {
+		c := filled()
+		changes := func() int { return 2 - len(c.groups) + len(c.steered) }
+		live := serve(t, serveAPI(t, c, ""))
+		cut, requests := deaf(t)
+		err := change(newAPI(t, cut, client.WithURLs(live)))
+		if !errors.Is(err, client.ErrUnreachable) || requests.Load() != 1 || changes() != 0 {
+			t.Errorf("%s: %v; asked %d times, %d changes", name, err, requests.Load(), changes())
+		}
+		err = change(newAPI(t, "http://127.0.0.1:1", client.WithURLs(live)))
+		if err != nil || changes() != 1 {
+			t.Errorf("%s: %v; %d changes", name, err, changes())
+		}
 	}
 }
 

@@ -298,7 +298,7 @@ func (c *Client) detach(n *conn) {
 	var over []*exchange
 	for corr, s := range c.pending {
 		switch s.of.kind {
-		case unsubscribe: // the hub has let go of it
+		case unsubscribe, steer: // the hub has let go of it, or will be told again
 			over = c.answer(corr, answer{}, over)
 		case resubscribe:
 			delete(c.pending, corr)

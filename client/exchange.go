@@ -19,6 +19,7 @@ const (
 	subscribe
 	publish
 	unsubscribe // ends with its connection
+	steer       // likewise: PAUSE and RESUME
 )
 
 // exchange is one request of one or many frames and the answers to them. Its

@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -72,12 +73,11 @@ func serveHello(conn net.Conn, hello string, script scripted) {
 		if r.Op != wire.OpAuth {
 			frames, goOn = script(&r)
 		}
+		var out bytes.Buffer // in one write, so that they are read at once
 		for _, f := range frames {
-			if wsutil.WriteServerText(conn, []byte(f)) != nil {
-				return
-			}
+			_ = wsutil.WriteServerText(&out, []byte(f)) // fails as the writer does
 		}
-		if !goOn {
+		if _, err := conn.Write(out.Bytes()); err != nil || !goOn {
 			return
 		}
 	}

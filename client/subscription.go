@@ -32,6 +32,7 @@ type subscription struct {
 
 	// Guarded by Client.mu.
 	joined bool // the hub has said OK once
+	paused bool // as the hub was told, or will be behind the next SUBSCRIBE
 	start  eventhub.Start
 	flow   flow
 
@@ -66,8 +67,11 @@ func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} 
 // sends: where more than 4 MiB wait for r the client leaves, and subscribes again
 // when r has taken all that had come.
 //
-// Of the Subscription, Drop leaves as Unsubscribe does, without waiting: the
-// attempts are given back. Verdicts that are given while there is no connection
+// Of the Subscription, Drop leaves as Unsubscribe does, without waiting: all
+// attempts are given back, whatever it is told. Pause and Resume return when the
+// hub has obeyed; what it had sent before may still be delivered. A paused
+// subscription stays so over lost connections: PAUSE follows its SUBSCRIBE at once,
+// though a few events may come in between. Verdicts that are given while there is no connection
 // wait for one, and count where nobody holds the event by then.
 func (c *Client) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	s, err := c.join(ctx, opts, r)
@@ -108,7 +112,7 @@ func (c *Client) join(ctx context.Context, opts eventhub.SubscribeOptions, r eve
 		err = ErrClosed
 	}
 	if err != nil {
-		s.Drop()
+		s.Drop(0)
 		return nil, err
 	}
 	return s, nil
@@ -138,8 +142,10 @@ func (c *Client) resubscribe() {
 			continue // its own SUBSCRIBE is pending, or waits for the receiver
 		}
 		e := s.again()
-		e.left = 1
-		c.pending[e.first] = slot{e, 0} // attach sends it
+		e.left = len(e.ends)
+		for i := range e.ends {
+			c.pending[e.first+uint64(i)] = slot{e, i} // attach sends it
+		}
 	}
 }
 
@@ -147,14 +153,21 @@ func (c *Client) resubscribe() {
 func (s *subscription) again() *exchange {
 	e := &exchange{kind: resubscribe, sub: s}
 	e.done = func(e *exchange) {
-		if err := e.answers[0].err; err != nil {
+		i, err := e.err()
+		if i == 1 && eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed {
+			return // it has ended by itself again, and its end says why
+		}
+		if err != nil {
 			s.refused(err)
 		}
 	}
 	opts := s.opts
 	opts.Start = s.start
-	e.number(s.c, 1)
+	e.number(s.c, 2)
 	e.add(wire.AppendSubscribe(nil, e.next(), &opts))
+	if s.paused {
+		e.add(wire.AppendPause(e.frames, e.next(), opts.Topic, opts.Group))
+	}
 	return e
 }
 
@@ -252,12 +265,62 @@ func (s *subscription) Unsubscribe(ctx context.Context) error {
 }
 
 // Drop implements eventhub.Subscription.
-func (s *subscription) Drop() {
+func (s *subscription) Drop(int) {
 	if e := s.leave(); e != nil {
 		s.c.mu.Lock()
 		defer s.c.mu.Unlock()
 		s.c.abandon(e) // nobody waits for the answer
 	}
+}
+
+// Pause implements eventhub.Subscription.
+func (s *subscription) Pause(ctx context.Context) error { return s.steer(ctx, true) }
+
+// Resume implements eventhub.Subscription.
+func (s *subscription) Resume(ctx context.Context) error { return s.steer(ctx, false) }
+
+// steer tells the hub whether to deliver. A hub that does not have the member at
+// the moment is told when it takes it back.
+func (s *subscription) steer(ctx context.Context, pause bool) error {
+	e, err := s.sayWhetherPaused(pause)
+	if e == nil {
+		return err
+	}
+	defer e.recycle()
+	if err = s.c.wait(ctx, e); err != nil {
+		return fmt.Errorf("client: pause or resume %s: %w", s.key(), err)
+	}
+	_, err = e.err()
+	if err == nil || eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed {
+		return nil
+	}
+	s.c.mu.Lock()
+	s.paused = !pause
+	s.c.mu.Unlock()
+	return fmt.Errorf("client: pause or resume %s: %w", s.key(), err)
+}
+
+// sayWhetherPaused sends PAUSE or RESUME, if there is a member to say it of.
+func (s *subscription) sayWhetherPaused(pause bool) (*exchange, error) {
+	c := s.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.phase == closed {
+		return nil, c.cause
+	}
+	s.paused = pause
+	if c.conn == nil || s.flow != flowing || c.subs[s.key()] != s {
+		return nil, nil
+	}
+	say := wire.AppendResume
+	if pause {
+		say = wire.AppendPause
+	}
+	e := newExchange(steer)
+	e.number(c, 1)
+	e.add(say(e.frames, e.next(), s.opts.Topic, s.opts.Group))
+	c.register(e)
+	return e, nil
 }
 
 // leave takes the subscription out and sends its UNSUBSCRIBE, if there is

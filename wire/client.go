@@ -67,6 +67,7 @@ func AppendSubscribe(dst []byte, corr uint64, o *eventhub.SubscribeOptions) []by
 		return append(dst, "}}"...)
 	}
 	dst = appendNumber(dst, "ackTimeoutMs", o.AckTimeout.Milliseconds())
+	dst = appendText(dst, "ordering", o.Ordering)
 	dst = appendNumber(dst, "maxAttempts", int64(o.MaxAttempts))
 	if o.Backoff != (eventhub.Backoff{}) {
 		dst = append(appendName(dst, "backoff"), '{')
@@ -99,6 +100,17 @@ func appendStart(dst []byte, s *eventhub.Start) []byte {
 // AppendUnsubscribe appends an UNSUBSCRIBE; without a group, of a live tail.
 func AppendUnsubscribe(dst []byte, corr uint64, topic, group string) []byte {
 	return append(openAbout(dst, OpUnsubscribe, corr, topic, group), '}')
+}
+
+// AppendPause and AppendResume append a PAUSE and a RESUME of a member; without a
+// group, of a live tail.
+
+func AppendPause(dst []byte, corr uint64, topic, group string) []byte {
+	return append(openAbout(dst, OpPause, corr, topic, group), '}')
+}
+
+func AppendResume(dst []byte, corr uint64, topic, group string) []byte {
+	return append(openAbout(dst, OpResume, corr, topic, group), '}')
 }
 
 // AppendSettle appends the ACK, NACK or MODACK that applies the verdict of s to

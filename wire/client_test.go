@@ -105,6 +105,7 @@ func hubMeaning(t testing.TB, f *HubFrame) []string {
 			m.add("ctx.max_attempts", d.MaxAttempts)
 			m.add("ctx.ack_deadline_ms", d.AckTimeout.Milliseconds())
 			m.addIf(!d.Lease.IsZero(), "ctx.lease", d.Lease.String())
+			m.addIf(d.Sought, "ctx.sought", true)
 		}
 		event := d.Record.AppendJSON([]byte(`{"event":`), d.Offset)
 		m.lines = append(m.lines, flatten(t, append(event, '}'))...)
@@ -135,8 +136,15 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 	}
 	f2 := good(`{"ctx":{"lease":"1-2-3","attempt":2,"new":null},"op":"EVENT","group":"g","topic":"t",` +
 		`"event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":{"ctx":{"attempt":1}}}}`)
-	if f2.Delivery.Offset != 9 || f2.Delivery.Attempt != 2 || f2.Delivery.Lease.Serial != 3 || f2.Delivery.ID() != "e" {
+	if f2.Delivery.Sought || f2.Delivery.Offset != 9 || f2.Delivery.Attempt != 2 || f2.Delivery.Lease.Serial != 3 || f2.Delivery.ID() != "e" {
 		t.Errorf("%+v", f2)
+	}
+	for _, sought := range []bool{true, false} {
+		f := good(fmt.Sprintf(`{"op":"EVENT","topic":"t","group":"g","event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":1},`+
+			`"ctx":{"sought":%v,"attempt":2,"lease":"1-2-3"}}`, sought))
+		if f.Delivery.Sought != sought || f.Delivery.Lease.Serial != 3 {
+			t.Errorf("%+v of a frame that says sought: %v", f.Delivery, sought)
+		}
 	}
 	f3 := good(`{"new":1,"event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":"}"},"ctx":{"attempt":7},"group":null,"topic":"t","op":"EVENT"}`)
 	if f3.Delivery.Offset != 9 || f3.Delivery.Attempt != 1 || f3.Group != nil || f3.Delivery.ID() != "e" {
@@ -169,6 +177,7 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1},"ctx":{}}`,
 		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"id":"e"},"ctx":{"attempt":1}}`,
 		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t"},"ctx":{"attempt":1,"lease":"?"}}`,
+		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":{"attempt":1,"sought":"yes"}}`,
 	} {
 		if err := d.Decode([]byte(frame), &f); err == nil {
 			t.Errorf("%s passes as %+v", frame, f)
@@ -216,6 +225,9 @@ func TestClientFramesArrive(t *testing.T) {
 		{AppendAuth(nil, 0, "a\"b", true), Request{Op: OpAuth, Token: "a\"b", HasToken: true}},
 		{AppendUnsubscribe(nil, 3, "t.u", ""), Request{Op: OpUnsubscribe, Corr: "3", HasCorr: true, Topic: "t.u"}},
 		{AppendUnsubscribe(nil, 1<<63, "t.u", "g:1"), Request{Op: OpUnsubscribe, Corr: "9223372036854775808", HasCorr: true, Topic: "t.u", Group: "g:1"}},
+		{AppendPause(nil, 4, "t.u", "g:1"), Request{Op: OpPause, Corr: "4", HasCorr: true, Topic: "t.u", Group: "g:1"}},
+		{AppendPause(nil, 0, "t.u", ""), Request{Op: OpPause, Topic: "t.u"}},
+		{AppendResume(nil, 5, "t.u", "g:1"), Request{Op: OpResume, Corr: "5", HasCorr: true, Topic: "t.u", Group: "g:1"}},
 	} {
 		if got := arrives(t, tt.frame); !reflect.DeepEqual(*got, tt.want) {
 			t.Errorf("%s is %+v", tt.frame, got)
@@ -315,6 +327,7 @@ func drawSubscribe(t *rapid.T) eventhub.SubscribeOptions {
 		return o
 	}
 	if rapid.Bool().Draw(t, "group's") {
+		o.Ordering = rapid.SampledFrom([]string{"", eventhub.OrderingNone, eventhub.OrderingKey}).Draw(t, "ordering")
 		o.MaxAttempts = rapid.IntRange(1, 1000).Draw(t, "attempts")
 		o.Backoff = eventhub.Backoff{Min: time.Second, Max: time.Minute}
 	}

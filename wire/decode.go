@@ -142,11 +142,11 @@ func (d *Decoder) Decode(frame []byte, req *Request) error {
 		return d.readPublish(req)
 	case OpSubscribe:
 		return d.readSubscribe(req)
-	case OpUnsubscribe:
+	case OpUnsubscribe, OpPause, OpResume:
 		return d.readSubscription(req)
 	case OpAck, OpNack, OpModack:
 		return d.readSettlement(req)
-	case "PAUSE", "RESUME", "CANCEL":
+	case "CANCEL":
 		return unsupported(string(req.Op))
 	}
 	return eventhub.Errorf(eventhub.CodeUnsupportedOp, "op %.48q is unknown", string(req.Op))
@@ -267,6 +267,10 @@ func knownOp(op []byte) Op {
 		return OpSubscribe
 	case OpUnsubscribe:
 		return OpUnsubscribe
+	case OpPause:
+		return OpPause
+	case OpResume:
+		return OpResume
 	case OpAuth:
 		return OpAuth
 	}

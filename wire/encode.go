@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"slices"
 	"strconv"
 	"time"
@@ -108,6 +109,9 @@ func NewEventFrame(topic, group string) *EventFrame {
 	return &EventFrame{prefix: append(prefix, `,"event":`...), tail: group == ""}
 }
 
+// Made reports whether the bytes are a frame that f has made, or would make.
+func (f *EventFrame) Made(frame []byte) bool { return bytes.HasPrefix(frame, f.prefix) }
+
 // Append appends the frame of one delivery.
 func (f *EventFrame) Append(dst []byte, d *eventhub.Delivery) []byte {
 	dst = append(dst, f.prefix...)
@@ -119,8 +123,8 @@ func (f *EventFrame) Append(dst []byte, d *eventhub.Delivery) []byte {
 // the record.
 func (f *EventFrame) Size(d *eventhub.Delivery) int {
 	// Everything of variable length but the record, written where it costs
-	// nothing: at most 198 bytes.
-	var scratch [208]byte
+	// nothing: at most 212 bytes.
+	var scratch [224]byte
 	small := eventhub.Record("{").AppendJSON(scratch[:0], d.Offset)
 	small = f.appendRest(small, d)
 	return len(f.prefix) + len(small) + len(d.Record) - 1
@@ -141,6 +145,9 @@ func (f *EventFrame) appendRest(dst []byte, d *eventhub.Delivery) []byte {
 		dst = append(dst, `,"lease":"`...)
 		dst = d.Lease.Append(dst)
 		dst = append(dst, '"')
+	}
+	if d.Sought {
+		dst = append(dst, `,"sought":true`...)
 	}
 	return append(dst, "}}"...)
 }

@@ -89,6 +89,7 @@ func TestEventFrameSize(t *testing.T) {
 				Offset:  rapid.Uint64().Draw(t, "leaseOffset"),
 				Serial:  rapid.Uint64().Draw(t, "serial"),
 			},
+			Sought: rapid.Bool().Draw(t, "sought"),
 		}
 		f := NewEventFrame(topic, group)
 		frame := f.Append(nil, &d)
@@ -106,6 +107,7 @@ func TestEventFrameSize(t *testing.T) {
 				Max      int    `json:"max_attempts"`
 				Deadline int64  `json:"ack_deadline_ms"`
 				Lease    string `json:"lease"`
+				Sought   bool   `json:"sought"`
 			}
 		}
 		if err := json.Unmarshal(frame, &got); err != nil {
@@ -114,6 +116,7 @@ func TestEventFrameSize(t *testing.T) {
 		want.Topic, want.Group, want.Event.Offset = topic, group, d.Offset
 		if group != "" {
 			want.Ctx.Attempt, want.Ctx.Max, want.Ctx.Deadline = d.Attempt, d.MaxAttempts, d.AckTimeout.Milliseconds()
+			want.Ctx.Sought = d.Sought
 			if !d.Lease.IsZero() {
 				want.Ctx.Lease = d.Lease.String()
 			}
@@ -138,6 +141,25 @@ func TestLeaseGoesRoundTrip(t *testing.T) {
 	req := mustDecode(t, `{"op":"ACK","topic":"process.state","group":"ops","lease":"`+token+`"}`)
 	if got := req.Settlement.Refs[0].Lease; got != d.Lease {
 		t.Errorf("lease %q came back as %+v; want %+v", token, got, d.Lease)
+	}
+}
+
+// TestMadeTellsSubscriptionsApart: a frame is known by the one that made it,
+// however alike the names are.
+func TestMadeTellsSubscriptionsApart(t *testing.T) {
+	frames := []*EventFrame{
+		NewEventFrame("t", "g"), NewEventFrame("t", ""), NewEventFrame("t", "gg"), NewEventFrame("tt", "g"), NewEventFrame("t.*", "g"),
+	}
+	for i, f := range frames {
+		frame := f.Append(nil, benchDelivery())
+		for j, other := range frames {
+			if other.Made(frame) != (i == j) {
+				t.Errorf("%s is taken for one of subscription %d", frame, j)
+			}
+		}
+	}
+	if frames[1].Made(AppendOK(nil, "1", true)) {
+		t.Error("an OK is taken for an EVENT")
 	}
 }
 

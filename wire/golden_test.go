@@ -237,6 +237,7 @@ func (m *meaningLines) subscribe(o *eventhub.SubscribeOptions) {
 	m.add("maxInFlight", o.MaxInFlight)
 	m.addIf(o.Group != "", "ackTimeoutMs", o.AckTimeout.Milliseconds())
 	m.add("manualAck", !o.AutoAck)
+	m.addIf(o.Ordering != "", "ordering", o.Ordering)
 	m.addIf(o.MaxAttempts != 0, "maxAttempts", o.MaxAttempts)
 	m.addIf(o.Backoff.Min != 0, "backoff.minMs", o.Backoff.Min.Milliseconds())
 	m.addIf(o.Backoff.Max != 0, "backoff.maxMs", o.Backoff.Max.Milliseconds())
@@ -313,10 +314,12 @@ func hubFrames() []goldenCase {
 	}
 	auto := delivery
 	auto.Lease, auto.AckTimeout = eventhub.Lease{}, 0
+	sought, autoSought := delivery, auto
+	sought.Sought, autoSought.Sought = true, true
 	tailed := delivery
 	tailed.Lease, tailed.AckTimeout, tailed.MaxAttempts = eventhub.Lease{}, 0, 0
 	full := delivery
-	full.Offset, full.Attempt = eventhub.MaxOffset, 3
+	full.Offset, full.Attempt, full.Sought = eventhub.MaxOffset, 3, true
 	full.Record = eventhub.Record(`{"committed_ts":1723140000123,"id":"order-17","ts":1723140000000,"topic":"process.state","partition":0,"key":"é\n","sid":"boot-3","headers":{"x-a":"b"},"tags":["#duck"],"caused_by":["` + id + `"],"payload":null}`)
 	overloaded := &eventhub.Error{Code: eventhub.CodeOverloaded, Message: "The hub is busy.", RetryAfter: 250*time.Millisecond + 1}
 	secret := eventhub.Wrap(eventhub.CodeInternal, os.ErrPermission, "Internal error; the hub's log has the cause.")
@@ -340,6 +343,8 @@ func hubFrames() []goldenCase {
 		sent("EVENT", NewEventFrame("process.state", "ops").Append(nil, &delivery)),
 		sent("EVENT of a pattern", NewEventFrame("process.*", "ops").Append(nil, &delivery)),
 		sent("EVENT that counts as acked when sent", NewEventFrame("process.state", "ops").Append(nil, &auto)),
+		sent("EVENT that is the first behind a seek", NewEventFrame("process.state", "ops").Append(nil, &sought)),
+		sent("EVENT that counts as acked, the first behind a seek", NewEventFrame("process.state", "ops").Append(nil, &autoSought)),
 		sent("EVENT with all there can be", NewEventFrame("process.state", "ops").Append(nil, &full)),
 		sent("EVENT of a live tail", NewEventFrame("process.state", "").Append(nil, &tailed)),
 		sent("EVENT of a live tail with all there can be", NewEventFrame("process.**", "").Append(nil, &full)),

@@ -127,7 +127,7 @@ const (
 )
 
 // plainEvent reads an EVENT, or leaves it to strict. Behind the event stand
-// numbers and a lease only, so the last contextKey is the real one, whatever the
+// numbers, a lease and a truth only, so the last contextKey is the real one, whatever the
 // payload holds.
 func (d *HubDecoder) plainEvent(frame []byte, f *HubFrame) bool {
 	s := scanner{rest: frame}
@@ -157,6 +157,7 @@ func (d *HubDecoder) plainEvent(frame []byte, f *HubFrame) bool {
 	if s.has(`,"lease":`) {
 		lease = s.text()
 	}
+	f.Delivery.Sought = s.has(`,"sought":true`)
 	s.expect(`}}`)
 	return s.done() && d.setLease(f, lease) == nil && d.setEvent(f, event) == nil
 }
@@ -396,6 +397,8 @@ func (d *HubDecoder) readContext(f *HubFrame) error {
 				return wrongType("ctx.lease", value, "a string")
 			}
 			err = d.setLease(f, text)
+		case "sought":
+			err = readBool("ctx.sought", value, &f.Delivery.Sought)
 		}
 		if err != nil {
 			return err

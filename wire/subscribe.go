@@ -2,7 +2,6 @@ package wire
 
 import (
 	"bytes"
-	"fmt"
 
 	"eventhub"
 )
@@ -65,7 +64,9 @@ func (d *Decoder) readSubscribeOpts(o *eventhub.SubscribeOptions) error {
 			err = d.readBackoff(value, &o.Backoff)
 		case "manualAck":
 			err = readBool("manualAck", value, &manualAck)
-		case "ordering", "topics", "batch", "filter", "conflate":
+		case "ordering":
+			err = d.readOrdering(value, &o.Ordering)
+		case "topics", "batch", "filter", "conflate":
 			err = d.refuseFeature(option)
 		default:
 			err = unknownOption("opts", option.name)
@@ -104,15 +105,6 @@ func (d *Decoder) refuseFeature(o option) error {
 		return nil
 	}
 	switch string(o.name) {
-	case "ordering":
-		ordering, ok := d.unquote(value)
-		if !ok {
-			return wrongType("ordering", value, "a string")
-		}
-		if string(ordering) == "none" {
-			return nil
-		}
-		return unsupported(fmt.Sprintf("ordering %.48q", ordering))
 	case "topics":
 		if value[0] != '[' {
 			return wrongType("topics", value, "an array of strings")
@@ -127,6 +119,15 @@ func (d *Decoder) refuseFeature(o option) error {
 		}
 	}
 	return unsupported(string(o.name) + " in SUBSCRIBE")
+}
+
+// readOrdering leaves the judgement of names to SubscribeOptions.Validate, save
+// for the empty one, which means something there.
+func (d *Decoder) readOrdering(value []byte, into *string) error {
+	if err := d.readText("ordering", value, into); err != nil || absent(value) || *into != "" {
+		return err
+	}
+	return eventhub.Errorf(eventhub.CodeBadRequest, `ordering is ""; none and key are allowed`)
 }
 
 func (d *Decoder) readBackoff(value []byte, into *eventhub.Backoff) error {

@@ -22,6 +22,8 @@ const (
 	OpPublish     Op = "PUBLISH"
 	OpSubscribe   Op = "SUBSCRIBE"
 	OpUnsubscribe Op = "UNSUBSCRIBE"
+	OpPause       Op = "PAUSE"
+	OpResume      Op = "RESUME"
 	OpAck         Op = "ACK"
 	OpNack        Op = "NACK"
 	OpModack      Op = "MODACK"

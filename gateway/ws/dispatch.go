@@ -91,6 +91,8 @@ func (s *session) handleRare(r *wire.Request) {
 		err = s.subscribe(r)
 	case wire.OpUnsubscribe:
 		err = s.unsubscribe(r)
+	case wire.OpPause, wire.OpResume:
+		err = s.steer(r)
 	}
 	if err != nil {
 		s.logCause(string(r.Op), err)

@@ -28,6 +28,8 @@
 //     Subscription is called; they call back into it, under locks of their own.
 //   - Nothing follows a close frame, and when a session has ended, every one of
 //     its subscriptions has been left and every one of its goroutines is gone.
+//   - A session that its peer has ended counts as attempts what a write had taken by
+//     then, and gives back what was still in the buffer.
 //
 // A panic is not recovered: it is a bug of the hub, and the hub restarts clean.
 package ws

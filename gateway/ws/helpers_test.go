@@ -144,6 +144,8 @@ type fakeSubscription struct {
 	settleErr error
 	ready     chan struct{} // a hint, as Ready is
 	left      chan string   // "unsubscribe" or "drop"
+	unsent    int           // what drop was told
+	steerErr  error
 }
 
 func (f *fakeSubscription) Settle(_ context.Context, s eventhub.Settlement) ([]eventhub.Outcome, error) {
@@ -184,7 +186,20 @@ func (f *fakeSubscription) Unsubscribe(context.Context) error {
 	return nil
 }
 
-func (f *fakeSubscription) Drop() { f.left <- "drop" }
+func (f *fakeSubscription) Drop(unsent int) {
+	f.unsent = unsent
+	f.left <- "drop"
+}
+
+func (f *fakeSubscription) Pause(context.Context) error {
+	f.add("pause %s::%s", f.opts.Topic, f.opts.Group)
+	return f.steerErr
+}
+
+func (f *fakeSubscription) Resume(context.Context) error {
+	f.add("resume %s::%s", f.opts.Topic, f.opts.Group)
+	return f.steerErr
+}
 
 // delivery makes one of a payload of n bytes.
 func delivery(offset uint64, n int) eventhub.Delivery {

@@ -290,7 +290,7 @@ func (s *session) abandon(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seal(0, why)
-	s.out.buf = nil
+	s.out.drop()
 	_ = s.conn.SetWriteDeadline(past)
 }
 

@@ -165,7 +165,27 @@ func (s *session) unsubscribe(r *wire.Request) *eventhub.Error {
 	u.state = unsubscribed // from here on it takes no delivery
 	s.mu.Unlock()
 	if err := u.handle.Unsubscribe(s.ctx); err != nil {
-		u.handle.Drop()
+		u.handle.Drop(0)
+		return toError(err, eventhub.CodeInternal)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.appendOK(corrOf(r))
+	return nil
+}
+
+// steer stops the deliveries to one member, or lets them go on.
+func (s *session) steer(r *wire.Request) *eventhub.Error {
+	key := subKey{r.Topic, r.Group}
+	u := s.find(key)
+	if u == nil {
+		return notSubscribed(key)
+	}
+	do := u.handle.Pause
+	if r.Op == wire.OpResume {
+		do = u.handle.Resume
+	}
+	if err := do(s.ctx); err != nil {
 		return toError(err, eventhub.CodeInternal)
 	}
 	s.mu.Lock()
@@ -175,8 +195,9 @@ func (s *session) unsubscribe(r *wire.Request) *eventhub.Error {
 }
 
 // leaveAll leaves every group. A connection that is lost, or ended by what its
-// peer did, has had its deliveries; one that the hub takes down gives the
-// attempts back.
+// peer did, has had its deliveries, save those that are still in the buffer: should
+// they leave it yet, in front of a close frame, no answer can come to them. One that
+// the hub takes down gives all attempts back.
 func (s *session) leaveAll() {
 	s.mu.Lock()
 	stopped := s.out.stopped
@@ -186,10 +207,14 @@ func (s *session) leaveAll() {
 		subs = append(subs, u)
 	}
 	clear(s.subs)
+	var unsent []int
+	if !stopped {
+		unsent = s.out.unsent(subs)
+	}
 	s.mu.Unlock()
 	if !stopped {
-		for _, u := range subs {
-			u.handle.Drop()
+		for i, u := range subs {
+			u.handle.Drop(unsent[i])
 		}
 		return
 	}
@@ -197,7 +222,7 @@ func (s *session) leaveAll() {
 	defer cancel()
 	for _, u := range subs {
 		if u.handle.Unsubscribe(ctx) != nil {
-			u.handle.Drop()
+			u.handle.Drop(0)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package ws
 import (
 	"bytes"
 	"errors"
+	"iter"
 	"os"
 	"slices"
 	"sync"
@@ -91,6 +92,23 @@ func (c *chunk) control(op gws.OpCode, payload []byte) {
 	c.b = append(c.b, payload...)
 }
 
+// payloads yields what is in each of a run of frames.
+func payloads(b []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for len(b) > 0 {
+			h, err := gws.ReadHeader(bytes.NewReader(b))
+			if err != nil {
+				return
+			}
+			b = b[gws.HeaderSize(h):]
+			if !yield(b[:h.Length]) {
+				return
+			}
+			b = b[h.Length:]
+		}
+	}
+}
+
 // frameEnd returns where the frame ends that byte n of a run of frames belongs
 // to, or n where one begins there.
 func frameEnd(b []byte, n int) int {
@@ -120,6 +138,7 @@ func frameEnd(b []byte, n int) int {
 // that flush tells it when there is room.
 type outbound struct {
 	buf      *chunk // nil when empty
+	lost     *chunk // what buf was when the connection was lost
 	sending  int    // bytes that are being written
 	flushing bool
 	starved  []*subscription
@@ -210,6 +229,33 @@ func (s *session) flush() {
 	s.changed.Broadcast()
 }
 
+// drop gives up what waits to be sent. s.mu is held, and the session sealed:
+// nothing is appended any more.
+func (o *outbound) drop() {
+	if o.buf != nil {
+		o.buf, o.lost = nil, o.buf
+	}
+}
+
+// unsent counts the deliveries to each of subs that no write has taken yet. They
+// stand in the buffer in the order in which they were made, so of each
+// subscription they are the latest ones. s.mu is held.
+func (o *outbound) unsent(subs []*subscription) []int {
+	counts := make([]int, len(subs))
+	for _, c := range []*chunk{o.lost, o.buf} {
+		if c == nil {
+			continue
+		}
+		for payload := range payloads(c.b) {
+			of := func(u *subscription) bool { return u.frame.Made(payload) }
+			if i := slices.IndexFunc(subs, of); i >= 0 {
+				counts[i]++
+			}
+		}
+	}
+	return counts
+}
+
 // takeStarved returns the subscriptions to be told that there is room. There is
 // when half of the buffer is free: they should not come for one event each.
 func (s *session) takeStarved() []*subscription {
@@ -258,14 +304,14 @@ func (s *session) writeFailed(b []byte, n int, err error) {
 	slow := errors.Is(err, os.ErrDeadlineExceeded)
 	if !slow || o.closing {
 		s.seal(0, "write: "+err.Error())
-		o.buf = nil
+		o.drop()
 		return
 	}
 	// What was begun must be completed for the close frame to be understood.
 	last := &chunk{b: b[n:frameEnd(b, n):frameEnd(b, n)]}
 	s.seal(wire.CloseTryAgain, "The client reads too slowly.")
 	last.control(gws.OpClose, gws.NewCloseFrameBody(o.code, o.why))
-	o.buf = nil
+	o.drop()
 	s.mu.Unlock()
 	n, _ = s.conn.Write(last.b) // the best that can be done
 	s.mu.Lock()

@@ -1,9 +1,11 @@
 package eventid
 
 import (
+	"encoding/binary"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -20,6 +22,26 @@ func TestNewIsMonotonicUUIDv7(t *testing.T) {
 	u, err := uuid.Parse(last)
 	if err != nil || u.Version() != 7 || u.Variant() != uuid.RFC4122 {
 		t.Errorf("Parse(%s) = version %d variant %v, %v; want a UUIDv7", last, u.Version(), u.Variant(), err)
+	}
+}
+
+// TestNewTellsTheTime: an id has the time at which it was made. Many at once run
+// ahead of the clock, since each is greater than the one before.
+func TestNewTellsTheTime(t *testing.T) {
+	before := time.Now()
+	id, err := uuid.Parse(New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.UnixMilli(int64(binary.BigEndian.Uint64(id[:8]) >> 16))
+	if at.Before(before.Truncate(time.Millisecond)) || at.After(time.Now().Add(time.Second)) {
+		t.Errorf("%s was made at %v; want about %v", id, at, before)
+	}
+}
+
+func TestNewAllocatesTheTextAlone(t *testing.T) {
+	if n := testing.AllocsPerRun(1000, func() { New() }); n > 1 {
+		t.Errorf("an id costs %v allocations; want 1", n)
 	}
 }
 

@@ -1,0 +1,83 @@
+package ws
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"eventhub"
+)
+
+// TestSteer: PAUSE and RESUME reach the subscription that they name, in their
+// turn, and are refused where there is none.
+func TestSteer(t *testing.T) {
+	f := serve(t, nil)
+	c := f.login(t)
+	member := c.subscribe(f)
+	c.send(`{"op":"SUBSCRIBE","topic":"t","corr":"1"}`)
+	c.expect(map[string]any{"op": "OK", "corr": "1"})
+	f.take()
+
+	c.send(
+		`{"op":"ACK","topic":"t","group":"g","id":"x"}`,
+		`{"op":"PAUSE","topic":"t","group":"g","corr":"2"}`,
+		`{"op":"RESUME","topic":"t","corr":"3"}`,
+		`{"op":"RESUME","topic":"t","group":"g"}`,
+		`{"op":"PAUSE","topic":"t","group":"other","corr":"5"}`,
+		`{"op":"RESUME","topic":"u","corr":"6"}`,
+	)
+	c.expect(map[string]any{"op": "OK", "corr": "2"})
+	c.expect(map[string]any{"op": "OK", "corr": "3"})
+	c.expect(map[string]any{"op": "OK", "corr": nil})
+	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "t::other", "corr": "5"})
+	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "u", "corr": "6"})
+	if got, want := f.take(), []string{"settle t::g ack x", "pause t::g", "resume t::", "resume t::g"}; !slices.Equal(got, want) {
+		t.Errorf("asked for %q; want %q", got, want)
+	}
+
+	member.steerErr = eventhub.Errorf(eventhub.CodeShuttingDown, "The hub stops.")
+	c.send(`{"op":"PAUSE","topic":"t","group":"g","corr":"7"}`)
+	c.expect(map[string]any{"op": "ERR", "code": "shutting_down", "msg": "The hub stops.", "corr": "7"})
+	member.steerErr = errors.New("secret")
+	c.send(`{"op":"RESUME","topic":"t","group":"g","corr":"8"}`)
+	c.expect(map[string]any{"op": "ERR", "code": "internal", "msg": "It failed on the hub's side; its log has the cause.", "corr": "8"})
+
+	c.send(`{"op":"UNSUBSCRIBE","topic":"t","group":"g","corr":"9"}`, `{"op":"PAUSE","topic":"t","group":"g","corr":"10"}`)
+	c.expect(map[string]any{"op": "OK", "corr": "9"})
+	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "corr": "10"})
+}
+
+// TestUnsentOfWhatIsCounted: each subscription is told of its own deliveries,
+// whatever stands between them in the buffer.
+func TestUnsentOfWhatIsCounted(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, f *fixture) {
+		c := f.pipe(t)
+		c.auth()
+		member := c.subscribe(f)
+		c.send(`{"op":"SUBSCRIBE","topic":"t","corr":"1"}`)
+		c.expect(map[string]any{"op": "OK", "corr": "1"})
+		tail := <-f.sub.joined
+		member.receiver.Deliver([]eventhub.Delivery{delivery(1, 10), delivery(2, 10)})
+		c.expectEvents(1, 2)
+		member.receiver.Deliver([]eventhub.Delivery{delivery(3, 10), delivery(4, 10)})
+		synctest.Wait() // these are in a write that never ends
+		c.send(`{"op":"PAUSE","topic":"t","group":"g","corr":"2"}`)
+		for n := range 30 {
+			member.receiver.Deliver([]eventhub.Delivery{delivery(uint64(5+n), 1000*n)})
+			if n%3 == 0 {
+				tail.receiver.Deliver([]eventhub.Delivery{tailDelivery(uint64(5+n), 1)})
+			}
+		}
+		c.conn.Close()
+		<-f.log.closed
+		for _, want := range []struct {
+			sub    *fakeSubscription
+			unsent int
+		}{{member, 30}, {tail, 10}} {
+			if how := <-want.sub.left; how != "drop" || want.sub.unsent != want.unsent {
+				t.Errorf("left by %s with %d unsent; want drop with %d", how, want.sub.unsent, want.unsent)
+			}
+		}
+	})
+}
