@@ -20,6 +20,8 @@ import (
 type following struct {
 	reach
 	group, from string
+	ordering    string
+	maxAttempts int
 	count       int
 	caughtUp    bool
 	template    string
@@ -66,6 +68,8 @@ percent sign, \n \t \r \\ as usual.`,
 	flags.BoolVar(&f.caughtUp, "until-caught-up", false, "stop when all that was there at the beginning is done")
 	flags.VarP(&f.format, "output", "o", "how to print events: "+f.format.Names())
 	flags.StringVarP(&f.template, "format", "f", "", `pattern for each event, such as '%o %s\n'`)
+	flags.StringVar(&f.ordering, "ordering", "", "of a group that is created: none, or key, which delivers the events of a key one by one")
+	flags.IntVar(&f.maxAttempts, "max-attempts", 0, "of a group that is created: attempts before an event becomes a dead letter (default 5)")
 	flags.IntVar(&f.maxInFlight, "max-in-flight", eventhub.DefaultMaxInFlight, "most leases held at once")
 	flags.DurationVar(&f.ackTimeout, "ack-timeout", eventhub.DefaultAckTimeout, "how soon others get the events of this member when it is lost")
 	cmd.MarkFlagsMutuallyExclusive("output", "format")
@@ -85,6 +89,8 @@ func (f *following) args(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("--count is %d; at least 1 is needed", f.count)
 	case flags.Changed("group") && f.group == "":
 		return errors.New("--group is empty")
+	case f.group == "" && (flags.Changed("ordering") || flags.Changed("max-attempts")):
+		return errors.New("--ordering and --max-attempts are settings of a --group")
 	case f.group == "" && (flags.Changed("ack-timeout") || flags.Changed("max-in-flight")):
 		return errors.New("--ack-timeout and --max-in-flight are about leases, which only the members of a --group hold")
 	case f.group == "" && f.caughtUp && !flags.Changed("from"):
@@ -125,6 +131,7 @@ func (f *following) options(topic string) eventhub.SubscribeOptions {
 	opts := eventhub.SubscribeOptions{Topic: topic, Group: f.group, Start: f.start}
 	if f.group != "" {
 		opts.MaxInFlight, opts.AckTimeout = f.maxInFlight, f.ackTimeout
+		opts.Ordering, opts.MaxAttempts = f.ordering, f.maxAttempts
 		if f.count > 0 { // the others of the group get the rest
 			opts.MaxInFlight = min(opts.MaxInFlight, f.count)
 		}
