@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"eventhub/store"
 )
 
 // Default addresses and places.
@@ -26,6 +28,10 @@ const (
 type Config struct {
 	// Store is a directory for the embedded store, or MemoryStore.
 	Store string
+	// OpenStore, where not nil, opens the store in place of what Store names. The
+	// hub closes it. The store calls fatal, from any goroutine, when it can not go
+	// on: the hub then fails.
+	OpenStore func(fatal func(error)) (store.Store, error)
 	// WSAddr, HTTPAddr and OpsAddr are host:port; equal ones share one listener,
 	// port 0 picks a free one. WSAddr and HTTPAddr answer the same requests,
 	// WebSocket and HTTP API alike, so that a client needs one URL; they are two

@@ -102,6 +102,7 @@ func (h *Hub) open() error {
 			_, err := h.verifier.Verify(ctx, token, given)
 			return rest.Access{Publisher: h.bus, Inspector: h.bus, Admin: h.bus}, err
 		},
+		Open:    h.cfg.AuthToken == "",
 		Origins: h.cfg.Origins,
 		Logger:  h.log,
 	})
@@ -114,6 +115,7 @@ func (h *Hub) open() error {
 			_, err := h.verifier.Verify(ctx, token, given)
 			return err
 		},
+		Open:    h.cfg.AuthToken == "",
 		Origins: h.cfg.Origins,
 		Ready:   []ops.Check{{Name: "serving", Check: h.notStopping}, {Name: "store", Check: h.notBroken}},
 		Level:   h.cfg.LogLevel,
@@ -153,6 +155,9 @@ func (h *Hub) notBroken(context.Context) error {
 }
 
 func (h *Hub) openStore() (store.Store, error) {
+	if h.cfg.OpenStore != nil {
+		return h.cfg.OpenStore(h.fail)
+	}
 	if h.cfg.Store == MemoryStore {
 		return memory.Open(memory.Options{MaxTopics: h.cfg.MaxTopics}), nil
 	}
@@ -201,7 +206,7 @@ func (h *Hub) door(addr string) *door {
 func (h *Hub) serve() {
 	for _, d := range h.doors {
 		d.server = &http.Server{
-			Handler:           d.mux,
+			Handler:           rest.CleanPaths(d.mux),
 			ReadHeaderTimeout: 5 * time.Second,
 			ReadTimeout:       time.Minute, // upgraded connections have deadlines of their own
 			IdleTimeout:       time.Minute,
@@ -255,6 +260,9 @@ func (h *Hub) Stop(ctx context.Context) error {
 	}
 	h.serving.Wait()
 	errs = append(errs, h.gateway.Shutdown(ctx), h.bus.Close(), h.store.Close())
+	if cause := h.broken.Load(); cause != nil {
+		errs = append(errs, *cause) // perhaps only now, in the last writes
+	}
 	if err := errors.Join(errs...); err != nil {
 		h.log.Error("hub stopped, not in order", "error", err)
 		return err

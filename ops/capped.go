@@ -127,6 +127,8 @@ var groupKind = rowKind[groupName, measure.Group]{
 	state: func(sum, g *measure.Group) {
 		sum.Lag += g.Lag
 		sum.Waiting += g.Waiting
+		sum.Held += g.Held
+		sum.Paused = sum.Paused || g.Paused // no number: one is enough to look
 		sum.Members += g.Members
 		for transport, n := range g.InFlight {
 			sum.InFlight[transport] += n

@@ -57,6 +57,64 @@ func TestTheRealEngine(t *testing.T) {
 	})
 }
 
+// keeper takes what it is given and says nothing of it.
+type keeper struct{}
+
+func (keeper) Deliver(batch []eventhub.Delivery) int { return len(batch) }
+func (keeper) Ended(error)                           {}
+
+// TestTheRealEngineHoldsBack: what keeps events of a real group back is in the
+// metrics and the views, and no longer when it is over.
+func TestTheRealEngineHoldsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.Open(memory.Options{MaxTopics: 100})
+		b, err := bus.New(bus.Options{Store: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := filled().config()
+		cfg.Inspector, cfg.Engine = b, b.Measure
+		h := open(t, cfg)
+		ctx := context.Background()
+		one := eventhub.Event{Topic: "orders", Key: "k", Payload: []byte(`1`)}
+		if _, err := b.Publish(ctx, one, one, one); err != nil {
+			t.Fatal(err)
+		}
+		opts := eventhub.SubscribeOptions{Topic: "orders", Group: "billing", Ordering: eventhub.OrderingKey,
+			Start: eventhub.Start{Kind: eventhub.StartEarliest}, Peer: eventhub.Peer{Transport: "ws", Name: "me"}}
+		if _, err := b.Subscribe(ctx, opts, keeper{}); err != nil {
+			t.Fatal(err)
+		}
+		shows := func(paused float64, lag string) {
+			t.Helper()
+			synctest.Wait()
+			wantSamples(t, scrape(t, h), samples{
+				of("eventhub_group_held_events", "orders", "billing"): 2,
+				of("eventhub_group_paused", "orders", "billing"):      paused,
+			})
+			if w := get(h, "/lag?topic=orders&group=billing"); !strings.Contains(w.Body.String(), `"lag":3,`+lag) {
+				t.Errorf("/lag answers %s; want %s", w.Body, lag)
+			}
+			if w := get(h, "/inflight?topic=orders&group=billing"); !strings.Contains(w.Body.String(), `"leased":1,"waiting":0,"held":2,`) {
+				t.Errorf("/inflight answers %s", w.Body)
+			}
+		}
+		behind := `"blocked_by":{"kind":"key","key":"k","offset":1,`
+		shows(0, behind)
+		if err := b.PauseGroup(ctx, "orders", "billing"); err != nil {
+			t.Fatal(err)
+		}
+		shows(1, `"paused":true,"blocked_by":{"kind":"paused"}`)
+		if err := b.ResumeGroup(ctx, "orders", "billing"); err != nil {
+			t.Fatal(err)
+		}
+		shows(0, behind)
+		if err := errors.Join(b.Close(), s.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // publishOrders returns the last order's id.
 func publishOrders(t *testing.T, p eventhub.Publisher) (last string) {
 	t.Helper()
@@ -97,7 +155,7 @@ func wantAtWork(t *testing.T, h http.Handler) {
 		of("events_acked_total", "orders", "billing"):        0,
 	})
 	w := get(h, "/inflight?topic=orders&group=billing&limit=1")
-	if want := fmt.Sprintf(`"leased":%d,"waiting":0,"events":[{"offset":1,`, orders); !strings.Contains(w.Body.String(), want) {
+	if want := fmt.Sprintf(`"leased":%d,"waiting":0,"held":0,"events":[{"offset":1,`, orders); !strings.Contains(w.Body.String(), want) {
 		t.Errorf("/inflight answers %s", w.Body)
 	}
 }

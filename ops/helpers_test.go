@@ -46,6 +46,10 @@ func (f *rooms) Event(context.Context, string, string) (eventhub.Item, error) {
 	panic("ops does not show events")
 }
 
+func (f *rooms) EventGroups(context.Context, string, string) ([]eventhub.EventGroup, error) {
+	panic("ops does not show events")
+}
+
 func (f *rooms) Topic(_ context.Context, topic string) (eventhub.TopicInfo, error) {
 	t, ok := f.topics[topic]
 	if !ok {
@@ -272,7 +276,7 @@ func filled() *rooms {
 			Groups: []measure.Group{{
 				Topic: "orders", Group: "billing",
 				Delivered: 9, Redelivered: 3, Acked: 4, Nacked: 2, Expired: 1, DeadLettered: 1,
-				Lag: 5, Waiting: 1, Members: 2, InFlight: map[string]int{"ws": 2, "": 1},
+				Lag: 5, Waiting: 1, Held: 6, Paused: true, Members: 2, InFlight: map[string]int{"ws": 2, "": 1},
 				Poll: hist(measure.Milliseconds, 0, 1), Handler: hist(measure.Milliseconds, 3, 7), Latency: hist(measure.Milliseconds, 70000),
 			}},
 			CommitSeconds: hist(measure.Seconds, 0.002, 0.003), CommitEvents: hist(measure.Counts, 1, 6),

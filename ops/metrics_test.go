@@ -44,6 +44,8 @@ func TestEverySeries(t *testing.T) {
 		of("ws_inflight", "orders", "billing"):                                     2,
 		of("eventhub_group_lag_events", "orders", "billing"):                       5,
 		of("eventhub_group_waiting_events", "orders", "billing"):                   1,
+		of("eventhub_group_held_events", "orders", "billing"):                      6,
+		of("eventhub_group_paused", "orders", "billing"):                           1,
 		of("eventhub_group_members", "orders", "billing"):                          2,
 		of("subscribe_poll_duration_ms_sum", "orders", "billing"):                  1,
 		of("subscribe_poll_duration_ms_count", "orders", "billing"):                2,
@@ -247,7 +249,7 @@ func (f *rooms) grow(i int, by uint64) {
 	t.Events, t.Bytes, t.Duplicates = t.Events+by, t.Bytes+10*by, t.Duplicates+2*by
 	g.Delivered, g.Redelivered, g.Acked, g.Nacked = g.Delivered+3*by, g.Redelivered+by, g.Acked+2*by, g.Nacked+by
 	g.Expired, g.DeadLettered = g.Expired+5*by, g.DeadLettered+7*by
-	g.Lag, g.Waiting, g.Members = by, i, 1
+	g.Lag, g.Waiting, g.Held, g.Members = by, i, 2*i, 1
 	for _, h := range []*measure.Histogram{&g.Poll, &g.Handler, &g.Latency} {
 		h.Observe(float64(i % 70_000))
 	}
@@ -267,7 +269,7 @@ func TestLabelsAreCapped(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	for round := range 3 {
 		got := scrape(t, h)
-		if len(got) > 500+most*(3+11+3*20) {
+		if len(got) > 500+most*(3+13+3*20) {
 			t.Fatalf("round %d: %d series", round, len(got))
 		}
 		var now []string
@@ -311,6 +313,7 @@ func wantSums(t *testing.T, got samples, e *measure.Engine) {
 		want["eventhub_events_dead_lettered_total"] += float64(g.DeadLettered)
 		want["eventhub_group_lag_events"] += float64(g.Lag)
 		want["eventhub_group_waiting_events"] += float64(g.Waiting)
+		want["eventhub_group_held_events"] += float64(g.Held)
 		want["eventhub_group_members"] += float64(g.Members)
 		want["events_inflight"] += 3
 		want["ws_inflight"]++

@@ -53,6 +53,9 @@ type Config struct {
 	// token; given tells an empty token from none. A nil error lets the request
 	// in; others are shown to the client. Required.
 	Authenticate func(ctx context.Context, token string, given bool) error
+	// Open says that Authenticate lets in whoever comes. Requests over loopback
+	// then have to call the hub by a name that is its own; see origin.Policy.Named.
+	Open bool
 	// Origins are the web origins whose pages may look, besides those of the
 	// hub's own host and of loopback; see package origin.
 	Origins []string
@@ -184,6 +187,9 @@ func (o *Ops) guard(serve handler) http.HandlerFunc {
 func (o *Ops) admit(r *http.Request) error {
 	if !o.origins.Allowed(r) {
 		return eventhub.Errorf(eventhub.CodeForbidden, "pages of the origin %q may not use this hub", r.Header.Get("Origin"))
+	}
+	if o.cfg.Open && !o.origins.Named(r) {
+		return eventhub.Errorf(eventhub.CodeForbidden, origin.NotNamed, r.Host)
 	}
 	token, given, err := bearer(r)
 	if err != nil {

@@ -77,6 +77,38 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// TestRebinding: a page whose name was made to resolve to this machine, and which
+// therefore sends no Origin, sees nothing of a hub that asks for no token but
+// whether it lives; a hub that asks for one may have any name.
+func TestRebinding(t *testing.T) {
+	for _, tt := range []struct {
+		open   bool
+		host   string
+		status int
+	}{
+		{true, "evil.example:8082", 403},
+		{true, "app.example", 200}, // of a listed origin
+		{true, "localhost:8082", 200},
+		{false, "hub.internal:8082", 200},
+	} {
+		cfg := viewed().config()
+		cfg.Open, cfg.Level = tt.open, new(slog.LevelVar)
+		h := open(t, cfg)
+		for _, target := range []string{"/cursors?topic=orders", "/lag", "/inflight?topic=orders&group=billing", "/metrics", "/log-level"} {
+			w := get(h, "http://"+tt.host+target, "Authorization", "Bearer right")
+			if w.Code != tt.status {
+				t.Errorf("%s of %s, open %v: %d %s; want %d", target, tt.host, tt.open, w.Code, w.Body, tt.status)
+			}
+			if tt.status == 403 {
+				wantProblem(t, w, 403, eventhub.CodeForbidden, `"evil.example:8082" is not known`)
+			}
+		}
+		if w := get(h, "http://"+tt.host+"/livez"); w.Code != 200 {
+			t.Errorf("/livez of %s: %d", tt.host, w.Code)
+		}
+	}
+}
+
 func TestOnlyKnownMethods(t *testing.T) {
 	h := openAll(t)
 	for _, target := range []string{"/livez", "/readyz", "/metrics", "/cursors", "/lag", "/inflight", "/log-level"} {

@@ -62,6 +62,10 @@ var groupSeries = []series[measure.Group]{
 		func(g *measure.Group) float64 { return float64(g.Lag) }),
 	gauge("eventhub_group_waiting_events", "Events that wait for another attempt.", groupLabels,
 		func(g *measure.Group) float64 { return float64(g.Waiting) }),
+	gauge("eventhub_group_held_events", "Events that are held back behind an earlier one of their key.", groupLabels,
+		func(g *measure.Group) float64 { return float64(g.Held) }),
+	gauge("eventhub_group_paused", "1 while the group is paused and nothing is delivered to it, else 0.", groupLabels,
+		func(g *measure.Group) float64 { return oneIf(g.Paused) }),
 	gauge("eventhub_group_members", "Members of the group.", groupLabels,
 		func(g *measure.Group) float64 { return float64(g.Members) }),
 }
@@ -92,12 +96,8 @@ var engineHistograms = []histogram[measure.Engine]{
 }
 
 var hubSeries = []series[snapshot]{
-	gauge("eventhub_ready", "1 when every check of /readyz is well, else 0.", nil, func(s *snapshot) float64 {
-		if s.ready {
-			return 1
-		}
-		return 0
-	}),
+	gauge("eventhub_ready", "1 when every check of /readyz is well, else 0.", nil,
+		func(s *snapshot) float64 { return oneIf(s.ready) }),
 	gauge("eventhub_connections", "WebSocket connections open.", nil,
 		func(s *snapshot) float64 { return float64(s.gateway.Connections) }),
 	counter("eventhub_connections_opened_total", "WebSocket connections that were opened.", nil,
@@ -131,6 +131,13 @@ func counter[R any](name, help string, labels []string, value func(*R) uint64) s
 
 func gauge[R any](name, help string, labels []string, value func(*R) float64) series[R] {
 	return series[R]{desc(name, help, labels), prometheus.GaugeValue, value}
+}
+
+func oneIf(holds bool) float64 {
+	if holds {
+		return 1
+	}
+	return 0
 }
 
 func descsOf[R any](all []series[R]) []*prometheus.Desc {

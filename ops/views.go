@@ -73,7 +73,8 @@ func (o *Ops) cursors(w http.ResponseWriter, r *http.Request) error {
 // lagView is how far a group is behind. LagMS is the commit time of the topic's
 // newest event (Tail) less that of the event at the cursor, and null where one
 // of the two has no event. Lag is the number of events that are not done, as in
-// GroupInfo; null, like LastCursor, where there is no such group.
+// GroupInfo; null, like LastCursor, where there is no such group. Paused and
+// BlockedBy are GroupInfo's: why the lag does not shrink.
 type lagView struct {
 	Topic      string      `json:"topic"`
 	Group      string      `json:"group"`
@@ -81,11 +82,17 @@ type lagView struct {
 	Tail       *string     `json:"tail"`
 	LagMS      *int64      `json:"lagMs"`
 	Lag        *uint64     `json:"lag"`
+
+	Paused    bool              `json:"paused,omitempty"`
+	BlockedBy *eventhub.Blocked `json:"blocked_by,omitempty"`
 }
 
 func viewLag(g *eventhub.GroupInfo) lagView {
 	c := viewCursor(g)
-	v := lagView{Topic: g.Topic, Group: g.Group, LastCursor: &c, Tail: tail(g.HeadID), Lag: &g.Lag}
+	v := lagView{
+		Topic: g.Topic, Group: g.Group, LastCursor: &c, Tail: tail(g.HeadID), Lag: &g.Lag,
+		Paused: g.Paused, BlockedBy: g.BlockedBy,
+	}
 	if ms, ok := g.LagMS(); ok {
 		v.LagMS = &ms
 	}
@@ -162,8 +169,9 @@ func (o *Ops) lagOfOne(w http.ResponseWriter, r *http.Request, topic, group stri
 }
 
 // inFlight answers GET /inflight?topic&group[&limit]: how many events of the
-// group are leased and how many wait to be delivered again, and the events
-// themselves, lowest offset first, at most limit (1 to 1000, default 100).
+// group are leased, how many wait to be delivered again and how many are held
+// behind an earlier one of their key, and the events themselves, lowest offset
+// first, at most limit (1 to 1000, default 100).
 func (o *Ops) inFlight(w http.ResponseWriter, r *http.Request) error {
 	q, err := question(r, "topic", "group", "limit")
 	if err != nil {
@@ -196,8 +204,9 @@ func (o *Ops) inFlight(w http.ResponseWriter, r *http.Request) error {
 		Group   string              `json:"group"`
 		Leased  int                 `json:"leased"`
 		Waiting int                 `json:"waiting"`
+		Held    int                 `json:"held"`
 		Events  []eventhub.InFlight `json:"events"`
-	}{topic, group, g.InFlight, g.Waiting, events})
+	}{topic, group, g.InFlight, g.Waiting, g.Held, events})
 }
 
 func (o *Ops) groups(r *http.Request, q eventhub.GroupQuery) ([]eventhub.GroupInfo, error) {

@@ -174,7 +174,7 @@ func TestEveryFieldHasAKey(t *testing.T) {
 	c := reflect.ValueOf(hubConfig(s))
 	for i := range c.NumField() {
 		switch name := c.Type().Field(i).Name; name {
-		case "Logger", "LogLevel", "Version":
+		case "Logger", "LogLevel", "Version", "OpenStore":
 		default:
 			if c.Field(i).IsZero() {
 				t.Errorf("hub.Config.%s is not set by any key", name)

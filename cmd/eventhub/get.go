@@ -28,17 +28,25 @@ func formatFlag(cmd *cobra.Command, allowed []output.Format) *output.Choice {
 
 func getCommand() *cobra.Command {
 	var r reach
+	var history bool
 	cmd := &cobra.Command{
-		Use:     "get TOPIC ID",
-		Short:   "Print one event",
-		Long:    "Prints the event with that id. -o json, ndjson and payload give it as it is stored.",
-		Example: "  eventhub get orders 0199a1f9-731b-7d16-b8f6-fb271d31714f -o payload",
-		Args:    words("TOPIC", "ID"),
+		Use:   "get TOPIC ID",
+		Short: "Print one event",
+		Long: `Prints the event with that id. -o json, ndjson and payload give it as it is stored.
+--history adds what became of it in each group, and the attempts that came to nothing:
+who held it, how it ended and why. JSON is then {"event":…,"groups":[…]}.`,
+		Example: `  eventhub get orders 0199a1f9-731b-7d16-b8f6-fb271d31714f -o payload
+  eventhub get orders 0199a1f9-731b-7d16-b8f6-fb271d31714f --history`,
+		Args: words("TOPIC", "ID"),
 	}
 	format := formatFlag(cmd, append(listFormats, output.Payload))
+	cmd.Flags().BoolVar(&history, "history", false, "add what became of it in each group")
 	r.register(cmd)
 	cmd.ValidArgsFunction = completeNames(&r, false, false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if history && format.Format == output.Payload {
+			return usageError{errors.New("--history has no payload; say -o table, json or ndjson")}
+		}
 		api, err := r.api(cmd)
 		if err != nil {
 			return err
@@ -49,20 +57,40 @@ func getCommand() *cobra.Command {
 			return err
 		}
 		out := results(cmd)
-		if format.Format != output.Table {
-			b, err := output.Events(format.Format, false, nil, false)(nil, &eventhub.Delivery{Offset: item.Offset, Record: item.Record})
-			if err != nil {
-				return err
-			}
-			_, err = out.Write(b)
+		if !history {
+			return printItem(out, format.Format, item)
+		}
+		groups, err := ask(cmd.Context(), &r, func(ctx context.Context) ([]eventhub.EventGroup, error) {
+			return api.EventGroups(ctx, args[0], args[1])
+		})
+		if err != nil {
 			return err
 		}
-		return describeEvent(out, item)
+		doc := becameDocument{item.Record.AppendJSON(nil, item.Offset), groups}
+		return output.Document(out, format.Format, doc, func(w io.Writer) error {
+			if err := describeEvent(w, out.Color, item); err != nil {
+				return err
+			}
+			return describeHistory(w, out.Color, groups)
+		})
 	}
 	return cmd
 }
 
-func describeEvent(out *output.Results, item eventhub.Item) error {
+// printItem prints an event alone.
+func printItem(out *output.Results, format output.Format, item eventhub.Item) error {
+	if format == output.Table {
+		return describeEvent(out, out.Color, item)
+	}
+	b, err := output.Events(format, false, nil, false)(nil, &eventhub.Delivery{Offset: item.Offset, Record: item.Record})
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(b)
+	return err
+}
+
+func describeEvent(w io.Writer, color bool, item eventhub.Item) error {
 	e, err := item.Event()
 	if err != nil {
 		return err
@@ -103,11 +131,11 @@ func describeEvent(out *output.Results, item eventhub.Item) error {
 		inline.Value, lines = lines[0], nil
 	}
 	var b bytes.Buffer
-	_ = output.Fields(&b, out.Color, append(fields, inline)) // a buffer takes all
+	_ = output.Fields(&b, color, append(fields, inline)) // a buffer takes all
 	for _, line := range lines {
 		fmt.Fprintln(&b, line)
 	}
-	_, err = out.Write(b.Bytes())
+	_, err = w.Write(b.Bytes())
 	return err
 }
 

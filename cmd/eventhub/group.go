@@ -17,8 +17,8 @@ import (
 )
 
 func groupCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "group", Short: "List, describe and remove consumer groups"}
-	cmd.AddCommand(groupListCommand(), groupInfoCommand(), groupRemoveCommand())
+	cmd := &cobra.Command{Use: "group", Short: "List, describe, move, pause and remove consumer groups"}
+	cmd.AddCommand(groupListCommand(), groupInfoCommand(), groupSeekCommand(), groupPauseCommand(), groupResumeCommand(), groupRemoveCommand())
 	return cmd
 }
 
@@ -30,7 +30,7 @@ func groupListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
-		Short:   "List groups by topic and name, with their lag",
+		Short:   "List groups by topic and name, with their lag and what blocks them",
 		Args:    words(),
 	}
 	format := formatFlag(cmd, listFormats)
@@ -80,6 +80,12 @@ func groupColumns(now time.Time) []output.Column[eventhub.GroupInfo] {
 		{Name: "IN FLIGHT", Right: true, Cell: func(g eventhub.GroupInfo) string { return output.Count(g.InFlight) }},
 		{Name: "WAITING", Right: true, Cell: func(g eventhub.GroupInfo) string { return output.Count(g.Waiting) }},
 		{Name: "MEMBERS", Right: true, Cell: func(g eventhub.GroupInfo) string { return strconv.Itoa(len(g.Members)) }},
+		{Name: "BLOCKED BY", Cell: func(g eventhub.GroupInfo) string {
+			if g.BlockedBy == nil {
+				return "-"
+			}
+			return strings.ReplaceAll(g.BlockedBy.Kind, "_", " ")
+		}},
 		{Name: "OLDEST NOT DONE", Dim: true, Cell: func(g eventhub.GroupInfo) string { return output.Ago(now, g.OldestTS) }},
 	}
 }
@@ -134,9 +140,6 @@ func describeGroup(w io.Writer, color bool, doc *groupDocument, limit int) error
 	if ms, ok := g.LagMS(); ok && g.Lag > 0 {
 		lag += ", " + output.Span(time.Duration(ms)*time.Millisecond) + " of commit time"
 	}
-	if g.OldestTS != 0 {
-		lag += ", the oldest committed " + output.Ago(now, g.OldestTS)
-	}
 	cursor := strconv.FormatUint(g.Cursor, 10)
 	if g.LastID != "" {
 		cursor += fmt.Sprintf(", %s, id %s", moment(now, g.LastTS), g.LastID)
@@ -147,14 +150,13 @@ func describeGroup(w io.Writer, color bool, doc *groupDocument, limit int) error
 		{Name: "Cursor", Value: cursor},
 		{Name: "Head", Value: strconv.FormatUint(g.Head, 10)},
 		{Name: "Lag", Value: lag},
-		{Name: "In flight", Value: fmt.Sprintf("%s, and %s for another attempt", output.Count(g.InFlight), waits(g.Waiting))},
+		{Name: "Oldest not done", Value: moment(now, g.OldestTS)},
+		{Name: "Blocked by", Value: blocked(now, g)},
+		{Name: "In flight", Value: inFlight(g)},
 		{Name: "Epoch", Value: strconv.FormatUint(g.Epoch, 10)},
 		{Name: "Ordering", Value: g.Ordering},
 		{Name: "Attempts", Value: fmt.Sprintf("at most %d, then the dead-letter topic", g.MaxAttempts)},
 		{Name: "Backoff", Value: fmt.Sprintf("%s to %s", time.Duration(g.MinBackoffMS)*time.Millisecond, time.Duration(g.MaxBackoffMS)*time.Millisecond)},
-	}
-	if g.BlockedBy != nil {
-		fields = append(fields, output.Field{Name: "Blocked by", Value: blocked(now, g.BlockedBy)})
 	}
 	err := output.Fields(w, color, fields)
 	if err == nil && len(g.Members) > 0 {
@@ -162,8 +164,8 @@ func describeGroup(w io.Writer, color bool, doc *groupDocument, limit int) error
 	}
 	if err == nil && len(doc.Events) > 0 {
 		title := "Events in flight"
-		if len(doc.Events) == limit && g.InFlight+g.Waiting > limit {
-			title += fmt.Sprintf(" (the first %d of %s; --limit shows more)", limit, output.Count(g.InFlight+g.Waiting))
+		if all := g.InFlight + g.Waiting + g.Held; len(doc.Events) == limit && all > limit {
+			title += fmt.Sprintf(" (the first %d of %s; --limit shows more)", limit, output.Count(all))
 		}
 		err = section(w, color, title, inFlightColumns(now), doc.Events)
 	}
@@ -171,25 +173,44 @@ func describeGroup(w io.Writer, color bool, doc *groupDocument, limit int) error
 }
 
 // blocked says what keeps events of a group back, and what is in the way.
-func blocked(now time.Time, b *eventhub.Blocked) string {
-	text := strings.ReplaceAll(b.Kind, "_", " ")
-	if b.Key != "" {
-		text += " " + output.Safe(b.Key)
+func blocked(now time.Time, g *eventhub.GroupInfo) string {
+	b := g.BlockedBy
+	if b == nil {
+		return "-"
 	}
-	if b.Offset != 0 {
-		text += fmt.Sprintf(", by offset %d", b.Offset)
+	switch b.Kind {
+	case "paused":
+		return "paused: nothing is delivered until 'eventhub group resume " + g.Topic + " " + g.Group + "'"
+	case "no_members":
+		return "nobody is subscribed"
+	case "members_full":
+		return "no member takes more now"
+	case "window":
+		return fmt.Sprintf("as far ahead of the cursor as it may be, which waits for offset %d, %s", b.Offset, holding(now, b))
+	case "key":
+		return fmt.Sprintf("waits behind offset %d of key %s, %s", b.Offset, output.Safe(b.Key), holding(now, b))
 	}
-	if b.ID != "" {
-		text += ", id " + b.ID
+	return output.Safe(b.Kind)
+}
+
+// holding says who or what has the event that is in the way.
+func holding(now time.Time, b *eventhub.Blocked) string {
+	switch {
+	case b.Member != nil && b.SinceTS != 0:
+		return "held by " + peer(b.Member) + " for " + output.Span(eventhub.Age(now, b.SinceTS))
+	case b.Member != nil:
+		return "held by " + peer(b.Member)
+	case b.State == "waiting":
+		return "which waits for another attempt"
 	}
-	if b.State != "" {
-		text += ", " + b.State
-	}
-	if b.Member != nil {
-		text += " by " + peer(b.Member)
-	}
-	if b.SinceTS != 0 {
-		text += ", " + output.Ago(now, b.SinceTS)
+	return strings.ReplaceAll(b.State, "_", " ")
+}
+
+// inFlight counts what is between the cursor and done.
+func inFlight(g *eventhub.GroupInfo) string {
+	text := fmt.Sprintf("%s, and %s for another attempt", output.Count(g.InFlight), waits(g.Waiting))
+	if g.Held > 0 {
+		text += ", " + output.Count(g.Held) + " held behind an earlier one of their key"
 	}
 	return text
 }
@@ -216,18 +237,21 @@ func inFlightColumns(now time.Time) []output.Column[eventhub.InFlight] {
 		{Name: "ID", Cell: func(e eventhub.InFlight) string { return e.ID }},
 		{Name: "STATE", Cell: func(e eventhub.InFlight) string { return e.State }},
 		{Name: "ATTEMPTS", Right: true, Cell: func(e eventhub.InFlight) string { return strconv.Itoa(e.Attempt) }},
-		{Name: "WHEN", Cell: func(e eventhub.InFlight) string {
-			switch {
-			case e.Deadline != 0:
-				return "lease ends " + output.Ago(now, e.Deadline)
-			case e.DueTS != 0:
-				return "due " + output.Ago(now, e.DueTS)
-			}
-			return "-"
-		}},
+		{Name: "WHEN", Cell: func(e eventhub.InFlight) string { return inFlightWhen(now, &e) }},
 		{Name: "MEMBER", Cell: func(e eventhub.InFlight) string { return peer(e.Member) }},
 		{Name: "LAST FAILURE", Cell: lastFailure},
 	}
+}
+
+// inFlightWhen says when the state of an event changes by itself.
+func inFlightWhen(now time.Time, e *eventhub.InFlight) string {
+	switch {
+	case e.Deadline != 0:
+		return "lease ends " + output.Ago(now, e.Deadline)
+	case e.DueTS != 0:
+		return "due " + output.Ago(now, e.DueTS)
+	}
+	return "-"
 }
 
 // lastFailure says how the attempt before this one ended.

@@ -36,6 +36,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"code": cmdCode, "hub": cmdHub, "stophub": cmdStopHub, "joined": cmdJoined, "lag": cmdLag, "hold": cmdHold, "impostor": cmdImpostor,
+			"nack": cmdNack, "held": cmdHeld,
 		},
 	})
 }
@@ -125,6 +126,13 @@ func cmdLag(ts *testscript.TestScript, _ bool, args []string) {
 	untilGroup(ts, args[0], args[1], func(g eventhub.GroupInfo) bool { return g.Lag == n })
 }
 
+// cmdHeld waits until a group holds so many events back: held TOPIC GROUP N
+func cmdHeld(ts *testscript.TestScript, _ bool, args []string) {
+	n, err := strconv.Atoi(args[2])
+	ts.Check(err)
+	untilGroup(ts, args[0], args[1], func(g eventhub.GroupInfo) bool { return g.Held == n && g.InFlight > 0 })
+}
+
 // holder is a member that takes everything and never says anything of it.
 type holder struct{}
 
@@ -132,13 +140,54 @@ func (holder) Deliver(batch []eventhub.Delivery) int { return len(batch) }
 func (holder) Ended(error)                           {}
 
 // cmdHold adds a member to a group that keeps what it gets: hold TOPIC GROUP
+// [ORDERING]
 func cmdHold(ts *testscript.TestScript, _ bool, args []string) {
 	c, err := client.Dial(context.Background(), ts.Getenv("EVENTHUB_URL"))
 	ts.Check(err)
 	ts.Defer(func() { c.Close() })
-	_, err = c.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: args[0], Group: args[1]}, holder{})
+	opts := eventhub.SubscribeOptions{Topic: args[0], Group: args[1]}
+	if len(args) > 2 {
+		opts.Ordering, opts.Start.Kind = args[2], eventhub.StartEarliest
+	}
+	_, err = c.Subscribe(context.Background(), opts, holder{})
 	ts.Check(err)
 }
+
+// cmdNack is a member of a group until it was given an event, which it refuses,
+// not to see it again soon: nack TOPIC GROUP REASON
+func cmdNack(ts *testscript.TestScript, _ bool, args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), watchdog)
+	defer cancel()
+	c, err := client.Dial(ctx, ts.Getenv("EVENTHUB_URL"))
+	ts.Check(err)
+	defer c.Close()
+	got := make(taker, 1)
+	opts := eventhub.SubscribeOptions{Topic: args[0], Group: args[1], Start: eventhub.Start{Kind: eventhub.StartEarliest}, MaxInFlight: 1}
+	sub, err := c.Subscribe(ctx, opts, got)
+	ts.Check(err)
+	select {
+	case lease := <-got:
+		_, err = sub.Settle(ctx, eventhub.Settlement{Verdict: eventhub.Nack, Reason: args[2], Delay: time.Hour, Refs: []eventhub.Ref{{Lease: lease}}})
+		ts.Check(err)
+		ts.Check(sub.Unsubscribe(ctx))
+	case <-ctx.Done():
+		ts.Fatalf("group %s of %s was given nothing", args[1], args[0])
+	}
+}
+
+// taker takes one delivery and hands its lease out.
+type taker chan eventhub.Lease
+
+func (t taker) Deliver(batch []eventhub.Delivery) int {
+	select {
+	case t <- batch[0].Lease:
+		return 1
+	default:
+		return 0
+	}
+}
+
+func (taker) Ended(error) {}
 
 // cmdImpostor serves something that is no hub of this kind: a hub of another
 // protocol version ("future"), one that goes away when it is to answer a publish

@@ -75,6 +75,25 @@ func showEvent(_ http.ResponseWriter, r *http.Request, access Access) (reply, er
 	return reply{http.StatusOK, append(item.Record.AppendJSON(nil, item.Offset), '\n')}, nil
 }
 
+func listEventGroups(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+	topic, id, err := eventOfPath(r)
+	if err == nil {
+		_, err = parameters(r)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	groups, err := access.Inspector.EventGroups(r.Context(), topic, id)
+	if err != nil {
+		return reply{}, err
+	}
+	return jsonReply(http.StatusOK, struct {
+		Topic  string                `json:"topic"`
+		ID     string                `json:"id"`
+		Groups []eventhub.EventGroup `json:"groups"`
+	}{topic, id, append([]eventhub.EventGroup{}, groups...)}) // never null
+}
+
 // place is where a page of groups ends.
 type place struct {
 	AfterTopic string `json:"after_topic"`

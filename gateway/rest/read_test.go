@@ -27,8 +27,12 @@ type shelf struct {
 	inFlight []eventhub.InFlight
 	err      error
 
+	became map[string][]eventhub.EventGroup // topic/id
+	plan   eventhub.SeekPlan
+
 	mu      sync.Mutex
 	deleted []string
+	steered []string // what Admin was asked but for deletions
 }
 
 func (s *shelf) Topics(_ context.Context, after string, limit int) ([]eventhub.TopicInfo, error) {
@@ -84,6 +88,45 @@ func (s *shelf) InFlight(ctx context.Context, topic, group string, limit int) ([
 		return nil, err
 	}
 	return s.inFlight[:min(limit, len(s.inFlight))], s.err
+}
+
+func (s *shelf) EventGroups(_ context.Context, topic, id string) ([]eventhub.EventGroup, error) {
+	groups, ok := s.became[topic+"/"+id]
+	if !ok {
+		return nil, eventhub.Errorf(eventhub.CodeUnknownID, "topic %q has no event %q", topic, id)
+	}
+	return groups, s.err
+}
+
+func (s *shelf) SeekGroup(ctx context.Context, topic, group string, start eventhub.Start, apply bool) (eventhub.SeekPlan, error) {
+	err := s.steer(ctx, topic, group, fmt.Sprintf("seek %+v apply %v", start, apply))
+	plan := s.plan
+	plan.Topic, plan.Group, plan.Applied = topic, group, apply
+	return plan, err
+}
+
+func (s *shelf) PauseGroup(ctx context.Context, topic, group string) error {
+	return s.steer(ctx, topic, group, "pause")
+}
+
+func (s *shelf) ResumeGroup(ctx context.Context, topic, group string) error {
+	return s.steer(ctx, topic, group, "resume")
+}
+
+// steer notes what is to be done, and pauses or resumes.
+func (s *shelf) steer(ctx context.Context, topic, group, what string) error {
+	if _, err := s.Group(ctx, topic, group); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.groups {
+		if g := &s.groups[i]; g.Topic == topic && g.Group == group && !strings.HasPrefix(what, "seek") {
+			g.Paused = what == "pause"
+		}
+	}
+	s.steered = append(s.steered, topic+"/"+group+" "+what)
+	return s.err
 }
 
 func (s *shelf) DeleteGroup(ctx context.Context, topic, group string) error {
@@ -201,6 +244,9 @@ func TestRefusals(t *testing.T) {
 		{"GET", "/v1/topics/nobody", 404, "unknown_id", `"nobody"`},
 		{"GET", "/v1/topics/a.b/events/a%20b", 400, "bad_event", `id "a b"`},
 		{"GET", "/v1/topics/a.b/events/x", 404, "unknown_id", `"x"`},
+		{"GET", "/v1/topics/a.b/events/x/groups", 404, "unknown_id", `"x"`},
+		{"GET", "/v1/topics/a.b/events/a%20b/groups", 400, "bad_event", `id "a b"`},
+		{"GET", "/v1/topics/a.b/events/x/groups?limit=1", 400, "bad_request", `"limit"`},
 		{"GET", "/v1/topics/nobody/events/x", 404, "unknown_id", `"nobody"`},
 		{"GET", "/v1/groups?after=x", 400, "bad_request", `"after"`},
 		{"GET", "/v1/groups?topic=a..b", 400, "bad_request", `topic: topic "a..b"`},
@@ -252,6 +298,10 @@ func TestWrongMethods(t *testing.T) {
 		"/v1/topics/a/groups/g":          {"POST": "DELETE, GET, HEAD"},
 		"/v1/topics/a/events/x":          {"DELETE": "GET, HEAD"},
 		"/v1/topics/a/groups/g/inflight": {"POST": "GET, HEAD"},
+		"/v1/topics/a/groups/g/seek":     {"GET": "POST", "PUT": "POST"},
+		"/v1/topics/a/groups/g/pause":    {"GET": "POST", "DELETE": "POST"},
+		"/v1/topics/a/groups/g/resume":   {"HEAD": "POST"},
+		"/v1/topics/a/events/x/groups":   {"POST": "GET, HEAD"},
 	} {
 		for method, allow := range want {
 			_, h := mount(t, Access{})
@@ -367,7 +417,7 @@ func TestThePageOfTheProtocol(t *testing.T) {
 	examples, _, _ = strings.Cut(examples, "```")
 	decoder := json.NewDecoder(strings.NewReader(examples))
 	decoder.DisallowUnknownFields()
-	for _, into := range []any{&eventhub.TopicInfo{}, &eventhub.GroupInfo{}, &eventhub.InFlight{}, &eventhub.InFlight{}} {
+	for _, into := range []any{&eventhub.TopicInfo{}, &eventhub.GroupInfo{}, &eventhub.GroupInfo{}, &eventhub.InFlight{}, &eventhub.InFlight{}, &eventhub.EventGroup{}} {
 		if err := decoder.Decode(into); err != nil {
 			t.Errorf("the example of a %T: %v", into, err)
 		}

@@ -1,7 +1,7 @@
 // Package rest is the HTTP API: publishing (one event by one curl, or a batch as
-// NDJSON or JSON), looking at topics, events and groups, and deleting a group. It
-// turns requests into calls of the root Publisher, Inspector and Admin and errors
-// into problem details (RFC 9457) with the protocol's codes. The hub mounts its
+// NDJSON or JSON), looking at topics, events and groups, and moving, pausing and
+// deleting groups. It turns requests into calls of the root Publisher, Inspector
+// and Admin and errors into problem details (RFC 9457) with the protocol's codes. The hub mounts its
 // routes; it knows no engine and no store.
 //
 // Every request stands for itself: who asks is decided by its bearer token, and
@@ -50,6 +50,9 @@ type Config struct {
 	// Authenticate is asked for every request with its bearer token. Its errors
 	// are shown to the client.
 	Authenticate func(ctx context.Context, token string, given bool) (Access, error)
+	// Open says that Authenticate lets in whoever comes. Requests over loopback
+	// then have to call the hub by a name that is its own; see origin.Policy.Named.
+	Open bool
 	// Origins are the web origins whose pages may use the API besides those of
 	// the hub's own host and of loopback.
 	Origins []string
@@ -97,8 +100,12 @@ func (a *API) resources() map[string]methods {
 		"/v1/topics":                                 {"GET": listTopics},
 		"/v1/topics/{topic}":                         {"GET": showTopic},
 		"/v1/topics/{topic}/events/{id}":             {"GET": showEvent},
+		"/v1/topics/{topic}/events/{id}/groups":      {"GET": listEventGroups},
 		"/v1/topics/{topic}/groups/{group}":          {"GET": showGroup, "DELETE": deleteGroup},
 		"/v1/topics/{topic}/groups/{group}/inflight": {"GET": listInFlight},
+		"/v1/topics/{topic}/groups/{group}/seek":     {"POST": seekGroup},
+		"/v1/topics/{topic}/groups/{group}/pause":    {"POST": pauseGroup},
+		"/v1/topics/{topic}/groups/{group}/resume":   {"POST": resumeGroup},
 		"/v1/groups":                                 {"GET": listGroups},
 	}
 }
@@ -193,6 +200,9 @@ func (a *API) refuse(w http.ResponseWriter, route string, status int, e *eventhu
 func (a *API) admit(w http.ResponseWriter, r *http.Request, serve handler) (reply, error) {
 	if !a.origins.Allowed(r) {
 		return reply{}, eventhub.Errorf(eventhub.CodeForbidden, "pages of the origin %q may not use this hub", r.Header.Get("Origin"))
+	}
+	if a.cfg.Open && !a.origins.Named(r) {
+		return reply{}, eventhub.Errorf(eventhub.CodeForbidden, origin.NotNamed, r.Host)
 	}
 	token, given, err := bearer(r)
 	if err != nil {

@@ -217,6 +217,46 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// TestRebinding: a page whose name was made to resolve to this machine, and which
+// therefore sends no Origin, gets nothing of a hub that asks for no token; a hub
+// that asks for one may have any name.
+func TestRebinding(t *testing.T) {
+	for _, tt := range []struct {
+		open   bool
+		host   string
+		status int
+	}{
+		{true, "evil.example:8081", 403},
+		{true, "app.example", 200}, // of a listed origin
+		{true, "localhost:8081", 200},
+		{true, "127.0.0.1:8081", 200},
+		{false, "hub.internal:8081", 200},
+	} {
+		s := stocked()
+		api, err := New(Config{Open: tt.open, Origins: []string{"https://app.example"},
+			Authenticate: func(context.Context, string, bool) (Access, error) { return Access{Inspector: s, Admin: s}, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mux := http.NewServeMux()
+		api.Register(mux)
+		for _, method := range []string{"GET", "HEAD", "DELETE"} {
+			want := tt.status
+			if method == "DELETE" && want == 200 {
+				want = 204
+			}
+			// Whatever token the page brings.
+			status, answer, _ := request(mux, method, "http://"+tt.host+"/v1/topics/a.b/groups/g", "", "Authorization", "Bearer x")
+			if status != want || status == 403 && method == "GET" && !strings.Contains(answer, `\"evil.example:8081\" is not known`) {
+				t.Errorf("%s of %s, open %v: %d %s; want %d", method, tt.host, tt.open, status, answer, want)
+			}
+		}
+		if tt.status == 403 && len(s.deleted) != 0 {
+			t.Errorf("%v were deleted", s.deleted)
+		}
+	}
+}
+
 func TestConfigIsChecked(t *testing.T) {
 	_, err := New(Config{Origins: []string{"app.example", "https://x/y"}})
 	for _, part := range []string{"Authenticate", "app.example", "https://x/y"} {

@@ -1,7 +1,9 @@
 // Package origin decides which web pages may talk to the hub. A browser would
 // let any page connect with the network access of whoever looks at it, also to a
-// hub on loopback; it names the page's origin, and that is judged here for all
-// gateways alike.
+// hub on loopback. It names the page's origin, and that is judged here for all
+// gateways alike (Allowed); where it thinks that page and hub are one origin it may
+// leave that out of a GET, and then the name by which it calls the hub is judged
+// (Named).
 package origin
 
 import (
@@ -15,12 +17,15 @@ import (
 
 // Policy is the list of origins that may connect besides those that always may;
 // see Allowed. It is safe for concurrent use.
-type Policy struct{ listed map[string]bool }
+type Policy struct {
+	listed map[string]bool
+	hosts  map[string]bool // of those listed
+}
 
 // New returns the policy with these origins (scheme://host[:port]), or
 // everything that is wrong with them.
 func New(origins []string) (*Policy, error) {
-	p := &Policy{listed: make(map[string]bool, len(origins))}
+	p := &Policy{listed: make(map[string]bool, len(origins)), hosts: make(map[string]bool, len(origins))}
 	var errs []error
 	for _, s := range origins {
 		u, err := parse(s)
@@ -29,6 +34,7 @@ func New(origins []string) (*Policy, error) {
 			continue
 		}
 		p.listed[u.String()] = true
+		p.hosts[u.Hostname()] = true
 	}
 	return p, errors.Join(errs...)
 }
@@ -70,11 +76,47 @@ func (p *Policy) Allowed(r *http.Request) bool {
 	if p.listed[u.String()] || isLoopback(u.Hostname()) {
 		return true
 	}
-	if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && local.IP.IsLoopback() {
+	if overLoopback(r) {
 		return false
 	}
+	return u.Hostname() == hostname(r)
+}
+
+// NotNamed is what a gateway says of a request that is not Named; it takes the
+// request's Host.
+const NotNamed = "%.120q is not known as a name of this hub, which asks for no token: call it localhost or by its address, or list an origin with that host"
+
+// Named reports whether the name by which the request calls the hub may be the
+// hub's own. It is to be asked where the hub lets in whoever comes: a page of
+// evil.example whose name is made to resolve to 127.0.0.1 is of one origin with the
+// hub in the browser's eyes, which then sends no Origin with a GET and shows the
+// page the answer. What gives it away is the Host, which is still the page's.
+//
+// So over loopback the hub answers to addresses (a page whose host is an address
+// was served from there), to localhost and what is below it, and to the hosts of the
+// listed origins. Browsers always send a Host; a request without one is not a page's.
+// Elsewhere any name may be the hub's own: who opens a hub to the network without
+// asking for a token knows its names, and the hub does not.
+func (p *Policy) Named(r *http.Request) bool {
+	if !overLoopback(r) {
+		return true
+	}
+	host := strings.TrimSuffix(hostname(r), ".")
+	return host == "" || net.ParseIP(host) != nil || isLoopback(host) || p.hosts[host]
+}
+
+// hostname returns the host that the request is for, in lower case and without a
+// port.
+func hostname(r *http.Request) string {
 	host := url.URL{Host: strings.ToLower(r.Host)}
-	return u.Hostname() == host.Hostname()
+	return host.Hostname()
+}
+
+// overLoopback reports whether the request came in on an address of this machine
+// alone.
+func overLoopback(r *http.Request) bool {
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	return ok && local.IP.IsLoopback()
 }
 
 func isLoopback(host string) bool {

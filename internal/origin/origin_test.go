@@ -57,6 +57,53 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
+// TestNamed: over loopback a name that anybody may own is not the hub's.
+func TestNamed(t *testing.T) {
+	policy, err := New([]string{"https://App.example", "http://host.docker.internal:8081"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	loopback, public := net.IPv4(127, 0, 0, 1), net.IPv4(192, 0, 2, 7)
+	for _, tt := range []struct {
+		host  string
+		local net.IP
+		want  bool
+	}{
+		{"127.0.0.1:8081", loopback, true},
+		{"127.1.2.3", loopback, true},
+		{"192.0.2.7:8081", loopback, true}, // forwarded to loopback; no page has it but the hub's
+		{"[::1]:8081", net.IPv6loopback, true},
+		{"[::ffff:127.0.0.1]:8081", loopback, true},
+		{"localhost:8081", loopback, true},
+		{"LOCALHOST", loopback, true},
+		{"localhost.:8081", loopback, true},
+		{"hub.localhost", loopback, true},
+		{"", loopback, true},
+		{"app.example", loopback, true},
+		{"APP.example:8443", loopback, true}, // on whatever port
+		{"host.docker.internal:9999", loopback, true},
+		{"evil.example:8081", loopback, false},
+		{"evil.example:8081", net.IPv6loopback, false},
+		{"localhost.evil.example", loopback, false},
+		{"evillocalhost", loopback, false},
+		{"127.0.0.1.evil.example", loopback, false},
+		{"127.0.0.1.nip.io", loopback, false},
+		{"x.app.example", loopback, false},
+		{"0x7f.1", loopback, false},
+		{"hub", loopback, false},
+		{"hub.internal:8081", loopback, false},
+		{"evil.example", public, true},
+		{"hub.internal:8081", public, true},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Host = tt.host
+		r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: tt.local}))
+		if got := policy.Named(r); got != tt.want {
+			t.Errorf("host %q, reached at %s: %v; want %v", tt.host, tt.local, got, tt.want)
+		}
+	}
+}
+
 func TestNewNamesAllThatIsWrong(t *testing.T) {
 	_, err := New([]string{"https://ok.example", "app.example", "https://x/y", "https://u@x", "https://x?q"})
 	for _, part := range []string{`"app.example"`, `"https://x/y"`, `"https://u@x"`, `"https://x?q"`} {

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"eventhub"
+	"eventhub/client"
+	"eventhub/cmd/eventhub/internal/input"
+	"eventhub/cmd/eventhub/internal/output"
+)
+
+func groupSeekCommand() *cobra.Command {
+	var r reach
+	var to string
+	var apply bool
+	var start eventhub.Start
+	cmd := &cobra.Command{
+		Use:   "seek TOPIC GROUP --to PLACE",
+		Short: "Move a group to another place in its topic",
+		Long: `Says what moving a group would mean, and with --apply moves it. Then its leases are
+void, attempts are forgotten, and everything above the new place is delivered again
+from attempt 1; what lies between an old and a higher new place is not delivered.
+
+--to is the first event to deliver: latest (nothing that is there now), earliest, the
+first one committed at a time, offset:N, or the one behind after:ID.`,
+		Example: `  eventhub group seek orders billing --to earliest
+  eventhub group seek orders billing --to 2h --apply
+  eventhub group seek orders billing --to after:0199a1f9-731b-7d16-b8f6-fb271d31714f --apply`,
+		Args: func(cmd *cobra.Command, args []string) (err error) {
+			if err := words("TOPIC", "GROUP")(cmd, args); err != nil {
+				return err
+			}
+			if to == "" {
+				return errors.New("--to is missing: " + input.StartForms)
+			}
+			if start, err = input.Start(to, time.Now()); err != nil {
+				return fmt.Errorf("--to %w", err)
+			}
+			return nil
+		},
+	}
+	format := formatFlag(cmd, listFormats)
+	cmd.Flags().StringVar(&to, "to", "", "where to go: "+input.StartForms)
+	cmd.Flags().BoolVar(&apply, "apply", false, "do it, and do not only say what it means")
+	r.register(cmd)
+	cmd.ValidArgsFunction = completeNames(&r, false, true)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		api, err := r.api(cmd)
+		if err != nil {
+			return err
+		}
+		defer api.Close()
+		plan, err := ask(cmd.Context(), &r, func(ctx context.Context) (eventhub.SeekPlan, error) {
+			return api.SeekGroup(ctx, args[0], args[1], start, apply)
+		})
+		if err != nil {
+			return err
+		}
+		out := results(cmd)
+		err = output.Document(out, format.Format, plan, func(w io.Writer) error { return describePlan(w, out.Color, &plan) })
+		if err == nil && !plan.Applied {
+			fmt.Fprintln(cmd.ErrOrStderr(), "Nothing was changed. The same with --apply moves the group.")
+		}
+		return err
+	}
+	return cmd
+}
+
+func describePlan(w io.Writer, color bool, p *eventhub.SeekPlan) error {
+	moved := "no"
+	if p.Applied {
+		moved = "yes"
+	}
+	return output.Fields(w, color, []output.Field{
+		{Name: "Group", Value: p.Group},
+		{Name: "Topic", Value: p.Topic},
+		{Name: "Cursor", Value: fmt.Sprintf("%d, to be %d", p.From, p.To)},
+		{Name: "Head", Value: strconv.FormatUint(p.Head, 10)},
+		{Name: "Delivered again", Value: output.Things(p.Again, "offset")},
+		{Name: "Skipped", Value: output.Things(p.Skipped, "event") + " not done"},
+		{Name: "Leases voided", Value: output.Count(p.Voided)},
+		{Name: "Epoch", Value: strconv.FormatUint(p.Epoch, 10)},
+		{Name: "Moved", Value: moved},
+	})
+}
+
+func groupPauseCommand() *cobra.Command {
+	return steerCommand("pause", "paused", (*client.API).PauseGroup, &cobra.Command{
+		Short: "Stop the deliveries of a group",
+		Long: `Stops the deliveries of a group until it is resumed, whatever members come and go and
+also when the hub starts anew. What members hold they can still ack.`,
+	})
+}
+
+func groupResumeCommand() *cobra.Command {
+	return steerCommand("resume", "resumed", (*client.API).ResumeGroup, &cobra.Command{
+		Short: "Let the deliveries of a paused group go on",
+	})
+}
+
+// steerCommand makes a command that does one thing to one group and says so.
+func steerCommand(verb, done string, do func(*client.API, context.Context, string, string) error, cmd *cobra.Command) *cobra.Command {
+	var r reach
+	cmd.Use = verb + " TOPIC GROUP"
+	cmd.Args = words("TOPIC", "GROUP")
+	r.register(cmd)
+	cmd.ValidArgsFunction = completeNames(&r, false, true)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		api, err := r.api(cmd)
+		if err != nil {
+			return err
+		}
+		defer api.Close()
+		_, err = ask(cmd.Context(), &r, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, do(api, ctx, args[0], args[1])
+		})
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(results(cmd), "%s group %s of %s\n", done, args[1], args[0])
+		return err
+	}
+	return cmd
+}

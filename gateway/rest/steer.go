@@ -1,0 +1,177 @@
+package rest
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"strconv"
+
+	"eventhub"
+	"eventhub/internal/strictjson"
+)
+
+// maxStartBody is far more than a start needs.
+const maxStartBody = 4 << 10
+
+// seekGroup answers with what moving the group means, and moves it only where
+// the query says apply: who forgets a parameter has changed nothing.
+func seekGroup(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+	topic, group, err := groupOf(r)
+	if err != nil {
+		return reply{}, err
+	}
+	q, err := parameters(r, "apply", "from", "ts", "afterId", "offset")
+	if err != nil {
+		return reply{}, err
+	}
+	apply, err := yes("apply", q["apply"])
+	if err != nil {
+		return reply{}, err
+	}
+	start, err := startOf(w, r, q)
+	if err != nil {
+		return reply{}, err
+	}
+	plan, err := access.Admin.SeekGroup(r.Context(), topic, group, start, apply)
+	if err != nil {
+		return reply{}, err
+	}
+	return jsonReply(http.StatusOK, plan)
+}
+
+// yes reads a switch that is off where it is absent.
+func yes(name, value string) (bool, error) {
+	switch value {
+	case "1", "true":
+		return true, nil
+	case "", "0", "false":
+		return false, nil
+	}
+	return false, eventhub.Errorf(eventhub.CodeBadRequest, "%s is %.20q; 1 and 0 are allowed", name, value)
+}
+
+// givenStart is a place as a request names it, in the words of SUBSCRIBE's opts;
+// what is not given is nil.
+type givenStart struct {
+	From    *string `json:"from"`
+	TS      *int64  `json:"ts"`
+	AfterID *string `json:"afterId"`
+	Offset  *uint64 `json:"offset"`
+}
+
+// startOf reads the place to go to, from the query or from the body.
+func startOf(w http.ResponseWriter, r *http.Request, q map[string]string) (eventhub.Start, error) {
+	given, err := startOfQuery(q)
+	if err != nil {
+		return eventhub.Start{}, err
+	}
+	body, err := readBody(w, r, maxStartBody)
+	if err != nil {
+		return eventhub.Start{}, err
+	}
+	if len(bytes.TrimSpace(body)) > 0 {
+		if given != (givenStart{}) {
+			return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "the place stands in the query and in the body; one of them is wanted")
+		}
+		if err := strictjson.Unmarshal(body, &given); err != nil {
+			return eventhub.Start{}, badBody(err, "")
+		}
+	}
+	return given.resolve()
+}
+
+func startOfQuery(q map[string]string) (givenStart, error) {
+	var given givenStart
+	if v, ok := q["from"]; ok {
+		given.From = &v
+	}
+	if v, ok := q["ts"]; ok {
+		ts, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			return given, eventhub.Errorf(eventhub.CodeBadRequest, "ts is %.20q; epoch milliseconds are wanted", v)
+		}
+		given.TS = &ts
+	}
+	if v, ok := q["afterId"]; ok {
+		given.AfterID = &v
+	}
+	if v, ok := q["offset"]; ok {
+		offset, err := strconv.ParseUint(v, 10, 64)
+		if err != nil {
+			return given, eventhub.Errorf(eventhub.CodeBadRequest, "offset is %.20q; a number from 0 to %d is wanted", v, uint64(eventhub.MaxOffset))
+		}
+		given.Offset = &offset
+	}
+	return given, nil
+}
+
+// resolve checks that from is there, and with it what belongs to it and nothing
+// else. Other than in SUBSCRIBE nothing stands for a from that is absent: who
+// moves a group says where to.
+func (g *givenStart) resolve() (eventhub.Start, error) {
+	if g.From == nil {
+		return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "from is missing; latest, earliest, ts, afterId and offset are allowed")
+	}
+	start := eventhub.Start{TS: value(g.TS), AfterID: value(g.AfterID), Offset: value(g.Offset)}
+	switch *g.From {
+	case "latest":
+		start.Kind = eventhub.StartLatest
+	case "earliest":
+		start.Kind = eventhub.StartEarliest
+	case "ts":
+		start.Kind = eventhub.StartTime
+	case "afterId":
+		start.Kind = eventhub.StartAfterID
+	case "offset":
+		start.Kind = eventhub.StartOffset
+	default:
+		return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "from is %.48q; latest, earliest, ts, afterId and offset are allowed", *g.From)
+	}
+	for _, place := range []struct {
+		name  string
+		given bool
+	}{{"ts", g.TS != nil}, {"afterId", g.AfterID != nil}, {"offset", g.Offset != nil}} {
+		switch wanted := *g.From == place.name; {
+		case wanted && !place.given:
+			return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "from is %q but %s is missing", *g.From, place.name)
+		case place.given && !wanted:
+			return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "%s is given but from is %q", place.name, *g.From)
+		}
+	}
+	return start, start.Validate()
+}
+
+// value returns what p points to, or the zero value.
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+func pauseGroup(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+	return steer(r, access, eventhub.Admin.PauseGroup)
+}
+
+func resumeGroup(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+	return steer(r, access, eventhub.Admin.ResumeGroup)
+}
+
+// steer does something to a group and answers with how it is afterwards.
+func steer(r *http.Request, access Access, do func(eventhub.Admin, context.Context, string, string) error) (reply, error) {
+	topic, group, err := groupOf(r)
+	if err == nil {
+		_, err = parameters(r)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	if err := do(access.Admin, r.Context(), topic, group); err != nil {
+		return reply{}, err
+	}
+	info, err := access.Inspector.Group(r.Context(), topic, group)
+	if err != nil {
+		return reply{}, err
+	}
+	return jsonReply(http.StatusOK, withMembers(info))
+}
