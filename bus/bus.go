@@ -252,6 +252,9 @@ func (b *Bus) Cursor(ctx context.Context, topic, name string) (eventhub.Cursor, 
 // SetCursor moves a group to just behind offset, up or down; see
 // eventhub.Admin.SeekGroup.
 func (b *Bus) SetCursor(ctx context.Context, topic, name string, offset uint64) error {
+	if offset >= eventhub.MaxOffset {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "offset is %d; less than %d is allowed", offset, uint64(eventhub.MaxOffset))
+	}
 	_, err := b.SeekGroup(ctx, topic, name, eventhub.Start{Kind: eventhub.StartOffset, Offset: offset + 1}, true)
 	return err
 }

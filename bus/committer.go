@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -230,6 +231,7 @@ func (c *committer) commit(dirty []*group) {
 			c.units = append(c.units, &flushed[i])
 		}
 	}
+	c.buriesLast()
 	kept := c.batch[:0]
 	for _, s := range c.batch {
 		if s.prepare != nil && !s.prepare(s) {
@@ -258,6 +260,23 @@ func (c *committer) commit(dirty []*group) {
 	}
 	clear(c.batch)
 	clear(c.units)
+}
+
+// buriesLast moves the burials to the end of the batch: what they take for done,
+// because it is in their commit, no other write of their group may.
+func (c *committer) buriesLast() {
+	isBurial := func(s *submission) bool { return s.burial }
+	if slices.ContainsFunc(c.batch, isBurial) {
+		slices.SortStableFunc(c.batch, func(a, b *submission) int {
+			switch {
+			case a.burial == b.burial:
+				return 0
+			case b.burial:
+				return -1
+			}
+			return 1
+		})
+	}
 }
 
 // put is the commit itself, with the memory of an earlier failure.

@@ -70,6 +70,12 @@ func (c *counts) topic(name string) *measure.Topic {
 
 // keepTail adds what a tail has counted to its topic's, for good. bus.mu is held.
 func (c *counts) keepTail(g *group) {
+	g.mu.Lock()
+	told := g.counts.Delivered
+	g.mu.Unlock()
+	if told == 0 {
+		return // perhaps of a topic that never was
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g.addTail(c.tails)
@@ -121,7 +127,7 @@ func (g *group) measure(head uint64) measure.Group {
 	defer g.mu.Unlock()
 	m := g.counts.Group
 	m.Paused, m.Held = g.paused, g.behind
-	m.Lag, m.Waiting, m.Members = g.window.lag(head), g.waits, len(g.members)
+	m.Lag, m.Waiting, m.Members = g.lag(head), g.waits, len(g.members)
 	m.InFlight = make(map[string]int, 1)
 	for _, member := range g.members {
 		m.InFlight[member.opts.Peer.Transport] += member.inFlight

@@ -93,7 +93,7 @@ func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*submissio
 	}
 	s.appends[0].Record = s.buf
 	s.units = []store.Unit{{Appends: s.appends, Groups: make([]store.GroupChange, 1)}}
-	s.bytes = len(s.buf)
+	s.bytes, s.burial = len(s.buf), true
 	return s, nil
 }
 

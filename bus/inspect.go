@@ -203,7 +203,11 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 		Ordering: set.Ordering, MaxAttempts: set.MaxAttempts, MinBackoffMS: set.MinBackoffMS, MaxBackoffMS: set.MaxBackoffMS,
 		Members: []eventhub.MemberInfo{},
 	}
-	info.Lag, info.Paused = t.Head-min(state.Cursor, t.Head), state.Paused
+	info.Paused = state.Paused
+	var err error
+	if info.Lag, err = b.idleLag(ctx, t.Name, name, t.Head, state.Cursor); err != nil {
+		return info, err
+	}
 	if info.Paused {
 		info.BlockedBy = &eventhub.Blocked{Kind: "paused"}
 	} else if info.Lag > 0 {
@@ -239,6 +243,16 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 	return info, nil
 }
 
+// idleLag returns the lag of a group that is not loaded.
+func (b *Bus) idleLag(ctx context.Context, topic, name string, head, cursor uint64) (uint64, error) {
+	var p progress
+	if err := p.load(ctx, b.store, topic, name, cursor); err != nil {
+		return 0, err
+	}
+	lag := head - min(cursor, head)
+	return lag - min(lag, p.ackedFrom(cursor+1)), nil
+}
+
 // running returns the runtime of a group, or nil where it was not loaded yet.
 func (b *Bus) running(topic, name string) *group {
 	b.mu.RLock()
@@ -249,12 +263,18 @@ func (b *Bus) running(topic, name string) *group {
 	return nil
 }
 
+// lag returns how many events up to head are not done. g.mu is held.
+func (g *group) lag(head uint64) uint64 {
+	lag := g.window.lag(head)
+	return lag - min(lag, g.progress.ackedFrom(g.window.next))
+}
+
 // describe overwrites what the runtime knows better than the store.
 func (g *group) describe(info *eventhub.GroupInfo) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	info.Epoch, info.Cursor = g.epoch, g.window.cursor()
-	info.Lag = g.window.lag(info.Head)
+	info.Lag = g.lag(info.Head)
 	info.InFlight, info.Waiting, info.Held, info.Paused = g.held, g.waits, g.behind, g.paused
 	info.BlockedBy = g.blockedBy(info)
 	for _, m := range g.members {
@@ -289,6 +309,8 @@ func (g *group) blockedBy(info *eventhub.GroupInfo) *eventhub.Blocked {
 		b := blocked("key", g.window.find(oldest.first))
 		b.Key = oldest.key
 		return b
+	case !slices.ContainsFunc(g.members, func(m *member) bool { return !m.paused }):
+		return &eventhub.Blocked{Kind: "members_paused"}
 	case room == 0 && g.window.next <= info.Head:
 		return &eventhub.Blocked{Kind: "members_full"}
 	}

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"slices"
+	"sort"
+	"strings"
 
 	"eventhub"
 	"eventhub/store"
@@ -35,6 +37,8 @@ const (
 	chunkSize = 4096
 	// maxHistory bounds the attempts that are told of one event.
 	maxHistory = 20
+	// maxHistoryReason bounds, in bytes, what is kept of each attempt's reason.
+	maxHistoryReason = 256
 )
 
 // The standings of an offset in a progress part: fresh, acked, or so many
@@ -83,6 +87,7 @@ func (p *progress) mark(offset uint64) {
 
 // note adds an attempt that came to nothing.
 func (p *progress) note(offset uint64, a eventhub.Attempt) {
+	a.Reason = strings.ToValidUTF8(a.Reason[:min(len(a.Reason), maxHistoryReason)], "")
 	h := append(p.history[offset], a)
 	if len(h) > maxHistory {
 		h = slices.Clone(h[len(h)-maxHistory:])
@@ -111,14 +116,36 @@ func (p *progress) standing(offset uint64) uint64 {
 	return fresh
 }
 
+// ahead returns the place of the first restored run that reaches offset.
+func (p *progress) ahead(offset uint64) int {
+	return sort.Search(len(p.restored), func(i int) bool { return p.restored[i].to >= offset })
+}
+
 // restoredAs returns what was restored of an offset that was not read again.
 func (p *progress) restoredAs(offset uint64) uint64 {
-	for _, r := range p.restored {
-		if r.from <= offset && offset <= r.to {
-			return r.standing
-		}
+	if i := p.ahead(offset); i < len(p.restored) && p.restored[i].from <= offset {
+		return p.restored[i].standing
 	}
 	return fresh
+}
+
+// ackedNext returns the last of the offsets that were restored as acked and that
+// begin at next, 0 where there are none.
+func (p *progress) ackedNext(next uint64) uint64 {
+	if p.standing(next) != acked {
+		return 0
+	}
+	return p.restored[0].to
+}
+
+// ackedFrom returns how many offsets from offset on were restored as acked.
+func (p *progress) ackedFrom(offset uint64) (n uint64) {
+	for _, r := range p.restored[p.ahead(offset):] {
+		if r.standing == acked {
+			n += r.to - max(r.from, offset) + 1
+		}
+	}
+	return n
 }
 
 // load reads the parts that the store has of a group.
@@ -206,8 +233,17 @@ func setOrDelete(set map[uint64]bool, key uint64, there bool) {
 	}
 }
 
-// rewrite marks everything, after a write that was refused.
+// rewrite writes everything anew, after a write that was refused: it may have
+// carried a reset.
 func (p *progress) rewrite(w *window) {
+	p.reset = true
+	clear(p.stored)
+	clear(p.written)
+	for _, r := range p.restored {
+		for chunk := r.from / chunkSize; chunk <= r.to/chunkSize; chunk++ {
+			p.chunks[chunk] = true
+		}
+	}
 	for _, b := range w.blocks {
 		for chunk := b.first / chunkSize; chunk <= b.last/chunkSize; chunk++ {
 			p.chunks[chunk] = true
@@ -237,10 +273,10 @@ func (p *progress) runs(w *window, chunk, cursor uint64) []run {
 			}
 		}
 	}
-	for _, r := range p.restored {
-		if r.from, r.to = max(r.from, w.next, from), min(r.to, to); r.from <= r.to {
-			runs = appendRun(runs, r)
-		}
+	ahead := max(from, w.next)
+	for i := p.ahead(ahead); i < len(p.restored) && p.restored[i].from <= to; i++ {
+		r := p.restored[i]
+		runs = appendRun(runs, run{max(r.from, ahead), min(r.to, to), r.standing})
 	}
 	return runs
 }

@@ -23,6 +23,7 @@ type submission struct {
 	// prepare, where set, is called by the committer just before the commit and
 	// fills in group state; false drops the submission's units.
 	prepare func(*submission) bool
+	burial  bool // it carries a dead letter
 	// finish is called on the committer's goroutine with the commit's error.
 	finish func(*submission, error)
 

@@ -26,8 +26,8 @@ type registry struct {
 }
 
 type idleGroup struct {
-	cursor uint64
-	paused bool
+	cursor, acked uint64 // acked: events above the cursor
+	paused        bool
 }
 
 // fill walks over all groups of the store, once.
@@ -49,7 +49,11 @@ func (r *registry) fill(ctx context.Context, s store.Store) error {
 				return storeError(err, "list the groups of topic %q", t.Name)
 			}
 			for _, g := range groups {
-				idle[groupKey{topic: t.Name, group: g.Group}] = idleGroup{g.State.Cursor, g.State.Paused}
+				var p progress
+				if err := p.load(ctx, s, t.Name, g.Group, g.State.Cursor); err != nil {
+					return err
+				}
+				idle[groupKey{topic: t.Name, group: g.Group}] = idleGroup{g.State.Cursor, p.ackedFrom(g.State.Cursor + 1), g.State.Paused}
 			}
 			after = t.Name
 		}
@@ -129,7 +133,8 @@ func (b *Bus) measureGroups(ctx context.Context) ([]measure.Group, error) {
 			return nil, storeError(err, "read the head of topic %q", key.topic)
 		}
 		g := newGroupCounts(key.topic, key.group)
-		g.Lag, g.Paused = head-min(i.cursor, head), i.paused
+		lag := head - min(i.cursor, head)
+		g.Lag, g.Paused = lag-min(lag, i.acked), i.paused
 		all = append(all, g.Group)
 	}
 	return all, nil

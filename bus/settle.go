@@ -73,14 +73,17 @@ func (g *group) settleOne(m *member, ref eventhub.Ref, s *eventhub.Settlement, n
 
 // lookup finds the entry whose last lease ref names.
 func (g *group) lookup(m *member, ref eventhub.Ref) *entry {
-	if ref.Lease.Serial != 0 { // serial 0 is that of events which nobody ever had
+	if !ref.Lease.IsZero() {
+		if ref.Lease.Serial == 0 {
+			return nil // that of events which nobody ever had
+		}
 		if e := g.window.find(ref.Lease.Offset); e != nil && e.state != done && e.lease(g.runtime) == ref.Lease {
 			return e
 		}
 		return nil
 	}
 	offset, ok := g.ids[ref.ID]
-	if !ok {
+	if !ok || m == nil {
 		return nil
 	}
 	if e := g.window.find(offset); e != nil && e.member == m {

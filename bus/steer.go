@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 
 	"eventhub"
 	"eventhub/store"
@@ -51,6 +52,7 @@ func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (eventhub
 		m.sought = true
 	}
 	plan.Applied, plan.Epoch = true, g.epoch
+	g.touch()
 	g.mu.Unlock()
 	g.bus.workers.schedule(g)
 	return plan, g.write(ctx)
@@ -62,17 +64,15 @@ func (g *group) plotSeek(to, head uint64) eventhub.SeekPlan {
 	p := eventhub.SeekPlan{
 		Topic: g.log.name, Group: g.name, From: from, To: to, Head: head, Epoch: g.epoch, Voided: g.held,
 	}
-	if to < from {
-		p.Again = min(from, head) - min(to, head)
-	}
 	// What is acked above the cursor is not skipped, but delivered again where it
 	// lies above the new one.
-	p.Skipped = g.window.lag(max(from, min(to, head)))
-	above := uint64(g.window.ackedAbove(to))
-	p.Again += above
-	if to > from {
-		p.Skipped += above // lag took them off, though they lie above
+	above := uint64(g.window.ackedAbove(to)) + g.progress.ackedFrom(max(g.window.next, to+1))
+	if to < from {
+		p.Again = min(from, head) - min(to, head) + above
+		return p
 	}
+	below := uint64(g.window.acked) + g.progress.ackedFrom(g.window.next) - above
+	p.Again, p.Skipped = above, min(to, head)-min(from, head)-below
 	return p
 }
 
@@ -101,18 +101,26 @@ func (b *Bus) setPaused(ctx context.Context, topic, name string, paused bool) er
 		return g.ended
 	}
 	g.paused = paused
+	g.touch()
 	g.mu.Unlock()
 	g.bus.workers.schedule(g)
 	return g.write(ctx)
 }
 
-// write makes the group's state durable and waits for it.
+// write makes the group's state, which has changed, durable and waits for it.
 func (g *group) write(ctx context.Context) error {
 	unit := store.Unit{Groups: make([]store.GroupChange, 1)}
-	return g.bus.committer.wait(ctx, unit, func(s *submission) bool {
+	err := g.bus.committer.wait(ctx, unit, func(s *submission) bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		s.units[0].Groups[0] = g.change(g.window.cursor())
 		return true
 	})
+	switch {
+	case errors.Is(err, store.ErrStaleEpoch):
+		return groupError(store.ErrNotFound, g.log.name, g.name) // deleted meanwhile
+	case eventhub.ErrorCode(err) == eventhub.CodeOverloaded:
+		return eventhub.Wrap(eventhub.CodeOverloaded, err, "it counts from now on; whether it is durable could not be told in time")
+	}
+	return err
 }

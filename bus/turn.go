@@ -132,6 +132,10 @@ func (g *group) planDeliveries(now int64) (next int64) {
 	if g.paused {
 		return 0
 	}
+	for r := g.progress.ackedNext(g.window.next); r != 0; r = g.progress.ackedNext(g.window.next) {
+		g.window.addDone(r) // no need to read them
+		g.touch()
+	}
 	g.reviewSuspects(now)
 	room := 0
 	for _, m := range g.members {

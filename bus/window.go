@@ -150,6 +150,17 @@ func (w *window) add(offset uint64) *entry {
 	return &b.entries[len(b.entries)-1]
 }
 
+// addDone appends offsets, from next up to last, of which all is done.
+func (w *window) addDone(last uint64) {
+	b := &block{first: w.next, last: last, done: int(last - w.next + 1)}
+	w.blocks = append(w.blocks, b)
+	w.acked += b.done
+	w.next = last + 1
+	if len(w.blocks) == 1 {
+		w.advance()
+	}
+}
+
 func (w *window) newBlock(first uint64) *block {
 	room := minBlock
 	if n := len(w.blocks); n > 0 {
