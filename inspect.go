@@ -168,8 +168,9 @@ func (g *GroupInfo) LagMS() (ms int64, ok bool) {
 // Blocked says what keeps events of a group back, and which event is in the way.
 type Blocked struct {
 	// Kind is "paused"; "no_members"; "members_paused" (all of them);
-	// "members_full" (they hold as many events as they may); "window" (the group has read as far ahead of its
-	// cursor as it may); or "key" (events wait behind one of their key).
+	// "members_full" (they hold as many events as they may); "window" (the group
+	// has read as far ahead of its cursor as it may); or "key" (events wait behind
+	// one of their key).
 	Kind string `json:"kind"`
 	// Key is the one that waits longest, of kind "key".
 	Key string `json:"key,omitempty"`

@@ -183,6 +183,8 @@ func blocked(now time.Time, g *eventhub.GroupInfo) string {
 		return "paused: nothing is delivered until 'eventhub group resume " + g.Topic + " " + g.Group + "'"
 	case "no_members":
 		return "nobody is subscribed"
+	case "members_paused":
+		return "all members have paused"
 	case "members_full":
 		return "no member takes more now"
 	case "window":
