@@ -4,7 +4,7 @@ GO ?= go
 VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo devel)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint bench fuzz clean
+.PHONY: help build demo test lint bench soak fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ lint: ## gofmt, go vet, staticcheck
 
 bench: ## Go benchmarks of the engine, the store and the gateway
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+soak: ## the random and fault tests at full size, for hours; SOAK=10 a tenth of it
+	./scripts/soak
 
 fuzz: ## every fuzz test for a minute each
 	./scripts/fuzz

@@ -26,6 +26,9 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
+	if os.Getenv(faultEnv) != "" {
+		os.Exit(runFaultyHub())
+	}
 	dir, err := os.MkdirTemp("", "eventhub-e2e-")
 	if err != nil {
 		panic(err)
@@ -48,9 +51,10 @@ const watchdog = 60 * time.Second
 
 // hubProcess is a running eventhub.
 type hubProcess struct {
-	t     *testing.T
-	cmd   *exec.Cmd
-	ended chan struct{}
+	t       *testing.T
+	cmd     *exec.Cmd
+	serving chan struct{} // closed when it does
+	ended   chan struct{}
 	// The addresses that it listens on.
 	ws, http, ops string
 
@@ -64,9 +68,19 @@ var up = regexp.MustCompile(`msg="hub is up" ws=(\S+) http=(\S+) ops=(\S+)`)
 // startHub runs `eventhub serve` on free ports and waits until it serves.
 func startHub(t *testing.T, args ...string) *hubProcess {
 	t.Helper()
-	p := &hubProcess{t: t, ended: make(chan struct{})}
-	p.cmd = exec.Command(binary, append([]string{"serve", "--ws", "127.0.0.1:0", "--http", "localhost:0", "--ops", "127.0.0.2:0"}, args...)...)
-	p.cmd.Env = cleanEnv()
+	cmd := exec.Command(binary, append([]string{"serve", "--ws", "127.0.0.1:0", "--http", "localhost:0", "--ops", "127.0.0.2:0"}, args...)...)
+	cmd.Env = cleanEnv()
+	p := launch(t, cmd)
+	if !p.serves() {
+		t.Fatalf("the hub ended at once:\n%s", p.logged())
+	}
+	return p
+}
+
+// launch starts a hub, which ends with the test at the latest.
+func launch(t *testing.T, cmd *exec.Cmd) *hubProcess {
+	t.Helper()
+	p := &hubProcess{t: t, cmd: cmd, serving: make(chan struct{}), ended: make(chan struct{})}
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -74,17 +88,23 @@ func startHub(t *testing.T, args ...string) *hubProcess {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	serving := make(chan struct{})
-	go p.follow(stderr, serving)
+	go p.follow(stderr, p.serving)
 	t.Cleanup(p.kill)
-	select {
-	case <-serving:
-	case <-p.ended:
-		t.Fatalf("the hub ended at once:\n%s", p.logged())
-	case <-time.After(watchdog):
-		t.Fatalf("the hub did not come up:\n%s", p.logged())
-	}
 	return p
+}
+
+// serves waits until the hub serves, or has ended.
+func (p *hubProcess) serves() bool {
+	p.t.Helper()
+	select {
+	case <-p.serving:
+		return true
+	case <-p.ended:
+		return false
+	case <-time.After(watchdog):
+		p.t.Fatalf("the hub did not come up:\n%s", p.logged())
+		return false
+	}
 }
 
 // follow collects the log until the process has ended.

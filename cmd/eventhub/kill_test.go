@@ -1,40 +1,63 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/gobwas/ws"
 	"github.com/gobwas/ws/wsutil"
+
+	"eventhub"
+	"eventhub/client"
 )
 
+var (
+	fixedSeed  = flag.Uint64("seed", 0, "seed of tests that print one; 0: any")
+	killRounds = flag.Int("kill.rounds", 20, "how often TestKillDashNine kills the hub")
+)
+
+func drawSeed(t *testing.T) uint64 {
+	seed := cmp.Or(*fixedSeed, rand.Uint64())
+	t.Logf("seed %d", seed)
+	return seed
+}
+
 const (
-	killRounds     = 20
 	killPublishers = 4
 	killInFlight   = 32
 )
 
 // TestKillDashNine kills the real hub, again and again, in the middle of four
-// pipelining publishers and a consumer, and then looks at the log: every event
-// that got its OK is there once, under its offset, and the group went on where
-// it was.
+// pipelining publishers, a group in order of offsets, one in order of keys and one
+// whose members die too, and then looks at the log and the groups: every event that
+// got its OK is there once, under its offset; the groups went on where they were
+// and end with every event; nothing was given up.
 func TestKillDashNine(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := drawSeed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	dir := t.TempDir()
 	acked := make(map[string]uint64) // offset by id, of events that got their OK
 	member := &ackingMember{}
-	var slowest time.Duration
-	for round := range killRounds {
+	ordered := newLogMember("keys", map[string]any{"from": "earliest", "ordering": "key", "maxAttempts": 1000})
+	dying := newLogMember("dying", map[string]any{"from": "earliest", "maxAttempts": 1000})
+	dying.rng = rand.New(rand.NewPCG(seed, 1))
+	var starts []time.Duration
+	for round := range *killRounds {
 		began := time.Now()
 		hub := startHub(t, "--store", dir)
-		slowest = max(slowest, time.Since(began))
+		starts = append(starts, time.Since(began))
 		member.join(t, hub, round)
 		var wg sync.WaitGroup
+		wg.Go(func() { ordered.follow(t, hub) })
+		wg.Go(func() { dying.follow(t, hub) })
 		var mu sync.Mutex
 		enough := make(chan struct{})
 		left := killPublishers
@@ -60,8 +83,13 @@ func TestKillDashNine(t *testing.T) {
 		wg.Wait()
 		member.wait(t)
 	}
-	t.Logf("%d events got their OK in %d rounds; the slowest start took %s", len(acked), killRounds, slowest)
-	checkLog(t, dir, acked)
+	slices.Sort(starts)
+	t.Logf("%d events got their OK in %d rounds; starts took %s at the 99th percentile, %s at most; a member died %d times",
+		len(acked), *killRounds, starts[(len(starts)*99+99)/100-1], starts[len(starts)-1], dying.deaths)
+	if dying.deaths == 0 {
+		t.Error("no member died")
+	}
+	checkLog(t, dir, acked, ordered, dying)
 }
 
 // publishUntilDead keeps killInFlight publishes in flight until the connection
@@ -74,7 +102,7 @@ func publishUntilDead(c *conn, prefix string, least int, enough func()) map[stri
 		id := fmt.Sprintf("%s-%06d", prefix, sent)
 		sent++
 		b, err := json.Marshal(map[string]any{"op": "PUBLISH", "topic": "kill.log", "corr": id, "payload": id,
-			"opts": map[string]any{"id": id}})
+			"opts": map[string]any{"id": id, "key": fmt.Sprint("key-", sent%5)}})
 		if err != nil {
 			return err
 		}
@@ -158,8 +186,9 @@ func (m *ackingMember) wait(t *testing.T) {
 	<-m.ended
 }
 
-// checkLog reads the whole topic through a group of its own and compares.
-func checkLog(t *testing.T, dir string, acked map[string]uint64) {
+// checkLog reads the whole topic through a group of its own and compares. The
+// members then take what is left of it for their groups.
+func checkLog(t *testing.T, dir string, acked map[string]uint64, members ...*logMember) {
 	t.Helper()
 	hub := startHub(t, "--store", dir)
 	c := dial(t, hub.ws, "")
@@ -195,7 +224,165 @@ func checkLog(t *testing.T, dir string, acked map[string]uint64) {
 			t.Errorf("%s got its OK at offset %d and is gone", id, offset)
 		}
 	}
+	for _, m := range members {
+		m.finish(t, hub, end.Offset)
+	}
+	if topic, err := hub.api(t).Topic(context.Background(), "kill.log.dlq"); eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
+		t.Errorf("events were given up: %+v, %v", topic, err)
+	}
 	if code := hub.stop(); code != 0 {
 		t.Errorf("exit code %d after SIGTERM:\n%s", code, hub.logged())
+	}
+}
+
+// logMember is a member that notes all it gets. It acks at once; with rng it dies
+// now and then instead, by the loss of its connection, and comes back.
+type logMember struct {
+	group string
+	opts  map[string]any
+	rng   *rand.Rand
+
+	got    map[uint64]bool
+	deaths int
+}
+
+func newLogMember(group string, opts map[string]any) *logMember {
+	return &logMember{group: group, opts: opts, got: make(map[uint64]bool)}
+}
+
+// follow is the member's life with one hub.
+func (m *logMember) follow(t *testing.T, hub *hubProcess) {
+	for {
+		c, err := join(t, hub, "kill.log", m.group, m.opts)
+		if err != nil || !m.serve(c) {
+			return
+		}
+		m.deaths++
+	}
+}
+
+// serve runs until the connection is lost, and reports whether the member died
+// before.
+func (m *logMember) serve(c *conn) (died bool) {
+	defer c.Close()
+	t := c.t
+	last := make(map[string]uint64) // by key
+	for {
+		f, err := c.next()
+		if err != nil {
+			return false
+		}
+		if f.Op != "EVENT" {
+			t.Errorf("a member of %s got %+v", m.group, f)
+			return false
+		}
+		if m.opts["ordering"] == "key" && f.Event.Offset <= last[f.Event.Key] {
+			t.Errorf("key %s: offset %d comes after %d", f.Event.Key, f.Event.Offset, last[f.Event.Key])
+		}
+		last[f.Event.Key] = f.Event.Offset
+		if m.rng != nil && m.rng.IntN(200) == 0 {
+			return true
+		}
+		m.got[f.Event.Offset] = true
+		if c.settle("ACK", f) != nil {
+			return false
+		}
+	}
+}
+
+// finish takes the rest, up to the end of the log.
+func (m *logMember) finish(t *testing.T, hub *hubProcess, end uint64) {
+	m.rng = nil
+	c, err := join(t, hub, "kill.log", m.group, m.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		m.serve(c)
+	}()
+	awaitGroup(t, hub, "kill.log", m.group, end)
+	c.Close()
+	<-ended
+	if len(m.got) != int(end) {
+		t.Errorf("group %s got %d events; the log has %d", m.group, len(m.got), end)
+	}
+}
+
+// join connects and becomes a member. An error means that the hub is gone.
+func join(t *testing.T, hub *hubProcess, topic, group string, opts map[string]any) (*conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), watchdog)
+	defer cancel()
+	nc, _, _, err := ws.Dial(ctx, "ws://"+hub.ws+"/")
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{t, nc}
+	for _, ask := range []map[string]any{
+		{"op": "AUTH", "corr": "auth"},
+		{"op": "SUBSCRIBE", "topic": topic, "group": group, "corr": "subscribe", "opts": opts},
+	} {
+		var f frame
+		if err = c.tell(ask); err == nil {
+			f, err = c.next()
+		}
+		if err != nil {
+			nc.Close()
+			return nil, err
+		}
+		if f.Op != "OK" {
+			t.Errorf("%v was answered by %+v", ask, f)
+		}
+	}
+	return c, nil
+}
+
+// tell is say where the hub may be gone.
+func (c *conn) tell(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return wsutil.WriteClientText(c.Conn, b)
+}
+
+// settle gives a verdict on what f delivers. With a corr it is answered.
+func (c *conn) settle(op string, f frame, corr ...string) error {
+	verdict := map[string]any{"op": op, "topic": f.Topic, "group": f.Group, "id": f.Event.ID}
+	for _, corr := range corr {
+		verdict["corr"] = corr
+	}
+	return c.tell(verdict)
+}
+
+// api is a client of the hub's HTTP API.
+func (p *hubProcess) api(t *testing.T) *client.API {
+	t.Helper()
+	api, err := client.NewAPI("http://" + p.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { api.Close() })
+	return api
+}
+
+// awaitGroup waits until a group has done everything up to end. No hub tells when
+// that is so, hence the asking.
+func awaitGroup(t *testing.T, hub *hubProcess, topic, group string, end uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), watchdog)
+	defer cancel()
+	api := hub.api(t)
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		g, err := api.Group(ctx, topic, group)
+		if err == nil && g.Cursor >= end {
+			return
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			t.Fatalf("group %s does not come to %d: %+v, %v", group, end, g, err)
+		}
 	}
 }

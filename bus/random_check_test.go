@@ -1,0 +1,433 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"testing/synctest"
+	"time"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// The checks.
+
+// check brings the model up to date and compares.
+func (w *world) check() {
+	synctest.Wait()
+	if w.commits == nil {
+		w.receipts()
+		for _, answer := range w.seeks {
+			if len(answer) == 0 {
+				w.t.Fatal("SetCursor does not return")
+			}
+			if err := <-answer; err != nil {
+				w.t.Fatalf("SetCursor: %v", err)
+			}
+		}
+		w.seeks = nil
+	}
+	arrived := w.readLetters()
+	w.mu.Lock()
+	journal, wrong := w.journal, w.wrong
+	w.journal = nil
+	w.mu.Unlock()
+	if wrong != "" {
+		w.t.Fatal(wrong)
+	}
+	for _, o := range journal {
+		w.take(o)
+		for i, d := range o.batch {
+			if id := o.to.group.topic.ids[d.Offset-1]; id != o.ids[i] {
+				w.t.Fatalf("%s at %d is %s; delivered was %s", d.Topic, d.Offset, id, o.ids[i])
+			}
+		}
+	}
+	for _, g := range w.groups {
+		g.expire(w, now())
+	}
+	w.checkLetters(arrived)
+	for _, g := range w.groups {
+		if g.exists {
+			w.checkGroup(g)
+		}
+	}
+	w.checkMembers()
+	w.checkCache()
+}
+
+// receipts checks what publishers were told and adds their events to the logs.
+func (w *world) receipts() {
+	for _, p := range w.pending {
+		if p.calls != 1 {
+			w.t.Fatalf("%d calls of done", p.calls)
+		}
+		for _, pub := range p.pubs {
+			bad := slices.ContainsFunc(pub.Events, func(e eventhub.Event) bool { return !json.Valid(e.Payload) })
+			if bad != (pub.Err != nil) {
+				w.t.Fatalf("publication %+v ended with %v", pub.Events, pub.Err)
+			}
+			for i := range pub.Receipts {
+				w.receipt(pub.Events[i], pub.Receipts[i])
+			}
+			if !bad && len(pub.Receipts) != len(pub.Events) {
+				w.t.Fatalf("%d receipts for %d events", len(pub.Receipts), len(pub.Events))
+			}
+		}
+	}
+	w.pending = nil
+}
+
+func (w *world) receipt(e eventhub.Event, r eventhub.Receipt) {
+	for _, topic := range w.topics {
+		if topic.name != e.Topic {
+			continue
+		}
+		offset, duplicate := topic.add(r.ID, e.Key, w.committedAt(e.Topic, r.Offset))
+		if r.Offset != offset || r.Duplicate != duplicate || e.ID != "" && e.ID != r.ID {
+			w.t.Fatalf("receipt of %q in %q = %+v; want offset %d, duplicate %t", e.ID, e.Topic, r, offset, duplicate)
+		}
+	}
+}
+
+// committedAt returns the commit time of an event.
+func (w *world) committedAt(topic string, offset uint64) int64 {
+	var batch store.Batch
+	if err := w.store.Store.Read(context.Background(), topic, offset, 1, 0, &batch); err != nil || len(batch.Items) == 0 {
+		w.t.Fatalf("read %q at %d: %v; %d events are there", topic, offset, err, len(batch.Items))
+	}
+	return batch.Items[0].Record.CommitTime()
+}
+
+// readLetters adds the dead letters that came to their logs.
+func (w *world) readLetters() map[string]eventhub.Event {
+	arrived := make(map[string]eventhub.Event)
+	for _, topic := range w.topics {
+		if topic.source == nil {
+			continue
+		}
+		var batch store.Batch
+		if err := w.store.Store.Read(context.Background(), topic.name, topic.head()+1, 1000, 1<<30, &batch); err != nil {
+			w.t.Fatal(err)
+		}
+		for _, item := range batch.Items {
+			e, err := item.Record.Event(item.Offset)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if _, duplicate := topic.add(e.ID, e.Key, e.TS); duplicate || item.Offset != topic.head() {
+				w.t.Fatalf("dead letter %s is at %d of %s", e.ID, item.Offset, topic.name)
+			}
+			arrived[e.ID] = e
+		}
+	}
+	return arrived
+}
+
+// checkLetters: every event given up has its dead letter, once, and no other
+// has one.
+func (w *world) checkLetters(arrived map[string]eventhub.Event) {
+	for id, e := range arrived {
+		l := w.letters[id]
+		if l == nil || l.seen || l.topic.name != e.Topic {
+			w.t.Fatalf("an unexpected dead letter: %s", e.Payload)
+		}
+		l.seen = true
+		var p struct {
+			Offset   uint64
+			Attempts int
+			Reason   string
+			Event    struct{ ID string }
+		}
+		if err := json.Unmarshal(e.Payload, &p); err != nil {
+			w.t.Fatal(err)
+		}
+		if p.Offset != l.offset || p.Attempts != l.attempts || p.Reason != l.reason || p.Event.ID != l.topic.source.ids[l.offset-1] {
+			w.t.Fatalf("dead letter %s; want %+v", e.Payload, l)
+		}
+	}
+	if w.reads != nil || w.commits != nil {
+		return
+	}
+	for id, l := range w.letters {
+		if l.required && !l.seen {
+			w.t.Fatalf("no dead letter %s: %+v", id, l)
+		}
+	}
+	for _, g := range w.groups {
+		for _, e := range g.events {
+			if e.state == modelDying {
+				g.move(e, modelDone)
+			}
+		}
+	}
+}
+
+// load reads a group's stored state, which never goes back.
+func (w *world) load(g *modelGroup) store.GroupState {
+	s, err := w.store.Store.Group(context.Background(), g.topic.name, g.name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if s.Epoch < g.stored.Epoch || s.Epoch == g.stored.Epoch && s.Cursor < g.stored.Cursor {
+		w.t.Fatalf("%s is stored at %+v, before it was at %+v", g, s, g.stored)
+	}
+	g.stored = s
+	return s
+}
+
+func (w *world) checkGroup(g *modelGroup) {
+	s := w.load(g)
+	epoch, cursor := s.Epoch, s.Cursor
+	if rt := w.runtime(g.topic.name, g.name); rt != nil {
+		epoch, cursor = rt.position()
+	}
+	low, high := g.cursor(false, false), g.cursor(true, true)
+	if epoch != g.epoch || cursor < low || cursor > high {
+		w.t.Fatalf("%s stands at %d, %d; want %d, %d to %d", g, epoch, cursor, g.epoch, low, high)
+	}
+	if s.Epoch == epoch && s.Cursor > cursor {
+		w.t.Fatalf("%s stands at %d and is stored at %d", g, cursor, s.Cursor)
+	}
+	if w.reads != nil {
+		return
+	}
+	if c, err := w.bus.Cursor(context.Background(), g.topic.name, g.name); err != nil || c.Offset != cursor || c.Epoch != epoch ||
+		c.Offset > 0 && c.Offset <= g.topic.head() && c.LastID != g.topic.ids[c.Offset-1] {
+		w.t.Fatalf("Cursor = %+v, %v; want %d, %d", c, err, epoch, cursor)
+	}
+	w.checkLag(g)
+	w.checkIdle(g)
+}
+
+// checkLag: the lag is the number of events that are not done.
+func (w *world) checkLag(g *modelGroup) {
+	if w.commits != nil {
+		return // some are in between
+	}
+	info, err := w.bus.Group(context.Background(), g.topic.name, g.name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	lag := uint64(0)
+	for offset := g.base + 1; offset <= g.topic.head(); offset++ {
+		e := g.events[offset]
+		if e == nil && g.restored[offset].state != modelDone || e != nil && e.state != modelDone {
+			lag++
+		}
+	}
+	if info.Lag != lag || info.Paused != g.paused {
+		w.t.Fatalf("%s is told as %+v; %d are not done", g, info, lag)
+	}
+}
+
+// checkIdle: while a member has room nothing waits that could go out. Where a
+// suspect is due, one of them may be kept free for it.
+func (w *world) checkIdle(g *modelGroup) {
+	room, idle := 0, false
+	for _, m := range w.members {
+		if m.group != g || m.run != w.bus || m.left || m.full || m.paused || g.paused {
+			continue
+		}
+		idle = idle || m.inFlight == 0
+		if m.inFlight < m.opts.MaxInFlight && g.suspectWith(m) == 0 {
+			room++
+		}
+	}
+	if g.suspectWith(nil) != 0 {
+		idle = false // one at a time
+	} else if g.suspectDue() {
+		room--
+	}
+	for offset, e := range g.events {
+		if e.state == modelWaiting && e.latest <= now() && !g.isBehind(offset, false) && (room > 0 && !e.isSuspect() || idle && e.isSuspect()) {
+			w.t.Fatalf("%s has room (%d, idle %t) and does not deliver %d again, attempts %d, due for %d ms", g, room, idle, offset, e.attempts, now()-e.latest)
+		}
+	}
+	for room > 0 {
+		readable := min(g.topic.head(), g.cursor(false, false)+w.opts.AckWindow)
+		for offset := g.base + 1; offset <= readable; offset++ {
+			e := g.restored[offset]
+			if g.events[offset] == nil && e.state != modelDone && !g.isBehind(offset, false) && (idle || !e.isSuspect()) {
+				w.t.Fatalf("%s has room and does not deliver %d", g, offset)
+			}
+		}
+		if !g.reread(readable) {
+			break
+		}
+	}
+}
+
+// suspectDue reports whether a suspect may be waiting for its turn.
+func (g *modelGroup) suspectDue() bool {
+	for _, e := range g.events {
+		if e.state == modelWaiting && e.isSuspect() && e.earliest <= now() {
+			return true
+		}
+	}
+	for _, e := range g.restored {
+		if e.isSuspect() {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) runtime(topic, name string) *group {
+	w.bus.mu.RLock()
+	defer w.bus.mu.RUnlock()
+	if rt := w.bus.groups[groupKey{topic: topic, group: name}]; rt != nil && rt.loaded.Load() {
+		return rt
+	}
+	return nil
+}
+
+// checkMembers: Ended is told once to those that the end of the bus surprised.
+func (w *world) checkMembers() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.members {
+		want := 0
+		code := eventhub.CodeShuttingDown
+		if m.run != w.bus && !m.left {
+			want = 1
+		}
+		if m.deleted {
+			want, code = 1, eventhub.CodeNotSubscribed
+		}
+		if len(m.ended) != want || want == 1 && eventhub.ErrorCode(m.ended[0]) != code {
+			w.t.Fatalf("Ended was called with %v", m.ended)
+		}
+	}
+}
+
+func (w *world) checkCache() {
+	bytes := 0
+	for _, l := range w.bus.logs {
+		l.mu.Lock()
+		for _, item := range l.tail {
+			bytes += len(item.Record)
+		}
+		l.mu.Unlock()
+	}
+	if bytes > w.opts.TailCacheBytes {
+		w.t.Fatalf("the tails hold %d bytes; %d are allowed", bytes, w.opts.TailCacheBytes)
+	}
+}
+
+// drain acks everything until nothing is left, and looks for what stayed behind.
+func (w *world) drain() {
+	appointments := 2 * time.Hour // until the last one has passed
+	if w.disk != nil {
+		// Its own timers make so long a time dear. A new engine has no old leases.
+		w.powerLoss()
+		appointments = time.Minute
+	}
+	w.release()
+	w.check()
+	for _, g := range w.groups {
+		// What a power loss has left of a group's parts goes with the next write.
+		if g.paused || g.exists && w.disk != nil {
+			if err := w.bus.ResumeGroup(context.Background(), g.topic.name, g.name); err != nil {
+				w.t.Fatal(err)
+			}
+			g.paused = false
+		}
+	}
+	for _, m := range w.members {
+		if m.run == w.bus && m.paused && !m.left {
+			if err := m.sub.Resume(context.Background()); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		m.paused = false
+	}
+	w.check()
+	for _, m := range w.members {
+		if m.run == w.bus {
+			w.mu.Lock()
+			m.room = -1
+			w.mu.Unlock()
+			m.full = false
+			m.sub.Ready()
+		}
+	}
+	for _, g := range w.groups {
+		if g.exists {
+			w.join(g, eventhub.SubscribeOptions{Topic: g.topic.name, Group: g.name}.WithDefaults(), -1)
+		}
+	}
+	w.check()
+	for w.anyBehind() {
+		for _, g := range w.groups {
+			w.ackAll(g)
+		}
+		time.Sleep(500 * time.Millisecond)
+		w.check()
+	}
+	time.Sleep(appointments)
+	w.check()
+	for _, g := range w.groups {
+		if g.exists {
+			w.checkDrained(g)
+		}
+	}
+	w.bus.alarm.mu.Lock()
+	defer w.bus.alarm.mu.Unlock()
+	if c := w.bus.committer; len(w.bus.alarm.groups)+len(c.queue)+len(c.dirty)+c.queued != 0 {
+		w.t.Fatalf("left over: %d alarms, %d submissions of %d bytes, %d groups to flush", len(w.bus.alarm.groups), len(c.queue), c.queued, len(c.dirty))
+	}
+}
+
+// anyBehind reports whether a group has not done all; it gives up on those that
+// never will.
+func (w *world) anyBehind() bool {
+	w.rounds++
+	return w.rounds < 100 && slices.ContainsFunc(w.groups, func(g *modelGroup) bool {
+		return g.exists && g.cursor(false, false) < g.topic.head()
+	})
+}
+
+func (w *world) ackAll(g *modelGroup) {
+	var s eventhub.Settlement
+	for _, e := range g.events {
+		if e.state == modelLeased {
+			s.Refs = append(s.Refs, eventhub.Ref{Lease: e.lease})
+		}
+	}
+	for _, ref := range s.Refs {
+		g.apply(w, nil, ref, &s)
+	}
+	if len(s.Refs) == 0 {
+		return
+	}
+	out, err := w.bus.Settle(context.Background(), g.topic.name, g.name, s)
+	if err != nil || slices.ContainsFunc(out, func(o eventhub.Outcome) bool { return o != eventhub.Applied }) {
+		w.t.Fatalf("acks of all that is leased: %v, %v", out, err)
+	}
+}
+
+func (w *world) checkDrained(g *modelGroup) {
+	if c := g.cursor(false, false); c < g.topic.head() {
+		w.t.Fatalf("%s is at %d after draining; the head is %d", g, c, g.topic.head())
+	}
+	if s := w.load(g); s.Cursor != g.cursor(false, false) {
+		w.t.Fatalf("%s is stored at %d after draining; it is at %d", g, s.Cursor, g.cursor(false, false))
+	}
+	rt := w.runtime(g.topic.name, g.name)
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	inFlight := 0
+	for _, m := range rt.members {
+		inFlight += m.inFlight
+	}
+	left := []int{len(rt.leases), len(rt.retries), len(rt.ids), len(rt.graves), len(rt.window.blocks), rt.held, rt.waits, inFlight,
+		rt.behind, len(rt.lines), len(rt.suspects), rt.window.acked, len(rt.progress.history)}
+	if slices.Max(left) != 0 || slices.Min(left) != 0 {
+		w.t.Fatalf("%s keeps leases, retries, ids, graves, entries, held, waits, in flight, behind, lines, suspects, acked, histories = %v", g, left)
+	}
+	if parts, err := w.store.Store.GroupParts(context.Background(), g.topic.name, g.name); err != nil || len(parts) != 0 {
+		w.t.Fatalf("%s keeps parts %v, %v", g, parts, err)
+	}
+}
