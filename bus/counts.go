@@ -113,12 +113,7 @@ func (c *counts) endedTails() map[string]*groupCounts {
 type groupCounts struct{ measure.Group }
 
 func newGroupCounts(topic, name string) groupCounts {
-	return groupCounts{measure.Group{
-		Topic: topic, Group: name,
-		Poll:    measure.NewHistogram(measure.Turns),
-		Handler: measure.NewHistogram(measure.Milliseconds),
-		Latency: measure.NewHistogram(measure.Milliseconds),
-	}}
+	return groupCounts{measure.NewGroup(topic, name)}
 }
 
 // measure returns the counts of the group and how it stands.
@@ -145,7 +140,7 @@ func (g *group) addTail(sums map[string]*groupCounts) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	sum.add(&g.counts)
+	sum.Add(&g.counts.Group)
 	sum.Members += len(g.members)
 }
 
@@ -165,17 +160,4 @@ func (c *groupCounts) acked(e *entry, now int64) {
 	c.Acked++
 	c.Handler.Observe(float64(max(0, now-e.since)))
 	c.Latency.Observe(float64(max(0, now-e.committed)))
-}
-
-// add adds the counts of another.
-func (c *groupCounts) add(o *groupCounts) {
-	c.Delivered += o.Delivered
-	c.Redelivered += o.Redelivered
-	c.Acked += o.Acked
-	c.Nacked += o.Nacked
-	c.Expired += o.Expired
-	c.DeadLettered += o.DeadLettered
-	c.Poll.Add(&o.Poll)
-	c.Handler.Add(&o.Handler)
-	c.Latency.Add(&o.Latency)
 }

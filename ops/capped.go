@@ -105,25 +105,10 @@ var groupKind = rowKind[groupName, measure.Group]{
 	other: groupName{otherLabel, otherLabel},
 	key:   func(g *measure.Group) groupName { return groupName{g.Topic, g.Group} },
 	empty: func() *measure.Group {
-		return &measure.Group{
-			Topic: otherLabel, Group: otherLabel,
-			InFlight: make(map[string]int),
-			Poll:     measure.NewHistogram(measure.Milliseconds),
-			Handler:  measure.NewHistogram(measure.Milliseconds),
-			Latency:  measure.NewHistogram(measure.Milliseconds),
-		}
+		g := measure.NewGroup(otherLabel, otherLabel)
+		return &g
 	},
-	count: func(sum, g *measure.Group) {
-		sum.Delivered += g.Delivered
-		sum.Redelivered += g.Redelivered
-		sum.Acked += g.Acked
-		sum.Nacked += g.Nacked
-		sum.Expired += g.Expired
-		sum.DeadLettered += g.DeadLettered
-		sum.Poll.Add(&g.Poll)
-		sum.Handler.Add(&g.Handler)
-		sum.Latency.Add(&g.Latency)
-	},
+	count: func(sum, g *measure.Group) { sum.Add(g) },
 	state: func(sum, g *measure.Group) {
 		sum.Lag += g.Lag
 		sum.Waiting += g.Waiting

@@ -277,7 +277,7 @@ func filled() *rooms {
 				Topic: "orders", Group: "billing",
 				Delivered: 9, Redelivered: 3, Acked: 4, Nacked: 2, Expired: 1, DeadLettered: 1,
 				Lag: 5, Waiting: 1, Held: 6, Paused: true, Members: 2, InFlight: map[string]int{"ws": 2, "": 1},
-				Poll: hist(measure.Milliseconds, 0, 1), Handler: hist(measure.Milliseconds, 3, 7), Latency: hist(measure.Milliseconds, 70000),
+				Poll: hist(measure.Turns, 0, 1), Handler: hist(measure.Milliseconds, 3, 7), Latency: hist(measure.Milliseconds, 70000),
 			}},
 			CommitSeconds: hist(measure.Seconds, 0.002, 0.003), CommitEvents: hist(measure.Counts, 1, 6),
 			QueuedBytes: 11, CachedBytes: 12, StoreBytes: 13,

@@ -235,7 +235,7 @@ func manyTopics(n int, by uint64) *rooms {
 	for i := range n {
 		name := fmt.Sprintf("t%d", i)
 		g := measure.Group{Topic: name, Group: "g", InFlight: map[string]int{"ws": 1, "http": 2},
-			Poll: measure.NewHistogram(measure.Milliseconds), Handler: measure.NewHistogram(measure.Milliseconds), Latency: measure.NewHistogram(measure.Milliseconds)}
+			Poll: measure.NewHistogram(measure.Turns), Handler: measure.NewHistogram(measure.Milliseconds), Latency: measure.NewHistogram(measure.Milliseconds)}
 		f.engine.Topics = append(f.engine.Topics, measure.Topic{Topic: name})
 		f.engine.Groups = append(f.engine.Groups, g)
 		f.grow(i, by*uint64(i+1))

@@ -5,6 +5,8 @@
 // knows one.
 package measure
 
+import "slices"
+
 // Milliseconds are the upper bounds of the buckets for durations of deliveries, in milliseconds. Times are kept in whole milliseconds, so finer
 // ones would tell nothing.
 var Milliseconds = []float64{1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000}
@@ -57,6 +59,9 @@ func (h *Histogram) Observe(v float64) {
 
 // Add adds the values of o, which has the same bounds.
 func (h *Histogram) Add(o *Histogram) {
+	if o.count > 0 && !slices.Equal(h.bounds, o.bounds) {
+		panic("measure: histograms with other bounds can not be added")
+	}
 	h.count += o.count
 	h.sum += o.sum
 	for i, n := range o.counts {
@@ -125,6 +130,30 @@ type Group struct {
 	Poll    Histogram // ms: one turn of the group
 	Handler Histogram // ms: handed over → acked
 	Latency Histogram // ms: committed → acked
+}
+
+// NewGroup returns a group that has counted nothing.
+func NewGroup(topic, group string) Group {
+	return Group{
+		Topic: topic, Group: group,
+		InFlight: make(map[string]int),
+		Poll:     NewHistogram(Turns),
+		Handler:  NewHistogram(Milliseconds),
+		Latency:  NewHistogram(Milliseconds),
+	}
+}
+
+// Add adds what o has counted, and nothing of how it stands.
+func (g *Group) Add(o *Group) {
+	g.Delivered += o.Delivered
+	g.Redelivered += o.Redelivered
+	g.Acked += o.Acked
+	g.Nacked += o.Nacked
+	g.Expired += o.Expired
+	g.DeadLettered += o.DeadLettered
+	g.Poll.Add(&o.Poll)
+	g.Handler.Add(&o.Handler)
+	g.Latency.Add(&o.Latency)
 }
 
 // Gateway is what the WebSocket gateway has counted since it started.
