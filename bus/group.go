@@ -183,6 +183,9 @@ func (g *group) adopt(state store.GroupState) error {
 	defer g.mu.Unlock()
 	g.settJSON, g.paused = state.Settings, state.Paused
 	g.restart(state.Epoch, state.Cursor)
+	if g.progress.outlived(state.Cursor) {
+		g.touch()
+	}
 	return nil
 }
 

@@ -180,13 +180,30 @@ func (p *progress) load(ctx context.Context, s store.Store, topic, name string, 
 	return nil
 }
 
+// outlived reports whether the store has parts that the cursor has passed: the
+// process ended behind the commit that moved it, before it removed them.
+func (p *progress) outlived(cursor uint64) bool {
+	if len(p.histors) > 0 {
+		return true
+	}
+	for chunk := range p.stored {
+		if p.passed(chunk, cursor) {
+			return true
+		}
+	}
+	return false
+}
+
+// passed reports whether nothing of a chunk lies above the cursor.
+func (p *progress) passed(chunk, cursor uint64) bool { return (chunk+1)*chunkSize <= cursor+1 }
+
 // parts returns what has to be written so that the store has what the group
 // knows, and takes it for written. w is the group's window, with the cursor that
 // is written beside.
 func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, reset bool) {
 	reset, p.reset = p.reset, false
 	for chunk := range p.stored {
-		if (chunk+1)*chunkSize <= cursor+1 {
+		if p.passed(chunk, cursor) {
 			p.chunks[chunk] = true // the cursor has passed it
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -113,4 +114,30 @@ func TestHistoryIsBounded(t *testing.T) {
 	if h := p.history[7]; len(h) != maxHistory || h[0].Attempt != 81 || h[maxHistory-1].Attempt != 100 {
 		t.Errorf("history %+v", h)
 	}
+}
+
+// TestOutlivedPartsAreRemoved: what a crash left behind of events that are done
+// is gone soon after the group is loaded, whether or not it has anything to do.
+func TestOutlivedPartsAreRemoved(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		in := r.subscribe(opts("t", "g"))
+		in.ack(byLease(in.take()[0]))
+		in.sub.Drop(0)
+		time.Sleep(time.Second)
+		r.stop()
+		left := store.GroupChange{Topic: "t", Group: "g", State: r.stored("t", "g"), Parts: []store.GroupPart{
+			{Kind: partHistory, Offset: 1, Value: []byte(`[]`)}, {Kind: partProgress, Offset: 0, Value: []byte{1, 0, 1, 2}}}}
+		left.State.Cursor = chunkSize
+		if err := r.store.Commit(context.Background(), []*store.Unit{{Groups: []store.GroupChange{left}}}, true); err != nil {
+			t.Fatal(err)
+		}
+		r.start(Options{})
+		r.subscribe(opts("t", "g"))
+		time.Sleep(time.Second)
+		parts, err := r.store.GroupParts(context.Background(), "t", "g")
+		if err != nil || len(parts) != 0 {
+			t.Errorf("parts %v, %v", parts, err)
+		}
+	})
 }
