@@ -182,6 +182,7 @@ func (g *group) adopt(state store.GroupState) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.settJSON, g.paused = state.Settings, state.Paused
+	g.bus.raised(state.Epoch) // should the group be deleted and made anew
 	g.restart(state.Epoch, state.Cursor)
 	if g.progress.outlived(state.Cursor) {
 		g.touch()
@@ -238,7 +239,7 @@ func (b *Bus) newEpoch() uint64 {
 	}
 }
 
-// raised notes an epoch that a group has reached by a seek.
+// raised notes an epoch that a group has.
 func (b *Bus) raised(epoch uint64) {
 	for last := b.epochs.Load(); last < epoch && !b.epochs.CompareAndSwap(last, epoch); last = b.epochs.Load() {
 	}

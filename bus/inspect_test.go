@@ -217,6 +217,31 @@ func TestDeleteGroupMeetsAFlush(t *testing.T) {
 	})
 }
 
+// TestNewGroupAfterARestart: a group that is made anew has an epoch above that of
+// the one before, also where the clock has not moved and the engine was started
+// in between.
+func TestNewGroupAfterARestart(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		r.publish("t", 1, 1)
+		r.subscribe(opts("t", "g"))
+		for range 3 {
+			if _, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartEarliest}, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := r.stored("t", "g").Epoch
+		r.restart()
+		if err := r.bus.DeleteGroup(ctx, "t", "g"); err != nil {
+			t.Fatal(err)
+		}
+		r.subscribe(opts("t", "g"))
+		if after := r.stored("t", "g").Epoch; after <= before {
+			t.Errorf("epoch %d after %d", after, before)
+		}
+	})
+}
+
 // measured asks the bus and returns one group's counts.
 func (r *rig) measured(topic, group string) (measure.Engine, measure.Group) {
 	r.t.Helper()
