@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -354,6 +355,32 @@ func TestSeekPlan(t *testing.T) {
 	})
 }
 
+// TestSeekPlanOverGaps: offsets that hold no event, between acked ones that are
+// forgotten, make no number larger than it can be.
+func TestSeekPlanOverGaps(t *testing.T) {
+	g := newGroup(nil, newTopicLog("t"), groupKey{topic: "t", group: "g"})
+	g.progress = newProgress()
+	g.window.reset(0)
+	g.window.add(1)
+	const n = 2000
+	for i := range uint64(n) {
+		g.window.add(2 + 3*i)
+	}
+	for i := range uint64(n) {
+		g.window.settle(g.window.find(2 + 3*i))
+	}
+	head := g.window.next - 1
+	for to := range head {
+		p := g.plotSeek(to, head)
+		if p.Again > n || p.Skipped > to {
+			t.Fatalf("plan to %d of %d: %d again, %d skipped; %d are acked", to, head, p.Again, p.Skipped, n)
+		}
+	}
+	if p := g.plotSeek(head, 5); p.Skipped > 5 {
+		t.Errorf("plan with an old head: %d skipped of 5", p.Skipped)
+	}
+}
+
 // TestEventGroups tells what became of one event in each group.
 func TestEventGroups(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -439,6 +466,9 @@ func TestDiskNearlyFull(t *testing.T) {
 			err := publish()
 			if refused := eventhub.ErrorCode(err) == eventhub.CodeOverloaded; refused != tt.refused || refused && eventhub.AsError(err).RetryAfter <= 0 {
 				t.Errorf("with %d of %d bytes free: %v", tt.free, tt.total, err)
+			}
+			if tt.refused && !strings.Contains(err.Error(), fmt.Sprintf("%d MiB are free", tt.free>>20)) {
+				t.Errorf("the refusal says %v; %d bytes are free", err, tt.free)
 			}
 			if !tt.refused {
 				continue

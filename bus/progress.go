@@ -62,7 +62,7 @@ type progress struct {
 	chunks  map[uint64]bool // changed since the last write
 	latest  uint64          // 1 + the chunk marked last
 	stored  map[uint64]bool // chunks that the store has
-	histors map[uint64]bool // offsets whose history changed
+	noted   map[uint64]bool // offsets whose history changed
 	written map[uint64]bool // offsets whose history the store has
 
 	restored []run // of the store, rising: what lies ahead of the window
@@ -72,7 +72,7 @@ type progress struct {
 func newProgress() progress {
 	return progress{
 		chunks: make(map[uint64]bool), stored: make(map[uint64]bool),
-		histors: make(map[uint64]bool), written: make(map[uint64]bool),
+		noted: make(map[uint64]bool), written: make(map[uint64]bool),
 		history: make(map[uint64][]eventhub.Attempt),
 	}
 }
@@ -93,14 +93,14 @@ func (p *progress) note(offset uint64, a eventhub.Attempt) {
 		h = slices.Clone(h[len(h)-maxHistory:])
 	}
 	p.history[offset] = h
-	p.histors[offset] = true
+	p.noted[offset] = true
 }
 
 // forget drops the history of an event that is done.
 func (p *progress) forget(offset uint64) {
 	if _, ok := p.history[offset]; ok {
 		delete(p.history, offset)
-		p.histors[offset] = true
+		p.noted[offset] = true
 	}
 }
 
@@ -173,7 +173,7 @@ func (p *progress) load(ctx context.Context, s store.Store, topic, name string, 
 			if part.Offset > cursor {
 				p.history[part.Offset] = h
 			} else {
-				p.histors[part.Offset] = true // to be removed
+				p.noted[part.Offset] = true // to be removed
 			}
 		}
 	}
@@ -183,7 +183,7 @@ func (p *progress) load(ctx context.Context, s store.Store, topic, name string, 
 // outlived reports whether the store has parts that the cursor has passed: the
 // process ended behind the commit that moved it, before it removed them.
 func (p *progress) outlived(cursor uint64) bool {
-	if len(p.histors) > 0 {
+	if len(p.noted) > 0 {
 		return true
 	}
 	for chunk := range p.stored {
@@ -214,7 +214,7 @@ func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 		}
 		setOrDelete(p.stored, chunk, len(value) > 0)
 	}
-	for offset := range p.histors {
+	for offset := range p.noted {
 		var value []byte
 		e := w.find(offset)
 		if h := p.history[offset]; len(h) > 0 && (e == nil || e.state != interred) {
@@ -226,7 +226,7 @@ func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 		setOrDelete(p.written, offset, len(value) > 0)
 	}
 	clear(p.chunks)
-	clear(p.histors)
+	clear(p.noted)
 	p.latest = 0
 	return parts, reset
 }
@@ -267,7 +267,7 @@ func (p *progress) rewrite(w *window) {
 		}
 	}
 	for offset := range p.history {
-		p.histors[offset] = true
+		p.noted[offset] = true
 	}
 }
 

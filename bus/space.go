@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -50,14 +51,18 @@ func (s *spaceGuard) check() error {
 	}
 	least := max(uint64(minFree), space.Total/100*minFreeShare)
 	low := space.Total > 0 && space.Free < least
-	if low != (s.err != nil) {
-		s.log.Warn("room for events", "enough", !low, "free_bytes", space.Free, "needed_bytes", least)
+	switch was := s.err != nil; {
+	case low && !was:
+		s.log.Error("the disk is nearly full; publishes are refused", "free_bytes", space.Free, "needed_bytes", least)
+	case was && !low:
+		s.log.Info("the disk has room again; publishes go on", "free_bytes", space.Free, "needed_bytes", least)
 	}
 	s.err = nil
 	if low {
 		s.err = &eventhub.Error{
-			Code:       eventhub.CodeOverloaded,
-			Message:    "the hub's disk is nearly full; nothing was published",
+			Code: eventhub.CodeOverloaded,
+			Message: fmt.Sprintf("the hub's disk is nearly full: %d MiB are free, publishing needs %d; nothing was published",
+				space.Free>>20, least>>20),
 			RetryAfter: spaceRetry,
 		}
 	}

@@ -66,13 +66,15 @@ func (g *group) plotSeek(to, head uint64) eventhub.SeekPlan {
 	}
 	// What is acked above the cursor is not skipped, but delivered again where it
 	// lies above the new one.
-	above := uint64(g.window.ackedAbove(to)) + g.progress.ackedFrom(max(g.window.next, to+1))
+	all := uint64(g.window.acked) + g.progress.ackedFrom(g.window.next)
+	// A gap among forgotten entries counts as acked; never more than there are.
+	above := min(all, uint64(g.window.ackedAbove(to))+g.progress.ackedFrom(max(g.window.next, to+1)))
 	if to < from {
 		p.Again = min(from, head) - min(to, head) + above
 		return p
 	}
-	below := uint64(g.window.acked) + g.progress.ackedFrom(g.window.next) - above
-	p.Again, p.Skipped = above, min(to, head)-min(from, head)-below
+	passed := min(to, head) - min(from, head) // head may be older than the window
+	p.Again, p.Skipped = above, passed-min(passed, all-above)
 	return p
 }
 
