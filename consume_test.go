@@ -34,7 +34,15 @@ func (f *fakeGroup) Settle(context.Context, string, string, eventhub.Settlement)
 	return nil, errors.New("not used")
 }
 
+func (f *fakeGroup) HandOver(context.Context, string, string, []eventhub.Handover, func([]eventhub.Handover)) {
+	panic("not used")
+}
+
 type fakeMember struct{ f *fakeGroup }
+
+func (m fakeMember) HandOver(context.Context, []eventhub.Handover, func([]eventhub.Handover)) {
+	panic("not used")
+}
 
 func (m fakeMember) Settle(ctx context.Context, s eventhub.Settlement) ([]eventhub.Outcome, error) {
 	if err := ctx.Err(); err != nil {

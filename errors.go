@@ -25,6 +25,8 @@ const (
 	CodeRateLimited       Code = "rate_limited"
 	CodePublishFailed     Code = "publish_failed"
 	CodeAckFailed         Code = "ack_failed"
+	CodeLeaseLost         Code = "lease_lost"
+	CodeWaitTimeout       Code = "wait_timeout"
 	CodeAlreadySubscribed Code = "already_subscribed"
 	CodeNotSubscribed     Code = "not_subscribed"
 	CodeGroupMismatch     Code = "group_mismatch"

@@ -54,6 +54,12 @@ type Event struct {
 	CausedBy  []string          `json:"caused_by,omitempty"`
 	// Payload is any JSON value; its tokens are kept as they were sent.
 	Payload json.RawMessage `json:"payload"`
+
+	// Of a publish only, and at most one of them: when the event is to enter the
+	// log, as a time from the hub's clock on (up to MaxDelay), or in epoch
+	// milliseconds. What lies in the past is published at once.
+	Delay     time.Duration `json:"-"`
+	DeliverAt int64         `json:"-"`
 }
 
 // CommitTime is the hub's clock at commit in epoch milliseconds: the time that
@@ -85,6 +91,9 @@ func (e *Event) ValidateFields(now time.Time) error {
 	if err := e.checkTS(now); err != nil {
 		return err
 	}
+	if err := e.checkDelay(now); err != nil {
+		return err
+	}
 	if err := checkText("key", e.Key, MaxKeyBytes); err != nil {
 		return err
 	}
@@ -112,6 +121,31 @@ func (e *Event) checkTS(now time.Time) error {
 			e.TS, int(MaxFutureTS.Minutes()), now.UnixMilli())
 	}
 	return nil
+}
+
+func (e *Event) checkDelay(now time.Time) error {
+	switch latest := now.Add(MaxDelay).UnixMilli(); {
+	case e.Delay == 0 && e.DeliverAt == 0:
+		return nil
+	case e.Delay != 0 && e.DeliverAt != 0:
+		return Errorf(CodeBadEvent, "both delay_ms and deliver_at are given; one of them is expected")
+	case e.Delay < 0 || e.Delay > MaxDelay:
+		return Errorf(CodeBadEvent, "delay_ms is %d; 0 to %d (a year) are allowed", e.Delay.Milliseconds(), MaxDelay.Milliseconds())
+	case e.DeliverAt < 0:
+		return Errorf(CodeBadEvent, "deliver_at is %d; epoch milliseconds are not negative", e.DeliverAt)
+	case e.DeliverAt > latest:
+		return Errorf(CodeBadEvent, "deliver_at is %d, more than a year ahead of the hub's clock (%d)", e.DeliverAt, now.UnixMilli())
+	}
+	return nil
+}
+
+// Due returns when the event is to enter the log, in epoch milliseconds, rounded
+// up: at once where that is not behind now.
+func (e *Event) Due(now time.Time) int64 {
+	if e.Delay > 0 {
+		return now.Add(e.Delay + time.Millisecond - 1).UnixMilli()
+	}
+	return e.DeliverAt
 }
 
 func (e *Event) checkPayload() error {

@@ -43,6 +43,10 @@ type Inspector interface {
 	// ordered by name. CodeUnknownID as for Event.
 	EventGroups(ctx context.Context, topic, id string) ([]EventGroup, error)
 
+	// Patterns lists the patterns of the groups that have some, ordered by group,
+	// then by pattern; of one group, where the name is not empty.
+	Patterns(ctx context.Context, group string) ([]GroupPattern, error)
+
 	// InFlight lists the events of a group that are leased or wait for another
 	// attempt, lowest offset first: at most limit, from 1 to MaxPage.
 	// CodeNotSubscribed where there is no such group.
@@ -51,9 +55,12 @@ type Inspector interface {
 
 // Admin changes what Inspector shows. Its methods are safe for concurrent use.
 type Admin interface {
-	// DeleteGroup removes a group for good: its members are told by Ended, its
-	// leases are void, its cursor is forgotten. It is durable when DeleteGroup
-	// returns. CodeNotSubscribed where there is no such group.
+	// DeleteGroup removes a group from a topic for good: its members are told by
+	// Ended, its leases are void, its cursor is forgotten. It is durable when
+	// DeleteGroup returns. CodeNotSubscribed where there is no such group, and
+	// CodeBadRequest where a pattern of the group would bring it back: topic may be
+	// that pattern, and then the group is removed from it and from every topic that
+	// no other pattern of the group matches.
 	DeleteGroup(ctx context.Context, topic, group string) error
 
 	// SeekGroup moves a group to where start says, up or down, and returns what
@@ -96,6 +103,20 @@ type GroupQuery struct {
 	Topic, Group           string // only those with this name
 	AfterTopic, AfterGroup string // only those behind this place in the order
 	Limit                  int    // 1 to MaxPage; 0 means MaxPage
+}
+
+// GroupPattern is a pattern of a group: topics that are born later and match it
+// get the group, with these settings.
+type GroupPattern struct {
+	Group   string `json:"group"`
+	Pattern string `json:"pattern"`
+	// Topics is how many topics there are that match.
+	Topics       int     `json:"topics"`
+	Ordering     string  `json:"ordering"`
+	Filter       *Filter `json:"filter,omitempty"`
+	MaxAttempts  int     `json:"max_attempts"`
+	MinBackoffMS int64   `json:"backoff_min_ms"`
+	MaxBackoffMS int64   `json:"backoff_max_ms"`
 }
 
 // TopicInfo describes one topic.
@@ -148,10 +169,11 @@ type GroupInfo struct {
 	// there is a reason other than that all of them are in flight.
 	BlockedBy *Blocked `json:"blocked_by,omitempty"`
 	// Settings of the group, fixed at its creation.
-	Ordering     string `json:"ordering"`
-	MaxAttempts  int    `json:"max_attempts"`
-	MinBackoffMS int64  `json:"backoff_min_ms"`
-	MaxBackoffMS int64  `json:"backoff_max_ms"`
+	Ordering     string  `json:"ordering"`
+	Filter       *Filter `json:"filter,omitempty"`
+	MaxAttempts  int     `json:"max_attempts"`
+	MinBackoffMS int64   `json:"backoff_min_ms"`
+	MaxBackoffMS int64   `json:"backoff_max_ms"`
 
 	Members []MemberInfo `json:"members"`
 }

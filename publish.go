@@ -1,14 +1,26 @@
 package eventhub
 
-import "context"
+import (
+	"context"
+	"time"
+)
+
+// The wait for groups that a publish may ask for.
+const (
+	DefaultWait = 10 * time.Second
+	MaxWait     = 5 * time.Minute
+	MaxWaitFor  = 16 // groups
+)
 
 // Receipt says where an event is. It is handed out only once the event is as
 // durable as the hub promises.
 type Receipt struct {
 	ID     string
-	Offset uint64
+	Offset uint64 // 0 while the event is scheduled
+	// DeliverAt is when a scheduled event enters the log, in epoch milliseconds.
+	DeliverAt int64
 	// Duplicate is set when an event with this id was in the topic already;
-	// Offset is then the first one's, and nothing was added.
+	// Offset or DeliverAt is then the first one's, and nothing was added.
 	Duplicate bool
 }
 
@@ -18,6 +30,16 @@ type Publication struct {
 	Events   []Event
 	Receipts []Receipt
 	Err      error
+
+	// WaitFor names groups that must have acked all of the events before the
+	// publication counts as done, and WaitUpTo how long that may take: up to
+	// MaxWait, 0 means DefaultWait. A group that does not exist in the topic of
+	// each event is CodeNotSubscribed, and nothing is published. Groups that have
+	// not acked in time, or have dead-lettered an event, are named by an Err with
+	// CodeWaitTimeout; the events are published then, and Receipts are filled.
+	// Events that are scheduled cannot be waited for.
+	WaitFor  []string
+	WaitUpTo time.Duration
 }
 
 // Publisher appends events to topics. Its methods are safe for concurrent use.
@@ -37,6 +59,7 @@ type Publisher interface {
 	// its events it is filled in place.
 	//
 	// The bytes of the events may be reused when Enqueue returns; pubs itself
-	// belongs to the publisher until done.
+	// belongs to the publisher until done. A publication with WaitFor holds the
+	// others of its call up. ctx bounds the wait for room, and that of WaitFor.
 	Enqueue(ctx context.Context, pubs []Publication, done func([]Publication))
 }

@@ -2,6 +2,7 @@ package eventhub
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -21,6 +22,11 @@ const (
 	maxMaxAttempts = 1_000
 	maxBackoff     = 24 * time.Hour
 	maxReasonBytes = 1 << 10
+
+	// MaxPatterns bounds SubscribeOptions.Topics.
+	MaxPatterns = 64
+	minConflate = 10 * time.Millisecond
+	maxConflate = time.Hour
 )
 
 // StartKind says where a group that is being created begins.
@@ -57,10 +63,17 @@ type Backoff struct {
 // Without a Group they ask for a live tail: all events from Start on, for this
 // subscription alone, with no cursor that outlives it, no leases and no acks.
 // A tail that falls behind is not closed; it reads from the store and catches up.
+//
+// Topic may be a pattern, and Topics may name more of them. The subscription is
+// then a member of the group in every topic that one of them matches, and
+// MaxInFlight is its bound over all of them. The patterns of a group are durable:
+// a topic that is born later gets the group from its first event on, members
+// connected or not; Start counts for the topics that are there.
 type SubscribeOptions struct {
-	Topic string
-	Group string
-	Start Start
+	Topic  string
+	Topics []string // at most MaxPatterns
+	Group  string
+	Start  Start
 
 	// Of this member.
 	BatchSize   int           // deliveries handed over at once, at most
@@ -68,10 +81,16 @@ type SubscribeOptions struct {
 	AckTimeout  time.Duration // length of a lease, 1 s to 1 h
 	AutoAck     bool          // an event counts as acked when handed over
 	Peer        Peer          // who it is, for those who look
+	// Conflate, of a live tail, hands over the newest event of each topic and key
+	// once in that time, and drops those before it. Events without a key are of
+	// one. 0: every event.
+	Conflate time.Duration
 
 	// Of the group, fixed at its creation. An empty Ordering means whatever the
-	// group has, and OrderingNone for a new one.
+	// group has, and OrderingNone for a new one; a nil Filter likewise, and no
+	// filter for a new one. A tail may have a filter too.
 	Ordering    string
+	Filter      *Filter
 	MaxAttempts int
 	Backoff     Backoff
 }
@@ -105,13 +124,19 @@ func (o SubscribeOptions) WithDefaults() SubscribeOptions {
 // Validate checks names and ranges; the error names the option by its name on
 // the wire.
 func (o *SubscribeOptions) Validate() error {
-	if err := ValidateStoredTopic(o.Topic); err != nil {
+	if _, err := o.Patterns(); err != nil {
 		return err
 	}
 	if err := o.validateGroup(); err != nil {
 		return err
 	}
 	if err := o.Start.Validate(); err != nil {
+		return err
+	}
+	if err := o.Filter.Validate(); err != nil {
+		return err
+	}
+	if err := o.validateConflate(); err != nil {
 		return err
 	}
 	if o.Ordering != "" && o.Ordering != OrderingNone && o.Ordering != OrderingKey {
@@ -134,6 +159,37 @@ func (o *SubscribeOptions) Validate() error {
 	}
 	if o.Backoff.Max != 0 && o.Backoff.Min > o.Backoff.Max {
 		return Errorf(CodeBadRequest, "backoff.minMs %d is above backoff.maxMs %d", o.Backoff.Min.Milliseconds(), o.Backoff.Max.Milliseconds())
+	}
+	return nil
+}
+
+// Patterns returns Topic and Topics, compiled, each once. The error has
+// CodeBadTopic, or CodeBadRequest where there are too many.
+func (o *SubscribeOptions) Patterns() ([]Pattern, error) {
+	if len(o.Topics) > MaxPatterns {
+		return nil, Errorf(CodeBadRequest, "topics has %d patterns; at most %d are allowed", len(o.Topics), MaxPatterns)
+	}
+	patterns := make([]Pattern, 0, 1+len(o.Topics))
+	for _, text := range append([]string{o.Topic}, o.Topics...) {
+		p, err := ParsePattern(text)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(patterns, func(q Pattern) bool { return q.text == text }) {
+			patterns = append(patterns, p)
+		}
+	}
+	return patterns, nil
+}
+
+func (o *SubscribeOptions) validateConflate() error {
+	switch {
+	case o.Conflate == 0:
+		return nil
+	case o.Group != "":
+		return Errorf(CodeBadRequest, "conflate is set; a group gets every event")
+	case o.Conflate < minConflate || o.Conflate > maxConflate:
+		return Errorf(CodeBadRequest, "conflate.every_ms is %d; %d to %d are allowed", o.Conflate.Milliseconds(), minConflate.Milliseconds(), maxConflate.Milliseconds())
 	}
 	return nil
 }
@@ -203,7 +259,8 @@ func (d *Delivery) ID() string { return string(d.Record.ID()) }
 // Event decodes the delivered event.
 func (d *Delivery) Event() (Event, error) { return d.Record.Event(d.Offset) }
 
-// Receiver is the member's end of a subscription.
+// Receiver is the member's end of a subscription. Where that has several topics,
+// Deliver may be called for two of them at once.
 type Receiver interface {
 	// Deliver takes deliveries from the front of the batch, as many as it has
 	// room for, and returns their number; the others get their attempt back and
@@ -272,6 +329,29 @@ const (
 	Unknown                // Extend only: nobody holds that lease now
 )
 
+// Handover acks deliveries and publishes events in one atomic step. Receipts,
+// parallel to Events, and Err are its outcome.
+type Handover struct {
+	Refs     []Ref
+	Events   []Event
+	Receipts []Receipt
+	Err      error
+}
+
+// HandOver does one handover and waits for its outcome. Where ctx ends before,
+// the outcome is unknown.
+func HandOver(ctx context.Context, sub Subscription, refs []Ref, events ...Event) ([]Receipt, error) {
+	answered := make(chan struct{})
+	hs := []Handover{{Refs: refs, Events: events}}
+	sub.HandOver(ctx, hs, func([]Handover) { close(answered) })
+	select {
+	case <-answered:
+		return hs[0].Receipts, hs[0].Err
+	case <-ctx.Done():
+		return nil, Wrap(CodeShuttingDown, ctx.Err(), "gave up waiting; the events may or may not be published and acked together")
+	}
+}
+
 // Subscription is a membership in a group. Its methods are safe for concurrent
 // use. It ends by Unsubscribe, Drop or Receiver.Ended, whichever comes first;
 // afterwards Settle still finds leases by token.
@@ -280,6 +360,19 @@ type Subscription interface {
 	// is applied in memory when Settle returns and durable within 50 ms; a crash
 	// in between means one more delivery, never a lost event.
 	Settle(ctx context.Context, s Settlement) ([]Outcome, error)
+
+	// HandOver acks deliveries and publishes events in one atomic step each: the
+	// events are durable and the deliveries are done, or nothing happens. The
+	// handovers are independent of one another; done is called exactly once, when
+	// every outcome is known, must not block, and may run before HandOver returns.
+	// Where a lease is lost (another one exists, the event was settled before, or
+	// the group was moved) Err has CodeLeaseLost. While a handover is under way its
+	// deliveries neither expire nor go to others. The deliveries of one handover are
+	// of one topic.
+	//
+	// The bytes of the events may be reused when HandOver returns; hs itself belongs
+	// to the subscription until done. ctx bounds the wait for room.
+	HandOver(ctx context.Context, hs []Handover, done func([]Handover))
 
 	// Ready tells that the receiver has room again after it took less than it
 	// was given.
@@ -312,8 +405,12 @@ type Subscriber interface {
 	Subscribe(ctx context.Context, opts SubscribeOptions, r Receiver) (Subscription, error)
 
 	// Settle applies a verdict to deliveries named by their leases, from
-	// wherever they were taken. CodeNotSubscribed where the group does not exist.
+	// wherever they were taken. topic is the events' own, or a pattern that matches
+	// it. CodeNotSubscribed where the group does not exist.
 	Settle(ctx context.Context, topic, group string, s Settlement) ([]Outcome, error)
+
+	// HandOver is Subscription.HandOver for deliveries named by their leases.
+	HandOver(ctx context.Context, topic, group string, hs []Handover, done func([]Handover))
 }
 
 // Cursor is how far a group is in a topic.

@@ -274,3 +274,23 @@ func storeError(err error, format string, args ...any) error {
 	}
 	return eventhub.Wrap(eventhub.CodeInternal, err, "The store failed to "+format+".", args...)
 }
+
+// HandOver implements eventhub.Subscriber.
+func (b *Bus) HandOver(_ context.Context, _, _ string, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+	refuseHandovers(hs, done)
+}
+
+// HandOver implements eventhub.Subscription.
+func (m *member) HandOver(_ context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+	refuseHandovers(hs, done)
+}
+
+func refuseHandovers(hs []eventhub.Handover, done func([]eventhub.Handover)) {
+	for i := range hs {
+		hs[i].Err = eventhub.Errorf(eventhub.CodeUnsupportedOp, "publish in ACK is not there yet")
+	}
+	done(hs)
+}
+
+// Patterns implements eventhub.Inspector.
+func (b *Bus) Patterns(context.Context, string) ([]eventhub.GroupPattern, error) { return nil, nil }

@@ -102,6 +102,10 @@ func (j joiner) Settle(ctx context.Context, topic, group string, s eventhub.Sett
 	return j.c.Settle(ctx, topic, group, s)
 }
 
+func (j joiner) HandOver(ctx context.Context, topic, group string, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+	j.c.HandOver(ctx, topic, group, hs, done)
+}
+
 // Deliver implements eventhub.Receiver.
 func (k *keeper) Deliver(batch []eventhub.Delivery) int {
 	now := time.Now()

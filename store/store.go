@@ -47,6 +47,8 @@ var (
 	ErrStaleEpoch = errors.New("store: stale epoch")
 	// ErrExists refuses a unit that creates a group that is there.
 	ErrExists = errors.New("store: exists")
+	// ErrNoPlan refuses a unit that removes a plan which is not there.
+	ErrNoPlan = errors.New("store: no such plan")
 	// ErrTopicLimit refuses a unit that would create a topic too many.
 	ErrTopicLimit = errors.New("store: too many topics")
 )
@@ -56,6 +58,7 @@ type Store interface {
 	Log
 	Topics
 	Groups
+	Schedule
 	Maintenance
 
 	// Capabilities never change while the store is open.
@@ -89,12 +92,15 @@ const (
 // Unit is one client's atomic step: its parts are applied together or not at
 // all. Commit fills the result fields of the unit and of its parts.
 type Unit struct {
-	Appends []Append
-	Groups  []GroupChange
+	Appends  []Append
+	Groups   []GroupChange
+	Plans    []Plan
+	Unplans  []Unplan
+	Patterns []PatternChange
 
 	// Err, when Commit has returned nil, says why this unit alone was refused:
-	// ErrStaleEpoch, ErrExists, ErrTopicLimit (wrapped), or nil. The results of
-	// a refused unit's appends are zero.
+	// ErrStaleEpoch, ErrExists, ErrNoPlan, ErrTopicLimit (wrapped), or nil. The
+	// results of a refused unit's parts are zero.
 	Err error
 }
 
@@ -118,6 +124,57 @@ type Append struct {
 	Offset     uint64
 	CommitTime int64
 	Duplicate  bool
+	// Created: the topic was not there before this unit.
+	Created bool
+}
+
+// Plan keeps one event for later. Its topic is created if it does not exist. A
+// plan is no event: no read of the log shows it, and its time of commit is not
+// known.
+type Plan struct {
+	Topic string
+	// ID is the event's id. Where the topic has a plan of that id, or an event,
+	// nothing is added, and the result tells of that one.
+	ID      string
+	FreshID bool // as in Append
+	Key     string
+	// At is when the event is due, in epoch milliseconds, from 0 to 9999999999999.
+	At     int64
+	Record eventhub.Record // not changed; Commit does not keep it
+
+	// Results. Seq is greater than that of all earlier plans. Of a duplicate, Seq
+	// and At are the first plan's, or Offset is the event's and Seq is 0.
+	Seq       uint64
+	Duplicate bool
+	Offset    uint64
+}
+
+// Unplan removes a plan. The unit is refused with ErrNoPlan where there is none
+// of that id in the topic.
+type Unplan struct {
+	Topic, ID string
+}
+
+// Planned is a plan as it is read.
+type Planned struct {
+	Topic, ID, Key string
+	At             int64
+	Seq            uint64
+	Record         eventhub.Record
+}
+
+// PatternChange writes that a group has a pattern, or removes it. Writing one
+// that is there replaces its value.
+type PatternChange struct {
+	Group, Pattern string
+	Delete         bool
+	Value          json.RawMessage // the engine's
+}
+
+// PatternInfo is one row of ListPatterns.
+type PatternInfo struct {
+	Group, Pattern string
+	Value          json.RawMessage
 }
 
 // GroupChange writes the durable state of one group in one topic. Units of one
@@ -229,6 +286,23 @@ type Groups interface {
 
 	// ListGroups returns the groups of a topic, ordered by name.
 	ListGroups(ctx context.Context, topic string) ([]GroupInfo, error)
+
+	// ListPatterns returns the patterns of all groups, ordered by group, then by
+	// pattern. It may wait for the commit under way.
+	ListPatterns(ctx context.Context) ([]PatternInfo, error)
+}
+
+// Schedule is the role that reads the plans. Its methods may wait for the commit
+// under way.
+type Schedule interface {
+	// Planned returns plans in the order of At, then Seq: those behind the place
+	// (afterAt, afterSeq), with At up to until. At most limit of them, and at most
+	// maxBytes of records, save that the first comes whatever its size. The
+	// records belong to the caller.
+	Planned(ctx context.Context, afterAt int64, afterSeq uint64, until int64, limit, maxBytes int) ([]Planned, error)
+
+	// FindPlan returns the plan of that id, or ErrNotFound.
+	FindPlan(ctx context.Context, topic, id string) (Planned, error)
 }
 
 // Maintenance is the role that looks after the store itself.

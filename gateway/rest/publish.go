@@ -19,7 +19,8 @@ import (
 // receipt is the answer to one published event.
 type receipt struct {
 	ID        string `json:"id"`
-	Offset    uint64 `json:"offset"`
+	Offset    uint64 `json:"offset,omitempty"`
+	DeliverAt int64  `json:"deliver_at,omitempty"`
 	Duplicate bool   `json:"duplicate,omitempty"`
 }
 
