@@ -169,3 +169,47 @@ func TestSubscribeOptionsRanges(t *testing.T) {
 		}
 	}
 }
+
+func TestDelayBounds(t *testing.T) {
+	at := func(d time.Duration) int64 { return clock.Add(d).UnixMilli() }
+	for _, tt := range []struct {
+		name  string
+		event Event
+		due   int64
+		says  string // "" for valid
+	}{
+		{"none", Event{}, 0, ""},
+		{"delay", Event{Delay: time.Second}, at(time.Second), ""},
+		{"delay is rounded up", Event{Delay: time.Second + time.Nanosecond}, at(1001 * time.Millisecond), ""},
+		{"least delay", Event{Delay: 1}, at(time.Millisecond), ""},
+		{"a year", Event{Delay: MaxDelay}, at(MaxDelay), ""},
+		{"more than a year", Event{Delay: MaxDelay + time.Millisecond}, 0, "delay_ms is 31536000001; 0 to 31536000000 (a year) are allowed"},
+		{"the longest there is", Event{Delay: 1<<63 - 1}, 0, "delay_ms is"},
+		{"negative delay", Event{Delay: -time.Millisecond}, 0, "delay_ms is -1"},
+		{"time", Event{DeliverAt: at(time.Hour)}, at(time.Hour), ""},
+		{"time gone by", Event{DeliverAt: 1}, 1, ""},
+		{"time a year ahead", Event{DeliverAt: at(MaxDelay)}, at(MaxDelay), ""},
+		{"time beyond", Event{DeliverAt: at(MaxDelay) + 1}, 0, "deliver_at is 1754676000001, more than a year ahead of the hub's clock (1723140000000)"},
+		{"the last time there is", Event{DeliverAt: 1<<63 - 1}, 0, "deliver_at is"},
+		{"negative time", Event{DeliverAt: -5}, 0, "deliver_at is -5"},
+		{"both", Event{Delay: time.Second, DeliverAt: at(time.Second)}, 0, "both delay_ms and deliver_at are given"},
+		{"both, one of them absurd", Event{Delay: -1, DeliverAt: -1}, 0, "both"},
+	} {
+		e := tt.event
+		e.Topic, e.Payload = "a.b", []byte(`1`)
+		err := e.Validate(clock)
+		if tt.says != "" {
+			if ErrorCode(err) != CodeBadEvent || !strings.Contains(AsError(err).Message, tt.says) {
+				t.Errorf("%s: Validate = %v; want bad_event with %q", tt.name, err, tt.says)
+			}
+			continue
+		}
+		if err != nil || e.Due(clock) != tt.due {
+			t.Errorf("%s: Validate = %v, Due = %d; want %d", tt.name, err, e.Due(clock), tt.due)
+		}
+	}
+	// Where the clock has parts of a millisecond, no event is early.
+	if e := (Event{Delay: time.Second}); e.Due(clock.Add(time.Nanosecond)) != at(time.Second)+1 {
+		t.Errorf("Due = %d, before the second is over", e.Due(clock.Add(time.Nanosecond)))
+	}
+}

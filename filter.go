@@ -58,7 +58,7 @@ func (f *Filter) Validate() error {
 	if f.IsZero() {
 		return nil
 	}
-	err := checkText("filter.key", f.Key, MaxKeyBytes)
+	err := checkText("key", f.Key, MaxKeyBytes)
 	if err == nil {
 		err = checkHeaders(f.Headers)
 	}
@@ -66,7 +66,7 @@ func (f *Filter) Validate() error {
 		err = checkTags(f.Tags)
 	}
 	if err != nil {
-		return Errorf(CodeBadRequest, "filter: %s", AsError(err).Message)
+		return Errorf(CodeBadRequest, "filter.%s", AsError(err).Message)
 	}
 	if len(f.CEL) > MaxFilterBytes {
 		return Errorf(CodeBadRequest, "filter.cel has %d bytes; at most %d are allowed", len(f.CEL), MaxFilterBytes)

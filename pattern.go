@@ -82,7 +82,8 @@ func (p Pattern) Match(topic string) bool {
 		return false
 	}
 	// Bit i of at: the pattern's first i segments match what was read. There are
-	// at most MaxTopicSegments+1 of them, so all ways are followed at once.
+	// at most MaxTopicSegments of them and two suffixes, so all ways are followed
+	// at once.
 	at := p.skipAny(1)
 	for i, rest, more := 0, topic, true; more && at != 0; i++ {
 		var segment string
@@ -125,7 +126,13 @@ func isReserved(segment string, first bool, rest string, more bool) bool {
 	case systemSegment:
 		return first
 	case deadLetterSuffix[1:], snapshotSuffix[1:]:
-		return !first && (!more || rest == deadLetterSuffix[1:])
+		// Also where another such suffix stands behind: in the dead letters of a
+		// snapshot topic, or the snapshots of a dead-letter topic.
+		for more && (rest == deadLetterSuffix[1:] || rest == snapshotSuffix[1:] ||
+			strings.HasPrefix(rest, deadLetterSuffix[1:]+".") || strings.HasPrefix(rest, snapshotSuffix[1:]+".")) {
+			_, rest, more = strings.Cut(rest, ".")
+		}
+		return !first && !more
 	}
 	return false
 }
