@@ -27,8 +27,9 @@
 // topics, groups and members; one timer for all leases and retries. Nothing
 // runs while there is nothing to do. A group is touched by its members'
 // goroutines and one worker at a time, under group.mu. Locks are taken in the
-// order bus.mu, counts.mu, group.mu, then one of topicLog.mu, committer.mu,
-// workers.mu, alarm.mu; receivers are called under group.mu and must not call back.
+// order bus.mu, counts.mu, group.mu, subscription.giving, subscription.mu, then one
+// of topicLog.mu, committer.mu, workers.mu, alarm.mu, runtimes.mu; receivers are called
+// under group.mu and subscription.giving and must not call back.
 //
 // Time is package time's, which tests replace by running in a testing/synctest
 // bubble.
@@ -101,6 +102,10 @@ type Bus struct {
 	tails  atomic.Uint64 // the last one's number
 	epochs atomic.Uint64 // the last one given to a new group
 
+	serials  atomic.Uint64 // of the last lease given
+	runtimes runtimes
+	patterns patternTable
+
 	mu     sync.RWMutex
 	closed bool
 	logs   map[string]*topicLog // topics that have or had a group loaded
@@ -140,6 +145,11 @@ func New(opts Options) (*Bus, error) {
 	b.workers = newWorkers(runtime.GOMAXPROCS(0))
 	b.alarm = newAlarm(b.workers.schedule)
 	b.committer = newCommitter(b)
+	if err := b.patterns.begin(b); err != nil {
+		b.alarm.stop()
+		b.workers.stop()
+		return nil, errors.Join(err, b.committer.stop())
+	}
 	return b, nil
 }
 
@@ -157,6 +167,10 @@ func (b *Bus) Close() error {
 	}
 	b.mu.Unlock()
 	if first {
+		b.patterns.end()
+		for _, s := range b.patterns.all() {
+			s.end(errShuttingDown)
+		}
 		for _, g := range groups {
 			g.shut(errShuttingDown)
 		}
@@ -219,6 +233,7 @@ func (b *Bus) forget(g *group) {
 		return
 	}
 	delete(b.groups, g.key)
+	b.runtimes.drop(g)
 	if g.isTail() {
 		b.counts.keepTail(g)
 	}
@@ -281,7 +296,7 @@ func (b *Bus) HandOver(_ context.Context, _, _ string, hs []eventhub.Handover, d
 }
 
 // HandOver implements eventhub.Subscription.
-func (m *member) HandOver(_ context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+func (s *subscription) HandOver(_ context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
 	refuseHandovers(hs, done)
 }
 
@@ -291,6 +306,3 @@ func refuseHandovers(hs []eventhub.Handover, done func([]eventhub.Handover)) {
 	}
 	done(hs)
 }
-
-// Patterns implements eventhub.Inspector.
-func (b *Bus) Patterns(context.Context, string) ([]eventhub.GroupPattern, error) { return nil, nil }

@@ -125,7 +125,7 @@ func (g *group) measure(head uint64) measure.Group {
 	m.Lag, m.Waiting, m.Members = g.lag(head), g.waits, len(g.members)
 	m.InFlight = make(map[string]int, 1)
 	for _, member := range g.members {
-		m.InFlight[member.opts.Peer.Transport] += member.inFlight
+		m.InFlight[member.sub.opts.Peer.Transport] += member.inFlight
 	}
 	return m
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/internal/filter"
 	"eventhub/store"
 )
 
@@ -44,9 +45,9 @@ type group struct {
 	deleted  bool  // … for good; nothing is written any more either
 	settings settings
 	settJSON json.RawMessage // settings as stored
+	filter   *filter.Program // of settings; nil: none
 	epoch    uint64
 	runtime  uint64 // drawn at load and at every seek; part of every lease
-	serial   uint64 // of the last lease given
 	window   window
 	ids      map[string]uint64 // offset by id of entries that were delivered and are not done
 	graves   []grave           // entries to be dead-lettered by the next turn
@@ -65,7 +66,7 @@ type group struct {
 	progress progress // what of all this outlives the process
 	counts   groupCounts
 
-	fetch fetcher // of the turn under way
+	fetch *fetcher // of the turn under way
 }
 
 // settings are what a group keeps for life, in the form in which they are
@@ -75,6 +76,8 @@ type settings struct {
 	MaxAttempts  int    `json:"max_attempts"`
 	MinBackoffMS int64  `json:"backoff_min_ms"`
 	MaxBackoffMS int64  `json:"backoff_max_ms"`
+
+	Filter *eventhub.Filter `json:"filter,omitempty"`
 }
 
 // settingsFor resolves the settings of a new group.
@@ -84,6 +87,9 @@ func settingsFor(o *eventhub.SubscribeOptions) settings {
 		MaxAttempts:  o.MaxAttempts,
 		MinBackoffMS: o.Backoff.Min.Milliseconds(),
 		MaxBackoffMS: o.Backoff.Max.Milliseconds(),
+	}
+	if !o.Filter.IsZero() {
+		s.Filter = o.Filter
 	}
 	if s.MaxAttempts == 0 {
 		s.MaxAttempts = eventhub.DefaultMaxAttempts
@@ -104,6 +110,9 @@ func settingsFor(o *eventhub.SubscribeOptions) settings {
 func (s settings) match(o *eventhub.SubscribeOptions) error {
 	if o.Ordering != "" && o.Ordering != s.Ordering {
 		return eventhub.Errorf(eventhub.CodeGroupMismatch, "ordering is %q; group %q has %q since its creation", o.Ordering, o.Group, s.Ordering)
+	}
+	if o.Filter != nil && !o.Filter.Equal(s.Filter) {
+		return eventhub.Errorf(eventhub.CodeGroupMismatch, "filter is %s; group %q has %s since its creation", o.Filter, o.Group, s.Filter)
 	}
 	for _, f := range []struct {
 		name        string
@@ -161,7 +170,7 @@ func (g *group) load(ctx context.Context, o *eventhub.SubscribeOptions) error {
 
 // loadTail puts a tail where it starts. g.loading is held.
 func (g *group) loadTail(ctx context.Context, start eventhub.Start) error {
-	cursor, err := g.resolve(ctx, start)
+	cursor, err := g.bus.resolve(ctx, g.log.name, start)
 	if err != nil {
 		return err
 	}
@@ -179,9 +188,13 @@ func (g *group) adopt(state store.GroupState) error {
 	if err := json.Unmarshal(state.Settings, &g.settings); err != nil {
 		return eventhub.Wrap(eventhub.CodeInternal, err, "The stored settings of group %q cannot be read.", g.name)
 	}
+	program, err := filter.Compile(g.settings.Filter)
+	if err != nil {
+		return eventhub.Wrap(eventhub.CodeInternal, err, "The stored filter of group %q cannot be used: %v", g.name, err)
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.settJSON, g.paused = state.Settings, state.Paused
+	g.settJSON, g.paused, g.filter = state.Settings, state.Paused, program
 	g.bus.raised(state.Epoch) // should the group be deleted and made anew
 	g.restart(state.Epoch, state.Cursor)
 	if g.progress.outlived(state.Cursor) {
@@ -193,24 +206,25 @@ func (g *group) adopt(state store.GroupState) error {
 // restart begins anew above cursor, with what g.progress has of it. g.mu is held.
 func (g *group) restart(epoch, cursor uint64) {
 	g.epoch = epoch
-	g.runtime = uint64(rand.Uint32())
+	g.runtime = g.bus.runtimes.draw(g)
 	g.window.reset(cursor)
 	clear(g.ids)
 	g.graves = nil
 	g.leases, g.retries = g.leases[:0], g.retries[:0]
 	g.held, g.waits, g.behind = 0, 0, 0
-	g.suspects, g.solo = nil, nil
+	g.suspects = nil
+	g.setSolo(nil)
 	if g.settings.Ordering == eventhub.OrderingKey {
 		g.lines = make(lines)
 	}
 	for _, m := range g.members {
-		m.inFlight = 0
+		m.forget()
 	}
 }
 
 // create makes the group durable where the options say it starts.
 func (g *group) create(ctx context.Context, o *eventhub.SubscribeOptions) (store.GroupState, error) {
-	cursor, err := g.resolve(ctx, o.Start)
+	cursor, err := g.bus.resolve(ctx, g.log.name, o.Start)
 	if err != nil {
 		return store.GroupState{}, err
 	}
@@ -222,6 +236,9 @@ func (g *group) create(ctx context.Context, o *eventhub.SubscribeOptions) (store
 	unit := store.Unit{Groups: []store.GroupChange{{Topic: g.log.name, Group: g.name, Create: true, State: state}}}
 	if err = g.bus.committer.wait(ctx, unit, nil); errors.Is(err, store.ErrTopicLimit) {
 		err = unitError(err)
+	}
+	if err == nil {
+		g.bus.patterns.noticeTopic(g.log.name)
 	}
 	return state, err
 }
@@ -245,9 +262,9 @@ func (b *Bus) raised(epoch uint64) {
 	}
 }
 
-// resolve turns a start into a cursor.
-func (g *group) resolve(ctx context.Context, start eventhub.Start) (uint64, error) {
-	topic, s := g.log.name, g.bus.store
+// resolve turns a start in a topic into a cursor.
+func (b *Bus) resolve(ctx context.Context, topic string, start eventhub.Start) (uint64, error) {
+	s := b.store
 	var at uint64 // the first offset to deliver
 	var err error
 	switch start.Kind {
@@ -345,12 +362,7 @@ func (g *group) dismiss(members []*member) {
 		g.log.unwatch(g)
 	}
 	for _, m := range members {
-		g.mu.Lock()
-		left := m.left
-		g.mu.Unlock()
-		if !left {
-			m.receiver.Ended(g.ended)
-		}
+		m.sub.end(g.ended)
 	}
 }
 

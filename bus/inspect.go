@@ -200,7 +200,7 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 	}
 	info := eventhub.GroupInfo{
 		Topic: t.Name, Group: name, Cursor: state.Cursor, Epoch: state.Epoch, Head: t.Head,
-		Ordering: set.Ordering, MaxAttempts: set.MaxAttempts, MinBackoffMS: set.MinBackoffMS, MaxBackoffMS: set.MaxBackoffMS,
+		Ordering: set.Ordering, Filter: set.Filter, MaxAttempts: set.MaxAttempts, MinBackoffMS: set.MinBackoffMS, MaxBackoffMS: set.MaxBackoffMS,
 		Members: []eventhub.MemberInfo{},
 	}
 	info.Paused = state.Paused
@@ -279,7 +279,7 @@ func (g *group) describe(info *eventhub.GroupInfo) {
 	info.BlockedBy = g.blockedBy(info)
 	for _, m := range g.members {
 		info.Members = append(info.Members, eventhub.MemberInfo{
-			Peer: m.opts.Peer, InFlight: m.inFlight, MaxInFlight: m.opts.MaxInFlight, SinceTS: m.since,
+			Peer: m.sub.opts.Peer, InFlight: m.inFlight, MaxInFlight: m.sub.opts.MaxInFlight, SinceTS: m.sub.since,
 		})
 	}
 }
@@ -288,7 +288,7 @@ func (g *group) describe(info *eventhub.GroupInfo) {
 func (g *group) blockedBy(info *eventhub.GroupInfo) *eventhub.Blocked {
 	room := 0
 	for _, m := range g.members {
-		room += max(m.room(), 0)
+		room += m.room()
 	}
 	switch {
 	case g.paused:
@@ -309,7 +309,7 @@ func (g *group) blockedBy(info *eventhub.GroupInfo) *eventhub.Blocked {
 		b := blocked("key", g.window.find(oldest.first))
 		b.Key = oldest.key
 		return b
-	case !slices.ContainsFunc(g.members, func(m *member) bool { return !m.paused }):
+	case !slices.ContainsFunc(g.members, func(m *member) bool { return !m.isPaused() }):
 		return &eventhub.Blocked{Kind: "members_paused"}
 	case room == 0 && g.window.next <= info.Head:
 		return &eventhub.Blocked{Kind: "members_full"}
@@ -404,7 +404,7 @@ func (e *entry) inFlight() eventhub.InFlight {
 	switch e.state {
 	case leased:
 		f.State, f.SinceTS, f.Deadline = "leased", e.since, e.at
-		f.Member = &eventhub.Peer{Transport: e.member.opts.Peer.Transport, Name: e.member.opts.Peer.Name}
+		f.Member = &eventhub.Peer{Transport: e.member.sub.opts.Peer.Transport, Name: e.member.sub.opts.Peer.Name}
 	case waiting:
 		f.State, f.DueTS = "waiting", e.at
 	case behind:

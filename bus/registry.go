@@ -14,8 +14,9 @@ import (
 // registry knows how groups stand that are in the store and were not loaded
 // since the bus started, so that their lag can be measured without reading all
 // groups every time. It is filled by one walk over the store when somebody asks
-// for the first time; afterwards groups only leave it, for a new group is loaded
-// from birth and one that is not loaded does not change.
+// for the first time; afterwards groups leave it, and those come that a pattern
+// makes: any other new group is loaded from birth, and one that is not loaded does
+// not change.
 type registry struct {
 	walking sync.Mutex // held over the walk
 
@@ -23,6 +24,7 @@ type registry struct {
 	filled  bool
 	groups  map[groupKey]idleGroup
 	dropped map[groupKey]bool // before it was filled
+	added   map[groupKey]idleGroup
 }
 
 type idleGroup struct {
@@ -64,8 +66,24 @@ func (r *registry) fill(ctx context.Context, s store.Store) error {
 	for key := range r.dropped {
 		delete(idle, key)
 	}
-	r.groups, r.dropped, r.filled = idle, nil, true
+	maps.Copy(idle, r.added)
+	r.groups, r.dropped, r.added, r.filled = idle, nil, nil, true
 	return nil
+}
+
+// add enters a group that was made and is not loaded.
+func (r *registry) add(key groupKey, cursor uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	into := &r.groups
+	if !r.filled {
+		delete(r.dropped, key)
+		into = &r.added
+	}
+	if *into == nil {
+		*into = make(map[groupKey]idleGroup)
+	}
+	(*into)[key] = idleGroup{cursor: cursor}
 }
 
 // drop forgets a group that is loaded or was deleted.
@@ -76,6 +94,7 @@ func (r *registry) drop(key groupKey) {
 		delete(r.groups, key)
 		return
 	}
+	delete(r.added, key)
 	if r.dropped == nil {
 		r.dropped = make(map[groupKey]bool)
 	}
@@ -155,6 +174,16 @@ func (b *Bus) loaded() []*group {
 
 // DeleteGroup implements eventhub.Admin.
 func (b *Bus) DeleteGroup(ctx context.Context, topic, name string) error {
+	if eventhub.IsPattern(topic) {
+		return b.deletePattern(ctx, topic, name)
+	}
+	if p := b.patterns.covering(name, topic); p != "" {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "group %q has the pattern %q, which would bring it back to topic %q; delete that", name, p, topic)
+	}
+	return b.deleteGroup(ctx, topic, name)
+}
+
+func (b *Bus) deleteGroup(ctx context.Context, topic, name string) error {
 	key := groupKey{topic: topic, group: name}
 	g, err := b.acquire(key)
 	if err != nil {

@@ -14,6 +14,9 @@ func (b *Bus) Settle(ctx context.Context, topic, name string, s eventhub.Settlem
 			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "lease is missing; without a subscription it names the delivery")
 		}
 	}
+	if eventhub.IsPattern(topic) {
+		return b.settlePattern(topic, name, s)
+	}
 	g, err := b.acquire(groupKey{topic: topic, group: name})
 	if err != nil {
 		return nil, err
@@ -23,6 +26,103 @@ func (b *Bus) Settle(ctx context.Context, topic, name string, s eventhub.Settlem
 		return nil, err
 	}
 	return g.settle(nil, s)
+}
+
+// settlePattern settles what leases name in any topic that a pattern matches. A
+// group that is not loaded has given no lease that could count.
+func (b *Bus) settlePattern(text, name string, s eventhub.Settlement) ([]eventhub.Outcome, error) {
+	p, err := eventhub.ParsePattern(text)
+	if err != nil {
+		return nil, err
+	}
+	if !b.patterns.has(name) {
+		return nil, eventhub.Errorf(eventhub.CodeNotSubscribed, "there is no group %q with a pattern", name)
+	}
+	return settleEach(s, func(ref eventhub.Ref) (*group, *member) {
+		g := b.runtimes.group(ref.Lease.Runtime)
+		if g == nil || g.name != name || !p.Match(g.log.name) {
+			return nil, nil
+		}
+		return g, nil
+	})
+}
+
+// Settle implements eventhub.Subscription.
+func (s *subscription) Settle(_ context.Context, st eventhub.Settlement) ([]eventhub.Outcome, error) {
+	if m := s.single(); m != nil {
+		return m.group.settle(m, st)
+	}
+	return settleEach(st, s.target)
+}
+
+// single returns the one member of a subscription that has one topic for ever.
+func (s *subscription) single() *member {
+	if s.patterned != nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.members[s.opts.Topic]
+}
+
+// target finds the group that a ref means, and the member whose ids count.
+func (s *subscription) target(ref eventhub.Ref) (*group, *member) {
+	if ref.Lease.IsZero() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		m := s.ids[ref.ID]
+		if m == nil {
+			return nil, nil
+		}
+		return m.group, m
+	}
+	g := s.bus.runtimes.group(ref.Lease.Runtime)
+	if g == nil || g.name != s.opts.Group {
+		return nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.members[g.log.name]
+	if m == nil {
+		return nil, nil
+	}
+	return g, m
+}
+
+// settleEach applies one verdict to deliveries of several groups, in runs of one.
+// A ref without a group is outdated.
+func settleEach(s eventhub.Settlement, target func(eventhub.Ref) (*group, *member)) ([]eventhub.Outcome, error) {
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	outcomes := make([]eventhub.Outcome, 0, len(s.Refs))
+	for len(outcomes) < len(s.Refs) {
+		rest := s.Refs[len(outcomes):]
+		g, m := target(rest[0])
+		if g == nil {
+			gone := eventhub.Stale
+			if s.Verdict == eventhub.Extend {
+				gone = eventhub.Unknown
+			}
+			outcomes = append(outcomes, gone)
+			continue
+		}
+		n := 1
+		for n < len(rest) {
+			if next, _ := target(rest[n]); next != g {
+				break
+			}
+			n++
+		}
+		part := s
+		part.Refs = rest[:n]
+		of, err := g.settle(m, part)
+		if err != nil {
+			return nil, err
+		}
+		outcomes = append(outcomes, of...)
+	}
+	return outcomes, nil
 }
 
 // settle applies one verdict; m is whose leases ids mean, nil for leases by
@@ -95,7 +195,7 @@ func (g *group) lookup(m *member, ref eventhub.Ref) *entry {
 func (g *group) extend(e *entry, by time.Duration, now int64) {
 	ms := by.Milliseconds()
 	if ms == 0 {
-		ms = e.member.timeout
+		ms = e.member.sub.timeout
 	}
 	ms = max(ms, eventhub.MinAckTimeout.Milliseconds())
 	if at := min(now+ms, e.since+eventhub.MaxAckTimeout.Milliseconds()); at != e.at {
@@ -129,6 +229,7 @@ func (g *group) become(e *entry, state entryState) {
 	switch e.state {
 	case leased:
 		e.member.inFlight--
+		e.member.free()
 		g.held--
 	case waiting:
 		g.waits--
@@ -154,7 +255,7 @@ func (g *group) become(e *entry, state entryState) {
 // note remembers that the attempt under way has come to nothing.
 func (g *group) note(e *entry, now int64, why, reason string) {
 	if e.state == leased {
-		peer := e.member.opts.Peer
+		peer := e.member.sub.opts.Peer
 		g.progress.note(e.offset, eventhub.Attempt{
 			Attempt: int(e.attempts), Member: &peer, SinceTS: e.since, EndedTS: now, Why: why, Reason: reason,
 		})
@@ -166,6 +267,7 @@ func (g *group) finish(e *entry) {
 	g.become(e, done)
 	if e.id != "" {
 		delete(g.ids, e.id)
+		e.forgetID()
 	}
 	g.progress.forget(e.offset)
 	offset, l := e.offset, e.line

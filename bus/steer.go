@@ -21,7 +21,7 @@ func (b *Bus) SeekGroup(ctx context.Context, topic, name string, start eventhub.
 	if err := g.load(ctx, nil); err != nil {
 		return eventhub.SeekPlan{}, err
 	}
-	to, err := g.resolve(ctx, start)
+	to, err := b.resolve(ctx, topic, start)
 	if err != nil {
 		return eventhub.SeekPlan{}, err
 	}

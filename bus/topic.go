@@ -157,6 +157,7 @@ func (c *tailCache) add(part cachePart) {
 // committed hands the events of a commit to the topics that are read and wakes
 // their groups. It runs on the committer's goroutine, before the receipts.
 func (b *Bus) committed(batch []*submission) {
+	b.born(batch)
 	var find logFinder
 	for _, s := range batch {
 		b.spread(s, &find)

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"eventhub"
@@ -29,6 +30,7 @@ const (
 // of the entries and in the epoch, which the third step looks at.
 func (g *group) turn() {
 	began := time.Now()
+	g.fetch = fetchers.Get().(*fetcher)
 	more := true
 	for n := 0; more && n < turnRounds; n++ {
 		more = g.round()
@@ -36,10 +38,16 @@ func (g *group) turn() {
 	g.mu.Lock()
 	g.counts.Poll.Observe(float64(time.Since(began)) / float64(time.Millisecond))
 	g.mu.Unlock()
+	g.fetch.release()
+	fetchers.Put(g.fetch)
+	g.fetch = nil
 	if more {
 		g.bus.workers.schedule(g)
 	}
 }
+
+// fetchers are shared: a group needs one only while it has its turn.
+var fetchers = sync.Pool{New: func() any { return new(fetcher) }}
 
 // fetcher is what a round reads.
 type fetcher struct {
@@ -60,10 +68,14 @@ type fetcher struct {
 
 func (f *fetcher) empty() bool { return len(f.graves) == 0 && len(f.due) == 0 && f.from == 0 }
 
-// release lets go of the records: the group may be idle for long.
+// release lets go of the records, and of what grew beyond a round.
 func (f *fetcher) release() {
 	clear(f.items)
 	clear(f.batch.Items)
+	f.batch.Reset()
+	if f.batch.Size() > 2*roundBytes {
+		f.batch = store.Batch{}
+	}
 }
 
 // round reports whether another one may find more to do.
@@ -74,7 +86,7 @@ func (g *group) round() bool {
 	if !more {
 		return false
 	}
-	f := &g.fetch
+	f := g.fetch
 	err := g.read(f)
 	g.mu.Lock()
 	if g.epoch != f.epoch || g.ended != nil {
@@ -98,7 +110,7 @@ func (g *group) round() bool {
 // plan fills g.fetch and reports whether there is anything to read. Where not,
 // it leaves a wake-up for the next lease or retry.
 func (g *group) plan(now int64) bool {
-	f := &g.fetch
+	f := g.fetch
 	f.release()
 	*f = fetcher{epoch: g.epoch, graves: f.graves[:0], due: f.due[:0], items: f.items[:0], batch: f.batch}
 	if g.ended != nil {
@@ -127,7 +139,7 @@ func (g *group) plan(now int64) bool {
 // planDeliveries plans what is to be read for members with room. It returns when
 // the next retry may be due, 0 where none is or no room is waiting for it.
 func (g *group) planDeliveries(now int64) (next int64) {
-	f := &g.fetch
+	f := g.fetch
 	f.head = g.log.durableHead()
 	if g.paused {
 		return 0
@@ -139,19 +151,37 @@ func (g *group) planDeliveries(now int64) (next int64) {
 	g.reviewSuspects(now)
 	room := 0
 	for _, m := range g.members {
-		room += max(m.room(), 0)
+		room += m.room()
 	}
 	room = min(room, roundEvents)
-	next = g.dueRetries(now, room)
+	next, short := g.dueRetries(now, room)
 	room -= len(f.due)
 	g.planSolo(now)
-	if room > 0 && g.window.next <= f.head && g.window.span() < g.bus.opts.AckWindow {
-		if g.lines != nil {
-			room = max(room, lineEvents) // many may be held, and need none
+	if g.window.next <= f.head && g.window.span() < g.bus.opts.AckWindow {
+		if short = short || room <= 0; room > 0 {
+			if g.lines != nil || g.filter != nil {
+				room = max(room, lineEvents) // many may be held or dropped, and need none
+			}
+			f.from, f.limit = g.window.next, min(room, int(g.bus.opts.AckWindow-g.window.span()))
 		}
-		f.from, f.limit = g.window.next, min(room, int(g.bus.opts.AckWindow-g.window.span()))
+	}
+	if f.empty() {
+		// A member that takes suspects lets the group know when it is free for one.
+		g.lookAround(short || len(g.suspects) > 0 && g.solo == nil)
 	}
 	return next
+}
+
+// lookAround is what a group does about the room of its members when it is to
+// rest: where it is short of it, it waits for some, else it lets others have it.
+func (g *group) lookAround(short bool) {
+	for _, m := range g.members {
+		if !short {
+			m.passOn()
+		} else if m.await() {
+			g.bus.workers.schedule(g) // there is some just now
+		}
+	}
 }
 
 // expire ends the leases whose deadline has passed.
@@ -170,26 +200,26 @@ func (g *group) expire(now int64) {
 
 // dueRetries moves up to room entries that may go out again to f.due, and those
 // that have to go out alone to g.suspects. It returns when the next one may, 0 if
-// nothing or no room is waiting for it.
-func (g *group) dueRetries(now int64, room int) (next int64) {
-	f := &g.fetch
+// nothing is waiting for that, and whether there is more than room for.
+func (g *group) dueRetries(now int64, room int) (next int64, short bool) {
+	f := g.fetch
 	for len(g.retries) > 0 {
 		t := g.retries[0]
 		if t.at > now {
-			return t.at
+			return t.at, false
 		}
 		stands := g.retryStands(t)
 		if suspect := stands && g.window.find(t.offset).isSuspect(); suspect {
 			g.suspects = append(g.suspects, t.offset)
 		} else if stands {
 			if len(f.due) >= room {
-				return 0
+				return 0, true
 			}
 			f.due = append(f.due, t.offset)
 		}
 		g.retries.pop()
 	}
-	return 0
+	return 0, false
 }
 
 // An event that has failed soloAfter times may be what makes members die, and a
@@ -203,15 +233,32 @@ const soloAfter = 2
 // suspect; the one that was chosen before where others have as much. nil: none
 // takes anything now.
 func (g *group) chooseSolo() (chosen *member) {
-	if m := g.solo; m != nil && m.takes() {
-		chosen = m
+	least := 0
+	if m := g.solo; m != nil {
+		if load, ok := m.eligible(); ok {
+			chosen, least = m, load
+		}
 	}
 	for _, m := range g.members {
-		if m.takes() && (chosen == nil || m.inFlight < chosen.inFlight) {
-			chosen = m
+		if load, ok := m.eligible(); ok && (chosen == nil || load < least) {
+			chosen, least = m, load
 		}
 	}
 	return chosen
+}
+
+// setSolo makes a member the one that takes suspects, and keeps it free for them.
+func (g *group) setSolo(m *member) {
+	if g.solo == m {
+		return
+	}
+	if g.solo != nil {
+		g.solo.unclaim()
+	}
+	if m != nil && !m.claim() {
+		m = nil // another group was faster
+	}
+	g.solo = m
 }
 
 // holdsSuspect reports whether the member has a suspect under way.
@@ -229,7 +276,7 @@ func (g *group) reviewSuspects(now int64) {
 		g.suspects = g.suspects[1:]
 	}
 	if len(g.suspects) == 0 && g.solo != nil && !g.solo.holdsSuspect() {
-		g.solo = nil
+		g.setSolo(nil)
 	}
 }
 
@@ -241,9 +288,9 @@ func (g *group) planSolo(now int64) {
 		return
 	}
 	if g.solo == nil || !g.solo.holdsSuspect() {
-		g.solo = g.chooseSolo()
+		g.setSolo(g.chooseSolo())
 	}
-	if m := g.solo; m != nil && m.inFlight == 0 {
+	if m := g.solo; m != nil && m.idle() {
 		g.fetch.due = append(g.fetch.due, g.suspects[0])
 		g.suspects = g.suspects[1:]
 	}
@@ -301,7 +348,7 @@ func (g *group) readOne(f *fetcher, offset uint64) error {
 
 // putBack undoes a plan whose reading failed.
 func (g *group) putBack(at int64) {
-	f := &g.fetch
+	f := g.fetch
 	g.graves = append(g.graves, f.graves...)
 	for _, offset := range f.due {
 		if e := g.window.find(offset); e != nil && e.state == waiting {
@@ -313,7 +360,7 @@ func (g *group) putBack(at int64) {
 
 // handOut leases what was read and gives it to the members' receivers.
 func (g *group) handOut(now int64) {
-	f := &g.fetch
+	f := g.fetch
 	graves, due := f.readGraves, f.readDue
 	g.graves = append(g.graves, f.graves[graves:]...)
 	for _, offset := range f.due[due:] {
@@ -344,6 +391,9 @@ func (g *group) handOut(now int64) {
 // member has room for it.
 func (g *group) take(item store.Item, now int64) bool {
 	standing := g.progress.standing(item.Offset)
+	if standing != acked && !g.filter.Match(item.Record, item.Offset) {
+		standing = acked // it counts as done
+	}
 	var key []byte
 	if g.lines != nil {
 		key = item.Record.Key()
@@ -368,6 +418,7 @@ func (g *group) take(item store.Item, now int64) bool {
 	case g.lines.join(key, e):
 		g.become(e, behind)
 	case e.isSuspect():
+		m.free()
 		g.retry(e, now)
 	default:
 		g.lease(m, e, item, now)
@@ -387,7 +438,7 @@ func (g *group) redeliver(item store.Item, now int64) {
 	m := g.solo
 	if !e.isSuspect() {
 		m = g.nextMember()
-	} else if m != nil && (m.inFlight > 0 || !m.takes()) {
+	} else if m != nil && (g.paused || !m.reserveAlone()) {
 		m = nil
 	}
 	if m == nil {
@@ -397,22 +448,27 @@ func (g *group) redeliver(item store.Item, now int64) {
 	g.lease(m, e, item, now)
 }
 
-// nextMember returns a member with room, each in its turn, or nil.
+// nextMember reserves room for one lease, with each member in its turn, or
+// returns nil.
 func (g *group) nextMember() *member {
+	if g.paused {
+		return nil
+	}
 	for range g.members {
 		if g.turnTo >= len(g.members) {
 			g.turnTo = 0
 		}
 		m := g.members[g.turnTo]
 		g.turnTo++
-		if m.room() > 0 {
+		if m.reserve() {
 			return m
 		}
 	}
 	return nil
 }
 
-// lease gives the entry to m and puts the delivery into m's batch.
+// lease gives the entry to m, which has reserved room for it, and puts the delivery
+// into m's batch.
 func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
 	before := *e
 	m.suspect = e.isSuspect()
@@ -421,23 +477,21 @@ func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
 		g.ids[e.id] = e.offset
 	}
 	e.committed = item.Record.CommitTime()
-	g.serial++
-	e.serial = g.serial
+	if e.member != m {
+		e.forgetID()
+	}
 	e.member = m
-	e.since, e.at = now, now+m.timeout
+	e.since, e.at = now, now+m.sub.timeout
 	e.attempts++
 	g.become(e, leased)
 	d := eventhub.Delivery{
 		Topic: g.log.name, Offset: e.offset, Record: item.Record,
-		Attempt: int(e.attempts), MaxAttempts: g.settings.MaxAttempts, AckTimeout: m.opts.AckTimeout, Sought: m.sought,
+		Attempt: int(e.attempts), MaxAttempts: g.settings.MaxAttempts, AckTimeout: m.sub.opts.AckTimeout, Sought: m.sought,
 	}
 	m.sought = false
-	if !m.opts.AutoAck {
-		d.Lease = e.lease(g.runtime)
-	}
 	m.batch = append(m.batch, d)
 	m.before = append(m.before, before)
-	if len(m.batch) >= m.opts.BatchSize {
+	if len(m.batch) >= m.sub.opts.BatchSize {
 		g.flush(m, now)
 	}
 }
@@ -448,20 +502,19 @@ func (g *group) flush(m *member, now int64) {
 	if len(m.batch) == 0 {
 		return
 	}
-	taken := m.receiver.Deliver(m.batch)
+	taken := g.give(m)
 	g.counts.delivered(m.batch[:taken])
 	for i := range m.batch {
 		e := g.window.find(m.batch[i].Offset)
 		switch {
 		case i >= taken:
-			m.full = true
 			m.sought = m.sought || m.batch[i].Sought
 			g.become(e, waiting)
 			before := m.before[i]
 			e.serial, e.member, e.since, e.attempts = before.serial, before.member, before.since, before.attempts
 			e.at = before.at
 			g.retries.push(timed{e.at, e.offset, e.serial})
-		case m.opts.AutoAck:
+		case m.sub.opts.AutoAck:
 			g.counts.acked(e, now)
 			g.finish(e)
 		default:
@@ -470,4 +523,24 @@ func (g *group) flush(m *member, now int64) {
 	}
 	clear(m.batch)
 	m.batch, m.before = m.batch[:0], m.before[:0]
+}
+
+// give numbers the leases of m's batch and calls the receiver. Where it takes
+// less, the subscription gets nothing more until it is ready again.
+func (g *group) give(m *member) (taken int) {
+	s := m.sub
+	s.giving.Lock()
+	defer s.giving.Unlock()
+	serial := g.bus.serials.Add(uint64(len(m.batch))) - uint64(len(m.batch))
+	for i := range m.batch {
+		serial++
+		e := g.window.find(m.batch[i].Offset)
+		e.serial = serial
+		if !s.opts.AutoAck {
+			m.batch[i].Lease = e.lease(g.runtime)
+		}
+	}
+	taken = s.receiver.Deliver(m.batch)
+	s.gave(m, taken)
+	return taken
 }

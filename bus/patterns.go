@@ -1,0 +1,592 @@
+package bus
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// # Patterns of groups
+//
+// A group that was subscribed by a pattern is a group in each topic that the
+// pattern matches, with state, cursor and settings of its own there, and a member
+// that came by the pattern is a member in each of them. What is durable beside
+// that is the pattern itself, with the settings for topics to come.
+//
+// A topic that is born gets the groups whose patterns match it, at its first
+// event, whether anybody is connected or not. The commit that bears it knows
+// nothing of patterns; the births' goroutine makes the groups behind it. Where the
+// process ends in between, the next start finds the topic without the group: for
+// every topic that was there when the pattern came has got its group then, so one
+// that matches and has none was born later. For the same reason a group under a
+// pattern cannot be deleted from one topic alone.
+//
+// A SUBSCRIBE by pattern first enters the pattern into the table, so that births
+// are noticed from then on, then walks over the topics. Births of a group and its
+// SUBSCRIBEs come one after the other (patternedGroup.mu), and whoever comes second
+// finds the group in the topic already.
+
+// patternTable knows the patterns of all groups.
+type patternTable struct {
+	some atomic.Bool // there is, or was, a group in it
+
+	mu     sync.RWMutex
+	groups map[string]*patternedGroup
+
+	born chan struct{} // a hint that there are newborns
+	done chan struct{} // closed when the births' goroutine has ended
+	stop context.CancelFunc
+
+	birthMu  sync.Mutex
+	newborns []string
+	noticed  map[string]bool // topics whose birth was noticed, where groups or plans bear them
+}
+
+// patternedGroup is one group that has patterns.
+type patternedGroup struct {
+	name string
+
+	mu sync.Mutex // held over births and SUBSCRIBEs of the group
+
+	// Guarded by patternTable.mu.
+	patterns map[string]groupPattern
+	subs     []*subscription
+	users    int // SUBSCRIBEs under way, which keep it in the table
+}
+
+type groupPattern struct {
+	pattern  eventhub.Pattern
+	settings settings
+	raw      json.RawMessage
+	durable  bool
+}
+
+// begin reads what the store has and starts the births' goroutine.
+func (t *patternTable) begin(b *Bus) error {
+	t.groups = make(map[string]*patternedGroup)
+	t.noticed = make(map[string]bool)
+	list, err := b.store.ListPatterns(context.Background())
+	if err != nil {
+		return storeError(err, "list the patterns of the groups")
+	}
+	for _, row := range list {
+		p, err := eventhub.ParsePattern(row.Pattern)
+		gp := groupPattern{pattern: p, raw: row.Value, durable: true}
+		if err = errors.Join(err, json.Unmarshal(row.Value, &gp.settings)); err != nil {
+			return eventhub.Wrap(eventhub.CodeInternal, err, "The stored pattern %q of group %q cannot be read.", row.Pattern, row.Group)
+		}
+		t.group(row.Group).patterns[row.Pattern] = gp
+	}
+	t.born, t.done = make(chan struct{}, 1), make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	t.stop = cancel
+	go b.attendBirths(ctx)
+	return nil
+}
+
+// end stops the births' goroutine. Those that it has not attended to are found
+// again at the next start.
+func (t *patternTable) end() {
+	t.stop()
+	<-t.done
+}
+
+// group returns the group's entry, made if need be. t.mu is held, or nobody else
+// knows t yet.
+func (t *patternTable) group(name string) *patternedGroup {
+	g := t.groups[name]
+	if g == nil {
+		g = &patternedGroup{name: name, patterns: make(map[string]groupPattern)}
+		t.groups[name] = g
+		t.some.Store(true)
+	}
+	return g
+}
+
+// prune forgets a group that has nothing left. t.mu is held.
+func (t *patternTable) prune(g *patternedGroup) {
+	if len(g.patterns) == 0 && len(g.subs) == 0 && g.users == 0 && t.groups[g.name] == g {
+		delete(t.groups, g.name)
+	}
+}
+
+func (t *patternTable) has(name string) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.groups[name] != nil
+}
+
+// covering returns a pattern of the group that matches the topic, "" for none.
+func (t *patternTable) covering(name, topic string) string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if g := t.groups[name]; g != nil {
+		for text, p := range g.patterns {
+			if p.pattern.Match(topic) {
+				return text
+			}
+		}
+	}
+	return ""
+}
+
+// matched reports whether any group has a pattern for the topic.
+func (t *patternTable) matched(topic string) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, g := range t.groups {
+		for _, p := range g.patterns {
+			if p.pattern.Match(topic) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// bear notices topics that may be new. It neither blocks nor looks at the store;
+// the committer calls it.
+func (t *patternTable) bear(topics ...string) {
+	for _, name := range topics {
+		if !t.matched(name) {
+			continue
+		}
+		t.birthMu.Lock()
+		t.newborns = append(t.newborns, name)
+		t.birthMu.Unlock()
+		select {
+		case t.born <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// attendBirths gives newborn topics their groups.
+func (b *Bus) attendBirths(ctx context.Context) {
+	t := &b.patterns
+	defer close(t.done)
+	for {
+		select {
+		case <-t.born:
+		case <-ctx.Done():
+			return
+		}
+		t.birthMu.Lock()
+		topics := t.newborns
+		t.newborns = nil
+		t.birthMu.Unlock()
+		slices.Sort(topics)
+		topics = slices.Compact(topics) // one may be noticed twice
+		t.mu.RLock()
+		groups := slices.Collect(maps.Values(t.groups))
+		t.mu.RUnlock()
+		for _, g := range groups {
+			if err := g.adoptAll(ctx, b, topics); err != nil && ctx.Err() == nil {
+				b.log.Error("cannot give new topics their group; it will be there at the next start", "group", g.name, "error", err)
+			}
+		}
+	}
+}
+
+// adoptAll makes the group in those of the topics that its patterns match, and its
+// subscriptions members there.
+func (g *patternedGroup) adoptAll(ctx context.Context, b *Bus, topics []string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var births []birth
+	for _, topic := range topics {
+		if raw := b.patterns.settingsFor(g, topic); raw != nil {
+			births = append(births, birth{topic: topic, raw: raw})
+		}
+	}
+	b.patterns.mu.RLock()
+	subs := slices.Clone(g.subs)
+	b.patterns.mu.RUnlock()
+	if len(births) == 0 {
+		return nil
+	}
+	if err := g.create(ctx, b, births, nil); err != nil {
+		return err
+	}
+	for _, s := range subs {
+		for _, at := range births {
+			if !s.covers(at.topic) {
+				continue
+			}
+			if err := s.join(ctx, at.topic); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// settingsFor returns the settings that the first of the group's durable patterns,
+// in byte order, has for a topic; nil where none matches.
+func (t *patternTable) settingsFor(g *patternedGroup, topic string) json.RawMessage {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	first := ""
+	for text, p := range g.patterns {
+		if p.durable && p.pattern.Match(topic) && (first == "" || text < first) {
+			first = text
+		}
+	}
+	return g.patterns[first].raw
+}
+
+// birth is a group that is to be made in a topic.
+type birth struct {
+	topic  string
+	cursor uint64
+	raw    json.RawMessage // settings
+}
+
+// birthsPerUnit bounds what is made in one atomic step.
+const birthsPerUnit = 1000
+
+// create makes the group durable where it is not there yet, and the patterns with
+// the last of them. g.mu is held.
+func (g *patternedGroup) create(ctx context.Context, b *Bus, births []birth, patterns []store.PatternChange) error {
+	var missing []store.GroupChange
+	for _, at := range births {
+		_, err := b.store.Group(ctx, at.topic, g.name)
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, store.ErrNotFound) {
+			return groupError(err, at.topic, g.name)
+		}
+		missing = append(missing, store.GroupChange{Topic: at.topic, Group: g.name, Create: true,
+			State: store.GroupState{Epoch: b.newEpoch(), Cursor: at.cursor, Settings: at.raw}})
+	}
+	for len(missing) > 0 || len(patterns) > 0 {
+		n := min(len(missing), birthsPerUnit)
+		unit := store.Unit{Groups: missing[:n]}
+		if n == len(missing) {
+			unit.Patterns = patterns
+		}
+		err := b.committer.wait(ctx, unit, nil)
+		if errors.Is(err, store.ErrExists) {
+			// Somebody subscribed to one of the topics by its name meanwhile.
+			return g.create(ctx, b, births, patterns)
+		}
+		if errors.Is(err, store.ErrTopicLimit) {
+			return unitError(err)
+		}
+		if err != nil {
+			return err
+		}
+		for _, ch := range unit.Groups {
+			b.known.add(groupKey{topic: ch.Topic, group: ch.Group}, ch.State.Cursor)
+			b.patterns.noticeTopic(ch.Topic)
+		}
+		if missing = missing[n:]; len(missing) == 0 {
+			patterns = nil
+		}
+	}
+	return nil
+}
+
+// joinPatterns makes the subscription a member of its group in every topic that
+// one of the patterns matches, now and later.
+func (s *subscription) joinPatterns(ctx context.Context, patterns []eventhub.Pattern) error {
+	if k := s.opts.Start.Kind; k == eventhub.StartAfterID || k == eventhub.StartOffset {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "from names a place in one topic; a subscription of several starts at latest, earliest or ts")
+	}
+	b := s.bus
+	g := b.patterns.acquire(s.opts.Group)
+	defer b.patterns.release(g)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	changes, err := b.patterns.enter(g, patterns, &s.opts)
+	if err == nil {
+		err = s.joinAll(ctx, g, patterns, changes)
+	}
+	b.patterns.withdraw(g)
+	return err
+}
+
+// joinAll makes the group in all topics that there are, then the members. g.mu is
+// held.
+func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, patterns []eventhub.Pattern, changes []store.PatternChange) error {
+	b := s.bus
+	topics, err := b.matching(ctx, patterns)
+	if err != nil {
+		return err
+	}
+	raw, err := json.Marshal(settingsFor(&s.opts))
+	if err != nil {
+		return eventhub.Wrap(eventhub.CodeInternal, err, "The settings of group %q cannot be written.", g.name)
+	}
+	var births []birth
+	for _, topic := range topics {
+		exists, err := b.agrees(ctx, topic, &s.opts)
+		if err != nil {
+			return err
+		}
+		if exists {
+			continue
+		}
+		at := birth{topic: topic, raw: raw}
+		if kept := b.patterns.settingsFor(g, topic); kept != nil {
+			at.raw = kept // it was born behind the pattern
+		} else if at.cursor, err = b.resolve(ctx, topic, s.opts.Start); err != nil {
+			return err
+		}
+		births = append(births, at)
+	}
+	if err := g.create(ctx, b, births, changes); err != nil {
+		return err
+	}
+	s.patterned, s.patterns = g, patterns
+	s.ids = make(map[string]*member)
+	if err := b.patterns.settle(b, g, s, changes); err != nil {
+		return err
+	}
+	for _, topic := range topics {
+		if err := s.join(ctx, topic); err != nil {
+			s.leave(math.MaxInt)
+			return err
+		}
+	}
+	return nil
+}
+
+// agrees reports whether the group exists in a topic, and refuses options that ask
+// for other settings than it has there.
+func (b *Bus) agrees(ctx context.Context, topic string, o *eventhub.SubscribeOptions) (exists bool, _ error) {
+	state, err := b.store.Group(ctx, topic, o.Group)
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, groupError(err, topic, o.Group)
+	}
+	var set settings
+	if err := json.Unmarshal(state.Settings, &set); err != nil {
+		return false, eventhub.Wrap(eventhub.CodeInternal, err, "The stored settings of group %q in topic %q cannot be read.", o.Group, topic)
+	}
+	return true, set.match(o)
+}
+
+// covers reports whether one of the subscription's patterns matches the topic.
+func (s *subscription) covers(topic string) bool {
+	return slices.ContainsFunc(s.patterns, func(p eventhub.Pattern) bool { return p.Match(topic) })
+}
+
+// acquire returns the group's entry, which stays until it is released.
+func (t *patternTable) acquire(name string) *patternedGroup {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g := t.group(name)
+	g.users++
+	return g
+}
+
+func (t *patternTable) release(g *patternedGroup) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g.users--
+	t.prune(g)
+}
+
+// enter adds the patterns that the group does not have, so that births are noticed,
+// and returns what is to be made durable. It refuses other settings than a pattern
+// has.
+func (t *patternTable) enter(g *patternedGroup, patterns []eventhub.Pattern, o *eventhub.SubscribeOptions) ([]store.PatternChange, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	set := settingsFor(o)
+	raw, err := json.Marshal(set)
+	if err != nil {
+		return nil, eventhub.Wrap(eventhub.CodeInternal, err, "The settings of group %q cannot be written.", g.name)
+	}
+	var changes []store.PatternChange
+	for _, p := range patterns {
+		text := p.String()
+		if !eventhub.IsPattern(text) {
+			continue // a topic: the group in it is all there is to keep
+		}
+		if have, ok := g.patterns[text]; ok {
+			if err := have.settings.match(o); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		g.patterns[text] = groupPattern{pattern: p, settings: set, raw: raw}
+		changes = append(changes, store.PatternChange{Group: g.name, Pattern: text, Value: raw})
+	}
+	return changes, nil
+}
+
+// settle notes that the changes are durable and that the subscription has to be
+// told of births, unless the bus is closed.
+func (t *patternTable) settle(b *Bus, g *patternedGroup, s *subscription, changes []store.PatternChange) error {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, ch := range changes {
+		p := g.patterns[ch.Pattern]
+		p.durable = true
+		g.patterns[ch.Pattern] = p
+	}
+	if b.closed {
+		return errShuttingDown
+	}
+	g.subs = append(g.subs, s)
+	return nil
+}
+
+// withdraw drops the patterns that did not become durable.
+func (t *patternTable) withdraw(g *patternedGroup) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for text, p := range g.patterns {
+		if !p.durable {
+			delete(g.patterns, text)
+		}
+	}
+}
+
+// remove takes a subscription off.
+func (t *patternTable) remove(s *subscription) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g := s.patterned
+	g.subs = slices.DeleteFunc(slices.Clone(g.subs), func(other *subscription) bool { return other == s })
+	t.prune(g)
+}
+
+// all returns the subscriptions by pattern.
+func (t *patternTable) all() (subs []*subscription) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, g := range t.groups {
+		subs = append(subs, g.subs...)
+	}
+	return subs
+}
+
+// notice is bear for topics that a group or a plan may have borne: the store does
+// not say so of them, and most are old.
+func (t *patternTable) noticeTopic(topic string) {
+	t.birthMu.Lock()
+	known := t.noticed[topic]
+	t.noticed[topic] = true
+	t.birthMu.Unlock()
+	if !known {
+		t.bear(topic)
+	}
+}
+
+// Patterns implements eventhub.Inspector.
+func (b *Bus) Patterns(ctx context.Context, group string) ([]eventhub.GroupPattern, error) {
+	list := b.patterns.list(group)
+	if len(list) == 0 {
+		return list, nil
+	}
+	patterns := make([]eventhub.Pattern, len(list))
+	for i := range list {
+		patterns[i], _ = eventhub.ParsePattern(list[i].Pattern) // it was one
+	}
+	topics, err := b.matching(ctx, patterns)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range patterns {
+		for _, topic := range topics {
+			if p.Match(topic) {
+				list[i].Topics++
+			}
+		}
+	}
+	return list, nil
+}
+
+func (t *patternTable) list(group string) []eventhub.GroupPattern {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	list := []eventhub.GroupPattern{}
+	for name, g := range t.groups {
+		for text, p := range g.patterns {
+			if (group == "" || group == name) && p.durable {
+				list = append(list, eventhub.GroupPattern{
+					Group: name, Pattern: text, Ordering: p.settings.Ordering, Filter: p.settings.Filter,
+					MaxAttempts: p.settings.MaxAttempts, MinBackoffMS: p.settings.MinBackoffMS, MaxBackoffMS: p.settings.MaxBackoffMS,
+				})
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b eventhub.GroupPattern) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Pattern, b.Pattern))
+	})
+	return list
+}
+
+// deletePattern removes a pattern of a group, and the group from the topics that
+// only it matches. Where it ends halfway, the pattern is gone and some of the
+// topics still have the group, as if it had been subscribed by their names.
+func (b *Bus) deletePattern(ctx context.Context, text, name string) error {
+	p, err := eventhub.ParsePattern(text)
+	if err != nil {
+		return err
+	}
+	g := b.patterns.acquire(name)
+	defer b.patterns.release(g)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !b.patterns.hasPattern(g, text) {
+		return eventhub.Errorf(eventhub.CodeNotSubscribed, "group %q has no pattern %q", name, text)
+	}
+	unit := store.Unit{Patterns: []store.PatternChange{{Group: name, Pattern: text, Delete: true}}}
+	if err := b.committer.wait(ctx, unit, nil); err != nil {
+		return err
+	}
+	subs := b.patterns.drop(g, text)
+	for _, s := range subs {
+		s.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "pattern %q of group %q was deleted", text, name))
+	}
+	topics, err := b.matching(ctx, []eventhub.Pattern{p})
+	if err != nil {
+		return err
+	}
+	for _, topic := range topics {
+		if b.patterns.covering(name, topic) != "" {
+			continue
+		}
+		if err := b.deleteGroup(ctx, topic, name); err != nil && eventhub.ErrorCode(err) != eventhub.CodeNotSubscribed {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *patternTable) hasPattern(g *patternedGroup, text string) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return g.patterns[text].durable
+}
+
+// drop forgets a pattern and returns the subscriptions that came by it.
+func (t *patternTable) drop(g *patternedGroup, text string) (subs []*subscription) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(g.patterns, text)
+	for _, s := range g.subs {
+		if slices.ContainsFunc(s.patterns, func(p eventhub.Pattern) bool { return p.String() == text }) {
+			subs = append(subs, s)
+		}
+	}
+	return subs
+}

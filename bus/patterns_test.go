@@ -1,0 +1,477 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"eventhub"
+)
+
+// places returns topic and offset of each delivery, sorted: topics have no order
+// among them.
+func places(all []got) []string {
+	var out []string
+	for _, g := range all {
+		out = append(out, fmt.Sprintf("%s/%d", g.Topic, g.Offset))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestPatternOverTopicsThatAreThereAndThatAreBorn(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("p.a", 1, 2)
+		r.publish("p.b.c", 1, 1)
+		r.publish("q", 1, 1)
+		in := r.subscribe(opts("p.**", "g"))
+		equal(t, "from the beginning", places(in.take()), []string{"p.a/1", "p.a/2", "p.b.c/1"})
+		r.publish("p.new", 1, 2)
+		r.publish("q", 1, 1)
+		r.publish("p.a", 1, 1)
+		equal(t, "born and old", places(in.take()), []string{"p.a/3", "p.new/1", "p.new/2"})
+	})
+}
+
+func TestPatternStartsAtLatestButNewTopicsAtTheirFirstEvent(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("p.a", 1, 2)
+		o := opts("p.*", "g")
+		o.Start = eventhub.Start{}
+		in := r.subscribe(o)
+		r.publish("p.a", 3, 1)
+		r.publish("p.b", 1, 1)
+		equal(t, "deliveries", places(in.take()), []string{"p.a/3", "p.b/1"})
+	})
+}
+
+func TestPatternOutlivesMembersAndRestarts(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.Start = eventhub.Start{}
+		o.MaxAttempts = 3
+		in := r.subscribe(o)
+		if err := in.sub.Unsubscribe(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		r.publish("p.alone", 1, 2)
+		synctest.Wait()
+		info, err := r.bus.Group(context.Background(), "p.alone", "g")
+		if err != nil || info.Lag != 2 || info.MaxAttempts != 3 {
+			t.Errorf("the group in the newborn topic: %+v, %v", info, err)
+		}
+		r.restart()
+		r.publish("p.later", 1, 1)
+		synctest.Wait()
+		in = r.subscribe(eventhub.SubscribeOptions{Topic: "p.*", Group: "g"})
+		equal(t, "what was missed", places(in.take()), []string{"p.alone/1", "p.alone/2", "p.later/1"})
+	})
+}
+
+// A crash between the commit that bears a topic and the one that gives it its
+// group leaves a topic without: the next SUBSCRIBE finds it, at its first event.
+func TestPatternFindsTopicsWhoseBirthWasMissed(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.Start = eventhub.Start{}
+		in := r.subscribe(o)
+		r.bus.patterns.some.Store(false) // births go by unnoticed
+		r.publish("p.a", 1, 1)
+		equal(t, "without a birth", len(in.take()), 0)
+		r.restart()
+		in = r.subscribe(eventhub.SubscribeOptions{Topic: "p.*", Group: "g"})
+		equal(t, "after the restart", places(in.take()), []string{"p.a/1"})
+	})
+}
+
+func TestPatternAndNameShareTheGroup(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		one, two := r.subscribe(opts("p.*", "g")), r.subscribe(opts("p.a", "g"))
+		r.publish("p.a", 1, 10)
+		a, b := one.takeOffsets(), two.takeOffsets()
+		if len(a) == 0 || len(b) == 0 {
+			t.Errorf("one of the members got nothing: %v, %v", a, b)
+		}
+		all := append(a, b...)
+		slices.Sort(all)
+		equal(t, "together", all, []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10})
+	})
+}
+
+func TestTopicBornBySubscribingToIt(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(opts("p.*", "g"))
+		r.subscribe(opts("p.a", "other"))
+		r.publish("p.a", 1, 1)
+		equal(t, "deliveries", places(in.take()), []string{"p.a/1"})
+	})
+}
+
+// The room of a subscription is one, whatever topics it has; and whoever waits for
+// it gets it.
+func TestPatternSharesItsRoom(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.MaxInFlight = 2
+		in := r.subscribe(o)
+		for i := range 50 {
+			r.publish(fmt.Sprintf("p.%d", i), 1, 2)
+		}
+		seen := make(map[string]bool)
+		for n := 0; n < 100; n++ {
+			batch := in.take()
+			if len(batch) == 0 {
+				t.Fatalf("nothing comes after %d events", len(seen))
+			}
+			if held := r.held("g"); held > 2 {
+				t.Fatalf("%d in flight", held)
+			}
+			for _, g := range batch {
+				seen[places([]got{g})[0]] = true
+			}
+			for i, out := range in.ack(leasesOf(batch)...) {
+				if out != eventhub.Applied {
+					t.Errorf("ack of %v: %d", batch[i].Lease, out)
+				}
+			}
+			if len(seen) == 100 {
+				break
+			}
+		}
+		equal(t, "events", len(seen), 100)
+	})
+}
+
+// A topic with much to do does not keep the others from the room.
+func TestPatternRoomIsShared(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.MaxInFlight = 1
+		r.publish("p.busy", 1, 100)
+		in := r.subscribe(o)
+		for _, topic := range []string{"p.a", "p.b", "p.c"} {
+			r.publish(topic, 1, 1)
+		}
+		var seen []string
+		for range 8 {
+			batch := in.take()
+			seen = append(seen, places(batch)...)
+			in.ack(leasesOf(batch)...)
+		}
+		slices.Sort(seen)
+		equal(t, "the first eight", seen, []string{"p.a/1", "p.b/1", "p.busy/1", "p.busy/2", "p.busy/3", "p.busy/4", "p.busy/5", "p.c/1"})
+	})
+}
+
+// A topic that waited for room and does not need it any more lets the next have it.
+func TestPatternRoomIsPassedOn(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.MaxInFlight = 1
+		in := r.subscribe(o)
+		r.publish("p.x", 1, 1)
+		first := in.take()
+		r.publish("p.y", 1, 1)
+		synctest.Wait()
+		r.publish("p.z", 1, 1)
+		synctest.Wait()
+		other := r.subscribe(opts("p.y", "g"))
+		equal(t, "taken by the other", places(other.take()), []string{"p.y/1"})
+		in.ack(leasesOf(first)...)
+		equal(t, "next", places(in.take()), []string{"p.z/1"})
+	})
+}
+
+// A suspect waits until the subscription holds nothing, whatever topic that is of,
+// and is not forgotten then.
+func TestSuspectWaitsForOtherTopics(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(opts("p.*", "g"))
+		r.publish("p.b", 1, 2)
+		r.publish("p.a", 1, 1)
+		var others []got
+		for range 2 {
+			for _, g := range in.take() {
+				if g.Topic == "p.b" {
+					others = append(others, g)
+					continue
+				}
+				in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, byLease(g))
+			}
+			time.Sleep(time.Millisecond)
+		}
+		equal(t, "while others are held", len(in.take()), 0)
+		in.ack(byLease(others[0]))
+		equal(t, "while one is held", len(in.take()), 0)
+		in.ack(byLease(others[1]))
+		equal(t, "then", places(in.take()), []string{"p.a/1"})
+	})
+}
+
+func leasesOf(batch []got) (refs []eventhub.Ref) {
+	for _, g := range batch {
+		refs = append(refs, byLease(g))
+	}
+	return refs
+}
+
+// held returns how many leases are out in all topics.
+func (r *rig) held(group string) (n int) {
+	for _, g := range r.bus.loaded() {
+		g.mu.Lock()
+		if g.name == group {
+			n += g.held
+		}
+		g.mu.Unlock()
+	}
+	return n
+}
+
+func TestPatternReceiverWithoutRoom(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for i := range 20 {
+			r.publish(fmt.Sprintf("p.%02d", i), 1, 1)
+		}
+		in := &inbox{t: t, room: 5}
+		var err error
+		if in.sub, err = r.bus.Subscribe(context.Background(), opts("p.*", "g"), in); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "with room for 5", len(in.take()), 5)
+		equal(t, "in flight", r.held("g"), 5)
+		in.mu.Lock()
+		in.room = -1
+		in.mu.Unlock()
+		in.sub.Ready()
+		equal(t, "the others", len(in.take()), 15)
+	})
+}
+
+func TestPatternPause(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(opts("p.*", "g"))
+		if err := in.sub.Pause(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		r.publish("p.a", 1, 1)
+		r.publish("p.b", 1, 1)
+		equal(t, "while it pauses", len(in.take()), 0)
+		if err := in.sub.Resume(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "afterwards", places(in.take()), []string{"p.a/1", "p.b/1"})
+	})
+}
+
+func TestPatternSettling(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(opts("p.*", "g"))
+		for _, topic := range []string{"p.a", "p.b"} {
+			if _, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: topic, ID: "same", Payload: []byte("1")}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		r.publish("p.c", 1, 1)
+		all := in.take()
+		equal(t, "deliveries", places(all), []string{"p.a/1", "p.b/1", "p.c/1"})
+		// An id alone means the last lease of that id, in whatever topic.
+		equal(t, "by id", in.ack(eventhub.Ref{ID: "same"}, eventhub.Ref{ID: "nobody"}), []eventhub.Outcome{eventhub.Applied, eventhub.Stale})
+		equal(t, "cursor of b", r.cursor("p.b", "g").Offset, 1)
+		equal(t, "cursor of a", r.cursor("p.a", "g").Offset, 0)
+		outcomes, err := r.bus.Settle(context.Background(), "p.*", "g", eventhub.Settlement{Refs: leasesOf(all)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(outcomes)
+		equal(t, "by lease and pattern", outcomes, []eventhub.Outcome{eventhub.Applied, eventhub.Applied, eventhub.Stale})
+		_, err = r.bus.Settle(context.Background(), "p.*", "h", eventhub.Settlement{Refs: leasesOf(all)})
+		wantCode(t, err, eventhub.CodeNotSubscribed)
+		if n := len(in.sub.(*subscription).ids); n != 0 {
+			t.Errorf("%d ids stay behind", n)
+		}
+	})
+}
+
+// The latest leases of a subscription are given back, whatever topics they are of.
+func TestDropOfAPatternGivesTheLatestBack(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(opts("p.*", "g"))
+		for _, topic := range []string{"p.c", "p.a", "p.b"} {
+			r.publish(topic, 1, 1)
+			synctest.Wait()
+		}
+		in.take()
+		in.sub.Drop(2)
+		again := r.subscribe(opts("p.*", "g")).take()
+		attempts := make(map[string]int)
+		for _, g := range again {
+			attempts[g.Topic] = g.Attempt
+		}
+		equal(t, "attempts", attempts, map[string]int{"p.c": 2, "p.a": 1, "p.b": 1})
+	})
+}
+
+// A suspect goes to a subscription that holds nothing in any topic.
+func TestSuspectOfOneTopicIsAloneInTheSubscription(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(opts("p.*", "g"))
+		r.publish("p.a", 1, 1)
+		for range 2 {
+			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, leasesOf(in.take())...)
+			r.publish("p.b", 1, 1)
+			r.ackAll(in, "p.b")
+			time.Sleep(time.Millisecond)
+		}
+		suspect := in.take()
+		equal(t, "the suspect", places(suspect), []string{"p.a/1"})
+		r.publish("p.b", 1, 1)
+		r.publish("p.new", 1, 1)
+		equal(t, "beside it", len(in.take()), 0)
+		in.ack(leasesOf(suspect)...)
+		equal(t, "behind it", places(in.take()), []string{"p.b/3", "p.new/1"})
+	})
+}
+
+func (r *rig) ackAll(in *inbox, topic string) {
+	r.t.Helper()
+	for _, g := range in.take() {
+		if g.Topic != topic {
+			r.t.Errorf("%s came", places([]got{g}))
+		}
+		in.ack(byLease(g))
+	}
+}
+
+func TestPatternSettingsAreFixed(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.MaxAttempts = 3
+		o.Filter = &eventhub.Filter{Tags: []string{"x"}}
+		r.subscribe(o)
+		other := o
+		other.MaxAttempts = 4
+		_, err := r.bus.Subscribe(context.Background(), other, &inbox{t: t})
+		wantCode(t, err, eventhub.CodeGroupMismatch)
+		other = o
+		other.Filter = &eventhub.Filter{}
+		_, err = r.bus.Subscribe(context.Background(), other, &inbox{t: t})
+		wantCode(t, err, eventhub.CodeGroupMismatch)
+		// Refused subscriptions leave no pattern behind.
+		other.Topic, other.Topics = "z.*", []string{"p.*"}
+		_, err = r.bus.Subscribe(context.Background(), other, &inbox{t: t})
+		wantCode(t, err, eventhub.CodeGroupMismatch)
+		// One topic that has the group otherwise refuses all, before anything is made.
+		r.publish("y.a", 1, 1)
+		r.subscribe(opts("y.b", "g"))
+		other = o
+		other.Topic = "y.*"
+		_, err = r.bus.Subscribe(context.Background(), other, &inbox{t: t})
+		wantCode(t, err, eventhub.CodeGroupMismatch)
+		_, err = r.bus.Cursor(context.Background(), "y.a", "g")
+		wantCode(t, err, eventhub.CodeNotSubscribed)
+		equal(t, "patterns noticed", len(r.bus.patterns.groups["g"].patterns), 1)
+		list, err := r.bus.Patterns(context.Background(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "patterns", list, []eventhub.GroupPattern{{Group: "g", Pattern: "p.*", Ordering: "none", Filter: o.Filter, MaxAttempts: 3,
+			MinBackoffMS: eventhub.DefaultMinBackoff.Milliseconds(), MaxBackoffMS: eventhub.DefaultMaxBackoff.Milliseconds()}})
+	})
+}
+
+func TestDeleteGroupWithPatterns(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		r.publish("p.a", 1, 1)
+		r.publish("p.b", 1, 1)
+		wide, narrow := r.subscribe(opts("p.*", "g")), r.subscribe(opts("*.a", "g"))
+		wantCode(t, r.bus.DeleteGroup(ctx, "p.b", "g"), eventhub.CodeBadRequest)
+		wantCode(t, r.bus.DeleteGroup(ctx, "q.*", "g"), eventhub.CodeNotSubscribed)
+		if err := r.bus.DeleteGroup(ctx, "p.*", "g"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		equal(t, "ends told", []int{len(wide.ended), len(narrow.ended)}, []int{1, 0})
+		_, err := r.bus.Cursor(ctx, "p.b", "g")
+		wantCode(t, err, eventhub.CodeNotSubscribed)
+		if _, err := r.bus.Cursor(ctx, "p.a", "g"); err != nil {
+			t.Errorf("the other pattern's topic: %v", err)
+		}
+		r.publish("p.c", 1, 1)
+		r.publish("q.a", 1, 1)
+		narrow.ack(leasesOf(narrow.take())...)
+		r.restart()
+		synctest.Wait()
+		_, err = r.bus.Cursor(ctx, "p.c", "g")
+		wantCode(t, err, eventhub.CodeNotSubscribed)
+		equal(t, "the newborn's cursor", r.cursor("q.a", "g").Offset, 1)
+	})
+}
+
+func TestBusStopsPatternsOnce(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("p.a", 1, 1)
+		r.publish("p.b", 1, 1)
+		some, none := r.subscribe(opts("p.*", "g")), r.subscribe(opts("none.*", "g"))
+		some.take()
+		r.stop()
+		equal(t, "ends told", []int{len(some.ended), len(none.ended)}, []int{1, 1})
+		wantCode(t, some.ended[0], eventhub.CodeShuttingDown)
+		r.start(Options{})
+		again := r.subscribe(opts("p.*", "g")).take()
+		equal(t, "again", places(again), []string{"p.a/1", "p.b/1"})
+		equal(t, "attempts", []int{again[0].Attempt, again[1].Attempt}, []int{1, 1})
+	})
+}
+
+func TestFilteredEventsCountAsDone(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("t", "g")
+		o.Filter = &eventhub.Filter{Key: "want*"}
+		in := r.subscribe(o)
+		for i := range 6 {
+			key := "no"
+			if i%3 == 1 {
+				key = fmt.Sprintf("want%d", i)
+			}
+			if _, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Key: key, Payload: []byte("1")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all := in.take()
+		equal(t, "passed", places(all), []string{"t/2", "t/5"})
+		equal(t, "cursor", r.cursor("t", "g").Offset, 1)
+		in.ack(leasesOf(all)...)
+		equal(t, "cursor", r.cursor("t", "g").Offset, 6)
+		info, err := r.bus.Group(context.Background(), "t", "g")
+		if err != nil || info.Lag != 0 || !info.Filter.Equal(o.Filter) {
+			t.Errorf("group %+v, %v", info, err)
+		}
+	})
+}
+
+func TestBadPatterns(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for _, o := range []eventhub.SubscribeOptions{
+			{Topic: "p.**.**", Group: "g"}, {Topic: "p.a*", Group: "g"}, {Topic: "", Group: "g"}, {Topic: "p.*", Topics: []string{"x..y"}, Group: "g"},
+		} {
+			_, err := r.bus.Subscribe(context.Background(), o, &inbox{t: t})
+			wantCode(t, err, eventhub.CodeBadTopic)
+		}
+		for _, start := range []eventhub.Start{{Kind: eventhub.StartOffset, Offset: 1}, {Kind: eventhub.StartAfterID, AfterID: "x"}} {
+			_, err := r.bus.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: "p.*", Group: "g", Start: start}, &inbox{t: t})
+			wantCode(t, err, eventhub.CodeBadRequest)
+		}
+		_, err := r.bus.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: "t", Group: "g", Filter: &eventhub.Filter{CEL: "event.key =="}}, &inbox{t: t})
+		wantCode(t, err, eventhub.CodeBadRequest)
+		list, err := r.bus.Patterns(context.Background(), "")
+		equal(t, "patterns", list, []eventhub.GroupPattern{})
+		if err != nil || len(r.bus.patterns.groups) != 0 {
+			t.Errorf("left behind: %v, %v", r.bus.patterns.groups, err)
+		}
+	})
+}

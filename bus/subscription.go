@@ -1,0 +1,511 @@
+package bus
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"eventhub"
+	"eventhub/internal/filter"
+)
+
+// subscription is what one SUBSCRIBE asked for: a member of the group in one
+// topic, or in each topic that its patterns match. What its members share is
+// here: the receiver, the room for leases, and whether it wants anything now.
+//
+// A group that has something to deliver and finds no room stands in hungry, and
+// is woken when there is some: each lease that ends wakes one, and one that then
+// finds nothing to do wakes the next. So a thousand groups may wait for the room
+// of one subscription, and none looks at it twice.
+//
+// A group that has a suspect to deliver (see soloAfter) may claim a subscription:
+// then nobody gives it anything until it holds nothing, and the suspect goes to
+// it alone.
+//
+// mu and ids' are taken under group.mu; giving is held while the receiver is
+// called, so that the serials of leases rise in the order in which it got them.
+type subscription struct {
+	bus      *Bus
+	receiver eventhub.Receiver
+	opts     eventhub.SubscribeOptions
+	timeout  int64 // opts.AckTimeout in ms
+	since    int64 // epoch ms
+	// patterned is nil where it has one topic for ever; else patterns are what it
+	// asked for.
+	patterned *patternedGroup
+	patterns  []eventhub.Pattern
+
+	giving sync.Mutex
+
+	mu       sync.Mutex
+	members  map[string]*member // by topic
+	left     bool
+	full     bool // the receiver took less than it was given
+	paused   bool // it wants nothing for now
+	inFlight int  // leases of all members
+	claimant *group
+	hungry   []*member
+	ids      map[string]*member // who has that id last; nil without patterned
+}
+
+// member is a subscription in one group. Its fields are guarded by group.mu, save
+// waits by sub.mu.
+type member struct {
+	group *group
+	sub   *subscription
+	waits bool // stands in sub.hungry
+
+	inFlight int  // entries it has leased
+	sought   bool // its group was moved since its last delivery
+	suspect  bool // what it was given last is a suspect
+	// Of the turn under way: what is to be handed over, and how each entry was
+	// before it was leased.
+	batch  []eventhub.Delivery
+	before []entry
+}
+
+func newSubscription(b *Bus, opts eventhub.SubscribeOptions, r eventhub.Receiver) *subscription {
+	return &subscription{
+		bus: b, receiver: r, opts: opts,
+		timeout: opts.AckTimeout.Milliseconds(), since: time.Now().UnixMilli(),
+		members: make(map[string]*member, 1),
+	}
+}
+
+// Subscribe implements eventhub.Subscriber.
+func (b *Bus) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	opts = opts.WithDefaults()
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	if _, err := filter.Compile(opts.Filter); err != nil {
+		return nil, err
+	}
+	if opts.Group == "" {
+		opts.AutoAck = true
+	}
+	s := newSubscription(b, opts, r)
+	var err error
+	if patterns, _ := opts.Patterns(); opts.Group != "" && severalTopics(patterns) {
+		err = s.joinPatterns(ctx, patterns)
+	} else {
+		err = s.join(ctx, opts.Topic)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func severalTopics(patterns []eventhub.Pattern) bool {
+	return len(patterns) > 1 || eventhub.IsPattern(patterns[0].String())
+}
+
+// join makes the subscription a member of its group in a topic, once. One that
+// has left meanwhile is left alone.
+func (s *subscription) join(ctx context.Context, topic string) error {
+	key := groupKey{topic: topic, group: s.opts.Group}
+	if s.opts.Group == "" {
+		key.tail = s.bus.tails.Add(1)
+	}
+	g, err := s.bus.acquire(key)
+	if err != nil {
+		return err
+	}
+	if joined, err := g.join(ctx, s); !joined {
+		s.bus.release(g)
+		return err
+	}
+	return nil
+}
+
+// join loads the group and adds the member, which releases the group when it
+// leaves.
+func (g *group) join(ctx context.Context, s *subscription) (joined bool, _ error) {
+	if err := g.load(ctx, &s.opts); err != nil {
+		return false, err
+	}
+	head, err := g.bus.store.Head(ctx, g.log.name)
+	if err != nil {
+		return false, storeError(err, "read the head of topic %q", g.log.name)
+	}
+	g.mu.Lock()
+	if g.ended != nil {
+		defer g.mu.Unlock()
+		return false, g.ended
+	}
+	m := &member{group: g, sub: s}
+	if !s.enlist(m) {
+		g.mu.Unlock()
+		return false, nil
+	}
+	g.members = append(g.members, m)
+	if len(g.members) == 1 {
+		g.log.watch(g, head)
+	}
+	g.mu.Unlock()
+	g.bus.workers.schedule(g)
+	return true, nil
+}
+
+// enlist adds a member, unless the subscription has left or has one there.
+func (s *subscription) enlist(m *member) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left || s.members[m.group.log.name] != nil {
+		return false
+	}
+	s.members[m.group.log.name] = m
+	return true
+}
+
+// roster returns the members, in no order.
+func (s *subscription) roster() []*member {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*member, 0, len(s.members))
+	for _, m := range s.members {
+		all = append(all, m)
+	}
+	return all
+}
+
+// Ready implements eventhub.Subscription.
+func (s *subscription) Ready() {
+	s.giving.Lock() // a hand-over under way has not said yet that it was too much
+	defer s.giving.Unlock()
+	s.mu.Lock()
+	s.full = false
+	woken := s.feed()
+	s.mu.Unlock()
+	s.wake(woken)
+}
+
+// Pause implements eventhub.Subscription.
+func (s *subscription) Pause(context.Context) error { return s.setPaused(true) }
+
+// Resume implements eventhub.Subscription.
+func (s *subscription) Resume(context.Context) error { return s.setPaused(false) }
+
+func (s *subscription) setPaused(paused bool) error {
+	s.mu.Lock()
+	s.paused = paused
+	woken := s.feed()
+	if g := s.claimant; g != nil && paused {
+		woken = append(woken, g) // its suspects may go to another subscription
+	}
+	s.mu.Unlock()
+	s.wake(woken)
+	// What was leased before is handed over when the groups' locks were free.
+	for _, m := range s.roster() {
+		if err := m.group.whyEnded(); err != nil && s.patterned == nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *group) whyEnded() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ended
+}
+
+// wake schedules groups; s.mu is not held.
+func (s *subscription) wake(groups []*group) {
+	for _, g := range groups {
+		s.bus.workers.schedule(g)
+	}
+}
+
+// feed takes the groups off hungry that there is room for. s.mu is held.
+func (s *subscription) feed() (woken []*group) {
+	n := min(max(s.room(), 0), len(s.hungry))
+	for _, m := range s.hungry[:n] {
+		m.waits = false
+		woken = append(woken, m.group)
+	}
+	s.hungry = shift(s.hungry, n)
+	return woken
+}
+
+// takes reports whether it wants anything at all now. s.mu is held.
+func (s *subscription) takes() bool { return !s.full && !s.left && !s.paused }
+
+// room returns how many more leases it may hold. s.mu is held.
+func (s *subscription) room() int {
+	if !s.takes() || s.claimant != nil {
+		return 0
+	}
+	return s.opts.MaxInFlight - s.inFlight
+}
+
+// room returns how many more leases the member may be given.
+func (m *member) room() int {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	return max(m.sub.room(), 0)
+}
+
+// reserve takes the room for one lease, if there is some.
+func (m *member) reserve() bool {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	if m.sub.room() <= 0 {
+		return false
+	}
+	m.sub.inFlight++
+	return true
+}
+
+// reserveAlone is reserve for a suspect of the group that has claimed it.
+func (m *member) reserveAlone() bool {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	if m.sub.claimant != m.group || m.sub.inFlight > 0 || !m.sub.takes() {
+		return false
+	}
+	m.sub.inFlight++
+	return true
+}
+
+// free gives the room of one lease back.
+func (m *member) free() {
+	s := m.sub
+	s.mu.Lock()
+	s.inFlight--
+	var woken *group
+	switch {
+	case s.claimant != nil && s.inFlight == 0:
+		woken = s.claimant
+	case len(s.hungry) > 0 && s.room() > 0:
+		woken = s.hungry[0].group
+		s.hungry[0].waits = false
+		s.hungry = shift(s.hungry, 1)
+	}
+	s.mu.Unlock()
+	if woken != nil {
+		s.bus.workers.schedule(woken)
+	}
+}
+
+// await has the group woken when there is room, or reports that there is some.
+func (m *member) await() (roomy bool) {
+	s := m.sub
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.room() > 0 {
+		return true
+	}
+	if !m.waits && !s.left {
+		m.waits = true
+		s.hungry = append(s.hungry, m)
+	}
+	return false
+}
+
+// passOn wakes others that wait for the room which the group did not need.
+func (m *member) passOn() {
+	s := m.sub
+	if s.patterned == nil {
+		return
+	}
+	s.mu.Lock()
+	woken := s.feed()
+	s.mu.Unlock()
+	s.wake(woken)
+}
+
+// claim keeps the subscription free for a suspect of the member's group, unless
+// another group has claimed it.
+func (m *member) claim() bool {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	if m.sub.claimant == nil {
+		m.sub.claimant = m.group
+	}
+	return m.sub.claimant == m.group
+}
+
+// unclaim ends the claim.
+func (m *member) unclaim() {
+	s := m.sub
+	s.mu.Lock()
+	if s.claimant != m.group {
+		s.mu.Unlock()
+		return
+	}
+	s.claimant = nil
+	woken := s.feed()
+	s.mu.Unlock()
+	s.wake(woken)
+}
+
+// eligible reports whether the member could take a suspect, and how much it has
+// to settle before.
+func (m *member) eligible() (load int, ok bool) {
+	s := m.sub
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inFlight, s.takes() && (s.claimant == nil || s.claimant == m.group)
+}
+
+// gave notes what the receiver took of a member's batch. s.giving is held.
+func (s *subscription) gave(m *member, taken int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if taken < len(m.batch) {
+		s.full = true
+	}
+	if s.ids == nil || s.opts.AutoAck {
+		return
+	}
+	for i := range m.batch[:taken] {
+		s.ids[m.group.window.find(m.batch[i].Offset).id] = m
+	}
+}
+
+// forgetID takes the entry's id from the subscription that had it last.
+func (e *entry) forgetID() {
+	m := e.member
+	if m == nil || m.sub.ids == nil {
+		return
+	}
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	if m.sub.ids[e.id] == m {
+		delete(m.sub.ids, e.id)
+	}
+}
+
+// forget lets go of all that the member has, when its group begins anew.
+func (m *member) forget() {
+	s := m.sub
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inFlight -= m.inFlight
+	m.inFlight = 0
+	for id, of := range s.ids {
+		if of == m {
+			delete(s.ids, id)
+		}
+	}
+}
+
+func (m *member) isPaused() bool {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	return m.sub.paused
+}
+
+// idle reports whether the subscription holds nothing at all.
+func (m *member) idle() bool {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	return m.sub.inFlight == 0
+}
+
+// Unsubscribe implements eventhub.Subscription.
+func (s *subscription) Unsubscribe(context.Context) error {
+	s.leave(math.MaxInt)
+	return nil
+}
+
+// Drop implements eventhub.Subscription.
+func (s *subscription) Drop(unsent int) { s.leave(unsent) }
+
+// leave gives the leases to other members at once. The attempts count, save those
+// of the latest giveBack leases. It reports whether it is the first to do so.
+func (s *subscription) leave(giveBack int) (left bool) {
+	s.mu.Lock()
+	if s.left {
+		s.mu.Unlock()
+		return false
+	}
+	// From here on no turn gives it anything, save one that is at it, which ends
+	// before its group's lock can be had.
+	s.left = true
+	s.hungry = nil
+	s.mu.Unlock()
+	if s.patterned != nil {
+		s.bus.patterns.remove(s)
+	}
+	members := s.roster()
+	from := s.latest(members, giveBack)
+	for _, m := range members {
+		m.leave(from)
+	}
+	return true
+}
+
+// latest returns the serial from which on leases are among the latest n.
+func (s *subscription) latest(members []*member, n int) uint64 {
+	if n == math.MaxInt {
+		return 0
+	}
+	var serials []uint64
+	for _, m := range members {
+		m.group.mu.Lock()
+		for e := range m.group.window.open() {
+			if e.state == leased && e.member == m {
+				serials = append(serials, e.serial)
+			}
+		}
+		m.group.mu.Unlock()
+	}
+	slices.Sort(serials)
+	if n < len(serials) {
+		serials = serials[len(serials)-n:]
+	}
+	if len(serials) == 0 {
+		return math.MaxUint64
+	}
+	return serials[0]
+}
+
+// end tells the receiver that the subscription is over, unless it has left. The
+// attempts under way are given back: it was not the members who gave up. No lock
+// is held.
+func (s *subscription) end(err error) {
+	if s.leave(math.MaxInt) {
+		s.receiver.Ended(err)
+	}
+}
+
+// leave takes the member out of its group. The attempts of leases with a serial
+// from giveBack on are given back.
+func (m *member) leave(giveBack uint64) {
+	g := m.group
+	g.mu.Lock()
+	if i := slices.Index(g.members, m); i >= 0 {
+		g.members = slices.Delete(slices.Clone(g.members), i, i+1)
+		if len(g.members) == 0 {
+			g.log.unwatch(g)
+		}
+	}
+	if g.solo == m {
+		g.solo = nil
+	}
+	now := time.Now().UnixMilli()
+	var held []*entry
+	for e := range g.window.open() {
+		if e.state == leased && e.member == m {
+			held = append(held, e)
+		}
+	}
+	for _, e := range held {
+		if e.serial >= giveBack {
+			e.attempts--
+			g.retry(e, now)
+			continue
+		}
+		g.note(e, now, "disconnected", "")
+		g.failed(e, now, "member disconnected")
+	}
+	g.compact()
+	g.mu.Unlock()
+	g.bus.workers.schedule(g)
+	g.bus.release(g)
+}
