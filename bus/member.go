@@ -37,12 +37,10 @@ func (b *Bus) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r e
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	key := groupKey{topic: opts.Topic, group: opts.Group}
 	if opts.Group == "" {
-		opts.AutoAck = true
-		key.tail = b.tails.Add(1)
+		return b.subscribeTail(ctx, &opts, r)
 	}
-	g, err := b.acquire(key)
+	g, err := b.acquire(groupKey{topic: opts.Topic, group: opts.Group})
 	if err != nil {
 		return nil, err
 	}

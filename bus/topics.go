@@ -1,0 +1,45 @@
+package bus
+
+import (
+	"context"
+	"slices"
+
+	"eventhub"
+)
+
+// matching returns the topics that one of the patterns matches, in byte order, and
+// those that a pattern without wildcards names, whether they exist or not.
+func (b *Bus) matching(ctx context.Context, patterns []eventhub.Pattern) ([]string, error) {
+	var names []string
+	wild := false
+	for _, p := range patterns {
+		if eventhub.IsPattern(p.String()) {
+			wild = true
+		} else {
+			names = append(names, p.String())
+		}
+	}
+	for after, more := "", wild; more; {
+		topics, err := b.store.ListTopics(ctx, after, eventhub.MaxPage)
+		if err != nil {
+			return nil, storeError(err, "list the topics")
+		}
+		for _, t := range topics {
+			if slices.ContainsFunc(patterns, func(p eventhub.Pattern) bool { return p.Match(t.Name) }) {
+				names = append(names, t.Name)
+			}
+			after = t.Name
+		}
+		more = len(topics) == eventhub.MaxPage
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// born tells those who wait for topics that do not exist yet of those that a commit
+// has borne. It runs on the committer's goroutine, before the events are spread.
+func (b *Bus) born(batch []*submission) {
+	if names := births(batch); len(names) > 0 {
+		b.tailsFollow(names)
+	}
+}
