@@ -9,7 +9,8 @@
 // store.Commit (committer.go). Only when that has returned do callers get their
 // receipts, does the tail cache get the bytes and are the groups that watch the
 // topics woken (topic.go). A group's turn (turn.go) reads what comes next,
-// leases it to members with room and hands it to their receivers.
+// leases it to members with room and hands it to their receivers. Live tails have
+// no leases and are served many at a time (shard.go, tail.go).
 //
 // # Invariants
 //
@@ -24,12 +25,16 @@
 // # Goroutines
 //
 // One committer and as many workers as processors, whatever the number of
-// topics, groups and members; one timer for all leases and retries. Nothing
-// runs while there is nothing to do. A group is touched by its members'
-// goroutines and one worker at a time, under group.mu. Locks are taken in the
-// order bus.mu, counts.mu, group.mu, subscription.giving, subscription.mu, then one
-// of topicLog.mu, committer.mu, workers.mu, alarm.mu, runtimes.mu; receivers are called
-// under group.mu and subscription.giving and must not call back.
+// topics, groups, members and tails; one goroutine for the births of topics that
+// patterns match; one timer for all leases, retries and conflated tails. Nothing
+// runs while there is nothing to do. A group is touched by its members' goroutines
+// and one worker at a time, under group.mu; a tail by its owner, the shards of its
+// topics and one worker, under tail.mu. Locks are taken in the order bus.mu, group.mu
+// or tail.mu, subscription.giving, subscription.mu, then one of topicLog.mu,
+// counts.mu, committer.mu, alarm.mu, workers.mu, runtimes.mu, of which alarm.mu may be
+// held while workers.mu is taken. Receivers are called under group.mu and
+// subscription.giving, or under tail.mu, never under a lock that others need, and must
+// not call back.
 //
 // Time is package time's, which tests replace by running in a testing/synctest
 // bubble.
@@ -39,7 +44,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -99,7 +106,6 @@ type Bus struct {
 	space  spaceGuard
 	counts counts
 	known  registry
-	tails  atomic.Uint64 // the last one's number
 	epochs atomic.Uint64 // the last one given to a new group
 
 	serials  atomic.Uint64 // of the last lease given
@@ -108,15 +114,15 @@ type Bus struct {
 
 	mu     sync.RWMutex
 	closed bool
-	logs   map[string]*topicLog // topics that have or had a group loaded
-	groups map[groupKey]*group  // groups loaded, and tails
+	logs   map[string]*topicLog // topics that have or had a group loaded, or have tails
+	groups map[groupKey]*group  // groups loaded
+	tails  map[*tail]struct{}
+	// patternTails are the tails by each pattern that may name more topics.
+	patternTails map[string]*patternTails
 }
 
-// groupKey names a group, or, with a number and no name, a tail.
-type groupKey struct {
-	topic, group string
-	tail         uint64
-}
+// groupKey names a group in a topic.
+type groupKey struct{ topic, group string }
 
 var (
 	_ eventhub.Publisher  = (*Bus)(nil)
@@ -138,6 +144,9 @@ func New(opts Options) (*Bus, error) {
 		log:    opts.Logger,
 		logs:   make(map[string]*topicLog),
 		groups: make(map[groupKey]*group),
+		tails:  make(map[*tail]struct{}),
+
+		patternTails: make(map[string]*patternTails),
 	}
 	b.cache.limit = opts.TailCacheBytes
 	b.space = spaceGuard{store: b.store, log: b.log}
@@ -165,6 +174,7 @@ func (b *Bus) Close() error {
 	for _, g := range b.groups {
 		groups = append(groups, g)
 	}
+	tails := slices.Collect(maps.Keys(b.tails))
 	b.mu.Unlock()
 	if first {
 		b.patterns.end()
@@ -173,6 +183,9 @@ func (b *Bus) Close() error {
 		}
 		for _, g := range groups {
 			g.shut(errShuttingDown)
+		}
+		for _, t := range tails {
+			t.shut(errShuttingDown)
 		}
 		b.alarm.stop()
 		b.workers.stop()
@@ -183,15 +196,15 @@ func (b *Bus) Close() error {
 var errShuttingDown = eventhub.Errorf(eventhub.CodeShuttingDown, "the hub is shutting down")
 
 // topicLog returns the runtime of a topic, or nil while no group of it was ever
-// loaded: then nobody waits for its events.
+// loaded and no tail is there: then nobody waits for its events.
 func (b *Bus) topicLog(topic string) *topicLog {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.logs[topic]
 }
 
-// acquire returns the runtime of a group or tail, made on first use and perhaps
-// not loaded yet. The caller releases it.
+// acquire returns the runtime of a group, made on first use and perhaps not
+// loaded yet. The caller releases it.
 func (b *Bus) acquire(key groupKey) (*group, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -200,27 +213,20 @@ func (b *Bus) acquire(key groupKey) (*group, error) {
 	}
 	g := b.groups[key]
 	if g == nil {
-		log := b.logs[key.topic]
-		if log == nil {
-			log = newTopicLog(key.topic)
-			b.logs[key.topic] = log
-		}
-		g = newGroup(b, log, key)
+		g = newGroup(b, b.useLog(key.topic), key)
 		b.groups[key] = g
-		log.groups++
 	}
 	g.users++
 	return g, nil
 }
 
 // release undoes acquire; a group that was never loaded is forgotten with its
-// last user, so that refused subscriptions leave nothing behind, and so is a
-// tail.
+// last user, so that refused subscriptions leave nothing behind.
 func (b *Bus) release(g *group) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	g.users--
-	if g.users > 0 || g.loaded.Load() && !g.isTail() {
+	if g.users > 0 || g.loaded.Load() {
 		return
 	}
 	b.forget(g)
@@ -234,13 +240,7 @@ func (b *Bus) forget(g *group) {
 	}
 	delete(b.groups, g.key)
 	b.runtimes.drop(g)
-	if g.isTail() {
-		b.counts.keepTail(g)
-	}
-	g.log.groups--
-	if g.log.groups == 0 {
-		delete(b.logs, g.log.name)
-	}
+	b.leaveLog(g.log)
 }
 
 // Cursor returns how far a group is in a topic, or an error with

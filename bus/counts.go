@@ -16,14 +16,14 @@ type counts struct {
 
 	mu            sync.Mutex
 	topics        map[string]*measure.Topic
-	tails         map[string]*groupCounts // sums of tails that have ended, by topic
+	tails         map[string]*atomic.Uint64 // events handed to live tails, by topic
 	commitSeconds measure.Histogram
 	commitEvents  measure.Histogram
 }
 
 func (c *counts) init() {
 	c.topics = make(map[string]*measure.Topic)
-	c.tails = make(map[string]*groupCounts)
+	c.tails = make(map[string]*atomic.Uint64)
 	c.commitSeconds = measure.NewHistogram(measure.Seconds)
 	c.commitEvents = measure.NewHistogram(measure.Counts)
 }
@@ -68,17 +68,17 @@ func (c *counts) topic(name string) *measure.Topic {
 	return t
 }
 
-// keepTail adds what a tail has counted to its topic's, for good. bus.mu is held.
-func (c *counts) keepTail(g *group) {
-	g.mu.Lock()
-	told := g.counts.Delivered
-	g.mu.Unlock()
-	if told == 0 {
-		return // perhaps of a topic that never was
-	}
+// handed returns what counts the events that the tails of a topic are handed. It
+// outlives them.
+func (c *counts) handed(topic string) *atomic.Uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	g.addTail(c.tails)
+	n := c.tails[topic]
+	if n == nil {
+		n = new(atomic.Uint64)
+		c.tails[topic] = n
+	}
+	return n
 }
 
 // snapshot returns what was counted so far, without groups.
@@ -96,14 +96,28 @@ func (c *counts) snapshot() measure.Engine {
 	return e
 }
 
-// endedTails returns what tails that have ended had counted, by topic.
-func (c *counts) endedTails() map[string]*groupCounts {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	tails := make(map[string]*groupCounts, len(c.tails))
-	for topic, sum := range c.tails {
-		copied := *sum
-		tails[topic] = &copied
+// measureTails returns the counts of the tails of each topic together, under no
+// name: of topics that have tails, or had some that were handed an event.
+func (b *Bus) measureTails() map[string]*measure.Group {
+	tails := make(map[string]*measure.Group)
+	of := func(topic string) *measure.Group {
+		if tails[topic] == nil {
+			g := measure.NewGroup(topic, "")
+			tails[topic] = &g
+		}
+		return tails[topic]
+	}
+	b.counts.mu.Lock()
+	for topic, n := range b.counts.tails {
+		of(topic).Delivered = n.Load()
+	}
+	b.counts.mu.Unlock()
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for topic, log := range b.logs {
+		if n := log.tails(); n > 0 {
+			of(topic).Members = n
+		}
 	}
 	return tails
 }
@@ -128,20 +142,6 @@ func (g *group) measure(head uint64) measure.Group {
 		m.InFlight[member.sub.opts.Peer.Transport] += member.inFlight
 	}
 	return m
-}
-
-// addTail adds the counts of a tail to its topic's in sums.
-func (g *group) addTail(sums map[string]*groupCounts) {
-	sum := sums[g.key.topic]
-	if sum == nil {
-		empty := newGroupCounts(g.key.topic, "")
-		sum = &empty
-		sums[g.key.topic] = sum
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	sum.Add(&g.counts.Group)
-	sum.Members += len(g.members)
 }
 
 // delivered counts what a receiver took.

@@ -20,10 +20,6 @@ import (
 // under way, who holds them, and when they come back. It is loaded by its first
 // member and then stays, so that attempts and acks above the cursor outlive
 // members that come and go.
-//
-// A tail is a group that nobody else can join and that leaves no trace: nothing
-// of it is stored, and it ends with its one member. Its events are done when
-// they are handed over.
 type group struct {
 	bus  *Bus
 	log  *topicLog
@@ -36,9 +32,7 @@ type group struct {
 	// before mu and held over store calls.
 	loading sync.Mutex
 
-	turnState  turnState // guarded by workers.mu
-	alarmAt    int64     // epoch ms, 0: not in the alarm; guarded by alarm.mu
-	alarmIndex int       // guarded by alarm.mu
+	taskState
 
 	mu       sync.Mutex
 	ended    error // why nothing is delivered or settled any more
@@ -133,17 +127,12 @@ func newGroup(b *Bus, log *topicLog, key groupKey) *group {
 	return &group{bus: b, log: log, key: key, name: key.group, ids: make(map[string]uint64), counts: newGroupCounts(key.topic, key.group)}
 }
 
-func (g *group) isTail() bool { return g.key.tail != 0 }
-
 // load reads the group's state from the store. With options it creates a group
 // that does not exist, durably at its resolved start, and checks the settings
 // of one that does.
 func (g *group) load(ctx context.Context, o *eventhub.SubscribeOptions) error {
 	g.loading.Lock()
 	defer g.loading.Unlock()
-	if g.isTail() {
-		return g.loadTail(ctx, o.Start)
-	}
 	if !g.loaded.Load() {
 		state, err := g.bus.store.Group(ctx, g.log.name, g.name)
 		if errors.Is(err, store.ErrNotFound) && o != nil {
@@ -166,21 +155,6 @@ func (g *group) load(ctx context.Context, o *eventhub.SubscribeOptions) error {
 		return nil
 	}
 	return g.settings.match(o)
-}
-
-// loadTail puts a tail where it starts. g.loading is held.
-func (g *group) loadTail(ctx context.Context, start eventhub.Start) error {
-	cursor, err := g.bus.resolve(ctx, g.log.name, start)
-	if err != nil {
-		return err
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.settings.MaxAttempts = 1
-	g.progress = newProgress()
-	g.restart(0, cursor)
-	g.loaded.Store(true)
-	return nil
 }
 
 // adopt takes over durable state; the caller is alone with the group.
@@ -237,9 +211,6 @@ func (g *group) create(ctx context.Context, o *eventhub.SubscribeOptions) (store
 	if err = g.bus.committer.wait(ctx, unit, nil); errors.Is(err, store.ErrTopicLimit) {
 		err = unitError(err)
 	}
-	if err == nil {
-		g.bus.patterns.noticeTopic(g.log.name)
-	}
 	return state, err
 }
 
@@ -262,7 +233,7 @@ func (b *Bus) raised(epoch uint64) {
 	}
 }
 
-// resolve turns a start in a topic into a cursor.
+// resolve returns the cursor that a start means in a topic.
 func (b *Bus) resolve(ctx context.Context, topic string, start eventhub.Start) (uint64, error) {
 	s := b.store
 	var at uint64 // the first offset to deliver
@@ -324,7 +295,7 @@ func (g *group) header(cursor uint64) store.GroupChange {
 
 // touch notes that durable state changed. g.mu is held.
 func (g *group) touch() {
-	if !g.dirty && !g.isTail() {
+	if !g.dirty {
 		g.dirty = true
 		g.bus.committer.markDirty(g)
 	}

@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -242,6 +243,9 @@ type meter struct {
 	calls map[string]int
 	hold  chan struct{} // where not nil, Commit waits until it is closed
 	fail  error
+
+	failHeadOf string        // the topic whose Head fails
+	after      chan struct{} // where not nil, Commit is done and returns when it is closed
 }
 
 func (m *meter) count(name string) (hold chan struct{}, fail error) {
@@ -280,7 +284,20 @@ func (m *meter) Commit(ctx context.Context, units []*store.Unit, sync bool) erro
 	if fail != nil {
 		return fail
 	}
-	return m.Store.Commit(ctx, units, sync)
+	err := m.Store.Commit(ctx, units, sync)
+	m.mu.Lock()
+	after := m.after
+	m.mu.Unlock()
+	if after != nil {
+		<-after
+	}
+	return err
+}
+
+func (m *meter) setAfter(after chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.after = after
 }
 
 func (m *meter) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
@@ -290,5 +307,16 @@ func (m *meter) Read(ctx context.Context, topic string, from uint64, limit, maxB
 
 func (m *meter) Head(ctx context.Context, topic string) (uint64, error) {
 	m.count("Head")
+	if topic == m.failHeadOf {
+		time.Sleep(time.Millisecond) // others go on meanwhile
+		return 0, errors.New("no luck")
+	}
 	return m.Store.Head(ctx, topic)
+}
+
+// count1 returns the number of calls of one method so far.
+func (m *meter) count1(name string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls[name]
 }

@@ -9,7 +9,6 @@ import (
 	"math"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"eventhub"
 	"eventhub/store"
@@ -22,7 +21,7 @@ import (
 // that came by the pattern is a member in each of them. What is durable beside
 // that is the pattern itself, with the settings for topics to come.
 //
-// A topic that is born gets the groups whose patterns match it, at its first
+// A topic gets the groups whose patterns match it with its first
 // event, whether anybody is connected or not. The commit that bears it knows
 // nothing of patterns; the births' goroutine makes the groups behind it. Where the
 // process ends in between, the next start finds the topic without the group: for
@@ -37,8 +36,6 @@ import (
 
 // patternTable knows the patterns of all groups.
 type patternTable struct {
-	some atomic.Bool // there is, or was, a group in it
-
 	mu     sync.RWMutex
 	groups map[string]*patternedGroup
 
@@ -48,7 +45,6 @@ type patternTable struct {
 
 	birthMu  sync.Mutex
 	newborns []string
-	noticed  map[string]bool // topics whose birth was noticed, where groups or plans bear them
 }
 
 // patternedGroup is one group that has patterns.
@@ -73,7 +69,6 @@ type groupPattern struct {
 // begin reads what the store has and starts the births' goroutine.
 func (t *patternTable) begin(b *Bus) error {
 	t.groups = make(map[string]*patternedGroup)
-	t.noticed = make(map[string]bool)
 	list, err := b.store.ListPatterns(context.Background())
 	if err != nil {
 		return storeError(err, "list the patterns of the groups")
@@ -107,7 +102,6 @@ func (t *patternTable) group(name string) *patternedGroup {
 	if g == nil {
 		g = &patternedGroup{name: name, patterns: make(map[string]groupPattern)}
 		t.groups[name] = g
-		t.some.Store(true)
 	}
 	return g
 }
@@ -155,7 +149,7 @@ func (t *patternTable) matched(topic string) bool {
 
 // bear notices topics that may be new. It neither blocks nor looks at the store;
 // the committer calls it.
-func (t *patternTable) bear(topics ...string) {
+func (t *patternTable) bear(topics []string) {
 	for _, name := range topics {
 		if !t.matched(name) {
 			continue
@@ -288,7 +282,6 @@ func (g *patternedGroup) create(ctx context.Context, b *Bus, births []birth, pat
 		}
 		for _, ch := range unit.Groups {
 			b.known.add(groupKey{topic: ch.Topic, group: ch.Group}, ch.State.Cursor)
-			b.patterns.noticeTopic(ch.Topic)
 		}
 		if missing = missing[n:]; len(missing) == 0 {
 			patterns = nil
@@ -476,18 +469,6 @@ func (t *patternTable) all() (subs []*subscription) {
 		subs = append(subs, g.subs...)
 	}
 	return subs
-}
-
-// notice is bear for topics that a group or a plan may have borne: the store does
-// not say so of them, and most are old.
-func (t *patternTable) noticeTopic(topic string) {
-	t.birthMu.Lock()
-	known := t.noticed[topic]
-	t.noticed[topic] = true
-	t.birthMu.Unlock()
-	if !known {
-		t.bear(topic)
-	}
 }
 
 // Patterns implements eventhub.Inspector.

@@ -14,14 +14,14 @@ import (
 // manyTopics is how many topics one pattern has to bear.
 const manyTopics = 10_000
 
-// counter is a receiver that counts.
-type counter struct {
+// headcount is a receiver that counts.
+type headcount struct {
 	n    atomic.Int64
 	want chan struct{} // gets a value when n is a multiple of each
 	each int64
 }
 
-func (c *counter) Deliver(batch []eventhub.Delivery) int {
+func (c *headcount) Deliver(batch []eventhub.Delivery) int {
 	for range batch {
 		if n := c.n.Add(1); n%c.each == 0 {
 			c.want <- struct{}{}
@@ -30,7 +30,7 @@ func (c *counter) Deliver(batch []eventhub.Delivery) int {
 	return len(batch)
 }
 
-func (c *counter) Ended(error) {}
+func (c *headcount) Ended(error) {}
 
 // bear publishes one event to each of n topics.
 func bear(tb testing.TB, bus *Bus, n int) {
@@ -69,7 +69,7 @@ func TestPatternOverTenThousandTopics(t *testing.T) {
 	defer bus.Close()
 	bear(t, bus, manyTopics/2)
 	before, goroutines := heapAlloc(), runtime.NumGoroutine()
-	c := &counter{want: make(chan struct{}, 1), each: manyTopics + manyTopics/2}
+	c := &headcount{want: make(chan struct{}, 1), each: manyTopics + manyTopics/2}
 	o := opts("many.*", "g")
 	o.AutoAck = true
 	sub, err := bus.Subscribe(context.Background(), o, c)
@@ -119,7 +119,7 @@ func BenchmarkPublishUnderPattern(b *testing.B) {
 			bear(b, bus, topics)
 			o := opts("many.*", "g")
 			o.AutoAck, o.Start = true, eventhub.Start{}
-			c := &counter{want: make(chan struct{}, 1), each: int64(b.N) * 64}
+			c := &headcount{want: make(chan struct{}, 1), each: int64(b.N) * 64}
 			sub, err := bus.Subscribe(context.Background(), o, c)
 			if err != nil {
 				b.Fatal(err)

@@ -375,8 +375,8 @@ func (w *world) drain() {
 	}
 	w.bus.alarm.mu.Lock()
 	defer w.bus.alarm.mu.Unlock()
-	if c := w.bus.committer; len(w.bus.alarm.groups)+len(c.queue)+len(c.dirty)+c.queued != 0 {
-		w.t.Fatalf("left over: %d alarms, %d submissions of %d bytes, %d groups to flush", len(w.bus.alarm.groups), len(c.queue), c.queued, len(c.dirty))
+	if c := w.bus.committer; len(w.bus.alarm.tasks)+len(c.queue)+len(c.dirty)+c.queued != 0 {
+		w.t.Fatalf("left over: %d alarms, %d submissions of %d bytes, %d groups to flush", len(w.bus.alarm.tasks), len(c.queue), c.queued, len(c.dirty))
 	}
 }
 

@@ -129,22 +129,17 @@ func (b *Bus) Measure(ctx context.Context) (measure.Engine, error) {
 // tails of each topic together, under no name.
 func (b *Bus) measureGroups(ctx context.Context) ([]measure.Group, error) {
 	idle := b.known.idle() // first: a group that is loaded meanwhile is in both
-	tails := b.counts.endedTails()
 	var all []measure.Group
 	for _, g := range b.loaded() {
 		delete(idle, g.key)
-		if g.isTail() {
-			g.addTail(tails)
-			continue
-		}
 		head, err := b.store.Head(ctx, g.key.topic)
 		if err != nil {
 			return nil, storeError(err, "read the head of topic %q", g.key.topic)
 		}
 		all = append(all, g.measure(head))
 	}
-	for _, sum := range tails {
-		all = append(all, sum.Group)
+	for _, g := range b.measureTails() {
+		all = append(all, *g)
 	}
 	for key, i := range idle {
 		head, err := b.store.Head(ctx, key.topic)
@@ -159,7 +154,7 @@ func (b *Bus) measureGroups(ctx context.Context) ([]measure.Group, error) {
 	return all, nil
 }
 
-// loaded lists the groups and tails that have a runtime.
+// loaded lists the groups that have a runtime.
 func (b *Bus) loaded() []*group {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

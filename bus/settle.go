@@ -246,10 +246,8 @@ func (g *group) become(e *entry, state entryState) {
 		g.behind++
 	}
 	e.state = state
-	if !g.isTail() {
-		g.progress.mark(e.offset)
-		g.touch()
-	}
+	g.progress.mark(e.offset)
+	g.touch()
 }
 
 // note remembers that the attempt under way has come to nothing.

@@ -84,11 +84,11 @@ func (b *Bus) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r e
 		return nil, err
 	}
 	if opts.Group == "" {
-		opts.AutoAck = true
+		return b.subscribeTail(ctx, &opts, r)
 	}
 	s := newSubscription(b, opts, r)
 	var err error
-	if patterns, _ := opts.Patterns(); opts.Group != "" && severalTopics(patterns) {
+	if patterns, _ := opts.Patterns(); severalTopics(patterns) {
 		err = s.joinPatterns(ctx, patterns)
 	} else {
 		err = s.join(ctx, opts.Topic)
@@ -106,11 +106,7 @@ func severalTopics(patterns []eventhub.Pattern) bool {
 // join makes the subscription a member of its group in a topic, once. One that
 // has left meanwhile is left alone.
 func (s *subscription) join(ctx context.Context, topic string) error {
-	key := groupKey{topic: topic, group: s.opts.Group}
-	if s.opts.Group == "" {
-		key.tail = s.bus.tails.Add(1)
-	}
-	g, err := s.bus.acquire(key)
+	g, err := s.bus.acquire(groupKey{topic: topic, group: s.opts.Group})
 	if err != nil {
 		return err
 	}

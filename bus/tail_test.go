@@ -2,11 +2,14 @@ package bus
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"eventhub"
+	"eventhub/store"
 )
 
 func tailOpts(topic string) eventhub.SubscribeOptions {
@@ -81,12 +84,241 @@ func TestTailsEnd(t *testing.T) {
 		dropped.sub.Drop(0)
 		r.publish("t", 1, 1)
 		equal(t, "deliveries to those that left", len(left.take())+len(dropped.take()), 0)
-		equal(t, "runtimes", len(r.bus.groups), 1)
+		equal(t, "tails", len(r.bus.tails), 1)
 		equal(t, "topics", len(r.bus.logs), 1)
 		_, err := r.bus.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: "t", MaxAttempts: 3}, left)
 		wantCode(t, err, eventhub.CodeBadRequest)
 		r.restart()
 		synctest.Wait()
 		equal(t, "ends heard", []int{len(left.ended), len(dropped.ended), len(stays.ended)}, []int{0, 0, 1})
+	})
+}
+
+// TestTailRefusesAtEveryPlace: a receiver may take any prefix of what it is handed,
+// and gets the rest later, in order and once.
+func TestTailRefusesAtEveryPlace(t *testing.T) {
+	const n = 7
+	for room := range n + 1 {
+		inBubble(t, func(r *rig) {
+			o := tailOpts("t")
+			o.BatchSize = 3
+			in, other := r.subscribe(o), r.subscribe(o)
+			in.room = room
+			r.publish("t", 1, n)
+			got := in.takeOffsets()
+			equal(t, "with room for some", len(got), room)
+			r.publish("t", 1, 1)
+			equal(t, "without room", len(in.take()), 0)
+			equal(t, "another tail", other.takeOffsets(), []uint64{1, 2, 3, 4, 5, 6, 7, 8})
+			in.room = -1
+			in.sub.Ready()
+			equal(t, "all of it", append(got, in.takeOffsets()...), []uint64{1, 2, 3, 4, 5, 6, 7, 8})
+		})
+	}
+}
+
+// TestTailLeavesDuringTurn: a tail that leaves while its shard hands events over gets
+// nothing afterwards; nor does one that is still to come in that turn.
+func TestTailLeavesDuringTurn(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		blocker := &stopper{entered: make(chan struct{}), release: make(chan struct{})}
+		sub, err := r.bus.Subscribe(context.Background(), tailOpts("t"), blocker)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := r.subscribe(tailOpts("t"))
+		r.publish("t", 1, 1)
+		<-blocker.entered
+		in.sub.Drop(0)
+		left := make(chan struct{})
+		go func() {
+			sub.Drop(0)
+			close(left)
+		}()
+		close(blocker.release)
+		<-left
+		r.publish("t", 2, 1)
+		equal(t, "deliveries to the one that left", len(in.take()), 0)
+		equal(t, "deliveries to the other", blocker.taken, 1)
+		equal(t, "topics", len(r.bus.logs), 0)
+	})
+}
+
+// stopper is a Receiver whose first Deliver waits.
+type stopper struct {
+	entered, release chan struct{}
+	taken            int
+}
+
+func (s *stopper) Deliver(batch []eventhub.Delivery) int {
+	if s.taken == 0 {
+		close(s.entered)
+		<-s.release
+	}
+	s.taken += len(batch)
+	return len(batch)
+}
+
+func (s *stopper) Ended(error) {}
+
+// TestTailPatterns: a pattern's tail begins in each topic where Start says, and has
+// topics that are born later from their first event on, whoever made them.
+func TestTailPatterns(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("p.old", 1, 2)
+		r.subscribe(opts("p.made", "g")) // a topic without events
+		late, early := r.subscribe(tailOpts("p.*")), r.subscribe(eventhub.SubscribeOptions{
+			Topic: "q", Topics: []string{"p.*", "**.dlq", "q"}, Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		r.subscribe(opts("p.made.later", "g"))
+		later := r.subscribe(opts("p.later", "g"))
+		r.publish("p.old", 3, 1)
+		r.publish("p.made", 1, 1)
+		r.publish("p.later", 1, 2)
+		r.publish("q", 1, 1)
+		r.publish("other", 1, 1)
+		later.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(later.take()[0]))
+		equal(t, "from latest", sorted(late.take()), []string{"p.later@1", "p.later@2", "p.made@1", "p.old@3"})
+		equal(t, "from earliest", sorted(early.take()),
+			[]string{"p.later.dlq@1", "p.later@1", "p.later@2", "p.made@1", "p.old@1", "p.old@2", "p.old@3", "q@1"})
+		for _, start := range []eventhub.Start{{Kind: eventhub.StartAfterID, AfterID: "x"}, {Kind: eventhub.StartOffset, Offset: 1}} {
+			for _, o := range []eventhub.SubscribeOptions{{Topic: "p.*", Start: start}, {Topic: "p.old", Topics: []string{"q"}, Start: start}} {
+				_, err := r.bus.Subscribe(context.Background(), o, late)
+				wantCode(t, err, eventhub.CodeBadRequest)
+			}
+		}
+		equal(t, "tails", len(r.bus.tails), 2)
+	})
+}
+
+func sorted(all []got) (names []string) {
+	for _, d := range all {
+		names = append(names, fmt.Sprintf("%s@%d", d.Topic, d.Offset))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// TestTailHasNothingToSettle: verdicts have no effect, and a handover is refused.
+func TestTailHasNothingToSettle(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(tailOpts("t"))
+		r.publish("t", 1, 1)
+		ref := byID(in.take()[0])
+		equal(t, "outcome of an extension", in.settle(eventhub.Settlement{Verdict: eventhub.Extend}, ref)[0], eventhub.Unknown)
+		_, err := eventhub.HandOver(context.Background(), in.sub, []eventhub.Ref{ref}, eventhub.Event{Topic: "u", Payload: []byte(`1`)})
+		wantCode(t, err, eventhub.CodeBadRequest)
+		equal(t, "events published by it", len(r.events("u")), 0)
+		r.stop()
+		_, err = in.sub.Settle(context.Background(), eventhub.Settlement{Refs: []eventhub.Ref{ref}})
+		wantCode(t, err, eventhub.CodeShuttingDown)
+		wantCode(t, in.sub.Pause(context.Background()), eventhub.CodeShuttingDown)
+		_, err = r.bus.Subscribe(context.Background(), tailOpts("t"), in)
+		wantCode(t, err, eventhub.CodeShuttingDown)
+		equal(t, "ends heard", len(in.ended), 1)
+		r.start(Options{})
+	})
+}
+
+// TestTailPauses: a tail that is paused gets nothing, and goes on where it was.
+func TestTailPauses(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(tailOpts("t"))
+		if err := in.sub.Pause(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		r.publish("t", 1, 3)
+		in.sub.Ready()
+		equal(t, "deliveries while it is paused", len(in.take()), 0)
+		if err := in.sub.Resume(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "deliveries afterwards", in.takeOffsets(), []uint64{1, 2, 3})
+	})
+}
+
+// TestTailThatCannotOpen: a subscription that is refused half-way leaves nothing, and
+// its receiver hears of nothing, not even of the bus's end.
+func TestTailThatCannotOpen(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("a", 1, 1)
+		r.publish("b", 1, 1)
+		r.store.failHeadOf = "b"
+		in := &inbox{t: t, room: -1}
+		o := eventhub.SubscribeOptions{Topic: "*", Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+		_, err := r.bus.Subscribe(context.Background(), o, in)
+		wantCode(t, err, eventhub.CodeInternal)
+		equal(t, "deliveries", len(in.take()), 0)
+		equal(t, "what is left", len(r.bus.tails)+len(r.bus.logs)+len(r.bus.patternTails), 0)
+		r.store.failHeadOf = ""
+		r.restart()
+		equal(t, "ends heard", len(in.ended), 0)
+	})
+}
+
+// TestSlowTasksGetHalf: tasks that are slow take turns with the others, and all turns
+// where there are no others.
+func TestSlowTasksGetHalf(t *testing.T) {
+	var w workers
+	w.ready.L = &w.mu
+	names := make(map[task]string)
+	for i, slow := range []bool{true, true, true, true, false, false} {
+		tl := &tail{}
+		tl.slow = slow
+		names[tl] = fmt.Sprintf("%d", i)
+		w.schedule(tl)
+		w.schedule(tl) // once is enough
+	}
+	var order []string
+	for next := w.dequeue(); next != nil; next = w.dequeue() {
+		order = append(order, names[next])
+	}
+	equal(t, "order", order, []string{"4", "0", "5", "1", "2", "3"})
+}
+
+// TestLearningOnce: who attaches while the committer is about to tell of a commit
+// does not cost the others their cache.
+func TestLearningOnce(t *testing.T) {
+	l := newTopicLog("t")
+	l.watch(&group{}, 7)
+	l.add([]store.Append{{Offset: 8, Record: []byte("a")}}, false)
+	p := &part{next: 10}
+	l.attach(nil, p, 9)
+	if items, ok := l.read(nil, 8, 10); !ok || len(items) != 1 || p.behind {
+		t.Errorf("%d events are left, %v; the part that begins above is behind: %v", len(items), ok, p.behind)
+	}
+}
+
+// TestTailBetweenCommitAndNews: the store shows a commit before the committer has
+// told of it. A shard that reads it there does not leave those behind who begin with
+// it.
+func TestTailBetweenCommitAndNews(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		r.start(Options{TailCacheBytes: 1})
+		first := &stopper{entered: make(chan struct{}), release: make(chan struct{})}
+		if _, err := r.bus.Subscribe(context.Background(), tailOpts("t"), first); err != nil {
+			t.Fatal(err)
+		}
+		r.publish("t", 1, 1)
+		<-first.entered
+		r.publish("t", 2, 1)
+		news := make(chan struct{})
+		r.store.setAfter(news)
+		published := make(chan struct{})
+		go func() {
+			r.publish("t", 3, 1)
+			close(published)
+		}()
+		synctest.Wait() // it is in the store
+		close(first.release)
+		synctest.Wait() // and the shard has read what there is
+		o := tailOpts("t")
+		o.Start = eventhub.Start{Kind: eventhub.StartOffset, Offset: 3}
+		in := r.subscribe(o)
+		r.store.setAfter(nil)
+		close(news)
+		<-published
+		equal(t, "deliveries", in.takeOffsets(), []uint64{3})
+		equal(t, "events of the first", first.taken, 3)
 	})
 }

@@ -2,31 +2,56 @@ package bus
 
 import (
 	"bytes"
-	"sort"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"eventhub/store"
 )
 
-// topicLog is the runtime of a topic that groups read: the durable head as the
-// committer last left it, the newest events, and the groups to wake. Topics
-// that nobody reads have none, whatever is published to them.
+// topicLog is the runtime of a topic that groups or live tails read: the durable
+// head as the committer last left it, the newest events, and who is to be woken.
+// Topics that nobody reads have none, whatever is published to them.
 //
 // tail holds every event of the topic with an offset above gap and up to head;
 // what lies at or below gap is read from the store. The committer is the only
 // one who adds to and takes from it.
 type topicLog struct {
 	name   string
-	groups int // loaded or loading; guarded by bus.mu
+	groups int // loaded or loading, and tails; guarded by bus.mu
+	// handed counts the events handed to live tails; nil before the first.
+	handed atomic.Pointer[atomic.Uint64]
 
 	mu       sync.Mutex
 	head     uint64
 	gap      uint64
 	tail     []store.Item
+	known    bool     // head has been the store's once, so it is told of all that follows
 	watchers []*group // with members
+	shards   []*shard // of the live tails; none is empty
 }
 
 func newTopicLog(name string) *topicLog { return &topicLog{name: name} }
+
+// useLog returns the runtime of a topic, made on first use; b.mu is held. The
+// caller leaves it.
+func (b *Bus) useLog(topic string) *topicLog {
+	log := b.logs[topic]
+	if log == nil {
+		log = newTopicLog(topic)
+		b.logs[topic] = log
+	}
+	log.groups++
+	return log
+}
+
+// leaveLog undoes useLog; the runtime goes with its last user. b.mu is held.
+func (b *Bus) leaveLog(log *topicLog) {
+	log.groups--
+	if log.groups == 0 {
+		delete(b.logs, log.name)
+	}
+}
 
 // watch adds a group to wake. head is the store's, read after the topicLog was
 // made: commits that came earlier are in it, later ones were told to us.
@@ -34,7 +59,7 @@ func (l *topicLog) watch(g *group, head uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.watchers = append(l.watchers, g)
-	l.raise(head)
+	l.learn(head)
 }
 
 func (l *topicLog) unwatch(g *group) {
@@ -48,6 +73,66 @@ func (l *topicLog) unwatch(g *group) {
 	}
 }
 
+// learn takes over the store's head, which the committer may be about to tell us:
+// only the first one counts, because what raise drops others may want to read.
+// l.mu is held.
+func (l *topicLog) learn(head uint64) {
+	if !l.known {
+		l.known = true
+		l.raise(head)
+	}
+}
+
+// attach gives a part of a tail its shard; head is as for watch. The part is
+// behind where the topic has events for it, and is not kept up then.
+func (l *topicLog) attach(b *Bus, p *part, head uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.learn(head)
+	i := slices.IndexFunc(l.shards, func(s *shard) bool { return len(s.parts) < shardSize })
+	if i < 0 {
+		i = len(l.shards)
+		l.shards = append(l.shards, &shard{bus: b, log: l, next: l.head + 1})
+	}
+	p.shard, p.behind = l.shards[i], p.next <= l.head
+	p.at = len(p.shard.parts)
+	p.shard.parts = append(p.shard.parts, p)
+}
+
+func (l *topicLog) detach(p *part) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := p.shard
+	n := len(s.parts) - 1
+	s.parts[p.at] = s.parts[n]
+	s.parts[p.at].at = p.at
+	s.parts[n] = nil
+	s.parts = s.parts[:n]
+	if n == 0 {
+		i := slices.Index(l.shards, s)
+		// A copy: the committer reads what add has returned.
+		l.shards = append(l.shards[:i:i], l.shards[i+1:]...)
+	}
+}
+
+// keptUp appends the parts of a shard to parts and returns the head that was there.
+// A part that comes later has its place above that head, or is behind.
+func (l *topicLog) keptUp(s *shard, parts []*part) ([]*part, uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append(parts, s.parts...), l.head
+}
+
+// tails returns how many live tails the topic has.
+func (l *topicLog) tails() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.shards {
+		n += len(s.parts)
+	}
+	return n
+}
+
 // raise moves the head without events for the tail. l.mu is held.
 func (l *topicLog) raise(head uint64) {
 	if head > l.head {
@@ -59,7 +144,7 @@ func (l *topicLog) raise(head uint64) {
 func (l *topicLog) watched() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.watchers) > 0
+	return len(l.watchers)+len(l.shards) > 0
 }
 
 func (l *topicLog) durableHead() uint64 {
@@ -84,13 +169,13 @@ func (l *topicLog) read(items []store.Item, from uint64, limit int) (_ []store.I
 
 // search returns the index of the first event at or above offset. l.mu is held.
 func (l *topicLog) search(offset uint64) int {
-	return sort.Search(len(l.tail), func(i int) bool { return l.tail[i].Offset >= offset })
+	return search(l.tail, offset)
 }
 
 // add takes committed events and returns how many bytes of them it keeps, the
-// last of them, and the groups to wake. Without a watcher it keeps nothing. With
-// own it keeps copies.
-func (l *topicLog) add(appends []store.Append, own bool) (kept int, last uint64, watchers []*group) {
+// last of them, and the groups and shards to wake. Without any it keeps nothing.
+// With own it keeps copies.
+func (l *topicLog) add(appends []store.Append, own bool) (kept int, last uint64, watchers []*group, shards []*shard) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range appends {
@@ -98,7 +183,7 @@ func (l *topicLog) add(appends []store.Append, own bool) (kept int, last uint64,
 		if a.Duplicate || a.Offset <= l.head {
 			continue
 		}
-		if len(l.watchers) == 0 {
+		if len(l.watchers)+len(l.shards) == 0 {
 			l.raise(a.Offset)
 			continue
 		}
@@ -110,7 +195,7 @@ func (l *topicLog) add(appends []store.Append, own bool) (kept int, last uint64,
 		l.tail = append(l.tail, store.Item{Offset: a.Offset, Record: record})
 		kept += len(a.Record)
 	}
-	return kept, l.head, l.watchers
+	return kept, l.head, l.watchers, l.shards
 }
 
 // forget drops the tail up to and including offset.
@@ -155,7 +240,7 @@ func (c *tailCache) add(part cachePart) {
 }
 
 // committed hands the events of a commit to the topics that are read and wakes
-// their groups. It runs on the committer's goroutine, before the receipts.
+// their groups and tails. It runs on the committer's goroutine, before the receipts.
 func (b *Bus) committed(batch []*submission) {
 	b.born(batch)
 	var find logFinder
@@ -179,13 +264,16 @@ func (b *Bus) spread(s *submission, find *logFinder) {
 				n++
 			}
 			if log := find.log(b, appends[0].Topic); log != nil {
-				kept, last, watchers := log.add(appends[:n], own)
+				kept, last, watchers, shards := log.add(appends[:n], own)
 				if kept > 0 {
 					s.cached = s.cached || !own
 					b.cache.add(cachePart{log, last, kept})
 				}
 				for _, g := range watchers {
 					b.workers.schedule(g)
+				}
+				for _, shard := range shards {
+					b.workers.schedule(shard)
 				}
 			}
 			appends = appends[n:]
@@ -225,4 +313,14 @@ func (f *logFinder) readBytes(b *Bus, s *submission) (n int) {
 		}
 	}
 	return n
+}
+
+// countHanded counts events that a live tail has taken.
+func (l *topicLog) countHanded(b *Bus, n int) {
+	c := l.handed.Load()
+	if c == nil {
+		c = b.counts.handed(l.name)
+		l.handed.Store(c)
+	}
+	c.Add(uint64(n))
 }

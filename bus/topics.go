@@ -40,22 +40,13 @@ func (b *Bus) matching(ctx context.Context, patterns []eventhub.Pattern) ([]stri
 	return names, nil
 }
 
-// born notices the topics that a commit has borne. It runs on the committer's
-// goroutine.
+// born tells those who wait for topics that do not exist yet of those that a commit
+// has borne. It runs on the committer's goroutine, before the events are spread.
 func (b *Bus) born(batch []*submission) {
-	if !b.patterns.some.Load() {
+	names := births(batch)
+	if len(names) == 0 {
 		return
 	}
-	for _, s := range batch {
-		for i := range s.units {
-			if s.units[i].Err != nil {
-				continue
-			}
-			for j := range s.units[i].Appends {
-				if a := &s.units[i].Appends[j]; a.Created {
-					b.patterns.bear(a.Topic)
-				}
-			}
-		}
-	}
+	b.tailsFollow(names)
+	b.patterns.bear(names)
 }

@@ -1,0 +1,155 @@
+package bus
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"eventhub"
+)
+
+// A tail that conflates does not hand events over as they come. It keeps the newest
+// of each topic and key, and hands over what it has once in an interval: the first
+// event after a silence at once, the next ones when the interval is over. An event
+// that a newer one has replaced is never handed over.
+//
+// What a receiver refuses stays, goes on being replaced, and comes again as soon as
+// there is room: the hand-over is not over until all that was pending when it began
+// is handed over. What became pending later waits for the next one, and the interval
+// begins when a hand-over is over, so that no key comes twice in an interval.
+//
+// Within a topic the offsets rise, also over hand-overs: they go in the order of
+// topic and offset, and what is left over, or was read later, lies above.
+
+const (
+	// maxPending bounds the bytes that a tail keeps. At that it reads no further,
+	// and goes on from there when a hand-over has made room.
+	maxPending = 4 << 20
+	// pendingCost is what an event takes beside its key and record.
+	pendingCost = 192
+)
+
+// conflation is what a tail has pending. tail.mu guards it.
+type conflation struct {
+	every   int64 // ms
+	due     int64 // epoch ms: the next hand-over does not begin before
+	round   uint64
+	partial bool // the hand-over that began last is not over
+	armed   bool // the alarm is set to due
+	bytes   int
+	pending map[pendingKey]*pendingEvent
+}
+
+type pendingKey struct {
+	log *topicLog
+	key string
+}
+
+type pendingEvent struct {
+	pendingKey
+	offset uint64
+	round  uint64 // the hand-over that was the last to begin when it became pending
+	record eventhub.Record
+}
+
+// bytes is what an event counts against maxPending.
+func (e *pendingEvent) bytes() int { return pendingCost + len(e.key) + cap(e.record) }
+
+func newConflation(every time.Duration) *conflation {
+	return &conflation{every: every.Milliseconds(), pending: make(map[pendingKey]*pendingEvent)}
+}
+
+// brimful reports whether nothing more can be kept.
+func (c *conflation) brimful() bool { return c.bytes >= maxPending }
+
+// put keeps a copy of an event instead of an earlier one of its key.
+func (c *conflation) put(log *topicLog, d *eventhub.Delivery) {
+	key := d.Record.Key()
+	e := c.pending[pendingKey{log, string(key)}]
+	if e == nil {
+		e = &pendingEvent{pendingKey: pendingKey{log, string(key)}, round: c.round}
+		c.pending[e.pendingKey] = e
+	} else {
+		c.bytes -= e.bytes()
+	}
+	e.offset = d.Offset
+	e.record = append(e.record[:0], d.Record...)
+	c.bytes += e.bytes()
+}
+
+// drop forgets an event that was handed over.
+func (c *conflation) drop(e *pendingEvent) {
+	delete(c.pending, e.pendingKey)
+	c.bytes -= e.bytes()
+}
+
+// merge keeps the deliveries of a part, and reports whether there was room for all.
+func (t *tail) merge(p *part, ds []eventhub.Delivery) (all bool) {
+	for i := range ds {
+		if t.merged.brimful() {
+			return false
+		}
+		if t.match == nil || t.match.Match(ds[i].Record, ds[i].Offset) {
+			t.merged.put(p.shard.log, &ds[i])
+		}
+		p.next = ds[i].Offset + 1
+	}
+	return true
+}
+
+// handMerged hands over what is pending, if it is time, and otherwise sees to it
+// that somebody comes when it is. now is in epoch milliseconds; t.mu is held.
+func (t *tail) handMerged(now int64, f *feed) {
+	c := t.merged
+	if len(c.pending) == 0 || t.opening || t.paused || t.full {
+		return // or else a turn comes with the end of that
+	}
+	if !c.partial && now >= c.due {
+		c.round++
+		c.partial = true
+	}
+	if c.partial && t.handPending(f) {
+		c.partial = false
+		c.due = now + c.every
+	}
+	if len(c.pending) > 0 && !t.full && !c.armed {
+		c.armed = true
+		t.bus.alarm.set(t, c.due)
+	}
+}
+
+// handPending gives the receiver the events of the hand-over that has begun, and
+// reports whether it took them all.
+func (t *tail) handPending(f *feed) (all bool) {
+	c := t.merged
+	clear(f.due)
+	f.due = f.due[:0]
+	for _, e := range c.pending {
+		if e.round < c.round {
+			f.due = append(f.due, e)
+		}
+	}
+	slices.SortFunc(f.due, func(a, b *pendingEvent) int {
+		return cmp.Or(cmp.Compare(a.log.name, b.log.name), cmp.Compare(a.offset, b.offset))
+	})
+	for due := f.due; len(due) > 0; {
+		clear(f.passed)
+		f.passed = f.passed[:0]
+		for _, e := range due[:min(t.batchSize, len(due))] {
+			f.passed = append(f.passed, eventhub.Delivery{
+				Topic: e.log.name, Offset: e.offset, Record: e.record, Attempt: 1, MaxAttempts: 1,
+			})
+		}
+		taken := t.receiver.Deliver(f.passed)
+		for _, e := range due[:taken] {
+			c.drop(e)
+			e.log.countHanded(t.bus, 1)
+		}
+		if taken < len(f.passed) {
+			t.full = true
+			return false
+		}
+		due = due[taken:]
+	}
+	return true
+}

@@ -1,0 +1,455 @@
+package bus
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"eventhub"
+	"eventhub/internal/filter"
+)
+
+// tail is a live tail: a subscription without a group, which gets the events of its
+// topics in their order and leaves no trace. What its receiver takes is done, so
+// there are no leases and no window, only a place in each topic.
+//
+// While it keeps up, the shards of its topics serve it (shard.go). A part that could
+// not be given all it should have been is behind; the tail's own turns read for such
+// parts, from the cache or the store, one after the other in bounded rounds.
+type tail struct {
+	taskState
+	bus       *Bus
+	receiver  eventhub.Receiver
+	match     matcher            // nil: it wants all
+	patterns  []eventhub.Pattern // those that may name topics not yet born
+	batchSize int
+
+	mu     sync.Mutex
+	parts  []*part // by topic
+	lag    []*part // those that are behind, in the order in which they are served
+	reach  int     // how many events the next turn of its own reads at once
+	merged *conflation
+	// opening: Subscribe has not found all topics yet. paused and full as in member.
+	// left: nothing is delivered any more; ended says why if it was not its own wish.
+	opening, paused, full, left bool
+	ended                       error
+}
+
+// part is the place of a tail in one topic.
+type part struct {
+	tail  *tail
+	shard *shard
+	at    int // its index in the shard; guarded by topicLog.mu
+
+	// Guarded by tail.mu.
+	next   uint64 // events below it were handed over, or are not wanted
+	behind bool   // in tail.lag
+}
+
+// matcher decides which events a tail wants. Its method is safe for concurrent use.
+type matcher interface {
+	Match(r eventhub.Record, offset uint64) bool
+}
+
+// subscribeTail is Subscribe without a group.
+func (b *Bus) subscribeTail(ctx context.Context, opts *eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	t := &tail{bus: b, receiver: r, batchSize: opts.BatchSize, reach: min(opts.BatchSize, roundEvents), opening: true}
+	t.slow = true
+	if opts.Conflate != 0 {
+		t.merged = newConflation(opts.Conflate)
+	}
+	program, err := filter.Compile(opts.Filter)
+	if err != nil {
+		return nil, err
+	}
+	if program != nil {
+		t.match = program
+	}
+	patterns, err := opts.Patterns()
+	if err != nil {
+		return nil, err
+	}
+	if err := t.expect(patterns, opts.Start); err != nil {
+		return nil, err
+	}
+	if err := b.registerTail(t); err != nil {
+		return nil, err
+	}
+	if err := t.open(ctx, patterns, opts.Start); err != nil {
+		t.leave()
+		return nil, err
+	}
+	return t, nil
+}
+
+// expect notes the patterns that may name topics which are not born yet, and refuses
+// a start that means a place in one topic where there may be more.
+func (t *tail) expect(patterns []eventhub.Pattern, start eventhub.Start) error {
+	for _, p := range patterns {
+		if eventhub.IsPattern(p.String()) {
+			t.patterns = append(t.patterns, p)
+		}
+	}
+	if len(patterns) == 1 && len(t.patterns) == 0 {
+		return nil
+	}
+	switch start.Kind {
+	case eventhub.StartAfterID:
+		return eventhub.Errorf(eventhub.CodeBadRequest, "afterId is %q; it is a place in one topic, and more are asked for", start.AfterID)
+	case eventhub.StartOffset:
+		return eventhub.Errorf(eventhub.CodeBadRequest, "offset is %d; it is a place in one topic, and more are asked for", start.Offset)
+	}
+	return nil
+}
+
+// open puts the tail at its start in every topic that is there, and lets it begin.
+// Topics that are born meanwhile join by themselves.
+func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, start eventhub.Start) error {
+	topics, err := t.bus.matching(ctx, patterns)
+	if err != nil {
+		return err
+	}
+	for _, topic := range topics {
+		if err := t.follow(ctx, topic, start); err != nil {
+			return err
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.opening = false
+	t.proceed()
+	return t.ended
+}
+
+// follow attaches the tail to a topic.
+func (t *tail) follow(ctx context.Context, topic string, start eventhub.Start) error {
+	b := t.bus
+	b.mu.Lock()
+	log := b.useLog(topic)
+	b.mu.Unlock()
+	head, err := b.store.Head(ctx, topic)
+	if err != nil {
+		err = storeError(err, "read the head of topic %q", topic)
+	}
+	cursor := head
+	if err == nil && start.Kind != eventhub.StartLatest {
+		cursor, err = b.resolve(ctx, topic, start)
+	}
+	if err != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.leaveLog(log)
+		return err
+	}
+	t.attach(log, head, cursor+1)
+	return nil
+}
+
+// attach adds a part that begins at next, unless the tail has one of that topic or
+// has ended; log goes over to it. head is as for topicLog.watch.
+func (t *tail) attach(log *topicLog, head, next uint64) {
+	t.mu.Lock()
+	i, found := slices.BinarySearchFunc(t.parts, log.name, func(p *part, name string) int { return cmp.Compare(p.shard.log.name, name) })
+	if !found && !t.left {
+		p := &part{tail: t, next: next}
+		log.attach(t.bus, p, head)
+		t.parts = slices.Insert(t.parts, i, p)
+		if p.behind {
+			t.lag = append(t.lag, p)
+			t.proceed()
+		}
+		t.mu.Unlock()
+		return
+	}
+	t.mu.Unlock()
+	t.bus.mu.Lock()
+	defer t.bus.mu.Unlock()
+	t.bus.leaveLog(log)
+}
+
+// blocked reports whether the tail takes no events now. t.mu is held, here and
+// below where nothing else is said.
+func (t *tail) blocked() bool {
+	if t.merged != nil {
+		return t.opening || t.left || t.merged.brimful()
+	}
+	return t.opening || t.left || t.paused || t.full
+}
+
+// proceed asks for a turn of the tail's own where there is something to do in it.
+func (t *tail) proceed() {
+	if len(t.lag) > 0 && !t.blocked() {
+		t.bus.workers.schedule(t)
+	}
+}
+
+// awaits reports whether a shard has to read events up to head for a part. One that
+// takes nothing now falls behind instead. t.mu is not held.
+func (t *tail) awaits(p *part, head uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.left || p.behind || p.next > head {
+		return false
+	}
+	if t.blocked() {
+		t.fallBehind(p)
+		return false
+	}
+	return true
+}
+
+// fallBehind leaves a part to the tail's own turns.
+func (t *tail) fallBehind(p *part) {
+	p.behind = true
+	t.lag = append(t.lag, p)
+}
+
+// keepUp gives a part what its shard has read. t.mu is not held.
+func (t *tail) keepUp(p *part, deliveries []eventhub.Delivery, f *feed) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.left || p.behind {
+		return
+	}
+	if deliveries = since(deliveries, p.next); len(deliveries) == 0 {
+		return
+	}
+	all := !t.blocked() && t.hand(p, deliveries, f)
+	if t.merged != nil {
+		t.handMerged(time.Now().UnixMilli(), f)
+	}
+	if !all {
+		t.fallBehind(p)
+	}
+	if !all || t.merged != nil {
+		t.proceed()
+	}
+}
+
+// hand gives deliveries of a part to the receiver, or merges them, and reports
+// whether all are dealt with. p.next is behind the last one that is.
+func (t *tail) hand(p *part, ds []eventhub.Delivery, f *feed) (all bool) {
+	if t.merged != nil {
+		return t.merge(p, ds)
+	}
+	for len(ds) > 0 {
+		batch, rest := t.choose(ds, f)
+		taken := 0
+		if len(batch) > 0 {
+			taken = t.receiver.Deliver(batch)
+			p.shard.log.countHanded(t.bus, taken)
+		}
+		if taken < len(batch) {
+			p.next = batch[taken].Offset
+			t.full = true
+			return false
+		}
+		p.next = ds[len(ds)-len(rest)-1].Offset + 1
+		ds = rest
+	}
+	return true
+}
+
+// choose returns the next events that the tail wants, as many as it is handed at
+// once, and what lies behind them.
+func (t *tail) choose(ds []eventhub.Delivery, f *feed) (batch, rest []eventhub.Delivery) {
+	if t.match == nil {
+		n := min(t.batchSize, len(ds))
+		return ds[:n:n], ds[n:]
+	}
+	clear(f.passed)
+	f.passed = f.passed[:0]
+	n := 0
+	for ; n < len(ds) && len(f.passed) < t.batchSize; n++ {
+		if t.match.Match(ds[n].Record, ds[n].Offset) {
+			f.passed = append(f.passed, ds[n])
+		}
+	}
+	return f.passed, ds[n:]
+}
+
+// turn serves the parts that are behind, and hands over what is due. Only one runs
+// at a time for a tail. t.mu is not held.
+func (t *tail) turn() {
+	f := feeds.Get().(*feed)
+	defer f.release()
+	for events, n := 0, 0; n < turnRounds && events < roundEvents; n++ {
+		if !t.round(f) {
+			return
+		}
+		events += len(f.items)
+	}
+	t.bus.workers.schedule(t)
+}
+
+// round reads for the part whose turn it is. It reports whether another round may
+// find more to do. t.mu is not held.
+func (t *tail) round(f *feed) bool {
+	p, from, limit := t.plan(f)
+	if p == nil {
+		return false
+	}
+	log := p.shard.log
+	head := log.durableHead()
+	if !f.cached(log, from, limit) && f.stored(t.bus, log, from, limit) != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if !t.left {
+			t.bus.alarm.set(t, time.Now().Add(readAgain).UnixMilli())
+		}
+		return false
+	}
+	deliveries := f.prepare(log.name, f.items)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.blocked() {
+		return t.merged != nil && !t.left // a hand-over may make room
+	}
+	all := t.hand(p, deliveries, f)
+	if len(deliveries) == 0 {
+		p.next = max(p.next, head+1) // a gap
+	}
+	t.grow(all)
+	if all && p.next > log.durableHead() {
+		p.behind = false
+		t.lag = slices.Delete(t.lag, 0, 1)
+	} else if all {
+		copy(t.lag, t.lag[1:]) // the others first
+		t.lag[len(t.lag)-1] = p
+	}
+	return true
+}
+
+// plan hands over what is due and says what to read next, nil for nothing. t.mu is
+// not held.
+func (t *tail) plan(f *feed) (p *part, from uint64, limit int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.left {
+		return nil, 0, 0
+	}
+	if t.merged != nil {
+		t.merged.armed = false // the alarm has one time for each task; it may be gone
+		t.handMerged(time.Now().UnixMilli(), f)
+	}
+	if len(t.lag) == 0 {
+		t.lag = nil
+		return nil, 0, 0
+	}
+	if t.blocked() {
+		return nil, 0, 0
+	}
+	return t.lag[0], t.lag[0].next, t.reach
+}
+
+// grow lets a tail that takes all read more at once, and one that does not, less:
+// what is not taken is read again.
+func (t *tail) grow(all bool) {
+	if t.reach *= 2; !all {
+		t.reach = t.batchSize
+	}
+	t.reach = min(t.reach, roundEvents)
+}
+
+// Settle implements eventhub.Subscription: there are no leases to find.
+func (t *tail) Settle(_ context.Context, s eventhub.Settlement) ([]eventhub.Outcome, error) {
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended != nil {
+		return nil, t.ended
+	}
+	outcomes := make([]eventhub.Outcome, len(s.Refs))
+	for i := range outcomes {
+		outcomes[i] = eventhub.Stale
+		if s.Verdict == eventhub.Extend {
+			outcomes[i] = eventhub.Unknown
+		}
+	}
+	return outcomes, nil
+}
+
+// HandOver implements eventhub.Subscription.
+func (t *tail) HandOver(_ context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+	for i := range hs {
+		hs[i].Err = eventhub.Errorf(eventhub.CodeBadRequest, "a live tail has nothing to ack")
+	}
+	done(hs)
+}
+
+// Ready implements eventhub.Subscription.
+func (t *tail) Ready() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.full {
+		t.full = false
+		t.bus.workers.schedule(t)
+	}
+}
+
+// Unsubscribe implements eventhub.Subscription.
+func (t *tail) Unsubscribe(context.Context) error {
+	t.leave()
+	return nil
+}
+
+// Drop implements eventhub.Subscription.
+func (t *tail) Drop(int) { t.leave() }
+
+// Pause implements eventhub.Subscription.
+func (t *tail) Pause(context.Context) error { return t.setPaused(true) }
+
+// Resume implements eventhub.Subscription.
+func (t *tail) Resume(context.Context) error { return t.setPaused(false) }
+
+func (t *tail) setPaused(paused bool) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended != nil {
+		return t.ended
+	}
+	if t.paused = paused; !paused {
+		t.bus.workers.schedule(t)
+	}
+	return nil
+}
+
+// leave ends the tail by its owner's wish. t.mu is not held.
+func (t *tail) leave() { t.end(nil) }
+
+// shut ends the tail and tells its receiver why. t.mu is not held.
+func (t *tail) shut(why error) {
+	if tell := t.end(why); tell {
+		t.receiver.Ended(why)
+	}
+}
+
+// end takes the tail off its topics, once. tell: its owner has it, and does not know
+// yet. When it returns nothing is delivered any more. t.mu is not held.
+func (t *tail) end(why error) (tell bool) {
+	t.mu.Lock()
+	if t.left {
+		t.mu.Unlock()
+		return false
+	}
+	t.left, t.ended = true, why
+	parts := t.parts
+	t.parts, t.lag, t.merged = nil, nil, nil
+	tell = !t.opening
+	t.mu.Unlock()
+	t.bus.alarm.cancel(t)
+	t.bus.forgetTail(t)
+	for _, p := range parts {
+		p.shard.log.detach(p)
+	}
+	t.bus.mu.Lock()
+	defer t.bus.mu.Unlock()
+	for _, p := range parts {
+		t.bus.leaveLog(p.shard.log)
+	}
+	return tell
+}

@@ -1,0 +1,95 @@
+package bus
+
+import (
+	"slices"
+
+	"eventhub"
+)
+
+// births returns the topics whose first event is in the batch. A topic may be
+// older than that: a group or a plan makes one without events.
+func births(batch []*submission) (names []string) {
+	for _, s := range batch {
+		for i := range s.units {
+			u := &s.units[i]
+			for j := range u.Appends {
+				a := &u.Appends[j]
+				if u.Err == nil && !a.Duplicate && (a.Created || a.Offset == 1) {
+					names = append(names, a.Topic)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// patternTails are the live tails of one pattern.
+type patternTails struct {
+	pattern eventhub.Pattern
+	tails   []*tail // in no order
+}
+
+// tailsFollow attaches tails to topics that are born and match their patterns. It may
+// be told of a topic again. It runs on the committer's goroutine, before the first
+// events of the topics are spread.
+func (b *Bus) tailsFollow(names []string) {
+	type joining struct {
+		tail *tail
+		log  *topicLog
+	}
+	var joinings []joining
+	b.mu.Lock()
+	for _, name := range names {
+		for _, p := range b.patternTails {
+			if b.closed || !p.pattern.Match(name) {
+				continue
+			}
+			for _, t := range p.tails {
+				joinings = append(joinings, joining{t, b.useLog(name)})
+			}
+		}
+	}
+	b.mu.Unlock()
+	for _, j := range joinings {
+		// Nothing of the topic is in the log beside what we are about to be told.
+		j.tail.attach(j.log, 0, 1)
+	}
+}
+
+// registerTail makes a tail known, so that it hears of topics that are born and of
+// the bus's end.
+func (b *Bus) registerTail(t *tail) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return errShuttingDown
+	}
+	b.tails[t] = struct{}{}
+	for _, p := range t.patterns {
+		of := b.patternTails[p.String()]
+		if of == nil {
+			of = &patternTails{pattern: p}
+			b.patternTails[p.String()] = of
+		}
+		of.tails = append(of.tails, t)
+	}
+	return nil
+}
+
+// forgetTail undoes registerTail.
+func (b *Bus) forgetTail(t *tail) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.tails, t)
+	for _, p := range t.patterns {
+		of := b.patternTails[p.String()]
+		if i := slices.Index(of.tails, t); i >= 0 {
+			n := len(of.tails) - 1
+			of.tails[i], of.tails[n] = of.tails[n], nil
+			of.tails = of.tails[:n]
+		}
+		if len(of.tails) == 0 {
+			delete(b.patternTails, p.String())
+		}
+	}
+}

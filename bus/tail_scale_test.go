@@ -1,0 +1,240 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"eventhub"
+	"eventhub/store/memory"
+	"eventhub/store/pebble"
+	"eventhub/store/storefault"
+)
+
+// orderly is a Receiver that wants the events of each topic without a gap.
+type orderly struct {
+	t     *testing.T
+	sub   eventhub.Subscription
+	all   bool // from the first one on
+	picky bool // takes as many as there is room for
+
+	room   atomic.Int64
+	gone   atomic.Bool   // it has left
+	hungry chan struct{} // a picky one was given more than it takes
+	done   chan struct{} // it has as many as it waits for
+
+	mu   sync.Mutex
+	want int
+	last map[string]uint64
+}
+
+func newOrderly(t *testing.T, picky bool, want int) *orderly {
+	return &orderly{t: t, picky: picky, want: want, hungry: make(chan struct{}, 1), done: make(chan struct{}), last: make(map[string]uint64)}
+}
+
+func (o *orderly) Deliver(batch []eventhub.Delivery) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.gone.Load() {
+		o.t.Errorf("%d events came after the tail had left", len(batch))
+	}
+	if room := int(o.room.Load()); o.picky && len(batch) > room {
+		batch = batch[:room]
+		select {
+		case o.hungry <- struct{}{}:
+		default:
+		}
+	}
+	if o.picky {
+		o.room.Add(-int64(len(batch)))
+	}
+	for _, d := range batch {
+		last, seen := o.last[d.Topic]
+		if d.Offset != last+1 && (seen || o.all) {
+			o.t.Errorf("offset %d of %s after %d", d.Offset, d.Topic, last)
+		}
+		o.last[d.Topic] = d.Offset
+		if o.want--; o.want == 0 {
+			close(o.done)
+		}
+	}
+	return len(batch)
+}
+
+func (o *orderly) Ended(err error) {
+	if o.want > 0 {
+		o.t.Errorf("a tail ended: %v", err)
+	}
+}
+
+// follow makes room until all has come.
+func (o *orderly) follow(rng *rand.Rand) {
+	for {
+		select {
+		case <-o.hungry:
+			o.room.Store(int64(1 + rng.IntN(300)))
+			o.sub.Ready()
+		case <-o.done:
+			return
+		}
+	}
+}
+
+// TestTailsCostTheStoreNothing: five thousand tails of one topic, on the embedded
+// store, cause no write and, while they keep up, no read; what each of them keeps in
+// memory is little.
+func TestTailsCostTheStoreNothing(t *testing.T) {
+	const tails, events, mostHeap = 5000, 50, 1024
+	ctx := context.Background()
+	backend, err := pebble.Open(pebble.Options{Dir: "data", FS: vfs.NewMem(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := storefault.Wrap(backend)
+	b, err := New(Options{Store: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Publish(ctx, eventhub.Event{Topic: "t", Payload: []byte(`1`)}); err != nil {
+		t.Fatal(err) // so that the store has made what a first commit makes
+	}
+	writes, size := s.Calls(storefault.Commit), storeSize(t, s)
+	goroutines, heap := runtime.NumGoroutine(), heapBytes()
+	all := counter{new(atomic.Int64), tails * events, make(chan struct{})}
+	subs := make([]eventhub.Subscription, tails)
+	for i := range subs {
+		if subs[i], err = b.Subscribe(ctx, eventhub.SubscribeOptions{Topic: "t"}, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	each := (heapBytes() - heap) / tails
+	t.Logf("%d bytes of heap for each of %d tails", each, tails)
+	if each > mostHeap {
+		t.Errorf("a tail takes %d bytes; %d are allowed", each, mostHeap)
+	}
+	if n := runtime.NumGoroutine() - goroutines; n > 0 {
+		t.Errorf("the tails run %d goroutines", n)
+	}
+	// The store writes a few bytes of its own accord, in its own time.
+	if wrote, now := s.Calls(storefault.Commit)-writes, storeSize(t, s); wrote != 0 || now > size+tails/10 {
+		t.Errorf("the tails cause %d writes; the store has %d bytes, %d before", wrote, now, size)
+	}
+	reads := s.Calls(storefault.Read)
+	for i := range events {
+		if _, err := b.Publish(ctx, eventhub.Event{Topic: "t", Payload: fmt.Append(nil, i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-all.done
+	for _, sub := range subs {
+		sub.Drop(0)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if wrote, read := s.Calls(storefault.Commit)-writes, s.Calls(storefault.Read)-reads; wrote != events || read != 0 {
+		t.Errorf("%d publishes made %d commits and %d reads; one each and none are right", events, wrote, read)
+	}
+	if len(b.tails)+len(b.logs) != 0 {
+		t.Errorf("%d tails and %d topics are left", len(b.tails), len(b.logs))
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func storeSize(t *testing.T, s *storefault.Store) uint64 {
+	t.Helper()
+	size, err := s.Size()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return size
+}
+
+// TestOneTailOverManyTopics: a tail over a thousand topics has no goroutine and no
+// timer for them, and gets what is published to each, also to one that is born later.
+func TestOneTailOverManyTopics(t *testing.T) {
+	const topics = 1000
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{})}}
+		r.start(Options{})
+		var events []eventhub.Event
+		for i := range topics {
+			events = append(events, eventhub.Event{Topic: fmt.Sprintf("m.%d.x", i), Payload: []byte(`1`)})
+		}
+		publish := func() {
+			if _, err := r.bus.Publish(context.Background(), events...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		publish()
+		goroutines, heap := runtime.NumGoroutine(), heapBytes()
+		in := r.subscribe(tailOpts("m.*.x"))
+		t.Logf("%d bytes of heap for each of %d topics", (heapBytes()-heap)/topics, topics)
+		equal(t, "goroutines", runtime.NumGoroutine()-goroutines, 0)
+		equal(t, "appointments", len(r.bus.alarm.tasks), 0)
+		events = append(events, eventhub.Event{Topic: "m.new.x", Payload: []byte(`1`)})
+		reads := r.store.count1("Read")
+		publish()
+		seen := make(map[string]uint64)
+		for _, d := range in.take() {
+			seen[d.Topic] += d.Offset
+		}
+		equal(t, "topics seen", len(seen), topics+1)
+		equal(t, "the one that was born", seen["m.new.x"], 1)
+		equal(t, "another", seen["m.77.x"], 2)
+		equal(t, "reads", r.store.count1("Read")-reads, 0)
+		in.sub.Drop(0)
+		equal(t, "topics left", len(r.bus.logs), 0)
+		r.stop()
+		if err := r.store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLaggingTailReadsForItself: a tail far behind reads the log once, and those that
+// keep up, in its shard and in another, do not read at all.
+func TestLaggingTailReadsForItself(t *testing.T) {
+	const tails, rounds, each = shardSize + 10, 40, 100
+	inBubble(t, func(r *rig) {
+		r.stop()
+		r.start(Options{TailCacheBytes: 2 * each * 120}) // more than one commit
+		slow := r.subscribe(tailOpts("t"))
+		slow.room = 0
+		all := counter{new(atomic.Int64), 0, nil}
+		for range tails {
+			if _, err := r.bus.Subscribe(context.Background(), tailOpts("t"), all); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		reads := r.store.count1("Read")
+		for i := range rounds {
+			r.publish("t", i*each, each)
+			synctest.Wait()
+		}
+		equal(t, "events handed to those that keep up", all.delivered.Load(), tails*rounds*each)
+		equal(t, "reads for them", r.store.count1("Read")-reads, 0)
+		slow.room = -1
+		slow.sub.Ready()
+		equal(t, "events of the one that lagged", len(slow.take()), rounds*each)
+		// Its reads grow from a batch to roundEvents.
+		if n := r.store.count1("Read") - reads; n == 0 || n > 10 {
+			t.Errorf("%d reads of %d events", n, rounds*each)
+		}
+		reads = r.store.count1("Read")
+		r.publish("t", 0, 1)
+		equal(t, "events when it has caught up", len(slow.take()), 1)
+		equal(t, "reads then", r.store.count1("Read")-reads, 0)
+	})
+}
