@@ -126,22 +126,22 @@ func (g *group) nack(e *entry, s *eventhub.Settlement, now int64) {
 
 // become moves an entry out of its state.
 func (g *group) become(e *entry, state entryState) {
-	switch e.state {
-	case leased:
+	switch {
+	case e.state.taken():
 		e.member.inFlight--
 		g.held--
-	case waiting:
+	case e.state == waiting:
 		g.waits--
-	case behind:
+	case e.state == behind:
 		g.behind--
 	}
-	switch state {
-	case leased:
+	switch {
+	case state.taken():
 		e.member.inFlight++
 		g.held++
-	case waiting:
+	case state == waiting:
 		g.waits++
-	case behind:
+	case state == behind:
 		g.behind++
 	}
 	e.state = state
@@ -170,6 +170,9 @@ func (g *group) finish(e *entry) {
 	g.progress.forget(e.offset)
 	offset, l := e.offset, e.line
 	g.window.settle(e)
+	if len(g.awaited) > 0 {
+		g.tell(offset, "")
+	}
 	if l == nil || l.first != offset {
 		return
 	}
