@@ -241,10 +241,12 @@ type InFlight struct {
 	ID      string `json:"id,omitempty"`
 	Attempt int    `json:"attempt"` // attempts so far
 	// State is "leased", "waiting" (for another attempt), "held" (behind an
-	// earlier event of its key) or "dead_lettering".
+	// earlier event of its key), "handing_over" (the ack and what is published
+	// with it are on their way to the log) or "dead_lettering".
 	State string `json:"state"`
 	// Of a leased event: who holds it, since when and until when, in epoch
-	// milliseconds. DueTS of a waiting one: when it may go out again.
+	// milliseconds; one that is being handed over has no deadline. DueTS of a
+	// waiting one: when it may go out again.
 	Member   *Peer `json:"member,omitempty"`
 	SinceTS  int64 `json:"since_ts,omitempty"`
 	Deadline int64 `json:"deadline_ts,omitempty"`

@@ -106,3 +106,101 @@ func BenchmarkDeliver(b *testing.B) {
 	b.StopTimer()
 	b.ReportMetric(float64(b.N*100)/b.Elapsed().Seconds(), "events/s")
 }
+
+// BenchmarkHandOver is the durable handover in process: calls of 64 handovers of one
+// event each, one call after the other, beside a publish of 64 events and 64 acks
+// of the same group, each with a commit.
+func BenchmarkHandOver(b *testing.B) {
+	const each = 64
+	ctx := context.Background()
+	event := func(topic string) eventhub.Event { return eventhub.Event{Topic: topic, Payload: payload256} }
+	fill := func(b *testing.B, bus *Bus) (*leaseQueue, eventhub.Subscription) {
+		events := make([]eventhub.Event, each)
+		for i := range events {
+			events[i] = event("bench.in")
+		}
+		for range b.N {
+			if _, err := bus.Publish(ctx, events...); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if _, err := bus.Publish(ctx, event("bench.out")); err != nil {
+			b.Fatal(err)
+		}
+		q := &leaseQueue{leases: make(chan eventhub.Lease, 8*each)}
+		sub, err := bus.Subscribe(ctx, eventhub.SubscribeOptions{Topic: "bench.in", Group: "g", MaxInFlight: 4 * each,
+			Start: eventhub.Start{Kind: eventhub.StartEarliest}}, q)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return q, sub
+	}
+	run := func(b *testing.B, do func()) {
+		b.ReportAllocs()
+		b.ResetTimer()
+		for range b.N {
+			do()
+		}
+		b.StopTimer()
+		b.ReportMetric(float64(b.N*each)/b.Elapsed().Seconds(), "events/s")
+	}
+	b.Run("handover", func(b *testing.B) {
+		q, sub := fill(b, onDisk(b))
+		hs := make([]eventhub.Handover, each)
+		done := make(chan struct{})
+		run(b, func() {
+			for i := range hs {
+				hs[i] = eventhub.Handover{Refs: []eventhub.Ref{{Lease: <-q.leases}}, Events: []eventhub.Event{event("bench.out")}}
+			}
+			sub.HandOver(ctx, hs, func(hs []eventhub.Handover) {
+				for i := range hs {
+					if hs[i].Err != nil {
+						b.Error(hs[i].Err)
+					}
+				}
+				done <- struct{}{}
+			})
+			<-done
+		})
+	})
+	b.Run("publish", func(b *testing.B) {
+		bus := onDisk(b)
+		events := make([]eventhub.Event, each)
+		for i := range events {
+			events[i] = event("bench.out")
+		}
+		run(b, func() {
+			if _, err := bus.Publish(ctx, events...); err != nil {
+				b.Fatal(err)
+			}
+		})
+	})
+	b.Run("ack", func(b *testing.B) {
+		bus := onDisk(b)
+		q, sub := fill(b, bus)
+		refs := make([]eventhub.Ref, each)
+		run(b, func() {
+			for i := range refs {
+				refs[i] = eventhub.Ref{Lease: <-q.leases}
+			}
+			if _, err := sub.Settle(ctx, eventhub.Settlement{Refs: refs}); err != nil {
+				b.Fatal(err)
+			}
+			if err := bus.running("bench.in", "g").write(ctx); err != nil {
+				b.Fatal(err)
+			}
+		})
+	})
+}
+
+// leaseQueue is a member that passes on its leases.
+type leaseQueue struct{ leases chan eventhub.Lease }
+
+func (q *leaseQueue) Deliver(batch []eventhub.Delivery) int {
+	for i := range batch {
+		q.leases <- batch[i].Lease
+	}
+	return len(batch)
+}
+
+func (q *leaseQueue) Ended(error) {}

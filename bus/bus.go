@@ -106,7 +106,8 @@ type Bus struct {
 	space  spaceGuard
 	counts counts
 	known  registry
-	epochs atomic.Uint64 // the last one given to a new group
+	epochs atomic.Uint64  // the last one given to a new group
+	awaits sync.WaitGroup // publications that wait for groups
 
 	serials  atomic.Uint64 // of the last lease given
 	runtimes runtimes
@@ -190,7 +191,9 @@ func (b *Bus) Close() error {
 		b.alarm.stop()
 		b.workers.stop()
 	}
-	return b.committer.stop()
+	err := b.committer.stop()
+	b.awaits.Wait() // all of them were told that their group has ended
+	return err
 }
 
 var errShuttingDown = eventhub.Errorf(eventhub.CodeShuttingDown, "the hub is shutting down")
@@ -288,21 +291,4 @@ func storeError(err error, format string, args ...any) error {
 		return err
 	}
 	return eventhub.Wrap(eventhub.CodeInternal, err, "The store failed to "+format+".", args...)
-}
-
-// HandOver implements eventhub.Subscriber.
-func (b *Bus) HandOver(_ context.Context, _, _ string, hs []eventhub.Handover, done func([]eventhub.Handover)) {
-	refuseHandovers(hs, done)
-}
-
-// HandOver implements eventhub.Subscription.
-func (s *subscription) HandOver(_ context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
-	refuseHandovers(hs, done)
-}
-
-func refuseHandovers(hs []eventhub.Handover, done func([]eventhub.Handover)) {
-	for i := range hs {
-		hs[i].Err = eventhub.Errorf(eventhub.CodeUnsupportedOp, "publish in ACK is not there yet")
-	}
-	done(hs)
 }

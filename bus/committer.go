@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -50,12 +49,16 @@ type committer struct {
 	broken   error
 
 	// Of run's goroutine.
-	batch []*submission
-	units []*store.Unit
+	batch     []*submission
+	units     []*store.Unit
+	exchanges []*exchange // taken from the queue and not committed yet, in order
+	going     []*exchange // in the commit under way, all in joint's one unit
+	joint     submission
+	topics    map[string]bool // that are known to be there
 }
 
 func newCommitter(b *Bus) *committer {
-	c := &committer{bus: b, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	c := &committer{bus: b, wake: make(chan struct{}, 1), done: make(chan struct{}), topics: make(map[string]bool)}
 	c.flush = time.AfterFunc(time.Hour, c.flushNow)
 	c.flush.Stop()
 	go c.run()
@@ -155,10 +158,7 @@ func (c *committer) stop() error {
 	c.mu.Lock()
 	c.stopping = true
 	c.flush.Stop()
-	if c.room != nil {
-		close(c.room)
-		c.room = nil
-	}
+	c.tellRoom()
 	c.mu.Unlock()
 	c.hint()
 	<-c.done
@@ -178,7 +178,7 @@ func (c *committer) run() {
 	for range c.wake {
 		for {
 			dirty, last := c.take()
-			if len(c.batch) == 0 && len(dirty) == 0 {
+			if len(c.batch) == 0 && len(dirty) == 0 && len(c.exchanges) == 0 {
 				if last {
 					return
 				}
@@ -189,27 +189,41 @@ func (c *committer) run() {
 	}
 }
 
-// take moves what waits into c.batch, up to commitBytes, and returns the groups
-// whose state is due. last says that nothing can come any more.
+// take moves what waits into c.batch and c.exchanges, up to commitBytes, and
+// returns the groups whose state is due. last says that nothing can come any more.
+// The bytes of exchanges count as queued until they go: one may wait for others.
 func (c *committer) take() (dirty []*group, last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n, bytes := 0, 0
+	c.batch = c.batch[:0]
 	for n < len(c.queue) && (n == 0 || bytes+c.queue[n].bytes <= commitBytes) {
-		bytes += c.queue[n].bytes
+		s := c.queue[n]
+		bytes += s.bytes
 		n++
+		if len(s.exchanges) > 0 {
+			c.exchanges = append(c.exchanges, s.exchanges...)
+			continue
+		}
+		c.queued -= s.bytes
+		c.batch = append(c.batch, s)
 	}
-	c.batch = append(c.batch[:0], c.queue[:n]...)
 	c.queue = shift(c.queue, n)
-	c.queued -= bytes
-	if n > 0 && c.room != nil {
-		close(c.room)
-		c.room = nil
+	if n > 0 {
+		c.tellRoom()
 	}
 	if c.flushDue || c.stopping {
 		dirty, c.dirty, c.flushDue = c.dirty, nil, false
 	}
 	return dirty, c.stopping && len(c.queue) == 0
+}
+
+// tellRoom wakes those who wait for room. c.mu is held.
+func (c *committer) tellRoom() {
+	if c.room != nil {
+		close(c.room)
+		c.room = nil
+	}
 }
 
 // shift drops the first n elements in place.
@@ -231,7 +245,6 @@ func (c *committer) commit(dirty []*group) {
 			c.units = append(c.units, &flushed[i])
 		}
 	}
-	c.buriesLast()
 	kept := c.batch[:0]
 	for _, s := range c.batch {
 		if s.prepare != nil && !s.prepare(s) {
@@ -243,6 +256,11 @@ func (c *committer) commit(dirty []*group) {
 		}
 	}
 	c.batch = kept
+	// Exchanges go last: what they take for done no other write of their group may.
+	if c.join() {
+		c.batch = append(c.batch, &c.joint)
+		c.units = append(c.units, &c.joint.units[0])
+	}
 	if len(c.units) == 0 {
 		return
 	}
@@ -260,23 +278,6 @@ func (c *committer) commit(dirty []*group) {
 	}
 	clear(c.batch)
 	clear(c.units)
-}
-
-// buriesLast moves the burials to the end of the batch: what they take for done,
-// because it is in their commit, no other write of their group may.
-func (c *committer) buriesLast() {
-	isBurial := func(s *submission) bool { return s.burial }
-	if slices.ContainsFunc(c.batch, isBurial) {
-		slices.SortStableFunc(c.batch, func(a, b *submission) int {
-			switch {
-			case a.burial == b.burial:
-				return 0
-			case b.burial:
-				return -1
-			}
-			return 1
-		})
-	}
 }
 
 // put is the commit itself, with the memory of an earlier failure.

@@ -25,12 +25,6 @@ type grave struct {
 	reason string
 }
 
-// burial is a dead letter on its way to the log.
-type burial struct {
-	offset, epoch uint64
-	submission    *submission
-}
-
 // deadLetterID names the dead letter of one event in one group and epoch.
 func deadLetterID(topic string, offset uint64, group string, epoch uint64) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d\x00%s\x00%d", topic, offset, group, epoch))
@@ -38,8 +32,8 @@ func deadLetterID(topic string, offset uint64, group string, epoch uint64) strin
 }
 
 // burials prepares the dead letters of what was read. g.mu is held.
-func (g *group) burials(graves []grave, items []store.Item) []burial {
-	var all []burial
+func (g *group) burials(graves []grave, items []store.Item) []*exchange {
+	var all []*exchange
 	for i, gr := range graves {
 		e := g.window.find(gr.offset)
 		if e == nil || e.state != burying {
@@ -52,23 +46,24 @@ func (g *group) burials(graves []grave, items []store.Item) []burial {
 		if eventhub.IsDeadLetterTopic(g.log.name) {
 			// It stays where it is: a dead letter has no dead letter of its own.
 			g.bus.log.Warn("a group gave up a dead letter", "topic", g.log.name, "group", g.name, "offset", gr.offset, "reason", gr.reason)
+			g.tell(e.offset, "has given up")
 			g.finish(e)
 			continue
 		}
-		s, err := g.letter(e, gr.reason, items[i].Record)
+		x, err := g.letter(e, gr.reason, items[i].Record)
 		if err != nil {
 			g.bus.log.Error("cannot make a dead letter; the event stays in its group", "topic", g.log.name, "group", g.name, "offset", gr.offset, "error", err)
 			g.retryLater(e)
 			continue
 		}
-		all = append(all, burial{gr.offset, g.epoch, s})
+		all = append(all, x)
 	}
 	return all
 }
 
 // letter encodes the dead letter of an entry. Its payload carries the original
 // event with its tokens untouched.
-func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*submission, error) {
+func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*exchange, error) {
 	original, err := rec.Event(e.offset)
 	if err != nil {
 		return nil, err
@@ -92,52 +87,30 @@ func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*submissio
 		return nil, err
 	}
 	s.appends[0].Record = s.buf
-	s.units = []store.Unit{{Appends: s.appends, Groups: make([]store.GroupChange, 1)}}
-	s.bytes, s.burial = len(s.buf), true
-	return s, nil
+	return &exchange{
+		group: g, epoch: g.epoch, offsets: []uint64{e.offset},
+		unit: store.Unit{Appends: s.appends}, bytes: len(s.buf),
+	}, nil
 }
 
 // inter submits dead letters. g.mu is not held.
-func (g *group) inter(burials []burial) {
-	for _, b := range burials {
-		b.submission.prepare = func(s *submission) bool { return g.prepareBurial(s, b) }
-		b.submission.finish = func(s *submission, err error) { g.finishBurial(s, b, err) }
-		// An error means that the hub stops; the event is delivered again then.
-		_ = g.bus.committer.submit(context.Background(), b.submission)
-	}
-}
-
-// prepareBurial adds the group's state, with the event done, to the unit.
-func (g *group) prepareBurial(s *submission, b burial) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	e := g.window.find(b.offset)
-	if g.epoch != b.epoch || e == nil || e.state != burying {
-		return false // a seek took the event back
-	}
-	// Other burials of this group in the same commit count as done as well:
-	// they name the same topic and epoch, so all of them pass or none.
-	g.become(e, interred)
-	s.units[0].Groups[0] = g.change(g.window.cursorAfterBurial())
-	return true
-}
-
-func (g *group) finishBurial(s *submission, b burial, err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	e := g.window.find(b.offset)
-	if err != nil || g.epoch != b.epoch || e == nil || e.state != interred {
+func (g *group) inter(burials []*exchange) {
+	if len(burials) == 0 {
 		return
 	}
-	if refused := s.units[0].Err; refused != nil {
-		g.progress.rewrite(&g.window)
-		g.bus.log.Error("the store refused a dead letter; the event stays in its group", "topic", g.log.name, "group", g.name, "offset", b.offset, "error", refused)
-		g.retryLater(e)
-		return
+	s := &submission{exchanges: burials}
+	for _, x := range burials {
+		s.bytes += x.bytes
 	}
-	g.counts.DeadLettered++
-	g.finish(e)
-	g.bus.workers.schedule(g) // the window may have opened
+	// An error means that the hub stops; the events are delivered again then.
+	_ = g.bus.committer.submit(context.Background(), s)
+}
+
+// unburied puts an event back whose dead letter the store refused. g.mu is held.
+func (g *group) unburied(x *exchange, refused error) {
+	offset := x.offsets[0]
+	g.bus.log.Error("the store refused a dead letter; the event stays in its group", "topic", g.log.name, "group", g.name, "offset", offset, "error", refused)
+	g.retryLater(g.window.find(offset))
 }
 
 // retryLater puts an event that could not be dead-lettered back for a last

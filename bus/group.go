@@ -59,8 +59,10 @@ type group struct {
 	dirty    bool     // on the committer's list
 	progress progress // what of all this outlives the process
 	counts   groupCounts
+	awaited  map[uint64][]*await // who waits for an offset to be done; nil: nobody
 
-	fetch *fetcher // of the turn under way
+	fetch     *fetcher    // of the turn under way
+	exchanges []*exchange // of the commit that is being built; the committer's
 }
 
 // settings are what a group keeps for life, in the form in which they are
@@ -194,6 +196,7 @@ func (g *group) restart(epoch, cursor uint64) {
 	for _, m := range g.members {
 		m.forget()
 	}
+	g.tellPassed()
 }
 
 // create makes the group durable where the options say it starts.
@@ -323,6 +326,7 @@ func (g *group) end(err error) (members []*member) {
 		}
 	}
 	g.ended = err
+	g.tellEnded()
 	members, g.members = g.members, nil
 	return members
 }

@@ -409,6 +409,9 @@ func (e *entry) inFlight() eventhub.InFlight {
 		f.State, f.DueTS = "waiting", e.at
 	case behind:
 		f.State = "held"
+	case pledged, handed:
+		f.State, f.SinceTS = "handing_over", e.since
+		f.Member = &eventhub.Peer{Transport: e.member.sub.opts.Peer.Transport, Name: e.member.sub.opts.Peer.Name}
 	default:
 		f.State = "dead_lettering"
 	}

@@ -217,7 +217,7 @@ func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 	for offset := range p.noted {
 		var value []byte
 		e := w.find(offset)
-		if h := p.history[offset]; len(h) > 0 && (e == nil || e.state != interred) {
+		if h := p.history[offset]; len(h) > 0 && (e == nil || !e.state.inCommit()) {
 			value = encodeHistory(h)
 		}
 		if len(value) > 0 || p.written[offset] {
@@ -301,7 +301,7 @@ func (p *progress) runs(w *window, chunk, cursor uint64) []run {
 // standing is how an entry is written.
 func (e *entry) standing() uint64 {
 	switch {
-	case e.state == done || e.state == interred:
+	case e.state == done || e.state.inCommit():
 		return acked
 	case e.attempts > 0:
 		return withAttempts + uint64(e.attempts)

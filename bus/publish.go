@@ -23,14 +23,17 @@ type submission struct {
 	// prepare, where set, is called by the committer just before the commit and
 	// fills in group state; false drops the submission's units.
 	prepare func(*submission) bool
-	burial  bool // it carries a dead letter
+	// exchanges, where there are some, are all that the submission has: the
+	// committer puts them into a unit of its own (exchange.go).
+	exchanges []*exchange
 	// finish is called on the committer's goroutine with the commit's error.
 	finish func(*submission, error)
 
 	// Of publishers: pubs[i] became units[unitOf[i]], or was refused (-1).
-	pubs   []eventhub.Publication
-	unitOf []int
-	done   func([]eventhub.Publication)
+	pubs    []eventhub.Publication
+	unitOf  []int
+	done    func([]eventhub.Publication)
+	barrier *barrier // where some of them wait for groups
 }
 
 var submissions = sync.Pool{New: func() any { return new(submission) }}
@@ -69,6 +72,7 @@ func (b *Bus) Publish(ctx context.Context, events ...eventhub.Event) ([]eventhub
 func (b *Bus) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
 	s := submissions.Get().(*submission)
 	s.pubs, s.done, s.finish = pubs, done, finishPublish
+	s.barrier = b.newBarrier(ctx, pubs)
 	b.encode(s)
 	if len(s.units) == 0 {
 		s.finish(s, nil)
@@ -94,9 +98,15 @@ func (b *Bus) encode(s *submission) {
 		p := &s.pubs[i]
 		p.Err = nil
 		first, mark := len(s.appends), len(s.buf)
+		if len(p.WaitFor) > 0 {
+			p.Err = b.checkWait(s, p, now)
+		}
 		for j := range p.Events {
 			start := len(s.buf)
-			if p.Err = s.add(&p.Events[j], now); p.Err != nil {
+			if p.Err == nil {
+				p.Err = s.add(&p.Events[j], now)
+			}
+			if p.Err != nil {
 				break
 			}
 			spans = append(spans, span{start, len(s.buf)})
@@ -180,8 +190,12 @@ func finishPublish(s *submission, err error) {
 			p.Receipts = receipts(p.Receipts, s.units[u].Appends)
 		}
 	}
-	pubs, done := s.pubs, s.done
+	pubs, done, barrier := s.pubs, s.done, s.barrier
 	s.recycle()
+	if barrier != nil {
+		barrier.begin(pubs, done)
+		return
+	}
 	done(pubs)
 }
 

@@ -34,15 +34,7 @@ func TestRandomHistories(t *testing.T) {
 
 // tryHistories tries n of them, each in a world of its own and to its end.
 func tryHistories(t *testing.T, n string, begin func(*rapid.T) *world) {
-	for name, value := range map[string]string{"rapid.checks": n, "rapid.nofailfile": "true"} {
-		if f := flag.Lookup(name); f.Value.String() == f.DefValue {
-			if err := f.Value.Set(value); err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = f.Value.Set(f.DefValue) }()
-		}
-	}
-	rapid.Check(t, func(t *rapid.T) {
+	checkRapidly(t, n, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			w := begin(t)
 			t.Cleanup(w.close)
@@ -53,6 +45,19 @@ func tryHistories(t *testing.T, n string, begin func(*rapid.T) *world) {
 			w.drain()
 		})
 	})
+}
+
+// checkRapidly is rapid.Check with n checks unless a flag says otherwise.
+func checkRapidly(t *testing.T, n string, check func(*rapid.T)) {
+	for name, value := range map[string]string{"rapid.checks": n, "rapid.nofailfile": "true"} {
+		if f := flag.Lookup(name); f.Value.String() == f.DefValue {
+			if err := f.Value.Set(value); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = f.Value.Set(f.DefValue) }()
+		}
+	}
+	rapid.Check(t, check)
 }
 
 // step is what can happen, n times as often as one of n 1.
@@ -202,7 +207,7 @@ func (w *world) inspectWindow(rt *group, s store.GroupState) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	for e := range rt.window.open() {
-		if e.offset <= s.Cursor && rt.epoch == s.Epoch && e.state != interred {
+		if e.offset <= s.Cursor && rt.epoch == s.Epoch && !e.state.inCommit() {
 			w.mu.Lock()
 			w.wrong = fmt.Sprintf("%s::%s is committed at %d with %d in state %d", rt.log.name, rt.name, s.Cursor, e.offset, e.state)
 			w.mu.Unlock()

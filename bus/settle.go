@@ -28,9 +28,18 @@ func (b *Bus) Settle(ctx context.Context, topic, name string, s eventhub.Settlem
 	return g.settle(nil, s)
 }
 
-// settlePattern settles what leases name in any topic that a pattern matches. A
-// group that is not loaded has given no lease that could count.
+// settlePattern settles what leases name in any topic that a pattern matches.
 func (b *Bus) settlePattern(text, name string, s eventhub.Settlement) ([]eventhub.Outcome, error) {
+	target, err := b.patternTarget(text, name)
+	if err != nil {
+		return nil, err
+	}
+	return settleEach(s, target)
+}
+
+// patternTarget finds groups by leases in topics that a pattern matches. A group
+// that is not loaded has given no lease that could count.
+func (b *Bus) patternTarget(text, name string) (func(eventhub.Ref) (*group, *member), error) {
 	p, err := eventhub.ParsePattern(text)
 	if err != nil {
 		return nil, err
@@ -38,13 +47,13 @@ func (b *Bus) settlePattern(text, name string, s eventhub.Settlement) ([]eventhu
 	if !b.patterns.has(name) {
 		return nil, eventhub.Errorf(eventhub.CodeNotSubscribed, "there is no group %q with a pattern", name)
 	}
-	return settleEach(s, func(ref eventhub.Ref) (*group, *member) {
+	return func(ref eventhub.Ref) (*group, *member) {
 		g := b.runtimes.group(ref.Lease.Runtime)
 		if g == nil || g.name != name || !p.Match(g.log.name) {
 			return nil, nil
 		}
 		return g, nil
-	})
+	}, nil
 }
 
 // Settle implements eventhub.Subscription.
@@ -224,22 +233,25 @@ func (g *group) nack(e *entry, s *eventhub.Settlement, now int64) {
 // The transitions of an entry. Each keeps the counts of the group and of the
 // member that held it.
 
-// become moves an entry out of its state.
+// become moves an entry out of its state. Room that it takes of its member was
+// reserved before, and is given back with the last of the states that take some.
 func (g *group) become(e *entry, state entryState) {
-	switch e.state {
-	case leased:
+	switch had, has := e.state.taken(), state.taken(); {
+	case had && !has:
 		e.member.inFlight--
 		e.member.free()
 		g.held--
+	case has && !had:
+		e.member.inFlight++
+		g.held++
+	}
+	switch e.state {
 	case waiting:
 		g.waits--
 	case behind:
 		g.behind--
 	}
 	switch state {
-	case leased:
-		e.member.inFlight++
-		g.held++
 	case waiting:
 		g.waits++
 	case behind:
@@ -270,6 +282,9 @@ func (g *group) finish(e *entry) {
 	g.progress.forget(e.offset)
 	offset, l := e.offset, e.line
 	g.window.settle(e)
+	if len(g.awaited) > 0 {
+		g.tell(offset, "")
+	}
 	if l == nil || l.first != offset {
 		return
 	}

@@ -267,6 +267,20 @@ func (m *member) reserveAlone() bool {
 	return true
 }
 
+// hold takes the room for a delivery that the member has already, whether there is
+// some or not.
+func (m *member) hold() {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	m.sub.inFlight++
+}
+
+func (m *member) hasLeft() bool {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	return m.sub.left
+}
+
 // free gives the room of one lease back.
 func (m *member) free() {
 	s := m.sub

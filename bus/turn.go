@@ -145,7 +145,7 @@ func (g *group) planDeliveries(now int64) (next int64) {
 		return 0
 	}
 	for r := g.progress.ackedNext(g.window.next); r != 0; r = g.progress.ackedNext(g.window.next) {
-		g.window.addDone(r) // no need to read them
+		g.window.addDone(r) // no need to read them; nobody waits for them either
 		g.touch()
 	}
 	g.reviewSuspects(now)
@@ -380,6 +380,9 @@ func (g *group) handOut(now int64) {
 		// Up to the head that was there, the log holds nothing to read.
 		g.window.skipTo(f.head + 1)
 		g.touch()
+	}
+	if f.from != 0 && len(g.awaited) > 0 {
+		g.tellPassed() // what lies between the events that were read is gone
 	}
 	for _, m := range g.members {
 		g.flush(m, now)

@@ -14,10 +14,19 @@ const (
 	waiting  entryState = iota // to be delivered (again), at entry.at or later
 	behind                     // held back behind an earlier event of its key
 	leased                     // held by entry.member until entry.at
+	pledged                    // to be acked together with what entry.member publishes
+	handed                     // … and that is in the commit under way
 	burying                    // to be dead-lettered
 	interred                   // its dead letter is in the commit under way
 	done                       // acked, but the cursor is not there yet
 )
+
+// taken reports whether an entry of that state takes its member's room.
+func (s entryState) taken() bool { return s == leased || s == pledged || s == handed }
+
+// inCommit reports whether an entry of that state is done if the commit under way
+// does what it is to do.
+func (s entryState) inCommit() bool { return s == handed || s == interred }
 
 // entry is one event between the cursor and the read position of a group.
 type entry struct {
@@ -33,6 +42,7 @@ type entry struct {
 	line      *line   // of its key, where the group has lines
 	attempts  uint16
 	state     entryState
+	late      bool // pledged when its lease had run out: at is that of a waiting one
 }
 
 // window holds the events of a group above its cursor that were read, in the
@@ -88,11 +98,11 @@ func (w *window) cursor() uint64 {
 	return w.next - 1
 }
 
-// cursorAfterBurial returns what the cursor is once all interred entries are
-// done.
-func (w *window) cursorAfterBurial() uint64 {
+// cursorAfterCommit returns what the cursor is once all that the commit under way
+// settles is done.
+func (w *window) cursorAfterCommit() uint64 {
 	for e := range w.open() {
-		if e.state != interred {
+		if !e.state.inCommit() {
 			return e.offset - 1
 		}
 	}

@@ -1,0 +1,314 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"eventhub"
+)
+
+// A publication may wait until groups have acked its events. Nothing of that is
+// durable: the groups are loaded before it is submitted, and behind its commit
+// each of them is told which offsets somebody waits for (group.awaited). A group
+// tells when one of them is done; where its cursor moves over offsets that it has
+// no entry for, it looks through those that are awaited. While nobody waits, all
+// this is one look at the length of a map.
+//
+// A waiting publication has one timer and no goroutine. The timer's goroutine
+// calls done, also when the last group has acked: that is found out under the lock
+// of a group, where a callback must not run.
+
+// barrier is one call of Enqueue in which publications wait.
+type barrier struct {
+	bus    *Bus
+	ctx    context.Context
+	groups map[groupKey]*group // all that are waited for
+	pubs   []eventhub.Publication
+	done   func([]eventhub.Publication)
+	left   atomic.Int64 // publications that wait, and one while they are begun
+}
+
+// await is one publication that waits.
+type await struct {
+	barrier *barrier
+	pub     *eventhub.Publication
+	timer   *time.Timer
+	stop    func() bool // the watch over the context
+
+	mu    sync.Mutex
+	open  []awaited // what is not acked yet
+	err   error     // the outcome, where it is known
+	known bool
+	told  bool
+}
+
+// awaited is one event in one group.
+type awaited struct {
+	group *group
+	event int // its place in the publication
+}
+
+// checkWait refuses a publication that asks for a wait that cannot be, and loads
+// the groups that it names.
+func (b *Bus) checkWait(s *submission, p *eventhub.Publication, now time.Time) error {
+	if err := validateWait(p, now); err != nil {
+		return err
+	}
+	for _, name := range p.WaitFor {
+		for i := range p.Events {
+			key := groupKey{topic: p.Events[i].Topic, group: name}
+			if s.barrier.groups[key] != nil {
+				continue
+			}
+			if err := eventhub.ValidateTopic(key.topic); err != nil {
+				return err
+			}
+			g, err := b.acquire(key)
+			if err != nil {
+				return err
+			}
+			err = g.load(s.barrier.ctx, nil)
+			b.release(g)
+			if err != nil {
+				return err
+			}
+			s.barrier.groups[key] = g
+		}
+	}
+	return nil
+}
+
+func validateWait(p *eventhub.Publication, now time.Time) error {
+	if len(p.WaitFor) > eventhub.MaxWaitFor {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "wait_for has %d groups; at most %d are allowed", len(p.WaitFor), eventhub.MaxWaitFor)
+	}
+	if p.WaitUpTo < 0 || p.WaitUpTo > eventhub.MaxWait {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "wait_ms is %d; 0 to %d are allowed", p.WaitUpTo.Milliseconds(), eventhub.MaxWait.Milliseconds())
+	}
+	for i, name := range p.WaitFor {
+		if err := eventhub.ValidateGroup(name); err != nil {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "wait_for[%d]: %s", i, eventhub.AsError(err).Message)
+		}
+		if slices.Contains(p.WaitFor[:i], name) {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "wait_for names %q twice", name)
+		}
+	}
+	for i := range p.Events {
+		if p.Events[i].Due(now) > now.UnixMilli() {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "wait_for is given, and event %d is scheduled; that cannot be waited for", i)
+		}
+	}
+	return nil
+}
+
+// newBarrier returns the barrier of a call, nil where nothing waits.
+func (b *Bus) newBarrier(ctx context.Context, pubs []eventhub.Publication) *barrier {
+	for i := range pubs {
+		if len(pubs[i].WaitFor) > 0 {
+			return &barrier{bus: b, ctx: ctx, groups: make(map[groupKey]*group)}
+		}
+	}
+	return nil
+}
+
+// begin lets the publications that were committed wait, and calls done when none
+// does any more. It runs on the committer's goroutine.
+func (r *barrier) begin(pubs []eventhub.Publication, done func([]eventhub.Publication)) {
+	r.pubs, r.done = pubs, done
+	r.left.Store(1)
+	for i := range pubs {
+		if p := &pubs[i]; p.Err == nil && len(p.WaitFor) > 0 && len(p.Events) > 0 {
+			r.left.Add(1)
+			r.bus.awaits.Add(1)
+			r.wait(p)
+		}
+	}
+	r.leave()
+}
+
+func (r *barrier) leave() {
+	if r.left.Add(-1) == 0 {
+		r.done(r.pubs)
+	}
+}
+
+// wait begins the wait of one publication.
+func (r *barrier) wait(p *eventhub.Publication) {
+	a := &await{barrier: r, pub: p}
+	for _, name := range p.WaitFor {
+		for i := range p.Events {
+			a.open = append(a.open, awaited{r.groups[groupKey{topic: p.Events[i].Topic, group: name}], i})
+		}
+	}
+	upTo := p.WaitUpTo
+	if upTo == 0 {
+		upTo = eventhub.DefaultWait
+	}
+	a.mu.Lock()
+	a.timer = time.AfterFunc(upTo, a.end)
+	a.stop = context.AfterFunc(r.ctx, func() {
+		a.settle(eventhub.Wrap(eventhub.CodeShuttingDown, r.ctx.Err(), "gave up waiting for the groups; the events are published"))
+	})
+	open := slices.Clone(a.open)
+	a.mu.Unlock()
+	for _, w := range open {
+		w.group.await(a, w.event)
+	}
+}
+
+// await asks the group to tell a when one of its events is done.
+func (g *group) await(a *await, event int) {
+	offset := a.pub.Receipts[event].Offset
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case a.ended():
+	case g.isDone(offset):
+		a.acked(g, offset)
+	case g.ended != nil:
+		a.settle(g.endedAwait())
+	default:
+		if g.awaited == nil {
+			g.awaited = make(map[uint64][]*await)
+		}
+		g.awaited[offset] = append(g.awaited[offset], a)
+	}
+}
+
+// isDone reports whether the event at offset is acked or dead-lettered, or nothing
+// is there. g.mu is held.
+func (g *group) isDone(offset uint64) bool {
+	if e := g.window.find(offset); e != nil {
+		return e.state == done
+	}
+	return offset < g.window.next || g.progress.restoredAs(offset) == acked
+}
+
+// tell tells those who wait for an offset that the event is acked or, with gaveUp,
+// that the group has given it up and how. g.mu is held.
+func (g *group) tell(offset uint64, gaveUp string) {
+	for _, a := range g.awaited[offset] {
+		if gaveUp == "" {
+			a.acked(g, offset)
+			continue
+		}
+		a.settle(eventhub.Errorf(eventhub.CodeWaitTimeout, "group %q %s the event at offset %d of topic %q; the events are published",
+			g.name, gaveUp, offset, g.log.name))
+	}
+	delete(g.awaited, offset)
+}
+
+// tellPassed tells those whose event is done since the cursor has passed it. g.mu
+// is held.
+func (g *group) tellPassed() {
+	for offset := range g.awaited {
+		if g.isDone(offset) {
+			g.tell(offset, "")
+		}
+	}
+}
+
+// tellEnded tells all who wait that the group has ended. g.mu is held.
+func (g *group) tellEnded() {
+	for _, as := range g.awaited {
+		for _, a := range as {
+			a.settle(g.endedAwait())
+		}
+	}
+	g.awaited = nil
+}
+
+// endedAwait is the outcome of a wait for a group that has ended. g.mu is held.
+func (g *group) endedAwait() error {
+	if g.deleted {
+		return eventhub.Errorf(eventhub.CodeWaitTimeout, "group %q of topic %q was deleted before it had acked; the events are published", g.name, g.log.name)
+	}
+	cause := eventhub.AsError(g.ended)
+	return eventhub.Wrap(cause.Code, g.ended, "%s; the events are published, and nobody can tell whether group %q will ack them", cause.Message, g.name)
+}
+
+// unawait takes a off.
+func (g *group) unawait(a *await, offset uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	rest := slices.DeleteFunc(g.awaited[offset], func(other *await) bool { return other == a })
+	if len(rest) == 0 {
+		delete(g.awaited, offset)
+	} else {
+		g.awaited[offset] = rest
+	}
+}
+
+// acked notes that a group is done with the event at an offset; a publication may
+// have it twice, by a duplicate id. g.mu is held.
+func (a *await) acked(g *group, offset uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.open = slices.DeleteFunc(a.open, func(w awaited) bool {
+		return w.group == g && a.pub.Receipts[w.event].Offset == offset
+	})
+	if len(a.open) == 0 && !a.known {
+		a.known = true
+		a.timer.Reset(0)
+	}
+}
+
+// ended reports whether the outcome is known, so that nothing needs to be told.
+func (a *await) ended() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.known
+}
+
+// settle ends the wait with an error; the first outcome counts. It may be called
+// under the lock of a group.
+func (a *await) settle(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.known {
+		a.known, a.err = true, err
+		a.timer.Reset(0)
+	}
+}
+
+// end runs on the timer's goroutine: the outcome is known, or time is up.
+func (a *await) end() {
+	a.mu.Lock()
+	if a.told {
+		a.mu.Unlock()
+		return // the timer ran out as it was set
+	}
+	a.told = true
+	if !a.known {
+		a.known, a.err = true, a.timeout()
+	}
+	a.stop()
+	open := a.open
+	a.open = nil
+	a.pub.Err = a.err
+	a.mu.Unlock()
+	for _, w := range open {
+		w.group.unawait(a, a.pub.Receipts[w.event].Offset)
+	}
+	bus := a.barrier.bus
+	a.barrier.leave()
+	bus.awaits.Done()
+}
+
+// timeout names each group that has not acked, with the first event. a.mu is held.
+func (a *await) timeout() error {
+	var who []string
+	for i, w := range a.open {
+		if i > 0 && a.open[i-1].group.name == w.group.name {
+			continue
+		}
+		r := a.pub.Receipts[w.event]
+		who = append(who, fmt.Sprintf("group %q has not acked event %q at offset %d of topic %q", w.group.name, r.ID, r.Offset, w.group.log.name))
+	}
+	return eventhub.Errorf(eventhub.CodeWaitTimeout, "%s; the events are published", strings.Join(who, ", "))
+}

@@ -1,0 +1,380 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"eventhub"
+	"eventhub/store/memory"
+)
+
+// enqueued is a call of Enqueue.
+type enqueued struct {
+	pubs []eventhub.Publication
+	done chan struct{}
+	at   time.Time
+}
+
+// enqueue publishes and returns at once.
+func (r *rig) enqueue(ctx context.Context, pubs ...eventhub.Publication) *enqueued {
+	w := &enqueued{pubs: pubs, done: make(chan struct{})}
+	r.bus.Enqueue(ctx, w.pubs, func([]eventhub.Publication) { w.at = time.Now(); close(w.done) })
+	synctest.Wait()
+	return w
+}
+
+func (w *enqueued) over() bool {
+	synctest.Wait()
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func inTopic(topic string, n int) (events []eventhub.Event) {
+	for i := range n {
+		events = append(events, eventhub.Event{Topic: topic, ID: fmt.Sprintf("e%d", i+1), Payload: []byte(`1`)})
+	}
+	return events
+}
+
+func earliest(topic, group string) eventhub.SubscribeOptions {
+	return eventhub.SubscribeOptions{Topic: topic, Group: group, Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+}
+
+// A publication is done when the last group has acked the last event.
+func TestWaitForGroups(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g, h := r.subscribe(earliest("t", "g")), r.subscribe(earliest("t", "h"))
+		w := r.enqueue(context.Background(),
+			eventhub.Publication{Events: inTopic("t", 2), WaitFor: []string{"g", "h"}},
+			eventhub.Publication{Events: []eventhub.Event{{Topic: "u", Payload: []byte(`1`)}}})
+		a, b := g.take(), h.take()
+		g.ack(byLease(a[0]), byLease(a[1]))
+		h.ack(byLease(b[1]))
+		if w.over() {
+			t.Fatal("done before h has acked e1")
+		}
+		h.ack(byLease(b[0]))
+		if !w.over() {
+			t.Fatal("not done when all have acked")
+		}
+		p := w.pubs[0]
+		if p.Err != nil || len(p.Receipts) != 2 || p.Receipts[1].Offset != 2 || w.pubs[1].Err != nil || len(w.pubs[1].Receipts) != 1 {
+			t.Errorf("outcome %+v", w.pubs)
+		}
+		// What was published and acked before is waited for by the first one's offset.
+		again := r.enqueue(context.Background(), eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g"}})
+		if !again.over() || again.pubs[0].Err != nil || !again.pubs[0].Receipts[0].Duplicate {
+			t.Errorf("again: %+v", again.pubs)
+		}
+		rt := r.bus.running("t", "g")
+		rt.mu.Lock()
+		defer rt.mu.Unlock()
+		equal(t, "awaited", len(rt.awaited), 0)
+	})
+}
+
+// What is wrong with a wait is said, and nothing is published.
+func TestWaitForRefused(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.subscribe(earliest("t", "g"))
+		r.subscribe(earliest("u", "only"))
+		var many []string
+		for i := range eventhub.MaxWaitFor + 1 {
+			many = append(many, fmt.Sprintf("g%d", i))
+		}
+		delayed := inTopic("t", 1)
+		delayed[0].Delay = time.Second
+		for _, c := range []struct {
+			p    eventhub.Publication
+			code eventhub.Code
+			says string
+		}{
+			{eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g", "nobody"}}, eventhub.CodeNotSubscribed, `"nobody"`},
+			{eventhub.Publication{Events: append(inTopic("t", 1), inTopic("u", 1)...), WaitFor: []string{"g"}}, eventhub.CodeNotSubscribed, `"u"`},
+			{eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g", "g"}}, eventhub.CodeBadRequest, "twice"},
+			{eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g", "no group"}}, eventhub.CodeBadRequest, "no group"},
+			{eventhub.Publication{Events: inTopic("t", 1), WaitFor: many}, eventhub.CodeBadRequest, "17"},
+			{eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g"}, WaitUpTo: -1}, eventhub.CodeBadRequest, "wait_ms"},
+			{eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g"}, WaitUpTo: eventhub.MaxWait + time.Millisecond}, eventhub.CodeBadRequest, "300001"},
+			{eventhub.Publication{Events: delayed, WaitFor: []string{"g"}}, eventhub.CodeBadRequest, "scheduled"},
+			{eventhub.Publication{Events: inTopic("a..b", 1), WaitFor: []string{"g"}}, eventhub.CodeBadTopic, "a..b"},
+		} {
+			w := r.enqueue(context.Background(), c.p)
+			if !w.over() {
+				t.Fatalf("%+v is not over", c.p)
+			}
+			err := w.pubs[0].Err
+			if eventhub.ErrorCode(err) != c.code || !strings.Contains(err.Error(), c.says) || w.pubs[0].Receipts != nil {
+				t.Errorf("%v: %v, receipts %v; want %s with %q", c.p.WaitFor, err, w.pubs[0].Receipts, c.code, c.says)
+			}
+		}
+		equal(t, "events", len(r.events("t")), 0)
+	})
+}
+
+// A group that is not loaded is loaded, with what it has acked.
+func TestWaitForIdleGroup(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(earliest("t", "g"))
+		r.publish("t", 1, 1)
+		r.enqueue(context.Background(), eventhub.Publication{Events: inTopic("t", 2)})
+		got := in.take()
+		in.ack(byLease(got[2])) // above the cursor
+		r.restart()
+		w := r.enqueue(context.Background(), eventhub.Publication{Events: inTopic("t", 2)[1:], WaitFor: []string{"g"}})
+		if !w.over() || w.pubs[0].Err != nil {
+			t.Errorf("what was acked before the restart: %+v", w.pubs)
+		}
+		w = r.enqueue(context.Background(), eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g"}, WaitUpTo: time.Minute})
+		if w.over() {
+			t.Fatalf("what was not acked: %+v", w.pubs)
+		}
+		in = r.subscribe(earliest("t", "g"))
+		for _, d := range in.take() {
+			in.ack(byLease(d))
+		}
+		if !w.over() || w.pubs[0].Err != nil {
+			t.Errorf("acked behind the restart: %+v", w.pubs)
+		}
+	})
+}
+
+// Whoever has not acked in time is named; the events stay.
+func TestWaitTimeout(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g, h := r.subscribe(earliest("t", "g")), r.subscribe(earliest("t", "h"))
+		began := time.Now()
+		w := r.enqueue(context.Background(),
+			eventhub.Publication{Events: inTopic("t", 2), WaitFor: []string{"g", "h"}, WaitUpTo: 1500 * time.Millisecond})
+		g.ack(byLease(g.take()[0]))
+		for _, d := range h.take() {
+			h.ack(byLease(d))
+		}
+		<-w.done
+		equal(t, "took", w.at.Sub(began), 1500*time.Millisecond)
+		p := w.pubs[0]
+		wantCode(t, p.Err, eventhub.CodeWaitTimeout)
+		msg := eventhub.AsError(p.Err).Message
+		if !strings.Contains(msg, `"g" has not acked event "e2" at offset 2 of topic "t"`) || strings.Contains(msg, `"h"`) || len(p.Receipts) != 2 {
+			t.Errorf("outcome %q, receipts %v", msg, p.Receipts)
+		}
+		equal(t, "events", len(r.events("t")), 2)
+		began = time.Now()
+		w = r.enqueue(context.Background(), eventhub.Publication{Events: inTopic("t", 2), WaitFor: []string{"g"}})
+		<-w.done
+		equal(t, "the default", w.at.Sub(began), eventhub.DefaultWait)
+		rt := r.bus.running("t", "g")
+		rt.mu.Lock()
+		defer rt.mu.Unlock()
+		equal(t, "awaited", len(rt.awaited), 0)
+	})
+}
+
+// What else ends a wait, at once and with a reason.
+func TestWaitEnds(t *testing.T) {
+	for what, c := range map[string]struct {
+		do   func(r *rig, in *inbox, first got, stop func()) error
+		code eventhub.Code
+		says string
+	}{
+		"dead letter": {func(r *rig, in *inbox, first got, stop func()) error {
+			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(first))
+			return nil
+		}, eventhub.CodeWaitTimeout, "dead-lettered"},
+		"handover": {func(r *rig, in *inbox, first got, stop func()) error {
+			_, err := in.handOver([]eventhub.Ref{byLease(first)}, out(`1`))
+			return err
+		}, "", ""},
+		"seek above": {func(r *rig, in *inbox, first got, stop func()) error {
+			return r.bus.SetCursor(context.Background(), "t", "g", 1)
+		}, "", ""},
+		"deletion": {func(r *rig, in *inbox, first got, stop func()) error {
+			return r.bus.DeleteGroup(context.Background(), "t", "g")
+		}, eventhub.CodeWaitTimeout, "deleted"},
+		"Close": {func(r *rig, in *inbox, first got, stop func()) error {
+			r.restart()
+			return nil
+		}, eventhub.CodeShuttingDown, "are published"},
+		"context": {func(r *rig, in *inbox, first got, stop func()) error {
+			stop()
+			return nil
+		}, eventhub.CodeShuttingDown, "are published"},
+	} {
+		inBubble(t, func(r *rig) {
+			in := r.subscribe(earliest("t", "g"))
+			ctx, stop := context.WithCancel(context.Background())
+			defer stop()
+			began := time.Now()
+			w := r.enqueue(ctx, eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g"}})
+			if err := c.do(r, in, in.take()[0], stop); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			if !w.over() || time.Since(began) > time.Second {
+				t.Fatalf("%s: not over %s later", what, time.Since(began))
+			}
+			p := w.pubs[0]
+			if eventhub.ErrorCode(p.Err) != c.code || len(p.Receipts) != 1 || p.Err != nil && !strings.Contains(p.Err.Error(), c.says) {
+				t.Errorf("%s: %v, receipts %v; want %q with %q", what, p.Err, p.Receipts, c.code, c.says)
+			}
+		})
+	}
+}
+
+// A group that gives up a dead letter has no dead letter of it; the wait ends too.
+func TestWaitForDeadLetterGivenUp(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		first := r.subscribe(earliest("t", "g"))
+		r.publish("t", 1, 1)
+		first.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(first.take()[0]))
+		in := r.subscribe(earliest("t.dlq", "g"))
+		got := in.take()[0]
+		g := r.bus.running("t.dlq", "g")
+		a := &await{barrier: &barrier{bus: r.bus}, pub: &eventhub.Publication{Receipts: []eventhub.Receipt{{Offset: got.Offset}}},
+			open: []awaited{{g, 0}}, timer: time.NewTimer(time.Hour)}
+		g.await(a, 0)
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got))
+		wantCode(t, a.err, eventhub.CodeWaitTimeout)
+	})
+}
+
+// TestRandomWaits has many publications wait while members ack, nack, leave, give
+// up and are moved. None is told that all have acked before they have, none waits
+// longer than it may, and none for events that are all done.
+func TestRandomWaits(t *testing.T) {
+	checkRapidly(t, "1000", func(t *rapid.T) {
+		rapid.SyncTest(t, func(t *rapid.T) { randomWaits(t) })
+	})
+}
+
+func randomWaits(t *rapid.T) {
+	s := memory.Open(memory.Options{})
+	b, err := New(Options{Store: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(b.Close(), s.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	groups := []string{"g", "h"}
+	members := make(map[string][]*dealer)
+	var mu sync.Mutex
+	join := func(name string) {
+		m := &dealer{group: name, mu: &mu, got: new([]eventhub.Lease)}
+		o := earliest("t", name)
+		o.MaxAttempts, o.AckTimeout, o.MaxInFlight = 2, time.Second, 3
+		o.Backoff = eventhub.Backoff{Min: time.Millisecond, Max: time.Second}
+		sub, err := b.Subscribe(context.Background(), o, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.sub = sub
+		members[name] = append(members[name], m)
+	}
+	for _, name := range groups {
+		join(name)
+	}
+	waiting := 0
+	for i := range rapid.IntRange(1, 40).Draw(t, "steps") {
+		name := rapid.SampledFrom(groups).Draw(t, "group")
+		switch rapid.SampledFrom([]string{"publish", "publish", "settle", "settle", "settle", "leave", "seek", "pass"}).Draw(t, "step") {
+		case "publish":
+			p := eventhub.Publication{WaitFor: groups[:rapid.IntRange(1, 2).Draw(t, "groups")], WaitUpTo: time.Duration(rapid.IntRange(1, 4000).Draw(t, "ms")) * time.Millisecond}
+			for j := range rapid.IntRange(1, 3).Draw(t, "events") {
+				p.Events = append(p.Events, eventhub.Event{Topic: "t", ID: fmt.Sprintf("%d.%d", rapid.IntRange(max(0, i-3), i).Draw(t, "name"), j), Payload: []byte(`1`)})
+			}
+			waiting++
+			began := time.Now()
+			b.Enqueue(context.Background(), []eventhub.Publication{p}, func(pubs []eventhub.Publication) {
+				mu.Lock()
+				defer mu.Unlock()
+				waiting--
+				checkWaited(t, b, &pubs[0], time.Since(began))
+			})
+		case "settle":
+			mu.Lock()
+			var refs []eventhub.Ref
+			var m *dealer
+			for _, m = range members[name] {
+				for _, l := range *m.got {
+					if rapid.Bool().Draw(t, "this one") {
+						refs = append(refs, eventhub.Ref{Lease: l})
+					}
+				}
+			}
+			mu.Unlock()
+			verdict := eventhub.Settlement{Refs: refs, Verdict: rapid.SampledFrom([]eventhub.Verdict{eventhub.Ack, eventhub.Ack, eventhub.Nack}).Draw(t, "verdict")}
+			if _, err := b.Settle(context.Background(), "t", name, verdict); err != nil {
+				t.Fatal(err)
+			}
+		case "leave":
+			members[name][0].sub.Drop(0)
+			members[name] = members[name][1:]
+			join(name)
+		case "seek":
+			if err := b.SetCursor(context.Background(), "t", name, uint64(rapid.IntRange(0, 20).Draw(t, "to"))); err != nil {
+				t.Fatal(err)
+			}
+		case "pass":
+			time.Sleep(time.Duration(rapid.IntRange(1, 1500).Draw(t, "pass")) * time.Millisecond)
+		}
+		synctest.Wait()
+		checkAwaited(t, b, groups)
+	}
+	time.Sleep(5 * time.Second)
+	synctest.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	if waiting != 0 {
+		t.Fatalf("%d still wait", waiting)
+	}
+	for _, name := range groups {
+		if rt := b.running("t", name); len(rt.awaited) != 0 {
+			t.Fatalf("%s still has %v", name, rt.awaited)
+		}
+	}
+}
+
+// checkWaited looks at the outcome of a wait.
+func checkWaited(t *rapid.T, b *Bus, p *eventhub.Publication, took time.Duration) {
+	if len(p.Receipts) != len(p.Events) {
+		t.Errorf("%+v has no receipts", p)
+		return
+	}
+	timeout := p.Err != nil && strings.Contains(p.Err.Error(), "not acked")
+	if p.Err != nil && eventhub.ErrorCode(p.Err) != eventhub.CodeWaitTimeout || took > p.WaitUpTo || timeout && took < p.WaitUpTo {
+		t.Errorf("%+v ends with %v after %s", p, p.Err, took)
+	}
+}
+
+// checkAwaited: nobody waits for what is done.
+func checkAwaited(t *rapid.T, b *Bus, groups []string) {
+	for _, name := range groups {
+		rt := b.running("t", name)
+		rt.mu.Lock()
+		for offset, as := range rt.awaited {
+			if rt.isDone(offset) {
+				t.Errorf("%d wait for %d of %s, which is done", len(as), offset, name)
+			}
+			for _, a := range as {
+				if a.ended() {
+					t.Errorf("one that is over waits for %d of %s", offset, name)
+				}
+			}
+		}
+		rt.mu.Unlock()
+	}
+}

@@ -1,0 +1,262 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// A handover acks deliveries and publishes events as one unit of the store; how
+// it gets there together with others is told in exchange.go. From the moment it is
+// accepted until that unit is committed its entries are pledged: they have no
+// deadline, go to nobody else, and take their member's room. Neither the member's
+// leaving nor the end of the bus stops it; a seek and the group's deletion do.
+
+// HandOver implements eventhub.Subscriber.
+func (b *Bus) HandOver(ctx context.Context, topic, name string, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+	if eventhub.IsPattern(topic) {
+		b.handOverPattern(ctx, topic, name, hs, done)
+		return
+	}
+	g, err := b.acquire(groupKey{topic: topic, group: name})
+	if err == nil {
+		defer b.release(g)
+		err = g.load(ctx, nil)
+	}
+	b.handOver(ctx, hs, done, func(h *eventhub.Handover) (*group, *member, error) {
+		if err != nil {
+			return nil, nil, err
+		}
+		return g, nil, needLeases(h)
+	})
+}
+
+func needLeases(h *eventhub.Handover) error {
+	for _, ref := range h.Refs {
+		if ref.Lease.IsZero() {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "lease is missing; without a subscription it names the delivery")
+		}
+	}
+	return nil
+}
+
+// handOverPattern hands over what leases name in any topic that a pattern matches.
+func (b *Bus) handOverPattern(ctx context.Context, text, name string, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+	target, err := b.patternTarget(text, name)
+	b.handOver(ctx, hs, done, func(h *eventhub.Handover) (*group, *member, error) {
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := needLeases(h); err != nil {
+			return nil, nil, err
+		}
+		return oneGroup(h, target)
+	})
+}
+
+// HandOver implements eventhub.Subscription.
+func (s *subscription) HandOver(ctx context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+	m := s.single()
+	s.bus.handOver(ctx, hs, done, func(h *eventhub.Handover) (*group, *member, error) {
+		if m != nil {
+			return m.group, m, nil
+		}
+		return oneGroup(h, s.target)
+	})
+}
+
+// oneGroup returns the one group that all refs of a handover mean.
+func oneGroup(h *eventhub.Handover, target func(eventhub.Ref) (*group, *member)) (g *group, m *member, _ error) {
+	for i, ref := range h.Refs {
+		of, member := target(ref)
+		switch {
+		case of == nil:
+			return nil, nil, lostLease(ref)
+		case i > 0 && of != g:
+			return nil, nil, eventhub.Errorf(eventhub.CodeBadRequest, "the deliveries of one handover are of one topic; %s and %s are not",
+				refName(h.Refs[0]), refName(ref))
+		}
+		g, m = of, member
+	}
+	if g == nil {
+		return nil, nil, errNothingToAck
+	}
+	return g, m, nil
+}
+
+func lostLease(ref eventhub.Ref) error {
+	return eventhub.Errorf(eventhub.CodeLeaseLost, "the lease of %s is lost: another one exists, or the event was settled before; nothing was published", refName(ref))
+}
+
+var errNothingToAck = eventhub.Errorf(eventhub.CodeBadRequest, "a handover without a delivery to ack is a publish")
+
+// errLost is a handover's outcome when its deliveries were taken from it.
+var errLost = eventhub.Errorf(eventhub.CodeLeaseLost, "the group was moved or deleted before the handover was committed; nothing was published")
+
+// handing is one call of HandOver.
+type handing struct {
+	hs   []eventhub.Handover
+	done func([]eventhub.Handover)
+	left atomic.Int64 // handovers whose outcome is not known
+}
+
+// answer gives one handover its outcome, which is in unit where err is nil. The
+// last one calls done.
+func (c *handing) answer(i int, unit *store.Unit, err error) {
+	h := &c.hs[i]
+	if h.Err = err; err == nil {
+		h.Receipts = receipts(h.Receipts, unit.Appends)
+	}
+	if c.left.Add(-1) == 0 {
+		c.done(c.hs)
+	}
+}
+
+// handOver submits each handover; of tells the group of one and the member whose
+// leases its ids mean.
+func (b *Bus) handOver(ctx context.Context, hs []eventhub.Handover, done func([]eventhub.Handover),
+	of func(*eventhub.Handover) (*group, *member, error)) {
+	if len(hs) == 0 {
+		done(hs)
+		return
+	}
+	call := &handing{hs: hs, done: done}
+	call.left.Store(int64(len(hs)))
+	s := &submission{pubs: make([]eventhub.Publication, len(hs))}
+	for i := range hs {
+		s.pubs[i].Events = hs[i].Events
+	}
+	b.encode(s)
+	for i := range hs {
+		x, err := b.exchange(s, i, &hs[i], of)
+		if err != nil {
+			call.answer(i, nil, err)
+			continue
+		}
+		x.call, x.index = call, i
+		s.exchanges = append(s.exchanges, x)
+	}
+	s.bytes = 0
+	for _, x := range s.exchanges {
+		s.bytes += x.bytes
+	}
+	if len(s.exchanges) == 0 {
+		return
+	}
+	if err := b.committer.submit(ctx, s); err != nil {
+		for _, x := range s.exchanges {
+			x.refuse()
+			x.answer(err)
+		}
+	}
+}
+
+// exchange makes the exchange of the handover that is s.pubs[i], and pledges its
+// entries.
+func (b *Bus) exchange(s *submission, i int, h *eventhub.Handover, of func(*eventhub.Handover) (*group, *member, error)) (*exchange, error) {
+	x := &exchange{}
+	if err := s.pubs[i].Err; err != nil {
+		return nil, err
+	}
+	if u := s.unitOf[i]; u >= 0 {
+		if err := b.space.check(); err != nil {
+			return nil, err
+		}
+		x.unit = s.units[u]
+	}
+	for j := range x.unit.Appends {
+		x.bytes += len(x.unit.Appends[j].Record)
+	}
+	for j := range x.unit.Plans {
+		x.bytes += len(x.unit.Plans[j].Record)
+	}
+	g, m, err := of(h)
+	if err != nil {
+		return nil, err
+	}
+	x.group = g
+	return x, g.pledge(x, m, h.Refs)
+}
+
+// pledge takes the entries that refs name for an exchange, all of them or none. m
+// is whose leases ids mean, nil for leases by token only.
+func (g *group) pledge(x *exchange, m *member, refs []eventhub.Ref) error {
+	if len(refs) == 0 {
+		return errNothingToAck
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.deleted:
+		return eventhub.Errorf(eventhub.CodeLeaseLost, "group %q of topic %q was deleted; nothing was published", g.name, g.log.name)
+	case g.ended != nil:
+		return g.ended
+	}
+	x.epoch = g.epoch
+	x.offsets = make([]uint64, len(refs))
+	for i, ref := range refs {
+		e := g.lookup(m, ref)
+		if e == nil || e.state != leased && e.state != waiting {
+			return lostLease(ref)
+		}
+		x.offsets[i] = e.offset
+	}
+	slices.Sort(x.offsets)
+	for i, offset := range x.offsets[1:] {
+		if offset == x.offsets[i] {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "the event at offset %d stands twice in one handover", offset)
+		}
+	}
+	for _, offset := range x.offsets {
+		e := g.window.find(offset)
+		if e.late = e.state == waiting; e.late {
+			e.member.hold()
+		}
+		g.become(e, pledged)
+	}
+	return nil
+}
+
+// refName shows a ref to whoever gave it.
+func refName(ref eventhub.Ref) string {
+	if ref.Lease.IsZero() {
+		return fmt.Sprintf("event %q", ref.ID)
+	}
+	return fmt.Sprintf("delivery %q", ref.Lease)
+}
+
+// refuse undoes the pledge of an exchange that was not submitted.
+func (x *exchange) refuse() {
+	g := x.group
+	g.mu.Lock()
+	if x.stands(pledged) {
+		g.giveBack(x)
+	}
+	g.mu.Unlock()
+	g.bus.workers.schedule(g)
+}
+
+// giveBack makes pledged entries what they were, as if there had been no
+// handover. A lease that would have run out meanwhile was not the member's fault:
+// the event is due at once, and the attempt is given back. g.mu is held.
+func (g *group) giveBack(x *exchange) {
+	now := time.Now().UnixMilli()
+	for _, offset := range x.offsets {
+		e := g.window.find(offset)
+		switch {
+		case e.late:
+			g.retry(e, e.at)
+		case e.at > now && !e.member.hasLeft() && g.ended == nil:
+			g.become(e, leased)
+			g.leases.push(timed{e.at, e.offset, e.serial})
+		default:
+			e.attempts--
+			g.retry(e, now)
+		}
+	}
+}

@@ -1,0 +1,420 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"eventhub"
+	"eventhub/store"
+	"eventhub/store/memory"
+	"eventhub/store/storefault"
+)
+
+// handOver does one handover from a member, whose outcome is there when the bus
+// has come to rest.
+func (in *inbox) handOver(refs []eventhub.Ref, events ...eventhub.Event) ([]eventhub.Receipt, error) {
+	in.t.Helper()
+	return eventhub.HandOver(context.Background(), in.sub, refs, events...)
+}
+
+// of returns the number of calls of one method so far.
+func (m *meter) of(method string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls[method]
+}
+
+func out(payload string) eventhub.Event {
+	return eventhub.Event{Topic: "out", Payload: []byte(payload)}
+}
+
+func TestHandOver(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("in", 1, 3)
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		got := in.take()
+		// By lease and by id, several of each in one step.
+		receipts, err := in.handOver([]eventhub.Ref{byLease(got[0]), byID(got[2])}, out(`"a"`), out(`"b"`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "offsets", []uint64{receipts[0].Offset, receipts[1].Offset}, []uint64{1, 2})
+		equal(t, "events", len(r.events("out")), 2)
+		equal(t, "stored cursor", r.stored("in", "g").Cursor, 1) // in the same unit: no time has passed
+		equal(t, "outcomes", in.ack(byLease(got[0]), byLease(got[1]), byLease(got[2])),
+			[]eventhub.Outcome{eventhub.Stale, eventhub.Applied, eventhub.Stale})
+		equal(t, "cursor", r.cursor("in", "g").Offset, 3)
+		g := r.bus.running("in", "g")
+		equal(t, "acked", g.counts.Acked, 3)
+		if msg := recount(g); msg != "" {
+			t.Error(msg)
+		}
+	})
+}
+
+// What is wrong with a handover is said, and nothing happens.
+func TestHandOverRefused(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("in", 1, 2)
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		got := in.take()
+		one := []eventhub.Ref{byLease(got[0])}
+		for _, c := range []struct {
+			what string
+			refs []eventhub.Ref
+			e    eventhub.Event
+			code eventhub.Code
+		}{
+			{"no refs", nil, out(`1`), eventhub.CodeBadRequest},
+			{"one twice", []eventhub.Ref{byLease(got[0]), byID(got[0])}, out(`1`), eventhub.CodeBadRequest},
+			{"no payload", one, out(``), eventhub.CodeBadRequest},
+			{"bad JSON", one, out(`{`), eventhub.CodeBadJSON},
+			{"bad topic", one, eventhub.Event{Topic: "a..b", Payload: []byte(`1`)}, eventhub.CodeBadTopic},
+			{"hub's topic", one, eventhub.Event{Topic: "in.dlq", Payload: []byte(`1`)}, eventhub.CodeForbidden},
+			{"forged lease", []eventhub.Ref{byLease(got[1]), {Lease: eventhub.Lease{Runtime: 1, Offset: 1, Serial: 1}}}, out(`1`), eventhub.CodeLeaseLost},
+			{"unknown id", []eventhub.Ref{byLease(got[1]), {ID: "nobody"}}, out(`1`), eventhub.CodeLeaseLost},
+		} {
+			_, err := in.handOver(c.refs, out(`"good"`), c.e)
+			if eventhub.ErrorCode(err) != c.code {
+				t.Errorf("%s: %v; want %s", c.what, err, c.code)
+			}
+		}
+		hs := []eventhub.Handover{{Refs: []eventhub.Ref{byID(got[0])}, Events: []eventhub.Event{out(`1`)}}}
+		r.bus.HandOver(context.Background(), "in", "g", hs, func([]eventhub.Handover) {})
+		wantCode(t, hs[0].Err, eventhub.CodeBadRequest)
+		r.bus.HandOver(context.Background(), "in", "nobody", hs, func([]eventhub.Handover) {})
+		wantCode(t, hs[0].Err, eventhub.CodeNotSubscribed)
+		equal(t, "events", len(r.events("out")), 0)
+		equal(t, "outcomes", in.ack(byLease(got[0]), byLease(got[1])), []eventhub.Outcome{eventhub.Applied, eventhub.Applied})
+	})
+}
+
+// While a handover is under way its event neither expires nor goes to others, and
+// a member that leaves does not stop it: behind another commit, and in its own.
+func TestHandOverUnderWay(t *testing.T) {
+	t.Run("queued", func(t *testing.T) { handOverUnderWay(t, true) })
+	t.Run("in the commit", func(t *testing.T) { handOverUnderWay(t, false) })
+}
+
+func handOverUnderWay(t *testing.T, queued bool) {
+	inBubble(t, func(r *rig) {
+		r.publish("in", 1, 3)
+		r.publish("out", 1, 1)
+		o := eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}, AckTimeout: time.Second, MaxInFlight: 1}
+		in := r.subscribe(o)
+		got := in.take()
+		hold := make(chan struct{})
+		r.store.set(hold, nil)
+		if queued {
+			go r.publish("other", 1, 1)
+			synctest.Wait()
+		}
+		hs := []eventhub.Handover{{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`"x"`)}}}
+		answered := false
+		in.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) { answered = true })
+		o.AckTimeout = time.Hour
+		other := r.subscribe(o)
+		equal(t, "the other one's", other.takeOffsets(), []uint64{2})
+		time.Sleep(time.Minute)
+		equal(t, "own", len(in.take()), 0) // its room is taken
+		if got := r.bus.running("in", "g").window.find(1).state == pledged; got != queued {
+			t.Errorf("pledged is %t; want %t", got, queued)
+		}
+		list, err := r.bus.InFlight(context.Background(), "in", "g", 10)
+		if err != nil || len(list) != 2 || list[0].State != "handing_over" || list[0].Deadline != 0 || list[0].Member == nil {
+			t.Errorf("InFlight = %+v, %v", list, err)
+		}
+		equal(t, "outcomes", in.ack(byLease(got[0])), []eventhub.Outcome{eventhub.Stale})
+		in.sub.Drop(0)
+		synctest.Wait()
+		if answered {
+			t.Error("answered before the commit")
+		}
+		close(hold)
+		r.store.set(nil, nil)
+		for _, offset := range other.takeOffsets() {
+			if offset == 1 {
+				t.Error("the event went to another one")
+			}
+		}
+		if !answered || hs[0].Err != nil || len(r.events("out")) != 2 {
+			t.Errorf("outcome %+v, answered %t, %d events", hs[0], answered, len(r.events("out")))
+		}
+		equal(t, "cursor", r.cursor("in", "g").Offset, 1)
+	})
+}
+
+// A lease that has run out still counts as long as nobody else holds the event;
+// one behind a newer one does not.
+func TestHandOverLate(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("in", 1, 1)
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest},
+			AckTimeout: time.Second, Backoff: eventhub.Backoff{Min: time.Hour, Max: time.Hour}})
+		first := in.take()[0]
+		time.Sleep(2 * time.Second)
+		if _, err := in.handOver([]eventhub.Ref{byLease(first)}, out(`1`)); err != nil {
+			t.Errorf("late: %v", err)
+		}
+		r.publish("in", 2, 1)
+		old := in.take()[0]
+		time.Sleep(2 * time.Hour)
+		in.take()
+		_, err := in.handOver([]eventhub.Ref{byLease(old)}, out(`2`))
+		wantCode(t, err, eventhub.CodeLeaseLost)
+		equal(t, "events", len(r.events("out")), 1)
+	})
+}
+
+// A late one that is refused waits on for its next attempt.
+func TestHandOverLateRefused(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.store.Store = &picky{Store: r.store.Store}
+		r.publish("in", 1, 1)
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest},
+			AckTimeout: time.Second, Backoff: eventhub.Backoff{Min: time.Hour, Max: time.Hour}})
+		first := in.take()[0]
+		time.Sleep(2 * time.Second)
+		bad := out(`1`)
+		bad.ID = "poison"
+		_, err := in.handOver([]eventhub.Ref{byLease(first)}, bad)
+		wantCode(t, err, eventhub.CodeOverloaded)
+		equal(t, "at once", len(in.take()), 0)
+		time.Sleep(2 * time.Hour)
+		again := in.take()
+		if len(again) == 0 || again[0].Attempt != 2 {
+			t.Errorf("delivered %+v; want attempt 2", again)
+		}
+	})
+}
+
+// What a unit that was refused would have written of the group is written later.
+func TestHandOverRefusedLosesNothing(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.store.Store = &picky{Store: r.store.Store}
+		r.publish("in", 1, 3)
+		r.publish("out", 1, 1)
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		got := in.take()
+		time.Sleep(time.Second)
+		in.nack(byLease(got[2])) // its history is not written before the handovers are
+		bad := out(`1`)
+		bad.ID = "poison"
+		hs := []eventhub.Handover{
+			{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`1`)}},
+			{Refs: []eventhub.Ref{byLease(got[1])}, Events: []eventhub.Event{bad}},
+		}
+		in.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) {})
+		time.Sleep(50 * time.Millisecond)
+		parts, err := r.store.GroupParts(context.Background(), "in", "g")
+		if err != nil || !slices.ContainsFunc(parts, func(p store.GroupPart) bool { return p.Kind == partHistory && p.Offset == 3 }) {
+			t.Errorf("parts %v, %v; want the history of 3", parts, err)
+		}
+	})
+}
+
+// A seek and the group's deletion take the deliveries of a handover away until it
+// is in a commit.
+func TestHandOverLost(t *testing.T) {
+	for what, take := range map[string]func(*Bus) error{
+		"seek":   func(b *Bus) error { return b.SetCursor(context.Background(), "in", "g", 0) },
+		"delete": func(b *Bus) error { return b.DeleteGroup(context.Background(), "in", "g") },
+	} {
+		inBubble(t, func(r *rig) {
+			r.publish("in", 1, 1)
+			in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+			got := in.take()
+			hold := make(chan struct{})
+			r.store.set(hold, nil)
+			go r.publish("other", 1, 1) // the commit that is under way
+			synctest.Wait()
+			taken := make(chan error, 1)
+			go func() { taken <- take(r.bus) }()
+			synctest.Wait()
+			hs := []eventhub.Handover{{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`1`)}}}
+			if what == "seek" {
+				in.take() // it came again, and the old lease is void
+			}
+			in.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) {})
+			close(hold)
+			r.store.set(nil, nil)
+			if err := <-taken; err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			wantCode(t, hs[0].Err, eventhub.CodeLeaseLost)
+			equal(t, what+": events", len(r.events("out")), 0)
+		})
+	}
+}
+
+// A handover that is refused leaves its deliveries as they were, and does not take
+// those with it that are in the same commit.
+func TestHandOverRefusedByStore(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		s := &picky{Store: r.store.Store}
+		r.store.Store = s
+		r.publish("in", 1, 3)
+		r.publish("out", 1, 1)
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}, AckTimeout: 10 * time.Second, MaxAttempts: 1})
+		got := in.take()
+		bad := out(`"bad"`)
+		bad.ID = "poison"
+		hs := []eventhub.Handover{
+			{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`"a"`)}},
+			{Refs: []eventhub.Ref{byLease(got[1])}, Events: []eventhub.Event{bad}},
+			{Refs: []eventhub.Ref{byLease(got[2])}, Events: []eventhub.Event{out(`"c"`)}},
+		}
+		in.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) {})
+		synctest.Wait()
+		if hs[0].Err != nil || hs[2].Err != nil {
+			t.Errorf("the good ones: %v, %v", hs[0].Err, hs[2].Err)
+		}
+		wantCode(t, hs[1].Err, eventhub.CodeOverloaded)
+		equal(t, "events", len(r.events("out")), 3)
+		time.Sleep(5 * time.Second)
+		list, _ := r.bus.InFlight(context.Background(), "in", "g", 10)
+		if len(list) != 1 || list[0].State != "leased" || list[0].Attempt != 1 {
+			t.Errorf("InFlight = %+v; want the second one leased as it was", list)
+		}
+		// One whose lease runs out meanwhile comes again at once, also when it was
+		// its last attempt.
+		hold := make(chan struct{})
+		s.set(hold, nil)
+		in.sub.HandOver(context.Background(), hs[1:2], func([]eventhub.Handover) {})
+		time.Sleep(time.Minute)
+		close(hold)
+		s.set(nil, nil)
+		again := in.take()
+		if len(again) != 1 || again[0].Offset != 2 || again[0].Attempt != 1 {
+			t.Errorf("delivered %+v; want the second one again as attempt 1", again)
+		}
+		equal(t, "dead letters", len(r.events("in.dlq")), 0)
+	})
+}
+
+// A commit that fails leaves the outcome open; nothing is acknowledged.
+func TestHandOverCommitFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := storefault.Wrap(memory.Open(memory.Options{}))
+		r := &rig{t: t, store: &meter{Store: s}}
+		r.start(Options{})
+		r.publish("in", 1, 1)
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		got := in.take()
+		time.Sleep(time.Second)
+		s.Inject(storefault.Fault{Op: storefault.Commit, Err: errors.New("the disk is gone")})
+		_, err := in.handOver([]eventhub.Ref{byLease(got[0])}, out(`1`))
+		wantCode(t, err, eventhub.CodeInternal)
+		if err := r.bus.Close(); err == nil {
+			t.Error("Close said nothing of the failure")
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Close commits what was accepted; afterwards nothing is.
+func TestHandOverClose(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("in", 1, 2)
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		got := in.take()
+		hold := make(chan struct{})
+		r.store.set(hold, nil)
+		go r.publish("other", 1, 1)
+		synctest.Wait()
+		hs := []eventhub.Handover{{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`1`)}}}
+		in.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) {})
+		closed := make(chan struct{})
+		go func() { r.stop(); close(closed) }()
+		synctest.Wait()
+		close(hold)
+		<-closed
+		r.store.set(nil, nil)
+		if hs[0].Err != nil || len(r.events("out")) != 1 || r.stored("in", "g").Cursor != 1 {
+			t.Errorf("after Close: %v, %d events, cursor %d", hs[0].Err, len(r.events("out")), r.stored("in", "g").Cursor)
+		}
+		_, err := in.handOver([]eventhub.Ref{byLease(got[1])}, out(`2`))
+		wantCode(t, err, eventhub.CodeShuttingDown)
+		r.start(Options{})
+	})
+}
+
+// A duplicate among what is published is no error, and the ack counts.
+func TestHandOverDuplicate(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("in", 1, 2)
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		got := in.take()
+		e := out(`1`)
+		e.ID = "same"
+		hs := []eventhub.Handover{
+			{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{e}},
+			{Refs: []eventhub.Ref{byLease(got[1])}, Events: []eventhub.Event{e}},
+		}
+		in.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) {})
+		synctest.Wait()
+		if hs[0].Err != nil || hs[1].Err != nil || hs[0].Receipts[0].Duplicate || !hs[1].Receipts[0].Duplicate || hs[1].Receipts[0].Offset != 1 {
+			t.Errorf("outcomes %+v", hs)
+		}
+		equal(t, "cursor", r.cursor("in", "g").Offset, 2)
+	})
+}
+
+// Too little room on the disk refuses what is published, and takes no delivery.
+func TestHandOverWithoutRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := storefault.Wrap(memory.Open(memory.Options{}))
+		r := &rig{t: t, store: &meter{Store: s}}
+		r.start(Options{})
+		r.publish("in", 1, 1)
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		got := in.take()
+		time.Sleep(time.Second)
+		s.SetSpace(func() (store.Space, error) { return store.Space{Free: 1, Total: 1 << 40}, nil })
+		_, err := in.handOver([]eventhub.Ref{byLease(got[0])}, out(`1`))
+		wantCode(t, err, eventhub.CodeOverloaded)
+		equal(t, "outcomes", in.ack(byLease(got[0])), []eventhub.Outcome{eventhub.Applied})
+		r.stop()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Many handovers at once are one unit of one commit, save for those that create a
+// topic.
+func TestHandOversAreJoined(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("in", 1, 8)
+		r.publish("out", 1, 1)
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		got := in.take()
+		time.Sleep(time.Second)
+		before := r.store.of("Commit")
+		var hs []eventhub.Handover
+		for i, d := range got {
+			h := eventhub.Handover{Refs: []eventhub.Ref{byLease(d)}, Events: []eventhub.Event{out(fmt.Sprint(i))}}
+			if i == 5 || i == 6 {
+				h.Events[0].Topic = "new" // the second one needs no commit of its own
+			}
+			hs = append(hs, h)
+		}
+		in.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) {})
+		synctest.Wait()
+		for i, h := range hs {
+			if h.Err != nil {
+				t.Errorf("handover %d: %v", i, h.Err)
+			}
+		}
+		equal(t, "commits", r.store.of("Commit")-before, 3)
+		equal(t, "stored cursor", r.stored("in", "g").Cursor, 8)
+	})
+}
