@@ -24,11 +24,11 @@
 // # Goroutines
 //
 // One committer and as many workers as processors, whatever the number of
-// topics, groups and members; one timer for all leases and retries. Nothing
-// runs while there is nothing to do. A group is touched by its members'
+// topics, groups and members; one timer for all leases and retries, and one for
+// all scheduled events (schedule.go). Nothing runs while there is nothing to do. A group is touched by its members'
 // goroutines and one worker at a time, under group.mu. Locks are taken in the
 // order bus.mu, counts.mu, group.mu, then one of topicLog.mu, committer.mu,
-// workers.mu, alarm.mu; receivers are called under group.mu and must not call back.
+// workers.mu, alarm.mu, mover.mu; receivers are called under group.mu and must not call back.
 //
 // Time is package time's, which tests replace by running in a testing/synctest
 // bubble.
@@ -41,6 +41,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"eventhub"
 	"eventhub/store"
@@ -63,6 +64,9 @@ type Options struct {
 	// Fatal is called once when the store failed a commit: nothing can be
 	// acknowledged any more and the process should end. Default: log only.
 	Fatal func(error)
+
+	// clock is what the mover of scheduled events goes by; nil means time.Now.
+	clock func() time.Time
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -81,6 +85,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.AckWindow == 0 {
 		o.AckWindow = 1_000_000
 	}
+	if o.clock == nil {
+		o.clock = time.Now
+	}
 	return o, nil
 }
 
@@ -93,6 +100,7 @@ type Bus struct {
 	committer *committer
 	workers   *workers
 	alarm     *alarm
+	mover     *mover
 	cache     tailCache // the committer's
 
 	space  spaceGuard
@@ -118,6 +126,7 @@ var (
 	_ eventhub.Subscriber = (*Bus)(nil)
 	_ eventhub.Inspector  = (*Bus)(nil)
 	_ eventhub.Admin      = (*Bus)(nil)
+	_ eventhub.Scheduler  = (*Bus)(nil)
 )
 
 // New starts the engine. The store stays the caller's, to be closed after the
@@ -139,7 +148,9 @@ func New(opts Options) (*Bus, error) {
 	b.counts.init()
 	b.workers = newWorkers(runtime.GOMAXPROCS(0))
 	b.alarm = newAlarm(b.workers.schedule)
+	b.mover = newMover(b)
 	b.committer = newCommitter(b)
+	b.mover.start()
 	return b, nil
 }
 
@@ -161,6 +172,7 @@ func (b *Bus) Close() error {
 			g.shut(errShuttingDown)
 		}
 		b.alarm.stop()
+		b.mover.stop()
 		b.workers.stop()
 	}
 	return b.committer.stop()

@@ -29,3 +29,6 @@ func (b *Batch) Add(offset uint64, record []byte) {
 	b.arena = append(b.arena, record...)
 	b.Items = append(b.Items, Item{Offset: offset, Record: eventhub.Record(b.arena[start:len(b.arena):len(b.arena)])})
 }
+
+// Size returns how many bytes the batch keeps for the next read.
+func (b *Batch) Size() int { return cap(b.arena) }

@@ -90,7 +90,9 @@ const (
 )
 
 // Unit is one client's atomic step: its parts are applied together or not at
-// all. Commit fills the result fields of the unit and of its parts.
+// all. Unplans come before Appends, and these before Plans, so that a move is an
+// Unplan and an Append, and an id that a unit both appends and plans is an event.
+// Commit fills the result fields of the unit and of its parts.
 type Unit struct {
 	Appends  []Append
 	Groups   []GroupChange
@@ -129,8 +131,8 @@ type Append struct {
 }
 
 // Plan keeps one event for later. Its topic is created if it does not exist. A
-// plan is no event: no read of the log shows it, and its time of commit is not
-// known.
+// plan is no event: no read of the log shows it, its time of commit is not known,
+// and an Append of its id is an ordinary one, which leaves the plan.
 type Plan struct {
 	Topic string
 	// ID is the event's id. Where the topic has a plan of that id, or an event,
@@ -142,11 +144,13 @@ type Plan struct {
 	At     int64
 	Record eventhub.Record // not changed; Commit does not keep it
 
-	// Results. Seq is greater than that of all earlier plans. Of a duplicate, Seq
-	// and At are the first plan's, or Offset is the event's and Seq is 0.
+	// Results. Seq is greater than that of all earlier plans, over restarts and
+	// whatever was lost. Of a duplicate, Seq and At are the first plan's, or, where
+	// the topic has an event of that id, Offset is the event's and Seq is 0.
 	Seq       uint64
 	Duplicate bool
 	Offset    uint64
+	Created   bool // as in Append
 }
 
 // Unplan removes a plan. The unit is refused with ErrNoPlan where there is none

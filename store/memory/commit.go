@@ -29,7 +29,11 @@ func (s *Store) Commit(ctx context.Context, units []*store.Unit, _ bool) error {
 	for _, u := range units {
 		for i := range u.Appends {
 			a := &u.Appends[i]
-			a.Offset, a.CommitTime, a.Duplicate = 0, 0, false
+			a.Offset, a.CommitTime, a.Duplicate, a.Created = 0, 0, false, false
+		}
+		for i := range u.Plans {
+			p := &u.Plans[i]
+			p.Seq, p.Offset, p.Duplicate, p.Created = 0, 0, false, false
 		}
 		if u.Err = s.check(u); u.Err == nil {
 			s.apply(u, now)
@@ -70,8 +74,16 @@ func (s *Store) check(u *store.Unit) error {
 		}
 		changed[key] = ch
 	}
+	if err := s.checkUnplans(u.Unplans); err != nil {
+		return err
+	}
 	for i := range u.Appends {
 		if name := u.Appends[i].Topic; s.topics[name] == nil {
+			born[name] = true
+		}
+	}
+	for i := range u.Plans {
+		if name := u.Plans[i].Topic; s.topics[name] == nil {
 			born[name] = true
 		}
 	}
@@ -94,9 +106,18 @@ func checkGroup(ch *store.GroupChange, epoch uint64, exists bool) error {
 }
 
 func (s *Store) apply(u *store.Unit, now int64) {
+	for i := range u.Appends {
+		u.Appends[i].Created = s.topics[u.Appends[i].Topic] == nil
+	}
+	for i := range u.Plans {
+		u.Plans[i].Created = s.topics[u.Plans[i].Topic] == nil
+	}
 	for i := range u.Groups {
 		ch := &u.Groups[i]
 		s.topic(ch.Topic).change(ch)
+	}
+	for _, up := range u.Unplans {
+		s.unplan(up)
 	}
 	for i := range u.Appends {
 		a := &u.Appends[i]
@@ -104,6 +125,12 @@ func (s *Store) apply(u *store.Unit, now int64) {
 		if !a.Duplicate {
 			s.bytes += uint64(len(a.Record))
 		}
+	}
+	for i := range u.Plans {
+		s.plan(&u.Plans[i])
+	}
+	for i := range u.Patterns {
+		s.changePattern(&u.Patterns[i])
 	}
 }
 
@@ -115,6 +142,7 @@ func (s *Store) topic(name string) *topic {
 			ids:    make(map[string]uint64),
 			keys:   make(map[string][]uint64),
 			groups: make(map[string]*group),
+			plans:  make(map[string]*plan),
 		}
 		s.topics[strings.Clone(name)] = t
 	}

@@ -39,7 +39,11 @@ type Store struct {
 	mu     sync.RWMutex
 	closed bool
 	topics map[string]*topic
-	bytes  uint64 // of all records
+	bytes  uint64 // of all records, those of plans too
+
+	plans    []*plan // by At, then Seq
+	lastPlan uint64  // the highest Seq given
+	patterns map[patternName]json.RawMessage
 }
 
 var _ store.Store = (*Store)(nil)
@@ -50,6 +54,7 @@ type topic struct {
 	ids    map[string]uint64
 	keys   map[string][]uint64 // offsets, rising
 	groups map[string]*group
+	plans  map[string]*plan // by id
 }
 
 // group is a group's header and its parts.
@@ -72,7 +77,8 @@ func Open(o Options) *Store {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Store{now: o.Now, maxTopics: o.MaxTopics, topics: make(map[string]*topic)}
+	return &Store{now: o.Now, maxTopics: o.MaxTopics, topics: make(map[string]*topic),
+		patterns: make(map[patternName]json.RawMessage)}
 }
 
 // Capabilities implements store.Store.
@@ -85,7 +91,7 @@ func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	s.topics = nil
+	s.topics, s.plans, s.patterns = nil, nil, nil
 	return nil
 }
 
@@ -300,6 +306,17 @@ func checkUnit(u *store.Unit) {
 	for i := range u.Groups {
 		checkChange(&u.Groups[i])
 	}
+	for i := range u.Plans {
+		checkPlan(&u.Plans[i])
+	}
+	for _, up := range u.Unplans {
+		if up.Topic == "" || up.ID == "" {
+			misuse("unplan of id %q in topic %q: a name is empty", up.ID, up.Topic)
+		}
+	}
+	for i := range u.Patterns {
+		checkPattern(&u.Patterns[i])
+	}
 }
 
 func checkChange(ch *store.GroupChange) {
@@ -326,18 +343,21 @@ func checkChange(ch *store.GroupChange) {
 	}
 }
 
-func checkAppend(a *store.Append) {
-	if a.Topic == "" {
-		misuse("append of id %q: the topic is empty", a.ID)
+func checkAppend(a *store.Append) { checkRecord("append", a.Topic, a.ID, a.Record) }
+
+// checkRecord is about an event, which what it is part of names.
+func checkRecord(what, topic, id string, r eventhub.Record) {
+	if topic == "" {
+		misuse("%s of id %q: the topic is empty", what, id)
 	}
-	if a.ID == "" {
-		misuse("append to topic %q: the id is empty", a.Topic)
+	if id == "" {
+		misuse("%s to topic %q: the id is empty", what, topic)
 	}
-	if id := a.Record.ID(); !bytes.Equal(id, []byte(a.ID)) {
-		misuse("append to topic %q: the id is %q, in the record it is %q: %.60q", a.Topic, a.ID, id, a.Record)
+	if in := r.ID(); !bytes.Equal(in, []byte(id)) {
+		misuse("%s to topic %q: the id is %q, in the record it is %q: %.60q", what, topic, id, in, r)
 	}
-	if !json.Valid(a.Record) {
-		misuse("append to topic %q of id %q: the record is not JSON: %.60q", a.Topic, a.ID, a.Record)
+	if !json.Valid(r) {
+		misuse("%s to topic %q of id %q: the record is not JSON: %.60q", what, topic, id, r)
 	}
 }
 

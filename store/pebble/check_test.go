@@ -51,6 +51,30 @@ func checkIndexes(t testing.TB, s *Store) {
 	if missing, extra := difference(want, got), difference(got, want); len(missing)+len(extra) > 0 {
 		t.Errorf("the indexes lack %q and have %q too much", missing, extra)
 	}
+	checkPlanIndex(t, s)
+}
+
+// checkPlanIndex: each plan has its entry in the id index, each entry its plan,
+// and no Seq is above the floor.
+func checkPlanIndex(t testing.TB, s *Store) {
+	t.Helper()
+	var want, got [][]byte
+	scan(t, s, tagPlan, func(key, value []byte) {
+		p, err := decodePlan(key, value)
+		if err != nil {
+			t.Errorf("plan %x: %v", key, err)
+			return
+		}
+		entry := appendPlanIDKey(nil, s.topics.get(p.Topic).id, p.ID)
+		want = append(want, appendPlanPlace(entry, p.At, p.Seq))
+		if p.Seq > s.planFloor {
+			t.Errorf("plan of %q has number %d; the floor is %d", p.ID, p.Seq, s.planFloor)
+		}
+	})
+	scan(t, s, tagPlanID, func(key, value []byte) { got = append(got, append(key, value...)) })
+	if missing, extra := difference(want, got), difference(got, want); len(missing)+len(extra) > 0 {
+		t.Errorf("the id index of plans lacks %q and has %q too much", missing, extra)
+	}
 }
 
 func topicOf(key []byte) uint32 {

@@ -34,10 +34,10 @@ const (
 //  1. Look up the ids that callers gave, in one sorted pass.
 //  2. For each unit check everything that can refuse it; then, and only then,
 //     write its parts to the batch. So a refused unit leaves nothing to undo.
-//  3. Reserve offsets where the commit is unsynced.
-//  4. Leave the group states that are being replaced to readers, and apply the
-//     batch: write-ahead log, memtable, fsync.
-//  5. Publish: topics, heads, groups.
+//  3. Reserve offsets where the commit is unsynced, and numbers for plans.
+//  4. Leave the group states that are being replaced to readers, shut the gates,
+//     and apply the batch: write-ahead log, memtable, fsync.
+//  5. Publish: topics, heads, groups, plans and patterns.
 //
 // Offsets and times move in the topics themselves in step 2: a commit that fails
 // after that breaks the store, so there is nobody left to see them.
@@ -62,7 +62,10 @@ type commit struct {
 	unitGroups map[groupKey]knownGroup
 	unitTopics []string
 
-	given givenIDs
+	given   givenIDs
+	planned plannedIDs
+	// What was written, so that its gate has to be shut.
+	plansChanged, patternsChanged bool
 }
 
 func (c *commit) init(s *Store) {
@@ -75,6 +78,7 @@ func (c *commit) init(s *Store) {
 		parts:      make(map[groupKey]partChanges),
 		unitGroups: make(map[groupKey]knownGroup),
 		given:      givenIDs{index: make(map[givenID]int)},
+		planned:    plannedIDs{index: make(map[givenID]int)},
 	}
 }
 
@@ -108,6 +112,9 @@ func (c *commit) run(units []*store.Unit, sync bool) error {
 	if err := c.given.lookUp(c, units); err != nil {
 		return err
 	}
+	if err := c.planned.lookUp(c, units); err != nil {
+		return err
+	}
 	for _, u := range units {
 		refusal, err := c.check(u)
 		if err != nil {
@@ -122,8 +129,8 @@ func (c *commit) run(units []*store.Unit, sync bool) error {
 		return err
 	}
 	c.writeNextTopic()
-	sync = c.reserve(sync)
-	c.s.groups.hide(c.replaced)
+	sync = c.reservePlans(c.reserve(sync))
+	c.hide()
 	if err := c.s.apply(c.batch, sync); err != nil {
 		return err
 	}
@@ -142,11 +149,17 @@ func (c *commit) begin(units []*store.Unit) {
 	c.touched = c.touched[:0]
 	c.latest = nil
 	c.given.reset()
+	c.planned.reset()
+	c.plansChanged, c.patternsChanged = false, false
 	for _, u := range units {
 		u.Err = nil
 		for i := range u.Appends {
 			a := &u.Appends[i]
-			a.Offset, a.CommitTime, a.Duplicate = 0, 0, false
+			a.Offset, a.CommitTime, a.Duplicate, a.Created = 0, 0, false, false
+		}
+		for i := range u.Plans {
+			p := &u.Plans[i]
+			p.Seq, p.Offset, p.Duplicate, p.Created = 0, 0, false, false
 		}
 	}
 }
@@ -182,8 +195,16 @@ func (c *commit) check(u *store.Unit) (refusal, err error) {
 			return nil, err
 		}
 	}
+	if refusal = c.checkUnplans(u.Unplans); refusal != nil {
+		return refusal, nil
+	}
 	for i := range u.Appends {
 		if err := c.needTopic(u.Appends[i].Topic); err != nil {
+			return nil, err
+		}
+	}
+	for i := range u.Plans {
+		if err := c.needTopic(u.Plans[i].Topic); err != nil {
 			return nil, err
 		}
 	}
@@ -258,8 +279,17 @@ func (c *commit) write(u *store.Unit) {
 	for i := range u.Groups {
 		c.noteParts(&u.Groups[i])
 	}
+	for i := range u.Unplans {
+		c.unplan(&u.Unplans[i])
+	}
 	for i := range u.Appends {
 		c.append(&u.Appends[i])
+	}
+	for i := range u.Plans {
+		c.plan(&u.Plans[i])
+	}
+	for i := range u.Patterns {
+		c.changePattern(&u.Patterns[i])
 	}
 }
 
@@ -276,7 +306,8 @@ func (c *commit) append(a *store.Append) {
 	if t == nil || t.name != a.Topic {
 		t, _ = c.topic(a.Topic) // found and loaded by check
 	}
-	first := c.given.find(a)
+	a.Created = len(c.unitTopics) > 0 && slices.Contains(c.unitTopics, a.Topic)
+	first := c.given.find(a.Topic, a.ID)
 	if first != nil && first.offset != 0 {
 		a.Offset, a.CommitTime, a.Duplicate = first.offset, first.time, true
 		return
@@ -365,6 +396,17 @@ func (s *Store) lowerFloors() error {
 	return s.apply(c.batch, true)
 }
 
+// hide keeps readers from what the batch changes until publish.
+func (c *commit) hide() {
+	c.s.groups.hide(c.replaced)
+	if c.plansChanged {
+		c.s.plans.set(true)
+	}
+	if c.patternsChanged {
+		c.s.patterns.set(true)
+	}
+}
+
 func (c *commit) publish() {
 	for _, t := range c.touched {
 		t.head.Store(t.last)
@@ -373,6 +415,12 @@ func (c *commit) publish() {
 		c.s.topics.publish(c.created)
 	}
 	c.s.groups.publish()
+	if c.plansChanged {
+		c.s.plans.set(false)
+	}
+	if c.patternsChanged {
+		c.s.patterns.set(false)
+	}
 }
 
 // apply hands the batch to Pebble; with sync it returns after the fsync. When it

@@ -166,6 +166,7 @@ func newAttempt(committer int, serial uint64, own []string, rng *rand.Rand) *att
 		a.unit.Appends = append(a.unit.Appends, store.Append{
 			Topic: e.Topic, ID: e.ID, FreshID: isNew && rng.IntN(2) == 0, Key: e.Key, Record: rec})
 	}
+	a.addPlans(rng)
 	return a
 }
 
@@ -210,6 +211,7 @@ func (run *crashRun) check(image *vfs.MemFS, receipts []*attempt, percent int) {
 	checkReceipts(t, s, there, receipts)
 	checkWhole(t, s, there, attempts)
 	checkParts(t, s, attempts)
+	checkPlans(t, s, attempts, receipts)
 	checkIndexes(t, s)
 	checkNewOffsets(t, s, receipts)
 }

@@ -44,13 +44,13 @@ func (g *givenIDs) reset() {
 	g.first, g.pending = g.first[:0], g.pending[:0]
 }
 
-// find returns the entry of the append's id, or nil. Fresh ids have an entry
-// only where a caller gave the same one in this commit.
-func (g *givenIDs) find(a *store.Append) *firstEvent {
+// find returns the entry of an id, or nil. Fresh ids have an entry only where a
+// caller gave the same one in this commit.
+func (g *givenIDs) find(topic, id string) *firstEvent {
 	if len(g.index) == 0 {
 		return nil
 	}
-	at, ok := g.index[givenID{a.Topic, a.ID}]
+	at, ok := g.index[givenID{topic, id}]
 	if !ok {
 		return nil
 	}
@@ -62,7 +62,14 @@ func (g *givenIDs) lookUp(c *commit, units []*store.Unit) error {
 	for _, u := range units {
 		for i := range u.Appends {
 			if a := &u.Appends[i]; !a.FreshID {
-				if err := g.add(c, a); err != nil {
+				if err := g.add(c, a.Topic, a.ID); err != nil {
+					return err
+				}
+			}
+		}
+		for i := range u.Plans {
+			if p := &u.Plans[i]; !p.FreshID {
+				if err := g.add(c, p.Topic, p.ID); err != nil {
 					return err
 				}
 			}
@@ -77,17 +84,17 @@ func (g *givenIDs) lookUp(c *commit, units []*store.Unit) error {
 	return g.seek(c.s)
 }
 
-func (g *givenIDs) add(c *commit, a *store.Append) error {
-	key := givenID{a.Topic, a.ID}
+func (g *givenIDs) add(c *commit, topic, id string) error {
+	key := givenID{topic, id}
 	if _, ok := g.index[key]; ok {
 		return nil
 	}
-	t, err := c.topic(a.Topic)
+	t, err := c.topic(topic)
 	if err != nil {
 		return err
 	}
 	if t != nil {
-		g.pending = append(g.pending, lookup{topic: t, id: a.ID, first: len(g.first)})
+		g.pending = append(g.pending, lookup{topic: t, id: id, first: len(g.first)})
 	}
 	g.index[key] = len(g.first)
 	g.first = append(g.first, firstEvent{})

@@ -23,6 +23,9 @@ import (
 //	'g' topic id (4) group name          → epoch, cursor (uvarints), mark, settings
 //	'p' topic id (4) group name 0x00 kind (1) offset (8)
 //	                                     → value                 a part of a group
+//	'd' at (8) seq (8)                   → topic, key, record    the plans
+//	's' topic id (4) event id            → at (8), seq (8)       the plans' id index
+//	'x' group name 0x00 pattern          → value                 a group's pattern
 //
 // An event costs its log key and its id key; one with a key, one more. That is
 // all: each further key would be paid for by every event in the write-ahead
@@ -57,6 +60,18 @@ import (
 // are in nobody's way but that of the group's next load; overwriting a part,
 // which is what happens many times a second, leaves none.
 //
+// A plan stands where it is due: At in milliseconds, then Seq. So what is due is
+// read from one place on, whatever the topic, and the plans themselves are all
+// that tells when to look again. Its value has the topic's name and the event's
+// key, each behind its length (uvarint); the id is in the record. Moved plans leave
+// tombstones at the front of that order; who moves them reads from where it was.
+//
+// The three last sorts of keys came after the others. A program that does not
+// know them neither reads nor writes them, and what it writes breaks none of their
+// promises: plans wait until a newer one is back, and an id that it publishes
+// while a plan has it is what it would be here. So the format's version is the
+// same.
+//
 // The floor of a topic says that no offset at or below it is given again. It
 // matters where the log alone can not tell: see reserve.
 const (
@@ -67,6 +82,10 @@ const (
 	tagKey   = 'k'
 	tagGroup = 'g'
 	tagPart  = 'p'
+
+	tagPlan    = 'd'
+	tagPlanID  = 's'
+	tagPattern = 'x'
 )
 
 const (
@@ -76,6 +95,9 @@ const (
 	topicValBytes = topicIDBytes + offsetBytes
 
 	partTailBytes = 1 + offsetBytes // of a part's key, behind its group's prefix
+
+	planPlaceBytes = 8 + 8 // At, Seq
+	planKeyBytes   = 1 + planPlaceBytes
 )
 
 // pausedMark stands in the header of a paused group.
@@ -83,6 +105,9 @@ const pausedMark = 0x01
 
 // metaNextTopic holds the number that the next topic gets.
 var metaNextTopic = []byte{tagMeta, 'n', 'e', 'x', 't'}
+
+// metaPlanFloor holds a number that no Seq of a plan is above, see reservePlans.
+var metaPlanFloor = []byte{tagMeta, 'p', 'l', 'a', 'n', 's'}
 
 func appendTopicKey(dst []byte, name string) []byte {
 	return append(append(dst, tagTopic), name...)
@@ -208,4 +233,58 @@ func decodeOffset(v []byte) (uint64, error) {
 		return 0, fmt.Errorf("id index entry %x is no offset", v)
 	}
 	return offset, nil
+}
+
+func appendPlanPlace(dst []byte, at int64, seq uint64) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, uint64(at))
+	return binary.BigEndian.AppendUint64(dst, seq)
+}
+
+func decodePlanPlace(v []byte) (planPlace, error) {
+	if len(v) != planPlaceBytes {
+		return planPlace{}, fmt.Errorf("the place %x of a plan has %d bytes; want %d", v, len(v), planPlaceBytes)
+	}
+	place := planPlace{at: int64(binary.BigEndian.Uint64(v)), seq: binary.BigEndian.Uint64(v[8:])}
+	if place.at < 0 || place.seq == 0 {
+		return planPlace{}, fmt.Errorf("the place of a plan is (%d, %d)", place.at, place.seq)
+	}
+	return place, nil
+}
+
+func appendPlanKey(dst []byte, at int64, seq uint64) []byte {
+	return appendPlanPlace(append(dst, tagPlan), at, seq)
+}
+
+// planPlaceOf reads the place out of a plan's key.
+func planPlaceOf(key []byte) (planPlace, error) { return decodePlanPlace(key[1:]) }
+
+func appendPlanIDKey(dst []byte, topic uint32, id string) []byte {
+	dst = binary.BigEndian.AppendUint32(append(dst, tagPlanID), topic)
+	return append(dst, id...)
+}
+
+func appendPatternKey(dst []byte, group, pattern string) []byte {
+	dst = append(append(dst, tagPattern), group...)
+	return append(append(dst, 0), pattern...)
+}
+
+// appendText appends a text behind its length.
+func appendText(dst []byte, text string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
+}
+
+// textBytes is what appendText appends.
+func textBytes(text string) int {
+	var length [binary.MaxVarintLen64]byte
+	return binary.PutUvarint(length[:], uint64(len(text))) + len(text)
+}
+
+// cutText undoes appendText and copies the text.
+func cutText(v []byte) (text string, rest []byte, ok bool) {
+	length, n := binary.Uvarint(v)
+	if n <= 0 || length > uint64(len(v)-n) {
+		return "", nil, false
+	}
+	v = v[n:]
+	return string(v[:length]), v[length:], true
 }

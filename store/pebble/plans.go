@@ -1,20 +1,201 @@
 package pebble
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"sync"
 
+	"eventhub"
 	"eventhub/store"
+
+	pdb "github.com/cockroachdb/pebble/v2"
 )
 
+// gate keeps readers of plans, or of patterns, behind the fsync. It is shut from
+// before a commit that changes them hands its batch to Pebble until the batch is
+// durable. It stays shut where that failed: what the commit left in Pebble may
+// not be shown.
+type gate struct {
+	mu   sync.RWMutex
+	shut bool
+}
+
+func (g *gate) set(shut bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = shut
+}
+
+// try runs look while no commit can begin to change what it sees, and reports
+// false where one is under way.
+func (g *gate) try(look func() error) (open bool, err error) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if g.shut {
+		return false, nil
+	}
+	return true, look()
+}
+
+// behind runs look where all that is behind the gate is durable, and waits for
+// the commit that changes it.
+func (s *Store) behind(g *gate, look func() error) error {
+	open, err := g.try(look)
+	if !open {
+		s.committing.Lock()
+		open, err = g.try(look)
+		s.committing.Unlock()
+	}
+	if !open {
+		return s.faults.err()
+	}
+	return err
+}
+
 // Planned implements store.Schedule.
-func (s *Store) Planned(context.Context, int64, uint64, int64, int, int) ([]store.Planned, error) {
-	return nil, nil
+func (s *Store) Planned(ctx context.Context, afterAt int64, afterSeq uint64, until int64, limit, maxBytes int) (plans []store.Planned, err error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	if until < 0 || limit <= 0 || afterAt > until {
+		return nil, nil
+	}
+	bounds := &pdb.IterOptions{LowerBound: []byte{tagPlan}, UpperBound: append(appendPlanKey(nil, until, 1<<64-1), 0)}
+	if afterAt >= 0 {
+		bounds.LowerBound = append(appendPlanKey(nil, afterAt, afterSeq), 0)
+	}
+	if plans, err = s.plansIn(bounds, limit, maxBytes); err != nil {
+		return nil, fmt.Errorf("store/pebble: read the plans behind (%d, %d): %w", afterAt, afterSeq, err)
+	}
+	return plans, nil
+}
+
+func (s *Store) plansIn(bounds *pdb.IterOptions, limit, maxBytes int) (plans []store.Planned, err error) {
+	var iter *pdb.Iterator
+	err = s.behind(&s.plans, func() (err error) {
+		iter, err = s.db.NewIter(bounds)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer closeInto(iter, &err)
+	for valid := iter.First(); valid && len(plans) < limit; valid = iter.Next() {
+		value, err := iter.ValueAndErr()
+		if err != nil {
+			return nil, err
+		}
+		p, err := decodePlan(iter.Key(), value)
+		if err != nil {
+			return nil, err
+		}
+		if maxBytes -= len(p.Record); len(plans) > 0 && maxBytes < 0 {
+			break
+		}
+		plans = append(plans, p)
+	}
+	return plans, iter.Error()
 }
 
 // FindPlan implements store.Schedule.
-func (s *Store) FindPlan(context.Context, string, string) (store.Planned, error) {
-	return store.Planned{}, store.ErrNotFound
+func (s *Store) FindPlan(ctx context.Context, topic, id string) (store.Planned, error) {
+	if err := s.enter(ctx); err != nil {
+		return store.Planned{}, err
+	}
+	defer s.leave()
+	var p store.Planned
+	found := false
+	err := s.behind(&s.plans, func() (err error) {
+		p, found, err = s.storedPlan(topic, id)
+		return err
+	})
+	if err != nil {
+		return store.Planned{}, fmt.Errorf("store/pebble: find the plan of id %q in topic %q: %w", id, topic, err)
+	}
+	if !found {
+		return store.Planned{}, fmt.Errorf("plan of id %q in topic %q: %w", id, topic, store.ErrNotFound)
+	}
+	return p, nil
+}
+
+// storedPlan returns what Pebble has.
+func (s *Store) storedPlan(topic, id string) (p store.Planned, found bool, err error) {
+	t := s.topics.get(topic)
+	if t == nil {
+		return p, false, nil
+	}
+	value, err := s.get(appendPlanIDKey(nil, t.id, id))
+	if value == nil || err != nil {
+		return p, false, err
+	}
+	place, err := decodePlanPlace(value)
+	if err != nil {
+		return p, false, err
+	}
+	key := appendPlanKey(nil, place.at, place.seq)
+	if value, err = s.get(key); err != nil {
+		return p, false, err
+	}
+	p, err = decodePlan(key, value)
+	return p, err == nil, err
 }
 
 // ListPatterns implements store.Groups.
-func (s *Store) ListPatterns(context.Context) ([]store.PatternInfo, error) { return nil, nil }
+func (s *Store) ListPatterns(ctx context.Context) (patterns []store.PatternInfo, err error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	if patterns, err = s.allPatterns(); err != nil {
+		return nil, fmt.Errorf("store/pebble: list patterns: %w", err)
+	}
+	return patterns, nil
+}
+
+func (s *Store) allPatterns() (patterns []store.PatternInfo, err error) {
+	var iter *pdb.Iterator
+	err = s.behind(&s.patterns, func() (err error) {
+		iter, err = s.db.NewIter(&pdb.IterOptions{LowerBound: []byte{tagPattern}, UpperBound: []byte{tagPattern + 1}})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer closeInto(iter, &err)
+	for valid := iter.First(); valid; valid = iter.Next() {
+		group, pattern, ok := bytes.Cut(iter.Key()[1:], []byte{0})
+		if !ok {
+			return nil, fmt.Errorf("key %x of a pattern has no end of the group's name", iter.Key())
+		}
+		value, err := iter.ValueAndErr()
+		if err != nil {
+			return nil, err
+		}
+		info := store.PatternInfo{Group: string(group), Pattern: string(pattern)}
+		if len(value) > 0 {
+			info.Value = bytes.Clone(value)
+		}
+		patterns = append(patterns, info)
+	}
+	return patterns, iter.Error()
+}
+
+// decodePlan copies what it returns.
+func decodePlan(key, value []byte) (store.Planned, error) {
+	place, err := planPlaceOf(key)
+	if err != nil {
+		return store.Planned{}, err
+	}
+	topic, rest, ok := cutText(value)
+	eventKey, rest, ok2 := cutText(rest)
+	record := eventhub.Record(bytes.Clone(rest))
+	id := record.ID()
+	if !ok || !ok2 || len(id) == 0 {
+		return store.Planned{}, fmt.Errorf("the plan at (%d, %d) reads %.60q", place.at, place.seq, value)
+	}
+	return store.Planned{
+		Topic: topic, ID: string(id), Key: eventKey, At: place.at, Seq: place.seq, Record: record,
+	}, nil
+}

@@ -8,7 +8,8 @@
 //   - Pebble shows a batch to readers before its fsync is done. So every read is
 //     bounded by what is published, which moves only after the fsync: the
 //     durable head of each topic, the table of topics, and for groups the states
-//     that a running commit replaces.
+//     that a running commit replaces; plans and patterns have a gate, which is
+//     shut while a commit changes them.
 //   - Offsets are given out by the one committer and never twice, whatever a
 //     crash takes away: see reserve.
 //   - After a failed write or fsync no commit succeeds.
@@ -40,11 +41,16 @@ type Store struct {
 
 	topics topicTable
 	groups groupTable
+	// The gates of plans and of patterns.
+	plans, patterns gate
 
 	// committing serialises Commit and guards what follows.
 	committing sync.Mutex
 	commit     commit
 	nextTopic  uint32
+	// lastPlan is the highest Seq that was given to a plan; no higher one than
+	// planFloor is given before that is on disk.
+	lastPlan, planFloor uint64
 	// unsynced: something was committed after the last fsync.
 	unsynced bool
 }
@@ -75,7 +81,7 @@ func Open(o Options) (*Store, error) {
 	// just raised, in the old format, in which damage looks like the log's end.
 	// Nothing may be written to that one: the flush begins another at once.
 	_, err = db.AsyncFlush()
-	if err = errors.Join(err, s.loadTopics(), f.err()); err != nil {
+	if err = errors.Join(err, s.loadTopics(), s.loadPlanFloor(), f.err()); err != nil {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), db.Close(), lock.Close())
 	}
 	return s, nil

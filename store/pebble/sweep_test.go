@@ -90,6 +90,9 @@ func TestWriteErrorSweep(t *testing.T) {
 	}
 }
 
+// sweepPlans is how many plans a faultedRun keeps.
+const sweepPlans = 3
+
 // faultedRun is one process that meets a fault.
 type faultedRun struct {
 	t     *testing.T
@@ -134,7 +137,12 @@ func (run *faultedRun) commit(s *Store) {
 		id := fmt.Sprint("id-", i)
 		u := &store.Unit{Appends: []store.Append{{Topic: fmt.Sprint("t", i%3), ID: id, Record: newRecord("t", id, 12<<10)}},
 			Groups: []store.GroupChange{{Topic: "t0", Group: "g", Create: i == 0, State: store.GroupState{Epoch: uint64(i + 1)},
-				Parts: []store.GroupPart{{Kind: 2, Offset: uint64(i), Value: []byte(id)}, {Kind: 3, Value: []byte(id)}}}}}
+				Parts: []store.GroupPart{{Kind: 2, Offset: uint64(i), Value: []byte(id)}, {Kind: 3, Value: []byte(id)}}}},
+			Plans:    []store.Plan{{Topic: "later", ID: id, At: int64(i), Record: newRecord("later", id, 0)}},
+			Patterns: []store.PatternChange{{Group: "g", Pattern: "**", Value: []byte(id)}}}
+		if i >= sweepPlans {
+			u.Unplans = []store.Unplan{{Topic: "later", ID: fmt.Sprint("id-", i-sweepPlans)}}
+		}
 		broken := s.faults.err() != nil
 		err := s.Commit(context.Background(), []*store.Unit{u}, true)
 		if err != nil && !errors.Is(err, store.ErrBroken) {
@@ -194,6 +202,28 @@ func checkAckedGroup(t *testing.T, s *Store, acked uint64, fired *errorfs.Op) {
 	if diff := cmp.Diff(want, parts); diff != "" {
 		t.Errorf("after a fault at %+v the group is at epoch %d; its parts (-want +got):\n%s", fired, state.Epoch, diff)
 	}
+	checkSweptPlans(t, s, int64(state.Epoch), fired)
+}
+
+// checkSweptPlans: the plans and the pattern are of the same unit as the group.
+func checkSweptPlans(t *testing.T, s *Store, epoch int64, fired *errorfs.Op) {
+	t.Helper()
+	var want, got []string
+	for i := max(0, epoch-sweepPlans); i < epoch; i++ {
+		want = append(want, fmt.Sprint("id-", i))
+	}
+	list, err := s.Planned(context.Background(), -1, 0, 1<<62, 100, 1<<30)
+	for _, p := range list {
+		got = append(got, p.ID)
+	}
+	if err != nil || !slices.Equal(want, got) {
+		t.Errorf("after a fault at %+v the group is at epoch %d; the plans are %q, %v; want %q", fired, epoch, got, err, want)
+	}
+	patterns, err := s.ListPatterns(context.Background())
+	if err != nil || (len(patterns) > 0) != (epoch > 0) || epoch > 0 && string(patterns[0].Value) != fmt.Sprint("id-", epoch-1) {
+		t.Errorf("after a fault at %+v the group is at epoch %d; the patterns are %v, %v", fired, epoch, patterns, err)
+	}
+	checkPlanIndex(t, s)
 }
 
 // TestDefaultFatal: without Options.Fatal the process ends at the first write

@@ -45,7 +45,8 @@ func open(t *testing.T) (s *storefault.Store, backend store.Store) {
 func units(id string) []*store.Unit {
 	record := eventhub.Record(`{"ts":            0,"id":"` + id + `","topic":"t","payload":1}`)
 	return []*store.Unit{{Appends: []store.Append{{Topic: "t", ID: id, Key: "k", FreshID: true, Record: record}},
-		Groups: []store.GroupChange{{Topic: "t", Group: "g-" + id, Create: true}}}}
+		Groups: []store.GroupChange{{Topic: "t", Group: "g-" + id, Create: true}},
+		Plans:  []store.Plan{{Topic: "later", ID: id, FreshID: true, Record: record}}}}
 }
 
 func commit(s store.Store, id string) error {
@@ -81,6 +82,9 @@ var reads = []call{
 	{storefault.Group, func(s store.Store) error { return second(s.Group(context.Background(), "t", "g-1")) }},
 	{storefault.GroupParts, func(s store.Store) error { return second(s.GroupParts(context.Background(), "t", "g-1")) }},
 	{storefault.ListGroups, func(s store.Store) error { return second(s.ListGroups(context.Background(), "t")) }},
+	{storefault.ListPatterns, func(s store.Store) error { return second(s.ListPatterns(context.Background())) }},
+	{storefault.Planned, func(s store.Store) error { return second(s.Planned(context.Background(), 0, 0, 0, 1, 1)) }},
+	{storefault.FindPlan, func(s store.Store) error { return second(s.FindPlan(context.Background(), "later", "1")) }},
 	{storefault.Size, func(s store.Store) error { return second(s.Size()) }},
 	{storefault.Space, func(s store.Store) error { return second(s.Space()) }},
 }

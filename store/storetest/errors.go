@@ -25,8 +25,13 @@ func refused(t failer, u *store.Unit, want error) {
 		t.Errorf("Unit.Err = %v; want %v", u.Err, want)
 	}
 	for _, a := range u.Appends {
-		if a.Offset != 0 || a.CommitTime != 0 || a.Duplicate {
-			t.Errorf("a refused append of id %q got offset %d, time %d, duplicate %v", a.ID, a.Offset, a.CommitTime, a.Duplicate)
+		if a.Offset != 0 || a.CommitTime != 0 || a.Duplicate || a.Created {
+			t.Errorf("a refused append of id %q got offset %d, time %d, duplicate %v, created %v", a.ID, a.Offset, a.CommitTime, a.Duplicate, a.Created)
+		}
+	}
+	for _, p := range u.Plans {
+		if p.Seq != 0 || p.Offset != 0 || p.Duplicate || p.Created {
+			t.Errorf("a refused plan of id %q got seq %d, offset %d, duplicate %v, created %v", p.ID, p.Seq, p.Offset, p.Duplicate, p.Created)
 		}
 	}
 }
@@ -53,6 +58,9 @@ func everyMethod(ctx context.Context, s store.Store) map[string]error {
 	_, errs["Topic"] = s.Topic(ctx, "t")
 	_, errs["Group"] = s.Group(ctx, "t", "g")
 	_, errs["GroupParts"] = s.GroupParts(ctx, "t", "g")
+	_, errs["ListPatterns"] = s.ListPatterns(ctx)
+	_, errs["Planned"] = s.Planned(ctx, 0, 0, endOfTime, 1, 1)
+	_, errs["FindPlan"] = s.FindPlan(ctx, "t", "a")
 	_, errs["ListGroups"] = s.ListGroups(ctx, "t")
 	return errs
 }

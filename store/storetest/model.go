@@ -32,7 +32,11 @@ const (
 type model struct {
 	env    *env
 	topics map[string]*modelTopic
-	fresh  int // counts fresh ids
+	plans  []store.Planned // in the order of planning
+	seq    uint64          // the highest of all plans that were ever made
+	// patterns by group and pattern, with 0x00 between them.
+	patterns map[string]string
+	fresh    int // counts fresh ids
 }
 
 type modelTopic struct {
@@ -69,13 +73,14 @@ func testModel(t *testing.T, factory Factory) {
 		s := &env{backend: factory(t), options: Options{MaxTopics: modelMaxTopics}, clock: &clock{ms: startTime}}
 		s.options.Now = s.clock.now
 		s.open(rt)
-		m := &model{env: s, topics: make(map[string]*modelTopic)}
+		m := &model{env: s, topics: make(map[string]*modelTopic), patterns: make(map[string]string)}
 		defer func() { s.close(rt) }()
 		rt.Repeat(map[string]func(*rapid.T){
-			"commit": m.commit,
-			"clock":  func(rt *rapid.T) { s.clock.set(rapid.Int64Range(-100, 100).Draw(rt, "ms")) },
-			"read":   m.read,
-			"check":  m.check,
+			"commit":  m.commit,
+			"clock":   func(rt *rapid.T) { s.clock.set(rapid.Int64Range(-100, 100).Draw(rt, "ms")) },
+			"read":    m.read,
+			"planned": m.readPlans,
+			"check":   m.check,
 			"reopen": func(rt *rapid.T) {
 				// A store that forgets would hardly ever hold anything.
 				if !s.Capabilities().Persistent && rapid.IntRange(0, 9).Draw(rt, "forget") > 0 {
@@ -84,6 +89,8 @@ func testModel(t *testing.T, factory Factory) {
 				s.reopen(rt)
 				if !s.Capabilities().Persistent {
 					clear(m.topics)
+					clear(m.patterns)
+					m.plans, m.seq = nil, 0
 				}
 				m.check(rt)
 			},
@@ -127,6 +134,7 @@ func (m *model) drawUnit(rt *rapid.T) *store.Unit {
 	for range rapid.SampledFrom([]int{0, 1, 1, 2, 3}).Draw(rt, "changes") {
 		u.Groups = append(u.Groups, m.drawChange(rt))
 	}
+	m.drawPlans(rt, u)
 	return u
 }
 
@@ -197,9 +205,12 @@ func (m *model) refusal(u *store.Unit) error {
 			seen[name] = nil
 		}
 	}
-	for _, a := range u.Appends {
-		if m.topics[a.Topic] == nil {
-			born[a.Topic] = true
+	if err := m.planRefusal(u); err != nil {
+		return err
+	}
+	for _, topic := range topicsOf(u) {
+		if m.topics[topic] == nil {
+			born[topic] = true
 		}
 	}
 	if len(born) > 0 && len(m.topics)+len(born) > modelMaxTopics {
@@ -216,9 +227,11 @@ func (m *model) topic(name string) *modelTopic {
 }
 
 func (m *model) apply(rt *rapid.T, u *store.Unit) {
+	m.checkCreated(rt, u)
 	for _, ch := range u.Groups {
 		m.topic(ch.Topic).change(ch)
 	}
+	m.applyUnplans(u)
 	now := m.env.clock.now().UnixMilli()
 	for _, a := range u.Appends {
 		t := m.topic(a.Topic)
@@ -235,6 +248,7 @@ func (m *model) apply(rt *rapid.T, u *store.Unit) {
 		same(rt, "commit time in the record of "+a.ID, time, a.Record.CommitTime())
 		t.events = append(t.events, modelEvent{row: rowOf(a), id: a.ID, key: a.Key, time: time})
 	}
+	m.applyPlans(rt, u)
 }
 
 func (t *modelTopic) change(ch store.GroupChange) {
@@ -294,6 +308,7 @@ func (m *model) check(rt *rapid.T) {
 		m.checkGroups(rt, name, t)
 	}
 	same(rt, "topics", infos, m.env.listTopics(rt, "", noLimit))
+	m.checkPlans(rt)
 }
 
 func (m *model) checkTopic(rt *rapid.T, name string, events []modelEvent) {

@@ -58,6 +58,8 @@ func Run(t *testing.T, factory Factory) {
 		{"Latest", latestTests},
 		{"Groups", groupTests},
 		{"Parts", partTests},
+		{"Plans", planTests},
+		{"Patterns", patternTests},
 		{"Topics", topicTests},
 		{"Visibility", visibilityTests},
 		{"Concurrency", concurrencyTests},

@@ -1,0 +1,164 @@
+package storetest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"eventhub/store"
+
+	"pgregory.net/rapid"
+)
+
+// The part of testModel that is about plans and patterns. Plans share their
+// topics and their given ids with the appends, so that they meet.
+
+var modelPatterns = []string{"*", "a", "a.**"}
+
+func (m *model) drawPlans(rt *rapid.T, u *store.Unit) {
+	for range rapid.SampledFrom([]int{0, 0, 1, 2, 3}).Draw(rt, "plans") {
+		topic := rapid.SampledFrom(modelTopics).Draw(rt, "topic")
+		id := fmt.Sprint("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))
+		isFresh := rapid.IntRange(0, 3).Draw(rt, "fresh") == 0
+		if isFresh {
+			m.fresh++
+			id = fmt.Sprint("fresh-", m.fresh)
+		}
+		p := planKeyed(topic, id, rapid.SampledFrom(modelKeys).Draw(rt, "key"), rapid.Int64Range(0, 4).Draw(rt, "due"))
+		p.FreshID = isFresh
+		u.Plans = append(u.Plans, p)
+	}
+	for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(rt, "unplans") {
+		up := store.Unplan{Topic: rapid.SampledFrom(modelTopics).Draw(rt, "topic"),
+			ID: fmt.Sprint("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))}
+		if len(m.plans) > 0 && rapid.IntRange(0, 9).Draw(rt, "unfit") > 0 {
+			p := rapid.SampledFrom(m.plans).Draw(rt, "plan")
+			up = store.Unplan{Topic: p.Topic, ID: p.ID}
+		}
+		u.Unplans = append(u.Unplans, up)
+		if rapid.Bool().Draw(rt, "move") {
+			u.Appends = append(u.Appends, given(up.Topic, up.ID))
+		}
+	}
+	for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(rt, "patterns") {
+		u.Patterns = append(u.Patterns, store.PatternChange{
+			Group:   rapid.SampledFrom(modelGroups).Draw(rt, "group"),
+			Pattern: rapid.SampledFrom(modelPatterns).Draw(rt, "pattern"),
+			Delete:  rapid.Bool().Draw(rt, "delete"),
+			Value:   []byte(rapid.SampledFrom([]string{"", "1", "[2]"}).Draw(rt, "value")),
+		})
+	}
+}
+
+// plan returns where in m.plans that of an id is, or -1.
+func (m *model) plan(topic, id string) int {
+	return slices.IndexFunc(m.plans, func(p store.Planned) bool { return p.Topic == topic && p.ID == id })
+}
+
+func (m *model) planRefusal(u *store.Unit) error {
+	for i, up := range u.Unplans {
+		if m.plan(up.Topic, up.ID) < 0 || slices.Contains(u.Unplans[:i], up) {
+			return store.ErrNoPlan
+		}
+	}
+	return nil
+}
+
+// topicsOf returns the topics that the appends and plans of a unit need.
+func topicsOf(u *store.Unit) (topics []string) {
+	for _, a := range u.Appends {
+		topics = append(topics, a.Topic)
+	}
+	for _, p := range u.Plans {
+		topics = append(topics, p.Topic)
+	}
+	return topics
+}
+
+// checkCreated looks at a unit before it is applied to the model.
+func (m *model) checkCreated(rt *rapid.T, u *store.Unit) {
+	var told, want []bool
+	for _, a := range u.Appends {
+		told = append(told, a.Created)
+	}
+	for _, p := range u.Plans {
+		told = append(told, p.Created)
+	}
+	for _, topic := range topicsOf(u) {
+		want = append(want, m.topics[topic] == nil)
+	}
+	same(rt, "created topics", want, told)
+}
+
+func (m *model) applyUnplans(u *store.Unit) {
+	for _, up := range u.Unplans {
+		at := m.plan(up.Topic, up.ID)
+		m.plans = slices.Delete(m.plans, at, at+1)
+	}
+}
+
+func (m *model) applyPlans(rt *rapid.T, u *store.Unit) {
+	for _, p := range u.Plans {
+		t := m.topic(p.Topic)
+		if i := slices.IndexFunc(t.events, func(e modelEvent) bool { return e.id == p.ID }); i >= 0 {
+			planOfEvent(rt, p, store.Append{Offset: t.events[i].Offset})
+			continue
+		}
+		if i := m.plan(p.Topic, p.ID); i >= 0 {
+			duplicatePlan(rt, p, store.Plan{At: m.plans[i].At, Seq: m.plans[i].Seq})
+			continue
+		}
+		m.seq = risingSeq(rt, m.seq, p)
+		m.plans = append(m.plans, asRead(p))
+	}
+	for _, ch := range u.Patterns {
+		if m.patterns[ch.Group+"\x00"+ch.Pattern] = string(ch.Value); ch.Delete {
+			delete(m.patterns, ch.Group+"\x00"+ch.Pattern)
+		}
+	}
+}
+
+func (m *model) planned() []store.Planned {
+	list := slices.Clone(m.plans)
+	slices.SortFunc(list, func(a, b store.Planned) int { return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Seq, b.Seq)) })
+	return list
+}
+
+// readPlans compares one read with random bounds.
+func (m *model) readPlans(rt *rapid.T) {
+	at := startTime + rapid.Int64Range(-1, 5).Draw(rt, "at")
+	seq := rapid.Uint64Range(0, m.seq+1).Draw(rt, "seq")
+	until := startTime + rapid.Int64Range(-1, 5).Draw(rt, "until")
+	limit := rapid.IntRange(0, 10).Draw(rt, "limit")
+	maxBytes := rapid.IntRange(0, 1000).Draw(rt, "max_bytes")
+	var want []store.Planned
+	size := 0
+	for _, p := range m.planned() {
+		if p.At < at || p.At == at && p.Seq <= seq || p.At > until {
+			continue
+		}
+		size += len(p.Record)
+		if len(want) == limit || len(want) > 0 && size > maxBytes {
+			break
+		}
+		want = append(want, p)
+	}
+	same(rt, "planned", want, m.env.plannedFrom(rt, at, seq, until, limit, maxBytes))
+}
+
+func (m *model) checkPlans(rt *rapid.T) {
+	same(rt, "plans", m.planned(), m.env.allPlanned(rt))
+	topic := rapid.SampledFrom(modelTopics).Draw(rt, "topic")
+	id := fmt.Sprint("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))
+	same(rt, "plan of "+id, m.plan(topic, id) >= 0, m.env.findPlan(rt, topic, id) != nil)
+	var want []store.PatternInfo
+	for name, value := range m.patterns {
+		group, pattern, _ := strings.Cut(name, "\x00")
+		want = append(want, store.PatternInfo{Group: group, Pattern: pattern, Value: []byte(value)})
+	}
+	slices.SortFunc(want, func(a, b store.PatternInfo) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Pattern, b.Pattern))
+	})
+	same(rt, "patterns", want, m.env.patterns(rt))
+}
