@@ -26,12 +26,12 @@
 //
 // One committer and as many workers as processors, whatever the number of
 // topics, groups, members and tails; one goroutine for the births of topics that
-// patterns match; one timer for all leases, retries and conflated tails. Nothing
-// runs while there is nothing to do. A group is touched by its members' goroutines
+// patterns match; one timer for all leases, retries and conflated tails, and one for
+// all scheduled events (schedule.go). Nothing runs while there is nothing to do. A group is touched by its members' goroutines
 // and one worker at a time, under group.mu; a tail by its owner, the shards of its
 // topics and one worker, under tail.mu. Locks are taken in the order bus.mu, group.mu
 // or tail.mu, subscription.giving, subscription.mu, then one of topicLog.mu,
-// counts.mu, committer.mu, alarm.mu, workers.mu, runtimes.mu, of which alarm.mu may be
+// counts.mu, committer.mu, alarm.mu, workers.mu, mover.mu, runtimes.mu, of which alarm.mu may be
 // held while workers.mu is taken. Receivers are called under group.mu and
 // subscription.giving, or under tail.mu, never under a lock that others need, and must
 // not call back.
@@ -49,6 +49,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"eventhub"
 	"eventhub/store"
@@ -71,6 +72,9 @@ type Options struct {
 	// Fatal is called once when the store failed a commit: nothing can be
 	// acknowledged any more and the process should end. Default: log only.
 	Fatal func(error)
+
+	// clock is what the mover of scheduled events goes by; nil means time.Now.
+	clock func() time.Time
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -89,6 +93,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.AckWindow == 0 {
 		o.AckWindow = 1_000_000
 	}
+	if o.clock == nil {
+		o.clock = time.Now
+	}
 	return o, nil
 }
 
@@ -101,6 +108,7 @@ type Bus struct {
 	committer *committer
 	workers   *workers
 	alarm     *alarm
+	mover     *mover
 	cache     tailCache // the committer's
 
 	space  spaceGuard
@@ -130,6 +138,7 @@ var (
 	_ eventhub.Subscriber = (*Bus)(nil)
 	_ eventhub.Inspector  = (*Bus)(nil)
 	_ eventhub.Admin      = (*Bus)(nil)
+	_ eventhub.Scheduler  = (*Bus)(nil)
 )
 
 // New starts the engine. The store stays the caller's, to be closed after the
@@ -154,12 +163,14 @@ func New(opts Options) (*Bus, error) {
 	b.counts.init()
 	b.workers = newWorkers(runtime.GOMAXPROCS(0))
 	b.alarm = newAlarm(b.workers.schedule)
+	b.mover = newMover(b)
 	b.committer = newCommitter(b)
 	if err := b.patterns.begin(b); err != nil {
 		b.alarm.stop()
 		b.workers.stop()
 		return nil, errors.Join(err, b.committer.stop())
 	}
+	b.mover.start()
 	return b, nil
 }
 
@@ -189,6 +200,7 @@ func (b *Bus) Close() error {
 			t.shut(errShuttingDown)
 		}
 		b.alarm.stop()
+		b.mover.stop()
 		b.workers.stop()
 	}
 	err := b.committer.stop()

@@ -19,6 +19,9 @@ type counts struct {
 	tails         map[string]*atomic.Uint64 // events handed to live tails, by topic
 	commitSeconds measure.Histogram
 	commitEvents  measure.Histogram
+	// Events that were scheduled, and of those, what moved into the log and what
+	// was cancelled.
+	scheduled, moved, cancelled uint64
 }
 
 func (c *counts) init() {
@@ -51,10 +54,26 @@ func (c *counts) commit(took time.Duration, units []*store.Unit) {
 			topic.Bytes += uint64(len(a.Record))
 			events++
 		}
+		c.commitPlans(u)
 	}
 	c.commitSeconds.Observe(took.Seconds())
 	if events > 0 {
 		c.commitEvents.Observe(float64(events))
+	}
+}
+
+// commitPlans counts what a unit did to scheduled events: a move is an Unplan with
+// its Append. c.mu is held.
+func (c *counts) commitPlans(u *store.Unit) {
+	for i := range u.Plans {
+		if !u.Plans[i].Duplicate {
+			c.scheduled++
+		}
+	}
+	if len(u.Appends) > 0 {
+		c.moved += uint64(len(u.Unplans))
+	} else {
+		c.cancelled += uint64(len(u.Unplans))
 	}
 }
 
@@ -88,7 +107,8 @@ func (c *counts) snapshot() measure.Engine {
 	e := measure.Engine{
 		CommitSeconds: c.commitSeconds, CommitEvents: c.commitEvents,
 		CachedBytes: int(c.cached.Load()),
-		Topics:      make([]measure.Topic, 0, len(c.topics)),
+		Scheduled:   c.scheduled, Moved: c.moved, Cancelled: c.cancelled,
+		Topics: make([]measure.Topic, 0, len(c.topics)),
 	}
 	for _, t := range c.topics {
 		e.Topics = append(e.Topics, *t)

@@ -47,8 +47,9 @@ type exchange struct {
 	bytes   int        // of its records
 
 	// Of a handover, which is one of call; a burial has none.
-	call  *handing
-	index int
+	call    *handing
+	index   int
+	planned []plannedEvent // parallel to unit.Plans
 
 	// The committer's.
 	alone bool // a unit was refused that it was a part of
@@ -321,7 +322,7 @@ func (x *exchange) fail(refused error) {
 // answer tells whoever waits for the exchange. Nobody waits for a burial.
 func (x *exchange) answer(err error) {
 	if x.call != nil {
-		x.call.answer(x.index, &x.unit, err)
+		x.call.answer(x.index, x, err)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"eventhub"
-	"eventhub/store"
 )
 
 // A handover acks deliveries and publishes events as one unit of the store; how
@@ -105,12 +104,15 @@ type handing struct {
 	left atomic.Int64 // handovers whose outcome is not known
 }
 
-// answer gives one handover its outcome, which is in unit where err is nil. The
-// last one calls done.
-func (c *handing) answer(i int, unit *store.Unit, err error) {
+// answer gives one handover its outcome, which is in x where err is nil. The last
+// one calls done.
+func (c *handing) answer(i int, x *exchange, err error) {
 	h := &c.hs[i]
 	if h.Err = err; err == nil {
-		h.Receipts = receipts(h.Receipts, unit.Appends)
+		h.Receipts = receipts(h.Receipts, x.unit.Appends)
+		if len(x.planned) > 0 {
+			h.Receipts = planReceipts(h.Receipts, x.unit.Plans, x.planned)
+		}
 	}
 	if c.left.Add(-1) == 0 {
 		c.done(c.hs)
@@ -132,8 +134,16 @@ func (b *Bus) handOver(ctx context.Context, hs []eventhub.Handover, done func([]
 		s.pubs[i].Events = hs[i].Events
 	}
 	b.encode(s)
+	planned := s.planned
 	for i := range hs {
 		x, err := b.exchange(s, i, &hs[i], of)
+		if u := s.unitOf[i]; u >= 0 {
+			n := len(s.units[u].Plans)
+			if err == nil {
+				x.planned = planned[:n]
+			}
+			planned = planned[n:]
+		}
 		if err != nil {
 			call.answer(i, nil, err)
 			continue

@@ -94,12 +94,12 @@ type deals struct {
 
 	mu    sync.Mutex
 	tries []*try
-	acks  map[place]bool // acks that counted
+	acks  map[spot]bool // acks that counted
 	wrong string
 }
 
-// place is an event of topic a in one life of a group.
-type place struct {
+// spot is an event of topic a in one life of a group.
+type spot struct {
 	group         string
 	epoch, offset uint64
 }
@@ -107,7 +107,7 @@ type place struct {
 // try is one handover.
 type try struct {
 	eventhub.Handover
-	places   []place
+	places   []spot
 	poisoned bool
 	answers  int
 }
@@ -177,7 +177,7 @@ func (p *picky) Commit(ctx context.Context, units []*store.Unit, sync bool) erro
 }
 
 func newDeals(t *rapid.T, s store.Store) *deals {
-	d := &deals{t: t, store: &picky{Store: s}, base: make(map[string]map[uint64]uint64), groups: make(map[string]bool), acks: make(map[place]bool)}
+	d := &deals{t: t, store: &picky{Store: s}, base: make(map[string]map[uint64]uint64), groups: make(map[string]bool), acks: make(map[spot]bool)}
 	for _, g := range []string{"g", "h"} {
 		d.base[g] = make(map[uint64]uint64)
 	}
@@ -305,7 +305,7 @@ func (d *deals) handOver() {
 			return
 		}
 		for _, ref := range t.Refs {
-			t.places = append(t.places, place{m.group, d.epoch(m.group), ref.Lease.Offset})
+			t.places = append(t.places, spot{m.group, d.epoch(m.group), ref.Lease.Offset})
 		}
 		kind := rapid.SampledFrom([]string{"out", "out", "out", "out", "poison"}).Draw(d.t, "kind")
 		t.poisoned = kind == "poison"
@@ -356,7 +356,7 @@ func (d *deals) settle() {
 	defer d.mu.Unlock()
 	for i, o := range outcomes {
 		if s.Verdict == eventhub.Ack && o == eventhub.Applied {
-			d.acks[place{m.group, epoch, refs[i].Lease.Offset}] = true
+			d.acks[spot{m.group, epoch, refs[i].Lease.Offset}] = true
 		}
 	}
 }
@@ -579,7 +579,7 @@ func (d *deals) audit(s store.Store) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	groups := map[string]*standing{"g": readStanding(d.t, s, "g"), "h": readStanding(d.t, s, "h")}
-	handed := make(map[place]bool)
+	handed := make(map[spot]bool)
 	for _, t := range d.tries {
 		switch n := d.there(s, t); {
 		case n == 0:
@@ -611,7 +611,7 @@ func (d *deals) audit(s store.Store) {
 			continue // it is being made or moved
 		}
 		for offset := base + 1; offset <= head; offset++ {
-			p := place{name, g.epoch, offset}
+			p := spot{name, g.epoch, offset}
 			_, err := s.Find(context.Background(), "a.dlq", deadLetterID("a", offset, name, g.epoch))
 			letter := err == nil
 			switch done := d.acks[p] || handed[p] || letter; {
@@ -705,7 +705,7 @@ func (d *deals) drain() {
 			}
 			d.mu.Lock()
 			for _, lease := range got {
-				d.acks[place{name, d.epoch(name), lease.Offset}] = true
+				d.acks[spot{name, d.epoch(name), lease.Offset}] = true
 			}
 			d.mu.Unlock()
 			if _, err := m.sub.Settle(context.Background(), eventhub.Settlement{Refs: refs}); err != nil {

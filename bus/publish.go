@@ -16,7 +16,9 @@ import (
 type submission struct {
 	units   []store.Unit
 	appends []store.Append // of all units, which hold parts of it
-	buf     []byte         // the records of appends
+	plans   []store.Plan   // of all units, likewise
+	planned []plannedEvent // parallel to plans
+	buf     []byte         // the records of appends and plans
 	cached  bool           // the tail cache holds parts of buf
 	bytes   int            // what counts against Options.QueueBytes
 
@@ -48,7 +50,11 @@ func (s *submission) recycle() {
 	}
 	clear(s.units)
 	clear(s.appends)
-	*s = submission{units: s.units[:0], appends: s.appends[:0], unitOf: s.unitOf[:0], buf: buf}
+	clear(s.plans)
+	*s = submission{
+		units: s.units[:0], appends: s.appends[:0], plans: s.plans[:0],
+		planned: s.planned[:0], unitOf: s.unitOf[:0], buf: buf,
+	}
 	submissions.Put(s)
 }
 
@@ -97,7 +103,7 @@ func (b *Bus) encode(s *submission) {
 	for i := range s.pubs {
 		p := &s.pubs[i]
 		p.Err = nil
-		first, mark := len(s.appends), len(s.buf)
+		first, firstPlan, mark := len(s.appends), len(s.plans), len(s.buf)
 		if len(p.WaitFor) > 0 {
 			p.Err = b.checkWait(s, p, now)
 		}
@@ -109,22 +115,27 @@ func (b *Bus) encode(s *submission) {
 			if p.Err != nil {
 				break
 			}
+			if due := p.Events[j].Due(now); due > now.UnixMilli() {
+				s.planLast(j, start, due)
+				continue
+			}
 			spans = append(spans, span{start, len(s.buf)})
 		}
 		if p.Err != nil || len(p.Events) == 0 {
 			clear(s.appends[first:])
+			s.dropPlans(firstPlan)
 			s.appends, s.buf, spans = s.appends[:first], s.buf[:mark], spans[:first]
 			s.unitOf = append(s.unitOf, -1)
 			continue
 		}
 		s.unitOf = append(s.unitOf, len(s.units))
-		s.units = append(s.units, store.Unit{})
+		s.units = append(s.units, store.Unit{Plans: s.plans[firstPlan:]})
 	}
 	// Only now do buf and appends stay where they are.
 	at := 0
 	for i := range s.pubs {
 		if u := s.unitOf[i]; u >= 0 {
-			n := len(s.pubs[i].Events)
+			n := len(s.pubs[i].Events) - len(s.units[u].Plans)
 			s.units[u].Appends = s.appends[at : at+n : at+n]
 			at += n
 		}
@@ -132,6 +143,7 @@ func (b *Bus) encode(s *submission) {
 	for i, sp := range spans {
 		s.appends[i].Record = eventhub.Record(s.buf[sp.start:sp.end:sp.end])
 	}
+	s.placePlans()
 	s.bytes = len(s.buf)
 }
 
@@ -177,6 +189,7 @@ func (s *submission) encodeAs(e *eventhub.Event, made bool) error {
 
 // finishPublish answers the publishers of a submission.
 func finishPublish(s *submission, err error) {
+	planned := s.planned
 	for i := range s.pubs {
 		p := &s.pubs[i]
 		u := s.unitOf[i]
@@ -188,6 +201,12 @@ func finishPublish(s *submission, err error) {
 			p.Err = unitError(s.units[u].Err)
 		default:
 			p.Receipts = receipts(p.Receipts, s.units[u].Appends)
+			if n := len(s.units[u].Plans); n > 0 {
+				p.Receipts = planReceipts(p.Receipts, s.units[u].Plans, planned[:n])
+			}
+		}
+		if u >= 0 {
+			planned = planned[len(s.units[u].Plans):]
 		}
 	}
 	pubs, done, barrier := s.pubs, s.done, s.barrier

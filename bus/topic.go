@@ -258,6 +258,9 @@ func (b *Bus) spread(s *submission, find *logFinder) {
 		if s.units[i].Err != nil {
 			continue
 		}
+		if plans := s.units[i].Plans; len(plans) > 0 {
+			b.mover.planned(plans)
+		}
 		for appends := s.units[i].Appends; len(appends) > 0; {
 			n := 1
 			for n < len(appends) && appends[n].Topic == appends[0].Topic {

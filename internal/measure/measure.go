@@ -96,6 +96,10 @@ type Engine struct {
 	QueuedBytes   int       // records that wait for the committer
 	CachedBytes   int       // records in the tail cache
 	StoreBytes    uint64    // see store.Maintenance
+
+	Scheduled uint64 // events that were published with a delay
+	Moved     uint64 // of these, into the log
+	Cancelled uint64
 }
 
 // Topic counts what was published to one topic.

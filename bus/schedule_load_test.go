@@ -1,0 +1,230 @@
+//go:build !race
+
+// The race detector's own memory would be counted.
+
+package bus
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"eventhub"
+	"eventhub/store/pebble"
+)
+
+// diskRig is a bus over the embedded store in a directory, with a clock that can
+// be set.
+type diskRig struct {
+	t     testing.TB
+	dir   string
+	clock skewed
+	store *pebble.Store
+	bus   *Bus
+}
+
+func openDiskRig(t testing.TB, dir string) *diskRig {
+	t.Helper()
+	r := &diskRig{t: t, dir: dir}
+	r.open()
+	return r
+}
+
+func (r *diskRig) open() {
+	r.t.Helper()
+	var err error
+	r.store, err = pebble.Open(pebble.Options{Dir: r.dir, Now: r.clock.now, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if r.bus, err = New(Options{Store: r.store, TailCacheBytes: 1 << 20, clock: r.clock.now}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *diskRig) close() {
+	r.t.Helper()
+	if err := r.bus.Close(); err != nil {
+		r.t.Error(err)
+	}
+	if err := r.store.Close(); err != nil {
+		r.t.Error(err)
+	}
+}
+
+// setAhead sets the hub's clock, and has the mover look at it at once.
+func (r *diskRig) setAhead(d time.Duration) {
+	r.clock.skew.Store(int64(d))
+	r.bus.mover.mu.Lock()
+	defer r.bus.mover.mu.Unlock()
+	r.bus.mover.arm()
+}
+
+// plan schedules n events, due in any order within a second an hour from now; the
+// payload is when.
+func (r *diskRig) plan(n int) {
+	r.t.Helper()
+	base := r.clock.now().Add(time.Hour).UnixMilli()
+	rng := rand.New(rand.NewPCG(1, 2))
+	const page = 1000
+	for first := 0; first < n; first += page {
+		var events []eventhub.Event
+		for i := first; i < min(n, first+page); i++ {
+			at := base + rng.Int64N(1000)
+			events = append(events, eventhub.Event{Topic: "t", ID: fmt.Sprint("id-", i), DeliverAt: at, Payload: fmt.Append(nil, at)})
+		}
+		if _, err := r.bus.Publish(context.Background(), events...); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// arrivals is a Receiver that looks at events that were scheduled.
+type arrivals struct {
+	t    testing.TB
+	want int
+	done chan struct{}
+
+	mu    sync.Mutex
+	seen  map[string]bool // nil where ids do not matter
+	count int
+	last  int64
+	heap  uint64 // the most that was in use, looked at now and then
+	every int    // events from one look to the next; 0 for none
+}
+
+func (a *arrivals) Deliver(batch []eventhub.Delivery) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range batch {
+		d := &batch[i]
+		e, err := d.Event()
+		at, _ := strconv.ParseInt(string(e.Payload), 10, 64)
+		if err != nil || e.CommitTime() < at || at < a.last || a.seen[e.ID] {
+			a.t.Errorf("%s, due at %d behind %d, was committed at %d; seen before: %v, %v", e.ID, at, a.last, e.CommitTime(), a.seen[e.ID], err)
+		}
+		a.last = at
+		if a.seen != nil {
+			a.seen[e.ID] = true
+		}
+		if a.count++; a.every > 0 && a.count%a.every == 0 {
+			a.heap = max(a.heap, heapInUse())
+		}
+		if a.count == a.want {
+			close(a.done)
+		}
+	}
+	return len(batch)
+}
+
+func (a *arrivals) Ended(error) {}
+
+func heapInUse() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func (r *diskRig) await(a *arrivals) {
+	r.t.Helper()
+	a.t, a.done = r.t, make(chan struct{})
+	o := eventhub.SubscribeOptions{Topic: "t", Group: "g", AutoAck: true, MaxInFlight: 10_000, Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+	if _, err := r.bus.Subscribe(context.Background(), o, a); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// TestManyScheduledOnDisk: 100,000 events that are due within one second cost
+// no memory while they wait and a page of it while they are moved, and each is
+// moved once, in its order.
+func TestManyScheduledOnDisk(t *testing.T) {
+	const n = 100_000
+	empty := openDiskRig(t, t.TempDir())
+	atRest := heapInUse()
+	empty.close()
+
+	r := openDiskRig(t, t.TempDir())
+	r.plan(n)
+	r.close()
+	r.open()
+	defer r.close()
+	if list, err := r.bus.Scheduled(context.Background(), eventhub.ScheduleQuery{Limit: 1}); err != nil || len(list) != 1 {
+		t.Fatalf("scheduled: %v, %v", list, err)
+	}
+	waiting := heapInUse()
+	if waiting > atRest+2<<20 {
+		t.Errorf("with %d events scheduled %d bytes are in use; without any %d", n, waiting, atRest)
+	}
+	goroutines := runtime.NumGoroutine()
+
+	a := &arrivals{want: n, seen: make(map[string]bool, n), every: n / 10}
+	r.await(a)
+	base := heapInUse() // with the map
+	began := time.Now()
+	r.setAhead(time.Hour + time.Second)
+	<-a.done
+	took := time.Since(began)
+	t.Logf("%d events moved and delivered in %v; bytes in use: at rest %d, waiting %d, before the move %d, at most during it %d",
+		n, took, atRest, waiting, base, a.heap)
+	if a.heap > base+24<<20 {
+		t.Errorf("while %d events were moved %d bytes were in use; before %d", n, a.heap, base)
+	}
+	if now := runtime.NumGoroutine(); now > goroutines+8 {
+		t.Errorf("%d goroutines; before the move %d", now, goroutines)
+	}
+	if head, err := r.store.Head(context.Background(), "t"); err != nil || head != n {
+		t.Errorf("the head is %d, %v; want %d", head, err, n)
+	}
+	if list, err := r.bus.Scheduled(context.Background(), eventhub.ScheduleQuery{}); err != nil || len(list) > 0 {
+		t.Errorf("scheduled afterwards: %v, %v", list, err)
+	}
+}
+
+// BenchmarkSchedule is BenchmarkPublish for events with a delay.
+func BenchmarkSchedule(b *testing.B) {
+	r := openDiskRig(b, b.TempDir())
+	defer r.close()
+	events := make([]eventhub.Event, 100)
+	for i := range events {
+		events[i] = eventhub.Event{Topic: "bench.schedule", Delay: time.Duration(1+i%10) * time.Hour, Payload: payload256}
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	const publishers = 4
+	var wg sync.WaitGroup
+	for p := range publishers {
+		wg.Go(func() {
+			for i := p; i < b.N; i += publishers {
+				if _, err := r.bus.Publish(context.Background(), events...); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.ReportMetric(float64(100*b.N)/b.Elapsed().Seconds(), "events/s")
+}
+
+// BenchmarkMove is one event from being due to being delivered, of many that are
+// due at once.
+func BenchmarkMove(b *testing.B) {
+	r := openDiskRig(b, b.TempDir())
+	defer r.close()
+	r.plan(b.N)
+	a := &arrivals{want: b.N}
+	r.await(a)
+	b.ReportAllocs()
+	b.ResetTimer()
+	r.setAhead(time.Hour + time.Second)
+	<-a.done
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+}
