@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,6 +33,38 @@ func BenchmarkDecodePublish(b *testing.B) { benchmarkDecode(b, benchPublish) }
 
 func BenchmarkDecodePublishPlain(b *testing.B) {
 	benchmarkDecode(b, `{"op":"PUBLISH","corr":"c-000123","topic":"process.state","payload":{"host":"node-17.example","pid":41235,"state":"running"}}`)
+}
+
+// benchBatch is a PUBLISH of n events.
+func benchBatch(n int) string {
+	const event = `{"topic":"process.state","payload":{"host":"node-17.example","pid":41235,"name":"ingest-worker","cpu":12.75,"rss":184549376,"state":"running","uptime_ms":86400123,"labels":["blue","eu-west","canary"]},"opts":{"key":"node-17:ingest-worker:41235","tags":["#duck"],"headers":{"x-trace":"4bf92f3577b34da6a3ce92"}}}`
+	return `{"op":"PUBLISH","corr":"c-000123","events":[` + strings.Repeat(event+",", n-1) + event + `]}`
+}
+
+func BenchmarkDecodeBatch64(b *testing.B) { benchmarkDecode(b, benchBatch(64)) }
+
+func benchReceipts(n int) []eventhub.Receipt {
+	return slices.Repeat([]eventhub.Receipt{{ID: "0199a6d1-7e3c-7b1a-9c55-2f6f3a1d0e11", Offset: 1042}}, n)
+}
+
+func BenchmarkAppendBatchOK(b *testing.B) {
+	rs := benchReceipts(64)
+	buf := make([]byte, 0, 4096)
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = AppendBatchOK(buf[:0], "c-000123", true, rs)
+	}
+}
+
+func BenchmarkEventFrameAppendAll(b *testing.B) {
+	f := NewEventFrame("process.*", "ops")
+	batch := slices.Repeat([]eventhub.Delivery{*benchDelivery()}, 100)
+	buf := make([]byte, 0, 64<<10)
+	b.ReportAllocs()
+	for b.Loop() {
+		n, _ := f.Fit(batch, MaxEventsBytes)
+		buf = f.AppendAll(buf[:0], batch[:n])
+	}
 }
 
 func BenchmarkDecodeAck(b *testing.B) { benchmarkDecode(b, benchAck) }

@@ -28,14 +28,34 @@ func AppendAuth(dst []byte, corr uint64, token string, hasToken bool) []byte {
 // CodeBadJSON, dst is returned as it was.
 func AppendPublish(dst []byte, corr uint64, e *eventhub.Event) ([]byte, error) {
 	start := len(dst)
-	dst = slices.Grow(dst, 128+len(e.Topic)+len(e.ID)+len(e.Key)+len(e.Payload))
-	dst = openRequest(dst, OpPublish, corr)
-	dst = strictjson.AppendString(append(dst, `,"topic":`...), e.Topic)
+	dst = slices.Grow(dst, sizeHint(e))
+	dst, err := appendEvent(openRequest(dst, OpPublish, corr), e)
+	if err != nil {
+		return dst[:start], err
+	}
+	return append(dst, '}'), nil
+}
+
+// sizeHint is room for the frame of an event without headers and the like.
+func sizeHint(e *eventhub.Event) int {
+	return 128 + len(e.Topic) + len(e.ID) + len(e.Key) + len(e.Payload)
+}
+
+// appendEvent appends topic, payload and opts as members of the object that is
+// open. On an error dst has some of them.
+func appendEvent(dst []byte, e *eventhub.Event) ([]byte, error) {
+	dst = strictjson.AppendString(appendName(dst, "topic"), e.Topic)
 	dst, err := strictjson.AppendCompact(append(dst, `,"payload":`...), e.Payload)
 	if err != nil {
-		return dst[:start], eventhub.Errorf(eventhub.CodeBadJSON, "payload: %v", err)
+		return dst, eventhub.Errorf(eventhub.CodeBadJSON, "payload: %v", err)
 	}
-	return append(appendPublishOpts(append(dst, `,"opts":{`...), e), "}}"...), nil
+	const opts = `,"opts":{`
+	dst = append(dst, opts...)
+	at := len(dst)
+	if dst = appendPublishOpts(dst, e); len(dst) == at {
+		return dst[:at-len(opts)], nil
+	}
+	return append(dst, '}'), nil
 }
 
 func appendPublishOpts(dst []byte, e *eventhub.Event) []byte {
@@ -43,27 +63,43 @@ func appendPublishOpts(dst []byte, e *eventhub.Event) []byte {
 	dst = appendNumber(dst, "ts", e.TS)
 	dst = appendText(dst, "key", e.Key)
 	dst = appendText(dst, "sid", e.SID)
-	if len(e.Headers) > 0 {
-		dst = append(appendName(dst, "headers"), '{')
-		for name, value := range e.Headers {
-			dst = strictjson.AppendString(appendName(dst, name), value)
-		}
-		dst = append(dst, '}')
-	}
+	dst = appendHeaders(dst, e.Headers)
 	dst = appendTexts(dst, "tags", e.Tags)
-	return appendTexts(dst, "caused_by", e.CausedBy)
+	dst = appendTexts(dst, "caused_by", e.CausedBy)
+	dst = appendNumber(dst, "delay_ms", wholeMillis(e.Delay))
+	return appendNumber(dst, "deliver_at", e.DeliverAt)
+}
+
+func appendHeaders(dst []byte, headers map[string]string) []byte {
+	if len(headers) == 0 {
+		return dst
+	}
+	dst = append(appendName(dst, "headers"), '{')
+	for name, value := range headers {
+		dst = strictjson.AppendString(appendName(dst, name), value)
+	}
+	return append(dst, '}')
 }
 
 // AppendSubscribe appends a SUBSCRIBE of options that have passed
-// SubscribeOptions.Validate. Zero values are left out: the hub's defaults hold.
-// Without a group it asks for a live tail, and the length of leases is left out
-// too.
-func AppendSubscribe(dst []byte, corr uint64, o *eventhub.SubscribeOptions) []byte {
+// SubscribeOptions.Validate; with batch it asks for EVENTS. Zero values are left
+// out: the hub's defaults hold. Without a group it asks for a live tail, and the
+// length of leases is left out too.
+func AppendSubscribe(dst []byte, corr uint64, o *eventhub.SubscribeOptions, batch bool) []byte {
 	dst = openAbout(dst, OpSubscribe, corr, o.Topic, o.Group)
 	dst = appendStart(append(dst, `,"opts":{`...), &o.Start)
+	dst = appendTexts(dst, "topics", o.Topics)
+	dst = appendFilter(dst, o.Filter)
 	dst = appendNumber(dst, "batchSize", int64(o.BatchSize))
 	dst = appendNumber(dst, "maxInFlight", int64(o.MaxInFlight))
+	if batch {
+		dst = append(appendName(dst, "batch"), "true"...)
+	}
 	if o.Group == "" {
+		if o.Conflate != 0 {
+			dst = append(appendName(dst, "conflate"), '{')
+			dst = append(appendNumber(dst, "every_ms", wholeMillis(o.Conflate)), '}')
+		}
 		return append(dst, "}}"...)
 	}
 	dst = appendNumber(dst, "ackTimeoutMs", o.AckTimeout.Milliseconds())
@@ -79,6 +115,18 @@ func AppendSubscribe(dst []byte, corr uint64, o *eventhub.SubscribeOptions) []by
 		dst = append(appendName(dst, "manualAck"), "false"...)
 	}
 	return append(dst, "}}"...)
+}
+
+// appendFilter keeps a filter that asks for nothing apart from none.
+func appendFilter(dst []byte, f *eventhub.Filter) []byte {
+	if f == nil {
+		return dst
+	}
+	dst = append(appendName(dst, "filter"), '{')
+	dst = appendText(dst, "key", f.Key)
+	dst = appendHeaders(dst, f.Headers)
+	dst = appendTexts(dst, "tags", f.Tags)
+	return append(appendText(dst, "cel", f.CEL), '}')
 }
 
 func appendStart(dst []byte, s *eventhub.Start) []byte {
@@ -116,29 +164,40 @@ func AppendResume(dst []byte, corr uint64, topic, group string) []byte {
 // AppendSettle appends the ACK, NACK or MODACK that applies the verdict of s to
 // one delivery; s.Refs is not looked at. s has passed Settlement.Validate.
 func AppendSettle(dst []byte, corr uint64, topic, group string, s *eventhub.Settlement, ref eventhub.Ref) []byte {
-	op := OpAck
-	switch s.Verdict {
-	case eventhub.Nack:
-		op = OpNack
-	case eventhub.Extend:
-		op = OpModack
-	}
-	dst = openAbout(dst, op, corr, topic, group)
+	dst = openAbout(dst, opOf(s.Verdict), corr, topic, group)
 	dst = appendText(dst, "id", ref.ID)
 	if !ref.Lease.IsZero() {
-		dst = append(ref.Lease.Append(append(dst, `,"lease":"`...)), '"')
+		dst = appendLease(append(dst, `,"lease":`...), ref.Lease)
 	}
-	switch op {
-	case OpNack:
+	return append(appendVerdict(dst, s), '}')
+}
+
+func opOf(v eventhub.Verdict) Op {
+	switch v {
+	case eventhub.Nack:
+		return OpNack
+	case eventhub.Extend:
+		return OpModack
+	}
+	return OpAck
+}
+
+func appendVerdict(dst []byte, s *eventhub.Settlement) []byte {
+	switch s.Verdict {
+	case eventhub.Nack:
 		dst = appendText(dst, "reason", s.Reason)
 		dst = appendNumber(dst, "delay_ms", wholeMillis(s.Delay))
 		if s.Terminal {
 			dst = append(dst, `,"terminal":true`...)
 		}
-	case OpModack:
+	case eventhub.Extend:
 		dst = appendNumber(dst, "extend_ms", wholeMillis(s.By))
 	}
-	return append(dst, '}')
+	return dst
+}
+
+func appendLease(dst []byte, l eventhub.Lease) []byte {
+	return append(l.Append(append(dst, '"')), '"')
 }
 
 // wholeMillis rounds up: what is positive must not become 0, which means

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"eventhub"
@@ -47,22 +48,31 @@ func TestShortWay(t *testing.T) {
 		var d HubDecoder
 		var f HubFrame
 		frame := bytes.Clone(c.sent)
-		took := d.plainEvent(frame, &f) || d.plainOK(frame, &f)
+		took := d.plainEvent(frame, &f) || d.plainOK(frame, &f) || d.plainEvents(frame, &f)
 		rare := strings.Contains(c.title, "AUTH") || strings.HasPrefix(c.title, "ERR") || strings.Contains(c.title, "escapes")
 		if took == rare {
 			t.Errorf("%s: on the short way: %v", c.title, took)
 		}
 	}
+	batch := slices.Repeat([]eventhub.Delivery{*benchDelivery()}, 100)
+	frames := [][]byte{AppendBatchOK(nil, "7", true, benchReceipts(100))}
 	for _, group := range []string{"ops", ""} {
-		frame := NewEventFrame("process.state", group).Append(nil, benchDelivery())
+		made := NewEventFrame("process.state", group)
+		frames = append(frames, made.Append(nil, benchDelivery()), made.AppendAll(nil, batch))
+	}
+	for i, frame := range frames {
+		most := 1.0 // the clone
+		if i == 0 {
+			most++ // the ids
+		}
 		var d HubDecoder
 		var f HubFrame
 		if n := testing.AllocsPerRun(100, func() {
 			if err := d.Decode(bytes.Clone(frame), &f); err != nil {
 				t.Fatal(err)
 			}
-		}); n > 1 { // the clone
-			t.Errorf("an EVENT of group %q costs %v allocations", group, n)
+		}); n > most {
+			t.Errorf("%.60s… costs %v allocations", frame, n)
 		}
 	}
 }
@@ -76,9 +86,12 @@ func hubMeaning(t testing.TB, f *HubFrame) []string {
 	switch f.Op {
 	case OpOK:
 		m.addIf(f.ID != nil, "id", string(f.ID))
-		m.addIf(f.ID != nil, "offset", f.Offset)
+		m.addIf(f.ID != nil && f.DeliverAt == 0, "offset", f.Offset)
+		m.addIf(f.DeliverAt != 0, "deliver_at", f.DeliverAt)
 		m.addIf(f.Duplicate, "duplicate", true)
+		m.receipts(f.Receipts)
 		m.addIf(f.Stale, "stale", true)
+		m.addIf(f.StaleAt != nil, "stale_at", f.StaleAt)
 		if i := f.Info; i != (AuthInfo{}) {
 			m.add("hub", i.Hub)
 			m.add("version", i.Version)
@@ -93,28 +106,63 @@ func hubMeaning(t testing.TB, f *HubFrame) []string {
 		m.add("msg", f.Err.Message)
 		m.addIf(f.Err.RetryAfter > 0, "retry_after_ms", f.Err.RetryAfter.Milliseconds())
 	case OpEvent:
-		d := &f.Delivery
-		m.add("topic", string(f.Topic))
-		if f.Group == nil {
-			if d.Attempt != 1 || d.MaxAttempts != 0 || d.AckTimeout != 0 || !d.Lease.IsZero() {
-				t.Errorf("the EVENT of a live tail is %+v", d)
-			}
-		} else {
-			m.add("group", string(f.Group))
-			m.add("ctx.attempt", d.Attempt)
-			m.add("ctx.max_attempts", d.MaxAttempts)
-			m.add("ctx.ack_deadline_ms", d.AckTimeout.Milliseconds())
-			m.addIf(!d.Lease.IsZero(), "ctx.lease", d.Lease.String())
-			m.addIf(d.Sought, "ctx.sought", true)
-		}
-		event := d.Record.AppendJSON([]byte(`{"event":`), d.Offset)
-		m.lines = append(m.lines, flatten(t, append(event, '}'))...)
-		if e, err := d.Event(); err != nil || e.Topic != d.Topic {
-			t.Errorf("topic %q of %s, %v", d.Topic, d.Record, err)
+		m.subscription(f)
+		m.delivery("", f, &f.Delivery)
+	case OpEvents:
+		m.subscription(f)
+		for i := range f.Deliveries {
+			m.delivery(fmt.Sprintf("events[%d].", i), f, &f.Deliveries[i])
 		}
 	}
 	slices.Sort(m.lines)
 	return m.lines
+}
+
+func (m *meaningLines) subscription(f *HubFrame) {
+	m.add("topic", string(f.Topic))
+	m.addIf(f.Group != nil, "group", string(f.Group))
+}
+
+func (m *meaningLines) delivery(at string, f *HubFrame, d *eventhub.Delivery) {
+	if f.Group == nil {
+		if d.Attempt != 1 || d.MaxAttempts != 0 || d.AckTimeout != 0 || !d.Lease.IsZero() {
+			m.t.Errorf("the delivery to a live tail is %+v", d)
+		}
+	} else {
+		m.add(at+"ctx.attempt", d.Attempt)
+		m.add(at+"ctx.max_attempts", d.MaxAttempts)
+		m.add(at+"ctx.ack_deadline_ms", d.AckTimeout.Milliseconds())
+		m.addIf(!d.Lease.IsZero(), at+"ctx.lease", d.Lease.String())
+		m.addIf(d.Sought, at+"ctx.sought", true)
+	}
+	event := d.Record.AppendJSON([]byte(`{"event":`), d.Offset)
+	for _, line := range flatten(m.t, append(event, '}')) {
+		m.lines = append(m.lines, at+line)
+	}
+	if e, err := d.Event(); err != nil || e.Topic != d.Topic {
+		m.t.Errorf("topic %q of %s, %v", d.Topic, d.Record, err)
+	}
+}
+
+// receipts lists what a batch's OK says as it says it.
+func (m *meaningLines) receipts(rs []eventhub.Receipt) {
+	if rs == nil {
+		return
+	}
+	var ids []string
+	var offsets []uint64
+	var deliverAt []int64
+	var duplicates []int
+	for i, r := range rs {
+		ids, offsets, deliverAt = append(ids, r.ID), append(offsets, r.Offset), append(deliverAt, r.DeliverAt)
+		if r.Duplicate {
+			duplicates = append(duplicates, i)
+		}
+	}
+	m.add("ids", ids)
+	m.add("offsets", offsets)
+	m.addIf(slices.Max(deliverAt) > 0, "deliver_at", deliverAt)
+	m.addIf(duplicates != nil, "duplicates", duplicates)
 }
 
 // TestHubFramesInOtherLayouts: order, space and unknown members do not matter,
@@ -167,7 +215,26 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 			t.Errorf("corr %s is number %d", corr, n)
 		}
 	}
+	f4 := good(` {"events":[ {"ctx":{"attempt":2,"lease":"1-2-3"},"new":1,"event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":"}]"}} ],"group":"g","topic":"t.*","op":"EVENTS"}`)
+	if len(f4.Deliveries) != 1 || f4.Deliveries[0].ID() != "e" || f4.Deliveries[0].Attempt != 2 || f4.Deliveries[0].Lease.Serial != 3 || string(f4.Topic) != "t.*" {
+		t.Errorf("%+v", f4)
+	}
+	f4 = good(`{"duplicates":[1] ,"offsets":[0,17],"ids":["\u0061","b"],"deliver_at":[5,0],"new":1,"op":"OK"}`)
+	if want := []eventhub.Receipt{{ID: "a", DeliverAt: 5}, {ID: "b", Offset: 17, Duplicate: true}}; !slices.Equal(f4.Receipts, want) {
+		t.Errorf("%+v", f4)
+	}
+	if f4 = good(`{"stale_at":[2,0],"stale":true,"op":"OK"}`); !slices.Equal(f4.StaleAt, []int{2, 0}) || !f4.Stale {
+		t.Errorf("%+v", f4)
+	}
 	for _, frame := range []string{
+		`{"op":"OK","ids":["a"]}`, `{"op":"OK","ids":["a"],"offsets":[]}`, `{"op":"OK","ids":["a"],"offsets":[1,2]}`, `{"op":"OK","ids":["a"],"offsets":["1"]}`,
+		`{"op":"OK","ids":["a"],"offsets":[1],"duplicates":[1]}`, `{"op":"OK","ids":["a"],"offsets":[1],"duplicates":[-1]}`, `{"op":"OK","ids":["a"],"offsets":[1],"duplicates":3}`,
+		`{"op":"OK","ids":["a"],"offsets":[null]}`, `{"op":"OK","ids":["a"],"offsets":[1],"duplicates":[null]}`,
+		`{"op":"OK","ids":["a"],"offsets":[1],"deliver_at":[1,2]}`, `{"op":"OK","ids":[1],"offsets":[1]}`, `{"op":"OK","ids":1,"offsets":[1]}`, `{"op":"OK","ids":["a"`,
+		`{"op":"OK","stale":true,"stale_at":[1000]}`, `{"op":"OK","id":"a","deliver_at":"soon"}`,
+		`{"op":"EVENTS","topic":"t"}`, `{"op":"EVENTS","topic":"t","events":{}}`, `{"op":"EVENTS","topic":"t","events":[3]}`, `{"op":"EVENTS","topic":"t","events":[{}]}`,
+		`{"op":"EVENTS","topic":"t","group":"g","events":[{"event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":1}}]}`,
+		`{"op":"EVENTS","topic":"t","events":[{"event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":1}},{"event":{"offset":9}}]}`,
 		``, `[]`, `{"op":"OK"`, `{"op":"OK"}}`, `{"op":"WHAT"}`, `{"corr":"1"}`, `{"op":"OK","corr":1}`, `{"op":"OK","op":"OK"}`,
 		`{"op":"OK","id":"a","offset":-1}`, `{"op":"OK","offset":"1"}`, `{"op":"OK","limits":3}`, `{"op":"ERR","code":1}`,
 		`{"op":"OK","protocol":"1"}`, `{"op":"OK","protocol":-1}`,
@@ -190,6 +257,8 @@ func FuzzDecodeHubFrame(f *testing.F) {
 	for _, c := range readGolden(f, "hub.txt") {
 		f.Add(c.sent)
 	}
+	f.Add([]byte(`{"op":"EVENTS","topic":"t","events":[{"event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":"}]\""}},{"event":{"offset":10,"ts":1723140000000,"id":"f","topic":"u","payload":[{"event":{}}]},"ctx":{"attempt":1}}]}`))
+	f.Add([]byte(`{"op":"OK","ids":["a","b"],"offsets":[1,0],"deliver_at":[0,5],"duplicates":[0]}`))
 	f.Add([]byte(`{"op":"EVENT","topic":"t","event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":"}}"},"ctx":{"attempt":1}}`))
 	var used HubDecoder
 	f.Fuzz(func(t *testing.T, frame []byte) {
@@ -227,6 +296,7 @@ func TestClientFramesArrive(t *testing.T) {
 		{AppendUnsubscribe(nil, 1<<63, "t.u", "g:1"), Request{Op: OpUnsubscribe, Corr: "9223372036854775808", HasCorr: true, Topic: "t.u", Group: "g:1"}},
 		{AppendPause(nil, 4, "t.u", "g:1"), Request{Op: OpPause, Corr: "4", HasCorr: true, Topic: "t.u", Group: "g:1"}},
 		{AppendPause(nil, 0, "t.u", ""), Request{Op: OpPause, Topic: "t.u"}},
+		{AppendCancel(nil, 6, "t.u", "order-17"), Request{Op: OpCancel, Corr: "6", HasCorr: true, Topic: "t.u", ID: "order-17"}},
 		{AppendResume(nil, 5, "t.u", "g:1"), Request{Op: OpResume, Corr: "5", HasCorr: true, Topic: "t.u", Group: "g:1"}},
 	} {
 		if got := arrives(t, tt.frame); !reflect.DeepEqual(*got, tt.want) {
@@ -246,6 +316,49 @@ func TestClientFramesArrive(t *testing.T) {
 			}
 		})
 	})
+	t.Run("PUBLISH of a batch", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			events := rapid.SliceOfN(rapid.Custom(drawEvent), 1, 5).Draw(rt, "events")
+			var groups []string
+			var upTo time.Duration
+			if rapid.Bool().Draw(rt, "wait") {
+				groups, upTo = []string{"g", "h:1"}, time.Duration(rapid.IntRange(0, 300_000).Draw(rt, "up to"))*time.Millisecond
+			}
+			frame, err := AppendPublishWait([]byte("before"), 7, events, groups, upTo)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			got := arrives(t, bytes.TrimPrefix(frame, []byte("before")))
+			if diff := cmp.Diff(events, got.Events); diff != "" || !got.Batch || !slices.Equal(got.WaitFor, groups) || got.WaitUpTo != upTo {
+				rt.Fatalf("%s: %+v, %s", frame, got, diff)
+			}
+		})
+	})
+	t.Run("ACK with publish", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			events := rapid.SliceOfN(rapid.Custom(drawEvent), 0, 5).Draw(rt, "events")
+			refs := drawRefs(rt)
+			frame, err := AppendHandover(nil, 7, "t.*", "g", refs, events)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			got := arrives(t, frame)
+			want := eventhub.Settlement{Refs: refs}
+			if diff := cmp.Diff(want, got.Settlement) + cmp.Diff(events, got.Events, cmpopts.EquateEmpty()); diff != "" || got.Topic != "t.*" {
+				rt.Fatalf("%s: %s", frame, diff)
+			}
+		})
+	})
+	t.Run("ACK of many", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			s := drawSettlement(rt)
+			s.Refs = drawRefs(rt)
+			frame := AppendSettles(nil, 7, "t", "g", &s, s.Refs)
+			if diff := cmp.Diff(s, arrives(t, frame).Settlement); diff != "" {
+				rt.Fatalf("%s: %s", frame, diff)
+			}
+		})
+	})
 	t.Run("SUBSCRIBE", func(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) {
 			o := drawSubscribe(rt)
@@ -253,8 +366,10 @@ func TestClientFramesArrive(t *testing.T) {
 			if o.Group == "" { // a SUBSCRIBE without group says nothing of leases and acks
 				want.AutoAck, want.AckTimeout = true, eventhub.DefaultAckTimeout
 			}
-			if got := arrives(t, AppendSubscribe(nil, 7, &o)); got.Subscribe != want {
-				rt.Fatalf("%+v\nis %+v", o, got.Subscribe)
+			batch := rapid.Bool().Draw(rt, "batch frames")
+			got := arrives(t, AppendSubscribe(nil, 7, &o, batch))
+			if diff := cmp.Diff(want, got.Subscribe); diff != "" || got.Batch != batch {
+				rt.Fatalf("batch %v of %v, %s", got.Batch, batch, diff)
 			}
 		})
 	})
@@ -276,6 +391,15 @@ func TestBadPayloadsLeaveNoTrace(t *testing.T) {
 		if eventhub.ErrorCode(err) != eventhub.CodeBadJSON || string(got) != "before" {
 			t.Errorf("%.20q made %.40q, %v", payload, got, err)
 		}
+		events := []eventhub.Event{{Topic: "t", Payload: []byte("1")}, {Topic: "t", Payload: []byte(payload)}}
+		got, err = AppendPublishBatch([]byte("before"), 1, events)
+		if eventhub.ErrorCode(err) != eventhub.CodeBadJSON || string(got) != "before" || !strings.Contains(err.Error(), "events[1]") {
+			t.Errorf("%.20q in a batch made %.40q, %v", payload, got, err)
+		}
+		got, err = AppendHandover([]byte("before"), 1, "t", "g", []eventhub.Ref{{ID: "x"}}, events)
+		if eventhub.ErrorCode(err) != eventhub.CodeBadJSON || string(got) != "before" || !strings.Contains(err.Error(), "publish[1]") {
+			t.Errorf("%.20q in an ACK made %.40q, %v", payload, got, err)
+		}
 	}
 }
 
@@ -292,6 +416,12 @@ func drawEvent(t *rapid.T) eventhub.Event {
 	}
 	if draw("ts") {
 		e.TS = rapid.Int64Range(1, 1<<50).Draw(t, "ts")
+	}
+	switch rapid.IntRange(0, 2).Draw(t, "when") {
+	case 1:
+		e.Delay = time.Duration(rapid.IntRange(1, 1<<20).Draw(t, "delay")) * time.Millisecond
+	case 2:
+		e.DeliverAt = rapid.Int64Range(1, 1<<50).Draw(t, "deliver at")
 	}
 	e.Key, e.SID = text.Draw(t, "key"), text.Draw(t, "sid")
 	if draw("headers") {
@@ -322,8 +452,15 @@ func drawSubscribe(t *rapid.T) eventhub.SubscribeOptions {
 		o.MaxInFlight = rapid.IntRange(1, 1_000_000).Draw(t, "in flight")
 		o.AckTimeout = time.Duration(rapid.IntRange(1000, 3_600_000).Draw(t, "timeout")) * time.Millisecond
 	}
+	if rapid.Bool().Draw(t, "a pattern") {
+		o.Topic, o.Topics = "t.**", []string{"u.*", "v"}
+	}
+	if rapid.Bool().Draw(t, "a filter") {
+		o.Filter = drawFilter(t)
+	}
 	if rapid.Bool().Draw(t, "a tail") {
 		o.Group = ""
+		o.Conflate = time.Duration(rapid.SampledFrom([]int{0, 10, 3_600_000}).Draw(t, "conflate")) * time.Millisecond
 		return o
 	}
 	if rapid.Bool().Draw(t, "group's") {
@@ -332,6 +469,39 @@ func drawSubscribe(t *rapid.T) eventhub.SubscribeOptions {
 		o.Backoff = eventhub.Backoff{Min: time.Second, Max: time.Minute}
 	}
 	return o
+}
+
+func drawFilter(t *rapid.T) *eventhub.Filter {
+	text := rapid.StringN(1, 9, -1)
+	f := new(eventhub.Filter)
+	if rapid.Bool().Draw(t, "of key") {
+		f.Key = text.Draw(t, "key")
+	}
+	if rapid.Bool().Draw(t, "of headers") {
+		f.Headers = map[string]string{"x-a": rapid.StringMatching(`[ -~é]{0,9}`).Draw(t, "header")}
+	}
+	if rapid.Bool().Draw(t, "of tags") {
+		f.Tags = rapid.SliceOfN(text, 1, 3).Draw(t, "tags")
+	}
+	if rapid.Bool().Draw(t, "of an expression") {
+		f.CEL = text.Draw(t, "cel")
+	}
+	return f
+}
+
+// drawRefs returns deliveries named by an id, a lease or both, in any mix.
+func drawRefs(t *rapid.T) []eventhub.Ref {
+	refs := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) (r eventhub.Ref) {
+		by := rapid.IntRange(0, 2).Draw(t, "named by")
+		if by != 0 {
+			r.ID = rapid.StringN(1, 9, -1).Draw(t, "id")
+		}
+		if by != 1 {
+			r.Lease = eventhub.Lease{Runtime: rapid.Uint64().Draw(t, "runtime"), Offset: 3, Serial: 4}
+		}
+		return r
+	}), 1, 5).Draw(t, "refs")
+	return refs
 }
 
 func drawSettlement(t *rapid.T) eventhub.Settlement {
@@ -364,6 +534,50 @@ func BenchmarkDecodeEvent(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		frame[comma] = ','
+		if err := d.Decode(frame, &f); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkDecode100Events compares 100 deliveries in an EVENTS with as many EVENT.
+func BenchmarkDecode100Events(b *testing.B) {
+	made := NewEventFrame("process.state", "ops")
+	one := made.Append(nil, benchDelivery())
+	many := made.AppendAll(nil, slices.Repeat([]eventhub.Delivery{*benchDelivery()}, 100))
+	var d HubDecoder
+	var f HubFrame
+	decode := func(b *testing.B, frame []byte) {
+		if err := d.Decode(frame, &f); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.Run("EVENTS", func(b *testing.B) {
+		b.ReportAllocs()
+		frame := make([]byte, len(many))
+		for b.Loop() {
+			copy(frame, many) // it is changed
+			decode(b, frame)
+		}
+	})
+	b.Run("EVENT", func(b *testing.B) {
+		b.ReportAllocs()
+		frame := make([]byte, len(one))
+		for b.Loop() {
+			for range 100 {
+				copy(frame, one)
+				decode(b, frame)
+			}
+		}
+	})
+}
+
+func BenchmarkDecodeBatchOK(b *testing.B) {
+	frame := AppendBatchOK(nil, "c-000123", true, benchReceipts(64))
+	var d HubDecoder
+	var f HubFrame
+	b.ReportAllocs()
+	for b.Loop() {
 		if err := d.Decode(frame, &f); err != nil {
 			b.Fatal(err)
 		}

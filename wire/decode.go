@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -34,6 +33,7 @@ type Decoder struct {
 	text []byte // of the string unescaped last
 
 	topics, groups names
+	pattern        string         // the one that was found valid last
 	refs           []eventhub.Ref // not yet handed out, see newRef
 }
 
@@ -44,7 +44,7 @@ type members struct {
 	opts                                []byte // an object is in Decoder.opts, and emptyObject here
 	id, ids, lease                      []byte
 	reason, delayMs, terminal, extendMs []byte
-	events, publish                     []byte // known to the protocol, not to this version
+	events, publish                     []byte
 }
 
 // option is one raw member of opts.
@@ -103,8 +103,8 @@ func (m *members) slot(name []byte) *[]byte {
 	return nil
 }
 
-// Decode resets req and fills it from one frame. req.Event.Payload is a part of
-// frame, checked to be strict JSON; everything else is independent of it.
+// Decode resets req and fills it from one frame. The payloads of its events are
+// parts of frame, checked to be strict JSON; everything else is independent of it.
 //
 // An error is an *eventhub.Error: CodeBadJSON tells the byte position,
 // CodeBadRequest, CodeBadTopic and CodeBadEvent the member and what was found,
@@ -112,11 +112,11 @@ func (m *members) slot(name []byte) *[]byte {
 // and Op are filled then too, as far as they could be read; Op may be a name
 // that is no op. The other fields mean nothing then.
 //
-// The event of a PUBLISH has members of the right type and a payload, no more:
-// its topic and the ranges are the publisher's to check. Everything else has
-// passed the domain's validation.
+// An event has members of the right type and a payload, no more: its topic and the
+// ranges are the publisher's to check. Everything else has passed the domain's
+// validation.
 func (d *Decoder) Decode(frame []byte, req *Request) error {
-	*req = Request{}
+	reset(req)
 	if cap(d.text) > maxKeptText {
 		d.text = nil
 	}
@@ -146,10 +146,24 @@ func (d *Decoder) Decode(frame []byte, req *Request) error {
 		return d.readSubscription(req)
 	case OpAck, OpNack, OpModack:
 		return d.readSettlement(req)
-	case "CANCEL":
-		return unsupported(string(req.Op))
+	case OpCancel:
+		return d.readCancel(req)
 	}
 	return eventhub.Errorf(eventhub.CodeUnsupportedOp, "op %.48q is unknown", string(req.Op))
+}
+
+// keptEvents is how many events a Request keeps memory for: a batch of 64, as the
+// allocator rounds it up.
+const keptEvents = 80
+
+// reset empties req and keeps the memory of its events, if it is little.
+func reset(req *Request) {
+	events := req.Events
+	*req = Request{}
+	if cap(events) <= keptEvents {
+		clear(events)
+		req.Events = events[:0]
+	}
 }
 
 // split is the first pass. On an error the members before it are kept.
@@ -273,6 +287,8 @@ func knownOp(op []byte) Op {
 		return OpResume
 	case OpAuth:
 		return OpAuth
+	case OpCancel:
+		return OpCancel
 	}
 	return Op(op)
 }
@@ -314,10 +330,31 @@ func (d *Decoder) readSubscribedTopic(req *Request) error {
 	if err := d.readTopic(req); err != nil {
 		return err
 	}
-	if strings.IndexByte(req.Topic, '*') >= 0 {
-		return unsupported("a pattern as topic")
+	if !eventhub.IsPattern(req.Topic) {
+		return eventhub.ValidateStoredTopic(req.Topic)
 	}
-	return eventhub.ValidateStoredTopic(req.Topic)
+	if req.Topic == d.pattern { // it names the deliveries of one ACK after another
+		return nil
+	}
+	if _, err := eventhub.ParsePattern(req.Topic); err != nil {
+		return err
+	}
+	d.pattern = req.Topic
+	return nil
+}
+
+// readCancel reads which event is to be taken back.
+func (d *Decoder) readCancel(req *Request) error {
+	if err := d.readTopic(req); err != nil {
+		return err
+	}
+	if err := eventhub.ValidateStoredTopic(req.Topic); err != nil {
+		return err
+	}
+	if absent(d.m.id) {
+		return missing("id")
+	}
+	return d.readEventID(d.m.id, &req.ID)
 }
 
 // readTopic reads the topic without a look at its syntax.

@@ -209,7 +209,11 @@ func TestRequestsAreIndependent(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Event.Payload = bytes.Clone(req.Event.Payload)
+		for i := range req.Events {
+			req.Events[i].Payload = bytes.Clone(req.Events[i].Payload)
+		}
 		kept = append(kept, req)
+		req.Events = nil                                              // kept
 		_ = append(req.Settlement.Refs, eventhub.Ref{ID: "appended"}) // into nobody's memory
 		for i := range buffer {
 			buffer[i] = '?'
@@ -258,6 +262,17 @@ func TestLimits(t *testing.T) {
 		{"corr", `{"op":"AUTH","corr":"%s"}`, func(n int) string { return strings.Repeat("c", n) }, MaxCorrBytes, eventhub.CodeBadRequest},
 		{"corr in runes", `{"op":"AUTH","corr":"x%s"}`, func(n int) string { return strings.Repeat("é", n) }, (MaxCorrBytes - 1) / 2, eventhub.CodeBadRequest},
 		{"ids", `{"op":"ACK","topic":"t","group":"g","ids":[%s]}`, func(n int) string { return repeat(n, `"id-%d"`) }, MaxRefs, eventhub.CodeBadRequest},
+		{"leases", `{"op":"ACK","topic":"t","group":"g","lease":[%s]}`, func(n int) string { return repeat(n, `"1-%d-1"`) }, MaxRefs, eventhub.CodeBadRequest},
+		{"events", `{"op":"PUBLISH","events":[%s]}`, func(n int) string { return repeat(n, `{"topic":"t","payload":%d}`) }, MaxEvents, eventhub.CodeBadRequest},
+		{"publish", `{"op":"ACK","topic":"t","group":"g","id":"x","publish":[%s]}`, func(n int) string { return repeat(n, `{"topic":"t","payload":%d}`) }, MaxEvents, eventhub.CodeBadRequest},
+		{"wait_for", `{"op":"PUBLISH","topic":"t","payload":1,"opts":{"wait_for":[%s]}}`, func(n int) string { return repeat(n, `"g%d"`) }, eventhub.MaxWaitFor, eventhub.CodeBadRequest},
+		{"wait_ms", `{"op":"PUBLISH","topic":"t","payload":1,"opts":{"wait_for":["g"],"wait_ms":%s}}`, strconv.Itoa, 300_000, eventhub.CodeBadRequest},
+		{"topics", `{"op":"SUBSCRIBE","topic":"t","opts":{"topics":[%s]}}`, func(n int) string { return repeat(n, `"t%d.*"`) }, eventhub.MaxPatterns, eventhub.CodeBadRequest},
+		{"filter", `{"op":"SUBSCRIBE","topic":"t","opts":{"filter":"%s"}}`, func(n int) string { return strings.Repeat("x", n) }, eventhub.MaxFilterBytes, eventhub.CodeBadRequest},
+		{"filter.tags", `{"op":"SUBSCRIBE","topic":"t","opts":{"filter":{"tags":[%s]}}}`, func(n int) string { return repeat(n, `"t%d"`) }, eventhub.MaxTags, eventhub.CodeBadRequest},
+		{"filter.headers", `{"op":"SUBSCRIBE","topic":"t","opts":{"filter":{"headers":{%s}}}}`, func(n int) string { return repeat(n, `"x-%d":"v"`) }, eventhub.MaxHeaders, eventhub.CodeBadRequest},
+		{"conflate.every_ms", `{"op":"SUBSCRIBE","topic":"t","opts":{"conflate":{"every_ms":%s}}}`, strconv.Itoa, 3_600_000, eventhub.CodeBadRequest},
+		{"pattern", `{"op":"UNSUBSCRIBE","topic":"*.%s","group":"g"}`, func(n int) string { return strings.Repeat("t", n) }, eventhub.MaxTopicBytes - 2, eventhub.CodeBadTopic},
 		{"tags", `{"op":"PUBLISH","topic":"t","payload":1,"opts":{"tags":[%s]}}`, func(n int) string { return repeat(n, `"t%d"`) }, eventhub.MaxTags, eventhub.CodeBadEvent},
 		{"caused_by", `{"op":"PUBLISH","topic":"t","payload":1,"opts":{"caused_by":[%s]}}`, func(n int) string { return repeat(n, `"t%d"`) }, eventhub.MaxCausedBy, eventhub.CodeBadEvent},
 		{"headers", `{"op":"PUBLISH","topic":"t","payload":1,"opts":{"headers":{%s}}}`, func(n int) string { return repeat(n, `"x-%d":"v"`) }, eventhub.MaxHeaders, eventhub.CodeBadEvent},
@@ -297,6 +312,7 @@ func TestDecoderKeepsLittle(t *testing.T) {
 	for _, frame := range []string{
 		`{"op":"PUBLISH","topic":"t","payload":1,"opts":{` + repeat(10_000, `"x%d":1`) + `}}`,
 		`{"op":"PUBLISH","topic":"` + strings.Repeat(`\u0041`, 100_000) + `","payload":1}`,
+		`{"op":"PUBLISH","events":[` + repeat(1_000, `{"topic":"t","payload":%d}`) + `]}`,
 		`{"op":"AUTH"}`,
 	} {
 		err := d.Decode([]byte(frame), &req)
@@ -304,6 +320,9 @@ func TestDecoderKeepsLittle(t *testing.T) {
 	}
 	if cap(d.opts) > 2*maxOptions || cap(d.text) > maxKeptText {
 		t.Errorf("the decoder keeps %d options and %d bytes of text", cap(d.opts), cap(d.text))
+	}
+	if cap(req.Events) > keptEvents {
+		t.Errorf("the request keeps %d events", cap(req.Events))
 	}
 	for _, topic := range d.topics {
 		if len(topic) > eventhub.MaxTopicBytes {
@@ -355,10 +374,12 @@ func TestDecodeAllocations(t *testing.T) {
 		name, frame string
 		most        float64
 	}{
-		{"PUBLISH", `{"op":"PUBLISH","topic":"process.state","payload":{"a":[1,2,{"b":"c"}]},"corr":"c-000123"}`, 1},         // corr
-		{"ACK", `{"op":"ACK","topic":"process.state","group":"ops","id":"0199a6d1-7e3c-7b1a-9c55-2f6f3a1d0e11"}`, 1.2},       // id
-		{"ACK by lease", `{"op":"ACK","topic":"process.state","group":"ops","lease":"1k3f9zq0x8w2a-rs-5"}`, 0.2},             // a chunk of refs now and then
-		{"ACK of many", `{"op":"ACK","topic":"process.state","group":"ops","ids":[` + repeat(100, `"order-%d"`) + `]}`, 101}, // ids and refs
+		{"PUBLISH", `{"op":"PUBLISH","topic":"process.state","payload":{"a":[1,2,{"b":"c"}]},"corr":"c-000123"}`, 1},                                     // corr
+		{"ACK", `{"op":"ACK","topic":"process.state","group":"ops","id":"0199a6d1-7e3c-7b1a-9c55-2f6f3a1d0e11"}`, 1.2},                                   // id
+		{"ACK by lease", `{"op":"ACK","topic":"process.state","group":"ops","lease":"1k3f9zq0x8w2a-rs-5"}`, 0.2},                                         // a chunk of refs now and then
+		{"ACK of many", `{"op":"ACK","topic":"process.state","group":"ops","ids":[` + repeat(100, `"order-%d"`) + `]}`, 101},                             // ids and refs
+		{"PUBLISH of a batch", `{"op":"PUBLISH","corr":"7","events":[` + repeat(64, `{"topic":"process.state","payload":{"n":%d,"a":["b"]}}`) + `]}`, 1}, // corr
+		{"ACK by pattern", `{"op":"ACK","topic":"process.*","group":"ops","lease":"1k3f9zq0x8w2a-rs-5"}`, 0.2},
 	} {
 		var d Decoder
 		var req Request

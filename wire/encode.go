@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"slices"
 	"strconv"
 	"time"
@@ -38,27 +37,93 @@ func AppendAuthOK(dst []byte, corr string, hasCorr bool, info AuthInfo) []byte {
 	return append(dst, "}}"...)
 }
 
-// AppendPublishOK appends the OK of a PUBLISH.
+// AppendPublishOK appends the OK of a PUBLISH of one event. A scheduled one has
+// deliver_at instead of an offset.
 func AppendPublishOK(dst []byte, corr string, hasCorr bool, r eventhub.Receipt) []byte {
 	dst = openOK(dst, corr, hasCorr)
 	dst = append(dst, `,"id":`...)
 	dst = strictjson.AppendString(dst, r.ID)
-	dst = append(dst, `,"offset":`...)
-	dst = strconv.AppendUint(dst, r.Offset, 10)
+	if r.DeliverAt != 0 {
+		dst = append(dst, `,"deliver_at":`...)
+		dst = strconv.AppendInt(dst, r.DeliverAt, 10)
+	} else {
+		dst = append(dst, `,"offset":`...)
+		dst = strconv.AppendUint(dst, r.Offset, 10)
+	}
 	if r.Duplicate {
 		dst = append(dst, `,"duplicate":true`...)
 	}
 	return append(dst, '}')
 }
 
-// AppendSettleOK appends the OK of an ACK, NACK or MODACK. It says stale where
-// any of the outcomes is Stale; what is Unknown is an error and not for here.
-func AppendSettleOK(dst []byte, corr string, hasCorr bool, outcomes []eventhub.Outcome) []byte {
+// AppendBatchOK appends the OK of a PUBLISH with events, or of an ACK that
+// published some: ids and offsets in the order of the events, and the indexes of
+// those that are duplicates, where some are. Where some are scheduled there is
+// deliver_at too, as long as ids: of each event either offset or deliver_at is 0.
+func AppendBatchOK(dst []byte, corr string, hasCorr bool, receipts []eventhub.Receipt) []byte {
 	dst = openOK(dst, corr, hasCorr)
-	if slices.Contains(outcomes, eventhub.Stale) {
-		dst = append(dst, `,"stale":true`...)
+	dst = append(dst, `,"ids":[`...)
+	duplicate, scheduled := false, false
+	for i := range receipts {
+		dst = strictjson.AppendString(comma(dst, i), receipts[i].ID)
+		duplicate = duplicate || receipts[i].Duplicate
+		scheduled = scheduled || receipts[i].DeliverAt != 0
+	}
+	dst = append(dst, `],"offsets":[`...)
+	for i := range receipts {
+		dst = strconv.AppendUint(comma(dst, i), receipts[i].Offset, 10)
+	}
+	dst = append(dst, ']')
+	if scheduled {
+		dst = append(dst, `,"deliver_at":[`...)
+		for i := range receipts {
+			dst = strconv.AppendInt(comma(dst, i), receipts[i].DeliverAt, 10)
+		}
+		dst = append(dst, ']')
+	}
+	if duplicate {
+		dst = append(dst, `,"duplicates":[`...)
+		n := 0
+		for i := range receipts {
+			if receipts[i].Duplicate {
+				dst = strconv.AppendInt(comma(dst, n), int64(i), 10)
+				n++
+			}
+		}
+		dst = append(dst, ']')
 	}
 	return append(dst, '}')
+}
+
+// AppendSettleOK appends the OK of an ACK, NACK or MODACK. It says stale where
+// any of the outcomes is Stale, and stale_at, their indexes, where not all are;
+// what is Unknown is an error and not for here.
+func AppendSettleOK(dst []byte, corr string, hasCorr bool, outcomes []eventhub.Outcome) []byte {
+	dst = openOK(dst, corr, hasCorr)
+	if !slices.Contains(outcomes, eventhub.Stale) {
+		return append(dst, '}')
+	}
+	dst = append(dst, `,"stale":true`...)
+	if !slices.ContainsFunc(outcomes, func(o eventhub.Outcome) bool { return o != eventhub.Stale }) {
+		return append(dst, '}')
+	}
+	dst = append(dst, `,"stale_at":[`...)
+	n := 0
+	for i, o := range outcomes {
+		if o == eventhub.Stale {
+			dst = strconv.AppendInt(comma(dst, n), int64(i), 10)
+			n++
+		}
+	}
+	return append(dst, "]}"...)
+}
+
+// comma goes in front of entry n of a list.
+func comma(dst []byte, n int) []byte {
+	if n == 0 {
+		return dst
+	}
+	return append(dst, ',')
 }
 
 // AppendError appends an ERR: code, message and when to try again, and nothing
@@ -87,67 +152,4 @@ func appendCorr(dst []byte, corr string, hasCorr bool) []byte {
 		return dst
 	}
 	return strictjson.AppendString(append(dst, `,"corr":`...), corr)
-}
-
-// EventFrame makes the EVENT frames of one subscription. The part that is the
-// same in all of them is made once. It is safe for concurrent use.
-type EventFrame struct {
-	prefix []byte // up to the event
-	tail   bool   // nothing behind the event
-}
-
-// NewEventFrame returns the frames of the subscription that was made with this
-// topic, which may be a pattern, and this group; without one it is a live tail,
-// whose frames have neither group nor ctx.
-func NewEventFrame(topic, group string) *EventFrame {
-	prefix := append([]byte(nil), `{"op":"EVENT","topic":`...)
-	prefix = strictjson.AppendString(prefix, topic)
-	if group != "" {
-		prefix = append(prefix, `,"group":`...)
-		prefix = strictjson.AppendString(prefix, group)
-	}
-	return &EventFrame{prefix: append(prefix, `,"event":`...), tail: group == ""}
-}
-
-// Made reports whether the bytes are a frame that f has made, or would make.
-func (f *EventFrame) Made(frame []byte) bool { return bytes.HasPrefix(frame, f.prefix) }
-
-// Append appends the frame of one delivery.
-func (f *EventFrame) Append(dst []byte, d *eventhub.Delivery) []byte {
-	dst = append(dst, f.prefix...)
-	dst = d.Record.AppendJSON(dst, d.Offset)
-	return f.appendRest(dst, d)
-}
-
-// Size returns the exact number of bytes that Append appends, without touching
-// the record.
-func (f *EventFrame) Size(d *eventhub.Delivery) int {
-	// Everything of variable length but the record, written where it costs
-	// nothing: at most 212 bytes.
-	var scratch [224]byte
-	small := eventhub.Record("{").AppendJSON(scratch[:0], d.Offset)
-	small = f.appendRest(small, d)
-	return len(f.prefix) + len(small) + len(d.Record) - 1
-}
-
-// appendRest appends what stands behind the event.
-func (f *EventFrame) appendRest(dst []byte, d *eventhub.Delivery) []byte {
-	if f.tail {
-		return append(dst, '}')
-	}
-	dst = append(dst, `,"ctx":{"attempt":`...)
-	dst = strconv.AppendInt(dst, int64(d.Attempt), 10)
-	dst = append(dst, `,"max_attempts":`...)
-	dst = strconv.AppendInt(dst, int64(d.MaxAttempts), 10)
-	dst = append(dst, `,"ack_deadline_ms":`...)
-	dst = strconv.AppendInt(dst, d.AckTimeout.Milliseconds(), 10)
-	if !d.Lease.IsZero() {
-		dst = append(dst, `,"lease":"`...)
-		dst = d.Lease.Append(dst)
-		dst = append(dst, '"')
-	}
-	if d.Sought {
-		dst = append(dst, `,"sought":true`...)
-	}
-	return append(dst, "}}"...)
 }

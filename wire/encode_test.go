@@ -30,7 +30,9 @@ func TestHubFramesAreStrictJSON(t *testing.T) {
 		"AppendPublishOK": AppendPublishOK(dst, "", false, eventhub.Receipt{}),
 		"AppendSettleOK":  AppendSettleOK(dst, "", false, nil),
 		"AppendError":     AppendError(dst, "", false, eventhub.Errorf(eventhub.CodeInternal, "x")),
+		"AppendBatchOK":   AppendBatchOK(dst, "", false, nil),
 		"EventFrame":      NewEventFrame("t", "g").Append(dst, benchDelivery()),
+		"EVENTS":          NewEventFrame("t", "g").AppendAll(dst, []eventhub.Delivery{*benchDelivery()}),
 	} {
 		if !bytes.HasPrefix(got, []byte(`before{"op":"`)) {
 			t.Errorf("%s made %s of dst", name, got)
@@ -144,35 +146,74 @@ func TestLeaseGoesRoundTrip(t *testing.T) {
 	}
 }
 
-// TestMadeTellsSubscriptionsApart: a frame is known by the one that made it,
-// however alike the names are.
-func TestMadeTellsSubscriptionsApart(t *testing.T) {
+// TestCountTellsSubscriptionsApart: a frame is known by the one that made it,
+// however alike the names are, and what is in it is counted, whatever payloads
+// look like.
+func TestCountTellsSubscriptionsApart(t *testing.T) {
 	frames := []*EventFrame{
 		NewEventFrame("t", "g"), NewEventFrame("t", ""), NewEventFrame("t", "gg"), NewEventFrame("tt", "g"), NewEventFrame("t.*", "g"),
 	}
+	tricky := *benchDelivery()
+	tricky.Record = eventhub.Record(`{"ts":1723140000000,"id":"e","topic":"t","payload":["]},{",{"events":[1,2]},"\\\"]"]}`)
+	batch := []eventhub.Delivery{*benchDelivery(), tricky, *benchDelivery()}
 	for i, f := range frames {
-		frame := f.Append(nil, benchDelivery())
-		for j, other := range frames {
-			if other.Made(frame) != (i == j) {
-				t.Errorf("%s is taken for one of subscription %d", frame, j)
+		for n, frame := range [][]byte{1: f.Append(nil, &tricky), 2: f.AppendAll(nil, batch[:2]), 3: f.AppendAll(nil, batch)} {
+			for j, other := range frames {
+				want := 0
+				if i == j {
+					want = n
+				}
+				if got := other.Count(frame); got != want {
+					t.Errorf("%s has %d deliveries of subscription %d; want %d", frame, got, j, want)
+				}
 			}
 		}
 	}
-	if frames[1].Made(AppendOK(nil, "1", true)) {
-		t.Error("an OK is taken for an EVENT")
+	if n := frames[1].Count(AppendOK(nil, "1", true)); n != 0 {
+		t.Errorf("an OK has %d deliveries", n)
 	}
+}
+
+// TestFit: an EVENTS has the size that Fit tells, is as full as its bound allows,
+// and holds one delivery at least.
+func TestFit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := NewEventFrame("t.*", rapid.SampledFrom([]string{"g", ""}).Draw(t, "group"))
+		var batch []eventhub.Delivery
+		for range rapid.IntRange(1, 9).Draw(t, "n") {
+			d := *benchDelivery()
+			d.Offset = rapid.Uint64Range(1, eventhub.MaxOffset).Draw(t, "offset")
+			d.Sought = rapid.Bool().Draw(t, "sought")
+			batch = append(batch, d)
+		}
+		// About what some of them need.
+		some := rapid.IntRange(1, len(batch)).Draw(t, "some")
+		most := len(f.AppendAll(nil, batch[:some])) + rapid.IntRange(-1, 1).Draw(t, "room")
+		n, size := f.Fit(batch, most)
+		if n < 1 || n > len(batch) || size != len(f.AppendAll(nil, batch[:n])) {
+			t.Fatalf("%d deliveries of %d bytes; want %d bytes", n, size, len(f.AppendAll(nil, batch[:n])))
+		}
+		if size > most && n > 1 || n < len(batch) && len(f.AppendAll(nil, batch[:n+1])) <= most {
+			t.Fatalf("%d of %d deliveries fit into %d bytes", n, len(batch), most)
+		}
+	})
 }
 
 func TestEncodersDoNotAllocate(t *testing.T) {
 	f := NewEventFrame("process.*", "ops")
 	d := benchDelivery()
 	buf := make([]byte, 0, 1024)
-	outcomes := []eventhub.Outcome{eventhub.Applied}
+	outcomes := []eventhub.Outcome{eventhub.Applied, eventhub.Stale}
+	receipts := []eventhub.Receipt{{ID: "order-17", Offset: 1042}, {ID: "order-18", DeliverAt: 5, Duplicate: true}}
+	batch := []eventhub.Delivery{*d, *d}
 	for name, encode := range map[string]func(){
 		"EventFrame.Append": func() { f.Append(buf, d) },
 		"EventFrame.Size":   func() { f.Size(d) },
 		"AppendPublishOK":   func() { AppendPublishOK(buf, "c-7", true, eventhub.Receipt{ID: "order-17", Offset: 1042}) },
 		"AppendSettleOK":    func() { AppendSettleOK(buf, "c-7", true, outcomes) },
+		"AppendBatchOK":     func() { AppendBatchOK(buf, "c-7", true, receipts) },
+		"EventFrame.Fit":    func() { f.Fit(batch, 1024) },
+		"AppendAll":         func() { f.AppendAll(buf, batch) },
 	} {
 		if n := testing.AllocsPerRun(100, encode); n != 0 {
 			t.Errorf("%s takes %v allocations", name, n)

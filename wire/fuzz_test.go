@@ -84,10 +84,13 @@ func TestPlainFrames(t *testing.T) {
 func checkSame(t *testing.T, frame []byte, req *Request, err error) {
 	t.Helper()
 	var fresh Decoder
-	again := Request{Op: "stale", Topic: "stale", HasToken: true}
+	again := Request{Op: "stale", Topic: "stale", HasToken: true, Events: make([]eventhub.Event, 3)}
 	err2 := fresh.Decode(bytes.Clone(frame), &again)
 	if (err == nil) != (err2 == nil) || err != nil && err.Error() != err2.Error() {
 		t.Fatalf("%q: %v, then %v", frame, err, err2)
+	}
+	if len(req.Events) == 0 && len(again.Events) == 0 {
+		again.Events = req.Events // what memory is kept does not matter
 	}
 	if !reflect.DeepEqual(*req, again) {
 		t.Fatalf("%q: %+v, then %+v", frame, *req, again)
@@ -129,6 +132,10 @@ func checkAccepted(t *testing.T, frame []byte, req *Request) {
 		}
 		return
 	case OpPublish:
+		if req.Batch {
+			checkEvents(t, frame, said["events"], req.Events)
+			return
+		}
 		if !reflect.DeepEqual(unmarshal(t, req.Event.Payload), said["payload"]) {
 			t.Fatalf("%q was read as payload %s", frame, req.Event.Payload)
 		}
@@ -136,6 +143,10 @@ func checkAccepted(t *testing.T, frame []byte, req *Request) {
 		key, _ := opts["key"].(string)
 		if req.Event.Key != key || req.Event.Topic != req.Topic {
 			t.Fatalf("%q was read as %+v", frame, req.Event)
+		}
+	case OpCancel:
+		if req.ID != text("id") {
+			t.Fatalf("%q was read as id %q", frame, req.ID)
 		}
 	case OpSubscribe:
 		if req.Subscribe.Topic != req.Topic || req.Subscribe.Group != req.Group {
@@ -145,9 +156,41 @@ func checkAccepted(t *testing.T, frame []byte, req *Request) {
 		if n := len(req.Settlement.Refs); n < 1 || n > MaxRefs {
 			t.Fatalf("%q was read as %d refs", frame, n)
 		}
+		checkRefs(t, frame, said["ids"], req.Settlement.Refs)
+		checkEvents(t, frame, said["publish"], req.Events)
 	}
-	if req.Topic != text("topic") || req.Op != OpPublish && req.Group != text("group") {
+	if req.Topic != text("topic") || req.Op != OpPublish && req.Op != OpCancel && req.Group != text("group") {
 		t.Fatalf("%q was read as topic %q, group %q", frame, req.Topic, req.Group)
+	}
+}
+
+// checkEvents compares a list of events with what the standard library read.
+func checkEvents(t *testing.T, frame []byte, said any, events []eventhub.Event) {
+	t.Helper()
+	list, _ := said.([]any)
+	if len(list) != len(events) {
+		t.Fatalf("%q was read as %d events", frame, len(events))
+	}
+	for i := range events {
+		object, _ := list[i].(map[string]any)
+		opts, _ := object["opts"].(map[string]any)
+		id, _ := opts["id"].(string)
+		if events[i].Topic != object["topic"] || events[i].ID != id || !reflect.DeepEqual(unmarshal(t, events[i].Payload), object["payload"]) {
+			t.Fatalf("%q: event %d was read as %+v", frame, i, events[i])
+		}
+	}
+}
+
+func checkRefs(t *testing.T, frame []byte, said any, refs []eventhub.Ref) {
+	t.Helper()
+	list, _ := said.([]any)
+	if list != nil && len(list) != len(refs) {
+		t.Fatalf("%q was read as %d refs", frame, len(refs))
+	}
+	for i := range list {
+		if id, _ := list[i].(string); refs[i].ID != id {
+			t.Fatalf("%q: ref %d was read as %+v", frame, i, refs[i])
+		}
 	}
 }
 

@@ -174,17 +174,34 @@ func meaning(t testing.TB, req *Request) []string {
 	m.add("op", req.Op)
 	m.addIf(req.HasCorr, "corr", req.Corr)
 	m.addIf(req.HasToken, "token", req.Token)
-	m.addIf(req.Op != OpAuth, "topic", req.Topic)
+	m.addIf(req.Op != OpAuth && !(req.Op == OpPublish && req.Batch), "topic", req.Topic)
 	m.addIf(req.Group != "", "group", req.Group)
 	switch req.Op {
 	case OpPublish:
-		m.event(&req.Event)
+		if !req.Batch {
+			m.event("", &req.Event)
+		}
+		m.events("events", req.Events)
+		m.addIf(len(req.WaitFor) > 0, "wait_for", req.WaitFor)
+		m.addIf(req.WaitUpTo != 0, "wait_ms", req.WaitUpTo.Milliseconds())
+	case OpCancel:
+		m.add("id", req.ID)
 	case OpSubscribe:
 		m.subscribe(&req.Subscribe)
+		m.addIf(req.Batch, "batch", true)
 	case OpAck, OpNack, OpModack:
 		m.settlement(&req.Settlement)
+		m.events("publish", req.Events)
 	}
 	return m.lines
+}
+
+func (m *meaningLines) events(name string, events []eventhub.Event) {
+	for i := range events {
+		at := fmt.Sprintf("%s[%d].", name, i)
+		m.add(at+"topic", events[i].Topic)
+		m.event(at, &events[i])
+	}
 }
 
 type meaningLines struct {
@@ -206,15 +223,17 @@ func (m *meaningLines) addIf(given bool, name string, value any) {
 	}
 }
 
-func (m *meaningLines) event(e *eventhub.Event) {
-	m.lines = append(m.lines, "payload "+string(e.Payload))
-	m.addIf(e.ID != "", "id", e.ID)
-	m.addIf(e.TS != 0, "ts", e.TS)
-	m.addIf(e.Key != "", "key", e.Key)
-	m.addIf(e.SID != "", "sid", e.SID)
-	m.addIf(len(e.Headers) > 0, "headers", e.Headers)
-	m.addIf(len(e.Tags) > 0, "tags", e.Tags)
-	m.addIf(len(e.CausedBy) > 0, "caused_by", e.CausedBy)
+func (m *meaningLines) event(at string, e *eventhub.Event) {
+	m.lines = append(m.lines, at+"payload "+string(e.Payload))
+	m.addIf(e.ID != "", at+"id", e.ID)
+	m.addIf(e.TS != 0, at+"ts", e.TS)
+	m.addIf(e.Key != "", at+"key", e.Key)
+	m.addIf(e.SID != "", at+"sid", e.SID)
+	m.addIf(len(e.Headers) > 0, at+"headers", e.Headers)
+	m.addIf(len(e.Tags) > 0, at+"tags", e.Tags)
+	m.addIf(len(e.CausedBy) > 0, at+"caused_by", e.CausedBy)
+	m.addIf(e.Delay != 0, at+"delay_ms", e.Delay.Milliseconds())
+	m.addIf(e.DeliverAt != 0, at+"deliver_at", e.DeliverAt)
 }
 
 func (m *meaningLines) subscribe(o *eventhub.SubscribeOptions) {
@@ -233,6 +252,9 @@ func (m *meaningLines) subscribe(o *eventhub.SubscribeOptions) {
 		m.add("from", "offset")
 		m.add("offset", o.Start.Offset)
 	}
+	m.addIf(len(o.Topics) > 0, "topics", o.Topics)
+	m.addIf(o.Filter != nil, "filter", o.Filter)
+	m.addIf(o.Conflate != 0, "conflate.every_ms", o.Conflate.Milliseconds())
 	m.add("batchSize", o.BatchSize)
 	m.add("maxInFlight", o.MaxInFlight)
 	m.addIf(o.Group != "", "ackTimeoutMs", o.AckTimeout.Milliseconds())
@@ -280,6 +302,12 @@ func flatten(t testing.TB, frame []byte) []string {
 	var lines []string
 	var walk func(path string, value any)
 	walk = func(path string, value any) {
+		if entries, ok := value.([]any); ok && path == ".events" {
+			for i, entry := range entries {
+				walk(fmt.Sprintf("%s[%d]", path, i), entry)
+			}
+			return
+		}
 		if object, ok := value.(map[string]any); ok {
 			for name, member := range object {
 				walk(path+"."+name, member)
@@ -307,6 +335,8 @@ func hubFrames() []goldenCase {
 	}
 	receipt := eventhub.Receipt{ID: id, Offset: 1042}
 	again := eventhub.Receipt{ID: "order-17", Offset: 17, Duplicate: true}
+	later := eventhub.Receipt{ID: "mail-3", DeliverAt: 1723143600000}
+	laterAgain := eventhub.Receipt{ID: "mail-4", DeliverAt: 1723143600001, Duplicate: true}
 	delivery := eventhub.Delivery{
 		Topic: "process.state", Offset: 1042, Attempt: 1, MaxAttempts: 5,
 		Record: eventhub.Record(`{"ts":1723140000000,"id":"` + id + `","topic":"process.state","partition":3,"key":"node-17","payload":{"state":"running"}}`),
@@ -333,9 +363,16 @@ func hubFrames() []goldenCase {
 		sent("OK of PUBLISH", AppendPublishOK(nil, "c-7", true, receipt)),
 		sent("OK of PUBLISH without corr", AppendPublishOK(nil, "", false, receipt)),
 		sent("OK of PUBLISH, there already", AppendPublishOK(nil, "c-7", true, again)),
+		sent("OK of PUBLISH, scheduled", AppendPublishOK(nil, "c-7", true, later)),
+		sent("OK of PUBLISH, scheduled already", AppendPublishOK(nil, "c-7", true, laterAgain)),
+		sent("OK of a batch", AppendBatchOK(nil, "c-7", true, []eventhub.Receipt{receipt, {ID: "order-18", Offset: 9}})),
+		sent("OK of a batch of one", AppendBatchOK(nil, "c-7", true, []eventhub.Receipt{receipt})),
+		sent("OK of a batch with duplicates", AppendBatchOK(nil, "c-7", true, []eventhub.Receipt{receipt, again, receipt, again})),
+		sent("OK of a batch with scheduled events", AppendBatchOK(nil, "c-7", true, []eventhub.Receipt{later, receipt, laterAgain})),
 		sent("OK of ACK", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Applied})),
 		sent("OK of ACK that came too late", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Stale})),
-		sent("OK of ACK of which a part came too late", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Applied, eventhub.Stale})),
+		sent("OK of ACK of which a part came too late", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Applied, eventhub.Stale, eventhub.Applied, eventhub.Stale})),
+		sent("OK of ACK of which all came too late", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Stale, eventhub.Stale})),
 		sent("ERR", AppendError(nil, "c-7", true, eventhub.Errorf(eventhub.CodeForbidden, "No right to publish to %q.", "billing.paid"))),
 		sent("ERR without corr", AppendError(nil, "", false, eventhub.Errorf(eventhub.CodeBadJSON, "the frame is empty"))),
 		sent("ERR with a time to wait, rounded up", AppendError(nil, "c-7", true, overloaded)),
@@ -348,5 +385,9 @@ func hubFrames() []goldenCase {
 		sent("EVENT with all there can be", NewEventFrame("process.state", "ops").Append(nil, &full)),
 		sent("EVENT of a live tail", NewEventFrame("process.state", "").Append(nil, &tailed)),
 		sent("EVENT of a live tail with all there can be", NewEventFrame("process.**", "").Append(nil, &full)),
+		sent("EVENTS", NewEventFrame("process.*", "ops").AppendAll(nil, []eventhub.Delivery{delivery, sought})),
+		sent("EVENTS with one event", NewEventFrame("process.state", "ops").AppendAll(nil, []eventhub.Delivery{full})),
+		sent("EVENTS that count as acked when sent", NewEventFrame("process.state", "ops").AppendAll(nil, []eventhub.Delivery{auto, auto})),
+		sent("EVENTS of a live tail", NewEventFrame("process.**", "").AppendAll(nil, []eventhub.Delivery{tailed, full})),
 	}
 }

@@ -3,16 +3,16 @@ package wire
 import (
 	"bytes"
 	"math"
-	"time"
 
 	"eventhub"
 )
 
 // The frames of the hub.
 const (
-	OpOK    Op = "OK"
-	OpErr   Op = "ERR"
-	OpEvent Op = "EVENT"
+	OpOK     Op = "OK"
+	OpErr    Op = "ERR"
+	OpEvent  Op = "EVENT"
+	OpEvents Op = "EVENTS"
 )
 
 // HubFrame is one frame of the hub, decoded by a client. Which fields count
@@ -23,22 +23,30 @@ type HubFrame struct {
 	Corr    []byte
 	HasCorr bool
 
-	// OK of PUBLISH.
+	// OK of a PUBLISH of one event. DeliverAt is in epoch milliseconds, and 0 where
+	// Offset counts.
 	ID        []byte
 	Offset    uint64
+	DeliverAt int64
 	Duplicate bool
-	// OK of ACK, NACK, MODACK.
-	Stale bool
+	// OK of a PUBLISH of a batch and of an ACK that published: one for each event,
+	// in the decoder's memory, save the ids, which may be kept.
+	Receipts []eventhub.Receipt
+	// OK of ACK, NACK, MODACK. StaleAt has the indexes of the deliveries that are
+	// meant, in the decoder's memory, and is nil where all are.
+	Stale   bool
+	StaleAt []int
 	// OK of AUTH.
 	Info AuthInfo
 
 	// ERR.
 	Err *eventhub.Error
 
-	// EVENT. Topic and Group are those of the SUBSCRIBE, Group is nil for a live
-	// tail; the topic of the delivery is the event's own.
+	// EVENT and EVENTS. Topic and Group are those of the SUBSCRIBE, Group is nil for
+	// a live tail; the topic of a delivery is the event's own.
 	Topic, Group []byte
-	Delivery     eventhub.Delivery
+	Delivery     eventhub.Delivery   // of an EVENT
+	Deliveries   []eventhub.Delivery // of an EVENTS, in the decoder's memory
 }
 
 // CorrNumber returns the corr where it is one that the client's encoders wrote.
@@ -59,16 +67,24 @@ type HubDecoder struct {
 	values Decoder
 	m      hubMembers
 	topics names
+
+	// Handed out with a frame, used again by the next one.
+	receipts   []eventhub.Receipt
+	deliveries []eventhub.Delivery
+	staleAt    []int
 }
 
 // hubMembers are the raw values of one frame, nil where absent.
 type hubMembers struct {
 	op, corr                         []byte
-	id, offset, duplicate, stale     []byte
+	id, offset, duplicate            []byte
+	ids, offsets, duplicates         []byte
+	deliverAt, stale, staleAt        []byte
 	hub, version, durability, limits []byte
 	protocol                         []byte
 	code, msg, retryAfter            []byte
 	topic, group, event, context     []byte
+	events                           []byte
 }
 
 func (m *hubMembers) slot(name []byte) *[]byte {
@@ -77,11 +93,13 @@ func (m *hubMembers) slot(name []byte) *[]byte {
 		slot *[]byte
 	}{
 		{"op", &m.op}, {"corr", &m.corr},
-		{"id", &m.id}, {"offset", &m.offset}, {"duplicate", &m.duplicate}, {"stale", &m.stale},
+		{"id", &m.id}, {"offset", &m.offset}, {"duplicate", &m.duplicate},
+		{"ids", &m.ids}, {"offsets", &m.offsets}, {"duplicates", &m.duplicates},
+		{"deliver_at", &m.deliverAt}, {"stale", &m.stale}, {"stale_at", &m.staleAt},
 		{"hub", &m.hub}, {"version", &m.version}, {"durability", &m.durability}, {"limits", &m.limits},
 		{"protocol", &m.protocol},
 		{"code", &m.code}, {"msg", &m.msg}, {"retry_after_ms", &m.retryAfter},
-		{"topic", &m.topic}, {"group", &m.group}, {"event", &m.event}, {"ctx", &m.context},
+		{"topic", &m.topic}, {"group", &m.group}, {"event", &m.event}, {"ctx", &m.context}, {"events", &m.events},
 	} {
 		if s.name == string(name) {
 			return s.slot
@@ -90,11 +108,11 @@ func (m *hubMembers) slot(name []byte) *[]byte {
 	return nil
 }
 
-// Decode resets f and fills it from one frame, of which it may change the byte
-// before an event's record: a frame is decoded once. An error means that the
+// Decode resets f and fills it from one frame, of which it may change the bytes
+// before the records of events: a frame is decoded once. An error means that the
 // peer is no hub of this protocol.
 func (d *HubDecoder) Decode(frame []byte, f *HubFrame) error {
-	if d.plainEvent(frame, f) || d.plainOK(frame, f) {
+	if d.plainEvent(frame, f) || d.plainOK(frame, f) || d.plainEvents(frame, f) {
 		return nil
 	}
 	return d.strict(frame, f)
@@ -109,17 +127,31 @@ func (d *HubDecoder) plainOK(frame []byte, f *HubFrame) bool {
 	if f.HasCorr = s.has(`,"corr":`); f.HasCorr {
 		f.Corr = s.text()
 	}
-	if s.has(`,"id":`) {
+	switch {
+	case s.has(`,"id":`):
 		f.ID = s.text()
-		s.expect(`,"offset":`)
-		f.Offset = s.number()
+		if s.has(`,"deliver_at":`) {
+			f.DeliverAt = int64(s.number())
+		} else {
+			s.expect(`,"offset":`)
+			f.Offset = s.number()
+		}
 		f.Duplicate = s.has(`,"duplicate":true`)
-	} else {
-		f.Stale = s.has(`,"stale":true`)
+	case s.has(`,"ids":[`):
+		d.plainReceipts(&s, f)
+	case s.has(`,"stale":true`):
+		f.Stale = true
+		if s.has(`,"stale_at":[`) {
+			d.staleAt = d.staleAt[:0]
+			s.indexes(MaxRefs, d.addStale)
+			f.StaleAt = d.staleAt
+		}
 	}
 	s.expect(`}`)
 	return s.done()
 }
+
+func (d *HubDecoder) addStale(i int) { d.staleAt = append(d.staleAt, i) }
 
 const (
 	eventStart = `{"offset":`
@@ -147,19 +179,8 @@ func (d *HubDecoder) plainEvent(frame []byte, f *HubFrame) bool {
 		return false
 	}
 	event := s.rest[:at:at]
-	s.rest = s.rest[at+len(contextKey):]
-	f.Delivery.Attempt = int(s.number())
-	s.expect(`,"max_attempts":`)
-	f.Delivery.MaxAttempts = int(s.number())
-	s.expect(`,"ack_deadline_ms":`)
-	f.Delivery.AckTimeout = time.Duration(s.number()) * time.Millisecond
-	var lease []byte
-	if s.has(`,"lease":`) {
-		lease = s.text()
-	}
-	f.Delivery.Sought = s.has(`,"sought":true`)
-	s.expect(`}}`)
-	return s.done() && d.setLease(f, lease) == nil && d.setEvent(f, event) == nil
+	s.rest = s.rest[at:]
+	return d.plainContext(&s, &f.Delivery) && s.done() && d.setEvent(&f.Delivery, event) == nil
 }
 
 // plainTailEvent reads what stands in the EVENT of a live tail from its event on.
@@ -167,33 +188,33 @@ func (d *HubDecoder) plainTailEvent(s scanner, f *HubFrame) bool {
 	f.Delivery.Attempt = 1
 	event := s.object()
 	s.expect(`}`)
-	return s.done() && d.setEvent(f, event) == nil
+	return s.done() && d.setEvent(&f.Delivery, event) == nil
 }
 
 // setLease parses the lease, nil for none.
-func (d *HubDecoder) setLease(f *HubFrame, text []byte) (err error) {
+func setLease(into *eventhub.Delivery, text []byte) (err error) {
 	if text != nil {
-		f.Delivery.Lease, err = eventhub.ParseLease(string(text))
+		into.Lease, err = eventhub.ParseLease(string(text))
 	}
 	return err
 }
 
 // setEvent cuts an event into offset and record. The comma between them becomes
 // the record's brace.
-func (d *HubDecoder) setEvent(f *HubFrame, event []byte) error {
+func (d *HubDecoder) setEvent(into *eventhub.Delivery, event []byte) error {
 	s := scanner{rest: event}
 	s.expect(eventStart)
-	f.Delivery.Offset = s.number()
+	into.Offset = s.number()
 	if s.failed || len(s.rest) < 2 || s.rest[0] != ',' || s.rest[len(s.rest)-1] != '}' {
 		return eventhub.Errorf(eventhub.CodeBadEvent, "event %.48q does not begin with its offset", event)
 	}
 	topic := recordTopic(s.rest)
 	if topic == nil {
-		return eventhub.Errorf(eventhub.CodeBadEvent, "event at offset %d is not laid out as a record", f.Delivery.Offset)
+		return eventhub.Errorf(eventhub.CodeBadEvent, "event at offset %d is not laid out as a record", into.Offset)
 	}
-	f.Delivery.Topic = d.topics.intern(topic)
+	into.Topic = d.topics.intern(topic)
 	s.rest[0] = '{'
-	f.Delivery.Record = eventhub.Record(s.rest)
+	into.Record = eventhub.Record(s.rest)
 	return nil
 }
 
@@ -245,6 +266,9 @@ func (d *HubDecoder) strict(frame []byte, f *HubFrame) error {
 	case OpEvent:
 		f.Op = OpEvent
 		return d.readEvent(f)
+	case OpEvents:
+		f.Op = OpEvents
+		return d.readEvents(f)
 	}
 	return eventhub.Errorf(eventhub.CodeUnsupportedOp, "op %.48q is unknown", d.m.op)
 }
@@ -285,21 +309,20 @@ func (d *HubDecoder) split(frame []byte) error {
 
 func (d *HubDecoder) readOK(f *HubFrame) error {
 	v, m := &d.values, &d.m
-	if !absent(m.id) {
-		text, ok := v.unquote(m.id)
-		if !ok {
-			return wrongType("id", m.id, "a string")
-		}
-		f.ID = bytes.Clone(text)
-	}
-	if err := readCardinal("offset", m.offset, &f.Offset); err != nil {
-		return err
-	}
-	if err := readBool("duplicate", m.duplicate, &f.Duplicate); err != nil {
+	if err := d.readPublished(f); err != nil {
 		return err
 	}
 	if err := readBool("stale", m.stale, &f.Stale); err != nil {
 		return err
+	}
+	if !absent(m.staleAt) {
+		d.staleAt = d.staleAt[:0]
+		if err := readIndexes("stale_at", m.staleAt, MaxRefs, d.addStale); err != nil {
+			return err
+		}
+		if len(d.staleAt) > 0 {
+			f.StaleAt = d.staleAt
+		}
 	}
 	if err := v.readText("hub", m.hub, &f.Info.Hub); err != nil {
 		return err
@@ -316,6 +339,28 @@ func (d *HubDecoder) readOK(f *HubFrame) error {
 	return d.readLimits(&f.Info.Limits)
 }
 
+// readPublished reads what an OK says of the events that were published.
+func (d *HubDecoder) readPublished(f *HubFrame) error {
+	v, m := &d.values, &d.m
+	if !absent(m.ids) {
+		return d.readReceipts(f)
+	}
+	if !absent(m.id) {
+		text, ok := v.unquote(m.id)
+		if !ok {
+			return wrongType("id", m.id, "a string")
+		}
+		f.ID = bytes.Clone(text)
+	}
+	if err := readCardinal("offset", m.offset, &f.Offset); err != nil {
+		return err
+	}
+	if err := readInteger("deliver_at", m.deliverAt, &f.DeliverAt); err != nil {
+		return err
+	}
+	return readBool("duplicate", m.duplicate, &f.Duplicate)
+}
+
 func (d *HubDecoder) readLimits(into *Limits) error {
 	object := d.m.limits
 	if absent(object) {
@@ -324,7 +369,7 @@ func (d *HubDecoder) readLimits(into *Limits) error {
 	if object[0] != '{' {
 		return wrongType("limits", object, "an object")
 	}
-	for name, value := range d.values.members(object) {
+	for name, value := range eachMember(object) {
 		var err error
 		switch string(name) {
 		case "max_frame_bytes":
@@ -354,51 +399,66 @@ func (d *HubDecoder) readErr(f *HubFrame) error {
 }
 
 func (d *HubDecoder) readEvent(f *HubFrame) error {
+	if err := d.readSubscription(f); err != nil {
+		return err
+	}
+	event := d.m.event
+	if absent(event) || event[0] != '{' {
+		return missing("event")
+	}
+	f.Delivery.Attempt = 1
+	if err := d.readContext(f, &f.Delivery, d.m.context); err != nil {
+		return err
+	}
+	return d.setEvent(&f.Delivery, event)
+}
+
+// readSubscription reads whose deliveries a frame has.
+func (d *HubDecoder) readSubscription(f *HubFrame) error {
 	v, m := &d.values, &d.m
 	topic, ok := v.unquote(m.topic)
 	if !ok {
 		return missing("topic")
 	}
 	f.Topic = bytes.Clone(topic)
-	if absent(m.event) || m.event[0] != '{' {
-		return missing("event")
-	}
 	if absent(m.group) {
-		f.Delivery.Attempt = 1
-		return d.setEvent(f, m.event)
+		return nil
 	}
 	group, ok := v.unquote(m.group)
 	if !ok {
 		return wrongType("group", m.group, "a string")
 	}
 	f.Group = bytes.Clone(group)
-	if absent(m.context) || m.context[0] != '{' {
-		return missing("ctx")
-	}
-	if err := d.readContext(f); err != nil {
-		return err
-	}
-	return d.setEvent(f, m.event)
+	return nil
 }
 
-func (d *HubDecoder) readContext(f *HubFrame) error {
-	for name, value := range d.values.members(d.m.context) {
+// readContext reads the ctx of a group's delivery. That of a live tail, should it
+// have one, says nothing yet.
+func (d *HubDecoder) readContext(f *HubFrame, into *eventhub.Delivery, context []byte) error {
+	if f.Group == nil {
+		return nil
+	}
+	into.Attempt = 0
+	if absent(context) || context[0] != '{' {
+		return missing("ctx")
+	}
+	for name, value := range eachMember(context) {
 		var err error
 		switch string(name) {
 		case "attempt":
-			err = readCount("ctx.attempt", value, &f.Delivery.Attempt)
+			err = readCount("ctx.attempt", value, &into.Attempt)
 		case "max_attempts":
-			err = readCount("ctx.max_attempts", value, &f.Delivery.MaxAttempts)
+			err = readCount("ctx.max_attempts", value, &into.MaxAttempts)
 		case "ack_deadline_ms":
-			err = readMillis("ctx.ack_deadline_ms", value, 0, &f.Delivery.AckTimeout)
+			err = readMillis("ctx.ack_deadline_ms", value, 0, &into.AckTimeout)
 		case "lease":
 			text, ok := d.values.unquote(value)
 			if !ok {
 				return wrongType("ctx.lease", value, "a string")
 			}
-			err = d.setLease(f, text)
+			err = setLease(into, text)
 		case "sought":
-			err = readBool("ctx.sought", value, &f.Delivery.Sought)
+			err = readBool("ctx.sought", value, &into.Sought)
 		}
 		if err != nil {
 			return err
@@ -467,26 +527,15 @@ func (s *scanner) text() []byte {
 
 // object steps over a JSON object.
 func (s *scanner) object() []byte {
-	depth, inText := 0, false
-	for i := 0; i < len(s.rest) && !s.failed; i++ {
-		switch c := s.rest[i]; {
-		case inText && c == '\\':
-			i++
-		case c == '"':
-			inText = !inText
-		case inText:
-		case c == '{':
-			depth++
-		case c == '}':
-			if depth--; depth == 0 {
-				object := s.rest[: i+1 : i+1]
-				s.rest = s.rest[i+1:]
-				return object
-			}
-		}
+	if s.failed || len(s.rest) == 0 || s.rest[0] != '{' {
+		s.failed = true
+		return nil
 	}
-	s.failed = true
-	return nil
+	end := valueEnd(s.rest)
+	object := s.rest[:end:end]
+	s.rest = s.rest[end:]
+	s.failed = end == 0
+	return object
 }
 
 // number steps over an integer as the encoders write it: no sign, no leading

@@ -1,14 +1,20 @@
 package wire
 
 import (
+	"bytes"
+	"slices"
+	"strconv"
+
 	"eventhub"
 )
 
-// readPublish fills req.Event. A PUBLISH that asks for what this version does
-// not have is refused: an event published at once is not what was asked for.
+// readPublish fills req.Event, or req.Events, and whom to wait for.
 func (d *Decoder) readPublish(req *Request) error {
+	if !absent(d.m.opts) && d.m.opts[0] != '{' {
+		return wrongType("opts", d.m.opts, "an object")
+	}
 	if !absent(d.m.events) {
-		return unsupported("a PUBLISH with events")
+		return d.readBatch(req)
 	}
 	if err := d.readTopic(req); err != nil {
 		return err
@@ -18,42 +24,179 @@ func (d *Decoder) readPublish(req *Request) error {
 	}
 	req.Event.Topic = req.Topic
 	req.Event.Payload = d.m.payload
-	return d.readPublishOpts(&req.Event)
+	return d.readPublishOpts(req, func(o *option) error {
+		return d.readEventOption(o.name, o.value, &req.Event)
+	})
 }
 
-func (d *Decoder) readPublishOpts(e *eventhub.Event) error {
-	if !absent(d.m.opts) && d.m.opts[0] != '{' {
-		return wrongType("opts", d.m.opts, "an object")
+// readBatch reads a PUBLISH with events, whose own opts are about all of them.
+func (d *Decoder) readBatch(req *Request) error {
+	req.Batch = true
+	for _, beside := range []struct {
+		name  string
+		given bool
+	}{{"topic", !absent(d.m.topic)}, {"payload", d.m.payload != nil}} {
+		if beside.given {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given beside events; each of them has its own", beside.name)
+		}
 	}
-	for _, o := range d.opts {
+	err := d.readPublishOpts(req, func(o *option) error {
+		var ofEvents eventhub.Event
+		if err := d.readEventOption(o.name, o.value, &ofEvents); err != nil || absent(o.value) {
+			return err
+		}
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given beside events; it belongs into the opts of each", o.name)
+	})
+	if err != nil {
+		return err
+	}
+	if req.Events, err = d.readEvents("events", d.m.events, req.Events); err != nil {
+		return err
+	}
+	if len(req.Events) == 0 {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "events is empty; 1 to %d are allowed", MaxEvents)
+	}
+	return nil
+}
+
+// readPublishOpts reads the options of a PUBLISH as a whole and has read read the
+// others.
+func (d *Decoder) readPublishOpts(req *Request, read func(*option) error) error {
+	waitMs := false
+	waitFor := false
+	for i := range d.opts {
 		var err error
-		switch string(o.name) {
-		case "id":
-			err = d.readEventID(o.value, &e.ID)
-		case "ts":
-			err = readTS(o.value, &e.TS)
-		case "key":
-			err = d.readText("key", o.value, &e.Key)
-		case "sid":
-			err = d.readText("sid", o.value, &e.SID)
-		case "headers":
-			err = d.readHeaders(o.value, &e.Headers)
-		case "tags":
-			err = d.readTexts("tags", o.value, eventhub.MaxTags, &e.Tags)
-		case "caused_by":
-			err = d.readTexts("caused_by", o.value, eventhub.MaxCausedBy, &e.CausedBy)
-		case "delay_ms", "deliver_at", "wait_for", "wait_ms":
-			if !absent(o.value) {
-				err = unsupported(string(o.name) + " in PUBLISH")
-			}
+		switch o := &d.opts[i]; string(o.name) {
+		case "wait_for":
+			waitFor = !absent(o.value)
+			err = d.readWaitFor(o.value, &req.WaitFor)
+		case "wait_ms":
+			waitMs = !absent(o.value)
+			err = readMillis("wait_ms", o.value, 1, &req.WaitUpTo)
 		default:
-			err = unknownOption("opts", o.name)
+			err = read(o)
 		}
 		if err != nil {
 			return err
 		}
 	}
+	if waitMs && !waitFor {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "wait_ms is given but wait_for is missing")
+	}
+	if req.WaitUpTo > eventhub.MaxWait {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "wait_ms is %d; at most %d is allowed", req.WaitUpTo.Milliseconds(), eventhub.MaxWait.Milliseconds())
+	}
 	return nil
+}
+
+func (d *Decoder) readWaitFor(value []byte, into *[]string) error {
+	if err := d.readTexts("wait_for", value, eventhub.MaxWaitFor, eventhub.CodeBadRequest, into); err != nil {
+		return err
+	}
+	for i, group := range *into {
+		if err := eventhub.ValidateGroup(group); err != nil {
+			return within("wait_for", i, err)
+		}
+	}
+	return nil
+}
+
+// readEvents appends the events of an array to into. An error names the index of
+// the first bad one.
+func (d *Decoder) readEvents(name string, array []byte, into []eventhub.Event) ([]eventhub.Event, error) {
+	if array[0] != '[' {
+		return into, wrongType(name, array, "an array of objects")
+	}
+	// Each event has a topic, so this is enough, and seldom too much.
+	into = slices.Grow(into, min(bytes.Count(array, []byte(`"topic"`)), MaxEvents))
+	for i, value := range eachElement(array) {
+		if i == MaxEvents {
+			return into, eventhub.Errorf(eventhub.CodeBadRequest, "%s has more than %d entries", name, MaxEvents)
+		}
+		if value[0] != '{' {
+			return into, wrongType(name+"["+strconv.Itoa(i)+"]", value, "an object")
+		}
+		into = append(into, eventhub.Event{})
+		if err := d.readEvent(value, &into[i]); err != nil {
+			return into, within(name, i, err)
+		}
+	}
+	return into, nil
+}
+
+// within says which entry of an array the error is about.
+func within(name string, i int, err error) error {
+	e := *eventhub.AsError(err)
+	e.Message = name + "[" + strconv.Itoa(i) + "]: " + e.Message
+	return &e
+}
+
+// readEvent reads one event of an array. Its names are known all: one that is not
+// obeyed would change what is published.
+func (d *Decoder) readEvent(object []byte, e *eventhub.Event) error {
+	var topic, opts []byte
+	for name, value := range eachMember(object) {
+		switch string(name) {
+		case "topic":
+			topic = value
+		case "payload":
+			e.Payload = value
+		case "opts":
+			opts = value
+		default:
+			return unknownOption("the event", name)
+		}
+	}
+	if absent(topic) {
+		return eventhub.Errorf(eventhub.CodeBadTopic, "topic is missing")
+	}
+	text, ok := d.unquote(topic)
+	if !ok {
+		return eventhub.Errorf(eventhub.CodeBadTopic, "topic is %s; a string is expected", kindName(topic))
+	}
+	e.Topic = d.topics.intern(text)
+	if e.Payload == nil {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "payload is missing; null is a payload")
+	}
+	if absent(opts) {
+		return nil
+	}
+	if opts[0] != '{' {
+		return wrongType("opts", opts, "an object")
+	}
+	for name, value := range eachMember(opts) {
+		if err := d.readEventOption(name, value, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readEventOption reads an option of one event.
+func (d *Decoder) readEventOption(name, value []byte, e *eventhub.Event) error {
+	switch string(name) {
+	case "id":
+		return d.readEventID(value, &e.ID)
+	case "ts":
+		return readTS(value, &e.TS)
+	case "key":
+		return d.readText("key", value, &e.Key)
+	case "sid":
+		return d.readText("sid", value, &e.SID)
+	case "headers":
+		return d.readHeaders(value, &e.Headers)
+	case "tags":
+		return d.readTexts("tags", value, eventhub.MaxTags, eventhub.CodeBadEvent, &e.Tags)
+	case "caused_by":
+		return d.readTexts("caused_by", value, eventhub.MaxCausedBy, eventhub.CodeBadEvent, &e.CausedBy)
+	case "delay_ms":
+		return readMillis("delay_ms", value, -maxMillis, &e.Delay)
+	case "deliver_at":
+		return readInteger("deliver_at", value, &e.DeliverAt)
+	case "wait_for", "wait_ms":
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given for one event; it belongs into the opts of the whole PUBLISH", name)
+	}
+	return unknownOption("opts", name)
 }
 
 // readEventID refuses the empty id, which in the domain would mean none.
@@ -86,7 +229,7 @@ func (d *Decoder) readHeaders(value []byte, into *map[string]string) error {
 		return wrongType("headers", value, "an object of strings")
 	}
 	var headers map[string]string
-	for name, element := range d.members(value) {
+	for name, element := range eachMember(value) {
 		text, ok := d.unquote(element)
 		if !ok {
 			return eventhub.Errorf(eventhub.CodeBadRequest, "headers: the value of %.48q is %s; a string is expected", name, kindName(element))

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"strconv"
 	"time"
 
@@ -21,13 +20,14 @@ func (d *Decoder) readSettlement(req *Request) error {
 	if err := d.readRefs(s); err != nil {
 		return err
 	}
+	if req.Op != OpAck && !absent(d.m.publish) {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "publish is given in a %s; an ACK alone takes it", req.Op)
+	}
 	var err error
 	switch req.Op {
 	case OpAck:
 		s.Verdict = eventhub.Ack
-		if !absent(d.m.publish) {
-			return unsupported("publish in ACK")
-		}
+		err = d.readHandover(req)
 	case OpNack:
 		s.Verdict = eventhub.Nack
 		err = d.readNack(s)
@@ -39,6 +39,14 @@ func (d *Decoder) readSettlement(req *Request) error {
 		return err
 	}
 	return s.Validate()
+}
+
+// readHandover reads what an ACK publishes. An empty list asks for a plain ACK.
+func (d *Decoder) readHandover(req *Request) (err error) {
+	if !absent(d.m.publish) {
+		req.Events, err = d.readEvents("publish", d.m.publish, req.Events)
+	}
+	return err
 }
 
 func (d *Decoder) readNack(s *eventhub.Settlement) error {
@@ -72,13 +80,13 @@ func (d *Decoder) readExtend(s *eventhub.Settlement) error {
 }
 
 // readRefs reads what the verdict is on: one id, one lease, both of one
-// delivery, or many ids.
+// delivery, or a list of either or both.
 func (d *Decoder) readRefs(s *eventhub.Settlement) error {
-	if !absent(d.m.ids) {
-		if !absent(d.m.id) || !absent(d.m.lease) {
-			return eventhub.Errorf(eventhub.CodeBadRequest, "ids is given beside id or lease; it stands alone")
+	if !absent(d.m.ids) || !absent(d.m.lease) && d.m.lease[0] == '[' {
+		if !absent(d.m.id) {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "id is given beside ids or a list of leases; one of them is expected")
 		}
-		return d.readIDs(s)
+		return d.readManyRefs(s)
 	}
 	if absent(d.m.id) && absent(d.m.lease) {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "id is missing; id, ids or lease is expected")
@@ -89,32 +97,82 @@ func (d *Decoder) readRefs(s *eventhub.Settlement) error {
 			return badRefID("id", d.m.id)
 		}
 	}
-	if err := d.readLease(&refs[0].Lease); err != nil {
-		return err
+	if !absent(d.m.lease) {
+		if err := d.readLease("lease", d.m.lease, &refs[0].Lease); err != nil {
+			return err
+		}
 	}
 	s.Refs = refs
 	return nil
 }
 
-func (d *Decoder) readIDs(s *eventhub.Settlement) error {
-	ids := d.m.ids
-	if ids[0] != '[' {
-		return wrongType("ids", ids, "an array of strings")
+// readManyRefs reads ids and leases, which are of the same length where both are
+// given; null says that the other one names the delivery.
+func (d *Decoder) readManyRefs(s *eventhub.Settlement) error {
+	name, longest := "ids", d.m.ids
+	if absent(longest) {
+		name, longest = "lease", d.m.lease
 	}
-	refs := make([]eventhub.Ref, 0, min(bytes.Count(ids, []byte{','})+1, MaxRefs))
-	for i, value := range d.elements(ids) {
-		if i == MaxRefs {
-			return eventhub.Errorf(eventhub.CodeBadRequest, "ids has more than %d entries", MaxRefs)
+	n, err := countRefs(name, longest)
+	if err != nil {
+		return err
+	}
+	refs := make([]eventhub.Ref, n)
+	if !absent(d.m.lease) {
+		leases, err := countRefs("lease", d.m.lease)
+		if err != nil {
+			return err
 		}
-		refs = append(refs, eventhub.Ref{})
-		if !d.readRefID(value, &refs[i].ID) {
+		if leases != n {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "lease has %d entries and ids has %d; as many are expected", leases, n)
+		}
+		for i, value := range eachElement(d.m.lease) {
+			if absent(value) {
+				continue
+			}
+			if err := d.readLease("lease["+strconv.Itoa(i)+"]", value, &refs[i].Lease); err != nil {
+				return err
+			}
+		}
+	}
+	if err := d.readIDs(refs); err != nil {
+		return err
+	}
+	for i := range refs {
+		if refs[i] == (eventhub.Ref{}) {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "%s[%d] is null and nothing else names the delivery", name, i)
+		}
+	}
+	s.Refs = refs
+	return nil
+}
+
+// countRefs counts the entries of ids or of a list of leases.
+func countRefs(name string, array []byte) (n int, err error) {
+	if array[0] != '[' {
+		return 0, wrongType(name, array, "an array of strings")
+	}
+	for range eachElement(array) {
+		if n++; n > MaxRefs {
+			return 0, eventhub.Errorf(eventhub.CodeBadRequest, "%s has more than %d entries", name, MaxRefs)
+		}
+	}
+	if n == 0 {
+		return 0, eventhub.Errorf(eventhub.CodeBadRequest, "%s is empty; 1 to %d are allowed", name, MaxRefs)
+	}
+	return n, nil
+}
+
+// readIDs fills refs from ids, where given.
+func (d *Decoder) readIDs(refs []eventhub.Ref) error {
+	if absent(d.m.ids) {
+		return nil
+	}
+	for i, value := range eachElement(d.m.ids) {
+		if !absent(value) && !d.readRefID(value, &refs[i].ID) {
 			return badRefID("ids["+strconv.Itoa(i)+"]", value)
 		}
 	}
-	if len(refs) == 0 {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "ids is empty; 1 to %d are allowed", MaxRefs)
-	}
-	s.Refs = refs
 	return nil
 }
 
@@ -134,20 +192,17 @@ func badRefID(name string, value []byte) error {
 	return wrongType(name, value, "a string")
 }
 
-func (d *Decoder) readLease(into *eventhub.Lease) error {
-	if absent(d.m.lease) {
-		return nil
-	}
-	text, ok := d.unquote(d.m.lease)
+func (d *Decoder) readLease(name string, value []byte, into *eventhub.Lease) error {
+	text, ok := d.unquote(value)
 	if !ok {
-		return wrongType("lease", d.m.lease, "a string")
+		return wrongType(name, value, "a string")
 	}
 	lease, err := eventhub.ParseLease(string(text))
 	if err != nil {
 		return err
 	}
 	if lease.IsZero() {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "lease %q names nothing", text)
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%s %q names nothing", name, text)
 	}
 	*into = lease
 	return nil

@@ -1,7 +1,7 @@
 package wire
 
 import (
-	"bytes"
+	"time"
 
 	"eventhub"
 )
@@ -13,7 +13,7 @@ func (d *Decoder) readSubscribe(req *Request) error {
 		return err
 	}
 	opts := eventhub.SubscribeOptions{Topic: req.Topic, Group: req.Group}
-	if err := d.readSubscribeOpts(&opts); err != nil {
+	if err := d.readSubscribeOpts(&opts, &req.Batch); err != nil {
 		return err
 	}
 	if opts.Group == "" {
@@ -30,7 +30,7 @@ func (d *Decoder) readSubscribe(req *Request) error {
 	return nil
 }
 
-func (d *Decoder) readSubscribeOpts(o *eventhub.SubscribeOptions) error {
+func (d *Decoder) readSubscribeOpts(o *eventhub.SubscribeOptions, batch *bool) error {
 	if !absent(d.m.opts) && d.m.opts[0] != '{' {
 		return wrongType("opts", d.m.opts, "an object")
 	}
@@ -66,8 +66,14 @@ func (d *Decoder) readSubscribeOpts(o *eventhub.SubscribeOptions) error {
 			err = readBool("manualAck", value, &manualAck)
 		case "ordering":
 			err = d.readOrdering(value, &o.Ordering)
-		case "topics", "batch", "filter", "conflate":
-			err = d.refuseFeature(option)
+		case "topics":
+			err = d.readTexts("topics", value, eventhub.MaxPatterns, eventhub.CodeBadRequest, &o.Topics)
+		case "filter":
+			err = d.readFilter(value, &o.Filter)
+		case "batch":
+			err = readBool("batch", value, batch)
+		case "conflate":
+			err = readConflate(value, &o.Conflate)
 		default:
 			err = unknownOption("opts", option.name)
 		}
@@ -97,28 +103,76 @@ func (d *Decoder) refuseGroupOptions(o *eventhub.SubscribeOptions) error {
 	return nil
 }
 
-// refuseFeature judges an option of the protocol that this version does not
-// have: it passes where its value asks for nothing.
-func (d *Decoder) refuseFeature(o option) error {
-	value := o.value
+// readFilter reads an object of conditions, or a string, which is an expression.
+// An empty object is a filter that lets everything pass; empty texts are refused,
+// because in the domain they ask for nothing.
+func (d *Decoder) readFilter(value []byte, into **eventhub.Filter) error {
 	if absent(value) {
 		return nil
 	}
-	switch string(o.name) {
-	case "topics":
-		if value[0] != '[' {
-			return wrongType("topics", value, "an array of strings")
+	f := new(eventhub.Filter)
+	*into = f
+	if value[0] == '"' {
+		return d.readCondition("filter", value, &f.CEL)
+	}
+	if value[0] != '{' {
+		return wrongType("filter", value, "an object or a string")
+	}
+	for name, condition := range eachMember(value) {
+		var err error
+		switch string(name) {
+		case "key":
+			err = d.readCondition("filter.key", condition, &f.Key)
+		case "cel":
+			err = d.readCondition("filter.cel", condition, &f.CEL)
+		case "headers":
+			err = inFilter(d.readHeaders(condition, &f.Headers))
+		case "tags":
+			err = d.readTexts("filter.tags", condition, eventhub.MaxTags, eventhub.CodeBadRequest, &f.Tags)
+		default:
+			err = unknownOption("filter", name)
 		}
-		if len(bytes.Trim(value[1:len(value)-1], jsonSpace)) == 0 {
-			return nil
-		}
-	case "batch":
-		var batch bool
-		if err := readBool("batch", value, &batch); err != nil || !batch {
+		if err != nil {
 			return err
 		}
 	}
-	return unsupported(string(o.name) + " in SUBSCRIBE")
+	return nil
+}
+
+func (d *Decoder) readCondition(name string, value []byte, into *string) error {
+	if err := d.readText(name, value, into); err != nil || absent(value) || *into != "" {
+		return err
+	}
+	return eventhub.Errorf(eventhub.CodeBadRequest, "%s is empty; leave it out to ask for nothing", name)
+}
+
+// inFilter says that the error is about a filter, not about an event.
+func inFilter(err error) error {
+	if err == nil {
+		return nil
+	}
+	return eventhub.Errorf(eventhub.CodeBadRequest, "filter.%s", eventhub.AsError(err).Message)
+}
+
+func readConflate(value []byte, into *time.Duration) error {
+	if absent(value) {
+		return nil
+	}
+	if value[0] != '{' {
+		return wrongType("conflate", value, "an object")
+	}
+	for name, every := range eachMember(value) {
+		if string(name) != "every_ms" {
+			return unknownOption("conflate", name)
+		}
+		if err := readMillis("conflate.every_ms", every, 1, into); err != nil {
+			return err
+		}
+	}
+	if *into == 0 {
+		return missing("conflate.every_ms")
+	}
+	return nil
 }
 
 // readOrdering leaves the judgement of names to SubscribeOptions.Validate, save
@@ -137,7 +191,7 @@ func (d *Decoder) readBackoff(value []byte, into *eventhub.Backoff) error {
 	if value[0] != '{' {
 		return wrongType("backoff", value, "an object")
 	}
-	for name, bound := range d.members(value) {
+	for name, bound := range eachMember(value) {
 		var err error
 		switch string(name) {
 		case "minMs":

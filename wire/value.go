@@ -3,7 +3,6 @@ package wire
 import (
 	"bytes"
 	"hash/maphash"
-	"iter"
 	"math"
 	"strconv"
 	"time"
@@ -42,43 +41,6 @@ func (d *Decoder) nextName() ([]byte, error) {
 	return quoted[1 : len(quoted)-1], nil
 }
 
-// members ranges over an object that was checked before. Only one range may be
-// under way.
-func (d *Decoder) members(object []byte) iter.Seq2[[]byte, []byte] {
-	return func(yield func(name, value []byte) bool) {
-		d.rewind(object)
-		d.json.ReadToken()
-		for {
-			name, err := d.nextName()
-			if name == nil || err != nil {
-				return
-			}
-			value, err := d.json.ReadValue()
-			if err != nil || !yield(name, value) {
-				return
-			}
-		}
-	}
-}
-
-// elements ranges over an array that was checked before. Only one range may be
-// under way.
-func (d *Decoder) elements(array []byte) iter.Seq2[int, []byte] {
-	return func(yield func(i int, value []byte) bool) {
-		d.rewind(array)
-		d.json.ReadToken()
-		for i := 0; ; i++ {
-			if d.json.PeekKind() == jsontext.KindEndArray {
-				return
-			}
-			value, err := d.json.ReadValue()
-			if err != nil || !yield(i, value) {
-				return
-			}
-		}
-	}
-}
-
 // unquote returns the text of a string, valid until the next call, and false
 // for any other value.
 func (d *Decoder) unquote(value []byte) ([]byte, bool) {
@@ -105,8 +67,8 @@ func (d *Decoder) readText(name string, value []byte, into *string) error {
 	return nil
 }
 
-// readTexts reads an array of at most limit strings.
-func (d *Decoder) readTexts(name string, value []byte, limit int, into *[]string) error {
+// readTexts reads an array of at most limit strings; a longer one has the code.
+func (d *Decoder) readTexts(name string, value []byte, limit int, code eventhub.Code, into *[]string) error {
 	if absent(value) {
 		return nil
 	}
@@ -114,13 +76,13 @@ func (d *Decoder) readTexts(name string, value []byte, limit int, into *[]string
 		return wrongType(name, value, "an array of strings")
 	}
 	var texts []string
-	for i, element := range d.elements(value) {
+	for i, element := range eachElement(value) {
 		text, ok := d.unquote(element)
 		if !ok {
 			return wrongType(name+"["+strconv.Itoa(i)+"]", element, "a string")
 		}
 		if i == limit {
-			return eventhub.Errorf(eventhub.CodeBadEvent, "%s has more than %d entries", name, limit)
+			return eventhub.Errorf(code, "%s has more than %d entries", name, limit)
 		}
 		texts = append(texts, string(text))
 	}
@@ -231,10 +193,6 @@ func missing(name string) error {
 // wrongType names what was found by its type alone: the value may be a secret.
 func wrongType(name string, value []byte, want string) error {
 	return eventhub.Errorf(eventhub.CodeBadRequest, "%s is %s; %s is expected", name, kindName(value), want)
-}
-
-func unsupported(what string) error {
-	return eventhub.Errorf(eventhub.CodeUnsupportedOp, "%s is not supported by this version of the hub", what)
 }
 
 // names keeps recent topics or groups, so that the text of a frame becomes a

@@ -11,7 +11,11 @@
 // null stands for an absent member, save for payload, where it is a value.
 package wire
 
-import "eventhub"
+import (
+	"time"
+
+	"eventhub"
+)
 
 // Op is the name of a frame.
 type Op string
@@ -27,6 +31,7 @@ const (
 	OpAck         Op = "ACK"
 	OpNack        Op = "NACK"
 	OpModack      Op = "MODACK"
+	OpCancel      Op = "CANCEL"
 )
 
 // ProtocolVersion is the version of the conversation that this package speaks. A
@@ -39,7 +44,9 @@ const (
 	MaxFrameBytes       = 1_310_720 // 1.25 MiB
 	MaxUnauthFrameBytes = 16 << 10  // before AUTH
 	MaxCorrBytes        = 128
-	MaxRefs             = 1_000 // ids in one ACK, NACK or MODACK
+	MaxRefs             = 1_000     // ids in one ACK, NACK or MODACK
+	MaxEvents           = 10_000    // events in one PUBLISH or ACK
+	MaxEventsBytes      = 256 << 10 // of an EVENTS with more than one event
 )
 
 // Request is one frame of a client, decoded. Which fields count depends on Op.
@@ -53,11 +60,29 @@ type Request struct {
 	Token    string
 	HasToken bool
 
-	// All but AUTH. Group is empty in a PUBLISH and for a live tail.
+	// All but AUTH and a PUBLISH with Batch. Group is empty in a PUBLISH, in a
+	// CANCEL, and for a live tail. Topic may be a pattern save in those two.
 	Topic, Group string
 
-	// PUBLISH. Event.Topic is Topic; Event.Payload points into the frame.
+	// Batch says of a PUBLISH that it has Events, even if only one, and of a
+	// SUBSCRIBE that EVENTS are wanted instead of EVENT.
+	Batch bool
+
+	// PUBLISH without Batch. Event.Topic is Topic; Event.Payload points into the
+	// frame.
 	Event eventhub.Event
+
+	// PUBLISH with Batch; and what an ACK publishes, which is atomic with it where
+	// there is any. Payloads point into the frame. The slice is the Request's: the
+	// next Decode uses its memory again, save where Events was set to nil to keep it.
+	Events []eventhub.Event
+
+	// PUBLISH: see eventhub.Publication.
+	WaitFor  []string
+	WaitUpTo time.Duration
+
+	// CANCEL.
+	ID string
 
 	// SUBSCRIBE. Its Topic and Group are those above.
 	Subscribe eventhub.SubscribeOptions

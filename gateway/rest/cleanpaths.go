@@ -19,7 +19,7 @@ func CleanPaths(mux http.Handler) http.Handler {
 		// A mux takes the target of a CONNECT as it is.
 		if want := cleaned(asked); want != asked && r.Method != http.MethodConnect {
 			writeProblem(w, http.StatusNotFound,
-				eventhub.Errorf(eventhub.CodeUnsupportedOp, "there is nothing at %.120q; is %.120q meant?", asked, want))
+				eventhub.Errorf(eventhub.CodeUnsupportedOp, "there is nothing at %.120q; is %.120q meant?", asked, want), nil)
 			return
 		}
 		mux.ServeHTTP(w, r)

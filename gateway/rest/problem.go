@@ -1,10 +1,12 @@
 package rest
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"eventhub"
@@ -22,6 +24,8 @@ var statuses = map[eventhub.Code]int{
 	eventhub.CodeNotSubscribed:     http.StatusNotFound,
 	eventhub.CodeAlreadySubscribed: http.StatusConflict,
 	eventhub.CodeGroupMismatch:     http.StatusConflict,
+	eventhub.CodeLeaseLost:         http.StatusConflict,
+	eventhub.CodeWaitTimeout:       http.StatusGatewayTimeout,
 	eventhub.CodeUnsupportedOp:     http.StatusNotImplemented,
 	eventhub.CodeRateLimited:       http.StatusTooManyRequests,
 	eventhub.CodeOverloaded:        http.StatusServiceUnavailable,
@@ -58,9 +62,28 @@ func problemOf(err error) *eventhub.Error {
 	return eventhub.AsError(err)
 }
 
+// toldError is a failure of a request that has done something all the same: done,
+// a JSON object, is what the answer would have been.
+type toldError struct {
+	error
+	done any
+}
+
+func (t *toldError) Unwrap() error { return t.error }
+
+// doneBeside returns what was done beside an error, nil for nothing.
+func doneBeside(err error) any {
+	var told *toldError
+	if errors.As(err, &told) {
+		return told.done
+	}
+	return nil
+}
+
 // writeProblem answers with an error under a status, which is its code's save
-// where the request fits no route.
-func writeProblem(w http.ResponseWriter, status int, e *eventhub.Error) {
+// where the request fits no route. What was done all the same, nil for nothing,
+// stands beside it as extension members.
+func writeProblem(w http.ResponseWriter, status int, e *eventhub.Error, done any) {
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
@@ -71,8 +94,13 @@ func writeProblem(w http.ResponseWriter, status int, e *eventhub.Error) {
 		w.Header().Set("Retry-After", "1")
 	}
 	answer, err := jsonReply(status, problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: e.Message, Code: e.Code})
+	if err == nil && done != nil {
+		var members reply
+		members, err = jsonReply(status, done)
+		answer.body = slices.Concat(bytes.TrimSuffix(answer.body, []byte("}\n")), []byte(","), bytes.TrimPrefix(members.body, []byte("{")))
+	}
 	if err != nil {
-		panic(err) // strings and a number
+		panic(err) // strings and numbers
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	write(w, answer)

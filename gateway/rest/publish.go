@@ -2,10 +2,9 @@ package rest
 
 import (
 	"bytes"
-	"errors"
+	"context"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"eventhub"
-	"eventhub/internal/strictjson"
 )
 
 // receipt is the answer to one published event.
@@ -24,42 +22,149 @@ type receipt struct {
 	Duplicate bool   `json:"duplicate,omitempty"`
 }
 
+// later reports whether the event is not in the log yet.
+func (r *receipt) later() bool { return r.Offset == 0 && r.DeliverAt != 0 }
+
 // publishOne publishes the body as the payload of one event. What else the event
 // has comes as query parameters or as x-eventhub-* headers.
-func publishOne(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+func (a *API) publishOne(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	if err := refuseCloudEvents(r); err != nil {
 		return reply{}, err
 	}
-	e, err := eventOf(r)
+	given, err := attributesOf(r, eventAttributes)
 	if err != nil {
 		return reply{}, err
 	}
+	e := &given.event
+	e.Topic, e.Headers = r.PathValue("topic"), eventHeaders(r.Header)
 	body, err := readBody(w, r, maxPayloadBody)
 	if err != nil {
 		return reply{}, err
 	}
 	e.Payload = bytes.TrimSpace(body)
-	receipts, err := access.Publisher.Publish(r.Context(), e)
-	if err != nil {
+	receipts, err := a.publish(r, access.Publisher, given.publication(*e))
+	if len(receipts) == 0 {
 		return reply{}, err
 	}
-	return jsonReply(http.StatusOK, receipt(receipts[0]))
+	answer := receipt(receipts[0])
+	if err != nil {
+		return reply{}, &toldError{err, answer}
+	}
+	if answer.later() {
+		return jsonReply(http.StatusAccepted, answer)
+	}
+	return jsonReply(http.StatusOK, answer)
 }
 
-// attributes are what the query or an x-eventhub-* header may say of an event,
-// by name.
-var attributes = map[string]func(e *eventhub.Event, value string) error{
-	"id":  func(e *eventhub.Event, v string) error { e.ID = v; return eventhub.ValidateID(v) },
-	"key": func(e *eventhub.Event, v string) error { e.Key = v; return nil },
-	"sid": func(e *eventhub.Event, v string) error { e.SID = v; return nil },
-	"ts": func(e *eventhub.Event, v string) (err error) {
-		if e.TS, err = strconv.ParseInt(v, 10, 64); err != nil || e.TS < 1 {
+// publish hands a publication over and waits for what becomes of it. Where there
+// are receipts beside an error, the events are published and something else went
+// wrong.
+func (a *API) publish(r *http.Request, to eventhub.Publisher, pub eventhub.Publication) ([]eventhub.Receipt, error) {
+	if len(pub.WaitFor) == 0 {
+		return to.Publish(r.Context(), pub.Events...)
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(a.stopping, cancel)()
+	answered := make(chan struct{})
+	pubs := []eventhub.Publication{pub}
+	to.Enqueue(ctx, pubs, func([]eventhub.Publication) { close(answered) })
+	<-answered
+	return pubs[0].Receipts, pubs[0].Err
+}
+
+// given is what a request says besides payloads.
+type given struct {
+	event    eventhub.Event
+	waitFor  []string
+	waitUpTo time.Duration
+}
+
+func (g *given) publication(events ...eventhub.Event) eventhub.Publication {
+	return eventhub.Publication{Events: events, WaitFor: g.waitFor, WaitUpTo: g.waitUpTo}
+}
+
+// attribute is something that the query or an x-eventhub-* header may say.
+type attribute struct {
+	set     func(g *given, value string) error
+	repeats bool // it may stand there more than once
+}
+
+// waitAttributes are what may be said of a publish as a whole, by name.
+var waitAttributes = map[string]attribute{
+	"wait_for": {repeats: true, set: func(g *given, v string) error {
+		g.waitFor = append(g.waitFor, list(v)...)
+		if n := len(g.waitFor); n > eventhub.MaxWaitFor {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "wait_for has %d groups; at most %d are allowed", n, eventhub.MaxWaitFor)
+		}
+		for _, group := range g.waitFor {
+			if err := eventhub.ValidateGroup(group); err != nil {
+				return eventhub.Errorf(eventhub.CodeBadRequest, "wait_for: %s", eventhub.AsError(err).Message)
+			}
+		}
+		return nil
+	}},
+	"wait_ms": {set: func(g *given, v string) error {
+		most := eventhub.MaxWait.Milliseconds()
+		ms, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || ms < 1 || ms > most {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "wait_ms %.20q is not a number from 1 to %d", v, most)
+		}
+		g.waitUpTo = time.Duration(ms) * time.Millisecond
+		return nil
+	}},
+}
+
+// eventAttributes are what may be said of one event and its publish, by name.
+var eventAttributes = map[string]attribute{
+	"id":  {set: func(g *given, v string) error { g.event.ID = v; return eventhub.ValidateID(v) }},
+	"key": {set: func(g *given, v string) error { g.event.Key = v; return nil }},
+	"sid": {set: func(g *given, v string) error { g.event.SID = v; return nil }},
+	"ts": {set: func(g *given, v string) (err error) {
+		if g.event.TS, err = strconv.ParseInt(v, 10, 64); err != nil || g.event.TS < 1 {
 			return eventhub.Errorf(eventhub.CodeBadEvent, "ts %q is not in epoch milliseconds", v)
 		}
 		return nil
-	},
-	"tags":      func(e *eventhub.Event, v string) error { e.Tags = append(e.Tags, list(v)...); return nil },
-	"caused_by": func(e *eventhub.Event, v string) error { e.CausedBy = append(e.CausedBy, list(v)...); return nil },
+	}},
+	"tags": {repeats: true, set: func(g *given, v string) error {
+		g.event.Tags = append(g.event.Tags, list(v)...)
+		return nil
+	}},
+	"caused_by": {repeats: true, set: func(g *given, v string) error {
+		g.event.CausedBy = append(g.event.CausedBy, list(v)...)
+		return nil
+	}},
+	"delay_ms": {set: func(g *given, v string) error {
+		ms, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			return eventhub.Errorf(eventhub.CodeBadEvent, "delay_ms %.20q is not a number of milliseconds", v)
+		}
+		return setDelay(&g.event, ms)
+	}},
+	"deliver_at": {set: func(g *given, v string) (err error) {
+		if g.event.DeliverAt, err = strconv.ParseInt(v, 10, 64); err != nil {
+			return eventhub.Errorf(eventhub.CodeBadEvent, "deliver_at %.20q is not in epoch milliseconds", v)
+		}
+		return nil
+	}},
+	"wait_for": waitAttributes["wait_for"],
+	"wait_ms":  waitAttributes["wait_ms"],
+}
+
+// setDelay sets the delay of an event. One that no Duration holds is refused here;
+// the rest is judged with the event.
+func setDelay(e *eventhub.Event, ms int64) error {
+	if most := eventhub.MaxDelay.Milliseconds(); ms < 0 || ms > most {
+		return eventhub.Errorf(eventhub.CodeBadEvent, "delay_ms is %d; 0 to %d (a year) are allowed", ms, most)
+	}
+	e.Delay = time.Duration(ms) * time.Millisecond
+	return nil
+}
+
+// errBothTimes also refuses a delay of 0 beside a time: the event itself does not
+// tell it from none.
+func errBothTimes() error {
+	return eventhub.Errorf(eventhub.CodeBadEvent, "both delay_ms and deliver_at are given; one of them is expected")
 }
 
 // list splits at commas. Neither a tag's nor an id's neighbours matter, so
@@ -74,47 +179,52 @@ func list(v string) []string {
 
 const attributePrefix = "X-Eventhub-"
 
-// eventOf reads all of an event but its payload.
-func eventOf(r *http.Request) (eventhub.Event, error) {
-	e := eventhub.Event{Topic: r.PathValue("topic")}
+// attributesOf reads the attributes of a request that are known to its path.
+func attributesOf(r *http.Request, known map[string]attribute) (given, error) {
+	var g given
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return e, eventhub.Errorf(eventhub.CodeBadRequest, "the query can not be read: %v", err)
+		return g, eventhub.Errorf(eventhub.CodeBadRequest, "the query can not be read: %v", err)
 	}
 	said := make(map[string]string) // attribute → where
 	for name, values := range query {
-		if err := setAttribute(&e, said, name, "the query", values); err != nil {
-			return e, err
+		if err := g.set(known, said, name, "the query", values); err != nil {
+			return g, err
 		}
 	}
 	for name, values := range r.Header {
-		attribute, ok := strings.CutPrefix(name, attributePrefix)
+		name, ok := strings.CutPrefix(name, attributePrefix)
 		if !ok {
 			continue
 		}
-		attribute = strings.ReplaceAll(strings.ToLower(attribute), "-", "_")
-		if err := setAttribute(&e, said, attribute, "a header", values); err != nil {
-			return e, err
+		name = strings.ReplaceAll(strings.ToLower(name), "-", "_")
+		if err := g.set(known, said, name, "a header", values); err != nil {
+			return g, err
 		}
 	}
-	e.Headers = eventHeaders(r.Header)
-	return e, nil
+	if said["delay_ms"] != "" && said["deliver_at"] != "" {
+		return g, errBothTimes()
+	}
+	if g.waitUpTo != 0 && len(g.waitFor) == 0 {
+		return g, eventhub.Errorf(eventhub.CodeBadRequest, "wait_ms is given and wait_for is not; name the groups to wait for")
+	}
+	return g, nil
 }
 
-func setAttribute(e *eventhub.Event, said map[string]string, name, where string, values []string) error {
-	set := attributes[name]
-	if set == nil {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "%s has %q, which no event has", where, name)
+func (g *given) set(known map[string]attribute, said map[string]string, name, where string, values []string) error {
+	a, ok := known[name]
+	if !ok {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%s has %.48q, which this path does not know", where, name)
 	}
 	if other := said[name]; other != "" {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "%s stands in %s and in %s", name, other, where)
 	}
 	said[name] = where
-	if repeats := name == "tags" || name == "caused_by"; len(values) > 1 && !repeats {
+	if len(values) > 1 && !a.repeats {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "%s stands %d times in %s", name, len(values), where)
 	}
 	for _, v := range values {
-		if err := set(e, v); err != nil {
+		if err := a.set(g, v); err != nil {
 			return err
 		}
 	}
@@ -155,98 +265,4 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		return nil, fmt.Errorf("read the body: %w", err)
 	}
 	return body, nil
-}
-
-// publishBatch publishes events that are committed together or not at all: as
-// application/x-ndjson one event a line, otherwise as {"events": […]}.
-func publishBatch(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
-	if err := refuseCloudEvents(r); err != nil {
-		return reply{}, err
-	}
-	body, err := readBody(w, r, maxBatchBody)
-	if err != nil {
-		return reply{}, err
-	}
-	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // a bad one is not NDJSON
-	decode := decodeBatch
-	if kind == "application/x-ndjson" {
-		decode = decodeLines
-	}
-	events, err := decode(body)
-	if err != nil {
-		return reply{}, err
-	}
-	if n := len(events); n == 0 || n > maxBatchEvents {
-		return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "the batch has %d events; 1 to %d are allowed", n, maxBatchEvents)
-	}
-	receipts, err := access.Publisher.Publish(r.Context(), events...)
-	if err != nil {
-		return reply{}, err
-	}
-	answer := struct {
-		Count    int       `json:"count"`
-		Receipts []receipt `json:"receipts"`
-	}{len(receipts), make([]receipt, 0, len(receipts))}
-	for _, rc := range receipts {
-		answer.Receipts = append(answer.Receipts, receipt(rc))
-	}
-	return jsonReply(http.StatusOK, answer)
-}
-
-func decodeBatch(body []byte) ([]eventhub.Event, error) {
-	var batch struct {
-		Events []eventhub.Event `json:"events"`
-	}
-	if err := strictjson.Unmarshal(body, &batch); err != nil {
-		return nil, badBody(err, "")
-	}
-	for i := range batch.Events {
-		if err := check(&batch.Events[i], fmt.Sprintf("events[%d]: ", i)); err != nil {
-			return nil, err
-		}
-	}
-	return batch.Events, nil
-}
-
-func decodeLines(body []byte) ([]eventhub.Event, error) {
-	var events []eventhub.Event
-	number := 0
-	for line := range bytes.Lines(body) {
-		number++
-		if line = bytes.TrimSpace(line); len(line) == 0 {
-			continue
-		}
-		if len(events) == maxBatchEvents {
-			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "line %d: a batch has at most %d events", number, maxBatchEvents)
-		}
-		where := fmt.Sprintf("line %d: ", number)
-		var e eventhub.Event
-		if err := strictjson.Unmarshal(line, &e); err != nil {
-			return nil, badBody(err, where)
-		}
-		if err := check(&e, where); err != nil {
-			return nil, err
-		}
-		events = append(events, e)
-	}
-	return events, nil
-}
-
-// badBody tells JSON that is broken from JSON that is not an event.
-func badBody(err error, where string) error {
-	var meaning *strictjson.MeaningError
-	if errors.As(err, &meaning) {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "%s%v", where, err)
-	}
-	return eventhub.Errorf(eventhub.CodeBadJSON, "%s%v", where, err)
-}
-
-// check validates an event of a batch here, where its place in it is known.
-func check(e *eventhub.Event, where string) error {
-	err := e.Validate(time.Now())
-	if err == nil {
-		return nil
-	}
-	problem := eventhub.AsError(err)
-	return eventhub.Errorf(problem.Code, "%s%s", where, problem.Message)
 }

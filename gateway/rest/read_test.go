@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,8 +28,10 @@ type shelf struct {
 	inFlight []eventhub.InFlight
 	err      error
 
-	became map[string][]eventhub.EventGroup // topic/id
-	plan   eventhub.SeekPlan
+	became   map[string][]eventhub.EventGroup // topic/id
+	plan     eventhub.SeekPlan
+	patterns []eventhub.GroupPattern
+	planned  []eventhub.Scheduled
 
 	mu      sync.Mutex
 	deleted []string
@@ -98,6 +101,39 @@ func (s *shelf) EventGroups(_ context.Context, topic, id string) ([]eventhub.Eve
 	return groups, s.err
 }
 
+func (s *shelf) Patterns(_ context.Context, group string) ([]eventhub.GroupPattern, error) {
+	var found []eventhub.GroupPattern
+	for _, p := range s.patterns {
+		if group == "" || group == p.Group {
+			found = append(found, p)
+		}
+	}
+	return found, s.err
+}
+
+func (s *shelf) Scheduled(_ context.Context, q eventhub.ScheduleQuery) ([]eventhub.Scheduled, error) {
+	var page []eventhub.Scheduled
+	for _, e := range s.planned {
+		behind := e.DeliverAt > q.AfterAt || e.DeliverAt == q.AfterAt && e.Seq > q.AfterSeq
+		if behind && (q.Topic == "" || q.Topic == e.Topic) && len(page) < q.Limit {
+			page = append(page, e)
+		}
+	}
+	return page, s.err
+}
+
+func (s *shelf) Cancel(_ context.Context, topic, id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.planned {
+		if e.Topic == topic && e.ID == id {
+			s.deleted = append(s.deleted, topic+"/"+id)
+			return s.err
+		}
+	}
+	return eventhub.Errorf(eventhub.CodeUnknownID, "topic %q has no scheduled event %q", topic, id)
+}
+
 func (s *shelf) SeekGroup(ctx context.Context, topic, group string, start eventhub.Start, apply bool) (eventhub.SeekPlan, error) {
 	err := s.steer(ctx, topic, group, fmt.Sprintf("seek %+v apply %v", start, apply))
 	plan := s.plan
@@ -130,7 +166,8 @@ func (s *shelf) steer(ctx context.Context, topic, group, what string) error {
 }
 
 func (s *shelf) DeleteGroup(ctx context.Context, topic, group string) error {
-	if _, err := s.Group(ctx, topic, group); err != nil {
+	named := func(p eventhub.GroupPattern) bool { return p.Pattern == topic && p.Group == group }
+	if _, err := s.Group(ctx, topic, group); err != nil && !slices.ContainsFunc(s.patterns, named) {
 		return err
 	}
 	s.mu.Lock()
@@ -149,7 +186,16 @@ func stocked() *shelf {
 			{Topic: "a.b", Group: "h:1", Ordering: "none"},
 			{Topic: "c", Group: "g", Ordering: "none"},
 		},
-		items:    map[string]eventhub.Item{"a.b/..": {Offset: 7, Record: record}},
+		items: map[string]eventhub.Item{"a.b/..": {Offset: 7, Record: record}},
+		patterns: []eventhub.GroupPattern{
+			{Group: "g", Pattern: "a.**", Topics: 1, Ordering: "key", Filter: &eventhub.Filter{Key: "k*"}, MaxAttempts: 5, MinBackoffMS: 1000, MaxBackoffMS: 600000},
+			{Group: "h:1", Pattern: "*.b", Ordering: "none"},
+		},
+		planned: []eventhub.Scheduled{
+			{Topic: "a.b", ID: "..", Key: "<k>", DeliverAt: 2000, Seq: 3},
+			{Topic: "c", ID: "x", DeliverAt: 2000, Seq: 4},
+			{Topic: "a.b", ID: "y", DeliverAt: 3000, Seq: 2},
+		},
 		inFlight: []eventhub.InFlight{{Offset: 7, ID: "..", Attempt: 2, State: "leased", Member: &eventhub.Peer{Transport: "ws", Name: "x"}, SinceTS: 5, Deadline: 9}, {Offset: 8, Attempt: 1, State: "waiting", DueTS: 12}},
 	}
 }
@@ -162,6 +208,11 @@ const (
 	groupH   = `{"topic":"a.b","group":"h:1","cursor":0,"epoch":0,"head":0,"lag":0,"in_flight":0,"waiting":0,"ordering":"none","max_attempts":0,"backoff_min_ms":0,"backoff_max_ms":0,"members":[]}`
 	groupC   = `{"topic":"c","group":"g","cursor":0,"epoch":0,"head":0,"lag":0,"in_flight":0,"waiting":0,"ordering":"none","max_attempts":0,"backoff_min_ms":0,"backoff_max_ms":0,"members":[]}`
 	leased   = `{"offset":7,"id":"..","attempt":2,"state":"leased","member":{"transport":"ws","name":"x"},"since_ts":5,"deadline_ts":9}`
+	patternA = `{"group":"g","pattern":"a.**","topics":1,"ordering":"key","filter":{"key":"k*"},"max_attempts":5,"backoff_min_ms":1000,"backoff_max_ms":600000}`
+	patternB = `{"group":"h:1","pattern":"*.b","topics":0,"ordering":"none","max_attempts":0,"backoff_min_ms":0,"backoff_max_ms":0}`
+	later1   = `{"topic":"a.b","id":"..","key":"\u003ck\u003e","deliver_at":2000,"seq":3}`
+	later2   = `{"topic":"c","id":"x","deliver_at":2000,"seq":4}`
+	later3   = `{"topic":"a.b","id":"y","deliver_at":3000,"seq":2}`
 	waiting  = `{"offset":8,"attempt":1,"state":"waiting","due_ts":12}`
 )
 
@@ -186,8 +237,19 @@ func TestReading(t *testing.T) {
 		"/v1/topics/a.b/groups/h:1":                  groupH,
 		"/v1/topics/a.b/groups/g/inflight":           `{"topic":"a.b","group":"g","in_flight":[` + leased + `,` + waiting + `]}`,
 		"/v1/topics/a.b/groups/g/inflight?limit=1":   `{"topic":"a.b","group":"g","in_flight":[` + leased + `]}`,
+		"/v1/patterns":                               `{"patterns":[` + patternA + `,` + patternB + `]}`,
+		"/v1/patterns?group=h:1":                     `{"patterns":[` + patternB + `]}`,
+		"/v1/patterns?group=nobody":                  `{"patterns":[]}`,
+		"/v1/scheduled":                              `{"scheduled":[` + later1 + `,` + later2 + `,` + later3 + `]}`,
+		"/v1/scheduled?limit=2":                      `{"scheduled":[` + later1 + `,` + later2 + `],"next":{"after_at":2000,"after_seq":4}}`,
+		"/v1/scheduled?after_at=2000&after_seq=3":    `{"scheduled":[` + later2 + `,` + later3 + `]}`,
+		"/v1/scheduled?after_at=2001&limit=1":        `{"scheduled":[` + later3 + `]}`, // full, and the last
+		"/v1/scheduled?topic=a.b&limit=1":            `{"scheduled":[` + later1 + `],"next":{"after_at":2000,"after_seq":3}}`,
+		"/v1/scheduled?topic=c&limit=1":              `{"scheduled":[` + later2 + `]}`,
+		"/v1/scheduled?topic=nobody":                 `{"scheduled":[]}`,
 	} {
-		_, h := mount(t, Access{Inspector: stocked()})
+		s := stocked()
+		_, h := mount(t, Access{Inspector: s, Scheduler: s})
 		status, answer, headers := request(h, "GET", target, "")
 		if status != 200 || answer != want+"\n" {
 			t.Errorf("GET %s was answered %d\n%swant\n%s", target, status, answer, want)
@@ -217,6 +279,32 @@ func TestDeleteGroup(t *testing.T) {
 	status, answer, headers := request(h, "DELETE", "/v1/topics/a.b/groups/h:1", "")
 	if status != 204 || answer != "" || headers.Get("Content-Type") != "" || fmt.Sprint(s.deleted) != "[a.b/h:1]" {
 		t.Errorf("answered %d %q %v; deleted %v", status, answer, headers, s.deleted)
+	}
+}
+
+func TestDeletePattern(t *testing.T) {
+	for target, want := range map[string]string{
+		"/v1/patterns?group=g&pattern=a.**":      "[a.**/g]",
+		"/v1/patterns?pattern=%2A.b&group=h%3A1": "[*.b/h:1]",
+		"/v1/topics/a.b/scheduled/%2E%2E":        "[a.b/..]", // and what is scheduled
+		"/v1/topics/c/scheduled/x":               "[c/x]",
+	} {
+		s := stocked()
+		_, h := mount(t, Access{Inspector: s, Admin: s, Scheduler: s})
+		status, answer, headers := request(h, "DELETE", target, "")
+		if status != 204 || answer != "" || headers.Get("Content-Type") != "" || fmt.Sprint(s.deleted) != want {
+			t.Errorf("DELETE %s was answered %d %q %v; deleted %v", target, status, answer, headers, s.deleted)
+		}
+	}
+}
+
+// TestNoScheduler: a hub without one says so.
+func TestNoScheduler(t *testing.T) {
+	_, h := mount(t, Access{})
+	for _, r := range [][2]string{{"GET", "/v1/scheduled"}, {"DELETE", "/v1/topics/a/scheduled/x"}} {
+		if status, answer, _ := request(h, r[0], r[1], ""); status != 501 || !strings.Contains(answer, `"code":"unsupported_op"`) {
+			t.Errorf("%s %s was answered %d %s", r[0], r[1], status, answer)
+		}
 	}
 }
 
@@ -260,6 +348,25 @@ func TestRefusals(t *testing.T) {
 		{"GET", "/v1/topics/a.b/groups/nobody/inflight", 404, "not_subscribed", `"nobody"`},
 		{"DELETE", "/v1/topics/a.b/groups/nobody", 404, "not_subscribed", `"nobody"`},
 		{"DELETE", "/v1/topics/a.b/groups/g?force=1", 400, "bad_request", `"force"`},
+		{"GET", "/v1/patterns?group=a%20b", 400, "bad_request", `"a b"`},
+		{"GET", "/v1/patterns?pattern=a.*", 400, "bad_request", `"pattern"`},
+		{"DELETE", "/v1/patterns", 400, "bad_request", "group is missing"},
+		{"DELETE", "/v1/patterns?group=g", 400, "bad_request", "pattern is missing"},
+		{"DELETE", "/v1/patterns?group=a/b&pattern=a.*", 400, "bad_request", `group "a/b"`},
+		{"DELETE", "/v1/patterns?group=g&pattern=a.*b", 400, "bad_topic", `"*b"`},
+		{"DELETE", "/v1/patterns?group=g&pattern=**.**", 400, "bad_topic", "twice"},
+		{"DELETE", "/v1/patterns?group=g&pattern=a.b", 400, "bad_request", "names one topic"},
+		{"DELETE", "/v1/patterns?group=g&pattern=z.*", 404, "not_subscribed", `"g"`},
+		{"GET", "/v1/scheduled?limit=0", 400, "bad_request", `"0"`},
+		{"GET", "/v1/scheduled?topic=a.*", 400, "bad_request", `topic: topic "a.*"`},
+		{"GET", "/v1/scheduled?after_at=now", 400, "bad_request", `"now"`},
+		{"GET", "/v1/scheduled?after_at=-1", 400, "bad_request", `"-1"`},
+		{"GET", "/v1/scheduled?after_at=1&after_seq=-1", 400, "bad_request", `"-1"`},
+		{"GET", "/v1/scheduled?after_seq=1", 400, "bad_request", "after_at is not"},
+		{"DELETE", "/v1/topics/a.b/scheduled/nothing", 404, "unknown_id", `"nothing"`},
+		{"DELETE", "/v1/topics/a.b/scheduled/a%20b", 400, "bad_event", `id "a b"`},
+		{"DELETE", "/v1/topics/a.*/scheduled/x", 400, "bad_topic", `"a.*"`},
+		{"DELETE", "/v1/topics/a.b/scheduled/y?force=1", 400, "bad_request", `"force"`},
 		{"GET", "/v1", 404, "unsupported_op", `"/v1"`},
 		{"GET", "/v1/", 404, "unsupported_op", `"/v1/"`},
 		{"GET", "/v1/topics/", 404, "unsupported_op", `"/v1/topics/"`},
@@ -269,7 +376,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(tt.method+" "+tt.target, func(t *testing.T) {
 			s := stocked()
-			_, h := mount(t, Access{Inspector: s, Admin: s})
+			_, h := mount(t, Access{Inspector: s, Admin: s, Scheduler: s})
 			status, answer, headers := request(h, tt.method, tt.target, "")
 			var p problem
 			if err := json.Unmarshal([]byte(answer), &p); err != nil {
@@ -302,6 +409,9 @@ func TestWrongMethods(t *testing.T) {
 		"/v1/topics/a/groups/g/pause":    {"GET": "POST", "DELETE": "POST"},
 		"/v1/topics/a/groups/g/resume":   {"HEAD": "POST"},
 		"/v1/topics/a/events/x/groups":   {"POST": "GET, HEAD"},
+		"/v1/topics/a/scheduled/x":       {"GET": "DELETE", "POST": "DELETE"},
+		"/v1/scheduled":                  {"DELETE": "GET, HEAD"},
+		"/v1/patterns":                   {"POST": "DELETE, GET, HEAD"},
 	} {
 		for method, allow := range want {
 			_, h := mount(t, Access{})
@@ -334,10 +444,11 @@ func TestReadingIsGuarded(t *testing.T) {
 
 // TestInspectorFails: a failure of the engine shows nothing of its cause.
 func TestInspectorFails(t *testing.T) {
-	for _, target := range []string{"/v1/topics", "/v1/topics/c", "/v1/topics/a.b/events/%2E%2E", "/v1/groups", "/v1/topics/c/groups/g", "/v1/topics/c/groups/g/inflight"} {
+	for _, target := range []string{"/v1/topics", "/v1/topics/c", "/v1/topics/a.b/events/%2E%2E", "/v1/groups", "/v1/topics/c/groups/g", "/v1/topics/c/groups/g/inflight",
+		"/v1/patterns", "/v1/scheduled"} {
 		s := stocked()
 		s.err = errors.New("disk on fire")
-		_, h := mount(t, Access{Inspector: s})
+		_, h := mount(t, Access{Inspector: s, Scheduler: s})
 		status, answer, _ := request(h, "GET", target, "")
 		if status != 500 || !strings.Contains(answer, `"code":"internal"`) || strings.Contains(answer, "fire") {
 			t.Errorf("GET %s was answered %d %s", target, status, answer)
@@ -413,13 +524,18 @@ func TestThePageOfTheProtocol(t *testing.T) {
 			t.Errorf("the page does not say that %s is a %d", code, status)
 		}
 	}
-	_, examples, _ := strings.Cut(page, "as they come:\n\n```json\n")
-	examples, _, _ = strings.Cut(examples, "```")
-	decoder := json.NewDecoder(strings.NewReader(examples))
-	decoder.DisallowUnknownFields()
-	for _, into := range []any{&eventhub.TopicInfo{}, &eventhub.GroupInfo{}, &eventhub.GroupInfo{}, &eventhub.InFlight{}, &eventhub.InFlight{}, &eventhub.EventGroup{}} {
-		if err := decoder.Decode(into); err != nil {
-			t.Errorf("the example of a %T: %v", into, err)
+	for behind, values := range map[string][]any{
+		"as they come:":          {&eventhub.TopicInfo{}, &eventhub.GroupInfo{}, &eventhub.GroupInfo{}, &eventhub.InFlight{}, &eventhub.InFlight{}, &eventhub.EventGroup{}},
+		"and a scheduled event:": {&eventhub.GroupPattern{}, &eventhub.Scheduled{}},
+	} {
+		_, examples, _ := strings.Cut(page, behind+"\n\n```json\n")
+		examples, _, _ = strings.Cut(examples, "```")
+		decoder := json.NewDecoder(strings.NewReader(examples))
+		decoder.DisallowUnknownFields()
+		for _, into := range values {
+			if err := decoder.Decode(into); err != nil {
+				t.Errorf("the example of a %T: %v", into, err)
+			}
 		}
 	}
 }

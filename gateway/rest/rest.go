@@ -1,8 +1,9 @@
 // Package rest is the HTTP API: publishing (one event by one curl, or a batch as
-// NDJSON or JSON), looking at topics, events and groups, and moving, pausing and
-// deleting groups. It turns requests into calls of the root Publisher, Inspector
-// and Admin and errors into problem details (RFC 9457) with the protocol's codes. The hub mounts its
-// routes; it knows no engine and no store.
+// NDJSON or JSON; now, or at a later time), looking at topics, events, groups and
+// what is scheduled, and moving, pausing and deleting groups. It turns requests
+// into calls of the root Publisher, Inspector, Admin and Scheduler and errors into
+// problem details (RFC 9457) with the protocol's codes. The hub mounts its routes;
+// it knows no engine and no store.
 //
 // Every request stands for itself: who asks is decided by its bearer token, and
 // a change that was answered with success is as durable as a WebSocket OK. A
@@ -38,11 +39,13 @@ const (
 	maxBatchEvents = 10_000
 )
 
-// Access is what an authenticated request may use. Every field is set.
+// Access is what an authenticated request may use. Every field is set, save
+// Scheduler, without which nothing is found under its paths.
 type Access struct {
 	Publisher eventhub.Publisher
 	Inspector eventhub.Inspector
 	Admin     eventhub.Admin
+	Scheduler eventhub.Scheduler
 }
 
 // Config says how to run the API.
@@ -63,6 +66,9 @@ type Config struct {
 type API struct {
 	cfg     Config
 	origins *origin.Policy
+
+	stopping context.Context // ended by Stop
+	stop     context.CancelFunc
 
 	mu       sync.Mutex
 	requests map[answered]uint64
@@ -86,8 +92,15 @@ func New(cfg Config) (*API, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rest: configuration: %w", err)
 	}
-	return &API{cfg: cfg, origins: policy, requests: make(map[answered]uint64)}, nil
+	a := &API{cfg: cfg, origins: policy, requests: make(map[answered]uint64)}
+	a.stopping, a.stop = context.WithCancel(context.Background())
+	return a, nil
 }
+
+// Stop ends, with CodeShuttingDown, the publishes that wait for groups: their
+// events are published, and who waits keeps a server from stopping in order. All
+// other requests go on. It returns at once, and may be called more than once.
+func (a *API) Stop() { a.stop() }
 
 // methods are the handlers of one path. HEAD is answered by GET's.
 type methods map[string]handler
@@ -95,8 +108,8 @@ type methods map[string]handler
 // resources are the paths of the API.
 func (a *API) resources() map[string]methods {
 	return map[string]methods{
-		"/publish/{topic}":                           {"POST": publishOne},
-		"/v1/publish":                                {"POST": publishBatch},
+		"/publish/{topic}":                           {"POST": a.publishOne},
+		"/v1/publish":                                {"POST": a.publishBatch},
 		"/v1/topics":                                 {"GET": listTopics},
 		"/v1/topics/{topic}":                         {"GET": showTopic},
 		"/v1/topics/{topic}/events/{id}":             {"GET": showEvent},
@@ -106,7 +119,10 @@ func (a *API) resources() map[string]methods {
 		"/v1/topics/{topic}/groups/{group}/seek":     {"POST": seekGroup},
 		"/v1/topics/{topic}/groups/{group}/pause":    {"POST": pauseGroup},
 		"/v1/topics/{topic}/groups/{group}/resume":   {"POST": resumeGroup},
+		"/v1/topics/{topic}/scheduled/{id}":          {"DELETE": cancelScheduled},
 		"/v1/groups":                                 {"GET": listGroups},
+		"/v1/patterns":                               {"GET": listPatterns, "DELETE": deletePattern},
+		"/v1/scheduled":                              {"GET": listScheduled},
 	}
 }
 
@@ -120,7 +136,7 @@ func (a *API) Register(mux *http.ServeMux) {
 	for _, path := range []string{"/v1", "/v1/", "/publish", "/publish/"} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			a.refuse(w, path, http.StatusNotFound,
-				eventhub.Errorf(eventhub.CodeUnsupportedOp, "there is nothing at %.120q in this version", r.URL.Path))
+				eventhub.Errorf(eventhub.CodeUnsupportedOp, "there is nothing at %.120q in this version", r.URL.Path), nil)
 		})
 	}
 }
@@ -166,7 +182,7 @@ func (a *API) at(path string, m methods) http.HandlerFunc {
 		if serve == nil {
 			w.Header().Set("Allow", allow)
 			a.refuse(w, path, http.StatusMethodNotAllowed,
-				eventhub.Errorf(eventhub.CodeUnsupportedOp, "%.20q is no method of %s, which has %s", r.Method, path, allow))
+				eventhub.Errorf(eventhub.CodeUnsupportedOp, "%.20q is no method of %s, which has %s", r.Method, path, allow), nil)
 			return
 		}
 		a.answer(w, r, method+" "+path, serve)
@@ -181,7 +197,7 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, route string, serve
 		if e.Code == eventhub.CodeInternal || e.Code == eventhub.CodePublishFailed {
 			a.cfg.Logger.Warn("a request failed on the hub's side", "remote", r.RemoteAddr, "route", route, "error", err)
 		}
-		a.refuse(w, route, statusOf(e.Code), e)
+		a.refuse(w, route, statusOf(e.Code), e, doneBeside(err))
 		return
 	}
 	a.count(route, answer.status)
@@ -191,10 +207,10 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, route string, serve
 	write(w, answer)
 }
 
-// refuse answers with a problem.
-func (a *API) refuse(w http.ResponseWriter, route string, status int, e *eventhub.Error) {
+// refuse answers with a problem; see writeProblem.
+func (a *API) refuse(w http.ResponseWriter, route string, status int, e *eventhub.Error, done any) {
 	a.count(route, status)
-	writeProblem(w, status, e)
+	writeProblem(w, status, e, done)
 }
 
 func (a *API) admit(w http.ResponseWriter, r *http.Request, serve handler) (reply, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -17,29 +18,46 @@ import (
 	"eventhub"
 )
 
-// log is a Publisher that keeps what it is given.
+// log is a Publisher that keeps what it is given. Its clock stands at 1000.
 type log struct {
-	events []eventhub.Event
-	err    error
+	events  []eventhub.Event
+	batches int // publishes that got in
+	err     error
+
+	waits []string                    // what publishes waited for
+	wait  func(context.Context) error // how that ends; nil: well
 }
 
 func (l *log) Publish(_ context.Context, events ...eventhub.Event) ([]eventhub.Receipt, error) {
 	if l.err != nil {
 		return nil, l.err
 	}
+	l.batches++
 	var receipts []eventhub.Receipt
 	for _, e := range events {
 		if e.ID == "" {
 			e.ID = "made"
 		}
 		l.events = append(l.events, e)
-		receipts = append(receipts, eventhub.Receipt{ID: e.ID, Offset: uint64(len(l.events)), Duplicate: e.ID == "again"})
+		rc := eventhub.Receipt{ID: e.ID, Offset: uint64(len(l.events)), Duplicate: e.ID == "again"}
+		if at := e.Due(time.UnixMilli(1000)); at > 1000 {
+			rc.Offset, rc.DeliverAt = 0, at
+		}
+		receipts = append(receipts, rc)
 	}
 	return receipts, nil
 }
 
-func (l *log) Enqueue(context.Context, []eventhub.Publication, func([]eventhub.Publication)) {
-	panic("not used")
+func (l *log) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
+	for i := range pubs {
+		p := &pubs[i]
+		l.waits = append(l.waits, fmt.Sprintf("%v %v", p.WaitFor, p.WaitUpTo))
+		p.Receipts, p.Err = l.Publish(ctx, p.Events...)
+		if p.Err == nil && l.wait != nil {
+			p.Err = l.wait(ctx)
+		}
+	}
+	done(pubs)
 }
 
 func newAPI(t *testing.T, l *log) http.Handler {
@@ -124,12 +142,12 @@ func TestPublishBatch(t *testing.T) {
 	l := &log{}
 	h := newAPI(t, l)
 	status, answer, _ := do(h, "/v1/publish", `{"events":[{"topic":"a","payload":1,"id":"x"},{"topic":"b","payload":null,"headers":{"h":"v"}}]}`)
-	if want := `{"count":2,"receipts":[{"id":"x","offset":1},{"id":"made","offset":2}]}`; status != 200 || strings.TrimSpace(answer) != want {
+	if want := `{"count":2,"receipts":[{"id":"x","offset":1},{"id":"made","offset":2}]}`; l.batches != 1 || status != 200 || strings.TrimSpace(answer) != want {
 		t.Errorf("answered %d %s; want %s", status, answer, want)
 	}
 	status, answer, _ = do(h, "/v1/publish", "{\"topic\":\"a\",\"payload\":1}\r\n\n{\"topic\":\"b\",\"payload\":2}", "Content-Type", "application/x-ndjson; charset=utf-8")
-	if status != 200 || !strings.Contains(answer, `"count":2`) || len(l.events) != 4 {
-		t.Errorf("NDJSON was answered by %d %s; %d events", status, answer, len(l.events))
+	if status != 200 || !strings.Contains(answer, `"count":2`) || len(l.events) != 4 || l.batches != 2 {
+		t.Errorf("NDJSON was answered by %d %s; %d events in %d publishes", status, answer, len(l.events), l.batches)
 	}
 }
 
@@ -158,6 +176,25 @@ func TestProblems(t *testing.T) {
 		{"unknown header", "/publish/a", "1", []string{"X-Eventhub-Kee", "l"}, 400, "bad_request", `"kee"`},
 		{"bad ts", "/publish/a?ts=now", "1", nil, 400, "bad_event", `"now"`},
 		{"empty id", "/publish/a?id=", "1", nil, 400, "bad_event", "id is empty"},
+		{"hub's own topic in a batch", "/v1/publish", `{"events":[{"topic":"a","payload":1},{"topic":"a.dlq","payload":1}]}`, nil, 403, "forbidden", `events[1]: topic "a.dlq"`},
+		{"hub's own topic in a line", "/v1/publish", "{\"topic\":\"a\",\"payload\":1}\n{\"topic\":\"system.x\",\"payload\":1}", ndjson, 403, "forbidden", `line 2: topic "system.x"`},
+		{"negative delay", "/publish/a?delay_ms=-1", "1", nil, 400, "bad_event", "delay_ms is -1; 0 to 31536000000"},
+		{"delay beyond a year", "/publish/a?delay_ms=31536000001", "1", nil, 400, "bad_event", "31536000001"},
+		{"delay beyond all", "/publish/a", "1", []string{"X-Eventhub-Delay-Ms", "9223372036854775807"}, 400, "bad_event", "9223372036854775807"},
+		{"no delay", "/publish/a?delay_ms=5s", "1", nil, 400, "bad_event", `"5s"`},
+		{"no time", "/publish/a?deliver_at=tomorrow", "1", nil, 400, "bad_event", `"tomorrow"`},
+		{"both times", "/publish/a?delay_ms=0", "1", []string{"X-Eventhub-Deliver-At", "5"}, 400, "bad_event", "both delay_ms and deliver_at"},
+		{"bad delay in a batch", "/v1/publish", `{"events":[{"topic":"a","payload":1},{"topic":"a","payload":1,"delay_ms":-5}]}`, nil, 400, "bad_event", "events[1]: delay_ms is -5"},
+		{"far time in a line", "/v1/publish", `{"topic":"a","payload":1,"deliver_at":9999999999999}`, ndjson, 400, "bad_event", "line 1: deliver_at is 9999999999999, more than a year"},
+		{"both times in a batch", "/v1/publish", `{"events":[{"topic":"a","payload":1,"delay_ms":0,"deliver_at":5}]}`, nil, 400, "bad_event", "events[0]: both"},
+		{"no group to wait for", "/publish/a?wait_for=", "1", nil, 400, "bad_request", "wait_for: group is empty"},
+		{"bad group to wait for", "/publish/a?wait_for=g,a%20b", "1", nil, 400, "bad_request", `wait_for: group "a b"`},
+		{"too many to wait for", "/publish/a?wait_for=" + strings.Repeat("g,", 16) + "g", "1", nil, 400, "bad_request", "wait_for has 17 groups"},
+		{"wait for nobody", "/publish/a?wait_ms=5", "1", nil, 400, "bad_request", "wait_for is not"},
+		{"no wait", "/publish/a?wait_for=g&wait_ms=0", "1", nil, 400, "bad_request", `wait_ms "0" is not a number from 1 to 300000`},
+		{"long wait", "/v1/publish?wait_for=g&wait_ms=300001", `{"events":[{"topic":"a","payload":1}]}`, nil, 400, "bad_request", `"300001"`},
+		{"attribute of an event for a batch", "/v1/publish?key=k", `{"events":[{"topic":"a","payload":1}]}`, nil, 400, "bad_request", `"key"`},
+		{"header of an event for a batch", "/v1/publish", `{"events":[{"topic":"a","payload":1}]}`, []string{"X-Eventhub-Id", "i"}, 400, "bad_request", `"id"`},
 		{"too large", "/publish/a", strings.Repeat(" ", maxPayloadBody+1), nil, 413, "too_large", "bytes"},
 		{"wrong token", "/publish/a", "1", []string{"Authorization", "Bearer wrong"}, 401, "bad_token", "token"},
 		{"basic auth", "/publish/a", "1", []string{"Authorization", "Basic eDp5"}, 401, "bad_token", "Bearer"},

@@ -11,11 +11,12 @@ import (
 	"eventhub/wire"
 )
 
-// Access is what an authenticated peer may use. Both interfaces are already
+// Access is what an authenticated peer may use. The interfaces are already
 // limited to the peer's rights.
 type Access struct {
 	Publisher  eventhub.Publisher
 	Subscriber eventhub.Subscriber
+	Scheduler  eventhub.Scheduler // nil: CANCEL is not supported
 	// Name is for logs and for those who look at members; it holds no secret.
 	Name string
 }

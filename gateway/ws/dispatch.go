@@ -25,8 +25,9 @@ var contractCodes = map[eventhub.Code]bool{
 	eventhub.CodePublishFailed: true, eventhub.CodeAckFailed: true, eventhub.CodeAlreadySubscribed: true,
 	eventhub.CodeNotSubscribed: true, eventhub.CodeGroupMismatch: true, eventhub.CodeUnknownID: true,
 	eventhub.CodeUnsupportedOp: true, eventhub.CodeOverloaded: true, eventhub.CodeShuttingDown: true,
-	eventhub.CodeInternal: true,
-	"jwt_invalid":         true, "rate_limited": true, "lease_lost": true, "wait_timeout": true,
+	eventhub.CodeInternal:    true,
+	eventhub.CodeRateLimited: true, eventhub.CodeLeaseLost: true, eventhub.CodeWaitTimeout: true,
+	"jwt_invalid": true,
 }
 
 // toError translates what a Publisher or Subscriber returned. Errors of the
@@ -69,9 +70,21 @@ func (s *session) handle(message []byte) {
 	switch r.Op {
 	case wire.OpPublish:
 		s.flushSettles()
+		s.flushHandovers()
+		if len(r.WaitFor) > 0 {
+			s.flushPublishes()
+			s.publishAndWait(r, len(message))
+			return
+		}
 		s.addPublish(r)
 	case wire.OpAck, wire.OpNack, wire.OpModack:
 		s.flushPublishes()
+		if len(r.Events) > 0 {
+			s.flushSettles()
+			s.addHandover(r)
+			return
+		}
+		s.flushHandovers()
 		s.addSettle(r)
 	default:
 		s.flushBatches()
@@ -93,6 +106,8 @@ func (s *session) handleRare(r *wire.Request) {
 		err = s.unsubscribe(r)
 	case wire.OpPause, wire.OpResume:
 		err = s.steer(r)
+	case wire.OpCancel:
+		err = s.cancelScheduled(r)
 	}
 	if err != nil {
 		s.logCause(string(r.Op), err)
@@ -100,11 +115,26 @@ func (s *session) handleRare(r *wire.Request) {
 	}
 }
 
-// flushBatches hands on what was collected. At most one of the two holds
+// flushBatches hands on what was collected. At most one of the three holds
 // anything.
 func (s *session) flushBatches() {
 	s.flushPublishes()
 	s.flushSettles()
+	s.flushHandovers()
+}
+
+// cancelScheduled takes an event back that is not due yet.
+func (s *session) cancelScheduled(r *wire.Request) *eventhub.Error {
+	if s.access.Scheduler == nil {
+		return eventhub.Errorf(eventhub.CodeUnsupportedOp, "CANCEL is not supported by this hub")
+	}
+	if err := s.access.Scheduler.Cancel(s.ctx, r.Topic, r.ID); err != nil {
+		return toError(err, eventhub.CodeInternal)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.appendOK(corrOf(r))
+	return nil
 }
 
 func (s *session) sendNow() {

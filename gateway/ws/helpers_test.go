@@ -61,6 +61,7 @@ type fakePublisher struct {
 	fail func(e *eventhub.Event) error
 
 	mu   sync.Mutex
+	ctx  context.Context // of the last call
 	next uint64
 	open int // publications that are not answered
 	most int // the most there were
@@ -70,26 +71,16 @@ func (p *fakePublisher) Publish(context.Context, ...eventhub.Event) ([]eventhub.
 	panic("the gateway enqueues")
 }
 
-func (p *fakePublisher) Enqueue(_ context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
+func (p *fakePublisher) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
 	var payloads []string
 	for i := range pubs {
-		payloads = append(payloads, string(pubs[i].Events[0].Payload))
+		payloads = append(payloads, publicationText(&pubs[i]))
 	}
 	p.add("%s %s", p.name, strings.Join(payloads, " "))
 	p.mu.Lock()
+	p.ctx = ctx
 	for i := range pubs {
-		e := pubs[i].Events[0]
-		if p.fail != nil {
-			if pubs[i].Err = p.fail(&e); pubs[i].Err != nil {
-				continue
-			}
-		}
-		p.next++
-		id := e.ID
-		if id == "" {
-			id = fmt.Sprintf("id-%d", p.next)
-		}
-		pubs[i].Receipts = append(pubs[i].Receipts[:0], eventhub.Receipt{ID: id, Offset: p.next})
+		p.publish(&pubs[i])
 	}
 	p.open += len(pubs)
 	p.most = max(p.most, p.open)
@@ -105,6 +96,60 @@ func (p *fakePublisher) Enqueue(_ context.Context, pubs []eventhub.Publication, 
 		return
 	}
 	finish()
+}
+
+// publish fills in the outcome.
+func (p *fakePublisher) publish(pub *eventhub.Publication) {
+	for k := range pub.Events {
+		e := &pub.Events[k]
+		if p.fail != nil {
+			if pub.Err = p.fail(e); pub.Err != nil {
+				return
+			}
+		}
+		if due := e.Due(time.UnixMilli(0)); due > 0 {
+			pub.Receipts = append(pub.Receipts, eventhub.Receipt{ID: e.ID, DeliverAt: due})
+			continue
+		}
+		p.next++
+		id := e.ID
+		if id == "" {
+			id = fmt.Sprintf("id-%d", p.next)
+		}
+		pub.Receipts = append(pub.Receipts, eventhub.Receipt{ID: id, Offset: p.next, Duplicate: strings.HasPrefix(id, "again")})
+	}
+}
+
+// publicationText writes the payloads of a publication as "1" or "[1 2]", and whom
+// it waits for.
+func publicationText(p *eventhub.Publication) string {
+	var payloads []string
+	for i := range p.Events {
+		payloads = append(payloads, string(p.Events[i].Payload))
+	}
+	said := strings.Join(payloads, " ")
+	if len(payloads) > 1 {
+		said = "[" + said + "]"
+	}
+	if len(p.WaitFor) > 0 {
+		said += fmt.Sprintf(" for %s within %s", strings.Join(p.WaitFor, ","), p.WaitUpTo)
+	}
+	return said
+}
+
+// fakeScheduler knows one event.
+type fakeScheduler struct {
+	*journal
+	eventhub.Scheduler
+	known string
+}
+
+func (f *fakeScheduler) Cancel(_ context.Context, topic, id string) error {
+	f.add("cancel %s %s", topic, id)
+	if id != f.known {
+		return eventhub.Errorf(eventhub.CodeUnknownID, "nothing with the id %q is scheduled", id)
+	}
+	return nil
 }
 
 // fakeSubscriber hands every subscription to the test.
@@ -136,6 +181,31 @@ func (f *fakeSubscriber) Settle(_ context.Context, topic, group string, s eventh
 	return make([]eventhub.Outcome, len(s.Refs)), f.settleErr
 }
 
+func (f *fakeSubscriber) HandOver(_ context.Context, topic, group string, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+	handOver(f.journal, "hand over by lease "+topic+"::"+group, hs, nil)
+	done(hs)
+}
+
+// handOver writes down what is handed over and fills in the outcome.
+func handOver(j *journal, what string, hs []eventhub.Handover, fail func(*eventhub.Handover) error) {
+	for i := range hs {
+		h := &hs[i]
+		refs := settlementText(eventhub.Settlement{Refs: h.Refs})
+		for _, e := range h.Events {
+			refs += fmt.Sprintf(" %s=%s", e.Topic, e.Payload)
+		}
+		j.add("%s %s", what, refs)
+		if fail != nil {
+			if h.Err = fail(h); h.Err != nil {
+				continue
+			}
+		}
+		for k := range h.Events {
+			h.Receipts = append(h.Receipts, eventhub.Receipt{ID: fmt.Sprintf("r-%s", h.Events[k].Payload), Offset: uint64(k + 1)})
+		}
+	}
+}
+
 type fakeSubscription struct {
 	*journal
 	opts      eventhub.SubscribeOptions
@@ -146,6 +216,19 @@ type fakeSubscription struct {
 	left      chan string   // "unsubscribe" or "drop"
 	unsent    int           // what drop was told
 	steerErr  error
+	// holdOver, where set, keeps the answers of handovers back: the test calls the
+	// functions it gets.
+	holdOver chan func()
+	failOver func(*eventhub.Handover) error
+}
+
+func (f *fakeSubscription) HandOver(_ context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+	handOver(f.journal, fmt.Sprintf("hand over %s::%s", f.opts.Topic, f.opts.Group), hs, f.failOver)
+	if f.holdOver != nil {
+		f.holdOver <- func() { done(hs) }
+		return
+	}
+	done(hs)
 }
 
 func (f *fakeSubscription) Settle(_ context.Context, s eventhub.Settlement) ([]eventhub.Outcome, error) {

@@ -38,14 +38,19 @@ func TestLeaseRule(t *testing.T) {
 	for _, tt := range []struct{ events, length int }{{1, *longest}, {2, *longest - 1}} {
 		for _, burst := range []bool{false, true} {
 			t.Run(fmt.Sprintf("events=%d/length=%d/burst=%v", tt.events, tt.length, burst), func(t *testing.T) {
-				withEngine(t, func(t *testing.T, e *engine) { allTrials(t, e, tt.events, tt.length, burst) })
+				withEngine(t, func(t *testing.T, e *engine) { allTrials(t, e, tt.events, tt.length, burst, false) })
 			})
 		}
 	}
+	t.Run("EVENTS", func(t *testing.T) {
+		withEngine(t, func(t *testing.T, e *engine) { allTrials(t, e, 4, *longest-1, true, true) })
+	})
 }
 
-func allTrials(t *testing.T, e *engine, events, length int, burst bool) {
-	steps := ruleSteps(events)
+// allTrials runs all sequences of steps about the first two events. With many,
+// deliveries come in EVENTS.
+func allTrials(t *testing.T, e *engine, events, length int, burst, many bool) {
+	steps := ruleSteps(min(events, 2)) // the others are there to come beside them
 	sequence := make([]int, length)
 	var ears [2]*ear
 	seen := make(map[string]int)
@@ -56,7 +61,7 @@ func allTrials(t *testing.T, e *engine, events, length int, burst bool) {
 				ears[i] = listen(e.login())
 			}
 		}
-		r := trial{t: t, e: e, ears: ears, group: fmt.Sprintf("g%d", trials), burst: burst, seen: seen}
+		r := trial{t: t, e: e, ears: ears, group: fmt.Sprintf("g%d", trials), burst: burst, many: many, seen: seen}
 		void := r.run(steps, sequence, events)
 		if ears = r.ears; len(r.wrong) > 0 {
 			t.Errorf("trial %d: %s", trials, strings.Join(r.wrong, "\n"))
@@ -78,7 +83,11 @@ func allTrials(t *testing.T, e *engine, events, length int, burst bool) {
 	if err != nil || letters.Head != uint64(dead) {
 		t.Errorf("there are %d dead letters, %v; want %d", letters.Head, err, dead)
 	}
-	for _, what := range []string{"OK", "stale", "unknown_id", runOut, comeDue, loseA, loseB} {
+	expected := []string{"OK", "stale", "unknown_id", runOut, comeDue, loseA, loseB}
+	if many {
+		expected = append(expected, "EVENTS of 1", "EVENTS of 2")
+	}
+	for _, what := range expected {
 		if seen[what] == 0 {
 			t.Errorf("in no trial there was %q", what)
 		}
@@ -166,6 +175,7 @@ type trial struct {
 	dead    int // dead letters
 	expired bool
 
+	many    bool     // deliveries come in EVENTS
 	burst   bool     // consecutive verdicts over one connection go out at once
 	pending []string // verdicts that are to go out over …
 	via     int
@@ -203,8 +213,8 @@ func (r *trial) run(steps []step, sequence []int, events int) (void int) {
 // begin makes the group, its two members and its events.
 func (r *trial) begin(n int) {
 	for _, ear := range r.ears {
-		r.ask(ear, `{"op":"SUBSCRIBE","topic":"t","group":%q,"corr":"s","opts":{"ackTimeoutMs":%d,"maxAttempts":%d,"backoff":{"minMs":%d,"maxMs":%d}}}`,
-			r.group, ruleTimeout, ruleAttempts, ruleBackoff, ruleBackoff)
+		r.ask(ear, `{"op":"SUBSCRIBE","topic":"t","group":%q,"corr":"s","opts":{"ackTimeoutMs":%d,"maxAttempts":%d,"backoff":{"minMs":%d,"maxMs":%d},"batch":%v}}`,
+			r.group, ruleTimeout, ruleAttempts, ruleBackoff, ruleBackoff, r.many)
 	}
 	r.answers = [2]map[string]string{{}, {}}
 	r.base = r.e.cursor("t", r.group)
@@ -364,9 +374,15 @@ func (r *trial) check() {
 			continue
 		}
 		for _, m := range ear.heard() {
-			if m.content["op"] == "EVENT" {
-				m.by = who
+			if m.by = who; m.content["op"] == "EVENT" {
 				came = append(came, m)
+				continue
+			}
+			if entries, ok := m.content["events"].([]any); ok {
+				r.seen[fmt.Sprintf("EVENTS of %d", len(entries))]++
+				for _, entry := range entries {
+					came = append(came, heardMessage{m.at, who, entry.(map[string]any)})
+				}
 				continue
 			}
 			corr := m.content["corr"].(string)

@@ -1,15 +1,24 @@
 package ws
 
 import (
+	"strconv"
+	"strings"
 	"sync"
+	"time"
 
 	"eventhub"
 	"eventhub/wire"
 )
 
-// maxBatch bounds the PUBLISHes of one Enqueue; more than one read usually
-// brings.
-const maxBatch = 512
+const (
+	// maxBatch bounds the events of one Enqueue, save those of one PUBLISH; more
+	// than one read usually brings.
+	maxBatch = 512
+	// maxWaiting and maxWaitingBytes bound the publishes of one connection that
+	// wait for groups: their number, and the size of their frames.
+	maxWaiting      = 1024
+	maxWaitingBytes = 4 << 20
+)
 
 // publishBatch is the consecutive PUBLISHes of one read, handed to the
 // publisher in one call and answered in one go. It is pooled: its memory, and
@@ -18,11 +27,19 @@ const maxBatch = 512
 // publisher.
 type publishBatch struct {
 	s        *session
-	events   []eventhub.Event
-	corrs    []corr
+	events   []eventhub.Event // of all frames
+	frames   []publishFrame
 	receipts []eventhub.Receipt
 	pubs     []eventhub.Publication
 	done     func([]eventhub.Publication)
+	waits    int // size of the frame where it waits for groups and is alone, else 0
+}
+
+// publishFrame is one PUBLISH, with how many of the batch's events are its.
+type publishFrame struct {
+	to     corr
+	events int
+	batch  bool // it had a list of events, and its OK has lists too
 }
 
 var publishBatches sync.Pool
@@ -38,16 +55,34 @@ func newPublishBatch(s *session) *publishBatch {
 }
 
 func (b *publishBatch) recycle() {
+	if cap(b.events) > 4*maxBatch {
+		return // it was large, and the next one need not be
+	}
 	clear(b.events)
-	clear(b.corrs)
+	clear(b.frames)
 	clear(b.receipts)
 	clear(b.pubs)
-	b.s = nil
-	b.events, b.corrs, b.receipts, b.pubs = b.events[:0], b.corrs[:0], b.receipts[:0], b.pubs[:0]
+	b.s, b.waits = nil, 0
+	b.events, b.frames, b.receipts, b.pubs = b.events[:0], b.frames[:0], b.receipts[:0], b.pubs[:0]
 	publishBatches.Put(b)
 }
 
-// addPublish collects a PUBLISH. Its payload lies in the read buffer, which
+// add takes the events out of a frame. The request keeps none: an idle connection is
+// not to hold on to the buffer in which their payloads are.
+func (b *publishBatch) add(r *wire.Request) {
+	n := 1
+	if r.Batch {
+		n = len(r.Events)
+		b.events = append(b.events, r.Events...)
+		clear(r.Events)
+	} else {
+		b.events = append(b.events, r.Event)
+		r.Event = eventhub.Event{}
+	}
+	b.frames = append(b.frames, publishFrame{corrOf(r), n, r.Batch})
+}
+
+// addPublish collects a PUBLISH. Its payloads lie in the read buffer, which
 // stays as it is until the batch is flushed.
 func (s *session) addPublish(r *wire.Request) {
 	b := s.publish
@@ -55,9 +90,8 @@ func (s *session) addPublish(r *wire.Request) {
 		b = newPublishBatch(s)
 		s.publish = b
 	}
-	b.events = append(b.events, r.Event)
-	b.corrs = append(b.corrs, corrOf(r))
-	if len(b.events) == maxBatch {
+	b.add(r)
+	if len(b.events) >= maxBatch {
 		s.flushPublishes()
 	}
 }
@@ -70,19 +104,51 @@ func (s *session) flushPublishes() {
 		return
 	}
 	s.publish = nil
-	n := len(b.events)
-	if !s.awaitAnswers(n) {
+	if !s.awaitAnswers(len(b.events)) {
 		b.recycle()
 		return
 	}
-	for i := range n {
+	s.enqueue(b, nil, 0)
+}
+
+// publishAndWait hands over a PUBLISH that waits for groups. It goes alone, so
+// that it holds no other up, and is not one of those that the reader waits for;
+// therefore there is a bound beyond which it is refused.
+func (s *session) publishAndWait(r *wire.Request, size int) {
+	s.mu.Lock()
+	o := &s.out
+	if o.waiting == maxWaiting || o.waiting > 0 && o.waitingBytes+size > maxWaitingBytes {
+		n := o.waiting
+		s.mu.Unlock()
+		s.refuse(corrOf(r), &eventhub.Error{
+			Code: eventhub.CodeOverloaded, Message: strconv.Itoa(n) + " publishes of this connection wait for groups; more are not allowed",
+			RetryAfter: time.Second,
+		})
+		return
+	}
+	o.waiting++
+	o.waitingBytes += size
+	s.mu.Unlock()
+	b := newPublishBatch(s)
+	b.add(r)
+	b.waits = size
+	s.enqueue(b, r.WaitFor, r.WaitUpTo)
+}
+
+// enqueue hands a batch over whose answers are counted.
+func (s *session) enqueue(b *publishBatch, waitFor []string, upTo time.Duration) {
+	for range b.events {
 		b.receipts = append(b.receipts, eventhub.Receipt{})
-		b.pubs = append(b.pubs, eventhub.Publication{Events: b.events[i : i+1 : i+1]})
 	}
-	for i := range n { // receipts has stopped moving
-		b.pubs[i].Receipts = b.receipts[i : i : i+1]
+	at := 0
+	for i := range b.frames {
+		end := at + b.frames[i].events
+		b.pubs = append(b.pubs, eventhub.Publication{
+			Events: b.events[at:end:end], Receipts: b.receipts[at:at:end], WaitFor: waitFor, WaitUpTo: upTo,
+		})
+		at = end
 	}
-	s.counts.published += int64(n)
+	s.counts.published += int64(len(b.events))
 	s.access.Publisher.Enqueue(s.ctx, b.pubs, b.done)
 }
 
@@ -102,34 +168,74 @@ func (s *session) awaitAnswers(n int) bool {
 	return true
 }
 
+// answered takes back what awaitAnswers counted, and sends the answers. s.mu is
+// held.
+func (s *session) answered(n int) {
+	s.out.unanswered -= n
+	if s.out.stopping && s.out.idle() {
+		s.closeForStop()
+	}
+	s.kick()
+	s.changed.Broadcast()
+}
+
 // finish answers the batch. It may run on any goroutine, before Enqueue has
 // returned, and after the connection is gone.
 func (b *publishBatch) finish(pubs []eventhub.Publication) {
 	s := b.s
 	var cause *eventhub.Error // one of a batch is enough for the log
 	s.mu.Lock()
-	s.out.unanswered -= len(pubs)
 	for i := range pubs {
-		to := b.corrs[i]
-		if pubs[i].Err != nil {
-			cause = toError(pubs[i].Err, eventhub.CodePublishFailed)
-			s.appendError(to, cause)
+		p, f := &pubs[i], &b.frames[i]
+		if p.Err != nil {
+			cause = toError(p.Err, eventhub.CodePublishFailed)
+			if f.batch {
+				cause = whichEvent(cause, "events", p.Events)
+			}
+			s.appendError(f.to, cause)
 			continue
 		}
-		if c := s.reply(); c != nil {
-			at := c.begin()
-			c.b = wire.AppendPublishOK(c.b, to.text, to.has, pubs[i].Receipts[0])
-			c.end(at)
+		c := s.reply()
+		if c == nil {
+			continue
 		}
+		at := c.begin()
+		if f.batch {
+			c.b = wire.AppendBatchOK(c.b, f.to.text, f.to.has, p.Receipts)
+		} else {
+			c.b = wire.AppendPublishOK(c.b, f.to.text, f.to.has, p.Receipts[0])
+		}
+		c.end(at)
 	}
-	if s.out.stopping && s.out.unanswered == 0 {
-		s.closeForStop()
+	n := len(b.events)
+	if b.waits > 0 {
+		n = 0
+		s.out.waiting--
+		s.out.waitingBytes -= b.waits
 	}
-	s.kick()
-	s.changed.Broadcast()
+	s.answered(n)
 	s.mu.Unlock()
 	if cause != nil {
 		s.logCause(string(wire.OpPublish), cause)
 	}
 	b.recycle()
+}
+
+// whichEvent names the event of a list that the error is about, where the error
+// is about one and does not say so. Nothing of the list was published.
+func whichEvent(err *eventhub.Error, list string, events []eventhub.Event) *eventhub.Error {
+	if strings.HasPrefix(err.Message, list+"[") {
+		return err
+	}
+	for i := range events {
+		e := &events[i]
+		bad := eventhub.AsError(e.Validate(time.Now()))
+		if bad == nil || bad.Code != err.Code || bad.Message != err.Message {
+			continue
+		}
+		named := *err
+		named.Message = list + "[" + strconv.Itoa(i) + "]: " + err.Message
+		return &named
+	}
+	return err
 }

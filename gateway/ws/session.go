@@ -48,6 +48,7 @@ type session struct {
 	authed   bool
 	publish  *publishBatch // collected from the read under way, nil when empty
 	settle   settleBatch   // likewise
+	handover *handoverBatch
 	lastRead time.Time
 	pinged   bool // and nothing came since
 	gone     bool // the peer said its last
@@ -249,7 +250,7 @@ func (s *session) sayGoodbye() {
 		return
 	}
 	s.out.stopping = true
-	if s.out.unanswered == 0 {
+	if s.out.idle() {
 		s.closeForStop()
 		return
 	}

@@ -25,10 +25,13 @@ type settleFrame struct {
 
 // takes reports whether the frame can join the batch.
 func (b *settleBatch) takes(r *wire.Request) bool {
-	x, y := &b.settlement, &r.Settlement
-	return len(b.frames) > 0 && b.topic == r.Topic && b.group == r.Group &&
-		x.Verdict == y.Verdict && x.Reason == y.Reason && x.Delay == y.Delay && x.Terminal == y.Terminal && x.By == y.By &&
-		(b.sub != nil || leased(y.Refs))
+	return len(b.frames) > 0 && b.topic == r.Topic && b.group == r.Group && b.sameVerdict(&r.Settlement) &&
+		(b.sub != nil || leased(r.Settlement.Refs))
+}
+
+func (b *settleBatch) sameVerdict(y *eventhub.Settlement) bool {
+	x := &b.settlement
+	return x.Verdict == y.Verdict && x.Reason == y.Reason && x.Delay == y.Delay && x.Terminal == y.Terminal && x.By == y.By
 }
 
 // leased reports whether all deliveries are named by their leases.
@@ -45,16 +48,20 @@ func leased(refs []eventhub.Ref) bool {
 func (s *session) addSettle(r *wire.Request) {
 	b := &s.settle
 	if !b.takes(r) {
-		s.flushSettles()
-		key := subKey{r.Topic, r.Group}
-		sub := s.find(key)
-		if sub == nil && !leased(r.Settlement.Refs) {
-			s.refuse(corrOf(r), notSubscribed(key))
+		sub, err := s.target(r)
+		if err != nil {
+			s.flushSettles() // whose answers come first
+			s.refuse(corrOf(r), err)
 			return
 		}
-		refs := b.settlement.Refs[:0]
-		b.sub, b.topic, b.group, b.settlement = sub, r.Topic, r.Group, r.Settlement
-		b.settlement.Refs = refs
+		// Another topic of the same subscription joins as well.
+		if sub == nil || sub != b.sub || !b.sameVerdict(&r.Settlement) {
+			s.flushSettles()
+			refs := b.settlement.Refs[:0]
+			b.sub, b.group, b.settlement = sub, r.Group, r.Settlement
+			b.settlement.Refs = refs
+		}
+		b.topic = r.Topic
 	}
 	b.settlement.Refs = append(b.settlement.Refs, r.Settlement.Refs...)
 	b.frames = append(b.frames, settleFrame{corrOf(r), len(r.Settlement.Refs)})

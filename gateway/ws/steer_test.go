@@ -51,20 +51,30 @@ func TestSteer(t *testing.T) {
 // TestUnsentOfWhatIsCounted: each subscription is told of its own deliveries,
 // whatever stands between them in the buffer.
 func TestUnsentOfWhatIsCounted(t *testing.T) {
+	t.Run("EVENT", func(t *testing.T) { testUnsentOf(t, false) })
+	t.Run("EVENTS", func(t *testing.T) { testUnsentOf(t, true) })
+}
+
+func testUnsentOf(t *testing.T, many bool) {
 	bubble(t, nil, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
-		member := c.subscribe(f)
+		c.ok(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"batch":%v}}`, many)
+		member := <-f.sub.joined
 		c.send(`{"op":"SUBSCRIBE","topic":"t","corr":"1"}`)
 		c.expect(map[string]any{"op": "OK", "corr": "1"})
 		tail := <-f.sub.joined
 		member.receiver.Deliver([]eventhub.Delivery{delivery(1, 10), delivery(2, 10)})
-		c.expectEvents(1, 2)
+		if many {
+			c.expectBatch(1, 2)
+		} else {
+			c.expectEvents(1, 2)
+		}
 		member.receiver.Deliver([]eventhub.Delivery{delivery(3, 10), delivery(4, 10)})
 		synctest.Wait() // these are in a write that never ends
 		c.send(`{"op":"PAUSE","topic":"t","group":"g","corr":"2"}`)
 		for n := range 30 {
-			member.receiver.Deliver([]eventhub.Delivery{delivery(uint64(5+n), 1000*n)})
+			member.receiver.Deliver([]eventhub.Delivery{delivery(uint64(5+2*n), 1000*n), delivery(uint64(6+2*n), 1)})
 			if n%3 == 0 {
 				tail.receiver.Deliver([]eventhub.Delivery{tailDelivery(uint64(5+n), 1)})
 			}
@@ -74,7 +84,7 @@ func TestUnsentOfWhatIsCounted(t *testing.T) {
 		for _, want := range []struct {
 			sub    *fakeSubscription
 			unsent int
-		}{{member, 30}, {tail, 10}} {
+		}{{member, 60}, {tail, 10}} {
 			if how := <-want.sub.left; how != "drop" || want.sub.unsent != want.unsent {
 				t.Errorf("left by %s with %d unsent; want drop with %d", how, want.sub.unsent, want.unsent)
 			}

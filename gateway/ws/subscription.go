@@ -2,6 +2,7 @@ package ws
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	gws "github.com/gobwas/ws"
@@ -45,6 +46,8 @@ type subscription struct {
 	s      *session
 	key    subKey
 	frame  *wire.EventFrame
+	many   bool                  // it wants EVENTS
+	covers []eventhub.Pattern    // of a subscription that may have several topics
 	handle eventhub.Subscription // set before state is subscribed
 
 	// Guarded by s.mu.
@@ -62,28 +65,50 @@ func (u *subscription) Deliver(batch []eventhub.Delivery) (taken int) {
 		u.starved = true // counts while subscribing only
 		return 0
 	}
-	for i := range batch {
-		size := u.frame.Size(&batch[i])
-		queued := s.out.queued()
-		if queued > 0 && queued+size+gws.MaxHeaderSize > s.gw.cfg.OutboundBytes {
-			if !u.starved {
-				u.starved = true
-				s.out.starved = append(s.out.starved, u)
-			}
+	for taken < len(batch) {
+		n := u.append(batch[taken:])
+		if n == 0 {
 			break
 		}
-		c := s.reply()
-		if c == nil {
-			break
-		}
-		c.reserve(gws.MaxHeaderSize + size)
-		c.header(gws.OpText, size)
-		c.b = u.frame.Append(c.b, &batch[i])
-		taken++
+		taken += n
 	}
 	s.out.delivered += int64(taken)
 	s.kick()
 	return taken
+}
+
+// append puts one frame with deliveries from the front of the batch into the
+// buffer, where there is room, and returns their number. s.mu is held.
+func (u *subscription) append(batch []eventhub.Delivery) (n int) {
+	s := u.s
+	queued := s.out.queued()
+	room := s.gw.cfg.OutboundBytes - queued - gws.MaxHeaderSize
+	n = 1
+	var size int
+	if u.many {
+		n, size = u.frame.Fit(batch, min(room, wire.MaxEventsBytes))
+	} else {
+		size = u.frame.Size(&batch[0])
+	}
+	if queued > 0 && size > room {
+		if !u.starved {
+			u.starved = true
+			s.out.starved = append(s.out.starved, u)
+		}
+		return 0
+	}
+	c := s.reply()
+	if c == nil {
+		return 0
+	}
+	c.reserve(gws.MaxHeaderSize + size)
+	c.header(gws.OpText, size)
+	if u.many {
+		c.b = u.frame.AppendAll(c.b, batch[:n])
+	} else {
+		c.b = u.frame.Append(c.b, &batch[0])
+	}
+	return n
 }
 
 // Ended implements eventhub.Receiver.
@@ -112,6 +137,45 @@ func (s *session) find(key subKey) *subscription {
 	return s.subs[key]
 }
 
+// target returns the subscription whose deliveries a frame is about: the one that
+// was made with its topic, or else the one that has this topic among others. It
+// returns nil where there is none or several, and the leases tell.
+func (s *session) target(r *wire.Request) (*subscription, *eventhub.Error) {
+	key := subKey{r.Topic, r.Group}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if u := s.subs[key]; u != nil {
+		return u, nil
+	}
+	var found *subscription
+	several := false
+	for _, u := range s.subs {
+		if u.key.group == r.Group && u.has(r.Topic) {
+			several = found != nil
+			found = u
+			if several {
+				break
+			}
+		}
+	}
+	switch {
+	case found != nil && !several:
+		return found, nil
+	case leased(r.Settlement.Refs):
+		return nil, nil
+	case several:
+		return nil, eventhub.Errorf(eventhub.CodeBadRequest, "%s is in several subscriptions of this connection; a lease or the topic of one of them is expected", key)
+	}
+	return nil, notSubscribed(key)
+}
+
+// has reports whether topic, which may be a pattern, is one of those that a
+// subscription to several has.
+func (u *subscription) has(topic string) bool {
+	return !eventhub.IsPattern(topic) &&
+		slices.ContainsFunc(u.covers, func(p eventhub.Pattern) bool { return p.Match(topic) })
+}
+
 // peer tells those who look at a group who its member is.
 func (s *session) peer() eventhub.Peer {
 	return eventhub.Peer{Transport: "ws", Name: strings.TrimSpace(s.access.Name + " " + s.remote)}
@@ -129,8 +193,14 @@ func (s *session) subscribe(r *wire.Request) *eventhub.Error {
 	if n >= s.gw.cfg.MaxSubscriptions {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "the connection has %d subscriptions; more are not allowed", n)
 	}
-	u := &subscription{s: s, key: key, frame: wire.NewEventFrame(r.Topic, r.Group)}
+	u := &subscription{s: s, key: key, frame: wire.NewEventFrame(r.Topic, r.Group), many: r.Batch}
 	opts := r.Subscribe
+	if len(opts.Topics) > 0 || eventhub.IsPattern(opts.Topic) {
+		var err error
+		if u.covers, err = opts.Patterns(); err != nil {
+			return eventhub.AsError(err)
+		}
+	}
 	opts.Peer = s.peer()
 	handle, err := s.access.Subscriber.Subscribe(s.ctx, opts, u)
 	if err != nil {

@@ -143,7 +143,9 @@ type outbound struct {
 	flushing bool
 	starved  []*subscription
 
-	unanswered int // publishes that were accepted and not answered
+	unanswered   int // events that were taken to be published, and not answered
+	waiting      int // publishes that wait for groups, which are not among those
+	waitingBytes int // of their frames
 
 	received  int64                    // bytes, as of the last read that was handled
 	sent      int64                    // bytes
@@ -165,6 +167,9 @@ func (o *outbound) countError(code eventhub.Code) {
 	}
 	o.errors[code]++
 }
+
+// idle reports whether everything that was taken to be published is answered.
+func (o *outbound) idle() bool { return o.unanswered == 0 && o.waiting == 0 }
 
 func (o *outbound) queued() int {
 	if o.buf == nil {
@@ -247,9 +252,11 @@ func (o *outbound) unsent(subs []*subscription) []int {
 			continue
 		}
 		for payload := range payloads(c.b) {
-			of := func(u *subscription) bool { return u.frame.Made(payload) }
-			if i := slices.IndexFunc(subs, of); i >= 0 {
-				counts[i]++
+			for i, u := range subs {
+				if n := u.frame.Count(payload); n > 0 {
+					counts[i] += n
+					break
+				}
 			}
 		}
 	}

@@ -1,0 +1,143 @@
+package ws
+
+import (
+	"sync"
+
+	"eventhub"
+	"eventhub/wire"
+)
+
+// handoverBatch is the consecutive ACKs with publish of one read that are about
+// deliveries of the same subscription, handed over in one call and answered in one
+// go. It is pooled as a publishBatch is, and belongs to the subscription from
+// HandOver until finish.
+type handoverBatch struct {
+	s            *session
+	sub          *subscription // nil: the deliveries are named by their leases
+	topic, group string
+	events       []eventhub.Event // of all frames
+	frames       []handoverFrame
+	receipts     []eventhub.Receipt
+	hs           []eventhub.Handover
+	done         func([]eventhub.Handover)
+}
+
+// handoverFrame is one of them, with how many of the batch's events are its.
+type handoverFrame struct {
+	to     corr
+	refs   []eventhub.Ref
+	events int
+}
+
+var handoverBatches sync.Pool
+
+func newHandoverBatch(s *session) *handoverBatch {
+	b, _ := handoverBatches.Get().(*handoverBatch)
+	if b == nil {
+		b = new(handoverBatch)
+		b.done = b.finish
+	}
+	b.s = s
+	return b
+}
+
+func (b *handoverBatch) recycle() {
+	if cap(b.events) > 4*maxBatch {
+		return // it was large, and the next one need not be
+	}
+	clear(b.events)
+	clear(b.frames)
+	clear(b.receipts)
+	clear(b.hs)
+	*b = handoverBatch{
+		events: b.events[:0], frames: b.frames[:0], receipts: b.receipts[:0], hs: b.hs[:0], done: b.done,
+	}
+	handoverBatches.Put(b)
+}
+
+// addHandover collects an ACK with publish. Its payloads lie in the read buffer,
+// which stays as it is until the batch is flushed.
+func (s *session) addHandover(r *wire.Request) {
+	sub, err := s.target(r)
+	if err != nil {
+		s.flushHandovers() // which were asked for before
+		s.refuse(corrOf(r), err)
+		return
+	}
+	b := s.handover
+	if b != nil && (b.sub != sub || b.topic != r.Topic || b.group != r.Group) {
+		s.flushHandovers()
+		b = nil
+	}
+	if b == nil {
+		b = newHandoverBatch(s)
+		b.sub, b.topic, b.group = sub, r.Topic, r.Group
+		s.handover = b
+	}
+	b.events = append(b.events, r.Events...)
+	clear(r.Events) // see publishBatch.add
+	b.frames = append(b.frames, handoverFrame{corrOf(r), r.Settlement.Refs, len(r.Events)})
+	if len(b.events) >= maxBatch {
+		s.flushHandovers()
+	}
+}
+
+// flushHandovers hands the collected frames to their group, waiting while too
+// many publishes are unanswered.
+func (s *session) flushHandovers() {
+	b := s.handover
+	if b == nil {
+		return
+	}
+	s.handover = nil
+	if !s.awaitAnswers(len(b.events)) {
+		b.recycle()
+		return
+	}
+	for range b.events {
+		b.receipts = append(b.receipts, eventhub.Receipt{})
+	}
+	at := 0
+	for _, f := range b.frames {
+		end := at + f.events
+		b.hs = append(b.hs, eventhub.Handover{Refs: f.refs, Events: b.events[at:end:end], Receipts: b.receipts[at:at:end]})
+		s.counts.settled += int64(len(f.refs))
+		at = end
+	}
+	s.counts.published += int64(len(b.events))
+	if b.sub != nil {
+		b.sub.handle.HandOver(s.ctx, b.hs, b.done)
+		return
+	}
+	s.access.Subscriber.HandOver(s.ctx, b.topic, b.group, b.hs, b.done)
+}
+
+// finish answers the batch: an OK where corr was given, an ERR always. It may run
+// on any goroutine, before HandOver has returned, and after the connection is gone.
+func (b *handoverBatch) finish(hs []eventhub.Handover) {
+	s := b.s
+	var cause *eventhub.Error // one of a batch is enough for the log
+	s.mu.Lock()
+	for i := range hs {
+		h, to := &hs[i], b.frames[i].to
+		if h.Err != nil {
+			cause = whichEvent(toError(h.Err, eventhub.CodeAckFailed), "publish", h.Events)
+			s.appendError(to, cause)
+			continue
+		}
+		if !to.has {
+			continue
+		}
+		if c := s.reply(); c != nil {
+			at := c.begin()
+			c.b = wire.AppendBatchOK(c.b, to.text, to.has, h.Receipts)
+			c.end(at)
+		}
+	}
+	s.answered(len(b.events))
+	s.mu.Unlock()
+	if cause != nil {
+		s.logCause(string(wire.OpAck), cause)
+	}
+	b.recycle()
+}
