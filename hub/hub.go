@@ -51,6 +51,7 @@ type door struct {
 	listener net.Listener
 	mux      *http.ServeMux
 	server   *http.Server
+	stop     func() // where not nil, ends what keeps requests from ending
 }
 
 // Start opens everything and serves. On an error nothing is left running or
@@ -100,7 +101,7 @@ func (h *Hub) open() error {
 	api, err := rest.New(rest.Config{
 		Authenticate: func(ctx context.Context, token string, given bool) (rest.Access, error) {
 			_, err := h.verifier.Verify(ctx, token, given)
-			return rest.Access{Publisher: h.bus, Inspector: h.bus, Admin: h.bus}, err
+			return rest.Access{Publisher: h.bus, Inspector: h.bus, Admin: h.bus, Scheduler: h.bus}, err
 		},
 		Open:    h.cfg.AuthToken == "",
 		Origins: h.cfg.Origins,
@@ -133,6 +134,7 @@ func (h *Hub) open() error {
 		mux.Handle("GET /{$}", h.gateway)
 		mux.Handle("GET /ws", h.gateway)
 		api.Register(mux)
+		h.door(addr).stop = api.Stop
 	}
 	operations.Register(h.door(h.cfg.OpsAddr).mux)
 	return nil
@@ -174,7 +176,7 @@ func (h *Hub) authenticate(ctx context.Context, token string, given bool) (ws.Ac
 	if err != nil {
 		return ws.Access{}, err
 	}
-	return ws.Access{Publisher: h.bus, Subscriber: h.bus, Name: p.Name}, nil
+	return ws.Access{Publisher: h.bus, Subscriber: h.bus, Scheduler: h.bus, Name: p.Name}, nil
 }
 
 // listen opens one listener for each distinct address.
@@ -212,6 +214,9 @@ func (h *Hub) serve() {
 			IdleTimeout:       time.Minute,
 			MaxHeaderBytes:    64 << 10,
 			ErrorLog:          slog.NewLogLogger(h.log.Handler(), slog.LevelWarn),
+		}
+		if d.stop != nil {
+			d.server.RegisterOnShutdown(d.stop)
 		}
 		h.serving.Go(func() {
 			if err := d.server.Serve(d.listener); !errors.Is(err, http.ErrServerClosed) {

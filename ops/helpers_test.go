@@ -83,6 +83,10 @@ func (f *rooms) InFlight(_ context.Context, _, _ string, limit int) ([]eventhub.
 	return f.flying[:min(limit, len(f.flying))], f.broken
 }
 
+func (f *rooms) Patterns(context.Context, string) ([]eventhub.GroupPattern, error) {
+	return nil, f.broken
+}
+
 // config is one that lets everybody in but bearers of the token "wrong" and,
 // where they are needed, those without a token.
 func (f *rooms) config() Config {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"eventhub"
+	"eventhub/client"
 )
 
 // completionWait is how long a shell's Tab may wait for the hub.
@@ -53,10 +54,97 @@ func completionCommand() *cobra.Command {
 // completeNames completes TOPIC, and behind it GROUP where a command takes one,
 // with what the hub has. Where no hub answers there is nothing to offer.
 func completeNames(r *reach, many, groups bool) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 && !many && !(groups && len(args) == 1) {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+	return complete(r, func(ctx context.Context, api *client.API, args []string) []string {
+		switch {
+		case len(args) == 0 || many:
+			return topicNames(ctx, api)
+		case groups && len(args) == 1:
+			return groupNames(ctx, api, args[0])
 		}
+		return nil
+	})
+}
+
+// completeRemovable completes TOPIC or a PATTERN, and behind it GROUP.
+func completeRemovable(r *reach) cobra.CompletionFunc {
+	return complete(r, func(ctx context.Context, api *client.API, args []string) []string {
+		if len(args) > 1 {
+			return nil
+		}
+		if len(args) == 1 && !eventhub.IsPattern(args[0]) {
+			return groupNames(ctx, api, args[0])
+		}
+		var names []string
+		patterns, _ := api.Patterns(ctx, "") // what there is, as below
+		for _, p := range patterns {
+			if len(args) == 0 {
+				names = append(names, p.Pattern)
+			} else if p.Pattern == args[0] {
+				names = append(names, p.Group)
+			}
+		}
+		if len(args) == 0 {
+			names = append(names, topicNames(ctx, api)...)
+		}
+		return names
+	})
+}
+
+// completePatternedGroups completes GROUP with those that have patterns.
+func completePatternedGroups(r *reach) cobra.CompletionFunc {
+	return complete(r, func(ctx context.Context, api *client.API, args []string) (names []string) {
+		if len(args) > 0 {
+			return nil
+		}
+		patterns, _ := api.Patterns(ctx, "")
+		for _, p := range patterns {
+			names = append(names, p.Group)
+		}
+		return names
+	})
+}
+
+// completeScheduled completes TOPIC and ID with what is published later.
+func completeScheduled(r *reach) cobra.CompletionFunc {
+	return complete(r, func(ctx context.Context, api *client.API, args []string) (names []string) {
+		if len(args) > 1 {
+			return nil
+		}
+		var q eventhub.ScheduleQuery
+		if len(args) == 1 {
+			q.Topic = args[0]
+		}
+		found, _ := api.Scheduled(ctx, q)
+		for _, e := range found {
+			if len(args) == 0 {
+				names = append(names, e.Topic)
+			} else {
+				names = append(names, e.ID)
+			}
+		}
+		return names
+	})
+}
+
+func topicNames(ctx context.Context, api *client.API) (names []string) {
+	found, _ := api.Topics(ctx, "", eventhub.MaxPage)
+	for _, t := range found {
+		names = append(names, t.Topic)
+	}
+	return names
+}
+
+func groupNames(ctx context.Context, api *client.API, topic string) (names []string) {
+	found, _ := api.Groups(ctx, eventhub.GroupQuery{Topic: topic})
+	for _, g := range found {
+		names = append(names, g.Group)
+	}
+	return names
+}
+
+// complete offers, each once, the names that go on as typed and are not there yet.
+func complete(r *reach, names func(ctx context.Context, api *client.API, args []string) []string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(context.Background(), completionWait)
 		defer cancel()
 		api, err := r.api(cmd)
@@ -64,19 +152,9 @@ func completeNames(r *reach, many, groups bool) cobra.CompletionFunc {
 			return nil, cobra.ShellCompDirectiveError
 		}
 		defer api.Close()
-		var names []string
-		if groups && len(args) == 1 {
-			found, _ := api.Groups(ctx, eventhub.GroupQuery{Topic: args[0]}) // what there is
-			for _, g := range found {
-				names = append(names, g.Group)
-			}
-		} else {
-			found, _ := api.Topics(ctx, "", eventhub.MaxPage)
-			for _, t := range found {
-				names = append(names, t.Topic)
-			}
-		}
-		return slices.DeleteFunc(names, func(name string) bool {
+		found := names(ctx, api, args)
+		slices.Sort(found)
+		return slices.DeleteFunc(slices.Compact(found), func(name string) bool {
 			return !strings.HasPrefix(name, typed) || slices.Contains(args, name)
 		}), cobra.ShellCompDirectiveNoFileComp
 	}

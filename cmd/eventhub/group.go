@@ -18,7 +18,7 @@ import (
 
 func groupCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "group", Short: "List, describe, move, pause and remove consumer groups"}
-	cmd.AddCommand(groupListCommand(), groupInfoCommand(), groupSeekCommand(), groupPauseCommand(), groupResumeCommand(), groupRemoveCommand())
+	cmd.AddCommand(groupListCommand(), groupInfoCommand(), groupPatternsCommand(), groupSeekCommand(), groupPauseCommand(), groupResumeCommand(), groupRemoveCommand())
 	return cmd
 }
 
@@ -156,7 +156,8 @@ func describeGroup(w io.Writer, color bool, doc *groupDocument, limit int) error
 		{Name: "Epoch", Value: strconv.FormatUint(g.Epoch, 10)},
 		{Name: "Ordering", Value: g.Ordering},
 		{Name: "Attempts", Value: fmt.Sprintf("at most %d, then the dead-letter topic", g.MaxAttempts)},
-		{Name: "Backoff", Value: fmt.Sprintf("%s to %s", time.Duration(g.MinBackoffMS)*time.Millisecond, time.Duration(g.MaxBackoffMS)*time.Millisecond)},
+		{Name: "Backoff", Value: backoff(g.MinBackoffMS, g.MaxBackoffMS)},
+		{Name: "Filter", Value: filterText(g.Filter)},
 	}
 	err := output.Fields(w, color, fields)
 	if err == nil && len(g.Members) > 0 {
@@ -283,15 +284,20 @@ func groupRemoveCommand() *cobra.Command {
 	var r reach
 	var yes bool
 	cmd := &cobra.Command{
-		Use:   "rm TOPIC GROUP",
+		Use:   "rm TOPIC|PATTERN GROUP",
 		Short: "Remove a group for good",
 		Long: `Removes a group: its cursor is forgotten, its members are told, and what they hold is
-void. The events stay. On a terminal it asks before; elsewhere --yes is needed.`,
+void. The events stay. On a terminal it asks before; elsewhere --yes is needed.
+
+PATTERN is one that the group was subscribed by (quote it): the group loses it, and is
+removed from every topic that no other pattern of it matches.`,
+		Example: `  eventhub group rm orders billing
+  eventhub group rm 'process.**' audit --yes`,
 		Args: words("TOPIC", "GROUP"),
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	r.register(cmd)
-	cmd.ValidArgsFunction = completeNames(&r, false, true)
+	cmd.ValidArgsFunction = completeRemovable(&r)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		asks := output.IsTerminal(cmd.InOrStdin())
 		if !yes && !asks {
@@ -303,11 +309,11 @@ void. The events stay. On a terminal it asks before; elsewhere --yes is needed.`
 		}
 		defer api.Close()
 		if !yes {
-			g, err := ask(cmd.Context(), &r, func(ctx context.Context) (eventhub.GroupInfo, error) { return api.Group(ctx, args[0], args[1]) })
+			question, err := describeRemoval(cmd.Context(), &r, api, args[0], args[1])
 			if err != nil {
 				return err
 			}
-			if !confirm(cmd, &g) {
+			if !confirm(cmd, question) {
 				return errors.New("nothing was removed")
 			}
 		}
@@ -323,11 +329,9 @@ void. The events stay. On a terminal it asks before; elsewhere --yes is needed.`
 	return cmd
 }
 
-// confirm asks whether the group may go. Anything but a yes is a no, as is
-// Ctrl-C.
-func confirm(cmd *cobra.Command, g *eventhub.GroupInfo) bool {
-	fmt.Fprintf(cmd.ErrOrStderr(), "Group %s of %s is at offset %d, %s behind, with %s. Remove it for good? [y/N] ",
-		g.Group, g.Topic, g.Cursor, output.Things(g.Lag, "event"), output.Things(len(g.Members), "member"))
+// confirm asks a question. Anything but a yes is a no, as is Ctrl-C.
+func confirm(cmd *cobra.Command, question string) bool {
+	fmt.Fprint(cmd.ErrOrStderr(), question, " [y/N] ")
 	answer := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n') // what came before an error counts

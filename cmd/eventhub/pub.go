@@ -1,9 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,10 @@ type publishing struct {
 	key, id, sid, ts        string
 	headers, tags, causedBy []string
 	asString, events        bool
-	strict                  bool
+	strict, atomic          bool
+	delay, deliverAt        string
+	waitFor                 []string
+	wait                    time.Duration
 	format                  output.Choice
 
 	topic   string // of every event, where not empty
@@ -37,20 +41,30 @@ func pubCommand() *cobra.Command {
 		Long: `Publishes PAYLOAD, which is JSON, as one event. With - or without PAYLOAD each line
 of standard input is the payload of an event of its own; with --events each line is
 a whole event, an object with payload and, as wanted, id, ts, key, headers, tags,
-caused_by, sid and topic. TOPIC, where given, is the topic of every event; with
---events it may be left out, and every line then has its own.
+caused_by, sid, topic, delay_ms and deliver_at. TOPIC, where given, is the topic of
+every event; with --events it may be left out, and every line then has its own.
 
 The command is done when every event is on the hub's disk. Lines are sent in order,
 many at a time. A line that is bad or that the hub refuses is told with its number,
 and the rest goes on; with --strict the first one is the end, and each line is
-answered before the next is sent. Ctrl-C stops reading, waits for what is under way
+answered before the next is sent; with --atomic all lines are one batch, which is
+published as a whole or not at all. Ctrl-C stops reading, waits for what is under way
 and tells what was published. Empty lines are passed over, save with --string.
+
+With --delay or --deliver-at the hub keeps the event, on its disk, and puts it into the
+topic when it is due, at most a year from now; 'eventhub schedule' lists what is kept
+and takes it back. With --wait-for the command is done when these groups have acked as
+well; if they do not in time it says who has not and ends with 1, and the events stay
+published.
 
 What was published is printed as -o says; without -o, lines of standard input are
 answered by the summary on standard error alone.`,
 		Example: `  eventhub pub orders '{"item":"lamp"}' --key customer-1
   eventhub pub notes 'it rains' --string
+  eventhub pub reminders '{"order":7}' --delay 2d
+  eventhub pub orders '{"order":7}' --wait-for billing,stock --wait 30s
   tail -f app.ndjson | eventhub pub app.log -
+  eventhub pub --events --atomic < transfer.ndjson
   eventhub sub orders --from earliest --until-caught-up -o ndjson | eventhub pub orders.copy --events`,
 		Args: p.args,
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.run(cmd) },
@@ -66,12 +80,19 @@ answered by the summary on standard error alone.`,
 	flags.BoolVar(&p.asString, "string", false, "send PAYLOAD, or each line, as a JSON string")
 	flags.BoolVar(&p.events, "events", false, "lines of standard input are whole events")
 	flags.BoolVar(&p.strict, "strict", false, "stop at the first line that is not published")
+	flags.BoolVar(&p.atomic, "atomic", false, "publish all lines together, or none of them")
+	flags.StringVar(&p.delay, "delay", "", "publish it so much later, such as 30s, 5m or 2d")
+	flags.StringVar(&p.deliverAt, "deliver-at", "", "publish it at this time: epoch ms or like 2026-01-31T15:04:05Z")
+	flags.StringSliceVar(&p.waitFor, "wait-for", nil, "wait until these groups have acked it; split at commas or repeat")
+	flags.DurationVar(&p.wait, "wait", eventhub.DefaultWait, "how long to wait for them")
 	flags.VarP(&p.format, "output", "o", "how to print what was published: "+p.format.Names())
 	p.register(cmd)
 	cmd.ValidArgsFunction = completeNames(&p.reach, false, false)
-	for _, own := range []string{"key", "header", "tag", "id", "ts", "sid", "caused-by", "string"} {
+	for _, own := range []string{"key", "header", "tag", "id", "ts", "sid", "caused-by", "string", "delay", "deliver-at"} {
 		cmd.MarkFlagsMutuallyExclusive("events", own)
 	}
+	cmd.MarkFlagsMutuallyExclusive("strict", "atomic")
+	cmd.MarkFlagsMutuallyExclusive("delay", "deliver-at", "wait-for")
 	return cmd
 }
 
@@ -102,10 +123,40 @@ func (p *publishing) args(cmd *cobra.Command, args []string) error {
 	if p.lines && p.id != "" {
 		return errors.New("--id names one event; lines of standard input are many (--events takes an id in each)")
 	}
-	if !p.lines && p.strict {
-		return errors.New("--strict is about lines of standard input, and PAYLOAD is given")
+	if !p.lines && (p.strict || p.atomic) {
+		return errors.New("--strict and --atomic are about lines of standard input, and PAYLOAD is given")
+	}
+	if err := p.checkWait(cmd); err != nil {
+		return err
 	}
 	return p.makeEvent()
+}
+
+// checkWait checks whom to wait for, and how long.
+func (p *publishing) checkWait(cmd *cobra.Command) error {
+	if !cmd.Flags().Changed("wait-for") {
+		if cmd.Flags().Changed("wait") {
+			return errors.New("--wait is given and --wait-for is not; name the groups to wait for")
+		}
+		p.wait = 0
+		return nil
+	}
+	switch n := len(p.waitFor); {
+	case p.lines && !p.atomic:
+		return errors.New("--wait-for with lines of standard input is for --atomic, where all of them are one")
+	case n == 0:
+		return errors.New("--wait-for is empty")
+	case n > eventhub.MaxWaitFor:
+		return fmt.Errorf("--wait-for has %d groups; at most %d are allowed", n, eventhub.MaxWaitFor)
+	case p.wait < time.Millisecond || p.wait > eventhub.MaxWait:
+		return fmt.Errorf("--wait is %s; 1ms to %s are allowed", p.wait, eventhub.MaxWait)
+	}
+	for _, group := range p.waitFor {
+		if err := eventhub.ValidateGroup(group); err != nil {
+			return fmt.Errorf("--wait-for: %s", eventhub.AsError(err).Message)
+		}
+	}
+	return nil
 }
 
 // makeEvent makes what all events share, and checks it as the hub will.
@@ -120,6 +171,16 @@ func (p *publishing) makeEvent() error {
 			return fmt.Errorf("--ts %w", err)
 		}
 	}
+	if p.delay != "" {
+		if p.event.Delay, err = input.Span(p.delay); err != nil {
+			return fmt.Errorf("--delay %w", err)
+		}
+	}
+	if p.deliverAt != "" {
+		if p.event.DeliverAt, err = input.Time(p.deliverAt); err != nil {
+			return fmt.Errorf("--deliver-at %w", err)
+		}
+	}
 	p.event.Payload = []byte("null")
 	if !p.lines {
 		if p.event.Payload, err = input.Payload([]byte(p.payload), p.asString); err != nil && !p.asString {
@@ -131,14 +192,22 @@ func (p *publishing) makeEvent() error {
 	if p.topic == "" && p.events {
 		return nil
 	}
-	// The hub's clock judges ts, not this machine's.
-	if err := p.event.Validate(time.UnixMilli(p.event.TS)); err != nil {
+	if err := validate(&p.event); err != nil {
 		return errors.New(eventhub.AsError(err).Message)
 	}
 	return nil
 }
 
+// validate checks an event as the hub will, save its times, which the hub's clock
+// judges and not this machine's.
+func validate(e *eventhub.Event) error {
+	return e.Validate(time.UnixMilli(max(e.TS, e.DeliverAt)))
+}
+
 func (p *publishing) run(cmd *cobra.Command) error {
+	if p.atomic {
+		return p.publishAtomic(cmd)
+	}
 	if p.lines {
 		return p.publishLines(cmd)
 	}
@@ -148,18 +217,29 @@ func (p *publishing) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer c.Close()
-	receipts, err := c.Publish(cmd.Context(), p.event)
-	if err != nil {
+	receipts, err := p.publish(cmd.Context(), c, p.event)
+	if err != nil && !isLate(err) {
 		if len(receipts) == 1 && isOpen(err) {
 			return fmt.Errorf("it is not known whether the event was published; again with --id %s it is published once: %w", receipts[0].ID, err)
 		}
 		return err
 	}
+	if err != nil {
+		err = fmt.Errorf("the event is published, and not done: %w", err)
+	}
+	if len(receipts) == 0 {
+		return err
+	}
+	return errors.Join(p.print(cmd, receipts[0]), err)
+}
+
+// print prints the receipt of a single event.
+func (p *publishing) print(cmd *cobra.Command, r eventhub.Receipt) error {
 	if p.format.Format == "" {
 		p.format.Format = output.Table
 	}
 	out := results(cmd)
-	done := newPublished(p.topic, receipts[0])
+	done := newPublished(p.topic, r)
 	if p.format.Format != output.Table {
 		return output.Document(out, p.format.Format, done, nil)
 	}
@@ -172,6 +252,19 @@ func (p *publishing) run(cmd *cobra.Command) error {
 	return err
 }
 
+// publish publishes events together, and waits for groups where that was asked for.
+func (p *publishing) publish(ctx context.Context, to eventhub.Publisher, events ...eventhub.Event) ([]eventhub.Receipt, error) {
+	answered := make(chan struct{})
+	pubs := []eventhub.Publication{{Events: events, WaitFor: p.waitFor, WaitUpTo: p.wait}}
+	to.Enqueue(ctx, pubs, func([]eventhub.Publication) { close(answered) })
+	<-answered // which the end of ctx brings about too
+	return pubs[0].Receipts, pubs[0].Err
+}
+
+// isLate reports whether an error says that all is published, and that groups have
+// not acked it in time.
+func isLate(err error) bool { return eventhub.ErrorCode(err) == eventhub.CodeWaitTimeout }
+
 // isOpen reports whether an error leaves open what became of a publish.
 func isOpen(err error) bool {
 	var e *eventhub.Error
@@ -181,28 +274,39 @@ func isOpen(err error) bool {
 	return e.Code == eventhub.CodeInternal || e.Code == eventhub.CodeShuttingDown
 }
 
-// published is one event that is in the log.
+// published is one event that is in the log, or will be.
 type published struct {
 	Line      int    `json:"line,omitempty"` // of standard input
 	Topic     string `json:"topic"`
-	Offset    uint64 `json:"offset"`
+	Offset    uint64 `json:"offset,omitempty"` // 0: later, or not told
 	ID        string `json:"id"`
+	DeliverAt int64  `json:"deliver_at,omitempty"`
 	Duplicate bool   `json:"duplicate,omitempty"`
 }
 
 func newPublished(topic string, r eventhub.Receipt) published {
-	return published{Topic: topic, Offset: r.Offset, ID: r.ID, Duplicate: r.Duplicate}
+	return published{Topic: topic, Offset: r.Offset, ID: r.ID, DeliverAt: r.DeliverAt, Duplicate: r.Duplicate}
+}
+
+// remarks says what is special about an event.
+func (p *published) remarks() string {
+	var remarks []string
+	if p.Duplicate {
+		remarks = append(remarks, "was there already")
+	}
+	if p.DeliverAt != 0 {
+		remarks = append(remarks, "due "+output.Time(p.DeliverAt))
+	}
+	if len(remarks) == 0 {
+		return ""
+	}
+	return "  (" + strings.Join(remarks, ", ") + ")"
 }
 
 func receiptRows(f output.Format, color bool) *output.Rows[published] {
 	return &output.Rows[published]{Format: f, Color: color, Columns: []output.Column[published]{
 		{Name: "TOPIC", Width: 12, Cell: func(p published) string { return p.Topic }},
-		{Name: "OFFSET", Width: 8, Right: true, Cell: func(p published) string { return strconv.FormatUint(p.Offset, 10) }},
-		{Name: "ID", Cell: func(p published) string {
-			if p.Duplicate {
-				return p.ID + "  (was there already)"
-			}
-			return p.ID
-		}},
+		{Name: "OFFSET", Width: 8, Right: true, Cell: func(p published) string { return offsetCell(p.Offset) }},
+		{Name: "ID", Cell: func(p published) string { return p.ID + p.remarks() }},
 	}}
 }

@@ -56,12 +56,18 @@ type lineSender struct {
 
 // tally counts what became of the lines.
 type tally struct {
-	published, duplicates, refused, open int
-	last                                 int // the last line that was told about
+	published, scheduled, duplicates, refused, open int
+
+	last int // the last line that was told about
 }
 
 func (t *tally) String() string {
 	parts := []string{"published " + output.Things(t.published, "event")}
+	if t.scheduled > 0 && t.published == 0 {
+		parts = []string{"scheduled " + output.Things(t.scheduled, "event")}
+	} else if t.scheduled > 0 {
+		parts = append(parts, output.Count(t.scheduled)+" scheduled")
+	}
 	if t.duplicates > 0 {
 		parts = append(parts, output.Things(t.duplicates, "duplicate"))
 	}
@@ -72,6 +78,18 @@ func (t *tally) String() string {
 		parts = append(parts, output.Count(t.open)+" without an answer, published or not")
 	}
 	return strings.Join(parts, ", ")
+}
+
+// add counts an event that the hub has taken.
+func (t *tally) add(r eventhub.Receipt) {
+	switch {
+	case r.Duplicate:
+		t.duplicates++
+	case r.DeliverAt != 0:
+		t.scheduled++
+	default:
+		t.published++
+	}
 }
 
 // errStrict is why --strict stops.
@@ -199,28 +217,28 @@ func (s *lineSender) launch(ctx context.Context, lines []input.Line) *flight {
 }
 
 // eventOf makes the event of a line. skip tells of a line that means nothing.
-func (s *lineSender) eventOf(line *input.Line) (event eventhub.Event, skip bool, err error) {
+func (p *publishing) eventOf(line *input.Line) (event eventhub.Event, skip bool, err error) {
 	if line.TooLong {
 		return event, false, fmt.Errorf("longer than %d MiB", input.MaxLine>>20)
 	}
-	if !s.asString && len(strings.TrimSpace(string(line.Text))) == 0 {
+	if !p.asString && len(strings.TrimSpace(string(line.Text))) == 0 {
 		return event, true, nil
 	}
-	if s.events {
+	if p.events {
 		if event, err = input.Event(line.Text); err != nil {
 			return event, false, err
 		}
-		if s.topic != "" {
-			event.Topic = s.topic
+		if p.topic != "" {
+			event.Topic = p.topic
 		}
 		if event.Topic == "" {
 			return event, false, errors.New("no topic: neither in the line nor as TOPIC")
 		}
 		return event, false, nil
 	}
-	event = s.event
-	event.Payload, err = input.Payload(line.Text, s.asString)
-	if err != nil && !s.asString {
+	event = p.event
+	event.Payload, err = input.Payload(line.Text, p.asString)
+	if err != nil && !p.asString {
 		err = fmt.Errorf("%w; --string sends lines as text", err)
 	}
 	return event, false, err
@@ -273,11 +291,7 @@ func (s *lineSender) tellLine(out []byte, f *flight, i int) []byte {
 		return out
 	}
 	r := pub.Receipts[0]
-	if r.Duplicate {
-		s.tally.duplicates++
-	} else {
-		s.tally.published++
-	}
+	s.tally.add(r)
 	if s.rows != nil {
 		done := newPublished(pub.Events[0].Topic, r)
 		done.Line = number

@@ -27,23 +27,38 @@ type following struct {
 	template    string
 	maxInFlight int
 	ackTimeout  time.Duration
+	conflate    time.Duration
+	filter      eventhub.Filter
+	wanted      []string // headers of filter
 	format      output.Choice
 
-	topics []string
-	start  eventhub.Start
-	render output.AppendEvent // of template
+	topics   []string // or patterns
+	patterns []eventhub.Pattern
+	start    eventhub.Start
+	render   output.AppendEvent // of template
 }
 
 func subCommand() *cobra.Command {
 	f := &following{format: output.Choice{Format: output.Table,
 		Allowed: []output.Format{output.Table, output.JSON, output.NDJSON, output.Payload}}}
 	cmd := &cobra.Command{
-		Use:   "sub TOPIC...",
+		Use:   "sub TOPIC|PATTERN...",
 		Short: "Print the events of topics as they come",
 		Long: `Prints the events of one or more topics. With --group it is a member of that group:
 the group's members share the events, each is acked when it has been written, and the
 next run goes on behind the last; a group that does not exist is created where --from
 says. Without a group it is a live tail that nobody remembers.
+
+A PATTERN stands for many topics, those that are born later too: * is one segment of a
+name, ** any number of them. Quote it, or the shell reads it. The hub's own topics,
+such as dead letters, are those of a pattern only where it spells them out, as '**.dlq'
+does. A group keeps its patterns: topics that are born while nobody is there wait for
+it, from their first event on.
+
+--filter-key, --filter-header, --filter-tag and --filter say which events are wanted;
+all of them have to hold. A text that ends in * is the beginning of what is wanted.
+--filter is an expression in CEL over event, such as 'event.payload.total > 100.0'. For
+a group what is not wanted counts as done, and the filter is fixed when it is created.
 
 It runs until Ctrl-C, until --count events are printed, with --until-caught-up until
 the newest event that stood in each topic at the beginning is done, or until whoever
@@ -57,7 +72,10 @@ percent sign, \n \t \r \\ as usual.`,
 		Example: `  eventhub sub orders
   eventhub sub orders --group billing --from earliest -o payload | ./bill
   eventhub sub orders --from 1h --until-caught-up -o ndjson > orders.ndjson
-  eventhub sub orders refunds -f '%t %o %k %s\n'`,
+  eventhub sub orders refunds -f '%t %o %k %s\n'
+  eventhub sub 'process.**' --group audit --filter-key 'host-7:*'
+  eventhub sub orders --filter 'event.payload.total > 100.0' --filter-header region=eu
+  eventhub sub prices --conflate 1s`,
 		Args: f.args,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
@@ -68,6 +86,11 @@ percent sign, \n \t \r \\ as usual.`,
 	flags.BoolVar(&f.caughtUp, "until-caught-up", false, "stop when all that was there at the beginning is done")
 	flags.VarP(&f.format, "output", "o", "how to print events: "+f.format.Names())
 	flags.StringVarP(&f.template, "format", "f", "", `pattern for each event, such as '%o %s\n'`)
+	flags.StringVar(&f.filter.Key, "filter-key", "", "only events with this key")
+	flags.StringArrayVar(&f.wanted, "filter-header", nil, "only events with this header, name=value; repeat for more")
+	flags.StringArrayVar(&f.filter.Tags, "filter-tag", nil, "only events with this tag; repeat for more")
+	flags.StringVar(&f.filter.CEL, "filter", "", "only events for which this CEL expression is true")
+	flags.DurationVar(&f.conflate, "conflate", 0, "without --group: the newest event of each topic and key once in this time, not those before it")
 	flags.StringVar(&f.ordering, "ordering", "", "of a group that is created: none, or key, which delivers the events of a key one by one")
 	flags.IntVar(&f.maxAttempts, "max-attempts", 0, "of a group that is created: attempts before an event becomes a dead letter (default 5)")
 	flags.IntVar(&f.maxInFlight, "max-in-flight", eventhub.DefaultMaxInFlight, "most leases held at once")
@@ -93,6 +116,10 @@ func (f *following) args(cmd *cobra.Command, args []string) error {
 		return errors.New("--ordering and --max-attempts are settings of a --group")
 	case f.group == "" && (flags.Changed("ack-timeout") || flags.Changed("max-in-flight")):
 		return errors.New("--ack-timeout and --max-in-flight are about leases, which only the members of a --group hold")
+	case f.group != "" && flags.Changed("conflate"):
+		return errors.New("--conflate is given; a --group gets every event")
+	case f.group == "" && f.caughtUp && f.filters(cmd):
+		return errors.New("--until-caught-up without --group ends at the newest event, which a filter may keep back; add --group")
 	case f.group == "" && f.caughtUp && !flags.Changed("from"):
 		return errors.New("--until-caught-up without --group begins at the end, where there is nothing to catch up with; add --from, as in --from earliest")
 	}
@@ -105,8 +132,14 @@ func (f *following) args(cmd *cobra.Command, args []string) error {
 	if f.start, err = input.Start(f.from, time.Now()); err != nil {
 		return fmt.Errorf("--from %w", err)
 	}
-	if len(args) > 1 && (f.start.Kind == eventhub.StartAfterID || f.start.Kind == eventhub.StartOffset) {
-		return fmt.Errorf("--from %s means a place in one topic; %d are given", f.from, len(args))
+	if f.many() && (f.start.Kind == eventhub.StartAfterID || f.start.Kind == eventhub.StartOffset) {
+		return fmt.Errorf("--from %s means a place in one topic; more are asked for", f.from)
+	}
+	if f.filter.Headers, err = input.Headers(f.wanted); err != nil {
+		return fmt.Errorf("--filter-header: %w", err)
+	}
+	if f.filters(cmd) && f.filter.IsZero() {
+		return errors.New("the filter is empty, and would let every event pass")
 	}
 	if flags.Changed("format") {
 		if f.render, err = output.Template(f.template); err != nil {
@@ -116,19 +149,34 @@ func (f *following) args(cmd *cobra.Command, args []string) error {
 	return f.validate()
 }
 
+// many reports whether more than one topic may be meant.
+func (f *following) many() bool {
+	return len(f.topics) > 1 || len(f.topics) == 1 && eventhub.IsPattern(f.topics[0])
+}
+
+// filters reports whether a filter is given.
+func (f *following) filters(cmd *cobra.Command) bool {
+	return slices.ContainsFunc([]string{"filter-key", "filter-header", "filter-tag", "filter"}, cmd.Flags().Changed)
+}
+
 // validate checks what would be sent as the hub will.
 func (f *following) validate() error {
-	for _, topic := range f.topics {
-		opts := f.options(topic).WithDefaults()
-		if err := opts.Validate(); err != nil {
-			return errors.New(eventhub.AsError(err).Message)
-		}
+	opts := f.options().WithDefaults()
+	err := opts.Validate()
+	if err == nil {
+		f.patterns, err = opts.Patterns()
+	}
+	if err != nil {
+		return errors.New(eventhub.AsError(err).Message)
 	}
 	return nil
 }
 
-func (f *following) options(topic string) eventhub.SubscribeOptions {
-	opts := eventhub.SubscribeOptions{Topic: topic, Group: f.group, Start: f.start}
+func (f *following) options() eventhub.SubscribeOptions {
+	opts := eventhub.SubscribeOptions{Topic: f.topics[0], Topics: f.topics[1:], Group: f.group, Start: f.start, Conflate: f.conflate}
+	if !f.filter.IsZero() {
+		opts.Filter = &f.filter
+	}
 	if f.group != "" {
 		opts.MaxInFlight, opts.AckTimeout = f.maxInFlight, f.ackTimeout
 		opts.Ordering, opts.MaxAttempts = f.ordering, f.maxAttempts
@@ -157,8 +205,8 @@ func (f *following) run(cmd *cobra.Command) error {
 	if render == nil {
 		render = output.Events(f.format.Format, out.Color, f.topics, f.group != "")
 	}
-	p := newPrinter(out, render, f.count)
-	err = f.subscribe(ctx, c, p)
+	p := newPrinter(out, render, f.group != "", f.count)
+	p.sub, err = c.Subscribe(ctx, f.options(), p)
 	if err == nil && f.caughtUp {
 		err = f.findHeads(ctx, api, p)
 	}
@@ -178,6 +226,10 @@ func (f *following) mentionCursors(ctx context.Context, w io.Writer, given bool,
 		return
 	}
 	for _, topic := range f.topics {
+		if eventhub.IsPattern(topic) {
+			f.mentionPattern(ctx, w, topic, api)
+			continue
+		}
 		g, err := ask(ctx, &f.reach, func(ctx context.Context) (eventhub.GroupInfo, error) { return api.Group(ctx, topic, f.group) })
 		if err == nil {
 			fmt.Fprintf(w, "eventhub: group %s of %s exists and goes on behind offset %d; --from counts only when a group is created\n", g.Group, g.Topic, g.Cursor)
@@ -185,30 +237,25 @@ func (f *following) mentionCursors(ctx context.Context, w io.Writer, given bool,
 	}
 }
 
-// subscribe joins every topic.
-func (f *following) subscribe(ctx context.Context, c *client.Client, p *printer) error {
-	for _, topic := range f.topics {
-		tap := p.newTap(topic, f.group)
-		sub, err := c.Subscribe(ctx, f.options(topic), tap)
-		if err != nil {
-			return err
+func (f *following) mentionPattern(ctx context.Context, w io.Writer, pattern string, api *client.API) {
+	found, err := ask(ctx, &f.reach, func(ctx context.Context) ([]eventhub.GroupPattern, error) { return api.Patterns(ctx, f.group) })
+	for _, p := range found {
+		if err == nil && p.Pattern == pattern {
+			fmt.Fprintf(w, "eventhub: group %s has the pattern %s already and goes on behind its cursor in each topic; --from counts only when a group is created\n", p.Group, p.Pattern)
 		}
-		tap.sub = sub
 	}
-	return nil
 }
 
 // findHeads notes what each topic has to be read up to, and how to know that it
 // was.
 func (f *following) findHeads(ctx context.Context, api *client.API, p *printer) error {
-	for _, tap := range p.taps {
-		topic, err := ask(ctx, &f.reach, func(ctx context.Context) (eventhub.TopicInfo, error) { return api.Topic(ctx, tap.topic) })
-		if err != nil && eventhub.ErrorCode(err) != eventhub.CodeUnknownID { // a tail creates no topic
-			return fmt.Errorf("the newest event of %s: %w", tap.topic, err)
-		}
-		tap.head = topic.Head
-		if f.group == "" && f.beginsBehind(&topic) {
-			tap.head = 0
+	topics, err := f.topicsThere(ctx, api)
+	if err != nil {
+		return fmt.Errorf("the newest events: %w", err)
+	}
+	for i := range topics {
+		if topic := &topics[i]; topic.Head > 0 && (f.group != "" || !f.beginsBehind(topic)) {
+			p.heads[topic.Topic] = topic.Head
 		}
 	}
 	p.untilHeads = true
@@ -220,6 +267,39 @@ func (f *following) findHeads(ctx context.Context, api *client.API, p *printer) 
 		return g.Cursor, err
 	}
 	return nil
+}
+
+// topicsThere returns the topics that are asked for and exist.
+func (f *following) topicsThere(ctx context.Context, api *client.API) ([]eventhub.TopicInfo, error) {
+	var found []eventhub.TopicInfo
+	if !slices.ContainsFunc(f.topics, eventhub.IsPattern) {
+		for _, name := range f.topics {
+			topic, err := ask(ctx, &f.reach, func(ctx context.Context) (eventhub.TopicInfo, error) { return api.Topic(ctx, name) })
+			if err == nil {
+				found = append(found, topic)
+			} else if eventhub.ErrorCode(err) != eventhub.CodeUnknownID { // a tail creates no topic
+				return nil, err
+			}
+		}
+		return found, nil
+	}
+	for after := ""; ; {
+		page, err := ask(ctx, &f.reach, func(ctx context.Context) ([]eventhub.TopicInfo, error) {
+			return api.Topics(ctx, after, eventhub.MaxPage)
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, topic := range page {
+			if slices.ContainsFunc(f.patterns, func(p eventhub.Pattern) bool { return p.Match(topic.Topic) }) {
+				found = append(found, topic)
+			}
+		}
+		if len(page) < eventhub.MaxPage {
+			return found, nil
+		}
+		after = page[len(page)-1].Topic
+	}
 }
 
 // beginsBehind reports whether a tail begins where the topic ends.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -21,49 +22,39 @@ const (
 	lastLook  = time.Second
 )
 
-// printer stands between subscriptions, which must not be kept waiting, and the
+// printer stands between a subscription, which must not be kept waiting, and the
 // output, which may be as slow as whoever reads it. All that has gathered goes
-// out in one write, and only then its acks, in one settlement for each topic.
+// out in one write, and only then its acks, in one settlement.
 //
 // Invariants: an event is acked only when all its bytes were written. An event
 // is taken only if it may be printed: never more than count. What is queued when
-// the printer ends is neither written nor acked; leaving the groups gives it back.
+// the printer ends is neither written nor acked; leaving the group gives it back.
 type printer struct {
 	out    *output.Results
 	render output.AppendEvent
-	taps   []*tap
+	sub    eventhub.Subscription // nil: it never came in
+	leased bool                  // of a group: what is delivered has to be acked
 
-	// With --until-caught-up: whether to look for the heads, and how to ask for a
-	// group's cursor; nil for tails.
+	// With --until-caught-up: the offset that each topic has to be read up to, and
+	// how to ask for a group's cursor; nil for tails, which drop what they have
+	// passed.
 	untilHeads bool
+	heads      map[string]uint64
 	cursor     func(ctx context.Context, topic string) (uint64, error)
 	passed     chan struct{} // a head was settled: a cursor may have come there
 
 	mu      sync.Mutex
 	changed sync.Cond
-	queue   []queued
-	writing []queued // taken off the queue, not settled
-	left    int      // events that may still be taken; -1: no bound
+	queue   []eventhub.Delivery
+	writing []eventhub.Delivery // taken off the queue, not settled
+	left    int                 // events that may still be taken; -1: no bound
+	refused bool                // the subscription has more
 	ended   bool
 	err     error // why, if not because all was done
 }
 
-type queued struct {
-	eventhub.Delivery
-	tap *tap
-}
-
-// tap is one subscription's end at the printer.
-type tap struct {
-	p            *printer
-	topic, group string
-	sub          eventhub.Subscription
-	head         uint64 // to be read up to; 0: nothing
-	refused      bool   // it has more; guarded by printer.mu
-}
-
-func newPrinter(out *output.Results, render output.AppendEvent, count int) *printer {
-	p := &printer{out: out, render: render, left: -1, passed: make(chan struct{}, 1)}
+func newPrinter(out *output.Results, render output.AppendEvent, leased bool, count int) *printer {
+	p := &printer{out: out, render: render, leased: leased, left: -1, heads: make(map[string]uint64), passed: make(chan struct{}, 1)}
 	if count > 0 {
 		p.left = count
 	}
@@ -71,15 +62,8 @@ func newPrinter(out *output.Results, render output.AppendEvent, count int) *prin
 	return p
 }
 
-func (p *printer) newTap(topic, group string) *tap {
-	t := &tap{p: p, topic: topic, group: group}
-	p.taps = append(p.taps, t)
-	return t
-}
-
 // Deliver implements eventhub.Receiver.
-func (t *tap) Deliver(batch []eventhub.Delivery) int {
-	p := t.p
+func (p *printer) Deliver(batch []eventhub.Delivery) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended {
@@ -89,23 +73,23 @@ func (t *tap) Deliver(batch []eventhub.Delivery) int {
 	if p.left >= 0 {
 		room = min(room, p.left)
 	}
-	if t.group == "" {
+	if !p.leased {
 		room = max(0, min(room, queuedTails-len(p.queue)))
 	}
 	for _, d := range batch[:room] {
 		d.Record = slices.Clone(d.Record)
-		p.queue = append(p.queue, queued{d, t})
+		p.queue = append(p.queue, d)
 	}
 	if p.left >= 0 {
 		p.left -= room
 	}
-	t.refused = room < len(batch)
+	p.refused = p.refused || room < len(batch)
 	p.changed.Signal()
 	return room
 }
 
 // Ended implements eventhub.Receiver.
-func (t *tap) Ended(err error) { t.p.end(err) }
+func (p *printer) Ended(err error) { p.end(err) }
 
 // end ends the printer; the first reason counts.
 func (p *printer) end(err error) {
@@ -118,7 +102,7 @@ func (p *printer) end(err error) {
 }
 
 // run prints until ctx ends or all is done (nil), or until something is broken,
-// and leaves the groups.
+// and leaves the group.
 func (p *printer) run(ctx context.Context, ackTimeout time.Duration) error {
 	stop := context.AfterFunc(ctx, func() { p.end(nil) })
 	defer stop()
@@ -130,7 +114,7 @@ func (p *printer) run(ctx context.Context, ackTimeout time.Duration) error {
 	if p.untilHeads && p.cursor != nil {
 		beside.Go(func() { p.watchCursors(looking) })
 	}
-	if p.untilHeads && p.cursor == nil && p.allPassed() {
+	if p.untilHeads && p.cursor == nil && len(p.heads) == 0 {
 		p.end(nil)
 	}
 	for p.take() {
@@ -144,18 +128,12 @@ func (p *printer) run(ctx context.Context, ackTimeout time.Duration) error {
 	return p.err
 }
 
-// leave leaves every group; the first error counts.
+// leave leaves the group.
 func (p *printer) leave(ctx context.Context) error {
-	var failed error
-	for _, t := range p.taps {
-		if t.sub == nil {
-			continue // it never came in
-		}
-		if err := t.sub.Unsubscribe(ctx); err != nil && failed == nil {
-			failed = err
-		}
+	if p.sub == nil {
+		return nil
 	}
-	return failed
+	return p.sub.Unsubscribe(ctx)
 }
 
 // take waits for events and takes those that are there. It reports false when the
@@ -170,11 +148,9 @@ func (p *printer) take() bool {
 		return false
 	}
 	p.queue, p.writing = nil, p.queue
-	for _, t := range p.taps {
-		if t.refused && p.left != 0 {
-			t.refused = false
-			t.sub.Ready() // returns at once
-		}
+	if p.refused && p.left != 0 {
+		p.refused = false
+		p.sub.Ready() // returns at once
 	}
 	return true
 }
@@ -188,7 +164,7 @@ func (p *printer) print(ctx context.Context) {
 		buf, ends = buf[:0], ends[:0]
 		for len(ends) < len(batch) && len(buf) < writeBytes {
 			var err error
-			if buf, err = p.render(buf, &batch[len(ends)].Delivery); err != nil {
+			if buf, err = p.render(buf, &batch[len(ends)]); err != nil {
 				p.end(err)
 				break
 			}
@@ -220,50 +196,42 @@ func lastOf(ends []int) int {
 }
 
 // settle acks what was written and sees whether a head was among it.
-func (p *printer) settle(ctx context.Context, written []queued) {
+func (p *printer) settle(ctx context.Context, written []eventhub.Delivery) {
 	over := false
-	for _, t := range p.taps {
-		ack := eventhub.Settlement{Verdict: eventhub.Ack}
-		for i := range written {
-			if written[i].tap != t {
-				continue
-			}
-			if t.group != "" {
-				ack.Refs = append(ack.Refs, eventhub.Ref{Lease: written[i].Lease})
-			}
-			if t.head > 0 && written[i].Offset >= t.head {
-				over = true
-				if p.cursor == nil {
-					t.head = 0
-				}
+	ack := eventhub.Settlement{Verdict: eventhub.Ack}
+	for i := range written {
+		d := &written[i]
+		if p.leased {
+			ack.Refs = append(ack.Refs, eventhub.Ref{Lease: d.Lease})
+		}
+		if head, ok := p.heads[d.Topic]; ok && d.Offset >= head {
+			over = true
+			if p.cursor == nil {
+				delete(p.heads, d.Topic)
 			}
 		}
-		if len(ack.Refs) > 0 {
-			// An error means that the subscription is ending: Ended says so, and
-			// the events come again.
-			_, _ = t.sub.Settle(ctx, ack)
-		}
+	}
+	if len(ack.Refs) > 0 {
+		// An error means that the subscription is ending: Ended says so, and
+		// the events come again.
+		_, _ = p.sub.Settle(ctx, ack)
 	}
 	switch {
 	case !over || !p.untilHeads:
 	case p.cursor != nil:
 		ring(p.passed)
-	case p.allPassed():
+	case len(p.heads) == 0:
 		p.end(nil)
 	}
 }
 
-func (p *printer) allPassed() bool {
-	return !slices.ContainsFunc(p.taps, func(t *tap) bool { return t.head > 0 })
-}
-
-// watchCursors ends the printer when every group's cursor has reached the head
-// that stood at the beginning, by whichever member's acks.
+// watchCursors ends the printer when the group's cursor has reached the head that
+// stood at the beginning in every topic, by whichever member's acks.
 func (p *printer) watchCursors(ctx context.Context) {
-	behind := slices.Clone(p.taps)
+	behind := slices.Sorted(maps.Keys(p.heads))
 	for wait := firstLook; ; wait = min(2*wait, lastLook) {
 		for len(behind) > 0 {
-			cursor, err := p.cursor(ctx, behind[0].topic)
+			cursor, err := p.cursor(ctx, behind[0])
 			if ctx.Err() != nil {
 				return
 			}
@@ -271,7 +239,7 @@ func (p *printer) watchCursors(ctx context.Context) {
 				p.end(err)
 				return
 			}
-			if cursor < behind[0].head {
+			if cursor < p.heads[behind[0]] {
 				break
 			}
 			behind = behind[1:]
@@ -301,25 +269,24 @@ func (p *printer) extend(ctx context.Context, ackTimeout time.Duration) {
 			return
 		case <-tick.C:
 		}
-		for _, t := range p.taps {
-			if refs := p.leases(t); len(refs) > 0 {
-				// As with acks: an error shows elsewhere.
-				_, _ = t.sub.Settle(ctx, eventhub.Settlement{Verdict: eventhub.Extend, By: ackTimeout, Refs: refs})
-			}
+		if refs := p.leases(); len(refs) > 0 {
+			// As with acks: an error shows elsewhere.
+			_, _ = p.sub.Settle(ctx, eventhub.Settlement{Verdict: eventhub.Extend, By: ackTimeout, Refs: refs})
 		}
 	}
 }
 
-// leases lists what a tap holds.
-func (p *printer) leases(t *tap) []eventhub.Ref {
+// leases lists what the printer holds.
+func (p *printer) leases() []eventhub.Ref {
+	if !p.leased {
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var refs []eventhub.Ref
-	for _, list := range [][]queued{p.writing, p.queue} {
+	for _, list := range [][]eventhub.Delivery{p.writing, p.queue} {
 		for i := range list {
-			if list[i].tap == t && t.group != "" {
-				refs = append(refs, eventhub.Ref{Lease: list[i].Lease})
-			}
+			refs = append(refs, eventhub.Ref{Lease: list[i].Lease})
 		}
 	}
 	return refs

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strconv"
@@ -18,7 +17,7 @@ import (
 	"eventhub/cmd/eventhub/internal/output"
 )
 
-// fakeSub is the other end of a tap: it notes what is settled.
+// fakeSub is the other end of a printer: it notes what is settled.
 type fakeSub struct {
 	eventhub.Subscription // what is not used
 	mu                    sync.Mutex
@@ -91,20 +90,17 @@ type gate chan struct{}
 
 func (g gate) Write(p []byte) (int, error) { <-g; return len(p), nil }
 
-// startPrinter runs a printer with one tap per group over out.
-func startPrinter(ctx context.Context, out io.Writer, count int, prepare func(*printer), groups ...string) (p *printer, subs []*fakeSub, ended chan error) {
-	p = newPrinter(output.NewResults(out), offsets, count)
-	for i, g := range groups {
-		sub := &fakeSub{}
-		subs = append(subs, sub)
-		p.newTap(fmt.Sprint("t", i), g).sub = sub
-	}
+// startPrinter runs a printer over out, of a group or of a tail.
+func startPrinter(ctx context.Context, out io.Writer, leased bool, count int, prepare func(*printer)) (p *printer, sub *fakeSub, ended chan error) {
+	sub = &fakeSub{}
+	p = newPrinter(output.NewResults(out), offsets, leased, count)
+	p.sub = sub
 	if prepare != nil {
 		prepare(p)
 	}
 	ended = make(chan error, 1)
 	go func() { ended <- p.run(ctx, 30*time.Second) }()
-	return p, subs, ended
+	return p, sub, ended
 }
 
 // TestPrinterAcksWhatWasWritten: where a write breaks off, the events that went
@@ -125,15 +121,15 @@ func TestPrinterAcksWhatWasWritten(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			out := &room{left: tt.room, err: tt.err}
-			p, subs, ended := startPrinter(t.Context(), out, 0, nil, "g")
-			p.taps[0].Deliver(batch("t0", 1, 4))
+			p, sub, ended := startPrinter(t.Context(), out, true, 0, nil)
+			p.Deliver(batch("t", 1, 4))
 			if err := <-ended; !errors.Is(err, tt.err) || errors.Is(err, output.ErrClosed) != (tt.err == syscall.EPIPE) {
 				t.Errorf("room for %d: %v", tt.room, err)
 			}
-			if !slices.Equal(subs[0].acked, tt.acked) || subs[0].left != 1 {
-				t.Errorf("room for %d: acked %v, left %d times; want %v", tt.room, subs[0].acked, subs[0].left, tt.acked)
+			if !slices.Equal(sub.acked, tt.acked) || sub.left != 1 {
+				t.Errorf("room for %d: acked %v, left %d times; want %v", tt.room, sub.acked, sub.left, tt.acked)
 			}
-			if n := p.taps[0].Deliver(batch("t0", 5, 5)); n != 0 {
+			if n := p.Deliver(batch("t", 5, 5)); n != 0 {
 				t.Error("an event was taken after the end")
 			}
 		})
@@ -144,21 +140,21 @@ func TestPrinterAcksWhatWasWritten(t *testing.T) {
 func TestPrinterCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		p, subs, ended := startPrinter(t.Context(), &out, 5, nil, "g", "g")
-		if n := p.taps[0].Deliver(batch("t0", 1, 3)); n != 3 {
+		p, sub, ended := startPrinter(t.Context(), &out, true, 5, nil)
+		if n := p.Deliver(batch("t", 1, 3)); n != 3 {
 			t.Errorf("took %d of 3", n)
 		}
-		if n := p.taps[1].Deliver(batch("t1", 11, 20)); n != 2 {
+		if n := p.Deliver(batch("u", 11, 20)); n != 2 {
 			t.Errorf("took %d; 2 were wanted", n)
 		}
-		if n := p.taps[0].Deliver(batch("t0", 4, 4)); n != 0 {
+		if n := p.Deliver(batch("t", 4, 4)); n != 0 {
 			t.Errorf("took %d; enough were taken", n)
 		}
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if out.String() != "1 2 3 11 12 " || len(subs[0].acked) != 3 || len(subs[1].acked) != 2 {
-			t.Errorf("printed %q, acked %v and %v", out.String(), subs[0].acked, subs[1].acked)
+		if out.String() != "1 2 3 11 12 " || !slices.Equal(sub.acked, []uint64{1, 2, 3, 11, 12}) {
+			t.Errorf("printed %q, acked %v", out.String(), sub.acked)
 		}
 	})
 }
@@ -169,93 +165,97 @@ func TestPrinterExtendsWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		out := make(gate)
-		p, subs, ended := startPrinter(ctx, out, 0, nil, "g")
-		p.taps[0].Deliver(batch("t0", 1, 2))
+		p, sub, ended := startPrinter(ctx, out, true, 0, nil)
+		p.Deliver(batch("t", 1, 2))
 		synctest.Wait()
-		p.taps[0].Deliver(batch("t0", 3, 3))
+		p.Deliver(batch("u", 3, 3))
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
-		if want := []uint64{1, 2, 3}; !slices.Equal(subs[0].extended, want) {
-			t.Errorf("after a third of the lease %v are extended; want %v", subs[0].extended, want)
+		if want := []uint64{1, 2, 3}; !slices.Equal(sub.extended, want) {
+			t.Errorf("after a third of the lease %v are extended; want %v", sub.extended, want)
 		}
-		subs[0].extended = nil
+		sub.extended = nil
 		out <- struct{}{} // 1 and 2 are out
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if want := []uint64{3}; !slices.Equal(subs[0].extended, want) || len(subs[0].acked) != 2 {
-			t.Errorf("%v are extended and %v acked", subs[0].extended, subs[0].acked)
+		if want := []uint64{3}; !slices.Equal(sub.extended, want) || len(sub.acked) != 2 {
+			t.Errorf("%v are extended and %v acked", sub.extended, sub.acked)
 		}
 		cancel()
 		out <- struct{}{}
-		if err := <-ended; err != nil || !slices.Equal(subs[0].acked, []uint64{1, 2, 3}) {
-			t.Errorf("%v; acked %v: what was being written at Ctrl-C is acked", err, subs[0].acked)
+		if err := <-ended; err != nil || !slices.Equal(sub.acked, []uint64{1, 2, 3}) {
+			t.Errorf("%v; acked %v: what was being written at Ctrl-C is acked", err, sub.acked)
 		}
 	})
 }
 
 // TestPrinterBoundsTails: what waits of a tail is bounded, and it asks for more
-// when there is room.
+// when there is room, also where the last batch of one topic was taken whole.
 func TestPrinterBoundsTails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		out := make(gate)
-		p, subs, ended := startPrinter(ctx, out, 0, nil, "")
-		if n := p.taps[0].Deliver(batch("t0", 1, queuedTails+5)); n != queuedTails {
+		p, sub, ended := startPrinter(ctx, out, false, 0, nil)
+		if n := p.Deliver(batch("t", 1, queuedTails+5)); n != queuedTails {
 			t.Errorf("took %d; want %d", n, queuedTails)
 		}
+		if n := p.Deliver(nil); n != 0 { // of another topic
+			t.Errorf("took %d of none", n)
+		}
 		synctest.Wait()
-		if subs[0].ready != 1 {
-			t.Errorf("asked for more %d times; the queue is empty again", subs[0].ready)
+		if sub.ready != 1 {
+			t.Errorf("asked for more %d times; the queue is empty again", sub.ready)
 		}
 		cancel()
 		out <- struct{}{}
-		if err := <-ended; err != nil || len(subs[0].acked) != 0 {
-			t.Errorf("%v; a tail acked %v", err, subs[0].acked)
+		if err := <-ended; err != nil || len(sub.acked) != 0 || len(sub.extended) != 0 {
+			t.Errorf("%v; a tail acked %v", err, sub.acked)
 		}
 	})
 }
 
-// TestPrinterUntilHeads: tails end when each has printed its head, groups when
-// each cursor has passed it, whoever moved it.
+// TestPrinterUntilHeads: a tail ends when it has printed each topic's head, a
+// group when its cursor has passed each, whoever moved it.
 func TestPrinterUntilHeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		p, _, ended := startPrinter(t.Context(), &out, 0, func(p *printer) {
-			p.untilHeads, p.taps[0].head, p.taps[1].head = true, 2, 5
-		}, "", "")
-		p.taps[0].Deliver(batch("t0", 1, 2))
+		p, _, ended := startPrinter(t.Context(), &out, false, 0, func(p *printer) {
+			p.untilHeads, p.heads = true, map[string]uint64{"t": 2, "u": 5}
+		})
+		p.Deliver(batch("t", 1, 2))
+		p.Deliver(batch("v", 9, 9)) // born later
 		synctest.Wait()
 		if len(ended) != 0 {
 			t.Fatal("ended before the second topic")
 		}
-		p.taps[1].Deliver(batch("t1", 7, 7)) // 5 was not of it any more
-		if err := <-ended; err != nil || out.String() != "1 2 7 " {
+		p.Deliver(batch("u", 7, 7)) // 5 was not of it any more
+		if err := <-ended; err != nil || out.String() != "1 2 9 7 " {
 			t.Errorf("%v, printed %q", err, out.String())
 		}
-		_, _, ended = startPrinter(t.Context(), &out, 0, func(p *printer) { p.untilHeads = true }, "")
+		_, _, ended = startPrinter(t.Context(), &out, false, 0, func(p *printer) { p.untilHeads = true })
 		if err := <-ended; err != nil {
 			t.Errorf("nothing to catch up with: %v", err)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		cursors := map[string]uint64{"t0": 1, "t1": 3}
+		cursors := map[string]uint64{"t": 1, "u": 3}
 		var mu sync.Mutex
-		p, _, ended := startPrinter(t.Context(), io.Discard, 0, func(p *printer) {
-			p.untilHeads, p.taps[0].head, p.taps[1].head = true, 2, 3
+		p, _, ended := startPrinter(t.Context(), io.Discard, true, 0, func(p *printer) {
+			p.untilHeads, p.heads = true, map[string]uint64{"t": 2, "u": 3}
 			p.cursor = func(_ context.Context, topic string) (uint64, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				return cursors[topic], nil
 			}
-		}, "g", "g")
-		p.taps[0].Deliver(batch("t0", 2, 2)) // another member holds one
+		})
+		p.Deliver(batch("t", 2, 2)) // another member holds one
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if len(ended) != 0 {
 			t.Fatal("ended while another member held an event")
 		}
 		mu.Lock()
-		cursors["t0"] = 2
+		cursors["t"] = 2
 		mu.Unlock()
 		if err := <-ended; err != nil {
 			t.Error(err)
@@ -263,12 +263,12 @@ func TestPrinterUntilHeads(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		gone := errors.New("gone")
-		_, subs, ended := startPrinter(t.Context(), io.Discard, 0, func(p *printer) {
-			p.untilHeads, p.taps[0].head = true, 2
+		_, sub, ended := startPrinter(t.Context(), io.Discard, true, 0, func(p *printer) {
+			p.untilHeads, p.heads = true, map[string]uint64{"t": 2}
 			p.cursor = func(context.Context, string) (uint64, error) { return 0, gone }
-		}, "g")
-		if err := <-ended; !errors.Is(err, gone) || subs[0].left != 1 {
-			t.Errorf("%v, left %d times", err, subs[0].left)
+		})
+		if err := <-ended; !errors.Is(err, gone) || sub.left != 1 {
+			t.Errorf("%v, left %d times", err, sub.left)
 		}
 	})
 }
@@ -277,17 +277,17 @@ func TestPrinterUntilHeads(t *testing.T) {
 // that can not be printed, before which all is printed and acked.
 func TestPrinterReportsWhyItEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, subs, ended := startPrinter(t.Context(), io.Discard, 0, nil, "g")
+		p, sub, ended := startPrinter(t.Context(), io.Discard, true, 0, nil)
 		refused := errors.New("refused")
-		p.taps[0].Ended(refused)
-		if err := <-ended; !errors.Is(err, refused) || subs[0].left != 1 {
-			t.Errorf("%v, left %d times", err, subs[0].left)
+		p.Ended(refused)
+		if err := <-ended; !errors.Is(err, refused) || sub.left != 1 {
+			t.Errorf("%v, left %d times", err, sub.left)
 		}
 		var out bytes.Buffer
-		p, subs, ended = startPrinter(t.Context(), &out, 0, nil, "g")
-		p.taps[0].Deliver(append(append(batch("t0", 1, 1), batch("bad", 2, 2)...), batch("t0", 3, 3)...))
-		if err := <-ended; err == nil || out.String() != "1 " || !slices.Equal(subs[0].acked, []uint64{1}) {
-			t.Errorf("%v, printed %q, acked %v", err, out.String(), subs[0].acked)
+		p, sub, ended = startPrinter(t.Context(), &out, true, 0, nil)
+		p.Deliver(append(append(batch("t", 1, 1), batch("bad", 2, 2)...), batch("t", 3, 3)...))
+		if err := <-ended; err == nil || out.String() != "1 " || !slices.Equal(sub.acked, []uint64{1}) {
+			t.Errorf("%v, printed %q, acked %v", err, out.String(), sub.acked)
 		}
 	})
 }

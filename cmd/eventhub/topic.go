@@ -115,19 +115,21 @@ func topicListCommand() *cobra.Command {
 }
 
 func topicColumns(now time.Time) []output.Column[eventhub.TopicInfo] {
-	offset := func(n uint64) string {
-		if n == 0 {
-			return "-"
-		}
-		return strconv.FormatUint(n, 10)
-	}
 	return []output.Column[eventhub.TopicInfo]{
 		{Name: "TOPIC", Cell: func(t eventhub.TopicInfo) string { return t.Topic }},
-		{Name: "FIRST", Right: true, Cell: func(t eventhub.TopicInfo) string { return offset(t.FirstOffset) }},
-		{Name: "HEAD", Right: true, Cell: func(t eventhub.TopicInfo) string { return offset(t.Head) }},
+		{Name: "FIRST", Right: true, Cell: func(t eventhub.TopicInfo) string { return offsetCell(t.FirstOffset) }},
+		{Name: "HEAD", Right: true, Cell: func(t eventhub.TopicInfo) string { return offsetCell(t.Head) }},
 		{Name: "GROUPS", Right: true, Cell: func(t eventhub.TopicInfo) string { return strconv.Itoa(t.Groups) }},
 		{Name: "NEWEST EVENT", Dim: true, Cell: func(t eventhub.TopicInfo) string { return output.Ago(now, t.HeadTS) }},
 	}
+}
+
+// offsetCell writes an offset, of which 0 is none.
+func offsetCell(n uint64) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.FormatUint(n, 10)
 }
 
 func topicInfoCommand() *cobra.Command {

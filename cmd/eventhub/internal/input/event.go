@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"eventhub"
@@ -37,22 +38,50 @@ func invalidAt(text []byte) int {
 	return at
 }
 
+// given is a whole event, with what only its publish says.
+type given struct {
+	eventhub.Event
+	DelayMS   *int64 `json:"delay_ms"`
+	DeliverAt *int64 `json:"deliver_at"`
+}
+
+// schedule hands the times on to the event.
+func (g *given) schedule() error {
+	if g.DeliverAt != nil {
+		g.Event.DeliverAt = *g.DeliverAt
+	}
+	if g.DelayMS == nil {
+		return nil
+	}
+	if g.DeliverAt != nil {
+		return errors.New("both delay_ms and deliver_at are given; one of them is expected")
+	}
+	if ms, most := *g.DelayMS, eventhub.MaxDelay.Milliseconds(); ms < 0 || ms > most {
+		return fmt.Errorf("delay_ms is %d; 0 to %d (a year) are allowed", ms, most)
+	}
+	g.Delay = time.Duration(*g.DelayMS) * time.Millisecond
+	return nil
+}
+
 // Event reads a whole event: an object with a payload and whatever else an event
-// may have. What only the hub says (offset, committed_ts, partition) may stand
+// may have, and delay_ms or deliver_at. What only the hub says (offset, committed_ts, partition) may stand
 // there, as in what it once delivered, and is passed over.
 func Event(text []byte) (eventhub.Event, error) {
-	var e eventhub.Event
+	var g given
 	if trimmed := bytes.TrimLeft(text, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
-		return e, errors.New("not a JSON object; an event is one")
+		return g.Event, errors.New("not a JSON object; an event is one")
 	}
-	if err := strictjson.Unmarshal(text, &e); err != nil {
-		return e, err
+	if err := strictjson.Unmarshal(text, &g); err != nil {
+		return g.Event, err
 	}
-	if len(e.Payload) == 0 {
-		return e, errors.New("payload is missing; null is a payload")
+	if len(g.Payload) == 0 {
+		return g.Event, errors.New("payload is missing; null is a payload")
 	}
-	e.Offset, e.CommittedTS, e.Partition = 0, 0, nil
-	return e, nil
+	if err := g.schedule(); err != nil {
+		return g.Event, err
+	}
+	g.Offset, g.CommittedTS, g.Partition = 0, 0, nil
+	return g.Event, nil
 }
 
 // Headers reads name=value pairs. A name given twice is an error: one of the

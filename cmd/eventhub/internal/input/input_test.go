@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -145,6 +146,22 @@ func TestEvent(t *testing.T) {
 	if e, err := Event([]byte(` {"payload":null} `)); err != nil || string(e.Payload) != "null" {
 		t.Errorf("null is a payload: %+v, %v", e, err)
 	}
+	for text, want := range map[string]eventhub.Event{
+		`{"payload":1,"delay_ms":1500}`:        {Delay: 1500 * time.Millisecond},
+		`{"payload":1,"delay_ms":31536000000}`: {Delay: eventhub.MaxDelay},
+		`{"payload":1,"deliver_at":5}`:         {DeliverAt: 5},
+		`{"payload":1,"delay_ms":null}`:        {},
+	} {
+		if e, err := Event([]byte(text)); err != nil || e.Delay != want.Delay || e.DeliverAt != want.DeliverAt {
+			t.Errorf("Event(%s) = %+v, %v", text, e, err)
+		}
+	}
+	for _, bad := range []string{`{"payload":1,"delay_ms":-1}`, `{"payload":1,"delay_ms":31536000001}`, `{"payload":1,"delay_ms":9223372036854775807}`,
+		`{"payload":1,"delay_ms":0,"deliver_at":5}`, `{"payload":1,"delay_ms":"5s"}`} {
+		if e, err := Event([]byte(bad)); err == nil || !strings.Contains(err.Error(), "delay_ms") {
+			t.Errorf("Event(%s) = %+v, %v", bad, e, err)
+		}
+	}
 	for _, bad := range []string{``, `[1]`, `1`, `{}`, `{"topic":"t"}`, `{"payload":1,"extra":2}`, `{"payload":1,"payload":2}`, `{"payload":1}x`, `{"payload":1,"key":5}`, "{\"payload\":\"\xff\"}"} {
 		if e, err := Event([]byte(bad)); err == nil {
 			t.Errorf("Event(%q) = %+v", bad, e)
@@ -177,6 +194,19 @@ func TestStart(t *testing.T) {
 		"-1h", "-5", "1d-30h", "99999999999d", "300000d", "ago", "1h before", "2001-09-09"} {
 		if got, err := Start(bad, now); err == nil || !strings.Contains(err.Error(), bad) {
 			t.Errorf("Start(%q) = %+v, %v; want an error that names it", bad, got, err)
+		}
+	}
+}
+
+func TestSpan(t *testing.T) {
+	for in, want := range map[string]time.Duration{"30s": 30 * time.Second, "1h30m": 90 * time.Minute, "2d": 48 * time.Hour, "1d12h": 36 * time.Hour, "0s": 0} {
+		if got, err := Span(in); err != nil || got != want {
+			t.Errorf("Span(%q) = %v, %v; want %v", in, got, err, want)
+		}
+	}
+	for _, bad := range []string{"", "soon", "-5s", "5", "1d-30h", "99999999999d"} {
+		if got, err := Span(bad); err == nil || !strings.Contains(err.Error(), strconv.Quote(bad)) {
+			t.Errorf("Span(%q) = %v, %v; want an error that names it", bad, got, err)
 		}
 	}
 }

@@ -57,6 +57,15 @@ func Time(s string) (int64, error) {
 	return t.UnixMilli(), nil
 }
 
+// Span reads a duration that is not negative, such as 30s, 1h30m or 2d.
+func Span(s string) (time.Duration, error) {
+	d, ok := span(s)
+	if !ok {
+		return 0, fmt.Errorf("%q is not a duration such as 30s, 1h30m or 2d", s)
+	}
+	return d, nil
+}
+
 // moment reads a point in time as epoch milliseconds.
 func moment(s string, now time.Time) (ms int64, ok bool) {
 	if ms, err := Time(s); err == nil {

@@ -18,8 +18,8 @@ type AppendEvent func(dst []byte, d *eventhub.Delivery) ([]byte, error)
 
 // Events returns how events are printed as they come. json is one indented
 // document after another, as tools that read a stream of JSON take it. Tables
-// name the topic where there is more than one, and the attempt where a group
-// counts them.
+// name the topic where there is more than one, or a pattern, and the attempt where a
+// group counts them.
 func Events(f Format, color bool, topics []string, attempts bool) AppendEvent {
 	switch f {
 	case JSON:
@@ -54,7 +54,7 @@ func eventTable(color bool, topics []string, attempts bool) AppendEvent {
 	columns := []Column[*row]{
 		{Name: "TIME", Width: len(Time(time.Now().UnixMilli())), Dim: true, Cell: func(r *row) string { return Time(r.TS) }},
 	}
-	if len(topics) > 1 {
+	if len(topics) > 1 || slices.ContainsFunc(topics, eventhub.IsPattern) {
 		width := 0
 		for _, t := range topics {
 			width = max(width, len(t))
