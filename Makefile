@@ -4,10 +4,10 @@ GO ?= go
 VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo devel)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint bench soak fuzz clean
+.PHONY: help build demo test lint bench bench-peers soak fuzz clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/eventhub
 	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/eventhub ./cmd/eventhub
@@ -23,6 +23,9 @@ lint: ## gofmt, go vet, staticcheck
 
 bench: ## Go benchmarks of the engine, the store and the gateway
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+bench-peers: build ## eventhub, Redis and NATS JetStream side by side: a report in bin/bench-peers; ROUNDS=5 SECONDS=5
+	ROUNDS=$(or $(ROUNDS),5) BENCH_SECONDS=$(or $(SECONDS),5) ./scripts/bench-peers
 
 soak: ## the random and fault tests at full size, for hours; SOAK=10 a tenth of it
 	./scripts/soak

@@ -40,9 +40,11 @@ var rules = []rule{
 	{"ops", []string{".", "internal/..."}},
 	{"hub", []string{".", "auth", "ops", "bus", "gateway/...", "store", "store/memory", "store/pebble", "wire", "internal/..."}},
 	{"hubtest", []string{".", "client", "hub"}},
+	{"bench", []string{".", "client", "wire", "internal/..."}},
+	{"bench/...", nil}, // a module of its own, which drives programs
 	{"examples/cmd/...", []string{".", "client", "examples/..."}},
 	{"examples/...", []string{".", "examples/..."}},
-	{"cmd/eventhub", []string{".", "client", "cmd/...", "examples/...", "hub", "internal/..."}},
+	{"cmd/eventhub", []string{".", "bench", "client", "cmd/...", "examples/...", "hub", "internal/..."}},
 	{"cmd/...", []string{".", "examples/...", "internal/..."}},
 }
 
@@ -156,6 +158,8 @@ func TestRulesBite(t *testing.T) {
 		{"store/storefault", "eventhub/store/memory", false},
 		{"hub", "eventhub/bus", true},
 		{"cmd/eventhub", "eventhub/bus", false},
+		{"bench", "eventhub/hub", false},
+		{"bench/peers", "eventhub/bench", false},
 		{"examples/heartbeat", "eventhub/hub", false},
 		{"newroom", "context", false},
 	} {
