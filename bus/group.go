@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -139,6 +138,9 @@ func (g *group) load(ctx context.Context, o *eventhub.SubscribeOptions) error {
 		state, err := g.bus.store.Group(ctx, g.log.name, g.name)
 		if errors.Is(err, store.ErrNotFound) && o != nil {
 			state, err = g.create(ctx, o)
+			if errors.Is(err, store.ErrExists) { // a pattern brought it meanwhile
+				state, err = g.bus.store.Group(ctx, g.log.name, g.name)
+			}
 			if err != nil {
 				return err
 			}
@@ -201,15 +203,11 @@ func (g *group) restart(epoch, cursor uint64) {
 
 // create makes the group durable where the options say it starts.
 func (g *group) create(ctx context.Context, o *eventhub.SubscribeOptions) (store.GroupState, error) {
-	cursor, err := g.bus.resolve(ctx, g.log.name, o.Start)
+	at, err := g.bus.birthOf(ctx, g.log.name, o)
 	if err != nil {
 		return store.GroupState{}, err
 	}
-	raw, err := json.Marshal(settingsFor(o))
-	if err != nil {
-		return store.GroupState{}, fmt.Errorf("bus: encode settings: %w", err)
-	}
-	state := store.GroupState{Epoch: g.bus.newEpoch(), Cursor: cursor, Settings: raw}
+	state := store.GroupState{Epoch: g.bus.newEpoch(), Cursor: at.cursor, Settings: at.raw}
 	unit := store.Unit{Groups: []store.GroupChange{{Topic: g.log.name, Group: g.name, Create: true, State: state}}}
 	if err = g.bus.committer.wait(ctx, unit, nil); errors.Is(err, store.ErrTopicLimit) {
 		err = unitError(err)

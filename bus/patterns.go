@@ -81,11 +81,16 @@ func (t *patternTable) begin(b *Bus) error {
 		}
 		t.group(row.Group).patterns[row.Pattern] = gp
 	}
+	t.attend(b)
+	return nil
+}
+
+// attend starts the births' goroutine.
+func (t *patternTable) attend(b *Bus) {
 	t.born, t.done = make(chan struct{}, 1), make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	t.stop = cancel
 	go b.attendBirths(ctx)
-	return nil
 }
 
 // end stops the births' goroutine. Those that it has not attended to are found
@@ -198,7 +203,7 @@ func (g *patternedGroup) adoptAll(ctx context.Context, b *Bus, topics []string) 
 	defer g.mu.Unlock()
 	var births []birth
 	for _, topic := range topics {
-		if raw := b.patterns.settingsFor(g, topic); raw != nil {
+		if _, raw := b.patterns.settingsFor(g.name, topic); raw != nil {
 			births = append(births, birth{topic: topic, raw: raw})
 		}
 	}
@@ -224,18 +229,22 @@ func (g *patternedGroup) adoptAll(ctx context.Context, b *Bus, topics []string) 
 	return nil
 }
 
-// settingsFor returns the settings that the first of the group's durable patterns,
-// in byte order, has for a topic; nil where none matches.
-func (t *patternTable) settingsFor(g *patternedGroup, topic string) json.RawMessage {
+// settingsFor returns the settings that the first of a group's durable patterns, in
+// byte order, has for a topic; raw is nil where none matches.
+func (t *patternTable) settingsFor(group, topic string) (_ settings, raw json.RawMessage) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	g := t.groups[group]
+	if g == nil {
+		return settings{}, nil
+	}
 	first := ""
 	for text, p := range g.patterns {
 		if p.durable && p.pattern.Match(topic) && (first == "" || text < first) {
 			first = text
 		}
 	}
-	return g.patterns[first].raw
+	return g.patterns[first].settings, g.patterns[first].raw
 }
 
 // birth is a group that is to be made in a topic.
@@ -317,10 +326,6 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, patterns 
 	if err != nil {
 		return err
 	}
-	raw, err := json.Marshal(settingsFor(&s.opts))
-	if err != nil {
-		return eventhub.Wrap(eventhub.CodeInternal, err, "The settings of group %q cannot be written.", g.name)
-	}
 	var births []birth
 	for _, topic := range topics {
 		exists, err := b.agrees(ctx, topic, &s.opts)
@@ -330,10 +335,8 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, patterns 
 		if exists {
 			continue
 		}
-		at := birth{topic: topic, raw: raw}
-		if kept := b.patterns.settingsFor(g, topic); kept != nil {
-			at.raw = kept // it was born behind the pattern
-		} else if at.cursor, err = b.resolve(ctx, topic, s.opts.Start); err != nil {
+		at, err := b.birthOf(ctx, topic, &s.opts)
+		if err != nil {
 			return err
 		}
 		births = append(births, at)
@@ -353,6 +356,23 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, patterns 
 		}
 	}
 	return nil
+}
+
+// birthOf returns where a group begins in a topic in which it is not, and with which
+// settings: as the options say or, where it has a pattern for the topic, as one that
+// was born behind the pattern.
+func (b *Bus) birthOf(ctx context.Context, topic string, o *eventhub.SubscribeOptions) (birth, error) {
+	at := birth{topic: topic}
+	if kept, raw := b.patterns.settingsFor(o.Group, topic); raw != nil {
+		at.raw = raw
+		return at, kept.match(o)
+	}
+	var err error
+	if at.raw, err = json.Marshal(settingsFor(o)); err != nil {
+		return at, eventhub.Wrap(eventhub.CodeInternal, err, "The settings of group %q cannot be written.", o.Group)
+	}
+	at.cursor, err = b.resolve(ctx, topic, o.Start)
+	return at, err
 }
 
 // agrees reports whether the group exists in a topic, and refuses options that ask

@@ -47,15 +47,17 @@ type subscription struct {
 	inFlight int  // leases of all members
 	claimant *group
 	hungry   []*member
+	idlers   []*member          // of groups to be woken when it holds nothing
 	ids      map[string]*member // who has that id last; nil without patterned
 }
 
 // member is a subscription in one group. Its fields are guarded by group.mu, save
-// waits by sub.mu.
+// waits and idles by sub.mu.
 type member struct {
 	group *group
 	sub   *subscription
 	waits bool // stands in sub.hungry
+	idles bool // stands in sub.idlers
 
 	inFlight int  // entries it has leased
 	sought   bool // its group was moved since its last delivery
@@ -286,19 +288,40 @@ func (m *member) free() {
 	s := m.sub
 	s.mu.Lock()
 	s.inFlight--
-	var woken *group
-	switch {
-	case s.claimant != nil && s.inFlight == 0:
-		woken = s.claimant
-	case len(s.hungry) > 0 && s.room() > 0:
-		woken = s.hungry[0].group
+	var woken []*group
+	if s.inFlight == 0 {
+		if s.claimant != nil {
+			woken = append(woken, s.claimant)
+		}
+		for _, other := range s.idlers {
+			other.idles = false
+			woken = append(woken, other.group)
+		}
+		s.idlers = nil
+	}
+	if len(s.hungry) > 0 && s.room() > 0 {
 		s.hungry[0].waits = false
+		woken = append(woken, s.hungry[0].group)
 		s.hungry = shift(s.hungry, 1)
 	}
 	s.mu.Unlock()
-	if woken != nil {
-		s.bus.workers.schedule(woken)
+	s.wake(woken)
+}
+
+// awaitIdle has the group woken when the subscription holds nothing, or reports that
+// it could take a suspect of the group just now.
+func (m *member) awaitIdle() (free bool) {
+	s := m.sub
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inFlight == 0 {
+		return s.takes() && (s.claimant == nil || s.claimant == m.group)
 	}
+	if !m.idles && !s.left {
+		m.idles = true
+		s.idlers = append(s.idlers, m)
+	}
+	return false
 }
 
 // await has the group woken when there is room, or reports that there is some.

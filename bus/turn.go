@@ -166,10 +166,23 @@ func (g *group) planDeliveries(now int64) (next int64) {
 		}
 	}
 	if f.empty() {
-		// A member that takes suspects lets the group know when it is free for one.
 		g.lookAround(short || len(g.suspects) > 0 && g.solo == nil)
+		g.awaitIdle()
 	}
 	return next
+}
+
+// awaitIdle has a group that rests while it has suspects woken when a member could
+// take one: the one that is kept for them, or another that is free before.
+func (g *group) awaitIdle() {
+	if len(g.suspects) == 0 || g.solo != nil && g.solo.holdsSuspect() {
+		return
+	}
+	for _, m := range g.members {
+		if m.awaitIdle() {
+			g.bus.workers.schedule(g)
+		}
+	}
 }
 
 // lookAround is what a group does about the room of its members when it is to
