@@ -19,7 +19,23 @@ type Handler func(ctx context.Context, d Delivery) error
 // given, and the group has the other leases back. With AutoAck and for a live tail
 // there are no verdicts, and what h returns has no effect.
 func Consume(ctx context.Context, s Subscriber, opts SubscribeOptions, concurrency int, h Handler) error {
-	c := &consumer{handler: h, auto: opts.AutoAck || opts.Group == "", limit: opts.WithDefaults().MaxInFlight}
+	auto := opts.AutoAck || opts.Group == ""
+	return consume(ctx, s, opts, concurrency, func(sub Subscription) (func(Delivery), func()) {
+		handle := func(d Delivery) {
+			if err := h(ctx, d); !auto {
+				settle(ctx, sub, d.Lease, err)
+			}
+		}
+		return handle, func() {}
+	})
+}
+
+// consume is one membership, from joining to leaving. begin, called once the
+// group is joined, gives what is done with each delivery, and what there is to do
+// when no delivery is being handled any more and before the group is left.
+func consume(ctx context.Context, s Subscriber, opts SubscribeOptions, concurrency int,
+	begin func(Subscription) (handle func(Delivery), finish func())) error {
+	c := &consumer{limit: opts.WithDefaults().MaxInFlight}
 	c.changed.L = &c.mu
 	sub, err := s.Subscribe(ctx, opts, c)
 	if err != nil {
@@ -27,11 +43,13 @@ func Consume(ctx context.Context, s Subscriber, opts SubscribeOptions, concurren
 	}
 	stop := context.AfterFunc(ctx, func() { c.end(nil) })
 	defer stop()
+	handle, finish := begin(sub)
 	var workers sync.WaitGroup
 	for range max(concurrency, 1) {
-		workers.Go(func() { c.work(ctx, sub) })
+		workers.Go(func() { c.work(sub, handle) })
 	}
 	workers.Wait()
+	finish()
 	// Verdicts and leaving must not fail because ctx has ended: that is why we
 	// are here.
 	if err := sub.Unsubscribe(context.WithoutCancel(ctx)); err != nil && c.cause == nil {
@@ -40,13 +58,23 @@ func Consume(ctx context.Context, s Subscriber, opts SubscribeOptions, concurren
 	return c.cause
 }
 
+// settle acks a delivery, or nacks it with the reason.
+func settle(ctx context.Context, sub Subscription, lease Lease, reason error) {
+	verdict := Settlement{Refs: []Ref{{Lease: lease}}}
+	if reason != nil {
+		verdict.Verdict = Nack
+		verdict.Reason = strings.ToValidUTF8(cut(reason.Error(), maxReasonBytes), "")
+	}
+	// An error means that the subscription is ending: Ended says so, and the event
+	// comes again.
+	_, _ = sub.Settle(context.WithoutCancel(ctx), verdict)
+}
+
 // consumer is the Receiver of Consume: a queue between the subscription, which
 // must not be kept waiting, and the workers. It is bounded by limit, and not by
 // the leases alone: with AutoAck there are none.
 type consumer struct {
-	handler Handler
-	auto    bool // AutoAck or a live tail: no verdicts
-	limit   int
+	limit int
 
 	mu      sync.Mutex
 	changed sync.Cond
@@ -106,7 +134,7 @@ func (c *consumer) next() (d Delivery, more, ok bool) {
 	return d, more, true
 }
 
-func (c *consumer) work(ctx context.Context, sub Subscription) {
+func (c *consumer) work(sub Subscription, handle func(Delivery)) {
 	for {
 		d, more, ok := c.next()
 		if !ok {
@@ -115,16 +143,7 @@ func (c *consumer) work(ctx context.Context, sub Subscription) {
 		if more {
 			sub.Ready()
 		}
-		verdict := Settlement{Refs: []Ref{{Lease: d.Lease}}}
-		if err := c.handler(ctx, d); err != nil {
-			verdict.Verdict = Nack
-			verdict.Reason = strings.ToValidUTF8(cut(err.Error(), maxReasonBytes), "")
-		}
-		if !c.auto {
-			// An error means that the subscription is ending: Ended says so, and
-			// the event comes again.
-			_, _ = sub.Settle(context.WithoutCancel(ctx), verdict)
-		}
+		handle(d)
 	}
 }
 

@@ -21,6 +21,8 @@ type fakeGroup struct {
 	verdicts []eventhub.Settlement
 	left     int
 	ready    int
+	// handOver is asked by HandOver.
+	handOver func(ctx context.Context, hs []eventhub.Handover, done func([]eventhub.Handover))
 }
 
 func (f *fakeGroup) Subscribe(_ context.Context, _ eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
@@ -40,8 +42,8 @@ func (f *fakeGroup) HandOver(context.Context, string, string, []eventhub.Handove
 
 type fakeMember struct{ f *fakeGroup }
 
-func (m fakeMember) HandOver(context.Context, []eventhub.Handover, func([]eventhub.Handover)) {
-	panic("not used")
+func (m fakeMember) HandOver(ctx context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+	m.f.handOver(ctx, hs, done)
 }
 
 func (m fakeMember) Settle(ctx context.Context, s eventhub.Settlement) ([]eventhub.Outcome, error) {

@@ -210,18 +210,14 @@ func (a *API) InFlight(ctx context.Context, topic, group string, limit int) ([]e
 // DeleteGroup implements eventhub.Admin. When the answer is lost it is not asked
 // again, by whatever URL: with ErrUnreachable the group may be gone or not.
 func (a *API) DeleteGroup(ctx context.Context, topic, group string) error {
+	if eventhub.IsPattern(topic) {
+		return a.deletePattern(ctx, topic, group)
+	}
 	path, err := groupPath(topic, group)
 	if err != nil {
 		return err
 	}
-	r, err := a.ask(ctx, http.MethodDelete, path)
-	if err != nil {
-		return err
-	}
-	if r.status == http.StatusNoContent {
-		return nil
-	}
-	return r.refusal()
+	return a.delete(ctx, path)
 }
 
 // SeekGroup implements eventhub.Admin. When the answer is lost it is not asked

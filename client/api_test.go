@@ -35,6 +35,7 @@ import (
 type catalogue struct {
 	mu       sync.Mutex
 	topics   []eventhub.TopicInfo
+	patterns []eventhub.GroupPattern
 	groups   []eventhub.GroupInfo
 	items    map[string]eventhub.Item // topic/id
 	inFlight map[string][]eventhub.InFlight
@@ -141,6 +142,9 @@ func (c *catalogue) steer(topic, group, what string) error {
 func (c *catalogue) DeleteGroup(_ context.Context, topic, group string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if eventhub.IsPattern(topic) {
+		return c.deletePattern(topic, group)
+	}
 	at, err := c.find(topic, group)
 	if err == nil {
 		c.groups = slices.Delete(c.groups, at, at+1)

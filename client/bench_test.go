@@ -165,3 +165,47 @@ func zeroMasked(text string) []byte {
 	}
 	return frame
 }
+
+// BenchmarkConsume is how fast one member of a group handles and acks events of
+// 256 B that are in the log of a hub in memory, up to 1,000 in flight: in frames of
+// one event each, and in such of several.
+func BenchmarkConsume(b *testing.B) {
+	payload := `"` + strings.Repeat("x", 254) + `"`
+	for _, load := range []struct {
+		name string
+		opts []client.Option
+	}{
+		{"single", []client.Option{client.WithSingleEvents()}},
+		{"batches", nil},
+	} {
+		b.Run(load.name, func(b *testing.B) {
+			h := startHub(b, hub.Config{})
+			c := dial(b, h.WSAddr(), load.opts...)
+			for left := b.N; left > 0; left -= 1000 {
+				events := make([]eventhub.Event, min(1000, left))
+				for i := range events {
+					events[i] = event("bench.consume", payload)
+				}
+				if _, err := c.Publish(context.Background(), events...); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			ctx, stop := context.WithCancel(context.Background())
+			n := 0
+			opts := earliest("bench.consume", "g")
+			opts.MaxInFlight, opts.BatchSize = 1000, 1000
+			if err := c.Consume(ctx, opts, 1, func(context.Context, eventhub.Delivery) error {
+				if n++; n == b.N {
+					stop()
+				}
+				return nil
+			}); err != nil {
+				b.Fatal(err)
+			}
+			b.StopTimer()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+		})
+	}
+}

@@ -10,8 +10,10 @@
 // Every event has an id before it is sent for the first time. A publish whose
 // answer was lost is sent again under that id as soon as there is a connection,
 // until it is answered, its context ends or the client is closed; the hub knows
-// the id, so the event is in the log once. Subscriptions are made anew and go on
-// from their group's cursor, a live tail behind the event that came last.
+// the id, so the event is in the log once; events of one call stay one atomic step.
+// A handover is sent again likewise, see Client.HandOver for what may stay open
+// then, and Client.Transform for how that does no harm. Subscriptions are made anew
+// and go on from their group's cursor, a live tail behind the event that came last.
 // Deliveries of a lost connection come again, to this client or to another member:
 // handlers must bear an event twice.
 //
@@ -31,8 +33,9 @@
 //   - An exchange is in Client.pending with every frame that is not answered,
 //     connected or not; who takes the last one out, an answer, the end of a
 //     context or the end of the client, completes it, once.
-//   - On a new connection first come the verdicts that are not answered, by
-//     lease, then the SUBSCRIBEs, then the publishes in the order of their calls.
+//   - On a new connection first come the verdicts and the handovers that are not
+//     answered, by lease, then the SUBSCRIBEs, then the publishes in the order of
+//     their calls.
 //   - When Close or Drain has returned, no goroutine of the client is left and
 //     nothing is called back any more.
 package client
@@ -207,6 +210,7 @@ func (c *Client) sayGoodbye() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conn != nil && c.phase != closed {
+		c.conn.appendAcks()
 		c.conn.append(gws.OpClose, gws.NewCloseFrameBody(wire.CloseNormal, ""))
 		_ = c.conn.net.SetReadDeadline(time.Now().Add(goodbyeWait)) // a dead connection shows in the read
 	}
@@ -282,6 +286,10 @@ func (c *Client) attach(n *conn) {
 	for _, corr := range rest {
 		s := c.pending[corr]
 		n.append(gws.OpText, s.of.frame(s.at))
+		s.of.resent = s.of.resent || s.of.sent
+	}
+	for _, s := range c.pending {
+		s.of.sent = true
 	}
 	n.writing.Go(func() { c.write(n) })
 	c.cfg.logger.Debug("connected", "url", n.url, "hub", n.info.Hub, "requests", len(rest))
@@ -294,12 +302,13 @@ func (c *Client) detach(n *conn) {
 	c.mu.Lock()
 	c.conn = nil
 	n.ended = true
+	n.forgetAcks()
 	n.wake.Broadcast()
 	var over []*exchange
 	for corr, s := range c.pending {
 		switch s.of.kind {
 		case unsubscribe, steer: // the hub has let go of it, or will be told again
-			over = c.answer(corr, answer{}, over)
+			over = c.answer(&answered{corr: corr}, over)
 		case resubscribe:
 			delete(c.pending, corr)
 		}
@@ -321,7 +330,7 @@ func (c *Client) end(cause error) {
 	cause = c.cause
 	var over []*exchange
 	for corr := range c.pending {
-		over = c.answer(corr, answer{err: cause}, over)
+		over = c.answer(&answered{corr: corr, err: cause}, over)
 	}
 	c.room.refuse(cause)
 	subs := c.members()

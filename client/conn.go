@@ -34,19 +34,23 @@ type conn struct {
 	info wire.AuthInfo
 
 	// The reader's own.
-	in      frameReader
-	dec     wire.HubDecoder
-	frame   wire.HubFrame
-	answers []answered          // of the read under way
-	sub     *subscription       // whose deliveries batch holds
-	batch   []eventhub.Delivery // of the read under way
-	over    []*exchange         // emptied by every read
+	in       frameReader
+	dec      wire.HubDecoder
+	frame    wire.HubFrame
+	answers  []answered          // of the read under way
+	receipts []eventhub.Receipt  // that they point to
+	staleAt  []int               // likewise
+	sub      *subscription       // whose deliveries batch holds
+	batch    []eventhub.Delivery // of the read under way
+	over     []*exchange         // emptied by every read
 
 	writing sync.WaitGroup
 	// Guarded by Client.mu.
 	wake    sync.Cond // something is in out, or ended
 	out     outbound
-	spare   []byte // the buffer that was written last
+	spare   []byte    // the buffer that was written last
+	acking  []*keeper // whose acks have gathered
+	scratch []byte    // of a frame of theirs
 	ended   bool
 	failure error // why this side gave the connection up
 }
@@ -97,7 +101,7 @@ func (c *Client) write(n *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
-		for len(n.out.b) == 0 && !n.ended {
+		for len(n.out.b) == 0 && len(n.acking) == 0 && !n.ended {
 			n.wake.Wait()
 		}
 		if n.ended {
@@ -106,6 +110,7 @@ func (c *Client) write(n *conn) {
 		c.mu.Unlock()
 		runtime.Gosched()
 		c.mu.Lock()
+		n.appendAcks()
 		b := n.out.b
 		n.out.b = n.spare[:0]
 		c.mu.Unlock()
@@ -315,16 +320,20 @@ func (c *Client) handle(n *conn, message []byte) error {
 	if err := n.dec.Decode(message, f); err != nil {
 		return fmt.Errorf("a frame of the hub: %w", err)
 	}
-	if f.Op == wire.OpEvent {
-		c.handleEvent(n, f)
+	switch f.Op {
+	case wire.OpEvent:
+		if c.find(n, f) {
+			n.batch = append(n.batch, f.Delivery)
+		}
+		return nil
+	case wire.OpEvents:
+		if c.find(n, f) {
+			n.batch = append(n.batch, f.Deliveries...)
+		}
 		return nil
 	}
 	if corr, ok := f.CorrNumber(); ok {
-		a := answer{offset: f.Offset, duplicate: f.Duplicate, stale: f.Stale}
-		if f.Err != nil {
-			a.err = f.Err
-		}
-		n.answers = append(n.answers, answered{corr, a})
+		n.note(corr, f)
 		return nil
 	}
 	if f.Op == wire.OpErr {
@@ -334,16 +343,34 @@ func (c *Client) handle(n *conn, message []byte) error {
 	return nil
 }
 
-func (c *Client) handleEvent(n *conn, f *wire.HubFrame) {
+// note keeps the answer that a frame is until all of the read are applied.
+func (n *conn) note(corr uint64, f *wire.HubFrame) {
+	a := answered{corr: corr, stale: f.Stale}
+	a.receipt = eventhub.Receipt{Offset: f.Offset, DeliverAt: f.DeliverAt, Duplicate: f.Duplicate}
+	if f.Err != nil {
+		a.err = f.Err
+	}
+	if at := len(n.receipts); f.Receipts != nil {
+		n.receipts = append(n.receipts, f.Receipts...)
+		a.receipts = n.receipts[at:]
+	}
+	if at := len(n.staleAt); f.StaleAt != nil {
+		n.staleAt = append(n.staleAt, f.StaleAt...)
+		a.staleAt = n.staleAt[at:]
+	}
+	n.answers = append(n.answers, a)
+}
+
+// find makes n.sub the subscription that a frame with deliveries is about, and
+// reports false where it was left meanwhile.
+func (c *Client) find(n *conn, f *wire.HubFrame) bool {
 	if s := n.sub; s == nil || s.opts.Topic != string(f.Topic) || s.opts.Group != string(f.Group) {
 		c.flushDeliveries(n)
 		c.mu.Lock()
 		n.sub = c.subs[subKey{string(f.Topic), string(f.Group)}]
 		c.mu.Unlock()
 	}
-	if n.sub != nil { // else it was left meanwhile
-		n.batch = append(n.batch, f.Delivery)
-	}
+	return n.sub != nil
 }
 
 func (c *Client) flush(n *conn) {

@@ -7,10 +7,7 @@ import (
 	"sync"
 	"time"
 
-	gws "github.com/gobwas/ws"
-
 	"eventhub"
-	"eventhub/wire"
 )
 
 // Consume is eventhub.Consume over a connection that may be slow or get lost:
@@ -34,19 +31,43 @@ func (c *Client) Consume(ctx context.Context, opts eventhub.SubscribeOptions, co
 		opts.AutoAck = true
 		return eventhub.Consume(ctx, c, opts, concurrency, c.logging(opts, h))
 	}
-	opts = opts.WithDefaults()
-	k := &keeper{c: c, opts: opts, held: make(map[eventhub.Lease]time.Time)}
+	return c.keep(opts, func(s eventhub.Subscriber, k *keeper) error {
+		return eventhub.Consume(ctx, s, k.opts, concurrency, func(ctx context.Context, d eventhub.Delivery) error {
+			if !k.holds(d.Lease) {
+				return nil // and no verdict either: Settle finds nothing held
+			}
+			return h(ctx, d)
+		})
+	})
+}
+
+// Transform is eventhub.Transform over a connection that may be slow or get lost,
+// as [Client.Consume] is eventhub.Consume: leases are extended while t runs and
+// while the results are on their way, and deliveries of a lost connection are not
+// begun. Steps under way when a connection is lost are taken on the next, see
+// [Client.HandOver]; where their outcome stays open the delivery comes again, and
+// its results have the same ids. That another member has an event by now is
+// logged.
+func (c *Client) Transform(ctx context.Context, opts eventhub.SubscribeOptions, concurrency int, t eventhub.Transformer) error {
+	return c.keep(opts, func(s eventhub.Subscriber, k *keeper) error {
+		return eventhub.Transform(ctx, s, k.opts, concurrency, func(ctx context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
+			if !k.holds(d.Lease) {
+				return nil, nil // as in Consume
+			}
+			return t(ctx, d)
+		})
+	})
+}
+
+// keep runs a consumer whose leases are extended.
+func (c *Client) keep(opts eventhub.SubscribeOptions, run func(eventhub.Subscriber, *keeper) error) error {
+	k := &keeper{c: c, opts: opts.WithDefaults(), held: make(map[eventhub.Lease]time.Time)}
 	over := make(chan struct{})
 	var extending sync.WaitGroup
 	extending.Go(func() { k.extend(over) })
 	defer extending.Wait()
 	defer close(over)
-	return eventhub.Consume(ctx, joiner{k}, opts, concurrency, func(ctx context.Context, d eventhub.Delivery) error {
-		if !k.holds(d.Lease) {
-			return nil // and no verdict either: Settle finds nothing held
-		}
-		return h(ctx, d)
-	})
+	return run(joiner{k}, k)
 }
 
 // logging is h for deliveries whose verdict nobody asks for.
@@ -84,6 +105,8 @@ type keeper struct {
 
 	mu   sync.Mutex
 	held map[eventhub.Lease]time.Time // since when the lease runs
+
+	acks []eventhub.Ref // not sent yet; guarded by Client.mu
 }
 
 // joiner is the Subscriber that eventhub.Consume sees.
@@ -193,6 +216,10 @@ func (s kept) Settle(_ context.Context, v eventhub.Settlement) ([]eventhub.Outco
 			outcomes[i] = eventhub.Stale
 			continue
 		}
+		if v.Verdict == eventhub.Ack {
+			s.k.c.ack(s.k, ref)
+			continue
+		}
 		one := v
 		one.Refs = v.Refs[i : i+1]
 		s.k.c.tell(s.k.opts.Topic, s.k.opts.Group, &one)
@@ -200,15 +227,36 @@ func (s kept) Settle(_ context.Context, v eventhub.Settlement) ([]eventhub.Outco
 	return outcomes, nil
 }
 
-// tell sends a verdict that nobody waits for; without a connection it is lost.
-func (c *Client) tell(topic, group string, v *eventhub.Settlement) {
-	var space [256]byte
-	for _, ref := range v.Refs {
-		frame := wire.AppendSettle(space[:0], 0, topic, group, v, ref)
-		c.mu.Lock()
-		if c.conn != nil {
-			c.conn.append(gws.OpText, frame)
+// HandOver takes the steps whose deliveries are still ours. They stay so until the
+// outcome is known, and behind it where there is a verdict to follow.
+func (s kept) HandOver(ctx context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+	k := s.k
+	for i := range hs {
+		hs[i].Err = nil
+		for _, ref := range hs[i].Refs {
+			if !k.holds(ref.Lease) {
+				hs[i].Err = eventhub.Errorf(eventhub.CodeLeaseLost, "lease %s came over a connection that was lost", ref.Lease)
+			}
 		}
-		c.mu.Unlock()
+	}
+	k.c.handOver(ctx, k.opts.Topic, k.opts.Group, hs, func() {
+		for i := range hs {
+			k.handedOver(&hs[i])
+		}
+		done(hs)
+	})
+}
+
+// handedOver lets go of the leases that are at their end.
+func (k *keeper) handedOver(h *eventhub.Handover) {
+	if h.Err != nil && eventhub.ErrorCode(h.Err) != eventhub.CodeLeaseLost {
+		return
+	}
+	for _, ref := range h.Refs {
+		k.release(ref.Lease)
+		if h.Err != nil {
+			k.c.cfg.logger.Info("the results of an event were not published here", "subscription", subKey{k.opts.Topic, k.opts.Group},
+				"offset", ref.Lease.Offset, "error", h.Err)
+		}
 	}
 }

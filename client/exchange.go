@@ -15,28 +15,32 @@ type kind uint8
 
 const (
 	settle kind = iota
+	handover
 	resubscribe
 	subscribe
 	publish
+	cancel
 	unsubscribe // ends with its connection
 	steer       // likewise: PAUSE and RESUME
 )
 
-// exchange is one request of one or many frames and the answers to them. Its
-// frames are kept until they are answered, so that they can be sent again. It is
-// pooled: whoever waits for it gives it back, unless something may still point
-// to it.
+// exchange is one request of one or many frames and the answers to them. A frame
+// is about a number of items: the events that it publishes, the deliveries that it
+// settles. Its frames are kept until they are answered, so that they can be sent
+// again. It is pooled: whoever waits for it gives it back, unless something may
+// still point to it.
 type exchange struct {
 	kind   kind
 	first  uint64 // corr of the first frame; the others follow
 	frames []byte // back to back
 	ends   []int  // of each frame
+	upTo   []int  // number of items up to the end of each frame
 	sub    *subscription
 
-	// Of a publish.
-	ids   []string
-	made  []bool         // the id is ours: nobody used it before
-	event eventhub.Event // being encoded
+	// Of a publish or a handover: parallel to the events. The receipts have their
+	// ids from the beginning.
+	made   []bool           // the id is ours: nobody used it before
+	events []eventhub.Event // being encoded
 
 	// done is called when all is answered, without Client.mu; without it ready
 	// gets a token.
@@ -45,20 +49,29 @@ type exchange struct {
 	stop  func() bool // takes back the watch over the context
 
 	// Guarded by Client.mu until all is answered.
-	answers []answer
-	left    int
+	sent     bool // over a connection
+	resent   bool // over another one
+	left     int
+	answers  []answer           // parallel to the frames
+	receipts []eventhub.Receipt // parallel to the events
+	outcomes []eventhub.Outcome // parallel to the deliveries of a settle
 }
 
 // answer is what the hub said to one frame.
 type answer struct {
-	offset           uint64
-	duplicate, stale bool
-	err              error
+	given bool
+	err   error
 }
 
+// answered is an answer on its way from the reader. Its lists are the
+// connection's.
 type answered struct {
-	corr uint64
-	answer
+	corr     uint64
+	err      error
+	receipt  eventhub.Receipt   // of one event
+	receipts []eventhub.Receipt // of a batch
+	stale    bool
+	staleAt  []int // nil: all
 }
 
 // slot is one frame of an exchange.
@@ -82,9 +95,10 @@ func (e *exchange) recycle() {
 	if cap(e.frames) > keptFrames {
 		return
 	}
-	clear(e.ids)
 	clear(e.answers)
-	*e = exchange{frames: e.frames[:0], ends: e.ends[:0], ids: e.ids[:0], made: e.made[:0], answers: e.answers[:0], ready: e.ready}
+	clear(e.receipts)
+	*e = exchange{frames: e.frames[:0], ends: e.ends[:0], upTo: e.upTo[:0], made: e.made[:0], events: e.events[:0],
+		answers: e.answers[:0], receipts: e.receipts[:0], outcomes: e.outcomes[:0], ready: e.ready}
 	exchanges.Put(e)
 }
 
@@ -94,11 +108,28 @@ func (e *exchange) number(c *Client, n int) { e.first = c.corr.Add(uint64(n)) - 
 // next is the corr of the frame that is appended next.
 func (e *exchange) next() uint64 { return e.first + uint64(len(e.ends)) }
 
-// add takes frames with one more frame at its end.
-func (e *exchange) add(frames []byte) {
+// add takes frames with one more frame at its end, which is about so many items.
+func (e *exchange) add(frames []byte, items int) {
 	e.frames = frames
 	e.ends = append(e.ends, len(frames))
+	e.upTo = append(e.upTo, e.items()+items)
 	e.answers = append(e.answers, answer{})
+}
+
+// items is how many items all frames have.
+func (e *exchange) items() int {
+	if len(e.upTo) == 0 {
+		return 0
+	}
+	return e.upTo[len(e.upTo)-1]
+}
+
+// span returns the items of one frame.
+func (e *exchange) span(i int) (from, to int) {
+	if i > 0 {
+		from = e.upTo[i-1]
+	}
+	return from, e.upTo[i]
 }
 
 func (e *exchange) frame(i int) []byte {
@@ -123,6 +154,7 @@ func (e *exchange) err() (int, error) {
 // c.mu is held.
 func (c *Client) register(e *exchange) {
 	e.left = len(e.ends)
+	e.sent = c.conn != nil
 	for i := range e.ends {
 		c.pending[e.first+uint64(i)] = slot{e, i}
 		if c.conn != nil {
@@ -180,10 +212,14 @@ func (c *Client) abandon(e *exchange) bool {
 func (c *Client) forget(corr uint64) {
 	s := c.pending[corr]
 	delete(c.pending, corr)
-	if s.of.kind == publish {
-		c.room.give(1, len(s.of.frame(s.at)))
+	if s.of.takesRoom() {
+		from, to := s.of.span(s.at)
+		c.room.give(to-from, len(s.of.frame(s.at)))
 	}
 }
+
+// takesRoom tells what counts against Client.room.
+func (e *exchange) takesRoom() bool { return e.kind == publish || e.kind == handover }
 
 // settled wakes Drain, which waits for pending to become empty. c.mu is held.
 func (c *Client) settled() {
@@ -194,14 +230,14 @@ func (c *Client) settled() {
 
 // answer notes one answer and appends the exchange to over when it was the last.
 // What is not pending was given up. c.mu is held.
-func (c *Client) answer(corr uint64, a answer, over []*exchange) []*exchange {
-	s, ok := c.pending[corr]
+func (c *Client) answer(a *answered, over []*exchange) []*exchange {
+	s, ok := c.pending[a.corr]
 	if !ok {
 		return over
 	}
-	c.forget(corr)
+	c.forget(a.corr)
 	e := s.of
-	e.answers[s.at] = a
+	e.note(s.at, a)
 	if e.kind == subscribe && a.err == nil {
 		e.sub.joined = true
 	}
@@ -211,6 +247,48 @@ func (c *Client) answer(corr uint64, a answer, over []*exchange) []*exchange {
 	return over
 }
 
+// note takes the answer to one frame.
+func (e *exchange) note(at int, a *answered) {
+	e.answers[at] = answer{given: true, err: a.err}
+	if a.err != nil {
+		return
+	}
+	from, to := e.span(at)
+	switch {
+	case e.kind == settle:
+		e.noteStale(e.outcomes[from:to], a)
+	case !e.takesRoom() || from == to:
+	case a.receipts == nil && to-from == 1:
+		e.noteReceipt(from, &a.receipt)
+	case len(a.receipts) == to-from:
+		for i := range a.receipts {
+			e.noteReceipt(from+i, &a.receipts[i])
+		}
+	default:
+		e.answers[at].err = eventhub.Errorf(eventhub.CodeInternal, "the hub's answer has %d receipts for %d events", len(a.receipts), to-from)
+	}
+}
+
+// noteReceipt keeps the id that was sent. Where that is ours, a duplicate is what
+// an earlier try of this very request left.
+func (e *exchange) noteReceipt(i int, r *eventhub.Receipt) {
+	e.receipts[i].Offset, e.receipts[i].DeliverAt = r.Offset, r.DeliverAt
+	e.receipts[i].Duplicate = r.Duplicate && !e.made[i]
+}
+
+func (e *exchange) noteStale(outcomes []eventhub.Outcome, a *answered) {
+	if a.stale && a.staleAt == nil {
+		for i := range outcomes {
+			outcomes[i] = eventhub.Stale
+		}
+	}
+	for _, i := range a.staleAt {
+		if i >= 0 && i < len(outcomes) {
+			outcomes[i] = eventhub.Stale
+		}
+	}
+}
+
 // applyAnswers applies all answers of one read.
 func (c *Client) applyAnswers(n *conn) {
 	if len(n.answers) == 0 {
@@ -218,12 +296,13 @@ func (c *Client) applyAnswers(n *conn) {
 	}
 	over := n.over[:0]
 	c.mu.Lock()
-	for _, a := range n.answers {
+	for i := range n.answers {
+		a := &n.answers[i]
 		if s, ok := c.pending[a.corr]; ok && a.err != nil && s.of.staysOver(a.err) {
 			n.fail(a.err)
 			continue
 		}
-		over = c.answer(a.corr, a.answer, over)
+		over = c.answer(a, over)
 	}
 	c.settled()
 	c.mu.Unlock()
@@ -231,6 +310,8 @@ func (c *Client) applyAnswers(n *conn) {
 	clear(over)
 	clear(n.answers)
 	n.over, n.answers = over[:0], n.answers[:0]
+	clear(n.receipts)
+	n.receipts, n.staleAt = n.receipts[:0], n.staleAt[:0]
 }
 
 // staysOver reports whether the request waits for another connection, because

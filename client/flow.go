@@ -2,6 +2,7 @@ package client
 
 import (
 	"slices"
+	"time"
 
 	"eventhub"
 	"eventhub/wire"
@@ -16,7 +17,8 @@ import (
 // leases will not come again and is kept; there the hub sends what the connection
 // takes, so the client says stop: above maxHeldBytes it sends UNSUBSCRIBE, and
 // when that is answered and nothing is held any more, SUBSCRIBE. A group goes on
-// from its cursor, a tail behind the event that came last.
+// from its cursor, a tail behind the event that came last (of several topics: see
+// trail).
 
 // maxHeldBytes is how much of a subscription without leases waits for its
 // receiver before the client says stop. What is on its way then comes on top.
@@ -38,8 +40,8 @@ func (s *subscription) deliver(batch []eventhub.Delivery) {
 	if s.closed.Load() {
 		return
 	}
-	if s.opts.Group == "" {
-		s.last = append(s.last[:0], batch[len(batch)-1].Record.ID()...)
+	if batch = s.advance(batch); len(batch) == 0 {
+		return
 	}
 	taken := 0
 	if len(s.held) == 0 {
@@ -55,6 +57,19 @@ func (s *subscription) deliver(batch []eventhub.Delivery) {
 	if s.opts.AutoAck && s.heldBytes > maxHeldBytes {
 		s.stop()
 	}
+}
+
+// advance notes how far a tail is, and takes out what came before. s.delivering is
+// held.
+func (s *subscription) advance(batch []eventhub.Delivery) []eventhub.Delivery {
+	switch {
+	case s.opts.Group != "":
+	case s.trail != nil:
+		return s.trail.fresh(batch, time.Now())
+	default:
+		s.last = append(s.last[:0], batch[len(batch)-1].Record.ID()...)
+	}
+	return batch
 }
 
 // Ready implements eventhub.Subscription. The receiver may hold a lock that its
@@ -110,9 +125,12 @@ func (s *subscription) lost() {
 }
 
 // follow makes the next SUBSCRIBE of a tail begin behind the event that came
-// last. s.delivering and c.mu are held.
+// last, or where its trail says. s.delivering and c.mu are held.
 func (s *subscription) follow() {
-	if len(s.last) > 0 {
+	switch {
+	case s.trail != nil:
+		s.start = s.trail.resume(time.Now())
+	case len(s.last) > 0:
 		s.start = eventhub.Start{Kind: eventhub.StartAfterID, AfterID: string(s.last)}
 	}
 }
@@ -134,7 +152,7 @@ func (s *subscription) stop() {
 		s.halted()
 	}
 	e.number(c, 1)
-	e.add(wire.AppendUnsubscribe(e.frames, e.next(), s.opts.Topic, s.opts.Group))
+	e.add(wire.AppendUnsubscribe(e.frames, e.next(), s.opts.Topic, s.opts.Group), 0)
 	c.register(e)
 }
 

@@ -2,26 +2,93 @@ package client
 
 import (
 	"context"
+	"fmt"
 
 	"eventhub"
+	"eventhub/wire"
 )
 
-// HandOver implements eventhub.Subscriber.
-func (c *Client) HandOver(_ context.Context, _, _ string, hs []eventhub.Handover, done func([]eventhub.Handover)) {
-	refuse(hs, done)
-}
-
 // HandOver implements eventhub.Subscription.
-func (s *subscription) HandOver(_ context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
-	refuse(hs, done)
+func (s *subscription) HandOver(ctx context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+	s.c.HandOver(ctx, s.opts.Topic, s.opts.Group, hs, done)
 }
 
-func refuse(hs []eventhub.Handover, done func([]eventhub.Handover)) {
+// HandOver implements eventhub.Subscriber. Each handover is a frame of its own.
+// Events get an id before they are sent, and receipts have it, as those of
+// Enqueue; done is called as there, and ctx ends what is not answered.
+//
+// A handover whose answer was lost with its connection is sent again, by its
+// lease and under the same ids. Where the hub has carried out the first, or has
+// given the delivery to another member meanwhile, the second is refused with
+// CodeLeaseLost; which of both it was, the client can not know, and the message
+// says so. The events are then published once or not at all, and who has to be
+// sure makes them under ids that derive from the delivery, as [eventhub.Transform]
+// does: whoever gets the delivery again, publishes the same ids.
+func (c *Client) HandOver(ctx context.Context, topic, group string, hs []eventhub.Handover, done func([]eventhub.Handover)) {
 	for i := range hs {
-		hs[i].Err = eventhub.Errorf(eventhub.CodeUnsupportedOp, "publish in ACK is not there yet")
+		hs[i].Err = nil
 	}
-	done(hs)
+	c.handOver(ctx, topic, group, hs, func() { done(hs) })
 }
 
-// Patterns implements eventhub.Inspector.
-func (a *API) Patterns(context.Context, string) ([]eventhub.GroupPattern, error) { return nil, nil }
+// handOver sends those that have no Err yet.
+func (c *Client) handOver(ctx context.Context, topic, group string, hs []eventhub.Handover, done func()) {
+	e := newExchange(handover)
+	e.number(c, len(hs))
+	for i := range hs {
+		h := &hs[i]
+		h.Receipts = h.Receipts[:0]
+		if h.Err == nil {
+			h.Err = e.addEvents(c, h.Events, func(dst []byte, events []eventhub.Event) ([]byte, error) {
+				return wire.AppendHandover(dst, e.next(), topic, group, h.Refs, events)
+			})
+		}
+	}
+	c.start(ctx, e, func(e *exchange) {
+		at := 0
+		for i := range hs {
+			if hs[i].Err == nil {
+				hs[i].Receipts, hs[i].Err = e.outcome(at, hs[i].Receipts)
+				hs[i].Err = e.doubt(hs[i].Err)
+				at++
+			}
+		}
+	}, done)
+}
+
+// doubt adds to a refusal that an earlier try may have succeeded.
+func (e *exchange) doubt(err error) error {
+	code := eventhub.ErrorCode(err)
+	if !e.resent || code != eventhub.CodeLeaseLost && code != eventhub.CodeUnknownID {
+		return err
+	}
+	return eventhub.Wrap(code, err, "%s It was sent over a connection that was lost as well, and may have been carried out then.", eventhub.AsError(err).Message)
+}
+
+// Cancel takes back an event that was published with a delay, as
+// eventhub.Scheduler says. Where the answer was lost with its connection it is
+// asked again; CodeUnknownID may then mean that the first was carried out, and the
+// message says so.
+func (c *Client) Cancel(ctx context.Context, topic, id string) error {
+	if err := eventhub.ValidateID(id); err != nil {
+		return err
+	}
+	if err := eventhub.ValidateStoredTopic(topic); err != nil {
+		return err
+	}
+	e := newExchange(cancel)
+	defer e.recycle()
+	e.number(c, 1)
+	e.add(wire.AppendCancel(e.frames, e.next(), topic, id), 0)
+	err := c.submit(e)
+	if err == nil {
+		err = c.wait(ctx, e)
+	}
+	if err == nil {
+		err = e.doubt(e.answers[0].err)
+	}
+	if err != nil {
+		return fmt.Errorf("client: cancel %s in %s: %w", id, topic, err)
+	}
+	return nil
+}

@@ -27,6 +27,7 @@ func TestVerdictsOfHeldLeasesOnly(t *testing.T) {
 		if err != nil || got[0] != want {
 			t.Errorf("lease %s: %v, %v; want %v", lease, got, err, want)
 		}
+		c.conn.appendAcks()
 		if sent := len(c.conn.out.b) > before; sent != (want == eventhub.Applied) {
 			t.Errorf("lease %s: sent: %v", lease, sent)
 		}

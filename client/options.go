@@ -32,6 +32,7 @@ type config struct {
 	logger     *slog.Logger
 	tls        *tls.Config
 	maxPending int
+	batches    bool // EVENTS are asked for
 	reconnect  bool
 	minBackoff time.Duration
 	maxBackoff time.Duration
@@ -45,6 +46,7 @@ func defaults(url string) config {
 		token:      func(context.Context) (string, bool, error) { return "", false, nil },
 		logger:     slog.New(slog.DiscardHandler),
 		maxPending: DefaultMaxPending,
+		batches:    true,
 		reconnect:  true,
 		minBackoff: DefaultMinBackoff,
 		maxBackoff: DefaultMaxBackoff,
@@ -92,6 +94,13 @@ func WithTLS(cfg *tls.Config) Option {
 // the number.
 func WithMaxPending(events int) Option {
 	return func(c *config) { c.maxPending = events }
+}
+
+// WithSingleEvents makes the hub send every event in a frame of its own, as for
+// who reads along on the wire. By default several go in one frame when there are
+// several to send.
+func WithSingleEvents() Option {
+	return func(c *config) { c.batches = false }
 }
 
 // WithReconnect bounds the wait before a lost connection is tried again: it

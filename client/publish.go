@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"eventhub"
@@ -11,14 +12,14 @@ import (
 	"eventhub/wire"
 )
 
-// Publish sends the events and waits for their receipts. While there is no
-// connection it waits for one. Until the protocol has batches the events of one
-// call are single publishes, sent together and in order, and not one atomic
-// step: an error may leave any part of them published. The receipts are returned
-// beside an error too: those with an offset are published; of those without, a
-// refusal of the hub says that the event is not, while the end of ctx, ErrClosed
-// and CodeInternal leave it open. Publishing again under the receipts' ids is
-// always safe.
+// Publish sends the events in one frame, as one atomic step, and waits for their
+// receipts. While there is no connection it waits for one. The receipts are
+// returned beside an error too, with the ids that the events were sent under:
+// publishing again under these is always safe. Beside a refusal of the hub nothing
+// is published; the end of ctx, ErrClosed and CodeInternal leave it open.
+//
+// What is more than a frame of the hub holds (see Info) can not be one step and is
+// refused with CodeTooLarge: publish less in one call.
 //
 // Duplicate is reported for ids given by the caller only.
 func (c *Client) Publish(ctx context.Context, events ...eventhub.Event) ([]eventhub.Receipt, error) {
@@ -27,96 +28,138 @@ func (c *Client) Publish(ctx context.Context, events ...eventhub.Event) ([]event
 	}
 	e := newExchange(publish)
 	defer e.recycle()
-	e.number(c, len(events))
-	for i := range events {
-		if err := e.addEvent(c, &events[i]); err != nil {
-			return nil, about(i, len(events), err)
-		}
+	e.number(c, 1)
+	if err := e.addPublish(c, &eventhub.Publication{Events: events}); err != nil {
+		return nil, fmt.Errorf("client: publish: %w", err)
 	}
 	err := c.enter(ctx, e)
 	if err == nil {
 		err = c.wait(ctx, e)
 	}
-	receipts := make([]eventhub.Receipt, len(events))
-	for i := range receipts {
-		receipts[i] = e.receipt(i)
+	if err == nil {
+		err = e.answers[0].err
 	}
+	receipts := slices.Clone(e.receipts)
 	if err != nil {
 		return receipts, fmt.Errorf("client: publish: %w", err)
-	}
-	if i, err := e.err(); err != nil {
-		return receipts, about(i, len(events), err)
 	}
 	return receipts, nil
 }
 
-// about names the event of a batch.
-func about(i, n int, err error) error {
-	if n == 1 {
-		return fmt.Errorf("client: publish: %w", err)
-	}
-	return fmt.Errorf("client: publish: event %d of %d: %w", i+1, n, err)
+// addPublish appends the frame of a publication.
+func (e *exchange) addPublish(c *Client, pub *eventhub.Publication) error {
+	return e.addEvents(c, pub.Events, func(dst []byte, events []eventhub.Event) ([]byte, error) {
+		switch {
+		case len(pub.WaitFor) > 0:
+			return wire.AppendPublishWait(dst, e.next(), events, pub.WaitFor, pub.WaitUpTo)
+		case len(events) == 1:
+			return wire.AppendPublish(dst, e.next(), &events[0])
+		}
+		return wire.AppendPublishBatch(dst, e.next(), events)
+	})
 }
 
-// addEvent appends the frame of one event, which gets an id if it has none. The
-// hub's clock, not this machine's, judges its ts. A frame above the hub's limit
-// is refused here: it would cost the connection, and the next one too.
-func (e *exchange) addEvent(c *Client, event *eventhub.Event) error {
-	if err := event.Validate(time.UnixMilli(event.TS)); err != nil {
-		return err
+// addEvents appends the frame that encode makes of events, which get an id if
+// they have none. A frame above the hub's limit is refused here: it would cost the
+// connection, and the next one too. After an error the exchange is as before.
+func (e *exchange) addEvents(c *Client, events []eventhub.Event, encode func(dst []byte, events []eventhub.Event) ([]byte, error)) error {
+	n := len(e.receipts)
+	frames, err := e.frames, e.takeEvents(events)
+	if err == nil {
+		frames, err = encode(e.frames, e.events)
 	}
-	e.event = *event
-	made := e.event.ID == ""
-	if made {
-		e.event.ID = eventid.New()
+	if size, limit := int64(len(frames)-len(e.frames)), c.limit.Load(); err == nil && limit > 0 && size > limit {
+		err = eventhub.Errorf(eventhub.CodeTooLarge, "the frame of %d events has %d bytes; the hub takes %d", len(events), size, limit)
 	}
-	frames, err := wire.AppendPublish(e.frames, e.next(), &e.event)
+	clear(e.events)
+	e.events = e.events[:0]
 	if err != nil {
+		e.receipts, e.made = e.receipts[:n], e.made[:n]
 		return err
 	}
-	if n, limit := int64(len(frames)-len(e.frames)), c.limit.Load(); limit > 0 && n > limit {
-		return eventhub.Errorf(eventhub.CodeTooLarge, "the frame has %d bytes; the hub takes %d", n, limit)
-	}
-	e.add(frames)
-	e.ids = append(e.ids, e.event.ID)
-	e.made = append(e.made, made)
-	e.event = eventhub.Event{}
+	e.add(frames, len(events))
 	return nil
 }
 
-// receipt makes the receipt of one event. Where the id is ours, a duplicate is
-// what an earlier try of this very publish left.
-func (e *exchange) receipt(i int) eventhub.Receipt {
-	a := &e.answers[i]
-	return eventhub.Receipt{ID: e.ids[i], Offset: a.offset, Duplicate: a.duplicate && !e.made[i]}
+// takeEvents copies the events to e.events, with an id each.
+func (e *exchange) takeEvents(events []eventhub.Event) error {
+	if len(events) > wire.MaxEvents {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "there are %d events; at most %d are one step", len(events), wire.MaxEvents)
+	}
+	for i := range events {
+		event := events[i]
+		// The hub's clock, not this machine's, judges times.
+		if err := event.Validate(time.UnixMilli(max(event.TS, event.DeliverAt))); err != nil {
+			return about(i, len(events), err)
+		}
+		made := event.ID == ""
+		if made {
+			event.ID = eventid.New()
+		}
+		e.events = append(e.events, event)
+		e.receipts = append(e.receipts, eventhub.Receipt{ID: event.ID})
+		e.made = append(e.made, made)
+	}
+	return nil
 }
 
-// Enqueue implements eventhub.Publisher. A publication of several events is not
-// atomic here, see Publish; its Receipts are filled beside an Err as there. done
-// is called by the client's own goroutine or, where nothing was sent, before
-// Enqueue returns. When ctx ends later, what is not answered fails with its
-// error, its outcome unknown.
+// about names the event of a batch, as the hub does.
+func about(i, n int, err error) error {
+	if n == 1 {
+		return err
+	}
+	e := *eventhub.AsError(err)
+	e.Message = fmt.Sprintf("events[%d]: %s", i, e.Message)
+	return &e
+}
+
+// Enqueue implements eventhub.Publisher. Each publication is a frame of its own;
+// its Receipts are filled beside an Err as those of Publish, which beside
+// CodeWaitTimeout means with the ids alone: the hub says no more then. done is
+// called by the client's own goroutine or, where nothing was sent, before Enqueue
+// returns. When ctx ends later, what is not answered fails with its error, its
+// outcome unknown. Where a connection is lost meanwhile, WaitUpTo begins anew.
 func (c *Client) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
-	total := 0
-	for i := range pubs {
-		total += len(pubs[i].Events)
-	}
 	e := newExchange(publish)
-	e.number(c, total)
+	e.number(c, len(pubs))
 	for i := range pubs {
-		pubs[i].Err = e.addPublication(c, &pubs[i])
+		pubs[i].Receipts, pubs[i].Err = pubs[i].Receipts[:0], nil
+		if len(pubs[i].Events) > 0 {
+			pubs[i].Err = e.addPublish(c, &pubs[i])
+		}
 	}
+	c.start(ctx, e, func(e *exchange) {
+		at := 0
+		for i := range pubs {
+			if pub := &pubs[i]; pub.Err == nil && len(pub.Events) > 0 {
+				pub.Receipts, pub.Err = e.outcome(at, pub.Receipts)
+				at++
+			}
+		}
+	}, func() { done(pubs) })
+}
+
+// outcome is that of one frame; the receipts are appended to receipts.
+func (e *exchange) outcome(at int, receipts []eventhub.Receipt) ([]eventhub.Receipt, error) {
+	from, to := e.span(at)
+	return append(receipts, e.receipts[from:to]...), e.answers[at].err
+}
+
+// start begins an exchange that nobody waits for. When all is answered, which may
+// be before start returns, distribute hands the answers out, then done is called.
+// Without a frame only done is.
+func (c *Client) start(ctx context.Context, e *exchange, distribute func(*exchange), done func()) {
 	if len(e.ends) == 0 {
 		e.recycle()
-		done(pubs)
+		done()
 		return
 	}
 	e.done = func(e *exchange) {
-		e.distribute(pubs)
+		distribute(e)
 		if e.stop == nil || e.stop() {
 			e.recycle()
 		}
-		done(pubs)
+		done()
 	}
 	if err := c.enter(ctx, e); err != nil {
 		e.failRest(err)
@@ -124,43 +167,11 @@ func (c *Client) Enqueue(ctx context.Context, pubs []eventhub.Publication, done 
 	}
 }
 
-// addPublication appends the frames of all its events, or of none.
-func (e *exchange) addPublication(c *Client, pub *eventhub.Publication) error {
-	frames, n := len(e.frames), len(e.ends)
-	for i := range pub.Events {
-		if err := e.addEvent(c, &pub.Events[i]); err != nil {
-			e.frames, e.ends, e.answers = e.frames[:frames], e.ends[:n], e.answers[:n]
-			e.ids, e.made = e.ids[:n], e.made[:n]
-			return about(i, len(pub.Events), err)
-		}
-	}
-	return nil
-}
-
-// distribute hands the answers out to the publications that were sent.
-func (e *exchange) distribute(pubs []eventhub.Publication) {
-	at := 0
-	for i := range pubs {
-		pub := &pubs[i]
-		pub.Receipts = pub.Receipts[:0]
-		if pub.Err != nil {
-			continue
-		}
-		for k := range pub.Events {
-			pub.Receipts = append(pub.Receipts, e.receipt(at))
-			if err := e.answers[at].err; err != nil && pub.Err == nil {
-				pub.Err = about(k, len(pub.Events), err)
-			}
-			at++
-		}
-	}
-}
-
 // failRest gives every frame without an answer this one.
 func (e *exchange) failRest(err error) {
 	for i := range e.answers {
-		if a := &e.answers[i]; a.err == nil && a.offset == 0 {
-			a.err = err
+		if a := &e.answers[i]; !a.given {
+			a.given, a.err = true, err
 		}
 	}
 }
@@ -176,7 +187,7 @@ func (c *Client) enter(ctx context.Context, e *exchange) error {
 	if err := c.admit(); err != nil {
 		return err
 	}
-	if !c.room.take(len(e.ends), len(e.frames)) {
+	if !c.room.take(e.items(), len(e.frames)) {
 		if err := c.awaitRoom(ctx, e); err != nil {
 			return err
 		}
@@ -268,7 +279,7 @@ func (r *room) refuse(cause error) {
 
 // awaitRoom waits in line. c.mu is held, and released meanwhile.
 func (c *Client) awaitRoom(ctx context.Context, e *exchange) error {
-	w := &waiter{len(e.ends), len(e.frames), make(chan error, 1)}
+	w := &waiter{e.items(), len(e.frames), make(chan error, 1)}
 	c.room.waiting = append(c.room.waiting, w)
 	c.mu.Unlock()
 	select {

@@ -8,11 +8,16 @@ import (
 	"io"
 
 	gws "github.com/gobwas/ws"
+
+	"eventhub/wire"
 )
 
 const (
 	handshakeBytes = 4 << 10
 	readBytes      = 64 << 10
+	// keptReadBytes holds the largest frame of several events and what comes with
+	// it. A buffer of that size is kept once there was such a frame.
+	keptReadBytes = wire.MaxEventsBytes + readBytes
 	// maxMessage bounds what a hub may send at once: an event with all that may
 	// belong to it, escaped, is well below.
 	maxMessage = 4 << 20
@@ -21,7 +26,7 @@ const (
 // frameReader cuts what the hub sends into messages and control frames. It reads
 // as much at once as its buffer takes and hands frames out in place; messages in
 // fragments, which intermediaries may make, are put together elsewhere. A buffer
-// that grew for one large message is given up behind it.
+// that grew for one large event is given up behind it.
 type frameReader struct {
 	base int    // what buf has when no frame needs more
 	buf  []byte // bytes r to w are read and not handed out
@@ -53,6 +58,9 @@ func (f *frameReader) preload(early *bufio.Reader) {
 
 // fill reads once. What next returned before is invalid then.
 func (f *frameReader) fill(conn io.Reader) error {
+	if f.need > f.base && f.need <= keptReadBytes {
+		f.base = keptReadBytes
+	}
 	into := f.buf
 	switch {
 	case f.need > len(into):

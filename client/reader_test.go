@@ -36,6 +36,9 @@ func TestFramesComeWhole(t *testing.T) {
 	}
 	for i := range 300 {
 		text := fmt.Sprint(i, strings.Repeat("x", 1<<r.IntN(18)))
+		if i == 299 {
+			text = strings.Repeat("x", 1<<20)
+		}
 		if r.IntN(3) > 0 {
 			frame(gws.OpText, true, text)
 		} else {
@@ -66,8 +69,9 @@ func TestFramesComeWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(f.buf) > 1<<18 {
-		t.Errorf("the buffer has %d bytes in the end", len(f.buf))
+	_ = f.fill(strings.NewReader("x"))
+	if len(f.buf) != keptReadBytes {
+		t.Errorf("the buffer has %d bytes in the end; want %d", len(f.buf), keptReadBytes)
 	}
 }
 
@@ -93,6 +97,8 @@ func TestViolationsOfAHub(t *testing.T) {
 	}
 }
 
+func event1(topic string) eventhub.Event { return eventhub.Event{Topic: topic, Payload: []byte(`1`)} }
+
 // TestLimitOfTheHub: a frame that the hub would close the connection for is not
 // sent.
 func TestLimitOfTheHub(t *testing.T) {
@@ -101,9 +107,17 @@ func TestLimitOfTheHub(t *testing.T) {
 	e := newExchange(publish)
 	for n, want := range map[int]eventhub.Code{10: "", 300: eventhub.CodeTooLarge} {
 		event := eventhub.Event{Topic: "t", Payload: fmt.Appendf(nil, `"%s"`, strings.Repeat("x", n))}
-		if got := eventhub.ErrorCode(e.addEvent(c, &event)); got != want {
+		pub := eventhub.Publication{Events: []eventhub.Event{event}}
+		if got := eventhub.ErrorCode(e.addPublish(c, &pub)); got != want {
 			t.Errorf("%d bytes: %q; want %q", n, got, want)
 		}
+	}
+	small := event1("t")
+	if err := e.addPublish(c, &eventhub.Publication{Events: []eventhub.Event{small, small, small, small}}); eventhub.ErrorCode(err) != eventhub.CodeTooLarge {
+		t.Errorf("four events above the limit: %v", err)
+	}
+	if len(e.ends) != 1 || len(e.receipts) != 1 || len(e.made) != 1 || e.items() != 1 || len(e.frames) > 200 {
+		t.Errorf("what was refused is in the exchange: %d frames of %d bytes, %d receipts", len(e.ends), len(e.frames), len(e.receipts))
 	}
 }
 

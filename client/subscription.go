@@ -2,11 +2,11 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"eventhub"
 	"eventhub/wire"
@@ -29,6 +29,7 @@ type subscription struct {
 	c        *Client
 	opts     eventhub.SubscribeOptions
 	receiver eventhub.Receiver
+	batch    bool // EVENTS are asked for
 
 	// Guarded by Client.mu.
 	joined bool // the hub has said OK once
@@ -42,7 +43,9 @@ type subscription struct {
 	delivering sync.Mutex // may be held when Client.mu is taken, not the other way round
 	held       []eventhub.Delivery
 	heldBytes  int
-	last       []byte // the id of the event that came last, of a tail
+	// Of a tail, for the next SUBSCRIBE.
+	last  []byte // the id of the event that came last, where trail is nil
+	trail *trail
 }
 
 func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} }
@@ -63,6 +66,12 @@ func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} 
 // published while there was no connection. AckTimeout, MaxAttempts and Backoff
 // are refused, AutoAck is implied.
 //
+// A tail over several topics goes on 30 s before the newest event that came, or
+// where it began while it reads the past, and r does not get again what came
+// before: no event comes twice, and none is left out but one that a hub had held
+// back for longer than that without any other sign. The clocks of both sides must
+// not differ by more. With Conflate r may get the newest events of those 30 s again.
+//
 // Without leases (tails, AutoAck) nothing but the connection bounds what a hub
 // sends: where more than 4 MiB wait for r the client leaves, and subscribes again
 // when r has taken all that had come.
@@ -72,7 +81,8 @@ func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} 
 // hub has obeyed; what it had sent before may still be delivered. A paused
 // subscription stays so over lost connections: PAUSE follows its SUBSCRIBE at once,
 // though a few events may come in between. Verdicts that are given while there is no connection
-// wait for one, and count where nobody holds the event by then.
+// wait for one, and count where nobody holds the event by then; for HandOver see
+// [Client.HandOver].
 func (c *Client) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	s, err := c.join(ctx, opts, r)
 	if err != nil {
@@ -93,11 +103,15 @@ func (c *Client) join(ctx context.Context, opts eventhub.SubscribeOptions, r eve
 		return nil, err
 	}
 	s := &subscription{c: c, opts: opts, receiver: r, start: opts.Start}
+	s.batch = c.cfg.batches && (opts.Group == "" || opts.MaxInFlight > 1)
+	if opts.Group == "" && (opts.Conflate != 0 || len(opts.Topics) > 0 || eventhub.IsPattern(opts.Topic)) {
+		s.trail = newTrail(opts.Start, opts.Conflate == 0, time.Now())
+	}
 	e := newExchange(subscribe)
 	defer e.recycle()
 	e.sub = s
 	e.number(c, 1)
-	e.add(wire.AppendSubscribe(e.frames, e.next(), &s.opts))
+	e.add(wire.AppendSubscribe(e.frames, e.next(), &s.opts, s.batch), 0)
 	if err := c.begin(s, e); err != nil {
 		return nil, err
 	}
@@ -164,9 +178,9 @@ func (s *subscription) again() *exchange {
 	opts := s.opts
 	opts.Start = s.start
 	e.number(s.c, 2)
-	e.add(wire.AppendSubscribe(nil, e.next(), &opts))
+	e.add(wire.AppendSubscribe(nil, e.next(), &opts, s.batch), 0)
 	if s.paused {
-		e.add(wire.AppendPause(e.frames, e.next(), opts.Topic, opts.Group))
+		e.add(wire.AppendPause(e.frames, e.next(), opts.Topic, opts.Group), 0)
 	}
 	return e
 }
@@ -182,6 +196,9 @@ func (s *subscription) refused(err error) {
 	s.delivering.Lock()
 	defer s.delivering.Unlock()
 	s.last = nil
+	if s.trail != nil {
+		s.trail.restart()
+	}
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -318,7 +335,7 @@ func (s *subscription) sayWhetherPaused(pause bool) (*exchange, error) {
 	}
 	e := newExchange(steer)
 	e.number(c, 1)
-	e.add(say(e.frames, e.next(), s.opts.Topic, s.opts.Group))
+	e.add(say(e.frames, e.next(), s.opts.Topic, s.opts.Group), 0)
 	c.register(e)
 	return e, nil
 }
@@ -338,57 +355,10 @@ func (s *subscription) leave() *exchange {
 	if c.conn == nil || c.phase == closed {
 		return nil
 	}
+	c.conn.appendAcks() // they stand before it
 	e := newExchange(unsubscribe)
 	e.number(c, 1)
-	e.add(wire.AppendUnsubscribe(e.frames, e.next(), s.opts.Topic, s.opts.Group))
+	e.add(wire.AppendUnsubscribe(e.frames, e.next(), s.opts.Topic, s.opts.Group), 0)
 	c.register(e)
 	return e
-}
-
-// Settle implements eventhub.Subscription.
-func (s *subscription) Settle(ctx context.Context, v eventhub.Settlement) ([]eventhub.Outcome, error) {
-	return s.c.Settle(ctx, s.opts.Topic, s.opts.Group, v)
-}
-
-// Settle implements eventhub.Subscriber. Refs without a lease mean deliveries of
-// the present connection. An error may leave a part of the refs settled.
-func (c *Client) Settle(ctx context.Context, topic, group string, v eventhub.Settlement) ([]eventhub.Outcome, error) {
-	if err := v.Validate(); err != nil {
-		return nil, err
-	}
-	if len(v.Refs) == 0 {
-		return nil, nil
-	}
-	e := newExchange(settle)
-	defer e.recycle()
-	e.number(c, len(v.Refs))
-	for _, ref := range v.Refs {
-		e.add(wire.AppendSettle(e.frames, e.next(), topic, group, &v, ref))
-	}
-	err := c.submit(e)
-	if err == nil {
-		err = c.wait(ctx, e)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("client: settle in %s: %w", subKey{topic, group}, err)
-	}
-	outcomes := make([]eventhub.Outcome, len(v.Refs))
-	for i := range outcomes {
-		if outcomes[i], err = e.outcome(i, v.Verdict); err != nil {
-			return nil, fmt.Errorf("client: settle in %s: %w", subKey{topic, group}, err)
-		}
-	}
-	return outcomes, nil
-}
-
-func (e *exchange) outcome(i int, verdict eventhub.Verdict) (eventhub.Outcome, error) {
-	a := &e.answers[i]
-	var refused *eventhub.Error
-	switch {
-	case a.stale:
-		return eventhub.Stale, nil
-	case verdict == eventhub.Extend && errors.As(a.err, &refused) && refused.Code == eventhub.CodeUnknownID:
-		return eventhub.Unknown, nil
-	}
-	return eventhub.Applied, a.err
 }

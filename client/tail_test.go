@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"eventhub"
 	"eventhub/client"
@@ -343,4 +344,66 @@ func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
+}
+
+// patternEvent is the EVENT of a live tail of t.*, age seconds old.
+func patternEvent(topic string, offset int, now time.Time, age int64) string {
+	return fmt.Sprintf(`{"op":"EVENT","topic":"t.*","event":{"offset":%d,"ts":%d,"id":"%s-%d","topic":%q,"payload":1}}`,
+		offset, now.UnixMilli()-1000*age, topic, offset, topic)
+}
+
+// TestTailOverTopicsGoesOn a while before the newest event, and what comes again
+// is not delivered; where the hub has that place no more, at the latest event.
+func TestTailOverTopicsGoesOn(t *testing.T) {
+	now := time.Now()
+	starts := make(chan eventhub.Start, 9)
+	missing := true
+	serving := func(goOn func(*wire.Request) []string) scripted {
+		return func(r *wire.Request) ([]string, bool) {
+			if r.Op != wire.OpSubscribe {
+				return nil, false
+			}
+			starts <- r.Subscribe.Start
+			return goOn(r), true
+		}
+	}
+	addr := startScripted(t,
+		serving(func(r *wire.Request) []string {
+			return []string{ok(r), patternEvent("t.a", 5, now, 3), patternEvent("t.b", 5, now, 1)}
+		}),
+		serving(func(r *wire.Request) []string {
+			return []string{ok(r), patternEvent("t.a", 5, now, 3), patternEvent("t.c", 1, now, 2), patternEvent("t.b", 5, now, 1), patternEvent("t.a", 6, now, 0)}
+		}),
+		serving(func(r *wire.Request) []string {
+			if missing {
+				missing = false
+				return []string{refusal(r, eventhub.CodeUnknownID)}
+			}
+			return []string{ok(r)}
+		}),
+		func(r *wire.Request) ([]string, bool) {
+			if r.Op == wire.OpSubscribe {
+				starts <- r.Subscribe.Start
+			}
+			return []string{fmt.Sprintf(`{"op":"OK","corr":%q,"id":"x","offset":21}`, r.Corr)}, true
+		},
+	)
+	c := dial(t, addr)
+	r := newCollector(1 << 20)
+	if _, err := c.Subscribe(bounded(t), eventhub.SubscribeOptions{Topic: "t.*"}, r); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Publish(bounded(t), event("t", `1`)); err != nil { // over all connections
+		t.Fatal(err)
+	}
+	first := eventhub.Start{Kind: eventhub.StartTime, TS: now.UnixMilli() - 3000} // where it began
+	for i, want := range []eventhub.Start{{}, first, first, {}} {
+		if got := await(t, "a SUBSCRIBE", starts); got != want {
+			t.Errorf("SUBSCRIBE %d begins at %+v; want %+v", i+1, got, want)
+		}
+	}
+	c.Close()
+	if want := []uint64{5, 5, 1, 6}; !slices.Equal(r.offsets, want) {
+		t.Errorf("offsets %v came; want %v", r.offsets, want)
+	}
 }

@@ -221,6 +221,10 @@ func (m *membership) Settle(ctx context.Context, s eventhub.Settlement) ([]event
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
+	return m.settle(s)
+}
+
+func (m *membership) settle(s eventhub.Settlement) ([]eventhub.Outcome, error) {
 	m.h.mu.Lock()
 	defer m.h.mu.Unlock()
 	if err := s.Validate(); err != nil {
@@ -239,6 +243,39 @@ func (m *membership) Settle(ctx context.Context, s eventhub.Settlement) ([]event
 		}
 	}
 	return outcomes, nil
+}
+
+// HandOver is Publish and Settle in one: nothing, where a lease is not the last of
+// its heartbeat.
+func (m *membership) HandOver(ctx context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+	go func() {
+		for i := range hs {
+			hs[i].Receipts, hs[i].Err = m.handOver(ctx, &hs[i])
+		}
+		done(hs)
+	}()
+}
+
+func (m *membership) handOver(ctx context.Context, step *eventhub.Handover) ([]eventhub.Receipt, error) {
+	if len(step.Refs) == 0 {
+		return nil, eventhub.Errorf(eventhub.CodeBadRequest, "there is nothing to ack")
+	}
+	for _, ref := range step.Refs {
+		if !m.holds(ref.Lease) {
+			return nil, eventhub.Errorf(eventhub.CodeLeaseLost, "lease %s is not the last one", ref.Lease)
+		}
+	}
+	receipts, err := m.h.Publish(ctx, step.Events...)
+	if err == nil {
+		_, err = m.settle(eventhub.Settlement{Refs: step.Refs})
+	}
+	return receipts, err
+}
+
+func (m *membership) holds(lease eventhub.Lease) bool {
+	m.h.mu.Lock()
+	defer m.h.mu.Unlock()
+	return m.h.leases[lease.Offset-1] == lease && !m.h.settled[lease.Offset-1]
 }
 
 func (m *membership) Ready() {

@@ -43,8 +43,11 @@ const (
 	// heartbeats wait, and what they tell of goes stale.
 	MaxProcesses = 100_000
 
-	// batchEvents bounds one publish, and with it what waits in memory.
+	// batchEvents bounds one step, and with it what waits in memory.
 	batchEvents = 256
+	// stepBytes is how much state, in bytes, makes a step of its own: it has to go
+	// into one frame to a remote hub.
+	stepBytes = 256 << 10
 	// ackTimeout is far longer than a heartbeat is held: StaleAfter + 2 ScanEvery.
 	ackTimeout = 2 * time.Minute
 	// retryAfter is the pause after a publish failed.
@@ -56,38 +59,39 @@ const (
 	maxReason = 1000
 )
 
-// errPublish marks a session that ended because a publish failed.
+// errPublish marks a session that ended because a step failed.
 var errPublish = errors.New("publish state")
 
 // Projector projects heartbeats to states. The zero value is ready.
 //
 // # What is acked, and when
 //
-// The last heartbeat of every living process stays unacked. It is acked only
-// when the hub has the receipt of what ended its use: the state of a newer
+// The last heartbeat of every living process stays unacked. It is acked in one
+// atomic step with the publish of what ended its use: the state of a newer
 // heartbeat of that process, or its stale state. So what a projector knows is
 // exactly what the group still holds, and that makes all of this right without
 // any storage of its own:
 //
 //   - After a restart or a crash the group delivers the last heartbeat of every
 //     process that was alive, so those that died meanwhile become stale too.
-//   - When a publish fails, the projector leaves the group, which takes all
-//     leases back without counting the attempts, forgets what it knew and joins
-//     again: it is told everything anew.
-//   - A state has an id that derives from its heartbeat's offset, so that
-//     telling it twice adds nothing to the log.
+//   - When a step fails, also because a heartbeat is not the projector's any
+//     more, the projector leaves the group, which takes all leases back without
+//     counting the attempts, forgets what it knew and joins again: it is told
+//     everything anew.
+//   - An alive state has an id that derives from its heartbeat's offset, so that
+//     telling it twice adds nothing to the log. A stale state is told once, because
+//     the heartbeat that would make it come again is acked with it.
 //
 // The price is that the group's cursor trails the head by up to StaleAfter and
 // two ScanEvery of heartbeats, and its lag is not 0 while processes live.
 //
 // # Order
 //
-// One goroutine takes all heartbeats that wait, at most 256, publishes their
-// states in the order of delivery by one call, and then acks in one call: one
-// fsync a batch, and per process the states are in the order of the heartbeats.
-// Whether a call is atomic does not matter: after one that failed everything is
-// told again. Only a redelivery can come out of order; a heartbeat older than the
-// last one of its process is acked and not projected.
+// One goroutine takes all heartbeats that wait, at most 256, and publishes their
+// states in the order of delivery in one step with the acks: one fsync a batch, and
+// per process the states are in the order of the heartbeats. Only a redelivery can
+// come out of order; a heartbeat older than the last one of its process is acked
+// and not projected.
 type Projector struct {
 	// Logger gets failures; slog.Default if nil.
 	Logger *slog.Logger
@@ -181,11 +185,17 @@ type heard struct {
 // work is what a batch of heartbeats comes to.
 type work struct {
 	states []eventhub.Event
-	done   []eventhub.Ref            // once states are published
+	bytes  int                       // of the states
+	done   []eventhub.Ref            // with the states
 	bad    map[string][]eventhub.Ref // by reason
 }
 
-// project publishes the states of a batch and settles what that allows.
+func (w *work) add(state eventhub.Event) {
+	w.states = append(w.states, state)
+	w.bytes += len(state.Payload)
+}
+
+// project publishes the states of a batch with the acks that they allow.
 func (s *session) project(ctx context.Context, batch []eventhub.Delivery) error {
 	w := work{states: make([]eventhub.Event, 0, len(batch))}
 	for i := range batch {
@@ -197,11 +207,16 @@ func (s *session) project(ctx context.Context, batch []eventhub.Delivery) error 
 			reason = strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "")
 			w.bad[reason] = append(w.bad[reason], eventhub.Ref{Lease: batch[i].Lease})
 		}
+		if w.bytes > stepBytes {
+			if err := s.step(ctx, w.states, w.done); err != nil {
+				return err
+			}
+			w.states, w.done, w.bytes = nil, nil, 0
+		}
 	}
-	if err := s.publish(ctx, w.states); err != nil {
+	if err := s.step(ctx, w.states, w.done); err != nil {
 		return err
 	}
-	s.settle(ctx, eventhub.Settlement{Verdict: eventhub.Ack, Refs: w.done})
 	for reason, refs := range w.bad {
 		s.settle(ctx, eventhub.Settlement{Verdict: eventhub.Nack, Refs: refs, Reason: reason})
 	}
@@ -242,7 +257,7 @@ func (s *session) take(d *eventhub.Delivery, w *work) error {
 	if err := state.Validate(time.Now()); err != nil {
 		return fmt.Errorf("no state can be published: %w", err)
 	}
-	w.states = append(w.states, state)
+	w.add(state)
 	if before != nil {
 		w.done = append(w.done, eventhub.Ref{Lease: before.lease})
 	}
@@ -282,36 +297,45 @@ func (s *session) expire(ctx context.Context, now int64) error {
 }
 
 func (s *session) expireBatch(ctx context.Context, batch []*heard) error {
-	states := make([]eventhub.Event, 0, len(batch))
-	refs := make([]eventhub.Ref, 0, len(batch))
-	for _, h := range batch {
-		stale := h.state
-		stale.Status = Stale
-		// No derived id, unlike alive states: if the log has lost that alive state
-		// and takes it a second time, stale must be said a second time as well,
-		// and not pass for a duplicate.
-		e, err := stale.event()
-		if err != nil {
+	for len(batch) > 0 {
+		var w work
+		n := 0
+		for ; n < len(batch) && w.bytes <= stepBytes; n++ {
+			stale := batch[n].state
+			stale.Status = Stale
+			// No derived id, unlike alive states: if the log has lost that alive state
+			// and takes it a second time, stale must be said a second time as well,
+			// and not pass for a duplicate.
+			e, err := stale.event()
+			if err != nil {
+				return err
+			}
+			w.add(e)
+			w.done = append(w.done, eventhub.Ref{Lease: batch[n].lease})
+		}
+		if err := s.step(ctx, w.states, w.done); err != nil {
 			return err
 		}
-		states = append(states, e)
-		refs = append(refs, eventhub.Ref{Lease: h.lease})
+		for _, h := range batch[:n] {
+			delete(s.last, h.state.ProcessID)
+		}
+		batch = batch[n:]
 	}
-	if err := s.publish(ctx, states); err != nil {
-		return err
-	}
-	for _, h := range batch {
-		delete(s.last, h.state.ProcessID)
-	}
-	s.settle(ctx, eventhub.Settlement{Verdict: eventhub.Ack, Refs: refs})
 	return nil
 }
 
-func (s *session) publish(ctx context.Context, states []eventhub.Event) error {
-	if len(states) == 0 {
-		return nil
+// step publishes the states and acks what is done, both or nothing.
+func (s *session) step(ctx context.Context, states []eventhub.Event, done []eventhub.Ref) error {
+	var err error
+	switch {
+	case len(states) == 0:
+		s.settle(ctx, eventhub.Settlement{Verdict: eventhub.Ack, Refs: done})
+	case len(done) == 0:
+		_, err = s.pub.Publish(ctx, states...)
+	default:
+		_, err = eventhub.HandOver(ctx, s.membership, done, states...)
 	}
-	if _, err := s.pub.Publish(ctx, states...); err != nil {
+	if err != nil {
 		return fmt.Errorf("%w: %w", errPublish, err)
 	}
 	return nil
@@ -321,7 +345,7 @@ func (s *session) settle(ctx context.Context, verdict eventhub.Settlement) {
 	if len(verdict.Refs) == 0 {
 		return
 	}
-	// Verdicts on what has its receipt are given, whether ctx has ended or not. An
+	// Verdicts are given, whether ctx has ended or not. An
 	// error means that the subscription is ending, which we are told of, or that
 	// the hub is out of reach; what was not settled comes again.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWait)

@@ -255,8 +255,7 @@ func TestStopWhileTheHubIsGone(t *testing.T) {
 		h := newHub()
 		h.unreachable = true
 		stop := start(t, h)
-		h.beat(1)
-		h.beat(1)
+		h.append(time.Now(), `{}`)
 		synctest.Wait() // in Settle
 		before := time.Now()
 		stop()
@@ -360,6 +359,49 @@ func TestBacklogComesInBoundedBatches(t *testing.T) {
 		time.Sleep(StaleAfter + ScanEvery)
 		synctest.Wait()
 		equal(t, "batches of alive, then of stale states", h.publishes(), []int{256, 256, 256, 232, 256, 256, 256, 232})
+		equal(t, "open", h.open(), []uint64{})
+	})
+}
+
+// TestStateAndAckAreOneStep: where a heartbeat is not the projector's any more,
+// the state that would ack it is not published either; then all is told anew.
+func TestStateAndAckAreOneStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub()
+		defer start(t, h)()
+		h.beat(1)
+		synctest.Wait()
+		equal(t, "states", h.told(t), []string{"1 alive"})
+		h.lease(1) // as for another member
+		h.beat(1)
+		synctest.Wait()
+		equal(t, "states after a lost lease", h.told(t), []string{})
+		equal(t, "open after a lost lease", h.open(), []uint64{1, 2})
+		time.Sleep(retryAfter)
+		synctest.Wait()
+		equal(t, "states", h.told(t), []string{"1 alive"})
+		equal(t, "open", h.open(), []uint64{2})
+		equal(t, "joined", h.joined, 2)
+	})
+}
+
+// TestLongNamesMakeSmallerSteps: what goes into one frame to a remote hub is
+// bounded in bytes too.
+func TestLongNamesMakeSmallerSteps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const processes = 256
+		h := newHub()
+		name := strings.Repeat("n", 1000)
+		var payloads []string
+		for pid := range processes {
+			payloads = append(payloads, fmt.Sprintf(`{"pid":%d,"name":%q,"host":"h","cpu_pct":1,"mem_mb":2}`, pid+1, name))
+		}
+		h.append(time.Now(), payloads...)
+		defer start(t, h)()
+		time.Sleep(StaleAfter + ScanEvery)
+		synctest.Wait()
+		equal(t, "batches of alive, then of stale states", h.publishes(), []int{124, 124, 8, 124, 124, 8})
+		equal(t, "states", len(h.all()), 2*processes)
 		equal(t, "open", h.open(), []uint64{})
 	})
 }

@@ -1,0 +1,64 @@
+package client
+
+import (
+	"io"
+	"log/slog"
+	"net"
+	"testing"
+
+	"eventhub"
+	"eventhub/wire"
+)
+
+// TestWhatWasSentBefore: a request counts as sent again only if an earlier
+// connection may have taken it.
+func TestWhatWasSentBefore(t *testing.T) {
+	c := &Client{cfg: config{logger: slog.New(slog.DiscardHandler)}, pending: make(map[uint64]slot), subs: make(map[subKey]*subscription)}
+	c.changed.L = &c.mu
+	e := newExchange(handover)
+	e.number(c, 1)
+	e.add(wire.AppendCancel(e.frames, e.next(), "t", "x"), 0)
+	if err := c.submit(e); err != nil {
+		t.Fatal(err)
+	}
+	lost := eventhub.Errorf(eventhub.CodeLeaseLost, "gone")
+	for attempt, want := range []bool{false, true, true} {
+		near, far := net.Pipe()
+		n := &conn{net: near}
+		n.wake.L = &c.mu
+		drained := make(chan struct{})
+		go func() {
+			_, _ = io.Copy(io.Discard, far)
+			close(drained)
+		}()
+		c.attach(n)
+		if got := e.doubt(lost) != error(lost); got != want {
+			t.Errorf("over connection %d: doubt %v; want %v", attempt+1, got, want)
+		}
+		c.detach(n)
+		<-drained
+		far.Close()
+	}
+}
+
+// TestAcksOfALostConnection are forgotten, and do not keep those of the next back.
+func TestAcksOfALostConnection(t *testing.T) {
+	c := &Client{}
+	c.changed.L = &c.mu
+	k := &keeper{c: c, opts: eventhub.SubscribeOptions{Topic: "t", Group: "g"}}
+	for attempt := range 2 {
+		near, far := net.Pipe()
+		defer far.Close()
+		n := &conn{net: near}
+		n.wake.L = &c.mu
+		c.conn = n
+		c.ack(k, eventhub.Ref{Lease: eventhub.Lease{Runtime: 1, Offset: uint64(attempt), Serial: 1}})
+		if attempt == 1 {
+			n.appendAcks()
+			if one := len(wire.AppendSettle(nil, 0, "t", "g", &eventhub.Settlement{}, eventhub.Ref{Lease: eventhub.Lease{Runtime: 1, Serial: 1}})); len(n.out.b) < one || len(n.out.b) >= 2*one {
+				t.Errorf("%d bytes are to be sent; one ack has %d", len(n.out.b), one)
+			}
+		}
+		c.detach(n)
+	}
+}

@@ -1,0 +1,266 @@
+package eventhub
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Transformer turns one event into others. With a nil error they are published
+// and the delivery is acked in one atomic step; where there are none it is acked.
+// Any other error nacks it with the error's text as the reason. The delivery is
+// the Transformer's to keep; the events, and their payloads, are not until
+// Transform has returned.
+type Transformer func(ctx context.Context, d Delivery) ([]Event, error)
+
+// Transform is Consume for programs that make events out of events: the log has
+// what t returned for a delivery exactly once, whatever is lost or killed on the
+// way, as long as the log of the results keeps it.
+//
+// Results that have no ID get one that derives from the group, the topic and the
+// offset of the delivery and their index, see [ResultID]. So a delivery that comes
+// again, because nobody knows whether its step was taken, publishes the same ids,
+// of which the hub takes each once. t should therefore make the same of the same
+// event, in the same order. It also means that a group that is moved back adds
+// nothing to the results that are kept; where the past is to be made anew, t gives
+// ids of its own, or the group has another name. Results without CausedBy get the
+// delivery's id, and those without the headers traceparent, tracestate and
+// correlation id (correlationid, correlation-id, x-correlation-id,
+// ce-correlationid) get the delivery's: chains can be followed.
+//
+// What becomes of a step:
+//
+//   - Where another member has the event by now (CodeLeaseLost), nothing is
+//     published here, and Transform goes on: that member does it.
+//   - Where the hub has no room (CodeOverloaded, CodeRateLimited) the step is tried
+//     again, and those behind it wait, for as long as the delivery is ours.
+//   - Any other refusal is that of an event that can not be published: the delivery
+//     is nacked with it.
+//   - Where the subscription is ending the delivery comes again, to another
+//     member or later.
+//
+// The steps are handed over in the order in which t returned, and a worker does not
+// wait for them: while some are being committed, others gather and go together
+// next. With a concurrency of 1 the results are thus in the order of the
+// deliveries, save for those of deliveries that fail and come again. What bounds
+// the speed, besides t, is MaxInFlight: so many steps at most are taken in one
+// commit and, where the hub is remote, one way there and back.
+//
+// When ctx ends, the steps of what t had begun are still taken; for those that have
+// no answer within 10 s, because the hub is out of reach, it is open whether they
+// were. AutoAck and tails, which have no acks, are refused with CodeBadRequest.
+func Transform(ctx context.Context, s Subscriber, opts SubscribeOptions, concurrency int, t Transformer) error {
+	if opts.AutoAck || opts.Group == "" {
+		return Errorf(CodeBadRequest, "a transformation of %s has nothing to ack: it needs a group, and no AutoAck", quote(opts.Topic))
+	}
+	return consume(ctx, s, opts, concurrency, func(sub Subscription) (func(Delivery), func()) {
+		h := handOverTo(ctx, sub)
+		handle := func(d Delivery) {
+			events, err := t(ctx, d)
+			if err != nil || len(events) == 0 {
+				settle(ctx, sub, d.Lease, err)
+				return
+			}
+			h.add(Handover{Refs: []Ref{{Lease: d.Lease}}, Events: results(opts.Group, &d, events)})
+		}
+		return handle, h.finish
+	})
+}
+
+// ResultID is the id of the result with that index, from 0, of the event at an
+// offset in a group's work: 24 hexadecimal digits that stand for group and topic,
+// the offset and the index.
+func ResultID(group, topic string, offset uint64, index int) string {
+	sum := sha256.Sum256([]byte(group + "\x00" + topic))
+	id := hex.AppendEncode(make([]byte, 0, MaxIDBytes), sum[:12])
+	id = strconv.AppendUint(append(id, '-'), offset, 10)
+	return string(strconv.AppendInt(append(id, '-'), int64(index), 10))
+}
+
+// results fills in what makes the events those of the delivery.
+func results(group string, d *Delivery, events []Event) []Event {
+	events = slices.Clone(events)
+	chain := chainHeaders(d.Record)
+	for i := range events {
+		e := &events[i]
+		if e.ID == "" {
+			e.ID = ResultID(group, d.Topic, d.Offset, i)
+		}
+		if len(e.CausedBy) == 0 {
+			e.CausedBy = []string{d.ID()}
+		}
+		e.Headers = withHeaders(e.Headers, chain)
+	}
+	return events
+}
+
+// chainHeaders returns the headers that follow an event to what comes of it.
+func chainHeaders(r Record) map[string]string {
+	if !bytes.Contains(r, []byte(`"headers":`)) { // as in most
+		return nil
+	}
+	var e struct {
+		Headers map[string]string `json:"headers"`
+	}
+	if json.Unmarshal(r, &e) != nil {
+		return nil // it is the hub's own record
+	}
+	maps.DeleteFunc(e.Headers, func(name, _ string) bool {
+		switch strings.ToLower(name) {
+		case "traceparent", "tracestate", "correlationid", "correlation-id", "x-correlation-id", "ce-correlationid":
+			return false
+		}
+		return true
+	})
+	return e.Headers
+}
+
+// withHeaders adds what headers do not have, in a copy.
+func withHeaders(headers, more map[string]string) map[string]string {
+	copied := false
+	for name, value := range more {
+		if hasHeader(headers, name) {
+			continue
+		}
+		if !copied {
+			headers, copied = maps.Clone(headers), true
+		}
+		if headers == nil {
+			headers = make(map[string]string, len(more))
+		}
+		headers[name] = value
+	}
+	return headers
+}
+
+func hasHeader(headers map[string]string, name string) bool {
+	for has := range headers {
+		if strings.EqualFold(has, name) {
+			return true
+		}
+	}
+	return false
+}
+
+const (
+	// handoverWait bounds the wait for answers when nothing new is begun.
+	handoverWait = 10 * time.Second
+	// Of a hub without room that does not say when to come back.
+	minHandoverPause = 50 * time.Millisecond
+	maxHandoverPause = time.Second
+)
+
+// handing hands the steps of a Transform over, in order: one call at a time, with
+// all that gathered during the one before.
+type handing struct {
+	ctx  context.Context // of the calls; ends handoverWait after that of Transform
+	sub  Subscription
+	over chan struct{} // closed when nothing is added any more
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	changed sync.Cond
+	waiting []Handover
+	closed  bool
+}
+
+// handOverTo begins; finish has to be called.
+func handOverTo(ctx context.Context, sub Subscription) *handing {
+	calls, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(handoverWait, cancel) })
+	h := &handing{ctx: calls, sub: sub, over: make(chan struct{})}
+	h.changed.L = &h.mu
+	h.done.Go(func() {
+		h.run()
+		stop()
+		cancel()
+	})
+	return h
+}
+
+func (h *handing) add(step Handover) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.waiting) == 0 {
+		h.changed.Signal()
+	}
+	h.waiting = append(h.waiting, step)
+}
+
+// finish returns when all steps are taken, or can not be.
+func (h *handing) finish() {
+	h.mu.Lock()
+	h.closed = true
+	h.changed.Signal()
+	h.mu.Unlock()
+	close(h.over)
+	h.done.Wait()
+}
+
+// take waits for steps and puts those of again in front, unless it is over; then
+// they come again as deliveries.
+func (h *handing) take(again []Handover) []Handover {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		again = nil
+	}
+	for len(h.waiting)+len(again) == 0 && !h.closed {
+		h.changed.Wait()
+	}
+	steps := append(again, h.waiting...)
+	h.waiting = h.waiting[:0]
+	return steps
+}
+
+func (h *handing) run() {
+	pause := minHandoverPause
+	var again []Handover
+	for {
+		steps := h.take(again)
+		if len(steps) == 0 {
+			return
+		}
+		answered := make(chan struct{})
+		h.sub.HandOver(h.ctx, steps, func([]Handover) { close(answered) })
+		<-answered
+		var wait time.Duration
+		if again, wait = h.judge(steps); len(again) == 0 {
+			pause = minHandoverPause
+			continue
+		}
+		if wait == 0 {
+			wait, pause = pause, min(2*pause, maxHandoverPause)
+		}
+		select {
+		case <-time.After(wait):
+		case <-h.over:
+		}
+	}
+}
+
+// judge deals with the outcomes. It returns the steps to try again, and when,
+// if the hub said so.
+func (h *handing) judge(steps []Handover) (again []Handover, wait time.Duration) {
+	for _, step := range steps {
+		switch err := AsError(step.Err); ErrorCode(step.Err) {
+		case "":
+		case CodeLeaseLost: // another member's
+		case CodeShuttingDown: // it comes again
+		case CodeOverloaded, CodeRateLimited:
+			wait = max(wait, err.RetryAfter)
+			again = append(again, Handover{Refs: step.Refs, Events: step.Events})
+		default:
+			settle(h.ctx, h.sub, step.Refs[0].Lease, step.Err)
+		}
+	}
+	return again, wait
+}
