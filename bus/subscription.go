@@ -42,6 +42,7 @@ type subscription struct {
 	mu       sync.Mutex
 	members  map[string]*member // by topic
 	left     bool
+	detached bool // it left, and its leases stand
 	full     bool // the receiver took less than it was given
 	paused   bool // it wants nothing for now
 	inFlight int  // leases of all members
@@ -524,7 +525,7 @@ func (m *member) leave(giveBack uint64) {
 	now := time.Now().UnixMilli()
 	var held []*entry
 	for e := range g.window.open() {
-		if e.state == leased && e.member == m {
+		if e.state == leased && e.member == m && !m.sub.detached {
 			held = append(held, e)
 		}
 	}

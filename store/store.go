@@ -49,6 +49,8 @@ var (
 	ErrExists = errors.New("store: exists")
 	// ErrNoPlan refuses a unit that removes a plan which is not there.
 	ErrNoPlan = errors.New("store: no such plan")
+	// ErrUnsupported is returned for what a store can not do.
+	ErrUnsupported = errors.New("store: not supported")
 	// ErrTopicLimit refuses a unit that would create a topic too many.
 	ErrTopicLimit = errors.New("store: too many topics")
 )
@@ -59,6 +61,7 @@ type Store interface {
 	Topics
 	Groups
 	Schedule
+	Links
 	Maintenance
 
 	// Capabilities never change while the store is open.
@@ -117,9 +120,19 @@ type Append struct {
 	FreshID bool
 	// Key, where not empty, makes the event part of the state by key.
 	Key string
+	// CausedBy are the ids by which Links finds the event, Correlation likewise.
+	CausedBy    []string
+	Correlation string
 	// Record is the event. Commit writes the commit time into it in place and
 	// does not keep it; it must not change while Commit runs.
 	Record eventhub.Record
+
+	// Of an event that comes from elsewhere: the offset and the commit time to keep.
+	// An offset that is not above the topic's last one, and a time before the last
+	// one or ahead of the clock, are not kept: the event gets them as any other does.
+	// 0 asks for nothing.
+	KeepOffset uint64
+	KeepTime   int64
 
 	// Results. CommitTime is in epoch milliseconds and does not decrease within
 	// a topic; for a duplicate it is the first one's.
@@ -262,6 +275,23 @@ type Log interface {
 	Latest(ctx context.Context, topic, key string, at uint64) (Item, error)
 }
 
+// Place says where an event is.
+type Place = eventhub.Place
+
+// Links is the role that finds events by what they say of others.
+type Links interface {
+	// Places returns where the events with that id are, in byte order of topics: at
+	// most limit.
+	Places(ctx context.Context, id string, limit int) ([]Place, error)
+
+	// Effects returns where the events are that have the id in CausedBy, in the order
+	// of topics and offsets, those behind the place: at most limit.
+	Effects(ctx context.Context, id string, after Place, limit int) ([]Place, error)
+
+	// Correlated returns where the events with that Correlation are, like Effects.
+	Correlated(ctx context.Context, correlation string, after Place, limit int) ([]Place, error)
+}
+
 // Topics is the role that knows which topics there are.
 type Topics interface {
 	// ListTopics returns up to limit topics with names after the given one, in
@@ -315,6 +345,12 @@ type Maintenance interface {
 	// it keeps nothing else. It may be an estimate, and is cheap enough to be
 	// asked every second.
 	Size() (bytes uint64, err error)
+
+	// Checkpoint writes a copy of the store into dir, which must not exist: what was
+	// durable when it was called, and perhaps some of what became so meanwhile, each
+	// unit whole. A store of the same kind can be opened on it. Commits go on. A store
+	// that is not Persistent has ErrUnsupported.
+	Checkpoint(ctx context.Context, dir string) error
 
 	// Space returns how much room the place of the store has; the zero Space
 	// where that is no matter. It is cheap enough to be asked ten times a second.

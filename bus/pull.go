@@ -1,0 +1,104 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"time"
+
+	"eventhub"
+)
+
+var _ eventhub.Puller = (*Bus)(nil)
+
+// Pull implements eventhub.Puller. What it is given stays leased when it has left:
+// the subscription is detached, and nobody takes its leases back.
+func (b *Bus) Pull(ctx context.Context, opts eventhub.SubscribeOptions, wait time.Duration) ([]eventhub.Delivery, error) {
+	if opts.Group == "" {
+		return nil, eventhub.Errorf(eventhub.CodeBadRequest, "group is empty; a pull needs one")
+	}
+	if wait < 0 || wait > eventhub.MaxPullWait {
+		return nil, eventhub.Errorf(eventhub.CodeBadRequest, "wait_ms is %d; 0 to %d are allowed", wait.Milliseconds(), eventhub.MaxPullWait.Milliseconds())
+	}
+	opts = opts.WithDefaults()
+	opts.BatchSize = opts.MaxInFlight // so that one hand-over has all there is
+	p := &pull{room: opts.MaxInFlight, some: make(chan struct{})}
+	handle, err := b.Subscribe(ctx, opts, p)
+	if err != nil {
+		return nil, err
+	}
+	patience := time.NewTimer(max(wait, eventhub.MinPullWait))
+	defer patience.Stop()
+	select {
+	case <-p.some:
+	case <-patience.C:
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		// Nobody is there to take them: they go to others at once.
+		p.close()
+		return nil, handle.Unsubscribe(context.WithoutCancel(ctx))
+	}
+	handle.(*subscription).detach()
+	return p.close()
+}
+
+// detach leaves the group and keeps the leases.
+func (s *subscription) detach() {
+	s.mu.Lock()
+	s.detached = true
+	s.mu.Unlock()
+	s.leave(0)
+}
+
+// pull is the receiver of one Pull.
+type pull struct {
+	mu    sync.Mutex
+	room  int
+	taken []eventhub.Delivery
+	some  chan struct{} // closed with the first delivery, or the end
+	told  bool
+	ended error
+}
+
+// Deliver implements eventhub.Receiver.
+func (p *pull) Deliver(batch []eventhub.Delivery) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := min(p.room, len(batch))
+	for _, d := range batch[:n] {
+		d.Record = bytes.Clone(d.Record)
+		p.taken = append(p.taken, d)
+	}
+	if p.room -= n; n > 0 {
+		p.tell()
+	}
+	return n
+}
+
+// Ended implements eventhub.Receiver.
+func (p *pull) Ended(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = err
+	p.tell()
+}
+
+func (p *pull) tell() {
+	if !p.told {
+		p.told = true
+		close(p.some)
+	}
+}
+
+// close returns what was taken; nothing more is. Where the group has ended and its
+// leases are void, it returns why.
+func (p *pull) close() ([]eventhub.Delivery, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.room = 0
+	if p.ended != nil {
+		return nil, p.ended
+	}
+	return p.taken, nil
+}

@@ -1,0 +1,80 @@
+package eventhub
+
+import "context"
+
+// CorrelationHeader is the header whose value ties events together that belong to
+// one undertaking, whatever caused what; see History.Correlated.
+const CorrelationHeader = "x-correlation-id"
+
+// ReplayQuery says what of the past is read.
+type ReplayQuery struct {
+	// Topic may be a pattern: its topics are read one after the other, in byte
+	// order.
+	Topic string
+	// Start is where to begin: the zero value, unlike that of a subscription, means
+	// the first event there is. A start behind an event or at an offset goes with one
+	// topic only; StartLatest has nothing to replay and is CodeBadRequest, save as the
+	// zero value.
+	Start Start
+	// ToTS, where not 0, ends each topic before the first event committed at or after
+	// it, in epoch milliseconds.
+	ToTS int64
+	// Limit, where not 0, ends the replay after so many events.
+	Limit int
+	// Filter lets only some events through; the others do not count for Limit.
+	Filter *Filter
+}
+
+// Place says where an event is.
+type Place struct {
+	Topic  string `json:"topic"`
+	Offset uint64 `json:"offset"`
+}
+
+// Found is an event with its topic.
+type Found struct {
+	Topic string
+	Item
+}
+
+// History reads what was published, however long ago. Its methods are safe for
+// concurrent use.
+type History interface {
+	// Replay calls visit for each event that q asks for, up to the heads that there
+	// were when it began. A record is valid until visit returns. It reads no faster
+	// than visit takes, holds nothing of the store meanwhile, and ends with the error
+	// that visit returns. CodeUnknownID, a start behind an event that does not exist.
+	Replay(ctx context.Context, q ReplayQuery, visit func(topic string, item Item) error) error
+
+	// Find returns the events with that id: one for each topic that has it, in byte
+	// order of topics; at most limit, from 1 to MaxPage.
+	Find(ctx context.Context, id string, limit int) ([]Found, error)
+
+	// Effects returns the events that name the id in CausedBy, in the order of
+	// topics and offsets, those behind the place: at most limit, from 1 to MaxPage.
+	Effects(ctx context.Context, id string, after Place, limit int) ([]Found, error)
+
+	// Correlated returns the events with that value in the header
+	// CorrelationHeader, like Effects.
+	Correlated(ctx context.Context, correlation string, after Place, limit int) ([]Found, error)
+}
+
+// Importer takes back what was exported. Its methods are safe for concurrent use.
+type Importer interface {
+	// Import appends events as they were: id, ts and all the rest are kept, and so
+	// are the commit time where it is not before that of the topic's newest event,
+	// and Offset where it is above that one's. So what comes in order into a hub that
+	// has none of it is the same there, byte for byte. Events that are there already
+	// are not added again (Receipt.Duplicate). All are added in one atomic step, or
+	// none. Topics of the hub's own are allowed; Delay and DeliverAt are not.
+	Import(ctx context.Context, events ...Event) ([]Receipt, error)
+}
+
+// Keeper copies what the hub keeps. Its methods are safe for concurrent use.
+type Keeper interface {
+	// Backup writes a copy of the store, as it is at a moment during the call, into
+	// dir, which must not exist. It holds all that was acknowledged before the call,
+	// and can be opened as a store. Publishing goes on meanwhile. CodeUnsupportedOp
+	// where the store can not.
+	Backup(ctx context.Context, dir string) error
+}
