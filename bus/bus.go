@@ -69,6 +69,11 @@ type Options struct {
 	// AckWindow is how many offsets a group may read ahead of its cursor.
 	// Default 1,000,000.
 	AckWindow uint64
+	// SyncEvery, where not 0, lets commits not wait for the store's fsync: one comes
+	// that long after the first of them. What was acknowledged since the last one may
+	// be lost with the process or the machine; order and whole units are kept. Default
+	// 0: nothing is acknowledged that is not durable.
+	SyncEvery time.Duration
 	// Fatal is called once when the store failed a commit: nothing can be
 	// acknowledged any more and the process should end. Default: log only.
 	Fatal func(error)

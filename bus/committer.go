@@ -30,6 +30,9 @@ const (
 // when it builds the commit. What reaches the store is therefore as ordered as
 // the changes were.
 //
+// With Options.SyncEvery commits do not wait for an fsync: one follows, for all that
+// came since the last, that long after the first of them.
+//
 // After a failed commit nothing is ever committed again: the store's contract
 // leaves the outcome unknown, so all who wait get an error and Options.Fatal is
 // told.
@@ -45,6 +48,8 @@ type committer struct {
 	dirty    []*group      // groups whose state changed since their last snapshot
 	flush    *time.Timer   // fires flushEvery after the first of them
 	flushDue bool
+	sync     *time.Timer // fires SyncEvery after the first commit that was not synced
+	syncDue  bool
 	stopping bool
 	broken   error
 
@@ -55,12 +60,15 @@ type committer struct {
 	going     []*exchange // in the commit under way, all in joint's one unit
 	joint     submission
 	topics    map[string]bool // that are known to be there
+	unsynced  bool            // something was committed that no fsync has made durable
 }
 
 func newCommitter(b *Bus) *committer {
 	c := &committer{bus: b, wake: make(chan struct{}, 1), done: make(chan struct{}), topics: make(map[string]bool)}
 	c.flush = time.AfterFunc(time.Hour, c.flushNow)
 	c.flush.Stop()
+	c.sync = time.AfterFunc(time.Hour, c.syncNow)
+	c.sync.Stop()
 	go c.run()
 	return c
 }
@@ -145,6 +153,13 @@ func (c *committer) markDirty(g *group) {
 	}
 }
 
+func (c *committer) syncNow() {
+	c.mu.Lock()
+	c.syncDue = true
+	c.mu.Unlock()
+	c.hint()
+}
+
 func (c *committer) flushNow() {
 	c.mu.Lock()
 	c.flushDue = true
@@ -158,6 +173,7 @@ func (c *committer) stop() error {
 	c.mu.Lock()
 	c.stopping = true
 	c.flush.Stop()
+	c.sync.Stop()
 	c.tellRoom()
 	c.mu.Unlock()
 	c.hint()
@@ -179,13 +195,26 @@ func (c *committer) run() {
 		for {
 			dirty, last := c.take()
 			if len(c.batch) == 0 && len(dirty) == 0 && len(c.exchanges) == 0 {
-				if last {
+				if c.settle(last); last {
 					return
 				}
 				break
 			}
 			c.commit(dirty)
+			c.settle(false)
 		}
+	}
+}
+
+// settle makes what was not synced durable when it is time.
+func (c *committer) settle(last bool) {
+	c.mu.Lock()
+	due := last || c.syncDue
+	c.syncDue = false
+	c.mu.Unlock()
+	if c.unsynced && due {
+		c.units = c.units[:0]
+		_ = c.put(true) // who was promised more was not
 	}
 }
 
@@ -264,7 +293,7 @@ func (c *committer) commit(dirty []*group) {
 	if len(c.units) == 0 {
 		return
 	}
-	err := c.put()
+	err := c.put(c.bus.opts.SyncEvery == 0)
 	if err == nil {
 		c.bus.committed(c.batch)
 	}
@@ -281,7 +310,7 @@ func (c *committer) commit(dirty []*group) {
 }
 
 // put is the commit itself, with the memory of an earlier failure.
-func (c *committer) put() error {
+func (c *committer) put(sync bool) error {
 	c.mu.Lock()
 	broken := c.broken
 	c.mu.Unlock()
@@ -289,8 +318,12 @@ func (c *committer) put() error {
 		return broken
 	}
 	began := time.Now()
-	err := c.bus.store.Commit(context.Background(), c.units, true)
+	err := c.bus.store.Commit(context.Background(), c.units, sync)
 	if err == nil {
+		if !sync && !c.unsynced {
+			c.sync.Reset(c.bus.opts.SyncEvery)
+		}
+		c.unsynced = !sync
 		c.bus.counts.commit(time.Since(began), c.units)
 		return nil
 	}

@@ -22,6 +22,11 @@ const (
 
 	// MemoryStore is the Store of a hub that keeps nothing.
 	MemoryStore = "memory:"
+
+	// DurabilityInterval is the Durability of a hub whose OKs do not wait for the
+	// disk; SyncEvery is how much of them may be lost.
+	DurabilityInterval = "interval"
+	SyncEvery          = 10 * time.Millisecond
 )
 
 // Config says what hub to run. The zero value is the default hub.
@@ -46,6 +51,10 @@ type Config struct {
 	Origins []string
 	// MaxTopics bounds how many topics are created. Default 100,000.
 	MaxTopics int
+	// Durability is store.DurabilitySync, the default: an OK comes when the event is
+	// on disk; or DurabilityInterval: an OK comes when it is written, and the disk has
+	// it within SyncEvery.
+	Durability string
 	// Grace bounds a graceful stop.
 	Grace time.Duration
 	// Version is told to clients.
@@ -68,6 +77,7 @@ func (c Config) WithDefaults() Config {
 	def(&c.HTTPAddr, DefaultHTTPAddr)
 	def(&c.OpsAddr, DefaultOpsAddr)
 	def(&c.Version, "devel")
+	def(&c.Durability, store.DurabilitySync)
 	if c.MaxTopics == 0 {
 		c.MaxTopics = 100_000
 	}
@@ -96,6 +106,9 @@ func (c Config) Validate() error {
 	}
 	if scheme, _, ok := strings.Cut(c.Store, "://"); ok {
 		errs = append(errs, fmt.Errorf("store %s://… is not supported by this version; give a directory or %q", scheme, MemoryStore))
+	}
+	if c.Durability != store.DurabilitySync && c.Durability != DurabilityInterval {
+		errs = append(errs, fmt.Errorf("durability is %q; sync and interval are allowed", c.Durability))
 	}
 	if c.MaxTopics < 1 {
 		errs = append(errs, fmt.Errorf("max topics is %d; at least 1 is needed", c.MaxTopics))

@@ -83,13 +83,13 @@ func (h *Hub) open() error {
 	if h.store, err = h.openStore(); err != nil {
 		return err
 	}
-	if h.bus, err = bus.New(bus.Options{Store: h.store, Logger: h.log, Fatal: h.fail}); err != nil {
+	if h.bus, err = bus.New(bus.Options{Store: h.store, SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.fail}); err != nil {
 		return err
 	}
 	h.gateway, err = ws.New(ws.Config{
 		Authenticate: h.authenticate,
 		Info: wire.AuthInfo{
-			Hub: "eventhub", Version: h.cfg.Version, Durability: h.store.Capabilities().Durability,
+			Hub: "eventhub", Version: h.cfg.Version, Durability: h.durability(),
 			Limits: wire.Limits{MaxFrameBytes: wire.MaxFrameBytes, MaxPayloadBytes: eventhub.MaxPayloadBytes},
 		},
 		Origins: h.cfg.Origins,
@@ -170,6 +170,23 @@ func (h *Hub) openStore() (store.Store, error) {
 	return s, nil
 }
 
+// durability is what an OK means, as told to clients.
+func (h *Hub) durability() string {
+	kept := h.store.Capabilities().Durability
+	if kept == store.DurabilitySync {
+		return h.cfg.Durability
+	}
+	return kept
+}
+
+// syncEvery is the bus's option.
+func (h *Hub) syncEvery() time.Duration {
+	if h.durability() == DurabilityInterval {
+		return SyncEvery
+	}
+	return 0
+}
+
 // authenticate is the gateways' door to auth.
 func (h *Hub) authenticate(ctx context.Context, token string, given bool) (ws.Access, error) {
 	p, err := h.verifier.Verify(ctx, token, given)
@@ -225,7 +242,7 @@ func (h *Hub) serve() {
 		})
 	}
 	h.log.Info("hub is up", "ws", h.WSAddr(), "http", h.HTTPAddr(), "ops", h.OpsAddr(), "store", h.cfg.Store,
-		"durability", h.store.Capabilities().Durability, "version", h.cfg.Version)
+		"durability", h.durability(), "version", h.cfg.Version)
 }
 
 // fail notes the first reason why the hub can not go on.

@@ -34,6 +34,8 @@ func hubSchema() *config.Schema {
 			Usage: "allow addresses other than loopback without authentication"},
 		{Name: "origin", Type: config.List(checkOrigin),
 			Usage: "web origins (scheme://host[:port]) that may connect besides the hub's own host"},
+		{Name: "durability", Type: config.OneOf("sync", "interval"), Default: "sync",
+			Usage: "sync: an OK means on disk; interval: on disk within 10 ms, which a crash may lose"},
 		{Name: "max-topics", Type: config.Int(1), Default: strconv.Itoa(hub.Config{}.WithDefaults().MaxTopics),
 			Usage: "most topics that are created"},
 		{Name: "grace", Type: config.Duration, Default: hub.DefaultGrace.String(),
@@ -64,16 +66,17 @@ func hideURL(store string) string {
 // hubConfig returns the configuration of the hub, without its logger.
 func hubConfig(s *config.Settings) hub.Config {
 	return hub.Config{
-		Store:     s.Text("store"),
-		WSAddr:    s.Text("ws"),
-		HTTPAddr:  s.Text("http"),
-		OpsAddr:   s.Text("ops"),
-		AuthToken: s.Text("auth-token"),
-		Insecure:  s.Bool("insecure"),
-		Origins:   s.Strings("origin"),
-		MaxTopics: s.Int("max-topics"),
-		Grace:     s.Duration("grace"),
-		Version:   versionString(),
+		Store:      s.Text("store"),
+		WSAddr:     s.Text("ws"),
+		HTTPAddr:   s.Text("http"),
+		OpsAddr:    s.Text("ops"),
+		AuthToken:  s.Text("auth-token"),
+		Insecure:   s.Bool("insecure"),
+		Origins:    s.Strings("origin"),
+		Durability: s.Text("durability"),
+		MaxTopics:  s.Int("max-topics"),
+		Grace:      s.Duration("grace"),
+		Version:    versionString(),
 	}
 }
 
