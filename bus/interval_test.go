@@ -20,14 +20,18 @@ type syncs struct {
 	mu   sync.Mutex
 	all  []bool
 	at   []time.Time
-	fail error // of synced commits
+	fail error  // of synced commits
+	busy func() // where not nil, called by each commit
 }
 
 func (s *syncs) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
 	s.mu.Lock()
 	s.all, s.at = append(s.all, sync), append(s.at, time.Now())
-	fail := s.fail
+	fail, busy := s.fail, s.busy
 	s.mu.Unlock()
+	if busy != nil {
+		busy()
+	}
 	if sync && fail != nil {
 		return fail
 	}
@@ -103,6 +107,26 @@ func TestIntervalSyncsUnderLoad(t *testing.T) {
 			}
 		}
 		equal(t, "syncs in 100 ms", synced, 9)
+	})
+}
+
+// Nor does a queue that is never empty.
+func TestIntervalSyncsWithoutAPause(t *testing.T) {
+	inInterval(t, func(s *syncs, b *Bus) {
+		left := 30
+		s.busy = func() {
+			if left--; left > 0 {
+				pubs := []eventhub.Publication{{Events: []eventhub.Event{{Topic: "t", Payload: []byte("1")}}}}
+				b.Enqueue(context.Background(), pubs, func([]eventhub.Publication) {})
+				time.Sleep(time.Millisecond)
+			}
+		}
+		publishOne(t, b)
+		time.Sleep(20 * time.Millisecond)
+		s.mu.Lock()
+		synced := slices.Contains(s.all, true)
+		s.mu.Unlock()
+		equal(t, "synced within 20 ms", synced, true)
 	})
 }
 
