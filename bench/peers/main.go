@@ -111,7 +111,8 @@ func parse(args []string) (*plan, error) {
 
 func (p *plan) allSystems() []system {
 	return []system{
-		&eventhub{binary: p.eventhub},
+		&eventhub{binary: p.eventhub, mode: modeSync},
+		&eventhub{binary: p.eventhub, mode: modeInterval},
 		&redis{binary: p.redis, fsync: "always"},
 		&redis{binary: p.redis, fsync: "everysec"},
 		&jetstream{},

@@ -75,6 +75,11 @@ const (
 	connections = 16
 	payload     = 256
 	hubName     = "eventhub"
+
+	// The modes of the hub's durability.
+	modeSync     = "sync"
+	modeInterval = "interval"
+
 	redisAlways = "redis always"
 	natsDefault = "jetstream default"
 	firstRow    = "publish 16x64"
