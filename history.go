@@ -6,6 +6,10 @@ import "context"
 // one undertaking, whatever caused what; see History.Correlated.
 const CorrelationHeader = "x-correlation-id"
 
+// MaxCorrelationBytes is the length of the values that History.Correlated finds; a
+// longer one ties nothing together.
+const MaxCorrelationBytes = 256
+
 // ReplayQuery says what of the past is read.
 type ReplayQuery struct {
 	// Topic may be a pattern: its topics are read one after the other, in byte
@@ -51,7 +55,9 @@ type History interface {
 	Find(ctx context.Context, id string, limit int) ([]Found, error)
 
 	// Effects returns the events that name the id in CausedBy, in the order of
-	// topics and offsets, those behind the place: at most limit, from 1 to MaxPage.
+	// topics and offsets, those behind the place: at most limit, from 1 to MaxPage,
+	// and fewer where their records come to 16 MiB. When there are no more it returns
+	// none. Events that were stored before the hub kept such links are not found.
 	Effects(ctx context.Context, id string, after Place, limit int) ([]Found, error)
 
 	// Correlated returns the events with that value in the header

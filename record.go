@@ -77,6 +77,23 @@ func (r Record) SetCommitTime(ms int64) {
 	}
 }
 
+// WithTS returns a record of the same event whose ts is the publisher's own, and
+// whose commit time is still to be set. A record that has such a ts is returned as
+// it is. ts is in epoch milliseconds.
+func (r Record) WithTS(ts int64) Record {
+	if bytes.HasPrefix(r, []byte(RecordCommittedPrefix)) || r.timeAt() < 0 {
+		return r
+	}
+	behind := len(RecordTSPrefix) + RecordTimeWidth
+	topic := behind + len(recordIDPrefix) + len(r.ID()) + 1
+	out := make(Record, 0, len(r)+len(RecordCommittedPrefix)+len(`,"ts":`)+RecordTimeWidth)
+	out = append(out, RecordCommittedPrefix...)
+	out = append(out, r[len(RecordTSPrefix):topic]...)
+	out = append(out, `,"ts":`...)
+	out = strconv.AppendInt(out, ts, 10)
+	return append(out, r[topic:]...)
+}
+
 // ID returns the event's id as a part of the record, or nil for bytes that do
 // not start as a record does.
 func (r Record) ID() []byte {

@@ -19,6 +19,14 @@ func (b *Batch) Reset() {
 	b.arena = b.arena[:0]
 }
 
+// Grow makes room for so many bytes of records, which the batch then reuses as a
+// whole. The batch is empty: it was just Reset, or never used.
+func (b *Batch) Grow(bytes int) {
+	if cap(b.arena) < bytes {
+		b.arena = make([]byte, 0, bytes)
+	}
+}
+
 // Add appends one event, copying the record.
 func (b *Batch) Add(offset uint64, record []byte) {
 	if cap(b.arena)-len(b.arena) < len(record) {

@@ -120,17 +120,21 @@ type Append struct {
 	FreshID bool
 	// Key, where not empty, makes the event part of the state by key.
 	Key string
-	// CausedBy are the ids by which Links finds the event, Correlation likewise.
+	// CausedBy are the ids by which Links finds the event; the same one twice counts
+	// once. Correlation likewise: at most eventhub.MaxCorrelationBytes and no 0x00,
+	// empty for none.
 	CausedBy    []string
 	Correlation string
 	// Record is the event. Commit writes the commit time into it in place and
 	// does not keep it; it must not change while Commit runs.
 	Record eventhub.Record
 
-	// Of an event that comes from elsewhere: the offset and the commit time to keep.
-	// An offset that is not above the topic's last one, and a time before the last
-	// one or ahead of the clock, are not kept: the event gets them as any other does.
-	// 0 asks for nothing.
+	// Of an event that comes from elsewhere: the offset, up to eventhub.MaxOffset, and
+	// the commit time to keep. An offset that is not above the topic's last one, and a
+	// time before the last one or ahead of the clock, are not kept: the event gets them
+	// as any other does. 0 asks for nothing. Where KeepTime is not kept and was the ts
+	// of the record too, Record is replaced by one that has it as the publisher's ts,
+	// see eventhub.Record.WithTS.
 	KeepOffset uint64
 	KeepTime   int64
 
@@ -278,7 +282,9 @@ type Log interface {
 // Place says where an event is.
 type Place = eventhub.Place
 
-// Links is the role that finds events by what they say of others.
+// Links is the role that finds events by what they say of others. Events that were
+// appended without CausedBy or Correlation, as those of a store that is older than
+// this role, are found by Places alone.
 type Links interface {
 	// Places returns where the events with that id are, in byte order of topics: at
 	// most limit.
@@ -300,6 +306,13 @@ type Topics interface {
 
 	// Topic returns one topic, or ErrNotFound.
 	Topic(ctx context.Context, name string) (TopicInfo, error)
+
+	// DropTopic removes a topic with its events, groups and plans, or returns
+	// ErrNotFound. It is durable when it returns; an error other than ErrNotFound and
+	// those of a Commit that come before anything is written breaks the store, as a
+	// failed Commit does. It is called by whoever commits, and not beside a Commit.
+	// Offsets that were given under the name are not given again.
+	DropTopic(ctx context.Context, name string) error
 }
 
 // TopicInfo describes one topic.
@@ -348,9 +361,16 @@ type Maintenance interface {
 
 	// Checkpoint writes a copy of the store into dir, which must not exist: what was
 	// durable when it was called, and perhaps some of what became so meanwhile, each
-	// unit whole. A store of the same kind can be opened on it. Commits go on. A store
-	// that is not Persistent has ErrUnsupported.
+	// unit whole. A store of the same kind can be opened on it. Commits go on. The copy
+	// is durable when Checkpoint returns, and where it fails nothing is left of it; that
+	// breaks no store. fs.ErrExist is in the chain where dir exists. A store that is not
+	// Persistent has ErrUnsupported.
 	Checkpoint(ctx context.Context, dir string) error
+
+	// Sweep removes some of what dropped topics have left, which nobody finds any
+	// more, and reports whether there may be more of it. Commits wait for it, so it
+	// does little at once.
+	Sweep(ctx context.Context) (more bool, err error)
 
 	// Space returns how much room the place of the store has; the zero Space
 	// where that is no matter. It is cheap enough to be asked ten times a second.

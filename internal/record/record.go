@@ -28,6 +28,16 @@ func AppendChecked(dst []byte, e *eventhub.Event) ([]byte, error) {
 	return appendBy(func(dst, src []byte) ([]byte, error) { return append(dst, src...), nil }, dst, e)
 }
 
+// madeDepth is how deep a payload may be nested that a hub made: it may have an
+// event in it, with its payload.
+const madeDepth = strictjson.MaxDepth + 8
+
+// AppendMade is Append for a payload that a hub made, as it comes back from
+// elsewhere.
+func AppendMade(dst []byte, e *eventhub.Event) ([]byte, error) {
+	return appendBy(func(dst, src []byte) ([]byte, error) { return strictjson.AppendCompactTo(madeDepth, dst, src) }, dst, e)
+}
+
 func appendBy(payload func(dst, src []byte) ([]byte, error), dst []byte, e *eventhub.Event) ([]byte, error) {
 	start := len(dst)
 	dst = slices.Grow(dst, 128+len(e.ID)+len(e.Topic)+len(e.Key)+len(e.Payload))

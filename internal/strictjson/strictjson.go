@@ -21,21 +21,24 @@ const MaxDepth = 1000
 // AppendCompact checks that src is exactly one JSON value, nested at most
 // MaxDepth deep, and appends it without insignificant whitespace. On an error dst is returned as it was; the
 // error says what is wrong at which byte of src.
-func AppendCompact(dst, src []byte) ([]byte, error) {
+func AppendCompact(dst, src []byte) ([]byte, error) { return AppendCompactTo(MaxDepth, dst, src) }
+
+// AppendCompactTo is AppendCompact with another depth.
+func AppendCompactTo(depth int, dst, src []byte) ([]byte, error) {
 	start := len(dst)
 	out, err := jsontext.AppendFormat(dst, src, jsontext.PreserveRawStrings(true))
 	if err != nil {
 		return out[:start], describe(err)
 	}
-	if tooDeep(out[start:]) {
-		return out[:start], fmt.Errorf("invalid JSON: nested more than %d deep", MaxDepth)
+	if tooDeep(out[start:], depth) {
+		return out[:start], fmt.Errorf("invalid JSON: nested more than %d deep", depth)
 	}
 	return out, nil
 }
 
 // tooDeep looks closely only at values that have as many brackets as that.
-func tooDeep(value []byte) bool {
-	if bytes.Count(value, []byte{'{'})+bytes.Count(value, []byte{'['}) <= MaxDepth {
+func tooDeep(value []byte, most int) bool {
+	if bytes.Count(value, []byte{'{'})+bytes.Count(value, []byte{'['}) <= most {
 		return false
 	}
 	depth, inString := 0, false
@@ -47,7 +50,7 @@ func tooDeep(value []byte) bool {
 			inString = !inString
 		case inString:
 		case c == '{' || c == '[':
-			if depth++; depth > MaxDepth {
+			if depth++; depth > most {
 				return true
 			}
 		case c == '}' || c == ']':

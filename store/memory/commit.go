@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"eventhub"
 	"eventhub/store"
 )
 
@@ -124,6 +123,7 @@ func (s *Store) apply(u *store.Unit, now int64) {
 		s.topic(a.Topic).append(a, now)
 		if !a.Duplicate {
 			s.bytes += uint64(len(a.Record))
+			s.link(a)
 		}
 	}
 	for i := range u.Plans {
@@ -143,7 +143,9 @@ func (s *Store) topic(name string) *topic {
 			keys:   make(map[string][]uint64),
 			groups: make(map[string]*group),
 			plans:  make(map[string]*plan),
+			floor:  s.dropped[name],
 		}
+		delete(s.dropped, name)
 		s.topics[strings.Clone(name)] = t
 	}
 	return t
@@ -181,12 +183,21 @@ func (t *topic) append(a *store.Append, now int64) {
 		a.Offset, a.CommitTime, a.Duplicate = first, t.at(first).CommitTime(), true
 		return
 	}
-	if head := t.head(); head > 0 {
-		now = max(now, t.at(head).CommitTime())
+	last, offset := int64(0), t.head()+1
+	if n := len(t.events); n > 0 {
+		last = t.events[n-1].Record.CommitTime()
 	}
-	a.Record.SetCommitTime(now)
-	t.events = append(t.events, eventhub.Record(slices.Clone(a.Record)))
-	a.Offset, a.CommitTime = t.head(), now
+	time := max(now, last)
+	switch {
+	case a.KeepTime == 0:
+	case a.KeepTime >= last && a.KeepTime <= now:
+		time = a.KeepTime
+	default:
+		a.Record = a.Record.WithTS(a.KeepTime)
+	}
+	a.Record.SetCommitTime(time)
+	a.Offset, a.CommitTime = max(offset, a.KeepOffset), time
+	t.events = append(t.events, store.Item{Offset: a.Offset, Record: slices.Clone(a.Record)})
 	t.ids[strings.Clone(a.ID)] = a.Offset
 	if a.Key != "" {
 		t.keys[strings.Clone(a.Key)] = append(t.keys[a.Key], a.Offset)

@@ -39,22 +39,28 @@ type Store struct {
 	mu     sync.RWMutex
 	closed bool
 	topics map[string]*topic
-	bytes  uint64 // of all records, those of plans too
+	// dropped has the last offset given under the names of topics that are gone.
+	dropped map[string]uint64
+	bytes   uint64 // of all records, those of plans too
 
 	plans    []*plan // by At, then Seq
 	lastPlan uint64  // the highest Seq given
 	patterns map[patternName]json.RawMessage
+
+	effects, correlated links
 }
 
 var _ store.Store = (*Store)(nil)
 
-// topic holds its events by offset: the one at offset n is events[n-1].
+// topic holds its events in the order of their offsets, which may have gaps where
+// events came with an offset to keep.
 type topic struct {
-	events []eventhub.Record
+	events []store.Item
 	ids    map[string]uint64
 	keys   map[string][]uint64 // offsets, rising
 	groups map[string]*group
 	plans  map[string]*plan // by id
+	floor  uint64           // of an earlier topic of that name
 }
 
 // group is a group's header and its parts.
@@ -68,17 +74,34 @@ type partName struct {
 	offset uint64
 }
 
-func (t *topic) head() uint64 { return uint64(len(t.events)) }
+func (t *topic) head() uint64 {
+	if n := len(t.events); n > 0 {
+		return t.events[n-1].Offset
+	}
+	return t.floor
+}
 
-func (t *topic) at(offset uint64) eventhub.Record { return t.events[offset-1] }
+// from returns the index of the first event at or above offset.
+func (t *topic) from(offset uint64) int {
+	if n := uint64(len(t.events)); offset > 0 && offset <= n && t.events[offset-1].Offset == offset {
+		return int(offset - 1) // there are no gaps before it, as in nearly all topics
+	}
+	i, _ := slices.BinarySearchFunc(t.events, offset, func(item store.Item, offset uint64) int {
+		return cmp.Compare(item.Offset, offset)
+	})
+	return i
+}
+
+// at returns the event at an offset that has one.
+func (t *topic) at(offset uint64) eventhub.Record { return t.events[t.from(offset)].Record }
 
 // Open returns an empty store.
 func Open(o Options) *Store {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Store{now: o.Now, maxTopics: o.MaxTopics, topics: make(map[string]*topic),
-		patterns: make(map[patternName]json.RawMessage)}
+	return &Store{now: o.Now, maxTopics: o.MaxTopics, topics: make(map[string]*topic), dropped: make(map[string]uint64),
+		patterns: make(map[patternName]json.RawMessage), effects: make(links), correlated: make(links)}
 }
 
 // Capabilities implements store.Store.
@@ -92,6 +115,7 @@ func (s *Store) Close() error {
 	defer s.mu.Unlock()
 	s.closed = true
 	s.topics, s.plans, s.patterns = nil, nil, nil
+	s.effects, s.correlated = nil, nil
 	return nil
 }
 
@@ -136,14 +160,14 @@ func (s *Store) Read(ctx context.Context, topic string, from uint64, limit, maxB
 	if t == nil {
 		return nil
 	}
-	n := 0
-	for offset := max(from, 1); offset <= t.head() && n < limit; offset++ {
-		record := t.at(offset)
-		if maxBytes -= len(record); n > 0 && maxBytes < 0 {
+	for n, item := range t.events[t.from(from):] {
+		if n >= limit {
 			break
 		}
-		batch.Add(offset, record)
-		n++
+		if maxBytes -= len(item.Record); n > 0 && maxBytes < 0 {
+			break
+		}
+		batch.Add(item.Offset, item.Record)
 	}
 	return nil
 }
@@ -184,13 +208,16 @@ func (s *Store) SeekTime(ctx context.Context, topic string, ts int64) (uint64, e
 	if t == nil {
 		return 1, nil
 	}
-	before, _ := slices.BinarySearchFunc(t.events, ts, func(r eventhub.Record, ts int64) int {
-		if r.CommitTime() < ts {
+	before, _ := slices.BinarySearchFunc(t.events, ts, func(item store.Item, ts int64) int {
+		if item.Record.CommitTime() < ts {
 			return -1
 		}
 		return 1
 	})
-	return uint64(before) + 1, nil
+	if before < len(t.events) {
+		return t.events[before].Offset, nil
+	}
+	return t.head() + 1, nil
 }
 
 // Latest implements store.Log.
@@ -343,7 +370,10 @@ func checkChange(ch *store.GroupChange) {
 	}
 }
 
-func checkAppend(a *store.Append) { checkRecord("append", a.Topic, a.ID, a.Record) }
+func checkAppend(a *store.Append) {
+	checkRecord("append", a.Topic, a.ID, a.Record)
+	checkLinks(a)
+}
 
 // checkRecord is about an event, which what it is part of names.
 func checkRecord(what, topic, id string, r eventhub.Record) {

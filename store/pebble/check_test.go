@@ -9,9 +9,9 @@ import (
 	pdb "github.com/cockroachdb/pebble/v2"
 )
 
-// checkIndexes reads the whole database and holds the id index, the key index
-// and the log against each other: each event has its entries, each entry its
-// event, and commit times do not fall.
+// checkIndexes reads the whole database and holds the id index, the key index,
+// the links and the log against each other: each event has its entries, each entry
+// its event, and commit times do not fall.
 func checkIndexes(t testing.TB, s *Store) {
 	t.Helper()
 	var want, got [][]byte // index keys that have to be there, and are
@@ -40,6 +40,12 @@ func checkIndexes(t testing.TB, s *Store) {
 		if e.Key != "" {
 			want = append(want, appendKeyKey(nil, topic, e.Key, offset))
 		}
+		for _, id := range e.CausedBy {
+			want = append(want, appendLinkKey(nil, tagEffect, id, topic, offset))
+		}
+		if c := e.Headers[eventhub.CorrelationHeader]; c != "" {
+			want = append(want, appendLinkKey(nil, tagCorrelated, c, topic, offset))
+		}
 	})
 	scan(t, s, tagID, func(key, value []byte) {
 		got = append(got, key)
@@ -47,7 +53,9 @@ func checkIndexes(t testing.TB, s *Store) {
 			t.Errorf("the id index has %q at %d, %v; the log has it at %d", key, offset, err, ids[string(key)])
 		}
 	})
-	scan(t, s, tagKey, func(key, value []byte) { got = append(got, key) })
+	for _, tag := range []byte{tagKey, tagEffect, tagCorrelated} {
+		scan(t, s, tag, func(key, value []byte) { got = append(got, key) })
+	}
 	if missing, extra := difference(want, got), difference(got, want); len(missing)+len(extra) > 0 {
 		t.Errorf("the indexes lack %q and have %q too much", missing, extra)
 	}

@@ -296,6 +296,11 @@ func (c *commit) write(u *store.Unit) {
 func (c *commit) create(name string) {
 	t := &topic{id: c.s.nextTopic, name: strings.Clone(name)}
 	t.loaded.Store(true)
+	if floor, ok := c.s.dropped[name]; ok {
+		t.last, t.floor = floor, floor
+		t.head.Store(floor)
+		_ = c.batch.Delete(appendDroppedKey(nil, name), nil)
+	}
 	c.s.nextTopic++
 	c.created[t.name] = t
 	c.writeTopic(t)
@@ -314,10 +319,18 @@ func (c *commit) append(a *store.Append) {
 	}
 	if t.touched != c.serial {
 		t.touched = c.serial
-		t.lastTime = max(t.lastTime, c.now)
 		c.touched = append(c.touched, t)
 	}
-	t.last++
+	switch {
+	case a.KeepTime == 0:
+		t.lastTime = max(t.lastTime, c.now)
+	case a.KeepTime >= t.lastTime && a.KeepTime <= c.now:
+		t.lastTime = a.KeepTime
+	default:
+		t.lastTime = max(t.lastTime, c.now)
+		a.Record = a.Record.WithTS(a.KeepTime)
+	}
+	t.last = max(t.last+1, a.KeepOffset)
 	a.Offset, a.CommitTime = t.last, t.lastTime
 	if first != nil {
 		first.offset, first.time = a.Offset, a.CommitTime
@@ -343,6 +356,17 @@ func (c *commit) writeEvent(t *topic, a *store.Append) {
 		op = c.batch.SetDeferred(1+topicIDBytes+len(a.Key)+strings.Count(a.Key, "\x00")+2+offsetBytes, 0)
 		appendKeyKey(op.Key[:0], t.id, a.Key, a.Offset)
 	}
+	for _, id := range a.CausedBy {
+		c.writeLink(tagEffect, id, t, a.Offset)
+	}
+	if a.Correlation != "" {
+		c.writeLink(tagCorrelated, a.Correlation, t, a.Offset)
+	}
+}
+
+func (c *commit) writeLink(tag byte, name string, t *topic, offset uint64) {
+	op := c.batch.SetDeferred(1+len(name)+1+linkTailBytes, 0)
+	appendLinkKey(op.Key[:0], tag, name, t.id, offset)
 }
 
 func (c *commit) writeTopic(t *topic) {
@@ -412,6 +436,9 @@ func (c *commit) publish() {
 		t.head.Store(t.last)
 	}
 	if len(c.created) > 0 {
+		for name := range c.created {
+			delete(c.s.dropped, name)
+		}
 		c.s.topics.publish(c.created)
 	}
 	c.s.groups.publish()

@@ -158,13 +158,20 @@ func newAttempt(committer int, serial uint64, own []string, rng *rand.Rand) *att
 			e.ID = own[rng.IntN(len(own))]
 		}
 		e.Topic = topicOfID(e.ID)
+		for range rng.IntN(3) {
+			e.CausedBy = append(e.CausedBy, fmt.Sprint("cause-", rng.IntN(3)))
+		}
+		if rng.IntN(2) == 0 {
+			e.Headers = map[string]string{eventhub.CorrelationHeader: fmt.Sprint(rng.IntN(2))}
+		}
 		topics[e.ID] = e.Topic
 		rec, err := record.Append(nil, &e)
 		if err != nil {
 			panic(err)
 		}
 		a.unit.Appends = append(a.unit.Appends, store.Append{
-			Topic: e.Topic, ID: e.ID, FreshID: isNew && rng.IntN(2) == 0, Key: e.Key, Record: rec})
+			Topic: e.Topic, ID: e.ID, FreshID: isNew && rng.IntN(2) == 0, Key: e.Key, Record: rec,
+			CausedBy: e.CausedBy, Correlation: e.Headers[eventhub.CorrelationHeader]})
 	}
 	a.addPlans(rng)
 	return a

@@ -140,11 +140,14 @@ func writeFormat(fsys vfs.FS, dir string) error {
 	if isStore || err != nil {
 		return err
 	}
-	content := formatPrefix + strconv.Itoa(formatVersion) + "\n"
-	if err := replaceFile(fsys, dir, formatFile, []byte(content)); err != nil {
+	if err := putFormat(fsys, dir); err != nil {
 		return fmt.Errorf("store/pebble: directory %s is not writable: %w", dir, err)
 	}
 	return nil
+}
+
+func putFormat(fsys vfs.FS, dir string) error {
+	return replaceFile(fsys, dir, formatFile, []byte(formatPrefix+strconv.Itoa(formatVersion)+"\n"))
 }
 
 // replaceFile writes a file that is there whole or not at all, whenever the

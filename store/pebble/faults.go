@@ -26,6 +26,8 @@ type faults struct {
 	log   *slog.Logger
 	fatal func(error)
 	first atomic.Pointer[error]
+	// elsewhere is the first failed fsync of a directory of the checkpoint under way.
+	elsewhere atomic.Pointer[error]
 
 	// A flush or a compaction that fails, as on a full disk, is tried again:
 	// nothing is lost, its log is kept. background has room for one token that

@@ -26,10 +26,15 @@ import (
 //	'd' at (8) seq (8)                   → topic, key, record    the plans
 //	's' topic id (4) event id            → at (8), seq (8)       the plans' id index
 //	'x' group name 0x00 pattern          → value                 a group's pattern
+//	'c' event id 0x00 topic id (4) offset (8)
+//	                                     → empty                 an effect of the event
+//	'r' correlation 0x00 topic id (4) offset (8)
+//	                                     → empty                 an event with that value
 //
-// An event costs its log key and its id key; one with a key, one more. That is
-// all: each further key would be paid for by every event in the write-ahead
-// log, the memtable and every compaction.
+// An event costs its log key and its id key; one with a key, one more, and one more
+// for each id in its caused_by and for its correlation. That is all: each further key
+// would be paid for by every event in the write-ahead log, the memtable and every
+// compaction.
 //
 // The id index has the id first: the ids that the hub makes grow with time, so
 // new entries go to one end of the index, and one id can be looked up over all
@@ -66,11 +71,17 @@ import (
 // key, each behind its length (uvarint); the id is in the record. Moved plans leave
 // tombstones at the front of that order; who moves them reads from where it was.
 //
-// The three last sorts of keys came after the others. A program that does not
+// The links of an event are keys without a value, with the place of the effect at
+// the end. They have the topic's number, whose order is that of creation: who asks for
+// the order of names looks up the topics first, one seek each. Neither an id nor a
+// correlation has the byte 0x00 that ends it.
+//
+// The five last sorts of keys came after the others. A program that does not
 // know them neither reads nor writes them, and what it writes breaks none of their
 // promises: plans wait until a newer one is back, and an id that it publishes
-// while a plan has it is what it would be here. So the format's version is the
-// same.
+// while a plan has it is what it would be here. Events that it publishes have no
+// links, nor have those that were there before; nobody goes through the log to make
+// up for it. So the format's version is the same.
 //
 // The floor of a topic says that no offset at or below it is given again. It
 // matters where the log alone can not tell: see reserve.
@@ -86,6 +97,9 @@ const (
 	tagPlan    = 'd'
 	tagPlanID  = 's'
 	tagPattern = 'x'
+
+	tagEffect     = 'c'
+	tagCorrelated = 'r'
 )
 
 const (
@@ -95,6 +109,8 @@ const (
 	topicValBytes = topicIDBytes + offsetBytes
 
 	partTailBytes = 1 + offsetBytes // of a part's key, behind its group's prefix
+
+	linkTailBytes = topicIDBytes + offsetBytes // of a link's key, behind its name's 0x00
 
 	planPlaceBytes = 8 + 8 // At, Seq
 	planKeyBytes   = 1 + planPlaceBytes
@@ -266,6 +282,27 @@ func appendPlanIDKey(dst []byte, topic uint32, id string) []byte {
 func appendPatternKey(dst []byte, group, pattern string) []byte {
 	dst = append(append(dst, tagPattern), group...)
 	return append(append(dst, 0), pattern...)
+}
+
+// appendLinkPrefix appends what the keys of the links with one name start with; end
+// is 0, or 1 for the bound behind all of them.
+func appendLinkPrefix(dst []byte, tag byte, name string, end byte) []byte {
+	return append(append(append(dst, tag), name...), end)
+}
+
+func appendLinkKey(dst []byte, tag byte, name string, topic uint32, offset uint64) []byte {
+	dst = appendLinkPrefix(dst, tag, name, 0)
+	dst = binary.BigEndian.AppendUint32(dst, topic)
+	return binary.BigEndian.AppendUint64(dst, offset)
+}
+
+// linkPlace reads the place out of a link's key, behind the prefix of its name.
+func linkPlace(key, prefix []byte) (topic uint32, offset uint64, err error) {
+	tail := key[len(prefix):]
+	if len(tail) != linkTailBytes {
+		return 0, 0, fmt.Errorf("key %x of a link has %d bytes behind the name; want %d", key, len(tail), linkTailBytes)
+	}
+	return binary.BigEndian.Uint32(tail), binary.BigEndian.Uint64(tail[topicIDBytes:]), nil
 }
 
 // appendText appends a text behind its length.

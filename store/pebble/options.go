@@ -117,7 +117,7 @@ const (
 // pebbleOptions says how Pebble is run. The write-ahead log is always on.
 func (o Options) pebbleOptions(f *faults, lock *pdb.Lock) *pdb.Options {
 	p := &pdb.Options{
-		FS:                          watchedFS{o.FS, f},
+		FS:                          watchFS(o, f),
 		Lock:                        lock,
 		Logger:                      pebbleLog{f},
 		FormatMajorVersion:          formatMajorVersion,

@@ -105,6 +105,13 @@ func TestConformance(t *testing.T) {
 		base := onMem(t, errorfs.Wrap(vfs.NewMem(), hold))
 		return storetest.Backend{
 			HoldSync: hold.arm,
+			Copy: func() (string, func(storetest.Options) (store.Store, error)) {
+				return "copies/one", func(o storetest.Options) (store.Store, error) {
+					copied := base
+					copied.Dir, copied.Now, copied.MaxTopics = "copies/one", o.Now, o.MaxTopics
+					return Open(copied)
+				}
+			},
 			Open: func(o storetest.Options) (store.Store, error) {
 				base.Now, base.MaxTopics = o.Now, o.MaxTopics
 				return Open(base)

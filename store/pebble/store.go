@@ -44,10 +44,13 @@ type Store struct {
 	// The gates of plans and of patterns.
 	plans, patterns gate
 
+	checkpointing sync.Mutex // serialises Checkpoint
+
 	// committing serialises Commit and guards what follows.
 	committing sync.Mutex
 	commit     commit
 	nextTopic  uint32
+	dropped    map[string]uint64 // offsets given under the names of topics that are gone
 	// lastPlan is the highest Seq that was given to a plan; no higher one than
 	// planFloor is given before that is on disk.
 	lastPlan, planFloor uint64
@@ -81,7 +84,7 @@ func Open(o Options) (*Store, error) {
 	// just raised, in the old format, in which damage looks like the log's end.
 	// Nothing may be written to that one: the flush begins another at once.
 	_, err = db.AsyncFlush()
-	if err = errors.Join(err, s.loadTopics(), s.loadPlanFloor(), f.err()); err != nil {
+	if err = errors.Join(err, s.loadTopics(), s.loadDropped(), s.loadPlanFloor(), f.err()); err != nil {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), db.Close(), lock.Close())
 	}
 	return s, nil

@@ -135,7 +135,8 @@ func (run *faultedRun) main() {
 func (run *faultedRun) commit(s *Store) {
 	for i := range 24 {
 		id := fmt.Sprint("id-", i)
-		u := &store.Unit{Appends: []store.Append{{Topic: fmt.Sprint("t", i%3), ID: id, Record: newRecord("t", id, 12<<10)}},
+		u := &store.Unit{Appends: []store.Append{{Topic: fmt.Sprint("t", i%3), ID: id, Record: newRecord("t", id, 12<<10),
+			CausedBy: []string{"cause"}, Correlation: id}},
 			Groups: []store.GroupChange{{Topic: "t0", Group: "g", Create: i == 0, State: store.GroupState{Epoch: uint64(i + 1)},
 				Parts: []store.GroupPart{{Kind: 2, Offset: uint64(i), Value: []byte(id)}, {Kind: 3, Value: []byte(id)}}}},
 			Plans:    []store.Plan{{Topic: "later", ID: id, At: int64(i), Record: newRecord("later", id, 0)}},
@@ -168,6 +169,10 @@ func checkAcked(t *testing.T, image vfs.FS, acked []*store.Unit, fired *errorfs.
 	}
 	defer mustClose(t, s)
 	checkAckedGroup(t, s, uint64(len(acked)), fired)
+	effects, err := s.Effects(context.Background(), "cause", store.Place{}, 100)
+	if err != nil {
+		t.Errorf("Effects: %v", err)
+	}
 	for _, u := range acked {
 		a := u.Appends[0]
 		var b store.Batch
@@ -176,6 +181,11 @@ func checkAcked(t *testing.T, image vfs.FS, acked []*store.Unit, fired *errorfs.
 		}
 		if len(b.Items) != 1 || b.Items[0].Offset != a.Offset || string(b.Items[0].Record) != string(a.Record) {
 			t.Errorf("after a fault at %+v the acknowledged event %s is not at offset %d of %s", fired, a.ID, a.Offset, a.Topic)
+		}
+		place := store.Place{Topic: a.Topic, Offset: a.Offset}
+		of, err := s.Correlated(context.Background(), a.ID, store.Place{}, 2)
+		if err != nil || !slices.Equal(of, []store.Place{place}) || !slices.Contains(effects, place) {
+			t.Errorf("after a fault at %+v the links of the acknowledged event at %v are %v, %v, and of the cause %v", fired, place, of, err, effects)
 		}
 	}
 }

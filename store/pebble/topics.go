@@ -44,6 +44,7 @@ type topic struct {
 type topicTable struct {
 	mu     sync.RWMutex
 	byName map[string]*topic
+	byID   map[uint32]*topic
 }
 
 func (tt *topicTable) get(name string) *topic {
@@ -52,12 +53,31 @@ func (tt *topicTable) get(name string) *topic {
 	return tt.byName[name]
 }
 
+// numbered returns the topic of that number, or nil where none is published.
+func (tt *topicTable) numbered(id uint32) *topic {
+	tt.mu.RLock()
+	defer tt.mu.RUnlock()
+	return tt.byID[id]
+}
+
 func (tt *topicTable) publish(topics map[string]*topic) {
 	tt.mu.Lock()
 	defer tt.mu.Unlock()
-	for name, t := range topics {
-		tt.byName[name] = t
+	for _, t := range topics {
+		tt.add(t)
 	}
+}
+
+func (tt *topicTable) add(t *topic) {
+	tt.byName[t.name] = t
+	tt.byID[t.id] = t
+}
+
+func (tt *topicTable) remove(t *topic) {
+	tt.mu.Lock()
+	defer tt.mu.Unlock()
+	delete(tt.byName, t.name)
+	delete(tt.byID, t.id)
 }
 
 func (tt *topicTable) count() int {
@@ -68,7 +88,7 @@ func (tt *topicTable) count() int {
 
 // loadTopics reads all topics' names at Open, and the number of the next one.
 func (s *Store) loadTopics() (err error) {
-	s.topics.byName = make(map[string]*topic)
+	s.topics.byName, s.topics.byID = make(map[string]*topic), make(map[uint32]*topic)
 	if s.nextTopic, err = s.readNextTopic(); err != nil {
 		return err
 	}
@@ -86,7 +106,7 @@ func (s *Store) loadTopics() (err error) {
 		if id >= s.nextTopic {
 			return fmt.Errorf("topic %q has number %d; the next one would be %d", name, id, s.nextTopic)
 		}
-		s.topics.byName[name] = &topic{id: id, name: name, floor: floor}
+		s.topics.add(&topic{id: id, name: name, floor: floor})
 	}
 	return iter.Error()
 }

@@ -2,7 +2,11 @@ package pebble
 
 import (
 	"fmt"
+	"io"
+	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -17,10 +21,25 @@ import (
 // the same memtable again, and what a manifest that names both tables holds can not
 // be compacted by anybody. The log may go on: no commit succeeds, and without a log
 // to change over to Pebble panics.
+//
+// What Pebble writes elsewhere, as it does for a checkpoint, is of no consequence to
+// the store: there an error is an error, and no more. Only that of the fsync of a
+// directory is kept from Pebble, which would panic, and told to the checkpoint.
 type watchedFS struct {
 	vfs.FS
+	dir    string // the store's
 	faults *faults
+	logs   *logSizes
 }
+
+func watchFS(o Options, f *faults) watchedFS {
+	// As PathDir tells it of what is in it.
+	dir := o.FS.PathDir(o.FS.PathJoin(o.Dir, "x"))
+	return watchedFS{FS: o.FS, dir: dir, faults: f, logs: &logSizes{written: make(map[string]*atomic.Int64)}}
+}
+
+// isOwnLog reports whether a file is a write-ahead log of the store.
+func (w watchedFS) isOwnLog(name string) bool { return isLog(name) && w.FS.PathDir(name) == w.dir }
 
 // Unwrap lets Pebble find the file system below.
 func (w watchedFS) Unwrap() vfs.FS { return w.FS }
@@ -33,7 +52,7 @@ func (w watchedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File
 	if isTable(name) {
 		w.faults.pause() // also where the store is broken, which Pebble's tries do not know
 	}
-	if err := w.faults.err(); err != nil && !isLog(name) {
+	if err := w.faults.err(); err != nil && !w.isOwnLog(name) {
 		return nil, err
 	}
 	f, err := w.FS.Create(name, category)
@@ -41,9 +60,10 @@ func (w watchedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File
 }
 
 func (w watchedFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := w.faults.err(); err != nil && !isLog(newname) {
+	if err := w.faults.err(); err != nil && !w.isOwnLog(newname) {
 		return nil, err
 	}
+	w.logs.forget(oldname)
 	f, err := w.FS.ReuseForWrite(oldname, newname, category)
 	return w.watch(f, err, "reuse", newname)
 }
@@ -52,7 +72,25 @@ func (w watchedFS) Remove(name string) error {
 	if err := w.faults.err(); err != nil {
 		return err
 	}
+	w.logs.forget(name)
 	return w.FS.Remove(name)
+}
+
+// MkdirAll makes directories for their owner alone, as makeDir does: what a
+// checkpoint holds is what the store holds.
+func (w watchedFS) MkdirAll(dir string, _ os.FileMode) error { return w.FS.MkdirAll(dir, 0o700) }
+
+// Open limits a log that this store writes to what it has written so far. Who opens
+// it is a checkpoint, which copies it while it grows. In a file that was a log before
+// old bytes stand behind the new ones; a copy that meets some of them and then, a
+// moment later, newer bytes behind them, is a log with a hole in it. What is copied
+// here is a log as a crash may leave it.
+func (w watchedFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := w.FS.Open(name, opts...)
+	if written := w.logs.of(name); err == nil && written != nil {
+		return &limitedFile{File: f, left: written.Load()}, nil
+	}
+	return f, err
 }
 
 func (w watchedFS) Rename(oldname, newname string) error {
@@ -67,26 +105,90 @@ func (w watchedFS) OpenDir(name string) (vfs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &watchedFile{File: f, name: name, faults: w.faults, vital: true}, nil
+	if w.FS.PathDir(w.FS.PathJoin(name, "x")) == w.dir {
+		return &watchedFile{File: f, name: name, faults: w.faults, vital: true}, nil
+	}
+	return &copyDirectory{f, name, w.faults}, nil
+}
+
+// copyDirectory is a directory that is not the store's.
+type copyDirectory struct {
+	vfs.File
+	name   string
+	faults *faults
+}
+
+func (d *copyDirectory) Sync() error {
+	if err := d.File.Sync(); err != nil {
+		err = fmt.Errorf("sync %s: %w", d.name, err)
+		d.faults.elsewhere.CompareAndSwap(nil, &err)
+	}
+	return nil
 }
 
 func (w watchedFS) watch(f vfs.File, err error, op, name string) (vfs.File, error) {
-	vital := isLog(name)
+	vital := w.isOwnLog(name)
 	if err != nil {
 		if vital {
 			w.faults.report(err, op, name)
 		}
 		return nil, err
 	}
-	return &watchedFile{File: f, name: name, faults: w.faults, vital: vital}, nil
+	watched := &watchedFile{File: f, name: name, faults: w.faults, vital: vital}
+	if vital {
+		watched.written = w.logs.begin(name)
+	}
+	return watched, nil
+}
+
+// logSizes are how many bytes were written to each log of the store.
+type logSizes struct {
+	mu      sync.Mutex
+	written map[string]*atomic.Int64
+}
+
+func (l *logSizes) begin(name string) *atomic.Int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.written[name] = new(atomic.Int64)
+	return l.written[name]
+}
+
+// of returns nil for a file that is no log, or one of an earlier process.
+func (l *logSizes) of(name string) *atomic.Int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.written[name]
+}
+
+func (l *logSizes) forget(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.written, name)
+}
+
+// limitedFile is a file of which the first bytes are read, in order.
+type limitedFile struct {
+	vfs.File
+	left int64
+}
+
+func (f *limitedFile) Read(p []byte) (int, error) {
+	if f.left <= 0 {
+		return 0, io.EOF
+	}
+	n, err := f.File.Read(p[:min(int64(len(p)), f.left)])
+	f.left -= int64(n)
+	return n, err
 }
 
 // watchedFile is a file that is written, or a directory.
 type watchedFile struct {
 	vfs.File
-	name   string
-	faults *faults
-	vital  bool // an error breaks the store
+	name    string
+	faults  *faults
+	vital   bool          // an error breaks the store
+	written *atomic.Int64 // of a log: bytes so far
 }
 
 func (f *watchedFile) Write(p []byte) (int, error) {
@@ -94,6 +196,9 @@ func (f *watchedFile) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := f.File.Write(p)
+	if f.written != nil {
+		f.written.Add(int64(n))
+	}
 	return n, f.seen(err, "write")
 }
 

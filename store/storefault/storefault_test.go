@@ -85,6 +85,19 @@ var reads = []call{
 	{storefault.ListPatterns, func(s store.Store) error { return second(s.ListPatterns(context.Background())) }},
 	{storefault.Planned, func(s store.Store) error { return second(s.Planned(context.Background(), 0, 0, 0, 1, 1)) }},
 	{storefault.FindPlan, func(s store.Store) error { return second(s.FindPlan(context.Background(), "later", "1")) }},
+	{storefault.Places, func(s store.Store) error { return second(s.Places(context.Background(), "1", 1)) }},
+	{storefault.Effects, func(s store.Store) error {
+		return second(s.Effects(context.Background(), "1", store.Place{}, 1))
+	}},
+	{storefault.Correlated, func(s store.Store) error {
+		return second(s.Correlated(context.Background(), "1", store.Place{}, 1))
+	}},
+	{storefault.Checkpoint, func(s store.Store) error {
+		if err := s.Checkpoint(context.Background(), "copy"); !errors.Is(err, store.ErrUnsupported) {
+			return err // the backend's own answer is as good as none
+		}
+		return nil
+	}},
 	{storefault.Size, func(s store.Store) error { return second(s.Size()) }},
 	{storefault.Space, func(s store.Store) error { return second(s.Space()) }},
 }

@@ -61,6 +61,10 @@ func everyMethod(ctx context.Context, s store.Store) map[string]error {
 	_, errs["ListPatterns"] = s.ListPatterns(ctx)
 	_, errs["Planned"] = s.Planned(ctx, 0, 0, endOfTime, 1, 1)
 	_, errs["FindPlan"] = s.FindPlan(ctx, "t", "a")
+	_, errs["Places"] = s.Places(ctx, "a", 1)
+	_, errs["Effects"] = s.Effects(ctx, "a", nowhere, 1)
+	_, errs["Correlated"] = s.Correlated(ctx, "a", nowhere, 1)
+	errs["Checkpoint"] = s.Checkpoint(ctx, "copy")
 	_, errs["ListGroups"] = s.ListGroups(ctx, "t")
 	return errs
 }

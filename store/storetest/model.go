@@ -56,8 +56,10 @@ type modelPart struct {
 
 type modelEvent struct {
 	row
-	id, key string
-	time    int64
+	id, key     string
+	time        int64
+	causedBy    []string
+	correlation string
 }
 
 func (t *modelTopic) head() uint64 {
@@ -129,6 +131,7 @@ func (m *model) drawUnit(rt *rapid.T) *store.Unit {
 		}
 		a := newAppend(topic, id, key, rapid.Int64Range(0, 1).Draw(rt, "ts"))
 		a.FreshID = isFresh
+		drawLinks(rt, &a)
 		u.Appends = append(u.Appends, a)
 	}
 	for range rapid.SampledFrom([]int{0, 1, 1, 2, 3}).Draw(rt, "changes") {
@@ -240,13 +243,20 @@ func (m *model) apply(rt *rapid.T, u *store.Unit) {
 			continue
 		}
 		rising(rt, t.head(), []store.Append{a})
-		time := now
+		if a.KeepOffset > t.head() {
+			same(rt, "offset of "+a.ID, a.KeepOffset, a.Offset)
+		}
+		time, last := now, int64(0)
 		if n := len(t.events); n > 0 {
-			time = max(time, t.events[n-1].time)
+			last = t.events[n-1].time
+		}
+		if time = max(time, last); a.KeepTime >= last && a.KeepTime <= now && a.KeepTime > 0 {
+			time = a.KeepTime
 		}
 		same(rt, "commit time of "+a.ID, time, a.CommitTime)
 		same(rt, "commit time in the record of "+a.ID, time, a.Record.CommitTime())
-		t.events = append(t.events, modelEvent{row: rowOf(a), id: a.ID, key: a.Key, time: time})
+		t.events = append(t.events, modelEvent{row: rowOf(a), id: a.ID, key: a.Key, time: time,
+			causedBy: a.CausedBy, correlation: a.Correlation})
 	}
 	m.applyPlans(rt, u)
 }
@@ -309,6 +319,7 @@ func (m *model) check(rt *rapid.T) {
 	}
 	same(rt, "topics", infos, m.env.listTopics(rt, "", noLimit))
 	m.checkPlans(rt)
+	m.checkLinks(rt)
 }
 
 func (m *model) checkTopic(rt *rapid.T, name string, events []modelEvent) {

@@ -39,6 +39,10 @@ type Backend struct {
 	// closed when it has done all but that, and it goes on after release. A
 	// backend whose Durability is "sync" needs it; others may leave it nil.
 	HoldSync func() (reached <-chan struct{}, release func())
+
+	// Copy names a place for a checkpoint, which does not exist yet, and opens the
+	// store there. A backend whose stores are persistent needs it; others leave it nil.
+	Copy func() (dir string, open func(Options) (store.Store, error))
 }
 
 // Factory returns a new place without data.
@@ -60,7 +64,11 @@ func Run(t *testing.T, factory Factory) {
 		{"Parts", partTests},
 		{"Plans", planTests},
 		{"Patterns", patternTests},
+		{"Links", linkTests},
+		{"Keep", keepTests},
+		{"Checkpoint", checkpointTests},
 		{"Topics", topicTests},
+		{"Drop", dropTests},
 		{"Visibility", visibilityTests},
 		{"Concurrency", concurrencyTests},
 		{"Lifecycle", lifecycleTests},

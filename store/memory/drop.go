@@ -1,0 +1,62 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"eventhub/store"
+)
+
+// DropTopic implements store.Topics.
+func (s *Store) DropTopic(ctx context.Context, name string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return store.ErrClosed
+	}
+	t := s.topics[name]
+	if t == nil {
+		return fmt.Errorf("topic %q: %w", name, store.ErrNotFound)
+	}
+	for _, item := range t.events {
+		s.bytes -= uint64(len(item.Record))
+	}
+	s.plans = slices.DeleteFunc(s.plans, func(p *plan) bool {
+		if p.Topic != name {
+			return false
+		}
+		s.bytes -= uint64(len(p.Record))
+		return true
+	})
+	for _, l := range []links{s.effects, s.correlated} {
+		l.drop(name)
+	}
+	s.dropped[strings.Clone(name)] = t.head()
+	delete(s.topics, name)
+	return nil
+}
+
+// Sweep implements store.Maintenance: DropTopic leaves nothing.
+func (s *Store) Sweep(ctx context.Context) (bool, error) {
+	if err := s.enter(ctx); err != nil {
+		return false, err
+	}
+	s.mu.RUnlock()
+	return false, nil
+}
+
+// drop forgets the places in a topic.
+func (l links) drop(topic string) {
+	for name, places := range l {
+		if places = slices.DeleteFunc(places, func(p store.Place) bool { return p.Topic == topic }); len(places) == 0 {
+			delete(l, name)
+		} else {
+			l[name] = places
+		}
+	}
+}

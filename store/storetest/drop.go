@@ -1,0 +1,188 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+
+	"eventhub/store"
+)
+
+var dropTests = []test{
+	{name: "nothing is found any more", run: testDrop},
+	{name: "offsets go on", run: testDropOffsets},
+	{name: "a topic that is not there", run: testDropNothing},
+	{name: "room for another topic", options: Options{MaxTopics: 1}, run: testDropRoom},
+	{name: "other topics stay", run: testDropOthers},
+	{name: "sweep in steps", run: testDropMany},
+}
+
+// drop drops a topic and, with sweep, all that it has left.
+func (s *env) drop(t failer, topic string, sweep bool) {
+	t.Helper()
+	if err := s.DropTopic(context.Background(), topic); err != nil {
+		t.Fatalf("DropTopic(%q): %v", topic, err)
+	}
+	for more := sweep; more; {
+		var err error
+		if more, err = s.Sweep(context.Background()); err != nil {
+			t.Fatalf("Sweep: %v", err)
+		}
+	}
+}
+
+// fill gives a topic one of everything.
+func (s *env) fill(t failer, topic, id string) store.Append {
+	t.Helper()
+	a := keyed(topic, id, "k")
+	a.CausedBy, a.Correlation = []string{"cause"}, "corr"
+	added := s.add(t, a)
+	s.commit(t, &store.Unit{
+		Groups: []store.GroupChange{{Topic: topic, Group: "g", Create: true, State: store.GroupState{Epoch: 7},
+			Parts: []store.GroupPart{{Kind: 'p', Offset: 1, Value: []byte("x")}}}},
+		Plans: []store.Plan{planFor(topic, "plan-"+id, 50)},
+	})
+	return added[0]
+}
+
+// nothing fails the test where anything is found under the topic's name.
+func (s *env) nothing(t failer, topic, id string) {
+	t.Helper()
+	ctx := context.Background()
+	same(t, "events", []row(nil), s.readAll(t, topic))
+	if _, err := s.Find(ctx, topic, id); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("Find: %v", err)
+	}
+	if _, err := s.Latest(ctx, topic, "k", 0); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("Latest: %v", err)
+	}
+	same(t, "groups", []store.GroupInfo(nil), s.listGroups(t, topic))
+	same(t, "the group", (*store.GroupState)(nil), s.group(t, topic, "g"))
+	same(t, "its parts", []store.GroupPart(nil), s.parts(t, topic, "g"))
+	same(t, "plans", []store.Planned(nil), s.allPlanned(t))
+	same(t, "the plan", (*store.Planned)(nil), s.findPlan(t, topic, "plan-"+id))
+	places, err := s.Places(ctx, id, 10)
+	effects, err2 := s.Effects(ctx, "cause", store.Place{}, 10)
+	correlated, err3 := s.Correlated(ctx, "corr", store.Place{}, 10)
+	if err := errors.Join(err, err2, err3); err != nil {
+		t.Fatalf("links: %v", err)
+	}
+	same(t, "links", []store.Place(nil), append(append(places, effects...), correlated...))
+}
+
+func testDrop(t *testing.T, s *env) {
+	for i, sweep := range []bool{false, true} {
+		id := fmt.Sprint("e", i)
+		s.fill(t, "t", id)
+		s.drop(t, "t", sweep)
+		s.nothing(t, "t", id)
+		if _, err := s.Topic(context.Background(), "t"); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("Topic: %v", err)
+		}
+		same(t, "topics", []store.TopicInfo(nil), s.listTopics(t, "", 10))
+		if s.Capabilities().Persistent {
+			s.reopen(t)
+			s.nothing(t, "t", id)
+			same(t, "topics after reopening", []store.TopicInfo(nil), s.listTopics(t, "", 10))
+		}
+	}
+}
+
+// An offset is never given again, neither by the same store nor by a later one; ids
+// may come again, and are not duplicates.
+func testDropOffsets(t *testing.T, s *env) {
+	last := s.fill(t, "t", "e").Offset
+	for round := range 4 {
+		s.drop(t, "t", round%2 == 0)
+		if round > 1 && s.Capabilities().Persistent {
+			s.reopen(t)
+		}
+		again := s.fill(t, "t", "e")
+		if again.Duplicate || !again.Created || again.Offset <= last {
+			t.Fatalf("round %d: offset %d behind %d, duplicate %v, created %v", round, again.Offset, last, again.Duplicate, again.Created)
+		}
+		last = again.Offset
+		same(t, "events", []row{rowOf(again)}, s.readAll(t, "t"))
+		same(t, "head", last, s.head(t, "t"))
+		same(t, "the event by key", rowOf(again), s.latest(t, "t", "k", 0))
+		same(t, "plans", 1, len(s.allPlanned(t)))
+	}
+	// A topic that comes back without events keeps the promise too.
+	s.drop(t, "t", true)
+	s.commit(t, &store.Unit{Groups: []store.GroupChange{create("t", "g", store.GroupState{Epoch: 1})}})
+	if s.Capabilities().Persistent {
+		s.reopen(t)
+	}
+	if a := s.add(t, fresh("t", "x"))[0]; a.Offset <= last {
+		t.Errorf("offset %d behind %d", a.Offset, last)
+	}
+}
+
+func testDropNothing(t *testing.T, s *env) {
+	if err := s.DropTopic(context.Background(), "t"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("DropTopic of nothing: %v", err)
+	}
+	s.fill(t, "t", "e")
+	s.drop(t, "t", true)
+	if err := s.DropTopic(context.Background(), "t"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("DropTopic again: %v", err)
+	}
+	if more, err := s.Sweep(context.Background()); more || err != nil {
+		t.Errorf("Sweep of nothing: %v, %v", more, err)
+	}
+}
+
+func testDropRoom(t *testing.T, s *env) {
+	s.add(t, fresh("a", "1"))
+	u := unit(fresh("b", "1"))
+	s.commit(t, u)
+	refused(t, u, store.ErrTopicLimit)
+	s.drop(t, "a", false)
+	s.add(t, fresh("b", "1"))
+}
+
+func testDropOthers(t *testing.T, s *env) {
+	s.fill(t, "a", "1")
+	kept := s.fill(t, "b", "2")
+	s.fill(t, "c", "3")
+	plan := s.findPlan(t, "b", "plan-2")
+	s.drop(t, "a", true)
+	s.drop(t, "c", true)
+	same(t, "events", []row{rowOf(kept)}, s.readAll(t, "b"))
+	same(t, "plans", []store.Planned{*plan}, s.allPlanned(t))
+	same(t, "parts", 1, len(s.parts(t, "b", "g")))
+	effects, err := s.Effects(context.Background(), "cause", store.Place{}, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "effects", []store.Place{{Topic: "b", Offset: kept.Offset}}, effects)
+}
+
+// A store removes much in steps between which commits have room, and what it has not
+// removed yet is found by nobody.
+func testDropMany(t *testing.T, s *env) {
+	const n = 2500
+	for i := 0; i < n; i += 500 {
+		var appends []store.Append
+		for j := range 500 {
+			appends = append(appends, keyed("t", fmt.Sprint("e", i+j), "k"))
+		}
+		s.add(t, appends...)
+	}
+	s.drop(t, "t", false)
+	steps := 0
+	for more := true; more && steps < math.MaxInt8; steps++ {
+		var err error
+		if more, err = s.Sweep(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		s.nothing(t, "t", "e0")
+		s.add(t, fresh("other", fmt.Sprint("o", steps)))
+	}
+	if steps > 10 {
+		t.Errorf("%d steps for %d events", steps, n)
+	}
+	same(t, "the others", steps, len(s.readAll(t, "other")))
+}
