@@ -63,6 +63,13 @@ type Admin interface {
 	// no other pattern of the group matches.
 	DeleteGroup(ctx context.Context, topic, group string) error
 
+	// DeleteTopic removes a topic for good, with its events, groups and scheduled
+	// events: members that have it alone are told by Ended, those by a pattern go on
+	// without it, leases are void. Its dead letters are another topic. Published to
+	// again it is a new topic, whose offsets go on above the old ones. It is durable when
+	// DeleteTopic returns. CodeUnknownID where there is no such topic.
+	DeleteTopic(ctx context.Context, topic string) error
+
 	// SeekGroup moves a group to where start says, up or down, and returns what
 	// that means; without apply it only returns that. Applied, it raises the
 	// epoch: all leases are void, attempts are forgotten, and what lies above the

@@ -17,7 +17,7 @@ const (
 // for concurrent use.
 type Puller interface {
 	// Pull joins the group, takes up to opts.MaxInFlight deliveries as soon as there is
-	// one, and leaves again; the leases stay, and are settled by their tokens through
+	// one, 8 MiB of them together or one, and leaves again; the leases stay, and are settled by their tokens through
 	// Subscriber.Settle or HandOver, from anywhere, or run out. Nothing in time (wait, up
 	// to MaxPullWait) is no error. opts are those of a SUBSCRIBE with a group.
 	// Records belong to the caller.

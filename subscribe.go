@@ -85,6 +85,10 @@ type SubscribeOptions struct {
 	// once in that time, and drops those before it. Events without a key are of
 	// one. 0: every event.
 	Conflate time.Duration
+	// Places, of a live tail, say where it goes on in topics that it had before:
+	// behind these offsets, one for a topic. Start counts for all other topics.
+	// Topics that it does not have are passed over. Only the engine takes them.
+	Places []Place
 
 	// Of the group, fixed at its creation. An empty Ordering means whatever the
 	// group has, and OrderingNone for a new one; a nil Filter likewise, and no
@@ -139,6 +143,9 @@ func (o *SubscribeOptions) Validate() error {
 	if err := o.validateConflate(); err != nil {
 		return err
 	}
+	if err := o.validatePlaces(); err != nil {
+		return err
+	}
 	if o.Ordering != "" && o.Ordering != OrderingNone && o.Ordering != OrderingKey {
 		return Errorf(CodeBadRequest, "ordering is %s; none and key are allowed", quote(o.Ordering))
 	}
@@ -190,6 +197,21 @@ func (o *SubscribeOptions) validateConflate() error {
 		return Errorf(CodeBadRequest, "conflate is set; a group gets every event")
 	case o.Conflate < minConflate || o.Conflate > maxConflate:
 		return Errorf(CodeBadRequest, "conflate.every_ms is %d; %d to %d are allowed", o.Conflate.Milliseconds(), minConflate.Milliseconds(), maxConflate.Milliseconds())
+	}
+	return nil
+}
+
+func (o *SubscribeOptions) validatePlaces() error {
+	if len(o.Places) > 0 && o.Group != "" {
+		return Errorf(CodeBadRequest, "places are given; a group knows its own")
+	}
+	for i, p := range o.Places {
+		if err := ValidateStoredTopic(p.Topic); err != nil {
+			return Errorf(CodeBadRequest, "places[%d]: %s", i, AsError(err).Message)
+		}
+		if p.Offset > MaxOffset {
+			return Errorf(CodeBadRequest, "places[%d]: offset is %d; at most %d is allowed", i, p.Offset, uint64(MaxOffset))
+		}
 	}
 	return nil
 }

@@ -26,7 +26,7 @@
 //
 // One committer and as many workers as processors, whatever the number of
 // topics, groups, members and tails; one goroutine for the births of topics that
-// patterns match; one timer for all leases, retries and conflated tails, and one for
+// patterns match, and one for what deleted topics have left; one timer for all leases, retries and conflated tails, and one for
 // all scheduled events (schedule.go). Nothing runs while there is nothing to do. A group is touched by its members' goroutines
 // and one worker at a time, under group.mu; a tail by its owner, the shards of its
 // topics and one worker, under tail.mu. Locks are taken in the order bus.mu, group.mu
@@ -125,6 +125,7 @@ type Bus struct {
 	serials  atomic.Uint64 // of the last lease given
 	runtimes runtimes
 	patterns patternTable
+	sweeper  sweeper
 
 	mu     sync.RWMutex
 	closed bool
@@ -176,6 +177,7 @@ func New(opts Options) (*Bus, error) {
 		return nil, errors.Join(err, b.committer.stop())
 	}
 	b.mover.start()
+	b.sweeper.begin(b)
 	return b, nil
 }
 
@@ -195,6 +197,7 @@ func (b *Bus) Close() error {
 	b.mu.Unlock()
 	if first {
 		b.patterns.end()
+		b.sweeper.end()
 		for _, s := range b.patterns.all() {
 			s.end(errShuttingDown)
 		}

@@ -228,6 +228,9 @@ func (c *committer) take() (dirty []*group, last bool) {
 	c.batch = c.batch[:0]
 	for n < len(c.queue) && (n == 0 || bytes+c.queue[n].bytes <= commitBytes) {
 		s := c.queue[n]
+		if s.drop != "" && n > 0 {
+			break // it waits for those before it
+		}
 		bytes += s.bytes
 		n++
 		if len(s.exchanges) > 0 {
@@ -236,6 +239,9 @@ func (c *committer) take() (dirty []*group, last bool) {
 		}
 		c.queued -= s.bytes
 		c.batch = append(c.batch, s)
+		if s.drop != "" {
+			break // and those behind it for it
+		}
 	}
 	c.queue = shift(c.queue, n)
 	if n > 0 {
@@ -265,6 +271,10 @@ func shift[T any](s []T, n int) []T {
 // commit builds one store.Commit from c.batch and the dirty groups, and tells
 // everybody what became of it.
 func (c *committer) commit(dirty []*group) {
+	if len(c.batch) == 1 && c.batch[0].drop != "" {
+		c.bus.drop(c.batch[0])
+		c.batch = c.batch[:0]
+	}
 	c.units = c.units[:0]
 	// Snapshots go first: what prepare adds is newer.
 	flushed := make([]store.Unit, len(dirty))
@@ -327,7 +337,12 @@ func (c *committer) put(sync bool) error {
 		c.bus.counts.commit(time.Since(began), c.units)
 		return nil
 	}
-	broken = eventhub.Wrap(eventhub.CodeInternal, err, "The store failed; the events may or may not be published.")
+	return c.fail(err)
+}
+
+// fail ends all committing for good.
+func (c *committer) fail(err error) error {
+	broken := eventhub.Wrap(eventhub.CodeInternal, err, "The store failed; the events may or may not be published.")
 	c.mu.Lock()
 	c.broken = broken
 	c.mu.Unlock()

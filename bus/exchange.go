@@ -174,7 +174,8 @@ func (c *committer) creates(u *store.Unit) bool {
 	return false
 }
 
-// isThere reports whether a topic exists for sure. Topics are not deleted.
+// isThere reports whether a topic exists for sure; those that are deleted are
+// forgotten.
 func (c *committer) isThere(topic string) bool {
 	if c.topics[topic] {
 		return true

@@ -109,3 +109,135 @@ func TestSuspectGoesToWhoeverIsFreeFirst(t *testing.T) {
 		equal(t, "the suspect", places(append(two.take(), one.take()...)), []string{"a/1"})
 	})
 }
+
+// A paused group that waited for room does not keep it from those that wait behind.
+func TestPausedGroupLetsOthersHaveTheRoom(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.MaxInFlight = 1
+		in := r.subscribe(o)
+		r.publish("p.x", 1, 1)
+		first := in.take()
+		r.publish("p.y", 1, 1)
+		synctest.Wait()
+		r.publish("p.z", 1, 1)
+		synctest.Wait()
+		if err := errors.Join(r.bus.PauseGroup(bg, "p.x", "g"), r.bus.PauseGroup(bg, "p.y", "g")); err != nil {
+			t.Fatal(err)
+		}
+		in.ack(leasesOf(first)...)
+		t.Logf("member.free wakes the first of the hungry; planDeliveries returns for a paused group before it passes the room on")
+		equal(t, "next", places(in.take()), []string{"p.z/1"})
+	})
+}
+
+// The room that a seek sets free in one topic is for all, also where the group there
+// is paused.
+func TestSeekSetsRoomFree(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.MaxInFlight = 1
+		in := r.subscribe(o)
+		r.publish("p.x", 1, 1)
+		in.take()
+		r.publish("p.y", 1, 1)
+		synctest.Wait()
+		if err := errors.Join(r.bus.PauseGroup(bg, "p.x", "g"), r.bus.SetCursor(bg, "p.x", "g", 0)); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "next", places(in.take()), []string{"p.y/1"})
+	})
+}
+
+// A topic that is born has the settings of the first of the group's patterns. Members
+// that came by another one, and asked for other settings there, are members in it all
+// the same, and keep nobody else out.
+func TestBirthUnderPatternsWithOtherSettings(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.**", "g")
+		o.MaxAttempts = 1
+		narrow := r.subscribe(o)
+		o = opts("**", "g")
+		o.MaxAttempts = 3
+		wide := r.subscribe(o)
+		r.publish("p.a", 1, 2)
+		t.Logf("adoptAll has subscriptions join by group.load, which compares their options; the first mismatch ends the loop")
+		a, b := narrow.take(), wide.take()
+		if len(a) == 0 || len(b) == 0 || len(a)+len(b) != 2 {
+			t.Errorf("deliveries: %v and %v", places(a), places(b))
+		}
+	})
+}
+
+// A suspect that waits for a busy member goes to one that goes on before that has
+// settled what it holds.
+func TestSuspectGoesToWhoeverGoesOnFirst(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		one := r.subscribe(opts("t", "g"))
+		r.publish("t", 1, 2)
+		in := one.take()[:1]
+		two := r.subscribe(opts("t", "g"))
+		if err := two.sub.Pause(bg); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			one.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, leasesOf(in)...)
+			time.Sleep(time.Millisecond)
+			in = one.take()
+		}
+		equal(t, "while one is busy and the other pauses", len(in), 0)
+		if err := two.sub.Resume(bg); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("awaitIdle does not note a group whose member is idle and takes nothing; Ready and Resume wake the hungry alone")
+		equal(t, "the suspect", places(two.take()), []string{"t/1"})
+	})
+}
+
+// An event that was offered to somebody who did not take it is still that of the
+// member who had it last, also where that names it by its id.
+func TestRefusedOfferKeepsTheLastLeaseByID(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(opts("p.*", "g"))
+		receipts := r.publish("p.a", 1, 1)
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, leasesOf(in.take())...)
+		if err := in.sub.Pause(bg); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.bus.Subscribe(bg, opts("p.a", "g"), &inbox{t: t}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		t.Logf("group.lease takes the id from the member that had the event last, and flush does not give it back")
+		equal(t, "a late ack", in.ack(eventhub.Ref{ID: receipts[0].ID}), []eventhub.Outcome{eventhub.Applied})
+	})
+}
+
+// A suspect that waits until the member holds nothing goes out when a seek in another
+// topic has taken what it held.
+func TestSeekSetsAClaimedMemberFree(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(opts("*", "g"))
+		r.publish("a", 1, 1)
+		r.publish("b", 1, 1)
+		suspect, other := eventhub.Ref{}, 0
+		for range 2 {
+			for _, g := range in.take() {
+				if g.Topic == "a" {
+					suspect = byLease(g)
+				} else {
+					other++
+				}
+			}
+			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, suspect)
+			time.Sleep(time.Millisecond)
+		}
+		equal(t, "while b is held", []int{other, len(in.take())}, []int{1, 0})
+		if err := r.bus.SetCursor(bg, "b", "g", 0); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("member.forget sets room free and wakes nobody, not even the group that has claimed the subscription")
+		equal(t, "behind the seek", places(in.take()), []string{"a/1"})
+	})
+}

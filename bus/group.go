@@ -135,17 +135,9 @@ func (g *group) load(ctx context.Context, o *eventhub.SubscribeOptions) error {
 	g.loading.Lock()
 	defer g.loading.Unlock()
 	if !g.loaded.Load() {
-		state, err := g.bus.store.Group(ctx, g.log.name, g.name)
-		if errors.Is(err, store.ErrNotFound) && o != nil {
-			state, err = g.create(ctx, o)
-			if errors.Is(err, store.ErrExists) { // a pattern brought it meanwhile
-				state, err = g.bus.store.Group(ctx, g.log.name, g.name)
-			}
-			if err != nil {
-				return err
-			}
-		} else if err != nil {
-			return groupError(err, g.log.name, g.name)
+		state, err := g.findOrCreate(ctx, o)
+		if err != nil {
+			return err
 		}
 		if err := g.progress.load(ctx, g.bus.store, g.log.name, g.name, state.Cursor); err != nil {
 			return err
@@ -159,6 +151,23 @@ func (g *group) load(ctx context.Context, o *eventhub.SubscribeOptions) error {
 		return nil
 	}
 	return g.settings.match(o)
+}
+
+// findOrCreate reads the group's state or, with options, makes it where there is
+// none. Others may do the same: a pattern brings it, or its topic is deleted.
+func (g *group) findOrCreate(ctx context.Context, o *eventhub.SubscribeOptions) (store.GroupState, error) {
+	for {
+		state, err := g.bus.store.Group(ctx, g.log.name, g.name)
+		if err == nil {
+			return state, nil
+		}
+		if o == nil || !errors.Is(err, store.ErrNotFound) {
+			return state, groupError(err, g.log.name, g.name)
+		}
+		if state, err = g.create(ctx, o); !errors.Is(err, store.ErrExists) {
+			return state, err
+		}
+	}
 }
 
 // adopt takes over durable state; the caller is alone with the group.

@@ -261,7 +261,7 @@ func (g *group) giveBack(x *exchange) {
 		switch {
 		case e.late:
 			g.retry(e, e.at)
-		case e.at > now && !e.member.hasLeft() && g.ended == nil:
+		case e.at > now && e.member.keepsLeases() && g.ended == nil:
 			g.become(e, leased)
 			g.leases.push(timed{e.at, e.offset, e.serial})
 		default:

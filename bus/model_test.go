@@ -3,6 +3,7 @@ package bus
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"eventhub"
@@ -15,8 +16,10 @@ import (
 // modelTopic is a log: the id of the event at offset n is ids[n-1].
 type modelTopic struct {
 	name   string
+	exists bool // by an event, a group or a plan
 	ids    []string
 	keys   []string
+	tags   [][]string
 	at     []int64
 	first  map[string]uint64 // offset by id
 	source *modelTopic       // whose dead letters these are
@@ -24,11 +27,11 @@ type modelTopic struct {
 
 func (p *modelTopic) head() uint64 { return uint64(len(p.ids)) }
 
-func (p *modelTopic) add(id, key string, at int64) (offset uint64, duplicate bool) {
+func (p *modelTopic) add(id string, e eventhub.Event, at int64) (offset uint64, duplicate bool) {
 	if first, ok := p.first[id]; ok {
 		return first, true
 	}
-	p.ids, p.keys, p.at = append(p.ids, id), append(p.keys, key), append(p.at, at)
+	p.ids, p.keys, p.tags, p.at = append(p.ids, id), append(p.keys, e.Key), append(p.tags, e.Tags), append(p.at, at)
 	p.first[id] = p.head()
 	return p.head(), false
 }
@@ -57,16 +60,59 @@ type modelGroup struct {
 	topic       *modelTopic
 	name        string
 	exists      bool
+	due         bool   // its topic was born: it is made, or will be
 	epoch, base uint64 // events at or below base do not count
-	ordered     bool   // by key
 	paused      bool
+	modelSettings
+	events   map[uint64]*modelEvent // those that were ever offered
+	restored map[uint64]modelEvent  // what the store knew, of those that this engine did not offer yet
+	offered  uint64                 // the highest of them
+	leases   []eventhub.Lease       // all that were ever given
+	stored   store.GroupState       // as last seen
+}
+
+// modelSettings are what a group keeps for life, and what a pattern has for topics
+// to come.
+type modelSettings struct {
+	ordered     bool // by key
 	maxAttempts int
 	backoff     eventhub.Backoff
-	events      map[uint64]*modelEvent // those that were ever offered
-	restored    map[uint64]modelEvent  // what the store knew, of those that this engine did not offer yet
-	offered     uint64                 // the highest of them
-	leases      []eventhub.Lease       // all that were ever given
-	stored      store.GroupState       // as last seen
+	filter      *eventhub.Filter
+}
+
+// settingsOf resolves what is asked of a new group.
+func settingsOf(o *eventhub.SubscribeOptions) modelSettings {
+	s := modelSettings{ordered: o.Ordering == eventhub.OrderingKey, maxAttempts: o.MaxAttempts, backoff: o.Backoff, filter: o.Filter}
+	if s.maxAttempts == 0 {
+		s.maxAttempts = eventhub.DefaultMaxAttempts
+	}
+	if s.backoff == (eventhub.Backoff{}) {
+		s.backoff = eventhub.Backoff{Min: eventhub.DefaultMinBackoff, Max: eventhub.DefaultMaxBackoff}
+	}
+	return s
+}
+
+// mismatches reports whether the options ask for another value than there is. One
+// that is absent never does.
+func (s *modelSettings) mismatches(o *eventhub.SubscribeOptions) bool {
+	return o.Ordering != "" && (o.Ordering == eventhub.OrderingKey) != s.ordered ||
+		o.MaxAttempts != 0 && o.MaxAttempts != s.maxAttempts ||
+		o.Backoff != (eventhub.Backoff{}) && o.Backoff != s.backoff ||
+		o.Filter != nil && !o.Filter.Equal(s.filter)
+}
+
+// passes reports whether the event gets through the filter: one that does not
+// counts as done.
+func (g *modelGroup) passes(offset uint64) bool {
+	f := g.filter
+	if f == nil {
+		return true
+	}
+	key := g.topic.keys[offset-1]
+	if prefix, ok := strings.CutSuffix(f.Key, "*"); ok && !strings.HasPrefix(key, prefix) || !ok && f.Key != "" && key != f.Key {
+		return false
+	}
+	return !slices.ContainsFunc(f.Tags, func(tag string) bool { return !slices.Contains(g.topic.tags[offset-1], tag) })
 }
 
 func (g *modelGroup) String() string { return g.topic.name + "::" + g.name }
@@ -89,6 +135,7 @@ type modelEvent struct {
 	holder   *modelMember // of the last lease
 	lease    eventhub.Lease
 	since    int64 // start of the last lease
+	turn     int   // of its holder: how many leases it had got before
 	deadline int64
 	// A waiting event goes out between these, by the jitter of its backoff.
 	earliest, latest int64
@@ -105,22 +152,50 @@ type modelLetter struct {
 
 // modelMember is a Receiver too. room is the engine's to lower, under world.mu.
 type modelMember struct {
-	w     *world
-	group *modelGroup
-	opts  eventhub.SubscribeOptions
-	sub   eventhub.Subscription
-	run   *Bus
-	room  int // negative: takes everything
-	ended []error
+	w        *world
+	name     string             // of its group
+	patterns []eventhub.Pattern // what it asked for
+	groups   []*modelGroup      // in which it is a member
+	opts     eventhub.SubscribeOptions
+	sub      eventhub.Subscription
+	run      *Bus
+	room     int // negative: takes everything
+	ended    []error
 
 	left     bool
-	orphan   bool // its group was deleted
+	ending   bool // the engine is ending it
+	orphan   bool // one of its groups was deleted
 	deleted  bool // … while it was a member
 	full     bool
+	passed   []*modelGroup // offered something since it is full
 	paused   bool
-	inFlight int
-	fresh    uint64 // the highest offset that it was the first to be offered
+	inFlight int                    // in all groups
+	turns    int                    // leases that it ever got
+	fresh    map[*modelGroup]uint64 // the highest offset that it was the first to be offered
+	last     map[string]modelPlace  // the last lease of an id
 }
+
+// modelPlace is an event in a group.
+type modelPlace struct {
+	group  *modelGroup
+	offset uint64
+}
+
+// several reports whether the subscription is over more than one topic.
+func (m *modelMember) several() bool {
+	return len(m.patterns) > 1 || eventhub.IsPattern(m.patterns[0].String())
+}
+
+func (m *modelMember) covers(topic *modelTopic) bool { return covers(m.patterns, topic.name) }
+
+func covers(patterns []eventhub.Pattern, topic string) bool {
+	return slices.ContainsFunc(patterns, func(p eventhub.Pattern) bool { return p.Match(topic) })
+}
+
+func (m *modelMember) isIn(g *modelGroup) bool { return slices.Contains(m.groups, g) }
+
+// active reports whether the member may be given something.
+func (m *modelMember) active() bool { return m.run == m.w.bus && !m.left && !m.full && !m.paused }
 
 // offer is one call of Deliver.
 type offer struct {
@@ -162,13 +237,16 @@ func (g *modelGroup) forget(w *world, base uint64) {
 			l.required = false // the burial may or may not have begun
 		}
 	}
+	for _, e := range g.events {
+		if e.state == modelLeased {
+			e.holder.inFlight--
+		}
+	}
 	clear(g.events)
 	g.restored = make(map[uint64]modelEvent)
 	g.base, g.offered = base, base
 	for _, m := range w.members {
-		if m.group == g {
-			m.inFlight, m.fresh = 0, 0
-		}
+		delete(m.fresh, g)
 	}
 }
 
@@ -176,13 +254,19 @@ func (g *modelGroup) letterID(offset uint64) string {
 	return deadLetterID(g.topic.name, offset, g.name, g.epoch)
 }
 
+// isDone reports whether an event that the engine may not have read yet is done:
+// it was before the engine started, or does not pass the filter.
+func (g *modelGroup) isDone(offset uint64) bool {
+	return g.restored[offset].state == modelDone || !g.passes(offset)
+}
+
 // cursor is just below the first event that is not done. Those that are being
-// buried, and those that were done before the engine started and that it may not
-// have read again, are done as the caller says.
-func (g *modelGroup) cursor(buried, restored bool) uint64 {
+// buried, and those that are done and that the engine may not have read, are done
+// as the caller says.
+func (g *modelGroup) cursor(buried, unread bool) uint64 {
 	for offset := g.base + 1; offset <= g.topic.head(); offset++ {
 		e := g.events[offset]
-		if e == nil && restored && g.restored[offset].state == modelDone {
+		if e == nil && unread && g.isDone(offset) {
 			continue
 		}
 		if e == nil || e.state != modelDone && !(buried && e.state == modelDying) {
@@ -200,7 +284,7 @@ func (g *modelGroup) isBehind(offset uint64, buried bool) bool {
 		return false
 	}
 	for o := g.base + 1; o < offset; o++ {
-		if g.topic.keys[o-1] != key || g.restored[o].state == modelDone {
+		if g.topic.keys[o-1] != key || g.isDone(o) {
 			continue
 		}
 		if e := g.events[o]; e == nil || e.state != modelDone && !(buried && e.state == modelDying) {
@@ -218,20 +302,33 @@ func (e *modelEvent) isSuspect() bool {
 	return e.state == modelWaiting && e.attempts >= 2
 }
 
-// suspectWith returns the offset of a suspect that m, or with nil anybody in the
-// group, holds.
-func (g *modelGroup) suspectWith(m *modelMember) uint64 {
+// suspect returns the offset of a suspect that somebody in the group holds.
+func (g *modelGroup) suspect() uint64 {
 	for offset, e := range g.events {
-		if e.state == modelLeased && e.isSuspect() && (m == nil || e.holder == m) {
+		if e.state == modelLeased && e.isSuspect() && !e.holder.ending {
 			return offset
 		}
 	}
 	return 0
 }
 
-// apply is the rule of docs/protocol.md for one ref.
-func (g *modelGroup) apply(w *world, via *modelMember, ref eventhub.Ref, s *eventhub.Settlement) eventhub.Outcome {
-	offset, e := g.named(via, ref)
+// suspect returns the offset of a suspect that the member holds, whatever topic it
+// is of.
+func (m *modelMember) suspect() uint64 {
+	for _, g := range m.groups {
+		for offset, e := range g.events {
+			if e.state == modelLeased && e.isSuspect() && e.holder == m {
+				return offset
+			}
+		}
+	}
+	return 0
+}
+
+// apply is the rule of docs/protocol.md for one ref, which names a delivery of one
+// of the groups.
+func (w *world) apply(groups []*modelGroup, via *modelMember, ref eventhub.Ref, s *eventhub.Settlement) eventhub.Outcome {
+	g, offset, e := named(groups, via, ref)
 	if e == nil || e.state != modelLeased && (e.state != modelWaiting || s.Verdict == eventhub.Extend) {
 		if s.Verdict == eventhub.Extend {
 			return eventhub.Unknown
@@ -254,18 +351,21 @@ func (g *modelGroup) apply(w *world, via *modelMember, ref eventhub.Ref, s *even
 }
 
 // named finds the event whose last lease ref means.
-func (g *modelGroup) named(via *modelMember, ref eventhub.Ref) (uint64, *modelEvent) {
+func named(groups []*modelGroup, via *modelMember, ref eventhub.Ref) (*modelGroup, uint64, *modelEvent) {
 	if ref.ID == "" {
-		if e := g.events[ref.Lease.Offset]; e != nil && e.holder != nil && e.lease == ref.Lease {
-			return ref.Lease.Offset, e
+		for _, g := range groups {
+			if e := g.events[ref.Lease.Offset]; e != nil && e.holder != nil && e.lease == ref.Lease {
+				return g, ref.Lease.Offset, e
+			}
 		}
-		return 0, nil
+		return nil, 0, nil
 	}
-	offset := g.topic.first[ref.ID]
-	if e := g.events[offset]; e != nil && e.holder == via {
-		return offset, e
+	if p, ok := via.last[ref.ID]; ok {
+		if e := p.group.events[p.offset]; e != nil && e.holder == via {
+			return p.group, p.offset, e
+		}
 	}
-	return 0, nil
+	return nil, 0, nil
 }
 
 func (g *modelGroup) nack(w *world, offset uint64, s *eventhub.Settlement) {
@@ -342,7 +442,7 @@ func (g *modelGroup) expire(w *world, at int64) {
 	}
 }
 
-// reread takes note that the engine has read up to offset again.
+// reread takes note that the engine has read up to offset.
 func (g *modelGroup) reread(offset uint64) (some bool) {
 	for o, e := range g.restored {
 		if o <= offset && e.state == modelDone {
@@ -351,20 +451,34 @@ func (g *modelGroup) reread(offset uint64) (some bool) {
 			some = true
 		}
 	}
+	if g.filter == nil {
+		return some
+	}
+	for o := g.base + 1; o <= min(offset, g.topic.head()); o++ {
+		if g.events[o] == nil && !g.passes(o) {
+			g.events[o] = &modelEvent{state: modelDone}
+			some = true
+		}
+	}
 	return some
 }
 
 // take checks one offer and does to the model what the engine did.
 func (w *world) take(o offer) {
-	m, g := o.to, o.to.group
-	g.expire(w, o.at)
+	m := o.to
+	g := w.group(o.batch[0].Topic, m.name)
 	fail := func(format string, args ...any) {
 		w.t.Fatalf("%s delivers %+v: %s", g, o, fmt.Sprintf(format, args...))
 	}
+	for _, other := range m.groups {
+		other.expire(w, o.at)
+	}
 	switch {
+	case !m.isIn(g) || !g.exists:
+		fail("the subscription to %v has nothing to do with it", m.patterns)
 	case m.left || m.run != w.bus:
 		fail("the member has left")
-	case m.full:
+	case m.full && (o.taken > 0 || slices.Contains(m.passed, g)):
 		fail("the receiver is full")
 	case m.paused || g.paused:
 		fail("the member or its group is paused")
@@ -374,11 +488,14 @@ func (w *world) take(o offer) {
 		fail("%d in flight already, maxInFlight is %d", m.inFlight, m.opts.MaxInFlight)
 	}
 	for i, d := range o.batch {
+		if d.Topic != g.topic.name {
+			fail("%d is of topic %q", d.Offset, d.Topic)
+		}
 		e := g.offer(w, m, d, o.at, fail)
-		if held := g.suspectWith(m); held != 0 {
+		if held := m.suspect(); held != 0 {
 			fail("the member holds %d, which is a suspect", held)
 		}
-		if e.isSuspect() && (m.inFlight > 0 || len(o.batch) > 1 || g.suspectWith(nil) != 0) {
+		if e.isSuspect() && (m.inFlight > 0 || len(o.batch) > 1 || g.suspect() != 0) {
 			fail("%d has failed %d times and does not go out alone", d.Offset, e.attempts)
 		}
 		if i >= o.taken {
@@ -391,9 +508,15 @@ func (w *world) take(o offer) {
 			continue
 		}
 		e.holder, e.lease = m, d.Lease
-		e.since, e.deadline = o.at, o.at+m.opts.AckTimeout.Milliseconds()
+		e.since, e.deadline, e.turn = o.at, o.at+m.opts.AckTimeout.Milliseconds(), m.turns
+		m.turns++
+		m.last[o.ids[i]] = modelPlace{g, d.Offset}
 		g.move(e, modelLeased)
 		g.leases = append(g.leases, d.Lease)
+	}
+	if m.full {
+		// A turn of another topic may have been under way.
+		m.passed = append(m.passed, g)
 	}
 }
 
@@ -401,26 +524,14 @@ func (w *world) take(o offer) {
 func (g *modelGroup) offer(w *world, m *modelMember, d eventhub.Delivery, at int64, fail func(string, ...any)) *modelEvent {
 	e := g.events[d.Offset]
 	if e == nil {
-		if d.Offset <= g.base || d.Offset > g.topic.head() {
-			fail("%d is not between %d and %d", d.Offset, g.base, g.topic.head())
-		}
-		restored := g.restored[d.Offset]
-		if d.Offset <= m.fresh && !g.ordered && !restored.isSuspect() {
-			fail("%d comes after %d", d.Offset, m.fresh)
-		}
-		if d.Offset > g.cursor(true, true)+w.opts.AckWindow {
-			fail("%d is too far above the cursor %d", d.Offset, g.cursor(true, true))
-		}
-		e = &restored
-		delete(g.restored, d.Offset)
-		g.events[d.Offset] = e
-		if !restored.isSuspect() {
-			m.fresh = d.Offset
-		}
-		g.offered = max(g.offered, d.Offset)
-		g.reread(g.offered)
+		e = g.firstOffer(w, m, d, fail)
+	}
+	if e.state == modelLeased && e.holder.ending {
+		g.giveBack(e)
 	}
 	switch {
+	case !g.passes(d.Offset):
+		fail("%d does not pass %s", d.Offset, g.filter)
 	case g.isBehind(d.Offset, true):
 		fail("%d is behind an event of its key, %q", d.Offset, g.topic.keys[d.Offset-1])
 	case e.state != modelWaiting:
@@ -429,10 +540,39 @@ func (g *modelGroup) offer(w *world, m *modelMember, d eventhub.Delivery, at int
 		fail("%d is due in %d ms", d.Offset, e.earliest-at)
 	case d.Attempt != e.attempts+1 || d.Attempt > g.maxAttempts || d.MaxAttempts != g.maxAttempts:
 		fail("%d is attempt %d of %d; want %d of %d", d.Offset, d.Attempt, d.MaxAttempts, e.attempts+1, g.maxAttempts)
-	case d.Topic != g.topic.name || d.AckTimeout != m.opts.AckTimeout || d.Lease.IsZero() != m.opts.AutoAck:
-		fail("%d has a wrong topic, timeout or lease", d.Offset)
+	case d.AckTimeout != m.opts.AckTimeout || d.Lease.IsZero() != m.opts.AutoAck:
+		fail("%d has a wrong timeout or lease", d.Offset)
 	case !m.opts.AutoAck && slices.Contains(g.leases, d.Lease):
 		fail("the lease of %d was given before", d.Offset)
 	}
 	return e
+}
+
+// firstOffer is of an event that this engine has not offered before.
+func (g *modelGroup) firstOffer(w *world, m *modelMember, d eventhub.Delivery, fail func(string, ...any)) *modelEvent {
+	if d.Offset <= g.base || d.Offset > g.topic.head() {
+		fail("%d is not between %d and %d", d.Offset, g.base, g.topic.head())
+	}
+	restored := g.restored[d.Offset]
+	if d.Offset <= m.fresh[g] && !g.ordered && !restored.isSuspect() {
+		fail("%d comes after %d", d.Offset, m.fresh[g])
+	}
+	if d.Offset > g.cursor(true, true)+w.opts.AckWindow {
+		fail("%d is too far above the cursor %d", d.Offset, g.cursor(true, true))
+	}
+	e := &restored
+	delete(g.restored, d.Offset)
+	g.events[d.Offset] = e
+	if !restored.isSuspect() {
+		m.fresh[g] = d.Offset
+	}
+	g.offered = max(g.offered, d.Offset)
+	g.reread(g.offered)
+	return e
+}
+
+// giveBack takes a lease back as if it had not been.
+func (g *modelGroup) giveBack(e *modelEvent) {
+	e.attempts--
+	g.wait(e, now(), now())
 }

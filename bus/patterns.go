@@ -173,6 +173,7 @@ func (t *patternTable) bear(topics []string) {
 func (b *Bus) attendBirths(ctx context.Context) {
 	t := &b.patterns
 	defer close(t.done)
+	b.adopt(ctx, b.missedBirths(ctx))
 	for {
 		select {
 		case <-t.born:
@@ -184,16 +185,38 @@ func (b *Bus) attendBirths(ctx context.Context) {
 		t.newborns = nil
 		t.birthMu.Unlock()
 		slices.Sort(topics)
-		topics = slices.Compact(topics) // one may be noticed twice
-		t.mu.RLock()
-		groups := slices.Collect(maps.Values(t.groups))
-		t.mu.RUnlock()
-		for _, g := range groups {
-			if err := g.adoptAll(ctx, b, topics); err != nil && ctx.Err() == nil {
-				b.log.Error("cannot give new topics their group; it will be there at the next start", "group", g.name, "error", err)
-			}
+		b.adopt(ctx, slices.Compact(topics)) // one may be noticed twice
+	}
+}
+
+// adopt gives topics the groups whose patterns match them.
+func (b *Bus) adopt(ctx context.Context, topics []string) {
+	if len(topics) == 0 {
+		return
+	}
+	t := &b.patterns
+	t.mu.RLock()
+	groups := slices.Collect(maps.Values(t.groups))
+	t.mu.RUnlock()
+	for _, g := range groups {
+		if err := g.adoptAll(ctx, b, topics); err != nil && ctx.Err() == nil {
+			b.log.Error("cannot give new topics their group; it will be there at the next start", "group", g.name, "error", err)
 		}
 	}
+}
+
+// missedBirths returns the topics that a pattern matches, at the start: what they
+// lack is made up for.
+func (b *Bus) missedBirths(ctx context.Context) []string {
+	_, patterns := b.patterns.list("")
+	if len(patterns) == 0 {
+		return nil
+	}
+	topics, err := b.matching(ctx, patterns)
+	if err != nil && ctx.Err() == nil {
+		b.log.Error("cannot look for topics that were born unnoticed; they get their groups at the next start", "error", err)
+	}
+	return topics
 }
 
 // adoptAll makes the group in those of the topics that its patterns match, and its
@@ -218,11 +241,13 @@ func (g *patternedGroup) adoptAll(ctx context.Context, b *Bus, topics []string) 
 	}
 	for _, s := range subs {
 		for _, at := range births {
-			if !s.covers(at.topic) {
+			if !s.covers(at.topic) || ctx.Err() != nil {
 				continue
 			}
-			if err := s.join(ctx, at.topic); err != nil {
-				return err
+			// Also where another of the group's patterns brought other settings than it
+			// asked for. One that cannot join keeps nobody else out.
+			if err := s.join(ctx, at.topic, nil); err != nil {
+				b.log.Error("a member cannot join its group in a new topic", "topic", at.topic, "group", g.name, "error", err)
 			}
 		}
 	}
@@ -350,7 +375,7 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, patterns 
 		return err
 	}
 	for _, topic := range topics {
-		if err := s.join(ctx, topic); err != nil {
+		if err := s.join(ctx, topic, &s.opts); err != nil {
 			s.leave(math.MaxInt)
 			return err
 		}
@@ -493,13 +518,9 @@ func (t *patternTable) all() (subs []*subscription) {
 
 // Patterns implements eventhub.Inspector.
 func (b *Bus) Patterns(ctx context.Context, group string) ([]eventhub.GroupPattern, error) {
-	list := b.patterns.list(group)
+	list, patterns := b.patterns.list(group)
 	if len(list) == 0 {
 		return list, nil
-	}
-	patterns := make([]eventhub.Pattern, len(list))
-	for i := range list {
-		patterns[i], _ = eventhub.ParsePattern(list[i].Pattern) // it was one
 	}
 	topics, err := b.matching(ctx, patterns)
 	if err != nil {
@@ -515,7 +536,8 @@ func (b *Bus) Patterns(ctx context.Context, group string) ([]eventhub.GroupPatte
 	return list, nil
 }
 
-func (t *patternTable) list(group string) []eventhub.GroupPattern {
+// list returns the durable patterns of one group or of all, and these as such.
+func (t *patternTable) list(group string) ([]eventhub.GroupPattern, []eventhub.Pattern) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	list := []eventhub.GroupPattern{}
@@ -532,7 +554,11 @@ func (t *patternTable) list(group string) []eventhub.GroupPattern {
 	slices.SortFunc(list, func(a, b eventhub.GroupPattern) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Pattern, b.Pattern))
 	})
-	return list
+	patterns := make([]eventhub.Pattern, len(list))
+	for i := range list {
+		patterns[i], _ = eventhub.ParsePattern(list[i].Pattern) // it was one
+	}
+	return list, patterns
 }
 
 // deletePattern removes a pattern of a group, and the group from the topics that

@@ -28,6 +28,8 @@ type submission struct {
 	// exchanges, where there are some, are all that the submission has: the
 	// committer puts them into a unit of its own (exchange.go).
 	exchanges []*exchange
+	// drop, where not empty, is a topic to be deleted, between two commits.
+	drop string
 	// finish is called on the committer's goroutine with the commit's error.
 	finish func(*submission, error)
 
@@ -184,6 +186,7 @@ func (s *submission) encodeAs(e *eventhub.Event, made bool) error {
 	}
 	s.buf = buf
 	s.appends = append(s.appends, store.Append{Topic: e.Topic, ID: id, FreshID: fresh, Key: e.Key})
+	s.linkLast(e)
 	return nil
 }
 

@@ -11,6 +11,9 @@ import (
 
 var _ eventhub.Puller = (*Bus)(nil)
 
+// maxPullBytes bounds the records of one pull together; one may be larger.
+const maxPullBytes = 8 << 20
+
 // Pull implements eventhub.Puller. What it is given stays leased when it has left:
 // the subscription is detached, and nobody takes its leases back.
 func (b *Bus) Pull(ctx context.Context, opts eventhub.SubscribeOptions, wait time.Duration) ([]eventhub.Delivery, error) {
@@ -55,6 +58,7 @@ func (s *subscription) detach() {
 type pull struct {
 	mu    sync.Mutex
 	room  int
+	bytes int // of the records taken
 	taken []eventhub.Delivery
 	some  chan struct{} // closed with the first delivery, or the end
 	told  bool
@@ -65,12 +69,19 @@ type pull struct {
 func (p *pull) Deliver(batch []eventhub.Delivery) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := min(p.room, len(batch))
-	for _, d := range batch[:n] {
+	n := 0
+	for n < len(batch) && p.room > 0 {
+		d := batch[n]
+		if p.bytes += len(d.Record); p.bytes > maxPullBytes && len(p.taken) > 0 {
+			p.room = 0
+			break
+		}
 		d.Record = bytes.Clone(d.Record)
 		p.taken = append(p.taken, d)
+		p.room--
+		n++
 	}
-	if p.room -= n; n > 0 {
+	if n > 0 {
 		p.tell()
 	}
 	return n

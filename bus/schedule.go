@@ -362,6 +362,7 @@ func (b *Bus) commitMoves(ctx context.Context, due []store.Planned) ([]store.Uni
 		p := &due[i]
 		unplans[i] = store.Unplan{Topic: p.Topic, ID: p.ID}
 		appends[i] = store.Append{Topic: p.Topic, ID: p.ID, Key: p.Key, Record: p.Record}
+		linkRecord(&appends[i])
 		s.units[i] = store.Unit{Appends: appends[i : i+1 : i+1], Unplans: unplans[i : i+1 : i+1]}
 		s.bytes += len(p.Record)
 	}

@@ -94,7 +94,7 @@ func (b *Bus) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r e
 	if patterns, _ := opts.Patterns(); severalTopics(patterns) {
 		err = s.joinPatterns(ctx, patterns)
 	} else {
-		err = s.join(ctx, opts.Topic)
+		err = s.join(ctx, opts.Topic, &s.opts)
 	}
 	if err != nil {
 		return nil, err
@@ -107,13 +107,14 @@ func severalTopics(patterns []eventhub.Pattern) bool {
 }
 
 // join makes the subscription a member of its group in a topic, once. One that
-// has left meanwhile is left alone.
-func (s *subscription) join(ctx context.Context, topic string) error {
+// has left meanwhile is left alone. The group is made and its settings are checked as
+// o says; where o is nil it is there, and they are what they are.
+func (s *subscription) join(ctx context.Context, topic string, o *eventhub.SubscribeOptions) error {
 	g, err := s.bus.acquire(groupKey{topic: topic, group: s.opts.Group})
 	if err != nil {
 		return err
 	}
-	if joined, err := g.join(ctx, s); !joined {
+	if joined, err := g.join(ctx, s, o); !joined {
 		s.bus.release(g)
 		return err
 	}
@@ -122,8 +123,8 @@ func (s *subscription) join(ctx context.Context, topic string) error {
 
 // join loads the group and adds the member, which releases the group when it
 // leaves.
-func (g *group) join(ctx context.Context, s *subscription) (joined bool, _ error) {
-	if err := g.load(ctx, &s.opts); err != nil {
+func (g *group) join(ctx context.Context, s *subscription, o *eventhub.SubscribeOptions) (joined bool, _ error) {
+	if err := g.load(ctx, o); err != nil {
 		return false, err
 	}
 	head, err := g.bus.store.Head(ctx, g.log.name)
@@ -177,7 +178,7 @@ func (s *subscription) Ready() {
 	defer s.giving.Unlock()
 	s.mu.Lock()
 	s.full = false
-	woken := s.feed()
+	woken := append(s.atRest(), s.feed()...)
 	s.mu.Unlock()
 	s.wake(woken)
 }
@@ -191,7 +192,7 @@ func (s *subscription) Resume(context.Context) error { return s.setPaused(false)
 func (s *subscription) setPaused(paused bool) error {
 	s.mu.Lock()
 	s.paused = paused
-	woken := s.feed()
+	woken := append(s.atRest(), s.feed()...)
 	if g := s.claimant; g != nil && paused {
 		woken = append(woken, g) // its suspects may go to another subscription
 	}
@@ -221,12 +222,21 @@ func (s *subscription) wake(groups []*group) {
 
 // feed takes the groups off hungry that there is room for. s.mu is held.
 func (s *subscription) feed() (woken []*group) {
-	n := min(max(s.room(), 0), len(s.hungry))
+	return s.admit(nil, min(max(s.room(), 0), len(s.hungry)))
+}
+
+// admit takes the first n groups off hungry and adds them to woken. Those behind stay
+// where they are: there may be thousands, and each ack admits one. s.mu is held.
+func (s *subscription) admit(woken []*group, n int) []*group {
 	for _, m := range s.hungry[:n] {
 		m.waits = false
 		woken = append(woken, m.group)
 	}
-	s.hungry = shift(s.hungry, n)
+	clear(s.hungry[:n])
+	if n == len(s.hungry) {
+		n, s.hungry = 0, s.hungry[:0] // keeps the room
+	}
+	s.hungry = s.hungry[n:]
 	return woken
 }
 
@@ -278,10 +288,12 @@ func (m *member) hold() {
 	m.sub.inFlight++
 }
 
-func (m *member) hasLeft() bool {
+// keepsLeases reports whether leases of the member stand: it has not left, or has
+// left them behind.
+func (m *member) keepsLeases() bool {
 	m.sub.mu.Lock()
 	defer m.sub.mu.Unlock()
-	return m.sub.left
+	return !m.sub.left || m.sub.detached
 }
 
 // free gives the room of one lease back.
@@ -289,34 +301,39 @@ func (m *member) free() {
 	s := m.sub
 	s.mu.Lock()
 	s.inFlight--
-	var woken []*group
-	if s.inFlight == 0 {
-		if s.claimant != nil {
-			woken = append(woken, s.claimant)
-		}
-		for _, other := range s.idlers {
-			other.idles = false
-			woken = append(woken, other.group)
-		}
-		s.idlers = nil
-	}
+	woken := s.atRest()
 	if len(s.hungry) > 0 && s.room() > 0 {
-		s.hungry[0].waits = false
-		woken = append(woken, s.hungry[0].group)
-		s.hungry = shift(s.hungry, 1)
+		woken = s.admit(woken, 1)
 	}
 	s.mu.Unlock()
 	s.wake(woken)
 }
 
-// awaitIdle has the group woken when the subscription holds nothing, or reports that
-// it could take a suspect of the group just now.
+// atRest returns the groups that wait until the subscription holds nothing, where it
+// does. s.mu is held.
+func (s *subscription) atRest() (woken []*group) {
+	if s.inFlight != 0 {
+		return nil
+	}
+	if s.claimant != nil {
+		woken = append(woken, s.claimant)
+	}
+	for _, m := range s.idlers {
+		m.idles = false
+		woken = append(woken, m.group)
+	}
+	s.idlers = nil
+	return woken
+}
+
+// awaitIdle has the group woken when the subscription holds nothing and takes something
+// again, or reports that it could take a suspect of the group just now.
 func (m *member) awaitIdle() (free bool) {
 	s := m.sub
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.inFlight == 0 {
-		return s.takes() && (s.claimant == nil || s.claimant == m.group)
+	if s.inFlight == 0 && s.takes() {
+		return s.claimant == nil || s.claimant == m.group
 	}
 	if !m.idles && !s.left {
 		m.idles = true
@@ -388,6 +405,9 @@ func (m *member) eligible() (load int, ok bool) {
 
 // gave notes what the receiver took of a member's batch. s.giving is held.
 func (s *subscription) gave(m *member, taken int) {
+	for i := range m.before[taken:] {
+		m.before[taken+i].recallID()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if taken < len(m.batch) {
@@ -414,11 +434,25 @@ func (e *entry) forgetID() {
 	}
 }
 
-// forget lets go of all that the member has, when its group begins anew.
+// recallID undoes forgetID for an entry that becomes again what it was, its last lease
+// that of e.member.
+func (e *entry) recallID() {
+	m := e.member
+	if m == nil || m.sub.ids == nil || m.sub.opts.AutoAck {
+		return
+	}
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	if m.sub.ids[e.id] == nil {
+		m.sub.ids[e.id] = m
+	}
+}
+
+// forget lets go of all that the member has, when its group begins anew. Others may
+// have waited for the room.
 func (m *member) forget() {
 	s := m.sub
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.inFlight -= m.inFlight
 	m.inFlight = 0
 	for id, of := range s.ids {
@@ -426,6 +460,9 @@ func (m *member) forget() {
 			delete(s.ids, id)
 		}
 	}
+	woken := append(s.atRest(), s.feed()...)
+	s.mu.Unlock()
+	s.wake(woken)
 }
 
 func (m *member) isPaused() bool {

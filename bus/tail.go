@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -27,9 +26,10 @@ type tail struct {
 	batchSize int
 
 	mu     sync.Mutex
-	parts  []*part // by topic
-	lag    []*part // those that are behind, in the order in which they are served
-	reach  int     // how many events the next turn of its own reads at once
+	parts  []*part          // in no order
+	index  map[string]*part // by topic; nil while there are few
+	lag    []*part          // those that are behind, in the order in which they are served
+	reach  int              // how many events the next turn of its own reads at once
 	merged *conflation
 	// opening: Subscribe has not found all topics yet. paused and full as in member.
 	// left: nothing is delivered any more; ended says why if it was not its own wish.
@@ -77,7 +77,7 @@ func (b *Bus) subscribeTail(ctx context.Context, opts *eventhub.SubscribeOptions
 	if err := b.registerTail(t); err != nil {
 		return nil, err
 	}
-	if err := t.open(ctx, patterns, opts.Start); err != nil {
+	if err := t.open(ctx, patterns, opts); err != nil {
 		t.leave()
 		return nil, err
 	}
@@ -104,14 +104,22 @@ func (t *tail) expect(patterns []eventhub.Pattern, start eventhub.Start) error {
 	return nil
 }
 
-// open puts the tail at its start in every topic that is there, and lets it begin.
-// Topics that are born meanwhile join by themselves.
-func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, start eventhub.Start) error {
+// open puts the tail at its place, or else at its start, in every topic that is
+// there, and lets it begin. Topics that are born meanwhile join by themselves.
+func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, opts *eventhub.SubscribeOptions) error {
 	topics, err := t.bus.matching(ctx, patterns)
 	if err != nil {
 		return err
 	}
+	places := make(map[string]uint64, len(opts.Places))
+	for _, p := range opts.Places {
+		places[p.Topic] = p.Offset
+	}
 	for _, topic := range topics {
+		start := opts.Start
+		if offset, known := places[topic]; known {
+			start = eventhub.Start{Kind: eventhub.StartOffset, Offset: offset + 1}
+		}
 		if err := t.follow(ctx, topic, start); err != nil {
 			return err
 		}
@@ -151,11 +159,10 @@ func (t *tail) follow(ctx context.Context, topic string, start eventhub.Start) e
 // has ended; log goes over to it. head is as for topicLog.watch.
 func (t *tail) attach(log *topicLog, head, next uint64) {
 	t.mu.Lock()
-	i, found := slices.BinarySearchFunc(t.parts, log.name, func(p *part, name string) int { return cmp.Compare(p.shard.log.name, name) })
-	if !found && !t.left {
+	if !t.left && !t.has(log.name) {
 		p := &part{tail: t, next: next}
 		log.attach(t.bus, p, head)
-		t.parts = slices.Insert(t.parts, i, p)
+		t.add(p)
 		if p.behind {
 			t.lag = append(t.lag, p)
 			t.proceed()
@@ -167,6 +174,30 @@ func (t *tail) attach(log *topicLog, head, next uint64) {
 	t.bus.mu.Lock()
 	defer t.bus.mu.Unlock()
 	t.bus.leaveLog(log)
+}
+
+// fewParts is how many topics a tail has without an index over them.
+const fewParts = 16
+
+// has reports whether the tail has a part of a topic.
+func (t *tail) has(topic string) bool {
+	if t.index != nil {
+		return t.index[topic] != nil
+	}
+	return slices.ContainsFunc(t.parts, func(p *part) bool { return p.shard.log.name == topic })
+}
+
+func (t *tail) add(p *part) {
+	t.parts = append(t.parts, p)
+	switch {
+	case t.index != nil:
+		t.index[p.shard.log.name] = p
+	case len(t.parts) > fewParts:
+		t.index = make(map[string]*part, 2*fewParts)
+		for _, p := range t.parts {
+			t.index[p.shard.log.name] = p
+		}
+	}
 }
 
 // blocked reports whether the tail takes no events now. t.mu is held, here and
@@ -438,7 +469,7 @@ func (t *tail) end(why error) (tell bool) {
 	}
 	t.left, t.ended = true, why
 	parts := t.parts
-	t.parts, t.lag, t.merged = nil, nil, nil
+	t.parts, t.index, t.lag, t.merged = nil, nil, nil, nil
 	tell = !t.opening
 	t.mu.Unlock()
 	t.bus.alarm.cancel(t)

@@ -1,0 +1,189 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// A topic is deleted by the committer, between two commits, so that nothing is being
+// written to it: what was submitted before is in it and goes with it, what comes later
+// is of a new topic. Its groups end first, each under its lock, as when it is deleted;
+// a member by a pattern loses the topic and keeps the others. The store removes what
+// lay in the topic later, some at a time, on the sweeper's goroutine.
+
+// DeleteTopic implements eventhub.Admin.
+func (b *Bus) DeleteTopic(ctx context.Context, topic string) error {
+	if err := eventhub.ValidateStoredTopic(topic); err != nil {
+		return err
+	}
+	answered := make(chan error, 1)
+	s := &submission{drop: topic, finish: func(_ *submission, err error) { answered <- err }}
+	if err := b.committer.submit(ctx, s); err != nil {
+		return err
+	}
+	select {
+	case err := <-answered:
+		return err
+	case <-ctx.Done():
+		return eventhub.Wrap(eventhub.CodeShuttingDown, ctx.Err(), "gave up waiting; the topic may or may not be deleted")
+	}
+}
+
+// drop deletes the topic that s names. The committer calls it.
+func (b *Bus) drop(s *submission) {
+	ctx := context.Background()
+	if _, err := b.store.Topic(ctx, s.drop); err != nil {
+		if errors.Is(err, store.ErrNotFound) {
+			err = noTopic(s.drop)
+		} else {
+			err = storeError(err, "look up topic %q", s.drop)
+		}
+		s.finish(s, err)
+		return
+	}
+	if err := b.committer.whyBroken(); err != nil {
+		s.finish(s, err)
+		return
+	}
+	ended := b.endGroups(s.drop)
+	err := b.store.DropTopic(ctx, s.drop)
+	if err != nil {
+		s.finish(s, b.committer.fail(err))
+		return
+	}
+	delete(b.committer.topics, s.drop)
+	if log := b.topicLog(s.drop); log != nil {
+		log.forget(log.durableHead())
+	}
+	for _, g := range ended {
+		b.buried(g.group)
+		g.group.log.unwatch(g.group)
+		for _, m := range g.members {
+			m.lose(g.group.ended)
+		}
+	}
+	b.known.dropTopic(s.drop)
+	b.sweeper.hint()
+	s.finish(s, nil)
+}
+
+// whyBroken returns why nothing is committed any more, or nil.
+func (c *committer) whyBroken() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.broken
+}
+
+type endedGroup struct {
+	group   *group
+	members []*member
+}
+
+// endGroups ends all groups of a topic that have a runtime, for good.
+func (b *Bus) endGroups(topic string) (ended []endedGroup) {
+	b.mu.RLock()
+	var groups []*group
+	for key, g := range b.groups {
+		if key.topic == topic {
+			groups = append(groups, g)
+		}
+	}
+	b.mu.RUnlock()
+	for _, g := range groups {
+		g.mu.Lock()
+		g.deleted = true
+		members := g.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "topic %q was deleted", topic))
+		g.mu.Unlock()
+		ended = append(ended, endedGroup{g, members})
+	}
+	return ended
+}
+
+// lose takes a member's group from it: a subscription by pattern goes on without the
+// topic, any other one ends.
+func (m *member) lose(cause error) {
+	s := m.sub
+	if s.patterned == nil {
+		s.end(cause)
+		return
+	}
+	s.mu.Lock()
+	topic := m.group.log.name
+	left := s.left || s.members[topic] != m
+	if !left {
+		delete(s.members, topic)
+		// Room that comes free is not to be offered to a group that has ended.
+		s.hungry = slices.DeleteFunc(s.hungry, func(other *member) bool { return other == m })
+		s.idlers = slices.DeleteFunc(s.idlers, func(other *member) bool { return other == m })
+	}
+	s.mu.Unlock()
+	if left {
+		return // it is leaving, and releases the group itself
+	}
+	m.unclaim()
+	m.forget()
+	m.leave(0)
+}
+
+// sweeper has the store remove what deleted topics have left, a step at a time.
+type sweeper struct {
+	wake   chan struct{}
+	done   chan struct{}
+	cancel context.CancelFunc
+}
+
+// begin starts it. There may be something left of an earlier run.
+func (w *sweeper) begin(b *Bus) {
+	ctx, cancel := context.WithCancel(context.Background())
+	*w = sweeper{wake: make(chan struct{}, 1), done: make(chan struct{}), cancel: cancel}
+	w.hint()
+	go func() {
+		defer close(w.done)
+		for {
+			select {
+			case <-w.wake:
+			case <-ctx.Done():
+				return
+			}
+			for more := true; more && ctx.Err() == nil; {
+				var err error
+				if more, err = b.store.Sweep(ctx); err != nil && ctx.Err() == nil {
+					b.log.Error("cannot remove what deleted topics have left; it is tried again at the next start", "error", err)
+				}
+			}
+		}
+	}()
+}
+
+func (w *sweeper) hint() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *sweeper) end() {
+	w.cancel()
+	<-w.done
+}
+
+// dropTopic forgets all groups of a topic.
+func (r *registry) dropTopic(topic string) {
+	r.mu.Lock()
+	var keys []groupKey
+	for _, of := range []map[groupKey]idleGroup{r.groups, r.added} {
+		for key := range of {
+			if key.topic == topic {
+				keys = append(keys, key)
+			}
+		}
+	}
+	r.mu.Unlock()
+	for _, key := range slices.Compact(keys) {
+		r.drop(key)
+	}
+}

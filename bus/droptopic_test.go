@@ -1,0 +1,283 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"eventhub"
+	"eventhub/store"
+	"eventhub/store/memory"
+)
+
+func (r *rig) deleteTopic(topic string) {
+	r.t.Helper()
+	if err := r.bus.DeleteTopic(context.Background(), topic); err != nil {
+		r.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+func TestDeleteTopic(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		r.publish("t", 1, 3)
+		r.publish("u", 1, 1)
+		in, idle := r.subscribe(opts("t", "g")), r.subscribe(opts("t", "idle"))
+		if err := idle.sub.Unsubscribe(ctx); err != nil {
+			t.Fatal(err)
+		}
+		leases := in.take()
+		if _, err := r.bus.Publish(ctx, eventhub.Event{Topic: "t", ID: "later", Payload: []byte("1"), Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		r.deleteTopic("t")
+		equal(t, "ends told", []int{len(in.ended), len(idle.ended)}, []int{1, 0})
+		wantCode(t, in.ended[0], eventhub.CodeNotSubscribed)
+		_, err := r.bus.Topic(ctx, "t")
+		wantCode(t, err, eventhub.CodeUnknownID)
+		_, err = r.bus.Cursor(ctx, "t", "g")
+		wantCode(t, err, eventhub.CodeNotSubscribed)
+		_, err = r.bus.Settle(ctx, "t", "g", eventhub.Settlement{Refs: leasesOf(leases)})
+		wantCode(t, err, eventhub.CodeNotSubscribed)
+		wantCode(t, r.bus.Cancel(ctx, "t", "later"), eventhub.CodeUnknownID)
+		wantCode(t, r.bus.DeleteTopic(ctx, "t"), eventhub.CodeUnknownID)
+		wantCode(t, r.bus.DeleteTopic(ctx, "a b"), eventhub.CodeBadTopic)
+		groups, err := r.bus.Groups(ctx, eventhub.GroupQuery{})
+		if err != nil || len(groups) != 0 {
+			t.Errorf("groups %v, %v", groups, err)
+		}
+		if m, err := r.bus.Measure(ctx); err != nil || len(m.Groups) != 0 {
+			t.Errorf("%d groups are measured, %v", len(m.Groups), err)
+		}
+		if _, err := r.bus.Topic(ctx, "u"); err != nil {
+			t.Errorf("the other topic: %v", err)
+		}
+		// The name begins anew, behind the old offsets.
+		receipts := r.publish("t", 4, 1)
+		equal(t, "offset", receipts[0].Offset, 4)
+		again := r.subscribe(opts("t", "g")).take()
+		equal(t, "a new group", []any{again[0].Offset, again[0].Attempt, again[0].payload}, []any{4, 1, "4"})
+	})
+}
+
+// A subscription by pattern goes on without the topic, and has it again when it is
+// born again, from its first event.
+func TestDeleteTopicUnderAPattern(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.MaxInFlight = 2
+		in := r.subscribe(o)
+		r.publish("p.a", 1, 3)
+		held := in.take()
+		r.publish("p.b", 1, 1)
+		equal(t, "before", places(held), []string{"p.a/1", "p.a/2"})
+		r.deleteTopic("p.a")
+		equal(t, "ends told", len(in.ended), 0)
+		// The leases of the topic are void, and their room is free.
+		equal(t, "the other topic", places(in.take()), []string{"p.b/1"})
+		equal(t, "in flight", r.held("g"), 1)
+		equal(t, "an old lease", in.ack(byLease(held[0])), []eventhub.Outcome{eventhub.Stale})
+		r.publish("p.a", 4, 1)
+		equal(t, "born again", places(in.take()), []string{"p.a/4"})
+		if n := len(in.sub.(*subscription).ids); n != 2 {
+			t.Errorf("%d ids are known", n)
+		}
+	})
+}
+
+// Room that comes free is not lost to a topic that is gone.
+func TestDeletedTopicDoesNotWaitForRoom(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.MaxInFlight = 1
+		in := r.subscribe(o)
+		r.publish("p.x", 1, 1)
+		first := in.take()
+		for _, topic := range []string{"p.gone", "p.z"} {
+			r.publish(topic, 1, 1)
+			synctest.Wait()
+		}
+		r.deleteTopic("p.gone")
+		in.ack(leasesOf(first)...)
+		equal(t, "next", places(in.take()), []string{"p.z/1"})
+	})
+}
+
+// A suspect's claim ends with its topic.
+func TestDeletedTopicGivesItsClaimUp(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(opts("p.*", "g"))
+		r.publish("p.b", 1, 1)
+		other := in.take()
+		r.publish("p.a", 1, 1)
+		for range 2 {
+			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, leasesOf(in.take())...)
+			time.Sleep(time.Millisecond)
+		}
+		r.publish("p.c", 1, 1)
+		equal(t, "while it is claimed", len(in.take()), 0)
+		r.deleteTopic("p.a")
+		equal(t, "afterwards", places(in.take()), []string{"p.c/1"})
+		in.ack(leasesOf(other)...)
+	})
+}
+
+func TestTailsOutliveATopic(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		named, wide := r.subscribe(opts("p.a", "")), r.subscribe(opts("p.*", ""))
+		r.publish("p.a", 1, 2)
+		equal(t, "before", [][]string{places(named.take()), places(wide.take())}, [][]string{{"p.a/1", "p.a/2"}, {"p.a/1", "p.a/2"}})
+		r.deleteTopic("p.a")
+		r.publish("p.a", 3, 1)
+		equal(t, "afterwards", [][]string{places(named.take()), places(wide.take())}, [][]string{{"p.a/3"}, {"p.a/3"}})
+		late := r.subscribe(opts("p.a", ""))
+		equal(t, "from the earliest", places(late.take()), []string{"p.a/3"})
+		equal(t, "ends told", len(named.ended)+len(wide.ended), 0)
+	})
+}
+
+// Who waits for a group of the topic is told; handovers from it are lost, whole.
+func TestDeleteTopicWhileOthersAreAtIt(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		in := r.subscribe(opts("t", "g"))
+		leases := in.take()
+		waited := make(chan error, 1)
+		pubs := []eventhub.Publication{{Events: []eventhub.Event{{Topic: "t", Payload: []byte("2")}}, WaitFor: []string{"g"}, WaitUpTo: time.Minute}}
+		r.bus.Enqueue(context.Background(), pubs, func(p []eventhub.Publication) { waited <- p[0].Err })
+		synctest.Wait()
+		hold := make(chan struct{})
+		r.store.set(hold, nil)
+		go r.bus.Publish(context.Background(), eventhub.Event{Topic: "other", Payload: []byte("1")})
+		synctest.Wait() // the committer is held up
+		deleted := make(chan error, 1)
+		go func() { deleted <- r.bus.DeleteTopic(context.Background(), "t") }()
+		synctest.Wait()
+		handed := make(chan error, 1)
+		hs := []eventhub.Handover{{Refs: leasesOf(leases), Events: []eventhub.Event{{Topic: "out", Payload: []byte("1")}}}}
+		in.sub.HandOver(context.Background(), hs, func(hs []eventhub.Handover) { handed <- hs[0].Err })
+		r.store.set(nil, nil)
+		close(hold)
+		if err := <-deleted; err != nil {
+			t.Error(err)
+		}
+		wantCode(t, <-handed, eventhub.CodeLeaseLost)
+		wantCode(t, <-waited, eventhub.CodeWaitTimeout)
+		_, err := r.bus.Topic(context.Background(), "out")
+		wantCode(t, err, eventhub.CodeUnknownID)
+	})
+}
+
+// What is published before the deletion goes with the topic, what comes later is of
+// a new one.
+func TestDeleteTopicInOrder(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		hold := make(chan struct{})
+		r.store.set(hold, nil)
+		go r.publish("t", 1, 1)
+		synctest.Wait()
+		go r.publish("t", 2, 1)
+		synctest.Wait()
+		deleted := make(chan error, 1)
+		go func() { deleted <- r.bus.DeleteTopic(context.Background(), "t") }()
+		synctest.Wait()
+		go r.publish("t", 3, 1)
+		synctest.Wait()
+		r.store.set(nil, nil)
+		close(hold)
+		if err := <-deleted; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		events := r.events("t")
+		equal(t, "payloads", []any{len(events), string(events[0].Payload), events[0].Offset}, []any{1, "3", 3})
+	})
+}
+
+// dropFails is a store that can not drop.
+type dropFails struct{ store.Store }
+
+func (dropFails) DropTopic(context.Context, string) error { return errors.New("no disk") }
+
+func TestDeleteTopicFails(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		r.stop()
+		r.store.Store = dropFails{r.store.Store}
+		var fatal error
+		r.start(Options{Fatal: func(err error) { fatal = err }})
+		wantCode(t, r.bus.DeleteTopic(context.Background(), "t"), eventhub.CodeInternal)
+		if fatal == nil {
+			t.Error("nobody is told that the store is broken")
+		}
+		_, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte("1")})
+		wantCode(t, err, eventhub.CodeInternal)
+		_ = r.bus.Close()
+		r.store.Store = r.store.Store.(dropFails).Store
+		r.start(Options{})
+	})
+}
+
+// Publishers, members by name and by pattern, tails and deletions at once: whoever
+// publishes gets rising offsets, and in the end everything is delivered.
+func TestDeleteTopicUnderLoad(t *testing.T) {
+	r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{})}}
+	r.start(Options{})
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	last := make([]uint64, 3)
+	for i := range last {
+		topic := fmt.Sprintf("p.%d", i)
+		wg.Go(func() {
+			for range 300 {
+				receipts, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: topic, Payload: []byte("1")})
+				if err != nil || receipts[0].Offset <= last[i] {
+					t.Errorf("offset %v behind %d, %v", receipts, last[i], err)
+					return
+				}
+				last[i] = receipts[0].Offset
+			}
+		})
+		wg.Go(func() {
+			for range 30 {
+				if err := r.bus.DeleteTopic(context.Background(), topic); err != nil && eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	var consumers sync.WaitGroup
+	for _, o := range []eventhub.SubscribeOptions{opts("p.*", "g"), opts("p.*", "g"), opts("p.1", "g"), opts("p.*", ""), opts("p.2", "")} {
+		consumers.Go(func() {
+			for ctx.Err() == nil {
+				err := eventhub.Consume(ctx, r.bus, o, 2, func(context.Context, eventhub.Delivery) error { return nil })
+				if code := eventhub.ErrorCode(err); code != "" && code != eventhub.CodeNotSubscribed {
+					t.Errorf("%s::%s: %v", o.Topic, o.Group, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for i := range last {
+		topic := fmt.Sprintf("p.%d", i)
+		receipts, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: topic, Payload: []byte("1")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for {
+			c, err := r.bus.Cursor(context.Background(), topic, "g")
+			if err == nil && c.Offset == receipts[0].Offset {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	cancel()
+	consumers.Wait()
+	r.stop()
+}

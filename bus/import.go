@@ -1,0 +1,188 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"eventhub"
+	"eventhub/internal/record"
+	"eventhub/store"
+)
+
+const (
+	// maxImportOffset leaves a topic half of all offsets: one event from elsewhere
+	// must not use them up.
+	maxImportOffset = eventhub.MaxOffset / 2
+	// maxCommitTime is the largest commit time, in epoch milliseconds, that a
+	// record has room for.
+	maxCommitTime = 9_999_999_999_999
+	// maxMadePayload bounds the payload, in bytes, of an event that a hub made: that
+	// of a dead letter has a whole event in it.
+	maxMadePayload = 2 * eventhub.MaxPayloadBytes
+)
+
+// imported is the outcome of one import.
+type imported struct {
+	receipts []eventhub.Receipt
+	err      error
+}
+
+// Import implements eventhub.Importer.
+func (b *Bus) Import(ctx context.Context, events ...eventhub.Event) ([]eventhub.Receipt, error) {
+	if len(events) == 0 {
+		return nil, nil
+	}
+	s := submissions.Get().(*submission)
+	err := s.encodeImports(events, time.Now())
+	if err == nil {
+		err = b.space.check()
+	}
+	answered := make(chan imported, 1)
+	if err == nil {
+		s.finish = func(s *submission, err error) { answered <- finishImport(s, err) }
+		err = b.committer.submit(ctx, s)
+	}
+	if err != nil {
+		s.recycle()
+		return nil, err
+	}
+	select {
+	case got := <-answered:
+		return got.receipts, got.err
+	case <-ctx.Done():
+		return nil, eventhub.Wrap(eventhub.CodeShuttingDown, ctx.Err(), "gave up waiting; the events may or may not be imported")
+	}
+}
+
+func finishImport(s *submission, err error) (got imported) {
+	switch u := &s.units[0]; {
+	case err != nil:
+		got.err = err
+	case u.Err != nil:
+		got.err = unitError(u.Err)
+	default:
+		got.receipts = receipts(nil, u.Appends)
+	}
+	s.recycle()
+	return got
+}
+
+// encodeImports makes one unit of the events. The error names the first that can
+// not be imported by its index.
+func (s *submission) encodeImports(events []eventhub.Event, now time.Time) error {
+	ends := make([]int, len(events))
+	for i := range events {
+		if err := s.encodeImport(&events[i], now); err != nil {
+			e := *eventhub.AsError(err)
+			e.Message = fmt.Sprintf("events[%d]: %s", i, e.Message)
+			return &e
+		}
+		ends[i] = len(s.buf)
+	}
+	// Only now does buf stay where it is.
+	start := 0
+	for i, end := range ends {
+		s.appends[i].Record = eventhub.Record(s.buf[start:end:end])
+		start = end
+	}
+	s.units = append(s.units, store.Unit{Appends: s.appends})
+	s.bytes = len(s.buf)
+	return nil
+}
+
+// encodeImport encodes one event as it was: where it has no time of commit beside
+// its ts, the ts is that time, and the publisher gave none.
+func (s *submission) encodeImport(e *eventhub.Event, now time.Time) error {
+	if err := checkImport(e, now); err != nil {
+		return err
+	}
+	as, keep := *e, e.CommittedTS
+	if keep == 0 {
+		as.TS, keep = 0, e.TS
+	}
+	var buf []byte
+	var err error
+	if eventhub.HubOnlyTopic(e.Topic) { // by name, as in encodeAs
+		buf, err = record.AppendMade(s.buf, &as)
+	} else {
+		buf, err = record.Append(s.buf, &as)
+	}
+	if err != nil {
+		return err
+	}
+	s.buf = buf
+	s.appends = append(s.appends, store.Append{Topic: e.Topic, ID: e.ID, Key: e.Key,
+		CausedBy: slices.Clone(e.CausedBy), Correlation: correlation(e.Headers),
+		KeepOffset: e.Offset, KeepTime: keep})
+	return nil
+}
+
+func checkImport(e *eventhub.Event, now time.Time) error {
+	if err := eventhub.ValidateStoredTopic(e.Topic); err != nil {
+		return err
+	}
+	if err := eventhub.ValidateID(e.ID); err != nil {
+		return err
+	}
+	switch {
+	case e.Offset > maxImportOffset:
+		return eventhub.Errorf(eventhub.CodeBadEvent, "offset is %d; at most %d can be imported", e.Offset, uint64(maxImportOffset))
+	case e.CommittedTS < 0 || e.CommittedTS > maxCommitTime:
+		return eventhub.Errorf(eventhub.CodeBadEvent, "committed_ts is %d; 0 to %d are allowed", e.CommittedTS, int64(maxCommitTime))
+	case e.Delay != 0 || e.DeliverAt != 0:
+		return eventhub.Errorf(eventhub.CodeBadEvent, "delay_ms is %d and deliver_at is %d; an import enters the log at once",
+			e.Delay.Milliseconds(), e.DeliverAt)
+	case !eventhub.HubOnlyTopic(e.Topic):
+		return e.ValidateFields(now)
+	case len(e.Payload) > maxMadePayload:
+		return eventhub.Errorf(eventhub.CodeTooLarge, "payload has %d bytes; at most %d are allowed in topic %q", len(e.Payload), maxMadePayload, e.Topic)
+	}
+	fields := *e
+	fields.Payload = e.Payload[:min(len(e.Payload), 1)]
+	return fields.ValidateFields(now)
+}
+
+// correlation returns the value by which Links finds an event, "" for none. Names
+// of headers are the same in any case; of several the first in byte order counts.
+func correlation(headers map[string]string) (value string) {
+	first := ""
+	for name, v := range headers {
+		if len(name) == len(eventhub.CorrelationHeader) && strings.EqualFold(name, eventhub.CorrelationHeader) &&
+			(first == "" || name < first) {
+			first, value = name, v
+		}
+	}
+	if len(value) > eventhub.MaxCorrelationBytes {
+		return ""
+	}
+	return value
+}
+
+// linkLast gives the event encoded last its links.
+func (s *submission) linkLast(e *eventhub.Event) {
+	a := &s.appends[len(s.appends)-1]
+	a.CausedBy = slices.Clone(e.CausedBy)
+	if len(e.Headers) > 0 {
+		a.Correlation = correlation(e.Headers)
+	}
+}
+
+// mayLink tells most records that have no links from the others, cheaply.
+func mayLink(r eventhub.Record) bool {
+	return bytes.Contains(r, []byte(`"caused_by":`)) || bytes.Contains(r, []byte(`"headers":`))
+}
+
+// linkRecord gives an event its links that is known by its record alone.
+func linkRecord(a *store.Append) {
+	if !mayLink(a.Record) {
+		return
+	}
+	// The record is the hub's own; one that can not be read has no links.
+	if e, err := a.Record.Event(0); err == nil {
+		a.CausedBy, a.Correlation = e.CausedBy, correlation(e.Headers)
+	}
+}

@@ -1,0 +1,159 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// Handovers and scheduled events in the histories.
+
+// modelPlan is an event that was published with a delay.
+type modelPlan struct {
+	event eventhub.Event
+	at    int64
+}
+
+// handOver acks deliveries of a member and publishes events in one step: all of it
+// happens, or nothing.
+func (w *world) handOver() {
+	g := w.drawGroup()
+	via := w.drawMember(func(m *modelMember) bool { return m.isIn(g) && m.run == w.bus && !m.orphan })
+	if via == nil || w.commits != nil {
+		return
+	}
+	h := eventhub.Handover{}
+	for range rapid.IntRange(1, 2).Draw(w.t, "refs") {
+		h.Refs = append(h.Refs, w.drawRef(g, via))
+	}
+	for range rapid.IntRange(1, 2).Draw(w.t, "events") {
+		e := eventhub.Event{Topic: rapid.SampledFrom([]string{"b", "b", "a", "a.x"}).Draw(w.t, "topic"), Payload: []byte(`"made of it"`)}
+		if rapid.IntRange(0, 4).Draw(w.t, "own id") == 0 {
+			e.ID = rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(w.t, "id")
+		}
+		h.Events = append(h.Events, e)
+	}
+	places, stands := w.standing(via, h.Refs)
+	hs, calls := []eventhub.Handover{h}, 0
+	w.guarded(func() { via.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) { calls++ }) })
+	synctest.Wait()
+	code := eventhub.ErrorCode(hs[0].Err)
+	switch {
+	case calls != 1:
+		w.t.Fatalf("%d calls of done behind a handover", calls)
+	case stands != (code == ""), !stands && code != eventhub.CodeLeaseLost && code != eventhub.CodeBadRequest:
+		w.t.Fatalf("handover of %+v in %s: %v; its leases stand: %t", h.Refs, g, hs[0].Err, stands)
+	case !stands:
+		return // that nothing was published shows in the heads
+	}
+	for i, r := range hs[0].Receipts {
+		w.receipt(h.Events[i], r)
+	}
+	for _, p := range places {
+		p.group.move(p.group.events[p.offset], modelDone)
+	}
+}
+
+// standing finds the events that refs name, and reports whether all of them can be
+// acked in one step: they are of one topic, each named once by its last lease.
+func (w *world) standing(via *modelMember, refs []eventhub.Ref) (places []modelPlace, stands bool) {
+	for _, ref := range refs {
+		g, offset, e := named(via.groups, via, ref)
+		p := modelPlace{g, offset}
+		if e == nil || e.state != modelLeased && e.state != modelWaiting || slices.Contains(places, p) || len(places) > 0 && places[0].group != g {
+			return nil, false
+		}
+		places = append(places, p)
+	}
+	return places, true
+}
+
+// planEvent publishes an event with a delay.
+func (w *world) planEvent() {
+	if w.commits != nil {
+		return // would wait
+	}
+	w.planned++
+	delay := time.Duration(rapid.SampledFrom([]int{1, 40, 300, 2500}).Draw(w.t, "delay")) * time.Millisecond
+	e := eventhub.Event{
+		Topic: rapid.SampledFrom([]string{"a", "b", "a.x"}).Draw(w.t, "topic"), ID: fmt.Sprintf("later-%d", w.planned),
+		Key: rapid.SampledFrom([]string{"", "k"}).Draw(w.t, "key"), Payload: []byte(`"later"`), Delay: delay,
+	}
+	receipts, err := w.bus.Publish(context.Background(), e)
+	at := now() + delay.Milliseconds()
+	if err != nil || receipts[0] != (eventhub.Receipt{ID: e.ID, DeliverAt: at}) {
+		w.t.Fatalf("a publish with delay %s: %+v, %v; want it at %d", delay, receipts, err, at)
+	}
+	w.plans = append(w.plans, modelPlan{e, at})
+	w.topic(e.Topic).exists = true
+}
+
+// cancel takes a scheduled event back, or tries it with one that is not.
+func (w *world) cancel() {
+	if w.commits != nil || w.planned == 0 {
+		return
+	}
+	id := fmt.Sprintf("later-%d", rapid.IntRange(1, w.planned).Draw(w.t, "which"))
+	topic := rapid.SampledFrom([]string{"a", "b", "a.x"}).Draw(w.t, "topic")
+	i := slices.IndexFunc(w.plans, func(p modelPlan) bool { return p.event.ID == id })
+	want := eventhub.CodeUnknownID
+	if i >= 0 {
+		topic, want = w.plans[i].event.Topic, ""
+		w.plans = slices.Delete(w.plans, i, i+1)
+	}
+	if err := w.bus.Cancel(context.Background(), topic, id); eventhub.ErrorCode(err) != want {
+		w.t.Fatalf("Cancel of %s: %v; want %q", id, err, want)
+	}
+}
+
+func (w *world) topic(name string) *modelTopic { return w.topics[slices.Index(worldTopics, name)] }
+
+// due adds the scheduled events that came to a topic below an offset: each one
+// once, and not before its time.
+func (w *world) due(topic *modelTopic, below uint64) {
+	if topic.head()+1 >= below || topic.source != nil {
+		return
+	}
+	var batch store.Batch
+	if err := w.store.Store.Read(context.Background(), topic.name, topic.head()+1, 1000, 1<<30, &batch); err != nil {
+		w.t.Fatal(err)
+	}
+	for _, item := range batch.Items {
+		if item.Offset >= below {
+			return
+		}
+		id := string(item.Record.ID())
+		i := slices.IndexFunc(w.plans, func(p modelPlan) bool { return p.event.Topic == topic.name && p.event.ID == id })
+		if i < 0 || item.Record.CommitTime() < w.plans[i].at {
+			w.t.Fatalf("%s is at %d of %s, and nobody published it there, or for a later time; plans: %+v", id, item.Offset, topic.name, w.plans)
+		}
+		offset, _ := topic.add(id, w.plans[i].event, item.Record.CommitTime())
+		if offset != item.Offset {
+			w.t.Fatalf("%s is at %d of %s; want %d", id, item.Offset, topic.name, offset)
+		}
+		w.plans = slices.Delete(w.plans, i, i+1)
+		w.added(topic, offset == 1)
+	}
+}
+
+// overdue adds what has come due, and looks for what should have.
+func (w *world) overdue() {
+	if len(w.pending) > 0 {
+		return // its events have their places, of which we do not know yet
+	}
+	for _, topic := range w.topics {
+		w.due(topic, eventhub.MaxOffset)
+	}
+	for _, p := range w.plans {
+		if p.at <= now() && w.commits == nil && !w.breaking {
+			w.t.Fatalf("%s was due at %d and is not in %s %d ms later", p.event.ID, p.at, p.event.Topic, now()-p.at)
+		}
+	}
+}

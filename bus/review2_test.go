@@ -1,0 +1,155 @@
+package bus
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// porous is a store in which some offsets hold nothing, as compaction leaves them.
+type porous struct {
+	store.Store
+	mu    sync.Mutex
+	holes []uint64
+	reads int
+}
+
+func (h *porous) dig(offsets ...uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.holes = append(h.holes, offsets...)
+}
+
+func (h *porous) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
+	err := h.Store.Read(ctx, topic, from, limit, maxBytes, batch)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.reads++; h.reads > 1000 {
+		panic("it is read over and over")
+	}
+	batch.Items = slices.DeleteFunc(batch.Items, func(i store.Item) bool { return slices.Contains(h.holes, i.Offset) })
+	return err
+}
+
+// TestTailOverHoles: a tail passes over offsets that hold no event, in the middle and
+// at the head, whether it keeps up or reads for itself.
+func TestTailOverHoles(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		h := &porous{Store: r.store.Store}
+		r.store.Store = h
+		r.start(Options{TailCacheBytes: 1}) // so that all is read from the store
+		h.dig(2, 3, 4, 6, 7, 8)
+		keepsUp, slow := r.subscribe(tailOpts("t")), r.subscribe(tailOpts("t"))
+		slow.room = 0
+		for i := range 7 {
+			r.publish("t", i, 1)
+			synctest.Wait()
+		}
+		slow.room = -1
+		slow.sub.Ready()
+		for name, in := range map[string]*inbox{"keeps up": keepsUp, "was slow": slow} {
+			equal(t, "events of the one that "+name, in.takeOffsets(), []uint64{1, 5})
+		}
+		early := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 6}})
+		equal(t, "events where there are none", len(early.take()), 0)
+		r.publish("t", 7, 2)
+		for name, in := range map[string]*inbox{"keeps up": keepsUp, "was slow": slow, "came into a hole": early} {
+			equal(t, "events behind the holes of the one that "+name, in.takeOffsets(), []uint64{9})
+		}
+	})
+}
+
+// TestTailThatBeginsAhead: a tail may begin at an offset that is still to come, and
+// gets nothing before it, though its shard reads that for the others.
+func TestTailThatBeginsAhead(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		ahead := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 5}})
+		other := r.subscribe(tailOpts("t"))
+		r.publish("t", 2, 2)
+		equal(t, "events before its place", len(ahead.take()), 0)
+		r.publish("t", 4, 3) // its place is in the middle
+		equal(t, "events from its place on", ahead.takeOffsets(), []uint64{5, 6})
+		equal(t, "events of another", other.takeOffsets(), []uint64{2, 3, 4, 5, 6})
+	})
+}
+
+// TestLaggingTopicsTakeTurns: a tail that is far behind in one topic does not wait
+// with the others until it has caught up there.
+func TestLaggingTopicsTakeTurns(t *testing.T) {
+	const many = 5 * roundEvents
+	inBubble(t, func(r *rig) {
+		for i := range 5 {
+			r.publish("a", i*roundEvents, roundEvents)
+		}
+		r.publish("b", 1, 1)
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "*", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		all := in.take()
+		equal(t, "events", len(all), many+1)
+		at := slices.IndexFunc(all, func(d got) bool { return d.Topic == "b" })
+		if at < 0 || at > roundEvents {
+			t.Errorf("the event of the other topic comes at place %d; at most %d is right", at, roundEvents)
+		}
+	})
+}
+
+// TestBirthsOfWhatBeginsHigh: a topic is born by the unit that makes it, also where
+// its offsets do not begin at 1, and by its first event, also where it was made
+// before; not by duplicates and by what was refused.
+func TestBirthsOfWhatBeginsHigh(t *testing.T) {
+	got := births([]*submission{{units: []store.Unit{
+		{Appends: []store.Append{{Topic: "high", Offset: 77, Created: true}, {Topic: "made", Offset: 1}, {Topic: "old", Offset: 2}}},
+		{Appends: []store.Append{{Topic: "again", Offset: 1, Duplicate: true}}},
+		{Appends: []store.Append{{Topic: "refused", Offset: 1}}, Err: store.ErrTopicLimit},
+	}}})
+	equal(t, "births", got, []string{"high", "made"})
+}
+
+// TestBirthForATailThatLeft: a tail that leaves while the committer is about to attach
+// it to a newborn topic is not attached, and leaves nothing.
+func TestBirthForATailThatLeft(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(tailOpts("p.*"))
+		r.bus.mu.Lock()
+		log := r.bus.useLog("p.new")
+		r.bus.mu.Unlock()
+		in.sub.Drop(0)
+		in.sub.(*tail).attach(log, 0, 1)
+		equal(t, "topics left", len(r.bus.logs), 0)
+		equal(t, "tails of the topic", log.tails(), 0)
+	})
+}
+
+// TestBusClosesWhileATailOpens: who gets an error from Subscribe hears of no end.
+func TestBusClosesWhileATailOpens(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("a", 1, 1)
+		r.store.failHeadOf = "b" // which takes a while
+		in := &inbox{t: t, room: -1}
+		refused := make(chan error)
+		go func() {
+			_, err := r.bus.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: "a", Topics: []string{"b"}}, in)
+			refused <- err
+		}()
+		synctest.Wait()
+		began := time.Now()
+		r.stop()
+		if time.Since(began) != 0 {
+			t.Error("the bus has waited for the tail to open")
+		}
+		if err := <-refused; err == nil {
+			t.Error("the tail has opened on a bus that is closed")
+		}
+		equal(t, "ends heard", len(in.ended), 0)
+		equal(t, "what is left", len(r.bus.tails)+len(r.bus.logs), 0)
+		r.store.failHeadOf = ""
+		r.start(Options{})
+	})
+}

@@ -1,0 +1,67 @@
+package bus
+
+import (
+	"context"
+	"testing"
+
+	"eventhub"
+)
+
+// TestTailGoesOn: behind its places, and at its start in all other topics, those
+// that are born later too.
+func TestTailGoesOn(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for _, topic := range []string{"s.a", "s.b", "s.c", "other"} {
+			r.publish(topic, 1, 5)
+		}
+		o := tailOpts("s.*")
+		o.Places = []eventhub.Place{{Topic: "s.a", Offset: 3}, {Topic: "s.b", Offset: 0}, {Topic: "s.none", Offset: 7}, {Topic: "other", Offset: 2}}
+		in := r.subscribe(o)
+		r.publish("s.c", 6, 1)
+		r.publish("s.d", 1, 2)
+		got := make(map[string][]uint64)
+		for _, d := range in.take() {
+			got[d.Topic] = append(got[d.Topic], d.Offset)
+		}
+		equal(t, "deliveries", got, map[string][]uint64{"s.a": {4, 5}, "s.b": {1, 2, 3, 4, 5}, "s.c": {6}, "s.d": {1, 2}})
+
+		one := tailOpts("other")
+		one.Places = []eventhub.Place{{Topic: "other", Offset: 4}}
+		equal(t, "of one topic", r.subscribe(one).takeOffsets(), []uint64{5})
+	})
+}
+
+func TestPlacesAreChecked(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for _, places := range [][]eventhub.Place{
+			{{Topic: "a b", Offset: 1}}, {{Topic: "t.*", Offset: 1}}, {{Topic: "t", Offset: eventhub.MaxOffset + 1}},
+		} {
+			o := tailOpts("t")
+			o.Places = places
+			_, err := r.bus.Subscribe(context.Background(), o, nil)
+			wantCode(t, err, eventhub.CodeBadRequest)
+		}
+		o := opts("t", "g")
+		o.Places = []eventhub.Place{{Topic: "t", Offset: 1}}
+		_, err := r.bus.Subscribe(context.Background(), o, nil)
+		wantCode(t, err, eventhub.CodeBadRequest)
+	})
+}
+
+// TestPullIsBounded: a pull takes no more bytes than it may, and one event whatever
+// its size.
+func TestPullIsBounded(t *testing.T) {
+	batch := make([]eventhub.Delivery, 20)
+	for i := range batch {
+		batch[i].Record = make(eventhub.Record, maxPullBytes/8)
+	}
+	p := &pull{room: 100, some: make(chan struct{})}
+	equal(t, "taken", p.Deliver(batch), 8)
+	equal(t, "of what comes later", p.Deliver([]eventhub.Delivery{{Record: make(eventhub.Record, 1)}}), 0)
+	batch[0].Record = make(eventhub.Record, 2*maxPullBytes)
+	p = &pull{room: 100, some: make(chan struct{})}
+	equal(t, "taken where the first is large", p.Deliver(batch), 1)
+	ds, err := p.close()
+	equal(t, "deliveries", len(ds), 1)
+	equal(t, "error", err, nil)
+}
