@@ -220,6 +220,14 @@ func (a *API) DeleteGroup(ctx context.Context, topic, group string) error {
 	return a.delete(ctx, path)
 }
 
+// DeleteTopic implements eventhub.Admin. A lost answer is as that of DeleteGroup.
+func (a *API) DeleteTopic(ctx context.Context, topic string) error {
+	if err := eventhub.ValidateStoredTopic(topic); err != nil {
+		return err
+	}
+	return a.delete(ctx, "/v1/topics/"+topic)
+}
+
 // SeekGroup implements eventhub.Admin. When the answer is lost it is not asked
 // again, by whatever URL: with ErrUnreachable the group may have moved or not,
 // which its epoch tells.

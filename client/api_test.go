@@ -43,6 +43,8 @@ type catalogue struct {
 	plan     eventhub.SeekPlan
 	steered  []string // what Admin was asked but for deletions
 	err      error
+
+	deletedTopics []string
 }
 
 func (c *catalogue) Topics(_ context.Context, after string, limit int) ([]eventhub.TopicInfo, error) {
@@ -119,6 +121,14 @@ func (c *catalogue) SeekGroup(_ context.Context, topic, group string, start even
 	plan := c.plan
 	plan.Topic, plan.Group, plan.Applied = topic, group, apply
 	return plan, nil
+}
+
+func (c *catalogue) DeleteTopic(_ context.Context, topic string) error {
+	if _, err := c.Topic(context.Background(), topic); err != nil {
+		return err
+	}
+	c.deletedTopics = append(c.deletedTopics, topic)
+	return nil
 }
 
 func (c *catalogue) PauseGroup(_ context.Context, topic, group string) error {

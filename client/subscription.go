@@ -98,6 +98,9 @@ func (c *Client) join(ctx context.Context, opts eventhub.SubscribeOptions, r eve
 		}
 		opts.AutoAck = true
 	}
+	if len(opts.Places) > 0 {
+		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "places are given; a connection goes on from its own")
+	}
 	opts = opts.WithDefaults()
 	if err := opts.Validate(); err != nil {
 		return nil, err

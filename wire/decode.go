@@ -22,7 +22,8 @@ import (
 // be sound.
 //
 // Nothing of a frame is kept but the payload, which is a part of it; all other
-// strings are copies. Topics and groups of recent frames are shared, because a
+// strings are copies. The decoder itself lets go of the frame when it is done: a
+// connection that is idle is not to hold the buffer of what it said last. Topics and groups of recent frames are shared, because a
 // connection says the same few over and over.
 type Decoder struct {
 	in   bytes.Buffer // feeds json without a copy
@@ -53,7 +54,7 @@ type option struct {
 }
 
 // maxKeptText bounds the memory, in bytes, that a decoder holds on to after a
-// frame with a long escaped string.
+// frame with a long escaped string, and the frames whose names it may remember.
 const maxKeptText = 4 << 10
 
 var emptyObject = []byte("{}")
@@ -116,6 +117,25 @@ func (m *members) slot(name []byte) *[]byte {
 // ranges are the publisher's to check. Everything else has passed the domain's
 // validation.
 func (d *Decoder) Decode(frame []byte, req *Request) error {
+	err := d.decode(frame, req)
+	d.forget(len(frame))
+	return err
+}
+
+// forget drops every reference into the frame, and the memory of the JSON reader
+// where that may be much: it keeps the names of an object to find those that come
+// twice.
+func (d *Decoder) forget(size int) {
+	if size > maxKeptText {
+		d.json = jsontext.Decoder{}
+	}
+	d.m = members{}
+	clear(d.opts)
+	d.opts = d.opts[:0]
+	d.rewind(nil)
+}
+
+func (d *Decoder) decode(frame []byte, req *Request) error {
 	reset(req)
 	if cap(d.text) > maxKeptText {
 		d.text = nil

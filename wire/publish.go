@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"eventhub"
+	"eventhub/internal/strictjson"
 )
 
 // readPublish fills req.Event, or req.Events, and whom to wait for.
@@ -157,6 +158,9 @@ func (d *Decoder) readEvent(object []byte, e *eventhub.Event) error {
 	e.Topic = d.topics.intern(text)
 	if e.Payload == nil {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "payload is missing; null is a payload")
+	}
+	if strictjson.TooDeep(e.Payload) { // whoever finds it later cannot tell which event it is
+		return eventhub.Errorf(eventhub.CodeBadJSON, "payload: nested more than %d deep", strictjson.MaxDepth)
 	}
 	if absent(opts) {
 		return nil

@@ -8,6 +8,9 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"eventhub"
 	"eventhub/internal/strictjson"
 )
@@ -46,6 +49,11 @@ func (a *API) publishBatch(w http.ResponseWriter, r *http.Request, access Access
 	if n := len(events); n == 0 || n > maxBatchEvents {
 		return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "the batch has %d events; 1 to %d are allowed", n, maxBatchEvents)
 	}
+	return a.answerAll(r, access, &given, events)
+}
+
+// answerAll publishes the events of a batch.
+func (a *API) answerAll(r *http.Request, access Access, given *given, events []eventhub.Event) (reply, error) {
 	receipts, err := a.publish(r, access.Publisher, given.publication(events...))
 	if len(receipts) == 0 {
 		return reply{}, err
@@ -98,6 +106,8 @@ func (b *batchEvent) take(where string) (eventhub.Event, error) {
 		err = errBothTimes()
 	case eventhub.HubOnlyTopic(e.Topic):
 		err = eventhub.Errorf(eventhub.CodeForbidden, "topic %.120q is published by the hub alone", e.Topic)
+	case strictjson.TooDeep(e.Payload):
+		err = eventhub.Errorf(eventhub.CodeBadJSON, "payload: nested more than %d deep", strictjson.MaxDepth)
 	default:
 		err = e.Validate(time.Now())
 	}
@@ -110,19 +120,56 @@ func (b *batchEvent) take(where string) (eventhub.Event, error) {
 
 func decodeBatch(body []byte) ([]eventhub.Event, error) {
 	var batch struct {
-		Events []batchEvent `json:"events"`
+		Events batchEvents `json:"events"`
 	}
 	if err := strictjson.Unmarshal(body, &batch); err != nil {
 		return nil, badBody(err, "")
 	}
-	events := make([]eventhub.Event, len(batch.Events))
-	for i := range batch.Events {
-		var err error
-		if events[i], err = batch.Events[i].take(fmt.Sprintf("events[%d]: ", i)); err != nil {
-			return nil, err
-		}
+	return batch.Events, nil
+}
+
+// batchEvents are the events of a batch. They are judged one by one as they are
+// read: a list costs no more memory than its first events that are sound, however
+// many entries it has.
+type batchEvents []eventhub.Event
+
+// UnmarshalJSONFrom implements json.UnmarshalerFrom.
+func (b *batchEvents) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	if kind := dec.PeekKind(); kind != jsontext.KindBeginArray {
+		type list []eventhub.Event
+		return json.UnmarshalDecode(dec, (*list)(b)) // which says what is wrong, or takes null
 	}
-	return events, nil
+	if _, err := dec.ReadToken(); err != nil {
+		return err
+	}
+	for i := 0; dec.PeekKind() != jsontext.KindEndArray; i++ {
+		one, err := dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		if i == maxBatchEvents {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "the batch has more than %d events", maxBatchEvents)
+		}
+		e, err := decodeEvent(one, fmt.Sprintf("events[%d]: ", i))
+		if err != nil {
+			return err
+		}
+		*b = append(*b, e)
+	}
+	_, err := dec.ReadToken()
+	return err
+}
+
+// decodeEvent reads one event of a batch; where is its place there.
+func decodeEvent(text []byte, where string) (eventhub.Event, error) {
+	if len(text) > maxEventText {
+		return eventhub.Event{}, eventhub.Errorf(eventhub.CodeTooLarge, "%sthe event has %d bytes; at most %d are allowed", where, len(text), maxEventText)
+	}
+	var b batchEvent
+	if err := strictjson.Unmarshal(text, &b); err != nil {
+		return eventhub.Event{}, badBody(err, where)
+	}
+	return b.take(where)
 }
 
 func decodeLines(body []byte) ([]eventhub.Event, error) {
@@ -136,12 +183,7 @@ func decodeLines(body []byte) ([]eventhub.Event, error) {
 		if len(events) == maxBatchEvents {
 			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "line %d: a batch has at most %d events", number, maxBatchEvents)
 		}
-		where := fmt.Sprintf("line %d: ", number)
-		var b batchEvent
-		if err := strictjson.Unmarshal(line, &b); err != nil {
-			return nil, badBody(err, where)
-		}
-		e, err := b.take(where)
+		e, err := decodeEvent(line, fmt.Sprintf("line %d: ", number))
 		if err != nil {
 			return nil, err
 		}
@@ -150,8 +192,13 @@ func decodeLines(body []byte) ([]eventhub.Event, error) {
 	return events, nil
 }
 
-// badBody tells JSON that is broken from JSON that is not an event.
+// badBody tells JSON that is broken from JSON that is not an event, and from an
+// event that was judged already.
 func badBody(err error, where string) error {
+	var judged *eventhub.Error
+	if errors.As(err, &judged) {
+		return judged
+	}
 	var meaning *strictjson.MeaningError
 	if errors.As(err, &meaning) {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "%s%v", where, err)

@@ -111,5 +111,5 @@ func jsonReply(status int, v any) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status, append(body, '\n')}, nil
+	return reply{status: status, body: append(body, '\n')}, nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/internal/cloudevents"
 )
 
 // receipt is the answer to one published event.
@@ -28,8 +29,8 @@ func (r *receipt) later() bool { return r.Offset == 0 && r.DeliverAt != 0 }
 // publishOne publishes the body as the payload of one event. What else the event
 // has comes as query parameters or as x-eventhub-* headers.
 func (a *API) publishOne(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
-	if err := refuseCloudEvents(r); err != nil {
-		return reply{}, err
+	if mode, err := cloudevents.ModeOf(r.Header); mode != cloudevents.None || err != nil {
+		return a.publishCloudEvents(w, r, access, mode, err)
 	}
 	given, err := attributesOf(r, eventAttributes)
 	if err != nil {
@@ -42,7 +43,12 @@ func (a *API) publishOne(w http.ResponseWriter, r *http.Request, access Access) 
 		return reply{}, err
 	}
 	e.Payload = bytes.TrimSpace(body)
-	receipts, err := a.publish(r, access.Publisher, given.publication(*e))
+	return a.answerOne(r, access, &given)
+}
+
+// answerOne publishes the event that a request gave.
+func (a *API) answerOne(r *http.Request, access Access, given *given) (reply, error) {
+	receipts, err := a.publish(r, access.Publisher, given.publication(given.event))
 	if len(receipts) == 0 {
 		return reply{}, err
 	}
@@ -248,15 +254,6 @@ func eventHeaders(h http.Header) map[string]string {
 		}
 	}
 	return headers
-}
-
-// refuseCloudEvents keeps a structured CloudEvent from being taken for a
-// payload.
-func refuseCloudEvents(r *http.Request) error {
-	if kind := r.Header.Get("Content-Type"); strings.HasPrefix(strings.ToLower(kind), "application/cloudevents") {
-		return eventhub.Errorf(eventhub.CodeUnsupportedOp, "Content-Type %q is not understood by this version", kind)
-	}
-	return nil
 }
 
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {

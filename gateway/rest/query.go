@@ -16,10 +16,23 @@ const defaultLimit = 100
 // are "". What is not obeyed would change what the client gets, so anything else
 // is an error.
 func parameters(r *http.Request, known ...string) (map[string]string, error) {
+	query, err := queryOf(r)
+	if err != nil {
+		return nil, err
+	}
+	return single(query, known...)
+}
+
+func queryOf(r *http.Request) (url.Values, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, eventhub.Errorf(eventhub.CodeBadRequest, "the query can not be read: %v", err)
 	}
+	return query, nil
+}
+
+// single is parameters for a query that was read.
+func single(query url.Values, known ...string) (map[string]string, error) {
 	given := make(map[string]string, len(query))
 	for name, values := range query {
 		if !slices.Contains(known, name) {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"eventhub"
+	"eventhub/internal/cloudevents"
 )
 
 // Lists come in pages. A page says what to ask for next, unless it is the last;
@@ -59,8 +60,8 @@ func showTopic(_ http.ResponseWriter, r *http.Request, access Access) (reply, er
 	return jsonReply(http.StatusOK, info)
 }
 
-// showEvent answers with the event as it is stored.
-func showEvent(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+// showEvent answers with the event as it is stored, or as a CloudEvent.
+func showEvent(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	topic, id, err := eventOfPath(r)
 	if err == nil {
 		_, err = parameters(r)
@@ -72,7 +73,14 @@ func showEvent(_ http.ResponseWriter, r *http.Request, access Access) (reply, er
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{http.StatusOK, append(item.Record.AppendJSON(nil, item.Offset), '\n')}, nil
+	found := eventhub.Found{Topic: topic, Item: item}
+	switch accepted(r, "application/json", cloudevents.StructuredType, cloudevents.BatchType) {
+	case cloudevents.StructuredType:
+		return asCloudEvent(w, found)
+	case cloudevents.BatchType:
+		return asCloudEvents(w, []eventhub.Found{found})
+	}
+	return reply{status: http.StatusOK, body: append(item.Record.AppendJSON(nil, item.Offset), '\n')}, nil
 }
 
 func listEventGroups(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {

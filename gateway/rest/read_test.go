@@ -141,6 +141,16 @@ func (s *shelf) SeekGroup(ctx context.Context, topic, group string, start eventh
 	return plan, err
 }
 
+func (s *shelf) DeleteTopic(ctx context.Context, topic string) error {
+	if _, err := s.Topic(ctx, topic); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deleted = append(s.deleted, topic)
+	return nil
+}
+
 func (s *shelf) PauseGroup(ctx context.Context, topic, group string) error {
 	return s.steer(ctx, topic, group, "pause")
 }
@@ -279,6 +289,23 @@ func TestDeleteGroup(t *testing.T) {
 	status, answer, headers := request(h, "DELETE", "/v1/topics/a.b/groups/h:1", "")
 	if status != 204 || answer != "" || headers.Get("Content-Type") != "" || fmt.Sprint(s.deleted) != "[a.b/h:1]" {
 		t.Errorf("answered %d %q %v; deleted %v", status, answer, headers, s.deleted)
+	}
+}
+
+func TestDeleteTopic(t *testing.T) {
+	s := stocked()
+	_, h := mount(t, Access{Inspector: s, Admin: s})
+	status, answer, _ := request(h, "DELETE", "/v1/topics/a.b", "")
+	if status != 204 || answer != "" || fmt.Sprint(s.deleted) != "[a.b]" {
+		t.Errorf("answered %d %q; deleted %v", status, answer, s.deleted)
+	}
+	for target, want := range map[string]int{"/v1/topics/nobody": 404, "/v1/topics/a..b": 400, "/v1/topics/a.b?force=1": 400} {
+		if status, answer, _ := request(h, "DELETE", target, ""); status != want {
+			t.Errorf("DELETE %s was answered %d %q", target, status, answer)
+		}
+	}
+	if len(s.deleted) != 1 {
+		t.Errorf("deleted %v", s.deleted)
 	}
 }
 

@@ -36,16 +36,23 @@ const (
 	// maxPayloadBody leaves room for whitespace around the largest payload.
 	maxPayloadBody = eventhub.MaxPayloadBytes + 64<<10
 	maxBatchBody   = 16 << 20
+	// maxEventText is more than any event of a batch needs, escapes and all.
+	maxEventText   = maxPayloadBody + 128<<10
 	maxBatchEvents = 10_000
 )
 
 // Access is what an authenticated request may use. Every field is set, save
 // Scheduler, without which nothing is found under its paths.
 type Access struct {
-	Publisher eventhub.Publisher
-	Inspector eventhub.Inspector
-	Admin     eventhub.Admin
-	Scheduler eventhub.Scheduler
+	Publisher  eventhub.Publisher
+	Subscriber eventhub.Subscriber
+	Puller     eventhub.Puller
+	Inspector  eventhub.Inspector
+	Admin      eventhub.Admin
+	Scheduler  eventhub.Scheduler
+	History    eventhub.History
+	Importer   eventhub.Importer
+	Keeper     eventhub.Keeper
 }
 
 // Config says how to run the API.
@@ -59,6 +66,10 @@ type Config struct {
 	// Origins are the web origins whose pages may use the API besides those of
 	// the hub's own host and of loopback.
 	Origins []string
+	// Scratch is a directory, made if need be, for the copies of the store that are
+	// sent as backups; best in the same file system as the store. What an earlier
+	// process left in it is removed. Default: that of the system for temporary files.
+	Scratch string
 	Logger  *slog.Logger // default: discard
 }
 
@@ -69,6 +80,8 @@ type API struct {
 
 	stopping context.Context // ended by Stop
 	stop     context.CancelFunc
+
+	backingUp sync.Mutex // held while a backup is sent
 
 	mu       sync.Mutex
 	requests map[answered]uint64
@@ -89,6 +102,9 @@ func New(cfg Config) (*API, error) {
 	if cfg.Authenticate == nil {
 		err = errors.Join(err, errors.New("field Authenticate is missing"))
 	}
+	if cfg.Scratch != "" {
+		err = errors.Join(err, clearScratch(cfg.Scratch))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("rest: configuration: %w", err)
 	}
@@ -97,9 +113,10 @@ func New(cfg Config) (*API, error) {
 	return a, nil
 }
 
-// Stop ends, with CodeShuttingDown, the publishes that wait for groups: their
-// events are published, and who waits keeps a server from stopping in order. All
-// other requests go on. It returns at once, and may be called more than once.
+// Stop ends what would keep a server from stopping in order: streams, and, with
+// CodeShuttingDown, pulls that wait for deliveries and publishes that wait for
+// groups, whose events are published. All other requests go on. It returns at once,
+// and may be called more than once.
 func (a *API) Stop() { a.stop() }
 
 // methods are the handlers of one path. HEAD is answered by GET's.
@@ -108,32 +125,44 @@ type methods map[string]handler
 // resources are the paths of the API.
 func (a *API) resources() map[string]methods {
 	return map[string]methods{
-		"/publish/{topic}":                           {"POST": a.publishOne},
-		"/v1/publish":                                {"POST": a.publishBatch},
-		"/v1/topics":                                 {"GET": listTopics},
-		"/v1/topics/{topic}":                         {"GET": showTopic},
-		"/v1/topics/{topic}/events/{id}":             {"GET": showEvent},
-		"/v1/topics/{topic}/events/{id}/groups":      {"GET": listEventGroups},
-		"/v1/topics/{topic}/groups/{group}":          {"GET": showGroup, "DELETE": deleteGroup},
+		"/export":                               {"GET": a.export},
+		"/replay":                               {"GET": replay},
+		"/v1/backup":                            {"GET": a.backup},
+		"/v1/import":                            {"POST": a.importLines},
+		"/publish/{topic}":                      {"POST": a.publishOne},
+		"/v1/publish":                           {"POST": a.publishBatch},
+		"/v1/topics":                            {"GET": listTopics},
+		"/v1/topics/{topic}":                    {"GET": showTopic, "DELETE": deleteTopic},
+		"/v1/topics/{topic}/events/{id}":        {"GET": showEvent},
+		"/v1/topics/{topic}/events/{id}/groups": {"GET": listEventGroups},
+		"/v1/topics/{topic}/groups/{group}":     {"GET": showGroup, "DELETE": deleteGroup},
 		"/v1/topics/{topic}/groups/{group}/inflight": {"GET": listInFlight},
 		"/v1/topics/{topic}/groups/{group}/seek":     {"POST": seekGroup},
 		"/v1/topics/{topic}/groups/{group}/pause":    {"POST": pauseGroup},
 		"/v1/topics/{topic}/groups/{group}/resume":   {"POST": resumeGroup},
+		"/v1/topics/{topic}/groups/{group}/pull":     {"POST": a.pull},
+		"/v1/topics/{topic}/groups/{group}/ack":      {"POST": ack},
+		"/v1/topics/{topic}/groups/{group}/nack":     {"POST": nack},
+		"/v1/topics/{topic}/groups/{group}/modack":   {"POST": modack},
+		"/v1/topics/{topic}/stream":                  {"GET": a.stream},
 		"/v1/topics/{topic}/scheduled/{id}":          {"DELETE": cancelScheduled},
+		"/v1/events":                                 {"GET": listEvents},
+		"/v1/events/{id}":                            {"GET": findEvent},
+		"/v1/events/{id}/trace":                      {"GET": traceEvent},
 		"/v1/groups":                                 {"GET": listGroups},
 		"/v1/patterns":                               {"GET": listPatterns, "DELETE": deletePattern},
 		"/v1/scheduled":                              {"GET": listScheduled},
 	}
 }
 
-// Register mounts the routes. It takes every method of all paths under /v1 and
-// /publish for itself, so that the mux has nothing to say there; another pattern
+// Register mounts the routes. It takes every method of all paths under /v1, /publish,
+// /replay and /export for itself, so that the mux has nothing to say there; another pattern
 // on the same mux must either leave these paths out or be free of a method.
 func (a *API) Register(mux *http.ServeMux) {
 	for path, m := range a.resources() {
 		mux.HandleFunc(path, a.at(path, m))
 	}
-	for _, path := range []string{"/v1", "/v1/", "/publish", "/publish/"} {
+	for _, path := range []string{"/v1", "/v1/", "/publish", "/publish/", "/export/", "/replay/"} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			a.refuse(w, path, http.StatusNotFound,
 				eventhub.Errorf(eventhub.CodeUnsupportedOp, "there is nothing at %.120q in this version", r.URL.Path), nil)
@@ -197,11 +226,14 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, route string, serve
 		if e.Code == eventhub.CodeInternal || e.Code == eventhub.CodePublishFailed {
 			a.cfg.Logger.Warn("a request failed on the hub's side", "remote", r.RemoteAddr, "route", route, "error", err)
 		}
-		a.refuse(w, route, statusOf(e.Code), e, doneBeside(err))
+		a.refuse(w, route, statusFor(err, e.Code), e, doneBeside(err))
 		return
 	}
 	a.count(route, answer.status)
-	if answer.body != nil {
+	if answer.sent {
+		return
+	}
+	if answer.body != nil && w.Header().Get("Content-Type") == "" {
 		w.Header().Set("Content-Type", "application/json")
 	}
 	write(w, answer)
@@ -248,6 +280,7 @@ func bearer(r *http.Request) (token string, given bool, err error) {
 type reply struct {
 	status int
 	body   []byte // JSON; nil for none
+	sent   bool   // the handler has written all of it
 }
 
 // write sends an answer. Nothing of the API is kept by anybody on the way: what

@@ -164,7 +164,7 @@ func TestProblems(t *testing.T) {
 		{"bad topic in a batch", "/v1/publish", `{"events":[{"topic":"a","payload":1},{"topic":"a b","payload":1}]}`, nil, 400, "bad_topic", `events[1]: topic "a b"`},
 		{"no payload", "/v1/publish", `{"events":[{"topic":"a"}]}`, nil, 400, "bad_request", "events[0]: payload is missing"},
 		{"empty batch", "/v1/publish", `{"events":[]}`, nil, 400, "bad_request", "0 events"},
-		{"unknown name", "/v1/publish", `{"events":[{"topic":"a","payload":1,"kee":"k"}]}`, nil, 400, "bad_request", "/events/0/kee"},
+		{"unknown name", "/v1/publish", `{"events":[{"topic":"a","payload":1,"kee":"k"}]}`, nil, 400, "bad_request", "events[0]: /kee"},
 		{"not an object", "/v1/publish", `[]`, nil, 400, "bad_request", "array"},
 		{"broken JSON", "/v1/publish", `{"events":`, nil, 400, "bad_json", "byte 10"},
 		{"broken line", "/v1/publish", "{\"topic\":\"a\",\"payload\":1}\n\n{\"topic\":", ndjson, 400, "bad_json", "line 3: "},
@@ -199,7 +199,7 @@ func TestProblems(t *testing.T) {
 		{"wrong token", "/publish/a", "1", []string{"Authorization", "Bearer wrong"}, 401, "bad_token", "token"},
 		{"basic auth", "/publish/a", "1", []string{"Authorization", "Basic eDp5"}, 401, "bad_token", "Bearer"},
 		{"foreign page", "/publish/a", "1", []string{"Origin", "https://evil.example"}, 403, "forbidden", "evil.example"},
-		{"cloud event", "/publish/a", "{}", []string{"Content-Type", "application/cloudevents+json"}, 501, "unsupported_op", "cloudevents"},
+		{"cloud event without a topic", "/v1/publish", "{}", []string{"Content-Type", "application/cloudevents+json"}, 400, "bad_request", "POST them to /publish/"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := &log{}

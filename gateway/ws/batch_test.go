@@ -129,6 +129,7 @@ func TestOneBadEventRefusesTheBatch(t *testing.T) {
 			{`{"topic":"t","payload":1,"opts":{"delay_ms":-1}}`, "bad_event", "events[1]: delay_ms is -1"},
 			{`{"topic":"t","payload":"` + strings.Repeat("x", eventhub.MaxPayloadBytes) + `"}`, "too_large", "events[1]: payload has"},
 			{`{"topic":"t","payload":1,"opts":{"ttl":1}}`, "bad_request", "events[1]: opts has the unknown name"},
+			{`{"topic":"t","payload":` + strings.Repeat("[", 1001) + strings.Repeat("]", 1001) + `}`, "bad_json", "events[1]: payload: nested more than 1000 deep"},
 		} {
 			c.send(`{"op":"PUBLISH","corr":"1","events":[{"topic":"t","payload":1},` + tt.bad + `,{"topic":"u","payload":1}]}`)
 			m := c.expect(map[string]any{"op": "ERR", "code": tt.code, "corr": "1"})

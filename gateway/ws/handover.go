@@ -75,7 +75,7 @@ func (s *session) addHandover(r *wire.Request) {
 		s.handover = b
 	}
 	b.events = append(b.events, r.Events...)
-	clear(r.Events) // see publishBatch.add
+	dropEvents(r) // see publishBatch.add
 	b.frames = append(b.frames, handoverFrame{corrOf(r), r.Settlement.Refs, len(r.Events)})
 	if len(b.events) >= maxBatch {
 		s.flushHandovers()

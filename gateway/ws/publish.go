@@ -14,10 +14,14 @@ const (
 	// maxBatch bounds the events of one Enqueue, save those of one PUBLISH; more
 	// than one read usually brings.
 	maxBatch = 512
-	// maxWaiting and maxWaitingBytes bound the publishes of one connection that
-	// wait for groups: their number, and the size of their frames.
+	// maxWaiting, maxWaitingBytes and maxAwaited bound the publishes of one
+	// connection that wait for groups: their number, the size of their frames, and
+	// the acks that they wait for, one of each event by each group.
 	maxWaiting      = 1024
 	maxWaitingBytes = 4 << 20
+	maxAwaited      = 1 << 16
+	// keptEvents is how many events of a frame a connection keeps memory for.
+	keptEvents = 80
 )
 
 // publishBatch is the consecutive PUBLISHes of one read, handed to the
@@ -33,6 +37,7 @@ type publishBatch struct {
 	pubs     []eventhub.Publication
 	done     func([]eventhub.Publication)
 	waits    int // size of the frame where it waits for groups and is alone, else 0
+	awaited  int // how many acks it waits for then
 }
 
 // publishFrame is one PUBLISH, with how many of the batch's events are its.
@@ -62,7 +67,7 @@ func (b *publishBatch) recycle() {
 	clear(b.frames)
 	clear(b.receipts)
 	clear(b.pubs)
-	b.s, b.waits = nil, 0
+	b.s, b.waits, b.awaited = nil, 0, 0
 	b.events, b.frames, b.receipts, b.pubs = b.events[:0], b.frames[:0], b.receipts[:0], b.pubs[:0]
 	publishBatches.Put(b)
 }
@@ -74,12 +79,20 @@ func (b *publishBatch) add(r *wire.Request) {
 	if r.Batch {
 		n = len(r.Events)
 		b.events = append(b.events, r.Events...)
-		clear(r.Events)
+		dropEvents(r)
 	} else {
 		b.events = append(b.events, r.Event)
 		r.Event = eventhub.Event{}
 	}
 	b.frames = append(b.frames, publishFrame{corrOf(r), n, r.Batch})
+}
+
+// dropEvents forgets the events of a frame, and their memory where it is much.
+func dropEvents(r *wire.Request) {
+	clear(r.Events)
+	if cap(r.Events) > keptEvents {
+		r.Events = nil
+	}
 }
 
 // addPublish collects a PUBLISH. Its payloads lie in the read buffer, which
@@ -115,9 +128,10 @@ func (s *session) flushPublishes() {
 // that it holds no other up, and is not one of those that the reader waits for;
 // therefore there is a bound beyond which it is refused.
 func (s *session) publishAndWait(r *wire.Request, size int) {
+	awaited := max(1, len(r.Events)) * len(r.WaitFor)
 	s.mu.Lock()
 	o := &s.out
-	if o.waiting == maxWaiting || o.waiting > 0 && o.waitingBytes+size > maxWaitingBytes {
+	if o.waiting == maxWaiting || o.waiting > 0 && (o.waitingBytes+size > maxWaitingBytes || o.awaited+awaited > maxAwaited) {
 		n := o.waiting
 		s.mu.Unlock()
 		s.refuse(corrOf(r), &eventhub.Error{
@@ -128,10 +142,11 @@ func (s *session) publishAndWait(r *wire.Request, size int) {
 	}
 	o.waiting++
 	o.waitingBytes += size
+	o.awaited += awaited
 	s.mu.Unlock()
 	b := newPublishBatch(s)
 	b.add(r)
-	b.waits = size
+	b.waits, b.awaited = size, awaited
 	s.enqueue(b, r.WaitFor, r.WaitUpTo)
 }
 
@@ -212,6 +227,7 @@ func (b *publishBatch) finish(pubs []eventhub.Publication) {
 		n = 0
 		s.out.waiting--
 		s.out.waitingBytes -= b.waits
+		s.out.awaited -= b.awaited
 	}
 	s.answered(n)
 	s.mu.Unlock()
@@ -224,13 +240,12 @@ func (b *publishBatch) finish(pubs []eventhub.Publication) {
 // whichEvent names the event of a list that the error is about, where the error
 // is about one and does not say so. Nothing of the list was published.
 func whichEvent(err *eventhub.Error, list string, events []eventhub.Event) *eventhub.Error {
-	if strings.HasPrefix(err.Message, list+"[") {
+	if !ofOneEvent[err.Code] || strings.HasPrefix(err.Message, list+"[") {
 		return err
 	}
+	now := time.Now()
 	for i := range events {
-		e := &events[i]
-		bad := eventhub.AsError(e.Validate(time.Now()))
-		if bad == nil || bad.Code != err.Code || bad.Message != err.Message {
+		if !refusedWith(err, &events[i], now) {
 			continue
 		}
 		named := *err
@@ -238,4 +253,20 @@ func whichEvent(err *eventhub.Error, list string, events []eventhub.Event) *even
 		return &named
 	}
 	return err
+}
+
+// ofOneEvent are the codes of errors that may be about one event.
+var ofOneEvent = map[eventhub.Code]bool{
+	eventhub.CodeBadTopic: true, eventhub.CodeBadEvent: true, eventhub.CodeBadRequest: true,
+	eventhub.CodeTooLarge: true, eventhub.CodeForbidden: true,
+}
+
+// refusedWith reports whether the event is one that is refused with such an error.
+// Of events that are not in order the publisher tells the first one; messages have
+// the time in them, so they are not looked at.
+func refusedWith(err *eventhub.Error, e *eventhub.Event, now time.Time) bool {
+	if err.Code == eventhub.CodeForbidden {
+		return eventhub.HubOnlyTopic(e.Topic) && strings.Contains(err.Message, strconv.Quote(e.Topic))
+	}
+	return eventhub.ErrorCode(e.Validate(now)) == err.Code
 }

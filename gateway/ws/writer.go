@@ -146,6 +146,7 @@ type outbound struct {
 	unanswered   int // events that were taken to be published, and not answered
 	waiting      int // publishes that wait for groups, which are not among those
 	waitingBytes int // of their frames
+	awaited      int // acks that they wait for
 
 	received  int64                    // bytes, as of the last read that was handled
 	sent      int64                    // bytes

@@ -1,0 +1,225 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+
+	"eventhub"
+	"eventhub/internal/cloudevents"
+	"eventhub/internal/transfer"
+)
+
+// exportBuffer is how much of an export is gathered before it is sent, in bytes.
+// It is all that an export holds, whatever the client does: the next event is read
+// when the connection has taken it.
+const exportBuffer = 256 << 10
+
+// maxKeptBuffer keeps one huge event from staying in the pool.
+const maxKeptBuffer = 4 * exportBuffer
+
+var exportBuffers = sync.Pool{New: func() any {
+	b := make([]byte, 0, exportBuffer+exportBuffer/4)
+	return &b
+}}
+
+// history returns what reads the past.
+func (a *Access) history() (eventhub.History, error) {
+	if a.History == nil {
+		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "this hub keeps no past that can be read")
+	}
+	return a.History, nil
+}
+
+// export sends the events of a topic, or of all topics of a pattern, one topic after
+// the other: as NDJSON or as a JSON array, the bytes as they are stored. It ends at
+// the heads that there were when it began. The trailers behind the last byte say how
+// many events there were, and the checksum of their lines; where it can not go on
+// the connection is broken off.
+func (a *API) export(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+	query, lines, err := exportQuery(r)
+	if err != nil {
+		return reply{}, err
+	}
+	from, err := access.history()
+	if err != nil {
+		return reply{}, err
+	}
+	kind, add := transfer.NDJSON, (*exporter).addLine
+	if !lines {
+		kind, add = accepted(r, "application/json", cloudevents.BatchType), (*exporter).addElement
+		if kind == cloudevents.BatchType {
+			add = (*exporter).addCloudEvent
+		}
+	}
+	w.Header().Set("Vary", "Accept, Accept-Encoding")
+	coding := acceptedCoding(r.Header)
+	if coding != "" {
+		w.Header().Set("Content-Encoding", coding)
+	}
+	if r.Method == http.MethodHead {
+		w.Header().Set("Content-Type", kind)
+		return reply{status: http.StatusOK}, nil
+	}
+	ctx, cancel := a.untilStop(r.Context())
+	defer cancel()
+	d := newDownload(ctx, w, kind, transfer.ChecksumTrailer, transfer.CountTrailer)
+	out, release := encoderFor(coding, d)
+	defer release()
+	e := &exporter{out: out, lines: lines, add: add, sum: transfer.NewSum()}
+	if err = e.run(ctx, from, query); err == nil {
+		err = d.end(e.sum, e.count)
+	}
+	if err != nil {
+		return a.fail(r, d, err)
+	}
+	return reply{status: http.StatusOK, sent: true}, nil
+}
+
+// exportQuery reads what is asked for, and whether it is to come as lines.
+func exportQuery(r *http.Request) (q eventhub.ReplayQuery, lines bool, err error) {
+	given, err := parameters(r, "topic", "fromTs", "toTs", "afterId", "offset", "ndjson", "limit")
+	if err != nil {
+		return q, false, err
+	}
+	q.Topic = given["topic"]
+	if q.Topic == "" {
+		return q, false, eventhub.Errorf(eventhub.CodeBadRequest, "topic is missing in the query")
+	}
+	if _, err := eventhub.ParsePattern(q.Topic); err != nil {
+		return q, false, err
+	}
+	if r.URL.Query().Has("limit") { // without one, all there are
+		if q.Limit, err = strconv.Atoi(given["limit"]); err != nil || q.Limit < 1 {
+			return q, false, eventhub.Errorf(eventhub.CodeBadRequest, "limit %.20q is not a number from 1 on", given["limit"])
+		}
+	}
+	if text, ok := given["toTs"]; ok {
+		if q.ToTS, err = strconv.ParseInt(text, 10, 64); err != nil || q.ToTS < 1 {
+			return q, false, eventhub.Errorf(eventhub.CodeBadRequest, "toTs is %.20q; epoch milliseconds are wanted", text)
+		}
+	}
+	if ts, ok := given["fromTs"]; ok {
+		given["ts"] = ts
+	}
+	if q.Start, err = replayStart(given, "fromTs"); err != nil {
+		return q, false, err
+	}
+	if eventhub.IsPattern(q.Topic) && (q.Start.Kind == eventhub.StartAfterID || q.Start.Kind == eventhub.StartOffset) {
+		return q, false, eventhub.Errorf(eventhub.CodeBadRequest, "afterId and offset are places in one topic, and %.120q is a pattern", q.Topic)
+	}
+	lines = accepted(r, "application/json", transfer.NDJSON, cloudevents.BatchType) == transfer.NDJSON
+	if text, ok := given["ndjson"]; ok {
+		lines, err = yes("ndjson", text)
+	}
+	return q, lines, err
+}
+
+// exporter writes events. It allocates nothing for each of them.
+type exporter struct {
+	out   encoder
+	lines bool // or an array
+	add   func(e *exporter, topic string, item eventhub.Item) error
+	sum   *transfer.Sum
+	count int
+	buf   []byte
+}
+
+// Between the events of an array stands a comma, so that each is in a line of its own
+// there too.
+const (
+	arrayBegin = "[\n"
+	arrayNext  = ",\n"
+	arrayEnd   = "\n]\n"
+	arrayEmpty = "[]\n"
+)
+
+func (e *exporter) run(ctx context.Context, from eventhub.History, q eventhub.ReplayQuery) error {
+	kept := exportBuffers.Get().(*[]byte)
+	e.buf = (*kept)[:0]
+	defer func() {
+		if cap(e.buf) <= maxKeptBuffer {
+			*kept = e.buf
+			exportBuffers.Put(kept)
+		}
+	}()
+	err := from.Replay(ctx, q, func(topic string, item eventhub.Item) error {
+		if err := e.add(e, topic, item); err != nil {
+			return err
+		}
+		e.count++
+		if len(e.buf) < exportBuffer {
+			return nil
+		}
+		return e.send()
+	})
+	if err != nil {
+		return err
+	}
+	if !e.lines {
+		e.endArray()
+	}
+	return errors.Join(e.send(), e.out.Close())
+}
+
+// withCause says why the context ended, where that is why a call failed.
+func withCause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
+		return cause
+	}
+	return err
+}
+
+func (e *exporter) addLine(_ string, item eventhub.Item) error {
+	e.buf = append(item.Record.AppendJSON(e.buf, item.Offset), '\n')
+	return nil
+}
+
+func (e *exporter) addElement(_ string, item eventhub.Item) error {
+	start := e.separate()
+	e.buf = item.Record.AppendJSON(e.buf, item.Offset)
+	e.sum.Line(e.buf[start:])
+	return nil
+}
+
+func (e *exporter) addCloudEvent(topic string, item eventhub.Item) (err error) {
+	start := e.separate()
+	if e.buf, err = appendCloudEvent(e.buf, topic, item); err != nil {
+		return err
+	}
+	e.sum.Line(e.buf[start:])
+	return nil
+}
+
+// separate appends what stands before an element, and tells where that begins.
+func (e *exporter) separate() (start int) {
+	between := arrayNext
+	if e.count == 0 {
+		between = arrayBegin
+	}
+	e.buf = append(e.buf, between...)
+	return len(e.buf)
+}
+
+func (e *exporter) endArray() {
+	end := arrayEnd
+	if e.count == 0 {
+		end = arrayEmpty
+	}
+	e.buf = append(e.buf, end...)
+}
+
+// send hands over what was gathered, unless that is nothing.
+func (e *exporter) send() error {
+	if len(e.buf) == 0 {
+		return nil
+	}
+	if e.lines {
+		_, _ = e.sum.Write(e.buf)
+	}
+	_, err := e.out.Write(e.buf)
+	e.buf = e.buf[:0]
+	return err
+}

@@ -1,0 +1,162 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"eventhub"
+	"eventhub/internal/cloudevents"
+)
+
+// maxReplayBytes bounds the events of one page: it ends behind the event that
+// brings it there.
+const maxReplayBytes = 8 << 20
+
+// errPageFull ends a replay when the page has what it may have.
+var errPageFull = errors.New("the page is full")
+
+// replay answers with a page of the past of one topic: the events as they are stored,
+// or as a batch of CloudEvents, which leaves no room for what stands beside them.
+func replay(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+	q, err := replayQuery(r)
+	if err != nil {
+		return reply{}, err
+	}
+	from, err := access.history()
+	if err != nil {
+		return reply{}, err
+	}
+	page := replayPage{add: appendStored}
+	asCloudEvents := accepted(r, eventsFormats...) == cloudevents.BatchType
+	if asCloudEvents {
+		page.add = appendCloudEvent
+	}
+	if err := page.read(r.Context(), from, q); err != nil {
+		return reply{}, err
+	}
+	if asCloudEvents {
+		page.link(w, r)
+		w.Header().Set("Content-Type", cloudevents.BatchType)
+		return reply{status: http.StatusOK, body: slices.Concat([]byte("["), page.events, []byte("]\n"))}, nil
+	}
+	// A name has nothing to escape.
+	head := fmt.Appendf(nil, `{"topic":%q,"count":%d,"events":[`, q.Topic, page.count)
+	tail := "]}\n"
+	if page.next != 0 {
+		tail = fmt.Sprintf("],\"next\":{\"from\":\"offset\",\"offset\":%d}}\n", page.next)
+	}
+	return reply{status: http.StatusOK, body: slices.Concat(head, page.events, []byte(tail))}, nil
+}
+
+// replayPage is a page as it is read: its events, with commas between them.
+type replayPage struct {
+	add    func(dst []byte, topic string, item eventhub.Item) ([]byte, error)
+	events []byte
+	count  int
+	next   uint64 // offset of the first event behind it, 0 where there is none
+}
+
+func appendStored(dst []byte, _ string, item eventhub.Item) ([]byte, error) {
+	return item.Record.AppendJSON(dst, item.Offset), nil
+}
+
+func appendCloudEvent(dst []byte, topic string, item eventhub.Item) ([]byte, error) {
+	dst, err := cloudevents.AppendStructured(dst, topic, item.Offset, item.Record)
+	if err != nil {
+		return dst, fmt.Errorf("write a CloudEvent: %w", err)
+	}
+	return dst, nil
+}
+
+func (p *replayPage) read(ctx context.Context, from eventhub.History, q eventhub.ReplayQuery) error {
+	limit := q.Limit
+	q.Limit++ // a look behind the page
+	err := from.Replay(ctx, q, func(topic string, item eventhub.Item) (err error) {
+		if p.count == limit || len(p.events) >= maxReplayBytes {
+			p.next = item.Offset
+			return errPageFull
+		}
+		if p.count > 0 {
+			p.events = append(p.events, ',')
+		}
+		p.count++
+		p.events, err = p.add(p.events, topic, item)
+		return err
+	})
+	if errors.Is(err, errPageFull) {
+		return nil
+	}
+	return err
+}
+
+// link says by a Link header (RFC 8288) what to ask for next.
+func (p *replayPage) link(w http.ResponseWriter, r *http.Request) {
+	if p.next == 0 {
+		return
+	}
+	query := r.URL.Query()
+	for _, place := range []string{"ts", "afterId"} {
+		query.Del(place)
+	}
+	query.Set("from", "offset")
+	query.Set("offset", strconv.FormatUint(p.next, 10))
+	to := url.URL{RawQuery: query.Encode()}
+	w.Header().Set("Link", "<"+to.String()+`>; rel="next"`)
+}
+
+func replayQuery(r *http.Request) (q eventhub.ReplayQuery, err error) {
+	given, err := parameters(r, "topic", "from", "ts", "afterId", "offset", "limit")
+	if err != nil {
+		return q, err
+	}
+	q.Topic = given["topic"]
+	if q.Topic == "" {
+		return q, eventhub.Errorf(eventhub.CodeBadRequest, "topic is missing in the query")
+	}
+	if eventhub.IsPattern(q.Topic) {
+		return q, eventhub.Errorf(eventhub.CodeBadTopic, "topic %.120q is a pattern; /export reads those, pages are of one topic", q.Topic)
+	}
+	if err := eventhub.ValidateStoredTopic(q.Topic); err != nil {
+		return q, err
+	}
+	if q.Limit, err = pageLimit(given["limit"]); err != nil {
+		return q, err
+	}
+	q.Start, err = replayStart(given, "ts")
+	return q, err
+}
+
+// replayStart reads where to begin. What stands beside from says which it is where
+// from does not; nothing at all means the first event there is. tsName is what the
+// path calls a time.
+func replayStart(given map[string]string, tsName string) (eventhub.Start, error) {
+	place, err := startOfQuery(given)
+	if err != nil {
+		if _, bad := strconv.ParseInt(given["ts"], 10, 64); given["ts"] != "" && bad != nil && tsName != "ts" {
+			return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "%s is %.20q; epoch milliseconds are wanted", tsName, given["ts"])
+		}
+		return eventhub.Start{}, err
+	}
+	if place.From == nil {
+		from, names := "earliest", 0
+		for _, name := range []string{"ts", "afterId", "offset"} {
+			if _, ok := given[name]; ok {
+				from, names = name, names+1
+			}
+		}
+		if names > 1 {
+			return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "more than one of %s, afterId and offset is given; a replay begins at one place", tsName)
+		}
+		place.From = &from
+	}
+	start, err := place.resolve()
+	if err == nil && start.Kind == eventhub.StartLatest {
+		return start, eventhub.Errorf(eventhub.CodeBadRequest, `from is "latest", behind which there is nothing to replay; earliest, ts, afterId and offset are allowed`)
+	}
+	return start, err
+}

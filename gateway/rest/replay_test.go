@@ -1,0 +1,158 @@
+package rest
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"eventhub"
+)
+
+// TestReplay: a page is the events as they are stored, and says where the next one
+// begins unless it is the last.
+func TestReplay(t *testing.T) {
+	events := chronicle(3, `{"n": 1.0}`)
+	stored := make([]string, len(events))
+	for i, e := range events {
+		stored[i] = string(e.Record.AppendJSON(nil, e.Offset))
+	}
+	for _, tt := range []struct {
+		name, query string
+		asked       eventhub.ReplayQuery
+		want        string
+	}{
+		{"all", "topic=t", eventhub.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartEarliest}, Limit: 101},
+			`{"topic":"t","count":3,"events":[` + strings.Join(stored, ",") + `]}`},
+		{"as many as there are", "topic=t&limit=3&from=earliest", eventhub.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartEarliest}, Limit: 4},
+			`{"topic":"t","count":3,"events":[` + strings.Join(stored, ",") + `]}`},
+		{"a page", "topic=t&limit=2&offset=1", eventhub.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 1}, Limit: 3},
+			`{"topic":"t","count":2,"events":[` + strings.Join(stored[:2], ",") + `],"next":{"from":"offset","offset":6}}`},
+		{"by time", "topic=t.dlq&limit=1&ts=5", eventhub.ReplayQuery{Topic: "t.dlq", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 5}, Limit: 2},
+			`{"topic":"t.dlq","count":1,"events":[` + stored[0] + `],"next":{"from":"offset","offset":4}}`},
+		{"behind an id", "topic=t&limit=1000&from=afterId&afterId=x", eventhub.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}, Limit: 1001},
+			`{"topic":"t","count":3,"events":[` + strings.Join(stored, ",") + `]}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := &past{events: events}
+			_, h := mount(t, p.access())
+			status, answer, header := request(h, "GET", "/replay?"+tt.query, "")
+			if status != 200 || answer != tt.want+"\n" || header.Get("Content-Type") != "application/json" {
+				t.Errorf("answered %d %v\n%s", status, header, cmp.Diff(tt.want+"\n", answer))
+			}
+			if diff := cmp.Diff([]eventhub.ReplayQuery{tt.asked}, p.asked); diff != "" {
+				t.Errorf("asked for: %s", diff)
+			}
+		})
+	}
+	empty := &past{}
+	_, h := mount(t, empty.access())
+	if status, answer, _ := request(h, "GET", "/replay?topic=t", ""); status != 200 || answer != `{"topic":"t","count":0,"events":[]}`+"\n" {
+		t.Errorf("nothing is answered as %d %s", status, answer)
+	}
+}
+
+// TestReplayPagesAreBounded: large events end a page before the limit does, and none
+// is left out.
+func TestReplayPagesAreBounded(t *testing.T) {
+	p := &past{events: chronicle(20, `"`+strings.Repeat("x", eventhub.MaxPayloadBytes-2)+`"`)}
+	_, h := mount(t, p.access())
+	status, answer, _ := request(h, "GET", "/replay?topic=t&limit=1000", "")
+	var page struct {
+		Count  int `json:"count"`
+		Events []struct {
+			Offset uint64 `json:"offset"`
+		} `json:"events"`
+		Next struct {
+			From   string `json:"from"`
+			Offset uint64 `json:"offset"`
+		} `json:"next"`
+	}
+	if err := json.Unmarshal([]byte(answer), &page); err != nil || status != 200 {
+		t.Fatalf("%d, %v", status, err)
+	}
+	if n := len(page.Events); n != 8 || page.Count != n || page.Events[n-1].Offset+2 != page.Next.Offset || page.Next.From != "offset" {
+		t.Errorf("%d events, count %d, next %+v", n, page.Count, page.Next)
+	}
+}
+
+// TestReplayAsCloudEvents: the batch is the answer, and what stood beside it is a
+// link.
+func TestReplayAsCloudEvents(t *testing.T) {
+	p := &past{events: chronicle(3, "1")}
+	_, h := mount(t, p.access())
+	status, answer, header := request(h, "GET", "/replay?topic=t&limit=2&ts=5", "", "Accept", "application/cloudevents-batch+json")
+	var events []struct {
+		ID          string `json:"id"`
+		SpecVersion string `json:"specversion"`
+	}
+	if err := json.Unmarshal([]byte(answer), &events); err != nil || status != 200 || len(events) != 2 || events[1].SpecVersion != "1.0" {
+		t.Errorf("answered %d %s: %v", status, answer, err)
+	}
+	if link := header.Get("Link"); link != `<?from=offset&limit=2&offset=6&topic=t>; rel="next"` {
+		t.Errorf("Link %s", link)
+	}
+}
+
+func TestPastProblems(t *testing.T) {
+	for _, tt := range []struct {
+		target string
+		status int
+		code   eventhub.Code
+		says   string
+	}{
+		{"/replay", 400, "bad_request", "topic is missing"},
+		{"/replay?topic=a%20b", 400, "bad_topic", `"a b"`},
+		{"/replay?topic=a.*", 400, "bad_topic", "is a pattern"},
+		{"/replay?topic=t&limit=0", 400, "bad_request", `limit "0"`},
+		{"/replay?topic=t&limit=1001", 400, "bad_request", `"1001" is not a number from 1 to 1000`},
+		{"/replay?topic=t&from=latest", 400, "bad_request", "nothing to replay"},
+		{"/replay?topic=t&from=now", 400, "bad_request", `from is "now"`},
+		{"/replay?topic=t&from=ts", 400, "bad_request", "ts is missing"},
+		{"/replay?topic=t&from=earliest&ts=5", 400, "bad_request", "ts is given"},
+		{"/replay?topic=t&ts=5&offset=5", 400, "bad_request", "more than one of ts, afterId and offset"},
+		{"/replay?topic=t&ts=yesterday", 400, "bad_request", `ts is "yesterday"`},
+		{"/replay?topic=t&offset=-1", 400, "bad_request", `offset is "-1"`},
+		{"/replay?topic=t&afterId=a%20b", 400, "bad_request", `"a b"`},
+		{"/replay?topic=t&to=5", 400, "bad_request", `"to"`},
+		{"/replay?topic=t&afterId=gone", 404, "unknown_id", "gone"},
+		{"/replay/t", 404, "unsupported_op", "/replay/t"},
+		{"/export", 400, "bad_request", "topic is missing"},
+		{"/export?topic=a.***", 400, "bad_topic", "***"},
+		{"/export?topic=t&limit=0", 400, "bad_request", `limit "0"`},
+		{"/export?topic=t&fromTs=yesterday", 400, "bad_request", `fromTs is "yesterday"`},
+		{"/export?topic=t&fromTs=-1", 400, "bad_request", "-1"},
+		{"/export?topic=t&toTs=0", 400, "bad_request", `toTs is "0"`},
+		{"/export?topic=t&fromTs=1&afterId=x", 400, "bad_request", "more than one of fromTs, afterId and offset"},
+		{"/export?topic=a.*&afterId=x", 400, "bad_request", "places in one topic"},
+		{"/export?topic=a.*&offset=1", 400, "bad_request", "places in one topic"},
+		{"/export?topic=t&ndjson=please", 400, "bad_request", `ndjson is "please"`},
+		{"/export?topic=t&from=earliest", 400, "bad_request", `"from"`},
+		{"/export?topic=t&afterId=gone", 404, "unknown_id", "gone"},
+		{"/export/t", 404, "unsupported_op", "/export/t"},
+		{"/v1/backup?dir=x", 400, "bad_request", `"dir"`},
+	} {
+		p := &past{err: eventhub.Errorf(eventhub.CodeUnknownID, "event %q is gone", "gone")}
+		_, h := mount(t, p.access())
+		status, answer, header := request(h, "GET", tt.target, "", "Accept-Encoding", "zstd")
+		var got problem
+		if err := json.Unmarshal([]byte(answer), &got); err != nil {
+			t.Fatalf("%s: %d %s: %v", tt.target, status, answer, err)
+		}
+		if status != tt.status || got.Code != tt.code || !strings.Contains(got.Detail, tt.says) {
+			t.Errorf("%s: %d %+v; want %d %s with %q", tt.target, status, got, tt.status, tt.code, tt.says)
+		}
+		if header.Get("Content-Type") != "application/problem+json" || header.Get("Content-Encoding") != "" || header.Get("Trailer") != "" {
+			t.Errorf("%s: header %v", tt.target, header)
+		}
+	}
+	for _, target := range []string{"GET /replay?topic=t", "GET /export?topic=t", "GET /v1/backup", "POST /v1/import"} {
+		_, h := mount(t, Access{})
+		method, path, _ := strings.Cut(target, " ")
+		if status, answer, _ := request(h, method, path, ""); status != http.StatusNotImplemented || !strings.Contains(answer, "unsupported_op") {
+			t.Errorf("without what it needs, %s is answered by %d %s", target, status, answer)
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"eventhub"
+)
+
+// maxHeadPages bounds how many pages of topics are looked through for where a
+// stream of several topics begins.
+const maxHeadPages = 3
+
+// gap tells a client that came back that events which it has not seen are gone:
+// those behind After and before First, or, where First is 0, all of a topic that
+// begins anew.
+type gap struct {
+	Topic string `json:"topic"`
+	After uint64 `json:"after"`
+	First uint64 `json:"first"`
+}
+
+// streamOptions reads what a stream is to have, and from where on.
+func streamOptions(r *http.Request) (o eventhub.SubscribeOptions, patterns []eventhub.Pattern, _ error) {
+	filter, rest, err := streamFilter(r)
+	if err != nil {
+		return o, nil, err
+	}
+	q, err := single(rest, "topics", "from", "ts", "afterId", "offset", "filter", "key", "conflate_ms")
+	if err != nil {
+		return o, nil, err
+	}
+	filter.CEL, filter.Key = q["filter"], q["key"]
+	for _, name := range []string{"filter", "key", "topics"} {
+		if v, given := q[name]; given && v == "" {
+			return o, nil, eventhub.Errorf(eventhub.CodeBadRequest, "%s is empty; leave it out to ask for nothing", name)
+		}
+	}
+	o = eventhub.SubscribeOptions{Topic: r.PathValue("topic"), AutoAck: true}
+	if !filter.IsZero() {
+		o.Filter = filter
+	}
+	if q["topics"] != "" {
+		o.Topics = list(q["topics"])
+	}
+	if patterns, err = o.Patterns(); err != nil {
+		return o, nil, err
+	}
+	if v, given := q["conflate_ms"]; given {
+		ms, err := strconv.ParseInt(v, 10, 32)
+		if err != nil || ms < 1 {
+			return o, nil, eventhub.Errorf(eventhub.CodeBadRequest, "conflate_ms is %.20q; a number of milliseconds is expected", v)
+		}
+		o.Conflate = time.Duration(ms) * time.Millisecond
+	}
+	start, err := startOfQuery(q)
+	if err == nil && start != (givenStart{}) {
+		o.Start, err = start.resolve()
+	}
+	if err != nil {
+		return o, nil, err
+	}
+	o = o.WithDefaults()
+	return o, patterns, o.Validate()
+}
+
+// streamFilter reads what may stand in the query more than once, and returns the
+// rest of it.
+func streamFilter(r *http.Request) (*eventhub.Filter, url.Values, error) {
+	query, err := queryOf(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	f := &eventhub.Filter{Tags: query["tag"]}
+	for _, header := range query["header"] {
+		name, value, ok := strings.Cut(header, ":")
+		name = strings.ToLower(name)
+		if _, twice := f.Headers[name]; !ok || twice {
+			return nil, nil, eventhub.Errorf(eventhub.CodeBadRequest, "header is %.48q; a name, a colon and a value are expected, each name once", header)
+		}
+		if f.Headers == nil {
+			f.Headers = make(map[string]string)
+		}
+		f.Headers[name] = strings.TrimSpace(value)
+	}
+	delete(query, "tag")
+	delete(query, "header")
+	return f, query, nil
+}
+
+// beginning resolves where a new stream begins, so that its id says so before it
+// has had an event, and who is cut off at once misses nothing.
+func beginning(ctx context.Context, from eventhub.Inspector, o *eventhub.SubscribeOptions, patterns []eventhub.Pattern) (*places, error) {
+	p := &places{one: oneTopic(patterns)}
+	switch {
+	case o.Start.Kind == eventhub.StartTime:
+		p.since = o.Start.TS
+	case o.Start.Kind == eventhub.StartLatest && !p.one:
+		p.since = max(0, time.Now().Add(-latestMargin).UnixMilli())
+		if err := addHeads(ctx, from, p, patterns); err != nil {
+			return nil, err
+		}
+	case p.one:
+		offset, err := offsetOf(ctx, from, o)
+		if err != nil {
+			return nil, err
+		}
+		p.advance(o.Topic, offset)
+	}
+	return p, nil
+}
+
+// offsetOf returns the offset behind which a stream of one topic begins.
+func offsetOf(ctx context.Context, from eventhub.Inspector, o *eventhub.SubscribeOptions) (uint64, error) {
+	switch o.Start.Kind {
+	case eventhub.StartOffset:
+		return max(o.Start.Offset, 1) - 1, nil
+	case eventhub.StartAfterID:
+		item, err := from.Event(ctx, o.Topic, o.Start.AfterID)
+		return item.Offset, err
+	case eventhub.StartLatest:
+		info, err := from.Topic(ctx, o.Topic)
+		if eventhub.ErrorCode(err) == eventhub.CodeUnknownID {
+			return 0, nil // and its first event is the first of the stream
+		}
+		return info.Head, err
+	}
+	return 0, nil
+}
+
+// addHeads notes the newest events of the topics that there are, as far as there
+// is room for them and they are soon found. For the others the time will do.
+func addHeads(ctx context.Context, from eventhub.Inspector, p *places, patterns []eventhub.Pattern) error {
+	after := ""
+	for range maxHeadPages {
+		topics, err := from.Topics(ctx, after, eventhub.MaxPage)
+		if err != nil {
+			return err
+		}
+		for i := range topics {
+			after = topics[i].Topic
+			if !slices.ContainsFunc(patterns, func(q eventhub.Pattern) bool { return q.Match(after) }) {
+				continue
+			}
+			n := len(p.at)
+			if p.advance(after, topics[i].Head); len(p.at) <= n {
+				return nil // full
+			}
+		}
+		if len(topics) < eventhub.MaxPage {
+			return nil
+		}
+	}
+	return nil
+}
+
+// missed finds what a client that comes back can not get any more. A topic that
+// does not reach as far as the client has seen is another one of that name: it is
+// had from its first event on.
+func missed(ctx context.Context, from eventhub.Inspector, p *places) (gaps []gap, _ error) {
+	for _, place := range p.list() {
+		if place.Offset == 0 {
+			continue
+		}
+		info, err := from.Topic(ctx, place.Topic)
+		switch {
+		case eventhub.ErrorCode(err) == eventhub.CodeUnknownID, err == nil && info.Head < place.Offset:
+			gaps = append(gaps, gap{place.Topic, place.Offset, 0})
+			p.advance(place.Topic, 0)
+		case err != nil:
+			return nil, err
+		case info.FirstOffset > place.Offset+1:
+			gaps = append(gaps, gap{place.Topic, place.Offset, info.FirstOffset})
+		}
+	}
+	return gaps, nil
+}
+
+// appendGap appends the event that tells a gap.
+func appendGap(dst []byte, g gap) []byte {
+	data, err := json.Marshal(g)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	dst = append(dst, "event: gap\ndata: "...)
+	dst = append(dst, data...)
+	return append(dst, "\n\n"...)
+}

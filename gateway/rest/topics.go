@@ -1,0 +1,16 @@
+package rest
+
+import "net/http"
+
+// deleteTopic deletes a topic with all that it has. Whoever may publish is not
+// meant to: once there are rights, it asks for that of an admin.
+func deleteTopic(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+	topic, err := topicOf(r)
+	if err == nil {
+		_, err = parameters(r)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{status: http.StatusNoContent}, access.Admin.DeleteTopic(r.Context(), topic)
+}
