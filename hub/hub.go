@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,10 +102,12 @@ func (h *Hub) open() error {
 	api, err := rest.New(rest.Config{
 		Authenticate: func(ctx context.Context, token string, given bool) (rest.Access, error) {
 			_, err := h.verifier.Verify(ctx, token, given)
-			return rest.Access{Publisher: h.bus, Inspector: h.bus, Admin: h.bus, Scheduler: h.bus}, err
+			return rest.Access{Publisher: h.bus, Subscriber: h.bus, Puller: h.bus, Inspector: h.bus, Admin: h.bus, Scheduler: h.bus,
+				History: h.bus, Importer: h.bus, Keeper: h.bus}, err
 		},
 		Open:    h.cfg.AuthToken == "",
 		Origins: h.cfg.Origins,
+		Scratch: h.scratch(),
 		Logger:  h.log,
 	})
 	if err != nil {
@@ -185,6 +188,16 @@ func (h *Hub) syncEvery() time.Duration {
 		return SyncEvery
 	}
 	return 0
+}
+
+// scratch is where the copies are made that are sent as backups: in the directory of
+// the store, for there, and perhaps nowhere else, a copy needs no room for what both
+// have in common.
+func (h *Hub) scratch() string {
+	if h.cfg.OpenStore != nil || h.cfg.Store == MemoryStore {
+		return ""
+	}
+	return filepath.Join(h.cfg.Store, "scratch")
 }
 
 // authenticate is the gateways' door to auth.

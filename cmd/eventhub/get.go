@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"eventhub"
+	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/output"
 )
 
@@ -26,55 +27,173 @@ func formatFlag(cmd *cobra.Command, allowed []output.Format) *output.Choice {
 	return c
 }
 
+// getting is what `get` is asked for.
+type getting struct {
+	reach
+	paging
+	history, trace bool
+	depth          int
+	correlation    string
+	format         *output.Choice
+}
+
 func getCommand() *cobra.Command {
-	var r reach
-	var history bool
+	var g getting
 	cmd := &cobra.Command{
-		Use:   "get TOPIC ID",
-		Short: "Print one event",
-		Long: `Prints the event with that id. -o json, ndjson and payload give it as it is stored.
+		Use:   "get [TOPIC] ID | get --correlation VALUE",
+		Short: "Print an event, what came of it, and what led to it",
+		Long: `Prints the event with that id, or, without a topic, the events of all topics that have
+the id. -o json, ndjson and payload give it as it is stored.
 --history adds what became of it in each group, and the attempts that came to nothing:
-who held it, how it ended and why. JSON is then {"event":…,"groups":[…]}.`,
+who held it, how it ended and why. JSON is then {"event":…,"groups":[…]}.
+--trace shows what caused the event and what it caused, across topics, as a tree: where
+each event is, when it was published, how its payload begins, and what became of it in
+each group.
+--correlation lists the events with that value in the header x-correlation-id.`,
 		Example: `  eventhub get orders 0199a1f9-731b-7d16-b8f6-fb271d31714f -o payload
-  eventhub get orders 0199a1f9-731b-7d16-b8f6-fb271d31714f --history`,
-		Args: words("TOPIC", "ID"),
+  eventhub get orders 0199a1f9-731b-7d16-b8f6-fb271d31714f --history
+  eventhub get 0199a1f9-731b-7d16-b8f6-fb271d31714f --trace
+  eventhub get --correlation cart-17 -o ndjson`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case cmd.Flags().Changed("correlation"):
+				return words()(cmd, args)
+			case g.trace || len(args) < 2:
+				return words("ID")(cmd, args)
+			}
+			return words("TOPIC", "ID")(cmd, args)
+		},
 	}
-	format := formatFlag(cmd, append(listFormats, output.Payload))
-	cmd.Flags().BoolVar(&history, "history", false, "add what became of it in each group")
-	r.register(cmd)
-	cmd.ValidArgsFunction = completeNames(&r, false, false)
+	g.format = formatFlag(cmd, append(listFormats, output.Payload))
+	flags := cmd.Flags()
+	flags.BoolVar(&g.history, "history", false, "add what became of it in each group")
+	flags.BoolVar(&g.trace, "trace", false, "show its causes and effects as a tree")
+	flags.IntVar(&g.depth, "depth", eventhub.MaxTraceDepth, "with --trace: how many steps up and down")
+	flags.StringVar(&g.correlation, "correlation", "", "list the events with that x-correlation-id")
+	g.paging.register(cmd)
+	g.reach.register(cmd)
+	cmd.MarkFlagsMutuallyExclusive("history", "trace", "correlation")
+	cmd.ValidArgsFunction = completeNames(&g.reach, false, false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if history && format.Format == output.Payload {
-			return usageError{errors.New("--history has no payload; say -o table, json or ndjson")}
+		if err := g.check(cmd, args); err != nil {
+			return usageError{err}
 		}
-		api, err := r.api(cmd)
+		api, err := g.api(cmd)
 		if err != nil {
 			return err
 		}
 		defer api.Close()
-		item, err := ask(cmd.Context(), &r, func(ctx context.Context) (eventhub.Item, error) { return api.Event(ctx, args[0], args[1]) })
-		if err != nil {
-			return err
+		switch {
+		case cmd.Flags().Changed("correlation"):
+			return g.printCorrelated(cmd, api)
+		case g.trace:
+			return g.printTrace(cmd, api, args[0])
+		case len(args) == 1:
+			return g.printFound(cmd, api, args[0])
 		}
-		out := results(cmd)
-		if !history {
-			return printItem(out, format.Format, item)
-		}
-		groups, err := ask(cmd.Context(), &r, func(ctx context.Context) ([]eventhub.EventGroup, error) {
-			return api.EventGroups(ctx, args[0], args[1])
-		})
-		if err != nil {
-			return err
-		}
-		doc := becameDocument{item.Record.AppendJSON(nil, item.Offset), groups}
-		return output.Document(out, format.Format, doc, func(w io.Writer) error {
-			if err := describeEvent(w, out.Color, item); err != nil {
-				return err
-			}
-			return describeHistory(w, out.Color, groups)
-		})
+		return g.printOne(cmd, api, args[0], args[1])
 	}
 	return cmd
+}
+
+// check finds flags that do not go together.
+func (g *getting) check(cmd *cobra.Command, args []string) error {
+	lists := cmd.Flags().Changed("correlation")
+	switch {
+	case lists && g.correlation == "":
+		return errors.New("--correlation is empty")
+	case (g.history || g.trace) && g.format.Format == output.Payload:
+		return errors.New("--history and --trace have no payload; say -o table, json or ndjson")
+	case g.history && len(args) == 1:
+		return errors.New("--history takes TOPIC and ID")
+	case cmd.Flags().Changed("depth") && !g.trace:
+		return errors.New("--depth goes with --trace")
+	case g.all && !lists:
+		return errors.New("--all goes with --correlation")
+	case cmd.Flags().Changed("limit") && len(args) == 2:
+		return errors.New("--limit goes with --trace, with --correlation and with an ID without a topic")
+	case !lists && g.limit > eventhub.MaxPage:
+		return fmt.Errorf("--limit is %d; at most %d are shown", g.limit, eventhub.MaxPage)
+	case g.depth < 0 || g.depth > eventhub.MaxTraceDepth:
+		return fmt.Errorf("--depth is %d; 0 to %d are allowed", g.depth, eventhub.MaxTraceDepth)
+	}
+	return g.paging.check()
+}
+
+// printOne prints the event of one topic.
+func (g *getting) printOne(cmd *cobra.Command, api *client.API, topic, id string) error {
+	item, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) (eventhub.Item, error) { return api.Event(ctx, topic, id) })
+	if err != nil {
+		return err
+	}
+	out := results(cmd)
+	if !g.history {
+		return printItem(out, g.format.Format, item)
+	}
+	groups, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) ([]eventhub.EventGroup, error) {
+		return api.EventGroups(ctx, topic, id)
+	})
+	if err != nil {
+		return err
+	}
+	doc := becameDocument{item.Record.AppendJSON(nil, item.Offset), groups}
+	return output.Document(out, g.format.Format, doc, func(w io.Writer) error {
+		if err := describeEvent(w, out.Color, item); err != nil {
+			return err
+		}
+		return describeHistory(w, out.Color, groups)
+	})
+}
+
+// printFound prints the events of an id, whatever their topics.
+func (g *getting) printFound(cmd *cobra.Command, api *client.API, id string) error {
+	events, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) ([]eventhub.Found, error) { return api.Find(ctx, id, g.limit) })
+	if err != nil {
+		return err
+	}
+	out := results(cmd)
+	for i, e := range events {
+		if i > 0 && g.format.Format == output.Table {
+			if _, err := io.WriteString(out, "\n"); err != nil {
+				return err
+			}
+		}
+		if err := printItem(out, g.format.Format, e.Item); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printCorrelated lists the events of a correlation.
+func (g *getting) printCorrelated(cmd *cobra.Command, api *client.API) error {
+	more := func(eventhub.Found) {
+		fmt.Fprintln(cmd.ErrOrStderr(), "There are more events: --all shows all.")
+	}
+	list := pages(&g.paging, more, func(last *eventhub.Found, limit int) ([]eventhub.Found, error) {
+		var after eventhub.Place
+		if last != nil {
+			after = eventhub.Place{Topic: last.Topic, Offset: last.Offset}
+		}
+		return ask(cmd.Context(), &g.reach, func(ctx context.Context) ([]eventhub.Found, error) {
+			return api.Correlated(ctx, g.correlation, after, limit)
+		})
+	})
+	out := results(cmd)
+	event := output.Events(g.format.Format, out.Color, []string{"**"}, false)
+	var line []byte
+	for e, err := range list {
+		if err == nil {
+			line, err = event(line[:0], &eventhub.Delivery{Topic: e.Topic, Offset: e.Offset, Record: e.Record})
+		}
+		if err == nil {
+			_, err = out.Write(line)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // printItem prints an event alone.

@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(faultEnv) != "" {
 		os.Exit(runFaultyHub())
 	}
+	if os.Getenv(projectorEnv) != "" {
+		os.Exit(runProjector())
+	}
 	dir, err := os.MkdirTemp("", "eventhub-e2e-")
 	if err != nil {
 		panic(err)

@@ -136,11 +136,12 @@ func rootCommand() *cobra.Command {
 		c.GroupID = "run"
 		root.AddCommand(c)
 	}
-	for _, c := range []*cobra.Command{pubCommand(), subCommand(), getCommand(), topicCommand(), groupCommand(), scheduleCommand(), checkCommand(), benchCommand()} {
+	for _, c := range []*cobra.Command{pubCommand(), subCommand(), getCommand(), topicCommand(), groupCommand(), scheduleCommand(),
+		replayCommand(), exportCommand(), importCommand(), backupCommand(), checkCommand(), benchCommand()} {
 		c.GroupID = "use"
 		root.AddCommand(c)
 	}
-	root.AddCommand(configCommand(), completionCommand(), versionCommand())
+	root.AddCommand(configCommand(), restoreCommand(), verifyCommand(), completionCommand(), versionCommand())
 	adopt(root)
 	return root
 }

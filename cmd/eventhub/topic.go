@@ -19,7 +19,7 @@ const defaultLimit = 100
 
 func topicCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "topic", Short: "List and describe topics"}
-	cmd.AddCommand(topicListCommand(), topicInfoCommand())
+	cmd.AddCommand(topicListCommand(), topicInfoCommand(), topicRemoveCommand())
 	return cmd
 }
 

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// sumsFile has the checksum of each other file of a backup, in the form of sha256sum.
+const sumsFile = "backup.sha256"
+
+// fileSum is one line of it.
+type fileSum struct {
+	name string // with slashes
+	sum  string // hexadecimal
+}
+
+// unpackTar writes what a tar holds into dir, and reads it to its last byte. Files and
+// directories are all that a backup has, and none of them stands outside of dir:
+// anything else is an error.
+func unpackTar(dir string, r io.Reader) ([]fileSum, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	var sums []fileSum
+	for tr := tar.NewReader(r); ; {
+		header, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the backup: %w", err)
+		}
+		name := path.Clean(header.Name)
+		if !fs.ValidPath(name) || !filepath.IsLocal(name) || strings.ContainsAny(name, "\n\\") || name == sumsFile {
+			return nil, fmt.Errorf("the backup has a file %q, which no store has", header.Name)
+		}
+		switch header.Typeflag {
+		case tar.TypeDir:
+			err = root.MkdirAll(name, 0o700)
+		case tar.TypeReg:
+			var sum string
+			sum, err = writeSynced(root, name, tr)
+			sums = append(sums, fileSum{name, sum})
+		default:
+			err = fmt.Errorf("the backup has %q, which is neither a file nor a directory", header.Name)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	_, err = io.Copy(io.Discard, r)
+	return sums, err
+}
+
+// writeSynced writes a new file, to the disk, and returns its checksum.
+func writeSynced(root *os.Root, name string, r io.Reader) (sum string, err error) {
+	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
+		return "", err
+	}
+	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	if _, err = io.Copy(io.MultiWriter(f, h), r); err == nil {
+		err = f.Sync()
+	}
+	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, f.Close())
+}
+
+// sealBackup writes the checksums, holds what is on disk against them, and makes it
+// all durable.
+func sealBackup(dir string, sums []fileSum) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	var list bytes.Buffer
+	for _, s := range sums {
+		fmt.Fprintf(&list, "%s  %s\n", s.sum, s.name)
+	}
+	if _, err := writeSynced(root, sumsFile, &list); err != nil {
+		return err
+	}
+	if err := checkSums(root, sums); err != nil {
+		return err
+	}
+	return syncTree(dir)
+}
+
+// syncTree makes the names in dir, and below it, durable.
+func syncTree(dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			err = syncDir(path)
+		}
+		return err
+	})
+}
+
+// readSums reads the checksums of a backup; none, and no error, where it has no list.
+func readSums(dir string) ([]fileSum, error) {
+	f, err := os.Open(filepath.Join(dir, sumsFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // it is only read
+	var sums []fileSum
+	for s := bufio.NewScanner(f); ; {
+		if !s.Scan() {
+			return sums, s.Err()
+		}
+		sum, name, ok := strings.Cut(s.Text(), "  ")
+		if !ok || len(sum) != 2*sha256.Size || !fs.ValidPath(name) {
+			return nil, fmt.Errorf("%s: line %d is no checksum and file: %.80q", f.Name(), len(sums)+1, s.Text())
+		}
+		sums = append(sums, fileSum{name, sum})
+	}
+}
+
+// checkSums holds files against their checksums.
+func checkSums(root *os.Root, sums []fileSum) error {
+	for _, s := range sums {
+		if err := s.hold(root, io.Discard); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hold reads the file, as it is copied to w, and fails if it is not the one that was
+// backed up.
+func (s fileSum) hold(root *os.Root, w io.Writer) error {
+	f, err := root.Open(s.name)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // it is only read
+	h := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(w, h), f); err != nil {
+		return err
+	}
+	if hex.EncodeToString(h.Sum(nil)) != s.sum {
+		return fmt.Errorf("%s in %s is not as it was when the backup was made", s.name, root.Name())
+	}
+	return nil
+}
+
+// copy copies the file from one directory to another.
+func (s fileSum) copy(from, to *os.Root) error {
+	r, w := io.Pipe()
+	held := make(chan error, 1)
+	go func() {
+		err := s.hold(from, w)
+		w.CloseWithError(err)
+		held <- err
+	}()
+	_, err := writeSynced(to, s.name, r)
+	r.CloseWithError(err)
+	// Each end hears of what has broken the other.
+	if heldErr := <-held; err == nil {
+		err = heldErr
+	}
+	return err
+}

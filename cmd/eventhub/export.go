@@ -1,0 +1,173 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"eventhub/cmd/eventhub/internal/output"
+)
+
+func exportCommand() *cobra.Command {
+	var r reach
+	var w window
+	var file string
+	cmd := &cobra.Command{
+		Use:   "export TOPIC|PATTERN",
+		Short: "Write the events of topics to a file",
+		Long: `Writes the events of a topic, or of all topics of a PATTERN, one topic after the other,
+as NDJSON: each line is an event as it is stored. 'eventhub import' takes it back. It
+ends at the newest events that there were when it began.
+
+The last line on standard error has the number of events and the SHA-256 of what was
+written, which is held against the hub's own before the command is done. With --file
+the file is there when all of it is on disk, and not before; one of that name is
+replaced. Where the output is cut short in a pipe, the exit code tells.`,
+		Example: `  eventhub export orders > orders.ndjson
+  eventhub export '**' --from 2026-01-01T00:00:00Z --to-ts 2026-02-01T00:00:00Z -f january.ndjson
+  eventhub export 'orders.**' --url ws://old:8090 | eventhub import - --url ws://new:8090`,
+		Args: words("TOPIC"),
+	}
+	w.register(cmd)
+	cmd.Flags().StringVarP(&file, "file", "f", "", "write to this file in place of standard output")
+	r.register(cmd)
+	cmd.ValidArgsFunction = completeNames(&r, false, false)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		q, err := w.query(cmd, args[0])
+		if err != nil {
+			return err
+		}
+		api, err := r.api(cmd)
+		if err != nil {
+			return err
+		}
+		defer api.Close()
+		to := &destination{name: file}
+		if err := to.open(cmd); err != nil {
+			return err
+		}
+		m := newMeter(cmd.ErrOrStderr(), "exported", !to.terminal)
+		ctx, reached, cancel := r.untilReached(cmd.Context())
+		defer cancel()
+		done, err := api.ExportTo(ctx, q, io.MultiWriter(m.onFirst(reached), to.w))
+		m.end()
+		if err = to.close(err); err != nil {
+			if done.Events > 0 {
+				err = fmt.Errorf("%w; %s had come, which are not all", err, output.Things(done.Events, "event"))
+			}
+			return err
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "exported %s, %s, %s\n", output.Things(done.Events, "event"), output.Things(done.Bytes, "byte"), done.Checksum)
+		return nil
+	}
+	return cmd
+}
+
+// destination is where an export goes: standard output, or a file that gets its name
+// when it is whole.
+type destination struct {
+	name     string
+	w        io.Writer
+	file     *os.File
+	terminal bool
+}
+
+func (d *destination) open(cmd *cobra.Command) error {
+	if d.name == "" {
+		out := results(cmd)
+		d.w, d.terminal = out, out.Terminal
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Dir(d.name), "."+filepath.Base(d.name)+"-*")
+	if err != nil {
+		return err
+	}
+	d.file, d.w = f, f
+	return nil
+}
+
+// close ends the file: under its name where err is nil, and otherwise not at all.
+func (d *destination) close(err error) error {
+	if d.file == nil {
+		return err
+	}
+	if err == nil {
+		err = d.file.Chmod(0o644)
+	}
+	if err == nil {
+		err = d.file.Sync()
+	}
+	if err = errors.Join(err, d.file.Close()); err == nil {
+		err = os.Rename(d.file.Name(), d.name)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(d.file.Name()))
+	}
+	return syncDir(filepath.Dir(d.name))
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// meterEvery is how often the progress is shown.
+const meterEvery = 200 * time.Millisecond
+
+// meter shows how much has come, on a terminal. It is not for concurrent use.
+type meter struct {
+	w             io.Writer // nil: nothing is shown
+	verb          string
+	events, bytes int64
+	began, shown  time.Time
+	first         func()
+}
+
+// newMeter shows progress on w if that is a terminal, and wanted.
+func newMeter(w io.Writer, verb string, wanted bool) *meter {
+	m := &meter{verb: verb, began: time.Now(), first: func() {}}
+	if wanted && output.IsTerminal(w) {
+		m.w = w
+	}
+	return m
+}
+
+// onFirst has f called when something comes.
+func (m *meter) onFirst(f func()) *meter {
+	m.first = f
+	return m
+}
+
+func (m *meter) Write(p []byte) (int, error) {
+	if m.bytes == 0 {
+		m.first()
+	}
+	m.bytes += int64(len(p))
+	if m.w == nil {
+		return len(p), nil
+	}
+	m.events += lines(p)
+	if now := time.Now(); now.Sub(m.shown) >= meterEvery {
+		m.shown = now
+		rate := float64(m.bytes) / 1e6 / max(now.Sub(m.began).Seconds(), 1e-3)
+		// A terminal that is gone shows elsewhere.
+		_, _ = fmt.Fprintf(m.w, "\r\x1b[K%s %s, %.1f MB/s", m.verb, output.Things(m.events, "event"), rate)
+	}
+	return len(p), nil
+}
+
+// end takes the progress away.
+func (m *meter) end() {
+	if m.w != nil && !m.shown.IsZero() {
+		_, _ = io.WriteString(m.w, "\r\x1b[K")
+	}
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"eventhub"
+	"eventhub/client"
+	"eventhub/cmd/eventhub/internal/output"
+)
+
+// shownPreview is how many characters of a payload a line of a trace has.
+const shownPreview = 48
+
+// printTrace prints the causes and effects of an event.
+func (g *getting) printTrace(cmd *cobra.Command, api *client.API, id string) error {
+	limit := eventhub.MaxTraceNodes
+	if cmd.Flags().Changed("limit") {
+		limit = g.limit
+	}
+	trace, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) (eventhub.Trace, error) {
+		return api.Trace(ctx, id, g.depth, limit)
+	})
+	if err != nil {
+		return err
+	}
+	out := results(cmd)
+	err = output.Document(out, g.format.Format, trace, func(w io.Writer) error { return drawTrace(w, out.Color, time.Now(), &trace) })
+	if err == nil && trace.Truncated {
+		fmt.Fprintf(cmd.ErrOrStderr(), "There is more than these %s: --depth and --limit say how far to look, up to %d and %d.\n",
+			output.Things(len(trace.Nodes), "event"), eventhub.MaxTraceDepth, eventhub.MaxTraceNodes)
+	}
+	return err
+}
+
+// drawing is a trace that becomes a tree of lines: below each event stands what it
+// caused. An event that several have caused stands below each of them, and what
+// comes of it below the first alone.
+type drawing struct {
+	trace   *eventhub.Trace
+	now     time.Time
+	color   bool
+	effects [][]eventhub.TraceEdge // of each node
+	shown   []bool
+	lines   bytes.Buffer
+}
+
+func drawTrace(w io.Writer, color bool, now time.Time, trace *eventhub.Trace) error {
+	d := &drawing{
+		trace: trace, now: now, color: color,
+		effects: make([][]eventhub.TraceEdge, len(trace.Nodes)), shown: make([]bool, len(trace.Nodes)),
+	}
+	caused := make([]bool, len(trace.Nodes))
+	for _, e := range trace.Edges {
+		d.effects[e.Cause] = append(d.effects[e.Cause], e)
+		caused[e.Effect] = caused[e.Effect] || !e.Cycle
+	}
+	for n := range trace.Nodes {
+		if !caused[n] {
+			d.draw(n, "", "", false)
+		}
+	}
+	_, err := w.Write(d.lines.Bytes())
+	return err
+}
+
+// draw writes a node behind lead, and its effects behind below and their branches.
+func (d *drawing) draw(n int, lead, below string, cycle bool) {
+	node := &d.trace.Nodes[n]
+	again := ""
+	switch {
+	case cycle:
+		again = "↺ a cycle: see above"
+	case d.shown[n] && len(d.effects[n]) > 0:
+		again = "↑ see above"
+	}
+	if again != "" {
+		fmt.Fprintf(&d.lines, "%s%s  %s\n", lead, d.name(node), again)
+		return
+	}
+	fmt.Fprintf(&d.lines, "%s%s\n", lead, d.line(node))
+	d.shown[n] = true
+	for i, e := range d.effects[n] {
+		if i == len(d.effects[n])-1 {
+			d.draw(e.Effect, below+"└─ ", below+"   ", e.Cycle)
+		} else {
+			d.draw(e.Effect, below+"├─ ", below+"│  ", e.Cycle)
+		}
+	}
+}
+
+// name says which event a node is.
+func (d *drawing) name(n *eventhub.TraceNode) string {
+	if n.Missing {
+		return n.ID
+	}
+	return fmt.Sprintf("%s@%d  %s", n.Topic, n.Offset, d.dim(shortID(n.ID)))
+}
+
+// line describes a node.
+func (d *drawing) line(n *eventhub.TraceNode) string {
+	if n.Missing {
+		return n.ID + d.dim("  not here: trimmed, or never published")
+	}
+	parts := []string{d.name(n), d.dim(output.Ago(d.now, n.TS)), output.Safe(cutText(n.Preview, shownPreview))}
+	for _, g := range n.Groups {
+		parts = append(parts, "["+g.Group+": "+groupState(&g)+"]")
+	}
+	if n.Distance == 0 {
+		parts = append(parts, "◀")
+	}
+	return strings.Join(parts, "  ")
+}
+
+func (d *drawing) dim(text string) string {
+	if !d.color {
+		return text
+	}
+	return "\x1b[2m" + text + "\x1b[0m"
+}
+
+// groupState says what became of an event in a group.
+func groupState(g *eventhub.EventGroup) string {
+	switch g.State {
+	case "leased", "handing_over":
+		return fmt.Sprintf("in flight, attempt %d", g.Attempt)
+	case "waiting":
+		return fmt.Sprintf("waiting, %s failed", output.Things(g.Attempt, "attempt"))
+	case "ahead":
+		return "not yet"
+	}
+	return strings.ReplaceAll(g.State, "_", " ")
+}
+
+// shortID keeps what tells ids apart: those of one hub begin with the time.
+func shortID(id string) string {
+	if len(id) <= 32 {
+		return id
+	}
+	return id[:8] + "…" + id[len(id)-6:]
+}
+
+// cutText keeps the first characters of a text.
+func cutText(s string, most int) string {
+	if utf8.RuneCountInString(s) <= most {
+		return s
+	}
+	return string([]rune(s)[:most]) + "…"
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"eventhub"
+	"eventhub/cmd/eventhub/internal/input"
+	"eventhub/cmd/eventhub/internal/output"
+)
+
+// window is the part of the past that a command reads.
+type window struct {
+	from, to string
+	limit    int
+}
+
+func (w *window) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&w.from, "from", "earliest", "where to begin: "+input.StartForms)
+	flags.StringVar(&w.to, "to-ts", "", "end before this commit time: epoch ms or like 2026-01-31T15:04:05Z")
+	flags.IntVar(&w.limit, "limit", 0, "stop after so many events")
+}
+
+// query makes a query of it.
+func (w *window) query(cmd *cobra.Command, topic string) (eventhub.ReplayQuery, error) {
+	q := eventhub.ReplayQuery{Topic: topic, Limit: w.limit}
+	_, err := eventhub.ParsePattern(topic)
+	if err != nil {
+		return q, usageError{errors.New(eventhub.AsError(err).Message)}
+	}
+	if w.limit < 0 || w.limit == 0 && cmd.Flags().Changed("limit") {
+		return q, usageError{fmt.Errorf("--limit is %d; at least 1 is needed", w.limit)}
+	}
+	if q.Start, err = input.Start(w.from, time.Now()); err != nil {
+		return q, usageError{fmt.Errorf("--from %w", err)}
+	}
+	switch kind := q.Start.Kind; {
+	case kind == eventhub.StartLatest:
+		return q, usageError{errors.New("--from latest: behind the latest event there is nothing to read; 'eventhub sub' waits for what comes")}
+	case eventhub.IsPattern(topic) && (kind == eventhub.StartOffset || kind == eventhub.StartAfterID):
+		return q, usageError{fmt.Errorf("--from %s is a place in one topic, and %q is a pattern", w.from, topic)}
+	}
+	if w.to != "" {
+		if q.ToTS, err = input.Time(w.to); err != nil {
+			return q, usageError{fmt.Errorf("--to-ts %w", err)}
+		}
+		if q.ToTS < 1 {
+			return q, usageError{fmt.Errorf("--to-ts %q is before 1970", w.to)}
+		}
+	}
+	return q, nil
+}
+
+// untilReached returns a context that ends when a hub has said nothing for the
+// timeout; reached says that it has.
+func (r *reach) untilReached(ctx context.Context) (_ context.Context, reached func(), cancel context.CancelFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(r.timeout, func() { end(fmt.Errorf("no answer within %s", r.timeout)) })
+	return ctx, func() { timer.Stop() }, func() { timer.Stop(); end(nil) }
+}
+
+func replayCommand() *cobra.Command {
+	var r reach
+	var w window
+	format := &output.Choice{Format: output.Table, Allowed: []output.Format{output.Table, output.JSON, output.NDJSON, output.Payload}}
+	cmd := &cobra.Command{
+		Use:   "replay TOPIC|PATTERN",
+		Short: "Print the past of a topic",
+		Long: `Prints the events that a topic has, from --from on, up to the newest one that there was
+when it began; of a PATTERN one topic after the other, by name. It is no member of a
+group and changes nothing.`,
+		Example: `  eventhub replay orders --from 2h
+  eventhub replay orders --from after:0199a1f9-731b-7d16-b8f6-fb271d31714f --limit 10 -o payload
+  eventhub replay '**.dlq' -o ndjson`,
+		Args: words("TOPIC"),
+	}
+	w.register(cmd)
+	cmd.Flags().VarP(format, "output", "o", "how to print events: "+format.Names())
+	r.register(cmd)
+	cmd.ValidArgsFunction = completeNames(&r, false, false)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		q, err := w.query(cmd, args[0])
+		if err != nil {
+			return err
+		}
+		api, err := r.api(cmd)
+		if err != nil {
+			return err
+		}
+		defer api.Close()
+		ctx, reached, cancel := r.untilReached(cmd.Context())
+		defer cancel()
+		out := results(cmd)
+		buffered := bufio.NewWriterSize(out, 64<<10)
+		render := output.Events(format.Format, out.Color, args, false)
+		var line []byte
+		err = api.Replay(ctx, q, func(_ string, item eventhub.Item) error {
+			reached()
+			var err error
+			if line, err = render(line[:0], &eventhub.Delivery{Offset: item.Offset, Record: item.Record}); err != nil {
+				return err
+			}
+			_, err = buffered.Write(line)
+			return err
+		})
+		return errors.Join(err, buffered.Flush())
+	}
+	return cmd
+}

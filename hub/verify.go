@@ -1,0 +1,148 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"eventhub"
+	"eventhub/store"
+	"eventhub/store/pebble"
+)
+
+// verifyBytes is how much of a topic is read at once.
+const verifyBytes = 1 << 20
+
+// Stock is what VerifyStore has found in one topic.
+type Stock struct {
+	Topic  string `json:"topic"`
+	Events uint64 `json:"events"`
+	// Bytes are those of the records.
+	Bytes uint64 `json:"bytes"`
+	// First and Last are offsets, 0 where there is no event.
+	First uint64 `json:"first_offset"`
+	Last  uint64 `json:"last_offset"`
+	// FirstTS and LastTS are commit times, in epoch milliseconds.
+	FirstTS int64 `json:"first_ts,omitempty"`
+	LastTS  int64 `json:"last_ts,omitempty"`
+	Groups  int   `json:"groups"`
+
+	lastID string
+}
+
+// VerifyStore opens the store in dir and reads all of it: each record has to be one,
+// and offsets and commit times have to rise. It calls each with every topic in byte
+// order, as soon as it is read. The first thing that is wrong is the error. Opening a
+// store changes its files, and no hub may have it open; who wants neither gives a copy.
+func VerifyStore(ctx context.Context, dir string, each func(Stock) error) (err error) {
+	// Open would make a store of what is none.
+	if _, err := os.Stat(filepath.Join(dir, "FORMAT")); err != nil {
+		return fmt.Errorf("hub: %s is no store: %w", dir, err)
+	}
+	broken := make(chan error, 1)
+	s, err := pebble.Open(pebble.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) {
+		select {
+		case broken <- err:
+		default:
+		}
+	}})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closeErr := s.Close(); err == nil {
+			err = closeErr
+		}
+		select {
+		case cause := <-broken:
+			if err == nil {
+				err = cause
+			}
+		default:
+		}
+	}()
+	for after, more := "", true; more; {
+		topics, err := s.ListTopics(ctx, after, eventhub.MaxPage)
+		if err != nil {
+			return err
+		}
+		for _, t := range topics {
+			stock, err := verifyTopic(ctx, s, t)
+			if err != nil {
+				return err
+			}
+			if err := each(stock); err != nil {
+				return err
+			}
+			after = t.Name
+		}
+		more = len(topics) == eventhub.MaxPage
+	}
+	return nil
+}
+
+func verifyTopic(ctx context.Context, s store.Store, t store.TopicInfo) (Stock, error) {
+	stock := Stock{Topic: t.Name}
+	groups, err := s.ListGroups(ctx, t.Name)
+	if err != nil {
+		return stock, fmt.Errorf("hub: the groups of topic %q: %w", t.Name, err)
+	}
+	stock.Groups = len(groups)
+	var batch store.Batch
+	for {
+		batch.Reset()
+		if err := s.Read(ctx, t.Name, stock.Last+1, eventhub.MaxPage, verifyBytes, &batch); err != nil {
+			return stock, fmt.Errorf("hub: topic %q behind offset %d: %w", t.Name, stock.Last, err)
+		}
+		if len(batch.Items) == 0 {
+			break
+		}
+		for _, item := range batch.Items {
+			if err := stock.add(item, t.Head); err != nil {
+				return stock, err
+			}
+		}
+	}
+	return stock, stock.end(ctx, s)
+}
+
+// add counts an event, or says why it can not be one.
+func (s *Stock) add(item store.Item, head uint64) error {
+	e, err := item.Event()
+	if err != nil {
+		return fmt.Errorf("hub: topic %q: %w", s.Topic, err)
+	}
+	at := item.Record.CommitTime()
+	switch {
+	case item.Offset <= s.Last || item.Offset > head:
+		return fmt.Errorf("hub: topic %q has offset %d behind %d, and its head at %d", s.Topic, item.Offset, s.Last, head)
+	case e.Topic != s.Topic || e.ID == "" || string(item.Record.ID()) != e.ID:
+		return fmt.Errorf("hub: topic %q has at offset %d the event %q of topic %q", s.Topic, item.Offset, e.ID, e.Topic)
+	case at == 0 || at < s.LastTS:
+		return fmt.Errorf("hub: topic %q has at offset %d the commit time %d, and %d before it", s.Topic, item.Offset, at, s.LastTS)
+	}
+	if s.Events == 0 {
+		s.First, s.FirstTS = item.Offset, at
+	}
+	s.Events++
+	s.Bytes += uint64(len(item.Record))
+	s.Last, s.LastTS, s.lastID = item.Offset, at, e.ID
+	return nil
+}
+
+// end holds the index of ids against the last event of the topic.
+func (s *Stock) end(ctx context.Context, from store.Log) error {
+	if s.Events == 0 {
+		return nil
+	}
+	offset, err := from.Find(ctx, s.Topic, s.lastID)
+	if err != nil {
+		return fmt.Errorf("hub: topic %q: event %q at offset %d is not found by its id: %w", s.Topic, s.lastID, s.Last, err)
+	}
+	if offset != s.Last {
+		return fmt.Errorf("hub: topic %q: event %q at offset %d is found by its id at %d", s.Topic, s.lastID, s.Last, offset)
+	}
+	return nil
+}
