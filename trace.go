@@ -1,0 +1,53 @@
+package eventhub
+
+// Bounds of a trace.
+const (
+	MaxTraceDepth = 16
+	MaxTraceNodes = 1000
+)
+
+// Trace tells what led to an event, and what came of it: the events that caused
+// it, the events that caused those, and so on; and the same downwards.
+type Trace struct {
+	ID string `json:"id"`
+	// Nodes begins with the events that have the ID, in byte order of topics. The
+	// others follow by distance, the nearest first.
+	Nodes []TraceNode `json:"nodes"`
+	// Edges are all causes of nodes that are nodes themselves.
+	Edges []TraceEdge `json:"edges"`
+	// Truncated: there is more, behind the bounds that were asked for.
+	Truncated bool `json:"truncated"`
+}
+
+// TraceNode is one event of a trace, or an id that somebody names as a cause and
+// no topic has.
+type TraceNode struct {
+	ID string `json:"id"`
+	// Distance is how many steps lie between the event and the one asked for:
+	// negative for its causes, positive for its effects.
+	Distance int `json:"distance"`
+	// Missing: no topic has the event, because it was trimmed, or never was here. It
+	// has nothing of what follows.
+	Missing bool `json:"missing,omitempty"`
+
+	Topic    string   `json:"topic,omitempty"`
+	Offset   uint64   `json:"offset,omitempty"`
+	TS       int64    `json:"ts,omitempty"` // epoch milliseconds
+	Key      string   `json:"key,omitempty"`
+	CausedBy []string `json:"caused_by,omitempty"`
+	// Preview is the beginning of the payload.
+	Preview string `json:"preview,omitempty"`
+	// Groups tells what became of the event in each group of its topic. State is
+	// "dead_lettered", instead of "done", where the dead letter is in the trace.
+	Groups []EventGroup `json:"groups,omitempty"`
+}
+
+// TraceEdge says that one node caused another. Both are places in Trace.Nodes,
+// from 0.
+type TraceEdge struct {
+	Cause  int `json:"cause"`
+	Effect int `json:"effect"`
+	// Cycle: the effect is a cause of the cause. Without these edges the trace has
+	// no cycles.
+	Cycle bool `json:"cycle,omitempty"`
+}
