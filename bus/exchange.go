@@ -124,6 +124,10 @@ func (c *committer) join() bool {
 	}
 	clear(c.going[len(kept):])
 	c.going = kept
+	c.joint.bytes = 0
+	for _, x := range kept {
+		c.joint.bytes += x.bytes
+	}
 	return len(kept) > 0
 }
 

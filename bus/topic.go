@@ -253,7 +253,7 @@ func (b *Bus) committed(batch []*submission) {
 // spread hands over one submission in runs of one topic.
 func (b *Bus) spread(s *submission, find *logFinder) {
 	// A buffer of which little is kept must not stay for it.
-	own := 2*find.readBytes(b, s) < cap(s.buf)
+	own := 2*find.readBytes(b, s) < max(s.bytes, cap(s.buf))
 	for i := range s.units {
 		if s.units[i].Err != nil {
 			continue

@@ -142,6 +142,7 @@ func (g *group) planDeliveries(now int64) (next int64) {
 	f := g.fetch
 	f.head = g.log.durableHead()
 	if g.paused {
+		g.yield()
 		return 0
 	}
 	for r := g.progress.ackedNext(g.window.next); r != 0; r = g.progress.ackedNext(g.window.next) {
@@ -183,6 +184,15 @@ func (g *group) awaitIdle() {
 			g.bus.workers.schedule(g)
 		}
 	}
+}
+
+// yield lets others have what a paused group has no use for: the room that it may
+// have been woken for, and a member that was kept free for its suspects.
+func (g *group) yield() {
+	if g.solo != nil && !g.solo.holdsSuspect() {
+		g.setSolo(nil)
+	}
+	g.lookAround(false)
 }
 
 // lookAround is what a group does about the room of its members when it is to
@@ -493,9 +503,6 @@ func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
 		g.ids[e.id] = e.offset
 	}
 	e.committed = item.Record.CommitTime()
-	if e.member != m {
-		e.forgetID()
-	}
 	e.member = m
 	e.since, e.at = now, now+m.sub.timeout
 	e.attempts++
@@ -522,6 +529,9 @@ func (g *group) flush(m *member, now int64) {
 	g.counts.delivered(m.batch[:taken])
 	for i := range m.batch {
 		e := g.window.find(m.batch[i].Offset)
+		if before := &m.before[i]; i < taken && before.member != m {
+			before.forgetID()
+		}
 		switch {
 		case i >= taken:
 			m.sought = m.sought || m.batch[i].Sought
