@@ -41,16 +41,16 @@ type await struct {
 	stop    func() bool // the watch over the context
 
 	mu    sync.Mutex
-	open  []awaited // what is not acked yet
-	err   error     // the outcome, where it is known
+	open  map[awaited]bool // what is not acked yet
+	err   error            // the outcome, where it is known
 	known bool
 	told  bool
 }
 
 // awaited is one event in one group.
 type awaited struct {
-	group *group
-	event int // its place in the publication
+	group  *group
+	offset uint64
 }
 
 // checkWait refuses a publication that asks for a wait that cannot be, and loads
@@ -139,11 +139,10 @@ func (r *barrier) leave() {
 
 // wait begins the wait of one publication.
 func (r *barrier) wait(p *eventhub.Publication) {
-	a := &await{barrier: r, pub: p}
-	for _, name := range p.WaitFor {
-		for i := range p.Events {
-			a.open = append(a.open, awaited{r.groups[groupKey{topic: p.Events[i].Topic, group: name}], i})
-		}
+	a := &await{barrier: r, pub: p, open: make(map[awaited]bool, len(p.WaitFor)*len(p.Events))}
+	open := a.all()
+	for _, w := range open {
+		a.open[w] = true // a publication may have an event twice, by a duplicate id
 	}
 	upTo := p.WaitUpTo
 	if upTo == 0 {
@@ -154,16 +153,26 @@ func (r *barrier) wait(p *eventhub.Publication) {
 	a.stop = context.AfterFunc(r.ctx, func() {
 		a.settle(eventhub.Wrap(eventhub.CodeShuttingDown, r.ctx.Err(), "gave up waiting for the groups; the events are published"))
 	})
-	open := slices.Clone(a.open)
 	a.mu.Unlock()
 	for _, w := range open {
-		w.group.await(a, w.event)
+		w.group.await(a, w.offset)
 	}
 }
 
+// all returns what the publication waits for: the events in their order, one group
+// after the other.
+func (a *await) all() []awaited {
+	all := make([]awaited, 0, len(a.pub.WaitFor)*len(a.pub.Events))
+	for _, name := range a.pub.WaitFor {
+		for i := range a.pub.Events {
+			all = append(all, awaited{a.barrier.groups[groupKey{topic: a.pub.Events[i].Topic, group: name}], a.pub.Receipts[i].Offset})
+		}
+	}
+	return all
+}
+
 // await asks the group to tell a when one of its events is done.
-func (g *group) await(a *await, event int) {
-	offset := a.pub.Receipts[event].Offset
+func (g *group) await(a *await, offset uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -249,9 +258,7 @@ func (g *group) unawait(a *await, offset uint64) {
 func (a *await) acked(g *group, offset uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.open = slices.DeleteFunc(a.open, func(w awaited) bool {
-		return w.group == g && a.pub.Receipts[w.event].Offset == offset
-	})
+	delete(a.open, awaited{g, offset})
 	if len(a.open) == 0 && !a.known {
 		a.known = true
 		a.timer.Reset(0)
@@ -292,8 +299,8 @@ func (a *await) end() {
 	a.open = nil
 	a.pub.Err = a.err
 	a.mu.Unlock()
-	for _, w := range open {
-		w.group.unawait(a, a.pub.Receipts[w.event].Offset)
+	for w := range open {
+		w.group.unawait(a, w.offset)
 	}
 	bus := a.barrier.bus
 	a.barrier.leave()
@@ -303,12 +310,15 @@ func (a *await) end() {
 // timeout names each group that has not acked, with the first event. a.mu is held.
 func (a *await) timeout() error {
 	var who []string
-	for i, w := range a.open {
-		if i > 0 && a.open[i-1].group.name == w.group.name {
+	told := "" // the group named last
+	for i, w := range a.all() {
+		event := i % len(a.pub.Events)
+		if !a.open[w] || len(who) > 0 && told == w.group.name {
 			continue
 		}
-		r := a.pub.Receipts[w.event]
-		who = append(who, fmt.Sprintf("group %q has not acked event %q at offset %d of topic %q", w.group.name, r.ID, r.Offset, w.group.log.name))
+		told = w.group.name
+		who = append(who, fmt.Sprintf("group %q has not acked event %q at offset %d of topic %q",
+			w.group.name, a.pub.Receipts[event].ID, w.offset, w.group.log.name))
 	}
 	return eventhub.Errorf(eventhub.CodeWaitTimeout, "%s; the events are published", strings.Join(who, ", "))
 }
