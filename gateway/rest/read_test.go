@@ -428,7 +428,7 @@ func TestWrongMethods(t *testing.T) {
 		"/v1/publish":                    {"PUT": "POST"},
 		"/v1/topics":                     {"POST": "GET, HEAD", "OPTIONS": "GET, HEAD"},
 		"/v1/groups":                     {"DELETE": "GET, HEAD"},
-		"/v1/topics/a":                   {"PUT": "GET, HEAD", "PROPFIND": "GET, HEAD"},
+		"/v1/topics/a":                   {"PUT": "DELETE, GET, HEAD", "PROPFIND": "DELETE, GET, HEAD"},
 		"/v1/topics/a/groups/g":          {"POST": "DELETE, GET, HEAD"},
 		"/v1/topics/a/events/x":          {"DELETE": "GET, HEAD"},
 		"/v1/topics/a/groups/g/inflight": {"POST": "GET, HEAD"},

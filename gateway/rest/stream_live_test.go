@@ -107,7 +107,7 @@ func (p *scissors) accept() {
 		p.conns[client], p.conns[server] = true, true
 		p.mu.Unlock()
 		p.all.Go(func() { p.pipe(server, client, 1<<40) })
-		p.all.Go(func() { p.pipe(client, server, rand.Int64N(40_000)) })
+		p.all.Go(func() { p.pipe(client, server, rand.Int64N(120_000)) })
 	}
 }
 

@@ -75,10 +75,10 @@ func TestRead(t *testing.T) {
 	if diff := cmp.Diff(told, binary); diff != "" {
 		t.Errorf("binary (-want +got):\n%s", diff)
 	}
-	list, err := ReadBatch([]byte(`[{"specversion":"1.0","id":"1","source":"s","type":"t","data_base64":"eyJhIjoxfQ=="},{"specversion":"1.0","id":"2","source":"s","type":"t","causedby":"x"}]`),
+	list, err := ReadBatch([]byte(`[{"specversion":"1.0","id":"1","source":"s","type":"t","data_base64":"eyJhIjoxfQ==","causedby":"w"},{"specversion":"1.0","id":"2","source":"s","type":"t","causedby":"x"}]`),
 		eventhub.Event{Topic: "t", Headers: map[string]string{"x-a": "1"}, CausedBy: make([]string, 0, 4)}, 2)
 	want := []eventhub.Event{
-		{ID: "1", Topic: "t", Headers: map[string]string{"x-a": "1", "ce-source": "s", "ce-type": "t"}, Payload: []byte(`{"a":1}`), CausedBy: []string{}},
+		{ID: "1", Topic: "t", Headers: map[string]string{"x-a": "1", "ce-source": "s", "ce-type": "t"}, Payload: []byte(`{"a":1}`), CausedBy: []string{"w"}},
 		{ID: "2", Topic: "t", Headers: map[string]string{"x-a": "1", "ce-source": "s", "ce-type": "t"}, Payload: []byte(`null`), CausedBy: []string{"x"}},
 	}
 	if diff := cmp.Diff(want, list); diff != "" || err != nil {
