@@ -255,6 +255,7 @@ func (b *Bus) Backup(ctx context.Context, dir string) error {
 	if dir == "" {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "the directory of the backup is empty")
 	}
+	b.committer.flushNow()
 	if err := b.committer.wait(ctx, store.Unit{}, nil); err != nil {
 		return err
 	}

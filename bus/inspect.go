@@ -77,6 +77,7 @@ func (b *Bus) describe(ctx context.Context, t store.TopicInfo) (eventhub.TopicIn
 // is none.
 func (b *Bus) first(ctx context.Context, topic string, from uint64) (eventhub.Item, error) {
 	var batch store.Batch
+	batch.Grow(4 << 10) // of one event, not of a page
 	if err := b.store.Read(ctx, topic, from, 1, 0, &batch); err != nil {
 		return eventhub.Item{}, storeError(err, "read topic %q at offset %d", topic, from)
 	}
