@@ -72,7 +72,12 @@ func (b *Bus) checkWait(s *submission, p *eventhub.Publication, now time.Time) e
 			if err != nil {
 				return err
 			}
-			err = g.load(s.barrier.ctx, nil)
+			// A group by pattern has topics that are not born yet.
+			var o *eventhub.SubscribeOptions
+			if b.patterns.covering(name, key.topic) != "" {
+				o = &eventhub.SubscribeOptions{Topic: key.topic, Group: name}
+			}
+			err = g.load(s.barrier.ctx, o)
 			b.release(g)
 			if err != nil {
 				return err

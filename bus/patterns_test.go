@@ -346,6 +346,21 @@ func (r *rig) ackAll(in *inbox, topic string) {
 	}
 }
 
+// A publish that bears a topic can wait for a group whose pattern matches it.
+func TestWaitForAPatternGroupInANewTopic(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(opts("p.*", "g"))
+		waited := make(chan error, 1)
+		pubs := []eventhub.Publication{{Events: []eventhub.Event{{Topic: "p.new", Payload: []byte("1")}}, WaitFor: []string{"g"}}}
+		r.bus.Enqueue(context.Background(), pubs, func(p []eventhub.Publication) { waited <- p[0].Err })
+		synctest.Wait()
+		in.ack(leasesOf(in.take())...)
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestPatternSettingsAreFixed(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		o := opts("p.*", "g")
