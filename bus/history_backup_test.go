@@ -38,6 +38,7 @@ type loaded struct {
 	acked   map[string]uint64 // offsets of the newest event by topic
 	ids     map[string]string // ids by "topic/offset"
 	stopped bool
+	paused  bool
 	writers sync.WaitGroup
 }
 
@@ -67,10 +68,22 @@ func (l *loaded) run(t *testing.T, writers int) {
 	}
 }
 
+// running waits while the load is paused.
 func (l *loaded) running() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for l.paused && !l.stopped {
+		l.moved.Wait()
+	}
 	return !l.stopped
+}
+
+// pause keeps the store small while a copy is looked at.
+func (l *loaded) pause(paused bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.paused = paused
+	l.moved.Broadcast()
 }
 
 func (l *loaded) note(batch []eventhub.Event, receipts []eventhub.Receipt) {
@@ -124,10 +137,12 @@ func TestBackupUnderLoad(t *testing.T) {
 	l.run(t, 3)
 	for n := range *backups {
 		copied := filepath.Join(dir, "not", "there", fmt.Sprint("backup-", n))
+		l.pause(false)
 		acked := l.acknowledged(1000)
 		if err := b.Backup(context.Background(), copied); err != nil {
 			t.Fatalf("backup %d: %v", n, err)
 		}
+		l.pause(true)
 		events := checkBackup(t, copied, acked)
 		if t.Failed() {
 			t.Fatalf("backup %d of %d acknowledged events has %d", n, len(acked), events)
