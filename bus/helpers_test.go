@@ -34,6 +34,7 @@ func inBubble(t *testing.T, test func(*rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{MaxTopics: 100})}}
 		r.start(Options{})
+		synctest.Wait() // tests may put another store in between
 		test(r)
 		r.stop()
 		if err := r.store.Close(); err != nil {

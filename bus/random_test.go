@@ -22,8 +22,9 @@ import (
 )
 
 // histories is how many random histories a run tries unless -rapid.checks or
-// RAPID_CHECKS says otherwise. A failure prints the seed that repeats it.
-const histories = "10000"
+// RAPID_CHECKS says otherwise; with the race detector, which takes ten times as long
+// for each, a fifth of them (race_on_test.go). A failure prints the seed that repeats it.
+var histories = "10000"
 
 // TestRandomHistories runs the engine against a model that knows nothing of
 // windows, heaps and turns: a map of events per group, and the contract. Every

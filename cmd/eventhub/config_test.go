@@ -46,6 +46,7 @@ var keyValues = map[string]struct {
 	"auth-token-file": {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
 	"insecure":        {"true", "false", "true", [3]any{true, false, true}},
 	"origin":          {"[http://a, http://b]", "http://c,http://d", "http://e", [3]any{[]string{"http://a", "http://b"}, []string{"http://c", "http://d"}, []string{"http://e"}}},
+	"durability":      {"interval", "sync", "INTERVAL", [3]any{"interval", "sync", "interval"}},
 	"max-topics":      {"1_000", "2", "3", [3]any{1000, 2, 3}},
 	"grace":           {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
 	"log-format":      {"json", "text", "JSON", [3]any{"json", "text", "json"}},
@@ -70,6 +71,8 @@ func effect(s *config.Settings, key string) any {
 		return c.Insecure
 	case "origin":
 		return c.Origins
+	case "durability":
+		return c.Durability
 	case "max-topics":
 		return c.MaxTopics
 	case "grace":

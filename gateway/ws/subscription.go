@@ -251,16 +251,19 @@ func (s *session) steer(r *wire.Request) *eventhub.Error {
 	if u == nil {
 		return notSubscribed(key)
 	}
-	do := u.handle.Pause
-	if r.Op == wire.OpResume {
-		do = u.handle.Resume
+	if r.Op == wire.OpPause {
+		if err := u.handle.Pause(s.ctx); err != nil {
+			return toError(err, eventhub.CodeInternal)
+		}
 	}
-	if err := do(s.ctx); err != nil {
-		return toError(err, eventhub.CodeInternal)
-	}
+	// The OK comes behind the last event before a PAUSE, and in front of the first one
+	// after a RESUME.
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.appendOK(corrOf(r))
+	s.mu.Unlock()
+	if r.Op == wire.OpResume {
+		_ = u.handle.Resume(s.ctx) // fails where the subscription has ended, which says so by itself
+	}
 	return nil
 }
 

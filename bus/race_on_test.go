@@ -1,0 +1,5 @@
+//go:build race
+
+package bus
+
+func init() { histories = "2000" }
