@@ -55,6 +55,7 @@ func overPatchy(t *testing.T, test func(*rig, *patchy)) {
 		p := &patchy{Store: r.store.Store}
 		r.store.Store = p
 		r.start(Options{TailCacheBytes: 1})
+		synctest.Wait() // tests may put another store in between
 		test(r, p)
 		p.set(nil)
 	})

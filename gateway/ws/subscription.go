@@ -54,6 +54,8 @@ type subscription struct {
 	state   subState
 	starved bool            // was refused room and must be told when there is some
 	ended   *eventhub.Error // why, when it did so while subscribing
+	// resuming: its RESUME is not answered; refused: a delivery came meanwhile.
+	resuming, refused bool
 }
 
 // Deliver implements eventhub.Receiver.
@@ -61,6 +63,10 @@ func (u *subscription) Deliver(batch []eventhub.Delivery) (taken int) {
 	s := u.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if u.resuming {
+		u.refused = true
+		return 0
+	}
 	if u.state != subscribed {
 		u.starved = true // counts while subscribing only
 		return 0
@@ -251,18 +257,37 @@ func (s *session) steer(r *wire.Request) *eventhub.Error {
 	if u == nil {
 		return notSubscribed(key)
 	}
-	if r.Op == wire.OpPause {
-		if err := u.handle.Pause(s.ctx); err != nil {
-			return toError(err, eventhub.CodeInternal)
-		}
-	}
-	// The OK comes behind the last event before a PAUSE, and in front of the first one
-	// after a RESUME.
-	s.mu.Lock()
-	s.appendOK(corrOf(r))
-	s.mu.Unlock()
 	if r.Op == wire.OpResume {
-		_ = u.handle.Resume(s.ctx) // fails where the subscription has ended, which says so by itself
+		return s.resume(u, corrOf(r))
+	}
+	if err := u.handle.Pause(s.ctx); err != nil {
+		return toError(err, eventhub.CodeInternal)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.appendOK(corrOf(r))
+	return nil
+}
+
+// resume lets deliveries go on behind its OK: those that come before are refused and
+// asked for again.
+func (s *session) resume(u *subscription, to corr) *eventhub.Error {
+	s.mu.Lock()
+	u.resuming = true
+	s.mu.Unlock()
+	err := u.handle.Resume(s.ctx)
+	s.mu.Lock()
+	refused := u.refused
+	u.resuming, u.refused = false, false
+	if err == nil {
+		s.appendOK(to)
+	}
+	s.mu.Unlock()
+	if refused {
+		u.handle.Ready()
+	}
+	if err != nil {
+		return toError(err, eventhub.CodeInternal)
 	}
 	return nil
 }
