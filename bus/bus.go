@@ -26,15 +26,18 @@
 //
 // One committer and as many workers as processors, whatever the number of
 // topics, groups, members and tails; one goroutine for the births of topics that
-// patterns match, and one for what deleted topics have left; one timer for all leases, retries and conflated tails, and one for
-// all scheduled events (schedule.go). Nothing runs while there is nothing to do. A group is touched by its members' goroutines
-// and one worker at a time, under group.mu; a tail by its owner, the shards of its
-// topics and one worker, under tail.mu. Locks are taken in the order bus.mu, group.mu
-// or tail.mu, subscription.giving, subscription.mu, then one of topicLog.mu,
-// counts.mu, committer.mu, alarm.mu, workers.mu, mover.mu, runtimes.mu, of which alarm.mu may be
-// held while workers.mu is taken. Receivers are called under group.mu and
-// subscription.giving, or under tail.mu, never under a lock that others need, and must
-// not call back.
+// patterns match, and one for what deleted topics have left; one timer for all
+// leases, retries and conflated tails, and one for all scheduled events
+// (schedule.go). Nothing runs while there is nothing to do.
+//
+// A group is touched by its members' goroutines and one worker at a time, under
+// group.mu; a tail by its owner, the shards of its topics and one worker, under
+// tail.mu. Locks are taken in the order bus.mu, group.mu or tail.mu,
+// subscription.giving, subscription.mu, then one of topicLog.mu, counts.mu,
+// committer.mu, alarm.mu, workers.mu, mover.mu, runtimes.mu, filters.mu, of which
+// alarm.mu may be held while workers.mu is taken. Receivers are called under
+// group.mu and subscription.giving, or under tail.mu, never under a lock that others
+// need, and must not call back.
 //
 // Time is package time's, which tests replace by running in a testing/synctest
 // bubble.
@@ -125,6 +128,7 @@ type Bus struct {
 	serials  atomic.Uint64 // of the last lease given
 	runtimes runtimes
 	patterns patternTable
+	filters  filters
 	sweeper  sweeper
 
 	mu     sync.RWMutex

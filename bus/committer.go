@@ -195,19 +195,19 @@ func (c *committer) run() {
 		for {
 			dirty, last := c.take()
 			if len(c.batch) == 0 && len(dirty) == 0 && len(c.exchanges) == 0 {
-				if c.settle(last); last {
+				if c.syncDurable(last); last {
 					return
 				}
 				break
 			}
 			c.commit(dirty)
-			c.settle(false)
+			c.syncDurable(false)
 		}
 	}
 }
 
-// settle makes what was not synced durable when it is time.
-func (c *committer) settle(last bool) {
+// syncDurable makes what was not synced durable when it is time.
+func (c *committer) syncDurable(last bool) {
 	c.mu.Lock()
 	due := last || c.syncDue
 	c.syncDue = false

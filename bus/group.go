@@ -175,7 +175,7 @@ func (g *group) adopt(state store.GroupState) error {
 	if err := json.Unmarshal(state.Settings, &g.settings); err != nil {
 		return eventhub.Wrap(eventhub.CodeInternal, err, "The stored settings of group %q cannot be read.", g.name)
 	}
-	program, err := filter.Compile(g.settings.Filter)
+	program, err := g.bus.filters.compile(g.settings.Filter)
 	if err != nil {
 		return eventhub.Wrap(eventhub.CodeInternal, err, "The stored filter of group %q cannot be used: %v", g.name, err)
 	}

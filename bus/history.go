@@ -40,7 +40,7 @@ func (b *Bus) Replay(ctx context.Context, q eventhub.ReplayQuery, visit func(str
 	if err != nil {
 		return err
 	}
-	program, err := filter.Compile(q.Filter)
+	program, err := b.filters.compile(q.Filter)
 	if err != nil {
 		return err
 	}

@@ -260,7 +260,7 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, patterns 
 	}
 	s.patterned, s.patterns = g, patterns
 	s.ids = make(map[string]*member)
-	if err := b.patterns.settle(b, g, s, changes); err != nil {
+	if err := b.patterns.confirm(b, g, s, changes); err != nil {
 		return err
 	}
 	for _, topic := range topics {
@@ -356,9 +356,9 @@ func (t *patternTable) enter(g *patternedGroup, patterns []eventhub.Pattern, o *
 	return changes, nil
 }
 
-// settle notes that the changes are durable and that the subscription has to be
+// confirm notes that the changes are durable and that the subscription has to be
 // told of births, unless the bus is closed.
-func (t *patternTable) settle(b *Bus, g *patternedGroup, s *subscription, changes []store.PatternChange) error {
+func (t *patternTable) confirm(b *Bus, g *patternedGroup, s *subscription, changes []store.PatternChange) error {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	t.mu.Lock()

@@ -90,14 +90,17 @@ func TestPatternFindsTopicsWhoseBirthWasMissed(t *testing.T) {
 func TestPatternAndNameShareTheGroup(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		one, two := r.subscribe(opts("p.*", "g")), r.subscribe(opts("p.a", "g"))
-		r.publish("p.a", 1, 10)
+		r.publish("p.a", 1, 1) // whoever has joined by then: the topic is born with it
+		synctest.Wait()
+		equal(t, "the first", append(one.takeOffsets(), two.takeOffsets()...), []uint64{1})
+		r.publish("p.a", 2, 10)
 		a, b := one.takeOffsets(), two.takeOffsets()
 		if len(a) == 0 || len(b) == 0 {
 			t.Errorf("one of the members got nothing: %v, %v", a, b)
 		}
 		all := append(a, b...)
 		slices.Sort(all)
-		equal(t, "together", all, []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10})
+		equal(t, "together", all, []uint64{2, 3, 4, 5, 6, 7, 8, 9, 10, 11})
 	})
 }
 
@@ -487,6 +490,25 @@ func TestBadPatterns(t *testing.T) {
 		equal(t, "patterns", list, []eventhub.GroupPattern{})
 		if err != nil || len(r.bus.patterns.groups) != 0 {
 			t.Errorf("left behind: %v, %v", r.bus.patterns.groups, err)
+		}
+	})
+}
+
+// A group by pattern compiles its filter once, whatever number of topics it has.
+func TestPatternSharesItsFilter(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for i := range 5 {
+			r.publish(fmt.Sprintf("p.%d", i), 1, 1)
+		}
+		o := opts("p.*", "g")
+		o.Filter = &eventhub.Filter{CEL: "event.payload == 1"}
+		in := r.subscribe(o)
+		equal(t, "deliveries", len(in.take()), 5)
+		first := r.bus.running("p.0", "g").filter
+		for _, g := range r.bus.loaded() {
+			if g.filter == nil || g.filter != first {
+				t.Errorf("%s has a program of its own", g.key.topic)
+			}
 		}
 	})
 }

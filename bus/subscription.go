@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"eventhub"
-	"eventhub/internal/filter"
 )
 
 // subscription is what one SUBSCRIBE asked for: a member of the group in one
@@ -24,8 +23,8 @@ import (
 // then nobody gives it anything until it holds nothing, and the suspect goes to
 // it alone.
 //
-// mu and ids' are taken under group.mu; giving is held while the receiver is
-// called, so that the serials of leases rise in the order in which it got them.
+// giving, and under it mu, are taken under group.mu. giving is held while the receiver
+// is called, so that the serials of leases rise in the order in which it got them.
 type subscription struct {
 	bus      *Bus
 	receiver eventhub.Receiver
@@ -63,9 +62,10 @@ type member struct {
 	inFlight int  // entries it has leased
 	sought   bool // its group was moved since its last delivery
 	suspect  bool // what it was given last is a suspect
-	// Of the turn under way: what is to be handed over, and how each entry was
-	// before it was leased.
+	// Of the turn under way: what is to be handed over, the entry of each, and how
+	// that was before it was leased.
 	batch  []eventhub.Delivery
+	given  []*entry
 	before []entry
 }
 
@@ -83,7 +83,7 @@ func (b *Bus) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r e
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	if _, err := filter.Compile(opts.Filter); err != nil {
+	if _, err := b.filters.compile(opts.Filter); err != nil {
 		return nil, err
 	}
 	if opts.Group == "" {
@@ -416,8 +416,8 @@ func (s *subscription) gave(m *member, taken int) {
 	if s.ids == nil || s.opts.AutoAck {
 		return
 	}
-	for i := range m.batch[:taken] {
-		s.ids[m.group.window.find(m.batch[i].Offset).id] = m
+	for _, e := range m.given[:taken] {
+		s.ids[e.id] = m
 	}
 }
 
@@ -463,6 +463,12 @@ func (m *member) forget() {
 	woken := append(s.atRest(), s.feed()...)
 	s.mu.Unlock()
 	s.wake(woken)
+}
+
+func (m *member) isDetached() bool {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	return m.sub.detached
 }
 
 func (m *member) isPaused() bool {
@@ -561,9 +567,11 @@ func (m *member) leave(giveBack uint64) {
 	}
 	now := time.Now().UnixMilli()
 	var held []*entry
-	for e := range g.window.open() {
-		if e.state == leased && e.member == m && !m.sub.detached {
-			held = append(held, e)
+	if !m.isDetached() {
+		for e := range g.window.open() {
+			if e.state == leased && e.member == m {
+				held = append(held, e)
+			}
 		}
 	}
 	for _, e := range held {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"eventhub"
-	"eventhub/internal/filter"
 )
 
 // tail is a live tail: a subscription without a group, which gets the events of its
@@ -60,7 +59,7 @@ func (b *Bus) subscribeTail(ctx context.Context, opts *eventhub.SubscribeOptions
 	if opts.Conflate != 0 {
 		t.merged = newConflation(opts.Conflate)
 	}
-	program, err := filter.Compile(opts.Filter)
+	program, err := b.filters.compile(opts.Filter)
 	if err != nil {
 		return nil, err
 	}

@@ -513,6 +513,7 @@ func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
 	}
 	m.sought = false
 	m.batch = append(m.batch, d)
+	m.given = append(m.given, e)
 	m.before = append(m.before, before)
 	if len(m.batch) >= m.sub.opts.BatchSize {
 		g.flush(m, now)
@@ -527,8 +528,7 @@ func (g *group) flush(m *member, now int64) {
 	}
 	taken := g.give(m)
 	g.counts.delivered(m.batch[:taken])
-	for i := range m.batch {
-		e := g.window.find(m.batch[i].Offset)
+	for i, e := range m.given {
 		if before := &m.before[i]; i < taken && before.member != m {
 			before.forgetID()
 		}
@@ -548,7 +548,8 @@ func (g *group) flush(m *member, now int64) {
 		}
 	}
 	clear(m.batch)
-	m.batch, m.before = m.batch[:0], m.before[:0]
+	clear(m.given)
+	m.batch, m.given, m.before = m.batch[:0], m.given[:0], m.before[:0]
 }
 
 // give numbers the leases of m's batch and calls the receiver. Where it takes
@@ -558,9 +559,8 @@ func (g *group) give(m *member) (taken int) {
 	s.giving.Lock()
 	defer s.giving.Unlock()
 	serial := g.bus.serials.Add(uint64(len(m.batch))) - uint64(len(m.batch))
-	for i := range m.batch {
+	for i, e := range m.given {
 		serial++
-		e := g.window.find(m.batch[i].Offset)
 		e.serial = serial
 		if !s.opts.AutoAck {
 			m.batch[i].Lease = e.lease(g.runtime)

@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -52,8 +53,9 @@ const (
 	ackTimeout = 2 * time.Minute
 	// retryAfter is the pause after a publish failed.
 	retryAfter = time.Second
-	// settleWait bounds a verdict on its way to a remote hub that is gone, and
-	// with it how long a stop may take.
+	// settleWait bounds a verdict on its way to a remote hub that is gone, and a
+	// step on its way when the projector is told to stop; and with both how long a
+	// stop may take.
 	settleWait = 5 * time.Second
 	// maxReason bounds the reason of a nack, in bytes.
 	maxReason = 1000
@@ -324,8 +326,12 @@ func (s *session) expireBatch(ctx context.Context, batch []*heard) error {
 	return nil
 }
 
-// step publishes the states and acks what is done, both or nothing.
+// step publishes the states and acks what is done, both or nothing. A step that was
+// begun is ended although ctx ends: the heartbeats of one that is still being taken
+// would not go back to the group when the projector leaves it.
 func (s *session) step(ctx context.Context, states []eventhub.Event, done []eventhub.Ref) error {
+	ctx, stop := outlive(ctx, settleWait)
+	defer stop()
 	var err error
 	switch {
 	case len(states) == 0:
@@ -339,6 +345,18 @@ func (s *session) step(ctx context.Context, states []eventhub.Event, done []even
 		return fmt.Errorf("%w: %w", errPublish, err)
 	}
 	return nil
+}
+
+// outlive returns a context that ends that long after ctx, or with stop.
+func outlive(ctx context.Context, after time.Duration) (longer context.Context, stop func()) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	late := time.AfterFunc(math.MaxInt64, cancel)
+	unhook := context.AfterFunc(ctx, func() { late.Reset(after) })
+	return longer, func() {
+		unhook()
+		late.Stop()
+		cancel()
+	}
 }
 
 func (s *session) settle(ctx context.Context, verdict eventhub.Settlement) {

@@ -263,6 +263,29 @@ func TestStopWhileTheHubIsGone(t *testing.T) {
 	})
 }
 
+// TestStopAwaitsTheStepUnderWay: heartbeats of a step that is being taken would not
+// go back to the group; one that has no answer is not waited for without end.
+func TestStopAwaitsTheStepUnderWay(t *testing.T) {
+	for name, after := range map[string]time.Duration{"in time": settleWait / 2, "too late": 2 * settleWait} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHub()
+				stop := start(t, h)
+				h.beat(1)
+				synctest.Wait()
+				h.publishing = func([]State) error { time.Sleep(after); return nil }
+				h.beat(1)
+				synctest.Wait() // in HandOver
+				before := time.Now()
+				stop()
+				equal(t, "time to stop", time.Since(before), min(after, settleWait))
+				time.Sleep(after) // until the hub has taken it
+				synctest.Wait()
+			})
+		})
+	}
+}
+
 func TestRedeliveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub()

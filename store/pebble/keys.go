@@ -31,6 +31,8 @@ import (
 //	'r' correlation 0x00 topic id (4) offset (8)
 //	                                     → empty                 an event with that value
 //
+// 'z' and 'y' are about topics that were dropped: see drop.go.
+//
 // An event costs its log key and its id key; one with a key, one more, and one more
 // for each id in its caused_by and for its correlation. That is all: each further key
 // would be paid for by every event in the write-ahead log, the memtable and every
