@@ -170,6 +170,9 @@ type GroupInfo struct {
 	InFlight int `json:"in_flight"`
 	Waiting  int `json:"waiting"`
 	Held     int `json:"held,omitempty"`
+	// Redriven events were given back as dead letters and are not done. They are among
+	// those in flight, waiting and held, and no part of Lag.
+	Redriven int `json:"redriven,omitempty"`
 	// Paused groups are not delivered to.
 	Paused bool `json:"paused,omitempty"`
 	// BlockedBy says why events that are not done are not delivered now, where
@@ -260,6 +263,8 @@ type InFlight struct {
 	DueTS    int64 `json:"due_ts,omitempty"`
 	// History tells the attempts that came to nothing, the last 20 of them.
 	History []Attempt `json:"history,omitempty"`
+	// Redriven counts how often it was redriven.
+	Redriven int `json:"redriven,omitempty"`
 }
 
 // EventGroup is what became of an event in one group.

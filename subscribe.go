@@ -270,6 +270,9 @@ type Delivery struct {
 	Lease Lease
 	// AckTimeout is how long the lease runs from now.
 	AckTimeout time.Duration
+	// Redriven counts how often the event was redriven (see Redriver), 0 for most.
+	// Attempt began anew each time.
+	Redriven int
 	// Sought is set on a member's first delivery after its group was moved: leases
 	// that it had are void.
 	Sought bool
