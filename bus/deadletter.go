@@ -25,9 +25,14 @@ type grave struct {
 	reason string
 }
 
-// deadLetterID names the dead letter of one event in one group and epoch.
-func deadLetterID(topic string, offset uint64, group string, epoch uint64) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d\x00%s\x00%d", topic, offset, group, epoch))
+// deadLetterID names the dead letter of one event in one group and epoch, and of one
+// redrive where it has a mark.
+func deadLetterID(topic string, offset uint64, group string, epoch uint64, mark string) string {
+	text := fmt.Appendf(nil, "%s\x00%d\x00%s\x00%d", topic, offset, group, epoch)
+	if mark != "" {
+		text = append(append(text, 0), mark...)
+	}
+	sum := sha256.Sum256(text)
 	return "dl-" + hex.EncodeToString(sum[:16])
 }
 
@@ -35,7 +40,7 @@ func deadLetterID(topic string, offset uint64, group string, epoch uint64) strin
 func (g *group) burials(graves []grave, items []store.Item) []*exchange {
 	var all []*exchange
 	for i, gr := range graves {
-		e := g.window.find(gr.offset)
+		e := g.find(gr.offset)
 		if e == nil || e.state != burying {
 			continue
 		}
@@ -70,7 +75,13 @@ func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*exchange,
 	}
 	payload := strictjson.AppendString([]byte(`{"topic":`), g.log.name)
 	payload = strictjson.AppendString(append(payload, `,"group":`...), g.name)
-	payload = fmt.Appendf(payload, `,"offset":%d,"attempts":%d,"reason":`, e.offset, e.attempts)
+	payload = fmt.Appendf(payload, `,"offset":%d,"attempts":%d,`, e.offset, e.attempts)
+	mark := ""
+	if r := g.progress.redriven[e.offset]; r != nil {
+		mark = r.mark
+		payload = fmt.Appendf(payload, `"redriven":%d,`, e.redriven)
+	}
+	payload = append(payload, `"reason":`...)
 	payload = strictjson.AppendString(payload, reason)
 	if history, err := json.Marshal(g.progress.history[e.offset]); err == nil && len(g.progress.history[e.offset]) > 0 {
 		payload = append(append(payload, `,"history":`...), history...)
@@ -79,7 +90,7 @@ func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*exchange,
 	payload = append(payload, '}')
 	s := &submission{}
 	err = s.encodeMade(&eventhub.Event{
-		ID:    deadLetterID(g.log.name, e.offset, g.name, g.epoch),
+		ID:    deadLetterID(g.log.name, e.offset, g.name, g.epoch, mark),
 		Topic: eventhub.DeadLetterTopic(g.log.name),
 		Key:   original.Key, CausedBy: []string{original.ID}, Payload: payload,
 	})
@@ -110,7 +121,7 @@ func (g *group) inter(burials []*exchange) {
 func (g *group) unburied(x *exchange, refused error) {
 	offset := x.offsets[0]
 	g.bus.log.Error("the store refused a dead letter; the event stays in its group", "topic", g.log.name, "group", g.name, "offset", offset, "error", refused)
-	g.retryLater(g.window.find(offset))
+	g.retryLater(g.find(offset))
 }
 
 // retryLater puts an event that could not be dead-lettered back for a last

@@ -182,7 +182,7 @@ func TestSeekWhileADeadLetterWaits(t *testing.T) {
 		synctest.Wait()
 		equal(t, "cursor", r.cursor("t", "g").Offset, 1)
 		dead := r.events("t.dlq")
-		if len(dead) != 1 || dead[0].ID != deadLetterID("t", 1, "g", epoch+1) {
+		if len(dead) != 1 || dead[0].ID != deadLetterID("t", 1, "g", epoch+1, "") {
 			t.Errorf("dead letters %+v; want the one of the second epoch", dead)
 		}
 	})

@@ -78,7 +78,7 @@ func (x *exchange) stands(state entryState) bool {
 		return false
 	}
 	for _, offset := range x.offsets {
-		if e := x.group.window.find(offset); e == nil || e.state != state {
+		if e := x.group.find(offset); e == nil || e.state != state {
 			return false
 		}
 	}
@@ -88,7 +88,7 @@ func (x *exchange) stands(state entryState) bool {
 // become moves its entries on. x.group.mu is held.
 func (x *exchange) become(state entryState) {
 	for _, offset := range x.offsets {
-		x.group.become(x.group.window.find(offset), state)
+		x.group.become(x.group.find(offset), state)
 	}
 }
 
@@ -275,7 +275,7 @@ func (x *exchange) succeed(now int64) {
 	g.mu.Lock()
 	if x.stands(x.under()) { // else a seek came behind it
 		for _, offset := range x.offsets {
-			e := g.window.find(offset)
+			e := g.find(offset)
 			if x.call != nil {
 				g.counts.acked(e, now)
 			} else {
@@ -284,6 +284,8 @@ func (x *exchange) succeed(now int64) {
 			}
 			g.finish(e)
 		}
+	} else {
+		x.outcome(true)
 	}
 	g.mu.Unlock()
 	g.bus.workers.schedule(g) // there is room, and the window may have opened
@@ -303,6 +305,7 @@ func (x *exchange) takeOut() bool {
 	// carried its reset.
 	x.group.progress.rewrite(&x.group.window)
 	if !x.stands(x.under()) {
+		x.outcome(false)
 		return false
 	}
 	x.become(x.before())

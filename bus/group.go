@@ -183,6 +183,10 @@ func (g *group) adopt(state store.GroupState) error {
 	defer g.mu.Unlock()
 	g.settJSON, g.paused, g.filter = state.Settings, state.Paused, program
 	g.bus.raised(state.Epoch) // should the group be deleted and made anew
+	for _, r := range g.progress.redriven {
+		// The last attempt may have been cut short, as in take.
+		r.attempts = min(r.attempts, uint16(g.settings.MaxAttempts)-1)
+	}
 	g.restart(state.Epoch, state.Cursor)
 	if g.progress.outlived(state.Cursor) {
 		g.touch()
@@ -207,6 +211,7 @@ func (g *group) restart(epoch, cursor uint64) {
 	for _, m := range g.members {
 		m.forget()
 	}
+	g.reviveAll()
 	g.tellPassed()
 }
 
@@ -326,7 +331,7 @@ func (g *group) end(err error) (members []*member) {
 	if g.ended != nil {
 		return nil
 	}
-	for e := range g.window.open() {
+	for e := range g.open() {
 		if e.state == leased {
 			e.attempts--
 			g.become(e, waiting)

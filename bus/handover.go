@@ -223,7 +223,7 @@ func (g *group) pledge(x *exchange, m *member, refs []eventhub.Ref) error {
 		}
 	}
 	for _, offset := range x.offsets {
-		e := g.window.find(offset)
+		e := g.find(offset)
 		if e.late = e.state == waiting; e.late {
 			e.member.hold()
 		}
@@ -257,7 +257,7 @@ func (x *exchange) refuse() {
 func (g *group) giveBack(x *exchange) {
 	now := time.Now().UnixMilli()
 	for _, offset := range x.offsets {
-		e := g.window.find(offset)
+		e := g.find(offset)
 		switch {
 		case e.late:
 			g.retry(e, e.at)

@@ -612,7 +612,7 @@ func (d *deals) audit(s store.Store) {
 		}
 		for offset := base + 1; offset <= head; offset++ {
 			p := spot{name, g.epoch, offset}
-			_, err := s.Find(context.Background(), "a.dlq", deadLetterID("a", offset, name, g.epoch))
+			_, err := s.Find(context.Background(), "a.dlq", deadLetterID("a", offset, name, g.epoch, ""))
 			letter := err == nil
 			switch done := d.acks[p] || handed[p] || letter; {
 			case letter && (handed[p] || d.acks[p]):

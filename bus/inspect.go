@@ -206,12 +206,12 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 	}
 	info.Paused = state.Paused
 	var err error
-	if info.Lag, err = b.idleLag(ctx, t.Name, name, t.Head, state.Cursor); err != nil {
+	if info.Lag, info.Redriven, err = b.idle(ctx, t.Name, name, t.Head, state.Cursor); err != nil {
 		return info, err
 	}
 	if info.Paused {
 		info.BlockedBy = &eventhub.Blocked{Kind: "paused"}
-	} else if info.Lag > 0 {
+	} else if info.Lag > 0 || info.Redriven > 0 {
 		info.BlockedBy = &eventhub.Blocked{Kind: "no_members"}
 	}
 	if g := b.running(t.Name, name); g != nil {
@@ -244,14 +244,15 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 	return info, nil
 }
 
-// idleLag returns the lag of a group that is not loaded.
-func (b *Bus) idleLag(ctx context.Context, topic, name string, head, cursor uint64) (uint64, error) {
+// idle returns the lag of a group that is not loaded, and how many events it has that
+// were redriven.
+func (b *Bus) idle(ctx context.Context, topic, name string, head, cursor uint64) (lag uint64, redriven int, err error) {
 	var p progress
 	if err := p.load(ctx, b.store, topic, name, cursor); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	lag := head - min(cursor, head)
-	return lag - min(lag, p.ackedFrom(cursor+1)), nil
+	lag = head - min(cursor, head)
+	return lag - min(lag, p.ackedFrom(cursor+1)), len(p.redriven), nil
 }
 
 // running returns the runtime of a group, or nil where it was not loaded yet.
@@ -277,6 +278,7 @@ func (g *group) describe(info *eventhub.GroupInfo) {
 	info.Epoch, info.Cursor = g.epoch, g.window.cursor()
 	info.Lag = g.lag(info.Head)
 	info.InFlight, info.Waiting, info.Held, info.Paused = g.held, g.waits, g.behind, g.paused
+	info.Redriven = len(g.progress.redriven)
 	info.BlockedBy = g.blockedBy(info)
 	for _, m := range g.members {
 		info.Members = append(info.Members, eventhub.MemberInfo{
@@ -294,7 +296,7 @@ func (g *group) blockedBy(info *eventhub.GroupInfo) *eventhub.Blocked {
 	switch {
 	case g.paused:
 		return &eventhub.Blocked{Kind: "paused"}
-	case info.Lag == 0:
+	case info.Lag == 0 && info.Redriven == 0:
 		return nil
 	case len(g.members) == 0:
 		return &eventhub.Blocked{Kind: "no_members"}
@@ -307,7 +309,7 @@ func (g *group) blockedBy(info *eventhub.GroupInfo) *eventhub.Blocked {
 				oldest = l
 			}
 		}
-		b := blocked("key", g.window.find(oldest.first))
+		b := blocked("key", g.find(oldest.first))
 		b.Key = oldest.key
 		return b
 	case !slices.ContainsFunc(g.members, func(m *member) bool { return !m.isPaused() }):
@@ -340,7 +342,7 @@ func (b *Bus) InFlight(ctx context.Context, topic, name string, limit int) ([]ev
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var list []eventhub.InFlight
-	for e := range g.window.open() {
+	for e := range g.open() {
 		if len(list) == limit {
 			break
 		}
@@ -364,22 +366,37 @@ func (b *Bus) EventGroups(ctx context.Context, topic, id string) ([]eventhub.Eve
 	list := make([]eventhub.EventGroup, 0, len(groups))
 	for _, stored := range groups {
 		eg := eventhub.EventGroup{Group: stored.Group, InFlight: eventhub.InFlight{Offset: item.Offset, ID: id, State: "ahead"}}
-		if item.Offset <= stored.State.Cursor {
-			eg.State = "done"
-		}
 		if g := b.running(topic, stored.Group); g != nil {
 			g.becameOf(&eg.InFlight)
+		} else if item.Offset <= stored.State.Cursor {
+			if err := b.passed(ctx, topic, stored, &eg.InFlight); err != nil {
+				return nil, err
+			}
 		}
 		list = append(list, eg)
 	}
 	return list, nil
 }
 
+// passed tells of the event at f.Offset, which the cursor of a group that is not loaded
+// has passed: it is done, unless it was redriven.
+func (b *Bus) passed(ctx context.Context, topic string, stored store.GroupInfo, f *eventhub.InFlight) error {
+	var p progress
+	if err := p.load(ctx, b.store, topic, stored.Group, stored.State.Cursor); err != nil {
+		return err
+	}
+	f.State = "done"
+	if r := p.redriven[f.Offset]; r != nil {
+		f.State, f.Attempt, f.Redriven = "waiting", int(r.attempts), int(r.entry.redriven)
+	}
+	return nil
+}
+
 // becameOf tells what the group knows of the event at f.Offset.
 func (g *group) becameOf(f *eventhub.InFlight) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	e := g.window.find(f.Offset)
+	e := g.find(f.Offset)
 	switch {
 	case e != nil && e.state != done:
 		id := f.ID
@@ -401,12 +418,12 @@ func (g *group) becameOf(f *eventhub.InFlight) {
 
 // inFlight shows an entry that is not done.
 func (e *entry) inFlight() eventhub.InFlight {
-	f := eventhub.InFlight{Offset: e.offset, ID: strings.Clone(e.id), Attempt: int(e.attempts)}
+	f := eventhub.InFlight{Offset: e.offset, ID: strings.Clone(e.id), Attempt: int(e.attempts), Redriven: int(e.redriven)}
 	switch e.state {
 	case leased:
 		f.State, f.SinceTS, f.Deadline = "leased", e.since, e.at
 		f.Member = &eventhub.Peer{Transport: e.member.sub.opts.Peer.Transport, Name: e.member.sub.opts.Peer.Name}
-	case waiting:
+	case waiting, planted:
 		f.State, f.DueTS = "waiting", e.at
 	case behind:
 		f.State = "held"

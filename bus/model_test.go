@@ -251,7 +251,7 @@ func (g *modelGroup) forget(w *world, base uint64) {
 }
 
 func (g *modelGroup) letterID(offset uint64) string {
-	return deadLetterID(g.topic.name, offset, g.name, g.epoch)
+	return deadLetterID(g.topic.name, offset, g.name, g.epoch, "")
 }
 
 // isDone reports whether an event that the engine may not have read yet is done:

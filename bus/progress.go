@@ -20,6 +20,7 @@ import (
 //     Offsets with the same standing follow one another, so it is a list of runs:
 //     a length and a standing, as varints; what follows the last run is fresh.
 //   - A history part for each event that came back: its last attempts as JSON.
+//   - A part for each redriven event (again.go), wherever it stands to the cursor.
 //
 // Only what changed since the last write is written. Parts that have nothing more
 // to tell, because the cursor has passed them, are removed.
@@ -33,6 +34,7 @@ import (
 const (
 	partProgress = 'p'
 	partHistory  = 'h'
+	partRedriven = 'r' // of one event, see again.go
 
 	chunkSize = 4096
 	// maxHistory bounds the attempts that are told of one event.
@@ -67,6 +69,10 @@ type progress struct {
 
 	restored []run // of the store, rising: what lies ahead of the window
 	history  map[uint64][]eventhub.Attempt
+
+	redriven map[uint64]*redriven // the list of again.go, by offset; nil: there never was one
+	moved    map[uint64]bool      // offsets of redriven events that changed
+	listed   map[uint64]bool      // … that the store has
 }
 
 func newProgress() progress {
@@ -170,14 +176,28 @@ func (p *progress) load(ctx context.Context, s store.Store, topic, name string, 
 				return eventhub.Wrap(eventhub.CodeInternal, err, "The stored history of offset %d in group %q cannot be read.", part.Offset, name)
 			}
 			p.written[part.Offset] = true
-			if part.Offset > cursor {
-				p.history[part.Offset] = h
-			} else {
-				p.noted[part.Offset] = true // to be removed
+			p.history[part.Offset] = h
+		case partRedriven:
+			r, ok := decodeRedriven(part.Offset, part.Value)
+			if !ok {
+				return eventhub.Errorf(eventhub.CodeInternal, "The stored redrive of offset %d in group %q cannot be read.", part.Offset, name)
 			}
+			p.list(r)
+			p.listed[part.Offset] = true
 		}
 	}
+	p.dropPassed(cursor)
 	return nil
+}
+
+// dropPassed drops what was loaded and has nothing more to tell: histories of events
+// that are done.
+func (p *progress) dropPassed(cursor uint64) {
+	for offset := range p.history {
+		if offset <= cursor && p.redriven[offset] == nil {
+			p.forget(offset)
+		}
+	}
 }
 
 // outlived reports whether the store has parts that the cursor has passed: the
@@ -217,6 +237,9 @@ func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 	for offset := range p.noted {
 		var value []byte
 		e := w.find(offset)
+		if r := p.redriven[offset]; r != nil {
+			e = &r.entry
+		}
 		if h := p.history[offset]; len(h) > 0 && (e == nil || !e.state.inCommit()) {
 			value = encodeHistory(h)
 		}
@@ -225,8 +248,19 @@ func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 		}
 		setOrDelete(p.written, offset, len(value) > 0)
 	}
+	for offset := range p.moved {
+		var value []byte
+		if r := p.redriven[offset]; r != nil && !r.state.inCommit() {
+			value = encodeRedriven(r)
+		}
+		if len(value) > 0 || p.listed[offset] {
+			parts = append(parts, store.GroupPart{Kind: partRedriven, Offset: offset, Value: value})
+		}
+		setOrDelete(p.listed, offset, len(value) > 0)
+	}
 	clear(p.chunks)
 	clear(p.noted)
+	clear(p.moved)
 	p.latest = 0
 	return parts, reset
 }
@@ -256,6 +290,7 @@ func (p *progress) rewrite(w *window) {
 	p.reset = true
 	clear(p.stored)
 	clear(p.written)
+	clear(p.listed)
 	for _, r := range p.restored {
 		for chunk := r.from / chunkSize; chunk <= r.to/chunkSize; chunk++ {
 			p.chunks[chunk] = true
@@ -268,6 +303,9 @@ func (p *progress) rewrite(w *window) {
 	}
 	for offset := range p.history {
 		p.noted[offset] = true
+	}
+	for offset := range p.redriven {
+		p.moved[offset] = true
 	}
 }
 

@@ -160,7 +160,7 @@ func checkNothingLost(t *testing.T, s store.Store, head uint64, ledgers []*ledge
 			buried++
 			found := false
 			for epoch := l.first; epoch <= state.Epoch; epoch++ {
-				found = found || dead[deadLetterID("t", offset, l.name, epoch)]
+				found = found || dead[deadLetterID("t", offset, l.name, epoch, "")]
 			}
 			if !found {
 				t.Errorf("group %s: %d was neither acked nor dead-lettered", l.name, offset)

@@ -186,7 +186,7 @@ func (g *group) lookup(m *member, ref eventhub.Ref) *entry {
 		if ref.Lease.Serial == 0 {
 			return nil // that of events which nobody ever had
 		}
-		if e := g.window.find(ref.Lease.Offset); e != nil && e.state != done && e.lease(g.runtime) == ref.Lease {
+		if e := g.find(ref.Lease.Offset); e != nil && e.state != done && e.lease(g.runtime) == ref.Lease {
 			return e
 		}
 		return nil
@@ -195,7 +195,7 @@ func (g *group) lookup(m *member, ref eventhub.Ref) *entry {
 	if !ok || m == nil {
 		return nil
 	}
-	if e := g.window.find(offset); e != nil && e.member == m {
+	if e := g.find(offset); e != nil && e.member == m {
 		return e
 	}
 	return nil
@@ -258,7 +258,11 @@ func (g *group) become(e *entry, state entryState) {
 		g.behind++
 	}
 	e.state = state
-	g.progress.mark(e.offset)
+	if e.redriven > 0 {
+		g.progress.moved[e.offset] = true
+	} else {
+		g.progress.mark(e.offset)
+	}
 	g.touch()
 }
 
@@ -281,7 +285,11 @@ func (g *group) finish(e *entry) {
 	}
 	g.progress.forget(e.offset)
 	offset, l := e.offset, e.line
-	g.window.settle(e)
+	if e.redriven > 0 {
+		delete(g.progress.redriven, offset)
+	} else {
+		g.window.settle(e)
+	}
 	if len(g.awaited) > 0 {
 		g.tell(offset, "")
 	}
@@ -289,7 +297,7 @@ func (g *group) finish(e *entry) {
 		return
 	}
 	if next := g.lines.leave(l); next != 0 {
-		g.retry(g.window.find(next), 0)
+		g.retry(g.find(next), 0)
 	}
 }
 
@@ -323,11 +331,11 @@ func (g *group) compact() {
 
 // leaseStands and retryStands tell appointments that still mean something.
 func (g *group) leaseStands(t timed) bool {
-	e := g.window.find(t.offset)
+	e := g.find(t.offset)
 	return e != nil && e.state == leased && e.serial == t.serial && e.at == t.at
 }
 
 func (g *group) retryStands(t timed) bool {
-	e := g.window.find(t.offset)
+	e := g.find(t.offset)
 	return e != nil && e.state == waiting && e.serial == t.serial && e.at == t.at
 }

@@ -44,8 +44,10 @@ func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (eventhub
 		g.mu.Unlock()
 		return plan, nil
 	}
+	before := g.progress
 	g.progress = newProgress()
 	g.progress.reset = true
+	g.progress.keepAgain(&before, to)
 	g.restart(g.epoch+1, to)
 	g.bus.raised(g.epoch)
 	for _, m := range g.members {

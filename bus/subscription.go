@@ -525,7 +525,7 @@ func (s *subscription) latest(members []*member, n int) uint64 {
 	var serials []uint64
 	for _, m := range members {
 		m.group.mu.Lock()
-		for e := range m.group.window.open() {
+		for e := range m.group.open() {
 			if e.state == leased && e.member == m {
 				serials = append(serials, e.serial)
 			}
@@ -568,7 +568,7 @@ func (m *member) leave(giveBack uint64) {
 	now := time.Now().UnixMilli()
 	var held []*entry
 	if !m.isDetached() {
-		for e := range g.window.open() {
+		for e := range g.open() {
 			if e.state == leased && e.member == m {
 				held = append(held, e)
 			}

@@ -213,7 +213,7 @@ func (g *group) expire(now int64) {
 		t := g.leases[0]
 		g.leases.pop()
 		if g.leaseStands(t) {
-			e := g.window.find(t.offset)
+			e := g.find(t.offset)
 			g.counts.Expired++
 			g.note(e, now, "expired", "")
 			g.failed(e, now+g.settings.backoff(int(e.attempts)).Milliseconds(), "lease expired")
@@ -232,7 +232,7 @@ func (g *group) dueRetries(now int64, room int) (next int64, short bool) {
 			return t.at, false
 		}
 		stands := g.retryStands(t)
-		if suspect := stands && g.window.find(t.offset).isSuspect(); suspect {
+		if suspect := stands && g.find(t.offset).isSuspect(); suspect {
 			g.suspects = append(g.suspects, t.offset)
 		} else if stands {
 			if len(f.due) >= room {
@@ -293,7 +293,7 @@ func (e *entry) isSuspect() bool { return e.attempts >= soloAfter }
 // that takes them go back to the others when none is left.
 func (g *group) reviewSuspects(now int64) {
 	for len(g.suspects) > 0 {
-		if e := g.window.find(g.suspects[0]); e != nil && e.state == waiting && e.at <= now {
+		if e := g.find(g.suspects[0]); e != nil && e.state == waiting && e.at <= now {
 			break
 		}
 		g.suspects = g.suspects[1:]
@@ -374,7 +374,7 @@ func (g *group) putBack(at int64) {
 	f := g.fetch
 	g.graves = append(g.graves, f.graves...)
 	for _, offset := range f.due {
-		if e := g.window.find(offset); e != nil && e.state == waiting {
+		if e := g.find(offset); e != nil && e.state == waiting {
 			g.retry(e, max(at, e.at)) // a NACK may have put it off meanwhile
 		}
 	}
@@ -387,7 +387,7 @@ func (g *group) handOut(now int64) {
 	graves, due := f.readGraves, f.readDue
 	g.graves = append(g.graves, f.graves[graves:]...)
 	for _, offset := range f.due[due:] {
-		if e := g.window.find(offset); e != nil && e.state == waiting {
+		if e := g.find(offset); e != nil && e.state == waiting {
 			g.retries.push(timed{e.at, e.offset, e.serial})
 		}
 	}
@@ -453,7 +453,7 @@ func (g *group) take(item store.Item, now int64) bool {
 }
 
 func (g *group) redeliver(item store.Item, now int64) {
-	e := g.window.find(item.Offset)
+	e := g.find(item.Offset)
 	if e == nil || e.state != waiting || e.at > now {
 		return // settled while it was read
 	}
@@ -510,6 +510,7 @@ func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
 	d := eventhub.Delivery{
 		Topic: g.log.name, Offset: e.offset, Record: item.Record,
 		Attempt: int(e.attempts), MaxAttempts: g.settings.MaxAttempts, AckTimeout: m.sub.opts.AckTimeout, Sought: m.sought,
+		Redriven: int(e.redriven),
 	}
 	m.sought = false
 	m.batch = append(m.batch, d)

@@ -18,6 +18,7 @@ const (
 	handed                     // … and that is in the commit under way
 	burying                    // to be dead-lettered
 	interred                   // its dead letter is in the commit under way
+	planted                    // redriven, and that is in the commit under way
 	done                       // acked, but the cursor is not there yet
 )
 
@@ -42,7 +43,8 @@ type entry struct {
 	line      *line   // of its key, where the group has lines
 	attempts  uint16
 	state     entryState
-	late      bool // pledged when its lease had run out: at is that of a waiting one
+	late      bool   // pledged when its lease had run out: at is that of a waiting one
+	redriven  uint16 // how often, where it lies in the list of these and not in the window
 }
 
 // window holds the events of a group above its cursor that were read, in the

@@ -1,0 +1,653 @@
+package bus
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"eventhub"
+	"eventhub/internal/eventid"
+	"eventhub/store"
+)
+
+// A redrive reads dead letters and plants their events in the lists of their groups
+// (again.go), some at a time: all of one group in one unit with their marks. So a
+// dead letter has its mark if, and only if, its group has, or had, the event again.
+
+var _ eventhub.Redriver = (*Bus)(nil)
+
+const (
+	// A redrive gives back what its rate lets through in redriveTick, at most
+	// redriveEvents in one unit.
+	redriveTick   = 50 * time.Millisecond
+	redriveEvents = 512
+	// redriveProgress is how often somebody is told how far it is.
+	redriveProgress = time.Second
+	// redriveRoom is the wait for a group that has mostRedriven on its list.
+	redriveRoom = 100 * time.Millisecond
+)
+
+// Why a dead letter is skipped, as in eventhub.RedriveResult.
+const (
+	skipWaiting = "waiting"
+	skipOpen    = "open"
+	skipNoGroup = "no_group"
+	skipGone    = "gone"
+)
+
+// DeadLetters implements eventhub.Redriver.
+func (b *Bus) DeadLetters(ctx context.Context, q eventhub.DeadLetterQuery, visit func(*eventhub.DeadLetter) error) error {
+	if err := b.checkDeadLetters(ctx, &q); err != nil {
+		return err
+	}
+	left := q.Limit
+	take := func(item eventhub.Item) error {
+		d, err := b.deadLetter(ctx, &q, item)
+		if d == nil || err != nil {
+			return err
+		}
+		if err := visit(d); err != nil {
+			return err
+		}
+		if left--; left == 0 {
+			return errEnough
+		}
+		return nil
+	}
+	err := b.scanDeadLetters(ctx, &q, take)
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+var errEnough = errors.New("bus: limit reached")
+
+// checkDeadLetters checks a query, makes its topic that of the dead letters, and its
+// ids offsets.
+func (b *Bus) checkDeadLetters(ctx context.Context, q *eventhub.DeadLetterQuery) error {
+	bad := func(format string, args ...any) error {
+		return eventhub.Errorf(eventhub.CodeBadRequest, format, args...)
+	}
+	if err := eventhub.ValidateStoredTopic(q.Topic); err != nil {
+		return err
+	}
+	switch {
+	case q.FromTS < 0 || q.ToTS < 0:
+		return bad("fromTs is %d and toTs is %d; epoch milliseconds are not negative", q.FromTS, q.ToTS)
+	case q.Limit < 0:
+		return bad("limit is %d; it is not negative", q.Limit)
+	case len(q.Offsets) > eventhub.MaxPage || len(q.IDs) > eventhub.MaxPage:
+		return bad("%d offsets and %d ids are named; at most %d of each can be", len(q.Offsets), len(q.IDs), eventhub.MaxPage)
+	}
+	if q.Group != "" {
+		if err := eventhub.ValidateGroup(q.Group); err != nil {
+			return err
+		}
+	}
+	if !eventhub.IsDeadLetterTopic(q.Topic) {
+		if _, err := b.store.Topic(ctx, q.Topic); errors.Is(err, store.ErrNotFound) {
+			return noTopic(q.Topic)
+		}
+		q.Topic = eventhub.DeadLetterTopic(q.Topic)
+	} else if _, err := b.store.Topic(ctx, q.Topic); errors.Is(err, store.ErrNotFound) {
+		return noTopic(q.Topic)
+	}
+	q.Offsets = slices.Clone(q.Offsets)
+	for _, id := range q.IDs {
+		if err := eventhub.ValidateID(id); err != nil {
+			return err
+		}
+		offset, err := b.store.Find(ctx, q.Topic, id)
+		if errors.Is(err, store.ErrNotFound) {
+			return eventhub.Errorf(eventhub.CodeUnknownID, "there is no dead letter %q in topic %q", id, q.Topic)
+		}
+		if err != nil {
+			return storeError(err, "find event %q", id)
+		}
+		q.Offsets = append(q.Offsets, offset)
+	}
+	slices.Sort(q.Offsets)
+	q.Offsets = slices.Compact(q.Offsets)
+	return nil
+}
+
+// scanDeadLetters calls take for what may be meant.
+func (b *Bus) scanDeadLetters(ctx context.Context, q *eventhub.DeadLetterQuery, take func(eventhub.Item) error) error {
+	if len(q.Offsets) > 0 {
+		return b.namedDeadLetters(ctx, q, take)
+	}
+	replay := eventhub.ReplayQuery{Topic: q.Topic, ToTS: q.ToTS, Filter: q.Filter}
+	switch {
+	case q.After > 0:
+		replay.Start = eventhub.Start{Kind: eventhub.StartOffset, Offset: q.After + 1}
+	case q.FromTS > 0:
+		replay.Start = eventhub.Start{Kind: eventhub.StartTime, TS: q.FromTS}
+	}
+	return b.Replay(ctx, replay, func(_ string, item eventhub.Item) error {
+		if item.Record.CommitTime() < q.FromTS {
+			return nil
+		}
+		return take(item)
+	})
+}
+
+func (b *Bus) namedDeadLetters(ctx context.Context, q *eventhub.DeadLetterQuery, take func(eventhub.Item) error) error {
+	program, err := b.filters.compile(q.Filter)
+	if err != nil {
+		return err
+	}
+	var batch store.Batch
+	for _, offset := range q.Offsets {
+		batch.Reset()
+		if err := b.store.Read(ctx, q.Topic, offset, 1, 0, &batch); err != nil {
+			return storeError(err, "read topic %q at offset %d", q.Topic, offset)
+		}
+		if len(batch.Items) == 0 || batch.Items[0].Offset != offset {
+			return eventhub.Errorf(eventhub.CodeUnknownID, "there is no dead letter at offset %d of topic %q", offset, q.Topic)
+		}
+		item := batch.Items[0]
+		ts := item.Record.CommitTime()
+		if offset <= q.After || ts < q.FromTS || q.ToTS != 0 && ts >= q.ToTS || !program.Match(item.Record, item.Offset) {
+			continue
+		}
+		if err := take(item); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// letterPayload is what group.letter writes.
+type letterPayload struct {
+	Topic    string `json:"topic"`
+	Group    string `json:"group"`
+	Offset   uint64 `json:"offset"`
+	Attempts int    `json:"attempts"`
+	Redriven int    `json:"redriven"`
+	Reason   string `json:"reason"`
+	Event    struct {
+		ID      string            `json:"id"`
+		Key     string            `json:"key"`
+		SID     string            `json:"sid"`
+		Headers map[string]string `json:"headers"`
+		Tags    []string          `json:"tags"`
+	} `json:"event"`
+}
+
+// deadLetter reads an event of a dead-letter topic, nil where it is not meant. What is
+// no dead letter of the topic, as others may have imported it, never is.
+func (b *Bus) deadLetter(ctx context.Context, q *eventhub.DeadLetterQuery, item eventhub.Item) (*eventhub.DeadLetter, error) {
+	e, err := item.Record.Event(item.Offset)
+	if err != nil {
+		return nil, err
+	}
+	var p letterPayload
+	if json.Unmarshal(e.Payload, &p) != nil || p.Group == "" || p.Offset == 0 || eventhub.DeadLetterTopic(p.Topic) != q.Topic {
+		return nil, nil
+	}
+	if q.Group != "" && p.Group != q.Group {
+		return nil, nil
+	}
+	d := &eventhub.DeadLetter{
+		Offset: item.Offset, ID: e.ID, TS: item.Record.CommitTime(),
+		Topic: p.Topic, Group: p.Group, Event: p.Offset, EventID: p.Event.ID, Key: p.Event.Key,
+		Attempts: p.Attempts, Reason: p.Reason, Redriven: p.Redriven, Record: item.Record,
+	}
+	if d.Marks, err = b.marks(ctx, d.ID); err != nil || len(d.Marks) > 0 && !q.All {
+		return nil, err
+	}
+	return d, nil
+}
+
+// marks returns what was done about a dead letter.
+func (b *Bus) marks(ctx context.Context, id string) ([]eventhub.RedriveMark, error) {
+	places, err := b.store.Effects(ctx, id, store.Place{Topic: eventhub.RedriveTopic}, eventhub.MaxRedriveMarks)
+	if err != nil {
+		return nil, storeError(err, "find the marks of dead letter %q", id)
+	}
+	var marks []eventhub.RedriveMark
+	var batch store.Batch
+	for _, place := range places {
+		if place.Topic != eventhub.RedriveTopic {
+			break
+		}
+		batch.Reset()
+		if err := b.store.Read(ctx, place.Topic, place.Offset, 1, 0, &batch); err != nil {
+			return nil, storeError(err, "read topic %q at offset %d", place.Topic, place.Offset)
+		}
+		if len(batch.Items) == 0 || batch.Items[0].Offset != place.Offset {
+			continue
+		}
+		var mark eventhub.RedriveMark
+		e, err := batch.Items[0].Record.Event(place.Offset)
+		if err != nil || json.Unmarshal(e.Payload, &mark) != nil || mark.DeadLetterID != id {
+			continue // imported from elsewhere
+		}
+		mark.TS = batch.Items[0].Record.CommitTime()
+		marks = append(marks, mark)
+	}
+	return marks, nil
+}
+
+// appendMark encodes a mark as an event of its topic.
+func (s *submission) appendMark(id string, m eventhub.RedriveMark) error {
+	payload, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return s.encodeMade(&eventhub.Event{ID: id, Topic: eventhub.RedriveTopic, CausedBy: []string{m.DeadLetterID}, Payload: payload})
+}
+
+// sealAppends gives each append its record; ends are those of the records in buf.
+func (s *submission) sealAppends(ends []int) {
+	start := 0
+	for i, end := range ends {
+		s.appends[i].Record = eventhub.Record(s.buf[start:end:end])
+		start = end
+	}
+	s.bytes = len(s.buf)
+}
+
+// Requeue implements eventhub.Redriver.
+func (b *Bus) Requeue(ctx context.Context, topic string, offset uint64, payload []byte, by string) (eventhub.Receipt, error) {
+	var none eventhub.Receipt
+	q := eventhub.DeadLetterQuery{Topic: topic, Offsets: []uint64{offset}, All: true}
+	s := &submission{}
+	err := b.DeadLetters(ctx, q, func(d *eventhub.DeadLetter) error { return s.requeue(d, payload, by) })
+	if err != nil {
+		return none, err
+	}
+	if len(s.appends) == 0 {
+		return none, eventhub.Errorf(eventhub.CodeUnknownID, "the event at offset %d of topic %q is no dead letter", offset, eventhub.DeadLetterTopic(topic))
+	}
+	if err := b.space.check(); err != nil {
+		return none, err
+	}
+	answered := make(chan error, 1)
+	s.units = []store.Unit{{Appends: s.appends}}
+	s.finish = func(s *submission, err error) {
+		if err == nil && s.units[0].Err != nil {
+			err = unitError(s.units[0].Err)
+		}
+		answered <- err
+	}
+	if err := b.committer.submit(ctx, s); err != nil {
+		return none, err
+	}
+	select {
+	case err := <-answered:
+		if err != nil {
+			return none, err
+		}
+		return receipts(nil, s.units[0].Appends)[0], nil
+	case <-ctx.Done():
+		return none, eventhub.Wrap(eventhub.CodeShuttingDown, ctx.Err(), "gave up waiting; the event may or may not be requeued")
+	}
+}
+
+// requeue encodes the new event of a dead letter, and the mark. Their ids derive from
+// the dead letter and the payload, so that the same again adds nothing.
+func (s *submission) requeue(d *eventhub.DeadLetter, payload []byte, by string) error {
+	letter, err := d.Record.Event(d.Offset)
+	if err != nil {
+		return err
+	}
+	var p letterPayload
+	if err := json.Unmarshal(letter.Payload, &p); err != nil {
+		return err
+	}
+	sum := sha256.Sum256(append([]byte(d.ID+"\x00"), payload...))
+	name := hex.EncodeToString(sum[:16])
+	e := eventhub.Event{
+		ID: "rq-" + name, Topic: d.Topic, Key: p.Event.Key, SID: p.Event.SID, Headers: p.Event.Headers, Tags: p.Event.Tags,
+		CausedBy: []string{d.EventID}, Payload: payload,
+	}
+	if err := s.add(&e, time.Now()); err != nil {
+		return err
+	}
+	ends := []int{len(s.buf)}
+	err = s.appendMark("rm-"+name, eventhub.RedriveMark{
+		By: by, Topic: d.Topic, Group: d.Group, Offset: d.Event, RequeuedAs: e.ID,
+		DeadLetter: eventhub.Place{Topic: letter.Topic, Offset: d.Offset}, DeadLetterID: d.ID,
+	})
+	s.sealAppends(append(ends, len(s.buf)))
+	return err
+}
+
+// redrive is one call of Redrive.
+type redrive struct {
+	bus     *Bus
+	query   eventhub.RedriveQuery
+	result  eventhub.RedriveResult
+	topic   string // of the dead letters
+	batch   []eventhub.DeadLetter
+	most    int       // a batch
+	next    time.Time // when the rate lets more through
+	told    time.Time
+	read    store.Batch
+	planned map[groupKey]map[uint64]bool // without Apply: what would be on the lists
+}
+
+// Redrive implements eventhub.Redriver.
+func (b *Bus) Redrive(ctx context.Context, q eventhub.RedriveQuery) (eventhub.RedriveResult, error) {
+	if q.Rate == 0 {
+		q.Rate = eventhub.DefaultRedriveRate
+	}
+	if q.Rate < 1 || q.Rate > eventhub.MaxRedriveRate {
+		return eventhub.RedriveResult{}, eventhub.Errorf(eventhub.CodeBadRequest, "rate is %d a second; 1 to %d are allowed", q.Rate, eventhub.MaxRedriveRate)
+	}
+	now := time.Now()
+	r := redrive{bus: b, query: q, next: now, told: now, planned: make(map[groupKey]map[uint64]bool),
+		most: min(max(int(int64(q.Rate)*int64(redriveTick)/int64(time.Second)), 1), redriveEvents)}
+	r.result = eventhub.RedriveResult{Topic: q.Topic, Applied: q.Apply, Groups: make(map[string]int), Skipped: make(map[string]int), After: q.After}
+	if eventhub.IsDeadLetterTopic(q.Topic) {
+		r.topic = q.Topic
+	} else {
+		r.topic = eventhub.DeadLetterTopic(q.Topic)
+	}
+	err := b.DeadLetters(ctx, q.DeadLetterQuery, func(d *eventhub.DeadLetter) error { return r.take(ctx, d) })
+	if err == nil {
+		err = r.flush(ctx)
+	}
+	return r.result, err
+}
+
+func (r *redrive) take(ctx context.Context, d *eventhub.DeadLetter) error {
+	kept := *d
+	kept.Record = nil
+	r.batch = append(r.batch, kept)
+	if len(r.batch) < r.most {
+		return nil
+	}
+	return r.flush(ctx)
+}
+
+// flush gives back what was gathered, a group at a time.
+func (r *redrive) flush(ctx context.Context) error {
+	batch := r.batch
+	r.batch = r.batch[:0]
+	byGroup := make(map[string][]eventhub.DeadLetter)
+	var names []string
+	for i := range batch {
+		name := batch[i].Group
+		if byGroup[name] == nil {
+			names = append(names, name)
+		}
+		byGroup[name] = append(byGroup[name], batch[i])
+	}
+	for _, name := range names {
+		if err := r.give(ctx, groupKey{topic: batch[0].Topic, group: name}, byGroup[name]); err != nil {
+			return err
+		}
+	}
+	if n := len(batch); n > 0 {
+		r.result.After = batch[n-1].Offset
+	}
+	if r.query.Progress != nil && time.Since(r.told) >= redriveProgress {
+		r.told = time.Now()
+		r.query.Progress(r.result)
+	}
+	return nil
+}
+
+// pace waits until the rate lets n events through. What was missed is made up for at
+// most for a tick.
+func (r *redrive) pace(ctx context.Context, n int) error {
+	now := time.Now()
+	if err := sleep(ctx, r.next.Sub(now)); err != nil {
+		return err
+	}
+	if late := now.Add(-redriveTick); r.next.Before(late) {
+		r.next = late
+	}
+	r.next = r.next.Add(time.Duration(n) * time.Second / time.Duration(r.query.Rate))
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// give gives the events of one group's dead letters back to it, or counts what would
+// be.
+func (r *redrive) give(ctx context.Context, key groupKey, letters []eventhub.DeadLetter) error {
+	b := r.bus
+	r.result.Matched += len(letters)
+	g, err := b.acquire(key)
+	if err != nil {
+		return err
+	}
+	defer b.release(g)
+	if err := g.load(ctx, nil); err != nil {
+		if eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed {
+			r.skip(skipNoGroup, len(letters))
+			return nil
+		}
+		return err
+	}
+	there := letters[:0:0]
+	for i := range letters {
+		ok, err := r.isThere(ctx, &letters[i])
+		if err != nil {
+			return err
+		}
+		if !ok {
+			r.skip(skipGone, 1)
+			continue
+		}
+		there = append(there, letters[i])
+	}
+	if len(there) == 0 {
+		return nil
+	}
+	if !r.query.Apply {
+		r.plan(g, there)
+		return nil
+	}
+	if err := r.pace(ctx, len(there)); err != nil {
+		return err
+	}
+	for !g.hasRoom(len(there)) {
+		if err := sleep(ctx, redriveRoom); err != nil {
+			return err
+		}
+	}
+	return r.plant(ctx, g, there)
+}
+
+func (r *redrive) skip(why string, n int) {
+	if n > 0 {
+		r.result.Skipped[why] += n
+	}
+}
+
+// isThere reports whether the topic has the event that the dead letter is about.
+func (r *redrive) isThere(ctx context.Context, d *eventhub.DeadLetter) (bool, error) {
+	r.read.Reset()
+	if err := r.bus.store.Read(ctx, d.Topic, d.Event, 1, 0, &r.read); err != nil {
+		return false, storeError(err, "read topic %q at offset %d", d.Topic, d.Event)
+	}
+	return len(r.read.Items) == 1 && r.read.Items[0].Offset == d.Event && string(r.read.Items[0].Record.ID()) == d.EventID, nil
+}
+
+// hasRoom reports whether the list takes n more.
+func (g *group) hasRoom(n int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.deleted || len(g.progress.redriven)+n <= mostRedriven
+}
+
+// whyNot says why an event is not put on the list, "" where it may be. g.mu is held.
+func (g *group) whyNot(offset uint64) string {
+	switch {
+	case g.progress.redriven[offset] != nil:
+		return skipWaiting
+	case !g.isDone(offset):
+		return skipOpen
+	}
+	return ""
+}
+
+// plan counts what plant would do.
+func (r *redrive) plan(g *group, letters []eventhub.DeadLetter) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	listed := r.planned[g.key]
+	if listed == nil {
+		listed = make(map[uint64]bool)
+		r.planned[g.key] = listed
+	}
+	for i := range letters {
+		why := g.whyNot(letters[i].Event)
+		if why == "" && listed[letters[i].Event] {
+			why = skipWaiting
+		}
+		if why != "" {
+			r.skip(why, 1)
+			continue
+		}
+		listed[letters[i].Event] = true
+		r.count(g.name, 1)
+		if len(r.result.Samples) < eventhub.RedriveSamples {
+			r.result.Samples = append(r.result.Samples, letters[i])
+		}
+	}
+}
+
+func (r *redrive) count(group string, n int) {
+	if n > 0 {
+		r.result.Redriven += n
+		r.result.Groups[group] += n
+	}
+}
+
+// planting is one unit that puts events on a group's list.
+type planting struct {
+	group    *group
+	letters  []eventhub.DeadLetter
+	listed   []*redriven // parallel to letters and to the marks
+	planted  []*redriven // those that were put on the list
+	skipped  map[string]int
+	answered chan error
+}
+
+// plant makes the list, and the marks, durable, and has the events delivered.
+func (r *redrive) plant(ctx context.Context, g *group, letters []eventhub.DeadLetter) error {
+	b := r.bus
+	if err := b.space.check(); err != nil {
+		return err
+	}
+	p := &planting{group: g, letters: letters, skipped: make(map[string]int), answered: make(chan error, 1)}
+	s, err := r.encode(p)
+	if err != nil {
+		return err
+	}
+	s.prepare, s.finish = p.prepare, p.finish
+	if err := b.committer.submit(ctx, s); err != nil {
+		return err
+	}
+	// It is waited for whatever happens to ctx, so that the result tells what was
+	// done: a commit always ends.
+	err = <-p.answered
+	for why, n := range p.skipped {
+		r.skip(why, n)
+	}
+	if err == nil {
+		r.count(g.name, len(p.planted))
+	}
+	return err
+}
+
+// encode makes the entries and the marks of a planting.
+func (r *redrive) encode(p *planting) (*submission, error) {
+	s := &submission{units: make([]store.Unit, 1)}
+	ends := make([]int, len(p.letters))
+	for i := range p.letters {
+		d := &p.letters[i]
+		times := d.Redriven
+		for _, m := range d.Marks {
+			times = max(times, m.Redriven)
+		}
+		times = min(times+1, maxRedrives)
+		mark := eventid.New()
+		if err := s.appendMark(mark, eventhub.RedriveMark{
+			By: r.query.By, Topic: d.Topic, Group: d.Group, Offset: d.Event, Redriven: times,
+			DeadLetter: eventhub.Place{Topic: r.topic, Offset: d.Offset}, DeadLetterID: d.ID,
+		}); err != nil {
+			return nil, err
+		}
+		ends[i] = len(s.buf)
+		p.listed = append(p.listed, &redriven{entry: entry{offset: d.Event, redriven: uint16(times), state: planted}, mark: mark, key: d.Key})
+	}
+	s.sealAppends(ends)
+	return s, nil
+}
+
+// prepare puts the events on the list, those that may be, and fills the unit in.
+func (p *planting) prepare(s *submission) bool {
+	g := p.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.deleted {
+		p.skipped[skipNoGroup] = len(p.letters)
+		p.answered <- nil
+		return false
+	}
+	u := &s.units[0]
+	for i, e := range p.listed {
+		if why := g.whyNot(e.offset); why != "" {
+			p.skipped[why]++
+			continue
+		}
+		g.progress.list(e)
+		g.progress.moved[e.offset] = true
+		p.planted = append(p.planted, e)
+		u.Appends = append(u.Appends, s.appends[i])
+	}
+	if len(p.planted) == 0 {
+		p.answered <- nil
+		return false
+	}
+	u.Groups = []store.GroupChange{g.change(g.window.cursor())}
+	return true
+}
+
+// finish has the events delivered, or takes them off the list.
+func (p *planting) finish(s *submission, err error) {
+	g := p.group
+	refused := err == nil && s.units[0].Err != nil
+	g.mu.Lock()
+	for _, r := range p.planted {
+		switch {
+		case g.progress.redriven[r.offset] != r || r.state != planted:
+			// A seek came behind it: the event comes again by itself.
+		case err == nil && !refused:
+			g.revive(r)
+		default:
+			delete(g.progress.redriven, r.offset)
+		}
+	}
+	if refused {
+		g.progress.rewrite(&g.window)
+		g.touch()
+		err = refusedError(s.units[0].Err)
+	}
+	g.mu.Unlock()
+	g.bus.workers.schedule(g)
+	p.answered <- err
+}

@@ -1,0 +1,286 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"eventhub"
+)
+
+// bury has every event up to the head of a topic dead-lettered in a group that is
+// made for it, and leaves the group without members.
+func (r *rig) bury(topic, group string) {
+	r.t.Helper()
+	o := opts(topic, group)
+	o.MaxAttempts = 1
+	in := r.subscribe(o)
+	for r.nackAll(in, "broken") > 0 {
+	}
+	if err := in.sub.Unsubscribe(context.Background()); err != nil {
+		r.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+func (r *rig) nackAll(in *inbox, reason string) (n int) {
+	r.t.Helper()
+	for _, d := range in.take() {
+		if _, err := in.sub.Settle(context.Background(), eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true, Reason: reason, Refs: []eventhub.Ref{{Lease: d.Lease}}}); err != nil {
+			r.t.Fatal(err)
+		}
+		n++
+	}
+	synctest.Wait()
+	return n
+}
+
+func words(of ...any) string { return strings.TrimSpace(fmt.Sprintln(of...)) }
+
+func leases(all []got) (refs []eventhub.Ref) {
+	for _, g := range all {
+		refs = append(refs, byLease(g))
+	}
+	return refs
+}
+
+func (r *rig) redrive(q eventhub.RedriveQuery) eventhub.RedriveResult {
+	r.t.Helper()
+	result, err := r.bus.Redrive(context.Background(), q)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	synctest.Wait()
+	return result
+}
+
+func (r *rig) deadLetters(q eventhub.DeadLetterQuery) (list []eventhub.DeadLetter) {
+	r.t.Helper()
+	err := r.bus.DeadLetters(context.Background(), q, func(d *eventhub.DeadLetter) error {
+		kept := *d
+		kept.Record = nil
+		list = append(list, kept)
+		return nil
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return list
+}
+
+func redriveAll(topic string) eventhub.RedriveQuery {
+	return eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: topic}, Apply: true, By: "me"}
+}
+
+func TestRedrive(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 3)
+		other := r.subscribe(opts("t", "other"))
+		other.ack(leases(other.take())...)
+		r.bury("t", "g")
+
+		letters := r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})
+		equal(t, "dead letters", len(letters), 3)
+		equal(t, "what the second says", words(letters[1].Topic, letters[1].Group, letters[1].Event, letters[1].Attempts, letters[1].Reason, letters[1].Marks),
+			"t g 2 1 broken []")
+
+		dry := r.redrive(eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t", Group: "g"}})
+		equal(t, "would be redriven", words(dry.Matched, dry.Redriven, dry.Groups, len(dry.Samples), dry.Applied), "3 3 map[g:3] 3 false")
+		equal(t, "after a dry run", len(r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})), 3)
+
+		result := r.redrive(redriveAll("t.dlq"))
+		equal(t, "redriven", words(result.Matched, result.Redriven, result.Applied), "3 3 true")
+		equal(t, "open dead letters", len(r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})), 0)
+		all := r.deadLetters(eventhub.DeadLetterQuery{Topic: "t", All: true})
+		equal(t, "marks", words(len(all), len(all[0].Marks), all[0].Marks[0].By, all[0].Marks[0].Redriven, all[0].Marks[0].TS == time.Now().UnixMilli()), "3 1 me 1 true")
+		info, err := r.bus.Group(context.Background(), "t", "g")
+		equal(t, "the group", words(info.Lag, info.Redriven, info.Waiting, info.BlockedBy.Kind, err), "0 3 3 no_members <nil>")
+
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		got := in.take()
+		equal(t, "redelivered", words(len(got), got[0].Offset, got[0].Attempt, got[0].Redriven, got[2].Offset), "3 1 1 1 3")
+		in.ack(leases(got)...)
+		equal(t, "to others", len(other.take()), 0)
+		info, err = r.bus.Group(context.Background(), "t", "g")
+		equal(t, "the group at the end", words(info.Lag, info.Redriven, info.Waiting, info.InFlight, info.BlockedBy == nil, err), "0 0 0 0 true <nil>")
+
+		again := r.redrive(redriveAll("t"))
+		equal(t, "the same again", words(again.Matched, again.Redriven), "0 0")
+	})
+}
+
+// An event that fails again becomes another dead letter, also the third time.
+func TestRedriveThatFails(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		r.bury("t", "g")
+		for i := 1; i <= 3; i++ {
+			r.redrive(redriveAll("t"))
+			in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+			equal(t, "nacked", r.nackAll(in, "again"), 1)
+			letters := r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})
+			equal(t, "dead letters", len(letters), 1)
+			equal(t, "redriven before", letters[0].Redriven, i)
+			if err := in.sub.Unsubscribe(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		q := redriveAll("t")
+		q.All = true
+		result := r.redrive(q)
+		equal(t, "of four letters of one event", words(result.Matched, result.Redriven, result.Skipped), "4 1 map[waiting:3]")
+	})
+}
+
+func TestRedriveOutlivesTheProcess(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 3)
+		r.bury("t", "g")
+		r.redrive(redriveAll("t"))
+		r.restart()
+		info, err := r.bus.Group(context.Background(), "t", "g")
+		equal(t, "a group that is not loaded", words(info.Redriven, info.BlockedBy.Kind, err), "3 no_members <nil>")
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		got := in.take()
+		equal(t, "after a restart", len(got), 3)
+		in.ack(byLease(got[0]))
+		in.nack(byLease(got[1]))
+		time.Sleep(time.Second)
+		r.restart()
+		in = r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		got = in.take()
+		equal(t, "after another", words(len(got), len(r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"}))), "1 1")
+	})
+}
+
+// A seek to before a redriven event has the group read it again, once; one to behind
+// it leaves it on the list.
+func TestRedriveAndSeek(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 4)
+		r.bury("t", "g")
+		r.redrive(redriveAll("t"))
+		if _, err := r.bus.SeekGroup(context.Background(), "t", "g", eventhub.Start{Kind: eventhub.StartOffset, Offset: 3}, true); err != nil {
+			t.Fatal(err)
+		}
+		q := redriveAll("t")
+		q.All = true
+		result := r.redrive(q)
+		equal(t, "behind a seek", words(result.Redriven, result.Skipped), "0 map[open:2 waiting:2]")
+		r.restart()
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		got := map[uint64]int{}
+		for _, d := range in.take() {
+			got[d.Offset] = d.Redriven
+		}
+		equal(t, "deliveries", words(got), "map[1:1 2:1 3:0 4:0]")
+	})
+}
+
+// Of a key, one event is under way, redriven or not.
+func TestRedriveInLines(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publishKeys("t", "k", "k", "l")
+		o := opts("t", "g")
+		o.Ordering, o.MaxAttempts = eventhub.OrderingKey, 1
+		in := r.subscribe(o)
+		for r.nackAll(in, "broken") > 0 {
+		}
+		result := r.redrive(redriveAll("t"))
+		equal(t, "redriven", result.Redriven, 3)
+		r.publishKeys("t", "k")
+		synctest.Wait()
+		first := in.take()
+		equal(t, "under way", len(first), 2) // one of k, one of l
+		for len(first) > 0 {
+			keys := map[string]int{}
+			for _, d := range first {
+				keys[string(d.Record.Key())]++
+			}
+			if keys["k"] > 1 {
+				t.Errorf("%d events of one key at once", keys["k"])
+			}
+			in.ack(leases(first)...)
+			first = in.take()
+		}
+		info, err := r.bus.Group(context.Background(), "t", "g")
+		equal(t, "left", words(info.Lag, info.Redriven, info.Held, err), "0 0 0 <nil>")
+	})
+}
+
+// TestRedriveRate: what is given back keeps to the rate.
+func TestRedriveRate(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1000)
+		r.bury("t", "g")
+		began := time.Now()
+		q := redriveAll("t")
+		q.Rate = 100
+		var told []int
+		q.Progress = func(p eventhub.RedriveResult) { told = append(told, p.Redriven) }
+		result := r.redrive(q)
+		equal(t, "redriven", result.Redriven, 1000)
+		if took := time.Since(began); took < 9500*time.Millisecond || took > 10*time.Second {
+			t.Errorf("1000 events at 100/s took %s", took)
+		}
+		equal(t, "progress was told", len(told), 9)
+	})
+}
+
+func TestRequeue(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		receipts := r.publishEvents(eventhub.Event{Topic: "t", Key: "k", Headers: map[string]string{"x-a": "b"}, Payload: []byte(`{"bad":1}`)})
+		r.bury("t", "g")
+		letter := r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})[0]
+		receipt, err := r.bus.Requeue(context.Background(), "t", letter.Offset, []byte(`{"good":1}`), "me")
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := r.bus.Requeue(context.Background(), "t", letter.Offset, []byte(`{"good":1}`), "me")
+		equal(t, "the same again", words(again.Offset == receipt.Offset, again.Duplicate, err), "true true <nil>")
+		item, err := r.bus.Event(context.Background(), "t", receipt.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := item.Record.Event(item.Offset)
+		equal(t, "the new event", words(e.Key, e.Headers, string(e.Payload), e.CausedBy[0] == receipts[0].ID, err), `k map[x-a:b] {"good":1} true <nil>`)
+		equal(t, "open dead letters", len(r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})), 0)
+		marks := r.deadLetters(eventhub.DeadLetterQuery{Topic: "t", All: true})[0].Marks
+		equal(t, "marks", words(len(marks), marks[0].By, marks[0].RequeuedAs == receipt.ID), "1 me true")
+		_, err = r.bus.Requeue(context.Background(), "t", letter.Offset, []byte(`{"good"`), "me")
+		wantCode(t, err, eventhub.CodeBadJSON)
+	})
+}
+
+func TestBadRedrives(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 2)
+		ctx := context.Background()
+		for name, tt := range map[string]struct {
+			query eventhub.RedriveQuery
+			code  eventhub.Code
+		}{
+			"no topic":       {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "none"}}, eventhub.CodeUnknownID},
+			"a pattern":      {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t.*"}}, eventhub.CodeBadTopic},
+			"a bad group":    {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t", Group: "a b"}}, eventhub.CodeBadRequest},
+			"an unknown id":  {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t", IDs: []string{"x"}}}, eventhub.CodeUnknownID},
+			"a bad offset":   {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t", Offsets: []uint64{7}}}, eventhub.CodeUnknownID},
+			"a bad filter":   {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t", Filter: &eventhub.Filter{CEL: "1 +"}}}, eventhub.CodeBadRequest},
+			"a bad rate":     {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t"}, Rate: -1}, eventhub.CodeBadRequest},
+			"too high a one": {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t"}, Rate: 100_001}, eventhub.CodeBadRequest},
+			"a bad limit":    {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t", Limit: -1}}, eventhub.CodeBadRequest},
+			"a bad time":     {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t", ToTS: -1}}, eventhub.CodeBadRequest},
+		} {
+			tt.query.Apply = true
+			_, err := r.bus.Redrive(ctx, tt.query)
+			if got := eventhub.ErrorCode(err); got != tt.code {
+				t.Errorf("%s: %v; want %s", name, err, tt.code)
+			}
+		}
+		_, err := r.bus.Requeue(ctx, "t", 1, []byte("1"), "")
+		wantCode(t, err, eventhub.CodeUnknownID)
+	})
+}
