@@ -72,6 +72,9 @@ type Options struct {
 	// AckWindow is how many offsets a group may read ahead of its cursor.
 	// Default 1,000,000.
 	AckWindow uint64
+	// EarlyBytes is how many bytes of events have to wait for a commit to be built
+	// while another is being synced. Default 64 KiB.
+	EarlyBytes int
 	// SyncEvery, where not 0, lets commits not wait for the store's fsync: one comes
 	// that long after the first of them. What was acknowledged since the last one may
 	// be lost with the process or the machine; order and whole units are kept. Default
@@ -94,6 +97,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.TailCacheBytes == 0 {
 		o.TailCacheBytes = 64 << 20
+	}
+	if o.EarlyBytes == 0 {
+		o.EarlyBytes = earlyBytes
 	}
 	if o.QueueBytes == 0 {
 		o.QueueBytes = 64 << 20

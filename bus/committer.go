@@ -30,6 +30,12 @@ const (
 // when it builds the commit. What reaches the store is therefore as ordered as
 // the changes were.
 //
+// A commit that has nothing but events of publishers need not be over for the next one
+// to be built: while the syncer waits for its fsync and tells the publishers, in the
+// order of the commits, another is put together where enough is waiting for it
+// (pipeline.go). Every other commit begins when those before it are over, for what it
+// writes depends on what became of them.
+//
 // With Options.SyncEvery commits do not wait for an fsync: one follows, for all that
 // came since the last, that long after the first of them.
 //
@@ -52,6 +58,9 @@ type committer struct {
 	syncDue  bool
 	stopping bool
 	broken   error
+	inSync   int // commits that the syncer was given and that are not over
+
+	pipeline pipeline
 
 	// Of run's goroutine.
 	batch     []*submission
@@ -69,6 +78,7 @@ func newCommitter(b *Bus) *committer {
 	c.flush.Stop()
 	c.sync = time.AfterFunc(time.Hour, c.syncNow)
 	c.sync.Stop()
+	c.pipeline.begin(c)
 	go c.run()
 	return c
 }
@@ -103,7 +113,7 @@ func (c *committer) submit(ctx context.Context, s *submission) error {
 	}
 	c.queue = append(c.queue, s)
 	c.queued += s.bytes
-	if len(c.queue) == 1 {
+	if len(c.queue) == 1 || c.inSync > 0 && c.queued >= c.bus.opts.EarlyBytes && c.queued-s.bytes < c.bus.opts.EarlyBytes {
 		c.hint()
 	}
 	return nil
@@ -191,8 +201,9 @@ func (c *committer) queuedBytes() int {
 
 func (c *committer) run() {
 	defer close(c.done)
+	defer c.pipeline.end()
 	for range c.wake {
-		for {
+		for !c.tooEarly() {
 			dirty, last := c.take()
 			if len(c.batch) == 0 && len(dirty) == 0 && len(c.exchanges) == 0 {
 				if c.syncDurable(last); last {
@@ -271,6 +282,11 @@ func shift[T any](s []T, n int) []T {
 // commit builds one store.Commit from c.batch and the dirty groups, and tells
 // everybody what became of it.
 func (c *committer) commit(dirty []*group) {
+	if c.isPlain(dirty) {
+		c.start()
+		return
+	}
+	c.pipeline.drain()
 	if len(c.batch) == 1 && c.batch[0].drop != "" {
 		c.bus.drop(c.batch[0])
 		c.batch = c.batch[:0]
@@ -321,10 +337,7 @@ func (c *committer) commit(dirty []*group) {
 
 // put is the commit itself, with the memory of an earlier failure.
 func (c *committer) put(sync bool) error {
-	c.mu.Lock()
-	broken := c.broken
-	c.mu.Unlock()
-	if broken != nil {
+	if broken := c.whyBroken(); broken != nil {
 		return broken
 	}
 	began := time.Now()
@@ -344,6 +357,10 @@ func (c *committer) put(sync bool) error {
 func (c *committer) fail(err error) error {
 	broken := eventhub.Wrap(eventhub.CodeInternal, err, "The store failed; the events may or may not be published.")
 	c.mu.Lock()
+	if c.broken != nil { // by the commit before, which is told of
+		defer c.mu.Unlock()
+		return c.broken
+	}
 	c.broken = broken
 	c.mu.Unlock()
 	c.bus.log.Error("the store failed a commit; nothing is acknowledged any more", "error", err)

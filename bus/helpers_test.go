@@ -295,6 +295,40 @@ func (m *meter) Commit(ctx context.Context, units []*store.Unit, sync bool) erro
 	return err
 }
 
+// Start is Commit in two halves: what holds commits up, or fails them, is in front of
+// the first, and what comes after them in front of the other.
+func (m *meter) Start(ctx context.Context, units []*store.Unit) (func() error, error) {
+	hold, fail := m.count("Commit")
+	if hold != nil {
+		<-hold
+		_, fail = m.count("Commit after the wait")
+	}
+	if fail != nil {
+		return nil, fail
+	}
+	p, ok := m.Store.(store.Pipeline)
+	if !ok {
+		p = unpipelined{m.Store}
+	}
+	wait, err := p.Start(ctx, units)
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		err := wait()
+		m.mu.Lock()
+		after := m.after
+		m.mu.Unlock()
+		if after != nil {
+			<-after
+		}
+		if _, fail := m.count("Wait"); err == nil && fail != nil {
+			err = fail
+		}
+		return err
+	}, nil
+}
+
 func (m *meter) setAfter(after chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -121,6 +121,11 @@ type valve struct {
 }
 
 func (v *valve) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+	v.see(units)
+	return v.meter.Commit(ctx, units, sync)
+}
+
+func (v *valve) see(units []*store.Unit) {
 	if v.inspect != nil {
 		for _, u := range units {
 			v.inspect(u)
@@ -132,7 +137,11 @@ func (v *valve) Commit(ctx context.Context, units []*store.Unit, sync bool) erro
 		v.after = nil
 	}
 	v.mu.Unlock()
-	return v.meter.Commit(ctx, units, sync)
+}
+
+func (v *valve) Start(ctx context.Context, units []*store.Unit) (func() error, error) {
+	v.see(units)
+	return v.meter.Start(ctx, units)
 }
 
 func (v *valve) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {

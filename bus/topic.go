@@ -240,7 +240,8 @@ func (c *tailCache) add(part cachePart) {
 }
 
 // committed hands the events of a commit to the topics that are read and wakes
-// their groups and tails. It runs on the committer's goroutine, before the receipts.
+// their groups and tails. It runs on the committer's goroutine or, for commits that are
+// pipelined, on the syncer's, never on both at once, and before the receipts.
 func (b *Bus) committed(batch []*submission) {
 	b.born(batch)
 	var find logFinder

@@ -279,6 +279,19 @@ type Log interface {
 	Latest(ctx context.Context, topic, key string, at uint64) (Item, error)
 }
 
+// Pipeline is what a store has beside Store where a commit can be built while the one
+// before waits for its fsync.
+type Pipeline interface {
+	// Start is the first half of a Commit with sync: it applies the units in order and
+	// fills their results. The other half is wait, which returns when all of it is
+	// durable, with what Commit would return. Until then no read shows any part of it
+	// and nobody may be told; the units must not change. wait is called exactly once,
+	// on any goroutine, and in the order of the Starts; where Start returns an error
+	// there is none. Between a Start and the end of its wait the caller calls nothing
+	// else that writes, further Starts excepted.
+	Start(ctx context.Context, units []*Unit) (wait func() error, err error)
+}
+
 // Place says where an event is.
 type Place = eventhub.Place
 

@@ -64,6 +64,8 @@ type commit struct {
 
 	given   givenIDs
 	planned plannedIDs
+
+	indexed []indexed // events whose ids are still to be written
 	// What was written, so that its gate has to be shut.
 	plansChanged, patternsChanged bool
 }
@@ -71,7 +73,7 @@ type commit struct {
 func (c *commit) init(s *Store) {
 	*c = commit{
 		s:          s,
-		batch:      s.db.NewBatch(pdb.WithInitialSizeBytes(batchStartBytes), pdb.WithMaxRetainedSizeBytes(batchRetainBytes)),
+		batch:      s.newBatch(),
 		created:    make(map[string]*topic),
 		groups:     make(map[groupKey]knownGroup),
 		replaced:   make(map[groupKey]knownGroup),
@@ -108,6 +110,25 @@ func (s *Store) Commit(ctx context.Context, units []*store.Unit, sync bool) erro
 }
 
 func (c *commit) run(units []*store.Unit, sync bool) error {
+	if err := c.build(units); err != nil {
+		return err
+	}
+	return c.finish(sync)
+}
+
+// finish is steps 3 to 5.
+func (c *commit) finish(sync bool) error {
+	sync = c.reservePlans(c.reserve(sync))
+	c.hide()
+	if err := c.s.apply(c.batch, sync); err != nil {
+		return err
+	}
+	c.publish()
+	return nil
+}
+
+// build is steps 1 and 2: it fills the batch.
+func (c *commit) build(units []*store.Unit) error {
 	c.begin(units)
 	if err := c.given.lookUp(c, units); err != nil {
 		return err
@@ -124,17 +145,12 @@ func (c *commit) run(units []*store.Unit, sync bool) error {
 			c.write(u)
 		}
 	}
+	c.writeIDs()
 	c.writeGroups()
 	if err := c.writeParts(); err != nil {
 		return err
 	}
 	c.writeNextTopic()
-	sync = c.reservePlans(c.reserve(sync))
-	c.hide()
-	if err := c.s.apply(c.batch, sync); err != nil {
-		return err
-	}
-	c.publish()
 	return nil
 }
 
@@ -146,6 +162,8 @@ func (c *commit) begin(units []*store.Unit) {
 	clear(c.groups)
 	clear(c.replaced)
 	clear(c.parts)
+	clear(c.indexed)
+	c.indexed = c.indexed[:0]
 	c.touched = c.touched[:0]
 	c.latest = nil
 	c.given.reset()
@@ -346,12 +364,7 @@ func (c *commit) writeEvent(t *topic, a *store.Append) {
 	appendEventKey(op.Key[:0], t.id, a.Offset)
 	copy(op.Value, a.Record)
 
-	var value [binary.MaxVarintLen64]byte
-	n := binary.PutUvarint(value[:], a.Offset)
-	op = c.batch.SetDeferred(1+len(a.ID)+1+topicIDBytes, n)
-	appendIDKey(op.Key[:0], a.ID, t.id)
-	copy(op.Value, value[:n])
-
+	c.indexed = append(c.indexed, indexed{a.ID, t.id, a.Offset})
 	if a.Key != "" {
 		op = c.batch.SetDeferred(1+topicIDBytes+len(a.Key)+strings.Count(a.Key, "\x00")+2+offsetBytes, 0)
 		appendKeyKey(op.Key[:0], t.id, a.Key, a.Offset)
@@ -361,6 +374,25 @@ func (c *commit) writeEvent(t *topic, a *store.Append) {
 	}
 	if a.Correlation != "" {
 		c.writeLink(tagCorrelated, a.Correlation, t, a.Offset)
+	}
+}
+
+// indexed is an event whose id is to be written.
+type indexed struct {
+	id     string
+	topic  uint32
+	offset uint64
+}
+
+// writeIDs writes the ids of all events behind their records: a memtable finds the
+// place of a key fastest next to the one before it, and ids are nowhere near records.
+func (c *commit) writeIDs() {
+	var value [binary.MaxVarintLen64]byte
+	for _, e := range c.indexed {
+		n := binary.PutUvarint(value[:], e.offset)
+		op := c.batch.SetDeferred(1+len(e.id)+1+topicIDBytes, n)
+		appendIDKey(op.Key[:0], e.id, e.topic)
+		copy(op.Value, value[:n])
 	}
 }
 
@@ -433,7 +465,7 @@ func (c *commit) hide() {
 
 func (c *commit) publish() {
 	for _, t := range c.touched {
-		t.head.Store(t.last)
+		t.raise(t.last)
 	}
 	if len(c.created) > 0 {
 		for name := range c.created {

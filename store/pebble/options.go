@@ -133,7 +133,7 @@ func (o Options) pebbleOptions(f *faults, lock *pdb.Lock) *pdb.Options {
 		EventListener: f.listener(),
 	}
 	p.TargetFileSizes[0] = fileBytes
-	p.ApplyCompressionSettings(func() pdb.DBCompressionSettings { return pdb.DBCompressionFastest })
+	p.ApplyCompressionSettings(compression)
 	for i := range p.Levels {
 		p.Levels[i].BlockSize = blockBytes
 		p.Levels[i].IndexBlockSize = indexBytes
@@ -143,4 +143,12 @@ func (o Options) pebbleOptions(f *faults, lock *pdb.Lock) *pdb.Options {
 		o.tune(p)
 	}
 	return p
+}
+
+// compression leaves L0 as it is: what a flush writes is read and written again by
+// the next compaction, and the processor time is wanted for what made the flush.
+func compression() pdb.DBCompressionSettings {
+	settings := pdb.DBCompressionFastest
+	settings.Levels[0] = pdb.DBCompressionNone.Levels[0]
+	return settings
 }

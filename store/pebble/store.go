@@ -56,9 +56,14 @@ type Store struct {
 	lastPlan, planFloor uint64
 	// unsynced: something was committed after the last fsync.
 	unsynced bool
+
+	spare chan *started // Starts that were waited for, to be used again
 }
 
-var _ store.Store = (*Store)(nil)
+var (
+	_ store.Store    = (*Store)(nil)
+	_ store.Pipeline = (*Store)(nil)
+)
 
 // Open opens the store in o.Dir and creates it if there is none. It fails with
 // ErrLocked when the directory is open elsewhere, with ErrFormat when it is of
@@ -78,7 +83,7 @@ func Open(o Options) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), lock.Close())
 	}
-	s := &Store{options: o, db: db, lock: lock, faults: f}
+	s := &Store{options: o, db: db, lock: lock, faults: f, spare: make(chan *started, spareStarts)}
 	s.commit.init(s)
 	// Pebble begins the log of a new database, and of one whose format it has
 	// just raised, in the old format, in which damage looks like the log's end.
@@ -122,7 +127,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	err := errors.Join(s.lowerFloors(), s.flush(), s.commit.batch.Close(), s.db.Close())
+	err := errors.Join(s.lowerFloors(), s.flush(), s.closeBatches(), s.db.Close())
 	if err == nil && s.faults.err() == nil {
 		err = writeSeal(s.options.FS, s.options.Dir)
 	}

@@ -39,6 +39,13 @@ type topic struct {
 	touched uint64
 }
 
+// raise moves the durable head up to offset. Of two commits that are synced together
+// the later one may come first.
+func (t *topic) raise(offset uint64) {
+	for head := t.head.Load(); head < offset && !t.head.CompareAndSwap(head, offset); head = t.head.Load() {
+	}
+}
+
 // topicTable holds the published topics. A topic enters it when the commit that
 // created it is durable. The committer alone adds to it.
 type topicTable struct {

@@ -1,0 +1,136 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"eventhub/store"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+)
+
+// A Start whose units do nothing but append to topics that are there leaves one thing
+// to be done behind the fsync, to move the heads of these topics. So the next one can
+// be built and applied meanwhile, in a batch of its own. Pebble orders the two in its
+// log: where the later one is durable the earlier one is. Any other Start is a Commit.
+
+// spareStarts is how many Starts and their batches are kept for others.
+const spareStarts = 4
+
+// started is a Start between its halves.
+type started struct {
+	s     *Store
+	batch *pdb.Batch
+	heads []newHead
+}
+
+// newHead is what a topic's head is to become.
+type newHead struct {
+	topic  *topic
+	offset uint64
+}
+
+// Start implements store.Pipeline.
+func (s *Store) Start(ctx context.Context, units []*store.Unit) (wait func() error, err error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if wait == nil { // else wait leaves
+			s.leave()
+		}
+	}()
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	p, err := s.start(units)
+	if err != nil {
+		s.faults.fail(err)
+		err = fmt.Errorf("store/pebble: commit: %w", s.faults.err())
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case p == nil:
+		return func() error { s.leave(); return nil }, nil
+	}
+	return p.wait, nil
+}
+
+// start returns nil where all is done.
+func (s *Store) start(units []*store.Unit) (*started, error) {
+	if err := s.faults.err(); err != nil {
+		return nil, err
+	}
+	c := &s.commit
+	if err := c.build(units); err != nil {
+		return nil, err
+	}
+	if !c.appendsOnly() {
+		return nil, c.finish(true)
+	}
+	p := s.takeSpare()
+	p.batch, c.batch = c.batch, p.batch
+	for _, t := range c.touched {
+		p.heads = append(p.heads, newHead{t, t.last})
+	}
+	s.unsynced = false
+	if err := s.db.ApplyNoSyncWait(p.batch, pdb.Sync); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// appendsOnly reports whether the batch has events of topics that are there, and
+// nothing else.
+func (c *commit) appendsOnly() bool {
+	return !c.batch.Empty() && len(c.created) == 0 && len(c.groups) == 0 && len(c.parts) == 0 && !c.plansChanged && !c.patternsChanged
+}
+
+// wait is the second half.
+func (p *started) wait() error {
+	s := p.s
+	defer s.leave()
+	err := p.batch.SyncWait()
+	if err != nil {
+		s.faults.fail(err)
+	}
+	if err = s.faults.err(); err != nil {
+		return fmt.Errorf("store/pebble: commit: %w", err)
+	}
+	for _, h := range p.heads {
+		h.topic.raise(h.offset)
+	}
+	clear(p.heads)
+	p.heads = p.heads[:0]
+	p.batch.Reset()
+	select {
+	case s.spare <- p:
+		return nil
+	default:
+		return p.batch.Close()
+	}
+}
+
+func (s *Store) takeSpare() *started {
+	select {
+	case p := <-s.spare:
+		return p
+	default:
+		return &started{s: s, batch: s.newBatch()}
+	}
+}
+
+func (s *Store) newBatch() *pdb.Batch {
+	return s.db.NewBatch(pdb.WithInitialSizeBytes(batchStartBytes), pdb.WithMaxRetainedSizeBytes(batchRetainBytes))
+}
+
+// closeBatches lets go of all batches; nothing is being committed.
+func (s *Store) closeBatches() error {
+	close(s.spare)
+	err := s.commit.batch.Close()
+	for p := range s.spare {
+		err = errors.Join(err, p.batch.Close())
+	}
+	return err
+}
