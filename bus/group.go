@@ -300,6 +300,9 @@ func (g *group) snapshot() (_ store.GroupChange, ok bool) {
 func (g *group) change(cursor uint64) store.GroupChange {
 	ch := g.header(cursor)
 	ch.Parts, ch.Reset = g.progress.parts(&g.window, cursor)
+	if len(g.progress.noted) > 0 {
+		g.touch()
+	}
 	return ch
 }
 

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -245,6 +246,7 @@ type meter struct {
 	hold  chan struct{} // where not nil, Commit waits until it is closed
 	fail  error
 
+	failSync   error         // of the second half of a Start
 	failHeadOf string        // the topic whose Head fails
 	after      chan struct{} // where not nil, Commit is done and returns when it is closed
 }
@@ -322,10 +324,9 @@ func (m *meter) Start(ctx context.Context, units []*store.Unit) (func() error, e
 		if after != nil {
 			<-after
 		}
-		if _, fail := m.count("Wait"); err == nil && fail != nil {
-			err = fail
-		}
-		return err
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return cmp.Or(err, m.failSync)
 	}, nil
 }
 

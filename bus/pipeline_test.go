@@ -131,11 +131,13 @@ func TestPipelineBreaks(t *testing.T) {
 		r.early(&log, "a", "1")
 		r.early(&log, "b", "2")
 		r.early(&log, "c", "3")
-		r.store.set(nil, errors.New("no luck"))
+		r.store.mu.Lock()
+		r.store.failSync = errors.New("no luck")
+		r.store.mu.Unlock()
 		release()
 		equal(t, "answers", log.all(), "a internal, b internal, c internal")
 		equal(t, "calls of Fatal", fatal, 1)
-		r.store.set(nil, nil)
+		r.store.failSync = nil
 		_, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte("1")})
 		wantCode(t, err, eventhub.CodeInternal)
 		if err := r.bus.Close(); err == nil {

@@ -37,6 +37,9 @@ const (
 	partRedriven = 'r' // of one event, see again.go
 
 	chunkSize = 4096
+	// writeHistories bounds the history parts of one write: a million leases may run
+	// out at once, and all commits would wait for theirs.
+	writeHistories = 1024
 	// maxHistory bounds the attempts that are told of one event.
 	maxHistory = 20
 	// maxHistoryReason bounds, in bytes, what is kept of each attempt's reason.
@@ -218,8 +221,8 @@ func (p *progress) outlived(cursor uint64) bool {
 func (p *progress) passed(chunk, cursor uint64) bool { return (chunk+1)*chunkSize <= cursor+1 }
 
 // parts returns what has to be written so that the store has what the group
-// knows, and takes it for written. w is the group's window, with the cursor that
-// is written beside.
+// knows, and takes it for written; of very many histories only some: p.noted has the
+// rest. w is the group's window, with the cursor that is written beside.
 func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, reset bool) {
 	reset, p.reset = p.reset, false
 	for chunk := range p.stored {
@@ -235,6 +238,10 @@ func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 		setOrDelete(p.stored, chunk, len(value) > 0)
 	}
 	for offset := range p.noted {
+		if len(parts) >= writeHistories {
+			break // another write has the rest
+		}
+		delete(p.noted, offset)
 		var value []byte
 		e := w.find(offset)
 		if r := p.redriven[offset]; r != nil {
@@ -259,7 +266,6 @@ func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 		setOrDelete(p.listed, offset, len(value) > 0)
 	}
 	clear(p.chunks)
-	clear(p.noted)
 	clear(p.moved)
 	p.latest = 0
 	return parts, reset

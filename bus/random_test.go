@@ -217,6 +217,7 @@ func newWorld(t *rapid.T, s store.Store) *world {
 		house:    make(map[string]modelSettings),
 		written:  make(map[groupKey]store.GroupState),
 		opts: Options{
+			EarlyBytes:     1 + 99*rapid.IntRange(0, 20).Draw(t, "early bytes"),
 			TailCacheBytes: rapid.SampledFrom([]int{64 << 20, 1000, 1}).Draw(t, "cache"),
 			AckWindow:      rapid.SampledFrom([]uint64{1_000_000, 8}).Draw(t, "window"),
 		},

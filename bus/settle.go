@@ -269,9 +269,8 @@ func (g *group) become(e *entry, state entryState) {
 // note remembers that the attempt under way has come to nothing.
 func (g *group) note(e *entry, now int64, why, reason string) {
 	if e.state == leased {
-		peer := e.member.sub.opts.Peer
 		g.progress.note(e.offset, eventhub.Attempt{
-			Attempt: int(e.attempts), Member: &peer, SinceTS: e.since, EndedTS: now, Why: why, Reason: reason,
+			Attempt: int(e.attempts), Member: e.member.sub.peer, SinceTS: e.since, EndedTS: now, Why: why, Reason: reason,
 		})
 	}
 }

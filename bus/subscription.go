@@ -29,8 +29,9 @@ type subscription struct {
 	bus      *Bus
 	receiver eventhub.Receiver
 	opts     eventhub.SubscribeOptions
-	timeout  int64 // opts.AckTimeout in ms
-	since    int64 // epoch ms
+	peer     *eventhub.Peer // of opts; histories share it and outlive the subscription
+	timeout  int64          // opts.AckTimeout in ms
+	since    int64          // epoch ms
 	// patterned is nil where it has one topic for ever; else patterns are what it
 	// asked for.
 	patterned *patternedGroup
@@ -70,8 +71,9 @@ type member struct {
 }
 
 func newSubscription(b *Bus, opts eventhub.SubscribeOptions, r eventhub.Receiver) *subscription {
+	peer := opts.Peer
 	return &subscription{
-		bus: b, receiver: r, opts: opts,
+		bus: b, receiver: r, opts: opts, peer: &peer,
 		timeout: opts.AckTimeout.Milliseconds(), since: time.Now().UnixMilli(),
 		members: make(map[string]*member, 1),
 	}

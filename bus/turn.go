@@ -116,13 +116,17 @@ func (g *group) plan(now int64) bool {
 	if g.ended != nil {
 		return false
 	}
-	g.expire(now)
+	more := g.expire(now)
 	n := min(len(g.graves), roundEvents)
 	f.graves = append(f.graves, g.graves[:n]...)
 	g.graves = g.graves[n:]
 	next := g.planDeliveries(now)
 	if !f.empty() {
 		return true
+	}
+	if more {
+		g.bus.workers.schedule(g)
+		return false
 	}
 	for len(g.leases) > 0 && !g.leaseStands(g.leases[0]) {
 		g.leases.pop()
@@ -207,9 +211,13 @@ func (g *group) lookAround(short bool) {
 	}
 }
 
-// expire ends the leases whose deadline has passed.
-func (g *group) expire(now int64) {
-	for len(g.leases) > 0 && g.leases[0].at <= now {
+// expire ends leases whose deadline has passed, some at a time: others wait for the
+// lock. It reports whether there are more.
+func (g *group) expire(now int64) (more bool) {
+	for n := 0; len(g.leases) > 0 && g.leases[0].at <= now; n++ {
+		if n == roundEvents {
+			return true
+		}
 		t := g.leases[0]
 		g.leases.pop()
 		if g.leaseStands(t) {
@@ -219,6 +227,7 @@ func (g *group) expire(now int64) {
 			g.failed(e, now+g.settings.backoff(int(e.attempts)).Milliseconds(), "lease expired")
 		}
 	}
+	return false
 }
 
 // dueRetries moves up to room entries that may go out again to f.due, and those
