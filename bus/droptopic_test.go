@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -220,6 +221,47 @@ func TestDeleteTopicFails(t *testing.T) {
 		_ = r.bus.Close()
 		r.store.Store = r.store.Store.(dropFails).Store
 		r.start(Options{})
+	})
+}
+
+// meanwhile runs something beside the reading of a group's parts.
+type meanwhile struct {
+	store.Store
+	begin func()
+}
+
+func (m *meanwhile) GroupParts(ctx context.Context, topic, group string) ([]store.GroupPart, error) {
+	parts, err := m.Store.GroupParts(ctx, topic, group)
+	m.begin()
+	for range 1000 { // and nothing that would put one behind the other
+		runtime.Gosched()
+	}
+	return parts, err
+}
+
+// A group may be ended while it is being loaded, its list of redriven events too. The
+// race detector looks on.
+func TestDeleteTopicWhileAGroupIsLoaded(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 3)
+		r.bury("t", "g")
+		equal(t, "redriven", r.redrive(redriveAll("t")).Redriven, 3)
+		r.stop()
+		deleted := make(chan error, 1)
+		r.store.Store = &meanwhile{r.store.Store, func() {
+			go func() { deleted <- r.bus.DeleteTopic(context.Background(), "t") }()
+		}}
+		r.start(Options{})
+		synctest.Wait()
+		_, err := r.bus.Subscribe(context.Background(), opts("t", "g"), &inbox{t: t, room: -1})
+		if err != nil {
+			wantCode(t, err, eventhub.CodeNotSubscribed)
+		}
+		if err := <-deleted; err != nil {
+			t.Error(err)
+		}
+		_, err = r.bus.Cursor(context.Background(), "t", "g")
+		wantCode(t, err, eventhub.CodeNotSubscribed)
 	})
 }
 

@@ -139,10 +139,11 @@ func (g *group) load(ctx context.Context, o *eventhub.SubscribeOptions) error {
 		if err != nil {
 			return err
 		}
-		if err := g.progress.load(ctx, g.bus.store, g.log.name, g.name, state.Cursor); err != nil {
+		var known progress // not the group's own: whoever ends the group looks at that
+		if err := known.load(ctx, g.bus.store, g.log.name, g.name, state.Cursor); err != nil {
 			return err
 		}
-		if err := g.adopt(state); err != nil {
+		if err := g.adopt(state, known); err != nil {
 			return err
 		}
 		g.loaded.Store(true)
@@ -170,8 +171,9 @@ func (g *group) findOrCreate(ctx context.Context, o *eventhub.SubscribeOptions) 
 	}
 }
 
-// adopt takes over durable state; the caller is alone with the group.
-func (g *group) adopt(state store.GroupState) error {
+// adopt takes over durable state, and what was read of its progress. Nobody else loads
+// the group, but it may be ended meanwhile.
+func (g *group) adopt(state store.GroupState, known progress) error {
 	if err := json.Unmarshal(state.Settings, &g.settings); err != nil {
 		return eventhub.Wrap(eventhub.CodeInternal, err, "The stored settings of group %q cannot be read.", g.name)
 	}
@@ -182,6 +184,7 @@ func (g *group) adopt(state store.GroupState) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.settJSON, g.paused, g.filter = state.Settings, state.Paused, program
+	g.progress = known
 	g.bus.raised(state.Epoch) // should the group be deleted and made anew
 	for _, r := range g.progress.redriven {
 		// The last attempt may have been cut short, as in take.

@@ -32,7 +32,7 @@ func TestHandOverChain(t *testing.T) {
 	seed := drawSeed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	mem := vfs.NewCrashableMem()
-	c := startChain(t, mem)
+	c := startChain(t, mem, 0)
 	const batch = 1000
 	for n := 0; n < *chainEvents; n += batch {
 		var events []eventhub.Event
@@ -54,9 +54,7 @@ func TestHandOverChain(t *testing.T) {
 			c.close() // on the old disk, which nobody sees again
 			mem = image
 		}
-		passed := c.passed
-		c = startChain(t, mem)
-		c.passed = passed
+		c = startChain(t, mem, c.passed)
 	}
 	c.wait()
 	for _, topic := range []string{"b", "c", "d"} {
@@ -84,14 +82,15 @@ type chain struct {
 	arrive int // events in d
 }
 
-func startChain(t *testing.T, mem vfs.FS) *chain {
+// startChain starts one that goes on behind so many handovers.
+func startChain(t *testing.T, mem vfs.FS, passed int) *chain {
 	t.Helper()
 	s, err := pebble.Open(pebble.Options{Dir: "data", FS: mem, Logger: slog.New(slog.DiscardHandler),
 		Fatal: func(cause error) { t.Errorf("Fatal(%v)", cause) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &chain{t: t, store: maybeUnsynced(s)}
+	c := &chain{t: t, store: maybeUnsynced(s), passed: passed} // set before members hand over
 	c.moved.L = &c.mu
 	if c.bus, err = New(Options{Store: c.store}); err != nil {
 		t.Fatal(err)

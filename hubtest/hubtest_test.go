@@ -102,6 +102,27 @@ func consume(t *testing.T, c *client.Client, opts eventhub.SubscribeOptions, han
 	return stop
 }
 
+// awaitGroup waits until a group is as wanted. No hub tells when that is so, hence the
+// asking.
+func awaitGroup(tb testing.TB, h *hubtest.Hub, topic, group string, wanted func(eventhub.GroupInfo) bool) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), hubtest.DefaultPatience)
+	defer cancel()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for {
+		g, err := h.Inspector().Group(ctx, topic, group)
+		if err == nil && wanted(g) {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			tb.Fatalf("group %s::%s is %+v, %v", topic, group, g, err)
+		}
+	}
+}
+
 func TestAllDoorsAreOpen(t *testing.T) {
 	t.Parallel()
 	h := hubtest.Start(t)
@@ -311,6 +332,7 @@ func TestFailuresAreTold(t *testing.T) {
 				})
 			}()
 			<-second
+			awaitGroup(tb, h, "t", "g", func(g eventhub.GroupInfo) bool { return g.Waiting == 1 }) // the first was refused
 			h.SetPatience(brief)
 			h.WaitFor("t", "g")
 		}, []string{"2 events are not done", "1 in flight", "the head 2", "1 members"}},

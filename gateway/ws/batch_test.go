@@ -368,6 +368,29 @@ func TestHandOver(t *testing.T) {
 		"publish 13")
 }
 
+// TestLargeHandover: an ACK with more events than a connection keeps memory for
+// publishes all of them, and the ACK behind it in the same read its own.
+func TestLargeHandover(t *testing.T) {
+	f := serve(t, nil)
+	c := f.login(t)
+	c.subscribe(f)
+	f.take()
+	var events, published []string
+	var ids, offsets []any
+	for i := range keptEvents + 1 {
+		events = append(events, fmt.Sprintf(`{"topic":"u","payload":%d}`, i))
+		published = append(published, fmt.Sprint("u=", i))
+		ids, offsets = append(ids, fmt.Sprint("r-", i)), append(offsets, float64(i+1))
+	}
+	c.send(
+		`{"op":"ACK","corr":"1","topic":"t","group":"g","id":"a","publish":[`+strings.Join(events, ",")+`]}`,
+		`{"op":"ACK","corr":"2","topic":"t","group":"g","id":"b","publish":[{"topic":"v","payload":9}]}`,
+	)
+	c.expectAll(map[string]any{"op": "OK", "corr": "1", "ids": ids, "offsets": offsets})
+	c.expectAll(map[string]any{"op": "OK", "corr": "2", "ids": []any{"r-9"}, "offsets": []any{1.0}})
+	wantJournal(t, f, "hand over t::g ack a "+strings.Join(published, " "), "hand over t::g ack b v=9")
+}
+
 // TestUnansweredHandoversAreBounded: their events count among those of the
 // publishes; and a hub that stops answers them before.
 func TestUnansweredHandoversAreBounded(t *testing.T) {

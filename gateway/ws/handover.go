@@ -75,8 +75,8 @@ func (s *session) addHandover(r *wire.Request) {
 		s.handover = b
 	}
 	b.events = append(b.events, r.Events...)
-	dropEvents(r) // see publishBatch.add
 	b.frames = append(b.frames, handoverFrame{corrOf(r), r.Settlement.Refs, len(r.Events)})
+	dropEvents(r) // see publishBatch.add
 	if len(b.events) >= maxBatch {
 		s.flushHandovers()
 	}
