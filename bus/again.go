@@ -31,7 +31,7 @@ type redriven struct {
 const mostRedriven = 100_000
 
 // maxRedrives bounds entry.redriven; more are not counted.
-const maxRedrives = math.MaxUint16
+const maxRedrives = math.MaxUint8
 
 // find returns the entry at offset that is not done, or one that is and is not yet
 // forgotten, or nil.
@@ -86,13 +86,13 @@ func (p *progress) list(r *redriven) {
 // revive has a planted entry delivered, when it may. g.mu is held.
 func (g *group) revive(r *redriven) {
 	r.state, r.at = waiting, 0
-	if g.lines.join([]byte(r.key), &r.entry) {
+	if g.lines.join([]byte(r.key), r.offset) {
 		r.state = behind
 		g.behind++
 		return
 	}
 	g.waits++
-	g.retries.push(timed{r.at, r.offset, r.serial})
+	g.retries.push(timed{r.at, r.offset})
 }
 
 // reviveAll begins anew with the list, as restart does with the window.
@@ -157,11 +157,11 @@ func decodeRedriven(offset uint64, b []byte) (*redriven, bool) {
 		numbers[i], b = v, b[n:]
 	}
 	mark := numbers[2]
-	if numbers[0] == 0 || max(numbers[0], numbers[1]) > maxRedrives || mark > uint64(len(b)) {
+	if numbers[0] == 0 || numbers[0] > maxRedrives || numbers[1] > math.MaxUint16 || mark > uint64(len(b)) {
 		return nil, false
 	}
 	return &redriven{
-		entry: entry{offset: offset, redriven: uint16(numbers[0]), attempts: uint16(numbers[1])},
+		entry: entry{offset: offset, redriven: uint8(numbers[0]), attempts: uint16(numbers[1])},
 		mark:  string(b[:mark]), key: string(b[mark:]),
 	}, true
 }

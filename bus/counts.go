@@ -179,5 +179,5 @@ func (c *groupCounts) delivered(batch []eventhub.Delivery) {
 func (c *groupCounts) acked(e *entry, now int64) {
 	c.Acked++
 	c.Handler.Observe(float64(max(0, now-e.since)))
-	c.Latency.Observe(float64(max(0, now-e.committed)))
+	c.Latency.Observe(float64(max(0, now-e.since+int64(e.age))))
 }

@@ -50,6 +50,7 @@ type exchange struct {
 	call    *handing
 	index   int
 	planned []plannedEvent // parallel to unit.Plans
+	late    []uint64       // offsets whose lease had run out when they were pledged: they have their time of waiting
 
 	// The committer's.
 	alone bool // a unit was refused that it was a part of

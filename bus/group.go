@@ -49,7 +49,7 @@ type group struct {
 	held     int               // entries leased
 	waits    int               // entries waiting
 	behind   int               // entries held back in lines
-	lines    lines             // nil without ordering
+	lines    *lines            // nil without ordering
 	suspects []uint64          // offsets of due entries that go out one at a time
 	members  []*member
 	solo     *member  // who gets suspects, and nothing else meanwhile
@@ -209,7 +209,7 @@ func (g *group) restart(epoch, cursor uint64) {
 	g.suspects = nil
 	g.setSolo(nil)
 	if g.settings.Ordering == eventhub.OrderingKey {
-		g.lines = make(lines)
+		g.lines = newLines()
 	}
 	for _, m := range g.members {
 		m.forget()

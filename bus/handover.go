@@ -224,7 +224,8 @@ func (g *group) pledge(x *exchange, m *member, refs []eventhub.Ref) error {
 	}
 	for _, offset := range x.offsets {
 		e := g.find(offset)
-		if e.late = e.state == waiting; e.late {
+		if e.state == waiting {
+			x.late = append(x.late, offset)
 			e.member.hold()
 		}
 		g.become(e, pledged)
@@ -259,11 +260,11 @@ func (g *group) giveBack(x *exchange) {
 	for _, offset := range x.offsets {
 		e := g.find(offset)
 		switch {
-		case e.late:
+		case slices.Contains(x.late, offset):
 			g.retry(e, e.at)
 		case e.at > now && e.member.keepsLeases() && g.ended == nil:
 			g.become(e, leased)
-			g.leases.push(timed{e.at, e.offset, e.serial})
+			g.leases.push(timed{e.at, e.offset})
 		default:
 			e.attempts--
 			g.retry(e, now)

@@ -304,7 +304,7 @@ func (g *group) blockedBy(info *eventhub.GroupInfo) *eventhub.Blocked {
 		return blocked("window", g.window.oldest())
 	case g.behind > 0:
 		var oldest *line
-		for _, l := range g.lines {
+		for _, l := range g.lines.byKey {
 			if len(l.rest) > 0 && (oldest == nil || l.rest[0] < oldest.rest[0]) {
 				oldest = l
 			}

@@ -17,31 +17,59 @@ type line struct {
 	rest  []uint64 // offsets of held entries, rising
 }
 
-// lines are the lines of a group by key. nil: the group has no ordering.
-type lines map[string]*line
+// lines are the lines of a group. nil: the group has no ordering.
+type lines struct {
+	byKey map[string]*line
+	of    map[uint64]*line // by the offset of each entry that stands in one
+}
+
+func newLines() *lines {
+	return &lines{byKey: make(map[string]*line), of: make(map[uint64]*line)}
+}
+
+// len is how many keys are under way.
+func (ls *lines) len() int {
+	if ls == nil {
+		return 0
+	}
+	return len(ls.byKey)
+}
+
+// has reports whether events of the key are under way.
+func (ls *lines) has(key []byte) bool { return ls != nil && ls.byKey[string(key)] != nil }
 
 // join puts a new entry into the line of its key and reports whether it is held.
-func (ls lines) join(key []byte, e *entry) (behind bool) {
+func (ls *lines) join(key []byte, offset uint64) (behind bool) {
 	if ls == nil || len(key) == 0 {
 		return false
 	}
-	l := ls[string(key)]
-	if l == nil {
-		l = &line{key: string(key), first: e.offset}
-		ls[l.key] = l
-		e.line = l
-		return false
+	l := ls.byKey[string(key)]
+	if behind = l != nil; behind {
+		l.rest = append(l.rest, offset)
+	} else {
+		l = &line{key: string(key), first: offset}
+		ls.byKey[l.key] = l
 	}
-	l.rest = append(l.rest, e.offset)
-	e.line = l
-	return true
+	ls.of[offset] = l
+	return behind
 }
 
-// leave takes the first of a line off and returns the offset of the next, 0
-// where there is none.
-func (ls lines) leave(l *line) (next uint64) {
+// leave takes an entry that is done off its line, of which it is the first if it
+// stands in one, and returns the offset of the next, 0 where there is none.
+func (ls *lines) leave(offset uint64) (next uint64) {
+	if ls == nil {
+		return 0
+	}
+	l := ls.of[offset]
+	if l == nil {
+		return 0
+	}
+	delete(ls.of, offset)
+	if l.first != offset {
+		return 0
+	}
 	if len(l.rest) == 0 {
-		delete(ls, l.key)
+		delete(ls.byKey, l.key)
 		return 0
 	}
 	l.first, l.rest = l.rest[0], l.rest[1:]

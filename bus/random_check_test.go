@@ -498,7 +498,7 @@ func (w *world) checkDrained(g *modelGroup) {
 		inFlight += m.inFlight
 	}
 	left := []int{len(rt.leases), len(rt.retries), len(rt.ids), len(rt.graves), len(rt.window.blocks), rt.held, rt.waits, inFlight,
-		rt.behind, len(rt.lines), len(rt.suspects), rt.window.acked, len(rt.progress.history)}
+		rt.behind, rt.lines.len(), len(rt.suspects), rt.window.acked, len(rt.progress.history)}
 	if slices.Max(left) != 0 || slices.Min(left) != 0 {
 		w.t.Fatalf("%s keeps leases, retries, ids, graves, entries, held, waits, in flight, behind, lines, suspects, acked, histories = %v", g, left)
 	}

@@ -592,7 +592,7 @@ func (r *redrive) encode(p *planting) (*submission, error) {
 			return nil, err
 		}
 		ends[i] = len(s.buf)
-		p.listed = append(p.listed, &redriven{entry: entry{offset: d.Event, redriven: uint16(times), state: planted}, mark: mark, key: d.Key})
+		p.listed = append(p.listed, &redriven{entry: entry{offset: d.Event, redriven: uint8(times), state: planted}, mark: mark, key: d.Key})
 	}
 	s.sealAppends(ends)
 	return s, nil

@@ -209,7 +209,7 @@ func (g *group) extend(e *entry, by time.Duration, now int64) {
 	ms = max(ms, eventhub.MinAckTimeout.Milliseconds())
 	if at := min(now+ms, e.since+eventhub.MaxAckTimeout.Milliseconds()); at != e.at {
 		e.at = at
-		g.leases.push(timed{e.at, e.offset, e.serial})
+		g.leases.push(timed{e.at, e.offset})
 	}
 }
 
@@ -283,7 +283,7 @@ func (g *group) finish(e *entry) {
 		e.forgetID()
 	}
 	g.progress.forget(e.offset)
-	offset, l := e.offset, e.line
+	offset := e.offset
 	if e.redriven > 0 {
 		delete(g.progress.redriven, offset)
 	} else {
@@ -292,10 +292,7 @@ func (g *group) finish(e *entry) {
 	if len(g.awaited) > 0 {
 		g.tell(offset, "")
 	}
-	if l == nil || l.first != offset {
-		return
-	}
-	if next := g.lines.leave(l); next != 0 {
+	if next := g.lines.leave(offset); next != 0 {
 		g.retry(g.find(next), 0)
 	}
 }
@@ -313,7 +310,7 @@ func (g *group) failed(e *entry, at int64, reason string) {
 func (g *group) retry(e *entry, at int64) {
 	g.become(e, waiting)
 	e.at = at
-	g.retries.push(timed{at, e.offset, e.serial})
+	g.retries.push(timed{at, e.offset})
 }
 
 // bury leaves the rest to the group's next turn, which has the event's bytes.
@@ -331,10 +328,10 @@ func (g *group) compact() {
 // leaseStands and retryStands tell appointments that still mean something.
 func (g *group) leaseStands(t timed) bool {
 	e := g.find(t.offset)
-	return e != nil && e.state == leased && e.serial == t.serial && e.at == t.at
+	return e != nil && e.state == leased && e.at == t.at
 }
 
 func (g *group) retryStands(t timed) bool {
 	e := g.find(t.offset)
-	return e != nil && e.state == waiting && e.serial == t.serial && e.at == t.at
+	return e != nil && e.state == waiting && e.at == t.at
 }

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -397,7 +398,7 @@ func (g *group) handOut(now int64) {
 	g.graves = append(g.graves, f.graves[graves:]...)
 	for _, offset := range f.due[due:] {
 		if e := g.find(offset); e != nil && e.state == waiting {
-			g.retries.push(timed{e.at, e.offset, e.serial})
+			g.retries.push(timed{e.at, e.offset})
 		}
 	}
 	for _, item := range f.items[graves : graves+due] {
@@ -434,7 +435,7 @@ func (g *group) take(item store.Item, now int64) bool {
 		key = item.Record.Key()
 	}
 	var m *member
-	if standing != acked && g.lines[string(key)] == nil {
+	if standing != acked && !g.lines.has(key) {
 		if m = g.nextMember(); m == nil {
 			return false
 		}
@@ -450,7 +451,7 @@ func (g *group) take(item store.Item, now int64) bool {
 		e.attempts = uint16(min(standing-withAttempts, uint64(g.settings.MaxAttempts)-1))
 	}
 	switch {
-	case g.lines.join(key, e):
+	case g.lines.join(key, e.offset):
 		g.become(e, behind)
 	case e.isSuspect():
 		m.free()
@@ -511,7 +512,7 @@ func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
 		e.id = string(item.Record.ID())
 		g.ids[e.id] = e.offset
 	}
-	e.committed = item.Record.CommitTime()
+	e.age = uint32(min(max(now-item.Record.CommitTime(), 0), math.MaxUint32))
 	e.member = m
 	e.since, e.at = now, now+m.sub.timeout
 	e.attempts++
@@ -549,12 +550,12 @@ func (g *group) flush(m *member, now int64) {
 			before := m.before[i]
 			e.serial, e.member, e.since, e.attempts = before.serial, before.member, before.since, before.attempts
 			e.at = before.at
-			g.retries.push(timed{e.at, e.offset, e.serial})
+			g.retries.push(timed{e.at, e.offset})
 		case m.sub.opts.AutoAck:
 			g.counts.acked(e, now)
 			g.finish(e)
 		default:
-			g.leases.push(timed{e.at, e.offset, e.serial})
+			g.leases.push(timed{e.at, e.offset})
 		}
 	}
 	clear(m.batch)

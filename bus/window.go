@@ -29,22 +29,20 @@ func (s entryState) taken() bool { return s == leased || s == pledged || s == ha
 // does what it is to do.
 func (s entryState) inCommit() bool { return s == handed || s == interred }
 
-// entry is one event between the cursor and the read position of a group.
+// entry is one event between the cursor and the read position of a group. There may
+// be a million: it fills a line of the processor's cache, and no more.
 type entry struct {
 	offset uint64
-	serial uint64 // of the last lease; 0 before the first
-	at     int64  // epoch ms: the lease's deadline, or when it may go out again
-	since  int64  // epoch ms: start of the last lease
-	// committed is the event's commit time in epoch ms, known from the first
-	// lease on.
-	committed int64
-	member    *member // who holds or last held it
-	id        string  // known from the first lease on
-	line      *line   // of its key, where the group has lines
-	attempts  uint16
-	state     entryState
-	late      bool   // pledged when its lease had run out: at is that of a waiting one
-	redriven  uint16 // how often, where it lies in the list of these and not in the window
+	serial uint64  // of the last lease; 0 before the first
+	at     int64   // epoch ms: the lease's deadline, or when it may go out again
+	since  int64   // epoch ms: start of the last lease
+	member *member // who holds or last held it
+	id     string  // known from the first lease on
+	// age is how old the event was when it was leased, in ms; up to 49 days.
+	age      uint32
+	attempts uint16
+	state    entryState
+	redriven uint8 // how often, where it lies in the list of these and not in the window
 }
 
 // window holds the events of a group above its cursor that were read, in the
@@ -286,11 +284,10 @@ func (w *window) open() iter.Seq[*entry] {
 }
 
 // timed is an appointment of one entry: the end of a lease or the time of a
-// retry. It is void when the entry has moved on, which serial and at tell.
+// retry. It is void when the entry has another one or none: its state and at tell.
 type timed struct {
 	at     int64
 	offset uint64
-	serial uint64
 }
 
 // appointments is a binary heap by (at, offset). Void ones stay inside until
