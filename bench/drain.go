@@ -129,15 +129,15 @@ func (d *drain) run(ctx context.Context, t *Target) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	crowd, err := r.join(d.receivers, d.batch, d.ack, false)
+	crowd, err := r.join(d.receivers, d.batch, d.ack, false, loaded*d.copies/warmShare)
 	if err != nil {
 		return nil, err
 	}
 	r.enter("measure", loaded*d.copies)
-	if err := crowd.wait(loaded * d.copies / warmShare); err != nil {
+	warm, err := crowd.awaitWarm()
+	if err != nil {
 		return nil, err
 	}
-	warm, began := crowd.deliveries.Load(), time.Now()
 	if err := crowd.wait(loaded * d.copies); err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func (d *drain) run(ctx context.Context, t *Target) (*Result, error) {
 		return nil, err
 	}
 	res := &Result{Unit: "deliveries", Published: loaded, Redelivered: crowd.redelivered.Load()}
-	res.rate(crowd.deliveries.Load()-warm, time.Since(began))
+	res.rate(crowd.deliveries.Load()-warm.deliveries, time.Since(warm.at))
 	if all := crowd.deliveries.Load(); all != loaded*d.copies {
 		return nil, differs("the number of deliveries", loaded*d.copies, all)
 	}

@@ -168,7 +168,7 @@ func (f *flow) run(ctx context.Context, t *Target) (*Result, error) {
 	}
 	r := begin(ctx, t)
 	defer r.close()
-	crowd, err := r.join(f.receivers, f.batch, f.ack, true)
+	crowd, err := r.join(f.receivers, f.batch, f.ack, true, 0)
 	if err != nil {
 		return nil, err
 	}

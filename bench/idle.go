@@ -70,7 +70,7 @@ func (r *run) idle(o *IdleOptions) error {
 		for i := range tails {
 			tails[i] = tail(o.Topic, eventhub.StartLatest)
 		}
-		_, err := r.join(tails, false, "", false)
+		_, err := r.join(tails, false, "", false, 0)
 		return err
 	}
 	r.enter("connect", int64(o.Connections))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/gobwas/ws"
 
@@ -38,9 +39,17 @@ type audience struct {
 
 	deliveries  atomic.Int64 // first attempts
 	redelivered atomic.Int64
-	mark        atomic.Int64  // what wait waits for
-	hit         chan struct{} // holds one: the mark is reached, perhaps
+	mark        atomic.Int64   // what wait waits for
+	hit         chan struct{}  // holds one: the mark is reached, perhaps
+	warm        int64          // deliveries of the warm-up
+	warmed      chan milestone // holds one: the warm-up is over
 	working     sync.WaitGroup
+}
+
+// milestone is how many deliveries there were, and when.
+type milestone struct {
+	deliveries int64
+	at         time.Time
 }
 
 // receiver is one subscription on a connection of its own.
@@ -56,13 +65,19 @@ type receiver struct {
 	ids  int // in text, of AckIDs
 }
 
-// join subscribes on as many connections as there are options and starts to
-// receive. It returns when all subscriptions stand.
-func (r *run) join(options []eventhub.SubscribeOptions, batch bool, ack string, stamped bool) (*audience, error) {
-	a := &audience{r: r, stamped: stamped, hit: make(chan struct{}, 1)}
+func newAudience(r *run, stamped bool, warm int64) *audience {
+	a := &audience{r: r, stamped: stamped, hit: make(chan struct{}, 1), warm: warm, warmed: make(chan milestone, 1)}
 	for range recorders {
 		a.recs = append(a.recs, newRecorder())
 	}
+	return a
+}
+
+// join subscribes on as many connections as there are options and starts to
+// receive. It returns when all subscriptions stand; deliveries may be there by then,
+// also those of the warm-up.
+func (r *run) join(options []eventhub.SubscribeOptions, batch bool, ack string, stamped bool, warm int64) (*audience, error) {
+	a := newAudience(r, stamped, warm)
 	r.enter("connect", int64(len(options)))
 	conns, err := r.connect(len(options))
 	if err != nil {
@@ -108,6 +123,17 @@ func (a *audience) wait(mark int64) error {
 	return nil
 }
 
+// awaitWarm waits for the end of the warm-up. Whoever made the delivery that ended it
+// has told when that was: all others may be there before the one who waits is awake.
+func (a *audience) awaitWarm() (milestone, error) {
+	select {
+	case m := <-a.warmed:
+		return m, nil
+	case <-a.r.ctx.Done():
+		return milestone{}, context.Cause(a.r.ctx)
+	}
+}
+
 // count adds deliveries and tells who waits for them.
 func (a *audience) count(fresh, old int64) {
 	a.redelivered.Add(old)
@@ -115,7 +141,11 @@ func (a *audience) count(fresh, old int64) {
 		return
 	}
 	a.r.moved.Add(fresh)
-	if a.deliveries.Add(fresh) >= a.mark.Load() {
+	n := a.deliveries.Add(fresh)
+	if n >= a.warm && n-fresh < a.warm {
+		a.warmed <- milestone{n, time.Now()}
+	}
+	if n >= a.mark.Load() {
 		select {
 		case a.hit <- struct{}{}:
 		default:

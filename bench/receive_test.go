@@ -50,6 +50,21 @@ func TestSubscribeNeedsANewTopic(t *testing.T) {
 	}
 }
 
+// TestTheWarmUpEndsWithItsLastDelivery, however late whoever waits for that comes.
+func TestTheWarmUpEndsWithItsLastDelivery(t *testing.T) {
+	r := begin(limited(t), &Target{})
+	defer r.close()
+	a := newAudience(r, false, 10)
+	a.count(9, 0)
+	a.count(3, 0)
+	behind := time.Now()
+	a.count(100, 0)
+	warm, err := a.awaitWarm()
+	if err != nil || warm.deliveries != 12 || warm.at.After(behind) {
+		t.Errorf("%+v, %v; want 12 deliveries, before %v", warm, err, behind)
+	}
+}
+
 func TestCatchup(t *testing.T) {
 	h := hubtest.Start(t)
 	for _, batch := range []bool{false, true} {

@@ -55,6 +55,10 @@ func (b *Bus) drop(s *submission) {
 		s.finish(s, b.committer.fail(err))
 		return
 	}
+	// Who came to the topic meanwhile may have read what was still there of its groups.
+	ended = append(ended, slices.DeleteFunc(b.endGroups(s.drop), func(late endedGroup) bool {
+		return slices.ContainsFunc(ended, func(e endedGroup) bool { return e.group == late.group })
+	})...)
 	delete(b.committer.topics, s.drop)
 	if log := b.topicLog(s.drop); log != nil {
 		log.forget(log.durableHead())

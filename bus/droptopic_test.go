@@ -224,6 +224,41 @@ func TestDeleteTopicFails(t *testing.T) {
 	})
 }
 
+// beforeDrop runs something before a topic is dropped.
+type beforeDrop struct {
+	store.Store
+	run func()
+}
+
+func (b *beforeDrop) DropTopic(ctx context.Context, topic string) error {
+	b.run()
+	return b.Store.DropTopic(ctx, topic)
+}
+
+// A group that is loaded while its topic is being dropped ends with it, and does not
+// stand in the way of the one that is made anew.
+func TestDeleteTopicWhileAMemberJoins(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 3)
+		r.subscribe(opts("t", "g")).sub.Drop(0)
+		synctest.Wait()
+		r.stop()
+		late := &inbox{t: t, room: -1}
+		r.store.Store = &beforeDrop{r.store.Store, func() {
+			if _, err := r.bus.Subscribe(context.Background(), opts("t", "g"), late); err != nil {
+				t.Error(err)
+			}
+		}}
+		r.start(Options{})
+		synctest.Wait()
+		r.deleteTopic("t")
+		equal(t, "ends told", len(late.ended), 1)
+		r.publish("t", 4, 1)
+		in := r.subscribe(opts("t", "g"))
+		equal(t, "delivered", places(in.take()), []string{"t/4"})
+	})
+}
+
 // meanwhile runs something beside the reading of a group's parts.
 type meanwhile struct {
 	store.Store

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -25,6 +26,9 @@ const (
 	// redriveEvents in one unit.
 	redriveTick   = 50 * time.Millisecond
 	redriveEvents = 512
+	// redriveCatchUp is how much of the rate is made up for at most, on a machine that is
+	// slow for a while.
+	redriveCatchUp = time.Second
 	// redriveProgress is how often somebody is told how far it is.
 	redriveProgress = time.Second
 	// redriveRoom is the wait for a group that has mostRedriven on its list.
@@ -124,7 +128,7 @@ func (b *Bus) scanDeadLetters(ctx context.Context, q *eventhub.DeadLetterQuery, 
 	replay := eventhub.ReplayQuery{Topic: q.Topic, ToTS: q.ToTS, Filter: q.Filter}
 	switch {
 	case q.After > 0:
-		replay.Start = eventhub.Start{Kind: eventhub.StartOffset, Offset: q.After + 1}
+		replay.Start = eventhub.Start{Kind: eventhub.StartOffset, Offset: min(q.After, eventhub.MaxOffset-1) + 1}
 	case q.FromTS > 0:
 		replay.Start = eventhub.Start{Kind: eventhub.StartTime, TS: q.FromTS}
 	}
@@ -301,7 +305,11 @@ func (s *submission) requeue(d *eventhub.DeadLetter, payload []byte, by string) 
 	if err := json.Unmarshal(letter.Payload, &p); err != nil {
 		return err
 	}
-	sum := sha256.Sum256(append([]byte(d.ID+"\x00"), payload...))
+	var compact bytes.Buffer
+	if json.Compact(&compact, payload) != nil {
+		compact.Write(payload) // it is refused below, with its position
+	}
+	sum := sha256.Sum256(append([]byte(d.ID+"\x00"), compact.Bytes()...))
 	name := hex.EncodeToString(sum[:16])
 	e := eventhub.Event{
 		ID: "rq-" + name, Topic: d.Topic, Key: p.Event.Key, SID: p.Event.SID, Headers: p.Event.Headers, Tags: p.Event.Tags,
@@ -395,14 +403,13 @@ func (r *redrive) flush(ctx context.Context) error {
 	return nil
 }
 
-// pace waits until the rate lets n events through. What was missed is made up for at
-// most for a tick.
+// pace waits until the rate lets n events through.
 func (r *redrive) pace(ctx context.Context, n int) error {
 	now := time.Now()
 	if err := sleep(ctx, r.next.Sub(now)); err != nil {
 		return err
 	}
-	if late := now.Add(-redriveTick); r.next.Before(late) {
+	if late := now.Add(-redriveCatchUp); r.next.Before(late) {
 		r.next = late
 	}
 	r.next = r.next.Add(time.Duration(n) * time.Second / time.Duration(r.query.Rate))

@@ -239,7 +239,7 @@ func TestRequeue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := r.bus.Requeue(context.Background(), "t", letter.Offset, []byte(`{"good":1}`), "me")
+		again, err := r.bus.Requeue(context.Background(), "t", letter.Offset, []byte(`{ "good": 1 }`), "me")
 		equal(t, "the same again", words(again.Offset == receipt.Offset, again.Duplicate, err), "true true <nil>")
 		item, err := r.bus.Event(context.Background(), "t", receipt.ID)
 		if err != nil {

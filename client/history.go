@@ -363,7 +363,13 @@ func (a *API) judge(t *transmission, answer *http.Response) error {
 		Duplicates int64  `json:"duplicates"`
 		Line       int    `json:"line"`
 	}
-	if r.problem() == nil || json.Unmarshal(r.body, &done) != nil || done.Imported == nil {
+	if r.problem() == nil || json.Unmarshal(r.body, &done) != nil {
+		return refusal
+	}
+	if told, ok := redriveDone(refusal, r.body); ok {
+		return told
+	}
+	if done.Imported == nil {
 		return refusal
 	}
 	return &refusedImport{refusal, Imported{Events: *done.Imported, Added: done.Added, Duplicates: done.Duplicates, Line: done.Line}}

@@ -101,9 +101,9 @@ func (h *Hub) open() error {
 	}
 	api, err := rest.New(rest.Config{
 		Authenticate: func(ctx context.Context, token string, given bool) (rest.Access, error) {
-			_, err := h.verifier.Verify(ctx, token, given)
+			p, err := h.verifier.Verify(ctx, token, given)
 			return rest.Access{Publisher: h.bus, Subscriber: h.bus, Puller: h.bus, Inspector: h.bus, Admin: h.bus, Scheduler: h.bus,
-				History: h.bus, Importer: h.bus, Keeper: h.bus}, err
+				History: h.bus, Importer: h.bus, Keeper: h.bus, Redriver: h.bus, Name: p.Name}, err
 		},
 		Open:    h.cfg.AuthToken == "",
 		Origins: h.cfg.Origins,

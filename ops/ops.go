@@ -4,7 +4,8 @@
 //   - /metrics: what the rooms of the hub have measured, in Prometheus' words,
 //   - /livez, /readyz, /healthz: whether the hub lives and can take work,
 //   - /cursors, /lag, /inflight: small views of groups,
-//   - /log-level: the level of the running hub's log.
+//   - /log-level: the level of the running hub's log,
+//   - /openapi.json, /asyncapi.json: the documents of package apidoc.
 //
 // It changes nothing but that level, holds no state of the hub and reaches it by
 // the root interfaces and by functions that hand out copies of counts. Package
@@ -25,11 +26,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
 	"eventhub"
+	"eventhub/apidoc"
 	"eventhub/internal/measure"
 	"eventhub/internal/origin"
 )
@@ -142,21 +146,37 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
+// routes are what the listener answers, by method and path.
+func (o *Ops) routes() map[string]http.HandlerFunc {
+	routes := map[string]http.HandlerFunc{
+		"GET /livez":   o.livez,
+		"GET /readyz":  o.readyz,
+		"GET /healthz": o.readyz,
+		"GET /metrics": o.guard(func(w http.ResponseWriter, r *http.Request) error {
+			o.metrics.ServeHTTP(w, r)
+			return nil
+		}),
+		"GET /cursors":       o.guard(o.cursors),
+		"GET /lag":           o.guard(o.lag),
+		"GET /inflight":      o.guard(o.inFlight),
+		"GET /openapi.json":  o.guard(document(apidoc.OpenAPI)),
+		"GET /asyncapi.json": o.guard(document(apidoc.AsyncAPI)),
+	}
+	if o.cfg.Level != nil {
+		routes["GET /log-level"] = o.guard(o.showLevel)
+		routes["PUT /log-level"] = o.guard(o.setLevel)
+	}
+	return routes
+}
+
+// Routes returns the methods and paths that there are, such as "GET /lag", in order.
+// HEAD, which stands beside each GET, is not among them.
+func (o *Ops) Routes() []string { return slices.Sorted(maps.Keys(o.routes())) }
+
 // Register mounts the routes.
 func (o *Ops) Register(mux *http.ServeMux) {
-	mux.HandleFunc("GET /livez", o.livez)
-	mux.HandleFunc("GET /readyz", o.readyz)
-	mux.HandleFunc("GET /healthz", o.readyz)
-	mux.HandleFunc("GET /metrics", o.guard(func(w http.ResponseWriter, r *http.Request) error {
-		o.metrics.ServeHTTP(w, r)
-		return nil
-	}))
-	mux.HandleFunc("GET /cursors", o.guard(o.cursors))
-	mux.HandleFunc("GET /lag", o.guard(o.lag))
-	mux.HandleFunc("GET /inflight", o.guard(o.inFlight))
-	if o.cfg.Level != nil {
-		mux.HandleFunc("GET /log-level", o.guard(o.showLevel))
-		mux.HandleFunc("PUT /log-level", o.guard(o.setLevel))
+	for pattern, serve := range o.routes() {
+		mux.HandleFunc(pattern, serve)
 	}
 }
 
@@ -164,8 +184,8 @@ func (o *Ops) Register(mux *http.ServeMux) {
 // answered as a problem; otherwise it has answered.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
-// guard lets requests in and answers errors. Nothing of what is behind it is to
-// be kept by caches: it has changed a moment later.
+// guard lets requests in and answers errors. Nothing of what is behind it, save the
+// documents, is to be kept by caches: it has changed a moment later.
 func (o *Ops) guard(serve handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")

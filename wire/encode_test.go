@@ -91,7 +91,8 @@ func TestEventFrameSize(t *testing.T) {
 				Offset:  rapid.Uint64().Draw(t, "leaseOffset"),
 				Serial:  rapid.Uint64().Draw(t, "serial"),
 			},
-			Sought: rapid.Bool().Draw(t, "sought"),
+			Sought:   rapid.Bool().Draw(t, "sought"),
+			Redriven: rapid.IntRange(0, 2).Draw(t, "redriven") * rapid.IntRange(1, 1<<30).Draw(t, "times"),
 		}
 		f := NewEventFrame(topic, group)
 		frame := f.Append(nil, &d)
@@ -110,6 +111,7 @@ func TestEventFrameSize(t *testing.T) {
 				Deadline int64  `json:"ack_deadline_ms"`
 				Lease    string `json:"lease"`
 				Sought   bool   `json:"sought"`
+				Redriven int    `json:"redriven"`
 			}
 		}
 		if err := json.Unmarshal(frame, &got); err != nil {
@@ -118,7 +120,7 @@ func TestEventFrameSize(t *testing.T) {
 		want.Topic, want.Group, want.Event.Offset = topic, group, d.Offset
 		if group != "" {
 			want.Ctx.Attempt, want.Ctx.Max, want.Ctx.Deadline = d.Attempt, d.MaxAttempts, d.AckTimeout.Milliseconds()
-			want.Ctx.Sought = d.Sought
+			want.Ctx.Sought, want.Ctx.Redriven = d.Sought, d.Redriven
 			if !d.Lease.IsZero() {
 				want.Ctx.Lease = d.Lease.String()
 			}
@@ -184,6 +186,7 @@ func TestFit(t *testing.T) {
 			d := *benchDelivery()
 			d.Offset = rapid.Uint64Range(1, eventhub.MaxOffset).Draw(t, "offset")
 			d.Sought = rapid.Bool().Draw(t, "sought")
+			d.Redriven = rapid.IntRange(0, 11).Draw(t, "redriven")
 			batch = append(batch, d)
 		}
 		// About what some of them need.

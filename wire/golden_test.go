@@ -334,7 +334,7 @@ func hubFrames() []goldenCase {
 		Limits: Limits{MaxFrameBytes: MaxFrameBytes, MaxPayloadBytes: eventhub.MaxPayloadBytes, MaxSubscriptions: 128},
 	}
 	receipt := eventhub.Receipt{ID: id, Offset: 1042}
-	again := eventhub.Receipt{ID: "order-17", Offset: 17, Duplicate: true}
+	twice := eventhub.Receipt{ID: "order-17", Offset: 17, Duplicate: true}
 	later := eventhub.Receipt{ID: "mail-3", DeliverAt: 1723143600000}
 	laterAgain := eventhub.Receipt{ID: "mail-4", DeliverAt: 1723143600001, Duplicate: true}
 	delivery := eventhub.Delivery{
@@ -346,10 +346,12 @@ func hubFrames() []goldenCase {
 	auto.Lease, auto.AckTimeout = eventhub.Lease{}, 0
 	sought, autoSought := delivery, auto
 	sought.Sought, autoSought.Sought = true, true
+	again := delivery
+	again.Redriven = 2
 	tailed := delivery
 	tailed.Lease, tailed.AckTimeout, tailed.MaxAttempts = eventhub.Lease{}, 0, 0
 	full := delivery
-	full.Offset, full.Attempt, full.Sought = eventhub.MaxOffset, 3, true
+	full.Offset, full.Attempt, full.Sought, full.Redriven = eventhub.MaxOffset, 3, true, 17
 	full.Record = eventhub.Record(`{"committed_ts":1723140000123,"id":"order-17","ts":1723140000000,"topic":"process.state","partition":0,"key":"é\n","sid":"boot-3","headers":{"x-a":"b"},"tags":["#duck"],"caused_by":["` + id + `"],"payload":null}`)
 	overloaded := &eventhub.Error{Code: eventhub.CodeOverloaded, Message: "The hub is busy.", RetryAfter: 250*time.Millisecond + 1}
 	secret := eventhub.Wrap(eventhub.CodeInternal, os.ErrPermission, "Internal error; the hub's log has the cause.")
@@ -362,12 +364,12 @@ func hubFrames() []goldenCase {
 		sent("OK of AUTH without corr", AppendAuthOK(nil, "", false, info)),
 		sent("OK of PUBLISH", AppendPublishOK(nil, "c-7", true, receipt)),
 		sent("OK of PUBLISH without corr", AppendPublishOK(nil, "", false, receipt)),
-		sent("OK of PUBLISH, there already", AppendPublishOK(nil, "c-7", true, again)),
+		sent("OK of PUBLISH, there already", AppendPublishOK(nil, "c-7", true, twice)),
 		sent("OK of PUBLISH, scheduled", AppendPublishOK(nil, "c-7", true, later)),
 		sent("OK of PUBLISH, scheduled already", AppendPublishOK(nil, "c-7", true, laterAgain)),
 		sent("OK of a batch", AppendBatchOK(nil, "c-7", true, []eventhub.Receipt{receipt, {ID: "order-18", Offset: 9}})),
 		sent("OK of a batch of one", AppendBatchOK(nil, "c-7", true, []eventhub.Receipt{receipt})),
-		sent("OK of a batch with duplicates", AppendBatchOK(nil, "c-7", true, []eventhub.Receipt{receipt, again, receipt, again})),
+		sent("OK of a batch with duplicates", AppendBatchOK(nil, "c-7", true, []eventhub.Receipt{receipt, twice, receipt, twice})),
 		sent("OK of a batch with scheduled events", AppendBatchOK(nil, "c-7", true, []eventhub.Receipt{later, receipt, laterAgain})),
 		sent("OK of ACK", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Applied})),
 		sent("OK of ACK that came too late", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Stale})),
@@ -382,10 +384,11 @@ func hubFrames() []goldenCase {
 		sent("EVENT that counts as acked when sent", NewEventFrame("process.state", "ops").Append(nil, &auto)),
 		sent("EVENT that is the first behind a seek", NewEventFrame("process.state", "ops").Append(nil, &sought)),
 		sent("EVENT that counts as acked, the first behind a seek", NewEventFrame("process.state", "ops").Append(nil, &autoSought)),
+		sent("EVENT that was redriven twice", NewEventFrame("process.state", "ops").Append(nil, &again)),
 		sent("EVENT with all there can be", NewEventFrame("process.state", "ops").Append(nil, &full)),
 		sent("EVENT of a live tail", NewEventFrame("process.state", "").Append(nil, &tailed)),
 		sent("EVENT of a live tail with all there can be", NewEventFrame("process.**", "").Append(nil, &full)),
-		sent("EVENTS", NewEventFrame("process.*", "ops").AppendAll(nil, []eventhub.Delivery{delivery, sought})),
+		sent("EVENTS", NewEventFrame("process.*", "ops").AppendAll(nil, []eventhub.Delivery{delivery, sought, again})),
 		sent("EVENTS with one event", NewEventFrame("process.state", "ops").AppendAll(nil, []eventhub.Delivery{full})),
 		sent("EVENTS that count as acked when sent", NewEventFrame("process.state", "ops").AppendAll(nil, []eventhub.Delivery{auto, auto})),
 		sent("EVENTS of a live tail", NewEventFrame("process.**", "").AppendAll(nil, []eventhub.Delivery{tailed, full})),

@@ -67,6 +67,9 @@ func (d *HubDecoder) plainContext(s *scanner, into *eventhub.Delivery) bool {
 		lease = s.text()
 	}
 	into.Sought = s.has(`,"sought":true`)
+	if s.has(redrivenKey) {
+		into.Redriven = int(s.number())
+	}
 	s.expect(`}}`)
 	return !s.failed && setLease(into, lease) == nil
 }

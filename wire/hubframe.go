@@ -459,6 +459,8 @@ func (d *HubDecoder) readContext(f *HubFrame, into *eventhub.Delivery, context [
 			err = setLease(into, text)
 		case "sought":
 			err = readBool("ctx.sought", value, &into.Sought)
+		case "redriven":
+			err = readCount("ctx.redriven", value, &into.Redriven)
 		}
 		if err != nil {
 			return err

@@ -215,6 +215,9 @@ func inFlight(g *eventhub.GroupInfo) string {
 	if g.Held > 0 {
 		text += ", " + output.Count(g.Held) + " held behind an earlier one of their key"
 	}
+	if g.Redriven > 0 {
+		text += "; " + output.Count(g.Redriven) + " of them redriven"
+	}
 	return text
 }
 

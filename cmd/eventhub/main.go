@@ -136,7 +136,7 @@ func rootCommand() *cobra.Command {
 		c.GroupID = "run"
 		root.AddCommand(c)
 	}
-	for _, c := range []*cobra.Command{pubCommand(), subCommand(), getCommand(), topicCommand(), groupCommand(), scheduleCommand(),
+	for _, c := range []*cobra.Command{pubCommand(), subCommand(), getCommand(), topicCommand(), groupCommand(), dlqCommand(), scheduleCommand(),
 		replayCommand(), exportCommand(), importCommand(), backupCommand(), checkCommand(), benchCommand()} {
 		c.GroupID = "use"
 		root.AddCommand(c)

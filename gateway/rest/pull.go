@@ -84,8 +84,12 @@ func appendDelivery(dst []byte, d *eventhub.Delivery, add appendDelivered) []byt
 	dst = append(dst, `,"ack_deadline_ms":`...)
 	dst = strconv.AppendInt(dst, d.AckTimeout.Milliseconds(), 10)
 	dst = append(dst, `,"lease":"`...)
-	dst = d.Lease.Append(dst)
-	return append(dst, `"}}`...)
+	dst = append(d.Lease.Append(dst), '"')
+	if d.Redriven > 0 {
+		dst = append(dst, `,"redriven":`...)
+		dst = strconv.AppendInt(dst, int64(d.Redriven), 10)
+	}
+	return append(dst, "}}"...)
 }
 
 // giveBack returns deliveries whose answer did not reach the client, as a lost

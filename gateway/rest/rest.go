@@ -1,9 +1,9 @@
 // Package rest is the HTTP API: publishing (one event by one curl, or a batch as
 // NDJSON or JSON; now, or at a later time), looking at topics, events, groups and
-// what is scheduled, and moving, pausing and deleting groups. It turns requests
-// into calls of the root Publisher, Inspector, Admin and Scheduler and errors into
-// problem details (RFC 9457) with the protocol's codes. The hub mounts its routes;
-// it knows no engine and no store.
+// what is scheduled, moving, pausing and deleting groups, and giving dead letters back.
+// It turns requests into calls of the root Publisher, Inspector, Admin, Scheduler and
+// Redriver and errors into problem details (RFC 9457) with the protocol's codes. The hub
+// mounts its routes; it knows no engine and no store.
 //
 // Every request stands for itself: who asks is decided by its bearer token, and
 // a change that was answered with success is as durable as a WebSocket OK. A
@@ -53,6 +53,9 @@ type Access struct {
 	History    eventhub.History
 	Importer   eventhub.Importer
 	Keeper     eventhub.Keeper
+	Redriver   eventhub.Redriver
+	// Name says who asks, and is kept beside what was done; no secret.
+	Name string
 }
 
 // Config says how to run the API.
@@ -146,6 +149,11 @@ func (a *API) resources() map[string]methods {
 		"/v1/topics/{topic}/groups/{group}/modack":   {"POST": modack},
 		"/v1/topics/{topic}/stream":                  {"GET": a.stream},
 		"/v1/topics/{topic}/scheduled/{id}":          {"DELETE": cancelScheduled},
+		"/v1/dlq":                                    {"GET": listDeadLetterTopics},
+		"/v1/dlq/{topic}":                            {"GET": listDeadLetters},
+		"/v1/dlq/{topic}/redrive":                    {"POST": a.redrive},
+		"/v1/dlq/{topic}/{offset}":                   {"GET": showDeadLetter},
+		"/v1/dlq/{topic}/{offset}/requeue":           {"POST": requeue},
 		"/v1/events":                                 {"GET": listEvents},
 		"/v1/events/{id}":                            {"GET": findEvent},
 		"/v1/events/{id}/trace":                      {"GET": traceEvent},

@@ -47,7 +47,16 @@ func appendIndented(dst []byte, d *eventhub.Delivery) ([]byte, error) {
 
 type row struct {
 	eventhub.Event
-	attempt int
+	attempt  int
+	redriven int
+}
+
+// try tells the attempt, and how often the event was redriven where it was.
+func (r *row) try() string {
+	if r.redriven == 0 {
+		return strconv.Itoa(r.attempt)
+	}
+	return fmt.Sprintf("%d (redriven %d)", r.attempt, r.redriven)
 }
 
 func eventTable(color bool, topics []string, attempts bool) AppendEvent {
@@ -63,7 +72,7 @@ func eventTable(color bool, topics []string, attempts bool) AppendEvent {
 	}
 	columns = append(columns, Column[*row]{Name: "OFFSET", Width: 8, Right: true, Cell: func(r *row) string { return strconv.FormatUint(r.Offset, 10) }})
 	if attempts {
-		columns = append(columns, Column[*row]{Name: "TRY", Width: 3, Right: true, Cell: func(r *row) string { return strconv.Itoa(r.attempt) }})
+		columns = append(columns, Column[*row]{Name: "TRY", Width: 3, Right: true, Cell: (*row).try})
 	}
 	columns = append(columns,
 		Column[*row]{Name: "KEY", Width: 12, Cell: func(r *row) string { return Safe(r.Key) }},
@@ -74,7 +83,7 @@ func eventTable(color bool, topics []string, attempts bool) AppendEvent {
 		if err != nil {
 			return dst, err
 		}
-		return rows.Append(dst, &row{e, d.Attempt})
+		return rows.Append(dst, &row{e, d.Attempt, d.Redriven})
 	}
 }
 

@@ -1,0 +1,153 @@
+package oracle
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"testing"
+	"time"
+
+	"eventhub"
+	"eventhub/hub"
+)
+
+const token = "s3cret"
+
+// The places of examples that no document can know stand for these.
+const (
+	anyLease  = "1k3f9zq0x8w2a-1-1"
+	anyLetter = "dl-1"
+)
+
+// world is a hub in which what the examples speak of is there: three orders, an effect
+// of the first, scheduled mails, the groups billing and audit (by a pattern), and the
+// group shipping, which has given all of them up.
+type world struct {
+	*hub.Hub
+	lease, letter string // the real ones
+}
+
+// begin starts a hub that asks for the token. It has all its doors on one address, and
+// a level that can be changed, which is why it is none of package hubtest.
+func begin(tb testing.TB, store string) *world {
+	tb.Helper()
+	const free = "127.0.0.1:0"
+	h, err := hub.Start(hub.Config{
+		Store: store, WSAddr: free, HTTPAddr: free, OpsAddr: free, AuthToken: token,
+		Version: "oracle", LogLevel: new(slog.LevelVar),
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := h.Stop(context.Background()); err != nil {
+			tb.Error(err)
+		}
+	})
+	w := &world{Hub: h}
+	w.publish(tb)
+	w.giveUp(tb)
+	for _, g := range [][2]string{{"orders", "billing"}, {"orders.**", "audit"}} {
+		first := w.pull(tb, g[0], g[1], 1)
+		w.settle(tb, g[0], g[1], eventhub.Settlement{Verdict: eventhub.Nack, Reason: "not yet", Delay: time.Millisecond}, first)
+	}
+	if l := w.pull(tb, "orders", "billing", 2); l[0].Offset == 1 {
+		w.lease = l[0].Lease.String()
+	} else {
+		w.lease = l[1].Lease.String()
+	}
+	return w
+}
+
+// order is what every filter among the examples lets through.
+func order(id string) eventhub.Event {
+	return eventhub.Event{
+		Topic: "orders", ID: id, Key: "customer-7", SID: "shop-1", Headers: map[string]string{"x-correlation-id": "cart-9"},
+		Tags: []string{"#duck"}, CausedBy: []string{"cart-9"}, Payload: json.RawMessage(`{"total":5}`),
+	}
+}
+
+func (w *world) publish(tb testing.TB) {
+	tb.Helper()
+	hour := func(id string) eventhub.Event {
+		return eventhub.Event{Topic: "mail.send", ID: id, Key: "customer-7", Payload: json.RawMessage("1"), Delay: time.Hour}
+	}
+	_, err := w.Bus().Publish(tb.Context(),
+		order("order-17"), order("order-18"), order("order-19"), hour("mail-3"), hour("mail-6"),
+		eventhub.Event{Topic: "audit", ID: "order-17", Payload: json.RawMessage("null"), TS: 1723140000000},
+		eventhub.Event{Topic: "orders.billed", ID: "bill-0", CausedBy: []string{"order-17"}, Payload: json.RawMessage("1")})
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// giveUp makes dead letters of all orders, and of an event of another topic.
+func (w *world) giveUp(tb testing.TB) {
+	tb.Helper()
+	letters := make(chan eventhub.Delivery, 4)
+	ctx, cancel := context.WithCancel(tb.Context())
+	defer cancel()
+	tail := eventhub.SubscribeOptions{Topic: "*.dlq", Start: eventhub.Start{Kind: eventhub.StartEarliest}, AutoAck: true}
+	over := make(chan error, 1)
+	go func() {
+		over <- eventhub.Consume(ctx, w.Bus(), tail, 1, func(_ context.Context, d eventhub.Delivery) error {
+			letters <- d
+			return nil
+		})
+	}()
+	for topic, n := range map[string]int{"orders": 3, "audit": 1} {
+		w.settle(tb, topic, "shipping", eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true, Reason: "no such street"},
+			w.pull(tb, topic, "shipping", n))
+	}
+	for range 4 {
+		if d := <-letters; d.Topic == "orders.dlq" && d.Offset == 1 {
+			w.letter = d.ID()
+		}
+	}
+	cancel()
+	if err := <-over; err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// pull takes so many deliveries of a group from the first event on.
+func (w *world) pull(tb testing.TB, topic, group string, n int) (all []eventhub.Delivery) {
+	tb.Helper()
+	opts := eventhub.SubscribeOptions{Topic: topic, Group: group, Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+	for len(all) < n {
+		opts.MaxInFlight = n - len(all)
+		deliveries, err := w.Bus().Pull(tb.Context(), opts.WithDefaults(), time.Minute)
+		if err != nil || len(deliveries) == 0 {
+			tb.Fatalf("pull %s: %d deliveries, %v", group, len(all)+len(deliveries), err)
+		}
+		all = append(all, deliveries...)
+	}
+	return all
+}
+
+func (w *world) settle(tb testing.TB, topic, group string, s eventhub.Settlement, of []eventhub.Delivery) {
+	tb.Helper()
+	for _, d := range of {
+		s.Refs = append(s.Refs, eventhub.Ref{Lease: d.Lease})
+	}
+	if _, err := w.Bus().Settle(tb.Context(), topic, group, s); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// giveUpAgain makes another dead letter of an order that was redriven.
+func (w *world) giveUpAgain(tb testing.TB) {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(tb.Context())
+	defer cancel()
+	w.settle(tb, "orders", "shipping", eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true, Reason: "still none"},
+		w.pull(tb, "orders", "shipping", 1))
+	tail := eventhub.SubscribeOptions{Topic: "orders.dlq", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 4}, AutoAck: true}
+	err := eventhub.Consume(ctx, w.Bus(), tail, 1, func(context.Context, eventhub.Delivery) error {
+		cancel()
+		return nil
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+}

@@ -1,0 +1,302 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"eventhub"
+	"eventhub/internal/transfer"
+)
+
+var _ eventhub.Redriver = (*API)(nil)
+
+// DeadLetterTopic is a topic that has dead letters.
+type DeadLetterTopic struct {
+	// Topic is the one whose events were given up, DLQ the one that has the letters.
+	Topic string `json:"topic"`
+	DLQ   string `json:"dlq"`
+	// Count is how many offsets the letters take, those among them that were redriven
+	// or requeued, up to Head.
+	Count uint64 `json:"count"`
+	Head  uint64 `json:"head"`
+	// FirstTS and HeadTS are the commit times, in epoch milliseconds, of the oldest and
+	// the newest.
+	FirstTS int64 `json:"first_ts,omitempty"`
+	HeadTS  int64 `json:"head_ts,omitempty"`
+}
+
+// DeadLetterTopics lists the topics that have dead letters, by name, behind the given
+// one: at most limit, from 1 to eventhub.MaxPage.
+func (a *API) DeadLetterTopics(ctx context.Context, after string, limit int) ([]DeadLetterTopic, error) {
+	query := url.Values{"limit": {strconv.Itoa(limit)}}
+	setGiven(query, "after", after)
+	var page struct {
+		Topics []DeadLetterTopic `json:"topics"`
+	}
+	err := a.get(ctx, "/v1/dlq?"+query.Encode(), &page, func() bool { return page.Topics != nil })
+	return page.Topics, err
+}
+
+// DeadLetters is as eventhub.Redriver promises it, save that the letters have no
+// Record, which DeadLetter fetches, that the filter has neither headers nor tags, and
+// that it goes on to what has come meanwhile.
+func (a *API) DeadLetters(ctx context.Context, q eventhub.DeadLetterQuery, visit func(*eventhub.DeadLetter) error) error {
+	query, err := letterQuery(&q)
+	if err != nil {
+		return err
+	}
+	for left := q.Limit; ; {
+		limit := eventhub.MaxPage
+		if q.Limit != 0 {
+			limit = min(limit, left)
+		}
+		query.Set("limit", strconv.Itoa(limit))
+		var page struct {
+			DeadLetters []eventhub.DeadLetter `json:"dead_letters"`
+			Next        uint64                `json:"next"`
+		}
+		err := a.get(ctx, "/v1/dlq/"+q.Topic+"?"+query.Encode(), &page, func() bool {
+			return page.DeadLetters != nil && (page.Next == 0 || page.Next > q.After)
+		})
+		if err != nil {
+			return err
+		}
+		for i := range page.DeadLetters {
+			if err := visit(&page.DeadLetters[i]); err != nil {
+				return err
+			}
+		}
+		left -= len(page.DeadLetters)
+		if page.Next == 0 || q.Limit != 0 && left <= 0 {
+			return nil
+		}
+		q.After = page.Next
+		query.Set("after", strconv.FormatUint(q.After, 10))
+	}
+}
+
+// letterQuery writes a query as the API reads it.
+func letterQuery(q *eventhub.DeadLetterQuery) (url.Values, error) {
+	if err := eventhub.ValidateStoredTopic(q.Topic); err != nil {
+		return nil, err
+	}
+	query := url.Values{}
+	setGiven(query, "group", q.Group)
+	setGiven(query, "ids", strings.Join(q.IDs, ","))
+	if f := q.Filter; !f.IsZero() {
+		if len(f.Headers)+len(f.Tags) > 0 {
+			return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "dead letters have neither headers nor tags, and the filter is %s", f)
+		}
+		setGiven(query, "filter", f.CEL)
+		setGiven(query, "key", f.Key)
+	}
+	var offsets []string
+	for _, offset := range q.Offsets {
+		offsets = append(offsets, strconv.FormatUint(offset, 10))
+	}
+	setGiven(query, "offsets", strings.Join(offsets, ","))
+	for name, n := range map[string]int64{"fromTs": q.FromTS, "toTs": q.ToTS, "after": int64(q.After)} {
+		if n != 0 {
+			query.Set(name, strconv.FormatInt(n, 10))
+		}
+	}
+	if q.All {
+		query.Set("all", "1")
+	}
+	return query, nil
+}
+
+// WholeDeadLetter is a dead letter with what it is about.
+type WholeDeadLetter struct {
+	eventhub.DeadLetter
+	// History tells the attempts that came to nothing, the last 20 of them.
+	History []eventhub.Attempt
+	// Original is the event that was given up.
+	Original eventhub.Item
+	// JSON is all of it as the hub tells it.
+	JSON json.RawMessage
+}
+
+// DeadLetter returns one dead letter of a topic, named by its offset or its id; whether
+// something was done about it does not matter. CodeUnknownID where there is none.
+func (a *API) DeadLetter(ctx context.Context, topic, name string) (*WholeDeadLetter, error) {
+	if err := eventhub.ValidateStoredTopic(topic); err != nil {
+		return nil, err
+	}
+	if err := eventhub.ValidateID(name); err != nil {
+		return nil, err
+	}
+	var d WholeDeadLetter
+	err := a.get(ctx, "/v1/dlq/"+topic+"/"+segment(name), &d.JSON, func() (ok bool) {
+		var rest struct {
+			History []eventhub.Attempt `json:"history"`
+			Event   json.RawMessage    `json:"event"`
+		}
+		if json.Unmarshal(d.JSON, &d.DeadLetter) != nil || json.Unmarshal(d.JSON, &rest) != nil {
+			return false
+		}
+		d.History = rest.History
+		d.Original, ok = itemOf(rest.Event)
+		return ok && string(d.Original.Record.ID()) == d.EventID
+	})
+	return &d, err
+}
+
+// redriveBody is what POST /v1/dlq/{topic}/redrive takes.
+type redriveBody struct {
+	Group   string           `json:"group,omitempty"`
+	IDs     []string         `json:"ids,omitempty"`
+	Offsets []uint64         `json:"offsets,omitempty"`
+	FromTS  int64            `json:"fromTs,omitempty"`
+	ToTS    int64            `json:"toTs,omitempty"`
+	Filter  *eventhub.Filter `json:"filter,omitempty"`
+	All     bool             `json:"all,omitempty"`
+	After   uint64           `json:"after,omitempty"`
+	Limit   int              `json:"limit,omitempty"`
+	Rate    int              `json:"rate,omitempty"`
+}
+
+// errSilent ends a redrive of which nothing is heard any more.
+var errSilent = fmt.Errorf("%w: it has said nothing for %s", ErrUnreachable, answerWait)
+
+// Redrive implements eventhub.Redriver; q.By counts for nothing, for the hub knows who
+// asks. It lasts as long as ctx: the hub ends it when its client is gone. Beside an error
+// the result is what the hub told last, where that is a lost connection or the end of
+// ctx perhaps a second old: some more may have been redriven, and doing the same again
+// passes those over. It is not asked again by itself.
+func (a *API) Redrive(ctx context.Context, q eventhub.RedriveQuery) (eventhub.RedriveResult, error) {
+	last := eventhub.RedriveResult{Topic: q.Topic, Applied: q.Apply, After: q.After}
+	if err := eventhub.ValidateStoredTopic(q.Topic); err != nil {
+		return last, err
+	}
+	body, err := json.Marshal(redriveBody{q.Group, q.IDs, q.Offsets, q.FromTS, q.ToTS, q.Filter, q.All, q.After, q.Limit, q.Rate})
+	if err != nil {
+		return last, err
+	}
+	path := "/v1/dlq/" + q.Topic + "/redrive"
+	if q.Apply {
+		path += "?apply=1"
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	silence := time.AfterFunc(answerWait, func() { end(errSilent) })
+	defer silence.Stop()
+	answer, err := a.open(ctx, &transmission{method: http.MethodPost, path: path, accept: transfer.NDJSON, body: bytes.NewReader(body), kind: "application/json"})
+	var refused *refusedRedrive
+	if errors.As(err, &refused) {
+		return refused.done, refused.error
+	}
+	if err != nil {
+		return last, err
+	}
+	defer answer.Body.Close()
+	in := bufio.NewScanner(answer.Body)
+	in.Buffer(nil, maxAnswerBytes)
+	for in.Scan() {
+		silence.Reset(answerWait)
+		over, err := readRedriveLine(in.Bytes(), &last)
+		if over || err != nil {
+			return last, err
+		}
+		if q.Progress != nil {
+			q.Progress(last)
+		}
+	}
+	err = in.Err()
+	switch {
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case err == nil:
+		err = io.ErrUnexpectedEOF
+	}
+	return last, fmt.Errorf("client: the answer to the redrive broke off: %w", err)
+}
+
+// readRedriveLine reads one line of the answer to a redrive: how far it is, or how it
+// ended.
+func readRedriveLine(line []byte, into *eventhub.RedriveResult) (over bool, _ error) {
+	var l struct {
+		Progress *eventhub.RedriveResult `json:"progress"`
+		Code     eventhub.Code           `json:"code"`
+		Detail   string                  `json:"detail"`
+		Matched  *int                    `json:"matched"`
+		eventhub.RedriveResult
+	}
+	if err := json.Unmarshal(line, &l); err != nil {
+		return false, fmt.Errorf("client: a line of the answer to the redrive is %.80q: %w", line, err)
+	}
+	if l.Progress != nil {
+		*into = *l.Progress
+		return false, nil
+	}
+	if l.Matched != nil {
+		*into = l.RedriveResult
+		into.Matched = *l.Matched
+	}
+	switch {
+	case l.Code != "":
+		return true, &eventhub.Error{Code: l.Code, Message: l.Detail}
+	case l.Matched == nil:
+		return false, fmt.Errorf("client: a line of the answer to the redrive is %.80q", line)
+	}
+	return true, nil
+}
+
+// refusedRedrive is a problem that says how far the redrive went.
+type refusedRedrive struct {
+	error
+	done eventhub.RedriveResult
+}
+
+// redriveDone returns what a refusal tells of a redrive, where it is of one.
+func redriveDone(refusal error, body []byte) (*refusedRedrive, bool) {
+	var done struct {
+		Matched *int `json:"matched"`
+	}
+	var result eventhub.RedriveResult
+	if json.Unmarshal(body, &done) != nil || done.Matched == nil || json.Unmarshal(body, &result) != nil {
+		return nil, false
+	}
+	return &refusedRedrive{refusal, result}, true
+}
+
+// Requeue implements eventhub.Redriver; by counts for nothing, for the hub knows who
+// asks. When the answer is lost it is not asked again; doing so is harmless, for the
+// same payload again is a duplicate.
+func (a *API) Requeue(ctx context.Context, topic string, offset uint64, payload []byte, _ string) (eventhub.Receipt, error) {
+	var none eventhub.Receipt
+	if err := eventhub.ValidateStoredTopic(topic); err != nil {
+		return none, err
+	}
+	path := "/v1/dlq/" + topic + "/" + strconv.FormatUint(offset, 10) + "/requeue"
+	ctx, cancel := context.WithTimeoutCause(ctx, answerWait, errSilent)
+	defer cancel()
+	answer, err := a.open(ctx, &transmission{method: http.MethodPost, path: path, accept: "application/json", body: bytes.NewReader(payload), kind: "application/json"})
+	if err != nil {
+		return none, err
+	}
+	defer answer.Body.Close()
+	got, err := gather(answer)
+	if err != nil {
+		return none, errors.Join(ErrUnreachable, fmt.Errorf("client: the answer broke off: %w", err))
+	}
+	var done struct {
+		ID        string `json:"id"`
+		Offset    uint64 `json:"offset"`
+		Duplicate bool   `json:"duplicate"`
+	}
+	if err := json.Unmarshal(got.body, &done); err != nil || done.ID == "" || done.Offset == 0 {
+		return none, got.strange("it is not what was asked for")
+	}
+	return eventhub.Receipt{ID: done.ID, Offset: done.Offset, Duplicate: done.Duplicate}, nil
+}

@@ -1,0 +1,363 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"eventhub"
+	"eventhub/client"
+	"eventhub/cmd/eventhub/internal/input"
+	"eventhub/cmd/eventhub/internal/output"
+)
+
+func dlqCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "dlq", Short: "Look at dead letters, and give them back"}
+	cmd.AddCommand(dlqListCommand(), dlqShowCommand(), dlqRedriveCommand(), dlqRequeueCommand())
+	return cmd
+}
+
+// choosing says which dead letters are meant.
+type choosing struct {
+	group, from, to, filter, key string
+	ids                          []string
+	offsets                      []uint
+	all                          bool
+	after                        uint64
+}
+
+func (c *choosing) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&c.group, "group", "", "only those of this group")
+	flags.StringSliceVar(&c.ids, "id", nil, "only the dead letters with these ids; split at commas or repeat")
+	flags.UintSliceVar(&c.offsets, "offset", nil, "only the dead letters at these offsets; split at commas or repeat")
+	flags.StringVar(&c.from, "from", "", "only those given up at this time or later: "+timeForms)
+	flags.StringVar(&c.to, "to", "", "only those given up before this time")
+	flags.StringVar(&c.filter, "filter", "", "only those for which this CEL expression is true; the original is event.payload.event")
+	flags.StringVar(&c.key, "filter-key", "", "only those with this key")
+	flags.BoolVar(&c.all, "all", false, "also those that were redriven or requeued already")
+	flags.Uint64Var(&c.after, "after", 0, "only those behind this offset")
+}
+
+const timeForms = "a time (2026-01-31T15:04:05Z or epoch ms) or how long ago (1h30m, 2d)"
+
+// query makes a query of it; its errors are of usage.
+func (c *choosing) query(cmd *cobra.Command, topic string) (q eventhub.DeadLetterQuery, err error) {
+	q = eventhub.DeadLetterQuery{Topic: topic, Group: c.group, IDs: c.ids, All: c.all, After: c.after}
+	if err := eventhub.ValidateStoredTopic(topic); err != nil {
+		return q, errors.New(eventhub.AsError(err).Message)
+	}
+	given := cmd.Flags().Changed
+	if given("group") {
+		if err := eventhub.ValidateGroup(c.group); err != nil {
+			return q, fmt.Errorf("--group: %s", eventhub.AsError(err).Message)
+		}
+	}
+	if max(len(c.ids), len(c.offsets)) > eventhub.MaxPage {
+		return q, fmt.Errorf("%d times --id and %d times --offset; at most %d of each are allowed", len(c.ids), len(c.offsets), eventhub.MaxPage)
+	}
+	// A list that came out empty must not mean all.
+	for name, n := range map[string]int{"id": len(c.ids), "offset": len(c.offsets), "filter": len(c.filter), "filter-key": len(c.key)} {
+		if given(name) && n == 0 {
+			return q, fmt.Errorf("--%s is empty", name)
+		}
+	}
+	for _, id := range c.ids {
+		if err := eventhub.ValidateID(id); err != nil {
+			return q, fmt.Errorf("--id: %s", eventhub.AsError(err).Message)
+		}
+	}
+	for _, offset := range c.offsets {
+		if offset == 0 || offset > eventhub.MaxOffset {
+			return q, fmt.Errorf("--offset is %d; 1 to %d are allowed", offset, uint64(eventhub.MaxOffset))
+		}
+		q.Offsets = append(q.Offsets, uint64(offset))
+	}
+	if c.after > eventhub.MaxOffset {
+		return q, fmt.Errorf("--after is %d; at most %d is allowed", c.after, uint64(eventhub.MaxOffset))
+	}
+	if q.FromTS, err = pastTime("from", c.from, given("from")); err != nil {
+		return q, err
+	}
+	if q.ToTS, err = pastTime("to", c.to, given("to")); err != nil {
+		return q, err
+	}
+	if q.ToTS != 0 && q.FromTS >= q.ToTS {
+		return q, fmt.Errorf("--from %s is not before --to %s", c.from, c.to)
+	}
+	if f := (eventhub.Filter{CEL: c.filter, Key: c.key}); !f.IsZero() {
+		q.Filter = &f
+	}
+	if err := q.Filter.Validate(); err != nil {
+		return q, errors.New("--" + eventhub.AsError(err).Message)
+	}
+	return q, nil
+}
+
+// pastTime reads a time, which is not the first one there is.
+func pastTime(flag, text string, given bool) (int64, error) {
+	if !given {
+		return 0, nil
+	}
+	start, err := input.Start(text, time.Now())
+	if err != nil || start.Kind != eventhub.StartTime || start.TS < 1 {
+		return 0, fmt.Errorf("--%s %q is not %s", flag, text, timeForms)
+	}
+	return start.TS, nil
+}
+
+func dlqListCommand() *cobra.Command {
+	var r reach
+	var c choosing
+	var limit int
+	cmd := &cobra.Command{
+		Use:     "ls [TOPIC]",
+		Aliases: []string{"list"},
+		Short:   "List topics that have dead letters, or the dead letters of one",
+		Long: `Lists the topics that have dead letters, or those of one TOPIC, the oldest first: which
+group gave up which event, and why. Those that were redriven or requeued are left out,
+unless --all asks for them; they tell what was done.
+
+TOPIC is the one whose events were given up, or its dead-letter topic.`,
+		Example: `  eventhub dlq ls
+  eventhub dlq ls orders --group billing --from 1h
+  eventhub dlq ls orders --filter 'event.payload.reason.contains("timeout")' -o ndjson`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("%q is too much; wanted: [TOPIC]", args[1])
+			}
+			if limit < 1 {
+				return fmt.Errorf("--limit is %d; at least 1 is needed", limit)
+			}
+			if len(args) == 1 {
+				return nil
+			}
+			for _, name := range []string{"group", "id", "offset", "from", "to", "filter", "filter-key", "all", "after"} {
+				if cmd.Flags().Changed(name) {
+					return fmt.Errorf("--%s goes with a TOPIC", name)
+				}
+			}
+			return nil
+		},
+	}
+	format := formatFlag(cmd, listFormats)
+	c.register(cmd)
+	cmd.Flags().IntVar(&limit, "limit", defaultLimit, "show at most so many")
+	r.register(cmd)
+	cmd.ValidArgsFunction = completeDeadLetters(&r, false)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var q eventhub.DeadLetterQuery
+		if len(args) == 1 {
+			var err error
+			if q, err = c.query(cmd, args[0]); err != nil {
+				return usageError{err}
+			}
+		}
+		api, err := r.api(cmd)
+		if err != nil {
+			return err
+		}
+		defer api.Close()
+		p := &paging{limit: limit}
+		out := results(cmd)
+		if len(args) == 0 {
+			return output.List(out, format.Format, out.Color, deadLetterTopicColumns(time.Now()), listDeadLetterTopics(cmd, &r, api, p))
+		}
+		return output.List(out, format.Format, out.Color, deadLetterColumns(time.Now(), c.all), listDeadLetters(cmd, &r, api, p, q))
+	}
+	return cmd
+}
+
+// listed is a listing that may end in an error.
+type listed[T any] = func(yield func(T, error) bool)
+
+func listDeadLetterTopics(cmd *cobra.Command, r *reach, api *client.API, p *paging) listed[client.DeadLetterTopic] {
+	more := func(client.DeadLetterTopic) {
+		fmt.Fprintln(cmd.ErrOrStderr(), "There are more topics: a higher --limit shows them.")
+	}
+	return listed[client.DeadLetterTopic](pages(p, more, func(last *client.DeadLetterTopic, limit int) ([]client.DeadLetterTopic, error) {
+		after := ""
+		if last != nil {
+			after = last.DLQ
+		}
+		return ask(cmd.Context(), r, func(ctx context.Context) ([]client.DeadLetterTopic, error) {
+			return api.DeadLetterTopics(ctx, after, limit)
+		})
+	}))
+}
+
+func listDeadLetters(cmd *cobra.Command, r *reach, api *client.API, p *paging, q eventhub.DeadLetterQuery) listed[eventhub.DeadLetter] {
+	more := func(last eventhub.DeadLetter) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "There are more dead letters: a higher --limit shows them, --after %d the next.\n", last.Offset)
+	}
+	return listed[eventhub.DeadLetter](pages(p, more, func(last *eventhub.DeadLetter, limit int) ([]eventhub.DeadLetter, error) {
+		if last != nil {
+			q.After = last.Offset
+		}
+		q.Limit = limit
+		return ask(cmd.Context(), r, func(ctx context.Context) (page []eventhub.DeadLetter, err error) {
+			err = api.DeadLetters(ctx, q, func(d *eventhub.DeadLetter) error {
+				page = append(page, *d)
+				return nil
+			})
+			return page, err
+		})
+	}))
+}
+
+func deadLetterTopicColumns(now time.Time) []output.Column[client.DeadLetterTopic] {
+	return []output.Column[client.DeadLetterTopic]{
+		{Name: "TOPIC", Cell: func(t client.DeadLetterTopic) string { return t.Topic }},
+		{Name: "DEAD LETTERS", Right: true, Cell: func(t client.DeadLetterTopic) string { return output.Count(t.Count) }},
+		{Name: "OLDEST", Dim: true, Cell: func(t client.DeadLetterTopic) string { return output.Ago(now, t.FirstTS) }},
+		{Name: "NEWEST", Cell: func(t client.DeadLetterTopic) string { return output.Ago(now, t.HeadTS) }},
+	}
+}
+
+func deadLetterColumns(now time.Time, marks bool) []output.Column[eventhub.DeadLetter] {
+	columns := []output.Column[eventhub.DeadLetter]{
+		{Name: "OFFSET", Right: true, Cell: func(d eventhub.DeadLetter) string { return strconv.FormatUint(d.Offset, 10) }},
+		{Name: "GROUP", Cell: func(d eventhub.DeadLetter) string { return d.Group }},
+		{Name: "EVENT", Right: true, Cell: func(d eventhub.DeadLetter) string { return strconv.FormatUint(d.Event, 10) }},
+		{Name: "KEY", Cell: func(d eventhub.DeadLetter) string { return orDash(d.Key) }},
+		{Name: "ATTEMPTS", Right: true, Cell: func(d eventhub.DeadLetter) string { return strconv.Itoa(d.Attempts) }},
+		{Name: "REDRIVEN", Right: true, Cell: func(d eventhub.DeadLetter) string { return strconv.Itoa(d.Redriven) }},
+		{Name: "WHEN", Dim: true, Cell: func(d eventhub.DeadLetter) string { return output.Ago(now, d.TS) }},
+	}
+	if marks {
+		columns = append(columns, output.Column[eventhub.DeadLetter]{Name: "DONE", Cell: func(d eventhub.DeadLetter) string {
+			if len(d.Marks) == 0 {
+				return "-"
+			}
+			last := &d.Marks[len(d.Marks)-1]
+			return markText(last) + " " + output.Ago(now, last.TS)
+		}})
+	}
+	return append(columns, output.Column[eventhub.DeadLetter]{Name: "REASON", Cell: func(d eventhub.DeadLetter) string { return orDash(d.Reason) }})
+}
+
+// orDash writes what an event says, "-" where that is nothing.
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return output.Safe(text)
+}
+
+// markText says what was done about a dead letter.
+func markText(m *eventhub.RedriveMark) string {
+	if m.RequeuedAs != "" {
+		return "requeued as " + m.RequeuedAs
+	}
+	return "redriven"
+}
+
+func dlqShowCommand() *cobra.Command {
+	var r reach
+	cmd := &cobra.Command{
+		Use:   "show TOPIC OFFSET|ID",
+		Short: "Show a dead letter, what was done about it, and the original event",
+		Args:  words("TOPIC", "OFFSET"),
+	}
+	format := formatFlag(cmd, listFormats)
+	r.register(cmd)
+	cmd.ValidArgsFunction = completeDeadLetters(&r, true)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		d, err := fetchDeadLetter(cmd, &r, args)
+		if err != nil {
+			return err
+		}
+		out := results(cmd)
+		return output.Document(out, format.Format, d.JSON, func(w io.Writer) error { return describeDeadLetter(w, out.Color, d) })
+	}
+	return cmd
+}
+
+// fetchDeadLetter returns the dead letter that TOPIC and OFFSET name.
+func fetchDeadLetter(cmd *cobra.Command, r *reach, args []string) (*client.WholeDeadLetter, error) {
+	err := eventhub.ValidateStoredTopic(args[0])
+	if err == nil {
+		err = eventhub.ValidateID(args[1])
+	}
+	if err != nil {
+		return nil, usageError{errors.New(eventhub.AsError(err).Message)}
+	}
+	api, err := r.api(cmd)
+	if err != nil {
+		return nil, err
+	}
+	defer api.Close()
+	return ask(cmd.Context(), r, func(ctx context.Context) (*client.WholeDeadLetter, error) {
+		return api.DeadLetter(ctx, args[0], args[1])
+	})
+}
+
+func describeDeadLetter(w io.Writer, color bool, d *client.WholeDeadLetter) error {
+	now := time.Now()
+	fields := []output.Field{
+		{Name: "Dead letter", Value: fmt.Sprintf("offset %d of %s, id %s", d.Offset, eventhub.DeadLetterTopic(d.Topic), d.ID)},
+		{Name: "Given up", Value: moment(now, d.TS)},
+		{Name: "Group", Value: d.Group},
+		{Name: "Event", Value: fmt.Sprintf("offset %d of %s, id %s", d.Event, d.Topic, d.EventID)},
+		{Name: "Attempts", Value: strconv.Itoa(d.Attempts)},
+		{Name: "Redriven", Value: output.Things(d.Redriven, "time") + " before"},
+		{Name: "Reason", Value: orDash(d.Reason)},
+	}
+	if len(d.Marks) == 0 {
+		fields = append(fields, output.Field{Name: "Done", Value: "nothing"})
+	}
+	if err := output.Fields(w, color, fields); err != nil {
+		return err
+	}
+	if len(d.Marks) > 0 {
+		if err := section(w, color, "What was done about it", markColumns(now), d.Marks); err != nil {
+			return err
+		}
+	}
+	if len(d.History) > 0 {
+		var attempts []ended
+		for _, a := range d.History {
+			attempts = append(attempts, ended{d.Group, a})
+		}
+		if err := section(w, color, "Attempts that came to nothing", attemptColumns(), attempts); err != nil {
+			return err
+		}
+	}
+	if _, err := io.WriteString(w, "\nThe event\n"); err != nil {
+		return err
+	}
+	return describeEvent(w, color, d.Original)
+}
+
+func markColumns(now time.Time) []output.Column[eventhub.RedriveMark] {
+	return []output.Column[eventhub.RedriveMark]{
+		{Name: "WHEN", Cell: func(m eventhub.RedriveMark) string { return moment(now, m.TS) }},
+		{Name: "WHAT", Cell: func(m eventhub.RedriveMark) string { return markText(&m) }},
+		{Name: "BY", Cell: func(m eventhub.RedriveMark) string { return orDash(m.By) }},
+	}
+}
+
+// completeDeadLetters completes TOPIC with those that have dead letters, and, where a
+// command takes one, OFFSET with those that are open.
+func completeDeadLetters(r *reach, offsets bool) cobra.CompletionFunc {
+	return complete(r, func(ctx context.Context, api *client.API, args []string) (names []string) {
+		switch {
+		case len(args) == 0:
+			found, _ := api.DeadLetterTopics(ctx, "", eventhub.MaxPage) // what there is
+			for _, t := range found {
+				names = append(names, t.Topic)
+			}
+		case offsets && len(args) == 1:
+			_ = api.DeadLetters(ctx, eventhub.DeadLetterQuery{Topic: args[0], Limit: eventhub.MaxPage}, func(d *eventhub.DeadLetter) error {
+				names = append(names, strconv.FormatUint(d.Offset, 10))
+				return nil
+			})
+		}
+		return names
+	})
+}
