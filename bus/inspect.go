@@ -368,27 +368,31 @@ func (b *Bus) EventGroups(ctx context.Context, topic, id string) ([]eventhub.Eve
 		eg := eventhub.EventGroup{Group: stored.Group, InFlight: eventhub.InFlight{Offset: item.Offset, ID: id, State: "ahead"}}
 		if g := b.running(topic, stored.Group); g != nil {
 			g.becameOf(&eg.InFlight)
-		} else if item.Offset <= stored.State.Cursor {
-			if err := b.passed(ctx, topic, stored, &eg.InFlight); err != nil {
-				return nil, err
-			}
+		} else if err := b.becameOf(ctx, topic, stored, &eg.InFlight); err != nil {
+			return nil, err
 		}
 		list = append(list, eg)
 	}
 	return list, nil
 }
 
-// passed tells of the event at f.Offset, which the cursor of a group that is not loaded
-// has passed: it is done, unless it was redriven.
-func (b *Bus) passed(ctx context.Context, topic string, stored store.GroupInfo, f *eventhub.InFlight) error {
+// becameOf tells what the store knows of the event at f.Offset in a group that is not
+// loaded.
+func (b *Bus) becameOf(ctx context.Context, topic string, stored store.GroupInfo, f *eventhub.InFlight) error {
 	var p progress
 	if err := p.load(ctx, b.store, topic, stored.Group, stored.State.Cursor); err != nil {
 		return err
 	}
-	f.State = "done"
-	if r := p.redriven[f.Offset]; r != nil {
+	standing := p.restoredAs(f.Offset)
+	switch r := p.redriven[f.Offset]; {
+	case r != nil:
 		f.State, f.Attempt, f.Redriven = "waiting", int(r.attempts), int(r.entry.redriven)
+	case f.Offset <= stored.State.Cursor || standing == acked:
+		f.State = "done"
+	case standing != fresh:
+		f.Attempt = int(standing - withAttempts)
 	}
+	f.History = p.history[f.Offset]
 	return nil
 }
 

@@ -66,6 +66,8 @@ type modelGroup struct {
 	modelSettings
 	events   map[uint64]*modelEvent // those that were ever offered
 	restored map[uint64]modelEvent  // what the store knew, of those that this engine did not offer yet
+	again    map[uint64]*modelEvent // those that were redriven and are not done
+	past     map[string]bool        // marks of those that are done, whether durably, and that the store may still have
 	offered  uint64                 // the highest of them
 	leases   []eventhub.Lease       // all that were ever given
 	stored   store.GroupState       // as last seen
@@ -139,12 +141,16 @@ type modelEvent struct {
 	deadline int64
 	// A waiting event goes out between these, by the jitter of its backoff.
 	earliest, latest int64
+	redrive          *modelRedrive // of one on the list of these, which is in modelGroup.again
 }
 
 type modelLetter struct {
 	topic    *modelTopic // of the letter
+	group    *modelGroup // that gave up
+	event    *modelEvent
 	offset   uint64
 	attempts int
+	redriven int
 	reason   string
 	required bool
 	seen     bool
@@ -204,6 +210,7 @@ type offer struct {
 	batch []eventhub.Delivery
 	ids   []string
 	taken int
+	plant *modelPlanting // where not nil, it is none, but a commit that redrives
 }
 
 func (m *modelMember) Deliver(batch []eventhub.Delivery) int {
@@ -232,12 +239,12 @@ func (m *modelMember) Ended(err error) {
 
 // forget starts over behind base: after a seek, and when the engine starts.
 func (g *modelGroup) forget(w *world, base uint64) {
-	for offset, e := range g.events {
-		if l := w.letters[g.letterID(offset)]; l != nil && e.state == modelDying {
+	for offset, e := range g.all() {
+		if l := w.letters[g.letterID(offset, e)]; l != nil && e.state == modelDying {
 			l.required = false // the burial may or may not have begun
 		}
 	}
-	for _, e := range g.events {
+	for _, e := range g.all() {
 		if e.state == modelLeased {
 			e.holder.inFlight--
 		}
@@ -248,10 +255,6 @@ func (g *modelGroup) forget(w *world, base uint64) {
 	for _, m := range w.members {
 		delete(m.fresh, g)
 	}
-}
-
-func (g *modelGroup) letterID(offset uint64) string {
-	return deadLetterID(g.topic.name, offset, g.name, g.epoch, "")
 }
 
 // isDone reports whether an event that the engine may not have read yet is done:
@@ -304,7 +307,7 @@ func (e *modelEvent) isSuspect() bool {
 
 // suspect returns the offset of a suspect that somebody in the group holds.
 func (g *modelGroup) suspect() uint64 {
-	for offset, e := range g.events {
+	for offset, e := range g.all() {
 		if e.state == modelLeased && e.isSuspect() && !e.holder.ending {
 			return offset
 		}
@@ -316,7 +319,7 @@ func (g *modelGroup) suspect() uint64 {
 // is of.
 func (m *modelMember) suspect() uint64 {
 	for _, g := range m.groups {
-		for offset, e := range g.events {
+		for offset, e := range g.all() {
 			if e.state == modelLeased && e.isSuspect() && e.holder == m {
 				return offset
 			}
@@ -354,14 +357,14 @@ func (w *world) apply(groups []*modelGroup, via *modelMember, ref eventhub.Ref, 
 func named(groups []*modelGroup, via *modelMember, ref eventhub.Ref) (*modelGroup, uint64, *modelEvent) {
 	if ref.ID == "" {
 		for _, g := range groups {
-			if e := g.events[ref.Lease.Offset]; e != nil && e.holder != nil && e.lease == ref.Lease {
+			if e := g.find(ref.Lease.Offset); e != nil && e.holder != nil && e.lease == ref.Lease {
 				return g, ref.Lease.Offset, e
 			}
 		}
 		return nil, 0, nil
 	}
 	if p, ok := via.last[ref.ID]; ok {
-		if e := p.group.events[p.offset]; e != nil && e.holder == via {
+		if e := p.group.find(p.offset); e != nil && e.holder == via {
 			return p.group, p.offset, e
 		}
 	}
@@ -373,7 +376,7 @@ func (g *modelGroup) nack(w *world, offset uint64, s *eventhub.Settlement) {
 	if reason == "" {
 		reason = "nacked"
 	}
-	earliest, latest := g.back(g.events[offset].attempts, now())
+	earliest, latest := g.back(g.find(offset).attempts, now())
 	if s.Delay > 0 {
 		earliest = now() + s.Delay.Milliseconds()
 		latest = earliest
@@ -396,7 +399,7 @@ func (g *modelGroup) back(attempts int, from int64) (earliest, latest int64) {
 }
 
 func (g *modelGroup) failed(w *world, offset uint64, earliest, latest int64, reason string) {
-	if e := g.events[offset]; e.attempts < g.maxAttempts {
+	if e := g.find(offset); e.attempts < g.maxAttempts {
 		g.wait(e, earliest, latest)
 		return
 	}
@@ -409,12 +412,16 @@ func (g *modelGroup) wait(e *modelEvent, earliest, latest int64) {
 }
 
 func (g *modelGroup) die(w *world, offset uint64, reason string) {
-	e := g.events[offset]
+	e := g.find(offset)
 	g.move(e, modelDying)
+	id, times := g.letterID(offset, e), 0
+	if e.redrive != nil {
+		times = e.redrive.times
+	}
 	for _, topic := range w.topics {
 		if topic.source == g.topic {
-			w.letters[g.letterID(offset)] = &modelLetter{topic: topic, offset: offset, attempts: e.attempts, reason: reason,
-				required: true, seen: w.seen(g.letterID(offset))}
+			w.letters[id] = &modelLetter{topic: topic, group: g, event: e, offset: offset, attempts: e.attempts, redriven: times, reason: reason,
+				required: true, seen: w.seen(id)}
 		}
 	}
 }
@@ -429,12 +436,16 @@ func (g *modelGroup) move(e *modelEvent, to modelState) {
 	if to == modelLeased {
 		e.holder.inFlight++
 	}
+	if to == modelDone && e.redrive != nil {
+		delete(g.again, e.redrive.offset)
+		g.past[e.redrive.mark] = e.state == modelDying
+	}
 	e.state = to
 }
 
 // expire ends the leases that ran out up to and including the given time.
 func (g *modelGroup) expire(w *world, at int64) {
-	for offset, e := range g.events {
+	for offset, e := range g.all() {
 		if e.state == modelLeased && e.deadline <= at {
 			earliest, latest := g.back(e.attempts, e.deadline)
 			g.failed(w, offset, earliest, latest, "lease expired")
@@ -484,7 +495,7 @@ func (w *world) take(o offer) {
 		fail("the member or its group is paused")
 	case len(o.batch) > m.opts.BatchSize:
 		fail("batchSize is %d", m.opts.BatchSize)
-	case m.inFlight+len(o.batch) > m.opts.MaxInFlight:
+	case m.inFlight+len(o.batch) > m.opts.MaxInFlight && !m.ending: // one that ends has given some back already
 		fail("%d in flight already, maxInFlight is %d", m.inFlight, m.opts.MaxInFlight)
 	}
 	for i, d := range o.batch {
@@ -492,10 +503,10 @@ func (w *world) take(o offer) {
 			fail("%d is of topic %q", d.Offset, d.Topic)
 		}
 		e := g.offer(w, m, d, o.at, fail)
-		if held := m.suspect(); held != 0 {
+		if held := m.suspect(); held != 0 && !m.ending {
 			fail("the member holds %d, which is a suspect", held)
 		}
-		if e.isSuspect() && (m.inFlight > 0 || len(o.batch) > 1 || g.suspect() != 0) {
+		if e.isSuspect() && (m.inFlight > 0 && !m.ending || len(o.batch) > 1 || g.suspect() != 0) {
 			fail("%d has failed %d times and does not go out alone", d.Offset, e.attempts)
 		}
 		if i >= o.taken {
@@ -505,6 +516,7 @@ func (w *world) take(o offer) {
 		e.attempts++
 		if m.opts.AutoAck {
 			g.move(e, modelDone)
+			w.justDone[modelPlace{g, d.Offset}] = true
 			continue
 		}
 		e.holder, e.lease = m, d.Lease
@@ -523,17 +535,22 @@ func (w *world) take(o offer) {
 // offer checks that the event may go out now and is what the log has.
 func (g *modelGroup) offer(w *world, m *modelMember, d eventhub.Delivery, at int64, fail func(string, ...any)) *modelEvent {
 	e := g.events[d.Offset]
-	if e == nil {
+	switch {
+	case d.Redriven > 0 || g.again[d.Offset] != nil:
+		e = g.offerAgain(d, fail)
+	case e == nil:
 		e = g.firstOffer(w, m, d, fail)
 	}
 	if e.state == modelLeased && e.holder.ending {
 		g.giveBack(e)
 	}
 	switch {
-	case !g.passes(d.Offset):
+	case e.redrive == nil && !g.passes(d.Offset):
 		fail("%d does not pass %s", d.Offset, g.filter)
-	case g.isBehind(d.Offset, true):
+	case e.redrive == nil && g.isBehind(d.Offset, true):
 		fail("%d is behind an event of its key, %q", d.Offset, g.topic.keys[d.Offset-1])
+	case g.keyTaken(d.Offset, e):
+		fail("another event of the key of %d, %q, is under way", d.Offset, g.topic.keys[d.Offset-1])
 	case e.state != modelWaiting:
 		fail("%d is in state %d", d.Offset, e.state)
 	case at < e.earliest:

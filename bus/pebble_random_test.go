@@ -34,6 +34,7 @@ const diskHistories = "500"
 // know, no dead letter twice.
 func TestRandomHistoriesOnDisk(t *testing.T) {
 	tryHistories(t, diskHistories, newWorldOnDisk)
+	redrives.report(t)
 	t.Logf("%d power losses, %d of them in an fsync; of the units in it %d were there and %d were not",
 		losses.all, losses.held, losses.whole, losses.none)
 	if losses.all > 500 && min(losses.held, losses.whole, losses.none) == 0 {
@@ -129,7 +130,7 @@ func newWorldOnDisk(t *rapid.T) *world {
 	d := &disk{mem: vfs.NewCrashableMem()}
 	w := newWorld(t, d.open(t))
 	w.disk = d
-	w.steps = append(slices.Clone(steps), step{"power loss", 2, (*world).powerLoss}, step{"hold fsyncs", 2, (*world).holdFsyncs})
+	w.steps = append(slices.Clone(w.steps), step{"power loss", 2, (*world).powerLoss}, step{"hold fsyncs", 2, (*world).holdFsyncs})
 	return w
 }
 
@@ -183,8 +184,11 @@ func (w *world) powerLoss() {
 		w.due(topic, eventhub.MaxOffset) // moved in the fsync that was held up
 	}
 	w.checkLogs()
+	w.checkMarks()
 	w.reads = reading
-	w.checkLetters(w.readLetters()) // as long as w.reads or w.commits says that some may be missing
+	letters := w.readLetters()
+	w.readMarks()
+	w.checkLetters(letters) // as long as w.reads or w.commits says that some may be missing
 	w.reads = nil
 	w.commits = nil
 	for _, g := range w.groups {
@@ -213,6 +217,8 @@ func (w *world) afterlife() {
 	if err := w.bus.Close(); err != nil && !errors.Is(err, broken) {
 		w.t.Fatalf("Close: %v", err)
 	}
+	w.awaitRedrives(true)
+	w.redriving = nil // what they were told is of that disk
 	if err := w.store.Store.Close(); err != nil {
 		w.t.Fatalf("Close of the store: %v", err)
 	}

@@ -57,7 +57,11 @@ func (w *world) handOver() {
 		w.receipt(h.Events[i], r)
 	}
 	for _, p := range places {
-		p.group.move(p.group.events[p.offset], modelDone)
+		e := p.group.find(p.offset)
+		p.group.move(e, modelDone)
+		if e.redrive != nil {
+			p.group.past[e.redrive.mark] = true
+		}
 	}
 }
 

@@ -28,6 +28,9 @@ func (w *world) check() {
 		}
 		w.seeks = nil
 	}
+	if w.commits == nil && w.reads == nil {
+		w.awaitRedrives(false)
+	}
 	w.checkLetters(w.absorb())
 	for _, g := range w.groups {
 		if g.exists {
@@ -46,6 +49,7 @@ func (w *world) absorb() map[string]eventhub.Event {
 	w.receipts()
 	w.overdue()
 	arrived := w.readLetters()
+	w.readMarks()
 	w.joined()
 	w.births()
 	w.mu.Lock()
@@ -55,7 +59,13 @@ func (w *world) absorb() map[string]eventhub.Event {
 	if wrong != "" {
 		w.t.Fatal(wrong)
 	}
+	w.sprout()
+	w.justDone = make(map[modelPlace]bool)
 	for _, o := range journal {
+		if o.plant != nil {
+			w.plant(o.plant, o.at)
+			continue
+		}
 		w.take(o)
 		for i, d := range o.batch {
 			if id := w.group(d.Topic, o.to.name).topic.ids[d.Offset-1]; id != o.ids[i] {
@@ -66,6 +76,7 @@ func (w *world) absorb() map[string]eventhub.Event {
 	for _, g := range w.groups {
 		g.expire(w, now())
 	}
+	w.redriveAnswers()
 	return arrived
 }
 
@@ -143,6 +154,7 @@ func (w *world) readLetters() map[string]eventhub.Event {
 			}
 			w.added(topic, item.Offset == 1)
 			arrived[e.ID] = e
+			w.addRow(topic, item, e)
 		}
 	}
 	return arrived
@@ -151,25 +163,7 @@ func (w *world) readLetters() map[string]eventhub.Event {
 // checkLetters: every event given up has its dead letter, once, and no other
 // has one.
 func (w *world) checkLetters(arrived map[string]eventhub.Event) {
-	for id, e := range arrived {
-		l := w.letters[id]
-		if l == nil || l.seen || l.topic.name != e.Topic {
-			w.t.Fatalf("an unexpected dead letter: %s", e.Payload)
-		}
-		l.seen = true
-		var p struct {
-			Offset   uint64
-			Attempts int
-			Reason   string
-			Event    struct{ ID string }
-		}
-		if err := json.Unmarshal(e.Payload, &p); err != nil {
-			w.t.Fatal(err)
-		}
-		if p.Offset != l.offset || p.Attempts != l.attempts || p.Reason != l.reason || p.Event.ID != l.topic.source.ids[l.offset-1] {
-			w.t.Fatalf("dead letter %s; want %+v", e.Payload, l)
-		}
-	}
+	w.arrive(arrived)
 	if w.reads != nil || w.commits != nil {
 		return
 	}
@@ -179,10 +173,31 @@ func (w *world) checkLetters(arrived map[string]eventhub.Event) {
 		}
 	}
 	for _, g := range w.groups {
-		for _, e := range g.events {
+		for _, e := range g.all() {
 			if e.state == modelDying {
 				g.move(e, modelDone)
 			}
+		}
+	}
+	w.settled()
+}
+
+// arrive: each dead letter that came is that of an event given up, and the first one.
+func (w *world) arrive(arrived map[string]eventhub.Event) {
+	for id, e := range arrived {
+		l := w.letters[id]
+		if l == nil || l.seen || l.topic.name != e.Topic {
+			w.t.Fatalf("an unexpected dead letter: %s", e.Payload)
+		}
+		l.seen = true
+		w.letterCame(l)
+		var p letterPayload
+		if err := json.Unmarshal(e.Payload, &p); err != nil {
+			w.t.Fatal(err)
+		}
+		if p.Topic != l.group.topic.name || p.Group != l.group.name || p.Redriven != l.redriven || p.Event.Key != l.topic.source.keys[l.offset-1] ||
+			p.Offset != l.offset || p.Attempts != l.attempts || p.Reason != l.reason || p.Event.ID != l.topic.source.ids[l.offset-1] {
+			w.t.Fatalf("dead letter %s; want %+v", e.Payload, l)
 		}
 	}
 }
@@ -221,6 +236,7 @@ func (w *world) checkGroup(g *modelGroup) {
 		w.t.Fatalf("Cursor = %+v, %v; want %d, %d", c, err, epoch, cursor)
 	}
 	w.checkLag(g)
+	w.checkFlight(g)
 	w.checkIdle(g)
 }
 
@@ -242,6 +258,9 @@ func (w *world) checkLag(g *modelGroup) {
 		case e == nil && g.restored[offset].state != modelDone || e != nil && e.state != modelDone:
 			lag++
 		}
+	}
+	if info.Redriven != len(g.again) {
+		w.t.Fatalf("%s is told to have %d redriven events; it has %d", g, info.Redriven, len(g.again))
 	}
 	if info.Lag < lag || info.Lag > lag+unread || info.Paused != g.paused || !info.Filter.Equal(g.filter) {
 		w.t.Fatalf("%s is told as %+v; %d are not done, %d more may be", g, info, lag, unread)
@@ -277,15 +296,16 @@ func (w *world) checkIdle(g *modelGroup) {
 		idle = false // one at a time
 	}
 	for offset, e := range g.events {
-		if e.state == modelWaiting && e.latest <= now() && !g.isBehind(offset, false) && (room > 0 && !e.isSuspect() || idle && e.isSuspect()) {
+		if e.state == modelWaiting && e.latest <= now() && !g.isBehind(offset, false) && !g.sharesKey(offset) && (room > 0 && !e.isSuspect() || idle && e.isSuspect()) {
 			w.t.Fatalf("%s has room (%d, idle %t) and does not deliver %d again, attempts %d, due for %d ms", g, room, idle, offset, e.attempts, now()-e.latest)
 		}
 	}
+	w.checkAgain(g, room, idle)
 	for room > 0 {
 		readable := min(g.topic.head(), g.cursor(false, false)+w.opts.AckWindow)
 		for offset := g.base + 1; offset <= readable; offset++ {
 			e := g.restored[offset]
-			if g.events[offset] == nil && !g.isDone(offset) && !g.isBehind(offset, false) && (idle || !e.isSuspect()) {
+			if g.events[offset] == nil && !g.isDone(offset) && !g.isBehind(offset, false) && !g.sharesKey(offset) && (idle || !e.isSuspect()) {
 				w.t.Fatalf("%s has room and does not deliver %d", g, offset)
 			}
 		}
@@ -297,7 +317,7 @@ func (w *world) checkIdle(g *modelGroup) {
 
 // suspectDue reports whether a suspect may be waiting for its turn.
 func (g *modelGroup) suspectDue() bool {
-	for _, e := range g.events {
+	for _, e := range g.all() {
 		if e.state == modelWaiting && e.isSuspect() && e.earliest <= now() {
 			return true
 		}
@@ -361,6 +381,8 @@ func (w *world) drain() {
 		appointments = time.Minute
 	}
 	w.release()
+	w.check()
+	w.awaitRedrives(true)
 	w.check()
 	for len(w.plans) > 0 {
 		time.Sleep(2500 * time.Millisecond) // the longest delay
@@ -431,13 +453,13 @@ func (w *world) drain() {
 func (w *world) anyBehind() bool {
 	w.rounds++
 	return w.rounds < 100 && slices.ContainsFunc(w.groups, func(g *modelGroup) bool {
-		return g.exists && g.cursor(false, false) < g.topic.head()
+		return g.exists && (g.cursor(false, false) < g.topic.head() || len(g.again) > 0)
 	})
 }
 
 func (w *world) ackAll(g *modelGroup) {
 	var s eventhub.Settlement
-	for _, e := range g.events {
+	for _, e := range g.all() {
 		if e.state == modelLeased {
 			s.Refs = append(s.Refs, eventhub.Ref{Lease: e.lease})
 		}
@@ -487,6 +509,9 @@ func (w *world) checkDrained(g *modelGroup) {
 	if c := g.cursor(false, false); c < g.topic.head() {
 		w.t.Fatalf("%s is at %d after draining; the head is %d", g, c, g.topic.head())
 	}
+	if len(g.again) > 0 {
+		w.t.Fatalf("%s has redriven events left: %v", g, g.again)
+	}
 	if s := w.load(g); s.Cursor != g.cursor(false, false) {
 		w.t.Fatalf("%s is stored at %d after draining; it is at %d", g, s.Cursor, g.cursor(false, false))
 	}
@@ -498,9 +523,10 @@ func (w *world) checkDrained(g *modelGroup) {
 		inFlight += m.inFlight
 	}
 	left := []int{len(rt.leases), len(rt.retries), len(rt.ids), len(rt.graves), len(rt.window.blocks), rt.held, rt.waits, inFlight,
-		rt.behind, rt.lines.len(), len(rt.suspects), rt.window.acked, len(rt.progress.history)}
+		rt.behind, rt.lines.len(), len(rt.suspects), rt.window.acked, len(rt.progress.history),
+		len(rt.progress.redriven), len(rt.progress.moved), len(rt.progress.listed)}
 	if slices.Max(left) != 0 || slices.Min(left) != 0 {
-		w.t.Fatalf("%s keeps leases, retries, ids, graves, entries, held, waits, in flight, behind, lines, suspects, acked, histories = %v", g, left)
+		w.t.Fatalf("%s keeps leases, retries, ids, graves, entries, held, waits, in flight, behind, lines, suspects, acked, histories, redriven, moved, listed = %v", g, left)
 	}
 	if parts, err := w.store.Store.GroupParts(context.Background(), g.topic.name, g.name); err != nil || len(parts) != 0 {
 		w.t.Fatalf("%s keeps parts %v, %v", g, parts, err)

@@ -370,12 +370,14 @@ func (w *world) dismiss(doomed []*modelGroup, name string, by ...eventhub.Patter
 	w.absorb() // what was offered on the way
 	for _, m := range ending {
 		for _, p := range m.held() {
-			p.group.giveBack(p.group.events[p.offset])
+			p.group.giveBack(p.group.find(p.offset))
 		}
 		m.left, m.deleted, m.ending = true, true, false
 	}
 	for _, g := range doomed {
 		g.forget(w, 0)
+		clear(g.again)
+		clear(g.past)
 		g.exists, g.due, g.paused, g.stored = false, false, false, store.GroupState{}
 		delete(w.written, groupKey{topic: g.topic.name, group: g.name})
 	}
@@ -387,7 +389,7 @@ func (w *world) end() {
 	for _, m := range w.members {
 		m.ending = m.ending || m.run == w.bus
 	}
-	w.absorb()
+	w.arrive(w.absorb())
 	w.unborn()
 }
 

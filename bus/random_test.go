@@ -34,6 +34,7 @@ var histories = "10000"
 // happen in between.
 func TestRandomHistories(t *testing.T) {
 	tryHistories(t, histories, func(t *rapid.T) *world { return newWorld(t, memory.Open(memory.Options{})) })
+	redrives.report(t)
 }
 
 // tryHistories tries n of them, each in a world of its own and to its end.
@@ -79,6 +80,7 @@ var steps = []step{
 	{"hand over", 1, (*world).handOver},
 	{"plan", 1, (*world).planEvent},
 	{"cancel", 1, (*world).cancel},
+	{"redrive", 3, (*world).redrive},
 	{"make room", 2, (*world).makeRoom},
 	{"pass", 3, (*world).pass},
 	{"leave", 1, (*world).leave},
@@ -90,6 +92,17 @@ var steps = []step{
 	{"restart", 1, (*world).restart},
 	{"hold reads", 1, (*world).holdReads},
 	{"hold commits", 1, (*world).holdCommits},
+}
+
+// moreOf returns the steps with other numbers for some of them.
+func moreOf(steps []step, numbers map[string]int) []step {
+	steps = slices.Clone(steps)
+	for i := range steps {
+		if n, ok := numbers[steps[i].name]; ok {
+			steps[i].n = n
+		}
+	}
+	return steps
 }
 
 // step does one thing of w.steps.
@@ -201,10 +214,19 @@ type world struct {
 	planned  int         // plans that there ever were
 	breaking bool        // the store breaks, and publications may fail
 
+	rows      map[string][]*eventhub.DeadLetter // by dead-letter topic, in order
+	marks     []string                          // ids, as in the log
+	redriving []*modelRedriving                 // not answered yet
+	redriven  int                               // redrives that there ever were
+	justDone  map[modelPlace]bool               // by an offer since the last check
+
 	mu      sync.Mutex
 	journal []offer                       // what receivers were given since the last check
 	written map[groupKey]store.GroupState // what this engine committed last
 	wrong   string                        // a commit that was wrong
+
+	redrives  map[string]*modelRedriving // by name
+	plantings map[string]*modelPlanting  // by mark
 }
 
 func newWorld(t *rapid.T, s store.Store) *world {
@@ -216,6 +238,8 @@ func newWorld(t *rapid.T, s store.Store) *world {
 		patterns: make(map[string]map[string]*modelPattern),
 		house:    make(map[string]modelSettings),
 		written:  make(map[groupKey]store.GroupState),
+		rows:     make(map[string][]*eventhub.DeadLetter),
+		redrives: make(map[string]*modelRedriving), plantings: make(map[string]*modelPlanting),
 		opts: Options{
 			EarlyBytes:     1 + 99*rapid.IntRange(0, 20).Draw(t, "early bytes"),
 			TailCacheBytes: rapid.SampledFrom([]int{64 << 20, 1000, 1}).Draw(t, "cache"),
@@ -229,8 +253,12 @@ func newWorld(t *rapid.T, s store.Store) *world {
 			topic.source = w.topics[slices.Index(worldTopics, source)]
 		}
 		for _, name := range groupNames {
-			w.groups = append(w.groups, &modelGroup{topic: topic, name: name, events: make(map[uint64]*modelEvent)})
+			w.groups = append(w.groups, &modelGroup{topic: topic, name: name, events: make(map[uint64]*modelEvent),
+				again: make(map[uint64]*modelEvent), past: make(map[string]bool)})
 		}
+	}
+	if rapid.Bool().Draw(t, "much to redrive") {
+		w.steps = moreOf(steps, map[string]int{"redrive": 20, "settle": 10, "seek": 3, "make room": 3})
 	}
 	w.store.inspect = w.inspect
 	w.open()
@@ -241,6 +269,7 @@ func newWorld(t *rapid.T, s store.Store) *world {
 // which it changed. No cursor passes what the engine's own window has as leased,
 // waiting or still to be buried: a crash behind the commit would lose it.
 func (w *world) inspect(u *store.Unit) {
+	w.inspectMarks(u)
 	for _, ch := range u.Groups {
 		if ch.Create {
 			continue // it may be refused: somebody else has made the group
@@ -517,7 +546,7 @@ func (w *world) leave() {
 	m.left = true
 	held := m.held()
 	for i, p := range held {
-		if e := p.group.events[p.offset]; i < len(held)-unsent {
+		if e := p.group.find(p.offset); i < len(held)-unsent {
 			p.group.failed(w, p.offset, now(), now(), "member disconnected")
 		} else {
 			p.group.giveBack(e)
@@ -528,14 +557,14 @@ func (w *world) leave() {
 // held returns the member's leases, in the order in which it got them.
 func (m *modelMember) held() (held []modelPlace) {
 	for _, g := range m.groups {
-		for offset, e := range g.events {
+		for offset, e := range g.all() {
 			if e.state == modelLeased && e.holder == m {
 				held = append(held, modelPlace{g, offset})
 			}
 		}
 	}
 	slices.SortFunc(held, func(a, b modelPlace) int {
-		return a.group.events[a.offset].turn - b.group.events[b.offset].turn
+		return a.group.find(a.offset).turn - b.group.find(b.offset).turn
 	})
 	return held
 }
@@ -554,18 +583,21 @@ func (w *world) seek() {
 	}
 	w.seeks = append(w.seeks, answer)
 	g.forget(w, to)
+	g.keepAgain(w, to)
 	g.epoch++
 }
 
 // pass lets time pass. A turn that hangs in a read would be late then, so not
 // with reads held up.
 func (w *world) pass() {
-	if w.reads != nil {
-		return
+	born := len(w.joins) > 0 || slices.ContainsFunc(w.groups, func(g *modelGroup) bool { return g.due })
+	if w.reads != nil || born && len(w.redriving) > 0 {
+		return // a redrive would wait for the birth of a group, as in redriveOne
 	}
-	before := make(map[*modelGroup]eventhub.Cursor)
+	before, done := make(map[*modelGroup]eventhub.Cursor), make(map[*modelGroup]map[string]bool)
 	for _, g := range w.groups {
 		if g.exists {
+			done[g] = maps.Clone(g.past)
 			before[g] = eventhub.Cursor{Epoch: g.epoch, Offset: g.cursor(w.commits == nil, false)}
 		}
 	}
@@ -579,6 +611,10 @@ func (w *world) pass() {
 		if s := w.load(g); s.Epoch != then.Epoch || s.Cursor < then.Offset {
 			w.t.Fatalf("%s stood at %+v %s ago and is stored at %+v", g, then, d, s)
 		}
+	}
+	w.check()
+	for g := range before {
+		w.checkList(g, done[g])
 	}
 }
 
@@ -604,6 +640,9 @@ func (w *world) restart() {
 			w.receipts()
 			w.breaking = false
 		}
+		if rapid.IntRange(0, 2).Draw(w.t, "redrive too") == 0 {
+			w.redriveOne()
+		}
 	}
 	if err := w.bus.Close(); err != nil && !(crash && errors.Is(err, broken)) {
 		w.t.Fatalf("Close: %v", err)
@@ -611,7 +650,9 @@ func (w *world) restart() {
 	w.store.then(0, nil)
 	w.store.meter.set(nil, nil)
 	w.breaking = true
-	w.end()
+	w.end() // before time passes, in which leases would run out that the engine gave back
+	w.awaitRedrives(true)
+	w.redriveAnswers()
 	w.breaking = false
 	for _, g := range w.groups {
 		if !g.exists {
@@ -655,7 +696,7 @@ func (w *world) restore(g *modelGroup, cursor uint64, crash bool) {
 			e.attempts-- // given back
 		}
 		done := e.state == modelDone || e.state == modelDying
-		letter := w.letters[g.letterID(offset)]
+		letter := w.letters[g.letterID(offset, nil)]
 		switch {
 		case letter != nil && letter.seen && standing != acked:
 			w.t.Fatalf("%s: %d is stored as %d; its dead letter is in the log", g, offset, standing)
@@ -672,8 +713,9 @@ func (w *world) restore(g *modelGroup, cursor uint64, crash bool) {
 			restored[offset] = modelEvent{attempts: min(n, g.maxAttempts-1), stored: n}
 		}
 	}
+	again := w.restoreAgain(g, p.redriven, crash)
 	g.forget(w, cursor)
-	g.restored = restored
+	g.restored, g.again = restored, again
 }
 
 // pauseGroup and pauseMember stop deliveries, or let them go on.

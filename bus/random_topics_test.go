@@ -18,7 +18,8 @@ import (
 // lives is a world in which topics are born, deleted and born again under groups by
 // pattern and by name. The model is the contract in a few words: an event of a
 // deleted topic is not delivered afterwards, offsets of a name only rise, and a group
-// with a pattern gets every event of every topic that lives, from the first on.
+// with a pattern gets every event of every topic that lives, from the first on. What it
+// gave up it gets again by a redrive, as long as the event is there.
 type lives struct {
 	t     *rapid.T
 	store *memory.Store
@@ -68,7 +69,7 @@ func (w *lives) start() {
 }
 
 func (w *lives) step() {
-	switch step := rapid.SampledFrom(strings.Fields("publish publish publish publish delete delete subscribe subscribe leave settle settle settle pass restart")).Draw(w.t, "step"); step {
+	switch step := rapid.SampledFrom(strings.Fields("publish publish publish publish delete delete subscribe subscribe leave settle settle settle redrive redrive pass restart")).Draw(w.t, "step"); step {
 	case "publish":
 		w.publish(rapid.SampledFrom(lifeTopics).Draw(w.t, "topic"))
 	case "delete":
@@ -88,6 +89,8 @@ func (w *lives) step() {
 		}
 	case "settle":
 		w.settle()
+	case "redrive":
+		w.redrive(rapid.SampledFrom(lifeTopics).Draw(w.t, "topic"))
 	case "pass":
 		time.Sleep(time.Duration(rapid.IntRange(1, 3000).Draw(w.t, "ms")) * time.Millisecond)
 	case "restart":
@@ -186,23 +189,46 @@ func (w *lives) settle() {
 		return
 	}
 	n := rapid.IntRange(1, len(s.held)).Draw(w.t, "how many")
-	verdict := eventhub.Ack
+	verdict := eventhub.Settlement{Verdict: eventhub.Ack}
 	if rapid.IntRange(0, 3).Draw(w.t, "nack") == 0 {
-		verdict = eventhub.Nack
+		verdict = eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond, Terminal: rapid.Bool().Draw(w.t, "terminal")}
 	}
 	s.say(s.held[:n], verdict)
 	s.held = s.held[n:]
 }
 
-func (s *life) say(held []got, verdict eventhub.Verdict) {
-	out, err := s.in.sub.Settle(context.Background(), eventhub.Settlement{Verdict: verdict, Delay: time.Millisecond, Refs: leasesOf(held)})
+func (s *life) say(held []got, verdict eventhub.Settlement) {
+	verdict.Refs = leasesOf(held)
+	out, err := s.in.sub.Settle(context.Background(), verdict)
 	if err != nil {
 		s.w.t.Fatal(err)
 	}
 	for i, o := range out {
-		if o == eventhub.Applied && verdict == eventhub.Ack {
+		if o == eventhub.Applied && verdict.Verdict == eventhub.Ack {
 			s.w.acked[held[i].ID()]++
 		}
+	}
+}
+
+// redrive gives back what was given up in a topic: only what is still there.
+func (w *lives) redrive(topic string) {
+	q := eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: eventhub.DeadLetterTopic(topic)}, Apply: true, Rate: eventhub.MaxRedriveRate}
+	there, gone := 0, 0
+	err := w.bus.DeadLetters(context.Background(), q.DeadLetterQuery, func(d *eventhub.DeadLetter) error {
+		if w.live[topic][d.EventID] {
+			there++
+		} else {
+			gone++
+		}
+		return nil
+	})
+	if eventhub.ErrorCode(err) == eventhub.CodeUnknownID {
+		return // nothing was given up yet
+	}
+	r, err := w.bus.Redrive(context.Background(), q)
+	back := r.Redriven + r.Skipped[skipWaiting] + r.Skipped[skipOpen]
+	if err != nil || back+r.Skipped[skipGone]+r.Skipped[skipNoGroup] != there+gone || back > there || r.Skipped[skipGone] > gone {
+		w.t.Fatalf("redrive of %s: %+v, %v; of %d events that were given up %d are not there any more", topic, r, err, there+gone, gone)
 	}
 }
 
@@ -221,9 +247,12 @@ func (w *lives) finish() {
 		w.collect()
 		s := w.subs[0]
 		if len(s.held) > 0 {
-			s.say(s.held, eventhub.Ack)
+			s.say(s.held, eventhub.Settlement{Verdict: eventhub.Ack})
 			s.held = nil
 			continue
+		}
+		for _, topic := range lifeTopics {
+			w.redrive(topic)
 		}
 		time.Sleep(eventhub.DefaultAckTimeout)
 	}
@@ -246,7 +275,7 @@ func (w *lives) finish() {
 func (w *lives) held() (n int) {
 	for _, g := range w.bus.loaded() {
 		g.mu.Lock()
-		n += g.held + g.waits
+		n += g.held + g.waits + len(g.progress.redriven)
 		g.mu.Unlock()
 	}
 	return n

@@ -156,6 +156,26 @@ func TestRedriveOutlivesTheProcess(t *testing.T) {
 	})
 }
 
+// The places of an event in groups tell of the list, also where the group is not loaded.
+func TestEventGroupsOfRedriven(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		receipts := r.publish("t", 1, 3)
+		in := r.subscribe(opts("t", "g"))
+		got := in.take()
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got[1])) // 1 stays open below it
+		in.ack(byLease(got[2]))
+		r.redrive(redriveAll("t"))
+		r.restart()
+		for i, want := range []string{"ahead 0", "waiting 1", "done 0"} {
+			groups, err := r.bus.EventGroups(context.Background(), "t", receipts[i].ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, fmt.Sprint("event ", i+1), words(groups[0].State, groups[0].Redriven), want)
+		}
+	})
+}
+
 // A seek to before a redriven event has the group read it again, once; one to behind
 // it leaves it on the list.
 func TestRedriveAndSeek(t *testing.T) {
