@@ -282,13 +282,16 @@ func (g *group) finish(e *entry) {
 		delete(g.ids, e.id)
 		e.forgetID()
 	}
-	g.progress.forget(e.offset)
 	offset := e.offset
 	if e.redriven > 0 {
 		delete(g.progress.redriven, offset)
 	} else {
 		g.window.settle(e)
+		if g.progress.redriven[offset] != nil {
+			return // it was done before and is read again; history and line are the other's
+		}
 	}
+	g.progress.forget(offset)
 	if len(g.awaited) > 0 {
 		g.tell(offset, "")
 	}
