@@ -73,7 +73,7 @@ type Options struct {
 	// Default 1,000,000.
 	AckWindow uint64
 	// EarlyBytes is how many bytes of events have to wait for a commit to be built
-	// while another is being synced. Default 64 KiB.
+	// while another, which has as many, is being synced. Default 64 KiB.
 	EarlyBytes int
 	// SyncEvery, where not 0, lets commits not wait for the store's fsync: one comes
 	// that long after the first of them. What was acknowledged since the last one may

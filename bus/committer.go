@@ -282,7 +282,7 @@ func shift[T any](s []T, n int) []T {
 // commit builds one store.Commit from c.batch and the dirty groups, and tells
 // everybody what became of it.
 func (c *committer) commit(dirty []*group) {
-	if c.isPlain(dirty) {
+	if c.isPlain(dirty) && c.isWorthIt() {
 		c.start()
 		return
 	}

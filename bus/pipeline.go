@@ -9,7 +9,8 @@ import (
 )
 
 // earlyBytes is the default of Options.EarlyBytes. Less is better left to gather: it
-// will be one commit with what comes until the fsync is over, and that is soon.
+// will be one commit with what comes until the fsync is over, and that is soon. For the
+// same reason a commit of less is not pipelined at all.
 const earlyBytes = 64 << 10
 
 // pipeline has the commits whose fsync is under way: one that the syncer waits for and
@@ -98,6 +99,19 @@ func (c *committer) isPlain(dirty []*group) bool {
 		}
 	}
 	return true
+}
+
+// isWorthIt reports whether c.batch is so much that the next commit may be built while
+// it is synced, or must wait its turn behind another. To hand little to the syncer costs
+// whoever waits for it two switches of goroutines.
+func (c *committer) isWorthIt() bool {
+	bytes := 0
+	for _, s := range c.batch {
+		bytes += s.bytes
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.inSync > 0 || bytes >= c.bus.opts.EarlyBytes
 }
 
 // start applies c.batch and leaves the rest to the syncer.

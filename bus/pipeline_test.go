@@ -59,11 +59,12 @@ func TestPipelinedCommits(t *testing.T) {
 		equal(t, "before", in.takeOffsets(), []uint64{1})
 		var log ledgerOfAnswers
 		release, began := r.syncHeld(), r.store.count1("Commit")
-		r.early(&log, "a", "1")
+		much := `"` + strings.Repeat("x", earlyBytes) + `"`
+		r.early(&log, "a", much)
 		equal(t, "commits begun", r.store.count1("Commit")-began, 1)
 		r.early(&log, "b", "2")
 		equal(t, "with little behind the one that is synced", r.store.count1("Commit")-began, 1)
-		r.early(&log, "c", `"`+strings.Repeat("x", earlyBytes)+`"`)
+		r.early(&log, "c", much)
 		equal(t, "with enough", r.store.count1("Commit")-began, 2)
 		r.early(&log, "d", "4")
 		equal(t, "answers", log.all(), "")
