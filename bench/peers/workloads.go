@@ -89,7 +89,7 @@ func publishing(depth, batch int, ids bool) func(context.Context, server, float6
 	return func(ctx context.Context, s server, seconds float64) (*outcome, error) {
 		return s.publish(ctx, publishLoad{
 			connections: connections, depth: depth, payload: payload, batch: batch, ids: ids,
-			warmup: min(time.Second, inSeconds(seconds/2)), duration: inSeconds(seconds),
+			warmup: min(3*time.Second, inSeconds(seconds)), duration: inSeconds(seconds),
 		})
 	}
 }
@@ -149,7 +149,7 @@ var workloads = []workload{
 		run: func(ctx context.Context, s server, seconds float64) (*outcome, error) {
 			return s.latency(ctx, latencyLoad{
 				publishers: connections, payload: payload, rate: 10_000,
-				warmup: min(time.Second, inSeconds(seconds/2)), duration: inSeconds(seconds),
+				warmup: min(3*time.Second, inSeconds(seconds)), duration: inSeconds(seconds),
 			})
 		},
 	},
