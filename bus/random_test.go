@@ -688,9 +688,14 @@ func (w *world) restore(g *modelGroup, cursor uint64, crash bool) {
 		if g.events[offset] == nil && !g.passes(offset) {
 			e, known = modelEvent{state: modelDone}, true
 		}
+		// One that was read and not delivered, as a suspect that found nobody, is
+		// written anew without the attempt that a start does not take for granted.
+		undelivered := int(standing) - withAttempts
 		e.attempts = e.stored
 		if now := g.events[offset]; now != nil {
 			e, known = *now, true
+		} else if undelivered > 0 && undelivered == min(e.stored, g.maxAttempts-1) {
+			e.attempts = undelivered
 		}
 		if e.state == modelLeased {
 			e.attempts-- // given back
