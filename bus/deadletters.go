@@ -1,0 +1,209 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// What the dead letters of a topic say, and what was done about each: its marks are
+// events of eventhub.RedriveTopic that it has caused.
+
+// DeadLetters implements eventhub.Redriver.
+func (b *Bus) DeadLetters(ctx context.Context, q eventhub.DeadLetterQuery, visit func(*eventhub.DeadLetter) error) error {
+	if err := b.checkDeadLetters(ctx, &q); err != nil {
+		return err
+	}
+	left := q.Limit
+	take := func(item eventhub.Item) error {
+		d, err := b.deadLetter(ctx, &q, item)
+		if d == nil || err != nil {
+			return err
+		}
+		if err := visit(d); err != nil {
+			return err
+		}
+		if left--; left == 0 {
+			return errEnough
+		}
+		return nil
+	}
+	err := b.scanDeadLetters(ctx, &q, take)
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+var errEnough = errors.New("bus: limit reached")
+
+// checkDeadLetters checks a query, makes its topic that of the dead letters, and its
+// ids offsets.
+func (b *Bus) checkDeadLetters(ctx context.Context, q *eventhub.DeadLetterQuery) error {
+	bad := func(format string, args ...any) error {
+		return eventhub.Errorf(eventhub.CodeBadRequest, format, args...)
+	}
+	if err := eventhub.ValidateStoredTopic(q.Topic); err != nil {
+		return err
+	}
+	switch {
+	case q.FromTS < 0 || q.ToTS < 0:
+		return bad("fromTs is %d and toTs is %d; epoch milliseconds are not negative", q.FromTS, q.ToTS)
+	case q.Limit < 0:
+		return bad("limit is %d; it is not negative", q.Limit)
+	case len(q.Offsets) > eventhub.MaxPage || len(q.IDs) > eventhub.MaxPage:
+		return bad("%d offsets and %d ids are named; at most %d of each can be", len(q.Offsets), len(q.IDs), eventhub.MaxPage)
+	}
+	if q.Group != "" {
+		if err := eventhub.ValidateGroup(q.Group); err != nil {
+			return err
+		}
+	}
+	if !eventhub.IsDeadLetterTopic(q.Topic) {
+		if _, err := b.store.Topic(ctx, q.Topic); errors.Is(err, store.ErrNotFound) {
+			return noTopic(q.Topic)
+		}
+		q.Topic = eventhub.DeadLetterTopic(q.Topic)
+	} else if _, err := b.store.Topic(ctx, q.Topic); errors.Is(err, store.ErrNotFound) {
+		return noTopic(q.Topic)
+	}
+	q.Offsets = slices.Clone(q.Offsets)
+	for _, id := range q.IDs {
+		if err := eventhub.ValidateID(id); err != nil {
+			return err
+		}
+		offset, err := b.store.Find(ctx, q.Topic, id)
+		if errors.Is(err, store.ErrNotFound) {
+			return eventhub.Errorf(eventhub.CodeUnknownID, "there is no dead letter %q in topic %q", id, q.Topic)
+		}
+		if err != nil {
+			return storeError(err, "find event %q", id)
+		}
+		q.Offsets = append(q.Offsets, offset)
+	}
+	slices.Sort(q.Offsets)
+	q.Offsets = slices.Compact(q.Offsets)
+	return nil
+}
+
+// scanDeadLetters calls take for what may be meant.
+func (b *Bus) scanDeadLetters(ctx context.Context, q *eventhub.DeadLetterQuery, take func(eventhub.Item) error) error {
+	if len(q.Offsets) > 0 {
+		return b.namedDeadLetters(ctx, q, take)
+	}
+	replay := eventhub.ReplayQuery{Topic: q.Topic, ToTS: q.ToTS, Filter: q.Filter}
+	switch {
+	case q.After > 0:
+		replay.Start = eventhub.Start{Kind: eventhub.StartOffset, Offset: min(q.After, eventhub.MaxOffset-1) + 1}
+	case q.FromTS > 0:
+		replay.Start = eventhub.Start{Kind: eventhub.StartTime, TS: q.FromTS}
+	}
+	return b.Replay(ctx, replay, func(_ string, item eventhub.Item) error {
+		if item.Record.CommitTime() < q.FromTS {
+			return nil
+		}
+		return take(item)
+	})
+}
+
+func (b *Bus) namedDeadLetters(ctx context.Context, q *eventhub.DeadLetterQuery, take func(eventhub.Item) error) error {
+	program, err := b.filters.compile(q.Filter)
+	if err != nil {
+		return err
+	}
+	var batch store.Batch
+	for _, offset := range q.Offsets {
+		batch.Reset()
+		if err := b.store.Read(ctx, q.Topic, offset, 1, 0, &batch); err != nil {
+			return storeError(err, "read topic %q at offset %d", q.Topic, offset)
+		}
+		if len(batch.Items) == 0 || batch.Items[0].Offset != offset {
+			return eventhub.Errorf(eventhub.CodeUnknownID, "there is no dead letter at offset %d of topic %q", offset, q.Topic)
+		}
+		item := batch.Items[0]
+		ts := item.Record.CommitTime()
+		if offset <= q.After || ts < q.FromTS || q.ToTS != 0 && ts >= q.ToTS || !program.Match(item.Record, item.Offset) {
+			continue
+		}
+		if err := take(item); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// letterPayload is what group.letter writes.
+type letterPayload struct {
+	Topic    string `json:"topic"`
+	Group    string `json:"group"`
+	Offset   uint64 `json:"offset"`
+	Attempts int    `json:"attempts"`
+	Redriven int    `json:"redriven"`
+	Reason   string `json:"reason"`
+	Event    struct {
+		ID      string            `json:"id"`
+		Key     string            `json:"key"`
+		SID     string            `json:"sid"`
+		Headers map[string]string `json:"headers"`
+		Tags    []string          `json:"tags"`
+	} `json:"event"`
+}
+
+// deadLetter reads an event of a dead-letter topic, nil where it is not meant. What is
+// no dead letter of the topic, as others may have imported it, never is.
+func (b *Bus) deadLetter(ctx context.Context, q *eventhub.DeadLetterQuery, item eventhub.Item) (*eventhub.DeadLetter, error) {
+	e, err := item.Record.Event(item.Offset)
+	if err != nil {
+		return nil, err
+	}
+	var p letterPayload
+	if json.Unmarshal(e.Payload, &p) != nil || p.Group == "" || p.Offset == 0 || eventhub.DeadLetterTopic(p.Topic) != q.Topic {
+		return nil, nil
+	}
+	if q.Group != "" && p.Group != q.Group {
+		return nil, nil
+	}
+	d := &eventhub.DeadLetter{
+		Offset: item.Offset, ID: e.ID, TS: item.Record.CommitTime(),
+		Topic: p.Topic, Group: p.Group, Event: p.Offset, EventID: p.Event.ID, Key: p.Event.Key,
+		Attempts: p.Attempts, Reason: p.Reason, Redriven: p.Redriven, Record: item.Record,
+	}
+	if d.Marks, err = b.marks(ctx, d.ID); err != nil || len(d.Marks) > 0 && !q.All {
+		return nil, err
+	}
+	return d, nil
+}
+
+// marks returns what was done about a dead letter.
+func (b *Bus) marks(ctx context.Context, id string) ([]eventhub.RedriveMark, error) {
+	places, err := b.store.Effects(ctx, id, store.Place{Topic: eventhub.RedriveTopic}, eventhub.MaxRedriveMarks)
+	if err != nil {
+		return nil, storeError(err, "find the marks of dead letter %q", id)
+	}
+	var marks []eventhub.RedriveMark
+	var batch store.Batch
+	for _, place := range places {
+		if place.Topic != eventhub.RedriveTopic {
+			break
+		}
+		batch.Reset()
+		if err := b.store.Read(ctx, place.Topic, place.Offset, 1, 0, &batch); err != nil {
+			return nil, storeError(err, "read topic %q at offset %d", place.Topic, place.Offset)
+		}
+		if len(batch.Items) == 0 || batch.Items[0].Offset != place.Offset {
+			continue
+		}
+		var mark eventhub.RedriveMark
+		e, err := batch.Items[0].Record.Event(place.Offset)
+		if err != nil || json.Unmarshal(e.Payload, &mark) != nil || mark.DeadLetterID != id {
+			continue // imported from elsewhere
+		}
+		mark.TS = batch.Items[0].Record.CommitTime()
+		marks = append(marks, mark)
+	}
+	return marks, nil
+}
