@@ -104,6 +104,20 @@ func TestPatternAndNameShareTheGroup(t *testing.T) {
 	})
 }
 
+// A lease counts from a member by pattern that is not yet one in the topic: it joins
+// behind the topic's birth.
+func TestLeaseCountsBeforeTheBirthIsAttended(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		byPattern, byName := r.subscribe(opts("p.*", "g")), r.subscribe(opts("p.a", "g"))
+		r.bus.patterns.end() // births go by unattended
+		r.publish("p.a", 1, 1)
+		got := byName.take()
+		equal(t, "deliveries", len(got), 1)
+		equal(t, "outcomes", byPattern.ack(byLease(got[0])), []eventhub.Outcome{eventhub.Applied})
+		equal(t, "cursor", r.cursor("p.a", "g").Offset, 1)
+	})
+}
+
 func TestTopicBornBySubscribingToIt(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(opts("p.*", "g"))

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"eventhub"
@@ -92,10 +93,10 @@ func (s *subscription) target(ref eventhub.Ref) (*group, *member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.members[g.log.name]
-	if m == nil {
+	if m == nil && !slices.ContainsFunc(s.patterns, func(p eventhub.Pattern) bool { return p.Match(g.log.name) }) {
 		return nil, nil
 	}
-	return g, m
+	return g, m // nil where it is about to join: a lease counts from anywhere
 }
 
 // settleEach applies one verdict to deliveries of several groups, in runs of one.
