@@ -105,8 +105,8 @@ func (g *group) reviveAll() {
 }
 
 // keepAgain makes the list what is left of it by a seek that puts the cursor at to:
-// the events above come again by themselves, those below begin anew. p is what the
-// group knew before.
+// the events above come again by themselves, those below begin anew. before is what
+// the group knew.
 func (p *progress) keepAgain(before *progress, to uint64) {
 	for offset, r := range before.redriven {
 		if offset > to {

@@ -6,26 +6,27 @@
 //
 // Enqueue validates the events of a publication and encodes each once, on the
 // caller's goroutine. One committer drains all that waits into one
-// store.Commit (committer.go). Only when that has returned do callers get their
-// receipts, does the tail cache get the bytes and are the groups that watch the
-// topics woken (topic.go). A group's turn (turn.go) reads what comes next,
-// leases it to members with room and hands it to their receivers. Live tails have
-// no leases and are served many at a time (shard.go, tail.go).
+// store.Commit (committer.go), and builds the next one while a large one is synced
+// (pipeline.go). Only when a commit is over do callers get their receipts, does the
+// tail cache get the bytes and are the groups that watch the topics woken (topic.go).
+// A group's turn (turn.go) reads what comes next, leases it to members with room and
+// hands it to their receivers. Live tails have no leases and are served many at a time
+// (shard.go, tail.go).
 //
 // # Invariants
 //
 //   - No receipt before the commit returned; no delivery above the durable head.
 //   - cursor < every offset that is leased, waiting or being dead-lettered; the
-//     cursor only moves up, save by SetCursor, which raises the epoch and voids
-//     every lease.
+//     cursor only moves up, save by SeekGroup, which raises the epoch and voids
+//     every lease. Redriven events lie outside of this (again.go).
 //   - An event is leased to at most one member of a group at a time.
 //   - Group state reaches the store in the order in which it changed: only the
 //     committer's goroutine takes snapshots of it, when it builds a commit.
 //
 // # Goroutines
 //
-// One committer and as many workers as processors, whatever the number of
-// topics, groups, members and tails; one goroutine for the births of topics that
+// One committer with its syncer and as many workers as processors, whatever the number
+// of topics, groups, members and tails; one goroutine for the births of topics that
 // patterns match, and one for what deleted topics have left; one timer for all
 // leases, retries and conflated tails, and one for all scheduled events
 // (schedule.go). Nothing runs while there is nothing to do.

@@ -63,14 +63,10 @@ func (b *Bus) checkDeadLetters(ctx context.Context, q *eventhub.DeadLetterQuery)
 			return err
 		}
 	}
-	if !eventhub.IsDeadLetterTopic(q.Topic) {
-		if _, err := b.store.Topic(ctx, q.Topic); errors.Is(err, store.ErrNotFound) {
-			return noTopic(q.Topic)
-		}
-		q.Topic = eventhub.DeadLetterTopic(q.Topic)
-	} else if _, err := b.store.Topic(ctx, q.Topic); errors.Is(err, store.ErrNotFound) {
+	if _, err := b.store.Topic(ctx, q.Topic); errors.Is(err, store.ErrNotFound) {
 		return noTopic(q.Topic)
 	}
+	q.Topic = letterTopic(q.Topic)
 	q.Offsets = slices.Clone(q.Offsets)
 	for _, id := range q.IDs {
 		if err := eventhub.ValidateID(id); err != nil {
@@ -88,6 +84,14 @@ func (b *Bus) checkDeadLetters(ctx context.Context, q *eventhub.DeadLetterQuery)
 	slices.Sort(q.Offsets)
 	q.Offsets = slices.Compact(q.Offsets)
 	return nil
+}
+
+// letterTopic returns the dead-letter topic that a query's topic means.
+func letterTopic(topic string) string {
+	if eventhub.IsDeadLetterTopic(topic) {
+		return topic
+	}
+	return eventhub.DeadLetterTopic(topic)
 }
 
 // scanDeadLetters calls take for what may be meant.

@@ -246,7 +246,7 @@ type meter struct {
 	hold  chan struct{} // where not nil, Commit waits until it is closed
 	fail  error
 
-	failSync   error         // of the second half of a Start
+	failSync   error         // of the second half of the next Start
 	failHeadOf string        // the topic whose Head fails
 	after      chan struct{} // where not nil, Commit is done and returns when it is closed
 }
@@ -326,7 +326,8 @@ func (m *meter) Start(ctx context.Context, units []*store.Unit) (func() error, e
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return cmp.Or(err, m.failSync)
+		err, m.failSync = cmp.Or(err, m.failSync), nil
+		return err
 	}, nil
 }
 

@@ -47,7 +47,7 @@ func (p *pipeline) begin(c *committer) {
 	go func() {
 		defer close(p.ended)
 		for s := range p.in {
-			c.sync1(s)
+			c.await(s)
 		}
 	}()
 }
@@ -143,12 +143,16 @@ func (c *committer) start() {
 	c.pipeline.in <- p
 }
 
-// sync1 ends one commit, on the syncer's goroutine.
-func (c *committer) sync1(p *syncing) {
+// await ends one commit, on the syncer's goroutine. Nothing is told behind a failure,
+// whatever the store says of what came later.
+func (c *committer) await(p *syncing) {
 	err := p.wait()
 	if err != nil {
 		err = c.fail(err)
 	} else {
+		err = c.whyBroken()
+	}
+	if err == nil {
 		c.bus.counts.commit(time.Since(p.began), p.units)
 		c.bus.committed(p.batch)
 	}

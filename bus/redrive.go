@@ -70,7 +70,7 @@ func (b *Bus) Requeue(ctx context.Context, topic string, offset uint64, payload 
 		return none, err
 	}
 	if len(s.appends) == 0 {
-		return none, eventhub.Errorf(eventhub.CodeUnknownID, "the event at offset %d of topic %q is no dead letter", offset, eventhub.DeadLetterTopic(topic))
+		return none, eventhub.Errorf(eventhub.CodeUnknownID, "the event at offset %d of topic %q is no dead letter", offset, letterTopic(topic))
 	}
 	if err := b.space.check(); err != nil {
 		return none, err
@@ -156,11 +156,7 @@ func (b *Bus) Redrive(ctx context.Context, q eventhub.RedriveQuery) (eventhub.Re
 	r := redrive{bus: b, query: q, next: now, told: now, planned: make(map[groupKey]map[uint64]bool),
 		most: min(max(int(int64(q.Rate)*int64(redriveTick)/int64(time.Second)), 1), redriveEvents)}
 	r.result = eventhub.RedriveResult{Topic: q.Topic, Applied: q.Apply, Groups: make(map[string]int), Skipped: make(map[string]int), After: q.After}
-	if eventhub.IsDeadLetterTopic(q.Topic) {
-		r.topic = q.Topic
-	} else {
-		r.topic = eventhub.DeadLetterTopic(q.Topic)
-	}
+	r.topic = letterTopic(q.Topic)
 	err := b.DeadLetters(ctx, q.DeadLetterQuery, func(d *eventhub.DeadLetter) error { return r.take(ctx, d) })
 	if err == nil {
 		err = r.flush(ctx)
@@ -295,11 +291,12 @@ func (r *redrive) isThere(ctx context.Context, d *eventhub.DeadLetter) (bool, er
 	return len(r.read.Items) == 1 && r.read.Items[0].Offset == d.Event && string(r.read.Items[0].Record.ID()) == d.EventID, nil
 }
 
-// hasRoom reports whether the list takes n more.
+// hasRoom reports whether the list takes n more; one of a group that has ended would
+// not get any.
 func (g *group) hasRoom(n int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.deleted || len(g.progress.redriven)+n <= mostRedriven
+	return g.ended != nil || len(g.progress.redriven)+n <= mostRedriven
 }
 
 // whyNot says why an event is not put on the list, "" where it may be. g.mu is held.

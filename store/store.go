@@ -5,10 +5,10 @@
 //
 // # Durability and visibility
 //
-// All writes go through Log.Commit. A commit with sync is durable when it
-// returns, and before that no read shows any part of it; a commit without sync
-// is ordered before every later one. Within a topic offsets become visible in
-// order: who has read offset n never later finds a smaller one that was not
+// All writes go through Log.Commit, in one piece or in the two of Pipeline. A commit
+// with sync is durable when it returns, and before that no read shows any part of it; a
+// commit without sync is ordered before every later one. Within a topic offsets become
+// visible in order: who has read offset n never later finds a smaller one that was not
 // there.
 //
 // # Failure

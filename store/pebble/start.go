@@ -52,9 +52,19 @@ func (s *Store) Start(ctx context.Context, units []*store.Unit) (wait func() err
 	case err != nil:
 		return nil, err
 	case p == nil:
-		return func() error { s.leave(); return nil }, nil
+		// All is done; but what it found to be there, as the first of a duplicate, may
+		// be of a Start before, whose fsync has failed meanwhile.
+		return func() error { defer s.leave(); return s.broken() }, nil
 	}
 	return p.wait, nil
+}
+
+// broken returns what a Commit says once the store is.
+func (s *Store) broken() error {
+	if err := s.faults.err(); err != nil {
+		return fmt.Errorf("store/pebble: commit: %w", err)
+	}
+	return nil
 }
 
 // start returns nil where all is done.
@@ -91,12 +101,11 @@ func (c *commit) appendsOnly() bool {
 func (p *started) wait() error {
 	s := p.s
 	defer s.leave()
-	err := p.batch.SyncWait()
-	if err != nil {
+	if err := p.batch.SyncWait(); err != nil {
 		s.faults.fail(err)
 	}
-	if err = s.faults.err(); err != nil {
-		return fmt.Errorf("store/pebble: commit: %w", err)
+	if err := s.broken(); err != nil {
+		return err
 	}
 	for _, h := range p.heads {
 		h.topic.raise(h.offset)

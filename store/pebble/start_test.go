@@ -133,9 +133,13 @@ func TestStartWhoseFsyncFails(t *testing.T) {
 	s := mustOpen(t, o)
 	mustCommit(t, s, true, fresh("t", "1"))
 	fault.on.Store(true)
-	_, wait := mustStart(t, s, fresh("t", "2"))
+	_, wait := mustStart(t, s, given("t", "2"))
+	again, waitAgain := mustStart(t, s, given("t", "2"))
 	if err := wait(); !errors.Is(err, store.ErrBroken) || !errors.Is(err, errorfs.ErrInjected) {
 		t.Errorf("wait: %v; want store.ErrBroken and its cause", err)
+	}
+	if err := waitAgain(); !again[0].Duplicate || !errors.Is(err, store.ErrBroken) {
+		t.Errorf("wait for its duplicate (%v): %v; want store.ErrBroken", again[0].Duplicate, err)
 	}
 	if got := readAll(t, s, "t"); len(got) != 1 {
 		t.Errorf("%d events are shown; want 1", len(got))
