@@ -17,11 +17,10 @@ import (
 // loss once. So the first error breaks the store for good, before anyone else
 // hears of it, and every Commit looks here after Pebble said that all went well.
 //
-// Errors come in on two ways. Those of the write-ahead log, and of directories,
-// are seen in the file system itself (watchedFS), since Pebble answers some of
-// them with a panic that nothing can catch, and those of unsynced writes with
-// nothing until the next sync. Those of the manifest, and what Pebble finds wrong
-// with itself, go to its logger's Fatalf; Pebble goes on where that returns.
+// They are seen in the file system itself (watchedFS), since Pebble answers some with
+// a panic that nothing can catch, those of unsynced writes with nothing until the
+// next sync, and others with its logger's Fatalf, which it does not expect to return.
+// What it finds wrong with itself goes there too.
 type faults struct {
 	log   *slog.Logger
 	fatal func(error)
@@ -35,13 +34,14 @@ type faults struct {
 	// at once, for as long as the disk is full.
 	background chan struct{}
 	pausing    atomic.Bool
+	closing    chan struct{} // ends the pauses
 }
 
 // retryPause is the time from one try of a failing flush to the next.
 const retryPause = time.Second
 
 func newFaults(o Options) *faults {
-	return &faults{log: o.Logger, fatal: o.Fatal, background: make(chan struct{}, 1)}
+	return &faults{log: o.Logger, fatal: o.Fatal, background: make(chan struct{}, 1), closing: make(chan struct{})}
 }
 
 // listener hears what Pebble does not return. A damaged table fails the reads
@@ -66,8 +66,12 @@ func (f *faults) listener() *pdb.EventListener {
 // pause is called where a flush or a compaction starts to write, with none of
 // Pebble's locks held.
 func (f *faults) pause() {
-	if f.pausing.Swap(false) {
-		time.Sleep(retryPause)
+	if !f.pausing.Swap(false) {
+		return
+	}
+	select {
+	case <-time.After(retryPause):
+	case <-f.closing:
 	}
 }
 

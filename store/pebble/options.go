@@ -32,9 +32,9 @@ type Options struct {
 	// Fatal is called once, with the cause, when the first write or fsync fails,
 	// or a read that a Commit needs: the store is broken, and the process has to
 	// end and open it anew. It runs inside what failed, on any goroutine, so it
-	// must not call the store. nil means os.Exit(1). Where it returns instead, as in tests, Commit
-	// fails with store.ErrBroken, or panics where Pebble does: when it can not
-	// change over to a new log file.
+	// must not call the store. nil means os.Exit(1). Where it returns instead, nothing
+	// in Dir changes any more, every Commit fails with store.ErrBroken, and so does
+	// Close; reads go on.
 	Fatal func(cause error)
 	// Space tells how much room Dir's file system has; nil means that FS is asked.
 	// Tests fill a disk with it.

@@ -127,8 +127,9 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	err := errors.Join(s.lowerFloors(), s.flush(), s.closeBatches(), s.db.Close())
-	if err == nil && s.faults.err() == nil {
+	close(s.faults.closing)
+	err := errors.Join(s.lowerFloors(), s.flush(), s.closeBatches(), s.db.Close(), s.faults.err())
+	if err == nil {
 		err = writeSeal(s.options.FS, s.options.Dir)
 	}
 	if err = errors.Join(err, s.lock.Close()); err != nil {

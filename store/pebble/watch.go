@@ -11,16 +11,18 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// watchedFS is the file system that Pebble writes to. It reports a failed write
-// where it happens: any operation that writes to the write-ahead log, and any
-// fsync of a directory. Tables are not watched, only slowed down after a failure:
-// Pebble writes a table that failed anew, and its log is kept until then.
+// watchedFS is the file system that Pebble writes to. A failed operation on one of the
+// store's files breaks the store, there and then, and Pebble is told that all went
+// well. It can not stand the truth: it panics, or counts on the process to end and
+// goes on with a list of tables in memory that is neither the old one nor the new one.
+// What it believes meanwhile is of no consequence: a Commit looks at the faults before
+// it answers.
 //
-// Once the store is broken nothing but the write-ahead log changes on disk any
-// more. Pebble would go on: after an fsync of the manifest that failed it flushes
-// the same memtable again, and what a manifest that names both tables holds can not
-// be compacted by anybody. The log may go on: no commit succeeds, and without a log
-// to change over to Pebble panics.
+// Once the store is broken nothing in its directory changes any more. Pebble goes on
+// flushing and compacting, but tables fail, and all else is written to nowhere.
+//
+// Tables are an exception, as a full disk is no end: Pebble writes one that failed
+// anew, and its log is kept until then. They are only slowed down after a failure.
 //
 // What Pebble writes elsewhere, as it does for a checkpoint, is of no consequence to
 // the store: there an error is an error, and no more. Only that of the fsync of a
@@ -38,13 +40,20 @@ func watchFS(o Options, f *faults) watchedFS {
 	return watchedFS{FS: o.FS, dir: dir, faults: f, logs: &logSizes{written: make(map[string]*atomic.Int64)}}
 }
 
+func (w watchedFS) isOwn(name string) bool { return w.FS.PathDir(name) == w.dir }
+
 // isOwnLog reports whether a file is a write-ahead log of the store.
-func (w watchedFS) isOwnLog(name string) bool { return isLog(name) && w.FS.PathDir(name) == w.dir }
+func (w watchedFS) isOwnLog(name string) bool { return isLog(name) && w.isOwn(name) }
+
+// isVital reports whether a failure at a file breaks the store.
+func (w watchedFS) isVital(name string) bool { return !isTable(name) && w.isOwn(name) }
 
 // Unwrap lets Pebble find the file system below.
 func (w watchedFS) Unwrap() vfs.FS { return w.FS }
 
-func isTable(name string) bool { return strings.HasSuffix(name, ".sst") }
+func isTable(name string) bool {
+	return strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob")
+}
 
 func isLog(name string) bool { return strings.HasSuffix(name, ".log") }
 
@@ -52,20 +61,28 @@ func (w watchedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File
 	if isTable(name) {
 		w.faults.pause() // also where the store is broken, which Pebble's tries do not know
 	}
-	if err := w.faults.err(); err != nil && !w.isOwnLog(name) {
-		return nil, err
+	if err := w.faults.err(); err != nil {
+		return w.nowhere(err, name)
 	}
 	f, err := w.FS.Create(name, category)
 	return w.watch(f, err, "create", name)
 }
 
 func (w watchedFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := w.faults.err(); err != nil && !w.isOwnLog(newname) {
-		return nil, err
+	if err := w.faults.err(); err != nil {
+		return w.nowhere(err, newname)
 	}
 	w.logs.forget(oldname)
 	f, err := w.FS.ReuseForWrite(oldname, newname, category)
 	return w.watch(f, err, "reuse", newname)
+}
+
+// nowhere is what a file is that can not be made: err, or one that is not kept.
+func (w watchedFS) nowhere(err error, name string) (vfs.File, error) {
+	if !w.isVital(name) {
+		return nil, err
+	}
+	return vfs.NewMem().Create("nowhere", vfs.WriteCategoryUnspecified)
 }
 
 func (w watchedFS) Remove(name string) error {
@@ -127,15 +144,14 @@ func (d *copyDirectory) Sync() error {
 }
 
 func (w watchedFS) watch(f vfs.File, err error, op, name string) (vfs.File, error) {
-	vital := w.isOwnLog(name)
 	if err != nil {
-		if vital {
+		if w.isVital(name) {
 			w.faults.report(err, op, name)
 		}
-		return nil, err
+		return w.nowhere(err, name)
 	}
-	watched := &watchedFile{File: f, name: name, faults: w.faults, vital: vital}
-	if vital {
+	watched := &watchedFile{File: f, name: name, faults: w.faults, vital: w.isVital(name)}
+	if w.isOwnLog(name) {
 		watched.written = w.logs.begin(name)
 	}
 	return watched, nil
@@ -187,38 +203,41 @@ type watchedFile struct {
 	vfs.File
 	name    string
 	faults  *faults
-	vital   bool          // an error breaks the store
+	vital   bool          // an error breaks the store, and is not Pebble's to know
 	written *atomic.Int64 // of a log: bytes so far
 }
 
 func (f *watchedFile) Write(p []byte) (int, error) {
-	if err := f.faults.err(); err != nil && !f.vital {
-		return 0, err
+	if f.faults.err() != nil {
+		return len(p), f.refused()
 	}
 	n, err := f.File.Write(p)
 	if f.written != nil {
 		f.written.Add(int64(n))
 	}
+	if err != nil && f.vital {
+		n = len(p)
+	}
 	return n, f.seen(err, "write")
 }
 
 func (f *watchedFile) Sync() error {
-	if err := f.faults.err(); err != nil && !f.vital {
-		return err
+	if f.faults.err() != nil {
+		return f.refused()
 	}
 	return f.seen(f.File.Sync(), "sync")
 }
 
 func (f *watchedFile) SyncData() error {
-	if err := f.faults.err(); err != nil && !f.vital {
-		return err
+	if f.faults.err() != nil {
+		return f.refused()
 	}
 	return f.seen(f.File.SyncData(), "sync")
 }
 
 func (f *watchedFile) SyncTo(length int64) (fullSync bool, err error) {
-	if err := f.faults.err(); err != nil && !f.vital {
-		return false, err
+	if f.faults.err() != nil {
+		return false, f.refused()
 	}
 	fullSync, err = f.File.SyncTo(length)
 	return fullSync, f.seen(err, "sync")
@@ -226,17 +245,27 @@ func (f *watchedFile) SyncTo(length int64) (fullSync bool, err error) {
 
 func (f *watchedFile) Close() error { return f.seen(f.File.Close(), "close") }
 
+// refused is what Pebble is told of an operation that is not done, as the store is
+// broken.
+func (f *watchedFile) refused() error {
+	if f.vital {
+		return nil
+	}
+	return f.faults.err()
+}
+
+// seen is what Pebble is told of an operation that ended with err.
 func (f *watchedFile) seen(err error, op string) error {
 	if !f.vital {
 		return err
 	}
-	return f.faults.report(err, op, f.name)
+	if err != nil {
+		f.faults.report(err, op, f.name)
+	}
+	return nil
 }
 
-// report breaks the store where err is not nil, and returns err.
-func (f *faults) report(err error, op, name string) error {
-	if err != nil {
-		f.fail(fmt.Errorf("%s %s: %w", op, name, err))
-	}
-	return err
+// report breaks the store.
+func (f *faults) report(err error, op, name string) {
+	f.fail(fmt.Errorf("%s %s: %w", op, name, err))
 }
