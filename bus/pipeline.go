@@ -21,6 +21,8 @@ type pipeline struct {
 	over  sync.WaitGroup // of all that are under way; added to and waited for by the committer alone
 	ended chan struct{}
 	spare chan *syncing
+
+	failed error // why a commit was not synced; of the syncer's goroutine
 }
 
 // syncing is one commit of publications alone.
@@ -143,15 +145,14 @@ func (c *committer) start() {
 	c.pipeline.in <- p
 }
 
-// await ends one commit, on the syncer's goroutine. Nothing is told behind a failure,
-// whatever the store says of what came later.
+// await ends one commit, on the syncer's goroutine. Behind one that failed none is told
+// that it went well, whatever the store says of it; one before may still be.
 func (c *committer) await(p *syncing) {
 	err := p.wait()
-	if err != nil {
-		err = c.fail(err)
-	} else {
-		err = c.whyBroken()
+	if c.pipeline.failed == nil && err != nil {
+		c.pipeline.failed = c.fail(err)
 	}
+	err = c.pipeline.failed
 	if err == nil {
 		c.bus.counts.commit(time.Since(p.began), p.units)
 		c.bus.committed(p.batch)
