@@ -26,6 +26,7 @@ const (
 	RecordTSPrefix        = `{"ts":`
 	RecordCommittedPrefix = `{"committed_ts":`
 	RecordTimeWidth       = 13
+	RecordIDRoom          = "00000000-0000-0000-0000-000000000000" // where the store is to make the id
 	recordIDPrefix        = `,"id":"`
 	recordKeyedPrefix     = `,"partition":`
 )
@@ -75,6 +76,16 @@ func (r Record) SetCommitTime(ms int64) {
 		r[i] = byte('0' + ms%10)
 		ms /= 10
 	}
+}
+
+// SetID writes an id as long as RecordIDRoom into a record that is not yet committed
+// and has one of that length.
+func (r Record) SetID(id string) {
+	old := r.ID()
+	if len(old) != len(RecordIDRoom) || len(id) != len(old) {
+		panic(fmt.Sprintf("eventhub: SetID(%q) on %.80q", id, r))
+	}
+	copy(old, id)
 }
 
 // WithTS returns a record of the same event whose ts is the publisher's own, and

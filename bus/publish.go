@@ -111,14 +111,16 @@ func (b *Bus) encode(s *submission) {
 		}
 		for j := range p.Events {
 			start := len(s.buf)
+			due := p.Events[j].Due(now)
+			isPlan := due > now.UnixMilli()
 			if p.Err == nil {
-				p.Err = s.add(&p.Events[j], now)
+				p.Err = s.add(&p.Events[j], now, isPlan)
 			}
 			if p.Err != nil {
 				break
 			}
-			if due := p.Events[j].Due(now); due > now.UnixMilli() {
-				s.planLast(j, start, due)
+			if isPlan {
+				s.planLast(j, start, due, p.Events[j].ID == "")
 				continue
 			}
 			spans = append(spans, span{start, len(s.buf)})
@@ -149,13 +151,19 @@ func (b *Bus) encode(s *submission) {
 	s.bytes = len(s.buf)
 }
 
-// add validates one event and encodes it at the end of buf.
-func (s *submission) add(e *eventhub.Event, now time.Time) error {
+// add validates one event and encodes it at the end of buf. One that is to be a plan
+// gets its id now, if it has none.
+func (s *submission) add(e *eventhub.Event, now time.Time, isPlan bool) error {
 	if err := e.Validate(now); err != nil {
 		return err
 	}
 	if eventhub.HubOnlyTopic(e.Topic) {
 		return eventhub.Errorf(eventhub.CodeForbidden, "topic %q is published by the hub alone", e.Topic)
+	}
+	if isPlan && e.ID == "" {
+		withID := *e
+		withID.ID = eventid.New()
+		e = &withID
 	}
 	return s.encode(e)
 }
@@ -165,15 +173,14 @@ func (s *submission) encode(e *eventhub.Event) error { return s.encodeAs(e, fals
 // encodeMade is encode for an event of the hub itself.
 func (s *submission) encodeMade(e *eventhub.Event) error { return s.encodeAs(e, true) }
 
-// encodeAs calls the encoders by name: through a function value the event would
-// escape, an allocation for each.
+// encodeAs leaves it to the store to make an id for an event without one. It calls the
+// encoders by name: through a function value the event would escape, an allocation for
+// each.
 func (s *submission) encodeAs(e *eventhub.Event, made bool) error {
-	id, fresh := e.ID, false
-	if id == "" {
-		id, fresh = eventid.New(), true
-	}
 	withID := *e
-	withID.ID = id
+	if e.ID == "" {
+		withID.ID = eventhub.RecordIDRoom
+	}
 	var buf []byte
 	var err error
 	if made {
@@ -185,7 +192,7 @@ func (s *submission) encodeAs(e *eventhub.Event, made bool) error {
 		return err
 	}
 	s.buf = buf
-	s.appends = append(s.appends, store.Append{Topic: e.Topic, ID: id, FreshID: fresh, Key: e.Key})
+	s.appends = append(s.appends, store.Append{Topic: e.Topic, ID: e.ID, NewID: e.ID == "", Key: e.Key})
 	s.linkLast(e)
 	return nil
 }

@@ -118,7 +118,7 @@ func (s *submission) requeue(d *eventhub.DeadLetter, payload []byte, by string) 
 		ID: "rq-" + name, Topic: d.Topic, Key: p.Event.Key, SID: p.Event.SID, Headers: p.Event.Headers, Tags: p.Event.Tags,
 		CausedBy: []string{d.EventID}, Payload: payload,
 	}
-	if err := s.add(&e, time.Now()); err != nil {
+	if err := s.add(&e, time.Now(), false); err != nil {
 		return err
 	}
 	ends := []int{len(s.buf)}

@@ -33,11 +33,11 @@ const (
 type plannedEvent struct{ index, start, end int }
 
 // planLast makes the event encoded last, that of the given index in its
-// publication, a plan.
-func (s *submission) planLast(index, start int, at int64) {
+// publication, a plan. isFresh says that its id is new.
+func (s *submission) planLast(index, start int, at int64, isFresh bool) {
 	last := len(s.appends) - 1
 	a := &s.appends[last]
-	s.plans = append(s.plans, store.Plan{Topic: a.Topic, ID: a.ID, FreshID: a.FreshID, Key: a.Key, At: at})
+	s.plans = append(s.plans, store.Plan{Topic: a.Topic, ID: a.ID, FreshID: isFresh, Key: a.Key, At: at})
 	s.planned = append(s.planned, plannedEvent{index, start, len(s.buf)})
 	s.appends[last] = store.Append{}
 	s.appends = s.appends[:last]

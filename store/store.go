@@ -115,9 +115,11 @@ type Append struct {
 	// ID is the event's id, as in Record. The same (topic, id) again is no
 	// error: nothing is added, and the result tells the first one's offset.
 	ID string
-	// FreshID promises that the id was never used before, which spares the
-	// look-up. Two fresh ids that are equal are the caller's fault.
-	FreshID bool
+	// NewID asks the store for an id that was never used before, in any store, and
+	// that nobody can guess: a UUIDv7. ID is a result then, and Record, which has
+	// eventhub.RecordIDRoom for its id, gets it in place. Whoever comes with it
+	// later is told of this event.
+	NewID bool
 	// Key, where not empty, makes the event part of the state by key.
 	Key string
 	// CausedBy are the ids by which Links finds the event; the same one twice counts
@@ -125,8 +127,8 @@ type Append struct {
 	// empty for none.
 	CausedBy    []string
 	Correlation string
-	// Record is the event. Commit writes the commit time into it in place and
-	// does not keep it; it must not change while Commit runs.
+	// Record is the event. Commit writes the commit time, and a new id, into it in
+	// place and does not keep it; it must not change while Commit runs.
 	Record eventhub.Record
 
 	// Of an event that comes from elsewhere: the offset, up to eventhub.MaxOffset, and
@@ -155,7 +157,7 @@ type Plan struct {
 	// ID is the event's id. Where the topic has a plan of that id, or an event,
 	// nothing is added, and the result tells of that one.
 	ID      string
-	FreshID bool // as in Append
+	FreshID bool // promises that the id was never used before
 	Key     string
 	// At is when the event is due, in epoch milliseconds, from 0 to 9999999999999.
 	At     int64

@@ -6,11 +6,12 @@ import (
 	"slices"
 	"strings"
 
+	"eventhub/internal/eventid"
 	"eventhub/store"
 )
 
 // Commit implements store.Log. It panics where a unit breaks a duty of callers:
-// then it has touched nothing, save for a fresh id that was there, which is
+// then it has touched nothing, save for a plan whose fresh id was there, which is
 // found when its unit is applied.
 func (s *Store) Commit(ctx context.Context, units []*store.Unit, _ bool) error {
 	for _, u := range units {
@@ -176,10 +177,11 @@ func (t *topic) change(ch *store.GroupChange) {
 }
 
 func (t *topic) append(a *store.Append, now int64) {
+	if a.NewID {
+		a.ID = eventid.New()
+		a.Record.SetID(a.ID)
+	}
 	if first, ok := t.ids[a.ID]; ok {
-		if a.FreshID {
-			misuse("append to topic %q: fresh id %q is at offset %d already", a.Topic, a.ID, first)
-		}
 		a.Offset, a.CommitTime, a.Duplicate = first, t.at(first).CommitTime(), true
 		return
 	}

@@ -371,7 +371,13 @@ func checkChange(ch *store.GroupChange) {
 }
 
 func checkAppend(a *store.Append) {
-	checkRecord("append", a.Topic, a.ID, a.Record)
+	id := a.ID
+	if a.NewID {
+		if id = string(a.Record.ID()); len(id) != len(eventhub.RecordIDRoom) {
+			misuse("append to topic %q: the record has no room for an id: %.60q", a.Topic, a.Record)
+		}
+	}
+	checkRecord("append", a.Topic, id, a.Record)
 	checkLinks(a)
 }
 

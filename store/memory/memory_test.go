@@ -52,8 +52,7 @@ func TestMisuse(t *testing.T) {
 		{"another id", &store.Unit{Appends: []store.Append{{Topic: "t", ID: "b", Record: record("a")}}}, `the id is "b"`},
 		{"broken JSON", &store.Unit{Appends: []store.Append{{Topic: "t", ID: "a", Record: record("a")[:40]}}}, "not JSON"},
 		{"bytes behind", &store.Unit{Appends: []store.Append{{Topic: "t", ID: "a", Record: append(record("a"), '}')}}}, "not JSON"},
-		{"used id called fresh", &store.Unit{Appends: []store.Append{
-			{Topic: "t", ID: "used", FreshID: true, Record: record("used")}}}, `fresh id "used"`},
+		{"no room for a new id", &store.Unit{Appends: []store.Append{{Topic: "t", NewID: true, Record: record("short")}}}, "no room"},
 		{"group without topic", change("", "g", ""), "a name is empty"},
 		{"group without name", change("t", "", ""), "a name is empty"},
 		{"settings that are not JSON", change("t", "g", "{"), `settings "{"`},
@@ -77,7 +76,7 @@ func TestMisuse(t *testing.T) {
 				}
 				return "nothing"
 			}
-			good := &store.Unit{Appends: []store.Append{{Topic: "t", ID: "used", FreshID: true, Record: record("used")}}}
+			good := &store.Unit{Appends: []store.Append{{Topic: "t", ID: "used", Record: record("used")}}}
 			if said := commit(good); said != "nothing" {
 				t.Fatal(said)
 			}

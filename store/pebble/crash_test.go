@@ -170,7 +170,7 @@ func newAttempt(committer int, serial uint64, own []string, rng *rand.Rand) *att
 			panic(err)
 		}
 		a.unit.Appends = append(a.unit.Appends, store.Append{
-			Topic: e.Topic, ID: e.ID, FreshID: isNew && rng.IntN(2) == 0, Key: e.Key, Record: rec,
+			Topic: e.Topic, ID: e.ID, Key: e.Key, Record: rec,
 			CausedBy: e.CausedBy, Correlation: e.Headers[eventhub.CorrelationHeader]})
 	}
 	a.addPlans(rng)
@@ -342,7 +342,7 @@ func checkNewOffsets(t *testing.T, s *Store, receipts []*attempt) {
 				}
 			}
 		}
-		more := mustCommit(t, s, true, fresh(topic, "new-1"), fresh(topic, "new-2"))
+		more := mustCommit(t, s, true, given(topic, "new-1"), given(topic, "new-2"))
 		if more[0].Offset <= shown || more[1].Offset <= more[0].Offset {
 			t.Errorf("new events of %s got offsets %d, %d; %d was shown before", topic, more[0].Offset, more[1].Offset, shown)
 		}

@@ -44,8 +44,7 @@ func (g *givenIDs) reset() {
 	g.first, g.pending = g.first[:0], g.pending[:0]
 }
 
-// find returns the entry of an id, or nil. Fresh ids have an entry only where a
-// caller gave the same one in this commit.
+// find returns the entry of an id that was given, or nil.
 func (g *givenIDs) find(topic, id string) *firstEvent {
 	if len(g.index) == 0 {
 		return nil
@@ -61,7 +60,7 @@ func (g *givenIDs) find(topic, id string) *firstEvent {
 func (g *givenIDs) lookUp(c *commit, units []*store.Unit) error {
 	for _, u := range units {
 		for i := range u.Appends {
-			if a := &u.Appends[i]; !a.FreshID {
+			if a := &u.Appends[i]; !a.NewID {
 				if err := g.add(c, a.Topic, a.ID); err != nil {
 					return err
 				}
@@ -112,15 +111,22 @@ func (g *givenIDs) seek(s *Store) (err error) {
 	}
 	defer closeInto(iter, &err)
 	for _, l := range g.pending {
+		offset, time, err := s.made(&s.ids, l.topic.id, l.id)
+		if err != nil {
+			return fmt.Errorf("look up id %q in topic %q: %w", l.id, l.topic.name, err)
+		}
+		if offset != 0 {
+			g.first[l.first] = firstEvent{offset: offset, time: time}
+			continue
+		}
 		g.key = appendIDKey(g.key[:0], l.id, l.topic.id)
 		if !iter.SeekPrefixGE(g.key) || !bytes.Equal(iter.Key(), g.key) {
 			continue
 		}
-		offset, err := decodeOffset(iter.Value())
-		if err != nil {
+		if offset, err = decodeOffset(iter.Value()); err != nil {
 			return fmt.Errorf("look up id %q in topic %q: %w", l.id, l.topic.name, err)
 		}
-		time, err := s.commitTime(l.topic, offset)
+		time, err = s.commitTime(l.topic, offset)
 		if err != nil {
 			return fmt.Errorf("look up id %q in topic %q: %w", l.id, l.topic.name, err)
 		}

@@ -25,12 +25,15 @@ var (
 // formatVersion is the version of the layout in keys.go. The file FORMAT, one
 // line, tells it before Pebble gets to see the directory.
 const (
-	formatVersion = 1
+	formatVersion = 2
+	formerVersion = 1 // where all ids are indexed; Open makes it the present one
 	formatFile    = "FORMAT"
 	tempSuffix    = ".tmp" // of a file that is being written
 	formatPrefix  = "eventhub-pebble "
 	lockFile      = "LOCK"
 )
+
+var formatLine = formatPrefix + strconv.Itoa(formatVersion) + "\n"
 
 // lockDir makes the directory ready for Pebble and locks it. A directory that
 // holds something else is refused before anything is written to it: a mistyped
@@ -53,6 +56,9 @@ func lockDir(fsys vfs.FS, dir string) (*pdb.Lock, error) {
 	}
 	if err = writeFormat(fsys, dir); err == nil {
 		err = breakSeal(fsys, dir)
+	}
+	if err == nil {
+		err = raiseFormat(fsys, dir)
 	}
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
@@ -127,10 +133,20 @@ func checkFormat(fsys vfs.FS, dir string) error {
 	if !ok || err != nil {
 		return fmt.Errorf("%w: %s in %s reads %q", ErrFormat, formatFile, dir, content)
 	}
-	if version != formatVersion {
+	if version != formatVersion && version != formerVersion {
 		return fmt.Errorf("%w: %s has format %d; this program reads format %d", ErrFormat, dir, version, formatVersion)
 	}
 	return nil
+}
+
+// raiseFormat keeps older programs away from what they would not find: events whose ids
+// are not indexed.
+func raiseFormat(fsys vfs.FS, dir string) error {
+	content, err := readSmall(fsys, fsys.PathJoin(dir, formatFile))
+	if err != nil || string(content) == formatLine {
+		return err
+	}
+	return putFormat(fsys, dir)
 }
 
 // writeFormat makes the locked directory a store, unless it is one. It looks
@@ -147,7 +163,7 @@ func writeFormat(fsys vfs.FS, dir string) error {
 }
 
 func putFormat(fsys vfs.FS, dir string) error {
-	return replaceFile(fsys, dir, formatFile, []byte(formatPrefix+strconv.Itoa(formatVersion)+"\n"))
+	return replaceFile(fsys, dir, formatFile, []byte(formatLine))
 }
 
 // replaceFile writes a file that is there whole or not at all, whenever the

@@ -55,7 +55,7 @@ func listDir(t *testing.T, dir string) []string {
 func TestOpenCreatesDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "not", "there")
 	s := mustOpen(t, onDisk(t, dir))
-	acked := mustCommit(t, s, true, fresh("t", "1"))
+	acked := mustCommit(t, s, true, given("t", "1"))
 	mustClose(t, s)
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -154,7 +154,7 @@ func TestOpenOtherFormat(t *testing.T) {
 		content string
 		want    []string
 	}{
-		{"eventhub-pebble 2\n", []string{"format 2", "format 1"}},
+		{"eventhub-pebble 3\n", []string{"format 3", "format 2"}},
 		{"eventhub-pebble\n", []string{`"eventhub-pebble\n"`}},
 		{"eventhub-pebble one\n", []string{`"eventhub-pebble one\n"`}},
 		{"", []string{`""`}},
@@ -210,7 +210,7 @@ func TestCrashDuringCreation(t *testing.T) {
 		if got := len(readAll(t, s, "t")); got < acked {
 			t.Errorf("image %d of %d %% has %d events; %d were acknowledged", checked, percent, got, acked)
 		}
-		mustCommit(t, s, true, fresh("t", "new"))
+		mustCommit(t, s, true, given("t", "new"))
 		mustClose(t, s)
 		checked++
 	}
@@ -226,7 +226,7 @@ func TestCrashDuringCreation(t *testing.T) {
 	o.Dir = dir
 	s := mustOpen(t, o)
 	for i := range 3 {
-		mustCommit(t, s, true, fresh("t", fmt.Sprint(i)))
+		mustCommit(t, s, true, given("t", fmt.Sprint(i)))
 		mu.Lock()
 		acked++
 		mu.Unlock()

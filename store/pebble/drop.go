@@ -194,7 +194,9 @@ func (s *Store) sweepEvents(batch *pdb.Batch, id uint32) (n int, err error) {
 			return n, err
 		}
 		_ = batch.Delete(iter.Key(), nil)
-		_ = batch.Delete(appendIDKey(nil, e.ID, id), nil)
+		if topic, at, _ := s.ids.place(e.ID); topic != id || at != offset {
+			_ = batch.Delete(appendIDKey(nil, e.ID, id), nil)
+		}
 		for _, cause := range e.CausedBy {
 			_ = batch.Delete(appendLinkKey(nil, tagEffect, cause, id, offset), nil)
 		}

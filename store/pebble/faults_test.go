@@ -56,11 +56,11 @@ func TestWriteError(t *testing.T) {
 			o := onMem(t, errorfs.Wrap(mem, fault))
 			o.Fatal = func(cause error) { fatal <- cause }
 			s := mustOpen(t, o)
-			acked := mustCommit(t, s, true, fresh("t", "1"), fresh("t", "2"))
+			acked := mustCommit(t, s, true, given("t", "1"), given("t", "2"))
 
 			fault.on.Store(true)
 			units := func(id string) []*store.Unit {
-				return []*store.Unit{{Appends: []store.Append{fresh("t", id), fresh("born", id)}}}
+				return []*store.Unit{{Appends: []store.Append{given("t", id), given("born", id)}}}
 			}
 			ctx := context.Background()
 			if err := s.Commit(ctx, units("3"), true); !errors.Is(err, store.ErrBroken) || !errors.Is(err, errorfs.ErrInjected) {
@@ -97,7 +97,7 @@ func TestWriteError(t *testing.T) {
 				if len(got) < 2 || !bytes.Equal(got[0].Record, acked[0].Record) || !bytes.Equal(got[1].Record, acked[1].Record) {
 					t.Errorf("after reopening there are %d events; want the acknowledged ones and what else is on disk", len(got))
 				}
-				mustCommit(t, again, true, fresh("t", "5"))
+				mustCommit(t, again, true, given("t", "5"))
 				mustClose(t, again)
 			}
 		})
@@ -125,7 +125,7 @@ func TestLogLevels(t *testing.T) {
 	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	s := mustOpen(t, o)
 	for i := range 200 {
-		mustCommit(t, s, true, store.Append{Topic: "t", ID: fmt.Sprint(i), FreshID: true, Record: newRecord("t", fmt.Sprint(i), 4000)})
+		mustCommit(t, s, true, store.Append{Topic: "t", ID: fmt.Sprint(i), Record: newRecord("t", fmt.Sprint(i), 4000)})
 	}
 	mustClose(t, s)
 	mustClose(t, mustOpen(t, o))

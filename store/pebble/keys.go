@@ -33,12 +33,13 @@ import (
 //
 // 'z' and 'y' are about topics that were dropped: see drop.go.
 //
-// An event costs its log key and its id key; one with a key, one more, and one more
-// for each id in its caused_by and for its correlation. That is all: each further key
-// would be paid for by every event in the write-ahead log, the memtable and every
-// compaction.
+// An event costs its log key, and its id key where the publisher gave the id: one that
+// the store made tells where its event is (ids.go). One with a key costs one more, and
+// one more for each id in its caused_by and for its correlation. That is all: each
+// further key would be paid for by every event in the write-ahead log, the memtable and
+// every compaction.
 //
-// The id index has the id first: the ids that the hub makes grow with time, so
+// The id index has the id first: the ids that the SDK makes grow with time, so
 // new entries go to one end of the index, and one id can be looked up over all
 // topics. An id holds no byte below '-', so 0x00 ends it.
 //

@@ -30,8 +30,11 @@ func (s *Store) Places(ctx context.Context, id string, limit int) ([]store.Place
 	return places[:min(len(places), max(limit, 0))], nil
 }
 
-// places reads the id index, which is in the order of the topics' numbers.
+// places asks the id itself and the id index.
 func (s *Store) places(id string) (places []store.Place, err error) {
+	if places, err = s.madePlaces(id); err != nil {
+		return nil, err
+	}
 	prefix := append(append([]byte{tagID}, id...), 0)
 	iter, err := s.db.NewIter(&pdb.IterOptions{LowerBound: prefix, UpperBound: append(slices.Clone(prefix[:len(prefix)-1]), 1)})
 	if err != nil {
@@ -60,6 +63,25 @@ func (s *Store) places(id string) (places []store.Place, err error) {
 		}
 	}
 	return places, iter.Error()
+}
+
+// madePlaces returns the place that the id tells, if its event is there.
+func (s *Store) madePlaces(id string) ([]store.Place, error) {
+	c := s.ids.fresh()
+	topic, _, ok := c.place(id)
+	if !ok {
+		return nil, nil
+	}
+	t, err := s.shown(topic)
+	if t == nil || err != nil {
+		return nil, err
+	}
+	head := t.head.Load()
+	offset, _, err := s.made(c, topic, id)
+	if offset == 0 || offset > head || err != nil {
+		return nil, err
+	}
+	return []store.Place{{Topic: t.name, Offset: offset}}, nil
 }
 
 // shown returns the topic of that number, loaded, or nil where it is not published.

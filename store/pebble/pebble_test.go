@@ -126,12 +126,13 @@ func newRecord(topic, id string, size int) eventhub.Record {
 	return eventhub.Record(head + strings.Repeat("x", max(0, size-len(head)-2)) + `"}`)
 }
 
-func fresh(topic, id string) store.Append {
-	return store.Append{Topic: topic, ID: id, FreshID: true, Record: newRecord(topic, id, 0)}
-}
-
 func given(topic, id string) store.Append {
 	return store.Append{Topic: topic, ID: id, Record: newRecord(topic, id, 0)}
+}
+
+// made is an append whose id the store is to make.
+func made(topic string) store.Append {
+	return store.Append{Topic: topic, NewID: true, Record: newRecord(topic, eventhub.RecordIDRoom, 0)}
 }
 
 // mustCommit commits one unit, which must not be refused.

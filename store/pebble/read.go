@@ -96,8 +96,11 @@ func (s *Store) Find(ctx context.Context, topic, id string) (uint64, error) {
 	return 0, fmt.Errorf("id %q in topic %q: %w", id, topic, store.ErrNotFound)
 }
 
-// offsetOf asks the id index; 0 is no.
+// offsetOf asks the id itself and the id index; 0 is no.
 func (s *Store) offsetOf(t *topic, id string) (uint64, error) {
+	if offset, _, err := s.made(s.ids.fresh(), t.id, id); offset != 0 || err != nil {
+		return offset, err
+	}
 	value, err := s.get(appendIDKey(nil, id, t.id))
 	if value == nil || err != nil {
 		return 0, err

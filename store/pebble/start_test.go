@@ -69,7 +69,7 @@ func TestStartsOverlap(t *testing.T) {
 	mem, hold := vfs.NewCrashableMem(), new(syncHold)
 	s := mustOpen(t, onMem(t, errorfs.Wrap(mem, hold)))
 	defer mustClose(t, s)
-	mustCommit(t, s, true, fresh("t", "1"))
+	mustCommit(t, s, true, given("t", "1"))
 	reached, release := hold.arm()
 	first, waitFirst := mustStart(t, s, given("t", "2"))
 	<-reached
@@ -110,9 +110,9 @@ func TestStartsOverlap(t *testing.T) {
 func TestStartThatCreates(t *testing.T) {
 	s := mustOpen(t, onMem(t, vfs.NewMem()))
 	defer mustClose(t, s)
-	mustCommit(t, s, true, fresh("t", "1"))
-	_, wait := mustStart(t, s, fresh("t", "2"))
-	_, waitBorn := mustStart(t, s, fresh("born", "3"), fresh("t", "4"))
+	mustCommit(t, s, true, given("t", "1"))
+	_, wait := mustStart(t, s, given("t", "2"))
+	_, waitBorn := mustStart(t, s, given("born", "3"), given("t", "4"))
 	if got := readAll(t, s, "born"); len(got) != 1 {
 		t.Errorf("%d events are in the topic that was created; want 1", len(got))
 	}
@@ -131,7 +131,7 @@ func TestStartWhoseFsyncFails(t *testing.T) {
 	fatal := 0
 	o.Fatal = func(error) { fatal++ }
 	s := mustOpen(t, o)
-	mustCommit(t, s, true, fresh("t", "1"))
+	mustCommit(t, s, true, given("t", "1"))
 	fault.on.Store(true)
 	_, wait := mustStart(t, s, given("t", "2"))
 	again, waitAgain := mustStart(t, s, given("t", "2"))
@@ -144,7 +144,7 @@ func TestStartWhoseFsyncFails(t *testing.T) {
 	if got := readAll(t, s, "t"); len(got) != 1 {
 		t.Errorf("%d events are shown; want 1", len(got))
 	}
-	if _, err := s.Start(context.Background(), []*store.Unit{{Appends: []store.Append{fresh("t", "3")}}}); !errors.Is(err, store.ErrBroken) {
+	if _, err := s.Start(context.Background(), []*store.Unit{{Appends: []store.Append{given("t", "3")}}}); !errors.Is(err, store.ErrBroken) {
 		t.Errorf("another Start: %v; want store.ErrBroken", err)
 	}
 	if fatal != 1 {

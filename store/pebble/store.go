@@ -57,6 +57,8 @@ type Store struct {
 	// unsynced: something was committed after the last fsync.
 	unsynced bool
 
+	ids ids // of who holds committing; others have a fresh one
+
 	spare chan *started // Starts that were waited for, to be used again
 }
 
@@ -89,7 +91,7 @@ func Open(o Options) (*Store, error) {
 	// just raised, in the old format, in which damage looks like the log's end.
 	// Nothing may be written to that one: the flush begins another at once.
 	_, err = db.AsyncFlush()
-	if err = errors.Join(err, s.loadTopics(), s.loadDropped(), s.loadPlanFloor(), f.err()); err != nil {
+	if err = errors.Join(err, s.loadTopics(), s.loadDropped(), s.loadPlanFloor(), s.loadIDs(), f.err()); err != nil {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), db.Close(), lock.Close())
 	}
 	return s, nil

@@ -153,7 +153,7 @@ func (run *faultedRun) commit(s *Store) {
 	for i := range 24 {
 		id := fmt.Sprint("id-", i)
 		u := &store.Unit{Appends: []store.Append{{Topic: fmt.Sprint("t", i%3), ID: id, Record: newRecord("t", id, 12<<10),
-			CausedBy: []string{"cause"}, Correlation: id}},
+			CausedBy: []string{"cause"}, Correlation: id}, made("t1")},
 			Groups: []store.GroupChange{{Topic: "t0", Group: "g", Create: i == 0, State: store.GroupState{Epoch: uint64(i + 1)},
 				Parts: []store.GroupPart{{Kind: 2, Offset: uint64(i), Value: []byte(id)}, {Kind: 3, Value: []byte(id)}}}},
 			Plans:    []store.Plan{{Topic: "later", ID: id, At: int64(i), Record: newRecord("later", id, 0)}},
@@ -198,6 +198,10 @@ func checkAcked(t *testing.T, image vfs.FS, acked []*store.Unit, fired *errorfs.
 		}
 		if len(b.Items) != 1 || b.Items[0].Offset != a.Offset || string(b.Items[0].Record) != string(a.Record) {
 			t.Errorf("after a fault at %+v the acknowledged event %s is not at offset %d of %s", fired, a.ID, a.Offset, a.Topic)
+		}
+		new := u.Appends[1]
+		if offset, err := s.Find(context.Background(), new.Topic, new.ID); offset != new.Offset {
+			t.Errorf("after a fault at %+v the acknowledged event %s is at %d, %v; want %d", fired, new.ID, offset, err, new.Offset)
 		}
 		place := store.Place{Topic: a.Topic, Offset: a.Offset}
 		of, err := s.Correlated(context.Background(), a.ID, store.Place{}, 2)
@@ -266,6 +270,6 @@ func TestDefaultFatal(t *testing.T) {
 	fault := &failing{match: isWALSync}
 	s := mustOpen(t, Options{Dir: "data", FS: errorfs.Wrap(vfs.NewMem(), fault)})
 	fault.on.Store(true)
-	_ = s.Commit(context.Background(), []*store.Unit{{Appends: []store.Append{fresh("t", "1")}}}, true)
+	_ = s.Commit(context.Background(), []*store.Unit{{Appends: []store.Append{given("t", "1")}}}, true)
 	t.Fatal("Commit returned")
 }

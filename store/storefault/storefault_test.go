@@ -44,7 +44,7 @@ func open(t *testing.T) (s *storefault.Store, backend store.Store) {
 
 func units(id string) []*store.Unit {
 	record := eventhub.Record(`{"ts":            0,"id":"` + id + `","topic":"t","payload":1}`)
-	return []*store.Unit{{Appends: []store.Append{{Topic: "t", ID: id, Key: "k", FreshID: true, Record: record}},
+	return []*store.Unit{{Appends: []store.Append{{Topic: "t", ID: id, Key: "k", Record: record}},
 		Groups: []store.GroupChange{{Topic: "t", Group: "g-" + id, Create: true}},
 		Plans:  []store.Plan{{Topic: "later", ID: id, FreshID: true, Record: record}}}}
 }

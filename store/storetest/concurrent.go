@@ -71,7 +71,7 @@ func (run *tail) write(t *testing.T, w int, rng *rand.Rand) {
 				if j == n-1 {
 					end = "-last"
 				}
-				u.Appends = append(u.Appends, fresh(topic, fmt.Sprintf("%d-%d-%d%s", w, i, j, end)))
+				u.Appends = append(u.Appends, given(topic, fmt.Sprintf("%d-%d-%d%s", w, i, j, end)))
 			}
 		}
 		if err := run.Commit(context.Background(), []*store.Unit{u}, rng.IntN(2) == 0); err != nil {

@@ -1,10 +1,13 @@
 package storetest
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
 
+	"eventhub"
 	"eventhub/store"
 )
 
@@ -13,7 +16,8 @@ var dedupeTests = []test{
 	{name: "within a commit", run: testDuplicateInCommit},
 	{name: "across commits", run: testDuplicateAcrossCommits},
 	{name: "across reopening", run: testDuplicateAcrossReopen},
-	{name: "of a fresh id", run: testDuplicateOfFresh},
+	{name: "of an id that the store made", run: testDuplicateOfMade},
+	{name: "of an id that the store made, elsewhere", run: testMadeIDElsewhere},
 	{name: "is per topic", run: testDuplicatePerTopic},
 	{name: "adds nothing to the key index", run: testDuplicateKey},
 	{name: "among many ids", run: testDuplicatesAmongMany},
@@ -65,7 +69,7 @@ func testDuplicateAcrossCommits(t *testing.T, s *env) {
 }
 
 func testDuplicateAcrossReopen(t *testing.T, s *env) {
-	first := s.add(t, fresh("t", "fresh"), given("t", "given"))
+	first := s.add(t, given("t", "fresh"), given("t", "given"))
 	s.reopen(t)
 	s.clock.set(1000)
 	again := s.add(t, given("t", "given"), given("t", "fresh"), given("t", "new"))
@@ -78,11 +82,63 @@ func testDuplicateAcrossReopen(t *testing.T, s *env) {
 	same(t, "topic", rowsOf(append(first, again[2])), s.readAll(t, "t"))
 }
 
-func testDuplicateOfFresh(t *testing.T, s *env) {
-	a := s.add(t, fresh("t", "x"), given("t", "x"))
-	duplicate(t, a[1], a[0])
-	duplicate(t, s.add(t, given("t", "x"))[0], a[0])
-	same(t, "topic", rowsOf(a[:1]), s.readAll(t, "t"))
+func testDuplicateOfMade(t *testing.T, s *env) {
+	a := s.add(t, made("t"), made("t"), made("u"))
+	s.clock.set(1)
+	a = append(a, s.add(t, made("t"))...)
+	ids := make(map[string]bool)
+	check := func() {
+		t.Helper()
+		for _, first := range a {
+			ids[first.ID] = true
+			if string(first.Record.ID()) != first.ID || eventhub.ValidateID(first.ID) != nil {
+				t.Errorf("the id is %q, in the record %.80q", first.ID, first.Record)
+			}
+			same(t, "offset of the id", first.Offset, s.find(t, first.Topic, first.ID))
+			duplicate(t, s.add(t, given(first.Topic, first.ID))[0], first)
+		}
+	}
+	check()
+	if len(ids) != len(a) {
+		t.Errorf("%d events have %d ids", len(a), len(ids))
+	}
+	same(t, "topic", rowsOf([]store.Append{a[0], a[1], a[3]}), s.readAll(t, "t"))
+	s.reopen(t)
+	if s.Capabilities().Persistent {
+		check()
+	}
+}
+
+// An id that was made for one topic is as good as another in the next, and where its
+// event is gone.
+func testMadeIDElsewhere(t *testing.T, s *env) {
+	ctx := context.Background()
+	a := s.add(t, made("t"), given("u", "x"))
+	id := a[0].ID
+	if _, err := s.Find(ctx, "u", id); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("the id is in another topic: %v", err)
+	}
+	in := s.add(t, given("u", id))[0]
+	if in.Duplicate {
+		t.Error("the id is a duplicate in another topic")
+	}
+	places, err := s.Places(ctx, id, 9)
+	if err != nil {
+		t.Error(err)
+	}
+	same(t, "places", []store.Place{{Topic: "t", Offset: a[0].Offset}, {Topic: "u", Offset: in.Offset}}, places)
+	if err := s.DropTopic(ctx, "t"); err != nil {
+		t.Fatal(err)
+	}
+	s.add(t, given("t", "y"))
+	if _, err := s.Find(ctx, "t", id); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("the id of a dropped topic is there: %v", err)
+	}
+	again := s.add(t, given("t", id))[0]
+	if again.Duplicate {
+		t.Error("the id of an event that is gone is a duplicate")
+	}
+	same(t, "offset of the id", again.Offset, s.find(t, "t", id))
 }
 
 func testDuplicatePerTopic(t *testing.T, s *env) {

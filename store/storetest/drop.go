@@ -115,7 +115,7 @@ func testDropOffsets(t *testing.T, s *env) {
 	if s.Capabilities().Persistent {
 		s.reopen(t)
 	}
-	if a := s.add(t, fresh("t", "x"))[0]; a.Offset <= last {
+	if a := s.add(t, given("t", "x"))[0]; a.Offset <= last {
 		t.Errorf("offset %d behind %d", a.Offset, last)
 	}
 }
@@ -135,12 +135,12 @@ func testDropNothing(t *testing.T, s *env) {
 }
 
 func testDropRoom(t *testing.T, s *env) {
-	s.add(t, fresh("a", "1"))
-	u := unit(fresh("b", "1"))
+	s.add(t, given("a", "1"))
+	u := unit(given("b", "1"))
 	s.commit(t, u)
 	refused(t, u, store.ErrTopicLimit)
 	s.drop(t, "a", false)
-	s.add(t, fresh("b", "1"))
+	s.add(t, given("b", "1"))
 }
 
 func testDropOthers(t *testing.T, s *env) {
@@ -179,7 +179,7 @@ func testDropMany(t *testing.T, s *env) {
 			t.Fatal(err)
 		}
 		s.nothing(t, "t", "e0")
-		s.add(t, fresh("other", fmt.Sprint("o", steps)))
+		s.add(t, given("other", fmt.Sprint("o", steps)))
 	}
 	if steps > 10 {
 		t.Errorf("%d steps for %d events", steps, n)

@@ -48,7 +48,7 @@ func applied(t failer, u *store.Unit) {
 // name.
 func everyMethod(ctx context.Context, s store.Store) map[string]error {
 	errs := make(map[string]error)
-	errs["Commit"] = s.Commit(ctx, []*store.Unit{unit(fresh("t", "late"))}, true)
+	errs["Commit"] = s.Commit(ctx, []*store.Unit{unit(given("t", "late"))}, true)
 	errs["Read"] = s.Read(ctx, "t", 1, 1, 1, new(store.Batch))
 	_, errs["Head"] = s.Head(ctx, "t")
 	_, errs["Find"] = s.Find(ctx, "t", "a")

@@ -35,7 +35,7 @@ func testLatestKeys(t *testing.T, s *env) {
 }
 
 func testLatestAt(t *testing.T, s *env) {
-	all := s.add(t, keyed("t", "1", "k"), keyed("t", "2", "other"), keyed("t", "3", "k"), fresh("t", "4"), keyed("t", "5", "k"))
+	all := s.add(t, keyed("t", "1", "k"), keyed("t", "2", "other"), keyed("t", "3", "k"), given("t", "4"), keyed("t", "5", "k"))
 	first, third, last := rowOf(all[0]), rowOf(all[2]), rowOf(all[4])
 	for _, tt := range []struct {
 		at   uint64
@@ -60,7 +60,7 @@ func testLatestEmpty(t *testing.T, s *env) {
 	same(t, "latest in a topic that does not exist", row{}, s.latest(t, "t", "k", 0))
 	s.commit(t, &store.Unit{Groups: []store.GroupChange{create("t", "g", store.GroupState{})}})
 	same(t, "latest in an empty topic", row{}, s.latest(t, "t", "k", 0))
-	s.add(t, fresh("t", "1"), keyed("t", "2", "kk"), keyed("t", "3", "j"), keyed("u", "4", "k"))
+	s.add(t, given("t", "1"), keyed("t", "2", "kk"), keyed("t", "3", "j"), keyed("u", "4", "k"))
 	same(t, "latest of a key that was never used", row{}, s.latest(t, "t", "k", 0))
 	same(t, "latest of no key", row{}, s.latest(t, "t", "", 0))
 }

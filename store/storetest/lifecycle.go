@@ -44,7 +44,7 @@ func testCloseInUse(t *testing.T, s *env) {
 		running.Add(1)
 		ended.Go(func() {
 			for i := 0; ; i++ {
-				a := fresh("t", fmt.Sprintf("%d-%d", worker, i))
+				a := given("t", fmt.Sprintf("%d-%d", worker, i))
 				err := s.Commit(context.Background(), []*store.Unit{unit(a)}, i%2 == 0)
 				if err == nil {
 					_, err = s.Head(context.Background(), "t")
@@ -79,10 +79,10 @@ func testCloseInUse(t *testing.T, s *env) {
 }
 
 func testContextEnded(t *testing.T, s *env) {
-	s.add(t, fresh("t", "1"))
+	s.add(t, given("t", "1"))
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	u := unit(fresh("t", "2"), fresh("born", "3"))
+	u := unit(given("t", "2"), given("born", "3"))
 	u.Groups = []store.GroupChange{create("t", "g", store.GroupState{})}
 	if err := s.Commit(ctx, []*store.Unit{u}, true); !errors.Is(err, context.Canceled) {
 		t.Errorf("Commit with a context that has ended: %v; want context.Canceled", err)
@@ -94,7 +94,7 @@ func testContextEnded(t *testing.T, s *env) {
 	}
 	same(t, "topics", []store.TopicInfo{{Name: "t", Head: 1}}, s.listTopics(t, "", noLimit))
 	same(t, "group", (*store.GroupState)(nil), s.group(t, "t", "g"))
-	rising(t, 1, s.add(t, fresh("t", "2")))
+	rising(t, 1, s.add(t, given("t", "2")))
 }
 
 func testCapabilities(t *testing.T, s *env) {
@@ -119,7 +119,7 @@ func testCapabilities(t *testing.T, s *env) {
 // it may have room reserved, or squeeze what it keeps.
 func testSize(t *testing.T, s *env) {
 	for i := range 50 {
-		s.add(t, fresh("t", fmt.Sprintf("id-%02d", i)))
+		s.add(t, given("t", fmt.Sprintf("id-%02d", i)))
 	}
 	size, err := s.Size()
 	if err != nil || size < 50*20 {
@@ -132,7 +132,7 @@ func testSize(t *testing.T, s *env) {
 }
 
 func testSpace(t *testing.T, s *env) {
-	s.add(t, fresh("t", "1"))
+	s.add(t, given("t", "1"))
 	space, err := s.Space()
 	if err != nil || space.Free > space.Total {
 		t.Errorf("Space = %+v, %v", space, err)

@@ -262,7 +262,7 @@ func testOffsetNotKept(t *testing.T, s *env) {
 // publisher gave none.
 func testTimeNotKept(t *testing.T, s *env) {
 	s.clock.set(1000)
-	s.add(t, fresh("t", "now"))
+	s.add(t, given("t", "now"))
 	s.clock.set(2000)
 	own := newAppend("t", "own", "", 5)
 	own.KeepTime = startTime + 1

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"eventhub"
 	"eventhub/store"
 
 	"pgregory.net/rapid"
@@ -36,7 +37,8 @@ type model struct {
 	seq    uint64          // the highest of all plans that were ever made
 	// patterns by group and pattern, with 0x00 between them.
 	patterns map[string]string
-	fresh    int // counts fresh ids
+	fresh    int      // counts fresh ids
+	made     []string // ids that the store made
 }
 
 type modelTopic struct {
@@ -124,13 +126,17 @@ func (m *model) drawUnit(rt *rapid.T) *store.Unit {
 		topic := rapid.SampledFrom(modelTopics).Draw(rt, "topic")
 		key := rapid.SampledFrom(modelKeys).Draw(rt, "key")
 		id := fmt.Sprint("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))
-		isFresh := rapid.Bool().Draw(rt, "fresh")
-		if isFresh {
-			m.fresh++
-			id = fmt.Sprint("fresh-", m.fresh)
+		isNew := rapid.Bool().Draw(rt, "new id")
+		switch {
+		case isNew:
+			id = eventhub.RecordIDRoom
+		case len(m.made) > 0 && rapid.IntRange(0, 3).Draw(rt, "made") == 0:
+			id = rapid.SampledFrom(m.made).Draw(rt, "id")
 		}
 		a := newAppend(topic, id, key, rapid.Int64Range(0, 1).Draw(rt, "ts"))
-		a.FreshID = isFresh
+		if isNew {
+			a.ID, a.NewID = "", true
+		}
 		drawLinks(rt, &a)
 		u.Appends = append(u.Appends, a)
 	}
@@ -237,6 +243,9 @@ func (m *model) apply(rt *rapid.T, u *store.Unit) {
 	m.applyUnplans(u)
 	now := m.env.clock.now().UnixMilli()
 	for _, a := range u.Appends {
+		if a.NewID {
+			m.checkMade(rt, a)
+		}
 		t := m.topic(a.Topic)
 		if i := slices.IndexFunc(t.events, func(e modelEvent) bool { return e.id == a.ID }); i >= 0 {
 			duplicate(rt, a, store.Append{Offset: t.events[i].Offset, CommitTime: t.events[i].time})
@@ -259,6 +268,14 @@ func (m *model) apply(rt *rapid.T, u *store.Unit) {
 			causedBy: a.CausedBy, correlation: a.Correlation})
 	}
 	m.applyPlans(rt, u)
+}
+
+// checkMade: the id is a new one, in the record too.
+func (m *model) checkMade(rt *rapid.T, a store.Append) {
+	if slices.Contains(m.made, a.ID) || eventhub.ValidateID(a.ID) != nil || string(a.Record.ID()) != a.ID {
+		rt.Fatalf("the store made the id %q, for the record %.80q", a.ID, a.Record)
+	}
+	m.made = append(m.made, a.ID)
 }
 
 func (t *modelTopic) change(ch store.GroupChange) {

@@ -35,15 +35,15 @@ func rising(t failer, last uint64, appends []store.Append) uint64 {
 }
 
 func testOffsetsRise(t *testing.T, s *env) {
-	a := s.add(t, fresh("a", "1"), fresh("a", "2"), fresh("a", "3"))
+	a := s.add(t, given("a", "1"), given("a", "2"), given("a", "3"))
 	if a[0].Offset != 1 {
 		t.Errorf("the first offset is %d; want 1", a[0].Offset)
 	}
-	b := s.add(t, fresh("b", "4"))
+	b := s.add(t, given("b", "4"))
 	if b[0].Offset != 1 {
 		t.Errorf("the first offset of the second topic is %d; want 1", b[0].Offset)
 	}
-	mixed := s.add(t, fresh("b", "5"), fresh("a", "6"), fresh("b", "7"))
+	mixed := s.add(t, given("b", "5"), given("a", "6"), given("b", "7"))
 	a, b = append(a, mixed[1]), append(b, mixed[0], mixed[2])
 	rising(t, 0, a)
 	rising(t, 0, b)
@@ -53,18 +53,18 @@ func testOffsetsRise(t *testing.T, s *env) {
 }
 
 func testOffsetsAfterReopen(t *testing.T, s *env) {
-	first := s.add(t, fresh("a", "1"), fresh("a", "2"))
-	other := s.add(t, fresh("b", "3"))
+	first := s.add(t, given("a", "1"), given("a", "2"))
+	other := s.add(t, given("b", "3"))
 	s.reopen(t)
 	if !s.Capabilities().Persistent {
 		same(t, "topics", []store.TopicInfo(nil), s.listTopics(t, "", noLimit))
-		if again := s.add(t, fresh("a", "4")); again[0].Offset != 1 {
+		if again := s.add(t, given("a", "4")); again[0].Offset != 1 {
 			t.Errorf("the first offset is %d; want 1", again[0].Offset)
 		}
 		return
 	}
 	same(t, "head", first[1].Offset, s.head(t, "a"))
-	more := s.add(t, fresh("a", "4"), fresh("b", "5"))
+	more := s.add(t, given("a", "4"), given("b", "5"))
 	rising(t, first[1].Offset, more[:1])
 	rising(t, other[0].Offset, more[1:])
 	same(t, "topic a", rowsOf(append(first, more[0])), s.readAll(t, "a"))
@@ -76,7 +76,7 @@ func testOffsetsAfterUnsynced(t *testing.T, s *env) {
 	var all []store.Append
 	var last uint64
 	for _, id := range []string{"1", "2", "3"} {
-		u := unit(fresh("a", id))
+		u := unit(given("a", id))
 		if err := s.Commit(context.Background(), []*store.Unit{u}, false); err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func testOffsetsAfterUnsynced(t *testing.T, s *env) {
 	if !s.Capabilities().Persistent {
 		return
 	}
-	more := s.add(t, fresh("a", "4"))
+	more := s.add(t, given("a", "4"))
 	rising(t, last, more)
 	same(t, "topic after reopening", rowsOf(append(all, more...)), s.readAll(t, "a"))
 }
@@ -98,8 +98,7 @@ func testOffsetsAfterUnsynced(t *testing.T, s *env) {
 func testRecordPatched(t *testing.T, s *env) {
 	s.clock.set(7)
 	own := newAppend("t", "own", "", 5)
-	own.FreshID = true
-	for _, a := range s.add(t, fresh("t", "plain"), own) {
+	for _, a := range s.add(t, given("t", "plain"), own) {
 		if got := a.Record.CommitTime(); got != startTime+7 || a.CommitTime != got {
 			t.Errorf("id %q: the record has commit time %d, the result %d; want %d", a.ID, got, a.CommitTime, startTime+7)
 		}

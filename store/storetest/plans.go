@@ -283,7 +283,7 @@ func planOfEvent(t failer, p store.Plan, event store.Append) {
 }
 
 func testPlanOfEvent(t *testing.T, s *env) {
-	old := s.add(t, given("t", "filler"), given("t", "old"), fresh("t", "fresh"))
+	old := s.add(t, given("t", "filler"), given("t", "old"), given("t", "fresh"))
 	both := &store.Unit{Appends: []store.Append{given("t", "both")}, Plans: []store.Plan{planFor("t", "both", 1), planFor("t", "old", 2)}}
 	later := plans(planFor("t", "both", 3), planFor("t", "fresh", 4), planFor("u", "old", 5))
 	s.commit(t, both, later)

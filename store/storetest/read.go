@@ -27,7 +27,7 @@ func numbered(t failer, s *env, topic string, n int) []store.Append {
 	t.Helper()
 	var appends []store.Append
 	for i := range n {
-		appends = append(appends, fresh(topic, fmt.Sprintf("%s-%04d", topic, i)))
+		appends = append(appends, given(topic, fmt.Sprintf("%s-%04d", topic, i)))
 	}
 	return s.add(t, appends...)
 }
@@ -110,7 +110,6 @@ func testReadLarge(t *testing.T, s *env) {
 	var appends []store.Append
 	for i := range 6 {
 		a := newAppend("t", fmt.Sprint(i), strings.Repeat("k", 1000), 0)
-		a.FreshID = true
 		// A payload of about a megabyte: larger than any buffer on the way.
 		a.Record = []byte(strings.Replace(string(a.Record), "payload of", strings.Repeat(fmt.Sprint(i), 1<<20), 1))
 		appends = append(appends, a)
@@ -130,7 +129,7 @@ func testReadLarge(t *testing.T, s *env) {
 }
 
 func testFind(t *testing.T, s *env) {
-	all := s.add(t, given("t", "a"), fresh("t", "ab"), given("t", "a.b"), fresh("t", "A:1_-"))
+	all := s.add(t, given("t", "a"), given("t", "ab"), given("t", "a.b"), given("t", "A:1_-"))
 	for _, a := range all {
 		same(t, "offset of "+a.ID, a.Offset, s.find(t, "t", a.ID))
 	}

@@ -178,20 +178,16 @@ func (s *env) add(t failer, appends ...store.Append) []store.Append {
 
 func unit(appends ...store.Append) *store.Unit { return &store.Unit{Appends: appends} }
 
-// fresh is an append whose id is promised to be new.
-func fresh(topic, id string) store.Append {
-	a := given(topic, id)
-	a.FreshID = true
-	return a
-}
-
 // given is an append whose id came from outside.
 func given(topic, id string) store.Append { return newAppend(topic, id, "", 0) }
 
-// keyed is a fresh append with a key.
-func keyed(topic, id, key string) store.Append {
-	a := newAppend(topic, id, key, 0)
-	a.FreshID = true
+// keyed is given with a key.
+func keyed(topic, id, key string) store.Append { return newAppend(topic, id, key, 0) }
+
+// made is an append whose id the store is to make.
+func made(topic string) store.Append {
+	a := newAppend(topic, eventhub.RecordIDRoom, "", 0)
+	a.ID, a.NewID = "", true
 	return a
 }
 

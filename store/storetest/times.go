@@ -17,12 +17,12 @@ var timeTests = []test{
 
 func testTimeMonotonic(t *testing.T, s *env) {
 	s.clock.set(5000)
-	a := s.add(t, fresh("t", "1"))
+	a := s.add(t, given("t", "1"))
 	s.clock.set(2000)
-	a = append(a, s.add(t, fresh("t", "2"))...)
-	other := s.add(t, fresh("other", "3"))
+	a = append(a, s.add(t, given("t", "2"))...)
+	other := s.add(t, given("other", "3"))
 	s.clock.set(5001)
-	a = append(a, s.add(t, fresh("t", "4"))...)
+	a = append(a, s.add(t, given("t", "4"))...)
 	var got []int64
 	for _, e := range append(a, other...) {
 		got = append(got, e.CommitTime-startTime)
@@ -35,14 +35,14 @@ func testTimeMonotonic(t *testing.T, s *env) {
 
 func testTimeAfterReopen(t *testing.T, s *env) {
 	s.clock.set(5000)
-	s.add(t, fresh("t", "1"))
+	s.add(t, given("t", "1"))
 	s.clock.set(1000)
 	s.reopen(t)
 	want := int64(startTime + 5000)
 	if !s.Capabilities().Persistent {
 		want = startTime + 1000
 	}
-	same(t, "commit time", want, s.add(t, fresh("t", "2"))[0].CommitTime)
+	same(t, "commit time", want, s.add(t, given("t", "2"))[0].CommitTime)
 }
 
 func testSeekTime(t *testing.T, s *env) {
@@ -50,10 +50,10 @@ func testSeekTime(t *testing.T, s *env) {
 	var a []store.Append
 	for i, ms := range []int64{1000, 2000, 2000, 4000} {
 		s.clock.set(ms)
-		a = append(a, s.add(t, fresh("t", fmt.Sprint(i)))...)
+		a = append(a, s.add(t, given("t", fmt.Sprint(i)))...)
 	}
 	s.clock.set(9000)
-	s.add(t, fresh("other", "later"))
+	s.add(t, given("other", "later"))
 	end := a[3].Offset + 1
 	for _, tt := range []struct {
 		name string
@@ -77,16 +77,16 @@ func testSeekTime(t *testing.T, s *env) {
 func testSeekTimeEqual(t *testing.T, s *env) {
 	var before, equal []store.Append
 	for i := range 3 {
-		before = append(before, fresh("t", fmt.Sprint("before", i)))
+		before = append(before, given("t", fmt.Sprint("before", i)))
 	}
 	for i := range 200 {
-		equal = append(equal, fresh("t", fmt.Sprint("equal", i)))
+		equal = append(equal, given("t", fmt.Sprint("equal", i)))
 	}
 	s.add(t, before...)
 	s.clock.set(10)
 	equal = s.add(t, equal...)
 	s.clock.set(20)
-	after := s.add(t, fresh("t", "after"))
+	after := s.add(t, given("t", "after"))
 	same(t, "first of many equal", equal[0].Offset, s.seekTime(t, "t", startTime+10))
 	same(t, "behind many equal", after[0].Offset, s.seekTime(t, "t", startTime+11))
 	same(t, "before many equal", equal[0].Offset, s.seekTime(t, "t", startTime+9))
@@ -96,7 +96,7 @@ func testSeekTimeMany(t *testing.T, s *env) {
 	var all []store.Append
 	for i := range 70 {
 		s.clock.set(int64(i * 10))
-		all = append(all, s.add(t, fresh("t", fmt.Sprint(i)))...)
+		all = append(all, s.add(t, given("t", fmt.Sprint(i)))...)
 	}
 	for i, a := range all {
 		same(t, "answer at the event", a.Offset, s.seekTime(t, "t", a.CommitTime))

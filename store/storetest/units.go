@@ -23,11 +23,11 @@ var unitTests = []test{
 
 func testUnits(t *testing.T, s *env) {
 	units := []*store.Unit{
-		unit(fresh("a", "1"), fresh("b", "2")),
-		unit(fresh("a", "3")),
+		unit(given("a", "1"), given("b", "2")),
+		unit(given("a", "3")),
 		{Groups: []store.GroupChange{create("a", "g", store.GroupState{Epoch: 1})}},
 		{Groups: []store.GroupChange{create("a", "g", store.GroupState{Epoch: 2})}},
-		unit(fresh("b", "4")),
+		unit(given("b", "4")),
 	}
 	s.commit(t, units...)
 	for i, u := range units {
@@ -63,7 +63,7 @@ func testRefusedUnit(want error, change store.GroupChange) func(t *testing.T, s 
 	return func(t *testing.T, s *env) {
 		s.commit(t, &store.Unit{Groups: []store.GroupChange{create("t", "g", store.GroupState{Epoch: 5})}})
 		s.add(t, keyed("t", "old", "k"))
-		before, bad, after := unit(fresh("t", "before")), unit(given("t", "shared"), keyed("t", "bad", "k"), given("born", "bad")), unit(given("t", "shared"))
+		before, bad, after := unit(given("t", "before")), unit(given("t", "shared"), keyed("t", "bad", "k"), given("born", "bad")), unit(given("t", "shared"))
 		// The changes of the unit that are in order must not stay either.
 		bad.Groups = []store.GroupChange{
 			update("t", "g", store.GroupState{Epoch: 6}),
@@ -102,13 +102,13 @@ func testRefusedUnit(want error, change store.GroupChange) func(t *testing.T, s 
 // testTopicLimit has room for three topics. One too many refuses the whole unit,
 // and takes no room from later ones.
 func testTopicLimit(t *testing.T, s *env) {
-	s.add(t, fresh("a", "1"), fresh("b", "2"))
+	s.add(t, given("a", "1"), given("b", "2"))
 	units := []*store.Unit{
-		unit(fresh("a", "3"), fresh("c", "4"), fresh("d", "5")),
-		unit(fresh("b", "6"), fresh("c", "7"), fresh("c", "8")),
-		unit(fresh("d", "9")),
+		unit(given("a", "3"), given("c", "4"), given("d", "5")),
+		unit(given("b", "6"), given("c", "7"), given("c", "8")),
+		unit(given("d", "9")),
 		{Groups: []store.GroupChange{create("d", "g", store.GroupState{})}},
-		unit(fresh("c", "10"), fresh("a", "11")),
+		unit(given("c", "10"), given("a", "11")),
 	}
 	s.commit(t, units...)
 	refused(t, units[0], store.ErrTopicLimit)
@@ -127,9 +127,9 @@ func testTopicLimit(t *testing.T, s *env) {
 }
 
 func testTopicLimitReopened(t *testing.T, s *env) {
-	s.add(t, fresh("a", "1"), fresh("b", "2"))
+	s.add(t, given("a", "1"), given("b", "2"))
 	s.reopen(t)
-	u := unit(fresh("c", "3"))
+	u := unit(given("c", "3"))
 	s.commit(t, u)
 	if s.Capabilities().Persistent {
 		refused(t, u, store.ErrTopicLimit)
@@ -142,10 +142,10 @@ func testTopicLimitReopened(t *testing.T, s *env) {
 // reopening.
 func testAppendWithGroup(t *testing.T, s *env) {
 	s.commit(t, &store.Unit{
-		Appends: []store.Append{fresh("t", "1")},
+		Appends: []store.Append{given("t", "1")},
 		Groups:  []store.GroupChange{create("t", "g", store.GroupState{Epoch: 3})},
 	})
-	good, stale := unit(fresh("out", "2")), unit(fresh("out", "3"))
+	good, stale := unit(given("out", "2")), unit(given("out", "3"))
 	good.Groups = []store.GroupChange{update("t", "g", store.GroupState{Epoch: 3, Cursor: 1})}
 	stale.Groups = []store.GroupChange{update("t", "g", store.GroupState{Epoch: 2, Cursor: 7})}
 	s.commit(t, good, stale)
@@ -174,7 +174,7 @@ func testGroupCreatesTopic(t *testing.T, s *env) {
 		s.reopen(t)
 		check()
 	}
-	if a := s.add(t, fresh("t", "1")); a[0].Offset != 1 {
+	if a := s.add(t, given("t", "1")); a[0].Offset != 1 {
 		t.Errorf("the first offset is %d; want 1", a[0].Offset)
 	}
 	same(t, "group after the first event", fmt.Sprint(state), fmt.Sprint(*s.group(t, "t", "g")))

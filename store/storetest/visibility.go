@@ -50,7 +50,7 @@ func prepareView(t failer, s *env) *store.Unit {
 	old.Groups = []store.GroupChange{create("a", "g", store.GroupState{Epoch: 1, Settings: []byte(`1`)})}
 	s.commit(t, old)
 	s.clock.set(10)
-	u := unit(keyed("a", "new", "k"), fresh("born", "first"))
+	u := unit(keyed("a", "new", "k"), given("born", "first"))
 	u.Groups = []store.GroupChange{
 		update("a", "g", store.GroupState{Epoch: 2, Paused: true}),
 		create("a", "h", store.GroupState{Epoch: 3}),

@@ -1,0 +1,174 @@
+package pebble
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"eventhub"
+	"eventhub/internal/eventid"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+	"github.com/google/uuid"
+)
+
+// # The ids that the store makes
+//
+// An id of the hub's own making is a UUIDv7 (RFC 9562, section 5.7) whose time is that
+// of the commit and whose other 74 bits are the event's place, encrypted. So such an
+// event has no entry in the id index, which would be half of all keys: from the id
+// itself comes the place where the event must be if it is anywhere, and the record
+// there tells.
+//
+// Encrypted, because ids must be unique over all hubs, and because nobody may know the
+// next one and publish under it: a Feistel network of four rounds over AES (Luby and
+// Rackoff, 1988), with the time as a tweak. To whoever lacks the store's key the bits
+// are random ones.
+//
+// A place that 74 bits do not hold gets a random id, which is indexed as a given one.
+const (
+	placeTopicBits  = 32
+	placeOffsetBits = 42 // four million million events in a topic
+	halfBits        = (placeTopicBits + placeOffsetBits) / 2
+	halfMask        = 1<<halfBits - 1
+	feistelRounds   = 4
+
+	// Of a UUIDv7: 48 bits of time, 4 of version, 12 free, 2 of variant, 62 free.
+	uuidVersion  = 7
+	uuidVariant  = 2
+	uuidLowBits  = 62
+	uuidHighBits = 12
+
+	idSecretBytes = 16
+
+	// The text of so many ids is one allocation, which whoever keeps one of them keeps.
+	idsTogether = 32
+)
+
+// metaIDSecret holds the key that ids are encrypted with.
+var metaIDSecret = []byte{tagMeta, 'i', 'd', 's'}
+
+// ids makes ids and reads places out of them. It is for one goroutine at a time.
+type ids struct {
+	block   cipher.Block
+	in, out [aes.BlockSize]byte // here, as the cipher would have them escape
+	text    strings.Builder
+}
+
+// fresh returns another one, for another goroutine.
+func (c *ids) fresh() *ids { return &ids{block: c.block} }
+
+// round is the function of the network: half a place, out of the other half.
+func (c *ids) round(n int, half uint64, ms int64) uint64 {
+	binary.BigEndian.PutUint64(c.in[:8], uint64(ms)<<8|uint64(n)) // 48 bits of time
+	binary.BigEndian.PutUint64(c.in[8:], half)
+	c.block.Encrypt(c.out[:], c.in[:])
+	return binary.BigEndian.Uint64(c.out[:8]) & halfMask
+}
+
+// make returns the id of the event at a place that is committed at ms, or "" where the
+// place is too large.
+func (c *ids) make(topic uint32, offset uint64, ms int64) string {
+	if offset >= 1<<placeOffsetBits || ms >= 1<<48 {
+		return ""
+	}
+	// topic and offset behind each other, cut into halves.
+	left := uint64(topic)<<(halfBits-placeTopicBits) | offset>>halfBits
+	right := offset & halfMask
+	for n := range feistelRounds {
+		left, right = right, left^c.round(n, right, ms)
+	}
+	var id uuid.UUID
+	high := left >> (halfBits - uuidHighBits)
+	low := left<<halfBits&(1<<uuidLowBits-1) | right
+	binary.BigEndian.PutUint64(id[:8], uint64(ms)<<16|uuidVersion<<uuidHighBits|high)
+	binary.BigEndian.PutUint64(id[8:], uuidVariant<<uuidLowBits|low)
+	return c.write(id)
+}
+
+// write returns the text of an id, as its package would.
+func (c *ids) write(id uuid.UUID) string {
+	at := c.text.Len()
+	if at+eventid.Size > c.text.Cap() {
+		c.text.Reset()
+		c.text.Grow(idsTogether * eventid.Size)
+		at = 0
+	}
+	var text [eventid.Size]byte
+	hex.Encode(text[:8], id[:4])
+	hex.Encode(text[9:13], id[4:6])
+	hex.Encode(text[14:18], id[6:8])
+	hex.Encode(text[19:23], id[8:10])
+	hex.Encode(text[24:], id[10:])
+	text[8], text[13], text[18], text[23] = '-', '-', '-', '-'
+	c.text.Write(text[:])
+	return c.text.String()[at:]
+}
+
+// place returns where the event with an id is if this store made it; of another id it
+// says nothing, or a place with another event, or with none.
+func (c *ids) place(id string) (topic uint32, offset uint64, ok bool) {
+	if len(id) != eventid.Size {
+		return 0, 0, false
+	}
+	u, err := uuid.Parse(id)
+	if err != nil || u.Version() != uuidVersion || u.Variant() != uuid.RFC4122 {
+		return 0, 0, false
+	}
+	high, low := binary.BigEndian.Uint64(u[:8]), binary.BigEndian.Uint64(u[8:])
+	ms := int64(high >> 16)
+	left := high<<(halfBits-uuidHighBits)&halfMask | low&(1<<uuidLowBits-1)>>halfBits
+	right := low & halfMask
+	for n := feistelRounds - 1; n >= 0; n-- {
+		left, right = right^c.round(n, left, ms), left
+	}
+	offset = left<<halfBits&(1<<placeOffsetBits-1) | right
+	return uint32(left >> (halfBits - placeTopicBits)), offset, offset > 0
+}
+
+// loadIDs reads the secret, or draws it for a store that has none.
+func (s *Store) loadIDs() error {
+	secret, err := s.get(metaIDSecret)
+	if err != nil {
+		return err
+	}
+	if secret == nil {
+		secret = make([]byte, idSecretBytes)
+		rand.Read(secret) // never fails: crypto/rand ends the program instead
+		if err := s.db.Set(metaIDSecret, secret, pdb.Sync); err != nil {
+			return err
+		}
+	}
+	if len(secret) != idSecretBytes {
+		return fmt.Errorf("the secret of the ids has %d bytes; want %d", len(secret), idSecretBytes)
+	}
+	block, err := aes.NewCipher(secret)
+	s.ids.block = block
+	return err
+}
+
+// made returns offset and commit time of the event of a topic that has the id, where
+// that is one of the store's making; offset 0 is no.
+func (s *Store) made(c *ids, topic uint32, id string) (offset uint64, ms int64, err error) {
+	in, offset, ok := c.place(id)
+	if !ok || in != topic {
+		return 0, 0, nil
+	}
+	value, closer, err := s.db.Get(appendEventKey(nil, topic, offset))
+	if errors.Is(err, pdb.ErrNotFound) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	record := eventhub.Record(value)
+	if ms = record.CommitTime(); string(record.ID()) != id {
+		offset = 0
+	}
+	return offset, ms, closer.Close()
+}
