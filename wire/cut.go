@@ -89,15 +89,19 @@ func valueEnd(text []byte) int {
 }
 
 func stringEnd(text []byte) int {
-	for i := 1; i < len(text); i++ {
-		switch text[i] {
-		case '"':
-			return i + 1
-		case '\\':
-			i++
+	for at := 1; ; at++ {
+		n := bytes.IndexByte(text[at:], '"')
+		if n < 0 {
+			return 0
+		}
+		escapes := 0 // in front of it; an even number of backslashes is those of others
+		for at += n; text[at-1-escapes] == '\\'; {
+			escapes++
+		}
+		if escapes%2 == 0 {
+			return at + 1
 		}
 	}
-	return 0
 }
 
 func bracketsEnd(text []byte) int {

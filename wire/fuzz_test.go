@@ -6,6 +6,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"eventhub"
@@ -60,7 +61,11 @@ func equalOptions(a, b option) bool {
 // and splitPlain agrees with split on them and on all others, whatever byte of
 // them is another.
 func TestPlainFrames(t *testing.T) {
-	for _, c := range append(readGolden(t, "seeds.txt"), goldenCase{frame: []byte(benchPublish)}) {
+	batch := `{"op":"PUBLISH","corr":"1","events":[` + strings.Repeat(`{"topic":"t","payload":{"a":[1,2.5]},"opts":{"id":"x","key":"k"}},`, 999) + `{"topic":"t","payload":null}]}`
+	for _, c := range append(readGolden(t, "seeds.txt"), goldenCase{frame: []byte(benchPublish)},
+		goldenCase{title: "a batch", frame: []byte(batch)},
+		goldenCase{title: "opts", frame: []byte(`{"op":"PUBLISH","topic":"t","payload":{"a":1},"opts":{"id":"x","headers":{"h":"v"}}}`)}) {
+		checkPlain(t, c.frame)
 		var d Decoder
 		if !d.splitPlain(c.frame) {
 			t.Errorf("%s: %s goes the long way", c.title, c.frame)

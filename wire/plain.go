@@ -1,22 +1,26 @@
 package wire
 
-import "github.com/go-json-experiment/json/jsontext"
+import (
+	"github.com/go-json-experiment/json/jsontext"
 
-// maxPlainFrame bounds the frames that splitPlain takes, in bytes. In longer
-// ones the payload is most of the work; and nothing in a shorter one can nest
-// so deep that it matters where the JSON reader started to count.
+	"eventhub/internal/strictjson"
+)
+
+// maxPlainFrame bounds the frames, in bytes, in which splitPlain takes values that are
+// not plain themselves: nothing in a shorter one can nest so deep that it matters where
+// the JSON reader started to count.
 const maxPlainFrame = 16 << 10
 
 // splitPlain is split for the frames that programs send all day: no space
 // between tokens, no escapes and nothing but ASCII in names and strings outside
-// payload and opts, no name twice or unknown. It reads those strings itself and
-// leaves every other value to the JSON reader. At the first thing that is
+// payload and opts, no name twice or unknown. Plain values (strictjson.Plain) it reads
+// itself and leaves every other one to the JSON reader. At the first thing that is
 // otherwise it gives up and reports false, and split has the word: splitPlain
 // never refuses a frame, and what it accepts split would read the same way.
 func (d *Decoder) splitPlain(frame []byte) bool {
 	d.m = members{}
 	d.opts = d.opts[:0]
-	if len(frame) > maxPlainFrame || len(frame) == 0 || frame[0] != '{' {
+	if len(frame) == 0 || frame[0] != '{' {
 		return false
 	}
 	for at := 1; ; at++ {
@@ -46,8 +50,16 @@ func (d *Decoder) splitPlain(frame []byte) bool {
 
 // plainValue puts the value at frame[at:] into slot and returns its end.
 func (d *Decoder) plainValue(frame []byte, at int, slot *[]byte) (end int, ok bool) {
-	if *slot = plainString(frame[at:]); *slot != nil {
-		return at + len(*slot), true
+	if n := strictjson.Plain(frame[at:]); n > 0 {
+		end = at + n
+		*slot = frame[at:end:end]
+		if slot == &d.m.opts && frame[at] == '{' {
+			d.cutOpts(*slot)
+		}
+		return end, true
+	}
+	if len(frame) > maxPlainFrame {
+		return 0, false
 	}
 	d.rewind(frame[at:])
 	if slot == &d.m.opts && d.json.PeekKind() == jsontext.KindBeginObject {
@@ -64,19 +76,22 @@ func (d *Decoder) plainValue(frame []byte, at int, slot *[]byte) (end int, ok bo
 	return at + int(d.json.InputOffset()), true
 }
 
+// cutOpts is splitOpts for an object that is plain.
+func (d *Decoder) cutOpts(object []byte) {
+	d.m.opts = emptyObject
+	for name, value := range eachMember(object) {
+		if len(d.opts) < maxOptions {
+			d.opts = append(d.opts, option{name, value})
+		}
+	}
+}
+
 // plainString returns the string that text starts with, quotes and all, where
 // it needs no look at escapes or UTF-8, and nil otherwise.
 func plainString(text []byte) []byte {
-	if len(text) == 0 || text[0] != '"' {
+	n := strictjson.PlainString(text)
+	if n == 0 {
 		return nil
 	}
-	for i := 1; i < len(text); i++ {
-		switch c := text[i]; {
-		case c == '"':
-			return text[: i+1 : i+1]
-		case c == '\\' || c < ' ' || c > '~':
-			return nil
-		}
-	}
-	return nil
+	return text[:n:n]
 }

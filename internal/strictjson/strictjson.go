@@ -25,6 +25,9 @@ func AppendCompact(dst, src []byte) ([]byte, error) { return AppendCompactTo(Max
 
 // AppendCompactTo is AppendCompact with another depth.
 func AppendCompactTo(depth int, dst, src []byte) ([]byte, error) {
+	if Plain(src) == len(src) && len(src) > 0 {
+		return append(dst, src...), nil
+	}
 	start := len(dst)
 	out, err := jsontext.AppendFormat(dst, src, jsontext.PreserveRawStrings(true))
 	if err != nil {
