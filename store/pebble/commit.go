@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -67,6 +68,7 @@ type commit struct {
 	planned plannedIDs
 
 	indexed []indexed // events whose ids are still to be written
+	keyed   []indexed // likewise, their keys
 	// What was written, so that its gate has to be shut.
 	plansChanged, patternsChanged bool
 }
@@ -146,7 +148,7 @@ func (c *commit) build(units []*store.Unit) error {
 			c.write(u)
 		}
 	}
-	c.writeIDs()
+	c.writeIndexes()
 	c.writeGroups()
 	if err := c.writeParts(); err != nil {
 		return err
@@ -164,7 +166,8 @@ func (c *commit) begin(units []*store.Unit) {
 	clear(c.replaced)
 	clear(c.parts)
 	clear(c.indexed)
-	c.indexed = c.indexed[:0]
+	clear(c.keyed)
+	c.indexed, c.keyed = c.indexed[:0], c.keyed[:0]
 	c.touched = c.touched[:0]
 	c.latest = nil
 	c.given.reset()
@@ -388,8 +391,7 @@ func (c *commit) writeEvent(t *topic, a *store.Append) {
 	copy(op.Value, a.Record)
 
 	if a.Key != "" {
-		op = c.batch.SetDeferred(1+topicIDBytes+len(a.Key)+strings.Count(a.Key, "\x00")+2+offsetBytes, 0)
-		appendKeyKey(op.Key[:0], t.id, a.Key, a.Offset)
+		c.keyed = append(c.keyed, indexed{a.Key, t.id, a.Offset})
 	}
 	for _, id := range a.CausedBy {
 		c.writeLink(tagEffect, id, t, a.Offset)
@@ -399,22 +401,30 @@ func (c *commit) writeEvent(t *topic, a *store.Append) {
 	}
 }
 
-// indexed is an event whose id is to be written.
+// indexed is an event whose id, or key, is to be written.
 type indexed struct {
-	id     string
+	text   string
 	topic  uint32
 	offset uint64
 }
 
-// writeIDs writes the ids of all events behind their records: a memtable finds the
-// place of a key fastest next to the one before it, and ids are nowhere near records.
-func (c *commit) writeIDs() {
+// writeIndexes writes the ids and keys of all events behind their records and in order:
+// a memtable finds the place of an entry fastest near the one before it.
+func (c *commit) writeIndexes() {
+	slices.SortFunc(c.indexed, func(a, b indexed) int { return strings.Compare(a.text, b.text) })
 	var value [binary.MaxVarintLen64]byte
 	for _, e := range c.indexed {
 		n := binary.PutUvarint(value[:], e.offset)
-		op := c.batch.SetDeferred(1+len(e.id)+1+topicIDBytes, n)
-		appendIDKey(op.Key[:0], e.id, e.topic)
+		op := c.batch.SetDeferred(1+len(e.text)+1+topicIDBytes, n)
+		appendIDKey(op.Key[:0], e.text, e.topic)
 		copy(op.Value, value[:n])
+	}
+	slices.SortFunc(c.keyed, func(a, b indexed) int {
+		return cmp.Or(cmp.Compare(a.topic, b.topic), strings.Compare(a.text, b.text), cmp.Compare(b.offset, a.offset))
+	})
+	for _, e := range c.keyed {
+		op := c.batch.SetDeferred(1+topicIDBytes+len(e.text)+strings.Count(e.text, "\x00")+2+offsetBytes, 0)
+		appendKeyKey(op.Key[:0], e.topic, e.text, e.offset)
 	}
 }
 
