@@ -15,9 +15,15 @@ var scaleEvents = flag.Int("scale.events", 1_000_000, "events in the store that 
 // BenchmarkOpen opens a store of many events, as it was closed and as a crash leaves
 // it, and reads the end of the log. One run opens it once each way.
 func BenchmarkOpen(b *testing.B) {
+	for _, given := range []bool{false, true} {
+		b.Run(fmt.Sprintf("given=%v", given), func(b *testing.B) { benchOpen(b, given) })
+	}
+}
+
+func benchOpen(b *testing.B, areGiven bool) {
 	dir := b.TempDir()
 	s := mustOpen(b, onDisk(b, dir))
-	u, renew := newBenchUnit(1000)
+	u, renew := newBenchUnit(1000, areGiven)
 	for range *scaleEvents / 1000 {
 		renew()
 		if err := s.Commit(context.Background(), []*store.Unit{u}, false); err != nil {
@@ -58,7 +64,7 @@ func BenchmarkCommitTopics(b *testing.B) {
 			s := openBench(b)
 			defer mustClose(b, s)
 			names := make([]string, topics)
-			u, renew := newBenchUnit(100)
+			u, renew := newBenchUnit(100, false)
 			units := []*store.Unit{u}
 			next := 0
 			commit := func() {
