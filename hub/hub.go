@@ -44,6 +44,9 @@ type Hub struct {
 	stopping atomic.Bool
 	failed   chan error            // the first reason for which the hub can not go on
 	broken   atomic.Pointer[error] // the same
+
+	storeLost     chan struct{} // closed when the store is broken
+	loseStoreOnce sync.Once
 }
 
 // door is one listener and what is found behind it.
@@ -62,7 +65,7 @@ func Start(cfg Config) (*Hub, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	h := &Hub{cfg: cfg, log: cfg.Logger, failed: make(chan error, 1), verifier: auth.Open()}
+	h := &Hub{cfg: cfg, log: cfg.Logger, failed: make(chan error, 1), storeLost: make(chan struct{}), verifier: auth.Open()}
 	if cfg.AuthToken != "" {
 		h.verifier = auth.Static(cfg.AuthToken)
 	}
@@ -84,7 +87,7 @@ func (h *Hub) open() error {
 	if h.store, err = h.openStore(); err != nil {
 		return err
 	}
-	if h.bus, err = bus.New(bus.Options{Store: h.store, SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.fail}); err != nil {
+	if h.bus, err = bus.New(bus.Options{Store: h.store, SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.loseStore}); err != nil {
 		return err
 	}
 	h.gateway, err = ws.New(ws.Config{
@@ -161,12 +164,12 @@ func (h *Hub) notBroken(context.Context) error {
 
 func (h *Hub) openStore() (store.Store, error) {
 	if h.cfg.OpenStore != nil {
-		return h.cfg.OpenStore(h.fail)
+		return h.cfg.OpenStore(h.loseStore)
 	}
 	if h.cfg.Store == MemoryStore {
 		return memory.Open(memory.Options{MaxTopics: h.cfg.MaxTopics}), nil
 	}
-	s, err := pebble.Open(pebble.Options{Dir: h.cfg.Store, MaxTopics: h.cfg.MaxTopics, Logger: h.log, Fatal: h.fail})
+	s, err := pebble.Open(pebble.Options{Dir: h.cfg.Store, MaxTopics: h.cfg.MaxTopics, Logger: h.log, Fatal: h.loseStore})
 	if err != nil {
 		return nil, err // and not a nil *pebble.Store in a store.Store
 	}
@@ -267,6 +270,12 @@ func (h *Hub) fail(err error) {
 	}
 }
 
+// loseStore notes that the store is broken.
+func (h *Hub) loseStore(err error) {
+	h.fail(err)
+	h.loseStoreOnce.Do(func() { close(h.storeLost) })
+}
+
 // Failed delivers the reason when the hub can not go on: its store broke or a
 // listener died. The process should then end; nothing is acknowledged any more.
 func (h *Hub) Failed() <-chan error { return h.failed }
@@ -294,7 +303,7 @@ func (h *Hub) Stop(ctx context.Context) error {
 		errs = append(errs, d.server.Shutdown(ctx))
 	}
 	h.serving.Wait()
-	errs = append(errs, h.gateway.Shutdown(ctx), h.bus.Close(), h.store.Close())
+	errs = append(errs, h.gateway.Shutdown(ctx), h.closeStore(ctx))
 	if cause := h.broken.Load(); cause != nil {
 		errs = append(errs, *cause) // perhaps only now, in the last writes
 	}
@@ -304,6 +313,25 @@ func (h *Hub) Stop(ctx context.Context) error {
 	}
 	h.log.Info("hub stopped")
 	return nil
+}
+
+// closeStore ends the engine and its store, however long it takes to save what there is
+// to be saved. Where the store is broken there is nothing, and what waits for it may wait
+// for ever: then the grace period counts, and the rest ends with the process.
+func (h *Hub) closeStore(ctx context.Context) error {
+	closed := make(chan error, 1)
+	go func() { closed <- errors.Join(h.bus.Close(), h.store.Close()) }()
+	select {
+	case err := <-closed:
+		return err
+	case <-h.storeLost:
+	}
+	select {
+	case err := <-closed:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("hub: close the broken store: %w", ctx.Err())
+	}
 }
 
 // abandon takes down what Start had made when it failed.

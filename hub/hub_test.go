@@ -6,12 +6,15 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gobwas/ws/wsutil"
 	"go.uber.org/goleak"
 
 	"eventhub"
 	"eventhub/hub"
+	"eventhub/store"
+	"eventhub/store/memory"
 	"eventhub/store/pebble"
 )
 
@@ -156,5 +159,46 @@ func TestTokenIsChecked(t *testing.T) {
 		if !strings.Contains(string(answer), step.want) {
 			t.Errorf("%s was answered by %s; want %s", step.say, answer, step.want)
 		}
+	}
+}
+
+// stuckStore breaks in its first commit, which does not end before it is let go.
+type stuckStore struct {
+	store.Store
+	fatal func(error)
+	letGo chan struct{}
+}
+
+var errDiskGone = errors.New("disk gone")
+
+func (s *stuckStore) Commit(context.Context, []*store.Unit, bool) error {
+	s.fatal(errDiskGone)
+	<-s.letGo
+	return errDiskGone
+}
+
+// TestStopWithBrokenStore: where the store is broken and what waits for it waits for
+// ever, the hub stops all the same, and says why.
+func TestStopWithBrokenStore(t *testing.T) {
+	stuck := &stuckStore{Store: memory.Open(memory.Options{}), letGo: make(chan struct{})}
+	h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0", Grace: time.Millisecond,
+		OpenStore: func(fatal func(error)) (store.Store, error) { stuck.fatal = fatal; return stuck, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	published := make(chan error, 1)
+	go func() {
+		_, err := h.Bus().Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte(`1`)})
+		published <- err
+	}()
+	if err := <-h.Failed(); !errors.Is(err, errDiskGone) {
+		t.Errorf("Failed: %v", err)
+	}
+	if err := h.Stop(context.Background()); !errors.Is(err, errDiskGone) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Stop: %v; want the cause, and that the store could not be closed", err)
+	}
+	close(stuck.letGo)
+	if err := <-published; err == nil {
+		t.Error("the event was acknowledged")
 	}
 }

@@ -35,7 +35,8 @@ type Stock struct {
 // VerifyStore opens the store in dir and reads all of it: each record has to be one,
 // and offsets and commit times have to rise. It calls each with every topic in byte
 // order, as soon as it is read. The first thing that is wrong is the error. Opening a
-// store changes its files, and no hub may have it open; who wants neither gives a copy.
+// store changes its files, and makes one of an older format one of the present; no hub
+// may have it open. Who wants none of this gives a copy.
 func VerifyStore(ctx context.Context, dir string, each func(Stock) error) (err error) {
 	// Open would make a store of what is none.
 	if _, err := os.Stat(filepath.Join(dir, "FORMAT")); err != nil {

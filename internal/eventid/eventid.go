@@ -1,4 +1,5 @@
-// Package eventid makes the ids of events that came without one.
+// Package eventid makes ids of events that tell nothing but when they were made: for the
+// SDK, for scheduled events, and for stores that do not make their own.
 package eventid
 
 import (

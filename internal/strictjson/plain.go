@@ -76,14 +76,15 @@ func PlainString(text []byte) int {
 		return 0
 	}
 	n := bytes.IndexByte(text[1:], '"')
-	if n < 0 || bytes.IndexByte(text[1:1+n], '\\') >= 0 || !isPrintable(text[1:1+n]) {
+	if n < 0 || bytes.IndexByte(text[1:1+n], '\\') >= 0 || !isSimple(text[1:1+n]) {
 		return 0
 	}
 	return n + 2
 }
 
-// isPrintable reports whether a text is ASCII without control characters.
-func isPrintable(text []byte) bool {
+// isSimple reports whether a text is ASCII without what JSON takes for control
+// characters.
+func isSimple(text []byte) bool {
 	// Eight bytes at a time: the highest bit of a byte is set in word where it is no
 	// ASCII, and in word less spaces where it, or one before it, is below a space.
 	const spaces, highs = 0x2020202020202020, 0x8080808080808080

@@ -34,7 +34,7 @@ func checkIndexes(t testing.TB, s *Store) {
 		} else {
 			lastTime = now
 		}
-		if in, at, _ := s.ids.place(e.ID); in != topic || at != offset {
+		if told, _ := s.ids.place(e.ID); told != (place{topic, offset}) {
 			id := appendIDKey(nil, e.ID, topic)
 			ids[string(id)] = offset
 			want = append(want, id)

@@ -364,19 +364,16 @@ func (c *commit) append(a *store.Append) {
 		first.offset, first.time = a.Offset, a.CommitTime
 	}
 	a.Record.SetCommitTime(a.CommitTime)
-	isIndexed := true
-	if a.NewID {
-		isIndexed = c.makeID(t, a)
-	}
-	if isIndexed {
+	at := place{t.id, a.Offset}
+	if a.NewID && c.makeID(at, a) || !a.NewID && first.told != at {
 		c.indexed = append(c.indexed, indexed{a.ID, t.id, a.Offset})
 	}
 	c.writeEvent(t, a)
 }
 
 // makeID reports whether the id has to be indexed: it does not tell the place.
-func (c *commit) makeID(t *topic, a *store.Append) (isIndexed bool) {
-	if a.ID = c.s.ids.make(t.id, a.Offset, a.CommitTime); a.ID == "" {
+func (c *commit) makeID(at place, a *store.Append) (isIndexed bool) {
+	if a.ID = c.s.ids.make(at, a.CommitTime); a.ID == "" {
 		a.ID, isIndexed = eventid.New(), true
 	}
 	a.Record.SetID(a.ID)

@@ -30,6 +30,7 @@ type givenID struct{ topic, id string }
 type firstEvent struct {
 	offset uint64
 	time   int64
+	told   place // where the id says that it is
 }
 
 type lookup struct {
@@ -96,7 +97,9 @@ func (g *givenIDs) add(c *commit, topic, id string) error {
 		g.pending = append(g.pending, lookup{topic: t, id: id, first: len(g.first)})
 	}
 	g.index[key] = len(g.first)
-	g.first = append(g.first, firstEvent{})
+	first := firstEvent{}
+	first.told, _ = c.s.ids.place(id)
+	g.first = append(g.first, first)
 	return nil
 }
 
@@ -111,30 +114,39 @@ func (g *givenIDs) seek(s *Store) (err error) {
 	}
 	defer closeInto(iter, &err)
 	for _, l := range g.pending {
-		offset, time, err := s.made(&s.ids, l.topic.id, l.id)
-		if err != nil {
+		if err := g.seekOne(s, iter, &l); err != nil {
 			return fmt.Errorf("look up id %q in topic %q: %w", l.id, l.topic.name, err)
 		}
-		if offset != 0 {
-			g.first[l.first] = firstEvent{offset: offset, time: time}
-			continue
-		}
-		g.key = appendIDKey(g.key[:0], l.id, l.topic.id)
-		if !iter.SeekPrefixGE(g.key) || !bytes.Equal(iter.Key(), g.key) {
-			continue
-		}
-		if offset, err = decodeOffset(iter.Value()); err != nil {
-			return fmt.Errorf("look up id %q in topic %q: %w", l.id, l.topic.name, err)
-		}
-		time, err = s.commitTime(l.topic, offset)
-		if err != nil {
-			return fmt.Errorf("look up id %q in topic %q: %w", l.id, l.topic.name, err)
-		}
-		g.first[l.first] = firstEvent{offset: offset, time: time}
 	}
-	if err := iter.Error(); err != nil {
-		return fmt.Errorf("look up ids: %w", err)
+	return nil
+}
+
+func (g *givenIDs) seekOne(s *Store, iter *pdb.Iterator, l *lookup) error {
+	first := &g.first[l.first]
+	if first.told.topic == l.topic.id && first.told.offset != 0 {
+		time, ok, err := s.holds(first.told, l.id)
+		if ok {
+			first.offset, first.time = first.told.offset, time
+		}
+		if ok || err != nil {
+			return err
+		}
 	}
+	g.key = appendIDKey(g.key[:0], l.id, l.topic.id)
+	if !iter.SeekPrefixGE(g.key) {
+		return iter.Error() // now, as the next seek forgets it
+	}
+	if !bytes.Equal(iter.Key(), g.key) {
+		return nil
+	}
+	offset, err := decodeOffset(iter.Value())
+	if err != nil {
+		return err
+	}
+	if first.time, err = s.commitTime(l.topic, offset); err != nil {
+		return err
+	}
+	first.offset = offset
 	return nil
 }
 

@@ -55,10 +55,10 @@ func lockDir(fsys vfs.FS, dir string) (*pdb.Lock, error) {
 		return nil, fmt.Errorf("%w: another eventhub holds %s: %w", ErrLocked, dir, err)
 	}
 	if err = writeFormat(fsys, dir); err == nil {
-		err = breakSeal(fsys, dir)
+		err = raiseFormat(fsys, dir)
 	}
 	if err == nil {
-		err = raiseFormat(fsys, dir)
+		err = breakSeal(fsys, dir)
 	}
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
@@ -143,10 +143,13 @@ func checkFormat(fsys vfs.FS, dir string) error {
 // are not indexed.
 func raiseFormat(fsys vfs.FS, dir string) error {
 	content, err := readSmall(fsys, fsys.PathJoin(dir, formatFile))
-	if err != nil || string(content) == formatLine {
-		return err
+	if err == nil && string(content) != formatLine {
+		err = putFormat(fsys, dir)
 	}
-	return putFormat(fsys, dir)
+	if err != nil {
+		return fmt.Errorf("store/pebble: directory %s can not be made one of format %d: %w", dir, formatVersion, err)
+	}
+	return nil
 }
 
 // writeFormat makes the locked directory a store, unless it is one. It looks

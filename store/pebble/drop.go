@@ -194,7 +194,7 @@ func (s *Store) sweepEvents(batch *pdb.Batch, id uint32) (n int, err error) {
 			return n, err
 		}
 		_ = batch.Delete(iter.Key(), nil)
-		if topic, at, _ := s.ids.place(e.ID); topic != id || at != offset {
+		if told, _ := s.ids.place(e.ID); told != (place{id, offset}) {
 			_ = batch.Delete(appendIDKey(nil, e.ID, id), nil)
 		}
 		for _, cause := range e.CausedBy {

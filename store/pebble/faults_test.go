@@ -14,6 +14,7 @@ import (
 
 	"eventhub/store"
 
+	pdb "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
@@ -88,8 +89,8 @@ func TestWriteError(t *testing.T) {
 				t.Errorf("Fatal was called again, with %v", <-fatal)
 			}
 			image := mem.CrashClone(vfs.CrashCloneCfg{})
-			if err := s.Close(); err != nil && !errors.Is(err, errorfs.ErrInjected) {
-				t.Errorf("close: %v; want nothing but the injected error", err)
+			if err := s.Close(); !errors.Is(err, store.ErrBroken) || !errors.Is(err, errorfs.ErrInjected) {
+				t.Errorf("close: %v; want store.ErrBroken and the injected error", err)
 			}
 			for _, fsys := range []vfs.FS{mem, image} {
 				again := mustOpen(t, onMem(t, fsys))
@@ -138,10 +139,53 @@ func TestLogLevels(t *testing.T) {
 	}
 }
 
+// TestBrokenWhileStalled: a commit that waits for room among the memtables, of which none
+// can be written, ends when the store breaks, and so does Close; reads go on.
+func TestBrokenWhileStalled(t *testing.T) {
+	fault := &failing{match: func(op errorfs.Op) bool { return isTable(op.Path) && op.Kind == errorfs.OpFileWrite }}
+	o := onMem(t, errorfs.Wrap(vfs.NewMem(), fault))
+	o.Fatal = func(error) {}
+	stalled := make(chan struct{}, 9)
+	o.tune = func(p *pdb.Options) {
+		small(p)
+		p.EventListener.WriteStallBegin = func(pdb.WriteStallBeginInfo) { stalled <- struct{}{} }
+	}
+	s := mustOpen(t, o)
+	fault.on.Store(true)
+	acked := make(chan int, 1)
+	go func() {
+		n := 0
+		for ; ; n++ {
+			id := fmt.Sprint(n)
+			u := &store.Unit{Appends: []store.Append{{Topic: "t", ID: id, Record: newRecord("t", id, 10_000)}}}
+			if err := s.Commit(context.Background(), []*store.Unit{u}, true); err != nil {
+				if !errors.Is(err, store.ErrBroken) {
+					t.Errorf("Commit %d: %v; want store.ErrBroken", n, err)
+				}
+				break
+			}
+		}
+		acked <- n
+	}()
+	<-stalled
+	s.faults.fail(errors.New("broken elsewhere"))
+	n := <-acked
+	if got := readAll(t, s, "t"); len(got) != n {
+		t.Errorf("%d events are shown; %d were acknowledged", len(got), n)
+	}
+	wantError(t, s.Close(), store.ErrBroken)
+}
+
 // TestFullDisk: where tables can not be written, commits go on as long as there
 // is memory, the tries to write one do not follow each other at once, and a
 // Close does not wait for the disk. All is there afterwards.
 func TestFullDisk(t *testing.T) {
+	t.Run("with room in memory", func(t *testing.T) { testFullDisk(t, 40) })
+	// So that Pebble would have the next write wait.
+	t.Run("with none left", func(t *testing.T) { testFullDisk(t, 95) })
+}
+
+func testFullDisk(t *testing.T, n int) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := vfs.NewMem()
 		const most = 100 // tries before this test takes it for a busy loop
@@ -151,7 +195,6 @@ func TestFullDisk(t *testing.T) {
 		}
 		s := mustOpen(t, onMem(t, errorfs.Wrap(mem, fault)))
 		fault.on.Store(true)
-		const n = 40
 		for i := range n {
 			mustCommit(t, s, true, store.Append{Topic: "t", ID: fmt.Sprint(i), Record: newRecord("t", fmt.Sprint(i), 10_000)})
 		}
@@ -163,6 +206,9 @@ func TestFullDisk(t *testing.T) {
 		mustClose(t, s)
 		if took := time.Since(start); took > 5*retryPause {
 			t.Errorf("Close took %v", took)
+		}
+		if fault.fired.Load() == most {
+			t.Error("Close waited until tables could be written")
 		}
 		fault.on.Store(false)
 		s = mustOpen(t, onMem(t, mem))

@@ -30,7 +30,12 @@ import (
 // Rackoff, 1988), with the time as a tweak. To whoever lacks the store's key the bits
 // are random ones.
 //
-// A place that 74 bits do not hold gets a random id, which is indexed as a given one.
+// A place that 74 bits do not hold gets a random id, which is indexed as a given one. A
+// given id that tells the very place that its event gets is not: so comes back what was
+// exported, where the store is an older copy of the one that made it.
+//
+// A copy has the secret of its original. Two of them that both go on would give events
+// the same id where topic, offset and millisecond agree.
 const (
 	placeTopicBits  = 32
 	placeOffsetBits = 42 // four million million events in a topic
@@ -60,6 +65,12 @@ type ids struct {
 	text    strings.Builder
 }
 
+// place is that of an event: its topic's number and its offset.
+type place struct {
+	topic  uint32
+	offset uint64
+}
+
 // fresh returns another one, for another goroutine.
 func (c *ids) fresh() *ids { return &ids{block: c.block} }
 
@@ -73,13 +84,13 @@ func (c *ids) round(n int, half uint64, ms int64) uint64 {
 
 // make returns the id of the event at a place that is committed at ms, or "" where the
 // place is too large.
-func (c *ids) make(topic uint32, offset uint64, ms int64) string {
-	if offset >= 1<<placeOffsetBits || ms >= 1<<48 {
+func (c *ids) make(p place, ms int64) string {
+	if p.offset >= 1<<placeOffsetBits {
 		return ""
 	}
 	// topic and offset behind each other, cut into halves.
-	left := uint64(topic)<<(halfBits-placeTopicBits) | offset>>halfBits
-	right := offset & halfMask
+	left := uint64(p.topic)<<(halfBits-placeTopicBits) | p.offset>>halfBits
+	right := p.offset & halfMask
 	for n := range feistelRounds {
 		left, right = right, left^c.round(n, right, ms)
 	}
@@ -112,13 +123,13 @@ func (c *ids) write(id uuid.UUID) string {
 
 // place returns where the event with an id is if this store made it; of another id it
 // says nothing, or a place with another event, or with none.
-func (c *ids) place(id string) (topic uint32, offset uint64, ok bool) {
+func (c *ids) place(id string) (p place, ok bool) {
 	if len(id) != eventid.Size {
-		return 0, 0, false
+		return place{}, false
 	}
 	u, err := uuid.Parse(id)
 	if err != nil || u.Version() != uuidVersion || u.Variant() != uuid.RFC4122 {
-		return 0, 0, false
+		return place{}, false
 	}
 	high, low := binary.BigEndian.Uint64(u[:8]), binary.BigEndian.Uint64(u[8:])
 	ms := int64(high >> 16)
@@ -127,8 +138,9 @@ func (c *ids) place(id string) (topic uint32, offset uint64, ok bool) {
 	for n := feistelRounds - 1; n >= 0; n-- {
 		left, right = right^c.round(n, left, ms), left
 	}
-	offset = left<<halfBits&(1<<placeOffsetBits-1) | right
-	return uint32(left >> (halfBits - placeTopicBits)), offset, offset > 0
+	p.topic = uint32(left >> (halfBits - placeTopicBits))
+	p.offset = left<<halfBits&(1<<placeOffsetBits-1) | right
+	return p, p.offset > 0
 }
 
 // loadIDs reads the secret, or draws it for a store that has none.
@@ -152,23 +164,16 @@ func (s *Store) loadIDs() error {
 	return err
 }
 
-// made returns offset and commit time of the event of a topic that has the id, where
-// that is one of the store's making; offset 0 is no.
-func (s *Store) made(c *ids, topic uint32, id string) (offset uint64, ms int64, err error) {
-	in, offset, ok := c.place(id)
-	if !ok || in != topic {
-		return 0, 0, nil
-	}
-	value, closer, err := s.db.Get(appendEventKey(nil, topic, offset))
+// holds reports whether the event with an id is at a place, and its commit time.
+func (s *Store) holds(p place, id string) (ms int64, ok bool, err error) {
+	value, closer, err := s.db.Get(appendEventKey(nil, p.topic, p.offset))
 	if errors.Is(err, pdb.ErrNotFound) {
-		return 0, 0, nil
+		return 0, false, nil
 	}
 	if err != nil {
-		return 0, 0, err
+		return 0, false, err
 	}
 	record := eventhub.Record(value)
-	if ms = record.CommitTime(); string(record.ID()) != id {
-		offset = 0
-	}
-	return offset, ms, closer.Close()
+	ms, ok = record.CommitTime(), string(record.ID()) == id
+	return ms, ok, closer.Close()
 }

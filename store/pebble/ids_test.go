@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"eventhub"
@@ -25,7 +26,8 @@ func TestIDsTellPlaces(t *testing.T) {
 		topic := rapid.Uint32().Draw(t, "topic")
 		offset := rapid.Uint64Range(1, 1<<placeOffsetBits-1).Draw(t, "offset")
 		ms := rapid.Int64Range(0, maxCommitTime).Draw(t, "ms")
-		id := s.ids.make(topic, offset, ms)
+		p := place{topic, offset}
+		id := s.ids.make(p, ms)
 		u, err := uuid.Parse(id)
 		if err != nil || u.String() != id || u.Version() != 7 || u.Variant() != uuid.RFC4122 {
 			t.Fatalf("%q is no UUIDv7: %v", id, err)
@@ -33,21 +35,21 @@ func TestIDsTellPlaces(t *testing.T) {
 		if sec, nsec := u.Time().UnixTime(); sec*1000+nsec/1e6 != ms {
 			t.Errorf("the time of %q is %d.%09d; want %d ms", id, sec, nsec, ms)
 		}
-		if toTopic, toOffset, ok := s.ids.fresh().place(id); !ok || toTopic != topic || toOffset != offset {
-			t.Errorf("%q tells (%d, %d), %v; want (%d, %d)", id, toTopic, toOffset, ok, topic, offset)
+		if told, ok := s.ids.fresh().place(id); !ok || told != p {
+			t.Errorf("%q tells %v, %v; want %v", id, told, ok, p)
 		}
 		// Not so to another store, nor at another time.
-		if again := other.ids.make(topic, offset, ms); again == id {
+		if again := other.ids.make(p, ms); again == id {
 			t.Errorf("two stores make %q", id)
 		}
-		if again := s.ids.make(topic, offset, ms+1); again[14:] == id[14:] {
+		if again := s.ids.make(p, ms+1); again[14:] == id[14:] {
 			t.Errorf("%q and %q differ in the time alone", id, again)
 		}
 	})
 	for _, id := range []string{"", "x", "0190a5d2-0000-4000-8000-000000000000", "0190a5d2-0000-7000-0000-000000000000",
 		"0190a5d2x0000-7000-8000-000000000000", "0190a5d200007000800000000000000000000"} {
-		if topic, offset, ok := s.ids.place(id); ok {
-			t.Errorf("%q tells (%d, %d)", id, topic, offset)
+		if told, ok := s.ids.place(id); ok {
+			t.Errorf("%q tells %v", id, told)
 		}
 	}
 }
@@ -61,8 +63,8 @@ func TestIDsOfLargePlaces(t *testing.T) {
 	a := mustCommit(t, s, true, large, made("t"), made("t"))
 	for i, want := range []bool{true, false} {
 		m := a[i+1]
-		if topic, offset, _ := s.ids.place(m.ID); (topic == s.topics.get("t").id && offset == m.Offset) != want {
-			t.Errorf("the id of offset %d tells (%d, %d)", m.Offset, topic, offset)
+		if told, _ := s.ids.place(m.ID); (told == place{s.topics.get("t").id, m.Offset}) != want {
+			t.Errorf("the id of offset %d tells %v", m.Offset, told)
 		}
 		if offset, err := s.Find(context.Background(), "t", m.ID); offset != m.Offset {
 			t.Errorf("Find: %d, %v; want %d", offset, err, m.Offset)
@@ -78,8 +80,8 @@ func TestGivenIDsThatTellPlaces(t *testing.T) {
 	first := mustCommit(t, s, true, made("t"))[0]
 	topic := s.topics.get("t").id
 	for _, id := range []string{
-		s.ids.make(topic, first.Offset, first.CommitTime+1), // of an event that has another id
-		s.ids.make(topic, 99, first.CommitTime),             // of none yet
+		s.ids.make(place{topic, first.Offset}, first.CommitTime+1), // of an event that has another id
+		s.ids.make(place{topic, 99}, first.CommitTime),             // of none yet
 	} {
 		a := mustCommit(t, s, true, given("t", id))[0]
 		if a.Duplicate {
@@ -93,6 +95,42 @@ func TestGivenIDsThatTellPlaces(t *testing.T) {
 		}
 	}
 	checkIndexes(t, s)
+}
+
+// TestGivenIDAtItsPlace: what comes back to the place that its id tells, as an export of
+// a store into an older copy of it does, is there once, and goes whole with its topic.
+func TestGivenIDAtItsPlace(t *testing.T) {
+	s := mustOpen(t, onMem(t, vfs.NewMem()))
+	defer mustClose(t, s)
+	next := s.nextTopic
+	for i, topic := range []string{"born with it", "there"} {
+		if i > 0 {
+			mustCommit(t, s, true, given(topic, "first"))
+		}
+		a := given(topic, s.ids.make(place{next + uint32(i), 7}, 5))
+		a.KeepOffset = 7
+		if a = mustCommit(t, s, true, a)[0]; a.Duplicate || a.Offset != 7 {
+			t.Fatalf("%q is at %d, duplicate %v", a.ID, a.Offset, a.Duplicate)
+		}
+		if again := mustCommit(t, s, true, given(topic, a.ID))[0]; !again.Duplicate || again.Offset != 7 {
+			t.Errorf("%q again is at %d, duplicate %v", a.ID, again.Offset, again.Duplicate)
+		}
+		want := []store.Place{{Topic: topic, Offset: 7}}
+		if places, err := s.Places(context.Background(), a.ID, 9); err != nil || !slices.Equal(places, want) {
+			t.Errorf("%q is at %v, %v; want %v", a.ID, places, err, want)
+		}
+		checkIndexes(t, s)
+		if err := s.DropTopic(context.Background(), topic); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for more := true; more; {
+		var err error
+		if more, err = s.Sweep(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scan(t, s, tagID, func(key, _ []byte) { t.Errorf("%q is left in the index", key) })
 }
 
 // TestOpenFormerFormat: a store from when all ids were indexed is opened, and from then
@@ -145,7 +183,7 @@ func BenchmarkMakeID(b *testing.B) {
 	defer mustClose(b, s)
 	b.ReportAllocs()
 	for i := range uint64(b.N) {
-		if id := s.ids.make(1, i+1, 1723140000000); len(id) != len(eventhub.RecordIDRoom) {
+		if id := s.ids.make(place{1, i + 1}, 1723140000000); len(id) != len(eventhub.RecordIDRoom) {
 			b.Fatal(id)
 		}
 	}

@@ -84,7 +84,7 @@ import (
 // promises: plans wait until a newer one is back, and an id that it publishes
 // while a plan has it is what it would be here. Events that it publishes have no
 // links, nor have those that were there before; nobody goes through the log to make
-// up for it. So the format's version is the same.
+// up for it. So the format's version was not raised for them.
 //
 // The floor of a topic says that no offset at or below it is given again. It
 // matters where the log alone can not tell: see reserve.

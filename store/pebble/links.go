@@ -67,21 +67,18 @@ func (s *Store) places(id string) (places []store.Place, err error) {
 
 // madePlaces returns the place that the id tells, if its event is there.
 func (s *Store) madePlaces(id string) ([]store.Place, error) {
-	c := s.ids.fresh()
-	topic, _, ok := c.place(id)
+	p, ok := s.ids.fresh().place(id)
 	if !ok {
 		return nil, nil
 	}
-	t, err := s.shown(topic)
-	if t == nil || err != nil {
+	t, err := s.shown(p.topic)
+	if t == nil || err != nil || p.offset > t.head.Load() {
 		return nil, err
 	}
-	head := t.head.Load()
-	offset, _, err := s.made(c, topic, id)
-	if offset == 0 || offset > head || err != nil {
+	if _, ok, err = s.holds(p, id); !ok || err != nil {
 		return nil, err
 	}
-	return []store.Place{{Topic: t.name, Offset: offset}}, nil
+	return []store.Place{{Topic: t.name, Offset: p.offset}}, nil
 }
 
 // shown returns the topic of that number, loaded, or nil where it is not published.

@@ -101,15 +101,18 @@ func (p *plannedIDs) seek(s *Store) (err error) {
 	defer closeInto(iter, &err)
 	for _, l := range p.pending {
 		p.key = appendPlanIDKey(p.key[:0], l.topic.id, l.id)
-		if !iter.SeekPrefixGE(p.key) || !bytes.Equal(iter.Key(), p.key) {
+		if !iter.SeekPrefixGE(p.key) {
+			if err := iter.Error(); err != nil { // now, as the next seek forgets it
+				return fmt.Errorf("look up the plan of id %q in topic %q: %w", l.id, l.topic.name, err)
+			}
+			continue
+		}
+		if !bytes.Equal(iter.Key(), p.key) {
 			continue
 		}
 		if p.places[l.first], err = decodePlanPlace(iter.Value()); err != nil {
 			return fmt.Errorf("look up the plan of id %q in topic %q: %w", l.id, l.topic.name, err)
 		}
-	}
-	if err := iter.Error(); err != nil {
-		return fmt.Errorf("look up plans: %w", err)
 	}
 	return nil
 }

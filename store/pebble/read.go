@@ -98,8 +98,10 @@ func (s *Store) Find(ctx context.Context, topic, id string) (uint64, error) {
 
 // offsetOf asks the id itself and the id index; 0 is no.
 func (s *Store) offsetOf(t *topic, id string) (uint64, error) {
-	if offset, _, err := s.made(s.ids.fresh(), t.id, id); offset != 0 || err != nil {
-		return offset, err
+	if p, ok := s.ids.fresh().place(id); ok && p.topic == t.id {
+		if _, ok, err := s.holds(p, id); ok || err != nil {
+			return p.offset, err
+		}
 	}
 	value, err := s.get(appendIDKey(nil, id, t.id))
 	if value == nil || err != nil {

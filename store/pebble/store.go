@@ -57,6 +57,10 @@ type Store struct {
 	// unsynced: something was committed after the last fsync.
 	unsynced bool
 
+	// From where on Pebble stalls writes.
+	mostMemory    uint64
+	mostSublevels int
+
 	ids ids // of who holds committing; others have a fresh one
 
 	spare chan *started // Starts that were waited for, to be used again
@@ -81,11 +85,13 @@ func Open(o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := pdb.Open(o.Dir, o.pebbleOptions(f, lock))
+	p := o.pebbleOptions(f, lock)
+	db, err := pdb.Open(o.Dir, p)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), lock.Close())
 	}
-	s := &Store{options: o, db: db, lock: lock, faults: f, spare: make(chan *started, spareStarts)}
+	s := &Store{options: o, db: db, lock: lock, faults: f, spare: make(chan *started, spareStarts),
+		mostMemory: uint64(p.MemTableStopWritesThreshold) * p.MemTableSize, mostSublevels: p.L0StopWritesThreshold}
 	s.commit.init(s)
 	// Pebble begins the log of a new database, and of one whose format it has
 	// just raised, in the old format, in which damage looks like the log's end.
@@ -130,7 +136,11 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	close(s.faults.closing)
-	err := errors.Join(s.lowerFloors(), s.flush(), s.closeBatches(), s.db.Close(), s.faults.err())
+	var err error
+	if !s.isStalled() {
+		err = errors.Join(s.lowerFloors(), s.flush())
+	}
+	err = errors.Join(err, s.closeBatches(), s.db.Close(), s.faults.err())
 	if err == nil {
 		err = writeSeal(s.options.FS, s.options.Dir)
 	}
@@ -138,6 +148,13 @@ func (s *Store) Close() error {
 		return fmt.Errorf("store/pebble: close: %w", err)
 	}
 	return nil
+}
+
+// isStalled reports whether Pebble would have a write wait for a flush or a compaction,
+// which on a full disk is for ever. The log has all that Close would write.
+func (s *Store) isStalled() bool {
+	m := s.db.Metrics()
+	return m.MemTable.Size >= s.mostMemory || int(m.Levels[0].Sublevels) >= s.mostSublevels
 }
 
 // flush moves what is in memory into tables, which carry checksums to their last

@@ -273,3 +273,75 @@ func TestDefaultFatal(t *testing.T) {
 	_ = s.Commit(context.Background(), []*store.Unit{{Appends: []store.Append{given("t", "1")}}}, true)
 	t.Fatal("Commit returned")
 }
+
+// kthRead fails the k-th read of a table from when it is on, once.
+type kthRead struct {
+	on    atomic.Bool
+	k     int64
+	n     atomic.Int64
+	fired atomic.Bool
+}
+
+func (f *kthRead) MaybeError(op errorfs.Op) error {
+	if !f.on.Load() || !isTable(op.Path) || op.Kind.ReadOrWrite() != errorfs.OpIsRead || f.n.Add(1) != f.k {
+		return nil
+	}
+	f.fired.Store(true)
+	return errorfs.ErrInjected
+}
+
+func (f *kthRead) String() string { return "fail the k-th read" }
+
+// TestReadErrorSweep fails each read of tables while a commit looks up ids: the commit
+// fails, or finds what is there; it never takes it for new.
+func TestReadErrorSweep(t *testing.T) {
+	mem := vfs.NewMem()
+	s := mustOpen(t, onMem(t, mem))
+	const n = 300
+	commit := func(s *Store) (*store.Unit, error) {
+		u := &store.Unit{}
+		for i := 0; i < n; i += 20 {
+			id := fmt.Sprintf("id-%03d", i)
+			u.Appends = append(u.Appends, given("t", id))
+			u.Plans = append(u.Plans, store.Plan{Topic: "t", ID: "plan-" + id, At: 9, Record: newRecord("t", "plan-"+id, 0)})
+		}
+		return u, s.Commit(context.Background(), []*store.Unit{u}, true)
+	}
+	for i := range n {
+		a := given("t", fmt.Sprintf("id-%03d", i))
+		a.Record = newRecord("t", a.ID, 8<<10)
+		mustCommit(t, s, false, a)
+	}
+	if _, err := commit(s); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, s)
+	k, failed := int64(1), 0
+	for ; ; k++ {
+		fault := &kthRead{k: k}
+		o := onMem(t, errorfs.Wrap(mem, fault))
+		o.Fatal = func(error) {}
+		s := mustOpen(t, o)
+		fault.on.Store(true)
+		u, err := commit(s)
+		fault.on.Store(false)
+		if err != nil {
+			failed++
+		}
+		if err != nil && !(errors.Is(err, store.ErrBroken) && errors.Is(err, errorfs.ErrInjected)) {
+			t.Errorf("read %d: %v", k, err)
+		}
+		for i := range u.Appends {
+			if err == nil && !(u.Appends[i].Duplicate && u.Plans[i].Duplicate) {
+				t.Errorf("read %d: %s is no duplicate, or its plan", k, u.Appends[i].ID)
+			}
+		}
+		_ = s.Close()
+		if !fault.fired.Load() {
+			break
+		}
+	}
+	if t.Logf("%d reads, %d failed the commit", k-1, failed); failed < 5 {
+		t.Error("too few to show anything")
+	}
+}

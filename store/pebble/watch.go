@@ -18,8 +18,9 @@ import (
 // What it believes meanwhile is of no consequence: a Commit looks at the faults before
 // it answers.
 //
-// Once the store is broken nothing in its directory changes any more. Pebble goes on
-// flushing and compacting, but tables fail, and all else is written to nowhere.
+// Once the store is broken nothing in its directory changes any more, save what was
+// already on its way. Compactions fail, and all else goes on in memory: so do flushes,
+// for a commit may be waiting for room among the memtables, and would for ever.
 //
 // Tables are an exception, as a full disk is no end: Pebble writes one that failed
 // anew, and its log is kept until then. They are only slowed down after a failure.
@@ -32,12 +33,14 @@ type watchedFS struct {
 	dir    string // the store's
 	faults *faults
 	logs   *logSizes
+	memory *vfs.MemFS // what is made when the store is broken; names without directories
 }
 
 func watchFS(o Options, f *faults) watchedFS {
 	// As PathDir tells it of what is in it.
 	dir := o.FS.PathDir(o.FS.PathJoin(o.Dir, "x"))
-	return watchedFS{FS: o.FS, dir: dir, faults: f, logs: &logSizes{written: make(map[string]*atomic.Int64)}}
+	return watchedFS{FS: o.FS, dir: dir, faults: f, memory: vfs.NewMem(),
+		logs: &logSizes{written: make(map[string]*atomic.Int64)}}
 }
 
 func (w watchedFS) isOwn(name string) bool { return w.FS.PathDir(name) == w.dir }
@@ -62,27 +65,30 @@ func (w watchedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File
 		w.faults.pause() // also where the store is broken, which Pebble's tries do not know
 	}
 	if err := w.faults.err(); err != nil {
-		return w.nowhere(err, name)
+		return w.instead(err, name, category)
 	}
 	f, err := w.FS.Create(name, category)
-	return w.watch(f, err, "create", name)
+	return w.watch(f, err, "create", name, category)
 }
 
 func (w watchedFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if err := w.faults.err(); err != nil {
-		return w.nowhere(err, newname)
+		return w.instead(err, newname, category)
 	}
 	w.logs.forget(oldname)
 	f, err := w.FS.ReuseForWrite(oldname, newname, category)
-	return w.watch(f, err, "reuse", newname)
+	return w.watch(f, err, "reuse", newname, category)
 }
 
-// nowhere is what a file is that can not be made: err, or one that is not kept.
-func (w watchedFS) nowhere(err error, name string) (vfs.File, error) {
-	if !w.isVital(name) {
+// categoryFlush is what Pebble says of the tables that it makes of memtables.
+const categoryFlush vfs.DiskWriteCategory = "pebble-memtable-flush"
+
+// instead is what a file is that can not be made: err, or one in memory.
+func (w watchedFS) instead(err error, name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if w.faults.err() == nil || !w.isVital(name) && !(w.isOwn(name) && category == categoryFlush) {
 		return nil, err
 	}
-	return vfs.NewMem().Create("nowhere", vfs.WriteCategoryUnspecified)
+	return w.memory.Create(w.FS.PathBase(name), category)
 }
 
 func (w watchedFS) Remove(name string) error {
@@ -103,6 +109,11 @@ func (w watchedFS) MkdirAll(dir string, _ os.FileMode) error { return w.FS.Mkdir
 // moment later, newer bytes behind them, is a log with a hole in it. What is copied
 // here is a log as a crash may leave it.
 func (w watchedFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	if w.faults.err() != nil && w.isOwn(name) {
+		if f, err := w.memory.Open(w.FS.PathBase(name), opts...); err == nil {
+			return f, nil
+		}
+	}
 	f, err := w.FS.Open(name, opts...)
 	if written := w.logs.of(name); err == nil && written != nil {
 		return &limitedFile{File: f, left: written.Load()}, nil
@@ -143,12 +154,12 @@ func (d *copyDirectory) Sync() error {
 	return nil
 }
 
-func (w watchedFS) watch(f vfs.File, err error, op, name string) (vfs.File, error) {
+func (w watchedFS) watch(f vfs.File, err error, op, name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if err != nil {
 		if w.isVital(name) {
 			w.faults.report(err, op, name)
 		}
-		return w.nowhere(err, name)
+		return w.instead(err, name, category)
 	}
 	watched := &watchedFile{File: f, name: name, faults: w.faults, vital: w.isVital(name)}
 	if w.isOwnLog(name) {
@@ -219,6 +230,13 @@ func (f *watchedFile) Write(p []byte) (int, error) {
 		n = len(p)
 	}
 	return n, f.seen(err, "write")
+}
+
+func (f *watchedFile) Preallocate(offset, length int64) error {
+	if f.faults.err() != nil {
+		return f.refused()
+	}
+	return f.File.Preallocate(offset, length) // of no consequence where it fails
 }
 
 func (f *watchedFile) Sync() error {
