@@ -161,6 +161,9 @@ func (w watchedFS) watch(f vfs.File, err error, op, name string, category vfs.Di
 		}
 		return w.instead(err, name, category)
 	}
+	if isTable(name) {
+		f = newBufferedFile(f)
+	}
 	watched := &watchedFile{File: f, name: name, faults: w.faults, vital: w.isVital(name)}
 	if w.isOwnLog(name) {
 		watched.written = w.logs.begin(name)

@@ -1,0 +1,70 @@
+package pebble
+
+import "github.com/cockroachdb/pebble/v2/vfs"
+
+// tableBuffer is how much of a table is written at once. Pebble hands over what it has
+// in pieces of a few kilobytes: three system calls for each block, which cost more than
+// what they copy.
+const tableBuffer = 256 << 10
+
+// bufferedFile is a file that is written from its beginning to its end, in large pieces.
+// What was written is in the file once it is synced or closed.
+type bufferedFile struct {
+	vfs.File
+	buf []byte
+}
+
+func newBufferedFile(f vfs.File) *bufferedFile {
+	return &bufferedFile{File: f, buf: make([]byte, 0, tableBuffer)}
+}
+
+func (f *bufferedFile) Write(p []byte) (int, error) {
+	if len(f.buf)+len(p) > cap(f.buf) {
+		if err := f.flush(); err != nil {
+			return 0, err
+		}
+	}
+	if len(p) >= cap(f.buf) {
+		return f.File.Write(p)
+	}
+	f.buf = append(f.buf, p...)
+	return len(p), nil
+}
+
+func (f *bufferedFile) flush() error {
+	if len(f.buf) == 0 {
+		return nil
+	}
+	_, err := f.File.Write(f.buf)
+	f.buf = f.buf[:0] // Pebble gives up a table of which a write failed
+	return err
+}
+
+func (f *bufferedFile) Sync() error {
+	if err := f.flush(); err != nil {
+		return err
+	}
+	return f.File.Sync()
+}
+
+func (f *bufferedFile) SyncData() error {
+	if err := f.flush(); err != nil {
+		return err
+	}
+	return f.File.SyncData()
+}
+
+func (f *bufferedFile) SyncTo(length int64) (fullSync bool, err error) {
+	if err := f.flush(); err != nil {
+		return false, err
+	}
+	return f.File.SyncTo(length)
+}
+
+func (f *bufferedFile) Close() error {
+	err := f.flush()
+	if closeErr := f.File.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}

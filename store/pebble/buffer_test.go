@@ -1,0 +1,98 @@
+package pebble
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"pgregory.net/rapid"
+)
+
+// TestBufferedFile: whatever the pieces, all is in the file behind a sync and when it is
+// closed, in few writes.
+func TestBufferedFile(t *testing.T) {
+	writes := 0
+	count := errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileWrite {
+			writes++
+		}
+		return nil
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		mem := vfs.NewMem()
+		f, err := errorfs.Wrap(mem, count).Create("f", vfs.WriteCategoryUnspecified)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := newBufferedFile(f)
+		var want []byte
+		ends := []struct {
+			name string
+			end  func() error
+		}{
+			{"Sync", b.Sync}, {"SyncData", b.SyncData},
+			{"SyncTo", func() error { _, err := b.SyncTo(int64(len(want))); return err }}, {"Close", b.Close},
+		}
+		writes = 0
+		for _, end := range ends {
+			pieces := rapid.SliceOfN(rapid.SampledFrom([]int{0, 1, 5, 16 << 10, tableBuffer - 1, tableBuffer, tableBuffer + 1}), 0, 6).Draw(t, "pieces")
+			for i, n := range pieces {
+				p := bytes.Repeat([]byte{byte(len(want) + i)}, n)
+				want = append(want, p...)
+				if m, err := b.Write(p); m != n || err != nil {
+					t.Fatalf("Write: %d, %v; want %d", m, err, n)
+				}
+			}
+			if err := end.end(); err != nil {
+				t.Fatal(err)
+			}
+			if got := contents(t, mem); !bytes.Equal(got, want) {
+				t.Fatalf("behind %s the file has %d bytes; want %d, or others", end.name, len(got), len(want))
+			}
+		}
+		if most := 2*len(want)/tableBuffer + len(ends); writes > most {
+			t.Errorf("%d writes for %d bytes; at most %d are wanted", writes, len(want), most)
+		}
+	})
+}
+
+func contents(t *rapid.T, mem *vfs.MemFS) []byte {
+	f, err := mem.Open("f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	content, err := io.ReadAll(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// TestBufferedFileTellsErrors: an error that comes late is told by what comes next.
+func TestBufferedFileTellsErrors(t *testing.T) {
+	fault := &failing{match: func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWrite }}
+	fault.on.Store(true)
+	for name, next := range map[string]func(*bufferedFile) error{
+		"Write":    func(f *bufferedFile) error { _, err := f.Write(make([]byte, tableBuffer)); return err },
+		"Sync":     (*bufferedFile).Sync,
+		"SyncData": (*bufferedFile).SyncData,
+		"SyncTo":   func(f *bufferedFile) error { _, err := f.SyncTo(1); return err },
+		"Close":    (*bufferedFile).Close,
+	} {
+		f, err := errorfs.Wrap(vfs.NewMem(), fault).Create("f", vfs.WriteCategoryUnspecified)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := newBufferedFile(f)
+		if _, err := b.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if err := next(b); !errors.Is(err, errorfs.ErrInjected) {
+			t.Errorf("%s: %v; want the error of the write", name, err)
+		}
+	}
+}
