@@ -3,7 +3,6 @@ package pebble
 import (
 	"bytes"
 	"errors"
-	"io"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -49,7 +48,7 @@ func TestBufferedFile(t *testing.T) {
 			if err := end.end(); err != nil {
 				t.Fatal(err)
 			}
-			if got := contents(t, mem); !bytes.Equal(got, want) {
+			if got := readFile(t, mem, "f"); !bytes.Equal(got, want) {
 				t.Fatalf("behind %s the file has %d bytes; want %d, or others", end.name, len(got), len(want))
 			}
 		}
@@ -57,19 +56,6 @@ func TestBufferedFile(t *testing.T) {
 			t.Errorf("%d writes for %d bytes; at most %d are wanted", writes, len(want), most)
 		}
 	})
-}
-
-func contents(t *rapid.T, mem *vfs.MemFS) []byte {
-	f, err := mem.Open("f")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	content, err := io.ReadAll(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return content
 }
 
 // TestBufferedFileTellsErrors: an error that comes late is told by what comes next.

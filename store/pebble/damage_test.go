@@ -13,7 +13,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-func readFile(t *testing.T, fsys vfs.FS, name string) []byte {
+// helper is a *testing.T, or a *rapid.T.
+type helper interface {
+	Helper()
+	Fatal(...any)
+}
+
+func readFile(t helper, fsys vfs.FS, name string) []byte {
 	t.Helper()
 	f, err := fsys.Open(name)
 	if err != nil {

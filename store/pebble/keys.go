@@ -54,8 +54,8 @@ import (
 // The mark in a group's header is the byte 0x01 where the group is paused, and
 // not there where it is not. Settings are JSON or nothing, so no header written
 // before there was a mark can be taken for one with it: such headers are read,
-// and an unpaused group has one still, which is why the format's version is the
-// same. Any other byte there that begins no JSON is damage.
+// and an unpaused group has one still, which is why the format's version was not
+// raised for it. Any other byte there that begins no JSON is damage.
 //
 // A group's name, like an id, holds no byte below '-', so that 0x00 ends it, and
 // the parts of one group lie together and apart from those of a group whose name
