@@ -8,10 +8,12 @@ import "github.com/cockroachdb/pebble/v2/vfs"
 const tableBuffer = 256 << 10
 
 // bufferedFile is a file that is written from its beginning to its end, in large pieces.
-// What was written is in the file once it is synced or closed.
+// What was written is in the file once it is synced or closed; once a write has failed,
+// none of these succeeds any more, for then a part is missing.
 type bufferedFile struct {
 	vfs.File
-	buf []byte
+	buf    []byte
+	failed error
 }
 
 func newBufferedFile(f vfs.File) *bufferedFile {
@@ -19,25 +21,27 @@ func newBufferedFile(f vfs.File) *bufferedFile {
 }
 
 func (f *bufferedFile) Write(p []byte) (int, error) {
-	if len(f.buf)+len(p) > cap(f.buf) {
+	if f.failed != nil || len(f.buf)+len(p) > cap(f.buf) {
 		if err := f.flush(); err != nil {
 			return 0, err
 		}
 	}
 	if len(p) >= cap(f.buf) {
-		return f.File.Write(p)
+		n, err := f.File.Write(p)
+		f.failed = err
+		return n, err
 	}
 	f.buf = append(f.buf, p...)
 	return len(p), nil
 }
 
 func (f *bufferedFile) flush() error {
-	if len(f.buf) == 0 {
-		return nil
+	if f.failed != nil || len(f.buf) == 0 {
+		return f.failed
 	}
-	_, err := f.File.Write(f.buf)
-	f.buf = f.buf[:0] // Pebble gives up a table of which a write failed
-	return err
+	_, f.failed = f.File.Write(f.buf)
+	f.buf = f.buf[:0]
+	return f.failed
 }
 
 func (f *bufferedFile) Sync() error {

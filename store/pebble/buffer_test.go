@@ -58,10 +58,10 @@ func TestBufferedFile(t *testing.T) {
 	})
 }
 
-// TestBufferedFileTellsErrors: an error that comes late is told by what comes next.
+// TestBufferedFileTellsErrors: an error that comes late is told by what comes next, and
+// by all behind it, though the disk is well again.
 func TestBufferedFileTellsErrors(t *testing.T) {
 	fault := &failing{match: func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWrite }}
-	fault.on.Store(true)
 	for name, next := range map[string]func(*bufferedFile) error{
 		"Write":    func(f *bufferedFile) error { _, err := f.Write(make([]byte, tableBuffer)); return err },
 		"Sync":     (*bufferedFile).Sync,
@@ -74,11 +74,19 @@ func TestBufferedFileTellsErrors(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := newBufferedFile(f)
+		fault.on.Store(true)
 		if _, err := b.Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}
 		if err := next(b); !errors.Is(err, errorfs.ErrInjected) {
 			t.Errorf("%s: %v; want the error of the write", name, err)
+		}
+		fault.on.Store(false)
+		if _, err := b.Write([]byte("y")); !errors.Is(err, errorfs.ErrInjected) {
+			t.Errorf("Write behind %s: %v; want the same error", name, err)
+		}
+		if err := b.Sync(); !errors.Is(err, errorfs.ErrInjected) {
+			t.Errorf("Sync behind %s: %v; want the same error", name, err)
 		}
 	}
 }
