@@ -85,7 +85,9 @@ type Client struct {
 	conn    *conn // nil while there is none
 	pending map[uint64]slot
 	subs    map[subKey]*subscription
-	room    room
+	// partings are the subscriptions that were left and may still be sent to.
+	partings map[subKey]*parting
+	room     room
 }
 
 var (
@@ -108,7 +110,8 @@ func Dial(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg, pending: make(map[uint64]slot), subs: make(map[subKey]*subscription)}
+	c := &Client{cfg: cfg, pending: make(map[uint64]slot),
+		subs: make(map[subKey]*subscription), partings: make(map[subKey]*parting)}
 	c.room = room{maxEvents: cfg.maxPending, maxBytes: maxPendingBytes}
 	c.changed.L = &c.mu
 	c.ctx, c.cancel = context.WithCancel(context.Background())

@@ -77,7 +77,8 @@ func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} 
 // when r has taken all that had come.
 //
 // Of the Subscription, Drop leaves as Unsubscribe does, without waiting: all
-// attempts are given back, whatever it is told. Pause and Resume return when the
+// attempts are given back, whatever it is told. Subscribe under the same name then
+// waits until the hub has answered that the first one is over. Pause and Resume return when the
 // hub has obeyed; what it had sent before may still be delivered. A paused
 // subscription stays so over lost connections: PAUSE follows its SUBSCRIBE at once,
 // though a few events may come in between. Verdicts that are given while there is no connection
@@ -115,10 +116,11 @@ func (c *Client) join(ctx context.Context, opts eventhub.SubscribeOptions, r eve
 	e.sub = s
 	e.number(c, 1)
 	e.add(wire.AppendSubscribe(e.frames, e.next(), &s.opts, s.batch), 0)
-	if err := c.begin(s, e); err != nil {
+	err := c.begin(ctx, s, e)
+	if err != nil {
 		return nil, err
 	}
-	err := c.wait(ctx, e)
+	err = c.wait(ctx, e)
 	if err == nil {
 		_, err = e.err()
 	}
@@ -135,21 +137,40 @@ func (c *Client) join(ctx context.Context, opts eventhub.SubscribeOptions, r eve
 	return s, nil
 }
 
-// begin registers a new subscription.
-func (c *Client) begin(s *subscription, e *exchange) error {
+// begin registers a new subscription. Deliveries have no other name than that of
+// their subscription, so one of the same name that was left has to be over first:
+// what is on its way to it would reach the new one.
+func (c *Client) begin(ctx context.Context, s *subscription, e *exchange) error {
+	for {
+		before, err := c.tryBegin(s, e)
+		if before == nil {
+			return err
+		}
+		select {
+		case <-before.over:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// tryBegin returns the parting that has to be over before.
+func (c *Client) tryBegin(s *subscription, e *exchange) (*parting, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.phase == closed:
-		return c.cause
+		return nil, c.cause
 	case c.phase != open:
-		return ErrClosed
+		return nil, ErrClosed
 	case c.subs[s.key()] != nil:
-		return eventhub.Errorf(eventhub.CodeAlreadySubscribed, "%s", s.key())
+		return nil, eventhub.Errorf(eventhub.CodeAlreadySubscribed, "%s", s.key())
+	case c.partings[s.key()] != nil:
+		return c.partings[s.key()], nil
 	}
 	c.subs[s.key()] = s
 	c.register(e)
-	return nil
+	return nil, nil
 }
 
 // resubscribe makes the exchanges that take all members back. c.mu is held.
@@ -269,14 +290,16 @@ func (s *subscription) drain(ctx context.Context) {
 // Unsubscribe implements eventhub.Subscription. Without a connection there is
 // nothing to leave.
 func (s *subscription) Unsubscribe(ctx context.Context) error {
-	e := s.leave()
-	if e == nil {
+	p := s.leave()
+	if p == nil {
 		return nil
 	}
-	defer e.recycle()
-	err := s.c.wait(ctx, e)
-	if err == nil {
-		_, err = e.err()
+	var err error
+	select {
+	case <-p.over:
+		err = p.err
+	case <-ctx.Done():
+		err = context.Cause(ctx)
 	}
 	if err != nil && eventhub.ErrorCode(err) != eventhub.CodeNotSubscribed {
 		return fmt.Errorf("client: unsubscribe from %s: %w", s.key(), err)
@@ -285,13 +308,7 @@ func (s *subscription) Unsubscribe(ctx context.Context) error {
 }
 
 // Drop implements eventhub.Subscription.
-func (s *subscription) Drop(int) {
-	if e := s.leave(); e != nil {
-		s.c.mu.Lock()
-		defer s.c.mu.Unlock()
-		s.c.abandon(e) // nobody waits for the answer
-	}
-}
+func (s *subscription) Drop(int) { s.leave() }
 
 // Pause implements eventhub.Subscription.
 func (s *subscription) Pause(ctx context.Context) error { return s.steer(ctx, true) }
@@ -343,9 +360,16 @@ func (s *subscription) sayWhetherPaused(pause bool) (*exchange, error) {
 	return e, nil
 }
 
+// parting is an UNSUBSCRIBE that is not answered. Nothing of the subscription comes
+// behind the answer, or over another connection.
+type parting struct {
+	over chan struct{}
+	err  error // set before over is closed
+}
+
 // leave takes the subscription out and sends its UNSUBSCRIBE, if there is
-// anything to leave.
-func (s *subscription) leave() *exchange {
+// anything to leave. Whoever waits for the answer may give up; the parting goes on.
+func (s *subscription) leave() *parting {
 	s.closed.Store(true)
 	c := s.c
 	c.mu.Lock()
@@ -359,9 +383,19 @@ func (s *subscription) leave() *exchange {
 		return nil
 	}
 	c.conn.appendAcks() // they stand before it
+	p := &parting{over: make(chan struct{})}
+	c.partings[s.key()] = p
 	e := newExchange(unsubscribe)
+	e.done = func(e *exchange) {
+		_, p.err = e.err()
+		e.recycle()
+		c.mu.Lock()
+		delete(c.partings, s.key())
+		c.mu.Unlock()
+		close(p.over)
+	}
 	e.number(c, 1)
 	e.add(wire.AppendUnsubscribe(e.frames, e.next(), s.opts.Topic, s.opts.Group), 0)
 	c.register(e)
-	return e
+	return p
 }

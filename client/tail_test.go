@@ -407,3 +407,63 @@ func TestTailOverTopicsGoesOn(t *testing.T) {
 		t.Errorf("offsets %v came; want %v", r.offsets, want)
 	}
 }
+
+// TestTailAfterATail: what the hub has sent to a tail that was left does not reach the
+// next one of that name, however it was left.
+func TestTailAfterATail(t *testing.T) {
+	ended, end := context.WithCancel(context.Background())
+	end()
+	for name, leave := range map[string]func(eventhub.Subscription){
+		"dropped":                        func(s eventhub.Subscription) { s.Drop(0) },
+		"left without waiting":           func(s eventhub.Subscription) { _ = s.Unsubscribe(ended) },
+		"left by whom the answer misses": func(s eventhub.Subscription) { go s.Unsubscribe(context.Background()) },
+	} {
+		t.Run(name, func(t *testing.T) { testTailAfterATail(t, leave) })
+	}
+}
+
+func testTailAfterATail(t *testing.T, leave func(eventhub.Subscription)) {
+	var left string // the corr of the UNSUBSCRIBE
+	leaving := make(chan struct{})
+	event := func(offset int) string {
+		return fmt.Sprintf(`{"op":"EVENT","topic":"t.*","event":{"offset":%d,"ts":%d,"id":"e-%d","topic":"t.a","payload":1}}`,
+			offset, time.Now().UnixMilli(), offset)
+	}
+	c := dial(t, startScripted(t, func(r *wire.Request) (frames []string, _ bool) {
+		if r.Op == wire.OpUnsubscribe { // it is answered in front of the next answer
+			left = r.Corr
+			close(leaving)
+			return nil, true
+		}
+		if left != "" {
+			frames = append(frames, event(90), event(91), fmt.Sprintf(`{"op":"OK","corr":%q}`, left))
+			left = ""
+		}
+		if r.Op == wire.OpPublish {
+			return append(frames, fmt.Sprintf(`{"op":"OK","corr":%q,"id":"x","offset":1}`, r.Corr)), true
+		}
+		return append(frames, ok(r), event(1), event(2)), true
+	}))
+	ctx := bounded(t)
+	opts := eventhub.SubscribeOptions{Topic: "t.*", Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+	first, second := newCollector(9), newCollector(9)
+	sub, err := c.Subscribe(ctx, opts, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantOffsets(t, first, 1, 2)
+	leave(sub)
+	await(t, "the UNSUBSCRIBE", leaving)
+	subscribed := make(chan error, 1)
+	go func() {
+		_, err := c.Subscribe(ctx, opts, second)
+		subscribed <- err
+	}()
+	if _, err := c.Publish(ctx, eventhub.Event{Topic: "u", Payload: []byte("1")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := await(t, "the second tail", subscribed); err != nil {
+		t.Fatal(err)
+	}
+	wantOffsets(t, second, 1, 2)
+}
