@@ -39,6 +39,8 @@ from the next start.`,
 			hangup := make(chan os.Signal, 1)
 			signal.Notify(hangup, syscall.SIGHUP)
 			defer signal.Stop(hangup)
+			// A log reader that is gone must not take the hub with it: the lines are lost.
+			signal.Ignore(syscall.SIGPIPE)
 			settings, err := loadHub(cmd)
 			if err != nil {
 				return configError(cmd, err)
@@ -80,11 +82,24 @@ func loggingConfig(cmd *cobra.Command, s *config.Settings) (hub.Config, *slog.Le
 // which it sets and which may be changed at any time.
 func newLogger(w io.Writer, s *config.Settings, level *slog.LevelVar) *slog.Logger {
 	level.Set(logLevel(s))
-	options := &slog.HandlerOptions{Level: level}
+	options := logOptions(level)
 	if s.Text("log-format") == "json" {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))
+}
+
+func logOptions(level slog.Leveler) *slog.HandlerOptions {
+	return &slog.HandlerOptions{Level: level, ReplaceAttr: plainErrors}
+}
+
+// plainErrors logs of an error what it says. The text handler would format it with %+v,
+// to which the errors of the store answer with a stack trace.
+func plainErrors(_ []string, a slog.Attr) slog.Attr {
+	if err, ok := a.Value.Any().(error); ok {
+		a.Value = slog.StringValue(err.Error())
+	}
+	return a
 }
 
 // logLevel is the configured level.
