@@ -158,7 +158,7 @@ func (h *Hub) Client(opts ...client.Option) *client.Client {
 	if h.config.AuthToken != "" {
 		defaults = append(defaults, client.WithToken(h.config.AuthToken))
 	}
-	ctx, cancel := context.WithTimeout(h.tb.Context(), h.patience)
+	ctx, cancel := context.WithTimeout(context.Background(), h.patience)
 	defer cancel()
 	c, err := client.Dial(ctx, h.URL, append(defaults, opts...)...)
 	if err != nil {
@@ -179,7 +179,7 @@ func (h *Hub) Restart() {
 	}
 	addr := h.hub.WSAddr()
 	h.close()
-	ctx, cancel := context.WithTimeout(h.tb.Context(), h.patience)
+	ctx, cancel := context.WithTimeout(context.Background(), h.patience)
 	defer cancel()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
@@ -213,12 +213,12 @@ func tick(ctx context.Context, look *time.Ticker) bool {
 // never sees what was published before, and has nothing to do at once.
 func (h *Hub) WaitFor(topic, group string) {
 	h.tb.Helper()
-	ctx, cancel := context.WithTimeout(h.tb.Context(), h.patience)
+	ctx, cancel := context.WithTimeout(context.Background(), h.patience)
 	defer cancel()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	for {
-		info, err := h.Inspector().Group(h.tb.Context(), topic, group)
+		info, err := h.Inspector().Group(ctx, topic, group)
 		missing := eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed
 		switch {
 		case err == nil && info.Lag == 0:
@@ -247,7 +247,7 @@ func (h *Hub) Events(topic string, n int) []eventhub.Event {
 	if n < 1 {
 		return nil
 	}
-	patience, giveUp := context.WithTimeout(h.tb.Context(), h.patience)
+	patience, giveUp := context.WithTimeout(context.Background(), h.patience)
 	defer giveUp()
 	ctx, enough := context.WithCancel(patience)
 	defer enough()

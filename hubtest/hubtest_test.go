@@ -416,3 +416,20 @@ func TestClientIsClosedBeforeTheHub(t *testing.T) {
 		t.Errorf("publish with a client of a test that is over: %v", err)
 	}
 }
+
+// TestHelpersInCleanup: the context of a test has ended when its cleanups run, and they
+// are where a test looks at what is left.
+func TestHelpersInCleanup(t *testing.T) {
+	t.Run("test", func(t *testing.T) {
+		h := hubtest.Start(t, hubtest.WithTempStore())
+		t.Cleanup(func() {
+			c := h.Client()
+			if _, err := c.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte("1")}); err != nil {
+				t.Error(err)
+			}
+			consume(t, c, earliest("t", "g"), func(context.Context, eventhub.Delivery) error { return nil })
+			h.WaitFor("t", "g")
+			h.Events("t", 1)
+		})
+	})
+}
