@@ -50,10 +50,19 @@ func (h *hub) beat(pid int) uint64 {
 }
 
 func (h *hub) append(at time.Time, payloads ...string) uint64 {
+	return h.appendAs(at, 0, payloads...)
+}
+
+// appendAs takes heartbeats of a process whose clock is wrong by skew.
+func (h *hub) appendAs(at time.Time, skew time.Duration, payloads ...string) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, payload := range payloads {
 		record := fmt.Sprintf(`{"ts":%13d,"id":"hb-%d","topic":%q,"payload":%s}`, at.UnixMilli(), len(h.heartbeats)+1, HeartbeatTopic, payload)
+		if skew != 0 {
+			record = fmt.Sprintf(`{"committed_ts":%13d,"id":"hb-%d","ts":%d,"topic":%q,"payload":%s}`,
+				at.UnixMilli(), len(h.heartbeats)+1, at.Add(skew).UnixMilli(), HeartbeatTopic, payload)
+		}
 		h.heartbeats = append(h.heartbeats, eventhub.Record(record))
 		h.settled = append(h.settled, false)
 		h.leases = append(h.leases, eventhub.Lease{})

@@ -179,9 +179,10 @@ type session struct {
 
 // heard is the last heartbeat of a process, not yet acked.
 type heard struct {
-	state  State
-	offset uint64
-	lease  eventhub.Lease
+	state     State
+	committed int64 // epoch ms, by the hub's clock: the process's own may be wrong
+	offset    uint64
+	lease     eventhub.Lease
 }
 
 // work is what a batch of heartbeats comes to.
@@ -238,7 +239,7 @@ func (s *session) take(d *eventhub.Delivery, w *work) error {
 	if err != nil {
 		return err
 	}
-	h := &heard{state: stateOf(&heartbeat, e.TS), offset: d.Offset, lease: d.Lease}
+	h := &heard{state: stateOf(&heartbeat, e.TS), committed: e.CommitTime(), offset: d.Offset, lease: d.Lease}
 	before := s.last[h.state.ProcessID]
 	if before != nil && d.Offset <= before.offset {
 		if d.Offset == before.offset {
@@ -284,7 +285,7 @@ func (s *session) clock(now time.Time) int64 {
 func (s *session) expire(ctx context.Context, now int64) error {
 	var silent []*heard
 	for _, h := range s.last {
-		if now-h.state.LastSeenTS > StaleAfter.Milliseconds() {
+		if now-h.committed > StaleAfter.Milliseconds() {
 			silent = append(silent, h)
 		}
 	}

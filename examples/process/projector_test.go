@@ -347,6 +347,25 @@ func TestReadingThePastIsNotSilence(t *testing.T) {
 	})
 }
 
+// TestWrongClockIsNotSilence: a process is heard when its heartbeat is committed, whatever
+// time it gives, in both directions.
+func TestWrongClockIsNotSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub()
+		defer start(t, h)()
+		ahead := `{"pid":2,"name":"p","host":"h","cpu_pct":1,"mem_mb":2}`
+		h.appendAs(time.Now(), 4*time.Minute, ahead)
+		for range 21 {
+			h.appendAs(time.Now(), -time.Hour, `{"pid":1,"name":"p","host":"h","cpu_pct":1,"mem_mb":2}`)
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		told := h.told(t)
+		equal(t, "the slow clock is told stale", slices.Contains(told, "1 stale"), false)
+		equal(t, "the fast clock that fell silent is told stale", slices.Contains(told, "2 stale"), true)
+	})
+}
+
 // TestSilenceShowsWhileOthersSpeak: the past's clock is that of the stream, so
 // one silent process does not hide behind those that go on.
 func TestSilenceShowsWhileOthersSpeak(t *testing.T) {
