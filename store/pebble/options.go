@@ -46,7 +46,7 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	if o.FS == nil {
-		o.FS = vfs.Default
+		o.FS = privateFS{vfs.Default}
 	}
 	if o.Now == nil {
 		o.Now = time.Now
