@@ -91,8 +91,9 @@ func planReceipts(receipts []eventhub.Receipt, plans []store.Plan, planned []pla
 // mover puts scheduled events into the log when they are due. It keeps none of
 // them: what is due, and when to look again, it reads from the store. A move is
 // an Unplan and an Append in one unit, so that an event is planned or in the log
-// and a Cancel that comes at the same time finds one or the other. There is a
-// unit for each event: one that is refused holds up no other.
+// and a Cancel that comes at the same time finds one or the other. The Unplan names
+// the plan by its Seq: what was scheduled anew under the id meanwhile is another
+// event. There is a unit for each event: one that is refused holds up no other.
 //
 // It runs while something is due, on the goroutine of its timer, one page after
 // the other; else only the timer is set. Two rules keep it from missing any:
@@ -360,7 +361,7 @@ func (b *Bus) commitMoves(ctx context.Context, due []store.Planned) ([]store.Uni
 	appends, unplans := make([]store.Append, len(due)), make([]store.Unplan, len(due))
 	for i := range due {
 		p := &due[i]
-		unplans[i] = store.Unplan{Topic: p.Topic, ID: p.ID}
+		unplans[i] = store.Unplan{Topic: p.Topic, ID: p.ID, Seq: p.Seq}
 		appends[i] = store.Append{Topic: p.Topic, ID: p.ID, Key: p.Key, Record: p.Record}
 		linkRecord(&appends[i])
 		s.units[i] = store.Unit{Appends: appends[i : i+1 : i+1], Unplans: unplans[i : i+1 : i+1]}

@@ -132,6 +132,58 @@ func TestScheduledOrder(t *testing.T) {
 	})
 }
 
+// behindPage runs something once, between the mover's read of what is due and its move.
+type behindPage struct {
+	store.Store
+	run func()
+}
+
+func (s *behindPage) Planned(ctx context.Context, at int64, seq uint64, until int64, limit, maxBytes int) ([]store.Planned, error) {
+	page, err := s.Store.Planned(ctx, at, seq, until, limit, maxBytes)
+	if run := s.run; run != nil && until != never && len(page) > 0 {
+		s.run = nil
+		run()
+	}
+	return page, err
+}
+
+// TestCancelAndScheduleAnew: an event that was taken back while the mover had it in its
+// hand, and was scheduled anew under its id, comes once, as the new one, at the new time.
+func TestCancelAndScheduleAnew(t *testing.T) {
+	anew := delayed("t", "x", time.Hour)
+	anew.Payload = []byte(`"anew"`)
+	for name, between := range map[string]func(*rig) error{
+		"cancel":           func(r *rig) error { return r.bus.Cancel(context.Background(), "t", "x") },
+		"delete the topic": func(r *rig) error { return r.bus.DeleteTopic(context.Background(), "t") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.stop()
+				page := &behindPage{Store: r.store.Store}
+				r.store.Store = page
+				r.start(Options{})
+				r.schedule("t", "x", time.Minute)
+				page.run = func() {
+					if err := between(r); err != nil {
+						t.Error(err)
+					}
+					if _, err := r.bus.Publish(context.Background(), anew); err != nil {
+						t.Error(err)
+					}
+				}
+				r.after(time.Minute)
+				equal(t, "log when the old one would have been due", r.logged("t"), nil)
+				equal(t, "scheduled", r.scheduled(), []string{"x"})
+				r.after(time.Hour)
+				events := r.events("t")
+				if len(events) != 1 || string(events[0].Payload) != `"anew"` {
+					t.Errorf("the log has %+v", events)
+				}
+			})
+		})
+	}
+}
+
 // TestScheduledAsPublished: what the publisher said stays; the commit time is that
 // of the move.
 func TestScheduledAsPublished(t *testing.T) {

@@ -173,10 +173,15 @@ type Plan struct {
 }
 
 // Unplan removes a plan. The unit is refused with ErrNoPlan where there is none
-// of that id in the topic.
+// of that id in the topic, or, with a Seq, where that one is another: an id may be
+// planned again once its plan is removed. Seq 0 is whichever plan has the id.
 type Unplan struct {
 	Topic, ID string
+	Seq       uint64
 }
+
+// SameID reports whether both mean a plan of the same id.
+func (u Unplan) SameID(other Unplan) bool { return u.Topic == other.Topic && u.ID == other.ID }
 
 // Planned is a plan as it is read.
 type Planned struct {

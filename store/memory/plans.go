@@ -38,8 +38,9 @@ func (s *Store) planned(topic, id string) *plan {
 // checkUnplans refuses those of a plan that is not there, or not any more.
 func (s *Store) checkUnplans(unplans []store.Unplan) error {
 	for i, up := range unplans {
-		if s.planned(up.Topic, up.ID) == nil || slices.Contains(unplans[:i], up) {
-			return fmt.Errorf("id %q in topic %q: %w", up.ID, up.Topic, store.ErrNoPlan)
+		p := s.planned(up.Topic, up.ID)
+		if p == nil || up.Seq != 0 && up.Seq != p.Seq || slices.ContainsFunc(unplans[:i], up.SameID) {
+			return fmt.Errorf("id %q in topic %q, number %d: %w", up.ID, up.Topic, up.Seq, store.ErrNoPlan)
 		}
 	}
 	return nil

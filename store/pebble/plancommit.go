@@ -120,8 +120,9 @@ func (p *plannedIDs) seek(s *Store) (err error) {
 // checkUnplans refuses those of a plan that is not there, or not any more.
 func (c *commit) checkUnplans(unplans []store.Unplan) error {
 	for i, up := range unplans {
-		if c.planned.find(up.Topic, up.ID).seq == 0 || slices.Contains(unplans[:i], up) {
-			return fmt.Errorf("id %q in topic %q: %w", up.ID, up.Topic, store.ErrNoPlan)
+		seq := c.planned.find(up.Topic, up.ID).seq
+		if seq == 0 || up.Seq != 0 && up.Seq != seq || slices.ContainsFunc(unplans[:i], up.SameID) {
+			return fmt.Errorf("id %q in topic %q, number %d: %w", up.ID, up.Topic, up.Seq, store.ErrNoPlan)
 		}
 	}
 	return nil

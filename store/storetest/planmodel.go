@@ -34,7 +34,7 @@ func (m *model) drawPlans(rt *rapid.T, u *store.Unit) {
 			ID: fmt.Sprint("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))}
 		if len(m.plans) > 0 && rapid.IntRange(0, 9).Draw(rt, "unfit") > 0 {
 			p := rapid.SampledFrom(m.plans).Draw(rt, "plan")
-			up = store.Unplan{Topic: p.Topic, ID: p.ID}
+			up = store.Unplan{Topic: p.Topic, ID: p.ID, Seq: rapid.SampledFrom([]uint64{0, p.Seq, p.Seq, p.Seq - 1}).Draw(rt, "number")}
 		}
 		u.Unplans = append(u.Unplans, up)
 		if rapid.Bool().Draw(rt, "move") {
@@ -58,7 +58,8 @@ func (m *model) plan(topic, id string) int {
 
 func (m *model) planRefusal(u *store.Unit) error {
 	for i, up := range u.Unplans {
-		if m.plan(up.Topic, up.ID) < 0 || slices.Contains(u.Unplans[:i], up) {
+		at := m.plan(up.Topic, up.ID)
+		if at < 0 || up.Seq != 0 && up.Seq != m.plans[at].Seq || slices.ContainsFunc(u.Unplans[:i], up.SameID) {
 			return store.ErrNoPlan
 		}
 	}

@@ -24,6 +24,7 @@ var planTests = []test{
 	{name: "refused units leave nothing", options: Options{MaxTopics: 3}, run: testPlanRefused},
 	{name: "topic limit", options: Options{MaxTopics: 2}, run: testPlanTopicLimit},
 	{name: "created topics", run: testCreated},
+	{name: "remove the very one", run: testUnplanTheVeryOne},
 	{name: "nothing is shown before it is durable", run: testPlanHeldSync},
 	{name: "plans are copied", run: testPlanCopied},
 	{name: "reopening", run: testPlanReopened},
@@ -467,6 +468,39 @@ func testPlanRefused(t *testing.T, s *env) {
 		same(t, tt.name+": patterns", 0, len(s.patterns(t)))
 		s.commit(t, unplans("t", "before-"+id, id))
 	}
+}
+
+// testUnplanTheVeryOne: who names a plan by its number never removes another one of
+// the same id, whether that came by an earlier commit or stands in the same one.
+func testUnplanTheVeryOne(t *testing.T, s *env) {
+	first := s.plan(t, planFor("t", "x", 10))[0]
+	s.commit(t, unplans("t", "x"))
+	second := s.plan(t, planFor("t", "x", 20))[0]
+	by := func(seq uint64) *store.Unit {
+		u := move("t", "x")
+		u.Unplans[0].Seq = seq
+		return u
+	}
+	for _, seq := range []uint64{first.Seq, second.Seq + 1} {
+		u := by(seq)
+		s.commit(t, u)
+		refused(t, u, store.ErrNoPlan)
+		same(t, "plans", []store.Planned{asRead(second)}, s.allPlanned(t))
+	}
+	away, anew, old := by(second.Seq), plans(planFor("t", "x", 30)), by(second.Seq)
+	away.Appends = nil
+	s.commit(t, away, anew, old)
+	applied(t, away)
+	applied(t, anew)
+	refused(t, old, store.ErrNoPlan)
+	twice := by(anew.Plans[0].Seq)
+	twice.Unplans = append(twice.Unplans, store.Unplan{Topic: "t", ID: "x"})
+	right := by(anew.Plans[0].Seq)
+	s.commit(t, twice, right)
+	refused(t, twice, store.ErrNoPlan)
+	applied(t, right)
+	same(t, "plans at the end", 0, len(s.allPlanned(t)))
+	same(t, "events", 1, len(s.readAll(t, "t")))
 }
 
 func testPlanTopicLimit(t *testing.T, s *env) {
