@@ -40,6 +40,10 @@ type Publication struct {
 	// Events that are scheduled cannot be waited for.
 	WaitFor  []string
 	WaitUpTo time.Duration
+	// Committed, where not nil, is called once the events of a publication with
+	// WaitFor are in their topics and it begins to wait; never where they are
+	// refused. It must not block, and runs before done.
+	Committed func()
 }
 
 // Publisher appends events to topics. Its methods are safe for concurrent use.

@@ -130,6 +130,9 @@ func (r *barrier) begin(pubs []eventhub.Publication, done func([]eventhub.Public
 		if p := &pubs[i]; p.Err == nil && len(p.WaitFor) > 0 && len(p.Events) > 0 {
 			r.left.Add(1)
 			r.bus.awaits.Add(1)
+			if p.Committed != nil {
+				p.Committed()
+			}
 			r.wait(p)
 		}
 	}

@@ -90,9 +90,16 @@ func (s *session) handle(message []byte) {
 		s.flushBatches()
 		// These may take their time; what was said is not to wait for it.
 		s.sendNow()
+		if asksForAPlace(r.Op) && !s.awaitCommitted() {
+			return
+		}
 		s.handleRare(r)
 	}
 }
+
+// asksForAPlace reports whether what the op does depends on what is in the log, or
+// scheduled to be.
+func asksForAPlace(op wire.Op) bool { return op == wire.OpSubscribe || op == wire.OpCancel }
 
 // handleRare deals with the ops that come a few times in a connection's life.
 func (s *session) handleRare(r *wire.Request) {

@@ -18,7 +18,8 @@
 //
 //   - The effects of a connection's frames happen in the order of the frames, save
 //     that the events of an ACK with publish may come behind those of a PUBLISH that
-//     did not wait for its answer. Answers carry corr and may overtake each other.
+//     did not wait for its answer. A SUBSCRIBE and a CANCEL wait until the publishes
+//     before them are committed. Answers carry corr and may overtake each other.
 //   - No EVENT of a subscription stands before the OK of its SUBSCRIBE or behind
 //     the OK of its UNSUBSCRIBE.
 //   - What waits for a peer is bounded. Deliveries are refused at the bound and

@@ -36,8 +36,9 @@ type publishBatch struct {
 	receipts []eventhub.Receipt
 	pubs     []eventhub.Publication
 	done     func([]eventhub.Publication)
-	waits    int // size of the frame where it waits for groups and is alone, else 0
-	awaited  int // how many acks it waits for then
+	waits    int  // size of the frame where it waits for groups and is alone, else 0
+	awaited  int  // how many acks it waits for then
+	landed   bool // it is known to be committed while it waits; guarded by s.mu
 }
 
 // publishFrame is one PUBLISH, with how many of the batch's events are its.
@@ -67,7 +68,7 @@ func (b *publishBatch) recycle() {
 	clear(b.frames)
 	clear(b.receipts)
 	clear(b.pubs)
-	b.s, b.waits, b.awaited = nil, 0, 0
+	b.s, b.waits, b.awaited, b.landed = nil, 0, 0, false
 	b.events, b.frames, b.receipts, b.pubs = b.events[:0], b.frames[:0], b.receipts[:0], b.pubs[:0]
 	publishBatches.Put(b)
 }
@@ -141,6 +142,7 @@ func (s *session) publishAndWait(r *wire.Request, size int) {
 		return
 	}
 	o.waiting++
+	o.uncommitted++
 	o.waitingBytes += size
 	o.awaited += awaited
 	s.mu.Unlock()
@@ -148,6 +150,23 @@ func (s *session) publishAndWait(r *wire.Request, size int) {
 	b.add(r)
 	b.waits, b.awaited = size, awaited
 	s.enqueue(b, r.WaitFor, r.WaitUpTo)
+}
+
+// committed notes that the batch, which waits for groups, has its place in the log.
+func (b *publishBatch) committed() {
+	s := b.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b.land()
+	s.changed.Broadcast()
+}
+
+// land counts the batch as committed, once. s.mu is held.
+func (b *publishBatch) land() {
+	if !b.landed {
+		b.landed = true
+		b.s.out.uncommitted--
+	}
 }
 
 // enqueue hands a batch over whose answers are counted.
@@ -161,6 +180,9 @@ func (s *session) enqueue(b *publishBatch, waitFor []string, upTo time.Duration)
 		b.pubs = append(b.pubs, eventhub.Publication{
 			Events: b.events[at:end:end], Receipts: b.receipts[at:at:end], WaitFor: waitFor, WaitUpTo: upTo,
 		})
+		if len(waitFor) > 0 {
+			b.pubs[i].Committed = b.committed
+		}
 		at = end
 	}
 	s.counts.published += int64(len(b.events))
@@ -181,6 +203,18 @@ func (s *session) awaitAnswers(n int) bool {
 	}
 	s.out.unanswered += n
 	return true
+}
+
+// awaitCommitted waits until all that was taken to be published is in the log, or
+// refused: what asks for a place there has to find it. It is false when the session
+// ends before.
+func (s *session) awaitCommitted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.out.unanswered+s.out.uncommitted > 0 && !s.out.closing {
+		s.changed.Wait()
+	}
+	return !s.out.closing
 }
 
 // answered takes back what awaitAnswers counted, and sends the answers. s.mu is
@@ -225,6 +259,7 @@ func (b *publishBatch) finish(pubs []eventhub.Publication) {
 	n := len(b.events)
 	if b.waits > 0 {
 		n = 0
+		b.land() // also where it was refused
 		s.out.waiting--
 		s.out.waitingBytes -= b.waits
 		s.out.awaited -= b.awaited

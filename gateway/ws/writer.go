@@ -145,6 +145,7 @@ type outbound struct {
 
 	unanswered   int // events that were taken to be published, and not answered
 	waiting      int // publishes that wait for groups, which are not among those
+	uncommitted  int // of them, that are not known to be in the log
 	waitingBytes int // of their frames
 	awaited      int // acks that they wait for
 
