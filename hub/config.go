@@ -107,6 +107,13 @@ func (c Config) Validate() error {
 	if scheme, _, ok := strings.Cut(c.Store, "://"); ok {
 		errs = append(errs, fmt.Errorf("store %s://… is not supported by this version; give a directory or %q", scheme, MemoryStore))
 	}
+	if name := strings.TrimSuffix(MemoryStore, ":"); c.Store == name {
+		errs = append(errs, fmt.Errorf("store is %q; give %q for a hub that keeps nothing, or \"./%s\" for a directory of that name", name, MemoryStore, name))
+	}
+	if i := strings.IndexFunc(c.AuthToken, func(r rune) bool { return r <= ' ' || r > '~' }); i >= 0 {
+		errs = append(errs, fmt.Errorf("the auth token has at byte %d a character that no Authorization header can carry; "+
+			"visible ASCII characters are allowed, without spaces", i))
+	}
 	if c.Durability != store.DurabilitySync && c.Durability != DurabilityInterval {
 		errs = append(errs, fmt.Errorf("durability is %q; sync and interval are allowed", c.Durability))
 	}

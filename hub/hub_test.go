@@ -82,6 +82,37 @@ func TestConfigNamesAllThatIsWrong(t *testing.T) {
 	}
 }
 
+// TestConfigTakesNothingForSomethingElse: what could be a slip is refused, before it makes
+// a directory or a hub that nobody can talk to.
+func TestConfigTakesNothingForSomethingElse(t *testing.T) {
+	for _, tt := range []struct {
+		config hub.Config
+		says   []string // nil: it is right
+	}{
+		{hub.Config{Store: "memory"}, []string{`"memory:"`, `"./memory"`}},
+		{hub.Config{Store: "./memory"}, nil},
+		{hub.Config{Store: "memory:"}, nil},
+		{hub.Config{AuthToken: "two words"}, []string{"byte 3"}},
+		{hub.Config{AuthToken: "newline\n"}, []string{"byte 7"}},
+		{hub.Config{AuthToken: "naïve"}, []string{"byte 2"}},
+		{hub.Config{AuthToken: "a.B-c_d~e+f/g="}, nil},
+	} {
+		err := tt.config.WithDefaults().Validate()
+		if (err == nil) != (tt.says == nil) {
+			t.Errorf("%+v: %v", tt.config, err)
+			continue
+		}
+		for _, part := range tt.says {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%v does not speak of %s", err, part)
+			}
+		}
+		if err != nil && tt.config.AuthToken != "" && strings.Contains(err.Error(), tt.config.AuthToken) {
+			t.Errorf("the error has the token: %v", err)
+		}
+	}
+}
+
 // TestFailedStartLeavesNothing: what was opened before the failure is closed
 // again, so the next start works.
 func TestFailedStartLeavesNothing(t *testing.T) {

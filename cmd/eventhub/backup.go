@@ -98,7 +98,7 @@ func restoreCommand() *cobra.Command {
 		Use:   "restore BACKUP DIR",
 		Short: "Make a store of a backup",
 		Long: `Copies a backup into DIR, which must be empty or not exist, for 'eventhub serve --store
-DIR'. Each file is held against the backup's checksums while it is copied. It needs no
+DIR'. A DIR that exists stays the directory it is: it may be a mount point, or a link to one. Each file is held against the backup's checksums while it is copied. It needs no
 hub, and does not change the backup.`,
 		Example: `  eventhub restore /backups/eventhub-2026-01-31 ./eventhub-data`,
 		Args:    words("BACKUP", "DIR"),
@@ -114,8 +114,7 @@ hub, and does not change the backup.`,
 	return cmd
 }
 
-// restoreBackup copies a backup. Where it fails, dir is as it was, or gone if it was
-// empty.
+// restoreBackup copies a backup. Where it fails, dir is as it was.
 func restoreBackup(backup, dir string) (files int, err error) {
 	sums, err := readSums(backup)
 	if err != nil {
@@ -124,44 +123,120 @@ func restoreBackup(backup, dir string) (files int, err error) {
 	if len(sums) == 0 {
 		return 0, usageError{fmt.Errorf("%s is no backup: it has no %s, or an empty one", backup, sumsFile)}
 	}
-	switch left, err := os.ReadDir(dir); {
-	case err == nil && len(left) > 0:
-		return 0, usageError{fmt.Errorf("%s is not empty: it has %q", dir, left[0].Name())}
-	case err != nil && !errors.Is(err, os.ErrNotExist):
-		return 0, usageError{err}
-	}
-	temp, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+"-*")
+	from, err := os.OpenRoot(backup)
 	if err != nil {
 		return 0, err
+	}
+	defer from.Close() // it is only read
+	there, err := isEmptyDir(dir)
+	if err != nil {
+		return 0, usageError{err}
+	}
+	if there {
+		return len(sums), restoreInto(dir, from, sums)
+	}
+	return len(sums), restoreAs(dir, from, sums)
+}
+
+// isEmptyDir reports whether dir is there. A directory that is not empty is an error, as
+// is a link to nothing, which could be meant for a disk that is not mounted.
+func isEmptyDir(dir string) (there bool, err error) {
+	left, err := os.ReadDir(dir)
+	switch {
+	case err == nil && len(left) > 0 && left[0].Name() != "lost+found":
+		return true, fmt.Errorf("%s is not empty: it has %q", dir, left[0].Name())
+	case err == nil && len(left) > 1:
+		return true, fmt.Errorf("%s is not empty: it has %q", dir, left[1].Name())
+	case err == nil:
+		return true, nil
+	case !errors.Is(err, os.ErrNotExist):
+		return false, err
+	}
+	if target, err := os.Readlink(dir); err == nil {
+		return false, fmt.Errorf("%s is a link to %s, which is not there", dir, target)
+	}
+	return false, nil
+}
+
+// restoreAs makes dir, which gets its name when all of it is on disk.
+func restoreAs(dir string, from *os.Root, sums []fileSum) (err error) {
+	temp, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+"-*")
+	if err != nil {
+		return err
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.RemoveAll(temp))
 		}
 	}()
-	from, err := os.OpenRoot(backup)
-	if err != nil {
-		return 0, err
+	if err := copyAll(from, temp, sums); err != nil {
+		return err
 	}
-	defer from.Close() // it is only read
-	to, err := os.OpenRoot(temp)
+	if err := os.Rename(temp, dir); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(dir))
+}
+
+// restoreInto fills a directory that is there: it may be a mount point, or named by a
+// link, and can not be replaced. What makes it a store comes last, so a restore that was
+// cut short is not taken for one.
+func restoreInto(dir string, from *os.Root, sums []fileSum) (err error) {
+	temp, err := os.MkdirTemp(dir, ".restore-*")
 	if err != nil {
-		return 0, err
+		return err
+	}
+	var moved []string
+	defer func() {
+		if err == nil {
+			return
+		}
+		for _, name := range moved {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, name)))
+		}
+		err = errors.Join(err, os.RemoveAll(temp))
+	}()
+	if err := copyAll(from, temp, sums); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(temp)
+	if err != nil {
+		return err
+	}
+	for _, last := range []bool{false, true} {
+		for _, e := range entries {
+			if (e.Name() == formatFile) != last {
+				continue
+			}
+			if err := os.Rename(filepath.Join(temp, e.Name()), filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+			moved = append(moved, e.Name())
+		}
+		if err := syncDir(dir); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(temp); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// formatFile is what makes a directory a store.
+const formatFile = "FORMAT"
+
+// copyAll copies the files of a backup into a directory, to the disk.
+func copyAll(from *os.Root, dir string, sums []fileSum) error {
+	to, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
 	}
 	defer to.Close()
 	for _, s := range sums {
 		if err := s.copy(from, to); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	if err := syncTree(temp); err != nil {
-		return 0, err
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) { // which an empty one allows
-		return 0, err
-	}
-	if err := os.Rename(temp, dir); err != nil {
-		return 0, err
-	}
-	return len(sums), syncDir(filepath.Dir(dir))
+	return syncTree(dir)
 }

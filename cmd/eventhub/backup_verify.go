@@ -63,7 +63,10 @@ func stockColumns() []output.Column[hub.Stock] {
 
 // verifyDir reads a copy of the store in dir.
 func verifyDir(ctx context.Context, dir string) (stock []hub.Stock, err error) {
-	if _, err := os.Stat(filepath.Join(dir, "FORMAT")); err != nil {
+	if target, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = target // a walk does not follow a link, and the copy belongs beside what it names
+	}
+	if _, err := os.Stat(filepath.Join(dir, formatFile)); err != nil {
 		return nil, usageError{fmt.Errorf("%s is no store: %w", dir, err)}
 	}
 	if err := notInUse(filepath.Join(dir, "LOCK")); err != nil {
