@@ -101,6 +101,14 @@ func (c *consumer) Deliver(batch []Delivery) int {
 	return len(batch)
 }
 
+// Forget implements Forgetter. What was refused is void as well, so there is
+// nothing to ask for.
+func (c *consumer) Forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.queue, c.refused = nil, false
+}
+
 func (c *consumer) Ended(err error) { c.end(err) }
 
 func (c *consumer) end(cause error) {

@@ -299,6 +299,15 @@ type Receiver interface {
 	Ended(err error)
 }
 
+// Forgetter is a Receiver that keeps deliveries for later. Forget is called when the
+// leases of all that it took are void, because the connection to a remote hub was
+// lost: what is not begun is not to be, for it comes again. As Deliver it must
+// neither block nor call the Subscription.
+type Forgetter interface {
+	Receiver
+	Forget()
+}
+
 // Verdict is what a member says of a delivery.
 type Verdict uint8
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
-	"time"
 
 	"eventhub"
 )
@@ -21,7 +20,9 @@ import (
 //   - Verdicts are sent and not waited for. One that is lost with its connection
 //     means one more delivery.
 //   - Deliveries that came over a connection that was lost meanwhile are not
-//     begun: they come again.
+//     begun: they come again. What is being handled then goes on. If it comes
+//     again before h returns it is not handled twice: the verdict is that of the
+//     new delivery, whose lease is extended meanwhile.
 //
 // With AutoAck and for a live tail, which has no Group, there are no leases and no
 // verdicts: an error of h is logged, and that is all. See [Client.Subscribe] for
@@ -33,8 +34,8 @@ func (c *Client) Consume(ctx context.Context, opts eventhub.SubscribeOptions, co
 	}
 	return c.keep(opts, func(s eventhub.Subscriber, k *keeper) error {
 		return eventhub.Consume(ctx, s, k.opts, concurrency, func(ctx context.Context, d eventhub.Delivery) error {
-			if !k.holds(d.Lease) {
-				return nil // and no verdict either: Settle finds nothing held
+			if !k.begin(&d) {
+				return nil // and no verdict either: Settle finds nothing begun
 			}
 			return h(ctx, d)
 		})
@@ -44,14 +45,14 @@ func (c *Client) Consume(ctx context.Context, opts eventhub.SubscribeOptions, co
 // Transform is eventhub.Transform over a connection that may be slow or get lost,
 // as [Client.Consume] is eventhub.Consume: leases are extended while t runs and
 // while the results are on their way, and deliveries of a lost connection are not
-// begun. Steps under way when a connection is lost are taken on the next, see
+// begun, nor is what t still works on when it comes again. Steps under way when a connection is lost are taken on the next, see
 // [Client.HandOver]; where their outcome stays open the delivery comes again, and
 // its results have the same ids. That another member has an event by now is
 // logged.
 func (c *Client) Transform(ctx context.Context, opts eventhub.SubscribeOptions, concurrency int, t eventhub.Transformer) error {
 	return c.keep(opts, func(s eventhub.Subscriber, k *keeper) error {
 		return eventhub.Transform(ctx, s, k.opts, concurrency, func(ctx context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
-			if !k.holds(d.Lease) {
+			if !k.begin(&d) {
 				return nil, nil // as in Consume
 			}
 			return t(ctx, d)
@@ -61,7 +62,7 @@ func (c *Client) Transform(ctx context.Context, opts eventhub.SubscribeOptions, 
 
 // keep runs a consumer whose leases are extended.
 func (c *Client) keep(opts eventhub.SubscribeOptions, run func(eventhub.Subscriber, *keeper) error) error {
-	k := &keeper{c: c, opts: opts.WithDefaults(), held: make(map[eventhub.Lease]time.Time)}
+	k := &keeper{c: c, opts: opts.WithDefaults(), held: make(map[eventhub.Lease]hold)}
 	over := make(chan struct{})
 	var extending sync.WaitGroup
 	extending.Go(func() { k.extend(over) })
@@ -95,20 +96,6 @@ func SubscribeJSON[T any](ctx context.Context, c *Client, opts eventhub.Subscrib
 	})
 }
 
-// keeper stands between a subscription and the queue of eventhub.Consume. It
-// knows the leases that are held, which are those that came over the present
-// connection and have no verdict, and keeps them from running out.
-type keeper struct {
-	c    *Client
-	opts eventhub.SubscribeOptions
-	eventhub.Receiver
-
-	mu   sync.Mutex
-	held map[eventhub.Lease]time.Time // since when the lease runs
-
-	acks []eventhub.Ref // not sent yet; guarded by Client.mu
-}
-
 // joiner is the Subscriber that eventhub.Consume sees.
 type joiner struct{ *keeper }
 
@@ -129,79 +116,6 @@ func (j joiner) HandOver(ctx context.Context, topic, group string, hs []eventhub
 	j.c.HandOver(ctx, topic, group, hs, done)
 }
 
-// Deliver implements eventhub.Receiver.
-func (k *keeper) Deliver(batch []eventhub.Delivery) int {
-	now := time.Now()
-	k.mu.Lock()
-	for i := range batch {
-		k.held[batch[i].Lease] = now
-	}
-	k.mu.Unlock()
-	taken := k.Receiver.Deliver(batch)
-	if taken < len(batch) { // it has ended
-		k.mu.Lock()
-		for i := range batch[taken:] {
-			delete(k.held, batch[taken+i].Lease)
-		}
-		k.mu.Unlock()
-	}
-	return taken
-}
-
-func (k *keeper) holds(lease eventhub.Lease) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	_, ok := k.held[lease]
-	return ok
-}
-
-// release reports whether the lease was held.
-func (k *keeper) release(lease eventhub.Lease) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	_, ok := k.held[lease]
-	delete(k.held, lease)
-	return ok
-}
-
-// lost lets go of everything.
-func (k *keeper) lost() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	clear(k.held)
-}
-
-// extend keeps all held leases alive, with one timer for all of them: it looks
-// four times a lease, so that each is extended between the middle of its life
-// and three quarters of it.
-func (k *keeper) extend(over <-chan struct{}) {
-	tick := time.NewTicker(max(k.opts.AckTimeout/4, time.Millisecond))
-	defer tick.Stop()
-	for {
-		select {
-		case <-over:
-			return
-		case now := <-tick.C:
-			more := eventhub.Settlement{Verdict: eventhub.Extend, By: k.opts.AckTimeout, Refs: k.due(now)}
-			k.c.tell(k.opts.Topic, k.opts.Group, &more)
-		}
-	}
-}
-
-// due lists the leases that are to be extended now.
-func (k *keeper) due(now time.Time) []eventhub.Ref {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	var refs []eventhub.Ref
-	for lease, since := range k.held {
-		if now.Sub(since) >= k.opts.AckTimeout/2 {
-			k.held[lease] = now
-			refs = append(refs, eventhub.Ref{Lease: lease})
-		}
-	}
-	return refs
-}
-
 // kept is the Subscription of Consume.
 type kept struct {
 	eventhub.Subscription
@@ -212,7 +126,8 @@ type kept struct {
 func (s kept) Settle(_ context.Context, v eventhub.Settlement) ([]eventhub.Outcome, error) {
 	outcomes := make([]eventhub.Outcome, len(v.Refs))
 	for i, ref := range v.Refs {
-		if !s.k.release(ref.Lease) {
+		var held bool
+		if ref.Lease, held = s.k.release(ref.Lease); !held {
 			outcomes[i] = eventhub.Stale
 			continue
 		}
@@ -221,7 +136,7 @@ func (s kept) Settle(_ context.Context, v eventhub.Settlement) ([]eventhub.Outco
 			continue
 		}
 		one := v
-		one.Refs = v.Refs[i : i+1]
+		one.Refs = []eventhub.Ref{ref}
 		s.k.c.tell(s.k.opts.Topic, s.k.opts.Group, &one)
 	}
 	return outcomes, nil
@@ -233,8 +148,9 @@ func (s kept) HandOver(ctx context.Context, hs []eventhub.Handover, done func([]
 	k := s.k
 	for i := range hs {
 		hs[i].Err = nil
-		for _, ref := range hs[i].Refs {
-			if !k.holds(ref.Lease) {
+		for j, ref := range hs[i].Refs {
+			var held bool
+			if hs[i].Refs[j].Lease, held = k.handOver(ref.Lease); !held {
 				hs[i].Err = eventhub.Errorf(eventhub.CodeLeaseLost, "lease %s came over a connection that was lost", ref.Lease)
 			}
 		}

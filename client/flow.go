@@ -119,8 +119,8 @@ func (s *subscription) lost() {
 		return
 	}
 	s.letGo(len(s.held))
-	if k, ok := s.receiver.(*keeper); ok {
-		k.lost()
+	if f, ok := s.receiver.(eventhub.Forgetter); ok {
+		f.Forget()
 	}
 }
 

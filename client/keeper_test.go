@@ -1,6 +1,10 @@
 package client
 
 import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +22,7 @@ func (taker) Ended(error)                             {}
 func TestVerdictsOfHeldLeasesOnly(t *testing.T) {
 	c := &Client{conn: &conn{}}
 	c.conn.wake.L = &c.mu
-	k := &keeper{c: c, Receiver: taker(1), held: make(map[eventhub.Lease]time.Time)}
+	k := &keeper{c: c, Receiver: taker(1), held: make(map[eventhub.Lease]hold)}
 	a, b := eventhub.Lease{Serial: 1}, eventhub.Lease{Serial: 2}
 	verdict := func(lease eventhub.Lease, want eventhub.Outcome) {
 		t.Helper()
@@ -34,20 +38,149 @@ func TestVerdictsOfHeldLeasesOnly(t *testing.T) {
 	}
 	batch := []eventhub.Delivery{{Lease: a}, {Lease: b}}
 	k.Deliver(batch)
+	k.begin(&batch[0])
 	verdict(a, eventhub.Applied)
 	verdict(a, eventhub.Stale) // given already
-	verdict(b, eventhub.Stale) // never taken
+	verdict(b, eventhub.Stale) // never begun
 	k.Deliver(batch)
-	k.lost()
+	k.Forget()
+	if k.begin(&batch[0]) {
+		t.Error("a delivery of a lost connection is begun")
+	}
 	verdict(a, eventhub.Stale)
+}
+
+// bench is a Subscriber that hands its receiver out.
+type bench struct {
+	eventhub.Subscriber
+	joined chan eventhub.Receiver
+}
+
+func (b bench) Subscribe(_ context.Context, _ eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	b.joined <- r
+	return seat{}, nil
+}
+
+type seat struct{ eventhub.Subscription }
+
+func (seat) Ready() {}
+func (seat) Settle(context.Context, eventhub.Settlement) ([]eventhub.Outcome, error) {
+	return nil, nil
+}
+func (seat) Unsubscribe(context.Context) error { return nil }
+
+// dealt makes deliveries of events 1 to n of topic t, as given over a connection.
+func dealt(connection uint64, n int) (batch []eventhub.Delivery) {
+	for offset := uint64(1); offset <= uint64(n); offset++ {
+		batch = append(batch, eventhub.Delivery{Topic: "t", Offset: offset, Attempt: int(connection),
+			Record: fmt.Appendf(nil, `{"ts":1723140000000,"id":"e-%d","topic":"t","payload":1}`, offset),
+			Lease:  eventhub.Lease{Runtime: 7, Offset: offset, Serial: connection}})
+	}
+	return batch
+}
+
+// TestLossBehindABusyHandler: what waits behind a handler when the connection is lost
+// makes room for what comes again, all of which is kept from running out; and what the
+// handler still has is neither begun again nor settled under a lease that is over.
+func TestLossBehindABusyHandler(t *testing.T) {
+	const events = 10
+	opts := eventhub.SubscribeOptions{Topic: "t", Group: "g", MaxInFlight: events}.WithDefaults()
+	c := &Client{conn: &conn{}}
+	c.conn.wake.L = &c.mu
+	k := &keeper{c: c, opts: opts, held: make(map[eventhub.Lease]hold)}
+	b := bench{joined: make(chan eventhub.Receiver, 1)}
+	ctx, stop := context.WithCancel(t.Context())
+	begun, proceed := make(chan string, 9*events), make(chan struct{})
+	consumed := make(chan error, 1)
+	go func() {
+		consumed <- eventhub.Consume(ctx, b, opts, 1, func(_ context.Context, d eventhub.Delivery) error {
+			if !k.begin(&d) {
+				return nil
+			}
+			begun <- fmt.Sprint(d.Offset, "/", d.Attempt)
+			<-proceed
+			_, err := kept{nil, k}.Settle(ctx, eventhub.Settlement{Refs: []eventhub.Ref{{Lease: d.Lease}}})
+			return err
+		})
+	}()
+	k.Receiver = <-b.joined
+	for connection := uint64(1); connection <= 3; connection++ {
+		if taken := k.Deliver(dealt(connection, events)); taken != events {
+			t.Errorf("of what came over connection %d %d were taken; want all", connection, taken)
+		}
+		if connection == 1 {
+			if got := <-begun; got != "1/1" {
+				t.Fatalf("%s was begun", got)
+			}
+		}
+		var due []uint64
+		for _, ref := range k.due(time.Now().Add(opts.AckTimeout)) {
+			if ref.Lease.Serial != connection {
+				t.Errorf("lease %s is extended over connection %d", ref.Lease, connection)
+			}
+			due = append(due, ref.Lease.Offset)
+		}
+		if slices.Sort(due); !slices.Equal(due, []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}) {
+			t.Errorf("over connection %d %v are extended; want all", connection, due)
+		}
+		if connection < 3 {
+			k.Forget()
+		}
+	}
+	for offset := 1; offset <= events; offset++ {
+		proceed <- struct{}{}
+		if offset < events {
+			if got, want := <-begun, fmt.Sprint(offset+1, "/", 3); got != want {
+				t.Errorf("%s was begun; want %s", got, want)
+			}
+		}
+	}
+	stop()
+	if err := <-consumed; err != nil {
+		t.Error(err)
+	}
+	var acked []uint64
+	for _, ref := range k.acks {
+		acked = append(acked, ref.Lease.Offset)
+		if ref.Lease.Serial != 3 {
+			t.Errorf("acked by the lease %s, which is over", ref.Lease)
+		}
+	}
+	if !slices.Equal(acked, []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}) {
+		t.Errorf("%v are acked", acked)
+	}
+	if len(k.held)+len(k.running)+len(k.heirs) > 0 {
+		t.Errorf("%d leases, %d handlers and %d heirs are left", len(k.held), len(k.running), len(k.heirs))
+	}
+}
+
+// TestAnotherEventAtTheSamePlace: the hub that is there after a loss has other events
+// at the offsets of those that are being handled: they are handled too.
+func TestAnotherEventAtTheSamePlace(t *testing.T) {
+	k := &keeper{Receiver: taker(9), held: make(map[eventhub.Lease]hold)}
+	first, other, same := dealt(1, 1), dealt(2, 1), dealt(3, 1)
+	other[0].Record = eventhub.Record(strings.Replace(string(other[0].Record), "e-1", "f-1", 1))
+	k.Deliver(first)
+	k.begin(&first[0])
+	k.Forget()
+	k.Deliver(other)
+	if !k.begin(&other[0]) {
+		t.Error("another event is taken for the one that is being handled")
+	}
+	k.Forget()
+	same[0].Sought = true
+	k.Deliver(same)
+	if !k.begin(&same[0]) {
+		t.Error("an event that an operator wants to be handled again is not")
+	}
 }
 
 // TestExtensionIsDueInTheMiddle: each held lease once per half of its length.
 func TestExtensionIsDueInTheMiddle(t *testing.T) {
-	k := &keeper{opts: eventhub.SubscribeOptions{AckTimeout: 4 * time.Second}, held: make(map[eventhub.Lease]time.Time)}
+	k := &keeper{opts: eventhub.SubscribeOptions{AckTimeout: 4 * time.Second}, held: make(map[eventhub.Lease]hold)}
 	start := time.Unix(1723140000, 0)
-	k.held[eventhub.Lease{Serial: 1}] = start
-	k.held[eventhub.Lease{Serial: 2}] = start.Add(time.Second)
+	k.held[eventhub.Lease{Serial: 1}] = hold{since: start}
+	k.held[eventhub.Lease{Serial: 2}] = hold{since: start.Add(time.Second)}
 	for second, want := range []int{0, 0, 1, 1, 1, 1, 1} {
 		refs := k.due(start.Add(time.Duration(second) * time.Second))
 		if len(refs) != want {
