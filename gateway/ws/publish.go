@@ -1,6 +1,7 @@
 package ws
 
 import (
+	"context"
 	"strconv"
 	"strings"
 	"sync"
@@ -122,7 +123,7 @@ func (s *session) flushPublishes() {
 		b.recycle()
 		return
 	}
-	s.enqueue(b, nil, 0)
+	s.enqueue(s.ctx, b, nil, 0)
 }
 
 // publishAndWait hands over a PUBLISH that waits for groups. It goes alone, so
@@ -145,11 +146,25 @@ func (s *session) publishAndWait(r *wire.Request, size int) {
 	o.uncommitted++
 	o.waitingBytes += size
 	o.awaited += awaited
+	ctx := s.waitContext()
 	s.mu.Unlock()
 	b := newPublishBatch(s)
 	b.add(r)
 	b.waits, b.awaited = size, awaited
-	s.enqueue(b, r.WaitFor, r.WaitUpTo)
+	s.enqueue(ctx, b, r.WaitFor, r.WaitUpTo)
+}
+
+// waitContext returns the context of those that wait for groups, which ends before
+// the conversation does: they are still answered. s.mu is held.
+func (s *session) waitContext() context.Context {
+	o := &s.out
+	if o.waits == nil {
+		o.waits, o.stopWaits = context.WithCancel(s.ctx)
+		if o.ending != nil {
+			o.stopWaits()
+		}
+	}
+	return o.waits
 }
 
 // committed notes that the batch, which waits for groups, has its place in the log.
@@ -170,7 +185,7 @@ func (b *publishBatch) land() {
 }
 
 // enqueue hands a batch over whose answers are counted.
-func (s *session) enqueue(b *publishBatch, waitFor []string, upTo time.Duration) {
+func (s *session) enqueue(ctx context.Context, b *publishBatch, waitFor []string, upTo time.Duration) {
 	for range b.events {
 		b.receipts = append(b.receipts, eventhub.Receipt{})
 	}
@@ -186,7 +201,7 @@ func (s *session) enqueue(b *publishBatch, waitFor []string, upTo time.Duration)
 		at = end
 	}
 	s.counts.published += int64(len(b.events))
-	s.access.Publisher.Enqueue(s.ctx, b.pubs, b.done)
+	s.access.Publisher.Enqueue(ctx, b.pubs, b.done)
 }
 
 // awaitAnswers waits until n more publishes may be unanswered. It is false when
@@ -221,8 +236,8 @@ func (s *session) awaitCommitted() bool {
 // held.
 func (s *session) answered(n int) {
 	s.out.unanswered -= n
-	if s.out.stopping && s.out.idle() {
-		s.closeForStop()
+	if s.out.ending != nil && s.out.idle() {
+		s.closeAsEnding()
 	}
 	s.kick()
 	s.changed.Broadcast()

@@ -29,8 +29,8 @@ var past = time.Unix(1, 0)
 //
 // It ends in one of four ways: the peer closes, the peer breaks a rule, the hub
 // wants it to go, or the network fails. All but the last put a close frame
-// behind everything that was said (beginClose); each seals the session, which
-// wakes the reader. The reader then leaves all groups, waits within CloseWait
+// behind everything that was said and the answers to what was published (end,
+// beginClose); each seals the session, which wakes the reader. The reader then leaves all groups, waits within CloseWait
 // for the peer's part of the handshake and for the flush, and closes.
 type session struct {
 	gw     *Gateway
@@ -145,7 +145,7 @@ func (s *session) peerClosed(payload []byte) {
 		return
 	}
 	s.gone = true
-	s.beginClose(code, "")
+	s.closeWhenAnswered(code, "")
 }
 
 // violated tells the peer what it did.
@@ -153,8 +153,17 @@ func (s *session) violated(err error) {
 	var v *violation
 	if errors.As(err, &v) {
 		s.garbled = true
-		s.beginClose(v.code, v.text)
+		s.closeWhenAnswered(v.code, v.text)
 	}
+}
+
+// closeWhenAnswered is beginClose behind the answers to what was taken to be
+// published. It waits for them.
+func (s *session) closeWhenAnswered(code gws.StatusCode, why string) {
+	s.mu.Lock()
+	s.end(ending{code: code, why: why})
+	s.mu.Unlock()
+	s.awaitGoodbye()
 }
 
 // read waits for the peer to send something and keeps the connection alive. It
@@ -217,17 +226,17 @@ func (s *session) keepAlive() bool {
 func (s *session) armRead(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.out.closing && !s.out.stopping {
+	if !s.out.closing && s.out.ending == nil {
 		_ = s.conn.SetReadDeadline(at) // a dead connection shows in the read
 	}
 }
 
-// awaitGoodbye reports whether the session is closing. Where the hub stops and
+// awaitGoodbye reports whether the session is closing. Where it is to end and
 // publishes are not answered yet it waits for that first: nothing more is read.
 func (s *session) awaitGoodbye() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.out.stopping && !s.out.closing {
+	for s.out.ending != nil && !s.out.closing {
 		s.changed.Wait()
 	}
 	return s.out.closing
@@ -241,31 +250,49 @@ func (s *session) beginClose(code gws.StatusCode, why string) {
 	s.appendClose(code, why)
 }
 
-// sayGoodbye tells the peer that the hub stops. Publishes that were accepted are
-// answered before, as far as CloseWait allows; finish says the rest then.
+// ending is how a session closes when all that was taken to be published is
+// answered.
+type ending struct {
+	code gws.StatusCode
+	why  string
+	stop bool // the hub stops
+}
+
+// sayGoodbye tells the peer that the hub stops.
 func (s *session) sayGoodbye() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.out.closing || s.out.stopping {
+	s.end(ending{code: wire.CloseGoingAway, why: "The hub is shutting down.", stop: true})
+}
+
+// end closes the session when the publishes that were accepted are answered, as far
+// as CloseWait allows; finish says the rest then. Nobody waits for groups any longer:
+// those publishes are answered with what is known. The first call counts. s.mu is
+// held.
+func (s *session) end(how ending) {
+	if s.out.closing || s.out.ending != nil {
 		return
 	}
-	s.out.stopping = true
+	s.out.ending = &how
 	if s.out.idle() {
-		s.closeForStop()
+		s.closeAsEnding()
 		return
+	}
+	if s.out.stopWaits != nil {
+		s.out.stopWaits()
 	}
 	_ = s.conn.SetReadDeadline(past)
 	time.AfterFunc(s.gw.cfg.CloseWait, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.closeForStop()
+		s.closeAsEnding()
 	})
 }
 
-// closeForStop is the end of sayGoodbye. s.mu is held.
-func (s *session) closeForStop() {
-	if s.appendClose(wire.CloseGoingAway, "The hub is shutting down.") {
-		s.out.stopped = true
+// closeAsEnding is the last step of end. s.mu is held.
+func (s *session) closeAsEnding() {
+	if how := s.out.ending; s.appendClose(how.code, how.why) {
+		s.out.stopped = how.stop
 	}
 }
 

@@ -2,6 +2,7 @@ package ws
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"iter"
 	"os"
@@ -155,12 +156,14 @@ type outbound struct {
 	errors    map[eventhub.Code]uint64 // answers; nil when there was none
 
 	// The end. Once closing is set nothing is appended any more.
-	closing  bool
-	stopping bool           // the hub stops: closing follows when all is answered
-	stopped  bool           // closing because the hub stops
-	code     gws.StatusCode // of the close frame that was sent; 0: none, or an empty one
-	why      string
-	closeBy  time.Time
+	closing   bool
+	ending    *ending            // closing follows when all is answered; nil while it goes on
+	waits     context.Context    // of publishes that wait for groups, nil before the first
+	stopWaits context.CancelFunc // ends it
+	stopped   bool               // closing because the hub stops
+	code      gws.StatusCode     // of the close frame that was sent; 0: none, or an empty one
+	why       string
+	closeBy   time.Time
 }
 
 func (o *outbound) countError(code eventhub.Code) {
