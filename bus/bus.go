@@ -70,7 +70,7 @@ type Options struct {
 	// QueueBytes bounds what waits for the committer; publishers above it wait.
 	// Default 64 MiB.
 	QueueBytes int
-	// AckWindow is how many offsets a group may read ahead of its cursor.
+	// AckWindow is how many events a group may read ahead of its cursor.
 	// Default 1,000,000.
 	AckWindow uint64
 	// EarlyBytes is how many bytes of events have to wait for a commit to be built

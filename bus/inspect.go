@@ -300,7 +300,7 @@ func (g *group) blockedBy(info *eventhub.GroupInfo) *eventhub.Blocked {
 		return nil
 	case len(g.members) == 0:
 		return &eventhub.Blocked{Kind: "no_members"}
-	case g.window.span() >= g.bus.opts.AckWindow:
+	case g.window.size() >= g.bus.opts.AckWindow:
 		return blocked("window", g.window.oldest())
 	case g.behind > 0:
 		var oldest *line

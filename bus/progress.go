@@ -67,6 +67,7 @@ type progress struct {
 	chunks  map[uint64]bool // changed since the last write
 	latest  uint64          // 1 + the chunk marked last
 	stored  map[uint64]bool // chunks that the store has
+	lowest  appointments    // of stored, by offset; chunks that are not stored are void
 	noted   map[uint64]bool // offsets whose history changed
 	written map[uint64]bool // offsets whose history the store has
 
@@ -90,6 +91,13 @@ func newProgress() progress {
 func (p *progress) mark(offset uint64) {
 	if chunk := offset / chunkSize; p.latest != chunk+1 {
 		p.latest = chunk + 1
+		p.chunks[chunk] = true
+	}
+}
+
+// markRange marks the chunks of offsets of which each has an event.
+func (p *progress) markRange(from, to uint64) {
+	for chunk := from / chunkSize; chunk <= to/chunkSize; chunk++ {
 		p.chunks[chunk] = true
 	}
 }
@@ -171,7 +179,7 @@ func (p *progress) load(ctx context.Context, s store.Store, topic, name string, 
 			if !ok {
 				return eventhub.Errorf(eventhub.CodeInternal, "The stored progress of group %q at offset %d cannot be read.", name, part.Offset*chunkSize)
 			}
-			p.stored[part.Offset] = true
+			p.setStored(part.Offset, true)
 			p.restored = append(p.restored, runs...)
 		case partHistory:
 			var h []eventhub.Attempt
@@ -225,8 +233,8 @@ func (p *progress) passed(chunk, cursor uint64) bool { return (chunk+1)*chunkSiz
 // rest. w is the group's window, with the cursor that is written beside.
 func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, reset bool) {
 	reset, p.reset = p.reset, false
-	for chunk := range p.stored {
-		if p.passed(chunk, cursor) {
+	for ; len(p.lowest) > 0 && p.passed(p.lowest[0].offset, cursor); p.lowest.pop() {
+		if chunk := p.lowest[0].offset; p.stored[chunk] {
 			p.chunks[chunk] = true // the cursor has passed it
 		}
 	}
@@ -235,7 +243,7 @@ func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 		if len(value) > 0 || p.stored[chunk] {
 			parts = append(parts, store.GroupPart{Kind: partProgress, Offset: chunk, Value: value})
 		}
-		setOrDelete(p.stored, chunk, len(value) > 0)
+		p.setStored(chunk, len(value) > 0)
 	}
 	for offset := range p.noted {
 		if len(parts) >= writeHistories {
@@ -282,6 +290,15 @@ func encodeHistory(h []eventhub.Attempt) []byte {
 	}
 }
 
+// setStored notes whether the store has a chunk.
+func (p *progress) setStored(chunk uint64, there bool) {
+	if there && !p.stored[chunk] {
+		p.lowest.push(timed{offset: chunk})
+		p.lowest.compact(len(p.stored)+1, func(t timed) bool { return p.stored[t.offset] })
+	}
+	setOrDelete(p.stored, chunk, there)
+}
+
 func setOrDelete(set map[uint64]bool, key uint64, there bool) {
 	if there {
 		set[key] = true
@@ -295,16 +312,18 @@ func setOrDelete(set map[uint64]bool, key uint64, there bool) {
 func (p *progress) rewrite(w *window) {
 	p.reset = true
 	clear(p.stored)
+	p.lowest = p.lowest[:0]
 	clear(p.written)
 	clear(p.listed)
 	for _, r := range p.restored {
-		for chunk := r.from / chunkSize; chunk <= r.to/chunkSize; chunk++ {
-			p.chunks[chunk] = true
-		}
+		p.markRange(r.from, r.to)
 	}
 	for _, b := range w.blocks {
-		for chunk := b.first / chunkSize; chunk <= b.last/chunkSize; chunk++ {
-			p.chunks[chunk] = true
+		for i := range b.entries {
+			p.mark(b.entries[i].offset)
+		}
+		for _, s := range b.ranges {
+			p.markRange(s.from, s.to)
 		}
 	}
 	for offset := range p.history {
@@ -320,18 +339,18 @@ func (p *progress) rewrite(w *window) {
 func (p *progress) runs(w *window, chunk, cursor uint64) []run {
 	from, to := max(chunk*chunkSize, cursor+1), (chunk+1)*chunkSize-1
 	var runs []run
-	for _, b := range w.blocks {
-		switch {
-		case b.last < from || b.first > to:
-		case b.entries == nil:
-			// Gaps between them hold nothing that could be taken for acked.
-			runs = appendRun(runs, run{max(b.first, from), min(b.last, to), acked})
-		default:
-			for i := range b.entries {
-				if e := &b.entries[i]; e.offset >= from && e.offset <= to {
-					runs = appendRun(runs, run{e.offset, e.offset, e.standing()})
-				}
+	for _, b := range w.blocks[w.reaching(from):] {
+		if b.first > to {
+			break
+		}
+		for _, s := range b.ranges {
+			if s.to >= from && s.from <= to {
+				runs = appendRun(runs, run{max(s.from, from), min(s.to, to), acked})
 			}
+		}
+		for i := b.search(from); i < len(b.entries) && b.entries[i].offset <= to; i++ {
+			e := &b.entries[i]
+			runs = appendRun(runs, run{e.offset, e.offset, e.standing()})
 		}
 	}
 	ahead := max(from, w.next)

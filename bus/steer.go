@@ -70,7 +70,7 @@ func (g *group) plotSeek(to, head uint64) eventhub.SeekPlan {
 	// lies above the new one.
 	all := uint64(g.window.acked) + g.progress.ackedFrom(g.window.next)
 	// A gap among forgotten entries counts as acked; never more than there are.
-	above := min(all, uint64(g.window.ackedAbove(to))+g.progress.ackedFrom(max(g.window.next, to+1)))
+	above := min(all, g.window.ackedAbove(to)+g.progress.ackedFrom(max(g.window.next, to+1)))
 	if to < from {
 		p.Again = min(from, head) - min(to, head) + above
 		return p

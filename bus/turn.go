@@ -163,12 +163,12 @@ func (g *group) planDeliveries(now int64) (next int64) {
 	next, short := g.dueRetries(now, room)
 	room -= len(f.due)
 	g.planSolo(now)
-	if g.window.next <= f.head && g.window.span() < g.bus.opts.AckWindow {
+	if g.window.next <= f.head && g.window.size() < g.bus.opts.AckWindow {
 		if short = short || room <= 0; room > 0 {
 			if g.lines != nil || g.filter != nil {
 				room = max(room, lineEvents) // many may be held or dropped, and need none
 			}
-			f.from, f.limit = g.window.next, min(room, int(g.bus.opts.AckWindow-g.window.span()))
+			f.from, f.limit = g.window.next, min(room, int(g.bus.opts.AckWindow-g.window.size()))
 		}
 	}
 	if f.empty() {

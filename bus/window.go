@@ -52,8 +52,11 @@ type entry struct {
 //
 // Entries lie in blocks that never move, so that a pointer to one is good until
 // it is settled, and a window that grows behind one stuck event copies nothing. A
-// full block of which all is done keeps its offsets only: a million acked events
-// above the cursor take a few kilobytes.
+// full block of which all is done keeps the ranges of its offsets only: a million acked
+// events above the cursor take a few kilobytes.
+//
+// Everything counts and costs by events: two that follow one another may lie 2^50
+// offsets apart.
 //
 // It is a plain data structure; the group's lock guards it.
 type window struct {
@@ -61,6 +64,7 @@ type window struct {
 	blocks []*block
 	start  int
 	acked  int     // events above the cursor that are done
+	live   int     // events that are not
 	next   uint64  // the next offset to read; above every entry's
 	spare  []entry // room for the next block
 }
@@ -75,8 +79,20 @@ const (
 // block holds some entries that follow one another.
 type block struct {
 	entries     []entry // nil: all are done and forgotten
+	ranges      []span  // the offsets of those that are forgotten, rising
 	first, last uint64  // offsets
 	done        int
+}
+
+// span is a range of offsets without a gap.
+type span struct{ from, to uint64 }
+
+// above returns how many offsets of a span are above offset.
+func (s span) above(offset uint64) uint64 {
+	if s.to <= offset {
+		return 0
+	}
+	return s.to - max(s.from, offset+1) + 1
 }
 
 // reset forgets everything and puts the cursor at cursor.
@@ -109,23 +125,27 @@ func (w *window) cursorAfterCommit() uint64 {
 	return w.next - 1
 }
 
-// lag returns how many offsets up to head are not done.
+// lag returns how many events up to head are not done. Of what was not read yet
+// nothing is known but the offsets, so there gaps count.
 func (w *window) lag(head uint64) uint64 {
-	if cursor := w.cursor(); head > cursor+uint64(w.acked) {
-		return head - cursor - uint64(w.acked)
+	lag := uint64(w.live)
+	if head >= w.next {
+		lag += head - w.next + 1
 	}
-	return 0
+	return lag
 }
 
 // ackedAbove returns how many events above the cursor and above offset are done.
-func (w *window) ackedAbove(offset uint64) (n int) {
+func (w *window) ackedAbove(offset uint64) (n uint64) {
 	for _, b := range w.blocks {
 		switch {
 		case b.last <= offset:
 		case b.first > offset && b != w.blocks[0]:
-			n += b.done
+			n += uint64(b.done)
 		case b.entries == nil:
-			n += int(b.last - max(b.first, offset+1) + 1) // nearly: gaps count
+			for _, s := range b.ranges {
+				n += s.above(offset)
+			}
 		default:
 			for i := range b.entries {
 				if e := &b.entries[i]; e.state == done && e.offset > offset && (b != w.blocks[0] || i > w.start) {
@@ -137,8 +157,8 @@ func (w *window) ackedAbove(offset uint64) (n int) {
 	return n
 }
 
-// span returns how many offsets lie between the cursor and the read position.
-func (w *window) span() uint64 { return w.next - 1 - w.cursor() }
+// size returns how many events lie between the cursor and the read position.
+func (w *window) size() uint64 { return uint64(w.live + w.acked) }
 
 // add appends an event that was read; its offset is at or above next.
 func (w *window) add(offset uint64) *entry {
@@ -146,6 +166,7 @@ func (w *window) add(offset uint64) *entry {
 		panic("bus: an event was read twice")
 	}
 	w.next = offset + 1
+	w.live++
 	n := len(w.blocks)
 	if n == 0 || len(w.blocks[n-1].entries) == cap(w.blocks[n-1].entries) {
 		if n > 1 {
@@ -160,9 +181,9 @@ func (w *window) add(offset uint64) *entry {
 	return &b.entries[len(b.entries)-1]
 }
 
-// addDone appends offsets, from next up to last, of which all is done.
+// addDone appends the events at all offsets from next up to last, which are done.
 func (w *window) addDone(last uint64) {
-	b := &block{first: w.next, last: last, done: int(last - w.next + 1)}
+	b := &block{first: w.next, last: last, done: int(last - w.next + 1), ranges: []span{{w.next, last}}}
 	w.blocks = append(w.blocks, b)
 	w.acked += b.done
 	w.next = last + 1
@@ -190,9 +211,29 @@ func (w *window) newBlock(first uint64) *block {
 // forget lets go of the entries of a block in which all is done.
 func (w *window) forget(b *block) {
 	if b.entries != nil && b.done == len(b.entries) {
+		b.ranges = rangesOf(b.entries)
 		w.keep(b.entries)
 		b.entries = nil
 	}
+}
+
+// rangesOf returns the offsets of entries as ranges.
+func rangesOf(entries []entry) []span {
+	n := 1
+	for i := range entries[1:] {
+		if entries[i+1].offset != entries[i].offset+1 {
+			n++
+		}
+	}
+	ranges := make([]span, 0, n)
+	for i := range entries {
+		if offset := entries[i].offset; i > 0 && ranges[len(ranges)-1].to+1 == offset {
+			ranges[len(ranges)-1].to = offset
+		} else {
+			ranges = append(ranges, span{offset, offset})
+		}
+	}
+	return ranges
 }
 
 // keep puts room for entries aside for the next block.
@@ -211,16 +252,26 @@ func (w *window) find(offset uint64) *entry {
 	if b == nil {
 		return nil
 	}
-	i := sort.Search(len(b.entries), func(i int) bool { return b.entries[i].offset >= offset })
+	i := b.search(offset)
 	if i == len(b.entries) || b.entries[i].offset != offset {
 		return nil
 	}
 	return &b.entries[i]
 }
 
+// search returns the index of the first entry at or above offset.
+func (b *block) search(offset uint64) int {
+	return sort.Search(len(b.entries), func(i int) bool { return b.entries[i].offset >= offset })
+}
+
+// reaching returns the index of the first block that reaches offset.
+func (w *window) reaching(offset uint64) int {
+	return sort.Search(len(w.blocks), func(i int) bool { return w.blocks[i].last >= offset })
+}
+
 // blockOf returns the block that an offset falls into, or nil.
 func (w *window) blockOf(offset uint64) *block {
-	i := sort.Search(len(w.blocks), func(i int) bool { return w.blocks[i].last >= offset })
+	i := w.reaching(offset)
 	if i == len(w.blocks) || w.blocks[i].first > offset {
 		return nil
 	}
@@ -234,6 +285,7 @@ func (w *window) settle(e *entry) (moved bool) {
 	*e = entry{offset: e.offset, state: done}
 	b.done++
 	w.acked++
+	w.live--
 	if !first {
 		if len(b.entries) == cap(b.entries) && b != w.blocks[0] {
 			w.forget(b)

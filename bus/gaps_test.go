@@ -1,0 +1,135 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"eventhub"
+)
+
+// Offsets have gaps, small and huge: an import keeps the offsets of another hub, a topic
+// that is made again goes on above the old ones. Everything costs and counts by events.
+
+// sparse imports events at the given offsets.
+func (r *rig) sparse(topic string, offsets ...uint64) {
+	r.t.Helper()
+	var events []eventhub.Event
+	for _, offset := range offsets {
+		events = append(events, eventhub.Event{ID: fmt.Sprint("e", offset), Offset: offset, TS: 1, Topic: topic, Payload: fmt.Appendf(nil, "%d", offset)})
+	}
+	receipts, err := r.bus.Import(context.Background(), events...)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for i, got := range receipts {
+		if got.Offset != offsets[i] {
+			r.t.Fatalf("imported at %d; want %d", got.Offset, offsets[i])
+		}
+	}
+}
+
+// noMoreTopics makes topics until the store takes no other.
+func (r *rig) noMoreTopics() {
+	r.t.Helper()
+	for i := range 1000 {
+		if _, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: fmt.Sprint("full-", i), Payload: []byte("1")}); err != nil {
+			wantCode(r.t, err, eventhub.CodeOverloaded)
+			return
+		}
+	}
+	r.t.Fatal("the store takes any number of topics")
+}
+
+const farOffset = 1<<52 - 1
+
+// TestRewriteOverAGap: a group that writes all it knows anew looks at the chunks in
+// which there is something, and not at those in between.
+func TestRewriteOverAGap(t *testing.T) {
+	g := newGroup(nil, newTopicLog("t"), groupKey{topic: "t", group: "g"})
+	g.progress = newProgress()
+	g.window.reset(0)
+	g.window.add(1)
+	g.window.add(1 << 30)
+	g.progress.rewrite(&g.window)
+	if n := len(g.progress.chunks); n != 2 {
+		t.Errorf("%d chunks are written anew for two events", n)
+	}
+}
+
+func TestRefusedExchangeOverAGap(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.sparse("in", 1, farOffset)
+		in := r.subscribe(opts("in", "g"))
+		got := in.take()
+		equal(t, "delivered", []uint64{got[0].Offset, got[1].Offset}, []uint64{1, farOffset})
+		r.noMoreTopics()
+		for _, d := range got {
+			_, err := in.handOver([]eventhub.Ref{byLease(d)}, out("1"))
+			wantCode(t, err, eventhub.CodeOverloaded)
+		}
+		equal(t, "acked all the same", in.ack(byLease(got[1])), []eventhub.Outcome{eventhub.Applied})
+		time.Sleep(time.Second)
+		r.restart()
+		equal(t, "not acked", r.subscribe(opts("in", "g")).takeOffsets(), []uint64{1})
+	})
+}
+
+// TestAckedOverGaps: acked events far apart, so many that the window has forgotten them,
+// are known as such after their state was written anew and the hub was started again.
+func TestAckedOverGaps(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const n = 3 * maxBlock
+		var offsets []uint64
+		for i := range uint64(n) {
+			offsets = append(offsets, 1+i*(1<<40))
+		}
+		r.sparse("in", offsets...)
+		o := opts("in", "g")
+		o.MaxInFlight, o.BatchSize = n, n
+		in := r.subscribe(o)
+		got := in.take()
+		equal(t, "delivered", len(got), n)
+		for _, d := range got[1:] {
+			in.ack(byLease(d))
+		}
+		g := r.bus.running("in", "g")
+		g.mu.Lock()
+		size, lag, forgotten := g.window.size(), g.lag(offsets[n-1]), g.window.blocks[len(g.window.blocks)/2].entries == nil
+		g.mu.Unlock()
+		if size != n || lag != 1 || !forgotten {
+			t.Errorf("%d events in the window, lag %d, forgotten: %t; want %d, 1 and true", size, lag, forgotten, n)
+		}
+		r.noMoreTopics()
+		_, err := in.handOver([]eventhub.Ref{byLease(got[0])}, out("1"))
+		wantCode(t, err, eventhub.CodeOverloaded)
+		time.Sleep(time.Second)
+		r.restart()
+		equal(t, "not acked", r.subscribe(o).takeOffsets(), []uint64{1})
+	})
+}
+
+// TestAckWindowOverGaps: how far a group may read ahead counts events.
+func TestAckWindowOverGaps(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		r.start(Options{AckWindow: 4})
+		r.sparse("t", 1, 1000, 2000, farOffset-1, farOffset)
+		in := r.subscribe(opts("t", "g"))
+		got := in.take()
+		equal(t, "delivered", len(got), 4)
+		in.ack(byLease(got[1]))
+		info, err := r.bus.Group(context.Background(), "t", "g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "lag", info.Lag, 4)
+		equal(t, "blocked by", info.BlockedBy.Kind, "window")
+		equal(t, "more, while the first is not done", len(in.take()), 0)
+		in.ack(byLease(got[0]))
+		equal(t, "then", in.takeOffsets(), []uint64{farOffset})
+		synctest.Wait()
+	})
+}
