@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"eventhub/ops"
 	"eventhub/store"
 )
 
@@ -57,6 +58,10 @@ type Config struct {
 	Durability string
 	// Grace bounds a graceful stop.
 	Grace time.Duration
+	// MetricsLabels is how many topics, and how many groups, have metrics of their
+	// own; MetricsHistograms how many groups have histograms of their own. All others
+	// are one row. Defaults 200 and 20: fewer than 5,000 series, whatever there is.
+	MetricsLabels, MetricsHistograms int
 	// Version is told to clients.
 	Version string
 	Logger  *slog.Logger
@@ -80,6 +85,12 @@ func (c Config) WithDefaults() Config {
 	def(&c.Durability, store.DurabilitySync)
 	if c.MaxTopics == 0 {
 		c.MaxTopics = 100_000
+	}
+	if c.MetricsLabels == 0 {
+		c.MetricsLabels = ops.DefaultMaxLabels
+	}
+	if c.MetricsHistograms == 0 {
+		c.MetricsHistograms = ops.DefaultMaxHistograms
 	}
 	if c.Grace == 0 {
 		c.Grace = DefaultGrace
@@ -119,6 +130,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxTopics < 1 {
 		errs = append(errs, fmt.Errorf("max topics is %d; at least 1 is needed", c.MaxTopics))
+	}
+	if c.MetricsLabels < 1 || c.MetricsHistograms < 1 {
+		errs = append(errs, fmt.Errorf("metrics labels are %d and histograms %d; at least 1 is needed", c.MetricsLabels, c.MetricsHistograms))
 	}
 	if c.Grace < 0 {
 		errs = append(errs, fmt.Errorf("grace is %s; it can not be negative", c.Grace))

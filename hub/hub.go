@@ -122,10 +122,11 @@ func (h *Hub) open() error {
 			_, err := h.verifier.Verify(ctx, token, given)
 			return err
 		},
-		Open:    h.cfg.AuthToken == "",
-		Origins: h.cfg.Origins,
-		Ready:   []ops.Check{{Name: "serving", Check: h.notStopping}, {Name: "store", Check: h.notBroken}},
-		Level:   h.cfg.LogLevel,
+		Open:      h.cfg.AuthToken == "",
+		Origins:   h.cfg.Origins,
+		Ready:     []ops.Check{{Name: "serving", Check: h.notStopping}, {Name: "store", Check: h.notBroken}},
+		Level:     h.cfg.LogLevel,
+		MaxLabels: h.cfg.MetricsLabels, MaxHistograms: h.cfg.MetricsHistograms,
 		Version: h.cfg.Version,
 		Logger:  h.log,
 	})

@@ -101,26 +101,47 @@ var topicKind = rowKind[string, measure.Topic]{
 
 type groupName struct{ topic, group string }
 
-var groupKind = rowKind[groupName, measure.Group]{
+// groupRow is one group, or all others together. What an alert asks of a group and not
+// of the others has a sum of its own: of two groups one may be paused, and the other
+// stand still.
+type groupRow struct {
+	measure.Group
+	paused                  int    // groups
+	deliverable, unattended uint64 // events
+}
+
+func rowOf(g *measure.Group) groupRow {
+	row := groupRow{Group: *g}
+	if g.Paused {
+		row.paused = 1
+	} else if g.Members > 0 {
+		row.deliverable = g.Lag
+	}
+	if g.Members == 0 {
+		row.unattended = g.Lag
+	}
+	return row
+}
+
+var groupKind = rowKind[groupName, groupRow]{
 	other: groupName{otherLabel, otherLabel},
-	key:   func(g *measure.Group) groupName { return groupName{g.Topic, g.Group} },
-	empty: func() *measure.Group {
-		g := measure.NewGroup(otherLabel, otherLabel)
-		return &g
-	},
-	count: func(sum, g *measure.Group) { sum.Add(g) },
-	state: func(sum, g *measure.Group) {
+	key:   func(g *groupRow) groupName { return groupName{g.Topic, g.Group.Group} },
+	empty: func() *groupRow { return &groupRow{Group: measure.NewGroup(otherLabel, otherLabel)} },
+	count: func(sum, g *groupRow) { sum.Add(&g.Group) },
+	state: func(sum, g *groupRow) {
 		sum.Lag += g.Lag
 		sum.Waiting += g.Waiting
 		sum.Held += g.Held
-		sum.Paused = sum.Paused || g.Paused // no number: one is enough to look
+		sum.paused += g.paused
+		sum.deliverable += g.deliverable
+		sum.unattended += g.unattended
 		sum.Members += g.Members
 		for transport, n := range g.InFlight {
 			sum.InFlight[transport] += n
 		}
 	},
 	// A group that was made anew starts all of these at zero.
-	fell: func(g, before *measure.Group) bool {
+	fell: func(g, before *groupRow) bool {
 		return g.Delivered < before.Delivered || g.Redelivered < before.Redelivered || g.Acked < before.Acked ||
 			g.Nacked < before.Nacked || g.Expired < before.Expired || g.DeadLettered < before.DeadLettered ||
 			g.Poll.Count() < before.Poll.Count() || g.Handler.Count() < before.Handler.Count() ||

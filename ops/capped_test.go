@@ -9,15 +9,24 @@ import (
 )
 
 // others returns the row of the others among what fold has returned.
-func others(t *testing.T, rows []measure.Group) measure.Group {
+func others(t *testing.T, rows []groupRow) groupRow {
 	t.Helper()
 	for _, row := range rows {
-		if row.Topic == otherLabel && row.Group == otherLabel {
+		if row.Topic == otherLabel && row.Group.Group == otherLabel {
 			return row
 		}
 	}
 	t.Fatal("there is no row of the others")
-	return measure.Group{}
+	return groupRow{}
+}
+
+// rowsOf makes rows of what the engine says.
+func rowsOf(groups []measure.Group) []groupRow {
+	rows := make([]groupRow, len(groups))
+	for i := range groups {
+		rows[i] = rowOf(&groups[i])
+	}
+	return rows
 }
 
 func group(name string, acked uint64, lag uint64) measure.Group {
@@ -46,10 +55,22 @@ func TestOthersNeverGoBack(t *testing.T) {
 		{[]measure.Group{group("c", 1, 1), group("kept", 1, 1)}, 38, 1, 38},                        //
 		{[]measure.Group{group("c", 1, 1), {Topic: "t", Group: "idle", InFlight: nil}}, 38, 1, 38}, // one that has never run has no histograms
 	} {
-		row := others(t, append(c.fold(step.rows), measure.Group{}))
+		row := others(t, append(c.fold(rowsOf(step.rows)), groupRow{}))
 		if row.Acked != step.acked || row.Lag != step.lag || row.Handler.Count() != step.handled {
 			t.Errorf("step %d: acked %d, lag %d, handled %d; want %d, %d, %d", i, row.Acked, row.Lag, row.Handler.Count(), step.acked, step.lag, step.handled)
 		}
+	}
+}
+
+// TestOneAmongTheOthersHidesNone: a paused group, or one without members, does not speak
+// for the rest of the row.
+func TestOneAmongTheOthersHidesNone(t *testing.T) {
+	standing, paused, alone := group("standing", 0, 3), group("paused", 0, 5), group("alone", 0, 7)
+	standing.Members, paused.Members, paused.Paused = 1, 1, true
+	c := newCapped(1, groupKind)
+	row := others(t, c.fold(rowsOf([]measure.Group{group("kept", 0, 0), standing, paused, alone})))
+	if row.deliverable != 3 || row.unattended != 7 || row.paused != 1 || row.Lag != 15 {
+		t.Errorf("deliverable %d, unattended %d, paused %d, lag %d; want 3, 7, 1, 15", row.deliverable, row.unattended, row.paused, row.Lag)
 	}
 }
 
@@ -108,7 +129,7 @@ func TestRandomHistories(t *testing.T) {
 			rows = append(rows, *g)
 		}
 		got, want := uint64(0), uint64(0)
-		for _, row := range c.fold(rows) {
+		for _, row := range c.fold(rowsOf(rows)) {
 			if row.Topic == otherLabel {
 				got = row.Acked
 			}

@@ -54,7 +54,9 @@ type collector struct {
 
 	mu     sync.Mutex // one scrape at a time: capped has to see them in order
 	topics *capped[string, measure.Topic]
-	groups *capped[groupName, measure.Group]
+	groups *capped[groupName, groupRow]
+	// times are the groups with histograms of their own.
+	times *capped[groupName, groupRow]
 }
 
 func newCollector(o *Ops) *collector {
@@ -62,6 +64,7 @@ func newCollector(o *Ops) *collector {
 		ops:    o,
 		topics: newCapped(o.cfg.MaxLabels, topicKind),
 		groups: newCapped(o.cfg.MaxLabels, groupKind),
+		times:  newCapped(o.cfg.MaxHistograms, groupKind),
 	}
 }
 
@@ -98,13 +101,19 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 
 // collectEngine sends what the engine has measured. c.mu is held.
 func (c *collector) collectEngine(out chan<- prometheus.Metric, engine *measure.Engine) {
-	topics, groups := c.topics.fold(engine.Topics), c.groups.fold(engine.Groups)
+	rows := make([]groupRow, len(engine.Groups))
+	for i := range engine.Groups {
+		rows[i] = rowOf(&engine.Groups[i])
+	}
+	topics, groups, times := c.topics.fold(engine.Topics), c.groups.fold(rows), c.times.fold(rows)
 	for i := range topics {
 		emit(out, topicSeries, &topics[i], topics[i].Topic)
 	}
 	for i := range groups {
-		emit(out, groupSeries, &groups[i], groups[i].Topic, groups[i].Group)
-		emitHistograms(out, groupHistograms, &groups[i], groups[i].Topic, groups[i].Group)
+		emit(out, groupSeries, &groups[i], groups[i].Topic, groups[i].Group.Group)
+	}
+	for i := range times {
+		emitHistograms(out, groupHistograms, &times[i], times[i].Topic, times[i].Group.Group)
 	}
 	emit(out, engineSeries, engine)
 	emitHistograms(out, engineHistograms, engine)

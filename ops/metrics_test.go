@@ -46,6 +46,8 @@ func TestEverySeries(t *testing.T) {
 		of("eventhub_group_waiting_events", "orders", "billing"):                   1,
 		of("eventhub_group_held_events", "orders", "billing"):                      6,
 		of("eventhub_group_paused", "orders", "billing"):                           1,
+		of("eventhub_group_deliverable_events", "orders", "billing"):               0,
+		of("eventhub_group_unattended_events", "orders", "billing"):                0,
 		of("eventhub_group_members", "orders", "billing"):                          2,
 		of("subscribe_poll_duration_ms_sum", "orders", "billing"):                  1,
 		of("subscribe_poll_duration_ms_count", "orders", "billing"):                2,
@@ -295,6 +297,14 @@ func TestLabelsAreCapped(t *testing.T) {
 	}
 }
 
+// TestSeriesAreBounded: a monitor that scrapes a hub with its defaults gets fewer than
+// 5,000 series, however many topics and groups there are.
+func TestSeriesAreBounded(t *testing.T) {
+	if n := len(scrape(t, open(t, manyTopics(10_000, 1).config()))); n > 5000 {
+		t.Errorf("%d series of 10,000 topics", n)
+	}
+}
+
 // wantSums compares the sums of all series with those of the engine.
 func wantSums(t *testing.T, got samples, e *measure.Engine) {
 	t.Helper()
@@ -315,6 +325,7 @@ func wantSums(t *testing.T, got samples, e *measure.Engine) {
 		want["eventhub_group_waiting_events"] += float64(g.Waiting)
 		want["eventhub_group_held_events"] += float64(g.Held)
 		want["eventhub_group_members"] += float64(g.Members)
+		want["eventhub_group_deliverable_events"] += float64(g.Lag)
 		want["events_inflight"] += 3
 		want["ws_inflight"]++
 		for name, h := range map[string]*measure.Histogram{"subscribe_poll_duration_ms": &g.Poll, "delivery_handler_duration_ms": &g.Handler, "delivery_latency_ms": &g.Latency} {

@@ -38,9 +38,15 @@ import (
 	"eventhub/internal/origin"
 )
 
-// DefaultMaxLabels is how many topics, and how many groups, have series of their
-// own.
-const DefaultMaxLabels = 500
+// Bounds of the series, which together are fewer than 5,000.
+const (
+	// DefaultMaxLabels is how many topics, and how many groups, have series of their
+	// own.
+	DefaultMaxLabels = 200
+	// DefaultMaxHistograms is how many groups have histograms of their own: one has
+	// more than fifty series, all else of a group fifteen.
+	DefaultMaxHistograms = 20
+)
 
 // Config says what to show and to whom. Its functions are called from many
 // goroutines at once.
@@ -73,7 +79,10 @@ type Config struct {
 	// MaxLabels bounds how many topics have series of their own, and how many
 	// groups in a topic have. Default DefaultMaxLabels.
 	MaxLabels int
-	Logger    *slog.Logger // default: discard
+	// MaxHistograms bounds how many groups in a topic have histograms of their own.
+	// Default DefaultMaxHistograms.
+	MaxHistograms int
+	Logger        *slog.Logger // default: discard
 }
 
 // Check is one condition of readiness.
@@ -105,6 +114,9 @@ func New(cfg Config) (*Ops, error) {
 	if cfg.MaxLabels == 0 {
 		cfg.MaxLabels = DefaultMaxLabels
 	}
+	if cfg.MaxHistograms == 0 {
+		cfg.MaxHistograms = DefaultMaxHistograms
+	}
 	policy, err := origin.New(cfg.Origins)
 	if err := errors.Join(cfg.validate(), err); err != nil {
 		return nil, fmt.Errorf("ops: configuration: %w", err)
@@ -135,6 +147,9 @@ func (c *Config) validate() error {
 	}
 	if c.MaxLabels < 0 {
 		errs = append(errs, fmt.Errorf("field MaxLabels is %d; it can not be negative", c.MaxLabels))
+	}
+	if c.MaxHistograms < 0 {
+		errs = append(errs, fmt.Errorf("field MaxHistograms is %d; it can not be negative", c.MaxHistograms))
 	}
 	seen := make(map[string]bool)
 	for i, check := range c.Ready {

@@ -36,20 +36,20 @@ var topicSeries = []series[measure.Topic]{
 		func(t *measure.Topic) uint64 { return t.Duplicates }),
 }
 
-var groupSeries = []series[measure.Group]{
+var groupSeries = []series[groupRow]{
 	counter("events_delivered_total", "Attempts handed to a member; without a group: events handed to live tails.", groupLabels,
-		func(g *measure.Group) uint64 { return g.Delivered }),
+		func(g *groupRow) uint64 { return g.Delivered }),
 	counter("eventhub_events_redelivered_total", "Attempts handed to a member that were not an event's first.", groupLabels,
-		func(g *measure.Group) uint64 { return g.Redelivered }),
+		func(g *groupRow) uint64 { return g.Redelivered }),
 	counter("events_acked_total", "Events acked.", groupLabels,
-		func(g *measure.Group) uint64 { return g.Acked }),
+		func(g *groupRow) uint64 { return g.Acked }),
 	counter("events_nacked_total", "Deliveries nacked.", groupLabels,
-		func(g *measure.Group) uint64 { return g.Nacked }),
+		func(g *groupRow) uint64 { return g.Nacked }),
 	counter("eventhub_leases_expired_total", "Leases that ran out without an answer.", groupLabels,
-		func(g *measure.Group) uint64 { return g.Expired }),
+		func(g *groupRow) uint64 { return g.Expired }),
 	counter("eventhub_events_dead_lettered_total", "Events that became dead letters.", groupLabels,
-		func(g *measure.Group) uint64 { return g.DeadLettered }),
-	gauge("events_inflight", "Events leased to members.", groupLabels, func(g *measure.Group) float64 {
+		func(g *groupRow) uint64 { return g.DeadLettered }),
+	gauge("events_inflight", "Events leased to members.", groupLabels, func(g *groupRow) float64 {
 		total := 0
 		for _, n := range g.InFlight {
 			total += n
@@ -57,26 +57,30 @@ var groupSeries = []series[measure.Group]{
 		return float64(total)
 	}),
 	gauge("ws_inflight", "Events leased to members that are connected over WebSocket.", groupLabels,
-		func(g *measure.Group) float64 { return float64(g.InFlight["ws"]) }),
+		func(g *groupRow) float64 { return float64(g.InFlight["ws"]) }),
 	gauge("eventhub_group_lag_events", "Events that are not done: above the cursor and not acked.", groupLabels,
-		func(g *measure.Group) float64 { return float64(g.Lag) }),
+		func(g *groupRow) float64 { return float64(g.Lag) }),
 	gauge("eventhub_group_waiting_events", "Events that wait for another attempt.", groupLabels,
-		func(g *measure.Group) float64 { return float64(g.Waiting) }),
+		func(g *groupRow) float64 { return float64(g.Waiting) }),
 	gauge("eventhub_group_held_events", "Events that are held back behind an earlier one of their key.", groupLabels,
-		func(g *measure.Group) float64 { return float64(g.Held) }),
-	gauge("eventhub_group_paused", "1 while the group is paused and nothing is delivered to it, else 0.", groupLabels,
-		func(g *measure.Group) float64 { return oneIf(g.Paused) }),
+		func(g *groupRow) float64 { return float64(g.Held) }),
+	gauge("eventhub_group_deliverable_events", "Events that are not done, of groups that have members and are not paused.", groupLabels,
+		func(g *groupRow) float64 { return float64(g.deliverable) }),
+	gauge("eventhub_group_unattended_events", "Events that are not done, of groups without members.", groupLabels,
+		func(g *groupRow) float64 { return float64(g.unattended) }),
+	gauge("eventhub_group_paused", "1 while the group is paused and nothing is delivered to it, else 0; of _other: how many are.", groupLabels,
+		func(g *groupRow) float64 { return float64(g.paused) }),
 	gauge("eventhub_group_members", "Members of the group.", groupLabels,
-		func(g *measure.Group) float64 { return float64(g.Members) }),
+		func(g *groupRow) float64 { return float64(g.Members) }),
 }
 
-var groupHistograms = []histogram[measure.Group]{
+var groupHistograms = []histogram[groupRow]{
 	{desc("subscribe_poll_duration_ms", "One turn of the group in milliseconds: plan, read, lease, hand over.", groupLabels),
-		func(g *measure.Group) *measure.Histogram { return &g.Poll }},
+		func(g *groupRow) *measure.Histogram { return &g.Poll }},
 	{desc("delivery_handler_duration_ms", "From handing an event over to its ack, in milliseconds.", groupLabels),
-		func(g *measure.Group) *measure.Histogram { return &g.Handler }},
+		func(g *groupRow) *measure.Histogram { return &g.Handler }},
 	{desc("delivery_latency_ms", "From an event's commit to its ack, in milliseconds.", groupLabels),
-		func(g *measure.Group) *measure.Histogram { return &g.Latency }},
+		func(g *groupRow) *measure.Histogram { return &g.Latency }},
 }
 
 var engineSeries = []series[measure.Engine]{

@@ -38,6 +38,10 @@ func hubSchema() *config.Schema {
 			Usage: "sync: an OK means on disk; interval: on disk within 10 ms, which a crash may lose"},
 		{Name: "max-topics", Type: config.Int(1), Default: strconv.Itoa(hub.Config{}.WithDefaults().MaxTopics),
 			Usage: "most topics that are created"},
+		{Name: "metrics-labels", Type: config.Int(1), Default: strconv.Itoa(hub.Config{}.WithDefaults().MetricsLabels),
+			Usage: "topics, and groups, with metrics of their own; all others share one row"},
+		{Name: "metrics-histograms", Type: config.Int(1), Default: strconv.Itoa(hub.Config{}.WithDefaults().MetricsHistograms),
+			Usage: "groups with latency histograms of their own; all others share one row"},
 		{Name: "grace", Type: config.Duration, Default: hub.DefaultGrace.String(),
 			Usage: "how long a graceful stop may take"},
 		{Name: "log-format", Type: config.OneOf("text", "json"), Default: "text",
@@ -66,17 +70,18 @@ func hideURL(store string) string {
 // hubConfig returns the configuration of the hub, without its logger.
 func hubConfig(s *config.Settings) hub.Config {
 	return hub.Config{
-		Store:      s.Text("store"),
-		WSAddr:     s.Text("ws"),
-		HTTPAddr:   s.Text("http"),
-		OpsAddr:    s.Text("ops"),
-		AuthToken:  s.Text("auth-token"),
-		Insecure:   s.Bool("insecure"),
-		Origins:    s.Strings("origin"),
-		Durability: s.Text("durability"),
-		MaxTopics:  s.Int("max-topics"),
-		Grace:      s.Duration("grace"),
-		Version:    versionString(),
+		Store:         s.Text("store"),
+		WSAddr:        s.Text("ws"),
+		HTTPAddr:      s.Text("http"),
+		OpsAddr:       s.Text("ops"),
+		AuthToken:     s.Text("auth-token"),
+		Insecure:      s.Bool("insecure"),
+		Origins:       s.Strings("origin"),
+		Durability:    s.Text("durability"),
+		MaxTopics:     s.Int("max-topics"),
+		MetricsLabels: s.Int("metrics-labels"), MetricsHistograms: s.Int("metrics-histograms"),
+		Grace:   s.Duration("grace"),
+		Version: versionString(),
 	}
 }
 

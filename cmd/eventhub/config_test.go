@@ -38,19 +38,21 @@ var keyValues = map[string]struct {
 	file, env, flag string
 	want            [3]any
 }{
-	"ws":              {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
-	"http":            {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
-	"ops":             {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
-	"store":           {"a", "'b'", "c d", [3]any{"a", "'b'", "c d"}},
-	"auth-token":      {"0123", "b", "c", [3]any{"0123", "b", "c"}},
-	"auth-token-file": {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
-	"insecure":        {"true", "false", "true", [3]any{true, false, true}},
-	"origin":          {"[http://a, http://b]", "http://c,http://d", "http://e", [3]any{[]string{"http://a", "http://b"}, []string{"http://c", "http://d"}, []string{"http://e"}}},
-	"durability":      {"interval", "sync", "INTERVAL", [3]any{"interval", "sync", "interval"}},
-	"max-topics":      {"1_000", "2", "3", [3]any{1000, 2, 3}},
-	"grace":           {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
-	"log-format":      {"json", "text", "JSON", [3]any{"json", "text", "json"}},
-	"log-level":       {"debug", "WARN", "error", [3]any{slog.LevelDebug, slog.LevelWarn, slog.LevelError}},
+	"ws":                 {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
+	"http":               {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
+	"ops":                {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
+	"store":              {"a", "'b'", "c d", [3]any{"a", "'b'", "c d"}},
+	"auth-token":         {"0123", "b", "c", [3]any{"0123", "b", "c"}},
+	"auth-token-file":    {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
+	"insecure":           {"true", "false", "true", [3]any{true, false, true}},
+	"origin":             {"[http://a, http://b]", "http://c,http://d", "http://e", [3]any{[]string{"http://a", "http://b"}, []string{"http://c", "http://d"}, []string{"http://e"}}},
+	"durability":         {"interval", "sync", "INTERVAL", [3]any{"interval", "sync", "interval"}},
+	"max-topics":         {"1_000", "2", "3", [3]any{1000, 2, 3}},
+	"metrics-labels":     {"4", "5", "6", [3]any{4, 5, 6}},
+	"metrics-histograms": {"7", "8", "9", [3]any{7, 8, 9}},
+	"grace":              {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
+	"log-format":         {"json", "text", "JSON", [3]any{"json", "text", "json"}},
+	"log-level":          {"debug", "WARN", "error", [3]any{slog.LevelDebug, slog.LevelWarn, slog.LevelError}},
 }
 
 // effect returns what the hub or its logger is configured with.
@@ -75,6 +77,10 @@ func effect(s *config.Settings, key string) any {
 		return c.Durability
 	case "max-topics":
 		return c.MaxTopics
+	case "metrics-labels":
+		return c.MetricsLabels
+	case "metrics-histograms":
+		return c.MetricsHistograms
 	case "grace":
 		return c.Grace
 	case "log-level":
