@@ -44,7 +44,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -104,6 +103,12 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "Pages of this origin may not connect.", http.StatusForbidden)
 		return
 	}
+	if why := checkHandshake(r); why != "" {
+		g.log.Debug("websocket refused: handshake", "remote", r.RemoteAddr, "error", why)
+		w.Header().Set("Connection", "close")
+		http.Error(w, why, http.StatusBadRequest)
+		return
+	}
 	if why := g.take(); why != "" {
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, why, http.StatusServiceUnavailable)
@@ -119,12 +124,6 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.start(conn, rw.Reader)
-}
-
-// isUpgrade reports whether a WebSocket is asked for; whether in the right way
-// is the upgrader's to say.
-func isUpgrade(r *http.Request) bool {
-	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
 }
 
 // take reserves a slot for one connection, or says why there is none.

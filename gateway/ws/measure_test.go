@@ -91,6 +91,8 @@ func TestMeasure(t *testing.T) {
 		for range 3 {
 			r := httptest.NewRequest(http.MethodGet, "/", nil)
 			r.Header.Set("Upgrade", "websocket")
+			r.Header.Set("Connection", "Upgrade")
+			r.Header.Set("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
 			w := httptest.NewRecorder()
 			if f.gw.ServeHTTP(w, r); w.Code != http.StatusServiceUnavailable {
 				t.Errorf("a third connection: %d", w.Code)
