@@ -253,3 +253,18 @@ func TestAppendStructured(t *testing.T) {
 		t.Errorf("a broken record is %s, %v", dst, err)
 	}
 }
+
+// TestHeadersThatDifferInCase: which of them is the attribute is always the same.
+func TestHeadersThatDifferInCase(t *testing.T) {
+	e := eventhub.Event{ID: "1", Topic: "t", Payload: []byte(`1`), Headers: map[string]string{
+		"CE-SOURCE": "/a", "Ce-Source": "/b", "ce-source": "/c", "CE-TYPE": "a", "Ce-Type": "b", "ce-subject": "", "CE-Subject": "s",
+		"X-CORRELATION-ID": "a", "X-Correlation-Id": "b", "Traceparent": "00-1-2-01",
+	}}
+	const want = `{"specversion":"1.0","id":"1","source":"/c","type":"b","time":"2024-08-08T18:00:00.001Z","subject":"s",` +
+		`"datacontenttype":"application/json","correlationid":"b","eventhuboffset":"7","eventhubtopic":"t","traceparent":"00-1-2-01","data":1}`
+	for range 20 { // maps have no order
+		if diff := cmp.Diff(want, string(written(t, &e))); diff != "" {
+			t.Fatalf("-want +got:\n%s", diff)
+		}
+	}
+}

@@ -45,8 +45,9 @@ func appendMember(dst []byte, name, value string) []byte {
 // attributesOf returns the attributes of an event, without the version.
 func attributesOf(topic string, e *eventhub.Event) attributes {
 	out := make(attributes, 8+len(e.Headers))
-	for header, value := range e.Headers {
-		if name, ok := strings.CutPrefix(strings.ToLower(header), headerPrefix); ok && isName(name) && value != "" {
+	headers := lowered(e.Headers)
+	for header, value := range headers {
+		if name, ok := strings.CutPrefix(header, headerPrefix); ok && isName(name) {
 			out[name] = value
 		}
 	}
@@ -67,7 +68,7 @@ func attributesOf(topic string, e *eventhub.Event) attributes {
 		out[subject] = e.Key
 	}
 	for name, header := range headersOf {
-		if value := e.Headers[header]; value != "" {
+		if value := headers[header]; value != "" {
 			out[name] = value
 		}
 	}
@@ -77,4 +78,17 @@ func attributesOf(topic string, e *eventhub.Event) attributes {
 	out[hubTopic] = topic
 	out[hubOffset] = strconv.FormatUint(e.Offset, 10)
 	return out
+}
+
+// lowered returns the headers that say something, with their names in lower case, as
+// attributes have them. Of names that differ in case alone the last in byte order
+// counts, which is the one in lower case where there is such.
+func lowered(headers map[string]string) map[string]string {
+	lower := make(map[string]string, len(headers))
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		if value := headers[name]; value != "" {
+			lower[strings.ToLower(name)] = value
+		}
+	}
+	return lower
 }
