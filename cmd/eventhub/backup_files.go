@@ -2,7 +2,6 @@ package main
 
 import (
 	"archive/tar"
-	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
@@ -16,8 +15,13 @@ import (
 	"strings"
 )
 
-// sumsFile has the checksum of each other file of a backup, in the form of sha256sum.
-const sumsFile = "backup.sha256"
+// sumsFile has the checksum of each other file of a backup, in the form of sha256sum. Its
+// first line, a comment there, has that of the lines below: a list that lost its end
+// would else be that of a part of the backup.
+const (
+	sumsFile  = "backup.sha256"
+	sumsTitle = "# the files of a backup; this list is sha256="
+)
 
 // fileSum is one line of it.
 type fileSum struct {
@@ -93,7 +97,9 @@ func sealBackup(dir string, sums []fileSum) error {
 	for _, s := range sums {
 		fmt.Fprintf(&list, "%s  %s\n", s.sum, s.name)
 	}
-	if _, err := writeSynced(root, sumsFile, &list); err != nil {
+	whole := sha256.Sum256(list.Bytes())
+	title := strings.NewReader(sumsTitle + hex.EncodeToString(whole[:]) + "\n")
+	if _, err := writeSynced(root, sumsFile, io.MultiReader(title, &list)); err != nil {
 		return err
 	}
 	if err := checkSums(root, sums); err != nil {
@@ -113,26 +119,31 @@ func syncTree(dir string) error {
 }
 
 // readSums reads the checksums of a backup; none, and no error, where it has no list.
+// Lists without a first line of ours are taken as they are: earlier versions wrote such.
 func readSums(dir string) ([]fileSum, error) {
-	f, err := os.Open(filepath.Join(dir, sumsFile))
+	file := filepath.Join(dir, sumsFile)
+	list, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // it is only read
+	title, rest, _ := strings.Cut(string(list), "\n")
+	if want, ok := strings.CutPrefix(title, sumsTitle); !ok {
+		rest = string(list)
+	} else if whole := sha256.Sum256([]byte(rest)); hex.EncodeToString(whole[:]) != want {
+		return nil, fmt.Errorf("%s is not as it was when the backup was made: a part of it may be missing", file)
+	}
 	var sums []fileSum
-	for s := bufio.NewScanner(f); ; {
-		if !s.Scan() {
-			return sums, s.Err()
-		}
-		sum, name, ok := strings.Cut(s.Text(), "  ")
+	for line := range strings.Lines(rest) {
+		sum, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "  ")
 		if !ok || len(sum) != 2*sha256.Size || !fs.ValidPath(name) {
-			return nil, fmt.Errorf("%s: line %d is no checksum and file: %.80q", f.Name(), len(sums)+1, s.Text())
+			return nil, fmt.Errorf("%s: %.80q is no checksum and file", file, line)
 		}
 		sums = append(sums, fileSum{name, sum})
 	}
+	return sums, nil
 }
 
 // checkSums holds files against their checksums.
