@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"eventhub"
 	"eventhub/store"
@@ -133,6 +134,10 @@ func (m *member) lose(cause error) {
 	m.leave(0)
 }
 
+// sweepRest is how long the sweeper rests after each step, in times of that step: what
+// nobody waits for leaves the disk and the processors to what somebody does.
+const sweepRest = 9
+
 // sweeper has the store remove what deleted topics have left, a step at a time.
 type sweeper struct {
 	wake   chan struct{}
@@ -153,11 +158,13 @@ func (w *sweeper) begin(b *Bus) {
 			case <-ctx.Done():
 				return
 			}
-			for more := true; more && ctx.Err() == nil; {
+			for more := true; more; {
+				began := time.Now()
 				var err error
 				if more, err = b.store.Sweep(ctx); err != nil && ctx.Err() == nil {
 					b.log.Error("cannot remove what deleted topics have left; it is tried again at the next start", "error", err)
 				}
+				more = more && sleep(ctx, sweepRest*time.Since(began)) == nil
 			}
 		}
 	}()

@@ -295,7 +295,7 @@ type Pipeline interface {
 	// and nobody may be told; the units must not change. wait is called exactly once,
 	// on any goroutine, and in the order of the Starts; where Start returns an error
 	// there is none. Between a Start and the end of its wait the caller calls nothing
-	// else that writes, further Starts excepted.
+	// else that writes, further Starts and Sweep excepted.
 	Start(ctx context.Context, units []*Unit) (wait func() error, err error)
 }
 
@@ -388,8 +388,10 @@ type Maintenance interface {
 	Checkpoint(ctx context.Context, dir string) error
 
 	// Sweep removes some of what dropped topics have left, which nobody finds any
-	// more, and reports whether there may be more of it. Commits wait for it, so it
-	// does little at once.
+	// more, and reports whether there may be more of it. It may be called beside
+	// Commits and Starts, which do not wait for it, and does little at once. An error
+	// is of what could not be read, which is left until the store is opened again, or
+	// has ErrBroken; where there may be more to remove, it is reported beside it.
 	Sweep(ctx context.Context) (more bool, err error)
 
 	// Space returns how much room the place of the store has; the zero Space

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"eventhub"
 	"eventhub/store"
 
 	pdb "github.com/cockroachdb/pebble/v2"
@@ -17,9 +16,8 @@ import (
 // which is never given again; its plans go, for they are read by time and not by
 // topic; a row keeps up to which offsets were given under the name, and another one
 // says that the number's keys are garbage. From then on nobody finds them. Sweep
-// removes them, some at a time: the events with what is indexed of each, then the
-// ranges of the number, and the row that told of it last. So a crash in between
-// leaves garbage and nothing else.
+// removes them, some at a time, and the row that told of it last (sweep.go). So a crash
+// in between leaves garbage and nothing else.
 //
 //	'z' topic name          → offset (8)   no offset at or below it is given again
 //	'y' topic id (4)        → empty        there may be keys of this number
@@ -27,9 +25,6 @@ import (
 const (
 	tagDropped = 'z'
 	tagGarbage = 'y'
-
-	// sweepEvents is how many events one Sweep removes at most.
-	sweepEvents = 1000
 )
 
 func appendDroppedKey(dst []byte, name string) []byte {
@@ -84,6 +79,7 @@ func (s *Store) drop(t *topic) error {
 	s.dropped[t.name] = floor
 	s.topics.remove(t)
 	s.plans.set(false)
+	s.sweeper.add(t.id)
 	return nil
 }
 
@@ -114,98 +110,6 @@ func numberBounds(tag byte, id uint32) pdb.IterOptions {
 		LowerBound: binary.BigEndian.AppendUint32([]byte{tag}, id),
 		UpperBound: binary.BigEndian.AppendUint32([]byte{byte(end >> 32)}, uint32(end)),
 	}
-}
-
-// Sweep implements store.Maintenance.
-func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
-	if err := s.enter(ctx); err != nil {
-		return false, err
-	}
-	defer s.leave()
-	s.committing.Lock()
-	defer s.committing.Unlock()
-	if err = s.faults.err(); err == nil {
-		more, err = s.sweep()
-	}
-	if err != nil {
-		return false, fmt.Errorf("store/pebble: sweep: %w", err)
-	}
-	return more, nil
-}
-
-func (s *Store) sweep() (more bool, _ error) {
-	id, found, err := s.garbage()
-	if !found || err != nil {
-		return false, err
-	}
-	batch := s.db.NewBatch()
-	defer batch.Close()
-	n, err := s.sweepEvents(batch, id)
-	if err != nil {
-		return false, err
-	}
-	if n < sweepEvents {
-		for _, tag := range []byte{tagKey, tagGroup, tagPart} {
-			bounds := numberBounds(tag, id)
-			_ = batch.DeleteRange(bounds.LowerBound, bounds.UpperBound, nil)
-		}
-		_ = batch.Delete(appendGarbageKey(nil, id), nil)
-	}
-	if err := s.apply(batch, false); err != nil {
-		s.faults.fail(err)
-		return false, s.faults.err()
-	}
-	return true, nil
-}
-
-// garbage returns the number of one dropped topic that has not been swept.
-func (s *Store) garbage() (id uint32, found bool, err error) {
-	iter, err := s.db.NewIter(&pdb.IterOptions{LowerBound: []byte{tagGarbage}, UpperBound: []byte{tagGarbage + 1}})
-	if err != nil {
-		return 0, false, err
-	}
-	defer closeInto(iter, &err)
-	if !iter.First() {
-		return 0, false, iter.Error()
-	}
-	if len(iter.Key()) != 1+topicIDBytes {
-		return 0, false, fmt.Errorf("the key %x names no topic", iter.Key())
-	}
-	return binary.BigEndian.Uint32(iter.Key()[1:]), true, nil
-}
-
-// sweepEvents removes up to sweepEvents of the events of a number, with their ids
-// and links, and returns how many there were.
-func (s *Store) sweepEvents(batch *pdb.Batch, id uint32) (n int, err error) {
-	bounds := numberBounds(tagEvent, id)
-	iter, err := s.db.NewIter(&bounds)
-	if err != nil {
-		return 0, err
-	}
-	defer closeInto(iter, &err)
-	for valid := iter.First(); valid && n < sweepEvents; valid = iter.Next() {
-		value, err := iter.ValueAndErr()
-		if err != nil {
-			return n, err
-		}
-		offset := eventOffset(iter.Key())
-		e, err := eventhub.Record(value).Event(offset)
-		if err != nil {
-			return n, err
-		}
-		_ = batch.Delete(iter.Key(), nil)
-		if told, _ := s.ids.place(e.ID); told != (place{id, offset}) {
-			_ = batch.Delete(appendIDKey(nil, e.ID, id), nil)
-		}
-		for _, cause := range e.CausedBy {
-			_ = batch.Delete(appendLinkKey(nil, tagEffect, cause, id, offset), nil)
-		}
-		if c := e.Headers[eventhub.CorrelationHeader]; c != "" {
-			_ = batch.Delete(appendLinkKey(nil, tagCorrelated, c, id, offset), nil)
-		}
-		n++
-	}
-	return n, iter.Error()
 }
 
 // loadDropped reads at Open which offsets were given under the names of topics that

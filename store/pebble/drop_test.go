@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	pdb "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"eventhub"
 	"eventhub/internal/record"
@@ -38,6 +40,156 @@ func TestSweepLeavesNothing(t *testing.T) {
 	}
 	for _, tag := range []byte{tagTopic, tagEvent, tagID, tagKey, tagGroup, tagPart, tagPlan, tagPlanID, tagEffect, tagCorrelated, tagGarbage} {
 		scan(t, s, tag, func(key, _ []byte) { t.Errorf("the key %q is left", key) })
+	}
+}
+
+// A sweep reads without the lock of the committer: commits go on, however slow the disk.
+func TestSweepReadsBesideCommits(t *testing.T) {
+	mem := vfs.NewMem()
+	s := mustOpen(t, onMem(t, mem))
+	for i := range 50 {
+		id := fmt.Sprint("e", i)
+		mustCommit(t, s, false, store.Append{Topic: "t", ID: id, Record: newRecord("t", id, 20<<10)})
+	}
+	mustClose(t, s)
+	held, reads := 0, 0
+	hook := &failing{}
+	hook.match = func(op errorfs.Op) bool {
+		if isTable(op.Path) && op.Kind.ReadOrWrite() == errorfs.OpIsRead {
+			reads++
+			if !s.committing.TryLock() {
+				held++
+				return false
+			}
+			s.committing.Unlock()
+		}
+		return false
+	}
+	s = mustOpen(t, onMem(t, errorfs.Wrap(mem, hook)))
+	defer mustClose(t, s)
+	if err := s.DropTopic(context.Background(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	hook.on.Store(true)
+	if _, err := s.Sweep(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	hook.on.Store(false)
+	if held > 0 || reads == 0 {
+		t.Errorf("commits were held up at %d of %d reads of a sweep", held, reads)
+	}
+}
+
+// A step of a sweep reads few bytes, whatever the size of the events.
+func TestSweepStepIsSmall(t *testing.T) {
+	s := mustOpen(t, onMem(t, vfs.NewMem()))
+	defer mustClose(t, s)
+	const n, size = 300, 512 << 10 // two and a half times what one range deletion removes
+	for i := range n {
+		id := fmt.Sprint("e", i)
+		mustCommit(t, s, false, store.Append{Topic: "t", ID: id, Record: newRecord("t", id, size)})
+	}
+	if err := s.DropTopic(context.Background(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	left := func(tag byte) (keys int) {
+		scan(t, s, tag, func(_, _ []byte) { keys++ })
+		return keys
+	}
+	ids, leftAtRange := n, 0
+	for more := true; more; {
+		var err error
+		if more, err = s.Sweep(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		now := left(tagID)
+		if ids-now > 1+sweepBytes/size {
+			t.Fatalf("one step took %d events of %d bytes", ids-now, size)
+		}
+		if ids = now; ids == n/2 {
+			leftAtRange = left(tagEvent)
+		}
+	}
+	if records := left(tagEvent); ids > 0 || records > 0 {
+		t.Errorf("%d ids and %d records are left", ids, records)
+	}
+	if gone := n - leftAtRange; gone < sweepRange/size {
+		t.Errorf("%d records were gone half way; room comes back only at the end", gone)
+	}
+}
+
+// Many small topics are swept together, and key by key.
+func TestSweepOfManyTopics(t *testing.T) {
+	s := mustOpen(t, onMem(t, vfs.NewMem()))
+	defer mustClose(t, s)
+	const n = 1000
+	for i := range n {
+		fillTopic(t, s, fmt.Sprint("t", i), 1)
+		if err := s.DropTopic(context.Background(), fmt.Sprint("t", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	steps := 0
+	for more := true; more; steps++ {
+		var err error
+		if more, err = s.Sweep(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const keysOfOne = 8 // record, id, key, cause, correlation, group, part, garbage
+	if most := n*keysOfOne/sweepKeys + 1; steps > most {
+		t.Errorf("%d steps for %d topics of %d keys; want at most %d", steps, n, keysOfOne, most)
+	}
+	if err := s.flush(); err != nil {
+		t.Fatal(err)
+	}
+	if n := rangeDeletions(t, s); n > 0 {
+		t.Errorf("the sweep of small topics left %d range deletions", n)
+	}
+}
+
+// rangeDeletions counts those in tables.
+func rangeDeletions(t *testing.T, s *Store) (n uint64) {
+	t.Helper()
+	tables, err := s.db.SSTables(pdb.WithProperties())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, level := range tables {
+		for _, table := range level {
+			n += table.Properties.NumRangeDeletions
+		}
+	}
+	return n
+}
+
+// What can not be read of one topic is left, and told; the others are swept.
+func TestSweepPassesWhatItCanNotRead(t *testing.T) {
+	s := mustOpen(t, onMem(t, vfs.NewMem()))
+	defer mustClose(t, s)
+	for _, topic := range []string{"a", "b"} {
+		fillTopic(t, s, topic, 3)
+	}
+	bad := appendEventKey(nil, s.topics.get("a").id, 2)
+	if err := s.db.Set(bad, []byte(`{"ts":1723140000000,"id":"e1","caused_by":7}`), pdb.Sync); err != nil {
+		t.Fatal(err)
+	}
+	for _, topic := range []string{"a", "b"} {
+		if err := s.DropTopic(context.Background(), topic); err != nil {
+			t.Fatal(err)
+		}
+	}
+	more, err := s.Sweep(context.Background())
+	if !more || err == nil {
+		t.Fatalf("Sweep: %v, %v; want an error, and more to do", more, err)
+	}
+	if more, err = s.Sweep(context.Background()); more || err != nil {
+		t.Fatalf("Sweep of the other topic: %v, %v", more, err)
+	}
+	garbage := 0
+	scan(t, s, tagGarbage, func(_, _ []byte) { garbage++ })
+	if garbage != 1 {
+		t.Errorf("%d topics are left to be swept by the next start; want 1", garbage)
 	}
 }
 

@@ -112,6 +112,10 @@ const (
 	// early; commits wait late, since a burst may outrun compactions for a while.
 	l0Compact = 4
 	l0Stop    = 64
+
+	// How long a range deletion, which only a sweep writes, stays in memory at most:
+	// the disk has room again when it is in a table.
+	rangeFlush = 5 * time.Second
 )
 
 // pebbleOptions says how Pebble is run. The write-ahead log is always on.
@@ -127,6 +131,7 @@ func (o Options) pebbleOptions(f *faults, lock *pdb.Lock) *pdb.Options {
 		L0CompactionThreshold:       l0Compact,
 		L0StopWritesThreshold:       l0Stop,
 		LBaseMaxBytes:               baseLevelBytes,
+		FlushDelayDeleteRange:       rangeFlush,
 		CompactionConcurrencyRange: func() (int, int) {
 			return 1, max(1, min(4, runtime.GOMAXPROCS(0)/2))
 		},

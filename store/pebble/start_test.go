@@ -105,6 +105,33 @@ func TestStartsOverlap(t *testing.T) {
 	checkIndexes(t, s)
 }
 
+// TestSweepBesideStarts: a sweep does not wait for the fsync of a Start, nor this for it.
+func TestSweepBesideStarts(t *testing.T) {
+	hold := new(syncHold)
+	s := mustOpen(t, onMem(t, errorfs.Wrap(vfs.NewMem(), hold)))
+	defer mustClose(t, s)
+	mustCommit(t, s, true, given("t", "1"))
+	mustCommit(t, s, true, given("gone", "1"))
+	if err := s.DropTopic(context.Background(), "gone"); err != nil {
+		t.Fatal(err)
+	}
+	reached, release := hold.arm()
+	_, wait := mustStart(t, s, given("t", "2"))
+	<-reached
+	more, err := s.Sweep(context.Background())
+	if more || err != nil {
+		t.Errorf("Sweep: %v, %v; want all swept", more, err)
+	}
+	release()
+	if err := wait(); err != nil {
+		t.Error(err)
+	}
+	if got := readAll(t, s, "t"); len(got) != 2 {
+		t.Errorf("%d events are there; want 2", len(got))
+	}
+	checkIndexes(t, s)
+}
+
 // TestStartThatCreates: one that does more than append ends within Start, whatever is
 // under way.
 func TestStartThatCreates(t *testing.T) {

@@ -45,6 +45,7 @@ type Store struct {
 	plans, patterns gate
 
 	checkpointing sync.Mutex // serialises Checkpoint
+	sweeper       sweeper
 
 	// committing serialises Commit and guards what follows.
 	committing sync.Mutex
@@ -97,7 +98,7 @@ func Open(o Options) (*Store, error) {
 	// just raised, in the old format, in which damage looks like the log's end.
 	// Nothing may be written to that one: the flush begins another at once.
 	_, err = db.AsyncFlush()
-	if err = errors.Join(err, s.loadTopics(), s.loadDropped(), s.loadPlanFloor(), s.loadIDs(), f.err()); err != nil {
+	if err = errors.Join(err, s.loadTopics(), s.loadDropped(), s.loadGarbage(), s.loadPlanFloor(), s.loadIDs(), f.err()); err != nil {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), db.Close(), lock.Close())
 	}
 	return s, nil

@@ -1,0 +1,288 @@
+package pebble
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	"eventhub"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+)
+
+// # The sweep of dropped topics
+//
+// What lies under the number of a dropped topic is found by nobody and written by
+// nobody, so a sweep reads it beside the commits and takes no lock of theirs. Commits
+// meet it only where Pebble orders the batch of a step among theirs, and such a batch is
+// small.
+//
+// A step reads up to sweepBytes of records, for what is indexed of an event is told by
+// the event alone: its id, its causes and its correlation. What a topic of few keys has
+// is deleted key by key, since an iterator holds each of its keys against every range
+// deletion that it meets, and there may be thousands of such topics. Of a larger one the
+// records go by ranges of sweepRange, which lets Pebble drop whole tables unread.
+//
+// Which numbers are to be swept is known in memory, from Open on, and so is the place in
+// the one under way: no step walks over what the steps before have deleted. After a crash
+// the number under way is begun again; what is gone of it costs nothing then.
+const (
+	sweepBytes = 256 << 10 // records read in a step; the first whatever its size
+	sweepKeys  = 512       // keys deleted in a step, but for those of the last event
+	sweepRange = 64 << 20  // records that one range deletion removes
+)
+
+// sweeper is what there is to sweep. Its lock is held for the time of a step, and by a
+// drop for a moment.
+type sweeper struct {
+	stepping sync.Mutex // serialises the steps, and guards the place
+	from     uint64     // the next offset to read of the first number; 0 at its beginning
+	kept     uint64     // from where on records were read and not deleted yet
+	read     int        // bytes of them
+
+	mu      sync.Mutex
+	numbers []uint32
+}
+
+// add notes the number of a topic that was dropped.
+func (w *sweeper) add(id uint32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.numbers = append(w.numbers, id)
+}
+
+// first returns the number under way, or 0 where nothing is left.
+func (w *sweeper) first() uint32 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.numbers) == 0 {
+		return 0
+	}
+	return w.numbers[0]
+}
+
+// next goes on to another number, and reports whether there is one.
+func (w *sweeper) next() bool {
+	w.from, w.kept, w.read = 0, 0, 0
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.numbers = w.numbers[1:]
+	return len(w.numbers) > 0
+}
+
+// Sweep implements store.Maintenance.
+func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
+	if err := s.enter(ctx); err != nil {
+		return false, err
+	}
+	defer s.leave()
+	s.sweeper.stepping.Lock()
+	defer s.sweeper.stepping.Unlock()
+	if s.sweeper.first() == 0 {
+		return false, nil
+	}
+	if err := s.faults.err(); err != nil {
+		return false, fmt.Errorf("store/pebble: sweep: %w", err)
+	}
+	batch := s.db.NewBatch()
+	defer batch.Close()
+	more, unread := s.sweepStep(batch)
+	if err = s.db.Apply(batch, pdb.NoSync); err == nil {
+		err = s.faults.err()
+	}
+	if err != nil {
+		s.faults.fail(err)
+		return false, fmt.Errorf("store/pebble: sweep: %w", s.faults.err())
+	}
+	if unread != nil { // a part of one can not be read: the others need not wait for it
+		return s.sweeper.next(), fmt.Errorf("store/pebble: sweep what was left of a topic: %w", unread)
+	}
+	return more, nil
+}
+
+// sweepStep fills the batch with what one step deletes: some of one number, or all of
+// several small ones. Where it fails the first number left is the one that did.
+func (s *Store) sweepStep(batch *pdb.Batch) (more bool, err error) {
+	step := sweepStep{s: s, batch: batch, ids: s.ids.fresh()}
+	for _, iter := range []struct {
+		of  **pdb.Iterator
+		tag byte
+	}{{&step.events, tagEvent}, {&step.rest[0], tagKey}, {&step.rest[1], tagGroup}, {&step.rest[2], tagPart}} {
+		if *iter.of, err = s.tagged(iter.tag); err != nil {
+			return false, err
+		}
+		defer closeInto(*iter.of, &err)
+	}
+	for more = true; more && step.hasRoom(); {
+		id := s.sweeper.first()
+		done, err := step.sweep(id)
+		if err != nil {
+			return false, fmt.Errorf("number %d: %w", id, err)
+		}
+		if !done {
+			return true, nil
+		}
+		more = s.sweeper.next()
+	}
+	return more, nil
+}
+
+// tagged returns an iterator over all keys that begin with a tag.
+func (s *Store) tagged(tag byte) (*pdb.Iterator, error) {
+	return s.db.NewIter(&pdb.IterOptions{LowerBound: []byte{tag}, UpperBound: []byte{tag + 1}})
+}
+
+// sweepStep is one step under way.
+type sweepStep struct {
+	s      *Store
+	batch  *pdb.Batch
+	ids    *ids
+	events *pdb.Iterator
+	rest   [3]*pdb.Iterator // over all keys, groups and parts
+	read   int              // bytes of records
+}
+
+func (p *sweepStep) hasRoom() bool {
+	return p.read < sweepBytes && p.batch.Count() < sweepKeys
+}
+
+// sweep deletes what there is room for of a number, from where the last step ended, and
+// reports whether that was the last of it.
+func (p *sweepStep) sweep(id uint32) (done bool, err error) {
+	w := &p.s.sweeper
+	bounds := numberBounds(tagEvent, id)
+	var small []uint64 // all events, where one step takes them
+	valid := p.events.SeekGE(appendEventKey(nil, id, w.from))
+	for ; valid && bytes.Compare(p.events.Key(), bounds.UpperBound) < 0; valid = p.events.Next() {
+		if !p.hasRoom() {
+			break
+		}
+		offset, err := p.sweepEvent(id)
+		if err != nil {
+			return false, err
+		}
+		small = append(small, offset)
+	}
+	if err := p.events.Error(); err != nil {
+		return false, err
+	}
+	done = !valid || bytes.Compare(p.events.Key(), bounds.UpperBound) >= 0
+	switch {
+	case done && w.from == 0:
+		for _, offset := range small {
+			_ = p.batch.Delete(appendEventKey(nil, id, offset), nil) // a batch takes what fits in memory
+		}
+	case len(small) > 0:
+		w.from = small[len(small)-1] + 1
+	}
+	if w.from > w.kept && (done || w.read >= sweepRange) {
+		_ = p.batch.DeleteRange(appendEventKey(nil, id, w.kept), appendEventKey(nil, id, w.from), nil)
+		w.kept, w.read = w.from, 0
+	}
+	if done {
+		return true, p.sweepRest(id)
+	}
+	return false, nil
+}
+
+// sweepEvent deletes what is indexed of the event that the iterator is at.
+func (p *sweepStep) sweepEvent(id uint32) (offset uint64, err error) {
+	value, err := p.events.ValueAndErr()
+	if err != nil {
+		return 0, err
+	}
+	p.read += len(value)
+	p.s.sweeper.read += len(value)
+	offset = eventOffset(p.events.Key())
+	e, err := indexedOf(value)
+	if err != nil {
+		return 0, fmt.Errorf("the record at offset %d: %w", offset, err)
+	}
+	if told, _ := p.ids.place(e.id); told != (place{id, offset}) {
+		_ = p.batch.Delete(appendIDKey(nil, e.id, id), nil)
+	}
+	for _, cause := range e.causes {
+		_ = p.batch.Delete(appendLinkKey(nil, tagEffect, cause, id, offset), nil)
+	}
+	if e.correlation != "" {
+		_ = p.batch.Delete(appendLinkKey(nil, tagCorrelated, e.correlation, id, offset), nil)
+	}
+	return offset, nil
+}
+
+// sweepRest deletes what else there is under a number, and that there is any.
+func (p *sweepStep) sweepRest(id uint32) error {
+	for i, tag := range []byte{tagKey, tagGroup, tagPart} {
+		iter, bounds := p.rest[i], numberBounds(tag, id)
+		for valid := iter.SeekGE(bounds.LowerBound); valid && bytes.Compare(iter.Key(), bounds.UpperBound) < 0; valid = iter.Next() {
+			if !p.hasRoom() {
+				_ = p.batch.DeleteRange(iter.Key(), bounds.UpperBound, nil)
+				break
+			}
+			_ = p.batch.Delete(iter.Key(), nil)
+		}
+		if err := iter.Error(); err != nil {
+			return err
+		}
+	}
+	_ = p.batch.Delete(appendGarbageKey(nil, id), nil)
+	return nil
+}
+
+// indexedEvent is what the indexes have of an event, its key excepted.
+type indexedEvent struct {
+	id          string
+	causes      []string
+	correlation string
+}
+
+// indexedOf reads a record up to its payload, which stands last and may be large.
+func indexedOf(record eventhub.Record) (e indexedEvent, err error) {
+	e.id = string(record.ID())
+	d := json.NewDecoder(bytes.NewReader(record))
+	if _, err := d.Token(); err != nil { // the object's beginning
+		return e, err
+	}
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return e, err
+		}
+		var headers map[string]string
+		switch name {
+		case "payload":
+			return e, nil
+		case "caused_by":
+			err = d.Decode(&e.causes)
+		case "headers":
+			if err = d.Decode(&headers); err == nil {
+				e.correlation = headers[eventhub.CorrelationHeader]
+			}
+		default:
+			err = d.Decode(new(json.RawMessage))
+		}
+		if err != nil {
+			return e, err
+		}
+	}
+	return e, nil
+}
+
+// loadGarbage reads at Open which numbers are to be swept.
+func (s *Store) loadGarbage() (err error) {
+	iter, err := s.tagged(tagGarbage)
+	if err != nil {
+		return err
+	}
+	defer closeInto(iter, &err)
+	for valid := iter.First(); valid; valid = iter.Next() {
+		if len(iter.Key()) != 1+topicIDBytes {
+			return fmt.Errorf("the key %x names no topic", iter.Key())
+		}
+		s.sweeper.add(binary.BigEndian.Uint32(iter.Key()[1:]))
+	}
+	return iter.Error()
+}
