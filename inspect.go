@@ -95,8 +95,10 @@ type SeekPlan struct {
 	From uint64 `json:"from"`
 	To   uint64 `json:"to"`
 	Head uint64 `json:"head"`
-	// Again is how many offsets at or below From are delivered again, Skipped how
-	// many events that are not done will not be, Voided how many leases end.
+	// Again is how many events that are done are delivered again, Skipped how many
+	// that are not done will not be, Voided how many leases end. Between From and To
+	// 100,000 events or 64 MiB are read to count them; behind that offsets count,
+	// gaps too.
 	Again   uint64 `json:"again"`
 	Skipped uint64 `json:"skipped"`
 	Voided  int    `json:"voided"`

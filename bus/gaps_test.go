@@ -133,3 +133,61 @@ func TestAckWindowOverGaps(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// TestSeekOverGaps: the plan of a seek counts events, whether they were acked, are in
+// the window, or were not read yet.
+func TestSeekOverGaps(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		r.sparse("t", 500, 1000, 1500, 2000, 3000, farOffset)
+		o := opts("t", "g")
+		o.MaxInFlight = 4
+		in := r.subscribe(o)
+		got := in.take()
+		plan := func(offset uint64) eventhub.SeekPlan {
+			t.Helper()
+			p, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartOffset, Offset: offset}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		p := plan(farOffset + 1)
+		equal(t, "skipped, leased ones and unread ones", []uint64{p.Again, p.Skipped}, []uint64{0, 6})
+		in.ack(byLease(got[0]), byLease(got[1]), byLease(got[3])) // two more are read
+		p = plan(1)
+		equal(t, "from the beginning", []uint64{p.From, p.Again, p.Skipped}, []uint64{1499, 3, 0})
+		p = plan(600)
+		equal(t, "from the second", []uint64{p.Again, p.Skipped}, []uint64{2, 0})
+		p = plan(farOffset)
+		equal(t, "to the last", []uint64{p.Again, p.Skipped}, []uint64{0, 2})
+		in.take()
+		p, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartEarliest}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "applied", []uint64{p.Again, p.Skipped}, []uint64{3, 0})
+		equal(t, "delivered again", in.takeOffsets(), []uint64{500, 1000, 1500, 2000})
+	})
+}
+
+// TestSeekCountsSoMuch: what a seek reads to count events is bounded.
+func TestSeekCountsSoMuch(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const n = countedEvents + 5*roundEvents
+		for i := 0; i < n; i += 1000 {
+			r.publish("t", i, min(1000, n-i))
+		}
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"}) // from now on
+		before := r.store.count1("Read")
+		p, err := r.bus.SeekGroup(context.Background(), "t", "g", eventhub.Start{Kind: eventhub.StartEarliest}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "again", p.Again, uint64(n))
+		if reads := r.store.count1("Read") - before; reads > countedEvents/roundEvents+1 {
+			t.Errorf("%d reads", reads)
+		}
+		in.sub.Drop(0)
+	})
+}

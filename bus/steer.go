@@ -29,17 +29,66 @@ func (b *Bus) SeekGroup(ctx context.Context, topic, name string, start eventhub.
 	if err != nil {
 		return eventhub.SeekPlan{}, storeError(err, "read the head of topic %q", topic)
 	}
-	return g.seek(ctx, to, head, apply)
+	way := g.unknownTo(to, head)
+	if err := b.count(ctx, topic, &way); err != nil {
+		return eventhub.SeekPlan{}, err
+	}
+	return g.seek(ctx, to, head, way, apply)
+}
+
+// passage is a range of offsets, above after up to end, and how many events are there.
+type passage struct{ after, end, events uint64 }
+
+// unknownTo returns the offsets that a seek passes and of which the window does not know
+// which ones have events.
+func (g *group) unknownTo(to, head uint64) passage {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if cursor := g.window.cursor(); to < cursor {
+		return passage{after: to, end: min(cursor, head)}
+	}
+	return passage{after: g.window.next - 1, end: min(to, head)}
+}
+
+// countedEvents and countedBytes bound what is read to count events.
+const (
+	countedEvents = 100_000
+	countedBytes  = 64 << 20
+)
+
+// count reads how many events lie in a passage. Of what is more than it may read each
+// offset counts as an event.
+func (b *Bus) count(ctx context.Context, topic string, w *passage) error {
+	var batch store.Batch
+	for bytes := 0; w.after < w.end; {
+		if w.events >= countedEvents || bytes >= countedBytes {
+			w.events += w.end - w.after
+			break
+		}
+		batch.Reset()
+		if err := b.store.Read(ctx, topic, w.after+1, roundEvents, roundBytes, &batch); err != nil {
+			return storeError(err, "count events of topic %q", topic)
+		}
+		n := search(batch.Items, w.end+1)
+		if w.events += uint64(n); n == 0 || n < len(batch.Items) {
+			break
+		}
+		for i := range batch.Items {
+			bytes += len(batch.Items[i].Record)
+		}
+		w.after = batch.Items[n-1].Offset
+	}
+	return nil
 }
 
 // seek moves the cursor and voids all leases.
-func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (eventhub.SeekPlan, error) {
+func (g *group) seek(ctx context.Context, to, head uint64, way passage, apply bool) (eventhub.SeekPlan, error) {
 	g.mu.Lock()
 	if g.ended != nil {
 		defer g.mu.Unlock()
 		return eventhub.SeekPlan{}, g.ended
 	}
-	plan := g.plotSeek(to, head)
+	plan := g.plotSeek(to, head, way)
 	if !apply {
 		g.mu.Unlock()
 		return plan, nil
@@ -60,24 +109,40 @@ func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (eventhub
 	return plan, g.write(ctx)
 }
 
-// plotSeek says what a seek does. g.mu is held.
-func (g *group) plotSeek(to, head uint64) eventhub.SeekPlan {
-	from := g.window.cursor()
-	p := eventhub.SeekPlan{
+// plotSeek says what a seek does; way is what was counted of unknownTo. g.mu is held.
+func (g *group) plotSeek(to, head uint64, way passage) eventhub.SeekPlan {
+	w, p := &g.window, &g.progress
+	from := w.cursor()
+	plan := eventhub.SeekPlan{
 		Topic: g.log.name, Group: g.name, From: from, To: to, Head: head, Epoch: g.epoch, Voided: g.held,
 	}
 	// What is acked above the cursor is not skipped, but delivered again where it
 	// lies above the new one.
-	all := uint64(g.window.acked) + g.progress.ackedFrom(g.window.next)
-	// A gap among forgotten entries counts as acked; never more than there are.
-	above := min(all, g.window.ackedAbove(to)+g.progress.ackedFrom(max(g.window.next, to+1)))
+	plan.Again = w.ackedAbove(to) + p.ackedFrom(max(w.next, to+1))
 	if to < from {
-		p.Again = min(from, head) - min(to, head) + above
-		return p
+		plan.Again += way.until(min(from, head))
+		return plan
 	}
-	passed := min(to, head) - min(from, head) // head may be older than the window
-	p.Again, p.Skipped = above, passed-min(passed, all-above)
-	return p
+	for e := range w.open() {
+		if e.offset > to {
+			break
+		}
+		plan.Skipped++
+	}
+	if ahead := min(to, head); ahead >= w.next {
+		passed := way.until(ahead)
+		plan.Skipped += passed - min(passed, p.ackedFrom(w.next)-p.ackedFrom(ahead+1))
+	}
+	return plan
+}
+
+// until returns how many events lie in the passage if it ends at to: the group may have
+// moved since they were counted.
+func (w passage) until(to uint64) uint64 {
+	if to > w.end {
+		return w.events + to - w.end
+	}
+	return w.events - min(w.events, w.end-to)
 }
 
 // PauseGroup implements eventhub.Admin.
