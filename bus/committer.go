@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -50,7 +51,7 @@ type committer struct {
 	mu       sync.Mutex
 	queue    []*submission
 	queued   int           // bytes in queue
-	room     chan struct{} // closed and replaced when queued shrinks; nil while nobody waits
+	waiting  []*roomWaiter // submissions for which there is no room
 	dirty    []*group      // groups whose state changed since their last snapshot
 	flush    *time.Timer   // fires flushEvery after the first of them
 	flushDue bool
@@ -94,29 +95,68 @@ func (c *committer) hint() {
 // submission was not queued and stays the caller's.
 func (c *committer) submit(ctx context.Context, s *submission) error {
 	c.mu.Lock()
-	for c.queued > 0 && c.queued+s.bytes > c.bus.opts.QueueBytes && c.refusal() == nil {
-		if c.room == nil {
-			c.room = make(chan struct{})
-		}
-		room := c.room
-		c.mu.Unlock()
-		select {
-		case <-room:
-		case <-ctx.Done():
-			return eventhub.Wrap(eventhub.CodeOverloaded, ctx.Err(), "the hub had no room for the events in time; nothing was published")
-		}
-		c.mu.Lock()
-	}
-	defer c.mu.Unlock()
 	if err := c.refusal(); err != nil {
+		c.mu.Unlock()
 		return err
 	}
+	if len(c.waiting) == 0 && c.fits(s) {
+		c.admit(s)
+		c.mu.Unlock()
+		return nil
+	}
+	w := &roomWaiter{submission: s, answer: make(chan error, 1)}
+	c.waiting = append(c.waiting, w)
+	c.mu.Unlock()
+	select {
+	case err := <-w.answer:
+		return err
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.Index(c.waiting, w)
+	if i < 0 {
+		return <-w.answer // it was admitted, or refused, meanwhile
+	}
+	c.waiting = slices.Delete(c.waiting, i, i+1)
+	c.admitWaiting() // those after it may be smaller
+	return eventhub.Wrap(eventhub.CodeOverloaded, ctx.Err(), "the hub had no room for the events in time; nothing was published")
+}
+
+// roomWaiter is a submission for which there is no room. They are admitted in the order
+// in which they came: a large one would wait for ever if small ones went past it.
+type roomWaiter struct {
+	submission *submission
+	answer     chan error // has room for the one there is
+}
+
+// fits reports whether there is room for a submission now. c.mu is held.
+func (c *committer) fits(s *submission) bool {
+	return c.queued == 0 || c.queued+s.bytes <= c.bus.opts.QueueBytes
+}
+
+// admit queues a submission. c.mu is held.
+func (c *committer) admit(s *submission) {
 	c.queue = append(c.queue, s)
 	c.queued += s.bytes
 	if len(c.queue) == 1 || c.inSync > 0 && c.queued >= c.bus.opts.EarlyBytes && c.queued-s.bytes < c.bus.opts.EarlyBytes {
 		c.hint()
 	}
-	return nil
+}
+
+// admitWaiting admits those who wait for room, as far as there is some, or refuses all of
+// them where nothing is taken any more. c.mu is held.
+func (c *committer) admitWaiting() {
+	refusal := c.refusal()
+	n := 0
+	for ; n < len(c.waiting) && (refusal != nil || c.fits(c.waiting[n].submission)); n++ {
+		w := c.waiting[n]
+		if refusal == nil {
+			c.admit(w.submission)
+		}
+		w.answer <- refusal
+	}
+	c.waiting = slices.Delete(c.waiting, 0, n)
 }
 
 // wait commits one unit of the bus itself and waits for it. prepare, where not
@@ -184,7 +224,7 @@ func (c *committer) stop() error {
 	c.stopping = true
 	c.flush.Stop()
 	c.sync.Stop()
-	c.tellRoom()
+	c.admitWaiting()
 	c.mu.Unlock()
 	c.hint()
 	<-c.done
@@ -256,20 +296,12 @@ func (c *committer) take() (dirty []*group, last bool) {
 	}
 	c.queue = shift(c.queue, n)
 	if n > 0 {
-		c.tellRoom()
+		c.admitWaiting()
 	}
 	if c.flushDue || c.stopping {
 		dirty, c.dirty, c.flushDue = c.dirty, nil, false
 	}
 	return dirty, c.stopping && len(c.queue) == 0
-}
-
-// tellRoom wakes those who wait for room. c.mu is held.
-func (c *committer) tellRoom() {
-	if c.room != nil {
-		close(c.room)
-		c.room = nil
-	}
 }
 
 // shift drops the first n elements in place.
@@ -362,6 +394,7 @@ func (c *committer) fail(err error) error {
 		return c.broken
 	}
 	c.broken = broken
+	c.admitWaiting()
 	c.mu.Unlock()
 	c.bus.log.Error("the store failed a commit; nothing is acknowledged any more", "error", err)
 	if c.bus.opts.Fatal != nil {

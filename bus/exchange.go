@@ -158,7 +158,7 @@ func (c *committer) pick() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.queued -= bytes
-	c.tellRoom()
+	c.admitWaiting()
 }
 
 // mostTopics bounds the topics that the committer remembers.

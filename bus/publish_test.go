@@ -3,7 +3,9 @@ package bus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -167,6 +169,45 @@ func TestFullQueueHoldsPublishersBack(t *testing.T) {
 			}
 		}
 		equal(t, "events", len(r.events("t")), 3)
+	})
+}
+
+// TestRoomIsGivenInOrder: a large publication that waits for room is not overtaken for
+// ever by small ones that would fit.
+func TestRoomIsGivenInOrder(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		r.start(Options{QueueBytes: 1000})
+		hold := make(chan struct{})
+		r.store.set(hold, nil)
+		var publishers sync.WaitGroup
+		publish := func(ctx context.Context, id string, size int) {
+			publishers.Go(func() {
+				_, err := r.bus.Publish(ctx, eventhub.Event{Topic: "t", ID: id, Payload: []byte(`"` + strings.Repeat("x", size) + `"`)})
+				if (err != nil) != (id == "gone") {
+					t.Errorf("publish %s: %v", id, err)
+				}
+			})
+			synctest.Wait()
+		}
+		publish(context.Background(), "committed", 10) // under way
+		publish(context.Background(), "queued", 500)
+		ctx, cancel := context.WithCancel(context.Background())
+		publish(ctx, "gone", 900) // waits for room, and is first in the line
+		publish(context.Background(), "large", 900)
+		for i := range 5 {
+			publish(context.Background(), fmt.Sprintf("small-%d", i), 10)
+		}
+		cancel()
+		synctest.Wait()
+		r.store.set(nil, nil)
+		close(hold)
+		publishers.Wait()
+		var ids []string
+		for _, e := range r.events("t") {
+			ids = append(ids, e.ID)
+		}
+		equal(t, "order", ids, []string{"committed", "queued", "large", "small-0", "small-1", "small-2", "small-3", "small-4"})
 	})
 }
 
