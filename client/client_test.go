@@ -395,3 +395,22 @@ func TestSubscriptionSettles(t *testing.T) {
 		t.Error("Ended was called after Unsubscribe")
 	}
 }
+
+// TestSettleAboveTheLimit: a name that no frame holds is refused, and costs neither the
+// connection nor the next one.
+func TestSettleAboveTheLimit(t *testing.T) {
+	h := startHub(t, hub.Config{})
+	p := startProxy(t, h.WSAddr())
+	c := dial(t, p.addr())
+	ctx := bounded(t)
+	huge := strings.Repeat("x", 2<<20)
+	for _, tt := range []struct{ topic, id string }{{"t", huge}, {huge, "x"}} {
+		for _, verdict := range []eventhub.Verdict{eventhub.Ack, eventhub.Extend} {
+			_, err := c.Settle(ctx, tt.topic, "g", eventhub.Settlement{Verdict: verdict, Refs: []eventhub.Ref{{ID: "a"}, {ID: tt.id}}})
+			wantCode(t, err, eventhub.CodeTooLarge)
+		}
+	}
+	if _, err := c.Publish(ctx, event("t", `1`)); err != nil || p.accepted() != 1 {
+		t.Errorf("%v, over %d connections", err, p.accepted())
+	}
+}

@@ -60,16 +60,16 @@ func (e *exchange) addPublish(c *Client, pub *eventhub.Publication) error {
 }
 
 // addEvents appends the frame that encode makes of events, which get an id if
-// they have none. A frame above the hub's limit is refused here: it would cost the
-// connection, and the next one too. After an error the exchange is as before.
+// they have none. A frame above the hub's limit is refused. After an error the
+// exchange is as before.
 func (e *exchange) addEvents(c *Client, events []eventhub.Event, encode func(dst []byte, events []eventhub.Event) ([]byte, error)) error {
 	n := len(e.receipts)
 	frames, err := e.frames, e.takeEvents(events)
 	if err == nil {
 		frames, err = encode(e.frames, e.events)
 	}
-	if size, limit := int64(len(frames)-len(e.frames)), c.limit.Load(); err == nil && limit > 0 && size > limit {
-		err = eventhub.Errorf(eventhub.CodeTooLarge, "the frame of %d events has %d bytes; the hub takes %d", len(events), size, limit)
+	if err == nil {
+		err = c.fits(len(frames)-len(e.frames), len(events), "events")
 	}
 	clear(e.events)
 	e.events = e.events[:0]

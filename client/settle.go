@@ -18,7 +18,8 @@ func (s *subscription) Settle(ctx context.Context, v eventhub.Settlement) ([]eve
 }
 
 // Settle implements eventhub.Subscriber. Refs without a lease mean deliveries of
-// the present connection. An error may leave a part of the refs settled.
+// the present connection. An error may leave a part of the refs settled; with
+// CodeTooLarge, where a name is longer than any frame, none is.
 func (c *Client) Settle(ctx context.Context, topic, group string, v eventhub.Settlement) ([]eventhub.Outcome, error) {
 	if err := v.Validate(); err != nil {
 		return nil, err
@@ -28,8 +29,10 @@ func (c *Client) Settle(ctx context.Context, topic, group string, v eventhub.Set
 	}
 	e := newExchange(settle)
 	defer e.recycle()
-	e.addSettlement(c, topic, group, &v)
-	err := c.submit(e)
+	err := e.addSettlement(c, topic, group, &v)
+	if err == nil {
+		err = c.submit(e)
+	}
 	if err == nil {
 		err = c.wait(ctx, e)
 	}
@@ -37,25 +40,39 @@ func (c *Client) Settle(ctx context.Context, topic, group string, v eventhub.Set
 		err = e.settled(i, v.Verdict)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("client: settle in %s: %w", subKey{topic, group}, err)
+		return nil, fmt.Errorf("client: settle in %.300s: %w", subKey{topic, group}, err)
 	}
 	return slices.Clone(e.outcomes), nil
 }
 
 // addSettlement appends as few frames as there can be. A lease that nobody holds
 // is an ERR to an extension, which does not say which of many it is: those go
-// alone.
-func (e *exchange) addSettlement(c *Client, topic, group string, v *eventhub.Settlement) {
+// alone. A frame above the hub's limit is refused.
+func (e *exchange) addSettlement(c *Client, topic, group string, v *eventhub.Settlement) error {
 	most := wire.MaxRefs
 	if v.Verdict == eventhub.Extend {
 		most = 1
 	}
 	e.number(c, (len(v.Refs)+most-1)/most)
 	for refs := range slices.Chunk(v.Refs, most) {
-		e.add(wire.AppendSettles(e.frames, e.next(), topic, group, v, refs), len(refs))
+		frames := wire.AppendSettles(e.frames, e.next(), topic, group, v, refs)
+		if err := c.fits(len(frames)-len(e.frames), len(refs), "deliveries"); err != nil {
+			return err
+		}
+		e.add(frames, len(refs))
 	}
 	e.outcomes = slices.Grow(e.outcomes, len(v.Refs))[:len(v.Refs)]
 	clear(e.outcomes)
+	return nil
+}
+
+// fits refuses a frame above the hub's limit: it would cost the connection, and the
+// next one too.
+func (c *Client) fits(size, n int, things string) error {
+	if limit := c.limit.Load(); limit > 0 && int64(size) > limit {
+		return eventhub.Errorf(eventhub.CodeTooLarge, "the frame of %d %s has %d bytes; the hub takes %d", n, things, size, limit)
+	}
+	return nil
 }
 
 // settled is the error of one frame, save where it is an outcome.
