@@ -20,9 +20,9 @@
 // # Shape
 //
 // One goroutine owns the connection: it connects, reads, applies all answers of
-// one read at once, calls receivers and callbacks, and connects again. A second
-// one per connection writes everything that gathered while it was writing in
-// one call. A request is an exchange: frames, and a table of answers that fills
+// one read at once, calls receivers, and connects again. A second one per
+// connection writes everything that gathered while it was writing in one call. A
+// third one, once there is a callback, calls those of all answers. A request is an exchange: frames, and a table of answers that fills
 // up. Consume adds one timer for all its leases and the goroutines of its
 // handlers; nothing runs per event.
 //
@@ -77,6 +77,8 @@ type Client struct {
 	limit  atomic.Int64  // bytes of one frame that the hub takes
 	tasks  sync.WaitGroup
 
+	callbacks callbacks
+
 	mu      sync.Mutex
 	changed sync.Cond // on mu, broadcast while draining
 	phase   phase
@@ -114,6 +116,7 @@ func Dial(ctx context.Context, url string, opts ...Option) (*Client, error) {
 		subs: make(map[subKey]*subscription), partings: make(map[subKey]*parting)}
 	c.room = room{maxEvents: cfg.maxPending, maxBytes: maxPendingBytes}
 	c.changed.L = &c.mu
+	c.callbacks.changed.L = &c.callbacks.mu
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	n, err := c.connect(ctx)
 	if err != nil {
@@ -318,7 +321,7 @@ func (c *Client) detach(n *conn) {
 	}
 	subs := c.members()
 	c.mu.Unlock()
-	complete(over)
+	c.complete(over)
 	n.writing.Wait()
 	for _, s := range subs {
 		s.lost()
@@ -340,10 +343,11 @@ func (c *Client) end(cause error) {
 	clear(c.subs)
 	c.changed.Broadcast()
 	c.mu.Unlock()
-	complete(over)
+	c.complete(over)
 	for _, s := range subs {
 		s.end(cause)
 	}
+	c.callbacks.end()
 }
 
 // members lists the subscriptions whose Subscribe has succeeded. c.mu is held.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -412,5 +413,47 @@ func TestSettleAboveTheLimit(t *testing.T) {
 	}
 	if _, err := c.Publish(ctx, event("t", `1`)); err != nil || p.accepted() != 1 {
 		t.Errorf("%v, over %d connections", err, p.accepted())
+	}
+}
+
+// TestEnqueueInACallback: a callback that has to wait for room gets it, because the
+// answers that make room are read meanwhile.
+func TestEnqueueInACallback(t *testing.T) {
+	const bound, total = 8, 200
+	h := startHub(t, hub.Config{})
+	c := dial(t, h.WSAddr(), client.WithMaxPending(bound))
+	ctx := bounded(t)
+	over := make(chan error, 1)
+	var sent, answered atomic.Int64
+	var done func(pubs []eventhub.Publication)
+	enqueue := func(n int) {
+		pubs := make([]eventhub.Publication, n)
+		for i := range pubs {
+			pubs[i].Events = []eventhub.Event{event("t", `1`)}
+		}
+		c.Enqueue(ctx, pubs, done)
+	}
+	done = func(pubs []eventhub.Publication) {
+		for _, pub := range pubs {
+			if pub.Err != nil {
+				over <- pub.Err
+				return
+			}
+		}
+		for range pubs { // two for each: more than there is room for
+			for range 2 {
+				if sent.Add(1) <= total {
+					enqueue(1)
+				}
+			}
+		}
+		if answered.Add(int64(len(pubs))) == total {
+			over <- nil
+		}
+	}
+	sent.Add(bound)
+	enqueue(bound)
+	if err := await(t, "the last answer", over); err != nil {
+		t.Error(err)
 	}
 }

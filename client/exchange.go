@@ -43,8 +43,9 @@ type exchange struct {
 	events []eventhub.Event // being encoded
 
 	// done is called when all is answered, without Client.mu; without it ready
-	// gets a token.
+	// gets a token. calls: it calls what a user gave.
 	done  func(*exchange)
+	calls bool
 	ready chan struct{}
 	stop  func() bool // takes back the watch over the context
 
@@ -306,7 +307,7 @@ func (c *Client) applyAnswers(n *conn) {
 	}
 	c.settled()
 	c.mu.Unlock()
-	complete(over)
+	c.complete(over)
 	clear(over)
 	clear(n.answers)
 	n.over, n.answers = over[:0], n.answers[:0]
@@ -325,12 +326,19 @@ func (e *exchange) staysOver(err error) bool {
 }
 
 // complete tells whoever waits.
-func complete(over []*exchange) {
+func (c *Client) complete(over []*exchange) {
+	called := over[:0]
 	for _, e := range over {
-		if e.done != nil {
+		switch {
+		case e.calls:
+			called = append(called, e)
+		case e.done != nil:
 			e.done(e)
-		} else {
+		default:
 			e.ready <- struct{}{}
 		}
+	}
+	if len(called) > 0 {
+		c.callbacks.call(&c.tasks, called)
 	}
 }

@@ -116,8 +116,9 @@ func about(i, n int, err error) error {
 // Enqueue implements eventhub.Publisher. Each publication is a frame of its own;
 // its Receipts are filled beside an Err as those of Publish, which beside
 // CodeWaitTimeout means with the ids alone: the hub says no more then. done is
-// called by the client's own goroutine or, where nothing was sent, before Enqueue
-// returns. When ctx ends later, what is not answered fails with its error, its
+// called by a goroutine of the client or, where nothing was sent, before Enqueue
+// returns; calls for answers come one after the other, in the order of the answers,
+// and may call Enqueue, which waits while there is no room. When ctx ends later, what is not answered fails with its error, its
 // outcome unknown. Where a connection is lost meanwhile, WaitUpTo begins anew.
 func (c *Client) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
 	e := newExchange(publish)
@@ -154,6 +155,7 @@ func (c *Client) start(ctx context.Context, e *exchange, distribute func(*exchan
 		done()
 		return
 	}
+	e.calls = true
 	e.done = func(e *exchange) {
 		distribute(e)
 		if e.stop == nil || e.stop() {
