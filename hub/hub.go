@@ -10,8 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -36,6 +34,7 @@ type Hub struct {
 	store    store.Store
 	bus      *bus.Bus
 	gateway  *ws.Gateway
+	api      *rest.API
 	verifier auth.Verifier
 
 	doors   []*door // one for each distinct address, in the order of listen
@@ -47,15 +46,6 @@ type Hub struct {
 
 	storeLost     chan struct{} // closed when the store is broken
 	loseStoreOnce sync.Once
-}
-
-// door is one listener and what is found behind it.
-type door struct {
-	addr     string // as configured
-	listener net.Listener
-	mux      *http.ServeMux
-	server   *http.Server
-	stop     func() // where not nil, ends what keeps requests from ending
 }
 
 // Start opens everything and serves. On an error nothing is left running or
@@ -102,7 +92,7 @@ func (h *Hub) open() error {
 	if err != nil {
 		return err
 	}
-	api, err := rest.New(rest.Config{
+	h.api, err = rest.New(rest.Config{
 		Authenticate: func(ctx context.Context, token string, given bool) (rest.Access, error) {
 			p, err := h.verifier.Verify(ctx, token, given)
 			return rest.Access{Publisher: h.bus, Subscriber: h.bus, Puller: h.bus, Inspector: h.bus, Admin: h.bus, Scheduler: h.bus,
@@ -117,7 +107,7 @@ func (h *Hub) open() error {
 		return err
 	}
 	operations, err := ops.New(ops.Config{
-		Inspector: h.bus, Engine: h.bus.Measure, Gateway: h.gateway.Measure, API: api.Measure,
+		Inspector: h.bus, Engine: h.bus.Measure, Gateway: h.gateway.Measure, API: h.api.Measure,
 		Authenticate: func(ctx context.Context, token string, given bool) error {
 			_, err := h.verifier.Verify(ctx, token, given)
 			return err
@@ -140,8 +130,7 @@ func (h *Hub) open() error {
 		mux := h.door(addr).mux
 		mux.Handle("GET /{$}", h.gateway)
 		mux.Handle("GET /ws", h.gateway)
-		api.Register(mux)
-		h.door(addr).stop = api.Stop
+		h.api.Register(mux)
 	}
 	operations.Register(h.door(h.cfg.OpsAddr).mux)
 	return nil
@@ -219,11 +208,11 @@ func (h *Hub) listen() error {
 		if h.door(addr) != nil {
 			continue
 		}
-		l, err := net.Listen("tcp", addr)
+		d, err := newDoor(addr)
 		if err != nil {
-			return fmt.Errorf("can not listen on %s: %w", addr, err)
+			return err
 		}
-		h.doors = append(h.doors, &door{addr: addr, listener: l, mux: http.NewServeMux()})
+		h.doors = append(h.doors, d)
 	}
 	return nil
 }
@@ -241,19 +230,9 @@ func (h *Hub) door(addr string) *door {
 // serve starts one server for each door.
 func (h *Hub) serve() {
 	for _, d := range h.doors {
-		d.server = &http.Server{
-			Handler:           rest.CleanPaths(d.mux),
-			ReadHeaderTimeout: 5 * time.Second,
-			ReadTimeout:       time.Minute, // upgraded connections have deadlines of their own
-			IdleTimeout:       time.Minute,
-			MaxHeaderBytes:    64 << 10,
-			ErrorLog:          slog.NewLogLogger(h.log.Handler(), slog.LevelWarn),
-		}
-		if d.stop != nil {
-			d.server.RegisterOnShutdown(d.stop)
-		}
+		d.open(h.log)
 		h.serving.Go(func() {
-			if err := d.server.Serve(d.listener); !errors.Is(err, http.ErrServerClosed) {
+			if err := d.serve(); !h.stopping.Load() {
 				h.fail(fmt.Errorf("listener %s: %w", d.listener.Addr(), err))
 			}
 		})
@@ -289,9 +268,10 @@ func (h *Hub) OpsAddr() string  { return h.door(h.cfg.OpsAddr).listener.Addr().S
 // Bus is the engine, for programs that live in the hub's process.
 func (h *Hub) Bus() *bus.Bus { return h.bus }
 
-// Stop takes the hub down within the grace period: not ready, no new
-// connections, 1001 to those there are, state of all groups flushed, store
-// synced and closed. It returns what could not be done in order.
+// Stop takes the hub down within the grace period: not ready, no new connections
+// at any door, then, everywhere at once, 1001 to the WebSockets and an end of what
+// waits for a client of HTTP (door says how), and in the end the state of all groups
+// flushed, the store synced and closed. It returns what could not be done in order.
 func (h *Hub) Stop(ctx context.Context) error {
 	if !h.stopping.CompareAndSwap(false, true) {
 		return nil
@@ -300,11 +280,20 @@ func (h *Hub) Stop(ctx context.Context) error {
 	defer cancel()
 	h.log.Info("hub is stopping", "connections", h.gateway.Connections())
 	var errs []error
-	for _, d := range h.doors { // closes the listeners; sessions go on
-		errs = append(errs, d.server.Shutdown(ctx))
+	for _, d := range h.doors {
+		errs = append(errs, d.close())
+	}
+	h.api.Stop()
+	ended := make(chan error)
+	go func() { ended <- h.gateway.Shutdown(ctx) }()
+	for _, d := range h.doors {
+		go func() { ended <- d.shut(ctx) }()
+	}
+	for range 1 + len(h.doors) {
+		errs = append(errs, <-ended)
 	}
 	h.serving.Wait()
-	errs = append(errs, h.gateway.Shutdown(ctx), h.closeStore(ctx))
+	errs = append(errs, h.closeStore(ctx))
 	if cause := h.broken.Load(); cause != nil {
 		errs = append(errs, *cause) // perhaps only now, in the last writes
 	}

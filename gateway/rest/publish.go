@@ -3,10 +3,12 @@ package rest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -258,6 +260,9 @@ func eventHeaders(h http.Header) map[string]string {
 
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, eventhub.Wrap(eventhub.CodeBadRequest, err, "the body was not complete in time")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the body: %w", err)
 	}

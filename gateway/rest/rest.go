@@ -21,6 +21,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,8 +119,9 @@ func New(cfg Config) (*API, error) {
 
 // Stop ends what would keep a server from stopping in order: streams, and, with
 // CodeShuttingDown, pulls that wait for deliveries and publishes that wait for
-// groups, whose events are published. All other requests go on. It returns at once,
-// and may be called more than once.
+// groups, whose events are published. All other requests go on, and those that come
+// from then on are refused with the same code. It returns at once, and may be called
+// more than once.
 func (a *API) Stop() { a.stop() }
 
 // methods are the handlers of one path. HEAD is answered by GET's.
@@ -229,6 +231,9 @@ func (a *API) at(path string, m methods) http.HandlerFunc {
 // answer lets a request in, serves it, and answers with what comes of it.
 func (a *API) answer(w http.ResponseWriter, r *http.Request, route string, serve handler) {
 	answer, err := a.admit(w, r, serve)
+	if a.stopping.Err() != nil && errors.Is(err, os.ErrDeadlineExceeded) && doneBeside(err) == nil {
+		err = errStopping // which cuts bodies
+	}
 	if err != nil {
 		e := problemOf(err)
 		if e.Code == eventhub.CodeInternal || e.Code == eventhub.CodePublishFailed {
@@ -254,6 +259,9 @@ func (a *API) refuse(w http.ResponseWriter, route string, status int, e *eventhu
 }
 
 func (a *API) admit(w http.ResponseWriter, r *http.Request, serve handler) (reply, error) {
+	if a.stopping.Err() != nil {
+		return reply{}, errStopping
+	}
 	if !a.origins.Allowed(r) {
 		return reply{}, eventhub.Errorf(eventhub.CodeForbidden, "pages of the origin %q may not use this hub", r.Header.Get("Origin"))
 	}

@@ -32,9 +32,6 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, access Access) (rep
 	if err != nil {
 		return reply{}, err
 	}
-	if a.stopping.Err() != nil {
-		return reply{}, errStopping
-	}
 	s := &stream{wake: make(chan struct{}, 1), add: deliveredAs(r)}
 	if at == nil {
 		if at, err = beginning(r.Context(), access.Inspector, &opts, patterns); err != nil {

@@ -1,0 +1,221 @@
+package hub_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gobwas/ws/wsutil"
+
+	"eventhub"
+	"eventhub/hub"
+	"eventhub/store"
+	"eventhub/store/memory"
+)
+
+// patience bounds what a test waits for; it passes long before.
+const patience = 20 * time.Second
+
+// raw is a client written by hand.
+type raw struct {
+	t    *testing.T
+	conn net.Conn
+	r    *bufio.Reader
+}
+
+// say connects and sends something, which may be nothing.
+func say(t *testing.T, addr, format string, args ...any) *raw {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	c := &raw{t, conn, bufio.NewReader(conn)}
+	c.say(format, args...)
+	return c
+}
+
+func (c *raw) say(format string, args ...any) {
+	c.t.Helper()
+	if _, err := fmt.Fprintf(c.conn, format, args...); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// answer reads an answer and its body.
+func (c *raw) answer() (status int, body string) {
+	c.t.Helper()
+	resp, err := http.ReadResponse(c.r, &http.Request{Method: http.MethodGet})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+// end reads to the end and returns what came.
+func (c *raw) end(what string) string {
+	c.t.Helper()
+	rest, err := io.ReadAll(c.r)
+	if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
+		c.t.Errorf("%s: the connection does not end", what)
+	}
+	return string(rest)
+}
+
+// TestStopWaitsForNoPeer: whatever clients are in the middle of, at whichever door,
+// a stop ends it: it is in order, WebSockets are told, and nothing is taken from a
+// client that was not there before.
+func TestStopWaitsForNoPeer(t *testing.T) {
+	h, err := hub.Start(hub.Config{Store: hub.MemoryStore, WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0", Grace: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	doors := []string{h.WSAddr(), h.HTTPAddr(), h.OpsAddr()}
+	var bodies, halves, kept []*raw
+	for _, addr := range doors {
+		halves = append(halves, say(t, addr, ""), say(t, addr, "GET /v1/topics HTTP/1.1\r\nHost: lo"))
+	}
+	for _, addr := range doors[:2] {
+		for _, path := range []string{"/publish/t", "/v1/publish", "/v1/import", "/v1/topics/t/groups/g/pull", "/v1/dlq/t/redrive", "/v1/topics/t"} {
+			c := say(t, addr, "POST %s HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n", path)
+			if path != "/v1/topics/t" { // no such method: refused, and its body is not read
+				if line, err := c.r.ReadString('\n'); err != nil || !strings.Contains(line, " 100 ") {
+					t.Fatalf("%s: %q, %v; want to be asked for the body", path, line, err)
+				}
+				_, _ = c.r.ReadString('\n')
+				bodies = append(bodies, c)
+			}
+			c.say(`{"even`)
+		}
+		c := say(t, addr, "GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		if status, _ := c.answer(); status != 200 {
+			t.Fatalf("looking: %d", status)
+		}
+		kept = append(kept, c)
+	}
+	socket := connect(t, h.WSAddr())
+	defer socket.Close()
+
+	if err := h.Stop(context.Background()); err != nil {
+		t.Error(err)
+	}
+	for i, c := range bodies {
+		if status, body := c.answer(); status != 503 || !strings.Contains(body, `"code":"shutting_down"`) {
+			t.Errorf("half a body (%d) was answered with %d %s", i, status, body)
+		}
+		c.end("half a body")
+	}
+	for _, c := range append(halves, kept...) {
+		if got := c.end("no request"); got != "" {
+			t.Errorf("a connection without a request was answered with %q", got)
+		}
+	}
+	_ = socket.SetDeadline(time.Now().Add(patience))
+	var closed wsutil.ClosedError
+	if _, err := wsutil.ReadServerText(socket); !errors.As(err, &closed) || closed.Code != 1001 {
+		t.Errorf("the WebSocket ended with %v; want close code 1001", err)
+	}
+	for _, addr := range doors {
+		if conn, err := net.Dial("tcp", addr); err == nil {
+			conn.Close()
+			t.Errorf("%s is still open", addr)
+		}
+	}
+}
+
+// TestStopLetsNobodyIn: from the moment on at which the first client is told, no door
+// takes anything.
+func TestStopLetsNobodyIn(t *testing.T) {
+	held := &heldStore{Store: memory.Open(memory.Options{}), held: make(chan struct{}, 1), letGo: make(chan struct{})}
+	h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0", Grace: patience,
+		OpenStore: func(func(error)) (store.Store, error) { return held, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const publish = "POST /publish/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1"
+	taken := say(t, h.HTTPAddr(), publish)
+	<-held.held // on its way into the store, which takes its time
+	unread := say(t, h.WSAddr(), "GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	socket := connect(t, h.WSAddr())
+	defer socket.Close()
+	stopped := make(chan error, 1)
+	go func() { stopped <- h.Stop(context.Background()) }()
+	_ = socket.SetDeadline(time.Now().Add(patience))
+	var closed wsutil.ClosedError
+	if _, err := wsutil.ReadServerText(socket); !errors.As(err, &closed) || closed.Code != 1001 {
+		t.Errorf("the WebSocket ended with %v; want close code 1001", err)
+	}
+	for _, addr := range []string{h.WSAddr(), h.HTTPAddr(), h.OpsAddr()} {
+		if conn, err := net.Dial("tcp", addr); err == nil {
+			conn.Close()
+			t.Errorf("%s is still open", addr)
+		}
+	}
+	unread.answer()
+	_, _ = unread.conn.Write([]byte(publish))
+	if got := unread.end("kept"); strings.Contains(got, `"offset"`) {
+		t.Errorf("a publish behind the goodbye was taken: %q", got)
+	}
+	close(held.letGo)
+	if status, body := taken.answer(); status != 200 || !strings.Contains(body, `"offset":1`) {
+		t.Errorf("the publish that was there before was answered with %d %s", status, body)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+// heldStore holds its first commit until it is let go.
+type heldStore struct {
+	store.Store
+	held, letGo chan struct{}
+}
+
+func (s *heldStore) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+	select {
+	case s.held <- struct{}{}:
+		<-s.letGo
+	default:
+	}
+	return s.Store.Commit(ctx, units, sync)
+}
+
+// TestStopWaitsForNoReader: answers that nobody reads do not hold a stop up.
+func TestStopWaitsForNoReader(t *testing.T) {
+	h, err := hub.Start(hub.Config{Store: hub.MemoryStore, WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0", Grace: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	event := eventhub.Event{Topic: "t", Payload: append(append([]byte{'"'}, bytes.Repeat([]byte("x"), 1<<20-2)...), '"')}
+	for range 9 {
+		if _, err := h.Bus().Publish(t.Context(), event); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{"/replay?topic=t&limit=1000", "/export?topic=t", "/v1/topics/t/stream?from=earliest"} {
+		c := say(t, h.HTTPAddr(), "")
+		_ = c.conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+		c.say("GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path)
+		if line, err := c.r.ReadString('\n'); err != nil || !strings.Contains(line, " 200 ") {
+			t.Fatalf("%s: %q, %v", path, line, err)
+		}
+	}
+	if err := h.Stop(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
