@@ -319,10 +319,15 @@ const (
 )
 
 // Ref names a delivery: by its lease, or by the event's id, by which this
-// member's last lease of that event is meant.
+// member's last lease of that event is meant. An id is of one topic: where a
+// subscription has several, Topic says which, the event's own. Where it is empty, an
+// id that the subscription has in one topic alone means the event there, and one that
+// it has in several means none (Ambiguous). A lease of another topic than Topic names
+// nothing.
 type Ref struct {
 	ID    string
 	Lease Lease
+	Topic string
 }
 
 // Settlement is one verdict on any number of deliveries.
@@ -358,9 +363,10 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	Applied Outcome = iota // the verdict counts
-	Stale                  // a newer lease exists, or the event was settled before: no effect
-	Unknown                // Extend only: nobody holds that lease now
+	Applied   Outcome = iota // the verdict counts
+	Stale                    // a newer lease exists, or the event was settled before: no effect
+	Unknown                  // Extend only: nobody holds that lease now
+	Ambiguous                // the id is of events of several topics, and none is named: no effect
 )
 
 // Handover acks deliveries and publishes events in one atomic step. Receipts,

@@ -85,7 +85,7 @@ func TestDeleteTopicUnderAPattern(t *testing.T) {
 		equal(t, "an old lease", in.ack(byLease(held[0])), []eventhub.Outcome{eventhub.Stale})
 		r.publish("p.a", 4, 1)
 		equal(t, "born again", places(in.take()), []string{"p.a/4"})
-		if n := len(in.sub.(*subscription).ids); n != 2 {
+		if n := in.sub.(*subscription).ids.len(); n != 2 {
 			t.Errorf("%d ids are known", n)
 		}
 	})

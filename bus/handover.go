@@ -46,7 +46,7 @@ func needLeases(h *eventhub.Handover) error {
 
 // handOverPattern hands over what leases name in any topic that a pattern matches.
 func (b *Bus) handOverPattern(ctx context.Context, text, name string, hs []eventhub.Handover, done func([]eventhub.Handover)) {
-	target, err := b.patternTarget(text, name)
+	meant, err := b.patternTarget(text, name)
 	b.handOver(ctx, hs, done, func(h *eventhub.Handover) (*group, *member, error) {
 		if err != nil {
 			return nil, nil, err
@@ -54,7 +54,7 @@ func (b *Bus) handOverPattern(ctx context.Context, text, name string, hs []event
 		if err := needLeases(h); err != nil {
 			return nil, nil, err
 		}
-		return oneGroup(h, target)
+		return oneGroup(h, meant)
 	})
 }
 
@@ -70,17 +70,19 @@ func (s *subscription) HandOver(ctx context.Context, hs []eventhub.Handover, don
 }
 
 // oneGroup returns the one group that all refs of a handover mean.
-func oneGroup(h *eventhub.Handover, target func(eventhub.Ref) (*group, *member)) (g *group, m *member, _ error) {
+func oneGroup(h *eventhub.Handover, of func(eventhub.Ref) target) (g *group, m *member, _ error) {
 	for i, ref := range h.Refs {
-		of, member := target(ref)
+		meant := of(ref)
 		switch {
-		case of == nil:
+		case meant.several:
+			return nil, nil, eventhub.Errorf(eventhub.CodeBadRequest, "%s is of several topics of the subscription; the event's own topic or its lease is expected", refName(ref))
+		case meant.group == nil:
 			return nil, nil, lostLease(ref)
-		case i > 0 && of != g:
+		case i > 0 && meant.group != g:
 			return nil, nil, eventhub.Errorf(eventhub.CodeBadRequest, "the deliveries of one handover are of one topic; %s and %s are not",
 				refName(h.Refs[0]), refName(ref))
 		}
-		g, m = of, member
+		g, m = meant.group, meant.member
 	}
 	if g == nil {
 		return nil, nil, errNothingToAck

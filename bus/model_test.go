@@ -175,10 +175,10 @@ type modelMember struct {
 	full     bool
 	passed   []*modelGroup // offered something since it is full
 	paused   bool
-	inFlight int                    // in all groups
-	turns    int                    // leases that it ever got
-	fresh    map[*modelGroup]uint64 // the highest offset that it was the first to be offered
-	last     map[string]modelPlace  // the last lease of an id
+	inFlight int                     // in all groups
+	turns    int                     // leases that it ever got
+	fresh    map[*modelGroup]uint64  // the highest offset that it was the first to be offered
+	last     map[string][]modelPlace // the last leases of an id, one a group
 }
 
 // modelPlace is an event in a group.
@@ -332,6 +332,9 @@ func (m *modelMember) suspect() uint64 {
 // of the groups.
 func (w *world) apply(groups []*modelGroup, via *modelMember, ref eventhub.Ref, s *eventhub.Settlement) eventhub.Outcome {
 	g, offset, e := named(groups, via, ref)
+	if ref.ID != "" && len(via.having(ref)) > 1 {
+		return eventhub.Ambiguous
+	}
 	if e == nil || e.state != modelLeased && (e.state != modelWaiting || s.Verdict == eventhub.Extend) {
 		if s.Verdict == eventhub.Extend {
 			return eventhub.Unknown
@@ -363,12 +366,22 @@ func named(groups []*modelGroup, via *modelMember, ref eventhub.Ref) (*modelGrou
 		}
 		return nil, 0, nil
 	}
-	if p, ok := via.last[ref.ID]; ok {
-		if e := p.group.find(p.offset); e != nil && e.holder == via {
-			return p.group, p.offset, e
+	had := via.having(ref)
+	if len(had) != 1 {
+		return nil, 0, nil
+	}
+	return had[0].group, had[0].offset, had[0].group.find(had[0].offset)
+}
+
+// having returns the events of an id that are not given up or done and that the member
+// was the last to get, in the topic that ref names or in any. More than one is ambiguous.
+func (m *modelMember) having(ref eventhub.Ref) (had []modelPlace) {
+	for _, p := range m.last[ref.ID] {
+		if e := p.group.find(p.offset); e != nil && e.holder == m && e.state < modelDying && (ref.Topic == "" || ref.Topic == p.group.topic.name) {
+			had = append(had, p)
 		}
 	}
-	return nil, 0, nil
+	return had
 }
 
 func (g *modelGroup) nack(w *world, offset uint64, s *eventhub.Settlement) {
@@ -522,7 +535,7 @@ func (w *world) take(o offer) {
 		e.holder, e.lease = m, d.Lease
 		e.since, e.deadline, e.turn = o.at, o.at+m.opts.AckTimeout.Milliseconds(), m.turns
 		m.turns++
-		m.last[o.ids[i]] = modelPlace{g, d.Offset}
+		m.last[o.ids[i]] = append(slices.DeleteFunc(m.last[o.ids[i]], func(p modelPlace) bool { return p.group == g }), modelPlace{g, d.Offset})
 		g.move(e, modelLeased)
 		g.leases = append(g.leases, d.Lease)
 	}

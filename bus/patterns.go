@@ -259,7 +259,7 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, patterns 
 		return err
 	}
 	s.patterned, s.patterns = g, patterns
-	s.ids = make(map[string]*member)
+	s.ids.one = make(map[string]*member)
 	if err := b.patterns.confirm(b, g, s, changes); err != nil {
 		return err
 	}

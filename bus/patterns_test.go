@@ -295,8 +295,9 @@ func TestPatternSettling(t *testing.T) {
 		r.publish("p.c", 1, 1)
 		all := in.take()
 		equal(t, "deliveries", places(all), []string{"p.a/1", "p.b/1", "p.c/1"})
-		// An id alone means the last lease of that id, in whatever topic.
-		equal(t, "by id", in.ack(eventhub.Ref{ID: "same"}, eventhub.Ref{ID: "nobody"}), []eventhub.Outcome{eventhub.Applied, eventhub.Stale})
+		// An id that two topics have means none of them, until the topic is named.
+		equal(t, "by id", in.ack(eventhub.Ref{ID: "same"}, eventhub.Ref{ID: "nobody"}), []eventhub.Outcome{eventhub.Ambiguous, eventhub.Stale})
+		equal(t, "by topic and id", in.ack(eventhub.Ref{ID: "same", Topic: "p.b"}, eventhub.Ref{ID: "same", Topic: "p.c"}), []eventhub.Outcome{eventhub.Applied, eventhub.Stale})
 		equal(t, "cursor of b", r.cursor("p.b", "g").Offset, 1)
 		equal(t, "cursor of a", r.cursor("p.a", "g").Offset, 0)
 		outcomes, err := r.bus.Settle(context.Background(), "p.*", "g", eventhub.Settlement{Refs: leasesOf(all)})
@@ -307,7 +308,7 @@ func TestPatternSettling(t *testing.T) {
 		equal(t, "by lease and pattern", outcomes, []eventhub.Outcome{eventhub.Applied, eventhub.Applied, eventhub.Stale})
 		_, err = r.bus.Settle(context.Background(), "p.*", "h", eventhub.Settlement{Refs: leasesOf(all)})
 		wantCode(t, err, eventhub.CodeNotSubscribed)
-		if n := len(in.sub.(*subscription).ids); n != 0 {
+		if n := in.sub.(*subscription).ids.len(); n != 0 {
 			t.Errorf("%d ids stay behind", n)
 		}
 	})

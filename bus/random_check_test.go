@@ -484,7 +484,7 @@ func (w *world) checkLeft() {
 		}
 		s := m.sub.(*subscription)
 		s.mu.Lock()
-		inFlight, claimed, ids, hungry := s.inFlight, s.claimant != nil, len(s.ids), len(s.hungry)+len(s.idlers)
+		inFlight, claimed, ids, hungry := s.inFlight, s.claimant != nil, s.ids.len(), len(s.hungry)+len(s.idlers)
 		s.mu.Unlock()
 		if inFlight != 0 || claimed || ids != 0 || hungry > 2*len(m.groups) {
 			w.t.Fatalf("the subscription to %v keeps %d leases, %d ids, %d hungry, claimed: %t", m.patterns, inFlight, ids, hungry, claimed)

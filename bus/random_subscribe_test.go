@@ -112,7 +112,7 @@ func (w *world) join(o eventhub.SubscribeOptions, room int) {
 		}
 	}
 	m := &modelMember{w: w, name: o.Group, patterns: patterns, opts: o, room: room, run: w.bus,
-		fresh: make(map[*modelGroup]uint64), last: make(map[string]modelPlace)}
+		fresh: make(map[*modelGroup]uint64), last: make(map[string][]modelPlace)}
 	j := &joining{m: m, answer: make(chan error, 1)}
 	j.births, j.want = w.plan(m)
 	go func() {

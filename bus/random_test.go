@@ -511,7 +511,11 @@ func (w *world) drawRef(g *modelGroup, via *modelMember) eventhub.Ref {
 		l.Offset = uint64(rapid.IntRange(0, int(g.topic.head())+1).Draw(w.t, "forged offset"))
 		l.Serial = 0
 	case how < 3 && via != nil && l.Offset <= g.topic.head():
-		return eventhub.Ref{ID: g.topic.ids[l.Offset-1]}
+		ref := eventhub.Ref{ID: g.topic.ids[l.Offset-1]}
+		if rapid.Bool().Draw(w.t, "of its topic") {
+			ref.Topic = g.topic.name
+		}
+		return ref
 	}
 	return eventhub.Ref{Lease: l}
 }

@@ -131,7 +131,7 @@ func TestIDNamesTheLeaseThatWasGiven(t *testing.T) {
 		equal(t, "asked", len(two.calls), 1)
 		two.mu.Unlock()
 		equal(t, "late, by id", one.ack(byID(first[0])), []eventhub.Outcome{eventhub.Applied})
-		equal(t, "ids", len(one.sub.(*subscription).ids)+len(two.sub.(*subscription).ids), 0)
+		equal(t, "ids", one.sub.(*subscription).ids.len()+two.sub.(*subscription).ids.len(), 0)
 	})
 }
 

@@ -31,16 +31,16 @@ func (b *Bus) Settle(ctx context.Context, topic, name string, s eventhub.Settlem
 
 // settlePattern settles what leases name in any topic that a pattern matches.
 func (b *Bus) settlePattern(text, name string, s eventhub.Settlement) ([]eventhub.Outcome, error) {
-	target, err := b.patternTarget(text, name)
+	of, err := b.patternTarget(text, name)
 	if err != nil {
 		return nil, err
 	}
-	return settleEach(s, target)
+	return settleEach(s, of)
 }
 
 // patternTarget finds groups by leases in topics that a pattern matches. A group
 // that is not loaded has given no lease that could count.
-func (b *Bus) patternTarget(text, name string) (func(eventhub.Ref) (*group, *member), error) {
+func (b *Bus) patternTarget(text, name string) (func(eventhub.Ref) target, error) {
 	p, err := eventhub.ParsePattern(text)
 	if err != nil {
 		return nil, err
@@ -48,12 +48,11 @@ func (b *Bus) patternTarget(text, name string) (func(eventhub.Ref) (*group, *mem
 	if !b.patterns.has(name) {
 		return nil, eventhub.Errorf(eventhub.CodeNotSubscribed, "there is no group %q with a pattern", name)
 	}
-	return func(ref eventhub.Ref) (*group, *member) {
-		g := b.runtimes.group(ref.Lease.Runtime)
-		if g == nil || g.name != name || !p.Match(g.log.name) {
-			return nil, nil
+	return func(ref eventhub.Ref) (meant target) {
+		if g := b.runtimes.group(ref.Lease.Runtime); g != nil && g.name == name && p.Match(g.log.name) {
+			meant.group = g
 		}
-		return g, nil
+		return meant
 	}, nil
 }
 
@@ -75,62 +74,84 @@ func (s *subscription) single() *member {
 	return s.members[s.opts.Topic]
 }
 
-// target finds the group that a ref means, and the member whose ids count.
-func (s *subscription) target(ref eventhub.Ref) (*group, *member) {
+// target is what a ref means.
+type target struct {
+	group   *group  // nil: nothing
+	member  *member // whose ids count; nil: leases only
+	several bool    // the id is of events of several topics, and means none
+}
+
+// target finds the group that a ref means. An id alone is enough where one topic has
+// it; which of several is meant cannot be told, and a guess might settle the wrong one.
+func (s *subscription) target(ref eventhub.Ref) target {
 	if ref.Lease.IsZero() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		m := s.ids[ref.ID]
-		if m == nil {
-			return nil, nil
-		}
-		return m.group, m
+		return s.targetOfID(ref)
 	}
 	g := s.bus.runtimes.group(ref.Lease.Runtime)
 	if g == nil || g.name != s.opts.Group {
-		return nil, nil
+		return target{}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.members[g.log.name]
 	if m == nil && !slices.ContainsFunc(s.patterns, func(p eventhub.Pattern) bool { return p.Match(g.log.name) }) {
-		return nil, nil
+		return target{}
 	}
-	return g, m // nil where it is about to join: a lease counts from anywhere
+	return target{group: g, member: m} // nil where it is about to join: a lease counts from anywhere
+}
+
+func (s *subscription) targetOfID(ref eventhub.Ref) target {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.members[ref.Topic]
+	if ref.Topic == "" {
+		m = s.ids.one[ref.ID]
+	}
+	switch {
+	case m == nil:
+		return target{}
+	case ref.Topic == "" && len(s.ids.more[ref.ID]) > 0:
+		return target{several: true}
+	}
+	return target{group: m.group, member: m}
 }
 
 // settleEach applies one verdict to deliveries of several groups, in runs of one.
-// A ref without a group is outdated.
-func settleEach(s eventhub.Settlement, target func(eventhub.Ref) (*group, *member)) ([]eventhub.Outcome, error) {
+// A ref without a group is outdated, and so is one whose topic is just being deleted.
+func settleEach(s eventhub.Settlement, of func(eventhub.Ref) target) ([]eventhub.Outcome, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
+	}
+	gone := eventhub.Stale
+	if s.Verdict == eventhub.Extend {
+		gone = eventhub.Unknown
 	}
 	outcomes := make([]eventhub.Outcome, 0, len(s.Refs))
 	for len(outcomes) < len(s.Refs) {
 		rest := s.Refs[len(outcomes):]
-		g, m := target(rest[0])
-		if g == nil {
-			gone := eventhub.Stale
-			if s.Verdict == eventhub.Extend {
-				gone = eventhub.Unknown
-			}
+		meant := of(rest[0])
+		switch {
+		case meant.several:
+			outcomes = append(outcomes, eventhub.Ambiguous)
+			continue
+		case meant.group == nil:
 			outcomes = append(outcomes, gone)
 			continue
 		}
 		n := 1
-		for n < len(rest) {
-			if next, _ := target(rest[n]); next != g {
-				break
-			}
+		for n < len(rest) && of(rest[n]).group == meant.group {
 			n++
 		}
 		part := s
 		part.Refs = rest[:n]
-		of, err := g.settle(m, part)
+		some, err := meant.group.settle(meant.member, part)
+		if eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed {
+			some, err = slices.Repeat([]eventhub.Outcome{gone}, n), nil
+		}
 		if err != nil {
 			return nil, err
 		}
-		outcomes = append(outcomes, of...)
+		outcomes = append(outcomes, some...)
 	}
 	return outcomes, nil
 }
@@ -183,6 +204,9 @@ func (g *group) settleOne(m *member, ref eventhub.Ref, s *eventhub.Settlement, n
 
 // lookup finds the entry whose last lease ref names.
 func (g *group) lookup(m *member, ref eventhub.Ref) *entry {
+	if ref.Topic != "" && ref.Topic != g.log.name {
+		return nil
+	}
 	if !ref.Lease.IsZero() {
 		if ref.Lease.Serial == 0 {
 			return nil // that of events which nobody ever had
@@ -320,6 +344,7 @@ func (g *group) retry(e *entry, at int64) {
 // bury leaves the rest to the group's next turn, which has the event's bytes.
 func (g *group) bury(e *entry, reason string) {
 	g.become(e, burying)
+	e.forgetID() // no verdict on it counts any more
 	g.graves = append(g.graves, grave{e.offset, reason})
 }
 

@@ -48,8 +48,60 @@ type subscription struct {
 	inFlight int  // leases of all members
 	claimant *group
 	hungry   []*member
-	idlers   []*member          // of groups to be woken when it holds nothing
-	ids      map[string]*member // who has that id last; nil without patterned
+	idlers   []*member // of groups to be woken when it holds nothing
+	ids      idIndex
+}
+
+// idIndex tells, by id, the members that have it: whose group has an event of that id
+// that is not done and was leased to the subscription last. An id is of one topic, so
+// there may be several. It is empty where the subscription has one topic for ever.
+type idIndex struct {
+	one  map[string]*member   // nil: nothing is noted
+	more map[string][]*member // the others, of the few ids that several have
+}
+
+func (x *idIndex) len() int { return len(x.one) + len(x.more) }
+
+func (x *idIndex) add(id string, m *member) {
+	if x.one == nil {
+		return
+	}
+	switch first := x.one[id]; {
+	case first == nil:
+		x.one[id] = m
+	case first != m && !slices.Contains(x.more[id], m):
+		if x.more == nil {
+			x.more = make(map[string][]*member)
+		}
+		x.more[id] = append(x.more[id], m)
+	}
+}
+
+func (x *idIndex) remove(id string, m *member) {
+	rest := x.more[id]
+	switch i := slices.Index(rest, m); {
+	case i >= 0:
+		rest = slices.Delete(rest, i, i+1)
+	case x.one[id] != m:
+		return
+	case len(rest) == 0:
+		delete(x.one, id)
+		return
+	default:
+		x.one[id], rest = rest[0], rest[1:]
+	}
+	if x.more[id] = rest; len(rest) == 0 {
+		delete(x.more, id)
+	}
+}
+
+// removeAll takes a member out.
+func (x *idIndex) removeAll(m *member) {
+	for id, first := range x.one {
+		if first == m || len(x.more) > 0 {
+			x.remove(id, m)
+		}
+	}
 }
 
 // member is a subscription in one group. Its fields are guarded by group.mu, save
@@ -407,47 +459,28 @@ func (m *member) eligible() (load int, ok bool) {
 
 // gave notes what the receiver took of a member's batch. s.giving is held.
 func (s *subscription) gave(m *member, taken int) {
-	for i := range m.before[taken:] {
-		m.before[taken+i].recallID()
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if taken < len(m.batch) {
 		s.full = true
 	}
-	if s.ids == nil || s.opts.AutoAck {
+	if s.ids.one == nil || s.opts.AutoAck {
 		return
 	}
 	for _, e := range m.given[:taken] {
-		s.ids[e.id] = m
+		s.ids.add(e.id, m)
 	}
 }
 
 // forgetID takes the entry's id from the subscription that had it last.
 func (e *entry) forgetID() {
 	m := e.member
-	if m == nil || m.sub.ids == nil {
+	if m == nil || m.sub.ids.one == nil {
 		return
 	}
 	m.sub.mu.Lock()
 	defer m.sub.mu.Unlock()
-	if m.sub.ids[e.id] == m {
-		delete(m.sub.ids, e.id)
-	}
-}
-
-// recallID undoes forgetID for an entry that becomes again what it was, its last lease
-// that of e.member.
-func (e *entry) recallID() {
-	m := e.member
-	if m == nil || m.sub.ids == nil || m.sub.opts.AutoAck {
-		return
-	}
-	m.sub.mu.Lock()
-	defer m.sub.mu.Unlock()
-	if m.sub.ids[e.id] == nil {
-		m.sub.ids[e.id] = m
-	}
+	m.sub.ids.remove(e.id, m)
 }
 
 // forget lets go of all that the member has, when its group begins anew. Others may
@@ -457,11 +490,7 @@ func (m *member) forget() {
 	s.mu.Lock()
 	s.inFlight -= m.inFlight
 	m.inFlight = 0
-	for id, of := range s.ids {
-		if of == m {
-			delete(s.ids, id)
-		}
-	}
+	s.ids.removeAll(m)
 	woken := append(s.atRest(), s.feed()...)
 	s.mu.Unlock()
 	s.wake(woken)

@@ -1,8 +1,10 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	"eventhub"
 	"eventhub/wire"
@@ -38,9 +40,16 @@ func (c *Client) handOver(ctx context.Context, topic, group string, hs []eventhu
 	for i := range hs {
 		h := &hs[i]
 		h.Receipts = h.Receipts[:0]
+		of := topic
+		if len(h.Refs) > 0 {
+			of = cmp.Or(h.Refs[0].Topic, topic)
+		}
+		if slices.ContainsFunc(h.Refs, func(r eventhub.Ref) bool { return cmp.Or(r.Topic, topic) != of }) {
+			h.Err = eventhub.Errorf(eventhub.CodeBadRequest, "the deliveries of one handover are of one topic; of %s and others they are not", of)
+		}
 		if h.Err == nil {
 			h.Err = e.addEvents(c, h.Events, func(dst []byte, events []eventhub.Event) ([]byte, error) {
-				return wire.AppendHandover(dst, e.next(), topic, group, h.Refs, events)
+				return wire.AppendHandover(dst, e.next(), of, group, h.Refs, events)
 			})
 		}
 	}

@@ -62,7 +62,7 @@ func TestHandOver(t *testing.T) {
 	if got[3].Err != nil || len(got[3].Receipts) != 0 {
 		t.Errorf("the last: %+v", got[3])
 	}
-	if first := await(t, "a frame", sent); first != "ACK t.*::g [{ 1-1-1}] "+want[0].ID+" mine " {
+	if first := await(t, "a frame", sent); first != "ACK t.*::g [{ 1-1-1 }] "+want[0].ID+" mine " {
 		t.Errorf("the client sent %s", first)
 	}
 	if len(sent) != 2 {
@@ -101,7 +101,7 @@ func TestHandOverAnswerLost(t *testing.T) {
 		t.Errorf("the message does not say what is open: %v", err)
 	}
 	first := await(t, "a frame", sent)
-	if second := await(t, "a frame", sent); !strings.HasPrefix(first, "ACK t::g [{ 1-1-1}] ") || second != first {
+	if second := await(t, "a frame", sent); !strings.HasPrefix(first, "ACK t::g [{ 1-1-1 }] ") || second != first {
 		t.Errorf("the client sent %s, then %s", first, second)
 	}
 	if third := await(t, "a frame", sent); !strings.HasPrefix(third, "SUBSCRIBE") {

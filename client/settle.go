@@ -1,9 +1,11 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 
 	gws "github.com/gobwas/ws"
@@ -53,8 +55,12 @@ func (e *exchange) addSettlement(c *Client, topic, group string, v *eventhub.Set
 	if v.Verdict == eventhub.Extend {
 		most = 1
 	}
-	e.number(c, (len(v.Refs)+most-1)/most)
-	for refs := range slices.Chunk(v.Refs, most) {
+	n := 0
+	for range byTopic(topic, v.Refs, most) {
+		n++
+	}
+	e.number(c, n)
+	for topic, refs := range byTopic(topic, v.Refs, most) {
 		frames := wire.AppendSettles(e.frames, e.next(), topic, group, v, refs)
 		if err := c.fits(len(frames)-len(e.frames), len(refs), "deliveries"); err != nil {
 			return err
@@ -75,6 +81,23 @@ func (c *Client) fits(size, n int, things string) error {
 	return nil
 }
 
+// byTopic cuts refs into those of one frame each: at most most, of one topic. That is
+// the events' own where refs have it, and topic where not.
+func byTopic(topic string, refs []eventhub.Ref, most int) iter.Seq2[string, []eventhub.Ref] {
+	return func(yield func(string, []eventhub.Ref) bool) {
+		for len(refs) > 0 {
+			n := 1
+			for n < min(len(refs), most) && refs[n].Topic == refs[0].Topic {
+				n++
+			}
+			if !yield(cmp.Or(refs[0].Topic, topic), refs[:n]) {
+				return
+			}
+			refs = refs[n:]
+		}
+	}
+}
+
 // settled is the error of one frame, save where it is an outcome.
 func (e *exchange) settled(i int, verdict eventhub.Verdict) error {
 	err := e.answers[i].err
@@ -89,7 +112,7 @@ func (e *exchange) settled(i int, verdict eventhub.Verdict) error {
 // tell sends a verdict that nobody waits for; without a connection it is lost.
 func (c *Client) tell(topic, group string, v *eventhub.Settlement) {
 	var space [256]byte
-	for refs := range slices.Chunk(v.Refs, wire.MaxRefs) {
+	for topic, refs := range byTopic(topic, v.Refs, wire.MaxRefs) {
 		frame := wire.AppendSettles(space[:0], 0, topic, group, v, refs)
 		c.mu.Lock()
 		if c.conn != nil {

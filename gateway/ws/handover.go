@@ -74,6 +74,7 @@ func (s *session) addHandover(r *wire.Request) {
 		b.sub, b.topic, b.group = sub, r.Topic, r.Group
 		s.handover = b
 	}
+	sub.ofTopic(r)
 	b.events = append(b.events, r.Events...)
 	b.frames = append(b.frames, handoverFrame{corrOf(r), r.Settlement.Refs, len(r.Events)})
 	dropEvents(r) // see publishBatch.add

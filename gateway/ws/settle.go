@@ -63,8 +63,20 @@ func (s *session) addSettle(r *wire.Request) {
 		}
 		b.topic = r.Topic
 	}
+	b.sub.ofTopic(r)
 	b.settlement.Refs = append(b.settlement.Refs, r.Settlement.Refs...)
 	b.frames = append(b.frames, settleFrame{corrOf(r), len(r.Settlement.Refs)})
+}
+
+// ofTopic has the deliveries that a frame names be those of its topic alone, where that
+// is the events' own and not the name of the subscription.
+func (u *subscription) ofTopic(r *wire.Request) {
+	if u == nil || r.Topic == u.key.topic {
+		return
+	}
+	for i := range r.Settlement.Refs {
+		r.Settlement.Refs[i].Topic = r.Topic
+	}
 }
 
 // flushSettles hands the collected frames to their group and answers them: an
@@ -103,12 +115,14 @@ func (s *session) flushSettles() {
 
 // answerSettle answers one frame. s.mu is held.
 func (s *session) answerSettle(to corr, verdict eventhub.Verdict, refs []eventhub.Ref, outcomes []eventhub.Outcome) {
-	if verdict == eventhub.Extend {
-		for i, o := range outcomes {
-			if o != eventhub.Applied {
-				s.appendError(to, eventhub.Errorf(eventhub.CodeUnknownID, "%.48q has no lease to extend", refName(&refs[i])))
-				return
-			}
+	for i, o := range outcomes {
+		switch {
+		case o == eventhub.Ambiguous:
+			s.appendError(to, eventhub.Errorf(eventhub.CodeBadRequest, "%.64q is of several topics of the subscription; the event's own topic or its lease is expected", refName(&refs[i])))
+			return
+		case verdict == eventhub.Extend && o != eventhub.Applied:
+			s.appendError(to, eventhub.Errorf(eventhub.CodeUnknownID, "%.48q has no lease to extend", refName(&refs[i])))
+			return
 		}
 	}
 	if !to.has {
