@@ -271,7 +271,8 @@ type Log interface {
 	Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *Batch) error
 
 	// Head returns the highest offset that reads may show, 0 where there is
-	// none. It never goes down.
+	// none: also in a topic that has offsets behind it, but no event. It goes down
+	// with DropTopic alone.
 	Head(ctx context.Context, topic string) (uint64, error)
 
 	// Find returns the offset of the event with that id, or ErrNotFound.

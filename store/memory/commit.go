@@ -185,7 +185,7 @@ func (t *topic) append(a *store.Append, now int64) {
 		a.Offset, a.CommitTime, a.Duplicate = first, t.at(first).CommitTime(), true
 		return
 	}
-	last, offset := int64(0), t.head()+1
+	last, offset := int64(0), t.last()+1
 	if n := len(t.events); n > 0 {
 		last = t.events[n-1].Record.CommitTime()
 	}

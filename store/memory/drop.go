@@ -36,7 +36,7 @@ func (s *Store) DropTopic(ctx context.Context, name string) error {
 	for _, l := range []links{s.effects, s.correlated} {
 		l.drop(name)
 	}
-	s.dropped[strings.Clone(name)] = t.head()
+	s.dropped[strings.Clone(name)] = t.last()
 	delete(s.topics, name)
 	return nil
 }

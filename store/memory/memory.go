@@ -78,8 +78,11 @@ func (t *topic) head() uint64 {
 	if n := len(t.events); n > 0 {
 		return t.events[n-1].Offset
 	}
-	return t.floor
+	return 0
 }
+
+// last returns the highest offset given under the topic's name.
+func (t *topic) last() uint64 { return max(t.head(), t.floor) }
 
 // from returns the index of the first event at or above offset.
 func (t *topic) from(offset uint64) int {

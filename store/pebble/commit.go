@@ -323,7 +323,6 @@ func (c *commit) create(name string) {
 	t.loaded.Store(true)
 	if floor, ok := c.s.dropped[name]; ok {
 		t.last, t.floor = floor, floor
-		t.head.Store(floor)
 		_ = c.batch.Delete(appendDroppedKey(nil, name), nil)
 	}
 	c.s.nextTopic++

@@ -13,6 +13,7 @@ import (
 var dropTests = []test{
 	{name: "nothing is found any more", run: testDrop},
 	{name: "offsets go on", run: testDropOffsets},
+	{name: "the head of a topic that comes back", run: testDropHead},
 	{name: "a topic that is not there", run: testDropNothing},
 	{name: "room for another topic", options: Options{MaxTopics: 1}, run: testDropRoom},
 	{name: "other topics stay", run: testDropOthers},
@@ -118,6 +119,31 @@ func testDropOffsets(t *testing.T, s *env) {
 	if a := s.add(t, given("t", "x"))[0]; a.Offset <= last {
 		t.Errorf("offset %d behind %d", a.Offset, last)
 	}
+}
+
+// testDropHead: a topic that comes back without events has none to show, before a
+// restart as after it.
+func testDropHead(t *testing.T, s *env) {
+	last := s.fill(t, "t", "e").Offset
+	s.drop(t, "t", true)
+	s.commit(t, &store.Unit{Groups: []store.GroupChange{create("t", "g", store.GroupState{Epoch: 1})}})
+	empty := func() {
+		t.Helper()
+		same(t, "head", uint64(0), s.head(t, "t"))
+		same(t, "topics", []store.TopicInfo{{Name: "t"}}, s.listTopics(t, "", noLimit))
+		same(t, "first event at 0", uint64(1), s.seekTime(t, "t", 0))
+		same(t, "events", []row(nil), s.readAll(t, "t"))
+	}
+	empty()
+	if s.Capabilities().Persistent {
+		s.reopen(t)
+		empty()
+	}
+	a := s.add(t, given("t", "x"))[0]
+	if a.Offset <= last {
+		t.Errorf("offset %d behind %d", a.Offset, last)
+	}
+	same(t, "head with an event", a.Offset, s.head(t, "t"))
 }
 
 func testDropNothing(t *testing.T, s *env) {
