@@ -96,7 +96,7 @@ func (w *world) planEvent() {
 		w.t.Fatalf("a publish with delay %s: %+v, %v; want it at %d", delay, receipts, err, at)
 	}
 	w.plans = append(w.plans, modelPlan{e, at})
-	w.topic(e.Topic).exists = true
+	w.added(w.topic(e.Topic))
 }
 
 // cancel takes a scheduled event back, or tries it with one that is not.
@@ -143,7 +143,7 @@ func (w *world) due(topic *modelTopic, below uint64) {
 			w.t.Fatalf("%s is at %d of %s; want %d", id, item.Offset, topic.name, offset)
 		}
 		w.plans = slices.Delete(w.plans, i, i+1)
-		w.added(topic, offset == 1)
+		w.added(topic)
 	}
 }
 

@@ -211,7 +211,7 @@ func (w *world) adopt(j *joining) {
 	}
 	for _, g := range w.groups {
 		// Its topic was born while the SUBSCRIBE was under way.
-		g.due = g.due || g.name == j.m.name && g.topic.head() > 0 && !g.exists && j.m.covers(g.topic)
+		g.due = g.due || g.name == j.m.name && g.topic.exists && !g.exists && j.m.covers(g.topic)
 	}
 	w.members = append(w.members, j.m)
 	w.enlist()
@@ -226,16 +226,16 @@ func (w *world) create(b modelBirth) {
 	}
 	g.exists, g.due, g.base, g.offered, g.modelSettings = true, false, b.base, b.base, b.modelSettings
 	g.epoch = s.Epoch // its first one is drawn from the clock
-	g.topic.exists = true
+	w.added(g.topic)
 }
 
-// added notes that a topic has got events: with the first one groups with a pattern
-// for it are to be there.
-func (w *world) added(topic *modelTopic, first bool) {
-	topic.exists = true
-	if !first {
+// added notes that a topic is there: when it is made, groups with a pattern for it are
+// to be there.
+func (w *world) added(topic *modelTopic) {
+	if topic.exists {
 		return
 	}
+	topic.exists = true
 	for _, g := range w.groups {
 		g.due = g.due || g.topic == topic && !g.exists && w.inherited(g) != nil
 	}

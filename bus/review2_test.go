@@ -100,18 +100,6 @@ func TestLaggingTopicsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestBirthsOfWhatBeginsHigh: a topic is born by the unit that makes it, also where
-// its offsets do not begin at 1, and by its first event, also where it was made
-// before; not by duplicates and by what was refused.
-func TestBirthsOfWhatBeginsHigh(t *testing.T) {
-	got := births([]*submission{{units: []store.Unit{
-		{Appends: []store.Append{{Topic: "high", Offset: 77, Created: true}, {Topic: "made", Offset: 1}, {Topic: "old", Offset: 2}}},
-		{Appends: []store.Append{{Topic: "again", Offset: 1, Duplicate: true}}},
-		{Appends: []store.Append{{Topic: "refused", Offset: 1}}, Err: store.ErrTopicLimit},
-	}}})
-	equal(t, "births", got, []string{"high", "made"})
-}
-
 // TestBirthForATailThatLeft: a tail that leaves while the committer is about to attach
 // it to a newborn topic is not attached, and leaves nothing.
 func TestBirthForATailThatLeft(t *testing.T) {

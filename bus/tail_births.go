@@ -6,17 +6,12 @@ import (
 	"eventhub"
 )
 
-// births returns the topics whose first event is in the batch. A topic may be
-// older than that: a group or a plan makes one without events.
+// births returns the topics that the batch has created.
 func births(batch []*submission) (names []string) {
 	for _, s := range batch {
 		for i := range s.units {
-			u := &s.units[i]
-			for j := range u.Appends {
-				a := &u.Appends[j]
-				if u.Err == nil && !a.Duplicate && (a.Created || a.Offset == 1) {
-					names = append(names, a.Topic)
-				}
+			for _, b := range s.units[i].Births {
+				names = append(names, b.Topic)
 			}
 		}
 	}

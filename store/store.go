@@ -47,6 +47,8 @@ var (
 	ErrStaleEpoch = errors.New("store: stale epoch")
 	// ErrExists refuses a unit that creates a group that is there.
 	ErrExists = errors.New("store: exists")
+	// ErrGone refuses a unit that names a life of a topic which is over.
+	ErrGone = errors.New("store: the topic was dropped")
 	// ErrNoPlan refuses a unit that removes a plan which is not there.
 	ErrNoPlan = errors.New("store: no such plan")
 	// ErrUnsupported is returned for what a store can not do.
@@ -104,9 +106,18 @@ type Unit struct {
 	Patterns []PatternChange
 
 	// Err, when Commit has returned nil, says why this unit alone was refused:
-	// ErrStaleEpoch, ErrExists, ErrNoPlan, ErrTopicLimit (wrapped), or nil. The
-	// results of a refused unit's parts are zero.
+	// ErrStaleEpoch, ErrExists, ErrGone, ErrNoPlan, ErrTopicLimit (wrapped), or nil.
+	// The other results of a refused unit are zero.
 	Err error
+	// Births are the topics that this unit has created, by whatever part of it: each
+	// life of a topic is in the Births of exactly one unit.
+	Births []Birth
+}
+
+// Birth tells of a topic that was created. Life is as in TopicInfo.
+type Birth struct {
+	Topic string
+	Life  uint64
 }
 
 // Append adds one event to a topic, which is created if it does not exist.
@@ -145,8 +156,6 @@ type Append struct {
 	Offset     uint64
 	CommitTime int64
 	Duplicate  bool
-	// Created: the topic was not there before this unit.
-	Created bool
 }
 
 // Plan keeps one event for later. Its topic is created if it does not exist. A
@@ -169,7 +178,6 @@ type Plan struct {
 	Seq       uint64
 	Duplicate bool
 	Offset    uint64
-	Created   bool // as in Append
 }
 
 // Unplan removes a plan. The unit is refused with ErrNoPlan where there is none
@@ -215,6 +223,9 @@ type PatternInfo struct {
 // earlier groups of that name, so that late writes of theirs are refused.
 type GroupChange struct {
 	Topic, Group string
+	// Life, where not 0, is that of the topic which the writer knows: the unit is
+	// refused with ErrGone where the topic has another one, or is not there.
+	Life uint64
 	// Create refuses the unit with ErrExists when the group is there.
 	Create bool
 	// Delete removes the group, of which nothing stays behind; State.Epoch is
@@ -332,7 +343,8 @@ type Topics interface {
 	// ErrNotFound. It is durable when it returns; an error other than ErrNotFound and
 	// those of a Commit that come before anything is written breaks the store, as a
 	// failed Commit does. It is called by whoever commits, and not beside a Commit.
-	// Offsets that were given under the name are not given again.
+	// Offsets that were given under the name are not given again. A topic that is created
+	// under the name later is another life, which has nothing of this one.
 	DropTopic(ctx context.Context, name string) error
 }
 
@@ -340,6 +352,11 @@ type Topics interface {
 type TopicInfo struct {
 	Name string
 	Head uint64
+	// Life is the number of this life of the topic, from 1 to 2^53-1. Of two lives in one
+	// store, of whatever topics, the later one has the higher number. Reads go by the
+	// name; who asks for the life after a read, and finds the one that he asked for
+	// before it, has read of that life and of all that it had then.
+	Life uint64
 }
 
 // Groups is the role that reads the durable state of groups.

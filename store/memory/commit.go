@@ -29,12 +29,13 @@ func (s *Store) Commit(ctx context.Context, units []*store.Unit, _ bool) error {
 	for _, u := range units {
 		for i := range u.Appends {
 			a := &u.Appends[i]
-			a.Offset, a.CommitTime, a.Duplicate, a.Created = 0, 0, false, false
+			a.Offset, a.CommitTime, a.Duplicate = 0, 0, false
 		}
 		for i := range u.Plans {
 			p := &u.Plans[i]
-			p.Seq, p.Offset, p.Duplicate, p.Created = 0, 0, false, false
+			p.Seq, p.Offset, p.Duplicate = 0, 0, false
 		}
+		u.Births = nil
 		if u.Err = s.check(u); u.Err == nil {
 			s.apply(u, now)
 		}
@@ -55,6 +56,9 @@ func (s *Store) check(u *store.Unit) error {
 		var epoch uint64
 		exists := false
 		t := s.topics[ch.Topic]
+		if ch.Life != 0 && (t == nil || t.life != ch.Life) {
+			return fmt.Errorf("life %d of topic %q: %w", ch.Life, ch.Topic, store.ErrGone)
+		}
 		if t == nil {
 			born[ch.Topic] = true
 		}
@@ -106,12 +110,8 @@ func checkGroup(ch *store.GroupChange, epoch uint64, exists bool) error {
 }
 
 func (s *Store) apply(u *store.Unit, now int64) {
-	for i := range u.Appends {
-		u.Appends[i].Created = s.topics[u.Appends[i].Topic] == nil
-	}
-	for i := range u.Plans {
-		u.Plans[i].Created = s.topics[u.Plans[i].Topic] == nil
-	}
+	known := s.lives
+	defer func() { u.Births = s.bornSince(known, u) }()
 	for i := range u.Groups {
 		ch := &u.Groups[i]
 		s.topic(ch.Topic).change(ch)
@@ -135,11 +135,37 @@ func (s *Store) apply(u *store.Unit, now int64) {
 	}
 }
 
+// bornSince returns those topics of a unit that were created when there had been so
+// many lives.
+func (s *Store) bornSince(lives uint64, u *store.Unit) (births []store.Birth) {
+	if s.lives == lives {
+		return nil
+	}
+	note := func(topic string) {
+		b := store.Birth{Topic: topic, Life: s.topics[topic].life}
+		if b.Life > lives && !slices.Contains(births, b) {
+			births = append(births, b)
+		}
+	}
+	for i := range u.Groups {
+		note(u.Groups[i].Topic)
+	}
+	for i := range u.Appends {
+		note(u.Appends[i].Topic)
+	}
+	for i := range u.Plans {
+		note(u.Plans[i].Topic)
+	}
+	return births
+}
+
 // topic returns the topic and creates it if need be.
 func (s *Store) topic(name string) *topic {
 	t := s.topics[name]
 	if t == nil {
+		s.lives++
 		t = &topic{
+			life:   s.lives,
 			ids:    make(map[string]uint64),
 			keys:   make(map[string][]uint64),
 			groups: make(map[string]*group),

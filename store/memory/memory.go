@@ -41,6 +41,7 @@ type Store struct {
 	topics map[string]*topic
 	// dropped has the last offset given under the names of topics that are gone.
 	dropped map[string]uint64
+	lives   uint64 // given so far
 	bytes   uint64 // of all records, those of plans too
 
 	plans    []*plan // by At, then Seq
@@ -60,7 +61,8 @@ type topic struct {
 	keys   map[string][]uint64 // offsets, rising
 	groups map[string]*group
 	plans  map[string]*plan // by id
-	floor  uint64           // of an earlier topic of that name
+	life   uint64
+	floor  uint64 // of an earlier topic of that name
 }
 
 // group is a group's header and its parts.
@@ -252,7 +254,7 @@ func (s *Store) ListTopics(ctx context.Context, after string, limit int) ([]stor
 	var list []store.TopicInfo
 	for name, t := range s.topics {
 		if name > after {
-			list = append(list, store.TopicInfo{Name: name, Head: t.head()})
+			list = append(list, store.TopicInfo{Name: name, Head: t.head(), Life: t.life})
 		}
 	}
 	slices.SortFunc(list, func(a, b store.TopicInfo) int { return strings.Compare(a.Name, b.Name) })
@@ -266,7 +268,7 @@ func (s *Store) Topic(ctx context.Context, name string) (store.TopicInfo, error)
 	}
 	defer s.mu.RUnlock()
 	if t := s.topics[name]; t != nil {
-		return store.TopicInfo{Name: name, Head: t.head()}, nil
+		return store.TopicInfo{Name: name, Head: t.head(), Life: t.life}, nil
 	}
 	return store.TopicInfo{}, fmt.Errorf("topic %q: %w", name, store.ErrNotFound)
 }

@@ -174,17 +174,17 @@ func (c *commit) begin(units []*store.Unit) {
 	c.planned.reset()
 	c.plansChanged, c.patternsChanged = false, false
 	for _, u := range units {
-		u.Err = nil
+		u.Err, u.Births = nil, nil
 		for i := range u.Appends {
 			a := &u.Appends[i]
 			if a.NewID {
 				a.ID = ""
 			}
-			a.Offset, a.CommitTime, a.Duplicate, a.Created = 0, 0, false, false
+			a.Offset, a.CommitTime, a.Duplicate = 0, 0, false
 		}
 		for i := range u.Plans {
 			p := &u.Plans[i]
-			p.Seq, p.Offset, p.Duplicate, p.Created = 0, 0, false, false
+			p.Seq, p.Offset, p.Duplicate = 0, 0, false
 		}
 	}
 }
@@ -237,6 +237,11 @@ func (c *commit) check(u *store.Unit) (refusal, err error) {
 }
 
 func (c *commit) checkGroup(ch *store.GroupChange) (refusal, err error) {
+	if ch.Life != 0 {
+		if t, err := c.topic(ch.Topic); err != nil || t == nil || t.life() != ch.Life {
+			return fmt.Errorf("life %d of topic %q: %w", ch.Life, ch.Topic, store.ErrGone), err
+		}
+	}
 	key := groupKey{ch.Topic, ch.Group}
 	g, err := c.group(key)
 	switch {
@@ -296,7 +301,8 @@ func (c *commit) checkTopics() error {
 // write puts the parts of a checked unit into the batch.
 func (c *commit) write(u *store.Unit) {
 	for _, name := range c.unitTopics {
-		c.create(name)
+		t := c.create(name)
+		u.Births = append(u.Births, store.Birth{Topic: t.name, Life: t.life()})
 	}
 	for key, g := range c.unitGroups {
 		c.groups[key] = g
@@ -318,7 +324,7 @@ func (c *commit) write(u *store.Unit) {
 	}
 }
 
-func (c *commit) create(name string) {
+func (c *commit) create(name string) *topic {
 	t := &topic{id: c.s.nextTopic, name: strings.Clone(name)}
 	t.loaded.Store(true)
 	if floor, ok := c.s.dropped[name]; ok {
@@ -328,6 +334,7 @@ func (c *commit) create(name string) {
 	c.s.nextTopic++
 	c.created[t.name] = t
 	c.writeTopic(t)
+	return t
 }
 
 func (c *commit) append(a *store.Append) {
@@ -335,7 +342,6 @@ func (c *commit) append(a *store.Append) {
 	if t == nil || t.name != a.Topic {
 		t, _ = c.topic(a.Topic) // found and loaded by check
 	}
-	a.Created = len(c.unitTopics) > 0 && slices.Contains(c.unitTopics, a.Topic)
 	var first *firstEvent
 	if !a.NewID {
 		first = c.given.find(a.Topic, a.ID)

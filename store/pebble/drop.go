@@ -67,16 +67,15 @@ func (s *Store) drop(t *topic) error {
 	if err := s.dropPlans(batch, t); err != nil {
 		return err
 	}
-	floor := max(t.last, t.floor)
-	_ = batch.Delete(appendTopicKey(nil, t.name), nil) // a batch takes what fits in memory
-	_ = batch.Set(appendDroppedKey(nil, t.name), binary.BigEndian.AppendUint64(nil, floor), nil)
+	_ = batch.Delete(appendTopicKey(nil, t.name), nil)                                            // a batch takes what fits in memory
+	_ = batch.Set(appendDroppedKey(nil, t.name), binary.BigEndian.AppendUint64(nil, t.last), nil) // what is reserved above it was not given
 	_ = batch.Set(appendGarbageKey(nil, t.id), nil, nil)
 	s.plans.set(true)
 	if err := s.apply(batch, true); err != nil {
 		s.faults.fail(err)
 		return s.faults.err()
 	}
-	s.dropped[t.name] = floor
+	s.dropped[t.name] = t.last
 	s.topics.remove(t)
 	s.plans.set(false)
 	s.sweeper.add(t.id)

@@ -141,7 +141,6 @@ func (c *commit) unplan(up *store.Unplan) {
 
 func (c *commit) plan(p *store.Plan) {
 	t, _ := c.topic(p.Topic) // found and loaded by check
-	p.Created = slices.Contains(c.unitTopics, p.Topic)
 	event, first := c.given.find(p.Topic, p.ID), c.planned.find(p.Topic, p.ID)
 	switch {
 	case event != nil && event.offset != 0:

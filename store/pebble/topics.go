@@ -39,6 +39,14 @@ type topic struct {
 	touched uint64
 }
 
+// life is the number that store.TopicInfo tells: that in the topic's keys, which is
+// never given twice.
+func (t *topic) life() uint64 { return uint64(t.id) }
+
+func (t *topic) info() store.TopicInfo {
+	return store.TopicInfo{Name: t.name, Head: t.head.Load(), Life: t.life()}
+}
+
 // raise moves the durable head up to offset. Of two commits that are synced together
 // the later one may come first.
 func (t *topic) raise(offset uint64) {
@@ -189,7 +197,7 @@ func (s *Store) ListTopics(ctx context.Context, after string, limit int) (topics
 			return nil, err
 		}
 		if t != nil {
-			topics = append(topics, store.TopicInfo{Name: t.name, Head: t.head.Load()})
+			topics = append(topics, t.info())
 		}
 	}
 	if err := iter.Error(); err != nil {
@@ -211,5 +219,5 @@ func (s *Store) Topic(ctx context.Context, name string) (store.TopicInfo, error)
 	if t == nil {
 		return store.TopicInfo{}, fmt.Errorf("topic %q: %w", name, store.ErrNotFound)
 	}
-	return store.TopicInfo{Name: t.name, Head: t.head.Load()}, nil
+	return t.info(), nil
 }

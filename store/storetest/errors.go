@@ -25,14 +25,17 @@ func refused(t failer, u *store.Unit, want error) {
 		t.Errorf("Unit.Err = %v; want %v", u.Err, want)
 	}
 	for _, a := range u.Appends {
-		if a.Offset != 0 || a.CommitTime != 0 || a.Duplicate || a.Created {
-			t.Errorf("a refused append of id %q got offset %d, time %d, duplicate %v, created %v", a.ID, a.Offset, a.CommitTime, a.Duplicate, a.Created)
+		if a.Offset != 0 || a.CommitTime != 0 || a.Duplicate {
+			t.Errorf("a refused append of id %q got offset %d, time %d, duplicate %v", a.ID, a.Offset, a.CommitTime, a.Duplicate)
 		}
 	}
 	for _, p := range u.Plans {
-		if p.Seq != 0 || p.Offset != 0 || p.Duplicate || p.Created {
-			t.Errorf("a refused plan of id %q got seq %d, offset %d, duplicate %v, created %v", p.ID, p.Seq, p.Offset, p.Duplicate, p.Created)
+		if p.Seq != 0 || p.Offset != 0 || p.Duplicate {
+			t.Errorf("a refused plan of id %q got seq %d, offset %d, duplicate %v", p.ID, p.Seq, p.Offset, p.Duplicate)
 		}
+	}
+	if len(u.Births) > 0 {
+		t.Errorf("a refused unit has borne %v", u.Births)
 	}
 }
 

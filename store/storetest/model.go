@@ -33,8 +33,10 @@ const (
 type model struct {
 	env    *env
 	topics map[string]*modelTopic
-	plans  []store.Planned // in the order of planning
-	seq    uint64          // the highest of all plans that were ever made
+	plans  []store.Planned   // in the order of planning
+	seq    uint64            // the highest of all plans that were ever made
+	life   uint64            // that of the topic made last
+	last   map[string]uint64 // the highest offset given under a name
 	// patterns by group and pattern, with 0x00 between them.
 	patterns map[string]string
 	fresh    int      // counts fresh ids
@@ -42,6 +44,7 @@ type model struct {
 }
 
 type modelTopic struct {
+	life   uint64
 	events []modelEvent
 	groups map[string]modelGroup
 }
@@ -77,10 +80,11 @@ func testModel(t *testing.T, factory Factory) {
 		s := &env{backend: factory(t), options: Options{MaxTopics: modelMaxTopics}, clock: &clock{ms: startTime}}
 		s.options.Now = s.clock.now
 		s.open(rt)
-		m := &model{env: s, topics: make(map[string]*modelTopic), patterns: make(map[string]string)}
+		m := &model{env: s, topics: make(map[string]*modelTopic), patterns: make(map[string]string), last: make(map[string]uint64)}
 		defer func() { s.close(rt) }()
 		rt.Repeat(map[string]func(*rapid.T){
 			"commit":  m.commit,
+			"drop":    m.drop,
 			"clock":   func(rt *rapid.T) { s.clock.set(rapid.Int64Range(-100, 100).Draw(rt, "ms")) },
 			"read":    m.read,
 			"planned": m.readPlans,
@@ -93,8 +97,9 @@ func testModel(t *testing.T, factory Factory) {
 				s.reopen(rt)
 				if !s.Capabilities().Persistent {
 					clear(m.topics)
+					clear(m.last)
 					clear(m.patterns)
-					m.plans, m.seq = nil, 0
+					m.plans, m.seq, m.life = nil, 0, 0
 				}
 				m.check(rt)
 			},
@@ -118,6 +123,17 @@ func (m *model) commit(rt *rapid.T) {
 			m.apply(rt, u)
 		}
 	}
+}
+
+// drop drops a topic now and then: mostly there are some.
+func (m *model) drop(rt *rapid.T) {
+	name := rapid.SampledFrom(modelTopics).Draw(rt, "topic")
+	if m.topics[name] == nil || rapid.IntRange(0, 3).Draw(rt, "drop") > 0 {
+		return
+	}
+	m.env.drop(rt, name, rapid.Bool().Draw(rt, "sweep"))
+	delete(m.topics, name)
+	m.plans = slices.DeleteFunc(m.plans, func(p store.Planned) bool { return p.Topic == name })
 }
 
 func (m *model) drawUnit(rt *rapid.T) *store.Unit {
@@ -172,6 +188,9 @@ func (m *model) drawChange(rt *rapid.T) store.GroupChange {
 		}
 		ch.State.Epoch += g.state.Epoch
 	}
+	if t := m.topics[ch.Topic]; t != nil {
+		ch.Life = rapid.SampledFrom([]uint64{0, t.life, t.life, t.life, t.life - 1}).Draw(rt, "life")
+	}
 	switch kind {
 	case "create":
 		ch.Create = true
@@ -198,7 +217,9 @@ func (m *model) refusal(u *store.Unit) error {
 	for _, ch := range u.Groups {
 		name := ch.Topic + "/" + ch.Group
 		state, known := seen[name]
-		if t := m.topics[ch.Topic]; t == nil {
+		if t := m.topics[ch.Topic]; ch.Life != 0 && (t == nil || t.life != ch.Life) {
+			return store.ErrGone
+		} else if t == nil {
 			born[ch.Topic] = true
 		} else if g, ok := t.groups[ch.Group]; ok && !known {
 			state = &g.state
@@ -236,7 +257,7 @@ func (m *model) topic(name string) *modelTopic {
 }
 
 func (m *model) apply(rt *rapid.T, u *store.Unit) {
-	m.checkCreated(rt, u)
+	m.checkBirths(rt, u)
 	for _, ch := range u.Groups {
 		m.topic(ch.Topic).change(ch)
 	}
@@ -251,10 +272,11 @@ func (m *model) apply(rt *rapid.T, u *store.Unit) {
 			duplicate(rt, a, store.Append{Offset: t.events[i].Offset, CommitTime: t.events[i].time})
 			continue
 		}
-		rising(rt, t.head(), []store.Append{a})
-		if a.KeepOffset > t.head() {
+		rising(rt, m.last[a.Topic], []store.Append{a})
+		if a.KeepOffset > m.last[a.Topic] {
 			same(rt, "offset of "+a.ID, a.KeepOffset, a.Offset)
 		}
+		m.last[a.Topic] = a.Offset
 		time, last := now, int64(0)
 		if n := len(t.events); n > 0 {
 			last = t.events[n-1].time

@@ -66,8 +66,11 @@ func (m *model) planRefusal(u *store.Unit) error {
 	return nil
 }
 
-// topicsOf returns the topics that the appends and plans of a unit need.
+// topicsOf returns the topics that the parts of a unit need.
 func topicsOf(u *store.Unit) (topics []string) {
+	for _, ch := range u.Groups {
+		topics = append(topics, ch.Topic)
+	}
 	for _, a := range u.Appends {
 		topics = append(topics, a.Topic)
 	}
@@ -77,18 +80,24 @@ func topicsOf(u *store.Unit) (topics []string) {
 	return topics
 }
 
-// checkCreated looks at a unit before it is applied to the model.
-func (m *model) checkCreated(rt *rapid.T, u *store.Unit) {
-	var told, want []bool
-	for _, a := range u.Appends {
-		told = append(told, a.Created)
-	}
-	for _, p := range u.Plans {
-		told = append(told, p.Created)
+// checkBirths looks at a unit before it is applied to the model.
+func (m *model) checkBirths(rt *rapid.T, u *store.Unit) {
+	var told, want []string
+	for _, b := range u.Births {
+		told = append(told, b.Topic)
+		if b.Life <= m.life {
+			rt.Fatalf("the life of %q is %d; there was %d before", b.Topic, b.Life, m.life)
+		}
+		m.life = b.Life
+		defer func() { m.topic(b.Topic).life = b.Life }()
 	}
 	for _, topic := range topicsOf(u) {
-		want = append(want, m.topics[topic] == nil)
+		if m.topics[topic] == nil && !slices.Contains(want, topic) {
+			want = append(want, topic)
+		}
 	}
+	slices.Sort(told)
+	slices.Sort(want)
 	same(rt, "created topics", want, told)
 }
 

@@ -23,7 +23,6 @@ var planTests = []test{
 	{name: "units of several commits", run: testPlanUnitsApart},
 	{name: "refused units leave nothing", options: Options{MaxTopics: 3}, run: testPlanRefused},
 	{name: "topic limit", options: Options{MaxTopics: 2}, run: testPlanTopicLimit},
-	{name: "created topics", run: testCreated},
 	{name: "remove the very one", run: testUnplanTheVeryOne},
 	{name: "nothing is shown before it is durable", run: testPlanHeldSync},
 	{name: "plans are copied", run: testPlanCopied},
@@ -517,33 +516,6 @@ func testPlanTopicLimit(t *testing.T, s *env) {
 		}
 	}
 	same(t, "plans", 3, len(s.allPlanned(t)))
-}
-
-// testCreated: the appends and plans of the unit that makes a topic are told so,
-// and no others.
-func testCreated(t *testing.T, s *env) {
-	s.add(t, given("old", "1"))
-	refusedUnit := &store.Unit{Appends: []store.Append{given("a", "0")}, Unplans: []store.Unplan{{Topic: "a", ID: "none"}}}
-	first := &store.Unit{Appends: []store.Append{given("a", "1"), given("old", "2"), given("a", "3"), given("a", "3"), given("c", "1")},
-		Plans: []store.Plan{planFor("b", "1", 0), planFor("a", "4", 0), planFor("old", "3", 0)}}
-	grouped := &store.Unit{Groups: []store.GroupChange{create("d", "g", store.GroupState{})}, Appends: []store.Append{given("d", "1")}}
-	second := &store.Unit{Appends: []store.Append{given("a", "5"), given("b", "2"), given("d", "2")}, Plans: []store.Plan{planFor("c", "2", 0)}}
-	told := func(u *store.Unit) (created []bool) {
-		for _, a := range u.Appends {
-			created = append(created, a.Created)
-		}
-		for _, p := range u.Plans {
-			created = append(created, p.Created)
-		}
-		return created
-	}
-	s.commit(t, refusedUnit, first, grouped, second)
-	refused(t, refusedUnit, store.ErrNoPlan)
-	same(t, "created by the first unit", []bool{true, false, true, true, true, true, true, false}, told(first))
-	same(t, "created by the one with a group", []bool{true}, told(grouped))
-	same(t, "created by the second", []bool{false, false, false, false}, told(second))
-	s.commit(t, first)
-	same(t, "created by the first again", make([]bool, 8), told(first))
 }
 
 func testPlanCopied(t *testing.T, s *env) {
