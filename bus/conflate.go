@@ -13,13 +13,15 @@ import (
 // event after a silence at once, the next ones when the interval is over. An event
 // that a newer one has replaced is never handed over.
 //
-// What a receiver refuses stays, goes on being replaced, and comes again as soon as
-// there is room: the hand-over is not over until all that was pending when it began
-// is handed over. What became pending later waits for the next one, and the interval
-// begins when a hand-over is over, so that no key comes twice in an interval.
+// What a receiver refuses stays, and comes again as soon as there is room: the
+// hand-over is not over until all that was pending when it began is handed over or
+// replaced. What was read later, be it of a key that waited, is for the next one, and
+// the interval begins when a hand-over is over, so that no key comes twice in an
+// interval.
 //
 // Within a topic the offsets rise, also over hand-overs: they go in the order of
-// topic and offset, and what is left over, or was read later, lies above.
+// topic and offset, and what is left over, or was read later, lies above. So a tail
+// that goes on behind the event that came last gets all that was pending.
 
 const (
 	// maxPending bounds the bytes that a tail keeps. At that it reads no further,
@@ -48,7 +50,7 @@ type pendingKey struct {
 type pendingEvent struct {
 	pendingKey
 	offset uint64
-	round  uint64 // the hand-over that was the last to begin when it became pending
+	round  uint64 // the hand-over that was the last to begin when the event was read
 	record eventhub.Record
 }
 
@@ -67,12 +69,12 @@ func (c *conflation) put(log *topicLog, d *eventhub.Delivery) {
 	key := d.Record.Key()
 	e := c.pending[pendingKey{log, string(key)}]
 	if e == nil {
-		e = &pendingEvent{pendingKey: pendingKey{log, string(key)}, round: c.round}
+		e = &pendingEvent{pendingKey: pendingKey{log, string(key)}}
 		c.pending[e.pendingKey] = e
 	} else {
 		c.bytes -= e.bytes()
 	}
-	e.offset = d.Offset
+	e.offset, e.round = d.Offset, c.round
 	e.record = append(e.record[:0], d.Record...)
 	c.bytes += e.bytes()
 }
