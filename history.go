@@ -33,6 +33,9 @@ type ReplayQuery struct {
 type Place struct {
 	Topic  string `json:"topic"`
 	Offset uint64 `json:"offset"`
+	// TS, of SubscribeOptions.Places, is when the event was committed, epoch ms; 0
+	// where that is not known.
+	TS int64 `json:"-"`
 }
 
 // Found is an event with its topic.

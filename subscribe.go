@@ -23,8 +23,9 @@ const (
 	maxBackoff     = 24 * time.Hour
 	maxReasonBytes = 1 << 10
 
-	// MaxPatterns bounds SubscribeOptions.Topics.
+	// MaxPatterns bounds SubscribeOptions.Topics, and MaxPlaces its Places.
 	MaxPatterns = 64
+	MaxPlaces   = 10_000
 	minConflate = 10 * time.Millisecond
 	maxConflate = time.Hour
 )
@@ -86,8 +87,11 @@ type SubscribeOptions struct {
 	// one. 0: every event.
 	Conflate time.Duration
 	// Places, of a live tail, say where it goes on in topics that it had before:
-	// behind these offsets, one for a topic. Start counts for all other topics.
-	// Topics that it does not have are passed over. Only the engine takes them.
+	// behind these offsets, one for a topic, at most MaxPlaces. Start counts for all
+	// other topics. Topics that it does not have are passed over. Where the event of a
+	// place is not in the log as it was (TS tells), because the hub lost it or is
+	// another one, the tail goes on with what was committed after it, and with the
+	// first event where TS is 0. A Client has places of its own and takes none.
 	Places []Place
 
 	// Of the group, fixed at its creation. An empty Ordering means whatever the
@@ -205,12 +209,18 @@ func (o *SubscribeOptions) validatePlaces() error {
 	if len(o.Places) > 0 && o.Group != "" {
 		return Errorf(CodeBadRequest, "places are given; a group knows its own")
 	}
+	if len(o.Places) > MaxPlaces {
+		return Errorf(CodeBadRequest, "places has %d entries; at most %d are allowed", len(o.Places), MaxPlaces)
+	}
 	for i, p := range o.Places {
 		if err := ValidateStoredTopic(p.Topic); err != nil {
 			return Errorf(CodeBadRequest, "places[%d]: %s", i, AsError(err).Message)
 		}
 		if p.Offset > MaxOffset {
 			return Errorf(CodeBadRequest, "places[%d]: offset is %d; at most %d is allowed", i, p.Offset, uint64(MaxOffset))
+		}
+		if p.TS < 0 {
+			return Errorf(CodeBadRequest, "places[%d]: ts is %d; epoch milliseconds are not negative", i, p.TS)
 		}
 	}
 	return nil
@@ -306,6 +316,21 @@ type Receiver interface {
 type Forgetter interface {
 	Receiver
 	Forget()
+}
+
+// Gap tells that a live tail does not go on right behind a place. The events behind
+// After and before First were removed; or, where First is 0, the log does not have what
+// was seen there.
+type Gap struct {
+	Topic string `json:"topic"`
+	After uint64 `json:"after"`
+	First uint64 `json:"first"`
+}
+
+// Gapped is a Receiver that is told of gaps: by Subscribe, before the first delivery.
+type Gapped interface {
+	Receiver
+	Gap(g Gap)
 }
 
 // Verdict is what a member says of a delivery.

@@ -110,19 +110,18 @@ func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, opts *even
 	if err != nil {
 		return err
 	}
-	places := make(map[string]uint64, len(opts.Places))
+	places := make(map[string]eventhub.Place, len(opts.Places))
 	for _, p := range opts.Places {
-		places[p.Topic] = p.Offset
+		places[p.Topic] = p
 	}
 	for _, topic := range topics {
-		start := opts.Start
-		if offset, known := places[topic]; known {
-			start = eventhub.Start{Kind: eventhub.StartOffset, Offset: offset + 1}
-		}
-		if err := t.follow(ctx, topic, start); err != nil {
+		place, known := places[topic]
+		delete(places, topic)
+		if err := t.follow(ctx, topic, opts.Start, place, known); err != nil {
 			return err
 		}
 	}
+	t.tellGone(places, patterns)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.opening = false
@@ -130,8 +129,8 @@ func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, opts *even
 	return t.ended
 }
 
-// follow attaches the tail to a topic.
-func (t *tail) follow(ctx context.Context, topic string, start eventhub.Start) error {
+// follow attaches the tail to a topic, behind its place where that is known.
+func (t *tail) follow(ctx context.Context, topic string, start eventhub.Start, place eventhub.Place, known bool) error {
 	b := t.bus
 	b.mu.Lock()
 	log := b.useLog(topic)
@@ -141,7 +140,11 @@ func (t *tail) follow(ctx context.Context, topic string, start eventhub.Start) e
 		err = storeError(err, "read the head of topic %q", topic)
 	}
 	cursor := head
-	if err == nil && start.Kind != eventhub.StartLatest {
+	switch {
+	case err != nil:
+	case known:
+		cursor, err = t.goOn(ctx, place)
+	case start.Kind != eventhub.StartLatest:
 		cursor, err = b.resolve(ctx, topic, start)
 	}
 	if err != nil {

@@ -3,6 +3,8 @@ package bus
 import (
 	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"eventhub"
 )
@@ -31,10 +33,60 @@ func TestTailGoesOn(t *testing.T) {
 	})
 }
 
+// gapped is an inbox that is told of gaps.
+type gapped struct {
+	*inbox
+	gaps []eventhub.Gap
+}
+
+func (g *gapped) Gap(gap eventhub.Gap) { g.gaps = append(g.gaps, gap) }
+
+// TestTailGoesOnInAnotherLog: where the log does not have what a tail has seen, it goes
+// on with what was committed later, and says so.
+func TestTailGoesOnInAnotherLog(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("s.a", 1, 5)
+		seen := time.Now().UnixMilli()
+		time.Sleep(time.Second)
+		r.publish("s.a", 6, 4)
+		place := func(topic string, offset uint64, ts int64) eventhub.Place {
+			return eventhub.Place{Topic: topic, Offset: offset, TS: ts}
+		}
+		for _, tt := range []struct {
+			name  string
+			place eventhub.Place
+			want  []uint64
+			gaps  []eventhub.Gap
+		}{
+			{"the same log", place("s.a", 4, seen), []uint64{5, 6, 7, 8, 9}, nil},
+			{"its end was lost", place("s.a", 12, seen), []uint64{6, 7, 8, 9}, []eventhub.Gap{{Topic: "s.a", After: 12}}},
+			{"another event is there", place("s.a", 7, seen), []uint64{6, 7, 8, 9}, []eventhub.Gap{{Topic: "s.a", After: 7}}},
+			{"all of it was seen", place("s.a", 7, seen+2000), nil, []eventhub.Gap{{Topic: "s.a", After: 7}}},
+			{"the time is not known", place("s.a", 7, 0), []uint64{8, 9}, nil},
+			{"the time is not known, and its end was lost", place("s.a", 12, 0), []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}, []eventhub.Gap{{Topic: "s.a", After: 12}}},
+			{"the topic is gone", place("s.b", 12, seen), []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}, []eventhub.Gap{{Topic: "s.b", After: 12}}},
+			{"of another pattern", place("t.b", 12, seen), []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}, nil},
+		} {
+			o := tailOpts("s.*")
+			o.Start = eventhub.Start{Kind: eventhub.StartEarliest}
+			o.Places = []eventhub.Place{tt.place}
+			in := &gapped{inbox: &inbox{room: -1}}
+			sub, err := r.bus.Subscribe(context.Background(), o, in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			equal(t, tt.name, in.takeOffsets(), tt.want)
+			equal(t, tt.name+": gaps", in.gaps, tt.gaps)
+			sub.Drop(0)
+		}
+	})
+}
+
 func TestPlacesAreChecked(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for _, places := range [][]eventhub.Place{
-			{{Topic: "a b", Offset: 1}}, {{Topic: "t.*", Offset: 1}}, {{Topic: "t", Offset: eventhub.MaxOffset + 1}},
+			make([]eventhub.Place, eventhub.MaxPlaces+1), {{Topic: "t", TS: -1}}, {{Topic: "a b", Offset: 1}}, {{Topic: "t.*", Offset: 1}}, {{Topic: "t", Offset: eventhub.MaxOffset + 1}},
 		} {
 			o := tailOpts("t")
 			o.Places = places

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"sync"
 	"time"
@@ -38,17 +39,12 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, access Access) (rep
 			return reply{}, err
 		}
 	} else {
-		gaps, err := missed(r.Context(), access.Inspector, at)
-		if err != nil {
-			return reply{}, err
-		}
-		for _, g := range gaps {
-			s.out = appendGap(s.out, g)
-		}
 		opts.Start = eventhub.Start{Kind: eventhub.StartTime, TS: at.since}
 	}
-	opts.Places = at.list()
-	if at.one && len(at.at) > 0 {
+	if opts.Start.Kind != eventhub.StartOffset { // which may lie ahead, where no place is
+		opts.Places = at.list()
+	}
+	if at.one && len(opts.Places) > 0 {
 		opts.Start = eventhub.Start{} // the place says it
 	}
 	s.begin(at)
@@ -101,11 +97,9 @@ type stream struct {
 // begin puts what stands before the first event: how soon to come back, and the
 // place, so that who is cut off before the first event comes back to it.
 func (s *stream) begin(at *places) {
-	gaps := s.out
-	s.out = append([]byte(nil), "retry: 1000\nid: "...)
+	s.out = append(s.out, "retry: 1000\nid: "...)
 	s.out = at.append(s.out)
 	s.out = append(s.out, "\n\n"...)
-	s.out = append(s.out, gaps...)
 	s.at = *at
 }
 
@@ -119,7 +113,7 @@ func (s *stream) Deliver(batch []eventhub.Delivery) (taken int) {
 			s.starved = true
 			break
 		}
-		s.at.advance(d.Topic, d.Offset)
+		s.at.advance(d.Topic, d.Offset, d.Record.CommitTime())
 		s.out = append(s.out, "id: "...)
 		s.out = s.at.append(s.out)
 		s.out = append(s.out, "\ndata: "...)
@@ -129,6 +123,19 @@ func (s *stream) Deliver(batch []eventhub.Delivery) (taken int) {
 	}
 	s.kick()
 	return taken
+}
+
+// Gap implements eventhub.Gapped. The place stays: who is cut off now is told again.
+func (s *stream) Gap(g eventhub.Gap) {
+	data, err := json.Marshal(g)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.out = append(s.out, "event: gap\ndata: "...)
+	s.out = append(s.out, data...)
+	s.out = append(s.out, "\n\n"...)
 }
 
 // Ended implements eventhub.Receiver.

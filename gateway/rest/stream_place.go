@@ -24,12 +24,15 @@ const (
 // a client that comes back with the last id it saw gets what stands behind that
 // event, in every topic: for a stream of one topic
 //
-//	orders:1042
+//	orders:1042:lzll2dc0
 //
 // and for one of several topics the time, and the topic that had an event last at
 // the end:
 //
-//	@1723140000000,orders:1042,orders.eu:17
+//	@1723140000000,orders:1042:lzll2dc0,orders.eu:17:lzll2d2s
+//
+// Behind each offset stands when its event was committed, in base 36, by which a hub
+// sees whether it still has that event.
 //
 // Where that would be too long the topics in front are left out. They then go on
 // from the time: their events come again, and none is lost.
@@ -43,17 +46,22 @@ type places struct {
 // spot is a place and its text.
 type spot struct {
 	topic string
-	text  []byte // topic:offset
+	text  []byte // topic:offset:time, without the time where that is not known
 }
 
-func (s *spot) set(offset uint64) {
+func (s *spot) set(offset uint64, ts int64) {
 	s.text = append(s.text[:0], s.topic...)
 	s.text = append(s.text, ':')
 	s.text = strconv.AppendUint(s.text, offset, 10)
+	if ts > 0 {
+		s.text = append(s.text, ':')
+		s.text = strconv.AppendInt(s.text, ts, 36)
+	}
 }
 
-// advance notes that everything up to offset was sent.
-func (p *places) advance(topic string, offset uint64) {
+// advance notes that everything up to offset was sent. ts is when its event was
+// committed, 0 where that is not known.
+func (p *places) advance(topic string, offset uint64, ts int64) {
 	last := len(p.at) - 1
 	i := last
 	for i >= 0 && p.at[i].topic != topic {
@@ -68,7 +76,7 @@ func (p *places) advance(topic string, offset uint64) {
 		copy(p.at[i:], p.at[i+1:])
 		p.at = p.at[:last]
 	}
-	s.set(offset)
+	s.set(offset, ts)
 	p.at = append(p.at, s)
 	p.bytes += 1 + len(s.text)
 	drop := 0
@@ -97,11 +105,26 @@ func (p *places) append(dst []byte) []byte {
 func (p *places) list() []eventhub.Place {
 	list := make([]eventhub.Place, len(p.at))
 	for i := range p.at {
-		_, offset, _ := strings.Cut(string(p.at[i].text), ":")
-		list[i].Topic = p.at[i].topic
-		list[i].Offset, _ = strconv.ParseUint(offset, 10, 64) // we wrote it
+		list[i], _ = parsePlace(string(p.at[i].text)) // we wrote it
 	}
 	return list
+}
+
+// parsePlace reads the text of a spot.
+func parsePlace(text string) (p eventhub.Place, ok bool) {
+	topic, rest, _ := strings.Cut(text, ":")
+	number, moment, timed := strings.Cut(rest, ":")
+	offset, err := strconv.ParseUint(number, 10, 64)
+	if err != nil || offset > eventhub.MaxOffset {
+		return p, false
+	}
+	p = eventhub.Place{Topic: topic, Offset: offset}
+	if timed {
+		if p.TS, err = strconv.ParseInt(moment, 36, 64); err != nil || p.TS < 1 {
+			return p, false
+		}
+	}
+	return p, true
 }
 
 // lastEventID reads where a client that comes back was, nil where it is new. Every
@@ -133,18 +156,18 @@ func lastEventID(r *http.Request, patterns []eventhub.Pattern) (*places, error) 
 		if rest == "" {
 			break // a time alone
 		}
-		topic, number, _ := strings.Cut(entry, ":")
-		offset, err := strconv.ParseUint(number, 10, 64)
-		if err != nil || offset > eventhub.MaxOffset {
+		place, ok := parsePlace(entry)
+		if !ok {
 			return bad("has %.48q; a topic, a colon and an offset are expected", entry)
 		}
+		topic := place.Topic
 		if !slices.ContainsFunc(patterns, func(q eventhub.Pattern) bool { return q.Match(topic) }) {
 			return bad("is of topic %.48q, which this stream does not have", topic)
 		}
 		if slices.ContainsFunc(p.at, func(s spot) bool { return s.topic == topic }) {
 			return bad("has topic %.48q twice", topic)
 		}
-		p.advance(topic, offset)
+		p.advance(topic, place.Offset, place.TS)
 	}
 	return p, nil
 }

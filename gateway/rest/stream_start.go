@@ -2,7 +2,6 @@ package rest
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"slices"
@@ -16,15 +15,6 @@ import (
 // maxHeadPages bounds how many pages of topics are looked through for where a
 // stream of several topics begins.
 const maxHeadPages = 3
-
-// gap tells a client that came back that events which it has not seen are gone:
-// those behind After and before First, or, where First is 0, all of a topic that
-// begins anew.
-type gap struct {
-	Topic string `json:"topic"`
-	After uint64 `json:"after"`
-	First uint64 `json:"first"`
-}
 
 // streamOptions reads what a stream is to have, and from where on.
 func streamOptions(r *http.Request) (o eventhub.SubscribeOptions, patterns []eventhub.Pattern, _ error) {
@@ -107,31 +97,35 @@ func beginning(ctx context.Context, from eventhub.Inspector, o *eventhub.Subscri
 			return nil, err
 		}
 	case p.one:
-		offset, err := offsetOf(ctx, from, o)
+		at, err := placeBefore(ctx, from, o)
 		if err != nil {
 			return nil, err
 		}
-		p.advance(o.Topic, offset)
+		p.advance(o.Topic, at.Offset, at.TS)
 	}
 	return p, nil
 }
 
-// offsetOf returns the offset behind which a stream of one topic begins.
-func offsetOf(ctx context.Context, from eventhub.Inspector, o *eventhub.SubscribeOptions) (uint64, error) {
+// placeBefore returns the place behind which a stream of one topic begins.
+func placeBefore(ctx context.Context, from eventhub.Inspector, o *eventhub.SubscribeOptions) (p eventhub.Place, _ error) {
 	switch o.Start.Kind {
 	case eventhub.StartOffset:
-		return max(o.Start.Offset, 1) - 1, nil
+		p.Offset = max(o.Start.Offset, 1) - 1
 	case eventhub.StartAfterID:
 		item, err := from.Event(ctx, o.Topic, o.Start.AfterID)
-		return item.Offset, err
+		if err != nil {
+			return p, err
+		}
+		p.Offset, p.TS = item.Offset, item.Record.CommitTime()
 	case eventhub.StartLatest:
 		info, err := from.Topic(ctx, o.Topic)
 		if eventhub.ErrorCode(err) == eventhub.CodeUnknownID {
-			return 0, nil // and its first event is the first of the stream
+			return p, nil // and its first event is the first of the stream
 		}
-		return info.Head, err
+		p.Offset, p.TS = info.Head, info.HeadTS
+		return p, err
 	}
-	return 0, nil
+	return p, nil
 }
 
 // addHeads notes the newest events of the topics that there are, as far as there
@@ -149,7 +143,7 @@ func addHeads(ctx context.Context, from eventhub.Inspector, p *places, patterns 
 				continue
 			}
 			n := len(p.at)
-			if p.advance(after, topics[i].Head); len(p.at) <= n {
+			if p.advance(after, topics[i].Head, topics[i].HeadTS); len(p.at) <= n {
 				return nil // full
 			}
 		}
@@ -158,37 +152,4 @@ func addHeads(ctx context.Context, from eventhub.Inspector, p *places, patterns 
 		}
 	}
 	return nil
-}
-
-// missed finds what a client that comes back can not get any more. A topic that
-// does not reach as far as the client has seen is another one of that name: it is
-// had from its first event on.
-func missed(ctx context.Context, from eventhub.Inspector, p *places) (gaps []gap, _ error) {
-	for _, place := range p.list() {
-		if place.Offset == 0 {
-			continue
-		}
-		info, err := from.Topic(ctx, place.Topic)
-		switch {
-		case eventhub.ErrorCode(err) == eventhub.CodeUnknownID, err == nil && info.Head < place.Offset:
-			gaps = append(gaps, gap{place.Topic, place.Offset, 0})
-			p.advance(place.Topic, 0)
-		case err != nil:
-			return nil, err
-		case info.FirstOffset > place.Offset+1:
-			gaps = append(gaps, gap{place.Topic, place.Offset, info.FirstOffset})
-		}
-	}
-	return gaps, nil
-}
-
-// appendGap appends the event that tells a gap.
-func appendGap(dst []byte, g gap) []byte {
-	data, err := json.Marshal(g)
-	if err != nil {
-		panic(err) // strings and numbers
-	}
-	dst = append(dst, "event: gap\ndata: "...)
-	dst = append(dst, data...)
-	return append(dst, "\n\n"...)
 }

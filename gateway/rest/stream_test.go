@@ -73,6 +73,9 @@ func (f *tails) Subscribe(_ context.Context, opts eventhub.SubscribeOptions, r e
 		return nil, f.err
 	}
 	f.opts, f.receiver = opts, r
+	if opts.Topic == "gone" {
+		r.(eventhub.Gapped).Gap(eventhub.Gap{Topic: "gone", After: 6, First: 9})
+	}
 	if f.deliver != nil {
 		r.Deliver(f.deliver)
 		r.Ended(errors.New("the end"))
@@ -101,9 +104,9 @@ func TestStreamFrames(t *testing.T) {
 	_, h := mount(t, Access{Subscriber: f, Inspector: f})
 	status, answer, headers := request(h, "GET", "/v1/topics/*/stream?from=ts&ts=17", "")
 	want := "retry: 1000\nid: @17\n\n" +
-		"id: @17,a:6\ndata: {\"offset\":6,\"ts\":1723140000000,\"id\":\"e\",\"topic\":\"a\",\"payload\":\"x\"}\n\n" +
-		"id: @17,a:6,b:10\ndata: {\"offset\":10,\"ts\":1723140000000,\"id\":\"e\",\"topic\":\"b\",\"payload\":1}\n\n" +
-		"id: @17,b:10,a:7\ndata: {\"offset\":7,\"ts\":1723140000000,\"id\":\"e\",\"topic\":\"a\",\"payload\":2}\n\n"
+		"id: @17,a:6:lzll2dc0\ndata: {\"offset\":6,\"ts\":1723140000000,\"id\":\"e\",\"topic\":\"a\",\"payload\":\"x\"}\n\n" +
+		"id: @17,a:6:lzll2dc0,b:10:lzll2dc0\ndata: {\"offset\":10,\"ts\":1723140000000,\"id\":\"e\",\"topic\":\"b\",\"payload\":1}\n\n" +
+		"id: @17,b:10:lzll2dc0,a:7:lzll2dc0\ndata: {\"offset\":7,\"ts\":1723140000000,\"id\":\"e\",\"topic\":\"a\",\"payload\":2}\n\n"
 	if diff := cmp.Diff(want, answer); status != 200 || diff != "" {
 		t.Errorf("answered %d (-want +got):\n%s", status, diff)
 	}
@@ -130,8 +133,8 @@ func TestStreamBegins(t *testing.T) {
 		{"a/stream", "", eventhub.Start{}, []place{{Topic: "a", Offset: 5}}, "a:5", ""},
 		{"new/stream", "", eventhub.Start{}, []place{{Topic: "new", Offset: 0}}, "new:0", ""},
 		{"a/stream?from=earliest", "", eventhub.Start{}, []place{{Topic: "a", Offset: 0}}, "a:0", ""},
-		{"a/stream?from=offset&offset=0", "", eventhub.Start{}, []place{{Topic: "a", Offset: 0}}, "a:0", ""},
-		{"a/stream?from=offset&offset=3", "", eventhub.Start{}, []place{{Topic: "a", Offset: 2}}, "a:2", ""},
+		{"a/stream?from=offset&offset=0", "", eventhub.Start{Kind: eventhub.StartOffset}, nil, "a:0", ""},
+		{"a/stream?from=offset&offset=3", "", eventhub.Start{Kind: eventhub.StartOffset, Offset: 3}, nil, "a:2", ""},
 		{"a/stream?from=afterId&afterId=four", "", eventhub.Start{}, []place{{Topic: "a", Offset: 4}}, "a:4", ""},
 		{"a/stream?from=ts&ts=7", "", eventhub.Start{Kind: eventhub.StartTime, TS: 7}, nil, "@7", ""},
 		{"a.*/stream?from=earliest", "", eventhub.Start{Kind: eventhub.StartEarliest}, nil, "@0", ""},
@@ -146,10 +149,10 @@ func TestStreamBegins(t *testing.T) {
 			[]place{{Topic: "b", Offset: 2}, {Topic: "a", Offset: 5}}, "@7,b:2,a:5", ""},
 		// The first event of b that is missing is there; a had one before its first.
 		{"b/stream", "b:0", eventhub.Start{}, []place{{Topic: "b", Offset: 0}}, "b:0", ""},
-		{"a/stream", "a:6", eventhub.Start{}, []place{{Topic: "a", Offset: 0}}, "a:0",
-			"event: gap\ndata: {\"topic\":\"a\",\"after\":6,\"first\":0}\n\n"},
-		{"gone/stream", "gone:6", eventhub.Start{}, []place{{Topic: "gone", Offset: 0}}, "gone:0",
-			"event: gap\ndata: {\"topic\":\"gone\",\"after\":6,\"first\":0}\n\n"},
+		{"a/stream", "a:3:lzll2dc0", eventhub.Start{}, []place{{Topic: "a", Offset: 3, TS: 1723140000000}}, "a:3:lzll2dc0", ""},
+		// What the hub does not have any more is told.
+		{"gone/stream", "gone:6", eventhub.Start{}, []place{{Topic: "gone", Offset: 6}}, "gone:6",
+			"event: gap\ndata: {\"topic\":\"gone\",\"after\":6,\"first\":9}\n\n"},
 	} {
 		t.Run(tt.target+" "+tt.last, func(t *testing.T) {
 			f := newTails()
@@ -178,25 +181,6 @@ func TestStreamBegins(t *testing.T) {
 				t.Errorf("places %v; want %v", f.opts.Places, tt.places)
 			}
 		})
-	}
-}
-
-// TestStreamGapAtTheHorizon: who comes back too late is told what is gone.
-func TestStreamGapAtTheHorizon(t *testing.T) {
-	was := tailTopics[0]
-	tailTopics[0].FirstOffset = 4
-	defer func() { tailTopics[0] = was }()
-	for last, want := range map[string]string{
-		"a:2": "event: gap\ndata: {\"topic\":\"a\",\"after\":2,\"first\":4}\n\n",
-		"a:3": "",
-	} {
-		f := newTails()
-		f.deliver = []eventhub.Delivery{}
-		_, h := mount(t, Access{Subscriber: f, Inspector: f})
-		_, answer, _ := request(h, "GET", "/v1/topics/a/stream", "", "Last-Event-ID", last)
-		if answer != "retry: 1000\nid: "+last+"\n\n"+want {
-			t.Errorf("answered %q to %s", answer, last)
-		}
 	}
 }
 
@@ -244,6 +228,9 @@ func TestStreamRefusals(t *testing.T) {
 		{"a/stream", "0198f2b0-0000-7000-8000-000000000000", 400, "a colon and an offset"},
 		{"a/stream", "a:", 400, "a colon and an offset"},
 		{"a/stream", "a:-1", 400, "a colon and an offset"},
+		{"a/stream", "a:1:", 400, "a colon and an offset"},
+		{"a/stream", "a:1:-1", 400, "a colon and an offset"},
+		{"a/stream", "a:1:1:1", 400, "a colon and an offset"},
 		{"a/stream", "a:9007199254740992", 400, "a colon and an offset"},
 		{"a/stream", "a:1,a:2", 400, "twice"},
 		{"a/stream", "a:1,", 400, "a colon and an offset"},
@@ -293,9 +280,9 @@ func TestPlacesAreBounded(t *testing.T) {
 	const topics = 1000
 	name := func(i int) string { return fmt.Sprintf("sensor.%d", i) }
 	for i := range topics {
-		p.advance(name(i), uint64(i+1))
+		p.advance(name(i), uint64(i+1), int64(i))
 	}
-	p.advance(name(topics-200), 7) // to the end
+	p.advance(name(topics-200), 7, 1723140000000) // to the end
 	text := string(p.append(nil))
 	if len(text) > maxPlaceBytes || len(text) < maxPlaceBytes-100 {
 		t.Fatalf("the id has %d bytes", len(text))
@@ -317,10 +304,10 @@ func TestPlacesAreBounded(t *testing.T) {
 	if diff := cmp.Diff(p.list(), list); diff != "" || back.since != p.since || back.bytes != p.bytes {
 		t.Errorf("read back as (-want +got):\n%s", diff)
 	}
-	if got := list[len(list)-1]; got != (eventhub.Place{Topic: name(topics - 200), Offset: 7}) {
+	if got := list[len(list)-1]; got != (eventhub.Place{Topic: name(topics - 200), Offset: 7, TS: 1723140000000}) {
 		t.Errorf("the last one is %v", got)
 	}
-	if got := list[len(list)-2]; got != (eventhub.Place{Topic: name(topics - 1), Offset: topics}) {
+	if got := list[len(list)-2]; got != (eventhub.Place{Topic: name(topics - 1), Offset: topics, TS: topics - 1}) {
 		t.Errorf("the one before is %v", got)
 	}
 }
@@ -378,7 +365,7 @@ func TestStreamLives(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		f.receiver.Deliver([]eventhub.Delivery{tailEvent("a", 6, "1")})
-		wantFrame(t, in, "id: a:6\ndata: {\"offset\":6,\"ts\":1723140000000,\"id\":\"e\",\"topic\":\"a\",\"payload\":1}\n\n")
+		wantFrame(t, in, "id: a:6:lzll2dc0\ndata: {\"offset\":6,\"ts\":1723140000000,\"id\":\"e\",\"topic\":\"a\",\"payload\":1}\n\n")
 		wantFrame(t, in, ":\n\n")
 		if since := time.Since(began); since != 5*time.Minute+25*time.Second {
 			t.Errorf("the next sign of life came after %v; silence begins with the last event", since)
@@ -410,7 +397,7 @@ func TestStreamOfASlowReader(t *testing.T) {
 		}
 		for i := range 100 {
 			frame, err := readFrame(in)
-			if want := fmt.Sprintf("id: a:%d\n", 6+i); !strings.HasPrefix(frame, want) || err != nil {
+			if want := fmt.Sprintf("id: a:%d:lzll2dc0\n", 6+i); !strings.HasPrefix(frame, want) || err != nil {
 				t.Fatalf("read %.40q, %v; want %q", frame, err, want)
 			}
 			synctest.Wait()

@@ -1,0 +1,79 @@
+package bus
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// goOn returns the offset behind which a tail goes on that was at a place, and tells
+// the receiver where that is not the place itself. The event that it saw last, by
+// offset and commit time, shows whether the log is the one that it was in. A log that
+// lost its end, was restored from a backup, or is another hub's, has events that the
+// tail has not seen: those that were committed later.
+func (t *tail) goOn(ctx context.Context, p eventhub.Place) (cursor uint64, _ error) {
+	if p.Offset == 0 {
+		return 0, nil
+	}
+	first, same, err := t.bus.holdPlace(ctx, p)
+	switch {
+	case err != nil:
+		return 0, err
+	case same && first <= p.Offset+1:
+		return p.Offset, nil
+	case same:
+		t.tellGap(p, first)
+		return p.Offset, nil
+	case p.TS > 0:
+		if cursor, err = t.bus.resolve(ctx, p.Topic, eventhub.Start{Kind: eventhub.StartTime, TS: p.TS + 1}); err != nil {
+			return 0, err
+		}
+	}
+	t.tellGap(p, 0)
+	return cursor, nil
+}
+
+// holdPlace holds a place against the log. same: the log has its event, or had it. Then
+// first is where the log begins, if that is behind the place.
+func (b *Bus) holdPlace(ctx context.Context, p eventhub.Place) (first uint64, same bool, _ error) {
+	var batch store.Batch
+	if err := b.store.Read(ctx, p.Topic, p.Offset, 1, 0, &batch); err != nil {
+		return 0, false, storeError(err, "look at offset %d of topic %q", p.Offset, p.Topic)
+	}
+	if len(batch.Items) == 0 {
+		return 0, false, nil
+	}
+	at, ts := batch.Items[0].Offset, batch.Items[0].Record.CommitTime()
+	if at == p.Offset {
+		return 0, p.TS == 0 || p.TS == ts, nil
+	}
+	if ts < p.TS {
+		return 0, false, nil
+	}
+	batch.Reset()
+	if err := b.store.Read(ctx, p.Topic, 1, 1, 0, &batch); err != nil {
+		return 0, false, storeError(err, "look at the beginning of topic %q", p.Topic)
+	}
+	if len(batch.Items) == 0 { // deleted just now
+		return 0, false, nil
+	}
+	return batch.Items[0].Offset, true, nil
+}
+
+// tellGone tells of the places in topics that are not there.
+func (t *tail) tellGone(places map[string]eventhub.Place, patterns []eventhub.Pattern) {
+	for _, topic := range slices.Sorted(maps.Keys(places)) {
+		if p := places[topic]; p.Offset > 0 && slices.ContainsFunc(patterns, func(q eventhub.Pattern) bool { return q.Match(topic) }) {
+			t.tellGap(p, 0)
+		}
+	}
+}
+
+func (t *tail) tellGap(p eventhub.Place, first uint64) {
+	if r, ok := t.receiver.(eventhub.Gapped); ok {
+		r.Gap(eventhub.Gap{Topic: p.Topic, After: p.Offset, First: first})
+	}
+}
