@@ -176,7 +176,7 @@ func New(opts Options) (*Bus, error) {
 		patternTails: make(map[string]*patternTails),
 	}
 	b.cache.limit = opts.TailCacheBytes
-	b.space = spaceGuard{store: b.store, log: b.log}
+	b.space = spaceGuard{store: b.store, log: b.log, shrink: b.sweeper.shrink}
 	b.counts.init()
 	b.workers = newWorkers(runtime.GOMAXPROCS(0))
 	b.alarm = newAlarm(b.workers.schedule)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"eventhub"
@@ -138,17 +139,19 @@ func (m *member) lose(cause error) {
 // nobody waits for leaves the disk and the processors to what somebody does.
 const sweepRest = 9
 
-// sweeper has the store remove what deleted topics have left, a step at a time.
+// sweeper has the store remove what deleted topics have left, a step at a time, and give
+// back room where that is low.
 type sweeper struct {
 	wake   chan struct{}
 	done   chan struct{}
 	cancel context.CancelFunc
+	isLow  atomic.Bool // the disk has become nearly full
 }
 
 // begin starts it. There may be something left of an earlier run.
 func (w *sweeper) begin(b *Bus) {
 	ctx, cancel := context.WithCancel(context.Background())
-	*w = sweeper{wake: make(chan struct{}, 1), done: make(chan struct{}), cancel: cancel}
+	w.wake, w.done, w.cancel = make(chan struct{}, 1), make(chan struct{}), cancel
 	w.hint()
 	go func() {
 		defer close(w.done)
@@ -161,6 +164,11 @@ func (w *sweeper) begin(b *Bus) {
 			for more := true; more; {
 				began := time.Now()
 				var err error
+				if w.isLow.Swap(false) {
+					if err = b.store.Shrink(ctx); err != nil && ctx.Err() == nil {
+						b.log.Warn("cannot give room on the disk back", "error", err)
+					}
+				}
 				if more, err = b.store.Sweep(ctx); err != nil && ctx.Err() == nil {
 					b.log.Error("cannot remove what deleted topics have left; it is tried again at the next start", "error", err)
 				}
@@ -175,6 +183,12 @@ func (w *sweeper) hint() {
 	case w.wake <- struct{}{}:
 	default:
 	}
+}
+
+// shrink has the store give back what room it can.
+func (w *sweeper) shrink() {
+	w.isLow.Store(true)
+	w.hint()
 }
 
 func (w *sweeper) end() {

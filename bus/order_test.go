@@ -456,6 +456,7 @@ func TestDiskNearlyFull(t *testing.T) {
 			_, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte("1")})
 			return err
 		}
+		const minFree = 256 << 20
 		for _, tt := range []struct {
 			free, total uint64
 			refused     bool
@@ -480,5 +481,6 @@ func TestDiskNearlyFull(t *testing.T) {
 			equal(t, "stored cursor", r.stored("t", "g").Cursor, uint64(len(r.events("t"))))
 		}
 		equal(t, "events", len(r.events("t")), 2+3)
+		equal(t, "times that the store was to give room back", faulty.Calls(storefault.Shrink), 2)
 	})
 }

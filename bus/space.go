@@ -11,23 +11,20 @@ import (
 )
 
 const (
-	// A publish needs minFree bytes on the store's file system, and minFreeShare
-	// of it in percent, so that acks, dead letters and the store's own work find
-	// room when events do not any more.
-	minFree      = 256 << 20
-	minFreeShare = 5
 	// spaceEvery is how long an answer of the file system counts. What is written
-	// meanwhile has to fit into minFree.
+	// meanwhile has to fit into what store.Space.Least leaves.
 	spaceEvery = 100 * time.Millisecond
 	// spaceRetry is what refused publishers are told to wait.
 	spaceRetry = 5 * time.Second
 )
 
-// spaceGuard refuses publishes while the disk is nearly full. Reads, acks and
-// what else groups write go on: they free space in the end.
+// spaceGuard refuses publishes while the disk is nearly full (store.Space.IsLow), and has
+// the store give back what it can when that begins. Reads, acks and what else groups
+// write go on: they free space in the end.
 type spaceGuard struct {
-	store store.Store
-	log   *slog.Logger
+	store  store.Store
+	log    *slog.Logger
+	shrink func() // has the store give back room, some time later
 
 	mu   sync.Mutex
 	next time.Time // when to look again
@@ -49,11 +46,11 @@ func (s *spaceGuard) check() error {
 		s.log.Warn("cannot tell how much room the store has", "error", err)
 		return s.err
 	}
-	least := max(uint64(minFree), space.Total/100*minFreeShare)
-	low := space.Total > 0 && space.Free < least
+	least, low := space.Least(), space.IsLow()
 	switch was := s.err != nil; {
 	case low && !was:
 		s.log.Error("the disk is nearly full; publishes are refused", "free_bytes", space.Free, "needed_bytes", least)
+		s.shrink()
 	case was && !low:
 		s.log.Info("the disk has room again; publishes go on", "free_bytes", space.Free, "needed_bytes", least)
 	}

@@ -415,10 +415,28 @@ type Maintenance interface {
 	// Space returns how much room the place of the store has; the zero Space
 	// where that is no matter. It is cheap enough to be asked ten times a second.
 	Space() (Space, error)
+
+	// Shrink gives back what room the store holds beyond what is stored, as far as it
+	// can; nothing that is stored changes. It is called when Space has become low, not
+	// beside another Shrink, and may be called beside Commits and Starts.
+	Shrink(ctx context.Context) error
 }
 
-// Space is the room of a file system, in bytes.
+// Space is the room of a file system, in bytes; the zero Space is one without bound.
 type Space struct{ Free, Total uint64 }
+
+const (
+	minFree      = 256 << 20
+	minFreeShare = 5 // percent
+)
+
+// Least is how much room has to be free for events to be taken, so that acks, dead
+// letters and the store's own work find room when events do not any more: 5 % of all,
+// and at least 256 MiB.
+func (s Space) Least() uint64 { return max(minFree, s.Total/100*minFreeShare) }
+
+// IsLow reports whether less than that is free.
+func (s Space) IsLow() bool { return s.Total > 0 && s.Free < s.Least() }
 
 // GroupInfo is one row of ListGroups.
 type GroupInfo struct {

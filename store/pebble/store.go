@@ -61,6 +61,7 @@ type Store struct {
 	// From where on Pebble stalls writes.
 	mostMemory    uint64
 	mostSublevels int
+	mostLogs      int // the one that is written, and those to be used again
 
 	ids ids // of who holds committing; others have a fresh one
 
@@ -92,7 +93,8 @@ func Open(o Options) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), lock.Close())
 	}
 	s := &Store{options: o, db: db, lock: lock, faults: f, spare: make(chan *started, spareStarts),
-		mostMemory: uint64(p.MemTableStopWritesThreshold) * p.MemTableSize, mostSublevels: p.L0StopWritesThreshold}
+		mostMemory: uint64(p.MemTableStopWritesThreshold) * p.MemTableSize, mostSublevels: p.L0StopWritesThreshold,
+		mostLogs: p.MemTableStopWritesThreshold + 3}
 	s.commit.init(s)
 	// Pebble begins the log of a new database, and of one whose format it has
 	// just raised, in the old format, in which damage looks like the log's end.
@@ -128,6 +130,25 @@ func (s *Store) Space() (store.Space, error) {
 	return s.options.Space()
 }
 
+// Shrink implements store.Maintenance. Each flush begins another log, with what was one
+// before or, where room is low, without it. So behind as many of them as there may be
+// logs all are small.
+func (s *Store) Shrink(ctx context.Context) error {
+	if err := s.enter(ctx); err != nil {
+		return err
+	}
+	defer s.leave()
+	for range s.mostLogs {
+		if ctx.Err() != nil || s.isStalled() {
+			break
+		}
+		if err := s.flush(ctx); err != nil {
+			return fmt.Errorf("store/pebble: shrink: %w", err)
+		}
+	}
+	return nil
+}
+
 // Close implements store.Store.
 func (s *Store) Close() error {
 	s.life.Lock()
@@ -139,7 +160,7 @@ func (s *Store) Close() error {
 	close(s.faults.closing)
 	var err error
 	if !s.isStalled() {
-		err = errors.Join(s.lowerFloors(), s.flush())
+		err = errors.Join(s.lowerFloors(), s.flush(context.Background()))
 	}
 	err = errors.Join(err, s.closeBatches(), s.db.Close(), s.faults.err())
 	if err == nil {
@@ -161,7 +182,7 @@ func (s *Store) isStalled() bool {
 // flush moves what is in memory into tables, which carry checksums to their last
 // byte and need no replay. Where that fails, as on a full disk, the log has all
 // of it, and Pebble would try for ever.
-func (s *Store) flush() error {
+func (s *Store) flush(ctx context.Context) error {
 	if s.faults.err() != nil {
 		return nil
 	}
@@ -176,6 +197,7 @@ func (s *Store) flush() error {
 	select {
 	case <-flushed:
 	case <-s.faults.background:
+	case <-ctx.Done():
 	}
 	return nil
 }

@@ -5,8 +5,9 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
+
+	"eventhub/store"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -33,13 +34,14 @@ type watchedFS struct {
 	dir    string // the store's
 	faults *faults
 	logs   *logSizes
+	space  func() (store.Space, error)
 	memory *vfs.MemFS // what is made when the store is broken; names without directories
 }
 
 func watchFS(o Options, f *faults) watchedFS {
 	// As PathDir tells it of what is in it.
 	dir := o.FS.PathDir(o.FS.PathJoin(o.Dir, "x"))
-	return watchedFS{FS: o.FS, dir: dir, faults: f, memory: vfs.NewMem(),
+	return watchedFS{FS: o.FS, dir: dir, faults: f, memory: vfs.NewMem(), space: o.Space,
 		logs: &logSizes{written: make(map[string]*atomic.Int64)}}
 }
 
@@ -76,6 +78,12 @@ func (w watchedFS) ReuseForWrite(oldname, newname string, category vfs.DiskWrite
 		return w.instead(err, newname, category)
 	}
 	w.logs.forget(oldname)
+	if space, err := w.space(); err == nil && space.IsLow() {
+		if err := w.FS.Remove(oldname); err != nil {
+			return w.watch(nil, err, "remove", newname, category)
+		}
+		return w.Create(newname, category)
+	}
 	f, err := w.FS.ReuseForWrite(oldname, newname, category)
 	return w.watch(f, err, "reuse", newname, category)
 }
@@ -164,37 +172,10 @@ func (w watchedFS) watch(f vfs.File, err error, op, name string, category vfs.Di
 	if isTable(name) {
 		f = newBufferedFile(f)
 	}
-	watched := &watchedFile{File: f, name: name, faults: w.faults, vital: w.isVital(name)}
 	if w.isOwnLog(name) {
-		watched.written = w.logs.begin(name)
+		f = newLogFile(f, w.logs.begin(name))
 	}
-	return watched, nil
-}
-
-// logSizes are how many bytes were written to each log of the store.
-type logSizes struct {
-	mu      sync.Mutex
-	written map[string]*atomic.Int64
-}
-
-func (l *logSizes) begin(name string) *atomic.Int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.written[name] = new(atomic.Int64)
-	return l.written[name]
-}
-
-// of returns nil for a file that is no log, or one of an earlier process.
-func (l *logSizes) of(name string) *atomic.Int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.written[name]
-}
-
-func (l *logSizes) forget(name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.written, name)
+	return &watchedFile{File: f, name: name, faults: w.faults, vital: w.isVital(name)}, nil
 }
 
 // limitedFile is a file of which the first bytes are read, in order.
@@ -215,10 +196,9 @@ func (f *limitedFile) Read(p []byte) (int, error) {
 // watchedFile is a file that is written, or a directory.
 type watchedFile struct {
 	vfs.File
-	name    string
-	faults  *faults
-	vital   bool          // an error breaks the store, and is not Pebble's to know
-	written *atomic.Int64 // of a log: bytes so far
+	name   string
+	faults *faults
+	vital  bool // an error breaks the store, and is not Pebble's to know
 }
 
 func (f *watchedFile) Write(p []byte) (int, error) {
@@ -226,9 +206,6 @@ func (f *watchedFile) Write(p []byte) (int, error) {
 		return len(p), f.refused()
 	}
 	n, err := f.File.Write(p)
-	if f.written != nil {
-		f.written.Add(int64(n))
-	}
 	if err != nil && f.vital {
 		n = len(p)
 	}

@@ -47,6 +47,7 @@ const (
 	Checkpoint   Op = "Checkpoint"
 	Size         Op = "Size"
 	Space        Op = "Space"
+	Shrink       Op = "Shrink"
 	Close        Op = "Close"
 
 	// Any stands for all of them.
@@ -338,6 +339,14 @@ func (s *Store) Space() (store.Space, error) {
 		return space, err
 	}
 	return told()
+}
+
+// Shrink implements store.Maintenance.
+func (s *Store) Shrink(ctx context.Context) error {
+	if err := s.enter(Shrink); err != nil {
+		return err
+	}
+	return s.backend.Shrink(ctx)
 }
 
 // Capabilities implements store.Store.

@@ -100,6 +100,7 @@ var reads = []call{
 	}},
 	{storefault.Size, func(s store.Store) error { return second(s.Size()) }},
 	{storefault.Space, func(s store.Store) error { return second(s.Space()) }},
+	{storefault.Shrink, func(s store.Store) error { return s.Shrink(context.Background()) }},
 }
 
 func second[T any](_ T, err error) error { return err }

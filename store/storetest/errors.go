@@ -68,6 +68,8 @@ func everyMethod(ctx context.Context, s store.Store) map[string]error {
 	_, errs["Effects"] = s.Effects(ctx, "a", nowhere, 1)
 	_, errs["Correlated"] = s.Correlated(ctx, "a", nowhere, 1)
 	errs["Checkpoint"] = s.Checkpoint(ctx, "copy")
+	_, errs["Sweep"] = s.Sweep(ctx)
+	errs["Shrink"] = s.Shrink(ctx)
 	_, errs["ListGroups"] = s.ListGroups(ctx, "t")
 	return errs
 }

@@ -1,0 +1,212 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"eventhub/store"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// smallDisk is a file system of so many bytes.
+type smallDisk struct {
+	name string
+	fs   vfs.FS // nil for the machine's
+	dir  string
+}
+
+// smallDisks are one in memory, whose writes fail when it is full, and one of the
+// kernel's where this process may mount such.
+func smallDisks(t *testing.T, size int64) []smallDisk {
+	t.Helper()
+	disks := []smallDisk{{name: "in memory", fs: &boundedFS{FS: vfs.NewMem(), size: size}, dir: "data"}}
+	dir := t.TempDir()
+	if err := mountSmall(dir, size); err != nil {
+		warn := fmt.Sprintf("%s: no real small disk (%v); this shows what one in memory does, and no more", t.Name(), err)
+		t.Log(warn)
+		fmt.Fprintln(os.Stderr, "WARNING: "+warn)
+		return disks
+	}
+	t.Cleanup(func() {
+		if err := unmount(dir); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+	return append(disks, smallDisk{name: "tmpfs", dir: dir + "/data"})
+}
+
+func (d smallDisk) options(t *testing.T) Options {
+	o := onMem(t, d.fs)
+	o.Dir, o.tune = d.dir, nil
+	return o
+}
+
+// boundedFS has room for so many bytes of files, and fails writes when they are used.
+type boundedFS struct {
+	vfs.FS
+	size, used int64 // used is atomic
+}
+
+func (b *boundedFS) sizeOf(name string) int64 {
+	info, err := b.FS.Stat(name)
+	if err != nil || info.IsDir() {
+		return 0
+	}
+	return info.Size()
+}
+
+func (b *boundedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	old := b.sizeOf(name)
+	f, err := b.FS.Create(name, category)
+	if err == nil {
+		atomic.AddInt64(&b.used, -old)
+		f = &boundedFile{File: f, disk: b}
+	}
+	return f, err
+}
+
+func (b *boundedFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	size := b.sizeOf(oldname)
+	f, err := b.FS.ReuseForWrite(oldname, newname, category)
+	if err == nil {
+		f = &boundedFile{File: f, disk: b, end: size}
+	}
+	return f, err
+}
+
+func (b *boundedFS) Remove(name string) error {
+	old := b.sizeOf(name)
+	err := b.FS.Remove(name)
+	if err == nil {
+		atomic.AddInt64(&b.used, -old)
+	}
+	return err
+}
+
+func (b *boundedFS) Rename(oldname, newname string) error {
+	old := b.sizeOf(newname)
+	err := b.FS.Rename(oldname, newname)
+	if err == nil {
+		atomic.AddInt64(&b.used, -old)
+	}
+	return err
+}
+
+func (b *boundedFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	used := atomic.LoadInt64(&b.used)
+	return vfs.DiskUsage{AvailBytes: uint64(b.size - used), TotalBytes: uint64(b.size), UsedBytes: uint64(used)}, nil
+}
+
+func (b *boundedFS) Unwrap() vfs.FS { return b.FS }
+
+// boundedFile is written from its beginning.
+type boundedFile struct {
+	vfs.File
+	disk    *boundedFS
+	at, end int64
+}
+
+func (f *boundedFile) Write(p []byte) (int, error) {
+	more := max(f.at+int64(len(p))-f.end, 0)
+	if atomic.AddInt64(&f.disk.used, more) > f.disk.size {
+		atomic.AddInt64(&f.disk.used, -more)
+		return 0, syscall.ENOSPC
+	}
+	n, err := f.File.Write(p)
+	f.at += int64(n)
+	f.end = max(f.end, f.at)
+	return n, err
+}
+
+// fillUntilLow commits events of some size until the disk is low although the store has
+// given back what it could, and returns how many bytes it took.
+func fillUntilLow(t *testing.T, s *Store, size int) (stored int) {
+	t.Helper()
+	isLow := func() bool {
+		space, err := s.Space()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return space.IsLow()
+	}
+	for i := 0; ; i++ {
+		if isLow() {
+			if err := s.Shrink(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			if isLow() {
+				return stored
+			}
+		}
+		id := fmt.Sprint(i)
+		mustCommit(t, s, true, store.Append{Topic: "t", ID: id, Record: newRecord("t", id, size)})
+		stored += size
+	}
+}
+
+// TestSmallDisk: events have what a small disk has beyond the reserve, but for what a
+// log, and a table that is being written, need.
+func TestSmallDisk(t *testing.T) {
+	const room = 48 << 20
+	for _, disk := range smallDisks(t, 256<<20+room) {
+		t.Run(disk.name, func(t *testing.T) {
+			s := mustOpen(t, disk.options(t))
+			if stored := fillUntilLow(t, s, 100<<10); stored < room/2 {
+				t.Errorf("%d MiB of events are stored, and the disk of %d MiB is low", stored>>20, 256+room>>20)
+			}
+			mustClose(t, s)
+			mustClose(t, mustOpen(t, disk.options(t)))
+		})
+	}
+}
+
+// TestShrink: what is stored stays, and logs that were to be used again are gone.
+func TestShrink(t *testing.T) {
+	mem := vfs.NewMem()
+	o := onMem(t, mem)
+	low := false
+	o.Space = func() (store.Space, error) {
+		if low {
+			return store.Space{Free: 1, Total: 1 << 40}, nil
+		}
+		return store.Space{Free: 1 << 40, Total: 1 << 40}, nil
+	}
+	s := mustOpen(t, o)
+	const n, size = 100, 20 << 10
+	for i := range n {
+		mustCommit(t, s, true, store.Append{Topic: "t", ID: fmt.Sprint(i), Record: newRecord("t", fmt.Sprint(i), size)})
+	}
+	logs := func() (bytes int64) {
+		names, err := mem.List("data")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			if info, err := mem.Stat("data/" + name); err == nil && isLog(name) {
+				bytes += info.Size()
+			}
+		}
+		return bytes
+	}
+	before := logs()
+	low = true
+	if err := s.Shrink(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if after := logs(); before < 10*size || after > size {
+		t.Errorf("logs have %d bytes, and %d after a Shrink", before, after)
+	}
+	if got := readAll(t, s, "t"); len(got) != n {
+		t.Errorf("%d events are there; want %d", len(got), n)
+	}
+	mustClose(t, s)
+	if err := s.Shrink(context.Background()); !errors.Is(err, store.ErrClosed) {
+		t.Errorf("Shrink after Close: %v", err)
+	}
+}
