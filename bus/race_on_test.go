@@ -2,4 +2,4 @@
 
 package bus
 
-func init() { histories = "2000" }
+func init() { histories, share = "2000", 5 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +26,12 @@ import (
 // RAPID_CHECKS says otherwise; with the race detector, which takes ten times as long
 // for each, a fifth of them (race_on_test.go). A failure prints the seed that repeats it.
 var histories = "10000"
+
+// share divides the numbers of the histories by dimension, under the race detector.
+var share = 1
+
+// some returns the number of histories of a dimension, see share.
+func some(n int) string { return strconv.Itoa(n / share) }
 
 // TestRandomHistories runs the engine against a model that knows nothing of
 // windows, heaps and turns: a map of events per group, and the contract. Every

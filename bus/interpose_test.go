@@ -1,0 +1,170 @@
+package bus
+
+import (
+	"context"
+	"runtime"
+	"sync"
+
+	"eventhub/store"
+)
+
+// interposed is a store in which something else happens at a chosen point of a call:
+// behind a read that others are to go on from, in front of a commit, or behind it. What
+// is done there runs on a goroutine of its own, so that it may wait for a lock which the
+// caller holds: then the caller goes on.
+type interposed struct {
+	store.Store
+
+	mu    sync.Mutex
+	point string
+	free  int // passes of the point before it happens
+	do    func()
+	wg    sync.WaitGroup
+	met   map[string]int // how often something was done at a point
+	lost  error          // where not nil, commits fail
+}
+
+// The points. Those of reads are behind them.
+const (
+	atCommit    = "commit"
+	behindIt    = "behind the commit"
+	atPlanned   = "planned"
+	atGroup     = "group"
+	atParts     = "group parts"
+	atTopics    = "topics"
+	atTopic     = "topic"
+	atHead      = "head"
+	atRead      = "read"
+	inFrontDrop = "drop"
+)
+
+// mostYields is how long a caller waits for what is done meanwhile, which may wait for
+// the caller.
+const mostYields = 300
+
+func (s *interposed) when(point string, free int, do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.point, s.free, s.do = point, free, do
+}
+
+// off forgets what was not met, and waits for what was.
+func (s *interposed) off() {
+	s.when("", 0, nil)
+	s.wg.Wait()
+}
+
+func (s *interposed) at(point string) {
+	s.mu.Lock()
+	if s.do == nil || s.point != point {
+		s.mu.Unlock()
+		return
+	}
+	if s.free--; s.free >= 0 {
+		s.mu.Unlock()
+		return
+	}
+	do := s.do
+	s.do = nil
+	if s.met == nil {
+		s.met = make(map[string]int)
+	}
+	s.met[point]++
+	done := make(chan struct{})
+	s.wg.Go(func() {
+		defer close(done)
+		do()
+	})
+	s.mu.Unlock()
+	for range mostYields {
+		select {
+		case <-done:
+			return
+		default:
+			runtime.Gosched()
+		}
+	}
+}
+
+// fail has all commits fail from now on, or none.
+func (s *interposed) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost = err
+}
+
+func (s *interposed) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost
+}
+
+func (s *interposed) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+	s.at(atCommit)
+	if err := s.failure(); err != nil {
+		return err
+	}
+	err := s.Store.Commit(ctx, units, sync)
+	s.at(behindIt)
+	return err
+}
+
+func (s *interposed) Start(ctx context.Context, units []*store.Unit) (func() error, error) {
+	s.at(atCommit)
+	if err := s.failure(); err != nil {
+		return nil, err
+	}
+	p, ok := s.Store.(store.Pipeline)
+	if !ok {
+		p = unpipelined{s.Store}
+	}
+	wait, err := p.Start(ctx, units)
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		err := wait()
+		s.at(behindIt)
+		return err
+	}, nil
+}
+
+func (s *interposed) Planned(ctx context.Context, afterAt int64, afterSeq uint64, until int64, limit, maxBytes int) ([]store.Planned, error) {
+	defer s.at(atPlanned)
+	return s.Store.Planned(ctx, afterAt, afterSeq, until, limit, maxBytes)
+}
+
+func (s *interposed) Group(ctx context.Context, topic, group string) (store.GroupState, error) {
+	defer s.at(atGroup)
+	return s.Store.Group(ctx, topic, group)
+}
+
+func (s *interposed) GroupParts(ctx context.Context, topic, group string) ([]store.GroupPart, error) {
+	defer s.at(atParts)
+	return s.Store.GroupParts(ctx, topic, group)
+}
+
+func (s *interposed) ListTopics(ctx context.Context, after string, limit int) ([]store.TopicInfo, error) {
+	defer s.at(atTopics)
+	return s.Store.ListTopics(ctx, after, limit)
+}
+
+func (s *interposed) Topic(ctx context.Context, name string) (store.TopicInfo, error) {
+	defer s.at(atTopic)
+	return s.Store.Topic(ctx, name)
+}
+
+func (s *interposed) Head(ctx context.Context, topic string) (uint64, error) {
+	defer s.at(atHead)
+	return s.Store.Head(ctx, topic)
+}
+
+func (s *interposed) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
+	defer s.at(atRead)
+	return s.Store.Read(ctx, topic, from, limit, maxBytes, batch)
+}
+
+func (s *interposed) DropTopic(ctx context.Context, name string) error {
+	s.at(inFrontDrop)
+	return s.Store.DropTopic(ctx, name)
+}
