@@ -70,6 +70,7 @@ func (m fakeMember) Unsubscribe(ctx context.Context) error {
 }
 
 func (m fakeMember) Drop(int)                     {}
+func (m fakeMember) Sent(int)                     {}
 func (m fakeMember) Pause(context.Context) error  { return nil }
 func (m fakeMember) Resume(context.Context) error { return nil }
 

@@ -80,7 +80,8 @@ type SubscribeOptions struct {
 	BatchSize   int           // deliveries handed over at once, at most
 	MaxInFlight int           // leases held at once, at most
 	AckTimeout  time.Duration // length of a lease, 1 s to 1 h
-	AutoAck     bool          // an event counts as acked when handed over
+	AutoAck     bool          // an event counts as acked when handed over, or sent where Buffered
+	Buffered    bool          // the receiver queues what it takes and tells by Subscription.Sent what has left it
 	Peer        Peer          // who it is, for those who look
 	// Conflate, of a live tail, hands over the newest event of each topic and key
 	// once in that time, and drops those before it. Events without a key are of
@@ -442,6 +443,13 @@ type Subscription interface {
 	// Ready tells that the receiver has room again after it took less than it
 	// was given.
 	Ready()
+
+	// Sent tells that n more of the deliveries that a Buffered receiver took have left
+	// it, in the order in which it took them. Only from then on a delivery counts as
+	// made: its lease runs from there, and with AutoAck the event is acked. One that
+	// waits longer than MaxAckTimeout goes to another member, and the attempt is given
+	// back. Sent is not called twice at once, nor from Deliver.
+	Sent(n int)
 
 	// Unsubscribe leaves the group: leases go to other members at once and the
 	// attempts they were are given back.

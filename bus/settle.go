@@ -217,8 +217,8 @@ func (g *group) lookup(m *member, ref eventhub.Ref) *entry {
 		return nil
 	}
 	offset, ok := g.ids[ref.ID]
-	if !ok || m == nil {
-		return nil
+	if !ok || m == nil || m.sub.opts.AutoAck {
+		return nil // there is nothing to say of what acks itself
 	}
 	if e := g.find(offset); e != nil && e.member == m {
 		return e

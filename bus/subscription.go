@@ -50,6 +50,7 @@ type subscription struct {
 	hungry   []*member
 	idlers   []*member // of groups to be woken when it holds nothing
 	ids      idIndex
+	queue    sendQueue // of a Buffered receiver
 }
 
 // idIndex tells, by id, the members that have it: whose group has an event of that id
@@ -463,6 +464,9 @@ func (s *subscription) gave(m *member, taken int) {
 	defer s.mu.Unlock()
 	if taken < len(m.batch) {
 		s.full = true
+	}
+	if s.opts.Buffered {
+		s.queue.add(m, taken)
 	}
 	if s.ids.one == nil || s.opts.AutoAck {
 		return

@@ -433,6 +433,9 @@ func (t *tail) Unsubscribe(context.Context) error {
 // Drop implements eventhub.Subscription.
 func (t *tail) Drop(int) { t.leave() }
 
+// Sent implements eventhub.Subscription. A tail has nothing to settle.
+func (t *tail) Sent(int) {}
+
 // Pause implements eventhub.Subscription.
 func (t *tail) Pause(context.Context) error { return t.setPaused(true) }
 

@@ -223,6 +223,9 @@ func (g *group) expire(now int64) (more bool) {
 		g.leases.pop()
 		if g.leaseStands(t) {
 			e := g.find(t.offset)
+			if g.putOff(e, now) {
+				continue
+			}
 			g.counts.Expired++
 			g.note(e, now, "expired", "")
 			g.failed(e, now+g.settings.backoff(int(e.attempts)).Milliseconds(), "lease expired")
@@ -551,7 +554,7 @@ func (g *group) flush(m *member, now int64) {
 			e.serial, e.member, e.since, e.attempts = before.serial, before.member, before.since, before.attempts
 			e.at = before.at
 			g.retries.push(timed{e.at, e.offset})
-		case m.sub.opts.AutoAck:
+		case m.sub.opts.AutoAck && !m.sub.opts.Buffered:
 			g.counts.acked(e, now)
 			g.finish(e)
 		default:

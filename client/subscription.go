@@ -310,6 +310,9 @@ func (s *subscription) Unsubscribe(ctx context.Context) error {
 // Drop implements eventhub.Subscription.
 func (s *subscription) Drop(int) { s.leave() }
 
+// Sent implements eventhub.Subscription. The hub knows nothing of queues over here.
+func (s *subscription) Sent(int) {}
+
 // Pause implements eventhub.Subscription.
 func (s *subscription) Pause(ctx context.Context) error { return s.steer(ctx, true) }
 

@@ -43,7 +43,8 @@ func (f *fakeSub) Settle(ctx context.Context, s eventhub.Settlement) ([]eventhub
 	return make([]eventhub.Outcome, len(s.Refs)), nil
 }
 
-func (f *fakeSub) Ready() { f.mu.Lock(); f.ready++; f.mu.Unlock() }
+func (f *fakeSub) Sent(int) {}
+func (f *fakeSub) Ready()   { f.mu.Lock(); f.ready++; f.mu.Unlock() }
 func (f *fakeSub) Unsubscribe(context.Context) error {
 	f.mu.Lock()
 	f.left++

@@ -287,6 +287,8 @@ func (m *membership) holds(lease eventhub.Lease) bool {
 	return m.h.leases[lease.Offset-1] == lease && !m.h.settled[lease.Offset-1]
 }
 
+func (m *membership) Sent(int) {}
+
 func (m *membership) Ready() {
 	m.h.mu.Lock()
 	defer m.h.mu.Unlock()

@@ -215,6 +215,7 @@ type fakeSubscription struct {
 	ready     chan struct{} // a hint, as Ready is
 	left      chan string   // "unsubscribe" or "drop"
 	unsent    int           // what drop was told
+	sent      atomic.Int64  // what Sent was told, in all
 	steerErr  error
 	// holdOver, where set, keeps the answers of handovers back: the test calls the
 	// functions it gets.
@@ -256,6 +257,8 @@ func settlementText(s eventhub.Settlement) string {
 	}
 	return strings.Join(words, " ")
 }
+
+func (f *fakeSubscription) Sent(n int) { f.sent.Add(int64(n)) }
 
 func (f *fakeSubscription) Ready() {
 	select {

@@ -318,7 +318,7 @@ func (s *session) abandon(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seal(0, why)
-	s.out.drop()
+	s.out.giveUp()
 	_ = s.conn.SetWriteDeadline(past)
 }
 
@@ -331,8 +331,9 @@ func (s *session) cut() {
 }
 
 // seal ends the conversation: nothing is appended any more, calls under way for
-// the peer are cut short, and the reader wakes. What is queued still has
-// CloseWait. The first call counts. s.mu is held.
+// the peer are cut short, and the reader wakes. A write under way is interrupted, so
+// that it says how far it has come. What is queued still has CloseWait. The first call
+// counts. s.mu is held.
 func (s *session) seal(code gws.StatusCode, why string) {
 	o := &s.out
 	if o.closing {
@@ -340,9 +341,10 @@ func (s *session) seal(code gws.StatusCode, why string) {
 	}
 	o.closing, o.code, o.why = true, code, why
 	o.closeBy = time.Now().Add(s.gw.cfg.CloseWait)
+	o.asked = o.writing
 	s.cancel()
 	_ = s.conn.SetReadDeadline(past)
-	_ = s.conn.SetWriteDeadline(o.closeBy)
+	_ = s.conn.SetWriteDeadline(past)
 	s.changed.Broadcast()
 }
 

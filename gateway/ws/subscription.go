@@ -47,12 +47,14 @@ type subscription struct {
 	key    subKey
 	frame  *wire.EventFrame
 	many   bool                  // it wants EVENTS
+	auto   bool                  // it acks by being sent to
 	covers []eventhub.Pattern    // of a subscription that may have several topics
 	handle eventhub.Subscription // set before state is subscribed
 
 	// Guarded by s.mu.
 	state   subState
 	starved bool            // was refused room and must be told when there is some
+	unsent  int             // deliveries to a group's member that it took and were not told to be sent
 	ended   *eventhub.Error // why, when it did so while subscribing
 	// resuming: its RESUME is not answered; refused: a delivery came meanwhile.
 	resuming, refused bool
@@ -79,6 +81,10 @@ func (u *subscription) Deliver(batch []eventhub.Delivery) (taken int) {
 		taken += n
 	}
 	s.out.delivered += int64(taken)
+	if taken > 0 && u.key.group != "" {
+		u.unsent += taken
+		s.out.buf.note(u, taken)
+	}
 	s.kick()
 	return taken
 }
@@ -199,8 +205,9 @@ func (s *session) subscribe(r *wire.Request) *eventhub.Error {
 	if n >= s.gw.cfg.MaxSubscriptions {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "the connection has %d subscriptions; more are not allowed", n)
 	}
-	u := &subscription{s: s, key: key, frame: wire.NewEventFrame(r.Topic, r.Group), many: r.Batch}
+	u := &subscription{s: s, key: key, frame: wire.NewEventFrame(r.Topic, r.Group), many: r.Batch, auto: r.Subscribe.AutoAck}
 	opts := r.Subscribe
+	opts.Buffered = true
 	if len(opts.Topics) > 0 || eventhub.IsPattern(opts.Topic) {
 		var err error
 		if u.covers, err = opts.Patterns(); err != nil {
@@ -239,6 +246,9 @@ func (s *session) unsubscribe(r *wire.Request) *eventhub.Error {
 	}
 	delete(s.subs, key)
 	u.state = unsubscribed // from here on it takes no delivery
+	for u.auto && u.unsent > 0 && !s.out.closing {
+		s.changed.Wait() // what comes in front of the OK is done with that
+	}
 	s.mu.Unlock()
 	if err := u.handle.Unsubscribe(s.ctx); err != nil {
 		u.handle.Drop(0)
@@ -293,11 +303,14 @@ func (s *session) resume(u *subscription, to corr) *eventhub.Error {
 }
 
 // leaveAll leaves every group. A connection that is lost, or ended by what its
-// peer did, has had its deliveries, save those that are still in the buffer: should
-// they leave it yet, in front of a close frame, no answer can come to them. One that
-// the hub takes down gives all attempts back.
+// peer did, has had its deliveries, save those that were not sent when it was sealed:
+// should they leave it yet, in front of a close frame, no answer can come to them. One
+// that the hub takes down gives all attempts back.
 func (s *session) leaveAll() {
 	s.mu.Lock()
+	for s.out.asked {
+		s.changed.Wait()
+	}
 	stopped := s.out.stopped
 	subs := make([]*subscription, 0, len(s.subs))
 	for _, u := range s.subs {
@@ -305,14 +318,10 @@ func (s *session) leaveAll() {
 		subs = append(subs, u)
 	}
 	clear(s.subs)
-	var unsent []int
-	if !stopped {
-		unsent = s.out.unsent(subs)
-	}
 	s.mu.Unlock()
 	if !stopped {
-		for i, u := range subs {
-			u.handle.Drop(unsent[i])
+		for _, u := range subs {
+			u.handle.Drop(u.unsent) // which nobody changes any more
 		}
 		return
 	}

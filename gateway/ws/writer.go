@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"iter"
 	"os"
 	"slices"
 	"sync"
@@ -32,6 +31,62 @@ type chunk struct {
 	small   []byte            // what b was before large
 	large   *[largeBytes]byte // nil unless borrowed
 	scratch [gws.MaxHeaderSize]byte
+
+	to   []addressee // whose deliveries are in it, of those who want to know when they are sent
+	told int         // up to where, the end of a frame, they know
+}
+
+// addressee is a subscription with deliveries in a chunk.
+type addressee struct {
+	sub   *subscription
+	n     int // deliveries that it was not told of yet
+	fresh int // of them, those that it is to be told of now
+}
+
+// note adds n deliveries to u.
+func (c *chunk) note(u *subscription, n int) {
+	for i := len(c.to) - 1; i >= 0; i-- {
+		if c.to[i].sub == u {
+			c.to[i].n += n
+			return
+		}
+	}
+	c.to = append(c.to, addressee{sub: u, n: n})
+}
+
+// markSent finds out which deliveries are sent with the first n bytes.
+func (c *chunk) markSent(n int) {
+	for i := range c.to {
+		c.to[i].fresh = 0
+	}
+	if n == len(c.b) {
+		for i := range c.to {
+			c.to[i].fresh = c.to[i].n
+		}
+		c.told = n
+		return
+	}
+	for c.told < n {
+		size, header := frameSize(c.b[c.told:])
+		if c.told+size > n {
+			return
+		}
+		c.markFrame(c.b[c.told+header : c.told+size])
+		c.told += size
+	}
+}
+
+// markFrame counts the deliveries of a frame with this payload. Of two subscriptions by
+// one name those of the first come first.
+func (c *chunk) markFrame(payload []byte) {
+	for i := range c.to {
+		if a := &c.to[i]; a.fresh < a.n {
+			if n := a.sub.frame.Count(payload); n > 0 {
+				a.fresh += n
+				return
+			}
+		}
+	}
 }
 
 var (
@@ -50,6 +105,8 @@ func (c *chunk) reserve(n int) {
 
 // recycle gives the chunk and what it borrowed back.
 func (c *chunk) recycle() {
+	clear(c.to)
+	c.to, c.told = c.to[:0], 0
 	if c.large != nil {
 		larges.Put(c.large)
 		c.b, c.small, c.large = c.small, nil, nil
@@ -93,33 +150,23 @@ func (c *chunk) control(op gws.OpCode, payload []byte) {
 	c.b = append(c.b, payload...)
 }
 
-// payloads yields what is in each of a run of frames.
-func payloads(b []byte) iter.Seq[[]byte] {
-	return func(yield func([]byte) bool) {
-		for len(b) > 0 {
-			h, err := gws.ReadHeader(bytes.NewReader(b))
-			if err != nil {
-				return
-			}
-			b = b[gws.HeaderSize(h):]
-			if !yield(b[:h.Length]) {
-				return
-			}
-			b = b[h.Length:]
-		}
+// frameSize returns the size of the first of a run of frames, and of it that of the
+// header.
+func frameSize(b []byte) (size, header int) {
+	h, err := gws.ReadHeader(bytes.NewReader(b))
+	if err != nil {
+		return len(b), len(b) // never: they are ours
 	}
+	header = gws.HeaderSize(h)
+	return header + int(h.Length), header
 }
 
 // frameEnd returns where the frame ends that byte n of a run of frames belongs
-// to, or n where one begins there.
-func frameEnd(b []byte, n int) int {
-	at := 0
+// to, or n where one begins there. One ends at byte at.
+func frameEnd(b []byte, at, n int) int {
 	for at < n {
-		h, err := gws.ReadHeader(bytes.NewReader(b[at:]))
-		if err != nil {
-			return len(b)
-		}
-		at += gws.HeaderSize(h) + int(h.Length)
+		size, _ := frameSize(b[at:])
+		at += size
 	}
 	return at
 }
@@ -129,7 +176,9 @@ func frameEnd(b []byte, n int) int {
 //
 // Whoever appends kicks, the reader once for all that it says in answer to one
 // read. A kick starts the flush if none is under way; the flush takes the whole
-// buffer, writes it in one system call, and goes on until nothing is left. So a
+// buffer, writes it in one system call, and goes on until nothing is left. When the
+// socket has taken it all it tells the subscriptions what was sent; a peer that keeps a
+// write waiting has them told in between. So a
 // connection without anything to send has neither a buffer nor a goroutine for
 // it, and while a write waits for the peer, everything else that is said
 // gathers behind it.
@@ -139,8 +188,10 @@ func frameEnd(b []byte, n int) int {
 // that flush tells it when there is room.
 type outbound struct {
 	buf      *chunk // nil when empty
-	lost     *chunk // what buf was when the connection was lost
-	sending  int    // bytes that are being written
+	sending  *chunk // what is being sent, or nil
+	taken    int    // bytes of sending that the socket took
+	writing  bool   // … and whether it is at it just now
+	asked    bool   // the session was sealed meanwhile, and waits for taken
 	flushing bool
 	starved  []*subscription
 
@@ -177,10 +228,13 @@ func (o *outbound) countError(code eventhub.Code) {
 func (o *outbound) idle() bool { return o.unanswered == 0 && o.waiting == 0 }
 
 func (o *outbound) queued() int {
-	if o.buf == nil {
-		return o.sending
+	n := -o.taken
+	for _, c := range []*chunk{o.sending, o.buf} {
+		if c != nil {
+			n += len(c.b)
+		}
 	}
-	return o.sending + len(o.buf.b)
+	return n
 }
 
 // reply returns where to append, or nil when the peer is not to be told
@@ -209,20 +263,20 @@ func (s *session) flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := &s.out
-	for o.buf != nil {
-		c := o.buf
-		o.buf, o.sending = nil, len(c.b)
-		s.armWrite()
-		s.mu.Unlock()
-		n, err := s.write(c.b)
-		s.mu.Lock()
-		o.sending = 0
-		o.sent += int64(n)
-		if err != nil {
-			s.writeFailed(c.b, n, err)
+	moved := time.Now() // when the peer was last seen to take something
+	for o.next() {
+		n, err := s.write(moved)
+		if n > 0 {
+			moved = time.Now()
+		}
+		if err != nil && !s.mayGoOn(err, moved) {
+			s.writeFailed(err)
 			break
 		}
-		c.recycle()
+		if o.taken == len(o.sending.b) {
+			o.sending.recycle()
+			o.sending, o.taken = nil, 0
+		}
 		s.changed.Broadcast()
 		if hungry := s.takeStarved(); len(hungry) > 0 {
 			s.mu.Unlock()
@@ -239,33 +293,88 @@ func (s *session) flush() {
 	s.changed.Broadcast()
 }
 
-// drop gives up what waits to be sent. s.mu is held, and the session sealed:
-// nothing is appended any more.
-func (o *outbound) drop() {
-	if o.buf != nil {
-		o.buf, o.lost = nil, o.buf
+// next moves what is queued to where it is sent from, and reports whether there is
+// anything to send.
+func (o *outbound) next() bool {
+	if o.sending == nil {
+		o.sending, o.buf = o.buf, nil
+	}
+	return o.sending != nil
+}
+
+// write has the socket take what is left of what is being sent, in one call where the
+// peer keeps up, and tells whose deliveries were sent with it. s.mu is held, and
+// released meanwhile.
+func (s *session) write(moved time.Time) (n int, err error) {
+	o := &s.out
+	c := o.sending
+	_ = s.conn.SetWriteDeadline(s.writeBy(moved)) // a dead connection shows in the write
+	rest := c.b[o.taken:]
+	o.writing = true
+	s.mu.Unlock()
+	n, err = s.conn.Write(rest)
+	s.mu.Lock()
+	o.taken += n
+	o.sent += int64(n)
+	if n > 0 && (!o.closing || o.asked) { // else all have left, with what was known then
+		s.tell(c)
+	}
+	o.writing, o.asked = false, false
+	return n, err
+}
+
+// writeBy returns until when the next write may wait. That it has taken something shows
+// when it returns only; so it does now and then, for the peer has WriteWait from the
+// last byte on, and who waits for its deliveries to be sent is to know. s.mu is held.
+func (s *session) writeBy(moved time.Time) time.Time {
+	if s.out.closing {
+		return s.out.closeBy
+	}
+	wait := s.gw.cfg.WriteWait
+	by, last := time.Now().Add(wait/writeLooks), moved.Add(wait)
+	if last.Before(by) {
+		return last
+	}
+	return by
+}
+
+// writeLooks is how often within WriteWait a write that waits is looked at.
+const writeLooks = 10
+
+// mayGoOn reports whether a write that took less than it was given is to be followed by
+// another: the peer has time left. s.mu is held.
+func (s *session) mayGoOn(err error, moved time.Time) bool {
+	switch now := time.Now(); {
+	case !errors.Is(err, os.ErrDeadlineExceeded):
+		return false
+	case s.out.closing:
+		return now.Before(s.out.closeBy)
+	default:
+		return now.Before(moved.Add(s.gw.cfg.WriteWait))
 	}
 }
 
-// unsent counts the deliveries to each of subs that no write has taken yet. They
-// stand in the buffer in the order in which they were made, so of each
-// subscription they are the latest ones. s.mu is held.
-func (o *outbound) unsent(subs []*subscription) []int {
-	counts := make([]int, len(subs))
-	for _, c := range []*chunk{o.lost, o.buf} {
-		if c == nil {
-			continue
-		}
-		for payload := range payloads(c.b) {
-			for i, u := range subs {
-				if n := u.frame.Count(payload); n > 0 {
-					counts[i] += n
-					break
-				}
-			}
+// tell tells subscriptions what was sent of c. s.mu is held, and released meanwhile.
+func (s *session) tell(c *chunk) {
+	c.markSent(s.out.taken)
+	s.mu.Unlock()
+	for i := range c.to {
+		if n := c.to[i].fresh; n > 0 {
+			c.to[i].sub.handle.Sent(n)
 		}
 	}
-	return counts
+	s.mu.Lock()
+	for i := range c.to {
+		a := &c.to[i]
+		a.n -= a.fresh
+		a.sub.unsent -= a.fresh
+	}
+}
+
+// giveUp drops what waits to be sent and leaves no time for what is being sent. s.mu is
+// held, and the session sealed: nothing is appended any more.
+func (o *outbound) giveUp() {
+	o.buf, o.closeBy = nil, past
 }
 
 // takeStarved returns the subscriptions to be told that there is room. There is
@@ -282,50 +391,26 @@ func (s *session) takeStarved() []*subscription {
 	return slices.DeleteFunc(hungry, func(sub *subscription) bool { return sub.state != subscribed })
 }
 
-// armWrite gives the peer WriteWait to take something, or what is left until the
-// end. It reports whether there is an end. s.mu is held.
-func (s *session) armWrite() (closing bool) {
-	if !s.out.closing {
-		_ = s.conn.SetWriteDeadline(time.Now().Add(s.gw.cfg.WriteWait)) // a dead connection shows in the write
-	}
-	return s.out.closing
-}
-
-// write sends b, in one call where the peer keeps up. os.ErrDeadlineExceeded
-// means that the peer took nothing at all for WriteWait.
-func (s *session) write(b []byte) (n int, err error) {
-	for {
-		m, err := s.conn.Write(b[n:])
-		n += m
-		if err == nil || m == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-			return n, err
-		}
-		s.mu.Lock()
-		closing := s.armWrite()
-		s.mu.Unlock()
-		if closing {
-			return n, err
-		}
-	}
-}
-
-// writeFailed ends the session whose peer took only n bytes of the run of
-// frames b. s.mu is held, and released meanwhile.
-func (s *session) writeFailed(b []byte, n int, err error) {
+// writeFailed ends the session whose peer took only a part of what was sent. s.mu is
+// held, and released meanwhile.
+func (s *session) writeFailed(err error) {
 	o := &s.out
 	slow := errors.Is(err, os.ErrDeadlineExceeded)
 	if !slow || o.closing {
 		s.seal(0, "write: "+err.Error())
-		o.drop()
+		o.giveUp()
 		return
 	}
 	// What was begun must be completed for the close frame to be understood.
-	last := &chunk{b: b[n:frameEnd(b, n):frameEnd(b, n)]}
+	c := o.sending
+	end := frameEnd(c.b, c.told, o.taken)
+	last := &chunk{b: c.b[o.taken:end:end]}
 	s.seal(wire.CloseTryAgain, "The client reads too slowly.")
 	last.control(gws.OpClose, gws.NewCloseFrameBody(o.code, o.why))
-	o.drop()
+	o.buf = nil
+	_ = s.conn.SetWriteDeadline(o.closeBy)
 	s.mu.Unlock()
-	n, _ = s.conn.Write(last.b) // the best that can be done
+	n, _ := s.conn.Write(last.b) // the best that can be done
 	s.mu.Lock()
 	o.sent += int64(n)
 }

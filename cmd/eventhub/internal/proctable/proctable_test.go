@@ -92,6 +92,8 @@ type membership struct {
 	g *group
 }
 
+func (m membership) Sent(int) {}
+
 func (m membership) Ready() {
 	m.g.mu.Lock()
 	defer m.g.mu.Unlock()

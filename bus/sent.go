@@ -1,0 +1,136 @@
+package bus
+
+import (
+	"time"
+
+	"eventhub"
+)
+
+// A receiver that queues what it takes (SubscribeOptions.Buffered) says later what has
+// left it. Until then a delivery is not made: it cannot have been seen, so its lease does
+// not run out and, where the member acks by being sent to, it is not acked. The deliveries
+// that are on their way stand in the subscription's queue, in the order of their serials.
+//
+// Mostly they have left at once, and nothing is to be done but to take them off the queue.
+// Where one had to wait, its lease is renewed when it has left; a deadline that comes
+// before that is put off. After MaxAckTimeout, the longest that anybody may hold an event,
+// it is given back with its attempt: the peer takes so little that others should have it.
+
+// lateAfter is how long a delivery may be on its way at the expense of its lease, which
+// is at least ten times as long.
+const lateAfter = 100 // ms
+
+// transit is a delivery on its way.
+type transit struct {
+	member *member
+	offset uint64
+	serial uint64
+	since  int64 // epoch ms: when it was handed over
+}
+
+// sendQueue is a first-in first-out queue. The subscription's mu guards it.
+type sendQueue struct {
+	items []transit
+	first int // those before it have left
+}
+
+// keptQueue is how many items an empty queue keeps room for.
+const keptQueue = 1024
+
+func (q *sendQueue) add(m *member, taken int) {
+	for _, e := range m.given[:taken] {
+		q.items = append(q.items, transit{m, e.offset, e.serial, e.since})
+	}
+}
+
+// next returns the first n, which stay until they are dropped.
+func (q *sendQueue) next(n int) []transit {
+	return q.items[q.first:min(q.first+n, len(q.items))]
+}
+
+// drop takes the first n off.
+func (q *sendQueue) drop(n int) {
+	if q.first += n; q.first < len(q.items) {
+		if q.first > len(q.items)/2 {
+			q.items = q.items[:copy(q.items, q.items[q.first:])]
+			q.first = 0
+		}
+		return
+	}
+	q.first, q.items = 0, q.items[:0]
+	if cap(q.items) > keptQueue {
+		q.items = nil
+	}
+}
+
+// Sent implements eventhub.Subscription.
+func (s *subscription) Sent(n int) {
+	s.giving.Lock() // a hand-over under way has not noted yet what was taken
+	s.mu.Lock()
+	sent := s.queue.next(n)
+	s.mu.Unlock()
+	s.giving.Unlock()
+	now := time.Now().UnixMilli()
+	for rest := sent; len(rest) > 0; {
+		g, n := rest[0].member.group, 1
+		for n < len(rest) && rest[n].member.group == g {
+			n++
+		}
+		if s.opts.AutoAck || now-rest[0].since > lateAfter { // the first has waited longest
+			g.sent(rest[:n], now)
+		}
+		rest = rest[n:]
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue.drop(len(sent))
+}
+
+// sent acks what was sent to who acks by that, and renews the leases of what was late.
+// Whatever happened to a delivery meanwhile shows in its serial and its state.
+func (g *group) sent(sent []transit, now int64) {
+	g.mu.Lock()
+	for _, q := range sent {
+		e := g.find(q.offset)
+		switch {
+		case e == nil || e.serial != q.serial || e.state != leased:
+		case e.member.sub.opts.AutoAck:
+			g.counts.acked(e, now)
+			g.finish(e)
+		case now-q.since > lateAfter:
+			e.since, e.at = now, now+e.member.sub.timeout
+			g.leases.push(timed{e.at, e.offset})
+		}
+	}
+	g.compact()
+	g.mu.Unlock()
+	g.bus.workers.schedule(g) // room has come free, or a lease ends later
+}
+
+// unsent reports whether the delivery that the entry was leased for is on its way.
+func (e *entry) unsent() bool {
+	s := e.member.sub
+	if !s.opts.Buffered {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := s.queue.next(1)
+	return !s.left && len(next) > 0 && e.serial >= next[0].serial
+}
+
+// putOff deals with the deadline of a delivery that is still on its way. It reports
+// whether that is so.
+func (g *group) putOff(e *entry, now int64) bool {
+	switch {
+	case !e.unsent():
+		return false
+	case now-e.since < eventhub.MaxAckTimeout.Milliseconds():
+		e.at = now + e.member.sub.timeout
+		g.leases.push(timed{e.at, e.offset})
+	default:
+		e.attempts--
+		g.retry(e, now)
+	}
+	return true
+}

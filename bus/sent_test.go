@@ -1,0 +1,124 @@
+package bus
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"eventhub"
+)
+
+func buffered(topic, group string) eventhub.SubscribeOptions {
+	o := opts(topic, group)
+	o.Buffered = true
+	return o
+}
+
+// A lease does not run out before its delivery was sent; then it runs in full.
+func TestLeaseOfWhatIsNotSent(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := buffered("p.*", "g")
+		o.MaxAttempts, o.AckTimeout = 1, 10*time.Second
+		in := r.subscribe(o)
+		r.publish("p.a", 1, 2)
+		r.publish("p.b", 1, 1)
+		all := in.take()
+		equal(t, "came", len(all), 3)
+		time.Sleep(time.Minute)
+		in.sub.Sent(1)
+		time.Sleep(9 * time.Second)
+		equal(t, "in time", in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Second}, leasesOf(all)...),
+			[]eventhub.Outcome{eventhub.Applied, eventhub.Applied, eventhub.Applied})
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		equal(t, "given up of p.a", len(r.events("p.a.dlq")), 1)
+		in.sub.Sent(2)
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		equal(t, "given up of p.a", len(r.events("p.a.dlq")), 2)
+		equal(t, "given up of p.b", len(r.events("p.b.dlq")), 1)
+		equal(t, "in the queue", len(in.sub.(*subscription).queue.items), 0)
+	})
+}
+
+// What is sent at once costs no second appointment.
+func TestSentAtOnce(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(buffered("t", "g"))
+		r.publish("t", 1, 50)
+		in.take()
+		in.sub.Sent(50)
+		g := r.bus.running("t", "g")
+		equal(t, "appointments", len(g.leases), 50)
+	})
+}
+
+// What was not sent in an hour goes to another member, as if it had not been tried.
+func TestUnsentGoesToAnother(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(buffered("t", "g"))
+		r.publish("t", 1, 1)
+		equal(t, "came", in.takeOffsets(), []uint64{1})
+		in.mu.Lock()
+		in.room = 0
+		in.mu.Unlock()
+		other := r.subscribe(opts("t", "g"))
+		time.Sleep(59 * time.Minute)
+		equal(t, "within the hour", len(other.take()), 0)
+		time.Sleep(time.Minute + 10*time.Second)
+		got := other.take()
+		if len(got) != 1 || got[0].Attempt != 1 {
+			t.Errorf("then came %+v; want the event, as attempt 1", got)
+		}
+	})
+}
+
+// Who acks by being sent to has acked what was sent, and nothing else.
+func TestAutoAckOfWhatIsSent(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := buffered("p.*", "g")
+		o.AutoAck, o.MaxInFlight, o.MaxAttempts = true, 5, 1
+		in := r.subscribe(o)
+		r.publish("p.a", 1, 9)
+		all := in.take()
+		equal(t, "came", offsets(all), []uint64{1, 2, 3, 4, 5})
+		equal(t, "by id", in.ack(eventhub.Ref{ID: all[0].ID(), Topic: "p.a"}), []eventhub.Outcome{eventhub.Stale})
+		in.sub.Sent(2)
+		equal(t, "then came", in.takeOffsets(), []uint64{6, 7})
+		equal(t, "the cursor", r.cursor("p.a", "g").Offset, uint64(2))
+		in.sub.Drop(5)
+		in.sub.Sent(1) // too late to mean anything
+		again := r.subscribe(buffered("p.*", "g"))
+		equal(t, "again", again.takeOffsets(), []uint64{3, 4, 5, 6, 7, 8, 9})
+		equal(t, "given up", len(r.events("p.a.dlq")), 0)
+	})
+}
+
+// What is told of deliveries that a seek or the end of the topic has taken away has no
+// effect.
+func TestSentOfWhatIsGone(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := buffered("p.*", "g")
+		o.AutoAck, o.MaxInFlight = true, 2
+		in := r.subscribe(o)
+		r.publish("p.a", 1, 2)
+		equal(t, "came", in.takeOffsets(), []uint64{1, 2})
+		if err := r.bus.SetCursor(bg, "p.a", "g", 0); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "came again", in.takeOffsets(), []uint64{1, 2})
+		in.sub.Sent(2) // of the first time
+		equal(t, "the cursor", r.cursor("p.a", "g").Offset, uint64(0))
+		in.sub.Sent(1)
+		equal(t, "the cursor", r.cursor("p.a", "g").Offset, uint64(1))
+		if err := r.bus.DeleteTopic(bg, "p.a"); err != nil {
+			t.Fatal(err)
+		}
+		r.publish("p.a", 1, 2)
+		equal(t, "of the new topic", len(in.take()), 2)
+		in.sub.Sent(1) // of the old one
+		in.sub.Sent(2)
+		synctest.Wait()
+		equal(t, "the lag", r.bus.running("p.a", "g").window.lag(r.bus.running("p.a", "g").log.durableHead()), uint64(0))
+	})
+}
