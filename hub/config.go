@@ -28,6 +28,10 @@ const (
 	// disk; SyncEvery is how much of them may be lost.
 	DurabilityInterval = "interval"
 	SyncEvery          = 10 * time.Millisecond
+
+	// LeastMessageMemory is what a batch over HTTP and a message over WebSocket need
+	// at the same time, and some more, in MiB.
+	LeastMessageMemory = 32
 )
 
 // Config says what hub to run. The zero value is the default hub.
@@ -52,6 +56,11 @@ type Config struct {
 	Origins []string
 	// MaxTopics bounds how many topics are created. Default 100,000.
 	MaxTopics int
+	// MaxMessageMemory bounds, in MiB, what messages of clients that are not complete
+	// hold together, of all connections and both transports, and answers to HTTP
+	// requests that clients have not taken as much again. Default 128, at least
+	// LeastMessageMemory.
+	MaxMessageMemory int
 	// Durability is store.DurabilitySync, the default: an OK comes when the event is
 	// on disk; or DurabilityInterval: an OK comes when it is written, and the disk has
 	// it within SyncEvery.
@@ -91,6 +100,9 @@ func (c Config) WithDefaults() Config {
 	}
 	if c.MetricsHistograms == 0 {
 		c.MetricsHistograms = ops.DefaultMaxHistograms
+	}
+	if c.MaxMessageMemory == 0 {
+		c.MaxMessageMemory = 128
 	}
 	if c.Grace == 0 {
 		c.Grace = DefaultGrace
@@ -133,6 +145,9 @@ func (c Config) Validate() error {
 	}
 	if c.MetricsLabels < 1 || c.MetricsHistograms < 1 {
 		errs = append(errs, fmt.Errorf("metrics labels are %d and histograms %d; at least 1 is needed", c.MetricsLabels, c.MetricsHistograms))
+	}
+	if c.MaxMessageMemory < LeastMessageMemory {
+		errs = append(errs, fmt.Errorf("max message memory is %d MiB; at least %d are needed", c.MaxMessageMemory, LeastMessageMemory))
 	}
 	if c.Grace < 0 {
 		errs = append(errs, fmt.Errorf("grace is %s; it can not be negative", c.Grace))

@@ -20,6 +20,7 @@ import (
 	"eventhub/bus"
 	"eventhub/gateway/rest"
 	"eventhub/gateway/ws"
+	"eventhub/internal/budget"
 	"eventhub/ops"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -80,6 +81,7 @@ func (h *Hub) open() error {
 	if h.bus, err = bus.New(bus.Options{Store: h.store, SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.loseStore}); err != nil {
 		return err
 	}
+	memory := budget.New(h.cfg.MaxMessageMemory << 20)
 	h.gateway, err = ws.New(ws.Config{
 		Authenticate: h.authenticate,
 		Info: wire.AuthInfo{
@@ -87,6 +89,7 @@ func (h *Hub) open() error {
 			Limits: wire.Limits{MaxFrameBytes: wire.MaxFrameBytes, MaxPayloadBytes: eventhub.MaxPayloadBytes},
 		},
 		Origins: h.cfg.Origins,
+		Memory:  memory,
 		Logger:  h.log,
 	})
 	if err != nil {
@@ -101,6 +104,7 @@ func (h *Hub) open() error {
 		Open:    h.cfg.AuthToken == "",
 		Origins: h.cfg.Origins,
 		Scratch: h.scratch(),
+		Memory:  memory,
 		Logger:  h.log,
 	})
 	if err != nil {

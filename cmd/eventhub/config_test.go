@@ -48,6 +48,7 @@ var keyValues = map[string]struct {
 	"origin":             {"[http://a, http://b]", "http://c,http://d", "http://e", [3]any{[]string{"http://a", "http://b"}, []string{"http://c", "http://d"}, []string{"http://e"}}},
 	"durability":         {"interval", "sync", "INTERVAL", [3]any{"interval", "sync", "interval"}},
 	"max-topics":         {"1_000", "2", "3", [3]any{1000, 2, 3}},
+	"max-message-memory": {"40", "50", "60", [3]any{40, 50, 60}},
 	"metrics-labels":     {"4", "5", "6", [3]any{4, 5, 6}},
 	"metrics-histograms": {"7", "8", "9", [3]any{7, 8, 9}},
 	"grace":              {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
@@ -77,6 +78,8 @@ func effect(s *config.Settings, key string) any {
 		return c.Durability
 	case "max-topics":
 		return c.MaxTopics
+	case "max-message-memory":
+		return c.MaxMessageMemory
 	case "metrics-labels":
 		return c.MetricsLabels
 	case "metrics-histograms":

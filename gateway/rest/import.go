@@ -65,13 +65,20 @@ func (a *API) importLines(w http.ResponseWriter, r *http.Request, access Access)
 	if err := checkImportKind(r.Header.Get("Content-Type")); err != nil {
 		return reply{}, err
 	}
+	select {
+	case a.importing <- struct{}{}:
+		defer func() { <-a.importing }()
+	default:
+		return reply{}, &eventhub.Error{Code: eventhub.CodeOverloaded,
+			Message: fmt.Sprintf("%d imports are under way; no more are taken", maxImports), RetryAfter: 10 * time.Second}
+	}
 	ctx, cancel := a.untilStop(r.Context())
 	defer cancel()
 	control := http.NewResponseController(w)
 	// The read that may be waiting is ended last: whoever begins one behind it looks at
 	// the context first.
 	defer context.AfterFunc(ctx, func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })()
-	body, done, err := decoded(r.Header, &patientReader{ctx, control, r.Body})
+	body, done, err := decoded(r.Header, &patientReader{ctx, control, passing(r.Body)})
 	if err != nil {
 		w.Header().Set("Accept-Encoding", "gzip, zstd") // RFC 7694
 		return reply{}, err

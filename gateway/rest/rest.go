@@ -28,6 +28,7 @@ import (
 	"sync"
 
 	"eventhub"
+	"eventhub/internal/budget"
 	"eventhub/internal/measure"
 	"eventhub/internal/origin"
 )
@@ -74,7 +75,10 @@ type Config struct {
 	// sent as backups; best in the same file system as the store. What an earlier
 	// process left in it is removed. Default: that of the system for temporary files.
 	Scratch string
-	Logger  *slog.Logger // default: discard
+	// Memory is what the bodies of requests take their bytes from, while they come and
+	// until they are answered. Default: one of 128 MiB.
+	Memory *budget.Budget
+	Logger *slog.Logger // default: discard
 }
 
 // API is the HTTP API. It is safe for concurrent use.
@@ -85,7 +89,8 @@ type API struct {
 	stopping context.Context // ended by Stop
 	stop     context.CancelFunc
 
-	backingUp sync.Mutex // held while a backup is sent
+	backingUp sync.Mutex    // held while a backup is sent
+	importing chan struct{} // holds a token for each import
 
 	mu       sync.Mutex
 	requests map[answered]uint64
@@ -112,7 +117,10 @@ func New(cfg Config) (*API, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rest: configuration: %w", err)
 	}
-	a := &API{cfg: cfg, origins: policy, requests: make(map[answered]uint64)}
+	if cfg.Memory == nil {
+		cfg.Memory = budget.New(defaultMemory)
+	}
+	a := &API{cfg: cfg, origins: policy, importing: make(chan struct{}, maxImports), requests: make(map[answered]uint64)}
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	return a, nil
 }
@@ -230,6 +238,11 @@ func (a *API) at(path string, m methods) http.HandlerFunc {
 
 // answer lets a request in, serves it, and answers with what comes of it.
 func (a *API) answer(w http.ResponseWriter, r *http.Request, route string, serve handler) {
+	held := holding{from: a.cfg.Memory}
+	defer held.giveBack()
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &heldBody{r.Body, &held, w}
+	}
 	answer, err := a.admit(w, r, serve)
 	if a.stopping.Err() != nil && errors.Is(err, os.ErrDeadlineExceeded) && doneBeside(err) == nil {
 		err = errStopping // which cuts bodies

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/internal/budget"
 	"eventhub/wire"
 )
 
@@ -46,11 +47,18 @@ type Config struct {
 	// wire.MaxFrameBytes; before AUTH never more than wire.MaxUnauthFrameBytes.
 	MaxFrameBytes int
 
+	// Memory is what messages that are not complete take their bytes from, beyond the
+	// 4 KiB that every connection has. Default: one of 128 MiB.
+	Memory *budget.Budget
+
 	PingEvery time.Duration // silence after which a ping is sent; default 25 s
 	PongWait  time.Duration // further silence after which the peer is gone; default 8 s
 	WriteWait time.Duration // the peer takes nothing for so long: closed; default 10 s
 	AuthWait  time.Duration // from connecting to the first AUTH that succeeds; default 5 s
-	CloseWait time.Duration // for the peer's part of the close handshake; default 1 s
+	// MessageWait is how long a message may take from its first byte to its last;
+	// default 1 min.
+	MessageWait time.Duration
+	CloseWait   time.Duration // for the peer's part of the close handshake; default 1 s
 }
 
 func (c Config) withDefaults() Config {
@@ -76,11 +84,15 @@ func (c Config) withDefaults() Config {
 		{&c.PongWait, 8 * time.Second},
 		{&c.WriteWait, 10 * time.Second},
 		{&c.AuthWait, 5 * time.Second},
+		{&c.MessageWait, time.Minute},
 		{&c.CloseWait, time.Second},
 	} {
 		if *d.field == 0 {
 			*d.field = d.value
 		}
+	}
+	if c.Memory == nil {
+		c.Memory = budget.New(128 << 20)
 	}
 	c.Info.Protocol = wire.ProtocolVersion
 	c.Info.Limits.MaxFrameBytes = c.MaxFrameBytes
@@ -118,11 +130,15 @@ func (c *Config) validate() error {
 		{"PongWait", c.PongWait},
 		{"WriteWait", c.WriteWait},
 		{"AuthWait", c.AuthWait},
+		{"MessageWait", c.MessageWait},
 		{"CloseWait", c.CloseWait},
 	} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("%s is %s; it can not be negative", d.name, d.value))
 		}
+	}
+	if least := claimFor(c.MaxFrameBytes); c.Memory.Most() < least {
+		errs = append(errs, fmt.Errorf("Memory has %d bytes; a message in fragments takes %d", c.Memory.Most(), least))
 	}
 	return errors.Join(errs...)
 }

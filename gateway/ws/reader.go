@@ -10,6 +10,7 @@ import (
 
 	gws "github.com/gobwas/ws"
 
+	"eventhub/internal/budget"
 	"eventhub/wire"
 )
 
@@ -47,14 +48,21 @@ func (v *violation) Error() string { return v.text }
 //
 // Every limit is judged by the header, before the payload has come.
 //
+// What it holds beyond its own buffer it takes from a budget, as a whole before the
+// first byte of it is held: a message that is begun can be completed, so that those
+// that are under way never wait for each other.
+//
 // It is not safe for concurrent use.
 type frameReader struct {
 	limit    int   // bytes of one message
 	received int64 // bytes in all
+	memory   *budget.Budget
+	claimed  int // bytes taken from it
 
 	buf   []byte // bytes r to w are read and not handed out
 	r, w  int
 	need  int  // size of the incomplete frame at r, as far as is known
+	part  bool // that frame is one of several of a message
 	full  bool // the last read filled buf
 	base  []byte
 	burst *[burstBytes]byte // nil unless borrowed
@@ -66,10 +74,36 @@ type frameReader struct {
 	scratch [gws.MaxHeaderSize]byte
 }
 
-func newFrameReader(limit int) frameReader {
+func newFrameReader(limit int, memory *budget.Budget) frameReader {
 	base := make([]byte, baseBytes)
-	return frameReader{limit: limit, base: base, buf: base}
+	return frameReader{limit: limit, memory: memory, base: base, buf: base}
 }
+
+// claimFor returns what a message in fragments of at most limit bytes takes: what has
+// come of it, and the frame under way.
+func claimFor(limit int) int { return burstBytes + 2*limit }
+
+// claim returns how many bytes of memory the message under way takes.
+func (f *frameReader) claim() int {
+	switch {
+	case f.fragments > 0 || f.part:
+		return claimFor(f.limit)
+	case f.need > burstBytes:
+		return f.need
+	case f.need > baseBytes:
+		return burstBytes
+	}
+	return 0
+}
+
+// lacks returns how many bytes have to be taken from the budget, and told to took,
+// before fill.
+func (f *frameReader) lacks() int { return max(0, f.claim()-f.claimed) }
+
+func (f *frameReader) took(n int) { f.claimed += n }
+
+// halfway reports whether a message has begun and is not complete.
+func (f *frameReader) halfway() bool { return f.need > 0 || f.fragments > 0 }
 
 // preload puts bytes that were read elsewhere before all others.
 func (f *frameReader) preload(b []byte) {
@@ -96,9 +130,11 @@ func (f *frameReader) fill(conn io.Reader) error {
 
 // makeRoom moves what is left into the smallest buffer that serves.
 func (f *frameReader) makeRoom() {
-	want := f.need
-	if f.full {
-		want = max(want, burstBytes)
+	want, keep := f.need, f.claim()
+	// A burst is faster, and no more than that: without memory it goes on in steps.
+	if f.full && (f.claimed >= burstBytes || f.memory.Take(burstBytes)) {
+		f.claimed = max(f.claimed, burstBytes)
+		want, keep = max(want, burstBytes), max(keep, burstBytes)
 	}
 	into := f.buf
 	switch {
@@ -117,6 +153,15 @@ func (f *frameReader) makeRoom() {
 	if f.burst != nil && &into[0] != &f.burst[0] {
 		f.giveBack()
 	}
+	f.release(keep)
+}
+
+// release gives the memory back that is not needed, of which there are keep bytes.
+func (f *frameReader) release(keep int) {
+	if f.claimed > keep {
+		f.memory.Give(f.claimed - keep)
+		f.claimed = keep
+	}
 }
 
 // giveBack returns the borrowed buffer, which must not be in use.
@@ -128,12 +173,16 @@ func (f *frameReader) giveBack() {
 }
 
 // discard forgets what was read and not handed out.
-func (f *frameReader) discard() { f.r, f.w, f.need = 0, 0, 0 }
+func (f *frameReader) discard() {
+	f.r, f.w, f.need, f.part = 0, 0, 0, false
+	f.message, f.fragments = nil, 0
+}
 
 // close releases the buffers. The reader must not be used afterwards.
 func (f *frameReader) close() {
 	f.giveBack()
 	f.buf, f.base, f.message = nil, nil, nil
+	f.release(0)
 }
 
 // next returns the next text message or control frame out of what was read, its
@@ -146,12 +195,13 @@ func (f *frameReader) next() (op gws.OpCode, payload []byte, ok bool, err error)
 			return 0, nil, false, err
 		}
 		f.need = size + int(h.Length)
+		f.part = !h.Fin
 		if f.w-f.r < f.need {
 			return 0, nil, false, nil
 		}
 		payload := f.buf[f.r+size : f.r+f.need : f.r+f.need]
 		f.r += f.need
-		f.need = 0
+		f.need, f.part = 0, false
 		gws.Cipher(payload, h.Mask, 0)
 		if h.OpCode.IsControl() {
 			return h.OpCode, payload, true, nil
@@ -185,13 +235,13 @@ func (f *frameReader) assemble(payload []byte, fin bool) (message []byte, ok boo
 // there.
 func (f *frameReader) header() (h gws.Header, size int, ok bool, err error) {
 	if f.r == f.w {
-		f.need = 0
+		f.need, f.part = 0, false
 		return h, 0, false, nil
 	}
 	f.src.Reset(f.buf[f.r:f.w])
 	h, err = gws.ReadHeaderBuffer(&f.src, f.scratch[:])
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		f.need = gws.MaxHeaderSize
+		f.need, f.part = gws.MaxHeaderSize, false
 		return h, 0, false, nil
 	}
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	gws "github.com/gobwas/ws"
+
+	"eventhub/internal/budget"
 )
 
 // chopped reads from b in pieces of random size, the way a network does.
@@ -67,9 +69,11 @@ func TestFrameReaderSeesWhatWasSent(t *testing.T) {
 // and checks the reader's promises about its buffer on the way.
 func readAll(t *testing.T, r io.Reader) []string {
 	t.Helper()
-	f := newFrameReader(1 << 20)
+	f := newFrameReader(1<<20, budget.New(1<<30))
 	var got []string
 	for {
+		f.memory.Take(f.lacks())
+		f.took(f.lacks())
 		err := f.fill(r)
 		if err == io.EOF {
 			break
@@ -104,7 +108,7 @@ func readAll(t *testing.T, r io.Reader) []string {
 
 // TestHeaderAlonePinsNothing: memory follows what came, not what was announced.
 func TestHeaderAlonePinsNothing(t *testing.T) {
-	f := newFrameReader(1 << 20)
+	f := newFrameReader(1<<20, budget.New(1<<30))
 	feed := func(b []byte) {
 		t.Helper()
 		for r := bytes.NewReader(b); r.Len() > 0; {

@@ -50,9 +50,10 @@ type session struct {
 	settle   settleBatch   // likewise
 	handover *handoverBatch
 	lastRead time.Time
-	pinged   bool // and nothing came since
-	gone     bool // the peer said its last
-	garbled  bool // framing is lost
+	begun    time.Time // when the message under way was, as far as it was read; zero: none is
+	pinged   bool      // and nothing came since
+	gone     bool      // the peer said its last
+	garbled  bool      // framing is lost
 	counts   counts
 
 	mu      sync.Mutex
@@ -72,7 +73,7 @@ func newSession(g *Gateway, conn net.Conn) *session {
 		remote:   conn.RemoteAddr().String(),
 		opened:   now,
 		lastRead: now,
-		in:       newFrameReader(min(wire.MaxUnauthFrameBytes, g.cfg.MaxFrameBytes)),
+		in:       newFrameReader(min(wire.MaxUnauthFrameBytes, g.cfg.MaxFrameBytes), g.cfg.Memory),
 		subs:     make(map[subKey]*subscription),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -84,7 +85,7 @@ func newSession(g *Gateway, conn net.Conn) *session {
 func (s *session) run() {
 	defer s.gw.release(s)
 	s.armRead(s.opened.Add(s.gw.cfg.AuthWait))
-	for s.handleRead() && s.awaitRoom() && s.read() {
+	for s.handleRead() && s.awaitRoom() && s.awaitMemory() && s.read() {
 	}
 	s.leaveAll()
 	s.linger()
@@ -116,7 +117,7 @@ func (s *session) handleRead() bool {
 				s.beginClose(wire.ClosePolicy, "Too much was sent before AUTH.")
 				return false
 			}
-			return true
+			return s.inTime()
 		case op == gws.OpPing:
 			s.pong(payload)
 		case op == gws.OpClose:
@@ -124,9 +125,47 @@ func (s *session) handleRead() bool {
 			s.peerClosed(payload)
 			return false
 		case op == gws.OpText:
+			s.begun = time.Time{}
 			s.handle(payload)
 		}
 	}
+}
+
+// inTime reports whether the message of which a part was read, if there is one, may
+// go on.
+func (s *session) inTime() bool {
+	switch {
+	case !s.in.halfway():
+		s.begun = time.Time{}
+	case s.begun.IsZero():
+		s.begun = s.lastRead
+	case s.lastRead.Sub(s.begun) > s.gw.cfg.MessageWait:
+		s.closeWhenAnswered(wire.ClosePolicy, "A message was not complete in time.")
+		return false
+	}
+	return true
+}
+
+// awaitMemory takes the memory that the message under way needs from the budget of
+// all connections, and waits for it where there is not so much: the peer is not read
+// meanwhile. It reports whether the session goes on.
+func (s *session) awaitMemory() bool {
+	n := s.in.lacks()
+	if n == 0 {
+		return true
+	}
+	memory := s.gw.cfg.Memory
+	if !memory.Take(n) {
+		ctx, cancel := context.WithDeadline(s.ctx, s.begun.Add(s.gw.cfg.MessageWait))
+		defer cancel()
+		if memory.Wait(ctx, n) != nil {
+			s.closeWhenAnswered(wire.CloseTryAgain, "The hub has no memory for the message.")
+			return false
+		}
+		s.begun = time.Now() // the wait was not the peer's
+	}
+	s.in.took(n)
+	return true
 }
 
 func (s *session) pong(payload []byte) {
@@ -369,8 +408,8 @@ func (s *session) linger() {
 				break
 			}
 		}
-		if s.garbled {
-			s.in.discard()
+		if s.garbled = s.garbled || s.in.lacks() > 0; s.garbled {
+			s.in.discard() // it is only its end that is waited for
 		}
 		if s.in.fill(s.conn) != nil {
 			return

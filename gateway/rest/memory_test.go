@@ -1,0 +1,92 @@
+package rest
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"eventhub/internal/budget"
+)
+
+// TestBodiesHaveABudget: what has come of the bodies of all requests is counted, what
+// is beyond is refused, whatever the path, and all of it is given back.
+func TestBodiesHaveABudget(t *testing.T) { synctest.Test(t, testBodiesHaveABudget) }
+
+func testBodiesHaveABudget(t *testing.T) {
+	api, h := mount(t, Access{Publisher: new(log)})
+	memory := budget.New(1 << 20)
+	api.cfg.Memory = memory
+	half := strings.Repeat(" ", 400_000)
+	send := func(path string) (*io.PipeWriter, chan *httptest.ResponseRecorder) {
+		r, w := io.Pipe()
+		answered := make(chan *httptest.ResponseRecorder, 1)
+		go func() {
+			rec := httptest.NewRecorder()
+			h.ServeHTTP(rec, httptest.NewRequest(http.MethodPost, path, r))
+			r.Close()
+			answered <- rec
+		}()
+		_, _ = io.WriteString(w, half) // refused in the middle where there is no memory
+		synctest.Wait()
+		return w, answered
+	}
+	first, one := send("/publish/t")
+	second, two := send("/v1/publish")
+	if used := memory.Used(); used != 2*len(half) {
+		t.Errorf("%d bytes are taken by two bodies; want %d", used, 2*len(half))
+	}
+	for _, path := range []string{"/publish/t", "/v1/publish", "/v1/topics/t/groups/g/ack"} {
+		_, refused := send(path)
+		rec := <-refused
+		if body := rec.Body.String(); rec.Code != 503 || !strings.Contains(body, `"code":"overloaded"`) || rec.Header().Get("Retry-After") != "1" {
+			t.Errorf("POST %s without memory: %d %s", path, rec.Code, body)
+		}
+	}
+	if used := memory.Used(); used != 2*len(half) {
+		t.Errorf("%d bytes are taken after others were refused; want %d", used, 2*len(half))
+	}
+	io.WriteString(first, "1")
+	first.Close()
+	io.WriteString(second, `{"events":[{"topic":"t","payload":1}]}`)
+	second.Close()
+	for _, answered := range []chan *httptest.ResponseRecorder{one, two} {
+		if rec := <-answered; rec.Code != 200 {
+			t.Errorf("a body that was begun: %d %s", rec.Code, rec.Body)
+		}
+	}
+	if used := memory.Used(); used != 0 {
+		t.Errorf("%d bytes are taken in the end", used)
+	}
+}
+
+// TestImportsAreFew: each holds a lot, and nobody needs many.
+func TestImportsAreFew(t *testing.T) {
+	_, h := mount(t, new(past).access())
+	var open []*io.PipeWriter
+	answered := make(chan *httptest.ResponseRecorder, maxImports)
+	for range maxImports {
+		r, w := io.Pipe()
+		go func() {
+			rec := httptest.NewRecorder()
+			h.ServeHTTP(rec, httptest.NewRequest(http.MethodPost, "/v1/import", r))
+			answered <- rec
+		}()
+		io.WriteString(w, "\n")
+		open = append(open, w)
+	}
+	if status, body, _ := do(h, "/v1/import", ""); status != 503 || !strings.Contains(body, `"code":"overloaded"`) {
+		t.Errorf("one more: %d %s", status, body)
+	}
+	for _, w := range open {
+		w.Close()
+		if rec := <-answered; rec.Code != 200 {
+			t.Errorf("an import: %d %s", rec.Code, rec.Body)
+		}
+	}
+	if status, body, _ := do(h, "/v1/import", ""); status != 200 {
+		t.Errorf("and then: %d %s", status, body)
+	}
+}
