@@ -323,9 +323,8 @@ type Forgetter interface {
 // After and before First were removed; or, where First is 0, the log does not have what
 // was seen there.
 type Gap struct {
-	Topic string `json:"topic"`
-	After uint64 `json:"after"`
-	First uint64 `json:"first"`
+	Topic        string
+	After, First uint64
 }
 
 // Gapped is a Receiver that is told of gaps: by Subscribe, before the first delivery.

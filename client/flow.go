@@ -2,7 +2,6 @@ package client
 
 import (
 	"slices"
-	"time"
 
 	"eventhub"
 	"eventhub/wire"
@@ -40,9 +39,7 @@ func (s *subscription) deliver(batch []eventhub.Delivery) {
 	if s.closed.Load() {
 		return
 	}
-	if batch = s.advance(batch); len(batch) == 0 {
-		return
-	}
+	s.advance(batch)
 	taken := 0
 	if len(s.held) == 0 {
 		s.starved.Store(true) // before: Ready may follow a refusal at once
@@ -59,17 +56,18 @@ func (s *subscription) deliver(batch []eventhub.Delivery) {
 	}
 }
 
-// advance notes how far a tail is, and takes out what came before. s.delivering is
-// held.
-func (s *subscription) advance(batch []eventhub.Delivery) []eventhub.Delivery {
+// advance notes how far a tail is. s.delivering is held.
+func (s *subscription) advance(batch []eventhub.Delivery) {
 	switch {
-	case s.opts.Group != "":
+	case s.opts.Group != "" || len(batch) == 0:
 	case s.trail != nil:
-		return s.trail.fresh(batch, time.Now())
+		if back := s.trail.advance(batch); back != "" {
+			s.c.cfg.logger.Warn("a live tail goes on in another log than it has seen: the offsets of a topic have gone back",
+				"subscription", s.key(), "topic", back)
+		}
 	default:
 		s.last = append(s.last[:0], batch[len(batch)-1].Record.ID()...)
 	}
-	return batch
 }
 
 // Ready implements eventhub.Subscription. The receiver may hold a lock that its
@@ -129,7 +127,7 @@ func (s *subscription) lost() {
 func (s *subscription) follow() {
 	switch {
 	case s.trail != nil:
-		s.start = s.trail.resume(time.Now())
+		s.start, s.places = s.trail.resume()
 	case len(s.last) > 0:
 		s.start = eventhub.Start{Kind: eventhub.StartAfterID, AfterID: string(s.last)}
 	}

@@ -138,6 +138,7 @@ type proxy struct {
 	dropping atomic.Bool // what the hub says is lost, over connections of before
 	dropped  chan struct{}
 	spoke    chan struct{} // a token for what a client says
+	down     atomic.Int64  // bytes that the hub sent
 
 	mu     sync.Mutex
 	target string
@@ -212,6 +213,9 @@ func (p *proxy) pipe(to, from net.Conn, up bool, dropping *atomic.Bool) {
 			case p.spoke <- struct{}{}:
 			default:
 			}
+		}
+		if !up {
+			p.down.Add(int64(n))
 		}
 		if dropping != nil && dropping.Load() && n > 0 {
 			p.heard.Do(func() { close(p.dropped) })

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"eventhub"
 	"eventhub/wire"
@@ -35,6 +34,7 @@ type subscription struct {
 	joined bool // the hub has said OK once
 	paused bool // as the hub was told, or will be behind the next SUBSCRIBE
 	start  eventhub.Start
+	places []eventhub.Place
 	flow   flow
 
 	closed  atomic.Bool // nothing is delivered any more
@@ -66,11 +66,13 @@ func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} 
 // published while there was no connection. AckTimeout, MaxAttempts and Backoff
 // are refused, AutoAck is implied.
 //
-// A tail over several topics goes on 30 s before the newest event that came, or
-// where it began while it reads the past, and r does not get again what came
-// before: no event comes twice, and none is left out but one that a hub had held
-// back for longer than that without any other sign. The clocks of both sides must
-// not differ by more. With Conflate r may get the newest events of those 30 s again.
+// A tail over several topics goes on behind the last event that came of each topic. A
+// topic of which nothing came yet begins where the tail began, or, where that was the
+// latest event, a second before the first event of the tail. So no event comes twice and
+// none is left out; of more than 10,000 topics, or 1 MiB of their names, some come again
+// from there. Where a hub does not have the last event of a topic any more, because it
+// was restored or is another one, the topic goes on with what was committed after that
+// event, and a line in the log says so where that shows.
 //
 // Without leases (tails, AutoAck) nothing but the connection bounds what a hub
 // sends: where more than 4 MiB wait for r the client leaves, and subscribes again
@@ -109,7 +111,7 @@ func (c *Client) join(ctx context.Context, opts eventhub.SubscribeOptions, r eve
 	s := &subscription{c: c, opts: opts, receiver: r, start: opts.Start}
 	s.batch = c.cfg.batches && (opts.Group == "" || opts.MaxInFlight > 1)
 	if opts.Group == "" && (opts.Conflate != 0 || len(opts.Topics) > 0 || eventhub.IsPattern(opts.Topic)) {
-		s.trail = newTrail(opts.Start, opts.Conflate == 0, time.Now())
+		s.trail = newTrail(opts.Start)
 	}
 	e := newExchange(subscribe)
 	defer e.recycle()
@@ -200,7 +202,7 @@ func (s *subscription) again() *exchange {
 		}
 	}
 	opts := s.opts
-	opts.Start = s.start
+	opts.Start, opts.Places = s.start, s.places
 	e.number(s.c, 2)
 	e.add(wire.AppendSubscribe(nil, e.next(), &opts, s.batch), 0)
 	if s.paused {
@@ -220,9 +222,6 @@ func (s *subscription) refused(err error) {
 	s.delivering.Lock()
 	defer s.delivering.Unlock()
 	s.last = nil
-	if s.trail != nil {
-		s.trail.restart()
-	}
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -352,43 +352,34 @@ func patternEvent(topic string, offset int, now time.Time, age int64) string {
 		offset, now.UnixMilli()-1000*age, topic, offset, topic)
 }
 
-// TestTailOverTopicsGoesOn a while before the newest event, and what comes again
-// is not delivered; where the hub has that place no more, at the latest event.
+// TestTailOverTopicsGoesOn behind the last event of each topic, and where it began in
+// all others; what the hub gives is delivered, and a log that is another one is told.
 func TestTailOverTopicsGoesOn(t *testing.T) {
 	now := time.Now()
-	starts := make(chan eventhub.Start, 9)
-	missing := true
-	serving := func(goOn func(*wire.Request) []string) scripted {
+	starts := make(chan eventhub.SubscribeOptions, 9)
+	serving := func(events ...string) scripted {
 		return func(r *wire.Request) ([]string, bool) {
 			if r.Op != wire.OpSubscribe {
 				return nil, false
 			}
-			starts <- r.Subscribe.Start
-			return goOn(r), true
+			starts <- r.Subscribe
+			return append([]string{ok(r)}, events...), true
 		}
 	}
 	addr := startScripted(t,
-		serving(func(r *wire.Request) []string {
-			return []string{ok(r), patternEvent("t.a", 5, now, 3), patternEvent("t.b", 5, now, 1)}
-		}),
-		serving(func(r *wire.Request) []string {
-			return []string{ok(r), patternEvent("t.a", 5, now, 3), patternEvent("t.c", 1, now, 2), patternEvent("t.b", 5, now, 1), patternEvent("t.a", 6, now, 0)}
-		}),
-		serving(func(r *wire.Request) []string {
-			if missing {
-				missing = false
-				return []string{refusal(r, eventhub.CodeUnknownID)}
-			}
-			return []string{ok(r)}
-		}),
+		serving(),
+		serving(patternEvent("t.a", 5, now, 3), patternEvent("t.b", 5, now, 1)),
+		serving(patternEvent("t.c", 1, now, 2), patternEvent("t.a", 6, now, 0)),
+		serving(patternEvent("t.a", 2, now, 0)),
 		func(r *wire.Request) ([]string, bool) {
 			if r.Op == wire.OpSubscribe {
-				starts <- r.Subscribe.Start
+				starts <- r.Subscribe
 			}
 			return []string{fmt.Sprintf(`{"op":"OK","corr":%q,"id":"x","offset":21}`, r.Corr)}, true
 		},
 	)
-	c := dial(t, addr)
+	log := new(logBuffer)
+	c := dial(t, addr, client.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
 	r := newCollector(1 << 20)
 	if _, err := c.Subscribe(bounded(t), eventhub.SubscribeOptions{Topic: "t.*"}, r); err != nil {
 		t.Fatal(err)
@@ -396,16 +387,69 @@ func TestTailOverTopicsGoesOn(t *testing.T) {
 	if _, err := c.Publish(bounded(t), event("t", `1`)); err != nil { // over all connections
 		t.Fatal(err)
 	}
-	first := eventhub.Start{Kind: eventhub.StartTime, TS: now.UnixMilli() - 3000} // where it began
-	for i, want := range []eventhub.Start{{}, first, first, {}} {
-		if got := await(t, "a SUBSCRIBE", starts); got != want {
-			t.Errorf("SUBSCRIBE %d begins at %+v; want %+v", i+1, got, want)
+	first := eventhub.Start{Kind: eventhub.StartTime, TS: now.UnixMilli() - 4000} // shortly before the first event
+	at := func(topic string, offset uint64, age int64) eventhub.Place {
+		return eventhub.Place{Topic: topic, Offset: offset, TS: now.UnixMilli() - 1000*age}
+	}
+	for i, want := range []eventhub.SubscribeOptions{
+		{}, {}, {Start: first, Places: []eventhub.Place{at("t.a", 5, 3), at("t.b", 5, 1)}},
+		{Start: first, Places: []eventhub.Place{at("t.a", 6, 0), at("t.b", 5, 1), at("t.c", 1, 2)}},
+		{Start: first, Places: []eventhub.Place{at("t.a", 2, 0), at("t.b", 5, 1), at("t.c", 1, 2)}},
+	} {
+		got := await(t, "a SUBSCRIBE", starts)
+		slices.SortFunc(got.Places, func(a, b eventhub.Place) int { return strings.Compare(a.Topic, b.Topic) })
+		if got.Start != want.Start || !slices.Equal(got.Places, want.Places) {
+			t.Errorf("SUBSCRIBE %d begins at %+v, %+v; want %+v, %+v", i+1, got.Start, got.Places, want.Start, want.Places)
 		}
 	}
 	c.Close()
-	if want := []uint64{5, 5, 1, 6}; !slices.Equal(r.offsets, want) {
+	if want := []uint64{5, 5, 1, 6, 2}; !slices.Equal(r.offsets, want) {
 		t.Errorf("offsets %v came; want %v", r.offsets, want)
 	}
+	if text := log.String(); strings.Count(text, "offsets of a topic have gone back") != 1 || !strings.Contains(text, "topic=t.a") {
+		t.Errorf("the log is %s", text)
+	}
+}
+
+// TestTailOverTopicsReadsThePastOnce: a receiver that is slow makes the client say stop
+// again and again; the hub sends each event of the past once all the same.
+func TestTailOverTopicsReadsThePastOnce(t *testing.T) {
+	const topics, each, size = 7, 100, 64 << 10 // 10 times what a client holds
+	h := startHub(t, hub.Config{})
+	p := startProxy(t, h.WSAddr())
+	payload := `"` + strings.Repeat("x", size) + `"`
+	for i := range topics * each {
+		if _, err := h.Bus().Publish(bounded(t), event(fmt.Sprint("t.", i%topics), payload)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithCancel(bounded(t))
+	seen, next := 0, make(map[string]uint64)
+	c := dial(t, p.addr())
+	opts := earliest("t.*", "")
+	opts.MaxInFlight = 1
+	err := c.Consume(ctx, opts, 1, func(ctx context.Context, d eventhub.Delivery) error {
+		if next[d.Topic]++; d.Offset != next[d.Topic] {
+			t.Errorf("offset %d of %s came; want %d", d.Offset, d.Topic, next[d.Topic])
+		}
+		if seen++; seen%20 == 0 { // the hub has time to send more
+			if _, err := c.Publish(ctx, event("u", `1`)); err != nil {
+				t.Error(err)
+			}
+		}
+		if seen == topics*each {
+			stop()
+		}
+		return nil
+	})
+	if err != nil || seen != topics*each {
+		t.Errorf("%d events came: %v", seen, err)
+	}
+	// What a SUBSCRIBE finds on its way behind an UNSUBSCRIBE is delivered too.
+	if sent, most := p.down.Load(), int64(2*topics*each*size); sent > most {
+		t.Errorf("the hub sent %d bytes for %d of payloads", sent, topics*each*size)
+	}
+	t.Logf("the hub sent %d bytes for %d of payloads", p.down.Load(), topics*each*size)
 }
 
 // TestTailAfterATail: what the hub has sent to a tail that was left does not reach the

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -9,31 +8,25 @@ import (
 )
 
 const (
-	// trailMargin is how far the topics of a tail may be apart, and how far ahead of
-	// the hub's clock this machine's may be.
-	trailMargin = 30 * time.Second
-	// maxTrail bounds the topics whose places are known.
-	maxTrail = 1 << 16
+	// trailMargin is how far apart the events of different topics may come that were
+	// committed together.
+	trailMargin = time.Second
+	// maxTrailBytes bounds the places as a SUBSCRIBE has them. A frame of the hub holds
+	// more.
+	maxTrailBytes = 1 << 20
+	// placeBytes is what a place takes there, beside its topic.
+	placeBytes = 64
 )
 
-// trail is how far a tail over several topics has come. A SUBSCRIBE names one
-// place for all of them, and events of different topics come in no order, so it
-// goes on at a time before which all has come for certain, and takes out what
-// comes again: in one topic events come in the order of their offsets.
+// trail is how far a tail over several topics has come: behind which event in each
+// topic that it had. In all others it goes on where it began, or, of one that began at
+// the latest event, shortly before the first event that came.
 //
-// While the topics are near each other, that time is trailMargin before the
-// newest event. While some are behind, which shows in events that are older than
-// that when they come, it is where the tail began. So no event comes twice, and
-// none is left out but one that a hub had held back for longer than trailMargin
-// without any other sign.
-//
-// Of a conflated tail, whose events come in no order at all, nothing is taken out.
+// Of more topics than there is room for some are forgotten; they come again from there.
 type trail struct {
-	ordered bool
-	origin  eventhub.Start // where the tail began, a time as soon as there is one
-	newest  int64          // commit time of the newest event, epoch ms; 0: none came
-	late    time.Time      // when an event of the past came last
-	places  map[string]place
+	origin eventhub.Start
+	places map[string]*place
+	bytes  int // of the places in a SUBSCRIBE, at most
 }
 
 // place is how far one topic is.
@@ -42,73 +35,50 @@ type place struct {
 	at     int64 // commit time, epoch ms
 }
 
-func newTrail(start eventhub.Start, ordered bool, now time.Time) *trail {
-	t := &trail{ordered: ordered, origin: start, places: make(map[string]place)}
-	if start.Kind != eventhub.StartLatest {
-		t.late = now
-	}
-	return t
+func newTrail(start eventhub.Start) *trail {
+	return &trail{origin: start, places: make(map[string]*place)}
 }
 
-// fresh notes a batch and takes out what came before.
-func (t *trail) fresh(batch []eventhub.Delivery, now time.Time) []eventhub.Delivery {
-	return slices.DeleteFunc(batch, func(d eventhub.Delivery) bool {
+// advance notes a batch. It returns the first topic whose offsets have gone back: the
+// hub does not have the log any more that the tail has seen.
+func (t *trail) advance(batch []eventhub.Delivery) (back string) {
+	for i := range batch {
+		d := &batch[i]
 		at := d.Record.CommitTime()
-		if t.newest == 0 && t.origin.Kind == eventhub.StartLatest {
-			t.origin = eventhub.Start{Kind: eventhub.StartTime, TS: at}
+		if t.origin.Kind == eventhub.StartLatest {
+			t.origin = eventhub.Start{Kind: eventhub.StartTime, TS: max(at-trailMargin.Milliseconds(), 0)}
 		}
-		t.newest = max(t.newest, at)
-		if now.UnixMilli()-at > trailMargin.Milliseconds() {
-			t.late = now
+		p := t.places[d.Topic]
+		switch {
+		case p == nil:
+			p = t.add(strings.Clone(d.Topic))
+		case d.Offset <= p.offset && back == "":
+			back = d.Topic
 		}
-		if !t.ordered {
-			return false
-		}
-		seen, ok := t.places[d.Topic]
-		if ok && d.Offset <= seen.offset {
-			return true
-		}
-		if !ok {
-			t.makeRoom()
-		}
-		t.places[strings.Clone(d.Topic)] = place{d.Offset, at}
-		return false
-	})
+		p.offset, p.at = d.Offset, at
+	}
+	return back
 }
 
-// makeRoom forgets topics that a tail that goes on near the newest event does not
-// come back to, or any one where there are none.
-func (t *trail) makeRoom() {
-	if len(t.places) < maxTrail {
-		return
-	}
-	for topic, p := range t.places {
-		if p.at < t.newest-trailMargin.Milliseconds() {
-			delete(t.places, topic)
-		}
-	}
-	for topic := range t.places {
-		if len(t.places) < maxTrail {
+func (t *trail) add(topic string) *place {
+	p := &place{}
+	t.bytes += placeBytes + len(topic)
+	for other := range t.places {
+		if t.bytes <= maxTrailBytes && len(t.places) < eventhub.MaxPlaces {
 			break
 		}
-		delete(t.places, topic)
+		t.bytes -= placeBytes + len(other)
+		delete(t.places, other)
 	}
+	t.places[topic] = p
+	return p
 }
 
 // resume says where the next SUBSCRIBE begins.
-func (t *trail) resume(now time.Time) eventhub.Start {
-	if t.newest == 0 || now.Sub(t.late) <= trailMargin {
-		return t.origin
+func (t *trail) resume() (start eventhub.Start, places []eventhub.Place) {
+	places = make([]eventhub.Place, 0, len(t.places))
+	for topic, p := range t.places {
+		places = append(places, eventhub.Place{Topic: topic, Offset: p.offset, TS: p.at})
 	}
-	at := max(t.newest-trailMargin.Milliseconds(), 0)
-	if t.origin.Kind == eventhub.StartTime {
-		at = max(at, t.origin.TS)
-	}
-	return eventhub.Start{Kind: eventhub.StartTime, TS: at}
-}
-
-// restart is for a hub that does not have the place any more: what is published
-// from now on comes.
-func (t *trail) restart() {
-	t.origin, t.newest, t.late = eventhub.Start{}, 0, time.Time{}
+	return t.origin, places
 }

@@ -2,7 +2,7 @@ package client
 
 import (
 	"fmt"
-	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,89 +25,58 @@ func came(now time.Time, texts ...string) []eventhub.Delivery {
 	return batch
 }
 
-// TestTrailGoesOn: where a tail over several topics goes on, for each way to begin
-// and to be behind.
-func TestTrailGoesOn(t *testing.T) {
+// TestTrailBegins: where topics begin of which nothing came, for each way to begin.
+func TestTrailBegins(t *testing.T) {
 	now := time.UnixMilli(1723140000000)
-	ago := func(seconds int64) eventhub.Start {
-		return eventhub.Start{Kind: eventhub.StartTime, TS: now.UnixMilli() - 1000*seconds}
-	}
-	earliest := eventhub.Start{Kind: eventhub.StartEarliest}
-	type moment struct {
-		before int64 // seconds before now
-		events []string
-	}
+	at := func(ms int64) eventhub.Start { return eventhub.Start{Kind: eventhub.StartTime, TS: ms} }
 	for name, tt := range map[string]struct {
-		start   eventhub.Start
-		moments []moment
-		want    eventhub.Start
+		start  eventhub.Start
+		events []string
+		want   eventhub.Start
 	}{
-		"nothing came":                     {want: eventhub.Start{}},
-		"nothing came, of the past":        {start: earliest, want: earliest},
-		"live":                             {moments: []moment{{600, []string{"a 1 600"}}, {10, []string{"a 2 10", "b 1 11"}}}, want: ago(40)},
-		"live, and young":                  {moments: []moment{{20, []string{"a 1 20"}}, {10, []string{"b 1 10"}}}, want: ago(20)},
-		"a topic is behind":                {moments: []moment{{600, []string{"a 1 600"}}, {10, []string{"a 2 10", "b 1 300"}}}, want: ago(600)},
-		"it was, long ago":                 {moments: []moment{{600, []string{"a 1 600"}}, {100, []string{"a 2 100", "b 1 300"}}, {10, []string{"b 2 10"}}}, want: ago(40)},
-		"reads the past":                   {start: earliest, moments: []moment{{900, nil}, {5, []string{"a 1 9000", "a 2 8999"}}}, want: earliest},
-		"has read the past":                {start: earliest, moments: []moment{{900, []string{"a 1 9000"}}, {5, []string{"a 2 5"}}}, want: ago(35)},
-		"began just now":                   {start: earliest, moments: []moment{{29, nil}, {5, []string{"a 1 5"}}}, want: earliest},
-		"never before where it was to":     {start: ago(33), moments: []moment{{32, []string{"a 1 33"}}, {1, []string{"a 2 1"}}}, want: ago(31)},
-		"never before where it was to (2)": {start: ago(31), moments: []moment{{31, nil}, {4, []string{"a 2 4"}}}, want: ago(31)},
+		"nothing came":              {want: eventhub.Start{}},
+		"from the latest":           {events: []string{"a 1 600", "b 1 700"}, want: at(now.UnixMilli() - 601_000)},
+		"from the latest, long ago": {events: []string{"a 1 1723140000"}, want: at(0)},
+		"from the first":            {start: eventhub.Start{Kind: eventhub.StartEarliest}, events: []string{"a 1 600"}, want: eventhub.Start{Kind: eventhub.StartEarliest}},
+		"from a time":               {start: at(7), events: []string{"a 1 600"}, want: at(7)},
 	} {
-		var tr *trail
-		for i, m := range append([]moment{}, tt.moments...) {
-			at := now.Add(-time.Duration(m.before) * time.Second)
-			if i == 0 {
-				tr = newTrail(tt.start, true, at)
-			}
-			tr.fresh(came(now, m.events...), at)
-		}
-		if tr == nil {
-			tr = newTrail(tt.start, true, now)
-		}
-		if got := tr.resume(now); got != tt.want {
-			t.Errorf("%s: goes on at %+v; want %+v", name, got, tt.want)
+		tr := newTrail(tt.start)
+		tr.advance(came(now, tt.events...))
+		if got, places := tr.resume(); got != tt.want || len(places) != len(tt.events) {
+			t.Errorf("%s: goes on at %+v with %d places; want %+v", name, got, len(places), tt.want)
 		}
 	}
 }
 
-// TestTrailTakesOut what came before, topic by topic; of a conflated tail nothing.
-func TestTrailTakesOut(t *testing.T) {
-	now := time.UnixMilli(1723140000000)
-	for _, ordered := range []bool{true, false} {
-		tr := newTrail(eventhub.Start{}, ordered, now)
-		tr.fresh(came(now, "a 1 9", "b 7 8", "a 2 7"), now)
-		var got []string
-		for _, d := range tr.fresh(came(now, "a 1 9", "b 7 8", "a 2 7", "c 1 7", "a 3 1", "b 6 1", "b 9 0"), now) {
-			got = append(got, fmt.Sprint(d.Topic, d.Offset))
-		}
-		want := []string{"c1", "a3", "b9"}
-		if !ordered {
-			want = []string{"a1", "b7", "a2", "c1", "a3", "b6", "b9"}
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("ordered %v: %v came; want %v", ordered, got, want)
+// TestTrailTellsAnotherLog: offsets that go back are those of another log.
+func TestTrailTellsAnotherLog(t *testing.T) {
+	tr := newTrail(eventhub.Start{})
+	for _, tt := range []struct{ event, back string }{
+		{"a 1 9", ""}, {"b 7 9", ""}, {"a 2 9", ""}, {"b 7 8", "b"}, {"b 8 8", ""}, {"a 1 7", "a"}, {"a 2 7", ""},
+	} {
+		if back := tr.advance(came(time.UnixMilli(1723140000000), tt.event)); back != tt.back {
+			t.Errorf("after %s %q has gone back; want %q", tt.event, back, tt.back)
 		}
 	}
 }
 
-// TestTrailIsBounded: it forgets first what a tail does not come back to.
+// TestTrailIsBounded: by the number of topics, and by what they take in a frame.
 func TestTrailIsBounded(t *testing.T) {
-	now := time.UnixMilli(1723140000000)
-	tr := newTrail(eventhub.Start{}, true, now)
-	tr.fresh(came(now, "new 5 0", "old 1 100"), now)
-	for i := range maxTrail - 2 {
-		tr.places[fmt.Sprint("t", i)] = place{1, now.UnixMilli()}
-	}
-	tr.fresh(came(now, "next 1 0"), now)
-	if _, ok := tr.places["old"]; ok || len(tr.places) != maxTrail {
-		t.Errorf("the old place is kept: %v; there are %d places; want %d", ok, len(tr.places), maxTrail)
-	}
-	tr.fresh(came(now, "another 1 0"), now)
-	if len(tr.places) > maxTrail {
-		t.Errorf("there are %d places; want at most %d", len(tr.places), maxTrail)
-	}
-	if _, ok := tr.places["another"]; !ok {
-		t.Error("a new place is not kept")
+	for _, width := range []int{10, 200} {
+		tr := newTrail(eventhub.Start{})
+		for i := range 2 * eventhub.MaxPlaces {
+			tr.advance(came(time.UnixMilli(1723140000000), fmt.Sprintf("%0*d 1 0", width, i)))
+		}
+		bytes := 0
+		_, places := tr.resume()
+		for _, p := range places {
+			bytes += placeBytes + len(p.Topic)
+		}
+		if len(places) > eventhub.MaxPlaces || bytes > maxTrailBytes || bytes != tr.bytes || bytes < maxTrailBytes/2 {
+			t.Errorf("%d places take %d bytes; %d are counted", len(places), bytes, tr.bytes)
+		}
+		if last := fmt.Sprintf("%0*d", width, 2*eventhub.MaxPlaces-1); tr.places[last] == nil {
+			t.Errorf("the place of the newest topic is forgotten: %s", strings.TrimLeft(last, "0"))
+		}
 	}
 }

@@ -100,6 +100,7 @@ func AppendSubscribe(dst []byte, corr uint64, o *eventhub.SubscribeOptions, batc
 			dst = append(appendName(dst, "conflate"), '{')
 			dst = append(appendNumber(dst, "every_ms", wholeMillis(o.Conflate)), '}')
 		}
+		dst = appendPlaces(dst, o.Places)
 		return append(dst, "}}"...)
 	}
 	dst = appendNumber(dst, "ackTimeoutMs", o.AckTimeout.Milliseconds())
@@ -115,6 +116,24 @@ func AppendSubscribe(dst []byte, corr uint64, o *eventhub.SubscribeOptions, batc
 		dst = append(appendName(dst, "manualAck"), "false"...)
 	}
 	return append(dst, "}}"...)
+}
+
+func appendPlaces(dst []byte, places []eventhub.Place) []byte {
+	for i := range places {
+		if i == 0 {
+			dst = append(appendName(dst, "places"), '[')
+		} else {
+			dst = append(dst, ',')
+		}
+		p := &places[i]
+		dst = appendText(append(dst, '{'), "topic", p.Topic)
+		dst = strconv.AppendUint(appendName(dst, "offset"), p.Offset, 10)
+		dst = append(appendNumber(dst, "ts", p.TS), '}')
+	}
+	if len(places) > 0 {
+		dst = append(dst, ']')
+	}
+	return dst
 }
 
 // appendFilter keeps a filter that asks for nothing apart from none.

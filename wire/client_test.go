@@ -464,6 +464,10 @@ func drawSubscribe(t *rapid.T) eventhub.SubscribeOptions {
 	if rapid.Bool().Draw(t, "a tail") {
 		o.Group = ""
 		o.Conflate = time.Duration(rapid.SampledFrom([]int{0, 10, 3_600_000}).Draw(t, "conflate")) * time.Millisecond
+		for i := range rapid.IntRange(0, 3).Draw(t, "places") {
+			o.Places = append(o.Places, eventhub.Place{Topic: fmt.Sprint("t.", i),
+				Offset: rapid.Uint64Range(0, eventhub.MaxOffset).Draw(t, "place"), TS: rapid.Int64Range(0, 1<<50).Draw(t, "seen")})
+		}
 		return o
 	}
 	if rapid.Bool().Draw(t, "group's") {

@@ -255,6 +255,9 @@ func (m *meaningLines) subscribe(o *eventhub.SubscribeOptions) {
 	m.addIf(len(o.Topics) > 0, "topics", o.Topics)
 	m.addIf(o.Filter != nil, "filter", o.Filter)
 	m.addIf(o.Conflate != 0, "conflate.every_ms", o.Conflate.Milliseconds())
+	for i, p := range o.Places {
+		m.add(fmt.Sprintf("places[%d]", i), fmt.Sprintf("%s:%d:%d", p.Topic, p.Offset, p.TS))
+	}
 	m.add("batchSize", o.BatchSize)
 	m.add("maxInFlight", o.MaxInFlight)
 	m.addIf(o.Group != "", "ackTimeoutMs", o.AckTimeout.Milliseconds())

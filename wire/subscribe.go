@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"strconv"
 	"time"
 
 	"eventhub"
@@ -74,6 +75,8 @@ func (d *Decoder) readSubscribeOpts(o *eventhub.SubscribeOptions, batch *bool) e
 			err = readBool("batch", value, batch)
 		case "conflate":
 			err = readConflate(value, &o.Conflate)
+		case "places":
+			err = d.readPlaces(value, &o.Places)
 		default:
 			err = unknownOption("opts", option.name)
 		}
@@ -172,6 +175,63 @@ func readConflate(value []byte, into *time.Duration) error {
 	if *into == 0 {
 		return missing("conflate.every_ms")
 	}
+	return nil
+}
+
+// readPlaces leaves the judgement of names to SubscribeOptions.Validate.
+func (d *Decoder) readPlaces(value []byte, into *[]eventhub.Place) error {
+	if absent(value) {
+		return nil
+	}
+	if value[0] != '[' {
+		return wrongType("places", value, "an array of objects")
+	}
+	for i, element := range eachElement(value) {
+		name := "places[" + strconv.Itoa(i) + "]"
+		if element[0] != '{' {
+			return wrongType(name, element, "an object")
+		}
+		if i == eventhub.MaxPlaces {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "places has more than %d entries", eventhub.MaxPlaces)
+		}
+		var p eventhub.Place
+		if err := d.readPlace(name, element, &p); err != nil {
+			return err
+		}
+		*into = append(*into, p)
+	}
+	return nil
+}
+
+func (d *Decoder) readPlace(name string, object []byte, into *eventhub.Place) error {
+	var offset int64
+	hasOffset := false
+	for member, value := range eachMember(object) {
+		var err error
+		switch string(member) {
+		case "topic":
+			err = d.readText(name+".topic", value, &into.Topic)
+		case "offset":
+			hasOffset = !absent(value)
+			err = readInteger(name+".offset", value, &offset)
+		case "ts":
+			err = readInteger(name+".ts", value, &into.TS)
+		default:
+			err = unknownOption(name, member)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case into.Topic == "":
+		return missing(name + ".topic")
+	case !hasOffset:
+		return missing(name + ".offset")
+	case offset < 0:
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%s.offset is %d; offsets are not negative", name, offset)
+	}
+	into.Offset = uint64(offset)
 	return nil
 }
 

@@ -127,7 +127,11 @@ func (s *stream) Deliver(batch []eventhub.Delivery) (taken int) {
 
 // Gap implements eventhub.Gapped. The place stays: who is cut off now is told again.
 func (s *stream) Gap(g eventhub.Gap) {
-	data, err := json.Marshal(g)
+	data, err := json.Marshal(struct {
+		Topic string `json:"topic"`
+		After uint64 `json:"after"`
+		First uint64 `json:"first"`
+	}(g))
 	if err != nil {
 		panic(err) // strings and numbers
 	}
