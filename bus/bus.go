@@ -304,7 +304,7 @@ func (b *Bus) SetCursor(ctx context.Context, topic, name string, offset uint64) 
 	if offset >= eventhub.MaxOffset {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "offset is %d; less than %d is allowed", offset, uint64(eventhub.MaxOffset))
 	}
-	_, err := b.SeekGroup(ctx, topic, name, eventhub.Start{Kind: eventhub.StartOffset, Offset: offset + 1}, true)
+	_, _, err := b.seek(ctx, topic, name, eventhub.Start{Kind: eventhub.StartOffset, Offset: offset + 1}, true)
 	return err
 }
 

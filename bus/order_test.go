@@ -371,12 +371,12 @@ func TestSeekPlanOverGaps(t *testing.T) {
 	}
 	head := g.window.next - 1
 	for to := range head + 1 {
-		p := g.plotSeek(to, head, g.unknownTo(to, head))
+		p, _ := g.plotSeek(to, head)
 		if again := n - (to+1)/3; p.Again != again || p.Skipped != min(to, 1) {
 			t.Fatalf("plan to %d of %d: %d again, %d skipped; want %d and %d", to, head, p.Again, p.Skipped, again, min(to, 1))
 		}
 	}
-	if p := g.plotSeek(head, 5, g.unknownTo(head, 5)); p.Skipped > 1 {
+	if p, _ := g.plotSeek(head, 5); p.Skipped > 1 {
 		t.Errorf("plan with an old head: %d skipped of 1", p.Skipped)
 	}
 }

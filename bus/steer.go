@@ -10,45 +10,49 @@ import (
 
 // SeekGroup implements eventhub.Admin.
 func (b *Bus) SeekGroup(ctx context.Context, topic, name string, start eventhub.Start, apply bool) (eventhub.SeekPlan, error) {
-	if err := start.Validate(); err != nil {
+	plan, way, err := b.seek(ctx, topic, name, start, apply)
+	if err != nil {
 		return eventhub.SeekPlan{}, err
+	}
+	// Behind the seek: it counts whatever happens to the reads.
+	if err := b.count(ctx, topic, &way); err != nil && !apply {
+		return eventhub.SeekPlan{}, err
+	}
+	if plan.To < plan.From {
+		plan.Again += way.events
+	} else {
+		plan.Skipped += way.events - min(way.events, way.done)
+	}
+	return plan, nil
+}
+
+// seek returns what a seek does, save for the events of way.
+func (b *Bus) seek(ctx context.Context, topic, name string, start eventhub.Start, apply bool) (plan eventhub.SeekPlan, way passage, err error) {
+	if err := start.Validate(); err != nil {
+		return plan, way, err
 	}
 	g, err := b.acquire(groupKey{topic: topic, group: name})
 	if err != nil {
-		return eventhub.SeekPlan{}, err
+		return plan, way, err
 	}
 	defer b.release(g)
 	if err := g.load(ctx, nil); err != nil {
-		return eventhub.SeekPlan{}, err
+		return plan, way, err
 	}
 	to, err := b.resolve(ctx, topic, start)
 	if err != nil {
-		return eventhub.SeekPlan{}, err
+		return plan, way, err
 	}
 	head, err := b.store.Head(ctx, topic)
 	if err != nil {
-		return eventhub.SeekPlan{}, storeError(err, "read the head of topic %q", topic)
+		return plan, way, storeError(err, "read the head of topic %q", topic)
 	}
-	way := g.unknownTo(to, head)
-	if err := b.count(ctx, topic, &way); err != nil {
-		return eventhub.SeekPlan{}, err
-	}
-	return g.seek(ctx, to, head, way, apply)
+	return g.seek(ctx, to, head, apply)
 }
 
-// passage is a range of offsets, above after up to end, and how many events are there.
-type passage struct{ after, end, events uint64 }
-
-// unknownTo returns the offsets that a seek passes and of which the window does not know
-// which ones have events.
-func (g *group) unknownTo(to, head uint64) passage {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if cursor := g.window.cursor(); to < cursor {
-		return passage{after: to, end: min(cursor, head)}
-	}
-	return passage{after: g.window.next - 1, end: min(to, head)}
-}
+// passage is what a seek passes without the group knowing which offsets have events: those
+// above after, up to end. done of them are known to be, events is how many there are.
+type passage struct{ after, end, done, events uint64 }
 
 // countedEvents and countedBytes bound what is read to count events.
 const (
@@ -56,8 +60,8 @@ const (
 	countedBytes  = 64 << 20
 )
 
-// count reads how many events lie in a passage. Of what is more than it may read each
-// offset counts as an event.
+// count reads how many events lie on the way. Where it reads no further each offset
+// counts as an event.
 func (b *Bus) count(ctx context.Context, topic string, w *passage) error {
 	var batch store.Batch
 	for bytes := 0; w.after < w.end; {
@@ -67,6 +71,7 @@ func (b *Bus) count(ctx context.Context, topic string, w *passage) error {
 		}
 		batch.Reset()
 		if err := b.store.Read(ctx, topic, w.after+1, roundEvents, roundBytes, &batch); err != nil {
+			w.events += w.end - w.after
 			return storeError(err, "count events of topic %q", topic)
 		}
 		n := search(batch.Items, w.end+1)
@@ -82,16 +87,16 @@ func (b *Bus) count(ctx context.Context, topic string, w *passage) error {
 }
 
 // seek moves the cursor and voids all leases.
-func (g *group) seek(ctx context.Context, to, head uint64, way passage, apply bool) (eventhub.SeekPlan, error) {
+func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (eventhub.SeekPlan, passage, error) {
 	g.mu.Lock()
 	if g.ended != nil {
 		defer g.mu.Unlock()
-		return eventhub.SeekPlan{}, g.ended
+		return eventhub.SeekPlan{}, passage{}, g.ended
 	}
-	plan := g.plotSeek(to, head, way)
+	plan, way := g.plotSeek(to, head)
 	if !apply {
 		g.mu.Unlock()
-		return plan, nil
+		return plan, way, nil
 	}
 	before := g.progress
 	g.progress = newProgress()
@@ -106,22 +111,22 @@ func (g *group) seek(ctx context.Context, to, head uint64, way passage, apply bo
 	g.touch()
 	g.mu.Unlock()
 	g.bus.workers.schedule(g)
-	return plan, g.write(ctx)
+	return plan, way, g.write(ctx)
 }
 
-// plotSeek says what a seek does; way is what was counted of unknownTo. g.mu is held.
-func (g *group) plotSeek(to, head uint64, way passage) eventhub.SeekPlan {
+// plotSeek says what a seek does to the events that the group knows, and what else it
+// passes. g.mu is held.
+func (g *group) plotSeek(to, head uint64) (plan eventhub.SeekPlan, way passage) {
 	w, p := &g.window, &g.progress
 	from := w.cursor()
-	plan := eventhub.SeekPlan{
+	plan = eventhub.SeekPlan{
 		Topic: g.log.name, Group: g.name, From: from, To: to, Head: head, Epoch: g.epoch, Voided: g.held,
 	}
 	// What is acked above the cursor is not skipped, but delivered again where it
 	// lies above the new one.
 	plan.Again = w.ackedAbove(to) + p.ackedFrom(max(w.next, to+1))
 	if to < from {
-		plan.Again += way.until(min(from, head))
-		return plan
+		return plan, passage{after: to, end: min(from, head)}
 	}
 	for e := range w.open() {
 		if e.offset > to {
@@ -129,20 +134,11 @@ func (g *group) plotSeek(to, head uint64, way passage) eventhub.SeekPlan {
 		}
 		plan.Skipped++
 	}
-	if ahead := min(to, head); ahead >= w.next {
-		passed := way.until(ahead)
-		plan.Skipped += passed - min(passed, p.ackedFrom(w.next)-p.ackedFrom(ahead+1))
+	way = passage{after: w.next - 1, end: min(to, head)}
+	if way.after < way.end {
+		way.done = p.ackedFrom(w.next) - p.ackedFrom(way.end+1)
 	}
-	return plan
-}
-
-// until returns how many events lie in the passage if it ends at to: the group may have
-// moved since they were counted.
-func (w passage) until(to uint64) uint64 {
-	if to > w.end {
-		return w.events + to - w.end
-	}
-	return w.events - min(w.events, w.end-to)
+	return plan, way
 }
 
 // PauseGroup implements eventhub.Admin.
