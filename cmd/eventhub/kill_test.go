@@ -312,6 +312,14 @@ func (m *logMember) finish(t *testing.T, hub *hubProcess, end uint64) {
 
 // join connects and becomes a member. An error means that the hub is gone.
 func join(t *testing.T, hub *hubProcess, topic, group string, opts map[string]any) (*conn, error) {
+	return connectAs(t, hub,
+		map[string]any{"op": "AUTH", "corr": "auth"},
+		map[string]any{"op": "SUBSCRIBE", "topic": topic, "group": group, "corr": "subscribe", "opts": opts})
+}
+
+// connectAs connects and asks one thing after the other, of which each has to be answered
+// by OK. An error means that the hub is gone.
+func connectAs(t *testing.T, hub *hubProcess, asks ...map[string]any) (*conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), watchdog)
 	defer cancel()
 	nc, _, _, err := ws.Dial(ctx, "ws://"+hub.ws+"/")
@@ -319,10 +327,7 @@ func join(t *testing.T, hub *hubProcess, topic, group string, opts map[string]an
 		return nil, err
 	}
 	c := &conn{t, nc}
-	for _, ask := range []map[string]any{
-		{"op": "AUTH", "corr": "auth"},
-		{"op": "SUBSCRIBE", "topic": topic, "group": group, "corr": "subscribe", "opts": opts},
-	} {
+	for _, ask := range asks {
 		var f frame
 		if err = c.tell(ask); err == nil {
 			f, err = c.next()
