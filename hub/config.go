@@ -67,6 +67,10 @@ type Config struct {
 	Durability string
 	// Grace bounds a graceful stop.
 	Grace time.Duration
+	// Drain is how long a hub that is to stop says that it is not ready, and takes
+	// everything all the same: the time that a load balancer needs to see it. It counts
+	// before Grace. Default 0.
+	Drain time.Duration
 	// MetricsLabels is how many topics, and how many groups, have metrics of their
 	// own; MetricsHistograms how many groups have histograms of their own. All others
 	// are one row. Defaults 200 and 20: fewer than 5,000 series, whatever there is.
@@ -148,6 +152,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxMessageMemory < LeastMessageMemory {
 		errs = append(errs, fmt.Errorf("max message memory is %d MiB; at least %d are needed", c.MaxMessageMemory, LeastMessageMemory))
+	}
+	if c.Drain < 0 {
+		errs = append(errs, fmt.Errorf("drain is %s; it can not be negative", c.Drain))
 	}
 	if c.Grace < 0 {
 		errs = append(errs, fmt.Errorf("grace is %s; it can not be negative", c.Grace))

@@ -10,7 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +23,7 @@ import (
 	"eventhub/gateway/rest"
 	"eventhub/gateway/ws"
 	"eventhub/internal/budget"
+	"eventhub/internal/measure"
 	"eventhub/ops"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -38,7 +41,9 @@ type Hub struct {
 	api      *rest.API
 	verifier auth.Verifier
 
-	doors   []*door // one for each distinct address, in the order of listen
+	doors   []*door                      // one for each distinct address, in the order of listen
+	views   struct{ eventhub.Inspector } // the bus, once opened
+	opened  atomic.Bool
 	serving sync.WaitGroup
 
 	stopping atomic.Bool
@@ -60,8 +65,12 @@ func Start(cfg Config) (*Hub, error) {
 	if cfg.AuthToken != "" {
 		h.verifier = auth.Static(cfg.AuthToken)
 	}
-	// Listeners first: a port in use is found before a store is touched.
+	// Listeners first: a port in use is found before a store is touched, and opening a
+	// store, which may take its time after a crash, can be watched.
 	err := h.listen()
+	if err == nil {
+		err = h.watch()
+	}
 	if err == nil {
 		err = h.open()
 	}
@@ -70,6 +79,43 @@ func Start(cfg Config) (*Hub, error) {
 	}
 	h.serve()
 	return h, nil
+}
+
+// watch mounts the operations listener. Where it has an address of its own it is served
+// from here to the end of Stop: somebody should see that the hub is not ready.
+func (h *Hub) watch() error {
+	operations, err := ops.New(ops.Config{
+		Inspector: &h.views,
+		Engine:    func(ctx context.Context) (measure.Engine, error) { return h.bus.Measure(ctx) },
+		Gateway:   func() measure.Gateway { return h.gateway.Measure() },
+		API:       func() measure.API { return h.api.Measure() },
+		Closed:    func() bool { return !h.opened.Load() },
+		Authenticate: func(ctx context.Context, token string, given bool) error {
+			_, err := h.verifier.Verify(ctx, token, given)
+			return err
+		},
+		Open:      h.cfg.AuthToken == "",
+		Origins:   h.cfg.Origins,
+		Ready:     []ops.Check{{Name: "serving", Check: h.notStopping}, {Name: "store", Check: h.storeIsOpen}},
+		Level:     h.cfg.LogLevel,
+		MaxLabels: h.cfg.MetricsLabels, MaxHistograms: h.cfg.MetricsHistograms,
+		Version: h.cfg.Version,
+		Logger:  h.log,
+	})
+	if err != nil {
+		return err
+	}
+	d := h.door(h.cfg.OpsAddr)
+	operations.Register(d.mux)
+	if h.isApart(d) {
+		h.serveAt(d)
+	}
+	return nil
+}
+
+// isApart reports whether a door is that of the operations listener alone.
+func (h *Hub) isApart(d *door) bool {
+	return d.addr == h.cfg.OpsAddr && d.addr != h.cfg.WSAddr && d.addr != h.cfg.HTTPAddr
 }
 
 // open makes the store, the engine and the gateways, and mounts their routes.
@@ -110,23 +156,6 @@ func (h *Hub) open() error {
 	if err != nil {
 		return err
 	}
-	operations, err := ops.New(ops.Config{
-		Inspector: h.bus, Engine: h.bus.Measure, Gateway: h.gateway.Measure, API: h.api.Measure,
-		Authenticate: func(ctx context.Context, token string, given bool) error {
-			_, err := h.verifier.Verify(ctx, token, given)
-			return err
-		},
-		Open:      h.cfg.AuthToken == "",
-		Origins:   h.cfg.Origins,
-		Ready:     []ops.Check{{Name: "serving", Check: h.notStopping}, {Name: "store", Check: h.notBroken}},
-		Level:     h.cfg.LogLevel,
-		MaxLabels: h.cfg.MetricsLabels, MaxHistograms: h.cfg.MetricsHistograms,
-		Version: h.cfg.Version,
-		Logger:  h.log,
-	})
-	if err != nil {
-		return err
-	}
 	for i, addr := range []string{h.cfg.WSAddr, h.cfg.HTTPAddr} {
 		if i == 1 && addr == h.cfg.WSAddr {
 			break // one listener for both
@@ -136,7 +165,8 @@ func (h *Hub) open() error {
 		mux.Handle("GET /ws", h.gateway)
 		h.api.Register(mux)
 	}
-	operations.Register(h.door(h.cfg.OpsAddr).mux)
+	h.views.Inspector = h.bus
+	h.opened.Store(true)
 	return nil
 }
 
@@ -149,7 +179,10 @@ func (h *Hub) notStopping(context.Context) error {
 	return nil
 }
 
-func (h *Hub) notBroken(context.Context) error {
+func (h *Hub) storeIsOpen(context.Context) error {
+	if !h.opened.Load() {
+		return eventhub.Errorf(eventhub.CodeOverloaded, "the store is not open")
+	}
 	if cause := h.broken.Load(); cause != nil {
 		return eventhub.Wrap(eventhub.CodeInternal, *cause, "the hub can not go on; its log has the cause")
 	}
@@ -234,15 +267,21 @@ func (h *Hub) door(addr string) *door {
 // serve starts one server for each door.
 func (h *Hub) serve() {
 	for _, d := range h.doors {
-		d.open(h.log)
-		h.serving.Go(func() {
-			if err := d.serve(); !h.stopping.Load() {
-				h.fail(fmt.Errorf("listener %s: %w", d.listener.Addr(), err))
-			}
-		})
+		if !h.isApart(d) {
+			h.serveAt(d)
+		}
 	}
 	h.log.Info("hub is up", "ws", h.WSAddr(), "http", h.HTTPAddr(), "ops", h.OpsAddr(), "store", h.cfg.Store,
 		"durability", h.durability(), "version", h.cfg.Version)
+}
+
+func (h *Hub) serveAt(d *door) {
+	d.open(h.log)
+	h.serving.Go(func() {
+		if err := d.serve(); !h.stopping.Load() {
+			h.fail(fmt.Errorf("listener %s: %w", d.listener.Addr(), err))
+		}
+	})
 }
 
 // fail notes the first reason why the hub can not go on.
@@ -272,32 +311,39 @@ func (h *Hub) OpsAddr() string  { return h.door(h.cfg.OpsAddr).listener.Addr().S
 // Bus is the engine, for programs that live in the hub's process.
 func (h *Hub) Bus() *bus.Bus { return h.bus }
 
-// Stop takes the hub down within the grace period: not ready, no new connections
-// at any door, then, everywhere at once, 1001 to the WebSockets and an end of what
+// Stop takes the hub down: not ready for the time that Config.Drain gives, and then,
+// within the grace period, no new connections at any door but that of the operations
+// listener, which closes last, everywhere at once, 1001 to the WebSockets and an end of what
 // waits for a client of HTTP (door says how), and in the end the state of all groups
 // flushed, the store synced and closed. It returns what could not be done in order.
 func (h *Hub) Stop(ctx context.Context) error {
 	if !h.stopping.CompareAndSwap(false, true) {
 		return nil
 	}
+	h.drain(ctx)
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Grace)
 	defer cancel()
 	h.log.Info("hub is stopping", "connections", h.gateway.Connections())
 	var errs []error
-	for _, d := range h.doors {
+	doors := slices.DeleteFunc(slices.Clone(h.doors), h.isApart)
+	for _, d := range doors {
 		errs = append(errs, d.close())
 	}
 	h.api.Stop()
 	ended := make(chan error)
 	go func() { ended <- h.gateway.Shutdown(ctx) }()
-	for _, d := range h.doors {
+	for _, d := range doors {
 		go func() { ended <- d.shut(ctx) }()
 	}
-	for range 1 + len(h.doors) {
+	for range 1 + len(doors) {
 		errs = append(errs, <-ended)
 	}
-	h.serving.Wait()
+	h.opened.Store(false)
 	errs = append(errs, h.closeStore(ctx))
+	if d := h.door(h.cfg.OpsAddr); h.isApart(d) {
+		errs = append(errs, d.close(), d.shut(ctx))
+	}
+	h.serving.Wait()
 	if cause := h.broken.Load(); cause != nil {
 		errs = append(errs, *cause) // perhaps only now, in the last writes
 	}
@@ -307,6 +353,19 @@ func (h *Hub) Stop(ctx context.Context) error {
 	}
 	h.log.Info("hub stopped")
 	return nil
+}
+
+// drain lets whoever looks at readiness send the traffic elsewhere.
+func (h *Hub) drain(ctx context.Context) {
+	if h.cfg.Drain == 0 || h.broken.Load() != nil {
+		return
+	}
+	h.log.Info("hub is draining", "for", h.cfg.Drain)
+	select {
+	case <-time.After(h.cfg.Drain):
+	case <-h.storeLost:
+	case <-ctx.Done():
+	}
 }
 
 // closeStore ends the engine and its store, however long it takes to save what there is
@@ -331,9 +390,16 @@ func (h *Hub) closeStore(ctx context.Context) error {
 // abandon takes down what Start had made when it failed.
 func (h *Hub) abandon() error {
 	var errs []error
+	h.stopping.Store(true)
 	for _, d := range h.doors {
-		errs = append(errs, d.listener.Close())
+		if d.server != nil {
+			_ = d.server.Close() // nobody is answered but those who ask how it is
+		}
+		if err := d.listener.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
 	}
+	h.serving.Wait()
 	if h.bus != nil {
 		errs = append(errs, h.bus.Close())
 	}

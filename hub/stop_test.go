@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -138,6 +141,123 @@ func TestStopWaitsForNoPeer(t *testing.T) {
 	}
 }
 
+// TestDrain: before a hub stops it says for a while that it is not ready, and takes all
+// that comes.
+func TestDrain(t *testing.T) {
+	log := &gatedLog{gate: "hub is draining", reached: make(chan struct{}), open: make(chan struct{})}
+	h, err := hub.Start(hub.Config{Store: hub.MemoryStore, WSAddr: "127.0.0.1:0", HTTPAddr: "localhost:0", OpsAddr: "127.0.0.2:0",
+		Drain: time.Millisecond, Grace: patience, Logger: slog.New(log)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- h.Stop(context.Background()) }()
+	<-log.reached
+	if status, body := say(t, h.OpsAddr(), "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n").answer(); status != 503 || !strings.Contains(body, "stopping") {
+		t.Errorf("/readyz of a hub that drains: %d %s", status, body)
+	}
+	if status, body := say(t, h.HTTPAddr(), "POST /publish/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1").answer(); status != 200 {
+		t.Errorf("a publish to a hub that drains: %d %s", status, body)
+	}
+	close(log.open)
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	if got, want := log.lines(), []string{"hub is up", "hub is draining", "hub is stopping", "hub stopped"}; !slices.Equal(got, want) {
+		t.Errorf("logged %q, want %q", got, want)
+	}
+}
+
+// gatedLog notes messages about the hub, and holds whoever logs one of them.
+type gatedLog struct {
+	gate          string
+	reached, open chan struct{}
+
+	mu   sync.Mutex
+	said []string
+}
+
+func (l *gatedLog) Enabled(context.Context, slog.Level) bool { return true }
+func (l *gatedLog) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *gatedLog) WithGroup(string) slog.Handler            { return l }
+
+func (l *gatedLog) Handle(_ context.Context, r slog.Record) error {
+	if !strings.HasPrefix(r.Message, "hub ") {
+		return nil
+	}
+	l.mu.Lock()
+	l.said = append(l.said, r.Message)
+	l.mu.Unlock()
+	if r.Message == l.gate {
+		close(l.reached)
+		<-l.open
+	}
+	return nil
+}
+
+func (l *gatedLog) lines() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.said)
+}
+
+// TestNotReadyIsSeen: the operations listener answers while the store is opened, and
+// until it is closed.
+func TestNotReadyIsSeen(t *testing.T) {
+	port, err := net.Listen("tcp", "127.0.0.2:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := port.Addr().String()
+	port.Close()
+	look := func(when, why string) {
+		t.Helper()
+		for path, want := range map[string]string{
+			"/livez": "ok", "/readyz": why, "/metrics": "\neventhub_ready 0\n", "/lag?topic=t&group=g": "",
+		} {
+			status, body := say(t, addr, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path).answer()
+			if ok := path == "/livez" || path == "/metrics"; (status == 200) != ok || !strings.Contains(body, want) {
+				t.Errorf("%s %s answers %d %.200s", when, path, status, body)
+			}
+		}
+	}
+	memory := memory.Open(memory.Options{})
+	h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: addr,
+		OpenStore: func(func(error)) (store.Store, error) {
+			look("while the store is opened", "not open")
+			return &watchedStore{memory, func() { look("while the store is closed", "stopping") }}, nil
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, body := say(t, addr, "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n").answer(); status != 200 {
+		t.Errorf("/readyz of a running hub: %d %s", status, body)
+	}
+	if err := h.Stop(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+type watchedStore struct {
+	store.Store
+	closing func()
+}
+
+func (s *watchedStore) Close() error {
+	s.closing()
+	return s.Store.Close()
+}
+
+// TestFailedOpenClosesTheOperationsListener: also where somebody looks at it.
+func TestFailedOpenClosesTheOperationsListener(t *testing.T) {
+	cause := errors.New("no store")
+	_, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:0", HTTPAddr: "localhost:0", OpsAddr: "127.0.0.2:0",
+		OpenStore: func(func(error)) (store.Store, error) { return nil, cause }})
+	if !errors.Is(err, cause) {
+		t.Errorf("Start: %v", err)
+	}
+}
+
 // TestStopLetsNobodyIn: from the moment on at which the first client is told, no door
 // takes anything.
 func TestStopLetsNobodyIn(t *testing.T) {
@@ -160,7 +280,7 @@ func TestStopLetsNobodyIn(t *testing.T) {
 	if _, err := wsutil.ReadServerText(socket); !errors.As(err, &closed) || closed.Code != 1001 {
 		t.Errorf("the WebSocket ended with %v; want close code 1001", err)
 	}
-	for _, addr := range []string{h.WSAddr(), h.HTTPAddr(), h.OpsAddr()} {
+	for _, addr := range []string{h.WSAddr(), h.HTTPAddr()} {
 		if conn, err := net.Dial("tcp", addr); err == nil {
 			conn.Close()
 			t.Errorf("%s is still open", addr)

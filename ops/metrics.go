@@ -89,14 +89,25 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cfg := &c.ops.cfg
+	_, ready := c.ops.ready(ctx)
+	s := snapshot{ready: ready}
+	if cfg.Closed() {
+		collectHub(out, &s)
+		c.collectBuild(out)
+		return
+	}
 	if engine, err := cfg.Engine(ctx); err == nil {
 		c.collectEngine(out, &engine)
 	} else {
 		out <- prometheus.NewInvalidMetric(topicSeries[0].desc, fmt.Errorf("ops: measure the engine: %w", err))
 	}
-	_, ready := c.ops.ready(ctx)
-	collectHub(out, &snapshot{gateway: cfg.Gateway(), api: cfg.API(), ready: ready})
-	out <- prometheus.MustNewConstMetric(buildDesc, prometheus.GaugeValue, 1, cfg.Version, runtime.Version())
+	s.gateway, s.api = cfg.Gateway(), cfg.API()
+	collectHub(out, &s)
+	c.collectBuild(out)
+}
+
+func (c *collector) collectBuild(out chan<- prometheus.Metric) {
+	out <- prometheus.MustNewConstMetric(buildDesc, prometheus.GaugeValue, 1, c.ops.cfg.Version, runtime.Version())
 }
 
 // collectEngine sends what the engine has measured. c.mu is held.

@@ -72,6 +72,10 @@ type Config struct {
 	// Ready says what must be well for the hub to take work. The checks are made
 	// in this order for every probe and every scrape, so they are to be cheap.
 	Ready []Check
+	// Closed, where not nil, reports whether the rooms above are not open yet, or not any
+	// more. They are not asked then: views are refused, and a scrape has only what is
+	// known without them.
+	Closed func() bool
 	// Level is the level of the hub's log. Without one there is no /log-level.
 	Level *slog.LevelVar
 	// Version of the hub, for eventhub_build_info.
@@ -110,6 +114,9 @@ type Ops struct {
 func New(cfg Config) (*Ops, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Closed == nil {
+		cfg.Closed = func() bool { return false }
 	}
 	if cfg.MaxLabels == 0 {
 		cfg.MaxLabels = DefaultMaxLabels
@@ -171,9 +178,9 @@ func (o *Ops) routes() map[string]http.HandlerFunc {
 			o.metrics.ServeHTTP(w, r)
 			return nil
 		}),
-		"GET /cursors":       o.guard(o.cursors),
-		"GET /lag":           o.guard(o.lag),
-		"GET /inflight":      o.guard(o.inFlight),
+		"GET /cursors":       o.guard(o.opened(o.cursors)),
+		"GET /lag":           o.guard(o.opened(o.lag)),
+		"GET /inflight":      o.guard(o.opened(o.inFlight)),
 		"GET /openapi.json":  o.guard(document(apidoc.OpenAPI)),
 		"GET /asyncapi.json": o.guard(document(apidoc.AsyncAPI)),
 	}
@@ -216,6 +223,16 @@ func (o *Ops) guard(serve handler) http.HandlerFunc {
 			o.cfg.Logger.Warn("a request failed on the hub's side", "remote", r.RemoteAddr, "route", r.Pattern, "error", err)
 		}
 		writeProblem(w, e)
+	}
+}
+
+// opened refuses what needs rooms that are closed.
+func (o *Ops) opened(serve handler) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if o.cfg.Closed() {
+			return eventhub.Errorf(eventhub.CodeOverloaded, "the hub's store is not open; ask again when /readyz is ok")
+		}
+		return serve(w, r)
 	}
 }
 

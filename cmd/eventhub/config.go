@@ -46,6 +46,8 @@ func hubSchema() *config.Schema {
 			Usage: "groups with latency histograms of their own; all others share one row"},
 		{Name: "grace", Type: config.Duration, Default: hub.DefaultGrace.String(),
 			Usage: "how long a graceful stop may take"},
+		{Name: "drain", Type: config.Pause, Default: "0s",
+			Usage: "how long a stopping hub is not ready and still takes everything, before that"},
 		{Name: "log-format", Type: config.OneOf("text", "json"), Default: "text",
 			Usage: "text or json"},
 		{Name: "log-level", Type: config.OneOf("debug", "info", "warn", "error"), Default: "info",
@@ -84,6 +86,7 @@ func hubConfig(s *config.Settings) hub.Config {
 		MaxMessageMemory: s.Int("max-message-memory"),
 		MetricsLabels:    s.Int("metrics-labels"), MetricsHistograms: s.Int("metrics-histograms"),
 		Grace:   s.Duration("grace"),
+		Drain:   s.Duration("drain"),
 		Version: versionString(),
 	}
 }

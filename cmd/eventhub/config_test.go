@@ -52,6 +52,7 @@ var keyValues = map[string]struct {
 	"metrics-labels":     {"4", "5", "6", [3]any{4, 5, 6}},
 	"metrics-histograms": {"7", "8", "9", [3]any{7, 8, 9}},
 	"grace":              {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
+	"drain":              {"4s", "5s", "6m", [3]any{4 * time.Second, 5 * time.Second, 6 * time.Minute}},
 	"log-format":         {"json", "text", "JSON", [3]any{"json", "text", "json"}},
 	"log-level":          {"debug", "WARN", "error", [3]any{slog.LevelDebug, slog.LevelWarn, slog.LevelError}},
 }
@@ -84,6 +85,8 @@ func effect(s *config.Settings, key string) any {
 		return c.MetricsLabels
 	case "metrics-histograms":
 		return c.MetricsHistograms
+	case "drain":
+		return c.Drain
 	case "grace":
 		return c.Grace
 	case "log-level":

@@ -160,7 +160,7 @@ func runHub(ctx context.Context, cfg hub.Config, work func(context.Context, *hub
 	}
 	cancel(nil)
 	<-watch
-	stopCtx, done := context.WithTimeout(context.Background(), cfg.Grace+time.Second)
+	stopCtx, done := context.WithTimeout(context.Background(), cfg.Drain+cfg.Grace+time.Second)
 	defer done()
 	if stopErr := h.Stop(stopCtx); err == nil {
 		err = stopErr

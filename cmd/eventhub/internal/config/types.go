@@ -40,17 +40,24 @@ var Bool = Type{name: "bool", zero: false, parse: func(text string) (any, error)
 	return b, nil
 }}
 
-// Duration is a time above zero, with its unit.
-var Duration = Type{name: "duration", zero: time.Duration(0), parse: func(text string) (any, error) {
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		return nil, fmt.Errorf("%q is not a duration like 10s or 1m30s", text)
+// Duration is a time above zero, with its unit; Pause may be zero too.
+var (
+	Duration = Type{name: "duration", zero: time.Duration(0), parse: parseDuration(1, "above zero")}
+	Pause    = Type{name: "duration", zero: time.Duration(0), parse: parseDuration(0, "zero or more")}
+)
+
+func parseDuration(least time.Duration, says string) func(string) (any, error) {
+	return func(text string) (any, error) {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not a duration like 10s or 1m30s", text)
+		}
+		if d < least {
+			return nil, fmt.Errorf("%s is not %s", d, says)
+		}
+		return d, nil
 	}
-	if d <= 0 {
-		return nil, fmt.Errorf("%s is not above zero", d)
-	}
-	return d, nil
-}}
+}
 
 // Address is host:port; a port alone means that port on loopback.
 var Address = Type{name: "address", zero: "", parse: func(text string) (any, error) {
