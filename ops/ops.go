@@ -238,7 +238,7 @@ func (o *Ops) opened(serve handler) handler {
 
 func (o *Ops) admit(r *http.Request) error {
 	if !o.origins.Allowed(r) {
-		return eventhub.Errorf(eventhub.CodeForbidden, "pages of the origin %q may not use this hub", r.Header.Get("Origin"))
+		return eventhub.Errorf(eventhub.CodeForbidden, "%s", origin.NotAllowed(r))
 	}
 	if o.cfg.Open && !o.origins.Named(r) {
 		return eventhub.Errorf(eventhub.CodeForbidden, origin.NotNamed, r.Host)

@@ -26,6 +26,10 @@ const (
 	importChunkBytes  = 4 << 20
 )
 
+// maxBlank bounds the space between lines, in bytes: an input of nothing else
+// compresses to a thousandth, and to read it costs as much as to read events.
+const maxBlank = 1 << 20
+
 // importKinds are the content types that an import may have. curl calls a file a form
 // if nobody tells it otherwise.
 var importKinds = []string{transfer.NDJSON, "application/ndjson", "application/jsonl", "application/octet-stream", "application/x-www-form-urlencoded"}
@@ -84,7 +88,7 @@ func (a *API) importLines(w http.ResponseWriter, r *http.Request, access Access)
 		return reply{}, err
 	}
 	defer done()
-	i := &importer{to: access.Importer, in: bufio.NewReaderSize(body, 128<<10), sum: transfer.NewSum(), now: time.Now()}
+	i := &importer{to: access.Importer, in: bufio.NewReaderSize(&interruptible{ctx, body}, 128<<10), sum: transfer.NewSum(), now: time.Now()}
 	if err := i.run(ctx); err != nil {
 		err = withCause(ctx, err)
 		if errors.Is(err, context.Canceled) {
@@ -130,6 +134,8 @@ type importer struct {
 	sum *transfer.Sum
 	now time.Time
 
+	blank int // bytes of empty lines, and around others, beyond as many of events
+
 	text   []byte // the line being read
 	number int    // of the last line that was read, from 1
 	bad    int    // the line at which it ended, 0 for none
@@ -142,6 +148,10 @@ type importer struct {
 func (i *importer) run(ctx context.Context) error {
 	for {
 		line, readErr := i.line()
+		if i.blank = max(0, i.blank+len(i.text)-2*len(line)); i.blank > maxBlank {
+			i.bad = i.number
+			return eventhub.Errorf(eventhub.CodeBadRequest, "line %d: more than %d bytes are empty lines, which no export has", i.number, maxBlank)
+		}
 		if len(line) > 0 {
 			if err := i.add(line, readErr); err != nil {
 				i.bad = i.number

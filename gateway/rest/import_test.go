@@ -2,13 +2,16 @@ package rest
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -334,4 +337,77 @@ func TestImportOfALostClient(t *testing.T) {
 			t.Errorf("%d events were added", p.count())
 		}
 	})
+}
+
+// endless is an input that is never over; it counts what was read of it.
+type endless struct {
+	text string
+	read atomic.Int64
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	n := 0
+	for n < len(p) {
+		n += copy(p[n:], e.text)
+	}
+	e.read.Add(int64(n))
+	return n, nil
+}
+
+// TestImportOfNothing: an input of empty lines, however well it is compressed, is
+// refused before it has cost much, and so is one with an event now and then.
+func TestImportOfNothing(t *testing.T) {
+	event := linesOf(chronicle(1, "1"))
+	for name, text := range map[string]string{
+		"newlines": strings.Repeat("\n", 4096), "spaces": strings.Repeat(strings.Repeat(" ", 100)+"\r\n", 50),
+		"and an event": strings.Repeat("\n", 1<<16) + event,
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, h := mount(t, new(past).access())
+			body := &endless{text: text}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // it would never end
+			defer cancel()
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "POST", "/v1/import", body))
+			if got := w.Body.String(); w.Code != 400 || !strings.Contains(got, "empty lines") {
+				t.Errorf("%d %s", w.Code, got)
+			}
+			if read := body.read.Load(); read > 2<<20 {
+				t.Errorf("%d bytes were read", read)
+			}
+		})
+	}
+}
+
+// lastWord calls then when the last of what it reads was read.
+type lastWord struct {
+	r    *strings.Reader
+	then func()
+}
+
+func (l *lastWord) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if l.r.Len() == 0 {
+		l.then()
+	}
+	return n, err
+}
+
+// TestImportEndsWithItsClient also where what is left of its input has come, and is
+// still to be unpacked.
+func TestImportEndsWithItsClient(t *testing.T) {
+	const events = 20_000
+	p := new(past)
+	_, h := mount(t, p.access())
+	ctx, cancel := context.WithCancel(t.Context())
+	body := &lastWord{strings.NewReader(packed(t, "gzip", strings.Repeat(linesOf(chronicle(1, "1")), events))), cancel}
+	r := httptest.NewRequestWithContext(ctx, "POST", "/v1/import", body)
+	r.Header.Set("Content-Encoding", "gzip")
+	h.ServeHTTP(httptest.NewRecorder(), r)
+	if ctx.Err() == nil {
+		t.Fatal("the input was not read to its end")
+	}
+	if n := p.count(); n == events {
+		t.Errorf("all %d events were imported for a client that was gone", n)
+	}
 }

@@ -276,7 +276,7 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request, serve handler) (repl
 		return reply{}, errStopping
 	}
 	if !a.origins.Allowed(r) {
-		return reply{}, eventhub.Errorf(eventhub.CodeForbidden, "pages of the origin %q may not use this hub", r.Header.Get("Origin"))
+		return reply{}, eventhub.Errorf(eventhub.CodeForbidden, "%s", origin.NotAllowed(r))
 	}
 	if a.cfg.Open && !a.origins.Named(r) {
 		return reply{}, eventhub.Errorf(eventhub.CodeForbidden, origin.NotNamed, r.Host)

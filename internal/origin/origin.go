@@ -56,8 +56,11 @@ func parse(s string) (*url.URL, error) {
 	return u, nil
 }
 
-// Allowed reports whether the request may be served. One without Origin comes
-// from no page and is not for here to judge. A page may connect when its origin
+// Allowed reports whether the request may be served. One without Origin comes from
+// no page, or from one that can not read the answer: browsers leave it out where a page
+// loads an image, follows a link or starts a download. Those still cost the hub
+// something, so where the browser says that such a page is of another site
+// (Sec-Fetch-Site) the request is refused. A page may connect when its origin
 // is on the list, when it lives on this machine, or when it comes from the host
 // that the request is for, on whatever port.
 //
@@ -67,7 +70,7 @@ func parse(s string) (*url.URL, error) {
 func (p *Policy) Allowed(r *http.Request) bool {
 	header := r.Header.Get("Origin")
 	if header == "" {
-		return true
+		return !strings.EqualFold(r.Header.Get("Sec-Fetch-Site"), "cross-site")
 	}
 	u, err := parse(header)
 	if err != nil {
@@ -80,6 +83,14 @@ func (p *Policy) Allowed(r *http.Request) bool {
 		return false
 	}
 	return u.Hostname() == hostname(r)
+}
+
+// NotAllowed is what a gateway says of a request that is not Allowed.
+func NotAllowed(r *http.Request) string {
+	if header := r.Header.Get("Origin"); header != "" {
+		return fmt.Sprintf("pages of the origin %q may not use this hub", header)
+	}
+	return "pages of another site may not use this hub; a person who wants this address opens it without a link"
 }
 
 // NotNamed is what a gateway says of a request that is not Named; it takes the

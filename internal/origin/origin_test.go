@@ -57,6 +57,38 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
+// TestForeignPagesWithoutOrigin: a browser leaves the origin out where a page loads an
+// image, follows a link or starts a download, and says where that comes from in
+// another header, which no page can set.
+func TestForeignPagesWithoutOrigin(t *testing.T) {
+	policy, err := New([]string{"https://app.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		site, origin string
+		want         bool
+	}{
+		{"", "", true}, // no browser, or an old one
+		{"none", "", true},
+		{"same-origin", "", true},
+		{"same-site", "", true},
+		{"cross-site", "", false},
+		{"Cross-Site", "", false},
+		{"cross-site", "https://app.example", true},
+		{"cross-site", "https://evil.example", false},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/v1/backup", nil)
+		r.Header.Set("Sec-Fetch-Site", tt.site)
+		if tt.origin != "" {
+			r.Header.Set("Origin", tt.origin)
+		}
+		if got := policy.Allowed(r); got != tt.want {
+			t.Errorf("from %q with origin %q: %v; want %v", tt.site, tt.origin, got, tt.want)
+		}
+	}
+}
+
 // TestNamed: over loopback a name that anybody may own is not the hub's.
 func TestNamed(t *testing.T) {
 	policy, err := New([]string{"https://App.example", "http://host.docker.internal:8081"})
