@@ -8,10 +8,12 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"eventhub/store"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
 // smallDisk is a file system of so many bytes.
@@ -208,5 +210,93 @@ func TestShrink(t *testing.T) {
 	mustClose(t, s)
 	if err := s.Shrink(context.Background()); !errors.Is(err, store.ErrClosed) {
 		t.Errorf("Shrink after Close: %v", err)
+	}
+}
+
+// TestOpenOnFullDisk: where what a crash left in the logs can not be moved into tables,
+// Open says so and does not try for ever; with room all is there.
+func TestOpenOnFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := vfs.NewCrashableMem()
+		o := onMem(t, mem)
+		o.tune = nil // so that all stays in the log
+		s := mustOpen(t, o)
+		const n = 50
+		for i := range n {
+			mustCommit(t, s, true, store.Append{Topic: "t", ID: fmt.Sprint(i), Record: newRecord("t", fmt.Sprint(i), 10_000)})
+		}
+		image := afterPowerLoss(mem)
+		mustClose(t, s)
+
+		const most = 100 // tries before this test takes it for a loop without end
+		fault := &failing{}
+		fault.match = func(op errorfs.Op) bool {
+			return isTable(op.Path) && op.Kind == errorfs.OpFileWrite && fault.fired.Load() < most
+		}
+		fault.on.Store(true)
+		o = onMem(t, errorfs.Wrap(image, fault))
+		s, err := Open(o)
+		if err == nil {
+			mustClose(t, s)
+		}
+		wantError(t, err, errorfs.ErrInjected)
+		if tries := fault.fired.Load(); tries == most {
+			t.Errorf("Open tried to write a table %d times", tries)
+		}
+		s = mustOpen(t, onMem(t, image))
+		if got := readAll(t, s, "t"); len(got) != n {
+			t.Errorf("%d events are there; want %d", len(got), n)
+		}
+		mustClose(t, s)
+	})
+}
+
+// TestOpenOnSmallFullDisk: where the disk has no room at all Open says so, or finds enough
+// in what it may remove; what is stored stays.
+func TestOpenOnSmallFullDisk(t *testing.T) {
+	const size = 24 << 20
+	for _, disk := range smallDisks(t, size) {
+		t.Run(disk.name, func(t *testing.T) {
+			o := disk.options(t)
+			fsys := o.withDefaults().FS
+			s := mustOpen(t, o)
+			var n int
+			for ; n < 100; n++ {
+				id := fmt.Sprint(n)
+				mustCommit(t, s, true, store.Append{Topic: "t", ID: id, Record: newRecord("t", id, 40<<10)})
+			}
+			mustClose(t, s)
+			filler, err := fsys.Create(fsys.PathJoin(fsys.PathDir(disk.dir), "filler"), vfs.WriteCategoryUnspecified)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for piece := 64 << 10; piece > 0; {
+				if _, err := filler.Write(make([]byte, piece)); err != nil {
+					piece /= 2
+				}
+			}
+			if err := filler.Close(); err != nil {
+				t.Fatal(err)
+			}
+			o.Fatal = func(error) {}
+			s, err = Open(o)
+			if err == nil {
+				if got := readAll(t, s, "t"); len(got) != n {
+					t.Errorf("%d events are there on the full disk; want %d", len(got), n)
+				}
+				err = s.Close()
+			}
+			if err != nil && !errors.Is(err, syscall.ENOSPC) {
+				t.Errorf("on a full disk: %v; want ENOSPC", err)
+			}
+			if err := fsys.Remove(fsys.PathJoin(fsys.PathDir(disk.dir), "filler")); err != nil {
+				t.Fatal(err)
+			}
+			s = mustOpen(t, disk.options(t))
+			if got := readAll(t, s, "t"); len(got) != n {
+				t.Errorf("%d events are there; want %d", len(got), n)
+			}
+			mustClose(t, s)
+		})
 	}
 }

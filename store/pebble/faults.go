@@ -34,7 +34,10 @@ type faults struct {
 	// at once, for as long as the disk is full.
 	background chan struct{}
 	pausing    atomic.Bool
-	closing    chan struct{} // ends the pauses
+	// opening: Pebble moves what the logs hold into tables, and does not come back
+	// before it has. A failure breaks the store then, which has promised nothing yet.
+	opening atomic.Bool
+	closing chan struct{} // ends the pauses
 }
 
 // retryPause is the time from one try of a failing flush to the next.
@@ -81,6 +84,14 @@ func (f *faults) fail(cause error) {
 	if f.first.CompareAndSwap(nil, &cause) {
 		f.log.Error("store broken by a write error", "err", cause)
 		f.fatal(cause)
+	}
+}
+
+// flushFailed hears of a failed write of a table that a flush makes.
+func (f *faults) flushFailed(err error, op, name string) {
+	if f.opening.Load() {
+		cause := fmt.Errorf("what the logs hold can not be moved into tables: %s %s: %w", op, name, err)
+		f.first.CompareAndSwap(nil, &cause)
 	}
 }
 

@@ -76,7 +76,8 @@ var (
 // Open opens the store in o.Dir and creates it if there is none. It fails with
 // ErrLocked when the directory is open elsewhere, with ErrFormat when it is of
 // another version or holds something else, and with ErrDamaged or an error of
-// Pebble when it is not as it was left.
+// Pebble when it is not as it was left. Where the disk has no room for what it has to
+// write it fails at once, and leaves what is stored as it is.
 func Open(o Options) (*Store, error) {
 	if err := o.validate(); err != nil {
 		return nil, fmt.Errorf("store/pebble: options: %w", err)
@@ -88,7 +89,9 @@ func Open(o Options) (*Store, error) {
 		return nil, err
 	}
 	p := o.pebbleOptions(f, lock)
+	f.opening.Store(true)
 	db, err := pdb.Open(o.Dir, p)
+	f.opening.Store(false)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), lock.Close())
 	}

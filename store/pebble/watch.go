@@ -91,9 +91,14 @@ func (w watchedFS) ReuseForWrite(oldname, newname string, category vfs.DiskWrite
 // categoryFlush is what Pebble says of the tables that it makes of memtables.
 const categoryFlush vfs.DiskWriteCategory = "pebble-memtable-flush"
 
+// isFlush reports whether a file is a table of the store that a flush makes.
+func (w watchedFS) isFlush(name string, category vfs.DiskWriteCategory) bool {
+	return category == categoryFlush && w.isOwn(name)
+}
+
 // instead is what a file is that can not be made: err, or one in memory.
 func (w watchedFS) instead(err error, name string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	if w.faults.err() == nil || !w.isVital(name) && !(w.isOwn(name) && category == categoryFlush) {
+	if w.faults.err() == nil || !w.isVital(name) && !w.isFlush(name, category) {
 		return nil, err
 	}
 	return w.memory.Create(w.FS.PathBase(name), category)
@@ -129,9 +134,16 @@ func (w watchedFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	return f, err
 }
 
+// Rename is done in memory where the store is broken, for what was made there, and else
+// not at all: told of an error, Pebble's Open would end half way, and leave a compaction
+// behind that panics.
 func (w watchedFS) Rename(oldname, newname string) error {
 	if err := w.faults.err(); err != nil {
-		return err
+		if !w.isVital(newname) {
+			return err
+		}
+		_ = w.memory.Rename(w.FS.PathBase(oldname), w.FS.PathBase(newname))
+		return nil
 	}
 	return w.FS.Rename(oldname, newname)
 }
@@ -166,6 +178,8 @@ func (w watchedFS) watch(f vfs.File, err error, op, name string, category vfs.Di
 	if err != nil {
 		if w.isVital(name) {
 			w.faults.report(err, op, name)
+		} else if w.isFlush(name, category) {
+			w.faults.flushFailed(err, op, name)
 		}
 		return w.instead(err, name, category)
 	}
@@ -175,7 +189,7 @@ func (w watchedFS) watch(f vfs.File, err error, op, name string, category vfs.Di
 	if w.isOwnLog(name) {
 		f = newLogFile(f, w.logs.begin(name))
 	}
-	return &watchedFile{File: f, name: name, faults: w.faults, vital: w.isVital(name)}, nil
+	return &watchedFile{File: f, name: name, faults: w.faults, vital: w.isVital(name), flush: w.isFlush(name, category)}, nil
 }
 
 // limitedFile is a file of which the first bytes are read, in order.
@@ -199,6 +213,7 @@ type watchedFile struct {
 	name   string
 	faults *faults
 	vital  bool // an error breaks the store, and is not Pebble's to know
+	flush  bool // a table that a flush makes
 }
 
 func (f *watchedFile) Write(p []byte) (int, error) {
@@ -254,13 +269,15 @@ func (f *watchedFile) refused() error {
 
 // seen is what Pebble is told of an operation that ended with err.
 func (f *watchedFile) seen(err error, op string) error {
-	if !f.vital {
-		return err
-	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case f.vital:
 		f.faults.report(err, op, f.name)
+		return nil
+	case f.flush:
+		f.faults.flushFailed(err, op, f.name)
 	}
-	return nil
+	return err
 }
 
 // report breaks the store.
