@@ -25,8 +25,9 @@
 //
 // # Goroutines
 //
-// One committer with its syncer and as many workers as processors, whatever the number
-// of topics, groups, members and tails; one goroutine for the births of topics that
+// One committer with its syncer, as many workers as processors, and as many again for
+// groups and tails whose filters have expressions, whatever the number of topics, groups,
+// members and tails; one goroutine for the births of topics that
 // patterns match, and one for what deleted topics have left; one timer for all
 // leases, retries and conflated tails, and one for all scheduled events
 // (schedule.go). Nothing runs while there is nothing to do.
@@ -35,10 +36,10 @@
 // group.mu; a tail by its owner, the shards of its topics and one worker, under
 // tail.mu. Locks are taken in the order bus.mu, group.mu or tail.mu,
 // subscription.giving, subscription.mu, then one of topicLog.mu, counts.mu,
-// committer.mu, alarm.mu, workers.mu, mover.mu, runtimes.mu, filters.mu, of which
-// alarm.mu may be held while workers.mu is taken. Receivers are called under
-// group.mu and subscription.giving, or under tail.mu, never under a lock that others
-// need, and must not call back.
+// committer.mu, alarm.mu, lane.mu, mover.mu, runtimes.mu, filters.mu, of which
+// alarm.mu may be held while lane.mu is taken. Receivers are called under
+// group.mu and subscription.giving, or under tail.mu, and must not block or call back.
+// Filters are asked under no lock (judge.go).
 //
 // Time is package time's, which tests replace by running in a testing/synctest
 // bubble.
@@ -56,6 +57,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/internal/filter"
 	"eventhub/store"
 )
 
@@ -85,6 +87,8 @@ type Options struct {
 	// acknowledged any more and the process should end. Default: log only.
 	Fatal func(error)
 
+	// judge, where not nil, gets between a filter and who asks it.
+	judge func(*filter.Program) matcher
 	// clock is what the mover of scheduled events goes by; nil means time.Now.
 	clock func() time.Time
 }

@@ -85,15 +85,13 @@ func (c *conflation) drop(e *pendingEvent) {
 	c.bytes -= e.bytes()
 }
 
-// merge keeps the deliveries of a part, and reports whether there was room for all.
+// merge keeps the deliveries of a part that the tail wants, and reports whether there was room for all.
 func (t *tail) merge(p *part, ds []eventhub.Delivery) (all bool) {
 	for i := range ds {
 		if t.merged.brimful() {
 			return false
 		}
-		if t.match == nil || t.match.Match(ds[i].Record, ds[i].Offset) {
-			t.merged.put(p.shard.log, &ds[i])
-		}
+		t.merged.put(p.shard.log, &ds[i])
 		p.next = ds[i].Offset + 1
 	}
 	return true

@@ -13,6 +13,8 @@ import (
 // counts are what the bus counts beside its groups.
 type counts struct {
 	cached atomic.Int64 // bytes in the tail cache
+	// Events that filters could not judge, and of these, those on which one cost too much.
+	filterFailed, filterTooCostly atomic.Uint64
 
 	mu            sync.Mutex
 	topics        map[string]*measure.Topic
@@ -106,8 +108,9 @@ func (c *counts) snapshot() measure.Engine {
 	defer c.mu.Unlock()
 	e := measure.Engine{
 		CommitSeconds: c.commitSeconds, CommitEvents: c.commitEvents,
-		CachedBytes: int(c.cached.Load()),
-		Scheduled:   c.scheduled, Moved: c.moved, Cancelled: c.cancelled,
+		CachedBytes:  int(c.cached.Load()),
+		FilterFailed: c.filterFailed.Load(), FilterTooCostly: c.filterTooCostly.Load(),
+		Scheduled: c.scheduled, Moved: c.moved, Cancelled: c.cancelled,
 		Topics: make([]measure.Topic, 0, len(c.topics)),
 	}
 	for _, t := range c.topics {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"eventhub"
-	"eventhub/internal/filter"
 	"eventhub/store"
 )
 
@@ -38,7 +37,7 @@ type group struct {
 	deleted  bool  // … for good; nothing is written any more either
 	settings settings
 	settJSON json.RawMessage // settings as stored
-	filter   *filter.Program // of settings; nil: none
+	filter   matcher         // of settings; nil: none
 	epoch    uint64
 	runtime  uint64 // drawn at load and at every seek; part of every lease
 	window   window
@@ -61,6 +60,8 @@ type group struct {
 	awaited  map[uint64][]*await // who waits for an offset to be done; nil: nobody
 
 	fetch     *fetcher    // of the turn under way
+	verdicts  []verdict   // the turns' own: about events to be read again, rising
+	warned    bool        // the turns' own: it was said that the filter costs too much
 	exchanges []*exchange // of the commit that is being built; the committer's
 }
 
@@ -183,7 +184,8 @@ func (g *group) adopt(state store.GroupState, known progress) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.settJSON, g.paused, g.filter = state.Settings, state.Paused, program
+	g.settJSON, g.paused = state.Settings, state.Paused
+	g.filter, g.judges = g.bus.matcher(program), program.Evaluates()
 	g.progress = known
 	g.bus.raised(state.Epoch) // should the group be deleted and made anew
 	for _, r := range g.progress.redriven {

@@ -20,7 +20,7 @@ type tail struct {
 	taskState
 	bus       *Bus
 	receiver  eventhub.Receiver
-	match     matcher            // nil: it wants all
+	match     matcher            // nil: it wants all; judge.go
 	patterns  []eventhub.Pattern // those that may name topics not yet born
 	batchSize int
 
@@ -47,11 +47,6 @@ type part struct {
 	behind bool   // in tail.lag
 }
 
-// matcher decides which events a tail wants. Its method is safe for concurrent use.
-type matcher interface {
-	Match(r eventhub.Record, offset uint64) bool
-}
-
 // subscribeTail is Subscribe without a group.
 func (b *Bus) subscribeTail(ctx context.Context, opts *eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	t := &tail{bus: b, receiver: r, batchSize: opts.BatchSize, reach: min(opts.BatchSize, roundEvents), opening: true}
@@ -63,9 +58,7 @@ func (b *Bus) subscribeTail(ctx context.Context, opts *eventhub.SubscribeOptions
 	if err != nil {
 		return nil, err
 	}
-	if program != nil {
-		t.match = program
-	}
+	t.match, t.judges = b.matcher(program), program.Evaluates()
 	patterns, err := opts.Patterns()
 	if err != nil {
 		return nil, err
@@ -226,8 +219,9 @@ func (t *tail) awaits(p *part, head uint64) bool {
 	if t.left || p.behind || p.next > head {
 		return false
 	}
-	if t.blocked() {
+	if t.blocked() || t.judges {
 		t.fallBehind(p)
+		t.proceed()
 		return false
 	}
 	return true
@@ -239,17 +233,33 @@ func (t *tail) fallBehind(p *part) {
 	t.lag = append(t.lag, p)
 }
 
-// keepUp gives a part what its shard has read. t.mu is not held.
+// keepUp gives a part what its shard has read. Where that is to be judged by an
+// expression it takes a turn of the tail's own. t.mu is not held.
 func (t *tail) keepUp(p *part, deliveries []eventhub.Delivery, f *feed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.left || p.behind {
 		return
 	}
+	// Nobody else moves the place of a part that is kept up.
 	if deliveries = since(deliveries, p.next); len(deliveries) == 0 {
 		return
 	}
-	all := !t.blocked() && t.hand(p, deliveries, f)
+	all := !t.judges
+	for all && len(deliveries) > 0 {
+		n, passed := len(deliveries), deliveries
+		if t.match != nil {
+			t.mu.Unlock()
+			n, _ = t.judge(deliveries, f, time.Time{})
+			passed = f.passed
+			t.mu.Lock()
+			if t.left {
+				return
+			}
+		}
+		all = !t.blocked() && t.hand(p, passed, deliveries[n-1].Offset+1)
+		deliveries = deliveries[n:]
+	}
 	if t.merged != nil {
 		t.handMerged(time.Now().UnixMilli(), f)
 	}
@@ -261,46 +271,31 @@ func (t *tail) keepUp(p *part, deliveries []eventhub.Delivery, f *feed) {
 	}
 }
 
-// hand gives deliveries of a part to the receiver, or merges them, and reports
-// whether all are dealt with. p.next is behind the last one that is.
-func (t *tail) hand(p *part, ds []eventhub.Delivery, f *feed) (all bool) {
+// hand gives deliveries of a part, all that it wants of those before next, to the
+// receiver, or merges them, and reports whether all are dealt with. p.next is behind the
+// last one that is.
+func (t *tail) hand(p *part, ds []eventhub.Delivery, next uint64) (all bool) {
 	if t.merged != nil {
-		return t.merge(p, ds)
+		if !t.merge(p, ds) {
+			return false
+		}
+		p.next = next
+		return true
 	}
 	for len(ds) > 0 {
-		batch, rest := t.choose(ds, f)
-		taken := 0
-		if len(batch) > 0 {
-			taken = t.receiver.Deliver(batch)
-			p.shard.log.countHanded(t.bus, taken)
-		}
+		batch := ds[:min(t.batchSize, len(ds)):min(t.batchSize, len(ds))]
+		taken := t.receiver.Deliver(batch)
+		p.shard.log.countHanded(t.bus, taken)
 		if taken < len(batch) {
 			p.next = batch[taken].Offset
 			t.full = true
 			return false
 		}
-		p.next = ds[len(ds)-len(rest)-1].Offset + 1
-		ds = rest
+		p.next = batch[taken-1].Offset + 1
+		ds = ds[len(batch):]
 	}
+	p.next = next
 	return true
-}
-
-// choose returns the next events that the tail wants, as many as it is handed at
-// once, and what lies behind them.
-func (t *tail) choose(ds []eventhub.Delivery, f *feed) (batch, rest []eventhub.Delivery) {
-	if t.match == nil {
-		n := min(t.batchSize, len(ds))
-		return ds[:n:n], ds[n:]
-	}
-	clear(f.passed)
-	f.passed = f.passed[:0]
-	n := 0
-	for ; n < len(ds) && len(f.passed) < t.batchSize; n++ {
-		if t.match.Match(ds[n].Record, ds[n].Offset) {
-			f.passed = append(f.passed, ds[n])
-		}
-	}
-	return f.passed, ds[n:]
 }
 
 // turn serves the parts that are behind, and hands over what is due. Only one runs
@@ -308,8 +303,10 @@ func (t *tail) choose(ds []eventhub.Delivery, f *feed) (batch, rest []eventhub.D
 func (t *tail) turn() {
 	f := feeds.Get().(*feed)
 	defer f.release()
-	for events, n := 0, 0; n < turnRounds && events < roundEvents; n++ {
-		if !t.round(f) {
+	began := time.Now()
+	t.strained = false
+	for events, n := 0, 0; n < turnRounds && events < roundEvents && !t.strained; n++ {
+		if !t.round(f, began) {
 			return
 		}
 		events += len(f.items)
@@ -319,7 +316,7 @@ func (t *tail) turn() {
 
 // round reads for the part whose turn it is. It reports whether another round may
 // find more to do. t.mu is not held.
-func (t *tail) round(f *feed) bool {
+func (t *tail) round(f *feed, began time.Time) bool {
 	p, from, limit := t.plan(f)
 	if p == nil {
 		return false
@@ -335,24 +332,49 @@ func (t *tail) round(f *feed) bool {
 		return false
 	}
 	deliveries := f.prepare(log.name, f.items)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.blocked() {
-		return t.merged != nil && !t.left // a hand-over may make room
-	}
-	all := t.hand(p, deliveries, f)
 	if len(deliveries) == 0 {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.blocked() {
+			return t.merged != nil && !t.left // a hand-over may make room
+		}
 		p.next = max(p.next, head+1) // a gap
+		t.served(p, true)
+		return true
 	}
+	for len(deliveries) > 0 && !t.strained {
+		n, passed := len(deliveries), deliveries
+		if t.match != nil {
+			n, t.strained = t.judge(deliveries, f, began)
+			passed = f.passed
+		}
+		t.mu.Lock()
+		if t.blocked() {
+			defer t.mu.Unlock()
+			return t.merged != nil && !t.left
+		}
+		all := t.hand(p, passed, deliveries[n-1].Offset+1)
+		if deliveries = deliveries[n:]; !all || len(deliveries) == 0 || t.strained {
+			defer t.mu.Unlock()
+			t.served(p, all)
+			return true
+		}
+		t.mu.Unlock()
+	}
+	return true
+}
+
+// served puts the part whose turn it was where it belongs: all says that it was given
+// all that was read for it.
+func (t *tail) served(p *part, all bool) {
 	t.grow(all)
-	if all && p.next > log.durableHead() {
+	if all && p.next > p.shard.log.durableHead() {
 		p.behind = false
 		t.lag = slices.Delete(t.lag, 0, 1)
 	} else if all {
 		copy(t.lag, t.lag[1:]) // the others first
 		t.lag[len(t.lag)-1] = p
 	}
-	return true
 }
 
 // plan hands over what is due and says what to read next, nil for nothing. t.mu is

@@ -112,10 +112,6 @@ func (w *tailWorld) publish() {
 	}
 }
 
-type keyIs string
-
-func (k keyIs) Match(r eventhub.Record, _ uint64) bool { return string(r.Key()) == string(k) }
-
 func (w *tailWorld) subscribe() {
 	o := eventhub.SubscribeOptions{BatchSize: 1 + w.next(6)}
 	o.Topic = rapid.SampledFrom([]string{"a", "b.c", "nobody", "a.*", "**", "b.**", "*"}).Draw(w.T, "topic")
@@ -130,13 +126,15 @@ func (w *tailWorld) subscribe() {
 			m.start[topic] = len(keys)
 		}
 	}
+	switch w.next(4) {
+	case 0:
+		m.key, o.Filter = "k", &eventhub.Filter{Key: "k"}
+	case 1:
+		m.key, o.Filter = "k", &eventhub.Filter{CEL: `event.key == "k"`}
+	}
 	var err error
 	if m.in.sub, err = w.rig.bus.Subscribe(context.Background(), o, m.in); err != nil {
 		w.Fatal(err)
-	}
-	if o.Start.Kind == eventhub.StartLatest && w.next(2) == 0 {
-		m.key = "k"
-		m.in.sub.(*tail).match = keyIs(m.key)
 	}
 	if m.patterns, err = o.Patterns(); err != nil {
 		w.Fatal(err)

@@ -259,17 +259,18 @@ func TestTailThatCannotOpen(t *testing.T) {
 // where there are no others.
 func TestSlowTasksGetHalf(t *testing.T) {
 	var w workers
-	w.ready.L = &w.mu
+	l := &w.plain
+	l.ready.L = &l.mu
 	names := make(map[task]string)
 	for i, slow := range []bool{true, true, true, true, false, false} {
 		tl := &tail{}
-		tl.slow = slow
+		tl.slow, tl.strained = slow && i%2 == 0, slow && i%2 == 1
 		names[tl] = fmt.Sprintf("%d", i)
 		w.schedule(tl)
 		w.schedule(tl) // once is enough
 	}
 	var order []string
-	for next := w.dequeue(); next != nil; next = w.dequeue() {
+	for next := l.dequeue(); next != nil; next = l.dequeue() {
 		order = append(order, names[next])
 	}
 	equal(t, "order", order, []string{"4", "0", "5", "1", "2", "3"})

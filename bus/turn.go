@@ -25,17 +25,19 @@ const (
 // turn does all that a group can do now. Only one runs at a time for a group.
 //
 // A round has three steps. Under the lock it settles what time has brought and
-// plans what to read for the room that members have; without the lock it reads;
-// under the lock again it leases what it has read and hands it over. What
+// plans what to read for the room that members have; without the lock it reads, and
+// lets the filter decide; under the lock again it leases what it has read and hands it
+// over. What
 // happened in between (an ack, a seek, a member that left) shows in the state
 // of the entries and in the epoch, which the third step looks at.
 func (g *group) turn() {
 	began := time.Now()
 	g.fetch = fetchers.Get().(*fetcher)
-	more := true
-	for n := 0; more && n < turnRounds; n++ {
-		more = g.round()
+	more, spent := true, false
+	for n := 0; more && !spent && n < turnRounds; n++ {
+		more, spent = g.round(began)
 	}
+	g.strained = spent
 	g.mu.Lock()
 	g.counts.Poll.Observe(float64(time.Since(began)) / float64(time.Millisecond))
 	g.mu.Unlock()
@@ -57,6 +59,7 @@ type fetcher struct {
 	due    []uint64 // offsets to be delivered again
 	from   uint64   // fresh events from here on, up to limit; 0: none
 	limit  int
+	want   int    // how many of them members may have room for
 	head   uint64 // nothing was known to lie above when reading began
 
 	// What was read: of graves and of due the first ones, as roundBytes allowed,
@@ -65,6 +68,9 @@ type fetcher struct {
 	readGraves, readDue int
 	bytes               int
 	batch               store.Batch
+
+	began  time.Time // the turn
+	passes []bool    // what the filter says of the fresh events, one by one
 }
 
 func (f *fetcher) empty() bool { return len(f.graves) == 0 && len(f.due) == 0 && f.from == 0 }
@@ -79,33 +85,39 @@ func (f *fetcher) release() {
 	}
 }
 
-// round reports whether another one may find more to do.
-func (g *group) round() bool {
+// round reports whether another one may find more to do, and whether the filter has taken
+// the time of the turn, which began at a time.
+func (g *group) round(began time.Time) (more, spent bool) {
 	g.mu.Lock()
-	more := g.plan(time.Now().UnixMilli())
+	more = g.plan(time.Now().UnixMilli())
 	g.mu.Unlock()
 	if !more {
-		return false
+		return false, false
 	}
 	f := g.fetch
 	err := g.read(f)
+	if err == nil && g.filter != nil {
+		f.began = began
+		spent = g.judge(f)
+	}
 	g.mu.Lock()
 	if g.epoch != f.epoch || g.ended != nil {
 		defer g.mu.Unlock()
-		return g.ended == nil
+		g.keepVerdicts(nil, len(f.passes))
+		return g.ended == nil, spent
 	}
 	if err != nil {
 		g.bus.log.Error("cannot read events for a group", "topic", g.log.name, "group", g.name, "error", err)
 		g.putBack(time.Now().Add(readAgain).UnixMilli())
 		g.mu.Unlock()
-		return false
+		return false, false
 	}
 	burials := g.burials(f.graves[:f.readGraves], f.items)
 	g.handOut(time.Now().UnixMilli())
 	g.mu.Unlock()
 	// Not under the lock: the committer, which makes room, may be waiting for it.
 	g.inter(burials)
-	return true
+	return true, spent
 }
 
 // plan fills g.fetch and reports whether there is anything to read. Where not,
@@ -113,7 +125,7 @@ func (g *group) round() bool {
 func (g *group) plan(now int64) bool {
 	f := g.fetch
 	f.release()
-	*f = fetcher{epoch: g.epoch, graves: f.graves[:0], due: f.due[:0], items: f.items[:0], batch: f.batch}
+	*f = fetcher{epoch: g.epoch, graves: f.graves[:0], due: f.due[:0], items: f.items[:0], batch: f.batch, passes: f.passes[:0]}
 	if g.ended != nil {
 		return false
 	}
@@ -165,8 +177,12 @@ func (g *group) planDeliveries(now int64) (next int64) {
 	g.planSolo(now)
 	if g.window.next <= f.head && g.window.size() < g.bus.opts.AckWindow {
 		if short = short || room <= 0; room > 0 {
+			f.want = room
 			if g.lines != nil || g.filter != nil {
 				room = max(room, lineEvents) // many may be held or dropped, and need none
+			}
+			if g.lines != nil {
+				f.want = room
 			}
 			f.from, f.limit = g.window.next, min(room, int(g.bus.opts.AckWindow-g.window.size()))
 		}
@@ -407,12 +423,15 @@ func (g *group) handOut(now int64) {
 	for _, item := range f.items[graves : graves+due] {
 		g.redeliver(item, now)
 	}
-	for _, item := range f.items[graves+due:] {
-		if !g.take(item, now) {
-			break // the others are read again when there is room
-		}
+	fresh := f.items[graves+due:]
+	taken := 0
+	for taken < len(fresh) && g.take(fresh[taken], g.filter == nil || f.passes[taken], now) {
+		taken++ // the others are read again when there is room
 	}
-	if f.from != 0 && len(f.items) == graves+due {
+	if g.filter != nil && len(fresh) > 0 {
+		g.keepVerdicts(fresh, taken)
+	}
+	if f.from != 0 && len(fresh) == 0 {
 		// Up to the head that was there, the log holds nothing to read.
 		g.window.skipTo(f.head + 1)
 		g.touch()
@@ -426,11 +445,11 @@ func (g *group) handOut(now int64) {
 }
 
 // take deals with an event that is read in its turn: it is leased, or held back
-// behind its key, or was dealt with before the process was started. false: no
-// member has room for it.
-func (g *group) take(item store.Item, now int64) bool {
+// behind its key, or was dealt with before the process was started, or does not pass the
+// filter. false: no member has room for it.
+func (g *group) take(item store.Item, passes bool, now int64) bool {
 	standing := g.progress.standing(item.Offset)
-	if standing != acked && !g.filter.Match(item.Record, item.Offset) {
+	if standing != acked && !passes {
 		standing = acked // it counts as done
 	}
 	var key []byte

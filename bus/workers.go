@@ -17,8 +17,14 @@ type task interface {
 type taskState struct {
 	// slow tasks get half of the turns while others wait, and not more.
 	// Never changes.
-	slow       bool
-	turnState  turnState // guarded by workers.mu
+	slow bool
+	// judges: its turns evaluate expressions, which others must not wait for. Set before
+	// it is scheduled for the first time.
+	judges bool
+	// strained: its last turn had to stop in the middle, and so it is slow for now. Its
+	// turns' own.
+	strained   bool
+	turnState  turnState // guarded by lane.mu
 	alarmAt    int64     // epoch ms, 0: not in the alarm; guarded by alarm.mu
 	alarmIndex int       // guarded by alarm.mu
 }
@@ -37,94 +43,110 @@ const (
 
 // workers run the turns of tasks: a task is queued at most once and with one
 // worker at a time, so a wake-up costs nothing while one is pending and none is
-// lost.
+// lost. Tasks that evaluate expressions have a lane of their own: however long these
+// take, the turns of all others go on.
 type workers struct {
+	plain, judging lane
+	wg             sync.WaitGroup
+}
+
+// lane is a queue with its workers.
+type lane struct {
 	mu       sync.Mutex
 	ready    sync.Cond
 	queue    []task
 	slow     []task // those whose taskState says so
 	slowNext bool   // the last turn was none of slow
 	stopping bool
-	wg       sync.WaitGroup
 }
 
+// newWorkers starts n workers in each lane.
 func newWorkers(n int) *workers {
 	w := &workers{}
-	w.ready.L = &w.mu
-	for range n {
-		w.wg.Go(w.run)
+	for _, l := range []*lane{&w.plain, &w.judging} {
+		l.ready.L = &l.mu
+		for range n {
+			w.wg.Go(l.run)
+		}
 	}
 	return w
 }
 
 // schedule asks for a turn of the task.
 func (w *workers) schedule(t task) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	switch s := t.task(); s.turnState {
+	s := t.task()
+	l := &w.plain
+	if s.judges {
+		l = &w.judging
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch s.turnState {
 	case idle:
-		if !w.stopping {
-			w.enqueue(t, s)
-			w.ready.Signal()
+		if !l.stopping {
+			l.enqueue(t, s)
+			l.ready.Signal()
 		}
 	case running:
 		s.turnState = again
 	}
 }
 
-// enqueue and dequeue are called with w.mu held.
-func (w *workers) enqueue(t task, s *taskState) {
+// stop ends the workers after the turns under way.
+func (w *workers) stop() {
+	for _, l := range []*lane{&w.plain, &w.judging} {
+		l.mu.Lock()
+		l.stopping = true
+		l.mu.Unlock()
+		l.ready.Broadcast()
+	}
+	w.wg.Wait()
+}
+
+// enqueue and dequeue are called with l.mu held.
+func (l *lane) enqueue(t task, s *taskState) {
 	s.turnState = queued
-	if s.slow {
-		w.slow = append(w.slow, t)
+	if s.slow || s.strained {
+		l.slow = append(l.slow, t)
 		return
 	}
-	w.queue = append(w.queue, t)
+	l.queue = append(l.queue, t)
 }
 
 // dequeue returns the task whose turn is next, nil where there is none.
-func (w *workers) dequeue() (next task) {
-	from := &w.queue
-	if len(w.slow) > 0 && (w.slowNext || len(w.queue) == 0) {
-		from = &w.slow
+func (l *lane) dequeue() (next task) {
+	from := &l.queue
+	if len(l.slow) > 0 && (l.slowNext || len(l.queue) == 0) {
+		from = &l.slow
 	}
 	if len(*from) == 0 {
 		return nil
 	}
-	w.slowNext = from == &w.queue
+	l.slowNext = from == &l.queue
 	next, (*from)[0] = (*from)[0], nil
 	*from = (*from)[1:]
 	return next
 }
 
-// stop ends the workers after the turns under way.
-func (w *workers) stop() {
-	w.mu.Lock()
-	w.stopping = true
-	w.mu.Unlock()
-	w.ready.Broadcast()
-	w.wg.Wait()
-}
-
-func (w *workers) run() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (l *lane) run() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for {
-		t := w.dequeue()
-		for t == nil && !w.stopping {
-			w.ready.Wait()
-			t = w.dequeue()
+		t := l.dequeue()
+		for t == nil && !l.stopping {
+			l.ready.Wait()
+			t = l.dequeue()
 		}
-		if w.stopping {
+		if l.stopping {
 			return
 		}
 		s := t.task()
 		s.turnState = running
-		w.mu.Unlock()
+		l.mu.Unlock()
 		t.turn()
-		w.mu.Lock()
+		l.mu.Lock()
 		if s.turnState == again {
-			w.enqueue(t, s)
+			l.enqueue(t, s)
 			continue
 		}
 		s.turnState = idle

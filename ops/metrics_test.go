@@ -59,6 +59,8 @@ func TestEverySeries(t *testing.T) {
 		"eventhub_commit_duration_seconds_count":                                   2,
 		"eventhub_commit_events_sum":                                               7,
 		"eventhub_commit_events_count":                                             2,
+		"eventhub_filter_failed_total":                                             8,
+		"eventhub_filter_too_costly_total":                                         5,
 		"eventhub_queued_bytes":                                                    11,
 		"eventhub_cached_bytes":                                                    12,
 		"eventhub_store_size_bytes":                                                13,

@@ -84,6 +84,10 @@ var groupHistograms = []histogram[groupRow]{
 }
 
 var engineSeries = []series[measure.Engine]{
+	counter("eventhub_filter_failed_total", "Events that did not pass because a filter could not be evaluated on them.", nil,
+		func(e *measure.Engine) uint64 { return e.FilterFailed }),
+	counter("eventhub_filter_too_costly_total", "Of these, events on which a filter costs more than is allowed.", nil,
+		func(e *measure.Engine) uint64 { return e.FilterTooCostly }),
 	gauge("eventhub_queued_bytes", "Bytes of the records that wait for the committer.", nil,
 		func(e *measure.Engine) float64 { return float64(e.QueuedBytes) }),
 	gauge("eventhub_cached_bytes", "Bytes of the records in the tail cache.", nil,

@@ -80,7 +80,7 @@ func compile(text string) (*expression, error) {
 	if out := checked.OutputType(); !out.IsExactType(types.BoolType) {
 		return nil, refuse(nil, fmt.Sprintf("the expression is of type %s; bool is expected", cel.FormatCELType(out)))
 	}
-	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
+	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize), weighCalls(env)}
 	bounded, err := judgeCost(env, checked)
 	if err != nil {
 		return nil, err
@@ -187,30 +187,35 @@ func oneLine(message string) string {
 	return strings.ToValidUTF8(message[:messageBytes], "") + "…"
 }
 
-// matchExpression decides with an expression, and whatever else is asked.
-func (p *Program) matchExpression(r eventhub.Record, offset uint64) bool {
+// judgeExpression decides with an expression, and whatever else is asked.
+func (p *Program) judgeExpression(r eventhub.Record, offset uint64) (v Verdict) {
 	e := evaluations.Get().(*evaluation)
 	e.record, e.offset = r, offset
-	passes := false
 	if !e.read(r, p.last) {
-		p.failed.Add(1)
+		v = Fails
 	} else if p.matchMembers(&e.envelope) {
-		passes = p.evaluate(e)
+		v = p.evaluate(e)
 	}
 	*e = evaluation{} // a record is not to be held on to
 	evaluations.Put(e)
-	return passes
+	return v
 }
 
-func (p *Program) evaluate(e *evaluation) bool {
+func (p *Program) evaluate(e *evaluation) Verdict {
 	out, _, err := p.cel.program.Eval(e)
-	if err != nil {
-		var cancelled interpreter.EvalCancelledError
-		if errors.As(err, &cancelled) && cancelled.Cause == interpreter.CostLimitExceeded {
-			p.costly.Add(1)
-		}
-		p.failed.Add(1)
-		return false
+	switch {
+	case err != nil:
+		return whyNot(err)
+	case out == types.True:
+		return Passes
 	}
-	return out == types.True
+	return Drops
+}
+
+func whyNot(err error) Verdict {
+	var cancelled interpreter.EvalCancelledError
+	if errors.As(err, &cancelled) && cancelled.Cause == interpreter.CostLimitExceeded {
+		return CostsTooMuch
+	}
+	return Fails
 }

@@ -227,6 +227,36 @@ func TestTooCostly(t *testing.T) {
 	}
 }
 
+// TestCallsAreWeighed: what a call goes over and makes is counted before it begins, also
+// where the language counts one for it or where it is counted only when it is over.
+func TestCallsAreWeighed(t *testing.T) {
+	long := `"` + strings.Repeat("a", 400_000) + `"`
+	for _, tt := range []struct{ name, cel, small string }{
+		{"a pattern written short", `event.payload.s.matches("^[a-z]{0,300}x$")`, `"x"`},
+		{"a pattern as a function", `matches(event.payload.s, "^([a-z]{0,30}){0,8}x$")`, `"x"`},
+		{"many patterns", `[event.payload.s].all(x, ` + strings.Repeat(`!x.matches("^b|(a|aa)+c") && `, 8) + `true)`, `"x"`},
+		{"a search", `event.payload.s.indexOf(event.payload.s) == 0`, `"x"`},
+		{"a search from the end", `event.payload.s.lastIndexOf(event.payload.s) == 0`, `"x"`},
+		{"growth by replacement", `event.payload.s.replace("a", "` + strings.Repeat("b", 100) + `") != ""`, `"x"`},
+		{"growth between all", `event.payload.s.replace("", "` + strings.Repeat("b", 100) + `") != ""`, `"x"`},
+		{"growth by joining", `[event.payload.s].all(x, [` + strings.Repeat("x,", 30) + `x].join(x) != "")`, `"x"`},
+		{"growth by a format", `[event.payload.s].all(x, "` + strings.Repeat("%s", 31) + `".format([` + strings.Repeat("x,", 30) + `x]) != "")`, `"x"`},
+		{"a format of lists", `[event.payload.s].all(x, "%s".format([[` + strings.Repeat("x,", 30) + `x]]) != "")`, `"x"`},
+		{"sizes", `[event.payload.s].all(x, event.tags.all(t, ` + strings.Repeat("size(x) > 0 && ", 10) + `true))`, `"x"`},
+		{"conversions", `[event.payload.s].all(x, event.tags.all(t, ` + strings.Repeat(`bytes(x) != b"" && `, 10) + `true))`, `"x"`},
+	} {
+		p := mustCompile(t, filter{CEL: tt.cel})
+		e := event{Tags: []string{"1", "2", "3"}, Payload: []byte(`{"s":` + long + `}`)}
+		if v := p.Judge(encode(t, e), 1); v != CostsTooMuch || p.TooCostly() != 1 || p.Failed() != 1 {
+			t.Errorf("%s: %d, %d too costly", tt.name, v, p.TooCostly())
+		}
+		e.Payload = []byte(`{"s":` + tt.small + `}`)
+		if v := p.Judge(encode(t, e), 1); v != Passes {
+			t.Errorf("%s: a small event gets %d", tt.name, v)
+		}
+	}
+}
+
 // TestEstimatesHold: an expression is evaluated without counting only where the
 // estimate is right that it cannot cost too much; so estimates have to be above
 // what an event as large as it may be costs.

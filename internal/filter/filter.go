@@ -24,6 +24,18 @@ type Program struct {
 	failed, costly atomic.Uint64
 }
 
+// Verdict is what a filter says of one event.
+type Verdict uint8
+
+// An event passes or it does not, which it does not either where it cannot be judged:
+// the expression cannot be evaluated on it, or costs too much.
+const (
+	Drops Verdict = iota
+	Passes
+	Fails
+	CostsTooMuch
+)
+
 // header is one that an event has to have.
 type header struct {
 	name  string
@@ -80,20 +92,35 @@ func Compile(f *eventhub.Filter) (*Program, error) {
 }
 
 // Match reports whether the event in record r, at that offset, passes.
-func (p *Program) Match(r eventhub.Record, offset uint64) bool {
+func (p *Program) Match(r eventhub.Record, offset uint64) bool { return p.Judge(r, offset) == Passes }
+
+// Judge decides about the event in record r, at that offset.
+func (p *Program) Judge(r eventhub.Record, offset uint64) (v Verdict) {
 	if p == nil {
-		return true
-	}
-	if p.cel != nil {
-		return p.matchExpression(r, offset)
+		return Passes
 	}
 	var e envelope
-	if !e.read(r, p.last) {
-		p.failed.Add(1)
-		return false
+	switch {
+	case p.cel != nil:
+		v = p.judgeExpression(r, offset)
+	case !e.read(r, p.last):
+		v = Fails
+	case p.matchMembers(&e):
+		v = Passes
 	}
-	return p.matchMembers(&e)
+	switch v {
+	case CostsTooMuch:
+		p.costly.Add(1)
+		fallthrough
+	case Fails:
+		p.failed.Add(1)
+	}
+	return v
 }
+
+// Evaluates reports whether the filter has an expression, which may take milliseconds
+// for one event; anything else takes microseconds at most.
+func (p *Program) Evaluates() bool { return p != nil && p.cel != nil }
 
 // Failed counts the events that did not pass because the expression could not be
 // evaluated on them; TooCostly those among them on which it cost too much.

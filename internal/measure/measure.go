@@ -97,6 +97,9 @@ type Engine struct {
 	CachedBytes   int       // records in the tail cache
 	StoreBytes    uint64    // see store.Maintenance
 
+	FilterFailed    uint64 // events that did not pass because a filter could not be evaluated
+	FilterTooCostly uint64 // of these, those on which it cost too much
+
 	Scheduled uint64 // events that were published with a delay
 	Moved     uint64 // of these, into the log
 	Cancelled uint64

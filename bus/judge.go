@@ -1,0 +1,120 @@
+package bus
+
+import (
+	"time"
+
+	"eventhub"
+	"eventhub/internal/filter"
+	"eventhub/store"
+)
+
+// Filters decide about events in the turns of groups and tails, and under no lock: the
+// evaluation of an expression may take some 50 ms for one event, and the committer,
+// publishers and members wait for the locks of groups and tails. What a filter says of an
+// event never changes, so nothing that happens meanwhile makes it wrong.
+
+// judgeTime is after how long a turn that evaluates expressions lets others in. It is
+// looked at behind each event; what was read and not judged is read again.
+const judgeTime = 10 * time.Millisecond
+
+// matcher decides which events a group or a tail wants. Its method is safe for concurrent
+// use.
+type matcher interface {
+	Judge(r eventhub.Record, offset uint64) filter.Verdict
+}
+
+// matcher returns what decides with a program, nil where all events pass.
+func (b *Bus) matcher(p *filter.Program) matcher {
+	switch {
+	case p == nil:
+		return nil
+	case b.opts.judge != nil:
+		return b.opts.judge(p)
+	}
+	return p
+}
+
+// verdict is what a filter said of an event that was not taken then.
+type verdict struct {
+	offset uint64
+	passes bool
+}
+
+// judge lets the group's filter decide about the fresh events that were read, until one
+// more passes than there may be room for, and forgets those behind. It reports whether
+// the turn has taken its time. g.mu is not held.
+func (g *group) judge(f *fetcher) (spent bool) {
+	f.passes = f.passes[:0]
+	fresh := f.items[f.readGraves+f.readDue:]
+	known := g.verdicts
+	passed := 0
+	for i, item := range fresh {
+		for len(known) > 0 && known[0].offset < item.Offset {
+			known = known[1:]
+		}
+		passes := false
+		if len(known) > 0 && known[0].offset == item.Offset {
+			passes = known[0].passes
+		} else {
+			v := g.filter.Judge(item.Record, item.Offset)
+			if passes = g.bus.counts.filtered(v); v == filter.CostsTooMuch {
+				g.tooCostly(item.Offset)
+			}
+			spent = g.judges && time.Since(f.began) >= judgeTime
+		}
+		f.passes = append(f.passes, passes)
+		if passes {
+			passed++
+		}
+		if passed > f.want || spent {
+			f.items = f.items[:f.readGraves+f.readDue+i+1]
+			break
+		}
+	}
+	return spent
+}
+
+// keepVerdicts keeps what was decided about fresh events that were not taken: they are
+// read again when there is room for them.
+func (g *group) keepVerdicts(fresh []store.Item, taken int) {
+	g.verdicts = g.verdicts[:0]
+	for i, passes := range g.fetch.passes[taken:] {
+		g.verdicts = append(g.verdicts, verdict{fresh[taken+i].Offset, passes})
+	}
+}
+
+// filtered counts what filters could not judge, and returns whether the event passes.
+func (c *counts) filtered(v filter.Verdict) (passes bool) {
+	switch v {
+	case filter.CostsTooMuch:
+		c.filterTooCostly.Add(1)
+		fallthrough
+	case filter.Fails:
+		c.filterFailed.Add(1)
+	}
+	return v == filter.Passes
+}
+
+// tooCostly says once of a group that its filter costs too much.
+func (g *group) tooCostly(offset uint64) {
+	if !g.warned {
+		g.warned = true
+		g.bus.log.Warn("a filter costs too much on an event, which counts as done; metrics count these",
+			"topic", g.log.name, "group", g.name, "offset", offset)
+	}
+}
+
+// judge puts those of a tail's next events that it wants into f.passed, until it has as
+// many as the tail is handed at once, and returns how many it has looked at. began is when
+// the turn began. t.mu is not held.
+func (t *tail) judge(ds []eventhub.Delivery, f *feed, began time.Time) (n int, spent bool) {
+	clear(f.passed)
+	f.passed = f.passed[:0]
+	for ; n < len(ds) && len(f.passed) < t.batchSize && !spent; n++ {
+		if t.bus.counts.filtered(t.match.Judge(ds[n].Record, ds[n].Offset)) {
+			f.passed = append(f.passed, ds[n])
+		}
+		spent = t.judges && time.Since(began) >= judgeTime
+	}
+	return n, spent
+}

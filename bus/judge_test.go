@@ -1,0 +1,193 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"eventhub"
+	"eventhub/internal/filter"
+)
+
+// stuck is a filter in front of another that takes for ever, until somebody lets go.
+type stuck struct {
+	*filter.Program
+	gate  *gate
+	asked *atomic.Int64
+}
+
+// gate holds up who asks a filter.
+type gate struct {
+	mu   sync.Mutex
+	shut chan struct{} // nil: open
+	held int
+}
+
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = make(chan struct{})
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	close(g.shut)
+	g.shut = nil
+}
+
+func (s stuck) Judge(r eventhub.Record, offset uint64) filter.Verdict {
+	s.asked.Add(1)
+	s.gate.mu.Lock()
+	shut := s.gate.shut
+	if shut != nil {
+		s.gate.held++
+	}
+	s.gate.mu.Unlock()
+	if shut != nil {
+		<-shut
+	}
+	return s.Program.Judge(r, offset)
+}
+
+// withGate starts the bus anew with all filters behind a gate, which is open, and returns
+// it with a count of what they were asked.
+func (r *rig) withGate() (*gate, *atomic.Int64) {
+	r.stop()
+	g, asked := &gate{}, new(atomic.Int64)
+	r.start(Options{judge: func(p *filter.Program) matcher { return stuck{p, g, asked} }})
+	return g, asked
+}
+
+// TestSlowFilterHoldsNobodyUp: while the filters of groups and tails, more of them than
+// there are workers, do not come to an end on an event, everybody else goes on.
+func TestSlowFilterHoldsNobodyUp(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		gate, _ := r.withGate()
+		expression := &eventhub.Filter{CEL: "event.payload > 0"}
+		var slow []*inbox
+		for i := range 20 {
+			o := eventhub.SubscribeOptions{Topic: "t", Filter: expression}
+			if i%2 == 0 {
+				o.Group = fmt.Sprint("slow-", i)
+			}
+			slow = append(slow, r.subscribe(o))
+		}
+		group := r.subscribe(opts("t", "plain"))
+		tail := r.subscribe(eventhub.SubscribeOptions{Topic: "t"})
+		r.publish("t", 1, 1)
+		first := slow[0].take()
+		equal(t, "a delivery of a group with a filter", len(first), 1)
+		group.take()
+		tail.take()
+
+		gate.close()
+		r.publish("t", 2, 1) // its OK comes
+		synctest.Wait()
+		if gate.held == 0 {
+			t.Fatal("no filter is asked")
+		}
+		equal(t, "the group without a filter", group.takeOffsets(), []uint64{2})
+		equal(t, "the tail without a filter", tail.takeOffsets(), []uint64{2})
+		equal(t, "an ack in a group whose filter is at work", slow[0].ack(byLease(first[0])), []eventhub.Outcome{eventhub.Applied})
+		r.publish("other", 1, 1)
+		equal(t, "another topic", r.subscribe(opts("other", "plain")).takeOffsets(), []uint64{1})
+		for _, in := range slow {
+			if err := in.sub.Pause(ctx); err != nil {
+				t.Error(err)
+			}
+			if err := in.sub.Resume(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := r.bus.PauseGroup(ctx, "t", "slow-2"); err != nil { // which is on disk
+			t.Error(err)
+		}
+		if err := r.bus.DeleteGroup(ctx, "t", "slow-4"); err != nil {
+			t.Error(err)
+		}
+		if _, err := r.bus.SeekGroup(ctx, "t", "slow-6", eventhub.Start{Kind: eventhub.StartLatest}, true); err != nil {
+			t.Error(err)
+		}
+		if _, err := r.bus.Measure(ctx); err != nil {
+			t.Error(err)
+		}
+		equal(t, "a slow one", len(slow[0].take()), 0)
+
+		gate.open()
+		synctest.Wait()
+		for i, want := range [][]uint64{{2}, {1, 2}, {1}, {1, 2}, {1}, {1, 2}, {1}, {1, 2}, {1, 2}} {
+			equal(t, fmt.Sprint("afterwards, number ", i), slow[i].takeOffsets(), want)
+		}
+	})
+}
+
+// TestFilterIsAskedOnce: however little room members have, a group's filter judges an
+// event once, with and without lines.
+func TestFilterIsAskedOnce(t *testing.T) {
+	for _, ordering := range []string{eventhub.OrderingNone, eventhub.OrderingKey} {
+		inBubble(t, func(r *rig) {
+			_, asked := r.withGate()
+			var events []eventhub.Event
+			const n = 300
+			for i := range n {
+				events = append(events, eventhub.Event{Topic: "t", Key: fmt.Sprint(i % 7), Payload: fmt.Appendf(nil, "%d", i%3)})
+			}
+			if _, err := r.bus.Publish(context.Background(), events...); err != nil {
+				t.Fatal(err)
+			}
+			o := opts("t", "g")
+			o.MaxInFlight, o.Ordering, o.Filter = 2, ordering, &eventhub.Filter{CEL: "event.payload > 0"}
+			in := r.subscribe(o)
+			acked := 0
+			for batch := in.take(); len(batch) > 0; batch = in.take() {
+				for _, d := range batch {
+					in.ack(byLease(d))
+					acked++
+				}
+			}
+			equal(t, "acked", acked, n*2/3)
+			equal(t, "asked", asked.Load(), n)
+			equal(t, "cursor", r.cursor("t", "g").Offset, n)
+		})
+	}
+}
+
+// TestFilterThatCannotJudge: what a filter cannot judge is counted, and of what costs too
+// much somebody is told.
+func TestFilterThatCannotJudge(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		r.stop()
+		var log bytes.Buffer
+		r.start(Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		f := &eventhub.Filter{CEL: `event.payload.s.matches("^[a-z]{0,400}xy")`}
+		o := opts("t", "g")
+		o.Filter = f
+		in := r.subscribe(o)
+		large := fmt.Appendf(nil, `{"s":"%s"}`, strings.Repeat("a", 50_000))
+		for _, payload := range []string{`{"s":"xxy"}`, `{}`, string(large), string(large), `{"s":"no"}`} {
+			if _, err := r.bus.Publish(ctx, eventhub.Event{Topic: "t", Payload: []byte(payload)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		equal(t, "delivered", in.takeOffsets(), []uint64{1})
+		e, err := r.bus.Measure(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.FilterFailed != 3 || e.FilterTooCostly != 2 {
+			t.Errorf("%d failed, %d too costly; want 3 and 2", e.FilterFailed, e.FilterTooCostly)
+		}
+		if n := strings.Count(log.String(), "costs too much"); n != 1 || !strings.Contains(log.String(), "offset=3") {
+			t.Errorf("the log says: %s", log.String())
+		}
+	})
+}
