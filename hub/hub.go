@@ -151,6 +151,7 @@ func (h *Hub) open() error {
 		Origins: h.cfg.Origins,
 		Scratch: h.scratch(),
 		Memory:  memory,
+		Answers: budget.New(h.cfg.MaxMessageMemory << 20),
 		Logger:  h.log,
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
@@ -32,8 +33,9 @@ func clearScratch(dir string) error {
 }
 
 // backup sends a tar of the store as it is at a moment during the request: a copy,
-// made first, in a directory that is gone when the answer is. One at a time, for each
-// needs room. The trailer has the checksum of the tar.
+// made first, in a directory that is gone when the answer is. One is made at a time,
+// and few are kept, for each needs room: a client that is slow to take one does not
+// keep others from theirs. The trailer has the checksum of the tar.
 //
 // It reads everything there is: once rights are told apart, this one needs admin.
 func (a *API) backup(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
@@ -47,10 +49,13 @@ func (a *API) backup(w http.ResponseWriter, r *http.Request, access Access) (rep
 		w.Header().Set("Content-Type", transfer.Tar)
 		return reply{status: http.StatusOK}, nil
 	}
-	if !a.backingUp.TryLock() {
-		return reply{}, &eventhub.Error{Code: eventhub.CodeOverloaded, Message: "another backup is being made", RetryAfter: 10 * time.Second}
+	select {
+	case a.copies <- struct{}{}:
+		defer func() { <-a.copies }()
+	default:
+		return reply{}, &eventhub.Error{Code: eventhub.CodeOverloaded,
+			Message: fmt.Sprintf("%d backups are being sent; no more are made", maxCopies), RetryAfter: 10 * time.Second}
 	}
-	defer a.backingUp.Unlock()
 	ctx, cancel := a.untilStop(r.Context())
 	defer cancel()
 	d := newDownload(ctx, w, transfer.Tar, transfer.ChecksumTrailer)
@@ -82,7 +87,12 @@ func (a *API) copyStore(ctx context.Context, from eventhub.Keeper, w io.Writer) 
 		}
 	}()
 	copied := filepath.Join(dir, "store") // which must not exist
-	if err := from.Backup(ctx, copied); err != nil {
+	if !a.copying.TryLock() {
+		return &eventhub.Error{Code: eventhub.CodeOverloaded, Message: "another backup is being made", RetryAfter: 10 * time.Second}
+	}
+	err = from.Backup(ctx, copied)
+	a.copying.Unlock()
+	if err != nil {
 		return err
 	}
 	buffered := bufio.NewWriterSize(w, exportBuffer)

@@ -103,44 +103,69 @@ func TestBackupFails(t *testing.T) {
 	}
 }
 
-// TestBackupOneAtATime, and one that is sent to a client that goes away is taken
-// away too.
-func TestBackupOneAtATime(t *testing.T) {
+// TestBackupsToSlowClients: a client that is slow to take a backup does not keep others
+// from theirs; there are only so many copies, and that of a client that goes away goes
+// too.
+func TestBackupsToSlowClients(t *testing.T) {
 	scratch := t.TempDir()
 	t.Setenv("TMPDIR", scratch)
 	synctest.Test(t, func(t *testing.T) {
 		p := &past{files: map[string]string{"a": strings.Repeat("y", 8<<20)}}
 		_, client := servePipes(t, p.access())
 		ctx, leave := context.WithCancel(t.Context())
-		r, err := http.NewRequestWithContext(ctx, "GET", "http://hub/v1/backup", nil)
-		if err != nil {
-			t.Fatal(err)
+		ask := func() *http.Response {
+			r, err := http.NewRequestWithContext(ctx, "GET", "http://hub/v1/backup", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return answer
 		}
-		first, err := client.Do(r)
-		if err != nil {
-			t.Fatal(err)
+		var slow []*http.Response
+		for range maxCopies {
+			answer := ask()
+			if answer.StatusCode != 200 {
+				t.Fatalf("beside %d slow clients: %s", len(slow), answer.Status)
+			}
+			slow = append(slow, answer)
 		}
-		second, err := client.Get("http://hub/v1/backup")
-		if err != nil {
-			t.Fatal(err)
+		more := ask()
+		more.Body.Close()
+		if more.StatusCode != 503 || more.Header.Get("Retry-After") != "10" {
+			t.Errorf("beside %d: %d %v", maxCopies, more.StatusCode, more.Header)
 		}
-		second.Body.Close()
-		if second.StatusCode != 503 || second.Header.Get("Retry-After") != "10" {
-			t.Errorf("the second was answered by %d %v", second.StatusCode, second.Header)
-		}
-		if len(entries(t, scratch)) != 1 {
+		if len(entries(t, scratch)) != maxCopies {
 			t.Errorf("in scratch: %v", entries(t, scratch))
 		}
 		leave()
-		if _, err := io.Copy(io.Discard, first.Body); err == nil {
-			t.Error("the first came whole")
+		for _, answer := range slow {
+			if _, err := io.Copy(io.Discard, answer.Body); err == nil {
+				t.Error("one came whole")
+			}
+			answer.Body.Close()
 		}
-		first.Body.Close()
 		synctest.Wait()
 		if left := entries(t, scratch); len(left) != 0 {
 			t.Errorf("left: %v", left)
 		}
 	})
+}
+
+// TestBackupOneAtATime: while a copy is made no other is.
+func TestBackupOneAtATime(t *testing.T) {
+	p := &past{files: map[string]string{"a": "x"}}
+	_, api, h := withScratch(t, p)
+	api.copying.Lock()
+	if status, answer, header := request(h, "GET", "/v1/backup", ""); status != 503 || header.Get("Retry-After") != "10" || !strings.Contains(answer, "another backup") {
+		t.Errorf("answered %d %s", status, answer)
+	}
+	api.copying.Unlock()
+	if status, answer, _ := request(h, "GET", "/v1/backup", ""); status != 200 {
+		t.Errorf("and then %d %s", status, answer)
+	}
 }
 
 // TestBackupLeftovers: what a killed process left is taken away by the next, and

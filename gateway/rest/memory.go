@@ -12,6 +12,10 @@ import (
 // defaultMemory is the budget of an API that is given none, in bytes.
 const defaultMemory = 128 << 20
 
+// maxCopies is how many copies of the store there may be at once, each of which is sent
+// as a backup no faster than its client takes it.
+const maxCopies = 4
+
 // maxImports is how many imports may be under way at once. Each holds a chunk, a line
 // and the window of its compression: 14 MiB at most.
 const maxImports = 4
@@ -32,6 +36,20 @@ func (h *holding) take(n int) error {
 	}
 	h.bytes += n
 	return nil
+}
+
+// upTo takes what is missing to n bytes, or refuses.
+func (h *holding) upTo(n int) error {
+	if n <= h.bytes {
+		return nil
+	}
+	return h.take(n - h.bytes)
+}
+
+// force takes n bytes more for what can not be refused.
+func (h *holding) force(n int) {
+	h.from.Force(n)
+	h.bytes += n
 }
 
 // giveBack returns all of it.

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -89,4 +90,54 @@ func TestImportsAreFew(t *testing.T) {
 	if status, body, _ := do(h, "/v1/import", ""); status != 200 {
 		t.Errorf("and then: %d %s", status, body)
 	}
+}
+
+// stuck is a client that takes no byte of an answer before it is let go.
+type stuck struct {
+	*httptest.ResponseRecorder
+	letGo chan struct{}
+}
+
+func (s *stuck) Write(p []byte) (int, error) {
+	<-s.letGo
+	return s.ResponseRecorder.Write(p)
+}
+
+// TestPagesHaveABudget: pages that nobody takes are counted, others are refused as soon
+// as there is no memory for more, small ones are not, and all of it is given back.
+func TestPagesHaveABudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &past{events: chronicle(10, `"`+strings.Repeat("x", 100_000)+`"`)}
+		api, h := mount(t, p.access())
+		memory := budget.New(2_500_000)
+		api.cfg.Answers = memory
+		letGo := make(chan struct{})
+		var taking sync.WaitGroup
+		var answers []*stuck
+		for range 2 {
+			w := &stuck{httptest.NewRecorder(), letGo}
+			answers = append(answers, w)
+			taking.Go(func() { h.ServeHTTP(w, httptest.NewRequest("GET", "/replay?topic=orders", nil)) })
+		}
+		synctest.Wait()
+		if used := memory.Used(); used < 2_000_000 || used > 2_010_000 {
+			t.Errorf("%d bytes are taken by two pages of 1 MB", used)
+		}
+		if status, body, _ := request(h, "GET", "/replay?topic=orders", ""); status != 503 || !strings.Contains(body, `"code":"overloaded"`) {
+			t.Errorf("one more: %d %.200s", status, body)
+		}
+		if status, body, _ := request(h, "GET", "/replay?topic=orders&limit=2", ""); status != 200 {
+			t.Errorf("a small one: %d %.200s", status, body)
+		}
+		close(letGo)
+		taking.Wait()
+		for _, w := range answers {
+			if n := w.Body.Len(); w.Code != 200 || n < 1_000_000 {
+				t.Errorf("a page that was refused to nobody: %d, %d bytes", w.Code, n)
+			}
+		}
+		if used := memory.Used(); used != 0 {
+			t.Errorf("%d bytes are taken in the end", used)
+		}
+	})
 }

@@ -27,6 +27,9 @@ var pullOptions = []string{"from", "ts", "afterId", "offset", "ackTimeoutMs", "m
 // as long as it lasts. What the client does not get goes back to the group.
 func (a *API) pull(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	opts, wait, err := pullRequest(w, r)
+	if err == nil {
+		err = access.page.take(0) // what was pulled is not refused
+	}
 	if err != nil {
 		return reply{}, err
 	}
@@ -45,6 +48,7 @@ func (a *API) pull(w http.ResponseWriter, r *http.Request, access Access) (reply
 	for i := range deliveries {
 		size += len(deliveries[i].Record) + deliveryBytes
 	}
+	access.page.force(size)
 	body := append(make([]byte, 0, size), pullStart...)
 	for i := range deliveries {
 		if i > 0 {

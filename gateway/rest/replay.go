@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 
 	"eventhub"
@@ -31,7 +30,7 @@ func replay(w http.ResponseWriter, r *http.Request, access Access) (reply, error
 	if err != nil {
 		return reply{}, err
 	}
-	page := replayPage{add: appendStored}
+	page := replayPage{add: appendStored, held: access.page}
 	asCloudEvents := accepted(r, eventsFormats...) == cloudevents.BatchType
 	if asCloudEvents {
 		page.add = appendCloudEvent
@@ -42,23 +41,38 @@ func replay(w http.ResponseWriter, r *http.Request, access Access) (reply, error
 	if asCloudEvents {
 		page.link(w, r)
 		w.Header().Set("Content-Type", cloudevents.BatchType)
-		return reply{status: http.StatusOK, body: slices.Concat([]byte("["), page.events, []byte("]\n"))}, nil
+		return reply{status: http.StatusOK, body: page.enclosed("[", "]\n")}, nil
 	}
 	// A name has nothing to escape.
-	head := fmt.Appendf(nil, `{"topic":%q,"count":%d,"events":[`, q.Topic, page.count)
+	head := fmt.Sprintf(`{"topic":%q,"count":%d,"events":[`, q.Topic, page.count)
 	tail := "]}\n"
 	if page.next != 0 {
 		tail = fmt.Sprintf("],\"next\":{\"from\":\"offset\",\"offset\":%d}}\n", page.next)
 	}
-	return reply{status: http.StatusOK, body: slices.Concat(head, page.events, []byte(tail))}, nil
+	return reply{status: http.StatusOK, body: page.enclosed(head, tail)}, nil
 }
 
 // replayPage is a page as it is read: its events, with commas between them.
 type replayPage struct {
 	add    func(dst []byte, topic string, item eventhub.Item) ([]byte, error)
-	events []byte
+	events []byte   // from headRoom on
+	held   *holding // what they take of the memory for answers
 	count  int
 	next   uint64 // offset of the first event behind it, 0 where there is none
+}
+
+// headRoom is the room before the events for what the answer begins with: a large page
+// is not copied for that.
+const headRoom = eventhub.MaxTopicBytes + 64
+
+// enclosed returns the page with what stands before and behind its events.
+func (p *replayPage) enclosed(head, tail string) []byte {
+	if p.events == nil {
+		return []byte(head + tail)
+	}
+	start := headRoom - len(head)
+	copy(p.events[start:], head)
+	return append(p.events[start:], tail...)
 }
 
 func appendStored(dst []byte, _ string, item eventhub.Item) ([]byte, error) {
@@ -77,16 +91,20 @@ func (p *replayPage) read(ctx context.Context, from eventhub.History, q eventhub
 	limit := q.Limit
 	q.Limit++ // a look behind the page
 	err := from.Replay(ctx, q, func(topic string, item eventhub.Item) (err error) {
-		if p.count == limit || len(p.events) >= maxReplayBytes {
+		if p.count == limit || len(p.events)-headRoom >= maxReplayBytes {
 			p.next = item.Offset
 			return errPageFull
 		}
-		if p.count > 0 {
+		if p.count == 0 {
+			p.events = make([]byte, headRoom, 2*headRoom+len(item.Record))
+		} else {
 			p.events = append(p.events, ',')
 		}
 		p.count++
-		p.events, err = p.add(p.events, topic, item)
-		return err
+		if p.events, err = p.add(p.events, topic, item); err != nil {
+			return err
+		}
+		return p.held.upTo(len(p.events))
 	})
 	if errors.Is(err, errPageFull) {
 		return nil

@@ -58,6 +58,8 @@ type Access struct {
 	Redriver   eventhub.Redriver
 	// Name says who asks, and is kept beside what was done; no secret.
 	Name string
+
+	page *holding // of the answer, as far as it is made
 }
 
 // Config says how to run the API.
@@ -76,9 +78,11 @@ type Config struct {
 	// process left in it is removed. Default: that of the system for temporary files.
 	Scratch string
 	// Memory is what the bodies of requests take their bytes from, while they come and
-	// until they are answered. Default: one of 128 MiB.
-	Memory *budget.Budget
-	Logger *slog.Logger // default: discard
+	// until they are answered; Answers is that of pages, until they are written. It is
+	// for the server's connections to bound how long that may take. Default: each has
+	// one of 128 MiB.
+	Memory, Answers *budget.Budget
+	Logger          *slog.Logger // default: discard
 }
 
 // API is the HTTP API. It is safe for concurrent use.
@@ -89,7 +93,8 @@ type API struct {
 	stopping context.Context // ended by Stop
 	stop     context.CancelFunc
 
-	backingUp sync.Mutex    // held while a backup is sent
+	copying   sync.Mutex    // held while a copy of the store is made
+	copies    chan struct{} // holds a token for each copy that there is
 	importing chan struct{} // holds a token for each import
 
 	mu       sync.Mutex
@@ -120,7 +125,11 @@ func New(cfg Config) (*API, error) {
 	if cfg.Memory == nil {
 		cfg.Memory = budget.New(defaultMemory)
 	}
-	a := &API{cfg: cfg, origins: policy, importing: make(chan struct{}, maxImports), requests: make(map[answered]uint64)}
+	if cfg.Answers == nil {
+		cfg.Answers = budget.New(defaultMemory)
+	}
+	a := &API{cfg: cfg, origins: policy,
+		copies: make(chan struct{}, maxCopies), importing: make(chan struct{}, maxImports), requests: make(map[answered]uint64)}
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	return a, nil
 }
@@ -243,7 +252,12 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, route string, serve
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &heldBody{r.Body, &held, w}
 	}
-	answer, err := a.admit(w, r, serve)
+	page := holding{from: a.cfg.Answers}
+	defer page.giveBack()
+	answer, err := a.admit(w, r, &page, serve)
+	if err == nil && r.Method == http.MethodGet {
+		err = page.upTo(len(answer.body)) // nothing was done that the client has to know
+	}
 	if a.stopping.Err() != nil && errors.Is(err, os.ErrDeadlineExceeded) && doneBeside(err) == nil {
 		err = errStopping // which cuts bodies
 	}
@@ -271,7 +285,7 @@ func (a *API) refuse(w http.ResponseWriter, route string, status int, e *eventhu
 	writeProblem(w, status, e, done)
 }
 
-func (a *API) admit(w http.ResponseWriter, r *http.Request, serve handler) (reply, error) {
+func (a *API) admit(w http.ResponseWriter, r *http.Request, page *holding, serve handler) (reply, error) {
 	if a.stopping.Err() != nil {
 		return reply{}, errStopping
 	}
@@ -289,6 +303,7 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request, serve handler) (repl
 	if err != nil {
 		return reply{}, err
 	}
+	access.page = page
 	return serve(w, r, access)
 }
 

@@ -51,6 +51,14 @@ func (b *Budget) take(n int) bool {
 	return true
 }
 
+// Force takes n bytes although there may not be so many, for what is there already:
+// it keeps others out.
+func (b *Budget) Force(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used += n
+}
+
 // Wait takes n bytes as soon as there are so many, those who came first before
 // others, and returns the cause where the context ends before. More than there will
 // ever be are never there.
