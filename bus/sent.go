@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"math"
 	"time"
 
 	"eventhub"
@@ -61,6 +62,20 @@ func (q *sendQueue) drop(n int) {
 	if cap(q.items) > keptQueue {
 		q.items = nil
 	}
+}
+
+// unsentFrom returns the serial of the first of the last n deliveries that were taken. It
+// does not count leases: some of those deliveries may be settled already.
+func (s *subscription) unsentFrom(n int) uint64 {
+	s.giving.Lock() // a hand-over under way has not noted yet what was taken
+	defer s.giving.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	items := s.queue.items[s.queue.first:]
+	if n = min(n, len(items)); n == 0 {
+		return math.MaxUint64
+	}
+	return items[len(items)-n].serial
 }
 
 // Sent implements eventhub.Subscription.

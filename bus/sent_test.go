@@ -122,3 +122,30 @@ func TestSentOfWhatIsGone(t *testing.T) {
 		equal(t, "the lag", r.bus.running("p.a", "g").window.lag(r.bus.running("p.a", "g").log.durableHead()), uint64(0))
 	})
 }
+
+// What was not sent may be settled all the same, by the id of an event that came before.
+// When the member is lost, that gives no attempt back of what was sent.
+func TestUnsentAndSettled(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := buffered("t", "g")
+		o.MaxInFlight, o.AckTimeout, o.Backoff = 4, time.Second, eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
+		in := r.subscribe(o)
+		r.publish("t", 1, 4)
+		first := in.take()
+		in.sub.Sent(4)
+		time.Sleep(2 * time.Second)
+		equal(t, "came again", offsets(in.take()), []uint64{1, 2, 3, 4})
+		in.sub.Sent(2)
+		equal(t, "by id", in.ack(byID(first[3])), []eventhub.Outcome{eventhub.Applied})
+		in.sub.Drop(2)
+		var attempts []int
+		list, err := r.bus.InFlight(bg, "t", "g", 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range list {
+			attempts = append(attempts, f.Attempt)
+		}
+		equal(t, "attempts", attempts, []int{2, 2, 1})
+	})
+}

@@ -545,7 +545,12 @@ func (s *subscription) leave(giveBack int) (left bool) {
 		s.bus.patterns.remove(s)
 	}
 	members := s.roster()
-	from := s.latest(members, giveBack)
+	var from uint64
+	if s.opts.Buffered && giveBack < math.MaxInt {
+		from = s.unsentFrom(giveBack)
+	} else {
+		from = s.latest(members, giveBack)
+	}
 	for _, m := range members {
 		m.leave(from)
 	}
