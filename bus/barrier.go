@@ -1,7 +1,9 @@
 package bus
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/store"
 )
 
 // A publication may wait until groups have acked its events. Nothing of that is
@@ -28,6 +31,8 @@ type barrier struct {
 	bus    *Bus
 	ctx    context.Context
 	groups map[groupKey]*group // all that are waited for
+	floors map[groupKey]uint64 // their cursors before the events were published
+	gaveUp map[awaited]bool    // what was dead-lettered before
 	pubs   []eventhub.Publication
 	done   func([]eventhub.Publication)
 	left   atomic.Int64 // publications that wait, and one while they are begun
@@ -83,9 +88,78 @@ func (b *Bus) checkWait(s *submission, p *eventhub.Publication, now time.Time) e
 				return err
 			}
 			s.barrier.groups[key] = g
+			_, s.barrier.floors[key] = g.position()
+		}
+		for i := range p.Events {
+			if err := s.barrier.lookBack(&p.Events[i], name); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// lookBack notes an event that is published again and that the group has dead-lettered:
+// for its window that is done.
+func (r *barrier) lookBack(e *eventhub.Event, name string) error {
+	if e.ID == "" {
+		return nil
+	}
+	s, g := r.bus.store, r.groups[groupKey{topic: e.Topic, group: name}]
+	offset, err := s.Find(r.ctx, e.Topic, e.ID)
+	if err == nil {
+		var dead bool
+		if dead, err = r.bus.isDeadLetter(r.ctx, g, offset); dead {
+			r.gaveUp[awaited{g, offset}] = true
+		}
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return storeError(err, "look up event %q of topic %q", e.ID, e.Topic)
+	}
+	return nil
+}
+
+// isDeadLetter reports whether the group has given up the event at offset since it was
+// moved last, and the event was not given back since.
+func (b *Bus) isDeadLetter(ctx context.Context, g *group, offset uint64) (bool, error) {
+	epoch, _ := g.position()
+	dlq := eventhub.DeadLetterTopic(g.log.name)
+	id := deadLetterID(g.log.name, offset, g.name, epoch, "")
+	for {
+		switch _, err := b.store.Find(ctx, dlq, id); {
+		case errors.Is(err, store.ErrNotFound):
+			return false, nil
+		case err != nil:
+			return false, err
+		}
+		again, err := b.redriveOf(ctx, id)
+		if again == "" || err != nil {
+			return err == nil, err
+		}
+		id = deadLetterID(g.log.name, offset, g.name, epoch, again)
+	}
+}
+
+// redriveOf returns the id of the last mark by which a dead letter was redriven, "" where
+// it was not.
+func (b *Bus) redriveOf(ctx context.Context, letter string) (mark string, _ error) {
+	places, err := b.store.Effects(ctx, letter, store.Place{Topic: eventhub.RedriveTopic}, eventhub.MaxRedriveMarks)
+	if err != nil {
+		return "", err
+	}
+	for _, place := range places {
+		if place.Topic != eventhub.RedriveTopic {
+			break
+		}
+		item, err := b.first(ctx, place.Topic, place.Offset)
+		if err != nil {
+			return "", err
+		}
+		if e, err := item.Record.Event(item.Offset); err == nil && !strings.HasPrefix(e.ID, "rm-") {
+			mark = e.ID
+		}
+	}
+	return mark, nil
 }
 
 func validateWait(p *eventhub.Publication, now time.Time) error {
@@ -115,7 +189,7 @@ func validateWait(p *eventhub.Publication, now time.Time) error {
 func (b *Bus) newBarrier(ctx context.Context, pubs []eventhub.Publication) *barrier {
 	for i := range pubs {
 		if len(pubs[i].WaitFor) > 0 {
-			return &barrier{bus: b, ctx: ctx, groups: make(map[groupKey]*group)}
+			return &barrier{bus: b, ctx: ctx, groups: make(map[groupKey]*group), floors: make(map[groupKey]uint64), gaveUp: make(map[awaited]bool)}
 		}
 	}
 	return nil
@@ -162,10 +236,31 @@ func (r *barrier) wait(p *eventhub.Publication) {
 		a.settle(eventhub.Wrap(eventhub.CodeShuttingDown, r.ctx.Err(), "gave up waiting for the groups; the events are published"))
 	})
 	a.mu.Unlock()
-	for _, w := range open {
-		w.group.await(a, w.offset)
+	for i, w := range open {
+		w.group.await(a, w.offset, a.whyNever(i, w))
 	}
 }
+
+// whyNever says why the group will not ack what is the i-th of all, "" where it may: a
+// new event that its cursor had passed, or one that it gave up before.
+func (a *await) whyNever(i int, w awaited) string {
+	switch receipt := &a.pub.Receipts[i%len(a.pub.Events)]; {
+	case a.barrier.gaveUp[w]:
+		return gaveUpDead
+	case !receipt.Duplicate && w.offset <= a.barrier.floors[w.group.key]:
+		return "begins behind, or was moved past,"
+	}
+	return ""
+}
+
+// mostSkips bounds what a group remembers of its seeks.
+const mostSkips = 1000
+
+// What groups do instead of acking.
+const (
+	gaveUpDead  = "has dead-lettered"
+	gaveUpMoved = "was moved past"
+)
 
 // all returns what the publication waits for: the events in their order, one group
 // after the other.
@@ -179,13 +274,16 @@ func (a *await) all() []awaited {
 	return all
 }
 
-// await asks the group to tell a when one of its events is done.
-func (g *group) await(a *await, offset uint64) {
+// await asks the group to tell a when one of its events is done; never says why it will
+// not be acked, if nothing is left to be done.
+func (g *group) await(a *await, offset uint64, never string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case a.ended():
-	case g.isDone(offset):
+	case g.isSettled(offset) && (never != "" || g.wasSkipped(offset)):
+		a.settle(g.never(offset, cmp.Or(never, gaveUpMoved)))
+	case g.isSettled(offset):
 		a.acked(g, offset)
 	case g.ended != nil:
 		a.settle(g.endedAwait())
@@ -206,6 +304,17 @@ func (g *group) isDone(offset uint64) bool {
 	return offset < g.window.next || g.progress.restoredAs(offset) == acked
 }
 
+// isSettled is isDone for who waits: an event that was given back is not. g.mu is held.
+func (g *group) isSettled(offset uint64) bool {
+	return g.progress.redriven[offset] == nil && g.isDone(offset)
+}
+
+// never is the outcome of a wait for an event that the group will not ack.
+func (g *group) never(offset uint64, why string) error {
+	return eventhub.Errorf(eventhub.CodeWaitTimeout, "group %q %s the event at offset %d of topic %q; the events are published",
+		g.name, why, offset, g.log.name)
+}
+
 // tell tells those who wait for an offset that the event is acked or, with gaveUp,
 // that the group has given it up and how. g.mu is held.
 func (g *group) tell(offset uint64, gaveUp string) {
@@ -214,8 +323,7 @@ func (g *group) tell(offset uint64, gaveUp string) {
 			a.acked(g, offset)
 			continue
 		}
-		a.settle(eventhub.Errorf(eventhub.CodeWaitTimeout, "group %q %s the event at offset %d of topic %q; the events are published",
-			g.name, gaveUp, offset, g.log.name))
+		a.settle(g.never(offset, gaveUp))
 	}
 	delete(g.awaited, offset)
 }
@@ -224,8 +332,38 @@ func (g *group) tell(offset uint64, gaveUp string) {
 // is held.
 func (g *group) tellPassed() {
 	for offset := range g.awaited {
-		if g.isDone(offset) {
+		if g.isSettled(offset) {
 			g.tell(offset, "")
+		}
+	}
+}
+
+// skip notes that a seek moves the cursor from a place to another. g.mu is held.
+func (g *group) skip(from, to uint64) {
+	if to > from {
+		if len(g.skipped) == mostSkips { // of so many seeks the oldest are told from one another no more
+			g.skipped[1].from = g.skipped[0].from
+			g.skipped = slices.Delete(g.skipped, 0, 1)
+		}
+		g.skipped = append(g.skipped, span{from + 1, to})
+		return
+	}
+	g.skipped = slices.DeleteFunc(g.skipped, func(s span) bool { return s.from > to })
+	for i := range g.skipped {
+		g.skipped[i].to = min(g.skipped[i].to, to)
+	}
+}
+
+// wasSkipped reports whether a seek has passed an offset. g.mu is held.
+func (g *group) wasSkipped(offset uint64) bool {
+	return slices.ContainsFunc(g.skipped, func(s span) bool { return s.above(offset-1) > 0 && s.from <= offset })
+}
+
+// tellSkipped tells those whose event a seek to a place passes. g.mu is held.
+func (g *group) tellSkipped(to uint64) {
+	for offset := range g.awaited {
+		if offset <= to && !g.isDone(offset) {
+			g.tell(offset, gaveUpMoved)
 		}
 	}
 }

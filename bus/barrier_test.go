@@ -199,7 +199,7 @@ func TestWaitEnds(t *testing.T) {
 		}, "", ""},
 		"seek above": {func(r *rig, in *inbox, first got, stop func()) error {
 			return r.bus.SetCursor(context.Background(), "t", "g", 1)
-		}, "", ""},
+		}, eventhub.CodeWaitTimeout, "was moved past"},
 		"deletion": {func(r *rig, in *inbox, first got, stop func()) error {
 			return r.bus.DeleteGroup(context.Background(), "t", "g")
 		}, eventhub.CodeWaitTimeout, "deleted"},
@@ -243,7 +243,7 @@ func TestWaitForDeadLetterGivenUp(t *testing.T) {
 		g := r.bus.running("t.dlq", "g")
 		a := &await{barrier: &barrier{bus: r.bus}, pub: &eventhub.Publication{Receipts: []eventhub.Receipt{{Offset: got.Offset}}},
 			open: map[awaited]bool{{g, got.Offset}: true}, timer: time.NewTimer(time.Hour)}
-		g.await(a, got.Offset)
+		g.await(a, got.Offset, "")
 		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got))
 		wantCode(t, a.err, eventhub.CodeWaitTimeout)
 	})
@@ -377,4 +377,76 @@ func checkAwaited(t *rapid.T, b *Bus, groups []string) {
 		}
 		rt.mu.Unlock()
 	}
+}
+
+// TestWaitTellsTheTruth: an event that a group gave up, was moved past or never began with
+// is not acked, and its publisher is told so, whenever it asks; one that was given back is
+// waited for.
+func TestWaitTellsTheTruth(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		again := func(what, says string) {
+			t.Helper()
+			w := r.enqueue(ctx, eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g"}})
+			switch {
+			case says == "…":
+				if w.over() {
+					t.Errorf("%s: answered with %v", what, w.pubs[0].Err)
+				}
+				time.Sleep(eventhub.DefaultWait)
+				synctest.Wait()
+				wantCode(t, w.pubs[0].Err, eventhub.CodeWaitTimeout)
+			case !w.over():
+				t.Errorf("%s: no answer", what)
+			case says == "":
+				if w.pubs[0].Err != nil {
+					t.Errorf("%s: %v", what, w.pubs[0].Err)
+				}
+			default:
+				if wantCode(t, w.pubs[0].Err, eventhub.CodeWaitTimeout); !strings.Contains(fmt.Sprint(w.pubs[0].Err), says) {
+					t.Errorf("%s: %v; want %q", what, w.pubs[0].Err, says)
+				}
+			}
+		}
+		in := r.subscribe(earliest("t", "g"))
+		w := r.enqueue(ctx, eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g"}})
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.take()[0]))
+		if !w.over() || !strings.Contains(fmt.Sprint(w.pubs[0].Err), "has dead-lettered") {
+			t.Errorf("given up meanwhile: %v", w.pubs[0].Err)
+		}
+		again("given up before", "has dead-lettered")
+		equal(t, "redriven", r.redrive(redriveAll("t")).Redriven, 1)
+		again("given back", "…")
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.take()[0]))
+		again("given up again", "has dead-lettered")
+		r.redrive(redriveAll("t"))
+		in.ack(byLease(in.take()[0]))
+		again("acked when given back", "")
+
+		seek := func(s eventhub.Start) {
+			t.Helper()
+			if _, err := r.bus.SeekGroup(ctx, "t", "g", s, true); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		seek(eventhub.Start{Kind: eventhub.StartEarliest})
+		in.take()
+		w = r.enqueue(ctx, eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g"}})
+		seek(eventhub.Start{Kind: eventhub.StartLatest})
+		if !w.over() || !strings.Contains(fmt.Sprint(w.pubs[0].Err), "was moved past") {
+			t.Errorf("moved past meanwhile: %v", w.pubs[0].Err)
+		}
+		again("moved past before", "was moved past")
+		seek(eventhub.Start{Kind: eventhub.StartEarliest})
+		in.ack(byLease(in.take()[0]))
+		again("acked when moved back", "")
+
+		o := eventhub.SubscribeOptions{Topic: "u", Group: "g", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 10}}
+		r.subscribe(o)
+		w = r.enqueue(ctx, eventhub.Publication{Events: inTopic("u", 1), WaitFor: []string{"g"}})
+		if !w.over() || !strings.Contains(fmt.Sprint(w.pubs[0].Err), "begins behind") {
+			t.Errorf("below the start: %v", w.pubs[0].Err)
+		}
+	})
 }

@@ -281,7 +281,7 @@ func (x *exchange) succeed(now int64) {
 				g.counts.acked(e, now)
 			} else {
 				g.counts.DeadLettered++
-				g.tell(offset, "has dead-lettered")
+				g.tell(offset, gaveUpDead)
 			}
 			g.finish(e)
 		}

@@ -59,6 +59,7 @@ type group struct {
 	counts   groupCounts
 	awaited  map[uint64][]*await // who waits for an offset to be done; nil: nobody
 
+	skipped   []span      // offsets that seeks have passed since the group was loaded
 	fetch     *fetcher    // of the turn under way
 	verdicts  []verdict   // the turns' own: about events to be read again, rising
 	warned    bool        // the turns' own: it was said that the filter costs too much

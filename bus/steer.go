@@ -98,6 +98,8 @@ func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (eventhub
 		g.mu.Unlock()
 		return plan, way, nil
 	}
+	g.tellSkipped(to)
+	g.skip(plan.From, to)
 	before := g.progress
 	g.progress = newProgress()
 	g.progress.reset = true
