@@ -43,7 +43,7 @@ func (s *Store) checkpoint(dir string) error {
 		err = *cause
 	}
 	if err == nil {
-		err = writeSeal(fsys, dir)
+		err = sealCopy(fsys, dir)
 	}
 	if err == nil {
 		err = putFormat(fsys, dir)

@@ -1,15 +1,25 @@
 package pebble
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"io"
+	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"eventhub/store"
 
+	pdb "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -99,55 +109,306 @@ func TestDamagedLog(t *testing.T) {
 	mustClose(t, s)
 }
 
-// TestDamagedStore flips bits of, and cuts, the files of a store that was closed:
-// it is refused, or a read reports it, or all is there. No event is lost in
-// silence.
-func TestDamagedStore(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
+// TestDamagedLogOfLargeCommits: Pebble's own mark of how far a log is synced leaves out the
+// blocks that a commit fills, so of large commits it vouches for little.
+func TestDamagedLogOfLargeCommits(t *testing.T) {
+	const commits, events = 60, 100 // of about 100 KB
+	c := crashedAfter(t, 64<<20, func(s *Store) (records []string) {
+		for i := range commits {
+			var appends []store.Append
+			for j := range events {
+				id := fmt.Sprint(i, "-", j)
+				appends = append(appends, store.Append{Topic: "t", ID: id, Record: newRecord("t", id, 1000)})
+			}
+			for _, a := range mustCommit(t, s, true, appends...) {
+				records = append(records, string(a.Record))
+			}
+		}
+		return records
+	})
+	log, files := "", c.contents(t)
+	for name := range files {
+		if isLog(name) {
+			log = max(log, name)
+		}
+	}
+	size := len(files[log])
+	if size < 1<<20 {
+		t.Fatalf("the last log has %d bytes; this shows nothing", size)
+	}
+	for k := range 5 {
+		d := damage{flipped, log, (2*k + 1) * size / 10, k}
+		if outcome := c.suffer(t, d, ""); outcome != "refused" {
+			t.Errorf("%v of %d: the store is %s; want it to be refused", d, size, outcome)
+		}
+	}
+}
+
+// damageAll makes TestDamagedFiles try every position of small files and some hundred of
+// large ones.
+var damageAll = flag.Bool("damage.all", false, "damage every file at every place")
+
+const (
+	damageSample = 60      // damages of a store that are tried without -damage.all
+	damagePlaces = 500     // of a large file
+	damageSmall  = 2 << 10 // bytes of a file that is damaged everywhere
+)
+
+// damage is something that happens to one file of a store that nobody has open.
+type damage struct {
+	kind damageKind
+	name string
+	at   int // byte
+	bit  int
+}
+
+type damageKind string
+
+const (
+	missing damageKind = "missing"
+	emptied damageKind = "emptied"
+	cut     damageKind = "cut"
+	flipped damageKind = "flipped"
+	zeroed  damageKind = "zeroed" // from a byte on, to the end of its block on disk
+	grown   damageKind = "grown"  // by bytes that are nothing
+	added   damageKind = "added"  // a copy of the file under another name
+)
+
+func (d damage) String() string {
+	return fmt.Sprintf("%s %s, byte %d, bit %d", d.name, d.kind, d.at, d.bit)
+}
+
+// inflict does it to the directory "data" of fsys.
+func (d damage) inflict(t *testing.T, fsys vfs.FS, from string) {
+	path := "data/" + d.name
+	var content []byte
+	if d.kind != added {
+		content = readFile(t, fsys, path)
+	}
+	switch d.kind {
+	case missing:
+		if err := fsys.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		return
+	case emptied:
+		content = nil
+	case cut:
+		content = content[:d.at]
+	case flipped:
+		content[d.at] ^= 1 << d.bit
+	case zeroed:
+		clear(content[d.at:min(len(content), (d.at/4096+1)*4096)])
+	case grown:
+		content = append(content, bytes.Repeat([]byte("x"), 100)...)
+	case added:
+		content = readFile(t, fsys, "data/"+from)
+	}
+	writeFile(t, fsys, path, content)
+}
+
+// damagesOf lists what can happen to a file of so many bytes.
+func damagesOf(name string, size int, rng *rand.Rand) []damage {
+	list := []damage{{kind: missing, name: name}, {kind: grown, name: name}}
+	if size == 0 {
+		return list
+	}
+	list = append(list, damage{kind: emptied, name: name})
+	places := make([]int, 0, size)
+	if size <= damageSmall {
+		for at := range size {
+			places = append(places, at)
+		}
+	} else {
+		for range damagePlaces {
+			places = append(places, rng.IntN(size))
+		}
+	}
+	for _, at := range places {
+		list = append(list, damage{flipped, name, at, rng.IntN(8)})
+		switch rng.IntN(10) {
+		case 0:
+			list = append(list, damage{kind: cut, name: name, at: at})
+		case 1:
+			list = append(list, damage{kind: zeroed, name: name, at: at})
+		}
+	}
+	return list
+}
+
+// strays are files that do not belong into a store, each with the file that it is a copy
+// of: what an editor, a hand or an older backup leaves.
+func strays(names []string) map[string]string {
+	list := make(map[string]string)
+	for _, name := range names {
+		if ext := filepath.Ext(name); ext == ".sst" || ext == ".log" {
+			list["999999"+ext] = name
+			list["000001"+ext] = name
+		}
+		if strings.HasPrefix(name, "MANIFEST-") {
+			list["MANIFEST-999999"] = name
+			list["marker.manifest.999999."+name] = formatFile
+			list["marker.manifest.999998.MANIFEST-000001"] = formatFile
+		}
+		if strings.HasPrefix(name, "OPTIONS-") {
+			list["OPTIONS-999999"] = formatFile
+		}
+		list[name+"~"] = name
+	}
+	return list
+}
+
+// damagedStore is a store as it stands on the disk, and what it has to have.
+type damagedStore struct {
+	disk    *vfs.MemFS
+	records []string
+}
+
+// closedStore has tables of several levels, and was closed.
+func closedStore(t *testing.T) damagedStore {
 	mem := vfs.NewCrashableMem()
 	s := mustOpen(t, onMem(t, mem))
 	records := fillForDamage(t, s, 600)
 	mustClose(t, s)
-	names, err := mem.List("data")
+	return damagedStore{mem, records}
+}
+
+// crashedStore has tables, logs that were used again and events that are in the log
+// alone; it was killed some seconds after the last of them.
+func crashedStore(t *testing.T) damagedStore {
+	return crashedAfter(t, 256<<10, func(s *Store) []string { return fillForDamage(t, s, 600) })
+}
+
+// crashedAfter is a store with memtables of that size that was killed some seconds after
+// fill.
+func crashedAfter(t *testing.T, memTable uint64, fill func(*Store) []string) (c damagedStore) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := vfs.NewCrashableMem()
+		o := onMem(t, mem)
+		o.tune = func(p *pdb.Options) {
+			small(p)
+			p.MemTableSize = memTable
+		}
+		s := mustOpen(t, o)
+		c.records = fill(s)
+		time.Sleep(10 * time.Second)
+		c.disk = mem.CrashClone(vfs.CrashCloneCfg{})
+		mustClose(t, s)
+	})
+	return c
+}
+
+// contents are those of all files, by name.
+func (c damagedStore) contents(t *testing.T) map[string][]byte {
+	names, err := c.disk.List("data")
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused, reported := 0, 0
-	for i := range 150 {
-		damaged := mem.CrashClone(vfs.CrashCloneCfg{})
-		name := "data/" + names[rng.IntN(len(names))]
-		content := readFile(t, damaged, name)
-		if len(content) == 0 {
-			continue
-		}
-		at := rng.IntN(len(content))
-		if i%5 == 0 {
-			content = content[:at]
-		} else {
-			content[at] ^= 1 << rng.IntN(8)
-		}
-		writeFile(t, damaged, name, content)
-		o := onMem(t, damaged)
-		o.Fatal = func(error) {}
-		again, err := Open(o)
-		if err != nil {
-			refused++
-			continue
-		}
-		got, err := readRecords(again)
-		if err != nil {
-			reported++
-		} else if fmt.Sprint(got) != fmt.Sprint(records) {
-			t.Errorf("%s, damaged at %d, cut %v: the store opens and has %d of %d events", name, at, i%5 == 0, len(got), len(records))
-		}
-		_ = again.Close()
+	all := make(map[string][]byte, len(names))
+	for _, name := range names {
+		all[name] = readFile(t, c.disk, "data/"+name)
 	}
-	t.Logf("%d refused, %d reported", refused, reported)
-	if refused == 0 || reported == 0 {
-		t.Error("the test met no damage of each sort; it shows nothing")
+	return all
+}
+
+// TestDamagedFiles: whatever happens to one file of a store that was closed, or killed, the
+// store is refused, or what is wrong is told, or all is there. No event is lost in silence,
+// and a store that is refused is left as it is.
+func TestDamagedFiles(t *testing.T) {
+	for name, build := range map[string]func(*testing.T) damagedStore{"closed": closedStore, "crashed": crashedStore} {
+		t.Run(name, func(t *testing.T) { testDamagedFiles(t, build(t)) })
 	}
+}
+
+func testDamagedFiles(t *testing.T, c damagedStore) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	files := c.contents(t)
+	names := slices.Sorted(maps.Keys(files))
+	var list []damage
+	for _, name := range names {
+		list = append(list, damagesOf(name, len(files[name]), rng)...)
+	}
+	from := strays(names)
+	for name := range from {
+		list = append(list, damage{kind: added, name: name})
+	}
+	if !*damageAll {
+		rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+		// What happens to whole files is always tried.
+		slices.SortStableFunc(list, func(a, b damage) int { return cmp.Compare(sampleRank(a), sampleRank(b)) })
+		whole := slices.IndexFunc(list, func(d damage) bool { return sampleRank(d) > 0 })
+		list = list[:min(len(list), whole+damageSample)]
+	}
+	outcomes := make(map[string]map[damageKind]int)
+	for _, d := range list {
+		outcome := c.suffer(t, d, from[d.name])
+		if outcomes[outcome] == nil {
+			outcomes[outcome] = make(map[damageKind]int)
+		}
+		outcomes[outcome][d.kind]++
+	}
+	t.Logf("%d damages: %v", len(list), outcomes)
+	for _, want := range []string{"refused", "told", "whole"} {
+		if outcomes[want] == nil {
+			t.Errorf("no damage was %s; this shows nothing", want)
+		}
+	}
+}
+
+func sampleRank(d damage) int {
+	switch d.kind {
+	case missing, emptied, added, grown:
+		return 0
+	}
+	return 1
+}
+
+// suffer opens the store with the damage and returns what came of it.
+func (c damagedStore) suffer(t *testing.T, d damage, from string) (outcome string) {
+	disk := c.disk.CrashClone(vfs.CrashCloneCfg{})
+	d.inflict(t, disk, from)
+	var told bytes.Buffer
+	o := onMem(t, disk)
+	o.Fatal = func(error) {}
+	o.Logger = slog.New(slog.NewTextHandler(&told, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	s, err := Open(o)
+	if err != nil {
+		c.heal(t, d, disk, err)
+		return "refused"
+	}
+	got, err := readRecords(s)
+	_ = s.Close()
+	switch {
+	case err != nil || told.Len() > 0:
+		return "told"
+	case !slices.Equal(got, c.records):
+		t.Errorf("%v: the store opens without a word and has %d of %d events", d, len(got), len(c.records))
+		return "silent"
+	}
+	return "whole"
+}
+
+// heal undoes the damage to a store that was refused: all is there, so the Open that failed
+// has taken nothing away.
+func (c damagedStore) heal(t *testing.T, d damage, disk *vfs.MemFS, refusal error) {
+	if d.kind == added {
+		if err := disk.Remove("data/" + d.name); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		writeFile(t, disk, "data/"+d.name, readFile(t, c.disk, "data/"+d.name))
+	}
+	s, err := Open(onMem(t, disk))
+	if err != nil {
+		t.Errorf("%v: refused (%v), and also with the file as it was: %v", d, refusal, err)
+		return
+	}
+	if got, err := readRecords(s); err != nil || !slices.Equal(got, c.records) {
+		t.Errorf("%v: refused (%v); with the file as it was there are %d of %d events, %v", d, refusal, len(got), len(c.records), err)
+	}
+	mustClose(t, s)
 }
 
 func readRecords(s *Store) (records []string, err error) {

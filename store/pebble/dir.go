@@ -24,9 +24,14 @@ var (
 
 // formatVersion is the version of the layout in keys.go. The file FORMAT, one
 // line, tells it before Pebble gets to see the directory.
+//
+// Open makes the present one of all earlier ones: format 1 has an index of all ids,
+// formats 1 and 2 have a seal only where they were closed.
 const (
-	formatVersion = 2
-	formerVersion = 1 // where all ids are indexed; Open makes it the present one
+	formatVersion = 3
+	sealedVersion = 3 // from which on there is always a seal
+	firstVersion  = 1
+	noFormat      = 0
 	formatFile    = "FORMAT"
 	tempSuffix    = ".tmp" // of a file that is being written
 	formatPrefix  = "eventhub-pebble "
@@ -35,35 +40,57 @@ const (
 
 var formatLine = formatPrefix + strconv.Itoa(formatVersion) + "\n"
 
-// lockDir makes the directory ready for Pebble and locks it. A directory that
-// holds something else is refused before anything is written to it: a mistyped
-// path must not become a store, nor a newer store be touched by an older
-// program.
-func lockDir(fsys vfs.FS, dir string) (*pdb.Lock, error) {
+// lockDir makes the directory ready for Pebble, locks it and begins to keep its seal. A
+// directory that holds something else, or not all of a store, is refused before anything
+// is written to it: a mistyped path must not become a store, nor a newer store be touched
+// by an older program, nor what a damaged one still has be deleted.
+func lockDir(fsys vfs.FS, dir string, f *faults) (*pdb.Lock, *seal, error) {
 	if err := makeDir(fsys, dir); err != nil {
-		return nil, fmt.Errorf("store/pebble: directory %s can not be created: %w", dir, err)
+		return nil, nil, fmt.Errorf("store/pebble: directory %s can not be created: %w", dir, err)
 	}
 	if _, err := inspectDir(fsys, dir); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	lock, err := pdb.LockDirectory(dir, fsys)
 	if err != nil {
 		// The lock file itself could not be written, or its lock is taken.
 		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
-			return nil, fmt.Errorf("store/pebble: directory %s is not writable: %w", dir, err)
+			return nil, nil, fmt.Errorf("store/pebble: directory %s is not writable: %w", dir, err)
 		}
-		return nil, fmt.Errorf("%w: another eventhub holds %s: %w", ErrLocked, dir, err)
+		return nil, nil, fmt.Errorf("%w: another eventhub holds %s: %w", ErrLocked, dir, err)
 	}
-	if err = writeFormat(fsys, dir); err == nil {
-		err = raiseFormat(fsys, dir)
+	kept, err := takeOver(fsys, dir, f)
+	if err != nil {
+		return nil, nil, errors.Join(err, lock.Close())
 	}
-	if err == nil {
-		err = breakSeal(fsys, dir)
+	return lock, kept, nil
+}
+
+// takeOver checks the store in the locked directory, or makes it one. It looks again,
+// since before the lock another process may have been about to do so. FORMAT comes after
+// SEAL, since it promises that one is there.
+func takeOver(fsys vfs.FS, dir string, f *faults) (*seal, error) {
+	version, err := inspectDir(fsys, dir)
+	if err != nil {
+		return nil, err
+	}
+	s, err := checkDir(fsys, dir, version, f.log)
+	if err != nil {
+		return nil, err
+	}
+	kept, err := keepSeal(fsys, dir, s, f)
+	if err == nil && version != formatVersion {
+		if err = putFormat(fsys, dir); err != nil {
+			err = errors.Join(err, kept.stop(false, false))
+		}
 	}
 	if err != nil {
-		return nil, errors.Join(err, lock.Close())
+		return nil, fmt.Errorf("store/pebble: directory %s is not writable: %w", dir, err)
 	}
-	return lock, nil
+	if version == noFormat {
+		f.log.Info("a new store", "dir", dir)
+	}
+	return kept, nil
 }
 
 // makeDir creates dir and the parents that are missing, and syncs each directory
@@ -102,67 +129,45 @@ func syncDir(fsys vfs.FS, dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// inspectDir reports whether dir is a store that this program reads; an empty
-// directory is none yet, and no error.
-func inspectDir(fsys vfs.FS, dir string) (isStore bool, err error) {
+// inspectDir returns the format of the store in dir, noFormat where there is none yet: in
+// an empty directory.
+func inspectDir(fsys vfs.FS, dir string) (version int, err error) {
 	names, err := fsys.List(dir)
 	if err != nil {
-		return false, fmt.Errorf("store/pebble: directory %s can not be read: %w", dir, err)
+		return noFormat, fmt.Errorf("store/pebble: directory %s can not be read: %w", dir, err)
 	}
 	if slices.Contains(names, formatFile) {
-		return true, checkFormat(fsys, dir)
+		return readFormat(fsys, dir)
 	}
 	for _, name := range names {
 		switch name {
-		case lockFile, formatFile + tempSuffix: // an Open that was cut short
+		case lockFile, sealFile, sealFile + tempSuffix, formatFile + tempSuffix: // an Open that was cut short
 		case "lost+found": // the root of a file system
 		default:
-			return false, fmt.Errorf("%w: directory %s is no eventhub store, and not empty: it has %q", ErrFormat, dir, name)
+			hint := ""
+			if slices.Contains(names, sealFile) || slices.ContainsFunc(names, isManifest) {
+				hint = "; its file " + formatFile + " is missing: a copy of a store that is not whole"
+			}
+			return noFormat, fmt.Errorf("%w: directory %s is no eventhub store, and not empty: it has %q%s", ErrFormat, dir, name, hint)
 		}
 	}
-	return false, nil
+	return noFormat, nil
 }
 
-func checkFormat(fsys vfs.FS, dir string) error {
-	content, err := readSmall(fsys, fsys.PathJoin(dir, formatFile))
+func readFormat(fsys vfs.FS, dir string) (version int, err error) {
+	content, err := readStart(fsys, fsys.PathJoin(dir, formatFile), 4<<10)
 	if err != nil {
-		return fmt.Errorf("store/pebble: directory %s can not be read: %w", dir, err)
+		return noFormat, fmt.Errorf("store/pebble: directory %s can not be read: %w", dir, err)
 	}
 	text, ok := strings.CutPrefix(string(content), formatPrefix)
-	version, err := strconv.Atoi(strings.TrimSuffix(text, "\n"))
+	version, err = strconv.Atoi(strings.TrimSuffix(text, "\n"))
 	if !ok || err != nil {
-		return fmt.Errorf("%w: %s in %s reads %q", ErrFormat, formatFile, dir, content)
+		return noFormat, fmt.Errorf("%w: %s in %s reads %q", ErrFormat, formatFile, dir, content)
 	}
-	if version != formatVersion && version != formerVersion {
-		return fmt.Errorf("%w: %s has format %d; this program reads format %d", ErrFormat, dir, version, formatVersion)
+	if version < firstVersion || version > formatVersion {
+		return noFormat, fmt.Errorf("%w: %s has format %d; this program reads format %d", ErrFormat, dir, version, formatVersion)
 	}
-	return nil
-}
-
-// raiseFormat keeps older programs away from what they would not find: events whose ids
-// are not indexed.
-func raiseFormat(fsys vfs.FS, dir string) error {
-	content, err := readSmall(fsys, fsys.PathJoin(dir, formatFile))
-	if err == nil && string(content) != formatLine {
-		err = putFormat(fsys, dir)
-	}
-	if err != nil {
-		return fmt.Errorf("store/pebble: directory %s can not be made one of format %d: %w", dir, formatVersion, err)
-	}
-	return nil
-}
-
-// writeFormat makes the locked directory a store, unless it is one. It looks
-// again, since before the lock another process may have been about to do so.
-func writeFormat(fsys vfs.FS, dir string) error {
-	isStore, err := inspectDir(fsys, dir)
-	if isStore || err != nil {
-		return err
-	}
-	if err := putFormat(fsys, dir); err != nil {
-		return fmt.Errorf("store/pebble: directory %s is not writable: %w", dir, err)
-	}
-	return nil
+	return version, nil
 }
 
 func putFormat(fsys vfs.FS, dir string) error {
@@ -190,12 +195,12 @@ func replaceFile(fsys vfs.FS, dir, name string, content []byte) error {
 	return syncDir(fsys, dir)
 }
 
-// readSmall reads a file of which a few kilobytes are of interest.
-func readSmall(fsys vfs.FS, path string) ([]byte, error) {
+// readStart reads the beginning of a file.
+func readStart(fsys vfs.FS, path string, most int64) ([]byte, error) {
 	f, err := fsys.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	content, err := io.ReadAll(io.LimitReader(f, 4<<10))
+	content, err := io.ReadAll(io.LimitReader(f, most))
 	return content, errors.Join(err, f.Close())
 }

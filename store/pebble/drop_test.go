@@ -140,7 +140,7 @@ func TestSweepOfManyTopics(t *testing.T) {
 	if most := n*keysOfOne/sweepKeys + 1; steps > most {
 		t.Errorf("%d steps for %d topics of %d keys; want at most %d", steps, n, keysOfOne, most)
 	}
-	if err := s.flush(context.Background()); err != nil {
+	if _, err := s.flush(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if n := rangeDeletions(t, s); n > 0 {

@@ -40,6 +40,9 @@ type faults struct {
 	closing chan struct{} // ends the pauses
 }
 
+// openingJob is the number that Pebble gives to what an Open removes.
+const openingJob = 1
+
 // retryPause is the time from one try of a failing flush to the next.
 const retryPause = time.Second
 
@@ -50,8 +53,19 @@ func newFaults(o Options) *faults {
 // listener hears what Pebble does not return. A damaged table fails the reads
 // that need it and is told to the log; it does not end the process, which would
 // end the reads of all others.
-func (f *faults) listener() *pdb.EventListener {
+func (f *faults) listener(s *seal) *pdb.EventListener {
 	return &pdb.EventListener{
+		// It comes after the marker, and before what the manifest makes obsolete goes.
+		ManifestCreated: func(info pdb.ManifestCreateInfo) {
+			if info.Err == nil {
+				s.setCurrent(fmt.Sprintf("MANIFEST-%s", info.FileNum))
+			}
+		},
+		TableDeleted: func(info pdb.TableDeleteInfo) {
+			if info.JobID == openingJob && info.Err == nil {
+				f.log.Info("a table that nothing names is removed", "path", info.Path)
+			}
+		},
 		DataCorruption: func(info pdb.DataCorruptionInfo) {
 			f.log.Error("damaged data", "path", info.Path, "err", info.Details)
 		},

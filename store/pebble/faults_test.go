@@ -129,6 +129,10 @@ func TestLogLevels(t *testing.T) {
 		mustCommit(t, s, true, store.Append{Topic: "t", ID: fmt.Sprint(i), Record: newRecord("t", fmt.Sprint(i), 4000)})
 	}
 	mustClose(t, s)
+	if got := log.String(); !strings.Contains(got, "a new store") || strings.Count(got, "\n") != 1 {
+		t.Errorf("a new store logs:\n%s", got)
+	}
+	log.Reset()
 	mustClose(t, mustOpen(t, o))
 	if log.Len() > 0 {
 		t.Errorf("a healthy store logs at the info level or above:\n%s", log.String())

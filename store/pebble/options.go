@@ -119,9 +119,9 @@ const (
 )
 
 // pebbleOptions says how Pebble is run. The write-ahead log is always on.
-func (o Options) pebbleOptions(f *faults, lock *pdb.Lock) *pdb.Options {
+func (o Options) pebbleOptions(f *faults, lock *pdb.Lock, s *seal) *pdb.Options {
 	p := &pdb.Options{
-		FS:                          watchFS(o, f),
+		FS:                          watchFS(o, f, s),
 		Lock:                        lock,
 		Logger:                      pebbleLog{f},
 		FormatMajorVersion:          formatMajorVersion,
@@ -135,7 +135,7 @@ func (o Options) pebbleOptions(f *faults, lock *pdb.Lock) *pdb.Options {
 		CompactionConcurrencyRange: func() (int, int) {
 			return 1, max(1, min(4, runtime.GOMAXPROCS(0)/2))
 		},
-		EventListener: f.listener(),
+		EventListener: f.listener(s),
 	}
 	p.TargetFileSizes[0] = fileBytes
 	p.ApplyCompressionSettings(compression)

@@ -32,6 +32,7 @@ type Store struct {
 	options Options
 	db      *pdb.DB
 	lock    *pdb.Lock
+	seal    *seal
 	faults  *faults
 
 	// life is held for reading by every method while it runs, so that Close can
@@ -84,18 +85,18 @@ func Open(o Options) (*Store, error) {
 	}
 	o = o.withDefaults()
 	f := newFaults(o)
-	lock, err := lockDir(o.FS, o.Dir)
+	lock, kept, err := lockDir(o.FS, o.Dir, f)
 	if err != nil {
 		return nil, err
 	}
-	p := o.pebbleOptions(f, lock)
+	p := o.pebbleOptions(f, lock, kept)
 	f.opening.Store(true)
 	db, err := pdb.Open(o.Dir, p)
 	f.opening.Store(false)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), lock.Close())
+		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), kept.stop(false, false), lock.Close())
 	}
-	s := &Store{options: o, db: db, lock: lock, faults: f, spare: make(chan *started, spareStarts),
+	s := &Store{options: o, db: db, lock: lock, seal: kept, faults: f, spare: make(chan *started, spareStarts),
 		mostMemory: uint64(p.MemTableStopWritesThreshold) * p.MemTableSize, mostSublevels: p.L0StopWritesThreshold,
 		mostLogs: p.MemTableStopWritesThreshold + 3}
 	s.commit.init(s)
@@ -104,7 +105,7 @@ func Open(o Options) (*Store, error) {
 	// Nothing may be written to that one: the flush begins another at once.
 	_, err = db.AsyncFlush()
 	if err = errors.Join(err, s.loadTopics(), s.loadDropped(), s.loadGarbage(), s.loadPlanFloor(), s.loadIDs(), f.err()); err != nil {
-		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), db.Close(), lock.Close())
+		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), db.Close(), kept.stop(false, false), lock.Close())
 	}
 	return s, nil
 }
@@ -145,7 +146,7 @@ func (s *Store) Shrink(ctx context.Context) error {
 		if ctx.Err() != nil || s.isStalled() {
 			break
 		}
-		if err := s.flush(ctx); err != nil {
+		if _, err := s.flush(ctx); err != nil {
 			return fmt.Errorf("store/pebble: shrink: %w", err)
 		}
 	}
@@ -162,14 +163,15 @@ func (s *Store) Close() error {
 	s.closed = true
 	close(s.faults.closing)
 	var err error
+	flushed := false
 	if !s.isStalled() {
-		err = errors.Join(s.lowerFloors(), s.flush(context.Background()))
+		err = s.lowerFloors()
+		var flushErr error
+		flushed, flushErr = s.flush(context.Background())
+		err = errors.Join(err, flushErr)
 	}
 	err = errors.Join(err, s.closeBatches(), s.db.Close(), s.faults.err())
-	if err == nil {
-		err = writeSeal(s.options.FS, s.options.Dir)
-	}
-	if err = errors.Join(err, s.lock.Close()); err != nil {
+	if err = errors.Join(err, s.seal.stop(err == nil, flushed), s.lock.Close()); err != nil {
 		return fmt.Errorf("store/pebble: close: %w", err)
 	}
 	return nil
@@ -184,10 +186,10 @@ func (s *Store) isStalled() bool {
 
 // flush moves what is in memory into tables, which carry checksums to their last
 // byte and need no replay. Where that fails, as on a full disk, the log has all
-// of it, and Pebble would try for ever.
-func (s *Store) flush(ctx context.Context) error {
+// of it, and Pebble would try for ever; done is false.
+func (s *Store) flush(ctx context.Context) (done bool, err error) {
 	if s.faults.err() != nil {
-		return nil
+		return false, nil
 	}
 	select {
 	case <-s.faults.background: // an old one
@@ -195,14 +197,15 @@ func (s *Store) flush(ctx context.Context) error {
 	}
 	flushed, err := s.db.AsyncFlush()
 	if err != nil {
-		return err
+		return false, err
 	}
 	select {
 	case <-flushed:
+		return s.faults.err() == nil, nil
 	case <-s.faults.background:
 	case <-ctx.Done():
 	}
-	return nil
+	return false, nil
 }
 
 // enter begins a method; every nil needs a leave.

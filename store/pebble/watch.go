@@ -33,15 +33,16 @@ type watchedFS struct {
 	vfs.FS
 	dir    string // the store's
 	faults *faults
+	seal   *seal
 	logs   *logSizes
 	space  func() (store.Space, error)
 	memory *vfs.MemFS // what is made when the store is broken; names without directories
 }
 
-func watchFS(o Options, f *faults) watchedFS {
+func watchFS(o Options, f *faults, s *seal) watchedFS {
 	// As PathDir tells it of what is in it.
 	dir := o.FS.PathDir(o.FS.PathJoin(o.Dir, "x"))
-	return watchedFS{FS: o.FS, dir: dir, faults: f, memory: vfs.NewMem(), space: o.Space,
+	return watchedFS{FS: o.FS, dir: dir, faults: f, seal: s, memory: vfs.NewMem(), space: o.Space,
 		logs: &logSizes{written: make(map[string]*atomic.Int64)}}
 }
 
@@ -77,7 +78,9 @@ func (w watchedFS) ReuseForWrite(oldname, newname string, category vfs.DiskWrite
 	if err := w.faults.err(); err != nil {
 		return w.instead(err, newname, category)
 	}
-	w.logs.forget(oldname)
+	if err := w.forget(oldname); err != nil {
+		return w.instead(err, newname, category)
+	}
 	if space, err := w.space(); err == nil && space.IsLow() {
 		if err := w.FS.Remove(oldname); err != nil {
 			return w.watch(nil, err, "remove", newname, category)
@@ -108,8 +111,23 @@ func (w watchedFS) Remove(name string) error {
 	if err := w.faults.err(); err != nil {
 		return err
 	}
-	w.logs.forget(name)
+	if err := w.forget(name); err != nil {
+		return err
+	}
 	return w.FS.Remove(name)
+}
+
+// forget is called before a file goes away. An error breaks the store.
+func (w watchedFS) forget(name string) error {
+	w.logs.forget(name)
+	if !w.isOwn(name) {
+		return nil
+	}
+	err := w.seal.forget(w.FS.PathBase(name))
+	if err != nil {
+		w.faults.fail(err)
+	}
+	return err
 }
 
 // MkdirAll makes directories for their owner alone, as makeDir does: what a
@@ -188,6 +206,9 @@ func (w watchedFS) watch(f vfs.File, err error, op, name string, category vfs.Di
 	}
 	if w.isOwnLog(name) {
 		f = newLogFile(f, w.logs.begin(name))
+	}
+	if w.isOwn(name) {
+		f = w.seal.watch(f, w.FS.PathBase(name))
 	}
 	return &watchedFile{File: f, name: name, faults: w.faults, vital: w.isVital(name), flush: w.isFlush(name, category)}, nil
 }
