@@ -108,10 +108,28 @@ func (m *oracleMember) finish(t *testing.T, hub *hubProcess) {
 		m.follow(t, hub)
 	}()
 	for name := range m.topics {
+		awaitDue(t, api, name)
 		m.await(t, api, name)
 	}
 	hub.stop()
 	<-ended
+}
+
+// awaitDue waits until all that is due within the run is in the log. No hub tells when it
+// is so.
+func awaitDue(t *testing.T, api *client.API, topic string) {
+	t.Helper()
+	began := time.Now()
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		next, err := api.Scheduled(context.Background(), eventhub.ScheduleQuery{Topic: topic, Limit: 1})
+		switch {
+		case err == nil && (len(next) == 0 || next[0].DeliverAt > time.Now().Add(longDue/2).UnixMilli()):
+			return
+		case time.Since(began) > watchdog:
+			t.Fatalf("what is due in %s does not come: %+v, %v", topic, next, err)
+		}
+		<-time.After(wait)
+	}
 }
 
 // await waits until the group has done all of a topic. No hub tells when it is so.
