@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"sync/atomic"
@@ -126,6 +127,9 @@ func (w *oracleWorker) draw() (*oracleOp, map[string]any) {
 		return &oracleOp{op: "PUBLISH", of: of}, w.frame(it)
 	case k < 80 && len(o.plans) > 0:
 		i := w.rng.IntN(len(o.plans))
+		if w.rng.IntN(3) > 0 { // the one that moves into the log just now
+			i = nearest(o.plans, time.Now().UnixMilli())
+		}
 		of := o.plans[i]
 		o.plans[i] = o.plans[len(o.plans)-1]
 		o.plans = o.plans[:len(o.plans)-1]
@@ -134,6 +138,17 @@ func (w *oracleWorker) draw() (*oracleOp, map[string]any) {
 		return w.publish(o, w.plan(o, ""))
 	}
 	return w.publish(o, w.item(o, true))
+}
+
+// nearest returns the plan that is due next to now.
+func nearest(plans []*oracleItem, now int64) int {
+	best, at := 0, int64(math.MaxInt64)
+	for i, it := range plans {
+		if away := max(it.due-now, now-it.due); away < at {
+			best, at = i, away
+		}
+	}
+	return best
 }
 
 func (w *oracleWorker) mark() string {
