@@ -152,10 +152,32 @@ func (e *Event) checkPayload() error {
 	if len(e.Payload) == 0 {
 		return Errorf(CodeBadRequest, "payload is missing; null is a payload")
 	}
-	if len(e.Payload) > MaxPayloadBytes {
-		return Errorf(CodeTooLarge, "payload has %d bytes; at most %d are allowed", len(e.Payload), MaxPayloadBytes)
+	if len(e.Payload) <= MaxPayloadBytes {
+		return nil
+	}
+	if n := sizeOfTokens(e.Payload); n > MaxPayloadBytes {
+		return Errorf(CodeTooLarge, "payload has %d bytes; at most %d are allowed", n, MaxPayloadBytes)
 	}
 	return nil
+}
+
+// sizeOfTokens returns the size of a JSON value without the space between its tokens,
+// which is not kept. Of what is no JSON it returns some number.
+func sizeOfTokens(value []byte) int {
+	n, quoted := 0, false
+	for i := 0; i < len(value); i++ {
+		switch c := value[i]; {
+		case quoted && c == '\\':
+			i++
+			n++
+		case c == '"':
+			quoted = !quoted
+		case !quoted && (c == ' ' || c == '\t' || c == '\r' || c == '\n'):
+			continue
+		}
+		n++
+	}
+	return n
 }
 
 // ValidateID checks an event id: 1–64 of A–Z a–z 0–9 . _ : -. The error has

@@ -11,6 +11,13 @@ var clock = time.UnixMilli(1723140000000)
 
 func valid() Event { return Event{Topic: "a.b", Payload: []byte(`1`)} }
 
+// spaced is a payload of n bytes, of which some are space in a string, with more space
+// between its tokens.
+func spaced(n int) []byte {
+	const begin, end = "\t[ \"", "\\\" \" \r\n]"
+	return []byte(begin + strings.Repeat("x", n-len("[\"")-len("\\\" \"]")) + end)
+}
+
 // TestValidateNamesFieldAndValue walks through every limit, on both sides.
 func TestValidateNamesFieldAndValue(t *testing.T) {
 	many := func(n int, f func(i int) string) []string {
@@ -79,6 +86,8 @@ func TestValidateNamesFieldAndValue(t *testing.T) {
 		{"caused_by bad", func(e *Event) { e.CausedBy = []string{"ok", "no no"} }, CodeBadEvent, `caused_by[1] "no no"`},
 		{"payload missing", func(e *Event) { e.Payload = nil }, CodeBadRequest, "payload is missing"},
 		{"payload 1 MiB", func(e *Event) { e.Payload = make([]byte, 1<<20) }, "", ""},
+		{"payload 1 MiB and space", func(e *Event) { e.Payload = spaced(1 << 20) }, "", ""},
+		{"payload more and space", func(e *Event) { e.Payload = spaced(1<<20 + 1) }, CodeTooLarge, "1048577 bytes"},
 		{"payload more", func(e *Event) { e.Payload = make([]byte, 1<<20+1) }, CodeTooLarge, "1048577 bytes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -31,6 +31,7 @@ type Decoder struct {
 
 	m    members
 	opts []option
+	when int    // options of the event being read that say when it enters the log
 	text []byte // of the string unescaped last
 
 	topics, groups names

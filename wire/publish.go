@@ -25,9 +25,23 @@ func (d *Decoder) readPublish(req *Request) error {
 	}
 	req.Event.Topic = req.Topic
 	req.Event.Payload = d.m.payload
-	return d.readPublishOpts(req, func(o *option) error {
+	d.when = 0
+	err := d.readPublishOpts(req, func(o *option) error {
 		return d.readEventOption(o.name, o.value, &req.Event)
 	})
+	if err != nil {
+		return err
+	}
+	return d.checkWhen()
+}
+
+// checkWhen refuses an event that says twice when it enters the log. In the domain a
+// delay of 0, or a time of 0, is none.
+func (d *Decoder) checkWhen() error {
+	if d.when > 1 {
+		return eventhub.Errorf(eventhub.CodeBadEvent, "both delay_ms and deliver_at are given; one of them is expected")
+	}
+	return nil
 }
 
 // readBatch reads a PUBLISH with events, whose own opts are about all of them.
@@ -168,12 +182,13 @@ func (d *Decoder) readEvent(object []byte, e *eventhub.Event) error {
 	if opts[0] != '{' {
 		return wrongType("opts", opts, "an object")
 	}
+	d.when = 0
 	for name, value := range eachMember(opts) {
 		if err := d.readEventOption(name, value, e); err != nil {
 			return err
 		}
 	}
-	return nil
+	return d.checkWhen()
 }
 
 // readEventOption reads an option of one event.
@@ -194,13 +209,21 @@ func (d *Decoder) readEventOption(name, value []byte, e *eventhub.Event) error {
 	case "caused_by":
 		return d.readTexts("caused_by", value, eventhub.MaxCausedBy, eventhub.CodeBadEvent, &e.CausedBy)
 	case "delay_ms":
+		d.countWhen(value)
 		return readMillis("delay_ms", value, -maxMillis, &e.Delay)
 	case "deliver_at":
+		d.countWhen(value)
 		return readInteger("deliver_at", value, &e.DeliverAt)
 	case "wait_for", "wait_ms":
 		return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given for one event; it belongs into the opts of the whole PUBLISH", name)
 	}
 	return unknownOption("opts", name)
+}
+
+func (d *Decoder) countWhen(value []byte) {
+	if !absent(value) {
+		d.when++
+	}
 }
 
 // readEventID refuses the empty id, which in the domain would mean none.

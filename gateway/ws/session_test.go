@@ -258,8 +258,13 @@ func TestAuth(t *testing.T) {
 		c.send(send)
 		c.expect(map[string]any{"op": "ERR", "code": "unauthorized", "msg": "Call AUTH first.", "corr": "x"})
 	}
+	// What is no frame is told what it is told later.
 	c.send(`{"corr":"x"`)
 	c.expect(map[string]any{"op": "ERR", "code": "bad_json", "corr": "x"})
+	c.send(`{}`, `[1]`, `{"op":7}`)
+	c.expect(map[string]any{"op": "ERR", "code": "bad_request", "msg": "op is missing"})
+	c.expect(map[string]any{"op": "ERR", "code": "bad_json"})
+	c.expect(map[string]any{"op": "ERR", "code": "bad_request"})
 	c.send(`{"op":"AUTH","corr":"x"}`)
 	c.expect(map[string]any{"op": "ERR", "code": "no_token", "corr": "x"})
 	c.send(`{"op":"AUTH","token":"wrong-token","corr":"x"}`)
