@@ -51,7 +51,8 @@ type group struct {
 	lines    *lines            // nil without ordering
 	suspects []uint64          // offsets of due entries that go out one at a time
 	members  []*member
-	solo     *member  // who gets suspects, and nothing else meanwhile
+	solo     *member  // who is kept free for a suspect (solo.go)
+	probe    uint64   // the offset of the suspect that went out last
 	turnTo   int      // index of the member that is served next
 	paused   bool     // nothing is delivered
 	dirty    bool     // on the committer's list
@@ -209,7 +210,7 @@ func (g *group) restart(epoch, cursor uint64) {
 	g.graves = nil
 	g.leases, g.retries = g.leases[:0], g.retries[:0]
 	g.held, g.waits, g.behind = 0, 0, 0
-	g.suspects = nil
+	g.suspects, g.probe = nil, 0
 	g.setSolo(nil)
 	if g.settings.Ordering == eventhub.OrderingKey {
 		g.lines = newLines()

@@ -320,7 +320,7 @@ func (g *modelGroup) suspect() uint64 {
 func (m *modelMember) suspect() uint64 {
 	for _, g := range m.groups {
 		for offset, e := range g.all() {
-			if e.state == modelLeased && e.isSuspect() && e.holder == m {
+			if e.state == modelLeased && e.isSuspect() && e.holder == m && now() < e.since+m.opts.AckTimeout.Milliseconds() {
 				return offset
 			}
 		}

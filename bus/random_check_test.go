@@ -280,7 +280,7 @@ func (w *world) checkIdle(g *modelGroup) {
 		if !m.isIn(g) || !m.active() || g.paused {
 			continue
 		}
-		idle = idle || m.inFlight == 0
+		idle = idle || m.inFlight == 0 && !m.calm()
 		if m.inFlight >= m.opts.MaxInFlight || m.suspect() != 0 {
 			continue
 		}
@@ -313,6 +313,14 @@ func (w *world) checkIdle(g *modelGroup) {
 			break
 		}
 	}
+}
+
+// calm reports whether others have the member for a while, since a suspect had it.
+func (m *modelMember) calm() bool {
+	s := m.sub.(*subscription)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return now() < s.claim.calm
 }
 
 // suspectDue reports whether a suspect may be waiting for its turn.

@@ -47,6 +47,7 @@ type subscription struct {
 	paused   bool // it wants nothing for now
 	inFlight int  // leases of all members
 	claimant *group
+	claim    claim
 	hungry   []*member
 	idlers   []*member // of groups to be woken when it holds nothing
 	ids      idIndex
@@ -115,7 +116,6 @@ type member struct {
 
 	inFlight int  // entries it has leased
 	sought   bool // its group was moved since its last delivery
-	suspect  bool // what it was given last is a suspect
 	// Of the turn under way: what is to be handed over, the entry of each, and how
 	// that was before it was leased.
 	batch  []eventhub.Delivery
@@ -300,7 +300,7 @@ func (s *subscription) takes() bool { return !s.full && !s.left && !s.paused }
 
 // room returns how many more leases it may hold. s.mu is held.
 func (s *subscription) room() int {
-	if !s.takes() || s.claimant != nil {
+	if !s.takes() || s.claimant != nil && time.Now().UnixMilli() < s.claim.until {
 		return 0
 	}
 	return s.opts.MaxInFlight - s.inFlight
@@ -332,6 +332,7 @@ func (m *member) reserveAlone() bool {
 		return false
 	}
 	m.sub.inFlight++
+	m.sub.claim.met(m.sub.timeout)
 	return true
 }
 
@@ -388,7 +389,7 @@ func (m *member) awaitIdle() (free bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inFlight == 0 && s.takes() {
-		return s.claimant == nil || s.claimant == m.group
+		return s.claimable(m.group)
 	}
 	if !m.idles && !s.left {
 		m.idles = true
@@ -427,12 +428,15 @@ func (m *member) passOn() {
 // claim keeps the subscription free for a suspect of the member's group, unless
 // another group has claimed it.
 func (m *member) claim() bool {
-	m.sub.mu.Lock()
-	defer m.sub.mu.Unlock()
-	if m.sub.claimant == nil {
-		m.sub.claimant = m.group
+	s := m.sub
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.claimant != nil || !s.claimable(m.group) {
+		return s.claimant == m.group
 	}
-	return m.sub.claimant == m.group
+	s.claimant = m.group
+	s.claim.begin(s.timeout)
+	return true
 }
 
 // unclaim ends the claim.
@@ -444,6 +448,7 @@ func (m *member) unclaim() {
 		return
 	}
 	s.claimant = nil
+	s.claim.end()
 	woken := s.feed()
 	s.mu.Unlock()
 	s.wake(woken)
@@ -455,7 +460,7 @@ func (m *member) eligible() (load int, ok bool) {
 	s := m.sub
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.inFlight, s.takes() && (s.claimant == nil || s.claimant == m.group)
+	return s.inFlight, s.takes() && s.claimable(m.group)
 }
 
 // gave notes what the receiver took of a member's batch. s.giving is held.

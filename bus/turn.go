@@ -174,7 +174,7 @@ func (g *group) planDeliveries(now int64) (next int64) {
 	room = min(room, roundEvents)
 	next, short := g.dueRetries(now, room)
 	room -= len(f.due)
-	g.planSolo(now)
+	again := g.planSolo(now)
 	if g.window.next <= f.head && g.window.size() < g.bus.opts.AckWindow {
 		if short = short || room <= 0; room > 0 {
 			f.want = room
@@ -188,16 +188,16 @@ func (g *group) planDeliveries(now int64) (next int64) {
 		}
 	}
 	if f.empty() {
-		g.lookAround(short || len(g.suspects) > 0 && g.solo == nil)
+		g.lookAround(short || len(g.suspects) > 0 && g.solo == nil && again == 0)
 		g.awaitIdle()
 	}
-	return next
+	return sooner(next, again)
 }
 
 // awaitIdle has a group that rests while it has suspects woken when a member could
 // take one: the one that is kept for them, or another that is free before.
 func (g *group) awaitIdle() {
-	if len(g.suspects) == 0 || g.solo != nil && g.solo.holdsSuspect() {
+	if len(g.suspects) == 0 || g.suspectOut() {
 		return
 	}
 	for _, m := range g.members {
@@ -210,7 +210,7 @@ func (g *group) awaitIdle() {
 // yield lets others have what a paused group has no use for: the room that it may
 // have been woken for, and a member that was kept free for its suspects.
 func (g *group) yield() {
-	if g.solo != nil && !g.solo.holdsSuspect() {
+	if g.solo != nil && !g.suspectOut() {
 		g.setSolo(nil)
 	}
 	g.lookAround(false)
@@ -272,80 +272,6 @@ func (g *group) dueRetries(now int64, room int) (next int64, short bool) {
 		g.retries.pop()
 	}
 	return 0, false
-}
-
-// An event that has failed soloAfter times may be what makes members die, and a
-// member that dies takes an attempt from everything that it holds. So from then
-// on it goes to a member that holds nothing else, and that gets nothing else
-// until the event is settled. One member of the group does that at a time; the
-// others go on with what is fresh.
-const soloAfter = 2
-
-// chooseSolo returns the member that has least to settle before it can take a
-// suspect; the one that was chosen before where others have as much. nil: none
-// takes anything now.
-func (g *group) chooseSolo() (chosen *member) {
-	least := 0
-	if m := g.solo; m != nil {
-		if load, ok := m.eligible(); ok {
-			chosen, least = m, load
-		}
-	}
-	for _, m := range g.members {
-		if load, ok := m.eligible(); ok && (chosen == nil || load < least) {
-			chosen, least = m, load
-		}
-	}
-	return chosen
-}
-
-// setSolo makes a member the one that takes suspects, and keeps it free for them.
-func (g *group) setSolo(m *member) {
-	if g.solo == m {
-		return
-	}
-	if g.solo != nil {
-		g.solo.unclaim()
-	}
-	if m != nil && !m.claim() {
-		m = nil // another group was faster
-	}
-	g.solo = m
-}
-
-// holdsSuspect reports whether the member has a suspect under way.
-func (m *member) holdsSuspect() bool { return m.suspect && m.inFlight > 0 }
-
-func (e *entry) isSuspect() bool { return e.attempts >= soloAfter }
-
-// reviewSuspects drops those that were settled or put off, and lets the member
-// that takes them go back to the others when none is left.
-func (g *group) reviewSuspects(now int64) {
-	for len(g.suspects) > 0 {
-		if e := g.find(g.suspects[0]); e != nil && e.state == waiting && e.at <= now {
-			break
-		}
-		g.suspects = g.suspects[1:]
-	}
-	if len(g.suspects) == 0 && g.solo != nil && !g.solo.holdsSuspect() {
-		g.setSolo(nil)
-	}
-}
-
-// planSolo gives the next suspect to the member that takes them, once that one
-// has settled what it holds.
-func (g *group) planSolo(now int64) {
-	g.reviewSuspects(now)
-	if len(g.suspects) == 0 {
-		return
-	}
-	if g.solo == nil || !g.solo.holdsSuspect() {
-		g.setSolo(g.chooseSolo())
-	}
-	if m := g.solo; m != nil && m.idle() {
-		g.fetch.due = append(g.fetch.due, g.suspects[0])
-		g.suspects = g.suspects[1:]
-	}
 }
 
 // read gets the planned events from the tail or from the store.
@@ -503,6 +429,9 @@ func (g *group) redeliver(item store.Item, now int64) {
 		g.retry(e, e.at)
 		return
 	}
+	if e.isSuspect() {
+		g.probe = e.offset
+	}
 	g.lease(m, e, item, now)
 }
 
@@ -529,7 +458,6 @@ func (g *group) nextMember() *member {
 // into m's batch.
 func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
 	before := *e
-	m.suspect = e.isSuspect()
 	if e.id == "" {
 		e.id = string(item.Record.ID())
 		g.ids[e.id] = e.offset

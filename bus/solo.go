@@ -1,0 +1,188 @@
+package bus
+
+import (
+	"time"
+
+	"eventhub"
+)
+
+// An event that has failed soloAfter times may be what makes members die, and a
+// member that dies takes an attempt from everything that it holds. So from then
+// on it goes to a member that holds nothing else, and that gets nothing else
+// meanwhile. One member of the group does that at a time; the others go on with what
+// is fresh.
+//
+// What holds others back has an end: a member may be the only one, and may be that of a
+// thousand topics.
+//
+//   - The member is kept free for one suspect. Before the next one may have it, everybody
+//     else has it for as long as that took: of the time of a member, half at least is
+//     theirs.
+//   - It is kept free for the length of a lease while it still has others to settle. If
+//     it is not done with them by then the claim is given up; the next one may take
+//     twice as long.
+//   - It is kept free for the length of a lease while it has the suspect. Who extends the
+//     lease is alive: others come beside it.
+const soloAfter = 2
+
+// claim is how a subscription is kept free for a suspect of its claimant. Times are epoch
+// ms. The subscription's mu guards it.
+type claim struct {
+	since int64
+	until int64 // others get nothing before that
+	calm  int64 // the next claim comes not before that
+	given bool  // the suspect went out
+	vain  int   // claims that ended before one did, since the last one that did not
+}
+
+func (c *claim) begin(timeout int64) {
+	now := time.Now().UnixMilli()
+	most := eventhub.MaxAckTimeout.Milliseconds() // all that is held has been settled or given back by then
+	c.since, c.until, c.given = now, now+min(timeout<<min(c.vain, 12), most), false
+}
+
+// met notes that the suspect goes out.
+func (c *claim) met(timeout int64) {
+	c.given, c.vain, c.until = true, 0, time.Now().UnixMilli()+timeout
+}
+
+func (c *claim) end() {
+	now := time.Now().UnixMilli()
+	c.calm = now + now - c.since
+	if !c.given && now >= c.until {
+		c.vain++
+	}
+}
+
+// claimable reports whether the group has claimed the subscription, or may now. s.mu is
+// held.
+func (s *subscription) claimable(g *group) bool {
+	if s.claimant != nil {
+		return s.claimant == g
+	}
+	return time.Now().UnixMilli() >= s.claim.calm
+}
+
+// claimOver reports whether the claim has had its suspect, or its time.
+func (m *member) claimOver(now int64) bool {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	return m.sub.claim.given || now >= m.sub.claim.until
+}
+
+// keptUntil returns until when the claimed member is kept free. Where that is over it
+// wakes those who may come now, and returns 0.
+func (m *member) keptUntil(now int64) int64 {
+	s := m.sub
+	s.mu.Lock()
+	until := s.claim.until
+	if now < until {
+		s.mu.Unlock()
+		return until
+	}
+	woken := s.feed()
+	s.mu.Unlock()
+	s.wake(woken)
+	return 0
+}
+
+// calmUntil returns when the member may be claimed, 0 where that is not a matter of time.
+func (m *member) calmUntil(now int64) int64 {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	if m.sub.claimant != nil || !m.sub.takes() || now >= m.sub.claim.calm {
+		return 0
+	}
+	return m.sub.claim.calm
+}
+
+// chooseSolo returns the member that has least to settle before it can take a
+// suspect; the one that was chosen before where others have as much. nil: none
+// takes one now.
+func (g *group) chooseSolo() (chosen *member) {
+	least := 0
+	if m := g.solo; m != nil {
+		if load, ok := m.eligible(); ok {
+			chosen, least = m, load
+		}
+	}
+	for _, m := range g.members {
+		if load, ok := m.eligible(); ok && (chosen == nil || load < least) {
+			chosen, least = m, load
+		}
+	}
+	return chosen
+}
+
+// setSolo makes a member the one that takes suspects, and keeps it free for them.
+func (g *group) setSolo(m *member) {
+	if g.solo == m {
+		return
+	}
+	if g.solo != nil {
+		g.solo.unclaim()
+	}
+	if m != nil && !m.claim() {
+		m = nil // another group was faster
+	}
+	g.solo = m
+}
+
+// suspectOut reports whether a suspect is under way.
+func (g *group) suspectOut() bool {
+	e := g.find(g.probe)
+	return e != nil && e.state.taken()
+}
+
+func (e *entry) isSuspect() bool { return e.attempts >= soloAfter }
+
+// reviewSuspects drops those that were settled or put off, and lets the member
+// that takes them go back to the others when it has had one, or none is left.
+func (g *group) reviewSuspects(now int64) {
+	for len(g.suspects) > 0 {
+		if e := g.find(g.suspects[0]); e != nil && e.state == waiting && e.at <= now {
+			break
+		}
+		g.suspects = g.suspects[1:]
+	}
+	if g.solo != nil && !g.suspectOut() && (len(g.suspects) == 0 || g.solo.claimOver(now)) {
+		g.setSolo(nil)
+	}
+}
+
+// planSolo gives the next suspect to the member that takes them, once that one
+// has settled what it holds. It returns when it is to be looked at again, 0 where that is
+// not a matter of time.
+func (g *group) planSolo(now int64) (again int64) {
+	g.reviewSuspects(now)
+	switch {
+	case g.suspectOut():
+		if g.solo != nil {
+			again = g.solo.keptUntil(now)
+		}
+		return again
+	case len(g.suspects) == 0:
+		return 0
+	}
+	g.setSolo(g.chooseSolo())
+	m := g.solo
+	if m == nil {
+		for _, m := range g.members {
+			again = sooner(again, m.calmUntil(now))
+		}
+		return again
+	}
+	if m.idle() {
+		g.fetch.due = append(g.fetch.due, g.suspects[0])
+		g.suspects = g.suspects[1:]
+	}
+	return m.keptUntil(now)
+}
+
+// sooner returns the earlier of two times, of which 0 is none.
+func sooner(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}

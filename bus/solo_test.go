@@ -1,0 +1,90 @@
+package bus
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"eventhub"
+)
+
+// Events that fail hold their own keys back, and of the others half the time of their
+// member at most: what comes beside a hundred of them comes soon.
+func TestSuspectsLeaveOthersTheirTurn(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.AckTimeout, o.Backoff = time.Second, eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
+		in := r.subscribe(o)
+		r.publish("p.a", 1, 100)
+		time.Sleep(5 * time.Second) // nobody answers: they are suspects
+		in.take()
+		for i := range 20 {
+			r.publish("p.b", i, 1)
+			began := time.Now()
+			came := false
+			for !came && time.Since(began) < 10*time.Second {
+				time.Sleep(50 * time.Millisecond)
+				for _, g := range in.take() {
+					if g.Topic == "p.b" {
+						came = true
+						in.ack(byLease(g))
+					}
+				}
+			}
+			if waited := time.Since(began); waited > 2200*time.Millisecond {
+				t.Fatalf("the event of another topic came after %s; a suspect has the member for a second", waited)
+			}
+		}
+		// They end as they do, one after the other.
+		for began := time.Now(); time.Since(began) < 20*time.Minute; {
+			time.Sleep(time.Second)
+			in.take()
+		}
+		synctest.Wait()
+		equal(t, "dead letters", len(r.events("p.a.dlq")), 100)
+	})
+}
+
+// A member that has a long job is kept free for a suspect for the length of a lease, and
+// then for the others as long; the suspect comes when the job is done.
+func TestLongJobsAndSuspects(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.AckTimeout = 10 * time.Second
+		in := r.subscribe(o)
+		r.publish("p.long", 1, 1)
+		job := byLease(in.take()[0])
+		r.makeSuspect(in, "p.a")
+		time.Sleep(time.Millisecond)
+		in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, job)
+		r.publish("p.b", 1, 1)
+		equal(t, "while the member is kept free", len(in.take()), 0)
+		time.Sleep(11 * time.Second)
+		r.ackAll(in, "p.b")
+		equal(t, "the other topic", r.cursor("p.b", "g").Offset, uint64(1))
+		in.ack(job)
+		time.Sleep(10 * time.Second)
+		equal(t, "behind the job", places(in.take()), []string{"p.a/1"})
+	})
+}
+
+// Who extends the lease of a suspect is alive: others come beside it when it has had it
+// for the length of a lease.
+func TestOthersComeBesideALongSuspect(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.AckTimeout = 10 * time.Second
+		in := r.subscribe(o)
+		r.makeSuspect(in, "p.a")
+		time.Sleep(time.Millisecond)
+		suspect := in.take()
+		equal(t, "the suspect", places(suspect), []string{"p.a/1"})
+		in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, leasesOf(suspect)...)
+		r.publish("p.b", 1, 1)
+		equal(t, "at first", len(in.take()), 0)
+		time.Sleep(11 * time.Second)
+		equal(t, "beside it", places(in.take()), []string{"p.b/1"})
+		in.ack(leasesOf(suspect)...)
+		equal(t, "the suspect is done", r.cursor("p.a", "g").Offset, uint64(1))
+	})
+}
