@@ -2,12 +2,18 @@ package bus
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
+
+	"eventhub/store"
 )
 
 // The births' goroutine gives topics that are born the groups whose patterns match
-// them; see patterns.go for when and why.
+// them, or whose members name them in a list; see patterns.go for when and why. It is
+// told of each life of a topic once, and what it makes for one is refused when that life
+// is over: what it does for a topic never brings the topic back.
 
 // attend starts the births' goroutine.
 func (t *patternTable) attend(b *Bus) {
@@ -19,13 +25,13 @@ func (t *patternTable) attend(b *Bus) {
 
 // bear notices topics that may be new. It neither blocks nor looks at the store;
 // the committer calls it.
-func (t *patternTable) bear(topics []string) {
-	for _, name := range topics {
-		if !t.matched(name) {
+func (t *patternTable) bear(born []store.Birth) {
+	for _, birth := range born {
+		if !t.matched(birth.Topic) {
 			continue
 		}
 		t.birthMu.Lock()
-		t.newborns = append(t.newborns, name)
+		t.newborns = append(t.newborns, birth)
 		t.birthMu.Unlock()
 		select {
 		case t.born <- struct{}{}:
@@ -46,17 +52,16 @@ func (b *Bus) attendBirths(ctx context.Context) {
 			return
 		}
 		t.birthMu.Lock()
-		topics := t.newborns
+		born := t.newborns
 		t.newborns = nil
 		t.birthMu.Unlock()
-		slices.Sort(topics)
-		b.adopt(ctx, slices.Compact(topics)) // one may be noticed twice
+		b.adopt(ctx, born)
 	}
 }
 
 // adopt gives topics the groups whose patterns match them.
-func (b *Bus) adopt(ctx context.Context, topics []string) {
-	if len(topics) == 0 {
+func (b *Bus) adopt(ctx context.Context, born []store.Birth) {
+	if len(born) == 0 {
 		return
 	}
 	t := &b.patterns
@@ -64,7 +69,7 @@ func (b *Bus) adopt(ctx context.Context, topics []string) {
 	groups := slices.Collect(maps.Values(t.groups))
 	t.mu.RUnlock()
 	for _, g := range groups {
-		if err := g.adoptAll(ctx, b, topics); err != nil && ctx.Err() == nil {
+		if err := g.adoptAll(ctx, b, born); err != nil && ctx.Err() == nil {
 			b.log.Error("cannot give new topics their group; it will be there at the next start", "group", g.name, "error", err)
 		}
 	}
@@ -72,8 +77,8 @@ func (b *Bus) adopt(ctx context.Context, topics []string) {
 
 // missedBirths returns the topics that a pattern matches, at the start: what they
 // lack is made up for.
-func (b *Bus) missedBirths(ctx context.Context) []string {
-	_, patterns := b.patterns.list("")
+func (b *Bus) missedBirths(ctx context.Context) []store.Birth {
+	_, patterns := b.patterns.rows("")
 	if len(patterns) == 0 {
 		return nil
 	}
@@ -84,20 +89,25 @@ func (b *Bus) missedBirths(ctx context.Context) []string {
 	return topics
 }
 
-// adoptAll makes the group in those of the topics that its patterns match, and its
-// subscriptions members there.
-func (g *patternedGroup) adoptAll(ctx context.Context, b *Bus, topics []string) error {
+// adoptAll makes the group in those of the topics that its patterns match, or that a
+// list of its subscriptions names, and its subscriptions members there. A topic that was
+// deleted meanwhile stays so.
+func (g *patternedGroup) adoptAll(ctx context.Context, b *Bus, born []store.Birth) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var births []birth
-	for _, topic := range topics {
-		if _, raw := b.patterns.settingsFor(g.name, topic); raw != nil {
-			births = append(births, birth{topic: topic, raw: raw})
-		}
-	}
 	b.patterns.mu.RLock()
 	subs := slices.Clone(g.subs)
 	b.patterns.mu.RUnlock()
+	var births []birth
+	for _, at := range born {
+		raw, err := b.patterns.inherited(g.name, at.Topic, subs)
+		if err != nil {
+			return err
+		}
+		if raw != nil {
+			births = append(births, birth{Birth: at, raw: raw})
+		}
+	}
 	if len(births) == 0 {
 		return nil
 	}
@@ -106,15 +116,29 @@ func (g *patternedGroup) adoptAll(ctx context.Context, b *Bus, topics []string) 
 	}
 	for _, s := range subs {
 		for _, at := range births {
-			if !s.covers(at.topic) || ctx.Err() != nil {
+			if !s.covers(at.Topic) || ctx.Err() != nil {
 				continue
 			}
 			// Also where another of the group's patterns brought other settings than it
 			// asked for. One that cannot join keeps nobody else out.
-			if err := s.join(ctx, at.topic, nil); err != nil {
-				b.log.Error("a member cannot join its group in a new topic", "topic", at.topic, "group", g.name, "error", err)
+			if err := s.join(ctx, at.Birth, nil); err != nil && !errors.Is(err, store.ErrGone) {
+				b.log.Error("a member cannot join its group in a new topic", "topic", at.Topic, "group", g.name, "error", err)
 			}
 		}
 	}
 	return nil
+}
+
+// inherited returns the settings that a group gets in a topic that is born: those of
+// its patterns or, where a list alone names the topic, of the first subscription by such
+// a list. nil: it does not get the group.
+func (t *patternTable) inherited(group, topic string, subs []*subscription) (json.RawMessage, error) {
+	if _, raw := t.settingsFor(group, topic); raw != nil {
+		return raw, nil
+	}
+	i := slices.IndexFunc(subs, func(s *subscription) bool { return s.names(topic) })
+	if i < 0 {
+		return nil, nil
+	}
+	return encodeSettings(&subs[i].opts)
 }

@@ -160,10 +160,20 @@ func (c *committer) admitWaiting() {
 }
 
 // wait commits one unit of the bus itself and waits for it. prepare, where not
-// nil, fills the unit in when its commit is built.
-func (c *committer) wait(ctx context.Context, unit store.Unit, prepare func(*submission) bool) error {
+// nil, fills the unit in when its commit is built; its error drops the unit and is
+// returned.
+func (c *committer) wait(ctx context.Context, unit store.Unit, prepare func(*submission) error) error {
 	answered := make(chan error, 1)
-	s := &submission{units: []store.Unit{unit}, prepare: prepare}
+	s := &submission{units: []store.Unit{unit}}
+	if prepare != nil {
+		s.prepare = func(s *submission) bool {
+			err := prepare(s)
+			if err != nil {
+				answered <- err
+			}
+			return err == nil
+		}
+	}
 	s.finish = func(s *submission, err error) {
 		if err == nil {
 			err = s.units[0].Err

@@ -102,7 +102,7 @@ func (b *Bus) endGroups(topic string) (ended []endedGroup) {
 	for _, g := range groups {
 		g.mu.Lock()
 		g.deleted = true
-		members := g.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "topic %q was deleted", topic))
+		members := g.end(errDeleted(topic))
 		g.mu.Unlock()
 		ended = append(ended, endedGroup{g, members})
 	}

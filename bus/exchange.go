@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"eventhub/store"
@@ -337,7 +336,7 @@ func (x *exchange) answer(err error) {
 
 // refusedError translates why the store refused a handover.
 func refusedError(err error) error {
-	if errors.Is(err, store.ErrStaleEpoch) {
+	if isOutdated(err) {
 		return errLost
 	}
 	return unitError(err)

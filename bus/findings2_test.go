@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/store"
 )
 
 // A SUBSCRIBE by name that meets the birth of its group by a pattern joins that.
@@ -21,7 +22,7 @@ func TestSubscribeByNameMeetsABirth(t *testing.T) {
 		synctest.Wait()
 		r.store.set(hold, nil)
 		r.bus.patterns.attend(r.bus)
-		r.bus.patterns.bear([]string{"p.a"})
+		r.bus.patterns.bear([]store.Birth{{Topic: "p.a", Life: r.life("p.a")}})
 		synctest.Wait()
 		answer := make(chan error, 1)
 		named := &inbox{t: t, room: -1}

@@ -32,6 +32,8 @@ type group struct {
 
 	taskState
 
+	life uint64 // of the topic; set with loaded
+
 	mu       sync.Mutex
 	ended    error // why nothing is delivered or settled any more
 	deleted  bool  // … for good; nothing is written any more either
@@ -135,42 +137,69 @@ func newGroup(b *Bus, log *topicLog, key groupKey) *group {
 // that does not exist, durably at its resolved start, and checks the settings
 // of one that does.
 func (g *group) load(ctx context.Context, o *eventhub.SubscribeOptions) error {
+	return g.loadIn(ctx, 0, o)
+}
+
+// loadIn is load for a group in one life of its topic, where life is not 0.
+func (g *group) loadIn(ctx context.Context, life uint64, o *eventhub.SubscribeOptions) error {
 	g.loading.Lock()
 	defer g.loading.Unlock()
 	if !g.loaded.Load() {
-		state, err := g.findOrCreate(ctx, o)
+		now, state, known, err := g.findIn(ctx, life, o)
 		if err != nil {
-			return err
-		}
-		var known progress // not the group's own: whoever ends the group looks at that
-		if err := known.load(ctx, g.bus.store, g.log.name, g.name, state.Cursor); err != nil {
 			return err
 		}
 		if err := g.adopt(state, known); err != nil {
 			return err
 		}
+		g.life = now
 		g.loaded.Store(true)
 	}
-	if o == nil {
+	switch {
+	case life != 0 && life != g.life:
+		return errDeleted(g.log.name)
+	case o == nil:
 		return nil
 	}
 	return g.settings.match(o)
 }
 
-// findOrCreate reads the group's state or, with options, makes it where there is
-// none. Others may do the same: a pattern brings it, or its topic is deleted.
-func (g *group) findOrCreate(ctx context.Context, o *eventhub.SubscribeOptions) (store.GroupState, error) {
-	for {
-		state, err := g.bus.store.Group(ctx, g.log.name, g.name)
-		if err == nil {
-			return state, nil
+// findIn returns the state of the group and its progress, and the life of the topic that
+// they are of. With options it makes a group that is not there: once, for what is gone
+// then was deleted. Others may do the same: a pattern brings it.
+func (g *group) findIn(ctx context.Context, life uint64, o *eventhub.SubscribeOptions) (now uint64, state store.GroupState, _ progress, _ error) {
+	b := g.bus
+	for made := false; ; {
+		var known progress // not the group's own: whoever ends the group looks at that
+		now, err := b.life(ctx, g.log.name)
+		if err != nil {
+			return 0, state, known, err
 		}
-		if o == nil || !errors.Is(err, store.ErrNotFound) {
-			return state, groupError(err, g.log.name, g.name)
+		if now != life && (life != 0 || now == 0 && made) {
+			return 0, state, known, errDeleted(g.log.name)
 		}
-		if state, err = g.create(ctx, o); !errors.Is(err, store.ErrExists) {
-			return state, err
+		state, err = b.store.Group(ctx, g.log.name, g.name)
+		switch {
+		case err == nil:
+			err = known.load(ctx, b.store, g.log.name, g.name, state.Cursor)
+		case o == nil || made || !errors.Is(err, store.ErrNotFound):
+			err = groupError(err, g.log.name, g.name)
+		default:
+			if err = g.create(ctx, now, o); err == nil || errors.Is(err, store.ErrExists) {
+				made = err == nil
+				continue
+			}
 		}
+		if err != nil {
+			return 0, state, known, err
+		}
+		// Both are of that life if it is not over: of a later one, life after life, they
+		// may be a mixture.
+		after, err := b.life(ctx, g.log.name)
+		if err == nil && after != now {
+			err = errDeleted(g.log.name)
+		}
+		return now, state, known, err
 	}
 }
 
@@ -222,18 +251,30 @@ func (g *group) restart(epoch, cursor uint64) {
 	g.tellPassed()
 }
 
-// create makes the group durable where the options say it starts.
-func (g *group) create(ctx context.Context, o *eventhub.SubscribeOptions) (store.GroupState, error) {
-	at, err := g.bus.birthOf(ctx, g.log.name, o)
+// create makes the group durable where the options say it starts, in that life of its
+// topic or, where it is 0, with the topic. A runtime that has ended meanwhile makes
+// nothing: its topic was deleted, and would come back.
+func (g *group) create(ctx context.Context, life uint64, o *eventhub.SubscribeOptions) error {
+	at, err := g.bus.birthOf(ctx, store.Birth{Topic: g.log.name, Life: life}, o)
 	if err != nil {
-		return store.GroupState{}, err
+		return err
 	}
 	state := store.GroupState{Epoch: g.bus.newEpoch(), Cursor: at.cursor, Settings: at.raw}
-	unit := store.Unit{Groups: []store.GroupChange{{Topic: g.log.name, Group: g.name, Create: true, State: state}}}
-	if err = g.bus.committer.wait(ctx, unit, nil); errors.Is(err, store.ErrTopicLimit) {
-		err = unitError(err)
+	unit := store.Unit{Groups: []store.GroupChange{{Topic: g.log.name, Life: life, Group: g.name, Create: true, State: state}}}
+	err = g.bus.committer.wait(ctx, unit, func(*submission) error { return g.whyEnded() })
+	switch {
+	case errors.Is(err, store.ErrTopicLimit):
+		return unitError(err)
+	case errors.Is(err, store.ErrGone):
+		return errDeleted(g.log.name)
 	}
-	return state, err
+	return err
+}
+
+// isOutdated reports whether a unit was refused since it changes a group that was
+// deleted, alone or with its topic.
+func isOutdated(err error) bool {
+	return errors.Is(err, store.ErrStaleEpoch) || errors.Is(err, store.ErrGone)
 }
 
 // newEpoch returns an epoch for a new group, above those of all groups that ever
@@ -314,7 +355,7 @@ func (g *group) change(cursor uint64) store.GroupChange {
 }
 
 func (g *group) header(cursor uint64) store.GroupChange {
-	return store.GroupChange{Topic: g.log.name, Group: g.name,
+	return store.GroupChange{Topic: g.log.name, Life: g.life, Group: g.name,
 		State: store.GroupState{Epoch: g.epoch, Cursor: cursor, Paused: g.paused, Settings: g.settJSON}}
 }
 

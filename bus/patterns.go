@@ -20,9 +20,11 @@ import (
 // that came by the pattern is a member in each of them. What is durable beside
 // that is the pattern itself, with the settings for topics to come.
 //
-// A topic gets the groups whose patterns match it with its first
-// event, whether anybody is connected or not. The commit that bears it knows
-// nothing of patterns; the births' goroutine makes the groups behind it. Where the
+// A topic gets the groups whose patterns match it when it is born, by whatever creates
+// it, whether anybody is connected or not. The commit that bears it knows nothing of
+// patterns; the births' goroutine makes the groups behind it. A topic that is deleted and
+// created again is born again, and so is one that a subscription names in a list: that
+// gets the group from its members, as long as they are there. Where the
 // process ends in between, the next start finds the topic without the group: for
 // every topic that was there when the pattern came has got its group then, so one
 // that matches and has none was born later. For the same reason a group under a
@@ -37,13 +39,14 @@ import (
 type patternTable struct {
 	mu     sync.RWMutex
 	groups map[string]*patternedGroup
+	listed map[string]int // how many subscriptions name a topic in their list
 
 	born chan struct{} // a hint that there are newborns
 	done chan struct{} // closed when the births' goroutine has ended
 	stop context.CancelFunc
 
 	birthMu  sync.Mutex
-	newborns []string
+	newborns []store.Birth
 }
 
 // patternedGroup is one group that has patterns.
@@ -67,7 +70,7 @@ type groupPattern struct {
 
 // begin reads what the store has and starts the births' goroutine.
 func (t *patternTable) begin(b *Bus) error {
-	t.groups = make(map[string]*patternedGroup)
+	t.groups, t.listed = make(map[string]*patternedGroup), make(map[string]int)
 	list, err := b.store.ListPatterns(context.Background())
 	if err != nil {
 		return storeError(err, "list the patterns of the groups")
@@ -129,10 +132,14 @@ func (t *patternTable) covering(name, topic string) string {
 	return ""
 }
 
-// matched reports whether any group has a pattern for the topic.
+// matched reports whether any group has a pattern for the topic, or a member that names
+// it in a list.
 func (t *patternTable) matched(topic string) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	if t.listed[topic] > 0 {
+		return true
+	}
 	for _, g := range t.groups {
 		for _, p := range g.patterns {
 			if p.pattern.Match(topic) {
@@ -161,9 +168,10 @@ func (t *patternTable) settingsFor(group, topic string) (_ settings, raw json.Ra
 	return g.patterns[first].settings, g.patterns[first].raw
 }
 
-// birth is a group that is to be made in a topic.
+// birth is a group that is to be made in a topic: in that life of it or, where the life
+// is 0, together with the topic.
 type birth struct {
-	topic  string
+	store.Birth
 	cursor uint64
 	raw    json.RawMessage // settings
 }
@@ -172,18 +180,18 @@ type birth struct {
 const birthsPerUnit = 1000
 
 // create makes the group durable where it is not there yet, and the patterns with
-// the last of them. g.mu is held.
+// the last of them. It leaves out topics that were deleted. g.mu is held.
 func (g *patternedGroup) create(ctx context.Context, b *Bus, births []birth, patterns []store.PatternChange) error {
 	var missing []store.GroupChange
 	for _, at := range births {
-		_, err := b.store.Group(ctx, at.topic, g.name)
+		_, err := b.store.Group(ctx, at.Topic, g.name)
 		if err == nil {
 			continue
 		}
 		if !errors.Is(err, store.ErrNotFound) {
-			return groupError(err, at.topic, g.name)
+			return groupError(err, at.Topic, g.name)
 		}
-		missing = append(missing, store.GroupChange{Topic: at.topic, Group: g.name, Create: true,
+		missing = append(missing, store.GroupChange{Topic: at.Topic, Life: at.Life, Group: g.name, Create: true,
 			State: store.GroupState{Epoch: b.newEpoch(), Cursor: at.cursor, Settings: at.raw}})
 	}
 	for len(missing) > 0 || len(patterns) > 0 {
@@ -196,6 +204,13 @@ func (g *patternedGroup) create(ctx context.Context, b *Bus, births []birth, pat
 		if errors.Is(err, store.ErrExists) {
 			// Somebody subscribed to one of the topics by its name meanwhile.
 			return g.create(ctx, b, births, patterns)
+		}
+		if errors.Is(err, store.ErrGone) {
+			alive, err := b.alive(ctx, births)
+			if err != nil {
+				return err
+			}
+			return g.create(ctx, b, alive, patterns)
 		}
 		if errors.Is(err, store.ErrTopicLimit) {
 			return unitError(err)
@@ -213,6 +228,20 @@ func (g *patternedGroup) create(ctx context.Context, b *Bus, births []birth, pat
 	return nil
 }
 
+// alive returns those of the births whose topics were not deleted.
+func (b *Bus) alive(ctx context.Context, births []birth) (alive []birth, _ error) {
+	for _, at := range births {
+		life, err := b.life(ctx, at.Topic)
+		if err != nil {
+			return nil, err
+		}
+		if at.Life == 0 || at.Life == life {
+			alive = append(alive, at)
+		}
+	}
+	return alive, nil
+}
+
 // joinPatterns makes the subscription a member of its group in every topic that
 // one of the patterns matches, now and later.
 func (s *subscription) joinPatterns(ctx context.Context, patterns []eventhub.Pattern) error {
@@ -224,25 +253,26 @@ func (s *subscription) joinPatterns(ctx context.Context, patterns []eventhub.Pat
 	defer b.patterns.release(g)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	changes, err := b.patterns.enter(g, patterns, &s.opts)
+	s.patterns = patterns
+	changes, err := b.patterns.enter(g, s)
 	if err == nil {
-		err = s.joinAll(ctx, g, patterns, changes)
+		err = s.joinAll(ctx, g, changes)
 	}
-	b.patterns.withdraw(g)
+	b.patterns.withdraw(g, s)
 	return err
 }
 
 // joinAll makes the group in all topics that there are, then the members. g.mu is
 // held.
-func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, patterns []eventhub.Pattern, changes []store.PatternChange) error {
+func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, changes []store.PatternChange) error {
 	b := s.bus
-	topics, err := b.matching(ctx, patterns)
+	topics, err := b.matching(ctx, s.patterns)
 	if err != nil {
 		return err
 	}
 	var births []birth
 	for _, topic := range topics {
-		exists, err := b.agrees(ctx, topic, &s.opts)
+		exists, err := b.agrees(ctx, topic.Topic, &s.opts)
 		if err != nil {
 			return err
 		}
@@ -258,13 +288,13 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, patterns 
 	if err := g.create(ctx, b, births, changes); err != nil {
 		return err
 	}
-	s.patterned, s.patterns = g, patterns
 	s.ids.one = make(map[string]*member)
 	if err := b.patterns.confirm(b, g, s, changes); err != nil {
 		return err
 	}
 	for _, topic := range topics {
-		if err := s.join(ctx, topic, &s.opts); err != nil {
+		// One that is deleted meanwhile is no matter; in its next life it is born.
+		if err := s.join(ctx, topic, &s.opts); err != nil && !errors.Is(err, store.ErrGone) {
 			s.leave(math.MaxInt)
 			return err
 		}
@@ -275,18 +305,27 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, patterns 
 // birthOf returns where a group begins in a topic in which it is not, and with which
 // settings: as the options say or, where it has a pattern for the topic, as one that
 // was born behind the pattern.
-func (b *Bus) birthOf(ctx context.Context, topic string, o *eventhub.SubscribeOptions) (birth, error) {
-	at := birth{topic: topic}
-	if kept, raw := b.patterns.settingsFor(o.Group, topic); raw != nil {
+func (b *Bus) birthOf(ctx context.Context, topic store.Birth, o *eventhub.SubscribeOptions) (birth, error) {
+	at := birth{Birth: topic}
+	if kept, raw := b.patterns.settingsFor(o.Group, topic.Topic); raw != nil {
 		at.raw = raw
 		return at, kept.match(o)
 	}
 	var err error
-	if at.raw, err = json.Marshal(settingsFor(o)); err != nil {
-		return at, eventhub.Wrap(eventhub.CodeInternal, err, "The settings of group %q cannot be written.", o.Group)
+	if at.raw, err = encodeSettings(o); err != nil {
+		return at, err
 	}
-	at.cursor, err = b.resolve(ctx, topic, o.Start)
+	at.cursor, err = b.resolve(ctx, topic.Topic, o.Start)
 	return at, err
+}
+
+// encodeSettings returns what the options ask for in the form in which it is stored.
+func encodeSettings(o *eventhub.SubscribeOptions) (json.RawMessage, error) {
+	raw, err := json.Marshal(settingsFor(o))
+	if err != nil {
+		return nil, eventhub.Wrap(eventhub.CodeInternal, err, "The settings of group %q cannot be written.", o.Group)
+	}
+	return raw, nil
 }
 
 // agrees reports whether the group exists in a topic, and refuses options that ask
@@ -311,6 +350,11 @@ func (s *subscription) covers(topic string) bool {
 	return slices.ContainsFunc(s.patterns, func(p eventhub.Pattern) bool { return p.Match(topic) })
 }
 
+// names reports whether the subscription's list has the topic by its name.
+func (s *subscription) names(topic string) bool {
+	return slices.ContainsFunc(s.patterns, func(p eventhub.Pattern) bool { return p.String() == topic })
+}
+
 // acquire returns the group's entry, which stays until it is released.
 func (t *patternTable) acquire(name string) *patternedGroup {
 	t.mu.Lock()
@@ -327,19 +371,21 @@ func (t *patternTable) release(g *patternedGroup) {
 	t.prune(g)
 }
 
-// enter adds the patterns that the group does not have, so that births are noticed,
-// and returns what is to be made durable. It refuses other settings than a pattern
-// has.
-func (t *patternTable) enter(g *patternedGroup, patterns []eventhub.Pattern, o *eventhub.SubscribeOptions) ([]store.PatternChange, error) {
+// enter adds the patterns of a subscription that the group does not have, and the topics
+// that it names, so that births are noticed, and returns what is to be made durable. It
+// refuses other settings than a pattern has.
+func (t *patternTable) enter(g *patternedGroup, s *subscription) ([]store.PatternChange, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.list(s, 1)
+	o := &s.opts
 	set := settingsFor(o)
-	raw, err := json.Marshal(set)
+	raw, err := encodeSettings(o)
 	if err != nil {
-		return nil, eventhub.Wrap(eventhub.CodeInternal, err, "The settings of group %q cannot be written.", g.name)
+		return nil, err
 	}
 	var changes []store.PatternChange
-	for _, p := range patterns {
+	for _, p := range s.patterns {
 		text := p.String()
 		if !eventhub.IsPattern(text) {
 			continue // a topic: the group in it is all there is to keep
@@ -371,14 +417,30 @@ func (t *patternTable) confirm(b *Bus, g *patternedGroup, s *subscription, chang
 	if b.closed {
 		return errShuttingDown
 	}
+	s.patterned = g
 	g.subs = append(g.subs, s)
 	return nil
 }
 
-// withdraw drops the patterns that did not become durable.
-func (t *patternTable) withdraw(g *patternedGroup) {
+// list counts the topics that a subscription names. t.mu is held.
+func (t *patternTable) list(s *subscription, by int) {
+	for _, p := range s.patterns {
+		if name := p.String(); !eventhub.IsPattern(name) {
+			if t.listed[name] += by; t.listed[name] == 0 {
+				delete(t.listed, name)
+			}
+		}
+	}
+}
+
+// withdraw drops the patterns that did not become durable, and what a subscription names
+// that was not confirmed.
+func (t *patternTable) withdraw(g *patternedGroup, s *subscription) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if s.patterned == nil {
+		t.list(s, -1)
+	}
 	for text, p := range g.patterns {
 		if !p.durable {
 			delete(g.patterns, text)
@@ -392,6 +454,7 @@ func (t *patternTable) remove(s *subscription) {
 	defer t.mu.Unlock()
 	g := s.patterned
 	g.subs = slices.DeleteFunc(slices.Clone(g.subs), func(other *subscription) bool { return other == s })
+	t.list(s, -1)
 	t.prune(g)
 }
 
@@ -407,7 +470,7 @@ func (t *patternTable) all() (subs []*subscription) {
 
 // Patterns implements eventhub.Inspector.
 func (b *Bus) Patterns(ctx context.Context, group string) ([]eventhub.GroupPattern, error) {
-	list, patterns := b.patterns.list(group)
+	list, patterns := b.patterns.rows(group)
 	if len(list) == 0 {
 		return list, nil
 	}
@@ -417,7 +480,7 @@ func (b *Bus) Patterns(ctx context.Context, group string) ([]eventhub.GroupPatte
 	}
 	for i, p := range patterns {
 		for _, topic := range topics {
-			if p.Match(topic) {
+			if p.Match(topic.Topic) {
 				list[i].Topics++
 			}
 		}
@@ -425,8 +488,8 @@ func (b *Bus) Patterns(ctx context.Context, group string) ([]eventhub.GroupPatte
 	return list, nil
 }
 
-// list returns the durable patterns of one group or of all, and these as such.
-func (t *patternTable) list(group string) ([]eventhub.GroupPattern, []eventhub.Pattern) {
+// rows returns the durable patterns of one group or of all, and these as such.
+func (t *patternTable) rows(group string) ([]eventhub.GroupPattern, []eventhub.Pattern) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	list := []eventhub.GroupPattern{}
@@ -477,11 +540,11 @@ func (b *Bus) deletePattern(ctx context.Context, text, name string) error {
 	if err != nil {
 		return err
 	}
-	for _, topic := range topics {
-		if b.patterns.covering(name, topic) != "" {
+	for _, at := range topics {
+		if b.patterns.covering(name, at.Topic) != "" {
 			continue
 		}
-		if err := b.deleteGroup(ctx, topic, name); err != nil && eventhub.ErrorCode(err) != eventhub.CodeNotSubscribed {
+		if err := b.deleteGroup(ctx, at.Topic, name); err != nil && eventhub.ErrorCode(err) != eventhub.CodeNotSubscribed {
 			return err
 		}
 	}

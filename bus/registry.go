@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"sync"
 
@@ -221,7 +220,7 @@ func (b *Bus) deleteGroup(ctx context.Context, topic, name string) error {
 	case <-ctx.Done():
 		return eventhub.Wrap(eventhub.CodeShuttingDown, ctx.Err(), "gave up waiting; the group may or may not be deleted")
 	}
-	if errors.Is(err, store.ErrStaleEpoch) {
+	if isOutdated(err) {
 		return groupError(store.ErrNotFound, topic, name)
 	}
 	return err

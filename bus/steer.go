@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 
 	"eventhub"
 	"eventhub/store"
@@ -177,14 +176,14 @@ func (b *Bus) setPaused(ctx context.Context, topic, name string, paused bool) er
 // write makes the group's state, which has changed, durable and waits for it.
 func (g *group) write(ctx context.Context) error {
 	unit := store.Unit{Groups: make([]store.GroupChange, 1)}
-	err := g.bus.committer.wait(ctx, unit, func(s *submission) bool {
+	err := g.bus.committer.wait(ctx, unit, func(s *submission) error {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		s.units[0].Groups[0] = g.change(g.window.cursor())
-		return true
+		return nil
 	})
 	switch {
-	case errors.Is(err, store.ErrStaleEpoch):
+	case isOutdated(err):
 		return groupError(store.ErrNotFound, g.log.name, g.name) // deleted meanwhile
 	case eventhub.ErrorCode(err) == eventhub.CodeOverloaded:
 		return eventhub.Wrap(eventhub.CodeOverloaded, err, "it counts from now on; whether it is durable could not be told in time")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/store"
 )
 
 // subscription is what one SUBSCRIBE asked for: a member of the group in one
@@ -149,7 +150,7 @@ func (b *Bus) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r e
 	if patterns, _ := opts.Patterns(); severalTopics(patterns) {
 		err = s.joinPatterns(ctx, patterns)
 	} else {
-		err = s.join(ctx, opts.Topic, &s.opts)
+		err = s.join(ctx, store.Birth{Topic: opts.Topic}, &s.opts)
 	}
 	if err != nil {
 		return nil, err
@@ -161,15 +162,16 @@ func severalTopics(patterns []eventhub.Pattern) bool {
 	return len(patterns) > 1 || eventhub.IsPattern(patterns[0].String())
 }
 
-// join makes the subscription a member of its group in a topic, once. One that
-// has left meanwhile is left alone. The group is made and its settings are checked as
-// o says; where o is nil it is there, and they are what they are.
-func (s *subscription) join(ctx context.Context, topic string, o *eventhub.SubscribeOptions) error {
-	g, err := s.bus.acquire(groupKey{topic: topic, group: s.opts.Group})
+// join makes the subscription a member of its group in a topic, once: in that life of it
+// alone, where at names one. A subscription that has left meanwhile is left alone. The
+// group is made and its settings are checked as o says; where o is nil it is there, and
+// they are what they are.
+func (s *subscription) join(ctx context.Context, at store.Birth, o *eventhub.SubscribeOptions) error {
+	g, err := s.bus.acquire(groupKey{topic: at.Topic, group: s.opts.Group})
 	if err != nil {
 		return err
 	}
-	if joined, err := g.join(ctx, s, o); !joined {
+	if joined, err := g.join(ctx, s, at.Life, o); !joined {
 		s.bus.release(g)
 		return err
 	}
@@ -178,8 +180,8 @@ func (s *subscription) join(ctx context.Context, topic string, o *eventhub.Subsc
 
 // join loads the group and adds the member, which releases the group when it
 // leaves.
-func (g *group) join(ctx context.Context, s *subscription, o *eventhub.SubscribeOptions) (joined bool, _ error) {
-	if err := g.load(ctx, o); err != nil {
+func (g *group) join(ctx context.Context, s *subscription, life uint64, o *eventhub.SubscribeOptions) (joined bool, _ error) {
+	if err := g.loadIn(ctx, life, o); err != nil {
 		return false, err
 	}
 	head, err := g.bus.store.Head(ctx, g.log.name)

@@ -107,10 +107,10 @@ func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, opts *even
 	for _, p := range opts.Places {
 		places[p.Topic] = p
 	}
-	for _, topic := range topics {
-		place, known := places[topic]
-		delete(places, topic)
-		if err := t.follow(ctx, topic, opts.Start, place, known); err != nil {
+	for _, at := range topics {
+		place, known := places[at.Topic]
+		delete(places, at.Topic)
+		if err := t.follow(ctx, at.Topic, opts.Start, place, known); err != nil {
 			return err
 		}
 	}

@@ -4,18 +4,17 @@ import (
 	"slices"
 
 	"eventhub"
+	"eventhub/store"
 )
 
 // births returns the topics that the batch has created.
-func births(batch []*submission) (names []string) {
+func births(batch []*submission) (born []store.Birth) {
 	for _, s := range batch {
 		for i := range s.units {
-			for _, b := range s.units[i].Births {
-				names = append(names, b.Topic)
-			}
+			born = append(born, s.units[i].Births...)
 		}
 	}
-	return names
+	return born
 }
 
 // patternTails are the live tails of one pattern.
@@ -24,23 +23,23 @@ type patternTails struct {
 	tails   []*tail // in no order
 }
 
-// tailsFollow attaches tails to topics that are born and match their patterns. It may
-// be told of a topic again. It runs on the committer's goroutine, before the first
+// tailsFollow attaches tails to topics that are born and match their patterns, unless
+// they have the topic from an earlier life: its offsets go on. It runs on the committer's goroutine, before the first
 // events of the topics are spread.
-func (b *Bus) tailsFollow(names []string) {
+func (b *Bus) tailsFollow(born []store.Birth) {
 	type joining struct {
 		tail *tail
 		log  *topicLog
 	}
 	var joinings []joining
 	b.mu.Lock()
-	for _, name := range names {
+	for _, birth := range born {
 		for _, p := range b.patternTails {
-			if b.closed || !p.pattern.Match(name) {
+			if b.closed || !p.pattern.Match(birth.Topic) {
 				continue
 			}
 			for _, t := range p.tails {
-				joinings = append(joinings, joining{t, b.useLog(name)})
+				joinings = append(joinings, joining{t, b.useLog(birth.Topic)})
 			}
 		}
 	}

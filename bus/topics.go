@@ -2,24 +2,58 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strings"
 
 	"eventhub"
+	"eventhub/store"
 )
 
+// A life of a topic has a number (store.TopicInfo.Life), and what is done for the sake
+// of a life names it: the groups that patterns and lists bring, all that a group writes,
+// a replay. When that life is over it comes to nothing, whatever has the name by then.
+// What a client asks for by the name goes by the name.
+
+// life returns the number of the life that a topic has now, 0 where it is not there.
+func (b *Bus) life(ctx context.Context, topic string) (uint64, error) {
+	info, err := b.store.Topic(ctx, topic)
+	if errors.Is(err, store.ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, storeError(err, "look up topic %q", topic)
+	}
+	return info.Life, nil
+}
+
+// errDeleted says that a life of a topic is over. store.ErrGone is in its chain.
+func errDeleted(topic string) error {
+	return eventhub.Wrap(eventhub.CodeNotSubscribed, store.ErrGone, "topic %q was deleted", topic)
+}
+
 // matching returns the topics that one of the patterns matches, in byte order, and
-// those that a pattern without wildcards names, whether they exist or not.
-func (b *Bus) matching(ctx context.Context, patterns []eventhub.Pattern) ([]string, error) {
-	var names []string
+// those that a pattern without wildcards names; these have the life 0 where they do not
+// exist.
+func (b *Bus) matching(ctx context.Context, patterns []eventhub.Pattern) ([]store.Birth, error) {
+	var found []store.Birth
 	wild := false
 	for _, p := range patterns {
-		if eventhub.IsPattern(p.String()) {
+		name := p.String()
+		if eventhub.IsPattern(name) {
 			wild = true
-		} else if !slices.Contains(names, p.String()) {
-			names = append(names, p.String())
+			continue
 		}
+		if slices.ContainsFunc(found, func(f store.Birth) bool { return f.Topic == name }) {
+			continue
+		}
+		life, err := b.life(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, store.Birth{Topic: name, Life: life})
 	}
-	exact := len(names)
+	exact := len(found)
 	for after, more := "", wild; more; {
 		topics, err := b.store.ListTopics(ctx, after, eventhub.MaxPage)
 		if err != nil {
@@ -27,26 +61,27 @@ func (b *Bus) matching(ctx context.Context, patterns []eventhub.Pattern) ([]stri
 		}
 		for _, t := range topics {
 			after = t.Name
-			if slices.Contains(names[:exact], t.Name) {
+			if slices.ContainsFunc(found[:exact], func(f store.Birth) bool { return f.Topic == t.Name }) {
 				continue
 			}
 			if slices.ContainsFunc(patterns, func(p eventhub.Pattern) bool { return p.Match(t.Name) }) {
-				names = append(names, t.Name)
+				found = append(found, store.Birth{Topic: t.Name, Life: t.Life})
 			}
 		}
 		more = len(topics) == eventhub.MaxPage
 	}
-	slices.Sort(names)
-	return names, nil
+	slices.SortFunc(found, func(a, b store.Birth) int { return strings.Compare(a.Topic, b.Topic) })
+	return found, nil
 }
 
 // born tells those who wait for topics that do not exist yet of those that a commit
-// has borne. It runs on the committer's goroutine, before the events are spread.
+// has borne, by whatever part of it, and of each life once. It runs on the committer's
+// goroutine, before the events are spread.
 func (b *Bus) born(batch []*submission) {
-	names := births(batch)
-	if len(names) == 0 {
+	born := births(batch)
+	if len(born) == 0 {
 		return
 	}
-	b.tailsFollow(names)
-	b.patterns.bear(names)
+	b.tailsFollow(born)
+	b.patterns.bear(born)
 }
