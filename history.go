@@ -50,7 +50,9 @@ type History interface {
 	// Replay calls visit for each event that q asks for, up to the heads that there
 	// were when it began. A record is valid until visit returns. It reads no faster
 	// than visit takes, holds nothing of the store meanwhile, and ends with the error
-	// that visit returns. CodeUnknownID, a start behind an event that does not exist.
+	// that visit returns. CodeUnknownID: a start behind an event that does not exist, or a
+	// topic that was deleted before all of it was seen that there was to see, and perhaps
+	// created again. Without an error all of it was seen.
 	Replay(ctx context.Context, q ReplayQuery, visit func(topic string, item Item) error) error
 
 	// Find returns the events with that id: one for each topic that has it, in byte

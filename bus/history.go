@@ -25,16 +25,19 @@ const (
 	foundBytes = 16 << 20
 )
 
-// stretch is a part of one topic that a replay reads: the offsets from first to
-// last.
+// stretch is a part of one life of a topic that a replay reads: the offsets from first
+// to last.
 type stretch struct {
 	topic       string
+	life        uint64
 	first, last uint64
 }
 
 // Replay implements eventhub.History. Between two pages it holds nothing of the
 // store, so that a slow visit is in nobody's way; the memory that it needs is one
-// page, whatever the number of events. A topic that does not exist has no events.
+// page, whatever the number of events. A topic that does not exist has no events; one
+// that is deleted before all of it was read that was to be read ends the replay with an
+// error, also where it was created again.
 func (b *Bus) Replay(ctx context.Context, q eventhub.ReplayQuery, visit func(string, eventhub.Item) error) error {
 	pattern, err := checkReplay(&q)
 	if err != nil {
@@ -57,6 +60,9 @@ func (b *Bus) Replay(ctx context.Context, q eventhub.ReplayQuery, visit func(str
 			break
 		}
 		if err := b.narrow(ctx, &q, &s); err != nil {
+			return err
+		}
+		if err := b.isWhole(ctx, &s); err != nil {
 			return err
 		}
 		if err := r.read(ctx, s); err != nil {
@@ -96,11 +102,11 @@ func checkReplay(q *eventhub.ReplayQuery) (eventhub.Pattern, error) {
 // byte order.
 func (b *Bus) replayed(ctx context.Context, pattern eventhub.Pattern) (parts []stretch, err error) {
 	if name := pattern.String(); !eventhub.IsPattern(name) {
-		head, err := b.store.Head(ctx, name)
-		if err != nil {
-			return nil, storeError(err, "tell the head of topic %q", name)
+		t, err := b.store.Topic(ctx, name)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return nil, storeError(err, "look up topic %q", name)
 		}
-		return []stretch{{topic: name, last: head}}, nil
+		return []stretch{{topic: name, life: t.Life, last: t.Head}}, nil
 	}
 	for after, more := "", true; more; {
 		topics, err := b.store.ListTopics(ctx, after, eventhub.MaxPage)
@@ -109,7 +115,7 @@ func (b *Bus) replayed(ctx context.Context, pattern eventhub.Pattern) (parts []s
 		}
 		for _, t := range topics {
 			if after = t.Name; pattern.Match(t.Name) {
-				parts = append(parts, stretch{topic: t.Name, last: t.Head})
+				parts = append(parts, stretch{topic: t.Name, life: t.Life, last: t.Head})
 			}
 		}
 		more = len(topics) == eventhub.MaxPage
@@ -139,6 +145,19 @@ func (b *Bus) narrow(ctx context.Context, q *eventhub.ReplayQuery, s *stretch) e
 	return nil
 }
 
+// isWhole returns an error where the life of a stretch is over, so that what was read of
+// it last may be less than there was.
+func (b *Bus) isWhole(ctx context.Context, s *stretch) error {
+	if s.life == 0 {
+		return nil // there was no such topic, and nothing to see
+	}
+	life, err := b.life(ctx, s.topic)
+	if err == nil && life != s.life {
+		err = eventhub.Wrap(eventhub.CodeUnknownID, store.ErrGone, "topic %q was deleted while it was read; not all of it was seen", s.topic)
+	}
+	return err
+}
+
 // replay is one call of Replay.
 type replay struct {
 	bus    *Bus
@@ -161,6 +180,9 @@ func (r *replay) read(ctx context.Context, s stretch) error {
 		}
 		if err := r.bus.store.Read(ctx, s.topic, s.first, limit, replayBytes, &r.batch); err != nil {
 			return storeError(err, "read topic %q at offset %d", s.topic, s.first)
+		}
+		if err := r.bus.isWhole(ctx, &s); err != nil {
+			return err
 		}
 		if len(r.batch.Items) == 0 {
 			return nil

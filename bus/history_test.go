@@ -361,3 +361,59 @@ func (f *failingReads) Correlated(context.Context, string, store.Place, int) ([]
 }
 
 func (f *failingReads) Checkpoint(context.Context, string) error { return f.fail }
+
+// TestReplayOfWhatIsDeleted: a replay that does not see all that it set out to read does
+// not end as if it had, whether the topic is gone or is there again; what it has read
+// before, or does not need, may go.
+func TestReplayOfWhatIsDeleted(t *testing.T) {
+	again := func(r *rig, topic string) {
+		r.deleteTopic(topic)
+		r.publish(topic, 1, 30)
+	}
+	for _, tt := range []struct {
+		name  string
+		q     eventhub.ReplayQuery
+		at    string // the topic at whose first event something is done
+		run   func(r *rig)
+		whole bool
+		want  int // events, where it is whole
+	}{
+		{name: "deleted", q: eventhub.ReplayQuery{Topic: "b"}, at: "b", run: func(r *rig) { r.deleteTopic("b") }},
+		{name: "deleted and made again", q: eventhub.ReplayQuery{Topic: "b"}, at: "b", run: func(r *rig) { again(r, "b") }},
+		{name: "one that comes later", q: eventhub.ReplayQuery{Topic: "*"}, at: "a", run: func(r *rig) { r.deleteTopic("b") }},
+		{name: "one that comes later, made again", q: eventhub.ReplayQuery{Topic: "*"}, at: "a", run: func(r *rig) { again(r, "b") }},
+		{name: "up to a time", q: eventhub.ReplayQuery{Topic: "*", ToTS: 1 << 50}, at: "a", run: func(r *rig) { r.deleteTopic("b") }},
+		{name: "from a time", q: eventhub.ReplayQuery{Topic: "*", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 1}}, at: "a", run: func(r *rig) { r.deleteTopic("b") }},
+		{name: "one that was read", q: eventhub.ReplayQuery{Topic: "*"}, at: "b", run: func(r *rig) { again(r, "a") }, whole: true, want: 16},
+		{name: "one behind the limit", q: eventhub.ReplayQuery{Topic: "*", Limit: 8}, at: "a", run: func(r *rig) { r.deleteTopic("b") }, whole: true, want: 8},
+		{name: "one that is made meanwhile", q: eventhub.ReplayQuery{Topic: "*"}, at: "a", run: func(r *rig) { r.publish("aa", 1, 1) }, whole: true, want: 16},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				large := []byte(`"` + strings.Repeat("x", replayBytes/3) + `"`) // a page has two or three
+				for _, topic := range []string{"a", "b"} {
+					for range 8 {
+						if _, err := r.bus.Publish(bg, eventhub.Event{Topic: topic, Payload: large}); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				n, done := 0, false
+				err := r.bus.Replay(bg, tt.q, func(topic string, _ eventhub.Item) error {
+					if n++; topic == tt.at && !done {
+						done = true
+						tt.run(r)
+					}
+					return nil
+				})
+				if tt.whole {
+					if err != nil || n != tt.want {
+						t.Errorf("%d events, %v; want %d", n, err, tt.want)
+					}
+					return
+				}
+				wantCode(t, err, eventhub.CodeUnknownID)
+			})
+		})
+	}
+}
