@@ -159,9 +159,11 @@ func (c *committer) admitWaiting() {
 	c.waiting = slices.Delete(c.waiting, 0, n)
 }
 
-// wait commits one unit of the bus itself and waits for it. prepare, where not
-// nil, fills the unit in when its commit is built; its error drops the unit and is
-// returned.
+// wait commits one unit of the bus itself and waits for it. Once it is queued, ctx is not
+// looked at: a commit always ends, and what is kept in memory beside the store, as the
+// patterns of groups, has to know what became of it, whoever is gone by then. prepare,
+// where not nil, fills the unit in when its commit is built; its error drops the unit
+// and is returned.
 func (c *committer) wait(ctx context.Context, unit store.Unit, prepare func(*submission) error) error {
 	answered := make(chan error, 1)
 	s := &submission{units: []store.Unit{unit}}
@@ -183,12 +185,7 @@ func (c *committer) wait(ctx context.Context, unit store.Unit, prepare func(*sub
 	if err := c.submit(ctx, s); err != nil {
 		return err
 	}
-	select {
-	case err := <-answered:
-		return err
-	case <-ctx.Done():
-		return eventhub.Wrap(eventhub.CodeShuttingDown, ctx.Err(), "gave up waiting for the commit; it may or may not have happened")
-	}
+	return <-answered
 }
 
 // refusal says why nothing is taken any more. c.mu is held.

@@ -532,6 +532,7 @@ func (b *Bus) deletePattern(ctx context.Context, text, name string) error {
 	if err := b.committer.wait(ctx, unit, nil); err != nil {
 		return err
 	}
+	ctx = context.WithoutCancel(ctx) // what is begun is done, also for who has left
 	subs := b.patterns.drop(g, text)
 	for _, s := range subs {
 		s.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "pattern %q of group %q was deleted", text, name))

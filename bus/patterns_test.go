@@ -527,3 +527,77 @@ func TestPatternSharesItsFilter(t *testing.T) {
 		}
 	})
 }
+
+// TestClientLeavesDuringItsSubscribe: a pattern whose commit was under way when its client
+// went away is durable, so it is listed, brings its group, and can be deleted.
+func TestClientLeavesDuringItsSubscribe(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx, leave := context.WithCancel(bg)
+		hold := make(chan struct{})
+		r.store.set(hold, nil)
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			if sub, err := r.bus.Subscribe(ctx, opts("p.*", "g"), &inbox{t: t, room: -1}); err == nil {
+				sub.Drop(0)
+			}
+		}()
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		r.store.set(nil, nil)
+		close(hold)
+		<-answered
+		synctest.Wait()
+		stored, err := r.store.ListPatterns(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := r.bus.Patterns(bg, "g")
+		if err != nil || len(list) != len(stored) {
+			t.Errorf("listed %v, %v; stored %v", list, err, stored)
+		}
+		r.publish("p.a", 1, 1)
+		synctest.Wait()
+		if groups, err := r.store.ListGroups(bg, "p.a"); err != nil || len(groups) != len(stored) {
+			t.Errorf("the topic has the groups %v, %v; the patterns are %v", groups, err, stored)
+		}
+		for _, p := range stored {
+			if err := r.bus.DeleteGroup(bg, p.Pattern, p.Group); err != nil {
+				t.Errorf("delete %v: %v", p, err)
+			}
+		}
+		if left, err := r.store.ListPatterns(bg); err != nil || len(left) != 0 {
+			t.Errorf("left: %v, %v", left, err)
+		}
+	})
+}
+
+// TestClientLeavesWhileItDeletesAPattern: the pattern is gone everywhere or nowhere.
+func TestClientLeavesWhileItDeletesAPattern(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("p.a", 1, 1)
+		in := r.subscribe(opts("p.*", "g"))
+		ctx, leave := context.WithCancel(bg)
+		hold := make(chan struct{})
+		r.store.set(hold, nil)
+		deleted := make(chan error, 1)
+		go func() { deleted <- r.bus.DeleteGroup(ctx, "p.*", "g") }()
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		r.store.set(nil, nil)
+		close(hold)
+		<-deleted
+		synctest.Wait()
+		stored, err := r.store.ListPatterns(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := r.bus.Patterns(bg, "g")
+		if err != nil || len(list) != len(stored) {
+			t.Errorf("listed %v, %v; stored %v", list, err, stored)
+		}
+		equal(t, "ends told", len(in.ended), 1-len(stored))
+	})
+}
