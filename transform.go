@@ -114,11 +114,7 @@ func chainHeaders(r Record) map[string]string {
 		return nil // it is the hub's own record
 	}
 	maps.DeleteFunc(e.Headers, func(name, _ string) bool {
-		switch strings.ToLower(name) {
-		case "traceparent", "tracestate", "correlationid", "correlation-id", "x-correlation-id", "ce-correlationid":
-			return false
-		}
-		return true
+		return !IsCorrelationHeader(name) && !strings.EqualFold(name, "traceparent") && !strings.EqualFold(name, "tracestate")
 	})
 	return e.Headers
 }

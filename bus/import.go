@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"eventhub"
@@ -116,7 +115,7 @@ func (s *submission) encodeImport(e *eventhub.Event, now time.Time) error {
 	}
 	s.buf = buf
 	s.appends = append(s.appends, store.Append{Topic: e.Topic, ID: e.ID, Key: e.Key,
-		CausedBy: slices.Clone(e.CausedBy), Correlation: correlation(e.Headers),
+		CausedBy: slices.Clone(e.CausedBy), Correlation: eventhub.Correlation(e.Headers),
 		KeepOffset: e.Offset, KeepTime: keep})
 	return nil
 }
@@ -146,28 +145,12 @@ func checkImport(e *eventhub.Event, now time.Time) error {
 	return fields.ValidateFields(now)
 }
 
-// correlation returns the value by which Links finds an event, "" for none. Names
-// of headers are the same in any case; of several the first in byte order counts.
-func correlation(headers map[string]string) (value string) {
-	first := ""
-	for name, v := range headers {
-		if len(name) == len(eventhub.CorrelationHeader) && strings.EqualFold(name, eventhub.CorrelationHeader) &&
-			(first == "" || name < first) {
-			first, value = name, v
-		}
-	}
-	if len(value) > eventhub.MaxCorrelationBytes {
-		return ""
-	}
-	return value
-}
-
 // linkLast gives the event encoded last its links.
 func (s *submission) linkLast(e *eventhub.Event) {
 	a := &s.appends[len(s.appends)-1]
 	a.CausedBy = slices.Clone(e.CausedBy)
 	if len(e.Headers) > 0 {
-		a.Correlation = correlation(e.Headers)
+		a.Correlation = eventhub.Correlation(e.Headers)
 	}
 }
 
@@ -183,6 +166,6 @@ func linkRecord(a *store.Append) {
 	}
 	// The record is the hub's own; one that can not be read has no links.
 	if e, err := a.Record.Event(0); err == nil {
-		a.CausedBy, a.Correlation = e.CausedBy, correlation(e.Headers)
+		a.CausedBy, a.Correlation = e.CausedBy, eventhub.Correlation(e.Headers)
 	}
 }

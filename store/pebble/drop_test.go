@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	pdb "github.com/cockroachdb/pebble/v2"
@@ -41,6 +42,44 @@ func TestSweepLeavesNothing(t *testing.T) {
 	for _, tag := range []byte{tagTopic, tagEvent, tagID, tagKey, tagGroup, tagPart, tagPlan, tagPlanID, tagEffect, tagCorrelated, tagGarbage} {
 		scan(t, s, tag, func(key, _ []byte) { t.Errorf("the key %q is left", key) })
 	}
+}
+
+// The link of a correlation goes with its event, however the header was written.
+func TestSweepOfCorrelations(t *testing.T) {
+	s := mustOpen(t, onMem(t, vfs.NewMem()))
+	defer mustClose(t, s)
+	all := []map[string]string{
+		{"x-correlation-id": "plain"}, {"X-Correlation-Id": "mixed"}, {"X-CORRELATION-ID": "first", "x-correlation-id": "second"},
+		{"correlationId": "camel"}, {"Correlation-Id": "short", "other": "x"}, {"ce-correlationid": "cloud"},
+		{"correlationid": "behind", "X-Correlation-ID": "before"}, {"x-correlation-id": strings.Repeat("x", eventhub.MaxCorrelationBytes+1)},
+	}
+	var u store.Unit
+	for i, headers := range all {
+		id := fmt.Sprint("id-", i)
+		r, err := record.Append(nil, &eventhub.Event{Topic: "t", ID: id, Headers: headers, Payload: []byte("1")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.Appends = append(u.Appends, store.Append{Topic: "t", ID: id, Record: r, Correlation: eventhub.Correlation(headers)})
+	}
+	if err := s.Commit(context.Background(), []*store.Unit{&u}, true); err != nil {
+		t.Fatal(err)
+	}
+	links := 0
+	scan(t, s, tagCorrelated, func(_, _ []byte) { links++ })
+	if links != len(all)-1 {
+		t.Errorf("%d events have links; want all but the one with too long a value, of %d", links, len(all))
+	}
+	if err := s.DropTopic(context.Background(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	for more := true; more; {
+		var err error
+		if more, err = s.Sweep(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scan(t, s, tagCorrelated, func(key, _ []byte) { t.Errorf("the key %q is left", key) })
 }
 
 // A sweep reads without the lock of the committer: commits go on, however slow the disk.

@@ -259,7 +259,7 @@ func indexedOf(record eventhub.Record) (e indexedEvent, err error) {
 			err = d.Decode(&e.causes)
 		case "headers":
 			if err = d.Decode(&headers); err == nil {
-				e.correlation = headers[eventhub.CorrelationHeader]
+				e.correlation = eventhub.Correlation(headers)
 			}
 		default:
 			err = d.Decode(new(json.RawMessage))
