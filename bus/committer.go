@@ -70,6 +70,7 @@ type committer struct {
 	going     []*exchange // in the commit under way, all in joint's one unit
 	joint     submission
 	topics    map[string]bool // that are known to be there
+	alone     bool            // nothing but dirty groups may go with c.batch
 	unsynced  bool            // something was committed that no fsync has made durable
 }
 
@@ -283,10 +284,11 @@ func (c *committer) take() (dirty []*group, last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n, bytes := 0, 0
-	c.batch = c.batch[:0]
+	c.batch, c.alone = c.batch[:0], false
 	for n < len(c.queue) && (n == 0 || bytes+c.queue[n].bytes <= commitBytes) {
 		s := c.queue[n]
-		if s.drop != "" && n > 0 {
+		alone := s.drop != "" || s.gives && c.mayRefuse(s)
+		if alone && n > 0 {
 			break // it waits for those before it
 		}
 		bytes += s.bytes
@@ -297,7 +299,7 @@ func (c *committer) take() (dirty []*group, last bool) {
 		}
 		c.queued -= s.bytes
 		c.batch = append(c.batch, s)
-		if s.drop != "" {
+		if c.alone = alone; alone {
 			break // and those behind it for it
 		}
 	}
@@ -309,6 +311,13 @@ func (c *committer) take() (dirty []*group, last bool) {
 		dirty, c.dirty, c.flushDue = c.dirty, nil, false
 	}
 	return dirty, c.stopping && len(c.queue) == 0
+}
+
+// mayRefuse reports whether the store may refuse a redrive, by a topic too many. What its
+// group's state has in it was not written then, so no other write of the group may go with
+// it: a seek would lose its reset, and be answered all the same.
+func (c *committer) mayRefuse(s *submission) bool {
+	return c.creates(&store.Unit{Appends: s.appends})
 }
 
 // shift drops the first n elements in place.
@@ -351,7 +360,7 @@ func (c *committer) commit(dirty []*group) {
 	}
 	c.batch = kept
 	// Exchanges go last: what they take for done no other write of their group may.
-	if c.join() {
+	if !c.alone && c.join() {
 		c.batch = append(c.batch, &c.joint)
 		c.units = append(c.units, &c.joint.units[0])
 	}

@@ -30,6 +30,8 @@ type submission struct {
 	exchanges []*exchange
 	// drop, where not empty, is a topic to be deleted, between two commits.
 	drop string
+	// gives: it is a redrive, which writes its group's state and is no exchange.
+	gives bool
 	// finish is called on the committer's goroutine with the commit's error.
 	finish func(*submission, error)
 

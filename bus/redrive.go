@@ -364,7 +364,7 @@ func (r *redrive) plant(ctx context.Context, g *group, letters []eventhub.DeadLe
 	if err != nil {
 		return err
 	}
-	s.prepare, s.finish = p.prepare, p.finish
+	s.prepare, s.finish, s.gives = p.prepare, p.finish, true
 	if err := b.committer.submit(ctx, s); err != nil {
 		return err
 	}

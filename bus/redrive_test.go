@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/store"
 )
 
 // bury has every event up to the head of a topic dead-lettered in a group that is
@@ -302,5 +303,74 @@ func TestBadRedrives(t *testing.T) {
 		}
 		_, err := r.bus.Requeue(ctx, "t", 1, []byte("1"), "")
 		wantCode(t, err, eventhub.CodeUnknownID)
+	})
+}
+
+// watchful calls check behind each commit.
+type watchful struct {
+	store.Store
+	check func()
+}
+
+func (w *watchful) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+	defer w.check()
+	return w.Store.Commit(ctx, units, sync)
+}
+
+// TestRefusedRedriveKeepsTheSeek: a redrive that the store refuses takes nothing from a
+// seek that is written at the same time: in no image has the group its new epoch and knows
+// of acks before.
+func TestRefusedRedriveKeepsTheSeek(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		r.publish("t", 1, 3)
+		in := r.subscribe(opts("t", "g"))
+		got := in.take()
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got[0]))
+		in.ack(byLease(got[2]))
+		time.Sleep(time.Second)
+		r.noMoreTopics()
+		before := r.stored("t", "g").Epoch
+		r.stop()
+		inner := r.store.Store
+		r.store.Store = &watchful{inner, func() {
+			state, err := inner.Group(ctx, "t", "g")
+			if err != nil {
+				t.Error(err)
+			}
+			parts, err := inner.GroupParts(ctx, "t", "g")
+			if state.Epoch != before && (err != nil || len(parts) > 0) {
+				t.Errorf("epoch %d with the parts %v of %d, %v", state.Epoch, parts, before, err)
+			}
+		}}
+		r.start(Options{})
+		if _, err := r.bus.Cursor(ctx, "t", "g"); err != nil {
+			t.Fatal(err)
+		}
+		hold := make(chan struct{})
+		r.store.set(hold, nil)
+		done := make(chan error, 3)
+		go func() {
+			_, err := r.bus.Publish(ctx, eventhub.Event{Topic: "t", Payload: []byte("4")})
+			done <- err
+		}()
+		synctest.Wait()
+		go func() {
+			if _, err := r.bus.Redrive(ctx, redriveAll("t")); eventhub.ErrorCode(err) != eventhub.CodeOverloaded {
+				t.Errorf("redrive: %v", err)
+			}
+			done <- nil
+		}()
+		synctest.Wait()
+		go func() { done <- r.bus.SetCursor(ctx, "t", "g", 1) }()
+		synctest.Wait()
+		r.store.set(nil, nil)
+		close(hold)
+		for range cap(done) {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		synctest.Wait()
 	})
 }
