@@ -139,6 +139,7 @@ type proxy struct {
 	dropped  chan struct{}
 	spoke    chan struct{} // a token for what a client says
 	down     atomic.Int64  // bytes that the hub sent
+	stall    sync.RWMutex  // nothing is passed on while it is locked
 
 	mu     sync.Mutex
 	target string
@@ -221,6 +222,8 @@ func (p *proxy) pipe(to, from net.Conn, up bool, dropping *atomic.Bool) {
 			p.heard.Do(func() { close(p.dropped) })
 			continue
 		}
+		p.stall.RLock()
+		p.stall.RUnlock()
 		if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
 			return
 		}
