@@ -51,6 +51,7 @@ func testBodiesHaveABudget(t *testing.T) {
 	}
 	io.WriteString(first, "1")
 	first.Close()
+	synctest.Wait() // the fake publisher has no lock
 	io.WriteString(second, `{"events":[{"topic":"t","payload":1}]}`)
 	second.Close()
 	for _, answered := range []chan *httptest.ResponseRecorder{one, two} {
