@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 
 	"eventhub/store"
 	"eventhub/store/storetest"
@@ -103,6 +104,33 @@ func TestStartsOverlap(t *testing.T) {
 		}
 	}
 	checkIndexes(t, s)
+}
+
+// TestCloseBetweenTheHalves: a Close waits for the wait of a Start, and whoever has to
+// call that may call something else before: it is told ErrClosed.
+func TestCloseBetweenTheHalves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := mustOpen(t, onMem(t, vfs.NewMem()))
+		mustCommit(t, s, true, given("t", "1"))
+		_, wait := mustStart(t, s, given("t", "2"))
+		closed := make(chan error, 2)
+		go func() { closed <- s.Close() }()
+		synctest.Wait()
+		_, err := s.Head(context.Background(), "t")
+		wantError(t, err, store.ErrClosed)
+		_, err = s.Start(context.Background(), []*store.Unit{{Appends: []store.Append{given("t", "4")}}})
+		wantError(t, err, store.ErrClosed)
+		if len(closed) > 0 {
+			t.Error("Close did not wait for the Start")
+		}
+		if err := wait(); err != nil {
+			t.Error(err)
+		}
+		go func() { closed <- s.Close() }()
+		if err := errors.Join(<-closed, <-closed); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestSweepBesideStarts: a sweep does not wait for the fsync of a Start, nor this for it.

@@ -20,7 +20,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sync"
+	"sync/atomic"
 
 	"eventhub/store"
 
@@ -35,10 +37,7 @@ type Store struct {
 	seal    *seal
 	faults  *faults
 
-	// life is held for reading by every method while it runs, so that Close can
-	// wait for them; the lock is taken for writing by Close alone.
-	life   sync.RWMutex
-	closed bool
+	life life
 
 	topics topicTable
 	groups groupTable
@@ -96,7 +95,8 @@ func Open(o Options) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), kept.stop(false, false), lock.Close())
 	}
-	s := &Store{options: o, db: db, lock: lock, seal: kept, faults: f, spare: make(chan *started, spareStarts),
+	s := &Store{options: o, db: db, lock: lock, seal: kept, faults: f,
+		life: life{idle: make(chan struct{}, 1)}, spare: make(chan *started, spareStarts),
 		mostMemory: uint64(p.MemTableStopWritesThreshold) * p.MemTableSize, mostSublevels: p.L0StopWritesThreshold,
 		mostLogs: p.MemTableStopWritesThreshold + 3}
 	s.commit.init(s)
@@ -155,12 +155,11 @@ func (s *Store) Shrink(ctx context.Context) error {
 
 // Close implements store.Store.
 func (s *Store) Close() error {
-	s.life.Lock()
-	defer s.life.Unlock()
-	if s.closed {
+	s.life.closing.Lock()
+	defer s.life.closing.Unlock()
+	if !s.life.end() {
 		return nil
 	}
-	s.closed = true
 	close(s.faults.closing)
 	var err error
 	flushed := false
@@ -213,15 +212,44 @@ func (s *Store) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	s.life.RLock()
-	if s.closed {
-		s.life.RUnlock()
+	if s.life.running.Add(1) < 0 {
+		s.leave()
 		return store.ErrClosed
 	}
 	return nil
 }
 
-func (s *Store) leave() { s.life.RUnlock() }
+func (s *Store) leave() {
+	if s.life.running.Add(-1) == ended {
+		select {
+		case s.life.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// life counts the methods that run, so that Close can wait for them. It is no lock: while
+// Close waits for the wait of a Start, whoever has to call that wait may call another
+// method before, and is told ErrClosed.
+type life struct {
+	running atomic.Int64  // methods, and ended once Close was called
+	idle    chan struct{} // gets a token when the last one behind Close has left
+	closing sync.Mutex    // of Close
+}
+
+const ended = math.MinInt64
+
+// end lets no method begin any more and waits for those that run. It reports false where
+// that was done before.
+func (l *life) end() bool {
+	if l.running.Load() < 0 {
+		return false
+	}
+	if l.running.Add(ended) != ended {
+		<-l.idle
+	}
+	return true
+}
 
 // get returns a copy of the value under key, or nil where there is none.
 func (s *Store) get(key []byte) ([]byte, error) {
