@@ -13,9 +13,8 @@ import (
 )
 
 const (
-	// maxImportOffset leaves a topic half of all offsets: one event from elsewhere
-	// must not use them up.
-	maxImportOffset = eventhub.MaxOffset / 2
+	// maxImportOffset is refused where it is exceeded, and not passed over in silence.
+	maxImportOffset = store.MaxKeepOffset
 	// maxCommitTime is the largest commit time, in epoch milliseconds, that a
 	// record has room for.
 	maxCommitTime = 9_999_999_999_999

@@ -142,9 +142,9 @@ type Append struct {
 	// place and does not keep it; it must not change while Commit runs.
 	Record eventhub.Record
 
-	// Of an event that comes from elsewhere: the offset, up to eventhub.MaxOffset, and
-	// the commit time to keep. An offset that is not above the topic's last one, and a
-	// time before the last one or ahead of the clock, are not kept: the event gets them
+	// Of an event that comes from elsewhere: the offset and the commit time to keep. An
+	// offset that is not above the topic's last one, or above MaxKeepOffset, and a time
+	// before the last one or ahead of the clock, are not kept: the event gets them
 	// as any other does. 0 asks for nothing. Where KeepTime is not kept and was the ts
 	// of the record too, Record is replaced by one that has it as the publisher's ts,
 	// see eventhub.Record.WithTS.
@@ -249,6 +249,10 @@ type GroupPart struct {
 	Offset uint64
 	Value  []byte // at most MaxPartBytes
 }
+
+// MaxKeepOffset is the largest offset that an append may ask for: it leaves a topic half
+// of all offsets, so that one event from elsewhere does not use them up.
+const MaxKeepOffset = eventhub.MaxOffset / 2
 
 // MaxPartBytes is the most that one part of a group holds.
 const MaxPartBytes = 64 << 10

@@ -224,7 +224,10 @@ func (t *topic) append(a *store.Append, now int64) {
 		a.Record = a.Record.WithTS(a.KeepTime)
 	}
 	a.Record.SetCommitTime(time)
-	a.Offset, a.CommitTime = max(offset, a.KeepOffset), time
+	if a.KeepOffset <= store.MaxKeepOffset {
+		offset = max(offset, a.KeepOffset)
+	}
+	a.Offset, a.CommitTime = offset, time
 	t.events = append(t.events, store.Item{Offset: a.Offset, Record: slices.Clone(a.Record)})
 	t.ids[strings.Clone(a.ID)] = a.Offset
 	if a.Key != "" {

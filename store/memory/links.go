@@ -101,7 +101,7 @@ func checkLinks(a *store.Append) {
 	if c := a.Correlation; len(c) > eventhub.MaxCorrelationBytes || strings.Contains(c, "\x00") {
 		misuse("append to topic %q of id %q: Correlation is %q", a.Topic, a.ID, c)
 	}
-	if a.KeepOffset > eventhub.MaxOffset || a.KeepTime < 0 {
-		misuse("append to topic %q of id %q: the offset to keep is %d, the time %d", a.Topic, a.ID, a.KeepOffset, a.KeepTime)
+	if a.KeepTime < 0 {
+		misuse("append to topic %q of id %q: the time to keep is %d", a.Topic, a.ID, a.KeepTime)
 	}
 }

@@ -363,7 +363,10 @@ func (c *commit) append(a *store.Append) {
 		t.lastTime = max(t.lastTime, c.now)
 		a.Record = a.Record.WithTS(a.KeepTime)
 	}
-	t.last = max(t.last+1, a.KeepOffset)
+	t.last++
+	if a.KeepOffset <= store.MaxKeepOffset {
+		t.last = max(t.last, a.KeepOffset)
+	}
 	a.Offset, a.CommitTime = t.last, t.lastTime
 	if first != nil {
 		first.offset, first.time = a.Offset, a.CommitTime

@@ -25,6 +25,7 @@ var linkTests = []test{
 
 var keepTests = []test{
 	{name: "offset and time", run: testKept},
+	{name: "the largest offset that is kept", run: testKeptMost},
 	{name: "offsets that are not above", run: testOffsetNotKept},
 	{name: "times that do not fit", run: testTimeNotKept},
 	{name: "of a duplicate changes nothing", run: testKeepDuplicate},
@@ -226,6 +227,19 @@ func kept(topic, id string, offset uint64, ms int64) store.Append {
 	a := given(topic, id)
 	a.KeepOffset, a.KeepTime = offset, startTime+ms
 	return a
+}
+
+// testKeptMost: an offset is kept up to MaxKeepOffset; one above it does not leave the
+// topic without offsets, nor give one twice.
+func testKeptMost(t *testing.T, s *env) {
+	var got []uint64
+	for i, ask := range []uint64{eventhub.MaxOffset, eventhub.MaxOffset + 1, 1<<64 - 1, store.MaxKeepOffset, store.MaxKeepOffset + 1, 0} {
+		if i == 3 {
+			s.reopen(t)
+		}
+		got = append(got, s.add(t, kept("t", fmt.Sprint(i), ask, 0))[0].Offset)
+	}
+	same(t, "offsets", []uint64{1, 2, 3, store.MaxKeepOffset, store.MaxKeepOffset + 1, store.MaxKeepOffset + 2}, got)
 }
 
 func testKept(t *testing.T, s *env) {
