@@ -38,7 +38,8 @@ const (
 // writes depends on what became of them.
 //
 // With Options.SyncEvery commits do not wait for an fsync: one follows, for all that
-// came since the last, that long after the first of them.
+// came since the last, that long after the first of them. Only those wait that have a
+// durable submission.
 //
 // After a failed commit nothing is ever committed again: the store's contract
 // leaves the outcome unknown, so all who wait get an error and Options.Fatal is
@@ -160,14 +161,16 @@ func (c *committer) admitWaiting() {
 	c.waiting = slices.Delete(c.waiting, 0, n)
 }
 
-// wait commits one unit of the bus itself and waits for it. Once it is queued, ctx is not
+// wait commits one unit of the bus itself and waits until it is durable, also with
+// Options.SyncEvery: these are what operators and members ask for once, as that a group
+// is there, or an event is not delivered. Once it is queued, ctx is not
 // looked at: a commit always ends, and what is kept in memory beside the store, as the
 // patterns of groups, has to know what became of it, whoever is gone by then. prepare,
 // where not nil, fills the unit in when its commit is built; its error drops the unit
 // and is returned.
 func (c *committer) wait(ctx context.Context, unit store.Unit, prepare func(*submission) error) error {
 	answered := make(chan error, 1)
-	s := &submission{units: []store.Unit{unit}}
+	s := &submission{units: []store.Unit{unit}, durable: true}
 	if prepare != nil {
 		s.prepare = func(s *submission) bool {
 			err := prepare(s)
@@ -348,12 +351,12 @@ func (c *committer) commit(dirty []*group) {
 			c.units = append(c.units, &flushed[i])
 		}
 	}
-	kept := c.batch[:0]
+	kept, sync := c.batch[:0], c.bus.opts.SyncEvery == 0
 	for _, s := range c.batch {
 		if s.prepare != nil && !s.prepare(s) {
 			continue
 		}
-		kept = append(kept, s)
+		kept, sync = append(kept, s), sync || s.durable
 		for i := range s.units {
 			c.units = append(c.units, &s.units[i])
 		}
@@ -367,7 +370,7 @@ func (c *committer) commit(dirty []*group) {
 	if len(c.units) == 0 {
 		return
 	}
-	err := c.put(c.bus.opts.SyncEvery == 0)
+	err := c.put(sync)
 	if err == nil {
 		c.bus.committed(c.batch)
 	}

@@ -93,6 +93,32 @@ func TestIntervalSyncsBehindTheOKs(t *testing.T) {
 	})
 }
 
+// What is answered once for all is on disk with its answer: a cancel, a group, its
+// deletion.
+func TestIntervalWaitsForWhatIsPromised(t *testing.T) {
+	inInterval(t, func(s *syncs, b *Bus) {
+		ctx := context.Background()
+		at := time.Now().Add(time.Hour).UnixMilli()
+		if _, err := b.Publish(ctx, eventhub.Event{Topic: "t", ID: "later", Payload: []byte("1"), DeliverAt: at}); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "a scheduled event", s.take(), []bool{false})
+		if err := b.Cancel(ctx, "t", "later"); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "its cancel", s.take(), []bool{true})
+		_, err := b.Subscribe(ctx, eventhub.SubscribeOptions{Topic: "t", Group: "g"}, sink(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "a group", slices.Contains(s.take(), true), true)
+		if err := b.DeleteGroup(ctx, "t", "g"); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "its deletion", slices.Contains(s.take(), true), true)
+	})
+}
+
 // Publishers that never pause do not put the sync off.
 func TestIntervalSyncsUnderLoad(t *testing.T) {
 	inInterval(t, func(s *syncs, b *Bus) {

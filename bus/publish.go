@@ -21,6 +21,7 @@ type submission struct {
 	buf     []byte         // the records of appends and plans
 	cached  bool           // the tail cache holds parts of buf
 	bytes   int            // what counts against Options.QueueBytes
+	durable bool           // on disk when it is answered, also with Options.SyncEvery
 
 	// prepare, where set, is called by the committer just before the commit and
 	// fills in group state; false drops the submission's units.

@@ -76,7 +76,7 @@ func (b *Bus) Requeue(ctx context.Context, topic string, offset uint64, payload 
 		return none, err
 	}
 	answered := make(chan error, 1)
-	s.units = []store.Unit{{Appends: s.appends}}
+	s.units, s.durable = []store.Unit{{Appends: s.appends}}, true
 	s.finish = func(s *submission, err error) {
 		if err == nil && s.units[0].Err != nil {
 			err = unitError(s.units[0].Err)
@@ -364,7 +364,7 @@ func (r *redrive) plant(ctx context.Context, g *group, letters []eventhub.DeadLe
 	if err != nil {
 		return err
 	}
-	s.prepare, s.finish, s.gives = p.prepare, p.finish, true
+	s.prepare, s.finish, s.gives, s.durable = p.prepare, p.finish, true, true
 	if err := b.committer.submit(ctx, s); err != nil {
 		return err
 	}

@@ -189,7 +189,7 @@ func (b *Bus) deleteGroup(ctx context.Context, topic, name string) error {
 	}
 	var members []*member
 	answered := make(chan error, 1)
-	s := &submission{units: []store.Unit{{Groups: make([]store.GroupChange, 1)}}}
+	s := &submission{durable: true, units: []store.Unit{{Groups: make([]store.GroupChange, 1)}}}
 	s.prepare = func(s *submission) bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
