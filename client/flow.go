@@ -16,8 +16,7 @@ import (
 // leases will not come again and is kept; there the hub sends what the connection
 // takes, so the client says stop: above maxHeldBytes it sends UNSUBSCRIBE, and
 // when that is answered and nothing is held any more, SUBSCRIBE. A group goes on
-// from its cursor, a tail behind the event that came last (of several topics: see
-// trail).
+// from its cursor, a tail behind the last event of each topic (see trail).
 
 // maxHeldBytes is how much of a subscription without leases waits for its
 // receiver before the client says stop. What is on its way then comes on top.
@@ -58,15 +57,12 @@ func (s *subscription) deliver(batch []eventhub.Delivery) {
 
 // advance notes how far a tail is. s.delivering is held.
 func (s *subscription) advance(batch []eventhub.Delivery) {
-	switch {
-	case s.opts.Group != "" || len(batch) == 0:
-	case s.trail != nil:
-		if back := s.trail.advance(batch); back != "" {
-			s.c.cfg.logger.Warn("a live tail goes on in another log than it has seen: the offsets of a topic have gone back",
-				"subscription", s.key(), "topic", back)
-		}
-	default:
-		s.last = append(s.last[:0], batch[len(batch)-1].Record.ID()...)
+	if s.trail == nil {
+		return
+	}
+	if back := s.trail.advance(batch); back != "" {
+		s.c.cfg.logger.Warn("a live tail goes on in another log than it has seen: the offsets of a topic have gone back",
+			"subscription", s.key(), "topic", back)
 	}
 }
 
@@ -122,14 +118,11 @@ func (s *subscription) lost() {
 	}
 }
 
-// follow makes the next SUBSCRIBE of a tail begin behind the event that came
-// last, or where its trail says. s.delivering and c.mu are held.
+// follow makes the next SUBSCRIBE of a tail begin where its trail says. s.delivering
+// and c.mu are held.
 func (s *subscription) follow() {
-	switch {
-	case s.trail != nil:
+	if s.trail != nil {
 		s.start, s.places = s.trail.resume()
-	case len(s.last) > 0:
-		s.start = eventhub.Start{Kind: eventhub.StartAfterID, AfterID: string(s.last)}
 	}
 }
 

@@ -43,9 +43,7 @@ type subscription struct {
 	delivering sync.Mutex // may be held when Client.mu is taken, not the other way round
 	held       []eventhub.Delivery
 	heldBytes  int
-	// Of a tail, for the next SUBSCRIBE.
-	last  []byte // the id of the event that came last, where trail is nil
-	trail *trail
+	trail      *trail // of a tail, for the next SUBSCRIBE
 }
 
 func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} }
@@ -58,21 +56,18 @@ func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} 
 // client ends, and when the hub refuses to take the member back; like Deliver it
 // must not wait for the client. [Client.Consume] is the comfortable way.
 //
-// A live tail, which has no Group, goes on behind the last event that came, so
-// that over lost connections no event comes twice and none is left out that the
-// log still has. Where it has that event no more, the tail goes on with what is
-// published from then on, and a line in the log says so. A tail to which nothing
-// came yet starts as asked: at the latest event, that is without what was
-// published while there was no connection. AckTimeout, MaxAttempts and Backoff
-// are refused, AutoAck is implied.
+// A live tail, which has no Group, goes on behind the last event that came of each of
+// its topics, so that over lost connections no event comes twice and none is left out
+// that the log still has. Where a hub does not have that event any more, because it was
+// restored or is another one, the topic goes on with what was committed after that
+// event, and a line in the log says so where that shows. A tail to which nothing came
+// yet starts as asked: at the latest event, that is without what was published while
+// there was no connection; at the first one where Start is behind an event that is not
+// there any more. AckTimeout, MaxAttempts and Backoff are refused, AutoAck is implied.
 //
-// A tail over several topics goes on behind the last event that came of each topic. A
-// topic of which nothing came yet begins where the tail began, or, where that was the
-// latest event, a second before the first event of the tail. So no event comes twice and
-// none is left out; of more than 10,000 topics, or 1 MiB of their names, some come again
-// from there. Where a hub does not have the last event of a topic any more, because it
-// was restored or is another one, the topic goes on with what was committed after that
-// event, and a line in the log says so where that shows.
+// Of several topics, one of which nothing came yet begins where the tail began, or, where
+// that was the latest event, a second before the first event of the tail. Of more than
+// 10,000 topics, or 1 MiB of their names, some come again from there.
 //
 // Without leases (tails, AutoAck) nothing but the connection bounds what a hub
 // sends: where more than 4 MiB wait for r the client leaves, and subscribes again
@@ -110,7 +105,7 @@ func (c *Client) join(ctx context.Context, opts eventhub.SubscribeOptions, r eve
 	}
 	s := &subscription{c: c, opts: opts, receiver: r, start: opts.Start}
 	s.batch = c.cfg.batches && (opts.Group == "" || opts.MaxInFlight > 1)
-	if opts.Group == "" && (opts.Conflate != 0 || len(opts.Topics) > 0 || eventhub.IsPattern(opts.Topic)) {
+	if opts.Group == "" {
 		s.trail = newTrail(opts.Start)
 	}
 	e := newExchange(subscribe)
@@ -211,21 +206,22 @@ func (s *subscription) again() *exchange {
 	return e
 }
 
-// refused deals with a hub that does not take the subscription back. A tail
-// whose place is not in the log any more goes on at the latest event.
+// refused deals with a hub that does not take the subscription back. A tail to which
+// nothing came, and whose beginning is not in the log any more, begins at the first
+// event: which of them stand behind it nobody knows.
 func (s *subscription) refused(err error) {
-	if s.opts.Group != "" || eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
+	if s.trail == nil || eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
 		s.c.lose(s, err)
 		return
 	}
-	s.c.cfg.logger.Warn("a live tail goes on at the latest event: its place is not in the log any more", "topic", s.opts.Topic, "error", err)
+	s.c.cfg.logger.Warn("a live tail begins at the first event: what it was to begin behind is not in the log any more", "subscription", s.key(), "error", err)
 	s.delivering.Lock()
 	defer s.delivering.Unlock()
-	s.last = nil
+	s.trail.origin = eventhub.Start{Kind: eventhub.StartEarliest}
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.start = eventhub.Start{Kind: eventhub.StartLatest}
+	s.follow()
 	s.rejoin()
 }
 

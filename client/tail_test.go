@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -33,7 +34,11 @@ func tailEvents(from, to, n int) (frames []string) {
 
 // startText writes where a SUBSCRIBE asks to start.
 func startText(o *eventhub.SubscribeOptions) string {
-	return fmt.Sprintf("%d %s %d", o.Start.Kind, o.Start.AfterID, o.Start.Offset)
+	text := fmt.Sprintf("%d %s %d", o.Start.Kind, o.Start.AfterID, o.Start.Offset)
+	for _, p := range o.Places {
+		text += fmt.Sprintf(" %s:%d:%d", p.Topic, p.Offset, p.TS)
+	}
+	return text
 }
 
 // wantOffsets takes offsets from the collector.
@@ -59,25 +64,13 @@ func tailing(starts chan<- string, events ...string) scripted {
 }
 
 // TestTailGoesOn: over lost connections a tail continues behind what came last,
-// or as asked where nothing came; and at the latest event where its place is gone.
+// or as asked where nothing came.
 func TestTailGoesOn(t *testing.T) {
 	starts := make(chan string, 9)
-	missing := true
 	addr := startScripted(t,
 		tailing(starts),
 		tailing(starts, tailEvents(5, 7, 3)...),
 		tailing(starts, tailEvents(8, 9, 3)...),
-		func(r *wire.Request) ([]string, bool) {
-			if r.Op != wire.OpSubscribe {
-				return nil, true
-			}
-			starts <- startText(&r.Subscribe)
-			if missing {
-				missing = false
-				return []string{refusal(r, eventhub.CodeUnknownID)}, true
-			}
-			return []string{ok(r)}, false
-		},
 		tailing(starts, tailEvent(20, 3)),
 		func(r *wire.Request) ([]string, bool) {
 			if r.Op == wire.OpSubscribe {
@@ -97,8 +90,8 @@ func TestTailGoesOn(t *testing.T) {
 	if _, err := c.Publish(bounded(t), event("t", `1`)); err != nil { // over all connections
 		t.Fatal(err)
 	}
-	const asked, latest = "4  5", "0  0"
-	for i, want := range []string{asked, asked, "3 e-7 0", "3 e-9 0", latest, latest, "3 e-20 0"} {
+	const asked = "4  5"
+	for i, want := range []string{asked, asked, asked + " t:7:1723140000000", asked + " t:9:1723140000000", asked + " t:20:1723140000000"} {
 		if got := await(t, "a SUBSCRIBE", starts); got != want {
 			t.Errorf("SUBSCRIBE %d began at %q; want %q", i+1, got, want)
 		}
@@ -114,6 +107,38 @@ func TestTailGoesOn(t *testing.T) {
 			t.Errorf("a tail has the lease %s", d)
 		}
 	}
+}
+
+// TestTailBehindWhatIsGone: a tail to which nothing came, and whose beginning a restored
+// hub does not have any more, leaves nothing out.
+func TestTailBehindWhatIsGone(t *testing.T) {
+	starts := make(chan string, 9)
+	addr := startScripted(t, tailing(starts), func(r *wire.Request) ([]string, bool) {
+		switch {
+		case r.Op != wire.OpSubscribe:
+			return []string{fmt.Sprintf(`{"op":"OK","corr":%q,"id":"x","offset":21}`, r.Corr)}, true
+		case r.Subscribe.Start.Kind == eventhub.StartAfterID:
+			starts <- startText(&r.Subscribe)
+			return []string{refusal(r, eventhub.CodeUnknownID)}, true
+		}
+		starts <- startText(&r.Subscribe)
+		return append([]string{ok(r)}, tailEvents(1, 3, 1)...), true
+	})
+	c := dial(t, addr)
+	r := newCollector(1 << 20)
+	opts := eventhub.SubscribeOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "e-9"}}
+	if _, err := c.Subscribe(bounded(t), opts, r); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Publish(bounded(t), event("t", `1`)); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"3 e-9 0", "3 e-9 0", "1  0"} {
+		if got := await(t, "a SUBSCRIBE", starts); got != want {
+			t.Errorf("SUBSCRIBE %d began at %q; want %q", i+1, got, want)
+		}
+	}
+	wantOffsets(t, r, 1, 3)
 }
 
 // TestTailWithoutRoom: a receiver that takes nothing makes the client say stop,
@@ -137,7 +162,7 @@ func testTailWithoutRoom(t *testing.T, takenFirst bool) {
 		case r.Op == wire.OpUnsubscribe && r.Group == "": // more was on its way
 			<-proceed
 			return append(tailEvents(first+1, first+late, size), ok(r)), true
-		case r.Subscribe.Start.Kind == eventhub.StartEarliest:
+		case len(r.Subscribe.Places) == 0:
 			return append([]string{ok(r)}, tailEvents(1, first, size)...), true
 		}
 		return append([]string{ok(r)}, tailEvents(first+late+1, first+late+again, size)...), true
@@ -171,7 +196,7 @@ func testTailWithoutRoom(t *testing.T, takenFirst bool) {
 		close(proceed)
 	}
 	wantOffsets(t, r, first+1, first+late+again)
-	if got, want := await(t, "a SUBSCRIBE", asked), fmt.Sprintf("SUBSCRIBE 3 e-%d 0", first+late); got != want {
+	if got, want := await(t, "a SUBSCRIBE", asked), fmt.Sprintf("SUBSCRIBE 1  0 t:%d:1723140000000", first+late); got != want {
 		t.Errorf("the client said %s; want %s", got, want)
 	}
 }
@@ -510,4 +535,38 @@ func testTailAfterATail(t *testing.T, leave func(eventhub.Subscription)) {
 		t.Fatal(err)
 	}
 	wantOffsets(t, second, 1, 2)
+}
+
+// TestTailsGoOnInAnotherLog: where the hub does not have what a tail has seen, it goes on
+// with what was committed later, be it of one topic or of several.
+func TestTailsGoOnInAnotherLog(t *testing.T) {
+	for _, topic := range []string{"t.a", "t.*"} {
+		t.Run(topic, func(t *testing.T) {
+			first, second := startHub(t, hub.Config{}), startHub(t, hub.Config{})
+			p := startProxy(t, first.WSAddr())
+			publish := func(h *hub.Hub, n int) {
+				for range n {
+					if _, err := h.Bus().Publish(bounded(t), event("t.a", `1`)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			publish(first, 9)
+			c := dial(t, p.addr())
+			r := newCollector(1 << 20)
+			if _, err := c.Subscribe(bounded(t), earliest(topic, ""), r); err != nil {
+				t.Fatal(err)
+			}
+			wantOffsets(t, r, 1, 9)
+			for was := time.Now().UnixMilli(); time.Now().UnixMilli() == was; { // times are told in ms
+				runtime.Gosched()
+			}
+			publish(second, 5)
+			p.aim(second.WSAddr())
+			p.cut(1, nil)
+			wantOffsets(t, r, 1, 5)
+			publish(second, 2)
+			wantOffsets(t, r, 6, 7)
+		})
+	}
 }

@@ -18,8 +18,8 @@ const (
 	placeBytes = 64
 )
 
-// trail is how far a tail over several topics has come: behind which event in each
-// topic that it had. In all others it goes on where it began, or, of one that began at
+// trail is how far a tail has come: behind which event in each topic that it had. In
+// all others it goes on where it began, or, of one that began at
 // the latest event, shortly before the first event that came.
 //
 // Of more topics than there is room for some are forgotten; they come again from there.
