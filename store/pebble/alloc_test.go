@@ -34,3 +34,25 @@ func TestEventsAllocateLittle(t *testing.T) {
 		t.Errorf("a commit of %d events makes %.0f allocations", n, allocs)
 	}
 }
+
+// TestSealAllocatesNothing: the seal is written in between the commits.
+func TestSealAllocatesNothing(t *testing.T) {
+	s := mustOpen(t, onDisk(t, t.TempDir()))
+	defer mustClose(t, s)
+	for range 3 {
+		mustCommit(t, s, true, made("t"))
+		if _, err := s.flush(context.Background()); err != nil { // another log
+			t.Fatal(err)
+		}
+	}
+	s.seal.mu.Lock()
+	defer s.seal.mu.Unlock()
+	allocs := testing.AllocsPerRun(100, func() {
+		if err := s.seal.write(false); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if allocs != 0 {
+		t.Errorf("a write of the seal makes %.0f allocations", allocs)
+	}
+}

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,7 +42,7 @@ const (
 	sealFile  = "SEAL"
 	sealSlot  = 32 << 10 // bytes
 	sealFirst = 4 << 10  // bytes of the second slot in a new file, for a full disk later
-	sealBytes = 256 << 10
+	sealBytes = 1 << 20
 	sealPause = time.Second
 )
 
@@ -68,6 +68,8 @@ type sealed struct {
 	current   string // the manifest that the marker names; "" while there was none
 	manifests map[string]fileSum
 	logs      map[uint64]*sealedLog
+
+	nums []uint64 // of logs; memory of appendSlot
 }
 
 // sealedLog is a log that was written to.
@@ -87,33 +89,55 @@ func (s *sealed) addLog(num uint64, synced int64) *sealedLog {
 	return l
 }
 
-// encode returns a slot. Where there is no room for all logs the newest are told: of so
-// many most were flushed long ago, and wait for a checkpoint to be over.
-func (s *sealed) encode(seq uint64) []byte {
-	var body []byte
+// sealHead is the size of a slot's first line: number, size of the rest and checksum.
+const sealHead = len("seal 0123456789abcdef 01234567 01234567\n")
+
+// appendSlot appends a slot to dst, which is empty: one is written with every sealBytes of
+// log, so its memory, and that of nums, is used again. Where there is no room for all logs
+// the newest are told: of so many most were flushed long ago, and wait for a checkpoint to
+// be over.
+func (s *sealed) appendSlot(dst []byte, seq uint64) []byte {
+	dst = append(dst, make([]byte, sealHead)...)
 	if s.closed {
-		body = append(body, "closed\n"...)
+		dst = append(dst, "closed\n"...)
 	}
 	if s.current != "" {
-		body = fmt.Appendf(body, "current %s\n", s.current)
+		dst = append(append(append(dst, "current "...), s.current...), '\n')
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.manifests)) {
-		body = fmt.Appendf(body, "manifest %s %d %08x\n", name, s.manifests[name].size, s.manifests[name].crc)
+	for name, sum := range s.manifests {
+		dst = append(append(append(dst, "manifest "...), name...), ' ')
+		dst = append(strconv.AppendInt(dst, sum.size, 10), ' ')
+		dst = append(appendHex(dst, uint64(sum.crc), 8), '\n')
 	}
-	nums := slices.Sorted(maps.Keys(s.logs))
-	slices.Reverse(nums)
-	for _, num := range nums {
-		synced := s.logs[num].synced.Load()
-		line := fmt.Appendf(nil, "log %d %d\n", num, synced)
-		if len(body)+len(line) > sealSlot-100 {
+	s.nums = s.nums[:0]
+	for num := range s.logs {
+		s.nums = append(s.nums, num)
+	}
+	slices.Sort(s.nums)
+	for _, num := range slices.Backward(s.nums) {
+		const most = len("log  \n") + 2*20 // digits
+		if len(dst)+most > sealSlot {
 			break
 		}
-		body = append(body, line...)
+		synced := s.logs[num].synced.Load()
+		dst = append(strconv.AppendUint(append(dst, "log "...), num, 10), ' ')
+		dst = append(strconv.AppendInt(dst, synced, 10), '\n')
 		s.logs[num].told.Store(synced)
 	}
-	head := fmt.Appendf(nil, "seal %016x %08x", seq, len(body))
-	crc := crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, body)
-	return append(fmt.Appendf(head, " %08x\n", crc), body...)
+	head := appendHex(append(dst[:0], "seal "...), seq, 16)
+	head = appendHex(append(head, ' '), uint64(len(dst)-sealHead), 8)
+	crc := crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, dst[sealHead:])
+	head = appendHex(append(head, ' '), uint64(crc), 8)
+	_ = append(head, '\n')
+	return dst
+}
+
+// appendHex appends the last digits of v.
+func appendHex(dst []byte, v uint64, digits int) []byte {
+	for shift := 4 * (digits - 1); shift >= 0; shift -= 4 {
+		dst = append(dst, "0123456789abcdef"[v>>shift&15])
+	}
+	return dst
 }
 
 // decodeSeal returns what the newest whole slot says, and false where none is.
@@ -178,6 +202,7 @@ type seal struct {
 	mu      sync.Mutex // guards what follows, and serialises writes
 	sealed  sealed
 	file    vfs.File
+	buf     []byte // the slot that was written last
 	seq     uint64
 	synced  int64 // the slot that is on the disk: 0 or 1
 	stopped bool
@@ -186,7 +211,7 @@ type seal struct {
 // writeSeal makes a new file, at once or not at all, that says s.
 func writeSeal(fsys vfs.FS, dir string, s *sealed) error {
 	image := make([]byte, sealSlot+sealFirst)
-	copy(image, s.encode(1))
+	copy(image, s.appendSlot(nil, 1))
 	return replaceFile(fsys, dir, sealFile, image)
 }
 
@@ -213,7 +238,8 @@ func (s *seal) write(sync bool) error {
 	}
 	s.seq++
 	slot := 1 - s.synced
-	_, err := s.file.WriteAt(s.sealed.encode(s.seq), slot*sealSlot)
+	s.buf = s.sealed.appendSlot(s.buf[:0], s.seq)
+	_, err := s.file.WriteAt(s.buf, slot*sealSlot)
 	if err == nil && sync {
 		if err = s.file.SyncData(); err == nil {
 			s.synced = slot

@@ -177,8 +177,8 @@ func TestSealFallsBack(t *testing.T) {
 	older.current, newer.current = "MANIFEST-000001", "MANIFEST-000002"
 	newer.addLog(7, 42)
 	image := make([]byte, 2*sealSlot)
-	copy(image, older.encode(8))
-	slot := newer.encode(9)
+	copy(image, older.appendSlot(nil, 8))
+	slot := newer.appendSlot(nil, 9)
 	for n := range len(slot) + 1 {
 		clear(image[sealSlot:])
 		copy(image[sealSlot:], slot[:n])
@@ -201,7 +201,7 @@ func TestSealOfManyLogs(t *testing.T) {
 	for num := range uint64(5000) {
 		s.addLog(100_000+num, 64<<20)
 	}
-	slot := s.encode(1)
+	slot := s.appendSlot(nil, 1)
 	got, ok := decodeSeal(slot)
 	if !ok || len(slot) > sealSlot || len(got.logs) < 1000 || got.logs[104_999] == nil {
 		t.Errorf("a slot of %d bytes has %d logs, %v", len(slot), len(got.logs), ok)
@@ -217,7 +217,7 @@ func TestSealOfGrowingLog(t *testing.T) {
 		o := onMem(t, mem)
 		o.tune = nil
 		s := mustOpen(t, o)
-		for i := range 100 {
+		for i := range 300 {
 			large(t, s, fmt.Sprint(i), 20<<10)
 		}
 		// kill -9: all that was written is there. No time has passed.
