@@ -34,16 +34,17 @@ type Stock struct {
 
 // VerifyStore opens the store in dir and reads all of it: each record has to be one,
 // and offsets and commit times have to rise. It calls each with every topic in byte
-// order, as soon as it is read. The first thing that is wrong is the error. Opening a
-// store changes its files, and makes one of an older format one of the present; no hub
-// may have it open. Who wants none of this gives a copy.
-func VerifyStore(ctx context.Context, dir string, each func(Stock) error) (err error) {
+// order, as soon as it is read. The first thing that is wrong is the error; what may be
+// wrong, and leaves a whole store, as the end of a log that was cut short, is told to warn.
+// Opening a store changes its files, and makes one of an older format one of the present;
+// no hub may have it open. Who wants none of this gives a copy.
+func VerifyStore(ctx context.Context, dir string, warn func(text string), each func(Stock) error) (err error) {
 	// Open would make a store of what is none.
 	if _, err := os.Stat(filepath.Join(dir, "FORMAT")); err != nil {
 		return fmt.Errorf("hub: %s is no store: %w", dir, err)
 	}
 	broken := make(chan error, 1)
-	s, err := pebble.Open(pebble.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) {
+	s, err := pebble.Open(pebble.Options{Dir: dir, Logger: slog.New(warnings(warn)), Fatal: func(err error) {
 		select {
 		case broken <- err:
 		default:
@@ -83,6 +84,30 @@ func VerifyStore(ctx context.Context, dir string, each func(Stock) error) (err e
 	}
 	return nil
 }
+
+// warnings hands the store's warnings on, each as one text. What it says of errors is
+// returned as well.
+type warnings func(text string)
+
+// Enabled implements slog.Handler.
+func (w warnings) Enabled(_ context.Context, level slog.Level) bool { return level == slog.LevelWarn }
+
+// Handle implements slog.Handler.
+func (w warnings) Handle(_ context.Context, r slog.Record) error {
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		text += ", " + a.String()
+		return true
+	})
+	w(text)
+	return nil
+}
+
+// WithAttrs implements slog.Handler.
+func (w warnings) WithAttrs([]slog.Attr) slog.Handler { return w }
+
+// WithGroup implements slog.Handler.
+func (w warnings) WithGroup(string) slog.Handler { return w }
 
 func verifyTopic(ctx context.Context, s store.Store, t store.TopicInfo) (Stock, error) {
 	stock := Stock{Topic: t.Name}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -23,19 +24,33 @@ func verifyCommand() *cobra.Command {
 		Long: `Reads every event of the store in DIR: each has to be one, offsets and commit times have
 to rise. Of a backup the files are held against its checksums first. It works on a copy
 that is made beside DIR and shares with it what never changes, so DIR stays as it is; no
-hub may run on it meanwhile. What is wrong is told, and ends the command with 1.`,
+hub may run on it meanwhile. What is wrong is told, and ends the command with 1. What may
+be wrong and leaves a whole store is a warning: the end of a log that is not whole, which
+a power loss leaves as well. In JSON that is an object with nothing but "warning".`,
 		Example: `  eventhub verify /backups/eventhub-2026-01-31
   eventhub verify ./eventhub-data -o json`,
 		Args: words("DIR"),
 	}
 	format := formatFlag(cmd, listFormats)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		stock, err := verifyDir(cmd.Context(), filepath.Clean(args[0]))
+		stock, warnings, err := verifyDir(cmd.Context(), filepath.Clean(args[0]))
+		for _, text := range warnings {
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", text)
+		}
 		if err != nil {
 			return err
 		}
+		var lines []verified
+		if format.Format != output.Table {
+			for _, text := range warnings {
+				lines = append(lines, verified{Warning: text})
+			}
+		}
+		for i := range stock {
+			lines = append(lines, verified{Stock: &stock[i]})
+		}
 		out := results(cmd)
-		if err := output.List(out, format.Format, out.Color, stockColumns(), each(stock)); err != nil {
+		if err := output.List(out, format.Format, out.Color, stockColumns(), each(lines)); err != nil {
 			return err
 		}
 		var events, bytes uint64
@@ -49,57 +64,64 @@ hub may run on it meanwhile. What is wrong is told, and ends the command with 1.
 	return cmd
 }
 
-func stockColumns() []output.Column[hub.Stock] {
-	return []output.Column[hub.Stock]{
-		{Name: "TOPIC", Cell: func(s hub.Stock) string { return s.Topic }},
-		{Name: "EVENTS", Right: true, Cell: func(s hub.Stock) string { return strconv.FormatUint(s.Events, 10) }},
-		{Name: "BYTES", Right: true, Cell: func(s hub.Stock) string { return strconv.FormatUint(s.Bytes, 10) }},
-		{Name: "FIRST", Right: true, Cell: func(s hub.Stock) string { return offsetCell(s.First) }},
-		{Name: "LAST", Right: true, Cell: func(s hub.Stock) string { return offsetCell(s.Last) }},
-		{Name: "GROUPS", Right: true, Cell: func(s hub.Stock) string { return strconv.Itoa(s.Groups) }},
-		{Name: "NEWEST EVENT", Cell: func(s hub.Stock) string { return output.Time(s.LastTS) }},
+// verified is a topic, or a warning.
+type verified struct {
+	*hub.Stock
+	Warning string `json:"warning,omitempty"`
+}
+
+func stockColumns() []output.Column[verified] {
+	return []output.Column[verified]{
+		{Name: "TOPIC", Cell: func(s verified) string { return s.Topic }},
+		{Name: "EVENTS", Right: true, Cell: func(s verified) string { return strconv.FormatUint(s.Events, 10) }},
+		{Name: "BYTES", Right: true, Cell: func(s verified) string { return strconv.FormatUint(s.Bytes, 10) }},
+		{Name: "FIRST", Right: true, Cell: func(s verified) string { return offsetCell(s.First) }},
+		{Name: "LAST", Right: true, Cell: func(s verified) string { return offsetCell(s.Last) }},
+		{Name: "GROUPS", Right: true, Cell: func(s verified) string { return strconv.Itoa(s.Groups) }},
+		{Name: "NEWEST EVENT", Cell: func(s verified) string { return output.Time(s.LastTS) }},
 	}
 }
 
 // verifyDir reads a copy of the store in dir.
-func verifyDir(ctx context.Context, dir string) (stock []hub.Stock, err error) {
+func verifyDir(ctx context.Context, dir string) (stock []hub.Stock, warnings []string, err error) {
 	if target, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = target // a walk does not follow a link, and the copy belongs beside what it names
 	}
 	if _, err := os.Stat(filepath.Join(dir, formatFile)); err != nil {
-		return nil, usageError{fmt.Errorf("%s is no store: %w", dir, err)}
+		return nil, nil, usageError{fmt.Errorf("%s is no store: %w", dir, err)}
 	}
 	if err := notInUse(filepath.Join(dir, "LOCK")); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	sums, err := readSums(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer root.Close() // it is only read
 	if err := checkSums(root, sums); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	temp, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+"-*")
 	if err != nil { // a place that can not be written to
 		temp, err = os.MkdirTemp("", "eventhub-verify-*")
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
 	if err := shareTree(dir, temp); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	err = hub.VerifyStore(ctx, temp, func(s hub.Stock) error {
+	warn := func(text string) { warnings = append(warnings, strings.ReplaceAll(text, filepath.Clean(temp), dir)) }
+	err = hub.VerifyStore(ctx, temp, warn, func(s hub.Stock) error {
 		stock = append(stock, s)
 		return nil
 	})
-	return stock, err
+	return stock, warnings, err
 }
 
 // shareTree copies a store. Its tables are written once and never changed, so the copy
