@@ -125,6 +125,7 @@ func (m *member) lose(cause error) {
 		// Room that comes free is not to be offered to a group that has ended.
 		s.hungry = slices.DeleteFunc(s.hungry, func(other *member) bool { return other == m })
 		s.idlers = slices.DeleteFunc(s.idlers, func(other *member) bool { return other == m })
+		s.claims = slices.DeleteFunc(s.claims, func(other *member) bool { return other == m })
 	}
 	s.mu.Unlock()
 	if left {

@@ -86,6 +86,29 @@ func (m *member) keptUntil(now int64) int64 {
 	return 0
 }
 
+// awaitClaim has the group woken when the claim of another is over, or when the
+// subscription takes something again; or reports that neither is in its way. Room for
+// others, which there may be meanwhile, is of no use to a suspect.
+func (m *member) awaitClaim() (free bool) {
+	s := m.sub
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.left:
+		return false
+	case s.claimant != nil && s.claimant != m.group:
+		if !m.claims {
+			m.claims = true
+			s.claims = append(s.claims, m)
+		}
+		return false
+	case s.takes():
+		return true
+	}
+	s.await(m)
+	return false
+}
+
 // calmUntil returns when the member may be claimed, 0 where that is not a matter of time.
 func (m *member) calmUntil(now int64) int64 {
 	m.sub.mu.Lock()

@@ -88,3 +88,29 @@ func TestOthersComeBesideALongSuspect(t *testing.T) {
 		equal(t, "the suspect is done", r.cursor("p.a", "g").Offset, uint64(1))
 	})
 }
+
+// A suspect that waits until another group's claim is over costs nothing meanwhile,
+// although the member has room for others.
+func TestSuspectsWaitForAClaimAtRest(t *testing.T) {
+	awake := time.AfterFunc(20*time.Second, func() { panic("the turns of a group do not come to rest") })
+	defer awake.Stop()
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.AckTimeout, o.Backoff = 10*time.Second, eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
+		in := r.subscribe(o)
+		r.publish("p.a", 1, 1)
+		r.publish("p.b", 1, 1)
+		var out []got
+		for len(out) != 1 || out[0].Attempt <= soloAfter { // nobody answers, until one of them is out alone
+			time.Sleep(10 * time.Second)
+			out = in.take()
+		}
+		in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, leasesOf(out)...)
+		time.Sleep(11 * time.Second) // its time alone is over
+		synctest.Wait()
+		equal(t, "beside it", len(in.take()), 0)
+		in.ack(leasesOf(out)...)
+		time.Sleep(time.Minute)
+		equal(t, "the other suspect came", len(in.take()) > 0, true)
+	})
+}

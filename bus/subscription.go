@@ -51,6 +51,7 @@ type subscription struct {
 	claim    claim
 	hungry   []*member
 	idlers   []*member // of groups to be woken when it holds nothing
+	claims   []*member // of groups to be woken when the claim is over
 	ids      idIndex
 	queue    sendQueue // of a Buffered receiver
 }
@@ -110,10 +111,11 @@ func (x *idIndex) removeAll(m *member) {
 // member is a subscription in one group. Its fields are guarded by group.mu, save
 // waits and idles by sub.mu.
 type member struct {
-	group *group
-	sub   *subscription
-	waits bool // stands in sub.hungry
-	idles bool // stands in sub.idlers
+	group  *group
+	sub    *subscription
+	waits  bool // stands in sub.hungry
+	idles  bool // stands in sub.idlers
+	claims bool // stands in sub.claims
 
 	inFlight int  // entries it has leased
 	sought   bool // its group was moved since its last delivery
@@ -408,11 +410,16 @@ func (m *member) await() (roomy bool) {
 	if s.room() > 0 {
 		return true
 	}
+	s.await(m)
+	return false
+}
+
+// await has the member's group woken when there is room. s.mu is held.
+func (s *subscription) await(m *member) {
 	if !m.waits && !s.left {
 		m.waits = true
 		s.hungry = append(s.hungry, m)
 	}
-	return false
 }
 
 // passOn wakes others that wait for the room which the group did not need.
@@ -452,6 +459,11 @@ func (m *member) unclaim() {
 	s.claimant = nil
 	s.claim.end()
 	woken := s.feed()
+	for _, m := range s.claims {
+		m.claims = false
+		woken = append(woken, m.group)
+	}
+	s.claims = nil
 	s.mu.Unlock()
 	s.wake(woken)
 }

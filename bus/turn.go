@@ -188,7 +188,10 @@ func (g *group) planDeliveries(now int64) (next int64) {
 		}
 	}
 	if f.empty() {
-		g.lookAround(short || len(g.suspects) > 0 && g.solo == nil && again == 0)
+		g.lookAround(short)
+		if len(g.suspects) > 0 && g.solo == nil && again == 0 {
+			g.awaitClaim()
+		}
 		g.awaitIdle()
 	}
 	return sooner(next, again)
@@ -202,6 +205,16 @@ func (g *group) awaitIdle() {
 	}
 	for _, m := range g.members {
 		if m.awaitIdle() {
+			g.bus.workers.schedule(g)
+		}
+	}
+}
+
+// awaitClaim has a group that has suspects and nobody to give them to woken when that may
+// be otherwise.
+func (g *group) awaitClaim() {
+	for _, m := range g.members {
+		if m.awaitClaim() {
 			g.bus.workers.schedule(g)
 		}
 	}
