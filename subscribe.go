@@ -327,7 +327,9 @@ type Gap struct {
 	After, First uint64
 }
 
-// Gapped is a Receiver that is told of gaps: by Subscribe, before the first delivery.
+// Gapped is a Receiver that is told of gaps: by Subscribe, before the first delivery, and
+// by a client that has subscribed again over another connection, before what comes over
+// that. As Deliver it must neither block nor call the Subscription.
 type Gapped interface {
 	Receiver
 	Gap(g Gap)

@@ -57,12 +57,37 @@ func (s *subscription) deliver(batch []eventhub.Delivery) {
 
 // advance notes how far a tail is. s.delivering is held.
 func (s *subscription) advance(batch []eventhub.Delivery) {
-	if s.trail == nil {
+	if s.trail != nil {
+		s.trail.advance(batch)
+	}
+}
+
+// tellGaps tells a tail what the answer to its SUBSCRIBE says, before what stands behind
+// it is delivered.
+func (c *Client) tellGaps(f *wire.HubFrame) {
+	corr, _ := f.CorrNumber()
+	c.mu.Lock()
+	e := c.pending[corr].of
+	c.mu.Unlock()
+	if e == nil || e.sub == nil {
 		return
 	}
-	if back := s.trail.advance(batch); back != "" {
-		s.c.cfg.logger.Warn("a live tail goes on in another log than it has seen: the offsets of a topic have gone back",
-			"subscription", s.key(), "topic", back)
+	for _, g := range f.Gaps {
+		e.sub.tellGap(g)
+	}
+}
+
+func (s *subscription) tellGap(g eventhub.Gap) {
+	if g.First == 0 {
+		s.c.cfg.logger.Warn("a live tail goes on with what was committed later: the hub does not have what it has seen",
+			"subscription", s.key(), "topic", g.Topic, "after", g.After)
+	} else {
+		s.c.cfg.logger.Warn("events that a live tail has not seen were removed", "subscription", s.key(), "topic", g.Topic, "after", g.After, "first", g.First)
+	}
+	s.delivering.Lock()
+	defer s.delivering.Unlock()
+	if r, ok := s.receiver.(eventhub.Gapped); ok && !s.closed.Load() {
+		r.Gap(g)
 	}
 }
 

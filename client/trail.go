@@ -39,25 +39,22 @@ func newTrail(start eventhub.Start) *trail {
 	return &trail{origin: start, places: make(map[string]*place)}
 }
 
-// advance notes a batch. It returns the first topic whose offsets have gone back: the
-// hub does not have the log any more that the tail has seen.
-func (t *trail) advance(batch []eventhub.Delivery) (back string) {
+// advance notes a batch.
+func (t *trail) advance(batch []eventhub.Delivery) {
 	for i := range batch {
 		d := &batch[i]
-		at := d.Record.CommitTime()
 		if t.origin.Kind == eventhub.StartLatest {
-			t.origin = eventhub.Start{Kind: eventhub.StartTime, TS: max(at-trailMargin.Milliseconds(), 0)}
+			t.origin = eventhub.Start{Kind: eventhub.StartTime, TS: max(d.Record.CommitTime()-trailMargin.Milliseconds(), 0)}
+		}
+		if i+1 < len(batch) && batch[i+1].Topic == d.Topic {
+			continue // that one says it
 		}
 		p := t.places[d.Topic]
-		switch {
-		case p == nil:
+		if p == nil {
 			p = t.add(strings.Clone(d.Topic))
-		case d.Offset <= p.offset && back == "":
-			back = d.Topic
 		}
-		p.offset, p.at = d.Offset, at
+		p.offset, p.at = d.Offset, d.Record.CommitTime()
 	}
-	return back
 }
 
 func (t *trail) add(topic string) *place {

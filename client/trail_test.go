@@ -48,18 +48,6 @@ func TestTrailBegins(t *testing.T) {
 	}
 }
 
-// TestTrailTellsAnotherLog: offsets that go back are those of another log.
-func TestTrailTellsAnotherLog(t *testing.T) {
-	tr := newTrail(eventhub.Start{})
-	for _, tt := range []struct{ event, back string }{
-		{"a 1 9", ""}, {"b 7 9", ""}, {"a 2 9", ""}, {"b 7 8", "b"}, {"b 8 8", ""}, {"a 1 7", "a"}, {"a 2 7", ""},
-	} {
-		if back := tr.advance(came(time.UnixMilli(1723140000000), tt.event)); back != tt.back {
-			t.Errorf("after %s %q has gone back; want %q", tt.event, back, tt.back)
-		}
-	}
-}
-
 // TestTrailIsBounded: by the number of topics, and by what they take in a frame.
 func TestTrailIsBounded(t *testing.T) {
 	for _, width := range []int{10, 200} {

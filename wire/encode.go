@@ -17,6 +17,29 @@ func AppendOK(dst []byte, corr string, hasCorr bool) []byte {
 	return append(openOK(dst, corr, hasCorr), '}')
 }
 
+// AppendSubscribeOK appends the OK of a SUBSCRIBE; a live tail is told of its gaps.
+func AppendSubscribeOK(dst []byte, corr string, hasCorr bool, gaps []eventhub.Gap) []byte {
+	dst = openOK(dst, corr, hasCorr)
+	for i := range gaps {
+		if i == 0 {
+			dst = append(dst, `,"gaps":[`...)
+		} else {
+			dst = append(dst, ',')
+		}
+		g := &gaps[i]
+		dst = append(dst, `{"topic":`...)
+		dst = strictjson.AppendString(dst, g.Topic)
+		dst = append(dst, `,"after":`...)
+		dst = strconv.AppendUint(dst, g.After, 10)
+		dst = append(dst, `,"first":`...)
+		dst = append(strconv.AppendUint(dst, g.First, 10), '}')
+	}
+	if len(gaps) > 0 {
+		dst = append(dst, ']')
+	}
+	return append(dst, '}')
+}
+
 // AppendAuthOK appends the OK of an AUTH.
 func AppendAuthOK(dst []byte, corr string, hasCorr bool, info AuthInfo) []byte {
 	dst = openOK(dst, corr, hasCorr)

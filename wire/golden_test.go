@@ -363,6 +363,7 @@ func hubFrames() []goldenCase {
 		sent("OK", AppendOK(nil, "c-7", true)),
 		sent("OK with an empty corr", AppendOK(nil, "", true)),
 		sent("OK with a corr that needs escapes", AppendOK(nil, "\"\\\n\x01é😀", true)),
+		sent("OK of SUBSCRIBE, of a tail that goes on elsewhere", AppendSubscribeOK(nil, "c-7", true, []eventhub.Gap{{Topic: "orders.eu", After: 17, First: 2000}, {Topic: "orders.us", After: 9}})),
 		sent("OK of AUTH", AppendAuthOK(nil, "1", true, info)),
 		sent("OK of AUTH without corr", AppendAuthOK(nil, "", false, info)),
 		sent("OK of PUBLISH", AppendPublishOK(nil, "c-7", true, receipt)),

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"math"
+	"strconv"
 
 	"eventhub"
 )
@@ -36,6 +37,8 @@ type HubFrame struct {
 	// meant, in the decoder's memory, and is nil where all are.
 	Stale   bool
 	StaleAt []int
+	// OK of the SUBSCRIBE of a live tail; they may be kept.
+	Gaps []eventhub.Gap
 	// OK of AUTH.
 	Info AuthInfo
 
@@ -79,7 +82,7 @@ type hubMembers struct {
 	op, corr                         []byte
 	id, offset, duplicate            []byte
 	ids, offsets, duplicates         []byte
-	deliverAt, stale, staleAt        []byte
+	deliverAt, stale, staleAt, gaps  []byte
 	hub, version, durability, limits []byte
 	protocol                         []byte
 	code, msg, retryAfter            []byte
@@ -95,7 +98,7 @@ func (m *hubMembers) slot(name []byte) *[]byte {
 		{"op", &m.op}, {"corr", &m.corr},
 		{"id", &m.id}, {"offset", &m.offset}, {"duplicate", &m.duplicate},
 		{"ids", &m.ids}, {"offsets", &m.offsets}, {"duplicates", &m.duplicates},
-		{"deliver_at", &m.deliverAt}, {"stale", &m.stale}, {"stale_at", &m.staleAt},
+		{"deliver_at", &m.deliverAt}, {"stale", &m.stale}, {"stale_at", &m.staleAt}, {"gaps", &m.gaps},
 		{"hub", &m.hub}, {"version", &m.version}, {"durability", &m.durability}, {"limits", &m.limits},
 		{"protocol", &m.protocol},
 		{"code", &m.code}, {"msg", &m.msg}, {"retry_after_ms", &m.retryAfter},
@@ -324,6 +327,9 @@ func (d *HubDecoder) readOK(f *HubFrame) error {
 			f.StaleAt = d.staleAt
 		}
 	}
+	if err := d.readGaps(f); err != nil {
+		return err
+	}
 	if err := v.readText("hub", m.hub, &f.Info.Hub); err != nil {
 		return err
 	}
@@ -359,6 +365,39 @@ func (d *HubDecoder) readPublished(f *HubFrame) error {
 		return err
 	}
 	return readBool("duplicate", m.duplicate, &f.Duplicate)
+}
+
+// readGaps reads what an OK says of where a live tail goes on.
+func (d *HubDecoder) readGaps(f *HubFrame) error {
+	if absent(d.m.gaps) {
+		return nil
+	}
+	if d.m.gaps[0] != '[' {
+		return wrongType("gaps", d.m.gaps, "an array of objects")
+	}
+	for i, element := range eachElement(d.m.gaps) {
+		name := "gaps[" + strconv.Itoa(i) + "]"
+		if element[0] != '{' {
+			return wrongType(name, element, "an object")
+		}
+		var g eventhub.Gap
+		for member, value := range eachMember(element) {
+			var err error
+			switch string(member) {
+			case "topic":
+				err = d.values.readText(name+".topic", value, &g.Topic)
+			case "after":
+				err = readCardinal(name+".after", value, &g.After)
+			case "first":
+				err = readCardinal(name+".first", value, &g.First)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		f.Gaps = append(f.Gaps, g)
+	}
+	return nil
 }
 
 func (d *HubDecoder) readLimits(into *Limits) error {

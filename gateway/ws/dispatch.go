@@ -179,6 +179,16 @@ func (s *session) appendOK(to corr) {
 	c.end(at)
 }
 
+func (s *session) appendSubscribed(to corr, gaps []eventhub.Gap) {
+	c := s.reply()
+	if c == nil {
+		return
+	}
+	at := c.begin()
+	c.b = wire.AppendSubscribeOK(c.b, to.text, to.has, gaps)
+	c.end(at)
+}
+
 // authenticate replaces the session's access. A failure leaves what was before.
 func (s *session) authenticate(r *wire.Request) *eventhub.Error {
 	ctx := s.ctx

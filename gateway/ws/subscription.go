@@ -56,6 +56,7 @@ type subscription struct {
 	starved bool            // was refused room and must be told when there is some
 	unsent  int             // deliveries to a group's member that it took and were not told to be sent
 	ended   *eventhub.Error // why, when it did so while subscribing
+	gaps    []eventhub.Gap  // for its OK
 	// resuming: its RESUME is not answered; refused: a delivery came meanwhile.
 	resuming, refused bool
 }
@@ -121,6 +122,13 @@ func (u *subscription) append(batch []eventhub.Delivery) (n int) {
 		c.b = u.frame.Append(c.b, &batch[0])
 	}
 	return n
+}
+
+// Gap implements eventhub.Gapped.
+func (u *subscription) Gap(g eventhub.Gap) {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	u.gaps = append(u.gaps, g)
 }
 
 // Ended implements eventhub.Receiver.
@@ -226,7 +234,8 @@ func (s *session) subscribe(r *wire.Request) *eventhub.Error {
 	}
 	u.handle, u.state = handle, subscribed
 	s.subs[key] = u
-	s.appendOK(corrOf(r))
+	s.appendSubscribed(corrOf(r), u.gaps)
+	u.gaps = nil
 	refused := u.starved
 	u.starved = false
 	s.mu.Unlock()
