@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	pdb "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -44,20 +43,16 @@ var formatLine = formatPrefix + strconv.Itoa(formatVersion) + "\n"
 // directory that holds something else, or not all of a store, is refused before anything
 // is written to it: a mistyped path must not become a store, nor a newer store be touched
 // by an older program, nor what a damaged one still has be deleted.
-func lockDir(fsys vfs.FS, dir string, f *faults) (*pdb.Lock, *seal, error) {
+func lockDir(fsys vfs.FS, dir string, f *faults) (*dirLock, *seal, error) {
 	if err := makeDir(fsys, dir); err != nil {
 		return nil, nil, fmt.Errorf("store/pebble: directory %s can not be created: %w", dir, err)
 	}
 	if _, err := inspectDir(fsys, dir); err != nil {
 		return nil, nil, err
 	}
-	lock, err := pdb.LockDirectory(dir, fsys)
+	lock, err := takeLock(fsys, dir)
 	if err != nil {
-		// The lock file itself could not be written, or its lock is taken.
-		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
-			return nil, nil, fmt.Errorf("store/pebble: directory %s is not writable: %w", dir, err)
-		}
-		return nil, nil, fmt.Errorf("%w: another eventhub holds %s: %w", ErrLocked, dir, err)
+		return nil, nil, err
 	}
 	kept, err := takeOver(fsys, dir, f)
 	if err != nil {

@@ -105,6 +105,69 @@ func TestOpenLockedByProcess(t *testing.T) {
 	}
 }
 
+// TestOpenLockedByOtherPath: a directory has one store, whatever path leads to it. The
+// locks of the file system are of no help: they are the process's, and closing a second
+// descriptor of the file gives up the first one's.
+func TestOpenLockedByOtherPath(t *testing.T) {
+	if isChild() {
+		_, err := Open(onDisk(t, os.Getenv("DIR")))
+		wantError(t, err, ErrLocked, os.Getenv("DIR"), "another eventhub")
+		return
+	}
+	top := t.TempDir()
+	dir, link := filepath.Join(top, "data"), filepath.Join(top, "link")
+	s := mustOpen(t, onDisk(t, dir))
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(top)
+	others := []string{link, "data", dir + "/", filepath.Join(top, ".") + "/link/../data"}
+	for _, other := range others {
+		second, err := Open(onDisk(t, other))
+		if err == nil {
+			t.Errorf("%s opened a second time as %s", dir, other)
+			mustClose(t, second)
+			continue
+		}
+		wantError(t, err, ErrLocked, other)
+	}
+	t.Setenv("DIR", dir)
+	if output, code := inChild(t); code != 0 {
+		t.Errorf("the child ended with %d:\n%s", code, output)
+	}
+	mustClose(t, s)
+	for _, other := range others {
+		mustClose(t, mustOpen(t, onDisk(t, other)))
+	}
+}
+
+// TestOpenWithoutLocks: a file system that has no locks is told apart from a lock that
+// somebody holds.
+func TestOpenWithoutLocks(t *testing.T) {
+	for _, tt := range []struct {
+		cause  error
+		locked bool
+	}{
+		{syscall.EAGAIN, true},
+		{syscall.EACCES, true},
+		{syscall.ENOLCK, false},
+		{syscall.EOPNOTSUPP, false},
+		{syscall.EIO, false},
+	} {
+		fault := errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if op.Kind == errorfs.OpLock {
+				return tt.cause
+			}
+			return nil
+		})
+		_, err := Open(onMem(t, errorfs.Wrap(vfs.NewMem(), fault)))
+		wantError(t, err, tt.cause, " data")
+		if errors.Is(err, ErrLocked) != tt.locked {
+			t.Errorf("%v is told as %q", tt.cause, err)
+		}
+	}
+}
+
 func TestOpenNotWritable(t *testing.T) {
 	denied := &fs.PathError{Op: "open", Path: "x", Err: syscall.EACCES}
 	for _, tt := range []struct {

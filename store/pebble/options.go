@@ -119,10 +119,10 @@ const (
 )
 
 // pebbleOptions says how Pebble is run. The write-ahead log is always on.
-func (o Options) pebbleOptions(f *faults, lock *pdb.Lock, s *seal) *pdb.Options {
+func (o Options) pebbleOptions(f *faults, lock *dirLock, s *seal) *pdb.Options {
 	p := &pdb.Options{
 		FS:                          watchFS(o, f, s),
-		Lock:                        lock,
+		Lock:                        lock.pebble,
 		Logger:                      pebbleLog{f},
 		FormatMajorVersion:          formatMajorVersion,
 		MemTableSize:                memTableBytes,

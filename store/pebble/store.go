@@ -33,7 +33,7 @@ import (
 type Store struct {
 	options Options
 	db      *pdb.DB
-	lock    *pdb.Lock
+	lock    *dirLock
 	seal    *seal
 	faults  *faults
 
