@@ -222,12 +222,17 @@ func (p *proxy) pipe(to, from net.Conn, up bool, dropping *atomic.Bool) {
 			p.heard.Do(func() { close(p.dropped) })
 			continue
 		}
-		p.stall.RLock()
-		p.stall.RUnlock()
+		p.awaitFlow()
 		if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
 			return
 		}
 	}
+}
+
+// awaitFlow waits while the proxy is stalled.
+func (p *proxy) awaitFlow() {
+	p.stall.RLock()
+	defer p.stall.RUnlock()
 }
 
 // accepted is how many connections came.

@@ -138,7 +138,7 @@ func (c *Config) validate() error {
 		}
 	}
 	if least := claimFor(c.MaxFrameBytes); c.Memory.Most() < least {
-		errs = append(errs, fmt.Errorf("Memory has %d bytes; a message in fragments takes %d", c.Memory.Most(), least))
+		errs = append(errs, fmt.Errorf("field Memory has %d bytes; a message in fragments takes %d", c.Memory.Most(), least))
 	}
 	return errors.Join(errs...)
 }
