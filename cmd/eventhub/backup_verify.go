@@ -26,7 +26,7 @@ to rise. Of a backup the files are held against its checksums first. It works on
 that is made beside DIR and shares with it what never changes, so DIR stays as it is; no
 hub may run on it meanwhile. What is wrong is told, and ends the command with 1. What may
 be wrong and leaves a whole store is a warning: the end of a log that is not whole, which
-a power loss leaves as well. In JSON that is an object with nothing but "warning".`,
+a crash may leave as well. In JSON that is an object with nothing but "warning".`,
 		Example: `  eventhub verify /backups/eventhub-2026-01-31
   eventhub verify ./eventhub-data -o json`,
 		Args: words("DIR"),

@@ -258,7 +258,7 @@ func (c *dirCheck) checkLogs(oldest uint64, next *sealed) error {
 			return c.damaged("has a damaged log %s: the first %d bytes are whole, and %d were synced", name, x.whole, l.synced.Load())
 		}
 		if x.broken {
-			c.log.Warn("the end of a log is not whole: a power loss cut it short, or it is damaged; what stood there is not in the store",
+			c.log.Warn("the end of a log is not whole: a crash cut a write short, or it is damaged; what stood there is not in the store",
 				"file", c.fsys.PathJoin(c.dir, name), "whole", x.whole)
 		}
 		next.addLog(num, l.synced.Load())
