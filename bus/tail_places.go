@@ -60,7 +60,10 @@ func (b *Bus) holdPlace(ctx context.Context, p eventhub.Place) (first uint64, sa
 	if len(batch.Items) == 0 { // deleted just now
 		return 0, false, nil
 	}
-	return batch.Items[0].Offset, true, nil
+	first = batch.Items[0].Offset
+	// Events are removed from the front only: a hole with events before it is one in
+	// another log, or behind a crash.
+	return first, p.TS == 0 || first > p.Offset, nil
 }
 
 // tellGone tells of the places in topics that are not there.

@@ -83,6 +83,39 @@ func TestTailGoesOnInAnotherLog(t *testing.T) {
 	})
 }
 
+// TestTailGoesOnBesideAHole: a log that has a hole where the tail was, and events before
+// it, is not the one that the tail was in: a hub that crashed goes on above the offsets
+// that it may have given.
+func TestTailGoesOnBesideAHole(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 3)
+		seen := time.Now().UnixMilli()
+		time.Sleep(time.Second)
+		r.publish("t", 4, 3)
+		r.sparse("t", 1000)
+		for _, tt := range []struct {
+			place eventhub.Place
+			want  []uint64
+			gaps  []eventhub.Gap
+		}{
+			{eventhub.Place{Topic: "t", Offset: 20, TS: seen}, []uint64{4, 5, 6, 1000}, []eventhub.Gap{{Topic: "t", After: 20}}},
+			{eventhub.Place{Topic: "t", Offset: 20}, []uint64{1000}, nil}, // nobody knows
+		} {
+			o := tailOpts("t")
+			o.Places = []eventhub.Place{tt.place}
+			in := &gapped{inbox: &inbox{room: -1}}
+			sub, err := r.bus.Subscribe(context.Background(), o, in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			equal(t, "offsets", in.takeOffsets(), tt.want)
+			equal(t, "gaps", in.gaps, tt.gaps)
+			sub.Drop(0)
+		}
+	})
+}
+
 func TestPlacesAreChecked(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for _, places := range [][]eventhub.Place{
