@@ -8,17 +8,22 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"eventhub"
 	"eventhub/client"
 	"eventhub/hub"
+	"eventhub/store"
+	"eventhub/store/pebble"
 )
 
 var (
@@ -27,8 +32,9 @@ var (
 )
 
 // TestClientHistories: clients of every kind work through a proxy that cuts and stalls
-// at random, with a hub that is stopped and started again, restored from an earlier
-// copy of its store, or replaced by an empty one at the same address. In the end each
+// at random, with a hub that is stopped and started again, killed with an image of its
+// disk, restored from an earlier copy of its store, or replaced by an empty one at the
+// same address. Where its OKs do not wait for the disk a kill may lose events. In the end each
 // event of the log was handled by every group, keys in order; every tail and stream has
 // had it once; each has one result; and no member had an event more often than
 // connections were lost.
@@ -46,24 +52,29 @@ type history struct {
 	r     *rand.Rand
 	ctx   context.Context
 	proxy *proxy
-	addr  string // of the hub, for good
-	dir   string // its store
+	addr  string     // of the hub, for good
+	disk  *vfs.MemFS // of its store
 	hub   *hub.Hub
-	copy  string // an earlier store
+	copy  *vfs.MemFS // an earlier one
 	kept  []string
+	// durability of the hub, in all its lives.
+	durability string
 
 	publisher *client.Client
 	under     sync.WaitGroup // publishes that are not answered
 	comer     *client.Client // of a tail that is left and made again
 	coming    eventhub.Subscription
 
-	mu      sync.Mutex
-	changed sync.Cond
-	log     []string // ids that the hub has said OK to and has not lost since
-	losses  int      // how often connections may have been lost
-	life    int      // of the hub's log
-	next    int
-	seen    map[string]*reader
+	mu        sync.Mutex
+	changed   sync.Cond
+	log       []string // ids that the hub has said OK to and has not lost since
+	losses    int      // how often connections may have been lost
+	life      int      // of the hub's log
+	forgotten int      // how many acknowledged events kills have lost
+	next      int
+	handled   int // by handlers with short leases
+	staying   int // which of them stays
+	seen      map[string]*reader
 }
 
 // reader is what one consumer has had.
@@ -72,12 +83,20 @@ type reader struct {
 	order []string       // ids, each once
 	lives map[string]int // in which life it came first
 	once  bool           // each event at most once
+	topic string         // the only one that it has, or empty
+}
+
+// awaits reports whether the reader is to have the event.
+func (r *reader) awaits(id string) bool {
+	return r.times[id] == 0 && strings.HasPrefix(id, r.topic)
 }
 
 func playHistory(t *testing.T, seed uint64) {
 	ctx, end := context.WithCancel(context.Background())
-	h := &history{t: t, r: rand.New(rand.NewPCG(seed, 7)), ctx: ctx, dir: t.TempDir(), seen: make(map[string]*reader)}
+	h := &history{t: t, r: rand.New(rand.NewPCG(seed, 7)), ctx: ctx, disk: vfs.NewCrashableMem(), seen: make(map[string]*reader)}
 	h.changed.L = &h.mu
+	h.staying = h.r.IntN(100)
+	h.durability = []string{store.DurabilitySync, hub.DurabilityInterval}[h.r.IntN(2)]
 	h.start("127.0.0.1:0")
 	h.addr = h.hub.WSAddr()
 	h.proxy = startProxy(t, h.addr)
@@ -110,7 +129,14 @@ func (h *history) consumers(clients *sync.WaitGroup) {
 				concurrency = 1
 			}
 			if err := c.Consume(h.ctx, opts, concurrency, func(_ context.Context, d eventhub.Delivery) error {
-				note(d.ID(), d.Attempt)
+				attempt := d.Attempt
+				if opts.AckTimeout == eventhub.MinAckTimeout {
+					attempt = 1 // it may run out where the machine is busy
+					if h.stays() {
+						time.Sleep(opts.AckTimeout * 3 / 2) // it is extended, or runs out where the connection is lost
+					}
+				}
+				note(d.ID(), attempt)
 				return nil
 			}); err != nil {
 				h.t.Errorf("%s: %v", name, err)
@@ -120,14 +146,17 @@ func (h *history) consumers(clients *sync.WaitGroup) {
 	}
 	group := earliest("h.*", "pattern")
 	group.MaxAttempts, group.MaxInFlight = 1000, 8
-	consume("group by pattern", group, false)
 	keys := group
 	keys.Group, keys.Ordering = "keys", eventhub.OrderingKey
 	consume("group by key", keys, false)
+	group.AckTimeout, group.Backoff = eventhub.MinAckTimeout, eventhub.Backoff{Min: 1e6, Max: 1e6}
+	consume("group by pattern", group, false)
 	consume("tail by pattern", earliest("h.*", ""), true)
 	one := earliest("h.a", "")
 	one.Topics = []string{"h.b", "h.c"}
 	consume("tail of a list", one, true)
+	consume("tail of a topic", earliest("h.a", ""), true)
+	h.seen["tail of a topic"].topic = "h.a"
 	c, step := dial(h.t, h.proxy.addr()), group
 	step.Group = "steps"
 	clients.Go(func() {
@@ -140,6 +169,14 @@ func (h *history) consumers(clients *sync.WaitGroup) {
 	})
 	clients.Go(h.stream)
 	clients.Go(h.pull)
+}
+
+// stays reports whether a handler is to stay longer than its lease: one a history does.
+func (h *history) stays() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.handled++
+	return h.handled == h.staying
 }
 
 // reader makes a reader, and what notes its events.
@@ -254,7 +291,14 @@ func (h *history) pull() {
 
 func (h *history) start(addr string) {
 	var err error
-	if h.hub, err = hub.Start(hub.Config{Store: h.dir, WSAddr: addr, HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"}); err != nil {
+	open := func(fatal func(error)) (store.Store, error) {
+		s, err := pebble.Open(pebble.Options{Dir: "store", FS: h.disk, Logger: slog.New(slog.DiscardHandler), Fatal: fatal})
+		if err != nil {
+			return nil, err // and not a nil *pebble.Store in a store.Store
+		}
+		return s, nil
+	}
+	if h.hub, err = hub.Start(hub.Config{OpenStore: open, Durability: h.durability, WSAddr: addr, HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"}); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -274,7 +318,7 @@ func (h *history) lose() {
 }
 
 func (h *history) step() {
-	switch op := h.r.IntN(44); {
+	switch op := h.r.IntN(48); {
 	case op < 24:
 		h.publish()
 	case op < 30:
@@ -295,11 +339,12 @@ func (h *history) step() {
 	case op < 38:
 		h.under.Wait()
 		h.stop()
-		h.copy, h.kept = h.t.TempDir(), slices.Clone(h.log)
-		h.copyStore(h.dir, h.copy)
+		h.copy, h.kept = h.image(h.disk, 100), slices.Clone(h.log)
 		h.start(h.addr)
 	case op < 40:
 		h.anotherLog()
+	case op < 44:
+		h.kill()
 	default:
 		for range 5 { // while the past is on its way to the one before
 			h.coming.Drop(0)
@@ -332,13 +377,11 @@ func (h *history) comeAgain() {
 func (h *history) anotherLog() {
 	h.under.Wait()
 	h.stop()
-	h.dir = h.t.TempDir()
 	kept := []string(nil)
-	if h.copy != "" && h.r.IntN(3) > 0 {
-		h.copyStore(h.copy, h.dir)
-		kept = slices.Clone(h.kept)
+	if h.copy != nil && h.r.IntN(3) > 0 {
+		h.disk, kept = h.image(h.copy, 100), slices.Clone(h.kept)
 	} else {
-		h.copy, h.kept = "", nil
+		h.disk, h.copy, h.kept = vfs.NewCrashableMem(), nil, nil
 	}
 	h.mu.Lock()
 	h.log = kept
@@ -347,9 +390,45 @@ func (h *history) anotherLog() {
 	h.start(h.addr)
 }
 
-func (h *history) copyStore(from, to string) {
-	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
-		h.t.Fatal(err)
+// image returns the disk with so much of what was not synced.
+func (h *history) image(of *vfs.MemFS, percent int) *vfs.MemFS {
+	return of.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: h.r})
+}
+
+// kill takes an image of the disk while the hub is at work, and goes on with that.
+// Nothing that the hub says behind it reaches anybody.
+func (h *history) kill() {
+	if h.durability == hub.DurabilityInterval {
+		h.under.Wait() // what is acknowledged is known, and may be lost
+	}
+	h.lose()
+	h.proxy.stall.Lock()
+	defer h.proxy.stall.Unlock()
+	h.disk = h.image(h.disk, []int{0, 20, 50, 80, 100}[h.r.IntN(5)])
+	h.proxy.cut(1, nil)
+	h.stop()
+	h.start(h.addr)
+	h.proxy.cut(1, nil) // those that came to the one before
+	if h.durability == hub.DurabilityInterval {
+		h.forget()
+	}
+}
+
+// forget takes out of the log what the hub has lost: the newest events.
+func (h *history) forget() {
+	left := make(map[string]bool)
+	for _, topic := range []string{"h.a", "h.b", "h.c"} {
+		for _, e := range h.read(h.ctx, topic) {
+			left[e.ID] = true
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before := len(h.log)
+	h.log = slices.DeleteFunc(h.log, func(id string) bool { return !left[id] })
+	h.forgotten += before - len(h.log)
+	if before > len(h.log) {
+		h.life++
 	}
 }
 
@@ -360,8 +439,9 @@ func (h *history) publish() {
 		var events []eventhub.Event
 		for range 1 + h.r.IntN(3) {
 			h.next++
-			e := event("h."+string("abc"[h.r.IntN(3)]), fmt.Sprintf(`"%s"`, bytes.Repeat([]byte("x"), h.r.IntN(3000))))
-			e.ID, e.Key = fmt.Sprintf("e%06d", h.next), fmt.Sprint("k", h.r.IntN(4))
+			topic := "h." + string("abc"[h.r.IntN(3)])
+			e := event(topic, fmt.Sprintf(`"%s"`, bytes.Repeat([]byte("x"), h.r.IntN(3000))))
+			e.ID, e.Key = fmt.Sprintf("%s-%06d", topic, h.next), fmt.Sprint("k", h.r.IntN(4))
 			events = append(events, e)
 		}
 		pubs = append(pubs, eventhub.Publication{Events: events})
@@ -402,10 +482,10 @@ func (h *history) settle() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for name, r := range h.seen {
-		for !expired() && slices.ContainsFunc(h.log, func(id string) bool { return r.times[id] == 0 }) {
+		for !expired() && slices.ContainsFunc(h.log, r.awaits) {
 			h.changed.Wait()
 		}
-		missing := slices.DeleteFunc(slices.Clone(h.log), func(id string) bool { return r.times[id] > 0 })
+		missing := slices.DeleteFunc(slices.Clone(h.log), func(id string) bool { return !r.awaits(id) })
 		if len(missing) > 0 {
 			h.t.Errorf("%s has not had %d of %d events: %v", name, len(missing), len(h.log), missing[:min(9, len(missing))])
 		}
@@ -432,7 +512,7 @@ func (h *history) check() {
 	if len(inLog) != len(h.log) {
 		h.t.Errorf("%d events are in the log; %d were acknowledged", len(inLog), len(h.log))
 	}
-	for _, name := range []string{"group by key", "tail by pattern", "tail of a list", "tail that comes again", "stream"} {
+	for _, name := range []string{"group by key", "tail by pattern", "tail of a list", "tail of a topic", "tail that comes again", "stream"} {
 		h.checkOrder(name, inLog, offset)
 	}
 	for _, topic := range []string{"h.a.dlq", "h.b.dlq", "h.c.dlq"} {
@@ -441,7 +521,7 @@ func (h *history) check() {
 		}
 	}
 	h.checkResults(ctx, inLog)
-	h.t.Logf("%d events, %d in the log, %d losses, %d logs", h.next, len(h.log), h.losses, h.life+1)
+	h.t.Logf("%d events, %d in the log, %d losses, %d logs, %s: %d forgotten", h.next, len(h.log), h.losses, h.life+1, h.durability, h.forgotten)
 }
 
 // checkOrder: of a topic and key the events that are in the log came first in the order
