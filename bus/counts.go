@@ -90,7 +90,7 @@ func (c *counts) topic(name string) *measure.Topic {
 }
 
 // handed returns what counts the events that the tails of a topic are handed. It
-// outlives them.
+// outlives them, but not the topic as well.
 func (c *counts) handed(topic string) *atomic.Uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,6 +100,20 @@ func (c *counts) handed(topic string) *atomic.Uint64 {
 		c.tails[topic] = n
 	}
 	return n
+}
+
+// forgetTopic drops what was counted of the commits to a topic that is gone.
+func (c *counts) forgetTopic(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.topics, name)
+}
+
+// forgetTails drops what was handed to the tails of a topic that is gone.
+func (c *counts) forgetTails(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.tails, name)
 }
 
 // snapshot returns what was counted so far, without groups.

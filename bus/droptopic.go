@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -73,6 +74,7 @@ func (b *Bus) drop(s *submission) {
 		}
 	}
 	b.known.dropTopic(s.drop)
+	b.forgetCounts(s.drop)
 	b.sweeper.hint()
 	s.finish(s, nil)
 }
@@ -197,19 +199,27 @@ func (w *sweeper) end() {
 	<-w.done
 }
 
+// forgetCounts drops what was counted of a topic that is gone. Its tails outlive it; what
+// they were handed goes with the last of them.
+func (b *Bus) forgetCounts(topic string) {
+	b.counts.forgetTopic(topic)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if log := b.logs[topic]; log != nil {
+		log.gone = true
+	} else {
+		b.counts.forgetTails(topic)
+	}
+}
+
 // dropTopic forgets all groups of a topic.
 func (r *registry) dropTopic(topic string) {
 	r.mu.Lock()
-	var keys []groupKey
-	for _, of := range []map[groupKey]idleGroup{r.groups, r.added} {
-		for key := range of {
-			if key.topic == topic {
-				keys = append(keys, key)
-			}
-		}
-	}
-	r.mu.Unlock()
-	for _, key := range slices.Compact(keys) {
-		r.drop(key)
+	defer r.mu.Unlock()
+	of := func(key groupKey) bool { return key.topic == topic }
+	maps.DeleteFunc(r.groups, func(key groupKey, _ idleGroup) bool { return of(key) })
+	maps.DeleteFunc(r.added, func(key groupKey, _ idleGroup) bool { return of(key) })
+	if r.dropped != nil {
+		r.dropped[groupKey{topic: topic}] = true
 	}
 }

@@ -351,3 +351,84 @@ func TestMeasureTails(t *testing.T) {
 		equal(t, "delivered, members after the last", []uint64{g.Delivered, uint64(g.Members)}, []uint64{7, 0})
 	})
 }
+
+// TestMeasureForgets: names that are no more cost no memory, whether anybody measures or
+// not; tails that outlive their topic go on counting in its next life.
+func TestMeasureForgets(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		kept := func(want ...int) {
+			t.Helper()
+			synctest.Wait()
+			c, known := &r.bus.counts, &r.bus.known
+			equal(t, "topics, tails, groups gone, groups that came", []int{len(c.topics), len(c.tails), len(known.dropped), len(known.added)}, want)
+		}
+		live := func(topic string) {
+			tail, in := r.subscribe(tailOpts(topic)), r.subscribe(opts(topic, "g"))
+			r.publish(topic, 1, 1)
+			equal(t, "deliveries", []int{len(tail.take()), len(in.take())}, []int{1, 1})
+			tail.sub.Drop(0)
+			r.deleteTopic(topic)
+		}
+		for i := range 20 {
+			live(fmt.Sprint("t", i))
+		}
+		kept(0, 0, 0, 0)
+		r.subscribe(opts("p.*", "g"))
+		r.publish("p.a", 1, 1)
+		r.measured("p.a", "g")
+		live("t")
+		r.deleteTopic("p.a")
+		kept(0, 0, 0, 0)
+
+		stays := r.subscribe(tailOpts("stays"))
+		r.publish("stays", 1, 2)
+		equal(t, "deliveries", len(stays.take()), 2)
+		r.deleteTopic("stays")
+		r.publish("stays", 3, 1)
+		equal(t, "deliveries of the next life", len(stays.take()), 1)
+		_, g := r.measured("stays", "")
+		equal(t, "handed to the tail", g.Delivered, 3)
+		r.deleteTopic("stays")
+		kept(0, 1, 0, 0)
+		stays.sub.Drop(0)
+		kept(0, 0, 0, 0)
+	})
+}
+
+// afterGroups runs something after the groups of a topic were read.
+type afterGroups struct {
+	store.Store
+	run func()
+}
+
+func (a *afterGroups) ListGroups(ctx context.Context, topic string) ([]store.GroupInfo, error) {
+	groups, err := a.Store.ListGroups(ctx, topic)
+	if a.run != nil {
+		a.run()
+	}
+	return groups, err
+}
+
+// TestMeasureWhileATopicIsDeleted: a group whose topic goes while all groups are read for
+// the first time is not told.
+func TestMeasureWhileATopicIsDeleted(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.subscribe(opts("t", "g"))
+		r.publish("t", 1, 3)
+		r.stop()
+		a := &afterGroups{Store: r.store.Store}
+		r.store.Store = a
+		r.start(Options{})
+		a.run = func() {
+			a.run = nil
+			r.deleteTopic("t")
+		}
+		for range 2 {
+			e, err := r.bus.Measure(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, "groups", len(e.Groups), 0)
+		}
+	})
+}

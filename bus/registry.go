@@ -19,10 +19,12 @@ import (
 type registry struct {
 	walking sync.Mutex // held over the walk
 
-	mu      sync.Mutex
-	filled  bool
-	groups  map[groupKey]idleGroup
-	dropped map[groupKey]bool // before it was filled
+	mu     sync.Mutex
+	filled bool
+	groups map[groupKey]idleGroup
+	// What went and what came during the walk; nil where none is under way, since what
+	// is done before is in the store. A topic that went has an empty group.
+	dropped map[groupKey]bool
 	added   map[groupKey]idleGroup
 }
 
@@ -38,21 +40,50 @@ func (r *registry) fill(ctx context.Context, s store.Store) error {
 	if r.filled {
 		return nil
 	}
+	r.begin()
+	idle, err := walkGroups(ctx, s)
+	r.end(idle, err == nil)
+	return err
+}
+
+// begin notes from now on what goes and what comes.
+func (r *registry) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dropped, r.added = make(map[groupKey]bool), make(map[groupKey]idleGroup)
+}
+
+// end takes over what a walk has found where it has got to the end.
+func (r *registry) end(found map[groupKey]idleGroup, whole bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if whole {
+		maps.DeleteFunc(found, func(key groupKey, _ idleGroup) bool {
+			return r.dropped[key] || r.dropped[groupKey{topic: key.topic}]
+		})
+		maps.Copy(found, r.added)
+		r.groups, r.filled = found, true
+	}
+	r.dropped, r.added = nil, nil
+}
+
+// walkGroups reads all groups of the store.
+func walkGroups(ctx context.Context, s store.Store) (map[groupKey]idleGroup, error) {
 	idle := make(map[groupKey]idleGroup)
 	for after, more := "", true; more; {
 		topics, err := s.ListTopics(ctx, after, eventhub.MaxPage)
 		if err != nil {
-			return storeError(err, "list the topics")
+			return nil, storeError(err, "list the topics")
 		}
 		for _, t := range topics {
 			groups, err := s.ListGroups(ctx, t.Name)
 			if err != nil {
-				return storeError(err, "list the groups of topic %q", t.Name)
+				return nil, storeError(err, "list the groups of topic %q", t.Name)
 			}
 			for _, g := range groups {
 				var p progress
 				if err := p.load(ctx, s, t.Name, g.Group, g.State.Cursor); err != nil {
-					return err
+					return nil, err
 				}
 				idle[groupKey{topic: t.Name, group: g.Group}] = idleGroup{g.State.Cursor, p.ackedFrom(g.State.Cursor + 1), g.State.Paused}
 			}
@@ -60,44 +91,33 @@ func (r *registry) fill(ctx context.Context, s store.Store) error {
 		}
 		more = len(topics) == eventhub.MaxPage
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for key := range r.dropped {
-		delete(idle, key)
-	}
-	maps.Copy(idle, r.added)
-	r.groups, r.dropped, r.added, r.filled = idle, nil, nil, true
-	return nil
+	return idle, nil
 }
 
 // add enters a group that was made and is not loaded.
 func (r *registry) add(key groupKey, cursor uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	into := &r.groups
-	if !r.filled {
+	switch {
+	case r.filled:
+		r.groups[key] = idleGroup{cursor: cursor}
+	case r.added != nil:
 		delete(r.dropped, key)
-		into = &r.added
+		r.added[key] = idleGroup{cursor: cursor}
 	}
-	if *into == nil {
-		*into = make(map[groupKey]idleGroup)
-	}
-	(*into)[key] = idleGroup{cursor: cursor}
 }
 
 // drop forgets a group that is loaded or was deleted.
 func (r *registry) drop(key groupKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.filled {
+	switch {
+	case r.filled:
 		delete(r.groups, key)
-		return
+	case r.dropped != nil:
+		delete(r.added, key)
+		r.dropped[key] = true
 	}
-	delete(r.added, key)
-	if r.dropped == nil {
-		r.dropped = make(map[groupKey]bool)
-	}
-	r.dropped[key] = true
 }
 
 // idle returns the groups that were not loaded.

@@ -19,6 +19,8 @@ import (
 type topicLog struct {
 	name   string
 	groups int // loaded or loading, and tails; guarded by bus.mu
+	// gone: the topic was deleted; it may have been made again. Guarded by bus.mu.
+	gone bool
 	// handed counts the events handed to live tails; nil before the first.
 	handed atomic.Pointer[atomic.Uint64]
 
@@ -50,6 +52,9 @@ func (b *Bus) leaveLog(log *topicLog) {
 	log.groups--
 	if log.groups == 0 {
 		delete(b.logs, log.name)
+		if log.gone {
+			b.counts.forgetTails(log.name)
+		}
 	}
 }
 
