@@ -19,9 +19,11 @@ const (
 	// maxCommitTime is the largest time that a record has room for.
 	maxCommitTime = 9_999_999_999_999
 
-	// reserveAhead is how many offsets of a topic an unsynced commit reserves at
-	// once: one fsync in so many unsynced events, and at most that many offsets
-	// skipped after a crash.
+	// How many offsets of a topic an unsynced commit reserves at once: reserveFirst the
+	// first time since Open, then twice as many each time up to reserveAhead. So there is
+	// one fsync in so many unsynced events, and a crash skips at most reserveFirst
+	// offsets or about as many as were used since Open, and never more than reserveAhead.
+	reserveFirst = 1 << 10
 	reserveAhead = 1 << 16
 
 	// A batch keeps its memory from commit to commit up to this size.
@@ -464,7 +466,8 @@ func (c *commit) reserve(sync bool) bool {
 	}
 	for _, t := range c.touched {
 		if t.last > t.floor {
-			t.floor = t.last + reserveAhead
+			t.ahead = min(max(2*t.ahead, reserveFirst), reserveAhead)
+			t.floor = t.last + t.ahead
 			c.writeTopic(t)
 			sync = true
 		}

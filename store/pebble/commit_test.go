@@ -98,6 +98,30 @@ func TestFloor(t *testing.T) {
 	}
 }
 
+// TestCrashesSkipFewOffsets: a store that crashes again and again with a few events of
+// each life skips about as many offsets as it has used, not a whole large reserve.
+func TestCrashesSkipFewOffsets(t *testing.T) {
+	const lives, each = 25, 3
+	fsys := vfs.NewCrashableMem()
+	last := uint64(0)
+	for n := range lives {
+		s := mustOpen(t, onMem(t, fsys))
+		for i := range each {
+			offset := mustCommit(t, s, false, given("t", fmt.Sprint(n, i)))[0].Offset
+			if offset <= last {
+				t.Fatalf("life %d: offset %d after %d", n, offset, last)
+			}
+			last = offset
+		}
+		image := afterPowerLoss(fsys)
+		mustClose(t, s)
+		fsys = image
+	}
+	if most := uint64(lives * (each + reserveFirst)); last > most {
+		t.Errorf("the last of %d events in %d lives is at offset %d; want at most %d", lives*each, lives, last, most)
+	}
+}
+
 // TestFloorIsExtended: the reserve is used up and renewed.
 func TestFloorIsExtended(t *testing.T) {
 	mem := vfs.NewCrashableMem()

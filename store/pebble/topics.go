@@ -35,6 +35,7 @@ type topic struct {
 	last     uint64
 	lastTime int64
 	floor    uint64
+	ahead    uint64 // how many offsets were reserved the last time; 0 before the first
 	// touched is the serial of the last commit that appended here.
 	touched uint64
 }
