@@ -20,6 +20,9 @@ type DeadLetter struct {
 	Event   uint64 `json:"event_offset"`
 	EventID string `json:"event_id"`
 	Key     string `json:"key,omitempty"`
+	// Epoch is that of the group when it gave the event up; 0 where the dead letter does
+	// not say. Of what a remote hub tells it is 0.
+	Epoch uint64 `json:"-"`
 	// Attempts it had, and why the last one came to nothing.
 	Attempts int    `json:"attempts"`
 	Reason   string `json:"reason"`

@@ -75,7 +75,7 @@ func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*exchange,
 	}
 	payload := strictjson.AppendString([]byte(`{"topic":`), g.log.name)
 	payload = strictjson.AppendString(append(payload, `,"group":`...), g.name)
-	payload = fmt.Appendf(payload, `,"offset":%d,"attempts":%d,`, e.offset, e.attempts)
+	payload = fmt.Appendf(payload, `,"offset":%d,"epoch":%d,"attempts":%d,`, e.offset, g.epoch, e.attempts)
 	mark := ""
 	if r := g.progress.redriven[e.offset]; r != nil {
 		mark = r.mark

@@ -145,6 +145,7 @@ type letterPayload struct {
 	Topic    string `json:"topic"`
 	Group    string `json:"group"`
 	Offset   uint64 `json:"offset"`
+	Epoch    uint64 `json:"epoch"`
 	Attempts int    `json:"attempts"`
 	Redriven int    `json:"redriven"`
 	Reason   string `json:"reason"`
@@ -174,7 +175,7 @@ func (b *Bus) deadLetter(ctx context.Context, q *eventhub.DeadLetterQuery, item 
 	d := &eventhub.DeadLetter{
 		Offset: item.Offset, ID: e.ID, TS: item.Record.CommitTime(),
 		Topic: p.Topic, Group: p.Group, Event: p.Offset, EventID: p.Event.ID, Key: p.Event.Key,
-		Attempts: p.Attempts, Reason: p.Reason, Redriven: p.Redriven, Record: item.Record,
+		Epoch: p.Epoch, Attempts: p.Attempts, Reason: p.Reason, Redriven: p.Redriven, Record: item.Record,
 	}
 	if d.Marks, err = b.marks(ctx, d.ID); err != nil || len(d.Marks) > 0 && !q.All {
 		return nil, err

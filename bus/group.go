@@ -1,11 +1,14 @@
 package bus
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -78,6 +81,18 @@ type settings struct {
 	MaxBackoffMS int64  `json:"backoff_max_ms"`
 
 	Filter *eventhub.Filter `json:"filter,omitempty"`
+
+	// Born is the epoch that the group was made with, and From the cursor. Groups of
+	// earlier hubs have no birth; patterns have none either.
+	Born uint64 `json:"born,omitempty"`
+	From uint64 `json:"from,omitempty"`
+}
+
+// newState is the state of a new group that begins above a cursor. raw are its settings.
+func (b *Bus) newState(raw json.RawMessage, cursor uint64) store.GroupState {
+	epoch := b.newEpoch()
+	raw = fmt.Appendf(bytes.TrimSuffix(slices.Clone(raw), []byte("}")), `,"born":%d,"from":%d}`, epoch, cursor)
+	return store.GroupState{Epoch: epoch, Cursor: cursor, Settings: raw}
 }
 
 // settingsFor resolves the settings of a new group.
@@ -259,8 +274,9 @@ func (g *group) create(ctx context.Context, life uint64, o *eventhub.SubscribeOp
 	if err != nil {
 		return err
 	}
-	state := store.GroupState{Epoch: g.bus.newEpoch(), Cursor: at.cursor, Settings: at.raw}
-	unit := store.Unit{Groups: []store.GroupChange{{Topic: g.log.name, Life: life, Group: g.name, Create: true, State: state}}}
+	unit := store.Unit{Groups: []store.GroupChange{{
+		Topic: g.log.name, Life: life, Group: g.name, Create: true, State: g.bus.newState(at.raw, at.cursor),
+	}}}
 	err = g.bus.committer.wait(ctx, unit, func(*submission) error { return g.whyEnded() })
 	switch {
 	case errors.Is(err, store.ErrTopicLimit):

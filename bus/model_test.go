@@ -62,6 +62,7 @@ type modelGroup struct {
 	exists      bool
 	due         bool   // its topic was born: it is made, or will be
 	epoch, base uint64 // events at or below base do not count
+	born        uint64 // its first epoch
 	paused      bool
 	modelSettings
 	events   map[uint64]*modelEvent // those that were ever offered

@@ -192,7 +192,7 @@ func (g *patternedGroup) create(ctx context.Context, b *Bus, births []birth, pat
 			return groupError(err, at.Topic, g.name)
 		}
 		missing = append(missing, store.GroupChange{Topic: at.Topic, Life: at.Life, Group: g.name, Create: true,
-			State: store.GroupState{Epoch: b.newEpoch(), Cursor: at.cursor, Settings: at.raw}})
+			State: b.newState(at.raw, at.cursor)})
 	}
 	for len(missing) > 0 || len(patterns) > 0 {
 		n := min(len(missing), birthsPerUnit)

@@ -111,8 +111,12 @@ func (g *modelGroup) letterID(offset uint64, e *modelEvent) string {
 	return deadLetterID(g.topic.name, offset, g.name, g.epoch, mark)
 }
 
-// class says why an event is not put on the list, "" where it is.
-func (g *modelGroup) class(offset uint64) string {
+// class says why the event of a dead letter is not put on the list, "" where it is.
+func (g *modelGroup) class(d *eventhub.DeadLetter) string {
+	if g.exists && (d.Epoch < g.born || d.Epoch > g.epoch) {
+		return skipNoGroup
+	}
+	offset := d.Event
 	if e := g.again[offset]; e != nil {
 		if e.state == modelDying || e.redrive.unsure {
 			return unknowable
@@ -254,7 +258,7 @@ func (w *world) redriveOne() *modelRedriving {
 	rd.free = w.commits == nil && !rd.slow
 	rd.matched = w.matched(&q)
 	for i := range rd.matched {
-		rd.classes = append(rd.classes, w.group(rd.matched[i].Topic, rd.matched[i].Group).class(rd.matched[i].Event))
+		rd.classes = append(rd.classes, w.group(rd.matched[i].Topic, rd.matched[i].Group).class(&rd.matched[i]))
 	}
 	w.checkDeadLetters(q, rd.matched)
 	if !rd.query.Apply {
@@ -566,7 +570,7 @@ func (w *world) plant(p *modelPlanting, at int64) {
 		if !taken && rd.slow {
 			continue // it has its own turn
 		}
-		why := g.class(d.Event)
+		why := g.class(d)
 		if !taken && why == "" && w.justDone[modelPlace{g, d.Event}] {
 			why = unknowable // maybe only while this commit, which had looked, was being written
 		}
@@ -875,7 +879,7 @@ func (w *world) addRow(topic *modelTopic, item store.Item, e eventhub.Event) {
 	}
 	w.rows[topic.name] = append(w.rows[topic.name], &eventhub.DeadLetter{
 		Offset: item.Offset, ID: e.ID, TS: item.Record.CommitTime(), Topic: p.Topic, Group: p.Group, Event: p.Offset, EventID: p.Event.ID, Key: p.Event.Key,
-		Attempts: p.Attempts, Reason: p.Reason, Redriven: p.Redriven,
+		Epoch: p.Epoch, Attempts: p.Attempts, Reason: p.Reason, Redriven: p.Redriven,
 	})
 }
 

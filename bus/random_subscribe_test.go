@@ -225,7 +225,7 @@ func (w *world) create(b modelBirth) {
 		w.t.Fatalf("%s was made and is not stored: %v", g, err)
 	}
 	g.exists, g.due, g.base, g.offered, g.modelSettings = true, false, b.base, b.base, b.modelSettings
-	g.epoch = s.Epoch // its first one is drawn from the clock
+	g.epoch, g.born = s.Epoch, s.Epoch // its first one is drawn from the clock
 	w.added(g.topic)
 }
 

@@ -248,12 +248,20 @@ func (r *redrive) give(ctx context.Context, key groupKey, letters []eventhub.Dea
 	}
 	there := letters[:0:0]
 	for i := range letters {
+		if !g.gaveUp(&letters[i]) {
+			r.skip(skipNoGroup, 1)
+			continue
+		}
 		ok, err := r.isThere(ctx, &letters[i])
 		if err != nil {
 			return err
 		}
 		if !ok {
 			r.skip(skipGone, 1)
+			continue
+		}
+		if !g.wants(r.read.Items[0]) {
+			r.skip(skipNoGroup, 1)
 			continue
 		}
 		there = append(there, letters[i])
@@ -274,6 +282,18 @@ func (r *redrive) give(ctx context.Context, key groupKey, letters []eventhub.Dea
 		}
 	}
 	return r.plant(ctx, g, there)
+}
+
+// gaveUp reports whether the dead letter is of this group, and not of an earlier one of its
+// name. Of a group without a birth the name counts.
+func (g *group) gaveUp(d *eventhub.DeadLetter) bool {
+	epoch, _ := g.position()
+	return g.settings.Born <= d.Epoch && d.Epoch <= epoch
+}
+
+// wants reports whether an event passes the group's filter.
+func (g *group) wants(item store.Item) bool {
+	return g.filter == nil || g.bus.counts.filtered(g.filter.Judge(item.Record, item.Offset))
 }
 
 func (r *redrive) skip(why string, n int) {

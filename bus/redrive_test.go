@@ -374,3 +374,64 @@ func TestRefusedRedriveKeepsTheSeek(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// TestRedriveIntoAnotherLife: a group does not get what another one of its name gave up,
+// before and after restarts; one that was moved gets what it gave up itself.
+func TestRedriveIntoAnotherLife(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		expect := func(what string, redriven int, skipped map[string]int) {
+			t.Helper()
+			for _, apply := range []bool{false, true} {
+				q := redriveAll("t")
+				q.Apply = apply
+				result := r.redrive(q)
+				equal(t, what+": redriven", result.Redriven, redriven)
+				equal(t, what+": skipped", result.Skipped, skipped)
+			}
+		}
+		r.publish("t", 1, 1)
+		r.bury("t", "g")
+		if err := r.bus.DeleteGroup(ctx, "t", "g"); err != nil {
+			t.Fatal(err)
+		}
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		expect("another life", 0, map[string]int{"no_group": 1})
+		equal(t, "delivered", in.takeOffsets(), nil)
+		r.restart()
+		expect("another life, after a restart", 0, map[string]int{"no_group": 1})
+
+		in = r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		r.publish("t", 2, 1)
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.take()[0]))
+		if _, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartLatest}, true); err != nil {
+			t.Fatal(err)
+		}
+		r.restart()
+		expect("its own, before it was moved", 1, map[string]int{"no_group": 1})
+		expect("once more", 0, map[string]int{"no_group": 1})
+		in = r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		equal(t, "delivered", in.takeOffsets(), []uint64{2})
+	})
+}
+
+// TestRedriveIntoAnotherFilter: what a group's filter does not pass it is not given either,
+// whatever a dead letter says.
+func TestRedriveIntoAnotherFilter(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		receipts, err := r.bus.Publish(ctx, eventhub.Event{Topic: "t", Key: "a", Payload: []byte(`1`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g", Filter: &eventhub.Filter{Key: "b"}})
+		epoch, _ := r.bus.running("t", "g").position()
+		letter := fmt.Sprintf(`{"topic":"t","group":"g","offset":1,"epoch":%d,"attempts":1,"reason":"","event":{"id":%q}}`, epoch, receipts[0].ID)
+		if _, err := r.bus.Import(ctx, eventhub.Event{Topic: "t.dlq", ID: "dl-1", TS: 1, Payload: []byte(letter)}); err != nil {
+			t.Fatal(err)
+		}
+		result := r.redrive(redriveAll("t"))
+		equal(t, "skipped", result.Skipped, map[string]int{"no_group": 1})
+		equal(t, "delivered", in.takeOffsets(), nil)
+	})
+}

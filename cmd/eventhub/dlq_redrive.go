@@ -188,7 +188,7 @@ func counts(of map[string]int) (list []counted) {
 var skippedBecause = map[string]string{
 	"waiting":  "an earlier redrive of the event is not done",
 	"open":     "the group was moved back and has the event again",
-	"no_group": "the group is not there any more",
+	"no_group": "the group that gave the event up is not there any more",
 	"gone":     "the topic does not have the event any more; requeue it",
 }
 
