@@ -130,6 +130,9 @@ func (x *exchange) outcome(done bool) {
 		switch {
 		case r == nil || r.state != planted:
 		case done:
+			if x.call == nil {
+				x.group.tell(offset, gaveUpDead)
+			}
 			x.group.finish(&r.entry)
 		default:
 			x.group.progress.moved[offset] = true

@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,8 +30,6 @@ type barrier struct {
 	bus    *Bus
 	ctx    context.Context
 	groups map[groupKey]*group // all that are waited for
-	floors map[groupKey]uint64 // their cursors before the events were published
-	gaveUp map[awaited]bool    // what was dead-lettered before
 	pubs   []eventhub.Publication
 	done   func([]eventhub.Publication)
 	left   atomic.Int64 // publications that wait, and one while they are begun
@@ -50,6 +47,8 @@ type await struct {
 	err   error            // the outcome, where it is known
 	known bool
 	told  bool
+
+	doubt []awaited // done before anybody waited; of who begins the wait, then of ask
 }
 
 // awaited is one event in one group.
@@ -88,41 +87,14 @@ func (b *Bus) checkWait(s *submission, p *eventhub.Publication, now time.Time) e
 				return err
 			}
 			s.barrier.groups[key] = g
-			_, s.barrier.floors[key] = g.position()
-		}
-		for i := range p.Events {
-			if err := s.barrier.lookBack(&p.Events[i], name); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
 }
 
-// lookBack notes an event that is published again and that the group has dead-lettered:
-// for its window that is done.
-func (r *barrier) lookBack(e *eventhub.Event, name string) error {
-	if e.ID == "" {
-		return nil
-	}
-	s, g := r.bus.store, r.groups[groupKey{topic: e.Topic, group: name}]
-	offset, err := s.Find(r.ctx, e.Topic, e.ID)
-	if err == nil {
-		var dead bool
-		if dead, err = r.bus.isDeadLetter(r.ctx, g, offset); dead {
-			r.gaveUp[awaited{g, offset}] = true
-		}
-	}
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return storeError(err, "look up event %q of topic %q", e.ID, e.Topic)
-	}
-	return nil
-}
-
-// isDeadLetter reports whether the group has given up the event at offset since it was
-// moved last, and the event was not given back since.
-func (b *Bus) isDeadLetter(ctx context.Context, g *group, offset uint64) (bool, error) {
-	epoch, _ := g.position()
+// isDeadLetter reports whether the group has given up the event at offset in an epoch, and
+// the event was not given back since.
+func (b *Bus) isDeadLetter(ctx context.Context, g *group, offset, epoch uint64) (bool, error) {
 	dlq := eventhub.DeadLetterTopic(g.log.name)
 	id := deadLetterID(g.log.name, offset, g.name, epoch, "")
 	for {
@@ -189,7 +161,7 @@ func validateWait(p *eventhub.Publication, now time.Time) error {
 func (b *Bus) newBarrier(ctx context.Context, pubs []eventhub.Publication) *barrier {
 	for i := range pubs {
 		if len(pubs[i].WaitFor) > 0 {
-			return &barrier{bus: b, ctx: ctx, groups: make(map[groupKey]*group), floors: make(map[groupKey]uint64), gaveUp: make(map[awaited]bool)}
+			return &barrier{bus: b, ctx: ctx, groups: make(map[groupKey]*group)}
 		}
 	}
 	return nil
@@ -236,30 +208,20 @@ func (r *barrier) wait(p *eventhub.Publication) {
 		a.settle(eventhub.Wrap(eventhub.CodeShuttingDown, r.ctx.Err(), "gave up waiting for the groups; the events are published"))
 	})
 	a.mu.Unlock()
-	for i, w := range open {
-		w.group.await(a, w.offset, a.whyNever(i, w))
+	for _, w := range open {
+		w.group.await(a, w.offset)
+	}
+	if len(a.doubt) > 0 {
+		r.bus.awaits.Add(1)
+		go a.ask()
 	}
 }
-
-// whyNever says why the group will not ack what is the i-th of all, "" where it may: a
-// new event that its cursor had passed, or one that it gave up before.
-func (a *await) whyNever(i int, w awaited) string {
-	switch receipt := &a.pub.Receipts[i%len(a.pub.Events)]; {
-	case a.barrier.gaveUp[w]:
-		return gaveUpDead
-	case !receipt.Duplicate && w.offset <= a.barrier.floors[w.group.key]:
-		return "begins behind, or was moved past,"
-	}
-	return ""
-}
-
-// mostSkips bounds what a group remembers of its seeks.
-const mostSkips = 1000
 
 // What groups do instead of acking.
 const (
 	gaveUpDead  = "has dead-lettered"
 	gaveUpMoved = "was moved past"
+	gaveUpPast  = "is past, and is not known to have acked,"
 )
 
 // all returns what the publication waits for: the events in their order, one group
@@ -274,17 +236,17 @@ func (a *await) all() []awaited {
 	return all
 }
 
-// await asks the group to tell a when one of its events is done; never says why it will
-// not be acked, if nothing is left to be done.
-func (g *group) await(a *await, offset uint64, never string) {
+// await asks the group to tell a when one of its events is acked, or will not be. Of one
+// that is done above progress.base the log tells which: a.ask looks it up.
+func (g *group) await(a *await, offset uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case a.ended():
-	case g.isSettled(offset) && (never != "" || g.wasSkipped(offset)):
-		a.settle(g.never(offset, cmp.Or(never, gaveUpMoved)))
+	case g.isSettled(offset) && offset <= g.progress.base:
+		a.settle(g.never(offset, gaveUpPast))
 	case g.isSettled(offset):
-		a.acked(g, offset)
+		a.doubt = append(a.doubt, awaited{g, offset})
 	case g.ended != nil:
 		a.settle(g.endedAwait())
 	default:
@@ -292,6 +254,36 @@ func (g *group) await(a *await, offset uint64, never string) {
 			g.awaited = make(map[uint64][]*await)
 		}
 		g.awaited[offset] = append(g.awaited[offset], a)
+	}
+}
+
+// ask looks up whether what was done before anybody waited for it was acked or
+// dead-lettered, and begins anew where the group was moved or gave something up meanwhile.
+func (a *await) ask() {
+	defer a.barrier.bus.awaits.Done()
+	for len(a.doubt) > 0 && !a.ended() {
+		w := a.doubt[0]
+		g := w.group
+		g.mu.Lock()
+		epoch, buried := g.epoch, g.counts.DeadLettered
+		g.mu.Unlock()
+		dead, err := a.barrier.bus.isDeadLetter(context.Background(), g, w.offset, epoch)
+		if err != nil {
+			a.settle(storeError(err, "look up the dead letter of offset %d in topic %q; the events are published", w.offset, g.log.name))
+			return
+		}
+		g.mu.Lock()
+		same := g.epoch == epoch && g.counts.DeadLettered == buried && g.isSettled(w.offset) && w.offset > g.progress.base
+		switch {
+		case same && dead:
+			a.settle(g.never(w.offset, gaveUpDead))
+		case same:
+			a.acked(g, w.offset)
+		}
+		g.mu.Unlock()
+		if a.doubt = a.doubt[1:]; !same {
+			g.await(a, w.offset)
+		}
 	}
 }
 
@@ -336,27 +328,6 @@ func (g *group) tellPassed() {
 			g.tell(offset, "")
 		}
 	}
-}
-
-// skip notes that a seek moves the cursor from a place to another. g.mu is held.
-func (g *group) skip(from, to uint64) {
-	if to > from {
-		if len(g.skipped) == mostSkips { // of so many seeks the oldest are told from one another no more
-			g.skipped[1].from = g.skipped[0].from
-			g.skipped = slices.Delete(g.skipped, 0, 1)
-		}
-		g.skipped = append(g.skipped, span{from + 1, to})
-		return
-	}
-	g.skipped = slices.DeleteFunc(g.skipped, func(s span) bool { return s.from > to })
-	for i := range g.skipped {
-		g.skipped[i].to = min(g.skipped[i].to, to)
-	}
-}
-
-// wasSkipped reports whether a seek has passed an offset. g.mu is held.
-func (g *group) wasSkipped(offset uint64) bool {
-	return slices.ContainsFunc(g.skipped, func(s span) bool { return s.above(offset-1) > 0 && s.from <= offset })
 }
 
 // tellSkipped tells those whose event a seek to a place passes. g.mu is held.

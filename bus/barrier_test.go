@@ -243,7 +243,7 @@ func TestWaitForDeadLetterGivenUp(t *testing.T) {
 		g := r.bus.running("t.dlq", "g")
 		a := &await{barrier: &barrier{bus: r.bus}, pub: &eventhub.Publication{Receipts: []eventhub.Receipt{{Offset: got.Offset}}},
 			open: map[awaited]bool{{g, got.Offset}: true}, timer: time.NewTimer(time.Hour)}
-		g.await(a, got.Offset, "")
+		g.await(a, got.Offset)
 		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got))
 		wantCode(t, a.err, eventhub.CodeWaitTimeout)
 	})
@@ -437,7 +437,7 @@ func TestWaitTellsTheTruth(t *testing.T) {
 		if !w.over() || !strings.Contains(fmt.Sprint(w.pubs[0].Err), "was moved past") {
 			t.Errorf("moved past meanwhile: %v", w.pubs[0].Err)
 		}
-		again("moved past before", "was moved past")
+		again("moved past before", "is past, and is not known to have acked")
 		seek(eventhub.Start{Kind: eventhub.StartEarliest})
 		in.ack(byLease(in.take()[0]))
 		again("acked when moved back", "")
@@ -445,8 +445,70 @@ func TestWaitTellsTheTruth(t *testing.T) {
 		o := eventhub.SubscribeOptions{Topic: "u", Group: "g", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 10}}
 		r.subscribe(o)
 		w = r.enqueue(ctx, eventhub.Publication{Events: inTopic("u", 1), WaitFor: []string{"g"}})
-		if !w.over() || !strings.Contains(fmt.Sprint(w.pubs[0].Err), "begins behind") {
+		if !w.over() || !strings.Contains(fmt.Sprint(w.pubs[0].Err), "is past") {
 			t.Errorf("below the start: %v", w.pubs[0].Err)
 		}
+	})
+}
+
+// TestWaitTellsTheTruthLater: what a group did before anybody waited is told by what is
+// durable, so a restart changes no answer.
+func TestWaitTellsTheTruthLater(t *testing.T) {
+	const past, dead = "is past, and is not known to have acked", "has dead-lettered"
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		ask := func(what string, id string, says string) {
+			t.Helper()
+			for _, when := range []string{"before", "after"} {
+				w := r.enqueue(ctx, eventhub.Publication{Events: []eventhub.Event{{Topic: "t", ID: id, Payload: []byte(`1`)}}, WaitFor: []string{"g"}})
+				if !w.over() {
+					t.Fatalf("%s, %s a restart: no answer", what, when)
+				}
+				if says == "" && w.pubs[0].Err != nil || !strings.Contains(fmt.Sprint(w.pubs[0].Err), says) {
+					t.Errorf("%s, %s a restart: %v; want %q", what, when, w.pubs[0].Err, says)
+				}
+				if when == "before" {
+					r.restart()
+				}
+			}
+		}
+		terminal := eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}
+		seek := func(s eventhub.Start) {
+			t.Helper()
+			if _, err := r.bus.SeekGroup(ctx, "t", "g", s, true); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		for i := range 5 {
+			if _, err := r.bus.Publish(ctx, eventhub.Event{Topic: "t", ID: fmt.Sprint("e", i+1), Payload: []byte(`1`)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 2}})
+		all := in.take() // 2 to 5
+		in.ack(byLease(all[0]))
+		in.settle(terminal, byLease(all[1]))
+		in.ack(byLease(all[3]))
+		synctest.Wait()
+		ask("before the group's start", "e1", past)
+		ask("acked", "e2", "")
+		ask("dead-lettered", "e3", dead)
+		ask("acked above the cursor", "e5", "")
+
+		seek(eventhub.Start{Kind: eventhub.StartLatest})
+		ask("passed by a seek", "e4", past)
+		ask("dead-lettered in an earlier epoch", "e3", past)
+		ask("acked in an earlier epoch", "e5", past)
+
+		seek(eventhub.Start{Kind: eventhub.StartOffset, Offset: 4})
+		in = r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		all = in.take()
+		in.ack(byLease(all[0]))
+		in.settle(terminal, byLease(all[1]))
+		synctest.Wait()
+		ask("acked when it was moved back", "e4", "")
+		ask("dead-lettered when it was moved back", "e5", dead)
+		ask("below where it was moved to", "e2", past)
 	})
 }

@@ -65,7 +65,6 @@ type group struct {
 	counts   groupCounts
 	awaited  map[uint64][]*await // who waits for an offset to be done; nil: nobody
 
-	skipped   []span      // offsets that seeks have passed since the group was loaded
 	fetch     *fetcher    // of the turn under way
 	verdicts  []verdict   // the turns' own: about events to be read again, rising
 	warned    bool        // the turns' own: it was said that the filter costs too much
@@ -233,6 +232,13 @@ func (g *group) adopt(state store.GroupState, known progress) error {
 	g.settJSON, g.paused = state.Settings, state.Paused
 	g.filter, g.judges = g.bus.matcher(program), program.Evaluates()
 	g.progress = known
+	switch {
+	case g.progress.base != unknownBase:
+	case g.settings.Born != 0:
+		g.progress.base = g.settings.From
+	default:
+		g.progress.base = state.Cursor // what an earlier hub did of what lies below is not known
+	}
 	g.bus.raised(state.Epoch) // should the group be deleted and made anew
 	for _, r := range g.progress.redriven {
 		// The last attempt may have been cut short, as in take.

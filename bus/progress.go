@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"math"
 	"slices"
 	"sort"
 	"strings"
@@ -21,6 +22,8 @@ import (
 //     a length and a standing, as varints; what follows the last run is fresh.
 //   - A history part for each event that came back: its last attempts as JSON.
 //   - A part for each redriven event (again.go), wherever it stands to the cursor.
+//   - A part that tells where a seek has put the cursor. It goes with each write that
+//     makes the parts before it void.
 //
 // Only what changed since the last write is written. Parts that have nothing more
 // to tell, because the cursor has passed them, are removed.
@@ -35,6 +38,7 @@ const (
 	partProgress = 'p'
 	partHistory  = 'h'
 	partRedriven = 'r' // of one event, see again.go
+	partBase     = 'b' // progress.base as its offset
 
 	chunkSize = 4096
 	// writeHistories bounds the history parts of one write: a million leases may run
@@ -45,6 +49,9 @@ const (
 	// maxHistoryReason bounds, in bytes, what is kept of each attempt's reason.
 	maxHistoryReason = 256
 )
+
+// unknownBase says that no seek has told progress.base.
+const unknownBase = math.MaxUint64
 
 // The standings of an offset in a progress part: fresh, acked, or so many
 // attempts and withAttempts.
@@ -63,6 +70,9 @@ type run struct {
 // progress is the part of a group's memory that is about to be written, or was
 // read and is not used up. The group's lock guards it.
 type progress struct {
+	// base is where the cursor stood when the epoch began, at the group's birth or by a
+	// seek: what lies above and is done was acked or dead-lettered in this epoch.
+	base    uint64
 	reset   bool            // all parts in the store are void
 	chunks  map[uint64]bool // changed since the last write
 	latest  uint64          // 1 + the chunk marked last
@@ -172,6 +182,7 @@ func (p *progress) load(ctx context.Context, s store.Store, topic, name string, 
 		return groupError(err, topic, name)
 	}
 	*p = newProgress()
+	p.base = unknownBase
 	for _, part := range parts {
 		switch part.Kind {
 		case partProgress:
@@ -188,6 +199,8 @@ func (p *progress) load(ctx context.Context, s store.Store, topic, name string, 
 			}
 			p.written[part.Offset] = true
 			p.history[part.Offset] = h
+		case partBase:
+			p.base = part.Offset
 		case partRedriven:
 			r, ok := decodeRedriven(part.Offset, part.Value)
 			if !ok {
@@ -232,7 +245,9 @@ func (p *progress) passed(chunk, cursor uint64) bool { return (chunk+1)*chunkSiz
 // knows, and takes it for written; of very many histories only some: p.noted has the
 // rest. w is the group's window, with the cursor that is written beside.
 func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, reset bool) {
-	reset, p.reset = p.reset, false
+	if reset, p.reset = p.reset, false; reset {
+		parts = append(parts, store.GroupPart{Kind: partBase, Offset: p.base, Value: []byte{1}})
+	}
 	for ; len(p.lowest) > 0 && p.passed(p.lowest[0].offset, cursor); p.lowest.pop() {
 		if chunk := p.lowest[0].offset; p.stored[chunk] {
 			p.chunks[chunk] = true // the cursor has passed it

@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -339,6 +340,7 @@ func TestRefusedRedriveKeepsTheSeek(t *testing.T) {
 				t.Error(err)
 			}
 			parts, err := inner.GroupParts(ctx, "t", "g")
+			parts = slices.DeleteFunc(parts, func(p store.GroupPart) bool { return p.Kind == partBase })
 			if state.Epoch != before && (err != nil || len(parts) > 0) {
 				t.Errorf("epoch %d with the parts %v of %d, %v", state.Epoch, parts, before, err)
 			}

@@ -98,10 +98,9 @@ func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (eventhub
 		return plan, way, nil
 	}
 	g.tellSkipped(to)
-	g.skip(plan.From, to)
 	before := g.progress
 	g.progress = newProgress()
-	g.progress.reset = true
+	g.progress.base, g.progress.reset = to, true
 	g.progress.keepAgain(&before, to)
 	g.restart(g.epoch+1, to)
 	g.bus.raised(g.epoch)
