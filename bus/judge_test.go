@@ -65,6 +65,73 @@ func (r *rig) withGate() (*gate, *atomic.Int64) {
 	return g, asked
 }
 
+// lockLooking is a filter that looks whether its owner's lock is free.
+type lockLooking struct {
+	matcher
+	lock       *sync.Mutex
+	free, held int
+}
+
+func (l *lockLooking) Judge(r eventhub.Record, offset uint64) filter.Verdict {
+	if l.lock.TryLock() {
+		l.lock.Unlock()
+		l.free++
+	} else {
+		l.held++
+	}
+	return l.matcher.Judge(r, offset)
+}
+
+// TestFilterIsAskedUnderNoLock: groups and tails do not hold their lock while they ask their
+// filter. The turn is the test's own and nobody else is at work, so a lock that is taken is
+// theirs.
+func TestFilterIsAskedUnderNoLock(t *testing.T) {
+	for _, f := range []*eventhub.Filter{{Tags: []string{"red"}}, {CEL: "event.payload > 0"}} {
+		for _, name := range []string{"", "g"} {
+			inBubble(t, func(r *rig) {
+				in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: name, Filter: f})
+				if err := in.sub.Pause(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+				var look *lockLooking
+				var turn func()
+				switch s := in.sub.(type) {
+				case *tail:
+					look = &lockLooking{matcher: s.match, lock: &s.mu}
+					s.match, turn = look, s.turn
+				case *subscription:
+					g := r.bus.running("t", name)
+					look = &lockLooking{matcher: g.filter, lock: &g.mu}
+					g.filter, turn = look, g.turn
+				}
+				publish := func() {
+					for range 3 {
+						if _, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Tags: []string{"red"}, Payload: []byte(`1`)}); err != nil {
+							t.Fatal(err)
+						}
+					}
+					synctest.Wait()
+				}
+				publish()
+				switch s := in.sub.(type) {
+				case *tail:
+					s.paused = false
+				case *subscription:
+					s.paused = false
+				}
+				turn()
+				equal(t, "events", len(in.take()), 3)
+				if name == "" {
+					publish() // its shard asks for it where it keeps up
+				}
+				if look.held > 0 || look.free < 3 {
+					t.Errorf("group %q, filter %s: asked %d times under its lock, and %d times under none", name, f, look.held, look.free)
+				}
+			})
+		}
+	}
+}
+
 // TestSlowFilterHoldsNobodyUp: while the filters of groups and tails, more of them than
 // there are workers, do not come to an end on an event, everybody else goes on.
 func TestSlowFilterHoldsNobodyUp(t *testing.T) {
