@@ -61,7 +61,7 @@ func (d *door) open(log *slog.Logger) {
 	d.server = &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if c, ok := r.Context().Value(connKey{}).(*conn); ok {
-				c.serve(r)
+				r = c.serve(r)
 			}
 			behind.ServeHTTP(w, r)
 		}),
@@ -143,19 +143,23 @@ type conn struct {
 	deadline bool // for writes, and not ours
 }
 
-// serve notes that the header of a request has come.
-func (c *conn) serve(r *http.Request) {
+// serve notes that the header of a request has come, and returns the request to be
+// answered. The server's own stays as it is: by its body the server sees whether the
+// client still waits to be asked for it, and answers a refusal without reading it.
+func (c *conn) serve(r *http.Request) *http.Request {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.serving = true
 	if r.ContentLength == 0 && len(r.TransferEncoding) == 0 {
-		return
+		return r
 	}
 	c.sending = true
-	r.Body = &body{r.Body, c}
 	if c.stopping {
 		_ = c.Conn.SetReadDeadline(past) // a dead connection shows in the read
 	}
+	answered := *r
+	answered.Body = &body{r.Body, c}
+	return &answered
 }
 
 // rest notes that the answer is sent.

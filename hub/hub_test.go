@@ -233,3 +233,37 @@ func TestStopWithBrokenStore(t *testing.T) {
 		t.Error("the event was acknowledged")
 	}
 }
+
+// TestRefusalsWaitForNoBody: a client that asks before it sends its body, or that has a
+// large one to send, is refused before a byte of it has come.
+func TestRefusalsWaitForNoBody(t *testing.T) {
+	h := start(t, hub.Config{Store: hub.MemoryStore, AuthToken: "secret"})
+	for _, request := range []struct {
+		line string
+		want int
+	}{
+		{"POST /publish/t", http.StatusUnauthorized},
+		{"PUT /publish/t", http.StatusMethodNotAllowed},
+		{"POST /publish//t", http.StatusNotFound},
+		{"POST /nothing", http.StatusNotFound},
+		{"POST /ws", http.StatusMethodNotAllowed},
+	} {
+		for _, header := range []string{"Expect: 100-continue\r\nContent-Length: 1000", "Content-Length: 1000000"} {
+			c := say(t, h.HTTPAddr(), "%s HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n", request.line, header)
+			status, body := c.answer()
+			if status != request.want {
+				t.Errorf("%s with %q: %d %s; want %d", request.line, header, status, body, request.want)
+			}
+		}
+	}
+	c := say(t, h.HTTPAddr(), "POST /publish/t HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret\r\n"+
+		"Expect: 100-continue\r\nContent-Length: 1\r\nConnection: close\r\n\r\n")
+	if line, err := c.r.ReadString('\n'); err != nil || line != "HTTP/1.1 100 Continue\r\n" {
+		t.Fatalf("%q, %v; want to be asked for the body", line, err)
+	}
+	_, _ = c.r.ReadString('\n')
+	c.say("1")
+	if status, body := c.answer(); status != http.StatusOK {
+		t.Errorf("publish when asked for the body: %d %s", status, body)
+	}
+}
