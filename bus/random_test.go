@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,7 +62,8 @@ func tryHistories(t *testing.T, n string, begin func(*rapid.T) *world) {
 
 // checkRapidly is rapid.Check with n checks unless a flag says otherwise.
 func checkRapidly(t *testing.T, n string, check func(*rapid.T)) {
-	for name, value := range map[string]string{"rapid.checks": n, "rapid.nofailfile": "true"} {
+	seed := strconv.FormatUint(rand.Uint64()>>1|1, 10) // ours, so that it can be told at any time
+	for name, value := range map[string]string{"rapid.checks": n, "rapid.nofailfile": "true", "rapid.seed": seed} {
 		if f := flag.Lookup(name); f.Value.String() == f.DefValue {
 			if err := f.Value.Set(value); err != nil {
 				t.Fatal(err)
@@ -69,8 +71,20 @@ func checkRapidly(t *testing.T, n string, check func(*rapid.T)) {
 			defer func() { _ = f.Value.Set(f.DefValue) }()
 		}
 	}
-	rapid.Check(t, check)
+	history := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		history++
+		awake := time.AfterFunc(mostAwake, func() {
+			panic(fmt.Sprintf("history %d of %s with -rapid.seed=%s does not come to rest", history, t.Name(), flag.Lookup("rapid.seed").Value))
+		})
+		defer awake.Stop()
+		check(rt)
+	})
 }
+
+// mostAwake is how long one history may take, which takes some milliseconds: one that
+// goes round in circles, or waits for a lock that nobody gives back, has no other end.
+const mostAwake = 30 * time.Second
 
 // step is what can happen, n times as often as one of n 1.
 type step struct {
