@@ -348,7 +348,8 @@ type Topics interface {
 	// those of a Commit that come before anything is written breaks the store, as a
 	// failed Commit does. It is called by whoever commits, and not beside a Commit.
 	// Offsets that were given under the name are not given again. A topic that is created
-	// under the name later is another life, which has nothing of this one.
+	// under the name later is another life, which has nothing of this one. A store may
+	// keep the offsets of very many names in common: new topics then begin above them.
 	DropTopic(ctx context.Context, name string) error
 }
 

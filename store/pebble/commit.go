@@ -329,10 +329,12 @@ func (c *commit) write(u *store.Unit) {
 func (c *commit) create(name string) *topic {
 	t := &topic{id: c.s.nextTopic, name: strings.Clone(name)}
 	t.loaded.Store(true)
-	if floor, ok := c.s.dropped[name]; ok {
-		t.last, t.floor = floor, floor
+	floor, ok := c.s.dropped[name]
+	if ok {
 		_ = c.batch.Delete(appendDroppedKey(nil, name), nil)
 	}
+	t.last = max(floor, c.s.baseFloor)
+	t.floor = t.last
 	c.s.nextTopic++
 	c.created[t.name] = t
 	c.writeTopic(t)

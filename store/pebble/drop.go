@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"slices"
 
 	"eventhub/store"
 
@@ -20,12 +22,17 @@ import (
 // in between leaves garbage and nothing else.
 //
 //	'z' topic name          → offset (8)   no offset at or below it is given again
+//	'z'                     → offset (8)   the same for all names without a row, and new ones
 //	'y' topic id (4)        → empty        there may be keys of this number
 
 const (
 	tagDropped = 'z'
 	tagGarbage = 'y'
 )
+
+// mostDropped is how many names that are gone keep a row, or as many as there may be
+// topics where that is more.
+const mostDropped = 10_000
 
 func appendDroppedKey(dst []byte, name string) []byte {
 	return append(append(dst, tagDropped), name...)
@@ -67,19 +74,43 @@ func (s *Store) drop(t *topic) error {
 	if err := s.dropPlans(batch, t); err != nil {
 		return err
 	}
-	_ = batch.Delete(appendTopicKey(nil, t.name), nil)                                            // a batch takes what fits in memory
-	_ = batch.Set(appendDroppedKey(nil, t.name), binary.BigEndian.AppendUint64(nil, t.last), nil) // what is reserved above it was not given
+	_ = batch.Delete(appendTopicKey(nil, t.name), nil) // a batch takes what fits in memory
+	s.keepFloor(batch, t)
 	_ = batch.Set(appendGarbageKey(nil, t.id), nil, nil)
 	s.plans.set(true)
 	if err := s.apply(batch, true); err != nil {
 		s.faults.fail(err)
 		return s.faults.err()
 	}
-	s.dropped[t.name] = t.last
 	s.topics.remove(t)
 	s.plans.set(false)
 	s.sweeper.add(t.id)
 	return nil
+}
+
+// keepFloor keeps in a row which offsets were given under the name of a topic that goes.
+// What is reserved above them was not given. Where there are too many rows, a quarter
+// goes at once, those with the lowest floors; the highest of these holds for all names
+// without a row from then on. A failure of the batch breaks the store, so memory may be
+// ahead of it.
+func (s *Store) keepFloor(batch *pdb.Batch, t *topic) {
+	if t.last > s.baseFloor {
+		s.dropped[t.name] = t.last
+		_ = batch.Set(appendDroppedKey(nil, t.name), binary.BigEndian.AppendUint64(nil, t.last), nil)
+	}
+	if len(s.dropped) <= s.mostDropped {
+		return
+	}
+	floors := slices.Sorted(maps.Values(s.dropped))
+	s.baseFloor = floors[len(floors)-1-s.mostDropped*3/4]
+	maps.DeleteFunc(s.dropped, func(name string, floor uint64) bool {
+		if floor > s.baseFloor {
+			return false
+		}
+		_ = batch.Delete(appendDroppedKey(nil, name), nil)
+		return true
+	})
+	_ = batch.Set(appendDroppedKey(nil, ""), binary.BigEndian.AppendUint64(nil, s.baseFloor), nil)
 }
 
 // dropPlans removes all plans of a topic.
@@ -124,7 +155,12 @@ func (s *Store) loadDropped() (err error) {
 		if len(iter.Value()) != offsetBytes {
 			return fmt.Errorf("the floor of the dropped topic %q reads %x", iter.Key()[1:], iter.Value())
 		}
-		s.dropped[string(iter.Key()[1:])] = binary.BigEndian.Uint64(iter.Value())
+		name, floor := string(iter.Key()[1:]), binary.BigEndian.Uint64(iter.Value())
+		if name == "" {
+			s.baseFloor = floor
+		} else {
+			s.dropped[name] = floor
+		}
 	}
 	return iter.Error()
 }

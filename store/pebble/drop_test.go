@@ -44,6 +44,54 @@ func TestSweepLeavesNothing(t *testing.T) {
 	}
 }
 
+// Names that are gone have a bounded number of rows, and no offset is given twice under
+// any of them, also after a crash at any of the drops.
+func TestRowsOfDroppedNamesAreBounded(t *testing.T) {
+	const names, most = 60, 8
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	mem := vfs.NewCrashableMem()
+	s := mustOpen(t, onMem(t, mem))
+	s.mostDropped = most
+	last := make(map[string]uint64)
+	give := func(name string, n int) {
+		for range n {
+			offset := mustCommit(t, s, true, made(name))[0].Offset
+			if offset <= last[name] {
+				t.Fatalf("topic %s has offset %d again; %d was given", name, offset, last[name])
+			}
+			last[name] = offset
+		}
+	}
+	for i := range 3 * names {
+		name := fmt.Sprint("t", rng.IntN(names))
+		give(name, 1+rng.IntN(9))
+		if err := s.DropTopic(context.Background(), name); err != nil {
+			t.Fatal(err)
+		}
+		rows := 0
+		scan(t, s, tagDropped, func(key, _ []byte) {
+			if len(key) > 1 {
+				rows++
+			}
+		})
+		if rows > most || rows != len(s.dropped) {
+			t.Fatalf("%d names are gone: %d rows on disk and %d in memory; want at most %d", i+1, rows, len(s.dropped), most)
+		}
+		if i%10 == 0 {
+			image := afterPowerLoss(mem)
+			mustClose(t, s)
+			mem, s = image, mustOpen(t, onMem(t, image))
+			s.mostDropped = most
+		}
+	}
+	for i := range names {
+		give(fmt.Sprint("t", i), 1)
+	}
+	mustClose(t, s)
+}
+
 // The link of a correlation goes with its event, however the header was written.
 func TestSweepOfCorrelations(t *testing.T) {
 	s := mustOpen(t, onMem(t, vfs.NewMem()))

@@ -52,6 +52,9 @@ type Store struct {
 	commit     commit
 	nextTopic  uint32
 	dropped    map[string]uint64 // offsets given under the names of topics that are gone
+	// Of the names that are gone and have no row no offset above baseFloor was given.
+	baseFloor   uint64
+	mostDropped int // rows
 	// lastPlan is the highest Seq that was given to a plan; no higher one than
 	// planFloor is given before that is on disk.
 	lastPlan, planFloor uint64
@@ -98,7 +101,8 @@ func Open(o Options) (*Store, error) {
 	s := &Store{options: o, db: db, lock: lock, seal: kept, faults: f,
 		life: life{idle: make(chan struct{}, 1)}, spare: make(chan *started, spareStarts),
 		mostMemory: uint64(p.MemTableStopWritesThreshold) * p.MemTableSize, mostSublevels: p.L0StopWritesThreshold,
-		mostLogs: p.MemTableStopWritesThreshold + 3}
+		mostDropped: max(mostDropped, o.MaxTopics),
+		mostLogs:    p.MemTableStopWritesThreshold + 3}
 	s.commit.init(s)
 	// Pebble begins the log of a new database, and of one whose format it has
 	// just raised, in the old format, in which damage looks like the log's end.
