@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -32,6 +33,8 @@ const (
 	// LeastMessageMemory is what a batch over HTTP and a message over WebSocket need
 	// at the same time, and some more, in MiB.
 	LeastMessageMemory = 32
+	// mostMessageMemory is what can be counted in bytes.
+	mostMessageMemory = math.MaxInt >> 20
 )
 
 // Config says what hub to run. The zero value is the default hub.
@@ -150,8 +153,9 @@ func (c Config) Validate() error {
 	if c.MetricsLabels < 1 || c.MetricsHistograms < 1 {
 		errs = append(errs, fmt.Errorf("metrics labels are %d and histograms %d; at least 1 is needed", c.MetricsLabels, c.MetricsHistograms))
 	}
-	if c.MaxMessageMemory < LeastMessageMemory {
-		errs = append(errs, fmt.Errorf("max message memory is %d MiB; at least %d are needed", c.MaxMessageMemory, LeastMessageMemory))
+	if c.MaxMessageMemory < LeastMessageMemory || c.MaxMessageMemory > mostMessageMemory {
+		errs = append(errs, fmt.Errorf("max message memory is %d MiB; at least %d are needed, and at most %d can be counted in bytes",
+			c.MaxMessageMemory, LeastMessageMemory, mostMessageMemory))
 	}
 	if c.Drain < 0 {
 		errs = append(errs, fmt.Errorf("drain is %s; it can not be negative", c.Drain))

@@ -3,6 +3,7 @@ package hub_test
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -96,6 +97,8 @@ func TestConfigTakesNothingForSomethingElse(t *testing.T) {
 		{hub.Config{AuthToken: "newline\n"}, []string{"byte 7"}},
 		{hub.Config{AuthToken: "naïve"}, []string{"byte 2"}},
 		{hub.Config{AuthToken: "a.B-c_d~e+f/g="}, nil},
+		{hub.Config{MaxMessageMemory: math.MaxInt >> 20}, nil},
+		{hub.Config{MaxMessageMemory: math.MaxInt>>20 + 1}, []string{"max message memory", "at most"}},
 	} {
 		err := tt.config.WithDefaults().Validate()
 		if (err == nil) != (tt.says == nil) {
