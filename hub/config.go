@@ -137,8 +137,8 @@ func (c Config) Validate() error {
 	if scheme, _, ok := strings.Cut(c.Store, "://"); ok {
 		errs = append(errs, fmt.Errorf("store %s://… is not supported by this version; give a directory or %q", scheme, MemoryStore))
 	}
-	if name := strings.TrimSuffix(MemoryStore, ":"); c.Store == name {
-		errs = append(errs, fmt.Errorf("store is %q; give %q for a hub that keeps nothing, or \"./%s\" for a directory of that name", name, MemoryStore, name))
+	if name, _, _ := strings.Cut(c.Store, ":"); c.Store != MemoryStore && strings.EqualFold(name+":", MemoryStore) {
+		errs = append(errs, fmt.Errorf("store is %q; give %q for a hub that keeps nothing, or \"./%s\" for a directory of that name", c.Store, MemoryStore, c.Store))
 	}
 	if i := strings.IndexFunc(c.AuthToken, func(r rune) bool { return r <= ' ' || r > '~' }); i >= 0 {
 		errs = append(errs, fmt.Errorf("the auth token has at byte %d a character that no Authorization header can carry; "+

@@ -91,7 +91,11 @@ func TestConfigTakesNothingForSomethingElse(t *testing.T) {
 		says   []string // nil: it is right
 	}{
 		{hub.Config{Store: "memory"}, []string{`"memory:"`, `"./memory"`}},
+		{hub.Config{Store: "MEMORY:"}, []string{`"memory:"`, `"./MEMORY:"`}},
+		{hub.Config{Store: "memory:orders"}, []string{`"memory:"`, `"./memory:orders"`}},
+		{hub.Config{Store: "memory-of-us"}, nil},
 		{hub.Config{Store: "./memory"}, nil},
+		{hub.Config{Store: "./memory:orders"}, nil},
 		{hub.Config{Store: "memory:"}, nil},
 		{hub.Config{AuthToken: "two words"}, []string{"byte 3"}},
 		{hub.Config{AuthToken: "newline\n"}, []string{"byte 7"}},
