@@ -57,6 +57,7 @@ type group struct {
 	suspects []uint64          // offsets of due entries that go out one at a time
 	members  []*member
 	solo     *member  // who is kept free for a suspect (solo.go)
+	owes     bool     // a member that has left took the last suspect: others come first
 	probe    uint64   // the offset of the suspect that went out last
 	turnTo   int      // index of the member that is served next
 	paused   bool     // nothing is delivered

@@ -23,6 +23,8 @@ import (
 //     twice as long.
 //   - It is kept free for the length of a lease while it has the suspect. Who extends the
 //     lease is alive: others come beside it.
+//   - Who pulls is a member for the length of a pull, and leaves no time to share: after a
+//     pull that took a suspect one takes what else there is.
 const soloAfter = 2
 
 // claim is how a subscription is kept free for a suspect of its claimant. Times are epoch
@@ -68,6 +70,19 @@ func (m *member) claimOver(now int64) bool {
 	m.sub.mu.Lock()
 	defer m.sub.mu.Unlock()
 	return m.sub.claim.given || now >= m.sub.claim.until
+}
+
+// hadSuspect reports whether the member was given a suspect in the claim that stands.
+func (m *member) hadSuspect() bool {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	return m.sub.claim.given
+}
+
+// hasOthers reports whether the turn under way has anything for members but suspects.
+// room is what they have left for it.
+func (g *group) hasOthers(room int) bool {
+	return len(g.fetch.due) > 0 || room > 0 && g.window.next <= g.fetch.head && g.window.size() < g.bus.opts.AckWindow
 }
 
 // keptUntil returns until when the claimed member is kept free. Where that is over it
@@ -176,7 +191,7 @@ func (g *group) reviewSuspects(now int64) {
 // planSolo gives the next suspect to the member that takes them, once that one
 // has settled what it holds. It returns when it is to be looked at again, 0 where that is
 // not a matter of time.
-func (g *group) planSolo(now int64) (again int64) {
+func (g *group) planSolo(now int64, room int) (again int64) {
 	g.reviewSuspects(now)
 	switch {
 	case g.suspectOut():
@@ -185,6 +200,9 @@ func (g *group) planSolo(now int64) (again int64) {
 		}
 		return again
 	case len(g.suspects) == 0:
+		return 0
+	case g.owes && g.hasOthers(room):
+		g.owes = false
 		return 0
 	}
 	g.setSolo(g.chooseSolo())

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,5 +113,62 @@ func TestSuspectsWaitForAClaimAtRest(t *testing.T) {
 		in.ack(leasesOf(out)...)
 		time.Sleep(time.Minute)
 		equal(t, "the other suspect came", len(in.take()) > 0, true)
+	})
+}
+
+// A suspect that was pulled is out with nobody who is still there; those that wait for
+// it cost nothing meanwhile.
+func TestSuspectsWaitForAPulledOneAtRest(t *testing.T) {
+	awake := time.AfterFunc(20*time.Second, func() { panic("the turns of a group do not come to rest") })
+	defer awake.Stop()
+	inBubble(t, func(r *rig) {
+		o := earliest("t", "g")
+		o.Backoff = eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
+		r.publish("t", 1, 2)
+		in := r.subscribe(o)
+		for range soloAfter { // nobody answers
+			time.Sleep(o.WithDefaults().AckTimeout + time.Second)
+		}
+		in.sub.Drop(0)
+		pulled, err := r.bus.Pull(context.Background(), o, time.Second)
+		if err != nil || len(pulled) != 1 {
+			t.Fatalf("a pull took %d events, %v; want one suspect", len(pulled), err)
+		}
+		in = r.subscribe(o)
+		synctest.Wait()
+		equal(t, "beside it", len(in.take()), 0)
+	})
+}
+
+// Who pulls gets more than suspects.
+func TestPullsGetMoreThanSuspects(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := earliest("t", "g")
+		o.MaxAttempts, o.MaxInFlight = 1000, 10
+		o.AckTimeout, o.Backoff = time.Second, eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
+		const bad, good = 20, 50
+		r.publish("t", 1, bad)
+		r.publish("t", 1000, good)
+		acked, pulls := 0, 0
+		for ; acked < good && pulls < 400; pulls++ {
+			batch, err := r.bus.Pull(context.Background(), o, time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range batch {
+				if d.Offset <= bad {
+					continue // whoever got it dies
+				}
+				acked++
+				s := eventhub.Settlement{Verdict: eventhub.Ack, Refs: []eventhub.Ref{{Lease: d.Lease}}}
+				if _, err := r.bus.Settle(context.Background(), "t", "g", s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(1100 * time.Millisecond)
+		}
+		if acked < good {
+			t.Errorf("%d pulls got %d of %d good events", pulls, acked, good)
+		}
 	})
 }

@@ -623,6 +623,7 @@ func (m *member) leave(giveBack uint64) {
 	}
 	if g.solo == m {
 		g.solo = nil
+		g.owes = m.hadSuspect()
 	}
 	now := time.Now().UnixMilli()
 	var held []*entry

@@ -174,7 +174,7 @@ func (g *group) planDeliveries(now int64) (next int64) {
 	room = min(room, roundEvents)
 	next, short := g.dueRetries(now, room)
 	room -= len(f.due)
-	again := g.planSolo(now)
+	again := g.planSolo(now, room)
 	if g.window.next <= f.head && g.window.size() < g.bus.opts.AckWindow {
 		if short = short || room <= 0; room > 0 {
 			f.want = room
@@ -189,7 +189,7 @@ func (g *group) planDeliveries(now int64) (next int64) {
 	}
 	if f.empty() {
 		g.lookAround(short)
-		if len(g.suspects) > 0 && g.solo == nil && again == 0 {
+		if len(g.suspects) > 0 && g.solo == nil && again == 0 && !g.suspectOut() {
 			g.awaitClaim()
 		}
 		g.awaitIdle()
