@@ -55,7 +55,7 @@ func TestLogLevelRefusals(t *testing.T) {
 		{"empty", "", nil, 400, eventhub.CodeBadRequest, `""`},
 		{"a number between two levels", "INFO+1", nil, 400, eventhub.CodeBadRequest, "info+1"},
 		{"too long", "debug" + strings.Repeat(" ", 60), nil, 413, eventhub.CodeTooLarge, "64"},
-		{"cross-site page", "debug", []string{"Sec-Fetch-Site", "cross-site"}, 403, eventhub.CodeForbidden, "other sites"},
+		{"cross-site page", "debug", []string{"Sec-Fetch-Site", "cross-site"}, 403, eventhub.CodeForbidden, "another site"},
 		{"page on another port", "debug", []string{"Sec-Fetch-Site", "same-site", "Origin", "http://localhost:3000"}, 403, eventhub.CodeForbidden, "other sites"},
 		{"old browser, page on another port", "debug", []string{"Origin", "http://localhost:3000"}, 403, eventhub.CodeForbidden, "other sites"},
 		{"page that may look", "debug", []string{"Sec-Fetch-Site", "cross-site", "Origin", "https://app.example"}, 403, eventhub.CodeForbidden, "other sites"},
