@@ -206,18 +206,19 @@ func (g *group) planSolo(now int64, room int) (again int64) {
 		return 0
 	}
 	g.setSolo(g.chooseSolo())
-	m := g.solo
-	if m == nil {
-		for _, m := range g.members {
-			again = sooner(again, m.calmUntil(now))
+	if g.solo != nil {
+		again = g.solo.keptUntil(now)
+		if g.solo.idle() {
+			g.fetch.due = append(g.fetch.due, g.suspects[0])
+			g.suspects = g.suspects[1:]
+			return again
 		}
-		return again
 	}
-	if m.idle() {
-		g.fetch.due = append(g.fetch.due, g.suspects[0])
-		g.suspects = g.suspects[1:]
+	// Another may be had before.
+	for _, m := range g.members {
+		again = sooner(again, m.calmUntil(now))
 	}
-	return m.keptUntil(now)
+	return again
 }
 
 // sooner returns the earlier of two times, of which 0 is none.

@@ -172,3 +172,27 @@ func TestPullsGetMoreThanSuspects(t *testing.T) {
 		}
 	})
 }
+
+// A suspect that waits for a busy member goes to another that may have it before.
+func TestSuspectGoesToWhoIsFreeFirst(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("t", "g")
+		o.AckTimeout, o.Backoff = 10*time.Second, eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
+		free := r.subscribe(o)
+		r.makeSuspect(free, "t")
+		time.Sleep(time.Millisecond)
+		first := free.take() // the suspect, alone
+		o.MaxInFlight = 1
+		busy := r.subscribe(o)
+		r.publish("t", 1, 1)
+		job := busy.take()
+		equal(t, "the busy member has a job", len(job), 1)
+		busy.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, leasesOf(job)...)
+		time.Sleep(5 * time.Second)
+		free.nack(leasesOf(first)...) // it had the suspect for 5 s: others have it as long
+		time.Sleep(4 * time.Second)
+		equal(t, "while it is theirs", len(free.take()), 0)
+		time.Sleep(2 * time.Second)
+		equal(t, "then", places(free.take()), []string{"t/1"})
+	})
+}
