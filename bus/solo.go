@@ -166,10 +166,11 @@ func (g *group) setSolo(m *member) {
 	g.solo = m
 }
 
-// suspectOut reports whether a suspect is under way.
+// suspectOut reports whether a suspect is under way. Its offset may have another event by
+// now: after a seek, or a redrive, it begins with its first attempt again.
 func (g *group) suspectOut() bool {
 	e := g.find(g.probe)
-	return e != nil && e.state.taken()
+	return e != nil && e.state.taken() && e.attempts > soloAfter
 }
 
 func (e *entry) isSuspect() bool { return e.attempts >= soloAfter }

@@ -196,3 +196,37 @@ func TestSuspectGoesToWhoIsFreeFirst(t *testing.T) {
 		equal(t, "then", places(free.take()), []string{"t/1"})
 	})
 }
+
+// A redriven event begins with its first attempt: that it was a suspect before holds no
+// other one back.
+func TestFormerSuspectHoldsNobodyBack(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := earliest("t", "g")
+		o.MaxAttempts = soloAfter + 1
+		o.AckTimeout, o.Backoff = 10*time.Second, eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
+		in := r.subscribe(o)
+		r.makeSuspect(in, "t")
+		time.Sleep(time.Millisecond)
+		in.nack(leasesOf(in.take())...) // it is given up
+		synctest.Wait()
+		if _, err := r.bus.Redrive(context.Background(), eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t.dlq"}, Apply: true, Rate: 1000}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		former := in.take()
+		equal(t, "it begins again", former[0].Attempt, 1)
+		in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, leasesOf(former)...)
+		other := r.subscribe(o)
+		r.publish("t", 1, 1)
+		for n := 0; n < soloAfter; time.Sleep(time.Millisecond) {
+			for _, m := range []*inbox{in, other} {
+				if got := m.take(); len(got) > 0 {
+					m.nack(leasesOf(got)...)
+					n++
+				}
+			}
+		}
+		time.Sleep(5 * time.Second)
+		equal(t, "another suspect", len(in.take())+len(other.take()), 1)
+	})
+}
