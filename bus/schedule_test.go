@@ -135,14 +135,15 @@ func TestScheduledOrder(t *testing.T) {
 // behindPage runs something once, between the mover's read of what is due and its move.
 type behindPage struct {
 	store.Store
-	run func()
+	run atomic.Pointer[func()]
 }
 
 func (s *behindPage) Planned(ctx context.Context, at int64, seq uint64, until int64, limit, maxBytes int) ([]store.Planned, error) {
 	page, err := s.Store.Planned(ctx, at, seq, until, limit, maxBytes)
-	if run := s.run; run != nil && until != never && len(page) > 0 {
-		s.run = nil
-		run()
+	if until != never && len(page) > 0 {
+		if run := s.run.Swap(nil); run != nil {
+			(*run)()
+		}
 	}
 	return page, err
 }
@@ -163,7 +164,7 @@ func TestCancelAndScheduleAnew(t *testing.T) {
 				r.store.Store = page
 				r.start(Options{})
 				r.schedule("t", "x", time.Minute)
-				page.run = func() {
+				run := func() {
 					if err := between(r); err != nil {
 						t.Error(err)
 					}
@@ -171,6 +172,7 @@ func TestCancelAndScheduleAnew(t *testing.T) {
 						t.Error(err)
 					}
 				}
+				page.run.Store(&run)
 				r.after(time.Minute)
 				equal(t, "log when the old one would have been due", r.logged("t"), nil)
 				equal(t, "scheduled", r.scheduled(), []string{"x"})

@@ -218,7 +218,7 @@ func (h *Hub) WaitFor(topic, group string) {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	for {
-		info, err := h.Inspector().Group(ctx, topic, group)
+		info, err := h.Inspector().Group(context.Background(), topic, group) // its own patience ends the wait
 		missing := eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed
 		switch {
 		case err == nil && info.Lag == 0:

@@ -218,7 +218,7 @@ func seeBoth(t *testing.T, states <-chan process.State, since int64) {
 // them; a signal does, in order.
 func TestAgentsBesideEachOther(t *testing.T) {
 	t.Parallel()
-	const token = `a "quoted\ token`
+	const token = `a"quoted\token`
 	h := hubtest.Start(t, hubtest.WithTempStore(), hubtest.WithToken(token))
 	env := []string{"EVENTHUB_TOKEN=" + token, "EVENTHUB_URL=" + h.URL}
 	projector := start(t, env, goProgram("projector"))
