@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	peerHistories = flag.Int("peers.histories", 150, "how many histories TestRandomPeers tries")
+	peerHistories = flag.Int("peers.histories", 10, "how many histories TestRandomPeers tries")
 	peerSeed      = flag.Uint64("seed", rand.Uint64(), "of TestRandomPeers")
 )
 
