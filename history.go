@@ -60,6 +60,10 @@ type ReplayQuery struct {
 	// topic only; StartLatest has nothing to replay and is CodeBadRequest, save as the
 	// zero value.
 	Start Start
+	// Life, where not 0, is the life that is meant of the one topic, as History.Life told
+	// it: CodeUnknownID where the topic has another one, or is not there. So a replay that
+	// goes on where an earlier one has ended reads the same topic, or nothing.
+	Life uint64
 	// ToTS, where not 0, ends each topic before the first event committed at or after
 	// it, in epoch milliseconds.
 	ToTS int64
@@ -94,6 +98,10 @@ type History interface {
 	// topic that was deleted before all of it was seen that there was to see, and perhaps
 	// created again. Without an error all of it was seen.
 	Replay(ctx context.Context, q ReplayQuery, visit func(topic string, item Item) error) error
+
+	// Life returns the number of a topic's life, from 1 to MaxOffset, or 0 where there is
+	// no such topic. One that is deleted and created again has another.
+	Life(ctx context.Context, topic string) (uint64, error)
 
 	// Find returns the events with that id: one for each topic that has it, in byte
 	// order of topics; at most limit, from 1 to MaxPage.

@@ -51,6 +51,9 @@ func (b *Bus) Replay(ctx context.Context, q eventhub.ReplayQuery, visit func(str
 	if err != nil {
 		return err
 	}
+	if q.Life != 0 && parts[0].life != q.Life {
+		return errNotWhole(q.Topic)
+	}
 	r := replay{bus: b, filter: program, visit: visit, left: q.Limit}
 	if r.left == 0 {
 		r.left = math.MaxInt
@@ -90,6 +93,8 @@ func checkReplay(q *eventhub.ReplayQuery) (eventhub.Pattern, error) {
 		return bad("afterId %q is in one topic; %q may be many", q.Start.AfterID, q.Topic)
 	case kind == eventhub.StartOffset && eventhub.IsPattern(q.Topic):
 		return bad("offset %d is in one topic; %q may be many", q.Start.Offset, q.Topic)
+	case q.Life != 0 && eventhub.IsPattern(q.Topic):
+		return bad("life %d is of one topic; %q may be many", q.Life, q.Topic)
 	case q.ToTS < 0:
 		return bad("toTs is %d; epoch milliseconds are not negative", q.ToTS)
 	case q.Limit < 0:
@@ -153,9 +158,21 @@ func (b *Bus) isWhole(ctx context.Context, s *stretch) error {
 	}
 	life, err := b.life(ctx, s.topic)
 	if err == nil && life != s.life {
-		err = eventhub.Wrap(eventhub.CodeUnknownID, store.ErrGone, "topic %q was deleted while it was read; not all of it was seen", s.topic)
+		err = errNotWhole(s.topic)
 	}
 	return err
+}
+
+func errNotWhole(topic string) error {
+	return eventhub.Wrap(eventhub.CodeUnknownID, store.ErrGone, "topic %q was deleted while it was read; not all of it was seen", topic)
+}
+
+// Life implements eventhub.History.
+func (b *Bus) Life(ctx context.Context, topic string) (uint64, error) {
+	if err := eventhub.ValidateStoredTopic(topic); err != nil {
+		return 0, err
+	}
+	return b.life(ctx, topic)
 }
 
 // replay is one call of Replay.

@@ -99,6 +99,8 @@ func TestReplayRefuses(t *testing.T) {
 			{eventhub.ReplayQuery{Topic: "b", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}}, eventhub.CodeUnknownID, `"x"`},
 			{eventhub.ReplayQuery{Topic: "*", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "b1"}}, eventhub.CodeBadRequest, `"b1"`},
 			{eventhub.ReplayQuery{Topic: "*", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 7}}, eventhub.CodeBadRequest, "7"},
+			{eventhub.ReplayQuery{Topic: "*", Life: 7}, eventhub.CodeBadRequest, "life 7"},
+			{eventhub.ReplayQuery{Topic: "none", Life: 7}, eventhub.CodeUnknownID, "none"},
 			{eventhub.ReplayQuery{Topic: "b", Start: eventhub.Start{Kind: eventhub.StartLatest, TS: 1}}, eventhub.CodeBadRequest, "latest"},
 			{eventhub.ReplayQuery{Topic: "b", Start: eventhub.Start{Kind: eventhub.StartTime, TS: -1}}, eventhub.CodeBadRequest, "-1"},
 			{eventhub.ReplayQuery{Topic: "b", ToTS: -2}, eventhub.CodeBadRequest, "-2"},
@@ -376,7 +378,9 @@ func TestReplayOfWhatIsDeleted(t *testing.T) {
 		at    string // the topic at whose first event something is done
 		run   func(r *rig)
 		whole bool
-		want  int // events, where it is whole
+		// ofLife has the query name the topic's life.
+		ofLife bool
+		want   int // events, where it is whole
 	}{
 		{name: "deleted", q: eventhub.ReplayQuery{Topic: "b"}, at: "b", run: func(r *rig) { r.deleteTopic("b") }},
 		{name: "deleted and made again", q: eventhub.ReplayQuery{Topic: "b"}, at: "b", run: func(r *rig) { again(r, "b") }},
@@ -384,6 +388,8 @@ func TestReplayOfWhatIsDeleted(t *testing.T) {
 		{name: "one that comes later, made again", q: eventhub.ReplayQuery{Topic: "*"}, at: "a", run: func(r *rig) { again(r, "b") }},
 		{name: "up to a time", q: eventhub.ReplayQuery{Topic: "*", ToTS: 1 << 50}, at: "a", run: func(r *rig) { r.deleteTopic("b") }},
 		{name: "from a time", q: eventhub.ReplayQuery{Topic: "*", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 1}}, at: "a", run: func(r *rig) { r.deleteTopic("b") }},
+		{name: "before a later page", q: eventhub.ReplayQuery{Topic: "b", Life: 1 << 50, Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 2}}},
+		{name: "all of its life", q: eventhub.ReplayQuery{Topic: "b"}, ofLife: true, whole: true, want: 8},
 		{name: "one that was read", q: eventhub.ReplayQuery{Topic: "*"}, at: "b", run: func(r *rig) { again(r, "a") }, whole: true, want: 16},
 		{name: "one behind the limit", q: eventhub.ReplayQuery{Topic: "*", Limit: 8}, at: "a", run: func(r *rig) { r.deleteTopic("b") }, whole: true, want: 8},
 		{name: "one that is made meanwhile", q: eventhub.ReplayQuery{Topic: "*"}, at: "a", run: func(r *rig) { r.publish("aa", 1, 1) }, whole: true, want: 16},
@@ -397,6 +403,13 @@ func TestReplayOfWhatIsDeleted(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
+				}
+				if tt.ofLife {
+					life, err := r.bus.Life(bg, tt.q.Topic)
+					if err != nil || life == 0 {
+						t.Fatalf("life %d, %v", life, err)
+					}
+					tt.q.Life = life
 				}
 				n, done := 0, false
 				err := r.bus.Replay(bg, tt.q, func(topic string, _ eventhub.Item) error {

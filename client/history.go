@@ -44,7 +44,7 @@ type Imported struct {
 }
 
 // ExportTo writes the events that q asks for to w as NDJSON, as they are stored, no
-// faster than w takes them. q has no Filter. It returns without an error only when all
+// faster than w takes them. q has no Filter and no Life. It returns without an error only when all
 // of it has come and the hub's checksum is that of what was written; what was written
 // before an error are whole events, but for the last line. Nothing is asked for twice:
 // behind the first byte a lost connection is an error, and ErrUnreachable in its chain
@@ -73,6 +73,9 @@ func (a *API) ExportTo(ctx context.Context, q eventhub.ReplayQuery, w io.Writer)
 func exportQuery(q eventhub.ReplayQuery) (url.Values, error) {
 	if !q.Filter.IsZero() {
 		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "an export has no filter, and %s is given", q.Filter)
+	}
+	if q.Life != 0 {
+		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "an export has no life, and %d is given", q.Life)
 	}
 	if _, err := eventhub.ParsePattern(q.Topic); err != nil {
 		return nil, err
@@ -106,7 +109,7 @@ func (l *lineCount) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Replay is as [eventhub.History] promises it, save that q has no Filter, and that the
+// Replay is as [eventhub.History] promises it, save that q has no Filter and no Life, and that the
 // record is changed when visit has returned.
 func (a *API) Replay(ctx context.Context, q eventhub.ReplayQuery, visit func(topic string, item eventhub.Item) error) error {
 	_, err := a.ExportTo(ctx, q, &lineVisitor{visit: visit})

@@ -164,6 +164,7 @@ func TestReplayOverHTTP(t *testing.T) {
 		{Topic: "c", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "gone"}}: eventhub.CodeUnknownID,
 		{Topic: "a b"}: eventhub.CodeBadTopic,
 		{Topic: "c", Filter: &eventhub.Filter{Key: "k"}}: eventhub.CodeUnsupportedOp,
+		{Topic: "c", Life: 1}:                            eventhub.CodeUnsupportedOp,
 	} {
 		if err := api.Replay(t.Context(), *q, nil); eventhub.ErrorCode(err) != code {
 			t.Errorf("%+v: %v; want %s", q, err, code)

@@ -24,6 +24,7 @@ type past struct {
 	events []eventhub.Found
 	again  int   // Replay goes through the events so many times more
 	err    error // what Replay ends with
+	born   bool  // the topic has no life when it is asked for, and its events at a Replay
 
 	mu      sync.Mutex
 	asked   []eventhub.ReplayQuery
@@ -59,6 +60,16 @@ func (p *past) Replay(ctx context.Context, q eventhub.ReplayQuery, visit func(st
 		}
 	}
 	return p.err
+}
+
+// pastLife is the life of each topic of a past that has events.
+const pastLife = 7
+
+func (p *past) Life(context.Context, string) (uint64, error) {
+	if len(p.events) == 0 || p.born {
+		return 0, nil
+	}
+	return pastLife, nil
 }
 
 func (p *past) visits() int {

@@ -30,6 +30,11 @@ func replay(w http.ResponseWriter, r *http.Request, access Access) (reply, error
 	if err != nil {
 		return reply{}, err
 	}
+	if q.Life == 0 {
+		if q.Life, err = from.Life(r.Context(), q.Topic); err != nil {
+			return reply{}, err
+		}
+	}
 	page := replayPage{add: appendStored, held: access.page}
 	asCloudEvents := accepted(r, eventsFormats...) == cloudevents.BatchType
 	if asCloudEvents {
@@ -39,7 +44,7 @@ func replay(w http.ResponseWriter, r *http.Request, access Access) (reply, error
 		return reply{}, err
 	}
 	if asCloudEvents {
-		page.link(w, r)
+		page.link(w, r, q.Life)
 		w.Header().Set("Content-Type", cloudevents.BatchType)
 		return reply{status: http.StatusOK, body: page.enclosed("[", "]\n")}, nil
 	}
@@ -47,7 +52,7 @@ func replay(w http.ResponseWriter, r *http.Request, access Access) (reply, error
 	head := fmt.Sprintf(`{"topic":%q,"count":%d,"events":[`, q.Topic, page.count)
 	tail := "]}\n"
 	if page.next != 0 {
-		tail = fmt.Sprintf("],\"next\":{\"from\":\"offset\",\"offset\":%d}}\n", page.next)
+		tail = fmt.Sprintf("],\"next\":{\"from\":\"offset\",\"offset\":%d,\"life\":%d}}\n", page.next, q.Life)
 	}
 	return reply{status: http.StatusOK, body: page.enclosed(head, tail)}, nil
 }
@@ -91,6 +96,9 @@ func (p *replayPage) read(ctx context.Context, from eventhub.History, q eventhub
 	limit := q.Limit
 	q.Limit++ // a look behind the page
 	err := from.Replay(ctx, q, func(topic string, item eventhub.Item) (err error) {
+		if q.Life == 0 {
+			return errPageFull // born since its life was looked for: then it had no events
+		}
 		if p.count == limit || len(p.events)-headRoom >= maxReplayBytes {
 			p.next = item.Offset
 			return errPageFull
@@ -113,7 +121,7 @@ func (p *replayPage) read(ctx context.Context, from eventhub.History, q eventhub
 }
 
 // link says by a Link header (RFC 8288) what to ask for next.
-func (p *replayPage) link(w http.ResponseWriter, r *http.Request) {
+func (p *replayPage) link(w http.ResponseWriter, r *http.Request, life uint64) {
 	if p.next == 0 {
 		return
 	}
@@ -123,12 +131,13 @@ func (p *replayPage) link(w http.ResponseWriter, r *http.Request) {
 	}
 	query.Set("from", "offset")
 	query.Set("offset", strconv.FormatUint(p.next, 10))
+	query.Set("life", strconv.FormatUint(life, 10))
 	to := url.URL{RawQuery: query.Encode()}
 	w.Header().Set("Link", "<"+to.String()+`>; rel="next"`)
 }
 
 func replayQuery(r *http.Request) (q eventhub.ReplayQuery, err error) {
-	given, err := parameters(r, "topic", "from", "ts", "afterId", "offset", "limit")
+	given, err := parameters(r, "topic", "from", "ts", "afterId", "offset", "life", "limit")
 	if err != nil {
 		return q, err
 	}
@@ -144,6 +153,11 @@ func replayQuery(r *http.Request) (q eventhub.ReplayQuery, err error) {
 	}
 	if q.Limit, err = pageLimit(given["limit"]); err != nil {
 		return q, err
+	}
+	if text, ok := given["life"]; ok {
+		if q.Life, err = strconv.ParseUint(text, 10, 64); err != nil || q.Life == 0 || q.Life > eventhub.MaxOffset {
+			return q, eventhub.Errorf(eventhub.CodeBadRequest, "life is %.20q; what next says is wanted, from 1 to %d", text, uint64(eventhub.MaxOffset))
+		}
 	}
 	q.Start, err = replayStart(given, "ts")
 	return q, err

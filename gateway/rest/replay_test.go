@@ -29,9 +29,11 @@ func TestReplay(t *testing.T) {
 		{"as many as there are", "topic=t&limit=3&from=earliest", eventhub.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartEarliest}, Limit: 4},
 			`{"topic":"t","count":3,"events":[` + strings.Join(stored, ",") + `]}`},
 		{"a page", "topic=t&limit=2&offset=1", eventhub.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 1}, Limit: 3},
-			`{"topic":"t","count":2,"events":[` + strings.Join(stored[:2], ",") + `],"next":{"from":"offset","offset":6}}`},
+			`{"topic":"t","count":2,"events":[` + strings.Join(stored[:2], ",") + `],"next":{"from":"offset","offset":6,"life":7}}`},
 		{"by time", "topic=t.dlq&limit=1&ts=5", eventhub.ReplayQuery{Topic: "t.dlq", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 5}, Limit: 2},
-			`{"topic":"t.dlq","count":1,"events":[` + stored[0] + `],"next":{"from":"offset","offset":4}}`},
+			`{"topic":"t.dlq","count":1,"events":[` + stored[0] + `],"next":{"from":"offset","offset":4,"life":7}}`},
+		{"of a life", "topic=t&limit=2&offset=6&life=9", eventhub.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 6}, Limit: 3, Life: 9},
+			`{"topic":"t","count":2,"events":[` + strings.Join(stored[:2], ",") + `],"next":{"from":"offset","offset":6,"life":9}}`},
 		{"behind an id", "topic=t&limit=1000&from=afterId&afterId=x", eventhub.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}, Limit: 1001},
 			`{"topic":"t","count":3,"events":[` + strings.Join(stored, ",") + `]}`},
 	} {
@@ -42,13 +44,21 @@ func TestReplay(t *testing.T) {
 			if status != 200 || answer != tt.want+"\n" || header.Get("Content-Type") != "application/json" {
 				t.Errorf("answered %d %v\n%s", status, header, cmp.Diff(tt.want+"\n", answer))
 			}
+			if tt.asked.Life == 0 {
+				tt.asked.Life = pastLife // which was looked up
+			}
 			if diff := cmp.Diff([]eventhub.ReplayQuery{tt.asked}, p.asked); diff != "" {
 				t.Errorf("asked for: %s", diff)
 			}
 		})
 	}
+	born := &past{events: events, born: true}
+	_, h := mount(t, born.access())
+	if status, answer, _ := request(h, "GET", "/replay?topic=t&limit=2", ""); status != 200 || answer != `{"topic":"t","count":0,"events":[]}`+"\n" {
+		t.Errorf("a topic that is born meanwhile is answered as %d %s", status, answer)
+	}
 	empty := &past{}
-	_, h := mount(t, empty.access())
+	_, h = mount(t, empty.access())
 	if status, answer, _ := request(h, "GET", "/replay?topic=t", ""); status != 200 || answer != `{"topic":"t","count":0,"events":[]}`+"\n" {
 		t.Errorf("nothing is answered as %d %s", status, answer)
 	}
@@ -91,7 +101,7 @@ func TestReplayAsCloudEvents(t *testing.T) {
 	if err := json.Unmarshal([]byte(answer), &events); err != nil || status != 200 || len(events) != 2 || events[1].SpecVersion != "1.0" {
 		t.Errorf("answered %d %s: %v", status, answer, err)
 	}
-	if link := header.Get("Link"); link != `<?from=offset&limit=2&offset=6&topic=t>; rel="next"` {
+	if link := header.Get("Link"); link != `<?from=offset&life=7&limit=2&offset=6&topic=t>; rel="next"` {
 		t.Errorf("Link %s", link)
 	}
 }
@@ -116,6 +126,8 @@ func TestPastProblems(t *testing.T) {
 		{"/replay?topic=t&ts=yesterday", 400, "bad_request", `ts is "yesterday"`},
 		{"/replay?topic=t&offset=-1", 400, "bad_request", `offset is "-1"`},
 		{"/replay?topic=t&afterId=a%20b", 400, "bad_request", `"a b"`},
+		{"/replay?topic=t&life=0", 400, "bad_request", `life is "0"`},
+		{"/replay?topic=t&life=9007199254740992", 400, "bad_request", `"9007199254740992"`},
 		{"/replay?topic=t&to=5", 400, "bad_request", `"to"`},
 		{"/replay?topic=t&afterId=gone", 404, "unknown_id", "gone"},
 		{"/replay/t", 404, "unsupported_op", "/replay/t"},

@@ -33,6 +33,10 @@ func (l *links) Replay(context.Context, eventhub.ReplayQuery, func(string, event
 	return errors.New("nobody replays here")
 }
 
+func (l *links) Life(context.Context, string) (uint64, error) {
+	return 0, errors.New("nobody asks for lives here")
+}
+
 func (l *links) EventGroups(_ context.Context, topic, id string) ([]eventhub.EventGroup, error) {
 	groups, ok := l.became[topic+"/"+id]
 	if !ok {
