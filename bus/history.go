@@ -238,11 +238,7 @@ func (b *Bus) Effects(ctx context.Context, id string, after eventhub.Place, limi
 	if err := checkLook(id, limit); err != nil {
 		return nil, err
 	}
-	places, err := b.store.Effects(ctx, id, after, limit)
-	if err != nil {
-		return nil, storeError(err, "find the effects of event %q", id)
-	}
-	return b.found(ctx, places, foundBytes)
+	return b.linked(ctx, b.store.Effects, id, after, limit)
 }
 
 // Correlated implements eventhub.History.
@@ -253,11 +249,24 @@ func (b *Bus) Correlated(ctx context.Context, correlation string, after eventhub
 	if err := checkLimit(limit); err != nil {
 		return nil, err
 	}
-	places, err := b.store.Correlated(ctx, correlation, after, limit)
-	if err != nil {
-		return nil, storeError(err, "find the events of correlation id %q", correlation)
+	return b.linked(ctx, b.store.Correlated, correlation, after, limit)
+}
+
+// linked reads a page of what links tell. Where all of it is gone before it is read, it
+// goes on behind that: a page without events says that there are no more.
+func (b *Bus) linked(ctx context.Context, links func(context.Context, string, eventhub.Place, int) ([]store.Place, error),
+	of string, after eventhub.Place, limit int) ([]eventhub.Found, error) {
+	for {
+		places, err := links(ctx, of, after, limit)
+		if err != nil {
+			return nil, storeError(err, "find the events that are linked to %q", of)
+		}
+		list, err := b.found(ctx, places, foundBytes)
+		if len(places) == 0 || len(list) > 0 || err != nil {
+			return list, err
+		}
+		after = places[len(places)-1]
 	}
-	return b.found(ctx, places, foundBytes)
 }
 
 func checkLook(id string, limit int) error {

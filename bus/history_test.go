@@ -318,6 +318,59 @@ func TestLinksBoundThePage(t *testing.T) {
 	})
 }
 
+// TestLinksOfWhatIsDeleted: what is deleted while a page is made of it does not end the
+// pages: there may be more behind it.
+func TestLinksOfWhatIsDeleted(t *testing.T) {
+	for name, find := range map[string]func(*Bus) ([]eventhub.Found, error){
+		"effects":    func(b *Bus) ([]eventhub.Found, error) { return b.Effects(bg, "x", eventhub.Place{}, 2) },
+		"correlated": func(b *Bus) ([]eventhub.Found, error) { return b.Correlated(bg, "c", eventhub.Place{}, 2) },
+	} {
+		inBubble(t, func(r *rig) {
+			headers := map[string]string{eventhub.CorrelationHeader: "c"}
+			for _, topic := range []string{"a", "b", "b", "c", "d"} {
+				r.publishEvents(eventhub.Event{Topic: topic, CausedBy: []string{"x"}, Headers: headers})
+			}
+			b, err := New(Options{Store: &leavingLinks{Store: r.store.Store, leave: func(topic string) {
+				if topic != "d" {
+					r.deleteTopic(topic)
+				}
+			}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if list, err := find(b); err != nil || len(list) != 1 || list[0].Topic != "d" {
+				t.Errorf("%s: %v, %v; want the event of topic d", name, list, err)
+			}
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// leavingLinks has each topic leave in which links are found.
+type leavingLinks struct {
+	store.Store
+	leave func(topic string)
+}
+
+func (l *leavingLinks) left(places []store.Place, err error) ([]store.Place, error) {
+	for i, p := range places {
+		if i == 0 || p.Topic != places[i-1].Topic {
+			l.leave(p.Topic)
+		}
+	}
+	return places, err
+}
+
+func (l *leavingLinks) Effects(ctx context.Context, id string, after store.Place, limit int) ([]store.Place, error) {
+	return l.left(l.Store.Effects(ctx, id, after, limit))
+}
+
+func (l *leavingLinks) Correlated(ctx context.Context, of string, after store.Place, limit int) ([]store.Place, error) {
+	return l.left(l.Store.Correlated(ctx, of, after, limit))
+}
+
 func TestHistoryOfAStoreThatFails(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
