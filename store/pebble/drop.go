@@ -15,15 +15,19 @@ import (
 // # Dropped topics
 //
 // A topic is dropped in one small synced batch: its row goes, and with it its number,
-// which is never given again; its plans go, for they are read by time and not by
-// topic; a row keeps up to which offsets were given under the name, and another one
-// says that the number's keys are garbage. From then on nobody finds them. Sweep
-// removes them, some at a time, and the row that told of it last (sweep.go). So a crash
-// in between leaves garbage and nothing else.
+// which is never given again; a row keeps up to which offsets were given under the name,
+// and another one says that the number's keys are garbage. From then on nobody finds
+// them. Sweep removes them, some at a time, and the row that told of it last (sweep.go).
+// So a crash in between leaves garbage and nothing else.
+//
+// Plans are read by time and not by topic, and say the name of theirs. So where the topic
+// has some, the row of the number has the name too, and the highest Seq that was given:
+// plans of that name up to it are buried, and readers of plans pass them.
 //
 //	'z' topic name          → offset (8)   no offset at or below it is given again
 //	'z'                     → offset (8)   the same for all names without a row, and new ones
-//	'y' topic id (4)        → empty        there may be keys of this number
+//	'y' topic id (4)        → empty, or seq (8) topic name
+//	                                       there may be keys of this number
 
 const (
 	tagDropped = 'z'
@@ -71,18 +75,20 @@ func (s *Store) DropTopic(ctx context.Context, name string) error {
 func (s *Store) drop(t *topic) error {
 	batch := s.db.NewBatch()
 	defer batch.Close()
-	if err := s.dropPlans(batch, t); err != nil {
+	plans, err := s.burial(t)
+	if err != nil {
 		return err
 	}
 	_ = batch.Delete(appendTopicKey(nil, t.name), nil) // a batch takes what fits in memory
 	s.keepFloor(batch, t)
-	_ = batch.Set(appendGarbageKey(nil, t.id), nil, nil)
+	_ = batch.Set(appendGarbageKey(nil, t.id), plans.value(), nil)
 	s.plans.set(true)
 	if err := s.apply(batch, true); err != nil {
 		s.faults.fail(err)
 		return s.faults.err()
 	}
 	s.topics.remove(t)
+	s.plans.change(func() { s.buried = append(s.buried, plans...) })
 	s.plans.set(false)
 	s.sweeper.add(t.id)
 	return nil
@@ -113,23 +119,55 @@ func (s *Store) keepFloor(batch *pdb.Batch, t *topic) {
 	_ = batch.Set(appendDroppedKey(nil, ""), binary.BigEndian.AppendUint64(nil, s.baseFloor), nil)
 }
 
-// dropPlans removes all plans of a topic.
-func (s *Store) dropPlans(batch *pdb.Batch, t *topic) (err error) {
+// burial says which plans are buried: those of the topic's name up to a Seq. It lasts as
+// long as the topic's number may have plans.
+type burial struct {
+	number uint32
+	topic  string
+	seq    uint64
+}
+
+// burials are those of all numbers, behind the gate of the plans. Who holds a list may
+// keep it: nothing in it changes, and more comes at its end.
+type burials []burial
+
+// burial returns that of a topic which is to be dropped; none where it has no plans.
+func (s *Store) burial(t *topic) (_ burials, err error) {
 	bounds := numberBounds(tagPlanID, t.id)
 	iter, err := s.db.NewIter(&bounds)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer closeInto(iter, &err)
-	for valid := iter.First(); valid; valid = iter.Next() {
-		place, err := decodePlanPlace(iter.Value())
-		if err != nil {
-			return err
-		}
-		_ = batch.Delete(appendPlanKey(nil, place.at, place.seq), nil)
-		_ = batch.Delete(iter.Key(), nil)
+	if !iter.First() {
+		return nil, iter.Error()
 	}
-	return iter.Error()
+	return burials{{t.id, t.name, s.lastPlan}}, nil
+}
+
+// value is what the row of the number has: that of one burial, or of none.
+func (b burials) value() (value []byte) {
+	for _, one := range b {
+		value = append(binary.BigEndian.AppendUint64(value, one.seq), one.topic...)
+	}
+	return value
+}
+
+// byTopic returns up to which Seq the plans of each name are buried.
+func (b burials) byTopic() map[string]uint64 {
+	upTo := make(map[string]uint64, len(b))
+	for _, one := range b {
+		upTo[one.topic] = max(upTo[one.topic], one.seq)
+	}
+	return upTo
+}
+
+// without returns the list without those of a number.
+func (b burials) without(number uint32) burials {
+	if len(b) > 0 && b[0].number == number { // as a rule
+		return b[1:]
+	}
+	return slices.DeleteFunc(slices.Clone(b), func(one burial) bool { return one.number == number })
 }
 
 // numberBounds are those of all keys that begin with a tag and a topic's number.

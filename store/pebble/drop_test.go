@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -223,7 +224,7 @@ func TestSweepOfManyTopics(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const keysOfOne = 8 // record, id, key, cause, correlation, group, part, garbage
+	const keysOfOne = 10 // plan, its id, record, id, key, cause, correlation, group, part, garbage
 	if most := n*keysOfOne/sweepKeys + 1; steps > most {
 		t.Errorf("%d steps for %d topics of %d keys; want at most %d", steps, n, keysOfOne, most)
 	}
@@ -359,4 +360,93 @@ func TestDropIsWhole(t *testing.T) {
 		mustClose(t, s)
 	}
 	t.Logf("%d images have the topic, %d do not", there, gone)
+}
+
+// A drop writes little, however many plans the topic has: commits wait for it. They are
+// swept in steps as small as any, nobody sees them from the drop on, and none comes back
+// when the process ends between two steps, nor when the topic is there again with plans
+// of the same ids and times.
+func TestDropOfManyPlans(t *testing.T) {
+	const n, most = 5 * sweepKeys, 1 << 10
+	mem := vfs.NewCrashableMem()
+	s := mustOpen(t, onMem(t, mem))
+	written := func(do func()) uint64 {
+		before := s.db.Metrics().WAL.BytesIn
+		do()
+		return s.db.Metrics().WAL.BytesIn - before
+	}
+	plans := func(first, n int) (list []store.Plan) {
+		for i := range n {
+			list = append(list, newPlan("t", fmt.Sprint("plan-", i), int64(first+i)))
+		}
+		return list
+	}
+	mustPlan(t, s, true, plans(0, n)...)
+	mustPlan(t, s, true, newPlan("u", "plan-0", 7))
+	drop := func() {
+		if err := s.DropTopic(context.Background(), "t"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if bytes := written(drop); bytes > most {
+		t.Errorf("the drop of a topic with %d plans wrote %d bytes; want at most %d", n, bytes, most)
+	}
+	want := map[string]int64{"u/plan-0": 7}
+	check := func(when string) {
+		t.Helper()
+		got := make(map[string]int64)
+		for _, p := range mustPlanned(t, s) {
+			got[p.Topic+"/"+p.ID] = p.At
+		}
+		if !maps.Equal(got, want) {
+			t.Fatalf("%s there are the plans %v; want %v", when, got, want)
+		}
+		if p, err := s.FindPlan(context.Background(), "t", "plan-0"); want["t/plan-0"] == 0 && !errors.Is(err, store.ErrNotFound) {
+			t.Fatalf("%s FindPlan: %v, %v", when, p, err)
+		}
+	}
+	check("behind the drop")
+	steps := 0
+	for more := true; more; steps++ {
+		bytes := written(func() {
+			var err error
+			if more, err = s.Sweep(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		})
+		const mostOfKey = 64
+		if bytes > (sweepKeys+2)*mostOfKey {
+			t.Errorf("step %d wrote %d bytes", steps, bytes)
+		}
+		check(fmt.Sprintf("behind step %d", steps))
+		switch steps {
+		case 1:
+			image := mem.CrashClone(vfs.CrashCloneCfg{})
+			mustClose(t, s)
+			mem = image
+			s = mustOpen(t, onMem(t, mem))
+			more = true
+			check("after a crash")
+		case 3: // the second life has plans of the same ids, at the same times
+			mustPlan(t, s, true, plans(1, 3)...)
+			want["t/plan-0"], want["t/plan-1"], want["t/plan-2"] = 1, 2, 3
+			check("of the second life")
+		case 5:
+			drop()
+			want = map[string]int64{"u/plan-0": 7}
+			check("behind the second drop")
+			mustPlan(t, s, true, plans(9, 1)...)
+			want["t/plan-0"] = 9
+			check("of the third life")
+		}
+	}
+	if least := 2*n/sweepKeys + 1; steps < least {
+		t.Errorf("%d plans were swept in %d steps; want at least %d", n, steps, least)
+	}
+	checkPlanIndex(t, s)
+	scan(t, s, tagGarbage, func(key, _ []byte) { t.Errorf("the key %q is left", key) })
+	mustClose(t, s)
+	s = mustOpen(t, onMem(t, mem))
+	check("in the end")
+	mustClose(t, s)
 }

@@ -27,6 +27,13 @@ func (g *gate) set(shut bool) {
 	g.shut = shut
 }
 
+// change changes what readers look at beside Pebble.
+func (g *gate) change(do func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	do()
+}
+
 // try runs look while no commit can begin to change what it sees, and reports
 // false where one is under way.
 func (g *gate) try(look func() error) (open bool, err error) {
@@ -74,7 +81,9 @@ func (s *Store) Planned(ctx context.Context, afterAt int64, afterSeq uint64, unt
 
 func (s *Store) plansIn(bounds *pdb.IterOptions, limit, maxBytes int) (plans []store.Planned, err error) {
 	var iter *pdb.Iterator
+	var graves burials
 	err = s.behind(&s.plans, func() (err error) {
+		graves = s.buried // of the moment of what is read: a grave goes when its plans have gone
 		iter, err = s.db.NewIter(bounds)
 		return err
 	})
@@ -82,10 +91,14 @@ func (s *Store) plansIn(bounds *pdb.IterOptions, limit, maxBytes int) (plans []s
 		return nil, err
 	}
 	defer closeInto(iter, &err)
+	buried := graves.byTopic()
 	for valid := iter.First(); valid && len(plans) < limit; valid = iter.Next() {
 		value, err := iter.ValueAndErr()
 		if err != nil {
 			return nil, err
+		}
+		if len(buried) > 0 && isBuried(buried, iter.Key(), value) {
+			continue
 		}
 		p, err := decodePlan(iter.Key(), value)
 		if err != nil {
@@ -97,6 +110,14 @@ func (s *Store) plansIn(bounds *pdb.IterOptions, limit, maxBytes int) (plans []s
 		plans = append(plans, p)
 	}
 	return plans, iter.Error()
+}
+
+// isBuried reports whether a plan is one of a topic that was dropped. What is no plan is
+// none.
+func isBuried(upTo map[string]uint64, key, value []byte) bool {
+	place, err := planPlaceOf(key)
+	topic, _, ok := cutText(value)
+	return err == nil && ok && place.seq <= upTo[topic]
 }
 
 // FindPlan implements store.Schedule.

@@ -58,6 +58,7 @@ type Store struct {
 	// lastPlan is the highest Seq that was given to a plan; no higher one than
 	// planFloor is given before that is on disk.
 	lastPlan, planFloor uint64
+	buried              burials // behind the gate of plans
 	// unsynced: something was committed after the last fsync.
 	unsynced bool
 

@@ -26,12 +26,16 @@ import (
 // deletion that it meets, and there may be thousands of such topics. Of a larger one the
 // records go by ranges of sweepRange, which lets Pebble drop whole tables unread.
 //
+// The plans of a number go first, by two keys each: they stand in the order of time, and
+// whoever reads that has to pass them (drop.go).
+//
 // Which numbers are to be swept is known in memory, from Open on, and so is the place in
 // the one under way: no step walks over what the steps before have deleted. After a crash
 // the number under way is begun again; what is gone of it costs nothing then.
 const (
 	sweepBytes = 256 << 10 // records read in a step; the first whatever its size
-	sweepKeys  = 512       // keys deleted in a step, but for those of the last event
+	sweepKeys  = 512       // keys deleted in a step, but for those of the last event and few of the rest
+	sweepFew   = 64        // keys of one sort that go key by key in any step
 	sweepRange = 64 << 20  // records that one range deletion removes
 )
 
@@ -39,6 +43,8 @@ const (
 // drop for a moment.
 type sweeper struct {
 	stepping sync.Mutex // serialises the steps, and guards the place
+	planned  []byte     // the first number's next plan, by its key; nil at its beginning
+	noPlans  bool       // all plans of the first number are deleted
 	from     uint64     // the next offset to read of the first number; 0 at its beginning
 	kept     uint64     // from where on records were read and not deleted yet
 	read     int        // bytes of them
@@ -66,6 +72,7 @@ func (w *sweeper) first() uint32 {
 
 // next goes on to another number, and reports whether there is one.
 func (w *sweeper) next() bool {
+	w.planned, w.noPlans = nil, false
 	w.from, w.kept, w.read = 0, 0, 0
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,7 +96,7 @@ func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
 	}
 	batch := s.db.NewBatch()
 	defer batch.Close()
-	more, unread := s.sweepStep(batch)
+	more, unburied, unread := s.sweepStep(batch)
 	if err = s.db.Apply(batch, pdb.NoSync); err == nil {
 		err = s.faults.err()
 	}
@@ -97,6 +104,11 @@ func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
 		s.faults.fail(err)
 		return false, fmt.Errorf("store/pebble: sweep: %w", s.faults.err())
 	}
+	s.plans.change(func() {
+		for _, number := range unburied {
+			s.buried = s.buried.without(number)
+		}
+	})
 	if unread != nil { // a part of one can not be read: the others need not wait for it
 		return s.sweeper.next(), fmt.Errorf("store/pebble: sweep what was left of a topic: %w", unread)
 	}
@@ -104,30 +116,34 @@ func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
 }
 
 // sweepStep fills the batch with what one step deletes: some of one number, or all of
-// several small ones. Where it fails the first number left is the one that did.
-func (s *Store) sweepStep(batch *pdb.Batch) (more bool, err error) {
+// several small ones, and tells of which numbers it deletes the last plan. Where it fails
+// the first number left is the one that did.
+func (s *Store) sweepStep(batch *pdb.Batch) (more bool, unburied []uint32, err error) {
 	step := sweepStep{s: s, batch: batch, ids: s.ids.fresh()}
 	for _, iter := range []struct {
 		of  **pdb.Iterator
 		tag byte
-	}{{&step.events, tagEvent}, {&step.rest[0], tagKey}, {&step.rest[1], tagGroup}, {&step.rest[2], tagPart}} {
+	}{{&step.plans, tagPlanID}, {&step.events, tagEvent}, {&step.rest[0], tagKey}, {&step.rest[1], tagGroup}, {&step.rest[2], tagPart}} {
 		if *iter.of, err = s.tagged(iter.tag); err != nil {
-			return false, err
+			return false, nil, err
 		}
 		defer closeInto(*iter.of, &err)
 	}
 	for more = true; more && step.hasRoom(); {
 		id := s.sweeper.first()
-		done, err := step.sweep(id)
+		done, err := step.sweepPlans(id)
+		if done {
+			done, err = step.sweep(id)
+		}
 		if err != nil {
-			return false, fmt.Errorf("number %d: %w", id, err)
+			return false, step.unburied, fmt.Errorf("number %d: %w", id, err)
 		}
 		if !done {
-			return true, nil
+			return true, step.unburied, nil
 		}
 		more = s.sweeper.next()
 	}
-	return more, nil
+	return more, step.unburied, nil
 }
 
 // tagged returns an iterator over all keys that begin with a tag.
@@ -140,13 +156,47 @@ type sweepStep struct {
 	s      *Store
 	batch  *pdb.Batch
 	ids    *ids
+	plans  *pdb.Iterator // over the ids of all plans
 	events *pdb.Iterator
 	rest   [3]*pdb.Iterator // over all keys, groups and parts
 	read   int              // bytes of records
+
+	unburied []uint32 // numbers whose last plan is in the batch
 }
 
 func (p *sweepStep) hasRoom() bool {
 	return p.read < sweepBytes && p.batch.Count() < sweepKeys
+}
+
+// sweepPlans deletes plans of a number, from where the last step ended, and reports
+// whether that was the last of them.
+func (p *sweepStep) sweepPlans(id uint32) (done bool, err error) {
+	w := &p.s.sweeper
+	if w.noPlans {
+		return true, nil
+	}
+	bounds := numberBounds(tagPlanID, id)
+	if w.planned == nil {
+		w.planned = bounds.LowerBound
+	}
+	for valid := p.plans.SeekGE(w.planned); valid && bytes.Compare(p.plans.Key(), bounds.UpperBound) < 0; valid = p.plans.Next() {
+		if !p.hasRoom() {
+			w.planned = bytes.Clone(p.plans.Key())
+			return false, nil
+		}
+		at, err := decodePlanPlace(p.plans.Value())
+		if err != nil {
+			return false, fmt.Errorf("the plan of id %q: %w", p.plans.Key()[1+topicIDBytes:], err)
+		}
+		_ = p.batch.Delete(appendPlanKey(nil, at.at, at.seq), nil) // a batch takes what fits in memory
+		_ = p.batch.Delete(p.plans.Key(), nil)
+	}
+	if err := p.plans.Error(); err != nil {
+		return false, err
+	}
+	w.noPlans = true
+	p.unburied = append(p.unburied, id)
+	return true, nil
 }
 
 // sweep deletes what there is room for of a number, from where the last step ended, and
@@ -217,8 +267,9 @@ func (p *sweepStep) sweepEvent(id uint32) (offset uint64, err error) {
 func (p *sweepStep) sweepRest(id uint32) error {
 	for i, tag := range []byte{tagKey, tagGroup, tagPart} {
 		iter, bounds := p.rest[i], numberBounds(tag, id)
+		n := 0
 		for valid := iter.SeekGE(bounds.LowerBound); valid && bytes.Compare(iter.Key(), bounds.UpperBound) < 0; valid = iter.Next() {
-			if !p.hasRoom() {
+			if n++; n > sweepFew && !p.hasRoom() {
 				_ = p.batch.DeleteRange(iter.Key(), bounds.UpperBound, nil)
 				break
 			}
@@ -282,7 +333,14 @@ func (s *Store) loadGarbage() (err error) {
 		if len(iter.Key()) != 1+topicIDBytes {
 			return fmt.Errorf("the key %x names no topic", iter.Key())
 		}
-		s.sweeper.add(binary.BigEndian.Uint32(iter.Key()[1:]))
+		id := binary.BigEndian.Uint32(iter.Key()[1:])
+		s.sweeper.add(id)
+		switch value := iter.Value(); {
+		case len(value) > offsetBytes:
+			s.buried = append(s.buried, burial{id, string(value[offsetBytes:]), binary.BigEndian.Uint64(value)})
+		case len(value) > 0:
+			return fmt.Errorf("the row of the dropped topic of number %d reads %x", id, value)
+		}
 	}
 	return iter.Error()
 }
