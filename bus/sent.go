@@ -122,7 +122,8 @@ func (g *group) sent(sent []transit, now int64) {
 	g.bus.workers.schedule(g) // room has come free, or a lease ends later
 }
 
-// unsent reports whether the delivery that the entry was leased for is on its way.
+// unsent reports whether the delivery that the entry was leased for is on its way, also
+// where its member is about to leave: what is on its way then is given back.
 func (e *entry) unsent() bool {
 	s := e.member.sub
 	if !s.opts.Buffered {
@@ -131,7 +132,7 @@ func (e *entry) unsent() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := s.queue.next(1)
-	return !s.left && len(next) > 0 && e.serial >= next[0].serial
+	return len(next) > 0 && e.serial >= next[0].serial
 }
 
 // putOff deals with the deadline of a delivery that is still on its way. It reports

@@ -21,8 +21,9 @@ func TestLeaseOfWhatIsNotSent(t *testing.T) {
 		o.MaxAttempts, o.AckTimeout = 1, 10*time.Second
 		in := r.subscribe(o)
 		r.publish("p.a", 1, 2)
-		r.publish("p.b", 1, 1)
 		all := in.take()
+		r.publish("p.b", 1, 1)
+		all = append(all, in.take()...)
 		equal(t, "came", len(all), 3)
 		time.Sleep(time.Minute)
 		in.sub.Sent(1)
@@ -71,6 +72,42 @@ func TestUnsentGoesToAnother(t *testing.T) {
 			t.Errorf("then came %+v; want the event, as attempt 1", got)
 		}
 	})
+}
+
+// A lease that falls due while its member is about to leave, and is still in the group,
+// ends no attempt of what was not sent: the connection of a peer that takes nothing ends
+// at a whole second, as leases do.
+func TestUnsentFallsDueInLeaving(t *testing.T) {
+	for _, auto := range []bool{false, true} {
+		inBubble(t, func(r *rig) {
+			o := buffered("p.*", "g")
+			o.MaxAttempts, o.AckTimeout, o.AutoAck = 1, 10*time.Second, auto
+			in := r.subscribe(o)
+			r.publish("p.a", 1, 2)
+			equal(t, "came", len(in.take()), 2)
+			r.publish("p.b", 1, 1)
+			equal(t, "came", len(in.take()), 1)
+			in.sub.Sent(1)
+			s := in.sub.(*subscription)
+			equal(t, "is the first to leave", s.depart(), true)
+			time.Sleep(11 * time.Second)
+			synctest.Wait()
+			s.letGo(2)
+			synctest.Wait()
+			for topic, sent := range map[string]int{"p.a": 1, "p.b": 0} {
+				if auto {
+					sent = 0 // that is acked
+				}
+				equal(t, "given up of "+topic, len(r.events(topic+".dlq")), sent)
+			}
+			again := r.subscribe(buffered("p.*", "g"))
+			got := again.take()
+			equal(t, "come to the next member", len(got), 2)
+			for _, d := range got {
+				equal(t, "attempt of "+d.Topic, d.Attempt, 1)
+			}
+		})
+	}
 }
 
 // Who acks by being sent to has acked what was sent, and nothing else.

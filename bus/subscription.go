@@ -547,19 +547,31 @@ func (s *subscription) Unsubscribe(context.Context) error {
 // Drop implements eventhub.Subscription.
 func (s *subscription) Drop(unsent int) { s.leave(unsent) }
 
-// leave gives the leases to other members at once. The attempts count, save those
+// leave gives the leases to other members at once. The attempts count, except those
 // of the latest giveBack leases. It reports whether it is the first to do so.
 func (s *subscription) leave(giveBack int) (left bool) {
+	if left = s.depart(); left {
+		s.letGo(giveBack)
+	}
+	return left
+}
+
+// depart ends the subscription: from here on no turn gives it anything, except one that
+// is at it, which ends before its group's lock can be had. Its leases stand until letGo
+// has come to their group; meanwhile their deadlines mean what they did.
+func (s *subscription) depart() (first bool) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.left {
-		s.mu.Unlock()
 		return false
 	}
-	// From here on no turn gives it anything, save one that is at it, which ends
-	// before its group's lock can be had.
 	s.left = true
 	s.hungry = nil
-	s.mu.Unlock()
+	return true
+}
+
+// letGo takes the members out of their groups, one after the other.
+func (s *subscription) letGo(giveBack int) {
 	if s.patterned != nil {
 		s.bus.patterns.remove(s)
 	}
@@ -573,7 +585,6 @@ func (s *subscription) leave(giveBack int) (left bool) {
 	for _, m := range members {
 		m.leave(from)
 	}
-	return true
 }
 
 // latest returns the serial from which on leases are among the latest n.
