@@ -1,0 +1,248 @@
+package pebble
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"eventhub/store"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+)
+
+// formerStores are stores that the last programs of their formats have written, closed and
+// killed: in testdata, each with the receipts of its events. They have a topic with given
+// and made ids, keys, causes and a correlation, one that was dropped, a plan, a group with a
+// part, and a pattern.
+var formerStores = []string{"format-1-closed", "format-1-killed", "format-2-closed", "format-2-killed"}
+
+// receipt is what a publisher knows of an event.
+type receipt struct {
+	Topic  string `json:"topic"`
+	Offset uint64 `json:"offset"`
+	ID     string `json:"id"`
+	Record string `json:"record"`
+}
+
+// formerStore unpacks a store onto a disk, all of it synced.
+func formerStore(t *testing.T, name string) (*vfs.MemFS, []receipt) {
+	t.Helper()
+	packed, err := os.ReadFile(filepath.Join("testdata", name+".tar.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem := vfs.NewCrashableMem()
+	if err := makeDir(mem, "data"); err != nil {
+		t.Fatal(err)
+	}
+	var receipts []receipt
+	for files := tar.NewReader(plain); ; {
+		head, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		var content []byte
+		if err == nil {
+			content, err = io.ReadAll(files)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file, ok := strings.CutPrefix(head.Name, "data/"); ok && file != "" {
+			if err := replaceFile(mem, "data", file, content); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if head.Name == "receipts.ndjson" {
+			for line := range bytes.Lines(content) {
+				var r receipt
+				if err := json.Unmarshal(line, &r); err != nil {
+					t.Fatal(err)
+				}
+				receipts = append(receipts, r)
+			}
+		}
+	}
+	if len(receipts) == 0 {
+		t.Fatalf("%s has no receipts", name)
+	}
+	return mem, receipts
+}
+
+// checkUpgraded: the store has each event that got its receipt once, as it was, and at most
+// one that was under way; what was dropped does not come back; all else is there.
+func checkUpgraded(t *testing.T, what string, s *Store, receipts []receipt) {
+	t.Helper()
+	ctx := context.Background()
+	want := make(map[string]receipt)
+	for _, r := range receipts {
+		if r.Topic != "gone" {
+			want[r.Topic+"/"+r.ID] = r
+		}
+	}
+	more := 0
+	for _, topic := range []string{"orders", "orders.new"} {
+		seen := make(map[string]bool)
+		for _, item := range readAll(t, s, topic) {
+			id := string(item.Record.ID())
+			r, ok := want[topic+"/"+id]
+			switch {
+			case seen[id]:
+				t.Errorf("%s: %s of %s is there twice", what, id, topic)
+			case !ok:
+				more++
+			case r.Offset != item.Offset || r.Record != string(item.Record):
+				t.Errorf("%s: offset %d of %s reads %s; the receipt is %+v", what, item.Offset, topic, item.Record, r)
+			}
+			seen[id] = true
+			delete(want, topic+"/"+id)
+		}
+	}
+	if len(want) > 0 || more > 1 {
+		t.Errorf("%s: %d events are lost, and %d are too many: %v", what, len(want), more, want)
+	}
+	for _, r := range receipts {
+		offset, err := s.Find(ctx, r.Topic, r.ID)
+		if isGone := r.Topic == "gone"; isGone != errors.Is(err, store.ErrNotFound) || !isGone && offset != r.Offset {
+			t.Errorf("%s: Find(%s, %s) = %d, %v; want %d", what, r.Topic, r.ID, offset, err, r.Offset)
+		}
+	}
+	topics, err := s.ListTopics(ctx, "", 9)
+	if err != nil || len(topics) != 2 {
+		t.Errorf("%s: the topics are %v, %v", what, topics, err)
+	}
+	plan, err := s.FindPlan(ctx, "orders", "planned")
+	if err != nil || plan.At != 1_800_000_000_000 {
+		t.Errorf("%s: the plan is %+v, %v", what, plan, err)
+	}
+	group, err := s.Group(ctx, "orders", "g")
+	if err != nil || group.Epoch != 7 || group.Cursor != 3 {
+		t.Errorf("%s: the group is %+v, %v", what, group, err)
+	}
+	parts, err := s.GroupParts(ctx, "orders", "g")
+	if err != nil || len(parts) != 1 || string(parts[0].Value) != "part" {
+		t.Errorf("%s: the group's parts are %v, %v", what, parts, err)
+	}
+	patterns, err := s.ListPatterns(ctx)
+	if err != nil || len(patterns) != 1 || patterns[0].Pattern != "orders.**" {
+		t.Errorf("%s: the patterns are %v, %v", what, patterns, err)
+	}
+	effects, err := s.Effects(ctx, "cause", store.Place{}, 100)
+	if err != nil || len(effects) != 12 {
+		t.Errorf("%s: %d effects, %v; want 12", what, len(effects), err)
+	}
+	checkIndexes(t, s)
+}
+
+// checkUse: an upgraded store goes on as one of the present format: it takes no id for new
+// that it has, gives no offset twice and sweeps what was dropped.
+func checkUse(t *testing.T, what string, s *Store, receipts []receipt) {
+	t.Helper()
+	last := uint64(0)
+	for _, item := range readAll(t, s, "orders") {
+		last = max(last, item.Offset)
+	}
+	for _, r := range receipts {
+		if r.Topic == "gone" {
+			continue
+		}
+		if a := mustCommit(t, s, true, given(r.Topic, r.ID))[0]; !a.Duplicate || a.Offset != r.Offset {
+			t.Errorf("%s: %s again is at %d, duplicate %v; want %d", what, r.ID, a.Offset, a.Duplicate, r.Offset)
+		}
+	}
+	if a := mustCommit(t, s, true, made("orders"))[0]; a.Offset <= last {
+		t.Errorf("%s: a new event is at %d; the last one was at %d", what, a.Offset, last)
+	}
+	again := mustCommit(t, s, true, given("gone", "gone-0"))[0]
+	if again.Duplicate || again.Offset <= 12 {
+		t.Errorf("%s: an event of the topic that was dropped is at %d, duplicate %v; 12 was given before", what, again.Offset, again.Duplicate)
+	}
+	for more := true; more; {
+		var err error
+		if more, err = s.Sweep(context.Background()); err != nil {
+			t.Errorf("%s: Sweep: %v", what, err)
+			return
+		}
+	}
+	checkIndexes(t, s)
+	if got := len(readAll(t, s, "gone")); got != 1 {
+		t.Errorf("%s: the topic that was dropped, and is there again, has %d events", what, got)
+	}
+}
+
+// upgradedImage opens what a crash has left in the middle of an upgrade, twice.
+func upgradedImage(t *testing.T, what string, image *vfs.MemFS, receipts []receipt) {
+	t.Helper()
+	for range 2 {
+		s, err := Open(onMem(t, image))
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			return
+		}
+		if got := string(readFile(t, image, "data/"+formatFile)); got != formatLine {
+			t.Errorf("%s: the format reads %q", what, got)
+		}
+		checkUpgraded(t, what, s, receipts)
+		mustClose(t, s)
+	}
+	s := mustOpen(t, onMem(t, image))
+	checkUse(t, what, s, receipts)
+	mustClose(t, s)
+}
+
+// TestCrashAtEveryWriteOfUpgrade takes an image in front of each write and fsync of the
+// opening of a store of a former format, and of its first commits, close and next opening.
+func TestCrashAtEveryWriteOfUpgrade(t *testing.T) {
+	for _, name := range formerStores {
+		t.Run(name, func(t *testing.T) {
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			rng := rand.New(rand.NewPCG(seed, 3))
+			mem, receipts := formerStore(t, name)
+			var mu sync.Mutex // Pebble writes from several goroutines
+			images := 0
+			look := errorfs.InjectorFunc(func(op errorfs.Op) error {
+				if op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
+					return nil
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				images++
+				percent := []int{0, 50, 100}[rng.IntN(3)]
+				what := fmt.Sprintf("image %d of %d %%, in front of %v %s", images, percent, op.Kind, op.Path)
+				upgradedImage(t, what, mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}), receipts)
+				return nil
+			})
+			for range 2 {
+				s := mustOpen(t, onMem(t, errorfs.Wrap(mem, look)))
+				for range 2 {
+					a := mustCommit(t, s, true, made("orders"))[0]
+					mu.Lock()
+					receipts = append(receipts, receipt{a.Topic, a.Offset, a.ID, string(a.Record)})
+					mu.Unlock()
+				}
+				mustClose(t, s)
+			}
+			t.Logf("%d images", images)
+			if images < 100 {
+				t.Error("too few to show anything")
+			}
+		})
+	}
+}
