@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"eventhub/store"
 
@@ -241,6 +242,48 @@ func TestCrashAtEveryWriteOfUpgrade(t *testing.T) {
 			}
 			t.Logf("%d images", images)
 			if images < 100 {
+				t.Error("too few to show anything")
+			}
+		})
+	}
+}
+
+// TestWriteErrorSweepOfUpgrade fails each write and fsync of the opening of a store of a
+// former format in turn: the error is told, nothing panics, and what is left opens, whole.
+func TestWriteErrorSweepOfUpgrade(t *testing.T) {
+	for _, name := range formerStores {
+		t.Run(name, func(t *testing.T) {
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			rng := rand.New(rand.NewPCG(seed, 4))
+			k, failed := int64(1), 0
+			for more := true; more; k++ {
+				// In a bubble, as a table that can not be written is tried again after a pause.
+				synctest.Test(t, func(t *testing.T) {
+					mem, receipts := formerStore(t, name)
+					fault := kthWrite{k: k}
+					o := onMem(t, errorfs.Wrap(mem, &fault))
+					o.Fatal = func(error) {}
+					s, err := Open(o)
+					if err == nil {
+						err = s.Close()
+					}
+					if err != nil {
+						failed++
+						wantError(t, err, errorfs.ErrInjected)
+					}
+					what := "without a fault"
+					if hit := fault.fired.Load(); hit != nil {
+						what = fmt.Sprintf("write %d, %v %s, failed", k, hit.Kind, hit.Path)
+					} else {
+						more = false
+					}
+					percent := []int{0, 50, 100}[rng.IntN(3)]
+					upgradedImage(t, what, mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}), receipts)
+				})
+			}
+			t.Logf("%d writes, %d failures were told", k-2, failed)
+			if failed < 10 {
 				t.Error("too few to show anything")
 			}
 		})

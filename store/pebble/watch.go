@@ -153,17 +153,21 @@ func (w watchedFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 }
 
 // Rename is done in memory where the store is broken, for what was made there, and else
-// not at all: told of an error, Pebble's Open would end half way, and leave a compaction
-// behind that panics.
+// not at all; one that fails breaks the store. Told of an error, Pebble's Open would end
+// half way, and leave a compaction behind that panics.
 func (w watchedFS) Rename(oldname, newname string) error {
-	if err := w.faults.err(); err != nil {
-		if !w.isVital(newname) {
+	err := w.faults.err()
+	if err == nil {
+		if err = w.FS.Rename(oldname, newname); err == nil || !w.isVital(newname) {
 			return err
 		}
-		_ = w.memory.Rename(w.FS.PathBase(oldname), w.FS.PathBase(newname))
-		return nil
+		w.faults.report(err, "rename", newname)
 	}
-	return w.FS.Rename(oldname, newname)
+	if !w.isVital(newname) {
+		return err
+	}
+	_ = w.memory.Rename(w.FS.PathBase(oldname), w.FS.PathBase(newname))
+	return nil
 }
 
 func (w watchedFS) OpenDir(name string) (vfs.File, error) {
