@@ -399,7 +399,7 @@ func TestDropOfManyPlans(t *testing.T) {
 			got[p.Topic+"/"+p.ID] = p.At
 		}
 		if !maps.Equal(got, want) {
-			t.Fatalf("%s there are the plans %v; want %v", when, got, want)
+			t.Fatalf("%s there are %d plans, %.300v; want %v", when, len(got), fmt.Sprint(got), want)
 		}
 		if p, err := s.FindPlan(context.Background(), "t", "plan-0"); want["t/plan-0"] == 0 && !errors.Is(err, store.ErrNotFound) {
 			t.Fatalf("%s FindPlan: %v, %v", when, p, err)
