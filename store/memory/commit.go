@@ -170,7 +170,7 @@ func (s *Store) topic(name string) *topic {
 			keys:   make(map[string][]uint64),
 			groups: make(map[string]*group),
 			plans:  make(map[string]*plan),
-			floor:  s.dropped[name],
+			floor:  max(s.dropped[name], s.baseFloor),
 		}
 		delete(s.dropped, name)
 		s.topics[strings.Clone(name)] = t

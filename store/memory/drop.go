@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -36,9 +37,29 @@ func (s *Store) DropTopic(ctx context.Context, name string) error {
 	for _, l := range []links{s.effects, s.correlated} {
 		l.drop(name)
 	}
-	s.dropped[strings.Clone(name)] = t.last()
+	s.keepFloor(name, t.last())
 	delete(s.topics, name)
 	return nil
+}
+
+// mostDropped is how many names that are gone are kept, or as many as there may be topics
+// where that is more.
+const mostDropped = 10_000
+
+// keepFloor keeps which offsets were given under the name of a topic that goes. Where
+// there are too many names, a quarter goes at once, those with the lowest floors; the
+// highest of these holds for all names that are not kept from then on.
+func (s *Store) keepFloor(name string, last uint64) {
+	if last > s.baseFloor {
+		s.dropped[strings.Clone(name)] = last
+	}
+	most := max(mostDropped, s.maxTopics)
+	if len(s.dropped) <= most {
+		return
+	}
+	floors := slices.Sorted(maps.Values(s.dropped))
+	s.baseFloor = floors[len(floors)-1-most*3/4]
+	maps.DeleteFunc(s.dropped, func(_ string, floor uint64) bool { return floor <= s.baseFloor })
 }
 
 // Sweep implements store.Maintenance: DropTopic leaves nothing.

@@ -39,10 +39,12 @@ type Store struct {
 	mu     sync.RWMutex
 	closed bool
 	topics map[string]*topic
-	// dropped has the last offset given under the names of topics that are gone.
-	dropped map[string]uint64
-	lives   uint64 // given so far
-	bytes   uint64 // of all records, those of plans too
+	// dropped has the last offset given under the names of topics that are gone; under
+	// those that it does not have, none above baseFloor was given.
+	dropped   map[string]uint64
+	baseFloor uint64
+	lives     uint64 // given so far
+	bytes     uint64 // of all records, those of plans too
 
 	plans    []*plan // by At, then Seq
 	lastPlan uint64  // the highest Seq given

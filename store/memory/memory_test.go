@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -130,5 +131,37 @@ func TestPlanMisuse(t *testing.T) {
 			err := s.Commit(context.Background(), []*store.Unit{tt.unit}, true)
 			t.Errorf("Commit returned %v", err)
 		})
+	}
+}
+
+// TestNamesOfDroppedTopicsAreBounded: what is kept of names that are gone does not grow
+// with every one of them, and no offset is given twice under any.
+func TestNamesOfDroppedTopicsAreBounded(t *testing.T) {
+	const names, most = 12_000, 10_000
+	s := Open(Options{})
+	var last [names]uint64
+	for i := range 2 * names {
+		n := i % names
+		topic := fmt.Sprint("t", n)
+		for j := range 1 + n%3 {
+			u := &store.Unit{Appends: []store.Append{{Topic: topic, ID: fmt.Sprint(j), Record: record(fmt.Sprint(j))}}}
+			if err := s.Commit(context.Background(), []*store.Unit{u}, true); err != nil || u.Err != nil {
+				t.Fatal(err, u.Err)
+			}
+			offset := u.Appends[0].Offset
+			if offset <= last[n] {
+				t.Fatalf("topic %s has offset %d; %d was given before", topic, offset, last[n])
+			}
+			last[n] = offset
+		}
+		if err := s.DropTopic(context.Background(), topic); err != nil {
+			t.Fatal(err)
+		}
+		if len(s.dropped) > most {
+			t.Fatalf("%d names are gone, and %d are kept; want at most %d", i+1, len(s.dropped), most)
+		}
+	}
+	if len(s.dropped) == 0 {
+		t.Error("no name is kept")
 	}
 }
