@@ -84,9 +84,6 @@ func stockColumns() []output.Column[verified] {
 
 // verifyDir reads a copy of the store in dir.
 func verifyDir(ctx context.Context, dir string) (stock []hub.Stock, warnings []string, err error) {
-	if target, err := filepath.EvalSymlinks(dir); err == nil {
-		dir = target // a walk does not follow a link, and the copy belongs beside what it names
-	}
 	if _, err := os.Stat(filepath.Join(dir, formatFile)); err != nil {
 		return nil, nil, usageError{fmt.Errorf("%s is no store: %w", dir, err)}
 	}
@@ -105,18 +102,20 @@ func verifyDir(ctx context.Context, dir string) (stock []hub.Stock, warnings []s
 	if err := checkSums(root, sums); err != nil {
 		return nil, nil, err
 	}
-	temp, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+"-*")
-	if err != nil { // a place that can not be written to
-		temp, err = os.MkdirTemp("", "eventhub-verify-*")
-	}
+	temp, err := placeForCopy(dir)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
+	defer func() {
+		if err != nil {
+			err = &verifyError{err, temp, dir}
+		}
+		err = errors.Join(err, os.RemoveAll(temp))
+	}()
 	if err := shareTree(dir, temp); err != nil {
 		return nil, nil, err
 	}
-	warn := func(text string) { warnings = append(warnings, strings.ReplaceAll(text, filepath.Clean(temp), dir)) }
+	warn := func(text string) { warnings = append(warnings, strings.ReplaceAll(text, temp, dir)) }
 	err = hub.VerifyStore(ctx, temp, warn, func(s hub.Stock) error {
 		stock = append(stock, s)
 		return nil
@@ -124,11 +123,34 @@ func verifyDir(ctx context.Context, dir string) (stock []hub.Stock, warnings []s
 	return stock, warnings, err
 }
 
+// verifyError is what is wrong with a copy, told of the directory that was named.
+type verifyError struct {
+	error
+	copied, named string
+}
+
+func (e *verifyError) Error() string { return strings.ReplaceAll(e.error.Error(), e.copied, e.named) }
+func (e *verifyError) Unwrap() error { return e.error }
+
+// placeForCopy makes a directory beside dir, or beside what dir is a link to: so the copy
+// can have tables in common with it. Where it can not, the directory is among other
+// temporary files.
+func placeForCopy(dir string) (string, error) {
+	if target, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = target
+	}
+	temp, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+"-*")
+	if err != nil {
+		temp, err = os.MkdirTemp("", "eventhub-verify-*")
+	}
+	return filepath.Clean(temp), err
+}
+
 // shareTree copies a store. Its tables are written once and never changed, so the copy
 // may have them in common with it; whatever else is there, a store that is opened may
-// write to.
+// write to. from may be a link.
 func shareTree(from, to string) error {
-	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+	return filepath.WalkDir(from+string(filepath.Separator), func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
