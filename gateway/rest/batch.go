@@ -33,7 +33,7 @@ func (a *API) publishBatch(w http.ResponseWriter, r *http.Request, access Access
 	if err != nil {
 		return reply{}, err
 	}
-	body, err := readBody(w, r, maxBatchBody)
+	body, err := access.readBody(w, r, maxBatchBody)
 	if err != nil {
 		return reply{}, err
 	}

@@ -36,7 +36,7 @@ func (a *API) publishCloudEvents(w http.ResponseWriter, r *http.Request, access 
 	}
 	given.event.Topic, given.event.Headers = r.PathValue("topic"), eventHeaders(r.Header)
 	maps.DeleteFunc(given.event.Headers, func(name, _ string) bool { return strings.HasPrefix(name, "ce-") })
-	body, err := readBody(w, r, limit)
+	body, err := access.readBody(w, r, limit)
 	if err != nil {
 		return reply{}, err
 	}

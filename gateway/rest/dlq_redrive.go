@@ -21,7 +21,7 @@ import (
 // what that would mean. It may take long: who accepts NDJSON is told about once a
 // second how far it is. It ends with its client, and what was done until then stays.
 func (a *API) redrive(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
-	q, err := redriveQuery(w, r)
+	q, err := redriveQuery(w, r, &access)
 	if err != nil {
 		return reply{}, err
 	}
@@ -200,7 +200,7 @@ type redriveBody struct {
 
 // redriveQuery reads what is redriven, and how: all of it but apply from the query or
 // from the body. Who forgets a parameter has changed nothing.
-func redriveQuery(w http.ResponseWriter, r *http.Request) (q eventhub.RedriveQuery, err error) {
+func redriveQuery(w http.ResponseWriter, r *http.Request, access *Access) (q eventhub.RedriveQuery, err error) {
 	topic, err := topicOf(r)
 	if err != nil {
 		return q, err
@@ -221,7 +221,7 @@ func redriveQuery(w http.ResponseWriter, r *http.Request) (q eventhub.RedriveQue
 	if !limited {
 		delete(given, "limit")
 	}
-	body, err := readBody(w, r, maxOptionsBody)
+	body, err := access.readBody(w, r, maxOptionsBody)
 	if err != nil {
 		return q, err
 	}
@@ -304,7 +304,7 @@ func requeue(w http.ResponseWriter, r *http.Request, access Access) (reply, erro
 	if err != nil {
 		return reply{}, err
 	}
-	body, err := readBody(w, r, maxPayloadBody)
+	body, err := access.readBody(w, r, maxPayloadBody)
 	if err != nil {
 		return reply{}, err
 	}

@@ -82,7 +82,7 @@ func (a *API) importLines(w http.ResponseWriter, r *http.Request, access Access)
 	// The read that may be waiting is ended last: whoever begins one behind it looks at
 	// the context first.
 	defer context.AfterFunc(ctx, func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })()
-	body, done, err := decoded(r.Header, &patientReader{ctx, control, passing(r.Body)})
+	body, done, err := decoded(r.Header, &patientReader{ctx, control, r.Body})
 	if err != nil {
 		w.Header().Set("Accept-Encoding", "gzip, zstd") // RFC 7694
 		return reply{}, err

@@ -76,11 +76,3 @@ func (b *heldBody) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
-
-// passing returns the body of a request that does not keep what it reads.
-func passing(body io.ReadCloser) io.ReadCloser {
-	if b, ok := body.(*heldBody); ok {
-		return b.ReadCloser
-	}
-	return body
-}

@@ -64,6 +64,29 @@ func testBodiesHaveABudget(t *testing.T) {
 	}
 }
 
+// TestRequestsStayAsTheyAre: what stands in front of the API finds the request as it was,
+// and what it reads of a body then is not counted: nobody would give it back.
+func TestRequestsStayAsTheyAre(t *testing.T) {
+	api, h := mount(t, Access{Publisher: new(log)})
+	memory := budget.New(1 << 20)
+	api.cfg.Memory = memory
+	for _, path := range []string{"/publish/t", "/publish/no topic", "/v1/nothing", "/v1/import"} {
+		body := io.NopCloser(strings.NewReader(`{"n":1}`))
+		r := httptest.NewRequest(http.MethodPost, strings.ReplaceAll(path, " ", "%20"), body)
+		was := r.Body
+		h.ServeHTTP(httptest.NewRecorder(), r)
+		if r.Body != was {
+			t.Errorf("POST %s: the request has another body, a %T", path, r.Body)
+		}
+		if _, err := io.ReadAll(r.Body); err != nil {
+			t.Errorf("POST %s: the rest of the body: %v", path, err)
+		}
+		if used := memory.Used(); used != 0 {
+			t.Errorf("POST %s: %d bytes are taken in the end", path, used)
+		}
+	}
+}
+
 // TestImportsAreFew: each holds a lot, and nobody needs many.
 func TestImportsAreFew(t *testing.T) {
 	_, h := mount(t, new(past).access())

@@ -40,7 +40,7 @@ func (a *API) publishOne(w http.ResponseWriter, r *http.Request, access Access) 
 	}
 	e := &given.event
 	e.Topic, e.Headers = r.PathValue("topic"), eventHeaders(r.Header)
-	body, err := readBody(w, r, maxPayloadBody)
+	body, err := access.readBody(w, r, maxPayloadBody)
 	if err != nil {
 		return reply{}, err
 	}
@@ -258,8 +258,10 @@ func eventHeaders(h http.Header) map[string]string {
 	return headers
 }
 
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+// readBody reads what a client has sent, as far as there is memory for it. The request
+// stays as it is: it belongs to whoever answers it.
+func (a *Access) readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, &heldBody{r.Body, a.body, w}, limit))
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil, eventhub.Wrap(eventhub.CodeBadRequest, err, "the body was not complete in time")
 	}

@@ -26,7 +26,7 @@ var pullOptions = []string{"from", "ts", "afterId", "offset", "ackTimeoutMs", "m
 // pull hands deliveries to whoever asks: the request is a member of the group for
 // as long as it lasts. What the client does not get goes back to the group.
 func (a *API) pull(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
-	opts, wait, err := pullRequest(w, r)
+	opts, wait, err := pullRequest(w, r, &access)
 	if err == nil {
 		err = access.page.take(0) // what was pulled is not refused
 	}
@@ -112,7 +112,7 @@ func giveBack(to eventhub.Subscriber, opts eventhub.SubscribeOptions, deliveries
 
 // pullRequest reads what is pulled: max and wait_ms in the query, the options of
 // the group in the body, which may be empty.
-func pullRequest(w http.ResponseWriter, r *http.Request) (o eventhub.SubscribeOptions, wait time.Duration, _ error) {
+func pullRequest(w http.ResponseWriter, r *http.Request, access *Access) (o eventhub.SubscribeOptions, wait time.Duration, _ error) {
 	topic, group, err := memberOf(r)
 	if err != nil {
 		return o, 0, err
@@ -129,7 +129,7 @@ func pullRequest(w http.ResponseWriter, r *http.Request) (o eventhub.SubscribeOp
 	if err != nil {
 		return o, 0, err
 	}
-	body, err := readBody(w, r, maxOptionsBody)
+	body, err := access.readBody(w, r, maxOptionsBody)
 	if err != nil {
 		return o, 0, err
 	}

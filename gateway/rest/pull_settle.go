@@ -44,7 +44,7 @@ type settling struct {
 }
 
 // readSettling reads the body into b, of which l is a part.
-func readSettling(w http.ResponseWriter, r *http.Request, b any, l *leases) (*settling, error) {
+func readSettling(w http.ResponseWriter, r *http.Request, access *Access, b any, l *leases) (*settling, error) {
 	topic, group, err := memberOf(r)
 	if err == nil {
 		_, err = parameters(r)
@@ -52,7 +52,7 @@ func readSettling(w http.ResponseWriter, r *http.Request, b any, l *leases) (*se
 	if err != nil {
 		return nil, err
 	}
-	body, err := readBody(w, r, maxBatchBody)
+	body, err := access.readBody(w, r, maxBatchBody)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func ack(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 		leases
 		Publish jsontext.Value `json:"publish"`
 	}
-	s, err := readSettling(w, r, &body, &body.leases)
+	s, err := readSettling(w, r, &access, &body, &body.leases)
 	if err != nil {
 		return reply{}, err
 	}
@@ -178,7 +178,7 @@ func nack(w http.ResponseWriter, r *http.Request, access Access) (reply, error) 
 		DelayMS  *int64 `json:"delay_ms"`
 		Terminal bool   `json:"terminal"`
 	}
-	s, err := readSettling(w, r, &body, &body.leases)
+	s, err := readSettling(w, r, &access, &body, &body.leases)
 	if err != nil {
 		return reply{}, err
 	}
@@ -199,7 +199,7 @@ func modack(w http.ResponseWriter, r *http.Request, access Access) (reply, error
 		leases
 		ExtendMS *int64 `json:"extend_ms"`
 	}
-	s, err := readSettling(w, r, &body, &body.leases)
+	s, err := readSettling(w, r, &access, &body, &body.leases)
 	if err != nil {
 		return reply{}, err
 	}

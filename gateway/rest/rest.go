@@ -59,6 +59,7 @@ type Access struct {
 	// Name says who asks, and is kept beside what was done; no secret.
 	Name string
 
+	body *holding // of what was read of the request's body
 	page *holding // of the answer, as far as it is made
 }
 
@@ -247,14 +248,10 @@ func (a *API) at(path string, m methods) http.HandlerFunc {
 
 // answer lets a request in, serves it, and answers with what comes of it.
 func (a *API) answer(w http.ResponseWriter, r *http.Request, route string, serve handler) {
-	held := holding{from: a.cfg.Memory}
-	defer held.giveBack()
-	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &heldBody{r.Body, &held, w}
-	}
-	page := holding{from: a.cfg.Answers}
+	body, page := holding{from: a.cfg.Memory}, holding{from: a.cfg.Answers}
+	defer body.giveBack()
 	defer page.giveBack()
-	answer, err := a.admit(w, r, &page, serve)
+	answer, err := a.admit(w, r, &body, &page, serve)
 	if err == nil && r.Method == http.MethodGet {
 		err = page.upTo(len(answer.body)) // nothing was done that the client has to know
 	}
@@ -285,7 +282,7 @@ func (a *API) refuse(w http.ResponseWriter, route string, status int, e *eventhu
 	writeProblem(w, status, e, done)
 }
 
-func (a *API) admit(w http.ResponseWriter, r *http.Request, page *holding, serve handler) (reply, error) {
+func (a *API) admit(w http.ResponseWriter, r *http.Request, body, page *holding, serve handler) (reply, error) {
 	if a.stopping.Err() != nil {
 		return reply{}, errStopping
 	}
@@ -303,7 +300,7 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request, page *holding, serve
 	if err != nil {
 		return reply{}, err
 	}
-	access.page = page
+	access.body, access.page = body, page
 	return serve(w, r, access)
 }
 

@@ -28,7 +28,7 @@ func seekGroup(w http.ResponseWriter, r *http.Request, access Access) (reply, er
 	if err != nil {
 		return reply{}, err
 	}
-	start, err := startOf(w, r, q)
+	start, err := startOf(w, r, &access, q)
 	if err != nil {
 		return reply{}, err
 	}
@@ -60,12 +60,12 @@ type givenStart struct {
 }
 
 // startOf reads the place to go to, from the query or from the body.
-func startOf(w http.ResponseWriter, r *http.Request, q map[string]string) (eventhub.Start, error) {
+func startOf(w http.ResponseWriter, r *http.Request, access *Access, q map[string]string) (eventhub.Start, error) {
 	given, err := startOfQuery(q)
 	if err != nil {
 		return eventhub.Start{}, err
 	}
-	body, err := readBody(w, r, maxStartBody)
+	body, err := access.readBody(w, r, maxStartBody)
 	if err != nil {
 		return eventhub.Start{}, err
 	}
