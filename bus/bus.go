@@ -179,6 +179,11 @@ func New(opts Options) (*Bus, error) {
 
 		patternTails: make(map[string]*patternTails),
 	}
+	deleted, err := b.store.DeletedEpoch(context.Background())
+	if err != nil {
+		return nil, storeError(err, "read the epoch of deleted groups")
+	}
+	b.raised(deleted) // the clock may stand behind it
 	b.cache.limit = opts.TailCacheBytes
 	b.space = spaceGuard{store: b.store, log: b.log, shrink: b.sweeper.shrink}
 	b.counts.init()

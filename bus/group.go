@@ -301,8 +301,9 @@ func isOutdated(err error) bool {
 }
 
 // newEpoch returns an epoch for a new group, above those of all groups that ever
-// had its name: the clock's milliseconds, or the next number where the clock
-// stands still or has gone back.
+// had its name in this life of the topic: the clock's milliseconds, or the next number
+// where the clock stands still or has gone back. Over a restart it is the store that
+// knows the epochs of groups that were deleted.
 func (b *Bus) newEpoch() uint64 {
 	for {
 		last := b.epochs.Load()

@@ -219,27 +219,44 @@ func TestDeleteGroupMeetsAFlush(t *testing.T) {
 
 // TestNewGroupAfterARestart: a group that is made anew has an epoch above that of
 // the one before, also where the clock has not moved and the engine was started
-// in between.
+// in between, before the deletion or after it. So its dead letters are its own.
 func TestNewGroupAfterARestart(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		ctx := context.Background()
-		r.publish("t", 1, 1)
-		r.subscribe(opts("t", "g"))
-		for range 3 {
-			if _, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartEarliest}, true); err != nil {
-				t.Fatal(err)
-			}
-		}
-		before := r.stored("t", "g").Epoch
-		r.restart()
-		if err := r.bus.DeleteGroup(ctx, "t", "g"); err != nil {
-			t.Fatal(err)
-		}
-		r.subscribe(opts("t", "g"))
-		if after := r.stored("t", "g").Epoch; after <= before {
-			t.Errorf("epoch %d after %d", after, before)
-		}
-	})
+	for _, tt := range []struct {
+		restartFirst bool
+		seeks        int
+	}{{true, 3}, {false, 3}, {false, 0}} {
+		t.Run(fmt.Sprintf("%+v", tt), func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				ctx := context.Background()
+				r.publish("t", 1, 1)
+				in := r.subscribe(opts("t", "g"))
+				for range tt.seeks {
+					if _, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartEarliest}, true); err != nil {
+						t.Fatal(err)
+					}
+				}
+				giveUp := eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}
+				got := in.take()
+				in.settle(giveUp, byLease(got[len(got)-1]))
+				before := r.stored("t", "g").Epoch
+				if tt.restartFirst {
+					r.restart()
+				}
+				if err := r.bus.DeleteGroup(ctx, "t", "g"); err != nil {
+					t.Fatal(err)
+				}
+				if !tt.restartFirst {
+					r.restart()
+				}
+				in = r.subscribe(opts("t", "g"))
+				if after := r.stored("t", "g").Epoch; after <= before {
+					t.Errorf("epoch %d after %d", after, before)
+				}
+				in.settle(giveUp, byLease(in.take()[0]))
+				equal(t, "dead letters", len(r.events("t.dlq")), 2)
+			})
+		})
+	}
 }
 
 // measured asks the bus and returns one group's counts.

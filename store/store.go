@@ -220,7 +220,8 @@ type PatternInfo struct {
 // stored epoch, and when the group does not exist, for then it was deleted
 // behind the writer's back; unless Create is set, which makes the group, and
 // the topic if need be. The engine gives a new group an epoch above those of
-// earlier groups of that name, so that late writes of theirs are refused.
+// earlier groups of that name (Groups.DeletedEpoch), so that late writes of theirs are
+// refused and their dead letters are told apart.
 type GroupChange struct {
 	Topic, Group string
 	// Life, where not 0, is that of the topic which the writer knows: the unit is
@@ -228,9 +229,9 @@ type GroupChange struct {
 	Life uint64
 	// Create refuses the unit with ErrExists when the group is there.
 	Create bool
-	// Delete removes the group, of which nothing stays behind; State.Epoch is
-	// looked at as in any change, the rest of State is not. It does not go
-	// together with Create, Reset or Parts.
+	// Delete removes the group, of which nothing stays behind but that no later
+	// Groups.DeletedEpoch is below State.Epoch. That is looked at as in any change, the
+	// rest of State is not. It does not go together with Create, Reset or Parts.
 	Delete bool
 	State  GroupState
 
@@ -376,6 +377,11 @@ type Groups interface {
 
 	// ListGroups returns the groups of a topic, ordered by name.
 	ListGroups(ctx context.Context, topic string) ([]GroupInfo, error)
+
+	// DeletedEpoch returns the highest epoch that a GroupChange with Delete had, of
+	// whatever group, 0 where there was none. It never goes down. Groups that went with
+	// their topic do not count.
+	DeletedEpoch(ctx context.Context) (uint64, error)
 
 	// ListPatterns returns the patterns of all groups, ordered by group, then by
 	// pattern. It may wait for the commit under way.

@@ -115,6 +115,9 @@ func (s *Store) apply(u *store.Unit, now int64) {
 	for i := range u.Groups {
 		ch := &u.Groups[i]
 		s.topic(ch.Topic).change(ch)
+		if ch.Delete {
+			s.deleted = max(s.deleted, ch.State.Epoch)
+		}
 	}
 	for _, up := range u.Unplans {
 		s.unplan(up)

@@ -44,6 +44,7 @@ type Store struct {
 	dropped   map[string]uint64
 	baseFloor uint64
 	lives     uint64 // given so far
+	deleted   uint64 // the highest epoch of a group that was deleted
 	bytes     uint64 // of all records, those of plans too
 
 	plans    []*plan // by At, then Seq
@@ -334,6 +335,15 @@ func (s *Store) ListGroups(ctx context.Context, topic string) ([]store.GroupInfo
 	}
 	slices.SortFunc(list, func(a, b store.GroupInfo) int { return strings.Compare(a.Group, b.Group) })
 	return list, nil
+}
+
+// DeletedEpoch implements store.Groups.
+func (s *Store) DeletedEpoch(ctx context.Context) (uint64, error) {
+	if err := s.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer s.mu.RUnlock()
+	return s.deleted, nil
 }
 
 func cloneState(s store.GroupState) store.GroupState {

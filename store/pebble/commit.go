@@ -62,6 +62,8 @@ type commit struct {
 	// parts of groups as the units so far change them.
 	parts map[groupKey]partChanges
 
+	deletedEpoch uint64 // the highest of the groups that they delete
+
 	// Of the unit that is being checked.
 	unitGroups map[groupKey]knownGroup
 	unitTopics []string
@@ -152,6 +154,7 @@ func (c *commit) build(units []*store.Unit) error {
 	}
 	c.writeIndexes()
 	c.writeGroups()
+	c.writeDeletedEpoch()
 	if err := c.writeParts(); err != nil {
 		return err
 	}
@@ -172,6 +175,7 @@ func (c *commit) begin(units []*store.Unit) {
 	c.indexed, c.keyed = c.indexed[:0], c.keyed[:0]
 	c.touched = c.touched[:0]
 	c.latest = nil
+	c.deletedEpoch = 0
 	c.given.reset()
 	c.planned.reset()
 	c.plansChanged, c.patternsChanged = false, false
@@ -310,7 +314,11 @@ func (c *commit) write(u *store.Unit) {
 		c.groups[key] = g
 	}
 	for i := range u.Groups {
-		c.noteParts(&u.Groups[i])
+		ch := &u.Groups[i]
+		c.noteParts(ch)
+		if ch.Delete {
+			c.deletedEpoch = max(c.deletedEpoch, ch.State.Epoch)
+		}
 	}
 	for i := range u.Unplans {
 		c.unplan(&u.Unplans[i])
@@ -516,6 +524,7 @@ func (c *commit) publish() {
 		c.s.topics.publish(c.created)
 	}
 	c.s.groups.publish()
+	c.s.deletedEpoch.Store(max(c.s.deletedEpoch.Load(), c.deletedEpoch))
 	if c.plansChanged {
 		c.s.plans.set(false)
 	}

@@ -2,6 +2,7 @@ package pebble
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"sync"
@@ -113,6 +114,38 @@ func (s *Store) ListGroups(ctx context.Context, topic string) (groups []store.Gr
 		return nil, fmt.Errorf("store/pebble: list the groups of topic %q: %w", topic, err)
 	}
 	return groups, nil
+}
+
+// DeletedEpoch implements store.Groups.
+func (s *Store) DeletedEpoch(ctx context.Context) (uint64, error) {
+	if err := s.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer s.leave()
+	return s.deletedEpoch.Load(), nil
+}
+
+// writeDeletedEpoch writes the epoch of deletions in the commit where it is the highest.
+func (c *commit) writeDeletedEpoch() {
+	if c.deletedEpoch <= c.s.deletedEpoch.Load() {
+		return
+	}
+	op := c.batch.SetDeferred(len(metaEpoch), epochBytes)
+	copy(op.Key, metaEpoch)
+	binary.BigEndian.PutUint64(op.Value, c.deletedEpoch)
+}
+
+// loadDeletedEpoch reads it at Open.
+func (s *Store) loadDeletedEpoch() error {
+	value, err := s.get(metaEpoch)
+	if value == nil || err != nil {
+		return err
+	}
+	if len(value) != epochBytes {
+		return fmt.Errorf("the epoch of deleted groups reads %x", value)
+	}
+	s.deletedEpoch.Store(binary.BigEndian.Uint64(value))
+	return nil
 }
 
 // groupView returns an iterator over the group headers of t and, from the same

@@ -15,7 +15,7 @@ import (
 // never given twice, so that a topic that is deleted and created again never
 // meets its old events.
 //
-//	'm' name                             → a number: see metaNextTopic
+//	'm' name                             → a number: see metaNextTopic and those below it
 //	't' topic name                       → topic id (4), floor (8)
 //	'e' topic id (4) offset (8)          → record                the log
 //	'i' event id 0x00 topic id (4)       → offset (uvarint)      the id index
@@ -110,6 +110,7 @@ const (
 	offsetBytes   = 8
 	eventKeyBytes = 1 + topicIDBytes + offsetBytes
 	topicValBytes = topicIDBytes + offsetBytes
+	epochBytes    = 8
 
 	partTailBytes = 1 + offsetBytes // of a part's key, behind its group's prefix
 
@@ -127,6 +128,10 @@ var metaNextTopic = []byte{tagMeta, 'n', 'e', 'x', 't'}
 
 // metaPlanFloor holds a number that no Seq of a plan is above, see reservePlans.
 var metaPlanFloor = []byte{tagMeta, 'p', 'l', 'a', 'n', 's'}
+
+// metaEpoch holds the highest epoch of a group that was deleted, where one was. It too
+// came after the others: an older program leaves it, and does not raise it.
+var metaEpoch = []byte{tagMeta, 'e', 'p', 'o', 'c', 'h'}
 
 func appendTopicKey(dst []byte, name string) []byte {
 	return append(append(dst, tagTopic), name...)

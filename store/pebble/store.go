@@ -59,6 +59,9 @@ type Store struct {
 	// planFloor is given before that is on disk.
 	lastPlan, planFloor uint64
 	buried              burials // behind the gate of plans
+	// deletedEpoch is the highest of a group that was deleted. It moves behind the fsync,
+	// and is read by all.
+	deletedEpoch atomic.Uint64
 	// unsynced: something was committed after the last fsync.
 	unsynced bool
 
@@ -109,7 +112,7 @@ func Open(o Options) (*Store, error) {
 	// just raised, in the old format, in which damage looks like the log's end.
 	// Nothing may be written to that one: the flush begins another at once.
 	_, err = db.AsyncFlush()
-	if err = errors.Join(err, s.loadTopics(), s.loadDropped(), s.loadGarbage(), s.loadPlanFloor(), s.loadIDs(), f.err()); err != nil {
+	if err = errors.Join(err, s.loadTopics(), s.loadDropped(), s.loadGarbage(), s.loadPlanFloor(), s.loadDeletedEpoch(), s.loadIDs(), f.err()); err != nil {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), db.Close(), kept.stop(false, false), lock.Close())
 	}
 	return s, nil

@@ -38,6 +38,7 @@ const (
 	Group        Op = "Group"
 	GroupParts   Op = "GroupParts"
 	ListGroups   Op = "ListGroups"
+	DeletedEpoch Op = "DeletedEpoch"
 	ListPatterns Op = "ListPatterns"
 	Planned      Op = "Planned"
 	FindPlan     Op = "FindPlan"
@@ -316,6 +317,14 @@ func (s *Store) ListGroups(ctx context.Context, topic string) ([]store.GroupInfo
 		return nil, err
 	}
 	return s.backend.ListGroups(ctx, topic)
+}
+
+// DeletedEpoch implements store.Groups.
+func (s *Store) DeletedEpoch(ctx context.Context) (uint64, error) {
+	if err := s.enter(DeletedEpoch); err != nil {
+		return 0, err
+	}
+	return s.backend.DeletedEpoch(ctx)
 }
 
 // Size implements store.Maintenance.

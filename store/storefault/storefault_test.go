@@ -82,6 +82,7 @@ var reads = []call{
 	{storefault.Group, func(s store.Store) error { return second(s.Group(context.Background(), "t", "g-1")) }},
 	{storefault.GroupParts, func(s store.Store) error { return second(s.GroupParts(context.Background(), "t", "g-1")) }},
 	{storefault.ListGroups, func(s store.Store) error { return second(s.ListGroups(context.Background(), "t")) }},
+	{storefault.DeletedEpoch, func(s store.Store) error { return second(s.DeletedEpoch(context.Background())) }},
 	{storefault.ListPatterns, func(s store.Store) error { return second(s.ListPatterns(context.Background())) }},
 	{storefault.Planned, func(s store.Store) error { return second(s.Planned(context.Background(), 0, 0, 0, 1, 1)) }},
 	{storefault.FindPlan, func(s store.Store) error { return second(s.FindPlan(context.Background(), "later", "1")) }},

@@ -61,6 +61,7 @@ func everyMethod(ctx context.Context, s store.Store) map[string]error {
 	_, errs["Topic"] = s.Topic(ctx, "t")
 	_, errs["Group"] = s.Group(ctx, "t", "g")
 	_, errs["GroupParts"] = s.GroupParts(ctx, "t", "g")
+	_, errs["DeletedEpoch"] = s.DeletedEpoch(ctx)
 	_, errs["ListPatterns"] = s.ListPatterns(ctx)
 	_, errs["Planned"] = s.Planned(ctx, 0, 0, endOfTime, 1, 1)
 	_, errs["FindPlan"] = s.FindPlan(ctx, "t", "a")

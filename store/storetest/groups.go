@@ -16,6 +16,7 @@ var groupTests = []test{
 	{name: "later changes see earlier ones", run: testGroupOrder},
 	{name: "delete", run: testGroupDelete},
 	{name: "deletion among changes", run: testGroupDeleteOrder},
+	{name: "epochs of deleted ones", run: testDeletedEpoch},
 	{name: "paused", run: testGroupPaused},
 	{name: "list", run: testListGroups},
 	{name: "state is copied", run: testGroupCopied},
@@ -165,6 +166,48 @@ func testGroupDeleteOrder(t *testing.T, s *env) {
 		}
 	}
 	same(t, "groups", []store.GroupInfo{{Group: "g", State: store.GroupState{Epoch: 2, Cursor: 4}}}, s.listGroups(t, "t"))
+}
+
+// testDeletedEpoch: the highest epoch of a deletion stays known, whatever was refused,
+// made anew, or went with its topic.
+func testDeletedEpoch(t *testing.T, s *env) {
+	check := func(when string, want uint64) {
+		t.Helper()
+		got, err := s.DeletedEpoch(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "the highest epoch of a deleted group "+when, want, got)
+	}
+	check("at first", 0)
+	units := []*store.Unit{
+		{Groups: []store.GroupChange{create("t", "g", store.GroupState{Epoch: 7}), create("t", "h", store.GroupState{Epoch: 3})}},
+		{Groups: []store.GroupChange{create("u", "g", store.GroupState{Epoch: 20})}},
+		{Groups: []store.GroupChange{remove("t", "g", 9)}},
+		{Groups: []store.GroupChange{remove("t", "h", 4), update("t", "g", store.GroupState{Epoch: 30})}},
+		{Groups: []store.GroupChange{remove("t", "g", 31)}},
+	}
+	s.commit(t, units...)
+	for i, want := range []error{nil, nil, nil, store.ErrStaleEpoch, store.ErrStaleEpoch} {
+		if !errors.Is(units[i].Err, want) {
+			t.Errorf("unit %d: Err = %v; want %v", i, units[i].Err, want)
+		}
+	}
+	check("behind one deletion", 9)
+	s.commit(t, &store.Unit{Groups: []store.GroupChange{remove("t", "h", 3), create("t", "g", store.GroupState{Epoch: 1}), remove("t", "g", 1)}})
+	check("behind lower ones", 9)
+	if err := s.DropTopic(context.Background(), "u"); err != nil {
+		t.Fatal(err)
+	}
+	check("behind the drop of a topic", 9)
+	s.reopen(t)
+	if s.Capabilities().Persistent {
+		check("after reopening", 9)
+		s.changed(t, create("t", "g", store.GroupState{Epoch: 10}))
+		s.changed(t, remove("t", "g", 10))
+		s.reopen(t)
+		check("behind a higher one, after reopening", 10)
+	}
 }
 
 func testGroupPaused(t *testing.T, s *env) {

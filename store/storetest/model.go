@@ -36,6 +36,7 @@ type model struct {
 	plans  []store.Planned   // in the order of planning
 	seq    uint64            // the highest of all plans that were ever made
 	life   uint64            // that of the topic made last
+	epoch  uint64            // the highest of a group that was deleted
 	last   map[string]uint64 // the highest offset given under a name
 	// patterns by group and pattern, with 0x00 between them.
 	patterns map[string]string
@@ -99,7 +100,7 @@ func testModel(t *testing.T, factory Factory) {
 					clear(m.topics)
 					clear(m.last)
 					clear(m.patterns)
-					m.plans, m.seq, m.life = nil, 0, 0
+					m.plans, m.seq, m.life, m.epoch = nil, 0, 0, 0
 				}
 				m.check(rt)
 			},
@@ -260,6 +261,9 @@ func (m *model) apply(rt *rapid.T, u *store.Unit) {
 	m.checkBirths(rt, u)
 	for _, ch := range u.Groups {
 		m.topic(ch.Topic).change(ch)
+		if ch.Delete {
+			m.epoch = max(m.epoch, ch.State.Epoch)
+		}
 	}
 	m.applyUnplans(u)
 	now := m.env.clock.now().UnixMilli()
@@ -357,6 +361,11 @@ func (m *model) check(rt *rapid.T) {
 		m.checkGroups(rt, name, t)
 	}
 	same(rt, "topics", infos, m.env.listTopics(rt, "", noLimit))
+	epoch, err := m.env.DeletedEpoch(context.Background())
+	if err != nil {
+		rt.Fatalf("DeletedEpoch: %v", err)
+	}
+	same(rt, "the epoch of deleted groups", m.epoch, epoch)
 	m.checkPlans(rt)
 	m.checkLinks(rt)
 }
