@@ -184,6 +184,9 @@ func (c *committer) wait(ctx context.Context, unit store.Unit, prepare func(*sub
 		if err == nil {
 			err = s.units[0].Err
 		}
+		if err == nil {
+			c.bus.known.add(s.units[0].Groups)
+		}
 		answered <- err
 	}
 	if err := c.submit(ctx, s); err != nil {

@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -447,5 +448,37 @@ func TestMeasureWhileATopicIsDeleted(t *testing.T) {
 			}
 			equal(t, "groups", len(e.Groups), 0)
 		}
+	})
+}
+
+// TestMeasureForgetsWhatWasJustMade: a topic that is deleted as soon as its pattern has
+// brought the group leaves no group behind that is told. With one processor the births'
+// goroutine hears of the commit when the deletion is over.
+func TestMeasureForgetsWhatWasJustMade(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(opts("p.*", "g"))
+		in.sub.Drop(0) // nobody loads the group
+		r.stop()
+		s := &interposed{Store: r.store.Store}
+		r.store.Store = s
+		r.start(Options{})
+		told := func() []measure.Group {
+			synctest.Wait()
+			e, err := r.bus.Measure(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return e.Groups
+		}
+		equal(t, "groups at first", len(told()), 0)
+		s.when(behindIt, 1, func() { // that which makes the group
+			if err := r.bus.DeleteTopic(context.Background(), "p.a"); err != nil {
+				t.Error(err)
+			}
+		})
+		r.publish("p.a", 1, 1)
+		equal(t, "groups behind the deletion", len(told()), 0)
+		s.off()
 	})
 }

@@ -218,9 +218,6 @@ func (g *patternedGroup) create(ctx context.Context, b *Bus, births []birth, pat
 		if err != nil {
 			return err
 		}
-		for _, ch := range unit.Groups {
-			b.known.add(groupKey{topic: ch.Topic, group: ch.Group}, ch.State.Cursor)
-		}
 		if missing = missing[n:]; len(missing) == 0 {
 			patterns = nil
 		}

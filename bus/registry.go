@@ -13,9 +13,9 @@ import (
 // registry knows how groups stand that are in the store and were not loaded
 // since the bus started, so that their lag can be measured without reading all
 // groups every time. It is filled by one walk over the store when somebody asks
-// for the first time; afterwards groups leave it, and those come that a pattern
-// makes: any other new group is loaded from birth, and one that is not loaded does
-// not change.
+// for the first time; afterwards it hears of each group that is made or deleted, from
+// the commit that does it and so in the order of these. One that is not loaded does not
+// change; who asks for those that are loaded does not look here.
 type registry struct {
 	walking sync.Mutex // held over the walk
 
@@ -94,20 +94,25 @@ func walkGroups(ctx context.Context, s store.Store) (map[groupKey]idleGroup, err
 	return idle, nil
 }
 
-// add enters a group that was made and is not loaded.
-func (r *registry) add(key groupKey, cursor uint64) {
+// add enters the groups that a unit has made.
+func (r *registry) add(changes []store.GroupChange) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case r.filled:
-		r.groups[key] = idleGroup{cursor: cursor}
-	case r.added != nil:
-		delete(r.dropped, key)
-		r.added[key] = idleGroup{cursor: cursor}
+	for i := range changes {
+		ch := &changes[i]
+		key := groupKey{topic: ch.Topic, group: ch.Group}
+		switch {
+		case !ch.Create:
+		case r.filled:
+			r.groups[key] = idleGroup{cursor: ch.State.Cursor}
+		case r.added != nil:
+			delete(r.dropped, key)
+			r.added[key] = idleGroup{cursor: ch.State.Cursor}
+		}
 	}
 }
 
-// drop forgets a group that is loaded or was deleted.
+// drop forgets a group that was deleted.
 func (r *registry) drop(key groupKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
