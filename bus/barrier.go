@@ -57,12 +57,37 @@ type awaited struct {
 	offset uint64
 }
 
-// checkWait refuses a publication that asks for a wait that cannot be, and loads
-// the groups that it names.
+// checkWait refuses a publication that asks for a wait that cannot be, and loads the
+// groups that it names, as far as they are there.
 func (b *Bus) checkWait(s *submission, p *eventhub.Publication, now time.Time) error {
 	if err := validateWait(p, now); err != nil {
 		return err
 	}
+	return b.eachWaited(s, p, func(g *group) error {
+		err := g.load(s.barrier.ctx, nil)
+		if eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed && b.patterns.covering(g.name, g.log.name) != "" {
+			return nil // its topic is to be born
+		}
+		return err
+	})
+}
+
+// makeWaited makes the groups that a publication waits for in topics that are to be born.
+// It comes last of what may refuse the publication, so that one that is refused leaves
+// nothing; what refuses it in its commit may leave the topic, with groups that their
+// patterns would bring.
+func (b *Bus) makeWaited(s *submission, p *eventhub.Publication) error {
+	return b.eachWaited(s, p, func(g *group) error {
+		if err := b.space.check(); err != nil {
+			return err
+		}
+		return g.load(s.barrier.ctx, &eventhub.SubscribeOptions{Topic: g.log.name, Group: g.name})
+	})
+}
+
+// eachWaited calls load for each group that a publication names and that is not loaded,
+// in each of the publication's topics, and keeps those that are loaded then.
+func (b *Bus) eachWaited(s *submission, p *eventhub.Publication, load func(*group) error) error {
 	for _, name := range p.WaitFor {
 		for i := range p.Events {
 			key := groupKey{topic: p.Events[i].Topic, group: name}
@@ -76,17 +101,13 @@ func (b *Bus) checkWait(s *submission, p *eventhub.Publication, now time.Time) e
 			if err != nil {
 				return err
 			}
-			// A group by pattern has topics that are not born yet.
-			var o *eventhub.SubscribeOptions
-			if b.patterns.covering(name, key.topic) != "" {
-				o = &eventhub.SubscribeOptions{Topic: key.topic, Group: name}
+			if err = load(g); err == nil && g.loaded.Load() {
+				s.barrier.groups[key] = g
 			}
-			err = g.load(s.barrier.ctx, o)
 			b.release(g)
 			if err != nil {
 				return err
 			}
-			s.barrier.groups[key] = g
 		}
 	}
 	return nil

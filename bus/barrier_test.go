@@ -13,7 +13,9 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/store"
 	"eventhub/store/memory"
+	"eventhub/store/storefault"
 )
 
 // enqueued is a call of Enqueue.
@@ -121,6 +123,52 @@ func TestWaitForRefused(t *testing.T) {
 			}
 		}
 		equal(t, "events", len(r.events("t")), 0)
+	})
+}
+
+// A group whose pattern brings it to topics to come is waited for there; a publish that is
+// refused makes neither the group nor the topic.
+func TestWaitForRefusedLeavesNothing(t *testing.T) {
+	inFaultyBubble(t, nil, func(r *rig, s *storefault.Store) {
+		r.subscribe(earliest("a.*", "g"))
+		wait := func(groups []string, events ...eventhub.Event) eventhub.Publication {
+			return eventhub.Publication{Events: events, WaitFor: groups}
+		}
+		event, g := inTopic("a.b", 1)[0], []string{"g"}
+		large := event
+		large.Payload = fmt.Appendf(nil, "%q", strings.Repeat("x", eventhub.MaxPayloadBytes))
+		delayed := event
+		delayed.Delay = time.Second
+		for _, c := range []struct {
+			p    eventhub.Publication
+			code eventhub.Code
+			full bool // the disk
+		}{
+			{p: wait(g, large), code: eventhub.CodeTooLarge},
+			{p: wait(g, event, large), code: eventhub.CodeTooLarge},
+			{p: wait([]string{"g", "nobody"}, event), code: eventhub.CodeNotSubscribed},
+			{p: wait(g, event, inTopic("other", 1)[0]), code: eventhub.CodeNotSubscribed},
+			{p: wait(g, event, inTopic("a..b", 1)[0]), code: eventhub.CodeBadTopic},
+			{p: wait(g, event, delayed), code: eventhub.CodeBadRequest},
+			{p: wait(g, event), code: eventhub.CodeOverloaded, full: true},
+		} {
+			if c.full {
+				s.SetSpace(func() (store.Space, error) { return store.Space{Free: 1, Total: 1 << 40}, nil })
+				time.Sleep(spaceEvery)
+			}
+			w := r.enqueue(bg, c.p)
+			if !w.over() || eventhub.ErrorCode(w.pubs[0].Err) != c.code {
+				t.Errorf("%d events, groups %q: %v; want %s", len(c.p.Events), c.p.WaitFor, w.pubs[0].Err, c.code)
+			}
+			if topics, err := r.bus.Topics(bg, "", 10); err != nil || len(topics) > 0 {
+				t.Errorf("a publish that was refused with %s leaves %v, %v", c.code, topics, err)
+			}
+		}
+		s.SetSpace(nil)
+		time.Sleep(spaceEvery)
+		if w := r.enqueue(bg, wait(g, event)); w.over() || len(r.events("a.b")) != 1 {
+			t.Errorf("a good one: %+v, %d events", w.pubs, len(r.events("a.b")))
+		}
 	})
 }
 

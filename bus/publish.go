@@ -128,6 +128,9 @@ func (b *Bus) encode(s *submission) {
 			}
 			spans = append(spans, span{start, len(s.buf)})
 		}
+		if p.Err == nil && len(p.WaitFor) > 0 {
+			p.Err = b.makeWaited(s, p)
+		}
 		if p.Err != nil || len(p.Events) == 0 {
 			clear(s.appends[first:])
 			s.dropPlans(firstPlan)
