@@ -29,7 +29,7 @@ type DeadLetter struct {
 	// Redriven is how often the event had been redriven before it failed again.
 	Redriven int `json:"redriven,omitempty"`
 	// Marks tell what was done about this dead letter, the first time first; none: it
-	// is open. At most MaxRedriveMarks.
+	// is open. The first MaxRedriveMarks, where there are more.
 	Marks []RedriveMark `json:"marks,omitempty"`
 	// Record is the dead letter itself, with the original event in its payload. It is
 	// valid until the visit returns.

@@ -125,34 +125,12 @@ func (b *Bus) isDeadLetter(ctx context.Context, g *group, offset, epoch uint64) 
 		case err != nil:
 			return false, err
 		}
-		again, err := b.redriveOf(ctx, id)
+		again, _, err := b.lastRedrive(ctx, id)
 		if again == "" || err != nil {
 			return err == nil, err
 		}
 		id = deadLetterID(g.log.name, offset, g.name, epoch, again)
 	}
-}
-
-// redriveOf returns the id of the last mark by which a dead letter was redriven, "" where
-// it was not.
-func (b *Bus) redriveOf(ctx context.Context, letter string) (mark string, _ error) {
-	places, err := b.store.Effects(ctx, letter, store.Place{Topic: eventhub.RedriveTopic}, eventhub.MaxRedriveMarks)
-	if err != nil {
-		return "", err
-	}
-	for _, place := range places {
-		if place.Topic != eventhub.RedriveTopic {
-			break
-		}
-		item, err := b.first(ctx, place.Topic, place.Offset)
-		if err != nil {
-			return "", err
-		}
-		if e, err := item.Record.Event(item.Offset); err == nil && !strings.HasPrefix(e.ID, "rm-") {
-			mark = e.ID
-		}
-	}
-	return mark, nil
 }
 
 func validateWait(p *eventhub.Publication, now time.Time) error {

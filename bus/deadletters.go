@@ -183,32 +183,77 @@ func (b *Bus) deadLetter(ctx context.Context, q *eventhub.DeadLetterQuery, item 
 	return d, nil
 }
 
-// marks returns what was done about a dead letter.
-func (b *Bus) marks(ctx context.Context, id string) ([]eventhub.RedriveMark, error) {
-	places, err := b.store.Effects(ctx, id, store.Place{Topic: eventhub.RedriveTopic}, eventhub.MaxRedriveMarks)
-	if err != nil {
-		return nil, storeError(err, "find the marks of dead letter %q", id)
-	}
-	var marks []eventhub.RedriveMark
-	var batch store.Batch
+// marks returns what was done about a dead letter, the first of it.
+func (b *Bus) marks(ctx context.Context, id string) (marks []eventhub.RedriveMark, _ error) {
+	places, err := b.markPlaces(ctx, id, store.Place{}, eventhub.MaxRedriveMarks)
 	for _, place := range places {
-		if place.Topic != eventhub.RedriveTopic {
+		_, mark, err := b.mark(ctx, id, place)
+		if err != nil {
+			return nil, err
+		}
+		if mark != nil {
+			marks = append(marks, *mark)
+		}
+	}
+	return marks, err
+}
+
+// lastRedrive returns the last mark by which a dead letter was redriven, and its id; ""
+// where it was not. Of redrives there may be more than marks are told.
+func (b *Bus) lastRedrive(ctx context.Context, letter string) (id string, _ eventhub.RedriveMark, _ error) {
+	var all []store.Place
+	for after := (store.Place{}); ; after = all[len(all)-1] {
+		places, err := b.markPlaces(ctx, letter, after, eventhub.MaxPage)
+		if err != nil {
+			return "", eventhub.RedriveMark{}, err
+		}
+		if all = append(all, places...); len(places) < eventhub.MaxPage {
 			break
 		}
-		batch.Reset()
-		if err := b.store.Read(ctx, place.Topic, place.Offset, 1, 0, &batch); err != nil {
-			return nil, storeError(err, "read topic %q at offset %d", place.Topic, place.Offset)
-		}
-		if len(batch.Items) == 0 || batch.Items[0].Offset != place.Offset {
-			continue
-		}
-		var mark eventhub.RedriveMark
-		e, err := batch.Items[0].Record.Event(place.Offset)
-		if err != nil || json.Unmarshal(e.Payload, &mark) != nil || mark.DeadLetterID != id {
-			continue // imported from elsewhere
-		}
-		mark.TS = batch.Items[0].Record.CommitTime()
-		marks = append(marks, mark)
 	}
-	return marks, nil
+	for _, place := range slices.Backward(all) {
+		id, mark, err := b.mark(ctx, letter, place)
+		if err != nil {
+			return "", eventhub.RedriveMark{}, err
+		}
+		if mark != nil && mark.RequeuedAs == "" {
+			return id, *mark, nil
+		}
+	}
+	return "", eventhub.RedriveMark{}, nil
+}
+
+// markPlaces returns where the marks of a dead letter are, those behind a place: at most
+// limit.
+func (b *Bus) markPlaces(ctx context.Context, letter string, after store.Place, limit int) ([]store.Place, error) {
+	after.Topic = eventhub.RedriveTopic
+	places, err := b.store.Effects(ctx, letter, after, limit)
+	if err != nil {
+		return nil, storeError(err, "find the marks of dead letter %q", letter)
+	}
+	for i, place := range places {
+		if place.Topic != eventhub.RedriveTopic {
+			return places[:i], nil
+		}
+	}
+	return places, nil
+}
+
+// mark reads one mark of a dead letter, and its id; nil where it is none, as others may
+// have imported it.
+func (b *Bus) mark(ctx context.Context, letter string, place store.Place) (id string, _ *eventhub.RedriveMark, _ error) {
+	var batch store.Batch
+	if err := b.store.Read(ctx, place.Topic, place.Offset, 1, 0, &batch); err != nil {
+		return "", nil, storeError(err, "read topic %q at offset %d", place.Topic, place.Offset)
+	}
+	if len(batch.Items) == 0 || batch.Items[0].Offset != place.Offset {
+		return "", nil, nil
+	}
+	var mark eventhub.RedriveMark
+	e, err := batch.Items[0].Record.Event(place.Offset)
+	if err != nil || json.Unmarshal(e.Payload, &mark) != nil || mark.DeadLetterID != letter {
+		return "", nil, nil
+	}
+	mark.TS = batch.Items[0].Record.CommitTime()
+	return e.ID, &mark, nil
 }

@@ -523,6 +523,7 @@ func (w *world) readMarks() {
 		if len(row.Marks) < eventhub.MaxRedriveMarks {
 			row.Marks = append(row.Marks, m)
 		}
+		w.times[row.ID] = max(w.times[row.ID], m.Redriven)
 		w.marks = append(w.marks, e.ID)
 		if p != nil {
 			plantings = append(plantings, p)
@@ -585,7 +586,7 @@ func (w *world) plant(p *modelPlanting, at int64) {
 		if !taken {
 			continue
 		}
-		m, most := p.marks[id], times(d)
+		m, most := p.marks[id], max(times(d), w.times[d.ID]+1)
 		if rd.slow {
 			most += len(w.redrives) // the others may have been faster
 		}

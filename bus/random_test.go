@@ -239,6 +239,7 @@ type world struct {
 	marks     []string                          // ids, as in the log
 	redriving []*modelRedriving                 // not answered yet
 	redriven  int                               // redrives that there ever were
+	times     map[string]int                    // … of each dead letter, by its id, as its marks say
 	justDone  map[modelPlace]bool               // by an offer since the last check
 
 	mu      sync.Mutex
@@ -260,6 +261,7 @@ func newWorld(t *rapid.T, s store.Store) *world {
 		house:    make(map[string]modelSettings),
 		written:  make(map[groupKey]store.GroupState),
 		rows:     make(map[string][]*eventhub.DeadLetter),
+		times:    make(map[string]int),
 		redrives: make(map[string]*modelRedriving), plantings: make(map[string]*modelPlanting),
 		opts: Options{
 			EarlyBytes:     1 + 99*rapid.IntRange(0, 20).Draw(t, "early bytes"),

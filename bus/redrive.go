@@ -380,7 +380,7 @@ func (r *redrive) plant(ctx context.Context, g *group, letters []eventhub.DeadLe
 		return err
 	}
 	p := &planting{group: g, letters: letters, skipped: make(map[string]int), answered: make(chan error, 1)}
-	s, err := r.encode(p)
+	s, err := r.encode(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -400,17 +400,32 @@ func (r *redrive) plant(ctx context.Context, g *group, letters []eventhub.DeadLe
 	return err
 }
 
+// times counts the redrives of a dead letter's event, this one included.
+func (r *redrive) times(ctx context.Context, d *eventhub.DeadLetter) (int, error) {
+	times := d.Redriven
+	for _, m := range d.Marks {
+		times = max(times, m.Redriven)
+	}
+	if len(d.Marks) == eventhub.MaxRedriveMarks { // there may be more
+		_, last, err := r.bus.lastRedrive(ctx, d.ID)
+		if err != nil {
+			return 0, err
+		}
+		times = max(times, last.Redriven)
+	}
+	return min(times+1, maxRedrives), nil
+}
+
 // encode makes the entries and the marks of a planting.
-func (r *redrive) encode(p *planting) (*submission, error) {
+func (r *redrive) encode(ctx context.Context, p *planting) (*submission, error) {
 	s := &submission{units: make([]store.Unit, 1)}
 	ends := make([]int, len(p.letters))
 	for i := range p.letters {
 		d := &p.letters[i]
-		times := d.Redriven
-		for _, m := range d.Marks {
-			times = max(times, m.Redriven)
+		times, err := r.times(ctx, d)
+		if err != nil {
+			return nil, err
 		}
-		times = min(times+1, maxRedrives)
 		mark := eventid.New()
 		if err := s.appendMark(mark, eventhub.RedriveMark{
 			By: r.query.By, Topic: d.Topic, Group: d.Group, Offset: d.Event, Redriven: times,

@@ -178,6 +178,46 @@ func TestEventGroupsOfRedriven(t *testing.T) {
 	})
 }
 
+// TestRedriveMoreOftenThanMarksAreTold: a dead letter tells its first marks only, and the
+// hub goes by all: each redrive is counted, and whether the event was given up is that of
+// the last.
+func TestRedriveMoreOftenThanMarksAreTold(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const times = 2*eventhub.MaxRedriveMarks + 3
+		event := eventhub.Event{Topic: "t", ID: "e", Payload: []byte("1")}
+		if _, err := r.bus.Publish(context.Background(), event); err != nil {
+			t.Fatal(err)
+		}
+		in := r.subscribe(opts("t", "g"))
+		r.nackAll(in, "broken")
+		q := redriveAll("t")
+		q.Offsets, q.All = []uint64{1}, true
+		for n := 1; n <= times; n++ {
+			equal(t, fmt.Sprint("redrive ", n), r.redrive(q).Redriven, 1)
+			got := in.take()
+			equal(t, "told as redriven", words(len(got), got[0].Redriven), words(1, n))
+			if n < times {
+				in.ack(byLease(got[0]))
+				if n%7 == 0 { // marks of another kind between them
+					if _, err := r.bus.Requeue(context.Background(), "t", 1, fmt.Append(nil, n), "me"); err != nil {
+						t.Fatal(err)
+					}
+					in.ack(leases(in.take())...)
+				}
+			} else {
+				in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got[0]))
+			}
+		}
+		letters := r.deadLetters(eventhub.DeadLetterQuery{Topic: "t", All: true})
+		equal(t, "letters, marks of the first, redrives of the second", words(len(letters), len(letters[0].Marks), letters[1].Redriven),
+			words(2, eventhub.MaxRedriveMarks, times))
+		w := r.enqueue(context.Background(), eventhub.Publication{Events: []eventhub.Event{event}, WaitFor: []string{"g"}})
+		if !w.over() || !strings.Contains(fmt.Sprint(w.pubs[0].Err), "has dead-lettered") {
+			t.Errorf("a publish that waits for what was given up in the end: %v, over: %t", w.pubs[0].Err, w.over())
+		}
+	})
+}
+
 // A seek to before a redriven event has the group read it again, once; one to behind
 // it leaves it on the list.
 func TestRedriveAndSeek(t *testing.T) {
