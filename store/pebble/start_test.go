@@ -179,9 +179,16 @@ func TestStartThatCreates(t *testing.T) {
 	}
 }
 
-// TestStartWhoseFsyncFails: wait says so, and nothing is committed any more.
+// TestStartWhoseFsyncFails: wait says so, and nothing is committed any more. The fsync fails
+// when both were started: the store is broken at once, whether somebody waits or not.
 func TestStartWhoseFsyncFails(t *testing.T) {
-	fault := &failing{match: isWALSync}
+	started := make(chan struct{})
+	fault := &failing{match: func(op errorfs.Op) bool {
+		if isWALSync(op) {
+			<-started
+		}
+		return isWALSync(op)
+	}}
 	o := onMem(t, errorfs.Wrap(vfs.NewMem(), fault))
 	fatal := 0
 	o.Fatal = func(error) { fatal++ }
@@ -190,6 +197,7 @@ func TestStartWhoseFsyncFails(t *testing.T) {
 	fault.on.Store(true)
 	_, wait := mustStart(t, s, given("t", "2"))
 	again, waitAgain := mustStart(t, s, given("t", "2"))
+	close(started)
 	if err := wait(); !errors.Is(err, store.ErrBroken) || !errors.Is(err, errorfs.ErrInjected) {
 		t.Errorf("wait: %v; want store.ErrBroken and its cause", err)
 	}
