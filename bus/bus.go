@@ -42,7 +42,8 @@
 // Filters are asked under no lock (judge.go).
 //
 // Time is package time's, which tests replace by running in a testing/synctest
-// bubble.
+// bubble. What waits goes by the time that passes, what is stored by the wall clock
+// (clock.go).
 package bus
 
 import (
@@ -89,7 +90,8 @@ type Options struct {
 
 	// judge, where not nil, gets between a filter and who asks it.
 	judge func(*filter.Program) matcher
-	// clock is what the mover of scheduled events goes by; nil means time.Now.
+	// clock is the wall clock: what is stored or shown has its time (clock.go). nil means
+	// time.Now.
 	clock func() time.Time
 }
 
@@ -126,6 +128,7 @@ type Bus struct {
 	log       *slog.Logger
 	committer *committer
 	workers   *workers
+	clock     *clock
 	alarm     *alarm
 	mover     *mover
 	cache     tailCache // the committer's
@@ -171,6 +174,7 @@ func New(opts Options) (*Bus, error) {
 	}
 	b := &Bus{
 		opts:   opts,
+		clock:  newClock(opts.clock),
 		store:  opts.Store,
 		log:    opts.Logger,
 		logs:   make(map[string]*topicLog),
@@ -188,7 +192,7 @@ func New(opts Options) (*Bus, error) {
 	b.space = spaceGuard{store: b.store, log: b.log, shrink: b.sweeper.shrink}
 	b.counts.init()
 	b.workers = newWorkers(runtime.GOMAXPROCS(0))
-	b.alarm = newAlarm(b.workers.schedule)
+	b.alarm = newAlarm(b.clock, b.workers.schedule)
 	b.mover = newMover(b)
 	b.committer = newCommitter(b)
 	if err := b.patterns.begin(b); err != nil {

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"time"
 
 	"eventhub"
 	"eventhub/internal/strictjson"
@@ -128,7 +127,7 @@ func (g *group) unburied(x *exchange, refused error) {
 // attempt, after the longest backoff.
 func (g *group) retryLater(e *entry) {
 	e.attempts = max(e.attempts, 1) - 1
-	at := time.Now().UnixMilli() + g.settings.MaxBackoffMS
+	at := g.bus.clock.now() + g.settings.MaxBackoffMS
 	g.retry(e, at)
 	g.bus.alarm.set(g, at)
 }

@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"time"
 
 	"eventhub/store"
 )
@@ -228,7 +227,7 @@ func (c *committer) finishJoint(s *submission, err error) {
 			x.answer(err)
 		}
 	case u.Err == nil:
-		now := time.Now().UnixMilli()
+		now := c.bus.clock.now()
 		for _, x := range c.going {
 			x.succeed(now)
 			x.answer(nil)

@@ -307,7 +307,7 @@ func isOutdated(err error) bool {
 func (b *Bus) newEpoch() uint64 {
 	for {
 		last := b.epochs.Load()
-		epoch := max(uint64(time.Now().UnixMilli()), last+1)
+		epoch := max(uint64(b.clock.wall().UnixMilli()), last+1)
 		if b.epochs.CompareAndSwap(last, epoch) {
 			return epoch
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"eventhub"
 )
@@ -258,7 +257,7 @@ func (x *exchange) refuse() {
 // handover. A lease that would have run out meanwhile was not the member's fault:
 // the event is due at once, and the attempt is given back. g.mu is held.
 func (g *group) giveBack(x *exchange) {
-	now := time.Now().UnixMilli()
+	now := g.bus.clock.now()
 	for _, offset := range x.offsets {
 		e := g.find(offset)
 		switch {

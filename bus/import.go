@@ -35,7 +35,7 @@ func (b *Bus) Import(ctx context.Context, events ...eventhub.Event) ([]eventhub.
 		return nil, nil
 	}
 	s := submissions.Get().(*submission)
-	err := s.encodeImports(events, time.Now())
+	err := s.encodeImports(events, b.clock.wall())
 	if err == nil {
 		err = b.space.check()
 	}

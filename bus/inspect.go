@@ -301,7 +301,7 @@ func (g *group) blockedBy(info *eventhub.GroupInfo) *eventhub.Blocked {
 	case len(g.members) == 0:
 		return &eventhub.Blocked{Kind: "no_members"}
 	case g.window.size() >= g.bus.opts.AckWindow:
-		return blocked("window", g.window.oldest())
+		return blocked("window", g.window.oldest(), g.bus.clock.drift())
 	case g.behind > 0:
 		var oldest *line
 		for _, l := range g.lines.byKey {
@@ -309,7 +309,7 @@ func (g *group) blockedBy(info *eventhub.GroupInfo) *eventhub.Blocked {
 				oldest = l
 			}
 		}
-		b := blocked("key", g.find(oldest.first))
+		b := blocked("key", g.find(oldest.first), g.bus.clock.drift())
 		b.Key = oldest.key
 		return b
 	case !slices.ContainsFunc(g.members, func(m *member) bool { return !m.isPaused() }):
@@ -321,8 +321,8 @@ func (g *group) blockedBy(info *eventhub.GroupInfo) *eventhub.Blocked {
 }
 
 // blocked tells of the event in the way.
-func blocked(kind string, e *entry) *eventhub.Blocked {
-	f := e.inFlight()
+func blocked(kind string, e *entry, drift int64) *eventhub.Blocked {
+	f := e.inFlight(drift)
 	return &eventhub.Blocked{Kind: kind, Offset: f.Offset, ID: f.ID, State: f.State, Member: f.Member, SinceTS: f.SinceTS}
 }
 
@@ -342,11 +342,12 @@ func (b *Bus) InFlight(ctx context.Context, topic, name string, limit int) ([]ev
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var list []eventhub.InFlight
+	drift := g.bus.clock.drift()
 	for e := range g.open() {
 		if len(list) == limit {
 			break
 		}
-		f := e.inFlight()
+		f := e.inFlight(drift)
 		f.History = slices.Clone(g.progress.history[e.offset])
 		list = append(list, f)
 	}
@@ -404,7 +405,7 @@ func (g *group) becameOf(f *eventhub.InFlight) {
 	switch {
 	case e != nil && e.state != done:
 		id := f.ID
-		*f = e.inFlight()
+		*f = e.inFlight(g.bus.clock.drift())
 		f.ID = id
 	case e != nil || f.Offset < g.window.next:
 		f.State = "done"
@@ -420,19 +421,22 @@ func (g *group) becameOf(f *eventhub.InFlight) {
 	f.History = slices.Clone(g.progress.history[f.Offset])
 }
 
-// inFlight shows an entry that is not done.
-func (e *entry) inFlight() eventhub.InFlight {
+// inFlight shows an entry that is not done, with its times as the wall clock has them.
+func (e *entry) inFlight(drift int64) eventhub.InFlight {
 	f := eventhub.InFlight{Offset: e.offset, ID: strings.Clone(e.id), Attempt: int(e.attempts), Redriven: int(e.redriven)}
 	switch e.state {
 	case leased:
-		f.State, f.SinceTS, f.Deadline = "leased", e.since, e.at
+		f.State, f.SinceTS, f.Deadline = "leased", e.since+drift, e.at+drift
 		f.Member = &eventhub.Peer{Transport: e.member.sub.opts.Peer.Transport, Name: e.member.sub.opts.Peer.Name}
 	case waiting, planted:
-		f.State, f.DueTS = "waiting", e.at
+		f.State = "waiting"
+		if e.at != 0 { // else it was always due
+			f.DueTS = e.at + drift
+		}
 	case behind:
 		f.State = "held"
 	case pledged, handed:
-		f.State, f.SinceTS = "handing_over", e.since
+		f.State, f.SinceTS = "handing_over", e.since+drift
 		f.Member = &eventhub.Peer{Transport: e.member.sub.opts.Peer.Transport, Name: e.member.sub.opts.Peer.Name}
 	default:
 		f.State = "dead_lettering"

@@ -61,7 +61,8 @@ func TestFsyncIsNeeded(t *testing.T) {
 
 // disk is the file system below a world's store.
 type disk struct {
-	mem *vfs.MemFS
+	mem   *vfs.MemFS
+	clock *skewed
 
 	mu   sync.Mutex
 	free int           // fsyncs that still pass
@@ -103,7 +104,7 @@ func (d *disk) String() string { return "hold up fsyncs" }
 // open opens the store on what is there.
 func (d *disk) open(t *rapid.T) store.Store {
 	s, err := pebble.Open(pebble.Options{
-		Dir: "data", FS: errorfs.Wrap(d.mem, d), Logger: slog.New(slog.DiscardHandler),
+		Dir: "data", FS: errorfs.Wrap(d.mem, d), Logger: slog.New(slog.DiscardHandler), Now: d.clock.now,
 		Fatal: func(cause error) { t.Errorf("Fatal(%v)", cause) },
 	})
 	if err != nil {
@@ -127,8 +128,8 @@ func (u unsynced) Commit(ctx context.Context, units []*store.Unit, _ bool) error
 }
 
 func newWorldOnDisk(t *rapid.T) *world {
-	d := &disk{mem: vfs.NewCrashableMem()}
-	w := newWorld(t, d.open(t))
+	d := &disk{mem: vfs.NewCrashableMem(), clock: &skewed{}}
+	w := newWorld(t, d.open(t), d.clock)
 	w.disk = d
 	w.steps = append(slices.Clone(w.steps), step{"power loss", 2, (*world).powerLoss}, step{"hold fsyncs", 2, (*world).holdFsyncs})
 	return w

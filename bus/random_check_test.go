@@ -117,7 +117,11 @@ func (w *world) receipt(e eventhub.Event, r eventhub.Receipt) {
 	if !r.Duplicate {
 		w.due(topic, r.Offset)
 	}
-	offset, duplicate := topic.add(r.ID, e, w.committedAt(e.Topic, r.Offset))
+	at := w.committedAt(e.Topic, r.Offset)
+	if n := len(topic.at); !r.Duplicate && n > 0 && at < topic.at[n-1] {
+		w.t.Fatalf("%d of %s has the commit time %d, that before it %d", r.Offset, e.Topic, at, topic.at[n-1])
+	}
+	offset, duplicate := topic.add(r.ID, e, at)
 	w.added(topic)
 	if r.Offset != offset || r.Duplicate != duplicate || e.ID != "" && e.ID != r.ID {
 		w.t.Fatalf("receipt of %q in %q = %+v; want offset %d, duplicate %t", e.ID, e.Topic, r, offset, duplicate)
@@ -320,7 +324,7 @@ func (m *modelMember) calm() bool {
 	s := m.sub.(*subscription)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return now() < s.claim.calm
+	return s.bus.clock.now() < s.claim.calm
 }
 
 // suspectDue reports whether a suspect may be waiting for its turn.
@@ -392,6 +396,7 @@ func (w *world) drain() {
 	w.check()
 	w.awaitRedrives(true)
 	w.check()
+	w.skew(max(w.set.most, w.clock.skew.Load())) // so that all of them come
 	for len(w.plans) > 0 {
 		time.Sleep(2500 * time.Millisecond) // the longest delay
 		w.check()

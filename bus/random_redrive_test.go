@@ -896,6 +896,9 @@ func (w *world) checkFlight(g *modelGroup) {
 	}
 	n := 0
 	for _, f := range list {
+		if e := g.find(f.Offset); e != nil {
+			w.checkTimes(g, e, &f)
+		}
 		if f.Redriven == 0 {
 			continue
 		}

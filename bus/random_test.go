@@ -41,7 +41,10 @@ func some(n int) string { return strconv.Itoa(n / share) }
 // commits of the store can be held up in the middle of a turn, and then steps
 // happen in between.
 func TestRandomHistories(t *testing.T) {
-	tryHistories(t, histories, func(t *rapid.T) *world { return newWorld(t, memory.Open(memory.Options{})) })
+	tryHistories(t, histories, func(t *rapid.T) *world {
+		clock := &skewed{}
+		return newWorld(t, memory.Open(memory.Options{Now: clock.now}), clock)
+	})
 	redrives.report(t)
 }
 
@@ -111,6 +114,7 @@ var steps = []step{
 	{"pause group", 1, (*world).pauseGroup},
 	{"pause member", 1, (*world).pauseMember},
 	{"restart", 1, (*world).restart},
+	{"set clock", 1, (*world).setClock},
 	{"hold reads", 1, (*world).holdReads},
 	{"hold commits", 1, (*world).holdCommits},
 }
@@ -220,7 +224,9 @@ type world struct {
 	wrecked bool          // the engine panicked with a lock taken
 	steps   []step
 	disk    *disk // where the store has one
-	rounds  int   // of the drain
+	clock   *skewed
+	set     clockSet
+	rounds  int // of the drain
 
 	topics   []*modelTopic
 	groups   []*modelGroup
@@ -251,11 +257,12 @@ type world struct {
 	plantings map[string]*modelPlanting  // by mark
 }
 
-func newWorld(t *rapid.T, s store.Store) *world {
+func newWorld(t *rapid.T, s store.Store, clock *skewed) *world {
 	w := &world{
 		t:        t,
 		steps:    steps,
 		store:    &valve{meter: &meter{Store: s}},
+		clock:    clock,
 		letters:  make(map[string]*modelLetter),
 		patterns: make(map[string]map[string]*modelPattern),
 		house:    make(map[string]modelSettings),
@@ -264,6 +271,7 @@ func newWorld(t *rapid.T, s store.Store) *world {
 		times:    make(map[string]int),
 		redrives: make(map[string]*modelRedriving), plantings: make(map[string]*modelPlanting),
 		opts: Options{
+			clock:          clock.now,
 			EarlyBytes:     1 + 99*rapid.IntRange(0, 20).Draw(t, "early bytes"),
 			TailCacheBytes: rapid.SampledFrom([]int{64 << 20, 1000, 1}).Draw(t, "cache"),
 			AckWindow:      rapid.SampledFrom([]uint64{1_000_000, 8}).Draw(t, "window"),
@@ -399,7 +407,7 @@ func (w *world) drawStart(topic *modelTopic) eventhub.Start {
 	n := rapid.IntRange(0, int(topic.head())+1).Draw(w.t, "start at")
 	s.Offset = uint64(n)
 	s.AfterID = "nobody"
-	s.TS = now()
+	s.TS = w.wall()
 	if n > 0 && n <= len(topic.ids) {
 		s.AfterID, s.TS = topic.ids[n-1], topic.at[n-1]
 	}

@@ -121,6 +121,7 @@ type mover struct {
 	running bool
 	stopped bool
 	next    int64 // when there is something to do, in epoch milliseconds
+	looked  int64 // what the clock had when somebody looked whether that has come
 	added   int64 // the earliest plan that was told since the last look, or never
 	low     place
 	again   place // all that has to be tried again is behind it
@@ -141,7 +142,7 @@ var beforeAll = place{at: -1}
 func (p place) before(q place) bool { return p.at < q.at || p.at == q.at && p.seq < q.seq }
 
 func newMover(b *Bus) *mover {
-	m := &mover{bus: b, now: b.opts.clock, added: never, low: beforeAll, resume: beforeAll, againAt: never}
+	m := &mover{bus: b, now: b.clock.wall, added: never, low: beforeAll, resume: beforeAll, againAt: never}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.timer = time.AfterFunc(time.Hour, m.run)
 	m.timer.Stop()
@@ -211,7 +212,13 @@ func (m *mover) begin() bool {
 	if m.stopped || m.running {
 		return false
 	}
-	if m.now().UnixMilli() < m.next {
+	now := m.now().UnixMilli()
+	isBack := now < m.looked
+	m.looked = now
+	if isBack && m.againAt != never {
+		m.againAt = now // who sets the clock makes nothing wait longer for another try
+	}
+	if !isBack && now < m.next {
 		m.arm()
 		return false
 	}

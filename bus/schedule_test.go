@@ -533,6 +533,29 @@ func TestClockJumps(t *testing.T) {
 	})
 }
 
+// TestOverdueWhenTheClockIsSetBack: what is overdue by the clock that was set back too, and
+// could not be read before, waits no longer for that.
+func TestOverdueWhenTheClockIsSetBack(t *testing.T) {
+	for _, failing := range []time.Duration{2 * time.Second, time.Minute} { // tried again; left behind
+		synctest.Test(t, func(t *testing.T) {
+			clock := &skewed{}
+			faulty := storefault.Wrap(memory.Open(memory.Options{Now: clock.now}))
+			r := &rig{t: t, store: &meter{Store: faulty}}
+			clock.skew.Store(int64(5 * time.Hour))
+			r.start(Options{clock: clock.now})
+			r.schedule("t", "x", time.Minute)
+			faulty.Inject(storefault.Fault{Op: storefault.Planned, Err: errors.New("no disk")})
+			clock.skew.Store(int64(10 * time.Hour))
+			r.after(lookEvery + failing)
+			faulty.Clear()
+			clock.skew.Store(int64(6 * time.Hour))
+			r.after(lookEvery)
+			equal(t, "log after "+failing.String(), r.logged("t"), []string{"x"})
+			r.stop()
+		})
+	}
+}
+
 // TestIdleMover: with nothing scheduled the mover asks for nothing, and with
 // something that is far away only its own clock.
 func TestIdleMover(t *testing.T) {

@@ -2,7 +2,6 @@ package bus
 
 import (
 	"math"
-	"time"
 
 	"eventhub"
 )
@@ -85,7 +84,7 @@ func (s *subscription) Sent(n int) {
 	sent := s.queue.next(n)
 	s.mu.Unlock()
 	s.giving.Unlock()
-	now := time.Now().UnixMilli()
+	now := s.bus.clock.now()
 	for rest := sent; len(rest) > 0; {
 		g, n := rest[0].member.group, 1
 		for n < len(rest) && rest[n].member.group == g {

@@ -168,7 +168,7 @@ func (g *group) settle(m *member, s eventhub.Settlement) ([]eventhub.Outcome, er
 		defer g.mu.Unlock()
 		return nil, g.ended
 	}
-	now := time.Now().UnixMilli()
+	now := g.bus.clock.now()
 	for i, ref := range s.Refs {
 		outcomes[i] = g.settleOne(m, ref, &s, now)
 	}
@@ -294,8 +294,9 @@ func (g *group) become(e *entry, state entryState) {
 // note remembers that the attempt under way has come to nothing.
 func (g *group) note(e *entry, now int64, why, reason string) {
 	if e.state == leased {
+		drift := g.bus.clock.drift()
 		g.progress.note(e.offset, eventhub.Attempt{
-			Attempt: int(e.attempts), Member: e.member.sub.peer, SinceTS: e.since, EndedTS: now, Why: why, Reason: reason,
+			Attempt: int(e.attempts), Member: e.member.sub.peer, SinceTS: e.since + drift, EndedTS: now + drift, Why: why, Reason: reason,
 		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sort"
 	"sync"
-	"time"
 
 	"eventhub"
 	"eventhub/store"
@@ -122,7 +121,7 @@ func (s *shard) round(f *feed) bool {
 			return true
 		}
 		if f.stored(s.bus, s.log, s.next, roundEvents) != nil {
-			s.bus.alarm.set(s, time.Now().Add(readAgain).UnixMilli())
+			s.bus.alarm.set(s, s.bus.clock.after(readAgain))
 			return false
 		}
 	}

@@ -1,10 +1,6 @@
 package bus
 
-import (
-	"time"
-
-	"eventhub"
-)
+import "eventhub"
 
 // An event that has failed soloAfter times may be what makes members die, and a
 // member that dies takes an attempt from everything that it holds. So from then
@@ -27,8 +23,8 @@ import (
 //     pull that took a suspect one takes what else there is.
 const soloAfter = 2
 
-// claim is how a subscription is kept free for a suspect of its claimant. Times are epoch
-// ms. The subscription's mu guards it.
+// claim is how a subscription is kept free for a suspect of its claimant. Times are those of
+// the bus's clock. The subscription's mu guards it.
 type claim struct {
 	since int64
 	until int64 // others get nothing before that
@@ -37,19 +33,17 @@ type claim struct {
 	vain  int   // claims that ended before one did, since the last one that did not
 }
 
-func (c *claim) begin(timeout int64) {
-	now := time.Now().UnixMilli()
+func (c *claim) begin(now, timeout int64) {
 	most := eventhub.MaxAckTimeout.Milliseconds() // all that is held has been settled or given back by then
 	c.since, c.until, c.given = now, now+min(timeout<<min(c.vain, 12), most), false
 }
 
 // met notes that the suspect goes out.
-func (c *claim) met(timeout int64) {
-	c.given, c.vain, c.until = true, 0, time.Now().UnixMilli()+timeout
+func (c *claim) met(now, timeout int64) {
+	c.given, c.vain, c.until = true, 0, now+timeout
 }
 
-func (c *claim) end() {
-	now := time.Now().UnixMilli()
+func (c *claim) end(now int64) {
 	c.calm = now + now - c.since
 	if !c.given && now >= c.until {
 		c.vain++
@@ -62,7 +56,7 @@ func (s *subscription) claimable(g *group) bool {
 	if s.claimant != nil {
 		return s.claimant == g
 	}
-	return time.Now().UnixMilli() >= s.claim.calm
+	return s.bus.clock.now() >= s.claim.calm
 }
 
 // claimOver reports whether the claim has had its suspect, or its time.

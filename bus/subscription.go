@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 	"sync"
-	"time"
 
 	"eventhub"
 	"eventhub/store"
@@ -130,7 +129,7 @@ func newSubscription(b *Bus, opts eventhub.SubscribeOptions, r eventhub.Receiver
 	peer := opts.Peer
 	return &subscription{
 		bus: b, receiver: r, opts: opts, peer: &peer,
-		timeout: opts.AckTimeout.Milliseconds(), since: time.Now().UnixMilli(),
+		timeout: opts.AckTimeout.Milliseconds(), since: b.clock.wall().UnixMilli(),
 		members: make(map[string]*member, 1),
 	}
 }
@@ -304,7 +303,7 @@ func (s *subscription) takes() bool { return !s.full && !s.left && !s.paused }
 
 // room returns how many more leases it may hold. s.mu is held.
 func (s *subscription) room() int {
-	if !s.takes() || s.claimant != nil && time.Now().UnixMilli() < s.claim.until {
+	if !s.takes() || s.claimant != nil && s.bus.clock.now() < s.claim.until {
 		return 0
 	}
 	return s.opts.MaxInFlight - s.inFlight
@@ -336,7 +335,7 @@ func (m *member) reserveAlone() bool {
 		return false
 	}
 	m.sub.inFlight++
-	m.sub.claim.met(m.sub.timeout)
+	m.sub.claim.met(m.sub.bus.clock.now(), m.sub.timeout)
 	return true
 }
 
@@ -444,7 +443,7 @@ func (m *member) claim() bool {
 		return s.claimant == m.group
 	}
 	s.claimant = m.group
-	s.claim.begin(s.timeout)
+	s.claim.begin(s.bus.clock.now(), s.timeout)
 	return true
 }
 
@@ -457,7 +456,7 @@ func (m *member) unclaim() {
 		return
 	}
 	s.claimant = nil
-	s.claim.end()
+	s.claim.end(s.bus.clock.now())
 	woken := s.feed()
 	for _, m := range s.claims {
 		m.claims = false
@@ -636,7 +635,7 @@ func (m *member) leave(giveBack uint64) {
 		g.solo = nil
 		g.owes = m.hadSuspect()
 	}
-	now := time.Now().UnixMilli()
+	now := g.bus.clock.now()
 	var held []*entry
 	if !m.isDetached() {
 		for e := range g.open() {

@@ -261,7 +261,7 @@ func (t *tail) keepUp(p *part, deliveries []eventhub.Delivery, f *feed) {
 		deliveries = deliveries[n:]
 	}
 	if t.merged != nil {
-		t.handMerged(time.Now().UnixMilli(), f)
+		t.handMerged(t.bus.clock.now(), f)
 	}
 	if !all {
 		t.fallBehind(p)
@@ -327,7 +327,7 @@ func (t *tail) round(f *feed, began time.Time) bool {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if !t.left {
-			t.bus.alarm.set(t, time.Now().Add(readAgain).UnixMilli())
+			t.bus.alarm.set(t, t.bus.clock.after(readAgain))
 		}
 		return false
 	}
@@ -387,7 +387,7 @@ func (t *tail) plan(f *feed) (p *part, from uint64, limit int) {
 	}
 	if t.merged != nil {
 		t.merged.armed = false // the alarm has one time for each task; it may be gone
-		t.handMerged(time.Now().UnixMilli(), f)
+		t.handMerged(t.bus.clock.now(), f)
 	}
 	if len(t.lag) == 0 {
 		t.lag = nil

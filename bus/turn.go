@@ -70,6 +70,7 @@ type fetcher struct {
 	batch               store.Batch
 
 	began  time.Time // the turn
+	drift  int64     // of the clock, when it was handed out
 	passes []bool    // what the filter says of the fresh events, one by one
 }
 
@@ -89,7 +90,7 @@ func (f *fetcher) release() {
 // the time of the turn, which began at a time.
 func (g *group) round(began time.Time) (more, spent bool) {
 	g.mu.Lock()
-	more = g.plan(time.Now().UnixMilli())
+	more = g.plan(g.bus.clock.now())
 	g.mu.Unlock()
 	if !more {
 		return false, false
@@ -108,12 +109,12 @@ func (g *group) round(began time.Time) (more, spent bool) {
 	}
 	if err != nil {
 		g.bus.log.Error("cannot read events for a group", "topic", g.log.name, "group", g.name, "error", err)
-		g.putBack(time.Now().Add(readAgain).UnixMilli())
+		g.putBack(g.bus.clock.after(readAgain))
 		g.mu.Unlock()
 		return false, false
 	}
 	burials := g.burials(f.graves[:f.readGraves], f.items)
-	g.handOut(time.Now().UnixMilli())
+	g.handOut(g.bus.clock.now())
 	g.mu.Unlock()
 	// Not under the lock: the committer, which makes room, may be waiting for it.
 	g.inter(burials)
@@ -352,6 +353,7 @@ func (g *group) putBack(at int64) {
 // handOut leases what was read and gives it to the members' receivers.
 func (g *group) handOut(now int64) {
 	f := g.fetch
+	f.drift = g.bus.clock.drift() // commit times are those of the wall clock
 	graves, due := f.readGraves, f.readDue
 	g.graves = append(g.graves, f.graves[graves:]...)
 	for _, offset := range f.due[due:] {
@@ -475,7 +477,7 @@ func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
 		e.id = string(item.Record.ID())
 		g.ids[e.id] = e.offset
 	}
-	e.age = uint32(min(max(now-item.Record.CommitTime(), 0), math.MaxUint32))
+	e.age = uint32(min(max(now+g.fetch.drift-item.Record.CommitTime(), 0), math.MaxUint32))
 	e.member = m
 	e.since, e.at = now, now+m.sub.timeout
 	e.attempts++

@@ -34,8 +34,8 @@ func (s entryState) inCommit() bool { return s == handed || s == interred }
 type entry struct {
 	offset uint64
 	serial uint64  // of the last lease; 0 before the first
-	at     int64   // epoch ms: the lease's deadline, or when it may go out again
-	since  int64   // epoch ms: start of the last lease
+	at     int64   // by the bus's clock: the lease's deadline, or when it may go out again
+	since  int64   // by the bus's clock: start of the last lease
 	member *member // who holds or last held it
 	id     string  // known from the first lease on
 	// age is how old the event was when it was leased, in ms; up to 49 days.

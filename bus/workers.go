@@ -157,7 +157,8 @@ func (l *lane) run() {
 // of its leases ends or its first retry is due, a tail when it may be given the
 // next of what it conflates. A task is in it at most once, with its earliest time.
 type alarm struct {
-	fire func(task)
+	clock *clock
+	fire  func(task)
 
 	mu      sync.Mutex
 	timer   *time.Timer
@@ -165,15 +166,15 @@ type alarm struct {
 	stopped bool
 }
 
-func newAlarm(fire func(task)) *alarm {
-	a := &alarm{fire: fire}
+func newAlarm(c *clock, fire func(task)) *alarm {
+	a := &alarm{clock: c, fire: fire}
 	a.timer = time.AfterFunc(time.Hour, a.ring)
 	a.timer.Stop()
 	return a
 }
 
-// set makes sure that the task is scheduled at the given time, in epoch
-// milliseconds, or before.
+// set makes sure that the task is scheduled at the given time of the
+// bus's clock, or before.
 func (a *alarm) set(t task, at int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -207,7 +208,7 @@ func (a *alarm) cancel(t task) {
 
 // arm sets the timer to the earliest task. a.mu is held.
 func (a *alarm) arm() {
-	a.timer.Reset(time.Until(time.UnixMilli(a.tasks[0].task().alarmAt)))
+	a.timer.Reset(a.clock.until(a.tasks[0].task().alarmAt))
 }
 
 func (a *alarm) ring() {
@@ -216,7 +217,7 @@ func (a *alarm) ring() {
 	if a.stopped {
 		return
 	}
-	now := time.Now().UnixMilli()
+	now := a.clock.now()
 	for len(a.tasks) > 0 && a.tasks[0].task().alarmAt <= now {
 		t := heap.Pop(&a.tasks).(task)
 		t.task().alarmAt = 0
