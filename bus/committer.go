@@ -63,6 +63,7 @@ type committer struct {
 	inSync   int // commits that the syncer was given and that are not over
 
 	pipeline pipeline
+	stall    stall
 
 	// Of run's goroutine.
 	batch     []*submission
@@ -81,6 +82,7 @@ func newCommitter(b *Bus) *committer {
 	c.flush.Stop()
 	c.sync = time.AfterFunc(time.Hour, c.syncNow)
 	c.sync.Stop()
+	c.stall.init(b.log)
 	c.pipeline.begin(c)
 	go c.run()
 	return c
@@ -242,6 +244,7 @@ func (c *committer) stop() error {
 	c.mu.Unlock()
 	c.hint()
 	<-c.done
+	c.stall.timer.Stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.broken
@@ -395,13 +398,16 @@ func (c *committer) put(sync bool) error {
 		return broken
 	}
 	began := time.Now()
+	c.stall.begin(began)
 	err := c.bus.store.Commit(context.Background(), c.units, sync)
+	took := time.Since(began)
+	c.stall.end(began.Add(took))
 	if err == nil {
 		if !sync && !c.unsynced {
 			c.sync.Reset(c.bus.opts.SyncEvery)
 		}
 		c.unsynced = !sync
-		c.bus.counts.commit(time.Since(began), c.units)
+		c.bus.counts.commit(took, c.units)
 		return nil
 	}
 	return c.fail(err)

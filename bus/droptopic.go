@@ -53,7 +53,9 @@ func (b *Bus) drop(s *submission) {
 		return
 	}
 	ended := b.endGroups(s.drop)
+	b.committer.stall.begin(time.Now())
 	err := b.store.DropTopic(ctx, s.drop)
+	b.committer.stall.end(time.Now())
 	if err != nil {
 		s.finish(s, b.committer.fail(err))
 		return

@@ -129,7 +129,9 @@ func (c *committer) start() {
 	p.began = time.Now()
 	err := c.whyBroken()
 	if err == nil {
+		c.stall.begin(p.began)
 		if p.wait, err = c.pipeline.store.Start(context.Background(), p.units); err != nil {
+			c.stall.end(time.Now())
 			err = c.fail(err)
 		}
 	}
@@ -149,12 +151,14 @@ func (c *committer) start() {
 // that it went well, whatever the store says of it; one before may still be.
 func (c *committer) await(p *syncing) {
 	err := p.wait()
+	took := time.Since(p.began)
+	c.stall.end(p.began.Add(took))
 	if c.pipeline.failed == nil && err != nil {
 		c.pipeline.failed = c.fail(err)
 	}
 	err = c.pipeline.failed
 	if err == nil {
-		c.bus.counts.commit(time.Since(p.began), p.units)
+		c.bus.counts.commit(took, p.units)
 		c.bus.committed(p.batch)
 	}
 	c.conclude(p, err)

@@ -140,7 +140,7 @@ func (b *Bus) Measure(ctx context.Context) (measure.Engine, error) {
 		return measure.Engine{}, err
 	}
 	e := b.counts.snapshot()
-	e.QueuedBytes = b.committer.queuedBytes()
+	e.QueuedBytes, e.CommitWaiting = b.committer.queuedBytes(), b.committer.stall.waited()
 	var err error
 	if e.StoreBytes, err = b.store.Size(); err != nil {
 		return e, storeError(err, "tell its size")

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -284,7 +285,7 @@ func filled() *rooms {
 				Poll: hist(measure.Turns, 0, 1), Handler: hist(measure.Milliseconds, 3, 7), Latency: hist(measure.Milliseconds, 70000),
 			}},
 			CommitSeconds: hist(measure.Seconds, 0.002, 0.003), CommitEvents: hist(measure.Counts, 1, 6),
-			QueuedBytes: 11, CachedBytes: 12, StoreBytes: 13, FilterFailed: 8, FilterTooCostly: 5,
+			CommitWaiting: 1500 * time.Millisecond, QueuedBytes: 11, CachedBytes: 12, StoreBytes: 13, FilterFailed: 8, FilterTooCostly: 5,
 		},
 		gateway: measure.Gateway{
 			Connections: 21, Opened: 24, Closed: map[int]uint64{0: 1, 1000: 2, 4000: 3}, Refused: 4,

@@ -61,6 +61,7 @@ func TestEverySeries(t *testing.T) {
 		"eventhub_commit_events_count":                                             2,
 		"eventhub_filter_failed_total":                                             8,
 		"eventhub_filter_too_costly_total":                                         5,
+		"eventhub_commit_waiting_seconds":                                          1.5,
 		"eventhub_queued_bytes":                                                    11,
 		"eventhub_cached_bytes":                                                    12,
 		"eventhub_store_size_bytes":                                                13,

@@ -88,6 +88,8 @@ var engineSeries = []series[measure.Engine]{
 		func(e *measure.Engine) uint64 { return e.FilterFailed }),
 	counter("eventhub_filter_too_costly_total", "Of these, events on which a filter costs more than is allowed.", nil,
 		func(e *measure.Engine) uint64 { return e.FilterTooCostly }),
+	gauge("eventhub_commit_waiting_seconds", "How long the store has ended no commit while one is under way, 0 without one.", nil,
+		func(e *measure.Engine) float64 { return e.CommitWaiting.Seconds() }),
 	gauge("eventhub_queued_bytes", "Bytes of the records that wait for the committer.", nil,
 		func(e *measure.Engine) float64 { return float64(e.QueuedBytes) }),
 	gauge("eventhub_cached_bytes", "Bytes of the records in the tail cache.", nil,

@@ -5,7 +5,10 @@
 // knows one.
 package measure
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Milliseconds are the upper bounds of the buckets for durations of deliveries, in milliseconds. Times are kept in whole milliseconds, so finer
 // ones would tell nothing.
@@ -93,9 +96,11 @@ type Engine struct {
 
 	CommitSeconds Histogram // one store.Commit
 	CommitEvents  Histogram // events in one store.Commit
-	QueuedBytes   int       // records that wait for the committer
-	CachedBytes   int       // records in the tail cache
-	StoreBytes    uint64    // see store.Maintenance
+	// CommitWaiting is how long the store has ended no commit while one is under way.
+	CommitWaiting time.Duration
+	QueuedBytes   int    // records that wait for the committer
+	CachedBytes   int    // records in the tail cache
+	StoreBytes    uint64 // see store.Maintenance
 
 	FilterFailed    uint64 // events that did not pass because a filter could not be evaluated
 	FilterTooCostly uint64 // of these, those on which it cost too much
