@@ -370,7 +370,7 @@ func (h *Hub) drain(ctx context.Context) {
 }
 
 // closeStore ends the engine and its store, however long it takes to save what there is
-// to be saved. Where the store is broken there is nothing, and what waits for it may wait
+// to be saved; beyond the grace period it is told. Where the store is broken there is nothing, and what waits for it may wait
 // for ever: then the grace period counts, and the rest ends with the process.
 func (h *Hub) closeStore(ctx context.Context) error {
 	closed := make(chan error, 1)
@@ -379,6 +379,13 @@ func (h *Hub) closeStore(ctx context.Context) error {
 	case err := <-closed:
 		return err
 	case <-h.storeLost:
+	case <-ctx.Done():
+		h.log.Warn("the grace period is over, and the store is still being closed", "grace", h.cfg.Grace)
+		select {
+		case err := <-closed:
+			return err
+		case <-h.storeLost:
+		}
 	}
 	select {
 	case err := <-closed:

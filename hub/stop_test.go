@@ -315,6 +315,52 @@ func (s *heldStore) Commit(ctx context.Context, units []*store.Unit, sync bool) 
 	return s.Store.Commit(ctx, units, sync)
 }
 
+// TestStopOnSlowDisk: a store that takes longer to close than the grace period is closed all
+// the same, and meanwhile the log says what the stop waits for.
+func TestStopOnSlowDisk(t *testing.T) {
+	told, letGo := make(chan string, 9), make(chan struct{})
+	slow := &watchedStore{memory.Open(memory.Options{}), func() { <-letGo }}
+	h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0", Grace: time.Millisecond,
+		Logger:    slog.New(warnings(told)),
+		OpenStore: func(func(error)) (store.Store, error) { return slow, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- h.Stop(context.Background()) }()
+	select {
+	case line := <-told:
+		if !strings.Contains(line, "the store is still being closed") {
+			t.Errorf("the log says %q", line)
+		}
+	case err := <-stopped:
+		t.Fatalf("stopped, %v, while the store is being closed", err)
+	case <-time.After(patience):
+		t.Error("nobody says what the stop waits for")
+	}
+	select {
+	case err := <-stopped:
+		t.Errorf("stopped, %v, while the store is being closed", err)
+	default:
+	}
+	close(letGo)
+	if err := <-stopped; err != nil {
+		t.Errorf("Stop: %v", err)
+	}
+}
+
+// warnings gets the warnings of a log.
+type warnings chan string
+
+func (w warnings) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (w warnings) WithAttrs([]slog.Attr) slog.Handler           { return w }
+func (w warnings) WithGroup(string) slog.Handler                { return w }
+
+func (w warnings) Handle(_ context.Context, r slog.Record) error {
+	w <- r.Message
+	return nil
+}
+
 // TestStopWaitsForNoReader: answers that nobody reads do not hold a stop up.
 func TestStopWaitsForNoReader(t *testing.T) {
 	h, err := hub.Start(hub.Config{Store: hub.MemoryStore, WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0", Grace: patience})
