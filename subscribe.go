@@ -91,8 +91,8 @@ type SubscribeOptions struct {
 	// behind these offsets, one for a topic, at most MaxPlaces. Start counts for all
 	// other topics. Topics that it does not have are passed over. Where the event of a
 	// place is not in the log as it was (TS tells), because the hub lost it or is
-	// another one, the tail goes on with what was committed after it, and with the
-	// first event where TS is 0. A Client has places of its own and takes none.
+	// another one, the tail goes on with what was committed after it or has a higher
+	// offset, and with the first event where TS is 0. A Client has places of its own and takes none.
 	Places []Place
 
 	// Of the group, fixed at its creation. An empty Ordering means whatever the

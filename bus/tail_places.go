@@ -13,7 +13,8 @@ import (
 // the receiver where that is not the place itself. The event that it saw last, by
 // offset and commit time, shows whether the log is the one that it was in. A log that
 // lost its end, was restored from a backup, or is another hub's, has events that the
-// tail has not seen: those that were committed later.
+// tail has not seen: those that were committed later, and those of higher offsets, which
+// may be of the same millisecond, or of a clock that was set back.
 func (t *tail) goOn(ctx context.Context, p eventhub.Place) (cursor uint64, _ error) {
 	if p.Offset == 0 {
 		return 0, nil
@@ -31,6 +32,7 @@ func (t *tail) goOn(ctx context.Context, p eventhub.Place) (cursor uint64, _ err
 		if cursor, err = t.bus.resolve(ctx, p.Topic, eventhub.Start{Kind: eventhub.StartTime, TS: p.TS + 1}); err != nil {
 			return 0, err
 		}
+		cursor = min(cursor, p.Offset)
 	}
 	t.tellGap(p, 0)
 	return cursor, nil

@@ -61,7 +61,8 @@ func TestTailGoesOnInAnotherLog(t *testing.T) {
 			{"the same log", place("s.a", 4, seen), []uint64{5, 6, 7, 8, 9}, nil},
 			{"its end was lost", place("s.a", 12, seen), []uint64{6, 7, 8, 9}, []eventhub.Gap{{Topic: "s.a", After: 12}}},
 			{"another event is there", place("s.a", 7, seen), []uint64{6, 7, 8, 9}, []eventhub.Gap{{Topic: "s.a", After: 7}}},
-			{"all of it was seen", place("s.a", 7, seen+2000), nil, []eventhub.Gap{{Topic: "s.a", After: 7}}},
+			{"an earlier event is there", place("s.a", 7, seen+2000), []uint64{8, 9}, []eventhub.Gap{{Topic: "s.a", After: 7}}},
+			{"all of it was seen", place("s.a", 12, seen+2000), nil, []eventhub.Gap{{Topic: "s.a", After: 12}}},
 			{"the time is not known", place("s.a", 7, 0), []uint64{8, 9}, nil},
 			{"the time is not known, and its end was lost", place("s.a", 12, 0), []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}, []eventhub.Gap{{Topic: "s.a", After: 12}}},
 			{"the topic is gone", place("s.b", 12, seen), []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}, []eventhub.Gap{{Topic: "s.b", After: 12}}},
@@ -111,6 +112,34 @@ func TestTailGoesOnBesideAHole(t *testing.T) {
 			synctest.Wait()
 			equal(t, "offsets", in.takeOffsets(), tt.want)
 			equal(t, "gaps", in.gaps, tt.gaps)
+			sub.Drop(0)
+		}
+	})
+}
+
+// TestTailGoesOnAboveItsOffset: what is above the offset that a tail was at is new to it,
+// whatever its commit time, also where the log lost the event of that place: it may have
+// been committed in the same millisecond, or by a clock that was set back.
+func TestTailGoesOnAboveItsOffset(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 3)
+		seen := time.Now().UnixMilli()
+		for _, offset := range []uint64{1000, 1001} {
+			r.sparse("t", offset)
+		}
+		if now := time.Now().UnixMilli(); now != seen {
+			t.Fatalf("the clock went from %d to %d", seen, now)
+		}
+		for _, ts := range []int64{seen, seen + 1, seen + 3_600_000} {
+			o := tailOpts("t")
+			o.Places = []eventhub.Place{{Topic: "t", Offset: 20, TS: ts}}
+			in := &gapped{inbox: &inbox{room: -1}}
+			sub, err := r.bus.Subscribe(context.Background(), o, in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			equal(t, "offsets", in.takeOffsets(), []uint64{1000, 1001})
 			sub.Drop(0)
 		}
 	})

@@ -60,7 +60,7 @@ func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} 
 // its topics, so that over lost connections no event comes twice and none is left out
 // that the log still has. Where a hub does not have that event any more, because it was
 // restored or is another one, the topic goes on with what was committed after that
-// event. So a line in the log says, and the receiver is told, if it is an
+// event or has a higher offset. So a line in the log says, and the receiver is told, if it is an
 // [eventhub.Gapped], before what follows comes. A tail to which nothing came
 // yet starts as asked: at the latest event, that is without what was published while
 // there was no connection; at the first one where Start is behind an event that is not
