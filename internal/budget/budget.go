@@ -36,11 +36,12 @@ func (b *Budget) Used() int {
 	return b.used
 }
 
-// Take takes n bytes and reports true, or takes nothing where there are not so many.
+// Take takes n bytes and reports true, or takes nothing where there are not so many, or
+// where somebody waits: each byte that is given back would go past those who need more.
 func (b *Budget) Take(n int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.take(n)
+	return len(b.waiting) == 0 && b.take(n)
 }
 
 func (b *Budget) take(n int) bool {

@@ -24,6 +24,35 @@ func TestTake(t *testing.T) {
 	b.Give(8)
 }
 
+// TestTakeOvertakesNobody: who takes what is there at once does not go past those who wait.
+// They would wait for ever otherwise, for each byte that is given back would be taken.
+func TestTakeOvertakesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(10)
+		b.Take(8)
+		done := make(chan error, 1)
+		go func() { done <- b.Wait(t.Context(), 5) }()
+		synctest.Wait()
+		for n := range 3 { // somebody would take each that is given back
+			b.Give(1)
+			synctest.Wait()
+			if n < 2 && b.Take(1) {
+				t.Error("one was taken past somebody who waits for 5")
+			}
+		}
+		if len(done) == 0 {
+			t.Fatal("5 were there, and who waits for them was overtaken")
+		}
+		if err := <-done; err != nil || b.Used() != 10 {
+			t.Errorf("%v, with %d taken; want 10", err, b.Used())
+		}
+		b.Give(1)
+		if !b.Take(1) {
+			t.Error("the last one cannot be taken, and nobody waits")
+		}
+	})
+}
+
 // TestWait: who came first is served first, also where a later one needs less, and
 // who gives up holds nobody up.
 func TestWait(t *testing.T) {
