@@ -139,8 +139,9 @@ const RedriveSamples = 5
 type Redriver interface {
 	// DeadLetters calls visit for each dead letter that q means, in order, up to the
 	// newest there was when it began, and ends with the error that visit returns. A
-	// topic without dead letters has none; CodeUnknownID, where the topic does not exist
-	// or an id or an offset of the query is not that of a dead letter.
+	// topic without dead letters has none, and one that was deleted still has those that
+	// it had, which are a topic of their own; CodeUnknownID, where neither exists, or an id
+	// or an offset of the query is not that of a dead letter.
 	DeadLetters(ctx context.Context, q DeadLetterQuery, visit func(*DeadLetter) error) error
 
 	// Redrive gives back what q means. What it has counted is durable, each dead

@@ -63,10 +63,18 @@ func (b *Bus) checkDeadLetters(ctx context.Context, q *eventhub.DeadLetterQuery)
 			return err
 		}
 	}
-	if _, err := b.store.Topic(ctx, q.Topic); errors.Is(err, store.ErrNotFound) {
-		return noTopic(q.Topic)
+	letters := letterTopic(q.Topic)
+	_, err := b.store.Topic(ctx, letters)
+	if errors.Is(err, store.ErrNotFound) {
+		_, err = b.store.Topic(ctx, q.Topic) // of which nothing was given up
 	}
-	q.Topic = letterTopic(q.Topic)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return noTopic(q.Topic)
+	case err != nil:
+		return storeError(err, "look up topic %q", q.Topic)
+	}
+	q.Topic = letters
 	q.Offsets = slices.Clone(q.Offsets)
 	for _, id := range q.IDs {
 		if err := eventhub.ValidateID(id); err != nil {

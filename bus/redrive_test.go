@@ -178,6 +178,33 @@ func TestEventGroupsOfRedriven(t *testing.T) {
 	})
 }
 
+// TestDeadLettersOutliveTheirTopic: dead letters are a topic of their own, which stays, so
+// the name of the one that is deleted still means them.
+func TestDeadLettersOutliveTheirTopic(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 3)
+		r.bury("t", "g")
+		r.publish("u", 1, 1)
+		r.deleteTopic("t")
+		r.deleteTopic("u")
+		equal(t, "dead letters", len(r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})), 3)
+		dry := redriveAll("t")
+		dry.Apply = false
+		for _, q := range []eventhub.RedriveQuery{dry, redriveAll("t"), redriveAll("t.dlq")} {
+			result := r.redrive(q)
+			equal(t, "redriven, skipped", words(result.Redriven, result.Skipped), "0 map[no_group:3]")
+		}
+		if _, err := r.bus.Requeue(context.Background(), "t", 2, []byte(`"anew"`), "me"); err != nil {
+			t.Errorf("Requeue: %v", err)
+		}
+		equal(t, "events of the topic", string(r.events("t")[0].Payload), `"anew"`)
+		equal(t, "open dead letters", len(r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})), 2)
+		for _, topic := range []string{"u", "u.dlq", "never"} {
+			wantCode(t, r.bus.DeadLetters(context.Background(), eventhub.DeadLetterQuery{Topic: topic}, nil), eventhub.CodeUnknownID)
+		}
+	})
+}
+
 // TestRedriveMoreOftenThanMarksAreTold: a dead letter tells its first marks only, and the
 // hub goes by all: each redrive is counted, and whether the event was given up is that of
 // the last.
