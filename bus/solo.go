@@ -5,8 +5,11 @@ import "eventhub"
 // An event that has failed soloAfter times may be what makes members die, and a
 // member that dies takes an attempt from everything that it holds. So from then
 // on it goes to a member that holds nothing else, and that gets nothing else
-// meanwhile. One member of the group does that at a time; the others go on with what
-// is fresh.
+// meanwhile. One member of a topic's group does that at a time; the others go on with what
+// is fresh. Under a pattern the suspects of several topics may have a member each at the
+// same time. If all topics had one between them, one suspect that somebody extends for an
+// hour would hold up those of a thousand topics; and the others have their half of each
+// member anyway.
 //
 // What holds others back has an end: a member may be the only one, and may be that of a
 // thousand topics.
@@ -16,7 +19,8 @@ import "eventhub"
 //     theirs.
 //   - It is kept free for the length of a lease while it still has others to settle. If
 //     it is not done with them by then the claim is given up; the next one may take
-//     twice as long.
+//     twice as long, and so on up to the longest lease that there is: what is held is
+//     settled by then, or else no suspect would ever go out.
 //   - It is kept free for the length of a lease while it has the suspect. Who extends the
 //     lease is alive: others come beside it.
 //   - Who pulls is a member for the length of a pull, and leaves no time to share: after a
