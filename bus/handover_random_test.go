@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/internal/faultfs"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/pebble"
@@ -69,7 +69,7 @@ func tryDeals(t *testing.T, n string, begin func(*rapid.T) *deals) {
 
 func openDeals(t *rapid.T, d *disk) store.Store {
 	s, err := pebble.Open(pebble.Options{
-		Dir: "data", FS: errorfs.Wrap(d.mem, d), Logger: slog.New(slog.DiscardHandler), MaxTopics: 6,
+		Dir: "data", FS: faultfs.Wrap(d.mem, d), Logger: slog.New(slog.DiscardHandler), MaxTopics: 6,
 		Fatal: func(cause error) { t.Errorf("Fatal(%v)", cause) },
 	})
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"eventhub"
+	"eventhub/internal/faultfs"
 	"eventhub/store"
 	"eventhub/store/pebble"
 )
@@ -132,7 +133,7 @@ func startLoad(t *testing.T, rng *rand.Rand) *load {
 		attempts: make(map[string]int), receipts: make(map[string]uint64),
 		acks: make(map[string]map[uint64]bool), floors: make(map[string]uint64)}}
 	l.moved.L = &l.mu
-	l.store = openLoad(t, errorfs.Wrap(l.mem, l))
+	l.store = openLoad(t, faultfs.Wrap(l.mem, l))
 	var err error
 	if l.bus, err = New(Options{Store: l.store, TailCacheBytes: 20_000}); err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/internal/faultfs"
 	"eventhub/store"
 	"eventhub/store/pebble"
 )
@@ -104,7 +105,7 @@ func (d *disk) String() string { return "hold up fsyncs" }
 // open opens the store on what is there.
 func (d *disk) open(t *rapid.T) store.Store {
 	s, err := pebble.Open(pebble.Options{
-		Dir: "data", FS: errorfs.Wrap(d.mem, d), Logger: slog.New(slog.DiscardHandler), Now: d.clock.now,
+		Dir: "data", FS: faultfs.Wrap(d.mem, d), Logger: slog.New(slog.DiscardHandler), Now: d.clock.now,
 		Fatal: func(cause error) { t.Errorf("Fatal(%v)", cause) },
 	})
 	if err != nil {

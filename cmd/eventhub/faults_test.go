@@ -22,6 +22,7 @@ import (
 
 	"eventhub/client"
 	"eventhub/hub"
+	"eventhub/internal/faultfs"
 	"eventhub/store"
 	"eventhub/store/pebble"
 )
@@ -88,7 +89,7 @@ func runFaultyHub() int {
 	cfg.OpenStore = func(fatal func(error)) (store.Store, error) {
 		s := &suspicious{}
 		var err error
-		s.Store, err = pebble.Open(pebble.Options{Dir: os.Args[1], FS: errorfs.Wrap(vfs.Default, fault), Logger: log,
+		s.Store, err = pebble.Open(pebble.Options{Dir: os.Args[1], FS: faultfs.Wrap(vfs.Default, fault), Logger: log,
 			Fatal: func(cause error) {
 				s.broken.Store(true)
 				fatal(cause)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 
+	"eventhub/internal/faultfs"
+
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"pgregory.net/rapid"
@@ -22,7 +24,7 @@ func TestBufferedFile(t *testing.T) {
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		mem := vfs.NewMem()
-		f, err := errorfs.Wrap(mem, count).Create("f", vfs.WriteCategoryUnspecified)
+		f, err := faultfs.Wrap(mem, count).Create("f", vfs.WriteCategoryUnspecified)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +71,7 @@ func TestBufferedFileTellsErrors(t *testing.T) {
 		"SyncTo":   func(f *bufferedFile) error { _, err := f.SyncTo(1); return err },
 		"Close":    (*bufferedFile).Close,
 	} {
-		f, err := errorfs.Wrap(vfs.NewMem(), fault).Create("f", vfs.WriteCategoryUnspecified)
+		f, err := faultfs.Wrap(vfs.NewMem(), fault).Create("f", vfs.WriteCategoryUnspecified)
 		if err != nil {
 			t.Fatal(err)
 		}

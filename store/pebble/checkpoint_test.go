@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"eventhub/internal/faultfs"
 	"eventhub/store"
 
 	pdb "github.com/cockroachdb/pebble/v2"
@@ -65,7 +66,7 @@ func TestCheckpointOfAGrowingLog(t *testing.T) {
 		return nil
 	})
 	mem := vfs.NewMem()
-	o := onMem(t, errorfs.Wrap(mem, grow))
+	o := onMem(t, faultfs.Wrap(mem, grow))
 	o.tune = func(p *pdb.Options) {
 		small(p)
 		p.MemTableSize = 2 << 20
@@ -104,7 +105,7 @@ func TestCheckpointOfAGrowingLog(t *testing.T) {
 func TestCheckpointWriteErrors(t *testing.T) {
 	fault := &copyFault{}
 	mem := vfs.NewMem()
-	s := mustOpen(t, onMem(t, errorfs.Wrap(mem, fault)))
+	s := mustOpen(t, onMem(t, faultfs.Wrap(mem, fault)))
 	failed := 0
 	for k := int64(1); ; k++ {
 		large(t, s, fmt.Sprint(k), 20<<10)
@@ -199,7 +200,7 @@ func TestCheckpointCutShort(t *testing.T) {
 		}
 		return nil
 	})
-	s := mustOpen(t, onMem(t, errorfs.Wrap(mem, images)))
+	s := mustOpen(t, onMem(t, faultfs.Wrap(mem, images)))
 	for i := range events {
 		large(t, s, fmt.Sprint(i), 20<<10)
 	}
@@ -248,7 +249,7 @@ func TestCheckpointOnDisk(t *testing.T) {
 func TestCheckpointOfABrokenStore(t *testing.T) {
 	fault := &failing{match: isWALSync}
 	mem := vfs.NewMem()
-	o := onMem(t, errorfs.Wrap(mem, fault))
+	o := onMem(t, faultfs.Wrap(mem, fault))
 	o.Fatal = func(error) {}
 	s := mustOpen(t, o)
 	fault.on.Store(true)

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 
+	"eventhub/internal/faultfs"
+
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
@@ -160,7 +162,7 @@ func TestOpenWithoutLocks(t *testing.T) {
 			}
 			return nil
 		})
-		_, err := Open(onMem(t, errorfs.Wrap(vfs.NewMem(), fault)))
+		_, err := Open(onMem(t, faultfs.Wrap(vfs.NewMem(), fault)))
 		wantError(t, err, tt.cause, " data")
 		if errors.Is(err, ErrLocked) != tt.locked {
 			t.Errorf("%v is told as %q", tt.cause, err)
@@ -186,7 +188,7 @@ func TestOpenNotWritable(t *testing.T) {
 				return nil
 			})
 			mem := vfs.NewMem()
-			_, err := Open(onMem(t, errorfs.Wrap(mem, fault)))
+			_, err := Open(onMem(t, faultfs.Wrap(mem, fault)))
 			wantError(t, err, fs.ErrPermission, "directory data")
 			mustClose(t, mustOpen(t, onMem(t, mem))) // and the lock is free
 		})
@@ -286,7 +288,7 @@ func TestCrashDuringCreation(t *testing.T) {
 		}
 		return nil
 	})
-	o := onMem(t, errorfs.Wrap(mem, images))
+	o := onMem(t, faultfs.Wrap(mem, images))
 	o.Dir = dir
 	s := mustOpen(t, o)
 	for i := range 3 {

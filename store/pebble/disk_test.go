@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"eventhub/internal/faultfs"
 	"eventhub/store"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -234,7 +235,7 @@ func TestOpenOnFullDisk(t *testing.T) {
 			return isTable(op.Path) && op.Kind == errorfs.OpFileWrite && fault.fired.Load() < most
 		}
 		fault.on.Store(true)
-		o = onMem(t, errorfs.Wrap(image, fault))
+		o = onMem(t, faultfs.Wrap(image, fault))
 		s, err := Open(o)
 		if err == nil {
 			mustClose(t, s)

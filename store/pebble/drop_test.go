@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"eventhub"
+	"eventhub/internal/faultfs"
 	"eventhub/internal/record"
 	"eventhub/store"
 )
@@ -157,7 +158,7 @@ func TestSweepReadsBesideCommits(t *testing.T) {
 		}
 		return false
 	}
-	s = mustOpen(t, onMem(t, errorfs.Wrap(mem, hook)))
+	s = mustOpen(t, onMem(t, faultfs.Wrap(mem, hook)))
 	defer mustClose(t, s)
 	if err := s.DropTopic(context.Background(), "t"); err != nil {
 		t.Fatal(err)

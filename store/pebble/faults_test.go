@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"eventhub/internal/faultfs"
 	"eventhub/store"
 
 	pdb "github.com/cockroachdb/pebble/v2"
@@ -54,7 +55,7 @@ func TestWriteError(t *testing.T) {
 			mem := vfs.NewCrashableMem()
 			fault := &failing{match: tt.match}
 			fatal := make(chan error, 9)
-			o := onMem(t, errorfs.Wrap(mem, fault))
+			o := onMem(t, faultfs.Wrap(mem, fault))
 			o.Fatal = func(cause error) { fatal <- cause }
 			s := mustOpen(t, o)
 			acked := mustCommit(t, s, true, given("t", "1"), given("t", "2"))
@@ -147,7 +148,7 @@ func TestLogLevels(t *testing.T) {
 // can be written, ends when the store breaks, and so does Close; reads go on.
 func TestBrokenWhileStalled(t *testing.T) {
 	fault := &failing{match: func(op errorfs.Op) bool { return isTable(op.Path) && op.Kind == errorfs.OpFileWrite }}
-	o := onMem(t, errorfs.Wrap(vfs.NewMem(), fault))
+	o := onMem(t, faultfs.Wrap(vfs.NewMem(), fault))
 	o.Fatal = func(error) {}
 	stalled := make(chan struct{}, 9)
 	o.tune = func(p *pdb.Options) {
@@ -197,7 +198,7 @@ func testFullDisk(t *testing.T, n int) {
 		fault.match = func(op errorfs.Op) bool {
 			return isTable(op.Path) && op.Kind == errorfs.OpFileWrite && fault.fired.Load() < most
 		}
-		s := mustOpen(t, onMem(t, errorfs.Wrap(mem, fault)))
+		s := mustOpen(t, onMem(t, faultfs.Wrap(mem, fault)))
 		fault.on.Store(true)
 		for i := range n {
 			mustCommit(t, s, true, store.Append{Topic: "t", ID: fmt.Sprint(i), Record: newRecord("t", fmt.Sprint(i), 10_000)})

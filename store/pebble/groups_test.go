@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"eventhub/internal/faultfs"
 	"eventhub/store"
 
 	pdb "github.com/cockroachdb/pebble/v2"
@@ -100,7 +101,7 @@ func (s *Store) groupMissing(t testing.TB, group string) bool {
 // never shown; the parts of other groups are.
 func TestPartsOfFailedCommit(t *testing.T) {
 	fault := &failing{match: isWALSync}
-	o := onMem(t, errorfs.Wrap(vfs.NewMem(), fault))
+	o := onMem(t, faultfs.Wrap(vfs.NewMem(), fault))
 	o.Fatal = func(error) {}
 	s := mustOpen(t, o)
 	mustCommitGroup(t, s, store.GroupChange{Topic: "t", Group: "changed", Create: true, Parts: oneByte(1)})
@@ -126,7 +127,7 @@ func TestPartsOfFailedCommit(t *testing.T) {
 // groups it changes alone.
 func TestPartsOfOthersDoNotWait(t *testing.T) {
 	hold := new(syncHold)
-	s := mustOpen(t, onMem(t, errorfs.Wrap(vfs.NewMem(), hold)))
+	s := mustOpen(t, onMem(t, faultfs.Wrap(vfs.NewMem(), hold)))
 	defer mustClose(t, s)
 	mustCommitGroup(t, s, store.GroupChange{Topic: "t", Group: "g", Create: true, Parts: oneByte(1)})
 	reached, release := hold.arm()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/internal/faultfs"
 	"eventhub/store"
 	"eventhub/store/storetest"
 
@@ -102,7 +103,7 @@ func (h *syncHold) String() string { return "hold one WAL sync" }
 func TestConformance(t *testing.T) {
 	storetest.Run(t, func(t testing.TB) storetest.Backend {
 		hold := new(syncHold)
-		base := onMem(t, errorfs.Wrap(vfs.NewMem(), hold))
+		base := onMem(t, faultfs.Wrap(vfs.NewMem(), hold))
 		return storetest.Backend{
 			HoldSync: hold.arm,
 			Copy: func() (string, func(storetest.Options) (store.Store, error)) {

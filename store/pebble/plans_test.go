@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"eventhub/internal/faultfs"
 	"eventhub/store"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
 func newPlan(topic, id string, at int64) store.Plan {
@@ -195,7 +195,7 @@ func TestDamagedPlans(t *testing.T) {
 // read.
 func TestBrokenStoreHidesPlans(t *testing.T) {
 	fault := &failing{match: isWALSync}
-	o := onMem(t, errorfs.Wrap(vfs.NewMem(), fault))
+	o := onMem(t, faultfs.Wrap(vfs.NewMem(), fault))
 	o.Fatal = func(error) {}
 	s := mustOpen(t, o)
 	mustPlan(t, s, true, newPlan("t", "old", 1))

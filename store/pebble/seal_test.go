@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"eventhub/internal/faultfs"
+
 	pdb "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -259,7 +261,7 @@ func TestSealIsWrittenSeldom(t *testing.T) {
 			}
 			return nil
 		})
-		s := mustOpen(t, onMem(t, errorfs.Wrap(vfs.NewMem(), count)))
+		s := mustOpen(t, onMem(t, faultfs.Wrap(vfs.NewMem(), count)))
 		mustCommit(t, s, true, given("t", "first"))
 		time.Sleep(10 * sealPause)
 		writes.Store(0)
@@ -318,7 +320,7 @@ func TestCrashAtEveryWrite(t *testing.T) {
 		return nil
 	}
 	open := func() *Store {
-		o := onMem(t, errorfs.Wrap(mem, errorfs.InjectorFunc(look)))
+		o := onMem(t, faultfs.Wrap(mem, errorfs.InjectorFunc(look)))
 		o.tune = func(p *pdb.Options) {
 			small(p)
 			p.MemTableSize = 64 << 10

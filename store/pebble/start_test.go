@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"eventhub/internal/faultfs"
 	"eventhub/store"
 	"eventhub/store/storetest"
 
@@ -31,7 +32,7 @@ func (h halved) Commit(ctx context.Context, units []*store.Unit, sync bool) erro
 func TestConformanceOfStarts(t *testing.T) {
 	storetest.Run(t, func(t testing.TB) storetest.Backend {
 		hold := new(syncHold)
-		base := onMem(t, errorfs.Wrap(vfs.NewMem(), hold))
+		base := onMem(t, faultfs.Wrap(vfs.NewMem(), hold))
 		open := func(at Options, o storetest.Options) (store.Store, error) {
 			at.Now, at.MaxTopics = o.Now, o.MaxTopics
 			s, err := Open(at)
@@ -68,7 +69,7 @@ func mustStart(t *testing.T, s *Store, appends ...store.Append) ([]store.Append,
 // shown before its wait is over, and power loss takes all that was not.
 func TestStartsOverlap(t *testing.T) {
 	mem, hold := vfs.NewCrashableMem(), new(syncHold)
-	s := mustOpen(t, onMem(t, errorfs.Wrap(mem, hold)))
+	s := mustOpen(t, onMem(t, faultfs.Wrap(mem, hold)))
 	defer mustClose(t, s)
 	mustCommit(t, s, true, given("t", "1"))
 	reached, release := hold.arm()
@@ -136,7 +137,7 @@ func TestCloseBetweenTheHalves(t *testing.T) {
 // TestSweepBesideStarts: a sweep does not wait for the fsync of a Start, nor this for it.
 func TestSweepBesideStarts(t *testing.T) {
 	hold := new(syncHold)
-	s := mustOpen(t, onMem(t, errorfs.Wrap(vfs.NewMem(), hold)))
+	s := mustOpen(t, onMem(t, faultfs.Wrap(vfs.NewMem(), hold)))
 	defer mustClose(t, s)
 	mustCommit(t, s, true, given("t", "1"))
 	mustCommit(t, s, true, given("gone", "1"))
@@ -189,7 +190,7 @@ func TestStartWhoseFsyncFails(t *testing.T) {
 		}
 		return isWALSync(op)
 	}}
-	o := onMem(t, errorfs.Wrap(vfs.NewMem(), fault))
+	o := onMem(t, faultfs.Wrap(vfs.NewMem(), fault))
 	fatal := 0
 	o.Fatal = func(error) { fatal++ }
 	s := mustOpen(t, o)

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"eventhub/internal/faultfs"
 	"eventhub/store"
 
 	pdb "github.com/cockroachdb/pebble/v2"
@@ -129,7 +130,7 @@ func (run *faultedRun) die(error) {
 }
 
 func (run *faultedRun) main() {
-	o := onMem(run.t, errorfs.Wrap(run.mem, &run.fault))
+	o := onMem(run.t, faultfs.Wrap(run.mem, &run.fault))
 	o.Fatal = run.die
 	o.tune = func(p *pdb.Options) {
 		small(p)
@@ -268,7 +269,7 @@ func TestDefaultFatal(t *testing.T) {
 		return
 	}
 	fault := &failing{match: isWALSync}
-	s := mustOpen(t, Options{Dir: "data", FS: errorfs.Wrap(vfs.NewMem(), fault)})
+	s := mustOpen(t, Options{Dir: "data", FS: faultfs.Wrap(vfs.NewMem(), fault)})
 	fault.on.Store(true)
 	_ = s.Commit(context.Background(), []*store.Unit{{Appends: []store.Append{given("t", "1")}}}, true)
 	t.Fatal("Commit returned")
@@ -319,7 +320,7 @@ func TestReadErrorSweep(t *testing.T) {
 	k, failed := int64(1), 0
 	for ; ; k++ {
 		fault := &kthRead{k: k}
-		o := onMem(t, errorfs.Wrap(mem, fault))
+		o := onMem(t, faultfs.Wrap(mem, fault))
 		o.Fatal = func(error) {}
 		s := mustOpen(t, o)
 		fault.on.Store(true)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"eventhub/internal/faultfs"
 	"eventhub/store"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -231,7 +232,7 @@ func TestCrashAtEveryWriteOfUpgrade(t *testing.T) {
 				return nil
 			})
 			for range 2 {
-				s := mustOpen(t, onMem(t, errorfs.Wrap(mem, look)))
+				s := mustOpen(t, onMem(t, faultfs.Wrap(mem, look)))
 				for range 2 {
 					a := mustCommit(t, s, true, made("orders"))[0]
 					mu.Lock()
@@ -262,7 +263,7 @@ func TestWriteErrorSweepOfUpgrade(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					mem, receipts := formerStore(t, name)
 					fault := kthWrite{k: k}
-					o := onMem(t, errorfs.Wrap(mem, &fault))
+					o := onMem(t, faultfs.Wrap(mem, &fault))
 					o.Fatal = func(error) {}
 					s, err := Open(o)
 					if err == nil {
