@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"eventhub/internal/faultfs"
 	"eventhub/store"
@@ -299,5 +301,93 @@ func TestOpenOnSmallFullDisk(t *testing.T) {
 			}
 			mustClose(t, s)
 		})
+	}
+}
+
+// TestSlowDisk: on a disk whose every fsync takes its time, and some much more, whatever is
+// done beside each other comes to its end, nothing that was acknowledged is lost in an
+// image of what is synced, and nothing that was dropped is there.
+func TestSlowDisk(t *testing.T) {
+	const usual, seldom, one = time.Millisecond, 100 * time.Millisecond, 50 // in so many fsyncs
+	var syncs atomic.Int64
+	slow := errorfs.InjectorFunc(func(op errorfs.Op) error {
+		switch op.Kind {
+		case errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo:
+			if syncs.Add(1)%one == 0 {
+				time.Sleep(seldom)
+			}
+			time.Sleep(usual)
+		}
+		return nil
+	})
+	ctx := context.Background()
+	mem := vfs.NewCrashableMem()
+	s := mustOpen(t, onMem(t, faultfs.Wrap(mem, slow)))
+	var work, beside sync.WaitGroup
+	var acked [4]atomic.Int64
+	for p := range acked {
+		work.Go(func() {
+			for i := range int64(60) {
+				id := fmt.Sprint(p, "-", i)
+				mustCommit(t, s, true, store.Append{Topic: fmt.Sprint("t", p), ID: id, Record: newRecord("t", id, 20<<10)})
+				acked[p].Store(i + 1)
+			}
+		})
+	}
+	work.Go(func() { // topics that come and go
+		for range 10 {
+			mustCommit(t, s, true, given("dropped", "x"))
+			if err := s.DropTopic(ctx, "dropped"); err != nil {
+				t.Errorf("DropTopic: %v", err)
+			}
+		}
+	})
+	done := make(chan struct{})
+	again := func(what string, do func(n int) error) {
+		beside.Go(func() {
+			for n := 0; ; n++ {
+				if err := do(n); err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+				select {
+				case <-done:
+					return
+				default:
+				}
+			}
+		})
+	}
+	again("Sweep", func(int) error { _, err := s.Sweep(ctx); return err })
+	again("Shrink", func(int) error { return s.Shrink(ctx) })
+	again("Checkpoint", func(n int) error { return s.Checkpoint(ctx, fmt.Sprint("copies/", n)) })
+	again("image", func(int) error {
+		var atLeast [len(acked)]int64
+		for p := range acked {
+			atLeast[p] = acked[p].Load()
+		}
+		image := mustOpen(t, onMem(t, mem.CrashClone(vfs.CrashCloneCfg{})))
+		for p, want := range atLeast {
+			if got := int64(len(readAll(t, image, fmt.Sprint("t", p)))); got < want {
+				t.Errorf("an image has %d events of t%d; %d were acknowledged", got, p, want)
+			}
+		}
+		return image.Close()
+	})
+	work.Wait()
+	close(done)
+	beside.Wait()
+	mustClose(t, s)
+	s = mustOpen(t, onMem(t, mem))
+	defer mustClose(t, s)
+	for p := range acked {
+		if got, want := int64(len(readAll(t, s, fmt.Sprint("t", p)))), acked[p].Load(); got != want {
+			t.Errorf("t%d has %d events; %d were acknowledged", p, got, want)
+		}
+	}
+	if topics, err := s.ListTopics(ctx, "", 9); err != nil || len(topics) != len(acked) {
+		t.Errorf("the topics are %v, %v", topics, err)
+	}
+	if syncs.Load() < 2*one {
+		t.Errorf("only %d fsyncs", syncs.Load())
 	}
 }
