@@ -81,7 +81,10 @@ func (b *Bus) makeWaited(s *submission, p *eventhub.Publication) error {
 		if err := b.space.check(); err != nil {
 			return err
 		}
-		return g.load(s.barrier.ctx, &eventhub.SubscribeOptions{Topic: g.log.name, Group: g.name})
+		if err := b.inherit(s.barrier.ctx, g.name, g.log.name); err != nil {
+			return err
+		}
+		return g.load(s.barrier.ctx, nil)
 	})
 }
 

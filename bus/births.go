@@ -129,6 +129,15 @@ func (g *patternedGroup) adoptAll(ctx context.Context, b *Bus, born []store.Birt
 	return nil
 }
 
+// inherit makes a group in a topic, and the topic if need be, where it is to have the group
+// when it is born. A SUBSCRIBE that is under way is waited for: what it brings is not
+// known before.
+func (b *Bus) inherit(ctx context.Context, group, topic string) error {
+	g := b.patterns.acquire(group)
+	defer b.patterns.release(g)
+	return g.adoptAll(ctx, b, []store.Birth{{Topic: topic}})
+}
+
 // inherited returns the settings that a group gets in a topic that is born: those of
 // its patterns or, where a list alone names the topic, of the first subscription by such
 // a list. nil: it does not get the group.

@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -375,6 +376,51 @@ func TestWaitForAPatternGroupInANewTopic(t *testing.T) {
 		in.ack(leasesOf(in.take())...)
 		if err := <-waited; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A publish that waits for a group while its first SUBSCRIBE by pattern is committed makes
+// it as the pattern says, and not as nobody asked for.
+func TestWaitForAPatternGroupThatIsJustMade(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.Ordering, o.MaxAttempts = eventhub.OrderingKey, 7
+		hold := make(chan struct{})
+		r.store.set(hold, nil)
+		in := &inbox{t: t, room: -1}
+		subscribed, waited := make(chan error, 1), make(chan error, 1)
+		go func() {
+			var err error
+			in.sub, err = r.bus.Subscribe(context.Background(), o, in)
+			subscribed <- err
+		}()
+		synctest.Wait()
+		pubs := []eventhub.Publication{{Events: []eventhub.Event{{Topic: "p.new", Payload: []byte("1")}}, WaitFor: []string{"g"}}}
+		go r.bus.Enqueue(context.Background(), pubs, func(p []eventhub.Publication) { waited <- p[0].Err })
+		for table, i := &r.bus.patterns, 0; i < 1_000_000; i++ { // it waits for a lock, which no bubble sees
+			table.mu.RLock()
+			users := table.groups["g"].users
+			table.mu.RUnlock()
+			if users == 2 {
+				break
+			}
+			runtime.Gosched()
+		}
+		r.store.set(nil, nil)
+		close(hold)
+		synctest.Wait()
+		if err := <-subscribed; err != nil {
+			t.Error(err)
+			return
+		}
+		in.ack(leasesOf(in.take())...)
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+		g, err := r.bus.Group(context.Background(), "p.new", "g")
+		if err != nil || g.Ordering != eventhub.OrderingKey || g.MaxAttempts != 7 {
+			t.Errorf("the group is %+v, %v", g, err)
 		}
 	})
 }
