@@ -103,7 +103,7 @@ func TestLargeCommitInImages(t *testing.T) {
 			o := onMem(t, faultfs.Wrap(mem, look))
 			o.tune = tune
 			s := mustOpen(t, o)
-			for serial := range uint64(3) {
+			for serial := range uint64(2) {
 				if err := commitLarge(s, serial+1); err != nil {
 					t.Fatal(err)
 				}
