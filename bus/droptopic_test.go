@@ -117,7 +117,7 @@ func TestDeletedTopicGivesItsClaimUp(t *testing.T) {
 		other := in.take()
 		r.publish("p.a", 1, 1)
 		for range 2 {
-			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, leasesOf(in.take())...)
+			in.lapse(leasesOf(in.take())...)
 			time.Sleep(time.Millisecond)
 		}
 		r.publish("p.c", 1, 1)

@@ -96,7 +96,7 @@ func TestSuspectGoesToWhoeverIsFreeFirst(t *testing.T) {
 		other := two.take()
 		r.publish("a", 1, 1)
 		for range 2 {
-			two.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, leasesOf(two.take())...)
+			two.lapse(leasesOf(two.take())...)
 			time.Sleep(time.Millisecond)
 		}
 		if err := one.sub.Resume(bg); err != nil {
@@ -182,7 +182,7 @@ func TestSuspectGoesToWhoeverGoesOnFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			one.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, leasesOf(in)...)
+			one.lapse(leasesOf(in)...)
 			time.Sleep(time.Millisecond)
 			in = one.take()
 		}
@@ -201,7 +201,7 @@ func TestRefusedOfferKeepsTheLastLeaseByID(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(opts("p.*", "g"))
 		receipts := r.publish("p.a", 1, 1)
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, leasesOf(in.take())...)
+		in.lapse(leasesOf(in.take())...)
 		if err := in.sub.Pause(bg); err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +231,7 @@ func TestSeekSetsAClaimedMemberFree(t *testing.T) {
 					other++
 				}
 			}
-			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, suspect)
+			in.lapse(suspect)
 			time.Sleep(time.Millisecond)
 		}
 		equal(t, "while b is held", []int{other, len(in.take())}, []int{1, 0})

@@ -134,6 +134,7 @@ const (
 type modelEvent struct {
 	state    modelState
 	attempts int
+	lost     int          // attempts of which the history says that they ended with the lease or the member
 	stored   int          // attempts, as the store has them, of one that was restored
 	holder   *modelMember // of the last lease
 	lease    eventhub.Lease
@@ -298,12 +299,25 @@ func (g *modelGroup) isBehind(offset uint64, buried bool) bool {
 	return false
 }
 
-// A suspect has failed twice. It is leased alone.
+// A suspect has failed twice, and nobody has said so. It is leased alone.
 func (e *modelEvent) isSuspect() bool {
+	if e.lost < 2 {
+		return false
+	}
 	if e.state == modelLeased {
 		return e.attempts >= 3
 	}
 	return e.state == modelWaiting && e.attempts >= 2
+}
+
+// lostOf counts the attempts of a stored history that nobody NACKed.
+func lostOf(history []eventhub.Attempt) (n int) {
+	for _, a := range history {
+		if a.Why != "nacked" {
+			n++
+		}
+	}
+	return n
 }
 
 // suspect returns the offset of a suspect that somebody in the group holds.
@@ -462,6 +476,7 @@ func (g *modelGroup) expire(w *world, at int64) {
 	for offset, e := range g.all() {
 		if e.state == modelLeased && e.deadline <= at {
 			earliest, latest := g.back(e.attempts, e.deadline)
+			e.lost++
 			g.failed(w, offset, earliest, latest, "lease expired")
 		}
 	}

@@ -227,9 +227,7 @@ func TestSuspectsDoNotStopTheOthers(t *testing.T) {
 		r.publish("t", 1, 2)
 		one := r.subscribe(opts("t", "g"))
 		for range 2 {
-			for _, g := range one.take() {
-				one.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, byLease(g))
-			}
+			one.lapse(leasesOf(one.take())...)
 			time.Sleep(time.Millisecond)
 		}
 		two := r.subscribe(opts("t", "g"))

@@ -217,7 +217,7 @@ func TestSuspectWaitsForOtherTopics(t *testing.T) {
 					others = append(others, g)
 					continue
 				}
-				in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, byLease(g))
+				in.lapse(byLease(g))
 			}
 			time.Sleep(time.Millisecond)
 		}
@@ -340,7 +340,7 @@ func TestSuspectOfOneTopicIsAloneInTheSubscription(t *testing.T) {
 		in := r.subscribe(opts("p.*", "g"))
 		r.publish("p.a", 1, 1)
 		for range 2 {
-			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, leasesOf(in.take())...)
+			in.lapse(leasesOf(in.take())...)
 			r.publish("p.b", 1, 1)
 			r.ackAll(in, "p.b")
 			time.Sleep(time.Millisecond)

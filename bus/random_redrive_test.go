@@ -775,9 +775,9 @@ func (w *world) settled() {
 
 // restoreAgain returns the list of a group as the store has it: all that was on it
 // durably, and nothing else but what was acked a short time ago.
-func (w *world) restoreAgain(g *modelGroup, stored map[uint64]*redriven, crash bool) map[uint64]*modelEvent {
+func (w *world) restoreAgain(g *modelGroup, p *progress, crash bool) map[uint64]*modelEvent {
 	list := make(map[uint64]*modelEvent)
-	for offset, r := range stored {
+	for offset, r := range p.redriven {
 		e := g.again[offset]
 		if e != nil && e.redrive.mark != r.mark {
 			e = nil
@@ -798,7 +798,7 @@ func (w *world) restoreAgain(g *modelGroup, stored map[uint64]*redriven, crash b
 			redrives.lost++
 		}
 		list[offset] = &modelEvent{
-			attempts: min(int(r.attempts), g.maxAttempts-1), stored: int(r.attempts),
+			attempts: min(int(r.attempts), g.maxAttempts-1), stored: int(r.attempts), lost: lostOf(p.history[offset]),
 			redrive: &modelRedrive{offset: offset, times: int(r.entry.redriven), mark: r.mark},
 		}
 	}

@@ -582,6 +582,7 @@ func (w *world) leave() {
 	held := m.held()
 	for i, p := range held {
 		if e := p.group.find(p.offset); i < len(held)-unsent {
+			e.lost++
 			p.group.failed(w, p.offset, now(), now(), "member disconnected")
 		} else {
 			p.group.giveBack(e)
@@ -750,10 +751,10 @@ func (w *world) restore(g *modelGroup, cursor uint64, crash bool) {
 			restored[offset] = modelEvent{state: modelDone}
 		case standing != fresh:
 			n := int(standing) - withAttempts
-			restored[offset] = modelEvent{attempts: min(n, g.maxAttempts-1), stored: n}
+			restored[offset] = modelEvent{attempts: min(n, g.maxAttempts-1), stored: n, lost: lostOf(p.history[offset])}
 		}
 	}
-	again := w.restoreAgain(g, p.redriven, crash)
+	again := w.restoreAgain(g, &p, crash)
 	g.forget(w, cursor)
 	g.restored, g.again = restored, again
 }

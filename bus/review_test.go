@@ -20,8 +20,17 @@ func (r *rig) makeSuspect(in *inbox, topic string) {
 		if n > 0 {
 			time.Sleep(time.Millisecond)
 		}
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, leasesOf(in.take())...)
+		in.lapse(leasesOf(in.take())...)
 	}
+}
+
+// lapse lets leases run out, which takes a second; the events are due again a millisecond
+// later.
+func (in *inbox) lapse(leases ...eventhub.Ref) {
+	in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Second}, leases...)
+	time.Sleep(time.Second)
+	synctest.Wait() // what is said from now on only brings the events back soon
+	in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, leases...)
 }
 
 func (r *rig) seekToEnd(topic, group string) {

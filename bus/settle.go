@@ -240,9 +240,9 @@ func (g *group) extend(e *entry, by time.Duration, now int64) {
 
 func (g *group) nack(e *entry, s *eventhub.Settlement, now int64) {
 	reason := s.Reason
-	g.note(e, now, "nacked", reason)
+	g.note(e, now, whyNacked, reason)
 	if reason == "" {
-		reason = "nacked"
+		reason = whyNacked
 	}
 	if s.Terminal {
 		g.bury(e, reason)
@@ -290,6 +290,9 @@ func (g *group) become(e *entry, state entryState) {
 	}
 	g.touch()
 }
+
+// whyNacked is how an attempt has ended of which the member said so.
+const whyNacked = "nacked"
 
 // note remembers that the attempt under way has come to nothing.
 func (g *group) note(e *entry, now int64, why, reason string) {

@@ -2,8 +2,9 @@ package bus
 
 import "eventhub"
 
-// An event that has failed soloAfter times may be what makes members die, and a
-// member that dies takes an attempt from everything that it holds. So from then
+// An event may be what makes members die where soloAfter of its attempts were lost, with
+// the lease or with the member, and a member that dies takes an attempt from everything
+// that it holds. One that was NACKed says nothing of that: who NACKs is alive. So from then
 // on it goes to a member that holds nothing else, and that gets nothing else
 // meanwhile. One member of a topic's group does that at a time; the others go on with what
 // is fresh. Under a pattern the suspects of several topics may have a member each at the
@@ -168,10 +169,23 @@ func (g *group) setSolo(m *member) {
 // now: after a seek, or a redrive, it begins with its first attempt again.
 func (g *group) suspectOut() bool {
 	e := g.find(g.probe)
-	return e != nil && e.state.taken() && e.attempts > soloAfter
+	return e != nil && e.state.taken() && e.attempts > soloAfter && g.isSuspect(e)
 }
 
-func (e *entry) isSuspect() bool { return e.attempts >= soloAfter }
+// isSuspect reports whether the event has to go out alone. Of an attempt that ended with the
+// process no history tells; it was not the event's.
+func (g *group) isSuspect(e *entry) bool {
+	if e.attempts < soloAfter {
+		return false
+	}
+	lost := 0
+	for _, a := range g.progress.history[e.offset] {
+		if a.Why != whyNacked {
+			lost++
+		}
+	}
+	return lost >= soloAfter
+}
 
 // reviewSuspects drops those that were settled or put off, and lets the member
 // that takes them go back to the others when it has had one, or none is left.

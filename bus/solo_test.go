@@ -230,3 +230,47 @@ func TestFormerSuspectHoldsNobodyBack(t *testing.T) {
 		equal(t, "another suspect", len(in.take())+len(other.take()), 1)
 	})
 }
+
+// TestNackedIsNoSuspect: a member that NACKs is alive, so the event comes again beside others,
+// however often. One that cost its lease twice goes out alone, also where a NACK came after.
+func TestNackedIsNoSuspect(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("t", "g")
+		o.AckTimeout, o.MaxAttempts = time.Hour, 10
+		o.Backoff = eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
+		in := r.subscribe(o)
+		r.publish("t", 1, 2)
+		out := in.take()
+		job, bad := byLease(out[0]), out[1]
+		for attempt := 2; attempt <= 5; attempt++ {
+			in.nack(byLease(bad))
+			time.Sleep(time.Millisecond)
+			if out = in.take(); len(out) != 1 || out[0].Attempt != attempt {
+				t.Fatalf("%+v came after %d NACKs; want attempt %d", out, attempt-1, attempt)
+			}
+			bad = out[0]
+		}
+		in.ack(byLease(bad))
+
+		r.publish("t", 3, 1)
+		bad = in.take()[0]
+		for range soloAfter {
+			in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Second}, byLease(bad))
+			in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, job)
+			time.Sleep(time.Second + time.Millisecond)
+			if out = in.take(); len(out) == 1 {
+				bad = out[0]
+			}
+		}
+		equal(t, "attempt of the one whose leases ran out, beside another", bad.Attempt, soloAfter)
+		in.ack(job)
+		bad = in.take()[0]
+		r.publish("t", 4, 1)
+		in.nack(byLease(bad))
+		job = byLease(in.take()[0])
+		time.Sleep(time.Minute)
+		equal(t, "came beside another", len(in.take()), 0)
+		in.ack(job)
+		equal(t, "came alone", in.takeOffsets(), []uint64{3})
+	})
+}

@@ -275,7 +275,7 @@ func (g *group) dueRetries(now int64, room int) (next int64, short bool) {
 			return t.at, false
 		}
 		stands := g.retryStands(t)
-		if suspect := stands && g.find(t.offset).isSuspect(); suspect {
+		if suspect := stands && g.isSuspect(g.find(t.offset)); suspect {
 			g.suspects = append(g.suspects, t.offset)
 		} else if stands {
 			if len(f.due) >= room {
@@ -416,7 +416,7 @@ func (g *group) take(item store.Item, passes bool, now int64) bool {
 	switch {
 	case g.lines.join(key, e.offset):
 		g.become(e, behind)
-	case e.isSuspect():
+	case g.isSuspect(e):
 		m.free()
 		g.retry(e, now)
 	default:
@@ -434,8 +434,8 @@ func (g *group) redeliver(item store.Item, now int64) {
 		g.finish(e)
 		return
 	}
-	m := g.solo
-	if !e.isSuspect() {
+	m, suspect := g.solo, g.isSuspect(e)
+	if !suspect {
 		m = g.nextMember()
 	} else if m != nil && (g.paused || !m.reserveAlone()) {
 		m = nil
@@ -444,7 +444,7 @@ func (g *group) redeliver(item store.Item, now int64) {
 		g.retry(e, e.at)
 		return
 	}
-	if e.isSuspect() {
+	if suspect {
 		g.probe = e.offset
 	}
 	g.lease(m, e, item, now)
