@@ -59,7 +59,7 @@ type awaited struct {
 
 // checkWait refuses a publication that asks for a wait that cannot be, and loads the
 // groups that it names, as far as they are there.
-func (b *Bus) checkWait(s *submission, p *eventhub.Publication, now time.Time) error {
+func (b *Bus) checkWait(s *publication, p *eventhub.Publication, now time.Time) error {
 	if err := validateWait(p, now); err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (b *Bus) checkWait(s *submission, p *eventhub.Publication, now time.Time) e
 // It comes last of what may refuse the publication, so that one that is refused leaves
 // nothing; what refuses it in its commit may leave the topic, with groups that their
 // patterns would bring.
-func (b *Bus) makeWaited(s *submission, p *eventhub.Publication) error {
+func (b *Bus) makeWaited(s *publication, p *eventhub.Publication) error {
 	return b.eachWaited(s, p, func(g *group) error {
 		if err := b.space.check(); err != nil {
 			return err
@@ -90,7 +90,7 @@ func (b *Bus) makeWaited(s *submission, p *eventhub.Publication) error {
 
 // eachWaited calls load for each group that a publication names and that is not loaded,
 // in each of the publication's topics, and keeps those that are loaded then.
-func (b *Bus) eachWaited(s *submission, p *eventhub.Publication, load func(*group) error) error {
+func (b *Bus) eachWaited(s *publication, p *eventhub.Publication, load func(*group) error) error {
 	for _, name := range p.WaitFor {
 		for i := range p.Events {
 			key := groupKey{topic: p.Events[i].Topic, group: name}

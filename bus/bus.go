@@ -6,8 +6,8 @@
 //
 // Enqueue validates the events of a publication and encodes each once, on the
 // caller's goroutine. One committer drains all that waits into one
-// store.Commit (committer.go), and builds the next one while a large one is synced
-// (pipeline.go). Only when a commit is over do callers get their receipts, does the
+// store.Commit, and builds the next one while a large one is synced
+// (package bus/internal/commit). Only when a commit is over do callers get their receipts, does the
 // tail cache get the bytes and are the groups that watch the topics woken (topic.go).
 // A group's turn (turn.go) reads what comes next, leases it to members with room and
 // hands it to their receivers. Live tails have no leases and are served many at a time
@@ -36,7 +36,7 @@
 // group.mu; a tail by its owner, the shards of its topics and one worker, under
 // tail.mu. Locks are taken in the order bus.mu, group.mu or tail.mu,
 // subscription.giving, subscription.mu, then one of topicLog.mu, counts.mu,
-// committer.mu, alarm.mu, lane.mu, mover.mu, runtimes.mu, filters.mu, of which
+// the committer's, alarm.mu, lane.mu, mover.mu, runtimes.mu, filters.mu, of which
 // alarm.mu may be held while lane.mu is taken. Receivers are called under
 // group.mu and subscription.giving, or under tail.mu, and must not block or call back.
 // Filters are asked under no lock (judge.go).
@@ -58,6 +58,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/internal/filter"
 	"eventhub/store"
 )
@@ -106,7 +107,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.TailCacheBytes = 64 << 20
 	}
 	if o.EarlyBytes == 0 {
-		o.EarlyBytes = earlyBytes
+		o.EarlyBytes = commit.EarlyBytes
 	}
 	if o.QueueBytes == 0 {
 		o.QueueBytes = 64 << 20
@@ -126,7 +127,7 @@ type Bus struct {
 	opts      Options
 	store     store.Store
 	log       *slog.Logger
-	committer *committer
+	committer *commit.Committer
 	workers   *workers
 	clock     *clock
 	alarm     *alarm
@@ -194,11 +195,14 @@ func New(opts Options) (*Bus, error) {
 	b.workers = newWorkers(runtime.GOMAXPROCS(0))
 	b.alarm = newAlarm(b.clock, b.workers.schedule)
 	b.mover = newMover(b)
-	b.committer = newCommitter(b)
+	b.committer = commit.New(commit.Options{
+		Store: b.store, Logger: b.log, QueueBytes: opts.QueueBytes, EarlyBytes: opts.EarlyBytes,
+		SyncEvery: opts.SyncEvery, Fatal: opts.Fatal, Committed: b.committed, Observe: b.counts.commit,
+	})
 	if err := b.patterns.begin(b); err != nil {
 		b.alarm.stop()
 		b.workers.stop()
-		return nil, errors.Join(err, b.committer.stop())
+		return nil, errors.Join(err, b.committer.Stop())
 	}
 	b.mover.start()
 	b.sweeper.begin(b)
@@ -235,12 +239,12 @@ func (b *Bus) Close() error {
 		b.mover.stop()
 		b.workers.stop()
 	}
-	err := b.committer.stop()
+	err := b.committer.Stop()
 	b.awaits.Wait() // all of them were told that their group has ended
 	return err
 }
 
-var errShuttingDown = eventhub.Errorf(eventhub.CodeShuttingDown, "the hub is shutting down")
+var errShuttingDown = commit.ErrStopped
 
 // topicLog returns the runtime of a topic, or nil while no group of it was ever
 // loaded and no tail is there: then nobody waits for its events.

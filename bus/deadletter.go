@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/internal/strictjson"
 	"eventhub/store"
 )
@@ -87,7 +88,7 @@ func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*exchange,
 	}
 	payload = rec.AppendJSON(append(payload, `,"event":`...), e.offset)
 	payload = append(payload, '}')
-	s := &submission{}
+	s := &encoder{}
 	err = s.encodeMade(&eventhub.Event{
 		ID:    deadLetterID(g.log.name, e.offset, g.name, g.epoch, mark),
 		Topic: eventhub.DeadLetterTopic(g.log.name),
@@ -99,7 +100,7 @@ func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*exchange,
 	s.appends[0].Record = s.buf
 	return &exchange{
 		group: g, epoch: g.epoch, offsets: []uint64{e.offset},
-		unit: store.Unit{Appends: s.appends}, bytes: len(s.buf),
+		Publication: commit.Publication{Unit: store.Unit{Appends: s.appends}, Bytes: len(s.buf)},
 	}, nil
 }
 
@@ -108,12 +109,8 @@ func (g *group) inter(burials []*exchange) {
 	if len(burials) == 0 {
 		return
 	}
-	s := &submission{exchanges: burials}
-	for _, x := range burials {
-		s.bytes += x.bytes
-	}
 	// An error means that the hub stops; the events are delivered again then.
-	_ = g.bus.committer.submit(context.Background(), s)
+	_ = g.bus.committer.SubmitSteps(context.Background(), asSteps(burials))
 }
 
 // unburied puts an event back whose dead letter the store refused. g.mu is held.

@@ -23,49 +23,32 @@ func (b *Bus) DeleteTopic(ctx context.Context, topic string) error {
 	if err := eventhub.ValidateStoredTopic(topic); err != nil {
 		return err
 	}
-	answered := make(chan error, 1)
-	s := &submission{drop: topic, finish: func(_ *submission, err error) { answered <- err }}
-	if err := b.committer.submit(ctx, s); err != nil {
-		return err
-	}
-	select {
-	case err := <-answered:
-		return err
-	case <-ctx.Done():
-		return eventhub.Wrap(eventhub.CodeShuttingDown, ctx.Err(), "gave up waiting; the topic may or may not be deleted")
-	}
+	return b.committer.Between(ctx, "the topic may or may not be deleted", func() error { return b.drop(topic) })
 }
 
-// drop deletes the topic that s names. The committer calls it.
-func (b *Bus) drop(s *submission) {
+// drop deletes a topic. The committer calls it.
+func (b *Bus) drop(topic string) error {
 	ctx := context.Background()
-	if _, err := b.store.Topic(ctx, s.drop); err != nil {
+	if _, err := b.store.Topic(ctx, topic); err != nil {
 		if errors.Is(err, store.ErrNotFound) {
-			err = noTopic(s.drop)
-		} else {
-			err = storeError(err, "look up topic %q", s.drop)
+			return noTopic(topic)
 		}
-		s.finish(s, err)
-		return
+		return storeError(err, "look up topic %q", topic)
 	}
-	if err := b.committer.whyBroken(); err != nil {
-		s.finish(s, err)
-		return
+	if err := b.committer.Broken(); err != nil {
+		return err
 	}
-	ended := b.endGroups(s.drop)
-	b.committer.stall.begin(time.Now())
-	err := b.store.DropTopic(ctx, s.drop)
-	b.committer.stall.end(time.Now())
+	ended := b.endGroups(topic)
+	err := b.store.DropTopic(ctx, topic)
 	if err != nil {
-		s.finish(s, b.committer.fail(err))
-		return
+		return b.committer.Fail(err)
 	}
 	// Who came to the topic meanwhile may have read what was still there of its groups.
-	ended = append(ended, slices.DeleteFunc(b.endGroups(s.drop), func(late endedGroup) bool {
+	ended = append(ended, slices.DeleteFunc(b.endGroups(topic), func(late endedGroup) bool {
 		return slices.ContainsFunc(ended, func(e endedGroup) bool { return e.group == late.group })
 	})...)
-	delete(b.committer.topics, s.drop)
-	if log := b.topicLog(s.drop); log != nil {
+	b.committer.ForgetTopic(topic)
+	if log := b.topicLog(topic); log != nil {
 		log.forget(log.durableHead())
 	}
 	for _, g := range ended {
@@ -75,17 +58,10 @@ func (b *Bus) drop(s *submission) {
 			m.lose(g.group.ended)
 		}
 	}
-	b.known.dropTopic(s.drop)
-	b.forgetCounts(s.drop)
+	b.known.dropTopic(topic)
+	b.forgetCounts(topic)
 	b.sweeper.hint()
-	s.finish(s, nil)
-}
-
-// whyBroken returns why nothing is committed any more, or nil.
-func (c *committer) whyBroken() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.broken
+	return nil
 }
 
 type endedGroup struct {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
 
@@ -83,7 +84,7 @@ func TestEventsThatAreGone(t *testing.T) {
 		equal(t, "deliveries of what is gone", len(in.take()), 0)
 		equal(t, "cursor at the end", r.cursor("t", "g").Offset, 8)
 		equal(t, "dead letters", len(r.events("t.dlq")), 0)
-		time.Sleep(flushEvery)
+		time.Sleep(commit.FlushEvery)
 		equal(t, "stored cursor", r.stored("t", "g").Cursor, 8)
 		p.set(nil)
 		r.publish("t", 9, 1)
@@ -266,7 +267,7 @@ func TestEmptiedLogIsPassed(t *testing.T) {
 		p.set(nil, 1, 2, 3)
 		equal(t, "deliveries", len(r.subscribe(opts("t", "g")).take()), 0)
 		equal(t, "cursor", r.cursor("t", "g").Offset, 3)
-		time.Sleep(flushEvery)
+		time.Sleep(commit.FlushEvery)
 		synctest.Wait()
 		equal(t, "stored cursor", r.stored("t", "g").Cursor, 3)
 	})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/store/memory"
 )
 
@@ -107,11 +108,9 @@ func TestPauseBesideARefusedBurial(t *testing.T) {
 		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[1]))
 		// While the committer builds its commit a member acks: between the burial's
 		// prepare and the pause's.
-		between := &submission{prepare: func(*submission) bool {
+		if err := r.bus.committer.Submit(bg, &onBuild{do: func() {
 			in.sub.Settle(bg, eventhub.Settlement{Refs: []eventhub.Ref{byLease(all[2])}})
-			return false
-		}}
-		if err := r.bus.committer.submit(bg, between); err != nil {
+		}}); err != nil {
 			t.Fatal(err)
 		}
 		paused := make(chan error, 1)
@@ -337,3 +336,12 @@ func TestAckedIsNotReadAgain(t *testing.T) {
 		}
 	})
 }
+
+// onBuild is a job that does something while a commit is built, and has nothing in it.
+type onBuild struct {
+	commit.Request
+	do func()
+}
+
+func (j *onBuild) Build() bool { j.do(); return false }
+func (j *onBuild) Done(error)  {}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
 
@@ -284,7 +285,7 @@ func (g *group) create(ctx context.Context, life uint64, o *eventhub.SubscribeOp
 	unit := store.Unit{Groups: []store.GroupChange{{
 		Topic: g.log.name, Life: life, Group: g.name, Create: true, State: g.bus.newState(at.raw, at.cursor),
 	}}}
-	err = g.bus.committer.wait(ctx, unit, func(*submission) error { return g.whyEnded() })
+	err = g.bus.committer.Do(ctx, commit.NewWrite(unit, func(*store.Unit) error { return g.whyEnded() }))
 	switch {
 	case errors.Is(err, store.ErrTopicLimit):
 		return unitError(err)
@@ -355,9 +356,8 @@ func (g *group) position() (epoch, cursor uint64) {
 	return g.epoch, g.window.cursor()
 }
 
-// snapshot is what is to be made durable as of now, if the group still exists;
-// only the committer calls it, so that states reach the store in order.
-func (g *group) snapshot() (_ store.GroupChange, ok bool) {
+// Snapshot implements commit.State.
+func (g *group) Snapshot() (_ store.GroupChange, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.dirty = false
@@ -366,6 +366,9 @@ func (g *group) snapshot() (_ store.GroupChange, ok bool) {
 	}
 	return g.change(g.window.cursor()), true
 }
+
+// Refused implements commit.State.
+func (g *group) Refused(err error) { g.shut(fmt.Errorf("write the state of the group: %w", err)) }
 
 // change builds a write of all that has changed in the group, with the given
 // cursor. g.mu is held, by the committer.
@@ -387,7 +390,7 @@ func (g *group) header(cursor uint64) store.GroupChange {
 func (g *group) touch() {
 	if !g.dirty {
 		g.dirty = true
-		g.bus.committer.markDirty(g)
+		g.bus.committer.MarkDirty(g)
 	}
 }
 

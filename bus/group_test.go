@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
 
@@ -91,7 +92,7 @@ func TestCursorFollowsTheFirstUnacked(t *testing.T) {
 		c := r.cursor("t", "g")
 		equal(t, "cursor's last id", c.LastID, all[3].ID())
 		equal(t, "stored cursor right away", r.stored("t", "g").Cursor, 0)
-		time.Sleep(flushEvery)
+		time.Sleep(commit.FlushEvery)
 		synctest.Wait()
 		equal(t, "stored cursor after the flush", r.stored("t", "g").Cursor, 4)
 	})

@@ -110,9 +110,9 @@ type handing struct {
 func (c *handing) answer(i int, x *exchange, err error) {
 	h := &c.hs[i]
 	if h.Err = err; err == nil {
-		h.Receipts = receipts(h.Receipts, x.unit.Appends)
+		h.Receipts = receipts(h.Receipts, x.Unit.Appends)
 		if len(x.planned) > 0 {
-			h.Receipts = planReceipts(h.Receipts, x.unit.Plans, x.planned)
+			h.Receipts = planReceipts(h.Receipts, x.Unit.Plans, x.planned)
 		}
 	}
 	if c.left.Add(-1) == 0 {
@@ -130,16 +130,17 @@ func (b *Bus) handOver(ctx context.Context, hs []eventhub.Handover, done func([]
 	}
 	call := &handing{hs: hs, done: done}
 	call.left.Store(int64(len(hs)))
-	s := &submission{pubs: make([]eventhub.Publication, len(hs))}
+	s := &publication{pubs: make([]eventhub.Publication, len(hs))}
 	for i := range hs {
 		s.pubs[i].Events = hs[i].Events
 	}
 	b.encode(s)
 	planned := s.planned
+	var pledged []*exchange
 	for i := range hs {
 		x, err := b.exchange(s, i, &hs[i], of)
 		if u := s.unitOf[i]; u >= 0 {
-			n := len(s.units[u].Plans)
+			n := len(s.Units[u].Plans)
 			if err == nil {
 				x.planned = planned[:n]
 			}
@@ -150,17 +151,13 @@ func (b *Bus) handOver(ctx context.Context, hs []eventhub.Handover, done func([]
 			continue
 		}
 		x.call, x.index = call, i
-		s.exchanges = append(s.exchanges, x)
+		pledged = append(pledged, x)
 	}
-	s.bytes = 0
-	for _, x := range s.exchanges {
-		s.bytes += x.bytes
-	}
-	if len(s.exchanges) == 0 {
+	if len(pledged) == 0 {
 		return
 	}
-	if err := b.committer.submit(ctx, s); err != nil {
-		for _, x := range s.exchanges {
+	if err := b.committer.SubmitSteps(ctx, asSteps(pledged)); err != nil {
+		for _, x := range pledged {
 			x.refuse()
 			x.answer(err)
 		}
@@ -169,7 +166,7 @@ func (b *Bus) handOver(ctx context.Context, hs []eventhub.Handover, done func([]
 
 // exchange makes the exchange of the handover that is s.pubs[i], and pledges its
 // entries.
-func (b *Bus) exchange(s *submission, i int, h *eventhub.Handover, of func(*eventhub.Handover) (*group, *member, error)) (*exchange, error) {
+func (b *Bus) exchange(s *publication, i int, h *eventhub.Handover, of func(*eventhub.Handover) (*group, *member, error)) (*exchange, error) {
 	x := &exchange{}
 	if err := s.pubs[i].Err; err != nil {
 		return nil, err
@@ -178,13 +175,13 @@ func (b *Bus) exchange(s *submission, i int, h *eventhub.Handover, of func(*even
 		if err := b.space.check(); err != nil {
 			return nil, err
 		}
-		x.unit = s.units[u]
+		x.Unit = s.Units[u]
 	}
-	for j := range x.unit.Appends {
-		x.bytes += len(x.unit.Appends[j].Record)
+	for j := range x.Unit.Appends {
+		x.Bytes += len(x.Unit.Appends[j].Record)
 	}
-	for j := range x.unit.Plans {
-		x.bytes += len(x.unit.Plans[j].Record)
+	for j := range x.Unit.Plans {
+		x.Bytes += len(x.Unit.Plans[j].Record)
 	}
 	g, m, err := of(h)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/store"
 	"eventhub/store/memory"
 )
@@ -310,7 +311,7 @@ func (m *meter) Start(ctx context.Context, units []*store.Unit) (func() error, e
 	}
 	p, ok := m.Store.(store.Pipeline)
 	if !ok {
-		p = unpipelined{m.Store}
+		p = commit.Unpipelined{Log: m.Store}
 	}
 	wait, err := p.Start(ctx, units)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/internal/filter"
 	"eventhub/store"
 )
@@ -303,8 +304,8 @@ func (b *Bus) Backup(ctx context.Context, dir string) error {
 	if dir == "" {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "the directory of the backup is empty")
 	}
-	b.committer.flushNow()
-	if err := b.committer.wait(ctx, store.Unit{}, nil); err != nil {
+	b.committer.Flush()
+	if err := b.committer.Do(ctx, commit.NewWrite(store.Unit{}, nil)); err != nil {
 		return err
 	}
 	err := b.store.Checkpoint(ctx, dir)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/internal/record"
 	"eventhub/store"
 )
@@ -23,10 +24,10 @@ const (
 	maxMadePayload = 2 * eventhub.MaxPayloadBytes
 )
 
-// imported is the outcome of one import.
-type imported struct {
-	receipts []eventhub.Receipt
-	err      error
+// importJob is the job of one import.
+type importJob struct {
+	commit.Call
+	encoder
 }
 
 // Import implements eventhub.Importer.
@@ -34,44 +35,33 @@ func (b *Bus) Import(ctx context.Context, events ...eventhub.Event) ([]eventhub.
 	if len(events) == 0 {
 		return nil, nil
 	}
-	s := submissions.Get().(*submission)
-	err := s.encodeImports(events, b.clock.wall())
-	if err == nil {
-		err = b.space.check()
-	}
-	answered := make(chan imported, 1)
-	if err == nil {
-		s.finish = func(s *submission, err error) { answered <- finishImport(s, err) }
-		err = b.committer.submit(ctx, s)
-	}
-	if err != nil {
-		s.recycle()
+	job := &importJob{}
+	if err := job.encodeAll(events, b.clock.wall()); err != nil {
 		return nil, err
 	}
-	select {
-	case got := <-answered:
-		return got.receipts, got.err
-	case <-ctx.Done():
-		return nil, eventhub.Wrap(eventhub.CodeShuttingDown, ctx.Err(), "gave up waiting; the events may or may not be imported")
+	if err := b.space.check(); err != nil {
+		return nil, err
 	}
+	if err := b.committer.DoWithin(ctx, job, "the events may or may not be imported"); err != nil {
+		return nil, err
+	}
+	return receipts(nil, job.Units[0].Appends), nil
 }
 
-func finishImport(s *submission, err error) (got imported) {
-	switch u := &s.units[0]; {
-	case err != nil:
-		got.err = err
-	case u.Err != nil:
-		got.err = unitError(u.Err)
-	default:
-		got.receipts = receipts(nil, u.Appends)
+// Done implements commit.Job.
+func (s *importJob) Done(err error) { s.Answer(outcome(err, &s.Units[0])) }
+
+// outcome is what became of a unit that publishes in a commit that ended with an error.
+func outcome(err error, u *store.Unit) error {
+	if err == nil && u.Err != nil {
+		return unitError(u.Err)
 	}
-	s.recycle()
-	return got
+	return err
 }
 
-// encodeImports makes one unit of the events. The error names the first that can
+// encodeAll makes one unit of the events. The error names the first that can
 // not be imported by its index.
-func (s *submission) encodeImports(events []eventhub.Event, now time.Time) error {
+func (s *importJob) encodeAll(events []eventhub.Event, now time.Time) error {
 	ends := make([]int, len(events))
 	for i := range events {
 		if err := s.encodeImport(&events[i], now); err != nil {
@@ -81,20 +71,14 @@ func (s *submission) encodeImports(events []eventhub.Event, now time.Time) error
 		}
 		ends[i] = len(s.buf)
 	}
-	// Only now does buf stay where it is.
-	start := 0
-	for i, end := range ends {
-		s.appends[i].Record = eventhub.Record(s.buf[start:end:end])
-		start = end
-	}
-	s.units = append(s.units, store.Unit{Appends: s.appends})
-	s.bytes = len(s.buf)
+	s.seal(&s.Request, ends)
+	s.Plain = true
 	return nil
 }
 
 // encodeImport encodes one event as it was: where it has no time of commit beside
 // its ts, the ts is that time, and the publisher gave none.
-func (s *submission) encodeImport(e *eventhub.Event, now time.Time) error {
+func (s *encoder) encodeImport(e *eventhub.Event, now time.Time) error {
 	if err := checkImport(e, now); err != nil {
 		return err
 	}
@@ -145,7 +129,7 @@ func checkImport(e *eventhub.Event, now time.Time) error {
 }
 
 // linkLast gives the event encoded last its links.
-func (s *submission) linkLast(e *eventhub.Event) {
+func (s *encoder) linkLast(e *eventhub.Event) {
 	a := &s.appends[len(s.appends)-1]
 	a.CausedBy = slices.Clone(e.CausedBy)
 	if len(e.Headers) > 0 {

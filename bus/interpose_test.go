@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync"
 
+	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
 
@@ -116,7 +117,7 @@ func (s *interposed) Start(ctx context.Context, units []*store.Unit) (func() err
 	}
 	p, ok := s.Store.(store.Pipeline)
 	if !ok {
-		p = unpipelined{s.Store}
+		p = commit.Unpipelined{Log: s.Store}
 	}
 	wait, err := p.Start(ctx, units)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
 
@@ -200,7 +201,7 @@ func (g *patternedGroup) create(ctx context.Context, b *Bus, births []birth, pat
 		if n == len(missing) {
 			unit.Patterns = patterns
 		}
-		err := b.committer.wait(ctx, unit, nil)
+		err := b.committer.Do(ctx, commit.NewWrite(unit, nil))
 		if errors.Is(err, store.ErrExists) {
 			// Somebody subscribed to one of the topics by its name meanwhile.
 			return g.create(ctx, b, births, patterns)
@@ -526,7 +527,7 @@ func (b *Bus) deletePattern(ctx context.Context, text, name string) error {
 		return eventhub.Errorf(eventhub.CodeNotSubscribed, "group %q has no pattern %q", name, text)
 	}
 	unit := store.Unit{Patterns: []store.PatternChange{{Group: name, Pattern: text, Delete: true}}}
-	if err := b.committer.wait(ctx, unit, nil); err != nil {
+	if err := b.committer.Do(ctx, commit.NewWrite(unit, nil)); err != nil {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx) // what is begun is done, also for who has left

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
 
@@ -59,7 +60,7 @@ func TestPipelinedCommits(t *testing.T) {
 		equal(t, "before", in.takeOffsets(), []uint64{1})
 		var log ledgerOfAnswers
 		release, began := r.syncHeld(), r.store.count1("Commit")
-		much := `"` + strings.Repeat("x", earlyBytes) + `"`
+		much := `"` + strings.Repeat("x", commit.EarlyBytes) + `"`
 		r.early(&log, "a", much)
 		equal(t, "commits begun", r.store.count1("Commit")-began, 1)
 		r.early(&log, "b", "2")

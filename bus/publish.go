@@ -2,65 +2,57 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/internal/eventid"
 	"eventhub/internal/record"
 	"eventhub/store"
 )
 
-// submission is what one call hands to the committer: independent units that
-// wait for the same answer. Submissions of publishers are pooled.
-type submission struct {
-	units   []store.Unit
-	appends []store.Append // of all units, which hold parts of it
-	plans   []store.Plan   // of all units, likewise
+// encoder makes what units append and schedule. Appends and plans get their records when
+// all are encoded: only then does buf stay where it is.
+type encoder struct {
+	appends []store.Append
+	plans   []store.Plan
 	planned []plannedEvent // parallel to plans
 	buf     []byte         // the records of appends and plans
-	cached  bool           // the tail cache holds parts of buf
-	bytes   int            // what counts against Options.QueueBytes
-	durable bool           // on disk when it is answered, also with Options.SyncEvery
+}
 
-	// prepare, where set, is called by the committer just before the commit and
-	// fills in group state; false drops the submission's units.
-	prepare func(*submission) bool
-	// exchanges, where there are some, are all that the submission has: the
-	// committer puts them into a unit of its own (exchange.go).
-	exchanges []*exchange
-	// drop, where not empty, is a topic to be deleted, between two commits.
-	drop string
-	// gives: it is a redrive, which writes its group's state and is no exchange.
-	gives bool
-	// finish is called on the committer's goroutine with the commit's error.
-	finish func(*submission, error)
+// publication is the job of one call of Enqueue. They are pooled.
+type publication struct {
+	commit.Request
+	encoder
 
-	// Of publishers: pubs[i] became units[unitOf[i]], or was refused (-1).
+	// pubs[i] became Units[unitOf[i]], or was refused (-1).
 	pubs    []eventhub.Publication
 	unitOf  []int
 	done    func([]eventhub.Publication)
 	barrier *barrier // where some of them wait for groups
 }
 
-var submissions = sync.Pool{New: func() any { return new(submission) }}
+var publications = sync.Pool{New: func() any { return new(publication) }}
 
 // keptBuffer is the largest buffer that goes back into the pool.
 const keptBuffer = 1 << 20
 
-func (s *submission) recycle() {
-	buf := s.buf[:0]
-	if s.cached || cap(buf) > keptBuffer {
+func (p *publication) recycle() {
+	buf := p.buf[:0]
+	if p.Kept || cap(buf) > keptBuffer {
 		buf = nil
 	}
-	clear(s.units)
-	clear(s.appends)
-	clear(s.plans)
-	*s = submission{
-		units: s.units[:0], appends: s.appends[:0], plans: s.plans[:0],
-		planned: s.planned[:0], unitOf: s.unitOf[:0], buf: buf,
+	clear(p.Units)
+	clear(p.appends)
+	clear(p.plans)
+	*p = publication{
+		Request: commit.Request{Units: p.Units[:0]},
+		encoder: encoder{appends: p.appends[:0], plans: p.plans[:0], planned: p.planned[:0], buf: buf},
+		unitOf:  p.unitOf[:0],
 	}
-	submissions.Put(s)
+	publications.Put(p)
 }
 
 // Publish implements eventhub.Publisher.
@@ -81,26 +73,27 @@ func (b *Bus) Publish(ctx context.Context, events ...eventhub.Event) ([]eventhub
 
 // Enqueue implements eventhub.Publisher.
 func (b *Bus) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
-	s := submissions.Get().(*submission)
-	s.pubs, s.done, s.finish = pubs, done, finishPublish
-	s.barrier = b.newBarrier(ctx, pubs)
-	b.encode(s)
-	if len(s.units) == 0 {
-		s.finish(s, nil)
+	p := publications.Get().(*publication)
+	p.pubs, p.done = pubs, done
+	p.barrier = b.newBarrier(ctx, pubs)
+	p.Plain = p.barrier == nil
+	b.encode(p)
+	if len(p.Units) == 0 {
+		p.Done(nil)
 		return
 	}
 	err := b.space.check()
 	if err == nil {
-		err = b.committer.submit(ctx, s)
+		err = b.committer.Submit(ctx, p)
 	}
 	if err != nil {
-		s.finish(s, err)
+		p.Done(err)
 	}
 }
 
 // encode turns the publications into units. A bad one gets its error and no
 // unit, and none of its events stays behind.
-func (b *Bus) encode(s *submission) {
+func (b *Bus) encode(s *publication) {
 	now := b.clock.wall()
 	type span struct{ start, end int }
 	var few [64]span
@@ -138,28 +131,28 @@ func (b *Bus) encode(s *submission) {
 			s.unitOf = append(s.unitOf, -1)
 			continue
 		}
-		s.unitOf = append(s.unitOf, len(s.units))
-		s.units = append(s.units, store.Unit{Plans: s.plans[firstPlan:]})
+		s.unitOf = append(s.unitOf, len(s.Units))
+		s.Units = append(s.Units, store.Unit{Plans: s.plans[firstPlan:]})
 	}
 	// Only now do buf and appends stay where they are.
 	at := 0
 	for i := range s.pubs {
 		if u := s.unitOf[i]; u >= 0 {
-			n := len(s.pubs[i].Events) - len(s.units[u].Plans)
-			s.units[u].Appends = s.appends[at : at+n : at+n]
+			n := len(s.pubs[i].Events) - len(s.Units[u].Plans)
+			s.Units[u].Appends = s.appends[at : at+n : at+n]
 			at += n
 		}
 	}
 	for i, sp := range spans {
 		s.appends[i].Record = eventhub.Record(s.buf[sp.start:sp.end:sp.end])
 	}
-	s.placePlans()
-	s.bytes = len(s.buf)
+	s.placePlans(s.Units)
+	s.Bytes, s.Records = len(s.buf), s.buf
 }
 
 // add validates one event and encodes it at the end of buf. One that is to be a plan
 // gets its id now, if it has none.
-func (s *submission) add(e *eventhub.Event, now time.Time, isPlan bool) error {
+func (s *encoder) add(e *eventhub.Event, now time.Time, isPlan bool) error {
 	if err := e.Validate(now); err != nil {
 		return err
 	}
@@ -174,15 +167,15 @@ func (s *submission) add(e *eventhub.Event, now time.Time, isPlan bool) error {
 	return s.encode(e)
 }
 
-func (s *submission) encode(e *eventhub.Event) error { return s.encodeAs(e, false) }
+func (s *encoder) encode(e *eventhub.Event) error { return s.encodeAs(e, false) }
 
 // encodeMade is encode for an event of the hub itself.
-func (s *submission) encodeMade(e *eventhub.Event) error { return s.encodeAs(e, true) }
+func (s *encoder) encodeMade(e *eventhub.Event) error { return s.encodeAs(e, true) }
 
 // encodeAs leaves it to the store to make an id for an event without one. It calls the
 // encoders by name: through a function value the event would escape, an allocation for
 // each.
-func (s *submission) encodeAs(e *eventhub.Event, made bool) error {
+func (s *encoder) encodeAs(e *eventhub.Event, made bool) error {
 	withID := *e
 	if e.ID == "" {
 		withID.ID = eventhub.RecordIDRoom
@@ -203,8 +196,20 @@ func (s *submission) encodeAs(e *eventhub.Event, made bool) error {
 	return nil
 }
 
-// finishPublish answers the publishers of a submission.
-func finishPublish(s *submission, err error) {
+// seal gives the events that were encoded their records, which end at ends in buf, and
+// makes one unit of them.
+func (s *encoder) seal(r *commit.Request, ends []int) {
+	start := 0
+	for i, end := range ends {
+		s.appends[i].Record = eventhub.Record(s.buf[start:end:end])
+		start = end
+	}
+	r.Units = []store.Unit{{Appends: s.appends}}
+	r.Bytes, r.Records = len(s.buf), s.buf
+}
+
+// Done implements commit.Job: it answers the publishers.
+func (s *publication) Done(err error) {
 	planned := s.planned
 	for i := range s.pubs {
 		p := &s.pubs[i]
@@ -213,16 +218,16 @@ func finishPublish(s *submission, err error) {
 		case u < 0: // refused before, p.Err says why
 		case err != nil:
 			p.Err = err
-		case s.units[u].Err != nil:
-			p.Err = unitError(s.units[u].Err)
+		case s.Units[u].Err != nil:
+			p.Err = unitError(s.Units[u].Err)
 		default:
-			p.Receipts = receipts(p.Receipts, s.units[u].Appends)
-			if n := len(s.units[u].Plans); n > 0 {
-				p.Receipts = planReceipts(p.Receipts, s.units[u].Plans, planned[:n])
+			p.Receipts = receipts(p.Receipts, s.Units[u].Appends)
+			if n := len(s.Units[u].Plans); n > 0 {
+				p.Receipts = planReceipts(p.Receipts, s.Units[u].Plans, planned[:n])
 			}
 		}
 		if u >= 0 {
-			planned = planned[len(s.units[u].Plans):]
+			planned = planned[len(s.Units[u].Plans):]
 		}
 	}
 	pubs, done, barrier := s.pubs, s.done, s.barrier
@@ -241,4 +246,12 @@ func receipts(into []eventhub.Receipt, appends []store.Append) []eventhub.Receip
 		into = append(into, eventhub.Receipt{ID: a.ID, Offset: a.Offset, Duplicate: a.Duplicate})
 	}
 	return into
+}
+
+// unitError translates why the store refused one unit.
+func unitError(err error) error {
+	if errors.Is(err, store.ErrTopicLimit) {
+		return eventhub.Wrap(eventhub.CodeOverloaded, err, "the hub holds as many topics as it may; no topic was created")
+	}
+	return eventhub.Wrap(eventhub.CodePublishFailed, err, "the store refused the events: %v", err)
 }

@@ -456,8 +456,8 @@ func (w *world) drain() {
 	w.checkLeft()
 	w.bus.alarm.mu.Lock()
 	defer w.bus.alarm.mu.Unlock()
-	if c := w.bus.committer; len(w.bus.alarm.tasks)+len(c.queue)+len(c.dirty)+c.queued != 0 {
-		w.t.Fatalf("left over: %d alarms, %d submissions of %d bytes, %d groups to flush", len(w.bus.alarm.tasks), len(c.queue), c.queued, len(c.dirty))
+	if jobs, bytes, dirty := w.bus.committer.Pending(); len(w.bus.alarm.tasks)+jobs+bytes+dirty != 0 {
+		w.t.Fatalf("left over: %d alarms, %d submissions of %d bytes, %d groups to flush", len(w.bus.alarm.tasks), jobs, bytes, dirty)
 	}
 }
 

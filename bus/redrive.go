@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/internal/eventid"
 	"eventhub/store"
 )
@@ -42,7 +43,7 @@ const (
 )
 
 // appendMark encodes a mark as an event of its topic.
-func (s *submission) appendMark(id string, m eventhub.RedriveMark) error {
+func (s *encoder) appendMark(id string, m eventhub.RedriveMark) error {
 	payload, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -50,56 +51,40 @@ func (s *submission) appendMark(id string, m eventhub.RedriveMark) error {
 	return s.encodeMade(&eventhub.Event{ID: id, Topic: eventhub.RedriveTopic, CausedBy: []string{m.DeadLetterID}, Payload: payload})
 }
 
-// sealAppends gives each append its record; ends are those of the records in buf.
-func (s *submission) sealAppends(ends []int) {
-	start := 0
-	for i, end := range ends {
-		s.appends[i].Record = eventhub.Record(s.buf[start:end:end])
-		start = end
-	}
-	s.bytes = len(s.buf)
+// requeue is the job that publishes the event of a dead letter anew.
+type requeue struct {
+	commit.Call
+	encoder
 }
+
+// Done implements commit.Job.
+func (s *requeue) Done(err error) { s.Answer(outcome(err, &s.Units[0])) }
 
 // Requeue implements eventhub.Redriver.
 func (b *Bus) Requeue(ctx context.Context, topic string, offset uint64, payload []byte, by string) (eventhub.Receipt, error) {
 	var none eventhub.Receipt
 	q := eventhub.DeadLetterQuery{Topic: topic, Offsets: []uint64{offset}, All: true}
-	s := &submission{}
-	err := b.DeadLetters(ctx, q, func(d *eventhub.DeadLetter) error { return s.requeue(d, payload, by) })
+	job := &requeue{}
+	job.Durable, job.Plain = true, true
+	err := b.DeadLetters(ctx, q, func(d *eventhub.DeadLetter) error { return job.encodeLetter(d, payload, by) })
 	if err != nil {
 		return none, err
 	}
-	if len(s.appends) == 0 {
+	if len(job.appends) == 0 {
 		return none, eventhub.Errorf(eventhub.CodeUnknownID, "the event at offset %d of topic %q is no dead letter", offset, letterTopic(topic))
 	}
 	if err := b.space.check(); err != nil {
 		return none, err
 	}
-	answered := make(chan error, 1)
-	s.units, s.durable = []store.Unit{{Appends: s.appends}}, true
-	s.finish = func(s *submission, err error) {
-		if err == nil && s.units[0].Err != nil {
-			err = unitError(s.units[0].Err)
-		}
-		answered <- err
-	}
-	if err := b.committer.submit(ctx, s); err != nil {
+	if err := b.committer.DoWithin(ctx, job, "the event may or may not be requeued"); err != nil {
 		return none, err
 	}
-	select {
-	case err := <-answered:
-		if err != nil {
-			return none, err
-		}
-		return receipts(nil, s.units[0].Appends)[0], nil
-	case <-ctx.Done():
-		return none, eventhub.Wrap(eventhub.CodeShuttingDown, ctx.Err(), "gave up waiting; the event may or may not be requeued")
-	}
+	return receipts(nil, job.Units[0].Appends)[0], nil
 }
 
-// requeue encodes the new event of a dead letter, and the mark. Their ids derive from
+// encodeLetter encodes the new event of a dead letter, and the mark. Their ids derive from
 // the dead letter and the payload, so that the same again adds nothing.
-func (s *submission) requeue(d *eventhub.DeadLetter, payload []byte, by string) error {
+func (s *requeue) encodeLetter(d *eventhub.DeadLetter, payload []byte, by string) error {
 	letter, err := d.Record.Event(d.Offset)
 	if err != nil {
 		return err
@@ -126,7 +111,7 @@ func (s *submission) requeue(d *eventhub.DeadLetter, payload []byte, by string) 
 		By: by, Topic: d.Topic, Group: d.Group, Offset: d.Event, RequeuedAs: e.ID,
 		DeadLetter: eventhub.Place{Topic: letter.Topic, Offset: d.Offset}, DeadLetterID: d.ID,
 	})
-	s.sealAppends(append(ends, len(s.buf)))
+	s.seal(&s.Request, append(ends, len(s.buf)))
 	return err
 }
 
@@ -365,12 +350,14 @@ func (r *redrive) count(group string, n int) {
 
 // planting is one unit that puts events on a group's list.
 type planting struct {
-	group    *group
-	letters  []eventhub.DeadLetter
-	listed   []*redriven // parallel to letters and to the marks
-	planted  []*redriven // those that were put on the list
-	skipped  map[string]int
-	answered chan error
+	commit.Call
+	encoder // the marks
+
+	group   *group
+	letters []eventhub.DeadLetter
+	listed  []*redriven // parallel to letters and to the marks
+	planted []*redriven // those that were put on the list
+	skipped map[string]int
 }
 
 // plant makes the list, and the marks, durable, and has the events delivered.
@@ -379,18 +366,13 @@ func (r *redrive) plant(ctx context.Context, g *group, letters []eventhub.DeadLe
 	if err := b.space.check(); err != nil {
 		return err
 	}
-	p := &planting{group: g, letters: letters, skipped: make(map[string]int), answered: make(chan error, 1)}
-	s, err := r.encode(ctx, p)
-	if err != nil {
+	p := &planting{group: g, letters: letters, skipped: make(map[string]int)}
+	p.Durable, p.Alone = true, true
+	if err := r.encode(ctx, p); err != nil {
 		return err
 	}
-	s.prepare, s.finish, s.gives, s.durable = p.prepare, p.finish, true, true
-	if err := b.committer.submit(ctx, s); err != nil {
-		return err
-	}
-	// It is waited for whatever happens to ctx, so that the result tells what was
-	// done: a commit always ends.
-	err = <-p.answered
+	// It is waited for whatever happens to ctx, so that the result tells what was done.
+	err := b.committer.Do(ctx, p)
 	for why, n := range p.skipped {
 		r.skip(why, n)
 	}
@@ -417,40 +399,41 @@ func (r *redrive) times(ctx context.Context, d *eventhub.DeadLetter) (int, error
 }
 
 // encode makes the entries and the marks of a planting.
-func (r *redrive) encode(ctx context.Context, p *planting) (*submission, error) {
-	s := &submission{units: make([]store.Unit, 1)}
+func (r *redrive) encode(ctx context.Context, p *planting) error {
 	ends := make([]int, len(p.letters))
 	for i := range p.letters {
 		d := &p.letters[i]
 		times, err := r.times(ctx, d)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		mark := eventid.New()
-		if err := s.appendMark(mark, eventhub.RedriveMark{
+		if err := p.appendMark(mark, eventhub.RedriveMark{
 			By: r.query.By, Topic: d.Topic, Group: d.Group, Offset: d.Event, Redriven: times,
 			DeadLetter: eventhub.Place{Topic: r.topic, Offset: d.Offset}, DeadLetterID: d.ID,
 		}); err != nil {
-			return nil, err
+			return err
 		}
-		ends[i] = len(s.buf)
+		ends[i] = len(p.buf)
 		p.listed = append(p.listed, &redriven{entry: entry{offset: d.Event, redriven: uint8(times), state: planted}, mark: mark, key: d.Key})
 	}
-	s.sealAppends(ends)
-	return s, nil
+	p.seal(&p.Request, ends)
+	return nil
 }
 
-// prepare puts the events on the list, those that may be, and fills the unit in.
-func (p *planting) prepare(s *submission) bool {
+// Build implements commit.Job: it puts the events on the list, those that may be, and
+// fills the unit in.
+func (p *planting) Build() bool {
 	g := p.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.deleted {
 		p.skipped[skipNoGroup] = len(p.letters)
-		p.answered <- nil
+		p.Answer(nil)
 		return false
 	}
-	u := &s.units[0]
+	u := &p.Units[0]
+	u.Appends = nil
 	for i, e := range p.listed {
 		if why := g.whyNot(e.offset); why != "" {
 			p.skipped[why]++
@@ -459,20 +442,20 @@ func (p *planting) prepare(s *submission) bool {
 		g.progress.list(e)
 		g.progress.moved[e.offset] = true
 		p.planted = append(p.planted, e)
-		u.Appends = append(u.Appends, s.appends[i])
+		u.Appends = append(u.Appends, p.appends[i])
 	}
 	if len(p.planted) == 0 {
-		p.answered <- nil
+		p.Answer(nil)
 		return false
 	}
 	u.Groups = []store.GroupChange{g.change(g.window.cursor())}
 	return true
 }
 
-// finish has the events delivered, or takes them off the list.
-func (p *planting) finish(s *submission, err error) {
+// Done implements commit.Job: it has the events delivered, or takes them off the list.
+func (p *planting) Done(err error) {
 	g := p.group
-	refused := err == nil && s.units[0].Err != nil
+	refused := err == nil && p.Units[0].Err != nil
 	g.mu.Lock()
 	for _, r := range p.planted {
 		switch {
@@ -487,9 +470,9 @@ func (p *planting) finish(s *submission, err error) {
 	if refused {
 		g.progress.rewrite(&g.window)
 		g.touch()
-		err = refusedError(s.units[0].Err)
+		err = refusedError(p.Units[0].Err)
 	}
 	g.mu.Unlock()
 	g.bus.workers.schedule(g)
-	p.answered <- err
+	p.Answer(err)
 }

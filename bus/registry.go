@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/internal/measure"
 	"eventhub/store"
 )
@@ -140,7 +141,8 @@ func (b *Bus) Measure(ctx context.Context) (measure.Engine, error) {
 		return measure.Engine{}, err
 	}
 	e := b.counts.snapshot()
-	e.QueuedBytes, e.CommitWaiting = b.committer.queuedBytes(), b.committer.stall.waited()
+	_, e.QueuedBytes, _ = b.committer.Pending()
+	e.CommitWaiting = b.committer.Waiting()
 	var err error
 	if e.StoreBytes, err = b.store.Size(); err != nil {
 		return e, storeError(err, "tell its size")
@@ -212,43 +214,44 @@ func (b *Bus) deleteGroup(ctx context.Context, topic, name string) error {
 	if err := g.load(ctx, nil); err != nil {
 		return err
 	}
-	var members []*member
-	answered := make(chan error, 1)
-	s := &submission{durable: true, units: []store.Unit{{Groups: make([]store.GroupChange, 1)}}}
-	s.prepare = func(s *submission) bool {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if g.ended != nil {
-			answered <- g.ended // deleted by somebody else, or the bus stops
-			return false
-		}
-		change := g.header(g.window.cursor())
-		change.Delete = true
-		g.deleted = true
-		s.units[0].Groups[0] = change
-		members = g.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "group %q of topic %q was deleted", name, topic))
-		return true
-	}
-	s.finish = func(s *submission, err error) {
-		if err == nil {
-			err = s.units[0].Err
-		}
-		b.buried(g)
-		g.dismiss(members)
-		answered <- err
-	}
-	if err := b.committer.submit(ctx, s); err != nil {
-		return err
-	}
-	select {
-	case err = <-answered:
-	case <-ctx.Done():
-		return eventhub.Wrap(eventhub.CodeShuttingDown, ctx.Err(), "gave up waiting; the group may or may not be deleted")
-	}
+	d := &groupDeletion{group: g}
+	d.Units, d.Durable = []store.Unit{{Groups: make([]store.GroupChange, 1)}}, true
+	err = b.committer.DoWithin(ctx, d, "the group may or may not be deleted")
 	if isOutdated(err) {
 		return groupError(store.ErrNotFound, topic, name)
 	}
 	return err
+}
+
+// groupDeletion is the job that deletes a group.
+type groupDeletion struct {
+	commit.Call
+	group   *group
+	members []*member
+}
+
+// Build implements commit.Job.
+func (d *groupDeletion) Build() bool {
+	g := d.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended != nil {
+		d.Answer(g.ended) // deleted by somebody else, or the bus stops
+		return false
+	}
+	change := g.header(g.window.cursor())
+	change.Delete = true
+	g.deleted = true
+	d.Units[0].Groups[0] = change
+	d.members = g.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "group %q of topic %q was deleted", g.name, g.log.name))
+	return true
+}
+
+// Done implements commit.Job.
+func (d *groupDeletion) Done(err error) {
+	d.group.bus.buried(d.group)
+	d.group.dismiss(d.members)
+	d.Call.Done(err)
 }
 
 // buried takes a deleted group off, so that its name can be used anew.

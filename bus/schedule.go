@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
 
@@ -29,12 +30,12 @@ const (
 )
 
 // plannedEvent says which event of its publication a plan is, and where in the
-// submission's buffer its record stands.
+// encoder's buffer its record stands.
 type plannedEvent struct{ index, start, end int }
 
 // planLast makes the event encoded last, that of the given index in its
 // publication, a plan. isFresh says that its id is new.
-func (s *submission) planLast(index, start int, at int64, isFresh bool) {
+func (s *encoder) planLast(index, start int, at int64, isFresh bool) {
 	last := len(s.appends) - 1
 	a := &s.appends[last]
 	s.plans = append(s.plans, store.Plan{Topic: a.Topic, ID: a.ID, FreshID: isFresh, Key: a.Key, At: at})
@@ -44,14 +45,14 @@ func (s *submission) planLast(index, start int, at int64, isFresh bool) {
 }
 
 // dropPlans takes back what a publication that is refused has planned.
-func (s *submission) dropPlans(first int) {
+func (s *encoder) dropPlans(first int) {
 	clear(s.plans[first:])
 	s.plans, s.planned = s.plans[:first], s.planned[:first]
 }
 
 // placePlans gives the units their plans, once buf and plans stay where they are.
 // Until then a unit has as many as it will have.
-func (s *submission) placePlans() {
+func (s *encoder) placePlans(units []store.Unit) {
 	if len(s.plans) == 0 {
 		return
 	}
@@ -59,9 +60,9 @@ func (s *submission) placePlans() {
 		s.plans[i].Record = eventhub.Record(s.buf[p.start:p.end:p.end])
 	}
 	at := 0
-	for i := range s.units {
-		n := len(s.units[i].Plans)
-		s.units[i].Plans = s.plans[at : at+n : at+n]
+	for i := range units {
+		n := len(units[i].Plans)
+		units[i].Plans = s.plans[at : at+n : at+n]
 		at += n
 	}
 }
@@ -363,23 +364,26 @@ func (m *mover) move(due []store.Planned) bool {
 // commitMoves makes one unit of each plan and waits for their commit. The records
 // are owned by nobody else, so that the tail cache may keep them.
 func (b *Bus) commitMoves(ctx context.Context, due []store.Planned) ([]store.Unit, error) {
-	answered := make(chan error, 1)
-	s := &submission{units: make([]store.Unit, len(due))}
+	m := &move{}
+	m.Units, m.Plain = make([]store.Unit, len(due)), true
 	appends, unplans := make([]store.Append, len(due)), make([]store.Unplan, len(due))
 	for i := range due {
 		p := &due[i]
 		unplans[i] = store.Unplan{Topic: p.Topic, ID: p.ID, Seq: p.Seq}
 		appends[i] = store.Append{Topic: p.Topic, ID: p.ID, Key: p.Key, Record: p.Record}
 		linkRecord(&appends[i])
-		s.units[i] = store.Unit{Appends: appends[i : i+1 : i+1], Unplans: unplans[i : i+1 : i+1]}
-		s.bytes += len(p.Record)
+		m.Units[i] = store.Unit{Appends: appends[i : i+1 : i+1], Unplans: unplans[i : i+1 : i+1]}
+		m.Bytes += len(p.Record)
 	}
-	s.finish = func(_ *submission, err error) { answered <- err }
-	if err := b.committer.submit(ctx, s); err != nil {
-		return nil, err
-	}
-	return s.units, <-answered
+	err := b.committer.Do(ctx, m)
+	return m.Units, err
 }
+
+// move is the job of one page. Its units are independent: each has an error of its own.
+type move struct{ commit.Call }
+
+// Done implements commit.Job.
+func (m *move) Done(err error) { m.Answer(err) }
 
 // moved goes on behind a page that was committed. A unit that was refused because
 // its plan is gone was cancelled; any other one is tried again.
@@ -406,7 +410,7 @@ func (b *Bus) Cancel(ctx context.Context, topic, id string) error {
 	if err := eventhub.ValidateID(id); err != nil {
 		return err
 	}
-	err := b.committer.wait(ctx, store.Unit{Unplans: []store.Unplan{{Topic: topic, ID: id}}}, nil)
+	err := b.committer.Do(ctx, commit.NewWrite(store.Unit{Unplans: []store.Unplan{{Topic: topic, ID: id}}}, nil))
 	if errors.Is(err, store.ErrNoPlan) {
 		return eventhub.Errorf(eventhub.CodeUnknownID, "%q is not scheduled in topic %q: it never was, or it was delivered", id, topic)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
@@ -28,8 +29,8 @@ func TestStalledStoreIsTold(t *testing.T) {
 		takes := time.Duration(0)
 		faulty.BeforeCommit(func(context.Context, []*store.Unit, bool) { time.Sleep(takes) })
 		published := make(chan error)
-		publish := func(commit time.Duration) {
-			takes = commit
+		publish := func(took time.Duration) {
+			takes = took
 			go func() {
 				_, err := b.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte(`1`)})
 				published <- err
@@ -52,21 +53,21 @@ func TestStalledStoreIsTold(t *testing.T) {
 			}
 		}
 		for range 20 { // one after the other, for longer than one may take
-			publish(stallAfter / 2)
+			publish(commit.StallAfter / 2)
 			if err := <-published; err != nil {
 				t.Fatal(err)
 			}
 		}
 		look(0)
-		time.Sleep(stallAfter / 3) // the timer is on its way
+		time.Sleep(commit.StallAfter / 3) // the timer is on its way
 		publish(time.Hour)
-		time.Sleep(stallAfter - 1)
-		look(stallAfter - 1)
+		time.Sleep(commit.StallAfter - 1)
+		look(commit.StallAfter - 1)
 		time.Sleep(1)
 		const stalled = `does not end a commit: the disk is slow or does not answer" waited=5s`
-		look(stallAfter, stalled)
+		look(commit.StallAfter, stalled)
 		time.Sleep(10 * time.Minute) // said once
-		look(stallAfter+10*time.Minute, stalled)
+		look(commit.StallAfter+10*time.Minute, stalled)
 		if err := <-published; err != nil {
 			t.Error(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
 
@@ -175,12 +176,12 @@ func (b *Bus) setPaused(ctx context.Context, topic, name string, paused bool) er
 // write makes the group's state, which has changed, durable and waits for it.
 func (g *group) write(ctx context.Context) error {
 	unit := store.Unit{Groups: make([]store.GroupChange, 1)}
-	err := g.bus.committer.wait(ctx, unit, func(s *submission) error {
+	err := g.bus.committer.Do(ctx, commit.NewWrite(unit, func(u *store.Unit) error {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		s.units[0].Groups[0] = g.change(g.window.cursor())
+		u.Groups[0] = g.change(g.window.cursor())
 		return nil
-	})
+	}))
 	switch {
 	case isOutdated(err):
 		return groupError(store.ErrNotFound, g.log.name, g.name) // deleted meanwhile

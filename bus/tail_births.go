@@ -4,14 +4,15 @@ import (
 	"slices"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
 
 // births returns the topics that the batch has created.
-func births(batch []*submission) (born []store.Birth) {
+func births(batch []*commit.Request) (born []store.Birth) {
 	for _, s := range batch {
-		for i := range s.units {
-			born = append(born, s.units[i].Births...)
+		for i := range s.Units {
+			born = append(born, s.Units[i].Births...)
 		}
 	}
 	return born

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
 
@@ -247,27 +248,32 @@ func (c *tailCache) add(part cachePart) {
 // committed hands the events of a commit to the topics that are read and wakes
 // their groups and tails. It runs on the committer's goroutine or, for commits that are
 // pipelined, on the syncer's, never on both at once, and before the receipts.
-func (b *Bus) committed(batch []*submission) {
+func (b *Bus) committed(batch []*commit.Request) {
 	b.born(batch)
 	var find logFinder
 	for _, s := range batch {
 		b.spread(s, &find)
+		for i := range s.Units {
+			if u := &s.Units[i]; u.Err == nil && len(u.Groups) > 0 {
+				b.known.add(u.Groups)
+			}
+		}
 	}
 	b.counts.cached.Store(int64(b.cache.bytes))
 }
 
-// spread hands over one submission in runs of one topic.
-func (b *Bus) spread(s *submission, find *logFinder) {
+// spread hands over one job in runs of one topic.
+func (b *Bus) spread(s *commit.Request, find *logFinder) {
 	// A buffer of which little is kept must not stay for it.
-	own := 2*find.readBytes(b, s) < max(s.bytes, cap(s.buf))
-	for i := range s.units {
-		if s.units[i].Err != nil {
+	own := 2*find.readBytes(b, s) < max(s.Bytes, cap(s.Records))
+	for i := range s.Units {
+		if s.Units[i].Err != nil {
 			continue
 		}
-		if plans := s.units[i].Plans; len(plans) > 0 {
+		if plans := s.Units[i].Plans; len(plans) > 0 {
 			b.mover.planned(plans)
 		}
-		for appends := s.units[i].Appends; len(appends) > 0; {
+		for appends := s.Units[i].Appends; len(appends) > 0; {
 			n := 1
 			for n < len(appends) && appends[n].Topic == appends[0].Topic {
 				n++
@@ -275,7 +281,7 @@ func (b *Bus) spread(s *submission, find *logFinder) {
 			if log := find.log(b, appends[0].Topic); log != nil {
 				kept, last, watchers, shards := log.add(appends[:n], own)
 				if kept > 0 {
-					s.cached = s.cached || !own
+					s.Kept = s.Kept || !own
 					b.cache.add(cachePart{log, last, kept})
 				}
 				for _, g := range watchers {
@@ -307,10 +313,10 @@ func (f *logFinder) log(b *Bus, topic string) *topicLog {
 	return f.found
 }
 
-// readBytes returns how many bytes of a submission's records somebody reads.
-func (f *logFinder) readBytes(b *Bus, s *submission) (n int) {
-	for i := range s.units {
-		u := &s.units[i]
+// readBytes returns how many bytes of a job's records somebody reads.
+func (f *logFinder) readBytes(b *Bus, s *commit.Request) (n int) {
+	for i := range s.Units {
+		u := &s.Units[i]
 		for j := range u.Appends {
 			a := &u.Appends[j]
 			if u.Err != nil || a.Duplicate {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"eventhub"
+	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
 
@@ -77,7 +78,7 @@ func (b *Bus) matching(ctx context.Context, patterns []eventhub.Pattern) ([]stor
 // born tells those who wait for topics that do not exist yet of those that a commit
 // has borne, by whatever part of it, and of each life once. It runs on the committer's
 // goroutine, before the events are spread.
-func (b *Bus) born(batch []*submission) {
+func (b *Bus) born(batch []*commit.Request) {
 	born := births(batch)
 	if len(born) == 0 {
 		return

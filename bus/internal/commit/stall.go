@@ -1,4 +1,4 @@
-package bus
+package commit
 
 import (
 	"log/slog"
@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// stallAfter is how long the store may keep a commit before the log says so. One takes
+// StallAfter is how long the store may keep a commit before the log says so. One takes
 // milliseconds; a disk that is slow, or gone and waited for, takes seconds, or never ends.
-const stallAfter = 5 * time.Second
+const StallAfter = 5 * time.Second
 
 // stall tells of a store that does not end what it was given: a commit that waits for the
 // disk is counted only when it is over. It costs a commit a few atomic operations. The
@@ -35,7 +35,7 @@ func (s *stall) begin(now time.Time) {
 	if s.underWay.Add(1) == 1 {
 		s.since.Store(int64(now.Sub(s.start)))
 	}
-	s.arm(stallAfter)
+	s.arm(StallAfter)
 }
 
 // end notes that it has ended one.
@@ -69,12 +69,12 @@ func (s *stall) look() {
 		return
 	}
 	waited := s.waited()
-	if waited < stallAfter {
-		s.arm(stallAfter - waited)
+	if waited < StallAfter {
+		s.arm(StallAfter - waited)
 		return
 	}
 	if s.told.CompareAndSwap(false, true) {
 		s.log.Warn("the store does not end a commit: the disk is slow or does not answer", "waited", waited.Round(time.Millisecond))
 	}
-	s.arm(stallAfter)
+	s.arm(StallAfter)
 }
