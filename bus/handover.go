@@ -10,7 +10,7 @@ import (
 )
 
 // A handover acks deliveries and publishes events as one unit of the store; how
-// it gets there together with others is told in exchange.go. From the moment it is
+// it gets there together with others is told above commit.Step. From the moment it is
 // accepted until that unit is committed its entries are pledged: they have no
 // deadline, go to nobody else, and take their member's room. Neither the member's
 // leaving nor the end of the bus stops it; a seek and the group's deletion do.
