@@ -171,7 +171,7 @@ func (c *Client) dial(ctx context.Context, url string) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("token: %w", err)
 	}
-	dialer := gws.Dialer{TLSConfig: c.cfg.tls}
+	dialer := gws.Dialer{TLSConfig: c.cfg.tls, NetDial: c.cfg.netDial}
 	netConn, early, _, err := dialer.Dial(ctx, url)
 	if err != nil {
 		return nil, handshakeError(err)

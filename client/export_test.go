@@ -1,8 +1,21 @@
 package client
 
-import "time"
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+)
 
 // WithPing sets how a silent connection is found out.
 func WithPing(every, wait time.Duration) Option {
 	return func(c *config) { c.pingEvery, c.pongWait = every, wait }
 }
+
+// WithNetDial sets how connections are made.
+func WithNetDial(dial func(ctx context.Context, network, addr string) (net.Conn, error)) Option {
+	return func(c *config) { c.netDial = dial }
+}
+
+// EmptyPools lets go of what a bubble must not share with what is outside.
+func EmptyPools() { exchanges = sync.Pool{New: exchanges.New} }

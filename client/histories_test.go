@@ -1,21 +1,15 @@
 package client_test
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -34,15 +28,16 @@ var (
 // TestClientHistories: clients of every kind work through a proxy that cuts and stalls
 // at random, with a hub that is stopped and started again, killed with an image of its
 // disk, restored from an earlier copy of its store, or replaced by an empty one at the
-// same address. Where its OKs do not wait for the disk a kill may lose events. In the end each
+// same address; topics are deleted and made again. Where its OKs do not wait for the disk
+// a kill may lose events. In the end each
 // event of the log was handled by every group, keys in order; every tail and stream has
 // had it once; each has one result; and no member had an event more often than
-// connections were lost.
+// connections were lost. Who was told that a group has acked an event was told the truth.
 func TestClientHistories(t *testing.T) {
 	s := drawSeed(t)
 	for i := range *histories {
 		one := s + uint64(i)
-		t.Run(fmt.Sprintf("seed=%d", one), func(t *testing.T) { playHistory(t, one) })
+		t.Run(fmt.Sprintf("seed=%d", one), func(t *testing.T) { t.Parallel(); playHistory(t, one) })
 	}
 }
 
@@ -67,33 +62,21 @@ type history struct {
 
 	mu        sync.Mutex
 	changed   sync.Cond
-	log       []string // ids that the hub has said OK to and has not lost since
-	losses    int      // how often connections may have been lost
-	life      int      // of the hub's log
-	forgotten int      // how many acknowledged events kills have lost
+	log       []string        // ids that the hub has said OK to and has not lost since
+	gone      map[string]bool // that were deleted with their topic
+	losses    int             // how often connections may have been lost
+	life      int             // of the hub's log
+	forgotten int             // how many acknowledged events kills have lost
 	next      int
+	steps     []string
 	handled   int // by handlers with short leases
 	staying   int // which of them stays
 	seen      map[string]*reader
 }
 
-// reader is what one consumer has had.
-type reader struct {
-	times map[string]int // by id
-	order []string       // ids, each once
-	lives map[string]int // in which life it came first
-	once  bool           // each event at most once
-	topic string         // the only one that it has, or empty
-}
-
-// awaits reports whether the reader is to have the event.
-func (r *reader) awaits(id string) bool {
-	return r.times[id] == 0 && strings.HasPrefix(id, r.topic)
-}
-
 func playHistory(t *testing.T, seed uint64) {
 	ctx, end := context.WithCancel(context.Background())
-	h := &history{t: t, r: rand.New(rand.NewPCG(seed, 7)), ctx: ctx, disk: vfs.NewCrashableMem(), seen: make(map[string]*reader)}
+	h := &history{t: t, r: rand.New(rand.NewPCG(seed, 7)), ctx: ctx, disk: vfs.NewCrashableMem(), seen: make(map[string]*reader), gone: make(map[string]bool)}
 	h.changed.L = &h.mu
 	h.staying = h.r.IntN(100)
 	h.durability = []string{store.DurabilitySync, hub.DurabilityInterval}[h.r.IntN(2)]
@@ -116,176 +99,6 @@ func playHistory(t *testing.T, seed uint64) {
 	h.comer.Close()
 	if err := h.hub.Stop(context.Background()); err != nil {
 		t.Error(err)
-	}
-}
-
-// consumers starts one of each kind. The topics are h.a, h.b, h.c and those of results.
-func (h *history) consumers(clients *sync.WaitGroup) {
-	consume := func(name string, opts eventhub.SubscribeOptions, once bool) {
-		c, note := dial(h.t, h.proxy.addr()), h.reader(name, once)
-		clients.Go(func() {
-			concurrency := 2
-			if once { // its order is looked at
-				concurrency = 1
-			}
-			if err := c.Consume(h.ctx, opts, concurrency, func(_ context.Context, d eventhub.Delivery) error {
-				attempt := d.Attempt
-				if opts.AckTimeout == eventhub.MinAckTimeout {
-					attempt = 1 // it may run out where the machine is busy
-					if h.stays() {
-						time.Sleep(opts.AckTimeout * 3 / 2) // it is extended, or runs out where the connection is lost
-					}
-				}
-				note(d.ID(), attempt)
-				return nil
-			}); err != nil {
-				h.t.Errorf("%s: %v", name, err)
-			}
-			c.Close()
-		})
-	}
-	group := earliest("h.*", "pattern")
-	group.MaxAttempts, group.MaxInFlight = 1000, 8
-	keys := group
-	keys.Group, keys.Ordering = "keys", eventhub.OrderingKey
-	consume("group by key", keys, false)
-	group.AckTimeout, group.Backoff = eventhub.MinAckTimeout, eventhub.Backoff{Min: 1e6, Max: 1e6}
-	consume("group by pattern", group, false)
-	consume("tail by pattern", earliest("h.*", ""), true)
-	one := earliest("h.a", "")
-	one.Topics = []string{"h.b", "h.c"}
-	consume("tail of a list", one, true)
-	consume("tail of a topic", earliest("h.a", ""), true)
-	h.seen["tail of a topic"].topic = "h.a"
-	c, step := dial(h.t, h.proxy.addr()), group
-	step.Group = "steps"
-	clients.Go(func() {
-		if err := c.Transform(h.ctx, step, 2, func(_ context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
-			return []eventhub.Event{event("results", `"`+d.ID()+`"`)}, nil
-		}); err != nil {
-			h.t.Errorf("transform: %v", err)
-		}
-		c.Close()
-	})
-	clients.Go(h.stream)
-	clients.Go(h.pull)
-}
-
-// stays reports whether a handler is to stay longer than its lease: one a history does.
-func (h *history) stays() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.handled++
-	return h.handled == h.staying
-}
-
-// reader makes a reader, and what notes its events.
-func (h *history) reader(name string, once bool) (note func(id string, attempt int)) {
-	r := &reader{times: make(map[string]int), lives: make(map[string]int), once: once}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.seen[name] = r
-	return func(id string, attempt int) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if r.times[id]++; r.times[id] == 1 {
-			r.order = append(r.order, id)
-			r.lives[id] = h.life
-		} else if once {
-			h.t.Errorf("%s: %s came %d times", name, id, r.times[id])
-		}
-		if attempt > 1+h.losses {
-			h.t.Errorf("%s: %s came in attempt %d after %d losses", name, id, attempt, h.losses)
-		}
-		h.changed.Broadcast()
-	}
-}
-
-// stream follows a stream of events as a browser does.
-func (h *history) stream() {
-	note, last := h.reader("stream", true), ""
-	transport := &http.Transport{DisableKeepAlives: true}
-	defer transport.CloseIdleConnections()
-	for h.ctx.Err() == nil {
-		r, err := http.NewRequestWithContext(h.ctx, "GET", "http://"+h.proxy.addr()+"/v1/topics/h.*/stream?from=earliest", nil)
-		if err != nil {
-			h.t.Error(err)
-			return
-		}
-		if last != "" {
-			r.Header.Set("Last-Event-ID", last)
-		}
-		answer, err := transport.RoundTrip(r)
-		if err != nil {
-			continue
-		}
-		for in, id := bufio.NewReaderSize(answer.Body, 64<<10), ""; ; {
-			line, err := in.ReadString('\n')
-			if err != nil {
-				break
-			}
-			if value, ok := strings.CutPrefix(line, "id: "); ok {
-				id = strings.TrimSpace(value)
-			}
-			var e struct{ ID string }
-			if data, ok := strings.CutPrefix(line, "data: "); ok && json.Unmarshal([]byte(data), &e) == nil && e.ID != "" {
-				note(e.ID, 1)
-			}
-			if line == "\n" {
-				last = id
-			}
-		}
-		answer.Body.Close()
-	}
-}
-
-// pull takes events over HTTP and acks them.
-func (h *history) pull() {
-	note := h.reader("pull", false)
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	post := func(path, body string) []byte {
-		r, err := http.NewRequestWithContext(h.ctx, "POST", "http://"+h.proxy.addr()+"/v1/topics/h.*/groups/pull/"+path, strings.NewReader(body))
-		if err != nil {
-			h.t.Error(err)
-			return nil
-		}
-		answer, err := transport.RoundTrip(r)
-		if err != nil {
-			return nil
-		}
-		defer answer.Body.Close()
-		b, err := io.ReadAll(answer.Body)
-		if err != nil || answer.StatusCode != 200 {
-			return nil
-		}
-		return b
-	}
-	for h.ctx.Err() == nil {
-		var got struct {
-			Deliveries []struct {
-				Event struct{ ID string }
-				Ctx   struct {
-					Attempt int
-					Lease   string
-				}
-			}
-		}
-		b := post("pull?max=7&wait_ms=1000", `{"from":"earliest","maxAttempts":1000,"ackTimeoutMs":1000,"backoff":{"minMs":1,"maxMs":1}}`)
-		if b == nil || json.Unmarshal(b, &got) != nil || len(got.Deliveries) == 0 {
-			continue
-		}
-		var leases []string
-		for _, d := range got.Deliveries {
-			note(d.Event.ID, 1) // its leases run out where the ack is lost
-			leases = append(leases, d.Ctx.Lease)
-		}
-		body, err := json.Marshal(map[string]any{"leases": leases})
-		if err != nil {
-			h.t.Error(err)
-			return
-		}
-		post("ack", string(body))
 	}
 }
 
@@ -318,33 +131,35 @@ func (h *history) lose() {
 }
 
 func (h *history) step() {
-	switch op := h.r.IntN(48); {
-	case op < 24:
+	op := h.r.IntN(56)
+	h.steps = append(h.steps, fmt.Sprint(op))
+	switch {
+	case op < 20:
 		h.publish()
-	case op < 30:
+	case op < 24:
+		h.post()
+	case op < 27:
 		h.lose()
 		h.proxy.cut(h.r.Float64(), h.r)
-	case op < 33: // and then cut in the middle of what waits, or not
-		h.proxy.stall.Lock()
-		h.publish()
-		await(h.t, "a word of a client", h.proxy.spoke)
-		if h.r.IntN(2) == 0 {
-			h.lose()
-			h.proxy.cut(0.7, h.r)
-		}
-		h.proxy.stall.Unlock()
-	case op < 36: // publishes are under way
+	case op < 32:
+		h.lose()
+		h.proxy.breakOff(8<<10, h.r)
+	case op < 37:
+		h.stall()
+	case op < 40: // publishes are under way
 		h.stop()
 		h.start(h.addr)
-	case op < 38:
+	case op < 42:
 		h.under.Wait()
 		h.stop()
 		h.copy, h.kept = h.image(h.disk, 100), slices.Clone(h.log)
 		h.start(h.addr)
-	case op < 40:
-		h.anotherLog()
 	case op < 44:
+		h.anotherLog()
+	case op < 48:
 		h.kill()
+	case op < 51:
+		h.deleteTopic()
 	default:
 		for range 5 { // while the past is on its way to the one before
 			h.coming.Drop(0)
@@ -353,24 +168,34 @@ func (h *history) step() {
 	}
 }
 
-// noting is a Receiver that has room for all.
-type noting func(id string, attempt int)
-
-func (n noting) Deliver(batch []eventhub.Delivery) int {
-	for i := range batch {
-		n(batch[i].ID(), batch[i].Attempt)
+// stall holds up one direction or both, and cuts in the middle of what waits, or not.
+func (h *history) stall() {
+	goOn := h.proxy.hold([][]int{{upwards}, {downwards}, {upwards, downwards}}[h.r.IntN(3)]...)
+	defer goOn()
+	h.publish()
+	await(h.t, "a word of a client", h.proxy.spoke)
+	if h.r.IntN(2) == 0 {
+		h.lose()
+		h.proxy.cut(0.7, h.r)
 	}
-	return len(batch)
 }
 
-func (noting) Ended(error) {}
-
-// comeAgain makes a tail that has all of the past, like the one before it.
-func (h *history) comeAgain() {
-	var err error
-	if h.coming, err = h.comer.Subscribe(h.ctx, earliest("h.*", ""), noting(h.reader("tail that comes again", true))); err != nil {
+// deleteTopic takes away a topic with all its events. A copy from before would bring back
+// what no tail is owed.
+func (h *history) deleteTopic() {
+	h.under.Wait()
+	topic := "h." + string("abc"[h.r.IntN(3)])
+	if err := h.hub.Bus().DeleteTopic(h.ctx, topic); err != nil && eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
 		h.t.Fatal(err)
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.copy, h.kept = nil, nil
+	h.log = slices.DeleteFunc(h.log, func(id string) bool {
+		deleted := strings.HasPrefix(id, topic+"-")
+		h.gone[id] = h.gone[id] || deleted
+		return deleted
+	})
 }
 
 // anotherLog goes on with an earlier store, or an empty one.
@@ -402,8 +227,7 @@ func (h *history) kill() {
 		h.under.Wait() // what is acknowledged is known, and may be lost
 	}
 	h.lose()
-	h.proxy.stall.Lock()
-	defer h.proxy.stall.Unlock()
+	defer h.proxy.hold(upwards, downwards)()
 	h.disk = h.image(h.disk, []int{0, 20, 50, 80, 100}[h.r.IntN(5)])
 	h.proxy.cut(1, nil)
 	h.stop()
@@ -432,34 +256,44 @@ func (h *history) forget() {
 	}
 }
 
-// publish enqueues some events, each by itself or all at once.
+// publish enqueues some events, each by itself or all at once. Some wait for a group.
 func (h *history) publish() {
 	var pubs []eventhub.Publication
 	for range 1 + h.r.IntN(6) {
-		var events []eventhub.Event
+		var pub eventhub.Publication
 		for range 1 + h.r.IntN(3) {
-			h.next++
-			topic := "h." + string("abc"[h.r.IntN(3)])
-			e := event(topic, fmt.Sprintf(`"%s"`, bytes.Repeat([]byte("x"), h.r.IntN(3000))))
-			e.ID, e.Key = fmt.Sprintf("%s-%06d", topic, h.next), fmt.Sprint("k", h.r.IntN(4))
-			events = append(events, e)
+			pub.Events = append(pub.Events, h.make())
 		}
-		pubs = append(pubs, eventhub.Publication{Events: events})
+		if h.r.IntN(4) == 0 {
+			pub.WaitFor, pub.WaitUpTo = []string{"keys"}, eventhub.MaxWait
+		}
+		pubs = append(pubs, pub)
 	}
 	h.under.Add(1)
 	h.publisher.Enqueue(h.ctx, pubs, func(pubs []eventhub.Publication) {
 		defer h.under.Done()
-		h.mu.Lock()
-		defer h.mu.Unlock()
 		for _, pub := range pubs {
+			if len(pub.WaitFor) > 0 && eventhub.ErrorCode(pub.Err) == eventhub.CodeNotSubscribed {
+				continue // another log does not have the group yet: nothing was published
+			}
 			if pub.Err != nil {
 				h.t.Errorf("publish: %v", pub.Err)
 			}
 			for _, r := range pub.Receipts {
-				h.log = append(h.log, r.ID)
+				h.acknowledged(r.ID, pub.WaitFor...)
 			}
 		}
 	})
+}
+
+// acknowledged notes what the hub has said OK to, also of groups that have acked it.
+func (h *history) acknowledged(id string, groups ...string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.log = append(h.log, id)
+	if len(groups) > 0 && h.seen["group by key"].times[id] == 0 {
+		h.t.Errorf("%s is said to be acked by %s, which has not handled it", id, groups)
+	}
 }
 
 // settle waits until every consumer has had all of the log.
@@ -482,12 +316,13 @@ func (h *history) settle() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for name, r := range h.seen {
-		for !expired() && slices.ContainsFunc(h.log, r.awaits) {
+		due := h.log
+		for !expired() && slices.ContainsFunc(due, r.awaits) {
 			h.changed.Wait()
 		}
-		missing := slices.DeleteFunc(slices.Clone(h.log), func(id string) bool { return !r.awaits(id) })
+		missing := slices.DeleteFunc(slices.Clone(due), func(id string) bool { return !r.awaits(id) })
 		if len(missing) > 0 {
-			h.t.Errorf("%s has not had %d of %d events: %v", name, len(missing), len(h.log), missing[:min(9, len(missing))])
+			h.t.Errorf("%s has not had %d of %d events: %v", name, len(missing), len(due), missing[:min(9, len(missing))])
 		}
 	}
 }
@@ -512,7 +347,8 @@ func (h *history) check() {
 	if len(inLog) != len(h.log) {
 		h.t.Errorf("%d events are in the log; %d were acknowledged", len(inLog), len(h.log))
 	}
-	for _, name := range []string{"group by key", "tail by pattern", "tail of a list", "tail of a topic", "tail that comes again", "stream"} {
+	for _, name := range []string{"group by key", "tail by pattern", "tail of a list", "tail of a topic", "tail that comes again",
+		"stream", "stream of a topic"} {
 		h.checkOrder(name, inLog, offset)
 	}
 	for _, topic := range []string{"h.a.dlq", "h.b.dlq", "h.c.dlq"} {
@@ -521,6 +357,7 @@ func (h *history) check() {
 		}
 	}
 	h.checkResults(ctx, inLog)
+	h.t.Logf("steps %s", strings.Join(h.steps, " "))
 	h.t.Logf("%d events, %d in the log, %d losses, %d logs, %s: %d forgotten", h.next, len(h.log), h.losses, h.life+1, h.durability, h.forgotten)
 }
 
@@ -551,6 +388,9 @@ func (h *history) checkResults(ctx context.Context, inLog map[string]string) {
 	if err := eventhub.Consume(ctx, h.hub.Bus(), earliest("results", ""), 1, func(_ context.Context, d eventhub.Delivery) error {
 		e, err := d.Event()
 		id := strings.Trim(string(e.Payload), `"`)
+		if h.gone[id] {
+			return err
+		}
 		if results[id]++; results[id] > 1 || inLog[id] == "" {
 			h.t.Errorf("%s has %d results; in the log: %v", id, results[id], inLog[id] != "")
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/url"
 	"strings"
 	"time"
@@ -31,6 +32,7 @@ type config struct {
 	token      func(context.Context) (token string, given bool, err error)
 	logger     *slog.Logger
 	tls        *tls.Config
+	netDial    func(ctx context.Context, network, addr string) (net.Conn, error) // nil: that of package net
 	maxPending int
 	batches    bool // EVENTS are asked for
 	reconnect  bool
