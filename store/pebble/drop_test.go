@@ -177,7 +177,8 @@ func TestSweepReadsBesideCommits(t *testing.T) {
 func TestSweepStepIsSmall(t *testing.T) {
 	s := mustOpen(t, onMem(t, vfs.NewMem()))
 	defer mustClose(t, s)
-	const n, size = 300, 512 << 10 // two and a half times what one range deletion removes
+	s.sweepRange = sweepRange / 8
+	const n, size = 300, 64 << 10 // two and a third times what one range deletion removes
 	for i := range n {
 		id := fmt.Sprint("e", i)
 		mustCommit(t, s, false, store.Append{Topic: "t", ID: id, Record: newRecord("t", id, size)})
@@ -199,14 +200,14 @@ func TestSweepStepIsSmall(t *testing.T) {
 		if ids-now > 1+sweepBytes/size {
 			t.Fatalf("one step took %d events of %d bytes", ids-now, size)
 		}
-		if ids = now; ids == n/2 {
+		if ids = now; ids <= n/2 && leftAtRange == 0 {
 			leftAtRange = left(tagEvent)
 		}
 	}
 	if records := left(tagEvent); ids > 0 || records > 0 {
 		t.Errorf("%d ids and %d records are left", ids, records)
 	}
-	if gone := n - leftAtRange; gone < sweepRange/size {
+	if gone := n - leftAtRange; gone < s.sweepRange/size {
 		t.Errorf("%d records were gone half way; room comes back only at the end", gone)
 	}
 }

@@ -55,6 +55,7 @@ type Store struct {
 	// Of the names that are gone and have no row no offset above baseFloor was given.
 	baseFloor   uint64
 	mostDropped int // rows
+	sweepRange  int // bytes
 	// lastPlan is the highest Seq that was given to a plan; no higher one than
 	// planFloor is given before that is on disk.
 	lastPlan, planFloor uint64
@@ -106,6 +107,7 @@ func Open(o Options) (*Store, error) {
 		life: life{idle: make(chan struct{}, 1)}, spare: make(chan *started, spareStarts),
 		mostMemory: uint64(p.MemTableStopWritesThreshold) * p.MemTableSize, mostSublevels: p.L0StopWritesThreshold,
 		mostDropped: max(mostDropped, o.MaxTopics),
+		sweepRange:  sweepRange,
 		mostLogs:    p.MemTableStopWritesThreshold + 3}
 	s.commit.init(s)
 	// Pebble begins the log of a new database, and of one whose format it has

@@ -228,7 +228,7 @@ func (p *sweepStep) sweep(id uint32) (done bool, err error) {
 	case len(small) > 0:
 		w.from = small[len(small)-1] + 1
 	}
-	if w.from > w.kept && (done || w.read >= sweepRange) {
+	if w.from > w.kept && (done || w.read >= p.s.sweepRange) {
 		_ = p.batch.DeleteRange(appendEventKey(nil, id, w.kept), appendEventKey(nil, id, w.from), nil)
 		w.kept, w.read = w.from, 0
 	}
