@@ -4,7 +4,7 @@ GO ?= go
 VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo devel)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint bench bench-peers soak fuzz clean
+.PHONY: help build demo quick test lint bench bench-peers soak fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,6 +14,9 @@ build: ## build bin/eventhub
 
 demo: build ## run hub, heartbeat agent and projector, and watch this machine's processes
 	./bin/eventhub demo
+
+quick: ## between two edits: gofmt, go vet, all Go tests at their small sizes without the race detector
+	./scripts/quick
 
 test: ## everything: lint, all tests with the race detector, the real binary end to end
 	./scripts/test

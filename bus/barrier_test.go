@@ -301,7 +301,7 @@ func TestWaitForDeadLetterGivenUp(t *testing.T) {
 // up and are moved. None is told that all have acked before they have, none waits
 // longer than it may, and none for events that are all done.
 func TestRandomWaits(t *testing.T) {
-	checkRapidly(t, "1000", func(t *rapid.T) {
+	checkRapidly(t, some(1000, 100), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) { randomWaits(t) })
 	})
 }

@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -15,13 +14,14 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"eventhub"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/pebble"
 )
 
 var (
-	chainEvents = flag.Int("chain.events", 20_000, "events of TestHandOverChain")
-	chainStops  = flag.Int("chain.stops", 30, "how often TestHandOverChain takes the engine away")
+	chainEvents = testsize.Int("chain.events", 20_000, 4_000, "events of TestHandOverChain")
+	chainStops  = testsize.Int("chain.stops", 30, 10, "how often TestHandOverChain takes the engine away")
 )
 
 // TestHandOverChain passes events on by handovers, from topic a by groups to b, c

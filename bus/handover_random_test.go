@@ -28,7 +28,7 @@ import (
 // done that nobody acked, handed over or dead-lettered; none is so twice. Some
 // units are refused: by the limit of topics, and those with a poisoned event.
 func TestRandomHandovers(t *testing.T) {
-	tryDeals(t, "3000", func(t *rapid.T) *deals {
+	tryDeals(t, some(3000, 300), func(t *rapid.T) *deals {
 		return newDeals(t, memory.Open(memory.Options{MaxTopics: 6}))
 	})
 }
@@ -36,7 +36,7 @@ func TestRandomHandovers(t *testing.T) {
 // TestRandomHandoversOnDisk looks at what a power loss leaves as well, also in the
 // middle of an fsync, and goes on with that.
 func TestRandomHandoversOnDisk(t *testing.T) {
-	tryDeals(t, "300", func(t *rapid.T) *deals {
+	tryDeals(t, some(300, 30), func(t *rapid.T) *deals {
 		disk := &disk{mem: vfs.NewCrashableMem()}
 		d := newDeals(t, openDeals(t, disk))
 		d.disk = disk

@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -14,11 +13,12 @@ import (
 	"testing"
 
 	"eventhub"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/pebble"
 )
 
-var backups = flag.Int("backup.copies", 10, "backups that TestBackupUnderLoad makes")
+var backups = testsize.Int("backup.copies", 10, 3, "backups that TestBackupUnderLoad makes")
 
 func openDir(t *testing.T, dir string) *pebble.Store {
 	t.Helper()

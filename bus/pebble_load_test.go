@@ -19,13 +19,14 @@ import (
 
 	"eventhub"
 	"eventhub/internal/faultfs"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/pebble"
 )
 
 var (
 	fixedSeed  = flag.Uint64("seed", 0, "seed of tests that print one; 0: any")
-	loadImages = flag.Int("load.images", 100, "images that TestPowerLossUnderLoad takes")
+	loadImages = testsize.Int("load.images", 100, 30, "images that TestPowerLossUnderLoad takes")
 )
 
 const (

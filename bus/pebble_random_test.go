@@ -23,10 +23,6 @@ import (
 	"eventhub/store/pebble"
 )
 
-// diskHistories is to TestRandomHistoriesOnDisk what histories is to
-// TestRandomHistories.
-const diskHistories = "500"
-
 // TestRandomHistoriesOnDisk runs the histories of TestRandomHistories on the
 // embedded store, on a file system that tells what a power loss leaves of it. On
 // top of what can happen in memory the power can fail, also in the middle of an
@@ -34,7 +30,7 @@ const diskHistories = "500"
 // its receipt, no unit in part, of the groups nothing that the model does not
 // know, no dead letter twice.
 func TestRandomHistoriesOnDisk(t *testing.T) {
-	tryHistories(t, diskHistories, newWorldOnDisk)
+	tryHistories(t, some(500, 50), newWorldOnDisk)
 	redrives.report(t)
 	t.Logf("%d power losses, %d of them in an fsync; of the units in it %d were there and %d were not",
 		losses.all, losses.held, losses.whole, losses.none)

@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -11,12 +10,13 @@ import (
 	"testing/synctest"
 
 	"eventhub"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
 )
 
-var stuckTrials = flag.Int("stuck.trials", 2000, "trials of TestNobodyIsStuck")
+var stuckTrials = testsize.Int("stuck.trials", 2000, 500, "trials of TestNobodyIsStuck")
 
 // TestNobodyIsStuck looks for a lost wake-up. The engine has no poll to fall back
 // on: a group that is scheduled while its turn is under way has another one, and

@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"flag"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -12,12 +11,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"eventhub"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/pebble"
 	"eventhub/store/storefault"
 )
 
-var tailEvents = flag.Int("tail.events", 100_000, "events that TestTailsMissNothing publishes")
+var tailEvents = testsize.Int("tail.events", 100_000, 20_000, "events that TestTailsMissNothing publishes")
 
 const (
 	tailWriters = 64

@@ -52,7 +52,7 @@ const (
 var besideTopics = []string{"p.a", "p.b", "p.c"}
 
 func TestRandomBeside(t *testing.T) {
-	checkRapidly(t, some(300), func(t *rapid.T) {
+	checkRapidly(t, some(300, 30), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			w := &beside{t: t, gate: &gate{}, fresh: make(map[string]time.Time), heads: make(map[string]uint64)}
 			w.start()

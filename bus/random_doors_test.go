@@ -84,7 +84,7 @@ var (
 )
 
 func TestRandomDoors(t *testing.T) {
-	tryDoors(t, some(2000), func(*rapid.T) store.Store { return memory.Open(memory.Options{}) })
+	tryDoors(t, some(2000, 200), func(*rapid.T) store.Store { return memory.Open(memory.Options{}) })
 }
 
 func tryDoors(t *testing.T, n string, open func(*rapid.T) store.Store) {

@@ -44,7 +44,7 @@ var plansMet = make(map[string]int)
 // TestRandomPlans: a cancelled event is never in the log, whatever comes under its id
 // afterwards; every other one is, once, and not before its time.
 func TestRandomPlans(t *testing.T) {
-	checkRapidly(t, some(2000), func(t *rapid.T) {
+	checkRapidly(t, some(2000, 200), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			w := &plansWorld{t: t, store: &interposed{Store: memory.Open(memory.Options{})}, plans: make(map[planKey]*scheduled),
 				events: make(map[planKey]int), never: make(map[int]string)}

@@ -19,20 +19,14 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
 )
 
-// histories is how many random histories a run tries unless -rapid.checks or
-// RAPID_CHECKS says otherwise; with the race detector, which takes ten times as long
-// for each, a fifth of them (race_on_test.go). A failure prints the seed that repeats it.
-var histories = "10000"
-
-// share divides the numbers of the histories by dimension, under the race detector.
-var share = 1
-
-// some returns the number of histories of a dimension, see share.
-func some(n int) string { return strconv.Itoa(n / share) }
+// some returns how many random histories a run tries unless -rapid.checks or
+// RAPID_CHECKS says otherwise. A failure prints the seed that repeats it.
+func some(full, small int) string { return strconv.Itoa(testsize.Of(full, small)) }
 
 // TestRandomHistories runs the engine against a model that knows nothing of
 // windows, heaps and turns: a map of events per group, and the contract. Every
@@ -41,7 +35,7 @@ func some(n int) string { return strconv.Itoa(n / share) }
 // commits of the store can be held up in the middle of a turn, and then steps
 // happen in between.
 func TestRandomHistories(t *testing.T) {
-	tryHistories(t, histories, func(t *rapid.T) *world {
+	tryHistories(t, some(10_000, 500), func(t *rapid.T) *world {
 		clock := &skewed{}
 		return newWorld(t, memory.Open(memory.Options{Now: clock.now}), clock)
 	})

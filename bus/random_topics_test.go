@@ -45,7 +45,7 @@ type life struct {
 var lifeTopics = []string{"p.a", "p.b", "p.c.d"}
 
 func TestRandomTopicLives(t *testing.T) {
-	checkRapidly(t, "3000", func(t *rapid.T) {
+	checkRapidly(t, some(3000, 300), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			w := &lives{t: t, store: memory.Open(memory.Options{}), live: make(map[string]map[string]bool),
 				last: make(map[string]uint64), acked: make(map[string]int), named: make(map[string]bool)}

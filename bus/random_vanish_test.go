@@ -29,7 +29,7 @@ type vanishing struct {
 var vanished = make(map[string]int)
 
 func TestRandomVanishing(t *testing.T) {
-	checkRapidly(t, some(1000), func(t *rapid.T) {
+	checkRapidly(t, some(1000, 100), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			w := &vanishing{t: t, store: &interposed{Store: memory.Open(memory.Options{})}}
 			w.start()

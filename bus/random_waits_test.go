@@ -62,7 +62,7 @@ type waitingPublish struct {
 }
 
 func TestRandomWaitTruth(t *testing.T) {
-	checkRapidly(t, some(1500), func(t *rapid.T) {
+	checkRapidly(t, some(1500, 150), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			w := &waits{t: t, store: memory.Open(memory.Options{}), ins: make(map[string]*inbox)}
 			w.start()

@@ -18,11 +18,12 @@ import (
 	"eventhub"
 	"eventhub/client"
 	"eventhub/hub"
+	"eventhub/internal/testsize"
 )
 
 var (
 	seed   = flag.Uint64("seed", 0, "seed of the random tests; 0 draws one")
-	events = flag.Int("events", 20_000, "events that go through cut connections")
+	events = testsize.Int("events", 20_000, 5_000, "events that go through cut connections")
 )
 
 func drawSeed(t *testing.T) uint64 {

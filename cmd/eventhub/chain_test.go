@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	mrand "math/rand/v2"
@@ -21,11 +20,12 @@ import (
 
 	"eventhub"
 	"eventhub/client"
+	"eventhub/internal/testsize"
 )
 
 var (
-	chainEvents = flag.Int("chain.events", 5_000, "events that TestChain sends through its projectors")
-	chainKills  = flag.Int("chain.kills", 6, "how often TestChain kills the hub, and how often a projector")
+	chainEvents = testsize.Int("chain.events", 5_000, 2_000, "events that TestChain sends through its projectors")
+	chainKills  = testsize.Int("chain.kills", 6, 3, "how often TestChain kills the hub, and how often a projector")
 )
 
 const (

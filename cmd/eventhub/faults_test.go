@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -23,11 +22,12 @@ import (
 	"eventhub/client"
 	"eventhub/hub"
 	"eventhub/internal/faultfs"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/pebble"
 )
 
-var faultStride = flag.Int("fault.stride", 3, "TestEveryWriteError fails one write in so many")
+var faultStride = testsize.Int("fault.stride", 3, 15, "TestEveryWriteError fails one write in so many")
 
 const (
 	// faultEnv makes this test binary a hub on whose disk the write of that number

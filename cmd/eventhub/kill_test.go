@@ -17,11 +17,12 @@ import (
 
 	"eventhub"
 	"eventhub/client"
+	"eventhub/internal/testsize"
 )
 
 var (
 	fixedSeed  = flag.Uint64("seed", 0, "seed of tests that print one; 0: any")
-	killRounds = flag.Int("kill.rounds", 20, "how often TestKillDashNine kills the hub")
+	killRounds = testsize.Int("kill.rounds", 20, 5, "how often TestKillDashNine kills the hub")
 )
 
 func drawSeed(t *testing.T) uint64 {

@@ -1,16 +1,16 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	"eventhub"
+	"eventhub/internal/testsize"
 )
 
-var patternTopics = flag.Int("pattern.topics", 2_000, "topics under the one pattern of TestPatternOfManyTopics")
+var patternTopics = testsize.Int("pattern.topics", 2_000, 1_000, "topics under the one pattern of TestPatternOfManyTopics")
 
 // patternGoroutines is how many goroutines one connection, one member and whoever
 // asks for /metrics may add. No topic may.

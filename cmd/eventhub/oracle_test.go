@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -10,11 +9,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"eventhub/internal/testsize"
 )
 
 var (
-	oracleOKs    = flag.Int("oracle.oks", 40_000, "how many requests of TestOracle are answered with OK")
-	oracleRounds = flag.Int("oracle.rounds", 12, "how often TestOracle ends the hub, one way or the other")
+	oracleOKs    = testsize.Int("oracle.oks", 40_000, 12_000, "how many requests of TestOracle are answered with OK")
+	oracleRounds = testsize.Int("oracle.rounds", 12, 4, "how often TestOracle ends the hub, one way or the other")
 )
 
 const (

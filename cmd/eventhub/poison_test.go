@@ -2,15 +2,16 @@ package main
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"sync"
 	"testing"
+
+	"eventhub/internal/testsize"
 )
 
-var poisonEvents = flag.Int("poison.events", 2000, "events that TestPoison publishes")
+var poisonEvents = testsize.Int("poison.events", 2000, 500, "events that TestPoison publishes")
 
 const (
 	poisonRestarts = 4

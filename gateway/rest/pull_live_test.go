@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -17,9 +16,10 @@ import (
 	"eventhub"
 	"eventhub/client"
 	"eventhub/hub"
+	"eventhub/internal/testsize"
 )
 
-var pullEvents = flag.Int("pull.events", 5_000, "how many events TestPullWorkers sends")
+var pullEvents = testsize.Int("pull.events", 5_000, 1_500, "how many events TestPullWorkers sends")
 
 const (
 	pullWorkers = 50

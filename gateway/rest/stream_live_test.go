@@ -19,10 +19,11 @@ import (
 
 	"eventhub"
 	"eventhub/hub"
+	"eventhub/internal/testsize"
 )
 
 var (
-	streamEvents = flag.Int("stream.events", 10_000, "how many events TestStreamThroughCuts sends")
+	streamEvents = testsize.Int("stream.events", 10_000, 3_000, "how many events TestStreamThroughCuts sends")
 	streamCut    = flag.Duration("stream.cut", 20*time.Millisecond, "how often its proxy cuts all connections")
 )
 

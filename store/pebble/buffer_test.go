@@ -10,6 +10,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"pgregory.net/rapid"
+
+	"eventhub/internal/testsize"
 )
 
 // TestBufferedFile: whatever the pieces, all is in the file behind a sync and when it is
@@ -22,6 +24,7 @@ func TestBufferedFile(t *testing.T) {
 		}
 		return nil
 	})
+	testsize.Checks(t, 100, 20)
 	rapid.Check(t, func(t *rapid.T) {
 		mem := vfs.NewMem()
 		f, err := faultfs.Wrap(mem, count).Create("f", vfs.WriteCategoryUnspecified)

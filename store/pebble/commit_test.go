@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"eventhub/internal/testsize"
 	"eventhub/store"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -137,7 +138,7 @@ func TestFloorIsExtended(t *testing.T) {
 		return mustCommit(t, s, false, appends...)[n-1].Offset
 	}
 	add(1)
-	for range 3 {
+	for range testsize.Of(3, 2) {
 		last := add(reserveAhead / 2)
 		again := mustOpen(t, onMem(t, afterPowerLoss(mem)))
 		if got := mustCommit(t, again, true, given("t", "new"))[0].Offset; got <= last {

@@ -13,15 +13,17 @@ import (
 
 	"eventhub"
 	"eventhub/internal/record"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Sizes of the crash tests: 100 images each.
+// crashStores is how many stores the crash tests take crashImages of each.
+var crashStores = testsize.Int("crash.stores", 10, 2, "how many stores TestCrashImages takes images of, ten of each")
+
 const (
-	crashStores     = 10
-	crashImages     = 10 // of each store
+	crashImages     = 10
 	crashCommitters = 4
 	crashRound      = 24 // units from one image to the next
 )
@@ -63,7 +65,7 @@ func testCrashImages(t *testing.T, mixed bool) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	for n := range uint64(crashStores) {
+	for n := range uint64(*crashStores) {
 		mem := vfs.NewCrashableMem()
 		run := &crashRun{t: t, mem: mem, store: mustOpen(t, onMem(t, mem)), mixed: mixed}
 		run.moved = sync.NewCond(&run.mu)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"eventhub/internal/faultfs"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 
 	pdb "github.com/cockroachdb/pebble/v2"
@@ -40,6 +42,9 @@ func inChild(t *testing.T) (output string, code int) {
 	}
 	return string(out), cmd.ProcessState.ExitCode()
 }
+
+// faultStride spreads the faults of TestWriteErrorSweep.
+var faultStride = testsize.Int("fault.stride", 1, 6, "TestWriteErrorSweep fails one write in so many")
 
 // kthWrite fails the k-th operation that writes, once.
 type kthWrite struct {
@@ -79,8 +84,10 @@ func sweepWriteErrors(t *testing.T, stays bool) {
 		}
 		return
 	}
-	k, ended := int64(1), 0
-	for ; ; k++ {
+	first := 1 + rand.Int64N(int64(*faultStride))
+	t.Logf("write %d and every %d-th after it", first, *faultStride)
+	k, tried, ended := first, 0, 0
+	for ; ; k += int64(*faultStride) {
 		run := &faultedRun{t: t, stays: stays, mem: vfs.NewCrashableMem(), fault: kthWrite{k: k}, end: make(chan *vfs.MemFS)}
 		go run.main()
 		image := <-run.end
@@ -89,14 +96,16 @@ func sweepWriteErrors(t *testing.T, stays bool) {
 		if run.dead {
 			ended++
 		}
+		tried++
 		run.mu.Unlock()
 		checkAcked(t, image, acked, run.fault.fired.Load())
 		if run.fault.fired.Load() == nil {
 			break
 		}
 	}
-	t.Logf("%d write operations; %d of their failures broke the store", k-1, ended)
-	if ended == 0 || ended == int(k-1) {
+	tried-- // the last one met no fault
+	t.Logf("fewer than %d write operations; %d failed, %d of these failures broke the store", k, tried, ended)
+	if ended == 0 || ended == tried {
 		t.Error("the sweep met no error of each sort; it shows nothing")
 	}
 }

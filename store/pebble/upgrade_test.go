@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 
 	"eventhub/internal/faultfs"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -217,14 +218,17 @@ func TestCrashAtEveryWriteOfUpgrade(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 3))
 			mem, receipts := formerStore(t, name)
 			var mu sync.Mutex // Pebble writes from several goroutines
-			images := 0
+			images, stride := 0, testsize.Of(1, 8)
+			phase := rng.IntN(stride)
 			look := errorfs.InjectorFunc(func(op errorfs.Op) error {
 				if op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
 					return nil
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				images++
+				if images++; images%stride != phase {
+					return nil
+				}
 				percent := []int{0, 50, 100}[rng.IntN(3)]
 				what := fmt.Sprintf("image %d of %d %%, in front of %v %s", images, percent, op.Kind, op.Path)
 				upgradedImage(t, what, mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}), receipts)
@@ -240,7 +244,7 @@ func TestCrashAtEveryWriteOfUpgrade(t *testing.T) {
 				}
 				mustClose(t, s)
 			}
-			t.Logf("%d images", images)
+			t.Logf("%d writes, one image in front of each %d", images, stride)
 			if images < 100 {
 				t.Error("too few to show anything")
 			}
@@ -256,8 +260,9 @@ func TestWriteErrorSweepOfUpgrade(t *testing.T) {
 			seed := rand.Uint64()
 			t.Logf("seed %d", seed)
 			rng := rand.New(rand.NewPCG(seed, 4))
-			k, failed := int64(1), 0
-			for more := true; more; k++ {
+			stride := testsize.Of(1, 5)
+			k, failed := int64(1+rng.IntN(stride)), 0
+			for more := true; more; k += int64(stride) {
 				// In a bubble, as a table that can not be written is tried again after a pause.
 				synctest.Test(t, func(t *testing.T) {
 					mem, receipts := formerStore(t, name)
@@ -282,8 +287,8 @@ func TestWriteErrorSweepOfUpgrade(t *testing.T) {
 					upgradedImage(t, what, mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}), receipts)
 				})
 			}
-			t.Logf("%d writes, %d failures were told", k-2, failed)
-			if failed < 10 {
+			t.Logf("fewer than %d writes, one in %d failed, %d failures were told", k-int64(stride), stride, failed)
+			if failed < 10/stride {
 				t.Error("too few to show anything")
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"eventhub"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 
 	"pgregory.net/rapid"
@@ -77,6 +78,7 @@ func (t *modelTopic) head() uint64 {
 
 // testModel runs random units, reads and reopenings against the model.
 func testModel(t *testing.T, factory Factory) {
+	testsize.Checks(t, 100, 20)
 	rapid.Check(t, func(rt *rapid.T) {
 		s := &env{backend: factory(t), options: Options{MaxTopics: modelMaxTopics}, clock: &clock{ms: startTime}}
 		s.options.Now = s.clock.now
