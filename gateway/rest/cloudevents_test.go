@@ -98,9 +98,9 @@ func TestCloudEventProblems(t *testing.T) {
 
 func TestCloudEventsOut(t *testing.T) {
 	l := &links{}
-	e := l.write("a.b", "x", "c")
+	e := l.Write("a.b", "x", "c")
 	e.Headers = map[string]string{"ce-type": "t.x", "x-correlation-id": "cart"}
-	l.write("a.c", "y", "c")
+	l.Write("a.c", "y", "c")
 	found, err := l.Find(t.Context(), "x", 1)
 	if err != nil {
 		t.Fatal(err)

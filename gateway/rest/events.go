@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,15 +8,8 @@ import (
 	"strconv"
 
 	"eventhub"
+	"eventhub/internal/causality"
 	"eventhub/internal/cloudevents"
-)
-
-const (
-	// foundBytes is how many bytes of records end a page of events: the event that
-	// goes beyond is its last.
-	foundBytes = 8 << 20
-	// foundAtOnce is how many events are looked up in one step. They may be large.
-	foundAtOnce = 64
 )
 
 // foundReply makes a list of events the answer, as they are stored. last is what the
@@ -58,8 +50,7 @@ func findEvent(w http.ResponseWriter, r *http.Request, access Access) (reply, er
 	if len(events) == 0 {
 		return reply{}, eventhub.Errorf(eventhub.CodeUnknownID, "no topic has the event %q", id)
 	}
-	shown := events[:min(limit, len(events))]
-	shown = shown[:withinBytes(shown)]
+	shown := causality.Cut(events[:min(limit, len(events))])
 	if accepted(r, eventsFormats...) == cloudevents.BatchType {
 		return asCloudEvents(w, shown)
 	}
@@ -74,20 +65,6 @@ func idOf(r *http.Request) (string, error) {
 	id := r.PathValue("id")
 	return id, eventhub.ValidateID(id)
 }
-
-// withinBytes returns how many of the events a page holds: one at least.
-func withinBytes(events []eventhub.Found) int {
-	size := 0
-	for i, e := range events {
-		if size += len(e.Record); size >= foundBytes {
-			return i + 1
-		}
-	}
-	return len(events)
-}
-
-// lookup is one of the ways to find events behind a place.
-type lookup func(ctx context.Context, of string, after eventhub.Place, limit int) ([]eventhub.Found, error)
 
 // listEvents answers with the events of a correlation, or with those that an event
 // has caused, whatever their topics.
@@ -104,7 +81,7 @@ func listEvents(w http.ResponseWriter, r *http.Request, access Access) (reply, e
 	if err != nil {
 		return reply{}, err
 	}
-	find, of := lookup(history.Correlated), q["correlationId"]
+	find, of := causality.Relation(history.Correlated), q["correlationId"]
 	if (of == "") == (q["causedBy"] == "") {
 		return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "one of correlationId and causedBy is expected")
 	}
@@ -121,7 +98,7 @@ func listEvents(w http.ResponseWriter, r *http.Request, access Access) (reply, e
 	if err != nil {
 		return reply{}, err
 	}
-	events, more, err := findPage(r.Context(), find, of, after, limit)
+	events, more, err := causality.Page(r.Context(), find, of, after, limit)
 	if err != nil {
 		return reply{}, err
 	}
@@ -157,24 +134,6 @@ func placeOf(q map[string]string) (eventhub.Place, error) {
 	return eventhub.Place{Topic: topic, Offset: offset}, errors.Join(optional("after_topic", topic, eventhub.ValidateStoredTopic), err)
 }
 
-// findPage finds a page of events, and whether there are more behind it.
-func findPage(ctx context.Context, find lookup, of string, after eventhub.Place, limit int) (page []eventhub.Found, more bool, err error) {
-	size := 0
-	for len(page) < limit && size < foundBytes {
-		events, err := find(ctx, of, after, min(foundAtOnce, limit-len(page)))
-		if err != nil || len(events) == 0 {
-			return page, false, err
-		}
-		for _, e := range events[:withinBytes(events)] {
-			page = append(page, e)
-			size += len(e.Record)
-			after = eventhub.Place{Topic: e.Topic, Offset: e.Offset}
-		}
-	}
-	behind, err := find(ctx, of, after, 1)
-	return page, len(behind) > 0, err
-}
-
 // linkNext says by a Link header (RFC 8288) what to ask for next: a list of
 // CloudEvents has no room for it.
 func linkNext(w http.ResponseWriter, r *http.Request, next *eventhub.Place) {
@@ -186,4 +145,38 @@ func linkNext(w http.ResponseWriter, r *http.Request, next *eventhub.Place) {
 	query.Set("after_offset", strconv.FormatUint(next.Offset, 10))
 	to := url.URL{RawQuery: query.Encode()}
 	w.Header().Set("Link", "<"+to.String()+`>; rel="next"`)
+}
+
+// traceEvent answers with what led to an event and what came of it.
+func traceEvent(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+	id, err := idOf(r)
+	if err != nil {
+		return reply{}, err
+	}
+	q, err := parameters(r, "depth", "limit")
+	if err != nil {
+		return reply{}, err
+	}
+	if r.URL.Query().Get("limit") == "" {
+		q["limit"] = strconv.Itoa(eventhub.MaxTraceNodes)
+	}
+	limit, err := pageLimit(q["limit"])
+	if err != nil {
+		return reply{}, err
+	}
+	depth := eventhub.MaxTraceDepth
+	if text, given := q["depth"]; given {
+		if depth, err = strconv.Atoi(text); err != nil || depth < 0 || depth > eventhub.MaxTraceDepth {
+			return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "depth %.20q is not a number from 0 to %d", text, eventhub.MaxTraceDepth)
+		}
+	}
+	history, err := access.history()
+	if err != nil {
+		return reply{}, err
+	}
+	trace, err := causality.Walk(r.Context(), history, access.Inspector, id, depth, limit)
+	if err != nil {
+		return reply{}, err
+	}
+	return jsonReply(http.StatusOK, trace)
 }

@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,21 +11,16 @@ import (
 	"strings"
 	"testing"
 
-	gocmp "github.com/google/go-cmp/cmp"
-
 	"eventhub"
-	encode "eventhub/internal/record"
+	"eventhub/internal/causality"
+	"eventhub/internal/causality/linkstest"
 	"eventhub/internal/strictjson"
 )
 
-// links is a History over events that a test wrote down, and an Inspector that says
-// of each what became of it in its topic's groups.
+// links is a History and an Inspector over events that a test wrote down.
 type links struct {
 	shelf
-	events []eventhub.Event
-	looked int // calls
-	most   int // events a call returns at most; 0: as many as asked for
-	fails  error
+	linkstest.Links
 }
 
 func (l *links) Replay(context.Context, eventhub.ReplayQuery, func(string, eventhub.Item) error) error {
@@ -37,56 +31,8 @@ func (l *links) Life(context.Context, string) (uint64, error) {
 	return 0, errors.New("nobody asks for lives here")
 }
 
-func (l *links) EventGroups(_ context.Context, topic, id string) ([]eventhub.EventGroup, error) {
-	groups, ok := l.became[topic+"/"+id]
-	if !ok {
-		return nil, eventhub.Errorf(eventhub.CodeUnknownID, "gone")
-	}
-	return slices.Clone(groups), l.err
-}
-
-// write adds an event: topic, id, and what caused it.
-func (l *links) write(topic, id string, causes ...string) *eventhub.Event {
-	l.events = append(l.events, eventhub.Event{Topic: topic, ID: id, CausedBy: causes, Payload: []byte(`{"of":"` + id + `"}`)})
-	return &l.events[len(l.events)-1]
-}
-
-func (l *links) pick(after eventhub.Place, limit int, fits func(*eventhub.Event) bool) ([]eventhub.Found, error) {
-	l.looked++
-	var found []eventhub.Found
-	offsets := make(map[string]uint64)
-	for _, e := range l.events {
-		offsets[e.Topic]++
-		at := offsets[e.Topic]
-		if !fits(&e) || e.Topic < after.Topic || e.Topic == after.Topic && at <= after.Offset {
-			continue
-		}
-		rec, err := encode.Append(nil, &e)
-		if err != nil {
-			return nil, err
-		}
-		eventhub.Record(rec).SetCommitTime(1723140000000)
-		found = append(found, eventhub.Found{Topic: e.Topic, Item: eventhub.Item{Offset: at, Record: rec}})
-	}
-	slices.SortFunc(found, func(a, b eventhub.Found) int {
-		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Offset, b.Offset))
-	})
-	if l.most > 0 {
-		limit = min(limit, l.most)
-	}
-	return found[:min(limit, len(found))], l.fails
-}
-
-func (l *links) Find(_ context.Context, id string, limit int) ([]eventhub.Found, error) {
-	return l.pick(eventhub.Place{}, limit, func(e *eventhub.Event) bool { return e.ID == id })
-}
-
-func (l *links) Effects(_ context.Context, id string, after eventhub.Place, limit int) ([]eventhub.Found, error) {
-	return l.pick(after, limit, func(e *eventhub.Event) bool { return slices.Contains(e.CausedBy, id) })
-}
-
-func (l *links) Correlated(_ context.Context, of string, after eventhub.Place, limit int) ([]eventhub.Found, error) {
-	return l.pick(after, limit, func(e *eventhub.Event) bool { return e.Headers[eventhub.CorrelationHeader] == of })
+func (l *links) EventGroups(ctx context.Context, topic, id string) ([]eventhub.EventGroup, error) {
+	return l.Links.EventGroups(ctx, topic, id)
 }
 
 func linked(t *testing.T, l *links) http.Handler {
@@ -107,147 +53,46 @@ func traced(t *testing.T, l *links, target string) (trace eventhub.Trace) {
 	return trace
 }
 
-// drawn writes a trace so that a test can say what it is: nodes as distance and id,
-// with ? where they are missing, and edges by the ids of their ends, with ! where
-// they close a cycle.
-func drawn(trace eventhub.Trace) string {
-	var b strings.Builder
+// ids lists the nodes of a trace as distance and id.
+func ids(trace eventhub.Trace) string {
+	var nodes []string
 	for _, n := range trace.Nodes {
-		fmt.Fprintf(&b, "%d:%s ", n.Distance, n.ID+map[bool]string{true: "?"}[n.Missing])
+		nodes = append(nodes, fmt.Sprintf("%d:%s", n.Distance, n.ID))
 	}
-	for _, e := range trace.Edges {
-		fmt.Fprintf(&b, "%s>%s%s ", trace.Nodes[e.Cause].ID, trace.Nodes[e.Effect].ID, map[bool]string{true: "!"}[e.Cycle])
-	}
-	if trace.Truncated {
-		b.WriteString("truncated")
-	}
-	return strings.TrimSpace(b.String())
+	return strings.Join(nodes, " ")
 }
 
-func TestTraceShapes(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		write  func(*links)
-		target string
-		want   string
-	}{
-		{"alone", func(l *links) { l.write("t", "x") }, "x/trace", "0:x"},
-		{"up and down", func(l *links) {
-			l.write("a", "1")
-			l.write("b", "2", "1")
-			l.write("b", "x", "2")
-			l.write("a", "3", "x")
-			l.write("c", "4", "3")
-			l.write("c", "aside", "1")
-		}, "x/trace", "0:x -1:2 1:3 -2:1 2:4 x>3 2>x 3>4 1>2"},
-		{"several causes and effects", func(l *links) {
-			l.write("a", "1")
-			l.write("a", "2")
-			l.write("b", "x", "2", "1", "2")
-			l.write("b", "e", "x", "1")
-			l.write("a", "f", "x", "e")
-		}, "x/trace", "0:x -1:2 -1:1 1:f 1:e x>f x>e 2>x 1>x 1>e e>f"},
-		{"in two topics", func(l *links) {
-			l.write("b", "x", "1")
-			l.write("a", "x")
-			l.write("c", "e", "x")
-			l.write("c", "1")
-		}, "x/trace", "0:x 0:x -1:1 1:e x>e x>e 1>x"},
-		{"a missing cause", func(l *links) { l.write("t", "x", "gone", "gone2"); l.write("t", "e", "x", "gone") },
-			"x/trace", "0:x -1:gone? -1:gone2? 1:e x>e gone>x gone>e gone2>x"},
-		{"gone with effects", func(l *links) { l.write("t", "e", "x"); l.write("t", "f", "e") }, "x/trace", "0:x? 1:e 2:f x>e e>f"},
-		{"its own cause", func(l *links) { l.write("t", "x", "x") }, "x/trace", "0:x x>x!"},
-		{"a cycle", func(l *links) { l.write("t", "x", "z"); l.write("t", "y", "x"); l.write("t", "z", "y") },
-			"x/trace", "0:x -1:z 1:y x>y z>x! y>z"},
-		{"a cycle below a cause", func(l *links) { l.write("t", "1"); l.write("t", "x", "1", "y"); l.write("t", "y", "x") },
-			"x/trace", "0:x -1:1 -1:y x>y 1>x y>x!"},
-		{"depth", func(l *links) {
-			l.write("t", "1")
-			l.write("t", "2", "1")
-			l.write("t", "x", "2")
-			l.write("t", "3", "x")
-		}, "x/trace?depth=1", "0:x -1:2 1:3 x>3 2>x truncated"},
-		{"depth below", func(l *links) { l.write("t", "x"); l.write("t", "3", "x"); l.write("t", "4", "3") }, "x/trace?depth=1", "0:x 1:3 x>3 truncated"},
-		{"depth just enough", func(l *links) { l.write("t", "1"); l.write("t", "x", "1"); l.write("t", "3", "x", "1") }, "x/trace?depth=1", "0:x -1:1 1:3 x>3 1>x 1>3"},
-		{"no depth", func(l *links) { l.write("t", "x", "1") }, "x/trace?depth=0", "0:x truncated"},
-		{"limit", func(l *links) {
-			l.write("t", "1")
-			l.write("t", "x", "1")
-			for i := range 5 {
-				l.write("t", fmt.Sprint("e", i), "x")
-			}
-		}, "x/trace?limit=4", "0:x -1:1 1:e0 1:e1 x>e0 x>e1 1>x truncated"},
-		{"limit just enough", func(l *links) { l.write("t", "x"); l.write("t", "e", "x") }, "x/trace?limit=2", "0:x 1:e x>e"},
-		{"limit for the event alone", func(l *links) { l.write("a", "x"); l.write("b", "x") }, "x/trace?limit=1", "0:x truncated"},
-		{"more than one look", func(l *links) {
-			l.most = 2
-			l.write("t", "x")
-			for i := range 5 {
-				l.write("t", fmt.Sprint("e", i), "x")
-			}
-		}, "x/trace", "0:x 1:e0 1:e1 1:e2 1:e3 1:e4 x>e0 x>e1 x>e2 x>e3 x>e4"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			l := &links{}
-			tt.write(l)
-			if got := drawn(traced(t, l, "/v1/events/"+tt.target)); got != tt.want {
-				t.Errorf("got  %s\nwant %s", got, tt.want)
-			}
-		})
-	}
-}
-
-// TestTraceTellsWhatBecame: nodes have what the page says, and a dead letter of the
-// event shows in the group whose it is.
-func TestTraceTellsWhatBecame(t *testing.T) {
+// TestTraceParameters: depth and limit reach the walk.
+func TestTraceParameters(t *testing.T) {
 	l := &links{}
-	e := l.write("a.b", "x", "cause")
-	e.TS, e.Key, e.Payload = 5, "k", []byte(`"`+strings.Repeat("é", 100)+`"`)
-	l.write("a.b.dlq", "d1", "x").Payload = []byte(`{"topic":"a.b","offset":1,"group":"g2","reason":"no"}`)
-	l.write("a.b.dlq", "d2", "x").Payload = []byte(`{"topic":"z","offset":1,"group":"g1"}`) // of another topic
-	l.write("a.b.dlq", "d3", "x").Payload = []byte(`[1]`)
-	state := func(group, state string) eventhub.EventGroup {
-		return eventhub.EventGroup{Group: group, InFlight: eventhub.InFlight{Offset: 1, ID: "x", State: state}}
+	l.Write("t", "1")
+	l.Write("t", "2", "1")
+	l.Write("t", "x", "2")
+	l.Write("t", "3", "x")
+	for query, want := range map[string]string{
+		"":                 "0:x -1:2 1:3 -2:1",
+		"?depth=1":         "0:x -1:2 1:3",
+		"?depth=0":         "0:x",
+		"?limit=2":         "0:x -1:2",
+		"?limit=1&depth=1": "0:x",
+	} {
+		trace := traced(t, l, "/v1/events/x/trace"+query)
+		if got := ids(trace); got != want || trace.Truncated != (query != "") || len(trace.Edges) != len(trace.Nodes)-1 {
+			t.Errorf("%q: %s with %d edges, truncated %v; want %s", query, got, len(trace.Edges), trace.Truncated, want)
+		}
 	}
-	l.became = map[string][]eventhub.EventGroup{"a.b/x": {state("g1", "done"), state("g2", "done"), state("g3", "leased")}}
-	got := traced(t, l, "/v1/events/x/trace").Nodes[0]
-	want := eventhub.TraceNode{
-		ID: "x", Topic: "a.b", Offset: 1, TS: 5, Key: "k", CausedBy: []string{"cause"}, Preview: `"` + strings.Repeat("é", 79),
-		Groups: []eventhub.EventGroup{state("g1", "done"), state("g2", "dead_lettered"), state("g3", "leased")},
-	}
-	if diff := gocmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	l.err = errors.New("broken")
+	l.GroupsFail = errors.New("broken")
+	l.Became = map[string][]eventhub.EventGroup{"t/x": nil}
 	if status, answer, _ := request(linked(t, l), "GET", "/v1/events/x/trace", ""); status != 500 || strings.Contains(answer, "broken") {
 		t.Errorf("a failing inspector: %d %s", status, answer)
 	}
 }
 
-// TestTraceIsBounded: what is connected with everything ends, at the limits.
-func TestTraceIsBounded(t *testing.T) {
-	l := &links{}
-	var causes []string
-	for i := range 64 {
-		causes = append(causes, fmt.Sprint("c", i))
-	}
-	for _, id := range causes {
-		l.write("t", id, causes...)
-	}
-	trace := traced(t, l, "/v1/events/c0/trace?limit=64")
-	if len(trace.Nodes) != 64 || len(trace.Edges) != 64*edgesPerNode || !trace.Truncated {
-		t.Errorf("%d nodes, %d edges, truncated %v", len(trace.Nodes), len(trace.Edges), trace.Truncated)
-	}
-	if l.looked > 64*3+64 {
-		t.Errorf("looked %d times for 64 ids", l.looked)
-	}
-}
-
 func TestFindEvent(t *testing.T) {
 	l := &links{}
-	l.write("b", "x").Payload = []byte(`"<b>"`)
-	l.write("a", "x")
-	l.write("a", "y")
+	l.Write("b", "x").Payload = []byte(`"<b>"`)
+	l.Write("a", "x")
+	l.Write("a", "y")
 	h := linked(t, l)
 	status, answer, _ := request(h, "GET", "/v1/events/x", "")
 	want := `{"events":[{"offset":1,"ts":1723140000000,"id":"x","topic":"a","payload":{"of":"x"}},{"offset":1,"ts":1723140000000,"id":"x","topic":"b","payload":"<b>"}]}`
@@ -260,11 +105,12 @@ func TestFindEvent(t *testing.T) {
 }
 
 func TestListEvents(t *testing.T) {
-	l := &links{most: 2}
+	l := &links{}
+	l.Most = 2
 	for i := range 5 {
-		l.write("t", fmt.Sprint("e", i), "x").Headers = map[string]string{eventhub.CorrelationHeader: "cart 1"}
+		l.Write("t", fmt.Sprint("e", i), "x").Headers = map[string]string{eventhub.CorrelationHeader: "cart 1"}
 	}
-	l.write("s", "other", "y")
+	l.Write("s", "other", "y")
 	h := linked(t, l)
 	for _, by := range []string{"correlationId=cart+1", "causedBy=x"} {
 		var ids []string
@@ -297,9 +143,9 @@ func TestListEvents(t *testing.T) {
 		t.Errorf("no events: %s", answer)
 	}
 	// A page ends where it is large enough.
-	l.most = 0
-	for i := range l.events {
-		l.events[i].Payload = []byte(`"` + strings.Repeat("x", foundBytes/2) + `"`)
+	l.Most = 0
+	for i := range l.Events {
+		l.Events[i].Payload = []byte(`"` + strings.Repeat("x", causality.PageBytes/2) + `"`)
 	}
 	if _, answer, _ := request(h, "GET", "/v1/events?causedBy=x", ""); !strings.HasSuffix(answer, `],"next":{"after_topic":"t","after_offset":2}}`+"\n") {
 		t.Errorf("a page of large events ends with %s", answer[len(answer)-80:])
@@ -308,7 +154,7 @@ func TestListEvents(t *testing.T) {
 
 func TestTraceProblems(t *testing.T) {
 	l := &links{}
-	l.write("t", "x")
+	l.Write("t", "x")
 	for _, tt := range []struct {
 		target string
 		status int
@@ -335,7 +181,7 @@ func TestTraceProblems(t *testing.T) {
 			t.Errorf("%s: %d %s", tt.target, status, answer)
 		}
 	}
-	l.fails = eventhub.Errorf(eventhub.CodeOverloaded, "not now")
+	l.Fails = eventhub.Errorf(eventhub.CodeOverloaded, "not now")
 	for _, target := range []string{"/v1/events/x", "/v1/events/x/trace", "/v1/events?causedBy=x"} {
 		if status, answer, _ := request(linked(t, l), "GET", target, ""); status != 503 {
 			t.Errorf("%s of a failing store: %d %s", target, status, answer)
@@ -356,7 +202,8 @@ func TestTheExampleOfATrace(t *testing.T) {
 	if err := strictjson.Unmarshal([]byte(example), &trace); err != nil {
 		t.Fatalf("%v in %s", err, example)
 	}
-	if got := drawn(trace); got != "0:order-17 -1:cart-9? 1:bill-3 order-17>bill-3 cart-9>order-17" {
-		t.Errorf("the example is %s", got)
+	want := []eventhub.TraceEdge{{Cause: 0, Effect: 2}, {Cause: 1, Effect: 0}}
+	if got := ids(trace); got != "0:order-17 -1:cart-9 1:bill-3" || !trace.Nodes[1].Missing || !slices.Equal(trace.Edges, want) {
+		t.Errorf("the example is %s with edges %v", got, trace.Edges)
 	}
 }

@@ -27,6 +27,7 @@ type rule struct {
 // The house, from the ground up. "." is the root package.
 var rules = []rule{
 	{".", nil},
+	{"internal/causality", []string{"."}},
 	{"internal/...", []string{".", "internal/..."}},
 	{"store", []string{"."}},
 	{"store/storetest", []string{".", "store", "internal/..."}},
@@ -151,6 +152,8 @@ func TestRulesBite(t *testing.T) {
 		{"gateway/ws", "eventhub/wire", true},
 		{"gateway/ws", "eventhub/bus", false},
 		{"gateway/ws", "eventhub/store", false},
+		{"gateway/rest", "eventhub/internal/causality", true},
+		{"internal/causality", "eventhub/gateway/rest", false},
 		{"bus", "eventhub/store", true},
 		{"bus", "eventhub/store/pebble", false},
 		{"bus", "eventhub/wire", false},

@@ -1,12 +1,10 @@
-package rest
+package causality
 
 import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"net/http"
 	"slices"
-	"strconv"
 	"unicode/utf8"
 
 	"eventhub"
@@ -20,36 +18,6 @@ const (
 	edgesPerNode = 16
 )
 
-// traceEvent answers with what led to an event and what came of it.
-func traceEvent(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
-	id, err := idOf(r)
-	if err != nil {
-		return reply{}, err
-	}
-	q, err := parameters(r, "depth", "limit")
-	if err != nil {
-		return reply{}, err
-	}
-	if r.URL.Query().Get("limit") == "" {
-		q["limit"] = strconv.Itoa(eventhub.MaxTraceNodes)
-	}
-	limit, err := pageLimit(q["limit"])
-	if err != nil {
-		return reply{}, err
-	}
-	depth := eventhub.MaxTraceDepth
-	if text, given := q["depth"]; given {
-		if depth, err = strconv.Atoi(text); err != nil || depth < 0 || depth > eventhub.MaxTraceDepth {
-			return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "depth %.20q is not a number from 0 to %d", text, eventhub.MaxTraceDepth)
-		}
-	}
-	trace, err := walk(r.Context(), access, id, depth, limit)
-	if err != nil {
-		return reply{}, err
-	}
-	return jsonReply(http.StatusOK, trace)
-}
-
 // walker collects a trace. It goes up from id to causes and down from id to
 // effects, a step at a time on both sides, so that the limit leaves out what is far
 // away, and looks up each id once on each side: cycles end there.
@@ -57,9 +25,9 @@ func traceEvent(_ http.ResponseWriter, r *http.Request, access Access) (reply, e
 // Invariant: a node is there once for each event, and each id that was looked for
 // upwards and found nowhere is one node.
 type walker struct {
-	history   eventhub.History
-	inspector eventhub.Inspector
-	limit     int
+	past   Links
+	groups Groups
+	limit  int
 
 	trace   eventhub.Trace
 	byID    map[string][]int // places of nodes
@@ -74,13 +42,12 @@ type letter struct {
 	Group  string `json:"group"`
 }
 
-func walk(ctx context.Context, access Access, id string, depth, limit int) (*eventhub.Trace, error) {
-	history, err := access.history()
-	if err != nil {
-		return nil, err
-	}
+// Walk returns what led to the event with that id and what came of it: at most limit
+// events, each at most depth steps away. CodeUnknownID where no topic has the event and
+// no event names it as its cause; the errors of past and groups as they are.
+func Walk(ctx context.Context, past Links, groups Groups, id string, depth, limit int) (*eventhub.Trace, error) {
 	w := &walker{
-		history: history, inspector: access.Inspector, limit: limit,
+		past: past, groups: groups, limit: limit,
 		trace: eventhub.Trace{ID: id, Nodes: []eventhub.TraceNode{}, Edges: []eventhub.TraceEdge{}},
 		byID:  make(map[string][]int), byPlace: make(map[eventhub.Place]bool), letters: make(map[letter]bool),
 	}
@@ -103,7 +70,7 @@ func walk(ctx context.Context, access Access, id string, depth, limit int) (*eve
 	}
 	w.connect()
 	w.markCycles()
-	return &w.trace, w.tellGroups(ctx)
+	return &w.trace, w.addGroups(ctx)
 }
 
 // fresh returns the ids that were not seen, and notes that they are.
@@ -118,7 +85,7 @@ func fresh(seen map[string]bool, ids []string) []string {
 // begin adds the events that are asked for, and returns their causes. An event that
 // is gone but has effects is a missing one; one that nobody knows is an error.
 func (w *walker) begin(ctx context.Context, id string) (causes []string, err error) {
-	events, err := w.history.Find(ctx, id, min(w.limit+1, eventhub.MaxPage))
+	events, err := w.past.Find(ctx, id, min(w.limit+1, eventhub.MaxPage))
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +99,7 @@ func (w *walker) begin(ctx context.Context, id string) (causes []string, err err
 	if len(events) > 0 {
 		return causes, nil
 	}
-	effects, err := w.history.Effects(ctx, id, eventhub.Place{}, 1)
+	effects, err := w.past.Effects(ctx, id, eventhub.Place{}, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +116,7 @@ func (w *walker) up(ctx context.Context, ids []string, distance int) (causes []s
 		if w.trace.Truncated {
 			return nil, nil
 		}
-		events, err := w.history.Find(ctx, id, min(w.limit+1, eventhub.MaxPage))
+		events, err := w.past.Find(ctx, id, min(w.limit+1, eventhub.MaxPage))
 		if err != nil {
 			return nil, err
 		}
@@ -171,7 +138,7 @@ func (w *walker) up(ctx context.Context, ids []string, distance int) (causes []s
 func (w *walker) down(ctx context.Context, ids []string, distance int) (effects []string, err error) {
 	for _, id := range ids {
 		for after := (eventhub.Place{}); !w.trace.Truncated; {
-			events, err := w.history.Effects(ctx, id, after, foundAtOnce)
+			events, err := w.past.Effects(ctx, id, after, atOnce)
 			if err != nil {
 				return nil, err
 			}
@@ -191,7 +158,7 @@ func (w *walker) down(ctx context.Context, ids []string, distance int) (effects 
 	return effects, nil
 }
 
-// lookBeyond finds out whether something lies behind the last step.
+// lookBeyond finds out whether there are events after the last step.
 func (w *walker) lookBeyond(ctx context.Context, causes, effects []string) error {
 	for _, id := range causes {
 		w.trace.Truncated = w.trace.Truncated || len(w.byID[id]) == 0
@@ -200,7 +167,7 @@ func (w *walker) lookBeyond(ctx context.Context, causes, effects []string) error
 		if w.trace.Truncated {
 			return nil
 		}
-		events, err := w.history.Effects(ctx, id, eventhub.Place{}, foundAtOnce)
+		events, err := w.past.Effects(ctx, id, eventhub.Place{}, atOnce)
 		if err != nil {
 			return err
 		}
@@ -329,14 +296,14 @@ func (w *walker) markCycles() {
 	}
 }
 
-// tellGroups adds what became of each event in the groups.
-func (w *walker) tellGroups(ctx context.Context) error {
+// addGroups adds what became of each event in the groups.
+func (w *walker) addGroups(ctx context.Context) error {
 	for i := range w.trace.Nodes {
 		n := &w.trace.Nodes[i]
 		if n.Missing {
 			continue
 		}
-		groups, err := w.inspector.EventGroups(ctx, n.Topic, n.ID)
+		groups, err := w.groups.EventGroups(ctx, n.Topic, n.ID)
 		if eventhub.ErrorCode(err) == eventhub.CodeUnknownID {
 			continue // gone meanwhile
 		}

@@ -1,0 +1,211 @@
+package causality_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"eventhub"
+	"eventhub/internal/causality"
+	"eventhub/internal/causality/linkstest"
+)
+
+// drawn writes a trace so that a test can say what it is: nodes as distance and id,
+// with ? where they are missing, and edges by the ids of their ends, with ! where
+// they close a cycle.
+func drawn(trace *eventhub.Trace) string {
+	var b strings.Builder
+	for _, n := range trace.Nodes {
+		fmt.Fprintf(&b, "%d:%s ", n.Distance, n.ID+map[bool]string{true: "?"}[n.Missing])
+	}
+	for _, e := range trace.Edges {
+		fmt.Fprintf(&b, "%s>%s%s ", trace.Nodes[e.Cause].ID, trace.Nodes[e.Effect].ID, map[bool]string{true: "!"}[e.Cycle])
+	}
+	if trace.Truncated {
+		b.WriteString("truncated")
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func walked(t *testing.T, l *linkstest.Links, id string, depth, limit int) *eventhub.Trace {
+	t.Helper()
+	trace, err := causality.Walk(t.Context(), l, l, id, depth, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trace
+}
+
+func TestWalkShapes(t *testing.T) {
+	const deep, many = eventhub.MaxTraceDepth, eventhub.MaxTraceNodes
+	for _, tt := range []struct {
+		name  string
+		write func(*linkstest.Links)
+		depth int
+		limit int
+		want  string
+	}{
+		{"alone", func(l *linkstest.Links) { l.Write("t", "x") }, deep, many, "0:x"},
+		{"up and down", func(l *linkstest.Links) {
+			l.Write("a", "1")
+			l.Write("b", "2", "1")
+			l.Write("b", "x", "2")
+			l.Write("a", "3", "x")
+			l.Write("c", "4", "3")
+			l.Write("c", "aside", "1")
+		}, deep, many, "0:x -1:2 1:3 -2:1 2:4 x>3 2>x 3>4 1>2"},
+		{"several causes and effects", func(l *linkstest.Links) {
+			l.Write("a", "1")
+			l.Write("a", "2")
+			l.Write("b", "x", "2", "1", "2")
+			l.Write("b", "e", "x", "1")
+			l.Write("a", "f", "x", "e")
+		}, deep, many, "0:x -1:2 -1:1 1:f 1:e x>f x>e 2>x 1>x 1>e e>f"},
+		{"in two topics", func(l *linkstest.Links) {
+			l.Write("b", "x", "1")
+			l.Write("a", "x")
+			l.Write("c", "e", "x")
+			l.Write("c", "1")
+		}, deep, many, "0:x 0:x -1:1 1:e x>e x>e 1>x"},
+		{"a missing cause", func(l *linkstest.Links) { l.Write("t", "x", "gone", "gone2"); l.Write("t", "e", "x", "gone") },
+			deep, many, "0:x -1:gone? -1:gone2? 1:e x>e gone>x gone>e gone2>x"},
+		{"gone with effects", func(l *linkstest.Links) { l.Write("t", "e", "x"); l.Write("t", "f", "e") }, deep, many, "0:x? 1:e 2:f x>e e>f"},
+		{"its own cause", func(l *linkstest.Links) { l.Write("t", "x", "x") }, deep, many, "0:x x>x!"},
+		{"a cycle", func(l *linkstest.Links) { l.Write("t", "x", "z"); l.Write("t", "y", "x"); l.Write("t", "z", "y") },
+			deep, many, "0:x -1:z 1:y x>y z>x! y>z"},
+		{"a cycle below a cause", func(l *linkstest.Links) { l.Write("t", "1"); l.Write("t", "x", "1", "y"); l.Write("t", "y", "x") },
+			deep, many, "0:x -1:1 -1:y x>y 1>x y>x!"},
+		{"depth", func(l *linkstest.Links) {
+			l.Write("t", "1")
+			l.Write("t", "2", "1")
+			l.Write("t", "x", "2")
+			l.Write("t", "3", "x")
+		}, 1, many, "0:x -1:2 1:3 x>3 2>x truncated"},
+		{"depth below", func(l *linkstest.Links) { l.Write("t", "x"); l.Write("t", "3", "x"); l.Write("t", "4", "3") }, 1, many, "0:x 1:3 x>3 truncated"},
+		{"depth just enough", func(l *linkstest.Links) { l.Write("t", "1"); l.Write("t", "x", "1"); l.Write("t", "3", "x", "1") }, 1, many, "0:x -1:1 1:3 x>3 1>x 1>3"},
+		{"no depth", func(l *linkstest.Links) { l.Write("t", "x", "1") }, 0, many, "0:x truncated"},
+		{"limit", func(l *linkstest.Links) {
+			l.Write("t", "1")
+			l.Write("t", "x", "1")
+			for i := range 5 {
+				l.Write("t", fmt.Sprint("e", i), "x")
+			}
+		}, deep, 4, "0:x -1:1 1:e0 1:e1 x>e0 x>e1 1>x truncated"},
+		{"limit just enough", func(l *linkstest.Links) { l.Write("t", "x"); l.Write("t", "e", "x") }, deep, 2, "0:x 1:e x>e"},
+		{"limit for the event alone", func(l *linkstest.Links) { l.Write("a", "x"); l.Write("b", "x") }, deep, 1, "0:x truncated"},
+		{"more than one look", func(l *linkstest.Links) {
+			l.Most = 2
+			l.Write("t", "x")
+			for i := range 5 {
+				l.Write("t", fmt.Sprint("e", i), "x")
+			}
+		}, deep, many, "0:x 1:e0 1:e1 1:e2 1:e3 1:e4 x>e0 x>e1 x>e2 x>e3 x>e4"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := &linkstest.Links{}
+			tt.write(l)
+			if got := drawn(walked(t, l, "x", tt.depth, tt.limit)); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestWalkSaysWhatBecame: nodes have what the page says, and a dead letter of the
+// event shows in the group whose it is.
+func TestWalkSaysWhatBecame(t *testing.T) {
+	l := &linkstest.Links{}
+	e := l.Write("a.b", "x", "cause")
+	e.TS, e.Key, e.Payload = 5, "k", []byte(`"`+strings.Repeat("é", 100)+`"`)
+	l.Write("a.b.dlq", "d1", "x").Payload = []byte(`{"topic":"a.b","offset":1,"group":"g2","reason":"no"}`)
+	l.Write("a.b.dlq", "d2", "x").Payload = []byte(`{"topic":"z","offset":1,"group":"g1"}`) // of another topic
+	l.Write("a.b.dlq", "d3", "x").Payload = []byte(`[1]`)
+	state := func(group, state string) eventhub.EventGroup {
+		return eventhub.EventGroup{Group: group, InFlight: eventhub.InFlight{Offset: 1, ID: "x", State: state}}
+	}
+	l.Became = map[string][]eventhub.EventGroup{"a.b/x": {state("g1", "done"), state("g2", "done"), state("g3", "leased")}}
+	got := walked(t, l, "x", eventhub.MaxTraceDepth, eventhub.MaxTraceNodes).Nodes[0]
+	want := eventhub.TraceNode{
+		ID: "x", Topic: "a.b", Offset: 1, TS: 5, Key: "k", CausedBy: []string{"cause"}, Preview: `"` + strings.Repeat("é", 79),
+		Groups: []eventhub.EventGroup{state("g1", "done"), state("g2", "dead_lettered"), state("g3", "leased")},
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	l.GroupsFail = errors.New("broken")
+	if _, err := causality.Walk(t.Context(), l, l, "x", 1, 1); !errors.Is(err, l.GroupsFail) {
+		t.Errorf("groups that fail: %v", err)
+	}
+}
+
+// TestWalkIsBounded: what is connected with everything ends, at the limits.
+func TestWalkIsBounded(t *testing.T) {
+	l := &linkstest.Links{}
+	var causes []string
+	for i := range 64 {
+		causes = append(causes, fmt.Sprint("c", i))
+	}
+	for _, id := range causes {
+		l.Write("t", id, causes...)
+	}
+	trace := walked(t, l, "c0", eventhub.MaxTraceDepth, 64)
+	if len(trace.Nodes) != 64 || len(trace.Edges) != 64*16 || !trace.Truncated {
+		t.Errorf("%d nodes, %d edges, truncated %v", len(trace.Nodes), len(trace.Edges), trace.Truncated)
+	}
+	if l.Looked > 64*3+64 {
+		t.Errorf("looked %d times for 64 ids", l.Looked)
+	}
+}
+
+func TestWalkFails(t *testing.T) {
+	l := &linkstest.Links{}
+	l.Write("t", "x")
+	if _, err := causality.Walk(t.Context(), l, l, "none", 1, 1); eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
+		t.Errorf("an event nobody knows: %v", err)
+	}
+	l.Fails = eventhub.Errorf(eventhub.CodeOverloaded, "not now")
+	if _, err := causality.Walk(t.Context(), l, l, "x", 1, 1); !errors.Is(err, l.Fails) {
+		t.Errorf("lookups that fail: %v", err)
+	}
+}
+
+// TestPage: a page ends at its limit or where it is large enough, and says whether more
+// follows, however few events a lookup returns.
+func TestPage(t *testing.T) {
+	l := &linkstest.Links{Most: 2}
+	for i := range 5 {
+		l.Write("t", fmt.Sprint("e", i), "x")
+	}
+	page := func(after uint64, limit int) string {
+		t.Helper()
+		events, more, err := causality.Page(t.Context(), l.Effects, "x", eventhub.Place{Topic: "t", Offset: after}, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		for _, e := range events {
+			fmt.Fprint(&b, e.Offset, " ")
+		}
+		fmt.Fprint(&b, more)
+		return b.String()
+	}
+	for _, tt := range []struct {
+		after uint64
+		limit int
+		want  string
+	}{{0, 5, "1 2 3 4 5 false"}, {0, 9, "1 2 3 4 5 false"}, {0, 4, "1 2 3 4 true"}, {0, 1, "1 true"}, {3, 3, "4 5 false"}, {5, 3, "false"}} {
+		if got := page(tt.after, tt.limit); got != tt.want {
+			t.Errorf("%d events after %d: %s; want %s", tt.limit, tt.after, got, tt.want)
+		}
+	}
+	l.Most = 0
+	for i := range l.Events {
+		l.Events[i].Payload = []byte(`"` + strings.Repeat("x", causality.PageBytes/2) + `"`)
+	}
+	if got := page(0, 5); got != "1 2 true" {
+		t.Errorf("a page of large events: %s; want 1 2 true", got)
+	}
+}
