@@ -343,7 +343,7 @@ func (m *modelMember) suspect() uint64 {
 	return 0
 }
 
-// apply is the rule of docs/protocol.md for one ref, which names a delivery of one
+// apply is the rule of docs/semantics.md for one ref, which names a delivery of one
 // of the groups.
 func (w *world) apply(groups []*modelGroup, via *modelMember, ref eventhub.Ref, s *eventhub.Settlement) eventhub.Outcome {
 	g, offset, e := named(groups, via, ref)

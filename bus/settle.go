@@ -179,7 +179,7 @@ func (g *group) settle(m *member, s eventhub.Settlement) ([]eventhub.Outcome, er
 	return outcomes, nil
 }
 
-// settleOne holds the rule of docs/protocol.md: the latest lease of an event counts,
+// settleOne holds the rule of docs/semantics.md: the latest lease of an event counts,
 // also when it has run out, as long as nobody else holds the event; older ones
 // never do.
 func (g *group) settleOne(m *member, ref eventhub.Ref, s *eventhub.Settlement, now int64) eventhub.Outcome {

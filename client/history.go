@@ -158,7 +158,7 @@ func topicOf(r eventhub.Record) (string, bool) {
 
 // ImportFrom sends the NDJSON of an export, which may be compressed as gzip or zstd,
 // to the hub, no faster than the hub takes it; see POST /v1/import in
-// docs/protocol.md. Imported says how far it came, beside an error too: what the hub
+// docs/http.md. Imported says how far it came, beside an error too: what the hub
 // refused, it told; where the connection was lost it is not known, and zero. Importing
 // again adds what is missing. An error of r is in the chain.
 func (a *API) ImportFrom(ctx context.Context, r io.Reader) (Imported, error) {

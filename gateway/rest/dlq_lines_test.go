@@ -231,7 +231,7 @@ func TestPulledAgain(t *testing.T) {
 
 // TestThePageOnDeadLetters: its examples have the fields that the answers have.
 func TestThePageOnDeadLetters(t *testing.T) {
-	file, err := os.ReadFile("../../docs/protocol.md")
+	file, err := os.ReadFile("../../docs/http.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -529,10 +529,10 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// TestThePageOfTheProtocol: docs/protocol.md names every route, tells which
+// TestThePageOfTheProtocol: docs/http.md names every route, tells which
 // status a code has, and its examples have the fields that the answers have.
 func TestThePageOfTheProtocol(t *testing.T) {
-	file, err := os.ReadFile("../../docs/protocol.md")
+	file, err := os.ReadFile("../../docs/http.md")
 	if err != nil {
 		t.Fatal(err)
 	}

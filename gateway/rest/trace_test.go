@@ -189,10 +189,10 @@ func TestTraceProblems(t *testing.T) {
 	}
 }
 
-// TestTheExampleOfATrace: the one in docs/protocol.md has the fields that the answer
+// TestTheExampleOfATrace: the one in docs/http.md has the fields that the answer
 // has.
 func TestTheExampleOfATrace(t *testing.T) {
-	file, err := os.ReadFile("../../docs/protocol.md")
+	file, err := os.ReadFile("../../docs/http.md")
 	if err != nil {
 		t.Fatal(err)
 	}

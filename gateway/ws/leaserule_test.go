@@ -14,7 +14,7 @@ import (
 	"eventhub"
 )
 
-// The lease rule of docs/protocol.md, held against every order of late, duplicate
+// The lease rule of docs/semantics.md, held against every order of late, duplicate
 // and stale verdicts: the latest lease of an event counts, also when it has run
 // out, as long as nobody holds the event under another; anything older is answered
 // stale, or unknown_id, and has no effect.
