@@ -98,7 +98,7 @@ func (g *group) revive(r *redriven) {
 // reviveAll begins anew with the list, as restart does with the window.
 func (g *group) reviveAll() {
 	for _, r := range g.progress.again() {
-		if r.state != planted {
+		if r.state != redriveInCommit {
 			g.revive(r)
 		}
 	}
@@ -113,8 +113,8 @@ func (p *progress) keepAgain(before *progress, to uint64) {
 			continue
 		}
 		state := waiting
-		if r.state == planted || r.state.inCommit() {
-			state = planted // what the commit under way makes of it is not known
+		if r.state == redriveInCommit || r.state.inCommit() {
+			state = redriveInCommit // what the commit under way makes of it is not known
 		}
 		r.entry = entry{offset: offset, redriven: r.entry.redriven, state: state}
 		p.list(r)
@@ -128,7 +128,7 @@ func (x *exchange) outcome(done bool) {
 	for _, offset := range x.offsets {
 		r := x.group.progress.redriven[offset]
 		switch {
-		case r == nil || r.state != planted:
+		case r == nil || r.state != redriveInCommit:
 		case done:
 			if x.call == nil {
 				x.group.tell(offset, gaveUpDead)

@@ -267,7 +267,7 @@ func (a *await) ask() {
 		w := a.doubt[0]
 		g := w.group
 		g.mu.Lock()
-		epoch, buried := g.epoch, g.counts.DeadLettered
+		epoch, given := g.epoch, g.counts.DeadLettered
 		g.mu.Unlock()
 		dead, err := a.barrier.bus.isDeadLetter(context.Background(), g, w.offset, epoch)
 		if err != nil {
@@ -275,7 +275,7 @@ func (a *await) ask() {
 			return
 		}
 		g.mu.Lock()
-		same := g.epoch == epoch && g.counts.DeadLettered == buried && g.isSettled(w.offset) && w.offset > g.progress.base
+		same := g.epoch == epoch && g.counts.DeadLettered == given && g.isSettled(w.offset) && w.offset > g.progress.base
 		switch {
 		case same && dead:
 			a.settle(g.never(w.offset, gaveUpDead))

@@ -19,8 +19,8 @@ import (
 // process died behind the commit, before the cursor was there) is the same
 // event.
 
-// grave is an entry that waits for its dead letter.
-type grave struct {
+// pendingLetter is an entry that waits for its dead letter.
+type pendingLetter struct {
 	offset uint64
 	reason string
 }
@@ -36,12 +36,12 @@ func deadLetterID(topic string, offset uint64, group string, epoch uint64, mark 
 	return "dl-" + hex.EncodeToString(sum[:16])
 }
 
-// burials prepares the dead letters of what was read. g.mu is held.
-func (g *group) burials(graves []grave, items []store.Item) []*exchange {
+// makeLetters prepares the dead letters of what was read. g.mu is held.
+func (g *group) makeLetters(pending []pendingLetter, items []store.Item) []*exchange {
 	var all []*exchange
-	for i, gr := range graves {
+	for i, gr := range pending {
 		e := g.find(gr.offset)
-		if e == nil || e.state != burying {
+		if e == nil || e.state != letterPending {
 			continue
 		}
 		if items[i].Record == nil {
@@ -104,17 +104,17 @@ func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*exchange,
 	}, nil
 }
 
-// inter submits dead letters. g.mu is not held.
-func (g *group) inter(burials []*exchange) {
-	if len(burials) == 0 {
+// submitLetters submits dead letters. g.mu is not held.
+func (g *group) submitLetters(letters []*exchange) {
+	if len(letters) == 0 {
 		return
 	}
 	// An error means that the hub stops; the events are delivered again then.
-	_ = g.bus.committer.SubmitSteps(context.Background(), asSteps(burials))
+	_ = g.bus.committer.SubmitSteps(context.Background(), asSteps(letters))
 }
 
-// unburied puts an event back whose dead letter the store refused. g.mu is held.
-func (g *group) unburied(x *exchange, refused error) {
+// letterRefused puts an event back whose dead letter the store refused. g.mu is held.
+func (g *group) letterRefused(x *exchange, refused error) {
 	offset := x.offsets[0]
 	g.bus.log.Error("the store refused a dead letter; the event stays in its group", "topic", g.log.name, "group", g.name, "offset", offset, "error", refused)
 	g.retryLater(g.find(offset))

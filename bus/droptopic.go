@@ -52,7 +52,7 @@ func (b *Bus) drop(topic string) error {
 		log.forget(log.durableHead())
 	}
 	for _, g := range ended {
-		b.buried(g.group)
+		b.forgetDeleted(g.group)
 		g.group.log.unwatch(g.group)
 		for _, m := range g.members {
 			m.lose(g.group.ended)

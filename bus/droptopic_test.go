@@ -279,7 +279,7 @@ func (m *meanwhile) GroupParts(ctx context.Context, topic, group string) ([]stor
 func TestDeleteTopicWhileAGroupIsLoaded(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 3)
-		r.bury("t", "g")
+		r.deadLetterAll("t", "g")
 		equal(t, "redriven", r.redrive(redriveAll("t")).Redriven, 3)
 		r.stop()
 		deleted := make(chan error, 1)

@@ -189,9 +189,9 @@ func TestSeekWhileADeadLetterWaits(t *testing.T) {
 	})
 }
 
-// TestBurialAndCursorAreOneUnit: when the dead letter is in the log the cursor
+// TestDeadLetterAndCursorAreOneUnit: when the dead letter is in the log the cursor
 // has passed the event, without waiting for a flush.
-func TestBurialAndCursorAreOneUnit(t *testing.T) {
+func TestDeadLetterAndCursorAreOneUnit(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 3)
 		in := r.subscribe(opts("t", "g"))
@@ -239,9 +239,9 @@ func TestRefusedDeadLetterComesAgain(t *testing.T) {
 	})
 }
 
-// TestBrokenStoreBuriesNothing: a dead letter whose commit failed may not be in
+// TestBrokenStoreDeadLettersNothing: a dead letter whose commit failed may not be in
 // the log, so its event is not done.
-func TestBrokenStoreBuriesNothing(t *testing.T) {
+func TestBrokenStoreDeadLettersNothing(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
 		in := r.subscribe(opts("t", "g"))

@@ -6,7 +6,7 @@ import (
 )
 
 // exchange is one atomic step in which events of a group are done and others are
-// published: a handover (handover.go) or a burial, which publishes a dead letter
+// published: a handover (handover.go) or a dead letter
 // (deadletter.go). How steps share a commit is described above commit.Step.
 type exchange struct {
 	commit.Publication
@@ -14,7 +14,7 @@ type exchange struct {
 	epoch   uint64
 	offsets []uint64 // of the entries that are done with it
 
-	// Of a handover, which is one of call; a burial has none.
+	// Of a handover, which is one of call; a dead letter has none.
 	call    *handing
 	index   int
 	planned []plannedEvent // parallel to Unit.Plans
@@ -37,14 +37,14 @@ func (x *exchange) before() entryState {
 	if x.call != nil {
 		return pledged
 	}
-	return burying
+	return letterPending
 }
 
 func (x *exchange) under() entryState {
 	if x.call != nil {
 		return handed
 	}
-	return interred
+	return letterInCommit
 }
 
 // stands reports whether all of its entries are in a state, and the group was not
@@ -159,7 +159,7 @@ func (x *exchange) Refused(refused error) {
 		if x.call != nil {
 			g.giveBack(x)
 		} else {
-			g.unburied(x, refused)
+			g.letterRefused(x, refused)
 		}
 	}
 	g.mu.Unlock()
@@ -170,7 +170,7 @@ func (x *exchange) Refused(refused error) {
 // Broken implements commit.Step.
 func (x *exchange) Broken(err error) { x.answer(err) }
 
-// answer tells whoever waits for the exchange. Nobody waits for a burial.
+// answer tells whoever waits for the exchange. Nobody waits for a dead letter.
 func (x *exchange) answer(err error) {
 	if x.call != nil {
 		x.call.answer(x.index, x, err)

@@ -16,7 +16,7 @@ import (
 
 var bg = context.Background()
 
-func TestSeekBehindARefusedBurial(t *testing.T) {
+func TestSeekBehindARefusedDeadLetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{MaxTopics: 100})}}
 		r.start(Options{QueueBytes: 1000})
@@ -94,7 +94,7 @@ func TestSeekBehindARefusedBurial(t *testing.T) {
 
 // A pause that shares a commit with a refused dead letter, and an ack in the
 // same chunk between the two.
-func TestPauseBesideARefusedBurial(t *testing.T) {
+func TestPauseBesideARefusedDeadLetter(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		fillTopics(r)
 		r.publish("t0", 2, 2)
@@ -106,7 +106,7 @@ func TestPauseBesideARefusedBurial(t *testing.T) {
 		go r.publish("t1", 1, 1)
 		synctest.Wait()
 		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[1]))
-		// While the committer builds its commit a member acks: between the burial's
+		// While the committer builds its commit a member acks: between the dead letter's
 		// prepare and the pause's.
 		if err := r.bus.committer.Submit(bg, &onBuild{do: func() {
 			in.sub.Settle(bg, eventhub.Settlement{Refs: []eventhub.Ref{byLease(all[2])}})

@@ -38,34 +38,34 @@ type group struct {
 
 	life uint64 // of the topic; set with loaded
 
-	mu       sync.Mutex
-	ended    error // why nothing is delivered or settled any more
-	deleted  bool  // … for good; nothing is written any more either
-	settings settings
-	settJSON json.RawMessage // settings as stored
-	filter   matcher         // of settings; nil: none
-	epoch    uint64
-	runtime  uint64 // drawn at load and at every seek; part of every lease
-	window   window
-	ids      map[string]uint64 // offset by id of entries that were delivered and are not done
-	graves   []grave           // entries to be dead-lettered by the next turn
-	leases   appointments      // deadlines
-	retries  appointments      // waiting entries
-	held     int               // entries leased
-	waits    int               // entries waiting
-	behind   int               // entries held back in lines
-	lines    *lines            // nil without ordering
-	suspects []uint64          // offsets of due entries that go out one at a time
-	members  []*member
-	solo     *member  // who is kept free for a suspect (solo.go)
-	owes     bool     // a member that has left took the last suspect: others come first
-	probe    uint64   // the offset of the suspect that went out last
-	turnTo   int      // index of the member that is served next
-	paused   bool     // nothing is delivered
-	dirty    bool     // on the committer's list
-	progress progress // what of all this outlives the process
-	counts   groupCounts
-	awaited  map[uint64][]*await // who waits for an offset to be done; nil: nobody
+	mu             sync.Mutex
+	ended          error // why nothing is delivered or settled any more
+	deleted        bool  // … for good; nothing is written any more either
+	settings       settings
+	settJSON       json.RawMessage // settings as stored
+	filter         matcher         // of settings; nil: none
+	epoch          uint64
+	runtime        uint64 // drawn at load and at every seek; part of every lease
+	window         window
+	ids            map[string]uint64 // offset by id of entries that were delivered and are not done
+	pendingLetters []pendingLetter   // entries to be dead-lettered by the next turn
+	leases         appointments      // deadlines
+	retries        appointments      // waiting entries
+	held           int               // entries leased
+	waits          int               // entries waiting
+	behind         int               // entries held back in lines
+	lines          *lines            // nil without ordering
+	suspects       []uint64          // offsets of due entries that go out one at a time
+	members        []*member
+	solo           *member  // who is kept free for a suspect (solo.go)
+	owes           bool     // a member that has left took the last suspect: others come first
+	probe          uint64   // the offset of the suspect that went out last
+	turnTo         int      // index of the member that is served next
+	paused         bool     // nothing is delivered
+	dirty          bool     // on the committer's list
+	progress       progress // what of all this outlives the process
+	counts         groupCounts
+	awaited        map[uint64][]*await // who waits for an offset to be done; nil: nobody
 
 	fetch     *fetcher    // of the turn under way
 	verdicts  []verdict   // the turns' own: about events to be read again, rising
@@ -259,7 +259,7 @@ func (g *group) restart(epoch, cursor uint64) {
 	g.runtime = g.bus.runtimes.draw(g)
 	g.window.reset(cursor)
 	clear(g.ids)
-	g.graves = nil
+	g.pendingLetters = nil
 	g.leases, g.retries = g.leases[:0], g.retries[:0]
 	g.held, g.waits, g.behind = 0, 0, 0
 	g.suspects, g.probe = nil, 0

@@ -428,7 +428,7 @@ func (e *entry) inFlight(drift int64) eventhub.InFlight {
 	case leased:
 		f.State, f.SinceTS, f.Deadline = "leased", e.since+drift, e.at+drift
 		f.Member = &eventhub.Peer{Transport: e.member.sub.opts.Peer.Transport, Name: e.member.sub.opts.Peer.Name}
-	case waiting, planted:
+	case waiting, redriveInCommit:
 		f.State = "waiting"
 		if e.at != 0 { // else it was always due
 			f.DueTS = e.at + drift

@@ -45,7 +45,7 @@ type verdict struct {
 // the turn has taken its time. g.mu is not held.
 func (g *group) judge(f *fetcher) (spent bool) {
 	f.passes = f.passes[:0]
-	fresh := f.items[f.readGraves+f.readDue:]
+	fresh := f.items[f.readLetters+f.readDue:]
 	known := g.verdicts
 	passed := 0
 	for i, item := range fresh {
@@ -67,7 +67,7 @@ func (g *group) judge(f *fetcher) (spent bool) {
 			passed++
 		}
 		if passed > f.want || spent {
-			f.items = f.items[:f.readGraves+f.readDue+i+1]
+			f.items = f.items[:f.readLetters+f.readDue+i+1]
 			break
 		}
 	}

@@ -243,7 +243,7 @@ func (m *modelMember) Ended(err error) {
 func (g *modelGroup) forget(w *world, base uint64) {
 	for offset, e := range g.all() {
 		if l := w.letters[g.letterID(offset, e)]; l != nil && e.state == modelDying {
-			l.required = false // the burial may or may not have begun
+			l.required = false // the dead letter may or may not have begun
 		}
 	}
 	for _, e := range g.all() {
@@ -266,15 +266,15 @@ func (g *modelGroup) isDone(offset uint64) bool {
 }
 
 // cursor is just below the first event that is not done. Those that are being
-// buried, and those that are done and that the engine may not have read, are done
+// dead-lettered, and those that are done and that the engine may not have read, are done
 // as the caller says.
-func (g *modelGroup) cursor(buried, unread bool) uint64 {
+func (g *modelGroup) cursor(letters, unread bool) uint64 {
 	for offset := g.base + 1; offset <= g.topic.head(); offset++ {
 		e := g.events[offset]
 		if e == nil && unread && g.isDone(offset) {
 			continue
 		}
-		if e == nil || e.state != modelDone && !(buried && e.state == modelDying) {
+		if e == nil || e.state != modelDone && !(letters && e.state == modelDying) {
 			return offset - 1
 		}
 	}
@@ -282,8 +282,8 @@ func (g *modelGroup) cursor(buried, unread bool) uint64 {
 }
 
 // isBehind reports whether an earlier event of its key is not done. One that is
-// being buried is done as the caller says.
-func (g *modelGroup) isBehind(offset uint64, buried bool) bool {
+// being dead-lettered is done as the caller says.
+func (g *modelGroup) isBehind(offset uint64, letters bool) bool {
 	key := g.topic.keys[offset-1]
 	if !g.ordered || key == "" {
 		return false
@@ -292,7 +292,7 @@ func (g *modelGroup) isBehind(offset uint64, buried bool) bool {
 		if g.topic.keys[o-1] != key || g.isDone(o) {
 			continue
 		}
-		if e := g.events[o]; e == nil || e.state != modelDone && !(buried && e.state == modelDying) {
+		if e := g.events[o]; e == nil || e.state != modelDone && !(letters && e.state == modelDying) {
 			return true
 		}
 	}

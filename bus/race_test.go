@@ -152,12 +152,12 @@ func checkNothingLost(t *testing.T, s store.Store, head uint64, ledgers []*ledge
 		if err != nil {
 			t.Fatal(err)
 		}
-		buried := 0
+		letters := 0
 		for offset := uint64(1); offset <= head; offset++ {
 			if l.acked[offset] {
 				continue
 			}
-			buried++
+			letters++
 			found := false
 			for epoch := l.first; epoch <= state.Epoch; epoch++ {
 				found = found || dead[deadLetterID("t", offset, l.name, epoch, "")]
@@ -166,7 +166,7 @@ func checkNothingLost(t *testing.T, s store.Store, head uint64, ledgers []*ledge
 				t.Errorf("group %s: %d was neither acked nor dead-lettered", l.name, offset)
 			}
 		}
-		t.Logf("group %s: %d of %d events were given up, %d seeks", l.name, buried, head, state.Epoch-l.first)
+		t.Logf("group %s: %d of %d events were given up, %d seeks", l.name, letters, head, state.Epoch-l.first)
 	}
 }
 

@@ -535,11 +535,11 @@ func (w *world) checkDrained(g *modelGroup) {
 	for _, m := range rt.members {
 		inFlight += m.inFlight
 	}
-	left := []int{len(rt.leases), len(rt.retries), len(rt.ids), len(rt.graves), len(rt.window.blocks), rt.held, rt.waits, inFlight,
+	left := []int{len(rt.leases), len(rt.retries), len(rt.ids), len(rt.pendingLetters), len(rt.window.blocks), rt.held, rt.waits, inFlight,
 		rt.behind, rt.lines.len(), len(rt.suspects), rt.window.acked, len(rt.progress.history),
 		len(rt.progress.redriven), len(rt.progress.moved), len(rt.progress.listed)}
 	if slices.Max(left) != 0 || slices.Min(left) != 0 {
-		w.t.Fatalf("%s keeps leases, retries, ids, graves, entries, held, waits, in flight, behind, lines, suspects, acked, histories, redriven, moved, listed = %v", g, left)
+		w.t.Fatalf("%s keeps leases, retries, ids, pending letters, entries, held, waits, in flight, behind, lines, suspects, acked, histories, redriven, moved, listed = %v", g, left)
 	}
 	parts, err := w.store.Store.GroupParts(context.Background(), g.topic.name, g.name)
 	parts = slices.DeleteFunc(parts, func(p store.GroupPart) bool { return p.Kind == partBase })

@@ -29,7 +29,7 @@ type modelRedrive struct {
 	times   int
 	mark    string // id
 	planted bool   // whether it is durable is not known
-	unsure  bool   // a burial that a seek has overtaken may or may not have ended it
+	unsure  bool   // a dead letter that a seek has overtaken may or may not have ended it
 }
 
 // modelPlanting is a unit that gives events back to a group.
@@ -130,7 +130,7 @@ func (g *modelGroup) class(d *eventhub.DeadLetter) string {
 	case offset <= g.base, e == nil && g.restored[offset].state == modelDone, e != nil && e.state == modelDone:
 		return ""
 	case e == nil && !g.passes(offset), e != nil && e.state == modelDying:
-		return unknowable // was it read, and is it buried?
+		return unknowable // was it read, and is it dead-lettered?
 	}
 	return skipOpen
 }
@@ -764,7 +764,7 @@ func (w *world) letterCame(l *modelLetter) {
 	}
 }
 
-// settled: with nothing held up all burials have come to their end.
+// settled: with nothing held up all dead letters have come to their end.
 func (w *world) settled() {
 	for _, g := range w.groups {
 		for _, e := range g.again {

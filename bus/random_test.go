@@ -292,7 +292,7 @@ func newWorld(t *rapid.T, s store.Store, clock *skewed) *world {
 
 // inspect looks at what goes to the store. States of a group go in the order in
 // which it changed. No cursor passes what the engine's own window has as leased,
-// waiting or still to be buried: a crash behind the commit would lose it.
+// waiting or still to be dead-lettered: a crash behind the commit would lose it.
 func (w *world) inspect(u *store.Unit) {
 	w.inspectMarks(u)
 	for _, ch := range u.Groups {

@@ -415,7 +415,7 @@ func (r *redrive) encode(ctx context.Context, p *planting) error {
 			return err
 		}
 		ends[i] = len(p.buf)
-		p.listed = append(p.listed, &redriven{entry: entry{offset: d.Event, redriven: uint8(times), state: planted}, mark: mark, key: d.Key})
+		p.listed = append(p.listed, &redriven{entry: entry{offset: d.Event, redriven: uint8(times), state: redriveInCommit}, mark: mark, key: d.Key})
 	}
 	p.seal(&p.Request, ends)
 	return nil
@@ -459,7 +459,7 @@ func (p *planting) Done(err error) {
 	g.mu.Lock()
 	for _, r := range p.planted {
 		switch {
-		case g.progress.redriven[r.offset] != r || r.state != planted:
+		case g.progress.redriven[r.offset] != r || r.state != redriveInCommit:
 			// A seek came behind it: the event comes again by itself.
 		case err == nil && !refused:
 			g.revive(r)

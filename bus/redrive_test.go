@@ -13,9 +13,9 @@ import (
 	"eventhub/store"
 )
 
-// bury has every event up to the head of a topic dead-lettered in a group that is
+// deadLetterAll has every event up to the head of a topic dead-lettered in a group that is
 // made for it, and leaves the group without members.
-func (r *rig) bury(topic, group string) {
+func (r *rig) deadLetterAll(topic, group string) {
 	r.t.Helper()
 	o := opts(topic, group)
 	o.MaxAttempts = 1
@@ -82,7 +82,7 @@ func TestRedrive(t *testing.T) {
 		r.publish("t", 1, 3)
 		other := r.subscribe(opts("t", "other"))
 		other.ack(leases(other.take())...)
-		r.bury("t", "g")
+		r.deadLetterAll("t", "g")
 
 		letters := r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})
 		equal(t, "dead letters", len(letters), 3)
@@ -118,7 +118,7 @@ func TestRedrive(t *testing.T) {
 func TestRedriveThatFails(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
-		r.bury("t", "g")
+		r.deadLetterAll("t", "g")
 		for i := 1; i <= 3; i++ {
 			r.redrive(redriveAll("t"))
 			in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
@@ -140,7 +140,7 @@ func TestRedriveThatFails(t *testing.T) {
 func TestRedriveOutlivesTheProcess(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 3)
-		r.bury("t", "g")
+		r.deadLetterAll("t", "g")
 		r.redrive(redriveAll("t"))
 		r.restart()
 		info, err := r.bus.Group(context.Background(), "t", "g")
@@ -183,7 +183,7 @@ func TestEventGroupsOfRedriven(t *testing.T) {
 func TestDeadLettersOutliveTheirTopic(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 3)
-		r.bury("t", "g")
+		r.deadLetterAll("t", "g")
 		r.publish("u", 1, 1)
 		r.deleteTopic("t")
 		r.deleteTopic("u")
@@ -250,7 +250,7 @@ func TestRedriveMoreOftenThanMarksAreTold(t *testing.T) {
 func TestRedriveAndSeek(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 4)
-		r.bury("t", "g")
+		r.deadLetterAll("t", "g")
 		r.redrive(redriveAll("t"))
 		if _, err := r.bus.SeekGroup(context.Background(), "t", "g", eventhub.Start{Kind: eventhub.StartOffset, Offset: 3}, true); err != nil {
 			t.Fatal(err)
@@ -304,7 +304,7 @@ func TestRedriveInLines(t *testing.T) {
 func TestRedriveRate(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1000)
-		r.bury("t", "g")
+		r.deadLetterAll("t", "g")
 		began := time.Now()
 		q := redriveAll("t")
 		q.Rate = 100
@@ -322,7 +322,7 @@ func TestRedriveRate(t *testing.T) {
 func TestRequeue(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		receipts := r.publishEvents(eventhub.Event{Topic: "t", Key: "k", Headers: map[string]string{"x-a": "b"}, Payload: []byte(`{"bad":1}`)})
-		r.bury("t", "g")
+		r.deadLetterAll("t", "g")
 		letter := r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})[0]
 		receipt, err := r.bus.Requeue(context.Background(), "t", letter.Offset, []byte(`{"good":1}`), "me")
 		if err != nil {
@@ -460,7 +460,7 @@ func TestRedriveIntoAnotherLife(t *testing.T) {
 			}
 		}
 		r.publish("t", 1, 1)
-		r.bury("t", "g")
+		r.deadLetterAll("t", "g")
 		if err := r.bus.DeleteGroup(ctx, "t", "g"); err != nil {
 			t.Fatal(err)
 		}

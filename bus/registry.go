@@ -249,13 +249,13 @@ func (d *groupDeletion) Build() bool {
 
 // Done implements commit.Job.
 func (d *groupDeletion) Done(err error) {
-	d.group.bus.buried(d.group)
+	d.group.bus.forgetDeleted(d.group)
 	d.group.dismiss(d.members)
 	d.Call.Done(err)
 }
 
-// buried takes a deleted group off, so that its name can be used anew.
-func (b *Bus) buried(g *group) {
+// forgetDeleted takes a deleted group off, so that its name can be used anew.
+func (b *Bus) forgetDeleted(g *group) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.forget(g)

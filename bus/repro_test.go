@@ -280,9 +280,9 @@ func TestIdleGroupKeepsNoRecords(t *testing.T) {
 	})
 }
 
-// TestBurialOpensTheWindow: a group that waits for its cursor goes on when a
+// TestDeadLetterOpensTheWindow: a group that waits for its cursor goes on when a
 // dead letter moves it.
-func TestBurialOpensTheWindow(t *testing.T) {
+func TestDeadLetterOpensTheWindow(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.stop()
 		r.start(Options{AckWindow: 3})
@@ -298,7 +298,7 @@ func TestBurialOpensTheWindow(t *testing.T) {
 		equal(t, "deliveries while the window is full", len(in.take()), 0)
 		r.store.set(nil, nil)
 		close(hold)
-		equal(t, "offsets after the burial", in.takeOffsets(), []uint64{4, 5, 6})
+		equal(t, "offsets after the dead letter", in.takeOffsets(), []uint64{4, 5, 6})
 	})
 }
 
@@ -364,9 +364,9 @@ func TestAckWindowIsNotPassed(t *testing.T) {
 	})
 }
 
-// TestManyBurialsGoInRounds: a member that takes a large lot of last attempts
+// TestManyDeadLettersGoInRounds: a member that takes a large lot of last attempts
 // with it does not make one turn read all of them.
-func TestManyBurialsGoInRounds(t *testing.T) {
+func TestManyDeadLettersGoInRounds(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		const n = 3*roundEvents + 1
 		o := opts("t", "g")
@@ -378,15 +378,15 @@ func TestManyBurialsGoInRounds(t *testing.T) {
 		synctest.Wait()
 		equal(t, "cursor", r.cursor("t", "g").Offset, n)
 		g := newGroup(r.bus, newTopicLog("t"), groupKey{topic: "t", group: "h"})
-		g.fetch, g.graves, g.progress = new(fetcher), make([]grave, n), newProgress()
+		g.fetch, g.pendingLetters, g.progress = new(fetcher), make([]pendingLetter, n), newProgress()
 		g.window.reset(0)
 		g.plan(time.Now().UnixMilli())
-		equal(t, "to bury in one round", len(g.fetch.graves), roundEvents)
+		equal(t, "to dead-letter in one round", len(g.fetch.letters), roundEvents)
 	})
 }
 
 // TestRoundsAreBoundedInBytes: large events that come back together, to be
-// delivered or buried, are not read all at once.
+// delivered or dead-lettered, are not read all at once.
 func TestRoundsAreBoundedInBytes(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.stop()

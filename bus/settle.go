@@ -245,7 +245,7 @@ func (g *group) nack(e *entry, s *eventhub.Settlement, now int64) {
 		reason = whyNacked
 	}
 	if s.Terminal {
-		g.bury(e, reason)
+		g.giveUp(e, reason)
 		return
 	}
 	delay := s.Delay
@@ -333,7 +333,7 @@ func (g *group) finish(e *entry) {
 // given time, or is dead-lettered when it had its last attempt.
 func (g *group) failed(e *entry, at int64, reason string) {
 	if int(e.attempts) >= g.settings.MaxAttempts {
-		g.bury(e, reason)
+		g.giveUp(e, reason)
 		return
 	}
 	g.retry(e, at)
@@ -345,11 +345,11 @@ func (g *group) retry(e *entry, at int64) {
 	g.retries.push(timed{at, e.offset})
 }
 
-// bury leaves the rest to the group's next turn, which has the event's bytes.
-func (g *group) bury(e *entry, reason string) {
-	g.become(e, burying)
+// giveUp leaves the rest to the group's next turn, which has the event's bytes.
+func (g *group) giveUp(e *entry, reason string) {
+	g.become(e, letterPending)
 	e.forgetID() // no verdict on it counts any more
-	g.graves = append(g.graves, grave{e.offset, reason})
+	g.pendingLetters = append(g.pendingLetters, pendingLetter{e.offset, reason})
 }
 
 // compact bounds what void appointments take.

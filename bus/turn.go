@@ -54,27 +54,27 @@ var fetchers = sync.Pool{New: func() any { return new(fetcher) }}
 
 // fetcher is what a round reads.
 type fetcher struct {
-	epoch  uint64
-	graves []grave  // entries to be dead-lettered
-	due    []uint64 // offsets to be delivered again
-	from   uint64   // fresh events from here on, up to limit; 0: none
-	limit  int
-	want   int    // how many of them members may have room for
-	head   uint64 // nothing was known to lie above when reading began
+	epoch   uint64
+	letters []pendingLetter // entries to be dead-lettered
+	due     []uint64        // offsets to be delivered again
+	from    uint64          // fresh events from here on, up to limit; 0: none
+	limit   int
+	want    int    // how many of them members may have room for
+	head    uint64 // nothing was known to lie above when reading began
 
-	// What was read: of graves and of due the first ones, as roundBytes allowed,
+	// What was read: of letters and of due the first ones, as roundBytes allowed,
 	// and fresh events, in this order. A nil Record is gone from the log.
-	items               []store.Item
-	readGraves, readDue int
-	bytes               int
-	batch               store.Batch
+	items                []store.Item
+	readLetters, readDue int
+	bytes                int
+	batch                store.Batch
 
 	began  time.Time // the turn
 	drift  int64     // of the clock, when it was handed out
 	passes []bool    // what the filter says of the fresh events, one by one
 }
 
-func (f *fetcher) empty() bool { return len(f.graves) == 0 && len(f.due) == 0 && f.from == 0 }
+func (f *fetcher) empty() bool { return len(f.letters) == 0 && len(f.due) == 0 && f.from == 0 }
 
 // release lets go of the records, and of what grew beyond a round.
 func (f *fetcher) release() {
@@ -113,11 +113,11 @@ func (g *group) round(began time.Time) (more, spent bool) {
 		g.mu.Unlock()
 		return false, false
 	}
-	burials := g.burials(f.graves[:f.readGraves], f.items)
+	letters := g.makeLetters(f.letters[:f.readLetters], f.items)
 	g.handOut(g.bus.clock.now())
 	g.mu.Unlock()
 	// Not under the lock: the committer, which makes room, may be waiting for it.
-	g.inter(burials)
+	g.submitLetters(letters)
 	return true, spent
 }
 
@@ -126,14 +126,14 @@ func (g *group) round(began time.Time) (more, spent bool) {
 func (g *group) plan(now int64) bool {
 	f := g.fetch
 	f.release()
-	*f = fetcher{epoch: g.epoch, graves: f.graves[:0], due: f.due[:0], items: f.items[:0], batch: f.batch, passes: f.passes[:0]}
+	*f = fetcher{epoch: g.epoch, letters: f.letters[:0], due: f.due[:0], items: f.items[:0], batch: f.batch, passes: f.passes[:0]}
 	if g.ended != nil {
 		return false
 	}
 	more := g.expire(now)
-	n := min(len(g.graves), roundEvents)
-	f.graves = append(f.graves, g.graves[:n]...)
-	g.graves = g.graves[n:]
+	n := min(len(g.pendingLetters), roundEvents)
+	f.letters = append(f.letters, g.pendingLetters[:n]...)
+	g.pendingLetters = g.pendingLetters[n:]
 	next := g.planDeliveries(now)
 	if !f.empty() {
 		return true
@@ -291,11 +291,11 @@ func (g *group) dueRetries(now int64, room int) (next int64, short bool) {
 // read gets the planned events from the tail or from the store.
 func (g *group) read(f *fetcher) error {
 	f.batch.Reset()
-	for f.readGraves < len(f.graves) && f.bytes < roundBytes {
-		if err := g.readOne(f, f.graves[f.readGraves].offset); err != nil {
+	for f.readLetters < len(f.letters) && f.bytes < roundBytes {
+		if err := g.readOne(f, f.letters[f.readLetters].offset); err != nil {
 			return err
 		}
-		f.readGraves++
+		f.readLetters++
 	}
 	for f.readDue < len(f.due) && f.bytes < roundBytes {
 		if err := g.readOne(f, f.due[f.readDue]); err != nil {
@@ -341,7 +341,7 @@ func (g *group) readOne(f *fetcher, offset uint64) error {
 // putBack undoes a plan whose reading failed.
 func (g *group) putBack(at int64) {
 	f := g.fetch
-	g.graves = append(g.graves, f.graves...)
+	g.pendingLetters = append(g.pendingLetters, f.letters...)
 	for _, offset := range f.due {
 		if e := g.find(offset); e != nil && e.state == waiting {
 			g.retry(e, max(at, e.at)) // a NACK may have put it off meanwhile
@@ -354,17 +354,17 @@ func (g *group) putBack(at int64) {
 func (g *group) handOut(now int64) {
 	f := g.fetch
 	f.drift = g.bus.clock.drift() // commit times are those of the wall clock
-	graves, due := f.readGraves, f.readDue
-	g.graves = append(g.graves, f.graves[graves:]...)
+	letters, due := f.readLetters, f.readDue
+	g.pendingLetters = append(g.pendingLetters, f.letters[letters:]...)
 	for _, offset := range f.due[due:] {
 		if e := g.find(offset); e != nil && e.state == waiting {
 			g.retries.push(timed{e.at, e.offset})
 		}
 	}
-	for _, item := range f.items[graves : graves+due] {
+	for _, item := range f.items[letters : letters+due] {
 		g.redeliver(item, now)
 	}
-	fresh := f.items[graves+due:]
+	fresh := f.items[letters+due:]
 	taken := 0
 	for taken < len(fresh) && g.take(fresh[taken], g.filter == nil || f.passes[taken], now) {
 		taken++ // the others are read again when there is room

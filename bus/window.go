@@ -11,15 +11,15 @@ import (
 type entryState uint8
 
 const (
-	waiting  entryState = iota // to be delivered (again), at entry.at or later
-	behind                     // held back behind an earlier event of its key
-	leased                     // held by entry.member until entry.at
-	pledged                    // to be acked together with what entry.member publishes
-	handed                     // … and that is in the commit under way
-	burying                    // to be dead-lettered
-	interred                   // its dead letter is in the commit under way
-	planted                    // redriven, and that is in the commit under way
-	done                       // acked, but the cursor is not there yet
+	waiting         entryState = iota // to be delivered (again), at entry.at or later
+	behind                            // held back behind an earlier event of its key
+	leased                            // held by entry.member until entry.at
+	pledged                           // to be acked together with what entry.member publishes
+	handed                            // … and that is in the commit under way
+	letterPending                     // to be dead-lettered
+	letterInCommit                    // its dead letter is in the commit under way
+	redriveInCommit                   // redriven, and that is in the commit under way
+	done                              // acked, but the cursor is not there yet
 )
 
 // taken reports whether an entry of that state takes its member's room.
@@ -27,7 +27,7 @@ func (s entryState) taken() bool { return s == leased || s == pledged || s == ha
 
 // inCommit reports whether an entry of that state is done if the commit under way
 // does what it is to do.
-func (s entryState) inCommit() bool { return s == handed || s == interred }
+func (s entryState) inCommit() bool { return s == handed || s == letterInCommit }
 
 // entry is one event between the cursor and the read position of a group. There may
 // be a million: it fills a line of the processor's cache, and no more.

@@ -17,8 +17,8 @@ import (
 	"eventhub/hub"
 )
 
-// bury has a group of a hub give up n events.
-func bury(t *testing.T, h *hub.Hub, topic, group string, n int) {
+// deadLetter has a group of a hub give up n events.
+func deadLetter(t *testing.T, h *hub.Hub, topic, group string, n int) {
 	t.Helper()
 	c := dial(t, h.WSAddr())
 	for i := range n {
@@ -69,7 +69,7 @@ func (redrivenReceiver) Ended(error) {}
 // TestRedriver: the API does to dead letters what the engine does.
 func TestRedriver(t *testing.T) {
 	h := startHub(t, hub.Config{})
-	bury(t, h, "a.b", "g", 5)
+	deadLetter(t, h, "a.b", "g", 5)
 	api := apiOf(t, "http://"+h.HTTPAddr())
 	topics, err := api.DeadLetterTopics(bounded(t), "", 10)
 	if err != nil || len(topics) != 1 || topics[0].Topic != "a.b" || topics[0].DLQ != "a.b.dlq" || topics[0].Count != 5 || topics[0].HeadTS == 0 {
@@ -156,7 +156,7 @@ func TestRedriver(t *testing.T) {
 // TestRedriverRefusals: the hub's codes, and what needs no hub.
 func TestRedriverRefusals(t *testing.T) {
 	h := startHub(t, hub.Config{})
-	bury(t, h, "t", "g", 1)
+	deadLetter(t, h, "t", "g", 1)
 	api := apiOf(t, "http://"+h.HTTPAddr())
 	of := func(topic string) eventhub.DeadLetterQuery { return eventhub.DeadLetterQuery{Topic: topic} }
 	nothing := func(*eventhub.DeadLetter) error { return nil }
@@ -230,7 +230,7 @@ func TestRedrivesThatAreNotWhole(t *testing.T) {
 // TestInterruptedRedrive ends, on both sides, and tells how far it was.
 func TestInterruptedRedrive(t *testing.T) {
 	h := startHub(t, hub.Config{})
-	bury(t, h, "t", "g", 50)
+	deadLetter(t, h, "t", "g", 50)
 	api := apiOf(t, "http://"+h.HTTPAddr())
 	ctx, cancel := context.WithCancel(t.Context())
 	got, err := api.Redrive(ctx, eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t"}, Apply: true, Rate: 1,

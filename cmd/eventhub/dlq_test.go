@@ -21,14 +21,14 @@ var (
 	redriveRate   = flag.Int("redrive.rate", 5000, "how many a second")
 )
 
-// cmdBury is a member of a group that gives up all there is: bury TOPIC GROUP REASON
-func cmdBury(ts *testscript.TestScript, _ bool, args []string) {
+// cmdDeadLetter is a member of a group that gives up all there is: deadletter TOPIC GROUP REASON
+func cmdDeadLetter(ts *testscript.TestScript, _ bool, args []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), watchdog)
 	defer cancel()
 	c, err := client.Dial(ctx, ts.Getenv("EVENTHUB_URL"))
 	ts.Check(err)
 	defer c.Close()
-	g := &graveDigger{reason: args[2], joined: make(chan struct{})}
+	g := &terminator{reason: args[2], joined: make(chan struct{})}
 	g.sub, err = c.Subscribe(ctx, eventhub.SubscribeOptions{Topic: args[0], Group: args[1], Start: eventhub.Start{Kind: eventhub.StartEarliest}}, g)
 	ts.Check(err)
 	close(g.joined)
@@ -37,15 +37,15 @@ func cmdBury(ts *testscript.TestScript, _ bool, args []string) {
 	g.all.Wait()
 }
 
-// graveDigger gives up all it gets.
-type graveDigger struct {
+// terminator gives up all it gets.
+type terminator struct {
 	reason string
 	sub    eventhub.Subscription
 	joined chan struct{} // closed when sub is there
 	all    sync.WaitGroup
 }
 
-func (g *graveDigger) Deliver(batch []eventhub.Delivery) int {
+func (g *terminator) Deliver(batch []eventhub.Delivery) int {
 	var refs []eventhub.Ref
 	for _, d := range batch {
 		refs = append(refs, eventhub.Ref{Lease: d.Lease})
@@ -60,7 +60,7 @@ func (g *graveDigger) Deliver(batch []eventhub.Delivery) int {
 	return len(batch)
 }
 
-func (*graveDigger) Ended(error) {}
+func (*terminator) Ended(error) {}
 
 const redriveTopic = "bulk.log"
 
@@ -70,7 +70,7 @@ func TestBulkRedrive(t *testing.T) {
 	hub := startHub(t, "--store", t.TempDir())
 	c, api := connect(t, hub.ws), hub.api(t)
 	publishBulk(t, c)
-	g := &graveDigger{reason: "broken", joined: make(chan struct{})}
+	g := &terminator{reason: "broken", joined: make(chan struct{})}
 	var err error
 	g.sub, err = c.Subscribe(t.Context(), bulkOptions(), g)
 	if err != nil {

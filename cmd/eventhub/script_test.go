@@ -36,7 +36,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"code": cmdCode, "hub": cmdHub, "stophub": cmdStopHub, "joined": cmdJoined, "lag": cmdLag, "hold": cmdHold, "impostor": cmdImpostor,
-			"nack": cmdNack, "held": cmdHeld, "bury": cmdBury,
+			"nack": cmdNack, "held": cmdHeld, "deadletter": cmdDeadLetter,
 		},
 	})
 }

@@ -13,9 +13,9 @@ import (
 	"eventhub/hub"
 )
 
-// bury publishes events whose payloads are their numbers, from 1, and has a group give
+// deadLetter publishes events whose payloads are their numbers, from 1, and has a group give
 // them all up.
-func (c caller) bury(topic, group string, n int) {
+func (c caller) deadLetter(topic, group string, n int) {
 	c.t.Helper()
 	for i := 1; i <= n; i++ {
 		if _, err := c.h.Bus().Publish(c.t.Context(), eventhub.Event{Topic: topic, ID: fmt.Sprint("e", i), Key: fmt.Sprint("k", i%2),
@@ -146,7 +146,7 @@ func check(t *testing.T, what string, got any, want string) {
 // tells of it.
 func TestRedriveOverHTTP(t *testing.T) {
 	c := caller{t, startHub(t, hub.MemoryStore)}
-	c.bury("a.b", "g", 3)
+	c.deadLetter("a.b", "g", 3)
 	c.giveUp("a.b", "h", 3)
 	c.awaitLetters("a.b", 6)
 
@@ -197,7 +197,7 @@ func TestRedriveOverHTTP(t *testing.T) {
 // and by body.
 func TestDeadLetterQueries(t *testing.T) {
 	c := caller{t, startHub(t, hub.MemoryStore)}
-	c.bury("t", "g", 5)
+	c.deadLetter("t", "g", 5)
 	all := c.letters("/t").DeadLetters
 	if len(all) != 5 {
 		t.Fatalf("the list is %+v", all)
@@ -236,7 +236,7 @@ func TestDeadLetterQueries(t *testing.T) {
 func TestDeadLetterPages(t *testing.T) {
 	c := caller{t, startHub(t, hub.MemoryStore)}
 	for i, topic := range []string{"c", "a", "b.b"} {
-		c.bury(topic, "g", i+1)
+		c.deadLetter(topic, "g", i+1)
 	}
 	c.publish("d.e", "x")
 	var names []string
@@ -268,7 +268,7 @@ func TestDeadLetterPages(t *testing.T) {
 // TestRequeue: the event comes anew with another payload, once for each payload.
 func TestRequeueOverHTTP(t *testing.T) {
 	c := caller{t, startHub(t, hub.MemoryStore)}
-	c.bury("t", "g", 2)
+	c.deadLetter("t", "g", 2)
 	var first, second eventhub.Receipt
 	c.dlqInto(&first, "POST", "/t/2/requeue", " {\"n\": 7.0}\n")
 	status, answer, _ := c.dlq("POST", "/t.dlq/"+c.letters("/t?all=1&offsets=2").DeadLetters[0].ID+"/requeue", `{"n":7.0}`)
@@ -292,7 +292,7 @@ func TestRequeueOverHTTP(t *testing.T) {
 // nothing.
 func TestDeadLetterProblems(t *testing.T) {
 	c := caller{t, startHub(t, hub.MemoryStore)}
-	c.bury("t", "g", 2)
+	c.deadLetter("t", "g", 2)
 	c.publish("bare", "x")
 	large := `"` + strings.Repeat("x", eventhub.MaxPayloadBytes) + `"`
 	for _, tt := range []struct {

@@ -22,7 +22,7 @@ import (
 //
 // Plans are read by time and not by topic, and say the name of theirs. So where the topic
 // has some, the row of the number has the name too, and the highest Seq that was given:
-// plans of that name up to it are buried, and readers of plans pass them.
+// plans of that name up to it are gone, and readers of plans pass them.
 //
 //	'z' topic name          → offset (8)   no offset at or below it is given again
 //	'z'                     → offset (8)   the same for all names without a row, and new ones
@@ -75,7 +75,7 @@ func (s *Store) DropTopic(ctx context.Context, name string) error {
 func (s *Store) drop(t *topic) error {
 	batch := s.db.NewBatch()
 	defer batch.Close()
-	plans, err := s.burial(t)
+	plans, err := s.boundOf(t)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (s *Store) drop(t *topic) error {
 		return s.faults.err()
 	}
 	s.topics.remove(t)
-	s.plans.change(func() { s.buried = append(s.buried, plans...) })
+	s.plans.change(func() { s.gonePlans = append(s.gonePlans, plans...) })
 	s.plans.set(false)
 	s.sweeper.add(t.id)
 	return nil
@@ -119,20 +119,20 @@ func (s *Store) keepFloor(batch *pdb.Batch, t *topic) {
 	_ = batch.Set(appendDroppedKey(nil, ""), binary.BigEndian.AppendUint64(nil, s.baseFloor), nil)
 }
 
-// burial says which plans are buried: those of the topic's name up to a Seq. It lasts as
+// planBound says which plans are gone: those of the topic's name up to a Seq. It lasts as
 // long as the topic's number may have plans.
-type burial struct {
+type planBound struct {
 	number uint32
 	topic  string
 	seq    uint64
 }
 
-// burials are those of all numbers, behind the gate of the plans. Who holds a list may
+// gonePlans are those of all numbers, behind the gate of the plans. Who holds a list may
 // keep it: nothing in it changes, and more comes at its end.
-type burials []burial
+type gonePlans []planBound
 
-// burial returns that of a topic which is to be dropped; none where it has no plans.
-func (s *Store) burial(t *topic) (_ burials, err error) {
+// boundOf returns that of a topic which is to be dropped; none where it has no plans.
+func (s *Store) boundOf(t *topic) (_ gonePlans, err error) {
 	bounds := numberBounds(tagPlanID, t.id)
 	iter, err := s.db.NewIter(&bounds)
 	if err != nil {
@@ -142,19 +142,19 @@ func (s *Store) burial(t *topic) (_ burials, err error) {
 	if !iter.First() {
 		return nil, iter.Error()
 	}
-	return burials{{t.id, t.name, s.lastPlan}}, nil
+	return gonePlans{{t.id, t.name, s.lastPlan}}, nil
 }
 
-// value is what the row of the number has: that of one burial, or of none.
-func (b burials) value() (value []byte) {
+// value is what the row of the number has: that of one planBound, or of none.
+func (b gonePlans) value() (value []byte) {
 	for _, one := range b {
 		value = append(binary.BigEndian.AppendUint64(value, one.seq), one.topic...)
 	}
 	return value
 }
 
-// byTopic returns up to which Seq the plans of each name are buried.
-func (b burials) byTopic() map[string]uint64 {
+// byTopic returns up to which Seq the plans of each name are gone.
+func (b gonePlans) byTopic() map[string]uint64 {
 	upTo := make(map[string]uint64, len(b))
 	for _, one := range b {
 		upTo[one.topic] = max(upTo[one.topic], one.seq)
@@ -163,11 +163,11 @@ func (b burials) byTopic() map[string]uint64 {
 }
 
 // without returns the list without those of a number.
-func (b burials) without(number uint32) burials {
+func (b gonePlans) without(number uint32) gonePlans {
 	if len(b) > 0 && b[0].number == number { // as a rule
 		return b[1:]
 	}
-	return slices.DeleteFunc(slices.Clone(b), func(one burial) bool { return one.number == number })
+	return slices.DeleteFunc(slices.Clone(b), func(one planBound) bool { return one.number == number })
 }
 
 // numberBounds are those of all keys that begin with a tag and a topic's number.

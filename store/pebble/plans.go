@@ -81,9 +81,9 @@ func (s *Store) Planned(ctx context.Context, afterAt int64, afterSeq uint64, unt
 
 func (s *Store) plansIn(bounds *pdb.IterOptions, limit, maxBytes int) (plans []store.Planned, err error) {
 	var iter *pdb.Iterator
-	var graves burials
+	var gone gonePlans
 	err = s.behind(&s.plans, func() (err error) {
-		graves = s.buried // of the moment of what is read: a grave goes when its plans have gone
+		gone = s.gonePlans // of the moment of what is read: a bound goes when its plans have gone
 		iter, err = s.db.NewIter(bounds)
 		return err
 	})
@@ -91,13 +91,13 @@ func (s *Store) plansIn(bounds *pdb.IterOptions, limit, maxBytes int) (plans []s
 		return nil, err
 	}
 	defer closeInto(iter, &err)
-	buried := graves.byTopic()
+	upTo := gone.byTopic()
 	for valid := iter.First(); valid && len(plans) < limit; valid = iter.Next() {
 		value, err := iter.ValueAndErr()
 		if err != nil {
 			return nil, err
 		}
-		if len(buried) > 0 && isBuried(buried, iter.Key(), value) {
+		if len(upTo) > 0 && isGone(upTo, iter.Key(), value) {
 			continue
 		}
 		p, err := decodePlan(iter.Key(), value)
@@ -112,9 +112,9 @@ func (s *Store) plansIn(bounds *pdb.IterOptions, limit, maxBytes int) (plans []s
 	return plans, iter.Error()
 }
 
-// isBuried reports whether a plan is one of a topic that was dropped. What is no plan is
+// isGone reports whether a plan is one of a topic that was dropped. What is no plan is
 // none.
-func isBuried(upTo map[string]uint64, key, value []byte) bool {
+func isGone(upTo map[string]uint64, key, value []byte) bool {
 	place, err := planPlaceOf(key)
 	topic, _, ok := cutText(value)
 	return err == nil && ok && place.seq <= upTo[topic]

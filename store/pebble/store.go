@@ -59,7 +59,7 @@ type Store struct {
 	// lastPlan is the highest Seq that was given to a plan; no higher one than
 	// planFloor is given before that is on disk.
 	lastPlan, planFloor uint64
-	buried              burials // behind the gate of plans
+	gonePlans           gonePlans // behind the gate of plans
 	// deletedEpoch is the highest of a group that was deleted. It moves behind the fsync,
 	// and is read by all.
 	deletedEpoch atomic.Uint64

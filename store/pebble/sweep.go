@@ -96,7 +96,7 @@ func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
 	}
 	batch := s.db.NewBatch()
 	defer batch.Close()
-	more, unburied, unread := s.sweepStep(batch)
+	more, cleared, unread := s.sweepStep(batch)
 	if err = s.db.Apply(batch, pdb.NoSync); err == nil {
 		err = s.faults.err()
 	}
@@ -105,8 +105,8 @@ func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
 		return false, fmt.Errorf("store/pebble: sweep: %w", s.faults.err())
 	}
 	s.plans.change(func() {
-		for _, number := range unburied {
-			s.buried = s.buried.without(number)
+		for _, number := range cleared {
+			s.gonePlans = s.gonePlans.without(number)
 		}
 	})
 	if unread != nil { // a part of one can not be read: the others need not wait for it
@@ -118,7 +118,7 @@ func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
 // sweepStep fills the batch with what one step deletes: some of one number, or all of
 // several small ones, and tells of which numbers it deletes the last plan. Where it fails
 // the first number left is the one that did.
-func (s *Store) sweepStep(batch *pdb.Batch) (more bool, unburied []uint32, err error) {
+func (s *Store) sweepStep(batch *pdb.Batch) (more bool, cleared []uint32, err error) {
 	step := sweepStep{s: s, batch: batch, ids: s.ids.fresh()}
 	for _, iter := range []struct {
 		of  **pdb.Iterator
@@ -136,14 +136,14 @@ func (s *Store) sweepStep(batch *pdb.Batch) (more bool, unburied []uint32, err e
 			done, err = step.sweep(id)
 		}
 		if err != nil {
-			return false, step.unburied, fmt.Errorf("number %d: %w", id, err)
+			return false, step.cleared, fmt.Errorf("number %d: %w", id, err)
 		}
 		if !done {
-			return true, step.unburied, nil
+			return true, step.cleared, nil
 		}
 		more = s.sweeper.next()
 	}
-	return more, step.unburied, nil
+	return more, step.cleared, nil
 }
 
 // tagged returns an iterator over all keys that begin with a tag.
@@ -161,7 +161,7 @@ type sweepStep struct {
 	rest   [3]*pdb.Iterator // over all keys, groups and parts
 	read   int              // bytes of records
 
-	unburied []uint32 // numbers whose last plan is in the batch
+	cleared []uint32 // numbers whose last plan is in the batch
 }
 
 func (p *sweepStep) hasRoom() bool {
@@ -195,7 +195,7 @@ func (p *sweepStep) sweepPlans(id uint32) (done bool, err error) {
 		return false, err
 	}
 	w.noPlans = true
-	p.unburied = append(p.unburied, id)
+	p.cleared = append(p.cleared, id)
 	return true, nil
 }
 
@@ -337,7 +337,7 @@ func (s *Store) loadGarbage() (err error) {
 		s.sweeper.add(id)
 		switch value := iter.Value(); {
 		case len(value) > offsetBytes:
-			s.buried = append(s.buried, burial{id, string(value[offsetBytes:]), binary.BigEndian.Uint64(value)})
+			s.gonePlans = append(s.gonePlans, planBound{id, string(value[offsetBytes:]), binary.BigEndian.Uint64(value)})
 		case len(value) > 0:
 			return fmt.Errorf("the row of the dropped topic of number %d reads %x", id, value)
 		}
