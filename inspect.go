@@ -114,7 +114,7 @@ type GroupQuery struct {
 	Limit                  int    // 1 to MaxPage; 0 means MaxPage
 }
 
-// GroupPattern is a pattern of a group: topics that are born later and match it
+// GroupPattern is a pattern of a group: topics that are created later and match it
 // get the group, with these settings.
 type GroupPattern struct {
 	Group   string `json:"group"`

@@ -68,7 +68,7 @@ type Backoff struct {
 // Topic may be a pattern, and Topics may name more of them. The subscription is
 // then a member of the group in every topic that one of them matches, and
 // MaxInFlight is its bound over all of them. The patterns of a group are durable:
-// a topic that is born later gets the group from its first event on, members
+// a topic that is created later gets the group from its first event on, members
 // connected or not; Start counts for the topics that are there.
 type SubscribeOptions struct {
 	Topic  string

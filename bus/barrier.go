@@ -66,13 +66,13 @@ func (b *Bus) checkWait(s *publication, p *eventhub.Publication, now time.Time) 
 	return b.eachWaited(s, p, func(g *group) error {
 		err := g.load(s.barrier.ctx, nil)
 		if eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed && b.patterns.covering(g.name, g.log.name) != "" {
-			return nil // its topic is to be born
+			return nil // its topic is to be created
 		}
 		return err
 	})
 }
 
-// makeWaited makes the groups that a publication waits for in topics that are to be born.
+// makeWaited makes the groups that a publication waits for in topics that are to be created.
 // It comes last of what may refuse the publication, so that one that is refused leaves
 // nothing; what refuses it in its commit may leave the topic, with groups that their
 // patterns would bring.

@@ -27,7 +27,7 @@
 //
 // One committer with its syncer, as many workers as processors, and as many again for
 // groups and tails whose filters have expressions, whatever the number of topics, groups,
-// members and tails; one goroutine for the births of topics that
+// members and tails; one goroutine for topics that were created and that
 // patterns match, and one for what deleted topics have left; one timer for all
 // leases, retries and conflated tails, and one for all scheduled events
 // (schedule.go). Nothing runs while there is nothing to do.

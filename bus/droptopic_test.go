@@ -67,7 +67,7 @@ func TestDeleteTopic(t *testing.T) {
 }
 
 // A subscription by pattern goes on without the topic, and has it again when it is
-// born again, from its first event.
+// created again, from its first event.
 func TestDeleteTopicUnderAPattern(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		o := opts("p.*", "g")
@@ -84,7 +84,7 @@ func TestDeleteTopicUnderAPattern(t *testing.T) {
 		equal(t, "in flight", r.held("g"), 1)
 		equal(t, "an old lease", in.ack(byLease(held[0])), []eventhub.Outcome{eventhub.Stale})
 		r.publish("p.a", 4, 1)
-		equal(t, "born again", places(in.take()), []string{"p.a/4"})
+		equal(t, "created again", places(in.take()), []string{"p.a/4"})
 		if n := in.sub.(*subscription).ids.len(); n != 2 {
 			t.Errorf("%d ids are known", n)
 		}

@@ -10,19 +10,19 @@ import (
 	"eventhub/store"
 )
 
-// A SUBSCRIBE by name that meets the birth of its group by a pattern joins that.
-func TestSubscribeByNameMeetsABirth(t *testing.T) {
+// A SUBSCRIBE by name that meets the group that a pattern brings joins that.
+func TestSubscribeByNameMeetsTheGroupOfAPattern(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		o := opts("p.*", "g")
 		o.Start = eventhub.Start{}
 		in := r.subscribe(o)
 		hold := make(chan struct{})
-		r.bus.patterns.end() // the birth is noticed when the commits are held
+		r.bus.patterns.end() // the creation is noticed when the commits are held
 		r.publish("p.a", 1, 1)
 		synctest.Wait()
 		r.store.set(hold, nil)
 		r.bus.patterns.attend(r.bus)
-		r.bus.patterns.bear([]store.Birth{{Topic: "p.a", Life: r.life("p.a")}})
+		r.bus.patterns.topicsCreated([]store.TopicLife{{Topic: "p.a", Life: r.life("p.a")}})
 		synctest.Wait()
 		answer := make(chan error, 1)
 		named := &inbox{t: t, room: -1}
@@ -34,16 +34,16 @@ func TestSubscribeByNameMeetsABirth(t *testing.T) {
 		r.store.set(nil, nil)
 		close(hold)
 		if err := <-answer; err != nil {
-			t.Logf("group.load does not expect that a birth makes the group between its look and its commit (store.ErrExists)")
+			t.Logf("group.load does not expect that a creation makes the group between its look and its commit (store.ErrExists)")
 			t.Errorf("Subscribe by name: %v (%s)", err, eventhub.ErrorCode(err))
 		}
 		equal(t, "deliveries", len(in.take())+len(named.take()), 1)
 	})
 }
 
-// Where the birth was missed, because the process ended behind the commit that bore
+// Where the creation was missed, because the process ended behind the commit that created
 // the topic, a SUBSCRIBE by name does not lose what the pattern promises.
-func TestSubscribeByNameBehindAMissedBirth(t *testing.T) {
+func TestSubscribeByNameAfterAMissedTopic(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		o := opts("p.*", "g")
 		o.Start = eventhub.Start{}
@@ -59,8 +59,8 @@ func TestSubscribeByNameBehindAMissedBirth(t *testing.T) {
 }
 
 // A SUBSCRIBE that is refused leaves nothing behind, also where it finds a topic
-// whose birth was missed.
-func TestRefusedSubscribeBehindAMissedBirth(t *testing.T) {
+// whose creation was missed.
+func TestRefusedSubscribeAfterAMissedTopic(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		o := opts("p.*", "g")
 		o.MaxAttempts = 3
@@ -150,10 +150,10 @@ func TestSeekSetsRoomFree(t *testing.T) {
 	})
 }
 
-// A topic that is born has the settings of the first of the group's patterns. Members
+// A topic that is created has the settings of the first of the group's patterns. Members
 // that came by another one, and asked for other settings there, are members in it all
 // the same, and keep nobody else out.
-func TestBirthUnderPatternsWithOtherSettings(t *testing.T) {
+func TestTopicUnderPatternsWithOtherSettings(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		o := opts("p.**", "g")
 		o.MaxAttempts = 1
@@ -162,7 +162,7 @@ func TestBirthUnderPatternsWithOtherSettings(t *testing.T) {
 		o.MaxAttempts = 3
 		wide := r.subscribe(o)
 		r.publish("p.a", 1, 2)
-		t.Logf("adoptAll has subscriptions join by group.load, which compares their options; the first mismatch ends the loop")
+		t.Logf("enterTopics has subscriptions join by group.load, which compares their options; the first mismatch ends the loop")
 		a, b := narrow.take(), wide.take()
 		if len(a) == 0 || len(b) == 0 || len(a)+len(b) != 2 {
 			t.Errorf("deliveries: %v and %v", places(a), places(b))

@@ -83,10 +83,10 @@ type settings struct {
 
 	Filter *eventhub.Filter `json:"filter,omitempty"`
 
-	// Born is the epoch that the group was made with, and From the cursor. Groups of
-	// earlier hubs have no birth; patterns have none either.
-	Born uint64 `json:"born,omitempty"`
-	From uint64 `json:"from,omitempty"`
+	// FirstEpoch is the epoch that the group was made with, and From the cursor. Groups of
+	// earlier hubs have none; patterns have none either.
+	FirstEpoch uint64 `json:"born,omitempty"`
+	From       uint64 `json:"from,omitempty"`
 }
 
 // newState is the state of a new group that begins above a cursor. raw are its settings.
@@ -165,7 +165,7 @@ func (g *group) loadIn(ctx context.Context, life uint64, o *eventhub.SubscribeOp
 		if err != nil {
 			return err
 		}
-		if err := g.adopt(state, known); err != nil {
+		if err := g.restore(state, known); err != nil {
 			return err
 		}
 		g.life = now
@@ -219,9 +219,9 @@ func (g *group) findIn(ctx context.Context, life uint64, o *eventhub.SubscribeOp
 	}
 }
 
-// adopt takes over durable state, and what was read of its progress. Nobody else loads
+// restore takes over durable state, and what was read of its progress. Nobody else loads
 // the group, but it may be ended meanwhile.
-func (g *group) adopt(state store.GroupState, known progress) error {
+func (g *group) restore(state store.GroupState, known progress) error {
 	if err := json.Unmarshal(state.Settings, &g.settings); err != nil {
 		return eventhub.Wrap(eventhub.CodeInternal, err, "The stored settings of group %q cannot be read.", g.name)
 	}
@@ -236,7 +236,7 @@ func (g *group) adopt(state store.GroupState, known progress) error {
 	g.progress = known
 	switch {
 	case g.progress.base != unknownBase:
-	case g.settings.Born != 0:
+	case g.settings.FirstEpoch != 0:
 		g.progress.base = g.settings.From
 	default:
 		g.progress.base = state.Cursor // what an earlier hub did of what lies below is not known
@@ -278,7 +278,7 @@ func (g *group) restart(epoch, cursor uint64) {
 // topic or, where it is 0, with the topic. A runtime that has ended meanwhile makes
 // nothing: its topic was deleted, and would come back.
 func (g *group) create(ctx context.Context, life uint64, o *eventhub.SubscribeOptions) error {
-	at, err := g.bus.birthOf(ctx, store.Birth{Topic: g.log.name, Life: life}, o)
+	at, err := g.bus.startIn(ctx, store.TopicLife{Topic: g.log.name, Life: life}, o)
 	if err != nil {
 		return err
 	}

@@ -452,7 +452,7 @@ func TestMeasureWhileATopicIsDeleted(t *testing.T) {
 }
 
 // TestMeasureForgetsWhatWasJustMade: a topic that is deleted as soon as its pattern has
-// brought the group leaves no group behind that is told. With one processor the births'
+// brought the group leaves no group behind that is told. With one processor the created topics'
 // goroutine hears of the commit when the deletion is over.
 func TestMeasureForgetsWhatWasJustMade(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))

@@ -40,9 +40,9 @@ var doors = map[string]func(r *rig, topic string){
 	},
 }
 
-// TestEveryDoorBearsATopic: whatever makes a topic, its groups and tails by patterns and
+// TestEveryDoorCreatesATopic: whatever makes a topic, its groups and tails by patterns and
 // lists have it from then on, in its first life as in later ones, and each once.
-func TestEveryDoorBearsATopic(t *testing.T) {
+func TestEveryDoorCreatesATopic(t *testing.T) {
 	listed := func(group string) eventhub.SubscribeOptions {
 		o := opts("x", group)
 		o.Topics = []string{"y", "p.a"}

@@ -60,9 +60,9 @@ type modelGroup struct {
 	topic       *modelTopic
 	name        string
 	exists      bool
-	due         bool   // its topic was born: it is made, or will be
+	due         bool   // its topic was created: it is made, or will be
 	epoch, base uint64 // events at or below base do not count
-	born        uint64 // its first epoch
+	firstEpoch  uint64
 	paused      bool
 	modelSettings
 	events   map[uint64]*modelEvent // those that were ever offered

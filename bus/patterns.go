@@ -21,18 +21,18 @@ import (
 // that came by the pattern is a member in each of them. What is durable beside
 // that is the pattern itself, with the settings for topics to come.
 //
-// A topic gets the groups whose patterns match it when it is born, by whatever creates
-// it, whether anybody is connected or not. The commit that bears it knows nothing of
-// patterns; the births' goroutine makes the groups behind it. A topic that is deleted and
-// created again is born again, and so is one that a subscription names in a list: that
+// A topic gets the groups whose patterns match it when it is created, by whatever creates
+// it, whether anybody is connected or not. The commit that creates it knows nothing of
+// patterns; the created topics' goroutine makes the groups behind it. A topic that is deleted and
+// created again counts as created, and so does one that a subscription names in a list: that
 // gets the group from its members, as long as they are there. Where the
 // process ends in between, the next start finds the topic without the group: for
 // every topic that was there when the pattern came has got its group then, so one
-// that matches and has none was born later. For the same reason a group under a
+// that matches and has none was created later. For the same reason a group under a
 // pattern cannot be deleted from one topic alone.
 //
-// A SUBSCRIBE by pattern first enters the pattern into the table, so that births
-// are noticed from then on, then walks over the topics. Births of a group and its
+// A SUBSCRIBE by pattern first enters the pattern into the table, so that created topics
+// are noticed from then on, then walks over the topics. Starts of a group and its
 // SUBSCRIBEs come one after the other (patternedGroup.mu), and whoever comes second
 // finds the group in the topic already.
 
@@ -42,19 +42,19 @@ type patternTable struct {
 	groups map[string]*patternedGroup
 	listed map[string]int // how many subscriptions name a topic in their list
 
-	born chan struct{} // a hint that there are newborns
-	done chan struct{} // closed when the births' goroutine has ended
+	hint chan struct{} // created has some
+	done chan struct{} // closed when the created topics' goroutine has ended
 	stop context.CancelFunc
 
-	birthMu  sync.Mutex
-	newborns []store.Birth
+	createdMu sync.Mutex
+	created   []store.TopicLife
 }
 
 // patternedGroup is one group that has patterns.
 type patternedGroup struct {
 	name string
 
-	mu sync.Mutex // held over births and SUBSCRIBEs of the group
+	mu sync.Mutex // held over starts and SUBSCRIBEs of the group
 
 	// Guarded by patternTable.mu.
 	patterns map[string]groupPattern
@@ -69,7 +69,7 @@ type groupPattern struct {
 	durable  bool
 }
 
-// begin reads what the store has and starts the births' goroutine.
+// begin reads what the store has and starts the created topics' goroutine.
 func (t *patternTable) begin(b *Bus) error {
 	t.groups, t.listed = make(map[string]*patternedGroup), make(map[string]int)
 	list, err := b.store.ListPatterns(context.Background())
@@ -88,7 +88,7 @@ func (t *patternTable) begin(b *Bus) error {
 	return nil
 }
 
-// end stops the births' goroutine. Those that it has not attended to are found
+// end stops the created topics' goroutine. Those that it has not attended to are found
 // again at the next start.
 func (t *patternTable) end() {
 	t.stop()
@@ -169,22 +169,22 @@ func (t *patternTable) settingsFor(group, topic string) (_ settings, raw json.Ra
 	return g.patterns[first].settings, g.patterns[first].raw
 }
 
-// birth is a group that is to be made in a topic: in that life of it or, where the life
+// groupStart is a group that is to be made in a topic: in that life of it or, where the life
 // is 0, together with the topic.
-type birth struct {
-	store.Birth
+type groupStart struct {
+	store.TopicLife
 	cursor uint64
 	raw    json.RawMessage // settings
 }
 
-// birthsPerUnit bounds what is made in one atomic step.
-const birthsPerUnit = 1000
+// groupsPerUnit bounds what is made in one atomic step.
+const groupsPerUnit = 1000
 
 // create makes the group durable where it is not there yet, and the patterns with
 // the last of them. It leaves out topics that were deleted. g.mu is held.
-func (g *patternedGroup) create(ctx context.Context, b *Bus, births []birth, patterns []store.PatternChange) error {
+func (g *patternedGroup) create(ctx context.Context, b *Bus, starts []groupStart, patterns []store.PatternChange) error {
 	var missing []store.GroupChange
-	for _, at := range births {
+	for _, at := range starts {
 		_, err := b.store.Group(ctx, at.Topic, g.name)
 		if err == nil {
 			continue
@@ -196,7 +196,7 @@ func (g *patternedGroup) create(ctx context.Context, b *Bus, births []birth, pat
 			State: b.newState(at.raw, at.cursor)})
 	}
 	for len(missing) > 0 || len(patterns) > 0 {
-		n := min(len(missing), birthsPerUnit)
+		n := min(len(missing), groupsPerUnit)
 		unit := store.Unit{Groups: missing[:n]}
 		if n == len(missing) {
 			unit.Patterns = patterns
@@ -204,10 +204,10 @@ func (g *patternedGroup) create(ctx context.Context, b *Bus, births []birth, pat
 		err := b.committer.Do(ctx, commit.NewWrite(unit, nil))
 		if errors.Is(err, store.ErrExists) {
 			// Somebody subscribed to one of the topics by its name meanwhile.
-			return g.create(ctx, b, births, patterns)
+			return g.create(ctx, b, starts, patterns)
 		}
 		if errors.Is(err, store.ErrGone) {
-			alive, err := b.alive(ctx, births)
+			alive, err := b.alive(ctx, starts)
 			if err != nil {
 				return err
 			}
@@ -226,9 +226,9 @@ func (g *patternedGroup) create(ctx context.Context, b *Bus, births []birth, pat
 	return nil
 }
 
-// alive returns those of the births whose topics were not deleted.
-func (b *Bus) alive(ctx context.Context, births []birth) (alive []birth, _ error) {
-	for _, at := range births {
+// alive returns those of the starts whose topics were not deleted.
+func (b *Bus) alive(ctx context.Context, starts []groupStart) (alive []groupStart, _ error) {
+	for _, at := range starts {
 		life, err := b.life(ctx, at.Topic)
 		if err != nil {
 			return nil, err
@@ -268,7 +268,7 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, changes [
 	if err != nil {
 		return err
 	}
-	var births []birth
+	var starts []groupStart
 	for _, topic := range topics {
 		exists, err := b.agrees(ctx, topic.Topic, &s.opts)
 		if err != nil {
@@ -277,13 +277,13 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, changes [
 		if exists {
 			continue
 		}
-		at, err := b.birthOf(ctx, topic, &s.opts)
+		at, err := b.startIn(ctx, topic, &s.opts)
 		if err != nil {
 			return err
 		}
-		births = append(births, at)
+		starts = append(starts, at)
 	}
-	if err := g.create(ctx, b, births, changes); err != nil {
+	if err := g.create(ctx, b, starts, changes); err != nil {
 		return err
 	}
 	s.ids.one = make(map[string]*member)
@@ -291,7 +291,7 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, changes [
 		return err
 	}
 	for _, topic := range topics {
-		// One that is deleted meanwhile is no matter; in its next life it is born.
+		// One that is deleted meanwhile is no matter; in its next life it is created.
 		if err := s.join(ctx, topic, &s.opts); err != nil && !errors.Is(err, store.ErrGone) {
 			s.leave(math.MaxInt)
 			return err
@@ -300,11 +300,11 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, changes [
 	return nil
 }
 
-// birthOf returns where a group begins in a topic in which it is not, and with which
+// startIn returns where a group begins in a topic in which it is not, and with which
 // settings: as the options say or, where it has a pattern for the topic, as one that
-// was born behind the pattern.
-func (b *Bus) birthOf(ctx context.Context, topic store.Birth, o *eventhub.SubscribeOptions) (birth, error) {
-	at := birth{Birth: topic}
+// was created after the pattern.
+func (b *Bus) startIn(ctx context.Context, topic store.TopicLife, o *eventhub.SubscribeOptions) (groupStart, error) {
+	at := groupStart{TopicLife: topic}
 	if kept, raw := b.patterns.settingsFor(o.Group, topic.Topic); raw != nil {
 		at.raw = raw
 		return at, kept.match(o)
@@ -370,7 +370,7 @@ func (t *patternTable) release(g *patternedGroup) {
 }
 
 // enter adds the patterns of a subscription that the group does not have, and the topics
-// that it names, so that births are noticed, and returns what is to be made durable. It
+// that it names, so that created topics are noticed, and returns what is to be made durable. It
 // refuses other settings than a pattern has.
 func (t *patternTable) enter(g *patternedGroup, s *subscription) ([]store.PatternChange, error) {
 	t.mu.Lock()
@@ -401,7 +401,7 @@ func (t *patternTable) enter(g *patternedGroup, s *subscription) ([]store.Patter
 }
 
 // confirm notes that the changes are durable and that the subscription has to be
-// told of births, unless the bus is closed.
+// told of created topics, unless the bus is closed.
 func (t *patternTable) confirm(b *Bus, g *patternedGroup, s *subscription, changes []store.PatternChange) error {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

@@ -11,7 +11,7 @@ import (
 	"eventhub/store/pebble"
 )
 
-// manyTopics is how many topics one pattern has to bear.
+// manyTopics is how many topics one pattern has to take.
 const manyTopics = 10_000
 
 // headcount is a receiver that counts.
@@ -32,8 +32,8 @@ func (c *headcount) Deliver(batch []eventhub.Delivery) int {
 
 func (c *headcount) Ended(error) {}
 
-// bear publishes one event to each of n topics.
-func bear(tb testing.TB, bus *Bus, n int) {
+// oneEach publishes one event to each of n topics.
+func oneEach(tb testing.TB, bus *Bus, n int) {
 	tb.Helper()
 	for first := 0; first < n; first += 500 {
 		var events []eventhub.Event
@@ -54,7 +54,7 @@ func heapAlloc() uint64 {
 	return m.HeapAlloc
 }
 
-// One pattern group over 10,000 topics, half of which are born while it is
+// One pattern group over 10,000 topics, half of which are created while it is
 // subscribed: every event comes, no goroutine is added, and a topic costs little.
 func TestPatternOverTenThousandTopics(t *testing.T) {
 	s, err := pebble.Open(pebble.Options{Dir: t.TempDir()})
@@ -67,7 +67,7 @@ func TestPatternOverTenThousandTopics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer bus.Close()
-	bear(t, bus, manyTopics/2)
+	oneEach(t, bus, manyTopics/2)
 	before, goroutines := heapAlloc(), runtime.NumGoroutine()
 	c := &headcount{want: make(chan struct{}, 1), each: manyTopics + manyTopics/2}
 	o := opts("many.*", "g")
@@ -76,7 +76,7 @@ func TestPatternOverTenThousandTopics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bear(t, bus, manyTopics) // the second event of one half, the first of the other
+	oneEach(t, bus, manyTopics) // the second event of one half, the first of the other
 	<-c.want
 	perTopic := (int64(heapAlloc()) - int64(before)) / manyTopics
 	t.Logf("%d topics under one pattern: %d B of heap each, %d goroutines before, %d with them", manyTopics, perTopic, goroutines, runtime.NumGoroutine())
@@ -116,7 +116,7 @@ func BenchmarkPublishUnderPattern(b *testing.B) {
 	for _, topics := range []int{1, manyTopics} {
 		b.Run(fmt.Sprintf("topics=%d", topics), func(b *testing.B) {
 			bus := onDisk(b)
-			bear(b, bus, topics)
+			oneEach(b, bus, topics)
 			o := opts("many.*", "g")
 			o.AutoAck, o.Start = true, eventhub.Start{}
 			c := &headcount{want: make(chan struct{}, 1), each: int64(b.N) * 64}

@@ -23,7 +23,7 @@ func places(all []got) []string {
 	return out
 }
 
-func TestPatternOverTopicsThatAreThereAndThatAreBorn(t *testing.T) {
+func TestPatternOverTopicsThatAreThereAndThatAreCreated(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("p.a", 1, 2)
 		r.publish("p.b.c", 1, 1)
@@ -33,7 +33,7 @@ func TestPatternOverTopicsThatAreThereAndThatAreBorn(t *testing.T) {
 		r.publish("p.new", 1, 2)
 		r.publish("q", 1, 1)
 		r.publish("p.a", 1, 1)
-		equal(t, "born and old", places(in.take()), []string{"p.a/3", "p.new/1", "p.new/2"})
+		equal(t, "created and old", places(in.take()), []string{"p.a/3", "p.new/1", "p.new/2"})
 	})
 }
 
@@ -72,16 +72,16 @@ func TestPatternOutlivesMembersAndRestarts(t *testing.T) {
 	})
 }
 
-// A crash between the commit that bears a topic and the one that gives it its
+// A crash between the commit that creates a topic and the one that gives it its
 // group leaves a topic without: the next SUBSCRIBE finds it, at its first event.
-func TestPatternFindsTopicsWhoseBirthWasMissed(t *testing.T) {
+func TestPatternFindsTopicsWhoseCreationWasMissed(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		o := opts("p.*", "g")
 		o.Start = eventhub.Start{}
 		in := r.subscribe(o)
-		r.bus.patterns.end() // births go by unattended
+		r.bus.patterns.end() // created topics get no groups
 		r.publish("p.a", 1, 1)
-		equal(t, "without a birth", len(in.take()), 0)
+		equal(t, "without a group", len(in.take()), 0)
 		r.restart()
 		in = r.subscribe(eventhub.SubscribeOptions{Topic: "p.*", Group: "g"})
 		equal(t, "after the restart", places(in.take()), []string{"p.a/1"})
@@ -91,7 +91,7 @@ func TestPatternFindsTopicsWhoseBirthWasMissed(t *testing.T) {
 func TestPatternAndNameShareTheGroup(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		one, two := r.subscribe(opts("p.*", "g")), r.subscribe(opts("p.a", "g"))
-		r.publish("p.a", 1, 1) // whoever has joined by then: the topic is born with it
+		r.publish("p.a", 1, 1) // whoever has joined by then: the topic is created with it
 		synctest.Wait()
 		equal(t, "the first", append(one.takeOffsets(), two.takeOffsets()...), []uint64{1})
 		r.publish("p.a", 2, 10)
@@ -106,11 +106,11 @@ func TestPatternAndNameShareTheGroup(t *testing.T) {
 }
 
 // A lease counts from a member by pattern that is not yet one in the topic: it joins
-// behind the topic's birth.
-func TestLeaseCountsBeforeTheBirthIsAttended(t *testing.T) {
+// behind the topic's creation.
+func TestLeaseCountsBeforeTheGroupIsThere(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		byPattern, byName := r.subscribe(opts("p.*", "g")), r.subscribe(opts("p.a", "g"))
-		r.bus.patterns.end() // births go by unattended
+		r.bus.patterns.end() // created topics get no groups
 		r.publish("p.a", 1, 1)
 		got := byName.take()
 		equal(t, "deliveries", len(got), 1)
@@ -119,7 +119,7 @@ func TestLeaseCountsBeforeTheBirthIsAttended(t *testing.T) {
 	})
 }
 
-func TestTopicBornBySubscribingToIt(t *testing.T) {
+func TestTopicCreatedBySubscribingToIt(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(opts("p.*", "g"))
 		r.subscribe(opts("p.a", "other"))
@@ -365,7 +365,7 @@ func (r *rig) ackAll(in *inbox, topic string) {
 	}
 }
 
-// A publish that bears a topic can wait for a group whose pattern matches it.
+// A publish that creates a topic can wait for a group whose pattern matches it.
 func TestWaitForAPatternGroupInANewTopic(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(opts("p.*", "g"))

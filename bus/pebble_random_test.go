@@ -312,7 +312,7 @@ func (w *world) checkImage(g *modelGroup) {
 		case err != nil || !g.due || s.Cursor != 0:
 			w.t.Fatalf("%s was deleted, or never made, and is there: %+v, %v", g, s, err)
 		}
-		w.create(modelBirth{group: g, modelSettings: w.inherited(g).modelSettings})
+		w.create(modelStart{group: g, modelSettings: w.inherited(g).modelSettings})
 	}
 	if err != nil {
 		w.t.Fatalf("the power loss took %s: %v", g, err)

@@ -70,7 +70,7 @@ type run struct {
 // progress is the part of a group's memory that is about to be written, or was
 // read and is not used up. The group's lock guards it.
 type progress struct {
-	// base is where the cursor stood when the epoch began, at the group's birth or by a
+	// base is where the cursor stood when the epoch began, when the group was made or by a
 	// seek: what lies above and is done was acked or dead-lettered in this epoch.
 	base    uint64
 	reset   bool            // all parts in the store are void

@@ -42,7 +42,7 @@ func (w *world) check() {
 	w.checkPatterns()
 }
 
-// absorb brings the model up to date with what was committed, born and offered. It
+// absorb brings the model up to date with what was committed, created and offered. It
 // returns the dead letters that came.
 func (w *world) absorb() map[string]eventhub.Event {
 	synctest.Wait()
@@ -51,7 +51,7 @@ func (w *world) absorb() map[string]eventhub.Event {
 	arrived := w.readLetters()
 	w.readMarks()
 	w.joined()
-	w.births()
+	w.startGroups()
 	w.mu.Lock()
 	journal, wrong := w.journal, w.wrong
 	w.journal = nil
@@ -276,7 +276,7 @@ func (w *world) checkLag(g *modelGroup) {
 // it.
 func (w *world) checkIdle(g *modelGroup) {
 	if w.commits != nil && slices.ContainsFunc(w.groups, func(other *modelGroup) bool { return other.due && other.name == g.name }) {
-		return // with the birth that is held up subscriptions become members of it
+		return // with the creation that is held up subscriptions become members of it
 	}
 	room, idle := 0, false
 	var kept []*modelGroup
@@ -513,8 +513,8 @@ func (w *world) checkLeft() {
 			w.t.Fatalf("group %s is kept for %d users, %d subscriptions, patterns %v", name, g.users, len(g.subs), g.patterns)
 		}
 	}
-	if len(t.newborns) != 0 {
-		w.t.Fatalf("newborn topics left: %v", t.newborns)
+	if len(t.created) != 0 {
+		w.t.Fatalf("newborn topics left: %v", t.created)
 	}
 }
 

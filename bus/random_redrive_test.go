@@ -113,7 +113,7 @@ func (g *modelGroup) letterID(offset uint64, e *modelEvent) string {
 
 // class says why the event of a dead letter is not put on the list, "" where it is.
 func (g *modelGroup) class(d *eventhub.DeadLetter) string {
-	if g.exists && (d.Epoch < g.born || d.Epoch > g.epoch) {
+	if g.exists && (d.Epoch < g.firstEpoch || d.Epoch > g.epoch) {
 		return skipNoGroup
 	}
 	offset := d.Event
@@ -240,7 +240,7 @@ func (w *world) giveUp(g *modelGroup) {
 // redriveOne draws a redrive and calls it. nil: nothing can be redriven now.
 func (w *world) redriveOne() *modelRedriving {
 	if w.reads != nil || len(w.joins) > 0 || slices.ContainsFunc(w.groups, func(g *modelGroup) bool { return g.due }) {
-		return nil // it would wait for a birth under a lock, which a bubble does not count as rest
+		return nil // it would wait for a creation under a lock, which a bubble does not count as rest
 	}
 	q, ok := w.drawDeadLetters()
 	if !ok {

@@ -15,7 +15,7 @@ import (
 	"eventhub/store"
 )
 
-// Subscriptions by name, by pattern and to several topics; births of topics; and
+// Subscriptions by name, by pattern and to several topics; creations of topics; and
 // the end of patterns.
 
 // modelPattern is a durable pattern of a group: topics to come that match it have
@@ -34,11 +34,11 @@ type joining struct {
 	m      *modelMember
 	answer chan error
 	want   eventhub.Code
-	births []modelBirth
+	starts []modelStart
 }
 
-// modelBirth is a group that a SUBSCRIBE makes.
-type modelBirth struct {
+// modelStart is a group that a SUBSCRIBE makes.
+type modelStart struct {
 	group *modelGroup
 	base  uint64
 	modelSettings
@@ -108,13 +108,13 @@ func (w *world) join(o eventhub.SubscribeOptions, room int) {
 	}
 	if len(patterns) > 1 || eventhub.IsPattern(o.Topic) {
 		if w.commits != nil && slices.ContainsFunc(w.groups, func(g *modelGroup) bool { return g.due && g.name == o.Group }) {
-			return // would wait for the birth under a lock, which a bubble does not count as rest
+			return // would wait for the creation under a lock, which a bubble does not count as rest
 		}
 	}
 	m := &modelMember{w: w, name: o.Group, patterns: patterns, opts: o, room: room, run: w.bus,
 		fresh: make(map[*modelGroup]uint64), last: make(map[string][]modelPlace)}
 	j := &joining{m: m, answer: make(chan error, 1)}
-	j.births, j.want = w.plan(m)
+	j.starts, j.want = w.plan(m)
 	go func() {
 		var err error
 		m.sub, err = m.run.Subscribe(context.Background(), o, m)
@@ -126,7 +126,7 @@ func (w *world) join(o eventhub.SubscribeOptions, room int) {
 }
 
 // plan says what a SUBSCRIBE is answered, and which groups it makes.
-func (w *world) plan(m *modelMember) (births []modelBirth, want eventhub.Code) {
+func (w *world) plan(m *modelMember) (starts []modelStart, want eventhub.Code) {
 	if k := m.opts.Start.Kind; m.several() && (k == eventhub.StartAfterID || k == eventhub.StartOffset) {
 		return nil, eventhub.CodeBadRequest
 	}
@@ -142,9 +142,9 @@ func (w *world) plan(m *modelMember) (births []modelBirth, want eventhub.Code) {
 		}
 		set := g.modelSettings
 		if !g.exists {
-			b := modelBirth{group: g, modelSettings: settingsOf(&m.opts)}
+			b := modelStart{group: g, modelSettings: settingsOf(&m.opts)}
 			if kept := w.inherited(g); kept != nil {
-				b.modelSettings = kept.modelSettings // it was born behind the pattern
+				b.modelSettings = kept.modelSettings // it was created after the pattern
 			} else {
 				var known bool
 				if b.base, known = g.topic.resolve(m.opts.Start); !known {
@@ -152,16 +152,16 @@ func (w *world) plan(m *modelMember) (births []modelBirth, want eventhub.Code) {
 				}
 			}
 			set = b.modelSettings
-			births = append(births, b)
+			starts = append(starts, b)
 		}
 		if set.mismatches(&m.opts) {
 			return nil, eventhub.CodeGroupMismatch
 		}
 	}
-	return births, ""
+	return starts, ""
 }
 
-// inherited returns the pattern whose settings a group has that is born in its
+// inherited returns the pattern whose settings a group has that is created in its
 // topic: the first one, in byte order. nil: it has none that matches.
 func (w *world) inherited(g *modelGroup) *modelPattern {
 	for _, text := range slices.Sorted(maps.Keys(w.patterns[g.name])) {
@@ -194,7 +194,7 @@ func (w *world) joined() {
 
 // adopt does to the model what a SUBSCRIBE has done.
 func (w *world) adopt(j *joining) {
-	for _, b := range j.births {
+	for _, b := range j.starts {
 		if !b.group.exists {
 			w.create(b)
 		}
@@ -210,7 +210,7 @@ func (w *world) adopt(j *joining) {
 		}
 	}
 	for _, g := range w.groups {
-		// Its topic was born while the SUBSCRIBE was under way.
+		// Its topic was created while the SUBSCRIBE was under way.
 		g.due = g.due || g.name == j.m.name && g.topic.exists && !g.exists && j.m.covers(g.topic)
 	}
 	w.members = append(w.members, j.m)
@@ -218,14 +218,14 @@ func (w *world) adopt(j *joining) {
 }
 
 // create is what becomes of a group that is made.
-func (w *world) create(b modelBirth) {
+func (w *world) create(b modelStart) {
 	g := b.group
 	s, err := w.store.Store.Group(context.Background(), g.topic.name, g.name)
 	if err != nil {
 		w.t.Fatalf("%s was made and is not stored: %v", g, err)
 	}
 	g.exists, g.due, g.base, g.offered, g.modelSettings = true, false, b.base, b.base, b.modelSettings
-	g.epoch, g.born = s.Epoch, s.Epoch // its first one is drawn from the clock
+	g.epoch, g.firstEpoch = s.Epoch, s.Epoch // its first one is drawn from the clock
 	w.added(g.topic)
 }
 
@@ -241,9 +241,9 @@ func (w *world) added(topic *modelTopic) {
 	}
 }
 
-// births looks for the groups that newborn topics are to have; with a commit held
+// startGroups looks for the groups that newborn topics are to have; with a commit held
 // up they may be on their way.
-func (w *world) births() {
+func (w *world) startGroups() {
 	for _, g := range w.groups {
 		if !g.due {
 			continue
@@ -251,32 +251,32 @@ func (w *world) births() {
 		_, err := w.store.Store.Group(context.Background(), g.topic.name, g.name)
 		switch {
 		case err == nil:
-			w.create(modelBirth{group: g, modelSettings: w.inherited(g).modelSettings})
+			w.create(modelStart{group: g, modelSettings: w.inherited(g).modelSettings})
 		case !errors.Is(err, store.ErrNotFound):
 			w.t.Fatal(err)
 		case w.commits == nil && !w.breaking:
-			w.t.Fatalf("%s was not made when its topic was born; its patterns: %v", g, slices.Sorted(maps.Keys(w.patterns[g.name])))
+			w.t.Fatalf("%s was not made when its topic was created; its patterns: %v", g, slices.Sorted(maps.Keys(w.patterns[g.name])))
 		}
 	}
 	w.enlist()
 }
 
-// reborn: an engine that starts makes up for births that were missed.
-func (w *world) reborn() {
+// recreated: an engine that starts makes up for creations that were missed.
+func (w *world) recreated() {
 	for _, g := range w.groups {
 		g.due = g.due || g.topic.exists && !g.exists && w.inherited(g) != nil
 	}
 }
 
-// unborn gives up the births that were under way when the engine ended: the next one
+// giveUpStarts gives up the creations that were under way when the engine ended: the next one
 // finds those topics.
-func (w *world) unborn() {
+func (w *world) giveUpStarts() {
 	for _, g := range w.groups {
 		if !g.due {
 			continue
 		}
 		if _, err := w.store.Store.Group(context.Background(), g.topic.name, g.name); err == nil {
-			w.create(modelBirth{group: g, modelSettings: w.inherited(g).modelSettings})
+			w.create(modelStart{group: g, modelSettings: w.inherited(g).modelSettings})
 		}
 		g.due = false
 	}
@@ -390,7 +390,7 @@ func (w *world) end() {
 		m.ending = m.ending || m.run == w.bus
 	}
 	w.arrive(w.absorb())
-	w.unborn()
+	w.giveUpStarts()
 }
 
 // checkPatterns holds what is told of patterns against the model.

@@ -330,7 +330,7 @@ func (w *world) open() {
 	if w.bus, err = New(w.opts); err != nil {
 		w.t.Fatal(err)
 	}
-	w.reborn()
+	w.recreated()
 }
 
 // close lets the bubble end, also behind a failure.
@@ -620,9 +620,9 @@ func (w *world) seek() {
 // pass lets time pass. A turn that hangs in a read would be late then, so not
 // with reads held up.
 func (w *world) pass() {
-	born := len(w.joins) > 0 || slices.ContainsFunc(w.groups, func(g *modelGroup) bool { return g.due })
-	if w.reads != nil || born && len(w.redriving) > 0 {
-		return // a redrive would wait for the birth of a group, as in redriveOne
+	starting := len(w.joins) > 0 || slices.ContainsFunc(w.groups, func(g *modelGroup) bool { return g.due })
+	if w.reads != nil || starting && len(w.redriving) > 0 {
+		return // a redrive would wait for the creation of a group, as in redriveOne
 	}
 	before, done := make(map[*modelGroup]eventhub.Cursor), make(map[*modelGroup]map[string]bool)
 	for _, g := range w.groups {
@@ -660,7 +660,7 @@ func (w *world) restart() {
 	broken := errors.New("the store broke")
 	if crash {
 		// Some commits still pass, but for the first of them what follows from it
-		// does not: a topic is born and does not get its groups.
+		// does not: a topic is created and does not get its groups.
 		last := rapid.IntRange(0, 2).Draw(w.t, "last commits")
 		w.store.then(last, func() { w.store.meter.set(nil, broken) })
 		if last > 0 {

@@ -15,7 +15,7 @@ import (
 	"eventhub/store/memory"
 )
 
-// lives is a world in which topics are born, deleted and born again under groups by
+// lives is a world in which topics are created, deleted and created again under groups by
 // pattern and by name. The model is the contract in a few words: an event of a
 // deleted topic is not delivered afterwards, offsets of a name only rise, and a group
 // with a pattern gets every event of every topic that lives, from the first on. What it

@@ -270,10 +270,10 @@ func (r *redrive) give(ctx context.Context, key groupKey, letters []eventhub.Dea
 }
 
 // gaveUp reports whether the dead letter is of this group, and not of an earlier one of its
-// name. Of a group without a birth the name counts.
+// name. Of a group without one the name counts.
 func (g *group) gaveUp(d *eventhub.DeadLetter) bool {
 	epoch, _ := g.position()
-	return g.settings.Born <= d.Epoch && d.Epoch <= epoch
+	return g.settings.FirstEpoch <= d.Epoch && d.Epoch <= epoch
 }
 
 // wants reports whether an event passes the group's filter.

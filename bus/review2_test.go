@@ -100,9 +100,9 @@ func TestLaggingTopicsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestBirthForATailThatLeft: a tail that leaves while the committer is about to attach
+// TestTopicForATailThatLeft: a tail that leaves while the committer is about to attach
 // it to a newborn topic is not attached, and leaves nothing.
-func TestBirthForATailThatLeft(t *testing.T) {
+func TestTopicForATailThatLeft(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(tailOpts("p.*"))
 		r.bus.mu.Lock()

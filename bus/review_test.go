@@ -74,9 +74,9 @@ func TestSeekLetsASuspectOfAnotherTopicGo(t *testing.T) {
 	})
 }
 
-// A birth reaches all members, also behind one that asked for other settings than the
+// A creation reaches all members, also behind one that asked for other settings than the
 // topic has by another pattern of the group.
-func TestBirthReachesAllMembers(t *testing.T) {
+func TestTopicReachesAllMembers(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		o := opts("a.*", "g")
 		o.MaxAttempts = 5
@@ -94,7 +94,7 @@ func TestBirthReachesAllMembers(t *testing.T) {
 	})
 }
 
-// A birth that was missed, because the process ended behind the commit that bore the
+// A creation that was missed, because the process ended behind the commit that created the
 // topic, is made up for by the next start, whether somebody subscribes or not.
 func TestMissedBirthIsMadeUpForAtStart(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -111,7 +111,7 @@ func TestMissedBirthIsMadeUpForAtStart(t *testing.T) {
 		synctest.Wait()
 		info, err := r.bus.Group(bg, "p.a", "g")
 		if err != nil || info.Lag != 2 || info.MaxAttempts != 3 {
-			t.Errorf("the group in the topic that was born: %+v, %v", info, err)
+			t.Errorf("the group in the topic that was created: %+v, %v", info, err)
 		}
 		_, err = r.bus.Group(bg, "q", "g")
 		wantCode(t, err, eventhub.CodeNotSubscribed)

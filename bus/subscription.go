@@ -151,7 +151,7 @@ func (b *Bus) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r e
 	if patterns, _ := opts.Patterns(); severalTopics(patterns) {
 		err = s.joinPatterns(ctx, patterns)
 	} else {
-		err = s.join(ctx, store.Birth{Topic: opts.Topic}, &s.opts)
+		err = s.join(ctx, store.TopicLife{Topic: opts.Topic}, &s.opts)
 	}
 	if err != nil {
 		return nil, err
@@ -167,7 +167,7 @@ func severalTopics(patterns []eventhub.Pattern) bool {
 // alone, where at names one. A subscription that has left meanwhile is left alone. The
 // group is made and its settings are checked as o says; where o is nil it is there, and
 // they are what they are.
-func (s *subscription) join(ctx context.Context, at store.Birth, o *eventhub.SubscribeOptions) error {
+func (s *subscription) join(ctx context.Context, at store.TopicLife, o *eventhub.SubscribeOptions) error {
 	g, err := s.bus.acquire(groupKey{topic: at.Topic, group: s.opts.Group})
 	if err != nil {
 		return err

@@ -21,7 +21,7 @@ type tail struct {
 	bus       *Bus
 	receiver  eventhub.Receiver
 	match     matcher            // nil: it wants all; judge.go
-	patterns  []eventhub.Pattern // those that may name topics not yet born
+	patterns  []eventhub.Pattern // those that may name topics not yet created
 	batchSize int
 
 	mu     sync.Mutex
@@ -76,7 +76,7 @@ func (b *Bus) subscribeTail(ctx context.Context, opts *eventhub.SubscribeOptions
 	return t, nil
 }
 
-// expect notes the patterns that may name topics which are not born yet, and refuses
+// expect notes the patterns that may name topics which are not created yet, and refuses
 // a start that means a place in one topic where there may be more.
 func (t *tail) expect(patterns []eventhub.Pattern, start eventhub.Start) error {
 	for _, p := range patterns {
@@ -97,7 +97,7 @@ func (t *tail) expect(patterns []eventhub.Pattern, start eventhub.Start) error {
 }
 
 // open puts the tail at its place, or else at its start, in every topic that is
-// there, and lets it begin. Topics that are born meanwhile join by themselves.
+// there, and lets it begin. Topics that are created meanwhile join by themselves.
 func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, opts *eventhub.SubscribeOptions) error {
 	topics, err := t.bus.matching(ctx, patterns)
 	if err != nil {

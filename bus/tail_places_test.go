@@ -10,7 +10,7 @@ import (
 )
 
 // TestTailGoesOn: behind its places, and at its start in all other topics, those
-// that are born later too.
+// that are created later too.
 func TestTailGoesOn(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for _, topic := range []string{"s.a", "s.b", "s.c", "other"} {

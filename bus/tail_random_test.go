@@ -18,7 +18,7 @@ import (
 	"eventhub/store/storefault"
 )
 
-// TestTailHistories drives tails through random histories: topics that are born,
+// TestTailHistories drives tails through random histories: topics that are created,
 // patterns, filters, places to start, receivers that refuse at any place, pauses,
 // failing reads and a cache that holds little. Whenever the bus is at rest a tail has
 // had a prefix of what it is to get of each topic, and all of it if nothing is in

@@ -161,7 +161,7 @@ func storeSize(t *testing.T, s *storefault.Store) uint64 {
 }
 
 // TestOneTailOverManyTopics: a tail over a thousand topics has no goroutine and no
-// timer for them, and gets what is published to each, also to one that is born later.
+// timer for them, and gets what is published to each, also to one that is created later.
 func TestOneTailOverManyTopics(t *testing.T) {
 	const topics = 1000
 	synctest.Test(t, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestOneTailOverManyTopics(t *testing.T) {
 			seen[d.Topic] += d.Offset
 		}
 		equal(t, "topics seen", len(seen), topics+1)
-		equal(t, "the one that was born", seen["m.new.x"], 1)
+		equal(t, "the one that was created", seen["m.new.x"], 1)
 		equal(t, "another", seen["m.77.x"], 2)
 		equal(t, "reads", r.store.count1("Read")-reads, 0)
 		in.sub.Drop(0)

@@ -162,7 +162,7 @@ func (s *stopper) Deliver(batch []eventhub.Delivery) int {
 func (s *stopper) Ended(error) {}
 
 // TestTailPatterns: a pattern's tail begins in each topic where Start says, and has
-// topics that are born later from their first event on, whoever made them.
+// topics that are created later from their first event on, whoever made them.
 func TestTailPatterns(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("p.old", 1, 2)

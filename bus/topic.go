@@ -249,7 +249,7 @@ func (c *tailCache) add(part cachePart) {
 // their groups and tails. It runs on the committer's goroutine or, for commits that are
 // pipelined, on the syncer's, never on both at once, and before the receipts.
 func (b *Bus) committed(batch []*commit.Request) {
-	b.born(batch)
+	b.topicsCreated(batch)
 	var find logFinder
 	for _, s := range batch {
 		b.spread(s, &find)

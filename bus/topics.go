@@ -36,8 +36,8 @@ func errDeleted(topic string) error {
 // matching returns the topics that one of the patterns matches, in byte order, and
 // those that a pattern without wildcards names; these have the life 0 where they do not
 // exist.
-func (b *Bus) matching(ctx context.Context, patterns []eventhub.Pattern) ([]store.Birth, error) {
-	var found []store.Birth
+func (b *Bus) matching(ctx context.Context, patterns []eventhub.Pattern) ([]store.TopicLife, error) {
+	var found []store.TopicLife
 	wild := false
 	for _, p := range patterns {
 		name := p.String()
@@ -45,14 +45,14 @@ func (b *Bus) matching(ctx context.Context, patterns []eventhub.Pattern) ([]stor
 			wild = true
 			continue
 		}
-		if slices.ContainsFunc(found, func(f store.Birth) bool { return f.Topic == name }) {
+		if slices.ContainsFunc(found, func(f store.TopicLife) bool { return f.Topic == name }) {
 			continue
 		}
 		life, err := b.life(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, store.Birth{Topic: name, Life: life})
+		found = append(found, store.TopicLife{Topic: name, Life: life})
 	}
 	exact := len(found)
 	for after, more := "", wild; more; {
@@ -62,27 +62,27 @@ func (b *Bus) matching(ctx context.Context, patterns []eventhub.Pattern) ([]stor
 		}
 		for _, t := range topics {
 			after = t.Name
-			if slices.ContainsFunc(found[:exact], func(f store.Birth) bool { return f.Topic == t.Name }) {
+			if slices.ContainsFunc(found[:exact], func(f store.TopicLife) bool { return f.Topic == t.Name }) {
 				continue
 			}
 			if slices.ContainsFunc(patterns, func(p eventhub.Pattern) bool { return p.Match(t.Name) }) {
-				found = append(found, store.Birth{Topic: t.Name, Life: t.Life})
+				found = append(found, store.TopicLife{Topic: t.Name, Life: t.Life})
 			}
 		}
 		more = len(topics) == eventhub.MaxPage
 	}
-	slices.SortFunc(found, func(a, b store.Birth) int { return strings.Compare(a.Topic, b.Topic) })
+	slices.SortFunc(found, func(a, b store.TopicLife) int { return strings.Compare(a.Topic, b.Topic) })
 	return found, nil
 }
 
-// born tells those who wait for topics that do not exist yet of those that a commit
-// has borne, by whatever part of it, and of each life once. It runs on the committer's
+// topicsCreated tells those who wait for topics that do not exist yet of those that a commit
+// has created, by whatever part of it, and of each life once. It runs on the committer's
 // goroutine, before the events are spread.
-func (b *Bus) born(batch []*commit.Request) {
-	born := births(batch)
-	if len(born) == 0 {
+func (b *Bus) topicsCreated(batch []*commit.Request) {
+	created := createdBy(batch)
+	if len(created) == 0 {
 		return
 	}
-	b.tailsFollow(born)
-	b.patterns.bear(born)
+	b.tailsFollow(created)
+	b.patterns.topicsCreated(created)
 }

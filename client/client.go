@@ -15,7 +15,7 @@
 // then, and Client.Transform for how that does no harm. Subscriptions are made anew
 // and go on from their group's cursor, a live tail behind the event that came last.
 // Deliveries of a lost connection come again, to this client or to another member:
-// handlers must bear an event twice.
+// handlers must take an event twice.
 //
 // # Shape
 //

@@ -95,7 +95,7 @@ func TestChainOverCutConnections(t *testing.T) {
 	}
 }
 
-// TestPatternsAndFilters: one member has several topics, also such as are born
+// TestPatternsAndFilters: one member has several topics, also such as are created
 // later, and gets what its filter lets pass; verdicts find their topics.
 func TestPatternsAndFilters(t *testing.T) {
 	h := startHub(t, hub.Config{})

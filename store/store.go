@@ -109,13 +109,13 @@ type Unit struct {
 	// ErrStaleEpoch, ErrExists, ErrGone, ErrNoPlan, ErrTopicLimit (wrapped), or nil.
 	// The other results of a refused unit are zero.
 	Err error
-	// Births are the topics that this unit has created, by whatever part of it: each
-	// life of a topic is in the Births of exactly one unit.
-	Births []Birth
+	// Created are the topics that this unit has created, by whatever part of it: each
+	// life of a topic is in the Created of exactly one unit.
+	Created []TopicLife
 }
 
-// Birth tells of a topic that was created. Life is as in TopicInfo.
-type Birth struct {
+// TopicLife names one life of a topic. Life is as in TopicInfo.
+type TopicLife struct {
 	Topic string
 	Life  uint64
 }

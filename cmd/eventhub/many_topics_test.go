@@ -17,7 +17,7 @@ var patternTopics = testsize.Int("pattern.topics", 2_000, 1_000, "topics under t
 const patternGoroutines = 16
 
 // TestPatternOfManyTopics: a group of one pattern over many topics, half of
-// which are born while it has a member, one while it has none. Each topic's event
+// which are created while it has a member, one while it has none. Each topic's event
 // comes once, every cursor goes to its head, and the hub has no goroutine for any of
 // the topics, also when it is started anew over them.
 func TestPatternOfManyTopics(t *testing.T) {

@@ -49,10 +49,10 @@ the group's members share the events, each is acked when it has been written, an
 next run goes on behind the last; a group that does not exist is created where --from
 says. Without a group it is a live tail that nobody remembers.
 
-A PATTERN stands for many topics, those that are born later too: * is one segment of a
+A PATTERN stands for many topics, those that are created later too: * is one segment of a
 name, ** any number of them. Quote it, or the shell reads it. The hub's own topics,
 such as dead letters, are those of a pattern only where it spells them out, as '**.dlq'
-does. A group keeps its patterns: topics that are born while nobody is there wait for
+does. A group keeps its patterns: topics that are created while nobody is there wait for
 it, from their first event on.
 
 --filter-key, --filter-header, --filter-tag and --filter say which events are wanted;

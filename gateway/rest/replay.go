@@ -97,7 +97,7 @@ func (p *replayPage) read(ctx context.Context, from eventhub.History, q eventhub
 	q.Limit++ // a look behind the page
 	err := from.Replay(ctx, q, func(topic string, item eventhub.Item) (err error) {
 		if q.Life == 0 {
-			return errPageFull // born since its life was looked for: then it had no events
+			return errPageFull // created since its life was looked for: then it had no events
 		}
 		if p.count == limit || len(p.events)-headRoom >= maxReplayBytes {
 			p.next = item.Offset

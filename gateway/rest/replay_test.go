@@ -55,7 +55,7 @@ func TestReplay(t *testing.T) {
 	born := &past{events: events, born: true}
 	_, h := mount(t, born.access())
 	if status, answer, _ := request(h, "GET", "/replay?topic=t&limit=2", ""); status != 200 || answer != `{"topic":"t","count":0,"events":[]}`+"\n" {
-		t.Errorf("a topic that is born meanwhile is answered as %d %s", status, answer)
+		t.Errorf("a topic that is created meanwhile is answered as %d %s", status, answer)
 	}
 	empty := &past{}
 	_, h = mount(t, empty.access())

@@ -232,7 +232,7 @@ func (l *ledger) note(e sse) error {
 
 // TestStreamThroughCuts: a client that goes on from the last id it saw misses
 // nothing and gets nothing twice, whenever it is cut off: of one topic, of a
-// pattern, and of topics that are born while it is away.
+// pattern, and of topics that are created while it is away.
 func TestStreamThroughCuts(t *testing.T) {
 	for _, tt := range []struct {
 		name, target string
@@ -303,7 +303,7 @@ func testStreamThroughCuts(t *testing.T, target string, topics int) {
 	t.Logf("%d events of %d topics over %d connections", seen.sum, len(seen.next), connections)
 }
 
-// publishInTurns publishes a part of the events behind each cut; topics are born
+// publishInTurns publishes a part of the events behind each cut; topics are created
 // one after the other.
 func publishInTurns(ctx context.Context, t *testing.T, h *hub.Hub, proxy *scissors, topics int) {
 	const turns = 100

@@ -608,7 +608,7 @@ func TestPatternedSubscription(t *testing.T) {
 		e.publish("p.a", 1, 1)
 		c := e.login()
 		c.ok(`{"op":"SUBSCRIBE","topic":"p.*","group":"g","opts":{"topics":["q"],"from":"earliest"}}`)
-		e.publish("p.b", 2, 1) // is born later
+		e.publish("p.b", 2, 1) // is created later
 		e.publish("q", 3, 1)
 		e.publish("r", 4, 1) // is none of them
 		leases := make(map[string]any)

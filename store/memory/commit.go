@@ -35,7 +35,7 @@ func (s *Store) Commit(ctx context.Context, units []*store.Unit, _ bool) error {
 			p := &u.Plans[i]
 			p.Seq, p.Offset, p.Duplicate = 0, 0, false
 		}
-		u.Births = nil
+		u.Created = nil
 		if u.Err = s.check(u); u.Err == nil {
 			s.apply(u, now)
 		}
@@ -111,7 +111,7 @@ func checkGroup(ch *store.GroupChange, epoch uint64, exists bool) error {
 
 func (s *Store) apply(u *store.Unit, now int64) {
 	known := s.lives
-	defer func() { u.Births = s.bornSince(known, u) }()
+	defer func() { u.Created = s.createdSince(known, u) }()
 	for i := range u.Groups {
 		ch := &u.Groups[i]
 		s.topic(ch.Topic).change(ch)
@@ -138,16 +138,16 @@ func (s *Store) apply(u *store.Unit, now int64) {
 	}
 }
 
-// bornSince returns those topics of a unit that were created when there had been so
+// createdSince returns those topics of a unit that were created when there had been so
 // many lives.
-func (s *Store) bornSince(lives uint64, u *store.Unit) (births []store.Birth) {
+func (s *Store) createdSince(lives uint64, u *store.Unit) (created []store.TopicLife) {
 	if s.lives == lives {
 		return nil
 	}
 	note := func(topic string) {
-		b := store.Birth{Topic: topic, Life: s.topics[topic].life}
-		if b.Life > lives && !slices.Contains(births, b) {
-			births = append(births, b)
+		b := store.TopicLife{Topic: topic, Life: s.topics[topic].life}
+		if b.Life > lives && !slices.Contains(created, b) {
+			created = append(created, b)
 		}
 	}
 	for i := range u.Groups {
@@ -159,7 +159,7 @@ func (s *Store) bornSince(lives uint64, u *store.Unit) (births []store.Birth) {
 	for i := range u.Plans {
 		note(u.Plans[i].Topic)
 	}
-	return births
+	return created
 }
 
 // topic returns the topic and creates it if need be.

@@ -180,7 +180,7 @@ func (c *commit) begin(units []*store.Unit) {
 	c.planned.reset()
 	c.plansChanged, c.patternsChanged = false, false
 	for _, u := range units {
-		u.Err, u.Births = nil, nil
+		u.Err, u.Created = nil, nil
 		for i := range u.Appends {
 			a := &u.Appends[i]
 			if a.NewID {
@@ -308,7 +308,7 @@ func (c *commit) checkTopics() error {
 func (c *commit) write(u *store.Unit) {
 	for _, name := range c.unitTopics {
 		t := c.create(name)
-		u.Births = append(u.Births, store.Birth{Topic: t.name, Life: t.life()})
+		u.Created = append(u.Created, store.TopicLife{Topic: t.name, Life: t.life()})
 	}
 	for key, g := range c.unitGroups {
 		c.groups[key] = g

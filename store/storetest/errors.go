@@ -34,8 +34,8 @@ func refused(t failer, u *store.Unit, want error) {
 			t.Errorf("a refused plan of id %q got seq %d, offset %d, duplicate %v", p.ID, p.Seq, p.Offset, p.Duplicate)
 		}
 	}
-	if len(u.Births) > 0 {
-		t.Errorf("a refused unit has borne %v", u.Births)
+	if len(u.Created) > 0 {
+		t.Errorf("a refused unit has created %v", u.Created)
 	}
 }
 

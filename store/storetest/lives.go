@@ -9,7 +9,7 @@ import (
 )
 
 var lifeTests = []test{
-	{name: "each is told once, by whatever made it", run: testBirths},
+	{name: "each is told once, by whatever made it", run: testCreated},
 	{name: "numbers rise and are kept", run: testLives},
 	{name: "a change of an earlier one is refused", run: testChangeOfALife},
 }
@@ -27,8 +27,8 @@ func (s *env) life(t failer, topic string) uint64 {
 	return info.Life
 }
 
-// testBirths: the unit that makes a topic is told so, and no other.
-func testBirths(t *testing.T, s *env) {
+// testCreated: the unit that makes a topic is told so, and no other.
+func testCreated(t *testing.T, s *env) {
 	s.add(t, given("old", "1"))
 	refusedUnit := &store.Unit{Appends: []store.Append{given("a", "0")}, Unplans: []store.Unplan{{Topic: "a", ID: "none"}}}
 	first := &store.Unit{Appends: []store.Append{given("a", "1"), given("old", "2"), given("a", "3"), given("a", "3"), given("c", "1")},
@@ -36,9 +36,9 @@ func testBirths(t *testing.T, s *env) {
 	grouped := &store.Unit{Groups: []store.GroupChange{create("d", "g", store.GroupState{})}, Appends: []store.Append{given("d", "1")}}
 	second := &store.Unit{Appends: []store.Append{given("a", "5"), given("b", "2"), given("d", "2")}, Plans: []store.Plan{planFor("c", "2", 0)},
 		Groups: []store.GroupChange{create("a", "g", store.GroupState{})}}
-	births := func(u *store.Unit) map[string]uint64 {
+	created := func(u *store.Unit) map[string]uint64 {
 		told := make(map[string]uint64)
-		for _, b := range u.Births {
+		for _, b := range u.Created {
 			if told[b.Topic] != 0 {
 				t.Errorf("topic %q is told twice", b.Topic)
 			}
@@ -49,18 +49,18 @@ func testBirths(t *testing.T, s *env) {
 	s.commit(t, refusedUnit, first, grouped, second)
 	refused(t, refusedUnit, store.ErrNoPlan)
 	lives := map[string]uint64{"a": s.life(t, "a"), "b": s.life(t, "b"), "c": s.life(t, "c")}
-	same(t, "by the first unit", lives, births(first))
-	same(t, "by the one with a group", map[string]uint64{"d": s.life(t, "d")}, births(grouped))
-	same(t, "by the second", map[string]uint64{}, births(second))
+	same(t, "by the first unit", lives, created(first))
+	same(t, "by the one with a group", map[string]uint64{"d": s.life(t, "d")}, created(grouped))
+	same(t, "by the second", map[string]uint64{}, created(second))
 	s.commit(t, first)
-	same(t, "by the first again", map[string]uint64{}, births(first))
+	same(t, "by the first again", map[string]uint64{}, created(first))
 	for name, again := range map[string]*store.Unit{
 		"a": unit(given("a", "6")), "b": plans(planFor("b", "6", 0)),
 		"c": {Groups: []store.GroupChange{create("c", "g", store.GroupState{})}},
 	} {
 		s.drop(t, name, false)
 		s.commit(t, again)
-		same(t, "of the second life", map[string]uint64{name: s.life(t, name)}, births(again))
+		same(t, "of the second life", map[string]uint64{name: s.life(t, name)}, created(again))
 	}
 }
 
@@ -125,7 +125,7 @@ func testChangeOfALife(t *testing.T, s *env) {
 	for _, u := range units[2:] {
 		refused(t, u, store.ErrGone)
 	}
-	second := born.Births[0].Life
+	second := born.Created[0].Life
 	same(t, "groups", []store.GroupInfo{{Group: "g", State: g}}, s.listGroups(t, "t"))
 	for _, ch := range changes {
 		u := group(ch, second)

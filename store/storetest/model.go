@@ -260,7 +260,7 @@ func (m *model) topic(name string) *modelTopic {
 }
 
 func (m *model) apply(rt *rapid.T, u *store.Unit) {
-	m.checkBirths(rt, u)
+	m.checkCreated(rt, u)
 	for _, ch := range u.Groups {
 		m.topic(ch.Topic).change(ch)
 		if ch.Delete {

@@ -80,10 +80,10 @@ func topicsOf(u *store.Unit) (topics []string) {
 	return topics
 }
 
-// checkBirths looks at a unit before it is applied to the model.
-func (m *model) checkBirths(rt *rapid.T, u *store.Unit) {
+// checkCreated looks at a unit before it is applied to the model.
+func (m *model) checkCreated(rt *rapid.T, u *store.Unit) {
 	var told, want []string
-	for _, b := range u.Births {
+	for _, b := range u.Created {
 		told = append(told, b.Topic)
 		if b.Life <= m.life {
 			rt.Fatalf("the life of %q is %d; there was %d before", b.Topic, b.Life, m.life)

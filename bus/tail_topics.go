@@ -8,14 +8,14 @@ import (
 	"eventhub/store"
 )
 
-// births returns the topics that the batch has created.
-func births(batch []*commit.Request) (born []store.Birth) {
+// createdBy returns the topics that the batch has created.
+func createdBy(batch []*commit.Request) (created []store.TopicLife) {
 	for _, s := range batch {
 		for i := range s.Units {
-			born = append(born, s.Units[i].Births...)
+			created = append(created, s.Units[i].Created...)
 		}
 	}
-	return born
+	return created
 }
 
 // patternTails are the live tails of one pattern.
@@ -24,23 +24,23 @@ type patternTails struct {
 	tails   []*tail // in no order
 }
 
-// tailsFollow attaches tails to topics that are born and match their patterns, unless
+// tailsFollow attaches tails to topics that are created and match their patterns, unless
 // they have the topic from an earlier life: its offsets go on. It runs on the committer's goroutine, before the first
 // events of the topics are spread.
-func (b *Bus) tailsFollow(born []store.Birth) {
+func (b *Bus) tailsFollow(created []store.TopicLife) {
 	type joining struct {
 		tail *tail
 		log  *topicLog
 	}
 	var joinings []joining
 	b.mu.Lock()
-	for _, birth := range born {
+	for _, life := range created {
 		for _, p := range b.patternTails {
-			if b.closed || !p.pattern.Match(birth.Topic) {
+			if b.closed || !p.pattern.Match(life.Topic) {
 				continue
 			}
 			for _, t := range p.tails {
-				joinings = append(joinings, joining{t, b.useLog(birth.Topic)})
+				joinings = append(joinings, joining{t, b.useLog(life.Topic)})
 			}
 		}
 	}
@@ -51,7 +51,7 @@ func (b *Bus) tailsFollow(born []store.Birth) {
 	}
 }
 
-// registerTail makes a tail known, so that it hears of topics that are born and of
+// registerTail makes a tail known, so that it hears of topics that are created and of
 // the bus's end.
 func (b *Bus) registerTail(t *tail) error {
 	b.mu.Lock()
