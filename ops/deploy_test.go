@@ -18,7 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-var update = flag.Bool("update", false, "write the table of metrics into docs/operations.md")
+var update = flag.Bool("update", false, "write the table of metrics into docs/metrics.md")
 
 func deployed(t *testing.T, parts ...string) []byte {
 	t.Helper()
@@ -57,7 +57,7 @@ func TestAlerts(t *testing.T) {
 	metrics := exposed(t)
 	var file alertRules
 	readYAML(t, deployed(t, "deploy", "prometheus", "alerts.yml"), &file)
-	handbook := string(deployed(t, "docs", "operations.md"))
+	handbook := string(deployed(t, "docs", "metrics.md"))
 	seen := make(map[string]bool)
 	for _, g := range file.Groups {
 		for _, r := range g.Rules {
@@ -80,14 +80,14 @@ func TestAlerts(t *testing.T) {
 				}
 			}
 			if seen[r.Alert] || !strings.Contains(handbook, "`"+r.Alert+"`") {
-				t.Errorf("alert %s is there twice or not in docs/operations.md", r.Alert)
+				t.Errorf("alert %s is there twice or not in docs/metrics.md", r.Alert)
 			}
 			seen[r.Alert] = true
 		}
 	}
 	for _, m := range regexp.MustCompile("`(Eventhub[A-Z]\\w+)`").FindAllStringSubmatch(handbook, -1) {
 		if !seen[m[1]] {
-			t.Errorf("docs/operations.md speaks of alert %s, which is not there", m[1])
+			t.Errorf("docs/metrics.md speaks of alert %s, which is not there", m[1])
 		}
 	}
 	if len(seen) < 10 {
@@ -243,20 +243,20 @@ func TestMetricsAreDocumented(t *testing.T) {
 	for _, m := range documented(t) {
 		fmt.Fprintf(&table, "| `%s` | %s | %s | %s |\n", m.name, m.kind, strings.Join(m.labels, ", "), m.help)
 	}
-	handbook := string(deployed(t, "docs", "operations.md"))
+	handbook := string(deployed(t, "docs", "metrics.md"))
 	before, rest, ok := strings.Cut(handbook, tableStart)
 	have, after, ended := strings.Cut(rest, tableEnd)
 	if !ok || !ended {
-		t.Fatal("docs/operations.md has no place for the table of metrics")
+		t.Fatal("docs/metrics.md has no place for the table of metrics")
 	}
 	if have == table.String() {
 		return
 	}
 	if !*update {
-		t.Fatalf("docs/operations.md has another table of metrics than the code: go test ./ops -run %s -update\nit has\n%s\nthe code has\n%s", t.Name(), have, table.String())
+		t.Fatalf("docs/metrics.md has another table of metrics than the code: go test ./ops -run %s -update\nit has\n%s\nthe code has\n%s", t.Name(), have, table.String())
 	}
 	content := before + tableStart + table.String() + tableEnd + after
-	if err := os.WriteFile(filepath.Join("..", "docs", "operations.md"), []byte(content), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join("..", "docs", "metrics.md"), []byte(content), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
