@@ -2,11 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,6 +11,7 @@ import (
 
 	"eventhub/cmd/eventhub/internal/output"
 	"eventhub/hub"
+	"eventhub/internal/backup"
 )
 
 func verifyCommand() *cobra.Command {
@@ -84,105 +81,12 @@ func stockColumns() []output.Column[verified] {
 
 // verifyDir reads a copy of the store in dir.
 func verifyDir(ctx context.Context, dir string) (stock []hub.Stock, warnings []string, err error) {
-	if _, err := os.Stat(filepath.Join(dir, formatFile)); err != nil {
-		return nil, nil, usageError{fmt.Errorf("%s is no store: %w", dir, err)}
-	}
-	if err := notInUse(filepath.Join(dir, "LOCK")); err != nil {
-		return nil, nil, err
-	}
-	sums, err := readSums(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer root.Close() // it is only read
-	if err := checkSums(root, sums); err != nil {
-		return nil, nil, err
-	}
-	temp, err := placeForCopy(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() {
-		if err != nil {
-			err = &verifyError{err, temp, dir}
-		}
-		err = errors.Join(err, os.RemoveAll(temp))
-	}()
-	if err := shareTree(dir, temp); err != nil {
-		return nil, nil, err
-	}
-	warn := func(text string) { warnings = append(warnings, strings.ReplaceAll(text, temp, dir)) }
-	err = hub.VerifyStore(ctx, temp, warn, func(s hub.Stock) error {
-		stock = append(stock, s)
-		return nil
-	})
-	return stock, warnings, err
-}
-
-// verifyError is what is wrong with a copy, told of the directory that was named.
-type verifyError struct {
-	error
-	copied, named string
-}
-
-func (e *verifyError) Error() string { return strings.ReplaceAll(e.error.Error(), e.copied, e.named) }
-func (e *verifyError) Unwrap() error { return e.error }
-
-// placeForCopy makes a directory beside dir, or beside what dir is a link to: so the copy
-// can have tables in common with it. Where it can not, the directory is among other
-// temporary files.
-func placeForCopy(dir string) (string, error) {
-	if target, err := filepath.EvalSymlinks(dir); err == nil {
-		dir = target
-	}
-	temp, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+"-*")
-	if err != nil {
-		temp, err = os.MkdirTemp("", "eventhub-verify-*")
-	}
-	return filepath.Clean(temp), err
-}
-
-// shareTree copies a store. Its tables are written once and never changed, so the copy
-// may have them in common with it; whatever else is there, a store that is opened may
-// write to. from may be a link.
-func shareTree(from, to string) error {
-	return filepath.WalkDir(from+string(filepath.Separator), func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
-		target := filepath.Join(to, name)
-		switch {
-		case d.IsDir() && name == "scratch": // of a hub that sends backups
-			return fs.SkipDir
-		case d.IsDir():
-			return os.MkdirAll(target, 0o700)
-		case !d.Type().IsRegular() || name == "LOCK":
+	err = backup.WithCopy(dir, func(temp string) error {
+		warn := func(text string) { warnings = append(warnings, strings.ReplaceAll(text, temp, dir)) }
+		return hub.VerifyStore(ctx, temp, warn, func(s hub.Stock) error {
+			stock = append(stock, s)
 			return nil
-		case filepath.Ext(name) == ".sst" && os.Link(path, target) == nil:
-			return nil
-		}
-		return copyFile(path, target)
+		})
 	})
-}
-
-func copyFile(from, to string) error {
-	r, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer r.Close() // it is only read
-	w, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(w, r)
-	return errors.Join(err, w.Close())
+	return stock, warnings, placeError(err)
 }

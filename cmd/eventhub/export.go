@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"eventhub/cmd/eventhub/internal/output"
+	"eventhub/internal/backup"
 )
 
 func exportCommand() *cobra.Command {
@@ -108,16 +109,7 @@ func (d *destination) close(err error) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(d.file.Name()))
 	}
-	return syncDir(filepath.Dir(d.name))
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return backup.SyncDir(filepath.Dir(d.name))
 }
 
 // meterEvery is how often the progress is shown.

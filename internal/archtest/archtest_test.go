@@ -27,6 +27,7 @@ type rule struct {
 // The house, from the ground up. "." is the root package.
 var rules = []rule{
 	{".", nil},
+	{"internal/backup", nil},
 	{"internal/causality", []string{"."}},
 	{"internal/...", []string{".", "internal/..."}},
 	{"store", []string{"."}},

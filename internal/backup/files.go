@@ -1,4 +1,4 @@
-package main
+package backup
 
 import (
 	"archive/tar"
@@ -85,9 +85,9 @@ func writeSynced(root *os.Root, name string, r io.Reader) (sum string, err error
 	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, f.Close())
 }
 
-// sealBackup writes the checksums, holds what is on disk against them, and makes it
+// seal writes the checksums, holds what is on disk against them, and makes it
 // all durable.
-func sealBackup(dir string, sums []fileSum) error {
+func seal(dir string, sums []fileSum) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
@@ -106,16 +106,6 @@ func sealBackup(dir string, sums []fileSum) error {
 		return err
 	}
 	return syncTree(dir)
-}
-
-// syncTree makes the names in dir, and below it, durable.
-func syncTree(dir string) error {
-	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() {
-			err = syncDir(path)
-		}
-		return err
-	})
 }
 
 // readSums reads the checksums of a backup; none, and no error, where it has no list.
