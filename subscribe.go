@@ -84,8 +84,9 @@ type SubscribeOptions struct {
 	Buffered    bool          // the receiver queues what it takes and tells by Subscription.Sent what has left it
 	Peer        Peer          // who it is, for those who look
 	// Conflate, of a live tail, hands over the newest event of each topic and key
-	// once in that time, and drops those before it. Events without a key are of
-	// one. 0: every event.
+	// once in that time, and drops those before it, also where the hub then loses
+	// the newer one in a crash or to a backup. Events without a key are of one.
+	// 0: every event.
 	Conflate time.Duration
 	// Places, of a live tail, say where it goes on in topics that it had before:
 	// behind these offsets, one for a topic, at most MaxPlaces. Start counts for all

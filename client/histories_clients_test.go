@@ -20,6 +20,7 @@ type reader struct {
 	times  map[string]int // by id
 	order  []string       // ids, each once
 	once   bool           // each event at most once
+	newest bool           // it is to have the newest event of each key, and may have others
 	topics []string       // the only ones that it has, or none
 }
 
@@ -66,6 +67,11 @@ func (h *history) consumers(clients *sync.WaitGroup) {
 	})
 	h.stream(clients, "stream", "h.*/stream?from=earliest")
 	h.stream(clients, "stream of a topic", "h.a/stream?from=earliest", "h.a")
+	h.stream(clients, "conflated stream", "h.*/stream?from=earliest&conflate_ms=10")
+	h.seen["conflated stream"].newest = true
+	one.Conflate = 10 * time.Millisecond
+	h.consume(clients, "conflated tail", one, true)
+	h.seen["conflated tail"].newest = true
 	h.pull(clients)
 }
 
