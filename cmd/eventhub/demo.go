@@ -14,9 +14,9 @@ import (
 
 	"eventhub/cmd/eventhub/internal/config"
 	"eventhub/cmd/eventhub/internal/proctable"
-	"eventhub/examples/heartbeat"
-	"eventhub/examples/process"
 	"eventhub/hub"
+	"eventhub/internal/demo/heartbeat"
+	"eventhub/internal/demo/process"
 )
 
 func demoCommand() *cobra.Command {

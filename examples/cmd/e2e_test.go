@@ -19,9 +19,9 @@ import (
 	"go.uber.org/goleak"
 
 	"eventhub"
-	"eventhub/examples/heartbeat"
-	"eventhub/examples/process"
 	"eventhub/hubtest"
+	"eventhub/internal/demo/heartbeat"
+	"eventhub/internal/demo/process"
 )
 
 // programs is where the programs were built, once for all tests.

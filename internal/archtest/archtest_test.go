@@ -29,6 +29,7 @@ var rules = []rule{
 	{".", nil},
 	{"internal/backup", nil},
 	{"internal/causality", []string{"."}},
+	{"internal/demo/...", []string{".", "internal/demo/..."}},
 	{"internal/...", []string{".", "internal/..."}},
 	{"store", []string{"."}},
 	{"store/storetest", []string{".", "store", "internal/..."}},
@@ -47,10 +48,9 @@ var rules = []rule{
 	{"hubtest", []string{".", "client", "hub"}},
 	{"bench", []string{".", "client", "wire", "internal/..."}},
 	{"bench/...", nil}, // a module of its own, which drives programs
-	{"examples/cmd/...", []string{".", "client", "examples/..."}},
-	{"examples/...", []string{".", "examples/..."}},
-	{"cmd/eventhub", []string{".", "bench", "client", "cmd/...", "examples/...", "hub", "internal/..."}},
-	{"cmd/...", []string{".", "examples/...", "internal/..."}},
+	{"examples/cmd/...", []string{".", "client", "examples/cmd/...", "internal/demo/..."}},
+	{"cmd/eventhub", []string{".", "bench", "client", "cmd/...", "hub", "internal/..."}},
+	{"cmd/...", []string{".", "internal/..."}},
 }
 
 // rootImports is what the root package may import from outside: nothing but the
@@ -167,7 +167,11 @@ func TestRulesBite(t *testing.T) {
 		{"cmd/eventhub", "eventhub/bus", false},
 		{"bench", "eventhub/hub", false},
 		{"bench/peers", "eventhub/bench", false},
-		{"examples/heartbeat", "eventhub/hub", false},
+		{"cmd/eventhub", "eventhub/internal/demo/process", true},
+		{"cmd/eventhub", "eventhub/examples/cmd/heartbeat", false},
+		{"internal/demo/heartbeat", "eventhub/hub", false},
+		{"examples/cmd/heartbeat", "eventhub/internal/demo/heartbeat", true},
+		{"examples/cmd/heartbeat", "eventhub/hub", false},
 		{"newroom", "context", false},
 	} {
 		if what := offence(tt.pkg, tt.path); (what == "") != tt.ok {

@@ -11,7 +11,7 @@ import (
 
 	"eventhub/client"
 	"eventhub/examples/cmd/internal/remote"
-	"eventhub/examples/heartbeat"
+	"eventhub/internal/demo/heartbeat"
 )
 
 func main() {

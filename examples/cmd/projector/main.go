@@ -9,7 +9,7 @@ import (
 
 	"eventhub/client"
 	"eventhub/examples/cmd/internal/remote"
-	"eventhub/examples/process"
+	"eventhub/internal/demo/process"
 )
 
 func main() {

@@ -21,8 +21,8 @@ import (
 	"golang.org/x/term"
 
 	"eventhub"
-	"eventhub/examples/inbox"
-	"eventhub/examples/process"
+	"eventhub/internal/demo/inbox"
+	"eventhub/internal/demo/process"
 )
 
 // DefaultGroup is the consumer group of a table that does not say. Two tables

@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"eventhub"
-	"eventhub/examples/process"
+	"eventhub/internal/demo/process"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -10,7 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"eventhub/examples/process"
+	"eventhub/internal/demo/process"
 )
 
 // view is all that a frame shows.

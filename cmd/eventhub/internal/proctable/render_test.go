@@ -11,7 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"eventhub/examples/process"
+	"eventhub/internal/demo/process"
 )
 
 var rewrite = flag.Bool("update", false, "write the golden files")

@@ -3,7 +3,7 @@ package proctable
 import (
 	"time"
 
-	"eventhub/examples/process"
+	"eventhub/internal/demo/process"
 )
 
 const (

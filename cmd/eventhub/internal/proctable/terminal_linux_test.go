@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"eventhub/examples/process"
+	"eventhub/internal/demo/process"
 )
 
 // pseudoTerminal returns both ends of a new terminal of 60 columns and 5 rows.

@@ -1,13 +1,13 @@
-// Package heartbeat is an example publisher: an agent that tells the hub once a
-// second which processes of this machine are busiest. It owns the payload of
-// [Topic] and talks to any [eventhub.Publisher], be it the engine in process or
-// a client of a remote hub.
+// Package heartbeat is the demo's publisher: an agent that publishes once a second
+// which processes of this machine are busiest. It owns the payload of [Topic] and
+// talks to any [eventhub.Publisher]: `eventhub demo` runs it on the engine in process,
+// examples/cmd/heartbeat on a client of a remote hub.
 //
 // Every tick is one call of Publish with at most [Top] events, one per process,
 // keyed host:name:pid. A heartbeat is perishable: one that cannot be published
 // is logged and never sent again, because the next tick says more than it did.
 //
-// curl.sh beside this package is the same agent without Go, on HTTP alone.
+// examples/heartbeat/curl.sh is the same agent without Go, on HTTP alone.
 package heartbeat
 
 import (

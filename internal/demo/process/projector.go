@@ -1,9 +1,9 @@
-// Package process is an example consumer and producer in one: a projector that
+// Package process is the demo's consumer and producer in one: a projector that
 // turns heartbeats ([HeartbeatTopic]) into the state of each process
 // ([StateTopic]), and declares stale what is no longer heard of. It owns the
 // shapes of both payloads and talks to any [eventhub.Publisher] and
-// [eventhub.Subscriber], be it the engine in process or a client of a remote
-// hub.
+// [eventhub.Subscriber]: `eventhub demo` runs it on the engine in process,
+// examples/cmd/projector on a client of a remote hub.
 //
 // Every heartbeat makes one state event with status alive, caused by it. A
 // process that was silent for [StaleAfter] gets one with status stale, which no
@@ -29,7 +29,7 @@ import (
 	"time"
 
 	"eventhub"
-	"eventhub/examples/inbox"
+	"eventhub/internal/demo/inbox"
 )
 
 // What the projector is made of.
