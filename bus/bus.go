@@ -18,7 +18,7 @@
 //   - No receipt before the commit returned; no delivery above the durable head.
 //   - cursor < every offset that is leased, waiting or being dead-lettered; the
 //     cursor only moves up, save by SeekGroup, which raises the epoch and voids
-//     every lease. Redriven events lie outside of this (again.go).
+//     every lease. Redriven events lie outside of this (redriven.go).
 //   - An event is leased to at most one member of a group at a time.
 //   - Group state reaches the store in the order in which it changed: only the
 //     committer's goroutine takes snapshots of it, when it builds a commit.

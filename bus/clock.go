@@ -2,7 +2,7 @@ package bus
 
 import "time"
 
-// clock is what leases, retries, claims and the alarm run by: epoch milliseconds as the
+// clock is what leases, retries, reservations and the alarm run by: epoch milliseconds as the
 // wall clock had them when the bus was started, and from then on the time that has passed.
 // Whoever sets the wall clock makes no lease end early or late. While the machine sleeps
 // the clock stands still on most systems.

@@ -103,15 +103,15 @@ func (m *member) lose(cause error) {
 	if !left {
 		delete(s.members, topic)
 		// Room that comes free is not to be offered to a group that has ended.
-		s.hungry = slices.DeleteFunc(s.hungry, func(other *member) bool { return other == m })
+		s.roomQueue = slices.DeleteFunc(s.roomQueue, func(other *member) bool { return other == m })
 		s.idlers = slices.DeleteFunc(s.idlers, func(other *member) bool { return other == m })
-		s.claims = slices.DeleteFunc(s.claims, func(other *member) bool { return other == m })
+		s.reservationQueue = slices.DeleteFunc(s.reservationQueue, func(other *member) bool { return other == m })
 	}
 	s.mu.Unlock()
 	if left {
 		return // it is leaving, and releases the group itself
 	}
-	m.unclaim()
+	m.endReservation()
 	m.forget()
 	m.leave(0)
 }

@@ -121,7 +121,7 @@ func TestDeletedTopicGivesItsClaimUp(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		r.publish("p.c", 1, 1)
-		equal(t, "while it is claimed", len(in.take()), 0)
+		equal(t, "while it is reserved", len(in.take()), 0)
 		r.deleteTopic("p.a")
 		equal(t, "afterwards", places(in.take()), []string{"p.c/1"})
 		in.ack(leasesOf(other)...)

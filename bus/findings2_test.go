@@ -127,7 +127,7 @@ func TestPausedGroupLetsOthersHaveTheRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 		in.ack(leasesOf(first)...)
-		t.Logf("member.free wakes the first of the hungry; planDeliveries returns for a paused group before it passes the room on")
+		t.Logf("member.free wakes the first of the roomQueue; planDeliveries returns for a paused group before it passes the room on")
 		equal(t, "next", places(in.take()), []string{"p.z/1"})
 	})
 }
@@ -190,7 +190,7 @@ func TestSuspectGoesToWhoeverGoesOnFirst(t *testing.T) {
 		if err := two.sub.Resume(bg); err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("awaitIdle does not note a group whose member is idle and takes nothing; Ready and Resume wake the hungry alone")
+		t.Logf("awaitIdle does not note a group whose member is idle and takes nothing; Ready and Resume wake the roomQueue alone")
 		equal(t, "the suspect", places(two.take()), []string{"t/1"})
 	})
 }
@@ -238,7 +238,7 @@ func TestSeekSetsAClaimedMemberFree(t *testing.T) {
 		if err := r.bus.SetCursor(bg, "b", "g", 0); err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("member.forget sets room free and wakes nobody, not even the group that has claimed the subscription")
+		t.Logf("member.forget sets room free and wakes nobody, not even the group that has reserved the subscription")
 		equal(t, "behind the seek", places(in.take()), []string{"a/1"})
 	})
 }

@@ -53,11 +53,11 @@ type group struct {
 	retries        appointments      // waiting entries
 	held           int               // entries leased
 	waits          int               // entries waiting
-	behind         int               // entries held back in lines
-	lines          *lines            // nil without ordering
+	behind         int               // entries held back in key queues
+	keyQueues      *keyQueues        // nil without ordering
 	suspects       []uint64          // offsets of due entries that go out one at a time
 	members        []*member
-	solo           *member  // who is kept free for a suspect (solo.go)
+	reserved       *member  // who is kept free for a suspect (isolate.go)
 	owes           bool     // a member that has left took the last suspect: others come first
 	probe          uint64   // the offset of the suspect that went out last
 	turnTo         int      // index of the member that is served next
@@ -65,7 +65,7 @@ type group struct {
 	dirty          bool     // on the committer's list
 	progress       progress // what of all this outlives the process
 	counts         groupCounts
-	awaited        map[uint64][]*await // who waits for an offset to be done; nil: nobody
+	awaited        map[uint64][]*ackWaiter // who waits for an offset to be done; nil: nobody
 
 	fetch     *fetcher    // of the turn under way
 	verdicts  []verdict   // the turns' own: about events to be read again, rising
@@ -263,9 +263,9 @@ func (g *group) restart(epoch, cursor uint64) {
 	g.leases, g.retries = g.leases[:0], g.retries[:0]
 	g.held, g.waits, g.behind = 0, 0, 0
 	g.suspects, g.probe = nil, 0
-	g.setSolo(nil)
+	g.setReserved(nil)
 	if g.settings.Ordering == eventhub.OrderingKey {
-		g.lines = newLines()
+		g.keyQueues = newKeyQueues()
 	}
 	for _, m := range g.members {
 		m.forget()

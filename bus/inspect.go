@@ -303,8 +303,8 @@ func (g *group) blockedBy(info *eventhub.GroupInfo) *eventhub.Blocked {
 	case g.window.size() >= g.bus.opts.AckWindow:
 		return blocked("window", g.window.oldest(), g.bus.clock.drift())
 	case g.behind > 0:
-		var oldest *line
-		for _, l := range g.lines.byKey {
+		var oldest *keyQueue
+		for _, l := range g.keyQueues.byKey {
 			if len(l.rest) > 0 && (oldest == nil || l.rest[0] < oldest.rest[0]) {
 				oldest = l
 			}

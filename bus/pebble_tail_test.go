@@ -38,7 +38,7 @@ func TestTailsMissNothing(t *testing.T) {
 	}
 	var readers, writers sync.WaitGroup
 	for i := range uint64(tailReaders) {
-		tail := &strictTail{t: t, picky: i%2 == 1, hungry: make(chan struct{}, 1), done: make(chan struct{})}
+		tail := &strictTail{t: t, picky: i%2 == 1, starved: make(chan struct{}, 1), done: make(chan struct{})}
 		if tail.sub, err = b.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: "t"}, tail); err != nil {
 			t.Fatal(err)
 		}
@@ -111,11 +111,11 @@ func writeShare(t *testing.T, b *Bus, n int, rng *rand.Rand) {
 
 // strictTail is the Receiver of a tail that wants every offset.
 type strictTail struct {
-	t      *testing.T
-	sub    eventhub.Subscription
-	picky  bool          // takes few at a time
-	hungry chan struct{} // a picky one was given more than it takes
-	done   chan struct{} // it has them all
+	t       *testing.T
+	sub     eventhub.Subscription
+	picky   bool          // takes few at a time
+	starved chan struct{} // a picky one was given more than it takes
+	done    chan struct{} // it has them all
 
 	mu   sync.Mutex
 	room int
@@ -128,7 +128,7 @@ func (r *strictTail) Deliver(batch []eventhub.Delivery) int {
 	if r.picky && len(batch) > r.room {
 		batch = batch[:r.room]
 		select {
-		case r.hungry <- struct{}{}:
+		case r.starved <- struct{}{}:
 		default:
 		}
 	}
@@ -151,7 +151,7 @@ func (r *strictTail) Ended(err error) { r.t.Errorf("a tail ended: %v", err) }
 func (r *strictTail) follow(rng *rand.Rand) {
 	for {
 		select {
-		case <-r.hungry:
+		case <-r.starved:
 			r.mu.Lock()
 			r.room = 1 + rng.IntN(300)
 			r.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 //     Offsets with the same standing follow one another, so it is a list of runs:
 //     a length and a standing, as varints; what follows the last run is fresh.
 //   - A history part for each event that came back: its last attempts as JSON.
-//   - A part for each redriven event (again.go), wherever it stands to the cursor.
+//   - A part for each redriven event (redriven.go), wherever it stands to the cursor.
 //   - A part that tells where a seek has put the cursor. It goes with each write that
 //     makes the parts before it void.
 //
@@ -37,7 +37,7 @@ import (
 const (
 	partProgress = 'p'
 	partHistory  = 'h'
-	partRedriven = 'r' // of one event, see again.go
+	partRedriven = 'r' // of one event, see redriven.go
 	partBase     = 'b' // progress.base as its offset
 
 	chunkSize = 4096
@@ -84,7 +84,7 @@ type progress struct {
 	restored []run // of the store, rising: what lies ahead of the window
 	history  map[uint64][]eventhub.Attempt
 
-	redriven map[uint64]*redriven // the list of again.go, by offset; nil: there never was one
+	redriven map[uint64]*redriven // the list of redriven.go, by offset; nil: there never was one
 	moved    map[uint64]bool      // offsets of redriven events that changed
 	listed   map[uint64]bool      // … that the store has
 }

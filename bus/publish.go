@@ -31,7 +31,7 @@ type publication struct {
 	pubs    []eventhub.Publication
 	unitOf  []int
 	done    func([]eventhub.Publication)
-	barrier *barrier // where some of them wait for groups
+	ackWait *ackWait // where some of them wait for groups
 }
 
 var publications = sync.Pool{New: func() any { return new(publication) }}
@@ -75,8 +75,8 @@ func (b *Bus) Publish(ctx context.Context, events ...eventhub.Event) ([]eventhub
 func (b *Bus) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
 	p := publications.Get().(*publication)
 	p.pubs, p.done = pubs, done
-	p.barrier = b.newBarrier(ctx, pubs)
-	p.Plain = p.barrier == nil
+	p.ackWait = b.newAckWait(ctx, pubs)
+	p.Plain = p.ackWait == nil
 	b.encode(p)
 	if len(p.Units) == 0 {
 		p.Done(nil)
@@ -230,10 +230,10 @@ func (s *publication) Done(err error) {
 			planned = planned[len(s.Units[u].Plans):]
 		}
 	}
-	pubs, done, barrier := s.pubs, s.done, s.barrier
+	pubs, done, ackWait := s.pubs, s.done, s.ackWait
 	s.recycle()
-	if barrier != nil {
-		barrier.begin(pubs, done)
+	if ackWait != nil {
+		ackWait.begin(pubs, done)
 		return
 	}
 	done(pubs)

@@ -201,7 +201,7 @@ func (w *beside) handle(m *besideMember, g got) {
 		delete(w.fresh, g.payload)
 	case kind == "nack":
 		s = eventhub.Settlement{Verdict: eventhub.Nack, Reason: "no luck"}
-	case kind == "long" && g.Attempt > soloAfter:
+	case kind == "long" && g.Attempt > isolateAfter:
 		m.long = append(m.long, g)
 		s = eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}
 	default:

@@ -324,7 +324,7 @@ func (m *modelMember) calm() bool {
 	s := m.sub.(*subscription)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.bus.clock.now() < s.claim.calm
+	return s.bus.clock.now() < s.reservation.calm
 }
 
 // suspectDue reports whether a suspect may be waiting for its turn.
@@ -497,10 +497,10 @@ func (w *world) checkLeft() {
 		}
 		s := m.sub.(*subscription)
 		s.mu.Lock()
-		inFlight, claimed, ids, hungry := s.inFlight, s.claimant != nil, s.ids.len(), len(s.hungry)+len(s.idlers)
+		inFlight, reserved, ids, roomQueue := s.inFlight, s.reservedBy != nil, s.ids.len(), len(s.roomQueue)+len(s.idlers)
 		s.mu.Unlock()
-		if inFlight != 0 || claimed || ids != 0 || hungry > 2*len(m.groups) {
-			w.t.Fatalf("the subscription to %v keeps %d leases, %d ids, %d hungry, claimed: %t", m.patterns, inFlight, ids, hungry, claimed)
+		if inFlight != 0 || reserved || ids != 0 || roomQueue > 2*len(m.groups) {
+			w.t.Fatalf("the subscription to %v keeps %d leases, %d ids, %d roomQueue, reserved: %t", m.patterns, inFlight, ids, roomQueue, reserved)
 		}
 	}
 	loaded, numbers := len(w.bus.loaded()), len(w.bus.runtimes.groups)
@@ -536,7 +536,7 @@ func (w *world) checkDrained(g *modelGroup) {
 		inFlight += m.inFlight
 	}
 	left := []int{len(rt.leases), len(rt.retries), len(rt.ids), len(rt.pendingLetters), len(rt.window.blocks), rt.held, rt.waits, inFlight,
-		rt.behind, rt.lines.len(), len(rt.suspects), rt.window.acked, len(rt.progress.history),
+		rt.behind, rt.keyQueues.len(), len(rt.suspects), rt.window.acked, len(rt.progress.history),
 		len(rt.progress.redriven), len(rt.progress.moved), len(rt.progress.listed)}
 	if slices.Max(left) != 0 || slices.Min(left) != 0 {
 		w.t.Fatalf("%s keeps leases, retries, ids, pending letters, entries, held, waits, in flight, behind, lines, suspects, acked, histories, redriven, moved, listed = %v", g, left)

@@ -14,8 +14,8 @@ import (
 	"eventhub/store"
 )
 
-// A redrive reads dead letters and plants their events in the lists of their groups
-// (again.go), some at a time: all of one group in one unit with their marks. So a
+// A redrive reads dead letters and puts their events in the lists of their groups
+// (redriven.go), some at a time: all of one group in one unit with their marks. So a
 // dead letter has its mark if, and only if, its group has, or had, the event again.
 
 var _ eventhub.Redriver = (*Bus)(nil)
@@ -266,7 +266,7 @@ func (r *redrive) give(ctx context.Context, key groupKey, letters []eventhub.Dea
 			return err
 		}
 	}
-	return r.plant(ctx, g, there)
+	return r.giveBack(ctx, g, there)
 }
 
 // gaveUp reports whether the dead letter is of this group, and not of an earlier one of its
@@ -315,7 +315,7 @@ func (g *group) whyNot(offset uint64) string {
 	return ""
 }
 
-// plan counts what plant would do.
+// plan counts what giveBack would do.
 func (r *redrive) plan(g *group, letters []eventhub.DeadLetter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -348,25 +348,25 @@ func (r *redrive) count(group string, n int) {
 	}
 }
 
-// planting is one unit that puts events on a group's list.
-type planting struct {
+// redriveJob is one unit that puts events on a group's list.
+type redriveJob struct {
 	commit.Call
 	encoder // the marks
 
 	group   *group
 	letters []eventhub.DeadLetter
 	listed  []*redriven // parallel to letters and to the marks
-	planted []*redriven // those that were put on the list
+	added   []*redriven // those that were put on the list
 	skipped map[string]int
 }
 
-// plant makes the list, and the marks, durable, and has the events delivered.
-func (r *redrive) plant(ctx context.Context, g *group, letters []eventhub.DeadLetter) error {
+// giveBack makes the list, and the marks, durable, and has the events delivered.
+func (r *redrive) giveBack(ctx context.Context, g *group, letters []eventhub.DeadLetter) error {
 	b := r.bus
 	if err := b.space.check(); err != nil {
 		return err
 	}
-	p := &planting{group: g, letters: letters, skipped: make(map[string]int)}
+	p := &redriveJob{group: g, letters: letters, skipped: make(map[string]int)}
 	p.Durable, p.Alone = true, true
 	if err := r.encode(ctx, p); err != nil {
 		return err
@@ -377,7 +377,7 @@ func (r *redrive) plant(ctx context.Context, g *group, letters []eventhub.DeadLe
 		r.skip(why, n)
 	}
 	if err == nil {
-		r.count(g.name, len(p.planted))
+		r.count(g.name, len(p.added))
 	}
 	return err
 }
@@ -398,8 +398,8 @@ func (r *redrive) times(ctx context.Context, d *eventhub.DeadLetter) (int, error
 	return min(times+1, maxRedrives), nil
 }
 
-// encode makes the entries and the marks of a planting.
-func (r *redrive) encode(ctx context.Context, p *planting) error {
+// encode makes the entries and the marks of a redriveJob.
+func (r *redrive) encode(ctx context.Context, p *redriveJob) error {
 	ends := make([]int, len(p.letters))
 	for i := range p.letters {
 		d := &p.letters[i]
@@ -423,7 +423,7 @@ func (r *redrive) encode(ctx context.Context, p *planting) error {
 
 // Build implements commit.Job: it puts the events on the list, those that may be, and
 // fills the unit in.
-func (p *planting) Build() bool {
+func (p *redriveJob) Build() bool {
 	g := p.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -441,10 +441,10 @@ func (p *planting) Build() bool {
 		}
 		g.progress.list(e)
 		g.progress.moved[e.offset] = true
-		p.planted = append(p.planted, e)
+		p.added = append(p.added, e)
 		u.Appends = append(u.Appends, p.appends[i])
 	}
-	if len(p.planted) == 0 {
+	if len(p.added) == 0 {
 		p.Answer(nil)
 		return false
 	}
@@ -453,11 +453,11 @@ func (p *planting) Build() bool {
 }
 
 // Done implements commit.Job: it has the events delivered, or takes them off the list.
-func (p *planting) Done(err error) {
+func (p *redriveJob) Done(err error) {
 	g := p.group
 	refused := err == nil && p.Units[0].Err != nil
 	g.mu.Lock()
-	for _, r := range p.planted {
+	for _, r := range p.added {
 		switch {
 		case g.progress.redriven[r.offset] != r || r.state != redriveInCommit:
 			// A seek came behind it: the event comes again by itself.

@@ -16,7 +16,7 @@ import (
 func (r *rig) makeSuspect(in *inbox, topic string) {
 	r.t.Helper()
 	r.publish(topic, 1, 1)
-	for n := range soloAfter {
+	for n := range isolateAfter {
 		if n > 0 {
 			time.Sleep(time.Millisecond)
 		}

@@ -324,7 +324,7 @@ func (g *group) finish(e *entry) {
 	if len(g.awaited) > 0 {
 		g.tell(offset, "")
 	}
-	if next := g.lines.leave(offset); next != 0 {
+	if next := g.keyQueues.leave(offset); next != 0 {
 		g.retry(g.find(next), 0)
 	}
 }

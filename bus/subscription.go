@@ -14,12 +14,12 @@ import (
 // topic, or in each topic that its patterns match. What its members share is
 // here: the receiver, the room for leases, and whether it wants anything now.
 //
-// A group that has something to deliver and finds no room stands in hungry, and
+// A group that has something to deliver and finds no room stands in roomQueue, and
 // is woken when there is some: each lease that ends wakes one, and one that then
 // finds nothing to do wakes the next. So a thousand groups may wait for the room
 // of one subscription, and none looks at it twice.
 //
-// A group that has a suspect to deliver (see soloAfter) may claim a subscription:
+// A group that has a suspect to deliver (see isolateAfter) may reserve a subscription:
 // then nobody gives it anything until it holds nothing, and the suspect goes to
 // it alone.
 //
@@ -39,20 +39,20 @@ type subscription struct {
 
 	giving sync.Mutex
 
-	mu       sync.Mutex
-	members  map[string]*member // by topic
-	left     bool
-	detached bool // it left, and its leases stand
-	full     bool // the receiver took less than it was given
-	paused   bool // it wants nothing for now
-	inFlight int  // leases of all members
-	claimant *group
-	claim    claim
-	hungry   []*member
-	idlers   []*member // of groups to be woken when it holds nothing
-	claims   []*member // of groups to be woken when the claim is over
-	ids      idIndex
-	queue    sendQueue // of a Buffered receiver
+	mu               sync.Mutex
+	members          map[string]*member // by topic
+	left             bool
+	detached         bool // it left, and its leases stand
+	full             bool // the receiver took less than it was given
+	paused           bool // it wants nothing for now
+	inFlight         int  // leases of all members
+	reservedBy       *group
+	reservation      reservation
+	roomQueue        []*member
+	idlers           []*member // of groups to be woken when it holds nothing
+	reservationQueue []*member // of groups to be woken when the reservation is over
+	ids              idIndex
+	queue            sendQueue // of a Buffered receiver
 }
 
 // idIndex tells, by id, the members that have it: whose group has an event of that id
@@ -110,11 +110,11 @@ func (x *idIndex) removeAll(m *member) {
 // member is a subscription in one group. Its fields are guarded by group.mu, save
 // waits and idles by sub.mu.
 type member struct {
-	group  *group
-	sub    *subscription
-	waits  bool // stands in sub.hungry
-	idles  bool // stands in sub.idlers
-	claims bool // stands in sub.claims
+	group               *group
+	sub                 *subscription
+	waits               bool // stands in sub.roomQueue
+	idles               bool // stands in sub.idlers
+	waitsForReservation bool // stands in sub.reservationQueue
 
 	inFlight int  // entries it has leased
 	sought   bool // its group was moved since its last delivery
@@ -251,7 +251,7 @@ func (s *subscription) setPaused(paused bool) error {
 	s.mu.Lock()
 	s.paused = paused
 	woken := append(s.atRest(), s.feed()...)
-	if g := s.claimant; g != nil && paused {
+	if g := s.reservedBy; g != nil && paused {
 		woken = append(woken, g) // its suspects may go to another subscription
 	}
 	s.mu.Unlock()
@@ -278,23 +278,23 @@ func (s *subscription) wake(groups []*group) {
 	}
 }
 
-// feed takes the groups off hungry that there is room for. s.mu is held.
+// feed takes the groups off roomQueue that there is room for. s.mu is held.
 func (s *subscription) feed() (woken []*group) {
-	return s.admit(nil, min(max(s.room(), 0), len(s.hungry)))
+	return s.admit(nil, min(max(s.room(), 0), len(s.roomQueue)))
 }
 
-// admit takes the first n groups off hungry and adds them to woken. Those behind stay
+// admit takes the first n groups off roomQueue and adds them to woken. Those behind stay
 // where they are: there may be thousands, and each ack admits one. s.mu is held.
 func (s *subscription) admit(woken []*group, n int) []*group {
-	for _, m := range s.hungry[:n] {
+	for _, m := range s.roomQueue[:n] {
 		m.waits = false
 		woken = append(woken, m.group)
 	}
-	clear(s.hungry[:n])
-	if n == len(s.hungry) {
-		n, s.hungry = 0, s.hungry[:0] // keeps the room
+	clear(s.roomQueue[:n])
+	if n == len(s.roomQueue) {
+		n, s.roomQueue = 0, s.roomQueue[:0] // keeps the room
 	}
-	s.hungry = s.hungry[n:]
+	s.roomQueue = s.roomQueue[n:]
 	return woken
 }
 
@@ -303,7 +303,7 @@ func (s *subscription) takes() bool { return !s.full && !s.left && !s.paused }
 
 // room returns how many more leases it may hold. s.mu is held.
 func (s *subscription) room() int {
-	if !s.takes() || s.claimant != nil && s.bus.clock.now() < s.claim.until {
+	if !s.takes() || s.reservedBy != nil && s.bus.clock.now() < s.reservation.until {
 		return 0
 	}
 	return s.opts.MaxInFlight - s.inFlight
@@ -327,15 +327,15 @@ func (m *member) reserve() bool {
 	return true
 }
 
-// reserveAlone is reserve for a suspect of the group that has claimed it.
+// reserveAlone is reserve for a suspect of the group that has reserved it.
 func (m *member) reserveAlone() bool {
 	m.sub.mu.Lock()
 	defer m.sub.mu.Unlock()
-	if m.sub.claimant != m.group || m.sub.inFlight > 0 || !m.sub.takes() {
+	if m.sub.reservedBy != m.group || m.sub.inFlight > 0 || !m.sub.takes() {
 		return false
 	}
 	m.sub.inFlight++
-	m.sub.claim.met(m.sub.bus.clock.now(), m.sub.timeout)
+	m.sub.reservation.met(m.sub.bus.clock.now(), m.sub.timeout)
 	return true
 }
 
@@ -361,7 +361,7 @@ func (m *member) free() {
 	s.mu.Lock()
 	s.inFlight--
 	woken := s.atRest()
-	if len(s.hungry) > 0 && s.room() > 0 {
+	if len(s.roomQueue) > 0 && s.room() > 0 {
 		woken = s.admit(woken, 1)
 	}
 	s.mu.Unlock()
@@ -374,8 +374,8 @@ func (s *subscription) atRest() (woken []*group) {
 	if s.inFlight != 0 {
 		return nil
 	}
-	if s.claimant != nil {
-		woken = append(woken, s.claimant)
+	if s.reservedBy != nil {
+		woken = append(woken, s.reservedBy)
 	}
 	for _, m := range s.idlers {
 		m.idles = false
@@ -392,7 +392,7 @@ func (m *member) awaitIdle() (free bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inFlight == 0 && s.takes() {
-		return s.claimable(m.group)
+		return s.reservable(m.group)
 	}
 	if !m.idles && !s.left {
 		m.idles = true
@@ -417,7 +417,7 @@ func (m *member) await() (roomy bool) {
 func (s *subscription) await(m *member) {
 	if !m.waits && !s.left {
 		m.waits = true
-		s.hungry = append(s.hungry, m)
+		s.roomQueue = append(s.roomQueue, m)
 	}
 }
 
@@ -433,36 +433,36 @@ func (m *member) passOn() {
 	s.wake(woken)
 }
 
-// claim keeps the subscription free for a suspect of the member's group, unless
-// another group has claimed it.
-func (m *member) claim() bool {
+// reserveWhole keeps the subscription free for a suspect of the member's group, unless
+// another group has reserved it.
+func (m *member) reserveWhole() bool {
 	s := m.sub
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.claimant != nil || !s.claimable(m.group) {
-		return s.claimant == m.group
+	if s.reservedBy != nil || !s.reservable(m.group) {
+		return s.reservedBy == m.group
 	}
-	s.claimant = m.group
-	s.claim.begin(s.bus.clock.now(), s.timeout)
+	s.reservedBy = m.group
+	s.reservation.begin(s.bus.clock.now(), s.timeout)
 	return true
 }
 
-// unclaim ends the claim.
-func (m *member) unclaim() {
+// endReservation ends the reservation.
+func (m *member) endReservation() {
 	s := m.sub
 	s.mu.Lock()
-	if s.claimant != m.group {
+	if s.reservedBy != m.group {
 		s.mu.Unlock()
 		return
 	}
-	s.claimant = nil
-	s.claim.end(s.bus.clock.now())
+	s.reservedBy = nil
+	s.reservation.end(s.bus.clock.now())
 	woken := s.feed()
-	for _, m := range s.claims {
-		m.claims = false
+	for _, m := range s.reservationQueue {
+		m.waitsForReservation = false
 		woken = append(woken, m.group)
 	}
-	s.claims = nil
+	s.reservationQueue = nil
 	s.mu.Unlock()
 	s.wake(woken)
 }
@@ -473,7 +473,7 @@ func (m *member) eligible() (load int, ok bool) {
 	s := m.sub
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.inFlight, s.takes() && s.claimable(m.group)
+	return s.inFlight, s.takes() && s.reservable(m.group)
 }
 
 // gave notes what the receiver took of a member's batch. s.giving is held.
@@ -565,7 +565,7 @@ func (s *subscription) depart() (first bool) {
 		return false
 	}
 	s.left = true
-	s.hungry = nil
+	s.roomQueue = nil
 	return true
 }
 
@@ -631,8 +631,8 @@ func (m *member) leave(giveBack uint64) {
 			g.log.unwatch(g)
 		}
 	}
-	if g.solo == m {
-		g.solo = nil
+	if g.reserved == m {
+		g.reserved = nil
 		g.owes = m.hadSuspect()
 	}
 	now := g.bus.clock.now()

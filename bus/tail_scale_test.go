@@ -26,10 +26,10 @@ type orderly struct {
 	all   bool // from the first one on
 	picky bool // takes as many as there is room for
 
-	room   atomic.Int64
-	gone   atomic.Bool   // it has left
-	hungry chan struct{} // a picky one was given more than it takes
-	done   chan struct{} // it has as many as it waits for
+	room    atomic.Int64
+	gone    atomic.Bool   // it has left
+	starved chan struct{} // a picky one was given more than it takes
+	done    chan struct{} // it has as many as it waits for
 
 	mu   sync.Mutex
 	want int
@@ -37,7 +37,7 @@ type orderly struct {
 }
 
 func newOrderly(t *testing.T, picky bool, want int) *orderly {
-	return &orderly{t: t, picky: picky, want: want, hungry: make(chan struct{}, 1), done: make(chan struct{}), last: make(map[string]uint64)}
+	return &orderly{t: t, picky: picky, want: want, starved: make(chan struct{}, 1), done: make(chan struct{}), last: make(map[string]uint64)}
 }
 
 func (o *orderly) Deliver(batch []eventhub.Delivery) int {
@@ -49,7 +49,7 @@ func (o *orderly) Deliver(batch []eventhub.Delivery) int {
 	if room := int(o.room.Load()); o.picky && len(batch) > room {
 		batch = batch[:room]
 		select {
-		case o.hungry <- struct{}{}:
+		case o.starved <- struct{}{}:
 		default:
 		}
 	}
@@ -79,7 +79,7 @@ func (o *orderly) Ended(err error) {
 func (o *orderly) follow(rng *rand.Rand) {
 	for {
 		select {
-		case <-o.hungry:
+		case <-o.starved:
 			o.room.Store(int64(1 + rng.IntN(300)))
 			o.sub.Ready()
 		case <-o.done:

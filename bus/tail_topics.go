@@ -26,7 +26,7 @@ type patternTails struct {
 
 // tailsFollow attaches tails to topics that are created and match their patterns, unless
 // they have the topic from an earlier life: its offsets go on. It runs on the committer's goroutine, before the first
-// events of the topics are spread.
+// events of the topics are handed on.
 func (b *Bus) tailsFollow(created []store.TopicLife) {
 	type joining struct {
 		tail *tail

@@ -252,7 +252,7 @@ func (b *Bus) committed(batch []*commit.Request) {
 	b.topicsCreated(batch)
 	var find logFinder
 	for _, s := range batch {
-		b.spread(s, &find)
+		b.fanOut(s, &find)
 		for i := range s.Units {
 			if u := &s.Units[i]; u.Err == nil && len(u.Groups) > 0 {
 				b.known.add(u.Groups)
@@ -262,8 +262,8 @@ func (b *Bus) committed(batch []*commit.Request) {
 	b.counts.cached.Store(int64(b.cache.bytes))
 }
 
-// spread hands over one job in runs of one topic.
-func (b *Bus) spread(s *commit.Request, find *logFinder) {
+// fanOut hands over one job in runs of one topic.
+func (b *Bus) fanOut(s *commit.Request, find *logFinder) {
 	// A buffer of which little is kept must not stay for it.
 	own := 2*find.readBytes(b, s) < max(s.Bytes, cap(s.Records))
 	for i := range s.Units {

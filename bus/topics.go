@@ -77,7 +77,7 @@ func (b *Bus) matching(ctx context.Context, patterns []eventhub.Pattern) ([]stor
 
 // topicsCreated tells those who wait for topics that do not exist yet of those that a commit
 // has created, by whatever part of it, and of each life once. It runs on the committer's
-// goroutine, before the events are spread.
+// goroutine, before the events are handed on.
 func (b *Bus) topicsCreated(batch []*commit.Request) {
 	created := createdBy(batch)
 	if len(created) == 0 {

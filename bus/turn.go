@@ -16,8 +16,8 @@ const (
 	// roundEvents and roundBytes bound what one round reads.
 	roundEvents = 1024
 	roundBytes  = 1 << 20
-	// lineEvents is how many events at least a group with lines reads at once.
-	lineEvents = 128
+	// keyQueueEvents is how many events at least a group with key queues reads at once.
+	keyQueueEvents = 128
 	// readAgain is the wait after the store failed a read.
 	readAgain = time.Second
 )
@@ -175,14 +175,14 @@ func (g *group) planDeliveries(now int64) (next int64) {
 	room = min(room, roundEvents)
 	next, short := g.dueRetries(now, room)
 	room -= len(f.due)
-	again := g.planSolo(now, room)
+	again := g.planIsolated(now, room)
 	if g.window.next <= f.head && g.window.size() < g.bus.opts.AckWindow {
 		if short = short || room <= 0; room > 0 {
 			f.want = room
-			if g.lines != nil || g.filter != nil {
-				room = max(room, lineEvents) // many may be held or dropped, and need none
+			if g.keyQueues != nil || g.filter != nil {
+				room = max(room, keyQueueEvents) // many may be held or dropped, and need none
 			}
-			if g.lines != nil {
+			if g.keyQueues != nil {
 				f.want = room
 			}
 			f.from, f.limit = g.window.next, min(room, int(g.bus.opts.AckWindow-g.window.size()))
@@ -190,8 +190,8 @@ func (g *group) planDeliveries(now int64) (next int64) {
 	}
 	if f.empty() {
 		g.lookAround(short)
-		if len(g.suspects) > 0 && g.solo == nil && again == 0 && !g.suspectOut() {
-			g.awaitClaim()
+		if len(g.suspects) > 0 && g.reserved == nil && again == 0 && !g.suspectOut() {
+			g.awaitReservation()
 		}
 		g.awaitIdle()
 	}
@@ -211,11 +211,11 @@ func (g *group) awaitIdle() {
 	}
 }
 
-// awaitClaim has a group that has suspects and nobody to give them to woken when that may
+// awaitReservation has a group that has suspects and nobody to give them to woken when that may
 // be otherwise.
-func (g *group) awaitClaim() {
+func (g *group) awaitReservation() {
 	for _, m := range g.members {
-		if m.awaitClaim() {
+		if m.awaitReservation() {
 			g.bus.workers.schedule(g)
 		}
 	}
@@ -224,8 +224,8 @@ func (g *group) awaitClaim() {
 // yield lets others have what a paused group has no use for: the room that it may
 // have been woken for, and a member that was kept free for its suspects.
 func (g *group) yield() {
-	if g.solo != nil && !g.suspectOut() {
-		g.setSolo(nil)
+	if g.reserved != nil && !g.suspectOut() {
+		g.setReserved(nil)
 	}
 	g.lookAround(false)
 }
@@ -394,11 +394,11 @@ func (g *group) take(item store.Item, passes bool, now int64) bool {
 		standing = acked // it counts as done
 	}
 	var key []byte
-	if g.lines != nil {
+	if g.keyQueues != nil {
 		key = item.Record.Key()
 	}
 	var m *member
-	if standing != acked && !g.lines.has(key) {
+	if standing != acked && !g.keyQueues.has(key) {
 		if m = g.nextMember(); m == nil {
 			return false
 		}
@@ -414,7 +414,7 @@ func (g *group) take(item store.Item, passes bool, now int64) bool {
 		e.attempts = uint16(min(standing-withAttempts, uint64(g.settings.MaxAttempts)-1))
 	}
 	switch {
-	case g.lines.join(key, e.offset):
+	case g.keyQueues.join(key, e.offset):
 		g.become(e, behind)
 	case g.isSuspect(e):
 		m.free()
@@ -434,7 +434,7 @@ func (g *group) redeliver(item store.Item, now int64) {
 		g.finish(e)
 		return
 	}
-	m, suspect := g.solo, g.isSuspect(e)
+	m, suspect := g.reserved, g.isSuspect(e)
 	if !suspect {
 		m = g.nextMember()
 	} else if m != nil && (g.paused || !m.reserveAlone()) {

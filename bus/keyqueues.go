@@ -11,24 +11,24 @@ package bus
 // retries and restarts come in between.
 
 // line is the line of one key.
-type line struct {
+type keyQueue struct {
 	key   string
 	first uint64
 	rest  []uint64 // offsets of held entries, rising
 }
 
-// lines are the lines of a group. nil: the group has no ordering.
-type lines struct {
-	byKey map[string]*line
-	of    map[uint64]*line // by the offset of each entry that stands in one
+// keyQueues are the queues of a group. nil: the group has no ordering.
+type keyQueues struct {
+	byKey map[string]*keyQueue
+	of    map[uint64]*keyQueue // by the offset of each entry that stands in one
 }
 
-func newLines() *lines {
-	return &lines{byKey: make(map[string]*line), of: make(map[uint64]*line)}
+func newKeyQueues() *keyQueues {
+	return &keyQueues{byKey: make(map[string]*keyQueue), of: make(map[uint64]*keyQueue)}
 }
 
 // len is how many keys are under way.
-func (ls *lines) len() int {
+func (ls *keyQueues) len() int {
 	if ls == nil {
 		return 0
 	}
@@ -36,10 +36,10 @@ func (ls *lines) len() int {
 }
 
 // has reports whether events of the key are under way.
-func (ls *lines) has(key []byte) bool { return ls != nil && ls.byKey[string(key)] != nil }
+func (ls *keyQueues) has(key []byte) bool { return ls != nil && ls.byKey[string(key)] != nil }
 
 // join puts a new entry into the line of its key and reports whether it is held.
-func (ls *lines) join(key []byte, offset uint64) (behind bool) {
+func (ls *keyQueues) join(key []byte, offset uint64) (behind bool) {
 	if ls == nil || len(key) == 0 {
 		return false
 	}
@@ -47,7 +47,7 @@ func (ls *lines) join(key []byte, offset uint64) (behind bool) {
 	if behind = l != nil; behind {
 		l.rest = append(l.rest, offset)
 	} else {
-		l = &line{key: string(key), first: offset}
+		l = &keyQueue{key: string(key), first: offset}
 		ls.byKey[l.key] = l
 	}
 	ls.of[offset] = l
@@ -56,7 +56,7 @@ func (ls *lines) join(key []byte, offset uint64) (behind bool) {
 
 // leave takes an entry that is done off its line, of which it is the first if it
 // stands in one, and returns the offset of the next, 0 where there is none.
-func (ls *lines) leave(offset uint64) (next uint64) {
+func (ls *keyQueues) leave(offset uint64) (next uint64) {
 	if ls == nil {
 		return 0
 	}

@@ -15,7 +15,7 @@ import (
 // takes it off the list, for the window will have it again.
 //
 // The list outlives the process in a part for each event (partRedriven). It is on
-// disk before the event is delivered: an entry is planted while it is being written,
+// disk before the event is delivered: an entry is listed while it is being written,
 // and comes to life when its commit is done.
 
 // redriven is an event that was given back to the group.
@@ -83,10 +83,10 @@ func (p *progress) list(r *redriven) {
 	p.redriven[r.offset] = r
 }
 
-// revive has a planted entry delivered, when it may. g.mu is held.
+// revive has a listed entry delivered, when it may. g.mu is held.
 func (g *group) revive(r *redriven) {
 	r.state, r.at = waiting, 0
-	if g.lines.join([]byte(r.key), r.offset) {
+	if g.keyQueues.join([]byte(r.key), r.offset) {
 		r.state = behind
 		g.behind++
 		return

@@ -289,8 +289,8 @@ func TestWaitForDeadLetterGivenUp(t *testing.T) {
 		in := r.subscribe(earliest("t.dlq", "g"))
 		got := in.take()[0]
 		g := r.bus.running("t.dlq", "g")
-		a := &await{barrier: &barrier{bus: r.bus}, pub: &eventhub.Publication{Receipts: []eventhub.Receipt{{Offset: got.Offset}}},
-			open: map[awaited]bool{{g, got.Offset}: true}, timer: time.NewTimer(time.Hour)}
+		a := &ackWaiter{ackWait: &ackWait{bus: r.bus}, pub: &eventhub.Publication{Receipts: []eventhub.Receipt{{Offset: got.Offset}}},
+			open: map[awaitedEvent]bool{{g, got.Offset}: true}, timer: time.NewTimer(time.Hour)}
 		g.await(a, got.Offset)
 		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got))
 		wantCode(t, a.err, eventhub.CodeWaitTimeout)

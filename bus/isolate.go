@@ -2,7 +2,7 @@ package bus
 
 import "eventhub"
 
-// An event may be what makes members die where soloAfter of its attempts were lost, with
+// An event may be what makes members die where isolateAfter of its attempts were lost, with
 // the lease or with the member, and a member that dies takes an attempt from everything
 // that it holds. One that was NACKed says nothing of that: who NACKs is alive. So from then
 // on it goes to a member that holds nothing else, and that gets nothing else
@@ -19,63 +19,63 @@ import "eventhub"
 //     else has it for as long as that took: of the time of a member, half at least is
 //     theirs.
 //   - It is kept free for the length of a lease while it still has others to settle. If
-//     it is not done with them by then the claim is given up; the next one may take
+//     it is not done with them by then the reservation is given up; the next one may take
 //     twice as long, and so on up to the longest lease that there is: what is held is
 //     settled by then, or else no suspect would ever go out.
 //   - It is kept free for the length of a lease while it has the suspect. Who extends the
 //     lease is alive: others come beside it.
 //   - Who pulls is a member for the length of a pull, and leaves no time to share: after a
 //     pull that took a suspect one takes what else there is.
-const soloAfter = 2
+const isolateAfter = 2
 
-// claim is how a subscription is kept free for a suspect of its claimant. Times are those of
+// reservation is how a subscription is kept free for a suspect of the group that it is reserved by. Times are those of
 // the bus's clock. The subscription's mu guards it.
-type claim struct {
+type reservation struct {
 	since int64
 	until int64 // others get nothing before that
-	calm  int64 // the next claim comes not before that
+	calm  int64 // the next reservation comes not before that
 	given bool  // the suspect went out
-	vain  int   // claims that ended before one did, since the last one that did not
+	vain  int   // reservations that ended before one did, since the last one that did not
 }
 
-func (c *claim) begin(now, timeout int64) {
+func (c *reservation) begin(now, timeout int64) {
 	most := eventhub.MaxAckTimeout.Milliseconds() // all that is held has been settled or given back by then
 	c.since, c.until, c.given = now, now+min(timeout<<min(c.vain, 12), most), false
 }
 
 // met notes that the suspect goes out.
-func (c *claim) met(now, timeout int64) {
+func (c *reservation) met(now, timeout int64) {
 	c.given, c.vain, c.until = true, 0, now+timeout
 }
 
-func (c *claim) end(now int64) {
+func (c *reservation) end(now int64) {
 	c.calm = now + now - c.since
 	if !c.given && now >= c.until {
 		c.vain++
 	}
 }
 
-// claimable reports whether the group has claimed the subscription, or may now. s.mu is
+// reservable reports whether the group has reserved the subscription, or may now. s.mu is
 // held.
-func (s *subscription) claimable(g *group) bool {
-	if s.claimant != nil {
-		return s.claimant == g
+func (s *subscription) reservable(g *group) bool {
+	if s.reservedBy != nil {
+		return s.reservedBy == g
 	}
-	return s.bus.clock.now() >= s.claim.calm
+	return s.bus.clock.now() >= s.reservation.calm
 }
 
-// claimOver reports whether the claim has had its suspect, or its time.
-func (m *member) claimOver(now int64) bool {
+// reservationOver reports whether the reservation has had its suspect, or its time.
+func (m *member) reservationOver(now int64) bool {
 	m.sub.mu.Lock()
 	defer m.sub.mu.Unlock()
-	return m.sub.claim.given || now >= m.sub.claim.until
+	return m.sub.reservation.given || now >= m.sub.reservation.until
 }
 
-// hadSuspect reports whether the member was given a suspect in the claim that stands.
+// hadSuspect reports whether the member was given a suspect in the reservation that stands.
 func (m *member) hadSuspect() bool {
 	m.sub.mu.Lock()
 	defer m.sub.mu.Unlock()
-	return m.sub.claim.given
+	return m.sub.reservation.given
 }
 
 // hasOthers reports whether the turn under way has anything for members but suspects.
@@ -84,12 +84,12 @@ func (g *group) hasOthers(room int) bool {
 	return len(g.fetch.due) > 0 || room > 0 && g.window.next <= g.fetch.head && g.window.size() < g.bus.opts.AckWindow
 }
 
-// keptUntil returns until when the claimed member is kept free. Where that is over it
+// keptUntil returns until when the reserved member is kept free. Where that is over it
 // wakes those who may come now, and returns 0.
 func (m *member) keptUntil(now int64) int64 {
 	s := m.sub
 	s.mu.Lock()
-	until := s.claim.until
+	until := s.reservation.until
 	if now < until {
 		s.mu.Unlock()
 		return until
@@ -100,20 +100,20 @@ func (m *member) keptUntil(now int64) int64 {
 	return 0
 }
 
-// awaitClaim has the group woken when the claim of another is over, or when the
+// awaitReservation has the group woken when the reservation of another is over, or when the
 // subscription takes something again; or reports that neither is in its way. Room for
 // others, which there may be meanwhile, is of no use to a suspect.
-func (m *member) awaitClaim() (free bool) {
+func (m *member) awaitReservation() (free bool) {
 	s := m.sub
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.left:
 		return false
-	case s.claimant != nil && s.claimant != m.group:
-		if !m.claims {
-			m.claims = true
-			s.claims = append(s.claims, m)
+	case s.reservedBy != nil && s.reservedBy != m.group:
+		if !m.waitsForReservation {
+			m.waitsForReservation = true
+			s.reservationQueue = append(s.reservationQueue, m)
 		}
 		return false
 	case s.takes():
@@ -123,22 +123,22 @@ func (m *member) awaitClaim() (free bool) {
 	return false
 }
 
-// calmUntil returns when the member may be claimed, 0 where that is not a matter of time.
+// calmUntil returns when the member may be reserved, 0 where that is not a matter of time.
 func (m *member) calmUntil(now int64) int64 {
 	m.sub.mu.Lock()
 	defer m.sub.mu.Unlock()
-	if m.sub.claimant != nil || !m.sub.takes() || now >= m.sub.claim.calm {
+	if m.sub.reservedBy != nil || !m.sub.takes() || now >= m.sub.reservation.calm {
 		return 0
 	}
-	return m.sub.claim.calm
+	return m.sub.reservation.calm
 }
 
-// chooseSolo returns the member that has least to settle before it can take a
+// chooseReserved returns the member that has least to settle before it can take a
 // suspect; the one that was chosen before where others have as much. nil: none
 // takes one now.
-func (g *group) chooseSolo() (chosen *member) {
+func (g *group) chooseReserved() (chosen *member) {
 	least := 0
-	if m := g.solo; m != nil {
+	if m := g.reserved; m != nil {
 		if load, ok := m.eligible(); ok {
 			chosen, least = m, load
 		}
@@ -151,31 +151,31 @@ func (g *group) chooseSolo() (chosen *member) {
 	return chosen
 }
 
-// setSolo makes a member the one that takes suspects, and keeps it free for them.
-func (g *group) setSolo(m *member) {
-	if g.solo == m {
+// setReserved makes a member the one that takes suspects, and keeps it free for them.
+func (g *group) setReserved(m *member) {
+	if g.reserved == m {
 		return
 	}
-	if g.solo != nil {
-		g.solo.unclaim()
+	if g.reserved != nil {
+		g.reserved.endReservation()
 	}
-	if m != nil && !m.claim() {
+	if m != nil && !m.reserveWhole() {
 		m = nil // another group was faster
 	}
-	g.solo = m
+	g.reserved = m
 }
 
 // suspectOut reports whether a suspect is under way. Its offset may have another event by
 // now: after a seek, or a redrive, it begins with its first attempt again.
 func (g *group) suspectOut() bool {
 	e := g.find(g.probe)
-	return e != nil && e.state.taken() && e.attempts > soloAfter && g.isSuspect(e)
+	return e != nil && e.state.taken() && e.attempts > isolateAfter && g.isSuspect(e)
 }
 
 // isSuspect reports whether the event has to go out alone. Of an attempt that ended with the
 // process no history tells; it was not the event's.
 func (g *group) isSuspect(e *entry) bool {
-	if e.attempts < soloAfter {
+	if e.attempts < isolateAfter {
 		return false
 	}
 	lost := 0
@@ -184,7 +184,7 @@ func (g *group) isSuspect(e *entry) bool {
 			lost++
 		}
 	}
-	return lost >= soloAfter
+	return lost >= isolateAfter
 }
 
 // reviewSuspects drops those that were settled or put off, and lets the member
@@ -196,20 +196,20 @@ func (g *group) reviewSuspects(now int64) {
 		}
 		g.suspects = g.suspects[1:]
 	}
-	if g.solo != nil && !g.suspectOut() && (len(g.suspects) == 0 || g.solo.claimOver(now)) {
-		g.setSolo(nil)
+	if g.reserved != nil && !g.suspectOut() && (len(g.suspects) == 0 || g.reserved.reservationOver(now)) {
+		g.setReserved(nil)
 	}
 }
 
-// planSolo gives the next suspect to the member that takes them, once that one
+// planIsolated gives the next suspect to the member that takes them, once that one
 // has settled what it holds. It returns when it is to be looked at again, 0 where that is
 // not a matter of time.
-func (g *group) planSolo(now int64, room int) (again int64) {
+func (g *group) planIsolated(now int64, room int) (again int64) {
 	g.reviewSuspects(now)
 	switch {
 	case g.suspectOut():
-		if g.solo != nil {
-			again = g.solo.keptUntil(now)
+		if g.reserved != nil {
+			again = g.reserved.keptUntil(now)
 		}
 		return again
 	case len(g.suspects) == 0:
@@ -218,10 +218,10 @@ func (g *group) planSolo(now int64, room int) (again int64) {
 		g.owes = false
 		return 0
 	}
-	g.setSolo(g.chooseSolo())
-	if g.solo != nil {
-		again = g.solo.keptUntil(now)
-		if g.solo.idle() {
+	g.setReserved(g.chooseReserved())
+	if g.reserved != nil {
+		again = g.reserved.keptUntil(now)
+		if g.reserved.idle() {
 			g.fetch.due = append(g.fetch.due, g.suspects[0])
 			g.suspects = g.suspects[1:]
 			return again

@@ -25,8 +25,8 @@ import (
 // calls done, also when the last group has acked: that is found out under the lock
 // of a group, where a callback must not run.
 
-// barrier is one call of Enqueue in which publications wait.
-type barrier struct {
+// ackWait is one call of Enqueue in which publications wait.
+type ackWait struct {
 	bus    *Bus
 	ctx    context.Context
 	groups map[groupKey]*group // all that are waited for
@@ -35,24 +35,24 @@ type barrier struct {
 	left   atomic.Int64 // publications that wait, and one while they are begun
 }
 
-// await is one publication that waits.
-type await struct {
-	barrier *barrier
+// ackWaiter is one publication that waits.
+type ackWaiter struct {
+	ackWait *ackWait
 	pub     *eventhub.Publication
 	timer   *time.Timer
 	stop    func() bool // the watch over the context
 
 	mu    sync.Mutex
-	open  map[awaited]bool // what is not acked yet
-	err   error            // the outcome, where it is known
+	open  map[awaitedEvent]bool // what is not acked yet
+	err   error                 // the outcome, where it is known
 	known bool
 	told  bool
 
-	doubt []awaited // done before anybody waited; of who begins the wait, then of ask
+	doubt []awaitedEvent // done before anybody waited; of who begins the wait, then of ask
 }
 
-// awaited is one event in one group.
-type awaited struct {
+// awaitedEvent is one event in one group.
+type awaitedEvent struct {
 	group  *group
 	offset uint64
 }
@@ -64,7 +64,7 @@ func (b *Bus) checkWait(s *publication, p *eventhub.Publication, now time.Time) 
 		return err
 	}
 	return b.eachWaited(s, p, func(g *group) error {
-		err := g.load(s.barrier.ctx, nil)
+		err := g.load(s.ackWait.ctx, nil)
 		if eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed && b.patterns.covering(g.name, g.log.name) != "" {
 			return nil // its topic is to be created
 		}
@@ -81,10 +81,10 @@ func (b *Bus) makeWaited(s *publication, p *eventhub.Publication) error {
 		if err := b.space.check(); err != nil {
 			return err
 		}
-		if err := b.inherit(s.barrier.ctx, g.name, g.log.name); err != nil {
+		if err := b.inherit(s.ackWait.ctx, g.name, g.log.name); err != nil {
 			return err
 		}
-		return g.load(s.barrier.ctx, nil)
+		return g.load(s.ackWait.ctx, nil)
 	})
 }
 
@@ -94,7 +94,7 @@ func (b *Bus) eachWaited(s *publication, p *eventhub.Publication, load func(*gro
 	for _, name := range p.WaitFor {
 		for i := range p.Events {
 			key := groupKey{topic: p.Events[i].Topic, group: name}
-			if s.barrier.groups[key] != nil {
+			if s.ackWait.groups[key] != nil {
 				continue
 			}
 			if err := eventhub.ValidateTopic(key.topic); err != nil {
@@ -105,7 +105,7 @@ func (b *Bus) eachWaited(s *publication, p *eventhub.Publication, load func(*gro
 				return err
 			}
 			if err = load(g); err == nil && g.loaded.Load() {
-				s.barrier.groups[key] = g
+				s.ackWait.groups[key] = g
 			}
 			b.release(g)
 			if err != nil {
@@ -159,11 +159,11 @@ func validateWait(p *eventhub.Publication, now time.Time) error {
 	return nil
 }
 
-// newBarrier returns the barrier of a call, nil where nothing waits.
-func (b *Bus) newBarrier(ctx context.Context, pubs []eventhub.Publication) *barrier {
+// newAckWait returns the ack wait of a call, nil where nothing waits.
+func (b *Bus) newAckWait(ctx context.Context, pubs []eventhub.Publication) *ackWait {
 	for i := range pubs {
 		if len(pubs[i].WaitFor) > 0 {
-			return &barrier{bus: b, ctx: ctx, groups: make(map[groupKey]*group)}
+			return &ackWait{bus: b, ctx: ctx, groups: make(map[groupKey]*group)}
 		}
 	}
 	return nil
@@ -171,7 +171,7 @@ func (b *Bus) newBarrier(ctx context.Context, pubs []eventhub.Publication) *barr
 
 // begin lets the publications that were committed wait, and calls done when none
 // does any more. It runs on the committer's goroutine.
-func (r *barrier) begin(pubs []eventhub.Publication, done func([]eventhub.Publication)) {
+func (r *ackWait) begin(pubs []eventhub.Publication, done func([]eventhub.Publication)) {
 	r.pubs, r.done = pubs, done
 	r.left.Store(1)
 	for i := range pubs {
@@ -187,15 +187,15 @@ func (r *barrier) begin(pubs []eventhub.Publication, done func([]eventhub.Public
 	r.leave()
 }
 
-func (r *barrier) leave() {
+func (r *ackWait) leave() {
 	if r.left.Add(-1) == 0 {
 		r.done(r.pubs)
 	}
 }
 
 // wait begins the wait of one publication.
-func (r *barrier) wait(p *eventhub.Publication) {
-	a := &await{barrier: r, pub: p, open: make(map[awaited]bool, len(p.WaitFor)*len(p.Events))}
+func (r *ackWait) wait(p *eventhub.Publication) {
+	a := &ackWaiter{ackWait: r, pub: p, open: make(map[awaitedEvent]bool, len(p.WaitFor)*len(p.Events))}
 	open := a.all()
 	for _, w := range open {
 		a.open[w] = true // a publication may have an event twice, by a duplicate id
@@ -228,11 +228,11 @@ const (
 
 // all returns what the publication waits for: the events in their order, one group
 // after the other.
-func (a *await) all() []awaited {
-	all := make([]awaited, 0, len(a.pub.WaitFor)*len(a.pub.Events))
+func (a *ackWaiter) all() []awaitedEvent {
+	all := make([]awaitedEvent, 0, len(a.pub.WaitFor)*len(a.pub.Events))
 	for _, name := range a.pub.WaitFor {
 		for i := range a.pub.Events {
-			all = append(all, awaited{a.barrier.groups[groupKey{topic: a.pub.Events[i].Topic, group: name}], a.pub.Receipts[i].Offset})
+			all = append(all, awaitedEvent{a.ackWait.groups[groupKey{topic: a.pub.Events[i].Topic, group: name}], a.pub.Receipts[i].Offset})
 		}
 	}
 	return all
@@ -240,7 +240,7 @@ func (a *await) all() []awaited {
 
 // await asks the group to tell a when one of its events is acked, or will not be. Of one
 // that is done above progress.base the log tells which: a.ask looks it up.
-func (g *group) await(a *await, offset uint64) {
+func (g *group) await(a *ackWaiter, offset uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -248,12 +248,12 @@ func (g *group) await(a *await, offset uint64) {
 	case g.isSettled(offset) && offset <= g.progress.base:
 		a.settle(g.never(offset, gaveUpPast))
 	case g.isSettled(offset):
-		a.doubt = append(a.doubt, awaited{g, offset})
+		a.doubt = append(a.doubt, awaitedEvent{g, offset})
 	case g.ended != nil:
 		a.settle(g.endedAwait())
 	default:
 		if g.awaited == nil {
-			g.awaited = make(map[uint64][]*await)
+			g.awaited = make(map[uint64][]*ackWaiter)
 		}
 		g.awaited[offset] = append(g.awaited[offset], a)
 	}
@@ -261,15 +261,15 @@ func (g *group) await(a *await, offset uint64) {
 
 // ask looks up whether what was done before anybody waited for it was acked or
 // dead-lettered, and begins anew where the group was moved or gave something up meanwhile.
-func (a *await) ask() {
-	defer a.barrier.bus.awaits.Done()
+func (a *ackWaiter) ask() {
+	defer a.ackWait.bus.awaits.Done()
 	for len(a.doubt) > 0 && !a.ended() {
 		w := a.doubt[0]
 		g := w.group
 		g.mu.Lock()
 		epoch, given := g.epoch, g.counts.DeadLettered
 		g.mu.Unlock()
-		dead, err := a.barrier.bus.isDeadLetter(context.Background(), g, w.offset, epoch)
+		dead, err := a.ackWait.bus.isDeadLetter(context.Background(), g, w.offset, epoch)
 		if err != nil {
 			a.settle(storeError(err, "look up the dead letter of offset %d in topic %q; the events are published", w.offset, g.log.name))
 			return
@@ -361,10 +361,10 @@ func (g *group) endedAwait() error {
 }
 
 // unawait takes a off.
-func (g *group) unawait(a *await, offset uint64) {
+func (g *group) unawait(a *ackWaiter, offset uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	rest := slices.DeleteFunc(g.awaited[offset], func(other *await) bool { return other == a })
+	rest := slices.DeleteFunc(g.awaited[offset], func(other *ackWaiter) bool { return other == a })
 	if len(rest) == 0 {
 		delete(g.awaited, offset)
 	} else {
@@ -374,10 +374,10 @@ func (g *group) unawait(a *await, offset uint64) {
 
 // acked notes that a group is done with the event at an offset; a publication may
 // have it twice, by a duplicate id. g.mu is held.
-func (a *await) acked(g *group, offset uint64) {
+func (a *ackWaiter) acked(g *group, offset uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.open, awaited{g, offset})
+	delete(a.open, awaitedEvent{g, offset})
 	if len(a.open) == 0 && !a.known {
 		a.known = true
 		a.timer.Reset(0)
@@ -385,7 +385,7 @@ func (a *await) acked(g *group, offset uint64) {
 }
 
 // ended reports whether the outcome is known, so that nothing needs to be told.
-func (a *await) ended() bool {
+func (a *ackWaiter) ended() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.known
@@ -393,7 +393,7 @@ func (a *await) ended() bool {
 
 // settle ends the wait with an error; the first outcome counts. It may be called
 // under the lock of a group.
-func (a *await) settle(err error) {
+func (a *ackWaiter) settle(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.known {
@@ -403,7 +403,7 @@ func (a *await) settle(err error) {
 }
 
 // end runs on the timer's goroutine: the outcome is known, or time is up.
-func (a *await) end() {
+func (a *ackWaiter) end() {
 	a.mu.Lock()
 	if a.told {
 		a.mu.Unlock()
@@ -421,13 +421,13 @@ func (a *await) end() {
 	for w := range open {
 		w.group.unawait(a, w.offset)
 	}
-	bus := a.barrier.bus
-	a.barrier.leave()
+	bus := a.ackWait.bus
+	a.ackWait.leave()
 	bus.awaits.Done()
 }
 
 // timeout names each group that has not acked, with the first event. a.mu is held.
-func (a *await) timeout() error {
+func (a *ackWaiter) timeout() error {
 	var who []string
 	told := "" // the group named last
 	for i, w := range a.all() {

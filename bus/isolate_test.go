@@ -90,7 +90,7 @@ func TestOthersComeBesideALongSuspect(t *testing.T) {
 	})
 }
 
-// A suspect that waits until another group's claim is over costs nothing meanwhile,
+// A suspect that waits until the reservation of another group is over costs nothing meanwhile,
 // although the member has room for others.
 func TestSuspectsWaitForAClaimAtRest(t *testing.T) {
 	awake := time.AfterFunc(20*time.Second, func() { panic("the turns of a group do not come to rest") })
@@ -102,7 +102,7 @@ func TestSuspectsWaitForAClaimAtRest(t *testing.T) {
 		r.publish("p.a", 1, 1)
 		r.publish("p.b", 1, 1)
 		var out []got
-		for len(out) != 1 || out[0].Attempt <= soloAfter { // nobody answers, until one of them is out alone
+		for len(out) != 1 || out[0].Attempt <= isolateAfter { // nobody answers, until one of them is out alone
 			time.Sleep(10 * time.Second)
 			out = in.take()
 		}
@@ -126,7 +126,7 @@ func TestSuspectsWaitForAPulledOneAtRest(t *testing.T) {
 		o.Backoff = eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
 		r.publish("t", 1, 2)
 		in := r.subscribe(o)
-		for range soloAfter { // nobody answers
+		for range isolateAfter { // nobody answers
 			time.Sleep(o.WithDefaults().AckTimeout + time.Second)
 		}
 		in.sub.Drop(0)
@@ -202,7 +202,7 @@ func TestSuspectGoesToWhoIsFreeFirst(t *testing.T) {
 func TestFormerSuspectHoldsNobodyBack(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		o := earliest("t", "g")
-		o.MaxAttempts = soloAfter + 1
+		o.MaxAttempts = isolateAfter + 1
 		o.AckTimeout, o.Backoff = 10*time.Second, eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
 		in := r.subscribe(o)
 		r.makeSuspect(in, "t")
@@ -218,7 +218,7 @@ func TestFormerSuspectHoldsNobodyBack(t *testing.T) {
 		in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, leasesOf(former)...)
 		other := r.subscribe(o)
 		r.publish("t", 1, 1)
-		for n := 0; n < soloAfter; time.Sleep(time.Millisecond) {
+		for n := 0; n < isolateAfter; time.Sleep(time.Millisecond) {
 			for _, m := range []*inbox{in, other} {
 				if got := m.take(); len(got) > 0 {
 					m.nack(leasesOf(got)...)
@@ -254,7 +254,7 @@ func TestNackedIsNoSuspect(t *testing.T) {
 
 		r.publish("t", 3, 1)
 		bad = in.take()[0]
-		for range soloAfter {
+		for range isolateAfter {
 			in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Second}, byLease(bad))
 			in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, job)
 			time.Sleep(time.Second + time.Millisecond)
@@ -262,7 +262,7 @@ func TestNackedIsNoSuspect(t *testing.T) {
 				bad = out[0]
 			}
 		}
-		equal(t, "attempt of the one whose leases ran out, beside another", bad.Attempt, soloAfter)
+		equal(t, "attempt of the one whose leases ran out, beside another", bad.Attempt, isolateAfter)
 		in.ack(job)
 		bad = in.take()[0]
 		r.publish("t", 4, 1)
