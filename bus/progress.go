@@ -210,22 +210,23 @@ func (p *progress) load(ctx context.Context, s store.Store, topic, name string, 
 			p.listed[part.Offset] = true
 		}
 	}
-	p.dropPassed(cursor)
+	p.dropDone(cursor)
 	return nil
 }
 
-// dropPassed drops what was loaded and has nothing more to tell: histories of events
-// that are done.
-func (p *progress) dropPassed(cursor uint64) {
+// dropDone drops what was loaded and has nothing more to tell: histories of events that
+// are done, below the cursor or above it. The commit in which an event was done leaves
+// its history to a later one.
+func (p *progress) dropDone(cursor uint64) {
 	for offset := range p.history {
-		if offset <= cursor && p.redriven[offset] == nil {
+		if p.redriven[offset] == nil && (offset <= cursor || p.restoredAs(offset) == acked) {
 			p.forget(offset)
 		}
 	}
 }
 
-// outlived reports whether the store has parts that the cursor has passed: the
-// process ended behind the commit that moved it, before it removed them.
+// outlived reports whether the store has parts of what is done: the process ended after
+// the commit that settled it, before it removed them.
 func (p *progress) outlived(cursor uint64) bool {
 	if len(p.noted) > 0 {
 		return true

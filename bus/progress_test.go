@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -140,4 +141,57 @@ func TestOutlivedPartsAreRemoved(t *testing.T) {
 			t.Errorf("parts %v, %v", parts, err)
 		}
 	})
+}
+
+// TestHistoryOfWhatIsDone: the commit in which a handover acks an event leaves the event's
+// history to a later one. Where the hub ends in between, the history goes after the next
+// start, although the cursor has not passed the event and nobody reads it again.
+func TestHistoryOfWhatIsDone(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		s := &interposed{Store: r.store.Store}
+		r.store.Store = s
+		r.publish("t", 1, 3)
+		in := r.subscribe(opts("t", "g"))
+		first := in.take()
+		in.nack(byLease(first[1]))
+		time.Sleep(5 * time.Second) // longer than a backoff, shorter than a lease
+		again := in.take()
+		if parts := r.parts("t", "g"); len(again) != 1 || len(parts) != 2 {
+			t.Fatalf("%d deliveries after a NACK, parts %v; want 1, and 2 parts", len(again), parts)
+		}
+		broken := errors.New("the store broke")
+		s.when(behindIt, 0, func() { s.fail(broken) })
+		if _, err := in.handOver([]eventhub.Ref{byLease(again[0])}, out(`1`)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		s.off()
+		if err := r.bus.Close(); !errors.Is(err, broken) {
+			t.Fatalf("Close: %v", err)
+		}
+		s.fail(nil)
+		r.start(Options{})
+		one := opts("t", "g")
+		one.MaxInFlight = 1 // so that a turn begins at the event that is done
+		in = r.subscribe(one)
+		time.Sleep(time.Second)
+		for range 2 {
+			in.ack(byLease(in.take()[0]))
+			time.Sleep(time.Second)
+		}
+		equal(t, "the stored cursor", r.stored("t", "g").Cursor, 3)
+		if parts := r.parts("t", "g"); len(parts) != 0 {
+			t.Errorf("with all done the group keeps parts %v", parts)
+		}
+	})
+}
+
+// parts returns what the store has of a group beside its header.
+func (r *rig) parts(topic, group string) []store.GroupPart {
+	r.t.Helper()
+	parts, err := r.store.GroupParts(context.Background(), topic, group)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return parts
 }
