@@ -175,40 +175,19 @@ func TestSmallDisk(t *testing.T) {
 func TestShrink(t *testing.T) {
 	mem := vfs.NewMem()
 	o := onMem(t, mem)
-	low := false
-	o.Space = func() (store.Space, error) {
-		if low {
-			return store.Space{Free: 1, Total: 1 << 40}, nil
-		}
-		return store.Space{Free: 1 << 40, Total: 1 << 40}, nil
-	}
+	var low atomic.Bool
+	o.Space = spaceThatIs(&low)
 	s := mustOpen(t, o)
 	const n, size = 100, 20 << 10
 	for i := range n {
 		mustCommit(t, s, true, store.Append{Topic: "t", ID: fmt.Sprint(i), Record: newRecord("t", fmt.Sprint(i), size)})
 	}
-	logs := func() (bytes int64) {
-		s.db.TestOnlyWaitForCleaning() // Pebble removes files beside all else
-		names, err := mem.List("data")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range names {
-			if info, err := mem.Stat("data/" + name); err == nil && isLog(name) {
-				bytes += info.Size()
-			}
-		}
-		return bytes
-	}
-	if err := s.db.Flush(); err != nil { // Shrink leaves a store alone that is stalled
-		t.Fatal(err)
-	}
-	before := logs()
-	low = true
+	before := logBytes(t, s, mem)
+	low.Store(true)
 	if err := s.Shrink(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if after := logs(); before < 10*size || after > size {
+	if after := logBytes(t, s, mem); before < 10*size || after > size {
 		t.Errorf("logs have %d bytes, and %d after a Shrink", before, after)
 	}
 	if got := readAll(t, s, "t"); len(got) != n {
@@ -217,6 +196,112 @@ func TestShrink(t *testing.T) {
 	mustClose(t, s)
 	if err := s.Shrink(context.Background()); !errors.Is(err, store.ErrClosed) {
 		t.Errorf("Shrink after Close: %v", err)
+	}
+}
+
+// spaceThatIs is of a disk that is nearly full, or not.
+func spaceThatIs(low *atomic.Bool) func() (store.Space, error) {
+	return func() (store.Space, error) {
+		if low.Load() {
+			return store.Space{Free: 1, Total: 1 << 40}, nil
+		}
+		return store.Space{Free: 1 << 40, Total: 1 << 40}, nil
+	}
+}
+
+// logBytes returns the size of all logs.
+func logBytes(t *testing.T, s *Store, fsys vfs.FS) (bytes int64) {
+	t.Helper()
+	s.db.TestOnlyWaitForCleaning() // Pebble removes files beside all else
+	names, err := fsys.List("data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if info, err := fsys.Stat("data/" + name); err == nil && isLog(name) {
+			bytes += info.Size()
+		}
+	}
+	return bytes
+}
+
+// tableHold makes all writes of tables wait, where it is not nil.
+type tableHold struct{ release atomic.Pointer[chan struct{}] }
+
+func (h *tableHold) MaybeError(op errorfs.Op) error {
+	if release := h.release.Load(); release != nil && isTable(op.Path) && op.Kind == errorfs.OpFileWrite {
+		<-*release
+	}
+	return nil
+}
+
+func (h *tableHold) String() string { return "hold the writes of tables" }
+
+// TestShrinkWhileStalled: it is a burst of commits that makes the room low, and all
+// memtables may be waiting for their flush then. Shrink waits too: it is not called again
+// before the room is low anew.
+func TestShrinkWhileStalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := vfs.NewMem()
+		hold, release := &tableHold{}, make(chan struct{})
+		o := onMem(t, faultfs.Wrap(mem, hold))
+		var low atomic.Bool
+		o.Space = spaceThatIs(&low)
+		s := mustOpen(t, o)
+		hold.release.Store(&release)
+		const size = 20 << 10
+		for n := 0; !s.isStalled(); n++ {
+			mustCommit(t, s, true, store.Append{Topic: "t", ID: fmt.Sprint(n), Record: newRecord("t", fmt.Sprint(n), size)})
+		}
+		before := logBytes(t, s, mem)
+		low.Store(true)
+		shrunk := make(chan error, 1)
+		go func() { shrunk <- s.Shrink(context.Background()) }()
+		synctest.Wait()
+		close(release)
+		if err := <-shrunk; err != nil {
+			t.Fatal(err)
+		}
+		if after := logBytes(t, s, mem); before < 10*size || after > size {
+			t.Errorf("logs have %d bytes, and %d after a Shrink", before, after)
+		}
+		mustClose(t, s)
+	})
+}
+
+// TestShrinkEnds: a stalled store whose flushes fail, as on a full disk, may be stalled for
+// ever. Shrink ends then, and when its caller gives up.
+func TestShrinkEnds(t *testing.T) {
+	for _, name := range []string{"a flush fails", "the caller gives up"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				hold, release := &tableHold{}, make(chan struct{})
+				fault := &failing{match: func(op errorfs.Op) bool { return isTable(op.Path) && op.Kind == errorfs.OpFileWrite }}
+				s := mustOpen(t, onMem(t, faultfs.Wrap(faultfs.Wrap(vfs.NewMem(), fault), hold)))
+				hold.release.Store(&release)
+				for n := 0; !s.isStalled(); n++ {
+					mustCommit(t, s, true, store.Append{Topic: "t", ID: fmt.Sprint(n), Record: newRecord("t", fmt.Sprint(n), 20<<10)})
+				}
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				shrunk := make(chan error, 1)
+				go func() { shrunk <- s.Shrink(ctx) }()
+				synctest.Wait()
+				if name == "a flush fails" {
+					fault.on.Store(true)
+					close(release)
+				} else {
+					cancel()
+				}
+				if err := <-shrunk; err != nil || !s.isStalled() {
+					t.Errorf("Shrink: %v; the store is stalled: %t", err, s.isStalled())
+				}
+				if fault.on.Swap(false); name != "a flush fails" {
+					close(release)
+				}
+				mustClose(t, s)
+			})
+		})
 	}
 }
 

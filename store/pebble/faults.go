@@ -34,6 +34,8 @@ type faults struct {
 	// at once, for as long as the disk is full.
 	background chan struct{}
 	pausing    atomic.Bool
+	// over has room for one token that tells of a flush or a compaction that has ended.
+	over chan struct{}
 	// opening: Pebble moves what the logs hold into tables, and does not come back
 	// before it has. A failure breaks the store then, which has promised nothing yet.
 	opening atomic.Bool
@@ -47,7 +49,7 @@ const openingJob = 1
 const retryPause = time.Second
 
 func newFaults(o Options) *faults {
-	return &faults{log: o.Logger, fatal: o.Fatal, background: make(chan struct{}, 1), closing: make(chan struct{})}
+	return &faults{log: o.Logger, fatal: o.Fatal, background: make(chan struct{}, 1), over: make(chan struct{}, 1), closing: make(chan struct{})}
 }
 
 // listener hears what Pebble does not return. A damaged table fails the reads
@@ -72,11 +74,25 @@ func (f *faults) listener(s *seal) *pdb.EventListener {
 		BackgroundError: func(err error) {
 			f.log.Error("flush or compaction failed; it is tried again", "err", err)
 			f.pausing.Store(true)
-			select {
-			case f.background <- struct{}{}:
-			default:
-			}
+			leaveToken(f.background)
 		},
+		FlushEnd:      func(pdb.FlushInfo) { leaveToken(f.over) },
+		CompactionEnd: func(pdb.CompactionInfo) { leaveToken(f.over) },
+	}
+}
+
+// leaveToken and dropToken are of channels that have room for one.
+func leaveToken(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func dropToken(c <-chan struct{}) {
+	select {
+	case <-c:
+	default:
 	}
 }
 

@@ -145,15 +145,16 @@ func (s *Store) Space() (store.Space, error) {
 }
 
 // Shrink implements store.Maintenance. Each flush begins another log, with what was one
-// before or, where room is low, without it. So behind as many of them as there may be
-// logs all are small.
+// before or, where room is low, without it. So after as many of them as there may be
+// logs all are small. It is a burst of commits that makes room low, so flushes may be
+// under way, and Shrink waits for them; it ends early where one fails.
 func (s *Store) Shrink(ctx context.Context) error {
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
 	defer s.leave()
 	for range s.mostLogs {
-		if ctx.Err() != nil || s.isStalled() {
+		if !s.awaitRoom(ctx) {
 			break
 		}
 		if _, err := s.flush(ctx); err != nil {
@@ -193,6 +194,22 @@ func (s *Store) isStalled() bool {
 	return m.MemTable.Size >= s.mostMemory || int(m.Levels[0].Sublevels) >= s.mostSublevels
 }
 
+// awaitRoom waits until the store is not stalled. It reports false where that cannot be
+// awaited: a flush or a compaction has failed, or ctx is done.
+func (s *Store) awaitRoom(ctx context.Context) bool {
+	dropToken(s.faults.background) // an old one
+	for s.isStalled() {
+		select {
+		case <-s.faults.over:
+		case <-s.faults.background:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return ctx.Err() == nil
+}
+
 // flush moves what is in memory into tables, which carry checksums to their last
 // byte and need no replay. Where that fails, as on a full disk, the log has all
 // of it, and Pebble would try for ever; done is false.
@@ -200,10 +217,7 @@ func (s *Store) flush(ctx context.Context) (done bool, err error) {
 	if s.faults.err() != nil {
 		return false, nil
 	}
-	select {
-	case <-s.faults.background: // an old one
-	default:
-	}
+	dropToken(s.faults.background) // an old one
 	flushed, err := s.db.AsyncFlush()
 	if err != nil {
 		return false, err
