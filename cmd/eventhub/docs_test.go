@@ -36,22 +36,23 @@ func TestCommandReference(t *testing.T) {
 
 const referenceIntro = `# The command line
 
-One binary runs a hub and does everything one does with it from a shell.
+For people who use a hub from a shell: every command, its flags and examples. One binary runs a hub and is its
+client.
 
-Results go to standard output, all else to standard error. ` + "`-o table`" + ` is for people,
+Results go to standard output, everything else to standard error. ` + "`-o table`" + ` is for people,
 the same on terminals and in pipes; ` + "`json`" + ` is one indented document, ` + "`ndjson`" + ` one value
-a line. Colour is used on terminals only and never with ` + "`NO_COLOR`" + `. A flag comes before
+a line. Colour is used on terminals only and never with ` + "`NO_COLOR`" + `. A flag overrides
 the environment variable in its brackets.
 
 | Exit code | |
 |---|---|
-| 0 | done; also where whoever read the results has gone away |
+| 0 | done; also if the reader of the results has gone away |
 | 1 | failed: the hub refused, something is not there, an input line was bad, the hub speaks another version of the protocol |
 | 2 | wrong usage: a flag, an argument or an environment variable |
 | 3 | no hub can be reached |
 | 4 | denied: no token, a wrong one, or one without the right |
 
-This page is made from the commands themselves.
+A test generates this page from the commands themselves.
 `
 
 func commandReference(root *cobra.Command) []byte {
