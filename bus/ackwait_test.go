@@ -560,3 +560,42 @@ func TestWaitTellsTheTruthLater(t *testing.T) {
 		ask("below where it was moved to", "e2", past)
 	})
 }
+
+// sparse hides one offset of a topic, as if the log had let go of it.
+type sparse struct {
+	store.Store
+	topic string
+	gone  uint64
+}
+
+func (s *sparse) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
+	if topic == s.topic && from <= s.gone {
+		// What lies before it, or else what lies behind.
+		if from < s.gone {
+			return s.Store.Read(ctx, topic, from, min(limit, int(s.gone-from)), maxBytes, batch)
+		}
+		from = s.gone + 1
+	}
+	return s.Store.Read(ctx, topic, from, limit, maxBytes, batch)
+}
+
+// A wait for an event that the log has let go of ends where the group reads on.
+func TestWaitForWhatIsGone(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(earliest("t", "g"))
+		if err := in.sub.Unsubscribe(bg); err != nil {
+			t.Fatal(err)
+		}
+		w := r.enqueue(bg, eventhub.Publication{Events: inTopic("t", 2)[1:], WaitFor: []string{"g"}, WaitUpTo: time.Minute})
+		r.publish("t", 3, 1)
+		equal(t, "over before", w.over(), false)
+		synctest.Wait()
+		r.store.Store = &sparse{Store: r.store.Store, topic: "t", gone: w.pubs[0].Receipts[0].Offset}
+		in = r.subscribe(earliest("t", "g"))
+		equal(t, "delivered", in.takeOffsets(), []uint64{2})
+		equal(t, "over", w.over(), true)
+		if w.pubs[0].Err != nil {
+			t.Error(w.pubs[0].Err)
+		}
+	})
+}

@@ -563,3 +563,55 @@ func TestAckWindow(t *testing.T) {
 		equal(t, "offsets then", in.takeOffsets(), []uint64{11, 12, 13, 14, 15})
 	})
 }
+
+func TestNumbersAfterARestart(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 5)
+		in := r.subscribe(opts("t", "g"))
+		all := in.take()
+		in.ack(byLease(all[1]), byLease(all[2]), byLease(all[3])) // 1 and 5 are open
+		start := eventhub.Start{Kind: eventhub.StartOffset, Offset: 6}
+		before, _ := r.bus.SeekGroup(bg, "t", "g", start, false)
+		lag := r.info("t", "g").Lag
+		r.restart()
+		equal(t, "lag, not loaded", r.info("t", "g").Lag, lag)
+		after, _ := r.bus.SeekGroup(bg, "t", "g", start, false)
+		equal(t, "lag, loaded", r.info("t", "g").Lag, lag)
+		equal(t, "skipped", after.Skipped, before.Skipped)
+		start.Offset = 1
+		again, _ := r.bus.SeekGroup(bg, "t", "g", start, false)
+		equal(t, "again by a seek to 0", again.Again, 3)
+	})
+}
+
+// TestSubscribeAtTheTopicLimit has the same code as a publish there.
+func TestSubscribeAtTheTopicLimit(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		fillTopics(r)
+		_, err := r.bus.Subscribe(context.Background(), opts("new", "g"), &inbox{})
+		wantCode(t, err, eventhub.CodeOverloaded)
+	})
+}
+
+// TestEndedIsNotToldToWhoHasLeft, also when it left because another member was
+// told.
+func TestEndedIsNotToldToWhoHasLeft(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		first := &leaver{}
+		if _, err := r.bus.Subscribe(context.Background(), opts("t", "g"), first); err != nil {
+			t.Fatal(err)
+		}
+		second := r.subscribe(opts("t", "g"))
+		first.takes = second.sub
+		r.restart()
+		equal(t, "Ended calls after Drop", len(second.ended), 0)
+	})
+}
+
+// leaver is a Receiver that takes another subscription with it.
+type leaver struct {
+	takeNothing
+	takes eventhub.Subscription
+}
+
+func (l *leaver) Ended(error) { l.takes.Drop(0) }

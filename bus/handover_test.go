@@ -1,13 +1,16 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"eventhub"
 	"eventhub/store"
@@ -416,5 +419,156 @@ func TestHandOversAreJoined(t *testing.T) {
 		}
 		equal(t, "commits", r.store.of("Commit")-before, 3)
 		equal(t, "stored cursor", r.stored("in", "g").Cursor, 8)
+	})
+}
+
+// The leases of a pull stand when a handover of one is refused.
+func TestHandOverOfAPullRefused(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for i := range 99 {
+			r.publish("t"+string(rune('a'+i/10))+string(rune('a'+i%10)), 1, 1)
+		}
+		r.publish("t", 1, 1)
+		got := r.pull(opts("t", "g"), 0)
+		hs := []eventhub.Handover{{Refs: []eventhub.Ref{{Lease: got[0].Lease}}, Events: inTopic("one-too-many", 1)}}
+		answered := make(chan struct{})
+		r.bus.HandOver(bg, "t", "g", hs, func([]eventhub.Handover) { close(answered) })
+		<-answered
+		wantCode(t, hs[0].Err, eventhub.CodeOverloaded)
+		equal(t, "others get", len(r.pull(opts("t", "g"), 0)), 0)
+		equal(t, "its ack", r.ackPulled(got), []eventhub.Outcome{eventhub.Applied})
+	})
+}
+
+// A late handover that is refused leaves the event waiting, with the attempts that it
+// had: no lease comes back to life.
+func TestLateHandOverRefusedWaitsOn(t *testing.T) {
+	for _, due := range []bool{false, true} {
+		inBubble(t, func(r *rig) {
+			s := &picky{Store: r.store.Store}
+			synctest.Wait() // the engine has looked at its store
+			r.store.Store = s
+			r.publish("in", 1, 1)
+			r.publish("out", 1, 1)
+			o := opts("in", "g")
+			o.AckTimeout, o.Backoff = time.Second, eventhub.Backoff{Min: time.Hour, Max: time.Hour}
+			in := r.subscribe(o)
+			first := in.take()
+			time.Sleep(2 * time.Second)
+			hold := make(chan struct{})
+			s.set(hold, nil)
+			bad := out(`1`)
+			bad.ID = "poison"
+			hs := []eventhub.Handover{{Refs: leasesOf(first), Events: []eventhub.Event{bad}}}
+			in.sub.HandOver(bg, hs, func([]eventhub.Handover) {})
+			if due {
+				time.Sleep(2 * time.Hour)
+			}
+			close(hold)
+			s.set(nil, nil)
+			synctest.Wait()
+			wantCode(t, hs[0].Err, eventhub.CodeOverloaded)
+			list, err := r.bus.InFlight(bg, "in", "g", 10)
+			if err != nil || len(list) != 1 {
+				t.Fatalf("InFlight = %+v, %v", list, err)
+			}
+			again := in.take()
+			if due {
+				equal(t, "delivered", len(again), 1)
+				equal(t, "attempt", list[0].Attempt, 2)
+			} else {
+				equal(t, "delivered", len(again), 0)
+				equal(t, "stands", list[0].State, "waiting")
+			}
+		})
+	}
+}
+
+// A late handover takes room while it is under way, and gives back no more than that.
+func TestLateHandOverKeepsTheCountOfRoom(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("in", 1, 3)
+		o := opts("in", "g")
+		o.MaxInFlight, o.AckTimeout, o.Backoff = 1, time.Second, eventhub.Backoff{Min: time.Hour, Max: time.Hour}
+		in := r.subscribe(o)
+		first := in.take()
+		time.Sleep(time.Second)
+		second := in.take()
+		equal(t, "in its place", offsets(second), []uint64{2})
+		if _, err := in.handOver(leasesOf(first), out(`1`)); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "while the second is held", len(in.take()), 0)
+		in.ack(leasesOf(second)...)
+		equal(t, "then", in.takeOffsets(), []uint64{3})
+	})
+}
+
+// A handover that finds no room in the queue in time takes no delivery.
+func TestHandOverGivenUpInTheQueue(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		r.start(Options{QueueBytes: 1})
+		r.publish("in", 1, 1)
+		in := r.subscribe(opts("in", "g"))
+		got := in.take()
+		hold := make(chan struct{})
+		r.store.set(hold, nil)
+		for range 2 { // one in the commit, one in the queue
+			go r.publish("other", 1, 1)
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithTimeout(bg, time.Second)
+		defer cancel()
+		hs := []eventhub.Handover{{Refs: leasesOf(got), Events: []eventhub.Event{out(`1`)}}}
+		in.sub.HandOver(ctx, hs, func([]eventhub.Handover) {})
+		wantCode(t, hs[0].Err, eventhub.CodeOverloaded)
+		r.store.set(nil, nil)
+		close(hold)
+		equal(t, "its ack", in.ack(leasesOf(got)...), []eventhub.Outcome{eventhub.Applied})
+	})
+}
+
+// recorder notes where the records of a topic lay that were committed.
+type recorder struct {
+	store.Store
+	topic string
+	mu    sync.Mutex
+	at    []*byte
+}
+
+func (s *recorder) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+	s.mu.Lock()
+	for _, u := range units {
+		for _, a := range u.Appends {
+			if a.Topic == s.topic {
+				s.at = append(s.at, unsafe.SliceData(a.Record))
+			}
+		}
+	}
+	s.mu.Unlock()
+	return s.Store.Commit(ctx, units, sync)
+}
+
+// What a handover publishes and nobody reads does not stay in memory because
+// somebody reads a little beside it.
+func TestHandOverCachesOnlyWhatIsRead(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		s := &recorder{Store: r.store.Store, topic: "small"}
+		r.store.Store = s
+		r.publish("in", 1, 1)
+		r.publish("big", 1, 1)
+		r.publish("small", 1, 1)
+		in, reader := r.subscribe(opts("in", "g")), r.subscribe(opts("small", "g"))
+		big := eventhub.Event{Topic: "big", Payload: append(append([]byte(`"`), bytes.Repeat([]byte("x"), 1<<16)...), '"')}
+		if _, err := in.handOver(leasesOf(in.take()), eventhub.Event{Topic: "small", Payload: []byte(`1`)}, big); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "read", reader.takeOffsets(), []uint64{1, 2})
+		items, ok := r.bus.topicLog("small").read(nil, 2, 1)
+		if !ok {
+			t.Fatal("the event is not cached")
+		}
+		equal(t, "keeps the buffer", unsafe.SliceData(items[0].Record) == s.at[len(s.at)-1], false)
 	})
 }

@@ -358,3 +358,5 @@ func (m *meter) count1(name string) int {
 	defer m.mu.Unlock()
 	return m.calls[name]
 }
+
+var bg = context.Background()

@@ -482,3 +482,17 @@ func TestMeasureForgetsWhatWasJustMade(t *testing.T) {
 		s.off()
 	})
 }
+
+func TestBlockedByPausedMembers(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(opts("t", "g"))
+		in.sub.Pause(bg)
+		r.publish("t", 1, 3)
+		synctest.Wait()
+		b := r.info("t", "g").BlockedBy
+		t.Logf("%+v", b)
+		if b != nil && b.Kind == "members_full" {
+			t.Errorf("blocked_by is %q; the only member holds 0 of %d and has paused", b.Kind, 100)
+		}
+	})
+}

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -273,4 +274,81 @@ func TestNackedIsNoSuspect(t *testing.T) {
 		in.ack(job)
 		equal(t, "came alone", in.takeOffsets(), []uint64{3})
 	})
+}
+
+// A suspect that waits for a member goes to another one of its group which becomes
+// free before, whatever topic that was busy with.
+func TestSuspectGoesToWhoeverIsFreeFirst(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		one, two := r.subscribe(opts("*", "g")), r.subscribe(opts("*", "g"))
+		if err := two.sub.Pause(bg); err != nil {
+			t.Fatal(err)
+		}
+		r.publish("x", 1, 1)
+		busy := one.take()
+		if err := errors.Join(one.sub.Pause(bg), two.sub.Resume(bg)); err != nil {
+			t.Fatal(err)
+		}
+		r.publish("y", 1, 2)
+		other := two.take()
+		r.publish("a", 1, 1)
+		for range 2 {
+			two.lapse(leasesOf(two.take())...)
+			time.Sleep(time.Millisecond)
+		}
+		if err := one.sub.Resume(bg); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		// one holds one, two holds two: the suspect is kept for one.
+		equal(t, "before", []int{len(busy), len(other), len(one.take()), len(two.take())}, []int{1, 2, 0, 0})
+		two.ack(leasesOf(other)...)
+		equal(t, "the suspect", places(append(two.take(), one.take()...)), []string{"a/1"})
+	})
+}
+
+// A suspect that waits for a busy member goes to one that goes on before that has
+// settled what it holds.
+func TestSuspectGoesToWhoeverGoesOnFirst(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		one := r.subscribe(opts("t", "g"))
+		r.publish("t", 1, 2)
+		in := one.take()[:1]
+		two := r.subscribe(opts("t", "g"))
+		if err := two.sub.Pause(bg); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			one.lapse(leasesOf(in)...)
+			time.Sleep(time.Millisecond)
+			in = one.take()
+		}
+		equal(t, "while one is busy and the other pauses", len(in), 0)
+		if err := two.sub.Resume(bg); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "the suspect", places(two.take()), []string{"t/1"})
+	})
+}
+
+// makeSuspect publishes one event that the inbox is given and fails until it may go
+// out alone only; it is due again a millisecond later.
+func (r *rig) makeSuspect(in *inbox, topic string) {
+	r.t.Helper()
+	r.publish(topic, 1, 1)
+	for n := range isolateAfter {
+		if n > 0 {
+			time.Sleep(time.Millisecond)
+		}
+		in.lapse(leasesOf(in.take())...)
+	}
+}
+
+// lapse lets leases run out, which takes a second; the events are due again a millisecond
+// later.
+func (in *inbox) lapse(leases ...eventhub.Ref) {
+	in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Second}, leases...)
+	time.Sleep(time.Second)
+	synctest.Wait() // what is said from now on only brings the events back soon
+	in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, leases...)
 }

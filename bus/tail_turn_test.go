@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -11,6 +12,26 @@ import (
 	"eventhub"
 	"eventhub/store"
 )
+
+func TestTailsOfNothingLeaveNothing(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for i := range 1000 {
+			in := r.subscribe(eventhub.SubscribeOptions{Topic: fmt.Sprintf("nothing.%d", i)})
+			in.sub.Unsubscribe(bg)
+			if _, err := r.bus.Subscribe(bg, eventhub.SubscribeOptions{Topic: fmt.Sprintf("refused.%d", i), Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}}, in); err == nil {
+				t.Fatal("not refused")
+			}
+		}
+		m, err := r.bus.Measure(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		topics, _ := r.bus.Topics(bg, "", 1000)
+		equal(t, "topics", len(topics), 0)
+		equal(t, "kept counts of tails", len(r.bus.counts.tails), 0)
+		equal(t, "measured groups", len(m.Groups), 0)
+	})
+}
 
 // porous is a store in which some offsets hold nothing, as compaction leaves them.
 type porous struct {

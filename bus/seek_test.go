@@ -2,7 +2,7 @@ package bus
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -10,11 +10,8 @@ import (
 	"time"
 
 	"eventhub"
-	"eventhub/bus/internal/commit"
 	"eventhub/store/memory"
 )
-
-var bg = context.Background()
 
 func TestSeekBehindARefusedDeadLetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -92,54 +89,6 @@ func TestSeekBehindARefusedDeadLetter(t *testing.T) {
 	})
 }
 
-// A pause that shares a commit with a refused dead letter, and an ack in the
-// same chunk between the two.
-func TestPauseBesideARefusedDeadLetter(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		fillTopics(r)
-		r.publish("t0", 2, 2)
-		in := r.subscribe(opts("t0", "g"))
-		all := in.take()
-		time.Sleep(time.Second)
-		hold := make(chan struct{})
-		r.store.set(hold, nil)
-		go r.publish("t1", 1, 1)
-		synctest.Wait()
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[1]))
-		// While the committer builds its commit a member acks: between the dead letter's
-		// prepare and the pause's.
-		if err := r.bus.committer.Submit(bg, &onBuild{do: func() {
-			in.sub.Settle(bg, eventhub.Settlement{Refs: []eventhub.Ref{byLease(all[2])}})
-		}}); err != nil {
-			t.Fatal(err)
-		}
-		paused := make(chan error, 1)
-		go func() { paused <- r.bus.PauseGroup(bg, "t0", "g") }()
-		synctest.Wait()
-		r.store.set(nil, nil)
-		close(hold)
-		synctest.Wait()
-		if err := <-paused; err != nil {
-			t.Fatal(err)
-		}
-		equal(t, "dead letters", len(r.events("t0.dlq")), 0)
-		// The process dies here: what another one finds.
-		crashed, err := New(Options{Store: r.store})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := crashed.ResumeGroup(bg, "t0", "g"); err != nil {
-			t.Fatal(err)
-		}
-		got := &inbox{t: t, room: -1}
-		if got.sub, err = crashed.Subscribe(bg, opts("t0", "g"), got); err != nil {
-			t.Fatal(err)
-		}
-		equal(t, "delivered after the crash", got.takeOffsets(), []uint64{1, 2})
-		crashed.Close()
-	})
-}
-
 func TestRefusedPauseCounts(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.stop()
@@ -177,26 +126,6 @@ func TestRefusedPauseCounts(t *testing.T) {
 	})
 }
 
-func TestTailsOfNothingLeaveNothing(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		for i := range 1000 {
-			in := r.subscribe(eventhub.SubscribeOptions{Topic: fmt.Sprintf("nothing.%d", i)})
-			in.sub.Unsubscribe(bg)
-			if _, err := r.bus.Subscribe(bg, eventhub.SubscribeOptions{Topic: fmt.Sprintf("refused.%d", i), Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}}, in); err == nil {
-				t.Fatal("not refused")
-			}
-		}
-		m, err := r.bus.Measure(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		topics, _ := r.bus.Topics(bg, "", 1000)
-		equal(t, "topics", len(topics), 0)
-		equal(t, "kept counts of tails", len(r.bus.counts.tails), 0)
-		equal(t, "measured groups", len(m.Groups), 0)
-	})
-}
-
 func TestSeekPlanSkips(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 5)
@@ -209,44 +138,6 @@ func TestSeekPlanSkips(t *testing.T) {
 		}
 		equal(t, "skipped by a seek to 1", plan.Skipped, 1)
 		equal(t, "again", plan.Again, 4)
-	})
-}
-
-func TestNumbersAfterARestart(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.publish("t", 1, 5)
-		in := r.subscribe(opts("t", "g"))
-		all := in.take()
-		in.ack(byLease(all[1]), byLease(all[2]), byLease(all[3])) // 1 and 5 are open
-		start := eventhub.Start{Kind: eventhub.StartOffset, Offset: 6}
-		before, _ := r.bus.SeekGroup(bg, "t", "g", start, false)
-		lag := r.info("t", "g").Lag
-		r.restart()
-		equal(t, "lag, not loaded", r.info("t", "g").Lag, lag)
-		after, _ := r.bus.SeekGroup(bg, "t", "g", start, false)
-		equal(t, "lag, loaded", r.info("t", "g").Lag, lag)
-		equal(t, "skipped", after.Skipped, before.Skipped)
-		start.Offset = 1
-		again, _ := r.bus.SeekGroup(bg, "t", "g", start, false)
-		equal(t, "again by a seek to 0", again.Again, 3)
-	})
-}
-
-func TestLeaseOfNobody(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		receipts := r.publish("t", 1, 1)
-		in := &inbox{t: t, room: 0}
-		sub, err := r.bus.Subscribe(bg, opts("t", "g"), in)
-		if err != nil {
-			t.Fatal(err)
-		}
-		in.sub = sub
-		synctest.Wait()
-		out, err := r.bus.Settle(bg, "t", "g", eventhub.Settlement{Refs: []eventhub.Ref{{ID: receipts[0].ID, Lease: eventhub.Lease{Runtime: 1}}}})
-		t.Log(out, err)
-		if err == nil && out[0] == eventhub.Applied {
-			t.Errorf("an ack by id without a lease of an event that was never delivered is applied; cursor %d", r.cursor("t", "g").Offset)
-		}
 	})
 }
 
@@ -295,20 +186,6 @@ func TestSetCursorToTheEndOfTime(t *testing.T) {
 	})
 }
 
-func TestBlockedByPausedMembers(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		in := r.subscribe(opts("t", "g"))
-		in.sub.Pause(bg)
-		r.publish("t", 1, 3)
-		synctest.Wait()
-		b := r.info("t", "g").BlockedBy
-		t.Logf("%+v", b)
-		if b != nil && b.Kind == "members_full" {
-			t.Errorf("blocked_by is %q; the only member holds 0 of %d and has paused", b.Kind, 100)
-		}
-	})
-}
-
 // TestAckedIsNotReadAgain: what was acked above the cursor before a restart is
 // passed without being read.
 func TestAckedIsNotReadAgain(t *testing.T) {
@@ -337,11 +214,157 @@ func TestAckedIsNotReadAgain(t *testing.T) {
 	})
 }
 
-// onBuild is a job that does something while a commit is built, and has nothing in it.
-type onBuild struct {
-	commit.Request
-	do func()
+// A paused group that waited for room does not keep it from those that wait behind.
+func TestPausedGroupLetsOthersHaveTheRoom(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.MaxInFlight = 1
+		in := r.subscribe(o)
+		r.publish("p.x", 1, 1)
+		first := in.take()
+		r.publish("p.y", 1, 1)
+		synctest.Wait()
+		r.publish("p.z", 1, 1)
+		synctest.Wait()
+		if err := errors.Join(r.bus.PauseGroup(bg, "p.x", "g"), r.bus.PauseGroup(bg, "p.y", "g")); err != nil {
+			t.Fatal(err)
+		}
+		in.ack(leasesOf(first)...)
+		equal(t, "next", places(in.take()), []string{"p.z/1"})
+	})
 }
 
-func (j *onBuild) Build() bool { j.do(); return false }
-func (j *onBuild) Done(error)  {}
+// The room that a seek sets free in one topic is for all, also where the group there
+// is paused.
+func TestSeekSetsRoomFree(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.MaxInFlight = 1
+		in := r.subscribe(o)
+		r.publish("p.x", 1, 1)
+		in.take()
+		r.publish("p.y", 1, 1)
+		synctest.Wait()
+		if err := errors.Join(r.bus.PauseGroup(bg, "p.x", "g"), r.bus.SetCursor(bg, "p.x", "g", 0)); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "next", places(in.take()), []string{"p.y/1"})
+	})
+}
+
+// A suspect that waits until the member holds nothing goes out when a seek in another
+// topic has taken what it held.
+func TestSeekSetsAReservedMemberFree(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(opts("*", "g"))
+		r.publish("a", 1, 1)
+		r.publish("b", 1, 1)
+		suspect, other := eventhub.Ref{}, 0
+		for range 2 {
+			for _, g := range in.take() {
+				if g.Topic == "a" {
+					suspect = byLease(g)
+				} else {
+					other++
+				}
+			}
+			in.lapse(suspect)
+			time.Sleep(time.Millisecond)
+		}
+		equal(t, "while b is held", []int{other, len(in.take())}, []int{1, 0})
+		if err := r.bus.SetCursor(bg, "b", "g", 0); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "behind the seek", places(in.take()), []string{"a/1"})
+	})
+}
+
+func (r *rig) seekToEnd(topic, group string) {
+	r.t.Helper()
+	if _, err := r.bus.SeekGroup(bg, topic, group, eventhub.Start{}, true); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// The room of leases that a seek voids goes to the other groups of the subscription
+// that wait for it, also where the group that was moved is paused.
+func TestSeekGivesRoomToOtherTopics(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.MaxInFlight = 1
+		in := r.subscribe(o)
+		r.publish("p.a", 1, 1)
+		synctest.Wait()
+		r.publish("p.b", 1, 1)
+		equal(t, "at first", places(in.take()), []string{"p.a/1"})
+		if err := r.bus.PauseGroup(bg, "p.a", "g"); err != nil {
+			t.Fatal(err)
+		}
+		r.seekToEnd("p.a", "g")
+		equal(t, "behind the seek", places(in.take()), []string{"p.b/1"})
+	})
+}
+
+// A suspect that waits until its subscription holds nothing goes out when the rest
+// of that was void by a seek in another topic.
+func TestSeekLetsASuspectOfAnotherTopicGo(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(opts("p.*", "g"))
+		r.publish("p.a", 1, 1)
+		equal(t, "at first", places(in.take()), []string{"p.a/1"})
+		r.makeSuspect(in, "p.b")
+		time.Sleep(time.Millisecond)
+		equal(t, "while another is held", len(in.take()), 0)
+		r.seekToEnd("p.a", "g")
+		equal(t, "behind the seek", places(in.take()), []string{"p.b/1"})
+	})
+}
+
+// A group that is paused while it stands in the queue for room lets the next one
+// have it.
+func TestPausedGroupPassesRoomOn(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.MaxInFlight = 1
+		in := r.subscribe(o)
+		r.publish("p.c", 1, 1)
+		synctest.Wait()
+		r.publish("p.a", 1, 1)
+		synctest.Wait()
+		r.publish("p.b", 1, 1)
+		held := in.take()
+		equal(t, "at first", places(held), []string{"p.c/1"})
+		if err := errors.Join(r.bus.PauseGroup(bg, "p.a", "g"), r.bus.PauseGroup(bg, "p.c", "g")); err != nil {
+			t.Fatal(err)
+		}
+		in.ack(leasesOf(held)...)
+		equal(t, "then", places(in.take()), []string{"p.b/1"})
+	})
+}
+
+// Nor does it keep a subscription free for a suspect that does not go out.
+func TestPausedGroupKeepsNobodyForItsSuspects(t *testing.T) {
+	for _, out := range []bool{true, false} {
+		inBubble(t, func(r *rig) {
+			in := r.subscribe(opts("p.*", "g"))
+			r.publish("p.a", 1, 1)
+			held := in.take()
+			r.makeSuspect(in, "p.b")
+			if out {
+				in.ack(leasesOf(held)...)
+			}
+			time.Sleep(time.Millisecond)
+			suspects := in.take()
+			equal(t, "suspects out", len(suspects) == 1, out)
+			if err := r.bus.PauseGroup(bg, "p.b", "g"); err != nil {
+				t.Fatal(err)
+			}
+			r.publish("p.c", 1, 1)
+			if out {
+				equal(t, "beside a suspect", len(in.take()), 0)
+				in.ack(leasesOf(suspects)...)
+			}
+			equal(t, "then", places(in.take()), []string{"p.c/1"})
+		})
+	}
+}

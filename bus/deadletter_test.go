@@ -1,0 +1,258 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"eventhub"
+	"eventhub/bus/internal/commit"
+	"eventhub/internal/strictjson"
+)
+
+// A pause that shares a commit with a refused dead letter, and an ack in the
+// same chunk between the two.
+func TestPauseBesideARefusedDeadLetter(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		fillTopics(r)
+		r.publish("t0", 2, 2)
+		in := r.subscribe(opts("t0", "g"))
+		all := in.take()
+		time.Sleep(time.Second)
+		hold := make(chan struct{})
+		r.store.set(hold, nil)
+		go r.publish("t1", 1, 1)
+		synctest.Wait()
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[1]))
+		// While the committer builds its commit a member acks: between the dead letter's
+		// prepare and the pause's.
+		if err := r.bus.committer.Submit(bg, &onBuild{do: func() {
+			in.sub.Settle(bg, eventhub.Settlement{Refs: []eventhub.Ref{byLease(all[2])}})
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		paused := make(chan error, 1)
+		go func() { paused <- r.bus.PauseGroup(bg, "t0", "g") }()
+		synctest.Wait()
+		r.store.set(nil, nil)
+		close(hold)
+		synctest.Wait()
+		if err := <-paused; err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "dead letters", len(r.events("t0.dlq")), 0)
+		// The process dies here: what another one finds.
+		crashed, err := New(Options{Store: r.store})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := crashed.ResumeGroup(bg, "t0", "g"); err != nil {
+			t.Fatal(err)
+		}
+		got := &inbox{t: t, room: -1}
+		if got.sub, err = crashed.Subscribe(bg, opts("t0", "g"), got); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "delivered after the crash", got.takeOffsets(), []uint64{1, 2})
+		crashed.Close()
+	})
+}
+
+// onBuild is a job that does something while a commit is built, and has nothing in it.
+type onBuild struct {
+	commit.Request
+	do func()
+}
+
+func (j *onBuild) Build() bool { j.do(); return false }
+
+func (j *onBuild) Done(error) {}
+
+// TestRefusedDeadLetterCountsAttempts: an event whose dead letter is refused
+// comes again with an attempt from 1 to the most.
+func TestRefusedDeadLetterCountsAttempts(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		fillTopics(r)
+		in := r.subscribe(opts("t0", "g"))
+		g := in.take()[0]
+		if err := in.sub.Unsubscribe(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(g))
+		next := r.subscribe(opts("t0", "g"))
+		time.Sleep(time.Hour)
+		all := next.take()
+		if len(all) == 0 || all[0].Attempt != 1 {
+			t.Errorf("after the refusal came %+v; want attempt 1", all)
+		}
+	})
+}
+
+// fillTopics creates as many topics as the store of a rig may hold.
+func fillTopics(r *rig) {
+	for i := range 100 {
+		r.publish(fmt.Sprintf("t%d", i), 1, 1)
+	}
+}
+
+// TestDeepPayloadIsDeadLettered: what may be published may also be given up.
+func TestDeepPayloadIsDeadLettered(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		payload := strings.Repeat("[", strictjson.MaxDepth) + strings.Repeat("]", strictjson.MaxDepth)
+		if _, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte(payload)}); err != nil {
+			t.Fatal(err)
+		}
+		in := r.subscribe(opts("t", "g"))
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.take()[0]))
+		equal(t, "dead letters", len(r.events("t.dlq")), 1)
+		equal(t, "cursor", r.cursor("t", "g").Offset, 1)
+	})
+}
+
+// TestDeadLetterOpensTheWindow: a group that waits for its cursor goes on when a
+// dead letter moves it.
+func TestDeadLetterOpensTheWindow(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		r.start(Options{AckWindow: 3})
+		r.publish("t", 1, 6)
+		o := opts("t", "g")
+		o.MaxInFlight = 3
+		in := r.subscribe(o)
+		all := in.take()
+		hold := make(chan struct{})
+		r.store.set(hold, nil)
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]))
+		in.ack(byLease(all[1]), byLease(all[2]))
+		equal(t, "deliveries while the window is full", len(in.take()), 0)
+		r.store.set(nil, nil)
+		close(hold)
+		equal(t, "offsets after the dead letter", in.takeOffsets(), []uint64{4, 5, 6})
+	})
+}
+
+// TestManyDeadLettersGoInRounds: a member that takes a large lot of last attempts
+// with it does not make one turn read all of them.
+func TestManyDeadLettersGoInRounds(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const n = 3*roundEvents + 1
+		o := opts("t", "g")
+		o.MaxInFlight, o.MaxAttempts = n, 1
+		in := r.subscribe(o)
+		r.publish("t", 1, n)
+		equal(t, "deliveries", len(in.take()), n)
+		in.sub.Drop(0)
+		synctest.Wait()
+		equal(t, "cursor", r.cursor("t", "g").Offset, n)
+		g := newGroup(r.bus, newTopicLog("t"), groupKey{topic: "t", group: "h"})
+		g.fetch, g.pendingLetters, g.progress = new(fetcher), make([]pendingLetter, n), newProgress()
+		g.window.reset(0)
+		g.plan(time.Now().UnixMilli())
+		equal(t, "to dead-letter in one round", len(g.fetch.letters), roundEvents)
+	})
+}
+
+// TestSeekWhileADeadLetterWaits: the seek takes the event back, and a dead
+// letter of the epoch before does not stand for it.
+func TestSeekWhileADeadLetterWaits(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		in := r.subscribe(opts("t", "g"))
+		epoch := r.stored("t", "g").Epoch
+		hold := make(chan struct{})
+		r.store.set(hold, nil)
+		go r.publish("other", 1, 1) // keeps the committer busy
+		terminal := eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}
+		in.settle(terminal, byLease(in.take()[0]))
+		moved := make(chan error, 1)
+		go func() { moved <- r.bus.SetCursor(context.Background(), "t", "g", 0) }()
+		again := in.take()
+		equal(t, "deliveries after the seek", len(again), 1)
+		in.settle(terminal, byLease(again[0]))
+		r.store.set(nil, nil)
+		close(hold)
+		if err := <-moved; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		equal(t, "cursor", r.cursor("t", "g").Offset, 1)
+		dead := r.events("t.dlq")
+		if len(dead) != 1 || dead[0].ID != deadLetterID("t", 1, "g", epoch+1, "") {
+			t.Errorf("dead letters %+v; want the one of the second epoch", dead)
+		}
+	})
+}
+
+// TestDeadLetterAndCursorAreOneUnit: when the dead letter is in the log the cursor
+// has passed the event, without waiting for a flush.
+func TestDeadLetterAndCursorAreOneUnit(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 3)
+		in := r.subscribe(opts("t", "g"))
+		all := in.take()
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]), byLease(all[1]))
+		equal(t, "dead letters", len(r.events("t.dlq")), 2)
+		equal(t, "stored cursor", r.stored("t", "g").Cursor, 2)
+	})
+}
+
+// TestEveryEpochHasItsDeadLetter: who moves a group back and fails again hears
+// of it again.
+func TestEveryEpochHasItsDeadLetter(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		in := r.subscribe(opts("t", "g"))
+		for n := 1; n <= 2; n++ {
+			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.take()[0]))
+			equal(t, "dead letters", len(r.events("t.dlq")), n)
+			if err := r.bus.SetCursor(context.Background(), "t", "g", 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// TestRefusedDeadLetterComesAgain: the event is not lost with it.
+func TestRefusedDeadLetterComesAgain(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		fillTopics(r)
+		o := opts("t0", "g")
+		o.Backoff = eventhub.Backoff{Min: time.Second, Max: time.Minute}
+		o.AckTimeout = time.Hour // no lease's end wakes the group before
+		in := r.subscribe(o)
+		for range 3 {
+			all := in.take()
+			if len(all) != 1 || all[0].Attempt != 1 {
+				t.Errorf("got %+v; want the event at attempt 1", all)
+				return
+			}
+			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]))
+			equal(t, "cursor", r.cursor("t0", "g").Offset, 0)
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// TestBrokenStoreDeadLettersNothing: a dead letter whose commit failed may not be in
+// the log, so its event is not done.
+func TestBrokenStoreDeadLettersNothing(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		in := r.subscribe(opts("t", "g"))
+		all := in.take()
+		broken := errors.New("disk on fire")
+		r.store.set(nil, broken)
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]))
+		equal(t, "cursor", r.cursor("t", "g").Offset, 0)
+		r.store.set(nil, nil)
+		if err := r.bus.Close(); !errors.Is(err, broken) {
+			t.Errorf("Close = %v; want %v", err, broken)
+		}
+		r.start(Options{})
+		equal(t, "offsets after a restart", r.subscribe(opts("t", "g")).takeOffsets(), []uint64{1})
+	})
+}

@@ -1,0 +1,266 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"eventhub"
+)
+
+func TestLeaseOfNobody(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		receipts := r.publish("t", 1, 1)
+		in := &inbox{t: t, room: 0}
+		sub, err := r.bus.Subscribe(bg, opts("t", "g"), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.sub = sub
+		synctest.Wait()
+		out, err := r.bus.Settle(bg, "t", "g", eventhub.Settlement{Refs: []eventhub.Ref{{ID: receipts[0].ID, Lease: eventhub.Lease{Runtime: 1}}}})
+		t.Log(out, err)
+		if err == nil && out[0] == eventhub.Applied {
+			t.Errorf("an ack by id without a lease of an event that was never delivered is applied; cursor %d", r.cursor("t", "g").Offset)
+		}
+	})
+}
+
+// An event that was offered to somebody who did not take it is still that of the
+// member who had it last, also where that names it by its id.
+func TestRefusedOfferKeepsTheLastLeaseByID(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(opts("p.*", "g"))
+		receipts := r.publish("p.a", 1, 1)
+		in.lapse(leasesOf(in.take())...)
+		if err := in.sub.Pause(bg); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.bus.Subscribe(bg, opts("p.a", "g"), &inbox{t: t}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		equal(t, "a late ack", in.ack(eventhub.Ref{ID: receipts[0].ID}), []eventhub.Outcome{eventhub.Applied})
+	})
+}
+
+// An id names the last lease that a member was given: not one that another member's
+// receiver had no room for.
+func TestIDNamesTheLeaseThatWasGiven(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("p.*", "g")
+		o.AckTimeout = time.Second
+		one := r.subscribe(o)
+		r.publish("p.a", 1, 1)
+		first := one.take()
+		if err := one.sub.Pause(bg); err != nil {
+			t.Fatal(err)
+		}
+		two := r.subscribe(o)
+		two.mu.Lock()
+		two.room = 0
+		two.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		two.mu.Lock()
+		equal(t, "asked", len(two.calls), 1)
+		two.mu.Unlock()
+		equal(t, "late, by id", one.ack(byID(first[0])), []eventhub.Outcome{eventhub.Applied})
+		equal(t, "ids", one.sub.(*subscription).ids.len()+two.sub.(*subscription).ids.len(), 0)
+	})
+}
+
+// TestLateNackAfterUnsubscribe: leaving gives the attempt back, and the latest
+// lease still counts while nobody holds the event.
+func TestLateNackAfterUnsubscribe(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		in := r.subscribe(opts("t", "g"))
+		g := in.take()[0]
+		if err := in.sub.Unsubscribe(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if p := recover(); p != nil {
+				t.Errorf("panic: %v", p)
+				r.bus.groups[groupKey{topic: "t", group: "g"}].mu.Unlock() // so that the bus can be closed
+			}
+		}()
+		equal(t, "outcome", in.nack(byLease(g))[0], eventhub.Applied)
+		time.Sleep(time.Minute)
+		equal(t, "attempt", r.subscribe(opts("t", "g")).take()[0].Attempt, 1)
+	})
+}
+
+// TestLeaseThatWasNeverGiven: an event that no receiver took has no lease, so
+// no token names it.
+func TestLeaseThatWasNeverGiven(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 2)
+		in := &inbox{t: t, room: 1}
+		sub, err := r.bus.Subscribe(context.Background(), opts("t", "g"), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.sub = sub
+		token := in.take()[0].Lease
+		token.Offset, token.Serial = 2, 0
+		equal(t, "outcome", in.ack(eventhub.Ref{Lease: token})[0], eventhub.Stale)
+	})
+}
+
+// TestExtendsDoNotPileUp: asking for the same deadline again and again costs
+// nothing.
+func TestExtendsDoNotPileUp(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		in := r.subscribe(opts("t", "g"))
+		ref := byLease(in.take()[0])
+		for range 5000 {
+			time.Sleep(time.Millisecond)
+			in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, ref)
+		}
+		if n, _ := r.appointments("t", "g"); n > 2048 {
+			t.Errorf("one lease has %d appointments", n)
+		}
+	})
+}
+
+// TestLeavingDoesNotPileUp: members that come and go leave nothing behind, also
+// while somebody else stays.
+func TestLeavingDoesNotPileUp(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 100)
+		o := opts("t", "g")
+		o.MaxInFlight = 1
+		r.subscribe(o)
+		for range 100 {
+			in := r.subscribe(opts("t", "g"))
+			if err := in.sub.Unsubscribe(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n, held := r.appointments("t", "g"); n > 2048 {
+			t.Errorf("%d appointments for %d leases", n, held)
+		}
+	})
+}
+
+// TestNackWhileTheEventIsRead: a verdict that counts is obeyed, also when the
+// event was about to go out.
+func TestNackWhileTheEventIsRead(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		v := &valve{meter: &meter{Store: r.store.Store}}
+		r.store.Store = v
+		r.start(Options{TailCacheBytes: 1})
+		r.publish("t", 1, 1)
+		in := r.subscribe(opts("t", "g"))
+		first := in.take()[0]
+		hold := make(chan struct{})
+		v.set(hold)
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Second}, byLease(first))
+		time.Sleep(time.Second)
+		synctest.Wait() // it is due, and being read
+		late := eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Hour}
+		equal(t, "outcome", in.settle(late, byLease(first))[0], eventhub.Applied)
+		v.set(nil)
+		close(hold)
+		equal(t, "deliveries before the delay is over", len(in.take()), 0)
+		time.Sleep(time.Hour)
+		equal(t, "offsets after it", in.takeOffsets(), []uint64{1})
+	})
+}
+
+// TestNackWhileTheReadFails: trying again does not bring the event forward.
+func TestNackWhileTheReadFails(t *testing.T) {
+	overPatchy(t, func(r *rig, p *patchy) {
+		v := &valve{meter: &meter{Store: p}}
+		r.store.Store = v
+		r.publish("t", 1, 1)
+		in := r.subscribe(opts("t", "g"))
+		first := in.take()[0]
+		hold := make(chan struct{})
+		v.set(hold)
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Second}, byLease(first))
+		time.Sleep(time.Second)
+		synctest.Wait() // it is due, and being read
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Hour}, byLease(first))
+		p.set(errors.New("the disk coughs"))
+		v.set(nil)
+		close(hold)
+		synctest.Wait()
+		p.set(nil)
+		time.Sleep(time.Hour - time.Second)
+		equal(t, "deliveries before the delay is over", len(in.take()), 0)
+		time.Sleep(time.Second)
+		equal(t, "offsets after it", in.takeOffsets(), []uint64{1})
+	})
+}
+
+// appointments returns how many ends of leases a group has noted, and how many
+// leases there are.
+func (r *rig) appointments(topic, name string) (leases, held int) {
+	g := r.bus.groups[groupKey{topic: topic, group: name}]
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.leases), g.held
+}
+
+// TestAppointmentsAreBounded: void ones go when they are the larger part, and
+// those that stay keep their order.
+func TestAppointmentsAreBounded(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("t", "g")
+		o.MaxInFlight, o.AckTimeout = 10_000, 90*time.Second
+		o.Backoff = eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
+		long := r.subscribe(o)
+		o.AckTimeout = time.Minute
+		short := r.subscribe(o)
+		for range 30 { // leases that end one after the other, those of short first
+			r.publish("t", 0, 100)
+			time.Sleep(time.Second)
+		}
+		var kept []got
+		for _, in := range []*inbox{short, long} {
+			for i, held := range in.take() {
+				if i%150 == 7 {
+					kept = append(kept, held)
+					continue
+				}
+				in.ack(byLease(held))
+				if leases, held := r.appointments("t", "g"); leases > max(1024, 2*held) {
+					t.Errorf("%d appointments for %d leases", leases, held)
+					return
+				}
+			}
+		}
+		for _, k := range kept {
+			time.Sleep(time.Until(k.at.Add(k.AckTimeout)))
+			equal(t, "deliveries at the deadline", len(short.take())+len(long.take()), 0)
+			time.Sleep(time.Millisecond)
+			equal(t, "offsets after it", append(short.takeOffsets(), long.takeOffsets()...), []uint64{k.Offset})
+		}
+	})
+}
+
+// TestModackCountsFromTheDelivery: extending late does not make the hour longer.
+func TestModackCountsFromTheDelivery(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 1)
+		o := opts("t", "g")
+		o.AckTimeout = time.Minute
+		o.Backoff = eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
+		in := r.subscribe(o)
+		ref := byLease(in.take()[0])
+		time.Sleep(59 * time.Second)
+		in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, ref)
+		time.Sleep(time.Hour - 59*time.Second)
+		equal(t, "deliveries within the hour", len(in.take()), 0)
+		time.Sleep(time.Millisecond)
+		equal(t, "deliveries after it", len(in.take()), 1)
+	})
+}

@@ -1,0 +1,208 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"eventhub"
+	"eventhub/bus/internal/commit"
+	"eventhub/store"
+)
+
+// TestIdleGroupKeepsNoRecords: what a turn has read is let go of with its end.
+func TestIdleGroupKeepsNoRecords(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 100)
+		in := r.subscribe(opts("t", "g"))
+		for _, g := range in.take() {
+			in.ack(byLease(g))
+		}
+		f := fetchers.Get().(*fetcher) // with one processor it is the one that was used
+		kept := 0
+		for _, items := range [][]store.Item{f.items[:cap(f.items)], f.batch.Items[:cap(f.batch.Items)]} {
+			for _, item := range items {
+				if item.Record != nil {
+					kept++
+				}
+			}
+		}
+		if g := r.bus.groups[groupKey{topic: "t", group: "g"}]; g.fetch != nil {
+			t.Error("the idle group holds on to what it has read")
+		}
+		equal(t, "records kept", kept, 0)
+	})
+}
+
+// TestAckWindowIsNotPassed, however much room there is.
+func TestAckWindowIsNotPassed(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		r.start(Options{AckWindow: 10})
+		r.publish("t", 1, 40)
+		equal(t, "deliveries", len(r.subscribe(opts("t", "g")).take()), 10)
+	})
+}
+
+// TestRoundsAreBoundedInBytes: large events that come back together, to be
+// delivered or dead-lettered, are not read all at once.
+func TestRoundsAreBoundedInBytes(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		h := &hoard{Store: r.store.Store}
+		r.store.Store = h
+		r.start(Options{TailCacheBytes: 1})
+		const n, size = 40, 80_000
+		payload := []byte(`"` + strings.Repeat("x", size) + `"`)
+		for range n {
+			if _, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: payload}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o := opts("t", "g")
+		o.MaxAttempts = 2
+		for _, delivered := range []int{n, n, 0} { // the second drop ends the last attempts
+			in := r.subscribe(o)
+			equal(t, "deliveries", len(in.take()), delivered)
+			in.sub.Drop(0)
+			synctest.Wait()
+		}
+		equal(t, "cursor", r.cursor("t", "g").Offset, n)
+		if limit := 2*roundBytes + 2*size; h.most > limit {
+			t.Errorf("one round held %d bytes; want at most %d", h.most, limit)
+		}
+	})
+}
+
+// hoard is a store that notes how much a batch ever held.
+type hoard struct {
+	store.Store
+	most int
+}
+
+func (h *hoard) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
+	err := h.Store.Read(ctx, topic, from, limit, maxBytes, batch)
+	held := 0
+	for _, item := range batch.Items {
+		held += len(item.Record)
+	}
+	h.most = max(h.most, held)
+	return err
+}
+
+// patchy is a store that can hide events, as one that let them go does, and can
+// fail reads.
+type patchy struct {
+	store.Store
+	mu   sync.Mutex
+	gone []uint64
+	fail error
+}
+
+func (p *patchy) set(fail error, gone ...uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fail, p.gone = fail, gone
+}
+
+func (p *patchy) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.fail != nil {
+		return p.fail
+	}
+	var all store.Batch
+	if err := p.Store.Read(ctx, topic, from, 1_000_000, 1<<30, &all); err != nil {
+		return err
+	}
+	for _, item := range all.Items {
+		if limit > 0 && !slices.Contains(p.gone, item.Offset) {
+			batch.Add(item.Offset, item.Record)
+			limit--
+		}
+	}
+	return nil
+}
+
+// overPatchy runs a test over a patchy store, without a cache.
+func overPatchy(t *testing.T, test func(*rig, *patchy)) {
+	t.Helper()
+	inBubble(t, func(r *rig) {
+		r.stop()
+		p := &patchy{Store: r.store.Store}
+		r.store.Store = p
+		r.start(Options{TailCacheBytes: 1})
+		synctest.Wait() // tests may put another store in between
+		test(r, p)
+		p.set(nil)
+	})
+}
+
+// TestEventsThatAreGone: what the log let go of is passed over, whether it was
+// still to be read, to be delivered again or to be dead-lettered.
+func TestEventsThatAreGone(t *testing.T) {
+	overPatchy(t, func(r *rig, p *patchy) {
+		r.publish("t", 1, 8)
+		p.set(nil, 2, 3, 7, 8)
+		o := opts("t", "g")
+		o.Backoff = eventhub.Backoff{Min: time.Second, Max: time.Second}
+		in := r.subscribe(o)
+		all := in.take()
+		equal(t, "offsets delivered", []uint64{all[0].Offset, all[1].Offset, all[2].Offset, all[3].Offset}, []uint64{1, 4, 5, 6})
+		in.ack(byLease(all[0]))
+		equal(t, "cursor below a gap", r.cursor("t", "g").Offset, 3)
+		in.ack(byLease(all[3]))
+		p.set(nil, 2, 3, 4, 5, 7, 8)
+		in.nack(byLease(all[1]))
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[2]))
+		equal(t, "cursor before the retry", r.cursor("t", "g").Offset, 3)
+		time.Sleep(time.Second)
+		equal(t, "deliveries of what is gone", len(in.take()), 0)
+		equal(t, "cursor at the end", r.cursor("t", "g").Offset, 8)
+		equal(t, "dead letters", len(r.events("t.dlq")), 0)
+		time.Sleep(commit.FlushEvery)
+		equal(t, "stored cursor", r.stored("t", "g").Cursor, 8)
+		p.set(nil)
+		r.publish("t", 9, 1)
+		equal(t, "offsets afterwards", in.takeOffsets(), []uint64{9})
+	})
+}
+
+// TestFailedReadIsTriedAgain: nothing is lost with it, neither fresh events nor
+// retries nor what is to be dead-lettered.
+func TestFailedReadIsTriedAgain(t *testing.T) {
+	overPatchy(t, func(r *rig, p *patchy) {
+		r.publish("t", 1, 2)
+		in := r.subscribe(opts("t", "g"))
+		all := in.take()
+		p.set(errors.New("the disk coughs"))
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, byLease(all[0]))
+		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[1]))
+		r.publish("t", 3, 1)
+		time.Sleep(5 * time.Second)
+		equal(t, "deliveries while reads fail", len(in.take()), 0)
+		p.set(nil)
+		time.Sleep(readAgain)
+		equal(t, "offsets when they work again", in.takeOffsets(), []uint64{1, 3})
+		equal(t, "dead letters", len(r.events("t.dlq")), 1)
+	})
+}
+
+// TestEmptiedLogIsPassed: where nothing is left to read the cursor goes to the
+// head, durably.
+func TestEmptiedLogIsPassed(t *testing.T) {
+	overPatchy(t, func(r *rig, p *patchy) {
+		r.publish("t", 1, 3)
+		p.set(nil, 1, 2, 3)
+		equal(t, "deliveries", len(r.subscribe(opts("t", "g")).take()), 0)
+		equal(t, "cursor", r.cursor("t", "g").Offset, 3)
+		time.Sleep(commit.FlushEvery)
+		synctest.Wait()
+		equal(t, "stored cursor", r.stored("t", "g").Cursor, 3)
+	})
+}
