@@ -21,6 +21,7 @@ const (
 	CodeUnauthorized      Code = "unauthorized"
 	CodeNoToken           Code = "no_token"
 	CodeBadToken          Code = "bad_token"
+	CodeJWTInvalid        Code = "jwt_invalid"
 	CodeForbidden         Code = "forbidden"
 	CodeRateLimited       Code = "rate_limited"
 	CodePublishFailed     Code = "publish_failed"

@@ -25,25 +25,7 @@ var (
 // isDenial reports whether a hub has understood who asks and does not want it:
 // trying again would not help.
 func isDenial(err error) bool {
-	var e *eventhub.Error
-	if !errors.As(err, &e) {
-		return errors.Is(err, ErrProtocol)
-	}
-	switch e.Code {
-	case eventhub.CodeUnauthorized, eventhub.CodeNoToken, eventhub.CodeBadToken, eventhub.CodeForbidden, "jwt_invalid":
-		return true
-	}
-	return false
-}
-
-// isPassing reports whether the refusal is about the hub's state, not about what
-// was asked for.
-func isPassing(err error) bool {
-	switch eventhub.ErrorCode(err) {
-	case eventhub.CodeShuttingDown, eventhub.CodeOverloaded, eventhub.CodeInternal, eventhub.CodeRateLimited:
-		return true
-	}
-	return false
+	return eventhub.ErrorCode(err).Denied() || errors.Is(err, ErrProtocol)
 }
 
 // handshakeError translates a refused upgrade: what stands before a hub may ask

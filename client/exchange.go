@@ -320,7 +320,7 @@ func (c *Client) applyAnswers(n *conn) {
 // client had.
 func (e *exchange) staysOver(err error) bool {
 	if e.kind == resubscribe {
-		return isPassing(err)
+		return eventhub.ErrorCode(err).Passing()
 	}
 	return eventhub.ErrorCode(err) == eventhub.CodeShuttingDown
 }

@@ -240,7 +240,7 @@ func (c *Client) complaint(err *eventhub.Error) {
 	switch {
 	case ended == nil:
 		c.cfg.logger.Debug("the hub refused a verdict", "error", err)
-	case isPassing(err):
+	case err.Code.Passing():
 		c.cut(err) // the next connection takes the member back
 	default:
 		c.lose(ended, err)

@@ -70,25 +70,12 @@ func exitCode(err error) int {
 		return exitDone
 	case errors.As(err, &usage):
 		return exitUsage
-	case isDenial(err):
+	case eventhub.ErrorCode(err).Denied():
 		return exitDenied
 	case errors.Is(err, client.ErrUnreachable):
 		return exitUnreachable
 	}
 	return exitFailed
-}
-
-// isDenial reports whether the hub does not want who asks, or not for this.
-func isDenial(err error) bool {
-	var e *eventhub.Error
-	if !errors.As(err, &e) {
-		return false
-	}
-	switch e.Code {
-	case eventhub.CodeUnauthorized, eventhub.CodeNoToken, eventhub.CodeBadToken, eventhub.CodeForbidden, "jwt_invalid":
-		return true
-	}
-	return false
 }
 
 // hintFor says what to do next, where that is known.

@@ -306,8 +306,8 @@ func (s *lineSender) complain(number int, err error) {
 	if s.firstBad == nil {
 		s.firstBad = err
 	}
-	var refusal *eventhub.Error
-	if errors.Is(err, client.ErrClosed) || errors.As(err, &refusal) && isDenial(err) && refusal.Code != eventhub.CodeForbidden {
+	code := eventhub.ErrorCode(err)
+	if errors.Is(err, client.ErrClosed) || code.Denied() && code != eventhub.CodeForbidden {
 		s.stop(err)
 	}
 	if s.bar != nil {

@@ -17,19 +17,6 @@ type corr struct {
 
 func corrOf(r *wire.Request) corr { return corr{r.Corr, r.HasCorr} }
 
-// contractCodes are the codes that clients know.
-var contractCodes = map[eventhub.Code]bool{
-	eventhub.CodeBadJSON: true, eventhub.CodeBadRequest: true, eventhub.CodeBadTopic: true,
-	eventhub.CodeBadEvent: true, eventhub.CodeTooLarge: true, eventhub.CodeUnauthorized: true,
-	eventhub.CodeNoToken: true, eventhub.CodeBadToken: true, eventhub.CodeForbidden: true,
-	eventhub.CodePublishFailed: true, eventhub.CodeAckFailed: true, eventhub.CodeAlreadySubscribed: true,
-	eventhub.CodeNotSubscribed: true, eventhub.CodeGroupMismatch: true, eventhub.CodeUnknownID: true,
-	eventhub.CodeUnsupportedOp: true, eventhub.CodeOverloaded: true, eventhub.CodeShuttingDown: true,
-	eventhub.CodeInternal:    true,
-	eventhub.CodeRateLimited: true, eventhub.CodeLeaseLost: true, eventhub.CodeWaitTimeout: true,
-	"jwt_invalid": true,
-}
-
 // toError translates what a Publisher or Subscriber returned. Errors of the
 // protocol pass; anything else, save the end of a context, becomes fallback and
 // shows nothing of itself.
@@ -37,7 +24,7 @@ func toError(err error, fallback eventhub.Code) *eventhub.Error {
 	var e *eventhub.Error
 	switch {
 	case errors.As(err, &e):
-		if contractCodes[e.Code] {
+		if e.Code.Known() {
 			return e
 		}
 		return &eventhub.Error{Code: fallback, Message: e.Message, RetryAfter: e.RetryAfter, Err: err}

@@ -98,7 +98,7 @@ func (a *Agent) Run(ctx context.Context, pub eventhub.Publisher) error {
 	defer ticker.Stop()
 	for {
 		if err := r.tick(ctx, pub); err != nil && ctx.Err() == nil {
-			if denied(err) {
+			if eventhub.ErrorCode(err).Denied() {
 				return fmt.Errorf("heartbeat: publish to %s: %w", Topic, err)
 			}
 			r.log.Error("heartbeats were not published", "topic", Topic, "error", err)
@@ -109,16 +109,6 @@ func (a *Agent) Run(ctx context.Context, pub eventhub.Publisher) error {
 		case <-ticker.C:
 		}
 	}
-}
-
-// denied reports whether the hub has understood who publishes and does not want
-// it.
-func denied(err error) bool {
-	switch eventhub.ErrorCode(err) {
-	case eventhub.CodeUnauthorized, eventhub.CodeNoToken, eventhub.CodeBadToken, eventhub.CodeForbidden:
-		return true
-	}
-	return false
 }
 
 // run is one run of an agent, with its defaults filled in.

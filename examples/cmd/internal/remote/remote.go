@@ -132,8 +132,7 @@ func (p *Program) work(ctx context.Context, url, token string, log *slog.Logger)
 }
 
 func exitCode(err error) int {
-	switch eventhub.ErrorCode(err) {
-	case eventhub.CodeUnauthorized, eventhub.CodeNoToken, eventhub.CodeBadToken, eventhub.CodeForbidden, "jwt_invalid":
+	if eventhub.ErrorCode(err).Denied() {
 		return exitDenied
 	}
 	if errors.Is(err, client.ErrUnreachable) {
