@@ -20,10 +20,10 @@ func backupCommand() *cobra.Command {
 		Short: "Copy the store of a running hub",
 		Long: `Writes a copy of the hub's store into DIR, which must not exist. It is the store as it
 was at a moment after the command began: all that was acknowledged before is in it, topics,
-groups and scheduled events alike. Publishing goes on meanwhile.
+groups and scheduled events alike. Publishing continues in the meantime.
 
 DIR is there when all of it is on disk and as the hub has sent it, and not before. It is
-a store: 'eventhub serve --store DIR' runs on it. In it stands backup.sha256 with the
+a store: 'eventhub serve --store DIR' runs on it. Its file backup.sha256 has the
 checksums of its files ('sha256sum -c' reads it), which 'eventhub verify' and 'eventhub
 restore' hold them against; a hub that runs on DIR changes them.`,
 		Example: `  eventhub backup /backups/eventhub-$(date +%F)

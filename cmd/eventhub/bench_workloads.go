@@ -150,7 +150,7 @@ func benchIdleCommand() *cobra.Command {
 		Use:   "idle",
 		Short: "Hold connections that say nothing, and see what they cost the hub",
 		Long: `Opens connections, leaves the hub alone, and compares its resident memory with that
-before. The hub's metrics tell it: --ops-url says where they are, unless --serve knows.`,
+before. The hub's metrics report it: --ops-url says where they are, unless --serve knows.`,
 		Example: `  eventhub bench idle --serve --connections 10000`,
 	}
 	flags := cmd.Flags()

@@ -132,7 +132,7 @@ func configPrintCommand() *cobra.Command {
 		Short: "Print the configuration that a hub would run with",
 		Long: `Prints the values that flags, environment, file and defaults give together, as a
 file that --config reads again. Secrets are never shown: where one is set, its
-key stands there as a comment (in JSON it is left out).`,
+key is there as a comment (in JSON it is left out).`,
 		Example: `  eventhub config print --config hub.yaml --sources
   eventhub config print --store /var/lib/eventhub >hub.yaml`,
 		Args: cobra.NoArgs,
@@ -152,7 +152,7 @@ key stands there as a comment (in JSON it is left out).`,
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "yaml", "yaml or json")
-	cmd.Flags().BoolVar(&sources, "sources", false, "tell where each value came from; as JSON this is no configuration file any more")
+	cmd.Flags().BoolVar(&sources, "sources", false, "show where each value came from; as JSON this is no configuration file any more")
 	registerHubFlags(cmd)
 	return cmd
 }

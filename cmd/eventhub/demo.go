@@ -27,7 +27,7 @@ func demoCommand() *cobra.Command {
 processes to heartbeat.received every second, and the process projector, which
 turns them into process.state; and shows the states as a live table, or as plain
 lines where standard output is no terminal. The store stays in ./eventhub-data:
-started again, the demo goes on where it was.`,
+started again, the demo continues where it was.`,
 		Example: `  eventhub demo
   eventhub demo --store memory: | head -20`,
 		Args: cobra.NoArgs,

@@ -41,7 +41,7 @@ func (c *choosing) register(cmd *cobra.Command) {
 	flags.StringVar(&c.filter, "filter", "", "only those for which this CEL expression is true; the original is event.payload.event")
 	flags.StringVar(&c.key, "filter-key", "", "only those with this key")
 	flags.BoolVar(&c.all, "all", false, "also those that were redriven or requeued already")
-	flags.Uint64Var(&c.after, "after", 0, "only those behind this offset")
+	flags.Uint64Var(&c.after, "after", 0, "only those after this offset")
 }
 
 const timeForms = "a time (2026-01-31T15:04:05Z or epoch ms) or how long ago (1h30m, 2d)"
@@ -121,7 +121,7 @@ func dlqListCommand() *cobra.Command {
 		Short:   "List topics that have dead letters, or the dead letters of one",
 		Long: `Lists the topics that have dead letters, or those of one TOPIC, the oldest first: which
 group gave up which event, and why. Those that were redriven or requeued are left out,
-unless --all asks for them; they tell what was done.
+unless --all asks for them; these show what was done.
 
 TOPIC is the one whose events were given up, or its dead-letter topic.`,
 		Example: `  eventhub dlq ls

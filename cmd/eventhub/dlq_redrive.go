@@ -34,16 +34,16 @@ func dlqRedriveCommand() *cobra.Command {
 		Use:   "redrive TOPIC",
 		Short: "Give dead letters back to the groups that gave them up",
 		Long: `Says which events would be given back, and with --apply gives them back: each to the group
-that gave it up, and to no other. It is delivered there again from attempt 1, and tells
-that it was redriven. The dead letter stays where it is, marked with who and when; it is
+that gave it up, and to no other. It is delivered there again from attempt 1, marked
+as redriven. The dead letter stays where it is, marked with who and when; it is
 passed over from then on, unless --all asks for it.
 
 Skipped are those whose event waits there already after an earlier redrive, whose event
 the group has anyway because it was moved back, whose group is gone, or whose event is
-gone from the topic ('eventhub dlq requeue' publishes it anew).
+gone from the topic ('eventhub dlq requeue' publishes it again).
 
-What was given back is on disk. An interrupt ends it and tells how far it went; the same
-again goes on from there.`,
+What was given back is on disk. An interrupt ends it and says how far it went; the same
+command again continues from there.`,
 		Example: `  eventhub dlq redrive orders
   eventhub dlq redrive orders --group billing --from 2h --apply
   eventhub dlq redrive orders --filter 'event.payload.event.payload.total < 100.0' --limit 10 --apply
@@ -258,8 +258,8 @@ func dlqRequeueCommand() *cobra.Command {
 	var r reach
 	cmd := &cobra.Command{
 		Use:   "requeue TOPIC OFFSET [PAYLOAD | -]",
-		Short: "Publish the event of a dead letter anew, as another event",
-		Long: `Publishes the event of the dead letter anew, with PAYLOAD or, as -, what standard input
+		Short: "Publish the event of a dead letter again, as another event",
+		Long: `Publishes the event of the dead letter again, with PAYLOAD or, as -, what standard input
 has; without either with the payload that it had. The new event has the key, headers and
 tags of the original, and its id in caused_by. All groups of the topic get it. The dead
 letter is marked. The same payload again publishes nothing.`,

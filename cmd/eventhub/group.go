@@ -36,7 +36,7 @@ func groupListCommand() *cobra.Command {
 	format := formatFlag(cmd, listFormats)
 	cmd.Flags().StringVar(&q.Topic, "topic", "", "only those in this topic")
 	cmd.Flags().StringVar(&q.Group, "group", "", "only those with this name")
-	cmd.Flags().StringVar(&after, "after", "", "only those behind this place, TOPIC/GROUP")
+	cmd.Flags().StringVar(&after, "after", "", "only those after this place, TOPIC/GROUP")
 	p.register(cmd)
 	r.register(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -289,7 +289,7 @@ func groupRemoveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm TOPIC|PATTERN GROUP",
 		Short: "Remove a group for good",
-		Long: `Removes a group: its cursor is forgotten, its members are told, and what they hold is
+		Long: `Removes a group: its cursor is forgotten, its members are notified, and what they hold is
 void. The events stay. On a terminal it asks before; elsewhere --yes is needed.
 
 PATTERN is one that the group was subscribed by (quote it): the group loses it, and is

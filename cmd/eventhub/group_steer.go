@@ -29,7 +29,7 @@ void, attempts are forgotten, and everything above the new place is delivered ag
 from attempt 1; what lies between an old and a higher new place is not delivered.
 
 --to is the first event to deliver: latest (nothing that is there now), earliest, the
-first one committed at a time, offset:N, or the one behind after:ID.`,
+first one committed at a time, offset:N, or the one after the event of after:ID.`,
 		Example: `  eventhub group seek orders billing --to earliest
   eventhub group seek orders billing --to 2h --apply
   eventhub group seek orders billing --to after:0199a1f9-731b-7d16-b8f6-fb271d31714f --apply`,
@@ -95,7 +95,7 @@ func groupPauseCommand() *cobra.Command {
 	return steerCommand("pause", "paused", (*client.API).PauseGroup, &cobra.Command{
 		Short: "Stop the deliveries of a group",
 		Long: `Stops the deliveries of a group until it is resumed, whatever members come and go and
-also when the hub starts anew. What members hold they can still ack.`,
+also when the hub restarts. Members can still ack what they hold.`,
 	})
 }
 

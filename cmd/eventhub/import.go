@@ -25,7 +25,7 @@ An event whose id is in its topic already is not added again.
 Events are added in the order of the lines, up to 1,000 at a time, each such part as a
 whole or not at all. A line that is damaged, or is no exported event, ends the import and
 is named; what was before its part stays. Whatever has ended an import, doing it again
-goes on from there. The last line on standard error has the checksum of the events'
+continues from there. The last line on standard error has the checksum of the events'
 lines: it is that of the export.`,
 		Example: `  eventhub import orders.ndjson
   zstd -dc january.ndjson.zst | eventhub import -`,

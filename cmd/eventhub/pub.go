@@ -45,11 +45,11 @@ caused_by, sid, topic, delay_ms and deliver_at. TOPIC, where given, is the topic
 every event; with --events it may be left out, and every line then has its own.
 
 The command is done when every event is on the hub's disk. Lines are sent in order,
-many at a time. A line that is bad or that the hub refuses is told with its number,
-and the rest goes on; with --strict the first one is the end, and each line is
+many at a time. A line that is bad or that the hub refuses is reported with its number,
+and the rest continues; with --strict the first one is the end, and each line is
 answered before the next is sent; with --atomic all lines are one batch, which is
 published as a whole or not at all. Ctrl-C stops reading, waits for what is under way
-and tells what was published. Empty lines are passed over, save with --string.
+and reports what was published. Empty lines are skipped, except with --string.
 
 With --delay or --deliver-at the hub keeps the event, on its disk, and puts it into the
 topic when it is due, at most a year from now; 'eventhub schedule' lists what is kept

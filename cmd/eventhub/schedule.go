@@ -44,7 +44,7 @@ func scheduleListCommand() *cobra.Command {
 		},
 	}
 	format := formatFlag(cmd, listFormats)
-	cmd.Flags().StringVar(&after, "after", "", "only those behind this place, DELIVER_AT/SEQ")
+	cmd.Flags().StringVar(&after, "after", "", "only those after this place, DELIVER_AT/SEQ")
 	p.register(cmd)
 	r.register(cmd)
 	cmd.ValidArgsFunction = completeNames(&r, false, false)

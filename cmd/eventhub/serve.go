@@ -27,7 +27,7 @@ second signal does not wait.
 
 Every setting is a flag, an environment variable, or a key of the same name in
 the YAML file that --config names; the first of these that gives it decides.
-On SIGHUP the log level is read anew; what else has changed is logged and counts
+On SIGHUP the log level is read again; what else has changed is logged and counts
 from the next start.`,
 		Example: `  eventhub serve --store /var/lib/eventhub
   eventhub serve --config /etc/eventhub.yaml --log-level debug

@@ -46,10 +46,10 @@ func subCommand() *cobra.Command {
 		Short: "Print the events of topics as they come",
 		Long: `Prints the events of one or more topics. With --group it is a member of that group:
 the group's members share the events, each is acked when it has been written, and the
-next run goes on behind the last; a group that does not exist is created where --from
+next run continues after the last; a group that does not exist is created where --from
 says. Without a group it is a live tail that nobody remembers.
 
-A PATTERN stands for many topics, those that are created later too: * is one segment of a
+A PATTERN means many topics, those that are created later too: * is one segment of a
 name, ** any number of them. Quote it, or the shell reads it. The hub's own topics,
 such as dead letters, are those of a pattern only where it spells them out, as '**.dlq'
 does. A group keeps its patterns: topics that are created while nobody is there wait for

@@ -87,7 +87,7 @@ func topicListCommand() *cobra.Command {
 		Args:    words(),
 	}
 	format := formatFlag(cmd, listFormats)
-	cmd.Flags().StringVar(&after, "after", "", "only those with a name behind this one")
+	cmd.Flags().StringVar(&after, "after", "", "only those with a name after this one")
 	p.register(cmd)
 	r.register(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

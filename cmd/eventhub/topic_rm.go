@@ -18,7 +18,7 @@ func topicRemoveCommand() *cobra.Command {
 		Use:   "rm TOPIC",
 		Short: "Delete a topic for good",
 		Long: `Deletes a topic with its events, its groups and what is scheduled for it. Members that
-have the topic alone are told; those by a pattern go on without it. Its dead letters are a
+have the topic alone are notified; those by a pattern continue without it. Its dead letters are a
 topic of their own and stay. Published to again, the name is a new topic whose offsets go
 on above the old ones. On a terminal it asks before; elsewhere --yes is needed.`,
 		Example: `  eventhub topic rm orders.test
