@@ -114,17 +114,13 @@ func (b *Bus) replayed(ctx context.Context, pattern eventhub.Pattern) (parts []s
 		}
 		return []stretch{{topic: name, life: t.Life, last: t.Head}}, nil
 	}
-	for after, more := "", true; more; {
-		topics, err := b.store.ListTopics(ctx, after, eventhub.MaxPage)
+	for t, err := range store.AllTopics(ctx, b.store, "") {
 		if err != nil {
 			return nil, storeError(err, "list the topics")
 		}
-		for _, t := range topics {
-			if after = t.Name; pattern.Match(t.Name) {
-				parts = append(parts, stretch{topic: t.Name, life: t.Life, last: t.Head})
-			}
+		if pattern.Match(t.Name) {
+			parts = append(parts, stretch{topic: t.Name, life: t.Life, last: t.Head})
 		}
-		more = len(topics) == eventhub.MaxPage
 	}
 	return parts, nil
 }

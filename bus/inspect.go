@@ -136,20 +136,19 @@ func (b *Bus) Groups(ctx context.Context, q eventhub.GroupQuery) ([]eventhub.Gro
 			return nil, err
 		}
 	}
-	for len(infos) < q.Limit {
-		topics, err := b.store.ListTopics(ctx, after, eventhub.MaxPage)
+	if len(infos) >= q.Limit {
+		return infos, nil
+	}
+	for t, err := range store.AllTopics(ctx, b.store, after) {
 		if err != nil {
 			return nil, storeError(err, "list the topics")
 		}
-		if len(topics) == 0 {
+		if infos, err = b.groupsOf(ctx, t, &q, infos); err != nil {
+			return nil, err
+		}
+		if len(infos) >= q.Limit {
 			break
 		}
-		for _, t := range topics {
-			if infos, err = b.groupsOf(ctx, t, &q, infos); err != nil {
-				return nil, err
-			}
-		}
-		after = topics[len(topics)-1].Name
 	}
 	return infos, nil
 }

@@ -71,26 +71,21 @@ func (r *registry) end(found map[groupKey]idleGroup, whole bool) {
 // walkGroups reads all groups of the store.
 func walkGroups(ctx context.Context, s store.Store) (map[groupKey]idleGroup, error) {
 	idle := make(map[groupKey]idleGroup)
-	for after, more := "", true; more; {
-		topics, err := s.ListTopics(ctx, after, eventhub.MaxPage)
+	for t, err := range store.AllTopics(ctx, s, "") {
 		if err != nil {
 			return nil, storeError(err, "list the topics")
 		}
-		for _, t := range topics {
-			groups, err := s.ListGroups(ctx, t.Name)
-			if err != nil {
-				return nil, storeError(err, "list the groups of topic %q", t.Name)
-			}
-			for _, g := range groups {
-				var p progress
-				if err := p.load(ctx, s, t.Name, g.Group, g.State.Cursor); err != nil {
-					return nil, err
-				}
-				idle[groupKey{topic: t.Name, group: g.Group}] = idleGroup{g.State.Cursor, p.ackedFrom(g.State.Cursor + 1), g.State.Paused}
-			}
-			after = t.Name
+		groups, err := s.ListGroups(ctx, t.Name)
+		if err != nil {
+			return nil, storeError(err, "list the groups of topic %q", t.Name)
 		}
-		more = len(topics) == eventhub.MaxPage
+		for _, g := range groups {
+			var p progress
+			if err := p.load(ctx, s, t.Name, g.Group, g.State.Cursor); err != nil {
+				return nil, err
+			}
+			idle[groupKey{topic: t.Name, group: g.Group}] = idleGroup{g.State.Cursor, p.ackedFrom(g.State.Cursor + 1), g.State.Paused}
+		}
 	}
 	return idle, nil
 }

@@ -55,24 +55,27 @@ func (b *Bus) matching(ctx context.Context, patterns []eventhub.Pattern) ([]stor
 		found = append(found, store.TopicLife{Topic: name, Life: life})
 	}
 	exact := len(found)
-	for after, more := "", wild; more; {
-		topics, err := b.store.ListTopics(ctx, after, eventhub.MaxPage)
+	if !wild {
+		return byTopicName(found), nil
+	}
+	for t, err := range store.AllTopics(ctx, b.store, "") {
 		if err != nil {
 			return nil, storeError(err, "list the topics")
 		}
-		for _, t := range topics {
-			after = t.Name
-			if slices.ContainsFunc(found[:exact], func(f store.TopicLife) bool { return f.Topic == t.Name }) {
-				continue
-			}
-			if slices.ContainsFunc(patterns, func(p eventhub.Pattern) bool { return p.Match(t.Name) }) {
-				found = append(found, store.TopicLife{Topic: t.Name, Life: t.Life})
-			}
+		if slices.ContainsFunc(found[:exact], func(f store.TopicLife) bool { return f.Topic == t.Name }) {
+			continue
 		}
-		more = len(topics) == eventhub.MaxPage
+		if slices.ContainsFunc(patterns, func(p eventhub.Pattern) bool { return p.Match(t.Name) }) {
+			found = append(found, store.TopicLife{Topic: t.Name, Life: t.Life})
+		}
 	}
-	slices.SortFunc(found, func(a, b store.TopicLife) int { return strings.Compare(a.Topic, b.Topic) })
-	return found, nil
+	return byTopicName(found), nil
+}
+
+// byTopicName sorts topics in byte order.
+func byTopicName(topics []store.TopicLife) []store.TopicLife {
+	slices.SortFunc(topics, func(a, b store.TopicLife) int { return strings.Compare(a.Topic, b.Topic) })
+	return topics
 }
 
 // topicsCreated tells those who wait for topics that do not exist yet of those that a commit

@@ -65,22 +65,17 @@ func VerifyStore(ctx context.Context, dir string, warn func(text string), each f
 		default:
 		}
 	}()
-	for after, more := "", true; more; {
-		topics, err := s.ListTopics(ctx, after, eventhub.MaxPage)
+	for t, err := range store.AllTopics(ctx, s, "") {
 		if err != nil {
 			return err
 		}
-		for _, t := range topics {
-			stock, err := verifyTopic(ctx, s, t)
-			if err != nil {
-				return err
-			}
-			if err := each(stock); err != nil {
-				return err
-			}
-			after = t.Name
+		stock, err := verifyTopic(ctx, s, t)
+		if err != nil {
+			return err
 		}
-		more = len(topics) == eventhub.MaxPage
+		if err := each(stock); err != nil {
+			return err
+		}
 	}
 	return nil
 }
