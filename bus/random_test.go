@@ -719,12 +719,13 @@ func (w *world) restore(g *modelGroup, cursor uint64, crash bool) {
 			e, known = modelEvent{state: modelDone}, true
 		}
 		// One that was read and not delivered, as a suspect that found nobody, is
-		// written anew without the attempt that a start does not take for granted.
-		undelivered := int(standing) - withAttempts
+		// written anew without the attempt that a start does not take for granted, which
+		// may have been its only one.
+		undelivered := max(int(standing)-withAttempts, 0)
 		e.attempts = e.stored
 		if now := g.events[offset]; now != nil {
 			e, known = *now, true
-		} else if undelivered > 0 && undelivered == min(e.stored, g.maxAttempts-1) {
+		} else if undelivered == min(e.stored, g.maxAttempts-1) {
 			e.attempts = undelivered
 		}
 		if e.state == modelLeased {
