@@ -61,8 +61,9 @@ all of them have to hold. A text that ends in * is the beginning of what is want
 a group what is not wanted counts as done, and the filter is fixed when it is created.
 
 It runs until Ctrl-C, until --count events are printed, with --until-caught-up until
-the newest event that stood in each topic at the beginning is done, or until whoever
-reads its output goes away. Whatever the reason, events that were not written are
+the newest event that stood in each topic at the beginning is done (a topic that is
+deleted meanwhile is not waited for), or until whoever reads its output goes away.
+Whatever the reason, events that were not written are
 not acked, and the group has them back at once. What a pipe had taken counts as
 written: to take a number of events off a group say --count, not | head.
 
@@ -259,6 +260,16 @@ func (f *following) findHeads(ctx context.Context, api *client.API, p *printer) 
 		}
 	}
 	p.untilHeads = true
+	if f.group == "" || f.many() { // else the subscription ends with its topic
+		p.there = func(ctx context.Context) (map[string]uint64, error) {
+			topics, err := f.topicsThere(ctx, api)
+			there := make(map[string]uint64, len(topics))
+			for i := range topics {
+				there[topics[i].Topic] = topics[i].Head
+			}
+			return there, err
+		}
+	}
 	if f.group == "" {
 		return nil
 	}

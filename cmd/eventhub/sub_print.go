@@ -37,10 +37,12 @@ type printer struct {
 
 	// With --until-caught-up: the offset that each topic has to be read up to, and
 	// how to ask for a group's cursor; nil for tails, which drop what they have
-	// passed.
+	// passed. there returns the heads of the topics that are there, as what was in one
+	// that was deleted does not come any more; nil where the subscription tells of that.
 	untilHeads bool
-	heads      map[string]uint64
+	heads      map[string]uint64 // guarded by mu; a group's do not change
 	cursor     func(ctx context.Context, topic string) (uint64, error)
+	there      func(ctx context.Context) (map[string]uint64, error)
 	passed     chan struct{} // a head was settled: a cursor may have come there
 
 	mu      sync.Mutex
@@ -114,8 +116,8 @@ func (p *printer) run(ctx context.Context, ackTimeout time.Duration) error {
 	if p.untilHeads && p.cursor != nil {
 		beside.Go(func() { p.watchCursors(looking) })
 	}
-	if p.untilHeads && p.cursor == nil && len(p.heads) == 0 {
-		p.end(nil)
+	if p.untilHeads && p.cursor == nil {
+		beside.Go(func() { p.watchTopics(looking) })
 	}
 	for p.take() {
 		p.print(late)
@@ -141,7 +143,7 @@ func (p *printer) leave(ctx context.Context) error {
 func (p *printer) take() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.queue) == 0 && !p.ended && p.left != 0 {
+	for len(p.queue) == 0 && !p.ended && p.left != 0 && !p.caughtUp() {
 		p.changed.Wait()
 	}
 	if p.ended || len(p.queue) == 0 {
@@ -195,9 +197,14 @@ func lastOf(ends []int) int {
 	return ends[len(ends)-1]
 }
 
+// caughtUp reports whether there is no head to be passed, or no more for a tail. p.mu is
+// held.
+func (p *printer) caughtUp() bool { return p.untilHeads && len(p.heads) == 0 }
+
 // settle acks what was written and sees whether a head was among it.
 func (p *printer) settle(ctx context.Context, written []eventhub.Delivery) {
 	over := false
+	p.mu.Lock()
 	ack := eventhub.Settlement{Verdict: eventhub.Ack}
 	for i := range written {
 		d := &written[i]
@@ -211,17 +218,47 @@ func (p *printer) settle(ctx context.Context, written []eventhub.Delivery) {
 			}
 		}
 	}
+	caughtUp := p.caughtUp()
+	p.mu.Unlock()
 	if len(ack.Refs) > 0 {
 		// An error means that the subscription is ending: Ended says so, and
 		// the events come again.
 		_, _ = p.sub.Settle(ctx, ack)
 	}
 	switch {
-	case !over || !p.untilHeads:
-	case p.cursor != nil:
-		ring(p.passed)
-	case len(p.heads) == 0:
+	case caughtUp:
 		p.end(nil)
+	case over && p.cursor != nil:
+		ring(p.passed)
+	}
+}
+
+// isGone reports whether a topic was deleted after its head was noted.
+func (p *printer) isGone(ctx context.Context, topic string) bool {
+	if p.there == nil {
+		return false
+	}
+	there, err := p.there(ctx)
+	return err == nil && there[topic] < p.heads[topic]
+}
+
+// watchTopics forgets the heads of topics that were deleted. Where the hub does not
+// answer, the subscription tells whether that is for good.
+func (p *printer) watchTopics(ctx context.Context) {
+	for {
+		select {
+		case <-time.After(lastLook):
+		case <-ctx.Done():
+			return
+		}
+		there, err := p.there(ctx)
+		if err != nil {
+			continue
+		}
+		p.mu.Lock()
+		maps.DeleteFunc(p.heads, func(topic string, head uint64) bool { return there[topic] < head })
+		p.changed.Signal()
+		p.mu.Unlock()
 	}
 }
 
@@ -235,11 +272,11 @@ func (p *printer) watchCursors(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			if err != nil {
+			if err != nil && !p.isGone(ctx, behind[0]) {
 				p.end(err)
 				return
 			}
-			if cursor < p.heads[behind[0]] {
+			if err == nil && cursor < p.heads[behind[0]] {
 				break
 			}
 			behind = behind[1:]

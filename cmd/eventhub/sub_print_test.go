@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -270,6 +272,56 @@ func TestPrinterUntilHeads(t *testing.T) {
 		})
 		if err := <-ended; !errors.Is(err, gone) || sub.left != 1 {
 			t.Errorf("%v, left %d times", err, sub.left)
+		}
+	})
+}
+
+// TestPrinterUntilHeadsOfDeleted: what was in a topic that is deleted meanwhile does not
+// come any more, and is not waited for; what came of it is printed.
+func TestPrinterUntilHeadsOfDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		heads := map[string]uint64{"t": 2, "u": 5}
+		var deleted atomic.Bool
+		p, _, ended := startPrinter(t.Context(), &out, false, 0, func(p *printer) {
+			p.untilHeads, p.heads = true, maps.Clone(heads)
+			p.there = func(context.Context) (map[string]uint64, error) {
+				if deleted.Load() {
+					return map[string]uint64{"t": 2}, nil
+				}
+				return heads, nil
+			}
+		})
+		p.Deliver(batch("u", 3, 4))
+		p.Deliver(batch("t", 1, 2))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(ended) != 0 {
+			t.Fatal("ended before the head of u")
+		}
+		deleted.Store(true)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(ended) == 0 {
+			t.Fatal("waits for the head of a topic that was deleted")
+		}
+		if err := <-ended; err != nil || out.String() != "3 4 1 2 " {
+			t.Errorf("%v, printed %q", err, out.String())
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		_, _, ended := startPrinter(t.Context(), io.Discard, true, 0, func(p *printer) {
+			p.untilHeads, p.heads = true, map[string]uint64{"t": 2, "u": 3}
+			p.there = func(context.Context) (map[string]uint64, error) { return map[string]uint64{"t": 2}, nil }
+			p.cursor = func(_ context.Context, topic string) (uint64, error) {
+				if topic == "u" {
+					return 0, errors.New("no such group")
+				}
+				return 2, nil
+			}
+		})
+		if err := <-ended; err != nil {
+			t.Errorf("the group's topic u was deleted: %v", err)
 		}
 	})
 }
