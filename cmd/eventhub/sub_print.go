@@ -17,6 +17,7 @@ const (
 	// queuedTails is how many events of tails wait to be printed; those of
 	// groups are bounded by their leases.
 	queuedTails = 10_000
+	queuedBytes = 16 << 20 // likewise of their bytes; one event may have more
 
 	firstLook = 20 * time.Millisecond
 	lastLook  = time.Second
@@ -48,6 +49,7 @@ type printer struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	queue   []eventhub.Delivery
+	bytes   int                 // of the events in queue
 	writing []eventhub.Delivery // taken off the queue, not settled
 	left    int                 // events that may still be taken; -1: no bound
 	refused bool                // the subscription has more
@@ -76,9 +78,10 @@ func (p *printer) Deliver(batch []eventhub.Delivery) int {
 		room = min(room, p.left)
 	}
 	if !p.leased {
-		room = max(0, min(room, queuedTails-len(p.queue)))
+		room = p.roomOfTail(batch[:room])
 	}
 	for _, d := range batch[:room] {
+		p.bytes += len(d.Record)
 		d.Record = slices.Clone(d.Record)
 		p.queue = append(p.queue, d)
 	}
@@ -87,6 +90,19 @@ func (p *printer) Deliver(batch []eventhub.Delivery) int {
 	}
 	p.refused = p.refused || room < len(batch)
 	p.changed.Signal()
+	return room
+}
+
+// roomOfTail returns how many events of a batch there is room for. p.mu is held.
+func (p *printer) roomOfTail(batch []eventhub.Delivery) (room int) {
+	bytes := p.bytes
+	for room < len(batch) && len(p.queue)+room < queuedTails {
+		bytes += len(batch[room].Record)
+		if bytes > queuedBytes && len(p.queue)+room > 0 {
+			break
+		}
+		room++
+	}
 	return room
 }
 
@@ -149,7 +165,7 @@ func (p *printer) take() bool {
 	if p.ended || len(p.queue) == 0 {
 		return false
 	}
-	p.queue, p.writing = nil, p.queue
+	p.queue, p.bytes, p.writing = nil, 0, p.queue
 	if p.refused && p.left != 0 {
 		p.refused = false
 		p.sub.Ready() // returns at once

@@ -219,6 +219,25 @@ func TestPrinterBoundsTails(t *testing.T) {
 
 // TestPrinterUntilHeads: a tail ends when it has printed each topic's head, a
 // group when its cursor has passed each, whoever moved it.
+// TestPrinterBoundsBytesOfTails: a tail whose output is slow holds no more bytes than it
+// may, or one event that has more.
+func TestPrinterBoundsBytesOfTails(t *testing.T) {
+	p := newPrinter(output.NewResults(io.Discard), offsets, false, 0)
+	p.sub = &fakeSub{}
+	large := batch("t", 1, 3)
+	large[0].Record = make(eventhub.Record, queuedBytes+1)
+	large[1].Record, large[2].Record = make(eventhub.Record, queuedBytes/2), make(eventhub.Record, queuedBytes/2+1)
+	for len(large) > 0 {
+		if n := p.Deliver(large); n != 1 {
+			t.Fatalf("took %d of %d; want 1", n, len(large))
+		}
+		if large = large[1:]; p.Deliver(large) != 0 {
+			t.Fatal("took more before there was room")
+		}
+		p.take()
+	}
+}
+
 func TestPrinterUntilHeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
