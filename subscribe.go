@@ -23,9 +23,12 @@ const (
 	maxBackoff     = 24 * time.Hour
 	maxReasonBytes = 1 << 10
 
-	// MaxPatterns bounds SubscribeOptions.Topics, and MaxPlaces its Places.
-	MaxPatterns = 64
-	MaxPlaces   = 10_000
+	// MaxPatterns bounds SubscribeOptions.Topics, MaxPlaces its Places and MaxKnownBytes
+	// its Known.
+	MaxPatterns   = 64
+	MaxPlaces     = 10_000
+	MaxKnownBytes = 32
+
 	minConflate = 10 * time.Millisecond
 	maxConflate = time.Hour
 )
@@ -95,6 +98,13 @@ type SubscribeOptions struct {
 	// another one, the tail goes on with what was committed after it or has a higher
 	// offset, and with the first event where TS is 0. A Client has places of its own and takes none.
 	Places []Place
+	// Known, of a live tail that goes on, is what its receiver was told (see Knower) when
+	// it began, or went on the last time. A topic that did not exist then, and of which
+	// there is no place, begins at its first event, whatever the times of that. A hub that
+	// the text says nothing to, as it is of another one, goes by Start alone. Start is none
+	// behind an event or at an offset, which are places. A Client keeps it by itself and
+	// takes none.
+	Known string
 
 	// Of the group, fixed at its creation. An empty Ordering means whatever the
 	// group has, and OrderingNone for a new one; a nil Filter likewise, and no
@@ -210,6 +220,12 @@ func (o *SubscribeOptions) validateConflate() error {
 func (o *SubscribeOptions) validatePlaces() error {
 	if len(o.Places) > 0 && o.Group != "" {
 		return Errorf(CodeBadRequest, "places are given; a group knows its own")
+	}
+	if o.Known != "" && o.Group != "" {
+		return Errorf(CodeBadRequest, "known is given; a group knows its topics")
+	}
+	if len(o.Known) > MaxKnownBytes {
+		return Errorf(CodeBadRequest, "known has %d bytes; at most %d are allowed", len(o.Known), MaxKnownBytes)
 	}
 	if len(o.Places) > MaxPlaces {
 		return Errorf(CodeBadRequest, "places has %d entries; at most %d are allowed", len(o.Places), MaxPlaces)
@@ -334,6 +350,15 @@ type Gap struct {
 type Gapped interface {
 	Receiver
 	Gap(g Gap)
+}
+
+// Knower is a Receiver of a live tail that is told by Subscribe, before anything else, what
+// to give as SubscribeOptions.Known to go on later. It is 1 to MaxKnownBytes of 0–9, a–z
+// and -, and names the topics that there are. As Deliver it must neither block nor call the
+// Subscription.
+type Knower interface {
+	Receiver
+	Know(known string)
 }
 
 // Verdict is what a member says of a delivery.

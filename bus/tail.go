@@ -66,10 +66,15 @@ func (b *Bus) subscribeTail(ctx context.Context, opts *eventhub.SubscribeOptions
 	if err := t.expect(patterns, opts.Start); err != nil {
 		return nil, err
 	}
+	knows, err := b.knows(ctx, opts.Known) // before it hears of what is created
+	if err != nil {
+		return nil, err
+	}
 	if err := b.registerTail(t); err != nil {
 		return nil, err
 	}
-	if err := t.open(ctx, patterns, opts); err != nil {
+	t.tellKnown(knows)
+	if err := t.open(ctx, patterns, knows, opts); err != nil {
 		t.leave()
 		return nil, err
 	}
@@ -97,8 +102,9 @@ func (t *tail) expect(patterns []eventhub.Pattern, start eventhub.Start) error {
 }
 
 // open puts the tail at its place, or else at its start, in every topic that is
-// there, and lets it begin. Topics that are created meanwhile join by themselves.
-func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, opts *eventhub.SubscribeOptions) error {
+// there, and at the first event in those that it does not know, and lets it begin.
+// Topics that are created meanwhile join by themselves.
+func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, knows known, opts *eventhub.SubscribeOptions) error {
 	topics, err := t.bus.matching(ctx, patterns)
 	if err != nil {
 		return err
@@ -108,9 +114,9 @@ func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, opts *even
 		places[p.Topic] = p
 	}
 	for _, at := range topics {
-		place, known := places[at.Topic]
+		place, placed := places[at.Topic]
 		delete(places, at.Topic)
-		if err := t.follow(ctx, at.Topic, opts.Start, place, known); err != nil {
+		if err := t.follow(ctx, at.Topic, knows.start(at.Life, opts.Start), place, placed); err != nil {
 			return err
 		}
 	}
@@ -122,8 +128,8 @@ func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, opts *even
 	return t.ended
 }
 
-// follow attaches the tail to a topic, behind its place where that is known.
-func (t *tail) follow(ctx context.Context, topic string, start eventhub.Start, place eventhub.Place, known bool) error {
+// follow attaches the tail to a topic, behind its place where it has one.
+func (t *tail) follow(ctx context.Context, topic string, start eventhub.Start, place eventhub.Place, placed bool) error {
 	b := t.bus
 	b.mu.Lock()
 	log := b.useLog(topic)
@@ -135,7 +141,7 @@ func (t *tail) follow(ctx context.Context, topic string, start eventhub.Start, p
 	cursor := head
 	switch {
 	case err != nil:
-	case known:
+	case placed:
 		cursor, err = t.goOn(ctx, place)
 	case start.Kind != eventhub.StartLatest:
 		cursor, err = b.resolve(ctx, topic, start)

@@ -332,9 +332,9 @@ func (c *Client) handle(n *conn, message []byte) error {
 		}
 		return nil
 	}
-	if len(f.Gaps) > 0 {
-		c.flushDeliveries(n) // of what was before the gaps
-		c.tellGaps(f)
+	if f.Known != "" || len(f.Gaps) > 0 {
+		c.flushDeliveries(n) // of what was before
+		c.tailBegins(f)
 	}
 	if corr, ok := f.CorrNumber(); ok {
 		n.note(corr, f)

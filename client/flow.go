@@ -62,9 +62,9 @@ func (s *subscription) advance(batch []eventhub.Delivery) {
 	}
 }
 
-// tellGaps tells a tail what the answer to its SUBSCRIBE says, before what stands behind
+// tailBegins tells a tail what the answer to its SUBSCRIBE says, before what stands behind
 // it is delivered.
-func (c *Client) tellGaps(f *wire.HubFrame) {
+func (c *Client) tailBegins(f *wire.HubFrame) {
 	corr, _ := f.CorrNumber()
 	c.mu.Lock()
 	e := c.pending[corr].of
@@ -72,8 +72,18 @@ func (c *Client) tellGaps(f *wire.HubFrame) {
 	if e == nil || e.sub == nil {
 		return
 	}
+	e.sub.know(f.Known)
 	for _, g := range f.Gaps {
 		e.sub.tellGap(g)
+	}
+}
+
+// know keeps for the next SUBSCRIBE of a tail what the hub wants to be told then.
+func (s *subscription) know(known string) {
+	s.delivering.Lock()
+	defer s.delivering.Unlock()
+	if s.trail != nil {
+		s.trail.known = known
 	}
 }
 
@@ -147,7 +157,7 @@ func (s *subscription) lost() {
 // and c.mu are held.
 func (s *subscription) follow() {
 	if s.trail != nil {
-		s.start, s.places = s.trail.resume()
+		s.start, s.known, s.places = s.trail.resume()
 	}
 }
 

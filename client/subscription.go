@@ -34,6 +34,7 @@ type subscription struct {
 	joined bool // the hub has said OK once
 	paused bool // as the hub was told, or will be behind the next SUBSCRIBE
 	start  eventhub.Start
+	known  string
 	places []eventhub.Place
 	flow   flow
 
@@ -66,6 +67,10 @@ func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} 
 // there was no connection; at the first one where Start is behind an event that is not
 // there any more. AckTimeout, MaxAttempts and Backoff are refused, AutoAck is implied.
 //
+// A topic that is created while there is no connection begins at its first event, also where
+// an import gave that an old time: so it would be if the tail had been there. To a hub that
+// is another one, and no copy, nothing is known to be new, and topics begin as follows.
+//
 // Of several topics, one of which nothing came yet begins where the tail began, or, where
 // that was the latest event, a second before the first event of the tail. Of more than
 // 10,000 topics, or 1 MiB of their names, some come again from there.
@@ -97,8 +102,8 @@ func (c *Client) join(ctx context.Context, opts eventhub.SubscribeOptions, r eve
 		}
 		opts.AutoAck = true
 	}
-	if len(opts.Places) > 0 {
-		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "places are given; a connection goes on from its own")
+	if len(opts.Places) > 0 || opts.Known != "" {
+		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "places or known are given; a client goes on from its own")
 	}
 	opts = opts.WithDefaults()
 	if err := opts.Validate(); err != nil {
@@ -198,7 +203,7 @@ func (s *subscription) again() *exchange {
 		}
 	}
 	opts := s.opts
-	opts.Start, opts.Places = s.start, s.places
+	opts.Start, opts.Known, opts.Places = s.start, s.known, s.places
 	e.number(s.c, 2)
 	e.add(wire.AppendSubscribe(nil, e.next(), &opts, s.batch), 0)
 	if s.paused {

@@ -25,6 +25,7 @@ const (
 // Of more topics than there is room for some are forgotten; they come again from there.
 type trail struct {
 	origin eventhub.Start
+	known  string // the topics that there were then, as the hub says it; all later ones begin at their first event
 	places map[string]*place
 	bytes  int // of the places in a SUBSCRIBE, at most
 }
@@ -72,10 +73,10 @@ func (t *trail) add(topic string) *place {
 }
 
 // resume says where the next SUBSCRIBE begins.
-func (t *trail) resume() (start eventhub.Start, places []eventhub.Place) {
+func (t *trail) resume() (start eventhub.Start, known string, places []eventhub.Place) {
 	places = make([]eventhub.Place, 0, len(t.places))
 	for topic, p := range t.places {
 		places = append(places, eventhub.Place{Topic: topic, Offset: p.offset, TS: p.at})
 	}
-	return t.origin, places
+	return t.origin, t.known, places
 }

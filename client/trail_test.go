@@ -42,7 +42,7 @@ func TestTrailBegins(t *testing.T) {
 	} {
 		tr := newTrail(tt.start)
 		tr.advance(came(now, tt.events...))
-		if got, places := tr.resume(); got != tt.want || len(places) != len(tt.events) {
+		if got, _, places := tr.resume(); got != tt.want || len(places) != len(tt.events) {
 			t.Errorf("%s: goes on at %+v with %d places; want %+v", name, got, len(places), tt.want)
 		}
 	}
@@ -56,7 +56,7 @@ func TestTrailIsBounded(t *testing.T) {
 			tr.advance(came(time.UnixMilli(1723140000000), fmt.Sprintf("%0*d 1 0", width, i)))
 		}
 		bytes := 0
-		_, places := tr.resume()
+		_, _, places := tr.resume()
 		for _, p := range places {
 			bytes += placeBytes + len(p.Topic)
 		}

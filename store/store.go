@@ -344,6 +344,10 @@ type Topics interface {
 	// Topic returns one topic, or ErrNotFound.
 	Topic(ctx context.Context, name string) (TopicInfo, error)
 
+	// Lives tells which lives of topics there have been. A topic that a read shows, or
+	// has shown before the call, is not above Newest; one that none has shown yet is.
+	Lives(ctx context.Context) (Lives, error)
+
 	// DropTopic removes a topic with its events, groups and plans, or returns
 	// ErrNotFound. It is durable when it returns; an error other than ErrNotFound and
 	// those of a Commit that come before anything is written breaks the store, as a
@@ -363,6 +367,26 @@ type TopicInfo struct {
 	// name; who asks for the life after a read, and finds the one that he asked for
 	// before it, has read of that life and of all that it had then.
 	Life uint64
+}
+
+// Lives says which lives of topics there have been.
+type Lives struct {
+	// Newest is the number of the newest one, also of a topic that is gone; 0 before the
+	// first.
+	Newest uint64
+	// Eras has the oldest first, and at least one. It must not be changed. Of very many
+	// the oldest are left out.
+	Eras []Era
+}
+
+// Era is a stretch of lives that a store gave while it was open once: from First up to
+// the First of the era behind it. A store that lost lives in a crash, and a copy of a
+// store, give the same numbers again, and do it in another era. So an era and a number
+// up to which it came name the same lives in every store that has the era, as far as they
+// are below the First of the next one there.
+type Era struct {
+	ID    uint64 // random, not 0: of no other era, in whatever store
+	First uint64
 }
 
 // Groups is the role that reads the durable state of groups.

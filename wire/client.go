@@ -101,6 +101,7 @@ func AppendSubscribe(dst []byte, corr uint64, o *eventhub.SubscribeOptions, batc
 			dst = append(appendNumber(dst, "every_ms", wholeMillis(o.Conflate)), '}')
 		}
 		dst = appendPlaces(dst, o.Places)
+		dst = appendText(dst, "known", o.Known)
 		return append(dst, "}}"...)
 	}
 	dst = appendNumber(dst, "ackTimeoutMs", o.AckTimeout.Milliseconds())

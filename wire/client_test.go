@@ -92,6 +92,7 @@ func hubMeaning(t testing.TB, f *HubFrame) []string {
 		m.receipts(f.Receipts)
 		m.addIf(f.Stale, "stale", true)
 		m.addIf(f.StaleAt != nil, "stale_at", f.StaleAt)
+		m.addIf(f.Known != "", "known", f.Known)
 		m.gaps(f.Gaps)
 		if i := f.Info; i != (AuthInfo{}) {
 			m.add("hub", i.Hub)
@@ -233,7 +234,7 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 		`{"op":"OK","ids":["a"],"offsets":[1],"duplicates":[1]}`, `{"op":"OK","ids":["a"],"offsets":[1],"duplicates":[-1]}`, `{"op":"OK","ids":["a"],"offsets":[1],"duplicates":3}`,
 		`{"op":"OK","ids":["a"],"offsets":[null]}`, `{"op":"OK","ids":["a"],"offsets":[1],"duplicates":[null]}`,
 		`{"op":"OK","ids":["a"],"offsets":[1],"deliver_at":[1,2]}`, `{"op":"OK","ids":[1],"offsets":[1]}`, `{"op":"OK","ids":1,"offsets":[1]}`, `{"op":"OK","ids":["a"`,
-		`{"op":"OK","gaps":{}}`, `{"op":"OK","gaps":[1]}`, `{"op":"OK","gaps":[{"topic":1}]}`, `{"op":"OK","gaps":[{"topic":"t","after":-1}]}`, `{"op":"OK","gaps":[{"first":"1"}]}`,
+		`{"op":"OK","known":7}`, `{"op":"OK","gaps":{}}`, `{"op":"OK","gaps":[1]}`, `{"op":"OK","gaps":[{"topic":1}]}`, `{"op":"OK","gaps":[{"topic":"t","after":-1}]}`, `{"op":"OK","gaps":[{"first":"1"}]}`,
 		`{"op":"OK","stale":true,"stale_at":[1000]}`, `{"op":"OK","id":"a","deliver_at":"soon"}`,
 		`{"op":"EVENTS","topic":"t"}`, `{"op":"EVENTS","topic":"t","events":{}}`, `{"op":"EVENTS","topic":"t","events":[3]}`, `{"op":"EVENTS","topic":"t","events":[{}]}`,
 		`{"op":"EVENTS","topic":"t","group":"g","events":[{"event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":1}}]}`,

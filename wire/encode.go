@@ -17,9 +17,13 @@ func AppendOK(dst []byte, corr string, hasCorr bool) []byte {
 	return append(openOK(dst, corr, hasCorr), '}')
 }
 
-// AppendSubscribeOK appends the OK of a SUBSCRIBE; a live tail is told of its gaps.
-func AppendSubscribeOK(dst []byte, corr string, hasCorr bool, gaps []eventhub.Gap) []byte {
+// AppendSubscribeOK appends the OK of a SUBSCRIBE; a live tail is told which topics it
+// knows, and of its gaps.
+func AppendSubscribeOK(dst []byte, corr string, hasCorr bool, known string, gaps []eventhub.Gap) []byte {
 	dst = openOK(dst, corr, hasCorr)
+	if known != "" {
+		dst = strictjson.AppendString(append(dst, `,"known":`...), known)
+	}
 	for i := range gaps {
 		if i == 0 {
 			dst = append(dst, `,"gaps":[`...)

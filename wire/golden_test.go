@@ -255,6 +255,7 @@ func (m *meaningLines) subscribe(o *eventhub.SubscribeOptions) {
 	m.addIf(len(o.Topics) > 0, "topics", o.Topics)
 	m.addIf(o.Filter != nil, "filter", o.Filter)
 	m.addIf(o.Conflate != 0, "conflate.every_ms", o.Conflate.Milliseconds())
+	m.addIf(o.Known != "", "known", o.Known)
 	for i, p := range o.Places {
 		m.add(fmt.Sprintf("places[%d]", i), fmt.Sprintf("%s:%d:%d", p.Topic, p.Offset, p.TS))
 	}
@@ -363,7 +364,8 @@ func hubFrames() []goldenCase {
 		sent("OK", AppendOK(nil, "c-7", true)),
 		sent("OK with an empty corr", AppendOK(nil, "", true)),
 		sent("OK with a corr that needs escapes", AppendOK(nil, "\"\\\n\x01é😀", true)),
-		sent("OK of SUBSCRIBE, of a tail that goes on elsewhere", AppendSubscribeOK(nil, "c-7", true, []eventhub.Gap{{Topic: "orders.eu", After: 17, First: 2000}, {Topic: "orders.us", After: 9}})),
+		sent("OK of SUBSCRIBE, of a tail", AppendSubscribeOK(nil, "c-7", true, "b4-3w5e11264sgsf", nil)),
+		sent("OK of SUBSCRIBE, of a tail that goes on elsewhere", AppendSubscribeOK(nil, "c-7", true, "b4-3w5e11264sgsf", []eventhub.Gap{{Topic: "orders.eu", After: 17, First: 2000}, {Topic: "orders.us", After: 9}})),
 		sent("OK of AUTH", AppendAuthOK(nil, "1", true, info)),
 		sent("OK of AUTH without corr", AppendAuthOK(nil, "", false, info)),
 		sent("OK of PUBLISH", AppendPublishOK(nil, "c-7", true, receipt)),

@@ -38,7 +38,8 @@ type HubFrame struct {
 	Stale   bool
 	StaleAt []int
 	// OK of the SUBSCRIBE of a live tail; they may be kept.
-	Gaps []eventhub.Gap
+	Known string
+	Gaps  []eventhub.Gap
 	// OK of AUTH.
 	Info AuthInfo
 
@@ -82,7 +83,8 @@ type hubMembers struct {
 	op, corr                         []byte
 	id, offset, duplicate            []byte
 	ids, offsets, duplicates         []byte
-	deliverAt, stale, staleAt, gaps  []byte
+	deliverAt, stale, staleAt        []byte
+	known, gaps                      []byte
 	hub, version, durability, limits []byte
 	protocol                         []byte
 	code, msg, retryAfter            []byte
@@ -98,7 +100,8 @@ func (m *hubMembers) slot(name []byte) *[]byte {
 		{"op", &m.op}, {"corr", &m.corr},
 		{"id", &m.id}, {"offset", &m.offset}, {"duplicate", &m.duplicate},
 		{"ids", &m.ids}, {"offsets", &m.offsets}, {"duplicates", &m.duplicates},
-		{"deliver_at", &m.deliverAt}, {"stale", &m.stale}, {"stale_at", &m.staleAt}, {"gaps", &m.gaps},
+		{"deliver_at", &m.deliverAt}, {"stale", &m.stale}, {"stale_at", &m.staleAt},
+		{"known", &m.known}, {"gaps", &m.gaps},
 		{"hub", &m.hub}, {"version", &m.version}, {"durability", &m.durability}, {"limits", &m.limits},
 		{"protocol", &m.protocol},
 		{"code", &m.code}, {"msg", &m.msg}, {"retry_after_ms", &m.retryAfter},
@@ -326,6 +329,9 @@ func (d *HubDecoder) readOK(f *HubFrame) error {
 		if len(d.staleAt) > 0 {
 			f.StaleAt = d.staleAt
 		}
+	}
+	if err := v.readText("known", m.known, &f.Known); err != nil {
+		return err
 	}
 	if err := d.readGaps(f); err != nil {
 		return err

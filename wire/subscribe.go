@@ -77,6 +77,8 @@ func (d *Decoder) readSubscribeOpts(o *eventhub.SubscribeOptions, batch *bool) e
 			err = readConflate(value, &o.Conflate)
 		case "places":
 			err = d.readPlaces(value, &o.Places)
+		case "known":
+			err = d.readKnown(value, &o.Known)
 		default:
 			err = unknownOption("opts", option.name)
 		}
@@ -176,6 +178,14 @@ func readConflate(value []byte, into *time.Duration) error {
 		return missing("conflate.every_ms")
 	}
 	return nil
+}
+
+// readKnown leaves the judgement of the text to the hub.
+func (d *Decoder) readKnown(value []byte, into *string) error {
+	if err := d.readText("known", value, into); err != nil || absent(value) || *into != "" {
+		return err
+	}
+	return eventhub.Errorf(eventhub.CodeBadRequest, "known is empty; leave it out to ask for nothing")
 }
 
 // readPlaces leaves the judgement of names to SubscribeOptions.Validate.

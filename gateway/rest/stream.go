@@ -47,12 +47,12 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, access Access) (rep
 	if at.one && len(opts.Places) > 0 {
 		opts.Start = eventhub.Start{} // the place says it
 	}
-	s.begin(at)
+	s.at = *at
 	if r.Method == http.MethodHead {
 		streamHeader(w)
 		return reply{status: http.StatusOK}, nil
 	}
-	opts.Peer = peer(r)
+	opts.Peer, opts.Known = peer(r), at.known
 	handle, err := access.Subscriber.Subscribe(r.Context(), opts, s)
 	if err != nil {
 		return reply{}, err
@@ -90,23 +90,35 @@ type stream struct {
 	mu      sync.Mutex
 	out     []byte
 	at      places // behind what is in out
-	starved bool   // was refused room and must be told when there is some
-	over    bool   // the tail has ended
+	begun   bool
+	starved bool // was refused room and must be told when there is some
+	over    bool // the tail has ended
 }
 
-// begin puts what stands before the first event: how soon to come back, and the
-// place, so that who is cut off before the first event comes back to it.
-func (s *stream) begin(at *places) {
+// Know implements eventhub.Knower. Nothing is begun yet.
+func (s *stream) Know(known string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at.known = known
+}
+
+// begin puts what stands before the first event, once: how soon to come back, and the
+// place, so that who is cut off before the first event comes back to it. s.mu is held.
+func (s *stream) begin() {
+	if s.begun {
+		return
+	}
+	s.begun = true
 	s.out = append(s.out, "retry: 1000\nid: "...)
-	s.out = at.append(s.out)
+	s.out = s.at.append(s.out)
 	s.out = append(s.out, "\n\n"...)
-	s.at = *at
 }
 
 // Deliver implements eventhub.Receiver.
 func (s *stream) Deliver(batch []eventhub.Delivery) (taken int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.begin()
 	for taken < len(batch) {
 		d := &batch[taken]
 		if len(s.out) > 0 && len(s.out)+len(d.Record)+s.at.bytes > maxStreamBytes {
@@ -137,6 +149,7 @@ func (s *stream) Gap(g eventhub.Gap) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.begin()
 	s.out = append(s.out, "event: gap\ndata: "...)
 	s.out = append(s.out, data...)
 	s.out = append(s.out, "\n\n"...)
@@ -161,6 +174,7 @@ func (s *stream) kick() {
 func (s *stream) take(empty []byte) (out []byte, starved, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.begin()
 	out, s.out = s.out, empty[:0]
 	starved, s.starved = s.starved, false
 	return out, starved, s.over

@@ -330,3 +330,75 @@ func publishInTurns(ctx context.Context, t *testing.T, h *hub.Hub, proxy *scisso
 		}
 	}
 }
+
+// TestStreamHasTopicsThatCameWhileItWasAway: who comes back with the id that it saw last
+// gets the topics that are new since it began from their first event on, whatever the
+// times of that, and nothing of the others that lies before it.
+func TestStreamHasTopicsThatCameWhileItWasAway(t *testing.T) {
+	for _, target := range []string{"/v1/topics/s.*/stream", "/v1/topics/s.*/stream?from=ts&ts=1500000000000", "/v1/topics/s.two/stream?from=ts&ts=1500000000000"} {
+		t.Run(target, func(t *testing.T) {
+			h := startHub(t, hub.MemoryStore)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			imports := func(topic string) {
+				old := eventhub.Event{Topic: topic, Offset: 1, ID: "old", TS: 1_000_000_000_000, Payload: json.RawMessage("1")}
+				if _, err := h.Bus().Import(ctx, old); err != nil {
+					t.Fatal(err)
+				}
+			}
+			last := ""
+			// visit reads until so many events came, none for the beginning alone.
+			visit := func(events int) (topics []string) {
+				r, err := http.NewRequestWithContext(ctx, "GET", "http://"+h.HTTPAddr()+target, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if last != "" {
+					r.Header.Set("Last-Event-ID", last)
+				}
+				answer, err := http.DefaultClient.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer answer.Body.Close()
+				if answer.StatusCode != 200 {
+					t.Fatalf("answered %s to Last-Event-ID %q", answer.Status, last)
+				}
+				in := bufio.NewReader(answer.Body)
+				for blocks := 0; blocks <= events; { // the first has the place alone
+					line, err := in.ReadString('\n')
+					if err != nil {
+						t.Fatal(err)
+					}
+					name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+					switch name {
+					case "":
+						blocks++
+					case "id":
+						last = value
+					case "data":
+						var e eventhub.Event
+						if err := json.Unmarshal([]byte(value), &e); err != nil {
+							t.Fatal(err)
+						}
+						topics = append(topics, fmt.Sprint(e.Topic, ":", e.Offset))
+					}
+				}
+				return topics
+			}
+			imports("s.one")
+			visit(0)
+			imports("s.two")
+			if got := fmt.Sprint(visit(1)); got != "[s.two:1]" {
+				t.Errorf("came %s", got)
+			}
+			if !strings.Contains(target, "*") {
+				return
+			}
+			imports("s.three")
+			if got := fmt.Sprint(visit(1)); got != "[s.three:1]" {
+				t.Errorf("came %s, and the id is %s", got, last)
+			}
+		})
+	}
+}

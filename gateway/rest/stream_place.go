@@ -14,6 +14,8 @@ const (
 	// maxPlaceBytes bounds the id of a stream's event. It comes back as a header,
 	// and proxies in front of the hub take lines of 8 KiB.
 	maxPlaceBytes = 7 << 10
+	// placesHead is what stands before the topics: @, a time, a colon and what is known.
+	placesHead = 1 + 20 + 1 + eventhub.MaxKnownBytes
 	// latestMargin is how far before a stream's beginning the events of a topic may
 	// be stamped that come after it: longer than a commit takes.
 	latestMargin = 10 * time.Second
@@ -26,10 +28,10 @@ const (
 //
 //	orders:1042:lzll2dc0
 //
-// and for one of several topics the time, and the topic that had an event last at
-// the end:
+// and for one of several topics the time, the topics that the stream knows
+// (eventhub.Knower), and the topic that had an event last at the end:
 //
-//	@1723140000000,orders:1042:lzll2dc0,orders.eu:17:lzll2d2s
+//	@1723140000000:b4-3w5e11264sgsf,orders:1042:lzll2dc0,orders.eu:17:lzll2d2s
 //
 // Behind each offset stands when its event was committed, in base 36, by which a hub
 // sees whether it still has that event.
@@ -39,6 +41,7 @@ const (
 type places struct {
 	one   bool   // the stream has one topic for ever
 	since int64  // epoch ms: where the topics begin that are not in at
+	known string // but for those that came later, which begin at their first event
 	at    []spot // the one that was advanced last stands last
 	bytes int    // of the text of at
 }
@@ -80,7 +83,7 @@ func (p *places) advance(topic string, offset uint64, ts int64) {
 	p.at = append(p.at, s)
 	p.bytes += 1 + len(s.text)
 	drop := 0
-	for p.bytes > maxPlaceBytes-21 && drop < len(p.at)-1 { // 21: the time
+	for p.bytes > maxPlaceBytes-placesHead && drop < len(p.at)-1 {
 		p.bytes -= 1 + len(p.at[drop].text)
 		drop++
 	}
@@ -94,6 +97,9 @@ func (p *places) append(dst []byte) []byte {
 	}
 	dst = append(dst, '@')
 	dst = strconv.AppendInt(dst, p.since, 10)
+	if p.known != "" {
+		dst = append(append(dst, ':'), p.known...)
+	}
 	for i := range p.at {
 		dst = append(dst, ',')
 		dst = append(dst, p.at[i].text...)
@@ -146,6 +152,7 @@ func lastEventID(r *http.Request, patterns []eventhub.Pattern) (*places, error) 
 		var since string
 		var err error
 		since, rest, _ = strings.Cut(timed, ",")
+		since, p.known, _ = strings.Cut(since, ":")
 		if p.since, err = strconv.ParseInt(since, 10, 64); err != nil || p.since < 0 {
 			return bad("has %.20q for a time in epoch milliseconds", since)
 		}

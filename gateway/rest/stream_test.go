@@ -276,7 +276,7 @@ func TestHeadOfStream(t *testing.T) {
 // TestPlacesAreBounded: with too many topics, those that had no event for longest go
 // on from the time.
 func TestPlacesAreBounded(t *testing.T) {
-	p := &places{since: 1723140000000}
+	p := &places{since: 1723140000000, known: strings.Repeat("x", eventhub.MaxKnownBytes)}
 	const topics = 1000
 	name := func(i int) string { return fmt.Sprintf("sensor.%d", i) }
 	for i := range topics {
@@ -301,7 +301,7 @@ func TestPlacesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	list := back.list()
-	if diff := cmp.Diff(p.list(), list); diff != "" || back.since != p.since || back.bytes != p.bytes {
+	if diff := cmp.Diff(p.list(), list); diff != "" || back.since != p.since || back.known != p.known || back.bytes != p.bytes {
 		t.Errorf("read back as (-want +got):\n%s", diff)
 	}
 	if got := list[len(list)-1]; got != (eventhub.Place{Topic: name(topics - 200), Offset: 7, TS: 1723140000000}) {

@@ -166,13 +166,13 @@ func (s *session) appendOK(to corr) {
 	c.end(at)
 }
 
-func (s *session) appendSubscribed(to corr, gaps []eventhub.Gap) {
+func (s *session) appendSubscribed(to corr, known string, gaps []eventhub.Gap) {
 	c := s.reply()
 	if c == nil {
 		return
 	}
 	at := c.begin()
-	c.b = wire.AppendSubscribeOK(c.b, to.text, to.has, gaps)
+	c.b = wire.AppendSubscribeOK(c.b, to.text, to.has, known, gaps)
 	c.end(at)
 }
 

@@ -56,7 +56,8 @@ type subscription struct {
 	starved bool            // was refused room and must be told when there is some
 	unsent  int             // deliveries to a group's member that it took and were not told to be sent
 	ended   *eventhub.Error // why, when it did so while subscribing
-	gaps    []eventhub.Gap  // for its OK
+	known   string          // for its OK, as the gaps
+	gaps    []eventhub.Gap
 	// resuming: its RESUME is not answered; refused: a delivery came meanwhile.
 	resuming, refused bool
 }
@@ -122,6 +123,13 @@ func (u *subscription) append(batch []eventhub.Delivery) (n int) {
 		c.b = u.frame.Append(c.b, &batch[0])
 	}
 	return n
+}
+
+// Know implements eventhub.Knower.
+func (u *subscription) Know(known string) {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	u.known = known
 }
 
 // Gap implements eventhub.Gapped.
@@ -234,8 +242,8 @@ func (s *session) subscribe(r *wire.Request) *eventhub.Error {
 	}
 	u.handle, u.state = handle, subscribed
 	s.subs[key] = u
-	s.appendSubscribed(corrOf(r), u.gaps)
-	u.gaps = nil
+	s.appendSubscribed(corrOf(r), u.known, u.gaps)
+	u.known, u.gaps = "", nil
 	refused := u.starved
 	u.starved = false
 	s.mu.Unlock()

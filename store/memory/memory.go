@@ -14,6 +14,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -44,6 +45,7 @@ type Store struct {
 	dropped   map[string]uint64
 	baseFloor uint64
 	lives     uint64 // given so far
+	eras      []store.Era
 	deleted   uint64 // the highest epoch of a group that was deleted
 	bytes     uint64 // of all records, those of plans too
 
@@ -108,7 +110,7 @@ func Open(o Options) *Store {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Store{now: o.Now, maxTopics: o.MaxTopics, topics: make(map[string]*topic), dropped: make(map[string]uint64),
+	return &Store{now: o.Now, maxTopics: o.MaxTopics, eras: []store.Era{{ID: max(rand.Uint64(), 1), First: 1}}, topics: make(map[string]*topic), dropped: make(map[string]uint64),
 		patterns: make(map[patternName]json.RawMessage), effects: make(links), correlated: make(links)}
 }
 
@@ -125,6 +127,15 @@ func (s *Store) Close() error {
 	s.topics, s.plans, s.patterns = nil, nil, nil
 	s.effects, s.correlated = nil, nil
 	return nil
+}
+
+// Lives implements store.Topics.
+func (s *Store) Lives(ctx context.Context) (store.Lives, error) {
+	if err := s.enter(ctx); err != nil {
+		return store.Lives{}, err
+	}
+	defer s.mu.RUnlock()
+	return store.Lives{Newest: s.lives, Eras: s.eras}, nil
 }
 
 // Size implements store.Maintenance: the bytes of the records.

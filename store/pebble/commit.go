@@ -335,6 +335,7 @@ func (c *commit) write(u *store.Unit) {
 }
 
 func (c *commit) create(name string) *topic {
+	c.beginEra()
 	t := &topic{id: c.s.nextTopic, name: strings.Clone(name)}
 	t.loaded.Store(true)
 	floor, ok := c.s.dropped[name]
@@ -521,7 +522,7 @@ func (c *commit) publish() {
 		for name := range c.created {
 			delete(c.s.dropped, name)
 		}
-		c.s.topics.publish(c.created)
+		c.s.topics.publish(c.created, c.s.eras)
 	}
 	c.s.groups.publish()
 	c.s.deletedEpoch.Store(max(c.s.deletedEpoch.Load(), c.deletedEpoch))

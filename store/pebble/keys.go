@@ -133,6 +133,11 @@ var metaPlanFloor = []byte{tagMeta, 'p', 'l', 'a', 'n', 's'}
 // came after the others: an older program leaves it, and does not raise it.
 var metaEpoch = []byte{tagMeta, 'e', 'p', 'o', 'c', 'h'}
 
+// metaEras holds the eras of the topics' numbers: id (8), first number (8) of each, the
+// oldest first. It too came after the others: what an older program gives then counts as
+// of the era before.
+var metaEras = []byte{tagMeta, 'e', 'r', 'a', 's'}
+
 func appendTopicKey(dst []byte, name string) []byte {
 	return append(append(dst, tagTopic), name...)
 }

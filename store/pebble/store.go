@@ -51,7 +51,10 @@ type Store struct {
 	committing sync.Mutex
 	commit     commit
 	nextTopic  uint32
-	dropped    map[string]uint64 // offsets given under the names of topics that are gone
+	// eras has that of this Open, if newEra says so.
+	eras    []store.Era
+	newEra  bool
+	dropped map[string]uint64 // offsets given under the names of topics that are gone
 	// Of the names that are gone and have no row no offset above baseFloor was given.
 	baseFloor   uint64
 	mostDropped int // rows

@@ -61,6 +61,7 @@ type topicTable struct {
 	mu     sync.RWMutex
 	byName map[string]*topic
 	byID   map[uint32]*topic
+	lives  store.Lives
 }
 
 func (tt *topicTable) get(name string) *topic {
@@ -76,12 +77,14 @@ func (tt *topicTable) numbered(id uint32) *topic {
 	return tt.byID[id]
 }
 
-func (tt *topicTable) publish(topics map[string]*topic) {
+func (tt *topicTable) publish(topics map[string]*topic, eras []store.Era) {
 	tt.mu.Lock()
 	defer tt.mu.Unlock()
 	for _, t := range topics {
 		tt.add(t)
+		tt.lives.Newest = max(tt.lives.Newest, t.life())
 	}
+	tt.lives.Eras = eras
 }
 
 func (tt *topicTable) add(t *topic) {
@@ -108,6 +111,10 @@ func (s *Store) loadTopics() (err error) {
 	if s.nextTopic, err = s.readNextTopic(); err != nil {
 		return err
 	}
+	if err := s.loadEras(); err != nil {
+		return err
+	}
+	s.topics.lives = store.Lives{Newest: uint64(s.nextTopic) - 1, Eras: s.eras}
 	iter, err := s.db.NewIter(&pdb.IterOptions{LowerBound: []byte{tagTopic}, UpperBound: []byte{tagTopic + 1}})
 	if err != nil {
 		return err
@@ -205,6 +212,17 @@ func (s *Store) ListTopics(ctx context.Context, after string, limit int) (topics
 		return nil, fmt.Errorf("store/pebble: list topics after %q: %w", after, err)
 	}
 	return topics, nil
+}
+
+// Lives implements store.Topics.
+func (s *Store) Lives(ctx context.Context) (store.Lives, error) {
+	if err := s.enter(ctx); err != nil {
+		return store.Lives{}, err
+	}
+	defer s.leave()
+	s.topics.mu.RLock()
+	defer s.topics.mu.RUnlock()
+	return s.topics.lives, nil
 }
 
 // Topic implements store.Topics.

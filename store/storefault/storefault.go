@@ -33,6 +33,7 @@ const (
 	Latest       Op = "Latest"
 	ListTopics   Op = "ListTopics"
 	Topic        Op = "Topic"
+	Lives        Op = "Lives"
 	DropTopic    Op = "DropTopic"
 	Sweep        Op = "Sweep"
 	Group        Op = "Group"
@@ -293,6 +294,14 @@ func (s *Store) Topic(ctx context.Context, name string) (store.TopicInfo, error)
 		return store.TopicInfo{}, err
 	}
 	return s.backend.Topic(ctx, name)
+}
+
+// Lives implements store.Topics.
+func (s *Store) Lives(ctx context.Context) (store.Lives, error) {
+	if err := s.enter(Lives); err != nil {
+		return store.Lives{}, err
+	}
+	return s.backend.Lives(ctx)
 }
 
 // Group implements store.Groups.

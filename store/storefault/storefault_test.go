@@ -77,6 +77,7 @@ var reads = []call{
 	{storefault.Find, func(s store.Store) error { return second(s.Find(context.Background(), "t", "1")) }},
 	{storefault.SeekTime, func(s store.Store) error { return second(s.SeekTime(context.Background(), "t", 0)) }},
 	{storefault.Latest, func(s store.Store) error { return second(s.Latest(context.Background(), "t", "k", 0)) }},
+	{storefault.Lives, func(s store.Store) error { return second(s.Lives(context.Background())) }},
 	{storefault.ListTopics, func(s store.Store) error { return second(s.ListTopics(context.Background(), "", 1)) }},
 	{storefault.Topic, func(s store.Store) error { return second(s.Topic(context.Background(), "t")) }},
 	{storefault.Group, func(s store.Store) error { return second(s.Group(context.Background(), "t", "g-1")) }},

@@ -11,6 +11,7 @@ import (
 var lifeTests = []test{
 	{name: "each is told once, by whatever made it", run: testCreated},
 	{name: "numbers rise and are kept", run: testLives},
+	{name: "their eras", run: testEras},
 	{name: "a change of an earlier one is refused", run: testChangeOfALife},
 }
 
@@ -91,6 +92,80 @@ func testLives(t *testing.T, s *env) {
 		same(t, "the life of what is dropped", uint64(0), s.life(t, "t"))
 		if s.Capabilities().Persistent {
 			s.reopen(t)
+		}
+	}
+}
+
+// testEras: what is told of lives has each as soon as it shows, keeps what is over, and
+// begins another era where the store is opened again or copied.
+func testEras(t *testing.T, s *env) {
+	ctx := context.Background()
+	told := func(st store.Topics) store.Lives {
+		t.Helper()
+		lives, err := st.Lives(ctx)
+		if err != nil || len(lives.Eras) == 0 {
+			t.Fatalf("Lives: %+v, %v", lives, err)
+		}
+		ids := make(map[uint64]bool)
+		for i, e := range lives.Eras {
+			if e.ID == 0 || ids[e.ID] || i > 0 && e.First < lives.Eras[i-1].First {
+				t.Errorf("eras %+v", lives.Eras)
+			}
+			ids[e.ID] = true
+		}
+		return lives
+	}
+	newest := func(what string, want uint64) store.Lives {
+		t.Helper()
+		lives := told(s)
+		same(t, "the newest life "+what, want, lives.Newest)
+		return lives
+	}
+	none := newest("in the beginning", 0)
+	s.add(t, given("t", "1"))
+	s.plan(t, planFor("u", "1", 0))
+	before := newest("of a plan", s.life(t, "u"))
+	same(t, "eras", none.Eras, before.Eras)
+	s.drop(t, "u", true)
+	same(t, "lives behind a deletion", before, told(s))
+	if !s.Capabilities().Persistent {
+		return
+	}
+	dir, open := s.backend.Copy()
+	if err := s.Checkpoint(ctx, dir); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		s.reopen(t)
+		same(t, "lives after opening", before, told(s))
+	}
+	var own []store.Era
+	for n := range 2 { // of the store, then of its copy
+		var st store.Store = s
+		if n == 1 {
+			copied, err := open(Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer copied.Close()
+			st = copied
+		}
+		for _, topic := range []string{"v", "w"} {
+			if err := st.Commit(ctx, []*store.Unit{unit(given(topic, "1"))}, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lives := told(st)
+		info, err := st.Topic(ctx, "w")
+		if err != nil || lives.Newest != info.Life || len(lives.Eras) != len(before.Eras)+1 {
+			t.Fatalf("lives %+v, and the newest topic %+v; %v", lives, info, err)
+		}
+		same(t, "eras before", before.Eras, lives.Eras[:len(before.Eras)])
+		same(t, "the first of the new era", before.Newest+1, lives.Eras[len(before.Eras)].First)
+		if n == 0 {
+			own = lives.Eras
+		} else if lives.Eras[len(before.Eras)].ID == own[len(before.Eras)].ID {
+			t.Error("a copy goes on in the era of its original")
 		}
 	}
 }

@@ -1,0 +1,86 @@
+package bus
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// known are the topics that a tail knows: those of the lives up to one, which are named
+// for all stores by an era of their numbers (store.Era). All later ones it has from their
+// first event on, whatever the commit times there, as it would if it had been here when
+// they were created. Its text is what eventhub.Knower is told.
+type known struct {
+	life, era uint64
+}
+
+// knownBase is that of the numbers in the text.
+const knownBase = 36
+
+func (k known) String() string {
+	return strconv.FormatUint(k.life, knownBase) + "-" + strconv.FormatUint(k.era, knownBase)
+}
+
+func parseKnown(text string) (k known, err error) {
+	life, era, _ := strings.Cut(text, "-")
+	if k.life, err = strconv.ParseUint(life, knownBase, 64); err == nil {
+		k.era, err = strconv.ParseUint(era, knownBase, 64)
+	}
+	if err != nil || k.String() != text {
+		return known{}, eventhub.Errorf(eventhub.CodeBadRequest, "known is %.48q; what the hub has told is expected", text)
+	}
+	return k, nil
+}
+
+// knows returns what a tail knows that says this of itself, or nothing: what there is now.
+func (b *Bus) knows(ctx context.Context, text string) (known, error) {
+	lives, err := b.store.Lives(ctx)
+	if err != nil {
+		return known{}, storeError(err, "look up the newest topic")
+	}
+	newest := known{lives.Newest, lives.Eras[len(lives.Eras)-1].ID}
+	if text == "" {
+		return newest, nil
+	}
+	k, err := parseKnown(text)
+	if err != nil {
+		return known{}, err
+	}
+	return k.in(lives, newest), nil
+}
+
+// in returns what the tail knows of this store. Where both went apart since, by a crash or
+// because one is a copy, that is what there was before; of a store that has not the era it
+// knows nothing, and goes by the time in all that there is.
+func (k known) in(lives store.Lives, newest known) known {
+	found := false
+	for _, e := range lives.Eras {
+		if found {
+			k.life = min(k.life, e.First-1)
+		}
+		found = found || e.ID == k.era
+	}
+	if !found {
+		return newest
+	}
+	return known{min(k.life, newest.life), newest.era}
+}
+
+// start returns where a tail begins in a topic of which it has no place. A life of 0 is
+// one that was not there a moment ago.
+func (k known) start(life uint64, start eventhub.Start) eventhub.Start {
+	isPlace := start.Kind == eventhub.StartAfterID || start.Kind == eventhub.StartOffset
+	if isPlace || life != 0 && life <= k.life {
+		return start
+	}
+	return eventhub.Start{Kind: eventhub.StartEarliest}
+}
+
+func (t *tail) tellKnown(k known) {
+	if r, ok := t.receiver.(eventhub.Knower); ok {
+		r.Know(k.String())
+	}
+}
