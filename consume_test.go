@@ -21,8 +21,8 @@ type fakeGroup struct {
 	verdicts []eventhub.Settlement
 	left     int
 	ready    int
-	// handOver is asked by HandOver.
-	handOver func(ctx context.Context, hs []eventhub.Handover, done func([]eventhub.Handover))
+	// ackAndPublish is asked by AckAndPublish.
+	ackAndPublish func(ctx context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish))
 }
 
 func (f *fakeGroup) Subscribe(_ context.Context, _ eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
@@ -36,14 +36,14 @@ func (f *fakeGroup) Settle(context.Context, string, string, eventhub.Settlement)
 	return nil, errors.New("not used")
 }
 
-func (f *fakeGroup) HandOver(context.Context, string, string, []eventhub.Handover, func([]eventhub.Handover)) {
+func (f *fakeGroup) AckAndPublish(context.Context, string, string, []eventhub.AckPublish, func([]eventhub.AckPublish)) {
 	panic("not used")
 }
 
 type fakeMember struct{ f *fakeGroup }
 
-func (m fakeMember) HandOver(ctx context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
-	m.f.handOver(ctx, hs, done)
+func (m fakeMember) AckAndPublish(ctx context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
+	m.f.ackAndPublish(ctx, hs, done)
 }
 
 func (m fakeMember) Settle(ctx context.Context, s eventhub.Settlement) ([]eventhub.Outcome, error) {

@@ -253,7 +253,7 @@ type InFlight struct {
 	ID      string `json:"id,omitempty"`
 	Attempt int    `json:"attempt"` // attempts so far
 	// State is "leased", "waiting" (for another attempt), "held" (behind an
-	// earlier event of its key), "handing_over" (the ack and what is published
+	// earlier event of its key), "ack_and_publish" (the ack and what is published
 	// with it are on their way to the log) or "dead_lettering".
 	State string `json:"state"`
 	// Of a leased event: who holds it, since when and until when, in epoch

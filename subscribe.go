@@ -422,21 +422,21 @@ const (
 	Ambiguous                // the id is of events of several topics, and none is named: no effect
 )
 
-// Handover acks deliveries and publishes events in one atomic step. Receipts,
+// AckPublish acks deliveries and publishes events in one atomic step. Receipts,
 // parallel to Events, and Err are its outcome.
-type Handover struct {
+type AckPublish struct {
 	Refs     []Ref
 	Events   []Event
 	Receipts []Receipt
 	Err      error
 }
 
-// HandOver does one handover and waits for its outcome. Where ctx ends before,
+// AckAndPublish does one ack-and-publish and waits for its outcome. Where ctx ends before,
 // the outcome is unknown.
-func HandOver(ctx context.Context, sub Subscription, refs []Ref, events ...Event) ([]Receipt, error) {
+func AckAndPublish(ctx context.Context, sub Subscription, refs []Ref, events ...Event) ([]Receipt, error) {
 	answered := make(chan struct{})
-	hs := []Handover{{Refs: refs, Events: events}}
-	sub.HandOver(ctx, hs, func([]Handover) { close(answered) })
+	hs := []AckPublish{{Refs: refs, Events: events}}
+	sub.AckAndPublish(ctx, hs, func([]AckPublish) { close(answered) })
 	select {
 	case <-answered:
 		return hs[0].Receipts, hs[0].Err
@@ -454,18 +454,18 @@ type Subscription interface {
 	// in between means one more delivery, never a lost event.
 	Settle(ctx context.Context, s Settlement) ([]Outcome, error)
 
-	// HandOver acks deliveries and publishes events in one atomic step each: the
+	// AckAndPublish acks deliveries and publishes events in one atomic step each: the
 	// events are durable and the deliveries are done, or nothing happens. The
-	// handovers are independent of one another; done is called exactly once, when
-	// every outcome is known, must not block, and may run before HandOver returns.
+	// ack-and-publishes are independent of one another; done is called exactly once, when
+	// every outcome is known, must not block, and may run before AckAndPublish returns.
 	// Where a lease is lost (another one exists, the event was settled before, or
-	// the group was moved) Err has CodeLeaseLost. While a handover is under way its
-	// deliveries neither expire nor go to others. The deliveries of one handover are
+	// the group was moved) Err has CodeLeaseLost. While an ack-and-publish is under way its
+	// deliveries neither expire nor go to others. The deliveries of one ack-and-publish are
 	// of one topic.
 	//
-	// The bytes of the events may be reused when HandOver returns; hs itself belongs
+	// The bytes of the events may be reused when AckAndPublish returns; hs itself belongs
 	// to the subscription until done. ctx bounds the wait for room.
-	HandOver(ctx context.Context, hs []Handover, done func([]Handover))
+	AckAndPublish(ctx context.Context, hs []AckPublish, done func([]AckPublish))
 
 	// Ready tells that the receiver has room again after it took less than it
 	// was given.
@@ -509,8 +509,8 @@ type Subscriber interface {
 	// it. CodeNotSubscribed where the group does not exist.
 	Settle(ctx context.Context, topic, group string, s Settlement) ([]Outcome, error)
 
-	// HandOver is Subscription.HandOver for deliveries named by their leases.
-	HandOver(ctx context.Context, topic, group string, hs []Handover, done func([]Handover))
+	// AckAndPublish is Subscription.AckAndPublish for deliveries named by their leases.
+	AckAndPublish(ctx context.Context, topic, group string, hs []AckPublish, done func([]AckPublish))
 }
 
 // Cursor is how far a group is in a topic.

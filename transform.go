@@ -62,14 +62,14 @@ func Transform(ctx context.Context, s Subscriber, opts SubscribeOptions, concurr
 		return Errorf(CodeBadRequest, "a transformation of %s has nothing to ack: it needs a group, and no AutoAck", quote(opts.Topic))
 	}
 	return consume(ctx, s, opts, concurrency, func(sub Subscription) (func(Delivery), func()) {
-		h := handOverTo(ctx, sub)
+		h := ackPublishTo(ctx, sub)
 		handle := func(d Delivery) {
 			events, err := t(ctx, d)
 			if err != nil || len(events) == 0 {
 				settle(ctx, sub, d.Lease, err)
 				return
 			}
-			h.add(Handover{Refs: []Ref{{Lease: d.Lease}}, Events: results(opts.Group, &d, events)})
+			h.add(AckPublish{Refs: []Ref{{Lease: d.Lease}}, Events: results(opts.Group, &d, events)})
 		}
 		return handle, h.finish
 	})
@@ -147,32 +147,32 @@ func hasHeader(headers map[string]string, name string) bool {
 }
 
 const (
-	// handoverWait bounds the wait for answers when nothing new is begun.
-	handoverWait = 10 * time.Second
+	// ackPublishWait bounds the wait for answers when nothing new is begun.
+	ackPublishWait = 10 * time.Second
 	// Of a hub without room that does not say when to come back.
-	minHandoverPause = 50 * time.Millisecond
-	maxHandoverPause = time.Second
+	minStepPause = 50 * time.Millisecond
+	maxStepPause = time.Second
 )
 
-// handing hands the steps of a Transform over, in order: one call at a time, with
+// stepQueue hands the steps of a Transform over, in order: one call at a time, with
 // all that gathered during the one before.
-type handing struct {
-	ctx  context.Context // of the calls; ends handoverWait after that of Transform
+type stepQueue struct {
+	ctx  context.Context // of the calls; ends ackPublishWait after that of Transform
 	sub  Subscription
 	over chan struct{} // closed when nothing is added any more
 	done sync.WaitGroup
 
 	mu      sync.Mutex
 	changed sync.Cond
-	waiting []Handover
+	waiting []AckPublish
 	closed  bool
 }
 
-// handOverTo begins; finish has to be called.
-func handOverTo(ctx context.Context, sub Subscription) *handing {
+// ackPublishTo begins; finish has to be called.
+func ackPublishTo(ctx context.Context, sub Subscription) *stepQueue {
 	calls, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(handoverWait, cancel) })
-	h := &handing{ctx: calls, sub: sub, over: make(chan struct{})}
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(ackPublishWait, cancel) })
+	h := &stepQueue{ctx: calls, sub: sub, over: make(chan struct{})}
 	h.changed.L = &h.mu
 	h.done.Go(func() {
 		h.run()
@@ -182,7 +182,7 @@ func handOverTo(ctx context.Context, sub Subscription) *handing {
 	return h
 }
 
-func (h *handing) add(step Handover) {
+func (h *stepQueue) add(step AckPublish) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.waiting) == 0 {
@@ -192,7 +192,7 @@ func (h *handing) add(step Handover) {
 }
 
 // finish returns when all steps are taken, or can not be.
-func (h *handing) finish() {
+func (h *stepQueue) finish() {
 	h.mu.Lock()
 	h.closed = true
 	h.changed.Signal()
@@ -203,7 +203,7 @@ func (h *handing) finish() {
 
 // take waits for steps and puts those of again in front, unless it is over; then
 // they come again as deliveries.
-func (h *handing) take(again []Handover) []Handover {
+func (h *stepQueue) take(again []AckPublish) []AckPublish {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -217,24 +217,24 @@ func (h *handing) take(again []Handover) []Handover {
 	return steps
 }
 
-func (h *handing) run() {
-	pause := minHandoverPause
-	var again []Handover
+func (h *stepQueue) run() {
+	pause := minStepPause
+	var again []AckPublish
 	for {
 		steps := h.take(again)
 		if len(steps) == 0 {
 			return
 		}
 		answered := make(chan struct{})
-		h.sub.HandOver(h.ctx, steps, func([]Handover) { close(answered) })
+		h.sub.AckAndPublish(h.ctx, steps, func([]AckPublish) { close(answered) })
 		<-answered
 		var wait time.Duration
 		if again, wait = h.judge(steps); len(again) == 0 {
-			pause = minHandoverPause
+			pause = minStepPause
 			continue
 		}
 		if wait == 0 {
-			wait, pause = pause, min(2*pause, maxHandoverPause)
+			wait, pause = pause, min(2*pause, maxStepPause)
 		}
 		select {
 		case <-time.After(wait):
@@ -245,7 +245,7 @@ func (h *handing) run() {
 
 // judge deals with the outcomes. It returns the steps to try again, and when,
 // if the hub said so.
-func (h *handing) judge(steps []Handover) (again []Handover, wait time.Duration) {
+func (h *stepQueue) judge(steps []AckPublish) (again []AckPublish, wait time.Duration) {
 	for _, step := range steps {
 		switch err := AsError(step.Err); ErrorCode(step.Err) {
 		case "":
@@ -253,7 +253,7 @@ func (h *handing) judge(steps []Handover) (again []Handover, wait time.Duration)
 		case CodeShuttingDown: // it comes again
 		case CodeOverloaded, CodeRateLimited:
 			wait = max(wait, err.RetryAfter)
-			again = append(again, Handover{Refs: step.Refs, Events: step.Events})
+			again = append(again, AckPublish{Refs: step.Refs, Events: step.Events})
 		default:
 			settle(h.ctx, h.sub, step.Refs[0].Lease, step.Err)
 		}

@@ -35,16 +35,16 @@ func oneEach(_ context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
 	return []eventhub.Event{{Topic: fmt.Sprint("r", d.Offset), Payload: []byte(`1`)}}, nil
 }
 
-// stepper answers handovers when it is told to.
+// stepper answers ack-and-publishes when it is told to.
 type stepper struct {
 	calls [][]string // topics of the results
 	times []time.Time
-	reply func(h *eventhub.Handover)
+	reply func(h *eventhub.AckPublish)
 	hold  bool
 	later []func()
 }
 
-func (s *stepper) handOver(_ context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+func (s *stepper) ackAndPublish(_ context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
 	var topics []string
 	for i := range hs {
 		topics = append(topics, hs[i].Events[0].Topic)
@@ -80,9 +80,9 @@ func (s *stepper) wantCalls(t *testing.T, want ...string) {
 // results are a plain ack, an error is a nack.
 func TestTransformStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var steps []eventhub.Handover
+		var steps []eventhub.AckPublish
 		f := &fakeGroup{}
-		f.handOver = func(_ context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+		f.ackAndPublish = func(_ context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
 			steps = append(steps, slices.Clone(hs)...)
 			done(hs)
 		}
@@ -107,7 +107,7 @@ func TestTransformStep(t *testing.T) {
 			{Topic: "t", Offset: 9, Lease: eventhub.Lease{Serial: 9}, Record: eventhub.Record(`{"ts":1723140000000,"id":"nine","topic":"t","payload":1}`)},
 		})
 		synctest.Wait()
-		want := []eventhub.Handover{{
+		want := []eventhub.AckPublish{{
 			Refs: []eventhub.Ref{{Lease: eventhub.Lease{Serial: 7}}},
 			Events: []eventhub.Event{
 				{Topic: "a", Payload: []byte(`1`), ID: eventhub.ResultID("g", "t", 7, 0), CausedBy: []string{"seven"},
@@ -137,7 +137,7 @@ func TestTransformStep(t *testing.T) {
 func TestTransformGathers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stepper{hold: true}
-		f := &fakeGroup{handOver: s.handOver}
+		f := &fakeGroup{ackAndPublish: s.ackAndPublish}
 		stop := transforming(t, f, 1, oneEach)
 		f.feed(1, 1)
 		synctest.Wait()
@@ -165,14 +165,14 @@ func TestTransformOutcomes(t *testing.T) {
 			"r3": {eventhub.Errorf(eventhub.CodeBadEvent, "no event")},
 			"r4": {eventhub.Errorf(eventhub.CodeShuttingDown, "later")},
 		}
-		s := &stepper{reply: func(h *eventhub.Handover) {
+		s := &stepper{reply: func(h *eventhub.AckPublish) {
 			topic := h.Events[0].Topic
 			if left := refusals[topic]; len(left) > 0 {
 				h.Err, refusals[topic] = left[0], left[1:]
 			}
 		}}
 		s.hold = true
-		f := &fakeGroup{handOver: s.handOver}
+		f := &fakeGroup{ackAndPublish: s.ackAndPublish}
 		stop := transforming(t, f, 1, oneEach)
 		f.feed(1, 1)
 		synctest.Wait()
@@ -205,7 +205,7 @@ func TestTransformOutcomes(t *testing.T) {
 func TestTransformEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stepper{hold: true}
-		f := &fakeGroup{handOver: s.handOver}
+		f := &fakeGroup{ackAndPublish: s.ackAndPublish}
 		stop := transforming(t, f, 1, oneEach)
 		f.feed(1, 1)
 		synctest.Wait()
@@ -219,7 +219,7 @@ func TestTransformEnds(t *testing.T) {
 			t.Fatal("Transform ended while a step was under way")
 		}
 		s.hold = false
-		s.reply = func(h *eventhub.Handover) { h.Err = eventhub.Errorf(eventhub.CodeOverloaded, "full") }
+		s.reply = func(h *eventhub.AckPublish) { h.Err = eventhub.Errorf(eventhub.CodeOverloaded, "full") }
 		s.later[0]()
 		if err := <-ended; err != nil || f.left != 1 || len(f.verdicts) != 0 {
 			t.Errorf("%v; left %d times; verdicts %+v", err, f.left, f.verdicts)
@@ -227,10 +227,10 @@ func TestTransformEnds(t *testing.T) {
 		s.wantCalls(t, "r1", "r2")
 	})
 	synctest.Test(t, func(t *testing.T) { // in the middle of a pause
-		s := &stepper{reply: func(h *eventhub.Handover) {
+		s := &stepper{reply: func(h *eventhub.AckPublish) {
 			h.Err = &eventhub.Error{Code: eventhub.CodeRateLimited, RetryAfter: time.Hour}
 		}}
-		f := &fakeGroup{handOver: s.handOver}
+		f := &fakeGroup{ackAndPublish: s.ackAndPublish}
 		stop := transforming(t, f, 1, oneEach)
 		f.feed(1, 1)
 		synctest.Wait()
@@ -241,7 +241,7 @@ func TestTransformEnds(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeGroup{}
-		f.handOver = func(ctx context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+		f.ackAndPublish = func(ctx context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
 			context.AfterFunc(ctx, func() {
 				hs[0].Err = ctx.Err()
 				done(hs)

@@ -241,8 +241,8 @@ func TestWaitEnds(t *testing.T) {
 			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(first))
 			return nil
 		}, eventhub.CodeWaitTimeout, "dead-lettered"},
-		"handover": {func(r *rig, in *inbox, first got, stop func()) error {
-			_, err := in.handOver([]eventhub.Ref{byLease(first)}, out(`1`))
+		"ack-and-publish": {func(r *rig, in *inbox, first got, stop func()) error {
+			_, err := in.ackAndPublish([]eventhub.Ref{byLease(first)}, out(`1`))
 			return err
 		}, "", ""},
 		"seek above": {func(r *rig, in *inbox, first got, stop func()) error {

@@ -107,10 +107,10 @@ func BenchmarkDeliver(b *testing.B) {
 	b.ReportMetric(float64(b.N*100)/b.Elapsed().Seconds(), "events/s")
 }
 
-// BenchmarkHandOver is the durable handover in process: calls of 64 handovers of one
+// BenchmarkAckAndPublish is the durable ack-and-publish in process: calls of 64 ack-and-publishes of one
 // event each, one call after the other, beside a publish of 64 events and 64 acks
 // of the same group, each with a commit.
-func BenchmarkHandOver(b *testing.B) {
+func BenchmarkAckAndPublish(b *testing.B) {
 	const each = 64
 	ctx := context.Background()
 	event := func(topic string) eventhub.Event { return eventhub.Event{Topic: topic, Payload: payload256} }
@@ -144,15 +144,15 @@ func BenchmarkHandOver(b *testing.B) {
 		b.StopTimer()
 		b.ReportMetric(float64(b.N*each)/b.Elapsed().Seconds(), "events/s")
 	}
-	b.Run("handover", func(b *testing.B) {
+	b.Run("ack-and-publish", func(b *testing.B) {
 		q, sub := fill(b, onDisk(b))
-		hs := make([]eventhub.Handover, each)
+		hs := make([]eventhub.AckPublish, each)
 		done := make(chan struct{})
 		run(b, func() {
 			for i := range hs {
-				hs[i] = eventhub.Handover{Refs: []eventhub.Ref{{Lease: <-q.leases}}, Events: []eventhub.Event{event("bench.out")}}
+				hs[i] = eventhub.AckPublish{Refs: []eventhub.Ref{{Lease: <-q.leases}}, Events: []eventhub.Event{event("bench.out")}}
 			}
-			sub.HandOver(ctx, hs, func(hs []eventhub.Handover) {
+			sub.AckAndPublish(ctx, hs, func(hs []eventhub.AckPublish) {
 				for i := range hs {
 					if hs[i].Err != nil {
 						b.Error(hs[i].Err)

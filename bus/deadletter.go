@@ -37,8 +37,8 @@ func deadLetterID(topic string, offset uint64, group string, epoch uint64, mark 
 }
 
 // makeLetters prepares the dead letters of what was read. g.mu is held.
-func (g *group) makeLetters(pending []pendingLetter, items []store.Item) []*exchange {
-	var all []*exchange
+func (g *group) makeLetters(pending []pendingLetter, items []store.Item) []*groupStep {
+	var all []*groupStep
 	for i, gr := range pending {
 		e := g.find(gr.offset)
 		if e == nil || e.state != letterPending {
@@ -68,7 +68,7 @@ func (g *group) makeLetters(pending []pendingLetter, items []store.Item) []*exch
 
 // letter encodes the dead letter of an entry. Its payload carries the original
 // event with its tokens untouched.
-func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*exchange, error) {
+func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*groupStep, error) {
 	original, err := rec.Event(e.offset)
 	if err != nil {
 		return nil, err
@@ -98,14 +98,14 @@ func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*exchange,
 		return nil, err
 	}
 	s.appends[0].Record = s.buf
-	return &exchange{
+	return &groupStep{
 		group: g, epoch: g.epoch, offsets: []uint64{e.offset},
 		Publication: commit.Publication{Unit: store.Unit{Appends: s.appends}, Bytes: len(s.buf)},
 	}, nil
 }
 
 // submitLetters submits dead letters. g.mu is not held.
-func (g *group) submitLetters(letters []*exchange) {
+func (g *group) submitLetters(letters []*groupStep) {
 	if len(letters) == 0 {
 		return
 	}
@@ -114,7 +114,7 @@ func (g *group) submitLetters(letters []*exchange) {
 }
 
 // letterRefused puts an event back whose dead letter the store refused. g.mu is held.
-func (g *group) letterRefused(x *exchange, refused error) {
+func (g *group) letterRefused(x *groupStep, refused error) {
 	offset := x.offsets[0]
 	g.bus.log.Error("the store refused a dead letter; the event stays in its group", "topic", g.log.name, "group", g.name, "offset", offset, "error", refused)
 	g.retryLater(g.find(offset))

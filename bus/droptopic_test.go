@@ -142,7 +142,7 @@ func TestTailsOutliveATopic(t *testing.T) {
 	})
 }
 
-// Who waits for a group of the topic is told; handovers from it are lost, whole.
+// Who waits for a group of the topic is told; ack-and-publishes from it are lost, whole.
 func TestDeleteTopicWhileOthersAreAtIt(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
@@ -160,8 +160,8 @@ func TestDeleteTopicWhileOthersAreAtIt(t *testing.T) {
 		go func() { deleted <- r.bus.DeleteTopic(context.Background(), "t") }()
 		synctest.Wait()
 		handed := make(chan error, 1)
-		hs := []eventhub.Handover{{Refs: leasesOf(leases), Events: []eventhub.Event{{Topic: "out", Payload: []byte("1")}}}}
-		in.sub.HandOver(context.Background(), hs, func(hs []eventhub.Handover) { handed <- hs[0].Err })
+		hs := []eventhub.AckPublish{{Refs: leasesOf(leases), Events: []eventhub.Event{{Topic: "out", Payload: []byte("1")}}}}
+		in.sub.AckAndPublish(context.Background(), hs, func(hs []eventhub.AckPublish) { handed <- hs[0].Err })
 		r.store.set(nil, nil)
 		close(hold)
 		if err := <-deleted; err != nil {

@@ -59,7 +59,7 @@ func TestRewriteOverAGap(t *testing.T) {
 	}
 }
 
-func TestRefusedExchangeOverAGap(t *testing.T) {
+func TestRefusedStepOverAGap(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.sparse("in", 1, farOffset)
 		in := r.subscribe(opts("in", "g"))
@@ -67,7 +67,7 @@ func TestRefusedExchangeOverAGap(t *testing.T) {
 		equal(t, "delivered", []uint64{got[0].Offset, got[1].Offset}, []uint64{1, farOffset})
 		r.noMoreTopics()
 		for _, d := range got {
-			_, err := in.handOver([]eventhub.Ref{byLease(d)}, out("1"))
+			_, err := in.ackAndPublish([]eventhub.Ref{byLease(d)}, out("1"))
 			wantCode(t, err, eventhub.CodeOverloaded)
 		}
 		equal(t, "acked all the same", in.ack(byLease(got[1])), []eventhub.Outcome{eventhub.Applied})
@@ -103,7 +103,7 @@ func TestAckedOverGaps(t *testing.T) {
 			t.Errorf("%d events in the window, lag %d, forgotten: %t; want %d, 1 and true", size, lag, forgotten, n)
 		}
 		r.noMoreTopics()
-		_, err := in.handOver([]eventhub.Ref{byLease(got[0])}, out("1"))
+		_, err := in.ackAndPublish([]eventhub.Ref{byLease(got[0])}, out("1"))
 		wantCode(t, err, eventhub.CodeOverloaded)
 		time.Sleep(time.Second)
 		r.restart()

@@ -67,10 +67,10 @@ type group struct {
 	counts         groupCounts
 	awaited        map[uint64][]*ackWaiter // who waits for an offset to be done; nil: nobody
 
-	fetch     *fetcher    // of the turn under way
-	verdicts  []verdict   // the turns' own: about events to be read again, rising
-	warned    bool        // the turns' own: it was said that the filter costs too much
-	exchanges []*exchange // of the commit that is being built; the committer's
+	fetch    *fetcher     // of the turn under way
+	verdicts []verdict    // the turns' own: about events to be read again, rising
+	warned   bool         // the turns' own: it was said that the filter costs too much
+	steps    []*groupStep // of the commit that is being built; the committer's
 }
 
 // settings are what a group keeps for life, in the form in which they are

@@ -253,13 +253,13 @@ func TestLinks(t *testing.T) {
 		if err != nil || len(list) != 1 || list[0].Topic != "c.dlq" {
 			t.Errorf("effects of a dead event: %v, %v", list, err)
 		}
-		// And so is what a handover publishes.
+		// And so is what an ack-and-publish publishes.
 		r.publishEvents(eventhub.Event{Topic: "c", ID: "three"})
-		h := []eventhub.Handover{{Refs: []eventhub.Ref{byLease(in.take()[0])},
+		h := []eventhub.AckPublish{{Refs: []eventhub.Ref{byLease(in.take()[0])},
 			Events: []eventhub.Event{{Topic: "d", ID: "four", CausedBy: []string{"three"}, Payload: []byte(`1`)}}}}
-		in.sub.HandOver(ctx, h, func([]eventhub.Handover) {})
+		in.sub.AckAndPublish(ctx, h, func([]eventhub.AckPublish) {})
 		synctest.Wait()
-		equal(t, "effects of a handover", found(t)(r.bus.Effects(ctx, "three", none, 10)), "d/four")
+		equal(t, "effects of an ack-and-publish", found(t)(r.bus.Effects(ctx, "three", none, 10)), "d/four")
 	})
 }
 

@@ -434,8 +434,8 @@ func (e *entry) inFlight(drift int64) eventhub.InFlight {
 		}
 	case behind:
 		f.State = "held"
-	case pledged, handed:
-		f.State, f.SinceTS = "handing_over", e.since+drift
+	case ackPending, ackInCommit:
+		f.State, f.SinceTS = "ack_and_publish", e.since+drift
 		f.Member = &eventhub.Peer{Transport: e.member.sub.opts.Peer.Transport, Name: e.member.sub.opts.Peer.Name}
 	default:
 		f.State = "dead_lettering"

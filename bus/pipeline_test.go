@@ -76,7 +76,7 @@ func TestPipelinedCommits(t *testing.T) {
 	})
 }
 
-// What depends on how other commits end waits for them: here the ack of a handover,
+// What depends on how other commits end waits for them: here the ack of an ack-and-publish,
 // the pause of a group, and its making.
 func TestPipelineIsDrained(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -86,8 +86,8 @@ func TestPipelineIsDrained(t *testing.T) {
 		r.publish("t", 1, 1)
 		got := in.take()
 		for name, do := range map[string]func() error{
-			"handover": func() error {
-				_, err := in.handOver([]eventhub.Ref{byLease(got[0])}, eventhub.Event{Topic: "u", Payload: []byte("1")})
+			"ack-and-publish": func() error {
+				_, err := in.ackAndPublish([]eventhub.Ref{byLease(got[0])}, eventhub.Event{Topic: "u", Payload: []byte("1")})
 				return err
 			},
 			"pause": func() error { return r.bus.PauseGroup(context.Background(), "t", "g") },

@@ -143,7 +143,7 @@ func TestOutlivedPartsAreRemoved(t *testing.T) {
 	})
 }
 
-// TestHistoryOfWhatIsDone: the commit in which a handover acks an event leaves the event's
+// TestHistoryOfWhatIsDone: the commit in which an ack-and-publish acks an event leaves the event's
 // history to a later one. Where the hub ends in between, the history goes after the next
 // start, although the cursor has not passed the event and nobody reads it again.
 func TestHistoryOfWhatIsDone(t *testing.T) {
@@ -161,7 +161,7 @@ func TestHistoryOfWhatIsDone(t *testing.T) {
 		}
 		broken := errors.New("the store broke")
 		s.when(behindIt, 0, func() { s.fail(broken) })
-		if _, err := in.handOver([]eventhub.Ref{byLease(again[0])}, out(`1`)); err != nil {
+		if _, err := in.ackAndPublish([]eventhub.Ref{byLease(again[0])}, out(`1`)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)

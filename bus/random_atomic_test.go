@@ -13,7 +13,7 @@ import (
 	"eventhub/store"
 )
 
-// Handovers and scheduled events in the histories.
+// Ack-and-publishes and scheduled events in the histories.
 
 // modelPlan is an event that was published with a delay.
 type modelPlan struct {
@@ -21,15 +21,15 @@ type modelPlan struct {
 	at    int64
 }
 
-// handOver acks deliveries of a member and publishes events in one step: all of it
+// ackAndPublish acks deliveries of a member and publishes events in one step: all of it
 // happens, or nothing.
-func (w *world) handOver() {
+func (w *world) ackAndPublish() {
 	g := w.drawGroup()
 	via := w.drawMember(func(m *modelMember) bool { return m.isIn(g) && m.run == w.bus && !m.orphan })
 	if via == nil || w.commits != nil {
 		return
 	}
-	h := eventhub.Handover{}
+	h := eventhub.AckPublish{}
 	for range rapid.IntRange(1, 2).Draw(w.t, "refs") {
 		h.Refs = append(h.Refs, w.drawRef(g, via))
 	}
@@ -41,15 +41,15 @@ func (w *world) handOver() {
 		h.Events = append(h.Events, e)
 	}
 	places, stands := w.standing(via, h.Refs)
-	hs, calls := []eventhub.Handover{h}, 0
-	w.guarded(func() { via.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) { calls++ }) })
+	hs, calls := []eventhub.AckPublish{h}, 0
+	w.guarded(func() { via.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) { calls++ }) })
 	synctest.Wait()
 	code := eventhub.ErrorCode(hs[0].Err)
 	switch {
 	case calls != 1:
-		w.t.Fatalf("%d calls of done behind a handover", calls)
+		w.t.Fatalf("%d calls of done behind an ack-and-publish", calls)
 	case stands != (code == ""), !stands && code != eventhub.CodeLeaseLost && code != eventhub.CodeBadRequest:
-		w.t.Fatalf("handover of %+v in %s: %v; its leases stand: %t", h.Refs, g, hs[0].Err, stands)
+		w.t.Fatalf("ack-and-publish of %+v in %s: %v; its leases stand: %t", h.Refs, g, hs[0].Err, stands)
 	case !stands:
 		return // that nothing was published shows in the heads
 	}

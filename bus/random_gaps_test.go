@@ -29,7 +29,7 @@ type gaps struct {
 	in    *inbox // of the one member, nil where there is none
 
 	opts   Options
-	fewer  bool // no topic can be made any more: redrives and some handovers are refused
+	fewer  bool // no topic can be made any more: redrives and some ack-and-publishes are refused
 	events []gapEvent
 	base   uint64 // the cursor of the start or the last seek
 	held   map[uint64]got
@@ -96,7 +96,7 @@ func (w *gaps) begin() {
 }
 
 func (w *gaps) step() {
-	step := rapid.SampledFrom(strings.Fields("import import import publish ack ack ack ack give handover refused refused seek seek seek redrive leave restart pass pass")).Draw(w.t, "step")
+	step := rapid.SampledFrom(strings.Fields("import import import publish ack ack ack ack give ack-and-publish refused refused seek seek seek redrive leave restart pass pass")).Draw(w.t, "step")
 	w.bounded(step, func() {
 		switch step {
 		case "import":
@@ -107,10 +107,10 @@ func (w *gaps) step() {
 			w.settle(eventhub.Settlement{})
 		case "give":
 			w.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true})
-		case "handover":
-			w.handOver("out")
+		case "ack-and-publish":
+			w.ackAndPublish("out")
 		case "refused":
-			w.handOver(fmt.Sprintf("never.%d", rapid.IntRange(1, 3).Draw(w.t, "topic")))
+			w.ackAndPublish(fmt.Sprintf("never.%d", rapid.IntRange(1, 3).Draw(w.t, "topic")))
 		case "seek":
 			w.seek()
 		case "redrive":
@@ -270,16 +270,16 @@ func (w *gaps) say(held []got, s eventhub.Settlement) {
 	}
 }
 
-// handOver acks with an event for a topic, which may be one too many.
-func (w *gaps) handOver(topic string) {
+// ackAndPublish acks with an event for a topic, which may be one too many.
+func (w *gaps) ackAndPublish(topic string) {
 	held := w.drawHeld()
 	held = held[:min(len(held), 3)]
 	if len(held) == 0 {
 		return
 	}
-	_, err := eventhub.HandOver(context.Background(), w.in.sub, leasesOf(held), eventhub.Event{Topic: topic, Payload: []byte(`1`)})
+	_, err := eventhub.AckAndPublish(context.Background(), w.in.sub, leasesOf(held), eventhub.Event{Topic: topic, Payload: []byte(`1`)})
 	if refused := w.fewer && topic != "out"; refused != (eventhub.ErrorCode(err) == eventhub.CodeOverloaded) || !refused && err != nil {
-		w.t.Fatalf("handover to %s: %v; it should be refused: %t", topic, err, refused)
+		w.t.Fatalf("ack-and-publish to %s: %v; it should be refused: %t", topic, err, refused)
 	}
 	if err != nil {
 		return // they stay leased

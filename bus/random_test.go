@@ -95,7 +95,7 @@ var steps = []step{
 	{"subscribe", 2, (*world).subscribe},
 	{"subscribe several", 1, (*world).subscribeSeveral},
 	{"settle", 5, (*world).settle},
-	{"hand over", 1, (*world).handOver},
+	{"hand over", 1, (*world).ackAndPublish},
 	{"plan", 1, (*world).planEvent},
 	{"cancel", 1, (*world).cancel},
 	{"redrive", 3, (*world).redrive},

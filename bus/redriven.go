@@ -124,7 +124,7 @@ func (p *progress) keepAgain(before *progress, to uint64) {
 
 // outcome ends what a commit has decided of redriven entries whose group was moved
 // while it was under way. g.mu is held.
-func (x *exchange) outcome(done bool) {
+func (x *groupStep) outcome(done bool) {
 	for _, offset := range x.offsets {
 		r := x.group.progress.redriven[offset]
 		switch {

@@ -434,8 +434,8 @@ func (t *tail) Settle(_ context.Context, s eventhub.Settlement) ([]eventhub.Outc
 	return outcomes, nil
 }
 
-// HandOver implements eventhub.Subscription.
-func (t *tail) HandOver(_ context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+// AckAndPublish implements eventhub.Subscription.
+func (t *tail) AckAndPublish(_ context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
 	for i := range hs {
 		hs[i].Err = eventhub.Errorf(eventhub.CodeBadRequest, "a live tail has nothing to ack")
 	}

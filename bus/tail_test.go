@@ -198,14 +198,14 @@ func sorted(all []got) (names []string) {
 	return names
 }
 
-// TestTailHasNothingToSettle: verdicts have no effect, and a handover is refused.
+// TestTailHasNothingToSettle: verdicts have no effect, and an ack-and-publish is refused.
 func TestTailHasNothingToSettle(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(tailOpts("t"))
 		r.publish("t", 1, 1)
 		ref := byID(in.take()[0])
 		equal(t, "outcome of an extension", in.settle(eventhub.Settlement{Verdict: eventhub.Extend}, ref)[0], eventhub.Unknown)
-		_, err := eventhub.HandOver(context.Background(), in.sub, []eventhub.Ref{ref}, eventhub.Event{Topic: "u", Payload: []byte(`1`)})
+		_, err := eventhub.AckAndPublish(context.Background(), in.sub, []eventhub.Ref{ref}, eventhub.Event{Topic: "u", Payload: []byte(`1`)})
 		wantCode(t, err, eventhub.CodeBadRequest)
 		equal(t, "events published by it", len(r.events("u")), 0)
 		r.stop()

@@ -14,8 +14,8 @@ const (
 	waiting         entryState = iota // to be delivered (again), at entry.at or later
 	behind                            // held back behind an earlier event of its key
 	leased                            // held by entry.member until entry.at
-	pledged                           // to be acked together with what entry.member publishes
-	handed                            // … and that is in the commit under way
+	ackPending                        // to be acked together with what entry.member publishes
+	ackInCommit                       // … and that is in the commit under way
 	letterPending                     // to be dead-lettered
 	letterInCommit                    // its dead letter is in the commit under way
 	redriveInCommit                   // redriven, and that is in the commit under way
@@ -23,11 +23,11 @@ const (
 )
 
 // taken reports whether an entry of that state takes its member's room.
-func (s entryState) taken() bool { return s == leased || s == pledged || s == handed }
+func (s entryState) taken() bool { return s == leased || s == ackPending || s == ackInCommit }
 
 // inCommit reports whether an entry of that state is done if the commit under way
 // does what it is to do.
-func (s entryState) inCommit() bool { return s == handed || s == letterInCommit }
+func (s entryState) inCommit() bool { return s == ackInCommit || s == letterInCommit }
 
 // entry is one event between the cursor and the read position of a group. There may
 // be a million: it fills a line of the processor's cache, and no more.

@@ -11,7 +11,7 @@
 // answer was lost is sent again under that id as soon as there is a connection,
 // until it is answered, its context ends or the client is closed; the hub knows
 // the id, so the event is in the log once; events of one call stay one atomic step.
-// A handover is sent again likewise, see Client.HandOver for what may stay open
+// An ack-and-publish is sent again likewise, see Client.AckAndPublish for what may stay open
 // then, and Client.Transform for how that does no harm. Subscriptions are made anew
 // and go on from their group's cursor, a live tail behind the event that came last.
 // Deliveries of a lost connection come again, to this client or to another member:
@@ -33,7 +33,7 @@
 //   - An exchange is in Client.pending with every frame that is not answered,
 //     connected or not; who takes the last one out, an answer, the end of a
 //     context or the end of the client, completes it, once.
-//   - On a new connection first come the verdicts and the handovers that are not
+//   - On a new connection first come the verdicts and the ack-and-publishes that are not
 //     answered, by lease, then the SUBSCRIBEs, then the publishes in the order of
 //     their calls.
 //   - When Close or Drain has returned, no goroutine of the client is left and

@@ -46,7 +46,7 @@ func (c *Client) Consume(ctx context.Context, opts eventhub.SubscribeOptions, co
 // as [Client.Consume] is eventhub.Consume: leases are extended while t runs and
 // while the results are on their way, and deliveries of a lost connection are not
 // begun, nor is what t still works on when it comes again. Steps under way when a connection is lost are taken on the next, see
-// [Client.HandOver]; where their outcome stays open the delivery comes again, and
+// [Client.AckAndPublish]; where their outcome stays open the delivery comes again, and
 // its results have the same ids. That another member has an event by now is
 // logged.
 func (c *Client) Transform(ctx context.Context, opts eventhub.SubscribeOptions, concurrency int, t eventhub.Transformer) error {
@@ -112,8 +112,8 @@ func (j joiner) Settle(ctx context.Context, topic, group string, s eventhub.Sett
 	return j.c.Settle(ctx, topic, group, s)
 }
 
-func (j joiner) HandOver(ctx context.Context, topic, group string, hs []eventhub.Handover, done func([]eventhub.Handover)) {
-	j.c.HandOver(ctx, topic, group, hs, done)
+func (j joiner) AckAndPublish(ctx context.Context, topic, group string, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
+	j.c.AckAndPublish(ctx, topic, group, hs, done)
 }
 
 // kept is the Subscription of Consume.
@@ -142,29 +142,29 @@ func (s kept) Settle(_ context.Context, v eventhub.Settlement) ([]eventhub.Outco
 	return outcomes, nil
 }
 
-// HandOver takes the steps whose deliveries are still ours. They stay so until the
+// AckAndPublish takes the steps whose deliveries are still ours. They stay so until the
 // outcome is known, and behind it where there is a verdict to follow.
-func (s kept) HandOver(ctx context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+func (s kept) AckAndPublish(ctx context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
 	k := s.k
 	for i := range hs {
 		hs[i].Err = nil
 		for j, ref := range hs[i].Refs {
 			var held bool
-			if hs[i].Refs[j].Lease, held = k.handOver(ref.Lease); !held {
+			if hs[i].Refs[j].Lease, held = k.ackAndPublish(ref.Lease); !held {
 				hs[i].Err = eventhub.Errorf(eventhub.CodeLeaseLost, "lease %s came over a connection that was lost", ref.Lease)
 			}
 		}
 	}
-	k.c.handOver(ctx, k.opts.Topic, k.opts.Group, hs, func() {
+	k.c.ackAndPublish(ctx, k.opts.Topic, k.opts.Group, hs, func() {
 		for i := range hs {
-			k.handedOver(&hs[i])
+			k.ackPublished(&hs[i])
 		}
 		done(hs)
 	})
 }
 
-// handedOver lets go of the leases that are at their end.
-func (k *keeper) handedOver(h *eventhub.Handover) {
+// ackPublished lets go of the leases that are at their end.
+func (k *keeper) ackPublished(h *eventhub.AckPublish) {
 	if h.Err != nil && eventhub.ErrorCode(h.Err) != eventhub.CodeLeaseLost {
 		return
 	}

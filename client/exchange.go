@@ -15,7 +15,7 @@ type kind uint8
 
 const (
 	settle kind = iota
-	handover
+	ackPublish
 	resubscribe
 	subscribe
 	publish
@@ -37,7 +37,7 @@ type exchange struct {
 	upTo   []int  // number of items up to the end of each frame
 	sub    *subscription
 
-	// Of a publish or a handover: parallel to the events. The receipts have their
+	// Of a publish or an ack-and-publish: parallel to the events. The receipts have their
 	// ids from the beginning.
 	made   []bool           // the id is ours: nobody used it before
 	events []eventhub.Event // being encoded
@@ -220,7 +220,7 @@ func (c *Client) forget(corr uint64) {
 }
 
 // takesRoom tells what counts against Client.room.
-func (e *exchange) takesRoom() bool { return e.kind == publish || e.kind == handover }
+func (e *exchange) takesRoom() bool { return e.kind == publish || e.kind == ackPublish }
 
 // settled wakes Drain, which waits for pending to become empty. c.mu is held.
 func (c *Client) settled() {

@@ -33,7 +33,7 @@ type hold struct {
 	record   eventhub.Record // once it is begun
 	redriven int
 	begun    bool // a handler has it
-	handed   bool // its handover is under way, which names this lease
+	handed   bool // its ack-and-publish is under way, which names this lease
 }
 
 // attempt is what a handler works on. Offsets do not tell it: the next hub at the
@@ -149,9 +149,9 @@ func (k *keeper) stopRunning(h *hold, lease eventhub.Lease) {
 	}
 }
 
-// handOver returns the present lease, which a handover names from now on, and
+// ackAndPublish returns the present lease, which an ack-and-publish names from now on, and
 // reports whether it is held.
-func (k *keeper) handOver(lease eventhub.Lease) (_ eventhub.Lease, held bool) {
+func (k *keeper) ackAndPublish(lease eventhub.Lease) (_ eventhub.Lease, held bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	lease = k.present(lease)

@@ -15,7 +15,7 @@ import (
 func TestWhatWasSentBefore(t *testing.T) {
 	c := &Client{cfg: config{logger: slog.New(slog.DiscardHandler)}, pending: make(map[uint64]slot), subs: make(map[subKey]*subscription)}
 	c.changed.L = &c.mu
-	e := newExchange(handover)
+	e := newExchange(ackPublish)
 	e.number(c, 1)
 	e.add(wire.AppendCancel(e.frames, e.next(), "t", "x"), 0)
 	if err := c.submit(e); err != nil {

@@ -85,8 +85,8 @@ func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} 
 // hub has obeyed; what it had sent before may still be delivered. A paused
 // subscription stays so over lost connections: PAUSE follows its SUBSCRIBE at once,
 // though a few events may come in between. Verdicts that are given while there is no connection
-// wait for one, and count where nobody holds the event by then; for HandOver see
-// [Client.HandOver].
+// wait for one, and count where nobody holds the event by then; for AckAndPublish see
+// [Client.AckAndPublish].
 func (c *Client) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	s, err := c.join(ctx, opts, r)
 	if err != nil {

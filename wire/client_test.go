@@ -352,7 +352,7 @@ func TestClientFramesArrive(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) {
 			events := rapid.SliceOfN(rapid.Custom(drawEvent), 0, 5).Draw(rt, "events")
 			refs := drawRefs(rt)
-			frame, err := AppendHandover(nil, 7, "t.*", "g", refs, events)
+			frame, err := AppendAckPublish(nil, 7, "t.*", "g", refs, events)
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -410,7 +410,7 @@ func TestBadPayloadsLeaveNoTrace(t *testing.T) {
 		if eventhub.ErrorCode(err) != eventhub.CodeBadJSON || string(got) != "before" || !strings.Contains(err.Error(), "events[1]") {
 			t.Errorf("%.20q in a batch made %.40q, %v", payload, got, err)
 		}
-		got, err = AppendHandover([]byte("before"), 1, "t", "g", []eventhub.Ref{{ID: "x"}}, events)
+		got, err = AppendAckPublish([]byte("before"), 1, "t", "g", []eventhub.Ref{{ID: "x"}}, events)
 		if eventhub.ErrorCode(err) != eventhub.CodeBadJSON || string(got) != "before" || !strings.Contains(err.Error(), "publish[1]") {
 			t.Errorf("%.20q in an ACK made %.40q, %v", payload, got, err)
 		}

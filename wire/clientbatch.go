@@ -66,11 +66,11 @@ func AppendSettles(dst []byte, corr uint64, topic, group string, s *eventhub.Set
 	return append(appendVerdict(appendRefs(dst, refs), s), '}')
 }
 
-// AppendHandover appends the ACK that ends 1 to MaxRefs deliveries and publishes
+// AppendAckPublish appends the ACK that ends 1 to MaxRefs deliveries and publishes
 // the events, at most MaxEvents, each as for AppendPublish, in one step. On an
 // error, which names the event, dst is returned as it was. The OK is that of a
 // batch, and the plain one of an ACK where there are no events.
-func AppendHandover(dst []byte, corr uint64, topic, group string, refs []eventhub.Ref, events []eventhub.Event) ([]byte, error) {
+func AppendAckPublish(dst []byte, corr uint64, topic, group string, refs []eventhub.Ref, events []eventhub.Event) ([]byte, error) {
 	start := len(dst)
 	dst = openAbout(dst, OpAck, corr, topic, group)
 	dst, err := appendEvents(appendRefs(dst, refs), "publish", events)

@@ -13,16 +13,16 @@ import (
 // keeps it in memory, whichever way it took and whatever came of it.
 func TestDecoderLetsGoOfTheFrame(t *testing.T) {
 	for name, frame := range map[string]string{
-		"plain":       `{"op":"PUBLISH","corr":"1","topic":"t","payload":{"a":1},"opts":{"key":"k","headers":{"a":"b"}}}`,
-		"with escape": `{"op":"PUBLISH","corr":"\u0031","topic":"t","payload":1,"opts":{"key":"k"}}`,
-		"long":        `{"op":"PUBLISH","topic":"t","payload":"` + strings.Repeat("x", maxPlainFrame) + `"}`,
-		"batch":       `{"op":"PUBLISH","events":[{"topic":"t","payload":1,"opts":{"id":"x","tags":["a"],"caused_by":["b"]}}]}`,
-		"acks":        `{"op":"ACK","topic":"t","group":"g","ids":["a","b"],"lease":["1-2-3",null]}`,
-		"handover":    `{"op":"ACK","topic":"t","group":"g","id":"a","publish":[{"topic":"t","payload":1}]}`,
-		"subscribe":   `{"op":"SUBSCRIBE","topic":"t.*","group":"g","opts":{"topics":["a.**"],"filter":{"key":"k","cel":"true"},"from":"afterId","afterId":"x"}}`,
-		"bad option":  `{"op":"PUBLISH","topic":"t","payload":1,"opts":{"kee":"k"}}`,
-		"bad JSON":    `{"op":"PUBLISH","topic":"t","payload":1,"payload":2}`,
-		"unknown op":  `{"op":"SHOUT","topic":"t"}`,
+		"plain":           `{"op":"PUBLISH","corr":"1","topic":"t","payload":{"a":1},"opts":{"key":"k","headers":{"a":"b"}}}`,
+		"with escape":     `{"op":"PUBLISH","corr":"\u0031","topic":"t","payload":1,"opts":{"key":"k"}}`,
+		"long":            `{"op":"PUBLISH","topic":"t","payload":"` + strings.Repeat("x", maxPlainFrame) + `"}`,
+		"batch":           `{"op":"PUBLISH","events":[{"topic":"t","payload":1,"opts":{"id":"x","tags":["a"],"caused_by":["b"]}}]}`,
+		"acks":            `{"op":"ACK","topic":"t","group":"g","ids":["a","b"],"lease":["1-2-3",null]}`,
+		"ack-and-publish": `{"op":"ACK","topic":"t","group":"g","id":"a","publish":[{"topic":"t","payload":1}]}`,
+		"subscribe":       `{"op":"SUBSCRIBE","topic":"t.*","group":"g","opts":{"topics":["a.**"],"filter":{"key":"k","cel":"true"},"from":"afterId","afterId":"x"}}`,
+		"bad option":      `{"op":"PUBLISH","topic":"t","payload":1,"opts":{"kee":"k"}}`,
+		"bad JSON":        `{"op":"PUBLISH","topic":"t","payload":1,"payload":2}`,
+		"unknown op":      `{"op":"SHOUT","topic":"t"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := new([2 * maxPlainFrame]byte)

@@ -27,7 +27,7 @@ func (d *Decoder) readSettlement(req *Request) error {
 	switch req.Op {
 	case OpAck:
 		s.Verdict = eventhub.Ack
-		err = d.readHandover(req)
+		err = d.readAckPublish(req)
 	case OpNack:
 		s.Verdict = eventhub.Nack
 		err = d.readNack(s)
@@ -41,8 +41,8 @@ func (d *Decoder) readSettlement(req *Request) error {
 	return s.Validate()
 }
 
-// readHandover reads what an ACK publishes. An empty list asks for a plain ACK.
-func (d *Decoder) readHandover(req *Request) (err error) {
+// readAckPublish reads what an ACK publishes. An empty list asks for a plain ACK.
+func (d *Decoder) readAckPublish(req *Request) (err error) {
 	if !absent(d.m.publish) {
 		req.Events, err = d.readEvents("publish", d.m.publish, req.Events)
 	}

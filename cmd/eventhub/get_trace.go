@@ -129,7 +129,7 @@ func (d *drawing) dim(text string) string {
 // groupState says what became of an event in a group.
 func groupState(g *eventhub.EventGroup) string {
 	switch g.State {
-	case "leased", "handing_over":
+	case "leased", "ack_and_publish":
 		return fmt.Sprintf("in flight, attempt %d", g.Attempt)
 	case "waiting":
 		return fmt.Sprintf("waiting, %s failed", output.Things(g.Attempt, "attempt"))

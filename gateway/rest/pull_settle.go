@@ -130,8 +130,8 @@ func ack(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 		return s.settle(r, access, eventhub.Settlement{Verdict: eventhub.Ack})
 	}
 	answered := make(chan struct{})
-	hs := []eventhub.Handover{{Refs: s.refs, Events: events}}
-	access.Subscriber.HandOver(r.Context(), s.topic, s.group, hs, func([]eventhub.Handover) { close(answered) })
+	hs := []eventhub.AckPublish{{Refs: s.refs, Events: events}}
+	access.Subscriber.AckAndPublish(r.Context(), s.topic, s.group, hs, func([]eventhub.AckPublish) { close(answered) })
 	<-answered
 	if err := hs[0].Err; err != nil {
 		return reply{}, err

@@ -181,8 +181,8 @@ func TestSettlePulled(t *testing.T) {
 	c.want("t.dlq/groups/look/pull?wait_ms=60000", fromEarliest, 200, `"reason":"broken"`, `"reason":"no stock"`)
 }
 
-// TestHandOverPulled: events and acks are one step.
-func TestHandOverPulled(t *testing.T) {
+// TestAckAndPublishPulled: events and acks are one step.
+func TestAckAndPublishPulled(t *testing.T) {
 	c := caller{t, startHub(t, hub.MemoryStore)}
 	c.publish("t", "a", "b")
 	leases := c.pull("t/groups/g/pull", fromEarliest, "a", "b")

@@ -309,13 +309,13 @@ func TestCancel(t *testing.T) {
 	wantJournal(t, f, "cancel t mail-3", "cancel t.u mail-4", "cancel t mail-3")
 }
 
-// TestHandOver: ACKs with publish reach their subscription together, in their
+// TestAckAndPublish: ACKs with publish reach their subscription together, in their
 // turn, and are answered one by one.
-func TestHandOver(t *testing.T) {
+func TestAckAndPublish(t *testing.T) {
 	f := serve(t, nil)
 	c := f.login(t)
 	sub := c.subscribe(f)
-	sub.failOver = func(h *eventhub.Handover) error {
+	sub.failOver = func(h *eventhub.AckPublish) error {
 		if h.Refs[0].ID == "late" {
 			return eventhub.Errorf(eventhub.CodeLeaseLost, "\"late\" is not held any more")
 		}
@@ -368,9 +368,9 @@ func TestHandOver(t *testing.T) {
 		"publish 13")
 }
 
-// TestLargeHandover: an ACK with more events than a connection keeps memory for
+// TestLargeAckAndPublish: an ACK with more events than a connection keeps memory for
 // publishes all of them, and the ACK behind it in the same read its own.
-func TestLargeHandover(t *testing.T) {
+func TestLargeAckAndPublish(t *testing.T) {
 	f := serve(t, nil)
 	c := f.login(t)
 	c.subscribe(f)
@@ -391,9 +391,9 @@ func TestLargeHandover(t *testing.T) {
 	wantJournal(t, f, "hand over t::g ack a "+strings.Join(published, " "), "hand over t::g ack b v=9")
 }
 
-// TestUnansweredHandoversAreBounded: their events count among those of the
+// TestUnansweredAckAndPublishAreBounded: their events count among those of the
 // publishes; and a hub that stops answers them before.
-func TestUnansweredHandoversAreBounded(t *testing.T) {
+func TestUnansweredAckAndPublishAreBounded(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
@@ -410,7 +410,7 @@ func TestUnansweredHandoversAreBounded(t *testing.T) {
 		}()
 		synctest.Wait()
 		if n := len(f.take()); n > maxUnanswered/2 || n < maxUnanswered/2-maxBatch {
-			t.Errorf("%d handovers of 2 events are unanswered; want nearly %d", n, maxUnanswered/2)
+			t.Errorf("%d ack-and-publishes of 2 events are unanswered; want nearly %d", n, maxUnanswered/2)
 		}
 		answered := make(chan struct{})
 		go func() {

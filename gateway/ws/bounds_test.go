@@ -32,11 +32,11 @@ func TestIdleConnectionHoldsNoFrame(t *testing.T) {
 	s := idleSession(t, f)
 	many := strings.Repeat(`{"topic":"t","payload":1},`, 5000) + `{"topic":"t","payload":2}]`
 	for name, message := range map[string]string{
-		"a large payload": `{"op":"PUBLISH","topic":"t","payload":"` + strings.Repeat("x", 500_000) + `"}`,
-		"many events":     `{"op":"PUBLISH","events":[` + many + `}`,
-		"a handover":      `{"op":"ACK","topic":"t","group":"g","lease":"1-2-3","publish":[` + many + `}`,
-		"many ids":        `{"op":"ACK","topic":"t","group":"g","lease":["1-2-3"` + strings.Repeat(`,"1-2-3"`, 999) + `]}`,
-		"no JSON":         `{"op":"PUBLISH","topic":"t","payload":"` + strings.Repeat("x", 500_000),
+		"a large payload":    `{"op":"PUBLISH","topic":"t","payload":"` + strings.Repeat("x", 500_000) + `"}`,
+		"many events":        `{"op":"PUBLISH","events":[` + many + `}`,
+		"an ack-and-publish": `{"op":"ACK","topic":"t","group":"g","lease":"1-2-3","publish":[` + many + `}`,
+		"many ids":           `{"op":"ACK","topic":"t","group":"g","lease":["1-2-3"` + strings.Repeat(`,"1-2-3"`, 999) + `]}`,
+		"no JSON":            `{"op":"PUBLISH","topic":"t","payload":"` + strings.Repeat("x", 500_000),
 	} {
 		t.Run(name, func(t *testing.T) {
 			buffer := new([1 << 20]byte)

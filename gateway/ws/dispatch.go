@@ -57,7 +57,7 @@ func (s *session) handle(message []byte) {
 	switch r.Op {
 	case wire.OpPublish:
 		s.flushSettles()
-		s.flushHandovers()
+		s.flushAckPublishes()
 		if len(r.WaitFor) > 0 {
 			s.flushPublishes()
 			s.publishAndWait(r, len(message))
@@ -68,10 +68,10 @@ func (s *session) handle(message []byte) {
 		s.flushPublishes()
 		if len(r.Events) > 0 {
 			s.flushSettles()
-			s.addHandover(r)
+			s.addAckPublish(r)
 			return
 		}
-		s.flushHandovers()
+		s.flushAckPublishes()
 		s.addSettle(r)
 	default:
 		s.flushBatches()
@@ -114,7 +114,7 @@ func (s *session) handleRare(r *wire.Request) {
 func (s *session) flushBatches() {
 	s.flushPublishes()
 	s.flushSettles()
-	s.flushHandovers()
+	s.flushAckPublishes()
 }
 
 // cancelScheduled takes an event back that is not due yet.

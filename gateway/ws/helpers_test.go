@@ -181,13 +181,13 @@ func (f *fakeSubscriber) Settle(_ context.Context, topic, group string, s eventh
 	return make([]eventhub.Outcome, len(s.Refs)), f.settleErr
 }
 
-func (f *fakeSubscriber) HandOver(_ context.Context, topic, group string, hs []eventhub.Handover, done func([]eventhub.Handover)) {
-	handOver(f.journal, "hand over by lease "+topic+"::"+group, hs, nil)
+func (f *fakeSubscriber) AckAndPublish(_ context.Context, topic, group string, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
+	ackAndPublish(f.journal, "hand over by lease "+topic+"::"+group, hs, nil)
 	done(hs)
 }
 
-// handOver writes down what is handed over and fills in the outcome.
-func handOver(j *journal, what string, hs []eventhub.Handover, fail func(*eventhub.Handover) error) {
+// ackAndPublish writes down what is handed over and fills in the outcome.
+func ackAndPublish(j *journal, what string, hs []eventhub.AckPublish, fail func(*eventhub.AckPublish) error) {
 	for i := range hs {
 		h := &hs[i]
 		refs := settlementText(eventhub.Settlement{Refs: h.Refs})
@@ -217,14 +217,14 @@ type fakeSubscription struct {
 	unsent    int           // what drop was told
 	sent      atomic.Int64  // what Sent was told, in all
 	steerErr  error
-	// holdOver, where set, keeps the answers of handovers back: the test calls the
+	// holdOver, where set, keeps the answers of ack-and-publishes back: the test calls the
 	// functions it gets.
 	holdOver chan func()
-	failOver func(*eventhub.Handover) error
+	failOver func(*eventhub.AckPublish) error
 }
 
-func (f *fakeSubscription) HandOver(_ context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
-	handOver(f.journal, fmt.Sprintf("hand over %s::%s", f.opts.Topic, f.opts.Group), hs, f.failOver)
+func (f *fakeSubscription) AckAndPublish(_ context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
+	ackAndPublish(f.journal, fmt.Sprintf("hand over %s::%s", f.opts.Topic, f.opts.Group), hs, f.failOver)
 	if f.holdOver != nil {
 		f.holdOver <- func() { done(hs) }
 		return

@@ -41,20 +41,20 @@ type session struct {
 	opened time.Time
 
 	// The reader's own.
-	in       frameReader
-	dec      wire.Decoder
-	req      wire.Request
-	access   Access
-	authed   bool
-	publish  *publishBatch // collected from the read under way, nil when empty
-	settle   settleBatch   // likewise
-	handover *handoverBatch
-	lastRead time.Time
-	begun    time.Time // when the message under way was, as far as it was read; zero: none is
-	pinged   bool      // and nothing came since
-	gone     bool      // the peer said its last
-	garbled  bool      // framing is lost
-	counts   counts
+	in         frameReader
+	dec        wire.Decoder
+	req        wire.Request
+	access     Access
+	authed     bool
+	publish    *publishBatch // collected from the read under way, nil when empty
+	settle     settleBatch   // likewise
+	ackPublish *ackPublishBatch
+	lastRead   time.Time
+	begun      time.Time // when the message under way was, as far as it was read; zero: none is
+	pinged     bool      // and nothing came since
+	gone       bool      // the peer said its last
+	garbled    bool      // framing is lost
+	counts     counts
 
 	mu      sync.Mutex
 	changed sync.Cond // on mu: room, answers, flush ended, closing

@@ -254,18 +254,18 @@ func (m *membership) settle(s eventhub.Settlement) ([]eventhub.Outcome, error) {
 	return outcomes, nil
 }
 
-// HandOver is Publish and Settle in one: nothing, where a lease is not the last of
+// AckAndPublish is Publish and Settle in one: nothing, where a lease is not the last of
 // its heartbeat.
-func (m *membership) HandOver(ctx context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+func (m *membership) AckAndPublish(ctx context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
 	go func() {
 		for i := range hs {
-			hs[i].Receipts, hs[i].Err = m.handOver(ctx, &hs[i])
+			hs[i].Receipts, hs[i].Err = m.ackAndPublish(ctx, &hs[i])
 		}
 		done(hs)
 	}()
 }
 
-func (m *membership) handOver(ctx context.Context, step *eventhub.Handover) ([]eventhub.Receipt, error) {
+func (m *membership) ackAndPublish(ctx context.Context, step *eventhub.AckPublish) ([]eventhub.Receipt, error) {
 	if len(step.Refs) == 0 {
 		return nil, eventhub.Errorf(eventhub.CodeBadRequest, "there is nothing to ack")
 	}

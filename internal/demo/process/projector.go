@@ -340,7 +340,7 @@ func (s *session) step(ctx context.Context, states []eventhub.Event, done []even
 	case len(done) == 0:
 		_, err = s.pub.Publish(ctx, states...)
 	default:
-		_, err = eventhub.HandOver(ctx, s.membership, done, states...)
+		_, err = eventhub.AckAndPublish(ctx, s.membership, done, states...)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errPublish, err)

@@ -275,7 +275,7 @@ func TestStopAwaitsTheStepUnderWay(t *testing.T) {
 				synctest.Wait()
 				h.publishing = func([]State) error { time.Sleep(after); return nil }
 				h.beat(1)
-				synctest.Wait() // in HandOver
+				synctest.Wait() // in AckAndPublish
 				before := time.Now()
 				stop()
 				equal(t, "time to stop", time.Since(before), min(after, settleWait))

@@ -9,16 +9,16 @@ import (
 	"eventhub"
 )
 
-// A handover acks deliveries and publishes events as one unit of the store; how
+// An ack-and-publish acks deliveries and publishes events as one unit of the store; how
 // it gets there together with others is told above commit.Step. From the moment it is
-// accepted until that unit is committed its entries are pledged: they have no
+// accepted until that unit is committed its entries are ackPending: they have no
 // deadline, go to nobody else, and take their member's room. Neither the member's
 // leaving nor the end of the bus stops it; a seek and the group's deletion do.
 
-// HandOver implements eventhub.Subscriber.
-func (b *Bus) HandOver(ctx context.Context, topic, name string, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+// AckAndPublish implements eventhub.Subscriber.
+func (b *Bus) AckAndPublish(ctx context.Context, topic, name string, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
 	if eventhub.IsPattern(topic) {
-		b.handOverPattern(ctx, topic, name, hs, done)
+		b.ackAndPublishPattern(ctx, topic, name, hs, done)
 		return
 	}
 	g, err := b.acquire(groupKey{topic: topic, group: name})
@@ -26,7 +26,7 @@ func (b *Bus) HandOver(ctx context.Context, topic, name string, hs []eventhub.Ha
 		defer b.release(g)
 		err = g.load(ctx, nil)
 	}
-	b.handOver(ctx, hs, done, func(h *eventhub.Handover) (*group, *member, error) {
+	b.ackAndPublish(ctx, hs, done, func(h *eventhub.AckPublish) (*group, *member, error) {
 		if err != nil {
 			return nil, nil, err
 		}
@@ -34,7 +34,7 @@ func (b *Bus) HandOver(ctx context.Context, topic, name string, hs []eventhub.Ha
 	})
 }
 
-func needLeases(h *eventhub.Handover) error {
+func needLeases(h *eventhub.AckPublish) error {
 	for _, ref := range h.Refs {
 		if ref.Lease.IsZero() {
 			return eventhub.Errorf(eventhub.CodeBadRequest, "lease is missing; without a subscription it names the delivery")
@@ -43,10 +43,10 @@ func needLeases(h *eventhub.Handover) error {
 	return nil
 }
 
-// handOverPattern hands over what leases name in any topic that a pattern matches.
-func (b *Bus) handOverPattern(ctx context.Context, text, name string, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+// ackAndPublishPattern hands over what leases name in any topic that a pattern matches.
+func (b *Bus) ackAndPublishPattern(ctx context.Context, text, name string, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
 	meant, err := b.patternTarget(text, name)
-	b.handOver(ctx, hs, done, func(h *eventhub.Handover) (*group, *member, error) {
+	b.ackAndPublish(ctx, hs, done, func(h *eventhub.AckPublish) (*group, *member, error) {
 		if err != nil {
 			return nil, nil, err
 		}
@@ -57,10 +57,10 @@ func (b *Bus) handOverPattern(ctx context.Context, text, name string, hs []event
 	})
 }
 
-// HandOver implements eventhub.Subscription.
-func (s *subscription) HandOver(ctx context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+// AckAndPublish implements eventhub.Subscription.
+func (s *subscription) AckAndPublish(ctx context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
 	m := s.single()
-	s.bus.handOver(ctx, hs, done, func(h *eventhub.Handover) (*group, *member, error) {
+	s.bus.ackAndPublish(ctx, hs, done, func(h *eventhub.AckPublish) (*group, *member, error) {
 		if m != nil {
 			return m.group, m, nil
 		}
@@ -68,8 +68,8 @@ func (s *subscription) HandOver(ctx context.Context, hs []eventhub.Handover, don
 	})
 }
 
-// oneGroup returns the one group that all refs of a handover mean.
-func oneGroup(h *eventhub.Handover, of func(eventhub.Ref) target) (g *group, m *member, _ error) {
+// oneGroup returns the one group that all refs of an ack-and-publish mean.
+func oneGroup(h *eventhub.AckPublish, of func(eventhub.Ref) target) (g *group, m *member, _ error) {
 	for i, ref := range h.Refs {
 		meant := of(ref)
 		switch {
@@ -78,7 +78,7 @@ func oneGroup(h *eventhub.Handover, of func(eventhub.Ref) target) (g *group, m *
 		case meant.group == nil:
 			return nil, nil, lostLease(ref)
 		case i > 0 && meant.group != g:
-			return nil, nil, eventhub.Errorf(eventhub.CodeBadRequest, "the deliveries of one handover are of one topic; %s and %s are not",
+			return nil, nil, eventhub.Errorf(eventhub.CodeBadRequest, "the deliveries of one ack-and-publish are of one topic; %s and %s are not",
 				refName(h.Refs[0]), refName(ref))
 		}
 		g, m = meant.group, meant.member
@@ -93,21 +93,21 @@ func lostLease(ref eventhub.Ref) error {
 	return eventhub.Errorf(eventhub.CodeLeaseLost, "the lease of %s is lost: another one exists, or the event was settled before; nothing was published", refName(ref))
 }
 
-var errNothingToAck = eventhub.Errorf(eventhub.CodeBadRequest, "a handover without a delivery to ack is a publish")
+var errNothingToAck = eventhub.Errorf(eventhub.CodeBadRequest, "an ack-and-publish without a delivery to ack is a publish")
 
-// errLost is a handover's outcome when its deliveries were taken from it.
-var errLost = eventhub.Errorf(eventhub.CodeLeaseLost, "the group was moved or deleted before the handover was committed; nothing was published")
+// errLost is an ack-and-publish's outcome when its deliveries were taken from it.
+var errLost = eventhub.Errorf(eventhub.CodeLeaseLost, "the group was moved or deleted before the ack-and-publish was committed; nothing was published")
 
-// handing is one call of HandOver.
-type handing struct {
-	hs   []eventhub.Handover
-	done func([]eventhub.Handover)
-	left atomic.Int64 // handovers whose outcome is not known
+// ackPublishCall is one call of AckAndPublish.
+type ackPublishCall struct {
+	hs   []eventhub.AckPublish
+	done func([]eventhub.AckPublish)
+	left atomic.Int64 // ack-and-publishes whose outcome is not known
 }
 
-// answer gives one handover its outcome, which is in x where err is nil. The last
+// answer gives one ack-and-publish its outcome, which is in x where err is nil. The last
 // one calls done.
-func (c *handing) answer(i int, x *exchange, err error) {
+func (c *ackPublishCall) answer(i int, x *groupStep, err error) {
 	h := &c.hs[i]
 	if h.Err = err; err == nil {
 		h.Receipts = receipts(h.Receipts, x.Unit.Appends)
@@ -120,15 +120,15 @@ func (c *handing) answer(i int, x *exchange, err error) {
 	}
 }
 
-// handOver submits each handover; of tells the group of one and the member whose
+// ackAndPublish submits each ack-and-publish; of tells the group of one and the member whose
 // leases its ids mean.
-func (b *Bus) handOver(ctx context.Context, hs []eventhub.Handover, done func([]eventhub.Handover),
-	of func(*eventhub.Handover) (*group, *member, error)) {
+func (b *Bus) ackAndPublish(ctx context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish),
+	of func(*eventhub.AckPublish) (*group, *member, error)) {
 	if len(hs) == 0 {
 		done(hs)
 		return
 	}
-	call := &handing{hs: hs, done: done}
+	call := &ackPublishCall{hs: hs, done: done}
 	call.left.Store(int64(len(hs)))
 	s := &publication{pubs: make([]eventhub.Publication, len(hs))}
 	for i := range hs {
@@ -136,9 +136,9 @@ func (b *Bus) handOver(ctx context.Context, hs []eventhub.Handover, done func([]
 	}
 	b.encode(s)
 	planned := s.planned
-	var pledged []*exchange
+	var ackPending []*groupStep
 	for i := range hs {
-		x, err := b.exchange(s, i, &hs[i], of)
+		x, err := b.newStep(s, i, &hs[i], of)
 		if u := s.unitOf[i]; u >= 0 {
 			n := len(s.Units[u].Plans)
 			if err == nil {
@@ -151,23 +151,23 @@ func (b *Bus) handOver(ctx context.Context, hs []eventhub.Handover, done func([]
 			continue
 		}
 		x.call, x.index = call, i
-		pledged = append(pledged, x)
+		ackPending = append(ackPending, x)
 	}
-	if len(pledged) == 0 {
+	if len(ackPending) == 0 {
 		return
 	}
-	if err := b.committer.SubmitSteps(ctx, asSteps(pledged)); err != nil {
-		for _, x := range pledged {
+	if err := b.committer.SubmitSteps(ctx, asSteps(ackPending)); err != nil {
+		for _, x := range ackPending {
 			x.refuse()
 			x.answer(err)
 		}
 	}
 }
 
-// exchange makes the exchange of the handover that is s.pubs[i], and pledges its
+// newStep makes the step of the ack-and-publish that is s.pubs[i], and takes its
 // entries.
-func (b *Bus) exchange(s *publication, i int, h *eventhub.Handover, of func(*eventhub.Handover) (*group, *member, error)) (*exchange, error) {
-	x := &exchange{}
+func (b *Bus) newStep(s *publication, i int, h *eventhub.AckPublish, of func(*eventhub.AckPublish) (*group, *member, error)) (*groupStep, error) {
+	x := &groupStep{}
 	if err := s.pubs[i].Err; err != nil {
 		return nil, err
 	}
@@ -188,12 +188,12 @@ func (b *Bus) exchange(s *publication, i int, h *eventhub.Handover, of func(*eve
 		return nil, err
 	}
 	x.group = g
-	return x, g.pledge(x, m, h.Refs)
+	return x, g.beginStep(x, m, h.Refs)
 }
 
-// pledge takes the entries that refs name for an exchange, all of them or none. m
+// beginStep takes the entries that refs name for a step, all of them or none. m
 // is whose leases ids mean, nil for leases by token only.
-func (g *group) pledge(x *exchange, m *member, refs []eventhub.Ref) error {
+func (g *group) beginStep(x *groupStep, m *member, refs []eventhub.Ref) error {
 	if len(refs) == 0 {
 		return errNothingToAck
 	}
@@ -217,7 +217,7 @@ func (g *group) pledge(x *exchange, m *member, refs []eventhub.Ref) error {
 	slices.Sort(x.offsets)
 	for i, offset := range x.offsets[1:] {
 		if offset == x.offsets[i] {
-			return eventhub.Errorf(eventhub.CodeBadRequest, "the event at offset %d stands twice in one handover", offset)
+			return eventhub.Errorf(eventhub.CodeBadRequest, "the event at offset %d stands twice in one ack-and-publish", offset)
 		}
 	}
 	for _, offset := range x.offsets {
@@ -226,7 +226,7 @@ func (g *group) pledge(x *exchange, m *member, refs []eventhub.Ref) error {
 			x.late = append(x.late, offset)
 			e.member.hold()
 		}
-		g.become(e, pledged)
+		g.become(e, ackPending)
 	}
 	return nil
 }
@@ -239,21 +239,21 @@ func refName(ref eventhub.Ref) string {
 	return fmt.Sprintf("delivery %q", ref.Lease)
 }
 
-// refuse undoes the pledge of an exchange that was not submitted.
-func (x *exchange) refuse() {
+// refuse undoes the take of a step that was not submitted.
+func (x *groupStep) refuse() {
 	g := x.group
 	g.mu.Lock()
-	if x.stands(pledged) {
+	if x.stands(ackPending) {
 		g.giveBack(x)
 	}
 	g.mu.Unlock()
 	g.bus.workers.schedule(g)
 }
 
-// giveBack makes pledged entries what they were, as if there had been no
-// handover. A lease that would have run out meanwhile was not the member's fault:
+// giveBack makes ackPending entries what they were, as if there had been no
+// ack-and-publish. A lease that would have run out meanwhile was not the member's fault:
 // the event is due at once, and the attempt is given back. g.mu is held.
-func (g *group) giveBack(x *exchange) {
+func (g *group) giveBack(x *groupStep) {
 	now := g.bus.clock.now()
 	for _, offset := range x.offsets {
 		e := g.find(offset)

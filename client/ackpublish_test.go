@@ -15,7 +15,7 @@ import (
 	"eventhub/wire"
 )
 
-// handingOver answers a handover with answer, after it told what came.
+// handingOver answers an ack-and-publish with answer, after it told what came.
 func handingOver(sent chan<- string, answer func(r *wire.Request) ([]string, bool)) scripted {
 	return func(r *wire.Request) ([]string, bool) {
 		sent <- fmt.Sprint(r.Op, " ", r.Topic, "::", r.Group, " ", r.Settlement.Refs, " ", eventIDs(r.Events))
@@ -23,12 +23,12 @@ func handingOver(sent chan<- string, answer func(r *wire.Request) ([]string, boo
 	}
 }
 
-func oneHandover(offset uint64, events ...eventhub.Event) eventhub.Handover {
-	return eventhub.Handover{Refs: []eventhub.Ref{{Lease: eventhub.Lease{Runtime: 1, Offset: offset, Serial: 1}}}, Events: events}
+func oneAckPublish(offset uint64, events ...eventhub.Event) eventhub.AckPublish {
+	return eventhub.AckPublish{Refs: []eventhub.Ref{{Lease: eventhub.Lease{Runtime: 1, Offset: offset, Serial: 1}}}, Events: events}
 }
 
-// TestHandOver: each for itself, receipts with the ids that were sent.
-func TestHandOver(t *testing.T) {
+// TestAckAndPublish: each for itself, receipts with the ids that were sent.
+func TestAckAndPublish(t *testing.T) {
 	sent := make(chan string, 9)
 	c := dial(t, startScripted(t, handingOver(sent, func(r *wire.Request) ([]string, bool) {
 		switch r.Settlement.Refs[0].Lease.Offset {
@@ -41,14 +41,14 @@ func TestHandOver(t *testing.T) {
 	})))
 	mine := event("v", `2`)
 	mine.ID = "mine"
-	hs := []eventhub.Handover{
-		oneHandover(1, event("u", `1`), mine),
-		oneHandover(2, event("no topic", `1`)),
-		oneHandover(3, mine),
-		oneHandover(4),
+	hs := []eventhub.AckPublish{
+		oneAckPublish(1, event("u", `1`), mine),
+		oneAckPublish(2, event("no topic", `1`)),
+		oneAckPublish(3, mine),
+		oneAckPublish(4),
 	}
-	done := make(chan []eventhub.Handover, 1)
-	c.HandOver(bounded(t), "t.*", "g", hs, func(hs []eventhub.Handover) { done <- hs })
+	done := make(chan []eventhub.AckPublish, 1)
+	c.AckAndPublish(bounded(t), "t.*", "g", hs, func(hs []eventhub.AckPublish) { done <- hs })
 	got := await(t, "the outcome", done)
 	want := []eventhub.Receipt{{ID: got[0].Receipts[0].ID, Offset: 7}, {ID: "mine", Offset: 8, Duplicate: true}}
 	if got[0].Err != nil || !slices.Equal(got[0].Receipts, want) || want[0].ID == "" {
@@ -70,10 +70,10 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// TestHandOverAnswerLost: it is sent again before anything else, by its lease and
+// TestAckAndPublishAnswerLost: it is sent again before anything else, by its lease and
 // under the same ids; when the lease is lost then, the error says that the first
 // may have done it.
-func TestHandOverAnswerLost(t *testing.T) {
+func TestAckAndPublishAnswerLost(t *testing.T) {
 	sent := make(chan string, 9)
 	addr := startScripted(t,
 		func(r *wire.Request) ([]string, bool) {
@@ -94,8 +94,8 @@ func TestHandOverAnswerLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := oneHandover(1, event("u", `1`))
-	_, err = eventhub.HandOver(bounded(t), sub, h.Refs, h.Events...)
+	h := oneAckPublish(1, event("u", `1`))
+	_, err = eventhub.AckAndPublish(bounded(t), sub, h.Refs, h.Events...)
 	wantCode(t, err, eventhub.CodeLeaseLost)
 	if !strings.Contains(eventhub.AsError(err).Message, "may have been carried out") {
 		t.Errorf("the message does not say what is open: %v", err)
@@ -109,26 +109,26 @@ func TestHandOverAnswerLost(t *testing.T) {
 	}
 }
 
-// TestHandOverEnds with the context and with the client, its outcome unknown.
-func TestHandOverEnds(t *testing.T) {
+// TestAckAndPublishEnds with the context and with the client, its outcome unknown.
+func TestAckAndPublishEnds(t *testing.T) {
 	sent := make(chan string, 9)
 	silent := handingOver(sent, func(*wire.Request) ([]string, bool) { return nil, true })
 	c := dial(t, startScripted(t, silent))
 	done := make(chan error, 1)
-	tell := func(hs []eventhub.Handover) { done <- hs[0].Err }
+	tell := func(hs []eventhub.AckPublish) { done <- hs[0].Err }
 	ctx, cancel := context.WithCancel(bounded(t))
-	c.HandOver(ctx, "t", "g", []eventhub.Handover{oneHandover(1, event("u", `1`))}, tell)
+	c.AckAndPublish(ctx, "t", "g", []eventhub.AckPublish{oneAckPublish(1, event("u", `1`))}, tell)
 	await(t, "the frame", sent)
 	cancel()
 	if err := await(t, "the outcome", done); !errors.Is(err, context.Canceled) {
 		t.Errorf("the context has ended: %v", err)
 	}
-	c.HandOver(bounded(t), "t", "g", []eventhub.Handover{oneHandover(2, event("u", `1`))}, tell)
+	c.AckAndPublish(bounded(t), "t", "g", []eventhub.AckPublish{oneAckPublish(2, event("u", `1`))}, tell)
 	c.Close()
 	if err := await(t, "the outcome", done); !errors.Is(err, client.ErrClosed) {
 		t.Errorf("the client was closed: %v", err)
 	}
-	c.HandOver(bounded(t), "t", "g", []eventhub.Handover{oneHandover(3, event("u", `1`))}, tell)
+	c.AckAndPublish(bounded(t), "t", "g", []eventhub.AckPublish{oneAckPublish(3, event("u", `1`))}, tell)
 	if err := await(t, "the outcome", done); !errors.Is(err, client.ErrClosed) {
 		t.Errorf("the client is closed: %v", err)
 	}

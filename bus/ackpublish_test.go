@@ -18,11 +18,11 @@ import (
 	"eventhub/store/storefault"
 )
 
-// handOver does one handover from a member, whose outcome is there when the bus
+// ackAndPublish does one ack-and-publish from a member, whose outcome is there when the bus
 // has come to rest.
-func (in *inbox) handOver(refs []eventhub.Ref, events ...eventhub.Event) ([]eventhub.Receipt, error) {
+func (in *inbox) ackAndPublish(refs []eventhub.Ref, events ...eventhub.Event) ([]eventhub.Receipt, error) {
 	in.t.Helper()
-	return eventhub.HandOver(context.Background(), in.sub, refs, events...)
+	return eventhub.AckAndPublish(context.Background(), in.sub, refs, events...)
 }
 
 // of returns the number of calls of one method so far.
@@ -36,13 +36,13 @@ func out(payload string) eventhub.Event {
 	return eventhub.Event{Topic: "out", Payload: []byte(payload)}
 }
 
-func TestHandOver(t *testing.T) {
+func TestAckAndPublish(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 3)
 		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
 		got := in.take()
 		// By lease and by id, several of each in one step.
-		receipts, err := in.handOver([]eventhub.Ref{byLease(got[0]), byID(got[2])}, out(`"a"`), out(`"b"`))
+		receipts, err := in.ackAndPublish([]eventhub.Ref{byLease(got[0]), byID(got[2])}, out(`"a"`), out(`"b"`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,8 +60,8 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
-// What is wrong with a handover is said, and nothing happens.
-func TestHandOverRefused(t *testing.T) {
+// What is wrong with an ack-and-publish is said, and nothing happens.
+func TestAckAndPublishRefused(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 2)
 		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
@@ -82,24 +82,24 @@ func TestHandOverRefused(t *testing.T) {
 			{"forged lease", []eventhub.Ref{byLease(got[1]), {Lease: eventhub.Lease{Runtime: 1, Offset: 1, Serial: 1}}}, out(`1`), eventhub.CodeLeaseLost},
 			{"unknown id", []eventhub.Ref{byLease(got[1]), {ID: "nobody"}}, out(`1`), eventhub.CodeLeaseLost},
 		} {
-			_, err := in.handOver(c.refs, out(`"good"`), c.e)
+			_, err := in.ackAndPublish(c.refs, out(`"good"`), c.e)
 			if eventhub.ErrorCode(err) != c.code {
 				t.Errorf("%s: %v; want %s", c.what, err, c.code)
 			}
 		}
-		hs := []eventhub.Handover{{Refs: []eventhub.Ref{byID(got[0])}, Events: []eventhub.Event{out(`1`)}}}
-		r.bus.HandOver(context.Background(), "in", "g", hs, func([]eventhub.Handover) {})
+		hs := []eventhub.AckPublish{{Refs: []eventhub.Ref{byID(got[0])}, Events: []eventhub.Event{out(`1`)}}}
+		r.bus.AckAndPublish(context.Background(), "in", "g", hs, func([]eventhub.AckPublish) {})
 		wantCode(t, hs[0].Err, eventhub.CodeBadRequest)
-		r.bus.HandOver(context.Background(), "in", "nobody", hs, func([]eventhub.Handover) {})
+		r.bus.AckAndPublish(context.Background(), "in", "nobody", hs, func([]eventhub.AckPublish) {})
 		wantCode(t, hs[0].Err, eventhub.CodeNotSubscribed)
 		equal(t, "events", len(r.events("out")), 0)
 		equal(t, "outcomes", in.ack(byLease(got[0]), byLease(got[1])), []eventhub.Outcome{eventhub.Applied, eventhub.Applied})
 	})
 }
 
-// While a handover is under way its event neither expires nor goes to others, and
+// While an ack-and-publish is under way its event neither expires nor goes to others, and
 // a member that leaves does not stop it: behind another commit, and in its own.
-func TestHandOverUnderWay(t *testing.T) {
+func TestAckAndPublishUnderWay(t *testing.T) {
 	t.Run("queued", func(t *testing.T) { handOverUnderWay(t, true) })
 	t.Run("in the commit", func(t *testing.T) { handOverUnderWay(t, false) })
 }
@@ -117,19 +117,19 @@ func handOverUnderWay(t *testing.T, queued bool) {
 			go r.publish("other", 1, 1)
 			synctest.Wait()
 		}
-		hs := []eventhub.Handover{{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`"x"`)}}}
+		hs := []eventhub.AckPublish{{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`"x"`)}}}
 		answered := false
-		in.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) { answered = true })
+		in.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) { answered = true })
 		o.AckTimeout = time.Hour
 		other := r.subscribe(o)
 		equal(t, "the other one's", other.takeOffsets(), []uint64{2})
 		time.Sleep(time.Minute)
 		equal(t, "own", len(in.take()), 0) // its room is taken
-		if got := r.bus.running("in", "g").window.find(1).state == pledged; got != queued {
-			t.Errorf("pledged is %t; want %t", got, queued)
+		if got := r.bus.running("in", "g").window.find(1).state == ackPending; got != queued {
+			t.Errorf("ackPending is %t; want %t", got, queued)
 		}
 		list, err := r.bus.InFlight(context.Background(), "in", "g", 10)
-		if err != nil || len(list) != 2 || list[0].State != "handing_over" || list[0].Deadline != 0 || list[0].Member == nil {
+		if err != nil || len(list) != 2 || list[0].State != "ack_and_publish" || list[0].Deadline != 0 || list[0].Member == nil {
 			t.Errorf("InFlight = %+v, %v", list, err)
 		}
 		equal(t, "outcomes", in.ack(byLease(got[0])), []eventhub.Outcome{eventhub.Stale})
@@ -154,28 +154,28 @@ func handOverUnderWay(t *testing.T, queued bool) {
 
 // A lease that has run out still counts as long as nobody else holds the event;
 // one behind a newer one does not.
-func TestHandOverLate(t *testing.T) {
+func TestAckAndPublishLate(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 1)
 		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest},
 			AckTimeout: time.Second, Backoff: eventhub.Backoff{Min: time.Hour, Max: time.Hour}})
 		first := in.take()[0]
 		time.Sleep(2 * time.Second)
-		if _, err := in.handOver([]eventhub.Ref{byLease(first)}, out(`1`)); err != nil {
+		if _, err := in.ackAndPublish([]eventhub.Ref{byLease(first)}, out(`1`)); err != nil {
 			t.Errorf("late: %v", err)
 		}
 		r.publish("in", 2, 1)
 		old := in.take()[0]
 		time.Sleep(2 * time.Hour)
 		in.take()
-		_, err := in.handOver([]eventhub.Ref{byLease(old)}, out(`2`))
+		_, err := in.ackAndPublish([]eventhub.Ref{byLease(old)}, out(`2`))
 		wantCode(t, err, eventhub.CodeLeaseLost)
 		equal(t, "events", len(r.events("out")), 1)
 	})
 }
 
 // A late one that is refused waits on for its next attempt.
-func TestHandOverLateRefused(t *testing.T) {
+func TestAckAndPublishLateRefused(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.store.Store = &picky{Store: r.store.Store}
 		r.publish("in", 1, 1)
@@ -185,7 +185,7 @@ func TestHandOverLateRefused(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		bad := out(`1`)
 		bad.ID = "poison"
-		_, err := in.handOver([]eventhub.Ref{byLease(first)}, bad)
+		_, err := in.ackAndPublish([]eventhub.Ref{byLease(first)}, bad)
 		wantCode(t, err, eventhub.CodeOverloaded)
 		equal(t, "at once", len(in.take()), 0)
 		time.Sleep(2 * time.Hour)
@@ -197,7 +197,7 @@ func TestHandOverLateRefused(t *testing.T) {
 }
 
 // What a unit that was refused would have written of the group is written later.
-func TestHandOverRefusedLosesNothing(t *testing.T) {
+func TestAckAndPublishRefusedLosesNothing(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.store.Store = &picky{Store: r.store.Store}
 		r.publish("in", 1, 3)
@@ -205,14 +205,14 @@ func TestHandOverRefusedLosesNothing(t *testing.T) {
 		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
 		got := in.take()
 		time.Sleep(time.Second)
-		in.nack(byLease(got[2])) // its history is not written before the handovers are
+		in.nack(byLease(got[2])) // its history is not written before the ack-and-publishes are
 		bad := out(`1`)
 		bad.ID = "poison"
-		hs := []eventhub.Handover{
+		hs := []eventhub.AckPublish{
 			{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`1`)}},
 			{Refs: []eventhub.Ref{byLease(got[1])}, Events: []eventhub.Event{bad}},
 		}
-		in.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) {})
+		in.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
 		time.Sleep(50 * time.Millisecond)
 		parts, err := r.store.GroupParts(context.Background(), "in", "g")
 		if err != nil || !slices.ContainsFunc(parts, func(p store.GroupPart) bool { return p.Kind == partHistory && p.Offset == 3 }) {
@@ -221,9 +221,9 @@ func TestHandOverRefusedLosesNothing(t *testing.T) {
 	})
 }
 
-// A seek and the group's deletion take the deliveries of a handover away until it
+// A seek and the group's deletion take the deliveries of an ack-and-publish away until it
 // is in a commit.
-func TestHandOverLost(t *testing.T) {
+func TestAckAndPublishLost(t *testing.T) {
 	for what, take := range map[string]func(*Bus) error{
 		"seek":   func(b *Bus) error { return b.SetCursor(context.Background(), "in", "g", 0) },
 		"delete": func(b *Bus) error { return b.DeleteGroup(context.Background(), "in", "g") },
@@ -239,11 +239,11 @@ func TestHandOverLost(t *testing.T) {
 			taken := make(chan error, 1)
 			go func() { taken <- take(r.bus) }()
 			synctest.Wait()
-			hs := []eventhub.Handover{{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`1`)}}}
+			hs := []eventhub.AckPublish{{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`1`)}}}
 			if what == "seek" {
 				in.take() // it came again, and the old lease is void
 			}
-			in.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) {})
+			in.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
 			close(hold)
 			r.store.set(nil, nil)
 			if err := <-taken; err != nil {
@@ -256,9 +256,9 @@ func TestHandOverLost(t *testing.T) {
 	}
 }
 
-// A handover that is refused leaves its deliveries as they were, and does not take
+// An ack-and-publish that is refused leaves its deliveries as they were, and does not take
 // those with it that are in the same commit.
-func TestHandOverRefusedByStore(t *testing.T) {
+func TestAckAndPublishRefusedByStore(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		s := &picky{Store: r.store.Store}
 		r.store.Store = s
@@ -268,12 +268,12 @@ func TestHandOverRefusedByStore(t *testing.T) {
 		got := in.take()
 		bad := out(`"bad"`)
 		bad.ID = "poison"
-		hs := []eventhub.Handover{
+		hs := []eventhub.AckPublish{
 			{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`"a"`)}},
 			{Refs: []eventhub.Ref{byLease(got[1])}, Events: []eventhub.Event{bad}},
 			{Refs: []eventhub.Ref{byLease(got[2])}, Events: []eventhub.Event{out(`"c"`)}},
 		}
-		in.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) {})
+		in.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
 		synctest.Wait()
 		if hs[0].Err != nil || hs[2].Err != nil {
 			t.Errorf("the good ones: %v, %v", hs[0].Err, hs[2].Err)
@@ -289,7 +289,7 @@ func TestHandOverRefusedByStore(t *testing.T) {
 		// its last attempt.
 		hold := make(chan struct{})
 		s.set(hold, nil)
-		in.sub.HandOver(context.Background(), hs[1:2], func([]eventhub.Handover) {})
+		in.sub.AckAndPublish(context.Background(), hs[1:2], func([]eventhub.AckPublish) {})
 		time.Sleep(time.Minute)
 		close(hold)
 		s.set(nil, nil)
@@ -302,7 +302,7 @@ func TestHandOverRefusedByStore(t *testing.T) {
 }
 
 // A commit that fails leaves the outcome open; nothing is acknowledged.
-func TestHandOverCommitFails(t *testing.T) {
+func TestAckAndPublishCommitFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storefault.Wrap(memory.Open(memory.Options{}))
 		r := &rig{t: t, store: &meter{Store: s}}
@@ -312,7 +312,7 @@ func TestHandOverCommitFails(t *testing.T) {
 		got := in.take()
 		time.Sleep(time.Second)
 		s.Inject(storefault.Fault{Op: storefault.Commit, Err: errors.New("the disk is gone")})
-		_, err := in.handOver([]eventhub.Ref{byLease(got[0])}, out(`1`))
+		_, err := in.ackAndPublish([]eventhub.Ref{byLease(got[0])}, out(`1`))
 		wantCode(t, err, eventhub.CodeInternal)
 		if err := r.bus.Close(); err == nil {
 			t.Error("Close said nothing of the failure")
@@ -324,7 +324,7 @@ func TestHandOverCommitFails(t *testing.T) {
 }
 
 // Close commits what was accepted; afterwards nothing is.
-func TestHandOverClose(t *testing.T) {
+func TestAckAndPublishClose(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 2)
 		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
@@ -333,8 +333,8 @@ func TestHandOverClose(t *testing.T) {
 		r.store.set(hold, nil)
 		go r.publish("other", 1, 1)
 		synctest.Wait()
-		hs := []eventhub.Handover{{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`1`)}}}
-		in.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) {})
+		hs := []eventhub.AckPublish{{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`1`)}}}
+		in.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
 		closed := make(chan struct{})
 		go func() { r.stop(); close(closed) }()
 		synctest.Wait()
@@ -344,25 +344,25 @@ func TestHandOverClose(t *testing.T) {
 		if hs[0].Err != nil || len(r.events("out")) != 1 || r.stored("in", "g").Cursor != 1 {
 			t.Errorf("after Close: %v, %d events, cursor %d", hs[0].Err, len(r.events("out")), r.stored("in", "g").Cursor)
 		}
-		_, err := in.handOver([]eventhub.Ref{byLease(got[1])}, out(`2`))
+		_, err := in.ackAndPublish([]eventhub.Ref{byLease(got[1])}, out(`2`))
 		wantCode(t, err, eventhub.CodeShuttingDown)
 		r.start(Options{})
 	})
 }
 
 // A duplicate among what is published is no error, and the ack counts.
-func TestHandOverDuplicate(t *testing.T) {
+func TestAckAndPublishDuplicate(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 2)
 		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
 		got := in.take()
 		e := out(`1`)
 		e.ID = "same"
-		hs := []eventhub.Handover{
+		hs := []eventhub.AckPublish{
 			{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{e}},
 			{Refs: []eventhub.Ref{byLease(got[1])}, Events: []eventhub.Event{e}},
 		}
-		in.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) {})
+		in.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
 		synctest.Wait()
 		if hs[0].Err != nil || hs[1].Err != nil || hs[0].Receipts[0].Duplicate || !hs[1].Receipts[0].Duplicate || hs[1].Receipts[0].Offset != 1 {
 			t.Errorf("outcomes %+v", hs)
@@ -372,7 +372,7 @@ func TestHandOverDuplicate(t *testing.T) {
 }
 
 // Too little room on the disk refuses what is published, and takes no delivery.
-func TestHandOverWithoutRoom(t *testing.T) {
+func TestAckAndPublishWithoutRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storefault.Wrap(memory.Open(memory.Options{}))
 		r := &rig{t: t, store: &meter{Store: s}}
@@ -382,7 +382,7 @@ func TestHandOverWithoutRoom(t *testing.T) {
 		got := in.take()
 		time.Sleep(time.Second)
 		s.SetSpace(func() (store.Space, error) { return store.Space{Free: 1, Total: 1 << 40}, nil })
-		_, err := in.handOver([]eventhub.Ref{byLease(got[0])}, out(`1`))
+		_, err := in.ackAndPublish([]eventhub.Ref{byLease(got[0])}, out(`1`))
 		wantCode(t, err, eventhub.CodeOverloaded)
 		equal(t, "outcomes", in.ack(byLease(got[0])), []eventhub.Outcome{eventhub.Applied})
 		r.stop()
@@ -392,9 +392,9 @@ func TestHandOverWithoutRoom(t *testing.T) {
 	})
 }
 
-// Many handovers at once are one unit of one commit, save for those that create a
+// Many ack-and-publishes at once are one unit of one commit, save for those that create a
 // topic.
-func TestHandOversAreJoined(t *testing.T) {
+func TestAckAndPublishAreJoined(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 8)
 		r.publish("out", 1, 1)
@@ -402,19 +402,19 @@ func TestHandOversAreJoined(t *testing.T) {
 		got := in.take()
 		time.Sleep(time.Second)
 		before := r.store.of("Commit")
-		var hs []eventhub.Handover
+		var hs []eventhub.AckPublish
 		for i, d := range got {
-			h := eventhub.Handover{Refs: []eventhub.Ref{byLease(d)}, Events: []eventhub.Event{out(fmt.Sprint(i))}}
+			h := eventhub.AckPublish{Refs: []eventhub.Ref{byLease(d)}, Events: []eventhub.Event{out(fmt.Sprint(i))}}
 			if i == 5 || i == 6 {
 				h.Events[0].Topic = "new" // the second one needs no commit of its own
 			}
 			hs = append(hs, h)
 		}
-		in.sub.HandOver(context.Background(), hs, func([]eventhub.Handover) {})
+		in.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
 		synctest.Wait()
 		for i, h := range hs {
 			if h.Err != nil {
-				t.Errorf("handover %d: %v", i, h.Err)
+				t.Errorf("ack-and-publish %d: %v", i, h.Err)
 			}
 		}
 		equal(t, "commits", r.store.of("Commit")-before, 3)
@@ -422,17 +422,17 @@ func TestHandOversAreJoined(t *testing.T) {
 	})
 }
 
-// The leases of a pull stand when a handover of one is refused.
-func TestHandOverOfAPullRefused(t *testing.T) {
+// The leases of a pull stand when an ack-and-publish of one is refused.
+func TestAckAndPublishOfAPullRefused(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for i := range 99 {
 			r.publish("t"+string(rune('a'+i/10))+string(rune('a'+i%10)), 1, 1)
 		}
 		r.publish("t", 1, 1)
 		got := r.pull(opts("t", "g"), 0)
-		hs := []eventhub.Handover{{Refs: []eventhub.Ref{{Lease: got[0].Lease}}, Events: inTopic("one-too-many", 1)}}
+		hs := []eventhub.AckPublish{{Refs: []eventhub.Ref{{Lease: got[0].Lease}}, Events: inTopic("one-too-many", 1)}}
 		answered := make(chan struct{})
-		r.bus.HandOver(bg, "t", "g", hs, func([]eventhub.Handover) { close(answered) })
+		r.bus.AckAndPublish(bg, "t", "g", hs, func([]eventhub.AckPublish) { close(answered) })
 		<-answered
 		wantCode(t, hs[0].Err, eventhub.CodeOverloaded)
 		equal(t, "others get", len(r.pull(opts("t", "g"), 0)), 0)
@@ -440,9 +440,9 @@ func TestHandOverOfAPullRefused(t *testing.T) {
 	})
 }
 
-// A late handover that is refused leaves the event waiting, with the attempts that it
+// A late ack-and-publish that is refused leaves the event waiting, with the attempts that it
 // had: no lease comes back to life.
-func TestLateHandOverRefusedWaitsOn(t *testing.T) {
+func TestLateAckAndPublishRefusedWaitsOn(t *testing.T) {
 	for _, due := range []bool{false, true} {
 		inBubble(t, func(r *rig) {
 			s := &picky{Store: r.store.Store}
@@ -459,8 +459,8 @@ func TestLateHandOverRefusedWaitsOn(t *testing.T) {
 			s.set(hold, nil)
 			bad := out(`1`)
 			bad.ID = "poison"
-			hs := []eventhub.Handover{{Refs: leasesOf(first), Events: []eventhub.Event{bad}}}
-			in.sub.HandOver(bg, hs, func([]eventhub.Handover) {})
+			hs := []eventhub.AckPublish{{Refs: leasesOf(first), Events: []eventhub.Event{bad}}}
+			in.sub.AckAndPublish(bg, hs, func([]eventhub.AckPublish) {})
 			if due {
 				time.Sleep(2 * time.Hour)
 			}
@@ -484,8 +484,8 @@ func TestLateHandOverRefusedWaitsOn(t *testing.T) {
 	}
 }
 
-// A late handover takes room while it is under way, and gives back no more than that.
-func TestLateHandOverKeepsTheCountOfRoom(t *testing.T) {
+// A late ack-and-publish takes room while it is under way, and gives back no more than that.
+func TestLateAckAndPublishKeepsTheCountOfRoom(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 3)
 		o := opts("in", "g")
@@ -495,7 +495,7 @@ func TestLateHandOverKeepsTheCountOfRoom(t *testing.T) {
 		time.Sleep(time.Second)
 		second := in.take()
 		equal(t, "in its place", offsets(second), []uint64{2})
-		if _, err := in.handOver(leasesOf(first), out(`1`)); err != nil {
+		if _, err := in.ackAndPublish(leasesOf(first), out(`1`)); err != nil {
 			t.Fatal(err)
 		}
 		equal(t, "while the second is held", len(in.take()), 0)
@@ -504,8 +504,8 @@ func TestLateHandOverKeepsTheCountOfRoom(t *testing.T) {
 	})
 }
 
-// A handover that finds no room in the queue in time takes no delivery.
-func TestHandOverGivenUpInTheQueue(t *testing.T) {
+// An ack-and-publish that finds no room in the queue in time takes no delivery.
+func TestAckAndPublishGivenUpInTheQueue(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.stop()
 		r.start(Options{QueueBytes: 1})
@@ -520,8 +520,8 @@ func TestHandOverGivenUpInTheQueue(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(bg, time.Second)
 		defer cancel()
-		hs := []eventhub.Handover{{Refs: leasesOf(got), Events: []eventhub.Event{out(`1`)}}}
-		in.sub.HandOver(ctx, hs, func([]eventhub.Handover) {})
+		hs := []eventhub.AckPublish{{Refs: leasesOf(got), Events: []eventhub.Event{out(`1`)}}}
+		in.sub.AckAndPublish(ctx, hs, func([]eventhub.AckPublish) {})
 		wantCode(t, hs[0].Err, eventhub.CodeOverloaded)
 		r.store.set(nil, nil)
 		close(hold)
@@ -550,9 +550,9 @@ func (s *recorder) Commit(ctx context.Context, units []*store.Unit, sync bool) e
 	return s.Store.Commit(ctx, units, sync)
 }
 
-// What a handover publishes and nobody reads does not stay in memory because
+// What an ack-and-publish publishes and nobody reads does not stay in memory because
 // somebody reads a little beside it.
-func TestHandOverCachesOnlyWhatIsRead(t *testing.T) {
+func TestAckAndPublishCachesOnlyWhatIsRead(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		s := &recorder{Store: r.store.Store, topic: "small"}
 		r.store.Store = s
@@ -561,7 +561,7 @@ func TestHandOverCachesOnlyWhatIsRead(t *testing.T) {
 		r.publish("small", 1, 1)
 		in, reader := r.subscribe(opts("in", "g")), r.subscribe(opts("small", "g"))
 		big := eventhub.Event{Topic: "big", Payload: append(append([]byte(`"`), bytes.Repeat([]byte("x"), 1<<16)...), '"')}
-		if _, err := in.handOver(leasesOf(in.take()), eventhub.Event{Topic: "small", Payload: []byte(`1`)}, big); err != nil {
+		if _, err := in.ackAndPublish(leasesOf(in.take()), eventhub.Event{Topic: "small", Payload: []byte(`1`)}, big); err != nil {
 			t.Fatal(err)
 		}
 		equal(t, "read", reader.takeOffsets(), []uint64{1, 2})

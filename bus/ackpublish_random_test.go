@@ -23,26 +23,26 @@ import (
 	"eventhub/store/pebble"
 )
 
-// TestRandomHandovers looks at the store behind every commit, whatever was going
-// on: of each handover there are all events and the acks, or nothing; no event is
+// TestRandomAckAndPublish looks at the store behind every commit, whatever was going
+// on: of each ack-and-publish there are all events and the acks, or nothing; no event is
 // done that nobody acked, handed over or dead-lettered; none is so twice. Some
 // units are refused: by the limit of topics, and those with a poisoned event.
-func TestRandomHandovers(t *testing.T) {
+func TestRandomAckAndPublish(t *testing.T) {
 	tryDeals(t, some(3000, 300), func(t *rapid.T) *deals {
 		return newDeals(t, memory.Open(memory.Options{MaxTopics: 6}))
 	})
 }
 
-// TestRandomHandoversOnDisk looks at what a power loss leaves as well, also in the
+// TestRandomAckAndPublishOnDisk looks at what a power loss leaves as well, also in the
 // middle of an fsync, and goes on with that.
-func TestRandomHandoversOnDisk(t *testing.T) {
+func TestRandomAckAndPublishOnDisk(t *testing.T) {
 	tryDeals(t, some(300, 30), func(t *rapid.T) *deals {
 		disk := &disk{mem: vfs.NewCrashableMem()}
 		d := newDeals(t, openDeals(t, disk))
 		d.disk = disk
 		return d
 	})
-	t.Logf("%d power losses, %d of them with handovers under way: %d were there and %d were not",
+	t.Logf("%d power losses, %d of them with ack-and-publishes under way: %d were there and %d were not",
 		dealLosses.all, dealLosses.held, dealLosses.whole, dealLosses.none)
 	if dealLosses.all > 300 && min(dealLosses.held, dealLosses.whole, dealLosses.none) == 0 {
 		t.Error("the histories did not meet every kind of loss")
@@ -78,7 +78,7 @@ func openDeals(t *rapid.T, d *disk) store.Store {
 	return s
 }
 
-// deals is an engine, and what is known of its handovers from outside.
+// deals is an engine, and what is known of its ack-and-publishes from outside.
 type deals struct {
 	t     *rapid.T
 	store *picky
@@ -104,9 +104,9 @@ type spot struct {
 	epoch, offset uint64
 }
 
-// try is one handover.
+// try is one ack-and-publish.
 type try struct {
-	eventhub.Handover
+	eventhub.AckPublish
 	places   []spot
 	poisoned bool
 	answers  int
@@ -209,7 +209,7 @@ func (d *deals) close() {
 
 func (d *deals) step() {
 	steps := map[string]func(){
-		"publish": d.publish, "join": d.join, "hand over": d.handOver, "settle": d.settle, "leave": d.leave,
+		"publish": d.publish, "join": d.join, "hand over": d.ackAndPublish, "settle": d.settle, "leave": d.leave,
 		"pass": d.pass, "seek": d.seek, "delete": d.deleteGroup, "hold": d.holdCommits, "restart": d.restart,
 	}
 	names := strings.Fields("publish join join hand hand hand hand hand settle settle leave pass seek delete hold hold restart")
@@ -292,14 +292,14 @@ func (d *deals) drawRefs(m *dealer, n int) (refs []eventhub.Ref) {
 	return refs
 }
 
-func (d *deals) handOver() {
+func (d *deals) ackAndPublish() {
 	m := d.drawMember()
 	if m == nil {
 		return
 	}
 	var call []*try
-	var hs []eventhub.Handover
-	for range rapid.IntRange(1, 3).Draw(d.t, "handovers") {
+	var hs []eventhub.AckPublish
+	for range rapid.IntRange(1, 3).Draw(d.t, "ack-and-publishes") {
 		t := &try{}
 		if t.Refs = d.drawRefs(m, 2); t.Refs == nil {
 			return
@@ -316,23 +316,23 @@ func (d *deals) handOver() {
 				ID:    fmt.Sprintf("%s-%d", kind, d.number), Payload: []byte(`2`),
 			})
 		}
-		call, hs = append(call, t), append(hs, t.Handover)
+		call, hs = append(call, t), append(hs, t.AckPublish)
 	}
 	d.mu.Lock()
 	d.tries = append(d.tries, call...)
 	d.mu.Unlock()
-	done := func(hs []eventhub.Handover) {
+	done := func(hs []eventhub.AckPublish) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		for i, t := range call {
-			t.Handover = hs[i]
+			t.AckPublish = hs[i]
 			t.answers++
 		}
 	}
 	if rapid.Bool().Draw(d.t, "from elsewhere") {
-		d.bus.HandOver(context.Background(), "a", m.group, hs, done)
+		d.bus.AckAndPublish(context.Background(), "a", m.group, hs, done)
 	} else {
-		m.sub.HandOver(context.Background(), hs, done)
+		m.sub.AckAndPublish(context.Background(), hs, done)
 	}
 }
 
@@ -564,7 +564,7 @@ func readStanding(t *rapid.T, s store.Store, name string) *standing {
 	return st
 }
 
-// there returns how many of a handover's events are in their logs.
+// there returns how many of an ack-and-publish's events are in their logs.
 func (d *deals) there(s store.Store, t *try) (n int) {
 	for _, e := range t.Events {
 		if _, err := s.Find(context.Background(), e.Topic, e.ID); err == nil {

@@ -10,32 +10,32 @@ import (
 	"eventhub/wire"
 )
 
-// HandOver implements eventhub.Subscription.
-func (s *subscription) HandOver(ctx context.Context, hs []eventhub.Handover, done func([]eventhub.Handover)) {
-	s.c.HandOver(ctx, s.opts.Topic, s.opts.Group, hs, done)
+// AckAndPublish implements eventhub.Subscription.
+func (s *subscription) AckAndPublish(ctx context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
+	s.c.AckAndPublish(ctx, s.opts.Topic, s.opts.Group, hs, done)
 }
 
-// HandOver implements eventhub.Subscriber. Each handover is a frame of its own.
+// AckAndPublish implements eventhub.Subscriber. Each ack-and-publish is a frame of its own.
 // Events get an id before they are sent, and receipts have it, as those of
 // Enqueue; done is called as there, and ctx ends what is not answered.
 //
-// A handover whose answer was lost with its connection is sent again, by its
+// An ack-and-publish whose answer was lost with its connection is sent again, by its
 // lease and under the same ids. Where the hub has carried out the first, or has
 // given the delivery to another member meanwhile, the second is refused with
 // CodeLeaseLost; which of both it was, the client can not know, and the message
 // says so. The events are then published once or not at all, and who has to be
 // sure makes them under ids that derive from the delivery, as [eventhub.Transform]
 // does: whoever gets the delivery again, publishes the same ids.
-func (c *Client) HandOver(ctx context.Context, topic, group string, hs []eventhub.Handover, done func([]eventhub.Handover)) {
+func (c *Client) AckAndPublish(ctx context.Context, topic, group string, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
 	for i := range hs {
 		hs[i].Err = nil
 	}
-	c.handOver(ctx, topic, group, hs, func() { done(hs) })
+	c.ackAndPublish(ctx, topic, group, hs, func() { done(hs) })
 }
 
-// handOver sends those that have no Err yet.
-func (c *Client) handOver(ctx context.Context, topic, group string, hs []eventhub.Handover, done func()) {
-	e := newExchange(handover)
+// ackAndPublish sends those that have no Err yet.
+func (c *Client) ackAndPublish(ctx context.Context, topic, group string, hs []eventhub.AckPublish, done func()) {
+	e := newExchange(ackPublish)
 	e.number(c, len(hs))
 	for i := range hs {
 		h := &hs[i]
@@ -45,11 +45,11 @@ func (c *Client) handOver(ctx context.Context, topic, group string, hs []eventhu
 			of = cmp.Or(h.Refs[0].Topic, topic)
 		}
 		if slices.ContainsFunc(h.Refs, func(r eventhub.Ref) bool { return cmp.Or(r.Topic, topic) != of }) {
-			h.Err = eventhub.Errorf(eventhub.CodeBadRequest, "the deliveries of one handover are of one topic; of %s and others they are not", of)
+			h.Err = eventhub.Errorf(eventhub.CodeBadRequest, "the deliveries of one ack-and-publish are of one topic; of %s and others they are not", of)
 		}
 		if h.Err == nil {
 			h.Err = e.addEvents(c, h.Events, func(dst []byte, events []eventhub.Event) ([]byte, error) {
-				return wire.AppendHandover(dst, e.next(), of, group, h.Refs, events)
+				return wire.AppendAckPublish(dst, e.next(), of, group, h.Refs, events)
 			})
 		}
 	}

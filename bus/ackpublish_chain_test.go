@@ -20,15 +20,15 @@ import (
 )
 
 var (
-	chainEvents = testsize.Int("chain.events", 20_000, 4_000, "events of TestHandOverChain")
-	chainStops  = testsize.Int("chain.stops", 30, 10, "how often TestHandOverChain takes the engine away")
+	chainEvents = testsize.Int("chain.events", 20_000, 4_000, "events of TestAckAndPublishChain")
+	chainStops  = testsize.Int("chain.stops", 30, 10, "how often TestAckAndPublishChain takes the engine away")
 )
 
-// TestHandOverChain passes events on by handovers, from topic a by groups to b, c
+// TestAckAndPublishChain passes events on by ack-and-publishes, from topic a by groups to b, c
 // and d, and takes the engine away at random: in order, and by a power loss that
-// leaves some of what was not synced. No id is given, so nothing but the handovers
+// leaves some of what was not synced. No id is given, so nothing but the ack-and-publishes
 // keeps a result from coming twice. In the end d has each result once.
-func TestHandOverChain(t *testing.T) {
+func TestAckAndPublishChain(t *testing.T) {
 	seed := drawSeed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	mem := vfs.NewCrashableMem()
@@ -78,11 +78,11 @@ type chain struct {
 
 	mu     sync.Mutex
 	moved  sync.Cond
-	passed int // handovers that had their receipts
+	passed int // ack-and-publishes that had their receipts
 	arrive int // events in d
 }
 
-// startChain starts one that goes on behind so many handovers.
+// startChain starts one that goes on behind so many ack-and-publishes.
 func startChain(t *testing.T, mem vfs.FS, passed int) *chain {
 	t.Helper()
 	s, err := pebble.Open(pebble.Options{Dir: "data", FS: mem, Logger: slog.New(slog.DiscardHandler),
@@ -127,28 +127,28 @@ type linked struct {
 	sub   eventhub.Subscription
 }
 
-// Deliver makes a handover of each delivery, some dozens in one call; a receiver
+// Deliver makes an ack-and-publish of each delivery, some dozens in one call; a receiver
 // must not call the subscription, so another goroutine does.
 func (m *linked) Deliver(batch []eventhub.Delivery) int {
-	var hs []eventhub.Handover
+	var hs []eventhub.AckPublish
 	for i := range batch {
 		e, err := batch[i].Event()
 		if err != nil {
 			m.chain.t.Error(err)
 		}
-		hs = append(hs, eventhub.Handover{
+		hs = append(hs, eventhub.AckPublish{
 			Refs:   []eventhub.Ref{{Lease: batch[i].Lease}},
 			Events: []eventhub.Event{{Topic: m.to, Key: e.Key, CausedBy: []string{e.ID}, Payload: slices.Clone(e.Payload)}},
 		})
 	}
 	go func() {
 		<-m.ready
-		m.sub.HandOver(context.Background(), hs, m.done)
+		m.sub.AckAndPublish(context.Background(), hs, m.done)
 	}()
 	return len(batch)
 }
 
-func (m *linked) done(hs []eventhub.Handover) {
+func (m *linked) done(hs []eventhub.AckPublish) {
 	c := m.chain
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +161,7 @@ func (m *linked) done(hs []eventhub.Handover) {
 			}
 		case eventhub.CodeShuttingDown, eventhub.CodeLeaseLost:
 		default:
-			c.t.Errorf("handover to %s: %v", m.to, hs[i].Err)
+			c.t.Errorf("ack-and-publish to %s: %v", m.to, hs[i].Err)
 		}
 	}
 	c.moved.Broadcast()
@@ -169,7 +169,7 @@ func (m *linked) done(hs []eventhub.Handover) {
 
 func (m *linked) Ended(error) {}
 
-// pass waits until so many handovers had their receipts.
+// pass waits until so many ack-and-publishes had their receipts.
 func (c *chain) pass(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

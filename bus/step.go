@@ -5,26 +5,26 @@ import (
 	"eventhub/store"
 )
 
-// exchange is one atomic step in which events of a group are done and others are
-// published: a handover (handover.go) or a dead letter
+// groupStep is one atomic step in which events of a group are done and others are
+// published: an ack-and-publish (ack-and-publish.go) or a dead letter
 // (deadletter.go). How steps share a commit is described above commit.Step.
-type exchange struct {
+type groupStep struct {
 	commit.Publication
 	group   *group
 	epoch   uint64
 	offsets []uint64 // of the entries that are done with it
 
-	// Of a handover, which is one of call; a dead letter has none.
-	call    *handing
+	// Of an ack-and-publish, which is one of call; a dead letter has none.
+	call    *ackPublishCall
 	index   int
 	planned []plannedEvent // parallel to Unit.Plans
-	late    []uint64       // offsets whose lease had run out when they were pledged: they have their time of waiting
+	late    []uint64       // offsets whose lease had run out when they were ackPending: they have their time of waiting
 
 	lost bool // its entries are not what they were; the committer's
 }
 
-// asSteps returns exchanges as what the committer takes.
-func asSteps(xs []*exchange) []commit.Step {
+// asSteps returns steps as what the committer takes.
+func asSteps(xs []*groupStep) []commit.Step {
 	list := make([]commit.Step, len(xs))
 	for i, x := range xs {
 		list[i] = x
@@ -33,23 +33,23 @@ func asSteps(xs []*exchange) []commit.Step {
 }
 
 // before and under are the states of its entries, outside of a commit and in one.
-func (x *exchange) before() entryState {
+func (x *groupStep) before() entryState {
 	if x.call != nil {
-		return pledged
+		return ackPending
 	}
 	return letterPending
 }
 
-func (x *exchange) under() entryState {
+func (x *groupStep) under() entryState {
 	if x.call != nil {
-		return handed
+		return ackInCommit
 	}
 	return letterInCommit
 }
 
 // stands reports whether all of its entries are in a state, and the group was not
 // moved since it began. x.group.mu is held.
-func (x *exchange) stands(state entryState) bool {
+func (x *groupStep) stands(state entryState) bool {
 	if x.group.epoch != x.epoch || x.group.deleted {
 		return false
 	}
@@ -62,18 +62,18 @@ func (x *exchange) stands(state entryState) bool {
 }
 
 // become moves its entries on. x.group.mu is held.
-func (x *exchange) become(state entryState) {
+func (x *groupStep) become(state entryState) {
 	for _, offset := range x.offsets {
 		x.group.become(x.group.find(offset), state)
 	}
 }
 
 // Gather implements commit.Step.
-func (x *exchange) Gather() { x.group.exchanges = append(x.group.exchanges, x) }
+func (x *groupStep) Gather() { x.group.steps = append(x.group.steps, x) }
 
 // Enter implements commit.Step.
-func (x *exchange) Enter(u *store.Unit) bool {
-	if len(x.group.exchanges) > 0 {
+func (x *groupStep) Enter(u *store.Unit) bool {
+	if len(x.group.steps) > 0 {
 		if change, ok := x.group.enter(); ok {
 			u.Groups = append(u.Groups, change)
 		}
@@ -84,20 +84,20 @@ func (x *exchange) Enter(u *store.Unit) bool {
 	return !x.lost
 }
 
-// enter marks the entries of g.exchanges as settled by the commit that is being
+// enter marks the entries of g.steps as settled by the commit that is being
 // built, and returns the state of the group in which they are done. Those that no
 // longer stand are lost. ok is false where all are.
 func (g *group) enter() (change store.GroupChange, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, x := range g.exchanges {
+	for _, x := range g.steps {
 		if x.lost = !x.stands(x.before()); !x.lost {
 			x.become(x.under())
 			ok = true
 		}
 	}
-	clear(g.exchanges)
-	g.exchanges = g.exchanges[:0]
+	clear(g.steps)
+	g.steps = g.steps[:0]
 	if ok {
 		change = g.change(g.window.cursorAfterCommit())
 	}
@@ -105,7 +105,7 @@ func (g *group) enter() (change store.GroupChange, ok bool) {
 }
 
 // Succeeded implements commit.Step: it takes the entries off.
-func (x *exchange) Succeeded() {
+func (x *groupStep) Succeeded() {
 	g := x.group
 	now := g.bus.clock.now()
 	g.mu.Lock()
@@ -130,7 +130,7 @@ func (x *exchange) Succeeded() {
 
 // Withdraw implements commit.Step: it makes the entries what they were before a commit
 // that was refused.
-func (x *exchange) Withdraw() {
+func (x *groupStep) Withdraw() {
 	x.group.mu.Lock()
 	defer x.group.mu.Unlock()
 	x.takeOut()
@@ -138,7 +138,7 @@ func (x *exchange) Withdraw() {
 
 // takeOut is Withdraw; it reports whether the entries are still those of the
 // exchange. x.group.mu is held.
-func (x *exchange) takeOut() bool {
+func (x *groupStep) takeOut() bool {
 	// Also where a seek came in between: the write that was refused may have
 	// carried its reset.
 	x.group.progress.rewrite(&x.group.window)
@@ -151,8 +151,8 @@ func (x *exchange) takeOut() bool {
 }
 
 // Refused implements commit.Step: it gives the entries up to what happens to them
-// without the exchange.
-func (x *exchange) Refused(refused error) {
+// without the step.
+func (x *groupStep) Refused(refused error) {
 	g := x.group
 	g.mu.Lock()
 	if x.takeOut() {
@@ -168,16 +168,16 @@ func (x *exchange) Refused(refused error) {
 }
 
 // Broken implements commit.Step.
-func (x *exchange) Broken(err error) { x.answer(err) }
+func (x *groupStep) Broken(err error) { x.answer(err) }
 
-// answer tells whoever waits for the exchange. Nobody waits for a dead letter.
-func (x *exchange) answer(err error) {
+// answer tells whoever waits for the step. Nobody waits for a dead letter.
+func (x *groupStep) answer(err error) {
 	if x.call != nil {
 		x.call.answer(x.index, x, err)
 	}
 }
 
-// refusedError translates why the store refused a handover.
+// refusedError translates why the store refused an ack-and-publish.
 func refusedError(err error) error {
 	if isOutdated(err) {
 		return errLost

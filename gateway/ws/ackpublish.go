@@ -7,41 +7,41 @@ import (
 	"eventhub/wire"
 )
 
-// handoverBatch is the consecutive ACKs with publish of one read that are about
+// ackPublishBatch is the consecutive ACKs with publish of one read that are about
 // deliveries of the same subscription, handed over in one call and answered in one
 // go. It is pooled as a publishBatch is, and belongs to the subscription from
-// HandOver until finish.
-type handoverBatch struct {
+// AckAndPublish until finish.
+type ackPublishBatch struct {
 	s            *session
 	sub          *subscription // nil: the deliveries are named by their leases
 	topic, group string
 	events       []eventhub.Event // of all frames
-	frames       []handoverFrame
+	frames       []ackPublishFrame
 	receipts     []eventhub.Receipt
-	hs           []eventhub.Handover
-	done         func([]eventhub.Handover)
+	hs           []eventhub.AckPublish
+	done         func([]eventhub.AckPublish)
 }
 
-// handoverFrame is one of them, with how many of the batch's events are its.
-type handoverFrame struct {
+// ackPublishFrame is one of them, with how many of the batch's events are its.
+type ackPublishFrame struct {
 	to     corr
 	refs   []eventhub.Ref
 	events int
 }
 
-var handoverBatches sync.Pool
+var ackPublishBatches sync.Pool
 
-func newHandoverBatch(s *session) *handoverBatch {
-	b, _ := handoverBatches.Get().(*handoverBatch)
+func newAckPublishBatch(s *session) *ackPublishBatch {
+	b, _ := ackPublishBatches.Get().(*ackPublishBatch)
 	if b == nil {
-		b = new(handoverBatch)
+		b = new(ackPublishBatch)
 		b.done = b.finish
 	}
 	b.s = s
 	return b
 }
 
-func (b *handoverBatch) recycle() {
+func (b *ackPublishBatch) recycle() {
 	if cap(b.events) > 4*maxBatch {
 		return // it was large, and the next one need not be
 	}
@@ -49,48 +49,48 @@ func (b *handoverBatch) recycle() {
 	clear(b.frames)
 	clear(b.receipts)
 	clear(b.hs)
-	*b = handoverBatch{
+	*b = ackPublishBatch{
 		events: b.events[:0], frames: b.frames[:0], receipts: b.receipts[:0], hs: b.hs[:0], done: b.done,
 	}
-	handoverBatches.Put(b)
+	ackPublishBatches.Put(b)
 }
 
-// addHandover collects an ACK with publish. Its payloads lie in the read buffer,
+// addAckPublish collects an ACK with publish. Its payloads lie in the read buffer,
 // which stays as it is until the batch is flushed.
-func (s *session) addHandover(r *wire.Request) {
+func (s *session) addAckPublish(r *wire.Request) {
 	sub, err := s.target(r)
 	if err != nil {
-		s.flushHandovers() // which were asked for before
+		s.flushAckPublishes() // which were asked for before
 		s.refuse(corrOf(r), err)
 		return
 	}
-	b := s.handover
+	b := s.ackPublish
 	if b != nil && (b.sub != sub || b.topic != r.Topic || b.group != r.Group) {
-		s.flushHandovers()
+		s.flushAckPublishes()
 		b = nil
 	}
 	if b == nil {
-		b = newHandoverBatch(s)
+		b = newAckPublishBatch(s)
 		b.sub, b.topic, b.group = sub, r.Topic, r.Group
-		s.handover = b
+		s.ackPublish = b
 	}
 	sub.ofTopic(r)
 	b.events = append(b.events, r.Events...)
-	b.frames = append(b.frames, handoverFrame{corrOf(r), r.Settlement.Refs, len(r.Events)})
+	b.frames = append(b.frames, ackPublishFrame{corrOf(r), r.Settlement.Refs, len(r.Events)})
 	dropEvents(r) // see publishBatch.add
 	if len(b.events) >= maxBatch {
-		s.flushHandovers()
+		s.flushAckPublishes()
 	}
 }
 
-// flushHandovers hands the collected frames to their group, waiting while too
+// flushAckPublishes hands the collected frames to their group, waiting while too
 // many publishes are unanswered.
-func (s *session) flushHandovers() {
-	b := s.handover
+func (s *session) flushAckPublishes() {
+	b := s.ackPublish
 	if b == nil {
 		return
 	}
-	s.handover = nil
+	s.ackPublish = nil
 	if !s.awaitAnswers(len(b.events)) {
 		b.recycle()
 		return
@@ -101,21 +101,21 @@ func (s *session) flushHandovers() {
 	at := 0
 	for _, f := range b.frames {
 		end := at + f.events
-		b.hs = append(b.hs, eventhub.Handover{Refs: f.refs, Events: b.events[at:end:end], Receipts: b.receipts[at:at:end]})
+		b.hs = append(b.hs, eventhub.AckPublish{Refs: f.refs, Events: b.events[at:end:end], Receipts: b.receipts[at:at:end]})
 		s.counts.settled += int64(len(f.refs))
 		at = end
 	}
 	s.counts.published += int64(len(b.events))
 	if b.sub != nil {
-		b.sub.handle.HandOver(s.ctx, b.hs, b.done)
+		b.sub.handle.AckAndPublish(s.ctx, b.hs, b.done)
 		return
 	}
-	s.access.Subscriber.HandOver(s.ctx, b.topic, b.group, b.hs, b.done)
+	s.access.Subscriber.AckAndPublish(s.ctx, b.topic, b.group, b.hs, b.done)
 }
 
 // finish answers the batch: an OK where corr was given, an ERR always. It may run
-// on any goroutine, before HandOver has returned, and after the connection is gone.
-func (b *handoverBatch) finish(hs []eventhub.Handover) {
+// on any goroutine, before AckAndPublish has returned, and after the connection is gone.
+func (b *ackPublishBatch) finish(hs []eventhub.AckPublish) {
 	s := b.s
 	var cause *eventhub.Error // one of a batch is enough for the log
 	s.mu.Lock()
