@@ -100,11 +100,11 @@ func TestAckAndPublishRefused(t *testing.T) {
 // While an ack-and-publish is under way its event neither expires nor goes to others, and
 // a member that leaves does not stop it: behind another commit, and in its own.
 func TestAckAndPublishUnderWay(t *testing.T) {
-	t.Run("queued", func(t *testing.T) { handOverUnderWay(t, true) })
-	t.Run("in the commit", func(t *testing.T) { handOverUnderWay(t, false) })
+	t.Run("queued", func(t *testing.T) { ackPublishUnderWay(t, true) })
+	t.Run("in the commit", func(t *testing.T) { ackPublishUnderWay(t, false) })
 }
 
-func handOverUnderWay(t *testing.T, queued bool) {
+func ackPublishUnderWay(t *testing.T, queued bool) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 3)
 		r.publish("out", 1, 1)
