@@ -25,7 +25,7 @@ type problem struct {
 // statusOf is the status of the codes that a question can be answered with.
 func statusOf(code eventhub.Code) int {
 	switch code {
-	case eventhub.CodeUnauthorized, eventhub.CodeNoToken, eventhub.CodeBadToken:
+	case eventhub.CodeUnauthorized, eventhub.CodeNoToken, eventhub.CodeBadToken, eventhub.CodeJWTInvalid:
 		return http.StatusUnauthorized
 	case eventhub.CodeForbidden:
 		return http.StatusForbidden

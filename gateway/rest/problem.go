@@ -19,6 +19,7 @@ var statuses = map[eventhub.Code]int{
 	eventhub.CodeUnauthorized:      http.StatusUnauthorized,
 	eventhub.CodeNoToken:           http.StatusUnauthorized,
 	eventhub.CodeBadToken:          http.StatusUnauthorized,
+	eventhub.CodeJWTInvalid:        http.StatusUnauthorized,
 	eventhub.CodeForbidden:         http.StatusForbidden,
 	eventhub.CodeUnknownID:         http.StatusNotFound,
 	eventhub.CodeNotSubscribed:     http.StatusNotFound,
