@@ -43,7 +43,7 @@ func TestLeasesWhenTheClockIsSet(t *testing.T) {
 			equal(t, "since", flight[0].SinceTS, began.Add(by).UnixMilli())
 			equal(t, "deadline", flight[0].Deadline, began.Add(by+o.AckTimeout).UnixMilli())
 
-			time.Sleep(began.Add(9999 * time.Millisecond).Sub(time.Now()))
+			time.Sleep(time.Until(began.Add(9999 * time.Millisecond)))
 			synctest.Wait()
 			equal(t, "leased, a moment before its end", r.info("t", "g").InFlight, 2)
 			time.Sleep(time.Millisecond)

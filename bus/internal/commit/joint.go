@@ -34,7 +34,8 @@ import (
 // Gather, Enter and, where that returned true, one of Succeeded, Withdraw (after which it
 // begins anew), Refused and Broken.
 type Step interface {
-	publication() *Publication
+	// Publishes returns what the step publishes; the same each time.
+	Publishes() *Publication
 	// Gather notes that the step goes with the commit that is being built.
 	Gather()
 	// Enter marks the events of all steps that were gathered of the same group, adds the
@@ -60,7 +61,8 @@ type Publication struct {
 	alone bool // a unit was refused that it was a part of
 }
 
-func (p *Publication) publication() *Publication { return p }
+// Publishes implements Step.
+func (p *Publication) Publishes() *Publication { return p }
 
 // joint is the unit of the steps. Its Request has that one unit.
 type joint struct {
@@ -75,7 +77,7 @@ func (j *joint) isEmpty() bool { return len(j.waiting) == 0 }
 func (c *Committer) SubmitSteps(ctx context.Context, steps []Step) error {
 	it := item{steps: steps}
 	for _, s := range steps {
-		it.bytes += s.publication().Bytes
+		it.bytes += s.Publishes().Bytes
 	}
 	return c.submit(ctx, it)
 }
@@ -101,7 +103,7 @@ func (c *Committer) join() bool {
 		if !s.Enter(u) {
 			continue
 		}
-		p := s.publication()
+		p := s.Publishes()
 		u.Appends = append(u.Appends, p.Unit.Appends...)
 		u.Plans = append(u.Plans, p.Unit.Plans...)
 		u.Unplans = append(u.Unplans, p.Unit.Unplans...)
@@ -121,7 +123,7 @@ func (c *Committer) pick() {
 	rest := j.waiting[:0]
 	bytes, full := 0, false
 	for i, s := range j.waiting {
-		p := s.publication()
+		p := s.Publishes()
 		switch alone := !full && (p.alone || c.creates(&p.Unit)); {
 		case full || alone && i > 0:
 			rest = append(rest, s)
@@ -150,7 +152,7 @@ func (c *Committer) finishJoint(err error) {
 	u := &j.Units[0]
 	appends, plans := u.Appends, u.Plans
 	for _, s := range j.going {
-		unit := &s.publication().Unit
+		unit := &s.Publishes().Unit
 		appends = appends[copy(unit.Appends, appends):]
 		plans = plans[copy(unit.Plans, plans):]
 	}
@@ -179,7 +181,7 @@ func (c *Committer) takeBack() {
 	bytes := 0
 	for _, s := range j.going {
 		s.Withdraw()
-		p := s.publication()
+		p := s.Publishes()
 		p.alone = true
 		bytes += p.Bytes
 	}
