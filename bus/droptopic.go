@@ -116,9 +116,15 @@ func (m *member) lose(cause error) {
 	m.leave(0)
 }
 
-// sweepRest is how long the sweeper rests after each step, in times of that step: what
-// nobody waits for leaves the disk and the processors to what somebody does.
-const sweepRest = 9
+// The sweeper rests after each step for sweepRest times that step, at most for
+// longestRest: what nobody waits for leaves the disk and the processors to what somebody
+// does. Where publishes are refused for want of room somebody waits for it, and it rests
+// for sweepHurry times a step.
+const (
+	sweepRest   = 29
+	sweepHurry  = 4
+	longestRest = time.Second
+)
 
 // sweeper has the store remove what deleted topics have left, a step at a time, and give
 // back room where that is low.
@@ -143,20 +149,30 @@ func (w *sweeper) begin(b *Bus) {
 				return
 			}
 			for more := true; more; {
-				began := time.Now()
 				var err error
 				if w.isLow.Swap(false) {
 					if err = b.store.Shrink(ctx); err != nil && ctx.Err() == nil {
 						b.log.Warn("cannot give room on the disk back", "error", err)
 					}
 				}
+				began := time.Now()
 				if more, err = b.store.Sweep(ctx); err != nil && ctx.Err() == nil {
 					b.log.Error("cannot remove what deleted topics have left; it is tried again at the next start", "error", err)
 				}
-				more = more && sleep(ctx, sweepRest*time.Since(began)) == nil
+				if more {
+					more = sleep(ctx, b.sweepRest(time.Since(began))) == nil
+				}
 			}
 		}
 	}()
+}
+
+// sweepRest returns how long the sweeper rests after a step.
+func (b *Bus) sweepRest(step time.Duration) time.Duration {
+	if b.space.check() != nil {
+		return min(sweepHurry*step, longestRest)
+	}
+	return min(sweepRest*step, longestRest)
 }
 
 func (w *sweeper) hint() {

@@ -33,10 +33,10 @@ import (
 // the one under way: no step walks over what the steps before have deleted. After a crash
 // the number under way is begun again; what is gone of it costs nothing then.
 const (
-	sweepBytes = 256 << 10 // records read in a step; the first whatever its size
-	sweepKeys  = 512       // keys deleted in a step, but for those of the last event and few of the rest
-	sweepFew   = 64        // keys of one sort that go key by key in any step
-	sweepRange = 64 << 20  // records that one range deletion removes
+	sweepBytes = 64 << 10 // records read in a step; the first whatever its size
+	sweepKeys  = 512      // keys deleted in a step, but for those of the last event and few of the rest
+	sweepFew   = 64       // keys of one sort that go key by key in any step
+	sweepRange = 64 << 20 // records that one range deletion removes
 )
 
 // sweeper is what there is to sweep. Its lock is held for the time of a step, and by a
