@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -44,6 +45,15 @@ const (
 type Error struct {
 	Code    Code
 	Message string
+	// Topic and Group say which subscription the failure is about, where the
+	// failure ends one; Topic is as the subscription named it, so it may be a
+	// pattern, and the Group of a tail is empty. Both are empty in other failures.
+	Topic, Group string
+	// Index is the place, from 0, of the event (or the ack-and-publish, or the
+	// entry of another list) that the failure is about, where the request had a
+	// list; nil where the failure is about the request as a whole. Nothing of the
+	// list was done. See [AtIndex].
+	Index *int
 	// RetryAfter, when positive, says how long to wait before the same request
 	// may succeed.
 	RetryAfter time.Duration
@@ -68,6 +78,20 @@ func Errorf(code Code, format string, args ...any) *Error {
 // Wrap builds an Error with a cause, which stays out of the message.
 func Wrap(code Code, cause error, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Err: cause}
+}
+
+// AtIndex returns a copy of err's Error with the Index i: it is about entry i of
+// the list with that name, and its message begins with name[i]. An error that has
+// an Index already is returned as it is.
+func AtIndex(err error, name string, i int) *Error {
+	e := AsError(err)
+	if e == nil || e.Index != nil {
+		return e
+	}
+	at := *e
+	at.Message = name + "[" + strconv.Itoa(i) + "]: " + e.Message
+	at.Index = &i
+	return &at
 }
 
 // AsError finds the Error in err's chain. An error without one becomes

@@ -1,0 +1,28 @@
+package eventhub
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestAtIndex(t *testing.T) {
+	cause := errors.New("cause")
+	refused := Wrap(CodeBadEvent, cause, "payload is missing")
+	got := AtIndex(refused, "events", 3)
+	if got.Message != "events[3]: payload is missing" || got.Index == nil || *got.Index != 3 ||
+		got.Code != CodeBadEvent || !errors.Is(got, cause) {
+		t.Errorf("AtIndex made %+v", got)
+	}
+	if refused.Index != nil || refused.Message != "payload is missing" {
+		t.Errorf("AtIndex changed its argument to %+v", refused)
+	}
+	if again := AtIndex(got, "events", 5); again != got {
+		t.Errorf("an error with an index became %+v", again)
+	}
+	if AtIndex(nil, "events", 0) != nil {
+		t.Error("AtIndex made an error of nil")
+	}
+	if other := AtIndex(cause, "events", 1); other.Code != CodeInternal || *other.Index != 1 || !errors.Is(other, cause) {
+		t.Errorf("of another error AtIndex made %+v", other)
+	}
+}
