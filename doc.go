@@ -1,11 +1,11 @@
-// Package eventhub is the domain of the hub: what an event is, who publishes
-// and subscribes, and how things fail. It depends on the standard library
-// alone, so a program can import it to talk about events without inheriting a
-// store, a broker or a protocol.
+// Package eventhub is what every program needs: what an event is, how to publish
+// and to subscribe, and how things fail. It depends on the standard library
+// alone, so a program can import it to handle events without importing a
+// store, a broker or a protocol. Administration is in package admin.
 //
 // The engine in process (package bus) and a client of a remote hub satisfy the
-// same [Publisher] and [Subscriber]; gateways call these interfaces and never
-// learn which of the two stands behind them.
+// same [Publisher] and [Subscriber]; gateways call these interfaces and do not
+// know which of the two answers.
 //
 // # Words
 //

@@ -26,6 +26,9 @@ const (
 	MaxOffset = 1<<53 - 1
 )
 
+// MaxDelay is how far ahead an event may be delayed.
+const MaxDelay = 365 * 24 * time.Hour
+
 // DefaultPartitions is the number of partitions of a topic that does not say.
 const DefaultPartitions = 16
 

@@ -37,7 +37,7 @@ type Publication struct {
 	// each event is CodeNotSubscribed, and nothing is published. Groups that have
 	// not acked in time, or have dead-lettered an event, are named by an Err with
 	// CodeWaitTimeout; the events are published then, and Receipts are filled.
-	// Events that are scheduled cannot be waited for.
+	// Delayed events cannot be waited for.
 	WaitFor  []string
 	WaitUpTo time.Duration
 	// Committed, where not nil, is called once the events of a publication with

@@ -298,7 +298,7 @@ type Delivery struct {
 	Lease Lease
 	// AckTimeout is how long the lease runs from now.
 	AckTimeout time.Duration
-	// Redriven counts how often the event was redriven (see Redriver), 0 for most.
+	// Redriven counts how often the event was redriven (see admin.Redriver), 0 for most.
 	// Attempt began anew each time.
 	Redriven int
 	// Sought is set on a member's first delivery after its group was moved: leases

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/apidoc"
 	"eventhub/wire"
 )
@@ -57,11 +58,11 @@ func texts(t *testing.T, list any) []string {
 // shown are the root types that are answered as they are, by the name of their schema.
 var shown = map[string]any{
 	"Event": eventhub.Event{}, "FilterObject": eventhub.Filter{},
-	"TopicInfo": eventhub.TopicInfo{}, "GroupInfo": eventhub.GroupInfo{}, "GroupPattern": eventhub.GroupPattern{},
-	"MemberInfo": eventhub.MemberInfo{}, "Peer": eventhub.Peer{}, "Blocked": eventhub.Blocked{}, "Attempt": eventhub.Attempt{},
-	"InFlight": eventhub.InFlight{}, "EventGroup": eventhub.EventGroup{}, "Scheduled": eventhub.Scheduled{}, "SeekPlan": eventhub.SeekPlan{},
-	"Trace": eventhub.Trace{}, "TraceNode": eventhub.TraceNode{}, "TraceEdge": eventhub.TraceEdge{}, "Place": eventhub.Place{},
-	"DeadLetter": eventhub.DeadLetter{}, "RedriveMark": eventhub.RedriveMark{}, "RedriveResult": eventhub.RedriveResult{},
+	"TopicInfo": admin.TopicInfo{}, "GroupInfo": admin.GroupInfo{}, "GroupPattern": admin.GroupPattern{},
+	"MemberInfo": admin.MemberInfo{}, "Peer": eventhub.Peer{}, "Blocked": admin.Blocked{}, "Attempt": admin.Attempt{},
+	"InFlight": admin.InFlight{}, "EventGroup": admin.EventGroup{}, "Scheduled": admin.Scheduled{}, "SeekPlan": admin.SeekPlan{},
+	"Trace": admin.Trace{}, "TraceNode": admin.TraceNode{}, "TraceEdge": admin.TraceEdge{}, "Place": eventhub.Place{},
+	"DeadLetter": admin.DeadLetter{}, "RedriveMark": admin.RedriveMark{}, "RedriveResult": admin.RedriveResult{},
 }
 
 // TestFields: each of them has the members that its schema tells, and what is always
@@ -248,11 +249,11 @@ func TestLimits(t *testing.T) {
 		{apidoc.OpenAPI, schemas + "Backoff/properties/minMs/default", eventhub.DefaultMinBackoff.Milliseconds()},
 		{apidoc.OpenAPI, schemas + "Backoff/properties/maxMs/default", eventhub.DefaultMaxBackoff.Milliseconds()},
 		{apidoc.OpenAPI, schemas + "Leases/maxItems", wire.MaxRefs},
-		{apidoc.OpenAPI, schemas + "Trace/properties/nodes/maxItems", eventhub.MaxTraceNodes},
-		{apidoc.OpenAPI, schemas + "TraceNode/properties/distance/maximum", eventhub.MaxTraceDepth},
-		{apidoc.OpenAPI, schemas + "DeadLetter/properties/marks/maxItems", eventhub.MaxRedriveMarks},
-		{apidoc.OpenAPI, schemas + "RedriveResult/properties/samples/maxItems", eventhub.RedriveSamples},
-		{apidoc.OpenAPI, "components/parameters/limit/schema/maximum", eventhub.MaxPage},
+		{apidoc.OpenAPI, schemas + "Trace/properties/nodes/maxItems", admin.MaxTraceNodes},
+		{apidoc.OpenAPI, schemas + "TraceNode/properties/distance/maximum", admin.MaxTraceDepth},
+		{apidoc.OpenAPI, schemas + "DeadLetter/properties/marks/maxItems", admin.MaxRedriveMarks},
+		{apidoc.OpenAPI, schemas + "RedriveResult/properties/samples/maxItems", admin.RedriveSamples},
+		{apidoc.OpenAPI, "components/parameters/limit/schema/maximum", admin.MaxPage},
 		{apidoc.AsyncAPI, schemas + "SubscribeOptions/properties/topics/maxItems", eventhub.MaxPatterns},
 		{apidoc.AsyncAPI, schemas + "SubscribeOptions/properties/batchSize/default", int64(start.BatchSize)},
 		{apidoc.AsyncAPI, schemas + "SubscribeOptions/properties/maxInFlight/default", int64(start.MaxInFlight)},

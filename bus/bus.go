@@ -58,6 +58,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/bus/internal/commit"
 	"eventhub/internal/filter"
 	"eventhub/store"
@@ -161,9 +162,9 @@ type groupKey struct{ topic, group string }
 var (
 	_ eventhub.Publisher  = (*Bus)(nil)
 	_ eventhub.Subscriber = (*Bus)(nil)
-	_ eventhub.Inspector  = (*Bus)(nil)
-	_ eventhub.Admin      = (*Bus)(nil)
-	_ eventhub.Scheduler  = (*Bus)(nil)
+	_ admin.Inspector     = (*Bus)(nil)
+	_ admin.Operator      = (*Bus)(nil)
+	_ admin.Scheduler     = (*Bus)(nil)
 )
 
 // New starts the engine. The store stays the caller's, to be closed after the
@@ -316,7 +317,7 @@ func (b *Bus) Cursor(ctx context.Context, topic, name string) (eventhub.Cursor, 
 }
 
 // SetCursor moves a group to just behind offset, up or down; see
-// eventhub.Admin.SeekGroup.
+// admin.Operator.SeekGroup.
 func (b *Bus) SetCursor(ctx context.Context, topic, name string, offset uint64) error {
 	if offset >= eventhub.MaxOffset {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "offset is %d; less than %d is allowed", offset, uint64(eventhub.MaxOffset))

@@ -7,14 +7,15 @@ import (
 	"slices"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store"
 )
 
 // What the dead letters of a topic say, and what was done about each: its marks are
-// events of eventhub.RedriveTopic that it has caused.
+// events of admin.RedriveTopic that it has caused.
 
-// DeadLetters implements eventhub.Redriver.
-func (b *Bus) DeadLetters(ctx context.Context, q eventhub.DeadLetterQuery, visit func(*eventhub.DeadLetter) error) error {
+// DeadLetters implements admin.Redriver.
+func (b *Bus) DeadLetters(ctx context.Context, q admin.DeadLetterQuery, visit func(*admin.DeadLetter) error) error {
 	if err := b.checkDeadLetters(ctx, &q); err != nil {
 		return err
 	}
@@ -43,7 +44,7 @@ var errEnough = errors.New("bus: limit reached")
 
 // checkDeadLetters checks a query, makes its topic that of the dead letters, and its
 // ids offsets.
-func (b *Bus) checkDeadLetters(ctx context.Context, q *eventhub.DeadLetterQuery) error {
+func (b *Bus) checkDeadLetters(ctx context.Context, q *admin.DeadLetterQuery) error {
 	bad := func(format string, args ...any) error {
 		return eventhub.Errorf(eventhub.CodeBadRequest, format, args...)
 	}
@@ -55,8 +56,8 @@ func (b *Bus) checkDeadLetters(ctx context.Context, q *eventhub.DeadLetterQuery)
 		return bad("fromTs is %d and toTs is %d; epoch milliseconds are not negative", q.FromTS, q.ToTS)
 	case q.Limit < 0:
 		return bad("limit is %d; it is not negative", q.Limit)
-	case len(q.Offsets) > eventhub.MaxPage || len(q.IDs) > eventhub.MaxPage:
-		return bad("%d offsets and %d ids are named; at most %d of each can be", len(q.Offsets), len(q.IDs), eventhub.MaxPage)
+	case len(q.Offsets) > admin.MaxPage || len(q.IDs) > admin.MaxPage:
+		return bad("%d offsets and %d ids are named; at most %d of each can be", len(q.Offsets), len(q.IDs), admin.MaxPage)
 	}
 	if q.Group != "" {
 		if err := eventhub.ValidateGroup(q.Group); err != nil {
@@ -103,11 +104,11 @@ func letterTopic(topic string) string {
 }
 
 // scanDeadLetters calls take for what may be meant.
-func (b *Bus) scanDeadLetters(ctx context.Context, q *eventhub.DeadLetterQuery, take func(eventhub.Item) error) error {
+func (b *Bus) scanDeadLetters(ctx context.Context, q *admin.DeadLetterQuery, take func(eventhub.Item) error) error {
 	if len(q.Offsets) > 0 {
 		return b.namedDeadLetters(ctx, q, take)
 	}
-	replay := eventhub.ReplayQuery{Topic: q.Topic, ToTS: q.ToTS, Filter: q.Filter}
+	replay := admin.ReplayQuery{Topic: q.Topic, ToTS: q.ToTS, Filter: q.Filter}
 	switch {
 	case q.After > 0:
 		replay.Start = eventhub.Start{Kind: eventhub.StartOffset, Offset: min(q.After, eventhub.MaxOffset-1) + 1}
@@ -122,7 +123,7 @@ func (b *Bus) scanDeadLetters(ctx context.Context, q *eventhub.DeadLetterQuery, 
 	})
 }
 
-func (b *Bus) namedDeadLetters(ctx context.Context, q *eventhub.DeadLetterQuery, take func(eventhub.Item) error) error {
+func (b *Bus) namedDeadLetters(ctx context.Context, q *admin.DeadLetterQuery, take func(eventhub.Item) error) error {
 	program, err := b.filters.compile(q.Filter)
 	if err != nil {
 		return err
@@ -168,7 +169,7 @@ type letterPayload struct {
 
 // deadLetter reads an event of a dead-letter topic, nil where it is not meant. What is
 // no dead letter of the topic, as others may have imported it, never is.
-func (b *Bus) deadLetter(ctx context.Context, q *eventhub.DeadLetterQuery, item eventhub.Item) (*eventhub.DeadLetter, error) {
+func (b *Bus) deadLetter(ctx context.Context, q *admin.DeadLetterQuery, item eventhub.Item) (*admin.DeadLetter, error) {
 	e, err := item.Record.Event(item.Offset)
 	if err != nil {
 		return nil, err
@@ -180,7 +181,7 @@ func (b *Bus) deadLetter(ctx context.Context, q *eventhub.DeadLetterQuery, item 
 	if q.Group != "" && p.Group != q.Group {
 		return nil, nil
 	}
-	d := &eventhub.DeadLetter{
+	d := &admin.DeadLetter{
 		Offset: item.Offset, ID: e.ID, TS: item.Record.CommitTime(),
 		Topic: p.Topic, Group: p.Group, Event: p.Offset, EventID: p.Event.ID, Key: p.Event.Key,
 		Epoch: p.Epoch, Attempts: p.Attempts, Reason: p.Reason, Redriven: p.Redriven, Record: item.Record,
@@ -192,8 +193,8 @@ func (b *Bus) deadLetter(ctx context.Context, q *eventhub.DeadLetterQuery, item 
 }
 
 // marks returns what was done about a dead letter, the first of it.
-func (b *Bus) marks(ctx context.Context, id string) (marks []eventhub.RedriveMark, _ error) {
-	places, err := b.markPlaces(ctx, id, store.Place{}, eventhub.MaxRedriveMarks)
+func (b *Bus) marks(ctx context.Context, id string) (marks []admin.RedriveMark, _ error) {
+	places, err := b.markPlaces(ctx, id, store.Place{}, admin.MaxRedriveMarks)
 	for _, place := range places {
 		_, mark, err := b.mark(ctx, id, place)
 		if err != nil {
@@ -208,39 +209,39 @@ func (b *Bus) marks(ctx context.Context, id string) (marks []eventhub.RedriveMar
 
 // lastRedrive returns the last mark by which a dead letter was redriven, and its id; ""
 // where it was not. Of redrives there may be more than marks are told.
-func (b *Bus) lastRedrive(ctx context.Context, letter string) (id string, _ eventhub.RedriveMark, _ error) {
+func (b *Bus) lastRedrive(ctx context.Context, letter string) (id string, _ admin.RedriveMark, _ error) {
 	var all []store.Place
 	for after := (store.Place{}); ; after = all[len(all)-1] {
-		places, err := b.markPlaces(ctx, letter, after, eventhub.MaxPage)
+		places, err := b.markPlaces(ctx, letter, after, admin.MaxPage)
 		if err != nil {
-			return "", eventhub.RedriveMark{}, err
+			return "", admin.RedriveMark{}, err
 		}
-		if all = append(all, places...); len(places) < eventhub.MaxPage {
+		if all = append(all, places...); len(places) < admin.MaxPage {
 			break
 		}
 	}
 	for _, place := range slices.Backward(all) {
 		id, mark, err := b.mark(ctx, letter, place)
 		if err != nil {
-			return "", eventhub.RedriveMark{}, err
+			return "", admin.RedriveMark{}, err
 		}
 		if mark != nil && mark.RequeuedAs == "" {
 			return id, *mark, nil
 		}
 	}
-	return "", eventhub.RedriveMark{}, nil
+	return "", admin.RedriveMark{}, nil
 }
 
 // markPlaces returns where the marks of a dead letter are, those behind a place: at most
 // limit.
 func (b *Bus) markPlaces(ctx context.Context, letter string, after store.Place, limit int) ([]store.Place, error) {
-	after.Topic = eventhub.RedriveTopic
+	after.Topic = admin.RedriveTopic
 	places, err := b.store.Effects(ctx, letter, after, limit)
 	if err != nil {
 		return nil, storeError(err, "find the marks of dead letter %q", letter)
 	}
 	for i, place := range places {
-		if place.Topic != eventhub.RedriveTopic {
+		if place.Topic != admin.RedriveTopic {
 			return places[:i], nil
 		}
 	}
@@ -249,7 +250,7 @@ func (b *Bus) markPlaces(ctx context.Context, letter string, after store.Place, 
 
 // mark reads one mark of a dead letter, and its id; nil where it is none, as others may
 // have imported it.
-func (b *Bus) mark(ctx context.Context, letter string, place store.Place) (id string, _ *eventhub.RedriveMark, _ error) {
+func (b *Bus) mark(ctx context.Context, letter string, place store.Place) (id string, _ *admin.RedriveMark, _ error) {
 	var batch store.Batch
 	if err := b.store.Read(ctx, place.Topic, place.Offset, 1, 0, &batch); err != nil {
 		return "", nil, storeError(err, "read topic %q at offset %d", place.Topic, place.Offset)
@@ -257,7 +258,7 @@ func (b *Bus) mark(ctx context.Context, letter string, place store.Place) (id st
 	if len(batch.Items) == 0 || batch.Items[0].Offset != place.Offset {
 		return "", nil, nil
 	}
-	var mark eventhub.RedriveMark
+	var mark admin.RedriveMark
 	e, err := batch.Items[0].Record.Event(place.Offset)
 	if err != nil || json.Unmarshal(e.Payload, &mark) != nil || mark.DeadLetterID != letter {
 		return "", nil, nil

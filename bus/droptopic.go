@@ -18,7 +18,7 @@ import (
 // a member by a pattern loses the topic and keeps the others. The store removes what
 // lay in the topic later, some at a time, on the sweeper's goroutine.
 
-// DeleteTopic implements eventhub.Admin.
+// DeleteTopic implements admin.Operator.
 func (b *Bus) DeleteTopic(ctx context.Context, topic string) error {
 	if err := eventhub.ValidateStoredTopic(topic); err != nil {
 		return err

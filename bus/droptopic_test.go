@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store"
 	"eventhub/store/memory"
 )
@@ -48,7 +49,7 @@ func TestDeleteTopic(t *testing.T) {
 		wantCode(t, r.bus.Cancel(ctx, "t", "later"), eventhub.CodeUnknownID)
 		wantCode(t, r.bus.DeleteTopic(ctx, "t"), eventhub.CodeUnknownID)
 		wantCode(t, r.bus.DeleteTopic(ctx, "a b"), eventhub.CodeBadTopic)
-		groups, err := r.bus.Groups(ctx, eventhub.GroupQuery{})
+		groups, err := r.bus.Groups(ctx, admin.GroupQuery{})
 		if err != nil || len(groups) != 0 {
 			t.Errorf("groups %v, %v", groups, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // Offsets have gaps, small and huge: an import keeps the offsets of another hub, a topic
@@ -144,7 +145,7 @@ func TestSeekOverGaps(t *testing.T) {
 		o.MaxInFlight = 4
 		in := r.subscribe(o)
 		got := in.take()
-		plan := func(offset uint64) eventhub.SeekPlan {
+		plan := func(offset uint64) admin.SeekPlan {
 			t.Helper()
 			p, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartOffset, Offset: offset}, false)
 			if err != nil {

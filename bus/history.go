@@ -7,15 +7,16 @@ import (
 	"math"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/bus/internal/commit"
 	"eventhub/internal/filter"
 	"eventhub/store"
 )
 
 var (
-	_ eventhub.History  = (*Bus)(nil)
-	_ eventhub.Importer = (*Bus)(nil)
-	_ eventhub.Keeper   = (*Bus)(nil)
+	_ admin.History  = (*Bus)(nil)
+	_ admin.Importer = (*Bus)(nil)
+	_ admin.Backuper = (*Bus)(nil)
 )
 
 const (
@@ -34,12 +35,12 @@ type stretch struct {
 	first, last uint64
 }
 
-// Replay implements eventhub.History. Between two pages it holds nothing of the
+// Replay implements admin.History. Between two pages it holds nothing of the
 // store, so that a slow visit is in nobody's way; the memory that it needs is one
 // page, whatever the number of events. A topic that does not exist has no events; one
 // that is deleted before all of it was read that was to be read ends the replay with an
 // error, also where it was created again.
-func (b *Bus) Replay(ctx context.Context, q eventhub.ReplayQuery, visit func(string, eventhub.Item) error) error {
+func (b *Bus) Replay(ctx context.Context, q admin.ReplayQuery, visit func(string, eventhub.Item) error) error {
 	pattern, err := checkReplay(&q)
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func (b *Bus) Replay(ctx context.Context, q eventhub.ReplayQuery, visit func(str
 	return nil
 }
 
-func checkReplay(q *eventhub.ReplayQuery) (eventhub.Pattern, error) {
+func checkReplay(q *admin.ReplayQuery) (eventhub.Pattern, error) {
 	bad := func(format string, args ...any) (eventhub.Pattern, error) {
 		return eventhub.Pattern{}, eventhub.Errorf(eventhub.CodeBadRequest, format, args...)
 	}
@@ -127,7 +128,7 @@ func (b *Bus) replayed(ctx context.Context, pattern eventhub.Pattern) (parts []s
 
 // narrow cuts a topic to what the query asks for. That events come meanwhile does
 // no harm: they are above the head that s has.
-func (b *Bus) narrow(ctx context.Context, q *eventhub.ReplayQuery, s *stretch) error {
+func (b *Bus) narrow(ctx context.Context, q *admin.ReplayQuery, s *stretch) error {
 	s.first = 1
 	if q.Start != (eventhub.Start{}) {
 		before, err := b.resolve(ctx, s.topic, q.Start)
@@ -164,7 +165,7 @@ func errNotWhole(topic string) error {
 	return eventhub.Wrap(eventhub.CodeUnknownID, store.ErrGone, "topic %q was deleted while it was read; not all of it was seen", topic)
 }
 
-// Life implements eventhub.History.
+// Life implements admin.History.
 func (b *Bus) Life(ctx context.Context, topic string) (uint64, error) {
 	if err := eventhub.ValidateStoredTopic(topic); err != nil {
 		return 0, err
@@ -218,8 +219,8 @@ func (r *replay) read(ctx context.Context, s stretch) error {
 	return nil
 }
 
-// Find implements eventhub.History.
-func (b *Bus) Find(ctx context.Context, id string, limit int) ([]eventhub.Found, error) {
+// Find implements admin.History.
+func (b *Bus) Find(ctx context.Context, id string, limit int) ([]admin.Found, error) {
 	if err := checkLook(id, limit); err != nil {
 		return nil, err
 	}
@@ -230,16 +231,16 @@ func (b *Bus) Find(ctx context.Context, id string, limit int) ([]eventhub.Found,
 	return b.found(ctx, places, math.MaxInt)
 }
 
-// Effects implements eventhub.History.
-func (b *Bus) Effects(ctx context.Context, id string, after eventhub.Place, limit int) ([]eventhub.Found, error) {
+// Effects implements admin.History.
+func (b *Bus) Effects(ctx context.Context, id string, after eventhub.Place, limit int) ([]admin.Found, error) {
 	if err := checkLook(id, limit); err != nil {
 		return nil, err
 	}
 	return b.linked(ctx, b.store.Effects, id, after, limit)
 }
 
-// Correlated implements eventhub.History.
-func (b *Bus) Correlated(ctx context.Context, correlation string, after eventhub.Place, limit int) ([]eventhub.Found, error) {
+// Correlated implements admin.History.
+func (b *Bus) Correlated(ctx context.Context, correlation string, after eventhub.Place, limit int) ([]admin.Found, error) {
 	if n := len(correlation); n == 0 || n > eventhub.MaxCorrelationBytes {
 		return nil, eventhub.Errorf(eventhub.CodeBadRequest, "the correlation id has %d bytes; 1 to %d are allowed", n, eventhub.MaxCorrelationBytes)
 	}
@@ -252,7 +253,7 @@ func (b *Bus) Correlated(ctx context.Context, correlation string, after eventhub
 // linked reads a page of what links tell. Where all of it is gone before it is read, it
 // goes on behind that: a page without events says that there are no more.
 func (b *Bus) linked(ctx context.Context, links func(context.Context, string, eventhub.Place, int) ([]store.Place, error),
-	of string, after eventhub.Place, limit int) ([]eventhub.Found, error) {
+	of string, after eventhub.Place, limit int) ([]admin.Found, error) {
 	for {
 		places, err := links(ctx, of, after, limit)
 		if err != nil {
@@ -275,9 +276,9 @@ func checkLook(id string, limit int) error {
 
 // found reads what is at the places. It ends with the event by which the records
 // come to maxBytes.
-func (b *Bus) found(ctx context.Context, places []store.Place, maxBytes int) ([]eventhub.Found, error) {
+func (b *Bus) found(ctx context.Context, places []store.Place, maxBytes int) ([]admin.Found, error) {
 	var batch store.Batch
-	list := make([]eventhub.Found, 0, len(places))
+	list := make([]admin.Found, 0, len(places))
 	for _, p := range places {
 		n := len(batch.Items)
 		if err := b.store.Read(ctx, p.Topic, p.Offset, 1, 0, &batch); err != nil {
@@ -286,7 +287,7 @@ func (b *Bus) found(ctx context.Context, places []store.Place, maxBytes int) ([]
 		if len(batch.Items) == n || batch.Items[n].Offset != p.Offset {
 			continue // the log let go of it
 		}
-		list = append(list, eventhub.Found{Topic: p.Topic, Item: batch.Items[n]})
+		list = append(list, admin.Found{Topic: p.Topic, Item: batch.Items[n]})
 		if maxBytes -= len(batch.Items[n].Record); maxBytes <= 0 {
 			break
 		}
@@ -294,7 +295,7 @@ func (b *Bus) found(ctx context.Context, places []store.Place, maxBytes int) ([]
 	return list, nil
 }
 
-// Backup implements eventhub.Keeper. What groups have acked goes to the store
+// Backup implements admin.Backuper. What groups have acked goes to the store
 // first: it may be known in memory only.
 func (b *Bus) Backup(ctx context.Context, dir string) error {
 	if dir == "" {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/pebble"
@@ -183,7 +184,7 @@ func checkCopy(t *testing.T, s store.Store, acked map[string]string) (events int
 	}
 	missing := len(acked)
 	byTopic := make(map[string]int)
-	err = b.Replay(context.Background(), eventhub.ReplayQuery{Topic: "**"}, func(topic string, item eventhub.Item) error {
+	err = b.Replay(context.Background(), admin.ReplayQuery{Topic: "**"}, func(topic string, item eventhub.Item) error {
 		events++
 		byTopic[topic]++
 		if id, ok := acked[fmt.Sprint(topic, "/", item.Offset)]; ok {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // BenchmarkReplay reads 100,000 events of 256 B from the embedded store, in batches
@@ -24,7 +25,7 @@ func BenchmarkReplay(b *testing.B) {
 	bytes, n := 0, 0
 	b.ReportAllocs()
 	for b.Loop() {
-		err := bus.Replay(context.Background(), eventhub.ReplayQuery{Topic: "bench.replay"}, func(_ string, item eventhub.Item) error {
+		err := bus.Replay(context.Background(), admin.ReplayQuery{Topic: "bench.replay"}, func(_ string, item eventhub.Item) error {
 			n++
 			bytes += len(item.Record)
 			return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/strictjson"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -25,7 +26,7 @@ func export(t *testing.T, b *Bus, topics ...string) []string {
 	t.Helper()
 	var lines []string
 	for _, topic := range topics {
-		err := b.Replay(context.Background(), eventhub.ReplayQuery{Topic: topic}, func(_ string, item eventhub.Item) error {
+		err := b.Replay(context.Background(), admin.ReplayQuery{Topic: topic}, func(_ string, item eventhub.Item) error {
 			lines = append(lines, string(item.Record.AppendJSON(nil, item.Offset)))
 			return nil
 		})
@@ -194,7 +195,7 @@ func TestImportIntoGaps(t *testing.T) {
 		late := r.subscribe(opts("t", "late"))
 		equal(t, "of a late group", late.takeOffsets(), offsets)
 		equal(t, "next", r.publish("t", 1, 1)[0].Offset, uint64(maxImportOffset+1))
-		equal(t, "replay", r.replay(eventhub.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 4}, Limit: 2}),
+		equal(t, "replay", r.replay(admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 4}, Limit: 2}),
 			[]string{"t/5000000", "t/5000001"})
 	})
 }

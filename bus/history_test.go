@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store"
 	"eventhub/store/memory"
 )
 
 // replay returns "topic/offset" of what a replay visits.
-func (r *rig) replay(q eventhub.ReplayQuery) []string {
+func (r *rig) replay(q admin.ReplayQuery) []string {
 	r.t.Helper()
 	seen := []string{}
 	err := r.bus.Replay(context.Background(), q, func(topic string, item eventhub.Item) error {
@@ -60,25 +61,25 @@ func TestReplay(t *testing.T) {
 		at := func(kind eventhub.StartKind, of eventhub.Start) eventhub.Start { of.Kind = kind; return of }
 		key := &eventhub.Filter{Key: "k"}
 		for _, tt := range []struct {
-			q    eventhub.ReplayQuery
+			q    admin.ReplayQuery
 			want string
 		}{
-			{eventhub.ReplayQuery{Topic: "b"}, "b/1 b/2 b/3"},
-			{eventhub.ReplayQuery{Topic: "none"}, ""},
-			{eventhub.ReplayQuery{Topic: "**"}, "a.x/1 a.x/2 b/1 b/2 b/3"},
-			{eventhub.ReplayQuery{Topic: "*"}, "b/1 b/2 b/3"},
-			{eventhub.ReplayQuery{Topic: "b", Start: at(eventhub.StartEarliest, eventhub.Start{})}, "b/1 b/2 b/3"},
-			{eventhub.ReplayQuery{Topic: "b", Start: at(eventhub.StartOffset, eventhub.Start{Offset: 2})}, "b/2 b/3"},
-			{eventhub.ReplayQuery{Topic: "b", Start: at(eventhub.StartOffset, eventhub.Start{Offset: 9})}, ""},
-			{eventhub.ReplayQuery{Topic: "b", Start: at(eventhub.StartAfterID, eventhub.Start{AfterID: "b2"})}, "b/3"},
-			{eventhub.ReplayQuery{Topic: "**", Start: at(eventhub.StartTime, eventhub.Start{TS: began + 2000})}, "a.x/2 b/2 b/3"},
-			{eventhub.ReplayQuery{Topic: "**", ToTS: began + 3000}, "a.x/1 b/1 b/2"},
-			{eventhub.ReplayQuery{Topic: "b", ToTS: began + 2001, Start: at(eventhub.StartTime, eventhub.Start{TS: began + 1})}, "b/2"},
-			{eventhub.ReplayQuery{Topic: "b", ToTS: 1}, ""},
-			{eventhub.ReplayQuery{Topic: "**", Limit: 3}, "a.x/1 a.x/2 b/1"},
-			{eventhub.ReplayQuery{Topic: "**", Limit: 2}, "a.x/1 a.x/2"},
-			{eventhub.ReplayQuery{Topic: "**", Filter: key}, "a.x/2 b/1 b/3"},
-			{eventhub.ReplayQuery{Topic: "**", Filter: key, Limit: 2}, "a.x/2 b/1"},
+			{admin.ReplayQuery{Topic: "b"}, "b/1 b/2 b/3"},
+			{admin.ReplayQuery{Topic: "none"}, ""},
+			{admin.ReplayQuery{Topic: "**"}, "a.x/1 a.x/2 b/1 b/2 b/3"},
+			{admin.ReplayQuery{Topic: "*"}, "b/1 b/2 b/3"},
+			{admin.ReplayQuery{Topic: "b", Start: at(eventhub.StartEarliest, eventhub.Start{})}, "b/1 b/2 b/3"},
+			{admin.ReplayQuery{Topic: "b", Start: at(eventhub.StartOffset, eventhub.Start{Offset: 2})}, "b/2 b/3"},
+			{admin.ReplayQuery{Topic: "b", Start: at(eventhub.StartOffset, eventhub.Start{Offset: 9})}, ""},
+			{admin.ReplayQuery{Topic: "b", Start: at(eventhub.StartAfterID, eventhub.Start{AfterID: "b2"})}, "b/3"},
+			{admin.ReplayQuery{Topic: "**", Start: at(eventhub.StartTime, eventhub.Start{TS: began + 2000})}, "a.x/2 b/2 b/3"},
+			{admin.ReplayQuery{Topic: "**", ToTS: began + 3000}, "a.x/1 b/1 b/2"},
+			{admin.ReplayQuery{Topic: "b", ToTS: began + 2001, Start: at(eventhub.StartTime, eventhub.Start{TS: began + 1})}, "b/2"},
+			{admin.ReplayQuery{Topic: "b", ToTS: 1}, ""},
+			{admin.ReplayQuery{Topic: "**", Limit: 3}, "a.x/1 a.x/2 b/1"},
+			{admin.ReplayQuery{Topic: "**", Limit: 2}, "a.x/1 a.x/2"},
+			{admin.ReplayQuery{Topic: "**", Filter: key}, "a.x/2 b/1 b/3"},
+			{admin.ReplayQuery{Topic: "**", Filter: key, Limit: 2}, "a.x/2 b/1"},
 		} {
 			equal(t, fmt.Sprintf("%+v", tt.q), strings.Join(r.replay(tt.q), " "), tt.want)
 		}
@@ -90,22 +91,22 @@ func TestReplayRefuses(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publishEvents(eventhub.Event{Topic: "b", ID: "b1"})
 		for _, tt := range []struct {
-			q    eventhub.ReplayQuery
+			q    admin.ReplayQuery
 			code eventhub.Code
 			says string
 		}{
-			{eventhub.ReplayQuery{}, eventhub.CodeBadTopic, "empty"},
-			{eventhub.ReplayQuery{Topic: "a..b"}, eventhub.CodeBadTopic, "a..b"},
-			{eventhub.ReplayQuery{Topic: "b", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}}, eventhub.CodeUnknownID, `"x"`},
-			{eventhub.ReplayQuery{Topic: "*", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "b1"}}, eventhub.CodeBadRequest, `"b1"`},
-			{eventhub.ReplayQuery{Topic: "*", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 7}}, eventhub.CodeBadRequest, "7"},
-			{eventhub.ReplayQuery{Topic: "*", Life: 7}, eventhub.CodeBadRequest, "life 7"},
-			{eventhub.ReplayQuery{Topic: "none", Life: 7}, eventhub.CodeUnknownID, "none"},
-			{eventhub.ReplayQuery{Topic: "b", Start: eventhub.Start{Kind: eventhub.StartLatest, TS: 1}}, eventhub.CodeBadRequest, "latest"},
-			{eventhub.ReplayQuery{Topic: "b", Start: eventhub.Start{Kind: eventhub.StartTime, TS: -1}}, eventhub.CodeBadRequest, "-1"},
-			{eventhub.ReplayQuery{Topic: "b", ToTS: -2}, eventhub.CodeBadRequest, "-2"},
-			{eventhub.ReplayQuery{Topic: "b", Limit: -3}, eventhub.CodeBadRequest, "-3"},
-			{eventhub.ReplayQuery{Topic: "b", Filter: &eventhub.Filter{CEL: "("}}, eventhub.CodeBadRequest, "1:2"},
+			{admin.ReplayQuery{}, eventhub.CodeBadTopic, "empty"},
+			{admin.ReplayQuery{Topic: "a..b"}, eventhub.CodeBadTopic, "a..b"},
+			{admin.ReplayQuery{Topic: "b", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}}, eventhub.CodeUnknownID, `"x"`},
+			{admin.ReplayQuery{Topic: "*", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "b1"}}, eventhub.CodeBadRequest, `"b1"`},
+			{admin.ReplayQuery{Topic: "*", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 7}}, eventhub.CodeBadRequest, "7"},
+			{admin.ReplayQuery{Topic: "*", Life: 7}, eventhub.CodeBadRequest, "life 7"},
+			{admin.ReplayQuery{Topic: "none", Life: 7}, eventhub.CodeUnknownID, "none"},
+			{admin.ReplayQuery{Topic: "b", Start: eventhub.Start{Kind: eventhub.StartLatest, TS: 1}}, eventhub.CodeBadRequest, "latest"},
+			{admin.ReplayQuery{Topic: "b", Start: eventhub.Start{Kind: eventhub.StartTime, TS: -1}}, eventhub.CodeBadRequest, "-1"},
+			{admin.ReplayQuery{Topic: "b", ToTS: -2}, eventhub.CodeBadRequest, "-2"},
+			{admin.ReplayQuery{Topic: "b", Limit: -3}, eventhub.CodeBadRequest, "-3"},
+			{admin.ReplayQuery{Topic: "b", Filter: &eventhub.Filter{CEL: "("}}, eventhub.CodeBadRequest, "1:2"},
 		} {
 			err := r.bus.Replay(context.Background(), tt.q, func(string, eventhub.Item) error {
 				t.Errorf("%+v visits an event", tt.q)
@@ -125,7 +126,7 @@ func TestReplayEnds(t *testing.T) {
 		r.publish("a", 1, 2)
 		r.publish("c", 1, 1)
 		var seen []string
-		q := eventhub.ReplayQuery{Topic: "**"}
+		q := admin.ReplayQuery{Topic: "**"}
 		err := r.bus.Replay(context.Background(), q, func(topic string, item eventhub.Item) error {
 			seen = append(seen, fmt.Sprint(topic, item.Offset))
 			for _, name := range []string{"a", "b", "c"} {
@@ -181,7 +182,7 @@ func TestReplayPages(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	next := uint64(1)
-	err = b.Replay(context.Background(), eventhub.ReplayQuery{Topic: "t"}, func(_ string, item eventhub.Item) error {
+	err = b.Replay(context.Background(), admin.ReplayQuery{Topic: "t"}, func(_ string, item eventhub.Item) error {
 		if item.Offset != next || len(item.Record) < size {
 			t.Errorf("offset %d with %d bytes; want %d", item.Offset, len(item.Record), next)
 		}
@@ -205,8 +206,8 @@ func TestReplayPages(t *testing.T) {
 }
 
 // found shows a page as "topic/id".
-func found(t *testing.T) func(list []eventhub.Found, err error) string {
-	return func(list []eventhub.Found, err error) string {
+func found(t *testing.T) func(list []admin.Found, err error) string {
+	return func(list []admin.Found, err error) string {
 		t.Helper()
 		if err != nil {
 			t.Error(err)
@@ -276,7 +277,7 @@ func TestLinksRefuse(t *testing.T) {
 		}{
 			{second(r.bus.Find(ctx, "no id", 1)), eventhub.CodeBadEvent},
 			{second(r.bus.Find(ctx, "x", 0)), eventhub.CodeBadRequest},
-			{second(r.bus.Find(ctx, "x", eventhub.MaxPage+1)), eventhub.CodeBadRequest},
+			{second(r.bus.Find(ctx, "x", admin.MaxPage+1)), eventhub.CodeBadRequest},
 			{second(r.bus.Effects(ctx, "", none, 1)), eventhub.CodeBadEvent},
 			{second(r.bus.Effects(ctx, "x", none, -1)), eventhub.CodeBadRequest},
 			{second(r.bus.Correlated(ctx, "", none, 1)), eventhub.CodeBadRequest},
@@ -302,7 +303,7 @@ func TestLinksBoundThePage(t *testing.T) {
 		var after eventhub.Place
 		pages, n := 0, 0
 		for {
-			list, err := r.bus.Effects(context.Background(), "x", after, eventhub.MaxPage)
+			list, err := r.bus.Effects(context.Background(), "x", after, admin.MaxPage)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -321,9 +322,9 @@ func TestLinksBoundThePage(t *testing.T) {
 // TestLinksOfWhatIsDeleted: what is deleted while a page is made of it does not end the
 // pages: there may be more behind it.
 func TestLinksOfWhatIsDeleted(t *testing.T) {
-	for name, find := range map[string]func(*Bus) ([]eventhub.Found, error){
-		"effects":    func(b *Bus) ([]eventhub.Found, error) { return b.Effects(bg, "x", eventhub.Place{}, 2) },
-		"correlated": func(b *Bus) ([]eventhub.Found, error) { return b.Correlated(bg, "c", eventhub.Place{}, 2) },
+	for name, find := range map[string]func(*Bus) ([]admin.Found, error){
+		"effects":    func(b *Bus) ([]admin.Found, error) { return b.Effects(bg, "x", eventhub.Place{}, 2) },
+		"correlated": func(b *Bus) ([]admin.Found, error) { return b.Correlated(bg, "c", eventhub.Place{}, 2) },
 	} {
 		inBubble(t, func(r *rig) {
 			headers := map[string]string{eventhub.CorrelationHeader: "c"}
@@ -381,7 +382,7 @@ func TestHistoryOfAStoreThatFails(t *testing.T) {
 		}
 		broken.fail = errors.New("no luck")
 		ctx, none := context.Background(), eventhub.Place{}
-		err = b.Replay(ctx, eventhub.ReplayQuery{Topic: "t"}, func(string, eventhub.Item) error { return nil })
+		err = b.Replay(ctx, admin.ReplayQuery{Topic: "t"}, func(string, eventhub.Item) error { return nil })
 		for _, err := range []error{err, second(b.Find(ctx, "x", 1)), second(b.Effects(ctx, "x", none, 1)), second(b.Correlated(ctx, "x", none, 1)), b.Backup(ctx, "d")} {
 			if wantCode(t, err, eventhub.CodeInternal); !errors.Is(err, broken.fail) {
 				t.Errorf("%v lacks its cause", err)
@@ -427,7 +428,7 @@ func TestReplayOfWhatIsDeleted(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name  string
-		q     eventhub.ReplayQuery
+		q     admin.ReplayQuery
 		at    string // the topic at whose first event something is done
 		run   func(r *rig)
 		whole bool
@@ -435,17 +436,17 @@ func TestReplayOfWhatIsDeleted(t *testing.T) {
 		ofLife bool
 		want   int // events, where it is whole
 	}{
-		{name: "deleted", q: eventhub.ReplayQuery{Topic: "b"}, at: "b", run: func(r *rig) { r.deleteTopic("b") }},
-		{name: "deleted and made again", q: eventhub.ReplayQuery{Topic: "b"}, at: "b", run: func(r *rig) { again(r, "b") }},
-		{name: "one that comes later", q: eventhub.ReplayQuery{Topic: "*"}, at: "a", run: func(r *rig) { r.deleteTopic("b") }},
-		{name: "one that comes later, made again", q: eventhub.ReplayQuery{Topic: "*"}, at: "a", run: func(r *rig) { again(r, "b") }},
-		{name: "up to a time", q: eventhub.ReplayQuery{Topic: "*", ToTS: 1 << 50}, at: "a", run: func(r *rig) { r.deleteTopic("b") }},
-		{name: "from a time", q: eventhub.ReplayQuery{Topic: "*", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 1}}, at: "a", run: func(r *rig) { r.deleteTopic("b") }},
-		{name: "before a later page", q: eventhub.ReplayQuery{Topic: "b", Life: 1 << 50, Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 2}}},
-		{name: "all of its life", q: eventhub.ReplayQuery{Topic: "b"}, ofLife: true, whole: true, want: 8},
-		{name: "one that was read", q: eventhub.ReplayQuery{Topic: "*"}, at: "b", run: func(r *rig) { again(r, "a") }, whole: true, want: 16},
-		{name: "one behind the limit", q: eventhub.ReplayQuery{Topic: "*", Limit: 8}, at: "a", run: func(r *rig) { r.deleteTopic("b") }, whole: true, want: 8},
-		{name: "one that is made meanwhile", q: eventhub.ReplayQuery{Topic: "*"}, at: "a", run: func(r *rig) { r.publish("aa", 1, 1) }, whole: true, want: 16},
+		{name: "deleted", q: admin.ReplayQuery{Topic: "b"}, at: "b", run: func(r *rig) { r.deleteTopic("b") }},
+		{name: "deleted and made again", q: admin.ReplayQuery{Topic: "b"}, at: "b", run: func(r *rig) { again(r, "b") }},
+		{name: "one that comes later", q: admin.ReplayQuery{Topic: "*"}, at: "a", run: func(r *rig) { r.deleteTopic("b") }},
+		{name: "one that comes later, made again", q: admin.ReplayQuery{Topic: "*"}, at: "a", run: func(r *rig) { again(r, "b") }},
+		{name: "up to a time", q: admin.ReplayQuery{Topic: "*", ToTS: 1 << 50}, at: "a", run: func(r *rig) { r.deleteTopic("b") }},
+		{name: "from a time", q: admin.ReplayQuery{Topic: "*", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 1}}, at: "a", run: func(r *rig) { r.deleteTopic("b") }},
+		{name: "before a later page", q: admin.ReplayQuery{Topic: "b", Life: 1 << 50, Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 2}}},
+		{name: "all of its life", q: admin.ReplayQuery{Topic: "b"}, ofLife: true, whole: true, want: 8},
+		{name: "one that was read", q: admin.ReplayQuery{Topic: "*"}, at: "b", run: func(r *rig) { again(r, "a") }, whole: true, want: 16},
+		{name: "one behind the limit", q: admin.ReplayQuery{Topic: "*", Limit: 8}, at: "a", run: func(r *rig) { r.deleteTopic("b") }, whole: true, want: 8},
+		{name: "one that is made meanwhile", q: admin.ReplayQuery{Topic: "*"}, at: "a", run: func(r *rig) { r.publish("aa", 1, 1) }, whole: true, want: 16},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			inBubble(t, func(r *rig) {

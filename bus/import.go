@@ -30,7 +30,7 @@ type importJob struct {
 	encoder
 }
 
-// Import implements eventhub.Importer.
+// Import implements admin.Importer.
 func (b *Bus) Import(ctx context.Context, events ...eventhub.Event) ([]eventhub.Receipt, error) {
 	if len(events) == 0 {
 		return nil, nil

@@ -8,11 +8,12 @@ import (
 	"strings"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store"
 )
 
-// Topics implements eventhub.Inspector.
-func (b *Bus) Topics(ctx context.Context, after string, limit int) ([]eventhub.TopicInfo, error) {
+// Topics implements admin.Inspector.
+func (b *Bus) Topics(ctx context.Context, after string, limit int) ([]admin.TopicInfo, error) {
 	if err := checkLimit(limit); err != nil {
 		return nil, err
 	}
@@ -20,7 +21,7 @@ func (b *Bus) Topics(ctx context.Context, after string, limit int) ([]eventhub.T
 	if err != nil {
 		return nil, storeError(err, "list the topics")
 	}
-	infos := make([]eventhub.TopicInfo, len(list))
+	infos := make([]admin.TopicInfo, len(list))
 	for i, t := range list {
 		if infos[i], err = b.describe(ctx, t); err != nil {
 			return nil, err
@@ -30,23 +31,23 @@ func (b *Bus) Topics(ctx context.Context, after string, limit int) ([]eventhub.T
 }
 
 func checkLimit(limit int) error {
-	if limit < 1 || limit > eventhub.MaxPage {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "limit is %d; 1 to %d are allowed", limit, eventhub.MaxPage)
+	if limit < 1 || limit > admin.MaxPage {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "limit is %d; 1 to %d are allowed", limit, admin.MaxPage)
 	}
 	return nil
 }
 
-// Topic implements eventhub.Inspector.
-func (b *Bus) Topic(ctx context.Context, name string) (eventhub.TopicInfo, error) {
+// Topic implements admin.Inspector.
+func (b *Bus) Topic(ctx context.Context, name string) (admin.TopicInfo, error) {
 	if err := eventhub.ValidateStoredTopic(name); err != nil {
-		return eventhub.TopicInfo{}, err
+		return admin.TopicInfo{}, err
 	}
 	t, err := b.store.Topic(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
-		return eventhub.TopicInfo{}, noTopic(name)
+		return admin.TopicInfo{}, noTopic(name)
 	}
 	if err != nil {
-		return eventhub.TopicInfo{}, storeError(err, "look up topic %q", name)
+		return admin.TopicInfo{}, storeError(err, "look up topic %q", name)
 	}
 	return b.describe(ctx, t)
 }
@@ -56,8 +57,8 @@ func noTopic(name string) error {
 }
 
 // describe adds to a topic what its ends tell.
-func (b *Bus) describe(ctx context.Context, t store.TopicInfo) (eventhub.TopicInfo, error) {
-	info := eventhub.TopicInfo{Topic: t.Name, Head: t.Head}
+func (b *Bus) describe(ctx context.Context, t store.TopicInfo) (admin.TopicInfo, error) {
+	info := admin.TopicInfo{Topic: t.Name, Head: t.Head}
 	groups, err := b.store.ListGroups(ctx, t.Name)
 	if err != nil {
 		return info, storeError(err, "list the groups of topic %q", t.Name)
@@ -87,7 +88,7 @@ func (b *Bus) first(ctx context.Context, topic string, from uint64) (eventhub.It
 	return batch.Items[0], nil
 }
 
-// Event implements eventhub.Inspector.
+// Event implements admin.Inspector.
 func (b *Bus) Event(ctx context.Context, topic, id string) (eventhub.Item, error) {
 	if err := eventhub.ValidateID(id); err != nil {
 		return eventhub.Item{}, err
@@ -110,10 +111,10 @@ func (b *Bus) Event(ctx context.Context, topic, id string) (eventhub.Item, error
 	return item, err
 }
 
-// Groups implements eventhub.Inspector.
-func (b *Bus) Groups(ctx context.Context, q eventhub.GroupQuery) ([]eventhub.GroupInfo, error) {
+// Groups implements admin.Inspector.
+func (b *Bus) Groups(ctx context.Context, q admin.GroupQuery) ([]admin.GroupInfo, error) {
 	if q.Limit == 0 {
-		q.Limit = eventhub.MaxPage
+		q.Limit = admin.MaxPage
 	}
 	if err := checkLimit(q.Limit); err != nil {
 		return nil, err
@@ -128,7 +129,7 @@ func (b *Bus) Groups(ctx context.Context, q eventhub.GroupQuery) ([]eventhub.Gro
 		}
 		return b.groupsOf(ctx, t, &q, nil)
 	}
-	var infos []eventhub.GroupInfo
+	var infos []admin.GroupInfo
 	// The topic of AfterTopic may have more groups: begin just before it.
 	after := q.AfterTopic
 	if t, err := b.store.Topic(ctx, after); err == nil {
@@ -154,7 +155,7 @@ func (b *Bus) Groups(ctx context.Context, q eventhub.GroupQuery) ([]eventhub.Gro
 }
 
 // groupsOf appends the groups of one topic that the query asks for.
-func (b *Bus) groupsOf(ctx context.Context, t store.TopicInfo, q *eventhub.GroupQuery, into []eventhub.GroupInfo) ([]eventhub.GroupInfo, error) {
+func (b *Bus) groupsOf(ctx context.Context, t store.TopicInfo, q *admin.GroupQuery, into []admin.GroupInfo) ([]admin.GroupInfo, error) {
 	if len(into) >= q.Limit {
 		return into, nil
 	}
@@ -178,30 +179,30 @@ func (b *Bus) groupsOf(ctx context.Context, t store.TopicInfo, q *eventhub.Group
 	return into, nil
 }
 
-// Group implements eventhub.Inspector.
-func (b *Bus) Group(ctx context.Context, topic, name string) (eventhub.GroupInfo, error) {
+// Group implements admin.Inspector.
+func (b *Bus) Group(ctx context.Context, topic, name string) (admin.GroupInfo, error) {
 	state, err := b.store.Group(ctx, topic, name)
 	if err != nil {
-		return eventhub.GroupInfo{}, groupError(err, topic, name)
+		return admin.GroupInfo{}, groupError(err, topic, name)
 	}
 	t, err := b.store.Topic(ctx, topic)
 	if err != nil {
-		return eventhub.GroupInfo{}, storeError(err, "look up topic %q", topic)
+		return admin.GroupInfo{}, storeError(err, "look up topic %q", topic)
 	}
 	return b.groupInfo(ctx, t, name, state)
 }
 
 // groupInfo describes a group from its stored state, and from its runtime where
 // it has one.
-func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, state store.GroupState) (eventhub.GroupInfo, error) {
+func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, state store.GroupState) (admin.GroupInfo, error) {
 	var set settings
 	if err := json.Unmarshal(state.Settings, &set); err != nil {
-		return eventhub.GroupInfo{}, eventhub.Wrap(eventhub.CodeInternal, err, "The stored settings of group %q cannot be read.", name)
+		return admin.GroupInfo{}, eventhub.Wrap(eventhub.CodeInternal, err, "The stored settings of group %q cannot be read.", name)
 	}
-	info := eventhub.GroupInfo{
+	info := admin.GroupInfo{
 		Topic: t.Name, Group: name, Cursor: state.Cursor, Epoch: state.Epoch, Head: t.Head,
 		Ordering: set.Ordering, Filter: set.Filter, MaxAttempts: set.MaxAttempts, MinBackoffMS: set.MinBackoffMS, MaxBackoffMS: set.MaxBackoffMS,
-		Members: []eventhub.MemberInfo{},
+		Members: []admin.MemberInfo{},
 	}
 	info.Paused = state.Paused
 	var err error
@@ -209,9 +210,9 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 		return info, err
 	}
 	if info.Paused {
-		info.BlockedBy = &eventhub.Blocked{Kind: "paused"}
+		info.BlockedBy = &admin.Blocked{Kind: "paused"}
 	} else if info.Lag > 0 || info.Redriven > 0 {
-		info.BlockedBy = &eventhub.Blocked{Kind: "no_members"}
+		info.BlockedBy = &admin.Blocked{Kind: "no_members"}
 	}
 	if g := b.running(t.Name, name); g != nil {
 		g.describe(&info)
@@ -271,7 +272,7 @@ func (g *group) lag(head uint64) uint64 {
 }
 
 // describe overwrites what the runtime knows better than the store.
-func (g *group) describe(info *eventhub.GroupInfo) {
+func (g *group) describe(info *admin.GroupInfo) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	info.Epoch, info.Cursor = g.epoch, g.window.cursor()
@@ -280,25 +281,25 @@ func (g *group) describe(info *eventhub.GroupInfo) {
 	info.Redriven = len(g.progress.redriven)
 	info.BlockedBy = g.blockedBy(info)
 	for _, m := range g.members {
-		info.Members = append(info.Members, eventhub.MemberInfo{
+		info.Members = append(info.Members, admin.MemberInfo{
 			Peer: m.sub.opts.Peer, InFlight: m.inFlight, MaxInFlight: m.sub.opts.MaxInFlight, SinceTS: m.sub.since,
 		})
 	}
 }
 
 // blockedBy says what keeps events back. g.mu is held.
-func (g *group) blockedBy(info *eventhub.GroupInfo) *eventhub.Blocked {
+func (g *group) blockedBy(info *admin.GroupInfo) *admin.Blocked {
 	room := 0
 	for _, m := range g.members {
 		room += m.room()
 	}
 	switch {
 	case g.paused:
-		return &eventhub.Blocked{Kind: "paused"}
+		return &admin.Blocked{Kind: "paused"}
 	case info.Lag == 0 && info.Redriven == 0:
 		return nil
 	case len(g.members) == 0:
-		return &eventhub.Blocked{Kind: "no_members"}
+		return &admin.Blocked{Kind: "no_members"}
 	case g.window.size() >= g.bus.opts.AckWindow:
 		return blocked("window", g.window.oldest(), g.bus.clock.drift())
 	case g.behind > 0:
@@ -312,21 +313,21 @@ func (g *group) blockedBy(info *eventhub.GroupInfo) *eventhub.Blocked {
 		b.Key = oldest.key
 		return b
 	case !slices.ContainsFunc(g.members, func(m *member) bool { return !m.isPaused() }):
-		return &eventhub.Blocked{Kind: "members_paused"}
+		return &admin.Blocked{Kind: "members_paused"}
 	case room == 0 && g.window.next <= info.Head:
-		return &eventhub.Blocked{Kind: "members_full"}
+		return &admin.Blocked{Kind: "members_full"}
 	}
 	return nil
 }
 
 // blocked tells of the event in the way.
-func blocked(kind string, e *entry, drift int64) *eventhub.Blocked {
+func blocked(kind string, e *entry, drift int64) *admin.Blocked {
 	f := e.inFlight(drift)
-	return &eventhub.Blocked{Kind: kind, Offset: f.Offset, ID: f.ID, State: f.State, Member: f.Member, SinceTS: f.SinceTS}
+	return &admin.Blocked{Kind: kind, Offset: f.Offset, ID: f.ID, State: f.State, Member: f.Member, SinceTS: f.SinceTS}
 }
 
-// InFlight implements eventhub.Inspector.
-func (b *Bus) InFlight(ctx context.Context, topic, name string, limit int) ([]eventhub.InFlight, error) {
+// InFlight implements admin.Inspector.
+func (b *Bus) InFlight(ctx context.Context, topic, name string, limit int) ([]admin.InFlight, error) {
 	if err := checkLimit(limit); err != nil {
 		return nil, err
 	}
@@ -340,7 +341,7 @@ func (b *Bus) InFlight(ctx context.Context, topic, name string, limit int) ([]ev
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var list []eventhub.InFlight
+	var list []admin.InFlight
 	drift := g.bus.clock.drift()
 	for e := range g.open() {
 		if len(list) == limit {
@@ -353,8 +354,8 @@ func (b *Bus) InFlight(ctx context.Context, topic, name string, limit int) ([]ev
 	return list, nil
 }
 
-// EventGroups implements eventhub.Inspector.
-func (b *Bus) EventGroups(ctx context.Context, topic, id string) ([]eventhub.EventGroup, error) {
+// EventGroups implements admin.Inspector.
+func (b *Bus) EventGroups(ctx context.Context, topic, id string) ([]admin.EventGroup, error) {
 	item, err := b.Event(ctx, topic, id)
 	if err != nil {
 		return nil, err
@@ -363,9 +364,9 @@ func (b *Bus) EventGroups(ctx context.Context, topic, id string) ([]eventhub.Eve
 	if err != nil {
 		return nil, storeError(err, "list the groups of topic %q", topic)
 	}
-	list := make([]eventhub.EventGroup, 0, len(groups))
+	list := make([]admin.EventGroup, 0, len(groups))
 	for _, stored := range groups {
-		eg := eventhub.EventGroup{Group: stored.Group, InFlight: eventhub.InFlight{Offset: item.Offset, ID: id, State: "ahead"}}
+		eg := admin.EventGroup{Group: stored.Group, InFlight: admin.InFlight{Offset: item.Offset, ID: id, State: "ahead"}}
 		if g := b.running(topic, stored.Group); g != nil {
 			g.becameOf(&eg.InFlight)
 		} else if err := b.becameOf(ctx, topic, stored, &eg.InFlight); err != nil {
@@ -378,7 +379,7 @@ func (b *Bus) EventGroups(ctx context.Context, topic, id string) ([]eventhub.Eve
 
 // becameOf tells what the store knows of the event at f.Offset in a group that is not
 // loaded.
-func (b *Bus) becameOf(ctx context.Context, topic string, stored store.GroupInfo, f *eventhub.InFlight) error {
+func (b *Bus) becameOf(ctx context.Context, topic string, stored store.GroupInfo, f *admin.InFlight) error {
 	var p progress
 	if err := p.load(ctx, b.store, topic, stored.Group, stored.State.Cursor); err != nil {
 		return err
@@ -397,7 +398,7 @@ func (b *Bus) becameOf(ctx context.Context, topic string, stored store.GroupInfo
 }
 
 // becameOf tells what the group knows of the event at f.Offset.
-func (g *group) becameOf(f *eventhub.InFlight) {
+func (g *group) becameOf(f *admin.InFlight) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	e := g.find(f.Offset)
@@ -421,8 +422,8 @@ func (g *group) becameOf(f *eventhub.InFlight) {
 }
 
 // inFlight shows an entry that is not done, with its times as the wall clock has them.
-func (e *entry) inFlight(drift int64) eventhub.InFlight {
-	f := eventhub.InFlight{Offset: e.offset, ID: strings.Clone(e.id), Attempt: int(e.attempts), Redriven: int(e.redriven)}
+func (e *entry) inFlight(drift int64) admin.InFlight {
+	f := admin.InFlight{Offset: e.offset, ID: strings.Clone(e.id), Attempt: int(e.attempts), Redriven: int(e.redriven)}
 	switch e.state {
 	case leased:
 		f.State, f.SinceTS, f.Deadline = "leased", e.since+drift, e.at+drift

@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/measure"
 	"eventhub/store"
 )
 
 // info describes a group as Inspector does.
-func (r *rig) info(topic, group string) eventhub.GroupInfo {
+func (r *rig) info(topic, group string) admin.GroupInfo {
 	r.t.Helper()
 	info, err := r.bus.Group(context.Background(), topic, group)
 	if err != nil {
@@ -36,7 +37,7 @@ func TestInspectTopics(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now().Add(-time.Second).UnixMilli()
-		equal(t, "topic", info, eventhub.TopicInfo{Topic: "a", FirstOffset: 1, Head: 3, FirstTS: began, HeadTS: began + 1000, HeadID: last.ID, Groups: 1})
+		equal(t, "topic", info, admin.TopicInfo{Topic: "a", FirstOffset: 1, Head: 3, FirstTS: began, HeadTS: began + 1000, HeadID: last.ID, Groups: 1})
 		page, err := r.bus.Topics(ctx, "a", 10)
 		if err != nil || len(page) != 1 || page[0].Topic != "b" {
 			t.Errorf("Topics after a = %+v, %v", page, err)
@@ -55,7 +56,7 @@ func TestInspectTopics(t *testing.T) {
 				t.Errorf("%s: %v; want unknown_id", name, err)
 			}
 		}
-		for _, limit := range []int{0, -1, eventhub.MaxPage + 1} {
+		for _, limit := range []int{0, -1, admin.MaxPage + 1} {
 			wantCode(t, second(r.bus.Topics(ctx, "", limit)), eventhub.CodeBadRequest)
 		}
 	})
@@ -81,7 +82,7 @@ func TestInspectGroup(t *testing.T) {
 		info := r.info("t", "g")
 		equal(t, "position", []uint64{info.Cursor, info.Head, info.Lag}, []uint64{1, 5, 3})
 		equal(t, "state", []int{info.InFlight, info.Waiting}, []int{2, 1})
-		equal(t, "members", info.Members, []eventhub.MemberInfo{{Peer: o.Peer, InFlight: 2, MaxInFlight: 4, SinceTS: began}})
+		equal(t, "members", info.Members, []admin.MemberInfo{{Peer: o.Peer, InFlight: 2, MaxInFlight: 4, SinceTS: began}})
 		equal(t, "last id", info.LastID, all[0].ID())
 		equal(t, "oldest", info.OldestTS, began)
 
@@ -90,8 +91,8 @@ func TestInspectGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := time.Now().UnixMilli()
-		failed := []eventhub.Attempt{{Attempt: 1, Member: &o.Peer, SinceTS: began, EndedTS: now, Why: "nacked"}}
-		equal(t, "in flight", held, []eventhub.InFlight{
+		failed := []admin.Attempt{{Attempt: 1, Member: &o.Peer, SinceTS: began, EndedTS: now, Why: "nacked"}}
+		equal(t, "in flight", held, []admin.InFlight{
 			{Offset: 2, ID: all[1].ID(), Attempt: 1, State: "leased", Member: &o.Peer, SinceTS: began, Deadline: began + 30_000},
 			{Offset: 4, ID: all[3].ID(), Attempt: 1, State: "waiting", DueTS: now + 60_000, History: failed},
 			{Offset: 5, ID: held[2].ID, Attempt: 1, State: "leased", Member: &o.Peer, SinceTS: now, Deadline: now + 30_000},
@@ -125,7 +126,7 @@ func TestInspectGroupsInPages(t *testing.T) {
 			}
 		}
 		r.publish("empty", 1, 1)
-		list := func(q eventhub.GroupQuery) []string {
+		list := func(q admin.GroupQuery) []string {
 			var names []string
 			for {
 				page, err := r.bus.Groups(context.Background(), q)
@@ -142,12 +143,12 @@ func TestInspectGroupsInPages(t *testing.T) {
 			}
 		}
 		for limit := range 10 {
-			equal(t, fmt.Sprintf("pages of %d", limit), list(eventhub.GroupQuery{Limit: limit}), want)
+			equal(t, fmt.Sprintf("pages of %d", limit), list(admin.GroupQuery{Limit: limit}), want)
 		}
-		equal(t, "of one topic", list(eventhub.GroupQuery{Topic: "a.b", Limit: 2}), want[3:6])
-		equal(t, "of one name", list(eventhub.GroupQuery{Group: "h", Limit: 2}), []string{want[1], want[4], want[7]})
-		equal(t, "of one name and topic", list(eventhub.GroupQuery{Topic: "b", Group: "h"}), want[7:8])
-		equal(t, "of a topic that is not there", len(list(eventhub.GroupQuery{Topic: "none"})), 0)
+		equal(t, "of one topic", list(admin.GroupQuery{Topic: "a.b", Limit: 2}), want[3:6])
+		equal(t, "of one name", list(admin.GroupQuery{Group: "h", Limit: 2}), []string{want[1], want[4], want[7]})
+		equal(t, "of one name and topic", list(admin.GroupQuery{Topic: "b", Group: "h"}), want[7:8])
+		equal(t, "of a topic that is not there", len(list(admin.GroupQuery{Topic: "none"})), 0)
 	})
 }
 

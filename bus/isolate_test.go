@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // Events that fail hold their own keys back, and of the others half the time of their
@@ -210,7 +211,7 @@ func TestFormerSuspectHoldsNobodyBack(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		in.nack(leasesOf(in.take())...) // it is given up
 		synctest.Wait()
-		if _, err := r.bus.Redrive(context.Background(), eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t.dlq"}, Apply: true, Rate: 1000}); err != nil {
+		if _, err := r.bus.Redrive(context.Background(), admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t.dlq"}, Apply: true, Rate: 1000}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store"
 )
 
@@ -311,7 +312,7 @@ func (e *modelEvent) isSuspect() bool {
 }
 
 // lostOf counts the attempts of a stored history that nobody NACKed.
-func lostOf(history []eventhub.Attempt) (n int) {
+func lostOf(history []admin.Attempt) (n int) {
 	for _, a := range history {
 		if a.Why != "nacked" {
 			n++

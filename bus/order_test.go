@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store"
 	"eventhub/store/storefault"
 )
@@ -204,7 +205,7 @@ func TestPoison(t *testing.T) {
 				Offset   uint64
 				Attempts int
 				Reason   string
-				History  []eventhub.Attempt
+				History  []admin.Attempt
 			}
 			if err := json.Unmarshal(dead[0].Payload, &letter); err != nil {
 				t.Fatal(err)
@@ -322,7 +323,7 @@ func TestSeekPlan(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			equal(t, fmt.Sprintf("plan to %d", tt.to), plan, eventhub.SeekPlan{
+			equal(t, fmt.Sprintf("plan to %d", tt.to), plan, admin.SeekPlan{
 				Topic: "t", Group: "g", From: 2, To: tt.to, Head: 10, Again: tt.again, Skipped: tt.skipped, Voided: 6, Epoch: before.Epoch})
 		}
 		equal(t, "group after dry runs", r.info("t", "g"), before)

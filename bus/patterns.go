@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
@@ -466,8 +467,8 @@ func (t *patternTable) all() (subs []*subscription) {
 	return subs
 }
 
-// Patterns implements eventhub.Inspector.
-func (b *Bus) Patterns(ctx context.Context, group string) ([]eventhub.GroupPattern, error) {
+// Patterns implements admin.Inspector.
+func (b *Bus) Patterns(ctx context.Context, group string) ([]admin.GroupPattern, error) {
 	list, patterns := b.patterns.rows(group)
 	if len(list) == 0 {
 		return list, nil
@@ -487,21 +488,21 @@ func (b *Bus) Patterns(ctx context.Context, group string) ([]eventhub.GroupPatte
 }
 
 // rows returns the durable patterns of one group or of all, and these as such.
-func (t *patternTable) rows(group string) ([]eventhub.GroupPattern, []eventhub.Pattern) {
+func (t *patternTable) rows(group string) ([]admin.GroupPattern, []eventhub.Pattern) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	list := []eventhub.GroupPattern{}
+	list := []admin.GroupPattern{}
 	for name, g := range t.groups {
 		for text, p := range g.patterns {
 			if (group == "" || group == name) && p.durable {
-				list = append(list, eventhub.GroupPattern{
+				list = append(list, admin.GroupPattern{
 					Group: name, Pattern: text, Ordering: p.settings.Ordering, Filter: p.settings.Filter,
 					MaxAttempts: p.settings.MaxAttempts, MinBackoffMS: p.settings.MinBackoffMS, MaxBackoffMS: p.settings.MaxBackoffMS,
 				})
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b eventhub.GroupPattern) int {
+	slices.SortFunc(list, func(a, b admin.GroupPattern) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Pattern, b.Pattern))
 	})
 	patterns := make([]eventhub.Pattern, len(list))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // places returns topic and offset of each delivery, sorted: topics have no order
@@ -457,7 +458,7 @@ func TestPatternSettingsAreFixed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "patterns", list, []eventhub.GroupPattern{{Group: "g", Pattern: "p.*", Ordering: "none", Filter: o.Filter, MaxAttempts: 3,
+		equal(t, "patterns", list, []admin.GroupPattern{{Group: "g", Pattern: "p.*", Ordering: "none", Filter: o.Filter, MaxAttempts: 3,
 			MinBackoffMS: eventhub.DefaultMinBackoff.Milliseconds(), MaxBackoffMS: eventhub.DefaultMaxBackoff.Milliseconds()}})
 	})
 }
@@ -548,7 +549,7 @@ func TestBadPatterns(t *testing.T) {
 		_, err := r.bus.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: "t", Group: "g", Filter: &eventhub.Filter{CEL: "event.key =="}}, &inbox{t: t})
 		wantCode(t, err, eventhub.CodeBadRequest)
 		list, err := r.bus.Patterns(context.Background(), "")
-		equal(t, "patterns", list, []eventhub.GroupPattern{})
+		equal(t, "patterns", list, []admin.GroupPattern{})
 		if err != nil || len(r.bus.patterns.groups) != 0 {
 			t.Errorf("left behind: %v, %v", r.bus.patterns.groups, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store"
 )
 
@@ -82,7 +83,7 @@ type progress struct {
 	written map[uint64]bool // offsets whose history the store has
 
 	restored []run // of the store, rising: what lies ahead of the window
-	history  map[uint64][]eventhub.Attempt
+	history  map[uint64][]admin.Attempt
 
 	redriven map[uint64]*redriven // the list of redriven.go, by offset; nil: there never was one
 	moved    map[uint64]bool      // offsets of redriven events that changed
@@ -93,7 +94,7 @@ func newProgress() progress {
 	return progress{
 		chunks: make(map[uint64]bool), stored: make(map[uint64]bool),
 		noted: make(map[uint64]bool), written: make(map[uint64]bool),
-		history: make(map[uint64][]eventhub.Attempt),
+		history: make(map[uint64][]admin.Attempt),
 	}
 }
 
@@ -113,7 +114,7 @@ func (p *progress) markRange(from, to uint64) {
 }
 
 // note adds an attempt that came to nothing.
-func (p *progress) note(offset uint64, a eventhub.Attempt) {
+func (p *progress) note(offset uint64, a admin.Attempt) {
 	a.Reason = strings.ToValidUTF8(a.Reason[:min(len(a.Reason), maxHistoryReason)], "")
 	h := append(p.history[offset], a)
 	if len(h) > maxHistory {
@@ -193,7 +194,7 @@ func (p *progress) load(ctx context.Context, s store.Store, topic, name string, 
 			p.setStored(part.Offset, true)
 			p.restored = append(p.restored, runs...)
 		case partHistory:
-			var h []eventhub.Attempt
+			var h []admin.Attempt
 			if err := json.Unmarshal(part.Value, &h); err != nil {
 				return eventhub.Wrap(eventhub.CodeInternal, err, "The stored history of offset %d in group %q cannot be read.", part.Offset, name)
 			}
@@ -296,7 +297,7 @@ func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 }
 
 // encodeHistory encodes the latest attempts, as many as a part has room for.
-func encodeHistory(h []eventhub.Attempt) []byte {
+func encodeHistory(h []admin.Attempt) []byte {
 	for {
 		value, _ := json.Marshal(h) // numbers and strings always can be
 		if len(value) <= store.MaxPartBytes || len(h) == 1 {

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store"
 	"eventhub/store/memory"
 )
@@ -98,16 +99,16 @@ func TestBrokenProgress(t *testing.T) {
 func TestHistoryIsBounded(t *testing.T) {
 	p := newProgress()
 	for i := range 100 {
-		p.note(7, eventhub.Attempt{Attempt: i + 1})
+		p.note(7, admin.Attempt{Attempt: i + 1})
 	}
 	for range maxHistory {
-		p.note(8, eventhub.Attempt{Reason: strings.Repeat("\x00", 1<<10)}) // six bytes each in JSON
+		p.note(8, admin.Attempt{Reason: strings.Repeat("\x00", 1<<10)}) // six bytes each in JSON
 	}
 	p.mark(8)
 	var w window
 	parts, _ := p.parts(&w, 0)
 	for _, part := range parts {
-		var h []eventhub.Attempt
+		var h []admin.Attempt
 		if len(part.Value) > store.MaxPartBytes || json.Unmarshal(part.Value, &h) != nil || len(h) < 5 {
 			t.Errorf("part %c %d has %d bytes, %d attempts", part.Kind, part.Offset, len(part.Value), len(h))
 		}

@@ -5,7 +5,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"eventhub"
+	"eventhub/admin"
 )
 
 // The clock in the histories: somebody sets it, by hours or by a moment, and no lease, no
@@ -37,7 +37,7 @@ func (w *world) skew(to int64) {
 }
 
 // checkTimes: times are shown as the wall clock has them now.
-func (w *world) checkTimes(g *modelGroup, e *modelEvent, f *eventhub.InFlight) {
+func (w *world) checkTimes(g *modelGroup, e *modelEvent, f *admin.InFlight) {
 	skew := time.Duration(w.clock.skew.Load()).Milliseconds()
 	since, deadline := e.since+skew, e.deadline+skew
 	switch {

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store"
 )
 
@@ -90,8 +91,8 @@ func (w *doorWorld) requeue(topic string) *deed {
 	var err error
 	return &deed{name: "requeue", topic: topic, run: func() {
 		var letters []uint64
-		q := eventhub.DeadLetterQuery{Topic: eventhub.DeadLetterTopic(topic), All: true}
-		_ = w.bus.DeadLetters(context.Background(), q, func(d *eventhub.DeadLetter) error {
+		q := admin.DeadLetterQuery{Topic: eventhub.DeadLetterTopic(topic), All: true}
+		_ = w.bus.DeadLetters(context.Background(), q, func(d *admin.DeadLetter) error {
 			letters = append(letters, d.Offset)
 			return nil
 		})
@@ -115,9 +116,9 @@ func (w *doorWorld) requeue(topic string) *deed {
 
 // redrive gives back what was given up and is there.
 func (w *doorWorld) redrive(topic string) *deed {
-	var r eventhub.RedriveResult
+	var r admin.RedriveResult
 	var err error
-	q := eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: eventhub.DeadLetterTopic(topic)}, Apply: true, Rate: eventhub.MaxRedriveRate}
+	q := admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: eventhub.DeadLetterTopic(topic)}, Apply: true, Rate: admin.MaxRedriveRate}
 	return &deed{name: "redrive", topic: topic, run: func() { r, err = w.bus.Redrive(context.Background(), q) }, then: func(bool) {
 		if err != nil && eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
 			w.t.Fatalf("redrive of %s: %+v, %v", topic, r, err)
@@ -197,7 +198,7 @@ func (w *doorWorld) checkTopics() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	there := make(map[string]eventhub.TopicInfo)
+	there := make(map[string]admin.TopicInfo)
 	for _, info := range list {
 		there[info.Topic] = info
 	}

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store/memory"
 )
 
@@ -384,8 +385,8 @@ func (w *gaps) redrive() {
 	}
 }
 
-func (w *gaps) redriveQuery() eventhub.RedriveQuery {
-	return eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t.dlq"}, Apply: w.fewer, Rate: eventhub.MaxRedriveRate}
+func (w *gaps) redriveQuery() admin.RedriveQuery {
+	return admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t.dlq"}, Apply: w.fewer, Rate: admin.MaxRedriveRate}
 }
 
 // restart takes the engine down in order, or by a crash some time after all was said.

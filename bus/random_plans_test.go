@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store"
 	"eventhub/store/memory"
 )
@@ -214,7 +215,7 @@ func (w *plansWorld) check() {
 			w.checkItem(topic, item)
 		}
 	}
-	list, err := w.bus.Scheduled(context.Background(), eventhub.ScheduleQuery{})
+	list, err := w.bus.Scheduled(context.Background(), admin.ScheduleQuery{})
 	if err != nil {
 		w.t.Fatal(err)
 	}

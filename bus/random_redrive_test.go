@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store"
 )
 
@@ -36,18 +37,18 @@ type modelRedrive struct {
 type modelPlanting struct {
 	of    *modelRedriving
 	group *modelGroup
-	marks map[string]eventhub.RedriveMark // by id
-	seen  int                             // of them in the log
+	marks map[string]admin.RedriveMark // by id
+	seen  int                          // of them in the log
 }
 
 // modelRedriving is a call of Redrive.
 type modelRedriving struct {
 	name    string // unique; it is in each mark as By
-	query   eventhub.RedriveQuery
-	matched []eventhub.DeadLetter // as they were when it was called
-	classes []string              // parallel to them: why not, as it was then
-	free    bool                  // no commit was held up then
-	slow    bool                  // one letter at a time; other things happen in between
+	query   admin.RedriveQuery
+	matched []admin.DeadLetter // as they were when it was called
+	classes []string           // parallel to them: why not, as it was then
+	free    bool               // no commit was held up then
+	slow    bool               // one letter at a time; other things happen in between
 	answer  chan redriveAnswer
 
 	planted map[string]int // events given back, by group
@@ -56,7 +57,7 @@ type modelRedriving struct {
 }
 
 type redriveAnswer struct {
-	result eventhub.RedriveResult
+	result admin.RedriveResult
 	err    error
 }
 
@@ -112,7 +113,7 @@ func (g *modelGroup) letterID(offset uint64, e *modelEvent) string {
 }
 
 // class says why the event of a dead letter is not put on the list, "" where it is.
-func (g *modelGroup) class(d *eventhub.DeadLetter) string {
+func (g *modelGroup) class(d *admin.DeadLetter) string {
 	if g.exists && (d.Epoch < g.firstEpoch || d.Epoch > g.epoch) {
 		return skipNoGroup
 	}
@@ -205,7 +206,7 @@ func (w *world) requeue() {
 	}
 	source := w.topic(d.Topic)
 	w.receipt(eventhub.Event{Topic: d.Topic, ID: r.ID, Key: source.keys[d.Event-1], Tags: source.tags[d.Event-1]}, r)
-	known := slices.ContainsFunc(d.Marks, func(m eventhub.RedriveMark) bool { return m.RequeuedAs == r.ID })
+	known := slices.ContainsFunc(d.Marks, func(m admin.RedriveMark) bool { return m.RequeuedAs == r.ID })
 	if r.Duplicate != known {
 		w.t.Fatalf("Requeue of %+v as %s: %+v", d, payload, r)
 	}
@@ -251,7 +252,7 @@ func (w *world) redriveOne() *modelRedriving {
 		name: fmt.Sprintf("redrive-%d", w.redriven), answer: make(chan redriveAnswer, 1),
 		planted: make(map[string]int), skipped: make(map[string]int),
 	}
-	rd.query = eventhub.RedriveQuery{DeadLetterQuery: q, Apply: rapid.IntRange(0, 4).Draw(w.t, "apply") > 0, Rate: eventhub.MaxRedriveRate, By: rd.name}
+	rd.query = admin.RedriveQuery{DeadLetterQuery: q, Apply: rapid.IntRange(0, 4).Draw(w.t, "apply") > 0, Rate: admin.MaxRedriveRate, By: rd.name}
 	if rd.query.Apply && q.Limit == 0 && w.dice("slow", 3) {
 		rd.slow, rd.query.Rate = true, slowRate
 	}
@@ -299,7 +300,7 @@ func (w *world) awaitRedrives(slow bool) {
 
 // drawDeadLetters draws a query. With a commit held up it is of one group: between two
 // of them a redrive may wait for its rate.
-func (w *world) drawDeadLetters() (q eventhub.DeadLetterQuery, ok bool) {
+func (w *world) drawDeadLetters() (q admin.DeadLetterQuery, ok bool) {
 	var topics []string
 	for _, topic := range w.topics {
 		if len(w.rows[topic.name]) > 0 {
@@ -318,7 +319,7 @@ func (w *world) drawDeadLetters() (q eventhub.DeadLetterQuery, ok bool) {
 		q.Group = rapid.SampledFrom(groupNames).Draw(w.t, "whose")
 	}
 	q.All = rapid.IntRange(0, 2).Draw(w.t, "all") == 0
-	draw := func(what string) *eventhub.DeadLetter { return rows[rapid.IntRange(0, len(rows)-1).Draw(w.t, what)] }
+	draw := func(what string) *admin.DeadLetter { return rows[rapid.IntRange(0, len(rows)-1).Draw(w.t, what)] }
 	switch rapid.IntRange(0, 9).Draw(w.t, "which") {
 	case 0, 1:
 		for range rapid.IntRange(1, 3).Draw(w.t, "offsets") {
@@ -345,7 +346,7 @@ func (w *world) drawDeadLetters() (q eventhub.DeadLetterQuery, ok bool) {
 }
 
 // matched returns copies of the rows that a query means.
-func (w *world) matched(q *eventhub.DeadLetterQuery) (list []eventhub.DeadLetter) {
+func (w *world) matched(q *admin.DeadLetterQuery) (list []admin.DeadLetter) {
 	topic := q.Topic
 	if !eventhub.IsDeadLetterTopic(topic) {
 		topic = eventhub.DeadLetterTopic(topic)
@@ -366,9 +367,9 @@ func (w *world) matched(q *eventhub.DeadLetterQuery) (list []eventhub.DeadLetter
 }
 
 // checkDeadLetters holds what a query is answered against the rows.
-func (w *world) checkDeadLetters(q eventhub.DeadLetterQuery, want []eventhub.DeadLetter) {
-	var list []eventhub.DeadLetter
-	err := w.bus.DeadLetters(context.Background(), q, func(d *eventhub.DeadLetter) error {
+func (w *world) checkDeadLetters(q admin.DeadLetterQuery, want []admin.DeadLetter) {
+	var list []admin.DeadLetter
+	err := w.bus.DeadLetters(context.Background(), q, func(d *admin.DeadLetter) error {
 		kept := *d
 		kept.Record = nil
 		list = append(list, kept)
@@ -380,7 +381,7 @@ func (w *world) checkDeadLetters(q eventhub.DeadLetterQuery, want []eventhub.Dea
 }
 
 // times counts the redrives of a dead letter's event, with the one to come.
-func times(d *eventhub.DeadLetter) int {
+func times(d *admin.DeadLetter) int {
 	n := d.Redriven
 	for _, m := range d.Marks {
 		n = max(n, m.Redriven)
@@ -391,7 +392,7 @@ func times(d *eventhub.DeadLetter) int {
 // rehearse calls a redrive that is to change nothing.
 func (w *world) rehearse(rd *modelRedriving) {
 	listed := make(map[modelPlace]bool)
-	var samples []eventhub.DeadLetter
+	var samples []admin.DeadLetter
 	for i, d := range rd.matched {
 		p, why := modelPlace{w.group(d.Topic, d.Group), d.Event}, rd.classes[i]
 		if why == "" && listed[p] {
@@ -409,15 +410,15 @@ func (w *world) rehearse(rd *modelRedriving) {
 		rd.planted[d.Group]++
 		samples = append(samples, d)
 	}
-	turn := func(d eventhub.DeadLetter) int { // a group at a time
-		return slices.IndexFunc(rd.matched, func(of eventhub.DeadLetter) bool { return of.Group == d.Group })
+	turn := func(d admin.DeadLetter) int { // a group at a time
+		return slices.IndexFunc(rd.matched, func(of admin.DeadLetter) bool { return of.Group == d.Group })
 	}
-	slices.SortStableFunc(samples, func(a, b eventhub.DeadLetter) int { return turn(a) - turn(b) })
+	slices.SortStableFunc(samples, func(a, b admin.DeadLetter) int { return turn(a) - turn(b) })
 	result, err := w.bus.Redrive(context.Background(), rd.query)
 	if rd.unsure > 0 && err == nil {
 		return
 	}
-	if got := result.Samples; err != nil || len(got) != min(len(samples), eventhub.RedriveSamples) || len(got) > 0 && !reflect.DeepEqual(got, samples[:len(got)]) {
+	if got := result.Samples; err != nil || len(got) != min(len(samples), admin.RedriveSamples) || len(got) > 0 && !reflect.DeepEqual(got, samples[:len(got)]) {
 		w.t.Fatalf("a dry redrive of %+v: %+v, %v; want %+v", rd.query, result, err, samples)
 	}
 	w.checkResult(rd, result)
@@ -428,13 +429,13 @@ func (w *world) rehearse(rd *modelRedriving) {
 // inspectMarks notes the marks that are committed, and that the unit puts on the
 // group's list what they say.
 func (w *world) inspectMarks(u *store.Unit) {
-	p := &modelPlanting{marks: make(map[string]eventhub.RedriveMark)}
+	p := &modelPlanting{marks: make(map[string]admin.RedriveMark)}
 	for _, a := range u.Appends {
-		if a.Topic != eventhub.RedriveTopic {
+		if a.Topic != admin.RedriveTopic {
 			continue
 		}
 		e, err := a.Record.Event(1)
-		var m eventhub.RedriveMark
+		var m admin.RedriveMark
 		if err == nil {
 			err = json.Unmarshal(e.Payload, &m)
 		}
@@ -490,7 +491,7 @@ func (w *world) blame(format string, args ...any) {
 // come together.
 func (w *world) readMarks() {
 	var batch store.Batch
-	if err := w.store.Store.Read(context.Background(), eventhub.RedriveTopic, uint64(len(w.marks))+1, 10_000, 1<<30, &batch); err != nil {
+	if err := w.store.Store.Read(context.Background(), admin.RedriveTopic, uint64(len(w.marks))+1, 10_000, 1<<30, &batch); err != nil {
 		w.t.Fatal(err)
 	}
 	var plantings []*modelPlanting
@@ -499,7 +500,7 @@ func (w *world) readMarks() {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		var m eventhub.RedriveMark
+		var m admin.RedriveMark
 		if err := json.Unmarshal(e.Payload, &m); err != nil {
 			w.t.Fatal(err)
 		}
@@ -509,7 +510,7 @@ func (w *world) readMarks() {
 		if (p == nil) != (m.RequeuedAs != "") || slices.Contains(w.marks, e.ID) || p != nil && m != p.marks[e.ID] {
 			w.t.Fatalf("an unexpected mark %s: %s", e.ID, e.Payload)
 		}
-		var row *eventhub.DeadLetter
+		var row *admin.DeadLetter
 		for _, d := range w.rows[m.DeadLetter.Topic] {
 			if d.ID == m.DeadLetterID {
 				row = d
@@ -520,7 +521,7 @@ func (w *world) readMarks() {
 			w.t.Fatalf("mark %s is of no dead letter: %s, caused by %v; %+v", e.ID, e.Payload, e.CausedBy, row)
 		}
 		m.TS = item.Record.CommitTime()
-		if len(row.Marks) < eventhub.MaxRedriveMarks {
+		if len(row.Marks) < admin.MaxRedriveMarks {
 			row.Marks = append(row.Marks, m)
 		}
 		w.times[row.ID] = max(w.times[row.ID], m.Redriven)
@@ -540,7 +541,7 @@ func (w *world) readMarks() {
 // checkMarks: a power loss takes no mark that was seen.
 func (w *world) checkMarks() {
 	var batch store.Batch
-	if err := w.store.Store.Read(context.Background(), eventhub.RedriveTopic, 1, 10_000, 1<<30, &batch); err != nil {
+	if err := w.store.Store.Read(context.Background(), admin.RedriveTopic, 1, 10_000, 1<<30, &batch); err != nil {
 		w.t.Fatal(err)
 	}
 	for i, id := range w.marks {
@@ -604,7 +605,7 @@ func (w *world) plant(p *modelPlanting, at int64) {
 }
 
 // list puts an event on the list of its group.
-func (g *modelGroup) list(id string, m eventhub.RedriveMark) {
+func (g *modelGroup) list(id string, m admin.RedriveMark) {
 	if e := g.find(m.Offset); e != nil {
 		g.move(e, modelDone) // it was, and now it is known
 	} else if m.Offset > g.base && g.restored[m.Offset].state != modelDone {
@@ -679,7 +680,7 @@ func (w *world) skipRest(rd *modelRedriving) {
 
 // checkSlow is checkResult for one in which other things happened: what was skipped
 // is not known, and other redrives may have been faster.
-func (w *world) checkSlow(rd *modelRedriving, r eventhub.RedriveResult) {
+func (w *world) checkSlow(rd *modelRedriving, r admin.RedriveResult) {
 	skipped := 0
 	for _, n := range r.Skipped {
 		skipped += n
@@ -690,7 +691,7 @@ func (w *world) checkSlow(rd *modelRedriving, r eventhub.RedriveResult) {
 }
 
 // checkResult holds a result against what the model has counted.
-func (w *world) checkResult(rd *modelRedriving, r eventhub.RedriveResult) {
+func (w *world) checkResult(rd *modelRedriving, r admin.RedriveResult) {
 	given, left, after := 0, rd.unsure, rd.query.After
 	for _, n := range rd.planted {
 		given += n
@@ -878,7 +879,7 @@ func (w *world) addRow(topic *modelTopic, item store.Item, e eventhub.Event) {
 	if err := json.Unmarshal(e.Payload, &p); err != nil {
 		w.t.Fatal(err)
 	}
-	w.rows[topic.name] = append(w.rows[topic.name], &eventhub.DeadLetter{
+	w.rows[topic.name] = append(w.rows[topic.name], &admin.DeadLetter{
 		Offset: item.Offset, ID: e.ID, TS: item.Record.CommitTime(), Topic: p.Topic, Group: p.Group, Event: p.Offset, EventID: p.Event.ID, Key: p.Event.Key,
 		Epoch: p.Epoch, Attempts: p.Attempts, Reason: p.Reason, Redriven: p.Redriven,
 	})
@@ -890,7 +891,7 @@ func (w *world) checkFlight(g *modelGroup) {
 	if w.commits != nil || w.runtime(g.topic.name, g.name) == nil {
 		return
 	}
-	list, err := w.bus.InFlight(context.Background(), g.topic.name, g.name, eventhub.MaxPage)
+	list, err := w.bus.InFlight(context.Background(), g.topic.name, g.name, admin.MaxPage)
 	if err != nil {
 		w.t.Fatal(err)
 	}

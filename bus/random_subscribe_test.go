@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store"
 )
 
@@ -402,10 +403,10 @@ func (w *world) checkPatterns() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	var want []eventhub.GroupPattern
+	var want []admin.GroupPattern
 	for name, patterns := range w.patterns {
 		for text, p := range patterns {
-			info := eventhub.GroupPattern{Group: name, Pattern: text, Ordering: eventhub.OrderingNone, Filter: p.filter, MaxAttempts: p.maxAttempts,
+			info := admin.GroupPattern{Group: name, Pattern: text, Ordering: eventhub.OrderingNone, Filter: p.filter, MaxAttempts: p.maxAttempts,
 				MinBackoffMS: p.backoff.Min.Milliseconds(), MaxBackoffMS: p.backoff.Max.Milliseconds()}
 			if p.ordered {
 				info.Ordering = eventhub.OrderingKey
@@ -418,10 +419,10 @@ func (w *world) checkPatterns() {
 			want = append(want, info)
 		}
 	}
-	slices.SortFunc(want, func(a, b eventhub.GroupPattern) int {
+	slices.SortFunc(want, func(a, b admin.GroupPattern) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Pattern, b.Pattern))
 	})
-	if !slices.EqualFunc(list, want, func(a, b eventhub.GroupPattern) bool {
+	if !slices.EqualFunc(list, want, func(a, b admin.GroupPattern) bool {
 		same := a.Filter.Equal(b.Filter)
 		a.Filter, b.Filter = nil, nil
 		return same && a == b

@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -235,12 +236,12 @@ type world struct {
 	planned  int         // plans that there ever were
 	breaking bool        // the store breaks, and publications may fail
 
-	rows      map[string][]*eventhub.DeadLetter // by dead-letter topic, in order
-	marks     []string                          // ids, as in the log
-	redriving []*modelRedriving                 // not answered yet
-	redriven  int                               // redrives that there ever were
-	times     map[string]int                    // … of each dead letter, by its id, as its marks say
-	justDone  map[modelPlace]bool               // by an offer since the last check
+	rows      map[string][]*admin.DeadLetter // by dead-letter topic, in order
+	marks     []string                       // ids, as in the log
+	redriving []*modelRedriving              // not answered yet
+	redriven  int                            // redrives that there ever were
+	times     map[string]int                 // … of each dead letter, by its id, as its marks say
+	justDone  map[modelPlace]bool            // by an offer since the last check
 
 	mu      sync.Mutex
 	journal []offer                       // what receivers were given since the last check
@@ -261,7 +262,7 @@ func newWorld(t *rapid.T, s store.Store, clock *skewed) *world {
 		patterns: make(map[string]map[string]*modelPattern),
 		house:    make(map[string]modelSettings),
 		written:  make(map[groupKey]store.GroupState),
-		rows:     make(map[string][]*eventhub.DeadLetter),
+		rows:     make(map[string][]*admin.DeadLetter),
 		times:    make(map[string]int),
 		redrives: make(map[string]*modelRedriving), plantings: make(map[string]*modelPlanting),
 		opts: Options{

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store/memory"
 )
 
@@ -212,9 +213,9 @@ func (s *life) say(held []got, verdict eventhub.Settlement) {
 
 // redrive gives back what was given up in a topic: only what is still there.
 func (w *lives) redrive(topic string) {
-	q := eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: eventhub.DeadLetterTopic(topic)}, Apply: true, Rate: eventhub.MaxRedriveRate}
+	q := admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: eventhub.DeadLetterTopic(topic)}, Apply: true, Rate: admin.MaxRedriveRate}
 	there, gone := 0, 0
-	err := w.bus.DeadLetters(context.Background(), q.DeadLetterQuery, func(d *eventhub.DeadLetter) error {
+	err := w.bus.DeadLetters(context.Background(), q.DeadLetterQuery, func(d *admin.DeadLetter) error {
 		if w.live[topic][d.EventID] {
 			there++
 		} else {

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store/memory"
 )
 
@@ -98,7 +99,7 @@ func (w *vanishing) draw(step string) func(context.Context) {
 		}
 	case "redrive":
 		return func(ctx context.Context) {
-			q := eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: eventhub.DeadLetterTopic(topic)}, Apply: true, Rate: eventhub.MaxRedriveRate}
+			q := admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: eventhub.DeadLetterTopic(topic)}, Apply: true, Rate: admin.MaxRedriveRate}
 			_, err := w.bus.Redrive(ctx, q)
 			w.expect(ctx, err, eventhub.CodeUnknownID)
 		}
@@ -197,7 +198,7 @@ func (w *vanishing) told() string {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	groups, err := w.bus.Groups(ctx, eventhub.GroupQuery{})
+	groups, err := w.bus.Groups(ctx, admin.GroupQuery{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -280,7 +281,7 @@ func (w *vanishing) finish() {
 			w.t.Fatal(err)
 		}
 	}
-	groups, err := w.bus.Groups(ctx, eventhub.GroupQuery{})
+	groups, err := w.bus.Groups(ctx, admin.GroupQuery{})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store/memory"
 )
 
@@ -231,8 +232,8 @@ func (w *waits) seek(g *waitGroup) {
 }
 
 func (w *waits) redrive(g *waitGroup) {
-	q := eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t.dlq", Group: g.name, All: rapid.Bool().Draw(w.t, "all")},
-		Apply: true, Rate: eventhub.MaxRedriveRate}
+	q := admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t.dlq", Group: g.name, All: rapid.Bool().Draw(w.t, "all")},
+		Apply: true, Rate: admin.MaxRedriveRate}
 	if _, err := w.bus.Redrive(context.Background(), q); err != nil && eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
 		w.t.Fatal(err)
 	}

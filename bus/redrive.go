@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/bus/internal/commit"
 	"eventhub/internal/eventid"
 	"eventhub/store"
@@ -18,7 +19,7 @@ import (
 // (redriven.go), some at a time: all of one group in one unit with their marks. So a
 // dead letter has its mark if, and only if, its group has, or had, the event again.
 
-var _ eventhub.Redriver = (*Bus)(nil)
+var _ admin.Redriver = (*Bus)(nil)
 
 const (
 	// A redrive gives back what its rate lets through in redriveTick, at most
@@ -34,7 +35,7 @@ const (
 	redriveRoom = 100 * time.Millisecond
 )
 
-// Why a dead letter is skipped, as in eventhub.RedriveResult.
+// Why a dead letter is skipped, as in admin.RedriveResult.
 const (
 	skipWaiting = "waiting"
 	skipOpen    = "open"
@@ -43,12 +44,12 @@ const (
 )
 
 // appendMark encodes a mark as an event of its topic.
-func (s *encoder) appendMark(id string, m eventhub.RedriveMark) error {
+func (s *encoder) appendMark(id string, m admin.RedriveMark) error {
 	payload, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
-	return s.encodeMade(&eventhub.Event{ID: id, Topic: eventhub.RedriveTopic, CausedBy: []string{m.DeadLetterID}, Payload: payload})
+	return s.encodeMade(&eventhub.Event{ID: id, Topic: admin.RedriveTopic, CausedBy: []string{m.DeadLetterID}, Payload: payload})
 }
 
 // requeue is the job that publishes the event of a dead letter anew.
@@ -60,13 +61,13 @@ type requeue struct {
 // Done implements commit.Job.
 func (s *requeue) Done(err error) { s.Answer(outcome(err, &s.Units[0])) }
 
-// Requeue implements eventhub.Redriver.
+// Requeue implements admin.Redriver.
 func (b *Bus) Requeue(ctx context.Context, topic string, offset uint64, payload []byte, by string) (eventhub.Receipt, error) {
 	var none eventhub.Receipt
-	q := eventhub.DeadLetterQuery{Topic: topic, Offsets: []uint64{offset}, All: true}
+	q := admin.DeadLetterQuery{Topic: topic, Offsets: []uint64{offset}, All: true}
 	job := &requeue{}
 	job.Durable, job.Plain = true, true
-	err := b.DeadLetters(ctx, q, func(d *eventhub.DeadLetter) error { return job.encodeLetter(d, payload, by) })
+	err := b.DeadLetters(ctx, q, func(d *admin.DeadLetter) error { return job.encodeLetter(d, payload, by) })
 	if err != nil {
 		return none, err
 	}
@@ -84,7 +85,7 @@ func (b *Bus) Requeue(ctx context.Context, topic string, offset uint64, payload 
 
 // encodeLetter encodes the new event of a dead letter, and the mark. Their ids derive from
 // the dead letter and the payload, so that the same again adds nothing.
-func (s *requeue) encodeLetter(d *eventhub.DeadLetter, payload []byte, by string) error {
+func (s *requeue) encodeLetter(d *admin.DeadLetter, payload []byte, by string) error {
 	letter, err := d.Record.Event(d.Offset)
 	if err != nil {
 		return err
@@ -107,7 +108,7 @@ func (s *requeue) encodeLetter(d *eventhub.DeadLetter, payload []byte, by string
 		return err
 	}
 	ends := []int{len(s.buf)}
-	err = s.appendMark("rm-"+name, eventhub.RedriveMark{
+	err = s.appendMark("rm-"+name, admin.RedriveMark{
 		By: by, Topic: d.Topic, Group: d.Group, Offset: d.Event, RequeuedAs: e.ID,
 		DeadLetter: eventhub.Place{Topic: letter.Topic, Offset: d.Offset}, DeadLetterID: d.ID,
 	})
@@ -118,10 +119,10 @@ func (s *requeue) encodeLetter(d *eventhub.DeadLetter, payload []byte, by string
 // redrive is one call of Redrive.
 type redrive struct {
 	bus     *Bus
-	query   eventhub.RedriveQuery
-	result  eventhub.RedriveResult
+	query   admin.RedriveQuery
+	result  admin.RedriveResult
 	topic   string // of the dead letters
-	batch   []eventhub.DeadLetter
+	batch   []admin.DeadLetter
 	most    int       // a batch
 	next    time.Time // when the rate lets more through
 	told    time.Time
@@ -129,27 +130,27 @@ type redrive struct {
 	planned map[groupKey]map[uint64]bool // without Apply: what would be on the lists
 }
 
-// Redrive implements eventhub.Redriver.
-func (b *Bus) Redrive(ctx context.Context, q eventhub.RedriveQuery) (eventhub.RedriveResult, error) {
+// Redrive implements admin.Redriver.
+func (b *Bus) Redrive(ctx context.Context, q admin.RedriveQuery) (admin.RedriveResult, error) {
 	if q.Rate == 0 {
-		q.Rate = eventhub.DefaultRedriveRate
+		q.Rate = admin.DefaultRedriveRate
 	}
-	if q.Rate < 1 || q.Rate > eventhub.MaxRedriveRate {
-		return eventhub.RedriveResult{}, eventhub.Errorf(eventhub.CodeBadRequest, "rate is %d a second; 1 to %d are allowed", q.Rate, eventhub.MaxRedriveRate)
+	if q.Rate < 1 || q.Rate > admin.MaxRedriveRate {
+		return admin.RedriveResult{}, eventhub.Errorf(eventhub.CodeBadRequest, "rate is %d a second; 1 to %d are allowed", q.Rate, admin.MaxRedriveRate)
 	}
 	now := time.Now()
 	r := redrive{bus: b, query: q, next: now, told: now, planned: make(map[groupKey]map[uint64]bool),
 		most: min(max(int(int64(q.Rate)*int64(redriveTick)/int64(time.Second)), 1), redriveEvents)}
-	r.result = eventhub.RedriveResult{Topic: q.Topic, Applied: q.Apply, Groups: make(map[string]int), Skipped: make(map[string]int), After: q.After}
+	r.result = admin.RedriveResult{Topic: q.Topic, Applied: q.Apply, Groups: make(map[string]int), Skipped: make(map[string]int), After: q.After}
 	r.topic = letterTopic(q.Topic)
-	err := b.DeadLetters(ctx, q.DeadLetterQuery, func(d *eventhub.DeadLetter) error { return r.take(ctx, d) })
+	err := b.DeadLetters(ctx, q.DeadLetterQuery, func(d *admin.DeadLetter) error { return r.take(ctx, d) })
 	if err == nil {
 		err = r.flush(ctx)
 	}
 	return r.result, err
 }
 
-func (r *redrive) take(ctx context.Context, d *eventhub.DeadLetter) error {
+func (r *redrive) take(ctx context.Context, d *admin.DeadLetter) error {
 	kept := *d
 	kept.Record = nil
 	r.batch = append(r.batch, kept)
@@ -163,7 +164,7 @@ func (r *redrive) take(ctx context.Context, d *eventhub.DeadLetter) error {
 func (r *redrive) flush(ctx context.Context) error {
 	batch := r.batch
 	r.batch = r.batch[:0]
-	byGroup := make(map[string][]eventhub.DeadLetter)
+	byGroup := make(map[string][]admin.DeadLetter)
 	var names []string
 	for i := range batch {
 		name := batch[i].Group
@@ -216,7 +217,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // give gives the events of one group's dead letters back to it, or counts what would
 // be.
-func (r *redrive) give(ctx context.Context, key groupKey, letters []eventhub.DeadLetter) error {
+func (r *redrive) give(ctx context.Context, key groupKey, letters []admin.DeadLetter) error {
 	b := r.bus
 	r.result.Matched += len(letters)
 	g, err := b.acquire(key)
@@ -271,7 +272,7 @@ func (r *redrive) give(ctx context.Context, key groupKey, letters []eventhub.Dea
 
 // gaveUp reports whether the dead letter is of this group, and not of an earlier one of its
 // name. Of a group without one the name counts.
-func (g *group) gaveUp(d *eventhub.DeadLetter) bool {
+func (g *group) gaveUp(d *admin.DeadLetter) bool {
 	epoch, _ := g.position()
 	return g.settings.FirstEpoch <= d.Epoch && d.Epoch <= epoch
 }
@@ -288,7 +289,7 @@ func (r *redrive) skip(why string, n int) {
 }
 
 // isThere reports whether the topic has the event that the dead letter is about.
-func (r *redrive) isThere(ctx context.Context, d *eventhub.DeadLetter) (bool, error) {
+func (r *redrive) isThere(ctx context.Context, d *admin.DeadLetter) (bool, error) {
 	r.read.Reset()
 	if err := r.bus.store.Read(ctx, d.Topic, d.Event, 1, 0, &r.read); err != nil {
 		return false, storeError(err, "read topic %q at offset %d", d.Topic, d.Event)
@@ -316,7 +317,7 @@ func (g *group) whyNot(offset uint64) string {
 }
 
 // plan counts what giveBack would do.
-func (r *redrive) plan(g *group, letters []eventhub.DeadLetter) {
+func (r *redrive) plan(g *group, letters []admin.DeadLetter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	listed := r.planned[g.key]
@@ -335,7 +336,7 @@ func (r *redrive) plan(g *group, letters []eventhub.DeadLetter) {
 		}
 		listed[letters[i].Event] = true
 		r.count(g.name, 1)
-		if len(r.result.Samples) < eventhub.RedriveSamples {
+		if len(r.result.Samples) < admin.RedriveSamples {
 			r.result.Samples = append(r.result.Samples, letters[i])
 		}
 	}
@@ -354,14 +355,14 @@ type redriveJob struct {
 	encoder // the marks
 
 	group   *group
-	letters []eventhub.DeadLetter
+	letters []admin.DeadLetter
 	listed  []*redriven // parallel to letters and to the marks
 	added   []*redriven // those that were put on the list
 	skipped map[string]int
 }
 
 // giveBack makes the list, and the marks, durable, and has the events delivered.
-func (r *redrive) giveBack(ctx context.Context, g *group, letters []eventhub.DeadLetter) error {
+func (r *redrive) giveBack(ctx context.Context, g *group, letters []admin.DeadLetter) error {
 	b := r.bus
 	if err := b.space.check(); err != nil {
 		return err
@@ -383,12 +384,12 @@ func (r *redrive) giveBack(ctx context.Context, g *group, letters []eventhub.Dea
 }
 
 // times counts the redrives of a dead letter's event, this one included.
-func (r *redrive) times(ctx context.Context, d *eventhub.DeadLetter) (int, error) {
+func (r *redrive) times(ctx context.Context, d *admin.DeadLetter) (int, error) {
 	times := d.Redriven
 	for _, m := range d.Marks {
 		times = max(times, m.Redriven)
 	}
-	if len(d.Marks) == eventhub.MaxRedriveMarks { // there may be more
+	if len(d.Marks) == admin.MaxRedriveMarks { // there may be more
 		_, last, err := r.bus.lastRedrive(ctx, d.ID)
 		if err != nil {
 			return 0, err
@@ -408,7 +409,7 @@ func (r *redrive) encode(ctx context.Context, p *redriveJob) error {
 			return err
 		}
 		mark := eventid.New()
-		if err := p.appendMark(mark, eventhub.RedriveMark{
+		if err := p.appendMark(mark, admin.RedriveMark{
 			By: r.query.By, Topic: d.Topic, Group: d.Group, Offset: d.Event, Redriven: times,
 			DeadLetter: eventhub.Place{Topic: r.topic, Offset: d.Offset}, DeadLetterID: d.ID,
 		}); err != nil {

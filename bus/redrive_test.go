@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store"
 )
 
@@ -49,7 +50,7 @@ func leases(all []got) (refs []eventhub.Ref) {
 	return refs
 }
 
-func (r *rig) redrive(q eventhub.RedriveQuery) eventhub.RedriveResult {
+func (r *rig) redrive(q admin.RedriveQuery) admin.RedriveResult {
 	r.t.Helper()
 	result, err := r.bus.Redrive(context.Background(), q)
 	if err != nil {
@@ -59,9 +60,9 @@ func (r *rig) redrive(q eventhub.RedriveQuery) eventhub.RedriveResult {
 	return result
 }
 
-func (r *rig) deadLetters(q eventhub.DeadLetterQuery) (list []eventhub.DeadLetter) {
+func (r *rig) deadLetters(q admin.DeadLetterQuery) (list []admin.DeadLetter) {
 	r.t.Helper()
-	err := r.bus.DeadLetters(context.Background(), q, func(d *eventhub.DeadLetter) error {
+	err := r.bus.DeadLetters(context.Background(), q, func(d *admin.DeadLetter) error {
 		kept := *d
 		kept.Record = nil
 		list = append(list, kept)
@@ -73,8 +74,8 @@ func (r *rig) deadLetters(q eventhub.DeadLetterQuery) (list []eventhub.DeadLette
 	return list
 }
 
-func redriveAll(topic string) eventhub.RedriveQuery {
-	return eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: topic}, Apply: true, By: "me"}
+func redriveAll(topic string) admin.RedriveQuery {
+	return admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: topic}, Apply: true, By: "me"}
 }
 
 func TestRedrive(t *testing.T) {
@@ -84,19 +85,19 @@ func TestRedrive(t *testing.T) {
 		other.ack(leases(other.take())...)
 		r.deadLetterAll("t", "g")
 
-		letters := r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})
+		letters := r.deadLetters(admin.DeadLetterQuery{Topic: "t"})
 		equal(t, "dead letters", len(letters), 3)
 		equal(t, "what the second says", words(letters[1].Topic, letters[1].Group, letters[1].Event, letters[1].Attempts, letters[1].Reason, letters[1].Marks),
 			"t g 2 1 broken []")
 
-		dry := r.redrive(eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t", Group: "g"}})
+		dry := r.redrive(admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t", Group: "g"}})
 		equal(t, "would be redriven", words(dry.Matched, dry.Redriven, dry.Groups, len(dry.Samples), dry.Applied), "3 3 map[g:3] 3 false")
-		equal(t, "after a dry run", len(r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})), 3)
+		equal(t, "after a dry run", len(r.deadLetters(admin.DeadLetterQuery{Topic: "t"})), 3)
 
 		result := r.redrive(redriveAll("t.dlq"))
 		equal(t, "redriven", words(result.Matched, result.Redriven, result.Applied), "3 3 true")
-		equal(t, "open dead letters", len(r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})), 0)
-		all := r.deadLetters(eventhub.DeadLetterQuery{Topic: "t", All: true})
+		equal(t, "open dead letters", len(r.deadLetters(admin.DeadLetterQuery{Topic: "t"})), 0)
+		all := r.deadLetters(admin.DeadLetterQuery{Topic: "t", All: true})
 		equal(t, "marks", words(len(all), len(all[0].Marks), all[0].Marks[0].By, all[0].Marks[0].Redriven, all[0].Marks[0].TS == time.Now().UnixMilli()), "3 1 me 1 true")
 		info, err := r.bus.Group(context.Background(), "t", "g")
 		equal(t, "the group", words(info.Lag, info.Redriven, info.Waiting, info.BlockedBy.Kind, err), "0 3 3 no_members <nil>")
@@ -123,7 +124,7 @@ func TestRedriveThatFails(t *testing.T) {
 			r.redrive(redriveAll("t"))
 			in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
 			equal(t, "nacked", r.nackAll(in, "again"), 1)
-			letters := r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})
+			letters := r.deadLetters(admin.DeadLetterQuery{Topic: "t"})
 			equal(t, "dead letters", len(letters), 1)
 			equal(t, "redriven before", letters[0].Redriven, i)
 			if err := in.sub.Unsubscribe(context.Background()); err != nil {
@@ -154,7 +155,7 @@ func TestRedriveOutlivesTheProcess(t *testing.T) {
 		r.restart()
 		in = r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
 		got = in.take()
-		equal(t, "after another", words(len(got), len(r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"}))), "1 1")
+		equal(t, "after another", words(len(got), len(r.deadLetters(admin.DeadLetterQuery{Topic: "t"}))), "1 1")
 	})
 }
 
@@ -187,10 +188,10 @@ func TestDeadLettersOutliveTheirTopic(t *testing.T) {
 		r.publish("u", 1, 1)
 		r.deleteTopic("t")
 		r.deleteTopic("u")
-		equal(t, "dead letters", len(r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})), 3)
+		equal(t, "dead letters", len(r.deadLetters(admin.DeadLetterQuery{Topic: "t"})), 3)
 		dry := redriveAll("t")
 		dry.Apply = false
-		for _, q := range []eventhub.RedriveQuery{dry, redriveAll("t"), redriveAll("t.dlq")} {
+		for _, q := range []admin.RedriveQuery{dry, redriveAll("t"), redriveAll("t.dlq")} {
 			result := r.redrive(q)
 			equal(t, "redriven, skipped", words(result.Redriven, result.Skipped), "0 map[no_group:3]")
 		}
@@ -198,9 +199,9 @@ func TestDeadLettersOutliveTheirTopic(t *testing.T) {
 			t.Errorf("Requeue: %v", err)
 		}
 		equal(t, "events of the topic", string(r.events("t")[0].Payload), `"anew"`)
-		equal(t, "open dead letters", len(r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})), 2)
+		equal(t, "open dead letters", len(r.deadLetters(admin.DeadLetterQuery{Topic: "t"})), 2)
 		for _, topic := range []string{"u", "u.dlq", "never"} {
-			wantCode(t, r.bus.DeadLetters(context.Background(), eventhub.DeadLetterQuery{Topic: topic}, nil), eventhub.CodeUnknownID)
+			wantCode(t, r.bus.DeadLetters(context.Background(), admin.DeadLetterQuery{Topic: topic}, nil), eventhub.CodeUnknownID)
 		}
 	})
 }
@@ -210,7 +211,7 @@ func TestDeadLettersOutliveTheirTopic(t *testing.T) {
 // the last.
 func TestRedriveMoreOftenThanMarksAreTold(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		const times = 2*eventhub.MaxRedriveMarks + 3
+		const times = 2*admin.MaxRedriveMarks + 3
 		event := eventhub.Event{Topic: "t", ID: "e", Payload: []byte("1")}
 		if _, err := r.bus.Publish(context.Background(), event); err != nil {
 			t.Fatal(err)
@@ -235,9 +236,9 @@ func TestRedriveMoreOftenThanMarksAreTold(t *testing.T) {
 				in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got[0]))
 			}
 		}
-		letters := r.deadLetters(eventhub.DeadLetterQuery{Topic: "t", All: true})
+		letters := r.deadLetters(admin.DeadLetterQuery{Topic: "t", All: true})
 		equal(t, "letters, marks of the first, redrives of the second", words(len(letters), len(letters[0].Marks), letters[1].Redriven),
-			words(2, eventhub.MaxRedriveMarks, times))
+			words(2, admin.MaxRedriveMarks, times))
 		w := r.enqueue(context.Background(), eventhub.Publication{Events: []eventhub.Event{event}, WaitFor: []string{"g"}})
 		if !w.over() || !strings.Contains(fmt.Sprint(w.pubs[0].Err), "has dead-lettered") {
 			t.Errorf("a publish that waits for what was given up in the end: %v, over: %t", w.pubs[0].Err, w.over())
@@ -309,7 +310,7 @@ func TestRedriveRate(t *testing.T) {
 		q := redriveAll("t")
 		q.Rate = 100
 		var told []int
-		q.Progress = func(p eventhub.RedriveResult) { told = append(told, p.Redriven) }
+		q.Progress = func(p admin.RedriveResult) { told = append(told, p.Redriven) }
 		result := r.redrive(q)
 		equal(t, "redriven", result.Redriven, 1000)
 		if took := time.Since(began); took < 9500*time.Millisecond || took > 10*time.Second {
@@ -323,7 +324,7 @@ func TestRequeue(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		receipts := r.publishEvents(eventhub.Event{Topic: "t", Key: "k", Headers: map[string]string{"x-a": "b"}, Payload: []byte(`{"bad":1}`)})
 		r.deadLetterAll("t", "g")
-		letter := r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})[0]
+		letter := r.deadLetters(admin.DeadLetterQuery{Topic: "t"})[0]
 		receipt, err := r.bus.Requeue(context.Background(), "t", letter.Offset, []byte(`{"good":1}`), "me")
 		if err != nil {
 			t.Fatal(err)
@@ -336,8 +337,8 @@ func TestRequeue(t *testing.T) {
 		}
 		e, err := item.Record.Event(item.Offset)
 		equal(t, "the new event", words(e.Key, e.Headers, string(e.Payload), e.CausedBy[0] == receipts[0].ID, err), `k map[x-a:b] {"good":1} true <nil>`)
-		equal(t, "open dead letters", len(r.deadLetters(eventhub.DeadLetterQuery{Topic: "t"})), 0)
-		marks := r.deadLetters(eventhub.DeadLetterQuery{Topic: "t", All: true})[0].Marks
+		equal(t, "open dead letters", len(r.deadLetters(admin.DeadLetterQuery{Topic: "t"})), 0)
+		marks := r.deadLetters(admin.DeadLetterQuery{Topic: "t", All: true})[0].Marks
 		equal(t, "marks", words(len(marks), marks[0].By, marks[0].RequeuedAs == receipt.ID), "1 me true")
 		_, err = r.bus.Requeue(context.Background(), "t", letter.Offset, []byte(`{"good"`), "me")
 		wantCode(t, err, eventhub.CodeBadJSON)
@@ -349,19 +350,19 @@ func TestBadRedrives(t *testing.T) {
 		r.publish("t", 1, 2)
 		ctx := context.Background()
 		for name, tt := range map[string]struct {
-			query eventhub.RedriveQuery
+			query admin.RedriveQuery
 			code  eventhub.Code
 		}{
-			"no topic":       {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "none"}}, eventhub.CodeUnknownID},
-			"a pattern":      {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t.*"}}, eventhub.CodeBadTopic},
-			"a bad group":    {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t", Group: "a b"}}, eventhub.CodeBadRequest},
-			"an unknown id":  {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t", IDs: []string{"x"}}}, eventhub.CodeUnknownID},
-			"a bad offset":   {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t", Offsets: []uint64{7}}}, eventhub.CodeUnknownID},
-			"a bad filter":   {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t", Filter: &eventhub.Filter{CEL: "1 +"}}}, eventhub.CodeBadRequest},
-			"a bad rate":     {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t"}, Rate: -1}, eventhub.CodeBadRequest},
-			"too high a one": {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t"}, Rate: 100_001}, eventhub.CodeBadRequest},
-			"a bad limit":    {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t", Limit: -1}}, eventhub.CodeBadRequest},
-			"a bad time":     {eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t", ToTS: -1}}, eventhub.CodeBadRequest},
+			"no topic":       {admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "none"}}, eventhub.CodeUnknownID},
+			"a pattern":      {admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t.*"}}, eventhub.CodeBadTopic},
+			"a bad group":    {admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t", Group: "a b"}}, eventhub.CodeBadRequest},
+			"an unknown id":  {admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t", IDs: []string{"x"}}}, eventhub.CodeUnknownID},
+			"a bad offset":   {admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t", Offsets: []uint64{7}}}, eventhub.CodeUnknownID},
+			"a bad filter":   {admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t", Filter: &eventhub.Filter{CEL: "1 +"}}}, eventhub.CodeBadRequest},
+			"a bad rate":     {admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t"}, Rate: -1}, eventhub.CodeBadRequest},
+			"too high a one": {admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t"}, Rate: 100_001}, eventhub.CodeBadRequest},
+			"a bad limit":    {admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t", Limit: -1}}, eventhub.CodeBadRequest},
+			"a bad time":     {admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t", ToTS: -1}}, eventhub.CodeBadRequest},
 		} {
 			tt.query.Apply = true
 			_, err := r.bus.Redrive(ctx, tt.query)

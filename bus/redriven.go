@@ -21,7 +21,7 @@ import (
 // redriven is an event that was given back to the group.
 type redriven struct {
 	entry
-	// mark is the id of the mark in eventhub.RedriveTopic: it tells this redrive from
+	// mark is the id of the mark in admin.RedriveTopic: it tells this redrive from
 	// all others, and names the dead letter should it come to another one.
 	mark string
 	key  string

@@ -188,7 +188,7 @@ func (b *Bus) loaded() []*group {
 	return loaded
 }
 
-// DeleteGroup implements eventhub.Admin.
+// DeleteGroup implements admin.Operator.
 func (b *Bus) DeleteGroup(ctx context.Context, topic, name string) error {
 	if eventhub.IsPattern(topic) {
 		return b.deletePattern(ctx, topic, name)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
@@ -402,7 +403,7 @@ func (m *mover) moved(due []store.Planned, units []store.Unit) {
 	m.low = place{at: last.At, seq: last.Seq}
 }
 
-// Cancel implements eventhub.Scheduler.
+// Cancel implements admin.Scheduler.
 func (b *Bus) Cancel(ctx context.Context, topic, id string) error {
 	if err := eventhub.ValidateTopic(topic); err != nil {
 		return err
@@ -417,11 +418,11 @@ func (b *Bus) Cancel(ctx context.Context, topic, id string) error {
 	return err
 }
 
-// Scheduled implements eventhub.Scheduler. The plans of one topic have no order
+// Scheduled implements admin.Scheduler. The plans of one topic have no order
 // of their own: those of the others are read too.
-func (b *Bus) Scheduled(ctx context.Context, q eventhub.ScheduleQuery) ([]eventhub.Scheduled, error) {
+func (b *Bus) Scheduled(ctx context.Context, q admin.ScheduleQuery) ([]admin.Scheduled, error) {
 	if q.Limit == 0 {
-		q.Limit = eventhub.MaxPage
+		q.Limit = admin.MaxPage
 	}
 	if err := checkLimit(q.Limit); err != nil {
 		return nil, err
@@ -434,9 +435,9 @@ func (b *Bus) Scheduled(ctx context.Context, q eventhub.ScheduleQuery) ([]eventh
 	if q.AfterAt < 0 {
 		return nil, eventhub.Errorf(eventhub.CodeBadRequest, "the place to go on from is %d; epoch milliseconds are not negative", q.AfterAt)
 	}
-	var list []eventhub.Scheduled
+	var list []admin.Scheduled
 	for from := (place{q.AfterAt, q.AfterSeq}); ; {
-		page, err := b.store.Planned(ctx, from.at, from.seq, never, eventhub.MaxPage, moveBytes)
+		page, err := b.store.Planned(ctx, from.at, from.seq, never, admin.MaxPage, moveBytes)
 		if err != nil {
 			return nil, storeError(err, "read the scheduled events")
 		}
@@ -445,7 +446,7 @@ func (b *Bus) Scheduled(ctx context.Context, q eventhub.ScheduleQuery) ([]eventh
 			if from = (place{p.At, p.Seq}); q.Topic != "" && p.Topic != q.Topic {
 				continue
 			}
-			list = append(list, eventhub.Scheduled{Topic: p.Topic, ID: p.ID, Key: p.Key, DeliverAt: p.At, Seq: p.Seq})
+			list = append(list, admin.Scheduled{Topic: p.Topic, ID: p.ID, Key: p.Key, DeliverAt: p.At, Seq: p.Seq})
 			if len(list) == q.Limit {
 				return list, nil
 			}

@@ -18,6 +18,7 @@ import (
 	"weak"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store"
 	"eventhub/store/pebble"
 )
@@ -191,7 +192,7 @@ func TestManyScheduledOnDisk(t *testing.T) {
 	r.close()
 	r.open()
 	defer r.close()
-	if list, err := r.bus.Scheduled(context.Background(), eventhub.ScheduleQuery{Limit: 1}); err != nil || len(list) != 1 {
+	if list, err := r.bus.Scheduled(context.Background(), admin.ScheduleQuery{Limit: 1}); err != nil || len(list) != 1 {
 		t.Fatalf("scheduled: %v, %v", list, err)
 	}
 	waiting := heapInUse()
@@ -217,7 +218,7 @@ func TestManyScheduledOnDisk(t *testing.T) {
 	if head, err := r.store.Head(context.Background(), "t"); err != nil || head != n {
 		t.Errorf("the head is %d, %v; want %d", head, err, n)
 	}
-	if list, err := r.bus.Scheduled(context.Background(), eventhub.ScheduleQuery{}); err != nil || len(list) > 0 {
+	if list, err := r.bus.Scheduled(context.Background(), admin.ScheduleQuery{}); err != nil || len(list) > 0 {
 		t.Errorf("scheduled afterwards: %v, %v", list, err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
@@ -37,7 +38,7 @@ func delayed(topic, id string, delay time.Duration) eventhub.Event {
 // scheduled returns the ids of what is scheduled, in order.
 func (r *rig) scheduled() (ids []string) {
 	r.t.Helper()
-	list, err := r.bus.Scheduled(context.Background(), eventhub.ScheduleQuery{})
+	list, err := r.bus.Scheduled(context.Background(), admin.ScheduleQuery{})
 	if err != nil {
 		r.t.Error(err)
 	}
@@ -758,7 +759,7 @@ func TestCloseWhileReading(t *testing.T) {
 
 func TestScheduledPages(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		const n = 2*eventhub.MaxPage + 10
+		const n = 2*admin.MaxPage + 10
 		now := time.Now().UnixMilli()
 		var events []eventhub.Event
 		for i := range n {
@@ -774,7 +775,7 @@ func TestScheduledPages(t *testing.T) {
 			limit int
 			want  int
 		}{{"", 0, n}, {"", 1, n}, {"", 7, n}, {"u", 0, n / 2}, {"u", 3, n / 2}, {"none", 5, 0}} {
-			q := eventhub.ScheduleQuery{Topic: tt.topic, Limit: tt.limit}
+			q := admin.ScheduleQuery{Topic: tt.topic, Limit: tt.limit}
 			seen := 0
 			for {
 				page, err := r.bus.Scheduled(context.Background(), q)
@@ -789,7 +790,7 @@ func TestScheduledPages(t *testing.T) {
 					if tt.topic == "u" {
 						i = 2*seen + 1
 					}
-					want := eventhub.Scheduled{Topic: events[i].Topic, ID: events[i].ID, Key: "k", DeliverAt: now + int64(1+i/4)*1000, Seq: s.Seq}
+					want := admin.Scheduled{Topic: events[i].Topic, ID: events[i].ID, Key: "k", DeliverAt: now + int64(1+i/4)*1000, Seq: s.Seq}
 					if s != want || q.AfterAt > s.DeliverAt || q.AfterAt == s.DeliverAt && q.AfterSeq >= s.Seq {
 						t.Fatalf("entry %d of %+v is %+v; want %+v", seen, q, s, want)
 					}
@@ -799,11 +800,11 @@ func TestScheduledPages(t *testing.T) {
 			}
 			equal(t, fmt.Sprintf("entries of %q in pages of %d", tt.topic, tt.limit), seen, tt.want)
 		}
-		for _, q := range []eventhub.ScheduleQuery{{Limit: -1}, {Limit: eventhub.MaxPage + 1}, {AfterAt: -1}} {
+		for _, q := range []admin.ScheduleQuery{{Limit: -1}, {Limit: admin.MaxPage + 1}, {AfterAt: -1}} {
 			_, err := r.bus.Scheduled(context.Background(), q)
 			wantCode(t, err, eventhub.CodeBadRequest)
 		}
-		_, err := r.bus.Scheduled(context.Background(), eventhub.ScheduleQuery{Topic: "a..b"})
+		_, err := r.bus.Scheduled(context.Background(), admin.ScheduleQuery{Topic: "a..b"})
 		wantCode(t, err, eventhub.CodeBadTopic)
 	})
 }

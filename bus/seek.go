@@ -4,19 +4,20 @@ import (
 	"context"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
 
-// SeekGroup implements eventhub.Admin.
-func (b *Bus) SeekGroup(ctx context.Context, topic, name string, start eventhub.Start, apply bool) (eventhub.SeekPlan, error) {
+// SeekGroup implements admin.Operator.
+func (b *Bus) SeekGroup(ctx context.Context, topic, name string, start eventhub.Start, apply bool) (admin.SeekPlan, error) {
 	plan, way, err := b.seek(ctx, topic, name, start, apply)
 	if err != nil {
-		return eventhub.SeekPlan{}, err
+		return admin.SeekPlan{}, err
 	}
 	// Behind the seek: it counts whatever happens to the reads.
 	if err := b.count(ctx, topic, &way); err != nil && !apply {
-		return eventhub.SeekPlan{}, err
+		return admin.SeekPlan{}, err
 	}
 	if plan.To < plan.From {
 		plan.Again += way.events
@@ -27,7 +28,7 @@ func (b *Bus) SeekGroup(ctx context.Context, topic, name string, start eventhub.
 }
 
 // seek returns what a seek does, save for the events of way.
-func (b *Bus) seek(ctx context.Context, topic, name string, start eventhub.Start, apply bool) (plan eventhub.SeekPlan, way passage, err error) {
+func (b *Bus) seek(ctx context.Context, topic, name string, start eventhub.Start, apply bool) (plan admin.SeekPlan, way passage, err error) {
 	if err := start.Validate(); err != nil {
 		return plan, way, err
 	}
@@ -87,11 +88,11 @@ func (b *Bus) count(ctx context.Context, topic string, w *passage) error {
 }
 
 // seek moves the cursor and voids all leases.
-func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (eventhub.SeekPlan, passage, error) {
+func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (admin.SeekPlan, passage, error) {
 	g.mu.Lock()
 	if g.ended != nil {
 		defer g.mu.Unlock()
-		return eventhub.SeekPlan{}, passage{}, g.ended
+		return admin.SeekPlan{}, passage{}, g.ended
 	}
 	plan, way := g.plotSeek(to, head)
 	if !apply {
@@ -117,10 +118,10 @@ func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (eventhub
 
 // plotSeek says what a seek does to the events that the group knows, and what else it
 // passes. g.mu is held.
-func (g *group) plotSeek(to, head uint64) (plan eventhub.SeekPlan, way passage) {
+func (g *group) plotSeek(to, head uint64) (plan admin.SeekPlan, way passage) {
 	w, p := &g.window, &g.progress
 	from := w.cursor()
-	plan = eventhub.SeekPlan{
+	plan = admin.SeekPlan{
 		Topic: g.log.name, Group: g.name, From: from, To: to, Head: head, Epoch: g.epoch, Voided: g.held,
 	}
 	// What is acked above the cursor is not skipped, but delivered again where it
@@ -142,12 +143,12 @@ func (g *group) plotSeek(to, head uint64) (plan eventhub.SeekPlan, way passage) 
 	return plan, way
 }
 
-// PauseGroup implements eventhub.Admin.
+// PauseGroup implements admin.Operator.
 func (b *Bus) PauseGroup(ctx context.Context, topic, name string) error {
 	return b.setPaused(ctx, topic, name, true)
 }
 
-// ResumeGroup implements eventhub.Admin.
+// ResumeGroup implements admin.Operator.
 func (b *Bus) ResumeGroup(ctx context.Context, topic, name string) error {
 	return b.setPaused(ctx, topic, name, false)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // Settle implements eventhub.Subscriber.
@@ -298,7 +299,7 @@ const whyNacked = "nacked"
 func (g *group) note(e *entry, now int64, why, reason string) {
 	if e.state == leased {
 		drift := g.bus.clock.drift()
-		g.progress.note(e.offset, eventhub.Attempt{
+		g.progress.note(e.offset, admin.Attempt{
 			Attempt: int(e.attempts), Member: e.member.sub.peer, SinceTS: e.since + drift, EndedTS: now + drift, Why: why, Reason: reason,
 		})
 	}

@@ -75,7 +75,7 @@ func (e *exchange) doubt(err error) error {
 }
 
 // Cancel takes back an event that was published with a delay, as
-// eventhub.Scheduler says. Where the answer was lost with its connection it is
+// admin.Scheduler says. Where the answer was lost with its connection it is
 // asked again; CodeUnknownID may then mean that the first was carried out, and the
 // message says so.
 func (c *Client) Cancel(ctx context.Context, topic, id string) error {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 const (
@@ -48,8 +49,8 @@ type API struct {
 }
 
 var (
-	_ eventhub.Inspector = (*API)(nil)
-	_ eventhub.Admin     = (*API)(nil)
+	_ admin.Inspector = (*API)(nil)
+	_ admin.Operator  = (*API)(nil)
 )
 
 // NewAPI returns the hub at url, which may be what Dial takes: the API begins at
@@ -86,28 +87,28 @@ func (a *API) Close() error {
 	return nil
 }
 
-// Topics implements eventhub.Inspector.
-func (a *API) Topics(ctx context.Context, after string, limit int) ([]eventhub.TopicInfo, error) {
+// Topics implements admin.Inspector.
+func (a *API) Topics(ctx context.Context, after string, limit int) ([]admin.TopicInfo, error) {
 	query := url.Values{"limit": {strconv.Itoa(limit)}}
 	setGiven(query, "after", after)
 	var page struct {
-		Topics []eventhub.TopicInfo `json:"topics"`
+		Topics []admin.TopicInfo `json:"topics"`
 	}
 	err := a.get(ctx, "/v1/topics?"+query.Encode(), &page, func() bool { return page.Topics != nil })
 	return page.Topics, err
 }
 
-// Topic implements eventhub.Inspector.
-func (a *API) Topic(ctx context.Context, topic string) (eventhub.TopicInfo, error) {
+// Topic implements admin.Inspector.
+func (a *API) Topic(ctx context.Context, topic string) (admin.TopicInfo, error) {
 	if err := eventhub.ValidateStoredTopic(topic); err != nil {
-		return eventhub.TopicInfo{}, err
+		return admin.TopicInfo{}, err
 	}
-	var info eventhub.TopicInfo
+	var info admin.TopicInfo
 	err := a.get(ctx, "/v1/topics/"+topic, &info, func() bool { return info.Topic == topic })
 	return info, err
 }
 
-// Event implements eventhub.Inspector.
+// Event implements admin.Inspector.
 func (a *API) Event(ctx context.Context, topic, id string) (eventhub.Item, error) {
 	if err := eventhub.ValidateID(id); err != nil {
 		return eventhub.Item{}, err
@@ -124,8 +125,8 @@ func (a *API) Event(ctx context.Context, topic, id string) (eventhub.Item, error
 	return item, err
 }
 
-// EventGroups implements eventhub.Inspector.
-func (a *API) EventGroups(ctx context.Context, topic, id string) ([]eventhub.EventGroup, error) {
+// EventGroups implements admin.Inspector.
+func (a *API) EventGroups(ctx context.Context, topic, id string) ([]admin.EventGroup, error) {
 	if err := eventhub.ValidateID(id); err != nil {
 		return nil, err
 	}
@@ -133,9 +134,9 @@ func (a *API) EventGroups(ctx context.Context, topic, id string) ([]eventhub.Eve
 		return nil, err
 	}
 	var list struct {
-		Topic  string                `json:"topic"`
-		ID     string                `json:"id"`
-		Groups []eventhub.EventGroup `json:"groups"`
+		Topic  string             `json:"topic"`
+		ID     string             `json:"id"`
+		Groups []admin.EventGroup `json:"groups"`
 	}
 	err := a.get(ctx, "/v1/topics/"+topic+"/events/"+segment(id)+"/groups", &list, func() bool {
 		return list.Topic == topic && list.ID == id && list.Groups != nil
@@ -156,10 +157,10 @@ func itemOf(event []byte) (eventhub.Item, bool) {
 	return eventhub.Item{Offset: offset, Record: rest[end:]}, err == nil
 }
 
-// Groups implements eventhub.Inspector.
-func (a *API) Groups(ctx context.Context, q eventhub.GroupQuery) ([]eventhub.GroupInfo, error) {
+// Groups implements admin.Inspector.
+func (a *API) Groups(ctx context.Context, q admin.GroupQuery) ([]admin.GroupInfo, error) {
 	if q.Limit == 0 {
-		q.Limit = eventhub.MaxPage
+		q.Limit = admin.MaxPage
 	}
 	query := url.Values{"limit": {strconv.Itoa(q.Limit)}}
 	setGiven(query, "topic", q.Topic)
@@ -167,7 +168,7 @@ func (a *API) Groups(ctx context.Context, q eventhub.GroupQuery) ([]eventhub.Gro
 	setGiven(query, "after_topic", q.AfterTopic)
 	setGiven(query, "after_group", q.AfterGroup)
 	var page struct {
-		Groups []eventhub.GroupInfo `json:"groups"`
+		Groups []admin.GroupInfo `json:"groups"`
 	}
 	err := a.get(ctx, "/v1/groups?"+query.Encode(), &page, func() bool { return page.Groups != nil })
 	return page.Groups, err
@@ -179,27 +180,27 @@ func setGiven(query url.Values, name, value string) {
 	}
 }
 
-// Group implements eventhub.Inspector.
-func (a *API) Group(ctx context.Context, topic, group string) (eventhub.GroupInfo, error) {
+// Group implements admin.Inspector.
+func (a *API) Group(ctx context.Context, topic, group string) (admin.GroupInfo, error) {
 	path, err := groupPath(topic, group)
 	if err != nil {
-		return eventhub.GroupInfo{}, err
+		return admin.GroupInfo{}, err
 	}
-	var info eventhub.GroupInfo
+	var info admin.GroupInfo
 	err = a.get(ctx, path, &info, func() bool { return info.Topic == topic && info.Group == group })
 	return info, err
 }
 
-// InFlight implements eventhub.Inspector.
-func (a *API) InFlight(ctx context.Context, topic, group string, limit int) ([]eventhub.InFlight, error) {
+// InFlight implements admin.Inspector.
+func (a *API) InFlight(ctx context.Context, topic, group string, limit int) ([]admin.InFlight, error) {
 	path, err := groupPath(topic, group)
 	if err != nil {
 		return nil, err
 	}
 	var list struct {
-		Topic    string              `json:"topic"`
-		Group    string              `json:"group"`
-		InFlight []eventhub.InFlight `json:"in_flight"`
+		Topic    string           `json:"topic"`
+		Group    string           `json:"group"`
+		InFlight []admin.InFlight `json:"in_flight"`
 	}
 	err = a.get(ctx, path+"/inflight?limit="+strconv.Itoa(limit), &list, func() bool {
 		return list.Topic == topic && list.Group == group && list.InFlight != nil
@@ -207,7 +208,7 @@ func (a *API) InFlight(ctx context.Context, topic, group string, limit int) ([]e
 	return list.InFlight, err
 }
 
-// DeleteGroup implements eventhub.Admin. When the answer is lost it is not asked
+// DeleteGroup implements admin.Operator. When the answer is lost it is not asked
 // again, by whatever URL: with ErrUnreachable the group may be gone or not.
 func (a *API) DeleteGroup(ctx context.Context, topic, group string) error {
 	if eventhub.IsPattern(topic) {
@@ -220,7 +221,7 @@ func (a *API) DeleteGroup(ctx context.Context, topic, group string) error {
 	return a.delete(ctx, path)
 }
 
-// DeleteTopic implements eventhub.Admin. A lost answer is as that of DeleteGroup.
+// DeleteTopic implements admin.Operator. A lost answer is as that of DeleteGroup.
 func (a *API) DeleteTopic(ctx context.Context, topic string) error {
 	if err := eventhub.ValidateStoredTopic(topic); err != nil {
 		return err
@@ -228,22 +229,22 @@ func (a *API) DeleteTopic(ctx context.Context, topic string) error {
 	return a.delete(ctx, "/v1/topics/"+topic)
 }
 
-// SeekGroup implements eventhub.Admin. When the answer is lost it is not asked
+// SeekGroup implements admin.Operator. When the answer is lost it is not asked
 // again, by whatever URL: with ErrUnreachable the group may have moved or not,
 // which its epoch tells.
-func (a *API) SeekGroup(ctx context.Context, topic, group string, start eventhub.Start, apply bool) (eventhub.SeekPlan, error) {
+func (a *API) SeekGroup(ctx context.Context, topic, group string, start eventhub.Start, apply bool) (admin.SeekPlan, error) {
 	if err := start.Validate(); err != nil {
-		return eventhub.SeekPlan{}, err
+		return admin.SeekPlan{}, err
 	}
 	path, err := groupPath(topic, group)
 	if err != nil {
-		return eventhub.SeekPlan{}, err
+		return admin.SeekPlan{}, err
 	}
 	query := startQuery(start)
 	if apply {
 		query.Set("apply", "1")
 	}
-	var plan eventhub.SeekPlan
+	var plan admin.SeekPlan
 	err = a.fetch(ctx, http.MethodPost, path+"/seek?"+query.Encode(), &plan, func() bool {
 		return plan.Topic == topic && plan.Group == group && plan.Applied == apply
 	})
@@ -265,12 +266,12 @@ func startQuery(s eventhub.Start) url.Values {
 	return url.Values{"from": {"latest"}}
 }
 
-// PauseGroup implements eventhub.Admin. A lost answer is as that of SeekGroup.
+// PauseGroup implements admin.Operator. A lost answer is as that of SeekGroup.
 func (a *API) PauseGroup(ctx context.Context, topic, group string) error {
 	return a.steer(ctx, topic, group, "/pause")
 }
 
-// ResumeGroup implements eventhub.Admin. A lost answer is as that of SeekGroup.
+// ResumeGroup implements admin.Operator. A lost answer is as that of SeekGroup.
 func (a *API) ResumeGroup(ctx context.Context, topic, group string) error {
 	return a.steer(ctx, topic, group, "/resume")
 }
@@ -281,7 +282,7 @@ func (a *API) steer(ctx context.Context, topic, group, how string) error {
 		return err
 	}
 	// How the group is afterwards is not judged: others steer it too.
-	var info eventhub.GroupInfo
+	var info admin.GroupInfo
 	return a.fetch(ctx, http.MethodPost, path+how, &info, func() bool { return info.Topic == topic && info.Group == group })
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/bus"
 	"eventhub/client"
 	"eventhub/gateway/rest"
@@ -34,31 +35,31 @@ import (
 // catalogue is an Inspector and Admin over what the test puts there, in order.
 type catalogue struct {
 	mu       sync.Mutex
-	topics   []eventhub.TopicInfo
-	patterns []eventhub.GroupPattern
-	groups   []eventhub.GroupInfo
+	topics   []admin.TopicInfo
+	patterns []admin.GroupPattern
+	groups   []admin.GroupInfo
 	items    map[string]eventhub.Item // topic/id
-	inFlight map[string][]eventhub.InFlight
-	became   map[string][]eventhub.EventGroup // topic/id
-	plan     eventhub.SeekPlan
+	inFlight map[string][]admin.InFlight
+	became   map[string][]admin.EventGroup // topic/id
+	plan     admin.SeekPlan
 	steered  []string // what Admin was asked but for deletions
 	err      error
 
 	deletedTopics []string
 }
 
-func (c *catalogue) Topics(_ context.Context, after string, limit int) ([]eventhub.TopicInfo, error) {
-	at := slices.IndexFunc(c.topics, func(t eventhub.TopicInfo) bool { return t.Topic > after })
+func (c *catalogue) Topics(_ context.Context, after string, limit int) ([]admin.TopicInfo, error) {
+	at := slices.IndexFunc(c.topics, func(t admin.TopicInfo) bool { return t.Topic > after })
 	if at < 0 {
 		return nil, c.err
 	}
 	return c.topics[at:min(at+limit, len(c.topics))], c.err
 }
 
-func (c *catalogue) Topic(_ context.Context, topic string) (eventhub.TopicInfo, error) {
-	at := slices.IndexFunc(c.topics, func(t eventhub.TopicInfo) bool { return t.Topic == topic })
+func (c *catalogue) Topic(_ context.Context, topic string) (admin.TopicInfo, error) {
+	at := slices.IndexFunc(c.topics, func(t admin.TopicInfo) bool { return t.Topic == topic })
 	if at < 0 {
-		return eventhub.TopicInfo{}, eventhub.Errorf(eventhub.CodeUnknownID, "there is no topic %q", topic)
+		return admin.TopicInfo{}, eventhub.Errorf(eventhub.CodeUnknownID, "there is no topic %q", topic)
 	}
 	return c.topics[at], c.err
 }
@@ -71,8 +72,8 @@ func (c *catalogue) Event(_ context.Context, topic, id string) (eventhub.Item, e
 	return item, c.err
 }
 
-func (c *catalogue) Groups(_ context.Context, q eventhub.GroupQuery) ([]eventhub.GroupInfo, error) {
-	var page []eventhub.GroupInfo
+func (c *catalogue) Groups(_ context.Context, q admin.GroupQuery) ([]admin.GroupInfo, error) {
+	var page []admin.GroupInfo
 	for _, g := range c.groups {
 		behind := g.Topic > q.AfterTopic || g.Topic == q.AfterTopic && g.Group > q.AfterGroup
 		fits := (q.Topic == "" || q.Topic == g.Topic) && (q.Group == "" || q.Group == g.Group)
@@ -84,28 +85,28 @@ func (c *catalogue) Groups(_ context.Context, q eventhub.GroupQuery) ([]eventhub
 }
 
 func (c *catalogue) find(topic, group string) (int, error) {
-	at := slices.IndexFunc(c.groups, func(g eventhub.GroupInfo) bool { return g.Topic == topic && g.Group == group })
+	at := slices.IndexFunc(c.groups, func(g admin.GroupInfo) bool { return g.Topic == topic && g.Group == group })
 	if at < 0 {
 		return 0, eventhub.Errorf(eventhub.CodeNotSubscribed, "topic %q has no group %q", topic, group)
 	}
 	return at, c.err
 }
 
-func (c *catalogue) Group(_ context.Context, topic, group string) (eventhub.GroupInfo, error) {
+func (c *catalogue) Group(_ context.Context, topic, group string) (admin.GroupInfo, error) {
 	at, err := c.find(topic, group)
 	if err != nil {
-		return eventhub.GroupInfo{}, err
+		return admin.GroupInfo{}, err
 	}
 	return c.groups[at], nil
 }
 
-func (c *catalogue) InFlight(_ context.Context, topic, group string, limit int) ([]eventhub.InFlight, error) {
+func (c *catalogue) InFlight(_ context.Context, topic, group string, limit int) ([]admin.InFlight, error) {
 	_, err := c.find(topic, group)
 	list := c.inFlight[topic+"/"+group]
 	return list[:min(limit, len(list))], err
 }
 
-func (c *catalogue) EventGroups(_ context.Context, topic, id string) ([]eventhub.EventGroup, error) {
+func (c *catalogue) EventGroups(_ context.Context, topic, id string) ([]admin.EventGroup, error) {
 	groups, ok := c.became[topic+"/"+id]
 	if !ok {
 		return nil, eventhub.Errorf(eventhub.CodeUnknownID, "there is no event %q in topic %q", id, topic)
@@ -113,10 +114,10 @@ func (c *catalogue) EventGroups(_ context.Context, topic, id string) ([]eventhub
 	return groups, c.err
 }
 
-func (c *catalogue) SeekGroup(_ context.Context, topic, group string, start eventhub.Start, apply bool) (eventhub.SeekPlan, error) {
+func (c *catalogue) SeekGroup(_ context.Context, topic, group string, start eventhub.Start, apply bool) (admin.SeekPlan, error) {
 	err := c.steer(topic, group, fmt.Sprintf("seek %+v %v", start, apply))
 	if err != nil {
-		return eventhub.SeekPlan{}, err
+		return admin.SeekPlan{}, err
 	}
 	plan := c.plan
 	plan.Topic, plan.Group, plan.Applied = topic, group, apply
@@ -166,31 +167,31 @@ func (c *catalogue) DeleteGroup(_ context.Context, topic, group string) error {
 // answer set.
 func filled() *catalogue {
 	record := eventhub.Record(`{"committed_ts":1723140000000,"id":"..","ts":5,"topic":"a.b","partition":3,"key":"<k>\u2028","payload":{"offset":1.0, "x":[1e400]}}`)
-	member := eventhub.MemberInfo{Peer: eventhub.Peer{Transport: "ws", Name: "billing <127.0.0.1:5>"}, InFlight: 1, MaxInFlight: 100, SinceTS: 5}
-	failed := []eventhub.Attempt{{Attempt: 1, Member: &member.Peer, SinceTS: 1, EndedTS: 2, Why: "nacked", Reason: "<no>\n"}, {Attempt: 2, SinceTS: 3, EndedTS: 4, Why: "expired"}}
+	member := admin.MemberInfo{Peer: eventhub.Peer{Transport: "ws", Name: "billing <127.0.0.1:5>"}, InFlight: 1, MaxInFlight: 100, SinceTS: 5}
+	failed := []admin.Attempt{{Attempt: 1, Member: &member.Peer, SinceTS: 1, EndedTS: 2, Why: "nacked", Reason: "<no>\n"}, {Attempt: 2, SinceTS: 3, EndedTS: 4, Why: "expired"}}
 	return &catalogue{
-		topics: []eventhub.TopicInfo{{Topic: "a.b", FirstOffset: 1, Head: 9, FirstTS: 1, HeadTS: 2, HeadID: "..", Groups: 2}, {Topic: "a.b.dlq"}},
-		groups: []eventhub.GroupInfo{
-			{Topic: "a.b", Group: "..", Members: []eventhub.MemberInfo{}},
+		topics: []admin.TopicInfo{{Topic: "a.b", FirstOffset: 1, Head: 9, FirstTS: 1, HeadTS: 2, HeadID: "..", Groups: 2}, {Topic: "a.b.dlq"}},
+		groups: []admin.GroupInfo{
+			{Topic: "a.b", Group: "..", Members: []admin.MemberInfo{}},
 			{Topic: "a.b", Group: "g:1", Cursor: 1, Epoch: 2, LastID: "x", LastTS: 3, Head: 9, HeadID: "..", HeadTS: 4, Lag: 5, OldestTS: 6, InFlight: 7, Waiting: 8, Held: 12, Paused: true,
-				BlockedBy: &eventhub.Blocked{Kind: "key", Key: "<k>\u2028", Offset: 13, ID: "..", State: "leased", Member: &member.Peer, SinceTS: 14},
-				Ordering:  "key", MaxAttempts: 9, MinBackoffMS: 10, MaxBackoffMS: 11, Members: []eventhub.MemberInfo{member, {}}},
+				BlockedBy: &admin.Blocked{Kind: "key", Key: "<k>\u2028", Offset: 13, ID: "..", State: "leased", Member: &member.Peer, SinceTS: 14},
+				Ordering:  "key", MaxAttempts: 9, MinBackoffMS: 10, MaxBackoffMS: 11, Members: []admin.MemberInfo{member, {}}},
 		},
 		items: map[string]eventhub.Item{"a.b/..": {Offset: eventhub.MaxOffset, Record: record}},
-		inFlight: map[string][]eventhub.InFlight{"a.b/g:1": {
+		inFlight: map[string][]admin.InFlight{"a.b/g:1": {
 			{Offset: 7, ID: "..", Attempt: 2, State: "leased", Member: &member.Peer, SinceTS: 5, Deadline: 9}, {Offset: 8, Attempt: 1, State: "waiting", DueTS: 12, History: failed}}},
-		became: map[string][]eventhub.EventGroup{
-			"a.b/..": {{Group: "..", InFlight: eventhub.InFlight{Offset: 7, ID: "..", State: "done"}}, {Group: "g:1", InFlight: eventhub.InFlight{Offset: 7, ID: "..", Attempt: 1, State: "waiting", DueTS: 3, History: failed}}},
+		became: map[string][]admin.EventGroup{
+			"a.b/..": {{Group: "..", InFlight: admin.InFlight{Offset: 7, ID: "..", State: "done"}}, {Group: "g:1", InFlight: admin.InFlight{Offset: 7, ID: "..", Attempt: 1, State: "waiting", DueTS: 3, History: failed}}},
 			"a.b/x":  {},
 		},
-		plan: eventhub.SeekPlan{From: 1, To: 2, Head: 3, Again: 4, Skipped: 5, Voided: 6, Epoch: 7},
+		plan: admin.SeekPlan{From: 1, To: 2, Head: 3, Again: 4, Skipped: 5, Voided: 6, Epoch: 7},
 	}
 }
 
 // serveAPI mounts the HTTP API over a catalogue; token, where not empty, is
 // needed.
 func serveAPI(tb testing.TB, c *catalogue, token string) http.Handler {
-	return gateway(tb, rest.Access{Inspector: c, Admin: c}, token)
+	return gateway(tb, rest.Access{Inspector: c, Operator: c}, token)
 }
 
 func gateway(tb testing.TB, access rest.Access, token string) http.Handler {
@@ -229,7 +230,7 @@ func newAPI(tb testing.TB, url string, opts ...client.Option) *client.API {
 }
 
 // same asks both and compares what they say.
-func same[T any](t *testing.T, what string, ask func(eventhub.Inspector) (T, error), remote, local eventhub.Inspector) {
+func same[T any](t *testing.T, what string, ask func(admin.Inspector) (T, error), remote, local admin.Inspector) {
 	t.Helper()
 	got, err := ask(remote)
 	want, wantErr := ask(local)
@@ -246,28 +247,28 @@ func TestAPISaysWhatTheHubSays(t *testing.T) {
 	c := filled()
 	api := newAPI(t, serve(t, serveAPI(t, c, "")))
 	ctx := bounded(t)
-	same(t, "topics", func(i eventhub.Inspector) ([]eventhub.TopicInfo, error) { return i.Topics(ctx, "", 1000) }, api, c)
-	same(t, "one topic", func(i eventhub.Inspector) ([]eventhub.TopicInfo, error) { return i.Topics(ctx, "a.b", 1) }, api, c)
+	same(t, "topics", func(i admin.Inspector) ([]admin.TopicInfo, error) { return i.Topics(ctx, "", 1000) }, api, c)
+	same(t, "one topic", func(i admin.Inspector) ([]admin.TopicInfo, error) { return i.Topics(ctx, "a.b", 1) }, api, c)
 	for _, topic := range []string{"a.b", "a.b.dlq", "nobody"} {
-		same(t, topic, func(i eventhub.Inspector) (eventhub.TopicInfo, error) { return i.Topic(ctx, topic) }, api, c)
+		same(t, topic, func(i admin.Inspector) (admin.TopicInfo, error) { return i.Topic(ctx, topic) }, api, c)
 	}
 	for _, id := range []string{"..", "nothing", "."} {
-		same(t, "event "+id, func(i eventhub.Inspector) (eventhub.Item, error) { return i.Event(ctx, "a.b", id) }, api, c)
+		same(t, "event "+id, func(i admin.Inspector) (eventhub.Item, error) { return i.Event(ctx, "a.b", id) }, api, c)
 	}
 	for _, id := range []string{"..", "x", "nothing"} {
-		same(t, "groups of event "+id, func(i eventhub.Inspector) ([]eventhub.EventGroup, error) { return i.EventGroups(ctx, "a.b", id) }, api, c)
+		same(t, "groups of event "+id, func(i admin.Inspector) ([]admin.EventGroup, error) { return i.EventGroups(ctx, "a.b", id) }, api, c)
 	}
-	for _, q := range []eventhub.GroupQuery{{Limit: 1000}, {Topic: "a.b", Group: "..", Limit: 1}, {AfterTopic: "a.b", AfterGroup: "..", Limit: 5}} {
-		same(t, fmt.Sprintf("groups %+v", q), func(i eventhub.Inspector) ([]eventhub.GroupInfo, error) { return i.Groups(ctx, q) }, api, c)
+	for _, q := range []admin.GroupQuery{{Limit: 1000}, {Topic: "a.b", Group: "..", Limit: 1}, {AfterTopic: "a.b", AfterGroup: "..", Limit: 5}} {
+		same(t, fmt.Sprintf("groups %+v", q), func(i admin.Inspector) ([]admin.GroupInfo, error) { return i.Groups(ctx, q) }, api, c)
 	}
-	if groups, err := api.Groups(ctx, eventhub.GroupQuery{}); len(groups) != 2 || err != nil {
+	if groups, err := api.Groups(ctx, admin.GroupQuery{}); len(groups) != 2 || err != nil {
 		t.Errorf("groups without a limit: %v, %v", groups, err)
 	}
 	for _, group := range []string{"g:1", "..", "nobody", "."} {
-		same(t, group, func(i eventhub.Inspector) (eventhub.GroupInfo, error) { return i.Group(ctx, "a.b", group) }, api, c)
+		same(t, group, func(i admin.Inspector) (admin.GroupInfo, error) { return i.Group(ctx, "a.b", group) }, api, c)
 	}
 	for _, limit := range []int{1, 1000} {
-		same(t, "in flight", func(i eventhub.Inspector) ([]eventhub.InFlight, error) { return i.InFlight(ctx, "a.b", "g:1", limit) }, api, c)
+		same(t, "in flight", func(i admin.Inspector) ([]admin.InFlight, error) { return i.InFlight(ctx, "a.b", "g:1", limit) }, api, c)
 	}
 	if none, err := api.InFlight(ctx, "a.b", "..", 1); len(none) != 0 || err != nil {
 		t.Errorf("in flight: %v, %v", none, err)
@@ -303,10 +304,10 @@ func TestAPISteersWhatTheHubSteers(t *testing.T) {
 		}
 	}
 	for _, group := range []string{"..", "g:1", "nobody"} {
-		for _, admin := range []eventhub.Admin{api, local} {
-			err, again := admin.PauseGroup(ctx, "a.b", group), admin.ResumeGroup(ctx, "a.b", group)
+		for _, operator := range []admin.Operator{api, local} {
+			err, again := operator.PauseGroup(ctx, "a.b", group), operator.ResumeGroup(ctx, "a.b", group)
 			if want := map[string]eventhub.Code{"nobody": eventhub.CodeNotSubscribed}[group]; eventhub.ErrorCode(err) != want || eventhub.ErrorCode(again) != want {
-				t.Errorf("%s of %T: %v, %v; want code %q", group, admin, err, again, want)
+				t.Errorf("%s of %T: %v, %v; want code %q", group, operator, err, again, want)
 			}
 		}
 	}
@@ -341,29 +342,29 @@ func TestAPIOverTheEngine(t *testing.T) {
 	if _, err := engine.Settle(ctx, "a", "g", eventhub.Settlement{Verdict: eventhub.Nack, Reason: "not now", Delay: time.Hour, Refs: []eventhub.Ref{{Lease: a.leases[0]}}}); err != nil {
 		t.Fatal(err)
 	}
-	api := newAPI(t, serve(t, gateway(t, rest.Access{Inspector: engine, Admin: engine}, "")))
-	same(t, "topics", func(i eventhub.Inspector) ([]eventhub.TopicInfo, error) { return i.Topics(ctx, "", 9) }, api, engine)
-	same(t, "groups", func(i eventhub.Inspector) ([]eventhub.GroupInfo, error) { return i.Groups(ctx, eventhub.GroupQuery{}) }, api, engine)
+	api := newAPI(t, serve(t, gateway(t, rest.Access{Inspector: engine, Operator: engine}, "")))
+	same(t, "topics", func(i admin.Inspector) ([]admin.TopicInfo, error) { return i.Topics(ctx, "", 9) }, api, engine)
+	same(t, "groups", func(i admin.Inspector) ([]admin.GroupInfo, error) { return i.Groups(ctx, admin.GroupQuery{}) }, api, engine)
 	for _, topic := range []string{"a", "nobody", "a b", ""} {
-		same(t, "topic "+topic, func(i eventhub.Inspector) (eventhub.TopicInfo, error) { return i.Topic(ctx, topic) }, api, engine)
+		same(t, "topic "+topic, func(i admin.Inspector) (admin.TopicInfo, error) { return i.Topic(ctx, topic) }, api, engine)
 		for _, id := range []string{"..", receipts[1].ID, "nothing", "a b"} {
-			same(t, "event "+id+" of "+topic, func(i eventhub.Inspector) (eventhub.Item, error) { return i.Event(ctx, topic, id) }, api, engine)
-			same(t, "groups of event "+id+" of "+topic, func(i eventhub.Inspector) ([]eventhub.EventGroup, error) { return i.EventGroups(ctx, topic, id) }, api, engine)
+			same(t, "event "+id+" of "+topic, func(i admin.Inspector) (eventhub.Item, error) { return i.Event(ctx, topic, id) }, api, engine)
+			same(t, "groups of event "+id+" of "+topic, func(i admin.Inspector) ([]admin.EventGroup, error) { return i.EventGroups(ctx, topic, id) }, api, engine)
 		}
 	}
 	if groups, err := api.EventGroups(ctx, "a", ".."); err != nil || len(groups) != 1 || groups[0].State != "waiting" || len(groups[0].History) != 1 || groups[0].History[0].Reason != "not now" {
 		t.Errorf("of the nacked event: %+v, %v", groups, err)
 	}
 	for _, at := range [][2]string{{"a", "g"}, {"b", ".."}, {"a", "nobody"}, {"nobody", "g"}} {
-		same(t, at[0]+"::"+at[1], func(i eventhub.Inspector) (eventhub.GroupInfo, error) { return i.Group(ctx, at[0], at[1]) }, api, engine)
-		same(t, "in flight", func(i eventhub.Inspector) ([]eventhub.InFlight, error) { return i.InFlight(ctx, at[0], at[1], 9) }, api, engine)
+		same(t, at[0]+"::"+at[1], func(i admin.Inspector) (admin.GroupInfo, error) { return i.Group(ctx, at[0], at[1]) }, api, engine)
+		same(t, "in flight", func(i admin.Inspector) ([]admin.InFlight, error) { return i.InFlight(ctx, at[0], at[1], 9) }, api, engine)
 	}
 	if err := api.DeleteGroup(ctx, "b", ".."); err != nil {
 		t.Error(err)
 	}
 	wantCode(t, await(t, "the end of the member", b.ended), eventhub.CodeNotSubscribed)
-	for _, admin := range []eventhub.Admin{api, engine} {
-		wantCode(t, admin.DeleteGroup(ctx, "b", ".."), eventhub.CodeNotSubscribed)
+	for _, operator := range []admin.Operator{api, engine} {
+		wantCode(t, operator.DeleteGroup(ctx, "b", ".."), eventhub.CodeNotSubscribed)
 	}
 }
 
@@ -395,11 +396,11 @@ func TestAPISteersAnEngine(t *testing.T) {
 		}
 	}
 	came(1, 2, 3)
-	api := newAPI(t, serve(t, gateway(t, rest.Access{Inspector: engine, Admin: engine}, "")))
+	api := newAPI(t, serve(t, gateway(t, rest.Access{Inspector: engine, Operator: engine}, "")))
 
 	start := eventhub.Start{Kind: eventhub.StartAfterID, AfterID: receipts[0].ID}
 	plan, err := api.SeekGroup(ctx, "a", "g", start, false)
-	want := eventhub.SeekPlan{Topic: "a", Group: "g", From: 3, To: 1, Head: 3, Again: 2, Epoch: plan.Epoch}
+	want := admin.SeekPlan{Topic: "a", Group: "g", From: 3, To: 1, Head: 3, Again: 2, Epoch: plan.Epoch}
 	if err != nil || plan != want {
 		t.Errorf("the plan is %+v, %v; want %+v", plan, err, want)
 	}
@@ -421,15 +422,15 @@ func TestAPISteersAnEngine(t *testing.T) {
 	}
 	came(2, 3)
 
-	for _, admin := range []eventhub.Admin{api, engine} {
-		_, err := admin.SeekGroup(ctx, "a", "g", eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "nothing"}, true)
+	for _, operator := range []admin.Operator{api, engine} {
+		_, err := operator.SeekGroup(ctx, "a", "g", eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "nothing"}, true)
 		wantCode(t, err, eventhub.CodeUnknownID)
-		_, err = admin.SeekGroup(ctx, "a", "g", eventhub.Start{Kind: eventhub.StartTime, TS: -1}, true)
+		_, err = operator.SeekGroup(ctx, "a", "g", eventhub.Start{Kind: eventhub.StartTime, TS: -1}, true)
 		wantCode(t, err, eventhub.CodeBadRequest)
-		_, err = admin.SeekGroup(ctx, "a", "nobody", start, true)
+		_, err = operator.SeekGroup(ctx, "a", "nobody", start, true)
 		wantCode(t, err, eventhub.CodeNotSubscribed)
-		wantCode(t, admin.PauseGroup(ctx, "nobody", "g"), eventhub.CodeNotSubscribed)
-		wantCode(t, admin.ResumeGroup(ctx, "a", "nobody"), eventhub.CodeNotSubscribed)
+		wantCode(t, operator.PauseGroup(ctx, "nobody", "g"), eventhub.CodeNotSubscribed)
+		wantCode(t, operator.ResumeGroup(ctx, "a", "nobody"), eventhub.CodeNotSubscribed)
 	}
 }
 
@@ -463,13 +464,13 @@ func TestAPIPagesToTheEnd(t *testing.T) {
 	c := &catalogue{}
 	for i := range 2345 {
 		name := fmt.Sprintf("t%04d", i)
-		c.topics = append(c.topics, eventhub.TopicInfo{Topic: name})
-		c.groups = append(c.groups, eventhub.GroupInfo{Topic: fmt.Sprintf("t%04d", i/7), Group: name, Members: []eventhub.MemberInfo{}})
+		c.topics = append(c.topics, admin.TopicInfo{Topic: name})
+		c.groups = append(c.groups, admin.GroupInfo{Topic: fmt.Sprintf("t%04d", i/7), Group: name, Members: []admin.MemberInfo{}})
 	}
 	api := newAPI(t, serve(t, serveAPI(t, c, "")))
 	for _, limit := range []int{469, 1000} { // the first divides their number
-		var topics []eventhub.TopicInfo
-		for page, after := make([]eventhub.TopicInfo, limit), ""; len(page) == limit; {
+		var topics []admin.TopicInfo
+		for page, after := make([]admin.TopicInfo, limit), ""; len(page) == limit; {
 			var err error
 			if page, err = api.Topics(bounded(t), after, limit); err != nil {
 				t.Fatal(err)
@@ -478,9 +479,9 @@ func TestAPIPagesToTheEnd(t *testing.T) {
 				after = page[len(page)-1].Topic
 			}
 		}
-		var groups []eventhub.GroupInfo
-		q := eventhub.GroupQuery{Limit: limit}
-		for page := make([]eventhub.GroupInfo, limit); len(page) == limit; {
+		var groups []admin.GroupInfo
+		q := admin.GroupQuery{Limit: limit}
+		for page := make([]admin.GroupInfo, limit); len(page) == limit; {
 			var err error
 			if page, err = api.Groups(bounded(t), q); err != nil {
 				t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/bus"
 	"eventhub/client"
 	"eventhub/gateway/ws"
@@ -303,7 +304,7 @@ func (w *busy) settle() {
 			w.t.Errorf("%q has had %d of %d events", group, len(had), w.events)
 		}
 	}
-	groups, err := w.bus.Groups(w.ctx, eventhub.GroupQuery{Limit: 100})
+	groups, err := w.bus.Groups(w.ctx, admin.GroupQuery{Limit: 100})
 	for _, g := range groups {
 		if g.Lag > 0 || g.InFlight > 0 || g.Waiting > 0 {
 			w.t.Errorf("%d events of %s in %s are not done, %d are in flight", g.Lag, g.Group, g.Topic, g.InFlight)

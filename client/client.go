@@ -1,7 +1,7 @@
 // Package client is the Go SDK: a hub at the other end of a WebSocket as an
 // eventhub.Publisher and eventhub.Subscriber, with handlers, typed helpers and
 // reconnection around it; and, apart from that, a hub's HTTP API as an
-// eventhub.Inspector and eventhub.Admin. Programs that talk to a hub import it
+// admin.Inspector and admin.Operator. Programs that talk to a hub import it
 // together with the root package; it knows nothing of the hub's inside but
 // package wire.
 //

@@ -15,10 +15,11 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/transfer"
 )
 
-var _ eventhub.Redriver = (*API)(nil)
+var _ admin.Redriver = (*API)(nil)
 
 // DeadLetterTopic is a topic that has dead letters.
 type DeadLetterTopic struct {
@@ -36,7 +37,7 @@ type DeadLetterTopic struct {
 }
 
 // DeadLetterTopics lists the topics that have dead letters, by name, behind the given
-// one: at most limit, from 1 to eventhub.MaxPage.
+// one: at most limit, from 1 to admin.MaxPage.
 func (a *API) DeadLetterTopics(ctx context.Context, after string, limit int) ([]DeadLetterTopic, error) {
 	query := url.Values{"limit": {strconv.Itoa(limit)}}
 	setGiven(query, "after", after)
@@ -47,23 +48,23 @@ func (a *API) DeadLetterTopics(ctx context.Context, after string, limit int) ([]
 	return page.Topics, err
 }
 
-// DeadLetters is as eventhub.Redriver promises it, save that the letters have no
+// DeadLetters is as admin.Redriver promises it, save that the letters have no
 // Record, which DeadLetter fetches, that the filter has neither headers nor tags, and
 // that it goes on to what has come meanwhile.
-func (a *API) DeadLetters(ctx context.Context, q eventhub.DeadLetterQuery, visit func(*eventhub.DeadLetter) error) error {
+func (a *API) DeadLetters(ctx context.Context, q admin.DeadLetterQuery, visit func(*admin.DeadLetter) error) error {
 	query, err := letterQuery(&q)
 	if err != nil {
 		return err
 	}
 	for left := q.Limit; ; {
-		limit := eventhub.MaxPage
+		limit := admin.MaxPage
 		if q.Limit != 0 {
 			limit = min(limit, left)
 		}
 		query.Set("limit", strconv.Itoa(limit))
 		var page struct {
-			DeadLetters []eventhub.DeadLetter `json:"dead_letters"`
-			Next        uint64                `json:"next"`
+			DeadLetters []admin.DeadLetter `json:"dead_letters"`
+			Next        uint64             `json:"next"`
 		}
 		err := a.get(ctx, "/v1/dlq/"+q.Topic+"?"+query.Encode(), &page, func() bool {
 			return page.DeadLetters != nil && (page.Next == 0 || page.Next > q.After)
@@ -86,7 +87,7 @@ func (a *API) DeadLetters(ctx context.Context, q eventhub.DeadLetterQuery, visit
 }
 
 // letterQuery writes a query as the API reads it.
-func letterQuery(q *eventhub.DeadLetterQuery) (url.Values, error) {
+func letterQuery(q *admin.DeadLetterQuery) (url.Values, error) {
 	if err := eventhub.ValidateStoredTopic(q.Topic); err != nil {
 		return nil, err
 	}
@@ -118,9 +119,9 @@ func letterQuery(q *eventhub.DeadLetterQuery) (url.Values, error) {
 
 // WholeDeadLetter is a dead letter with what it is about.
 type WholeDeadLetter struct {
-	eventhub.DeadLetter
+	admin.DeadLetter
 	// History tells the attempts that came to nothing, the last 20 of them.
-	History []eventhub.Attempt
+	History []admin.Attempt
 	// Original is the event that was given up.
 	Original eventhub.Item
 	// JSON is all of it as the hub tells it.
@@ -139,8 +140,8 @@ func (a *API) DeadLetter(ctx context.Context, topic, name string) (*WholeDeadLet
 	var d WholeDeadLetter
 	err := a.get(ctx, "/v1/dlq/"+topic+"/"+segment(name), &d.JSON, func() (ok bool) {
 		var rest struct {
-			History []eventhub.Attempt `json:"history"`
-			Event   json.RawMessage    `json:"event"`
+			History []admin.Attempt `json:"history"`
+			Event   json.RawMessage `json:"event"`
 		}
 		if json.Unmarshal(d.JSON, &d.DeadLetter) != nil || json.Unmarshal(d.JSON, &rest) != nil {
 			return false
@@ -169,13 +170,13 @@ type redriveBody struct {
 // errSilent ends a redrive of which nothing is heard any more.
 var errSilent = fmt.Errorf("%w: it has said nothing for %s", ErrUnreachable, answerWait)
 
-// Redrive implements eventhub.Redriver; q.By counts for nothing, for the hub knows who
+// Redrive implements admin.Redriver; q.By counts for nothing, for the hub knows who
 // asks. It lasts as long as ctx: the hub ends it when its client is gone. Beside an error
 // the result is what the hub told last, where that is a lost connection or the end of
 // ctx perhaps a second old: some more may have been redriven, and doing the same again
 // passes those over. It is not asked again by itself.
-func (a *API) Redrive(ctx context.Context, q eventhub.RedriveQuery) (eventhub.RedriveResult, error) {
-	last := eventhub.RedriveResult{Topic: q.Topic, Applied: q.Apply, After: q.After}
+func (a *API) Redrive(ctx context.Context, q admin.RedriveQuery) (admin.RedriveResult, error) {
+	last := admin.RedriveResult{Topic: q.Topic, Applied: q.Apply, After: q.After}
 	if err := eventhub.ValidateStoredTopic(q.Topic); err != nil {
 		return last, err
 	}
@@ -224,13 +225,13 @@ func (a *API) Redrive(ctx context.Context, q eventhub.RedriveQuery) (eventhub.Re
 
 // readRedriveLine reads one line of the answer to a redrive: how far it is, or how it
 // ended.
-func readRedriveLine(line []byte, into *eventhub.RedriveResult) (over bool, _ error) {
+func readRedriveLine(line []byte, into *admin.RedriveResult) (over bool, _ error) {
 	var l struct {
-		Progress *eventhub.RedriveResult `json:"progress"`
-		Code     eventhub.Code           `json:"code"`
-		Detail   string                  `json:"detail"`
-		Matched  *int                    `json:"matched"`
-		eventhub.RedriveResult
+		Progress *admin.RedriveResult `json:"progress"`
+		Code     eventhub.Code        `json:"code"`
+		Detail   string               `json:"detail"`
+		Matched  *int                 `json:"matched"`
+		admin.RedriveResult
 	}
 	if err := json.Unmarshal(line, &l); err != nil {
 		return false, fmt.Errorf("client: a line of the answer to the redrive is %.80q: %w", line, err)
@@ -255,7 +256,7 @@ func readRedriveLine(line []byte, into *eventhub.RedriveResult) (over bool, _ er
 // refusedRedrive is a problem that says how far the redrive went.
 type refusedRedrive struct {
 	error
-	done eventhub.RedriveResult
+	done admin.RedriveResult
 }
 
 // redriveDone returns what a refusal tells of a redrive, where it is of one.
@@ -263,14 +264,14 @@ func redriveDone(refusal error, body []byte) (*refusedRedrive, bool) {
 	var done struct {
 		Matched *int `json:"matched"`
 	}
-	var result eventhub.RedriveResult
+	var result admin.RedriveResult
 	if json.Unmarshal(body, &done) != nil || done.Matched == nil || json.Unmarshal(body, &result) != nil {
 		return nil, false
 	}
 	return &refusedRedrive{refusal, result}, true
 }
 
-// Requeue implements eventhub.Redriver; by counts for nothing, for the hub knows who
+// Requeue implements admin.Redriver; by counts for nothing, for the hub knows who
 // asks. When the answer is lost it is not asked again; doing so is harmless, for the
 // same payload again is a duplicate.
 func (a *API) Requeue(ctx context.Context, topic string, offset uint64, payload []byte, _ string) (eventhub.Receipt, error) {

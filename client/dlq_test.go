@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/hub"
 )
@@ -75,10 +76,10 @@ func TestRedriver(t *testing.T) {
 	if err != nil || len(topics) != 1 || topics[0].Topic != "a.b" || topics[0].DLQ != "a.b.dlq" || topics[0].Count != 5 || topics[0].HeadTS == 0 {
 		t.Fatalf("the topics are %+v, %v", topics, err)
 	}
-	list := func(q eventhub.DeadLetterQuery) (offsets []uint64) {
+	list := func(q admin.DeadLetterQuery) (offsets []uint64) {
 		t.Helper()
 		q.Topic = "a.b"
-		if err := api.DeadLetters(bounded(t), q, func(d *eventhub.DeadLetter) error {
+		if err := api.DeadLetters(bounded(t), q, func(d *admin.DeadLetter) error {
 			offsets = append(offsets, d.Offset)
 			return nil
 		}); err != nil {
@@ -93,21 +94,21 @@ func TestRedriver(t *testing.T) {
 	}
 	now := time.Now().UnixMilli()
 	for _, tt := range []struct {
-		q    eventhub.DeadLetterQuery
+		q    admin.DeadLetterQuery
 		want string
 	}{
-		{eventhub.DeadLetterQuery{}, "[1 2 3 4 5]"},
-		{eventhub.DeadLetterQuery{Group: "nobody"}, "[]"},
-		{eventhub.DeadLetterQuery{Offsets: []uint64{4}, IDs: []string{whole.ID}}, "[2 4]"},
-		{eventhub.DeadLetterQuery{FromTS: 1, ToTS: 2}, "[]"},
-		{eventhub.DeadLetterQuery{ToTS: now + 60_000, After: 1, Limit: 2}, "[2 3]"},
-		{eventhub.DeadLetterQuery{Filter: &eventhub.Filter{Key: "k0", CEL: "event.payload.event.payload.n > 1.0"}}, "[3 5]"},
+		{admin.DeadLetterQuery{}, "[1 2 3 4 5]"},
+		{admin.DeadLetterQuery{Group: "nobody"}, "[]"},
+		{admin.DeadLetterQuery{Offsets: []uint64{4}, IDs: []string{whole.ID}}, "[2 4]"},
+		{admin.DeadLetterQuery{FromTS: 1, ToTS: 2}, "[]"},
+		{admin.DeadLetterQuery{ToTS: now + 60_000, After: 1, Limit: 2}, "[2 3]"},
+		{admin.DeadLetterQuery{Filter: &eventhub.Filter{Key: "k0", CEL: "event.payload.event.payload.n > 1.0"}}, "[3 5]"},
 	} {
 		if got := fmt.Sprint(list(tt.q)); got != tt.want {
 			t.Errorf("%+v lists %s; want %s", tt.q, got, tt.want)
 		}
 		tt.q.Topic = "a.b.dlq"
-		dry, err := api.Redrive(bounded(t), eventhub.RedriveQuery{DeadLetterQuery: tt.q})
+		dry, err := api.Redrive(bounded(t), admin.RedriveQuery{DeadLetterQuery: tt.q})
 		var samples []uint64
 		for _, d := range dry.Samples {
 			samples = append(samples, d.Offset)
@@ -117,18 +118,18 @@ func TestRedriver(t *testing.T) {
 		}
 	}
 	enough := errors.New("enough")
-	if err := api.DeadLetters(bounded(t), eventhub.DeadLetterQuery{Topic: "a.b"}, func(*eventhub.DeadLetter) error { return enough }); !errors.Is(err, enough) {
+	if err := api.DeadLetters(bounded(t), admin.DeadLetterQuery{Topic: "a.b"}, func(*admin.DeadLetter) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("a visit's error became %v", err)
 	}
 
 	// At 2 a second it takes two seconds, of which something is heard.
 	told := 0
-	done, err := api.Redrive(bounded(t), eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "a.b", Limit: 4}, Apply: true, Rate: 2,
-		Progress: func(r eventhub.RedriveResult) { told++ }})
+	done, err := api.Redrive(bounded(t), admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "a.b", Limit: 4}, Apply: true, Rate: 2,
+		Progress: func(r admin.RedriveResult) { told++ }})
 	if err != nil || !done.Applied || done.Redriven != 4 || done.Groups["g"] != 4 || done.After != 4 || told == 0 {
 		t.Errorf("redriven: %+v, %v; told %d times", done, err, told)
 	}
-	if got := fmt.Sprint(list(eventhub.DeadLetterQuery{}), list(eventhub.DeadLetterQuery{All: true})); got != "[5] [1 2 3 4 5]" {
+	if got := fmt.Sprint(list(admin.DeadLetterQuery{}), list(admin.DeadLetterQuery{All: true})); got != "[5] [1 2 3 4 5]" {
 		t.Errorf("open, and all: %s", got)
 	}
 	got := make(redrivenReceiver, 10)
@@ -158,9 +159,9 @@ func TestRedriverRefusals(t *testing.T) {
 	h := startHub(t, hub.Config{})
 	deadLetter(t, h, "t", "g", 1)
 	api := apiOf(t, "http://"+h.HTTPAddr())
-	of := func(topic string) eventhub.DeadLetterQuery { return eventhub.DeadLetterQuery{Topic: topic} }
-	nothing := func(*eventhub.DeadLetter) error { return nil }
-	redrive := func(q eventhub.RedriveQuery) error {
+	of := func(topic string) admin.DeadLetterQuery { return admin.DeadLetterQuery{Topic: topic} }
+	nothing := func(*admin.DeadLetter) error { return nil }
+	redrive := func(q admin.RedriveQuery) error {
 		_, err := api.Redrive(bounded(t), q)
 		return err
 	}
@@ -173,10 +174,10 @@ func TestRedriverRefusals(t *testing.T) {
 	}{
 		"list unknown":    {api.DeadLetters(bounded(t), of("nope"), nothing), eventhub.CodeUnknownID},
 		"list bad topic":  {api.DeadLetters(bounded(t), of("a b"), nothing), eventhub.CodeBadTopic},
-		"list by tag":     {api.DeadLetters(bounded(t), eventhub.DeadLetterQuery{Topic: "t", Filter: &eventhub.Filter{Tags: []string{"x"}}}, nothing), eventhub.CodeUnsupportedOp},
-		"redrive unknown": {redrive(eventhub.RedriveQuery{DeadLetterQuery: of("nope"), Apply: true}), eventhub.CodeUnknownID},
-		"redrive fast":    {redrive(eventhub.RedriveQuery{DeadLetterQuery: of("t"), Apply: true, Rate: 1_000_000}), eventhub.CodeBadRequest},
-		"redrive bad":     {redrive(eventhub.RedriveQuery{DeadLetterQuery: of("t/x"), Apply: true}), eventhub.CodeBadTopic},
+		"list by tag":     {api.DeadLetters(bounded(t), admin.DeadLetterQuery{Topic: "t", Filter: &eventhub.Filter{Tags: []string{"x"}}}, nothing), eventhub.CodeUnsupportedOp},
+		"redrive unknown": {redrive(admin.RedriveQuery{DeadLetterQuery: of("nope"), Apply: true}), eventhub.CodeUnknownID},
+		"redrive fast":    {redrive(admin.RedriveQuery{DeadLetterQuery: of("t"), Apply: true, Rate: 1_000_000}), eventhub.CodeBadRequest},
+		"redrive bad":     {redrive(admin.RedriveQuery{DeadLetterQuery: of("t/x"), Apply: true}), eventhub.CodeBadTopic},
 		"requeue unknown": {requeued, eventhub.CodeUnknownID},
 		"requeue badly":   {badly, eventhub.CodeBadJSON},
 		"show unknown":    {shown, eventhub.CodeUnknownID},
@@ -219,7 +220,7 @@ func TestRedrivesThatAreNotWhole(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer api.Close()
-			got, err := api.Redrive(t.Context(), eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t"}, Apply: true})
+			got, err := api.Redrive(t.Context(), admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t"}, Apply: true})
 			if err == nil || !strings.Contains(err.Error(), tt.says) || eventhub.ErrorCode(err) != tt.code || got.Redriven != tt.redriven || got.After != tt.after {
 				t.Errorf("%+v, %v; want %d up to %d, and %s with %q", got, err, tt.redriven, tt.after, tt.code, tt.says)
 			}
@@ -233,8 +234,8 @@ func TestInterruptedRedrive(t *testing.T) {
 	deadLetter(t, h, "t", "g", 50)
 	api := apiOf(t, "http://"+h.HTTPAddr())
 	ctx, cancel := context.WithCancel(t.Context())
-	got, err := api.Redrive(ctx, eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t"}, Apply: true, Rate: 1,
-		Progress: func(r eventhub.RedriveResult) {
+	got, err := api.Redrive(ctx, admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t"}, Apply: true, Rate: 1,
+		Progress: func(r admin.RedriveResult) {
 			if r.Redriven > 0 {
 				cancel()
 			}
@@ -243,7 +244,7 @@ func TestInterruptedRedrive(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	// It goes on from there.
-	rest, err := api.Redrive(t.Context(), eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "t"}, Apply: true})
+	rest, err := api.Redrive(t.Context(), admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t"}, Apply: true})
 	info, infoErr := api.Group(bounded(t), "t", "g")
 	if err != nil || infoErr != nil || rest.Redriven+got.Redriven > 50 || rest.Redriven < 40 || info.Redriven != 50 {
 		t.Errorf("%+v, %v; the group is %+v, %v", rest, err, info, infoErr)

@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/hub"
 	"eventhub/store"
@@ -439,7 +440,7 @@ func (h *history) checkResults(ctx context.Context, inLog map[string]string) {
 
 // read reads a topic.
 func (h *history) read(ctx context.Context, topic string) (events []eventhub.Event) {
-	q := eventhub.ReplayQuery{Topic: topic, Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+	q := admin.ReplayQuery{Topic: topic, Start: eventhub.Start{Kind: eventhub.StartEarliest}}
 	if err := h.hub.Bus().Replay(ctx, q, func(_ string, item eventhub.Item) error {
 		e, err := item.Event()
 		events = append(events, e)

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/transfer"
 )
 
@@ -49,7 +50,7 @@ type Imported struct {
 // before an error are whole events, but for the last line. Nothing is asked for twice:
 // behind the first byte a lost connection is an error, and ErrUnreachable in its chain
 // means that nothing was written.
-func (a *API) ExportTo(ctx context.Context, q eventhub.ReplayQuery, w io.Writer) (Transfer, error) {
+func (a *API) ExportTo(ctx context.Context, q admin.ReplayQuery, w io.Writer) (Transfer, error) {
 	query, err := exportQuery(q)
 	if err != nil {
 		return Transfer{}, err
@@ -70,7 +71,7 @@ func (a *API) ExportTo(ctx context.Context, q eventhub.ReplayQuery, w io.Writer)
 	return t, nil
 }
 
-func exportQuery(q eventhub.ReplayQuery) (url.Values, error) {
+func exportQuery(q admin.ReplayQuery) (url.Values, error) {
 	if !q.Filter.IsZero() {
 		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "an export has no filter, and %s is given", q.Filter)
 	}
@@ -109,9 +110,9 @@ func (l *lineCount) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Replay is as [eventhub.History] promises it, save that q has no Filter and no Life, and that the
+// Replay is as [admin.History] promises it, save that q has no Filter and no Life, and that the
 // record is changed when visit has returned.
-func (a *API) Replay(ctx context.Context, q eventhub.ReplayQuery, visit func(topic string, item eventhub.Item) error) error {
+func (a *API) Replay(ctx context.Context, q admin.ReplayQuery, visit func(topic string, item eventhub.Item) error) error {
 	_, err := a.ExportTo(ctx, q, &lineVisitor{visit: visit})
 	return err
 }

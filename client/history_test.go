@@ -16,6 +16,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/hub"
 	"eventhub/internal/transfer"
@@ -68,13 +69,13 @@ func TestMoveAHub(t *testing.T) {
 			if _, err := from.ImportFrom(ctx, strings.NewReader(chronicle(1500))); err != nil {
 				t.Fatal(err)
 			}
-			everything := eventhub.ReplayQuery{Topic: "**"}
+			everything := admin.ReplayQuery{Topic: "**"}
 			var exported, again bytes.Buffer
 			sent, err := from.ExportTo(ctx, everything, &exported)
 			if err != nil || sent.Events != 3000 || sent.Bytes != int64(exported.Len()) {
 				t.Fatalf("%+v, %v", sent, err)
 			}
-			dead, err := from.ExportTo(ctx, eventhub.ReplayQuery{Topic: "*.*.dlq"}, &exported)
+			dead, err := from.ExportTo(ctx, admin.ReplayQuery{Topic: "*.*.dlq"}, &exported)
 			if err != nil || dead.Events != 1500 {
 				t.Fatalf("%+v, %v", dead, err)
 			}
@@ -88,7 +89,7 @@ func TestMoveAHub(t *testing.T) {
 					t.Errorf("%+v, %v; want %+v", got, err, want)
 				}
 			}
-			for _, q := range []eventhub.ReplayQuery{everything, {Topic: "*.*.dlq"}} {
+			for _, q := range []admin.ReplayQuery{everything, {Topic: "*.*.dlq"}} {
 				if _, err := to.ExportTo(ctx, q, &again); err != nil {
 					t.Fatal(err)
 				}
@@ -134,14 +135,14 @@ func TestReplayOverHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
-		q    eventhub.ReplayQuery
+		q    admin.ReplayQuery
 		want string // topic and offset of each
 	}{
-		{eventhub.ReplayQuery{Topic: "a.**", Limit: 2}, "a.b 1, a.b 4, "},
-		{eventhub.ReplayQuery{Topic: "c", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "c-7"}}, "c 25, c 28, "},
-		{eventhub.ReplayQuery{Topic: "c", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 26}}, "c 28, "},
-		{eventhub.ReplayQuery{Topic: "**", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 1723140000004}, ToTS: 1723140000006}, "a.b 13, a.b 16, c 13, c 16, "},
-		{eventhub.ReplayQuery{Topic: "nothing"}, ""},
+		{admin.ReplayQuery{Topic: "a.**", Limit: 2}, "a.b 1, a.b 4, "},
+		{admin.ReplayQuery{Topic: "c", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "c-7"}}, "c 25, c 28, "},
+		{admin.ReplayQuery{Topic: "c", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 26}}, "c 28, "},
+		{admin.ReplayQuery{Topic: "**", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 1723140000004}, ToTS: 1723140000006}, "a.b 13, a.b 16, c 13, c 16, "},
+		{admin.ReplayQuery{Topic: "nothing"}, ""},
 	} {
 		got := ""
 		err := api.Replay(t.Context(), tt.q, func(topic string, item eventhub.Item) error {
@@ -157,10 +158,10 @@ func TestReplayOverHTTP(t *testing.T) {
 		}
 	}
 	enough := errors.New("enough")
-	if err := api.Replay(t.Context(), eventhub.ReplayQuery{Topic: "c"}, func(string, eventhub.Item) error { return enough }); !errors.Is(err, enough) {
+	if err := api.Replay(t.Context(), admin.ReplayQuery{Topic: "c"}, func(string, eventhub.Item) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("the visitor's error came as %v", err)
 	}
-	for q, code := range map[*eventhub.ReplayQuery]eventhub.Code{
+	for q, code := range map[*admin.ReplayQuery]eventhub.Code{
 		{Topic: "c", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "gone"}}: eventhub.CodeUnknownID,
 		{Topic: "a b"}: eventhub.CodeBadTopic,
 		{Topic: "c", Filter: &eventhub.Filter{Key: "k"}}: eventhub.CodeUnsupportedOp,
@@ -230,7 +231,7 @@ func TestTransfersThatAreNotWhole(t *testing.T) {
 			}
 			defer api.Close()
 			var got bytes.Buffer
-			_, err = api.ExportTo(t.Context(), eventhub.ReplayQuery{Topic: "t"}, &got)
+			_, err = api.ExportTo(t.Context(), admin.ReplayQuery{Topic: "t"}, &got)
 			if err == nil || !strings.Contains(err.Error(), tt.says) || errors.Is(err, client.ErrUnreachable) {
 				t.Errorf("%v; want %q", err, tt.says)
 			}
@@ -244,7 +245,7 @@ func TestTransfersThatAreNotWhole(t *testing.T) {
 	if _, err := api.ImportFrom(t.Context(), strings.NewReader(line)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := api.ExportTo(t.Context(), eventhub.ReplayQuery{Topic: "t"}, failingWriter{full}); !errors.Is(err, full) {
+	if _, err := api.ExportTo(t.Context(), admin.ReplayQuery{Topic: "t"}, failingWriter{full}); !errors.Is(err, full) {
 		t.Errorf("a full disk is told as %v", err)
 	}
 	if _, err := api.BackupTo(t.Context(), io.Discard); eventhub.ErrorCode(err) != eventhub.CodeUnsupportedOp {

@@ -7,11 +7,12 @@ import (
 	"strconv"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
-var _ eventhub.Scheduler = (*API)(nil)
+var _ admin.Scheduler = (*API)(nil)
 
-// Cancel implements eventhub.Scheduler. A lost answer is as that of DeleteGroup.
+// Cancel implements admin.Scheduler. A lost answer is as that of DeleteGroup.
 func (a *API) Cancel(ctx context.Context, topic, id string) error {
 	if err := eventhub.ValidateID(id); err != nil {
 		return err
@@ -22,10 +23,10 @@ func (a *API) Cancel(ctx context.Context, topic, id string) error {
 	return a.delete(ctx, "/v1/topics/"+topic+"/scheduled/"+segment(id))
 }
 
-// Scheduled implements eventhub.Scheduler.
-func (a *API) Scheduled(ctx context.Context, q eventhub.ScheduleQuery) ([]eventhub.Scheduled, error) {
+// Scheduled implements admin.Scheduler.
+func (a *API) Scheduled(ctx context.Context, q admin.ScheduleQuery) ([]admin.Scheduled, error) {
 	if q.Limit == 0 {
-		q.Limit = eventhub.MaxPage
+		q.Limit = admin.MaxPage
 	}
 	query := url.Values{"limit": {strconv.Itoa(q.Limit)}}
 	setGiven(query, "topic", q.Topic)
@@ -34,14 +35,14 @@ func (a *API) Scheduled(ctx context.Context, q eventhub.ScheduleQuery) ([]eventh
 		query.Set("after_seq", strconv.FormatUint(q.AfterSeq, 10))
 	}
 	var page struct {
-		Scheduled []eventhub.Scheduled `json:"scheduled"`
+		Scheduled []admin.Scheduled `json:"scheduled"`
 	}
 	err := a.get(ctx, "/v1/scheduled?"+query.Encode(), &page, func() bool { return page.Scheduled != nil })
 	return page.Scheduled, err
 }
 
-// Patterns implements eventhub.Inspector.
-func (a *API) Patterns(ctx context.Context, group string) ([]eventhub.GroupPattern, error) {
+// Patterns implements admin.Inspector.
+func (a *API) Patterns(ctx context.Context, group string) ([]admin.GroupPattern, error) {
 	query := url.Values{}
 	if group != "" {
 		if err := eventhub.ValidateGroup(group); err != nil {
@@ -54,7 +55,7 @@ func (a *API) Patterns(ctx context.Context, group string) ([]eventhub.GroupPatte
 		path += "?" + query.Encode()
 	}
 	var list struct {
-		Patterns []eventhub.GroupPattern `json:"patterns"`
+		Patterns []admin.GroupPattern `json:"patterns"`
 	}
 	err := a.get(ctx, path, &list, func() bool { return list.Patterns != nil })
 	return list.Patterns, err

@@ -9,33 +9,34 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/gateway/rest"
 )
 
 // diary is a catalogue that also has patterns and scheduled events.
 type diary struct {
 	*catalogue
-	planned []eventhub.Scheduled
+	planned []admin.Scheduled
 }
 
-func (c *catalogue) Patterns(_ context.Context, group string) ([]eventhub.GroupPattern, error) {
+func (c *catalogue) Patterns(_ context.Context, group string) ([]admin.GroupPattern, error) {
 	if group == "" {
 		return c.patterns, c.err
 	}
-	return slices.DeleteFunc(slices.Clone(c.patterns), func(p eventhub.GroupPattern) bool { return p.Group != group }), c.err
+	return slices.DeleteFunc(slices.Clone(c.patterns), func(p admin.GroupPattern) bool { return p.Group != group }), c.err
 }
 
 func (c *catalogue) deletePattern(pattern, group string) error {
 	n := len(c.patterns)
-	c.patterns = slices.DeleteFunc(c.patterns, func(p eventhub.GroupPattern) bool { return p.Group == group && p.Pattern == pattern })
+	c.patterns = slices.DeleteFunc(c.patterns, func(p admin.GroupPattern) bool { return p.Group == group && p.Pattern == pattern })
 	if len(c.patterns) == n {
 		return eventhub.Errorf(eventhub.CodeNotSubscribed, "group %q has no pattern %q", group, pattern)
 	}
 	return nil
 }
 
-func (d *diary) Scheduled(_ context.Context, q eventhub.ScheduleQuery) ([]eventhub.Scheduled, error) {
-	var page []eventhub.Scheduled
+func (d *diary) Scheduled(_ context.Context, q admin.ScheduleQuery) ([]admin.Scheduled, error) {
+	var page []admin.Scheduled
 	for _, s := range d.planned {
 		behind := s.DeliverAt > q.AfterAt || s.DeliverAt == q.AfterAt && s.Seq > q.AfterSeq
 		if behind && (q.Topic == "" || q.Topic == s.Topic) && len(page) < q.Limit {
@@ -46,7 +47,7 @@ func (d *diary) Scheduled(_ context.Context, q eventhub.ScheduleQuery) ([]eventh
 }
 
 func (d *diary) Cancel(_ context.Context, topic, id string) error {
-	at := slices.IndexFunc(d.planned, func(s eventhub.Scheduled) bool { return s.Topic == topic && s.ID == id })
+	at := slices.IndexFunc(d.planned, func(s admin.Scheduled) bool { return s.Topic == topic && s.ID == id })
 	if at < 0 {
 		return eventhub.Errorf(eventhub.CodeUnknownID, "topic %q has no scheduled event %q", topic, id)
 	}
@@ -56,12 +57,12 @@ func (d *diary) Cancel(_ context.Context, topic, id string) error {
 
 func filledDiary() *diary {
 	c := filled()
-	c.patterns = []eventhub.GroupPattern{
+	c.patterns = []admin.GroupPattern{
 		{Group: "..", Pattern: "a.**", Topics: 2, Ordering: "key", Filter: &eventhub.Filter{Key: "<k>*", Tags: []string{"#t"}}, MaxAttempts: 3, MinBackoffMS: 4, MaxBackoffMS: 5},
 		{Group: "g:1", Pattern: "*.b"},
 		{Group: "g:1", Pattern: "**"},
 	}
-	return &diary{c, []eventhub.Scheduled{
+	return &diary{c, []admin.Scheduled{
 		{Topic: "a.b", ID: "..", Key: "<k>\u2028", DeliverAt: 5, Seq: 1}, {Topic: "a.b", ID: "x", DeliverAt: 5, Seq: 2}, {Topic: "c", ID: "x", DeliverAt: 9, Seq: 1},
 	}}
 }
@@ -70,15 +71,15 @@ func filledDiary() *diary {
 // what they were.
 func TestAPISaysWhatIsToCome(t *testing.T) {
 	d := filledDiary()
-	api := newAPI(t, serve(t, gateway(t, rest.Access{Inspector: d, Admin: d, Scheduler: d}, "")))
+	api := newAPI(t, serve(t, gateway(t, rest.Access{Inspector: d, Operator: d, Scheduler: d}, "")))
 	ctx := bounded(t)
 	for _, group := range []string{"", "..", "g:1"} {
-		same(t, "patterns of "+group, func(i eventhub.Inspector) ([]eventhub.GroupPattern, error) { return i.Patterns(ctx, group) }, api, d)
+		same(t, "patterns of "+group, func(i admin.Inspector) ([]admin.GroupPattern, error) { return i.Patterns(ctx, group) }, api, d)
 	}
 	if none, err := api.Patterns(ctx, "nobody"); err != nil || len(none) != 0 {
 		t.Errorf("patterns of nobody: %v, %v", none, err)
 	}
-	for _, q := range []eventhub.ScheduleQuery{
+	for _, q := range []admin.ScheduleQuery{
 		{Limit: 1}, {Limit: 1000}, {Topic: "a.b", Limit: 9}, {AfterAt: 5, AfterSeq: 1, Limit: 1}, {AfterAt: 5, Limit: 2},
 	} {
 		got, err := api.Scheduled(ctx, q)
@@ -87,7 +88,7 @@ func TestAPISaysWhatIsToCome(t *testing.T) {
 			t.Errorf("%+v: %v (-want +got):\n%s", q, err, diff)
 		}
 	}
-	if all, err := api.Scheduled(ctx, eventhub.ScheduleQuery{}); len(all) != 3 || err != nil {
+	if all, err := api.Scheduled(ctx, admin.ScheduleQuery{}); len(all) != 3 || err != nil {
 		t.Errorf("without a limit: %v, %v", all, err)
 	}
 }
@@ -95,7 +96,7 @@ func TestAPISaysWhatIsToCome(t *testing.T) {
 // TestAPITakesBack what is scheduled, and the patterns of groups.
 func TestAPITakesBack(t *testing.T) {
 	d := filledDiary()
-	api := newAPI(t, serve(t, gateway(t, rest.Access{Inspector: d, Admin: d, Scheduler: d}, "")))
+	api := newAPI(t, serve(t, gateway(t, rest.Access{Inspector: d, Operator: d, Scheduler: d}, "")))
 	ctx := bounded(t)
 	wantCode(t, api.Cancel(ctx, "a.b", "nothing"), eventhub.CodeUnknownID)
 	wantCode(t, api.Cancel(ctx, "a.b", "a/b"), eventhub.CodeBadEvent)

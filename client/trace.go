@@ -9,41 +9,42 @@ import (
 	"strconv"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
-// Find is eventhub.History's Find: the events with that id, one for each topic that
+// Find is admin.History's Find: the events with that id, one for each topic that
 // has it; fewer than there are where they are large. No event is CodeUnknownID.
-func (a *API) Find(ctx context.Context, id string, limit int) ([]eventhub.Found, error) {
+func (a *API) Find(ctx context.Context, id string, limit int) ([]admin.Found, error) {
 	if err := eventhub.ValidateID(id); err != nil {
 		return nil, err
 	}
-	events, _, err := a.found(ctx, "/v1/events/"+segment(id)+"?limit="+strconv.Itoa(limit), func(f *eventhub.Found) bool {
+	events, _, err := a.found(ctx, "/v1/events/"+segment(id)+"?limit="+strconv.Itoa(limit), func(f *admin.Found) bool {
 		return string(f.Record.ID()) == id
 	})
 	return events, err
 }
 
-// Effects is eventhub.History's Effects.
-func (a *API) Effects(ctx context.Context, id string, after eventhub.Place, limit int) ([]eventhub.Found, error) {
+// Effects is admin.History's Effects.
+func (a *API) Effects(ctx context.Context, id string, after eventhub.Place, limit int) ([]admin.Found, error) {
 	return a.linked(ctx, "causedBy", id, after, limit)
 }
 
-// Correlated is eventhub.History's Correlated.
-func (a *API) Correlated(ctx context.Context, correlation string, after eventhub.Place, limit int) ([]eventhub.Found, error) {
+// Correlated is admin.History's Correlated.
+func (a *API) Correlated(ctx context.Context, correlation string, after eventhub.Place, limit int) ([]admin.Found, error) {
 	return a.linked(ctx, "correlationId", correlation, after, limit)
 }
 
 // linked asks for pages until limit: where events are large, one of the hub's is
 // shorter.
-func (a *API) linked(ctx context.Context, by, value string, after eventhub.Place, limit int) ([]eventhub.Found, error) {
-	var all []eventhub.Found
+func (a *API) linked(ctx context.Context, by, value string, after eventhub.Place, limit int) ([]admin.Found, error) {
+	var all []admin.Found
 	for {
 		query := url.Values{by: {value}, "limit": {strconv.Itoa(limit - len(all))}}
 		if after != (eventhub.Place{}) {
 			query.Set("after_topic", after.Topic)
 			query.Set("after_offset", strconv.FormatUint(after.Offset, 10))
 		}
-		events, more, err := a.found(ctx, "/v1/events?"+query.Encode(), func(f *eventhub.Found) bool {
+		events, more, err := a.found(ctx, "/v1/events?"+query.Encode(), func(f *admin.Found) bool {
 			return f.Topic > after.Topic || f.Topic == after.Topic && f.Offset > after.Offset
 		})
 		if err != nil {
@@ -59,7 +60,7 @@ func (a *API) linked(ctx context.Context, by, value string, after eventhub.Place
 
 // found asks for a list of events, each of which must fit. more says that the hub
 // has more behind them.
-func (a *API) found(ctx context.Context, path string, fits func(*eventhub.Found) bool) (events []eventhub.Found, more bool, err error) {
+func (a *API) found(ctx context.Context, path string, fits func(*admin.Found) bool) (events []admin.Found, more bool, err error) {
 	var list struct {
 		Events []json.RawMessage `json:"events"`
 		Next   *struct{}         `json:"next"`
@@ -73,7 +74,7 @@ func (a *API) found(ctx context.Context, path string, fits func(*eventhub.Found)
 			if !ok || json.Unmarshal(event, &said) != nil {
 				return false
 			}
-			f := eventhub.Found{Topic: said.Topic, Item: item}
+			f := admin.Found{Topic: said.Topic, Item: item}
 			if !fits(&f) {
 				return false
 			}
@@ -90,12 +91,12 @@ func (a *API) found(ctx context.Context, path string, fits func(*eventhub.Found)
 // Trace tells what led to the event with that id and what came of it, in all topics:
 // at most depth steps up and down, from 0 to MaxTraceDepth, and at most limit nodes,
 // from 1 to MaxTraceNodes. CodeUnknownID where nobody knows the id.
-func (a *API) Trace(ctx context.Context, id string, depth, limit int) (eventhub.Trace, error) {
+func (a *API) Trace(ctx context.Context, id string, depth, limit int) (admin.Trace, error) {
 	if err := eventhub.ValidateID(id); err != nil {
-		return eventhub.Trace{}, err
+		return admin.Trace{}, err
 	}
 	query := url.Values{"depth": {strconv.Itoa(depth)}, "limit": {strconv.Itoa(limit)}}
-	var trace eventhub.Trace
+	var trace admin.Trace
 	err := a.fetch(ctx, http.MethodGet, "/v1/events/"+segment(id)+"/trace?"+query.Encode(), &trace, func() bool {
 		for _, e := range trace.Edges {
 			if min(e.Cause, e.Effect) < 0 || max(e.Cause, e.Effect) >= len(trace.Nodes) {

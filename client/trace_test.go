@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/bus"
 	"eventhub/gateway/rest"
 	"eventhub/store/memory"
@@ -50,7 +51,7 @@ func TestLinksSayWhatTheHubSays(t *testing.T) {
 	engine, url := traceable(t)
 	api := newAPI(t, url)
 	ctx := t.Context()
-	type found = []eventhub.Found
+	type found = []admin.Found
 	check := func(what string, want found, wantErr error, got found, err error) {
 		t.Helper()
 		if diff := cmp.Diff(want, got); diff != "" || err != nil || wantErr != nil {
@@ -80,7 +81,7 @@ func TestLinksSayWhatTheHubSays(t *testing.T) {
 			check("correlated, "+what, want, wantErr, got, err)
 		}
 	}
-	trace, err := api.Trace(ctx, "..", eventhub.MaxTraceDepth, eventhub.MaxTraceNodes)
+	trace, err := api.Trace(ctx, "..", admin.MaxTraceDepth, admin.MaxTraceNodes)
 	if err != nil || len(trace.Nodes) != 10 || len(trace.Edges) != 15 || trace.Truncated {
 		t.Errorf("the trace is %+v, %v", trace, err)
 	}

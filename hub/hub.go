@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/auth"
 	"eventhub/bus"
 	"eventhub/gateway/rest"
@@ -41,8 +42,8 @@ type Hub struct {
 	api      *rest.API
 	verifier auth.Verifier
 
-	doors   []*door                      // one for each distinct address, in the order of listen
-	views   struct{ eventhub.Inspector } // the bus, once opened
+	doors   []*door                   // one for each distinct address, in the order of listen
+	views   struct{ admin.Inspector } // the bus, once opened
 	opened  atomic.Bool
 	serving sync.WaitGroup
 
@@ -144,8 +145,8 @@ func (h *Hub) open() error {
 	h.api, err = rest.New(rest.Config{
 		Authenticate: func(ctx context.Context, token string, given bool) (rest.Access, error) {
 			p, err := h.verifier.Verify(ctx, token, given)
-			return rest.Access{Publisher: h.bus, Subscriber: h.bus, Puller: h.bus, Inspector: h.bus, Admin: h.bus, Scheduler: h.bus,
-				History: h.bus, Importer: h.bus, Keeper: h.bus, Redriver: h.bus, Name: p.Name}, err
+			return rest.Access{Publisher: h.bus, Subscriber: h.bus, Puller: h.bus, Inspector: h.bus, Operator: h.bus, Scheduler: h.bus,
+				History: h.bus, Importer: h.bus, Backuper: h.bus, Redriver: h.bus, Name: p.Name}, err
 		},
 		Open:    h.cfg.AuthToken == "",
 		Origins: h.cfg.Origins,

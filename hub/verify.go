@@ -7,13 +7,15 @@ import (
 	"os"
 	"path/filepath"
 
-	"eventhub"
 	"eventhub/store"
 	"eventhub/store/pebble"
 )
 
-// verifyBytes is how much of a topic is read at once.
-const verifyBytes = 1 << 20
+// verifyEvents and verifyBytes bound how much of a topic is read at once.
+const (
+	verifyEvents = 1000
+	verifyBytes  = 1 << 20
+)
 
 // Stock is what VerifyStore has found in one topic.
 type Stock struct {
@@ -114,7 +116,7 @@ func verifyTopic(ctx context.Context, s store.Store, t store.TopicInfo) (Stock, 
 	var batch store.Batch
 	for {
 		batch.Reset()
-		if err := s.Read(ctx, t.Name, stock.Last+1, eventhub.MaxPage, verifyBytes, &batch); err != nil {
+		if err := s.Read(ctx, t.Name, stock.Last+1, verifyEvents, verifyBytes, &batch); err != nil {
 			return stock, fmt.Errorf("hub: topic %q behind offset %d: %w", t.Name, stock.Last, err)
 		}
 		if len(batch.Items) == 0 {

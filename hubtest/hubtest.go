@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/hub"
 )
@@ -232,7 +233,7 @@ func (h *Hub) WaitFor(topic, group string) {
 	}
 }
 
-func progress(info *eventhub.GroupInfo, missing bool) string {
+func progress(info *admin.GroupInfo, missing bool) string {
 	if missing {
 		return "nobody has subscribed"
 	}
@@ -278,4 +279,4 @@ func (h *Hub) Events(topic string, n int) []eventhub.Event {
 
 // Inspector tells what the hub holds: topics, groups and their lag, events by id.
 // After Restart it must be asked for again.
-func (h *Hub) Inspector() eventhub.Inspector { return h.hub.Bus() }
+func (h *Hub) Inspector() admin.Inspector { return h.hub.Bus() }

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/hubtest"
 )
@@ -104,7 +105,7 @@ func consume(t *testing.T, c *client.Client, opts eventhub.SubscribeOptions, han
 
 // awaitGroup waits until a group is as wanted. No hub tells when that is so, hence the
 // asking.
-func awaitGroup(tb testing.TB, h *hubtest.Hub, topic, group string, wanted func(eventhub.GroupInfo) bool) {
+func awaitGroup(tb testing.TB, h *hubtest.Hub, topic, group string, wanted func(admin.GroupInfo) bool) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), hubtest.DefaultPatience)
 	defer cancel()
@@ -291,7 +292,7 @@ func TestEventsLeavesNoTrace(t *testing.T) {
 	if events := <-got; len(events) != 2 || events[0].Offset != 1 || string(events[1].Payload) != `2` {
 		t.Errorf("got %v", events)
 	}
-	groups, err := h.Inspector().Groups(t.Context(), eventhub.GroupQuery{})
+	groups, err := h.Inspector().Groups(t.Context(), admin.GroupQuery{})
 	if err != nil || len(groups) != 0 {
 		t.Errorf("groups %v, %v; want none", groups, err)
 	}
@@ -332,7 +333,7 @@ func TestFailuresAreTold(t *testing.T) {
 				})
 			}()
 			<-second
-			awaitGroup(tb, h, "t", "g", func(g eventhub.GroupInfo) bool { return g.Waiting == 1 }) // the first was refused
+			awaitGroup(tb, h, "t", "g", func(g admin.GroupInfo) bool { return g.Waiting == 1 }) // the first was refused
 			h.SetPatience(brief)
 			h.WaitFor("t", "g")
 		}, []string{"2 events are not done", "1 in flight", "the head 2", "1 members"}},

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/measure"
 )
 
@@ -27,9 +28,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // rooms are a hub's rooms as the tests want them: an Inspector over fixed groups
 // and topics, and what each room has measured.
 type rooms struct {
-	topics   map[string]eventhub.TopicInfo
-	groupsBy []eventhub.GroupInfo // ordered by topic and group
-	flying   []eventhub.InFlight
+	topics   map[string]admin.TopicInfo
+	groupsBy []admin.GroupInfo // ordered by topic and group
+	flying   []admin.InFlight
 	broken   error // what every question is answered with
 
 	engine      measure.Engine
@@ -39,7 +40,7 @@ type rooms struct {
 	asked       map[string]int // how often a room was asked to measure
 }
 
-func (f *rooms) Topics(context.Context, string, int) ([]eventhub.TopicInfo, error) {
+func (f *rooms) Topics(context.Context, string, int) ([]admin.TopicInfo, error) {
 	panic("ops does not list topics")
 }
 
@@ -47,11 +48,11 @@ func (f *rooms) Event(context.Context, string, string) (eventhub.Item, error) {
 	panic("ops does not show events")
 }
 
-func (f *rooms) EventGroups(context.Context, string, string) ([]eventhub.EventGroup, error) {
+func (f *rooms) EventGroups(context.Context, string, string) ([]admin.EventGroup, error) {
 	panic("ops does not show events")
 }
 
-func (f *rooms) Topic(_ context.Context, topic string) (eventhub.TopicInfo, error) {
+func (f *rooms) Topic(_ context.Context, topic string) (admin.TopicInfo, error) {
 	t, ok := f.topics[topic]
 	if !ok {
 		return t, cmp.Or(f.broken, error(eventhub.Errorf(eventhub.CodeUnknownID, "there is no topic %q", topic)))
@@ -59,8 +60,8 @@ func (f *rooms) Topic(_ context.Context, topic string) (eventhub.TopicInfo, erro
 	return t, f.broken
 }
 
-func (f *rooms) Groups(_ context.Context, q eventhub.GroupQuery) ([]eventhub.GroupInfo, error) {
-	var found []eventhub.GroupInfo
+func (f *rooms) Groups(_ context.Context, q admin.GroupQuery) ([]admin.GroupInfo, error) {
+	var found []admin.GroupInfo
 	for _, g := range f.groupsBy {
 		behind := cmp.Or(strings.Compare(g.Topic, q.AfterTopic), strings.Compare(g.Group, q.AfterGroup)) > 0
 		fits := (q.Topic == "" || g.Topic == q.Topic) && (q.Group == "" || g.Group == q.Group)
@@ -71,20 +72,20 @@ func (f *rooms) Groups(_ context.Context, q eventhub.GroupQuery) ([]eventhub.Gro
 	return found, f.broken
 }
 
-func (f *rooms) Group(_ context.Context, topic, group string) (eventhub.GroupInfo, error) {
+func (f *rooms) Group(_ context.Context, topic, group string) (admin.GroupInfo, error) {
 	for _, g := range f.groupsBy {
 		if g.Topic == topic && g.Group == group {
 			return g, f.broken
 		}
 	}
-	return eventhub.GroupInfo{}, cmp.Or(f.broken, error(eventhub.Errorf(eventhub.CodeNotSubscribed, "there is no group %q in topic %q", group, topic)))
+	return admin.GroupInfo{}, cmp.Or(f.broken, error(eventhub.Errorf(eventhub.CodeNotSubscribed, "there is no group %q in topic %q", group, topic)))
 }
 
-func (f *rooms) InFlight(_ context.Context, _, _ string, limit int) ([]eventhub.InFlight, error) {
+func (f *rooms) InFlight(_ context.Context, _, _ string, limit int) ([]admin.InFlight, error) {
 	return f.flying[:min(limit, len(f.flying))], f.broken
 }
 
-func (f *rooms) Patterns(context.Context, string) ([]eventhub.GroupPattern, error) {
+func (f *rooms) Patterns(context.Context, string) ([]admin.GroupPattern, error) {
 	return nil, f.broken
 }
 

@@ -33,6 +33,7 @@ import (
 	"sync"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/apidoc"
 	"eventhub/internal/measure"
 	"eventhub/internal/origin"
@@ -52,7 +53,7 @@ const (
 // goroutines at once.
 type Config struct {
 	// Inspector answers the views. Required.
-	Inspector eventhub.Inspector
+	Inspector admin.Inspector
 	// Engine, Gateway and API hand out what each has measured; every scrape calls
 	// each once. Where Engine fails, which is logged, its part of the scrape is
 	// missing. Required.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // guarded are all routes that ask who asks, with a request that they answer.
@@ -23,7 +24,7 @@ var guarded = []struct{ method, target, body string }{
 
 func openAll(t *testing.T) http.Handler {
 	f := filled()
-	f.groupsBy = []eventhub.GroupInfo{{Topic: "orders", Group: "billing"}}
+	f.groupsBy = []admin.GroupInfo{{Topic: "orders", Group: "billing"}}
 	cfg := f.config()
 	cfg.Level = new(slog.LevelVar)
 	return open(t, cfg)

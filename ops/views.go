@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // cursorView is a cursor as the seeds' dashboard shows it: LastID and LastTS are
@@ -26,7 +27,7 @@ type cursorView struct {
 	Epoch  uint64 `json:"epoch"`
 }
 
-func viewCursor(g *eventhub.GroupInfo) cursorView {
+func viewCursor(g *admin.GroupInfo) cursorView {
 	return cursorView{Topic: g.Topic, Group: g.Group, LastID: g.LastID, LastTS: g.LastTS, Offset: g.Cursor, Epoch: g.Epoch}
 }
 
@@ -42,11 +43,11 @@ func (o *Ops) cursors(w http.ResponseWriter, r *http.Request) error {
 	if topic == "" {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "topic required")
 	}
-	limit, err := limitOf(q, eventhub.MaxPage)
+	limit, err := limitOf(q, admin.MaxPage)
 	if err != nil {
 		return err
 	}
-	ask := eventhub.GroupQuery{Topic: topic, Limit: limit}
+	ask := admin.GroupQuery{Topic: topic, Limit: limit}
 	if after := q.Get("after"); after != "" {
 		ask.AfterTopic, ask.AfterGroup = topic, after
 	}
@@ -83,11 +84,11 @@ type lagView struct {
 	LagMS      *int64      `json:"lagMs"`
 	Lag        *uint64     `json:"lag"`
 
-	Paused    bool              `json:"paused,omitempty"`
-	BlockedBy *eventhub.Blocked `json:"blocked_by,omitempty"`
+	Paused    bool           `json:"paused,omitempty"`
+	BlockedBy *admin.Blocked `json:"blocked_by,omitempty"`
 }
 
-func viewLag(g *eventhub.GroupInfo) lagView {
+func viewLag(g *admin.GroupInfo) lagView {
 	c := viewCursor(g)
 	v := lagView{
 		Topic: g.Topic, Group: g.Group, LastCursor: &c, Tail: tail(g.HeadID), Lag: &g.Lag,
@@ -115,11 +116,11 @@ func (o *Ops) lag(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	limit, err := limitOf(q, eventhub.MaxPage)
+	limit, err := limitOf(q, admin.MaxPage)
 	if err != nil {
 		return err
 	}
-	ask := eventhub.GroupQuery{
+	ask := admin.GroupQuery{
 		Topic: q.Get("topic"), Group: q.Get("group"),
 		AfterTopic: q.Get("after_topic"), AfterGroup: q.Get("after_group"), Limit: limit,
 	}
@@ -197,19 +198,19 @@ func (o *Ops) inFlight(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if events == nil {
-		events = []eventhub.InFlight{}
+		events = []admin.InFlight{}
 	}
 	return writeJSON(w, http.StatusOK, struct {
-		Topic   string              `json:"topic"`
-		Group   string              `json:"group"`
-		Leased  int                 `json:"leased"`
-		Waiting int                 `json:"waiting"`
-		Held    int                 `json:"held"`
-		Events  []eventhub.InFlight `json:"events"`
+		Topic   string           `json:"topic"`
+		Group   string           `json:"group"`
+		Leased  int              `json:"leased"`
+		Waiting int              `json:"waiting"`
+		Held    int              `json:"held"`
+		Events  []admin.InFlight `json:"events"`
 	}{topic, group, g.InFlight, g.Waiting, g.Held, events})
 }
 
-func (o *Ops) groups(r *http.Request, q eventhub.GroupQuery) ([]eventhub.GroupInfo, error) {
+func (o *Ops) groups(r *http.Request, q admin.GroupQuery) ([]admin.GroupInfo, error) {
 	if err := validNames(q.Topic, q.Group); err != nil {
 		return nil, err
 	}
@@ -253,8 +254,8 @@ func limitOf(q url.Values, byDefault int) (int, error) {
 		return byDefault, nil
 	}
 	limit, err := strconv.Atoi(q.Get("limit"))
-	if err != nil || limit < 1 || limit > eventhub.MaxPage {
-		return 0, eventhub.Errorf(eventhub.CodeBadRequest, "limit is %q; 1 to %d are allowed", q.Get("limit"), eventhub.MaxPage)
+	if err != nil || limit < 1 || limit > admin.MaxPage {
+		return 0, eventhub.Errorf(eventhub.CodeBadRequest, "limit is %q; 1 to %d are allowed", q.Get("limit"), admin.MaxPage)
 	}
 	return limit, nil
 }

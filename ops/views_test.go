@@ -5,24 +5,25 @@ import (
 	"testing"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // viewed are topics and groups in every state that a view tells apart.
 func viewed() *rooms {
 	return &rooms{
-		topics: map[string]eventhub.TopicInfo{
+		topics: map[string]admin.TopicInfo{
 			"orders": {Topic: "orders", HeadID: "e9", Head: 9, HeadTS: 1900},
 			"empty":  {Topic: "empty"},
 		},
-		groupsBy: []eventhub.GroupInfo{
+		groupsBy: []admin.GroupInfo{
 			{Topic: "empty", Group: "early", Epoch: 4},
 			{Topic: "orders", Group: "audit", Cursor: 9, Epoch: 2, LastID: "e9", LastTS: 1900, Head: 9, HeadID: "e9", HeadTS: 1900},
 			{Topic: "orders", Group: "billing", Cursor: 6, Epoch: 1, LastID: "e6", LastTS: 1600, Head: 9, HeadID: "e9", HeadTS: 1900, Lag: 2, InFlight: 1, Waiting: 1},
-			{Topic: "orders", Group: "fresh", Epoch: 3, Head: 9, HeadID: "e9", HeadTS: 1900, Lag: 9, Paused: true, BlockedBy: &eventhub.Blocked{Kind: "paused"}},
-			{Topic: "orders", Group: "ledger", Epoch: 5, Head: 9, HeadID: "e9", HeadTS: 1900, Lag: 9, InFlight: 1, Held: 8, BlockedBy: &eventhub.Blocked{
+			{Topic: "orders", Group: "fresh", Epoch: 3, Head: 9, HeadID: "e9", HeadTS: 1900, Lag: 9, Paused: true, BlockedBy: &admin.Blocked{Kind: "paused"}},
+			{Topic: "orders", Group: "ledger", Epoch: 5, Head: 9, HeadID: "e9", HeadTS: 1900, Lag: 9, InFlight: 1, Held: 8, BlockedBy: &admin.Blocked{
 				Kind: "key", Key: "k", Offset: 1, ID: "e1", State: "leased", Member: &eventhub.Peer{Transport: "ws", Name: "127.0.0.1:5"}, SinceTS: 1950}},
 		},
-		flying: []eventhub.InFlight{
+		flying: []admin.InFlight{
 			{Offset: 7, ID: "e7", Attempt: 2, State: "leased", Member: &eventhub.Peer{Transport: "ws", Name: "127.0.0.1:5"}, SinceTS: 1950, Deadline: 2950},
 			{Offset: 8, ID: "e8", Attempt: 1, State: "waiting", DueTS: 2100},
 		},

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"eventhub"
 	"eventhub/store"
 )
 
@@ -37,7 +36,7 @@ func (n *names) ListTopics(_ context.Context, after string, limit int) (page []s
 
 func TestAllTopics(t *testing.T) {
 	for _, tt := range []struct{ topics, pages int }{
-		{0, 1}, {1, 1}, {eventhub.MaxPage - 1, 1}, {eventhub.MaxPage, 2}, {eventhub.MaxPage + 1, 2}, {2*eventhub.MaxPage + 5, 3},
+		{0, 1}, {1, 1}, {store.TopicsPage - 1, 1}, {store.TopicsPage, 2}, {store.TopicsPage + 1, 2}, {2*store.TopicsPage + 5, 3},
 	} {
 		n := &names{}
 		for i := range tt.topics {
@@ -58,7 +57,7 @@ func TestAllTopics(t *testing.T) {
 
 func TestAllTopicsEndsEarly(t *testing.T) {
 	n := &names{fails: 2}
-	for i := range 2 * eventhub.MaxPage {
+	for i := range 2 * store.TopicsPage {
 		n.names = append(n.names, fmt.Sprintf("t%06d", i))
 	}
 	for topic, err := range store.AllTopics(t.Context(), n, "t000003") {
@@ -84,7 +83,7 @@ func TestAllTopicsEndsEarly(t *testing.T) {
 		}
 		seen++
 	}
-	if !failed || seen != eventhub.MaxPage {
+	if !failed || seen != store.TopicsPage {
 		t.Errorf("%d topics, failed %v", seen, failed)
 	}
 }

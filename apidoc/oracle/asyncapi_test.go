@@ -19,6 +19,7 @@ import (
 	"github.com/gobwas/ws/wsutil"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/hub"
 	"eventhub/wire"
 )
@@ -337,7 +338,7 @@ func furtherFrames(t *testing.T, d *document, had map[string]bool) {
 	if got["ctx"].(object)["sought"] != true {
 		t.Errorf("behind a seek: %v", got)
 	}
-	if _, err := w.Bus().Redrive(t.Context(), eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: "orders", Group: "shipping", Limit: 1}, Apply: true}); err != nil {
+	if _, err := w.Bus().Redrive(t.Context(), admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "orders", Group: "shipping", Limit: 1}, Apply: true}); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := s.hear(func(got object) bool { return got["op"] == "EVENT" }); got["ctx"].(object)["redriven"] == nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/gateway/rest"
 	"eventhub/hub"
 	"eventhub/internal/measure"
@@ -109,7 +110,7 @@ func letIn(err error) func(context.Context, string, bool) (rest.Access, error) {
 func opsWith(t *testing.T, err error) *ops.Ops {
 	t.Helper()
 	o, failed := ops.New(ops.Config{
-		Inspector: struct{ eventhub.Inspector }{}, Engine: func(context.Context) (m measure.Engine, _ error) { return m, nil },
+		Inspector: struct{ admin.Inspector }{}, Engine: func(context.Context) (m measure.Engine, _ error) { return m, nil },
 		Gateway: func() (m measure.Gateway) { return m }, API: func() (m measure.API) { return m },
 		Authenticate: func(context.Context, string, bool) error { return err }, Level: new(slog.LevelVar),
 	})
@@ -533,7 +534,7 @@ func furtherAnswers(t *testing.T, d *document) {
 
 	h := http.NewServeMux()
 	failing, err := ops.New(ops.Config{
-		Inspector: struct{ eventhub.Inspector }{}, Engine: func(context.Context) (m measure.Engine, _ error) { return m, nil },
+		Inspector: struct{ admin.Inspector }{}, Engine: func(context.Context) (m measure.Engine, _ error) { return m, nil },
 		Gateway: func() (m measure.Gateway) { return m }, API: func() (m measure.API) { return m },
 		Authenticate: func(context.Context, string, bool) error { return nil },
 		Ready:        []ops.Check{{Name: "store", Check: func(context.Context) error { return eventhub.Errorf(eventhub.CodeInternal, "it is broken") }}},

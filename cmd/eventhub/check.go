@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/output"
 	"eventhub/internal/eventid"
@@ -151,7 +152,7 @@ func (k *checking) connect(cmd *cobra.Command) (string, error) {
 		return "", err
 	}
 	// The other door of the hub, which the steps below look through.
-	_, err = ask(cmd.Context(), &k.reach, func(ctx context.Context) ([]eventhub.TopicInfo, error) { return k.api.Topics(ctx, "", 1) })
+	_, err = ask(cmd.Context(), &k.reach, func(ctx context.Context) ([]admin.TopicInfo, error) { return k.api.Topics(ctx, "", 1) })
 	if err != nil {
 		return "", fmt.Errorf("the HTTP API: %w", err)
 	}
@@ -194,7 +195,7 @@ func (k *checking) publish(ctx context.Context) (string, error) {
 }
 
 func (k *checking) deliver(ctx context.Context) (string, error) {
-	err := k.until(ctx, func(g *eventhub.GroupInfo) bool { return k.inbox.missing() == 0 || g.Cursor >= k.last })
+	err := k.until(ctx, func(g *admin.GroupInfo) bool { return k.inbox.missing() == 0 || g.Cursor >= k.last })
 	missing := k.inbox.missing()
 	switch {
 	case err != nil:
@@ -207,7 +208,7 @@ func (k *checking) deliver(ctx context.Context) (string, error) {
 
 func (k *checking) ack(ctx context.Context) (string, error) {
 	var cursor uint64
-	err := k.until(ctx, func(g *eventhub.GroupInfo) bool { cursor = g.Cursor; return g.Cursor >= k.last })
+	err := k.until(ctx, func(g *admin.GroupInfo) bool { cursor = g.Cursor; return g.Cursor >= k.last })
 	if err != nil {
 		return "", fmt.Errorf("the cursor is at %d, and not at %d: %w", cursor, k.last, err)
 	}
@@ -216,7 +217,7 @@ func (k *checking) ack(ctx context.Context) (string, error) {
 
 func (k *checking) lag(ctx context.Context) (string, error) {
 	var lag uint64
-	err := k.until(ctx, func(g *eventhub.GroupInfo) bool { lag = g.Lag; return g.Lag == 0 })
+	err := k.until(ctx, func(g *admin.GroupInfo) bool { lag = g.Lag; return g.Lag == 0 })
 	if err != nil {
 		return "", fmt.Errorf("the lag is %d, and not 0: %w", lag, err)
 	}
@@ -225,9 +226,9 @@ func (k *checking) lag(ctx context.Context) (string, error) {
 
 // until looks at the group until it is as wanted: at once when the inbox has
 // news, and else again and again, less and less often.
-func (k *checking) until(ctx context.Context, done func(*eventhub.GroupInfo) bool) error {
+func (k *checking) until(ctx context.Context, done func(*admin.GroupInfo) bool) error {
 	for wait := firstLook; ; wait = min(2*wait, lastLook) {
-		g, err := ask(ctx, &k.reach, func(ctx context.Context) (eventhub.GroupInfo, error) { return k.api.Group(ctx, checkTopic, checkGroup) })
+		g, err := ask(ctx, &k.reach, func(ctx context.Context) (admin.GroupInfo, error) { return k.api.Group(ctx, checkTopic, checkGroup) })
 		if err == nil {
 			err = k.inbox.failure()
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 )
 
@@ -110,7 +111,7 @@ func completeScheduled(r *reach) cobra.CompletionFunc {
 		if len(args) > 1 {
 			return nil
 		}
-		var q eventhub.ScheduleQuery
+		var q admin.ScheduleQuery
 		if len(args) == 1 {
 			q.Topic = args[0]
 		}
@@ -127,7 +128,7 @@ func completeScheduled(r *reach) cobra.CompletionFunc {
 }
 
 func topicNames(ctx context.Context, api *client.API) (names []string) {
-	found, _ := api.Topics(ctx, "", eventhub.MaxPage)
+	found, _ := api.Topics(ctx, "", admin.MaxPage)
 	for _, t := range found {
 		names = append(names, t.Topic)
 	}
@@ -135,7 +136,7 @@ func topicNames(ctx context.Context, api *client.API) (names []string) {
 }
 
 func groupNames(ctx context.Context, api *client.API, topic string) (names []string) {
-	found, _ := api.Groups(ctx, eventhub.GroupQuery{Topic: topic})
+	found, _ := api.Groups(ctx, admin.GroupQuery{Topic: topic})
 	for _, g := range found {
 		names = append(names, g.Group)
 	}

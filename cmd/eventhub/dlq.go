@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/input"
 	"eventhub/cmd/eventhub/internal/output"
@@ -47,8 +48,8 @@ func (c *choosing) register(cmd *cobra.Command) {
 const timeForms = "a time (2026-01-31T15:04:05Z or epoch ms) or how long ago (1h30m, 2d)"
 
 // query makes a query of it; its errors are of usage.
-func (c *choosing) query(cmd *cobra.Command, topic string) (q eventhub.DeadLetterQuery, err error) {
-	q = eventhub.DeadLetterQuery{Topic: topic, Group: c.group, IDs: c.ids, All: c.all, After: c.after}
+func (c *choosing) query(cmd *cobra.Command, topic string) (q admin.DeadLetterQuery, err error) {
+	q = admin.DeadLetterQuery{Topic: topic, Group: c.group, IDs: c.ids, All: c.all, After: c.after}
 	if err := eventhub.ValidateStoredTopic(topic); err != nil {
 		return q, errors.New(eventhub.AsError(err).Message)
 	}
@@ -58,8 +59,8 @@ func (c *choosing) query(cmd *cobra.Command, topic string) (q eventhub.DeadLette
 			return q, fmt.Errorf("--group: %s", eventhub.AsError(err).Message)
 		}
 	}
-	if max(len(c.ids), len(c.offsets)) > eventhub.MaxPage {
-		return q, fmt.Errorf("%d times --id and %d times --offset; at most %d of each are allowed", len(c.ids), len(c.offsets), eventhub.MaxPage)
+	if max(len(c.ids), len(c.offsets)) > admin.MaxPage {
+		return q, fmt.Errorf("%d times --id and %d times --offset; at most %d of each are allowed", len(c.ids), len(c.offsets), admin.MaxPage)
 	}
 	// A list that came out empty must not mean all.
 	for name, n := range map[string]int{"id": len(c.ids), "offset": len(c.offsets), "filter": len(c.filter), "filter-key": len(c.key)} {
@@ -151,7 +152,7 @@ TOPIC is the one whose events were given up, or its dead-letter topic.`,
 	r.register(cmd)
 	cmd.ValidArgsFunction = completeDeadLetters(&r, false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		var q eventhub.DeadLetterQuery
+		var q admin.DeadLetterQuery
 		if len(args) == 1 {
 			var err error
 			if q, err = c.query(cmd, args[0]); err != nil {
@@ -191,17 +192,17 @@ func listDeadLetterTopics(cmd *cobra.Command, r *reach, api *client.API, p *pagi
 	}))
 }
 
-func listDeadLetters(cmd *cobra.Command, r *reach, api *client.API, p *paging, q eventhub.DeadLetterQuery) listed[eventhub.DeadLetter] {
-	more := func(last eventhub.DeadLetter) {
+func listDeadLetters(cmd *cobra.Command, r *reach, api *client.API, p *paging, q admin.DeadLetterQuery) listed[admin.DeadLetter] {
+	more := func(last admin.DeadLetter) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "There are more dead letters: a higher --limit shows them, --after %d the next.\n", last.Offset)
 	}
-	return listed[eventhub.DeadLetter](pages(p, more, func(last *eventhub.DeadLetter, limit int) ([]eventhub.DeadLetter, error) {
+	return listed[admin.DeadLetter](pages(p, more, func(last *admin.DeadLetter, limit int) ([]admin.DeadLetter, error) {
 		if last != nil {
 			q.After = last.Offset
 		}
 		q.Limit = limit
-		return ask(cmd.Context(), r, func(ctx context.Context) (page []eventhub.DeadLetter, err error) {
-			err = api.DeadLetters(ctx, q, func(d *eventhub.DeadLetter) error {
+		return ask(cmd.Context(), r, func(ctx context.Context) (page []admin.DeadLetter, err error) {
+			err = api.DeadLetters(ctx, q, func(d *admin.DeadLetter) error {
 				page = append(page, *d)
 				return nil
 			})
@@ -219,18 +220,18 @@ func deadLetterTopicColumns(now time.Time) []output.Column[client.DeadLetterTopi
 	}
 }
 
-func deadLetterColumns(now time.Time, marks bool) []output.Column[eventhub.DeadLetter] {
-	columns := []output.Column[eventhub.DeadLetter]{
-		{Name: "OFFSET", Right: true, Cell: func(d eventhub.DeadLetter) string { return strconv.FormatUint(d.Offset, 10) }},
-		{Name: "GROUP", Cell: func(d eventhub.DeadLetter) string { return d.Group }},
-		{Name: "EVENT", Right: true, Cell: func(d eventhub.DeadLetter) string { return strconv.FormatUint(d.Event, 10) }},
-		{Name: "KEY", Cell: func(d eventhub.DeadLetter) string { return orDash(d.Key) }},
-		{Name: "ATTEMPTS", Right: true, Cell: func(d eventhub.DeadLetter) string { return strconv.Itoa(d.Attempts) }},
-		{Name: "REDRIVEN", Right: true, Cell: func(d eventhub.DeadLetter) string { return strconv.Itoa(d.Redriven) }},
-		{Name: "WHEN", Dim: true, Cell: func(d eventhub.DeadLetter) string { return output.Ago(now, d.TS) }},
+func deadLetterColumns(now time.Time, marks bool) []output.Column[admin.DeadLetter] {
+	columns := []output.Column[admin.DeadLetter]{
+		{Name: "OFFSET", Right: true, Cell: func(d admin.DeadLetter) string { return strconv.FormatUint(d.Offset, 10) }},
+		{Name: "GROUP", Cell: func(d admin.DeadLetter) string { return d.Group }},
+		{Name: "EVENT", Right: true, Cell: func(d admin.DeadLetter) string { return strconv.FormatUint(d.Event, 10) }},
+		{Name: "KEY", Cell: func(d admin.DeadLetter) string { return orDash(d.Key) }},
+		{Name: "ATTEMPTS", Right: true, Cell: func(d admin.DeadLetter) string { return strconv.Itoa(d.Attempts) }},
+		{Name: "REDRIVEN", Right: true, Cell: func(d admin.DeadLetter) string { return strconv.Itoa(d.Redriven) }},
+		{Name: "WHEN", Dim: true, Cell: func(d admin.DeadLetter) string { return output.Ago(now, d.TS) }},
 	}
 	if marks {
-		columns = append(columns, output.Column[eventhub.DeadLetter]{Name: "DONE", Cell: func(d eventhub.DeadLetter) string {
+		columns = append(columns, output.Column[admin.DeadLetter]{Name: "DONE", Cell: func(d admin.DeadLetter) string {
 			if len(d.Marks) == 0 {
 				return "-"
 			}
@@ -238,7 +239,7 @@ func deadLetterColumns(now time.Time, marks bool) []output.Column[eventhub.DeadL
 			return markText(last) + " " + output.Ago(now, last.TS)
 		}})
 	}
-	return append(columns, output.Column[eventhub.DeadLetter]{Name: "REASON", Cell: func(d eventhub.DeadLetter) string { return orDash(d.Reason) }})
+	return append(columns, output.Column[admin.DeadLetter]{Name: "REASON", Cell: func(d admin.DeadLetter) string { return orDash(d.Reason) }})
 }
 
 // orDash writes what an event says, "-" where that is nothing.
@@ -250,7 +251,7 @@ func orDash(text string) string {
 }
 
 // markText says what was done about a dead letter.
-func markText(m *eventhub.RedriveMark) string {
+func markText(m *admin.RedriveMark) string {
 	if m.RequeuedAs != "" {
 		return "requeued as " + m.RequeuedAs
 	}
@@ -334,11 +335,11 @@ func describeDeadLetter(w io.Writer, color bool, d *client.WholeDeadLetter) erro
 	return describeEvent(w, color, d.Original)
 }
 
-func markColumns(now time.Time) []output.Column[eventhub.RedriveMark] {
-	return []output.Column[eventhub.RedriveMark]{
-		{Name: "WHEN", Cell: func(m eventhub.RedriveMark) string { return moment(now, m.TS) }},
-		{Name: "WHAT", Cell: func(m eventhub.RedriveMark) string { return markText(&m) }},
-		{Name: "BY", Cell: func(m eventhub.RedriveMark) string { return orDash(m.By) }},
+func markColumns(now time.Time) []output.Column[admin.RedriveMark] {
+	return []output.Column[admin.RedriveMark]{
+		{Name: "WHEN", Cell: func(m admin.RedriveMark) string { return moment(now, m.TS) }},
+		{Name: "WHAT", Cell: func(m admin.RedriveMark) string { return markText(&m) }},
+		{Name: "BY", Cell: func(m admin.RedriveMark) string { return orDash(m.By) }},
 	}
 }
 
@@ -348,12 +349,12 @@ func completeDeadLetters(r *reach, offsets bool) cobra.CompletionFunc {
 	return complete(r, func(ctx context.Context, api *client.API, args []string) (names []string) {
 		switch {
 		case len(args) == 0:
-			found, _ := api.DeadLetterTopics(ctx, "", eventhub.MaxPage) // what there is
+			found, _ := api.DeadLetterTopics(ctx, "", admin.MaxPage) // what there is
 			for _, t := range found {
 				names = append(names, t.Topic)
 			}
 		case offsets && len(args) == 1:
-			_ = api.DeadLetters(ctx, eventhub.DeadLetterQuery{Topic: args[0], Limit: eventhub.MaxPage}, func(d *eventhub.DeadLetter) error {
+			_ = api.DeadLetters(ctx, admin.DeadLetterQuery{Topic: args[0], Limit: admin.MaxPage}, func(d *admin.DeadLetter) error {
 				names = append(names, strconv.FormatUint(d.Offset, 10))
 				return nil
 			})

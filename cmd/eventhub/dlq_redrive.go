@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/cmd/eventhub/internal/input"
 	"eventhub/cmd/eventhub/internal/output"
 )
@@ -54,7 +55,7 @@ command again continues from there.`,
 	g.choosing.register(cmd)
 	flags := cmd.Flags()
 	flags.IntVar(&g.limit, "limit", 0, "stop after so many dead letters")
-	flags.IntVar(&g.rate, "rate", eventhub.DefaultRedriveRate, "give back at most so many events a second")
+	flags.IntVar(&g.rate, "rate", admin.DefaultRedriveRate, "give back at most so many events a second")
 	flags.BoolVar(&g.apply, "apply", false, "do it, and do not only say what it means")
 	g.reach.register(cmd)
 	cmd.ValidArgsFunction = completeDeadLetters(&g.reach, false)
@@ -68,21 +69,21 @@ command again continues from there.`,
 	return cmd
 }
 
-func (g *redriving) query(cmd *cobra.Command, topic string) (q eventhub.RedriveQuery, err error) {
-	q = eventhub.RedriveQuery{Apply: g.apply, Rate: g.rate}
+func (g *redriving) query(cmd *cobra.Command, topic string) (q admin.RedriveQuery, err error) {
+	q = admin.RedriveQuery{Apply: g.apply, Rate: g.rate}
 	if q.DeadLetterQuery, err = g.choosing.query(cmd, topic); err != nil {
 		return q, err
 	}
 	if q.Limit = g.limit; g.limit < 0 || g.limit == 0 && cmd.Flags().Changed("limit") {
 		return q, fmt.Errorf("--limit is %d; at least 1 is needed", g.limit)
 	}
-	if g.rate < 1 || g.rate > eventhub.MaxRedriveRate {
-		return q, fmt.Errorf("--rate is %d; 1 to %d are allowed", g.rate, eventhub.MaxRedriveRate)
+	if g.rate < 1 || g.rate > admin.MaxRedriveRate {
+		return q, fmt.Errorf("--rate is %d; 1 to %d are allowed", g.rate, admin.MaxRedriveRate)
 	}
 	return q, nil
 }
 
-func (g *redriving) run(cmd *cobra.Command, q eventhub.RedriveQuery) error {
+func (g *redriving) run(cmd *cobra.Command, q admin.RedriveQuery) error {
 	api, err := g.api(cmd)
 	if err != nil {
 		return err
@@ -91,7 +92,7 @@ func (g *redriving) run(cmd *cobra.Command, q eventhub.RedriveQuery) error {
 	ctx, reached, cancel := g.untilReached(cmd.Context())
 	defer cancel()
 	m := newRedriveMeter(cmd.ErrOrStderr(), q.Apply)
-	q.Progress = func(r eventhub.RedriveResult) {
+	q.Progress = func(r admin.RedriveResult) {
 		reached()
 		m.show(&r)
 	}
@@ -113,7 +114,7 @@ func (g *redriving) run(cmd *cobra.Command, q eventhub.RedriveQuery) error {
 }
 
 // redriveError adds to an error how far it went, and how to go on.
-func redriveError(cmd *cobra.Command, q *eventhub.RedriveQuery, done *eventhub.RedriveResult, err error) error {
+func redriveError(cmd *cobra.Command, q *admin.RedriveQuery, done *admin.RedriveResult, err error) error {
 	if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
 		err = errors.New("interrupted")
 	}
@@ -129,7 +130,7 @@ func redriveError(cmd *cobra.Command, q *eventhub.RedriveQuery, done *eventhub.R
 
 // commandAgain writes the command that does what was asked for, from a place on. A
 // token is left out.
-func commandAgain(cmd *cobra.Command, q *eventhub.RedriveQuery, after uint64) string {
+func commandAgain(cmd *cobra.Command, q *admin.RedriveQuery, after uint64) string {
 	parts := append(strings.Fields(cmd.CommandPath()), quoteArg(q.Topic))
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		var values []string
@@ -192,7 +193,7 @@ var skippedBecause = map[string]string{
 	"gone":     "the topic does not have the event any more; requeue it",
 }
 
-func describeRedrive(w io.Writer, color bool, r *eventhub.RedriveResult) error {
+func describeRedrive(w io.Writer, color bool, r *admin.RedriveResult) error {
 	verb, skipped := "To redrive", 0
 	if r.Applied {
 		verb = "Redriven"
@@ -237,7 +238,7 @@ func newRedriveMeter(w io.Writer, wanted bool) *redriveMeter {
 	return m
 }
 
-func (m *redriveMeter) show(r *eventhub.RedriveResult) {
+func (m *redriveMeter) show(r *admin.RedriveResult) {
 	if m.w == nil {
 		return
 	}

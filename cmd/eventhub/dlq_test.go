@@ -13,6 +13,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 )
 
@@ -32,7 +33,7 @@ func cmdDeadLetter(ts *testscript.TestScript, _ bool, args []string) {
 	g.sub, err = c.Subscribe(ctx, eventhub.SubscribeOptions{Topic: args[0], Group: args[1], Start: eventhub.Start{Kind: eventhub.StartEarliest}}, g)
 	ts.Check(err)
 	close(g.joined)
-	untilGroup(ts, args[0], args[1], func(i eventhub.GroupInfo) bool { return i.Lag == 0 && i.Redriven == 0 })
+	untilGroup(ts, args[0], args[1], func(i admin.GroupInfo) bool { return i.Lag == 0 && i.Redriven == 0 })
 	ts.Check(g.sub.Unsubscribe(ctx))
 	g.all.Wait()
 }
@@ -84,8 +85,8 @@ func TestBulkRedrive(t *testing.T) {
 	g.all.Wait()
 
 	told, began, before := 0, time.Now(), hub.metric(t, "process_cpu_seconds_total")
-	q := eventhub.RedriveQuery{DeadLetterQuery: eventhub.DeadLetterQuery{Topic: redriveTopic}, Apply: true, Rate: *redriveRate,
-		Progress: func(r eventhub.RedriveResult) {
+	q := admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: redriveTopic}, Apply: true, Rate: *redriveRate,
+		Progress: func(r admin.RedriveResult) {
 			if r.Redriven < told {
 				t.Errorf("%d were redriven behind %d", r.Redriven, told)
 			}
@@ -146,7 +147,7 @@ func publishBulk(t *testing.T, c *client.Client) {
 func checkMarks(t *testing.T, api *client.API) {
 	t.Helper()
 	letters := 0
-	err := api.DeadLetters(t.Context(), eventhub.DeadLetterQuery{Topic: redriveTopic, All: true}, func(d *eventhub.DeadLetter) error {
+	err := api.DeadLetters(t.Context(), admin.DeadLetterQuery{Topic: redriveTopic, All: true}, func(d *admin.DeadLetter) error {
 		if letters++; len(d.Marks) != 1 || d.Marks[0].Redriven != 1 || d.Marks[0].Offset != d.Event {
 			t.Errorf("dead letter %d, of event %d, has the marks %+v", d.Offset, d.Event, d.Marks)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/testsize"
 )
 
@@ -239,7 +240,7 @@ func (m *dueMember) check(t *testing.T, hub *hubProcess) {
 	if err != nil || topic.Head != uint64(len(m.at)) {
 		t.Errorf("%d events were published; the log has %d, %v", len(m.at), topic.Head, err)
 	}
-	waiting, err := hub.api(t).Scheduled(t.Context(), eventhub.ScheduleQuery{Topic: dueTopic})
+	waiting, err := hub.api(t).Scheduled(t.Context(), admin.ScheduleQuery{Topic: dueTopic})
 	if err != nil || len(waiting) != 0 {
 		t.Errorf("%d events still wait, %v", len(waiting), err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/output"
 )
@@ -68,7 +69,7 @@ each group.
 	flags := cmd.Flags()
 	flags.BoolVar(&g.history, "history", false, "add what became of it in each group")
 	flags.BoolVar(&g.trace, "trace", false, "show its causes and effects as a tree")
-	flags.IntVar(&g.depth, "depth", eventhub.MaxTraceDepth, "with --trace: how many steps up and down")
+	flags.IntVar(&g.depth, "depth", admin.MaxTraceDepth, "with --trace: how many steps up and down")
 	flags.StringVar(&g.correlation, "correlation", "", "list the events with that x-correlation-id")
 	g.paging.register(cmd)
 	g.reach.register(cmd)
@@ -112,10 +113,10 @@ func (g *getting) check(cmd *cobra.Command, args []string) error {
 		return errors.New("--all goes with --correlation")
 	case cmd.Flags().Changed("limit") && len(args) == 2:
 		return errors.New("--limit goes with --trace, with --correlation and with an ID without a topic")
-	case !lists && g.limit > eventhub.MaxPage:
-		return fmt.Errorf("--limit is %d; at most %d are shown", g.limit, eventhub.MaxPage)
-	case g.depth < 0 || g.depth > eventhub.MaxTraceDepth:
-		return fmt.Errorf("--depth is %d; 0 to %d are allowed", g.depth, eventhub.MaxTraceDepth)
+	case !lists && g.limit > admin.MaxPage:
+		return fmt.Errorf("--limit is %d; at most %d are shown", g.limit, admin.MaxPage)
+	case g.depth < 0 || g.depth > admin.MaxTraceDepth:
+		return fmt.Errorf("--depth is %d; 0 to %d are allowed", g.depth, admin.MaxTraceDepth)
 	}
 	return g.paging.check()
 }
@@ -130,7 +131,7 @@ func (g *getting) printOne(cmd *cobra.Command, api *client.API, topic, id string
 	if !g.history {
 		return printItem(out, g.format.Format, item)
 	}
-	groups, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) ([]eventhub.EventGroup, error) {
+	groups, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) ([]admin.EventGroup, error) {
 		return api.EventGroups(ctx, topic, id)
 	})
 	if err != nil {
@@ -147,7 +148,7 @@ func (g *getting) printOne(cmd *cobra.Command, api *client.API, topic, id string
 
 // printFound prints the events of an id, whatever their topics.
 func (g *getting) printFound(cmd *cobra.Command, api *client.API, id string) error {
-	events, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) ([]eventhub.Found, error) { return api.Find(ctx, id, g.limit) })
+	events, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) ([]admin.Found, error) { return api.Find(ctx, id, g.limit) })
 	if err != nil {
 		return err
 	}
@@ -167,15 +168,15 @@ func (g *getting) printFound(cmd *cobra.Command, api *client.API, id string) err
 
 // printCorrelated lists the events of a correlation.
 func (g *getting) printCorrelated(cmd *cobra.Command, api *client.API) error {
-	more := func(eventhub.Found) {
+	more := func(admin.Found) {
 		fmt.Fprintln(cmd.ErrOrStderr(), "There are more events: --all shows all.")
 	}
-	list := pages(&g.paging, more, func(last *eventhub.Found, limit int) ([]eventhub.Found, error) {
+	list := pages(&g.paging, more, func(last *admin.Found, limit int) ([]admin.Found, error) {
 		var after eventhub.Place
 		if last != nil {
 			after = eventhub.Place{Topic: last.Topic, Offset: last.Offset}
 		}
-		return ask(cmd.Context(), &g.reach, func(ctx context.Context) ([]eventhub.Found, error) {
+		return ask(cmd.Context(), &g.reach, func(ctx context.Context) ([]admin.Found, error) {
 			return api.Correlated(ctx, g.correlation, after, limit)
 		})
 	})

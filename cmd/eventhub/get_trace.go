@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/output"
 )
@@ -21,11 +21,11 @@ const shownPreview = 48
 
 // printTrace prints the causes and effects of an event.
 func (g *getting) printTrace(cmd *cobra.Command, api *client.API, id string) error {
-	limit := eventhub.MaxTraceNodes
+	limit := admin.MaxTraceNodes
 	if cmd.Flags().Changed("limit") {
 		limit = g.limit
 	}
-	trace, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) (eventhub.Trace, error) {
+	trace, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) (admin.Trace, error) {
 		return api.Trace(ctx, id, g.depth, limit)
 	})
 	if err != nil {
@@ -35,7 +35,7 @@ func (g *getting) printTrace(cmd *cobra.Command, api *client.API, id string) err
 	err = output.Document(out, g.format.Format, trace, func(w io.Writer) error { return drawTrace(w, out.Color, time.Now(), &trace) })
 	if err == nil && trace.Truncated {
 		fmt.Fprintf(cmd.ErrOrStderr(), "There is more than these %s: --depth and --limit say how far to look, up to %d and %d.\n",
-			output.Things(len(trace.Nodes), "event"), eventhub.MaxTraceDepth, eventhub.MaxTraceNodes)
+			output.Things(len(trace.Nodes), "event"), admin.MaxTraceDepth, admin.MaxTraceNodes)
 	}
 	return err
 }
@@ -44,18 +44,18 @@ func (g *getting) printTrace(cmd *cobra.Command, api *client.API, id string) err
 // caused. An event that several have caused stands below each of them, and what
 // comes of it below the first alone.
 type drawing struct {
-	trace   *eventhub.Trace
+	trace   *admin.Trace
 	now     time.Time
 	color   bool
-	effects [][]eventhub.TraceEdge // of each node
+	effects [][]admin.TraceEdge // of each node
 	shown   []bool
 	lines   bytes.Buffer
 }
 
-func drawTrace(w io.Writer, color bool, now time.Time, trace *eventhub.Trace) error {
+func drawTrace(w io.Writer, color bool, now time.Time, trace *admin.Trace) error {
 	d := &drawing{
 		trace: trace, now: now, color: color,
-		effects: make([][]eventhub.TraceEdge, len(trace.Nodes)), shown: make([]bool, len(trace.Nodes)),
+		effects: make([][]admin.TraceEdge, len(trace.Nodes)), shown: make([]bool, len(trace.Nodes)),
 	}
 	caused := make([]bool, len(trace.Nodes))
 	for _, e := range trace.Edges {
@@ -97,7 +97,7 @@ func (d *drawing) draw(n int, lead, below string, cycle bool) {
 }
 
 // name says which event a node is.
-func (d *drawing) name(n *eventhub.TraceNode) string {
+func (d *drawing) name(n *admin.TraceNode) string {
 	if n.Missing {
 		return n.ID
 	}
@@ -105,7 +105,7 @@ func (d *drawing) name(n *eventhub.TraceNode) string {
 }
 
 // line describes a node.
-func (d *drawing) line(n *eventhub.TraceNode) string {
+func (d *drawing) line(n *admin.TraceNode) string {
 	if n.Missing {
 		return n.ID + d.dim("  not here: trimmed, or never published")
 	}
@@ -127,7 +127,7 @@ func (d *drawing) dim(text string) string {
 }
 
 // groupState says what became of an event in a group.
-func groupState(g *eventhub.EventGroup) string {
+func groupState(g *admin.EventGroup) string {
 	switch g.State {
 	case "leased", "ack_and_publish":
 		return fmt.Sprintf("in flight, attempt %d", g.Attempt)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/cmd/eventhub/internal/output"
 )
 
@@ -25,7 +26,7 @@ func groupCommand() *cobra.Command {
 func groupListCommand() *cobra.Command {
 	var r reach
 	var p paging
-	var q eventhub.GroupQuery
+	var q admin.GroupQuery
 	var after string
 	cmd := &cobra.Command{
 		Use:     "ls",
@@ -54,15 +55,15 @@ func groupListCommand() *cobra.Command {
 			return err
 		}
 		defer api.Close()
-		more := func(last eventhub.GroupInfo) {
+		more := func(last admin.GroupInfo) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "There are more groups: --all shows all, --after %s/%s the next.\n", last.Topic, last.Group)
 		}
-		list := pages(&p, more, func(last *eventhub.GroupInfo, limit int) ([]eventhub.GroupInfo, error) {
+		list := pages(&p, more, func(last *admin.GroupInfo, limit int) ([]admin.GroupInfo, error) {
 			if last != nil {
 				q.AfterTopic, q.AfterGroup = last.Topic, last.Group
 			}
 			q.Limit = limit
-			return ask(cmd.Context(), &r, func(ctx context.Context) ([]eventhub.GroupInfo, error) { return api.Groups(ctx, q) })
+			return ask(cmd.Context(), &r, func(ctx context.Context) ([]admin.GroupInfo, error) { return api.Groups(ctx, q) })
 		})
 		out := results(cmd)
 		return output.List(out, format.Format, out.Color, groupColumns(time.Now()), list)
@@ -70,30 +71,30 @@ func groupListCommand() *cobra.Command {
 	return cmd
 }
 
-func groupColumns(now time.Time) []output.Column[eventhub.GroupInfo] {
-	return []output.Column[eventhub.GroupInfo]{
-		{Name: "TOPIC", Cell: func(g eventhub.GroupInfo) string { return g.Topic }},
-		{Name: "GROUP", Cell: func(g eventhub.GroupInfo) string { return g.Group }},
-		{Name: "CURSOR", Right: true, Cell: func(g eventhub.GroupInfo) string { return strconv.FormatUint(g.Cursor, 10) }},
-		{Name: "HEAD", Right: true, Cell: func(g eventhub.GroupInfo) string { return strconv.FormatUint(g.Head, 10) }},
-		{Name: "LAG", Right: true, Cell: func(g eventhub.GroupInfo) string { return output.Count(g.Lag) }},
-		{Name: "IN FLIGHT", Right: true, Cell: func(g eventhub.GroupInfo) string { return output.Count(g.InFlight) }},
-		{Name: "WAITING", Right: true, Cell: func(g eventhub.GroupInfo) string { return output.Count(g.Waiting) }},
-		{Name: "MEMBERS", Right: true, Cell: func(g eventhub.GroupInfo) string { return strconv.Itoa(len(g.Members)) }},
-		{Name: "BLOCKED BY", Cell: func(g eventhub.GroupInfo) string {
+func groupColumns(now time.Time) []output.Column[admin.GroupInfo] {
+	return []output.Column[admin.GroupInfo]{
+		{Name: "TOPIC", Cell: func(g admin.GroupInfo) string { return g.Topic }},
+		{Name: "GROUP", Cell: func(g admin.GroupInfo) string { return g.Group }},
+		{Name: "CURSOR", Right: true, Cell: func(g admin.GroupInfo) string { return strconv.FormatUint(g.Cursor, 10) }},
+		{Name: "HEAD", Right: true, Cell: func(g admin.GroupInfo) string { return strconv.FormatUint(g.Head, 10) }},
+		{Name: "LAG", Right: true, Cell: func(g admin.GroupInfo) string { return output.Count(g.Lag) }},
+		{Name: "IN FLIGHT", Right: true, Cell: func(g admin.GroupInfo) string { return output.Count(g.InFlight) }},
+		{Name: "WAITING", Right: true, Cell: func(g admin.GroupInfo) string { return output.Count(g.Waiting) }},
+		{Name: "MEMBERS", Right: true, Cell: func(g admin.GroupInfo) string { return strconv.Itoa(len(g.Members)) }},
+		{Name: "BLOCKED BY", Cell: func(g admin.GroupInfo) string {
 			if g.BlockedBy == nil {
 				return "-"
 			}
 			return strings.ReplaceAll(g.BlockedBy.Kind, "_", " ")
 		}},
-		{Name: "OLDEST NOT DONE", Dim: true, Cell: func(g eventhub.GroupInfo) string { return output.Ago(now, g.OldestTS) }},
+		{Name: "OLDEST NOT DONE", Dim: true, Cell: func(g admin.GroupInfo) string { return output.Ago(now, g.OldestTS) }},
 	}
 }
 
 // groupDocument is what `group info` prints as JSON.
 type groupDocument struct {
-	eventhub.GroupInfo
-	Events []eventhub.InFlight `json:"in_flight_events"`
+	admin.GroupInfo
+	Events []admin.InFlight `json:"in_flight_events"`
 }
 
 func groupInfoCommand() *cobra.Command {
@@ -105,12 +106,12 @@ func groupInfoCommand() *cobra.Command {
 		Args:  words("TOPIC", "GROUP"),
 	}
 	format := formatFlag(cmd, listFormats)
-	cmd.Flags().IntVar(&limit, "limit", 20, fmt.Sprintf("show at most so many events in flight, 1 to %d", eventhub.MaxPage))
+	cmd.Flags().IntVar(&limit, "limit", 20, fmt.Sprintf("show at most so many events in flight, 1 to %d", admin.MaxPage))
 	r.register(cmd)
 	cmd.ValidArgsFunction = completeNames(&r, false, true)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if limit < 1 || limit > eventhub.MaxPage {
-			return usageError{fmt.Errorf("--limit is %d; 1 to %d are allowed", limit, eventhub.MaxPage)}
+		if limit < 1 || limit > admin.MaxPage {
+			return usageError{fmt.Errorf("--limit is %d; 1 to %d are allowed", limit, admin.MaxPage)}
 		}
 		api, err := r.api(cmd)
 		if err != nil {
@@ -119,9 +120,9 @@ func groupInfoCommand() *cobra.Command {
 		defer api.Close()
 		var doc groupDocument
 		ctx := cmd.Context()
-		doc.GroupInfo, err = ask(ctx, &r, func(ctx context.Context) (eventhub.GroupInfo, error) { return api.Group(ctx, args[0], args[1]) })
+		doc.GroupInfo, err = ask(ctx, &r, func(ctx context.Context) (admin.GroupInfo, error) { return api.Group(ctx, args[0], args[1]) })
 		if err == nil {
-			doc.Events, err = ask(ctx, &r, func(ctx context.Context) ([]eventhub.InFlight, error) {
+			doc.Events, err = ask(ctx, &r, func(ctx context.Context) ([]admin.InFlight, error) {
 				return api.InFlight(ctx, args[0], args[1], limit)
 			})
 		}
@@ -174,7 +175,7 @@ func describeGroup(w io.Writer, color bool, doc *groupDocument, limit int) error
 }
 
 // blocked says what keeps events of a group back, and what is in the way.
-func blocked(now time.Time, g *eventhub.GroupInfo) string {
+func blocked(now time.Time, g *admin.GroupInfo) string {
 	b := g.BlockedBy
 	if b == nil {
 		return "-"
@@ -197,10 +198,10 @@ func blocked(now time.Time, g *eventhub.GroupInfo) string {
 }
 
 // holding says who or what has the event that is in the way.
-func holding(now time.Time, b *eventhub.Blocked) string {
+func holding(now time.Time, b *admin.Blocked) string {
 	switch {
 	case b.Member != nil && b.SinceTS != 0:
-		return "held by " + peer(b.Member) + " for " + output.Span(eventhub.Age(now, b.SinceTS))
+		return "held by " + peer(b.Member) + " for " + output.Span(max(0, now.Sub(time.UnixMilli(b.SinceTS))))
 	case b.Member != nil:
 		return "held by " + peer(b.Member)
 	case b.State == "waiting":
@@ -210,7 +211,7 @@ func holding(now time.Time, b *eventhub.Blocked) string {
 }
 
 // inFlight counts what is between the cursor and done.
-func inFlight(g *eventhub.GroupInfo) string {
+func inFlight(g *admin.GroupInfo) string {
 	text := fmt.Sprintf("%s, and %s for another attempt", output.Count(g.InFlight), waits(g.Waiting))
 	if g.Held > 0 {
 		text += ", " + output.Count(g.Held) + " held behind an earlier one of their key"
@@ -228,29 +229,29 @@ func waits(n int) string {
 	return output.Count(n) + " wait"
 }
 
-func memberColumns(now time.Time) []output.Column[eventhub.MemberInfo] {
-	return []output.Column[eventhub.MemberInfo]{
-		{Name: "MEMBER", Cell: func(m eventhub.MemberInfo) string { return peer(&m.Peer) }},
-		{Name: "IN FLIGHT", Right: true, Cell: func(m eventhub.MemberInfo) string { return output.Count(m.InFlight) }},
-		{Name: "AT MOST", Right: true, Cell: func(m eventhub.MemberInfo) string { return output.Count(m.MaxInFlight) }},
-		{Name: "SINCE", Dim: true, Cell: func(m eventhub.MemberInfo) string { return output.Ago(now, m.SinceTS) }},
+func memberColumns(now time.Time) []output.Column[admin.MemberInfo] {
+	return []output.Column[admin.MemberInfo]{
+		{Name: "MEMBER", Cell: func(m admin.MemberInfo) string { return peer(&m.Peer) }},
+		{Name: "IN FLIGHT", Right: true, Cell: func(m admin.MemberInfo) string { return output.Count(m.InFlight) }},
+		{Name: "AT MOST", Right: true, Cell: func(m admin.MemberInfo) string { return output.Count(m.MaxInFlight) }},
+		{Name: "SINCE", Dim: true, Cell: func(m admin.MemberInfo) string { return output.Ago(now, m.SinceTS) }},
 	}
 }
 
-func inFlightColumns(now time.Time) []output.Column[eventhub.InFlight] {
-	return []output.Column[eventhub.InFlight]{
-		{Name: "OFFSET", Right: true, Cell: func(e eventhub.InFlight) string { return strconv.FormatUint(e.Offset, 10) }},
-		{Name: "ID", Cell: func(e eventhub.InFlight) string { return e.ID }},
-		{Name: "STATE", Cell: func(e eventhub.InFlight) string { return e.State }},
-		{Name: "ATTEMPTS", Right: true, Cell: func(e eventhub.InFlight) string { return strconv.Itoa(e.Attempt) }},
-		{Name: "WHEN", Cell: func(e eventhub.InFlight) string { return inFlightWhen(now, &e) }},
-		{Name: "MEMBER", Cell: func(e eventhub.InFlight) string { return peer(e.Member) }},
+func inFlightColumns(now time.Time) []output.Column[admin.InFlight] {
+	return []output.Column[admin.InFlight]{
+		{Name: "OFFSET", Right: true, Cell: func(e admin.InFlight) string { return strconv.FormatUint(e.Offset, 10) }},
+		{Name: "ID", Cell: func(e admin.InFlight) string { return e.ID }},
+		{Name: "STATE", Cell: func(e admin.InFlight) string { return e.State }},
+		{Name: "ATTEMPTS", Right: true, Cell: func(e admin.InFlight) string { return strconv.Itoa(e.Attempt) }},
+		{Name: "WHEN", Cell: func(e admin.InFlight) string { return inFlightWhen(now, &e) }},
+		{Name: "MEMBER", Cell: func(e admin.InFlight) string { return peer(e.Member) }},
 		{Name: "LAST FAILURE", Cell: lastFailure},
 	}
 }
 
 // inFlightWhen says when the state of an event changes by itself.
-func inFlightWhen(now time.Time, e *eventhub.InFlight) string {
+func inFlightWhen(now time.Time, e *admin.InFlight) string {
 	switch {
 	case e.Deadline != 0:
 		return "lease ends " + output.Ago(now, e.Deadline)
@@ -261,7 +262,7 @@ func inFlightWhen(now time.Time, e *eventhub.InFlight) string {
 }
 
 // lastFailure says how the attempt before this one ended.
-func lastFailure(e eventhub.InFlight) string {
+func lastFailure(e admin.InFlight) string {
 	if len(e.History) == 0 {
 		return "-"
 	}

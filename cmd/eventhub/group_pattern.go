@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/output"
 )
@@ -54,19 +55,19 @@ with the settings that stand beside it. 'eventhub group rm PATTERN GROUP' remove
 }
 
 // patternsOf asks for the patterns of a group, or of all where it has no name.
-func patternsOf(ctx context.Context, r *reach, api *client.API, group string) ([]eventhub.GroupPattern, error) {
-	return ask(ctx, r, func(ctx context.Context) ([]eventhub.GroupPattern, error) { return api.Patterns(ctx, group) })
+func patternsOf(ctx context.Context, r *reach, api *client.API, group string) ([]admin.GroupPattern, error) {
+	return ask(ctx, r, func(ctx context.Context) ([]admin.GroupPattern, error) { return api.Patterns(ctx, group) })
 }
 
-func patternColumns() []output.Column[eventhub.GroupPattern] {
-	return []output.Column[eventhub.GroupPattern]{
-		{Name: "GROUP", Cell: func(p eventhub.GroupPattern) string { return p.Group }},
-		{Name: "PATTERN", Cell: func(p eventhub.GroupPattern) string { return p.Pattern }},
-		{Name: "TOPICS", Right: true, Cell: func(p eventhub.GroupPattern) string { return output.Count(p.Topics) }},
-		{Name: "ORDERING", Cell: func(p eventhub.GroupPattern) string { return p.Ordering }},
-		{Name: "ATTEMPTS", Right: true, Cell: func(p eventhub.GroupPattern) string { return strconv.Itoa(p.MaxAttempts) }},
-		{Name: "BACKOFF", Cell: func(p eventhub.GroupPattern) string { return backoff(p.MinBackoffMS, p.MaxBackoffMS) }},
-		{Name: "FILTER", Cell: func(p eventhub.GroupPattern) string { return filterText(p.Filter) }},
+func patternColumns() []output.Column[admin.GroupPattern] {
+	return []output.Column[admin.GroupPattern]{
+		{Name: "GROUP", Cell: func(p admin.GroupPattern) string { return p.Group }},
+		{Name: "PATTERN", Cell: func(p admin.GroupPattern) string { return p.Pattern }},
+		{Name: "TOPICS", Right: true, Cell: func(p admin.GroupPattern) string { return output.Count(p.Topics) }},
+		{Name: "ORDERING", Cell: func(p admin.GroupPattern) string { return p.Ordering }},
+		{Name: "ATTEMPTS", Right: true, Cell: func(p admin.GroupPattern) string { return strconv.Itoa(p.MaxAttempts) }},
+		{Name: "BACKOFF", Cell: func(p admin.GroupPattern) string { return backoff(p.MinBackoffMS, p.MaxBackoffMS) }},
+		{Name: "FILTER", Cell: func(p admin.GroupPattern) string { return filterText(p.Filter) }},
 	}
 }
 
@@ -85,7 +86,7 @@ func filterText(f *eventhub.Filter) string {
 // describeRemoval says what removing a group means, in the words of a question.
 func describeRemoval(ctx context.Context, r *reach, api *client.API, topic, group string) (string, error) {
 	if !eventhub.IsPattern(topic) {
-		g, err := ask(ctx, r, func(ctx context.Context) (eventhub.GroupInfo, error) { return api.Group(ctx, topic, group) })
+		g, err := ask(ctx, r, func(ctx context.Context) (admin.GroupInfo, error) { return api.Group(ctx, topic, group) })
 		return fmt.Sprintf("Group %s of %s is at offset %d, %s behind, with %s. Remove it for good?",
 			g.Group, g.Topic, g.Cursor, output.Things(g.Lag, "event"), output.Things(len(g.Members), "member")), err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/input"
 	"eventhub/cmd/eventhub/internal/output"
@@ -57,7 +58,7 @@ first one committed at a time, offset:N, or the one after the event of after:ID.
 			return err
 		}
 		defer api.Close()
-		plan, err := ask(cmd.Context(), &r, func(ctx context.Context) (eventhub.SeekPlan, error) {
+		plan, err := ask(cmd.Context(), &r, func(ctx context.Context) (admin.SeekPlan, error) {
 			return api.SeekGroup(ctx, args[0], args[1], start, apply)
 		})
 		if err != nil {
@@ -73,7 +74,7 @@ first one committed at a time, offset:N, or the one after the event of after:ID.
 	return cmd
 }
 
-func describePlan(w io.Writer, color bool, p *eventhub.SeekPlan) error {
+func describePlan(w io.Writer, color bool, p *admin.SeekPlan) error {
 	moved := "no"
 	if p.Applied {
 		moved = "yes"

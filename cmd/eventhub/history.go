@@ -7,24 +7,24 @@ import (
 	"strings"
 	"time"
 
-	"eventhub"
+	"eventhub/admin"
 	"eventhub/cmd/eventhub/internal/output"
 )
 
 // becameDocument is what `get --history` prints as JSON.
 type becameDocument struct {
-	Event  json.RawMessage       `json:"event"`
-	Groups []eventhub.EventGroup `json:"groups"`
+	Event  json.RawMessage    `json:"event"`
+	Groups []admin.EventGroup `json:"groups"`
 }
 
 // ended is one attempt that came to nothing, and the group whose it was.
 type ended struct {
 	group string
-	eventhub.Attempt
+	admin.Attempt
 }
 
 // describeHistory writes what became of an event below its description.
-func describeHistory(w io.Writer, color bool, groups []eventhub.EventGroup) error {
+func describeHistory(w io.Writer, color bool, groups []admin.EventGroup) error {
 	if len(groups) == 0 {
 		_, err := io.WriteString(w, "\nNo groups in this topic\n")
 		return err
@@ -45,18 +45,18 @@ func describeHistory(w io.Writer, color bool, groups []eventhub.EventGroup) erro
 	return section(w, color, "Attempts that came to nothing", attemptColumns(), attempts)
 }
 
-func becameColumns(now time.Time) []output.Column[eventhub.EventGroup] {
-	return []output.Column[eventhub.EventGroup]{
-		{Name: "GROUP", Cell: func(g eventhub.EventGroup) string { return g.Group }},
-		{Name: "STATE", Cell: func(g eventhub.EventGroup) string { return strings.ReplaceAll(g.State, "_", " ") }},
-		{Name: "ATTEMPTS", Right: true, Cell: func(g eventhub.EventGroup) string {
+func becameColumns(now time.Time) []output.Column[admin.EventGroup] {
+	return []output.Column[admin.EventGroup]{
+		{Name: "GROUP", Cell: func(g admin.EventGroup) string { return g.Group }},
+		{Name: "STATE", Cell: func(g admin.EventGroup) string { return strings.ReplaceAll(g.State, "_", " ") }},
+		{Name: "ATTEMPTS", Right: true, Cell: func(g admin.EventGroup) string {
 			if g.State == "done" {
 				return "-" // nobody counts any more
 			}
 			return strconv.Itoa(g.Attempt)
 		}},
-		{Name: "WHEN", Cell: func(g eventhub.EventGroup) string { return inFlightWhen(now, &g.InFlight) }},
-		{Name: "MEMBER", Cell: func(g eventhub.EventGroup) string { return peer(g.Member) }},
+		{Name: "WHEN", Cell: func(g admin.EventGroup) string { return inFlightWhen(now, &g.InFlight) }},
+		{Name: "MEMBER", Cell: func(g admin.EventGroup) string { return peer(g.Member) }},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/testsize"
 )
 
@@ -139,7 +140,7 @@ func (r *rollCall) check(t *testing.T, n int) {
 func awaitCursors(t *testing.T, hub *hubProcess, n int) {
 	t.Helper()
 	api := hub.api(t)
-	for q, seen := (eventhub.GroupQuery{Group: "g"}), 0; seen < n; {
+	for q, seen := (admin.GroupQuery{Group: "g"}), 0; seen < n; {
 		groups, err := api.Groups(t.Context(), q)
 		if err != nil || len(groups) == 0 {
 			t.Fatalf("the group is in %d topics; there are %d: %v", seen, n, err)

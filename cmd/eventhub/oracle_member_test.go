@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 )
 
@@ -121,7 +122,7 @@ func awaitDue(t *testing.T, api *client.API, topic string) {
 	t.Helper()
 	began := time.Now()
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		next, err := api.Scheduled(context.Background(), eventhub.ScheduleQuery{Topic: topic, Limit: 1})
+		next, err := api.Scheduled(context.Background(), admin.ScheduleQuery{Topic: topic, Limit: 1})
 		switch {
 		case err == nil && (len(next) == 0 || next[0].DeliverAt > time.Now().Add(longDue/2).UnixMilli()):
 			return
@@ -165,7 +166,7 @@ func (m *oracleMember) check(t *testing.T, api *client.API) {
 		}
 	}
 	followed := make(map[oraclePlace]bool)
-	err := api.Replay(context.Background(), eventhub.ReplayQuery{Topic: m.done}, func(_ string, item eventhub.Item) error {
+	err := api.Replay(context.Background(), admin.ReplayQuery{Topic: m.done}, func(_ string, item eventhub.Item) error {
 		var place oraclePlace
 		event, err := item.Event()
 		if err == nil {
@@ -185,7 +186,7 @@ func (m *oracleMember) check(t *testing.T, api *client.API) {
 			t.Errorf("what followed from offset %d of %s got its OK and is gone", place.Offset, place.Topic)
 		}
 	}
-	topics, err := api.Topics(context.Background(), "oracle", eventhub.MaxPage)
+	topics, err := api.Topics(context.Background(), "oracle", admin.MaxPage)
 	if err != nil {
 		t.Error(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 )
 
@@ -106,7 +107,7 @@ func (o *oracleTopic) read(t *testing.T, api *client.API, after uint64) map[stri
 	sighted := make(map[string]bool)
 	var wrong []error
 	before := after
-	query := eventhub.ReplayQuery{Topic: o.name}
+	query := admin.ReplayQuery{Topic: o.name}
 	if after > 0 {
 		query.Start = eventhub.Start{Kind: eventhub.StartOffset, Offset: after + 1}
 	}
@@ -193,7 +194,7 @@ func (o *oracleTopic) scheduled(t *testing.T, api *client.API) map[string]bool {
 		}
 	}
 	waiting := make(map[string]bool)
-	query := eventhub.ScheduleQuery{Topic: o.name, Limit: eventhub.MaxPage}
+	query := admin.ScheduleQuery{Topic: o.name, Limit: admin.MaxPage}
 	for {
 		page, err := api.Scheduled(context.Background(), query)
 		if err != nil {

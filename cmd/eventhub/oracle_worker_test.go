@@ -14,6 +14,7 @@ import (
 	"github.com/gobwas/ws/wsutil"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 )
 
@@ -423,7 +424,7 @@ func (o *oracleTopic) complete(t *testing.T, waiting, sighted map[string]bool) {
 }
 
 func firstFrom(api *client.API, topic string, offset uint64) (first eventhub.Item, err error) {
-	query := eventhub.ReplayQuery{Topic: topic, Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: offset}, Limit: 1}
+	query := admin.ReplayQuery{Topic: topic, Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: offset}, Limit: 1}
 	err = api.Replay(context.Background(), query, func(_ string, item eventhub.Item) error {
 		first.Offset = item.Offset
 		return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/cmd/eventhub/internal/input"
 	"eventhub/cmd/eventhub/internal/output"
 )
@@ -28,8 +29,8 @@ func (w *window) register(cmd *cobra.Command) {
 }
 
 // query makes a query of it.
-func (w *window) query(cmd *cobra.Command, topic string) (eventhub.ReplayQuery, error) {
-	q := eventhub.ReplayQuery{Topic: topic, Limit: w.limit}
+func (w *window) query(cmd *cobra.Command, topic string) (admin.ReplayQuery, error) {
+	q := admin.ReplayQuery{Topic: topic, Limit: w.limit}
 	_, err := eventhub.ParsePattern(topic)
 	if err != nil {
 		return q, usageError{errors.New(eventhub.AsError(err).Message)}

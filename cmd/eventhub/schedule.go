@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/cmd/eventhub/internal/output"
 )
 
@@ -23,7 +24,7 @@ func scheduleCommand() *cobra.Command {
 func scheduleListCommand() *cobra.Command {
 	var r reach
 	var p paging
-	var q eventhub.ScheduleQuery
+	var q admin.ScheduleQuery
 	var after string
 	cmd := &cobra.Command{
 		Use:     "ls [TOPIC]",
@@ -61,15 +62,15 @@ func scheduleListCommand() *cobra.Command {
 			return err
 		}
 		defer api.Close()
-		more := func(last eventhub.Scheduled) {
+		more := func(last admin.Scheduled) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "There are more events: --all shows all, --after %d/%d the next.\n", last.DeliverAt, last.Seq)
 		}
-		list := pages(&p, more, func(last *eventhub.Scheduled, limit int) ([]eventhub.Scheduled, error) {
+		list := pages(&p, more, func(last *admin.Scheduled, limit int) ([]admin.Scheduled, error) {
 			if last != nil {
 				q.AfterAt, q.AfterSeq = last.DeliverAt, last.Seq
 			}
 			q.Limit = limit
-			return ask(cmd.Context(), &r, func(ctx context.Context) ([]eventhub.Scheduled, error) { return api.Scheduled(ctx, q) })
+			return ask(cmd.Context(), &r, func(ctx context.Context) ([]admin.Scheduled, error) { return api.Scheduled(ctx, q) })
 		})
 		out := results(cmd)
 		return output.List(out, format.Format, out.Color, scheduleColumns(time.Now()), list)
@@ -92,12 +93,12 @@ func schedulePlace(s string) (at int64, seq uint64, err error) {
 	return at, seq, nil
 }
 
-func scheduleColumns(now time.Time) []output.Column[eventhub.Scheduled] {
-	return []output.Column[eventhub.Scheduled]{
-		{Name: "DUE", Cell: func(e eventhub.Scheduled) string { return moment(now, e.DeliverAt) }},
-		{Name: "TOPIC", Cell: func(e eventhub.Scheduled) string { return e.Topic }},
-		{Name: "ID", Cell: func(e eventhub.Scheduled) string { return e.ID }},
-		{Name: "KEY", Cell: func(e eventhub.Scheduled) string {
+func scheduleColumns(now time.Time) []output.Column[admin.Scheduled] {
+	return []output.Column[admin.Scheduled]{
+		{Name: "DUE", Cell: func(e admin.Scheduled) string { return moment(now, e.DeliverAt) }},
+		{Name: "TOPIC", Cell: func(e admin.Scheduled) string { return e.Topic }},
+		{Name: "ID", Cell: func(e admin.Scheduled) string { return e.ID }},
+		{Name: "KEY", Cell: func(e admin.Scheduled) string {
 			if e.Key == "" {
 				return "-"
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/wire"
 )
@@ -93,7 +94,7 @@ func cmdStopHub(ts *testscript.TestScript, _ bool, args []string) {
 
 // untilGroup waits until a group of the hub at EVENTHUB_URL is as wanted. No hub
 // tells when that is so, hence the asking.
-func untilGroup(ts *testscript.TestScript, topic, group string, wanted func(eventhub.GroupInfo) bool) {
+func untilGroup(ts *testscript.TestScript, topic, group string, wanted func(admin.GroupInfo) bool) {
 	api, err := client.NewAPI(ts.Getenv("EVENTHUB_URL"))
 	ts.Check(err)
 	defer api.Close()
@@ -116,21 +117,21 @@ func untilGroup(ts *testscript.TestScript, topic, group string, wanted func(even
 func cmdJoined(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.Atoi(args[2])
 	ts.Check(err)
-	untilGroup(ts, args[0], args[1], func(g eventhub.GroupInfo) bool { return len(g.Members) == n })
+	untilGroup(ts, args[0], args[1], func(g admin.GroupInfo) bool { return len(g.Members) == n })
 }
 
 // cmdLag waits until a group has so much lag: lag TOPIC GROUP N
 func cmdLag(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.ParseUint(args[2], 10, 64)
 	ts.Check(err)
-	untilGroup(ts, args[0], args[1], func(g eventhub.GroupInfo) bool { return g.Lag == n })
+	untilGroup(ts, args[0], args[1], func(g admin.GroupInfo) bool { return g.Lag == n })
 }
 
 // cmdHeld waits until a group holds so many events back: held TOPIC GROUP N
 func cmdHeld(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.Atoi(args[2])
 	ts.Check(err)
-	untilGroup(ts, args[0], args[1], func(g eventhub.GroupInfo) bool { return g.Held == n && g.InFlight > 0 })
+	untilGroup(ts, args[0], args[1], func(g admin.GroupInfo) bool { return g.Held == n && g.InFlight > 0 })
 }
 
 // holder is a member that takes everything and never says anything of it.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/input"
 	"eventhub/cmd/eventhub/internal/output"
@@ -231,7 +232,7 @@ func (f *following) mentionCursors(ctx context.Context, w io.Writer, given bool,
 			f.mentionPattern(ctx, w, topic, api)
 			continue
 		}
-		g, err := ask(ctx, &f.reach, func(ctx context.Context) (eventhub.GroupInfo, error) { return api.Group(ctx, topic, f.group) })
+		g, err := ask(ctx, &f.reach, func(ctx context.Context) (admin.GroupInfo, error) { return api.Group(ctx, topic, f.group) })
 		if err == nil {
 			fmt.Fprintf(w, "eventhub: group %s of %s exists and goes on behind offset %d; --from counts only when a group is created\n", g.Group, g.Topic, g.Cursor)
 		}
@@ -239,7 +240,7 @@ func (f *following) mentionCursors(ctx context.Context, w io.Writer, given bool,
 }
 
 func (f *following) mentionPattern(ctx context.Context, w io.Writer, pattern string, api *client.API) {
-	found, err := ask(ctx, &f.reach, func(ctx context.Context) ([]eventhub.GroupPattern, error) { return api.Patterns(ctx, f.group) })
+	found, err := ask(ctx, &f.reach, func(ctx context.Context) ([]admin.GroupPattern, error) { return api.Patterns(ctx, f.group) })
 	for _, p := range found {
 		if err == nil && p.Pattern == pattern {
 			fmt.Fprintf(w, "eventhub: group %s has the pattern %s already and goes on behind its cursor in each topic; --from counts only when a group is created\n", p.Group, p.Pattern)
@@ -274,18 +275,18 @@ func (f *following) findHeads(ctx context.Context, api *client.API, p *printer) 
 		return nil
 	}
 	p.cursor = func(ctx context.Context, topic string) (uint64, error) {
-		g, err := ask(ctx, &f.reach, func(ctx context.Context) (eventhub.GroupInfo, error) { return api.Group(ctx, topic, f.group) })
+		g, err := ask(ctx, &f.reach, func(ctx context.Context) (admin.GroupInfo, error) { return api.Group(ctx, topic, f.group) })
 		return g.Cursor, err
 	}
 	return nil
 }
 
 // topicsThere returns the topics that are asked for and exist.
-func (f *following) topicsThere(ctx context.Context, api *client.API) ([]eventhub.TopicInfo, error) {
-	var found []eventhub.TopicInfo
+func (f *following) topicsThere(ctx context.Context, api *client.API) ([]admin.TopicInfo, error) {
+	var found []admin.TopicInfo
 	if !slices.ContainsFunc(f.topics, eventhub.IsPattern) {
 		for _, name := range f.topics {
-			topic, err := ask(ctx, &f.reach, func(ctx context.Context) (eventhub.TopicInfo, error) { return api.Topic(ctx, name) })
+			topic, err := ask(ctx, &f.reach, func(ctx context.Context) (admin.TopicInfo, error) { return api.Topic(ctx, name) })
 			if err == nil {
 				found = append(found, topic)
 			} else if eventhub.ErrorCode(err) != eventhub.CodeUnknownID { // a tail creates no topic
@@ -295,8 +296,8 @@ func (f *following) topicsThere(ctx context.Context, api *client.API) ([]eventhu
 		return found, nil
 	}
 	for after := ""; ; {
-		page, err := ask(ctx, &f.reach, func(ctx context.Context) ([]eventhub.TopicInfo, error) {
-			return api.Topics(ctx, after, eventhub.MaxPage)
+		page, err := ask(ctx, &f.reach, func(ctx context.Context) ([]admin.TopicInfo, error) {
+			return api.Topics(ctx, after, admin.MaxPage)
 		})
 		if err != nil {
 			return nil, err
@@ -306,7 +307,7 @@ func (f *following) topicsThere(ctx context.Context, api *client.API) ([]eventhu
 				found = append(found, topic)
 			}
 		}
-		if len(page) < eventhub.MaxPage {
+		if len(page) < admin.MaxPage {
 			return found, nil
 		}
 		after = page[len(page)-1].Topic
@@ -314,7 +315,7 @@ func (f *following) topicsThere(ctx context.Context, api *client.API) ([]eventhu
 }
 
 // beginsBehind reports whether a tail begins where the topic ends.
-func (f *following) beginsBehind(topic *eventhub.TopicInfo) bool {
+func (f *following) beginsBehind(topic *admin.TopicInfo) bool {
 	switch f.start.Kind {
 	case eventhub.StartLatest:
 		return true

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"eventhub"
+	"eventhub/admin"
 	"eventhub/cmd/eventhub/internal/output"
 )
 
@@ -48,7 +48,7 @@ func pages[T any](p *paging, more func(last T), page func(after *T, limit int) (
 	return func(yield func(T, error) bool) {
 		var after *T
 		for shown := 0; ; {
-			limit := eventhub.MaxPage
+			limit := admin.MaxPage
 			if !p.all {
 				limit = min(limit, p.limit-shown+1) // one more tells whether there are more
 			}
@@ -99,14 +99,14 @@ func topicListCommand() *cobra.Command {
 			return err
 		}
 		defer api.Close()
-		more := func(last eventhub.TopicInfo) {
+		more := func(last admin.TopicInfo) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "There are more topics: --all shows all, --after %s the next.\n", last.Topic)
 		}
-		list := pages(&p, more, func(last *eventhub.TopicInfo, limit int) ([]eventhub.TopicInfo, error) {
+		list := pages(&p, more, func(last *admin.TopicInfo, limit int) ([]admin.TopicInfo, error) {
 			if last != nil {
 				after = last.Topic
 			}
-			return ask(cmd.Context(), &r, func(ctx context.Context) ([]eventhub.TopicInfo, error) { return api.Topics(ctx, after, limit) })
+			return ask(cmd.Context(), &r, func(ctx context.Context) ([]admin.TopicInfo, error) { return api.Topics(ctx, after, limit) })
 		})
 		out := results(cmd)
 		return output.List(out, format.Format, out.Color, topicColumns(time.Now()), list)
@@ -114,13 +114,13 @@ func topicListCommand() *cobra.Command {
 	return cmd
 }
 
-func topicColumns(now time.Time) []output.Column[eventhub.TopicInfo] {
-	return []output.Column[eventhub.TopicInfo]{
-		{Name: "TOPIC", Cell: func(t eventhub.TopicInfo) string { return t.Topic }},
-		{Name: "FIRST", Right: true, Cell: func(t eventhub.TopicInfo) string { return offsetCell(t.FirstOffset) }},
-		{Name: "HEAD", Right: true, Cell: func(t eventhub.TopicInfo) string { return offsetCell(t.Head) }},
-		{Name: "GROUPS", Right: true, Cell: func(t eventhub.TopicInfo) string { return strconv.Itoa(t.Groups) }},
-		{Name: "NEWEST EVENT", Dim: true, Cell: func(t eventhub.TopicInfo) string { return output.Ago(now, t.HeadTS) }},
+func topicColumns(now time.Time) []output.Column[admin.TopicInfo] {
+	return []output.Column[admin.TopicInfo]{
+		{Name: "TOPIC", Cell: func(t admin.TopicInfo) string { return t.Topic }},
+		{Name: "FIRST", Right: true, Cell: func(t admin.TopicInfo) string { return offsetCell(t.FirstOffset) }},
+		{Name: "HEAD", Right: true, Cell: func(t admin.TopicInfo) string { return offsetCell(t.Head) }},
+		{Name: "GROUPS", Right: true, Cell: func(t admin.TopicInfo) string { return strconv.Itoa(t.Groups) }},
+		{Name: "NEWEST EVENT", Dim: true, Cell: func(t admin.TopicInfo) string { return output.Ago(now, t.HeadTS) }},
 	}
 }
 
@@ -148,7 +148,7 @@ func topicInfoCommand() *cobra.Command {
 			return err
 		}
 		defer api.Close()
-		t, err := ask(cmd.Context(), &r, func(ctx context.Context) (eventhub.TopicInfo, error) { return api.Topic(ctx, args[0]) })
+		t, err := ask(cmd.Context(), &r, func(ctx context.Context) (admin.TopicInfo, error) { return api.Topic(ctx, args[0]) })
 		if err != nil {
 			return err
 		}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"eventhub"
+	"eventhub/admin"
 	"eventhub/cmd/eventhub/internal/output"
 )
 
@@ -37,7 +37,7 @@ on above the old ones. On a terminal it asks before; elsewhere --yes is needed.`
 			return err
 		}
 		defer api.Close()
-		t, err := ask(cmd.Context(), &r, func(ctx context.Context) (eventhub.TopicInfo, error) { return api.Topic(ctx, args[0]) })
+		t, err := ask(cmd.Context(), &r, func(ctx context.Context) (admin.TopicInfo, error) { return api.Topic(ctx, args[0]) })
 		if err != nil {
 			return err
 		}

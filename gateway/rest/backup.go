@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/transfer"
 )
 
@@ -42,7 +43,7 @@ func (a *API) backup(w http.ResponseWriter, r *http.Request, access Access) (rep
 	if _, err := parameters(r); err != nil {
 		return reply{}, err
 	}
-	if access.Keeper == nil {
+	if access.Backuper == nil {
 		return reply{}, eventhub.Errorf(eventhub.CodeUnsupportedOp, "this hub keeps nothing that can be copied")
 	}
 	if r.Method == http.MethodHead {
@@ -60,7 +61,7 @@ func (a *API) backup(w http.ResponseWriter, r *http.Request, access Access) (rep
 	defer cancel()
 	d := newDownload(ctx, w, transfer.Tar, transfer.ChecksumTrailer)
 	sum := transfer.NewSum()
-	err := a.copyStore(ctx, access.Keeper, io.MultiWriter(sum, d))
+	err := a.copyStore(ctx, access.Backuper, io.MultiWriter(sum, d))
 	if err == nil {
 		err = d.end(sum, -1)
 	}
@@ -71,7 +72,7 @@ func (a *API) backup(w http.ResponseWriter, r *http.Request, access Access) (rep
 }
 
 // copyStore writes the tar of a copy, and takes the copy away.
-func (a *API) copyStore(ctx context.Context, from eventhub.Keeper, w io.Writer) error {
+func (a *API) copyStore(ctx context.Context, from admin.Backuper, w io.Writer) error {
 	if a.cfg.Scratch != "" {
 		if err := os.MkdirAll(a.cfg.Scratch, 0o700); err != nil {
 			return err

@@ -15,7 +15,7 @@ import (
 // is touched, over a real connection.
 func TestUncleanPaths(t *testing.T) {
 	s := stocked()
-	_, mux := mount(t, Access{Inspector: s, Admin: s})
+	_, mux := mount(t, Access{Inspector: s, Operator: s})
 	redirecting, clean := httptest.NewServer(mux), httptest.NewServer(CleanPaths(mux))
 	defer redirecting.Close()
 	defer clean.Close()

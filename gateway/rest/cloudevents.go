@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/cloudevents"
 )
 
@@ -126,7 +127,7 @@ func accepted(r *http.Request, offers ...string) string {
 var eventsFormats = []string{"application/json", cloudevents.BatchType}
 
 // asCloudEvents makes a list of CloudEvents the answer.
-func asCloudEvents(w http.ResponseWriter, events []eventhub.Found) (reply, error) {
+func asCloudEvents(w http.ResponseWriter, events []admin.Found) (reply, error) {
 	body := []byte{'['}
 	for i, e := range events {
 		if i > 0 {
@@ -142,7 +143,7 @@ func asCloudEvents(w http.ResponseWriter, events []eventhub.Found) (reply, error
 }
 
 // asCloudEvent makes one CloudEvent the answer.
-func asCloudEvent(w http.ResponseWriter, e eventhub.Found) (reply, error) {
+func asCloudEvent(w http.ResponseWriter, e admin.Found) (reply, error) {
 	body, err := cloudevents.AppendStructured(nil, e.Topic, e.Offset, e.Record)
 	if err != nil {
 		return reply{}, fmt.Errorf("write a CloudEvent: %w", err)

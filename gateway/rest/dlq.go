@@ -11,12 +11,13 @@ import (
 	"strings"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // Dead letters: which there are, and, in dlq_redrive.go, what is done about them.
 
 // redriver returns what knows about dead letters.
-func (a *Access) redriver() (eventhub.Redriver, error) {
+func (a *Access) redriver() (admin.Redriver, error) {
 	if a.Redriver == nil {
 		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "this hub redrives nothing")
 	}
@@ -85,9 +86,9 @@ func dlqOf(topic string) string {
 }
 
 // deadLetterTopics looks through all topics with names after the given one.
-func deadLetterTopics(ctx context.Context, from eventhub.Inspector, after string, limit int) (found []deadLetterTopic, _ error) {
+func deadLetterTopics(ctx context.Context, from admin.Inspector, after string, limit int) (found []deadLetterTopic, _ error) {
 	for {
-		topics, err := from.Topics(ctx, after, eventhub.MaxPage)
+		topics, err := from.Topics(ctx, after, admin.MaxPage)
 		if err != nil {
 			return nil, err
 		}
@@ -102,7 +103,7 @@ func deadLetterTopics(ctx context.Context, from eventhub.Inspector, after string
 				return found, nil
 			}
 		}
-		if len(topics) < eventhub.MaxPage {
+		if len(topics) < admin.MaxPage {
 			return found, nil
 		}
 		after = topics[len(topics)-1].Topic
@@ -137,12 +138,12 @@ func listDeadLetters(_ http.ResponseWriter, r *http.Request, access Access) (rep
 		return reply{}, err
 	}
 	page := struct {
-		Topic       string                `json:"topic"`
-		DeadLetters []eventhub.DeadLetter `json:"dead_letters"`
-		Next        uint64                `json:"next,omitempty"`
-	}{topic, []eventhub.DeadLetter{}, 0}
+		Topic       string             `json:"topic"`
+		DeadLetters []admin.DeadLetter `json:"dead_letters"`
+		Next        uint64             `json:"next,omitempty"`
+	}{topic, []admin.DeadLetter{}, 0}
 	q.Limit = limit + 1 // a look behind the page
-	err = from.DeadLetters(r.Context(), q, func(d *eventhub.DeadLetter) error {
+	err = from.DeadLetters(r.Context(), q, func(d *admin.DeadLetter) error {
 		if len(page.DeadLetters) == limit {
 			page.Next = page.DeadLetters[limit-1].Offset
 			return errPageFull
@@ -173,7 +174,7 @@ func showDeadLetter(_ http.ResponseWriter, r *http.Request, access Access) (repl
 		return reply{}, err
 	}
 	var body []byte
-	err = from.DeadLetters(r.Context(), q, func(d *eventhub.DeadLetter) (err error) {
+	err = from.DeadLetters(r.Context(), q, func(d *admin.DeadLetter) (err error) {
 		body, err = wholeLetter(d)
 		return err
 	})
@@ -184,11 +185,11 @@ func showDeadLetter(_ http.ResponseWriter, r *http.Request, access Access) (repl
 }
 
 // letterOfPath reads which dead letter a path names.
-func letterOfPath(r *http.Request) (topic string, q eventhub.DeadLetterQuery, err error) {
+func letterOfPath(r *http.Request) (topic string, q admin.DeadLetterQuery, err error) {
 	if topic, err = topicOf(r); err != nil {
 		return "", q, err
 	}
-	q = eventhub.DeadLetterQuery{Topic: topic, All: true}
+	q = admin.DeadLetterQuery{Topic: topic, All: true}
 	name := r.PathValue("offset")
 	if offset, err := strconv.ParseUint(name, 10, 64); err == nil {
 		q.Offsets = []uint64{offset}
@@ -212,7 +213,7 @@ func checkOffset(name string, offset uint64) error {
 
 // wholeLetter writes a dead letter with what its payload has of the original, whose
 // tokens are kept.
-func wholeLetter(d *eventhub.DeadLetter) ([]byte, error) {
+func wholeLetter(d *admin.DeadLetter) ([]byte, error) {
 	letter, err := d.Record.Event(d.Offset)
 	if err != nil {
 		return nil, err
@@ -298,10 +299,10 @@ func lettersOfQuery(q map[string]string) (g givenLetters, err error) {
 
 // query makes a query of it, and refuses what would mean more than was said: a list
 // of nothing, a range of no time.
-func (g *givenLetters) query(topic string) (q eventhub.DeadLetterQuery, err error) {
-	q = eventhub.DeadLetterQuery{Topic: topic, IDs: g.IDs, Offsets: g.Offsets, Filter: g.Filter, All: g.All,
+func (g *givenLetters) query(topic string) (q admin.DeadLetterQuery, err error) {
+	q = admin.DeadLetterQuery{Topic: topic, IDs: g.IDs, Offsets: g.Offsets, Filter: g.Filter, All: g.All,
 		Group: value(g.Group), FromTS: value(g.FromTS), ToTS: value(g.ToTS), After: value(g.After)}
-	bad := func(format string, args ...any) (eventhub.DeadLetterQuery, error) {
+	bad := func(format string, args ...any) (admin.DeadLetterQuery, error) {
 		return q, eventhub.Errorf(eventhub.CodeBadRequest, format, args...)
 	}
 	if g.Group != nil {
@@ -314,8 +315,8 @@ func (g *givenLetters) query(topic string) (q eventhub.DeadLetterQuery, err erro
 		return bad("ids is empty; leave it out to name none")
 	case g.Offsets != nil && len(g.Offsets) == 0:
 		return bad("offsets is empty; leave it out to name none")
-	case max(len(g.IDs), len(g.Offsets)) > eventhub.MaxPage:
-		return bad("%d ids and %d offsets are named; at most %d of each can be", len(g.IDs), len(g.Offsets), eventhub.MaxPage)
+	case max(len(g.IDs), len(g.Offsets)) > admin.MaxPage:
+		return bad("%d ids and %d offsets are named; at most %d of each can be", len(g.IDs), len(g.Offsets), admin.MaxPage)
 	case q.FromTS < 0:
 		return bad("fromTs is %d; epoch milliseconds are not negative", q.FromTS)
 	case g.ToTS != nil && q.ToTS < 1:

@@ -14,23 +14,24 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // slowRedriver redrives one event every 0.4 s, and tells about every second one.
 type slowRedriver struct {
-	eventhub.Redriver
+	admin.Redriver
 	events int
 	err    error // at the end
 	mute   bool  // it tells nothing
 
-	asked  eventhub.RedriveQuery
-	result eventhub.RedriveResult
+	asked  admin.RedriveQuery
+	result admin.RedriveResult
 	ended  error
 }
 
-func (s *slowRedriver) Redrive(ctx context.Context, q eventhub.RedriveQuery) (eventhub.RedriveResult, error) {
+func (s *slowRedriver) Redrive(ctx context.Context, q admin.RedriveQuery) (admin.RedriveResult, error) {
 	s.asked = q
-	s.result = eventhub.RedriveResult{Topic: q.Topic, Applied: q.Apply, Groups: map[string]int{"g": 0}}
+	s.result = admin.RedriveResult{Topic: q.Topic, Applied: q.Apply, Groups: map[string]int{"g": 0}}
 	for s.result.Redriven < s.events && s.ended == nil {
 		select {
 		case <-time.After(400 * time.Millisecond):
@@ -54,9 +55,9 @@ func (s *slowRedriver) Redrive(ctx context.Context, q eventhub.RedriveQuery) (ev
 
 // redriveLine is a line of the answer, of whatever kind.
 type redriveLine struct {
-	Progress *eventhub.RedriveResult
+	Progress *admin.RedriveResult
 	problem
-	eventhub.RedriveResult
+	admin.RedriveResult
 }
 
 func askForLines(t *testing.T, client *http.Client, ctx context.Context) *http.Response {
@@ -131,7 +132,7 @@ func TestRedriveThatEndsAtOnce(t *testing.T) {
 		if len(lines) != 1 || lines[0].Progress != nil || lines[0].Redriven != 1 {
 			t.Errorf("%+v", lines)
 		}
-		s.result, s.err = eventhub.RedriveResult{}, eventhub.Errorf(eventhub.CodeOverloaded, "the disk is full")
+		s.result, s.err = admin.RedriveResult{}, eventhub.Errorf(eventhub.CodeOverloaded, "the disk is full")
 		answer := askForLines(t, client, t.Context())
 		defer answer.Body.Close()
 		b, err := io.ReadAll(answer.Body)
@@ -235,7 +236,7 @@ func TestThePageOnDeadLetters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for behind, into := range map[string]any{"A dead letter, as it comes:": &eventhub.DeadLetter{}, "and gives them back with `?apply=1`": &eventhub.RedriveResult{}} {
+	for behind, into := range map[string]any{"A dead letter, as it comes:": &admin.DeadLetter{}, "and gives them back with `?apply=1`": &admin.RedriveResult{}} {
 		_, example, _ := strings.Cut(string(file), behind)
 		_, example, _ = strings.Cut(example, "```json\n")
 		decoder := json.NewDecoder(strings.NewReader(example))

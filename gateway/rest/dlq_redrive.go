@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/strictjson"
 	"eventhub/internal/transfer"
 )
@@ -43,7 +44,7 @@ func (a *API) redrive(w http.ResponseWriter, r *http.Request, access Access) (re
 }
 
 // redriveError adds to an error how far it went, where it went anywhere.
-func redriveError(ctx context.Context, result *eventhub.RedriveResult, err error) error {
+func redriveError(ctx context.Context, result *admin.RedriveResult, err error) error {
 	err = withCause(ctx, err)
 	if result.Matched == 0 {
 		return err
@@ -54,16 +55,16 @@ func redriveError(ctx context.Context, result *eventhub.RedriveResult, err error
 // redriveLines answers in lines: {"progress":…} for as long as it takes, and then the
 // result, or the problem. One that is over before the first line is answered like any
 // request.
-func (a *API) redriveLines(ctx context.Context, cancel context.CancelFunc, w http.ResponseWriter, r *http.Request, to eventhub.Redriver, q eventhub.RedriveQuery) (reply, error) {
+func (a *API) redriveLines(ctx context.Context, cancel context.CancelFunc, w http.ResponseWriter, r *http.Request, to admin.Redriver, q admin.RedriveQuery) (reply, error) {
 	lines := progressLines{w: w, control: http.NewResponseController(w), fresh: make(chan struct{}, 1)}
-	q.Progress = func(result eventhub.RedriveResult) {
+	q.Progress = func(result admin.RedriveResult) {
 		lines.set(result)
 		select {
 		case lines.fresh <- struct{}{}:
 		default: // the one before has not been told
 		}
 	}
-	lines.set(eventhub.RedriveResult{Topic: q.Topic, Applied: q.Apply, After: q.After})
+	lines.set(admin.RedriveResult{Topic: q.Topic, Applied: q.Apply, After: q.After})
 	over := make(chan struct{})
 	var telling sync.WaitGroup
 	telling.Go(func() {
@@ -134,9 +135,9 @@ type progressLines struct {
 }
 
 // set notes how far it is.
-func (p *progressLines) set(result eventhub.RedriveResult) {
+func (p *progressLines) set(result admin.RedriveResult) {
 	line, err := json.Marshal(struct {
-		Progress eventhub.RedriveResult `json:"progress"`
+		Progress admin.RedriveResult `json:"progress"`
 	}{result})
 	if err != nil {
 		panic(err) // strings and numbers
@@ -200,7 +201,7 @@ type redriveBody struct {
 
 // redriveQuery reads what is redriven, and how: all of it but apply from the query or
 // from the body. Who forgets a parameter has changed nothing.
-func redriveQuery(w http.ResponseWriter, r *http.Request, access *Access) (q eventhub.RedriveQuery, err error) {
+func redriveQuery(w http.ResponseWriter, r *http.Request, access *Access) (q admin.RedriveQuery, err error) {
 	topic, err := topicOf(r)
 	if err != nil {
 		return q, err
@@ -280,8 +281,8 @@ func redriveOfQuery(q map[string]string) (g givenRedrive, err error) {
 	return g, nil
 }
 
-func (g *givenRedrive) query(topic string, apply bool) (q eventhub.RedriveQuery, err error) {
-	q = eventhub.RedriveQuery{Apply: apply, Rate: value(g.rate)}
+func (g *givenRedrive) query(topic string, apply bool) (q admin.RedriveQuery, err error) {
+	q = admin.RedriveQuery{Apply: apply, Rate: value(g.rate)}
 	if q.DeadLetterQuery, err = g.givenLetters.query(topic); err != nil {
 		return q, err
 	}
@@ -289,8 +290,8 @@ func (g *givenRedrive) query(topic string, apply bool) (q eventhub.RedriveQuery,
 	switch {
 	case g.limit != nil && q.Limit < 1:
 		return q, eventhub.Errorf(eventhub.CodeBadRequest, "limit is %d; a number from 1 on is wanted", q.Limit)
-	case g.rate != nil && (q.Rate < 1 || q.Rate > eventhub.MaxRedriveRate):
-		return q, eventhub.Errorf(eventhub.CodeBadRequest, "rate is %d a second; 1 to %d are allowed", q.Rate, eventhub.MaxRedriveRate)
+	case g.rate != nil && (q.Rate < 1 || q.Rate > admin.MaxRedriveRate):
+		return q, eventhub.Errorf(eventhub.CodeBadRequest, "rate is %d a second; 1 to %d are allowed", q.Rate, admin.MaxRedriveRate)
 	}
 	return q, nil
 }
@@ -313,7 +314,7 @@ func requeue(w http.ResponseWriter, r *http.Request, access Access) (reply, erro
 		return reply{}, err
 	}
 	if len(q.Offsets) == 0 {
-		err := to.DeadLetters(r.Context(), q, func(d *eventhub.DeadLetter) error {
+		err := to.DeadLetters(r.Context(), q, func(d *admin.DeadLetter) error {
 			q.Offsets = []uint64{d.Offset}
 			return nil
 		})

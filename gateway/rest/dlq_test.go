@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/hub"
 )
 
@@ -116,7 +117,7 @@ func (c caller) dlqInto(into any, method, path, body string) {
 // letters is an answer to a listing.
 type letters struct {
 	Topic       string
-	DeadLetters []eventhub.DeadLetter `json:"dead_letters"`
+	DeadLetters []admin.DeadLetter `json:"dead_letters"`
 	Next        uint64
 }
 
@@ -126,7 +127,7 @@ func (c caller) letters(path string) (l letters) {
 	return l
 }
 
-func (c caller) redrive(path, body string) (r eventhub.RedriveResult) {
+func (c caller) redrive(path, body string) (r admin.RedriveResult) {
 	c.t.Helper()
 	c.dlqInto(&r, "POST", path, body)
 	return r
@@ -223,7 +224,7 @@ func TestDeadLetterQueries(t *testing.T) {
 			offsets = append(offsets, fmt.Sprint(d.Offset))
 		}
 		check(t, "listed by "+tt.query, strings.Join(offsets, " "), tt.want)
-		for _, result := range []eventhub.RedriveResult{c.redrive("/t/redrive?"+tt.query, ""), c.redrive("/t/redrive", tt.body)} {
+		for _, result := range []admin.RedriveResult{c.redrive("/t/redrive?"+tt.query, ""), c.redrive("/t/redrive", tt.body)} {
 			offsets = nil
 			for _, d := range result.Samples {
 				offsets = append(offsets, fmt.Sprint(d.Offset))
@@ -362,7 +363,7 @@ func TestDeadLetterProblems(t *testing.T) {
 		{"POST", "/t/redrive?apply=1", `[]`, 400, "bad_request", "array"},
 		{"POST", "/t/redrive?apply=1&group=g", `{"limit":1}`, 400, "bad_request", "in the query and in the body"},
 		{"POST", "/t/redrive?apply=1", strings.Repeat(" ", 256<<10+1), 413, "too_large", "262144 bytes"},
-		{"POST", "/t/redrive?apply=1", `{"offsets":[` + strings.Repeat("1,", eventhub.MaxPage) + `1]}`, 400, "bad_request", "at most 1000"},
+		{"POST", "/t/redrive?apply=1", `{"offsets":[` + strings.Repeat("1,", admin.MaxPage) + `1]}`, 400, "bad_request", "at most 1000"},
 		{"POST", "/nope/redrive?apply=1", "", 404, "unknown_id", `"nope"`},
 		{"POST", "/t/1/requeue", "", 400, "bad_request", "payload is missing"},
 		{"POST", "/t/1/requeue", `{"a":`, 400, "bad_json", "payload"},

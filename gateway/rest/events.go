@@ -8,13 +8,14 @@ import (
 	"strconv"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/causality"
 	"eventhub/internal/cloudevents"
 )
 
 // foundReply makes a list of events the answer, as they are stored. last is what the
 // object has behind the list, from the comma on.
-func foundReply(events []eventhub.Found, last string) reply {
+func foundReply(events []admin.Found, last string) reply {
 	body := []byte(`{"events":[`)
 	for i, e := range events {
 		if i > 0 {
@@ -43,7 +44,7 @@ func findEvent(w http.ResponseWriter, r *http.Request, access Access) (reply, er
 	if err != nil {
 		return reply{}, err
 	}
-	events, err := history.Find(r.Context(), id, min(limit+1, eventhub.MaxPage))
+	events, err := history.Find(r.Context(), id, min(limit+1, admin.MaxPage))
 	if err != nil {
 		return reply{}, err
 	}
@@ -158,16 +159,16 @@ func traceEvent(_ http.ResponseWriter, r *http.Request, access Access) (reply, e
 		return reply{}, err
 	}
 	if r.URL.Query().Get("limit") == "" {
-		q["limit"] = strconv.Itoa(eventhub.MaxTraceNodes)
+		q["limit"] = strconv.Itoa(admin.MaxTraceNodes)
 	}
 	limit, err := pageLimit(q["limit"])
 	if err != nil {
 		return reply{}, err
 	}
-	depth := eventhub.MaxTraceDepth
+	depth := admin.MaxTraceDepth
 	if text, given := q["depth"]; given {
-		if depth, err = strconv.Atoi(text); err != nil || depth < 0 || depth > eventhub.MaxTraceDepth {
-			return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "depth %.20q is not a number from 0 to %d", text, eventhub.MaxTraceDepth)
+		if depth, err = strconv.Atoi(text); err != nil || depth < 0 || depth > admin.MaxTraceDepth {
+			return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "depth %.20q is not a number from 0 to %d", text, admin.MaxTraceDepth)
 		}
 	}
 	history, err := access.history()

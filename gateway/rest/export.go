@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/cloudevents"
 	"eventhub/internal/transfer"
 )
@@ -26,7 +27,7 @@ var exportBuffers = sync.Pool{New: func() any {
 }}
 
 // history returns what reads the past.
-func (a *Access) history() (eventhub.History, error) {
+func (a *Access) history() (admin.History, error) {
 	if a.History == nil {
 		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "this hub keeps no past that can be read")
 	}
@@ -79,7 +80,7 @@ func (a *API) export(w http.ResponseWriter, r *http.Request, access Access) (rep
 }
 
 // exportQuery reads what is asked for, and whether it is to come as lines.
-func exportQuery(r *http.Request) (q eventhub.ReplayQuery, lines bool, err error) {
+func exportQuery(r *http.Request) (q admin.ReplayQuery, lines bool, err error) {
 	given, err := parameters(r, "topic", "fromTs", "toTs", "afterId", "offset", "ndjson", "limit")
 	if err != nil {
 		return q, false, err
@@ -136,7 +137,7 @@ const (
 	arrayEmpty = "[]\n"
 )
 
-func (e *exporter) run(ctx context.Context, from eventhub.History, q eventhub.ReplayQuery) error {
+func (e *exporter) run(ctx context.Context, from admin.History, q admin.ReplayQuery) error {
 	kept := exportBuffers.Get().(*[]byte)
 	e.buf = (*kept)[:0]
 	defer func() {

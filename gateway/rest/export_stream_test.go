@@ -19,6 +19,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/transfer"
 )
 
@@ -138,7 +139,7 @@ func TestExportOfNothing(t *testing.T) {
 
 // TestExportAsks: the parameters are the query, and HEAD reads nothing.
 func TestExportAsks(t *testing.T) {
-	for query, want := range map[string]eventhub.ReplayQuery{
+	for query, want := range map[string]admin.ReplayQuery{
 		"topic=a.**":                {Topic: "a.**", Start: eventhub.Start{Kind: eventhub.StartEarliest}},
 		"topic=t&fromTs=5&toTs=7":   {Topic: "t", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 5}, ToTS: 7},
 		"topic=t&afterId=x&limit=9": {Topic: "t", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}, Limit: 9},
@@ -149,7 +150,7 @@ func TestExportAsks(t *testing.T) {
 		if status, answer, _ := request(h, "GET", "/export?"+query, ""); status != 200 {
 			t.Errorf("%s: %d %s", query, status, answer)
 		}
-		if diff := cmp.Diff([]eventhub.ReplayQuery{want}, p.asked); diff != "" {
+		if diff := cmp.Diff([]admin.ReplayQuery{want}, p.asked); diff != "" {
 			t.Errorf("%s: %s", query, diff)
 		}
 	}
@@ -288,7 +289,7 @@ func TestExportAllocatesNothingForAnEvent(t *testing.T) {
 		p := &past{events: chronicle(1, `"`+strings.Repeat("x", 1000)+`"`), again: n - 1}
 		return testing.AllocsPerRun(5, func() {
 			e := &exporter{out: plainEncoder{io.Discard}, lines: true, add: (*exporter).addLine, sum: transfer.NewSum()}
-			if err := e.run(context.Background(), p, eventhub.ReplayQuery{}); err != nil || e.count != n {
+			if err := e.run(context.Background(), p, admin.ReplayQuery{}); err != nil || e.count != n {
 				t.Fatal(err, e.count)
 			}
 		})

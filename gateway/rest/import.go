@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/cloudevents"
 	"eventhub/internal/strictjson"
 	"eventhub/internal/transfer"
@@ -129,7 +130,7 @@ func (p *patientReader) Read(b []byte) (int, error) {
 
 // importer reads lines and hands them on in chunks.
 type importer struct {
-	to  eventhub.Importer
+	to  admin.Importer
 	in  *bufio.Reader
 	sum *transfer.Sum
 	now time.Time

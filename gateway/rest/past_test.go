@@ -14,20 +14,21 @@ import (
 	"testing"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/transfer"
 )
 
-// past is a History, an Importer and a Keeper over what the test puts there.
+// past is a History, an Importer and a Backuper over what the test puts there.
 type past struct {
-	eventhub.History // what is not asked for
+	admin.History // what is not asked for
 
-	events []eventhub.Found
+	events []admin.Found
 	again  int   // Replay goes through the events so many times more
 	err    error // what Replay ends with
 	born   bool  // the topic has no life when it is asked for, and its events at a Replay
 
 	mu      sync.Mutex
-	asked   []eventhub.ReplayQuery
+	asked   []admin.ReplayQuery
 	visited int
 	chunks  [][]eventhub.Event // that were imported
 	refuse  map[int]error      // chunk, from 0, to what comes of it
@@ -38,7 +39,7 @@ type past struct {
 	copied string // where Backup has written
 }
 
-func (p *past) Replay(ctx context.Context, q eventhub.ReplayQuery, visit func(string, eventhub.Item) error) error {
+func (p *past) Replay(ctx context.Context, q admin.ReplayQuery, visit func(string, eventhub.Item) error) error {
 	p.mu.Lock()
 	p.asked = append(p.asked, q)
 	p.mu.Unlock()
@@ -131,7 +132,7 @@ func (p *past) Backup(_ context.Context, dir string) error {
 }
 
 func (p *past) access() Access {
-	return Access{History: p, Importer: p, Keeper: p}
+	return Access{History: p, Importer: p, Backuper: p}
 }
 
 // record makes an event as it is stored, of the year in which bubbles begin.
@@ -140,16 +141,16 @@ func record(topic, id string, payload string) eventhub.Record {
 }
 
 // chronicle is n events of topic t.
-func chronicle(n int, payload string) (events []eventhub.Found) {
+func chronicle(n int, payload string) (events []admin.Found) {
 	for i := range n {
-		events = append(events, eventhub.Found{Topic: "t", Item: eventhub.Item{
+		events = append(events, admin.Found{Topic: "t", Item: eventhub.Item{
 			Offset: uint64(2 * (i + 1)), Record: record("t", fmt.Sprintf("id-%d", i+1), payload)}})
 	}
 	return events
 }
 
 // linesOf is what an export of the events has to be.
-func linesOf(events []eventhub.Found) string {
+func linesOf(events []admin.Found) string {
 	var b []byte
 	for _, e := range events {
 		b = append(e.Record.AppendJSON(b, e.Offset), '\n')

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // defaultLimit is the length of a page whose request does not say.
@@ -52,8 +53,8 @@ func single(query url.Values, known ...string) (map[string]string, error) {
 // pageLimit reads the length of a page.
 func pageLimit(text string) (int, error) {
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > eventhub.MaxPage {
-		return 0, eventhub.Errorf(eventhub.CodeBadRequest, "limit %.20q is not a number from 1 to %d", text, eventhub.MaxPage)
+	if err != nil || n < 1 || n > admin.MaxPage {
+		return 0, eventhub.Errorf(eventhub.CodeBadRequest, "limit %.20q is not a number from 1 to %d", text, admin.MaxPage)
 	}
 	return n, nil
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/cloudevents"
 )
 
@@ -29,9 +30,9 @@ func listTopics(_ http.ResponseWriter, r *http.Request, access Access) (reply, e
 		return reply{}, err
 	}
 	page := struct {
-		Topics []eventhub.TopicInfo `json:"topics"`
-		Next   string               `json:"next,omitempty"`
-	}{Topics: append([]eventhub.TopicInfo{}, topics...)} // never null
+		Topics []admin.TopicInfo `json:"topics"`
+		Next   string            `json:"next,omitempty"`
+	}{Topics: append([]admin.TopicInfo{}, topics...)} // never null
 	if len(topics) == limit {
 		last := topics[limit-1].Topic
 		behind, err := access.Inspector.Topics(r.Context(), last, 1)
@@ -73,12 +74,12 @@ func showEvent(w http.ResponseWriter, r *http.Request, access Access) (reply, er
 	if err != nil {
 		return reply{}, err
 	}
-	found := eventhub.Found{Topic: topic, Item: item}
+	found := admin.Found{Topic: topic, Item: item}
 	switch accepted(r, "application/json", cloudevents.StructuredType, cloudevents.BatchType) {
 	case cloudevents.StructuredType:
 		return asCloudEvent(w, found)
 	case cloudevents.BatchType:
-		return asCloudEvents(w, []eventhub.Found{found})
+		return asCloudEvents(w, []admin.Found{found})
 	}
 	return reply{status: http.StatusOK, body: append(item.Record.AppendJSON(nil, item.Offset), '\n')}, nil
 }
@@ -96,10 +97,10 @@ func listEventGroups(_ http.ResponseWriter, r *http.Request, access Access) (rep
 		return reply{}, err
 	}
 	return jsonReply(http.StatusOK, struct {
-		Topic  string                `json:"topic"`
-		ID     string                `json:"id"`
-		Groups []eventhub.EventGroup `json:"groups"`
-	}{topic, id, append([]eventhub.EventGroup{}, groups...)}) // never null
+		Topic  string             `json:"topic"`
+		ID     string             `json:"id"`
+		Groups []admin.EventGroup `json:"groups"`
+	}{topic, id, append([]admin.EventGroup{}, groups...)}) // never null
 }
 
 // place is where a page of groups ends.
@@ -118,9 +119,9 @@ func listGroups(_ http.ResponseWriter, r *http.Request, access Access) (reply, e
 		return reply{}, err
 	}
 	page := struct {
-		Groups []eventhub.GroupInfo `json:"groups"`
-		Next   *place               `json:"next,omitempty"`
-	}{Groups: make([]eventhub.GroupInfo, 0, len(groups))}
+		Groups []admin.GroupInfo `json:"groups"`
+		Next   *place            `json:"next,omitempty"`
+	}{Groups: make([]admin.GroupInfo, 0, len(groups))}
 	for _, g := range groups {
 		page.Groups = append(page.Groups, withMembers(g))
 	}
@@ -132,13 +133,13 @@ func listGroups(_ http.ResponseWriter, r *http.Request, access Access) (reply, e
 	return jsonReply(http.StatusOK, page)
 }
 
-func groupQuery(r *http.Request) (eventhub.GroupQuery, error) {
+func groupQuery(r *http.Request) (admin.GroupQuery, error) {
 	q, err := parameters(r, "topic", "group", "after_topic", "after_group", "limit")
 	if err != nil {
-		return eventhub.GroupQuery{}, err
+		return admin.GroupQuery{}, err
 	}
 	limit, err := pageLimit(q["limit"])
-	return eventhub.GroupQuery{
+	return admin.GroupQuery{
 			Topic: q["topic"], Group: q["group"],
 			AfterTopic: q["after_topic"], AfterGroup: q["after_group"],
 			Limit: limit,
@@ -151,7 +152,7 @@ func groupQuery(r *http.Request) (eventhub.GroupQuery, error) {
 
 // nextGroups returns the place behind the last group of a page, or nil when no
 // group stands there.
-func nextGroups(ctx context.Context, from eventhub.Inspector, q eventhub.GroupQuery, last *eventhub.GroupInfo) (*place, error) {
+func nextGroups(ctx context.Context, from admin.Inspector, q admin.GroupQuery, last *admin.GroupInfo) (*place, error) {
 	q.AfterTopic, q.AfterGroup, q.Limit = last.Topic, last.Group, 1
 	behind, err := from.Groups(ctx, q)
 	if err != nil || len(behind) == 0 {
@@ -176,9 +177,9 @@ func showGroup(_ http.ResponseWriter, r *http.Request, access Access) (reply, er
 }
 
 // withMembers returns the group with members [] in JSON where it has none.
-func withMembers(g eventhub.GroupInfo) eventhub.GroupInfo {
+func withMembers(g admin.GroupInfo) admin.GroupInfo {
 	if g.Members == nil {
-		g.Members = []eventhub.MemberInfo{}
+		g.Members = []admin.MemberInfo{}
 	}
 	return g
 }
@@ -191,7 +192,7 @@ func deleteGroup(_ http.ResponseWriter, r *http.Request, access Access) (reply, 
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusNoContent}, access.Admin.DeleteGroup(r.Context(), topic, group)
+	return reply{status: http.StatusNoContent}, access.Operator.DeleteGroup(r.Context(), topic, group)
 }
 
 func listInFlight(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
@@ -212,8 +213,8 @@ func listInFlight(_ http.ResponseWriter, r *http.Request, access Access) (reply,
 		return reply{}, err
 	}
 	return jsonReply(http.StatusOK, struct {
-		Topic    string              `json:"topic"`
-		Group    string              `json:"group"`
-		InFlight []eventhub.InFlight `json:"in_flight"`
-	}{topic, group, append([]eventhub.InFlight{}, events...)}) // never null
+		Topic    string           `json:"topic"`
+		Group    string           `json:"group"`
+		InFlight []admin.InFlight `json:"in_flight"`
+	}{topic, group, append([]admin.InFlight{}, events...)}) // never null
 }

@@ -17,29 +17,30 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/measure"
 )
 
 // shelf is an Inspector and Admin over what the test puts there, in order.
 type shelf struct {
-	topics   []eventhub.TopicInfo
-	groups   []eventhub.GroupInfo
+	topics   []admin.TopicInfo
+	groups   []admin.GroupInfo
 	items    map[string]eventhub.Item // topic/id
-	inFlight []eventhub.InFlight
+	inFlight []admin.InFlight
 	err      error
 
-	became   map[string][]eventhub.EventGroup // topic/id
-	plan     eventhub.SeekPlan
-	patterns []eventhub.GroupPattern
-	planned  []eventhub.Scheduled
+	became   map[string][]admin.EventGroup // topic/id
+	plan     admin.SeekPlan
+	patterns []admin.GroupPattern
+	planned  []admin.Scheduled
 
 	mu      sync.Mutex
 	deleted []string
 	steered []string // what Admin was asked but for deletions
 }
 
-func (s *shelf) Topics(_ context.Context, after string, limit int) ([]eventhub.TopicInfo, error) {
-	var page []eventhub.TopicInfo
+func (s *shelf) Topics(_ context.Context, after string, limit int) ([]admin.TopicInfo, error) {
+	var page []admin.TopicInfo
 	for _, t := range s.topics {
 		if t.Topic > after && len(page) < limit {
 			page = append(page, t)
@@ -48,13 +49,13 @@ func (s *shelf) Topics(_ context.Context, after string, limit int) ([]eventhub.T
 	return page, s.err
 }
 
-func (s *shelf) Topic(_ context.Context, topic string) (eventhub.TopicInfo, error) {
+func (s *shelf) Topic(_ context.Context, topic string) (admin.TopicInfo, error) {
 	for _, t := range s.topics {
 		if t.Topic == topic {
 			return t, s.err
 		}
 	}
-	return eventhub.TopicInfo{}, eventhub.Errorf(eventhub.CodeUnknownID, "topic %q does not exist", topic)
+	return admin.TopicInfo{}, eventhub.Errorf(eventhub.CodeUnknownID, "topic %q does not exist", topic)
 }
 
 func (s *shelf) Event(_ context.Context, topic, id string) (eventhub.Item, error) {
@@ -65,8 +66,8 @@ func (s *shelf) Event(_ context.Context, topic, id string) (eventhub.Item, error
 	return item, s.err
 }
 
-func (s *shelf) Groups(_ context.Context, q eventhub.GroupQuery) ([]eventhub.GroupInfo, error) {
-	var page []eventhub.GroupInfo
+func (s *shelf) Groups(_ context.Context, q admin.GroupQuery) ([]admin.GroupInfo, error) {
+	var page []admin.GroupInfo
 	for _, g := range s.groups {
 		behind := g.Topic > q.AfterTopic || g.Topic == q.AfterTopic && g.Group > q.AfterGroup
 		fits := (q.Topic == "" || q.Topic == g.Topic) && (q.Group == "" || q.Group == g.Group)
@@ -77,23 +78,23 @@ func (s *shelf) Groups(_ context.Context, q eventhub.GroupQuery) ([]eventhub.Gro
 	return page, s.err
 }
 
-func (s *shelf) Group(_ context.Context, topic, group string) (eventhub.GroupInfo, error) {
+func (s *shelf) Group(_ context.Context, topic, group string) (admin.GroupInfo, error) {
 	for _, g := range s.groups {
 		if g.Topic == topic && g.Group == group {
 			return g, s.err
 		}
 	}
-	return eventhub.GroupInfo{}, eventhub.Errorf(eventhub.CodeNotSubscribed, "topic %q has no group %q", topic, group)
+	return admin.GroupInfo{}, eventhub.Errorf(eventhub.CodeNotSubscribed, "topic %q has no group %q", topic, group)
 }
 
-func (s *shelf) InFlight(ctx context.Context, topic, group string, limit int) ([]eventhub.InFlight, error) {
+func (s *shelf) InFlight(ctx context.Context, topic, group string, limit int) ([]admin.InFlight, error) {
 	if _, err := s.Group(ctx, topic, group); err != nil {
 		return nil, err
 	}
 	return s.inFlight[:min(limit, len(s.inFlight))], s.err
 }
 
-func (s *shelf) EventGroups(_ context.Context, topic, id string) ([]eventhub.EventGroup, error) {
+func (s *shelf) EventGroups(_ context.Context, topic, id string) ([]admin.EventGroup, error) {
 	groups, ok := s.became[topic+"/"+id]
 	if !ok {
 		return nil, eventhub.Errorf(eventhub.CodeUnknownID, "topic %q has no event %q", topic, id)
@@ -101,8 +102,8 @@ func (s *shelf) EventGroups(_ context.Context, topic, id string) ([]eventhub.Eve
 	return groups, s.err
 }
 
-func (s *shelf) Patterns(_ context.Context, group string) ([]eventhub.GroupPattern, error) {
-	var found []eventhub.GroupPattern
+func (s *shelf) Patterns(_ context.Context, group string) ([]admin.GroupPattern, error) {
+	var found []admin.GroupPattern
 	for _, p := range s.patterns {
 		if group == "" || group == p.Group {
 			found = append(found, p)
@@ -111,8 +112,8 @@ func (s *shelf) Patterns(_ context.Context, group string) ([]eventhub.GroupPatte
 	return found, s.err
 }
 
-func (s *shelf) Scheduled(_ context.Context, q eventhub.ScheduleQuery) ([]eventhub.Scheduled, error) {
-	var page []eventhub.Scheduled
+func (s *shelf) Scheduled(_ context.Context, q admin.ScheduleQuery) ([]admin.Scheduled, error) {
+	var page []admin.Scheduled
 	for _, e := range s.planned {
 		behind := e.DeliverAt > q.AfterAt || e.DeliverAt == q.AfterAt && e.Seq > q.AfterSeq
 		if behind && (q.Topic == "" || q.Topic == e.Topic) && len(page) < q.Limit {
@@ -134,7 +135,7 @@ func (s *shelf) Cancel(_ context.Context, topic, id string) error {
 	return eventhub.Errorf(eventhub.CodeUnknownID, "topic %q has no scheduled event %q", topic, id)
 }
 
-func (s *shelf) SeekGroup(ctx context.Context, topic, group string, start eventhub.Start, apply bool) (eventhub.SeekPlan, error) {
+func (s *shelf) SeekGroup(ctx context.Context, topic, group string, start eventhub.Start, apply bool) (admin.SeekPlan, error) {
 	err := s.steer(ctx, topic, group, fmt.Sprintf("seek %+v apply %v", start, apply))
 	plan := s.plan
 	plan.Topic, plan.Group, plan.Applied = topic, group, apply
@@ -176,7 +177,7 @@ func (s *shelf) steer(ctx context.Context, topic, group, what string) error {
 }
 
 func (s *shelf) DeleteGroup(ctx context.Context, topic, group string) error {
-	named := func(p eventhub.GroupPattern) bool { return p.Pattern == topic && p.Group == group }
+	named := func(p admin.GroupPattern) bool { return p.Pattern == topic && p.Group == group }
 	if _, err := s.Group(ctx, topic, group); err != nil && !slices.ContainsFunc(s.patterns, named) {
 		return err
 	}
@@ -189,24 +190,24 @@ func (s *shelf) DeleteGroup(ctx context.Context, topic, group string) error {
 func stocked() *shelf {
 	record := eventhub.Record(`{"ts":1723140000000,"id":"..","topic":"a.b","key":"<k>","payload":{"n": 1.0}}`)
 	return &shelf{
-		topics: []eventhub.TopicInfo{{Topic: "a.b", FirstOffset: 1, Head: 1, FirstTS: 1723140000000, HeadTS: 1723140000000, HeadID: "..", Groups: 2}, {Topic: "a.b.dlq"}, {Topic: "c"}},
-		groups: []eventhub.GroupInfo{
+		topics: []admin.TopicInfo{{Topic: "a.b", FirstOffset: 1, Head: 1, FirstTS: 1723140000000, HeadTS: 1723140000000, HeadID: "..", Groups: 2}, {Topic: "a.b.dlq"}, {Topic: "c"}},
+		groups: []admin.GroupInfo{
 			{Topic: "a.b", Group: "g", Head: 1, HeadID: "..", HeadTS: 1723140000000, Lag: 1, InFlight: 1, Ordering: "none", MaxAttempts: 5, MinBackoffMS: 1000, MaxBackoffMS: 600000,
-				Members: []eventhub.MemberInfo{{Peer: eventhub.Peer{Transport: "ws", Name: "x"}, InFlight: 1, MaxInFlight: 100, SinceTS: 5}}},
+				Members: []admin.MemberInfo{{Peer: eventhub.Peer{Transport: "ws", Name: "x"}, InFlight: 1, MaxInFlight: 100, SinceTS: 5}}},
 			{Topic: "a.b", Group: "h:1", Ordering: "none"},
 			{Topic: "c", Group: "g", Ordering: "none"},
 		},
 		items: map[string]eventhub.Item{"a.b/..": {Offset: 7, Record: record}},
-		patterns: []eventhub.GroupPattern{
+		patterns: []admin.GroupPattern{
 			{Group: "g", Pattern: "a.**", Topics: 1, Ordering: "key", Filter: &eventhub.Filter{Key: "k*"}, MaxAttempts: 5, MinBackoffMS: 1000, MaxBackoffMS: 600000},
 			{Group: "h:1", Pattern: "*.b", Ordering: "none"},
 		},
-		planned: []eventhub.Scheduled{
+		planned: []admin.Scheduled{
 			{Topic: "a.b", ID: "..", Key: "<k>", DeliverAt: 2000, Seq: 3},
 			{Topic: "c", ID: "x", DeliverAt: 2000, Seq: 4},
 			{Topic: "a.b", ID: "y", DeliverAt: 3000, Seq: 2},
 		},
-		inFlight: []eventhub.InFlight{{Offset: 7, ID: "..", Attempt: 2, State: "leased", Member: &eventhub.Peer{Transport: "ws", Name: "x"}, SinceTS: 5, Deadline: 9}, {Offset: 8, Attempt: 1, State: "waiting", DueTS: 12}},
+		inFlight: []admin.InFlight{{Offset: 7, ID: "..", Attempt: 2, State: "leased", Member: &eventhub.Peer{Transport: "ws", Name: "x"}, SinceTS: 5, Deadline: 9}, {Offset: 8, Attempt: 1, State: "waiting", DueTS: 12}},
 	}
 }
 
@@ -285,7 +286,7 @@ func TestNothingInFlight(t *testing.T) {
 
 func TestDeleteGroup(t *testing.T) {
 	s := stocked()
-	_, h := mount(t, Access{Inspector: s, Admin: s})
+	_, h := mount(t, Access{Inspector: s, Operator: s})
 	status, answer, headers := request(h, "DELETE", "/v1/topics/a.b/groups/h:1", "")
 	if status != 204 || answer != "" || headers.Get("Content-Type") != "" || fmt.Sprint(s.deleted) != "[a.b/h:1]" {
 		t.Errorf("answered %d %q %v; deleted %v", status, answer, headers, s.deleted)
@@ -294,7 +295,7 @@ func TestDeleteGroup(t *testing.T) {
 
 func TestDeleteTopic(t *testing.T) {
 	s := stocked()
-	_, h := mount(t, Access{Inspector: s, Admin: s})
+	_, h := mount(t, Access{Inspector: s, Operator: s})
 	status, answer, _ := request(h, "DELETE", "/v1/topics/a.b", "")
 	if status != 204 || answer != "" || fmt.Sprint(s.deleted) != "[a.b]" {
 		t.Errorf("answered %d %q; deleted %v", status, answer, s.deleted)
@@ -317,7 +318,7 @@ func TestDeletePattern(t *testing.T) {
 		"/v1/topics/c/scheduled/x":               "[c/x]",
 	} {
 		s := stocked()
-		_, h := mount(t, Access{Inspector: s, Admin: s, Scheduler: s})
+		_, h := mount(t, Access{Inspector: s, Operator: s, Scheduler: s})
 		status, answer, headers := request(h, "DELETE", target, "")
 		if status != 204 || answer != "" || headers.Get("Content-Type") != "" || fmt.Sprint(s.deleted) != want {
 			t.Errorf("DELETE %s was answered %d %q %v; deleted %v", target, status, answer, headers, s.deleted)
@@ -403,7 +404,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(tt.method+" "+tt.target, func(t *testing.T) {
 			s := stocked()
-			_, h := mount(t, Access{Inspector: s, Admin: s, Scheduler: s})
+			_, h := mount(t, Access{Inspector: s, Operator: s, Scheduler: s})
 			status, answer, headers := request(h, tt.method, tt.target, "")
 			var p problem
 			if err := json.Unmarshal([]byte(answer), &p); err != nil {
@@ -497,7 +498,7 @@ func TestNeighboursOnTheMux(t *testing.T) {
 // TestMeasure: requests count by route and status, also over real connections
 // and many at a time, and a client can not make up routes.
 func TestMeasure(t *testing.T) {
-	api, h := mount(t, Access{Publisher: &log{err: eventhub.Errorf(eventhub.CodeRateLimited, "slower")}, Inspector: stocked(), Admin: stocked()})
+	api, h := mount(t, Access{Publisher: &log{err: eventhub.Errorf(eventhub.CodeRateLimited, "slower")}, Inspector: stocked(), Operator: stocked()})
 	srv := httptest.NewServer(h)
 	defer srv.Close()
 	var group sync.WaitGroup
@@ -552,8 +553,8 @@ func TestThePageOfTheProtocol(t *testing.T) {
 		}
 	}
 	for behind, values := range map[string][]any{
-		"as they come:":          {&eventhub.TopicInfo{}, &eventhub.GroupInfo{}, &eventhub.GroupInfo{}, &eventhub.InFlight{}, &eventhub.InFlight{}, &eventhub.EventGroup{}},
-		"and a scheduled event:": {&eventhub.GroupPattern{}, &eventhub.Scheduled{}},
+		"as they come:":          {&admin.TopicInfo{}, &admin.GroupInfo{}, &admin.GroupInfo{}, &admin.InFlight{}, &admin.InFlight{}, &admin.EventGroup{}},
+		"and a scheduled event:": {&admin.GroupPattern{}, &admin.Scheduled{}},
 	} {
 		_, examples, _ := strings.Cut(page, behind+"\n\n```json\n")
 		examples, _, _ = strings.Cut(examples, "```")

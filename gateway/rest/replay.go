@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/cloudevents"
 )
 
@@ -92,7 +93,7 @@ func appendCloudEvent(dst []byte, topic string, item eventhub.Item) ([]byte, err
 	return dst, nil
 }
 
-func (p *replayPage) read(ctx context.Context, from eventhub.History, q eventhub.ReplayQuery) error {
+func (p *replayPage) read(ctx context.Context, from admin.History, q admin.ReplayQuery) error {
 	limit := q.Limit
 	q.Limit++ // a look behind the page
 	err := from.Replay(ctx, q, func(topic string, item eventhub.Item) (err error) {
@@ -136,7 +137,7 @@ func (p *replayPage) link(w http.ResponseWriter, r *http.Request, life uint64) {
 	w.Header().Set("Link", "<"+to.String()+`>; rel="next"`)
 }
 
-func replayQuery(r *http.Request) (q eventhub.ReplayQuery, err error) {
+func replayQuery(r *http.Request) (q admin.ReplayQuery, err error) {
 	given, err := parameters(r, "topic", "from", "ts", "afterId", "offset", "life", "limit")
 	if err != nil {
 		return q, err

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // TestReplay: a page is the events as they are stored, and says where the next one
@@ -21,20 +22,20 @@ func TestReplay(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name, query string
-		asked       eventhub.ReplayQuery
+		asked       admin.ReplayQuery
 		want        string
 	}{
-		{"all", "topic=t", eventhub.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartEarliest}, Limit: 101},
+		{"all", "topic=t", admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartEarliest}, Limit: 101},
 			`{"topic":"t","count":3,"events":[` + strings.Join(stored, ",") + `]}`},
-		{"as many as there are", "topic=t&limit=3&from=earliest", eventhub.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartEarliest}, Limit: 4},
+		{"as many as there are", "topic=t&limit=3&from=earliest", admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartEarliest}, Limit: 4},
 			`{"topic":"t","count":3,"events":[` + strings.Join(stored, ",") + `]}`},
-		{"a page", "topic=t&limit=2&offset=1", eventhub.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 1}, Limit: 3},
+		{"a page", "topic=t&limit=2&offset=1", admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 1}, Limit: 3},
 			`{"topic":"t","count":2,"events":[` + strings.Join(stored[:2], ",") + `],"next":{"from":"offset","offset":6,"life":7}}`},
-		{"by time", "topic=t.dlq&limit=1&ts=5", eventhub.ReplayQuery{Topic: "t.dlq", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 5}, Limit: 2},
+		{"by time", "topic=t.dlq&limit=1&ts=5", admin.ReplayQuery{Topic: "t.dlq", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 5}, Limit: 2},
 			`{"topic":"t.dlq","count":1,"events":[` + stored[0] + `],"next":{"from":"offset","offset":4,"life":7}}`},
-		{"of a life", "topic=t&limit=2&offset=6&life=9", eventhub.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 6}, Limit: 3, Life: 9},
+		{"of a life", "topic=t&limit=2&offset=6&life=9", admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 6}, Limit: 3, Life: 9},
 			`{"topic":"t","count":2,"events":[` + strings.Join(stored[:2], ",") + `],"next":{"from":"offset","offset":6,"life":9}}`},
-		{"behind an id", "topic=t&limit=1000&from=afterId&afterId=x", eventhub.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}, Limit: 1001},
+		{"behind an id", "topic=t&limit=1000&from=afterId&afterId=x", admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}, Limit: 1001},
 			`{"topic":"t","count":3,"events":[` + strings.Join(stored, ",") + `]}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -47,7 +48,7 @@ func TestReplay(t *testing.T) {
 			if tt.asked.Life == 0 {
 				tt.asked.Life = pastLife // which was looked up
 			}
-			if diff := cmp.Diff([]eventhub.ReplayQuery{tt.asked}, p.asked); diff != "" {
+			if diff := cmp.Diff([]admin.ReplayQuery{tt.asked}, p.asked); diff != "" {
 				t.Errorf("asked for: %s", diff)
 			}
 		})

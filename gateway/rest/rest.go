@@ -28,6 +28,7 @@ import (
 	"sync"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/budget"
 	"eventhub/internal/measure"
 	"eventhub/internal/origin"
@@ -49,13 +50,13 @@ type Access struct {
 	Publisher  eventhub.Publisher
 	Subscriber eventhub.Subscriber
 	Puller     eventhub.Puller
-	Inspector  eventhub.Inspector
-	Admin      eventhub.Admin
-	Scheduler  eventhub.Scheduler
-	History    eventhub.History
-	Importer   eventhub.Importer
-	Keeper     eventhub.Keeper
-	Redriver   eventhub.Redriver
+	Inspector  admin.Inspector
+	Operator   admin.Operator
+	Scheduler  admin.Scheduler
+	History    admin.History
+	Importer   admin.Importer
+	Backuper   admin.Backuper
+	Redriver   admin.Redriver
 	// Name says who asks, and is kept beside what was done; no secret.
 	Name string
 

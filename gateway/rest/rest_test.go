@@ -271,7 +271,7 @@ func TestRebinding(t *testing.T) {
 	} {
 		s := stocked()
 		api, err := New(Config{Open: tt.open, Origins: []string{"https://app.example"},
-			Authenticate: func(context.Context, string, bool) (Access, error) { return Access{Inspector: s, Admin: s}, nil }})
+			Authenticate: func(context.Context, string, bool) (Access, error) { return Access{Inspector: s, Operator: s}, nil }})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,10 +7,11 @@ import (
 	"strconv"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // scheduler returns what knows of scheduled events.
-func (a *Access) scheduler() (eventhub.Scheduler, error) {
+func (a *Access) scheduler() (admin.Scheduler, error) {
 	if a.Scheduler == nil {
 		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "this hub schedules no events")
 	}
@@ -37,9 +38,9 @@ func listScheduled(_ http.ResponseWriter, r *http.Request, access Access) (reply
 		return reply{}, err
 	}
 	page := struct {
-		Scheduled []eventhub.Scheduled `json:"scheduled"`
-		Next      *schedulePlace       `json:"next,omitempty"`
-	}{Scheduled: append([]eventhub.Scheduled{}, events...)} // never null
+		Scheduled []admin.Scheduled `json:"scheduled"`
+		Next      *schedulePlace    `json:"next,omitempty"`
+	}{Scheduled: append([]admin.Scheduled{}, events...)} // never null
 	if len(events) == query.Limit {
 		if page.Next, err = nextScheduled(r.Context(), from, query, &events[query.Limit-1]); err != nil {
 			return reply{}, err
@@ -48,12 +49,12 @@ func listScheduled(_ http.ResponseWriter, r *http.Request, access Access) (reply
 	return jsonReply(http.StatusOK, page)
 }
 
-func scheduleQuery(r *http.Request) (eventhub.ScheduleQuery, error) {
+func scheduleQuery(r *http.Request) (admin.ScheduleQuery, error) {
 	q, err := parameters(r, "topic", "after_at", "after_seq", "limit")
 	if err != nil {
-		return eventhub.ScheduleQuery{}, err
+		return admin.ScheduleQuery{}, err
 	}
-	query := eventhub.ScheduleQuery{Topic: q["topic"]}
+	query := admin.ScheduleQuery{Topic: q["topic"]}
 	query.Limit, err = pageLimit(q["limit"])
 	err = errors.Join(err, optional("topic", q["topic"], eventhub.ValidateStoredTopic))
 	at, seq := q["after_at"], q["after_seq"]
@@ -77,7 +78,7 @@ func scheduleQuery(r *http.Request) (eventhub.ScheduleQuery, error) {
 
 // nextScheduled returns the place behind the last event of a page, or nil when
 // nothing stands there.
-func nextScheduled(ctx context.Context, from eventhub.Scheduler, q eventhub.ScheduleQuery, last *eventhub.Scheduled) (*schedulePlace, error) {
+func nextScheduled(ctx context.Context, from admin.Scheduler, q admin.ScheduleQuery, last *admin.Scheduled) (*schedulePlace, error) {
 	q.AfterAt, q.AfterSeq, q.Limit = last.DeliverAt, last.Seq, 1
 	behind, err := from.Scheduled(ctx, q)
 	if err != nil || len(behind) == 0 {
@@ -114,8 +115,8 @@ func listPatterns(_ http.ResponseWriter, r *http.Request, access Access) (reply,
 		return reply{}, err
 	}
 	return jsonReply(http.StatusOK, struct {
-		Patterns []eventhub.GroupPattern `json:"patterns"`
-	}{append([]eventhub.GroupPattern{}, patterns...)}) // never null
+		Patterns []admin.GroupPattern `json:"patterns"`
+	}{append([]admin.GroupPattern{}, patterns...)}) // never null
 }
 
 // deletePattern takes a pattern from a group, and the group from the topics that
@@ -141,5 +142,5 @@ func deletePattern(_ http.ResponseWriter, r *http.Request, access Access) (reply
 		return reply{}, eventhub.Errorf(eventhub.CodeBadRequest,
 			"pattern %q names one topic; DELETE /v1/topics/{topic}/groups/{group} removes a group from it", pattern)
 	}
-	return reply{status: http.StatusNoContent}, access.Admin.DeleteGroup(r.Context(), pattern, group)
+	return reply{status: http.StatusNoContent}, access.Operator.DeleteGroup(r.Context(), pattern, group)
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/strictjson"
 )
 
@@ -32,7 +33,7 @@ func seekGroup(w http.ResponseWriter, r *http.Request, access Access) (reply, er
 	if err != nil {
 		return reply{}, err
 	}
-	plan, err := access.Admin.SeekGroup(r.Context(), topic, group, start, apply)
+	plan, err := access.Operator.SeekGroup(r.Context(), topic, group, start, apply)
 	if err != nil {
 		return reply{}, err
 	}
@@ -150,15 +151,15 @@ func value[T any](p *T) (v T) {
 }
 
 func pauseGroup(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
-	return steer(r, access, eventhub.Admin.PauseGroup)
+	return steer(r, access, admin.Operator.PauseGroup)
 }
 
 func resumeGroup(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
-	return steer(r, access, eventhub.Admin.ResumeGroup)
+	return steer(r, access, admin.Operator.ResumeGroup)
 }
 
 // steer does something to a group and answers with how it is afterwards.
-func steer(r *http.Request, access Access, do func(eventhub.Admin, context.Context, string, string) error) (reply, error) {
+func steer(r *http.Request, access Access, do func(admin.Operator, context.Context, string, string) error) (reply, error) {
 	topic, group, err := groupOf(r)
 	if err == nil {
 		_, err = parameters(r)
@@ -166,7 +167,7 @@ func steer(r *http.Request, access Access, do func(eventhub.Admin, context.Conte
 	if err != nil {
 		return reply{}, err
 	}
-	if err := do(access.Admin, r.Context(), topic, group); err != nil {
+	if err := do(access.Operator, r.Context(), topic, group); err != nil {
 		return reply{}, err
 	}
 	info, err := access.Inspector.Group(r.Context(), topic, group)

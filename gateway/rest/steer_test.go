@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // TestSeek: the start is what query or body say, and without apply it is only
@@ -31,8 +32,8 @@ func TestSeek(t *testing.T) {
 		{"from=offset&offset=9007199254740991&apply=1", "", eventhub.Start{Kind: eventhub.StartOffset, Offset: eventhub.MaxOffset}, true},
 	} {
 		s := stocked()
-		s.plan = eventhub.SeekPlan{From: 9, To: 3, Head: 12, Again: 6, Skipped: 1, Voided: 2, Epoch: 5}
-		_, h := mount(t, Access{Inspector: s, Admin: s})
+		s.plan = admin.SeekPlan{From: 9, To: 3, Head: 12, Again: 6, Skipped: 1, Voided: 2, Epoch: 5}
+		_, h := mount(t, Access{Inspector: s, Operator: s})
 		status, answer, headers := do(h, "/v1/topics/a.b/groups/h:1/seek?"+tt.query, tt.body)
 		want := fmt.Sprintf(`{"topic":"a.b","group":"h:1","from":9,"to":3,"head":12,"again":6,"skipped":1,"voided":2,"applied":%v,"epoch":5}`+"\n", tt.apply)
 		if status != 200 || answer != want || headers.Get("Content-Type") != "application/json" {
@@ -46,7 +47,7 @@ func TestSeek(t *testing.T) {
 
 func TestPauseAndResume(t *testing.T) {
 	s := stocked()
-	_, h := mount(t, Access{Inspector: s, Admin: s})
+	_, h := mount(t, Access{Inspector: s, Operator: s})
 	paused := strings.Replace(groupG, `"waiting":0,`, `"waiting":0,"paused":true,`, 1)
 	for _, step := range [][2]string{{"pause", paused}, {"pause", paused}, {"resume", groupG}, {"resume", groupG}} {
 		status, answer, _ := do(h, "/v1/topics/a.b/groups/g/"+step[0], "")
@@ -61,11 +62,11 @@ func TestPauseAndResume(t *testing.T) {
 
 func TestEventGroups(t *testing.T) {
 	s := stocked()
-	s.became = map[string][]eventhub.EventGroup{
+	s.became = map[string][]admin.EventGroup{
 		"a.b/..": {
-			{Group: "g", InFlight: eventhub.InFlight{Offset: 7, ID: "..", Attempt: 2, State: "waiting", DueTS: 12, History: []eventhub.Attempt{
+			{Group: "g", InFlight: admin.InFlight{Offset: 7, ID: "..", Attempt: 2, State: "waiting", DueTS: 12, History: []admin.Attempt{
 				{Attempt: 1, Member: &eventhub.Peer{Transport: "ws", Name: "x"}, SinceTS: 5, EndedTS: 6, Why: "nacked", Reason: "<no>"}}}},
-			{Group: "h:1", InFlight: eventhub.InFlight{Offset: 7, ID: "..", State: "done"}},
+			{Group: "h:1", InFlight: admin.InFlight{Offset: 7, ID: "..", State: "done"}},
 		},
 		"c/x": nil,
 	}
@@ -127,7 +128,7 @@ func TestSteeringRefusals(t *testing.T) {
 	} {
 		t.Run(tt.target+" "+tt.body[:min(len(tt.body), 30)], func(t *testing.T) {
 			s := stocked()
-			_, h := mount(t, Access{Inspector: s, Admin: s})
+			_, h := mount(t, Access{Inspector: s, Operator: s})
 			status, answer, _ := do(h, tt.target, tt.body)
 			var p problem
 			if err := json.Unmarshal([]byte(answer), &p); err != nil {
@@ -148,7 +149,7 @@ func TestSteeringIsGuarded(t *testing.T) {
 	for _, path := range []string{"seek?from=earliest&apply=1", "pause", "resume"} {
 		for want, header := range map[int][]string{401: {"Authorization", "Bearer wrong"}, 403: {"Origin", "https://evil.example"}} {
 			s := stocked()
-			_, h := mount(t, Access{Inspector: s, Admin: s})
+			_, h := mount(t, Access{Inspector: s, Operator: s})
 			if status, answer, _ := do(h, "/v1/topics/a.b/groups/g/"+path, "", header...); status != want || len(s.steered) != 0 {
 				t.Errorf("%s with %v: %d %s, asked for %q", path, header, status, answer, s.steered)
 			}
@@ -160,7 +161,7 @@ func TestAdminFails(t *testing.T) {
 	for _, path := range []string{"seek?from=earliest", "pause", "resume"} {
 		s := stocked()
 		s.err = errors.New("disk on fire")
-		_, h := mount(t, Access{Inspector: s, Admin: s})
+		_, h := mount(t, Access{Inspector: s, Operator: s})
 		status, answer, _ := do(h, "/v1/topics/a.b/groups/g/"+path, "")
 		if status != 500 || !strings.Contains(answer, `"code":"internal"`) || strings.Contains(answer, "fire") {
 			t.Errorf("%s was answered %d %s", path, status, answer)

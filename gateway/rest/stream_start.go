@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // maxHeadPages bounds how many pages of topics are looked through for where a
@@ -86,7 +87,7 @@ func streamFilter(r *http.Request) (*eventhub.Filter, url.Values, error) {
 
 // beginning resolves where a new stream begins, so that its id says so before it
 // has had an event, and who is cut off at once misses nothing.
-func beginning(ctx context.Context, from eventhub.Inspector, o *eventhub.SubscribeOptions, patterns []eventhub.Pattern) (*places, error) {
+func beginning(ctx context.Context, from admin.Inspector, o *eventhub.SubscribeOptions, patterns []eventhub.Pattern) (*places, error) {
 	p := &places{one: oneTopic(patterns)}
 	switch {
 	case o.Start.Kind == eventhub.StartTime:
@@ -107,7 +108,7 @@ func beginning(ctx context.Context, from eventhub.Inspector, o *eventhub.Subscri
 }
 
 // placeBefore returns the place behind which a stream of one topic begins.
-func placeBefore(ctx context.Context, from eventhub.Inspector, o *eventhub.SubscribeOptions) (p eventhub.Place, _ error) {
+func placeBefore(ctx context.Context, from admin.Inspector, o *eventhub.SubscribeOptions) (p eventhub.Place, _ error) {
 	switch o.Start.Kind {
 	case eventhub.StartOffset:
 		p.Offset = max(o.Start.Offset, 1) - 1
@@ -130,10 +131,10 @@ func placeBefore(ctx context.Context, from eventhub.Inspector, o *eventhub.Subsc
 
 // addHeads notes the newest events of the topics that there are, as far as there
 // is room for them and they are soon found. For the others the time will do.
-func addHeads(ctx context.Context, from eventhub.Inspector, p *places, patterns []eventhub.Pattern) error {
+func addHeads(ctx context.Context, from admin.Inspector, p *places, patterns []eventhub.Pattern) error {
 	after := ""
 	for range maxHeadPages {
-		topics, err := from.Topics(ctx, after, eventhub.MaxPage)
+		topics, err := from.Topics(ctx, after, admin.MaxPage)
 		if err != nil {
 			return err
 		}
@@ -147,7 +148,7 @@ func addHeads(ctx context.Context, from eventhub.Inspector, p *places, patterns 
 				return nil // full
 			}
 		}
-		if len(topics) < eventhub.MaxPage {
+		if len(topics) < admin.MaxPage {
 			return nil
 		}
 	}

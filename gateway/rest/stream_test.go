@@ -17,12 +17,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 // tails is a Subscriber of live tails, and knows the topics a (5 events, the first
 // of them gone), a.x (empty) and b (9 events).
 type tails struct {
-	eventhub.Inspector
+	admin.Inspector
 	eventhub.Subscriber
 
 	deliver []eventhub.Delivery // to each tail, which ends then
@@ -39,11 +40,11 @@ func newTails() *tails {
 	return &tails{ready: make(chan struct{}, 100), joined: make(chan struct{}, 1), dropped: make(chan struct{}, 1)}
 }
 
-var tailTopics = []eventhub.TopicInfo{
+var tailTopics = []admin.TopicInfo{
 	{Topic: "a", FirstOffset: 2, Head: 5}, {Topic: "a.x"}, {Topic: "b", FirstOffset: 1, Head: 9},
 }
 
-func (f *tails) Topics(_ context.Context, after string, limit int) (infos []eventhub.TopicInfo, _ error) {
+func (f *tails) Topics(_ context.Context, after string, limit int) (infos []admin.TopicInfo, _ error) {
 	for _, info := range tailTopics {
 		if info.Topic > after && len(infos) < limit {
 			infos = append(infos, info)
@@ -52,13 +53,13 @@ func (f *tails) Topics(_ context.Context, after string, limit int) (infos []even
 	return infos, nil
 }
 
-func (f *tails) Topic(_ context.Context, topic string) (eventhub.TopicInfo, error) {
+func (f *tails) Topic(_ context.Context, topic string) (admin.TopicInfo, error) {
 	for _, info := range tailTopics {
 		if info.Topic == topic {
 			return info, nil
 		}
 	}
-	return eventhub.TopicInfo{}, eventhub.Errorf(eventhub.CodeUnknownID, "there is no topic %q", topic)
+	return admin.TopicInfo{}, eventhub.Errorf(eventhub.CodeUnknownID, "there is no topic %q", topic)
 }
 
 func (f *tails) Event(_ context.Context, topic, id string) (eventhub.Item, error) {

@@ -12,5 +12,5 @@ func deleteTopic(_ http.ResponseWriter, r *http.Request, access Access) (reply, 
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusNoContent}, access.Admin.DeleteTopic(r.Context(), topic)
+	return reply{status: http.StatusNoContent}, access.Operator.DeleteTopic(r.Context(), topic)
 }

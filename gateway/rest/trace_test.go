@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/causality"
 	"eventhub/internal/causality/linkstest"
 	"eventhub/internal/strictjson"
@@ -23,7 +24,7 @@ type links struct {
 	linkstest.Links
 }
 
-func (l *links) Replay(context.Context, eventhub.ReplayQuery, func(string, eventhub.Item) error) error {
+func (l *links) Replay(context.Context, admin.ReplayQuery, func(string, eventhub.Item) error) error {
 	return errors.New("nobody replays here")
 }
 
@@ -31,7 +32,7 @@ func (l *links) Life(context.Context, string) (uint64, error) {
 	return 0, errors.New("nobody asks for lives here")
 }
 
-func (l *links) EventGroups(ctx context.Context, topic, id string) ([]eventhub.EventGroup, error) {
+func (l *links) EventGroups(ctx context.Context, topic, id string) ([]admin.EventGroup, error) {
 	return l.Links.EventGroups(ctx, topic, id)
 }
 
@@ -41,7 +42,7 @@ func linked(t *testing.T, l *links) http.Handler {
 }
 
 // traced asks for a trace.
-func traced(t *testing.T, l *links, target string) (trace eventhub.Trace) {
+func traced(t *testing.T, l *links, target string) (trace admin.Trace) {
 	t.Helper()
 	status, answer, _ := request(linked(t, l), "GET", target, "")
 	if status != 200 {
@@ -54,7 +55,7 @@ func traced(t *testing.T, l *links, target string) (trace eventhub.Trace) {
 }
 
 // ids lists the nodes of a trace as distance and id.
-func ids(trace eventhub.Trace) string {
+func ids(trace admin.Trace) string {
 	var nodes []string
 	for _, n := range trace.Nodes {
 		nodes = append(nodes, fmt.Sprintf("%d:%s", n.Distance, n.ID))
@@ -82,7 +83,7 @@ func TestTraceParameters(t *testing.T) {
 		}
 	}
 	l.GroupsFail = errors.New("broken")
-	l.Became = map[string][]eventhub.EventGroup{"t/x": nil}
+	l.Became = map[string][]admin.EventGroup{"t/x": nil}
 	if status, answer, _ := request(linked(t, l), "GET", "/v1/events/x/trace", ""); status != 500 || strings.Contains(answer, "broken") {
 		t.Errorf("a failing inspector: %d %s", status, answer)
 	}
@@ -198,11 +199,11 @@ func TestTheExampleOfATrace(t *testing.T) {
 	}
 	_, example, _ := strings.Cut(string(file), "the nearest first:\n\n```json\n")
 	example, _, _ = strings.Cut(example, "```")
-	var trace eventhub.Trace
+	var trace admin.Trace
 	if err := strictjson.Unmarshal([]byte(example), &trace); err != nil {
 		t.Fatalf("%v in %s", err, example)
 	}
-	want := []eventhub.TraceEdge{{Cause: 0, Effect: 2}, {Cause: 1, Effect: 0}}
+	want := []admin.TraceEdge{{Cause: 0, Effect: 2}, {Cause: 1, Effect: 0}}
 	if got := ids(trace); got != "0:order-17 -1:cart-9 1:bill-3" || !trace.Nodes[1].Missing || !slices.Equal(trace.Edges, want) {
 		t.Errorf("the example is %s with edges %v", got, trace.Edges)
 	}

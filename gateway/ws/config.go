@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/budget"
 	"eventhub/wire"
 )
@@ -17,7 +18,7 @@ import (
 type Access struct {
 	Publisher  eventhub.Publisher
 	Subscriber eventhub.Subscriber
-	Scheduler  eventhub.Scheduler // nil: CANCEL is not supported
+	Scheduler  admin.Scheduler // nil: CANCEL is not supported
 	// Name is for logs and for those who look at members; it holds no secret.
 	Name string
 }

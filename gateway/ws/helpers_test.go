@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/wire"
 )
 
@@ -140,7 +141,7 @@ func publicationText(p *eventhub.Publication) string {
 // fakeScheduler knows one event.
 type fakeScheduler struct {
 	*journal
-	eventhub.Scheduler
+	admin.Scheduler
 	known string
 }
 

@@ -17,6 +17,7 @@ import (
 	gws "github.com/gobwas/ws"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 var (
@@ -336,7 +337,7 @@ func (w *peers) checkLetters() {
 func (w *peers) checkLettersOf(topic, letters string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	err := w.bus.DeadLetters(context.Background(), eventhub.DeadLetterQuery{Topic: letters}, func(d *eventhub.DeadLetter) error {
+	err := w.bus.DeadLetters(context.Background(), admin.DeadLetterQuery{Topic: letters}, func(d *admin.DeadLetter) error {
 		r := eventRef{d.Group, topic, d.EventID}
 		w.dead[r] = true
 		if s := w.sent[r]; s.times != w.most || d.Attempts != w.most || s.done {

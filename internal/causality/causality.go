@@ -20,6 +20,7 @@ import (
 	"context"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 const (
@@ -30,24 +31,24 @@ const (
 	atOnce = 64
 )
 
-// Links is the part of eventhub.History that a walk asks.
+// Links is the part of admin.History that a walk asks.
 type Links interface {
-	Find(ctx context.Context, id string, limit int) ([]eventhub.Found, error)
-	Effects(ctx context.Context, id string, after eventhub.Place, limit int) ([]eventhub.Found, error)
+	Find(ctx context.Context, id string, limit int) ([]admin.Found, error)
+	Effects(ctx context.Context, id string, after eventhub.Place, limit int) ([]admin.Found, error)
 }
 
-// Groups is the part of eventhub.Inspector that a walk asks.
+// Groups is the part of admin.Inspector that a walk asks.
 type Groups interface {
-	EventGroups(ctx context.Context, topic, id string) ([]eventhub.EventGroup, error)
+	EventGroups(ctx context.Context, topic, id string) ([]admin.EventGroup, error)
 }
 
-// Relation finds the events that are related to a value, as eventhub.History's Effects
+// Relation finds the events that are related to a value, as admin.History's Effects
 // and Correlated do: those after a place, in the order of places.
-type Relation func(ctx context.Context, of string, after eventhub.Place, limit int) ([]eventhub.Found, error)
+type Relation func(ctx context.Context, of string, after eventhub.Place, limit int) ([]admin.Found, error)
 
 // Page returns the events after a place, at most limit and about PageBytes, and
 // whether there are more.
-func Page(ctx context.Context, find Relation, of string, after eventhub.Place, limit int) (page []eventhub.Found, more bool, err error) {
+func Page(ctx context.Context, find Relation, of string, after eventhub.Place, limit int) (page []admin.Found, more bool, err error) {
 	size := 0
 	for len(page) < limit && size < PageBytes {
 		events, err := find(ctx, of, after, min(atOnce, limit-len(page)))
@@ -65,7 +66,7 @@ func Page(ctx context.Context, find Relation, of string, after eventhub.Place, l
 }
 
 // Cut returns the first of the events, as many as a page holds: one at least.
-func Cut(events []eventhub.Found) []eventhub.Found {
+func Cut(events []admin.Found) []admin.Found {
 	size := 0
 	for i, e := range events {
 		if size += len(e.Record); size >= PageBytes {

@@ -9,6 +9,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/causality"
 	"eventhub/internal/causality/linkstest"
 )
@@ -16,7 +17,7 @@ import (
 // drawn writes a trace so that a test can say what it is: nodes as distance and id,
 // with ? where they are missing, and edges by the ids of their ends, with ! where
 // they close a cycle.
-func drawn(trace *eventhub.Trace) string {
+func drawn(trace *admin.Trace) string {
 	var b strings.Builder
 	for _, n := range trace.Nodes {
 		fmt.Fprintf(&b, "%d:%s ", n.Distance, n.ID+map[bool]string{true: "?"}[n.Missing])
@@ -30,7 +31,7 @@ func drawn(trace *eventhub.Trace) string {
 	return strings.TrimSpace(b.String())
 }
 
-func walked(t *testing.T, l *linkstest.Links, id string, depth, limit int) *eventhub.Trace {
+func walked(t *testing.T, l *linkstest.Links, id string, depth, limit int) *admin.Trace {
 	t.Helper()
 	trace, err := causality.Walk(t.Context(), l, l, id, depth, limit)
 	if err != nil {
@@ -40,7 +41,7 @@ func walked(t *testing.T, l *linkstest.Links, id string, depth, limit int) *even
 }
 
 func TestWalkShapes(t *testing.T) {
-	const deep, many = eventhub.MaxTraceDepth, eventhub.MaxTraceNodes
+	const deep, many = admin.MaxTraceDepth, admin.MaxTraceNodes
 	for _, tt := range []struct {
 		name  string
 		write func(*linkstest.Links)
@@ -123,14 +124,14 @@ func TestWalkSaysWhatBecame(t *testing.T) {
 	l.Write("a.b.dlq", "d1", "x").Payload = []byte(`{"topic":"a.b","offset":1,"group":"g2","reason":"no"}`)
 	l.Write("a.b.dlq", "d2", "x").Payload = []byte(`{"topic":"z","offset":1,"group":"g1"}`) // of another topic
 	l.Write("a.b.dlq", "d3", "x").Payload = []byte(`[1]`)
-	state := func(group, state string) eventhub.EventGroup {
-		return eventhub.EventGroup{Group: group, InFlight: eventhub.InFlight{Offset: 1, ID: "x", State: state}}
+	state := func(group, state string) admin.EventGroup {
+		return admin.EventGroup{Group: group, InFlight: admin.InFlight{Offset: 1, ID: "x", State: state}}
 	}
-	l.Became = map[string][]eventhub.EventGroup{"a.b/x": {state("g1", "done"), state("g2", "done"), state("g3", "leased")}}
-	got := walked(t, l, "x", eventhub.MaxTraceDepth, eventhub.MaxTraceNodes).Nodes[0]
-	want := eventhub.TraceNode{
+	l.Became = map[string][]admin.EventGroup{"a.b/x": {state("g1", "done"), state("g2", "done"), state("g3", "leased")}}
+	got := walked(t, l, "x", admin.MaxTraceDepth, admin.MaxTraceNodes).Nodes[0]
+	want := admin.TraceNode{
 		ID: "x", Topic: "a.b", Offset: 1, TS: 5, Key: "k", CausedBy: []string{"cause"}, Preview: `"` + strings.Repeat("é", 79),
-		Groups: []eventhub.EventGroup{state("g1", "done"), state("g2", "dead_lettered"), state("g3", "leased")},
+		Groups: []admin.EventGroup{state("g1", "done"), state("g2", "dead_lettered"), state("g3", "leased")},
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -151,7 +152,7 @@ func TestWalkIsBounded(t *testing.T) {
 	for _, id := range causes {
 		l.Write("t", id, causes...)
 	}
-	trace := walked(t, l, "c0", eventhub.MaxTraceDepth, 64)
+	trace := walked(t, l, "c0", admin.MaxTraceDepth, 64)
 	if len(trace.Nodes) != 64 || len(trace.Edges) != 64*16 || !trace.Truncated {
 		t.Errorf("%d nodes, %d edges, truncated %v", len(trace.Nodes), len(trace.Edges), trace.Truncated)
 	}

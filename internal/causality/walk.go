@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"eventhub"
+	"eventhub/admin"
 )
 
 const (
@@ -29,7 +30,7 @@ type walker struct {
 	groups Groups
 	limit  int
 
-	trace   eventhub.Trace
+	trace   admin.Trace
 	byID    map[string][]int // places of nodes
 	byPlace map[eventhub.Place]bool
 	letters map[letter]bool
@@ -45,10 +46,10 @@ type letter struct {
 // Walk returns what led to the event with that id and what came of it: at most limit
 // events, each at most depth steps away. CodeUnknownID where no topic has the event and
 // no event names it as its cause; the errors of past and groups as they are.
-func Walk(ctx context.Context, past Links, groups Groups, id string, depth, limit int) (*eventhub.Trace, error) {
+func Walk(ctx context.Context, past Links, groups Groups, id string, depth, limit int) (*admin.Trace, error) {
 	w := &walker{
 		past: past, groups: groups, limit: limit,
-		trace: eventhub.Trace{ID: id, Nodes: []eventhub.TraceNode{}, Edges: []eventhub.TraceEdge{}},
+		trace: admin.Trace{ID: id, Nodes: []admin.TraceNode{}, Edges: []admin.TraceEdge{}},
 		byID:  make(map[string][]int), byPlace: make(map[eventhub.Place]bool), letters: make(map[letter]bool),
 	}
 	causes, err := w.begin(ctx, id)
@@ -85,7 +86,7 @@ func fresh(seen map[string]bool, ids []string) []string {
 // begin adds the events that are asked for, and returns their causes. An event that
 // is gone but has effects is a missing one; one that nobody knows is an error.
 func (w *walker) begin(ctx context.Context, id string) (causes []string, err error) {
-	events, err := w.past.Find(ctx, id, min(w.limit+1, eventhub.MaxPage))
+	events, err := w.past.Find(ctx, id, min(w.limit+1, admin.MaxPage))
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +117,7 @@ func (w *walker) up(ctx context.Context, ids []string, distance int) (causes []s
 		if w.trace.Truncated {
 			return nil, nil
 		}
-		events, err := w.past.Find(ctx, id, min(w.limit+1, eventhub.MaxPage))
+		events, err := w.past.Find(ctx, id, min(w.limit+1, admin.MaxPage))
 		if err != nil {
 			return nil, err
 		}
@@ -171,7 +172,7 @@ func (w *walker) lookBeyond(ctx context.Context, causes, effects []string) error
 		if err != nil {
 			return err
 		}
-		w.trace.Truncated = slices.ContainsFunc(events, func(f eventhub.Found) bool {
+		w.trace.Truncated = slices.ContainsFunc(events, func(f admin.Found) bool {
 			return !w.byPlace[eventhub.Place{Topic: f.Topic, Offset: f.Offset}]
 		})
 	}
@@ -180,7 +181,7 @@ func (w *walker) lookBeyond(ctx context.Context, causes, effects []string) error
 
 // add adds the node of an event that has none, where there is room, and returns the
 // event.
-func (w *walker) add(f eventhub.Found, distance int) (*eventhub.Event, error) {
+func (w *walker) add(f admin.Found, distance int) (*eventhub.Event, error) {
 	e, err := f.Event()
 	if err != nil {
 		return nil, err
@@ -189,7 +190,7 @@ func (w *walker) add(f eventhub.Found, distance int) (*eventhub.Event, error) {
 	if w.byPlace[at] {
 		return &e, nil
 	}
-	added := w.node(eventhub.TraceNode{
+	added := w.node(admin.TraceNode{
 		ID: e.ID, Distance: distance, Topic: f.Topic, Offset: f.Offset, TS: e.TS, Key: e.Key,
 		CausedBy: e.CausedBy, Preview: preview(e.Payload),
 	})
@@ -209,11 +210,11 @@ func (w *walker) add(f eventhub.Found, distance int) (*eventhub.Event, error) {
 
 func (w *walker) addMissing(id string, distance int) {
 	if len(w.byID[id]) == 0 {
-		w.node(eventhub.TraceNode{ID: id, Distance: distance, Missing: true})
+		w.node(admin.TraceNode{ID: id, Distance: distance, Missing: true})
 	}
 }
 
-func (w *walker) node(n eventhub.TraceNode) (added bool) {
+func (w *walker) node(n admin.TraceNode) (added bool) {
 	if len(w.trace.Nodes) == w.limit {
 		w.trace.Truncated = true
 		return false
@@ -249,7 +250,7 @@ func (w *walker) connect() {
 				w.trace.Truncated = true
 				return
 			}
-			w.trace.Edges = append(w.trace.Edges, eventhub.TraceEdge{Cause: cause, Effect: effect})
+			w.trace.Edges = append(w.trace.Edges, admin.TraceEdge{Cause: cause, Effect: effect})
 		}
 	}
 }
@@ -257,7 +258,7 @@ func (w *walker) connect() {
 // markCycles marks the edges that lead back, seen from nodes without a cause here,
 // and from the event asked for where there is none.
 func (w *walker) markCycles() {
-	slices.SortFunc(w.trace.Edges, func(a, b eventhub.TraceEdge) int {
+	slices.SortFunc(w.trace.Edges, func(a, b admin.TraceEdge) int {
 		return cmp.Or(cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Effect, b.Effect))
 	})
 	edges := w.trace.Edges
@@ -267,7 +268,7 @@ func (w *walker) markCycles() {
 		caused[edges[i].Effect] = true
 	}
 	for n := range first {
-		first[n], _ = slices.BinarySearchFunc(edges, n, func(e eventhub.TraceEdge, n int) int { return cmp.Compare(e.Cause, n) })
+		first[n], _ = slices.BinarySearchFunc(edges, n, func(e admin.TraceEdge, n int) int { return cmp.Compare(e.Cause, n) })
 	}
 	const (
 		under = 1 // on the way from where it began to here

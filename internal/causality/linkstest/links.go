@@ -8,22 +8,23 @@ import (
 	"slices"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/internal/record"
 )
 
 // CommitTime is when all events were committed, in epoch milliseconds.
 const CommitTime = 1723140000000
 
-// Links answers Find, Effects and Correlated as an eventhub.History does, and EventGroups
-// as an eventhub.Inspector. It is not for concurrent use.
+// Links answers Find, Effects and Correlated as an admin.History does, and EventGroups
+// as an admin.Inspector. It is not for concurrent use.
 type Links struct {
 	Events []eventhub.Event
 	Looked int   // lookups so far
 	Most   int   // events a lookup returns at most; 0: as many as asked for
 	Fails  error // of lookups
 
-	Became     map[string][]eventhub.EventGroup // by topic/id
-	GroupsFail error                            // of EventGroups
+	Became     map[string][]admin.EventGroup // by topic/id
+	GroupsFail error                         // of EventGroups
 }
 
 // Write adds an event: topic, id, and what caused it. What is returned can be changed
@@ -33,9 +34,9 @@ func (l *Links) Write(topic, id string, causes ...string) *eventhub.Event {
 	return &l.Events[len(l.Events)-1]
 }
 
-func (l *Links) pick(after eventhub.Place, limit int, fits func(*eventhub.Event) bool) ([]eventhub.Found, error) {
+func (l *Links) pick(after eventhub.Place, limit int, fits func(*eventhub.Event) bool) ([]admin.Found, error) {
 	l.Looked++
-	var found []eventhub.Found
+	var found []admin.Found
 	offsets := make(map[string]uint64)
 	for _, e := range l.Events {
 		offsets[e.Topic]++
@@ -48,9 +49,9 @@ func (l *Links) pick(after eventhub.Place, limit int, fits func(*eventhub.Event)
 			return nil, err
 		}
 		eventhub.Record(rec).SetCommitTime(CommitTime)
-		found = append(found, eventhub.Found{Topic: e.Topic, Item: eventhub.Item{Offset: at, Record: rec}})
+		found = append(found, admin.Found{Topic: e.Topic, Item: eventhub.Item{Offset: at, Record: rec}})
 	}
-	slices.SortFunc(found, func(a, b eventhub.Found) int {
+	slices.SortFunc(found, func(a, b admin.Found) int {
 		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Offset, b.Offset))
 	})
 	if l.Most > 0 {
@@ -59,23 +60,23 @@ func (l *Links) pick(after eventhub.Place, limit int, fits func(*eventhub.Event)
 	return found[:min(limit, len(found))], l.Fails
 }
 
-// Find implements eventhub.History.
-func (l *Links) Find(_ context.Context, id string, limit int) ([]eventhub.Found, error) {
+// Find implements admin.History.
+func (l *Links) Find(_ context.Context, id string, limit int) ([]admin.Found, error) {
 	return l.pick(eventhub.Place{}, limit, func(e *eventhub.Event) bool { return e.ID == id })
 }
 
-// Effects implements eventhub.History.
-func (l *Links) Effects(_ context.Context, id string, after eventhub.Place, limit int) ([]eventhub.Found, error) {
+// Effects implements admin.History.
+func (l *Links) Effects(_ context.Context, id string, after eventhub.Place, limit int) ([]admin.Found, error) {
 	return l.pick(after, limit, func(e *eventhub.Event) bool { return slices.Contains(e.CausedBy, id) })
 }
 
-// Correlated implements eventhub.History.
-func (l *Links) Correlated(_ context.Context, of string, after eventhub.Place, limit int) ([]eventhub.Found, error) {
+// Correlated implements admin.History.
+func (l *Links) Correlated(_ context.Context, of string, after eventhub.Place, limit int) ([]admin.Found, error) {
 	return l.pick(after, limit, func(e *eventhub.Event) bool { return e.Headers[eventhub.CorrelationHeader] == of })
 }
 
-// EventGroups implements eventhub.Inspector.
-func (l *Links) EventGroups(_ context.Context, topic, id string) ([]eventhub.EventGroup, error) {
+// EventGroups implements admin.Inspector.
+func (l *Links) EventGroups(_ context.Context, topic, id string) ([]admin.EventGroup, error) {
 	groups, ok := l.Became[topic+"/"+id]
 	if !ok {
 		return nil, eventhub.Errorf(eventhub.CodeUnknownID, "gone")

@@ -1,4 +1,4 @@
-package eventhub
+package admin
 
 // Bounds of a trace.
 const (
@@ -6,7 +6,7 @@ const (
 	MaxTraceNodes = 1000
 )
 
-// Trace tells what led to an event, and what came of it: the events that caused
+// Trace says what led to an event, and what came of it: the events that caused
 // it, the events that caused those, and so on; and the same downwards.
 type Trace struct {
 	ID string `json:"id"`
@@ -15,11 +15,11 @@ type Trace struct {
 	Nodes []TraceNode `json:"nodes"`
 	// Edges are all causes of nodes that are nodes themselves.
 	Edges []TraceEdge `json:"edges"`
-	// Truncated: there is more, behind the bounds that were asked for.
+	// Truncated: there is more, beyond the bounds that were asked for.
 	Truncated bool `json:"truncated"`
 }
 
-// TraceNode is one event of a trace, or an id that somebody names as a cause and
+// TraceNode is one event of a trace, or an id that an event names as a cause and
 // no topic has.
 type TraceNode struct {
 	ID string `json:"id"`
@@ -27,7 +27,7 @@ type TraceNode struct {
 	// negative for its causes, positive for its effects.
 	Distance int `json:"distance"`
 	// Missing: no topic has the event, because it was trimmed, or never was here. It
-	// has nothing of what follows.
+	// has no field of the following ones.
 	Missing bool `json:"missing,omitempty"`
 
 	Topic    string   `json:"topic,omitempty"`
@@ -37,8 +37,8 @@ type TraceNode struct {
 	CausedBy []string `json:"caused_by,omitempty"`
 	// Preview is the beginning of the payload.
 	Preview string `json:"preview,omitempty"`
-	// Groups tells what became of the event in each group of its topic. State is
-	// "dead_lettered", instead of "done", where the dead letter is in the trace.
+	// Groups says what became of the event in each group of its topic. State is
+	// "dead_lettered", instead of "done", if the dead letter is in the trace.
 	Groups []EventGroup `json:"groups,omitempty"`
 }
 

@@ -1,10 +1,14 @@
-package eventhub
+package admin
 
-import "context"
+import (
+	"context"
+
+	"eventhub"
+)
 
 // RedriveTopic is where the hub notes, for each dead letter, who gave it back to its
 // group and when: events whose caused_by is the dead letter's id and whose payload is
-// a RedriveMark. It comes with the first redrive.
+// a RedriveMark. The first redrive creates it.
 const RedriveTopic = "system.redrive"
 
 // DeadLetter is one event that a group gave up, as <topic>.dlq has it.
@@ -20,79 +24,79 @@ type DeadLetter struct {
 	Event   uint64 `json:"event_offset"`
 	EventID string `json:"event_id"`
 	Key     string `json:"key,omitempty"`
-	// Epoch is that of the group when it gave the event up; 0 where the dead letter does
-	// not say. Of what a remote hub tells it is 0.
+	// Epoch is that of the group when it gave the event up; 0 if the dead letter does
+	// not say. From a remote hub it is 0.
 	Epoch uint64 `json:"-"`
-	// Attempts it had, and why the last one came to nothing.
+	// Attempts it had, and why the last one did not succeed.
 	Attempts int    `json:"attempts"`
 	Reason   string `json:"reason"`
 	// Redriven is how often the event had been redriven before it failed again.
 	Redriven int `json:"redriven,omitempty"`
-	// Marks tell what was done about this dead letter, the first time first; none: it
-	// is open. The first MaxRedriveMarks, where there are more.
+	// Marks say what was done about this dead letter, the earliest first; without
+	// marks it is open. The first MaxRedriveMarks, if there are more.
 	Marks []RedriveMark `json:"marks,omitempty"`
 	// Record is the dead letter itself, with the original event in its payload. It is
 	// valid until the visit returns.
-	Record Record `json:"-"`
+	Record eventhub.Record `json:"-"`
 }
 
 // MaxRedriveMarks bounds DeadLetter.Marks.
 const MaxRedriveMarks = 16
 
-// RedriveMark tells of one redrive of one dead letter.
+// RedriveMark describes one redrive of one dead letter.
 type RedriveMark struct {
 	// TS is when, in epoch milliseconds, and By who, as the hub knows them.
 	TS int64  `json:"ts,omitempty"`
 	By string `json:"by"`
 	// Topic, Group and Offset are those of the event, DeadLetter is where the dead
 	// letter is and DeadLetterID its id.
-	Topic        string `json:"topic"`
-	Group        string `json:"group"`
-	Offset       uint64 `json:"offset"`
-	DeadLetter   Place  `json:"dead_letter"`
-	DeadLetterID string `json:"dead_letter_id"`
-	// Redriven counts the redrives of the event, this one included; 0 where it was
+	Topic        string         `json:"topic"`
+	Group        string         `json:"group"`
+	Offset       uint64         `json:"offset"`
+	DeadLetter   eventhub.Place `json:"dead_letter"`
+	DeadLetterID string         `json:"dead_letter_id"`
+	// Redriven counts the redrives of the event, this one included; 0 if it was
 	// requeued as another event, whose id is RequeuedAs.
 	Redriven   int    `json:"redriven,omitempty"`
 	RequeuedAs string `json:"requeued_as,omitempty"`
 }
 
-// DeadLetterQuery says which dead letters are meant. What is zero does not choose.
+// DeadLetterQuery says which dead letters are meant. An empty field does not choose.
 type DeadLetterQuery struct {
 	// Topic is the one whose events were given up, or its dead-letter topic; no
 	// pattern.
 	Topic string
 	Group string
-	// Offsets and IDs are those of dead letters, at most MaxPage of each; where both
-	// are given a dead letter is meant by one of them.
+	// Offsets and IDs are those of dead letters, at most MaxPage of each; if both are
+	// given, a dead letter is meant if it is in one of them.
 	Offsets []uint64
 	IDs     []string
 	// FromTS and ToTS bound the commit time of the dead letter, in epoch
-	// milliseconds; ToTS itself is out.
+	// milliseconds; ToTS itself is excluded.
 	FromTS, ToTS int64
 	// Filter is evaluated over the dead letter: its key is that of the original event,
 	// which is event.payload.event in CEL.
-	Filter *Filter
-	// All means those too that were redriven or requeued already.
+	Filter *eventhub.Filter
+	// All includes those that were already redriven or requeued.
 	All bool
-	// After is the offset of a dead letter: only those behind it are meant.
+	// After is the offset of a dead letter: only those after it are meant.
 	After uint64
-	// Limit, where not 0, ends after so many.
+	// Limit, if not 0, ends after so many.
 	Limit int
 }
 
 // RedriveQuery says what is redriven, and how.
 type RedriveQuery struct {
 	DeadLetterQuery
-	// Apply does it; otherwise nothing is changed and the answer tells what would be.
+	// Apply does it; otherwise nothing is changed and the answer says what would be done.
 	Apply bool
 	// Rate is how many events a second are given back at most, from 1 to
 	// MaxRedriveRate; 0 means DefaultRedriveRate.
 	Rate int
 	// By says who does it, for the mark.
 	By string
-	// Progress, where not nil, is told about once a second how far it is, from the
-	// caller's goroutine.
+	// Progress, if not nil, is called about once a second with what was done so far, on
+	// the caller's goroutine.
 	Progress func(RedriveResult)
 }
 
@@ -119,15 +123,15 @@ type RedriveResult struct {
 	// Samples are the first of those that are given back, at most RedriveSamples; only
 	// of what would be done.
 	Samples []DeadLetter `json:"samples,omitempty"`
-	// After is the offset of the last dead letter that was dealt with: whoever goes on
-	// from an end before the end puts it into the query.
+	// After is the offset of the last dead letter that was handled: a caller whose redrive
+	// ended early continues by putting it into the query.
 	After uint64 `json:"after"`
 }
 
 // RedriveSamples bounds RedriveResult.Samples.
 const RedriveSamples = 5
 
-// Redriver looks at dead letters and gives their events back to the groups that gave
+// Redriver shows dead letters and gives their events back to the groups that gave
 // them up, and to nobody else. Its methods are safe for concurrent use.
 //
 // A redriven event is delivered like any other, with attempts from 1, marked by
@@ -140,20 +144,20 @@ type Redriver interface {
 	// DeadLetters calls visit for each dead letter that q means, in order, up to the
 	// newest there was when it began, and ends with the error that visit returns. A
 	// topic without dead letters has none, and one that was deleted still has those that
-	// it had, which are a topic of their own; CodeUnknownID, where neither exists, or an id
-	// or an offset of the query is not that of a dead letter.
+	// it had, which are a topic of their own; CodeUnknownID if neither exists, or if an
+	// id or an offset of the query is not that of a dead letter.
 	DeadLetters(ctx context.Context, q DeadLetterQuery, visit func(*DeadLetter) error) error
 
 	// Redrive gives back what q means. What it has counted is durable, each dead
-	// letter with its mark, together or not at all; with an error the result tells how
+	// letter with its mark, together or not at all; with an error the result says how
 	// far it went. Doing the same again gives nothing back twice, unless q.All asks for
-	// it: dead letters with a mark are passed over.
+	// it: dead letters with a mark are skipped.
 	Redrive(ctx context.Context, q RedriveQuery) (RedriveResult, error)
 
-	// Requeue publishes the event of a dead letter anew with another payload, to its
+	// Requeue publishes the event of a dead letter again with another payload, to its
 	// topic and so to all groups, and marks the dead letter, in one atomic step. The
 	// new event has the key, headers, tags and sid of the original, and its id in
 	// caused_by. The same payload again is a duplicate. topic is as in DeadLetterQuery,
 	// offset the dead letter's.
-	Requeue(ctx context.Context, topic string, offset uint64, payload []byte, by string) (Receipt, error)
+	Requeue(ctx context.Context, topic string, offset uint64, payload []byte, by string) (eventhub.Receipt, error)
 }

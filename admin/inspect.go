@@ -1,0 +1,206 @@
+package admin
+
+import (
+	"context"
+
+	"eventhub"
+)
+
+// Inspector shows what there is: topics, events at their places, and how far
+// groups are. It changes nothing. What it shows of a group that has members is
+// as of now; a moment later it may be different. Its methods are safe for
+// concurrent use.
+type Inspector interface {
+	// Topics lists topics with names after the given one, in byte order: at most
+	// limit, from 1 to MaxPage.
+	Topics(ctx context.Context, after string, limit int) ([]TopicInfo, error)
+
+	// Topic describes one topic; CodeUnknownID if there is none.
+	Topic(ctx context.Context, topic string) (TopicInfo, error)
+
+	// Event returns the event with that id; CodeUnknownID if the topic or the
+	// event does not exist.
+	Event(ctx context.Context, topic, id string) (eventhub.Item, error)
+
+	// Groups lists groups ordered by topic, then by name.
+	Groups(ctx context.Context, q GroupQuery) ([]GroupInfo, error)
+
+	// Group describes one group; CodeNotSubscribed if there is none.
+	Group(ctx context.Context, topic, group string) (GroupInfo, error)
+
+	// EventGroups says what became of an event in each group of its topic,
+	// ordered by name. CodeUnknownID as for Event.
+	EventGroups(ctx context.Context, topic, id string) ([]EventGroup, error)
+
+	// Patterns lists the patterns of the groups that have some, ordered by group,
+	// then by pattern; those of one group if the name is not empty.
+	Patterns(ctx context.Context, group string) ([]GroupPattern, error)
+
+	// InFlight lists the events of a group that are leased or wait for another
+	// attempt, lowest offset first: at most limit, from 1 to MaxPage.
+	// CodeNotSubscribed if there is no such group.
+	InFlight(ctx context.Context, topic, group string, limit int) ([]InFlight, error)
+}
+
+// GroupQuery says which groups to list. An empty field does not choose.
+type GroupQuery struct {
+	Topic, Group           string // only those with this name
+	AfterTopic, AfterGroup string // only those after this place in the order
+	Limit                  int    // 1 to MaxPage; 0 means MaxPage
+}
+
+// GroupPattern is a pattern of a group: topics that are created later and match it
+// get the group, with these settings.
+type GroupPattern struct {
+	Group   string `json:"group"`
+	Pattern string `json:"pattern"`
+	// Topics is how many topics there are that match.
+	Topics       int              `json:"topics"`
+	Ordering     string           `json:"ordering"`
+	Filter       *eventhub.Filter `json:"filter,omitempty"`
+	MaxAttempts  int              `json:"max_attempts"`
+	MinBackoffMS int64            `json:"backoff_min_ms"`
+	MaxBackoffMS int64            `json:"backoff_max_ms"`
+}
+
+// TopicInfo describes one topic.
+type TopicInfo struct {
+	Topic string `json:"topic"`
+	// FirstOffset is that of the oldest event kept, Head that of the newest; 0
+	// if there is none.
+	FirstOffset uint64 `json:"first_offset"`
+	Head        uint64 `json:"head"`
+	// FirstTS and HeadTS are the commit times of these events in epoch
+	// milliseconds, HeadID is the newest one's id.
+	FirstTS int64  `json:"first_ts,omitempty"`
+	HeadTS  int64  `json:"head_ts,omitempty"`
+	HeadID  string `json:"head_id,omitempty"`
+	// Groups is the number of groups in the topic.
+	Groups int `json:"groups"`
+}
+
+// GroupInfo describes one group in one topic.
+type GroupInfo struct {
+	Topic string `json:"topic"`
+	Group string `json:"group"`
+	// Cursor is the ack floor: everything at or below it is done. Epoch is
+	// raised by every seek.
+	Cursor uint64 `json:"cursor"`
+	Epoch  uint64 `json:"epoch"`
+	// LastID and LastTS (commit time, epoch milliseconds) are those of the event
+	// at the cursor; empty when there is none.
+	LastID string `json:"last_id,omitempty"`
+	LastTS int64  `json:"last_ts,omitempty"`
+	// Head, HeadID and HeadTS are those of the newest event of the topic.
+	Head   uint64 `json:"head"`
+	HeadID string `json:"head_id,omitempty"`
+	HeadTS int64  `json:"head_ts,omitempty"`
+	// Lag is how many events are not done: those above the cursor, less those
+	// that are acked out of order. Offsets that hold no event count until the
+	// group has passed them.
+	Lag uint64 `json:"lag"`
+	// OldestTS is the commit time, in epoch milliseconds, of the oldest event
+	// that is not done; 0 if there is none.
+	OldestTS int64 `json:"oldest_ts,omitempty"`
+	// InFlight events are leased to members; Waiting ones are to be delivered
+	// again; Held ones wait for an earlier event of their key.
+	InFlight int `json:"in_flight"`
+	Waiting  int `json:"waiting"`
+	Held     int `json:"held,omitempty"`
+	// Redriven events were dead letters, were given back to the group, and are not done.
+	// They are among those in flight, waiting and held, and no part of Lag.
+	Redriven int `json:"redriven,omitempty"`
+	// Paused says that the group gets no deliveries.
+	Paused bool `json:"paused,omitempty"`
+	// BlockedBy says why events that are not done are not delivered now, if there
+	// is a reason other than that all of them are in flight.
+	BlockedBy *Blocked `json:"blocked_by,omitempty"`
+	// Settings of the group, fixed at its creation.
+	Ordering     string           `json:"ordering"`
+	Filter       *eventhub.Filter `json:"filter,omitempty"`
+	MaxAttempts  int              `json:"max_attempts"`
+	MinBackoffMS int64            `json:"backoff_min_ms"`
+	MaxBackoffMS int64            `json:"backoff_max_ms"`
+
+	Members []MemberInfo `json:"members"`
+}
+
+// LagMS is how far the cursor is behind the newest event in commit time, in
+// milliseconds. ok is false if one of the two has no event.
+func (g *GroupInfo) LagMS() (ms int64, ok bool) {
+	if g.HeadTS == 0 || g.LastTS == 0 {
+		return 0, false
+	}
+	return g.HeadTS - g.LastTS, true
+}
+
+// Blocked says what keeps events of a group waiting, and which event is in the way.
+type Blocked struct {
+	// Kind is "paused"; "no_members"; "members_paused" (all of them);
+	// "members_full" (they hold as many events as they may); "window" (the group
+	// has read as far ahead of its cursor as it may); or "key" (events wait for
+	// an earlier one of their key).
+	Kind string `json:"kind"`
+	// Key is the one that waits longest, of kind "key".
+	Key string `json:"key,omitempty"`
+	// The event in the way: of kind "window" the one above the cursor, of kind
+	// "key" the one that is not done.
+	Offset uint64 `json:"offset,omitempty"`
+	ID     string `json:"id,omitempty"`
+	// State is that event's, as in InFlight; Member holds it, since SinceTS
+	// (epoch milliseconds).
+	State   string         `json:"state,omitempty"`
+	Member  *eventhub.Peer `json:"member,omitempty"`
+	SinceTS int64          `json:"since_ts,omitempty"`
+}
+
+// Attempt is one delivery of an event that did not succeed.
+type Attempt struct {
+	Attempt int            `json:"attempt"`
+	Member  *eventhub.Peer `json:"member,omitempty"`
+	SinceTS int64          `json:"since_ts"` // epoch milliseconds: when it was delivered
+	EndedTS int64          `json:"ended_ts"` // and when it ended
+	// Why is "expired", "nacked" or "disconnected".
+	Why    string `json:"why"`
+	Reason string `json:"reason,omitempty"` // of a NACK
+}
+
+// MemberInfo describes one member of a group.
+type MemberInfo struct {
+	eventhub.Peer
+	InFlight    int   `json:"in_flight"`
+	MaxInFlight int   `json:"max_in_flight"`
+	SinceTS     int64 `json:"since_ts"` // epoch milliseconds
+}
+
+// InFlight is one event of a group that was delivered at least once, or is about
+// to be, and is not done.
+type InFlight struct {
+	Offset  uint64 `json:"offset"`
+	ID      string `json:"id,omitempty"`
+	Attempt int    `json:"attempt"` // attempts so far
+	// State is "leased", "waiting" (for another attempt), "held" (waits for an
+	// earlier event of its key), "ack_and_publish" (the ack and what is published
+	// with it are on their way to the log) or "dead_lettering".
+	State string `json:"state"`
+	// Of a leased event: who holds it, since when and until when, in epoch
+	// milliseconds; one that is being delivered has no deadline. DueTS of a
+	// waiting one: when it may be delivered again.
+	Member   *eventhub.Peer `json:"member,omitempty"`
+	SinceTS  int64          `json:"since_ts,omitempty"`
+	Deadline int64          `json:"deadline_ts,omitempty"`
+	DueTS    int64          `json:"due_ts,omitempty"`
+	// History has the attempts that did not succeed, the last 20 of them.
+	History []Attempt `json:"history,omitempty"`
+	// Redriven counts how often it was redriven.
+	Redriven int `json:"redriven,omitempty"`
+}
+
+// EventGroup is what became of an event in one group.
+type EventGroup struct {
+	Group string `json:"group"`
+	// State is that of InFlight, or "done" (acked or dead-lettered), or "ahead"
+	// (the group has not read so far since the hub started). The history is kept
+	// while the event is not done; a dead letter has it too.
+	InFlight
+}
