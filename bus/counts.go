@@ -116,6 +116,13 @@ func (c *counts) forgetTails(name string) {
 	delete(c.tails, name)
 }
 
+// commits returns how many commits there were.
+func (c *counts) commits() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.commitSeconds.Count()
+}
+
 // snapshot returns what was counted so far, without groups.
 func (c *counts) snapshot() measure.Engine {
 	c.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -358,4 +359,61 @@ func TestDeleteTopicUnderLoad(t *testing.T) {
 	cancel()
 	consumers.Wait()
 	r.stop()
+}
+
+// sweptSlowly is a store that has always more to sweep: a step of it takes a millisecond.
+type sweptSlowly struct {
+	store.Store
+	steps atomic.Int64
+	full  atomic.Bool
+}
+
+func (s *sweptSlowly) Sweep(ctx context.Context) (bool, error) {
+	s.steps.Add(1)
+	return true, sleep(ctx, time.Millisecond)
+}
+
+func (s *sweptSlowly) Space() (store.Space, error) {
+	if s.full.Load() {
+		return store.Space{Free: 1, Total: 1 << 40}, nil
+	}
+	return s.Store.Space()
+}
+
+// TestSweeperYields: while others commit, fewer than one in a hundred meets a step of the
+// sweep; where nobody does, or the disk is full, the sweep goes on twenty times as fast.
+func TestSweeperYields(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		swept := &sweptSlowly{Store: r.store.Store}
+		r.store.Store = swept
+		r.start(Options{})
+		steps := func(during func()) int64 {
+			before := swept.steps.Load()
+			during()
+			return swept.steps.Load() - before
+		}
+		r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g", AutoAck: true})
+		idle := steps(func() { time.Sleep(10 * time.Second) })
+		busy := steps(func() {
+			for i := range 1000 {
+				time.Sleep(10 * time.Millisecond)
+				r.publish("t", i, 1)
+			}
+		})
+		swept.full.Store(true)
+		time.Sleep(time.Second) // what was found out of the disk holds for a while
+		full := steps(func() {
+			for i := range 1000 { // publishes are refused, what groups write is not
+				time.Sleep(10 * time.Millisecond)
+				steer := []func(context.Context, string, string) error{r.bus.PauseGroup, r.bus.ResumeGroup}[i%2]
+				if err := steer(context.Background(), "t", "g"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		if idle < 1900 || busy > 110 || full < 1900 {
+			t.Errorf("in 10 s there were %d steps with nobody else, %d beside publishers, %d with a full disk; want at least 1900, at most 110, at least 1900", idle, busy, full)
+		}
+	})
 }

@@ -123,3 +123,37 @@ func BenchmarkCommitGroups(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkSweepStep is one step of the sweep of a topic with events of 2 KiB.
+func BenchmarkSweepStep(b *testing.B) {
+	s := openBench(b)
+	defer mustClose(b, s)
+	fill := func() {
+		u, renew := newBenchUnit(1000, false)
+		for i := range u.Appends {
+			u.Appends[i].Record = newRecord("bench.topic", eventhub.RecordIDRoom, 2<<10)
+		}
+		for range 20 {
+			renew()
+			if err := s.Commit(context.Background(), []*store.Unit{u}, false); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if err := s.DropTopic(context.Background(), "bench.topic"); err != nil {
+			b.Fatal(err)
+		}
+	}
+	more := false
+	b.ReportAllocs()
+	for b.Loop() {
+		if !more {
+			b.StopTimer()
+			fill()
+			b.StartTimer()
+		}
+		var err error
+		if more, err = s.Sweep(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
