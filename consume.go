@@ -3,13 +3,14 @@ package eventhub
 import (
 	"context"
 	"slices"
-	"strings"
 	"sync"
 )
 
 // Handler processes one event. A nil error acks it; any other nacks it with the
 // error's text as the reason, and the event comes again after the group's
-// backoff. The delivery is the handler's to keep.
+// backoff, or as [Terminal] or [RetryAfter] in the error's chain say. If the handler
+// has settled the delivery itself (Delivery.Ack, Nack), what it returns has no
+// effect. The delivery is the handler's to keep.
 type Handler func(ctx context.Context, d Delivery) error
 
 // Consume joins a group and calls h for every delivery, with up to concurrency
@@ -60,11 +61,11 @@ func consume(ctx context.Context, s Subscriber, opts SubscribeOptions, concurren
 
 // settle acks a delivery, or nacks it with the reason.
 func settle(ctx context.Context, sub Subscription, lease Lease, reason error) {
-	verdict := Settlement{Refs: []Ref{{Lease: lease}}}
+	verdict := Settlement{}
 	if reason != nil {
-		verdict.Verdict = Nack
-		verdict.Reason = strings.ToValidUTF8(cut(reason.Error(), maxReasonBytes), "")
+		verdict = NackOf(reason)
 	}
+	verdict.Refs = []Ref{{Lease: lease}}
 	// An error means that the subscription is ending: Ended says so, and the event
 	// comes again.
 	_, _ = sub.Settle(context.WithoutCancel(ctx), verdict)
@@ -151,6 +152,7 @@ func (c *consumer) work(sub Subscription, handle func(Delivery)) {
 		if more {
 			sub.Ready()
 		}
+		d.Bind(sub)
 		handle(d)
 	}
 }

@@ -304,6 +304,8 @@ type Delivery struct {
 	// Sought is set on a member's first delivery after its group was moved: leases
 	// that it had are void.
 	Sought bool
+
+	settler Settler // of Ack, Nack and Extend
 }
 
 // ID returns the event's id.

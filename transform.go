@@ -16,7 +16,7 @@ import (
 
 // Transformer turns one event into others. With a nil error they are published
 // and the delivery is acked in one atomic step; where there are none it is acked.
-// Any other error nacks it with the error's text as the reason. The delivery is
+// Any other error nacks it as that of a [Handler] does. The delivery is
 // the Transformer's to keep; the events, and their payloads, are not until
 // Transform has returned.
 type Transformer func(ctx context.Context, d Delivery) ([]Event, error)

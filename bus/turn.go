@@ -487,6 +487,7 @@ func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
 		Attempt: int(e.attempts), MaxAttempts: g.settings.MaxAttempts, AckTimeout: m.sub.opts.AckTimeout, Sought: m.sought,
 		Redriven: int(e.redriven),
 	}
+	d.Bind(m.sub)
 	m.sought = false
 	m.batch = append(m.batch, d)
 	m.given = append(m.given, e)

@@ -124,10 +124,18 @@ type kept struct {
 
 // Settle sends the verdict if its delivery is still ours.
 func (s kept) Settle(_ context.Context, v eventhub.Settlement) ([]eventhub.Outcome, error) {
+	if err := v.Validate(); err != nil {
+		return nil, err
+	}
 	outcomes := make([]eventhub.Outcome, len(v.Refs))
 	for i, ref := range v.Refs {
 		var held bool
-		if ref.Lease, held = s.k.release(ref.Lease); !held {
+		if v.Verdict == eventhub.Extend {
+			ref.Lease, held = s.k.prolong(ref.Lease, v.By)
+		} else {
+			ref.Lease, held = s.k.release(ref.Lease)
+		}
+		if !held {
 			outcomes[i] = eventhub.Stale
 			continue
 		}

@@ -39,6 +39,9 @@ func (s *subscription) deliver(batch []eventhub.Delivery) {
 		return
 	}
 	s.advance(batch)
+	for i := range batch {
+		batch[i].Bind(s)
+	}
 	taken := 0
 	if len(s.held) == 0 {
 		s.starved.Store(true) // before: Ready may follow a refusal at once

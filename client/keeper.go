@@ -138,6 +138,20 @@ func (k *keeper) release(lease eventhub.Lease) (_ eventhub.Lease, held bool) {
 	}
 }
 
+// prolong notes that a lease runs for that long from now, and returns the present
+// one. It reports whether that is held by a handler.
+func (k *keeper) prolong(lease eventhub.Lease, by time.Duration) (_ eventhub.Lease, held bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	lease = k.present(lease)
+	h := k.held[lease]
+	if h.begun {
+		h.since = time.Now().Add(by - k.opts.AckTimeout)
+		k.held[lease] = h
+	}
+	return lease, h.begun
+}
+
 // stopRunning keeps the event from being adopted by what is over.
 func (k *keeper) stopRunning(h *hold, lease eventhub.Lease) {
 	if len(k.running) == 0 || !h.begun {
