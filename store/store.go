@@ -78,7 +78,7 @@ type Store interface {
 // Capabilities say what a backend can not do, or does otherwise. The engine and
 // the conformance suite look here and never at a backend's name.
 type Capabilities struct {
-	// Durability is what a synced commit means, as told to clients: "sync"
+	// Durability is what a synced commit means, as reported to clients: "sync"
 	// (survives power loss) or "none" (gone with the process).
 	Durability string
 	// AtomicUnits: a unit with several parts is applied at once or not at all,
@@ -124,12 +124,12 @@ type TopicLife struct {
 type Append struct {
 	Topic string
 	// ID is the event's id, as in Record. The same (topic, id) again is no
-	// error: nothing is added, and the result tells the first one's offset.
+	// error: nothing is added, and the result has the first one's offset.
 	ID string
 	// NewID asks the store for an id that was never used before, in any store, and
 	// that nobody can guess: a UUIDv7. ID is a result then, and Record, which has
 	// eventhub.RecordIDRoom for its id, gets it in place. Whoever comes with it
-	// later is told of this event.
+	// later gets the offset of this event.
 	NewID bool
 	// Key, where not empty, makes the event part of the state by key.
 	Key string
@@ -164,7 +164,7 @@ type Append struct {
 type Plan struct {
 	Topic string
 	// ID is the event's id. Where the topic has a plan of that id, or an event,
-	// nothing is added, and the result tells of that one.
+	// nothing is added, and the result is about that one.
 	ID      string
 	FreshID bool // promises that the id was never used before
 	Key     string
@@ -218,10 +218,10 @@ type PatternInfo struct {
 //
 // The change is refused with ErrStaleEpoch when State.Epoch is below the
 // stored epoch, and when the group does not exist, for then it was deleted
-// behind the writer's back; unless Create is set, which makes the group, and
+// without the writer's knowledge; unless Create is set, which makes the group, and
 // the topic if need be. The engine gives a new group an epoch above those of
 // earlier groups of that name (Groups.DeletedEpoch), so that late writes of theirs are
-// refused and their dead letters are told apart.
+// refused and their dead letters can be distinguished.
 type GroupChange struct {
 	Topic, Group string
 	// Life, where not 0, is that of the topic which the writer knows: the unit is
@@ -229,16 +229,16 @@ type GroupChange struct {
 	Life uint64
 	// Create refuses the unit with ErrExists when the group is there.
 	Create bool
-	// Delete removes the group, of which nothing stays behind but that no later
-	// Groups.DeletedEpoch is below State.Epoch. That is looked at as in any change, the
-	// rest of State is not. It does not go together with Create, Reset or Parts.
+	// Delete removes the group. Nothing of it stays except that no later
+	// Groups.DeletedEpoch is below State.Epoch. State.Epoch counts as in any change, the
+	// rest of State does not. Delete does not go together with Create, Reset or Parts.
 	Delete bool
 	State  GroupState
 
 	// Reset removes all parts of the group, before Parts are written.
 	Reset bool
-	// Parts are written beside State; one with an empty Value is removed. A part
-	// stands at most once in a change.
+	// Parts are written together with State; one with an empty Value is removed. A
+	// part is at most once in a change.
 	Parts []GroupPart
 }
 
@@ -281,14 +281,14 @@ type Log interface {
 
 	// Read appends to batch the events of topic from offset from on, in order,
 	// up to the durable head: at most limit of them, and at most maxBytes of
-	// records, save that the first comes whatever its size. A topic that does
+	// records, except that the first comes whatever its size. A topic that does
 	// not exist has no events. The records belong to the batch and stay valid
 	// until its Reset.
 	Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *Batch) error
 
 	// Head returns the highest offset that reads may show, 0 where there is
-	// none: also in a topic that has offsets behind it, but no event. It goes down
-	// with DropTopic alone.
+	// none: also in a topic whose offsets are used up to some place, but that has no
+	// event. The head goes down with DropTopic alone.
 	Head(ctx context.Context, topic string) (uint64, error)
 
 	// Find returns the offset of the event with that id, or ErrNotFound.
@@ -303,13 +303,13 @@ type Log interface {
 	Latest(ctx context.Context, topic, key string, at uint64) (Item, error)
 }
 
-// Pipeline is what a store has beside Store where a commit can be built while the one
+// Pipeline is what a store has in addition to Store where a commit can be built while the one
 // before waits for its fsync.
 type Pipeline interface {
 	// Start is the first half of a Commit with sync: it applies the units in order and
 	// fills their results. The other half is wait, which returns when all of it is
 	// durable, with what Commit would return. Until then no read shows any part of it
-	// and nobody may be told; the units must not change. wait is called exactly once,
+	// and nobody may be notified; the units must not change. wait is called exactly once,
 	// on any goroutine, and in the order of the Starts; where Start returns an error
 	// there is none. Between a Start and the end of its wait the caller calls nothing
 	// else that writes, further Starts and Sweep excepted.
@@ -328,7 +328,7 @@ type Links interface {
 	Places(ctx context.Context, id string, limit int) ([]Place, error)
 
 	// Effects returns where the events are that have the id in CausedBy, in the order
-	// of topics and offsets, those behind the place: at most limit.
+	// of topics and offsets, those after the place: at most limit.
 	Effects(ctx context.Context, id string, after Place, limit int) ([]Place, error)
 
 	// Correlated returns where the events with that Correlation are, like Effects.
@@ -344,14 +344,14 @@ type Topics interface {
 	// Topic returns one topic, or ErrNotFound.
 	Topic(ctx context.Context, name string) (TopicInfo, error)
 
-	// Lives tells which lives of topics there have been. A topic that a read shows, or
+	// Lives says which lives of topics there have been. A topic that a read shows, or
 	// has shown before the call, is not above Newest; one that none has shown yet is.
 	Lives(ctx context.Context) (Lives, error)
 
 	// DropTopic removes a topic with its events, groups and plans, or returns
 	// ErrNotFound. It is durable when it returns; an error other than ErrNotFound and
 	// those of a Commit that come before anything is written breaks the store, as a
-	// failed Commit does. It is called by whoever commits, and not beside a Commit.
+	// failed Commit does. It is called by whoever commits, and not during a Commit.
 	// Offsets that were given under the name are not given again. A topic that is created
 	// under the name later is another life, which has nothing of this one. A store may
 	// keep the offsets of very many names in common: new topics then begin above them.
@@ -380,7 +380,7 @@ type Lives struct {
 }
 
 // Era is a stretch of lives that a store gave while it was open once: from First up to
-// the First of the era behind it. A store that lost lives in a crash, and a copy of a
+// the First of the era after it. A store that lost lives in a crash, and a copy of a
 // store, give the same numbers again, and do it in another era. So an era and a number
 // up to which it came name the same lives in every store that has the era, as far as they
 // are below the First of the next one there.
@@ -415,9 +415,9 @@ type Groups interface {
 // Schedule is the role that reads the plans. Its methods may wait for the commit
 // under way.
 type Schedule interface {
-	// Planned returns plans in the order of At, then Seq: those behind the place
+	// Planned returns plans in the order of At, then Seq: those after the place
 	// (afterAt, afterSeq), with At up to until. At most limit of them, and at most
-	// maxBytes of records, save that the first comes whatever its size. The
+	// maxBytes of records, except that the first comes whatever its size. The
 	// records belong to the caller.
 	Planned(ctx context.Context, afterAt int64, afterSeq uint64, until int64, limit, maxBytes int) ([]Planned, error)
 
@@ -441,10 +441,10 @@ type Maintenance interface {
 	Checkpoint(ctx context.Context, dir string) error
 
 	// Sweep removes some of what dropped topics have left, which nobody finds any
-	// more, and reports whether there may be more of it. It may be called beside
+	// more, and reports whether there may be more of it. Sweep may be called during
 	// Commits and Starts, which do not wait for it, and does little at once. An error
 	// is of what could not be read, which is left until the store is opened again, or
-	// has ErrBroken; where there may be more to remove, it is reported beside it.
+	// has ErrBroken; where there may be more to remove, more is true as well.
 	Sweep(ctx context.Context) (more bool, err error)
 
 	// Space returns how much room the place of the store has; the zero Space
@@ -453,7 +453,7 @@ type Maintenance interface {
 
 	// Shrink gives back what room the store holds beyond what is stored, as far as it
 	// can; nothing that is stored changes. It is called when Space has become low, not
-	// beside another Shrink, and may be called beside Commits and Starts.
+	// during another Shrink, and may be called during Commits and Starts.
 	Shrink(ctx context.Context) error
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // Commit implements store.Log. It panics where a unit breaks a duty of callers:
-// then it has touched nothing, save for a plan whose fresh id was there, which is
+// then it has touched nothing, except for a plan whose fresh id was there, which is
 // found when its unit is applied.
 func (s *Store) Commit(ctx context.Context, units []*store.Unit, _ bool) error {
 	for _, u := range units {
@@ -48,7 +48,7 @@ type groupKey struct{ topic, group string }
 // check says why the unit is refused, or nil. Within a unit too, later changes
 // of a group see earlier ones.
 func (s *Store) check(u *store.Unit) error {
-	born := make(map[string]bool)
+	created := make(map[string]bool)
 	changed := make(map[groupKey]*store.GroupChange)
 	for i := range u.Groups {
 		ch := &u.Groups[i]
@@ -60,7 +60,7 @@ func (s *Store) check(u *store.Unit) error {
 			return fmt.Errorf("life %d of topic %q: %w", ch.Life, ch.Topic, store.ErrGone)
 		}
 		if t == nil {
-			born[ch.Topic] = true
+			created[ch.Topic] = true
 		}
 		if earlier := changed[key]; earlier != nil {
 			epoch, exists = earlier.State.Epoch, !earlier.Delete
@@ -83,15 +83,15 @@ func (s *Store) check(u *store.Unit) error {
 	}
 	for i := range u.Appends {
 		if name := u.Appends[i].Topic; s.topics[name] == nil {
-			born[name] = true
+			created[name] = true
 		}
 	}
 	for i := range u.Plans {
 		if name := u.Plans[i].Topic; s.topics[name] == nil {
-			born[name] = true
+			created[name] = true
 		}
 	}
-	if n := len(s.topics) + len(born); s.maxTopics > 0 && len(born) > 0 && n > s.maxTopics {
+	if n := len(s.topics) + len(created); s.maxTopics > 0 && len(created) > 0 && n > s.maxTopics {
 		return fmt.Errorf("%d topics, %d are allowed: %w", n, s.maxTopics, store.ErrTopicLimit)
 	}
 	return nil

@@ -24,8 +24,8 @@ func comparePlaces(a, b store.Place) int {
 	return cmp.Or(strings.Compare(a.Topic, b.Topic), cmp.Compare(a.Offset, b.Offset))
 }
 
-// behind returns up to limit places behind after, in their order.
-func (l links) behind(name string, after store.Place, limit int) []store.Place {
+// following returns up to limit places that come after a place, in their order.
+func (l links) following(name string, after store.Place, limit int) []store.Place {
 	var list []store.Place
 	for _, p := range l[name] {
 		if comparePlaces(p, after) > 0 {
@@ -69,7 +69,7 @@ func (s *Store) Effects(ctx context.Context, id string, after store.Place, limit
 		return nil, err
 	}
 	defer s.mu.RUnlock()
-	return s.effects.behind(id, after, limit), nil
+	return s.effects.following(id, after, limit), nil
 }
 
 // Correlated implements store.Links.
@@ -78,7 +78,7 @@ func (s *Store) Correlated(ctx context.Context, correlation string, after store.
 		return nil, err
 	}
 	defer s.mu.RUnlock()
-	return s.correlated.behind(correlation, after, limit), nil
+	return s.correlated.following(correlation, after, limit), nil
 }
 
 // Checkpoint implements store.Maintenance: there is nothing that another store

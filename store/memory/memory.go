@@ -398,7 +398,7 @@ func checkChange(ch *store.GroupChange) {
 	for _, p := range ch.Parts {
 		name := partName{p.Kind, p.Offset}
 		if seen[name] {
-			misuse("change of group %q in topic %q: part %d of kind %d stands in it twice", ch.Group, ch.Topic, p.Offset, p.Kind)
+			misuse("change of group %q in topic %q: part %d of kind %d is in it twice", ch.Group, ch.Topic, p.Offset, p.Kind)
 		}
 		seen[name] = true
 		if len(p.Value) > store.MaxPartBytes {

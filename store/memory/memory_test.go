@@ -52,7 +52,7 @@ func TestMisuse(t *testing.T) {
 			{Topic: "t", ID: "a", Record: eventhub.Record(`{"id":"a","ts":1723140000000}`)}}}, `in the record it is ""`},
 		{"another id", &store.Unit{Appends: []store.Append{{Topic: "t", ID: "b", Record: record("a")}}}, `the id is "b"`},
 		{"broken JSON", &store.Unit{Appends: []store.Append{{Topic: "t", ID: "a", Record: record("a")[:40]}}}, "not JSON"},
-		{"bytes behind", &store.Unit{Appends: []store.Append{{Topic: "t", ID: "a", Record: append(record("a"), '}')}}}, "not JSON"},
+		{"bytes after the record", &store.Unit{Appends: []store.Append{{Topic: "t", ID: "a", Record: append(record("a"), '}')}}}, "not JSON"},
 		{"no room for a new id", &store.Unit{Appends: []store.Append{{Topic: "t", NewID: true, Record: record("short")}}}, "no room"},
 		{"group without topic", change("", "g", ""), "a name is empty"},
 		{"group without name", change("t", "", ""), "a name is empty"},
@@ -60,7 +60,7 @@ func TestMisuse(t *testing.T) {
 		{"creation and deletion", of(store.GroupChange{Create: true, Delete: true}), "Delete, and Create true"},
 		{"deletion and reset", of(store.GroupChange{Delete: true, Reset: true}), "Delete, and Create false, Reset true"},
 		{"deletion with parts", of(store.GroupChange{Delete: true, Parts: parts(1, 1)}), "1 parts"},
-		{"part that stands there twice", of(store.GroupChange{Create: true, Parts: parts(1, 8, 9, 8)}), "part 8 of kind 7 stands in it twice"},
+		{"part that is there twice", of(store.GroupChange{Create: true, Parts: parts(1, 8, 9, 8)}), "part 8 of kind 7 is in it twice"},
 		{"part that is too long", of(store.GroupChange{Create: true, Parts: parts(store.MaxPartBytes+1, 8)}), "part 8 of kind 7 has 65537 bytes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -21,7 +21,7 @@ func (p *plan) compare(at int64, seq uint64) int {
 	return cmp.Or(cmp.Compare(p.At, at), cmp.Compare(p.Seq, seq))
 }
 
-// place returns where in s.plans the first plan at or behind (at, seq) is.
+// place returns where in s.plans the first plan at or after (at, seq) is.
 func (s *Store) place(at int64, seq uint64) int {
 	i, _ := slices.BinarySearchFunc(s.plans, seq, func(p *plan, seq uint64) int { return p.compare(at, seq) })
 	return i

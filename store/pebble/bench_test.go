@@ -89,7 +89,7 @@ func BenchmarkRead(b *testing.B) {
 }
 
 // BenchmarkCommitGroups writes what a busy hub writes of its groups every 50 ms:
-// headers, and beside each a part that was there before.
+// headers, and with each a part that was there before.
 func BenchmarkCommitGroups(b *testing.B) {
 	const groups, partBytes = 40, 300
 	for _, parts := range []int{0, 1} {

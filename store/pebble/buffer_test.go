@@ -14,7 +14,7 @@ import (
 	"eventhub/internal/testsize"
 )
 
-// TestBufferedFile: whatever the pieces, all is in the file behind a sync and when it is
+// TestBufferedFile: whatever the pieces, all is in the file after a sync and when it is
 // closed, in few writes.
 func TestBufferedFile(t *testing.T) {
 	writes := 0
@@ -54,7 +54,7 @@ func TestBufferedFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := readFile(t, mem, "f"); !bytes.Equal(got, want) {
-				t.Fatalf("behind %s the file has %d bytes; want %d, or others", end.name, len(got), len(want))
+				t.Fatalf("after %s the file has %d bytes; want %d, or others", end.name, len(got), len(want))
 			}
 		}
 		if most := 2*len(want)/tableBuffer + len(ends); writes > most {
@@ -63,9 +63,9 @@ func TestBufferedFile(t *testing.T) {
 	})
 }
 
-// TestBufferedFileTellsErrors: an error that comes late is told by what comes next, and
-// by all behind it, though the disk is well again.
-func TestBufferedFileTellsErrors(t *testing.T) {
+// TestBufferedFileReportsErrors: an error that comes late is reported by what comes next, and
+// by all after it, though the disk is well again.
+func TestBufferedFileReportsErrors(t *testing.T) {
 	fault := &failing{match: func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWrite }}
 	for name, next := range map[string]func(*bufferedFile) error{
 		"Write":    func(f *bufferedFile) error { _, err := f.Write(make([]byte, tableBuffer)); return err },
@@ -88,10 +88,10 @@ func TestBufferedFileTellsErrors(t *testing.T) {
 		}
 		fault.on.Store(false)
 		if _, err := b.Write([]byte("y")); !errors.Is(err, errorfs.ErrInjected) {
-			t.Errorf("Write behind %s: %v; want the same error", name, err)
+			t.Errorf("Write after %s: %v; want the same error", name, err)
 		}
 		if err := b.Sync(); !errors.Is(err, errorfs.ErrInjected) {
-			t.Errorf("Sync behind %s: %v; want the same error", name, err)
+			t.Errorf("Sync after %s: %v; want the same error", name, err)
 		}
 	}
 }

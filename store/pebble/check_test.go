@@ -34,7 +34,7 @@ func checkIndexes(t testing.TB, s *Store) {
 		} else {
 			lastTime = now
 		}
-		if told, _ := s.ids.place(e.ID); told != (place{topic, offset}) {
+		if own, _ := s.ids.place(e.ID); own != (place{topic, offset}) {
 			id := appendIDKey(nil, e.ID, topic)
 			ids[string(id)] = offset
 			want = append(want, id)

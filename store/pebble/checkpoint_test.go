@@ -48,7 +48,7 @@ func openCopy(t *testing.T, fsys vfs.FS) int {
 
 // TestCheckpointOfAGrowingLog: the log that is copied is one that was used before.
 // When the copy is past what was written, and into the old bytes, the log grows by
-// synced commits to far behind that place.
+// synced commits far beyond that place.
 func TestCheckpointOfAGrowingLog(t *testing.T) {
 	const before, during = 10, 100
 	var s *Store
@@ -123,7 +123,7 @@ func TestCheckpointWriteErrors(t *testing.T) {
 		// Pebble takes no notice of files that can not be closed: their content is there.
 		if err == nil {
 			if kind := fault.fired.Load().Kind; kind != errorfs.OpFileClose {
-				t.Errorf("a fault in write %d, %+v, was not told", k, fault.fired.Load())
+				t.Errorf("a fault in write %d, %+v, was not reported", k, fault.fired.Load())
 			}
 			if n := openCopy(t, mem); n < int(k) {
 				t.Errorf("a fault in write %d: the copy has %d of %d events", k, n, k)
@@ -216,8 +216,8 @@ func TestCheckpointCutShort(t *testing.T) {
 	}
 }
 
-// TestCheckpointOnDisk: the copy is its owner's alone, and stands by itself when the
-// store is gone.
+// TestCheckpointOnDisk: the copy is its owner's alone, and opens without the
+// store.
 func TestCheckpointOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, onDisk(t, filepath.Join(dir, "store")))
@@ -262,7 +262,7 @@ func TestCheckpointOfABrokenStore(t *testing.T) {
 	_ = s.Close()
 }
 
-// TestDamagedLinks: a key of the links that has no place in it is told.
+// TestDamagedLinks: a key of the links that has no place in it is reported.
 func TestDamagedLinks(t *testing.T) {
 	for _, tag := range []byte{tagEffect, tagCorrelated, tagID} {
 		s := mustOpen(t, onMem(t, vfs.NewMem()))

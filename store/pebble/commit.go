@@ -386,13 +386,13 @@ func (c *commit) append(a *store.Append) {
 	}
 	a.Record.SetCommitTime(a.CommitTime)
 	at := place{t.id, a.Offset}
-	if a.NewID && c.makeID(at, a) || !a.NewID && first.told != at {
+	if a.NewID && c.makeID(at, a) || !a.NewID && first.named != at {
 		c.indexed = append(c.indexed, indexed{a.ID, t.id, a.Offset})
 	}
 	c.writeEvent(t, a)
 }
 
-// makeID reports whether the id has to be indexed: it does not tell the place.
+// makeID reports whether the id has to be indexed: the id does not name the place.
 func (c *commit) makeID(at place, a *store.Append) (isIndexed bool) {
 	if a.ID = c.s.ids.make(at, a.CommitTime); a.ID == "" {
 		a.ID, isIndexed = eventid.New(), true
@@ -401,7 +401,7 @@ func (c *commit) makeID(at place, a *store.Append) (isIndexed bool) {
 	return isIndexed
 }
 
-// writeEvent writes straight into the batch's memory, which saves a copy of
+// writeEvent writes straight into the batch's memory, which avoids a copy of
 // each key and record.
 func (c *commit) writeEvent(t *topic, a *store.Append) {
 	op := c.batch.SetDeferred(eventKeyBytes, len(a.Record))
@@ -426,7 +426,7 @@ type indexed struct {
 	offset uint64
 }
 
-// writeIndexes writes the ids and keys of all events behind their records and in order:
+// writeIndexes writes the ids and keys of all events after their records and in order:
 // a memtable finds the place of an entry fastest near the one before it.
 func (c *commit) writeIndexes() {
 	slices.SortFunc(c.indexed, func(a, b indexed) int { return strings.Compare(a.text, b.text) })
@@ -487,7 +487,7 @@ func (c *commit) reserve(sync bool) bool {
 }
 
 // lowerFloors gives back at Close what is reserved and not used: when all is
-// durable the log itself tells which offsets were given.
+// durable the log itself says which offsets were given.
 func (s *Store) lowerFloors() error {
 	c := &s.commit
 	c.batch.Reset()

@@ -85,7 +85,7 @@ func TestFloor(t *testing.T) {
 		t.Errorf("after the power loss an event gets offset %d, far above %d", offset, last)
 	}
 	if at, err := s.SeekTime(context.Background(), "t", 1<<42); err != nil || at != offset+1 {
-		t.Errorf("SeekTime behind the end over the gap = %d, %v; want %d", at, err, offset+1)
+		t.Errorf("SeekTime after the end over the gap = %d, %v; want %d", at, err, offset+1)
 	}
 	mustClose(t, s)
 
@@ -207,7 +207,7 @@ func TestCommitAfterPanic(t *testing.T) {
 				t.Error("a record that is none was taken")
 			}
 		}()
-		bad := []store.Append{given("t", "2"), given("born", "3"), {Topic: "t", ID: "4", Record: []byte(`{"id":"4"}`)}}
+		bad := []store.Append{given("t", "2"), given("created", "3"), {Topic: "t", ID: "4", Record: []byte(`{"id":"4"}`)}}
 		_ = s.Commit(context.Background(), []*store.Unit{{Appends: bad}}, true)
 	}()
 	mustCommit(t, s, true, given("t", "5"))

@@ -31,7 +31,7 @@ const (
 var crashTopics = []string{"a", "a.b", "b"}
 
 // attempt is one unit that was handed to Commit. The group of its committer gets
-// the unit's serial as its epoch in the same unit, so the epoch in an image tells
+// the unit's serial as its epoch in the same unit, so the epoch in an image says
 // which units have to be there, whole, and which must have left no trace.
 type attempt struct {
 	committer int
@@ -42,8 +42,8 @@ type attempt struct {
 	sync  bool
 }
 
-// crashRun is a store in use, of which images are taken as a power loss would
-// leave them.
+// crashRun is a store in use. Images of it are taken as a power loss would leave
+// them.
 type crashRun struct {
 	t     *testing.T
 	mem   *vfs.MemFS
@@ -180,8 +180,8 @@ func newAttempt(committer int, serial uint64, own []string, rng *rand.Rand) *att
 }
 
 // groupChanges makes the unit's serial the epoch of its committer's group, and
-// writes one part anew and another one for good, removes one, resets all or makes
-// the group anew.
+// rewrites one part and writes another one for good, removes one, resets all or makes
+// the group again.
 func groupChanges(committer int, serial uint64, rng *rand.Rand) []store.GroupChange {
 	value := fmt.Append(nil, serial, strings.Repeat("x", rng.IntN(3000)))
 	ch := store.GroupChange{Topic: "a", Group: fmt.Sprint("g", committer), Create: serial == 1,

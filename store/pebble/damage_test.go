@@ -67,7 +67,7 @@ func fillForDamage(t *testing.T, s *Store, n int) (records []string) {
 
 // TestDamagedLog: a flipped bit in a log that a crash left is refused, not taken
 // for the log's end; this holds from the first log of a new store on. In the last
-// block of 32 KiB the two can not be told apart.
+// block of 32 KiB the two can not be distinguished.
 func TestDamagedLog(t *testing.T) {
 	mem := vfs.NewCrashableMem()
 	o := onMem(t, mem)
@@ -263,7 +263,7 @@ func strays(names []string) map[string]string {
 	return list
 }
 
-// damagedStore is a store as it stands on the disk, and what it has to have.
+// damagedStore is a store as it is on the disk, and what it has to have.
 type damagedStore struct {
 	disk    *vfs.MemFS
 	records []string
@@ -317,7 +317,7 @@ func (c damagedStore) contents(t *testing.T) map[string][]byte {
 }
 
 // TestDamagedFiles: whatever happens to one file of a store that was closed, or killed, the
-// store is refused, or what is wrong is told, or all is there. No event is lost in silence,
+// store is refused, or what is wrong is reported, or all is there. No event is lost in silence,
 // and a store that is refused is left as it is.
 func TestDamagedFiles(t *testing.T) {
 	for name, build := range map[string]func(*testing.T) damagedStore{"closed": closedStore, "crashed": crashedStore} {
@@ -361,7 +361,7 @@ func testDamagedFiles(t *testing.T, c damagedStore) {
 		outcomes[outcome][d.kind]++
 	}
 	t.Logf("%d damages: %v", tried, outcomes)
-	for _, want := range []string{"refused", "told", "whole"} {
+	for _, want := range []string{"refused", "reported", "whole"} {
 		if outcomes[want] == nil {
 			t.Errorf("no damage was %s; this shows nothing", want)
 		}
@@ -380,10 +380,10 @@ func sampleRank(d damage) int {
 func (c damagedStore) suffer(t *testing.T, d damage, from string) (outcome string) {
 	disk := c.disk.CrashClone(vfs.CrashCloneCfg{})
 	d.inflict(t, disk, from)
-	var told bytes.Buffer
+	var warnings bytes.Buffer
 	o := onMem(t, disk)
 	o.Fatal = func(error) {}
-	o.Logger = slog.New(slog.NewTextHandler(&told, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	o.Logger = slog.New(slog.NewTextHandler(&warnings, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	s, err := Open(o)
 	if err != nil {
 		c.heal(t, d, disk, err)
@@ -392,8 +392,8 @@ func (c damagedStore) suffer(t *testing.T, d damage, from string) (outcome strin
 	got, err := readRecords(s)
 	_ = s.Close()
 	switch {
-	case err != nil || told.Len() > 0:
-		return "told"
+	case err != nil || warnings.Len() > 0:
+		return "reported"
 	case !slices.Equal(got, c.records):
 		t.Errorf("%v: the store opens without a word and has %d of %d events", d, len(got), len(c.records))
 		return "silent"

@@ -30,7 +30,7 @@ type givenID struct{ topic, id string }
 type firstEvent struct {
 	offset uint64
 	time   int64
-	told   place // where the id says that it is
+	named  place // where the id says that it is
 }
 
 type lookup struct {
@@ -98,7 +98,7 @@ func (g *givenIDs) add(c *commit, topic, id string) error {
 	}
 	g.index[key] = len(g.first)
 	first := firstEvent{}
-	first.told, _ = c.s.ids.place(id)
+	first.named, _ = c.s.ids.place(id)
 	g.first = append(g.first, first)
 	return nil
 }
@@ -123,10 +123,10 @@ func (g *givenIDs) seek(s *Store) (err error) {
 
 func (g *givenIDs) seekOne(s *Store, iter *pdb.Iterator, l *lookup) error {
 	first := &g.first[l.first]
-	if first.told.topic == l.topic.id && first.told.offset != 0 {
-		time, ok, err := s.holds(first.told, l.id)
+	if first.named.topic == l.topic.id && first.named.offset != 0 {
+		time, ok, err := s.holds(first.named, l.id)
 		if ok {
-			first.offset, first.time = first.told.offset, time
+			first.offset, first.time = first.named.offset, time
 		}
 		if ok || err != nil {
 			return err

@@ -22,7 +22,7 @@ var (
 )
 
 // formatVersion is the version of the layout in keys.go. The file FORMAT, one
-// line, tells it before Pebble gets to see the directory.
+// line, says which it is before Pebble sees the directory.
 //
 // Open makes the present one of all earlier ones: format 1 has an index of all ids,
 // formats 1 and 2 have a seal only where they were closed.

@@ -143,7 +143,7 @@ func TestOpenLockedByOtherPath(t *testing.T) {
 	}
 }
 
-// TestOpenWithoutLocks: a file system that has no locks is told apart from a lock that
+// TestOpenWithoutLocks: a file system that has no locks is distinguished from a lock that
 // somebody holds.
 func TestOpenWithoutLocks(t *testing.T) {
 	for _, tt := range []struct {
@@ -165,7 +165,7 @@ func TestOpenWithoutLocks(t *testing.T) {
 		_, err := Open(onMem(t, faultfs.Wrap(vfs.NewMem(), fault)))
 		wantError(t, err, tt.cause, " data")
 		if errors.Is(err, ErrLocked) != tt.locked {
-			t.Errorf("%v is told as %q", tt.cause, err)
+			t.Errorf("%v is reported as %q", tt.cause, err)
 		}
 	}
 }

@@ -42,7 +42,7 @@ func takeLock(fsys vfs.FS, dir string) (*dirLock, error) {
 }
 
 // claimDir returns nil for a directory that is not on disk: file systems in memory are
-// told apart by nothing but their own locks, which hold within the process.
+// distinguished by nothing but their own locks, which hold within the process.
 func claimDir(fsys vfs.FS, dir string) (os.FileInfo, error) {
 	if vfs.Root(fsys) != vfs.Default {
 		return nil, nil

@@ -36,7 +36,7 @@ func blocksIn(t *testing.T, dir string) (bytes int64) {
 	return bytes
 }
 
-// TestDiskOfAStore: what a store takes of the disk goes by what is in it.
+// TestDiskOfAStore: what a store takes of the disk depends on what is in it.
 func TestDiskOfAStore(t *testing.T) {
 	o := Options{Dir: t.TempDir(), Logger: quiet}
 	const mib = 1 << 20

@@ -212,7 +212,7 @@ func spaceThatIs(low *atomic.Bool) func() (store.Space, error) {
 // logBytes returns the size of all logs.
 func logBytes(t *testing.T, s *Store, fsys vfs.FS) (bytes int64) {
 	t.Helper()
-	s.db.TestOnlyWaitForCleaning() // Pebble removes files beside all else
+	s.db.TestOnlyWaitForCleaning() // Pebble removes files in the background
 	names, err := fsys.List("data")
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +239,7 @@ func (h *tableHold) String() string { return "hold the writes of tables" }
 
 // TestShrinkWhileStalled: it is a burst of commits that makes the room low, and all
 // memtables may be waiting for their flush then. Shrink waits too: it is not called again
-// before the room is low anew.
+// before the room is low again.
 func TestShrinkWhileStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := vfs.NewMem()
@@ -394,7 +394,7 @@ func TestOpenOnSmallFullDisk(t *testing.T) {
 }
 
 // TestSlowDisk: on a disk whose every fsync takes its time, and some much more, whatever is
-// done beside each other comes to its end, nothing that was acknowledged is lost in an
+// done at the same time comes to its end, nothing that was acknowledged is lost in an
 // image of what is synced, and nothing that was dropped is there.
 func TestSlowDisk(t *testing.T) {
 	const usual, seldom, one = time.Millisecond, 100 * time.Millisecond, 50 // in so many fsyncs

@@ -17,7 +17,7 @@ import (
 // A topic is dropped in one small synced batch: its row goes, and with it its number,
 // which is never given again; a row keeps up to which offsets were given under the name,
 // and another one says that the number's keys are garbage. From then on nobody finds
-// them. Sweep removes them, some at a time, and the row that told of it last (sweep.go).
+// them. Sweep removes them, some at a time, and the row that names the number last (sweep.go).
 // So a crash in between leaves garbage and nothing else.
 //
 // Plans are read by time and not by topic, and say the name of theirs. So where the topic
@@ -127,7 +127,7 @@ type planBound struct {
 	seq    uint64
 }
 
-// gonePlans are those of all numbers, behind the gate of the plans. Who holds a list may
+// gonePlans are those of all numbers. The gate of the plans guards them. Who holds a list may
 // keep it: nothing in it changes, and more comes at its end.
 type gonePlans []planBound
 

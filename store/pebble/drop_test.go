@@ -102,7 +102,7 @@ func TestSweepOfCorrelations(t *testing.T) {
 	all := []map[string]string{
 		{"x-correlation-id": "plain"}, {"X-Correlation-Id": "mixed"}, {"X-CORRELATION-ID": "first", "x-correlation-id": "second"},
 		{"correlationId": "camel"}, {"Correlation-Id": "short", "other": "x"}, {"ce-correlationid": "cloud"},
-		{"correlationid": "behind", "X-Correlation-ID": "before"}, {"x-correlation-id": strings.Repeat("x", eventhub.MaxCorrelationBytes+1)},
+		{"correlationid": "after", "X-Correlation-ID": "before"}, {"x-correlation-id": strings.Repeat("x", eventhub.MaxCorrelationBytes+1)},
 	}
 	for i := range 20 { // a map has no order: a sweep that merges the two meets the wrong one in half of them
 		all = append(all, map[string]string{"X-Correlation-ID": fmt.Sprint("Upper-", i), "x-correlation-id": fmt.Sprint("lower-", i)})
@@ -257,7 +257,7 @@ func rangeDeletions(t *testing.T, s *Store) (n uint64) {
 	return n
 }
 
-// What can not be read of one topic is left, and told; the others are swept.
+// What can not be read of one topic is left, and reported; the others are swept.
 func TestSweepPassesWhatItCanNotRead(t *testing.T) {
 	s := mustOpen(t, onMem(t, vfs.NewMem()))
 	defer mustClose(t, s)
@@ -411,7 +411,7 @@ func TestDropOfManyPlans(t *testing.T) {
 			t.Fatalf("%s FindPlan: %v, %v", when, p, err)
 		}
 	}
-	check("behind the drop")
+	check("after the drop")
 	steps := 0
 	for more := true; more; steps++ {
 		bytes := written(func() {
@@ -424,7 +424,7 @@ func TestDropOfManyPlans(t *testing.T) {
 		if bytes > (sweepKeys+2)*mostOfKey {
 			t.Errorf("step %d wrote %d bytes", steps, bytes)
 		}
-		check(fmt.Sprintf("behind step %d", steps))
+		check(fmt.Sprintf("after step %d", steps))
 		switch steps {
 		case 1:
 			image := mem.CrashClone(vfs.CrashCloneCfg{})
@@ -440,7 +440,7 @@ func TestDropOfManyPlans(t *testing.T) {
 		case 5:
 			drop()
 			want = map[string]int64{"u/plan-0": 7}
-			check("behind the second drop")
+			check("after the second drop")
 			mustPlan(t, s, true, plans(9, 1)...)
 			want["t/plan-0"] = 9
 			check("of the third life")

@@ -47,7 +47,7 @@ func (c *commit) beginEra() {
 		return
 	}
 	s.newEra = true
-	// Those that were told are not changed.
+	// A list that was returned is not changed.
 	s.eras = append(slices.Clone(s.eras[max(0, len(s.eras)+1-mostEras):]), s.drawEra())
 	_ = c.batch.Set(metaEras, encodeEras(s.eras), nil) // fails for a closed batch only
 }

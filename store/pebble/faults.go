@@ -30,11 +30,11 @@ type faults struct {
 
 	// A flush or a compaction that fails, as on a full disk, is tried again:
 	// nothing is lost, its log is kept. background has room for one token that
-	// tells of it; pausing makes the next try wait, since Pebble's would follow
+	// reports it; pausing makes the next try wait, since Pebble's would follow
 	// at once, for as long as the disk is full.
 	background chan struct{}
 	pausing    atomic.Bool
-	// over has room for one token that tells of a flush or a compaction that has ended.
+	// over has room for one token that reports a flush or a compaction that has ended.
 	over chan struct{}
 	// opening: Pebble moves what the logs hold into tables, and does not come back
 	// before it has. A failure breaks the store then, which has promised nothing yet.
@@ -53,7 +53,7 @@ func newFaults(o Options) *faults {
 }
 
 // listener hears what Pebble does not return. A damaged table fails the reads
-// that need it and is told to the log; it does not end the process, which would
+// that need it and goes to the log; it does not end the process, which would
 // end the reads of all others.
 func (f *faults) listener(s *seal) *pdb.EventListener {
 	return &pdb.EventListener{
@@ -108,7 +108,7 @@ func (f *faults) pause() {
 	}
 }
 
-// fail breaks the store. The first call logs the cause and tells Options.Fatal,
+// fail breaks the store. The first call logs the cause and calls Options.Fatal,
 // which by default does not return.
 func (f *faults) fail(cause error) {
 	if f.first.CompareAndSwap(nil, &cause) {

@@ -62,7 +62,7 @@ func TestWriteError(t *testing.T) {
 
 			fault.on.Store(true)
 			units := func(id string) []*store.Unit {
-				return []*store.Unit{{Appends: []store.Append{given("t", id), given("born", id)}}}
+				return []*store.Unit{{Appends: []store.Append{given("t", id), given("created", id)}}}
 			}
 			ctx := context.Background()
 			if err := s.Commit(ctx, units("3"), true); !errors.Is(err, store.ErrBroken) || !errors.Is(err, errorfs.ErrInjected) {
@@ -144,8 +144,8 @@ func TestLogLevels(t *testing.T) {
 	}
 }
 
-// TestBrokenWhileStalled: a commit that waits for room among the memtables, of which none
-// can be written, ends when the store breaks, and so does Close; reads go on.
+// TestBrokenWhileStalled: a commit that waits for room among the memtables, while none
+// of them can be written, ends when the store breaks, and so does Close; reads go on.
 func TestBrokenWhileStalled(t *testing.T) {
 	fault := &failing{match: func(op errorfs.Op) bool { return isTable(op.Path) && op.Kind == errorfs.OpFileWrite }}
 	o := onMem(t, faultfs.Wrap(vfs.NewMem(), fault))

@@ -21,7 +21,7 @@ type knownGroup struct {
 	exists bool
 }
 
-// groupTable keeps readers of group headers behind the fsync. Before a commit
+// groupTable lets readers of group headers see only what is synced. Before a commit
 // hands its batch to Pebble it leaves here what its changes replace; a reader
 // takes that instead of what Pebble says; when the batch is durable the table is
 // emptied. A reader holds mu from the look at the table until it has its view of

@@ -169,6 +169,6 @@ func TestSpace(t *testing.T) {
 	want, refused := store.Space{Free: 1, Total: 2}, errors.New("refused")
 	o.Space = func() (store.Space, error) { return want, refused }
 	if got, err := space(o); got != want || !errors.Is(err, refused) {
-		t.Errorf("as told: %+v, %v", got, err)
+		t.Errorf("as written: %+v, %v", got, err)
 	}
 }

@@ -23,7 +23,7 @@ import (
 // of the commit and whose other 74 bits are the event's place, encrypted. So such an
 // event has no entry in the id index, which would be half of all keys: from the id
 // itself comes the place where the event must be if it is anywhere, and the record
-// there tells.
+// at that place says whether it is.
 //
 // Encrypted, because ids must be unique over all hubs, and because nobody may know the
 // next one and publish under it: a Feistel network of four rounds over AES (Luby and
@@ -31,8 +31,8 @@ import (
 // are random ones.
 //
 // A place that 74 bits do not hold gets a random id, which is indexed as a given one. A
-// given id that tells the very place that its event gets is not: so comes back what was
-// exported, where the store is an older copy of the one that made it.
+// given id that names the very place that its event gets is not indexed: that is how an
+// exported event comes back the store is an older copy of the one that made it.
 //
 // A copy has the secret of its original. Two of them that both go on would give events
 // the same id where topic, offset and millisecond agree.
@@ -88,7 +88,7 @@ func (c *ids) make(p place, ms int64) string {
 	if p.offset >= 1<<placeOffsetBits {
 		return ""
 	}
-	// topic and offset behind each other, cut into halves.
+	// topic and offset one after the other, cut into halves.
 	left := uint64(p.topic)<<(halfBits-placeTopicBits) | p.offset>>halfBits
 	right := p.offset & halfMask
 	for n := range feistelRounds {

@@ -35,8 +35,8 @@ func TestIDsTellPlaces(t *testing.T) {
 		if sec, nsec := u.Time().UnixTime(); sec*1000+nsec/1e6 != ms {
 			t.Errorf("the time of %q is %d.%09d; want %d ms", id, sec, nsec, ms)
 		}
-		if told, ok := s.ids.fresh().place(id); !ok || told != p {
-			t.Errorf("%q tells %v, %v; want %v", id, told, ok, p)
+		if got, ok := s.ids.fresh().place(id); !ok || got != p {
+			t.Errorf("%q names %v, %v; want %v", id, got, ok, p)
 		}
 		// Not so to another store, nor at another time.
 		if again := other.ids.make(p, ms); again == id {
@@ -48,8 +48,8 @@ func TestIDsTellPlaces(t *testing.T) {
 	})
 	for _, id := range []string{"", "x", "0190a5d2-0000-4000-8000-000000000000", "0190a5d2-0000-7000-0000-000000000000",
 		"0190a5d2x0000-7000-8000-000000000000", "0190a5d200007000800000000000000000000"} {
-		if told, ok := s.ids.place(id); ok {
-			t.Errorf("%q tells %v", id, told)
+		if got, ok := s.ids.place(id); ok {
+			t.Errorf("%q names %v", id, got)
 		}
 	}
 }
@@ -63,8 +63,8 @@ func TestIDsOfLargePlaces(t *testing.T) {
 	a := mustCommit(t, s, true, large, made("t"), made("t"))
 	for i, want := range []bool{true, false} {
 		m := a[i+1]
-		if told, _ := s.ids.place(m.ID); (told == place{s.topics.get("t").id, m.Offset}) != want {
-			t.Errorf("the id of offset %d tells %v", m.Offset, told)
+		if got, _ := s.ids.place(m.ID); (got == place{s.topics.get("t").id, m.Offset}) != want {
+			t.Errorf("the id of offset %d names %v", m.Offset, got)
 		}
 		if offset, err := s.Find(context.Background(), "t", m.ID); offset != m.Offset {
 			t.Errorf("Find: %d, %v; want %d", offset, err, m.Offset)
@@ -73,8 +73,8 @@ func TestIDsOfLargePlaces(t *testing.T) {
 	checkIndexes(t, s)
 }
 
-// TestGivenIDsThatTellPlaces: an id that tells a place is only of the event that has it.
-func TestGivenIDsThatTellPlaces(t *testing.T) {
+// TestGivenIDsThatNamePlaces: an id that names a place belongs only to the event that has the id.
+func TestGivenIDsThatNamePlaces(t *testing.T) {
 	s := mustOpen(t, onMem(t, vfs.NewMem()))
 	defer mustClose(t, s)
 	first := mustCommit(t, s, true, made("t"))[0]
@@ -97,13 +97,13 @@ func TestGivenIDsThatTellPlaces(t *testing.T) {
 	checkIndexes(t, s)
 }
 
-// TestGivenIDAtItsPlace: what comes back to the place that its id tells, as an export of
+// TestGivenIDAtItsPlace: what comes back to the place that its id names, as an export of
 // a store into an older copy of it does, is there once, and goes whole with its topic.
 func TestGivenIDAtItsPlace(t *testing.T) {
 	s := mustOpen(t, onMem(t, vfs.NewMem()))
 	defer mustClose(t, s)
 	next := s.nextTopic
-	for i, topic := range []string{"born with it", "there"} {
+	for i, topic := range []string{"created with it", "there"} {
 		if i > 0 {
 			mustCommit(t, s, true, given(topic, "first"))
 		}

@@ -11,7 +11,7 @@ import (
 //
 // All keys live in one Pebble keyspace, ordered byte by byte. The first byte
 // says what a key is; integers in keys are big endian, so that byte order is
-// number order. Topics stand in the other keys by a number of 4 bytes that is
+// number order. Topics are in the other keys by a number of 4 bytes that is
 // never given twice, so that a topic that is deleted and created again never
 // meets its old events.
 //
@@ -34,7 +34,7 @@ import (
 // 'z' and 'y' are about topics that were dropped: see drop.go.
 //
 // An event costs its log key, and its id key where the publisher gave the id: one that
-// the store made tells where its event is (ids.go). One with a key costs one more, and
+// the store made says where its event is (ids.go). One with a key costs one more, and
 // one more for each id in its caused_by and for its correlation. That is all: each
 // further key would be paid for by every event in the write-ahead log, the memtable and
 // every compaction.
@@ -45,10 +45,10 @@ import (
 //
 // The key index holds the event's key escaped: 0x00 becomes 0x00 0xff, and 0x00
 // 0x01 ends it. No escaped key is then a prefix of another one, and the offsets
-// of one key, inverted, stand together with the newest first.
+// of one key, inverted, are next to each other with the newest first.
 //
 // There is no index by commit time. The time never decreases within a topic and
-// stands at a fixed place in the record, so the log itself is sorted by it, and
+// is at a fixed place in the record, so the log itself is sorted by it, and
 // a binary search over offsets finds a time in about log2(head) seeks.
 //
 // The mark in a group's header is the byte 0x01 where the group is paused, and
@@ -68,10 +68,10 @@ import (
 // are in nobody's way but that of the group's next load; overwriting a part,
 // which is what happens many times a second, leaves none.
 //
-// A plan stands where it is due: At in milliseconds, then Seq. So what is due is
+// A plan is where it is due: At in milliseconds, then Seq. So what is due is
 // read from one place on, whatever the topic, and the plans themselves are all
-// that tells when to look again. Its value has the topic's name and the event's
-// key, each behind its length (uvarint); the id is in the record. Moved plans leave
+// that says when to look again. Its value has the topic's name and the event's
+// key, each after its length (uvarint); the id is in the record. Moved plans leave
 // tombstones at the front of that order; who moves them reads from where it was.
 //
 // The links of an event are keys without a value, with the place of the effect at
@@ -87,7 +87,7 @@ import (
 // up for it. So the format's version was not raised for them.
 //
 // The floor of a topic says that no offset at or below it is given again. It
-// matters where the log alone can not tell: see reserve.
+// matters where the log alone does not show that: see reserve.
 const (
 	tagMeta  = 'm'
 	tagTopic = 't'
@@ -112,15 +112,15 @@ const (
 	topicValBytes = topicIDBytes + offsetBytes
 	epochBytes    = 8
 
-	partTailBytes = 1 + offsetBytes // of a part's key, behind its group's prefix
+	partTailBytes = 1 + offsetBytes // of a part's key, after its group's prefix
 
-	linkTailBytes = topicIDBytes + offsetBytes // of a link's key, behind its name's 0x00
+	linkTailBytes = topicIDBytes + offsetBytes // of a link's key, after its name's 0x00
 
 	planPlaceBytes = 8 + 8 // At, Seq
 	planKeyBytes   = 1 + planPlaceBytes
 )
 
-// pausedMark stands in the header of a paused group.
+// pausedMark is in the header of a paused group.
 const pausedMark = 0x01
 
 // metaNextTopic holds the number that the next topic gets.
@@ -236,7 +236,7 @@ func decodeGroupValue(v []byte) (store.GroupState, error) {
 }
 
 // appendPartPrefix appends what the keys of one group's parts start with; end is
-// 0, or 1 for the bound behind all of them.
+// 0, or 1 for the bound after all of them.
 func appendPartPrefix(dst []byte, topic uint32, group string, end byte) []byte {
 	dst = binary.BigEndian.AppendUint32(append(dst, tagPart), topic)
 	return append(append(dst, group...), end)
@@ -251,7 +251,7 @@ func appendPartKey(dst []byte, topic uint32, group string, kind byte, offset uin
 func partName(key []byte, group string) (kind byte, offset uint64, err error) {
 	tail := key[1+topicIDBytes+len(group)+1:]
 	if len(tail) != partTailBytes {
-		return 0, 0, fmt.Errorf("key %x of a part has %d bytes behind the group's name; want %d", key, len(tail), partTailBytes)
+		return 0, 0, fmt.Errorf("key %x of a part has %d bytes after the group's name; want %d", key, len(tail), partTailBytes)
 	}
 	return tail[0], binary.BigEndian.Uint64(tail[1:]), nil
 }
@@ -298,7 +298,7 @@ func appendPatternKey(dst []byte, group, pattern string) []byte {
 }
 
 // appendLinkPrefix appends what the keys of the links with one name start with; end
-// is 0, or 1 for the bound behind all of them.
+// is 0, or 1 for the bound after all of them.
 func appendLinkPrefix(dst []byte, tag byte, name string, end byte) []byte {
 	return append(append(append(dst, tag), name...), end)
 }
@@ -309,16 +309,16 @@ func appendLinkKey(dst []byte, tag byte, name string, topic uint32, offset uint6
 	return binary.BigEndian.AppendUint64(dst, offset)
 }
 
-// linkPlace reads the place out of a link's key, behind the prefix of its name.
+// linkPlace reads the place out of a link's key, after the prefix of its name.
 func linkPlace(key, prefix []byte) (topic uint32, offset uint64, err error) {
 	tail := key[len(prefix):]
 	if len(tail) != linkTailBytes {
-		return 0, 0, fmt.Errorf("key %x of a link has %d bytes behind the name; want %d", key, len(tail), linkTailBytes)
+		return 0, 0, fmt.Errorf("key %x of a link has %d bytes after the name; want %d", key, len(tail), linkTailBytes)
 	}
 	return binary.BigEndian.Uint32(tail), binary.BigEndian.Uint64(tail[topicIDBytes:]), nil
 }
 
-// appendText appends a text behind its length.
+// appendText appends a text after its length.
 func appendText(dst []byte, text string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
 }

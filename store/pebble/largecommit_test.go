@@ -69,7 +69,7 @@ func checkLarge(t *testing.T, what string, o Options, acked uint64) {
 
 // largeTunes: with memtables as they are a large commit goes into one; with small ones it is
 // one of its own, which Pebble treats in another way.
-var largeTunes = map[string]func(*pdb.Options){"in a memtable": nil, "beside memtables": small}
+var largeTunes = map[string]func(*pdb.Options){"in a memtable": nil, "outside memtables": small}
 
 // TestLargeCommitInImages takes images in the middle of large commits, as a kill -9 or a
 // power loss leaves them.

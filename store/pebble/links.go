@@ -44,7 +44,7 @@ func (s *Store) places(id string) (places []store.Place, err error) {
 	for valid := iter.First(); valid; valid = iter.Next() {
 		tail := iter.Key()[len(prefix):]
 		if len(tail) != topicIDBytes {
-			return nil, fmt.Errorf("key %x of the id index has %d bytes behind the id; want %d", iter.Key(), len(tail), topicIDBytes)
+			return nil, fmt.Errorf("key %x of the id index has %d bytes after the id; want %d", iter.Key(), len(tail), topicIDBytes)
 		}
 		value, err := iter.ValueAndErr()
 		if err != nil {
@@ -65,7 +65,7 @@ func (s *Store) places(id string) (places []store.Place, err error) {
 	return places, iter.Error()
 }
 
-// madePlaces returns the place that the id tells, if its event is there.
+// madePlaces returns the place that the id names, if its event is there.
 func (s *Store) madePlaces(id string) ([]store.Place, error) {
 	p, ok := s.ids.fresh().place(id)
 	if !ok {

@@ -14,7 +14,7 @@ import (
 //
 // A log that is obsolete is used again, as blocks that were written once are synced a
 // third faster than new ones. Pebble keeps up to five such logs. They give way where the
-// disk has little room: the next log is made anew then, and the old one removed.
+// disk has little room: the next log is a new file then, and the old one is removed.
 const (
 	logPieceLeast = 256 << 10
 	logPieceMost  = 4 << 20
@@ -45,7 +45,7 @@ func (l *logFile) Write(p []byte) (int, error) {
 }
 
 // allocate sees to blocks up to end. It is of no consequence where it fails: the write
-// that follows tells.
+// that follows reports the error.
 func (l *logFile) allocate(end int64) {
 	if end <= l.allocated || l.File.Fd() == vfs.InvalidFd {
 		return

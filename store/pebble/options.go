@@ -31,12 +31,12 @@ type Options struct {
 	Logger *slog.Logger
 	// Fatal is called once, with the cause, when the first write or fsync fails,
 	// or a read that a Commit needs: the store is broken, and the process has to
-	// end and open it anew. It runs inside what failed, on any goroutine, so it
+	// end and open it again. It runs inside what failed, on any goroutine, so it
 	// must not call the store. nil means os.Exit(1). Where it returns instead, nothing
 	// in Dir changes any more, every Commit fails with store.ErrBroken, and so does
 	// Close; reads go on.
 	Fatal func(cause error)
-	// Space tells how much room Dir's file system has; nil means that FS is asked.
+	// Space says how much room Dir's file system has; nil means that FS is asked.
 	// Tests fill a disk with it.
 	Space func() (store.Space, error)
 
@@ -88,7 +88,7 @@ func (o Options) validate() error {
 }
 
 // formatMajorVersion is Pebble's on-disk format. From FormatWALSyncChunks on the
-// write-ahead log carries how far it was synced, so that a damaged log is told
+// write-ahead log carries how far it was synced, so that a damaged log is distinguished
 // from one that a crash cut short: it is refused, not silently truncated. Raising
 // it is a one-way migration that Pebble does by itself at Open.
 const formatMajorVersion = pdb.FormatValueSeparation

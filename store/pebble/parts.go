@@ -142,7 +142,7 @@ func (s *Store) GroupParts(ctx context.Context, topic, group string) (parts []st
 // partView returns an iterator over parts that are all durable, or nil where
 // there is no such topic. A header's earlier state is in the groupTable while a
 // commit changes it; for parts that would be too much to keep, so here the table
-// only tells that a commit is under way which may change them, and the view is
+// only says that a commit is under way which may change them, and the view is
 // taken when it is done. It is never done where it failed: what it left in
 // Pebble may not be shown.
 func (s *Store) partView(topic, group string) (*pdb.Iterator, error) {

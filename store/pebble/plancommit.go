@@ -12,7 +12,7 @@ import (
 	pdb "github.com/cockroachdb/pebble/v2"
 )
 
-// planPlace is where a plan stands in the order of plans; seq 0 for nowhere.
+// planPlace is where a plan is in the order of plans; seq 0 for nowhere.
 type planPlace struct {
 	at  int64
 	seq uint64

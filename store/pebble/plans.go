@@ -12,7 +12,7 @@ import (
 	pdb "github.com/cockroachdb/pebble/v2"
 )
 
-// gate keeps readers of plans, or of patterns, behind the fsync. It is shut from
+// gate lets readers see only the plans, or the patterns, that are synced. It is shut from
 // before a commit that changes them hands its batch to Pebble until the batch is
 // durable. It stays shut where that failed: what the commit left in Pebble may
 // not be shown.
@@ -27,7 +27,7 @@ func (g *gate) set(shut bool) {
 	g.shut = shut
 }
 
-// change changes what readers look at beside Pebble.
+// change changes what readers look at in addition to Pebble.
 func (g *gate) change(do func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -45,9 +45,9 @@ func (g *gate) try(look func() error) (open bool, err error) {
 	return true, look()
 }
 
-// behind runs look where all that is behind the gate is durable, and waits for
+// synced runs look where all that the gate guards is durable, and waits for
 // the commit that changes it.
-func (s *Store) behind(g *gate, look func() error) error {
+func (s *Store) synced(g *gate, look func() error) error {
 	open, err := g.try(look)
 	if !open {
 		s.committing.Lock()
@@ -74,7 +74,7 @@ func (s *Store) Planned(ctx context.Context, afterAt int64, afterSeq uint64, unt
 		bounds.LowerBound = append(appendPlanKey(nil, afterAt, afterSeq), 0)
 	}
 	if plans, err = s.plansIn(bounds, limit, maxBytes); err != nil {
-		return nil, fmt.Errorf("store/pebble: read the plans behind (%d, %d): %w", afterAt, afterSeq, err)
+		return nil, fmt.Errorf("store/pebble: read the plans after (%d, %d): %w", afterAt, afterSeq, err)
 	}
 	return plans, nil
 }
@@ -82,7 +82,7 @@ func (s *Store) Planned(ctx context.Context, afterAt int64, afterSeq uint64, unt
 func (s *Store) plansIn(bounds *pdb.IterOptions, limit, maxBytes int) (plans []store.Planned, err error) {
 	var iter *pdb.Iterator
 	var gone gonePlans
-	err = s.behind(&s.plans, func() (err error) {
+	err = s.synced(&s.plans, func() (err error) {
 		gone = s.gonePlans // of the moment of what is read: a bound goes when its plans have gone
 		iter, err = s.db.NewIter(bounds)
 		return err
@@ -128,7 +128,7 @@ func (s *Store) FindPlan(ctx context.Context, topic, id string) (store.Planned, 
 	defer s.leave()
 	var p store.Planned
 	found := false
-	err := s.behind(&s.plans, func() (err error) {
+	err := s.synced(&s.plans, func() (err error) {
 		p, found, err = s.storedPlan(topic, id)
 		return err
 	})
@@ -177,7 +177,7 @@ func (s *Store) ListPatterns(ctx context.Context) (patterns []store.PatternInfo,
 
 func (s *Store) allPatterns() (patterns []store.PatternInfo, err error) {
 	var iter *pdb.Iterator
-	err = s.behind(&s.patterns, func() (err error) {
+	err = s.synced(&s.patterns, func() (err error) {
 		iter, err = s.db.NewIter(&pdb.IterOptions{LowerBound: []byte{tagPattern}, UpperBound: []byte{tagPattern + 1}})
 		return err
 	})

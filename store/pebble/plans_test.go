@@ -163,7 +163,7 @@ func TestPlanReserveIsCheap(t *testing.T) {
 	}
 }
 
-// TestDamagedPlans: what is no plan is told with its place, and not taken for
+// TestDamagedPlans: what is no plan is reported with its place, and not taken for
 // one.
 func TestDamagedPlans(t *testing.T) {
 	good := newPlan("t", "x", 5)

@@ -131,7 +131,7 @@ func (s *Store) SeekTime(ctx context.Context, topic string, ts int64) (uint64, e
 }
 
 // seekTime is a binary search over the log, which is sorted by commit time. The
-// probe of an offset without event is the next event behind it. What is sought
+// probe of an offset without event is the next event after it. What is sought
 // is the smallest offset whose probe is at or after ts, so gaps do no harm; the
 // answer is that probe.
 func (s *Store) seekTime(t *topic, ts int64) (answer uint64, err error) {

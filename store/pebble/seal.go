@@ -26,7 +26,7 @@ var ErrDamaged = errors.New("store/pebble: damaged")
 //
 //   - of each manifest the size and the CRC-32C of what is synced, written before Pebble
 //     hears that the sync is done. Whatever an edit makes obsolete is deleted afterwards,
-//     so a manifest whose end is damaged behind that has still all that its beginning needs;
+//     so a manifest whose end is damaged after that has still all that its beginning needs;
 //   - which manifest is current, written when the marker names it;
 //   - each log, written before the first byte in it, and how far it is synced, written when
 //     that has grown by sealBytes, and on the disk sealPause later at the latest;
@@ -75,7 +75,7 @@ type sealed struct {
 // sealedLog is a log that was written to.
 type sealedLog struct {
 	synced atomic.Int64 // bytes
-	told   atomic.Int64 // those of them that the seal has
+	sealed atomic.Int64 // those of them that the seal has
 }
 
 func newSealed() sealed {
@@ -94,7 +94,7 @@ const sealHead = len("seal 0123456789abcdef 01234567 01234567\n")
 
 // appendSlot appends a slot to dst, which is empty: one is written with every sealBytes of
 // log, so its memory, and that of nums, is used again. Where there is no room for all logs
-// the newest are told: of so many most were flushed long ago, and wait for a checkpoint to
+// the newest are written: of so many most were flushed long ago, and wait for a checkpoint to
 // be over.
 func (s *sealed) appendSlot(dst []byte, seq uint64) []byte {
 	dst = append(dst, make([]byte, sealHead)...)
@@ -122,7 +122,7 @@ func (s *sealed) appendSlot(dst []byte, seq uint64) []byte {
 		synced := s.logs[num].synced.Load()
 		dst = append(strconv.AppendUint(append(dst, "log "...), num, 10), ' ')
 		dst = append(strconv.AppendInt(dst, synced, 10), '\n')
-		s.logs[num].told.Store(synced)
+		s.logs[num].sealed.Store(synced)
 	}
 	head := appendHex(append(dst[:0], "seal "...), seq, 16)
 	head = appendHex(append(head, ' '), uint64(len(dst)-sealHead), 8)
@@ -309,7 +309,7 @@ func (s *seal) stop(closed, flushed bool) error {
 	return errors.Join(err, s.file.Close())
 }
 
-// sealedFile is a file of which the seal keeps account. What the seal can not say fails it.
+// sealedFile is a file that the seal accounts for. A write that the seal cannot record fails.
 type sealedFile struct {
 	vfs.File
 	entry sealEntry
@@ -400,7 +400,7 @@ func (e *logEntry) synced() error {
 	if e.seal.armed.CompareAndSwap(false, true) {
 		e.seal.timer.Reset(sealPause)
 	}
-	if e.written-e.log.told.Load() < sealBytes || !e.seal.mu.TryLock() {
+	if e.written-e.log.sealed.Load() < sealBytes || !e.seal.mu.TryLock() {
 		return nil
 	}
 	defer e.seal.mu.Unlock()

@@ -97,8 +97,8 @@ func TestOpenWithoutMarker(t *testing.T) {
 	}
 }
 
-// TestOpenCopyInPart: a copy of which files are missing, as one that was interrupted, is
-// refused, or has all events. Of none at all a new store is made, and told.
+// TestOpenCopyInPart: a copy without some of the files, as one that was interrupted, is
+// refused, or has all events. From no file at all a new store is made, and the log says so.
 func TestOpenCopyInPart(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -117,9 +117,9 @@ func TestOpenCopyInPart(t *testing.T) {
 			}
 			refused := 0
 			for _, copied := range copies {
-				var told bytes.Buffer
+				var logged bytes.Buffer
 				o := onMem(t, c.without(t, func(name string) bool { return !slices.Contains(copied, name) }))
-				o.Logger = slog.New(slog.NewTextHandler(&told, nil))
+				o.Logger = slog.New(slog.NewTextHandler(&logged, nil))
 				s, err := Open(o)
 				if err != nil {
 					refused++
@@ -127,7 +127,7 @@ func TestOpenCopyInPart(t *testing.T) {
 				}
 				got, err := readRecords(s)
 				mustClose(t, s)
-				isNew := strings.Contains(told.String(), "a new store")
+				isNew := strings.Contains(logged.String(), "a new store")
 				if err == nil && !slices.Equal(got, c.records) && !isNew {
 					t.Errorf("a copy of %q opens with %d of %d events", copied, len(got), len(c.records))
 				}
@@ -199,7 +199,7 @@ func TestSealFallsBack(t *testing.T) {
 	}
 }
 
-// TestSealOfManyLogs: where a checkpoint keeps thousands of flushed logs, the newest are told.
+// TestSealOfManyLogs: where a checkpoint keeps thousands of flushed logs, the newest are in the seal.
 func TestSealOfManyLogs(t *testing.T) {
 	s := newSealed()
 	for num := range uint64(5000) {
@@ -227,12 +227,12 @@ func TestSealOfGrowingLog(t *testing.T) {
 		// kill -9: all that was written is there. No time has passed.
 		image := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 2))})
 		mustClose(t, s)
-		told, ok := decodeSeal(readFile(t, image, "data/"+sealFile))
+		got, ok := decodeSeal(readFile(t, image, "data/"+sealFile))
 		if !ok {
 			t.Fatal("the seal says nothing")
 		}
 		found := false
-		for num, l := range told.logs {
+		for num, l := range got.logs {
 			x, err := measureLog(image, fmt.Sprintf("data/%06d.log", num), num, 1<<40)
 			if err != nil {
 				t.Fatal(err)

@@ -64,7 +64,7 @@ func (c *dirCheck) unreadable(err error) error {
 	return fmt.Errorf("store/pebble: directory %s can not be read: %w", c.dir, err)
 }
 
-// inventory tells what is there: tables and logs by number, all else by name.
+// inventory says what is there: tables and logs by number, all else by name.
 func (c *dirCheck) inventory() string {
 	tables, logs := 0, 0
 	var others []string
@@ -244,7 +244,7 @@ func (c *dirCheck) checkLogs(oldest uint64, next *sealed) error {
 		}
 		name, ok := present[num]
 		if !ok {
-			return c.damaged("has no log %06d, of which %d bytes were synced", num, l.synced.Load())
+			return c.damaged("has no log %06d; %d bytes of it were synced", num, l.synced.Load())
 		}
 		enough := l.synced.Load()
 		if num == last {
@@ -258,7 +258,7 @@ func (c *dirCheck) checkLogs(oldest uint64, next *sealed) error {
 			return c.damaged("has a damaged log %s: the first %d bytes are whole, and %d were synced", name, x.whole, l.synced.Load())
 		}
 		if x.broken {
-			c.log.Warn("the end of a log is not whole: a crash cut a write short, or it is damaged; what stood there is not in the store",
+			c.log.Warn("the end of a log is not whole: a crash cut a write short, or it is damaged; what it had there is not in the store",
 				"file", c.fsys.PathJoin(c.dir, name), "whole", x.whole)
 		}
 		next.addLog(num, l.synced.Load())

@@ -11,7 +11,7 @@ import (
 )
 
 // A Start whose units do nothing but append to topics that are there leaves one thing
-// to be done behind the fsync, to move the heads of these topics. So the next one can
+// to be done after the fsync, to move the heads of these topics. So the next one can
 // be built and applied meanwhile, in a batch of its own. Pebble orders the two in its
 // log: where the later one is durable the earlier one is. Any other Start is a Commit.
 

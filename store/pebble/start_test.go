@@ -97,18 +97,18 @@ func TestStartsOverlap(t *testing.T) {
 		}
 		kept := mustOpen(t, onMem(t, afterPowerLoss(mem)))
 		if got := readAll(t, kept, "t"); len(got) < i+2 {
-			t.Errorf("%d events are there after a power loss behind wait %d", len(got), i+1)
+			t.Errorf("%d events are there when the power fails after wait %d", len(got), i+1)
 		}
 		mustClose(t, kept)
 		if got := readAll(t, s, "t"); len(got) < i+2 {
-			t.Errorf("%d events are shown behind wait %d", len(got), i+1)
+			t.Errorf("%d events are shown after wait %d", len(got), i+1)
 		}
 	}
 	checkIndexes(t, s)
 }
 
 // TestCloseBetweenTheHalves: a Close waits for the wait of a Start, and whoever has to
-// call that may call something else before: it is told ErrClosed.
+// call that may call something else before: it gets ErrClosed.
 func TestCloseBetweenTheHalves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := mustOpen(t, onMem(t, vfs.NewMem()))
@@ -168,11 +168,11 @@ func TestStartThatCreates(t *testing.T) {
 	defer mustClose(t, s)
 	mustCommit(t, s, true, given("t", "1"))
 	_, wait := mustStart(t, s, given("t", "2"))
-	_, waitBorn := mustStart(t, s, given("born", "3"), given("t", "4"))
-	if got := readAll(t, s, "born"); len(got) != 1 {
+	_, waitCreated := mustStart(t, s, given("created", "3"), given("t", "4"))
+	if got := readAll(t, s, "created"); len(got) != 1 {
 		t.Errorf("%d events are in the topic that was created; want 1", len(got))
 	}
-	if err := errors.Join(wait(), waitBorn()); err != nil {
+	if err := errors.Join(wait(), waitCreated()); err != nil {
 		t.Error(err)
 	}
 	if got := readAll(t, s, "t"); len(got) != 3 {

@@ -62,8 +62,8 @@ type Store struct {
 	// lastPlan is the highest Seq that was given to a plan; no higher one than
 	// planFloor is given before that is on disk.
 	lastPlan, planFloor uint64
-	gonePlans           gonePlans // behind the gate of plans
-	// deletedEpoch is the highest of a group that was deleted. It moves behind the fsync,
+	gonePlans           gonePlans // guarded by the gate of plans
+	// deletedEpoch is the highest of a group that was deleted. It moves after the fsync,
 	// and is read by all.
 	deletedEpoch atomic.Uint64
 	// unsynced: something was committed after the last fsync.
@@ -257,10 +257,10 @@ func (s *Store) leave() {
 
 // life counts the methods that run, so that Close can wait for them. It is no lock: while
 // Close waits for the wait of a Start, whoever has to call that wait may call another
-// method before, and is told ErrClosed.
+// method before, and gets ErrClosed.
 type life struct {
 	running atomic.Int64  // methods, and ended once Close was called
-	idle    chan struct{} // gets a token when the last one behind Close has left
+	idle    chan struct{} // gets a token when the last one has left after Close
 	closing sync.Mutex    // of Close
 }
 

@@ -16,17 +16,17 @@ import (
 // # The sweep of dropped topics
 //
 // What lies under the number of a dropped topic is found by nobody and written by
-// nobody, so a sweep reads it beside the commits and takes no lock of theirs. Commits
+// nobody, so a sweep reads it during the commits and takes no lock of theirs. Commits
 // meet it only where Pebble orders the batch of a step among theirs, and such a batch is
 // small.
 //
-// A step reads up to sweepBytes of records, for what is indexed of an event is told by
-// the event alone: its id, its causes and its correlation. What a topic of few keys has
+// A step reads up to sweepBytes of records, for only the event itself says what is indexed
+// of it: its id, its causes and its correlation. What a topic of few keys has
 // is deleted key by key, since an iterator holds each of its keys against every range
 // deletion that it meets, and there may be thousands of such topics. Of a larger one the
 // records go by ranges of sweepRange, which lets Pebble drop whole tables unread.
 //
-// The plans of a number go first, by two keys each: they stand in the order of time, and
+// The plans of a number go first, by two keys each: they are in the order of time, and
 // whoever reads that has to pass them (drop.go).
 //
 // Which numbers are to be swept is known in memory, from Open on, and so is the place in
@@ -116,7 +116,7 @@ func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
 }
 
 // sweepStep fills the batch with what one step deletes: some of one number, or all of
-// several small ones, and tells of which numbers it deletes the last plan. Where it fails
+// several small ones, and cleared has the numbers whose last plan it deletes. Where it fails
 // the first number left is the one that did.
 func (s *Store) sweepStep(batch *pdb.Batch) (more bool, cleared []uint32, err error) {
 	step := sweepStep{s: s, batch: batch, ids: s.ids.fresh()}
@@ -251,7 +251,7 @@ func (p *sweepStep) sweepEvent(id uint32) (offset uint64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("the record at offset %d: %w", offset, err)
 	}
-	if told, _ := p.ids.place(e.id); told != (place{id, offset}) {
+	if own, _ := p.ids.place(e.id); own != (place{id, offset}) {
 		_ = p.batch.Delete(appendIDKey(nil, e.id, id), nil)
 	}
 	for _, cause := range e.causes {

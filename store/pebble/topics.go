@@ -40,7 +40,7 @@ type topic struct {
 	touched uint64
 }
 
-// life is the number that store.TopicInfo tells: that in the topic's keys, which is
+// life is the number that store.TopicInfo has: that in the topic's keys, which is
 // never given twice.
 func (t *topic) life() uint64 { return uint64(t.id) }
 

@@ -253,7 +253,7 @@ func TestCrashAtEveryWriteOfUpgrade(t *testing.T) {
 }
 
 // TestWriteErrorSweepOfUpgrade fails each write and fsync of the opening of a store of a
-// former format in turn: the error is told, nothing panics, and what is left opens, whole.
+// former format in turn: the error is reported, nothing panics, and what is left opens, whole.
 func TestWriteErrorSweepOfUpgrade(t *testing.T) {
 	for _, name := range formerStores {
 		t.Run(name, func(t *testing.T) {
@@ -287,7 +287,7 @@ func TestWriteErrorSweepOfUpgrade(t *testing.T) {
 					upgradedImage(t, what, mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}), receipts)
 				})
 			}
-			t.Logf("fewer than %d writes, one in %d failed, %d failures were told", k-int64(stride), stride, failed)
+			t.Logf("fewer than %d writes, one in %d failed, %d failures were reported", k-int64(stride), stride, failed)
 			if failed < 10/stride {
 				t.Error("too few to show anything")
 			}

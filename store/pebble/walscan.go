@@ -25,7 +25,7 @@ const (
 	chunkWithSynced = 9 // the lowest type of four
 	chunkTypes      = 13
 
-	// remnant is how much behind the end of a log is searched for what was one of its
+	// remnant is how many bytes after the end of a log are searched for what was one of its
 	// chunks.
 	remnant = 4 << 20
 )
@@ -46,12 +46,12 @@ func isManifest(name string) bool { return strings.HasPrefix(name, "MANIFEST-") 
 type logExtent struct {
 	chunks int   // that are whole, from its beginning
 	whole  int64 // bytes that these have, padding and trailer included
-	// broken: behind them is something that was, or looks as if it was, a chunk of this log.
+	// broken: after them is something that was, or looks as if it was, a chunk of this log.
 	broken bool
 }
 
 // measureLog reads a log until its chunks end, or have so many bytes; where they end before
-// that, also what stands behind them.
+// that, also what follows the chunks.
 func measureLog(fsys vfs.FS, path string, num uint64, enough int64) (x logExtent, err error) {
 	f, err := fsys.Open(path, vfs.SequentialReadsOption)
 	if err != nil {
@@ -59,8 +59,8 @@ func measureLog(fsys vfs.FS, path string, num uint64, enough int64) (x logExtent
 	}
 	defer f.Close() // it is only read
 	block := make([]byte, walBlock)
-	ended, behind := false, 0
-	for x.whole < enough && behind < remnant && !x.broken {
+	ended, passed := false, 0
+	for x.whole < enough && passed < remnant && !x.broken {
 		n, err := io.ReadFull(f, block)
 		if errors.Is(err, io.EOF) {
 			break
@@ -69,7 +69,7 @@ func measureLog(fsys vfs.FS, path string, num uint64, enough int64) (x logExtent
 			return x, err
 		}
 		if ended {
-			behind += n
+			passed += n
 			size, _ := chunkAt(block[:n], num)
 			x.broken = size > 0
 			continue
@@ -143,7 +143,7 @@ func isPadding(rest []byte) bool {
 }
 
 // isRemnant reports whether rest begins with the head of a chunk of this log, or has a whole
-// one. A log that was another one before has old bytes there, whose head would stand there
+// one. A log that was another one before has old bytes there, whose head would be right
 // by chance only.
 func isRemnant(rest []byte, num uint64) bool {
 	for at := range rest {

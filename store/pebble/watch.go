@@ -13,22 +13,22 @@ import (
 )
 
 // watchedFS is the file system that Pebble writes to. A failed operation on one of the
-// store's files breaks the store, there and then, and Pebble is told that all went
-// well. It can not stand the truth: it panics, or counts on the process to end and
+// store's files breaks the store, there and then, and Pebble gets no error.
+// Pebble does not cope with the truth: it panics, or counts on the process to end and
 // goes on with a list of tables in memory that is neither the old one nor the new one.
-// What it believes meanwhile is of no consequence: a Commit looks at the faults before
+// What Pebble believes meanwhile is of no consequence: a Commit looks at the faults before
 // it answers.
 //
-// Once the store is broken nothing in its directory changes any more, save what was
+// Once the store is broken nothing in its directory changes any more, except what was
 // already on its way. Compactions fail, and all else goes on in memory: so do flushes,
 // for a commit may be waiting for room among the memtables, and would for ever.
 //
 // Tables are an exception, as a full disk is no end: Pebble writes one that failed
-// anew, and its log is kept until then. They are only slowed down after a failure.
+// again, and its log is kept until then. They are only slowed down after a failure.
 //
 // What Pebble writes elsewhere, as it does for a checkpoint, is of no consequence to
 // the store: there an error is an error, and no more. Only that of the fsync of a
-// directory is kept from Pebble, which would panic, and told to the checkpoint.
+// directory is kept from Pebble, which would panic, and returned to the checkpoint.
 type watchedFS struct {
 	vfs.FS
 	dir    string // the store's
@@ -40,7 +40,7 @@ type watchedFS struct {
 }
 
 func watchFS(o Options, f *faults, s *seal) watchedFS {
-	// As PathDir tells it of what is in it.
+	// As PathDir returns it for what is in it.
 	dir := o.FS.PathDir(o.FS.PathJoin(o.Dir, "x"))
 	return watchedFS{FS: o.FS, dir: dir, faults: f, seal: s, memory: vfs.NewMem(), space: o.Space,
 		logs: &logSizes{written: make(map[string]*atomic.Int64)}}
@@ -136,8 +136,8 @@ func (w watchedFS) MkdirAll(dir string, _ os.FileMode) error { return w.FS.Mkdir
 
 // Open limits a log that this store writes to what it has written so far. Who opens
 // it is a checkpoint, which copies it while it grows. In a file that was a log before
-// old bytes stand behind the new ones; a copy that meets some of them and then, a
-// moment later, newer bytes behind them, is a log with a hole in it. What is copied
+// old bytes come after the new ones; a copy that meets some of them and then, a
+// moment later, newer bytes after them, is a log with a hole in it. What is copied
 // here is a log as a crash may leave it.
 func (w watchedFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	if w.faults.err() != nil && w.isOwn(name) {
@@ -153,7 +153,7 @@ func (w watchedFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 }
 
 // Rename is done in memory where the store is broken, for what was made there, and else
-// not at all; one that fails breaks the store. Told of an error, Pebble's Open would end
+// not at all; one that fails breaks the store. With an error, Pebble's Open would end
 // half way, and leave a compaction behind that panics.
 func (w watchedFS) Rename(oldname, newname string) error {
 	err := w.faults.err()
@@ -217,7 +217,7 @@ func (w watchedFS) watch(f vfs.File, err error, op, name string, category vfs.Di
 	return &watchedFile{File: f, name: name, faults: w.faults, vital: w.isVital(name), flush: w.isFlush(name, category)}, nil
 }
 
-// limitedFile is a file of which the first bytes are read, in order.
+// limitedFile lets the first bytes of a file be read, in order.
 type limitedFile struct {
 	vfs.File
 	left int64
@@ -283,7 +283,7 @@ func (f *watchedFile) SyncTo(length int64) (fullSync bool, err error) {
 
 func (f *watchedFile) Close() error { return f.seen(f.File.Close(), "close") }
 
-// refused is what Pebble is told of an operation that is not done, as the store is
+// refused is what Pebble gets for an operation that is not done, as the store is
 // broken.
 func (f *watchedFile) refused() error {
 	if f.vital {
@@ -292,7 +292,7 @@ func (f *watchedFile) refused() error {
 	return f.faults.err()
 }
 
-// seen is what Pebble is told of an operation that ended with err.
+// seen is what Pebble gets for an operation that ended with err.
 func (f *watchedFile) seen(err error, op string) error {
 	switch {
 	case err == nil:

@@ -1,6 +1,6 @@
 // Package storefault puts faults into a store, for tests of what runs on one. It
 // wraps any backend, fails the calls that a test picks, holds commits up where a
-// test says so, counts what is asked of the store and tells whatever room on the
+// test says so, counts what is asked of the store and reports whatever room on the
 // disk a test wants.
 //
 // It is deterministic: what fails is decided by the number of a call and nothing
@@ -215,7 +215,7 @@ func (s *Store) Commit(ctx context.Context, units []*store.Unit, sync bool) erro
 	broken := s.broken
 	s.mu.Unlock()
 	if broken != nil {
-		// An end of the store or of the context is told first; the backend knows it.
+		// An end of the store or of the context is reported first; the backend knows it.
 		if err := s.backend.Commit(ctx, nil, false); err != nil {
 			return err
 		}
@@ -350,13 +350,13 @@ func (s *Store) Space() (store.Space, error) {
 		return store.Space{}, err
 	}
 	s.mu.Lock()
-	told := s.space
+	room := s.space
 	s.mu.Unlock()
 	space, err := s.backend.Space()
-	if err != nil || told == nil {
+	if err != nil || room == nil {
 		return space, err
 	}
-	return told()
+	return room()
 }
 
 // Shrink implements store.Maintenance.

@@ -300,7 +300,7 @@ func TestSetSpace(t *testing.T) {
 	}
 	s.SetSpace(func() (store.Space, error) { return store.Space{}, errDisk })
 	if _, err := s.Space(); !errors.Is(err, errDisk) {
-		t.Errorf("Space: %v; want the error told", err)
+		t.Errorf("Space: %v; want the error that was put in", err)
 	}
 	s.SetSpace(nil)
 	if got, err := s.Space(); got != (store.Space{}) || err != nil {

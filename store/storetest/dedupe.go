@@ -161,7 +161,7 @@ func testDuplicateKey(t *testing.T, s *env) {
 	}
 }
 
-// testDuplicatesAmongMany commits shuffled ids of which a known part was there.
+// testDuplicatesAmongMany commits shuffled ids; a known part of them was there.
 func testDuplicatesAmongMany(t *testing.T, s *env) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -102,7 +102,7 @@ func testDropOffsets(t *testing.T, s *env) {
 		}
 		again := s.fill(t, "t", "e")
 		if again.Duplicate || again.Offset <= last {
-			t.Fatalf("round %d: offset %d behind %d, duplicate %v", round, again.Offset, last, again.Duplicate)
+			t.Fatalf("round %d: offset %d after %d, duplicate %v", round, again.Offset, last, again.Duplicate)
 		}
 		last = again.Offset
 		same(t, "events", []row{rowOf(again)}, s.readAll(t, "t"))
@@ -117,7 +117,7 @@ func testDropOffsets(t *testing.T, s *env) {
 		s.reopen(t)
 	}
 	if a := s.add(t, given("t", "x"))[0]; a.Offset <= last {
-		t.Errorf("offset %d behind %d", a.Offset, last)
+		t.Errorf("offset %d after %d", a.Offset, last)
 	}
 }
 
@@ -141,7 +141,7 @@ func testDropHead(t *testing.T, s *env) {
 	}
 	a := s.add(t, given("t", "x"))[0]
 	if a.Offset <= last {
-		t.Errorf("offset %d behind %d", a.Offset, last)
+		t.Errorf("offset %d after %d", a.Offset, last)
 	}
 	same(t, "head with an event", a.Offset, s.head(t, "t"))
 }

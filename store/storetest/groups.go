@@ -45,7 +45,7 @@ func testGroupLife(t *testing.T, s *env) {
 		t.Fatal(err)
 	}
 	same(t, "group after an update", &second, s.group(t, "t", "g"))
-	// The store keeps what it is told; that cursors rise is the engine's care.
+	// The store keeps what it is given; that cursors rise is the engine's care.
 	third := store.GroupState{Epoch: 1<<64 - 1, Cursor: 0}
 	if err := s.change(t, update("t", "g", third)); err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func testGroupDelete(t *testing.T, s *env) {
 		{"in a topic that is not there", remove("none", "g", 3), store.ErrStaleEpoch},
 		{"as it should", remove("t", "g", 3), nil},
 		{"again", remove("t", "g", 3), store.ErrStaleEpoch},
-		{"a write behind it", update("t", "g", store.GroupState{Epoch: 3}), store.ErrStaleEpoch},
+		{"a write after it", update("t", "g", store.GroupState{Epoch: 3}), store.ErrStaleEpoch},
 	} {
 		if err := s.change(t, tt.change); !errors.Is(err, tt.want) {
 			t.Errorf("a deletion %s: refused with %v; want %v", tt.name, err, tt.want)
@@ -169,7 +169,7 @@ func testGroupDeleteOrder(t *testing.T, s *env) {
 }
 
 // testDeletedEpoch: the highest epoch of a deletion stays known, whatever was refused,
-// made anew, or went with its topic.
+// made again, or went with its topic.
 func testDeletedEpoch(t *testing.T, s *env) {
 	check := func(when string, want uint64) {
 		t.Helper()
@@ -193,20 +193,20 @@ func testDeletedEpoch(t *testing.T, s *env) {
 			t.Errorf("unit %d: Err = %v; want %v", i, units[i].Err, want)
 		}
 	}
-	check("behind one deletion", 9)
+	check("after one deletion", 9)
 	s.commit(t, &store.Unit{Groups: []store.GroupChange{remove("t", "h", 3), create("t", "g", store.GroupState{Epoch: 1}), remove("t", "g", 1)}})
-	check("behind lower ones", 9)
+	check("after lower ones", 9)
 	if err := s.DropTopic(context.Background(), "u"); err != nil {
 		t.Fatal(err)
 	}
-	check("behind the drop of a topic", 9)
+	check("after the drop of a topic", 9)
 	s.reopen(t)
 	if s.Capabilities().Persistent {
 		check("after reopening", 9)
 		s.changed(t, create("t", "g", store.GroupState{Epoch: 10}))
 		s.changed(t, remove("t", "g", 10))
 		s.reopen(t)
-		check("behind a higher one, after reopening", 10)
+		check("after a higher one, after reopening", 10)
 	}
 }
 

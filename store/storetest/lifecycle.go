@@ -82,7 +82,7 @@ func testContextEnded(t *testing.T, s *env) {
 	s.add(t, given("t", "1"))
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	u := unit(given("t", "2"), given("born", "3"))
+	u := unit(given("t", "2"), given("created", "3"))
 	u.Groups = []store.GroupChange{create("t", "g", store.GroupState{})}
 	if err := s.Commit(ctx, []*store.Unit{u}, true); !errors.Is(err, context.Canceled) {
 		t.Errorf("Commit with a context that has ended: %v; want context.Canceled", err)

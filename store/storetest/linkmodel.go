@@ -25,12 +25,12 @@ func drawLinks(rt *rapid.T, a *store.Append) {
 	}
 }
 
-// linkedTo returns the places of the events that fit, behind after, up to limit.
+// linkedTo returns the places of the events that fit and come after a place, up to limit.
 func (m *model) linkedTo(after store.Place, limit int, fits func(modelEvent) bool) (places []store.Place) {
 	for _, name := range modelTopics {
 		for _, e := range m.events(name) {
-			behind := name > after.Topic || name == after.Topic && e.Offset > after.Offset
-			if behind && fits(e) && len(places) < limit {
+			follows := name > after.Topic || name == after.Topic && e.Offset > after.Offset
+			if follows && fits(e) && len(places) < limit {
 				places = append(places, store.Place{Topic: name, Offset: e.Offset})
 			}
 		}
@@ -40,16 +40,16 @@ func (m *model) linkedTo(after store.Place, limit int, fits func(modelEvent) boo
 
 func (m *model) checkLinks(rt *rapid.T) {
 	after := store.Place{}
-	if rapid.Bool().Draw(rt, "behind") {
+	if rapid.Bool().Draw(rt, "after") {
 		after = store.Place{Topic: rapid.SampledFrom(modelTopics).Draw(rt, "topic"), Offset: rapid.Uint64Range(0, 40).Draw(rt, "offset")}
 	}
 	limit := rapid.IntRange(0, 20).Draw(rt, "limit")
 	id := fmt.Sprint("given-", rapid.IntRange(0, 3).Draw(rt, "cause"))
 	correlation := rapid.SampledFrom(modelCorrelations[2:]).Draw(rt, "correlation")
-	same(rt, fmt.Sprintf("%d effects of %s behind %v", limit, id, after),
+	same(rt, fmt.Sprintf("%d effects of %s after %v", limit, id, after),
 		m.linkedTo(after, limit, func(e modelEvent) bool { return slices.Contains(e.causedBy, id) }),
 		m.env.effects(rt, id, after, limit))
-	same(rt, fmt.Sprintf("%d correlated by %q behind %v", limit, correlation, after),
+	same(rt, fmt.Sprintf("%d correlated by %q after %v", limit, correlation, after),
 		m.linkedTo(after, limit, func(e modelEvent) bool { return e.correlation == correlation }),
 		m.env.correlated(rt, correlation, after, limit))
 	same(rt, "places of "+id, m.linkedTo(store.Place{}, limit, func(e modelEvent) bool { return e.id == id }),

@@ -122,8 +122,8 @@ func testLinkPages(t *testing.T, s *env) {
 				after = want[at-1]
 			}
 			page := want[at:min(at+limit, len(want))]
-			same(t, fmt.Sprintf("%d effects behind %v", limit, after), page, s.effects(t, "x", after, limit))
-			same(t, fmt.Sprintf("%d correlated behind %v", limit, after), page, s.correlated(t, "c", after, limit))
+			same(t, fmt.Sprintf("%d effects after %v", limit, after), page, s.effects(t, "x", after, limit))
+			same(t, fmt.Sprintf("%d correlated after %v", limit, after), page, s.correlated(t, "c", after, limit))
 		}
 	}
 	for _, tt := range []struct {
@@ -135,7 +135,7 @@ func testLinkPages(t *testing.T, s *env) {
 		{store.Place{Topic: "a.b"}, want[3:]},
 		{store.Place{Topic: "zz"}, nil},
 	} {
-		same(t, fmt.Sprintf("effects behind %v", tt.after), tt.want, s.effects(t, "x", tt.after, noLimit))
+		same(t, fmt.Sprintf("effects after %v", tt.after), tt.want, s.effects(t, "x", tt.after, noLimit))
 	}
 	same(t, "at most none", []store.Place(nil), s.effects(t, "x", nowhere, 0))
 }
@@ -188,7 +188,7 @@ func testLinksHeldSync(t *testing.T, s *env) {
 		return
 	}
 	old := s.add(t, linked("t", "old", "c", "x"))
-	u := unit(linked("t", "new", "c", "x"), linked("born", "new", "c", "x"))
+	u := unit(linked("t", "new", "c", "x"), linked("created", "new", "c", "x"))
 	looks := []func() any{
 		func() any { return s.effects(t, "x", nowhere, noLimit) },
 		func() any { return s.correlated(t, "c", nowhere, noLimit) },

@@ -9,7 +9,7 @@ import (
 )
 
 var lifeTests = []test{
-	{name: "each is told once, by whatever made it", run: testCreated},
+	{name: "each is reported once, whatever created it", run: testCreated},
 	{name: "numbers rise and are kept", run: testLives},
 	{name: "their eras", run: testEras},
 	{name: "a change of an earlier one is refused", run: testChangeOfALife},
@@ -28,7 +28,7 @@ func (s *env) life(t failer, topic string) uint64 {
 	return info.Life
 }
 
-// testCreated: the unit that makes a topic is told so, and no other.
+// testCreated: the unit that creates a topic reports it, and no other unit does.
 func testCreated(t *testing.T, s *env) {
 	s.add(t, given("old", "1"))
 	refusedUnit := &store.Unit{Appends: []store.Append{given("a", "0")}, Unplans: []store.Unplan{{Topic: "a", ID: "none"}}}
@@ -38,14 +38,14 @@ func testCreated(t *testing.T, s *env) {
 	second := &store.Unit{Appends: []store.Append{given("a", "5"), given("b", "2"), given("d", "2")}, Plans: []store.Plan{planFor("c", "2", 0)},
 		Groups: []store.GroupChange{create("a", "g", store.GroupState{})}}
 	created := func(u *store.Unit) map[string]uint64 {
-		told := make(map[string]uint64)
+		reported := make(map[string]uint64)
 		for _, b := range u.Created {
-			if told[b.Topic] != 0 {
-				t.Errorf("topic %q is told twice", b.Topic)
+			if reported[b.Topic] != 0 {
+				t.Errorf("topic %q is reported twice", b.Topic)
 			}
-			told[b.Topic] = b.Life
+			reported[b.Topic] = b.Life
 		}
-		return told
+		return reported
 	}
 	s.commit(t, refusedUnit, first, grouped, second)
 	refused(t, refusedUnit, store.ErrNoPlan)
@@ -96,11 +96,11 @@ func testLives(t *testing.T, s *env) {
 	}
 }
 
-// testEras: what is told of lives has each as soon as it shows, keeps what is over, and
-// begins another era where the store is opened again or copied.
+// testEras: Lives has each life as soon as it shows, keeps what is over, and begins
+// another era where the store is opened again or copied.
 func testEras(t *testing.T, s *env) {
 	ctx := context.Background()
-	told := func(st store.Topics) store.Lives {
+	livesOf := func(st store.Topics) store.Lives {
 		t.Helper()
 		lives, err := st.Lives(ctx)
 		if err != nil || len(lives.Eras) == 0 {
@@ -117,7 +117,7 @@ func testEras(t *testing.T, s *env) {
 	}
 	newest := func(what string, want uint64) store.Lives {
 		t.Helper()
-		lives := told(s)
+		lives := livesOf(s)
 		same(t, "the newest life "+what, want, lives.Newest)
 		return lives
 	}
@@ -127,7 +127,7 @@ func testEras(t *testing.T, s *env) {
 	before := newest("of a plan", s.life(t, "u"))
 	same(t, "eras", none.Eras, before.Eras)
 	s.drop(t, "u", true)
-	same(t, "lives behind a deletion", before, told(s))
+	same(t, "lives after a deletion", before, livesOf(s))
 	if !s.Capabilities().Persistent {
 		return
 	}
@@ -137,7 +137,7 @@ func testEras(t *testing.T, s *env) {
 	}
 	for range 2 {
 		s.reopen(t)
-		same(t, "lives after opening", before, told(s))
+		same(t, "lives after opening", before, livesOf(s))
 	}
 	var own []store.Era
 	for n := range 2 { // of the store, then of its copy
@@ -155,7 +155,7 @@ func testEras(t *testing.T, s *env) {
 				t.Fatal(err)
 			}
 		}
-		lives := told(st)
+		lives := livesOf(st)
 		info, err := st.Topic(ctx, "w")
 		if err != nil || lives.Newest != info.Life || len(lives.Eras) != len(before.Eras)+1 {
 			t.Fatalf("lives %+v, and the newest topic %+v; %v", lives, info, err)
@@ -190,8 +190,8 @@ func testChangeOfALife(t *testing.T, s *env) {
 	same(t, "topics", 0, len(s.listTopics(t, "", noLimit)))
 
 	// In the commit that makes the next life too.
-	born := unit(given("t", "1"))
-	units := []*store.Unit{born, group(create("t", "g", g), 0)}
+	creating := unit(given("t", "1"))
+	units := []*store.Unit{creating, group(create("t", "g", g), 0)}
 	for _, ch := range changes {
 		units = append(units, group(ch, first), group(ch, first+100))
 	}
@@ -200,7 +200,7 @@ func testChangeOfALife(t *testing.T, s *env) {
 	for _, u := range units[2:] {
 		refused(t, u, store.ErrGone)
 	}
-	second := born.Created[0].Life
+	second := creating.Created[0].Life
 	same(t, "groups", []store.GroupInfo{{Group: "g", State: g}}, s.listGroups(t, "t"))
 	for _, ch := range changes {
 		u := group(ch, second)

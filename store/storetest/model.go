@@ -215,7 +215,7 @@ func (m *model) drawChange(rt *rapid.T) store.GroupChange {
 
 // refusal says why the unit has to be refused, or nil.
 func (m *model) refusal(u *store.Unit) error {
-	born := make(map[string]bool)
+	created := make(map[string]bool)
 	seen := make(map[string]*store.GroupState) // nil where it was deleted
 	for _, ch := range u.Groups {
 		name := ch.Topic + "/" + ch.Group
@@ -223,7 +223,7 @@ func (m *model) refusal(u *store.Unit) error {
 		if t := m.topics[ch.Topic]; ch.Life != 0 && (t == nil || t.life != ch.Life) {
 			return store.ErrGone
 		} else if t == nil {
-			born[ch.Topic] = true
+			created[ch.Topic] = true
 		} else if g, ok := t.groups[ch.Group]; ok && !known {
 			state = &g.state
 		}
@@ -243,10 +243,10 @@ func (m *model) refusal(u *store.Unit) error {
 	}
 	for _, topic := range topicsOf(u) {
 		if m.topics[topic] == nil {
-			born[topic] = true
+			created[topic] = true
 		}
 	}
-	if len(born) > 0 && len(m.topics)+len(born) > modelMaxTopics {
+	if len(created) > 0 && len(m.topics)+len(created) > modelMaxTopics {
 		return store.ErrTopicLimit
 	}
 	return nil

@@ -24,7 +24,7 @@ func rising(t failer, last uint64, appends []store.Append) uint64 {
 	t.Helper()
 	for _, a := range appends {
 		if a.Offset <= last {
-			t.Errorf("id %q got offset %d behind %d", a.ID, a.Offset, last)
+			t.Errorf("id %q got offset %d after %d", a.ID, a.Offset, last)
 		}
 		if a.Duplicate {
 			t.Errorf("id %q is called a duplicate", a.ID)

@@ -247,7 +247,7 @@ func partCases() []partCase {
 		{"write, delete, create, write", units(set(a, other), gone, made(b), set(old)), []store.GroupPart{b, old}},
 		{"delete, create, delete", units(gone, made(a), gone), nil},
 		{"delete, create, delete, create", units(gone, made(a), gone, made(other)), []store.GroupPart{other}},
-		{"delete with a refused unit behind", units(gone, set(a)), nil},
+		{"delete with a refused unit after it", units(gone, set(a)), nil},
 		{"write, refused reset", units(set(a), reset("t", "g", store.GroupState{}, b)), []store.GroupPart{a, old}},
 		{"in one unit: write, write", one(set(a), set(b)), []store.GroupPart{b, old}},
 		{"in one unit: write, reset, write", one(set(a, other), reset("t", "g", state), set(b)), []store.GroupPart{b}},
@@ -300,7 +300,7 @@ func testPartHeldSync(t *testing.T, s *env) {
 	u := &store.Unit{Groups: []store.GroupChange{
 		with(update("t", "written", state), part(1, 1, "new")),
 		reset("t", "reset", state), remove("t", "deleted", 1),
-		with(create("t", "made", state), part(1, 1, "new")), with(create("born", "made", state), part(1, 1, "new")),
+		with(create("t", "made", state), part(1, 1, "new")), with(create("created", "made", state), part(1, 1, "new")),
 	}}
 	after := [][]store.GroupPart{{part(1, 1, "new"), part(2, 2, "b")}, nil, nil, {part(1, 1, "new")}, {part(1, 1, "new")}}
 
@@ -376,7 +376,7 @@ func testPartReopened(t *testing.T, s *env) {
 }
 
 // testPartsTogether reads while a writer gives three parts the same new value
-// in each commit, and now and then makes the group anew.
+// in each commit, and now and then makes the group again.
 func testPartsTogether(t *testing.T, s *env) {
 	if !s.Capabilities().AtomicUnits {
 		return
@@ -400,7 +400,7 @@ func testPartsTogether(t *testing.T, s *env) {
 				if n := len(parts); n != 0 && n != 3 || n == 3 && slices.ContainsFunc(parts, func(p store.GroupPart) bool {
 					return !bytes.Equal(p.Value, parts[0].Value)
 				}) {
-					t.Errorf("parts of several changes stand together: %v", parts)
+					t.Errorf("parts of several changes are together: %v", parts)
 					return
 				}
 			}

@@ -18,13 +18,13 @@ func testPlanHeldSync(t *testing.T, s *env) {
 	}
 	old := s.plan(t, planFor("t", "old", 10))
 	u := move("t", "old")
-	u.Plans = []store.Plan{planFor("t", "new", 20), planFor("born", "new", 5)}
+	u.Plans = []store.Plan{planFor("t", "new", 20), planFor("created", "new", 5)}
 	u.Patterns = []store.PatternChange{{Group: "g", Pattern: "p", Value: []byte(`1`)}}
 	looks := []func() any{
 		func() any { return s.plannedFrom(t, 0, 0, endOfTime, noLimit, noLimit) },
 		func() any { return s.findPlan(t, "t", "old") },
 		func() any { return s.findPlan(t, "t", "new") },
-		func() any { return s.findPlan(t, "born", "new") },
+		func() any { return s.findPlan(t, "created", "new") },
 		func() any { return s.patterns(t) },
 	}
 	none := (*store.Planned)(nil)
@@ -37,7 +37,7 @@ func testPlanHeldSync(t *testing.T, s *env) {
 		same(t, fmt.Sprintf("look %d after the commit", i), after[i], look())
 	}
 	// A commit that only removes, of plans and then of patterns.
-	s.lookHeld(t, unplans("born", "new"), looks, after)
+	s.lookHeld(t, unplans("created", "new"), looks, after)
 	after[0], after[3] = []store.Planned{n}, none
 	s.lookHeld(t, &store.Unit{Patterns: []store.PatternChange{noPattern("g", "p")}}, looks, after)
 	after[4] = []store.PatternInfo(nil)

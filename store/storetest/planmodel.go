@@ -82,9 +82,9 @@ func topicsOf(u *store.Unit) (topics []string) {
 
 // checkCreated looks at a unit before it is applied to the model.
 func (m *model) checkCreated(rt *rapid.T, u *store.Unit) {
-	var told, want []string
+	var reported, want []string
 	for _, b := range u.Created {
-		told = append(told, b.Topic)
+		reported = append(reported, b.Topic)
 		if b.Life <= m.life {
 			rt.Fatalf("the life of %q is %d; there was %d before", b.Topic, b.Life, m.life)
 		}
@@ -96,9 +96,9 @@ func (m *model) checkCreated(rt *rapid.T, u *store.Unit) {
 			want = append(want, topic)
 		}
 	}
-	slices.Sort(told)
+	slices.Sort(reported)
 	slices.Sort(want)
-	same(rt, "created topics", want, told)
+	same(rt, "created topics", want, reported)
 }
 
 func (m *model) applyUnplans(u *store.Unit) {

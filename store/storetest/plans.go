@@ -206,13 +206,13 @@ func testPlanPages(t *testing.T, s *env) {
 	}
 	at := want[4].At
 	same(t, "limit 0", 0, len(s.plannedFrom(t, 0, 0, endOfTime, 0, noLimit)))
-	same(t, "behind all of a time", want[6:], s.plannedFrom(t, at, 1<<64-1, endOfTime, noLimit, noLimit))
+	same(t, "after all of a time", want[6:], s.plannedFrom(t, at, 1<<64-1, endOfTime, noLimit, noLimit))
 	same(t, "before all of a time", want[3:], s.plannedFrom(t, at, 0, endOfTime, noLimit, noLimit))
-	same(t, "behind a time that nothing has", want[6:], s.plannedFrom(t, at+1, 0, endOfTime, noLimit, noLimit))
-	same(t, "behind the end", 0, len(s.plannedFrom(t, endOfTime, 1<<64-1, endOfTime, noLimit, noLimit)))
+	same(t, "after a time that nothing has", want[6:], s.plannedFrom(t, at+1, 0, endOfTime, noLimit, noLimit))
+	same(t, "after the end", 0, len(s.plannedFrom(t, endOfTime, 1<<64-1, endOfTime, noLimit, noLimit)))
 	same(t, "before the beginning", want, s.plannedFrom(t, -1, 7, endOfTime, noLimit, noLimit))
 	s.commit(t, unplans(want[4].Topic, want[4].ID))
-	same(t, "behind one that was removed", want[5:], s.plannedFrom(t, at, want[4].Seq, endOfTime, noLimit, noLimit))
+	same(t, "after one that was removed", want[5:], s.plannedFrom(t, at, want[4].Seq, endOfTime, noLimit, noLimit))
 }
 
 func testPlanUntil(t *testing.T, s *env) {
@@ -453,7 +453,7 @@ func testPlanRefused(t *testing.T, s *env) {
 		bad := tt.part
 		bad.Unplans = append([]store.Unplan{{Topic: "t", ID: "old"}}, bad.Unplans...)
 		bad.Appends = append([]store.Append{given("t", "event"), given("t", id)}, bad.Appends...)
-		bad.Plans = []store.Plan{planFor("t", id, 20), planFor("born", id, 30)}
+		bad.Plans = []store.Plan{planFor("t", id, 20), planFor("created", id, 30)}
 		bad.Patterns = []store.PatternChange{{Group: "g", Pattern: id, Value: []byte(`1`)}}
 		before, after := plans(planFor("t", "before-"+id, 1)), plans(planFor("t", id, 40))
 		s.commit(t, before, &bad, after)
@@ -470,7 +470,7 @@ func testPlanRefused(t *testing.T, s *env) {
 }
 
 // testUnplanTheVeryOne: who names a plan by its number never removes another one of
-// the same id, whether that came by an earlier commit or stands in the same one.
+// the same id, whether that came by an earlier commit or is in the same one.
 func testUnplanTheVeryOne(t *testing.T, s *env) {
 	first := s.plan(t, planFor("t", "x", 10))[0]
 	s.commit(t, unplans("t", "x"))
@@ -486,15 +486,15 @@ func testUnplanTheVeryOne(t *testing.T, s *env) {
 		refused(t, u, store.ErrNoPlan)
 		same(t, "plans", []store.Planned{asRead(second)}, s.allPlanned(t))
 	}
-	away, anew, old := by(second.Seq), plans(planFor("t", "x", 30)), by(second.Seq)
+	away, again, old := by(second.Seq), plans(planFor("t", "x", 30)), by(second.Seq)
 	away.Appends = nil
-	s.commit(t, away, anew, old)
+	s.commit(t, away, again, old)
 	applied(t, away)
-	applied(t, anew)
+	applied(t, again)
 	refused(t, old, store.ErrNoPlan)
-	twice := by(anew.Plans[0].Seq)
+	twice := by(again.Plans[0].Seq)
 	twice.Unplans = append(twice.Unplans, store.Unplan{Topic: "t", ID: "x"})
-	right := by(anew.Plans[0].Seq)
+	right := by(again.Plans[0].Seq)
 	s.commit(t, twice, right)
 	refused(t, twice, store.ErrNoPlan)
 	applied(t, right)

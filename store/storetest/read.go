@@ -40,8 +40,8 @@ func testReadFrom(t *testing.T, s *env) {
 		same(t, fmt.Sprintf("from %d", a.Offset), rows[i:], s.readFrom(t, "t", a.Offset, noLimit, noLimit))
 	}
 	last := all[9].Offset
-	same(t, "from behind the head", []row(nil), s.readFrom(t, "t", last+1, noLimit, noLimit))
-	same(t, "from far behind the head", []row(nil), s.readFrom(t, "t", math.MaxUint64, noLimit, noLimit))
+	same(t, "from after the head", []row(nil), s.readFrom(t, "t", last+1, noLimit, noLimit))
+	same(t, "from far after the head", []row(nil), s.readFrom(t, "t", math.MaxUint64, noLimit, noLimit))
 }
 
 func testReadLimit(t *testing.T, s *env) {
@@ -82,7 +82,7 @@ func testReadNeighbours(t *testing.T, s *env) {
 	}
 	for topic, rows := range want {
 		same(t, "events of "+topic, rows, s.readAll(t, topic))
-		same(t, "events behind the last of "+topic, []row(nil), s.readFrom(t, topic, rows[2].Offset+1, noLimit, noLimit))
+		same(t, "events after the last of "+topic, []row(nil), s.readFrom(t, topic, rows[2].Offset+1, noLimit, noLimit))
 		same(t, "end of time of "+topic, rows[2].Offset+1, s.seekTime(t, topic, math.MaxInt64))
 	}
 }

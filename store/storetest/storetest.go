@@ -100,7 +100,7 @@ type env struct {
 // startTime is what the clock of a test shows first, in epoch milliseconds.
 const startTime = 1_723_140_000_000
 
-// clock is a clock that stands still unless it is told otherwise.
+// clock is a clock that moves only when a test moves it.
 type clock struct {
 	mu sync.Mutex
 	ms int64
@@ -192,7 +192,7 @@ func made(topic string) store.Append {
 	return a
 }
 
-// newAppend builds an append whose payload tells its id; ts is the publisher's
+// newAppend builds an append whose payload has its id; ts is the publisher's
 // own time, or 0.
 func newAppend(topic, id, key string, ts int64) store.Append {
 	payload, err := json.Marshal("payload of " + id)

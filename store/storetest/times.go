@@ -65,7 +65,7 @@ func testSeekTime(t *testing.T, s *env) {
 		{"at the first", 1000, a[0].Offset},
 		{"between", 1001, a[1].Offset},
 		{"at two equal ones", 2000, a[1].Offset},
-		{"behind two equal ones", 2001, a[3].Offset},
+		{"after two equal ones", 2001, a[3].Offset},
 		{"at the last", 4000, a[3].Offset},
 		{"after the last", 4001, end},
 		{"long after the last", 1 << 40, end},
@@ -88,7 +88,7 @@ func testSeekTimeEqual(t *testing.T, s *env) {
 	s.clock.set(20)
 	after := s.add(t, given("t", "after"))
 	same(t, "first of many equal", equal[0].Offset, s.seekTime(t, "t", startTime+10))
-	same(t, "behind many equal", after[0].Offset, s.seekTime(t, "t", startTime+11))
+	same(t, "after many equal", after[0].Offset, s.seekTime(t, "t", startTime+11))
 	same(t, "before many equal", equal[0].Offset, s.seekTime(t, "t", startTime+9))
 }
 
@@ -102,7 +102,7 @@ func testSeekTimeMany(t *testing.T, s *env) {
 		same(t, "answer at the event", a.Offset, s.seekTime(t, "t", a.CommitTime))
 		same(t, "answer just before it", a.Offset, s.seekTime(t, "t", a.CommitTime-1))
 		if i+1 < len(all) {
-			same(t, "answer just behind it", all[i+1].Offset, s.seekTime(t, "t", a.CommitTime+1))
+			same(t, "answer just after it", all[i+1].Offset, s.seekTime(t, "t", a.CommitTime+1))
 		}
 	}
 }

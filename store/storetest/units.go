@@ -63,7 +63,7 @@ func testRefusedUnit(want error, change store.GroupChange) func(t *testing.T, s 
 	return func(t *testing.T, s *env) {
 		s.commit(t, &store.Unit{Groups: []store.GroupChange{create("t", "g", store.GroupState{Epoch: 5})}})
 		s.add(t, keyed("t", "old", "k"))
-		before, bad, after := unit(given("t", "before")), unit(given("t", "shared"), keyed("t", "bad", "k"), given("born", "bad")), unit(given("t", "shared"))
+		before, bad, after := unit(given("t", "before")), unit(given("t", "shared"), keyed("t", "bad", "k"), given("created", "bad")), unit(given("t", "shared"))
 		// The changes of the unit that are in order must not stay either.
 		bad.Groups = []store.GroupChange{
 			update("t", "g", store.GroupState{Epoch: 6}),
@@ -75,7 +75,7 @@ func testRefusedUnit(want error, change store.GroupChange) func(t *testing.T, s 
 		refused(t, bad, want)
 		applied(t, after)
 		if after.Appends[0].Duplicate {
-			t.Error("an id that stood in a refused unit is called a duplicate")
+			t.Error("an id that was in a refused unit is called a duplicate")
 		}
 		check := func() {
 			t.Helper()
@@ -83,7 +83,7 @@ func testRefusedUnit(want error, change store.GroupChange) func(t *testing.T, s 
 			same(t, "group", &store.GroupState{Epoch: 5}, s.group(t, "t", "g"))
 			same(t, "groups", 1, len(s.listGroups(t, "t")))
 			same(t, "number of events", 3, len(s.readAll(t, "t")))
-			same(t, "events of the topic that is not there", []row(nil), s.readAll(t, "born"))
+			same(t, "events of the topic that is not there", []row(nil), s.readAll(t, "created"))
 			same(t, "offset of the refused id", uint64(0), s.find(t, "t", "bad"))
 			same(t, "offset of the id refused first", after.Appends[0].Offset, s.find(t, "t", "shared"))
 			same(t, "latest of the key", uint64(1), s.latest(t, "t", "k", 0).Offset)
@@ -93,7 +93,7 @@ func testRefusedUnit(want error, change store.GroupChange) func(t *testing.T, s 
 			s.reopen(t)
 			check()
 		}
-		again := s.add(t, given("t", "bad"), given("born", "bad"))
+		again := s.add(t, given("t", "bad"), given("created", "bad"))
 		rising(t, after.Appends[0].Offset, again[:1])
 		rising(t, 0, again[1:])
 	}

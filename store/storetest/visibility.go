@@ -14,31 +14,31 @@ var visibilityTests = []test{
 
 // view is everything that the tests of visibility look at.
 type view struct {
-	A, B       []row
-	Heads      [2]uint64
-	Found      [3]uint64
-	SeekTime   uint64
-	Latest     row
-	G, H       *store.GroupState
-	Groups     []store.GroupInfo
-	BornGroups []store.GroupInfo
-	Topics     []store.TopicInfo
+	A, B          []row
+	Heads         [2]uint64
+	Found         [3]uint64
+	SeekTime      uint64
+	Latest        row
+	G, H          *store.GroupState
+	Groups        []store.GroupInfo
+	CreatedGroups []store.GroupInfo
+	Topics        []store.TopicInfo
 }
 
 func look(t failer, s *env) view {
 	t.Helper()
 	return view{
-		A:          s.readAll(t, "a"),
-		B:          s.readAll(t, "born"),
-		Heads:      [2]uint64{s.head(t, "a"), s.head(t, "born")},
-		Found:      [3]uint64{s.find(t, "a", "old"), s.find(t, "a", "new"), s.find(t, "born", "first")},
-		SeekTime:   s.seekTime(t, "a", startTime+1),
-		Latest:     s.latest(t, "a", "k", 0),
-		G:          s.group(t, "a", "g"),
-		H:          s.group(t, "a", "h"),
-		Groups:     s.listGroups(t, "a"),
-		BornGroups: s.listGroups(t, "born"),
-		Topics:     s.listTopics(t, "", noLimit),
+		A:             s.readAll(t, "a"),
+		B:             s.readAll(t, "created"),
+		Heads:         [2]uint64{s.head(t, "a"), s.head(t, "created")},
+		Found:         [3]uint64{s.find(t, "a", "old"), s.find(t, "a", "new"), s.find(t, "created", "first")},
+		SeekTime:      s.seekTime(t, "a", startTime+1),
+		Latest:        s.latest(t, "a", "k", 0),
+		G:             s.group(t, "a", "g"),
+		H:             s.group(t, "a", "h"),
+		Groups:        s.listGroups(t, "a"),
+		CreatedGroups: s.listGroups(t, "created"),
+		Topics:        s.listTopics(t, "", noLimit),
 	}
 }
 
@@ -50,31 +50,31 @@ func prepareView(t failer, s *env) *store.Unit {
 	old.Groups = []store.GroupChange{create("a", "g", store.GroupState{Epoch: 1, Settings: []byte(`1`)})}
 	s.commit(t, old)
 	s.clock.set(10)
-	u := unit(keyed("a", "new", "k"), given("born", "first"))
+	u := unit(keyed("a", "new", "k"), given("created", "first"))
 	u.Groups = []store.GroupChange{
 		update("a", "g", store.GroupState{Epoch: 2, Paused: true}),
 		create("a", "h", store.GroupState{Epoch: 3}),
-		create("born", "i", store.GroupState{Epoch: 4}),
+		create("created", "i", store.GroupState{Epoch: 4}),
 	}
 	return u
 }
 
 // wantAfter is the view when u is applied.
 func wantAfter(u *store.Unit, before view) view {
-	created, born := rowOf(u.Appends[0]), rowOf(u.Appends[1])
+	added, first := rowOf(u.Appends[0]), rowOf(u.Appends[1])
 	h := u.Groups[1].State
 	return view{
-		A:          append(before.A[:1:1], created),
-		B:          []row{born},
-		Heads:      [2]uint64{created.Offset, born.Offset},
-		Found:      [3]uint64{before.Found[0], created.Offset, born.Offset},
-		SeekTime:   created.Offset,
-		Latest:     created,
-		G:          &u.Groups[0].State,
-		H:          &h,
-		Groups:     []store.GroupInfo{{Group: "g", State: u.Groups[0].State}, {Group: "h", State: h}},
-		BornGroups: []store.GroupInfo{{Group: "i", State: u.Groups[2].State}},
-		Topics:     []store.TopicInfo{{Name: "a", Head: created.Offset}, {Name: "born", Head: born.Offset}},
+		A:             append(before.A[:1:1], added),
+		B:             []row{first},
+		Heads:         [2]uint64{added.Offset, first.Offset},
+		Found:         [3]uint64{before.Found[0], added.Offset, first.Offset},
+		SeekTime:      added.Offset,
+		Latest:        added,
+		G:             &u.Groups[0].State,
+		H:             &h,
+		Groups:        []store.GroupInfo{{Group: "g", State: u.Groups[0].State}, {Group: "h", State: h}},
+		CreatedGroups: []store.GroupInfo{{Group: "i", State: u.Groups[2].State}},
+		Topics:        []store.TopicInfo{{Name: "a", Head: added.Offset}, {Name: "created", Head: first.Offset}},
 	}
 }
 
