@@ -78,7 +78,7 @@ type Config struct {
 	// own; MetricsHistograms how many groups have histograms of their own. All others
 	// are one row. Defaults 200 and 20: fewer than 5,000 series, whatever there is.
 	MetricsLabels, MetricsHistograms int
-	// Version is told to clients.
+	// Version is reported to clients.
 	Version string
 	Logger  *slog.Logger
 	// LogLevel, where not nil, is Logger's level, which the operations listener

@@ -25,7 +25,7 @@ const (
 // past is a deadline that wakes whoever waits for the network.
 var past = time.Unix(1, 0)
 
-// door is one listener, what is found behind it, and the connections that came
+// door is one listener, its handlers, and the connections that came
 // through it and speak HTTP. Those that become WebSockets are the gateway's.
 //
 // A connection waits for its peer in one of three places: in front of a request, in
@@ -57,13 +57,13 @@ type connKey struct{}
 
 // open makes the server.
 func (d *door) open(log *slog.Logger) {
-	behind := rest.CleanPaths(d.mux)
+	handler := rest.CleanPaths(d.mux)
 	d.server = &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if c, ok := r.Context().Value(connKey{}).(*conn); ok {
 				r = c.serve(r)
 			}
-			behind.ServeHTTP(w, r)
+			handler.ServeHTTP(w, r)
 		}),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       time.Minute, // upgraded connections have deadlines of their own
@@ -256,7 +256,7 @@ func (c *conn) arm() bool {
 	return true
 }
 
-// CloseWrite tells the peer that nothing follows.
+// CloseWrite notifies the peer that nothing follows.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

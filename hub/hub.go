@@ -56,7 +56,7 @@ type Hub struct {
 }
 
 // Start opens everything and serves. On an error nothing is left running or
-// open. The hub runs until Stop; Failed tells if it can not go on by itself.
+// open. The hub runs until Stop; Failed reports that it cannot go on by itself.
 func Start(cfg Config) (*Hub, error) {
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -205,7 +205,7 @@ func (h *Hub) openStore() (store.Store, error) {
 	return s, nil
 }
 
-// durability is what an OK means, as told to clients.
+// durability is what an OK means, as reported to clients.
 func (h *Hub) durability() string {
 	kept := h.store.Capabilities().Durability
 	if kept == store.DurabilitySync {
@@ -371,7 +371,7 @@ func (h *Hub) drain(ctx context.Context) {
 }
 
 // closeStore ends the engine and its store, however long it takes to save what there is
-// to be saved; beyond the grace period it is told. Where the store is broken there is nothing, and what waits for it may wait
+// to be saved; beyond the grace period the log says so. Where the store is broken there is nothing, and what waits for it may wait
 // for ever: then the grace period counts, and the rest ends with the process.
 func (h *Hub) closeStore(ctx context.Context) error {
 	closed := make(chan error, 1)

@@ -40,7 +40,7 @@ func start(t *testing.T, cfg hub.Config) *hub.Hub {
 }
 
 // TestOneAddressForAll: equal addresses share one listener, and everything is
-// found behind it.
+// found there.
 func TestOneAddressForAll(t *testing.T) {
 	h := start(t, hub.Config{Store: hub.MemoryStore})
 	if h.WSAddr() != h.OpsAddr() {

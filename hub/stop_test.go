@@ -81,7 +81,7 @@ func (c *raw) end(what string) string {
 }
 
 // TestStopWaitsForNoPeer: whatever clients are in the middle of, at whichever door,
-// a stop ends it: it is in order, WebSockets are told, and nothing is taken from a
+// a stop ends it: it is in order, WebSockets get a close frame, and nothing is taken from a
 // client that was not there before.
 func TestStopWaitsForNoPeer(t *testing.T) {
 	h, err := hub.Start(hub.Config{Store: hub.MemoryStore, WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0", Grace: patience})
@@ -258,7 +258,7 @@ func TestFailedOpenClosesTheOperationsListener(t *testing.T) {
 	}
 }
 
-// TestStopLetsNobodyIn: from the moment on at which the first client is told, no door
+// TestStopLetsNobodyIn: from the moment on at which the first client is notified, no door
 // takes anything.
 func TestStopLetsNobodyIn(t *testing.T) {
 	held := &heldStore{Store: memory.Open(memory.Options{}), held: make(chan struct{}, 1), letGo: make(chan struct{})}
@@ -289,7 +289,7 @@ func TestStopLetsNobodyIn(t *testing.T) {
 	unread.answer()
 	_, _ = unread.conn.Write([]byte(publish))
 	if got := unread.end("kept"); strings.Contains(got, `"offset"`) {
-		t.Errorf("a publish behind the goodbye was taken: %q", got)
+		t.Errorf("a publish after the goodbye was taken: %q", got)
 	}
 	close(held.letGo)
 	if status, body := taken.answer(); status != 200 || !strings.Contains(body, `"offset":1`) {
@@ -318,10 +318,10 @@ func (s *heldStore) Commit(ctx context.Context, units []*store.Unit, sync bool) 
 // TestStopOnSlowDisk: a store that takes longer to close than the grace period is closed all
 // the same, and meanwhile the log says what the stop waits for.
 func TestStopOnSlowDisk(t *testing.T) {
-	told, letGo := make(chan string, 9), make(chan struct{})
+	logged, letGo := make(chan string, 9), make(chan struct{})
 	slow := &watchedStore{memory.Open(memory.Options{}), func() { <-letGo }}
 	h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0", Grace: time.Millisecond,
-		Logger:    slog.New(warnings(told)),
+		Logger:    slog.New(warnings(logged)),
 		OpenStore: func(func(error)) (store.Store, error) { return slow, nil }})
 	if err != nil {
 		t.Fatal(err)
@@ -329,7 +329,7 @@ func TestStopOnSlowDisk(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- h.Stop(context.Background()) }()
 	select {
-	case line := <-told:
+	case line := <-logged:
 		if !strings.Contains(line, "the store is still being closed") {
 			t.Errorf("the log says %q", line)
 		}

@@ -37,7 +37,7 @@ type Stock struct {
 // VerifyStore opens the store in dir and reads all of it: each record has to be one,
 // and offsets and commit times have to rise. It calls each with every topic in byte
 // order, as soon as it is read. The first thing that is wrong is the error; what may be
-// wrong, and leaves a whole store, as the end of a log that was cut short, is told to warn.
+// wrong, and leaves a whole store, as the end of a log that was cut short, goes to warn.
 // Opening a store changes its files, and makes one of an older format one of the present;
 // no hub may have it open. Who wants none of this gives a copy.
 func VerifyStore(ctx context.Context, dir string, warn func(text string), each func(Stock) error) (err error) {
@@ -117,7 +117,7 @@ func verifyTopic(ctx context.Context, s store.Store, t store.TopicInfo) (Stock, 
 	for {
 		batch.Reset()
 		if err := s.Read(ctx, t.Name, stock.Last+1, verifyEvents, verifyBytes, &batch); err != nil {
-			return stock, fmt.Errorf("hub: topic %q behind offset %d: %w", t.Name, stock.Last, err)
+			return stock, fmt.Errorf("hub: topic %q after offset %d: %w", t.Name, stock.Last, err)
 		}
 		if len(batch.Items) == 0 {
 			break
@@ -140,7 +140,7 @@ func (s *Stock) add(item store.Item, head uint64) error {
 	at := item.Record.CommitTime()
 	switch {
 	case item.Offset <= s.Last || item.Offset > head:
-		return fmt.Errorf("hub: topic %q has offset %d behind %d, and its head at %d", s.Topic, item.Offset, s.Last, head)
+		return fmt.Errorf("hub: topic %q has offset %d after %d, and its head at %d", s.Topic, item.Offset, s.Last, head)
 	case e.Topic != s.Topic || e.ID == "" || string(item.Record.ID()) != e.ID:
 		return fmt.Errorf("hub: topic %q has at offset %d the event %q of topic %q", s.Topic, item.Offset, e.ID, e.Topic)
 	case at == 0 || at < s.LastTS:

@@ -12,7 +12,7 @@ const otherLabel = "_other"
 //
 // A counter of that row must never go back, or a monitor would take it for a
 // restart and count everything in it again. But its parts can: a group is
-// deleted, or made anew and counts from zero. So the rows of the others are kept
+// deleted, or made again and counts from zero. So the rows of the others are kept
 // as they were last seen, and what is missing next time, or has gone back, is
 // added to gone:
 //
@@ -34,7 +34,7 @@ type rowKind[K comparable, R any] struct {
 	key   func(*R) K
 	empty func() *R         // the row of the others, at zero
 	count func(sum, row *R) // adds what only grows
-	state func(sum, row *R) // adds what stands at the moment
+	state func(sum, row *R) // adds what holds at the moment
 	fell  func(row, before *R) bool
 }
 
@@ -42,7 +42,7 @@ func newCapped[K comparable, R any](limit int, kind rowKind[K, R]) *capped[K, R]
 	return &capped[K, R]{limit: limit, kind: kind, kept: make(map[K]bool)}
 }
 
-// fold returns the rows to show for these, of which no two have the same name.
+// fold returns the rows to show for these; no two have the same name.
 func (c *capped[K, R]) fold(rows []R) []R {
 	shown := make([]R, 0, min(len(rows), c.limit)+1)
 	others := make(map[K]R)
@@ -140,7 +140,7 @@ var groupKind = rowKind[groupName, groupRow]{
 			sum.InFlight[transport] += n
 		}
 	},
-	// A group that was made anew starts all of these at zero.
+	// A group that was made again starts all of these at zero.
 	fell: func(g, before *groupRow) bool {
 		return g.Delivered < before.Delivered || g.Redelivered < before.Redelivered || g.Acked < before.Acked ||
 			g.Nacked < before.Nacked || g.Expired < before.Expired || g.DeadLettered < before.DeadLettered ||

@@ -38,7 +38,7 @@ func group(name string, acked uint64, lag uint64) measure.Group {
 }
 
 // TestOthersNeverGoBack: what a deleted group has counted stays in the sum; what
-// it stood at does not.
+// it had before does not.
 func TestOthersNeverGoBack(t *testing.T) {
 	c := newCapped(1, groupKind)
 	for i, step := range []struct {
@@ -47,8 +47,8 @@ func TestOthersNeverGoBack(t *testing.T) {
 	}{
 		{[]measure.Group{group("kept", 100, 9), group("a", 10, 1), group("b", 20, 2)}, 30, 3, 30},
 		{[]measure.Group{group("kept", 100, 9), group("a", 11, 1)}, 31, 1, 31},                   // b was deleted
-		{[]measure.Group{group("kept", 100, 9), group("a", 12, 1), group("b", 3, 4)}, 35, 5, 35}, // and made anew
-		{[]measure.Group{group("kept", 100, 9), group("a", 2, 7), group("b", 3, 4)}, 37, 11, 37}, // a was deleted and made anew in between
+		{[]measure.Group{group("kept", 100, 9), group("a", 12, 1), group("b", 3, 4)}, 35, 5, 35}, // and made again
+		{[]measure.Group{group("kept", 100, 9), group("a", 2, 7), group("b", 3, 4)}, 37, 11, 37}, // a was deleted and made again in between
 		{[]measure.Group{group("kept", 100, 9)}, 37, 0, 37},                                      // nobody is left
 		{nil, 37, 0, 37}, // not even who has a label
 		{[]measure.Group{group("c", 1, 1)}, 38, 1, 38},                                             // whose label is not given away

@@ -22,7 +22,7 @@ func TestDocuments(t *testing.T) {
 			t.Errorf("%s, which the client has: %d with %d bytes", target, w.Code, w.Body.Len())
 		}
 		if w := get(h, target, "If-None-Match", `"another"`); w.Code != 200 {
-			t.Errorf("%s, of which the client has another: %d", target, w.Code)
+			t.Errorf("%s, while the client has another one: %d", target, w.Code)
 		}
 		if w := do(h, "HEAD", target, ""); w.Code != 200 || w.Body.Len() > 0 {
 			t.Errorf("HEAD %s: %d with %d bytes", target, w.Code, w.Body.Len())
@@ -35,7 +35,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestRoutes: the routes that are told are those that are mounted.
+// TestRoutes: the routes that are listed are those that are mounted.
 func TestRoutes(t *testing.T) {
 	cfg := filled().config()
 	cfg.Level = new(slog.LevelVar)

@@ -15,7 +15,7 @@ import (
 	"eventhub/store/memory"
 )
 
-// What happens in TestTheRealEngine: so many events, of which some are published
+// What happens in TestTheRealEngine: so many events; some of them are published
 // twice; one is refused always, one once.
 const (
 	orders, twice = 40, 5
@@ -99,8 +99,8 @@ func TestTheRealEngineHoldsBack(t *testing.T) {
 				t.Errorf("/inflight answers %s", w.Body)
 			}
 		}
-		behind := `"blocked_by":{"kind":"key","key":"k","offset":1,`
-		shows(0, behind)
+		blocked := `"blocked_by":{"kind":"key","key":"k","offset":1,`
+		shows(0, blocked)
 		if err := b.PauseGroup(ctx, "orders", "billing"); err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func TestTheRealEngineHoldsBack(t *testing.T) {
 		if err := b.ResumeGroup(ctx, "orders", "billing"); err != nil {
 			t.Fatal(err)
 		}
-		shows(0, behind)
+		shows(0, blocked)
 		if err := errors.Join(b.Close(), s.Close()); err != nil {
 			t.Error(err)
 		}

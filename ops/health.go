@@ -68,7 +68,7 @@ func (o *Ops) readyz(w http.ResponseWriter, r *http.Request) {
 	writeText(w, code, text.String()+word+"\n")
 }
 
-// ready makes every check, also behind one that failed: a probe is to show all
+// ready makes every check, also after one that failed: a probe is to show all
 // that is wrong. verdicts is never nil.
 func (o *Ops) ready(ctx context.Context) (verdicts []verdict, ready bool) {
 	verdicts, ready = make([]verdict, 0, len(o.cfg.Ready)), true

@@ -63,9 +63,9 @@ func (f *rooms) Topic(_ context.Context, topic string) (admin.TopicInfo, error) 
 func (f *rooms) Groups(_ context.Context, q admin.GroupQuery) ([]admin.GroupInfo, error) {
 	var found []admin.GroupInfo
 	for _, g := range f.groupsBy {
-		behind := cmp.Or(strings.Compare(g.Topic, q.AfterTopic), strings.Compare(g.Group, q.AfterGroup)) > 0
+		later := cmp.Or(strings.Compare(g.Topic, q.AfterTopic), strings.Compare(g.Group, q.AfterGroup)) > 0
 		fits := (q.Topic == "" || g.Topic == q.Topic) && (q.Group == "" || g.Group == q.Group)
-		if behind && fits && len(found) < q.Limit {
+		if later && fits && len(found) < q.Limit {
 			found = append(found, g)
 		}
 	}

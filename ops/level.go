@@ -51,16 +51,16 @@ func (o *Ops) setLevel(w http.ResponseWriter, r *http.Request) error {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "level %q is unknown; debug, info, warn and error are known", name)
 	}
 	from := o.cfg.Level.Level()
-	// The change is told while the more talkative of the two levels holds.
-	tell := func() {
+	// The change is reported while the more talkative of the two levels holds.
+	report := func() {
 		o.cfg.Logger.Warn("log level changed", "from", levelName(from), "to", name, "remote", r.RemoteAddr)
 	}
 	if to > from {
-		tell()
+		report()
 	}
 	o.cfg.Level.Set(to)
 	if to < from {
-		tell()
+		report()
 	}
 	return o.showLevel(w, r)
 }

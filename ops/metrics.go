@@ -34,7 +34,7 @@ func (o *Ops) metricsHandler() (http.Handler, error) {
 	}
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorLog:            slog.NewLogLogger(o.cfg.Logger.Handler(), slog.LevelWarn),
-		ErrorHandling:       promhttp.ContinueOnError, // what can be told is told; see Registry
+		ErrorHandling:       promhttp.ContinueOnError, // what can be reported is reported; see Registry
 		Registry:            registry,                 // counts promhttp_metric_handler_errors_total
 		MaxRequestsInFlight: maxScrapes,
 		EnableOpenMetrics:   true,

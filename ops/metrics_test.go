@@ -121,7 +121,7 @@ func TestOneSnapshotAScrape(t *testing.T) {
 	}
 }
 
-// TestLint: names follow Prometheus' conventions, save those that the seeds gave.
+// TestLint: names follow Prometheus' conventions, except those that were given.
 func TestLint(t *testing.T) {
 	body := get(open(t, filled().config()), "/metrics").Body
 	problems, err := promlint.New(body).Lint()
@@ -285,7 +285,7 @@ func TestLabelsAreCapped(t *testing.T) {
 		}
 		slices.Sort(now)
 		if len(now) != 2*(most+1) || labels != nil && !slices.Equal(labels, now) {
-			t.Errorf("round %d: %d labels, of which some changed: %v", round, len(now), now)
+			t.Errorf("round %d: %d labels, and some changed: %v", round, len(now), now)
 		}
 		labels = now
 		wantSums(t, got, &f.engine)
@@ -347,7 +347,7 @@ func wantSums(t *testing.T, got samples, e *measure.Engine) {
 	}
 }
 
-// BenchmarkScrape is a scrape of a hub with 10,000 topics and groups, of which
+// BenchmarkScrape is a scrape of a hub with 10,000 topics and groups; of them
 // DefaultMaxLabels have series of their own.
 func BenchmarkScrape(b *testing.B) {
 	o, err := New(manyTopics(10_000, 1).config())

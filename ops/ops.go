@@ -61,7 +61,7 @@ type Config struct {
 	Gateway func() measure.Gateway
 	API     func() measure.API
 	// Authenticate is asked for every request but the probes, with the bearer
-	// token; given tells an empty token from none. A nil error lets the request
+	// token; given distinguishes an empty token from none. A nil error lets the request
 	// in; others are shown to the client. Required.
 	Authenticate func(ctx context.Context, token string, given bool) error
 	// Open says that Authenticate lets in whoever comes. Requests over loopback
@@ -193,7 +193,7 @@ func (o *Ops) routes() map[string]http.HandlerFunc {
 }
 
 // Routes returns the methods and paths that there are, such as "GET /lag", in order.
-// HEAD, which stands beside each GET, is not among them.
+// HEAD, which goes with each GET, is not among them.
 func (o *Ops) Routes() []string { return slices.Sorted(maps.Keys(o.routes())) }
 
 // Register mounts the routes.
@@ -207,7 +207,7 @@ func (o *Ops) Register(mux *http.ServeMux) {
 // answered as a problem; otherwise it has answered.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
-// guard lets requests in and answers errors. Nothing of what is behind it, save the
+// guard lets requests in and answers errors. No answer, except the
 // documents, is to be kept by caches: it has changed a moment later.
 func (o *Ops) guard(serve handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {

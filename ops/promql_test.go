@@ -75,7 +75,7 @@ func (p *promReader) fault(format string, args ...any) {
 	p.faults = append(p.faults, fmt.Sprintf(format, args...))
 }
 
-// peek is the token at the reader, or "" behind the last.
+// peek is the token at the reader, or "" after the last.
 func (p *promReader) peek() string {
 	if p.at < len(p.tokens) {
 		return p.tokens[p.at]
@@ -107,7 +107,7 @@ func (p *promReader) step() {
 }
 
 // clause reads the labels of by (…) and its like. They are to be on any metric:
-// which one they mean, only an evaluation would tell.
+// which one they mean, only an evaluation would show.
 func (p *promReader) clause() {
 	for p.at++; p.peek() != ")" && p.peek() != ""; p.at++ {
 		label := p.peek()

@@ -13,7 +13,7 @@ import (
 
 // cursorView is a cursor as the seeds' dashboard shows it: LastID and LastTS are
 // those of the last event below which everything is done, and absent where there
-// is no such event. Offset and Epoch stand beside them; GroupInfo has the same as
+// is no such event. Offset and Epoch are added; GroupInfo has the same as
 // cursor, last_id, last_ts and epoch.
 //
 // LastTS is the commit time in epoch milliseconds. The seeds took the
@@ -109,7 +109,7 @@ func tail(id string) *string {
 
 // lag answers GET /lag?topic&group with one lagView, of a group that does not
 // exist as well, as the seeds' dashboard does. Without topic or without group it
-// lists those that fit, ordered by topic and group, from behind after_topic and
+// lists those that fit, ordered by topic and group, that come after after_topic and
 // after_group on; next, where it is there, has these of the next page.
 func (o *Ops) lag(w http.ResponseWriter, r *http.Request) error {
 	q, err := question(r, "topic", "group", "after_topic", "after_group", "limit")

@@ -8,7 +8,7 @@ import (
 	"eventhub/admin"
 )
 
-// viewed are topics and groups in every state that a view tells apart.
+// viewed are topics and groups in every state that a view distinguishes.
 func viewed() *rooms {
 	return &rooms{
 		topics: map[string]admin.TopicInfo{

@@ -169,7 +169,7 @@ func (m *meaningLines) receipts(rs []eventhub.Receipt) {
 }
 
 // TestHubFramesInOtherLayouts: order, space and unknown members do not matter,
-// save in the event itself; what is no frame of a hub is an error.
+// except in the event itself; what is no frame of a hub is an error.
 func TestHubFramesInOtherLayouts(t *testing.T) {
 	var d HubDecoder
 	var f HubFrame
@@ -201,7 +201,7 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 	if f3.Delivery.Offset != 9 || f3.Delivery.Attempt != 1 || f3.Group != nil || f3.Delivery.ID() != "e" {
 		t.Errorf("%+v", f3)
 	}
-	// What a later hub may put behind the event of a tail is not a part of it.
+	// What a later hub may put after the event of a tail is not a part of it.
 	const record = `"ts":1723140000000,"id":"e","topic":"t","payload":{"a":["}{",{"\\\"}":1}]}}`
 	f3 = good(`{"op":"EVENT","topic":"t","event":{"offset":9,` + record + `,"ctx":{"gap":{"from":1}}}`)
 	if got := string(f3.Delivery.Record); got != "{"+record {

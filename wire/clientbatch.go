@@ -56,7 +56,7 @@ func AppendCancel(dst []byte, corr uint64, topic, id string) []byte {
 }
 
 // AppendSettles appends the ACK, NACK or MODACK that applies the verdict of s to 1
-// to MaxRefs deliveries, each of which has an id, a lease or both; s.Refs is not
+// to MaxRefs deliveries, each with an id, a lease or both; s.Refs is not
 // looked at. s has passed Settlement.Validate.
 func AppendSettles(dst []byte, corr uint64, topic, group string, s *eventhub.Settlement, refs []eventhub.Ref) []byte {
 	if len(refs) == 1 {

@@ -62,8 +62,8 @@ func eachElement(array []byte) iter.Seq2[int, []byte] {
 	}
 }
 
-// What a byte may mean outside strings: between stands in front of a value,
-// ending behind a number or a literal, nesting changes the depth.
+// What a byte may mean outside strings: between comes before a value,
+// ending after a number or a literal, nesting changes the depth.
 var between, ending, nesting = [256]bool{' ': true, '\t': true, '\r': true, '\n': true, ',': true, ':': true},
 	[256]bool{' ': true, '\t': true, '\r': true, '\n': true, ',': true, ':': true, ']': true, '}': true},
 	[256]bool{'"': true, '{': true, '[': true, '}': true, ']': true}

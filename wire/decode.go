@@ -16,7 +16,7 @@ import (
 // A frame is read in two passes. The first cuts the object and its opts into
 // raw members and checks all of the JSON, down to duplicate names inside the
 // payload. It judges no value, so it reaches the end of every frame that is
-// JSON, and corr and op are known wherever they stand: an error can be answered
+// JSON, and corr and op are known wherever they are: an error can be answered
 // with its corr. Frames without anything unusual take a short way through it.
 // The second reads the members that the op wants, out of text that is known to
 // be sound.
@@ -108,7 +108,7 @@ func (m *members) slot(name []byte) *[]byte {
 // Decode resets req and fills it from one frame. The payloads of its events are
 // parts of frame, checked to be strict JSON; everything else is independent of it.
 //
-// An error is an *eventhub.Error: CodeBadJSON tells the byte position,
+// An error is an *eventhub.Error: with CodeBadJSON it names the byte position,
 // CodeBadRequest, CodeBadTopic and CodeBadEvent the member and what was found,
 // CodeUnsupportedOp the op or option that this hub does not have. Corr, HasCorr
 // and Op are filled then too, as far as they could be read; Op may be a name
@@ -199,7 +199,7 @@ func (d *Decoder) split(frame []byte) error {
 		return badJSON(err)
 	}
 	if rest := bytes.TrimLeft(frame[d.json.InputOffset():], jsonSpace); len(rest) > 0 {
-		return eventhub.Errorf(eventhub.CodeBadJSON, "data behind the object at byte %d", len(frame)-len(rest))
+		return eventhub.Errorf(eventhub.CodeBadJSON, "data after the object at byte %d", len(frame)-len(rest))
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"eventhub"
 )
 
-// rawMember is one member of an object as it stands.
+// rawMember is one member of an object as it is.
 type rawMember struct{ name, value string }
 
 func rawMembers(t testing.TB, object string) []rawMember {
@@ -123,7 +123,7 @@ func TestErrorsDoNotDependOnOrder(t *testing.T) {
 	}
 }
 
-// TestOpIsKnownOnErrors: the gateway must know what it refuses, to tell a frame
+// TestOpIsKnownOnErrors: the gateway must know what it refuses, to distinguish a frame
 // before AUTH from a bad AUTH.
 func TestOpIsKnownOnErrors(t *testing.T) {
 	for _, c := range readGolden(t, "errors.txt") {

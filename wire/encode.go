@@ -17,7 +17,7 @@ func AppendOK(dst []byte, corr string, hasCorr bool) []byte {
 	return append(openOK(dst, corr, hasCorr), '}')
 }
 
-// AppendSubscribeOK appends the OK of a SUBSCRIBE; a live tail is told which topics it
+// AppendSubscribeOK appends the OK of a SUBSCRIBE; for a live tail it says which topics it
 // knows, and of its gaps.
 func AppendSubscribeOK(dst []byte, corr string, hasCorr bool, known string, gaps []eventhub.Gap) []byte {
 	dst = openOK(dst, corr, hasCorr)

@@ -15,7 +15,7 @@ import (
 )
 
 // TestHubFramesAreStrictJSON: every frame of the hub passes its own strict
-// reader, wastes no space, and stands behind what dst held.
+// reader, wastes no space, and comes after what dst held.
 func TestHubFramesAreStrictJSON(t *testing.T) {
 	for _, c := range hubFrames() {
 		compact, err := strictjson.AppendCompact(nil, c.sent)
@@ -176,7 +176,7 @@ func TestCountTellsSubscriptionsApart(t *testing.T) {
 	}
 }
 
-// TestFit: an EVENTS has the size that Fit tells, is as full as its bound allows,
+// TestFit: an EVENTS has the size that Fit returns, is as full as its bound allows,
 // and holds one delivery at least.
 func TestFit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

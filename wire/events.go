@@ -13,7 +13,7 @@ import (
 type EventFrame struct {
 	one  []byte // an EVENT up to the event
 	many []byte // an EVENTS up to the first of its entries
-	tail bool   // nothing behind the event
+	tail bool   // nothing after the event
 }
 
 const (
@@ -67,7 +67,7 @@ func (f *EventFrame) Append(dst []byte, d *eventhub.Delivery) []byte {
 // the record.
 func (f *EventFrame) Size(d *eventhub.Delivery) int { return len(f.one) + f.sizeBehind(d) }
 
-// sizeBehind is the size of the event and of what stands behind it.
+// sizeBehind is the size of the event and of what follows it.
 func (f *EventFrame) sizeBehind(d *eventhub.Delivery) int {
 	// Everything of variable length but the record, written where it costs
 	// nothing: at most 243 bytes.
@@ -108,7 +108,7 @@ func (f *EventFrame) Fit(batch []eventhub.Delivery, most int) (n, size int) {
 	return n, size
 }
 
-// appendRest appends what stands behind the event.
+// appendRest appends what follows the event.
 func (f *EventFrame) appendRest(dst []byte, d *eventhub.Delivery) []byte {
 	if f.tail {
 		return append(dst, '}')

@@ -199,7 +199,7 @@ func checkRefs(t *testing.T, frame []byte, said any, refs []eventhub.Ref) {
 	}
 }
 
-// unmarshal reads JSON with the standard library, numbers as they stand.
+// unmarshal reads JSON with the standard library, numbers as they are.
 func unmarshal(t *testing.T, text []byte) any {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(text))

@@ -53,7 +53,7 @@ func parseGolden(t testing.TB, name, paragraph string) goldenCase {
 	for line := range strings.SplitSeq(paragraph, "\n") {
 		mark, rest, ok := strings.Cut(line, " ")
 		if !ok || (c.title == "") != (mark == "#") {
-			t.Fatalf("%s: bad line %q behind title %q", name, line, c.title)
+			t.Fatalf("%s: bad line %q after title %q", name, line, c.title)
 		}
 		switch mark {
 		case "#":
@@ -379,8 +379,8 @@ func hubFrames() []goldenCase {
 		sent("OK of a batch with scheduled events", AppendBatchOK(nil, "c-7", true, []eventhub.Receipt{later, receipt, laterAgain})),
 		sent("OK of ACK", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Applied})),
 		sent("OK of ACK that came too late", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Stale})),
-		sent("OK of ACK of which a part came too late", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Applied, eventhub.Stale, eventhub.Applied, eventhub.Stale})),
-		sent("OK of ACK of which all came too late", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Stale, eventhub.Stale})),
+		sent("OK of ACK that came too late for a part", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Applied, eventhub.Stale, eventhub.Applied, eventhub.Stale})),
+		sent("OK of ACK that came too late for all", AppendSettleOK(nil, "a1", true, []eventhub.Outcome{eventhub.Stale, eventhub.Stale})),
 		sent("ERR", AppendError(nil, "c-7", true, eventhub.Errorf(eventhub.CodeForbidden, "No right to publish to %q.", "billing.paid"))),
 		sent("ERR without corr", AppendError(nil, "", false, eventhub.Errorf(eventhub.CodeBadJSON, "the frame is empty"))),
 		sent("ERR with a time to wait, rounded up", AppendError(nil, "c-7", true, overloaded)),
@@ -388,8 +388,8 @@ func hubFrames() []goldenCase {
 		sent("EVENT", NewEventFrame("process.state", "ops").Append(nil, &delivery)),
 		sent("EVENT of a pattern", NewEventFrame("process.*", "ops").Append(nil, &delivery)),
 		sent("EVENT that counts as acked when sent", NewEventFrame("process.state", "ops").Append(nil, &auto)),
-		sent("EVENT that is the first behind a seek", NewEventFrame("process.state", "ops").Append(nil, &sought)),
-		sent("EVENT that counts as acked, the first behind a seek", NewEventFrame("process.state", "ops").Append(nil, &autoSought)),
+		sent("EVENT that is the first after a seek", NewEventFrame("process.state", "ops").Append(nil, &sought)),
+		sent("EVENT that counts as acked, the first after a seek", NewEventFrame("process.state", "ops").Append(nil, &autoSought)),
 		sent("EVENT that was redriven twice", NewEventFrame("process.state", "ops").Append(nil, &again)),
 		sent("EVENT with all there can be", NewEventFrame("process.state", "ops").Append(nil, &full)),
 		sent("EVENT of a live tail", NewEventFrame("process.state", "").Append(nil, &tailed)),

@@ -41,8 +41,8 @@ func TestDecoderLetsGoOfTheFrame(t *testing.T) {
 	}
 }
 
-// TestDecoderForgetsNames: nor does an object of many names leave its mark, of which
-// the JSON reader keeps a list.
+// TestDecoderForgetsNames: nor does an object of many names leave its mark;
+// the JSON reader keeps a list of names.
 func TestDecoderForgetsNames(t *testing.T) {
 	const most = 64 << 10
 	var object []byte

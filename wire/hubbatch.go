@@ -53,7 +53,7 @@ func (d *HubDecoder) setEvents(ds []eventhub.Delivery) error {
 	return nil
 }
 
-// plainContext reads what stands behind the event of a group, up to the end of
+// plainContext reads what follows the event of a group, up to the end of
 // the object around both.
 func (d *HubDecoder) plainContext(s *scanner, into *eventhub.Delivery) bool {
 	s.expect(contextKey)

@@ -31,7 +31,7 @@ type HubFrame struct {
 	DeliverAt int64
 	Duplicate bool
 	// OK of a PUBLISH of a batch and of an ACK that published: one for each event,
-	// in the decoder's memory, save the ids, which may be kept.
+	// in the decoder's memory, except the ids, which may be kept.
 	Receipts []eventhub.Receipt
 	// OK of ACK, NACK, MODACK. StaleAt has the indexes of the deliveries that are
 	// meant, in the decoder's memory, and is nil where all are.
@@ -114,7 +114,7 @@ func (m *hubMembers) slot(name []byte) *[]byte {
 	return nil
 }
 
-// Decode resets f and fills it from one frame, of which it may change the bytes
+// Decode resets f and fills it from one frame. It may change the frame's bytes
 // before the records of events: a frame is decoded once. An error means that the
 // peer is no hub of this protocol.
 func (d *HubDecoder) Decode(frame []byte, f *HubFrame) error {
@@ -164,7 +164,7 @@ const (
 	contextKey = `,"ctx":{"attempt":`
 )
 
-// plainEvent reads an EVENT, or leaves it to strict. Behind the event stand
+// plainEvent reads an EVENT, or leaves it to strict. After the event are
 // numbers, a lease and a truth only, so the last contextKey is the real one, whatever the
 // payload holds.
 func (d *HubDecoder) plainEvent(frame []byte, f *HubFrame) bool {
@@ -189,7 +189,7 @@ func (d *HubDecoder) plainEvent(frame []byte, f *HubFrame) bool {
 	return d.plainContext(&s, &f.Delivery) && s.done() && d.setEvent(&f.Delivery, event) == nil
 }
 
-// plainTailEvent reads what stands in the EVENT of a live tail from its event on.
+// plainTailEvent reads what is in the EVENT of a live tail from its event on.
 func (d *HubDecoder) plainTailEvent(s scanner, f *HubFrame) bool {
 	f.Delivery.Attempt = 1
 	event := s.object()
@@ -224,7 +224,7 @@ func (d *HubDecoder) setEvent(into *eventhub.Delivery, event []byte) error {
 	return nil
 }
 
-// recordTopic returns the topic that a record, save its first byte, names, or
+// recordTopic returns the topic that a record, except its first byte, names, or
 // nil for bytes that are no record.
 func recordTopic(record []byte) []byte {
 	s := scanner{rest: record[1:]}
@@ -308,7 +308,7 @@ func (d *HubDecoder) split(frame []byte) error {
 		}
 	}
 	if rest := bytes.TrimLeft(frame[v.json.InputOffset():], jsonSpace); len(rest) > 0 {
-		return eventhub.Errorf(eventhub.CodeBadJSON, "data behind the object at byte %d", len(frame)-len(rest))
+		return eventhub.Errorf(eventhub.CodeBadJSON, "data after the object at byte %d", len(frame)-len(rest))
 	}
 	return nil
 }

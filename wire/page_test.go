@@ -12,7 +12,7 @@ import (
 	"eventhub/internal/strictjson"
 )
 
-// TestLimitsOfThePage: the ranges that docs/protocol.md tells of SUBSCRIBE's options
+// TestLimitsOfThePage: the ranges that docs/protocol.md names for SUBSCRIBE's options
 // are those that count: their ends pass, and what is beyond is refused.
 func TestLimitsOfThePage(t *testing.T) {
 	file, err := os.ReadFile("../docs/protocol.md")
@@ -27,7 +27,7 @@ func TestLimitsOfThePage(t *testing.T) {
 	for name, option := range options {
 		row := regexp.MustCompile("(?m)^\\| `" + name + "` \\|.*[ ;,](\\d+)–(\\d+)").FindStringSubmatch(page)
 		if row == nil {
-			t.Errorf("the page tells no range of %s", name)
+			t.Errorf("the page names no range of %s", name)
 			continue
 		}
 		least, _ := strconv.Atoi(row[1])
@@ -45,12 +45,12 @@ func TestLimitsOfThePage(t *testing.T) {
 			}
 		}
 	}
-	for _, told := range []string{
+	for _, text := range []string{
 		fmt.Sprintf("nested at most %d deep", strictjson.MaxDepth),
 		fmt.Sprintf("A group's name is 1–%d of\n`A–Z a–z 0–9 . _ : -`", eventhub.MaxGroupBytes),
 	} {
-		if !strings.Contains(page, told) {
-			t.Errorf("the page does not say %q", told)
+		if !strings.Contains(page, text) {
+			t.Errorf("the page does not say %q", text)
 		}
 	}
 }

@@ -173,7 +173,7 @@ func (d *Decoder) readEvent(object []byte, e *eventhub.Event) error {
 	if e.Payload == nil {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "payload is missing; null is a payload")
 	}
-	if strictjson.TooDeep(e.Payload) { // whoever finds it later cannot tell which event it is
+	if strictjson.TooDeep(e.Payload) { // whoever finds it later cannot see which event it is
 		return eventhub.Errorf(eventhub.CodeBadJSON, "payload: nested more than %d deep", strictjson.MaxDepth)
 	}
 	if absent(opts) {

@@ -8,7 +8,7 @@
 // any depth, and invalid UTF-8 are refused. Unknown names at the top level are
 // ignored, so that newer clients can say more; unknown names in opts are
 // refused, because an option that is not obeyed changes what the client gets.
-// null stands for an absent member, save for payload, where it is a value.
+// null stands for an absent member, except for payload, where it is a value.
 package wire
 
 import (
@@ -35,7 +35,7 @@ const (
 )
 
 // ProtocolVersion is the version of the conversation that this package speaks. A
-// hub tells its own in the OK of an AUTH. It is raised when frames come to mean
+// hub sends its own in the OK of an AUTH. It is raised when frames come to mean
 // something else, not when more can be said.
 const ProtocolVersion = 1
 
@@ -52,7 +52,7 @@ const (
 // Request is one frame of a client, decoded. Which fields count depends on Op.
 type Request struct {
 	Op Op
-	// Corr comes back in the answer; HasCorr tells an empty one from none.
+	// Corr comes back in the answer; HasCorr distinguishes an empty one from none.
 	Corr    string
 	HasCorr bool
 
@@ -61,7 +61,7 @@ type Request struct {
 	HasToken bool
 
 	// All but AUTH and a PUBLISH with Batch. Group is empty in a PUBLISH, in a
-	// CANCEL, and for a live tail. Topic may be a pattern save in those two.
+	// CANCEL, and for a live tail. Topic may be a pattern except in those two.
 	Topic, Group string
 
 	// Batch says of a PUBLISH that it has Events, even if only one, and of a
@@ -74,7 +74,7 @@ type Request struct {
 
 	// PUBLISH with Batch; and what an ACK publishes, which is atomic with it where
 	// there is any. Payloads point into the frame. The slice is the Request's: the
-	// next Decode uses its memory again, save where Events was set to nil to keep it.
+	// next Decode uses its memory again, except where Events was set to nil to keep it.
 	Events []eventhub.Event
 
 	// PUBLISH: see eventhub.Publication.
@@ -91,11 +91,11 @@ type Request struct {
 	Settlement eventhub.Settlement
 }
 
-// AuthInfo is what the OK of an AUTH tells.
+// AuthInfo is what the OK of an AUTH says.
 type AuthInfo struct {
 	Hub        string // name of the hub
 	Version    string
-	Protocol   int    // see ProtocolVersion; 0 where the hub tells none
+	Protocol   int    // see ProtocolVersion; 0 where the hub sends none
 	Durability string // "sync", "interval" or "none"
 	Limits     Limits
 }

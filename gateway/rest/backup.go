@@ -21,7 +21,7 @@ import (
 // it is sent.
 const backupPrefix = "eventhub-backup-"
 
-// clearScratch removes the copies that a process left behind which was killed while it
+// clearScratch removes the copies that a process left behind when it was killed while it
 // sent them. Nobody else uses the directory.
 func clearScratch(dir string) error {
 	left, err := filepath.Glob(filepath.Join(dir, backupPrefix+"*"))
@@ -38,7 +38,7 @@ func clearScratch(dir string) error {
 // and few are kept, for each needs room: a client that is slow to take one does not
 // keep others from theirs. The trailer has the checksum of the tar.
 //
-// It reads everything there is: once rights are told apart, this one needs admin.
+// It reads everything there is: once there are several rights, this request needs admin.
 func (a *API) backup(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	if _, err := parameters(r); err != nil {
 		return reply{}, err

@@ -60,7 +60,7 @@ func (a *API) answerAll(r *http.Request, access Access, given *given, events []e
 	}
 	status, answer := answerBatch(receipts)
 	if err != nil {
-		return reply{}, &toldError{err, answer}
+		return reply{}, &partialError{err, answer}
 	}
 	return jsonReply(status, answer)
 }
@@ -192,7 +192,7 @@ func decodeLines(body []byte) ([]eventhub.Event, error) {
 	return events, nil
 }
 
-// badBody tells JSON that is broken from JSON that is not an event, and from an
+// badBody distinguishes JSON that is broken from JSON that is not an event, and from an
 // event that was judged already.
 func badBody(err error, where string) error {
 	var judged *eventhub.Error

@@ -44,7 +44,7 @@ func TestBatchesAreBoundedBeforeTheyAreRead(t *testing.T) {
 	}
 }
 
-// TestBatchesThatAreNone are told from empty ones.
+// TestBatchesThatAreNone: what is no batch is distinguished from an empty batch.
 func TestBatchesThatAreNone(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"events":{}}`:                                      "bad_request: /events can not be an object",

@@ -11,7 +11,7 @@ import (
 // CleanPaths puts a problem in the place of the page with which an http.ServeMux
 // sends clients elsewhere whose path has an empty segment, a "." or a "..": a hub
 // redirects nobody, for few programs follow, fewer with their body and their token.
-// It stands before the mux of every door, and lets all other requests through
+// It runs before the mux of every door, and lets all other requests through
 // untouched.
 func CleanPaths(mux http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

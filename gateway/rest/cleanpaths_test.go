@@ -68,7 +68,7 @@ func TestUncleanPaths(t *testing.T) {
 	}
 }
 
-// ask sends a request line as it stands, which a client of net/http would mend,
+// ask sends a request line as it is, which a client of net/http would correct,
 // and returns the answer.
 func ask(t *testing.T, srv *httptest.Server, method, target string) (status int, body string) {
 	t.Helper()

@@ -90,7 +90,7 @@ func refuseCloudEvents(r *http.Request) error {
 	return err
 }
 
-// statusFor is statusOf, save that what is not JSON is told as such.
+// statusFor is statusOf, except that what is not JSON is reported as such.
 func statusFor(err error, code eventhub.Code) int {
 	if errors.Is(err, cloudevents.ErrMediaType) {
 		return http.StatusUnsupportedMediaType
@@ -100,7 +100,7 @@ func statusFor(err error, code eventhub.Code) int {
 
 // accepted returns which of the media types a client likes best, the first where
 // it does not say or likes several alike. One that it can not use at all it gets
-// all the same, as HTTP allows. What stands first in offers is the default.
+// all the same, as HTTP allows. What is first in offers is the default.
 func accepted(r *http.Request, offers ...string) string {
 	best, most := offers[0], 0.0
 	for part := range strings.SplitSeq(strings.Join(r.Header.Values("Accept"), ","), ",") {

@@ -142,7 +142,7 @@ func listDeadLetters(_ http.ResponseWriter, r *http.Request, access Access) (rep
 		DeadLetters []admin.DeadLetter `json:"dead_letters"`
 		Next        uint64             `json:"next,omitempty"`
 	}{topic, []admin.DeadLetter{}, 0}
-	q.Limit = limit + 1 // a look behind the page
+	q.Limit = limit + 1 // one more than the page
 	err = from.DeadLetters(r.Context(), q, func(d *admin.DeadLetter) error {
 		if len(page.DeadLetters) == limit {
 			page.Next = page.DeadLetters[limit-1].Offset
@@ -199,7 +199,7 @@ func letterOfPath(r *http.Request) (topic string, q admin.DeadLetterQuery, err e
 	return topic, q, eventhub.ValidateID(name)
 }
 
-// noDeadLetter tells of an event of a dead-letter topic that is none.
+// noDeadLetter is the error for an event of a dead-letter topic that is no dead letter.
 func noDeadLetter(topic string, r *http.Request) error {
 	return eventhub.Errorf(eventhub.CodeUnknownID, "%.80q is no dead letter of topic %q", r.PathValue("offset"), dlqOf(topic))
 }

@@ -17,12 +17,12 @@ import (
 	"eventhub/admin"
 )
 
-// slowRedriver redrives one event every 0.4 s, and tells about every second one.
+// slowRedriver redrives one event every 0.4 s, and reports every second one.
 type slowRedriver struct {
 	admin.Redriver
 	events int
 	err    error // at the end
-	mute   bool  // it tells nothing
+	mute   bool  // it reports nothing
 
 	asked  admin.RedriveQuery
 	result admin.RedriveResult
@@ -92,7 +92,7 @@ func linesIn(t *testing.T, answer *http.Response) (lines []redriveLine) {
 }
 
 // TestRedriveTells how far it is, when the engine does, and then what came of it; also where
-// that takes longer than a server's request may. Where the engine tells nothing it gives
+// that takes longer than a server's request may. Where the engine reports nothing it gives
 // a sign of life.
 func TestRedriveTells(t *testing.T) {
 	for _, mute := range []bool{false, true} {
@@ -100,14 +100,14 @@ func TestRedriveTells(t *testing.T) {
 			s := &slowRedriver{events: 251, mute: mute} // 100.4 s
 			_, client := servePipes(t, Access{Redriver: s, Name: "me"})
 			lines := linesIn(t, askForLines(t, client, t.Context()))
-			told := 125
+			reported := 125
 			if mute {
-				told = 66
+				reported = 66
 			}
-			if len(lines) != told+1 || !s.asked.Apply || s.asked.Rate != 7 || !strings.HasPrefix(s.asked.By, "me at ") {
+			if len(lines) != reported+1 || !s.asked.Apply || s.asked.Rate != 7 || !strings.HasPrefix(s.asked.By, "me at ") {
 				t.Fatalf("%d lines of %+v", len(lines), s.asked)
 			}
-			for i, l := range lines[:told] {
+			for i, l := range lines[:reported] {
 				want := 2 * (i + 1)
 				if mute {
 					want = 0
@@ -116,7 +116,7 @@ func TestRedriveTells(t *testing.T) {
 					t.Errorf("line %d is %+v; want %d", i+1, l.Progress, want)
 				}
 			}
-			if l := lines[told]; l.Progress != nil || l.Code != "" || !l.Applied || l.Redriven != 251 || l.RedriveResult.Groups["g"] != 251 || l.After != 2510 {
+			if l := lines[reported]; l.Progress != nil || l.Code != "" || !l.Applied || l.Redriven != 251 || l.RedriveResult.Groups["g"] != 251 || l.After != 2510 {
 				t.Errorf("the last line is %+v", l)
 			}
 		})
@@ -143,7 +143,7 @@ func TestRedriveThatEndsAtOnce(t *testing.T) {
 	})
 }
 
-// TestRedriveThatFails tells how far it went, and nothing of the cause.
+// TestRedriveThatFails says how far it went, and nothing of the cause.
 func TestRedriveThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowRedriver{events: 7, err: errors.New("disk on fire")}
@@ -170,7 +170,7 @@ func TestStopEndsRedrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowRedriver{events: 1000, mute: true}
 		api, client := servePipes(t, Access{Redriver: s})
-		time.AfterFunc(150*time.Second+1, api.Stop) // behind the server's bound on a request
+		time.AfterFunc(150*time.Second+1, api.Stop) // later than the server's bound on a request
 		answer, err := client.Post("http://hub/v1/dlq/t/redrive", "application/json", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -219,7 +219,7 @@ func TestAccessWithoutRedriver(t *testing.T) {
 	}
 }
 
-// TestPulledAgain: a delivery tells how often its event was redriven.
+// TestPulledAgain: a delivery says how often its event was redriven.
 func TestPulledAgain(t *testing.T) {
 	d := tailEvent("a", 6, `"x"`)
 	add := deliveredAs(&http.Request{})
@@ -236,8 +236,8 @@ func TestThePageOnDeadLetters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for behind, into := range map[string]any{"A dead letter, as it comes:": &admin.DeadLetter{}, "and gives them back with `?apply=1`": &admin.RedriveResult{}} {
-		_, example, _ := strings.Cut(string(file), behind)
+	for title, into := range map[string]any{"A dead letter, as it comes:": &admin.DeadLetter{}, "and gives them back with `?apply=1`": &admin.RedriveResult{}} {
+		_, example, _ := strings.Cut(string(file), title)
 		_, example, _ = strings.Cut(example, "```json\n")
 		decoder := json.NewDecoder(strings.NewReader(example))
 		decoder.DisallowUnknownFields()

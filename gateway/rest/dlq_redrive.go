@@ -18,9 +18,10 @@ import (
 	"eventhub/internal/transfer"
 )
 
-// redrive gives events back to the groups that gave them up, or, without apply, tells
-// what that would mean. It may take long: who accepts NDJSON is told about once a
-// second how far it is. It ends with its client, and what was done until then stays.
+// redrive gives events back to the groups that gave them up, or, without apply, says
+// what that would mean. A redrive may take long: who accepts NDJSON gets a line about
+// once a second that says how far it is. It ends with its client, and what was done
+// until then stays.
 func (a *API) redrive(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	q, err := redriveQuery(w, r, &access)
 	if err != nil {
@@ -49,7 +50,7 @@ func redriveError(ctx context.Context, result *admin.RedriveResult, err error) e
 	if result.Matched == 0 {
 		return err
 	}
-	return &toldError{err, result}
+	return &partialError{err, result}
 }
 
 // redriveLines answers in lines: {"progress":…} for as long as it takes, and then the
@@ -61,14 +62,14 @@ func (a *API) redriveLines(ctx context.Context, cancel context.CancelFunc, w htt
 		lines.set(result)
 		select {
 		case lines.fresh <- struct{}{}:
-		default: // the one before has not been told
+		default: // the token before has not been taken
 		}
 	}
 	lines.set(admin.RedriveResult{Topic: q.Topic, Applied: q.Apply, After: q.After})
 	over := make(chan struct{})
 	var telling sync.WaitGroup
 	telling.Go(func() {
-		if lines.tell(over) != nil {
+		if lines.run(over) != nil {
 			cancel() // the client is gone, or as good as gone
 		}
 	})
@@ -117,21 +118,21 @@ func problemLine(err error) []byte {
 	return line
 }
 
-// progressSilence is the silence, longer than that between two tellings of an engine
-// that gets on, after which the client hears again how far it is: so that it knows that
+// progressSilence is the silence, longer than that between two reports of an engine
+// that makes progress, after which the client hears again how far it is: so that it knows that
 // somebody is there.
 const progressSilence = 1500 * time.Millisecond
 
-// progressLines tells how far a redrive is.
+// progressLines writes lines that say how far a redrive is.
 type progressLines struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	begun   bool // a line was written, or tried to
 	broken  bool
-	fresh   chan struct{} // holds one token while there is something new to tell
+	fresh   chan struct{} // holds one token while there is something new to say
 
 	mu   sync.Mutex
-	line []byte // what to tell
+	line []byte // what to say
 }
 
 // set notes how far it is.
@@ -147,8 +148,8 @@ func (p *progressLines) set(result admin.RedriveResult) {
 	p.line = append(line, '\n')
 }
 
-// tell writes lines until it is over.
-func (p *progressLines) tell(over <-chan struct{}) error {
+// run writes lines until over is closed.
+func (p *progressLines) run(over <-chan struct{}) error {
 	silence := time.NewTimer(progressSilence)
 	defer silence.Stop()
 	for {
@@ -228,7 +229,7 @@ func redriveQuery(w http.ResponseWriter, r *http.Request, access *Access) (q adm
 	}
 	body = bytes.TrimSpace(body)
 	if len(body) > 0 && len(given) > 0 {
-		return q, eventhub.Errorf(eventhub.CodeBadRequest, "what is redriven stands in the query and in the body; one of them is wanted")
+		return q, eventhub.Errorf(eventhub.CodeBadRequest, "what is redriven is given in the query and in the body; one of them is wanted")
 	}
 	var meant givenRedrive
 	if len(body) > 0 {
@@ -296,7 +297,7 @@ func (g *givenRedrive) query(topic string, apply bool) (q admin.RedriveQuery, er
 	return q, nil
 }
 
-// requeue publishes the event of a dead letter anew, with the body as its payload.
+// requeue publishes the event of a dead letter again, with the body as its payload.
 func requeue(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	topic, q, err := letterOfPath(r)
 	if err == nil {

@@ -47,7 +47,7 @@ func (c counter) Deliver(batch []eventhub.Delivery) int {
 
 func (counter) Ended(error) {}
 
-// awaitLetters waits until a topic has n dead letters: they are made behind the answer
+// awaitLetters waits until a topic has n dead letters: they are made after the answer
 // to a nack.
 func (c caller) awaitLetters(topic string, n int) {
 	c.t.Helper()
@@ -144,7 +144,7 @@ func check(t *testing.T, what string, got any, want string) {
 }
 
 // TestRedriveOverHTTP: a dead letter is found, shown, given back to its group, and
-// tells of it.
+// reports that redrive.
 func TestRedriveOverHTTP(t *testing.T) {
 	c := caller{t, startHub(t, hub.MemoryStore)}
 	c.deadLetter("a.b", "g", 3)
@@ -258,7 +258,7 @@ func TestDeadLetterPages(t *testing.T) {
 		}
 	}
 	check(t, "topics", names, "[a=a.dlq=2 b.b=b.b.dlq=3 c=c.dlq=1]")
-	check(t, "letters behind none", c.letters("/b.b?limit=3").Next, "0")
+	check(t, "letters after none", c.letters("/b.b?limit=3").Next, "0")
 	list := c.letters("/b.b?limit=2")
 	check(t, "a page", words(len(list.DeadLetters), list.Next), "2 2")
 	list = c.letters(fmt.Sprint("/b.b?limit=2&after=", list.Next))
@@ -266,7 +266,7 @@ func TestDeadLetterPages(t *testing.T) {
 	check(t, "of a topic without", len(c.letters("/d.e").DeadLetters), "0")
 }
 
-// TestRequeue: the event comes anew with another payload, once for each payload.
+// TestRequeue: the event comes again with another payload, once for each payload.
 func TestRequeueOverHTTP(t *testing.T) {
 	c := caller{t, startHub(t, hub.MemoryStore)}
 	c.deadLetter("t", "g", 2)
@@ -327,7 +327,7 @@ func TestDeadLetterProblems(t *testing.T) {
 		{"GET", "/t?offsets=0", "", 400, "bad_request", "offsets[0] is 0"},
 		{"GET", "/t?offsets=7", "", 404, "unknown_id", "offset 7"},
 		{"GET", "/t?cel=true", "", 400, "bad_request", `"cel"`},
-		{"GET", "/t?limit=1&limit=2", "", 400, "bad_request", "limit stands 2 times"},
+		{"GET", "/t?limit=1&limit=2", "", 400, "bad_request", "limit is given 2 times"},
 		{"GET", "/t/7", "", 404, "unknown_id", "offset 7"},
 		{"GET", "/t/0", "", 400, "bad_request", "offset is 0"},
 		{"GET", "/t/9007199254740992", "", 400, "bad_request", "offset is 9007199254740992"},

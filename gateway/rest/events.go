@@ -14,7 +14,7 @@ import (
 )
 
 // foundReply makes a list of events the answer, as they are stored. last is what the
-// object has behind the list, from the comma on.
+// object has after the list, from the comma on.
 func foundReply(events []admin.Found, last string) reply {
 	body := []byte(`{"events":[`)
 	for i, e := range events {
@@ -118,7 +118,7 @@ func listEvents(w http.ResponseWriter, r *http.Request, access Access) (reply, e
 	return foundReply(events, fmt.Sprintf(`,"next":{"after_topic":%q,"after_offset":%d}`, next.Topic, next.Offset)), nil
 }
 
-// placeOf reads the place behind which a page begins; both or none of its parts
+// placeOf reads the place after which a page begins; both or none of its parts
 // are given.
 func placeOf(q map[string]string) (eventhub.Place, error) {
 	topic, text := q["after_topic"], q["after_offset"]

@@ -36,7 +36,7 @@ func (a *Access) history() (admin.History, error) {
 
 // export sends the events of a topic, or of all topics of a pattern, one topic after
 // the other: as NDJSON or as a JSON array, the bytes as they are stored. It ends at
-// the heads that there were when it began. The trailers behind the last byte say how
+// the heads that there were when it began. The trailers after the last byte say how
 // many events there were, and the checksum of their lines; where it can not go on
 // the connection is broken off.
 func (a *API) export(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
@@ -128,7 +128,7 @@ type exporter struct {
 	buf   []byte
 }
 
-// Between the events of an array stands a comma, so that each is in a line of its own
+// The events of an array have a comma between them, so that each is in a line of its own
 // there too.
 const (
 	arrayBegin = "[\n"
@@ -194,7 +194,7 @@ func (e *exporter) addCloudEvent(topic string, item eventhub.Item) (err error) {
 	return nil
 }
 
-// separate appends what stands before an element, and tells where that begins.
+// separate appends what precedes an element, and returns where the element begins.
 func (e *exporter) separate() (start int) {
 	between := arrayNext
 	if e.count == 0 {

@@ -121,7 +121,7 @@ func decoded(h http.Header, body io.Reader) (plain io.Reader, done func(), err e
 }
 
 // lazyGzip reads the header of gzip when it is asked for the first byte, as zstd
-// does: what is wrong with it is told with the rest.
+// does: an error in it is reported with the rest.
 type lazyGzip struct {
 	body io.Reader
 	r    *gzip.Reader

@@ -19,9 +19,9 @@ const (
 )
 
 // download is an answer that is sent while it is made, no faster than the client
-// takes it. Its first byte sends the header; what goes wrong behind that can be told
-// in no other way than by breaking the connection off. What stands behind the last
-// byte, as a trailer, tells a client that it has all.
+// takes it. Its first byte sends the header; what goes wrong after that can be reported
+// in no other way than by breaking the connection off. What comes after the last
+// byte, as a trailer, shows a client that it has all.
 type download struct {
 	ctx     context.Context
 	w       http.ResponseWriter
@@ -69,7 +69,7 @@ func (d *download) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// allow gives the next write its time. The end of the context comes before or behind
+// allow gives the next write its time. The end of the context comes before or after
 // it: in neither case does it wait.
 func (d *download) allow() error {
 	_ = d.control.SetWriteDeadline(time.Now().Add(stallTime))
@@ -95,7 +95,7 @@ func (d *download) end(sum *transfer.Sum, count int) error {
 	return nil
 }
 
-// fail tells of an error: in the usual way where nothing was sent.
+// fail answers with an error: in the usual way where nothing was sent.
 func (a *API) fail(r *http.Request, d *download, err error) (reply, error) {
 	d.release()
 	err = withCause(d.ctx, err)

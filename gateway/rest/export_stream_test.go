@@ -54,7 +54,7 @@ func fetch(t *testing.T, method, url string, body io.Reader, header ...string) (
 }
 
 // TestExport: whatever the form, the events are those that are stored, the checksum is
-// that of their lines, and both stand behind the last byte.
+// that of their lines, and both come after the last byte.
 func TestExport(t *testing.T) {
 	events := chronicle(5000, `{"n": 1.0, "text": "`+strings.Repeat("x", 200)+`"}`)
 	lines := linesOf(events)
@@ -269,7 +269,7 @@ func TestExportLeavesTheConnectionAsItWas(t *testing.T) {
 				t.Errorf("%v, %v", answer.Trailer, err)
 			}
 			answer.Body.Close()
-			for range 2 { // the second is behind the deadline that the export had
+			for range 2 { // the second comes after the deadline that the export had
 				time.Sleep(stallTime * 9 / 10)
 				if answer, err = client.Get("http://hub/replay?topic=t"); err != nil {
 					t.Fatal(err)

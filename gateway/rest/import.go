@@ -32,7 +32,7 @@ const (
 const maxBlank = 1 << 20
 
 // importKinds are the content types that an import may have. curl calls a file a form
-// if nobody tells it otherwise.
+// unless a setting says otherwise.
 var importKinds = []string{transfer.NDJSON, "application/ndjson", "application/jsonl", "application/octet-stream", "application/x-www-form-urlencoded"}
 
 // imported says how far an import came.
@@ -44,7 +44,7 @@ type imported struct {
 	Checksum string `json:"checksum"`
 }
 
-// brokenImport stands beside the problem of an import that did not come to its end.
+// brokenImport is added to the problem of an import that did not come to its end.
 type brokenImport struct {
 	Line       int `json:"line,omitempty"` // the one that is wrong, or the first of the chunk that was refused
 	Imported   int `json:"imported"`       // lines before it that are in the hub
@@ -54,11 +54,11 @@ type brokenImport struct {
 
 // importLines takes back what was exported, as NDJSON: ids, times and, where it can
 // be, offsets are kept, and what is there already is not added again. It goes by
-// chunks of at most 1,000 events or 4 MiB, each of which is added as a whole or not at
+// chunks of at most 1,000 events or 4 MiB, and each is added as a whole or not at
 // all; a line that is wrong ends it, and the answer says how far it came. Doing it
 // again, after whatever end, is harmless.
 //
-// It writes to every topic, those of the hub's own too: once rights are told apart,
+// It writes to every topic, those of the hub's own too: once rights are distinguished,
 // this one needs admin.
 func (a *API) importLines(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	if _, err := parameters(r); err != nil {
@@ -80,7 +80,7 @@ func (a *API) importLines(w http.ResponseWriter, r *http.Request, access Access)
 	ctx, cancel := a.untilStop(r.Context())
 	defer cancel()
 	control := http.NewResponseController(w)
-	// The read that may be waiting is ended last: whoever begins one behind it looks at
+	// The read that may be waiting is ended last: whoever begins one after it looks at
 	// the context first.
 	defer context.AfterFunc(ctx, func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })()
 	body, done, err := decoded(r.Header, &patientReader{ctx, control, r.Body})
@@ -95,7 +95,7 @@ func (a *API) importLines(w http.ResponseWriter, r *http.Request, access Access)
 		if errors.Is(err, context.Canceled) {
 			return reply{}, err // the client is gone
 		}
-		return reply{}, &toldError{err, brokenImport{i.bad, i.done.Count, i.done.Added, i.done.Duplicates}}
+		return reply{}, &partialError{err, brokenImport{i.bad, i.done.Count, i.done.Added, i.done.Duplicates}}
 	}
 	i.done.Checksum = i.sum.String()
 	return jsonReply(http.StatusOK, i.done)
@@ -196,14 +196,14 @@ func (i *importer) line() ([]byte, error) {
 	}
 }
 
-// add takes a line into the chunk. end is why nothing comes behind it.
+// add takes a line into the chunk. end is why nothing comes after it.
 func (i *importer) add(line []byte, end error) error {
 	where := fmt.Sprintf("line %d: ", i.number)
 	if len(line) > transfer.MaxLine {
 		return eventhub.Errorf(eventhub.CodeTooLarge, "%sit has more than %d bytes", where, transfer.MaxLine)
 	}
 	if end != nil && end != io.EOF {
-		return nil // a part of a line: the end of the input is told
+		return nil // a part of a line: the end of the input is reported
 	}
 	var e eventhub.Event
 	if err := strictjson.Unmarshal(line, &e); err != nil {
@@ -265,9 +265,9 @@ func (i *importer) commit(ctx context.Context) error {
 		if !errors.As(err, &e) {
 			return err // of the hub's side
 		}
-		told := *e
-		told.Message = fmt.Sprintf("lines %d to %d, which are added together: %s", i.first, i.number, e.Message)
-		return &told
+		at := *e
+		at.Message = fmt.Sprintf("lines %d to %d, which are added together: %s", i.first, i.number, e.Message)
+		return &at
 	}
 	for _, rc := range receipts {
 		if rc.Duplicate {
@@ -282,7 +282,7 @@ func (i *importer) commit(ctx context.Context) error {
 	return nil
 }
 
-// broken tells of an input that can not be read on. What was not committed is gone.
+// broken reports an input that can not be read on. What was not committed is gone.
 func (i *importer) broken(ctx context.Context, err error) error {
 	// A read that has failed ends the request's context too.
 	if cause := context.Cause(ctx); eventhub.ErrorCode(cause) == eventhub.CodeShuttingDown && !errors.Is(cause, context.Canceled) {
@@ -292,7 +292,7 @@ func (i *importer) broken(ctx context.Context, err error) error {
 		i.bad = i.first
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return eventhub.Wrap(eventhub.CodeBadRequest, err, "nothing came for %s behind line %d", stallTime, i.number)
+		return eventhub.Wrap(eventhub.CodeBadRequest, err, "nothing came for %s after line %d", stallTime, i.number)
 	}
-	return eventhub.Wrap(eventhub.CodeBadRequest, err, "the body breaks off, or is not encoded as it says, behind line %d", i.number)
+	return eventhub.Wrap(eventhub.CodeBadRequest, err, "the body breaks off, or is not encoded as it says, after line %d", i.number)
 }

@@ -116,7 +116,7 @@ func TestImportChunksAreBounded(t *testing.T) {
 	}
 }
 
-// TestImportProblems: what is wrong is told with its line, and how far the import
+// TestImportProblems: what is wrong is reported with its line, and how far the import
 // came; nothing of the chunk that it is in is added.
 func TestImportProblems(t *testing.T) {
 	good := linesOf(chronicle(1500, "1"))
@@ -146,11 +146,11 @@ func TestImportProblems(t *testing.T) {
 		{"payload too large", event(`,"payload":"` + strings.Repeat("x", eventhub.MaxPayloadBytes) + `"`), nil, 413, "too_large", "line 1: payload has", 1, 0},
 		{"line too long", good + event(`,"payload":"`+strings.Repeat("x", transfer.MaxLine)+`"`), nil, 413, "too_large", "line 1501: it has more than 1310720 bytes", 1501, 1000},
 		{"one line without an end", strings.Repeat("x", transfer.MaxLine+2), nil, 413, "too_large", "line 1: it has more than", 1, 0},
-		{"no gzip", good, []string{"Content-Encoding", "gzip"}, 400, "bad_request", "not encoded as it says, behind line 0", 0, 0},
-		{"no zstd", good, []string{"Content-Encoding", "zstd"}, 400, "bad_request", "not encoded as it says, behind line 0", 0, 0},
+		{"no gzip", good, []string{"Content-Encoding", "gzip"}, 400, "bad_request", "not encoded as it says, after line 0", 0, 0},
+		{"no zstd", good, []string{"Content-Encoding", "zstd"}, 400, "bad_request", "not encoded as it says, after line 0", 0, 0},
 		{"half of a gzip", half(packed(t, "gzip", good)), []string{"Content-Encoding", "gzip"}, 400, "bad_request", "breaks off, or is not encoded", -1, -1},
 		{"half of a zstd", half(packed(t, "zstd", good)), []string{"Content-Encoding", "zstd"}, 400, "bad_request", "breaks off, or is not encoded", -1, -1},
-		{"nothing as gzip", "", []string{"Content-Encoding", "gzip"}, 400, "bad_request", "behind line 0", 0, 0},
+		{"nothing as gzip", "", []string{"Content-Encoding", "gzip"}, 400, "bad_request", "after line 0", 0, 0},
 		{"unknown encoding", good, []string{"Content-Encoding", "br"}, 415, "bad_request", `Content-Encoding "br"`, -1, -1},
 		{"two encodings", good, []string{"Content-Encoding", "gzip, zstd"}, 415, "bad_request", `"gzip, zstd"`, -1, -1},
 		{"wrong type", good, []string{"Content-Type", "application/json"}, 415, "bad_request", `Content-Type "application/json"`, -1, -1},
@@ -186,7 +186,7 @@ func TestImportProblems(t *testing.T) {
 
 func half(s string) string { return s[:len(s)/2] }
 
-// TestImportIsRefused: what the hub says of a chunk is told with its lines, and the
+// TestImportIsRefused: the hub's answer about a chunk names the lines of the chunk, and the
 // chunks before it stay.
 func TestImportIsRefused(t *testing.T) {
 	for _, tt := range []struct {
@@ -266,7 +266,7 @@ func TestImportHoldsBackItsClient(t *testing.T) {
 	})
 }
 
-// TestImportOfASlowClient goes on as long as something comes, and is told when nothing
+// TestImportOfASlowClient goes on as long as something comes, and ends when nothing
 // does.
 func TestImportOfASlowClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -289,7 +289,7 @@ func TestImportOfASlowClient(t *testing.T) {
 		}
 		defer answer.Body.Close()
 		b, err := io.ReadAll(answer.Body)
-		if err != nil || answer.StatusCode != 400 || !strings.Contains(string(b), "nothing came for 1m0s behind line 20") || p.count() != 0 {
+		if err != nil || answer.StatusCode != 400 || !strings.Contains(string(b), "nothing came for 1m0s after line 20") || p.count() != 0 {
 			t.Errorf("%d %s, %v; %d events", answer.StatusCode, b, err, p.count())
 		}
 	})

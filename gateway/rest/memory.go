@@ -12,7 +12,7 @@ import (
 // defaultMemory is the budget of an API that is given none, in bytes.
 const defaultMemory = 128 << 20
 
-// maxCopies is how many copies of the store there may be at once, each of which is sent
+// maxCopies is how many copies of the store there may be at once, and each is sent
 // as a backup no faster than its client takes it.
 const maxCopies = 4
 

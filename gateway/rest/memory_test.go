@@ -64,7 +64,7 @@ func testBodiesHaveABudget(t *testing.T) {
 	}
 }
 
-// TestRequestsStayAsTheyAre: what stands in front of the API finds the request as it was,
+// TestRequestsStayAsTheyAre: a handler in front of the API finds the request as it was,
 // and what it reads of a body then is not counted: nobody would give it back.
 func TestRequestsStayAsTheyAre(t *testing.T) {
 	api, h := mount(t, Access{Publisher: new(log)})

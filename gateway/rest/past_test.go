@@ -25,7 +25,7 @@ type past struct {
 	events []admin.Found
 	again  int   // Replay goes through the events so many times more
 	err    error // what Replay ends with
-	born   bool  // the topic has no life when it is asked for, and its events at a Replay
+	late   bool  // the topic has no life when it is asked for, and its events at a Replay
 
 	mu      sync.Mutex
 	asked   []admin.ReplayQuery
@@ -67,7 +67,7 @@ func (p *past) Replay(ctx context.Context, q admin.ReplayQuery, visit func(strin
 const pastLife = 7
 
 func (p *past) Life(context.Context, string) (uint64, error) {
-	if len(p.events) == 0 || p.born {
+	if len(p.events) == 0 || p.late {
 		return 0, nil
 	}
 	return pastLife, nil

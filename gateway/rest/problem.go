@@ -53,8 +53,8 @@ type problem struct {
 	Code   eventhub.Code `json:"code"`
 }
 
-// problemOf finds what to tell of an error. A body that was cut off for its
-// size is told as the protocol tells it.
+// problemOf returns the error to report for err. A body that was cut off for its
+// size is reported as the protocol reports it.
 func problemOf(err error) *eventhub.Error {
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
@@ -63,27 +63,27 @@ func problemOf(err error) *eventhub.Error {
 	return eventhub.AsError(err)
 }
 
-// toldError is a failure of a request that has done something all the same: done,
+// partialError is a failure of a request that has done something all the same: done,
 // a JSON object, is what the answer would have been.
-type toldError struct {
+type partialError struct {
 	error
 	done any
 }
 
-func (t *toldError) Unwrap() error { return t.error }
+func (p *partialError) Unwrap() error { return p.error }
 
-// doneBeside returns what was done beside an error, nil for nothing.
+// doneBeside returns what was done in spite of an error, nil for nothing.
 func doneBeside(err error) any {
-	var told *toldError
-	if errors.As(err, &told) {
-		return told.done
+	var partial *partialError
+	if errors.As(err, &partial) {
+		return partial.done
 	}
 	return nil
 }
 
-// writeProblem answers with an error under a status, which is its code's save
+// writeProblem answers with an error under a status, which is its code's except
 // where the request fits no route. What was done all the same, nil for nothing,
-// stands beside it as extension members.
+// is added as extension members.
 func writeProblem(w http.ResponseWriter, status int, e *eventhub.Error, done any) {
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", "Bearer")

@@ -56,7 +56,7 @@ func (a *API) answerOne(r *http.Request, access Access, given *given) (reply, er
 	}
 	answer := receipt(receipts[0])
 	if err != nil {
-		return reply{}, &toldError{err, answer}
+		return reply{}, &partialError{err, answer}
 	}
 	if answer.later() {
 		return jsonReply(http.StatusAccepted, answer)
@@ -95,7 +95,7 @@ func (g *given) publication(events ...eventhub.Event) eventhub.Publication {
 // attribute is something that the query or an x-eventhub-* header may say.
 type attribute struct {
 	set     func(g *given, value string) error
-	repeats bool // it may stand there more than once
+	repeats bool // it may be given more than once
 }
 
 // waitAttributes are what may be said of a publish as a whole, by name.
@@ -170,7 +170,7 @@ func setDelay(e *eventhub.Event, ms int64) error {
 }
 
 // errBothTimes also refuses a delay of 0 beside a time: the event itself does not
-// tell it from none.
+// distinguish it from none.
 func errBothTimes() error {
 	return eventhub.Errorf(eventhub.CodeBadEvent, "both delay_ms and deliver_at are given; one of them is expected")
 }
@@ -225,11 +225,11 @@ func (g *given) set(known map[string]attribute, said map[string]string, name, wh
 		return eventhub.Errorf(eventhub.CodeBadRequest, "%s has %.48q, which this path does not know", where, name)
 	}
 	if other := said[name]; other != "" {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "%s stands in %s and in %s", name, other, where)
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given in %s and in %s", name, other, where)
 	}
 	said[name] = where
 	if len(values) > 1 && !a.repeats {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "%s stands %d times in %s", name, len(values), where)
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given %d times in %s", name, len(values), where)
 	}
 	for _, v := range values {
 		if err := a.set(g, v); err != nil {

@@ -143,7 +143,7 @@ func pullRequest(w http.ResponseWriter, r *http.Request, access *Access) (o even
 // maxOptionsBody is far more than a filter and what else there is needs.
 const maxOptionsBody = 256 << 10
 
-// subscribeOptions reads options as they stand in a SUBSCRIBE, by having one read:
+// subscribeOptions reads options as they are in a SUBSCRIBE, by having one read:
 // what means something there means the same here.
 func subscribeOptions(topic, group string, body []byte) (eventhub.SubscribeOptions, error) {
 	var o eventhub.SubscribeOptions

@@ -92,7 +92,7 @@ func post(ctx context.Context, url, body string, into any) error {
 }
 
 // work pulls and acks until ctx ends. One time in five it crashes: with a request
-// under way, with deliveries it has not acked, or behind an ack that it repeats when
+// under way, with deliveries it has not acked, or after an ack that it repeats when
 // it is back.
 func work(ctx context.Context, base string, c *tally) error {
 	for ctx.Err() == nil {
@@ -129,12 +129,12 @@ func work(ctx context.Context, base string, c *tally) error {
 			return err
 		}
 		for range 1 + crash/14 { // at times twice
-			var told results
+			var answer results
 			// An ack is not given up: nobody would know what it did.
-			if err := post(context.WithoutCancel(ctx), base+"/ack", string(body), &told); err != nil {
+			if err := post(context.WithoutCancel(ctx), base+"/ack", string(body), &answer); err != nil {
 				return err
 			}
-			for i, result := range told.Results {
+			for i, result := range answer.Results {
 				if result.Lease != leases[i] {
 					return fmt.Errorf("result %d is of lease %s; want %s", i, result.Lease, leases[i])
 				}

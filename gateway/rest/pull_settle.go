@@ -43,7 +43,7 @@ type settling struct {
 	refs         []eventhub.Ref
 }
 
-// readSettling reads the body into b, of which l is a part.
+// readSettling reads the body into b; l is a part of b.
 func readSettling(w http.ResponseWriter, r *http.Request, access *Access, b any, l *leases) (*settling, error) {
 	topic, group, err := memberOf(r)
 	if err == nil {
@@ -143,7 +143,7 @@ func ack(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	return jsonReply(http.StatusOK, answer)
 }
 
-// published reads the events of an ack as they stand in an ACK, by having one read.
+// published reads the events of an ack as they are in an ACK, by having one read.
 func (s *settling) published(list jsontext.Value) ([]eventhub.Event, error) {
 	if len(list) == 0 {
 		return nil, nil

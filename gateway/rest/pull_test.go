@@ -294,7 +294,7 @@ func TestPullGivenUp(t *testing.T) {
 	c.want("t/groups/g/pull?wait_ms=1000", "", 200, `"id":"a"`, `"attempt":1`)
 }
 
-// TestPullEndsWithTheHub: who waits is told to come again, at once.
+// TestPullEndsWithTheHub: the answer to who waits says to come again, at once.
 func TestPullEndsWithTheHub(t *testing.T) {
 	h, err := hub.Start(hub.Config{Store: hub.MemoryStore, WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"})
 	if err != nil {

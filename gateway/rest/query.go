@@ -40,7 +40,7 @@ func single(query url.Values, known ...string) (map[string]string, error) {
 			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "the query has %.48q, which this path does not know", name)
 		}
 		if len(values) > 1 {
-			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "%s stands %d times in the query", name, len(values))
+			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "%s is given %d times in the query", name, len(values))
 		}
 		given[name] = values[0]
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Lists come in pages. A page says what to ask for next, unless it is the last;
-// whether it is takes a look behind it, where it is full.
+// where it is full, one more item is read to see whether it is.
 
 func listTopics(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	q, err := parameters(r, "after", "limit")
@@ -35,11 +35,11 @@ func listTopics(_ http.ResponseWriter, r *http.Request, access Access) (reply, e
 	}{Topics: append([]admin.TopicInfo{}, topics...)} // never null
 	if len(topics) == limit {
 		last := topics[limit-1].Topic
-		behind, err := access.Inspector.Topics(r.Context(), last, 1)
+		next, err := access.Inspector.Topics(r.Context(), last, 1)
 		if err != nil {
 			return reply{}, err
 		}
-		if len(behind) > 0 {
+		if len(next) > 0 {
 			page.Next = last
 		}
 	}
@@ -150,12 +150,12 @@ func groupQuery(r *http.Request) (admin.GroupQuery, error) {
 			optional("after_group", q["after_group"], eventhub.ValidateGroup))
 }
 
-// nextGroups returns the place behind the last group of a page, or nil when no
-// group stands there.
+// nextGroups returns the place after the last group of a page, or nil when no
+// group is there.
 func nextGroups(ctx context.Context, from admin.Inspector, q admin.GroupQuery, last *admin.GroupInfo) (*place, error) {
 	q.AfterTopic, q.AfterGroup, q.Limit = last.Topic, last.Group, 1
-	behind, err := from.Groups(ctx, q)
-	if err != nil || len(behind) == 0 {
+	next, err := from.Groups(ctx, q)
+	if err != nil || len(next) == 0 {
 		return nil, err
 	}
 	return &place{last.Topic, last.Group}, nil

@@ -346,7 +346,7 @@ func TestRefusals(t *testing.T) {
 		code, says     string
 	}{
 		{"GET", "/v1/topics?limt=1", 400, "bad_request", `"limt"`},
-		{"GET", "/v1/topics?limit=1&limit=2", 400, "bad_request", "limit stands 2 times"},
+		{"GET", "/v1/topics?limit=1&limit=2", 400, "bad_request", "limit is given 2 times"},
 		{"GET", "/v1/topics?limit=0", 400, "bad_request", `"0" is not a number from 1 to 1000`},
 		{"GET", "/v1/topics?limit=1001", 400, "bad_request", `"1001"`},
 		{"GET", "/v1/topics?limit=", 400, "bad_request", `""`},
@@ -530,7 +530,7 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// TestThePageOfTheProtocol: docs/http.md names every route, tells which
+// TestThePageOfTheProtocol: docs/http.md names every route, says which
 // status a code has, and its examples have the fields that the answers have.
 func TestThePageOfTheProtocol(t *testing.T) {
 	file, err := os.ReadFile("../../docs/http.md")

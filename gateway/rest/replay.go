@@ -13,7 +13,7 @@ import (
 	"eventhub/internal/cloudevents"
 )
 
-// maxReplayBytes bounds the events of one page: it ends behind the event that
+// maxReplayBytes bounds the events of one page: it ends after the event that
 // brings it there.
 const maxReplayBytes = 8 << 20
 
@@ -21,7 +21,7 @@ const maxReplayBytes = 8 << 20
 var errPageFull = errors.New("the page is full")
 
 // replay answers with a page of the past of one topic: the events as they are stored,
-// or as a batch of CloudEvents, which leaves no room for what stands beside them.
+// or as a batch of CloudEvents, which leaves no room for anything else.
 func replay(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	q, err := replayQuery(r)
 	if err != nil {
@@ -64,14 +64,14 @@ type replayPage struct {
 	events []byte   // from headRoom on
 	held   *holding // what they take of the memory for answers
 	count  int
-	next   uint64 // offset of the first event behind it, 0 where there is none
+	next   uint64 // offset of the first event after the page, 0 where there is none
 }
 
 // headRoom is the room before the events for what the answer begins with: a large page
 // is not copied for that.
 const headRoom = eventhub.MaxTopicBytes + 64
 
-// enclosed returns the page with what stands before and behind its events.
+// enclosed returns the page with what precedes and follows its events.
 func (p *replayPage) enclosed(head, tail string) []byte {
 	if p.events == nil {
 		return []byte(head + tail)
@@ -95,7 +95,7 @@ func appendCloudEvent(dst []byte, topic string, item eventhub.Item) ([]byte, err
 
 func (p *replayPage) read(ctx context.Context, from admin.History, q admin.ReplayQuery) error {
 	limit := q.Limit
-	q.Limit++ // a look behind the page
+	q.Limit++ // one more than the page
 	err := from.Replay(ctx, q, func(topic string, item eventhub.Item) (err error) {
 		if q.Life == 0 {
 			return errPageFull // created since its life was looked for: then it had no events
@@ -164,7 +164,7 @@ func replayQuery(r *http.Request) (q admin.ReplayQuery, err error) {
 	return q, err
 }
 
-// replayStart reads where to begin. What stands beside from says which it is where
+// replayStart reads where to begin. The parameters that go with from say which it is where
 // from does not; nothing at all means the first event there is. tsName is what the
 // path calls a time.
 func replayStart(given map[string]string, tsName string) (eventhub.Start, error) {
@@ -189,7 +189,7 @@ func replayStart(given map[string]string, tsName string) (eventhub.Start, error)
 	}
 	start, err := place.resolve()
 	if err == nil && start.Kind == eventhub.StartLatest {
-		return start, eventhub.Errorf(eventhub.CodeBadRequest, `from is "latest", behind which there is nothing to replay; earliest, ts, afterId and offset are allowed`)
+		return start, eventhub.Errorf(eventhub.CodeBadRequest, `from is "latest", after which there is nothing to replay; earliest, ts, afterId and offset are allowed`)
 	}
 	return start, err
 }

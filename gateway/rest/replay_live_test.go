@@ -15,7 +15,7 @@ import (
 // pageReader follows a replay of topic "t" from page to page, as next or a Link says.
 type pageReader struct {
 	base string
-	next url.Values // what the next page is asked for by; nil behind the last
+	next url.Values // what the next page is asked for by; nil after the last
 }
 
 // get reads a page and returns its offsets, or the problem that came instead.
@@ -125,11 +125,11 @@ func TestReplayPagesOfOneLife(t *testing.T) {
 		gone, again := begin(), begin()
 		send("DELETE", "/v1/topics/t", "")
 		if offsets, code := gone.get(t, cloudEvents); code != eventhub.CodeUnknownID {
-			t.Errorf("behind the first page of a topic that is deleted: %v, problem %q", offsets, code)
+			t.Errorf("after the first page of a topic that is deleted: %v, problem %q", offsets, code)
 		}
 		publish(5)
 		if offsets, code := again.get(t, cloudEvents); code != eventhub.CodeUnknownID {
-			t.Errorf("behind the first page of a topic that was made again: %v, problem %q", offsets, code)
+			t.Errorf("after the first page of a topic that was made again: %v, problem %q", offsets, code)
 		}
 	}
 }

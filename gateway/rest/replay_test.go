@@ -35,7 +35,7 @@ func TestReplay(t *testing.T) {
 			`{"topic":"t.dlq","count":1,"events":[` + stored[0] + `],"next":{"from":"offset","offset":4,"life":7}}`},
 		{"of a life", "topic=t&limit=2&offset=6&life=9", admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 6}, Limit: 3, Life: 9},
 			`{"topic":"t","count":2,"events":[` + strings.Join(stored[:2], ",") + `],"next":{"from":"offset","offset":6,"life":9}}`},
-		{"behind an id", "topic=t&limit=1000&from=afterId&afterId=x", admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}, Limit: 1001},
+		{"after an id", "topic=t&limit=1000&from=afterId&afterId=x", admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}, Limit: 1001},
 			`{"topic":"t","count":3,"events":[` + strings.Join(stored, ",") + `]}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -53,8 +53,8 @@ func TestReplay(t *testing.T) {
 			}
 		})
 	}
-	born := &past{events: events, born: true}
-	_, h := mount(t, born.access())
+	late := &past{events: events, late: true}
+	_, h := mount(t, late.access())
 	if status, answer, _ := request(h, "GET", "/replay?topic=t&limit=2", ""); status != 200 || answer != `{"topic":"t","count":0,"events":[]}`+"\n" {
 		t.Errorf("a topic that is created meanwhile is answered as %d %s", status, answer)
 	}
@@ -89,7 +89,7 @@ func TestReplayPagesAreBounded(t *testing.T) {
 	}
 }
 
-// TestReplayAsCloudEvents: the batch is the answer, and what stood beside it is a
+// TestReplayAsCloudEvents: the batch is the answer, and what came with it is a
 // link.
 func TestReplayAsCloudEvents(t *testing.T) {
 	p := &past{events: chronicle(3, "1")}

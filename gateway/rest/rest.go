@@ -318,7 +318,7 @@ func bearer(r *http.Request) (token string, given bool, err error) {
 	return strings.TrimSpace(token), true, nil
 }
 
-// reply is an answer, whole: its size is told, also to HEAD.
+// reply is an answer, whole: its size is in the header, also for HEAD.
 type reply struct {
 	status int
 	body   []byte // JSON; nil for none
@@ -326,7 +326,7 @@ type reply struct {
 }
 
 // write sends an answer. Nothing of the API is kept by anybody on the way: what
-// it tells changes, and an event may be gone tomorrow.
+// it says changes, and an event may be gone tomorrow.
 func write(w http.ResponseWriter, answer reply) {
 	w.Header().Set("Cache-Control", "no-store")
 	if answer.body != nil {

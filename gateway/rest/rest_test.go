@@ -18,7 +18,7 @@ import (
 	"eventhub"
 )
 
-// log is a Publisher that keeps what it is given. Its clock stands at 1000.
+// log is a Publisher that keeps what it is given. Its clock is at 1000.
 type log struct {
 	events  []eventhub.Event
 	batches int // publishes that got in
@@ -172,7 +172,7 @@ func TestProblems(t *testing.T) {
 		{"too many lines", "/v1/publish", strings.Repeat("{\"topic\":\"a\",\"payload\":1}\n", maxBatchEvents+1), ndjson, 400, "bad_request", "line 10001"},
 		{"unknown query", "/publish/a?kee=k", "1", nil, 400, "bad_request", `"kee"`},
 		{"twice", "/publish/a?key=k&key=l", "1", nil, 400, "bad_request", "key"},
-		{"query and header", "/publish/a?key=k", "1", []string{"X-Eventhub-Key", "l"}, 400, "bad_request", "key stands in"},
+		{"query and header", "/publish/a?key=k", "1", []string{"X-Eventhub-Key", "l"}, 400, "bad_request", "key is given in"},
 		{"unknown header", "/publish/a", "1", []string{"X-Eventhub-Kee", "l"}, 400, "bad_request", `"kee"`},
 		{"bad ts", "/publish/a?ts=now", "1", nil, 400, "bad_event", `"now"`},
 		{"empty id", "/publish/a?id=", "1", nil, 400, "bad_event", "id is empty"},

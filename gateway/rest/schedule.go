@@ -76,12 +76,12 @@ func scheduleQuery(r *http.Request) (admin.ScheduleQuery, error) {
 	return query, err
 }
 
-// nextScheduled returns the place behind the last event of a page, or nil when
-// nothing stands there.
+// nextScheduled returns the place after the last event of a page, or nil when
+// nothing is there.
 func nextScheduled(ctx context.Context, from admin.Scheduler, q admin.ScheduleQuery, last *admin.Scheduled) (*schedulePlace, error) {
 	q.AfterAt, q.AfterSeq, q.Limit = last.DeliverAt, last.Seq, 1
-	behind, err := from.Scheduled(ctx, q)
-	if err != nil || len(behind) == 0 {
+	next, err := from.Scheduled(ctx, q)
+	if err != nil || len(next) == 0 {
 		return nil, err
 	}
 	return &schedulePlace{last.DeliverAt, last.Seq}, nil

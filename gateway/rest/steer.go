@@ -72,7 +72,7 @@ func startOf(w http.ResponseWriter, r *http.Request, access *Access, q map[strin
 	}
 	if len(bytes.TrimSpace(body)) > 0 {
 		if given != (givenStart{}) {
-			return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "the place stands in the query and in the body; one of them is wanted")
+			return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "the place is given in the query and in the body; one of them is wanted")
 		}
 		if err := strictjson.Unmarshal(body, &given); err != nil {
 			return eventhub.Start{}, badBody(err, "")
@@ -107,7 +107,7 @@ func startOfQuery(q map[string]string) (givenStart, error) {
 }
 
 // resolve checks that from is there, and with it what belongs to it and nothing
-// else. Other than in SUBSCRIBE nothing stands for a from that is absent: who
+// else. Unlike in SUBSCRIBE nothing stands for a from that is absent: who
 // moves a group says where to.
 func (g *givenStart) resolve() (eventhub.Start, error) {
 	if g.From == nil {

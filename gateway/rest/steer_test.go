@@ -106,7 +106,7 @@ func TestSteeringRefusals(t *testing.T) {
 		{seek + "?ts=1", `{"from":"earliest"}`, 400, "bad_request", "in the query and in the body"},
 		{seek + "?from=earliest&form=x", "", 400, "bad_request", `"form"`},
 		{seek + "?from=earliest&apply=yes", "", 400, "bad_request", `apply is "yes"`},
-		{seek + "?from=earliest&apply=1&apply=0", "", 400, "bad_request", "apply stands 2 times"},
+		{seek + "?from=earliest&apply=1&apply=0", "", 400, "bad_request", "apply is given 2 times"},
 		{seek + "?from=", "", 400, "bad_request", `from is ""`},
 		{seek + "?offset=5", "", 400, "bad_request", "from is missing"},
 		{seek + "?from=ts", "", 400, "bad_request", `from is "ts" but ts is missing`},

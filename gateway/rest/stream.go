@@ -75,7 +75,7 @@ func streamHeader(w http.ResponseWriter) {
 	h.Set("Connection", "close")     // its end is that of the connection
 }
 
-// peer tells those who look who it is.
+// peer names the client of a request to those who look at subscriptions.
 func peer(r *http.Request) eventhub.Peer {
 	return eventhub.Peer{Transport: "http", Name: r.RemoteAddr}
 }
@@ -89,9 +89,9 @@ type stream struct {
 
 	mu      sync.Mutex
 	out     []byte
-	at      places // behind what is in out
+	at      places // after what is in out
 	begun   bool
-	starved bool // was refused room and must be told when there is some
+	starved bool // was refused room and must be notified when there is some
 	over    bool // the tail has ended
 }
 
@@ -102,7 +102,7 @@ func (s *stream) Know(known string) {
 	s.at.known = known
 }
 
-// begin puts what stands before the first event, once: how soon to come back, and the
+// begin writes what precedes the first event, once: how soon to come back, and the
 // place, so that who is cut off before the first event comes back to it. s.mu is held.
 func (s *stream) begin() {
 	if s.begun {
@@ -137,7 +137,7 @@ func (s *stream) Deliver(batch []eventhub.Delivery) (taken int) {
 	return taken
 }
 
-// Gap implements eventhub.Gapped. The place stays: who is cut off now is told again.
+// Gap implements eventhub.Gapped. The place stays: who is cut off now gets the gap again.
 func (s *stream) Gap(g eventhub.Gap) {
 	data, err := json.Marshal(struct {
 		Topic string `json:"topic"`
@@ -170,7 +170,7 @@ func (s *stream) kick() {
 	}
 }
 
-// take returns what is to be written, for which it leaves an empty buffer behind.
+// take returns what is to be written, and leaves an empty buffer in its place.
 func (s *stream) take(empty []byte) (out []byte, starved, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

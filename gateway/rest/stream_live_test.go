@@ -303,7 +303,7 @@ func testStreamThroughCuts(t *testing.T, target string, topics int) {
 	t.Logf("%d events of %d topics over %d connections", seen.sum, len(seen.next), connections)
 }
 
-// publishInTurns publishes a part of the events behind each cut; topics are created
+// publishInTurns publishes a part of the events after each cut; topics are created
 // one after the other.
 func publishInTurns(ctx context.Context, t *testing.T, h *hub.Hub, proxy *scissors, topics int) {
 	const turns = 100
@@ -314,10 +314,10 @@ func publishInTurns(ctx context.Context, t *testing.T, h *hub.Hub, proxy *scisso
 		case <-ctx.Done():
 			t.Fatal(ctx.Err())
 		}
-		born := min(topics, 1+topics*turn/(turns/2))
+		there := min(topics, 1+topics*turn/(turns/2))
 		events := make([]eventhub.Event, *streamEvents/turns)
 		for i := range events {
-			of := rand.IntN(born)
+			of := rand.IntN(there)
 			events[i] = eventhub.Event{Topic: fmt.Sprintf("s.%d", of), Payload: json.RawMessage(fmt.Sprint(next[of]))}
 			next[of]++
 		}

@@ -14,16 +14,16 @@ const (
 	// maxPlaceBytes bounds the id of a stream's event. It comes back as a header,
 	// and proxies in front of the hub take lines of 8 KiB.
 	maxPlaceBytes = 7 << 10
-	// placesHead is what stands before the topics: @, a time, a colon and what is known.
+	// placesHead is what precedes the topics: @, a time, a colon and what is known.
 	placesHead = 1 + 20 + 1 + eventhub.MaxKnownBytes
 	// latestMargin is how far before a stream's beginning the events of a topic may
 	// be stamped that come after it: longer than a commit takes.
 	latestMargin = 10 * time.Second
 )
 
-// places say how far a stream is: behind which offset in each topic that it had,
+// places say how far a stream is: after which offset in each topic that it had,
 // and from which time on in all others. Their text is the id of each event, so that
-// a client that comes back with the last id it saw gets what stands behind that
+// a client that comes back with the last id it saw gets what follows that
 // event, in every topic: for a stream of one topic
 //
 //	orders:1042:lzll2dc0
@@ -33,7 +33,7 @@ const (
 //
 //	@1723140000000:b4-3w5e11264sgsf,orders:1042:lzll2dc0,orders.eu:17:lzll2d2s
 //
-// Behind each offset stands when its event was committed, in base 36, by which a hub
+// After each offset comes the time at which its event was committed, in base 36, by which a hub
 // sees whether it still has that event.
 //
 // Where that would be too long the topics in front are left out. They then go on
@@ -42,7 +42,7 @@ type places struct {
 	one   bool   // the stream has one topic for ever
 	since int64  // epoch ms: where the topics begin that are not in at
 	known string // but for those that came later, which begin at their first event
-	at    []spot // the one that was advanced last stands last
+	at    []spot // the spot that was advanced last is at the end
 	bytes int    // of the text of at
 }
 

@@ -61,7 +61,7 @@ func streamOptions(r *http.Request) (o eventhub.SubscribeOptions, patterns []eve
 	return o, patterns, o.Validate()
 }
 
-// streamFilter reads what may stand in the query more than once, and returns the
+// streamFilter reads what may be given in the query more than once, and returns the
 // rest of it.
 func streamFilter(r *http.Request) (*eventhub.Filter, url.Values, error) {
 	query, err := queryOf(r)
@@ -107,7 +107,7 @@ func beginning(ctx context.Context, from admin.Inspector, o *eventhub.SubscribeO
 	return p, nil
 }
 
-// placeBefore returns the place behind which a stream of one topic begins.
+// placeBefore returns the place after which a stream of one topic begins.
 func placeBefore(ctx context.Context, from admin.Inspector, o *eventhub.SubscribeOptions) (p eventhub.Place, _ error) {
 	switch o.Start.Kind {
 	case eventhub.StartOffset:

@@ -151,7 +151,7 @@ func TestStreamBegins(t *testing.T) {
 		// The first event of b that is missing is there; a had one before its first.
 		{"b/stream", "b:0", eventhub.Start{}, []place{{Topic: "b", Offset: 0}}, "b:0", ""},
 		{"a/stream", "a:3:lzll2dc0", eventhub.Start{}, []place{{Topic: "a", Offset: 3, TS: 1723140000000}}, "a:3:lzll2dc0", ""},
-		// What the hub does not have any more is told.
+		// The gap says what the hub does not have any more.
 		{"gone/stream", "gone:6", eventhub.Start{}, []place{{Topic: "gone", Offset: 6}}, "gone:6",
 			"event: gap\ndata: {\"topic\":\"gone\",\"after\":6,\"first\":9}\n\n"},
 	} {
@@ -168,8 +168,8 @@ func TestStreamBegins(t *testing.T) {
 			id, gaps, _ := strings.Cut(id, "\n\n")
 			if rest, timed := strings.CutPrefix(tt.id, "@now"); timed {
 				var since int64
-				var behind string
-				if n, _ := fmt.Sscanf(id, "@%d%s", &since, &behind); n != 2 || behind != rest || since < now || since > time.Now().Add(-latestMargin).UnixMilli() {
+				var after string
+				if n, _ := fmt.Sscanf(id, "@%d%s", &since, &after); n != 2 || after != rest || since < now || since > time.Now().Add(-latestMargin).UnixMilli() {
 					t.Errorf("the first id is %q", id)
 				}
 			} else if id != tt.id {

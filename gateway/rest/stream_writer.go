@@ -11,10 +11,10 @@ const (
 	// writeWait is how long a peer may take nothing while there is something to
 	// write.
 	writeWait = 10 * time.Second
-	// stepBytes is what it has to take in that time: as little as can be told, and
+	// stepBytes is what it has to take in that time: as little as can be noticed, and
 	// as much as the server writes at once anyway.
 	stepBytes = 4 << 10
-	// endWait is for the few bytes that the server writes behind an answer.
+	// endWait is for the few bytes that the server writes after an answer.
 	endWait = time.Second
 )
 

@@ -93,7 +93,7 @@ func TestWaitTimeout(t *testing.T) {
 			t.Errorf("%s was answered %d %v\n%swant\n%s", tt[0], status, headers, answer, tt[2])
 		}
 	}
-	// Who is refused is not told of events.
+	// A refusal names no events.
 	status, answer, _ := do(newAPI(t, &log{err: eventhub.Errorf(eventhub.CodeNotSubscribed, "no group")}), "/publish/t?wait_for=g", "1")
 	if status != 404 || strings.Contains(answer, "offset") || strings.Contains(answer, `"id"`) {
 		t.Errorf("a refusal was answered %d %s", status, answer)
@@ -177,7 +177,7 @@ func TestWaitOutlastsTheServersDeadline(t *testing.T) {
 }
 
 // TestWaitEnds: by the client that goes away, and by a hub that stops, which
-// tells what it has published.
+// says what it has published.
 func TestWaitEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ended error

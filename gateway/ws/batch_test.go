@@ -147,19 +147,19 @@ func TestOneBadEventRefusesTheBatch(t *testing.T) {
 func TestErrorsOfBatchesThatAreNotOfOneEvent(t *testing.T) {
 	f := serve(t, nil)
 	f.pub.fail = func(e *eventhub.Event) error {
-		if e.Topic == "told" {
-			return eventhub.Errorf(eventhub.CodeBadEvent, "events[7]: it is told already")
+		if e.Topic == "placed" {
+			return eventhub.Errorf(eventhub.CodeBadEvent, "events[7]: it has its place already")
 		}
 		return eventhub.Errorf(eventhub.CodeForbidden, "No right to publish to %q.", e.Topic)
 	}
 	c := f.login(t)
 	c.send(`{"op":"PUBLISH","corr":"1","events":[{"topic":"t","payload":1},{"topic":"u","payload":2}]}`)
 	c.expect(map[string]any{"op": "ERR", "code": "forbidden", "msg": `No right to publish to "t".`, "corr": "1"})
-	c.send(`{"op":"PUBLISH","corr":"2","events":[{"topic":"told","payload":1}]}`)
-	c.expect(map[string]any{"op": "ERR", "code": "bad_event", "msg": "events[7]: it is told already", "corr": "2"})
+	c.send(`{"op":"PUBLISH","corr":"2","events":[{"topic":"placed","payload":1}]}`)
+	c.expect(map[string]any{"op": "ERR", "code": "bad_event", "msg": "events[7]: it has its place already", "corr": "2"})
 }
 
-// TestWaitingHoldsNobodyUp: a publish that waits goes alone, and what comes behind
+// TestWaitingHoldsNobodyUp: a publish that waits goes alone, and what comes after
 // it is answered before.
 func TestWaitingHoldsNobodyUp(t *testing.T) {
 	f := serve(t, nil)
@@ -188,7 +188,7 @@ func TestWaitingHoldsNobodyUp(t *testing.T) {
 	c.expectAll(map[string]any{"op": "OK", "corr": "2", "id": "id-2", "offset": 2.0})
 }
 
-// TestWaitTimeout: who has not acked is told in an ERR and nothing else.
+// TestWaitTimeout: an ERR names who has not acked, and nothing else comes.
 func TestWaitTimeout(t *testing.T) {
 	f := serve(t, nil)
 	f.pub.fail = func(*eventhub.Event) error {
@@ -218,7 +218,7 @@ func TestWaitingIsBounded(t *testing.T) {
 			c.send(frame)
 			m := c.expect(map[string]any{"op": "ERR", "code": "overloaded", "corr": "w"})
 			if !strings.HasPrefix(m["msg"].(string), fmt.Sprint(tt.most)) || m["retry_after_ms"] == nil {
-				t.Errorf("refused with %v; want to be told of %d", m, tt.most)
+				t.Errorf("refused with %v; want the message to name %d", m, tt.most)
 			}
 			c.send(`{"op":"PUBLISH","corr":"p","topic":"t","payload":1}`) // is not held up
 			var answers []func()
@@ -369,7 +369,7 @@ func TestAckAndPublish(t *testing.T) {
 }
 
 // TestLargeAckAndPublish: an ACK with more events than a connection keeps memory for
-// publishes all of them, and the ACK behind it in the same read its own.
+// publishes all of them, and the ACK after it in the same read its own.
 func TestLargeAckAndPublish(t *testing.T) {
 	f := serve(t, nil)
 	c := f.login(t)
@@ -457,7 +457,7 @@ func TestOptionsOfSubscribe(t *testing.T) {
 }
 
 // TestVerdictsOfPatternedSubscriptions: they name it as it was subscribed or by a
-// topic of its own; where that is in several, the lease tells.
+// topic of its own; where that is in several, the lease decides.
 func TestVerdictsOfPatternedSubscriptions(t *testing.T) {
 	f := serve(t, nil)
 	c := f.login(t)

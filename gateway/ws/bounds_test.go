@@ -79,7 +79,7 @@ func TestWaitingIsBoundedByAcks(t *testing.T) {
 	}
 	m := c.expect(map[string]any{"op": "ERR", "code": "overloaded", "corr": "w"})
 	if !strings.HasPrefix(m["msg"].(string), fmt.Sprint(most)) {
-		t.Errorf("refused with %v; want to be told of %d", m, most)
+		t.Errorf("refused with %v; want the message to name %d", m, most)
 	}
 	receive(t, "call", f.pub.hold)()
 	c.expect(map[string]any{"op": "OK", "corr": "w"})
@@ -106,7 +106,7 @@ func TestLargeWaitAlone(t *testing.T) {
 }
 
 // TestWhichEvent: the error is given the place of the event that it is about, also
-// where it tells the time, and no other error is.
+// where it says when, and no other error is.
 func TestWhichEvent(t *testing.T) {
 	now := time.Now()
 	good := eventhub.Event{Topic: "t", Payload: []byte("1")}
@@ -128,12 +128,12 @@ func TestWhichEvent(t *testing.T) {
 		"no room":           {eventhub.Errorf(eventhub.CodeOverloaded, "no room"), []eventhub.Event{good, ahead}, "no room"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			told := tt.err.Message
+			before := tt.err.Message
 			got := whichEvent(tt.err, "events", tt.events)
-			if !strings.HasPrefix(got.Message, tt.want) || !strings.HasSuffix(got.Message, told) || got.Code != tt.err.Code {
+			if !strings.HasPrefix(got.Message, tt.want) || !strings.HasSuffix(got.Message, before) || got.Code != tt.err.Code {
 				t.Errorf("the error is %v; want one that begins with %q", got, tt.want)
 			}
-			if tt.err.Message != told {
+			if tt.err.Message != before {
 				t.Errorf("the publisher's own error became %q", tt.err.Message)
 			}
 		})

@@ -25,13 +25,13 @@ type Access struct {
 
 // Config says how the gateway behaves. Zero values take the defaults.
 type Config struct {
-	// Authenticate turns the token of an AUTH into access; hasToken tells an
+	// Authenticate turns the token of an AUTH into access; hasToken distinguishes an
 	// empty token from none. It is called for one frame of a connection at a
 	// time, on many connections at once, and must return when its context ends,
 	// which before the first success it does after AuthWait. Errors are
 	// *eventhub.Error (CodeNoToken, CodeBadToken). Required.
 	Authenticate func(ctx context.Context, token string, hasToken bool) (Access, error)
-	// Info is told in the OK of an AUTH. Its protocol is filled in, and its limits
+	// Info is what the OK of an AUTH says. Its protocol is filled in, and its limits
 	// from what follows.
 	Info   wire.AuthInfo
 	Logger *slog.Logger

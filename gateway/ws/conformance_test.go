@@ -15,7 +15,7 @@ import (
 // The table below is written from RFC 6455, family by family: framing, pings,
 // reserved bits, opcodes, fragments, UTF-8, closing, limits. The hub has no
 // echo, so a message asks for an op that does not exist, and the corr of the
-// answer tells that its text arrived as it was sent.
+// answer says that its text arrived as it was sent.
 
 // echo is a message that comes back by its corr.
 func echo(corr string) string { return `{"op":"NOPE","corr":"` + corr + `"}` }
@@ -52,7 +52,7 @@ func rsv(bits byte, f []byte) []byte {
 	return f
 }
 
-// rawHeader is a masked header that says whatever it is told.
+// rawHeader is a masked header that says whatever a test wants.
 func rawHeader(first byte, length uint64, width int) []byte {
 	h := []byte{first}
 	switch width {
@@ -117,7 +117,7 @@ func reservedCases() []conformanceCase {
 	for _, op := range []gws.OpCode{3, 4, 5, 6, 7, 11, 12, 13, 14, 15} {
 		cases = append(cases,
 			conformanceCase{fmt.Sprintf("reserved opcode %x", op), frame(op, true, "x"), nil, wire.CloseProtocolError},
-			conformanceCase{fmt.Sprintf("reserved opcode %x behind a message", op), cat(text(echo("a")), frame(op, true, "")), []answer{echoed("a")}, wire.CloseProtocolError})
+			conformanceCase{fmt.Sprintf("reserved opcode %x after a message", op), cat(text(echo("a")), frame(op, true, "")), []answer{echoed("a")}, wire.CloseProtocolError})
 	}
 	return cases
 }
@@ -147,11 +147,11 @@ func fragmentCases() []conformanceCase {
 		{"pings all over", cat(ping, start, ping, ping, rest, ping), []answer{pong("mid"), pong("mid"), pong("mid"), echoed("frag"), pong("mid")}, noClose},
 		{"continuation of nothing", frame(gws.OpContinuation, true, msg), nil, wire.CloseProtocolError},
 		{"continuation of nothing, not final", frame(gws.OpContinuation, false, msg), nil, wire.CloseProtocolError},
-		{"continuation behind the end", cat(start, rest, rest), []answer{echoed("frag")}, wire.CloseProtocolError},
+		{"continuation after the end", cat(start, rest, rest), []answer{echoed("frag")}, wire.CloseProtocolError},
 		{"text within a message", cat(start, text(msg)), nil, wire.CloseProtocolError},
 		{"binary within a message", cat(start, frame(gws.OpBinary, true, "x")), nil, wire.CloseProtocolError},
 		{"close within a message", cat(start, closing(1000, "")), nil, 1000},
-		{"message behind a message in fragments", cat(start, rest, text(echo("b"))), []answer{echoed("frag"), echoed("b")}, noClose},
+		{"message after a message in fragments", cat(start, rest, text(echo("b"))), []answer{echoed("frag"), echoed("b")}, noClose},
 	}
 }
 
@@ -195,8 +195,8 @@ func closeCases() []conformanceCase {
 		{"close of 126 bytes", frame(gws.OpClose, true, "\x03\xe8"+strings.Repeat("r", 124)), nil, wire.CloseProtocolError},
 		{"close of one byte", frame(gws.OpClose, true, "\x03"), nil, wire.CloseProtocolError},
 		{"two closes", cat(closing(1000, ""), closing(1000, "")), nil, 1000},
-		{"message behind the close", cat(closing(1000, ""), text(echo("late"))), nil, 1000},
-		{"ping behind the close", cat(closing(1000, ""), frame(gws.OpPing, true, "late")), nil, 1000},
+		{"message after the close", cat(closing(1000, ""), text(echo("late"))), nil, 1000},
+		{"ping after the close", cat(closing(1000, ""), frame(gws.OpPing, true, "late")), nil, 1000},
 		{"message before the close", cat(text(echo("a")), closing(1000, "")), []answer{echoed("a")}, 1000},
 	}
 	for _, code := range []int{1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014, 3000, 3999, 4000, 4999} {

@@ -18,7 +18,7 @@ type corr struct {
 func corrOf(r *wire.Request) corr { return corr{r.Corr, r.HasCorr} }
 
 // toError translates what a Publisher or Subscriber returned. Errors of the
-// protocol pass; anything else, save the end of a context, becomes fallback and
+// protocol pass; anything else, except the end of a context, becomes fallback and
 // shows nothing of itself.
 func toError(err error, fallback eventhub.Code) *eventhub.Error {
 	var e *eventhub.Error

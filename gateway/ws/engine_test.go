@@ -14,7 +14,7 @@ import (
 	"eventhub/store/memory"
 )
 
-// engine is a gateway with the real engine behind it, in a bubble: time passes
+// engine is a gateway with the real engine, in a bubble: time passes
 // only when a test says so, and synctest.Wait means that both have done all they
 // can.
 type engine struct {
@@ -165,7 +165,7 @@ func TestOrderingEndToEnd(t *testing.T) {
 	})
 }
 
-// TestSoughtEndToEnd: the first EVENT that a member gets behind a seek says so.
+// TestSoughtEndToEnd: the first EVENT that a member gets after a seek says so.
 func TestSoughtEndToEnd(t *testing.T) {
 	withEngine(t, func(t *testing.T, e *engine) {
 		c := e.login()
@@ -230,13 +230,13 @@ func testUnsent(t *testing.T, end func(*engine, *client)) {
 		got := again.attempts(53)
 		slices.SortFunc(got, byNumber)
 		if want := append(want, all[2:]...); !slices.Equal(got, want) {
-			t.Errorf("the group of which two were sent gets\n%v; want\n%v", got, want)
+			t.Errorf("the group that was sent two gets\n%v; want\n%v", got, want)
 		}
 		again.ok(`{"op":"SUBSCRIBE","topic":"t","group":"gg","corr":"2"}`)
 		got = again.attempts(53)
 		slices.SortFunc(got, byNumber)
 		if !slices.Equal(got, all) {
-			t.Errorf("the group of which none was sent gets\n%v; want\n%v", got, all)
+			t.Errorf("the group that was sent none gets\n%v; want\n%v", got, all)
 		}
 	})
 }

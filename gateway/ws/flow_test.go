@@ -76,7 +76,7 @@ func (c *client) expectEvents(from uint64, n int) {
 }
 
 // TestBackpressure: a client that does not read is delivered what fits and no
-// more; when it reads again, the group is told and everything arrives.
+// more; when it reads again, the group is notified and everything arrives.
 func TestBackpressure(t *testing.T) {
 	// What fits a small buffer, a large one, and is more than either.
 	for _, most := range []int{20_000, 1 << 20, 3 << 20} {
@@ -135,7 +135,7 @@ func TestOnlyMembersAreToldOfRoom(t *testing.T) {
 		<-stays.ready
 		select {
 		case <-left.ready:
-			t.Error("the subscription that has left was told of room")
+			t.Error("the subscription that has left was notified of room")
 		default:
 		}
 		c.conn.Close()
@@ -213,7 +213,7 @@ func TestDeliveriesOfOneTurnAreOneWrite(t *testing.T) {
 }
 
 // TestSlowConsumer: a peer that takes nothing for WriteWait is closed with 1013,
-// behind the frame that it had begun to take. The time counts from the last byte that it
+// after the frame that it had begun to take. The time counts from the last byte that it
 // took, to a tenth more.
 func TestSlowConsumer(t *testing.T) {
 	for _, took := range []time.Duration{0, 8500 * time.Millisecond} {
@@ -492,7 +492,7 @@ func TestBeforeAuthLittleIsRead(t *testing.T) {
 		break
 	}
 
-	// AUTH and a large PUBLISH behind it in one write.
+	// AUTH and a large PUBLISH after it in one write.
 	c = f.dial(t)
 	c.send(`{"op":"AUTH","token":"`+goodToken+`","corr":"auth"}`, echoOf(100_000))
 	c.expect(map[string]any{"op": "OK", "corr": "auth"})

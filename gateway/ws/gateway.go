@@ -10,17 +10,17 @@
 // there is something to write. The reader takes every complete frame out of
 // what one read brought before it reads again, so that consecutive PUBLISHes
 // become one Enqueue and consecutive ACKs one Settle, and all their answers
-// leave in one system call. Everything that has something to tell the peer (the
+// leave in one system call. Everything that has something to say to the peer (the
 // reader, publishers that are done, groups that deliver) appends to the one
 // outbound buffer under the session's mutex and never waits for the network.
 //
 // # Invariants
 //
 //   - The effects of a connection's frames happen in the order of the frames, save
-//     that the events of an ACK with publish may come behind those of a PUBLISH that
+//     that the events of an ACK with publish may come after those of a PUBLISH that
 //     did not wait for its answer. A SUBSCRIBE and a CANCEL wait until the publishes
 //     before them are committed. Answers carry corr and may overtake each other.
-//   - No EVENT of a subscription stands before the OK of its SUBSCRIBE or behind
+//   - No EVENT of a subscription comes before the OK of its SUBSCRIBE or after
 //     the OK of its UNSUBSCRIBE.
 //   - What waits for a peer is bounded. Deliveries are refused at the bound and
 //     asked for again when there is room; answers are bounded because the
@@ -156,7 +156,7 @@ func (g *Gateway) release(s *session) {
 	}
 }
 
-// start begins a session with what the client sent right behind its handshake.
+// start begins a session with what the client sent right after its handshake.
 func (g *Gateway) start(conn net.Conn, early *bufio.Reader) {
 	s := newSession(g, conn)
 	if n := early.Buffered(); n > 0 {
@@ -183,10 +183,10 @@ func (g *Gateway) Connections() int {
 }
 
 // Shutdown refuses new connections, answers the publishes that were accepted,
-// tells the open connections to go (1001), and returns when every session has
+// asks the open connections to go (1001), and returns when every session has
 // ended and all their goroutines with them, which takes CloseWait at most, and as
 // long again where a publisher does not answer. When ctx ends before, connections are cut; the
-// error then tells how many sessions had not ended another CloseWait later,
+// error then says how many sessions had not ended another CloseWait later,
 // because a Publisher or Subscriber did not return. Leases of a connection that
 // is shut down go back to their groups without counting as attempts.
 func (g *Gateway) Shutdown(ctx context.Context) error {

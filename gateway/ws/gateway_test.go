@@ -101,7 +101,7 @@ func TestMaxConnections(t *testing.T) {
 	}
 	first.conn.Close()
 	receive(t, "closed connection", f.log.closed)
-	for range 1000 { // the slot is given back right behind the log line
+	for range 1000 { // the slot is given back right after the log line
 		if _, resp = f.request(t, ""); resp.StatusCode == http.StatusSwitchingProtocols {
 			return
 		}
@@ -124,7 +124,7 @@ func TestForeignOriginIsRefused(t *testing.T) {
 	}
 }
 
-// TestShutdown: peers are told 1001 behind what was said before, and leases go
+// TestShutdown: peers get 1001 after what was said before, and leases go
 // back without counting as attempts.
 func TestShutdown(t *testing.T) {
 	f := serve(t, nil)

@@ -66,7 +66,7 @@ func TestPublishesAreAnsweredBeforeTheCloseFrame(t *testing.T) {
 	}
 }
 
-// TestCloseDoesNotWaitForEver: what is not answered within CloseWait is not told.
+// TestCloseDoesNotWaitForEver: what is not answered within CloseWait gets no answer.
 func TestCloseDoesNotWaitForEver(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, f *fixture) {
 		f.pub.hold = make(chan func(), 1)
@@ -84,7 +84,7 @@ func TestCloseDoesNotWaitForEver(t *testing.T) {
 }
 
 // TestWaitsForGroupsAreAnsweredBeforeTheCloseFrame: a publish that waits for groups
-// is in the log, and its publisher is told so when nobody can wait any more.
+// is in the log, and its publisher gets that answer when nobody can wait any more.
 func TestWaitsForGroupsAreAnsweredBeforeTheCloseFrame(t *testing.T) {
 	const waits = `{"op":"PUBLISH","corr":"w","topic":"t","payload":1,"opts":{"wait_for":["g"],"wait_ms":60000}}`
 	for name, last := range map[string][]byte{"stop": nil, "close": closing(1000, ""), "violation": rawHeader(0x83, 0, 1)} {
@@ -101,7 +101,7 @@ func TestWaitsForGroupsAreAnsweredBeforeTheCloseFrame(t *testing.T) {
 				}
 				m := c.expect(map[string]any{"op": "ERR", "corr": "w", "code": "shutting_down"})
 				if m["msg"] != "gave up waiting for the groups; the events are published" {
-					t.Errorf("told %q", m["msg"])
+					t.Errorf("the message is %q", m["msg"])
 				}
 				if op, _ := c.read(); op != gws.OpClose {
 					t.Errorf("got %x; want a close frame", op)

@@ -61,7 +61,7 @@ func TestHandshakes(t *testing.T) {
 			if tt.body == "" {
 				return
 			}
-			// What stands behind a refused body is not answered on this connection.
+			// What comes after a refused body is not answered on this connection.
 			fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", f.addr)
 			if rest, _ := io.ReadAll(r); strings.Contains(string(rest), "HTTP/1.1") {
 				t.Errorf("the connection goes on: %q", rest)

@@ -215,8 +215,8 @@ type fakeSubscription struct {
 	settleErr error
 	ready     chan struct{} // a hint, as Ready is
 	left      chan string   // "unsubscribe" or "drop"
-	unsent    int           // what drop was told
-	sent      atomic.Int64  // what Sent was told, in all
+	unsent    int           // what drop was called with
+	sent      atomic.Int64  // what Sent was called with, in all
 	steerErr  error
 	// holdOver, where set, keeps the answers of ack-and-publishes back: the test calls the
 	// functions it gets.
@@ -297,7 +297,7 @@ func delivery(offset uint64, n int) eventhub.Delivery {
 	}
 }
 
-// logTap is a slog.Handler that keeps all text and tells of closed connections.
+// logTap is a slog.Handler that keeps all text and reports closed connections.
 type logTap struct {
 	slog.Handler
 	text   *lockedBuffer
@@ -438,7 +438,7 @@ func handshake(addr string, headers ...string) string {
 		strings.Join(append(headers, ""), "\r\n") + "\r\n"
 }
 
-// request sends a handshake, with early bytes right behind it, and returns the
+// request sends a handshake, with early bytes right after it, and returns the
 // answer's status.
 func (f *fixture) request(t testing.TB, early string, headers ...string) (*client, *http.Response) {
 	t.Helper()

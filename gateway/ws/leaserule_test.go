@@ -254,7 +254,7 @@ func (r *trial) do(s step, turn int) bool {
 			return false
 		}
 		r.say()
-		r.check() // what it is still told
+		r.check() // what it still gets
 		r.lose(strings.Index("AB", s.op[len(s.op)-1:]))
 	default:
 		return r.verdict(s, turn)
@@ -411,7 +411,7 @@ func (r *trial) check() {
 		}
 	}
 	if at := r.e.cursor("t", r.group); at != floor {
-		r.fail("the cursor is %d events behind the beginning; want %d", at-r.base, floor-r.base)
+		r.fail("the cursor is %d events after the beginning; want %d", at-r.base, floor-r.base)
 	}
 	for who := range r.answers {
 		if len(r.answers[who]) > 0 && r.ears[who] != nil {
@@ -480,7 +480,7 @@ func (r *trial) finish() {
 	time.Sleep(time.Hour) // for what should not come any more
 	r.check()
 	if at := r.e.cursor("t", r.group); at != r.base+uint64(len(r.events)) {
-		r.fail("in the end the cursor is %d events behind the beginning", at-r.base)
+		r.fail("in the end the cursor is %d events after the beginning", at-r.base)
 	}
 	for _, ear := range r.ears {
 		if ear != nil {

@@ -10,7 +10,7 @@ import (
 // a meaning of their own.
 const peersCodes = 3000
 
-// Measure tells what the gateway has counted since it was made. A session counts
+// Measure says what the gateway has counted since it was made. A session counts
 // under its own mutex, where it holds it anyway; what those that are open have
 // counted is added up when somebody asks, what those that ended had, when they
 // end. Both happen under Gateway.mu, so that nothing is missed or counted twice:

@@ -81,7 +81,7 @@ func TestHalfMessagesHaveABudget(t *testing.T) {
 	})
 }
 
-// TestNoMemoryInTime: who waits for memory as long as a message may take is told to
+// TestNoMemoryInTime: who waits for memory as long as a message may take has to
 // come again, with what it had said before answered.
 func TestNoMemoryInTime(t *testing.T) {
 	bubble(t, tight, func(t *testing.T, f *fixture) {

@@ -59,7 +59,7 @@ func schedules(c *Config) {
 }
 
 // TestSubscribeWaitsForTheCommitAlone: a publish that waits for groups holds up the
-// SUBSCRIBE behind it until it is committed, and not until the groups have acked: the
+// SUBSCRIBE after it until it is committed, and not until the groups have acked: the
 // member that acks may be this one.
 func TestSubscribeWaitsForTheCommitAlone(t *testing.T) {
 	withEngine(t, func(t *testing.T, e *engine) {

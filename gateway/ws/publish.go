@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// maxBatch bounds the events of one Enqueue, save those of one PUBLISH; more
+	// maxBatch bounds the events of one Enqueue, except those of one PUBLISH; more
 	// than one read usually brings.
 	maxBatch = 512
 	// maxWaiting, maxWaitingBytes and maxAwaited bound the publishes of one
@@ -312,7 +312,7 @@ var ofOneEvent = map[eventhub.Code]bool{
 }
 
 // refusedWith reports whether the event is one that is refused with such an error.
-// Of events that are not in order the publisher tells the first one; messages have
+// Of events that are not in order the publisher names the first one; messages have
 // the time in them, so they are not looked at.
 func refusedWith(err *eventhub.Error, e *eventhub.Event, now time.Time) bool {
 	if err.Code == eventhub.CodeForbidden {

@@ -265,7 +265,7 @@ func (w *peers) made(p *peer, r eventRef, attempt int) {
 	w.sent[r] = was
 }
 
-// leaseSlack is how much shorter a lease may be than it is told to be.
+// leaseSlack is how much shorter a lease may be than its EVENT says.
 const leaseSlack = 100 * time.Millisecond
 
 // read has a peer take up to n bytes, as far as there are so many.
@@ -290,7 +290,7 @@ func (w *peers) ackSome(p *peer) {
 	}
 }
 
-// ackOne acks what a peer holds. That counts where the lease stands: the event was sent
+// ackOne acks what a peer holds. That counts where the lease is valid: the event was sent
 // to nobody else, and the lease has not run out when the hub has read the ACK.
 func (w *peers) ackOne(p *peer, i int) {
 	r := p.held[i]

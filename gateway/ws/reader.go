@@ -27,7 +27,7 @@ const (
 var bursts = sync.Pool{New: func() any { return new([burstBytes]byte) }}
 
 // violation is what a peer did that its connection does not survive, with the
-// close code that tells it.
+// close code that reports it.
 type violation struct {
 	code gws.StatusCode
 	text string
@@ -43,7 +43,7 @@ func (v *violation) Error() string { return v.text }
 // borrowed burst while reads fill the buffer or a frame needs more; and for a
 // frame that is larger still a buffer of its own, which doubles as the bytes
 // really arrive, so that a header alone pins nothing, and which ends with the
-// frame, so that nothing behind it comes along. Each fill decides anew, so that
+// frame, so that nothing after it comes along. Each fill decides for itself, so that
 // the ping of an idle connection makes it give back what it had borrowed.
 //
 // Every limit is judged by the header, before the payload has come.
@@ -96,7 +96,7 @@ func (f *frameReader) claim() int {
 	return 0
 }
 
-// lacks returns how many bytes have to be taken from the budget, and told to took,
+// lacks returns how many bytes have to be taken from the budget, and passed to took,
 // before fill.
 func (f *frameReader) lacks() int { return max(0, f.claim()-f.claimed) }
 
@@ -156,7 +156,7 @@ func (f *frameReader) makeRoom() {
 	f.release(keep)
 }
 
-// release gives the memory back that is not needed, of which there are keep bytes.
+// release gives the memory back that is not needed, except keep bytes.
 func (f *frameReader) release(keep int) {
 	if f.claimed > keep {
 		f.memory.Give(f.claimed - keep)

@@ -23,7 +23,7 @@ func TestNothingUnsentIsDeadLettered(t *testing.T) {
 		c.ok(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"maxAttempts":1},"corr":"1"}`)
 		e.publish("t", 1, 2)
 		synctest.Wait()
-		e.publish("t", 3, 60) // behind the write of the first two
+		e.publish("t", 3, 60) // after the write of the first two
 		synctest.Wait()
 		c.readFrames(3)
 		c.readBytes(40) // of e4, in the middle of what is being written

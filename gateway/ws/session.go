@@ -29,7 +29,7 @@ var past = time.Unix(1, 0)
 //
 // It ends in one of four ways: the peer closes, the peer breaks a rule, the hub
 // wants it to go, or the network fails. All but the last put a close frame
-// behind everything that was said and the answers to what was published (end,
+// after everything that was said and the answers to what was published (end,
 // beginClose); each seals the session, which wakes the reader. The reader then leaves all groups, waits within CloseWait
 // for the peer's part of the handshake and for the flush, and closes.
 type session struct {
@@ -131,8 +131,7 @@ func (s *session) handleRead() bool {
 	}
 }
 
-// inTime reports whether the message of which a part was read, if there is one, may
-// go on.
+// inTime reports whether a message that was read in part, if there is one, may go on.
 func (s *session) inTime() bool {
 	switch {
 	case !s.in.halfway():
@@ -187,7 +186,7 @@ func (s *session) peerClosed(payload []byte) {
 	s.closeWhenAnswered(code, "")
 }
 
-// violated tells the peer what it did.
+// violated closes the connection with what the peer did wrong.
 func (s *session) violated(err error) {
 	var v *violation
 	if errors.As(err, &v) {
@@ -196,7 +195,7 @@ func (s *session) violated(err error) {
 	}
 }
 
-// closeWhenAnswered is beginClose behind the answers to what was taken to be
+// closeWhenAnswered is beginClose after the answers to what was taken to be
 // published. It waits for them.
 func (s *session) closeWhenAnswered(code gws.StatusCode, why string) {
 	s.mu.Lock()
@@ -210,7 +209,7 @@ func (s *session) closeWhenAnswered(code gws.StatusCode, why string) {
 //
 // There is no timer: the deadline of the read is where the silence would be too
 // long. It is not moved for every read; when it comes, and something was read
-// since it was set, it is only then set anew.
+// since it was set, it is only then set again.
 func (s *session) read() bool {
 	for {
 		err := s.in.fill(s.conn)
@@ -297,7 +296,7 @@ type ending struct {
 	stop bool // the hub stops
 }
 
-// sayGoodbye tells the peer that the hub stops.
+// sayGoodbye notifies the peer that the hub stops.
 func (s *session) sayGoodbye() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

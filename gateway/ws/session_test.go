@@ -258,7 +258,7 @@ func TestAuth(t *testing.T) {
 		c.send(send)
 		c.expect(map[string]any{"op": "ERR", "code": "unauthorized", "msg": "Call AUTH first.", "corr": "x"})
 	}
-	// What is no frame is told what it is told later.
+	// What is no frame gets the answer that it gets later.
 	c.send(`{"corr":"x"`)
 	c.expect(map[string]any{"op": "ERR", "code": "bad_json", "corr": "x"})
 	c.send(`{}`, `[1]`, `{"op":7}`)
@@ -345,7 +345,7 @@ func TestSubscribe(t *testing.T) {
 	}
 	c.expect(map[string]any{"op": "EVENT"})
 
-	// Nothing comes behind the OK of UNSUBSCRIBE.
+	// Nothing comes after the OK of UNSUBSCRIBE.
 	c.send(`{"op":"UNSUBSCRIBE","topic":"t","group":"g","corr":"6"}`)
 	c.expect(map[string]any{"op": "OK", "corr": "6"})
 	if how := <-sub.left; how != "unsubscribe" {
@@ -387,7 +387,7 @@ func TestDeliveriesBeforeTheAnswer(t *testing.T) {
 	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "corr": "3"})
 }
 
-// TestSubscriptionEndsByItself: the client is told which and why, and may come
+// TestSubscriptionEndsByItself: an ERR says which and why, and may come
 // again.
 func TestSubscriptionEndsByItself(t *testing.T) {
 	f := serve(t, nil)

@@ -10,7 +10,7 @@ import (
 	"eventhub"
 )
 
-// same publishes an event with the id x to each topic, one behind the other.
+// same publishes an event with the id x to each topic, one after the other.
 func (e *engine) same(topics ...string) {
 	e.t.Helper()
 	for _, topic := range topics {
@@ -61,14 +61,14 @@ func testSettleByTopic(t *testing.T, e *engine, verdict, meant, other string) {
 	c.expect(map[string]any{"op": "OK", "corr": "v", "stale": nil})
 	synctest.Wait()
 	if now := e.inFlight(meant); now == was {
-		t.Errorf("the event of %s stands as before: %s", meant, now)
+		t.Errorf("the event of %s has changed nothing: %s", meant, now)
 	}
 	if now := e.inFlight(other); now != others {
 		t.Errorf("the event of %s, which was not meant, was %s and is %s", other, others, now)
 	}
 }
 
-// inFlight tells of the events of a topic that the group g is at.
+// inFlight returns the events of a topic that the group g is at.
 func (e *engine) inFlight(topic string) string {
 	e.t.Helper()
 	list, err := e.bus.InFlight(e.t.Context(), topic, "g", 10)

@@ -19,7 +19,7 @@ import (
 type socket struct {
 	net.Conn // reads what the peer says
 
-	// took is told what a write has put into the buffer, and whether the write began
+	// took is called with what a write has put into the buffer, and whether the write began
 	// before the session was sealed. s.mu is held.
 	took func(b []byte, before bool)
 

@@ -48,8 +48,8 @@ func TestSteer(t *testing.T) {
 	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "corr": "10"})
 }
 
-// TestUnsentOfWhatIsCounted: each member is told of its own deliveries, whatever
-// stands between them in the buffer.
+// TestUnsentOfWhatIsCounted: each member is notified of its own deliveries, whatever
+// is between them in the buffer.
 func TestUnsentOfWhatIsCounted(t *testing.T) {
 	t.Run("EVENT", func(t *testing.T) { testUnsentOf(t, false) })
 	t.Run("EVENTS", func(t *testing.T) { testUnsentOf(t, true) })
@@ -82,7 +82,7 @@ func testUnsentOf(t *testing.T, many bool) {
 		c.conn.Close()
 		<-f.log.closed
 		if sent := member.sent.Load(); sent != 2 {
-			t.Errorf("%d deliveries were told to be sent; want the 2 that came", sent)
+			t.Errorf("%d deliveries were reported as sent; want the 2 that came", sent)
 		}
 		for _, want := range []struct {
 			sub    *fakeSubscription

@@ -36,7 +36,7 @@ const (
 )
 
 // subscription is the receiver of one SUBSCRIBE. Deliveries that come before
-// its OK is in the buffer are refused and asked for again right behind it.
+// its OK is in the buffer are refused and asked for again right after it.
 //
 // It leaves the session's map when the client unsubscribes, when it ends by
 // itself, and when the session ends; whoever takes it out of there ends it. One
@@ -53,8 +53,8 @@ type subscription struct {
 
 	// Guarded by s.mu.
 	state   subState
-	starved bool            // was refused room and must be told when there is some
-	unsent  int             // deliveries to a group's member that it took and were not told to be sent
+	starved bool            // was refused room and must be notified when there is some
+	unsent  int             // deliveries to a group's member that it took and that are not reported as sent
 	ended   *eventhub.Error // why, when it did so while subscribing
 	known   string          // for its OK, as the gaps
 	gaps    []eventhub.Gap
@@ -167,7 +167,7 @@ func (s *session) find(key subKey) *subscription {
 
 // target returns the subscription whose deliveries a frame is about: the one that
 // was made with its topic, or else the one that has this topic among others. It
-// returns nil where there is none or several, and the leases tell.
+// returns nil where there is none or several, and the leases decide.
 func (s *session) target(r *wire.Request) (*subscription, *eventhub.Error) {
 	key := subKey{r.Topic, r.Group}
 	s.mu.Lock()
@@ -204,7 +204,7 @@ func (u *subscription) has(topic string) bool {
 		slices.ContainsFunc(u.covers, func(p eventhub.Pattern) bool { return p.Match(topic) })
 }
 
-// peer tells those who look at a group who its member is.
+// peer names the member to those who look at a group.
 func (s *session) peer() eventhub.Peer {
 	return eventhub.Peer{Transport: "ws", Name: strings.TrimSpace(s.access.Name + " " + s.remote)}
 }
@@ -296,7 +296,7 @@ func (s *session) steer(r *wire.Request) *eventhub.Error {
 	return nil
 }
 
-// resume lets deliveries go on behind its OK: those that come before are refused and
+// resume lets deliveries continue after its OK: those that come before are refused and
 // asked for again.
 func (s *session) resume(u *subscription, to corr) *eventhub.Error {
 	s.mu.Lock()
@@ -320,7 +320,7 @@ func (s *session) resume(u *subscription, to corr) *eventhub.Error {
 }
 
 // leaveAll leaves every group. A connection that is lost, or ended by what its
-// peer did, has had its deliveries, save those that were not sent when it was sealed:
+// peer did, has had its deliveries, except those that were not sent when it was sealed:
 // should they leave it yet, in front of a close frame, no answer can come to them. One
 // that the hub takes down gives all attempts back.
 func (s *session) leaveAll() {

@@ -98,8 +98,8 @@ func TestSlowTail(t *testing.T) {
 	})
 }
 
-// TestGapsAreTold: the OK of a tail says where the log does not go on behind its places.
-func TestGapsAreTold(t *testing.T) {
+// TestGapsAreReported: the OK of a tail says where the log does not continue after its places.
+func TestGapsAreReported(t *testing.T) {
 	withEngine(t, func(t *testing.T, e *engine) {
 		c := e.login()
 		e.publish("t.a", 1, 3)

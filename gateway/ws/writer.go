@@ -32,15 +32,15 @@ type chunk struct {
 	large   *[largeBytes]byte // nil unless borrowed
 	scratch [gws.MaxHeaderSize]byte
 
-	to   []addressee // whose deliveries are in it, of those who want to know when they are sent
-	told int         // up to where, the end of a frame, they know
+	to       []addressee // whose deliveries are in it, of those who want to know when they are sent
+	reported int         // up to where, the end of a frame, they know
 }
 
 // addressee is a subscription with deliveries in a chunk.
 type addressee struct {
 	sub   *subscription
-	n     int // deliveries that it was not told of yet
-	fresh int // of them, those that it is to be told of now
+	n     int // deliveries that it was not notified of yet
+	fresh int // of them, those that it is to be notified of now
 }
 
 // note adds n deliveries to u.
@@ -63,16 +63,16 @@ func (c *chunk) markSent(n int) {
 		for i := range c.to {
 			c.to[i].fresh = c.to[i].n
 		}
-		c.told = n
+		c.reported = n
 		return
 	}
-	for c.told < n {
-		size, header := frameSize(c.b[c.told:])
-		if c.told+size > n {
+	for c.reported < n {
+		size, header := frameSize(c.b[c.reported:])
+		if c.reported+size > n {
 			return
 		}
-		c.markFrame(c.b[c.told+header : c.told+size])
-		c.told += size
+		c.markFrame(c.b[c.reported+header : c.reported+size])
+		c.reported += size
 	}
 }
 
@@ -106,7 +106,7 @@ func (c *chunk) reserve(n int) {
 // recycle gives the chunk and what it borrowed back.
 func (c *chunk) recycle() {
 	clear(c.to)
-	c.to, c.told = c.to[:0], 0
+	c.to, c.reported = c.to[:0], 0
 	if c.large != nil {
 		larges.Put(c.large)
 		c.b, c.small, c.large = c.small, nil, nil
@@ -177,15 +177,15 @@ func frameEnd(b []byte, at, n int) int {
 // Whoever appends kicks, the reader once for all that it says in answer to one
 // read. A kick starts the flush if none is under way; the flush takes the whole
 // buffer, writes it in one system call, and goes on until nothing is left. When the
-// socket has taken it all it tells the subscriptions what was sent; a peer that keeps a
-// write waiting has them told in between. So a
+// socket has taken it all it notifies the subscriptions of what was sent; a peer that keeps a
+// write waiting has them notified in between. So a
 // connection without anything to send has neither a buffer nor a goroutine for
 // it, and while a write waits for the peer, everything else that is said
-// gathers behind it.
+// gathers after it.
 //
 // Invariant: a subscription in starved was refused room while something was
 // queued. Therefore a flush is under way or will be kicked by its refusal, and
-// that flush tells it when there is room.
+// that flush notifies it when there is room.
 type outbound struct {
 	buf      *chunk // nil when empty
 	sending  *chunk // what is being sent, or nil
@@ -237,7 +237,7 @@ func (o *outbound) queued() int {
 	return n
 }
 
-// reply returns where to append, or nil when the peer is not to be told
+// reply returns where to append, or nil when the peer is not to get
 // anything any more. s.mu is held.
 func (s *session) reply() *chunk {
 	o := &s.out
@@ -303,7 +303,7 @@ func (o *outbound) next() bool {
 }
 
 // write has the socket take what is left of what is being sent, in one call where the
-// peer keeps up, and tells whose deliveries were sent with it. s.mu is held, and
+// peer keeps up, and returns whose deliveries were sent with it. s.mu is held, and
 // released meanwhile.
 func (s *session) write(moved time.Time) (n int, err error) {
 	o := &s.out
@@ -317,7 +317,7 @@ func (s *session) write(moved time.Time) (n int, err error) {
 	o.taken += n
 	o.sent += int64(n)
 	if n > 0 && (!o.closing || o.asked) { // else all have left, with what was known then
-		s.tell(c)
+		s.reportSent(c)
 	}
 	o.writing, o.asked = false, false
 	return n, err
@@ -354,8 +354,8 @@ func (s *session) mayGoOn(err error, moved time.Time) bool {
 	}
 }
 
-// tell tells subscriptions what was sent of c. s.mu is held, and released meanwhile.
-func (s *session) tell(c *chunk) {
+// reportSent notifies subscriptions of what was sent of c. s.mu is held, and released meanwhile.
+func (s *session) reportSent(c *chunk) {
 	c.markSent(s.out.taken)
 	s.mu.Unlock()
 	for i := range c.to {
@@ -377,7 +377,7 @@ func (o *outbound) giveUp() {
 	o.buf, o.closeBy = nil, past
 }
 
-// takeStarved returns the subscriptions to be told that there is room. There is
+// takeStarved returns the subscriptions to notify that there is room. There is
 // when half of the buffer is free: they should not come for one event each.
 func (s *session) takeStarved() []*subscription {
 	if s.out.queued() > s.gw.cfg.OutboundBytes/2 {
@@ -403,7 +403,7 @@ func (s *session) writeFailed(err error) {
 	}
 	// What was begun must be completed for the close frame to be understood.
 	c := o.sending
-	end := frameEnd(c.b, c.told, o.taken)
+	end := frameEnd(c.b, c.reported, o.taken)
 	last := &chunk{b: c.b[o.taken:end:end]}
 	s.seal(wire.CloseTryAgain, "The client reads too slowly.")
 	last.control(gws.OpClose, gws.NewCloseFrameBody(o.code, o.why))
@@ -428,7 +428,7 @@ func (s *session) awaitRoom() bool {
 	return !s.out.closing
 }
 
-// halfClose tells the peer's kernel that nothing follows, so that a peer which
+// halfClose notifies the peer's kernel that nothing follows, so that a peer which
 // got the close frame sees the end at once.
 func halfClose(conn any) {
 	if c, ok := conn.(interface{ CloseWrite() error }); ok {
