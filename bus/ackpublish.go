@@ -11,7 +11,7 @@ import (
 
 // An ack-and-publish acks deliveries and publishes events as one unit of the store; how
 // it gets there together with others is told above commit.Step. From the moment it is
-// accepted until that unit is committed its entries are ackPending: they have no
+// accepted until that unit is committed the state of its entries is ackPending: they have no
 // deadline, go to nobody else, and take their member's room. Neither the member's
 // leaving nor the end of the bus stops it; a seek and the group's deletion do.
 
@@ -136,7 +136,7 @@ func (b *Bus) ackAndPublish(ctx context.Context, hs []eventhub.AckPublish, done 
 	}
 	b.encode(s)
 	planned := s.planned
-	var ackPending []*groupStep
+	var begun []*groupStep
 	for i := range hs {
 		x, err := b.newStep(s, i, &hs[i], of)
 		if u := s.unitOf[i]; u >= 0 {
@@ -151,13 +151,13 @@ func (b *Bus) ackAndPublish(ctx context.Context, hs []eventhub.AckPublish, done 
 			continue
 		}
 		x.call, x.index = call, i
-		ackPending = append(ackPending, x)
+		begun = append(begun, x)
 	}
-	if len(ackPending) == 0 {
+	if len(begun) == 0 {
 		return
 	}
-	if err := b.committer.SubmitSteps(ctx, asSteps(ackPending)); err != nil {
-		for _, x := range ackPending {
+	if err := b.committer.SubmitSteps(ctx, asSteps(begun)); err != nil {
+		for _, x := range begun {
 			x.refuse()
 			x.answer(err)
 		}
@@ -250,7 +250,7 @@ func (x *groupStep) refuse() {
 	g.bus.workers.schedule(g)
 }
 
-// giveBack makes ackPending entries what they were, as if there had been no
+// giveBack makes entries in the state ackPending what they were, as if there had been no
 // ack-and-publish. A lease that would have run out meanwhile was not the member's fault:
 // the event is due at once, and the attempt is given back. g.mu is held.
 func (g *group) giveBack(x *groupStep) {

@@ -208,12 +208,12 @@ func (m *modelMember) active() bool { return m.run == m.w.bus && !m.left && !m.f
 
 // offer is one call of Deliver.
 type offer struct {
-	to    *modelMember
-	at    int64
-	batch []eventhub.Delivery
-	ids   []string
-	taken int
-	plant *modelPlanting // where not nil, it is none, but a commit that redrives
+	to       *modelMember
+	at       int64
+	batch    []eventhub.Delivery
+	ids      []string
+	taken    int
+	redriven *redriveCommit // where not nil, it is none, but a commit that redrives
 }
 
 func (m *modelMember) Deliver(batch []eventhub.Delivery) int {
@@ -267,15 +267,15 @@ func (g *modelGroup) isDone(offset uint64) bool {
 }
 
 // cursor is just below the first event that is not done. Those that are being
-// dead-lettered, and those that are done and that the engine may not have read, are done
-// as the caller says.
-func (g *modelGroup) cursor(letters, unread bool) uint64 {
+// dead-lettered are done where the caller says dying, those that are done and that the
+// engine may not have read where it says unread.
+func (g *modelGroup) cursor(dying, unread bool) uint64 {
 	for offset := g.base + 1; offset <= g.topic.head(); offset++ {
 		e := g.events[offset]
 		if e == nil && unread && g.isDone(offset) {
 			continue
 		}
-		if e == nil || e.state != modelDone && !(letters && e.state == modelDying) {
+		if e == nil || e.state != modelDone && !(dying && e.state == modelDying) {
 			return offset - 1
 		}
 	}
@@ -283,8 +283,8 @@ func (g *modelGroup) cursor(letters, unread bool) uint64 {
 }
 
 // isBehind reports whether an earlier event of its key is not done. One that is
-// being dead-lettered is done as the caller says.
-func (g *modelGroup) isBehind(offset uint64, letters bool) bool {
+// being dead-lettered is done where the caller says dying.
+func (g *modelGroup) isBehind(offset uint64, dying bool) bool {
 	key := g.topic.keys[offset-1]
 	if !g.ordered || key == "" {
 		return false
@@ -293,7 +293,7 @@ func (g *modelGroup) isBehind(offset uint64, letters bool) bool {
 		if g.topic.keys[o-1] != key || g.isDone(o) {
 			continue
 		}
-		if e := g.events[o]; e == nil || e.state != modelDone && !(letters && e.state == modelDying) {
+		if e := g.events[o]; e == nil || e.state != modelDone && !(dying && e.state == modelDying) {
 			return true
 		}
 	}

@@ -59,11 +59,11 @@ func (w *world) absorb() map[string]eventhub.Event {
 	if wrong != "" {
 		w.t.Fatal(wrong)
 	}
-	w.sprout()
+	w.deliverRedriven()
 	w.justDone = make(map[modelPlace]bool)
 	for _, o := range journal {
-		if o.plant != nil {
-			w.plant(o.plant, o.at)
+		if o.redriven != nil {
+			w.commitRedrive(o.redriven, o.at)
 			continue
 		}
 		w.take(o)

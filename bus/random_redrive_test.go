@@ -26,15 +26,15 @@ import (
 
 // modelRedrive is what makes an event of a group a redriven one.
 type modelRedrive struct {
-	offset  uint64
-	times   int
-	mark    string // id
-	planted bool   // whether it is durable is not known
-	unsure  bool   // a dead letter that a seek has overtaken may or may not have ended it
+	offset    uint64
+	times     int
+	mark      string // id
+	undecided bool   // whether it is durable is not known
+	unsure    bool   // a dead letter that a seek has overtaken may or may not have ended it
 }
 
-// modelPlanting is a unit that gives events back to a group.
-type modelPlanting struct {
+// redriveCommit is a unit that gives events back to a group.
+type redriveCommit struct {
 	of    *modelRedriving
 	group *modelGroup
 	marks map[string]admin.RedriveMark // by id
@@ -51,7 +51,7 @@ type modelRedriving struct {
 	slow    bool               // one letter at a time; other things happen in between
 	answer  chan redriveAnswer
 
-	planted map[string]int // events given back, by group
+	given   map[string]int // events given back, by group
 	skipped map[string]int
 	unsure  int // skipped, or not, for a reason that is not known
 }
@@ -250,7 +250,7 @@ func (w *world) redriveOne() *modelRedriving {
 	w.redriven++
 	rd := &modelRedriving{
 		name: fmt.Sprintf("redrive-%d", w.redriven), answer: make(chan redriveAnswer, 1),
-		planted: make(map[string]int), skipped: make(map[string]int),
+		given: make(map[string]int), skipped: make(map[string]int),
 	}
 	rd.query = admin.RedriveQuery{DeadLetterQuery: q, Apply: rapid.IntRange(0, 4).Draw(w.t, "apply") > 0, Rate: admin.MaxRedriveRate, By: rd.name}
 	if rd.query.Apply && q.Limit == 0 && w.dice("slow", 3) {
@@ -407,7 +407,7 @@ func (w *world) rehearse(rd *modelRedriving) {
 			continue
 		}
 		listed[p] = true
-		rd.planted[d.Group]++
+		rd.given[d.Group]++
 		samples = append(samples, d)
 	}
 	turn := func(d admin.DeadLetter) int { // a group at a time
@@ -429,7 +429,7 @@ func (w *world) rehearse(rd *modelRedriving) {
 // inspectMarks notes the marks that are committed, and that the unit puts on the
 // group's list what they say.
 func (w *world) inspectMarks(u *store.Unit) {
-	p := &modelPlanting{marks: make(map[string]admin.RedriveMark)}
+	p := &redriveCommit{marks: make(map[string]admin.RedriveMark)}
 	for _, a := range u.Appends {
 		if a.Topic != admin.RedriveTopic {
 			continue
@@ -475,9 +475,9 @@ func (w *world) inspectMarks(u *store.Unit) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for id := range p.marks {
-		w.plantings[id] = p
+		w.redriveCommits[id] = p
 	}
-	w.journal = append(w.journal, offer{at: now(), plant: p})
+	w.journal = append(w.journal, offer{at: now(), redriven: p})
 }
 
 // blame notes that a commit was wrong.
@@ -494,7 +494,7 @@ func (w *world) readMarks() {
 	if err := w.store.Store.Read(context.Background(), admin.RedriveTopic, uint64(len(w.marks))+1, 10_000, 1<<30, &batch); err != nil {
 		w.t.Fatal(err)
 	}
-	var plantings []*modelPlanting
+	var redriveCommits []*redriveCommit
 	for _, item := range batch.Items {
 		e, err := item.Record.Event(item.Offset)
 		if err != nil {
@@ -505,7 +505,7 @@ func (w *world) readMarks() {
 			w.t.Fatal(err)
 		}
 		w.mu.Lock()
-		p := w.plantings[e.ID]
+		p := w.redriveCommits[e.ID]
 		w.mu.Unlock()
 		if (p == nil) != (m.RequeuedAs != "") || slices.Contains(w.marks, e.ID) || p != nil && m != p.marks[e.ID] {
 			w.t.Fatalf("an unexpected mark %s: %s", e.ID, e.Payload)
@@ -527,11 +527,11 @@ func (w *world) readMarks() {
 		w.times[row.ID] = max(w.times[row.ID], m.Redriven)
 		w.marks = append(w.marks, e.ID)
 		if p != nil {
-			plantings = append(plantings, p)
+			redriveCommits = append(redriveCommits, p)
 			p.seen++
 		}
 	}
-	for _, p := range plantings {
+	for _, p := range redriveCommits {
 		if p.seen != len(p.marks) {
 			w.t.Fatalf("of %d marks in one unit %d are in the log: %+v", len(p.marks), p.seen, p.marks)
 		}
@@ -551,16 +551,16 @@ func (w *world) checkMarks() {
 	}
 }
 
-// plant does to the model what the commit of a redrive does: what is done and not on
+// commitRedrive does to the model what the commit of a redrive does: what is done and not on
 // the list is put there, and nothing else is.
-func (w *world) plant(p *modelPlanting, at int64) {
+func (w *world) commitRedrive(p *redriveCommit, at int64) {
 	g, rd := p.group, p.of
 	g.expire(w, at)
 	byLetter := make(map[string]string)
 	for id, m := range p.marks {
 		byLetter[m.DeadLetterID] = id
 	}
-	if len(byLetter) != len(p.marks) || rd.planted[g.name] != 0 && !rd.slow || rd.slow && len(p.marks) > 1 {
+	if len(byLetter) != len(p.marks) || rd.given[g.name] != 0 && !rd.slow || rd.slow && len(p.marks) > 1 {
 		w.t.Fatalf("a dead letter is redriven twice by %s: %+v", rd.name, p.marks)
 	}
 	for i := range rd.matched {
@@ -595,13 +595,13 @@ func (w *world) plant(p *modelPlanting, at int64) {
 			w.t.Fatalf("the mark of %+v is %+v", d, m)
 		}
 		g.list(id, m)
-		rd.planted[g.name]++
+		rd.given[g.name]++
 		delete(byLetter, d.ID)
 	}
 	if len(byLetter) != 0 {
 		w.t.Fatalf("%s redrives what it was not asked for: %+v", rd.name, p.marks)
 	}
-	w.sprout()
+	w.deliverRedriven()
 }
 
 // list puts an event on the list of its group.
@@ -611,15 +611,15 @@ func (g *modelGroup) list(id string, m admin.RedriveMark) {
 	} else if m.Offset > g.base && g.restored[m.Offset].state != modelDone {
 		g.events[m.Offset] = &modelEvent{state: modelDone}
 	}
-	g.again[m.Offset] = &modelEvent{redrive: &modelRedrive{offset: m.Offset, times: m.Redriven, mark: id, planted: true}}
+	g.again[m.Offset] = &modelEvent{redrive: &modelRedrive{offset: m.Offset, times: m.Redriven, mark: id, undecided: true}}
 	redrives.events++
 }
 
-// sprout has what was planted durably delivered.
-func (w *world) sprout() {
+// deliverRedriven has what was redriven durably delivered.
+func (w *world) deliverRedriven() {
 	for _, g := range w.groups {
 		for _, e := range g.again {
-			e.redrive.planted = e.redrive.planted && !w.marked(e.redrive.mark)
+			e.redrive.undecided = e.redrive.undecided && !w.marked(e.redrive.mark)
 		}
 	}
 }
@@ -634,7 +634,7 @@ func (w *world) redriveAnswers() {
 		}
 		a := <-rd.answer
 		given, before := 0, 0
-		for id, p := range w.plantings {
+		for id, p := range w.redriveCommits {
 			if p.of == rd && w.marked(id) {
 				given++
 				if p.marks[id].DeadLetter.Offset <= a.result.After {
@@ -667,7 +667,7 @@ func (w *world) skipRest(rd *modelRedriving) {
 	for i, d := range rd.matched {
 		why := rd.classes[i]
 		switch {
-		case rd.planted[d.Group] > 0:
+		case rd.given[d.Group] > 0:
 		case why == "" && rd.free:
 			w.t.Fatalf("%+v was not redriven by %+v", d, rd.query)
 		case why == "" || why == unknowable || !rd.free:
@@ -685,15 +685,15 @@ func (w *world) checkSlow(rd *modelRedriving, r admin.RedriveResult) {
 	for _, n := range r.Skipped {
 		skipped += n
 	}
-	if r.Matched != r.Redriven+skipped || r.Matched > len(rd.matched) || !maps.Equal(r.Groups, rd.planted) || !r.Applied {
-		w.t.Fatalf("redrive of %+v, slowly: %+v; want %v of %d", rd.query, r, rd.planted, len(rd.matched))
+	if r.Matched != r.Redriven+skipped || r.Matched > len(rd.matched) || !maps.Equal(r.Groups, rd.given) || !r.Applied {
+		w.t.Fatalf("redrive of %+v, slowly: %+v; want %v of %d", rd.query, r, rd.given, len(rd.matched))
 	}
 }
 
 // checkResult holds a result against what the model has counted.
 func (w *world) checkResult(rd *modelRedriving, r admin.RedriveResult) {
 	given, left, after := 0, rd.unsure, rd.query.After
-	for _, n := range rd.planted {
+	for _, n := range rd.given {
 		given += n
 	}
 	for _, why := range []string{skipWaiting, skipOpen, skipNoGroup, skipGone} {
@@ -706,9 +706,9 @@ func (w *world) checkResult(rd *modelRedriving, r admin.RedriveResult) {
 	if n := len(rd.matched); n > 0 {
 		after = rd.matched[n-1].Offset
 	}
-	if left != 0 || r.Matched != len(rd.matched) || r.Redriven != given || !maps.Equal(r.Groups, rd.planted) || r.After != after ||
+	if left != 0 || r.Matched != len(rd.matched) || r.Redriven != given || !maps.Equal(r.Groups, rd.given) || r.After != after ||
 		r.Applied != rd.query.Apply || r.Topic != rd.query.Topic {
-		w.t.Fatalf("redrive of %+v: %+v; want %d matched, %v redriven, %v skipped and %d more, up to %d", rd.query, r, len(rd.matched), rd.planted, rd.skipped, rd.unsure, after)
+		w.t.Fatalf("redrive of %+v: %+v; want %d matched, %v redriven, %v skipped and %d more, up to %d", rd.query, r, len(rd.matched), rd.given, rd.skipped, rd.unsure, after)
 	}
 }
 
@@ -718,7 +718,7 @@ func (g *modelGroup) offerAgain(d eventhub.Delivery, fail func(string, ...any)) 
 	switch {
 	case e == nil:
 		fail("%d is not on the list of what was redriven", d.Offset)
-	case e.redrive.planted:
+	case e.redrive.undecided:
 		fail("%d is not durably redriven", d.Offset)
 	case d.Redriven != e.redrive.times:
 		fail("%d is told to be redriven %d times; it was %d times", d.Offset, d.Redriven, e.redrive.times)
@@ -807,7 +807,7 @@ func (w *world) restoreAgain(g *modelGroup, p *progress, crash bool) map[uint64]
 		l := w.letters[g.letterID(offset, e)]
 		switch {
 		case list[offset] != nil && list[offset].redrive.mark == e.redrive.mark:
-		case e.redrive.planted && crash:
+		case e.redrive.undecided && crash:
 		case e.state == modelDying && l != nil && l.seen:
 		default:
 			w.t.Fatalf("%s does not have %d on its list any more: %+v, %+v", g, offset, e, e.redrive)

@@ -248,8 +248,8 @@ type world struct {
 	written map[groupKey]store.GroupState // what this engine committed last
 	wrong   string                        // a commit that was wrong
 
-	redrives  map[string]*modelRedriving // by name
-	plantings map[string]*modelPlanting  // by mark
+	redrives       map[string]*modelRedriving // by name
+	redriveCommits map[string]*redriveCommit  // by mark
 }
 
 func newWorld(t *rapid.T, s store.Store, clock *skewed) *world {
@@ -264,7 +264,7 @@ func newWorld(t *rapid.T, s store.Store, clock *skewed) *world {
 		written:  make(map[groupKey]store.GroupState),
 		rows:     make(map[string][]*admin.DeadLetter),
 		times:    make(map[string]int),
-		redrives: make(map[string]*modelRedriving), plantings: make(map[string]*modelPlanting),
+		redrives: make(map[string]*modelRedriving), redriveCommits: make(map[string]*redriveCommit),
 		opts: Options{
 			clock:          clock.now,
 			EarlyBytes:     1 + 99*rapid.IntRange(0, 20).Draw(t, "early bytes"),

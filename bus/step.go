@@ -6,7 +6,7 @@ import (
 )
 
 // groupStep is one atomic step in which events of a group are done and others are
-// published: an ack-and-publish (ack-and-publish.go) or a dead letter
+// published: an ack-and-publish (ackpublish.go) or a dead letter
 // (deadletter.go). How steps share a commit is described above commit.Step.
 type groupStep struct {
 	commit.Publication
@@ -18,7 +18,7 @@ type groupStep struct {
 	call    *ackPublishCall
 	index   int
 	planned []plannedEvent // parallel to Unit.Plans
-	late    []uint64       // offsets whose lease had run out when they were ackPending: they have their time of waiting
+	late    []uint64       // offsets whose lease had run out when the step began: they have their time of waiting
 
 	lost bool // its entries are not what they were; the committer's
 }
