@@ -247,14 +247,14 @@ func (x *groupStep) refuse() {
 		g.giveBack(x)
 	}
 	g.mu.Unlock()
-	g.bus.workers.schedule(g)
+	g.bus.sched.Schedule(g)
 }
 
 // giveBack makes entries in the state ackPending what they were, as if there had been no
 // ack-and-publish. A lease that would have run out meanwhile was not the member's fault:
 // the event is due at once, and the attempt is given back. g.mu is held.
 func (g *group) giveBack(x *groupStep) {
-	now := g.bus.clock.now()
+	now := g.bus.clock.Now()
 	for _, offset := range x.offsets {
 		e := g.find(offset)
 		switch {

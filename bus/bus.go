@@ -30,20 +30,20 @@
 // members and tails; one goroutine for topics that were created and that
 // patterns match, and one for what deleted topics have left; one timer for all
 // leases, retries and conflated tails, and one for all scheduled events
-// (schedule.go). Nothing runs while there is nothing to do.
+// (schedule.go). Nothing runs while there is nothing to do. Workers and timer are those
+// of package bus/internal/sched.
 //
 // A group is touched by its members' goroutines and one worker at a time, under
 // group.mu; a tail by its owner, the shards of its topics and one worker, under
 // tail.mu. Locks are taken in the order bus.mu, group.mu or tail.mu,
 // subscription.giving, subscription.mu, then one of topicLog.mu, counts.mu,
-// the committer's, alarm.mu, lane.mu, mover.mu, runtimes.mu, filters.mu, of which
-// alarm.mu may be held while lane.mu is taken. Receivers are called under
+// the committer's, the scheduler's, mover.mu, runtimes.mu, filters.mu. Receivers are called under
 // group.mu and subscription.giving, or under tail.mu, and must not block or call back.
 // Filters are asked under no lock (judge.go).
 //
 // Time is package time's, which tests replace by running in a testing/synctest
 // bubble. What waits goes by the time that passes, what is stored by the wall clock
-// (clock.go).
+// (sched.Clock).
 package bus
 
 import (
@@ -60,6 +60,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/sched"
 	"eventhub/internal/filter"
 	"eventhub/store"
 )
@@ -92,7 +93,7 @@ type Options struct {
 
 	// judge, where not nil, gets between a filter and who asks it.
 	judge func(*filter.Program) matcher
-	// clock is the wall clock: what is stored or shown has its time (clock.go). nil means
+	// clock is the wall clock: what is stored or shown has its time (sched.Clock). nil means
 	// time.Now.
 	clock func() time.Time
 }
@@ -129,9 +130,8 @@ type Bus struct {
 	store     store.Store
 	log       *slog.Logger
 	committer *commit.Committer
-	workers   *workers
-	clock     *clock
-	alarm     *alarm
+	clock     *sched.Clock
+	sched     *sched.Scheduler
 	mover     *mover
 	cache     tailCache // the committer's
 
@@ -176,7 +176,7 @@ func New(opts Options) (*Bus, error) {
 	}
 	b := &Bus{
 		opts:   opts,
-		clock:  newClock(opts.clock),
+		clock:  sched.NewClock(opts.clock),
 		store:  opts.Store,
 		log:    opts.Logger,
 		logs:   make(map[string]*topicLog),
@@ -193,16 +193,14 @@ func New(opts Options) (*Bus, error) {
 	b.cache.limit = opts.TailCacheBytes
 	b.space = spaceGuard{store: b.store, log: b.log, shrink: b.sweeper.shrink}
 	b.counts.init()
-	b.workers = newWorkers(runtime.GOMAXPROCS(0))
-	b.alarm = newAlarm(b.clock, b.workers.schedule)
+	b.sched = sched.New(b.clock, runtime.GOMAXPROCS(0))
 	b.mover = newMover(b)
 	b.committer = commit.New(commit.Options{
 		Store: b.store, Logger: b.log, QueueBytes: opts.QueueBytes, EarlyBytes: opts.EarlyBytes,
 		SyncEvery: opts.SyncEvery, Fatal: opts.Fatal, Committed: b.committed, Observe: b.counts.commit,
 	})
 	if err := b.patterns.begin(b); err != nil {
-		b.alarm.stop()
-		b.workers.stop()
+		b.sched.Stop()
 		return nil, errors.Join(err, b.committer.Stop())
 	}
 	b.mover.start()
@@ -236,9 +234,8 @@ func (b *Bus) Close() error {
 		for _, t := range tails {
 			t.shut(errShuttingDown)
 		}
-		b.alarm.stop()
 		b.mover.stop()
-		b.workers.stop()
+		b.sched.Stop()
 	}
 	err := b.committer.Stop()
 	b.awaits.Wait() // all of them were told that their group has ended

@@ -114,7 +114,7 @@ func (t *tail) handMerged(now int64, f *feed) {
 	}
 	if len(c.pending) > 0 && !t.full && !c.armed {
 		c.armed = true
-		t.bus.alarm.set(t, c.due)
+		t.bus.sched.ScheduleAt(t, c.due)
 	}
 }
 

@@ -124,7 +124,7 @@ func (g *group) letterRefused(x *groupStep, refused error) {
 // attempt, after the longest backoff.
 func (g *group) retryLater(e *entry) {
 	e.attempts = max(e.attempts, 1) - 1
-	at := g.bus.clock.now() + g.settings.MaxBackoffMS
+	at := g.bus.clock.Now() + g.settings.MaxBackoffMS
 	g.retry(e, at)
-	g.bus.alarm.set(g, at)
+	g.bus.sched.ScheduleAt(g, at)
 }

@@ -15,6 +15,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/sched"
 	"eventhub/store"
 )
 
@@ -34,7 +35,7 @@ type group struct {
 	// before mu and held over store calls.
 	loading sync.Mutex
 
-	taskState
+	sched.State
 
 	life uint64 // of the topic; set with loaded
 
@@ -232,7 +233,7 @@ func (g *group) restore(state store.GroupState, known progress) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.settJSON, g.paused = state.Settings, state.Paused
-	g.filter, g.judges = g.bus.matcher(program), program.Evaluates()
+	g.filter, g.Evaluates = g.bus.matcher(program), program.Evaluates()
 	g.progress = known
 	switch {
 	case g.progress.base != unknownBase:
@@ -308,7 +309,7 @@ func isOutdated(err error) bool {
 func (b *Bus) newEpoch() uint64 {
 	for {
 		last := b.epochs.Load()
-		epoch := max(uint64(b.clock.wall().UnixMilli()), last+1)
+		epoch := max(uint64(b.clock.Wall().UnixMilli()), last+1)
 		if b.epochs.CompareAndSwap(last, epoch) {
 			return epoch
 		}

@@ -36,7 +36,7 @@ func (b *Bus) Import(ctx context.Context, events ...eventhub.Event) ([]eventhub.
 		return nil, nil
 	}
 	job := &importJob{}
-	if err := job.encodeAll(events, b.clock.wall()); err != nil {
+	if err := job.encodeAll(events, b.clock.Wall()); err != nil {
 		return nil, err
 	}
 	if err := b.space.check(); err != nil {

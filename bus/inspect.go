@@ -301,7 +301,7 @@ func (g *group) blockedBy(info *admin.GroupInfo) *admin.Blocked {
 	case len(g.members) == 0:
 		return &admin.Blocked{Kind: "no_members"}
 	case g.window.size() >= g.bus.opts.AckWindow:
-		return blocked("window", g.window.oldest(), g.bus.clock.drift())
+		return blocked("window", g.window.oldest(), g.bus.clock.Drift())
 	case g.behind > 0:
 		var oldest *keyQueue
 		for _, l := range g.keyQueues.byKey {
@@ -309,7 +309,7 @@ func (g *group) blockedBy(info *admin.GroupInfo) *admin.Blocked {
 				oldest = l
 			}
 		}
-		b := blocked("key", g.find(oldest.first), g.bus.clock.drift())
+		b := blocked("key", g.find(oldest.first), g.bus.clock.Drift())
 		b.Key = oldest.key
 		return b
 	case !slices.ContainsFunc(g.members, func(m *member) bool { return !m.isPaused() }):
@@ -342,7 +342,7 @@ func (b *Bus) InFlight(ctx context.Context, topic, name string, limit int) ([]ad
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var list []admin.InFlight
-	drift := g.bus.clock.drift()
+	drift := g.bus.clock.Drift()
 	for e := range g.open() {
 		if len(list) == limit {
 			break
@@ -405,7 +405,7 @@ func (g *group) becameOf(f *admin.InFlight) {
 	switch {
 	case e != nil && e.state != done:
 		id := f.ID
-		*f = e.inFlight(g.bus.clock.drift())
+		*f = e.inFlight(g.bus.clock.Drift())
 		f.ID = id
 	case e != nil || f.Offset < g.window.next:
 		f.State = "done"

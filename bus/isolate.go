@@ -61,7 +61,7 @@ func (s *subscription) reservable(g *group) bool {
 	if s.reservedBy != nil {
 		return s.reservedBy == g
 	}
-	return s.bus.clock.now() >= s.reservation.calm
+	return s.bus.clock.Now() >= s.reservation.calm
 }
 
 // reservationOver reports whether the reservation has had its suspect, or its time.

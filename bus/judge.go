@@ -60,7 +60,7 @@ func (g *group) judge(f *fetcher) (spent bool) {
 			if passes = g.bus.counts.filtered(v); v == filter.CostsTooMuch {
 				g.tooCostly(item.Offset)
 			}
-			spent = g.judges && time.Since(f.began) >= judgeTime
+			spent = g.Evaluates && time.Since(f.began) >= judgeTime
 		}
 		f.passes = append(f.passes, passes)
 		if passes {
@@ -114,7 +114,7 @@ func (t *tail) judge(ds []eventhub.Delivery, f *feed, began time.Time) (n int, s
 		if t.bus.counts.filtered(t.match.Judge(ds[n].Record, ds[n].Offset)) {
 			f.passed = append(f.passed, ds[n])
 		}
-		spent = t.judges && time.Since(began) >= judgeTime
+		spent = t.Evaluates && time.Since(began) >= judgeTime
 	}
 	return n, spent
 }

@@ -98,11 +98,11 @@ func TestFilterIsAskedUnderNoLock(t *testing.T) {
 				switch s := in.sub.(type) {
 				case *tail:
 					look = &lockLooking{matcher: s.match, lock: &s.mu}
-					s.match, turn = look, s.turn
+					s.match, turn = look, s.Turn
 				case *subscription:
 					g := r.bus.running("t", name)
 					look = &lockLooking{matcher: g.filter, lock: &g.mu}
-					g.filter, turn = look, g.turn
+					g.filter, turn = look, g.Turn
 				}
 				publish := func() {
 					for range 3 {

@@ -94,7 +94,7 @@ func (b *Bus) Enqueue(ctx context.Context, pubs []eventhub.Publication, done fun
 // encode turns the publications into units. A bad one gets its error and no
 // unit, and none of its events stays behind.
 func (b *Bus) encode(s *publication) {
-	now := b.clock.wall()
+	now := b.clock.Wall()
 	type span struct{ start, end int }
 	var few [64]span
 	spans := few[:0]

@@ -324,7 +324,7 @@ func (m *modelMember) calm() bool {
 	s := m.sub.(*subscription)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.bus.clock.now() < s.reservation.calm
+	return s.bus.clock.Now() < s.reservation.calm
 }
 
 // suspectDue reports whether a suspect may be waiting for its turn.
@@ -454,10 +454,9 @@ func (w *world) drain() {
 		}
 	}
 	w.checkLeft()
-	w.bus.alarm.mu.Lock()
-	defer w.bus.alarm.mu.Unlock()
-	if jobs, bytes, dirty := w.bus.committer.Pending(); len(w.bus.alarm.tasks)+jobs+bytes+dirty != 0 {
-		w.t.Fatalf("left over: %d alarms, %d submissions of %d bytes, %d groups to flush", len(w.bus.alarm.tasks), jobs, bytes, dirty)
+	alarms := w.bus.sched.Appointments()
+	if jobs, bytes, dirty := w.bus.committer.Pending(); alarms+jobs+bytes+dirty != 0 {
+		w.t.Fatalf("left over: %d appointments, %d submissions of %d bytes, %d groups to flush", alarms, jobs, bytes, dirty)
 	}
 }
 

@@ -474,6 +474,6 @@ func (p *redriveJob) Done(err error) {
 		err = refusedError(p.Units[0].Err)
 	}
 	g.mu.Unlock()
-	g.bus.workers.schedule(g)
+	g.bus.sched.Schedule(g)
 	p.Answer(err)
 }

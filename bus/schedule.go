@@ -144,7 +144,7 @@ var beforeAll = place{at: -1}
 func (p place) before(q place) bool { return p.at < q.at || p.at == q.at && p.seq < q.seq }
 
 func newMover(b *Bus) *mover {
-	m := &mover{bus: b, now: b.clock.wall, added: never, low: beforeAll, resume: beforeAll, againAt: never}
+	m := &mover{bus: b, now: b.clock.Wall, added: never, low: beforeAll, resume: beforeAll, againAt: never}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.timer = time.AfterFunc(time.Hour, m.run)
 	m.timer.Stop()

@@ -112,7 +112,7 @@ func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (admin.Se
 	plan.Applied, plan.Epoch = true, g.epoch
 	g.touch()
 	g.mu.Unlock()
-	g.bus.workers.schedule(g)
+	g.bus.sched.Schedule(g)
 	return plan, way, g.write(ctx)
 }
 
@@ -170,7 +170,7 @@ func (b *Bus) setPaused(ctx context.Context, topic, name string, paused bool) er
 	g.paused = paused
 	g.touch()
 	g.mu.Unlock()
-	g.bus.workers.schedule(g)
+	g.bus.sched.Schedule(g)
 	return g.write(ctx)
 }
 

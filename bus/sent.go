@@ -84,7 +84,7 @@ func (s *subscription) Sent(n int) {
 	sent := s.queue.next(n)
 	s.mu.Unlock()
 	s.giving.Unlock()
-	now := s.bus.clock.now()
+	now := s.bus.clock.Now()
 	for rest := sent; len(rest) > 0; {
 		g, n := rest[0].member.group, 1
 		for n < len(rest) && rest[n].member.group == g {
@@ -118,7 +118,7 @@ func (g *group) sent(sent []transit, now int64) {
 	}
 	g.compact()
 	g.mu.Unlock()
-	g.bus.workers.schedule(g) // room has come free, or a lease ends later
+	g.bus.sched.Schedule(g) // room has come free, or a lease ends later
 }
 
 // unsent reports whether the delivery that the entry was leased for is on its way, also

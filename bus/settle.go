@@ -169,14 +169,14 @@ func (g *group) settle(m *member, s eventhub.Settlement) ([]eventhub.Outcome, er
 		defer g.mu.Unlock()
 		return nil, g.ended
 	}
-	now := g.bus.clock.now()
+	now := g.bus.clock.Now()
 	for i, ref := range s.Refs {
 		outcomes[i] = g.settleOne(m, ref, &s, now)
 	}
 	g.compact()
 	g.mu.Unlock()
 	// Room has come free, an event has become due, or a lease ends later.
-	g.bus.workers.schedule(g)
+	g.bus.sched.Schedule(g)
 	return outcomes, nil
 }
 
@@ -298,7 +298,7 @@ const whyNacked = "nacked"
 // note remembers that the attempt under way has come to nothing.
 func (g *group) note(e *entry, now int64, why, reason string) {
 	if e.state == leased {
-		drift := g.bus.clock.drift()
+		drift := g.bus.clock.Drift()
 		g.progress.note(e.offset, admin.Attempt{
 			Attempt: int(e.attempts), Member: e.member.sub.peer, SinceTS: e.since + drift, EndedTS: now + drift, Why: why, Reason: reason,
 		})

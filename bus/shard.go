@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"eventhub"
+	"eventhub/bus/internal/sched"
 	"eventhub/store"
 )
 
@@ -30,7 +31,7 @@ import (
 const shardSize = 256
 
 type shard struct {
-	taskState
+	sched.State
 	bus   *Bus
 	log   *topicLog
 	parts []*part // guarded by log.mu
@@ -97,8 +98,8 @@ func (f *feed) prepare(topic string, items []store.Item) []eventhub.Delivery {
 	return f.deliveries
 }
 
-// turn serves the parts that keep up. Only one runs at a time for a shard.
-func (s *shard) turn() {
+// Turn serves the parts that keep up. Only one runs at a time for a shard.
+func (s *shard) Turn() {
 	f := feeds.Get().(*feed)
 	defer f.release()
 	for range turnRounds {
@@ -106,7 +107,7 @@ func (s *shard) turn() {
 			return
 		}
 	}
-	s.bus.workers.schedule(s)
+	s.bus.sched.Schedule(s)
 }
 
 // round reports whether another one may find more to do.
@@ -121,7 +122,7 @@ func (s *shard) round(f *feed) bool {
 			return true
 		}
 		if f.stored(s.bus, s.log, s.next, roundEvents) != nil {
-			s.bus.alarm.set(s, s.bus.clock.after(readAgain))
+			s.bus.sched.ScheduleAt(s, s.bus.clock.After(readAgain))
 			return false
 		}
 	}

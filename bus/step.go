@@ -107,7 +107,7 @@ func (g *group) enter() (change store.GroupChange, ok bool) {
 // Succeeded implements commit.Step: it takes the entries off.
 func (x *groupStep) Succeeded() {
 	g := x.group
-	now := g.bus.clock.now()
+	now := g.bus.clock.Now()
 	g.mu.Lock()
 	if x.stands(x.under()) { // else a seek came behind it
 		for _, offset := range x.offsets {
@@ -124,7 +124,7 @@ func (x *groupStep) Succeeded() {
 		x.outcome(true)
 	}
 	g.mu.Unlock()
-	g.bus.workers.schedule(g) // there is room, and the window may have opened
+	g.bus.sched.Schedule(g) // there is room, and the window may have opened
 	x.answer(nil)
 }
 
@@ -163,7 +163,7 @@ func (x *groupStep) Refused(refused error) {
 		}
 	}
 	g.mu.Unlock()
-	g.bus.workers.schedule(g)
+	g.bus.sched.Schedule(g)
 	x.answer(refusedError(refused))
 }
 

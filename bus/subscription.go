@@ -129,7 +129,7 @@ func newSubscription(b *Bus, opts eventhub.SubscribeOptions, r eventhub.Receiver
 	peer := opts.Peer
 	return &subscription{
 		bus: b, receiver: r, opts: opts, peer: &peer,
-		timeout: opts.AckTimeout.Milliseconds(), since: b.clock.wall().UnixMilli(),
+		timeout: opts.AckTimeout.Milliseconds(), since: b.clock.Wall().UnixMilli(),
 		members: make(map[string]*member, 1),
 	}
 }
@@ -204,7 +204,7 @@ func (g *group) join(ctx context.Context, s *subscription, life uint64, o *event
 		g.log.watch(g, head)
 	}
 	g.mu.Unlock()
-	g.bus.workers.schedule(g)
+	g.bus.sched.Schedule(g)
 	return true, nil
 }
 
@@ -274,7 +274,7 @@ func (g *group) whyEnded() error {
 // wake schedules groups; s.mu is not held.
 func (s *subscription) wake(groups []*group) {
 	for _, g := range groups {
-		s.bus.workers.schedule(g)
+		s.bus.sched.Schedule(g)
 	}
 }
 
@@ -303,7 +303,7 @@ func (s *subscription) takes() bool { return !s.full && !s.left && !s.paused }
 
 // room returns how many more leases it may hold. s.mu is held.
 func (s *subscription) room() int {
-	if !s.takes() || s.reservedBy != nil && s.bus.clock.now() < s.reservation.until {
+	if !s.takes() || s.reservedBy != nil && s.bus.clock.Now() < s.reservation.until {
 		return 0
 	}
 	return s.opts.MaxInFlight - s.inFlight
@@ -335,7 +335,7 @@ func (m *member) reserveAlone() bool {
 		return false
 	}
 	m.sub.inFlight++
-	m.sub.reservation.met(m.sub.bus.clock.now(), m.sub.timeout)
+	m.sub.reservation.met(m.sub.bus.clock.Now(), m.sub.timeout)
 	return true
 }
 
@@ -443,7 +443,7 @@ func (m *member) reserveWhole() bool {
 		return s.reservedBy == m.group
 	}
 	s.reservedBy = m.group
-	s.reservation.begin(s.bus.clock.now(), s.timeout)
+	s.reservation.begin(s.bus.clock.Now(), s.timeout)
 	return true
 }
 
@@ -456,7 +456,7 @@ func (m *member) endReservation() {
 		return
 	}
 	s.reservedBy = nil
-	s.reservation.end(s.bus.clock.now())
+	s.reservation.end(s.bus.clock.Now())
 	woken := s.feed()
 	for _, m := range s.reservationQueue {
 		m.waitsForReservation = false
@@ -635,7 +635,7 @@ func (m *member) leave(giveBack uint64) {
 		g.reserved = nil
 		g.owes = m.hadSuspect()
 	}
-	now := g.bus.clock.now()
+	now := g.bus.clock.Now()
 	var held []*entry
 	if !m.isDetached() {
 		for e := range g.open() {
@@ -655,6 +655,6 @@ func (m *member) leave(giveBack uint64) {
 	}
 	g.compact()
 	g.mu.Unlock()
-	g.bus.workers.schedule(g)
+	g.bus.sched.Schedule(g)
 	g.bus.release(g)
 }

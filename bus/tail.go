@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/sched"
 )
 
 // tail is a live tail: a subscription without a group, which gets the events of its
@@ -17,7 +18,7 @@ import (
 // not be given all it should have been is behind; the tail's own turns read for such
 // parts, from the cache or the store, one after the other in bounded rounds.
 type tail struct {
-	taskState
+	sched.State
 	bus       *Bus
 	receiver  eventhub.Receiver
 	match     matcher            // nil: it wants all; judge.go
@@ -50,7 +51,7 @@ type part struct {
 // subscribeTail is Subscribe without a group.
 func (b *Bus) subscribeTail(ctx context.Context, opts *eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	t := &tail{bus: b, receiver: r, batchSize: opts.BatchSize, reach: min(opts.BatchSize, roundEvents), opening: true}
-	t.slow = true
+	t.Slow = true
 	if opts.Conflate != 0 {
 		t.merged = newConflation(opts.Conflate)
 	}
@@ -58,7 +59,7 @@ func (b *Bus) subscribeTail(ctx context.Context, opts *eventhub.SubscribeOptions
 	if err != nil {
 		return nil, err
 	}
-	t.match, t.judges = b.matcher(program), program.Evaluates()
+	t.match, t.Evaluates = b.matcher(program), program.Evaluates()
 	patterns, err := opts.Patterns()
 	if err != nil {
 		return nil, err
@@ -213,7 +214,7 @@ func (t *tail) blocked() bool {
 // proceed asks for a turn of the tail's own where there is something to do in it.
 func (t *tail) proceed() {
 	if len(t.lag) > 0 && !t.blocked() {
-		t.bus.workers.schedule(t)
+		t.bus.sched.Schedule(t)
 	}
 }
 
@@ -225,7 +226,7 @@ func (t *tail) awaits(p *part, head uint64) bool {
 	if t.left || p.behind || p.next > head {
 		return false
 	}
-	if t.blocked() || t.judges {
+	if t.blocked() || t.Evaluates {
 		t.fallBehind(p)
 		t.proceed()
 		return false
@@ -251,7 +252,7 @@ func (t *tail) keepUp(p *part, deliveries []eventhub.Delivery, f *feed) {
 	if deliveries = since(deliveries, p.next); len(deliveries) == 0 {
 		return
 	}
-	all := !t.judges
+	all := !t.Evaluates
 	for all && len(deliveries) > 0 {
 		n, passed := len(deliveries), deliveries
 		if t.match != nil {
@@ -267,7 +268,7 @@ func (t *tail) keepUp(p *part, deliveries []eventhub.Delivery, f *feed) {
 		deliveries = deliveries[n:]
 	}
 	if t.merged != nil {
-		t.handMerged(t.bus.clock.now(), f)
+		t.handMerged(t.bus.clock.Now(), f)
 	}
 	if !all {
 		t.fallBehind(p)
@@ -304,20 +305,20 @@ func (t *tail) hand(p *part, ds []eventhub.Delivery, next uint64) (all bool) {
 	return true
 }
 
-// turn serves the parts that are behind, and hands over what is due. Only one runs
+// Turn serves the parts that are behind, and hands over what is due. Only one runs
 // at a time for a tail. t.mu is not held.
-func (t *tail) turn() {
+func (t *tail) Turn() {
 	f := feeds.Get().(*feed)
 	defer f.release()
 	began := time.Now()
-	t.strained = false
-	for events, n := 0, 0; n < turnRounds && events < roundEvents && !t.strained; n++ {
+	t.Strained = false
+	for events, n := 0, 0; n < turnRounds && events < roundEvents && !t.Strained; n++ {
 		if !t.round(f, began) {
 			return
 		}
 		events += len(f.items)
 	}
-	t.bus.workers.schedule(t)
+	t.bus.sched.Schedule(t)
 }
 
 // round reads for the part whose turn it is. It reports whether another round may
@@ -333,7 +334,7 @@ func (t *tail) round(f *feed, began time.Time) bool {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if !t.left {
-			t.bus.alarm.set(t, t.bus.clock.after(readAgain))
+			t.bus.sched.ScheduleAt(t, t.bus.clock.After(readAgain))
 		}
 		return false
 	}
@@ -348,10 +349,10 @@ func (t *tail) round(f *feed, began time.Time) bool {
 		t.served(p, true)
 		return true
 	}
-	for len(deliveries) > 0 && !t.strained {
+	for len(deliveries) > 0 && !t.Strained {
 		n, passed := len(deliveries), deliveries
 		if t.match != nil {
-			n, t.strained = t.judge(deliveries, f, began)
+			n, t.Strained = t.judge(deliveries, f, began)
 			passed = f.passed
 		}
 		t.mu.Lock()
@@ -360,7 +361,7 @@ func (t *tail) round(f *feed, began time.Time) bool {
 			return t.merged != nil && !t.left
 		}
 		all := t.hand(p, passed, deliveries[n-1].Offset+1)
-		if deliveries = deliveries[n:]; !all || len(deliveries) == 0 || t.strained {
+		if deliveries = deliveries[n:]; !all || len(deliveries) == 0 || t.Strained {
 			defer t.mu.Unlock()
 			t.served(p, all)
 			return true
@@ -393,7 +394,7 @@ func (t *tail) plan(f *feed) (p *part, from uint64, limit int) {
 	}
 	if t.merged != nil {
 		t.merged.armed = false // the alarm has one time for each task; it may be gone
-		t.handMerged(t.bus.clock.now(), f)
+		t.handMerged(t.bus.clock.Now(), f)
 	}
 	if len(t.lag) == 0 {
 		t.lag = nil
@@ -448,7 +449,7 @@ func (t *tail) Ready() {
 	defer t.mu.Unlock()
 	if t.full {
 		t.full = false
-		t.bus.workers.schedule(t)
+		t.bus.sched.Schedule(t)
 	}
 }
 
@@ -477,7 +478,7 @@ func (t *tail) setPaused(paused bool) error {
 		return t.ended
 	}
 	if t.paused = paused; !paused {
-		t.bus.workers.schedule(t)
+		t.bus.sched.Schedule(t)
 	}
 	return nil
 }
@@ -505,7 +506,7 @@ func (t *tail) end(why error) (tell bool) {
 	t.parts, t.index, t.lag, t.merged = nil, nil, nil, nil
 	tell = !t.opening
 	t.mu.Unlock()
-	t.bus.alarm.cancel(t)
+	t.bus.sched.Forget(t)
 	t.bus.forgetTail(t)
 	for _, p := range parts {
 		p.shard.log.detach(p)

@@ -181,7 +181,7 @@ func TestOneTailOverManyTopics(t *testing.T) {
 		in := r.subscribe(tailOpts("m.*.x"))
 		t.Logf("%d bytes of heap for each of %d topics", (heapBytes()-heap)/topics, topics)
 		equal(t, "goroutines", runtime.NumGoroutine()-goroutines, 0)
-		equal(t, "appointments", len(r.bus.alarm.tasks), 0)
+		equal(t, "appointments", r.bus.sched.Appointments(), 0)
 		events = append(events, eventhub.Event{Topic: "m.new.x", Payload: []byte(`1`)})
 		reads := r.store.count1("Read")
 		publish()

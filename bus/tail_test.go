@@ -255,27 +255,6 @@ func TestTailThatCannotOpen(t *testing.T) {
 	})
 }
 
-// TestSlowTasksGetHalf: tasks that are slow take turns with the others, and all turns
-// where there are no others.
-func TestSlowTasksGetHalf(t *testing.T) {
-	var w workers
-	l := &w.plain
-	l.ready.L = &l.mu
-	names := make(map[task]string)
-	for i, slow := range []bool{true, true, true, true, false, false} {
-		tl := &tail{}
-		tl.slow, tl.strained = slow && i%2 == 0, slow && i%2 == 1
-		names[tl] = fmt.Sprintf("%d", i)
-		w.schedule(tl)
-		w.schedule(tl) // once is enough
-	}
-	var order []string
-	for next := l.dequeue(); next != nil; next = l.dequeue() {
-		order = append(order, names[next])
-	}
-	equal(t, "order", order, []string{"4", "0", "5", "1", "2", "3"})
-}
-
 // TestLearningOnce: who attaches while the committer is about to tell of a commit
 // does not cost the others their cache.
 func TestLearningOnce(t *testing.T) {

@@ -285,10 +285,10 @@ func (b *Bus) fanOut(s *commit.Request, find *logFinder) {
 					b.cache.add(cachePart{log, last, kept})
 				}
 				for _, g := range watchers {
-					b.workers.schedule(g)
+					b.sched.Schedule(g)
 				}
 				for _, shard := range shards {
-					b.workers.schedule(shard)
+					b.sched.Schedule(shard)
 				}
 			}
 			appends = appends[n:]

@@ -22,7 +22,7 @@ const (
 	readAgain = time.Second
 )
 
-// turn does all that a group can do now. Only one runs at a time for a group.
+// Turn does all that a group can do now. Only one runs at a time for a group.
 //
 // A round has three steps. Under the lock it settles what time has brought and
 // plans what to read for the room that members have; without the lock it reads, and
@@ -30,14 +30,14 @@ const (
 // over. What
 // happened in between (an ack, a seek, a member that left) shows in the state
 // of the entries and in the epoch, which the third step looks at.
-func (g *group) turn() {
+func (g *group) Turn() {
 	began := time.Now()
 	g.fetch = fetchers.Get().(*fetcher)
 	more, spent := true, false
 	for n := 0; more && !spent && n < turnRounds; n++ {
 		more, spent = g.round(began)
 	}
-	g.strained = spent
+	g.Strained = spent
 	g.mu.Lock()
 	g.counts.Poll.Observe(float64(time.Since(began)) / float64(time.Millisecond))
 	g.mu.Unlock()
@@ -45,7 +45,7 @@ func (g *group) turn() {
 	fetchers.Put(g.fetch)
 	g.fetch = nil
 	if more {
-		g.bus.workers.schedule(g)
+		g.bus.sched.Schedule(g)
 	}
 }
 
@@ -90,7 +90,7 @@ func (f *fetcher) release() {
 // the time of the turn, which began at a time.
 func (g *group) round(began time.Time) (more, spent bool) {
 	g.mu.Lock()
-	more = g.plan(g.bus.clock.now())
+	more = g.plan(g.bus.clock.Now())
 	g.mu.Unlock()
 	if !more {
 		return false, false
@@ -109,12 +109,12 @@ func (g *group) round(began time.Time) (more, spent bool) {
 	}
 	if err != nil {
 		g.bus.log.Error("cannot read events for a group", "topic", g.log.name, "group", g.name, "error", err)
-		g.putBack(g.bus.clock.after(readAgain))
+		g.putBack(g.bus.clock.After(readAgain))
 		g.mu.Unlock()
 		return false, false
 	}
 	letters := g.makeLetters(f.letters[:f.readLetters], f.items)
-	g.handOut(g.bus.clock.now())
+	g.handOut(g.bus.clock.Now())
 	g.mu.Unlock()
 	// Not under the lock: the committer, which makes room, may be waiting for it.
 	g.submitLetters(letters)
@@ -139,7 +139,7 @@ func (g *group) plan(now int64) bool {
 		return true
 	}
 	if more {
-		g.bus.workers.schedule(g)
+		g.bus.sched.Schedule(g)
 		return false
 	}
 	for len(g.leases) > 0 && !g.leaseStands(g.leases[0]) {
@@ -149,7 +149,7 @@ func (g *group) plan(now int64) bool {
 		next = g.leases[0].at
 	}
 	if next != 0 {
-		g.bus.alarm.set(g, next)
+		g.bus.sched.ScheduleAt(g, next)
 	}
 	return false
 }
@@ -206,7 +206,7 @@ func (g *group) awaitIdle() {
 	}
 	for _, m := range g.members {
 		if m.awaitIdle() {
-			g.bus.workers.schedule(g)
+			g.bus.sched.Schedule(g)
 		}
 	}
 }
@@ -216,7 +216,7 @@ func (g *group) awaitIdle() {
 func (g *group) awaitReservation() {
 	for _, m := range g.members {
 		if m.awaitReservation() {
-			g.bus.workers.schedule(g)
+			g.bus.sched.Schedule(g)
 		}
 	}
 }
@@ -237,7 +237,7 @@ func (g *group) lookAround(short bool) {
 		if !short {
 			m.passOn()
 		} else if m.await() {
-			g.bus.workers.schedule(g) // there is some just now
+			g.bus.sched.Schedule(g) // there is some just now
 		}
 	}
 }
@@ -347,13 +347,13 @@ func (g *group) putBack(at int64) {
 			g.retry(e, max(at, e.at)) // a NACK may have put it off meanwhile
 		}
 	}
-	g.bus.alarm.set(g, at)
+	g.bus.sched.ScheduleAt(g, at)
 }
 
 // handOut leases what was read and gives it to the members' receivers.
 func (g *group) handOut(now int64) {
 	f := g.fetch
-	f.drift = g.bus.clock.drift() // commit times are those of the wall clock
+	f.drift = g.bus.clock.Drift() // commit times are those of the wall clock
 	letters, due := f.readLetters, f.readDue
 	g.pendingLetters = append(g.pendingLetters, f.letters[letters:]...)
 	for _, offset := range f.due[due:] {
