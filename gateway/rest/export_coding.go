@@ -100,12 +100,21 @@ func weighed(part string) (name string, q float64) {
 	return strings.ToLower(strings.TrimSpace(name)), q
 }
 
+// contentCoding returns how a body is encoded, in lower case; "" means that it is not.
+func contentCoding(h http.Header) string {
+	coding := strings.ToLower(strings.TrimSpace(strings.Join(h.Values("Content-Encoding"), ",")))
+	if coding == "identity" {
+		return ""
+	}
+	return coding
+}
+
 // decoded returns the body without its Content-Encoding. done is called when it is
 // read no more.
 func decoded(h http.Header, body io.Reader) (plain io.Reader, done func(), err error) {
-	coding := strings.ToLower(strings.TrimSpace(strings.Join(h.Values("Content-Encoding"), ",")))
+	coding := contentCoding(h)
 	switch coding {
-	case "", "identity":
+	case "":
 		return body, func() {}, nil
 	case "gzip", "x-gzip":
 		return &lazyGzip{body: body}, func() {}, nil

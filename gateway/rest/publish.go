@@ -259,8 +259,14 @@ func eventHeaders(h http.Header) map[string]string {
 }
 
 // readBody reads what a client has sent, as far as there is memory for it. The request
-// stays as it is: it belongs to whoever answers it.
+// stays as it is: it belongs to whoever answers it. A body that is encoded is refused
+// before it is read.
 func (a *Access) readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	if coding := contentCoding(r.Header); coding != "" {
+		w.Header().Set("Accept-Encoding", "identity") // RFC 7694
+		return nil, eventhub.Wrap(eventhub.CodeBadRequest, cloudevents.ErrMediaType,
+			"Content-Encoding %.40q is not accepted here; send the body as it is", coding)
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, &heldBody{r.Body, a.body, w}, limit))
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil, eventhub.Wrap(eventhub.CodeBadRequest, err, "the body was not complete in time")

@@ -221,6 +221,27 @@ func TestProblems(t *testing.T) {
 	}
 }
 
+// TestEncodedBodies: whatever takes a body says that it does not take an encoded one, and
+// names the coding.
+func TestEncodedBodies(t *testing.T) {
+	s := stocked()
+	_, h := mount(t, Access{Publisher: &log{}, Inspector: s, Operator: s})
+	for _, target := range []string{
+		"/publish/a", "/v1/publish", "/v1/topics/a/groups/g/pull", "/v1/topics/a/groups/g/ack", "/v1/topics/a/groups/g/nack",
+		"/v1/topics/a/groups/g/modack", "/v1/topics/a/groups/g/seek", "/v1/dlq/a.dlq/1/requeue", "/v1/dlq/a.dlq/redrive",
+	} {
+		for _, coding := range []string{"gzip", "BR", "gzip, identity"} {
+			status, answer, headers := do(h, target, "\x1f\x8b", "Content-Encoding", coding)
+			if status != 415 || !strings.Contains(answer, `"bad_request"`) || !strings.Contains(answer, strings.ToLower(coding)) || headers.Get("Accept-Encoding") != "identity" {
+				t.Errorf("%s: a body in %s was answered %d %s", target, coding, status, answer)
+			}
+		}
+		if status, answer, _ := do(h, target, "\x1f\x8b", "Content-Encoding", "identity"); status == 415 {
+			t.Errorf("%s: a body in identity was answered %d %s", target, status, answer)
+		}
+	}
+}
+
 func TestPublisherErrors(t *testing.T) {
 	for _, tt := range []struct {
 		err    error
