@@ -65,7 +65,7 @@ var shown = map[string]any{
 	"DeadLetter": admin.DeadLetter{}, "RedriveMark": admin.RedriveMark{}, "RedriveResult": admin.RedriveResult{},
 }
 
-// TestFields: each of them has the members that its schema tells, and what is always
+// TestFields: each of them has the members that its schema has, and what is always
 // there is required.
 func TestFields(t *testing.T) {
 	for name, v := range shown {
@@ -84,18 +84,18 @@ func TestFields(t *testing.T) {
 			always = append(always, "offset", "id", "ts")
 		}
 		schema := at(t, apidoc.OpenAPI, "components/schemas/"+name).(map[string]any)
-		var told, required []string
+		var listed, required []string
 		for member := range schema["properties"].(map[string]any) {
-			told = append(told, member)
+			listed = append(listed, member)
 		}
 		if schema["required"] != nil {
 			required = texts(t, schema["required"])
 		}
-		for _, list := range [][]string{all, always, told, required} {
+		for _, list := range [][]string{all, always, listed, required} {
 			slices.Sort(list)
 		}
-		if !slices.Equal(told, all) {
-			t.Errorf("%s has %q; its schema tells %q", name, all, told)
+		if !slices.Equal(listed, all) {
+			t.Errorf("%s has %q; its schema has %q", name, all, listed)
 		}
 		if !slices.Equal(required, always) {
 			t.Errorf("%s always has %q; its schema requires %q", name, always, required)
@@ -215,8 +215,8 @@ func TestCloseCodes(t *testing.T) {
 			}
 		}
 	})
-	if told := strings.Count(table, "\n| 1"); told != rows || rows == 0 {
-		t.Errorf("the table has %d codes; there are %d", told, rows)
+	if listed := strings.Count(table, "\n| 1"); listed != rows || rows == 0 {
+		t.Errorf("the table has %d codes; there are %d", listed, rows)
 	}
 }
 

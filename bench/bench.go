@@ -3,7 +3,7 @@
 // but leaner than the SDK: connections are raw, frames are made and masked once and
 // patched where they must differ, and of the answers no more is read than their
 // correlation. What it measures is then the hub's, as far as two processes on one
-// machine can be told apart.
+// machine can be told apart from others.
 //
 // Each function of this package runs one workload to its end and returns a Result.
 // What the hub refuses is counted in it; an error means that the run could not go
@@ -38,7 +38,7 @@ type Target struct {
 	// workload idle alone needs.
 	Ops string
 
-	// Progress, where not nil, is told twice a second how far the run is. It must
+	// Progress, where not nil, is called twice a second with how far the run is. It must
 	// not block. Calls do not overlap.
 	Progress func(Progress)
 	// Patience bounds how long nothing at all may move before the run fails.
@@ -48,7 +48,7 @@ type Target struct {
 	Seed uint64
 }
 
-// Progress tells how far a run is.
+// Progress says how far a run is.
 type Progress struct {
 	Phase     string // "preload", "warm-up", "measure", …
 	Done      int64  // events, deliveries or connections

@@ -72,7 +72,7 @@ type FanoutOptions struct {
 	Topic  string `json:"topic"`  // default a new one
 	Tails  int    `json:"tails"`  // live tails
 	Groups int    `json:"groups"` // or groups with one member each
-	// Rate is events a second, each of which is delivered so many times; 0: as fast
+	// Rate is events a second, each is delivered so many times; 0: as fast
 	// as they are answered, InFlight at once.
 	Rate     float64       `json:"rate"`
 	InFlight int           `json:"in_flight"`
@@ -132,8 +132,8 @@ func tail(topic string, from eventhub.StartKind) eventhub.SubscribeOptions {
 	return eventhub.SubscribeOptions{Topic: topic, Start: eventhub.Start{Kind: from}, BatchSize: 1_000}
 }
 
-// flow is publishers and receivers at the same time. Every event tells when it was
-// due, so that a delivery tells its latency.
+// flow is publishers and receivers at the same time. Every event says when it was
+// due, so that a delivery shows its latency.
 type flow struct {
 	topic            string
 	publishers       int

@@ -69,13 +69,13 @@ type shape struct {
 	batch int  // events a frame
 	keys  int  // how many different keys; 0: none
 	ids   bool // ids as the SDK gives them
-	stamp bool // the payload tells when it was due
+	stamp bool // the payload says when it was due
 }
 
 // template is a frame of one slot: everything but the places below is made once.
 type template struct {
 	frame
-	ids, keys, stamps []int // where they stand in the text
+	ids, keys, stamps []int // where they are in the text
 }
 
 // newTemplate makes the frame of a slot. Its payloads are random text, which no
@@ -118,7 +118,7 @@ func newTemplate(s *shape, slot int, random *rand.Rand) (*template, error) {
 	return t, nil
 }
 
-// places returns where the values behind a name begin.
+// places returns where the values that follow a name begin.
 func places(text, name []byte) (at []int) {
 	for from := 0; ; {
 		i := bytes.Index(text[from:], name)
@@ -247,8 +247,8 @@ func cutDelivery(rest []byte) (event, after []byte, ok bool) {
 	return event, nil, true
 }
 
-// behind returns the text that stands in quotes behind a mark, the first one.
-func behind(event, mark []byte) []byte {
+// following returns the text that is in quotes after a mark, the first one.
+func following(event, mark []byte) []byte {
 	at := bytes.Index(event, mark)
 	if at < 0 {
 		return nil
@@ -266,7 +266,7 @@ func dueOf(event []byte) (due int64, err error) {
 			return n - stampBase, nil
 		}
 	}
-	return 0, fmt.Errorf("the event %.80q does not tell when it was due", event)
+	return 0, fmt.Errorf("the event %.80q does not say when it was due", event)
 }
 
 // again reports whether a delivery is not the first attempt. Tails have no ctx.

@@ -32,14 +32,14 @@ func limited(t *testing.T) context.Context {
 	return ctx
 }
 
-// fakeHub is a hub that does what a test says: it takes AUTH, tells a head over
+// fakeHub is a hub that does what a test says: it takes AUTH, reports a head over
 // HTTP, and leaves all else to each.
 type fakeHub struct {
 	t    *testing.T
 	url  string
 	head atomic.Int64
 
-	// each handles one text frame behind AUTH.
+	// each handles one text frame after AUTH.
 	each func(h *fakeHub, c net.Conn, corr string)
 }
 

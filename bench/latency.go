@@ -12,7 +12,7 @@ const (
 	digits    = 3
 )
 
-// quantiles are those that a Latency tells, in percent.
+// quantiles are those that a Latency has, in percent.
 var quantiles = []float64{50, 75, 90, 95, 99, 99.9, 99.99}
 
 // Latency is the distribution of one kind of latency, in milliseconds.
@@ -23,14 +23,14 @@ type Latency struct {
 	Quantiles []Quantile `json:"quantiles"`
 }
 
-// Quantile tells that so many percent took no longer than MS.
+// Quantile says that so many percent took no longer than MS.
 type Quantile struct {
 	Percent float64 `json:"percent"`
 	MS      float64 `json:"ms"`
 }
 
 // At returns the latency of one of the quantiles, in milliseconds; 0 where it is
-// not told.
+// not reported.
 func (l *Latency) At(percent float64) float64 {
 	for _, q := range l.Quantiles {
 		if q.Percent == percent {
@@ -62,7 +62,7 @@ func (r *recorder) reset() {
 	r.h.Reset()
 }
 
-// summarize tells what all recorders have together; nil where they have nothing.
+// summarize sums up what all recorders have; nil where they have nothing.
 func summarize(recorders ...*recorder) *Latency {
 	all := hdr.New(1, maxMicros, digits)
 	for _, r := range recorders {

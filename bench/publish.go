@@ -315,7 +315,7 @@ func (p *publisher) read() error {
 	var answered, accepted int64
 	now := int64(0)
 	err := p.c.read(func(message []byte) error {
-		if now == 0 { // behind the read
+		if now == 0 { // after the read
 			now = p.l.r.now()
 			p.mu.Lock()
 			p.rec.Lock()

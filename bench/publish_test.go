@@ -28,7 +28,7 @@ func TestPublish(t *testing.T) {
 		t.Fatal(err)
 	}
 	if res.Count != 1_000 || res.Errors != 0 || res.Published <= 1_000 || res.Unit != "events" {
-		t.Errorf("%+v; want 1000 events behind a warm-up, and no error", res)
+		t.Errorf("%+v; want 1000 events after a warm-up, and no error", res)
 	}
 	if res.Publish == nil || res.Publish.Count != 1_000 || res.Publish.At(50) <= 0 || res.Publish.At(50) > res.Publish.Max {
 		t.Errorf("latencies %+v; want those of 1000 events", res.Publish)
@@ -78,7 +78,7 @@ func TestPublishAtARate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if res.Count != 200 || res.Seconds < 0.199 {
-		t.Errorf("%d events in %.3f s; want 200, the last of which is due after 0.199 s", res.Count, res.Seconds)
+		t.Errorf("%d events in %.3f s; want 200, the last one due after 0.199 s", res.Count, res.Seconds)
 	}
 }
 
@@ -200,16 +200,16 @@ func TestPingsAreAnswered(t *testing.T) {
 // TestProgressIsTold: while a run goes on, with what it has done so far.
 func TestProgressIsTold(t *testing.T) {
 	ctx := limited(t)
-	told := make(chan Progress, 100)
+	reported := make(chan Progress, 100)
 	var held atomic.Bool
 	h := newFakeHub(t, func(h *fakeHub, c net.Conn, corr string) {
 		if h.head.Load() == 5 && held.CompareAndSwap(false, true) {
 			for seen := false; !seen; {
 				select {
-				case p := <-told:
+				case p := <-reported:
 					seen = p.Phase == "measure" && p.Done == 5 && p.Total == 10 && p.PerSecond > 0
 				case <-ctx.Done():
-					t.Error("nobody was told of half of it")
+					t.Error("nobody was notified of half of it")
 					return
 				}
 			}
@@ -220,7 +220,7 @@ func TestProgressIsTold(t *testing.T) {
 	o.Connections, o.InFlight, o.Count = 1, 1, 10
 	target := &Target{URL: h.url, Progress: func(p Progress) {
 		select {
-		case told <- p:
+		case reported <- p:
 		default:
 		}
 	}, Patience: 40 * time.Second}

@@ -35,7 +35,7 @@ type audience struct {
 	r       *run
 	members []*receiver
 	recs    []*recorder
-	stamped bool // events tell when they were due
+	stamped bool // events say when they were due
 
 	deliveries  atomic.Int64 // first attempts
 	redelivered atomic.Int64
@@ -74,7 +74,7 @@ func newAudience(r *run, stamped bool, warm int64) *audience {
 }
 
 // join subscribes on as many connections as there are options and starts to
-// receive. It returns when all subscriptions stand; deliveries may be there by then,
+// receive. It returns when all subscriptions are; deliveries may be there by then,
 // also those of the warm-up.
 func (r *run) join(options []eventhub.SubscribeOptions, batch bool, ack string, stamped bool, warm int64) (*audience, error) {
 	a := newAudience(r, stamped, warm)
@@ -124,7 +124,7 @@ func (a *audience) wait(mark int64) error {
 }
 
 // awaitWarm waits for the end of the warm-up. Whoever made the delivery that ended it
-// has told when that was: all others may be there before the one who waits is awake.
+// has noted when that was: all others may be there before the one who waits is awake.
 func (a *audience) awaitWarm() (milestone, error) {
 	select {
 	case m := <-a.warmed:
@@ -134,7 +134,7 @@ func (a *audience) awaitWarm() (milestone, error) {
 	}
 }
 
-// count adds deliveries and tells who waits for them.
+// count adds deliveries and wakes who waits for them.
 func (a *audience) count(fresh, old int64) {
 	a.redelivered.Add(old)
 	if fresh == 0 {
@@ -177,7 +177,7 @@ func (m *receiver) work(joined chan<- struct{}) error {
 	for over := false; !over; {
 		var now, fresh, old int64
 		err := m.c.read(func(message []byte) error {
-			if now == 0 { // behind the read
+			if now == 0 { // after the read
 				now = m.a.r.now()
 				m.rec.Lock()
 			}
@@ -247,10 +247,10 @@ func (m *receiver) take(message []byte, now int64) (fresh, old int64, err error)
 func (m *receiver) note(event []byte) {
 	switch m.ack.how {
 	case AckID:
-		m.text = append(append(append(m.text[:0], m.ack.before...), behind(event, idMark)...), m.ack.after...)
+		m.text = append(append(append(m.text[:0], m.ack.before...), following(event, idMark)...), m.ack.after...)
 		m.acks = appendFrame(m.acks, ws.OpText, m.text)
 	case AckLease:
-		m.text = append(append(append(m.text[:0], m.ack.before...), behind(event, leaseMark)...), m.ack.after...)
+		m.text = append(append(append(m.text[:0], m.ack.before...), following(event, leaseMark)...), m.ack.after...)
 		m.acks = appendFrame(m.acks, ws.OpText, m.text)
 	case AckIDs:
 		if m.ids == 0 {
@@ -258,7 +258,7 @@ func (m *receiver) note(event []byte) {
 		} else {
 			m.text = append(m.text, `","`...)
 		}
-		m.text = append(m.text, behind(event, idMark)...)
+		m.text = append(m.text, following(event, idMark)...)
 		if m.ids++; m.ids == wire.MaxRefs {
 			m.endIDs()
 		}
@@ -284,7 +284,7 @@ func (m *receiver) flush() error {
 	return err
 }
 
-// ackText is the ACK of a subscription, cut where the id or the lease stands.
+// ackText is the ACK of a subscription, cut where the id or the lease is.
 type ackText struct {
 	how           string
 	before, after []byte

@@ -28,7 +28,7 @@ func TestSubscribe(t *testing.T) {
 					t.Fatal(err)
 				}
 				if res.Published != 3_008 || res.Count > 3_008-300 || res.Count < 1 || res.Redelivered != 0 || res.Errors != 0 {
-					t.Errorf("%+v; want 3008 events, the first tenth of which is not measured", res)
+					t.Errorf("%+v; want 3008 events, and the first tenth of them is not measured", res)
 				}
 				info, err := h.Inspector().Group(t.Context(), res.Hub.Topic, flowGroup)
 				if err != nil || info.Cursor != 3_008 {
@@ -57,11 +57,11 @@ func TestTheWarmUpEndsWithItsLastDelivery(t *testing.T) {
 	a := newAudience(r, false, 10)
 	a.count(9, 0)
 	a.count(3, 0)
-	behind := time.Now()
+	end := time.Now()
 	a.count(100, 0)
 	warm, err := a.awaitWarm()
-	if err != nil || warm.deliveries != 12 || warm.at.After(behind) {
-		t.Errorf("%+v, %v; want 12 deliveries, before %v", warm, err, behind)
+	if err != nil || warm.deliveries != 12 || warm.at.After(end) {
+		t.Errorf("%+v, %v; want 12 deliveries, before %v", warm, err, end)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestLatency(t *testing.T) {
 		t.Fatal(err)
 	}
 	if res.Count != 200 || res.Published != 250 || res.Publish.Count != 200 || res.Delivery.Count != 200 {
-		t.Errorf("%+v, %+v, %+v; want 200 events behind 50 of a warm-up", res, res.Publish, res.Delivery)
+		t.Errorf("%+v, %+v, %+v; want 200 events after 50 of a warm-up", res, res.Publish, res.Delivery)
 	}
 	for _, e := range h.Events(res.Hub.Topic, 250) {
 		if len(e.Payload) != 100 || !strings.HasPrefix(string(e.Payload), `{"t":10000`) {
@@ -157,7 +157,7 @@ func TestSubscriptionsThatEnd(t *testing.T) {
 	for want, answer := range map[string]string{
 		"group_mismatch: ordering": `{"op":"ERR","code":"group_mismatch","msg":"ordering","corr":"CORR"}`,
 		"to a subscriber":          `{"op":"OK"}`,
-		"does not tell when":       `{"op":"EVENT","topic":"t","event":{"offset":1,"ts":1,"id":"a","topic":"t","payload":1}}`,
+		"does not say when":        `{"op":"EVENT","topic":"t","event":{"offset":1,"ts":1,"id":"a","topic":"t","payload":1}}`,
 	} {
 		h := newFakeHub(t, func(h *fakeHub, c net.Conn, corr string) { h.say(c, strings.ReplaceAll(answer, "CORR", corr)) })
 		_, err := MeasureLatency(limited(t), &Target{URL: h.url}, LatencyOptions{Publishers: 1, Members: 1, Rate: 9, Payload: 99, Ack: AckID, Duration: time.Second})
@@ -200,7 +200,7 @@ func unmask(t *testing.T, b []byte) string {
 	rest := bytes.NewReader(b)
 	h, err := ws.ReadHeader(rest)
 	if err != nil || int64(rest.Len()) != h.Length || !h.Masked || !h.Fin {
-		t.Fatalf("header %+v, %d bytes behind it, %v", h, rest.Len(), err)
+		t.Fatalf("header %+v, %d bytes after it, %v", h, rest.Len(), err)
 	}
 	text := b[len(b)-rest.Len():]
 	ws.Cipher(text, h.Mask, 0)
@@ -225,7 +225,7 @@ func TestDeliveriesAreCut(t *testing.T) {
 			}
 			rest = after
 			due, err := dueOf(event)
-			got = append(got, fmt.Sprint(string(behind(event, idMark)), due, err, again(event), string(behind(event, leaseMark)) == string(lease.Append(nil))))
+			got = append(got, fmt.Sprint(string(following(event, idMark)), due, err, again(event), string(following(event, leaseMark)) == string(lease.Append(nil))))
 		}
 		want := []string{"id-00 <nil> false true", "id-11 <nil> true true", "id-22 <nil> true true"}
 		if group == "" {

@@ -68,7 +68,7 @@ func (r *run) enter(phase string, total int64) {
 	r.phase, r.since = Progress{Phase: phase, Total: total}, time.Now()
 }
 
-// look tells how far the run is, and ends it when nothing moves for too long.
+// look reports how far the run is, and ends it when nothing moves for too long.
 func (r *run) look() {
 	tick := time.NewTicker(min(watchEvery, r.patience()/4))
 	defer tick.Stop()
@@ -102,7 +102,7 @@ func (r *run) patience() time.Duration {
 	return DefaultPatience
 }
 
-// fail ends the run. The first failure is told.
+// fail ends the run. The first failure is reported.
 func (r *run) fail(err error) {
 	r.cancel(err)
 }

@@ -20,7 +20,7 @@ const (
 	// upWithin and downWithin bound how long a hub takes to start and to stop.
 	upWithin   = 30 * time.Second
 	downWithin = 60 * time.Second
-	// keptLog is how much of a hub's log is told when it fails, in bytes.
+	// keptLog is how much of a hub's log is shown when it fails, in bytes.
 	keptLog = 4 << 10
 )
 
@@ -38,11 +38,11 @@ type Server struct {
 	log string // the last of it
 }
 
-// up is the line of the log that tells where the hub listens.
+// up is the line of the log that says where the hub listens.
 var up = regexp.MustCompile(`msg="hub is up" ws=(\S+) http=\S+ ops=(\S+)`)
 
 // Serve starts `binary serve` with a fresh directory inside dir (empty: that of
-// temporary files), and returns when it serves. args come behind its own. Nothing
+// temporary files), and returns when it serves. args come after its own. Nothing
 // of the environment that would configure a hub reaches it.
 func Serve(ctx context.Context, binary, dir string, args ...string) (*Server, error) {
 	fresh, err := os.MkdirTemp(dir, "eventhub-bench-")
@@ -132,7 +132,7 @@ func (s *Server) Stop() error {
 	case <-s.ended:
 	case <-late.C:
 		err = fmt.Errorf("the hub does not stop within %s", downWithin)
-		_ = s.cmd.Process.Kill() // Wait tells
+		_ = s.cmd.Process.Kill() // Wait says why
 		<-s.ended
 	}
 	if s.exit != nil {

@@ -2,7 +2,7 @@
 //
 //	go generate ./apidoc
 //
-// It turns YAML into JSON, names in the order in which they stand, and adds two
+// It turns YAML into JSON, names in the order of the file, and adds two
 // things. A $ref to #/components/schemas/ takes the schema out of schemas.yaml into
 // the document, with all that it refers to in its turn. And in an OpenAPI document
 //
@@ -166,7 +166,7 @@ func values(mapping *yaml.Node) (all []*yaml.Node) {
 }
 
 // addSchemas puts the shared schemas that the document refers to into it, in the
-// order in which they stand in their file.
+// order that they have in their file.
 func addSchemas(doc, shared *yaml.Node) error {
 	wanted := make(map[string]bool)
 	var missing []error
@@ -246,7 +246,7 @@ func writeObject(to *bytes.Buffer, n *yaml.Node) error {
 }
 
 // merged returns the members of a mapping with those that "<<" takes over from
-// another in its place, save the ones that it has itself.
+// another in its place, except the ones that it has itself.
 func merged(n *yaml.Node) (pairs []*yaml.Node) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Tag != "!!merge" {

@@ -54,9 +54,9 @@ func fits(d *document, of map[string]string, frame any) (names []string, why err
 		if err := d.schema(payload).Validate(frame); err != nil {
 			continue
 		}
-		var untold []string
-		if d.walk([]string{payload}, frame, "", &untold); len(untold) > 0 {
-			why = fmt.Errorf("%s does not tell of %q", name, untold)
+		var unlisted []string
+		if d.walk([]string{payload}, frame, "", &unlisted); len(unlisted) > 0 {
+			why = fmt.Errorf("%s does not list %q", name, unlisted)
 			continue
 		}
 		names = append(names, name)
@@ -199,7 +199,7 @@ func (s *session) delivered(ids ...string) (lease string) {
 }
 
 // TestSession sends every example of every message, each to a hub of its own, and
-// checks that it is answered by a message that its operation tells.
+// checks that it is answered by a message that its operation lists.
 func TestSession(t *testing.T) {
 	d := asyncAPI(t)
 	had := make(map[string]bool)
@@ -227,7 +227,7 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// converse makes what the example speaks of, sends it, and an event behind it where it
+// converse makes what the example speaks of, sends it, and an event after it where it
 // is to come.
 func converse(t *testing.T, d *document, message string, example object, replies map[string]string, had map[string]bool) {
 	w := begin(t, hub.MemoryStore)
@@ -242,7 +242,7 @@ func converse(t *testing.T, d *document, message string, example object, replies
 	}
 	answer, name := s.ask(leased(t, example, lease))
 	if replies[name] == "" {
-		t.Errorf("%v is answered by %s, %v, of which its operation does not tell", example, name, answer)
+		t.Errorf("%v is answered by %s, %v, which its operation does not list", example, name, answer)
 	}
 	if message != "subscribe" && message != "tail" {
 		return
@@ -303,7 +303,7 @@ func (s *session) prepare(w *world, message string, example object) (lease strin
 }
 
 // furtherFrames makes the frames that no example brings about: errors, the end of a
-// subscription, and what a member is told behind a seek and a redrive.
+// subscription, and what a member gets after a seek and a redrive.
 func furtherFrames(t *testing.T, d *document, had map[string]bool) {
 	w := begin(t, hub.MemoryStore)
 	s := connect(t, d, w, had)
@@ -336,13 +336,13 @@ func furtherFrames(t *testing.T, d *document, had map[string]bool) {
 	}
 	got, _ := s.hear(func(got object) bool { return got["op"] == "EVENT" })
 	if got["ctx"].(object)["sought"] != true {
-		t.Errorf("behind a seek: %v", got)
+		t.Errorf("after a seek: %v", got)
 	}
 	if _, err := w.Bus().Redrive(t.Context(), admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "orders", Group: "shipping", Limit: 1}, Apply: true}); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := s.hear(func(got object) bool { return got["op"] == "EVENT" }); got["ctx"].(object)["redriven"] == nil {
-		t.Errorf("behind a redrive: %v", got)
+		t.Errorf("after a redrive: %v", got)
 	}
 	if err := w.Bus().DeleteGroup(context.WithoutCancel(t.Context()), "orders", "shipping"); err != nil {
 		t.Fatal(err)
@@ -415,7 +415,7 @@ func ofAction(d *document, action string) map[string]string {
 	return all
 }
 
-// withoutNull leaves out the members that are null, which mean absent ones, save
+// withoutNull leaves out the members that are null, which mean absent ones, except
 // payloads.
 func withoutNull(v object) object {
 	out := make(object)
@@ -444,21 +444,21 @@ func withoutNull(v object) object {
 	return out
 }
 
-// TestNoOtherOptions: the hub takes no name, in any frame, of which the document does
-// not tell. Tried are all that stand in its sources: a name that a frame reads is
+// TestNoOtherOptions: the hub takes no name, in any frame, that the document does
+// not list. Tried are all that are in its sources: a name that a frame reads is
 // refused there with a value of the wrong type, one in opts and in events because it is
 // unknown.
 func TestNoOtherOptions(t *testing.T) {
 	d := asyncAPI(t)
 	receive := ofAction(d, "receive")
-	// What stands in one of the messages of an op is read in all of them, and judged then.
-	told, options := make(map[any]map[string]bool), make(map[any]map[string]bool)
+	// What is in one of the messages of an op is read in all of them, and judged then.
+	listed, options := make(map[any]map[string]bool), make(map[any]map[string]bool)
 	for _, at := range receive {
 		op := d.find(child(at, "payload", "properties", "op", "const"))
-		if told[op] == nil {
-			told[op], options[op] = make(map[string]bool), make(map[string]bool)
+		if listed[op] == nil {
+			listed[op], options[op] = make(map[string]bool), make(map[string]bool)
 		}
-		maps.Copy(told[op], d.properties(child(at, "payload")))
+		maps.Copy(listed[op], d.properties(child(at, "payload")))
 		if opts := child(at, "payload", "properties", "opts"); d.find(opts) != nil {
 			maps.Copy(options[op], d.properties(opts))
 		}
@@ -469,11 +469,11 @@ func TestNoOtherOptions(t *testing.T) {
 		example := examples(d, at)[0]
 		op := d.find(child(payload, "properties", "op", "const"))
 		for _, word := range all {
-			if !told[op][word] {
+			if !listed[op][word] {
 				frame := leased(t, example, "1-1-1")
 				frame[word] = []any{object{"x": 1}}
 				if err := decode(t, frame); err != nil && !strings.Contains(err.Error(), "an ACK alone takes it") {
-					t.Errorf("%s reads %q, of which it does not tell: %v", message, word, err)
+					t.Errorf("%s reads %q, which it does not list: %v", message, word, err)
 				}
 			}
 			if opts := child(payload, "properties", "opts"); d.find(opts) != nil && !options[op][word] {
@@ -511,7 +511,7 @@ func TestNoOtherOptions(t *testing.T) {
 func refused(t *testing.T, where, word string, frame object) {
 	t.Helper()
 	if err := decode(t, frame); err == nil || !strings.Contains(err.Error(), "unknown name") && !strings.Contains(err.Error(), "belongs into the opts") {
-		t.Errorf("%s takes %q, of which it does not tell: %v", where, word, err)
+		t.Errorf("%s takes %q, which it does not list: %v", where, word, err)
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package oracle judges the documents of package apidoc: by the official schemas of
 // OpenAPI and AsyncAPI, and by a running hub, which is sent every example that they
-// have and whose answers have to be what they tell, no more and no less.
+// have and whose answers have to be what they say, no more and no less.
 package oracle
 
 import (
@@ -93,7 +93,7 @@ func (d *document) find(pointer string) any {
 	return v
 }
 
-// follow returns the pointer behind a chain of $refs, and the object there.
+// follow returns the pointer at the end of a chain of $refs, and the object there.
 func (d *document) follow(pointer string) (string, object) {
 	for range 10 {
 		at, ok := d.find(pointer).(object)
@@ -124,21 +124,21 @@ func (d *document) schema(pointer string) *jsonschema.Schema {
 }
 
 // judge says what is wrong with a value: that it is not what the schema says, or has
-// names that the schema does not tell. The properties that it has count as seen.
+// names that the schema does not list. The properties that it has count as seen.
 func (d *document) judge(pointer string, v any) error {
 	if err := d.schema(pointer).Validate(v); err != nil {
 		return err
 	}
-	var untold []string
-	d.walk([]string{pointer}, v, "", &untold)
-	if len(untold) > 0 {
-		return fmt.Errorf("the schema at %s does not tell of %q", pointer, untold)
+	var unlisted []string
+	d.walk([]string{pointer}, v, "", &unlisted)
+	if len(unlisted) > 0 {
+		return fmt.Errorf("the schema at %s does not list %q", pointer, unlisted)
 	}
 	return nil
 }
 
 // walk visits a value and the schemas that hold for it.
-func (d *document) walk(schemas []string, v any, where string, untold *[]string) {
+func (d *document) walk(schemas []string, v any, where string, unlisted *[]string) {
 	var flat []string
 	for _, s := range schemas {
 		flat = append(flat, d.flatten(s, v)...)
@@ -152,19 +152,19 @@ func (d *document) walk(schemas []string, v any, where string, untold *[]string)
 			}
 		}
 		for i, element := range v {
-			d.walk(items, element, fmt.Sprintf("%s[%d]", where, i), untold)
+			d.walk(items, element, fmt.Sprintf("%s[%d]", where, i), unlisted)
 		}
 	case object:
-		d.walkObject(flat, v, where, untold)
+		d.walkObject(flat, v, where, unlisted)
 	}
 }
 
-func (d *document) walkObject(flat []string, v object, where string, untold *[]string) {
-	told := false
+func (d *document) walkObject(flat []string, v object, where string, unlisted *[]string) {
+	listed := false
 	for _, s := range flat {
-		told = told || d.find(child(s, "properties")) != nil || d.find(child(s, "additionalProperties")) != nil
+		listed = listed || d.find(child(s, "properties")) != nil || d.find(child(s, "additionalProperties")) != nil
 	}
-	if !told {
+	if !listed {
 		return // any object, such as a payload
 	}
 	for name, value := range v {
@@ -183,10 +183,10 @@ func (d *document) walkObject(flat []string, v object, where string, untold *[]s
 			}
 		}
 		if of == nil {
-			*untold = append(*untold, where+"."+name)
+			*unlisted = append(*unlisted, where+"."+name)
 			continue
 		}
-		d.walk(of, value, where+"."+name, untold)
+		d.walk(of, value, where+"."+name, unlisted)
 	}
 }
 
@@ -245,19 +245,19 @@ func (d *document) unseen(pointer string, pass func(name string) bool) []string 
 	return missing
 }
 
-// properties returns the names that the schemas at these places tell.
+// properties returns the names that the schemas at these places list.
 func (d *document) properties(pointers ...string) map[string]bool {
-	told := make(map[string]bool)
+	listed := make(map[string]bool)
 	for _, p := range pointers {
 		p, _ = d.follow(p)
 		for _, name := range d.names(child(p, "properties")) {
-			told[name] = true
+			listed[name] = true
 		}
 	}
-	return told
+	return listed
 }
 
-// words returns every name that stands in quotes in the sources of these packages:
+// words returns every name that is in quotes in the sources of these packages:
 // whatever they read from a request is among them.
 func words(tb testing.TB, dirs ...string) []string {
 	tb.Helper()

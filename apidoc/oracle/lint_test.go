@@ -46,7 +46,7 @@ func TestOfficialSchemas(t *testing.T) {
 	}
 }
 
-// schemasIn calls visit for every place in a document where a schema stands.
+// schemasIn calls visit for every place in a document where a schema is.
 func schemasIn(d *document, visit func(pointer string)) {
 	var walk func(at string, v any)
 	walk = func(at string, v any) {
@@ -95,7 +95,7 @@ var keywords = map[string]bool{
 }
 
 // TestSchemas: every schema can be compiled, is written with known keywords, has
-// nothing beside a $ref, requires only what it tells of, and has defaults that hold.
+// nothing next to a $ref, requires only what it lists, and has defaults that hold.
 func TestSchemas(t *testing.T) {
 	for _, d := range []*document{openAPI(t), asyncAPI(t)} {
 		count := 0
@@ -135,11 +135,11 @@ func lintSchema(t *testing.T, d *document, pointer string) {
 			}
 		case "required":
 			if s["properties"] == nil {
-				continue // a condition on what others tell
+				continue // a condition on what others list
 			}
 			for _, name := range value.([]any) {
 				if s["properties"].(object)[name.(string)] == nil {
-					t.Errorf("%s: %s requires %q, of which it does not tell", d.name, pointer, name)
+					t.Errorf("%s: %s requires %q, which it does not list", d.name, pointer, name)
 				}
 			}
 		case "items", "additionalProperties", "propertyNames", "not", "if", "then", "else":

@@ -78,10 +78,10 @@ func TestRoutes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told []string
+	var listed []string
 	ids := make(map[string]bool)
 	for _, o := range operations(openAPI(t)) {
-		told = append(told, o.method+" "+o.path)
+		listed = append(listed, o.method+" "+o.path)
 		if ids[o.id] {
 			t.Errorf("two operations are %s", o.id)
 		}
@@ -89,15 +89,15 @@ func TestRoutes(t *testing.T) {
 	}
 	want := append(api.Routes(), opsWith(t, nil).Routes()...)
 	slices.Sort(want)
-	slices.Sort(told)
-	for _, route := range told {
+	slices.Sort(listed)
+	for _, route := range listed {
 		if !slices.Contains(want, route) {
-			t.Errorf("%s is told and does not exist", route)
+			t.Errorf("%s is in the document and does not exist", route)
 		}
 	}
 	for _, route := range want {
-		if !slices.Contains(told, route) {
-			t.Errorf("%s exists and is not told", route)
+		if !slices.Contains(listed, route) {
+			t.Errorf("%s exists and is not in the document", route)
 		}
 	}
 }
@@ -120,17 +120,17 @@ func opsWith(t *testing.T, err error) *ops.Ops {
 	return o
 }
 
-// TestStatuses: each code has the status that the document tells, on both listeners.
+// TestStatuses: each code has the status that the document gives, on both listeners.
 func TestStatuses(t *testing.T) {
 	d := openAPI(t)
-	told, came := make(map[string]bool), make(map[string]bool) // status and code
+	listed, came := make(map[string]bool), make(map[string]bool) // status and code
 	for _, name := range d.names("/components/responses") {
 		at := child("/components/responses", name)
 		for _, code := range d.find(at + "/content/application~1problem+json/schema/allOf/1/properties/code/enum").([]any) {
-			told[fmt.Sprint(d.find(at+"/x-status"), " ", code)] = true
+			listed[fmt.Sprint(d.find(at+"/x-status"), " ", code)] = true
 		}
 	}
-	delete(told, "415 bad_request") // of media types, besides 400
+	delete(listed, "415 bad_request") // of media types, besides 400
 	for _, code := range d.find("/components/schemas/Code/enum").([]any) {
 		err := eventhub.Errorf(eventhub.Code(code.(string)), "as it is asked for")
 		api, failed := rest.New(rest.Config{Authenticate: letIn(err)})
@@ -145,19 +145,19 @@ func TestStatuses(t *testing.T) {
 			mux.ServeHTTP(w, httptest.NewRequest("GET", target, nil))
 			return strconv.Itoa(w.Code)
 		}
-		if route := of("/v1/topics") + " " + code.(string); !told[route] {
-			t.Errorf("%s is not told", route)
+		if route := of("/v1/topics") + " " + code.(string); !listed[route] {
+			t.Errorf("%s is not in the document", route)
 		} else {
 			came[route] = true
 		}
 		// Codes that no question has are a bad request there.
-		if status := of("/lag"); status != "400" && !told[status+" "+code.(string)] {
-			t.Errorf("the operations listener answers %s with %s, which is not told", code, status)
+		if status := of("/lag"); status != "400" && !listed[status+" "+code.(string)] {
+			t.Errorf("the operations listener answers %s with %s, which is not in the document", code, status)
 		}
 	}
-	for route := range told {
+	for route := range listed {
 		if !came[route] {
-			t.Errorf("%s is told and does not come", route)
+			t.Errorf("%s is in the document and does not come", route)
 		}
 	}
 }
@@ -363,11 +363,11 @@ func firstEvents(w *world, from io.Reader) (all []byte, err error) {
 	}
 }
 
-// check holds an answer against what the document tells of that status.
+// check holds an answer against what the document says of that status.
 func (a *answer) check(o *operation) error {
 	at := child(o.at, "responses", strconv.Itoa(a.status))
 	if o.d.find(at) == nil {
-		return fmt.Errorf("status %d is not told: %.200s", a.status, a.body)
+		return fmt.Errorf("status %d is not in the document: %.200s", a.status, a.body)
 	}
 	at, response := o.d.follow(at)
 	for _, name := range o.d.names(child(at, "headers")) {
@@ -385,7 +385,7 @@ func (a *answer) check(o *operation) error {
 	}
 	media := child(at, "content", a.kind)
 	if o.d.find(media) == nil {
-		return fmt.Errorf("status %d as %q is not told", a.status, a.kind)
+		return fmt.Errorf("status %d as %q is not in the document", a.status, a.kind)
 	}
 	return a.checkBody(o, media)
 }
@@ -465,7 +465,7 @@ func TestExamples(t *testing.T) {
 }
 
 // TestOperations sends every request that the document makes possible to a hub. It has
-// to be taken, and the answer has to be what the document tells. Then it looks at what
+// to be taken, and the answer has to be what the document says. Then it looks at what
 // of the answers it has never seen.
 func TestOperations(t *testing.T) {
 	d := openAPI(t)
@@ -580,7 +580,7 @@ func (r *request) taken(t *testing.T, w *world) {
 }
 
 // TestRefusals: who is not let in, and who says what an operation does not know, is
-// told so as the document says.
+// refused as the document says.
 func TestRefusals(t *testing.T) {
 	d := openAPI(t)
 	w := begin(t, hub.MemoryStore)
@@ -681,8 +681,8 @@ func (o *operation) looksAtQuery() bool {
 	return o.guarded() && (!o.ofOps() || o.d.find(child(o.at, "parameters")) != nil)
 }
 
-// TestNoOtherNames: no operation takes a name, in its query or its body, of which the
-// document does not tell. Tried are all that stand in the hub's sources.
+// TestNoOtherNames: no operation takes a name, in its query or its body, that the
+// document does not list. Tried are all that are in the hub's sources.
 func TestNoOtherNames(t *testing.T) {
 	d := openAPI(t)
 	w := begin(t, hub.MemoryStore)
@@ -693,14 +693,14 @@ func TestNoOtherNames(t *testing.T) {
 	}
 	for _, o := range operations(d) {
 		t.Run(o.id, func(t *testing.T) {
-			told := make(map[string]bool)
+			listed := make(map[string]bool)
 			for _, at := range o.parameters {
 				if p := d.find(at).(object); p["in"] == "query" {
-					told[p["name"].(string)] = true
+					listed[p["name"].(string)] = true
 				}
 			}
 			for _, word := range inQuery {
-				if !o.looksAtQuery() || told[word] {
+				if !o.looksAtQuery() || listed[word] {
 					continue
 				}
 				r := o.bare()
@@ -726,9 +726,9 @@ func (o *operation) tryBodies(t *testing.T, w *world, all []string) {
 		if s["additionalProperties"] != false {
 			continue
 		}
-		told := o.d.properties(at)
+		listed := o.d.properties(at)
 		for _, word := range all {
-			if told[word] {
+			if listed[word] {
 				continue
 			}
 			changed := *r
@@ -736,9 +736,9 @@ func (o *operation) tryBodies(t *testing.T, w *world, all []string) {
 			changed.unknown(t, w, "body: "+word)
 		}
 		if events := child(at, "properties", "events", "items"); o.d.find(events) != nil {
-			told := o.d.properties(events)
+			listed := o.d.properties(events)
 			for _, word := range all {
-				if !told[word] {
+				if !listed[word] {
 					changed := *r
 					changed.body = bytes.Replace(r.body, []byte(`"events":[{`), []byte(fmt.Sprintf(`"events":[{%q:null,`, word)), 1)
 					changed.unknown(t, w, "event: "+word)
@@ -759,5 +759,5 @@ func (r *request) unknown(t *testing.T, w *world, what string) {
 			return
 		}
 	}
-	t.Errorf("%s is not told and not unknown: %d %.200s", what, a.status, a.body)
+	t.Errorf("%s is not in the document and not unknown: %d %.200s", what, a.status, a.body)
 }

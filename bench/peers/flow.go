@@ -13,8 +13,8 @@ import (
 // A system that needs more can not keep up, and its run fails.
 const openSlots = 10_000
 
-// flow is an open load with one member behind it: events are due at fixed times, and
-// each tells when it was.
+// flow is an open load with one member that receives it: events are due at fixed times, and
+// each says when it was.
 type flow struct {
 	load     latencyLoad
 	began    time.Time
@@ -96,7 +96,7 @@ func (f *flow) run(ctx context.Context, receive func(context.Context) error, s s
 		err = context.Cause(ctx)
 	}
 	for err == nil && f.oks.Load() < f.total() && ctx.Err() == nil {
-		time.Sleep(time.Millisecond) // the last answers may come behind the last delivery
+		time.Sleep(time.Millisecond) // the last answers may come after the last delivery
 	}
 	over.Store(true)
 	cancel()

@@ -57,7 +57,7 @@ func noise(n int, random *rand.Rand) []byte {
 	return []byte(`"` + base64.RawURLEncoding.EncodeToString(raw)[:n-2] + `"`)
 }
 
-// Events of the workload latency tell when they were due, in nanoseconds of the run
+// Events of the workload latency say when they were due, in nanoseconds of the run
 // from stampBase, in the place of stampText.
 const (
 	stampBase  = 1_000_000_000_000_000_000

@@ -313,7 +313,7 @@ func (s *natsServer) done(ctx context.Context, c natsjs.Consumer) error {
 		if try == 1000 {
 			return fmt.Errorf("%d events are not acked and %d not delivered", info.NumAckPending, info.NumPending)
 		}
-		time.Sleep(time.Millisecond) // nobody is told when acks are seen
+		time.Sleep(time.Millisecond) // no call says when acks are seen
 	}
 }
 

@@ -95,7 +95,7 @@ func (p *process) stop() (time.Duration, error) {
 	select {
 	case <-p.ended:
 	case <-late.C:
-		_ = p.cmd.Process.Kill() // the exit tells
+		_ = p.cmd.Process.Kill() // the exit says why
 		<-p.ended
 	}
 	state := p.cmd.ProcessState

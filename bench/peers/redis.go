@@ -41,7 +41,7 @@ func (r *redis) version(ctx context.Context) (string, error) {
 }
 
 func (r *redis) start(ctx context.Context, dir string) (server, error) {
-	// Redis does not tell which port it chose, so one is chosen for it.
+	// Redis does not say which port it chose, so one is chosen for it.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err

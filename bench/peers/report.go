@@ -304,7 +304,7 @@ func (r *report) latencies(b *bytes.Buffer) {
 	b.WriteString("\nOf publish rows until the answer, else until the delivery.\n")
 }
 
-// processors tells how busy the load was: where it took all that there was, the load
+// processors says how busy the load was: where it took all that there was, the load
 // is what was measured.
 func (r *report) processors(b *bytes.Buffer) {
 	r.table(b, "Processors that the load kept busy", r.Workloads, func(w *workloadInfo, system string) string {

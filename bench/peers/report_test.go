@@ -101,7 +101,7 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// TestPayloads: all have the bytes that were asked for, and tell when they were due.
+// TestPayloads: all have the bytes that were asked for, and say when they were due.
 func TestPayloads(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	if p := noise(256, random); len(p) != 256 || p[0] != '"' || p[255] != '"' {

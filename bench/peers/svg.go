@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// The colours of the systems, in their order; told apart by people who see few.
+// The colours of the systems, in their order; people who see few colours distinguish them.
 var colours = []string{"#0072b2", "#d55e00", "#e69f00", "#009e73", "#56b4e9", "#cc79a7"}
 
 const (

@@ -26,7 +26,7 @@ type server interface {
 	publish(ctx context.Context, l publishLoad) (*outcome, error)
 	consume(ctx context.Context, l consumeLoad) (*outcome, error)
 	latency(ctx context.Context, l latencyLoad) (*outcome, error)
-	// stop ends the server in order and tells what processor time it took.
+	// stop ends the server in order and says what processor time it took.
 	stop() (time.Duration, error)
 }
 
@@ -179,7 +179,7 @@ var workloads = []workload{
 // lowerIsBetter reports whether the row's figure is a cost.
 func lowerIsBetter(unit string) bool { return unit == "ms p50" || unit == "bytes" }
 
-// outcome is one figure and what stands behind it.
+// outcome is one figure and what follows it.
 type outcome struct {
 	Workload string  `json:"workload"`
 	System   string  `json:"system"`

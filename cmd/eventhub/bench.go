@@ -116,7 +116,7 @@ func (b *benching) start(ctx context.Context, t *bench.Target) (stop func() erro
 	return server.Stop, nil
 }
 
-// benchError tells options that are out of range from what the hub says.
+// benchError distinguishes options that are out of range from what the hub says.
 func benchError(err error) error {
 	if eventhub.ErrorCode(err) == eventhub.CodeBadRequest {
 		return usageError{err}

@@ -22,7 +22,7 @@ func benchPublishCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "publish",
 		Short: "Publish, and wait for the OK of each event",
-		Long: `Publishes to one topic over some connections, each of which keeps --in-flight events
+		Long: `Publishes to one topic over some connections. Each keeps --in-flight events
 under way, and measures how many are answered and how long that takes. With --rate
 events are due at fixed times whatever the answers do, and latencies count from then.`,
 		Example: `  eventhub bench publish --serve
@@ -135,7 +135,7 @@ earliest event. The first tenth is warm-up.`,
 	}
 	flags := cmd.Flags()
 	benchTopic(cmd, &o.Topic)
-	flags.IntVar(&o.Tails, "tails", 1, "live tails, each on a connection, each of which reads all of it")
+	flags.IntVar(&o.Tails, "tails", 1, "live tails, each on a connection; each reads all of it")
 	flags.IntVar(&o.Payload, "payload", benchPayload, "bytes of each payload, a JSON string")
 	flags.BoolVar(&o.Batch, "batch", false, "ask for EVENTS frames")
 	flags.Int64Var(&o.Count, "count", benchBacklog, "events of the backlog")

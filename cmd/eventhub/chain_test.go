@@ -37,7 +37,7 @@ const (
 	chainBatch   = 20 // events in one publish
 )
 
-// chainTopics are what stands between the links: link n reads the n-th and
+// chainTopics are the topics between the links: link n reads the n-th and
 // publishes to the next.
 var chainTopics = []string{"chain.a", "chain.b", "chain.c", "chain.d"}
 
@@ -98,7 +98,7 @@ func runProjector() int {
 	return complain(c.Close())
 }
 
-// project makes the one result of an event. With anew its id is another one each
+// project makes the one result of an event. With again its id is another one each
 // time, so that it can not be the id that keeps a second result out.
 func project(d eventhub.Delivery, to string, anew bool) ([]eventhub.Event, error) {
 	e, err := d.Event()
@@ -129,7 +129,7 @@ func complain(err error) int {
 
 // TestChain sends events through three links of two projector processes each, which
 // publish with their acks, and kills the hub and the projectors with -9 as progress
-// goes. Every topic behind a link then holds the result of each event once, in
+// goes. Every topic after a link then holds the result of each event once, in
 // content, and nothing else.
 func TestChain(t *testing.T) {
 	seed := drawSeed(t)
@@ -188,7 +188,7 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// chainEnd stands at the end of the chain and counts.
+// chainEnd is at the end of the chain and counts.
 type chainEnd struct {
 	mu    sync.Mutex
 	moved sync.Cond

@@ -243,7 +243,7 @@ func (k *checking) until(ctx context.Context, done func(*admin.GroupInfo) bool) 
 		}
 		select {
 		case <-k.inbox.news:
-		case <-time.After(wait): // acks are told to nobody
+		case <-time.After(wait): // nobody is notified of acks
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -337,7 +337,7 @@ func (b *checkInbox) ackAll(ctx context.Context, sub eventhub.Subscription) {
 	}
 }
 
-// ring tells of news without waiting for anybody to hear them.
+// ring reports news without waiting for anybody to hear them.
 func ring(bell chan struct{}) {
 	select {
 	case bell <- struct{}{}:

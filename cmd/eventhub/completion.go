@@ -52,7 +52,7 @@ func completionCommand() *cobra.Command {
 	}
 }
 
-// completeNames completes TOPIC, and behind it GROUP where a command takes one,
+// completeNames completes TOPIC, and after it GROUP where a command takes one,
 // with what the hub has. Where no hub answers there is nothing to offer.
 func completeNames(r *reach, many, groups bool) cobra.CompletionFunc {
 	return complete(r, func(ctx context.Context, api *client.API, args []string) []string {
@@ -66,7 +66,7 @@ func completeNames(r *reach, many, groups bool) cobra.CompletionFunc {
 	})
 }
 
-// completeRemovable completes TOPIC or a PATTERN, and behind it GROUP.
+// completeRemovable completes TOPIC or a PATTERN, and after it GROUP.
 func completeRemovable(r *reach) cobra.CompletionFunc {
 	return complete(r, func(ctx context.Context, api *client.API, args []string) []string {
 		if len(args) > 1 {

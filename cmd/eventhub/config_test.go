@@ -180,7 +180,7 @@ func userPart(c hub.Config) hub.Config {
 	return c
 }
 
-// TestEveryFieldHasAKey: what a hub can be told, a user can say.
+// TestEveryFieldHasAKey: what a hub can be configured with, a user can say.
 func TestEveryFieldHasAKey(t *testing.T) {
 	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\ninsecure: true\norigin: http://a\nmax-topics: 4\ngrace: 5s\ndrain: 6s\n", nil)
 	if err != nil {
@@ -212,7 +212,7 @@ func TestNothingIsHidden(t *testing.T) {
 			}
 			for _, variable := range k.Variables() {
 				if !strings.Contains(f.Usage, "$"+variable) {
-					t.Errorf("%s --%s does not tell of %s", cmd.Name(), k.Name, variable)
+					t.Errorf("%s --%s does not mention %s", cmd.Name(), k.Name, variable)
 				}
 			}
 		}
@@ -436,7 +436,7 @@ func TestReload(t *testing.T) {
 	}{
 		{"same", "log-level: info", nil, slog.LevelInfo, []string{"log_level=info"}},
 		{"more", "log-level: debug", nil, slog.LevelDebug, []string{"log_level=debug"}},
-		{"less, which is told first", "log-level: error", nil, slog.LevelError, []string{"log_level=error"}},
+		{"less, which is logged first", "log-level: error", nil, slog.LevelError, []string{"log_level=error"}},
 		{"wrong", "", errors.New("oops"), slog.LevelInfo, []string{"level=ERROR", "oops"}},
 		{"others", "log-level: info\nws: 1\norigin: http://a", nil, slog.LevelInfo, []string{"restart", "keys=ws,origin"}},
 	} {
@@ -498,7 +498,7 @@ func TestDocumentedKeys(t *testing.T) {
 	}
 	for _, k := range hubSchema().Keys() {
 		if !strings.Contains(example, k.Name+":") {
-			t.Errorf("the example does not tell of %s", k.Name)
+			t.Errorf("the example does not mention %s", k.Name)
 		}
 	}
 	code, stdout, stderr := runBinary(t, nil, "config", "check", writeFile(t, "example.yaml", example))

@@ -123,7 +123,7 @@ func redriveError(cmd *cobra.Command, q *admin.RedriveQuery, done *admin.Redrive
 	}
 	after := q.After
 	if q.All {
-		after = done.After // nothing else tells what was done already
+		after = done.After // nothing else says what was done already
 	}
 	return fmt.Errorf("%w; %s at least were redriven, up to dead letter %d. To go on: %s", err, output.Things(done.Redriven, "event"), done.After, commandAgain(cmd, q, after))
 }

@@ -66,7 +66,7 @@ func (*terminator) Ended(error) {}
 const redriveTopic = "bulk.log"
 
 // TestBulkRedrive redrives many dead letters at a capped rate: each comes to its group
-// once, and has one mark. How fast that went is told; how many they are is judged.
+// once, and has one mark. How fast that went is logged; how many they are is judged.
 func TestBulkRedrive(t *testing.T) {
 	hub := startHub(t, "--store", t.TempDir())
 	c, api := connect(t, hub.ws), hub.api(t)
@@ -84,13 +84,13 @@ func TestBulkRedrive(t *testing.T) {
 	}
 	g.all.Wait()
 
-	told, began, before := 0, time.Now(), hub.metric(t, "process_cpu_seconds_total")
+	progress, began, before := 0, time.Now(), hub.metric(t, "process_cpu_seconds_total")
 	q := admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: redriveTopic}, Apply: true, Rate: *redriveRate,
 		Progress: func(r admin.RedriveResult) {
-			if r.Redriven < told {
-				t.Errorf("%d were redriven behind %d", r.Redriven, told)
+			if r.Redriven < progress {
+				t.Errorf("%d were redriven after %d", r.Redriven, progress)
 			}
-			told = r.Redriven
+			progress = r.Redriven
 		}}
 	done, err := api.Redrive(t.Context(), q)
 	took := time.Since(began)
@@ -208,6 +208,6 @@ func (m *redriveMember) ack(t *testing.T, sub eventhub.Subscription) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.wrong != 0 || len(m.times) != m.wanted {
-		t.Errorf("%d events came; %d deliveries did not tell of one redrive", len(m.times), m.wrong)
+		t.Errorf("%d events came; %d deliveries did not say that they were redriven once", len(m.times), m.wrong)
 	}
 }

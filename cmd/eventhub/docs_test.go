@@ -30,7 +30,7 @@ func TestCommandReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Error("docs/cli.md is not what the commands say; write it anew: go test ./cmd/eventhub -run TestCommandReference -update")
+		t.Error("docs/cli.md is not what the commands say; write it: go test ./cmd/eventhub -run TestCommandReference -update")
 	}
 }
 

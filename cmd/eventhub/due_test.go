@@ -20,7 +20,7 @@ var (
 	dueLead   = flag.Duration("due.lead", 3*time.Second, "how far ahead the first of them is due when publishing begins")
 	dueSpread = flag.Duration("due.spread", 3*time.Second, "the time within which they are due")
 	dueKills  = flag.Int("due.kills", 3, "how often TestManyDue kills the hub: once while all wait, and then while they enter the log")
-	dueLate   = flag.Duration("due.late", 0, "the 99th percentile that TestManyDue allows, from deliver_at to delivery; 0: it is told and not judged")
+	dueLate   = flag.Duration("due.late", 0, "the 99th percentile that TestManyDue allows, from deliver_at to delivery; 0: it is reported and not judged")
 )
 
 const (
@@ -46,7 +46,7 @@ func TestManyDue(t *testing.T) {
 	after := hub.resident(t)
 	hub.kill()
 	hub = startHub(t, "--store", dir, "--ws", addr)
-	t.Logf("%d of %d events scheduled in %s; hub %.0f MiB when empty, %.0f MiB behind the publishes, %.0f MiB started anew over them",
+	t.Logf("%d of %d events scheduled in %s; hub %.0f MiB when empty, %.0f MiB after the publishes, %.0f MiB restarted over them",
 		scheduled, len(m.at), took.Round(time.Millisecond), empty, after, hub.resident(t))
 	if scheduled == 0 {
 		t.Error("none had to wait; it shows nothing")

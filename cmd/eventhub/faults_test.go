@@ -117,7 +117,7 @@ func runFaultyHub() int {
 // and no group is ahead of its acks.
 func TestEveryWriteError(t *testing.T) {
 	first := 1 + rand.IntN(*faultStride)
-	t.Logf("write %d and every %d-th behind it", first, *faultStride)
+	t.Logf("write %d and every %d-th after it", first, *faultStride)
 	ends := make(map[int]int) // by exit code
 	writes := 0
 	for k := first; writes == 0; k += *faultStride {

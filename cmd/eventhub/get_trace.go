@@ -40,8 +40,8 @@ func (g *getting) printTrace(cmd *cobra.Command, api *client.API, id string) err
 	return err
 }
 
-// drawing is a trace that becomes a tree of lines: below each event stands what it
-// caused. An event that several have caused stands below each of them, and what
+// drawing is a trace that becomes a tree of lines: each event has below it what it
+// caused. An event that several have caused is below each of them, and what
 // comes of it below the first alone.
 type drawing struct {
 	trace   *admin.Trace
@@ -71,7 +71,7 @@ func drawTrace(w io.Writer, color bool, now time.Time, trace *admin.Trace) error
 	return err
 }
 
-// draw writes a node behind lead, and its effects behind below and their branches.
+// draw writes a node with the prefix lead, and its effects with the prefix below and their branches.
 func (d *drawing) draw(n int, lead, below string, cycle bool) {
 	node := &d.trace.Nodes[n]
 	again := ""
@@ -139,7 +139,7 @@ func groupState(g *admin.EventGroup) string {
 	return strings.ReplaceAll(g.State, "_", " ")
 }
 
-// shortID keeps what tells ids apart: those of one hub begin with the time.
+// shortID keeps what distinguishes ids: those of one hub begin with the time.
 func shortID(id string) string {
 	if len(id) <= 32 {
 		return id

@@ -20,7 +20,7 @@ func groupPatternsCommand() *cobra.Command {
 		Use:   "patterns [GROUP]",
 		Short: "List the patterns of groups",
 		Long: `Lists the patterns of groups. Topics that are created later and match one get the group,
-with the settings that stand beside it. 'eventhub group rm PATTERN GROUP' removes one.`,
+with the settings that the pattern has. 'eventhub group rm PATTERN GROUP' removes one.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return fmt.Errorf("%q is too much; wanted: [GROUP]", args[1])

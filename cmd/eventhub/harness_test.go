@@ -65,7 +65,7 @@ type hubProcess struct {
 	log strings.Builder
 }
 
-// up is the log line that tells that the hub serves, and where.
+// up is the log line that says that the hub serves, and where.
 var up = regexp.MustCompile(`msg="hub is up" ws=(\S+) http=(\S+) ops=(\S+)`)
 
 // startHub runs `eventhub serve` on free ports and waits until it serves.

@@ -318,7 +318,7 @@ func join(t *testing.T, hub *hubProcess, topic, group string, opts map[string]an
 		map[string]any{"op": "SUBSCRIBE", "topic": topic, "group": group, "corr": "subscribe", "opts": opts})
 }
 
-// connectAs connects and asks one thing after the other, of which each has to be answered
+// connectAs connects and asks one thing after the other; each has to be answered
 // by OK. An error means that the hub is gone.
 func connectAs(t *testing.T, hub *hubProcess, asks ...map[string]any) (*conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), watchdog)
@@ -330,7 +330,7 @@ func connectAs(t *testing.T, hub *hubProcess, asks ...map[string]any) (*conn, er
 	c := &conn{t, nc}
 	for _, ask := range asks {
 		var f frame
-		if err = c.tell(ask); err == nil {
+		if err = c.trySay(ask); err == nil {
 			f, err = c.next()
 		}
 		if err != nil {
@@ -344,8 +344,8 @@ func connectAs(t *testing.T, hub *hubProcess, asks ...map[string]any) (*conn, er
 	return c, nil
 }
 
-// tell is say where the hub may be gone.
-func (c *conn) tell(v any) error {
+// trySay is say where the hub may be gone.
+func (c *conn) trySay(v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -359,7 +359,7 @@ func (c *conn) settle(op string, f frame, corr ...string) error {
 	for _, corr := range corr {
 		verdict["corr"] = corr
 	}
-	return c.tell(verdict)
+	return c.trySay(verdict)
 }
 
 // api is a client of the hub's HTTP API.
@@ -374,7 +374,7 @@ func (p *hubProcess) api(t *testing.T) *client.API {
 }
 
 // awaitGroup waits until a group has done everything up to end; how long that takes is
-// the machine's business, as long as the group goes on. No hub tells when it is so,
+// the machine's business, as long as the group goes on. No hub says when it is so,
 // hence the asking.
 func awaitGroup(t *testing.T, hub *hubProcess, topic, group string, end uint64) {
 	t.Helper()
@@ -390,7 +390,7 @@ func awaitGroup(t *testing.T, hub *hubProcess, topic, group string, end uint64) 
 		case err == nil && g.Cursor > at:
 			at, moved = g.Cursor, time.Now()
 		case time.Since(moved) > watchdog:
-			t.Fatalf("group %s does not come to %d, and has stood at %d for %s: %+v, %v", group, end, at, watchdog, g, err)
+			t.Fatalf("group %s does not come to %d, and has been at %d for %s: %+v, %v", group, end, at, watchdog, g, err)
 		}
 		<-time.After(wait)
 	}

@@ -20,18 +20,18 @@ const patternGoroutines = 16
 // TestPatternOfManyTopics: a group of one pattern over many topics, half of
 // which are created while it has a member, one while it has none. Each topic's event
 // comes once, every cursor goes to its head, and the hub has no goroutine for any of
-// the topics, also when it is started anew over them.
+// the topics, also when it is started again over them.
 func TestPatternOfManyTopics(t *testing.T) {
 	dir := t.TempDir()
 	hub := startHub(t, "--store", dir)
 	n := *patternTopics
 	c := connect(t, hub.ws)
-	born := func(first, last int) {
+	create := func(first, last int) {
 		t.Helper()
 		for ; first < last; first += 500 {
 			var events []eventhub.Event
 			for i := first; i < min(first+500, last); i++ {
-				events = append(events, eventhub.Event{Topic: fmt.Sprint("many.of.", i), Payload: []byte(`"born"`)})
+				events = append(events, eventhub.Event{Topic: fmt.Sprint("many.of.", i), Payload: []byte(`"created"`)})
 			}
 			if _, err := c.Publish(t.Context(), events...); err != nil {
 				t.Fatal(err)
@@ -39,14 +39,14 @@ func TestPatternOfManyTopics(t *testing.T) {
 		}
 	}
 	empty, goroutines := hub.resident(t), hub.metric(t, "go_goroutines")
-	born(0, n/2)
+	create(0, n/2)
 	topics := hub.resident(t)
 	options := eventhub.SubscribeOptions{Topic: "many.**", Group: "g", AutoAck: true, Start: eventhub.Start{Kind: eventhub.StartEarliest}}
 	m := newRollCall()
 	if _, err := c.Subscribe(t.Context(), options, m); err != nil {
 		t.Fatal(err)
 	}
-	born(n/2, n)
+	create(n/2, n)
 	m.await(t, n)
 	awaitCursors(t, hub, n)
 	running := hub.metric(t, "go_goroutines")
@@ -61,14 +61,14 @@ func TestPatternOfManyTopics(t *testing.T) {
 
 	hub = startHub(t, "--store", dir)
 	c = connect(t, hub.ws)
-	born(n, n+1) // no member is there
+	create(n, n+1) // no member is there
 	if _, err := c.Subscribe(t.Context(), options, m); err != nil {
 		t.Fatal(err)
 	}
 	m.await(t, n+1)
 	awaitCursors(t, hub, n+1)
 	anew := hub.metric(t, "go_goroutines")
-	t.Logf("started anew: %.0f MiB and %.0f goroutines with a member", hub.resident(t), anew)
+	t.Logf("started again: %.0f MiB and %.0f goroutines with a member", hub.resident(t), anew)
 	if grown := max(running, anew) - goroutines; grown > patternGoroutines {
 		t.Errorf("%.0f goroutines were added", grown)
 	}

@@ -41,7 +41,7 @@ func (p *hubProcess) metric(t *testing.T, name string) float64 {
 	return 0
 }
 
-// resident is the hub's memory in MiB, as /metrics tells it.
+// resident is the hub's memory in MiB, as /metrics has it.
 func (p *hubProcess) resident(t *testing.T) float64 {
 	t.Helper()
 	return p.metric(t, "process_resident_memory_bytes") / (1 << 20)
@@ -101,7 +101,7 @@ func sum(sizes map[string]int64) (n int64) {
 	return n
 }
 
-// percentiles tells of durations in milliseconds, which it sorts.
+// percentiles returns those of durations, in milliseconds, and sorts them.
 func percentiles(ms []int64) string {
 	slices.Sort(ms)
 	return fmt.Sprintf("%d ms at the median, %d ms at the 99th percentile, %d ms at most", part(ms, 50), part(ms, 99), ms[len(ms)-1])

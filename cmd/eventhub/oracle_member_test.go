@@ -85,14 +85,14 @@ func (m *oracleMember) follow(t *testing.T, hub *hubProcess) {
 		m.got[place] = true
 		if m.rng.IntN(3) > 0 {
 			// By its own topic: the same id may be in several.
-			if c.tell(map[string]any{"op": "ACK", "topic": f.Event.Topic, "group": f.Group, "id": f.Event.ID}) != nil {
+			if c.trySay(map[string]any{"op": "ACK", "topic": f.Event.Topic, "group": f.Group, "id": f.Event.ID}) != nil {
 				return
 			}
 			continue
 		}
 		corr := fmt.Sprint(serial)
 		asked[corr] = place
-		if c.tell(map[string]any{"op": "ACK", "topic": f.Topic, "group": f.Group, "lease": f.Ctx.Lease, "id": f.Event.ID, "corr": corr,
+		if c.trySay(map[string]any{"op": "ACK", "topic": f.Topic, "group": f.Group, "lease": f.Ctx.Lease, "id": f.Event.ID, "corr": corr,
 			"publish": []map[string]any{{"topic": m.done, "payload": place}}}) != nil {
 			return
 		}
@@ -116,7 +116,7 @@ func (m *oracleMember) finish(t *testing.T, hub *hubProcess) {
 	<-ended
 }
 
-// awaitDue waits until all that is due within the run is in the log. No hub tells when it
+// awaitDue waits until all that is due within the run is in the log. No hub says when it
 // is so.
 func awaitDue(t *testing.T, api *client.API, topic string) {
 	t.Helper()
@@ -133,7 +133,7 @@ func awaitDue(t *testing.T, api *client.API, topic string) {
 	}
 }
 
-// await waits until the group has done all of a topic. No hub tells when it is so.
+// await waits until the group has done all of a topic. No hub says when it is so.
 func (m *oracleMember) await(t *testing.T, api *client.API, topic string) {
 	t.Helper()
 	lag, moved := uint64(0), time.Now()

@@ -100,7 +100,7 @@ func (o *oracleTopic) give(it *oracleItem, offset uint64) error {
 	return nil
 }
 
-// read holds the log behind an offset against what is known, and decides what was
+// read compares the log after an offset with what is known, and decides what was
 // perhaps there. In between nothing is sent. It returns the marks of what it has read.
 func (o *oracleTopic) read(t *testing.T, api *client.API, after uint64) map[string]bool {
 	t.Helper()
@@ -214,7 +214,7 @@ func (o *oracleTopic) scheduled(t *testing.T, api *client.API) map[string]bool {
 	}
 }
 
-// planKey tells two plans of one id from each other: no two are due at the same time.
+// planKey distinguishes two plans of one id: no two are due at the same time.
 func planKey(id string, due int64) string { return fmt.Sprint(id, "@", due) }
 
 // longDue is when plans are due that are not to come within a run.

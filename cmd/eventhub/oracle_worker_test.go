@@ -233,7 +233,7 @@ func (w *oracleWorker) send(op *oracleOp, frame map[string]any) error {
 	corr := fmt.Sprint(w.serial)
 	frame["corr"] = corr
 	w.pending[corr] = op
-	return w.conn.tell(frame)
+	return w.conn.trySay(frame)
 }
 
 // hear takes one answer; false where the connection was lost.
@@ -392,7 +392,7 @@ func (w *oracleWorker) reconcile(t *testing.T, hub *hubProcess, whole bool) {
 		}
 		if err != nil || item.Offset != w.before.offset {
 			// What moved into the log before the end of the topic was not seen, but took
-			// offsets: the next life tells from where on it goes.
+			// offsets: the next life says where it begins.
 			o.end()
 		}
 		w.deleting = nil

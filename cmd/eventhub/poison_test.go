@@ -183,7 +183,7 @@ func checkPoison(t *testing.T, hub *hubProcess, tables []*table, poison map[uint
 			t.Fatal(err)
 		}
 		if letter.Attempts != poisonAttempts || !poison[letter.Offset] {
-			t.Errorf("a dead letter tells of %+v; poison: %v", letter, poison[letter.Offset])
+			t.Errorf("a dead letter says %+v; poison: %v", letter, poison[letter.Offset])
 		}
 		letters[fmt.Sprint(letter.Group, letter.Offset)]++
 	}

@@ -15,7 +15,7 @@ import (
 	"eventhub/cmd/eventhub/internal/output"
 )
 
-// publishing is what `eventhub pub` was told.
+// publishing is what `eventhub pub` was asked to do.
 type publishing struct {
 	reach
 	key, id, sid, ts        string
@@ -198,7 +198,7 @@ func (p *publishing) makeEvent() error {
 	return nil
 }
 
-// validate checks an event as the hub will, save its times, which the hub's clock
+// validate checks an event as the hub will, except its times, which the hub's clock
 // judges and not this machine's.
 func validate(e *eventhub.Event) error {
 	return e.Validate(time.UnixMilli(max(e.TS, e.DeliverAt)))
@@ -278,7 +278,7 @@ func isOpen(err error) bool {
 type published struct {
 	Line      int    `json:"line,omitempty"` // of standard input
 	Topic     string `json:"topic"`
-	Offset    uint64 `json:"offset,omitempty"` // 0: later, or not told
+	Offset    uint64 `json:"offset,omitempty"` // 0: later, or not known
 	ID        string `json:"id"`
 	DeliverAt int64  `json:"deliver_at,omitempty"`
 	Duplicate bool   `json:"duplicate,omitempty"`

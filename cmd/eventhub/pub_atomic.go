@@ -17,7 +17,7 @@ import (
 )
 
 // What an atomic batch is read up to. What a hub takes in one frame is less, and
-// is told when it is sent.
+// is reported when it is sent.
 const (
 	maxBatchEvents = 10_000
 	maxBatchBytes  = 16 << 20
@@ -80,7 +80,7 @@ func are(n int, thing string) string {
 	return output.Things(n, thing) + " are"
 }
 
-// readBatch reads to the end of the input. Bad lines are told; an error is the end
+// readBatch reads to the end of the input. Bad lines are reported; an error is the end
 // of it all. The reader may hang, on an input that says nothing, and is then left
 // behind.
 func (p *publishing) readBatch(ctx context.Context, in io.Reader, notes io.Writer) (*atomicBatch, error) {

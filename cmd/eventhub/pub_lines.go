@@ -18,7 +18,7 @@ import (
 	"eventhub/cmd/eventhub/internal/output"
 )
 
-// maxFlights bounds the chunks of lines that are read and not yet told about, and
+// maxFlights bounds the chunks of lines that are read and not yet reported, and
 // with it the memory.
 const maxFlights = 16
 
@@ -33,8 +33,8 @@ type flight struct {
 }
 
 // lineSender publishes the lines of an input. Three goroutines pass chunks on:
-// one reads, one (send) makes events and enqueues them, one (tell) waits for the
-// outcomes in the order of the lines and tells them. Only the reader may hang, on
+// one reads, one (send) makes events and enqueues them, one (report) waits for the
+// outcomes in the order of the lines and reports them. Only the reader may hang, on
 // an input that says nothing, and is then left behind.
 type lineSender struct {
 	*publishing
@@ -48,7 +48,7 @@ type lineSender struct {
 	flights chan *flight
 	stop    context.CancelCauseFunc // nothing more is to be sent
 
-	// Of tell, until it has ended.
+	// Of report, until it has ended.
 	tally    tally
 	firstBad error
 	broken   error // the results can not be written
@@ -58,7 +58,7 @@ type lineSender struct {
 type tally struct {
 	published, scheduled, duplicates, refused, open int
 
-	last int // the last line that was told about
+	last int // the last line that was reported
 }
 
 func (t *tally) String() string {
@@ -111,13 +111,13 @@ func (p *publishing) publishLines(cmd *cobra.Command) error {
 	ctx, stop := context.WithCancelCause(cmd.Context())
 	s.stop = stop
 	defer stop(nil)
-	var telling sync.WaitGroup
-	telling.Go(s.tell)
+	var reporting sync.WaitGroup
+	reporting.Go(s.report)
 	late, done := lingering(ctx)
 	defer done()
 	err = s.send(ctx, late, cmd.InOrStdin())
 	close(s.flights)
-	telling.Wait()
+	reporting.Wait()
 	return s.conclude(ctx, err)
 }
 
@@ -216,7 +216,7 @@ func (s *lineSender) launch(ctx context.Context, lines []input.Line) *flight {
 	return f
 }
 
-// eventOf makes the event of a line. skip tells of a line that means nothing.
+// eventOf makes the event of a line. skip is true for a line that means nothing.
 func (p *publishing) eventOf(line *input.Line) (event eventhub.Event, skip bool, err error) {
 	if line.TooLong {
 		return event, false, fmt.Errorf("longer than %d MiB", input.MaxLine>>20)
@@ -244,9 +244,9 @@ func (p *publishing) eventOf(line *input.Line) (event eventhub.Event, skip bool,
 	return event, false, err
 }
 
-// tell tells what became of the lines, in their order, until flights is closed.
+// report says what became of the lines, in their order, until flights is closed.
 // Where nobody takes the receipts the publishing goes on: that is the work.
-func (s *lineSender) tell() {
+func (s *lineSender) report() {
 	for f := range s.flights {
 		<-f.done
 		var out []byte
@@ -300,7 +300,7 @@ func (s *lineSender) tellLine(out []byte, f *flight, i int) []byte {
 	return out
 }
 
-// complain tells of a line that was not published. Where the client itself has
+// complain reports a line that was not published. Where the client itself has
 // ended there is no sense in going on.
 func (s *lineSender) complain(number int, err error) {
 	if s.firstBad == nil {
@@ -325,7 +325,7 @@ func (s *lineSender) conclude(ctx context.Context, err error) error {
 	case errors.Is(context.Cause(ctx), errStrict): // also in the last line
 		return summary{fmt.Sprintf("stopped at line %d: %s", s.tally.last, &s.tally), s.firstBad}
 	case errors.Is(err, context.Canceled):
-		return summary{fmt.Sprintf("interrupted behind line %d: %s", s.tally.last, &s.tally), s.firstBad}
+		return summary{fmt.Sprintf("interrupted after line %d: %s", s.tally.last, &s.tally), s.firstBad}
 	case s.firstBad != nil:
 		return summary{s.tally.String(), s.firstBad}
 	case err != nil:
@@ -335,7 +335,7 @@ func (s *lineSender) conclude(ctx context.Context, err error) error {
 	return nil
 }
 
-// summary is an error that sums up others, which were told before. The first of
+// summary is an error that sums up others, which were reported before. The first of
 // them, if any, decides the exit code.
 type summary struct {
 	text  string

@@ -87,7 +87,7 @@ func (r *reach) credentials() []client.Option {
 	return []client.Option{client.WithToken(r.token)}
 }
 
-// dial connects over WebSocket. Lost connections are told on standard error.
+// dial connects over WebSocket. Lost connections are reported on standard error.
 func (r *reach) dial(cmd *cobra.Command, more ...client.Option) (*client.Client, error) {
 	if err := r.resolve(cmd); err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ func (w *window) query(cmd *cobra.Command, topic string) (admin.ReplayQuery, err
 	}
 	switch kind := q.Start.Kind; {
 	case kind == eventhub.StartLatest:
-		return q, usageError{errors.New("--from latest: behind the latest event there is nothing to read; 'eventhub sub' waits for what comes")}
+		return q, usageError{errors.New("--from latest: after the latest event there is nothing to read; 'eventhub sub' waits for what comes")}
 	case eventhub.IsPattern(topic) && (kind == eventhub.StartOffset || kind == eventhub.StartAfterID):
 		return q, usageError{fmt.Errorf("--from %s is a place in one topic, and %q is a pattern", w.from, topic)}
 	}

@@ -93,7 +93,7 @@ func cmdStopHub(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 // untilGroup waits until a group of the hub at EVENTHUB_URL is as wanted. No hub
-// tells when that is so, hence the asking.
+// says when that is so, hence the asking.
 func untilGroup(ts *testscript.TestScript, topic, group string, wanted func(admin.GroupInfo) bool) {
 	api, err := client.NewAPI(ts.Getenv("EVENTHUB_URL"))
 	ts.Check(err)
@@ -265,7 +265,7 @@ func TestTailBeginsAtTheEnd(t *testing.T) {
 		select {
 		case printed := <-line:
 			if offset, err := strconv.ParseUint(printed, 10, 64); err != nil || offset <= before {
-				t.Errorf("it printed %q; it began behind %d", printed, before)
+				t.Errorf("it printed %q; it began after %d", printed, before)
 			}
 			return
 		default:

@@ -111,7 +111,7 @@ func logLevel(s *config.Settings) slog.Level {
 	return level
 }
 
-// reload sets the log level to what the sources say now and tells which other
+// reload sets the log level to what the sources say now and says which other
 // keys have changed since the start. Nothing changes if anything is wrong.
 func reload(logger *slog.Logger, level *slog.LevelVar, started *config.Settings, load func() (*config.Settings, error)) {
 	now, err := load()
@@ -120,15 +120,15 @@ func reload(logger *slog.Logger, level *slog.LevelVar, started *config.Settings,
 		return
 	}
 	was, is := level.Level(), logLevel(now)
-	tell := func() {
+	report := func() {
 		logger.Info("configuration read again", "log_level", now.Text("log-level"), "from", now.Source("log-level").String())
 	}
 	if is > was {
-		tell() // while it can still be seen
+		report() // while it can still be seen
 	}
 	level.Set(is)
 	if is <= was {
-		tell()
+		report()
 	}
 	changed := slices.DeleteFunc(started.Changed(now), func(key string) bool { return key == "log-level" })
 	if len(changed) > 0 {

@@ -17,7 +17,7 @@ import (
 	"eventhub/cmd/eventhub/internal/output"
 )
 
-// following is what `eventhub sub` was told.
+// following is what `eventhub sub` was asked to do.
 type following struct {
 	reach
 	group, from string
@@ -62,7 +62,7 @@ all of them have to hold. A text that ends in * is the beginning of what is want
 a group what is not wanted counts as done, and the filter is fixed when it is created.
 
 It runs until Ctrl-C, until --count events are printed, with --until-caught-up until
-the newest event that stood in each topic at the beginning is done (a topic that is
+the newest event that each topic had at the beginning is done (a topic that is
 deleted meanwhile is not waited for), or until whoever reads its output goes away.
 Whatever the reason, events that were not written are
 not acked, and the group has them back at once. What a pipe had taken counts as
@@ -221,8 +221,8 @@ func (f *following) run(cmd *cobra.Command) error {
 	return p.run(ctx, f.ackTimeout)
 }
 
-// mentionCursors tells of groups for which --from means nothing. It is a
-// courtesy: where the hub does not answer, the subscription will tell.
+// mentionCursors warns of groups that ignore --from. It is a
+// courtesy: where the hub does not answer, the subscription will report it.
 func (f *following) mentionCursors(ctx context.Context, w io.Writer, given bool, api *client.API) {
 	if f.group == "" || !given {
 		return
@@ -234,7 +234,7 @@ func (f *following) mentionCursors(ctx context.Context, w io.Writer, given bool,
 		}
 		g, err := ask(ctx, &f.reach, func(ctx context.Context) (admin.GroupInfo, error) { return api.Group(ctx, topic, f.group) })
 		if err == nil {
-			fmt.Fprintf(w, "eventhub: group %s of %s exists and goes on behind offset %d; --from counts only when a group is created\n", g.Group, g.Topic, g.Cursor)
+			fmt.Fprintf(w, "eventhub: group %s of %s exists and continues after offset %d; --from counts only when a group is created\n", g.Group, g.Topic, g.Cursor)
 		}
 	}
 }
@@ -243,7 +243,7 @@ func (f *following) mentionPattern(ctx context.Context, w io.Writer, pattern str
 	found, err := ask(ctx, &f.reach, func(ctx context.Context) ([]admin.GroupPattern, error) { return api.Patterns(ctx, f.group) })
 	for _, p := range found {
 		if err == nil && p.Pattern == pattern {
-			fmt.Fprintf(w, "eventhub: group %s has the pattern %s already and goes on behind its cursor in each topic; --from counts only when a group is created\n", p.Group, p.Pattern)
+			fmt.Fprintf(w, "eventhub: group %s has the pattern %s already and continues after its cursor in each topic; --from counts only when a group is created\n", p.Group, p.Pattern)
 		}
 	}
 }

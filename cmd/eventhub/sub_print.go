@@ -23,7 +23,7 @@ const (
 	lastLook  = time.Second
 )
 
-// printer stands between a subscription, which must not be kept waiting, and the
+// printer connects a subscription, which must not be kept waiting, with the
 // output, which may be as slow as whoever reads it. All that has gathered goes
 // out in one write, and only then its acks, in one settlement.
 //
@@ -39,7 +39,7 @@ type printer struct {
 	// With --until-caught-up: the offset that each topic has to be read up to, and
 	// how to ask for a group's cursor; nil for tails, which drop what they have
 	// passed. there returns the heads of the topics that are there, as what was in one
-	// that was deleted does not come any more; nil where the subscription tells of that.
+	// that was deleted does not come any more; nil where the subscription reports that.
 	untilHeads bool
 	heads      map[string]uint64 // guarded by mu; a group's do not change
 	cursor     func(ctx context.Context, topic string) (uint64, error)
@@ -259,7 +259,7 @@ func (p *printer) isGone(ctx context.Context, topic string) bool {
 }
 
 // watchTopics forgets the heads of topics that were deleted. Where the hub does not
-// answer, the subscription tells whether that is for good.
+// answer, the subscription says whether that is for good.
 func (p *printer) watchTopics(ctx context.Context) {
 	for {
 		select {
@@ -279,30 +279,30 @@ func (p *printer) watchTopics(ctx context.Context) {
 }
 
 // watchCursors ends the printer when the group's cursor has reached the head that
-// stood at the beginning in every topic, by whichever member's acks.
+// was at the beginning in every topic, by whichever member's acks.
 func (p *printer) watchCursors(ctx context.Context) {
-	behind := slices.Sorted(maps.Keys(p.heads))
+	waiting := slices.Sorted(maps.Keys(p.heads))
 	for wait := firstLook; ; wait = min(2*wait, lastLook) {
-		for len(behind) > 0 {
-			cursor, err := p.cursor(ctx, behind[0])
+		for len(waiting) > 0 {
+			cursor, err := p.cursor(ctx, waiting[0])
 			if ctx.Err() != nil {
 				return
 			}
-			if err != nil && !p.isGone(ctx, behind[0]) {
+			if err != nil && !p.isGone(ctx, waiting[0]) {
 				p.end(err)
 				return
 			}
-			if err == nil && cursor < p.heads[behind[0]] {
+			if err == nil && cursor < p.heads[waiting[0]] {
 				break
 			}
-			behind = behind[1:]
+			waiting = waiting[1:]
 		}
-		if len(behind) == 0 {
+		if len(waiting) == 0 {
 			p.end(nil)
 			return
 		}
 		select {
-		case <-time.After(wait): // others' acks are told to nobody
+		case <-time.After(wait): // nobody is notified of others' acks
 		case <-p.passed:
 			wait = firstLook
 		case <-ctx.Done():

@@ -245,7 +245,7 @@ func TestPrinterUntilHeads(t *testing.T) {
 			p.untilHeads, p.heads = true, map[string]uint64{"t": 2, "u": 5}
 		})
 		p.Deliver(batch("t", 1, 2))
-		p.Deliver(batch("v", 9, 9)) // born later
+		p.Deliver(batch("v", 9, 9)) // created later
 		synctest.Wait()
 		if len(ended) != 0 {
 			t.Fatal("ended before the second topic")

@@ -66,7 +66,7 @@ func (tracedError) Format(s fmt.State, _ rune) {
 	}
 }
 
-// TestErrorsAreLoggedPlainly: errors of the store can tell a stack trace, and the log is
+// TestErrorsAreLoggedPlainly: errors of the store can have a stack trace, and the log is
 // no place for one a second.
 func TestErrorsAreLoggedPlainly(t *testing.T) {
 	var log strings.Builder

@@ -73,9 +73,9 @@ func TestManyTails(t *testing.T) {
 		tail.ask(map[string]any{"op": "UNSUBSCRIBE", "topic": tailTopic, "corr": "u"})
 		tail.subscribe(map[string]any{"conflate": map[string]any{"every_ms": 100}})
 	}
-	sameSizes(t, "that half of the tails subscribed anew", was, sizes(t, dir))
+	sameSizes(t, "that half of the tails subscribed again", was, sizes(t, dir))
 	conflated := conflatedPart(t, p, tails, half)
-	t.Logf("hub %.1f MiB and %.0f goroutines; with %d connections %.1f, as tails %.1f MiB and %.0f goroutines: %.1f KiB each; behind %d events each %.1f: %.1f KiB each; behind %d more, half of them conflated, %.1f",
+	t.Logf("hub %.1f MiB and %.0f goroutines; with %d connections %.1f, as tails %.1f MiB and %.0f goroutines: %.1f KiB each; after %d events each %.1f: %.1f KiB each; after %d more, half of them conflated, %.1f",
 		empty, goroutines, len(tails), connected, subscribed, goroutinesNow, (subscribed-empty)*1024/float64(len(tails)),
 		*tailEvents, followed, (followed-empty)*1024/float64(len(tails)), *tailEvents, hub.resident(t))
 	t.Logf("%d events made the store grow by %d bytes without tails and by %d with %d; a conflated tail got %.1f of %d events",
@@ -85,7 +85,7 @@ func TestManyTails(t *testing.T) {
 	}
 }
 
-// conflatedPart publishes in batches, each of them at once, to all tails, of which
+// conflatedPart publishes in batches, each of them at once, to all tails; of these
 // some get the newest of each key only. It returns how much these got.
 func conflatedPart(t *testing.T, p *tailPublisher, tails, conflated []*liveTail) (got int) {
 	t.Helper()
@@ -115,12 +115,12 @@ func conflatedPart(t *testing.T, p *tailPublisher, tails, conflated []*liveTail)
 func sameSizes(t *testing.T, why string, was, is map[string]int64) {
 	t.Helper()
 	if !maps.Equal(was, is) {
-		t.Errorf("the store's files changed by it %s: %d bytes before, %d behind:\n%v\n%v", why, sum(was), sum(is), was, is)
+		t.Errorf("the store's files changed by it %s: %d bytes before, %d after:\n%v\n%v", why, sum(was), sum(is), was, is)
 	}
 }
 
 // tailPublisher publishes to the topic. It is alone with that, and knows where the
-// next event will stand.
+// next event will be.
 type tailPublisher struct {
 	*conn
 	head uint64
@@ -239,7 +239,7 @@ func (l *liveTail) follow(to uint64) {
 	}
 }
 
-// followNewest takes events until it has the newest of each key of the n behind
+// followNewest takes events until it has the newest of each key of the n after
 // before.
 func (l *liveTail) followNewest(before uint64, n int) {
 	last := make(map[string]uint64)

@@ -42,7 +42,7 @@ func (p *paging) check() error {
 	return nil
 }
 
-// pages walks through a listing, page by page. more is told, behind the last
+// pages walks through a listing, page by page. more is called after the last
 // value, when the limit has kept something back.
 func pages[T any](p *paging, more func(last T), page func(after *T, limit int) ([]T, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
@@ -50,7 +50,7 @@ func pages[T any](p *paging, more func(last T), page func(after *T, limit int) (
 		for shown := 0; ; {
 			limit := admin.MaxPage
 			if !p.all {
-				limit = min(limit, p.limit-shown+1) // one more tells whether there are more
+				limit = min(limit, p.limit-shown+1) // one more says whether there are more
 			}
 			values, err := page(after, limit)
 			if err != nil {
@@ -124,7 +124,7 @@ func topicColumns(now time.Time) []output.Column[admin.TopicInfo] {
 	}
 }
 
-// offsetCell writes an offset, of which 0 is none.
+// offsetCell writes an offset; 0 is none.
 func offsetCell(n uint64) string {
 	if n == 0 {
 		return "-"

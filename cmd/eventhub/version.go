@@ -12,7 +12,7 @@ import (
 )
 
 // version is set by the linker in releases; otherwise the module's or the
-// commit's is told.
+// commit's is shown.
 var version string
 
 func versionString() string {
@@ -31,7 +31,7 @@ func versionString() string {
 	return "devel"
 }
 
-// build is what `version` tells.
+// build is what `version` prints.
 type build struct {
 	Version string `json:"version"`
 	Go      string `json:"go"`

@@ -74,7 +74,7 @@ func fits(pattern, pkg string) bool {
 func offence(pkg, path string) string {
 	i := slices.IndexFunc(rules, func(r rule) bool { return fits(r.pkg, pkg) })
 	if i < 0 {
-		return "has no rule: add a row that says where it stands in the house"
+		return "has no rule: add a row that says where its place in the house is"
 	}
 	if path != module && !strings.HasPrefix(path, module+"/") {
 		if pkg == "." && !isStandard(path) {

@@ -2,5 +2,5 @@
 
 package backup
 
-// notInUse can not tell: the system shows nobody's locks.
+// notInUse cannot know: the system shows nobody's locks.
 func notInUse(string) error { return nil }

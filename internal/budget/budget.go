@@ -84,7 +84,7 @@ func (b *Budget) Wait(ctx context.Context, n int) error {
 		return nil // granted meanwhile
 	}
 	b.waiting = slices.Delete(b.waiting, at, at+1)
-	b.grant() // it may have stood before others that need less
+	b.grant() // it may have been ahead of others that need less
 	return context.Cause(ctx)
 }
 

@@ -44,8 +44,8 @@ func TestModeOf(t *testing.T) {
 	}
 }
 
-// told is what both ways to say it make of all that one CloudEvent can say.
-var told = eventhub.Event{
+// whole is what both ways to say it make of all that one CloudEvent can say.
+var whole = eventhub.Event{
 	ID: "i-1", TS: 1522949465678, Topic: "t", Key: "s é", CausedBy: []string{"a", "b"},
 	Headers: map[string]string{
 		"ce-source": "urn:s", "ce-type": "com.example.x", "ce-dataschema": "https://x/y", "ce-datacontenttype": "application/vnd.x+json",
@@ -62,7 +62,7 @@ func TestRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(told, structured); diff != "" {
+	if diff := cmp.Diff(whole, structured); diff != "" {
 		t.Errorf("structured (-want +got):\n%s", diff)
 	}
 	binary, err := ReadBinary(header("Ce-Specversion", "1.0", "Ce-Id", "i-1", "Ce-Source", `"urn:\s"`, "Ce-Type", "com.example.x", "Ce-Time", "2018-04-05T17:31:05.678Z",
@@ -72,7 +72,7 @@ func TestRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(told, binary); diff != "" {
+	if diff := cmp.Diff(whole, binary); diff != "" {
 		t.Errorf("binary (-want +got):\n%s", diff)
 	}
 	list, err := ReadBatch([]byte(`[{"specversion":"1.0","id":"1","source":"s","type":"t","data_base64":"eyJhIjoxfQ==","causedby":"w"},{"specversion":"1.0","id":"2","source":"s","type":"t","causedby":"x"}]`),
@@ -177,7 +177,7 @@ func TestRefusals(t *testing.T) {
 		header http.Header
 		says   string
 	}{
-		{header("Ce-Id", "2"), "ce-id stands 2 times"},
+		{header("Ce-Id", "2"), "ce-id is given 2 times"},
 		{header("Ce-My-Ext", "2"), `"my-ext" can not be`},
 		{header("Ce-Data", "2"), `"data" can not be`},
 		{header("Ce-Datacontenttype", "application/json"), "Content-Type says it"},
@@ -240,11 +240,11 @@ func TestAppendStructured(t *testing.T) {
 	}
 	const wholeWant = `{"specversion":"1.0","id":"i-1","source":"urn:s","type":"com.example.x","time":"2018-04-05T17:31:05.678Z","subject":"s é","datacontenttype":"application/vnd.x+json",` +
 		`"dataschema":"https://x/y","causedby":"a,b","correlationid":"cart","eventhuboffset":"7","eventhubtopic":"t","flag":"true","myext":"5","traceparent":"00-1-2-01","tracestate":"k=v","data":{"n":1.0}}`
-	if got := written(t, &told); string(got) != wholeWant {
+	if got := written(t, &whole); string(got) != wholeWant {
 		t.Errorf("got  %s\nwant %s", got, wholeWant)
 	}
 	back, err := ReadStructured([]byte(wholeWant), eventhub.Event{Topic: "t"})
-	again := told
+	again := whole
 	again.Payload = []byte(`{"n":1.0}`)
 	if diff := cmp.Diff(again, back); diff != "" || err != nil {
 		t.Errorf("read again: %v (-want +got):\n%s", err, diff)

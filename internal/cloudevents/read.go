@@ -40,7 +40,7 @@ func ReadBinary(h http.Header, body []byte, base eventhub.Event) (eventhub.Event
 			return base, bad("ce-datacontenttype is given; in binary mode Content-Type says it")
 		}
 		if len(values) != 1 {
-			return base, bad("ce-%.48s stands %d times among the headers", name, len(values))
+			return base, bad("ce-%.48s is given %d times among the headers", name, len(values))
 		}
 		value := unescape(values[0])
 		if !utf8.ValidString(value) {
@@ -225,7 +225,7 @@ func (a attributes) event(e eventhub.Event, payload []byte) (eventhub.Event, err
 	if text, ok := a[moment]; ok {
 		t, err := time.Parse(time.RFC3339, text)
 		if err != nil || t.UnixMilli() < 1 {
-			return e, bad("time is %.48q; a time behind 1970 as in RFC 3339 is expected", text)
+			return e, bad("time is %.48q; a time after 1970 as in RFC 3339 is expected", text)
 		}
 		e.TS = t.UnixMilli()
 	}
@@ -306,7 +306,7 @@ func bad(format string, args ...any) error {
 	return eventhub.Errorf(eventhub.CodeBadEvent, "CloudEvent: "+format, args...)
 }
 
-// badJSON tells JSON that is broken from JSON that is no CloudEvent, and from one
+// badJSON distinguishes JSON that is broken from JSON that is no CloudEvent, and from one
 // that was judged already.
 func badJSON(err error) error {
 	var judged *eventhub.Error

@@ -1,4 +1,4 @@
-// Package eventid makes ids of events that tell nothing but when they were made: for the
+// Package eventid makes ids of events that show nothing but when they were made: for the
 // SDK, for scheduled events, and for stores that do not make their own.
 package eventid
 
@@ -34,7 +34,7 @@ func newChaCha() *randv2.ChaCha8 {
 }
 
 const (
-	version = 7 << 12 // above the 12 bits of the time that stand behind it
+	version = 7 << 12 // above the 12 bits of the time that come after it
 	variant = 2 << 62 // of RFC 9562, above 62 random bits
 )
 

@@ -16,7 +16,7 @@ import (
 const supposed = 256
 
 // judgeCost refuses an expression that may cost more than allowed on an event
-// with the largest members there may be and a payload as supposed. bounded tells
+// with the largest members there may be and a payload as supposed. bounded returns
 // that it cannot on any event, so that nobody has to count.
 func judgeCost(env *cel.Env, checked *cel.Ast) (bounded bool, err error) {
 	usual, err := env.EstimateCost(checked, sizes{supposed})
@@ -33,7 +33,7 @@ func judgeCost(env *cel.Env, checked *cel.Ast) (bounded bool, err error) {
 	return err == nil && worst.Max <= costLimit, nil
 }
 
-// sizes tells how large the members of an event can be. It implements
+// sizes returns how large the members of an event can be. It implements
 // cost.Estimator.
 type sizes struct {
 	payload uint64 // of any part of the payload, and of what else is not known

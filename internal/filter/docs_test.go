@@ -55,7 +55,7 @@ var documented = []struct{ yes, no event }{
 	{event{Key: "key-2", TS: 1723139000000}, event{Key: "key-2", TS: 1723139999000}},
 }
 
-// TestDocumentedFigures: the page tells the limits that there are, and every
+// TestDocumentedFigures: the page names the limits that there are, and every
 // member that can be read.
 func TestDocumentedFigures(t *testing.T) {
 	page, err := os.ReadFile("../../docs/filters.md")
@@ -83,7 +83,7 @@ func TestDocumentedFigures(t *testing.T) {
 	}
 }
 
-// TestDocumentedPatterns runs the table of patterns: what stands behind "not" does
+// TestDocumentedPatterns runs the table of patterns: what follows "not" does
 // not match, the other topics do.
 func TestDocumentedPatterns(t *testing.T) {
 	page, err := os.ReadFile("../../docs/filters.md")

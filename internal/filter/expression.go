@@ -98,12 +98,12 @@ func compile(text string) (*expression, error) {
 // language lets pass.
 func (x *expression) inspect(tree *ast.AST) error {
 	var offence error
-	followed := make(map[int64]bool) // by a member: where the variable stands
+	followed := make(map[int64]bool) // by a member: the places of the variable
 	visit := func(e ast.Expr) {
 		switch e.Kind() {
 		case ast.IdentKind:
 			if tree.GetType(e.ID()).IsExactType(variableType) && !followed[e.ID()] && offence == nil {
-				offence = refuse(tree.SourceInfo().GetStartLocation(e.ID()), "event stands alone; expected is one of its members: "+fieldNames())
+				offence = refuse(tree.SourceInfo().GetStartLocation(e.ID()), "event is used alone; expected is one of its members: "+fieldNames())
 			}
 		case ast.SelectKind:
 			operand := e.AsSelect().Operand()
@@ -126,7 +126,7 @@ func (x *expression) inspect(tree *ast.AST) error {
 	return offence
 }
 
-// refuseIssues tells the first of the issues, by its place.
+// refuseIssues returns the first of the issues, by its place.
 func refuseIssues(issues *cel.Issues) error {
 	var first *cel.Error
 	for _, e := range issues.Errors() {

@@ -99,7 +99,7 @@ func TestExpressions(t *testing.T) {
 }
 
 // TestReadsNoFurther shows that a record is read up to the last member that the
-// expression asks for: what stands behind is broken, and nobody notices.
+// expression asks for: what follows the looked-at part is broken, and nobody notices.
 func TestReadsNoFurther(t *testing.T) {
 	whole := string(encode(t, event{TS: 5, Key: "k", SID: "s", Headers: headers{"a": "b"}, Tags: []string{"t"}, CausedBy: []string{"c"}}))
 	for expression, last := range map[string]string{
@@ -110,7 +110,7 @@ func TestReadsNoFurther(t *testing.T) {
 		end := at + len(valueAt([]byte(whole), at+len(last)+3)) + len(last) + 3
 		p := mustCompile(t, filter{CEL: expression})
 		if !p.Match(eventhub.Record(whole[:end]+",BROKEN"), 1) {
-			t.Errorf("%s looks behind %s (failed: %d)", expression, whole[:end], p.Failed())
+			t.Errorf("%s looks after %s (failed: %d)", expression, whole[:end], p.Failed())
 		}
 	}
 }
@@ -129,10 +129,10 @@ func TestRefusedExpressions(t *testing.T) {
 		{"open string", `event.key == "a`, "filter.cel at 1:14: syntax error: not understood"},
 		{"types", `event.key > 1`, "filter.cel at 1:11: found no matching overload for '_>_' applied to '(string, int)'"},
 		{"wide characters count once", `"é😀" == event.key && foo`, "filter.cel at 1:22: undeclared"},
-		{"the event as a whole", `event == event`, "filter.cel at 1:1: event stands alone; expected is one of its members"},
-		{"the event in a list", `[event].all(e, e.key == "")`, "filter.cel at 1:2: event stands alone"},
-		{"the event as dyn", `dyn(event).key == ""`, "filter.cel at 1:5: event stands alone"},
-		{"an event made anew", `eventhub.Event{}`, "filter.cel at 1:15: undeclared reference"},
+		{"the event as a whole", `event == event`, "filter.cel at 1:1: event is used alone; expected is one of its members"},
+		{"the event in a list", `[event].all(e, e.key == "")`, "filter.cel at 1:2: event is used alone"},
+		{"the event as dyn", `dyn(event).key == ""`, "filter.cel at 1:5: event is used alone"},
+		{"an event created in it", `eventhub.Event{}`, "filter.cel at 1:15: undeclared reference"},
 		{"not UTF-8", "event.key == \"\xff\"", "filter.cel is not valid UTF-8"},
 		{"pattern", `event.key.matches("(")`, "filter.cel at 1:19: the pattern of matches is not understood"},
 		{"large pattern", `event.key.matches("a{900}b{900}")`, "filter.cel at 1:19: regex"},
@@ -191,7 +191,7 @@ func TestLargeExpressionsCompile(t *testing.T) {
 	}
 }
 
-// TestTooCostly: what cannot be told from the expression is counted while it is
+// TestTooCostly: what the expression does not show is counted while it is
 // evaluated.
 func TestTooCostly(t *testing.T) {
 	many := func(n int) []byte {

@@ -1,5 +1,5 @@
 // Package filter decides whether an event passes an eventhub.Filter, on the bytes
-// of its record. Keys, headers and tags are compared where they stand; of the
+// of its record. Keys, headers and tags are compared where they are; of the
 // payload nothing is looked at unless an expression reads it, and then only the
 // members that it reads.
 package filter
@@ -57,7 +57,7 @@ func newText(s string) text {
 func (t text) matches(quoted []byte) bool { return sameText(inside(quoted), t.want, t.prefix) }
 
 // Compile checks a filter and compiles it. A nil or zero filter gives a nil
-// Program. Errors have CodeBadRequest; that of an expression tells its line and
+// Program. Errors have CodeBadRequest; that of an expression names its line and
 // column, from 1.
 func Compile(f *eventhub.Filter) (*Program, error) {
 	if f.IsZero() {
@@ -147,7 +147,7 @@ func (p *Program) matchMembers(e *envelope) bool {
 }
 
 // matchHeaders goes over the event's headers once. Records hold them by name, as
-// the wanted ones are, so that the one behind the last found is looked at first.
+// the wanted ones are, so that the one after the last found is looked at first.
 func (p *Program) matchHeaders(object []byte) bool {
 	missing, next := len(p.headers), 0
 	for name, value, at := nextMember(object, 0); missing > 0 && at > 0; name, value, at = nextMember(object, at) {

@@ -27,12 +27,12 @@ const (
 	members // their number
 )
 
-// envelope holds the members of a record as they stand in it: JSON values, nil
+// envelope holds the members of a record as the record has them: JSON values, nil
 // for those that the event does not have.
 type envelope [members][]byte
 
-// read finds the members up to the one called last, and stops there: what stands
-// behind it, above all the payload, is not looked at. It returns false for bytes
+// read finds the members up to the one called last, and stops there: what comes
+// after last, above all the payload, is not looked at. It returns false for bytes
 // that are no record; it never reads beyond them.
 func (e *envelope) read(r eventhub.Record, last member) bool {
 	if len(r) == 0 || r[0] != '{' {
@@ -51,7 +51,7 @@ func (e *envelope) read(r eventhub.Record, last member) bool {
 			}
 			return m <= memberPayload // last is not there
 		}
-		if m == memberPayload { // nothing stands behind it but the closing brace
+		if m == memberPayload { // nothing comes after it but the closing brace
 			if start >= len(r)-1 {
 				return false
 			}
@@ -104,8 +104,8 @@ func memberNamed(name []byte, first bool) member {
 // The functions below read compact JSON that was checked before it was stored.
 // For anything else they answer something, and never read out of bounds.
 
-// nameAt reads the name of an object's member, and the colon behind it, at byte
-// at. It returns what stands between the quotes and where the value starts, or -1.
+// nameAt reads the name of an object's member, and the colon after it, at byte
+// at. It returns what is between the quotes and where the value starts, or -1.
 func nameAt(b []byte, at int) (name []byte, value int) {
 	end := stringEnd(b, at)
 	if end < 0 || end >= len(b) || b[end] != ':' {
@@ -114,7 +114,7 @@ func nameAt(b []byte, at int) (name []byte, value int) {
 	return b[at+1 : end-1], end + 1
 }
 
-// stringEnd returns the byte behind the string that starts at byte at, or -1.
+// stringEnd returns the byte after the string that starts at byte at, or -1.
 func stringEnd(b []byte, at int) int {
 	if at >= len(b) || b[at] != '"' {
 		return -1
@@ -126,7 +126,7 @@ func stringEnd(b []byte, at int) int {
 		}
 		i += n + 1
 		// The quote is the string's end unless an odd number of backslashes
-		// stands before it.
+		// is before it.
 		escapes := 0
 		for b[i-2-escapes] == '\\' {
 			escapes++
@@ -159,7 +159,7 @@ func valueAt(b []byte, at int) []byte {
 	return b[at:end]
 }
 
-// nestedEnd returns the byte behind the object or array that starts at byte at,
+// nestedEnd returns the byte after the object or array that starts at byte at,
 // or -1.
 func nestedEnd(b []byte, at int) int {
 	depth := 0
@@ -182,8 +182,8 @@ func nestedEnd(b []byte, at int) int {
 	return -1
 }
 
-// nextMember returns the member of an object that stands behind byte at, which is
-// the opening brace or a comma, and the byte behind it; -1 where there is none.
+// nextMember returns the member of an object that follows byte at, which is
+// the opening brace or a comma, and the byte after it; -1 where there is none.
 func nextMember(object []byte, at int) (name, value []byte, next int) {
 	if at >= len(object) || object[at] == '}' {
 		return nil, nil, -1
@@ -209,7 +209,7 @@ func nextElement(array []byte, at int) (value []byte, next int) {
 	return value, at + 1 + len(value)
 }
 
-// inside returns what stands between the quotes of a JSON string.
+// inside returns what is between the quotes of a JSON string.
 func inside(quoted []byte) []byte {
 	if len(quoted) < 2 {
 		return nil
@@ -217,7 +217,7 @@ func inside(quoted []byte) []byte {
 	return quoted[1 : len(quoted)-1]
 }
 
-// sameText compares what stood between the quotes of a JSON string with a text,
+// sameText compares what was between the quotes of a JSON string with a text,
 // or, for a prefix, the beginning of it.
 func sameText(escaped []byte, text string, prefix bool) bool {
 	if len(escaped) < len(text) { // no escape is shorter than what it stands for
@@ -245,7 +245,7 @@ func sameText(escaped []byte, text string, prefix bool) bool {
 	return text == "" && (prefix || len(escaped) == 0)
 }
 
-// unquote returns the text of what stood between the quotes of a JSON string.
+// unquote returns the text of what was between the quotes of a JSON string.
 func unquote(escaped []byte) string {
 	if bytes.IndexByte(escaped, '\\') < 0 {
 		return string(escaped)

@@ -228,7 +228,7 @@ type list struct {
 	*meter
 	raw      []byte
 	size     ref.Val // once it was asked for
-	place    int     // of the element that stands behind at
+	place    int     // of the element that comes after at
 	at       int
 	searches int
 	index    []int32
@@ -260,7 +260,7 @@ func (l *list) element(place int) []byte {
 		}
 		l.place, l.at = l.place+1, next
 	}
-	l.place = math.MaxInt // behind the end
+	l.place = math.MaxInt // after the end
 	return nil
 }
 
@@ -296,7 +296,7 @@ func (l *list) Get(key ref.Val) ref.Val {
 	return value
 }
 
-// Contains implements traits.Container. A text is compared where it stands.
+// Contains implements traits.Container. A text is compared where it is.
 func (l *list) Contains(wanted ref.Val) ref.Val {
 	if types.IsUnknownOrError(wanted) {
 		return wanted

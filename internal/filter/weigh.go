@@ -24,7 +24,7 @@ import (
 // than to go over the byte.
 const stepWeight = 4
 
-// weights tell how many bytes a call goes over or makes, by the function's name. The
+// weights say how many bytes a call goes over or makes, by the function's name. The
 // weight of matches depends on its pattern.
 var weights = map[string]func(args []ref.Val) int{
 	"size":   sumOf,
@@ -62,7 +62,7 @@ func search(args []ref.Val) int {
 	return bytesOf(args[0]) * max(1, bytesOf(args[1]))
 }
 
-// replacement is the weight of what replaces a part of a text wherever it stands.
+// replacement is the weight of what replaces a part of a text wherever it is.
 func replacement(args []ref.Val) int {
 	text, ok := args[0].(types.String)
 	old, isText := args[1].(types.String)

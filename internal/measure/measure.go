@@ -11,7 +11,7 @@ import (
 )
 
 // Milliseconds are the upper bounds of the buckets for durations of deliveries, in milliseconds. Times are kept in whole milliseconds, so finer
-// ones would tell nothing.
+// ones would show nothing.
 var Milliseconds = []float64{1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000}
 
 // Turns are the bounds for a turn of a group, in milliseconds: most take far less
@@ -89,7 +89,7 @@ func (h *Histogram) Buckets() map[float64]uint64 {
 	return buckets
 }
 
-// Engine is what the bus has counted since it started, and how it stands.
+// Engine is what the bus has counted since it started, and its present state.
 type Engine struct {
 	Topics []Topic // that were published to, in no order
 	Groups []Group // all there are, in no order
@@ -132,7 +132,7 @@ type Group struct {
 
 	Lag     uint64
 	Waiting int
-	Held    int // behind an earlier event of their key
+	Held    int // wait for an earlier event of their key
 	Members int
 	Paused  bool
 	// InFlight counts leased events by the transport of the member that holds
@@ -155,7 +155,7 @@ func NewGroup(topic, group string) Group {
 	}
 }
 
-// Add adds what o has counted, and nothing of how it stands.
+// Add adds what o has counted, and nothing of its present state.
 func (g *Group) Add(o *Group) {
 	g.Delivered += o.Delivered
 	g.Redelivered += o.Redelivered

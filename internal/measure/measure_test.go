@@ -19,7 +19,7 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// TestCopiesAreIndependent: a snapshot does not change behind its owner's back.
+// TestCopiesAreIndependent: a snapshot does not change when the original does.
 func TestCopiesAreIndependent(t *testing.T) {
 	h := NewHistogram(Milliseconds)
 	h.Observe(3)

@@ -14,13 +14,13 @@ const (
 )
 
 // Plain returns the length of the value that text begins with where that value is
-// plain, else 0. A plain value is what programs send all day, and what can be told from
+// plain, else 0. A plain value is what programs send all day, and what can be distinguished from
 // anything else at a glance: strict JSON without whitespace, with nothing but ASCII and
 // no escapes in its strings, neither deep nor with many names. AppendCompact would append
 // it as it is. Of any other value Plain says nothing.
 //
-// Behind a number there may be more of it that is not JSON; the caller knows what must
-// stand there.
+// After a number there may be more of it that is not JSON; the caller knows what must
+// follow.
 func Plain(text []byte) int {
 	if len(text) > 0 && text[0] == '"' {
 		return PlainString(text)

@@ -75,7 +75,7 @@ func Unmarshal(src []byte, v any) error {
 // AppendString appends s as a JSON string. Invalid UTF-8 in s is replaced by
 // U+FFFD; callers that must not lose it check before.
 func AppendString(dst []byte, s string) []byte {
-	out, _ := jsontext.AppendQuote(dst, s) // the error only tells of a replacement
+	out, _ := jsontext.AppendQuote(dst, s) // the error only reports a replacement
 	return out
 }
 
@@ -95,7 +95,7 @@ func describe(err error) error {
 	return fmt.Errorf("invalid JSON at byte %d: %w", syntax.ByteOffset, syntax.Err)
 }
 
-// MeaningError tells that a value is sound JSON and not what was wanted.
+// MeaningError says that a value is sound JSON and not what was wanted.
 type MeaningError struct {
 	Where string // JSON pointer (RFC 6901) of the value
 	Kind  string // what was found there

@@ -1,4 +1,4 @@
-// Package testsize tells tests that can be of any size how much they do in this run. There
+// Package testsize says how much a test that can be of any size does in this run. There
 // are two sizes: the full one, and a small one for the race detector, under which all takes
 // several times as long, and for the runs between two edits. Both run the same checks.
 package testsize

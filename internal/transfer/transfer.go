@@ -1,5 +1,5 @@
 // Package transfer is what both ends of an export, an import and a backup agree
-// on: the names of what stands behind the last byte, and the checksum.
+// on: the names of what follows the last byte, and the checksum.
 package transfer
 
 import (
@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// ChecksumTrailer and CountTrailer are sent behind the body: an answer without
+	// ChecksumTrailer and CountTrailer are sent after the body: an answer without
 	// them was cut off, whatever the connection says.
 	ChecksumTrailer = "X-Eventhub-Checksum"
 	CountTrailer    = "X-Eventhub-Count"
@@ -20,12 +20,12 @@ const (
 	Tar = "application/x-tar"
 
 	// MaxLine bounds one line, in bytes without its end: an event with the largest
-	// payload, and all that may stand around it.
+	// payload, and all that may be around it.
 	MaxLine = 1280 << 10
 )
 
 // Sum is the checksum of a transfer. That of events is over their lines, each
-// with a newline behind it, however they travel: as an array, compressed, with
+// with a newline after it, however they travel: as an array, compressed, with
 // empty lines between them. So an export and the import of it have the same, which
 // is also the SHA-256 of the file between them. It is not for concurrent use.
 type Sum struct{ h hash.Hash }

@@ -59,7 +59,7 @@ type Payload struct {
 	CPU float64 `json:"cpu_pct"`
 	// Mem is the resident memory in MiB.
 	Mem float64 `json:"mem_mb"`
-	// SID tells the runs of an agent apart.
+	// SID distinguishes the runs of an agent.
 	SID string `json:"sid,omitempty"`
 }
 

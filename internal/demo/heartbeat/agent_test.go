@@ -187,12 +187,12 @@ func TestFailingPublishIsLoggedAndTheNextTickGoesOn(t *testing.T) {
 		pub.next(errors.New("disk full"))
 		pub.next(nil)
 		if !strings.Contains(log.String(), "disk full") {
-			t.Errorf("log %q does not tell the cause", log.String())
+			t.Errorf("log %q does not have the cause", log.String())
 		}
 	})
 }
 
-// TestTickPerishes: a publish that hangs is given up, and the next tick tells how
+// TestTickPerishes: a publish that hangs is given up, and the next tick says how
 // it is then.
 func TestTickPerishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -210,7 +210,7 @@ func TestTickPerishes(t *testing.T) {
 			t.Errorf("%s was published after the hub was away, want the second tick's", key)
 		}
 		if n := strings.Count(log.String(), context.DeadlineExceeded.Error()); n != 1 {
-			t.Errorf("%d lost ticks are told, want 1: %s", n, log.String())
+			t.Errorf("%d lost ticks are reported, want 1: %s", n, log.String())
 		}
 	})
 }
@@ -248,7 +248,7 @@ func TestUnreadableMachineIsLoggedAndTheNextTickGoesOn(t *testing.T) {
 		running(t, &Agent{Host: "h", Source: source, Logger: slog.New(slog.NewTextHandler(&log, nil))}, pub)
 		pub.next(nil)
 		if !strings.Contains(log.String(), "no /proc") {
-			t.Errorf("log %q does not tell the cause", log.String())
+			t.Errorf("log %q does not have the cause", log.String())
 		}
 	})
 }

@@ -79,7 +79,7 @@ func (m *Machine) Read(ctx context.Context) ([]Reading, error) {
 func (m *Machine) read(ctx context.Context, pid int32) (Reading, bool) {
 	h := m.handles[pid]
 	if h == nil {
-		// NewProcess would first ask whether the pid is there: reading tells.
+		// NewProcess would first ask whether the pid is there: reading shows it.
 		h = &handle{proc: &process.Process{Pid: pid}}
 	}
 	cpu, err := h.proc.PercentWithContext(ctx, 0)

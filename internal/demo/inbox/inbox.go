@@ -56,7 +56,7 @@ func (in *Inbox) Deliver(batch []eventhub.Delivery) int {
 // Ended implements eventhub.Receiver.
 func (in *Inbox) Ended(err error) { in.ended <- err }
 
-// Arrived tells that there is something to take.
+// Arrived says that there is something to take.
 func (in *Inbox) Arrived() <-chan struct{} { return in.arrived }
 
 // Over gives the reason when the subscription has ended by itself.

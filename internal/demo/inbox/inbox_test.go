@@ -78,9 +78,9 @@ func TestRecordsAreKept(t *testing.T) {
 	}
 }
 
-// TestArrivedTellsOnce: for any number of batches, and not for one of which
+// TestArrivedSignalsOnce: for any number of batches, and not for a batch if
 // nothing was taken.
-func TestArrivedTellsOnce(t *testing.T) {
+func TestArrivedSignalsOnce(t *testing.T) {
 	in := New(2)
 	for range 3 {
 		in.Deliver(make([]eventhub.Delivery, 1))

@@ -30,10 +30,10 @@ type hub struct {
 	options  eventhub.SubscribeOptions
 	member   eventhub.Receiver // nil: nobody
 	joined   int
-	refusals int // batches of which not all was taken
+	refusals int // batches that were taken in part
 
 	states     []eventhub.Event // without duplicates
-	seen       int              // states[:seen] were returned by told
+	seen       int              // states[:seen] were returned by newStates
 	duplicates int
 	batches    []int               // number of events of each publish
 	publishing func([]State) error // asked before each publish, without the lock
@@ -175,21 +175,21 @@ func (h *hub) open() []uint64 {
 	return open
 }
 
-// told returns the states since the last call, as "pid status" each.
-func (h *hub) told(t *testing.T) []string {
+// newStates returns the states since the last call, as "pid status" each.
+func (h *hub) newStates(t *testing.T) []string {
 	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	told := []string{}
+	list := []string{}
 	for _, e := range h.states[h.seen:] {
 		s := state(t, e)
-		told = append(told, fmt.Sprintf("%d %s", s.PID, s.Status))
+		list = append(list, fmt.Sprintf("%d %s", s.PID, s.Status))
 	}
 	h.seen = len(h.states)
-	return told
+	return list
 }
 
-// all returns every state told so far.
+// all returns every state reported so far.
 func (h *hub) all() []eventhub.Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()

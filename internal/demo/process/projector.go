@@ -41,7 +41,7 @@ const (
 	// ScanEvery is how often silent processes are looked for.
 	ScanEvery = 5 * time.Second
 	// MaxProcesses is how many processes may be alive at once. Beyond it
-	// heartbeats wait, and what they tell of goes stale.
+	// heartbeats wait, and what they report goes stale.
 	MaxProcesses = 100_000
 
 	// batchEvents bounds one step, and with it what waits in memory.
@@ -54,7 +54,7 @@ const (
 	// retryAfter is the pause after a publish failed.
 	retryAfter = time.Second
 	// settleWait bounds a verdict on its way to a remote hub that is gone, and a
-	// step on its way when the projector is told to stop; and with both how long a
+	// step on its way when the projector is asked to stop; and with both how long a
 	// stop may take.
 	settleWait = 5 * time.Second
 	// maxReason bounds the reason of a nack, in bytes.
@@ -78,10 +78,10 @@ var errPublish = errors.New("publish state")
 //     process that was alive, so those that died meanwhile become stale too.
 //   - When a step fails, also because a heartbeat is not the projector's any
 //     more, the projector leaves the group, which takes all leases back without
-//     counting the attempts, forgets what it knew and joins again: it is told
-//     everything anew.
+//     counting the attempts, forgets what it knew and joins again: it gets
+//     everything again.
 //   - An alive state has an id that derives from its heartbeat's offset, so that
-//     telling it twice adds nothing to the log. A stale state is told once, because
+//     publishing it twice adds nothing to the log. A stale state is reported once, because
 //     the heartbeat that would make it come again is acked with it.
 //
 // The price is that the group's cursor trails the head by up to StaleAfter and
@@ -365,7 +365,7 @@ func (s *session) settle(ctx context.Context, verdict eventhub.Settlement) {
 		return
 	}
 	// Verdicts are given, whether ctx has ended or not. An
-	// error means that the subscription is ending, which we are told of, or that
+	// error means that the subscription is ending, which Done reports, or that
 	// the hub is out of reach; what was not settled comes again.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWait)
 	defer cancel()

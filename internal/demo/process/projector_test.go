@@ -97,7 +97,7 @@ func TestSilentProcessBecomesStaleAndComesBack(t *testing.T) {
 		h.beat(1)
 		time.Sleep(StaleAfter)
 		synctest.Wait()
-		equal(t, "states after 15 s", h.told(t), []string{"1 alive"})
+		equal(t, "states after 15 s", h.newStates(t), []string{"1 alive"})
 		equal(t, "open after 15 s", h.open(), []uint64{1})
 		time.Sleep(ScanEvery)
 		synctest.Wait()
@@ -109,14 +109,14 @@ func TestSilentProcessBecomesStaleAndComesBack(t *testing.T) {
 			ProcessID: "h:p:1", Name: "p", Host: "h", PID: 1, CPU: 1.5, Mem: 20,
 			LastSeenTS: time.Now().Add(-StaleAfter - ScanEvery).UnixMilli(), Status: Stale,
 		})
-		equal(t, "states after 20 s", h.told(t), []string{"1 stale"})
+		equal(t, "states after 20 s", h.newStates(t), []string{"1 stale"})
 		equal(t, "open after 20 s", h.open(), []uint64{})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		equal(t, "states while it stays silent", h.told(t), []string{})
+		equal(t, "states while it stays silent", h.newStates(t), []string{})
 		h.beat(1)
 		synctest.Wait()
-		equal(t, "states when it is back", h.told(t), []string{"1 alive"})
+		equal(t, "states when it is back", h.newStates(t), []string{"1 alive"})
 	})
 }
 
@@ -142,7 +142,7 @@ func TestStaleWaitsForTheReceipt(t *testing.T) {
 }
 
 // TestRestartRemembersWhoWasAlive: a process that died while no projector ran
-// becomes stale, and one that lives on is not told twice.
+// becomes stale, and one that lives on is not reported twice.
 func TestRestartRemembersWhoWasAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub()
@@ -151,17 +151,17 @@ func TestRestartRemembersWhoWasAlive(t *testing.T) {
 		h.beat(2)
 		h.beat(1)
 		synctest.Wait()
-		equal(t, "states", h.told(t), []string{"1 alive", "2 alive", "1 alive"})
+		equal(t, "states", h.newStates(t), []string{"1 alive", "2 alive", "1 alive"})
 		stop()
 		time.Sleep(time.Hour)
 		stop = start(t, h)
 		defer func() { stop() }()
-		equal(t, "states told again", h.told(t), []string{})
+		equal(t, "states reported again", h.newStates(t), []string{})
 		equal(t, "duplicates", h.duplicates, 2)
 		h.beat(2)
 		time.Sleep(2 * ScanEvery)
 		synctest.Wait()
-		equal(t, "states after a restart", h.told(t), []string{"2 alive", "1 stale"})
+		equal(t, "states after a restart", h.newStates(t), []string{"2 alive", "1 stale"})
 		equal(t, "open", h.open(), []uint64{4})
 	})
 }
@@ -189,7 +189,7 @@ func TestWhatIsNoHeartbeatIsNacked(t *testing.T) {
 			good := `{"pid":2,"name":"p","host":"h","cpu_pct":1,"mem_mb":2}`
 			h.append(time.Now(), good, tt.payload, good)
 			defer start(t, h)()
-			equal(t, "states beside it", h.told(t), []string{"2 alive", "2 alive"})
+			equal(t, "states in the meantime", h.newStates(t), []string{"2 alive", "2 alive"})
 			equal(t, "open", h.open(), []uint64{3})
 			if reason := h.nacks[2]; !strings.Contains(reason, tt.reason) {
 				t.Errorf("payload %.80s: nacked with %.200q, want %q in it", tt.payload, reason, tt.reason)
@@ -199,7 +199,7 @@ func TestWhatIsNoHeartbeatIsNacked(t *testing.T) {
 }
 
 // TestFailedPublishIsToldAgain: nothing is acked, the projector leaves the
-// group and a second later is told everything anew.
+// group and a second later gets everything again.
 func TestFailedPublishIsToldAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -229,7 +229,7 @@ func TestFailedPublishIsToldAgain(t *testing.T) {
 		time.Sleep(3 * retryAfter)
 		synctest.Wait()
 		equal(t, "joined", h.joined, 4)
-		equal(t, "states", h.told(t), []string{"1 alive", "3 alive", "1 alive"})
+		equal(t, "states", h.newStates(t), []string{"1 alive", "3 alive", "1 alive"})
 		equal(t, "open", h.open(), []uint64{3, 4})
 		equal(t, "failures logged", strings.Count(log.String(), "disk full"), 3)
 	})
@@ -304,7 +304,7 @@ func TestRedeliveries(t *testing.T) {
 		h.redeliver(1)
 		receipt <- nil
 		synctest.Wait()
-		equal(t, "states", h.told(t), []string{"1 alive", "1 alive"})
+		equal(t, "states", h.newStates(t), []string{"1 alive", "1 alive"})
 		equal(t, "batches", h.publishes(), []int{1, 1})
 		equal(t, "open", h.open(), []uint64{2})
 	})
@@ -338,12 +338,12 @@ func TestReadingThePastIsNotSilence(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		synctest.Wait()
-		for _, told := range h.told(t) {
-			equal(t, "state while reading the past", told, "1 alive")
+		for _, seen := range h.newStates(t) {
+			equal(t, "state while reading the past", seen, "1 alive")
 		}
 		time.Sleep(2 * ScanEvery)
 		synctest.Wait()
-		equal(t, "states when all is read", h.told(t), []string{"1 stale"})
+		equal(t, "states when all is read", h.newStates(t), []string{"1 stale"})
 	})
 }
 
@@ -360,9 +360,9 @@ func TestWrongClockIsNotSilence(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		synctest.Wait()
-		told := h.told(t)
-		equal(t, "the slow clock is told stale", slices.Contains(told, "1 stale"), false)
-		equal(t, "the fast clock that fell silent is told stale", slices.Contains(told, "2 stale"), true)
+		seen := h.newStates(t)
+		equal(t, "the slow clock is reported stale", slices.Contains(seen, "1 stale"), false)
+		equal(t, "the fast clock that fell silent is reported stale", slices.Contains(seen, "2 stale"), true)
 	})
 }
 
@@ -378,12 +378,12 @@ func TestSilenceShowsWhileOthersSpeak(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		synctest.Wait()
-		equal(t, "told stale", slices.Contains(h.told(t), "1 stale"), true)
+		equal(t, "reported stale", slices.Contains(h.newStates(t), "1 stale"), true)
 	})
 }
 
 // TestBacklogComesInBoundedBatches: what does not fit is left with the group
-// and fetched later; all is told, in order.
+// and fetched later; all is reported, in order.
 func TestBacklogComesInBoundedBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub()
@@ -394,7 +394,7 @@ func TestBacklogComesInBoundedBatches(t *testing.T) {
 		}
 		h.append(time.Now(), payloads...)
 		defer start(t, h)()
-		equal(t, "states", h.told(t), want)
+		equal(t, "states", h.newStates(t), want)
 		if h.refusals == 0 {
 			t.Error("nothing was refused: the test shows nothing")
 		}
@@ -406,22 +406,22 @@ func TestBacklogComesInBoundedBatches(t *testing.T) {
 }
 
 // TestStateAndAckAreOneStep: where a heartbeat is not the projector's any more,
-// the state that would ack it is not published either; then all is told anew.
+// the state that would ack it is not published either; then all is reported again.
 func TestStateAndAckAreOneStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub()
 		defer start(t, h)()
 		h.beat(1)
 		synctest.Wait()
-		equal(t, "states", h.told(t), []string{"1 alive"})
+		equal(t, "states", h.newStates(t), []string{"1 alive"})
 		h.lease(1) // as for another member
 		h.beat(1)
 		synctest.Wait()
-		equal(t, "states after a lost lease", h.told(t), []string{})
+		equal(t, "states after a lost lease", h.newStates(t), []string{})
 		equal(t, "open after a lost lease", h.open(), []uint64{1, 2})
 		time.Sleep(retryAfter)
 		synctest.Wait()
-		equal(t, "states", h.told(t), []string{"1 alive"})
+		equal(t, "states", h.newStates(t), []string{"1 alive"})
 		equal(t, "open", h.open(), []uint64{2})
 		equal(t, "joined", h.joined, 2)
 	})

@@ -1,5 +1,5 @@
 // Package config finds out what a command is to run with. A setting has one
-// name, its key: the long flag, the key in the file and, in capitals behind
+// name, its key: the long flag, the key in the file and, in capitals after the prefix
 // EVENTHUB_, the environment variable. The strongest source that gives a key
 // decides: flag, environment, file, default.
 //
@@ -9,8 +9,8 @@
 //
 //   - Sources carry text. It is parsed once, when it is known which source
 //     decides, so that a value reads the same and fails the same wherever it
-//     came from, and all that is wrong is told at once.
-//   - A key in the file that is not known, or stands there twice, is an error.
+//     came from, and all that is wrong is reported at once.
+//   - A key in the file that is not known, or is there twice, is an error.
 //   - The value of a secret is in no error, no warning and nothing printed.
 //
 // Nothing here is safe for concurrent use but reading Settings.
@@ -41,7 +41,7 @@ const (
 	// delimiter parts the levels of a key for koanf. Keys here have one level,
 	// and no dot.
 	delimiter = "."
-	// Redacted stands where a secret would. It is refused as a secret.
+	// Redacted replaces a secret. It is refused as a secret.
 	Redacted = "[redacted]"
 )
 
@@ -57,7 +57,7 @@ type Key struct {
 	// after the key is not set, the first of them first.
 	Older []string
 	// Secret is a Text that is never shown. It has a twin Name-file, and _FILE
-	// behind the names of its variables, that names the file to read it from.
+	// after the names of its variables, that names the file to read it from.
 	Secret bool
 	// Hide returns what may be shown of a value; nil: everything.
 	Hide func(value string) string
@@ -73,8 +73,8 @@ func (k Key) Variables() []string {
 
 // Schema is all that can be set.
 type Schema struct {
-	keys    []Key    // a secret's twin behind the secret
-	foreign []string // variables behind EVENTHUB_ that are no key's
+	keys    []Key    // a secret's twin after the secret
+	foreign []string // variables that begin with EVENTHUB_ and are no key's
 }
 
 // New returns the schema of the keys, in the order in which they are shown.
@@ -155,7 +155,7 @@ func (s *Settings) Int(key string) int                { return s.values.Int(key)
 func (s *Settings) Duration(key string) time.Duration { return s.values.Duration(key) }
 func (s *Settings) Strings(key string) []string       { return s.values.Strings(key) }
 
-// Source tells where the value of a key came from.
+// Source says where the value of a key came from.
 func (s *Settings) Source(key string) Source { return s.sources[key] }
 
 // Changed returns the keys whose value in now is another.
@@ -377,7 +377,7 @@ func (s *Schema) unknownVariables(environ []string) []string {
 	for _, k := range s.keys {
 		known = append(known, k.Variables()[0])
 	}
-	ends := make([]string, len(known)) // what tells them apart
+	ends := make([]string, len(known)) // what distinguishes them
 	for i, name := range known {
 		ends[i] = strings.TrimPrefix(name, envPrefix)
 	}

@@ -126,7 +126,7 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// TestWrong: every mistake is told with its place, and nothing but what is said
+// TestWrong: every mistake is reported with its place, and nothing but what is said
 // here is.
 func TestWrong(t *testing.T) {
 	for _, tt := range []struct {
@@ -140,7 +140,7 @@ func TestWrong(t *testing.T) {
 		{"unknown key, other joints", "Most_Things: 2\n", nil, nil, []string{"hub.yaml:1|did you mean most-things?"}},
 		{"unknown key, unlike any", "zzzzzz: 2\n", nil, nil, []string{`hub.yaml:1: unknown key "zzzzzz"`}},
 		{"config in the file", "config: x\n", nil, nil, []string{`unknown key "config"`}},
-		{"twice", "addr: 1\n\naddr: 2\n", nil, nil, []string{"hub.yaml:3|addr stands here again, after line 1"}},
+		{"twice", "addr: 1\n\naddr: 2\n", nil, nil, []string{"hub.yaml:3|addr is set again, after line 1"}},
 		{"no value", "addr:\n", nil, nil, []string{"hub.yaml:1|addr: has no value"}},
 		{"null", "names: null\n", nil, nil, []string{"hub.yaml:1|names: has no value"}},
 		{"empty", "addr: ''\n", nil, nil, []string{"addr: is empty|hub.yaml:1"}},
@@ -194,7 +194,7 @@ func TestWrong(t *testing.T) {
 }
 
 // TestRightInSpiteOfErrors: what is right counts beside what is wrong, so that
-// the caller's own checks do not tell what is not true.
+// the caller's own checks do not say what is not true.
 func TestRightInSpiteOfErrors(t *testing.T) {
 	s, err := load(t, "addr: 7\nnonsense: 1\ntoken: x\nwait: soon\n", nil)
 	if err == nil {
@@ -272,7 +272,7 @@ func TestSecretTwice(t *testing.T) {
 }
 
 // TestSecretsAreNotShown: not in errors, not in warnings, not in what is
-// printed, however wrong the place is where the secret stands.
+// printed, however wrong the place of the secret is.
 func TestSecretsAreNotShown(t *testing.T) {
 	for _, tt := range []struct {
 		file    string

@@ -14,12 +14,12 @@ import (
 )
 
 // yamlFile is the koanf.Parser of the file. It takes the text of scalars as it
-// stands there: a token 0123 is no octal number, and a port no number either
-// until the key's type says so. What is wrong is told with its line.
+// is there: a token 0123 is no octal number, and a port no number either
+// until the key's type says so. What is wrong is reported with its line.
 type yamlFile struct {
 	path string
 	keys []Key
-	// Filled by Unmarshal: where each key stands, and all that is wrong. The
+	// Filled by Unmarshal: where each key is, and all that is wrong. The
 	// latter is no error of Unmarshal, so that what is right still counts.
 	lines map[string]int
 	errs  Errors
@@ -68,7 +68,7 @@ func (f *yamlFile) take(values map[string]any, name, value *yaml.Node) {
 		f.fail(name, "unknown key %q%s", keyPart(name.Value), didYouMean(keyPart(name.Value), names))
 		return
 	case twice:
-		f.fail(name, "%s stands here again, after line %d", name.Value, first)
+		f.fail(name, "%s is set again, after line %d", name.Value, first)
 		return
 	}
 	f.lines[name.Value] = name.Line

@@ -35,7 +35,7 @@ func (s *Settings) shown(k Key) (value any, whole bool) {
 }
 
 // WriteYAML writes the settings as a file that Load reads: what has no value, or
-// can not be shown, stands there as a comment. With sources every line says
+// cannot be shown, is printed as a comment. With sources every line says
 // where its value came from.
 func (s *Settings) WriteYAML(w io.Writer, sources bool) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

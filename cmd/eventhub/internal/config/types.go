@@ -13,7 +13,7 @@ import (
 )
 
 // Type says how the value of a key is written. Nothing is ever given as an empty
-// text, save a list without elements: who means "not set" leaves the key out.
+// text, except a list without elements: who means "not set" leaves the key out.
 type Type struct {
 	name    string   // for help
 	choices []string // all there are, where they can be counted
@@ -100,7 +100,7 @@ func OneOf(words ...string) Type {
 }
 
 // List is any number of texts that element accepts: a sequence in the file, one
-// text parted by commas elsewhere, where a flag may also stand several times.
+// text parted by commas elsewhere, where a flag may also be given several times.
 func List(element func(text string) error) Type {
 	return Type{name: "list", zero: []string{}, element: element}
 }

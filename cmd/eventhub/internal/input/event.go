@@ -64,7 +64,7 @@ func (g *given) schedule() error {
 }
 
 // Event reads a whole event: an object with a payload and whatever else an event
-// may have, and delay_ms or deliver_at. What only the hub says (offset, committed_ts, partition) may stand
+// may have, and delay_ms or deliver_at. What only the hub says (offset, committed_ts, partition) may be
 // there, as in what it once delivered, and is passed over.
 func Event(text []byte) (eventhub.Event, error) {
 	var g given

@@ -129,7 +129,7 @@ func TestPayload(t *testing.T) {
 		}
 	}
 	if _, err := Payload([]byte("é\xff"), true); err == nil || !strings.Contains(err.Error(), "byte 2") {
-		t.Errorf("the place of invalid UTF-8 is told as %v", err)
+		t.Errorf("the place of invalid UTF-8 is reported as %v", err)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // MaxLine is the longest line that is read, in bytes: an event with the largest
-// payload and all that may stand around it.
+// payload and all that may be around it.
 const MaxLine = 2 << 20
 
 // A chunk ends at so many lines or bytes.

@@ -75,7 +75,7 @@ func moment(s string, now time.Time) (ms int64, ok bool) {
 	return now.Add(-back).UnixMilli(), ok
 }
 
-// span reads a duration that is not negative; days may stand before the rest.
+// span reads a duration that is not negative; days may precede the rest.
 func span(s string) (time.Duration, bool) {
 	var whole time.Duration
 	if days, rest, found := strings.Cut(s, "d"); found {

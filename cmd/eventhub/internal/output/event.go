@@ -51,7 +51,7 @@ type row struct {
 	redriven int
 }
 
-// try tells the attempt, and how often the event was redriven where it was.
+// try returns the attempt, and how often the event was redriven where it was.
 func (r *row) try() string {
 	if r.redriven == 0 {
 		return strconv.Itoa(r.attempt)
@@ -90,7 +90,7 @@ func eventTable(color bool, topics []string, attempts bool) AppendEvent {
 // Template compiles a format string after kcat's: %t topic, %o offset, %k key,
 // %s payload, %T time in epoch milliseconds, %h headers as name=value joined by
 // commas, %i id, %g tags joined by commas, %% a percent sign; \n \t \r \\ as
-// usual. Nothing is added behind an event. An error names the position, in
+// usual. Nothing is added after an event. An error names the position, in
 // characters from 1, of what is unknown.
 func Template(format string) (AppendEvent, error) {
 	var parts []func(dst []byte, e *eventhub.Event) []byte

@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// waitHangup is not to be had here; the next write tells.
+// waitHangup is not to be had here; the next write reports it.
 func waitHangup(*os.File) error { return errors.ErrUnsupported }

@@ -41,7 +41,7 @@ func Time(ms int64) string {
 
 // Ago writes how long ago an epoch-millisecond time was, in its largest unit; "-"
 // where there is none. A time ahead, which another machine's clock may give, is
-// told as such.
+// reported as such.
 func Ago(now time.Time, ms int64) string {
 	if ms == 0 {
 		return "-"

@@ -2,8 +2,8 @@
 // for programs, and whatever a format string says. Commands call it with plain
 // values; it knows nothing of hubs.
 //
-// Tables are the same on terminals and in pipes, save colour: that is used on
-// terminals only and never with NO_COLOR. What comes from events stands in a
+// Tables are the same on terminals and in pipes, except colour: that is used on
+// terminals only and never with NO_COLOR. What comes from events is in a
 // table with its control characters escaped, so that no event can drive a
 // terminal; JSON and format strings are exact.
 package output
@@ -63,10 +63,10 @@ func (c *Choice) Names() string {
 }
 
 // ErrClosed is in the chain of a write's error when nobody reads the results any
-// more, as behind `| head -1`.
+// more, as after `| head -1`.
 var ErrClosed = errors.New("nobody reads the output any more")
 
-// Results is standard output. Its errors are told apart from those of other
+// Results is standard output. Its errors are distinguished from those of other
 // pipes by ErrClosed.
 type Results struct {
 	w        io.Writer

@@ -88,7 +88,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestClosedReader: a pipe that nobody reads is told apart from other failures,
+// TestClosedReader: a pipe that nobody reads is distinguished from other failures,
 // by the write, and without one.
 func TestClosedReader(t *testing.T) {
 	reader, writer, err := os.Pipe()
@@ -107,7 +107,7 @@ func TestClosedReader(t *testing.T) {
 	}
 	select {
 	case <-gone:
-		t.Error("told of a reader that is there")
+		t.Error("called although the reader is there")
 	default:
 	}
 	reader.Close()

@@ -57,7 +57,7 @@ func Run(ctx context.Context, sub eventhub.Subscriber, out io.Writer, opts Optio
 	return run(ctx, sub, opts.Group, d)
 }
 
-// terminal returns how to learn the size of the terminal behind out, in columns
+// terminal returns how to learn the size of the terminal at out, in columns
 // and rows, or nil where there is none.
 func terminal(out io.Writer) func() (width, height int) {
 	file, ok := out.(*os.File)

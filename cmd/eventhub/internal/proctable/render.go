@@ -142,7 +142,7 @@ func padLeft(s string, width int) string {
 	return strings.Repeat(" ", width-columns(s)) + s
 }
 
-// cut shortens s to at most width columns; an ellipsis tells that it did.
+// cut shortens s to at most width columns; an ellipsis says that it did.
 func cut(s string, width int) string {
 	if columns(s) <= width {
 		return s
