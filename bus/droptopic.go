@@ -133,6 +133,8 @@ type sweeper struct {
 	done   chan struct{}
 	cancel context.CancelFunc
 	isLow  atomic.Bool // the disk has become nearly full
+
+	retryAt time.Time // a Shrink that failed is not tried again before
 }
 
 // begin starts it. There may be something left of an earlier run.
@@ -150,24 +152,42 @@ func (w *sweeper) begin(b *Bus) {
 			}
 			commits := b.counts.commits()
 			for more := true; more; {
-				var err error
-				if w.isLow.Swap(false) {
-					if err = b.store.Shrink(ctx); err != nil && ctx.Err() == nil {
-						b.log.Warn("cannot give room on the disk back", "error", err)
-					}
-				}
+				again := w.shrinkIfLow(ctx, b)
 				began := time.Now()
+				var err error
 				if more, err = b.store.Sweep(ctx); err != nil && ctx.Err() == nil {
 					b.log.Error("cannot remove what deleted topics have left; it is tried again at the next start", "error", err)
 				}
 				before := commits
 				commits = b.counts.commits()
-				if more {
+				switch {
+				case more:
 					more = sleep(ctx, restAfter(time.Since(began), commits != before, b.space.check() != nil)) == nil
+				case again:
+					more = sleep(ctx, spaceRetry) == nil
 				}
 			}
 		}
 	}()
+}
+
+// shrinkIfLow has the store give back room where the disk has become nearly full. It
+// reports whether that failed and is to be tried again, spaceRetry later, because the disk
+// still is.
+func (w *sweeper) shrinkIfLow(ctx context.Context, b *Bus) (again bool) {
+	if !w.isLow.Load() || time.Now().Before(w.retryAt) {
+		return w.isLow.Load()
+	}
+	w.isLow.Store(false)
+	err := b.store.Shrink(ctx)
+	if err == nil || ctx.Err() != nil {
+		return false
+	}
+	again = b.space.check() != nil
+	w.isLow.Store(again)
+	w.retryAt = time.Now().Add(spaceRetry)
+	b.log.Warn("cannot give room on the disk back", "error", err, "again", again)
+	return again
 }
 
 // restAfter returns how long the sweeper rests after a step. othersCommit: since the step

@@ -417,3 +417,63 @@ func TestSweeperYields(t *testing.T) {
 		}
 	})
 }
+
+// fullAndStuck is a store on a full disk that can not give room back at first.
+type fullAndStuck struct {
+	store.Store
+	fails  atomic.Int64 // Shrink fails so many times
+	tried  atomic.Int64
+	full   atomic.Bool
+	sweeps atomic.Int64 // steps of a sweep, each of a millisecond
+}
+
+func (s *fullAndStuck) Sweep(ctx context.Context) (bool, error) {
+	return s.sweeps.Add(-1) > 0, sleep(ctx, time.Millisecond)
+}
+
+func (s *fullAndStuck) Shrink(context.Context) error {
+	s.tried.Add(1)
+	if s.fails.Add(-1) >= 0 {
+		return errors.New("no space left on device")
+	}
+	s.full.Store(false)
+	return nil
+}
+
+func (s *fullAndStuck) Space() (store.Space, error) {
+	if s.full.Load() {
+		return store.Space{Free: 1, Total: 1 << 40}, nil
+	}
+	return store.Space{Free: 1 << 39, Total: 1 << 40}, nil
+}
+
+// TestShrinkIsTriedAgain: what a full disk kept from giving room back is tried again
+// while the disk is full, and publishes go on afterwards without anybody's doing.
+func TestShrinkIsTriedAgain(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		full := &fullAndStuck{Store: r.store.Store}
+		full.fails.Store(3)
+		full.full.Store(true)
+		full.sweeps.Store(1000) // of some 5 s: as long as the first Shrink and the second
+		r.store.Store = full
+		r.start(Options{})
+		publish := func() error {
+			_, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte("1")})
+			return err
+		}
+		for range 3 {
+			if eventhub.ErrorCode(publish()) != eventhub.CodeOverloaded {
+				t.Fatal("an event was published though the disk is full")
+			}
+			time.Sleep(spaceRetry)
+		}
+		time.Sleep(spaceRetry)
+		if err := publish(); err != nil {
+			t.Errorf("the disk has room again: %v", err)
+		}
+		if n := full.tried.Load(); n != 4 {
+			t.Errorf("the store was asked for room %d times; want 4", n)
+		}
+	})
+}
