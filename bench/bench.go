@@ -120,23 +120,23 @@ func (t *Target) webSocketURL() string {
 	return t.URL
 }
 
-// api opens the hub's HTTP API, by which a run is checked.
-func (t *Target) api() (*client.API, error) {
+// admin opens the administration of the hub, by which a run is checked.
+func (t *Target) admin() (*client.Admin, error) {
 	var opts []client.Option
 	if t.Token != "" {
 		opts = append(opts, client.WithToken(t.Token))
 	}
-	return client.NewAPI(t.URL, opts...)
+	return client.NewAdmin(t.URL, opts...)
 }
 
 // head returns the highest offset of the topic, 0 where there is no topic.
 func (t *Target) head(ctx context.Context, topic string) (uint64, error) {
-	api, err := t.api()
+	adm, err := t.admin()
 	if err != nil {
 		return 0, err
 	}
-	defer api.Close()
-	info, err := api.Topic(ctx, topic)
+	defer adm.Close()
+	info, err := adm.Topic(ctx, topic)
 	if eventhub.ErrorCode(err) == eventhub.CodeUnknownID {
 		return 0, nil
 	}
@@ -145,12 +145,12 @@ func (t *Target) head(ctx context.Context, topic string) (uint64, error) {
 
 // allDone checks that the group has nothing left to do in the topic.
 func (t *Target) allDone(ctx context.Context, topic, group string) error {
-	api, err := t.api()
+	adm, err := t.admin()
 	if err != nil {
 		return err
 	}
-	defer api.Close()
-	info, err := api.Group(ctx, topic, group)
+	defer adm.Close()
+	info, err := adm.Group(ctx, topic, group)
 	if err == nil && info.Lag != 0 {
 		err = differs(fmt.Sprintf("the lag of %s::%s", topic, group), info.Lag, 0)
 	}

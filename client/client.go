@@ -1,9 +1,9 @@
 // Package client is the Go SDK: a hub at the other end of a WebSocket as an
 // eventhub.Publisher and eventhub.Subscriber, with handlers, typed helpers and
-// reconnection around it; and, apart from that, a hub's HTTP API as an
-// admin.Inspector and admin.Operator. Programs that talk to a hub import it
-// together with the root package; it knows nothing of the hub's inside but
-// package wire.
+// reconnection around it; and the administration of a hub, over its HTTP API, as
+// an admin.Inspector and admin.Operator: see Client.Admin and NewAdmin. Programs
+// that talk to a hub import it together with the root package; it knows nothing of
+// the hub's inside except package wire.
 //
 // # What is promised over lost connections
 //
@@ -78,6 +78,9 @@ type Client struct {
 	tasks  sync.WaitGroup
 
 	callbacks callbacks
+
+	adminOnce sync.Once
+	admin     *Admin // once it is asked for
 
 	mu      sync.Mutex
 	changed sync.Cond // on mu, broadcast while draining

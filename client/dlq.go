@@ -19,15 +19,15 @@ import (
 	"eventhub/internal/transfer"
 )
 
-var _ admin.Redriver = (*API)(nil)
+var _ admin.Redriver = (*Admin)(nil)
 
 // DeadLetterTopic is a topic that has dead letters.
 type DeadLetterTopic struct {
 	// Topic is the one whose events were given up, DLQ the one that has the letters.
 	Topic string `json:"topic"`
 	DLQ   string `json:"dlq"`
-	// Count is how many offsets the letters take, those among them that were redriven
-	// or requeued, up to Head.
+	// Count is how many offsets the letters take up to Head, with those that were redriven
+	// or requeued.
 	Count uint64 `json:"count"`
 	Head  uint64 `json:"head"`
 	// FirstTS and HeadTS are the commit times, in epoch milliseconds, of the oldest and
@@ -36,9 +36,9 @@ type DeadLetterTopic struct {
 	HeadTS  int64 `json:"head_ts,omitempty"`
 }
 
-// DeadLetterTopics lists the topics that have dead letters, by name, behind the given
-// one: at most limit, from 1 to admin.MaxPage.
-func (a *API) DeadLetterTopics(ctx context.Context, after string, limit int) ([]DeadLetterTopic, error) {
+// DeadLetterTopics lists the topics that have dead letters, by name, only those after the
+// given one: at most limit, from 1 to admin.MaxPage.
+func (a *Admin) DeadLetterTopics(ctx context.Context, after string, limit int) ([]DeadLetterTopic, error) {
 	query := url.Values{"limit": {strconv.Itoa(limit)}}
 	setGiven(query, "after", after)
 	var page struct {
@@ -48,10 +48,10 @@ func (a *API) DeadLetterTopics(ctx context.Context, after string, limit int) ([]
 	return page.Topics, err
 }
 
-// DeadLetters is as admin.Redriver promises it, save that the letters have no
+// DeadLetters is as admin.Redriver promises it, except that the letters have no
 // Record, which DeadLetter fetches, that the filter has neither headers nor tags, and
-// that it goes on to what has come meanwhile.
-func (a *API) DeadLetters(ctx context.Context, q admin.DeadLetterQuery, visit func(*admin.DeadLetter) error) error {
+// that it includes letters that were added meanwhile.
+func (a *Admin) DeadLetters(ctx context.Context, q admin.DeadLetterQuery, visit func(*admin.DeadLetter) error) error {
 	query, err := letterQuery(&q)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (a *API) DeadLetters(ctx context.Context, q admin.DeadLetterQuery, visit fu
 	}
 }
 
-// letterQuery writes a query as the API reads it.
+// letterQuery writes a query as the HTTP API reads it.
 func letterQuery(q *admin.DeadLetterQuery) (url.Values, error) {
 	if err := eventhub.ValidateStoredTopic(q.Topic); err != nil {
 		return nil, err
@@ -120,17 +120,17 @@ func letterQuery(q *admin.DeadLetterQuery) (url.Values, error) {
 // WholeDeadLetter is a dead letter with what it is about.
 type WholeDeadLetter struct {
 	admin.DeadLetter
-	// History tells the attempts that came to nothing, the last 20 of them.
+	// History has the attempts that did not succeed, the last 20 of them.
 	History []admin.Attempt
 	// Original is the event that was given up.
 	Original eventhub.Item
-	// JSON is all of it as the hub tells it.
+	// JSON is all of it as the hub sent it.
 	JSON json.RawMessage
 }
 
-// DeadLetter returns one dead letter of a topic, named by its offset or its id; whether
-// something was done about it does not matter. CodeUnknownID where there is none.
-func (a *API) DeadLetter(ctx context.Context, topic, name string) (*WholeDeadLetter, error) {
+// DeadLetter returns one dead letter of a topic, named by its offset or its id, also one
+// that was redriven or requeued. CodeUnknownID if there is none.
+func (a *Admin) DeadLetter(ctx context.Context, topic, name string) (*WholeDeadLetter, error) {
 	if err := eventhub.ValidateStoredTopic(topic); err != nil {
 		return nil, err
 	}
@@ -167,15 +167,15 @@ type redriveBody struct {
 	Rate    int              `json:"rate,omitempty"`
 }
 
-// errSilent ends a redrive of which nothing is heard any more.
+// errSilent ends a redrive whose hub sends nothing any more.
 var errSilent = fmt.Errorf("%w: it has said nothing for %s", ErrUnreachable, answerWait)
 
-// Redrive implements admin.Redriver; q.By counts for nothing, for the hub knows who
-// asks. It lasts as long as ctx: the hub ends it when its client is gone. Beside an error
-// the result is what the hub told last, where that is a lost connection or the end of
-// ctx perhaps a second old: some more may have been redriven, and doing the same again
-// passes those over. It is not asked again by itself.
-func (a *API) Redrive(ctx context.Context, q admin.RedriveQuery) (admin.RedriveResult, error) {
+// Redrive implements admin.Redriver; q.By has no effect, because the hub knows who asks.
+// It lasts as long as ctx: the hub ends it when its client is gone. With an error the
+// result is what the hub sent last. If the connection was lost or ctx ended, that may be a
+// second old: some more may have been redriven, and the same call again skips those. It is
+// not sent again by itself.
+func (a *Admin) Redrive(ctx context.Context, q admin.RedriveQuery) (admin.RedriveResult, error) {
 	last := admin.RedriveResult{Topic: q.Topic, Applied: q.Apply, After: q.After}
 	if err := eventhub.ValidateStoredTopic(q.Topic); err != nil {
 		return last, err
@@ -188,6 +188,8 @@ func (a *API) Redrive(ctx context.Context, q admin.RedriveQuery) (admin.RedriveR
 	if q.Apply {
 		path += "?apply=1"
 	}
+	ctx, release := a.bound(ctx)
+	defer release()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	silence := time.AfterFunc(answerWait, func() { end(errSilent) })
@@ -223,8 +225,8 @@ func (a *API) Redrive(ctx context.Context, q admin.RedriveQuery) (admin.RedriveR
 	return last, fmt.Errorf("client: the answer to the redrive broke off: %w", err)
 }
 
-// readRedriveLine reads one line of the answer to a redrive: how far it is, or how it
-// ended.
+// readRedriveLine reads one line of the answer to a redrive: how far it went so far, or how
+// it ended.
 func readRedriveLine(line []byte, into *admin.RedriveResult) (over bool, _ error) {
 	var l struct {
 		Progress *admin.RedriveResult `json:"progress"`
@@ -259,7 +261,7 @@ type refusedRedrive struct {
 	done admin.RedriveResult
 }
 
-// redriveDone returns what a refusal tells of a redrive, where it is of one.
+// redriveDone returns what a refusal says of a redrive, if it is about one.
 func redriveDone(refusal error, body []byte) (*refusedRedrive, bool) {
 	var done struct {
 		Matched *int `json:"matched"`
@@ -271,15 +273,17 @@ func redriveDone(refusal error, body []byte) (*refusedRedrive, bool) {
 	return &refusedRedrive{refusal, result}, true
 }
 
-// Requeue implements admin.Redriver; by counts for nothing, for the hub knows who
-// asks. When the answer is lost it is not asked again; doing so is harmless, for the
-// same payload again is a duplicate.
-func (a *API) Requeue(ctx context.Context, topic string, offset uint64, payload []byte, _ string) (eventhub.Receipt, error) {
+// Requeue implements admin.Redriver; by has no effect, because the hub knows who asks. When
+// the answer is lost it is not sent again; the caller may do so, since the same payload
+// again is a duplicate.
+func (a *Admin) Requeue(ctx context.Context, topic string, offset uint64, payload []byte, _ string) (eventhub.Receipt, error) {
 	var none eventhub.Receipt
 	if err := eventhub.ValidateStoredTopic(topic); err != nil {
 		return none, err
 	}
 	path := "/v1/dlq/" + topic + "/" + strconv.FormatUint(offset, 10) + "/requeue"
+	ctx, release := a.bound(ctx)
+	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, answerWait, errSilent)
 	defer cancel()
 	answer, err := a.open(ctx, &transmission{method: http.MethodPost, path: path, accept: "application/json", body: bytes.NewReader(payload), kind: "application/json"})

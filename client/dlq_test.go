@@ -71,15 +71,15 @@ func (redrivenReceiver) Ended(error) {}
 func TestRedriver(t *testing.T) {
 	h := startHub(t, hub.Config{})
 	deadLetter(t, h, "a.b", "g", 5)
-	api := apiOf(t, "http://"+h.HTTPAddr())
-	topics, err := api.DeadLetterTopics(bounded(t), "", 10)
+	adm := adminOf(t, "http://"+h.HTTPAddr())
+	topics, err := adm.DeadLetterTopics(bounded(t), "", 10)
 	if err != nil || len(topics) != 1 || topics[0].Topic != "a.b" || topics[0].DLQ != "a.b.dlq" || topics[0].Count != 5 || topics[0].HeadTS == 0 {
 		t.Fatalf("the topics are %+v, %v", topics, err)
 	}
 	list := func(q admin.DeadLetterQuery) (offsets []uint64) {
 		t.Helper()
 		q.Topic = "a.b"
-		if err := api.DeadLetters(bounded(t), q, func(d *admin.DeadLetter) error {
+		if err := adm.DeadLetters(bounded(t), q, func(d *admin.DeadLetter) error {
 			offsets = append(offsets, d.Offset)
 			return nil
 		}); err != nil {
@@ -87,7 +87,7 @@ func TestRedriver(t *testing.T) {
 		}
 		return offsets
 	}
-	whole, err := api.DeadLetter(bounded(t), "a.b", "2")
+	whole, err := adm.DeadLetter(bounded(t), "a.b", "2")
 	if err != nil || whole.Offset != 2 || whole.Event != 2 || len(whole.History) != 1 || whole.History[0].Reason != "no" ||
 		!strings.Contains(string(whole.Original.Record), `"payload":{"n":2.0}`) || !strings.Contains(string(whole.JSON), `{"n":2.0}`) {
 		t.Fatalf("a dead letter is %+v, %v", whole, err)
@@ -108,7 +108,7 @@ func TestRedriver(t *testing.T) {
 			t.Errorf("%+v lists %s; want %s", tt.q, got, tt.want)
 		}
 		tt.q.Topic = "a.b.dlq"
-		dry, err := api.Redrive(bounded(t), admin.RedriveQuery{DeadLetterQuery: tt.q})
+		dry, err := adm.Redrive(bounded(t), admin.RedriveQuery{DeadLetterQuery: tt.q})
 		var samples []uint64
 		for _, d := range dry.Samples {
 			samples = append(samples, d.Offset)
@@ -118,13 +118,13 @@ func TestRedriver(t *testing.T) {
 		}
 	}
 	enough := errors.New("enough")
-	if err := api.DeadLetters(bounded(t), admin.DeadLetterQuery{Topic: "a.b"}, func(*admin.DeadLetter) error { return enough }); !errors.Is(err, enough) {
+	if err := adm.DeadLetters(bounded(t), admin.DeadLetterQuery{Topic: "a.b"}, func(*admin.DeadLetter) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("a visit's error became %v", err)
 	}
 
 	// At 2 a second it takes two seconds, of which something is heard.
 	told := 0
-	done, err := api.Redrive(bounded(t), admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "a.b", Limit: 4}, Apply: true, Rate: 2,
+	done, err := adm.Redrive(bounded(t), admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "a.b", Limit: 4}, Apply: true, Rate: 2,
 		Progress: func(r admin.RedriveResult) { told++ }})
 	if err != nil || !done.Applied || done.Redriven != 4 || done.Groups["g"] != 4 || done.After != 4 || told == 0 {
 		t.Errorf("redriven: %+v, %v; told %d times", done, err, told)
@@ -142,14 +142,14 @@ func TestRedriver(t *testing.T) {
 		}
 	}
 
-	first, err := api.Requeue(bounded(t), "a.b", 5, []byte(`{"n":6}`), "")
+	first, err := adm.Requeue(bounded(t), "a.b", 5, []byte(`{"n":6}`), "")
 	if err != nil || first.Offset != 6 || first.Duplicate {
 		t.Fatalf("requeued: %+v, %v", first, err)
 	}
 	if d := await(t, "the requeued event", got); d.Redriven != 0 || d.ID() != first.ID || d.Offset != 6 {
 		t.Errorf("it came as %+v", d)
 	}
-	if again, err := api.Requeue(bounded(t), "a.b.dlq", 5, []byte(`{"n":6}`), ""); err != nil || again.ID != first.ID || !again.Duplicate {
+	if again, err := adm.Requeue(bounded(t), "a.b.dlq", 5, []byte(`{"n":6}`), ""); err != nil || again.ID != first.ID || !again.Duplicate {
 		t.Errorf("again: %+v, %v", again, err)
 	}
 }
@@ -158,23 +158,23 @@ func TestRedriver(t *testing.T) {
 func TestRedriverRefusals(t *testing.T) {
 	h := startHub(t, hub.Config{})
 	deadLetter(t, h, "t", "g", 1)
-	api := apiOf(t, "http://"+h.HTTPAddr())
+	adm := adminOf(t, "http://"+h.HTTPAddr())
 	of := func(topic string) admin.DeadLetterQuery { return admin.DeadLetterQuery{Topic: topic} }
 	nothing := func(*admin.DeadLetter) error { return nil }
 	redrive := func(q admin.RedriveQuery) error {
-		_, err := api.Redrive(bounded(t), q)
+		_, err := adm.Redrive(bounded(t), q)
 		return err
 	}
-	_, requeued := api.Requeue(bounded(t), "t", 7, []byte("1"), "")
-	_, badly := api.Requeue(bounded(t), "t", 1, []byte("{"), "")
-	_, shown := api.DeadLetter(bounded(t), "t", "nobody")
+	_, requeued := adm.Requeue(bounded(t), "t", 7, []byte("1"), "")
+	_, badly := adm.Requeue(bounded(t), "t", 1, []byte("{"), "")
+	_, shown := adm.DeadLetter(bounded(t), "t", "nobody")
 	for name, c := range map[string]struct {
 		err  error
 		code eventhub.Code
 	}{
-		"list unknown":    {api.DeadLetters(bounded(t), of("nope"), nothing), eventhub.CodeUnknownID},
-		"list bad topic":  {api.DeadLetters(bounded(t), of("a b"), nothing), eventhub.CodeBadTopic},
-		"list by tag":     {api.DeadLetters(bounded(t), admin.DeadLetterQuery{Topic: "t", Filter: &eventhub.Filter{Tags: []string{"x"}}}, nothing), eventhub.CodeUnsupportedOp},
+		"list unknown":    {adm.DeadLetters(bounded(t), of("nope"), nothing), eventhub.CodeUnknownID},
+		"list bad topic":  {adm.DeadLetters(bounded(t), of("a b"), nothing), eventhub.CodeBadTopic},
+		"list by tag":     {adm.DeadLetters(bounded(t), admin.DeadLetterQuery{Topic: "t", Filter: &eventhub.Filter{Tags: []string{"x"}}}, nothing), eventhub.CodeUnsupportedOp},
 		"redrive unknown": {redrive(admin.RedriveQuery{DeadLetterQuery: of("nope"), Apply: true}), eventhub.CodeUnknownID},
 		"redrive fast":    {redrive(admin.RedriveQuery{DeadLetterQuery: of("t"), Apply: true, Rate: 1_000_000}), eventhub.CodeBadRequest},
 		"redrive bad":     {redrive(admin.RedriveQuery{DeadLetterQuery: of("t/x"), Apply: true}), eventhub.CodeBadTopic},
@@ -215,12 +215,12 @@ func TestRedrivesThatAreNotWhole(t *testing.T) {
 				_, _ = io.WriteString(w, tt.answer)
 			}))
 			defer s.Close()
-			api, err := client.NewAPI(s.URL)
+			adm, err := client.NewAdmin(s.URL)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer api.Close()
-			got, err := api.Redrive(t.Context(), admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t"}, Apply: true})
+			defer adm.Close()
+			got, err := adm.Redrive(t.Context(), admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t"}, Apply: true})
 			if err == nil || !strings.Contains(err.Error(), tt.says) || eventhub.ErrorCode(err) != tt.code || got.Redriven != tt.redriven || got.After != tt.after {
 				t.Errorf("%+v, %v; want %d up to %d, and %s with %q", got, err, tt.redriven, tt.after, tt.code, tt.says)
 			}
@@ -232,9 +232,9 @@ func TestRedrivesThatAreNotWhole(t *testing.T) {
 func TestInterruptedRedrive(t *testing.T) {
 	h := startHub(t, hub.Config{})
 	deadLetter(t, h, "t", "g", 50)
-	api := apiOf(t, "http://"+h.HTTPAddr())
+	adm := adminOf(t, "http://"+h.HTTPAddr())
 	ctx, cancel := context.WithCancel(t.Context())
-	got, err := api.Redrive(ctx, admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t"}, Apply: true, Rate: 1,
+	got, err := adm.Redrive(ctx, admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t"}, Apply: true, Rate: 1,
 		Progress: func(r admin.RedriveResult) {
 			if r.Redriven > 0 {
 				cancel()
@@ -244,8 +244,8 @@ func TestInterruptedRedrive(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	// It goes on from there.
-	rest, err := api.Redrive(t.Context(), admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t"}, Apply: true})
-	info, infoErr := api.Group(bounded(t), "t", "g")
+	rest, err := adm.Redrive(t.Context(), admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t"}, Apply: true})
+	info, infoErr := adm.Group(bounded(t), "t", "g")
 	if err != nil || infoErr != nil || rest.Redriven+got.Redriven > 50 || rest.Redriven < 40 || info.Redriven != 50 {
 		t.Errorf("%+v, %v; the group is %+v, %v", rest, err, info, infoErr)
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	// ErrUnreachable is in the chain of the error of Dial, or of a call of an API,
+	// ErrUnreachable is in the chain of the error of Dial, or of a call of an Admin,
 	// when no hub could be talked to, as opposed to one that denied the client.
 	ErrUnreachable = errors.New("client: no hub can be reached")
 	// ErrClosed is what calls return, and receivers are told, after Close or

@@ -8,12 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
 	"strconv"
-	"strings"
 	"sync/atomic"
 
 	"eventhub"
@@ -21,7 +18,7 @@ import (
 	"eventhub/internal/transfer"
 )
 
-// Transfer says what came over.
+// Transfer says what was received.
 type Transfer struct {
 	// Events is their number; 0 of a backup.
 	Events int64 `json:"events"`
@@ -30,31 +27,33 @@ type Transfer struct {
 	Checksum string `json:"checksum"`
 }
 
-// Imported says how far an import came.
+// Imported says how far an import went.
 type Imported struct {
-	// Events are in the hub now: Added ones, and Duplicates, which were there before.
+	// Events are in the hub now: Added ones, and Duplicates, which it had before.
 	Events     int64 `json:"events"`
 	Added      int64 `json:"added"`
 	Duplicates int64 `json:"duplicates"`
-	// Checksum is that of ExportTo, over the lines that came; empty where the import
-	// did not come to its end.
+	// Checksum is that of ExportTo, over the lines that were sent; empty if the import
+	// did not reach its end.
 	Checksum string `json:"checksum,omitempty"`
 	// Line is the one, from 1, that was not imported, or that begins the lines that
-	// were refused together; 0 where all were, or where none is to blame.
+	// were refused together; 0 if all were imported, or if the error is not about a line.
 	Line int `json:"line,omitempty"`
 }
 
 // ExportTo writes the events that q asks for to w as NDJSON, as they are stored, no
-// faster than w takes them. q has no Filter and no Life. It returns without an error only when all
-// of it has come and the hub's checksum is that of what was written; what was written
-// before an error are whole events, but for the last line. Nothing is asked for twice:
-// behind the first byte a lost connection is an error, and ErrUnreachable in its chain
-// means that nothing was written.
-func (a *API) ExportTo(ctx context.Context, q admin.ReplayQuery, w io.Writer) (Transfer, error) {
+// faster than w takes them. q has no Filter and no Life. It returns without an error only
+// when all of it was received and the hub's checksum is that of what was written; what was
+// written before an error are whole events, except perhaps the last line. Nothing is asked
+// for twice: after the first byte a lost connection is an error, and ErrUnreachable in its
+// chain means that nothing was written.
+func (a *Admin) ExportTo(ctx context.Context, q admin.ReplayQuery, w io.Writer) (Transfer, error) {
 	query, err := exportQuery(q)
 	if err != nil {
 		return Transfer{}, err
 	}
+	ctx, release := a.bound(ctx)
+	defer release()
 	answer, err := a.open(ctx, &transmission{method: http.MethodGet, path: "/export?" + query.Encode(), accept: transfer.NDJSON})
 	if err != nil {
 		return Transfer{}, err
@@ -110,9 +109,9 @@ func (l *lineCount) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Replay is as [admin.History] promises it, save that q has no Filter and no Life, and that the
-// record is changed when visit has returned.
-func (a *API) Replay(ctx context.Context, q admin.ReplayQuery, visit func(topic string, item eventhub.Item) error) error {
+// Replay is as [admin.History] promises it, except that q has no Filter and no Life, and
+// that the record changes after visit has returned.
+func (a *Admin) Replay(ctx context.Context, q admin.ReplayQuery, visit func(topic string, item eventhub.Item) error) error {
 	_, err := a.ExportTo(ctx, q, &lineVisitor{visit: visit})
 	return err
 }
@@ -120,14 +119,14 @@ func (a *API) Replay(ctx context.Context, q admin.ReplayQuery, visit func(topic 
 // lineVisitor takes an export apart.
 type lineVisitor struct {
 	visit func(topic string, item eventhub.Item) error
-	part  []byte // of a line whose end has not come
+	part  []byte // of a line whose end was not received yet
 }
 
 func (l *lineVisitor) Write(p []byte) (int, error) {
 	for rest := p; len(rest) > 0; {
-		line, behind, whole := bytes.Cut(rest, []byte{'\n'})
+		line, after, whole := bytes.Cut(rest, []byte{'\n'})
 		l.part = append(l.part, line...)
-		if rest = behind; !whole {
+		if rest = after; !whole {
 			break
 		}
 		if err := l.take(); err != nil {
@@ -150,7 +149,7 @@ func (l *lineVisitor) take() error {
 	return l.visit(topic, item)
 }
 
-// topicOf returns the topic of a record. Nothing that stands before it has quotes.
+// topicOf returns the topic of a record. No field before it has quotes in its value.
 func topicOf(r eventhub.Record) (string, bool) {
 	_, rest, found := bytes.Cut(r, []byte(`,"topic":"`))
 	topic, _, whole := bytes.Cut(rest, []byte{'"'})
@@ -159,19 +158,21 @@ func topicOf(r eventhub.Record) (string, bool) {
 
 // ImportFrom sends the NDJSON of an export, which may be compressed as gzip or zstd,
 // to the hub, no faster than the hub takes it; see POST /v1/import in
-// docs/http.md. Imported says how far it came, beside an error too: what the hub
-// refused, it told; where the connection was lost it is not known, and zero. Importing
-// again adds what is missing. An error of r is in the chain.
-func (a *API) ImportFrom(ctx context.Context, r io.Reader) (Imported, error) {
+// docs/http.md. Imported says how far it went, with an error too: a hub that refuses says
+// it; if the connection was lost it is not known, and zero. Importing again adds what is
+// missing. An error of r is in the chain.
+func (a *Admin) ImportFrom(ctx context.Context, r io.Reader) (Imported, error) {
 	in := &sourceReader{r: bufio.NewReaderSize(r, 64<<10)}
 	send := &transmission{method: http.MethodPost, path: "/v1/import", accept: "application/json", body: in, kind: transfer.NDJSON}
-	start, _ := in.r.Peek(4) // what is wrong with it comes again when it is read
+	start, _ := in.r.Peek(4) // an error comes again when it is read
 	switch {
 	case bytes.HasPrefix(start, []byte{0x1f, 0x8b}):
 		send.coding = "gzip"
 	case bytes.Equal(start, []byte{0x28, 0xb5, 0x2f, 0xfd}):
 		send.coding = "zstd"
 	}
+	ctx, release := a.bound(ctx)
+	defer release()
 	answer, err := a.open(ctx, send)
 	if failed := in.failed.Load(); failed != nil {
 		return Imported{}, errors.Join(fmt.Errorf("client: the input can not be read: %w", *failed), closeBody(answer))
@@ -220,15 +221,17 @@ func (s *sourceReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// refusedImport is a problem that says how far the import came.
+// refusedImport is a problem that says how far the import went.
 type refusedImport struct {
 	error
 	done Imported
 }
 
 // BackupTo writes a tar of the hub's store, as it is at a moment during the call, to
-// w. All that was acknowledged before the call is in it. For errors see ExportTo.
-func (a *API) BackupTo(ctx context.Context, w io.Writer) (Transfer, error) {
+// w. It has everything that was acknowledged before the call. For errors see ExportTo.
+func (a *Admin) BackupTo(ctx context.Context, w io.Writer) (Transfer, error) {
+	ctx, release := a.bound(ctx)
+	defer release()
 	answer, err := a.open(ctx, &transmission{method: http.MethodGet, path: "/v1/backup", accept: transfer.Tar})
 	if err != nil {
 		return Transfer{}, err
@@ -237,7 +240,7 @@ func (a *API) BackupTo(ctx context.Context, w io.Writer) (Transfer, error) {
 	return receive(ctx, answer, w)
 }
 
-// receive writes an answer to w and holds it against the checksum behind it.
+// receive writes an answer to w and compares it with the checksum after it.
 func receive(ctx context.Context, answer *http.Response, w io.Writer) (Transfer, error) {
 	sum := transfer.NewSum()
 	to := &outlet{w: io.MultiWriter(w, sum)}
@@ -256,9 +259,9 @@ func receive(ctx context.Context, answer *http.Response, w io.Writer) (Transfer,
 	case t.Checksum:
 		return t, nil
 	case "":
-		return t, fmt.Errorf("client: nothing stands behind the last of %d bytes: whether that is all, nobody knows", n)
+		return t, fmt.Errorf("client: no checksum came after the %d bytes: whether they are all is not known", n)
 	default:
-		return t, fmt.Errorf("client: the hub has sent %s, and what came has %s", sent, t.Checksum)
+		return t, fmt.Errorf("client: the hub has sent %s, and what was received has %s", sent, t.Checksum)
 	}
 }
 
@@ -272,117 +275,4 @@ func (s *outlet) Write(p []byte) (int, error) {
 	n, err := s.w.Write(p)
 	s.err = err
 	return n, err
-}
-
-// transmission is a request with a long answer or a long body.
-type transmission struct {
-	method, path, accept string
-	body                 io.Reader // nil for none
-	kind, coding         string    // of the body
-}
-
-// open makes a request and returns the answer that it hopes for, whose body is the
-// caller's to close. It tries the next URL only as long as no hub was connected to.
-func (a *API) open(ctx context.Context, t *transmission) (*http.Response, error) {
-	failures := []error{ErrUnreachable}
-	token, _, err := a.cfg.token(ctx)
-	if err != nil {
-		return nil, errors.Join(append(failures, fmt.Errorf("token: %w", err))...)
-	}
-	if strings.ContainsFunc(token, func(c rune) bool { return c < ' ' || c == 0x7f }) {
-		return nil, eventhub.Errorf(eventhub.CodeBadToken, "the token has a control character in it, perhaps a line's end")
-	}
-	first := int(a.served.Load())
-	for i := range a.cfg.bases {
-		at := (first + i) % len(a.cfg.bases)
-		answer, connected, err := a.openOne(ctx, t, a.cfg.bases[at], token)
-		if err == nil {
-			a.served.Store(int64(at))
-			return answer, a.judge(t, answer)
-		}
-		if connected && ctx.Err() != nil {
-			return nil, fmt.Errorf("client: %s %s: %w", t.method, a.cfg.bases[at]+t.path, context.Cause(ctx))
-		}
-		failures = append(failures, fmt.Errorf("%s: %w", a.cfg.bases[at], err))
-		if ctx.Err() != nil || connected {
-			break
-		}
-		a.cfg.logger.Warn("the API of a hub was not reached", "url", a.cfg.bases[at], "error", err)
-	}
-	return nil, errors.Join(failures...)
-}
-
-func (a *API) openOne(ctx context.Context, t *transmission, base, token string) (_ *http.Response, connected bool, err error) {
-	var got atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { got.Store(true) }})
-	var body io.Reader
-	if t.body != nil {
-		body = io.NopCloser(t.body)
-	}
-	request, err := http.NewRequestWithContext(ctx, t.method, base+t.path, body)
-	if err != nil {
-		return nil, false, err
-	}
-	set := func(name, value string) {
-		if value != "" {
-			request.Header.Set(name, value)
-		}
-	}
-	if token != "" {
-		set("Authorization", "Bearer "+token)
-	}
-	set("Accept", t.accept+", application/problem+json")
-	set("Accept-Encoding", "identity") // or the transport would ask for gzip
-	set("Content-Type", t.kind)
-	set("Content-Encoding", t.coding)
-	answer, err := a.http.Do(request)
-	if err != nil {
-		return nil, got.Load(), bare(err)
-	}
-	return answer, true, nil
-}
-
-// judge returns the error of an answer that is not the one hoped for, whose body it
-// closes.
-func (a *API) judge(t *transmission, answer *http.Response) error {
-	kind, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")) // a bad one is none that is known
-	if answer.StatusCode == http.StatusOK && kind == t.accept {
-		return nil
-	}
-	defer answer.Body.Close()
-	r, err := gather(answer)
-	if err != nil {
-		return errors.Join(ErrUnreachable, fmt.Errorf("client: the answer broke off: %w", err))
-	}
-	refusal := r.refusal()
-	switch r.status {
-	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		if r.problem() == nil { // a proxy whose hub is gone
-			return errors.Join(ErrUnreachable, refusal)
-		}
-	}
-	var done struct {
-		Imported   *int64 `json:"imported"`
-		Added      int64  `json:"added"`
-		Duplicates int64  `json:"duplicates"`
-		Line       int    `json:"line"`
-	}
-	if r.problem() == nil || json.Unmarshal(r.body, &done) != nil {
-		return refusal
-	}
-	if told, ok := redriveDone(refusal, r.body); ok {
-		return told
-	}
-	if done.Imported == nil {
-		return refusal
-	}
-	return &refusedImport{refusal, Imported{Events: *done.Imported, Added: done.Added, Duplicates: done.Duplicates, Line: done.Line}}
-}
-
-// gather reads a short answer.
-func gather(answer *http.Response) (*response, error) {
-	kind, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type"))
-	body, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswerBytes))
-	asked := answer.Request
-	return &response{asked.Method + " " + asked.URL.String(), answer.StatusCode, kind, answer.Header, body}, err
 }

@@ -37,14 +37,14 @@ func openHub(t *testing.T, store string) string {
 	return "http://" + h.HTTPAddr()
 }
 
-func apiOf(t *testing.T, url string) *client.API {
+func adminOf(t *testing.T, url string) *client.Admin {
 	t.Helper()
-	api, err := client.NewAPI(url)
+	adm, err := client.NewAdmin(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { api.Close() })
-	return api
+	t.Cleanup(func() { adm.Close() })
+	return adm
 }
 
 // chronicle is n lines as an export has them, over some topics.
@@ -64,7 +64,7 @@ func chronicle(n int) string {
 func TestMoveAHub(t *testing.T) {
 	for name, store := range map[string]func() string{"memory": func() string { return hub.MemoryStore }, "disk": t.TempDir} {
 		t.Run(name, func(t *testing.T) {
-			from, to := apiOf(t, openHub(t, store())), apiOf(t, openHub(t, store()))
+			from, to := adminOf(t, openHub(t, store())), adminOf(t, openHub(t, store()))
 			ctx := t.Context()
 			if _, err := from.ImportFrom(ctx, strings.NewReader(chronicle(1500))); err != nil {
 				t.Fatal(err)
@@ -130,8 +130,8 @@ func checksum(s string) string {
 // TestReplayOverHTTP: events come with their topic, offset and record, from where they
 // were asked for, and the visitor's error ends it.
 func TestReplayOverHTTP(t *testing.T) {
-	api := apiOf(t, openHub(t, hub.MemoryStore))
-	if _, err := api.ImportFrom(t.Context(), strings.NewReader(chronicle(10))); err != nil {
+	adm := adminOf(t, openHub(t, hub.MemoryStore))
+	if _, err := adm.ImportFrom(t.Context(), strings.NewReader(chronicle(10))); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
@@ -145,7 +145,7 @@ func TestReplayOverHTTP(t *testing.T) {
 		{admin.ReplayQuery{Topic: "nothing"}, ""},
 	} {
 		got := ""
-		err := api.Replay(t.Context(), tt.q, func(topic string, item eventhub.Item) error {
+		err := adm.Replay(t.Context(), tt.q, func(topic string, item eventhub.Item) error {
 			e, err := item.Event()
 			if err != nil || e.Topic != topic || e.Key != "k \x01é" || string(e.Payload) != `{"n":1.0}` {
 				t.Errorf("%s: %+v, %v", topic, e, err)
@@ -158,7 +158,7 @@ func TestReplayOverHTTP(t *testing.T) {
 		}
 	}
 	enough := errors.New("enough")
-	if err := api.Replay(t.Context(), admin.ReplayQuery{Topic: "c"}, func(string, eventhub.Item) error { return enough }); !errors.Is(err, enough) {
+	if err := adm.Replay(t.Context(), admin.ReplayQuery{Topic: "c"}, func(string, eventhub.Item) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("the visitor's error came as %v", err)
 	}
 	for q, code := range map[*admin.ReplayQuery]eventhub.Code{
@@ -167,7 +167,7 @@ func TestReplayOverHTTP(t *testing.T) {
 		{Topic: "c", Filter: &eventhub.Filter{Key: "k"}}: eventhub.CodeUnsupportedOp,
 		{Topic: "c", Life: 1}:                            eventhub.CodeUnsupportedOp,
 	} {
-		if err := api.Replay(t.Context(), *q, nil); eventhub.ErrorCode(err) != code {
+		if err := adm.Replay(t.Context(), *q, nil); eventhub.ErrorCode(err) != code {
 			t.Errorf("%+v: %v; want %s", q, err, code)
 		}
 	}
@@ -176,18 +176,18 @@ func TestReplayOverHTTP(t *testing.T) {
 // TestImportIsRefusedOverHTTP: how far it came is told beside the refusal, and an input
 // that can not be read is told from a hub that can not be reached.
 func TestImportIsRefusedOverHTTP(t *testing.T) {
-	api := apiOf(t, openHub(t, hub.MemoryStore))
+	adm := adminOf(t, openHub(t, hub.MemoryStore))
 	lines := chronicle(500)
-	got, err := api.ImportFrom(t.Context(), strings.NewReader(lines[:len(lines)-5]))
+	got, err := adm.ImportFrom(t.Context(), strings.NewReader(lines[:len(lines)-5]))
 	if want := (client.Imported{Events: 1000, Added: 1000, Line: 1500}); eventhub.ErrorCode(err) != eventhub.CodeBadJSON || got != want {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
 	broken := errors.New("a scratch on the disk")
 	in := io.MultiReader(strings.NewReader(lines), iotest.ErrReader(broken))
-	if got, err := api.ImportFrom(t.Context(), in); !errors.Is(err, broken) || errors.Is(err, client.ErrUnreachable) || got != (client.Imported{}) {
+	if got, err := adm.ImportFrom(t.Context(), in); !errors.Is(err, broken) || errors.Is(err, client.ErrUnreachable) || got != (client.Imported{}) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := apiOf(t, "http://127.0.0.1:1").ImportFrom(t.Context(), strings.NewReader(lines)); !errors.Is(err, client.ErrUnreachable) {
+	if _, err := adminOf(t, "http://127.0.0.1:1").ImportFrom(t.Context(), strings.NewReader(lines)); !errors.Is(err, client.ErrUnreachable) {
 		t.Errorf("nobody there: %v", err)
 	}
 }
@@ -205,7 +205,7 @@ func TestTransfersThatAreNotWhole(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		}},
-		{"no checksum", "nothing stands behind", func(w http.ResponseWriter) { _, _ = io.WriteString(w, line) }},
+		{"no checksum", "no checksum came", func(w http.ResponseWriter) { _, _ = io.WriteString(w, line) }},
 		{"another checksum", "the hub has sent sha256=0", func(w http.ResponseWriter) {
 			_, _ = io.WriteString(w, line)
 			w.Header().Set(http.TrailerPrefix+transfer.ChecksumTrailer, "sha256=0")
@@ -225,13 +225,13 @@ func TestTransfersThatAreNotWhole(t *testing.T) {
 				tt.serve(w)
 			}))
 			defer s.Close()
-			api, err := client.NewAPI(s.URL, client.WithURLs(s.URL+"/other"))
+			adm, err := client.NewAdmin(s.URL, client.WithURLs(s.URL+"/other"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer api.Close()
+			defer adm.Close()
 			var got bytes.Buffer
-			_, err = api.ExportTo(t.Context(), admin.ReplayQuery{Topic: "t"}, &got)
+			_, err = adm.ExportTo(t.Context(), admin.ReplayQuery{Topic: "t"}, &got)
 			if err == nil || !strings.Contains(err.Error(), tt.says) || errors.Is(err, client.ErrUnreachable) {
 				t.Errorf("%v; want %q", err, tt.says)
 			}
@@ -241,14 +241,14 @@ func TestTransfersThatAreNotWhole(t *testing.T) {
 		})
 	}
 	full := errors.New("disk full")
-	api := apiOf(t, openHub(t, hub.MemoryStore))
-	if _, err := api.ImportFrom(t.Context(), strings.NewReader(line)); err != nil {
+	adm := adminOf(t, openHub(t, hub.MemoryStore))
+	if _, err := adm.ImportFrom(t.Context(), strings.NewReader(line)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := api.ExportTo(t.Context(), admin.ReplayQuery{Topic: "t"}, failingWriter{full}); !errors.Is(err, full) {
+	if _, err := adm.ExportTo(t.Context(), admin.ReplayQuery{Topic: "t"}, failingWriter{full}); !errors.Is(err, full) {
 		t.Errorf("a full disk is told as %v", err)
 	}
-	if _, err := api.BackupTo(t.Context(), io.Discard); eventhub.ErrorCode(err) != eventhub.CodeUnsupportedOp {
+	if _, err := adm.BackupTo(t.Context(), io.Discard); eventhub.ErrorCode(err) != eventhub.CodeUnsupportedOp {
 		t.Errorf("a backup of memory: %v", err)
 	}
 }

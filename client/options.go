@@ -23,7 +23,7 @@ const (
 // maxPendingBytes bounds the memory of the publishes that are not answered.
 const maxPendingBytes = 64 << 20
 
-// Option changes how a Client or an API behaves.
+// Option changes how a Client or an Admin behaves.
 type Option func(*config)
 
 type config struct {
@@ -38,8 +38,11 @@ type config struct {
 	reconnect  bool
 	minBackoff time.Duration
 	maxBackoff time.Duration
-	pingEvery  time.Duration // silence after which a ping is sent
-	pongWait   time.Duration // further silence after which the connection is lost
+	// webSocketOnly names the options given that say nothing to an Admin.
+	webSocketOnly []string
+
+	pingEvery time.Duration // silence after which a ping is sent
+	pongWait  time.Duration // further silence after which the connection is lost
 }
 
 func defaults(url string) config {
@@ -63,13 +66,13 @@ func WithURLs(urls ...string) Option {
 	return func(c *config) { c.urls = append(c.urls, urls...) }
 }
 
-// WithToken says what AUTH presents, and every request of an API.
+// WithToken says what AUTH presents, and every request of an Admin.
 func WithToken(token string) Option {
 	return WithTokenSource(func(context.Context) (string, error) { return token, nil })
 }
 
 // WithTokenSource is asked for a token before every AUTH and every request of an
-// API, for tokens that expire. An error counts as a hub that can not be reached.
+// Admin, for tokens that expire. An error counts as a hub that cannot be reached.
 func WithTokenSource(source func(context.Context) (string, error)) Option {
 	return func(c *config) {
 		c.token = func(ctx context.Context) (string, bool, error) {
@@ -95,25 +98,33 @@ func WithTLS(cfg *tls.Config) Option {
 // alone. Default DefaultMaxPending; together they are at most 64 MiB whatever
 // the number.
 func WithMaxPending(events int) Option {
-	return func(c *config) { c.maxPending = events }
+	return webSocketOnly("WithMaxPending", func(c *config) { c.maxPending = events })
 }
 
 // WithSingleEvents makes the hub send every event in a frame of its own, as for
 // who reads along on the wire. By default several go in one frame when there are
 // several to send.
 func WithSingleEvents() Option {
-	return func(c *config) { c.batches = false }
+	return webSocketOnly("WithSingleEvents", func(c *config) { c.batches = false })
 }
 
 // WithReconnect bounds the wait before a lost connection is tried again: it
 // starts at least and doubles up to most, with jitter.
 func WithReconnect(least, most time.Duration) Option {
-	return func(c *config) { c.reconnect, c.minBackoff, c.maxBackoff = true, least, most }
+	return webSocketOnly("WithReconnect", func(c *config) { c.reconnect, c.minBackoff, c.maxBackoff = true, least, most })
 }
 
 // WithoutReconnect makes the loss of the connection the end of the client.
 func WithoutReconnect() Option {
-	return func(c *config) { c.reconnect = false }
+	return webSocketOnly("WithoutReconnect", func(c *config) { c.reconnect = false })
+}
+
+// webSocketOnly is an option that NewAdmin refuses.
+func webSocketOnly(name string, set Option) Option {
+	return func(c *config) {
+		c.webSocketOnly = append(c.webSocketOnly, name)
+		set(c)
+	}
 }
 
 // validate names everything that is wrong at once, and finds both doors of every

@@ -10,10 +10,10 @@ import (
 	"eventhub/admin"
 )
 
-var _ admin.Scheduler = (*API)(nil)
+var _ admin.Scheduler = (*Admin)(nil)
 
-// Cancel implements admin.Scheduler. A lost answer is as that of DeleteGroup.
-func (a *API) Cancel(ctx context.Context, topic, id string) error {
+// Cancel implements admin.Scheduler. A lost answer is as with DeleteGroup.
+func (a *Admin) Cancel(ctx context.Context, topic, id string) error {
 	if err := eventhub.ValidateID(id); err != nil {
 		return err
 	}
@@ -24,7 +24,7 @@ func (a *API) Cancel(ctx context.Context, topic, id string) error {
 }
 
 // Scheduled implements admin.Scheduler.
-func (a *API) Scheduled(ctx context.Context, q admin.ScheduleQuery) ([]admin.Scheduled, error) {
+func (a *Admin) Scheduled(ctx context.Context, q admin.ScheduleQuery) ([]admin.Scheduled, error) {
 	if q.Limit == 0 {
 		q.Limit = admin.MaxPage
 	}
@@ -42,7 +42,7 @@ func (a *API) Scheduled(ctx context.Context, q admin.ScheduleQuery) ([]admin.Sch
 }
 
 // Patterns implements admin.Inspector.
-func (a *API) Patterns(ctx context.Context, group string) ([]admin.GroupPattern, error) {
+func (a *Admin) Patterns(ctx context.Context, group string) ([]admin.GroupPattern, error) {
 	query := url.Values{}
 	if group != "" {
 		if err := eventhub.ValidateGroup(group); err != nil {
@@ -62,7 +62,7 @@ func (a *API) Patterns(ctx context.Context, group string) ([]admin.GroupPattern,
 }
 
 // deletePattern is DeleteGroup of a pattern.
-func (a *API) deletePattern(ctx context.Context, pattern, group string) error {
+func (a *Admin) deletePattern(ctx context.Context, pattern, group string) error {
 	if _, err := eventhub.ParsePattern(pattern); err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (a *API) deletePattern(ctx context.Context, pattern, group string) error {
 }
 
 // delete asks for a DELETE, which is answered without a body.
-func (a *API) delete(ctx context.Context, path string) error {
+func (a *Admin) delete(ctx context.Context, path string) error {
 	r, err := a.ask(ctx, http.MethodDelete, path)
 	if err != nil {
 		return err

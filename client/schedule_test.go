@@ -67,54 +67,54 @@ func filledDiary() *diary {
 	}}
 }
 
-// TestAPISaysWhatIsToCome: patterns and scheduled events are through HTTP and back
+// TestAdminSaysWhatIsToCome: patterns and scheduled events are through HTTP and back
 // what they were.
-func TestAPISaysWhatIsToCome(t *testing.T) {
+func TestAdminSaysWhatIsToCome(t *testing.T) {
 	d := filledDiary()
-	api := newAPI(t, serve(t, gateway(t, rest.Access{Inspector: d, Operator: d, Scheduler: d}, "")))
+	adm := newAdmin(t, serve(t, gateway(t, rest.Access{Inspector: d, Operator: d, Scheduler: d}, "")))
 	ctx := bounded(t)
 	for _, group := range []string{"", "..", "g:1"} {
-		same(t, "patterns of "+group, func(i admin.Inspector) ([]admin.GroupPattern, error) { return i.Patterns(ctx, group) }, api, d)
+		same(t, "patterns of "+group, func(i admin.Inspector) ([]admin.GroupPattern, error) { return i.Patterns(ctx, group) }, adm, d)
 	}
-	if none, err := api.Patterns(ctx, "nobody"); err != nil || len(none) != 0 {
+	if none, err := adm.Patterns(ctx, "nobody"); err != nil || len(none) != 0 {
 		t.Errorf("patterns of nobody: %v, %v", none, err)
 	}
 	for _, q := range []admin.ScheduleQuery{
 		{Limit: 1}, {Limit: 1000}, {Topic: "a.b", Limit: 9}, {AfterAt: 5, AfterSeq: 1, Limit: 1}, {AfterAt: 5, Limit: 2},
 	} {
-		got, err := api.Scheduled(ctx, q)
+		got, err := adm.Scheduled(ctx, q)
 		want, _ := d.Scheduled(ctx, q)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%+v: %v (-want +got):\n%s", q, err, diff)
 		}
 	}
-	if all, err := api.Scheduled(ctx, admin.ScheduleQuery{}); len(all) != 3 || err != nil {
+	if all, err := adm.Scheduled(ctx, admin.ScheduleQuery{}); len(all) != 3 || err != nil {
 		t.Errorf("without a limit: %v, %v", all, err)
 	}
 }
 
-// TestAPITakesBack what is scheduled, and the patterns of groups.
-func TestAPITakesBack(t *testing.T) {
+// TestAdminTakesBack what is scheduled, and the patterns of groups.
+func TestAdminTakesBack(t *testing.T) {
 	d := filledDiary()
-	api := newAPI(t, serve(t, gateway(t, rest.Access{Inspector: d, Operator: d, Scheduler: d}, "")))
+	adm := newAdmin(t, serve(t, gateway(t, rest.Access{Inspector: d, Operator: d, Scheduler: d}, "")))
 	ctx := bounded(t)
-	wantCode(t, api.Cancel(ctx, "a.b", "nothing"), eventhub.CodeUnknownID)
-	wantCode(t, api.Cancel(ctx, "a.b", "a/b"), eventhub.CodeBadEvent)
-	wantCode(t, api.Cancel(ctx, "a.*", "x"), eventhub.CodeBadTopic)
+	wantCode(t, adm.Cancel(ctx, "a.b", "nothing"), eventhub.CodeUnknownID)
+	wantCode(t, adm.Cancel(ctx, "a.b", "a/b"), eventhub.CodeBadEvent)
+	wantCode(t, adm.Cancel(ctx, "a.*", "x"), eventhub.CodeBadTopic)
 	for _, id := range []string{"..", "x"} {
-		if err := api.Cancel(ctx, "a.b", id); err != nil {
+		if err := adm.Cancel(ctx, "a.b", id); err != nil {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
 	if left := fmt.Sprint(d.planned); left != "[{c x  9 1}]" {
 		t.Errorf("what is left is %s", left)
 	}
-	wantCode(t, api.DeleteGroup(ctx, "a.**", "g:1"), eventhub.CodeNotSubscribed)
-	wantCode(t, api.DeleteGroup(ctx, "a.**.**", "g:1"), eventhub.CodeBadTopic)
-	wantCode(t, api.DeleteGroup(ctx, "a.**", "a b"), eventhub.CodeBadRequest)
-	if err := api.DeleteGroup(ctx, "**", "g:1"); err != nil || len(d.patterns) != 2 || d.patterns[1].Pattern != "*.b" {
+	wantCode(t, adm.DeleteGroup(ctx, "a.**", "g:1"), eventhub.CodeNotSubscribed)
+	wantCode(t, adm.DeleteGroup(ctx, "a.**.**", "g:1"), eventhub.CodeBadTopic)
+	wantCode(t, adm.DeleteGroup(ctx, "a.**", "a b"), eventhub.CodeBadRequest)
+	if err := adm.DeleteGroup(ctx, "**", "g:1"); err != nil || len(d.patterns) != 2 || d.patterns[1].Pattern != "*.b" {
 		t.Errorf("%v; the patterns left are %v", err, d.patterns)
 	}
-	_, err := api.Patterns(ctx, "a b")
+	_, err := adm.Patterns(ctx, "a b")
 	wantCode(t, err, eventhub.CodeBadRequest)
 }

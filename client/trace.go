@@ -13,8 +13,8 @@ import (
 )
 
 // Find is admin.History's Find: the events with that id, one for each topic that
-// has it; fewer than there are where they are large. No event is CodeUnknownID.
-func (a *API) Find(ctx context.Context, id string, limit int) ([]admin.Found, error) {
+// has it; fewer if they are large. CodeUnknownID if no topic has it.
+func (a *Admin) Find(ctx context.Context, id string, limit int) ([]admin.Found, error) {
 	if err := eventhub.ValidateID(id); err != nil {
 		return nil, err
 	}
@@ -25,18 +25,17 @@ func (a *API) Find(ctx context.Context, id string, limit int) ([]admin.Found, er
 }
 
 // Effects is admin.History's Effects.
-func (a *API) Effects(ctx context.Context, id string, after eventhub.Place, limit int) ([]admin.Found, error) {
+func (a *Admin) Effects(ctx context.Context, id string, after eventhub.Place, limit int) ([]admin.Found, error) {
 	return a.linked(ctx, "causedBy", id, after, limit)
 }
 
 // Correlated is admin.History's Correlated.
-func (a *API) Correlated(ctx context.Context, correlation string, after eventhub.Place, limit int) ([]admin.Found, error) {
+func (a *Admin) Correlated(ctx context.Context, correlation string, after eventhub.Place, limit int) ([]admin.Found, error) {
 	return a.linked(ctx, "correlationId", correlation, after, limit)
 }
 
-// linked asks for pages until limit: where events are large, one of the hub's is
-// shorter.
-func (a *API) linked(ctx context.Context, by, value string, after eventhub.Place, limit int) ([]admin.Found, error) {
+// linked asks for pages until limit: if events are large, a page of the hub is shorter.
+func (a *Admin) linked(ctx context.Context, by, value string, after eventhub.Place, limit int) ([]admin.Found, error) {
 	var all []admin.Found
 	for {
 		query := url.Values{by: {value}, "limit": {strconv.Itoa(limit - len(all))}}
@@ -59,8 +58,8 @@ func (a *API) linked(ctx context.Context, by, value string, after eventhub.Place
 }
 
 // found asks for a list of events, each of which must fit. more says that the hub
-// has more behind them.
-func (a *API) found(ctx context.Context, path string, fits func(*admin.Found) bool) (events []admin.Found, more bool, err error) {
+// has more after them.
+func (a *Admin) found(ctx context.Context, path string, fits func(*admin.Found) bool) (events []admin.Found, more bool, err error) {
 	var list struct {
 		Events []json.RawMessage `json:"events"`
 		Next   *struct{}         `json:"next"`
@@ -88,10 +87,10 @@ func (a *API) found(ctx context.Context, path string, fits func(*admin.Found) bo
 	return events, list.Next != nil, nil
 }
 
-// Trace tells what led to the event with that id and what came of it, in all topics:
-// at most depth steps up and down, from 0 to MaxTraceDepth, and at most limit nodes,
-// from 1 to MaxTraceNodes. CodeUnknownID where nobody knows the id.
-func (a *API) Trace(ctx context.Context, id string, depth, limit int) (admin.Trace, error) {
+// Trace says what led to the event with that id and what came of it, in all topics:
+// at most depth steps up and down, from 0 to admin.MaxTraceDepth, and at most limit nodes,
+// from 1 to admin.MaxTraceNodes. CodeUnknownID if no event has the id or names it.
+func (a *Admin) Trace(ctx context.Context, id string, depth, limit int) (admin.Trace, error) {
 	if err := eventhub.ValidateID(id); err != nil {
 		return admin.Trace{}, err
 	}

@@ -49,7 +49,7 @@ func traceable(t *testing.T) (*bus.Bus, string) {
 // TestLinksSayWhatTheHubSays: what is found through HTTP is what the engine finds.
 func TestLinksSayWhatTheHubSays(t *testing.T) {
 	engine, url := traceable(t)
-	api := newAPI(t, url)
+	adm := newAdmin(t, url)
 	ctx := t.Context()
 	type found = []admin.Found
 	check := func(what string, want found, wantErr error, got found, err error) {
@@ -59,7 +59,7 @@ func TestLinksSayWhatTheHubSays(t *testing.T) {
 		}
 	}
 	want, wantErr := engine.Find(ctx, "..", 9)
-	got, err := api.Find(ctx, "..", 9)
+	got, err := adm.Find(ctx, "..", 9)
 	check("find", want, wantErr, got, err)
 	if len(got) != 2 {
 		t.Errorf("found %d events", len(got))
@@ -68,34 +68,34 @@ func TestLinksSayWhatTheHubSays(t *testing.T) {
 		for _, limit := range []int{1, 4, 9} {
 			what := fmt.Sprintf("at most %d after %+v", limit, after)
 			want, wantErr := engine.Effects(ctx, "..", after, limit)
-			got, err := api.Effects(ctx, "..", after, limit)
+			got, err := adm.Effects(ctx, "..", after, limit)
 			if len(want) == 0 {
 				want = nil
 			}
 			check("effects, "+what, want, wantErr, got, err)
 			want, wantErr = engine.Correlated(ctx, "cart 1&2", after, limit)
-			got, err = api.Correlated(ctx, "cart 1&2", after, limit)
+			got, err = adm.Correlated(ctx, "cart 1&2", after, limit)
 			if len(want) == 0 {
 				want = nil
 			}
 			check("correlated, "+what, want, wantErr, got, err)
 		}
 	}
-	trace, err := api.Trace(ctx, "..", admin.MaxTraceDepth, admin.MaxTraceNodes)
+	trace, err := adm.Trace(ctx, "..", admin.MaxTraceDepth, admin.MaxTraceNodes)
 	if err != nil || len(trace.Nodes) != 10 || len(trace.Edges) != 15 || trace.Truncated {
 		t.Errorf("the trace is %+v, %v", trace, err)
 	}
-	if trace, err := api.Trace(ctx, "e1", 1, 2); err != nil || len(trace.Nodes) != 2 || !trace.Truncated {
+	if trace, err := adm.Trace(ctx, "e1", 1, 2); err != nil || len(trace.Nodes) != 2 || !trace.Truncated {
 		t.Errorf("a short trace is %+v, %v", trace, err)
 	}
 	for what, code := range map[string]eventhub.Code{"none": eventhub.CodeUnknownID, "a b": eventhub.CodeBadEvent} {
-		_, err := api.Find(ctx, what, 1)
-		_, traceErr := api.Trace(ctx, what, 1, 1)
+		_, err := adm.Find(ctx, what, 1)
+		_, traceErr := adm.Trace(ctx, what, 1, 1)
 		if eventhub.ErrorCode(err) != code || eventhub.ErrorCode(traceErr) != code {
 			t.Errorf("%q: %v and %v; want %s", what, err, traceErr, code)
 		}
 	}
-	if _, err := api.Effects(ctx, "..", eventhub.Place{}, 1001); eventhub.ErrorCode(err) != eventhub.CodeBadRequest {
+	if _, err := adm.Effects(ctx, "..", eventhub.Place{}, 1001); eventhub.ErrorCode(err) != eventhub.CodeBadRequest {
 		t.Errorf("a page too long: %v", err)
 	}
 }
@@ -116,7 +116,7 @@ func TestShortPagesAreFilled(t *testing.T) {
 		fmt.Fprint(w, pages[len(asked)])
 		asked = append(asked, r.URL.RawQuery)
 	})
-	events, err := newAPI(t, serve(t, h)).Effects(t.Context(), "x", eventhub.Place{Topic: "t", Offset: 2}, 5)
+	events, err := newAdmin(t, serve(t, h)).Effects(t.Context(), "x", eventhub.Place{Topic: "t", Offset: 2}, 5)
 	if err != nil || len(events) != 4 || events[3].Offset != 6 || events[3].Topic != "t" {
 		t.Errorf("%d events, %v", len(events), err)
 	}
@@ -136,17 +136,17 @@ func TestStrangeTraces(t *testing.T) {
 		`{"id":"x","nodes":[{"id":"x"}],"edges":[{"cause":0,"effect":1}]}`,
 		`{"id":"x","nodes":[{"id":"x"}],"edges":[{"cause":-1,"effect":0}]}`,
 	} {
-		api := newAPI(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		adm := newAdmin(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprint(w, answer)
 		})))
-		if events, err := api.Find(t.Context(), "x", 5); err == nil || events != nil {
+		if events, err := adm.Find(t.Context(), "x", 5); err == nil || events != nil {
 			t.Errorf("%s: found %v, %v", answer, events, err)
 		}
-		if events, err := api.Effects(t.Context(), "x", eventhub.Place{Topic: "t", Offset: 1}, 5); err == nil || events != nil {
+		if events, err := adm.Effects(t.Context(), "x", eventhub.Place{Topic: "t", Offset: 1}, 5); err == nil || events != nil {
 			t.Errorf("%s: effects %v, %v", answer, events, err)
 		}
-		if trace, err := api.Trace(t.Context(), "x", 5, 5); err == nil {
+		if trace, err := adm.Trace(t.Context(), "x", 5, 5); err == nil {
 			t.Errorf("%s: traced %v", answer, trace)
 		}
 	}

@@ -68,7 +68,7 @@ func TestVerdictsByHand(t *testing.T) {
 			t.Errorf("offset %d was delivered %d times; want %d", offset, seen[offset], want)
 		}
 	}
-	letters, err := client.NewAPI("http://" + h.HTTPAddr())
+	letters, err := client.NewAdmin("http://" + h.HTTPAddr())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,15 +33,15 @@ restore' hold them against; a hub that runs on DIR changes them.`,
 	r.register(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		dir := filepath.Clean(args[0])
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
+		defer adm.Close()
 		m := newMeter(cmd.ErrOrStderr(), "received", true)
 		var got client.Transfer
 		files, err := backup.Receive(dir, func(w io.Writer) (err error) {
-			got, err = api.BackupTo(cmd.Context(), io.MultiWriter(w, m))
+			got, err = adm.BackupTo(cmd.Context(), io.MultiWriter(w, m))
 			return err
 		})
 		m.end()

@@ -261,11 +261,11 @@ func (e *chainEnd) feed(t *testing.T, c *client.Client) {
 func checkChained(t *testing.T, hub *hubProcess, addr string, at int) (tooMany int) {
 	t.Helper()
 	name := chainTopics[at]
-	topic, err := hub.api(t).Topic(t.Context(), name)
+	topic, err := hub.admin(t).Topic(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if dead, err := hub.api(t).Topic(t.Context(), name+".dlq"); eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
+	if dead, err := hub.admin(t).Topic(t.Context(), name+".dlq"); eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
 		t.Errorf("events of %s were given up: %+v, %v", name, dead, err)
 	}
 	times := make(map[link]int)

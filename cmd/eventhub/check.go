@@ -39,7 +39,7 @@ type checking struct {
 	steps []step
 
 	client *client.Client
-	api    *client.API
+	admin  *client.Admin
 	inbox  *checkInbox
 	sub    eventhub.Subscription
 	last   uint64 // the highest offset that was published
@@ -148,11 +148,11 @@ func (k *checking) connect(cmd *cobra.Command) (string, error) {
 	if k.client, err = k.dial(cmd); err != nil {
 		return "", err
 	}
-	if k.api, err = k.reach.api(cmd); err != nil {
+	if k.admin, err = k.reach.admin(cmd); err != nil {
 		return "", err
 	}
 	// The other door of the hub, which the steps below look through.
-	_, err = ask(cmd.Context(), &k.reach, func(ctx context.Context) ([]admin.TopicInfo, error) { return k.api.Topics(ctx, "", 1) })
+	_, err = ask(cmd.Context(), &k.reach, func(ctx context.Context) ([]admin.TopicInfo, error) { return k.admin.Topics(ctx, "", 1) })
 	if err != nil {
 		return "", fmt.Errorf("the HTTP API: %w", err)
 	}
@@ -228,7 +228,7 @@ func (k *checking) lag(ctx context.Context) (string, error) {
 // news, and else again and again, less and less often.
 func (k *checking) until(ctx context.Context, done func(*admin.GroupInfo) bool) error {
 	for wait := firstLook; ; wait = min(2*wait, lastLook) {
-		g, err := ask(ctx, &k.reach, func(ctx context.Context) (admin.GroupInfo, error) { return k.api.Group(ctx, checkTopic, checkGroup) })
+		g, err := ask(ctx, &k.reach, func(ctx context.Context) (admin.GroupInfo, error) { return k.admin.Group(ctx, checkTopic, checkGroup) })
 		if err == nil {
 			err = k.inbox.failure()
 		}
@@ -262,8 +262,8 @@ func (k *checking) leave(ctx context.Context) {
 	if k.client != nil {
 		k.client.Close()
 	}
-	if k.api != nil {
-		k.api.Close()
+	if k.admin != nil {
+		k.admin.Close()
 	}
 }
 

@@ -55,12 +55,12 @@ func completionCommand() *cobra.Command {
 // completeNames completes TOPIC, and after it GROUP where a command takes one,
 // with what the hub has. Where no hub answers there is nothing to offer.
 func completeNames(r *reach, many, groups bool) cobra.CompletionFunc {
-	return complete(r, func(ctx context.Context, api *client.API, args []string) []string {
+	return complete(r, func(ctx context.Context, adm *client.Admin, args []string) []string {
 		switch {
 		case len(args) == 0 || many:
-			return topicNames(ctx, api)
+			return topicNames(ctx, adm)
 		case groups && len(args) == 1:
-			return groupNames(ctx, api, args[0])
+			return groupNames(ctx, adm, args[0])
 		}
 		return nil
 	})
@@ -68,15 +68,15 @@ func completeNames(r *reach, many, groups bool) cobra.CompletionFunc {
 
 // completeRemovable completes TOPIC or a PATTERN, and after it GROUP.
 func completeRemovable(r *reach) cobra.CompletionFunc {
-	return complete(r, func(ctx context.Context, api *client.API, args []string) []string {
+	return complete(r, func(ctx context.Context, adm *client.Admin, args []string) []string {
 		if len(args) > 1 {
 			return nil
 		}
 		if len(args) == 1 && !eventhub.IsPattern(args[0]) {
-			return groupNames(ctx, api, args[0])
+			return groupNames(ctx, adm, args[0])
 		}
 		var names []string
-		patterns, _ := api.Patterns(ctx, "") // what there is, as below
+		patterns, _ := adm.Patterns(ctx, "") // what there is, as below
 		for _, p := range patterns {
 			if len(args) == 0 {
 				names = append(names, p.Pattern)
@@ -85,7 +85,7 @@ func completeRemovable(r *reach) cobra.CompletionFunc {
 			}
 		}
 		if len(args) == 0 {
-			names = append(names, topicNames(ctx, api)...)
+			names = append(names, topicNames(ctx, adm)...)
 		}
 		return names
 	})
@@ -93,11 +93,11 @@ func completeRemovable(r *reach) cobra.CompletionFunc {
 
 // completePatternedGroups completes GROUP with those that have patterns.
 func completePatternedGroups(r *reach) cobra.CompletionFunc {
-	return complete(r, func(ctx context.Context, api *client.API, args []string) (names []string) {
+	return complete(r, func(ctx context.Context, adm *client.Admin, args []string) (names []string) {
 		if len(args) > 0 {
 			return nil
 		}
-		patterns, _ := api.Patterns(ctx, "")
+		patterns, _ := adm.Patterns(ctx, "")
 		for _, p := range patterns {
 			names = append(names, p.Group)
 		}
@@ -107,7 +107,7 @@ func completePatternedGroups(r *reach) cobra.CompletionFunc {
 
 // completeScheduled completes TOPIC and ID with what is published later.
 func completeScheduled(r *reach) cobra.CompletionFunc {
-	return complete(r, func(ctx context.Context, api *client.API, args []string) (names []string) {
+	return complete(r, func(ctx context.Context, adm *client.Admin, args []string) (names []string) {
 		if len(args) > 1 {
 			return nil
 		}
@@ -115,7 +115,7 @@ func completeScheduled(r *reach) cobra.CompletionFunc {
 		if len(args) == 1 {
 			q.Topic = args[0]
 		}
-		found, _ := api.Scheduled(ctx, q)
+		found, _ := adm.Scheduled(ctx, q)
 		for _, e := range found {
 			if len(args) == 0 {
 				names = append(names, e.Topic)
@@ -127,16 +127,16 @@ func completeScheduled(r *reach) cobra.CompletionFunc {
 	})
 }
 
-func topicNames(ctx context.Context, api *client.API) (names []string) {
-	found, _ := api.Topics(ctx, "", admin.MaxPage)
+func topicNames(ctx context.Context, adm *client.Admin) (names []string) {
+	found, _ := adm.Topics(ctx, "", admin.MaxPage)
 	for _, t := range found {
 		names = append(names, t.Topic)
 	}
 	return names
 }
 
-func groupNames(ctx context.Context, api *client.API, topic string) (names []string) {
-	found, _ := api.Groups(ctx, admin.GroupQuery{Topic: topic})
+func groupNames(ctx context.Context, adm *client.Admin, topic string) (names []string) {
+	found, _ := adm.Groups(ctx, admin.GroupQuery{Topic: topic})
 	for _, g := range found {
 		names = append(names, g.Group)
 	}
@@ -144,16 +144,16 @@ func groupNames(ctx context.Context, api *client.API, topic string) (names []str
 }
 
 // complete offers, each once, the names that go on as typed and are not there yet.
-func complete(r *reach, names func(ctx context.Context, api *client.API, args []string) []string) cobra.CompletionFunc {
+func complete(r *reach, names func(ctx context.Context, adm *client.Admin, args []string) []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(context.Background(), completionWait)
 		defer cancel()
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
-		defer api.Close()
-		found := names(ctx, api, args)
+		defer adm.Close()
+		found := names(ctx, adm, args)
 		slices.Sort(found)
 		return slices.DeleteFunc(slices.Compact(found), func(name string) bool {
 			return !strings.HasPrefix(name, typed) || slices.Contains(args, name)

@@ -159,17 +159,17 @@ TOPIC is the one whose events were given up, or its dead-letter topic.`,
 				return usageError{err}
 			}
 		}
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
+		defer adm.Close()
 		p := &paging{limit: limit}
 		out := results(cmd)
 		if len(args) == 0 {
-			return output.List(out, format.Format, out.Color, deadLetterTopicColumns(time.Now()), listDeadLetterTopics(cmd, &r, api, p))
+			return output.List(out, format.Format, out.Color, deadLetterTopicColumns(time.Now()), listDeadLetterTopics(cmd, &r, adm, p))
 		}
-		return output.List(out, format.Format, out.Color, deadLetterColumns(time.Now(), c.all), listDeadLetters(cmd, &r, api, p, q))
+		return output.List(out, format.Format, out.Color, deadLetterColumns(time.Now(), c.all), listDeadLetters(cmd, &r, adm, p, q))
 	}
 	return cmd
 }
@@ -177,7 +177,7 @@ TOPIC is the one whose events were given up, or its dead-letter topic.`,
 // listed is a listing that may end in an error.
 type listed[T any] = func(yield func(T, error) bool)
 
-func listDeadLetterTopics(cmd *cobra.Command, r *reach, api *client.API, p *paging) listed[client.DeadLetterTopic] {
+func listDeadLetterTopics(cmd *cobra.Command, r *reach, adm *client.Admin, p *paging) listed[client.DeadLetterTopic] {
 	more := func(client.DeadLetterTopic) {
 		fmt.Fprintln(cmd.ErrOrStderr(), "There are more topics: a higher --limit shows them.")
 	}
@@ -187,12 +187,12 @@ func listDeadLetterTopics(cmd *cobra.Command, r *reach, api *client.API, p *pagi
 			after = last.DLQ
 		}
 		return ask(cmd.Context(), r, func(ctx context.Context) ([]client.DeadLetterTopic, error) {
-			return api.DeadLetterTopics(ctx, after, limit)
+			return adm.DeadLetterTopics(ctx, after, limit)
 		})
 	}))
 }
 
-func listDeadLetters(cmd *cobra.Command, r *reach, api *client.API, p *paging, q admin.DeadLetterQuery) listed[admin.DeadLetter] {
+func listDeadLetters(cmd *cobra.Command, r *reach, adm *client.Admin, p *paging, q admin.DeadLetterQuery) listed[admin.DeadLetter] {
 	more := func(last admin.DeadLetter) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "There are more dead letters: a higher --limit shows them, --after %d the next.\n", last.Offset)
 	}
@@ -202,7 +202,7 @@ func listDeadLetters(cmd *cobra.Command, r *reach, api *client.API, p *paging, q
 		}
 		q.Limit = limit
 		return ask(cmd.Context(), r, func(ctx context.Context) (page []admin.DeadLetter, err error) {
-			err = api.DeadLetters(ctx, q, func(d *admin.DeadLetter) error {
+			err = adm.DeadLetters(ctx, q, func(d *admin.DeadLetter) error {
 				page = append(page, *d)
 				return nil
 			})
@@ -288,13 +288,13 @@ func fetchDeadLetter(cmd *cobra.Command, r *reach, args []string) (*client.Whole
 	if err != nil {
 		return nil, usageError{errors.New(eventhub.AsError(err).Message)}
 	}
-	api, err := r.api(cmd)
+	adm, err := r.admin(cmd)
 	if err != nil {
 		return nil, err
 	}
-	defer api.Close()
+	defer adm.Close()
 	return ask(cmd.Context(), r, func(ctx context.Context) (*client.WholeDeadLetter, error) {
-		return api.DeadLetter(ctx, args[0], args[1])
+		return adm.DeadLetter(ctx, args[0], args[1])
 	})
 }
 
@@ -346,15 +346,15 @@ func markColumns(now time.Time) []output.Column[admin.RedriveMark] {
 // completeDeadLetters completes TOPIC with those that have dead letters, and, where a
 // command takes one, OFFSET with those that are open.
 func completeDeadLetters(r *reach, offsets bool) cobra.CompletionFunc {
-	return complete(r, func(ctx context.Context, api *client.API, args []string) (names []string) {
+	return complete(r, func(ctx context.Context, adm *client.Admin, args []string) (names []string) {
 		switch {
 		case len(args) == 0:
-			found, _ := api.DeadLetterTopics(ctx, "", admin.MaxPage) // what there is
+			found, _ := adm.DeadLetterTopics(ctx, "", admin.MaxPage) // what there is
 			for _, t := range found {
 				names = append(names, t.Topic)
 			}
 		case offsets && len(args) == 1:
-			_ = api.DeadLetters(ctx, admin.DeadLetterQuery{Topic: args[0], Limit: admin.MaxPage}, func(d *admin.DeadLetter) error {
+			_ = adm.DeadLetters(ctx, admin.DeadLetterQuery{Topic: args[0], Limit: admin.MaxPage}, func(d *admin.DeadLetter) error {
 				names = append(names, strconv.FormatUint(d.Offset, 10))
 				return nil
 			})

@@ -84,11 +84,11 @@ func (g *redriving) query(cmd *cobra.Command, topic string) (q admin.RedriveQuer
 }
 
 func (g *redriving) run(cmd *cobra.Command, q admin.RedriveQuery) error {
-	api, err := g.api(cmd)
+	adm, err := g.admin(cmd)
 	if err != nil {
 		return err
 	}
-	defer api.Close()
+	defer adm.Close()
 	ctx, reached, cancel := g.untilReached(cmd.Context())
 	defer cancel()
 	m := newRedriveMeter(cmd.ErrOrStderr(), q.Apply)
@@ -96,7 +96,7 @@ func (g *redriving) run(cmd *cobra.Command, q admin.RedriveQuery) error {
 		reached()
 		m.show(&r)
 	}
-	result, err := api.Redrive(ctx, q)
+	result, err := adm.Redrive(ctx, q)
 	m.end()
 	if err != nil {
 		return redriveError(cmd, &q, &result, err)
@@ -298,13 +298,13 @@ letter is marked. The same payload again publishes nothing.`,
 			}
 			payload = e.Payload
 		}
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
+		defer adm.Close()
 		receipt, err := ask(cmd.Context(), &r, func(ctx context.Context) (eventhub.Receipt, error) {
-			return api.Requeue(ctx, args[0], d.Offset, payload, "")
+			return adm.Requeue(ctx, args[0], d.Offset, payload, "")
 		})
 		if err != nil {
 			return err

@@ -69,7 +69,7 @@ const redriveTopic = "bulk.log"
 // once, and has one mark. How fast that went is logged; how many they are is judged.
 func TestBulkRedrive(t *testing.T) {
 	hub := startHub(t, "--store", t.TempDir())
-	c, api := connect(t, hub.ws), hub.api(t)
+	c, adm := connect(t, hub.ws), hub.admin(t)
 	publishBulk(t, c)
 	g := &terminator{reason: "broken", joined: make(chan struct{})}
 	var err error
@@ -92,7 +92,7 @@ func TestBulkRedrive(t *testing.T) {
 			}
 			progress = r.Redriven
 		}}
-	done, err := api.Redrive(t.Context(), q)
+	done, err := adm.Redrive(t.Context(), q)
 	took := time.Since(began)
 	if err != nil || done.Matched != *redriveEvents || done.Redriven != *redriveEvents || done.After != uint64(*redriveEvents) || len(done.Skipped) != 0 {
 		t.Fatalf("redriven: %+v, %v", done, err)
@@ -112,10 +112,10 @@ func TestBulkRedrive(t *testing.T) {
 			t.Errorf("the event at %d came %d times", offset, n)
 		}
 	}
-	if info, err := api.Group(t.Context(), redriveTopic, "g"); err != nil || info.Redriven != 0 || info.Lag != 0 {
+	if info, err := adm.Group(t.Context(), redriveTopic, "g"); err != nil || info.Redriven != 0 || info.Lag != 0 {
 		t.Errorf("the group is %+v, %v", info, err)
 	}
-	checkMarks(t, api)
+	checkMarks(t, adm)
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
@@ -144,10 +144,10 @@ func publishBulk(t *testing.T, c *client.Client) {
 }
 
 // checkMarks: every dead letter has one mark.
-func checkMarks(t *testing.T, api *client.API) {
+func checkMarks(t *testing.T, adm *client.Admin) {
 	t.Helper()
 	letters := 0
-	err := api.DeadLetters(t.Context(), admin.DeadLetterQuery{Topic: redriveTopic, All: true}, func(d *admin.DeadLetter) error {
+	err := adm.DeadLetters(t.Context(), admin.DeadLetterQuery{Topic: redriveTopic, All: true}, func(d *admin.DeadLetter) error {
 		if letters++; len(d.Marks) != 1 || d.Marks[0].Redriven != 1 || d.Marks[0].Offset != d.Event {
 			t.Errorf("dead letter %d, of event %d, has the marks %+v", d.Offset, d.Event, d.Marks)
 		}

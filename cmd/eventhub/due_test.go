@@ -236,11 +236,11 @@ func (m *dueMember) check(t *testing.T, hub *hubProcess) {
 	for _, what := range m.wrong {
 		t.Error(what)
 	}
-	topic, err := hub.api(t).Topic(t.Context(), dueTopic)
+	topic, err := hub.admin(t).Topic(t.Context(), dueTopic)
 	if err != nil || topic.Head != uint64(len(m.at)) {
 		t.Errorf("%d events were published; the log has %d, %v", len(m.at), topic.Head, err)
 	}
-	waiting, err := hub.api(t).Scheduled(t.Context(), admin.ScheduleQuery{Topic: dueTopic})
+	waiting, err := hub.admin(t).Scheduled(t.Context(), admin.ScheduleQuery{Topic: dueTopic})
 	if err != nil || len(waiting) != 0 {
 		t.Errorf("%d events still wait, %v", len(waiting), err)
 	}

@@ -43,11 +43,11 @@ replaced. If the output is cut short in a pipe, the exit code shows it.`,
 		if err != nil {
 			return err
 		}
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
+		defer adm.Close()
 		to := &destination{name: file}
 		if err := to.open(cmd); err != nil {
 			return err
@@ -55,7 +55,7 @@ replaced. If the output is cut short in a pipe, the exit code shows it.`,
 		m := newMeter(cmd.ErrOrStderr(), "exported", !to.terminal)
 		ctx, reached, cancel := r.untilReached(cmd.Context())
 		defer cancel()
-		done, err := api.ExportTo(ctx, q, io.MultiWriter(m.onFirst(reached), to.w))
+		done, err := adm.ExportTo(ctx, q, io.MultiWriter(m.onFirst(reached), to.w))
 		m.end()
 		if err = to.close(err); err != nil {
 			if done.Events > 0 {

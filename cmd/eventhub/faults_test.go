@@ -260,20 +260,20 @@ func (l *faultedLife) check(t *testing.T) {
 		t.Errorf("%s:\n%s", sayLate, l.log)
 	}
 	next := startHub(t, "--store", l.dir)
-	api, err := client.NewAPI("http://" + next.http)
+	adm, err := client.NewAdmin("http://" + next.http)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer api.Close()
+	defer adm.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), watchdog)
 	defer cancel()
 	for id, offset := range l.offset {
-		if e, err := api.Event(ctx, "t", id); err != nil || e.Offset != offset {
+		if e, err := adm.Event(ctx, "t", id); err != nil || e.Offset != offset {
 			t.Errorf("%s got its OK at %d; the next hub has it at %d, %v", id, offset, e.Offset, err)
 		}
 	}
 	if len(l.offset) > 0 {
-		if g, err := api.Group(ctx, "t", "g"); err != nil || g.Cursor > l.acked {
+		if g, err := adm.Group(ctx, "t", "g"); err != nil || g.Cursor > l.acked {
 			t.Errorf("acked was up to %d; the next hub has the group at %d, %v", l.acked, g.Cursor, err)
 		}
 	}

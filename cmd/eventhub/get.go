@@ -79,20 +79,20 @@ each group.
 		if err := g.check(cmd, args); err != nil {
 			return usageError{err}
 		}
-		api, err := g.api(cmd)
+		adm, err := g.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
+		defer adm.Close()
 		switch {
 		case cmd.Flags().Changed("correlation"):
-			return g.printCorrelated(cmd, api)
+			return g.printCorrelated(cmd, adm)
 		case g.trace:
-			return g.printTrace(cmd, api, args[0])
+			return g.printTrace(cmd, adm, args[0])
 		case len(args) == 1:
-			return g.printFound(cmd, api, args[0])
+			return g.printFound(cmd, adm, args[0])
 		}
-		return g.printOne(cmd, api, args[0], args[1])
+		return g.printOne(cmd, adm, args[0], args[1])
 	}
 	return cmd
 }
@@ -122,8 +122,8 @@ func (g *getting) check(cmd *cobra.Command, args []string) error {
 }
 
 // printOne prints the event of one topic.
-func (g *getting) printOne(cmd *cobra.Command, api *client.API, topic, id string) error {
-	item, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) (eventhub.Item, error) { return api.Event(ctx, topic, id) })
+func (g *getting) printOne(cmd *cobra.Command, adm *client.Admin, topic, id string) error {
+	item, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) (eventhub.Item, error) { return adm.Event(ctx, topic, id) })
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (g *getting) printOne(cmd *cobra.Command, api *client.API, topic, id string
 		return printItem(out, g.format.Format, item)
 	}
 	groups, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) ([]admin.EventGroup, error) {
-		return api.EventGroups(ctx, topic, id)
+		return adm.EventGroups(ctx, topic, id)
 	})
 	if err != nil {
 		return err
@@ -147,8 +147,8 @@ func (g *getting) printOne(cmd *cobra.Command, api *client.API, topic, id string
 }
 
 // printFound prints the events of an id, whatever their topics.
-func (g *getting) printFound(cmd *cobra.Command, api *client.API, id string) error {
-	events, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) ([]admin.Found, error) { return api.Find(ctx, id, g.limit) })
+func (g *getting) printFound(cmd *cobra.Command, adm *client.Admin, id string) error {
+	events, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) ([]admin.Found, error) { return adm.Find(ctx, id, g.limit) })
 	if err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (g *getting) printFound(cmd *cobra.Command, api *client.API, id string) err
 }
 
 // printCorrelated lists the events of a correlation.
-func (g *getting) printCorrelated(cmd *cobra.Command, api *client.API) error {
+func (g *getting) printCorrelated(cmd *cobra.Command, adm *client.Admin) error {
 	more := func(admin.Found) {
 		fmt.Fprintln(cmd.ErrOrStderr(), "There are more events: --all shows all.")
 	}
@@ -177,7 +177,7 @@ func (g *getting) printCorrelated(cmd *cobra.Command, api *client.API) error {
 			after = eventhub.Place{Topic: last.Topic, Offset: last.Offset}
 		}
 		return ask(cmd.Context(), &g.reach, func(ctx context.Context) ([]admin.Found, error) {
-			return api.Correlated(ctx, g.correlation, after, limit)
+			return adm.Correlated(ctx, g.correlation, after, limit)
 		})
 	})
 	out := results(cmd)

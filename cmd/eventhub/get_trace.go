@@ -20,13 +20,13 @@ import (
 const shownPreview = 48
 
 // printTrace prints the causes and effects of an event.
-func (g *getting) printTrace(cmd *cobra.Command, api *client.API, id string) error {
+func (g *getting) printTrace(cmd *cobra.Command, adm *client.Admin, id string) error {
 	limit := admin.MaxTraceNodes
 	if cmd.Flags().Changed("limit") {
 		limit = g.limit
 	}
 	trace, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) (admin.Trace, error) {
-		return api.Trace(ctx, id, g.depth, limit)
+		return adm.Trace(ctx, id, g.depth, limit)
 	})
 	if err != nil {
 		return err

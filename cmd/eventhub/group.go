@@ -50,11 +50,11 @@ func groupListCommand() *cobra.Command {
 				return usageError{fmt.Errorf("--after %q is not TOPIC/GROUP", after)}
 			}
 		}
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
+		defer adm.Close()
 		more := func(last admin.GroupInfo) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "There are more groups: --all shows all, --after %s/%s the next.\n", last.Topic, last.Group)
 		}
@@ -63,7 +63,7 @@ func groupListCommand() *cobra.Command {
 				q.AfterTopic, q.AfterGroup = last.Topic, last.Group
 			}
 			q.Limit = limit
-			return ask(cmd.Context(), &r, func(ctx context.Context) ([]admin.GroupInfo, error) { return api.Groups(ctx, q) })
+			return ask(cmd.Context(), &r, func(ctx context.Context) ([]admin.GroupInfo, error) { return adm.Groups(ctx, q) })
 		})
 		out := results(cmd)
 		return output.List(out, format.Format, out.Color, groupColumns(time.Now()), list)
@@ -113,17 +113,17 @@ func groupInfoCommand() *cobra.Command {
 		if limit < 1 || limit > admin.MaxPage {
 			return usageError{fmt.Errorf("--limit is %d; 1 to %d are allowed", limit, admin.MaxPage)}
 		}
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
+		defer adm.Close()
 		var doc groupDocument
 		ctx := cmd.Context()
-		doc.GroupInfo, err = ask(ctx, &r, func(ctx context.Context) (admin.GroupInfo, error) { return api.Group(ctx, args[0], args[1]) })
+		doc.GroupInfo, err = ask(ctx, &r, func(ctx context.Context) (admin.GroupInfo, error) { return adm.Group(ctx, args[0], args[1]) })
 		if err == nil {
 			doc.Events, err = ask(ctx, &r, func(ctx context.Context) ([]admin.InFlight, error) {
-				return api.InFlight(ctx, args[0], args[1], limit)
+				return adm.InFlight(ctx, args[0], args[1], limit)
 			})
 		}
 		if err != nil {
@@ -307,13 +307,13 @@ removed from every topic that no other pattern of it matches.`,
 		if !yes && !asks {
 			return usageError{errors.New("nobody can be asked here; --yes removes the group without asking")}
 		}
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
+		defer adm.Close()
 		if !yes {
-			question, err := describeRemoval(cmd.Context(), &r, api, args[0], args[1])
+			question, err := describeRemoval(cmd.Context(), &r, adm, args[0], args[1])
 			if err != nil {
 				return err
 			}
@@ -322,7 +322,7 @@ removed from every topic that no other pattern of it matches.`,
 			}
 		}
 		_, err = ask(cmd.Context(), &r, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, api.DeleteGroup(ctx, args[0], args[1])
+			return struct{}{}, adm.DeleteGroup(ctx, args[0], args[1])
 		})
 		if err != nil {
 			return err

@@ -39,12 +39,12 @@ with the settings that the pattern has. 'eventhub group rm PATTERN GROUP' remove
 				return usageError{fmt.Errorf("GROUP: %s", eventhub.AsError(err).Message)}
 			}
 		}
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
-		found, err := patternsOf(cmd.Context(), &r, api, group)
+		defer adm.Close()
+		found, err := patternsOf(cmd.Context(), &r, adm, group)
 		if err != nil {
 			return err
 		}
@@ -55,8 +55,8 @@ with the settings that the pattern has. 'eventhub group rm PATTERN GROUP' remove
 }
 
 // patternsOf asks for the patterns of a group, or of all where it has no name.
-func patternsOf(ctx context.Context, r *reach, api *client.API, group string) ([]admin.GroupPattern, error) {
-	return ask(ctx, r, func(ctx context.Context) ([]admin.GroupPattern, error) { return api.Patterns(ctx, group) })
+func patternsOf(ctx context.Context, r *reach, adm *client.Admin, group string) ([]admin.GroupPattern, error) {
+	return ask(ctx, r, func(ctx context.Context) ([]admin.GroupPattern, error) { return adm.Patterns(ctx, group) })
 }
 
 func patternColumns() []output.Column[admin.GroupPattern] {
@@ -84,13 +84,13 @@ func filterText(f *eventhub.Filter) string {
 }
 
 // describeRemoval says what removing a group means, in the words of a question.
-func describeRemoval(ctx context.Context, r *reach, api *client.API, topic, group string) (string, error) {
+func describeRemoval(ctx context.Context, r *reach, adm *client.Admin, topic, group string) (string, error) {
 	if !eventhub.IsPattern(topic) {
-		g, err := ask(ctx, r, func(ctx context.Context) (admin.GroupInfo, error) { return api.Group(ctx, topic, group) })
+		g, err := ask(ctx, r, func(ctx context.Context) (admin.GroupInfo, error) { return adm.Group(ctx, topic, group) })
 		return fmt.Sprintf("Group %s of %s is at offset %d, %s behind, with %s. Remove it for good?",
 			g.Group, g.Topic, g.Cursor, output.Things(g.Lag, "event"), output.Things(len(g.Members), "member")), err
 	}
-	found, err := patternsOf(ctx, r, api, group)
+	found, err := patternsOf(ctx, r, adm, group)
 	if err != nil {
 		return "", err
 	}

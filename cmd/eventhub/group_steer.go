@@ -53,13 +53,13 @@ first one committed at a time, offset:N, or the one after the event of after:ID.
 	r.register(cmd)
 	cmd.ValidArgsFunction = completeNames(&r, false, true)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
+		defer adm.Close()
 		plan, err := ask(cmd.Context(), &r, func(ctx context.Context) (admin.SeekPlan, error) {
-			return api.SeekGroup(ctx, args[0], args[1], start, apply)
+			return adm.SeekGroup(ctx, args[0], args[1], start, apply)
 		})
 		if err != nil {
 			return err
@@ -93,7 +93,7 @@ func describePlan(w io.Writer, color bool, p *admin.SeekPlan) error {
 }
 
 func groupPauseCommand() *cobra.Command {
-	return steerCommand("pause", "paused", (*client.API).PauseGroup, &cobra.Command{
+	return steerCommand("pause", "paused", (*client.Admin).PauseGroup, &cobra.Command{
 		Short: "Stop the deliveries of a group",
 		Long: `Stops the deliveries of a group until it is resumed, whatever members come and go and
 also when the hub restarts. Members can still ack what they hold.`,
@@ -101,26 +101,26 @@ also when the hub restarts. Members can still ack what they hold.`,
 }
 
 func groupResumeCommand() *cobra.Command {
-	return steerCommand("resume", "resumed", (*client.API).ResumeGroup, &cobra.Command{
+	return steerCommand("resume", "resumed", (*client.Admin).ResumeGroup, &cobra.Command{
 		Short: "Let the deliveries of a paused group go on",
 	})
 }
 
 // steerCommand makes a command that does one thing to one group and says so.
-func steerCommand(verb, done string, do func(*client.API, context.Context, string, string) error, cmd *cobra.Command) *cobra.Command {
+func steerCommand(verb, done string, do func(*client.Admin, context.Context, string, string) error, cmd *cobra.Command) *cobra.Command {
 	var r reach
 	cmd.Use = verb + " TOPIC GROUP"
 	cmd.Args = words("TOPIC", "GROUP")
 	r.register(cmd)
 	cmd.ValidArgsFunction = completeNames(&r, false, true)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
+		defer adm.Close()
 		_, err = ask(cmd.Context(), &r, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, do(api, ctx, args[0], args[1])
+			return struct{}{}, do(adm, ctx, args[0], args[1])
 		})
 		if err != nil {
 			return err

@@ -42,13 +42,13 @@ lines: it is that of the export.`,
 			defer f.Close() // it is only read
 			in = f
 		}
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
+		defer adm.Close()
 		m := newMeter(cmd.ErrOrStderr(), "sent", true)
-		done, err := api.ImportFrom(cmd.Context(), io.TeeReader(in, m))
+		done, err := adm.ImportFrom(cmd.Context(), io.TeeReader(in, m))
 		m.end()
 		if err != nil {
 			return importError(err, done)

@@ -228,7 +228,7 @@ func checkLog(t *testing.T, dir string, acked map[string]uint64, members ...*log
 	for _, m := range members {
 		m.finish(t, hub, end.Offset)
 	}
-	if topic, err := hub.api(t).Topic(context.Background(), "kill.log.dlq"); eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
+	if topic, err := hub.admin(t).Topic(context.Background(), "kill.log.dlq"); eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
 		t.Errorf("events were given up: %+v, %v", topic, err)
 	}
 	if code := hub.stop(); code != 0 {
@@ -362,15 +362,15 @@ func (c *conn) settle(op string, f frame, corr ...string) error {
 	return c.trySay(verdict)
 }
 
-// api is a client of the hub's HTTP API.
-func (p *hubProcess) api(t *testing.T) *client.API {
+// admin is the administration of the hub, over HTTP.
+func (p *hubProcess) admin(t *testing.T) *client.Admin {
 	t.Helper()
-	api, err := client.NewAPI("http://" + p.http)
+	adm, err := client.NewAdmin("http://" + p.http)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { api.Close() })
-	return api
+	t.Cleanup(func() { adm.Close() })
+	return adm
 }
 
 // awaitGroup waits until a group has done everything up to end; how long that takes is
@@ -378,11 +378,11 @@ func (p *hubProcess) api(t *testing.T) *client.API {
 // hence the asking.
 func awaitGroup(t *testing.T, hub *hubProcess, topic, group string, end uint64) {
 	t.Helper()
-	api := hub.api(t)
+	adm := hub.admin(t)
 	at, moved := uint64(0), time.Now()
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), watchdog)
-		g, err := api.Group(ctx, topic, group)
+		g, err := adm.Group(ctx, topic, group)
 		cancel()
 		switch {
 		case err == nil && g.Cursor >= end:

@@ -139,9 +139,9 @@ func (r *rollCall) check(t *testing.T, n int) {
 // awaitCursors waits until the group has done its one event in each of n topics.
 func awaitCursors(t *testing.T, hub *hubProcess, n int) {
 	t.Helper()
-	api := hub.api(t)
+	adm := hub.admin(t)
 	for q, seen := (admin.GroupQuery{Group: "g"}), 0; seen < n; {
-		groups, err := api.Groups(t.Context(), q)
+		groups, err := adm.Groups(t.Context(), q)
 		if err != nil || len(groups) == 0 {
 			t.Fatalf("the group is in %d topics; there are %d: %v", seen, n, err)
 		}

@@ -103,14 +103,14 @@ func (m *oracleMember) follow(t *testing.T, hub *hubProcess) {
 func (m *oracleMember) finish(t *testing.T, hub *hubProcess) {
 	t.Helper()
 	ended := make(chan struct{})
-	api := hub.api(t)
+	adm := hub.admin(t)
 	go func() {
 		defer close(ended)
 		m.follow(t, hub)
 	}()
 	for name := range m.topics {
-		awaitDue(t, api, name)
-		m.await(t, api, name)
+		awaitDue(t, adm, name)
+		m.await(t, adm, name)
 	}
 	hub.stop()
 	<-ended
@@ -118,11 +118,11 @@ func (m *oracleMember) finish(t *testing.T, hub *hubProcess) {
 
 // awaitDue waits until all that is due within the run is in the log. No hub says when it
 // is so.
-func awaitDue(t *testing.T, api *client.API, topic string) {
+func awaitDue(t *testing.T, adm *client.Admin, topic string) {
 	t.Helper()
 	began := time.Now()
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		next, err := api.Scheduled(context.Background(), admin.ScheduleQuery{Topic: topic, Limit: 1})
+		next, err := adm.Scheduled(context.Background(), admin.ScheduleQuery{Topic: topic, Limit: 1})
 		switch {
 		case err == nil && (len(next) == 0 || next[0].DeliverAt > time.Now().Add(longDue/2).UnixMilli()):
 			return
@@ -134,15 +134,15 @@ func awaitDue(t *testing.T, api *client.API, topic string) {
 }
 
 // await waits until the group has done all of a topic. No hub says when it is so.
-func (m *oracleMember) await(t *testing.T, api *client.API, topic string) {
+func (m *oracleMember) await(t *testing.T, adm *client.Admin, topic string) {
 	t.Helper()
 	lag, moved := uint64(0), time.Now()
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		info, err := api.Topic(context.Background(), topic)
+		info, err := adm.Topic(context.Background(), topic)
 		if eventhub.ErrorCode(err) == eventhub.CodeUnknownID || err == nil && info.Head == 0 {
 			return
 		}
-		g, err := api.Group(context.Background(), topic, oracleGroup)
+		g, err := adm.Group(context.Background(), topic, oracleGroup)
 		switch {
 		case err == nil && g.Lag == 0:
 			return
@@ -156,7 +156,7 @@ func (m *oracleMember) await(t *testing.T, api *client.API, topic string) {
 }
 
 // check holds what was delivered, and what followed, against the log.
-func (m *oracleMember) check(t *testing.T, api *client.API) {
+func (m *oracleMember) check(t *testing.T, adm *client.Admin) {
 	t.Helper()
 	for _, o := range m.topics {
 		for _, it := range o.items {
@@ -166,7 +166,7 @@ func (m *oracleMember) check(t *testing.T, api *client.API) {
 		}
 	}
 	followed := make(map[oraclePlace]bool)
-	err := api.Replay(context.Background(), admin.ReplayQuery{Topic: m.done}, func(_ string, item eventhub.Item) error {
+	err := adm.Replay(context.Background(), admin.ReplayQuery{Topic: m.done}, func(_ string, item eventhub.Item) error {
 		var place oraclePlace
 		event, err := item.Event()
 		if err == nil {
@@ -186,7 +186,7 @@ func (m *oracleMember) check(t *testing.T, api *client.API) {
 			t.Errorf("what followed from offset %d of %s got its OK and is gone", place.Offset, place.Topic)
 		}
 	}
-	topics, err := api.Topics(context.Background(), "oracle", admin.MaxPage)
+	topics, err := adm.Topics(context.Background(), "oracle", admin.MaxPage)
 	if err != nil {
 		t.Error(err)
 	}

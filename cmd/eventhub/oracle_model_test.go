@@ -102,7 +102,7 @@ func (o *oracleTopic) give(it *oracleItem, offset uint64) error {
 
 // read compares the log after an offset with what is known, and decides what was
 // perhaps there. In between nothing is sent. It returns the marks of what it has read.
-func (o *oracleTopic) read(t *testing.T, api *client.API, after uint64) map[string]bool {
+func (o *oracleTopic) read(t *testing.T, adm *client.Admin, after uint64) map[string]bool {
 	t.Helper()
 	sighted := make(map[string]bool)
 	var wrong []error
@@ -111,7 +111,7 @@ func (o *oracleTopic) read(t *testing.T, api *client.API, after uint64) map[stri
 	if after > 0 {
 		query.Start = eventhub.Start{Kind: eventhub.StartOffset, Offset: after + 1}
 	}
-	err := api.Replay(context.Background(), query, func(_ string, item eventhub.Item) error {
+	err := adm.Replay(context.Background(), query, func(_ string, item eventhub.Item) error {
 		event, err := item.Event()
 		var payload struct{ Mark, Fill string }
 		if err == nil {
@@ -185,7 +185,7 @@ func wholeness(t *testing.T, batches []*oracleBatch) {
 
 // scheduled lists what is scheduled in the topic; all of it was sent since the topic was
 // deleted, and nothing of it refused or cancelled.
-func (o *oracleTopic) scheduled(t *testing.T, api *client.API) map[string]bool {
+func (o *oracleTopic) scheduled(t *testing.T, adm *client.Admin) map[string]bool {
 	t.Helper()
 	known := make(map[string]*oracleItem)
 	for _, it := range o.items {
@@ -196,7 +196,7 @@ func (o *oracleTopic) scheduled(t *testing.T, api *client.API) map[string]bool {
 	waiting := make(map[string]bool)
 	query := admin.ScheduleQuery{Topic: o.name, Limit: admin.MaxPage}
 	for {
-		page, err := api.Scheduled(context.Background(), query)
+		page, err := adm.Scheduled(context.Background(), query)
 		if err != nil {
 			t.Fatalf("list what is scheduled in %s: %v", o.name, err)
 		}

@@ -93,7 +93,7 @@ func runOracle(t *testing.T, dir, full string) {
 	}
 	for i, w := range workers {
 		w.reconcile(t, hub, true)
-		members[i].check(t, hub.api(t))
+		members[i].check(t, hub.admin(t))
 	}
 	if code := hub.stop(); code != exitDone {
 		t.Errorf("exit code %d after SIGTERM:\n%s", code, hub.logged())

@@ -384,11 +384,11 @@ func (w *oracleWorker) deleteTopic() bool {
 // reconcile looks at what has become of all that was sent to hubs before this one.
 func (w *oracleWorker) reconcile(t *testing.T, hub *hubProcess, whole bool) {
 	t.Helper()
-	api := hub.api(t)
+	adm := hub.admin(t)
 	if o := w.deleting; o != nil {
-		item, err := api.Event(context.Background(), o.name, w.before.id)
+		item, err := adm.Event(context.Background(), o.name, w.before.id)
 		if w.before.id == "" {
-			item, err = firstFrom(api, o.name, w.before.offset)
+			item, err = firstFrom(adm, o.name, w.before.offset)
 		}
 		if err != nil || item.Offset != w.before.offset {
 			// What moved into the log before the end of the topic was not seen, but took
@@ -402,8 +402,8 @@ func (w *oracleWorker) reconcile(t *testing.T, hub *hubProcess, whole bool) {
 		if whole {
 			after = o.deletedUpTo()
 		}
-		waiting := o.scheduled(t, api)
-		sighted := o.read(t, api, after)
+		waiting := o.scheduled(t, adm)
+		sighted := o.read(t, adm, after)
 		o.settle(t, waiting, sighted)
 		if whole {
 			o.complete(t, waiting, sighted)
@@ -423,9 +423,9 @@ func (o *oracleTopic) complete(t *testing.T, waiting, sighted map[string]bool) {
 	}
 }
 
-func firstFrom(api *client.API, topic string, offset uint64) (first eventhub.Item, err error) {
+func firstFrom(adm *client.Admin, topic string, offset uint64) (first eventhub.Item, err error) {
 	query := admin.ReplayQuery{Topic: topic, Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: offset}, Limit: 1}
-	err = api.Replay(context.Background(), query, func(_ string, item eventhub.Item) error {
+	err = adm.Replay(context.Background(), query, func(_ string, item eventhub.Item) error {
 		first.Offset = item.Offset
 		return nil
 	})

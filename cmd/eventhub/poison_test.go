@@ -187,7 +187,7 @@ func checkPoison(t *testing.T, hub *hubProcess, tables []*table, poison map[uint
 		}
 		letters[fmt.Sprint(letter.Group, letter.Offset)]++
 	}
-	topic, err := hub.api(t).Topic(t.Context(), poisonTopic+".dlq")
+	topic, err := hub.admin(t).Topic(t.Context(), poisonTopic+".dlq")
 	if err != nil || int(topic.Head) != len(tables)*len(poison) || len(letters) != int(topic.Head) {
 		t.Errorf("%d events were poison; there are %d dead letters, of %d events: %v", len(poison), topic.Head, len(letters), err)
 	}

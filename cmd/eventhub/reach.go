@@ -98,12 +98,12 @@ func (r *reach) dial(cmd *cobra.Command, more ...client.Option) (*client.Client,
 	return client.Dial(ctx, r.url, append(options, more...)...)
 }
 
-// api returns the hub's HTTP API. Nothing is sent yet.
-func (r *reach) api(cmd *cobra.Command) (*client.API, error) {
+// admin returns the administration of the hub. Nothing is sent yet.
+func (r *reach) admin(cmd *cobra.Command) (*client.Admin, error) {
 	if err := r.resolve(cmd); err != nil {
 		return nil, err
 	}
-	return client.NewAPI(r.url, r.credentials()...)
+	return client.NewAdmin(r.url, r.credentials()...)
 }
 
 // ask makes one request to the HTTP API.

@@ -90,18 +90,18 @@ group and changes nothing.`,
 		if err != nil {
 			return err
 		}
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
+		defer adm.Close()
 		ctx, reached, cancel := r.untilReached(cmd.Context())
 		defer cancel()
 		out := results(cmd)
 		buffered := bufio.NewWriterSize(out, 64<<10)
 		render := output.Events(format.Format, out.Color, args, false)
 		var line []byte
-		err = api.Replay(ctx, q, func(_ string, item eventhub.Item) error {
+		err = adm.Replay(ctx, q, func(_ string, item eventhub.Item) error {
 			reached()
 			var err error
 			if line, err = render(line[:0], &eventhub.Delivery{Offset: item.Offset, Record: item.Record}); err != nil {

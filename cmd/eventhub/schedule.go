@@ -57,11 +57,11 @@ func scheduleListCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
+		defer adm.Close()
 		more := func(last admin.Scheduled) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "There are more events: --all shows all, --after %d/%d the next.\n", last.DeliverAt, last.Seq)
 		}
@@ -70,7 +70,7 @@ func scheduleListCommand() *cobra.Command {
 				q.AfterAt, q.AfterSeq = last.DeliverAt, last.Seq
 			}
 			q.Limit = limit
-			return ask(cmd.Context(), &r, func(ctx context.Context) ([]admin.Scheduled, error) { return api.Scheduled(ctx, q) })
+			return ask(cmd.Context(), &r, func(ctx context.Context) ([]admin.Scheduled, error) { return adm.Scheduled(ctx, q) })
 		})
 		out := results(cmd)
 		return output.List(out, format.Format, out.Color, scheduleColumns(time.Now()), list)
@@ -119,13 +119,13 @@ in the topic. One that is there already can not be taken back.`,
 	r.register(cmd)
 	cmd.ValidArgsFunction = completeScheduled(&r)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
+		defer adm.Close()
 		_, err = ask(cmd.Context(), &r, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, api.Cancel(ctx, args[0], args[1])
+			return struct{}{}, adm.Cancel(ctx, args[0], args[1])
 		})
 		if err != nil {
 			return err

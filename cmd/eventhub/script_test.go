@@ -95,13 +95,13 @@ func cmdStopHub(ts *testscript.TestScript, _ bool, args []string) {
 // untilGroup waits until a group of the hub at EVENTHUB_URL is as wanted. No hub
 // says when that is so, hence the asking.
 func untilGroup(ts *testscript.TestScript, topic, group string, wanted func(admin.GroupInfo) bool) {
-	api, err := client.NewAPI(ts.Getenv("EVENTHUB_URL"))
+	adm, err := client.NewAdmin(ts.Getenv("EVENTHUB_URL"))
 	ts.Check(err)
-	defer api.Close()
+	defer adm.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), watchdog)
 	defer cancel()
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		g, err := api.Group(ctx, topic, group)
+		g, err := adm.Group(ctx, topic, group)
 		if err == nil && wanted(g) {
 			return
 		}

@@ -196,12 +196,12 @@ func (f *following) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer c.Close()
-	api, err := f.api(cmd)
+	adm, err := f.admin(cmd)
 	if err != nil {
 		return err
 	}
-	defer api.Close()
-	f.mentionCursors(ctx, cmd.ErrOrStderr(), cmd.Flags().Changed("from"), api)
+	defer adm.Close()
+	f.mentionCursors(ctx, cmd.ErrOrStderr(), cmd.Flags().Changed("from"), adm)
 	out := results(cmd)
 	render := f.render
 	if render == nil {
@@ -210,7 +210,7 @@ func (f *following) run(cmd *cobra.Command) error {
 	p := newPrinter(out, render, f.group != "", f.count)
 	p.sub, err = c.Subscribe(ctx, f.options(), p)
 	if err == nil && f.caughtUp {
-		err = f.findHeads(ctx, api, p)
+		err = f.findHeads(ctx, adm, p)
 	}
 	if err != nil {
 		late, done := lingering(ctx)
@@ -223,24 +223,24 @@ func (f *following) run(cmd *cobra.Command) error {
 
 // mentionCursors warns of groups that ignore --from. It is a
 // courtesy: where the hub does not answer, the subscription will report it.
-func (f *following) mentionCursors(ctx context.Context, w io.Writer, given bool, api *client.API) {
+func (f *following) mentionCursors(ctx context.Context, w io.Writer, given bool, adm *client.Admin) {
 	if f.group == "" || !given {
 		return
 	}
 	for _, topic := range f.topics {
 		if eventhub.IsPattern(topic) {
-			f.mentionPattern(ctx, w, topic, api)
+			f.mentionPattern(ctx, w, topic, adm)
 			continue
 		}
-		g, err := ask(ctx, &f.reach, func(ctx context.Context) (admin.GroupInfo, error) { return api.Group(ctx, topic, f.group) })
+		g, err := ask(ctx, &f.reach, func(ctx context.Context) (admin.GroupInfo, error) { return adm.Group(ctx, topic, f.group) })
 		if err == nil {
 			fmt.Fprintf(w, "eventhub: group %s of %s exists and continues after offset %d; --from counts only when a group is created\n", g.Group, g.Topic, g.Cursor)
 		}
 	}
 }
 
-func (f *following) mentionPattern(ctx context.Context, w io.Writer, pattern string, api *client.API) {
-	found, err := ask(ctx, &f.reach, func(ctx context.Context) ([]admin.GroupPattern, error) { return api.Patterns(ctx, f.group) })
+func (f *following) mentionPattern(ctx context.Context, w io.Writer, pattern string, adm *client.Admin) {
+	found, err := ask(ctx, &f.reach, func(ctx context.Context) ([]admin.GroupPattern, error) { return adm.Patterns(ctx, f.group) })
 	for _, p := range found {
 		if err == nil && p.Pattern == pattern {
 			fmt.Fprintf(w, "eventhub: group %s has the pattern %s already and continues after its cursor in each topic; --from counts only when a group is created\n", p.Group, p.Pattern)
@@ -250,8 +250,8 @@ func (f *following) mentionPattern(ctx context.Context, w io.Writer, pattern str
 
 // findHeads notes what each topic has to be read up to, and how to know that it
 // was.
-func (f *following) findHeads(ctx context.Context, api *client.API, p *printer) error {
-	topics, err := f.topicsThere(ctx, api)
+func (f *following) findHeads(ctx context.Context, adm *client.Admin, p *printer) error {
+	topics, err := f.topicsThere(ctx, adm)
 	if err != nil {
 		return fmt.Errorf("the newest events: %w", err)
 	}
@@ -263,7 +263,7 @@ func (f *following) findHeads(ctx context.Context, api *client.API, p *printer) 
 	p.untilHeads = true
 	if f.group == "" || f.many() { // else the subscription ends with its topic
 		p.there = func(ctx context.Context) (map[string]uint64, error) {
-			topics, err := f.topicsThere(ctx, api)
+			topics, err := f.topicsThere(ctx, adm)
 			there := make(map[string]uint64, len(topics))
 			for i := range topics {
 				there[topics[i].Topic] = topics[i].Head
@@ -275,18 +275,18 @@ func (f *following) findHeads(ctx context.Context, api *client.API, p *printer) 
 		return nil
 	}
 	p.cursor = func(ctx context.Context, topic string) (uint64, error) {
-		g, err := ask(ctx, &f.reach, func(ctx context.Context) (admin.GroupInfo, error) { return api.Group(ctx, topic, f.group) })
+		g, err := ask(ctx, &f.reach, func(ctx context.Context) (admin.GroupInfo, error) { return adm.Group(ctx, topic, f.group) })
 		return g.Cursor, err
 	}
 	return nil
 }
 
 // topicsThere returns the topics that are asked for and exist.
-func (f *following) topicsThere(ctx context.Context, api *client.API) ([]admin.TopicInfo, error) {
+func (f *following) topicsThere(ctx context.Context, adm *client.Admin) ([]admin.TopicInfo, error) {
 	var found []admin.TopicInfo
 	if !slices.ContainsFunc(f.topics, eventhub.IsPattern) {
 		for _, name := range f.topics {
-			topic, err := ask(ctx, &f.reach, func(ctx context.Context) (admin.TopicInfo, error) { return api.Topic(ctx, name) })
+			topic, err := ask(ctx, &f.reach, func(ctx context.Context) (admin.TopicInfo, error) { return adm.Topic(ctx, name) })
 			if err == nil {
 				found = append(found, topic)
 			} else if eventhub.ErrorCode(err) != eventhub.CodeUnknownID { // a tail creates no topic
@@ -297,7 +297,7 @@ func (f *following) topicsThere(ctx context.Context, api *client.API) ([]admin.T
 	}
 	for after := ""; ; {
 		page, err := ask(ctx, &f.reach, func(ctx context.Context) ([]admin.TopicInfo, error) {
-			return api.Topics(ctx, after, admin.MaxPage)
+			return adm.Topics(ctx, after, admin.MaxPage)
 		})
 		if err != nil {
 			return nil, err

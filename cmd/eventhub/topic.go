@@ -94,11 +94,11 @@ func topicListCommand() *cobra.Command {
 		if err := p.check(); err != nil {
 			return err
 		}
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
+		defer adm.Close()
 		more := func(last admin.TopicInfo) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "There are more topics: --all shows all, --after %s the next.\n", last.Topic)
 		}
@@ -106,7 +106,7 @@ func topicListCommand() *cobra.Command {
 			if last != nil {
 				after = last.Topic
 			}
-			return ask(cmd.Context(), &r, func(ctx context.Context) ([]admin.TopicInfo, error) { return api.Topics(ctx, after, limit) })
+			return ask(cmd.Context(), &r, func(ctx context.Context) ([]admin.TopicInfo, error) { return adm.Topics(ctx, after, limit) })
 		})
 		out := results(cmd)
 		return output.List(out, format.Format, out.Color, topicColumns(time.Now()), list)
@@ -143,12 +143,12 @@ func topicInfoCommand() *cobra.Command {
 	r.register(cmd)
 	cmd.ValidArgsFunction = completeNames(&r, false, false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
-		t, err := ask(cmd.Context(), &r, func(ctx context.Context) (admin.TopicInfo, error) { return api.Topic(ctx, args[0]) })
+		defer adm.Close()
+		t, err := ask(cmd.Context(), &r, func(ctx context.Context) (admin.TopicInfo, error) { return adm.Topic(ctx, args[0]) })
 		if err != nil {
 			return err
 		}

@@ -32,12 +32,12 @@ on above the old ones. On a terminal it asks before; elsewhere --yes is needed.`
 		if !yes && !output.IsTerminal(cmd.InOrStdin()) {
 			return usageError{errors.New("nobody can be asked here; --yes deletes the topic without asking")}
 		}
-		api, err := r.api(cmd)
+		adm, err := r.admin(cmd)
 		if err != nil {
 			return err
 		}
-		defer api.Close()
-		t, err := ask(cmd.Context(), &r, func(ctx context.Context) (admin.TopicInfo, error) { return api.Topic(ctx, args[0]) })
+		defer adm.Close()
+		t, err := ask(cmd.Context(), &r, func(ctx context.Context) (admin.TopicInfo, error) { return adm.Topic(ctx, args[0]) })
 		if err != nil {
 			return err
 		}
@@ -45,7 +45,7 @@ on above the old ones. On a terminal it asks before; elsewhere --yes is needed.`
 			return errors.New("nothing was deleted")
 		}
 		_, err = ask(cmd.Context(), &r, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, api.DeleteTopic(ctx, t.Topic)
+			return struct{}{}, adm.DeleteTopic(ctx, t.Topic)
 		})
 		if err != nil {
 			return err

@@ -32,7 +32,7 @@ import (
 	"eventhub/wire"
 )
 
-// catalogue is an Inspector and Admin over what the test puts there, in order.
+// catalogue is an Inspector and Operator over what the test puts there, in order.
 type catalogue struct {
 	mu       sync.Mutex
 	topics   []admin.TopicInfo
@@ -42,7 +42,7 @@ type catalogue struct {
 	inFlight map[string][]admin.InFlight
 	became   map[string][]admin.EventGroup // topic/id
 	plan     admin.SeekPlan
-	steered  []string // what Admin was asked but for deletions
+	steered  []string // what Operator was asked except deletions
 	err      error
 
 	deletedTopics []string
@@ -219,14 +219,14 @@ func serve(tb testing.TB, h http.Handler) (url string) {
 	return srv.URL
 }
 
-func newAPI(tb testing.TB, url string, opts ...client.Option) *client.API {
+func newAdmin(tb testing.TB, url string, opts ...client.Option) *client.Admin {
 	tb.Helper()
-	api, err := client.NewAPI(url, opts...)
+	adm, err := client.NewAdmin(url, opts...)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { api.Close() })
-	return api
+	tb.Cleanup(func() { adm.Close() })
+	return adm
 }
 
 // same asks both and compares what they say.
@@ -242,52 +242,52 @@ func same[T any](t *testing.T, what string, ask func(admin.Inspector) (T, error)
 	}
 }
 
-// TestAPISaysWhatTheHubSays: through HTTP and back everything is what it was.
-func TestAPISaysWhatTheHubSays(t *testing.T) {
+// TestAdminSaysWhatTheHubSays: through HTTP and back everything is what it was.
+func TestAdminSaysWhatTheHubSays(t *testing.T) {
 	c := filled()
-	api := newAPI(t, serve(t, serveAPI(t, c, "")))
+	adm := newAdmin(t, serve(t, serveAPI(t, c, "")))
 	ctx := bounded(t)
-	same(t, "topics", func(i admin.Inspector) ([]admin.TopicInfo, error) { return i.Topics(ctx, "", 1000) }, api, c)
-	same(t, "one topic", func(i admin.Inspector) ([]admin.TopicInfo, error) { return i.Topics(ctx, "a.b", 1) }, api, c)
+	same(t, "topics", func(i admin.Inspector) ([]admin.TopicInfo, error) { return i.Topics(ctx, "", 1000) }, adm, c)
+	same(t, "one topic", func(i admin.Inspector) ([]admin.TopicInfo, error) { return i.Topics(ctx, "a.b", 1) }, adm, c)
 	for _, topic := range []string{"a.b", "a.b.dlq", "nobody"} {
-		same(t, topic, func(i admin.Inspector) (admin.TopicInfo, error) { return i.Topic(ctx, topic) }, api, c)
+		same(t, topic, func(i admin.Inspector) (admin.TopicInfo, error) { return i.Topic(ctx, topic) }, adm, c)
 	}
 	for _, id := range []string{"..", "nothing", "."} {
-		same(t, "event "+id, func(i admin.Inspector) (eventhub.Item, error) { return i.Event(ctx, "a.b", id) }, api, c)
+		same(t, "event "+id, func(i admin.Inspector) (eventhub.Item, error) { return i.Event(ctx, "a.b", id) }, adm, c)
 	}
 	for _, id := range []string{"..", "x", "nothing"} {
-		same(t, "groups of event "+id, func(i admin.Inspector) ([]admin.EventGroup, error) { return i.EventGroups(ctx, "a.b", id) }, api, c)
+		same(t, "groups of event "+id, func(i admin.Inspector) ([]admin.EventGroup, error) { return i.EventGroups(ctx, "a.b", id) }, adm, c)
 	}
 	for _, q := range []admin.GroupQuery{{Limit: 1000}, {Topic: "a.b", Group: "..", Limit: 1}, {AfterTopic: "a.b", AfterGroup: "..", Limit: 5}} {
-		same(t, fmt.Sprintf("groups %+v", q), func(i admin.Inspector) ([]admin.GroupInfo, error) { return i.Groups(ctx, q) }, api, c)
+		same(t, fmt.Sprintf("groups %+v", q), func(i admin.Inspector) ([]admin.GroupInfo, error) { return i.Groups(ctx, q) }, adm, c)
 	}
-	if groups, err := api.Groups(ctx, admin.GroupQuery{}); len(groups) != 2 || err != nil {
+	if groups, err := adm.Groups(ctx, admin.GroupQuery{}); len(groups) != 2 || err != nil {
 		t.Errorf("groups without a limit: %v, %v", groups, err)
 	}
 	for _, group := range []string{"g:1", "..", "nobody", "."} {
-		same(t, group, func(i admin.Inspector) (admin.GroupInfo, error) { return i.Group(ctx, "a.b", group) }, api, c)
+		same(t, group, func(i admin.Inspector) (admin.GroupInfo, error) { return i.Group(ctx, "a.b", group) }, adm, c)
 	}
 	for _, limit := range []int{1, 1000} {
-		same(t, "in flight", func(i admin.Inspector) ([]admin.InFlight, error) { return i.InFlight(ctx, "a.b", "g:1", limit) }, api, c)
+		same(t, "in flight", func(i admin.Inspector) ([]admin.InFlight, error) { return i.InFlight(ctx, "a.b", "g:1", limit) }, adm, c)
 	}
-	if none, err := api.InFlight(ctx, "a.b", "..", 1); len(none) != 0 || err != nil {
+	if none, err := adm.InFlight(ctx, "a.b", "..", 1); len(none) != 0 || err != nil {
 		t.Errorf("in flight: %v, %v", none, err)
 	}
-	_, err := api.InFlight(ctx, "a.b", "nobody", 1)
+	_, err := adm.InFlight(ctx, "a.b", "nobody", 1)
 	wantCode(t, err, eventhub.CodeNotSubscribed)
-	_, err = api.Topics(ctx, "", 0)
+	_, err = adm.Topics(ctx, "", 0)
 	wantCode(t, err, eventhub.CodeBadRequest)
 
-	wantCode(t, api.DeleteGroup(ctx, "a.b", "nobody"), eventhub.CodeNotSubscribed)
-	if err := api.DeleteGroup(ctx, "a.b", ".."); err != nil || len(c.groups) != 1 {
+	wantCode(t, adm.DeleteGroup(ctx, "a.b", "nobody"), eventhub.CodeNotSubscribed)
+	if err := adm.DeleteGroup(ctx, "a.b", ".."); err != nil || len(c.groups) != 1 {
 		t.Errorf("delete: %v; %d groups are left", err, len(c.groups))
 	}
 }
 
-// TestAPISteersWhatTheHubSteers: every start and every answer comes through.
-func TestAPISteersWhatTheHubSteers(t *testing.T) {
+// TestAdminSteersWhatTheHubSteers: every start and every answer comes through.
+func TestAdminSteersWhatTheHubSteers(t *testing.T) {
 	remote, local := filled(), filled()
-	api := newAPI(t, serve(t, serveAPI(t, remote, "")))
+	adm := newAdmin(t, serve(t, serveAPI(t, remote, "")))
 	ctx := bounded(t)
 	for _, start := range []eventhub.Start{
 		{}, {Kind: eventhub.StartEarliest}, {Kind: eventhub.StartTime, TS: 1723140000000}, {Kind: eventhub.StartTime},
@@ -295,7 +295,7 @@ func TestAPISteersWhatTheHubSteers(t *testing.T) {
 	} {
 		for _, group := range []string{"..", "g:1", "nobody"} {
 			for _, apply := range []bool{false, true} {
-				got, err := api.SeekGroup(ctx, "a.b", group, start, apply)
+				got, err := adm.SeekGroup(ctx, "a.b", group, start, apply)
 				want, wantErr := local.SeekGroup(ctx, "a.b", group, start, apply)
 				if diff := cmp.Diff(want, got); diff != "" || eventhub.ErrorCode(err) != eventhub.ErrorCode(wantErr) {
 					t.Errorf("%+v, apply %v: %v; want %v (-want +got):\n%s", start, apply, err, wantErr, diff)
@@ -304,7 +304,7 @@ func TestAPISteersWhatTheHubSteers(t *testing.T) {
 		}
 	}
 	for _, group := range []string{"..", "g:1", "nobody"} {
-		for _, operator := range []admin.Operator{api, local} {
+		for _, operator := range []admin.Operator{adm, local} {
 			err, again := operator.PauseGroup(ctx, "a.b", group), operator.ResumeGroup(ctx, "a.b", group)
 			if want := map[string]eventhub.Code{"nobody": eventhub.CodeNotSubscribed}[group]; eventhub.ErrorCode(err) != want || eventhub.ErrorCode(again) != want {
 				t.Errorf("%s of %T: %v, %v; want code %q", group, operator, err, again, want)
@@ -316,9 +316,9 @@ func TestAPISteersWhatTheHubSteers(t *testing.T) {
 	}
 }
 
-// TestAPIOverTheEngine: what the engine says in process comes over HTTP alike,
+// TestAdminOverTheEngine: what the engine says in process comes over HTTP alike,
 // the errors too.
-func TestAPIOverTheEngine(t *testing.T) {
+func TestAdminOverTheEngine(t *testing.T) {
 	engine, err := bus.New(bus.Options{Store: memory.Open(memory.Options{})})
 	if err != nil {
 		t.Fatal(err)
@@ -342,35 +342,35 @@ func TestAPIOverTheEngine(t *testing.T) {
 	if _, err := engine.Settle(ctx, "a", "g", eventhub.Settlement{Verdict: eventhub.Nack, Reason: "not now", Delay: time.Hour, Refs: []eventhub.Ref{{Lease: a.leases[0]}}}); err != nil {
 		t.Fatal(err)
 	}
-	api := newAPI(t, serve(t, gateway(t, rest.Access{Inspector: engine, Operator: engine}, "")))
-	same(t, "topics", func(i admin.Inspector) ([]admin.TopicInfo, error) { return i.Topics(ctx, "", 9) }, api, engine)
-	same(t, "groups", func(i admin.Inspector) ([]admin.GroupInfo, error) { return i.Groups(ctx, admin.GroupQuery{}) }, api, engine)
+	adm := newAdmin(t, serve(t, gateway(t, rest.Access{Inspector: engine, Operator: engine}, "")))
+	same(t, "topics", func(i admin.Inspector) ([]admin.TopicInfo, error) { return i.Topics(ctx, "", 9) }, adm, engine)
+	same(t, "groups", func(i admin.Inspector) ([]admin.GroupInfo, error) { return i.Groups(ctx, admin.GroupQuery{}) }, adm, engine)
 	for _, topic := range []string{"a", "nobody", "a b", ""} {
-		same(t, "topic "+topic, func(i admin.Inspector) (admin.TopicInfo, error) { return i.Topic(ctx, topic) }, api, engine)
+		same(t, "topic "+topic, func(i admin.Inspector) (admin.TopicInfo, error) { return i.Topic(ctx, topic) }, adm, engine)
 		for _, id := range []string{"..", receipts[1].ID, "nothing", "a b"} {
-			same(t, "event "+id+" of "+topic, func(i admin.Inspector) (eventhub.Item, error) { return i.Event(ctx, topic, id) }, api, engine)
-			same(t, "groups of event "+id+" of "+topic, func(i admin.Inspector) ([]admin.EventGroup, error) { return i.EventGroups(ctx, topic, id) }, api, engine)
+			same(t, "event "+id+" of "+topic, func(i admin.Inspector) (eventhub.Item, error) { return i.Event(ctx, topic, id) }, adm, engine)
+			same(t, "groups of event "+id+" of "+topic, func(i admin.Inspector) ([]admin.EventGroup, error) { return i.EventGroups(ctx, topic, id) }, adm, engine)
 		}
 	}
-	if groups, err := api.EventGroups(ctx, "a", ".."); err != nil || len(groups) != 1 || groups[0].State != "waiting" || len(groups[0].History) != 1 || groups[0].History[0].Reason != "not now" {
+	if groups, err := adm.EventGroups(ctx, "a", ".."); err != nil || len(groups) != 1 || groups[0].State != "waiting" || len(groups[0].History) != 1 || groups[0].History[0].Reason != "not now" {
 		t.Errorf("of the nacked event: %+v, %v", groups, err)
 	}
 	for _, at := range [][2]string{{"a", "g"}, {"b", ".."}, {"a", "nobody"}, {"nobody", "g"}} {
-		same(t, at[0]+"::"+at[1], func(i admin.Inspector) (admin.GroupInfo, error) { return i.Group(ctx, at[0], at[1]) }, api, engine)
-		same(t, "in flight", func(i admin.Inspector) ([]admin.InFlight, error) { return i.InFlight(ctx, at[0], at[1], 9) }, api, engine)
+		same(t, at[0]+"::"+at[1], func(i admin.Inspector) (admin.GroupInfo, error) { return i.Group(ctx, at[0], at[1]) }, adm, engine)
+		same(t, "in flight", func(i admin.Inspector) ([]admin.InFlight, error) { return i.InFlight(ctx, at[0], at[1], 9) }, adm, engine)
 	}
-	if err := api.DeleteGroup(ctx, "b", ".."); err != nil {
+	if err := adm.DeleteGroup(ctx, "b", ".."); err != nil {
 		t.Error(err)
 	}
 	wantCode(t, await(t, "the end of the member", b.ended), eventhub.CodeNotSubscribed)
-	for _, operator := range []admin.Operator{api, engine} {
+	for _, operator := range []admin.Operator{adm, engine} {
 		wantCode(t, operator.DeleteGroup(ctx, "b", ".."), eventhub.CodeNotSubscribed)
 	}
 }
 
-// TestAPISteersAnEngine: a group goes where it is sent, and only when it is to go;
+// TestAdminSteersAnEngine: a group goes where it is sent, and only when it is to go;
 // pausing holds its events back.
-func TestAPISteersAnEngine(t *testing.T) {
+func TestAdminSteersAnEngine(t *testing.T) {
 	engine, err := bus.New(bus.Options{Store: memory.Open(memory.Options{})})
 	if err != nil {
 		t.Fatal(err)
@@ -396,33 +396,33 @@ func TestAPISteersAnEngine(t *testing.T) {
 		}
 	}
 	came(1, 2, 3)
-	api := newAPI(t, serve(t, gateway(t, rest.Access{Inspector: engine, Operator: engine}, "")))
+	adm := newAdmin(t, serve(t, gateway(t, rest.Access{Inspector: engine, Operator: engine}, "")))
 
 	start := eventhub.Start{Kind: eventhub.StartAfterID, AfterID: receipts[0].ID}
-	plan, err := api.SeekGroup(ctx, "a", "g", start, false)
+	plan, err := adm.SeekGroup(ctx, "a", "g", start, false)
 	want := admin.SeekPlan{Topic: "a", Group: "g", From: 3, To: 1, Head: 3, Again: 2, Epoch: plan.Epoch}
 	if err != nil || plan != want {
 		t.Errorf("the plan is %+v, %v; want %+v", plan, err, want)
 	}
-	if g, err := api.Group(ctx, "a", "g"); err != nil || g.Cursor != 3 || g.Epoch != plan.Epoch {
+	if g, err := adm.Group(ctx, "a", "g"); err != nil || g.Cursor != 3 || g.Epoch != plan.Epoch {
 		t.Errorf("after a dry run the group is %+v, %v", g, err)
 	}
-	if err := api.PauseGroup(ctx, "a", "g"); err != nil {
+	if err := adm.PauseGroup(ctx, "a", "g"); err != nil {
 		t.Fatal(err)
 	}
-	plan, err = api.SeekGroup(ctx, "a", "g", start, true)
+	plan, err = adm.SeekGroup(ctx, "a", "g", start, true)
 	if want.Applied, want.Epoch = true, want.Epoch+1; err != nil || plan != want {
 		t.Errorf("applied, the plan is %+v, %v; want %+v", plan, err, want)
 	}
-	if g, err := api.Group(ctx, "a", "g"); err != nil || g.Cursor != 1 || !g.Paused || g.BlockedBy == nil || g.BlockedBy.Kind != "paused" || len(r.came) != 0 {
+	if g, err := adm.Group(ctx, "a", "g"); err != nil || g.Cursor != 1 || !g.Paused || g.BlockedBy == nil || g.BlockedBy.Kind != "paused" || len(r.came) != 0 {
 		t.Errorf("paused, the group is %+v, %v; %d were delivered", g, err, len(r.came))
 	}
-	if err := api.ResumeGroup(ctx, "a", "g"); err != nil {
+	if err := adm.ResumeGroup(ctx, "a", "g"); err != nil {
 		t.Fatal(err)
 	}
 	came(2, 3)
 
-	for _, operator := range []admin.Operator{api, engine} {
+	for _, operator := range []admin.Operator{adm, engine} {
 		_, err := operator.SeekGroup(ctx, "a", "g", eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "nothing"}, true)
 		wantCode(t, err, eventhub.CodeUnknownID)
 		_, err = operator.SeekGroup(ctx, "a", "g", eventhub.Start{Kind: eventhub.StartTime, TS: -1}, true)
@@ -434,8 +434,8 @@ func TestAPISteersAnEngine(t *testing.T) {
 	}
 }
 
-// TestAPIOfAHub: one URL and one token serve both doors of a hub.
-func TestAPIOfAHub(t *testing.T) {
+// TestAdminOfAHub: one URL and one token serve both doors of a hub.
+func TestAdminOfAHub(t *testing.T) {
 	h := startHub(t, hub.Config{AuthToken: "s3cret"})
 	for i, url := range []string{"ws://" + h.WSAddr(), "http://" + h.WSAddr(), "http://" + h.HTTPAddr()} {
 		c, err := client.Dial(bounded(t), url, client.WithToken("s3cret"))
@@ -447,32 +447,32 @@ func TestAPIOfAHub(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Close()
-		api := newAPI(t, url, client.WithToken("s3cret"))
-		item, err := api.Event(bounded(t), "t", receipts[0].ID)
+		adm := newAdmin(t, url, client.WithToken("s3cret"))
+		item, err := adm.Event(bounded(t), "t", receipts[0].ID)
 		if e, _ := item.Event(); err != nil || e.Offset != receipts[0].Offset || string(e.Payload) != `{"n":1}` {
 			t.Errorf("%s: %+v, %v", url, e, err)
 		}
-		if info, err := api.Topic(bounded(t), "t"); err != nil || info.Head != uint64(i+1) {
+		if info, err := adm.Topic(bounded(t), "t"); err != nil || info.Head != uint64(i+1) {
 			t.Errorf("%s: %+v, %v", url, info, err)
 		}
-		_, err = newAPI(t, url).Topics(bounded(t), "", 1)
+		_, err = newAdmin(t, url).Topics(bounded(t), "", 1)
 		wantCode(t, err, eventhub.CodeNoToken)
 	}
 }
 
-func TestAPIPagesToTheEnd(t *testing.T) {
+func TestAdminPagesToTheEnd(t *testing.T) {
 	c := &catalogue{}
 	for i := range 2345 {
 		name := fmt.Sprintf("t%04d", i)
 		c.topics = append(c.topics, admin.TopicInfo{Topic: name})
 		c.groups = append(c.groups, admin.GroupInfo{Topic: fmt.Sprintf("t%04d", i/7), Group: name, Members: []admin.MemberInfo{}})
 	}
-	api := newAPI(t, serve(t, serveAPI(t, c, "")))
+	adm := newAdmin(t, serve(t, serveAPI(t, c, "")))
 	for _, limit := range []int{469, 1000} { // the first divides their number
 		var topics []admin.TopicInfo
 		for page, after := make([]admin.TopicInfo, limit), ""; len(page) == limit; {
 			var err error
-			if page, err = api.Topics(bounded(t), after, limit); err != nil {
+			if page, err = adm.Topics(bounded(t), after, limit); err != nil {
 				t.Fatal(err)
 			}
 			if topics = append(topics, page...); len(page) > 0 {
@@ -483,7 +483,7 @@ func TestAPIPagesToTheEnd(t *testing.T) {
 		q := admin.GroupQuery{Limit: limit}
 		for page := make([]admin.GroupInfo, limit); len(page) == limit; {
 			var err error
-			if page, err = api.Groups(bounded(t), q); err != nil {
+			if page, err = adm.Groups(bounded(t), q); err != nil {
 				t.Fatal(err)
 			}
 			if groups = append(groups, page...); len(page) > 0 {
@@ -496,10 +496,10 @@ func TestAPIPagesToTheEnd(t *testing.T) {
 	}
 }
 
-// TestAPIProblems: every code comes through with its message and its time.
-func TestAPIProblems(t *testing.T) {
+// TestAdminProblems: every code comes through with its message and its time.
+func TestAdminProblems(t *testing.T) {
 	c := filled()
-	api := newAPI(t, serve(t, serveAPI(t, c, "")))
+	adm := newAdmin(t, serve(t, serveAPI(t, c, "")))
 	for _, code := range []eventhub.Code{
 		eventhub.CodeBadJSON, eventhub.CodeBadRequest, eventhub.CodeBadTopic, eventhub.CodeBadEvent, eventhub.CodeTooLarge,
 		eventhub.CodeUnauthorized, eventhub.CodeNoToken, eventhub.CodeBadToken, eventhub.CodeForbidden, eventhub.CodeRateLimited,
@@ -509,7 +509,7 @@ func TestAPIProblems(t *testing.T) {
 	} {
 		for _, retry := range []time.Duration{0, 2500 * time.Millisecond} {
 			c.err = &eventhub.Error{Code: code, Message: "so it is: \"<é>\"", RetryAfter: retry, Err: errors.New("secret")}
-			_, err := api.Topic(bounded(t), "a.b")
+			_, err := adm.Topic(bounded(t), "a.b")
 			var e *eventhub.Error
 			if !errors.As(err, &e) || e.Code != code || e.Message != "so it is: \"<é>\"" || errors.Is(err, client.ErrUnreachable) {
 				t.Errorf("%s became %v", code, err)
@@ -522,37 +522,37 @@ func TestAPIProblems(t *testing.T) {
 			if e.RetryAfter != want {
 				t.Errorf("%s with %v is to be tried again after %v; want %v", code, retry, e.RetryAfter, want)
 			}
-			if err := api.DeleteGroup(bounded(t), "a.b", "g:1"); eventhub.ErrorCode(err) != code {
+			if err := adm.DeleteGroup(bounded(t), "a.b", "g:1"); eventhub.ErrorCode(err) != code {
 				t.Errorf("of DeleteGroup %s became %v", code, err)
 			}
 		}
 	}
 }
 
-// TestAPINamesThatCanNotBe are refused as in process, without asking anybody.
-func TestAPINamesThatCanNotBe(t *testing.T) {
-	api := newAPI(t, "http://127.0.0.1:1")
+// TestAdminNamesThatCanNotBe are refused as in process, without asking anybody.
+func TestAdminNamesThatCanNotBe(t *testing.T) {
+	adm := newAdmin(t, "http://127.0.0.1:1")
 	ctx := bounded(t)
 	for _, topic := range []string{"", "..", "a/b", "a\nb", "a b", "ä"} {
-		_, err := api.Topic(ctx, topic)
+		_, err := adm.Topic(ctx, topic)
 		wantCode(t, err, eventhub.CodeBadTopic)
-		_, err = api.Event(ctx, topic, "x")
+		_, err = adm.Event(ctx, topic, "x")
 		wantCode(t, err, eventhub.CodeBadTopic)
-		_, err = api.Group(ctx, topic, "g")
+		_, err = adm.Group(ctx, topic, "g")
 		wantCode(t, err, eventhub.CodeBadTopic)
 	}
 	for _, name := range []string{"", "a/b", "a?b", "%2e", "ä"} {
-		_, err := api.Event(ctx, "t", name)
+		_, err := adm.Event(ctx, "t", name)
 		wantCode(t, err, eventhub.CodeBadEvent)
-		_, err = api.InFlight(ctx, "t", name, 1)
+		_, err = adm.InFlight(ctx, "t", name, 1)
 		wantCode(t, err, eventhub.CodeBadRequest)
-		wantCode(t, api.DeleteGroup(ctx, "t", name), eventhub.CodeBadRequest)
-		wantCode(t, api.PauseGroup(ctx, "t", name), eventhub.CodeBadRequest)
-		_, err = api.SeekGroup(ctx, "t", name, eventhub.Start{}, true)
+		wantCode(t, adm.DeleteGroup(ctx, "t", name), eventhub.CodeBadRequest)
+		wantCode(t, adm.PauseGroup(ctx, "t", name), eventhub.CodeBadRequest)
+		_, err = adm.SeekGroup(ctx, "t", name, eventhub.Start{}, true)
 		wantCode(t, err, eventhub.CodeBadRequest)
-		_, err = api.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartAfterID, AfterID: name}, true)
+		_, err = adm.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartAfterID, AfterID: name}, true)
 		wantCode(t, err, eventhub.CodeBadRequest)
-		_, err = api.EventGroups(ctx, "t", name)
+		_, err = adm.EventGroups(ctx, "t", name)
 		wantCode(t, err, eventhub.CodeBadEvent)
 	}
 }
@@ -568,9 +568,9 @@ func answering(status int, kind, body string, header ...string) http.Handler {
 	})
 }
 
-// TestAPIOfSomebodyElse: what is no answer of a hub is told with URL, status and
+// TestAdminOfSomebodyElse: what is no answer of a hub is told with URL, status and
 // content type, whatever it looks like.
-func TestAPIOfSomebodyElse(t *testing.T) {
+func TestAdminOfSomebodyElse(t *testing.T) {
 	const page = "<html>hello</html>"
 	for name, tt := range map[string]struct {
 		h           http.Handler
@@ -604,8 +604,8 @@ func TestAPIOfSomebodyElse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			url := serve(t, tt.h)
-			api := newAPI(t, url)
-			_, err := api.Topic(bounded(t), "a.b")
+			adm := newAdmin(t, url)
+			_, err := adm.Topic(bounded(t), "a.b")
 			if err == nil {
 				t.Fatal("no error")
 			}
@@ -621,46 +621,46 @@ func TestAPIOfSomebodyElse(t *testing.T) {
 			if errors.Is(err, client.ErrUnreachable) != tt.unreachable {
 				t.Errorf("unreachable: %v", err)
 			}
-			if _, err := api.Topics(bounded(t), "", 1); err == nil {
+			if _, err := adm.Topics(bounded(t), "", 1); err == nil {
 				t.Error("taken for a list of topics")
 			}
-			if _, err := api.Event(bounded(t), "a.b", "x"); err == nil {
+			if _, err := adm.Event(bounded(t), "a.b", "x"); err == nil {
 				t.Error("taken for an event")
 			}
 		})
 	}
 }
 
-// TestAPIAnswersForAnother: a sound answer about something else is no answer.
-func TestAPIAnswersForAnother(t *testing.T) {
-	for body, ask := range map[string]func(*client.API, context.Context) error{
-		`{"topic":"b"}`:                            func(a *client.API, ctx context.Context) error { _, err := a.Topic(ctx, "a"); return err },
-		`{"topic":"a","group":"h"}`:                func(a *client.API, ctx context.Context) error { _, err := a.Group(ctx, "a", "g"); return err },
-		`{"topic":"a","group":"h","in_flight":[]}`: func(a *client.API, ctx context.Context) error { _, err := a.InFlight(ctx, "a", "g", 1); return err },
-		`{"topic":"a","id":"y","groups":[]}`:       func(a *client.API, ctx context.Context) error { _, err := a.EventGroups(ctx, "a", "x"); return err },
-		`{"topic":"a","id":"x"}`:                   func(a *client.API, ctx context.Context) error { _, err := a.EventGroups(ctx, "a", "x"); return err },
-		`{"topic":"a","group":"h"} `:               func(a *client.API, ctx context.Context) error { return a.PauseGroup(ctx, "a", "g") },
-		`{"topic":"a","group":"g","applied":false}`: func(a *client.API, ctx context.Context) error {
+// TestAdminAnswersForAnother: a sound answer about something else is no answer.
+func TestAdminAnswersForAnother(t *testing.T) {
+	for body, ask := range map[string]func(*client.Admin, context.Context) error{
+		`{"topic":"b"}`:                            func(a *client.Admin, ctx context.Context) error { _, err := a.Topic(ctx, "a"); return err },
+		`{"topic":"a","group":"h"}`:                func(a *client.Admin, ctx context.Context) error { _, err := a.Group(ctx, "a", "g"); return err },
+		`{"topic":"a","group":"h","in_flight":[]}`: func(a *client.Admin, ctx context.Context) error { _, err := a.InFlight(ctx, "a", "g", 1); return err },
+		`{"topic":"a","id":"y","groups":[]}`:       func(a *client.Admin, ctx context.Context) error { _, err := a.EventGroups(ctx, "a", "x"); return err },
+		`{"topic":"a","id":"x"}`:                   func(a *client.Admin, ctx context.Context) error { _, err := a.EventGroups(ctx, "a", "x"); return err },
+		`{"topic":"a","group":"h"} `:               func(a *client.Admin, ctx context.Context) error { return a.PauseGroup(ctx, "a", "g") },
+		`{"topic":"a","group":"g","applied":false}`: func(a *client.Admin, ctx context.Context) error {
 			_, err := a.SeekGroup(ctx, "a", "g", eventhub.Start{}, true)
 			return err
 		},
-		`{"topic":"a","group":"g","applied":true}`: func(a *client.API, ctx context.Context) error {
+		`{"topic":"a","group":"g","applied":true}`: func(a *client.Admin, ctx context.Context) error {
 			_, err := a.SeekGroup(ctx, "a", "g", eventhub.Start{}, false)
 			return err
 		},
-		`{"offset":1,"ts":1723140000000,"id":"y","topic":"a","payload":1}`:  func(a *client.API, ctx context.Context) error { _, err := a.Event(ctx, "a", "x"); return err },
-		`{"offset":-1,"ts":1723140000000,"id":"x","topic":"a","payload":1}`: func(a *client.API, ctx context.Context) error { _, err := a.Event(ctx, "a", "x"); return err },
+		`{"offset":1,"ts":1723140000000,"id":"y","topic":"a","payload":1}`:  func(a *client.Admin, ctx context.Context) error { _, err := a.Event(ctx, "a", "x"); return err },
+		`{"offset":-1,"ts":1723140000000,"id":"x","topic":"a","payload":1}`: func(a *client.Admin, ctx context.Context) error { _, err := a.Event(ctx, "a", "x"); return err },
 	} {
-		if err := ask(newAPI(t, serve(t, answering(200, "application/json", body))), bounded(t)); err == nil || !strings.Contains(err.Error(), "not what was asked for") {
+		if err := ask(newAdmin(t, serve(t, answering(200, "application/json", body))), bounded(t)); err == nil || !strings.Contains(err.Error(), "not what was asked for") {
 			t.Errorf("%s was taken: %v", body, err)
 		}
 	}
-	if err := newAPI(t, serve(t, answering(200, "application/json", `{}`))).DeleteGroup(bounded(t), "a", "g"); err == nil {
+	if err := newAdmin(t, serve(t, answering(200, "application/json", `{}`))).DeleteGroup(bounded(t), "a", "g"); err == nil {
 		t.Error("{} was taken for the answer to a DELETE")
 	}
 }
 
-func TestAPIToken(t *testing.T) {
+func TestAdminToken(t *testing.T) {
 	url := serve(t, serveAPI(t, filled(), "s3cret"))
 	broken := errors.New("vault is shut")
 	for _, tt := range []struct {
@@ -674,12 +674,12 @@ func TestAPIToken(t *testing.T) {
 		{[]client.Option{client.WithToken("s3cret")}, ""},
 		{[]client.Option{client.WithTokenSource(func(context.Context) (string, error) { return "s3cret", nil })}, ""},
 	} {
-		_, err := newAPI(t, url, tt.opts...).Topic(bounded(t), "a.b")
+		_, err := newAdmin(t, url, tt.opts...).Topic(bounded(t), "a.b")
 		if eventhub.ErrorCode(err) != tt.code || err != nil && strings.Contains(err.Error(), "cret") {
 			t.Errorf("%v; want code %q", err, tt.code)
 		}
 	}
-	_, err := newAPI(t, url, client.WithTokenSource(func(context.Context) (string, error) { return "", broken })).Topic(bounded(t), "a.b")
+	_, err := newAdmin(t, url, client.WithTokenSource(func(context.Context) (string, error) { return "", broken })).Topic(bounded(t), "a.b")
 	if !errors.Is(err, broken) || !errors.Is(err, client.ErrUnreachable) {
 		t.Errorf("with a source that fails: %v", err)
 	}
@@ -697,9 +697,9 @@ func deaf(tb testing.TB) (url string, requests *atomic.Int64) {
 	})), requests
 }
 
-// TestAPIHubGone: the next URL serves, and goes on serving; when there is none
+// TestAdminHubGone: the next URL serves, and goes on serving; when there is none
 // left, all are named.
-func TestAPIHubGone(t *testing.T) {
+func TestAdminHubGone(t *testing.T) {
 	gone := serve(t, answering(200, "", ""))
 	vacant, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -710,51 +710,51 @@ func TestAPIHubGone(t *testing.T) {
 	cut, requests := deaf(t)
 	live := serve(t, serveAPI(t, filled(), ""))
 
-	api := newAPI(t, dead, client.WithURLs(cut, live, gone))
+	adm := newAdmin(t, dead, client.WithURLs(cut, live, gone))
 	for range 3 {
-		if info, err := api.Topic(bounded(t), "a.b"); err != nil || info.Head != 9 {
+		if info, err := adm.Topic(bounded(t), "a.b"); err != nil || info.Head != 9 {
 			t.Fatalf("%+v, %v", info, err)
 		}
 	}
 	if n := requests.Load(); n != 1 {
 		t.Errorf("the hub that cuts was asked %d times; want 1, the next one served", n)
 	}
-	_, err = newAPI(t, dead, client.WithURLs(cut)).Topic(bounded(t), "a.b")
+	_, err = newAdmin(t, dead, client.WithURLs(cut)).Topic(bounded(t), "a.b")
 	if !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), dead) || !strings.Contains(err.Error(), cut) {
 		t.Errorf("with no hub left: %v", err)
 	}
 }
 
-// TestAPIChangesOnce: a change whose answer was lost is not tried elsewhere, where
+// TestAdminChangesOnce: a change whose answer was lost is not tried elsewhere, where
 // a deletion would find nothing and a seek would void what was delivered since; one
 // that was never sent is.
-func TestAPIChangesOnce(t *testing.T) {
-	for name, change := range map[string]func(*client.API) error{
-		"delete": func(a *client.API) error { return a.DeleteGroup(bounded(t), "a.b", "g:1") },
-		"seek": func(a *client.API) error {
+func TestAdminChangesOnce(t *testing.T) {
+	for name, change := range map[string]func(*client.Admin) error{
+		"delete": func(a *client.Admin) error { return a.DeleteGroup(bounded(t), "a.b", "g:1") },
+		"seek": func(a *client.Admin) error {
 			_, err := a.SeekGroup(bounded(t), "a.b", "g:1", eventhub.Start{}, true)
 			return err
 		},
-		"pause":  func(a *client.API) error { return a.PauseGroup(bounded(t), "a.b", "g:1") },
-		"resume": func(a *client.API) error { return a.ResumeGroup(bounded(t), "a.b", "g:1") },
+		"pause":  func(a *client.Admin) error { return a.PauseGroup(bounded(t), "a.b", "g:1") },
+		"resume": func(a *client.Admin) error { return a.ResumeGroup(bounded(t), "a.b", "g:1") },
 	} {
 		c := filled()
 		changes := func() int { return 2 - len(c.groups) + len(c.steered) }
 		live := serve(t, serveAPI(t, c, ""))
 		cut, requests := deaf(t)
-		err := change(newAPI(t, cut, client.WithURLs(live)))
+		err := change(newAdmin(t, cut, client.WithURLs(live)))
 		if !errors.Is(err, client.ErrUnreachable) || requests.Load() != 1 || changes() != 0 {
 			t.Errorf("%s: %v; asked %d times, %d changes", name, err, requests.Load(), changes())
 		}
-		err = change(newAPI(t, "http://127.0.0.1:1", client.WithURLs(live)))
+		err = change(newAdmin(t, "http://127.0.0.1:1", client.WithURLs(live)))
 		if err != nil || changes() != 1 {
 			t.Errorf("%s: %v; %d changes", name, err, changes())
 		}
 	}
 }
 
-// TestAPIContext: who gives up is told so, and not that the hub is gone.
-func TestAPIContext(t *testing.T) {
+// TestAdminContext: who gives up is told so, and not that the hub is gone.
+func TestAdminContext(t *testing.T) {
 	asked, release := make(chan bool, 1), make(chan struct{})
 	url := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		asked <- true
@@ -764,7 +764,7 @@ func TestAPIContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(bounded(t))
 	done := make(chan error, 1)
 	go func() {
-		_, err := newAPI(t, url, client.WithURLs("http://127.0.0.1:1")).Topic(ctx, "a.b")
+		_, err := newAdmin(t, url, client.WithURLs("http://127.0.0.1:1")).Topic(ctx, "a.b")
 		done <- err
 	}()
 	await(t, "the request", asked)
@@ -791,7 +791,7 @@ func TestURLs(t *testing.T) {
 	host := strings.TrimPrefix(serve(t, mux), "http://")
 	for _, target := range []string{"http://" + host, "HTTP://" + host + "/", "ws://" + host, "ws://" + host + "/ws", "ws://" + host + "/ws/",
 		"http://" + host + "/hubs/a%20b", "ws://" + host + "/hubs/a%20b/", "ws://" + host + "/hubs/a%20b/ws"} {
-		if _, err := newAPI(t, target).Event(bounded(t), "a.b", ".."); err != nil {
+		if _, err := newAdmin(t, target).Event(bounded(t), "a.b", ".."); err != nil {
 			t.Errorf("%s: %v", target, err)
 		}
 	}
@@ -807,7 +807,7 @@ func TestURLs(t *testing.T) {
 		"ws://me:s3cret@" + host:         "WithToken",
 		"ws://me:s3cret@" + host + "x":   "port",
 	} {
-		_, err := client.NewAPI(target, client.WithURLs("gopher://x"))
+		_, err := client.NewAdmin(target, client.WithURLs("gopher://x"))
 		_, dialErr := client.Dial(bounded(t), target, client.WithURLs("gopher://x"))
 		for _, err := range []error{err, dialErr} {
 			if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "gopher") || strings.Contains(err.Error(), "s3cret") {
@@ -842,11 +842,11 @@ func TestTLS(t *testing.T) {
 	roots.AddCert(srv.Certificate())
 	trusted := client.WithTLS(&tls.Config{RootCAs: roots})
 	for _, url := range []string{srv.URL, strings.Replace(srv.URL, "https", "wss", 1)} {
-		if _, err := newAPI(t, url, trusted).Topic(bounded(t), "a.b"); err != nil {
+		if _, err := newAdmin(t, url, trusted).Topic(bounded(t), "a.b"); err != nil {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
-	if _, err := newAPI(t, srv.URL).Topic(bounded(t), "a.b"); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "certificate") {
+	if _, err := newAdmin(t, srv.URL).Topic(bounded(t), "a.b"); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("with an unknown certificate: %v", err)
 	}
 
