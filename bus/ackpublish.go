@@ -201,7 +201,7 @@ func (g *group) beginStep(x *groupStep, m *member, refs []eventhub.Ref) error {
 	defer g.mu.Unlock()
 	switch {
 	case g.deleted:
-		return eventhub.Errorf(eventhub.CodeLeaseLost, "group %q of topic %q was deleted; nothing was published", g.name, g.log.name)
+		return eventhub.Errorf(eventhub.CodeLeaseLost, "group %q of topic %q was deleted; nothing was published", g.name, g.log.Topic())
 	case g.ended != nil:
 		return g.ended
 	}

@@ -565,7 +565,7 @@ func TestAckAndPublishCachesOnlyWhatIsRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		equal(t, "read", reader.takeOffsets(), []uint64{1, 2})
-		items, ok := r.bus.topicLog("small").read(nil, 2, 1)
+		items, ok := r.bus.logs.Use("small").Read(nil, 2, 1)
 		if !ok {
 			t.Fatal("the event is not cached")
 		}

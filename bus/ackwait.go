@@ -65,7 +65,7 @@ func (b *Bus) checkWait(s *publication, p *eventhub.Publication, now time.Time) 
 	}
 	return b.eachWaited(s, p, func(g *group) error {
 		err := g.load(s.ackWait.ctx, nil)
-		if eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed && b.patterns.covering(g.name, g.log.name) != "" {
+		if eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed && b.patterns.covering(g.name, g.log.Topic()) != "" {
 			return nil // its topic is to be created
 		}
 		return err
@@ -81,7 +81,7 @@ func (b *Bus) makeWaited(s *publication, p *eventhub.Publication) error {
 		if err := b.space.check(); err != nil {
 			return err
 		}
-		if err := b.inherit(s.ackWait.ctx, g.name, g.log.name); err != nil {
+		if err := b.inherit(s.ackWait.ctx, g.name, g.log.Topic()); err != nil {
 			return err
 		}
 		return g.load(s.ackWait.ctx, nil)
@@ -119,8 +119,8 @@ func (b *Bus) eachWaited(s *publication, p *eventhub.Publication, load func(*gro
 // isDeadLetter reports whether the group has given up the event at offset in an epoch, and
 // the event was not given back since.
 func (b *Bus) isDeadLetter(ctx context.Context, g *group, offset, epoch uint64) (bool, error) {
-	dlq := eventhub.DeadLetterTopic(g.log.name)
-	id := deadLetterID(g.log.name, offset, g.name, epoch, "")
+	dlq := eventhub.DeadLetterTopic(g.log.Topic())
+	id := deadLetterID(g.log.Topic(), offset, g.name, epoch, "")
 	for {
 		switch _, err := b.store.Find(ctx, dlq, id); {
 		case errors.Is(err, store.ErrNotFound):
@@ -132,7 +132,7 @@ func (b *Bus) isDeadLetter(ctx context.Context, g *group, offset, epoch uint64) 
 		if again == "" || err != nil {
 			return err == nil, err
 		}
-		id = deadLetterID(g.log.name, offset, g.name, epoch, again)
+		id = deadLetterID(g.log.Topic(), offset, g.name, epoch, again)
 	}
 }
 
@@ -271,7 +271,7 @@ func (a *ackWaiter) ask() {
 		g.mu.Unlock()
 		dead, err := a.ackWait.bus.isDeadLetter(context.Background(), g, w.offset, epoch)
 		if err != nil {
-			a.settle(storeError(err, "look up the dead letter of offset %d in topic %q; the events are published", w.offset, g.log.name))
+			a.settle(storeError(err, "look up the dead letter of offset %d in topic %q; the events are published", w.offset, g.log.Topic()))
 			return
 		}
 		g.mu.Lock()
@@ -306,7 +306,7 @@ func (g *group) isSettled(offset uint64) bool {
 // never is the outcome of a wait for an event that the group will not ack.
 func (g *group) never(offset uint64, why string) error {
 	return eventhub.Errorf(eventhub.CodeWaitTimeout, "group %q %s the event at offset %d of topic %q; the events are published",
-		g.name, why, offset, g.log.name)
+		g.name, why, offset, g.log.Topic())
 }
 
 // tell tells those who wait for an offset that the event is acked or, with gaveUp,
@@ -354,7 +354,7 @@ func (g *group) tellEnded() {
 // endedAwait is the outcome of a wait for a group that has ended. g.mu is held.
 func (g *group) endedAwait() error {
 	if g.deleted {
-		return eventhub.Errorf(eventhub.CodeWaitTimeout, "group %q of topic %q was deleted before it had acked; the events are published", g.name, g.log.name)
+		return eventhub.Errorf(eventhub.CodeWaitTimeout, "group %q of topic %q was deleted before it had acked; the events are published", g.name, g.log.Topic())
 	}
 	cause := eventhub.AsError(g.ended)
 	return eventhub.Wrap(cause.Code, g.ended, "%s; the events are published, and nobody can tell whether group %q will ack them", cause.Message, g.name)
@@ -437,7 +437,7 @@ func (a *ackWaiter) timeout() error {
 		}
 		told = w.group.name
 		who = append(who, fmt.Sprintf("group %q has not acked event %q at offset %d of topic %q",
-			w.group.name, a.pub.Receipts[event].ID, w.offset, w.group.log.name))
+			w.group.name, a.pub.Receipts[event].ID, w.offset, w.group.log.Topic()))
 	}
 	return eventhub.Errorf(eventhub.CodeWaitTimeout, "%s; the events are published", strings.Join(who, ", "))
 }

@@ -8,7 +8,8 @@
 // caller's goroutine. One committer drains all that waits into one
 // store.Commit, and builds the next one while a large one is synced
 // (package bus/internal/commit). Only when a commit is over do callers get their receipts, does the
-// tail cache get the bytes and are the groups that watch the topics woken (topic.go).
+// tail cache get the bytes and are the groups and tails that watch the topics woken
+// (package bus/internal/topiclog).
 // A group's turn (turn.go) reads what comes next, leases it to members with room and
 // hands it to their receivers. Live tails have no leases and are served many at a time
 // (shard.go, tail.go).
@@ -36,7 +37,7 @@
 // A group is touched by its members' goroutines and one worker at a time, under
 // group.mu; a tail by its owner, the shards of its topics and one worker, under
 // tail.mu. Locks are taken in the order bus.mu, group.mu or tail.mu,
-// subscription.giving, subscription.mu, then one of topicLog.mu, counts.mu,
+// subscription.giving, subscription.mu, tailTopic.mu, then one of those of topiclog, counts.mu,
 // the committer's, the scheduler's, mover.mu, runtimes.mu, filters.mu. Receivers are called under
 // group.mu and subscription.giving, or under tail.mu, and must not block or call back.
 // Filters are asked under no lock (judge.go).
@@ -61,6 +62,7 @@ import (
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/sched"
+	"eventhub/bus/internal/topiclog"
 	"eventhub/internal/filter"
 	"eventhub/store"
 )
@@ -133,7 +135,7 @@ type Bus struct {
 	clock     *sched.Clock
 	sched     *sched.Scheduler
 	mover     *mover
-	cache     tailCache // the committer's
+	logs      *topiclog.Logs
 
 	space  spaceGuard
 	counts counts
@@ -149,9 +151,10 @@ type Bus struct {
 
 	mu     sync.RWMutex
 	closed bool
-	logs   map[string]*topicLog // topics that have or had a group loaded, or have tails
-	groups map[groupKey]*group  // groups loaded
+	groups map[groupKey]*group // groups loaded
 	tails  map[*tail]struct{}
+	// tailTopics are the topics that have live tails, or had some that were handed an event.
+	tailTopics map[string]*tailTopic
 	// patternTails are the tails by each pattern that may name more topics.
 	patternTails map[string]*patternTails
 }
@@ -179,10 +182,11 @@ func New(opts Options) (*Bus, error) {
 		clock:  sched.NewClock(opts.clock),
 		store:  opts.Store,
 		log:    opts.Logger,
-		logs:   make(map[string]*topicLog),
+		logs:   topiclog.New(opts.TailCacheBytes),
 		groups: make(map[groupKey]*group),
 		tails:  make(map[*tail]struct{}),
 
+		tailTopics:   make(map[string]*tailTopic),
 		patternTails: make(map[string]*patternTails),
 	}
 	deleted, err := b.store.DeletedEpoch(context.Background())
@@ -190,7 +194,6 @@ func New(opts Options) (*Bus, error) {
 		return nil, storeError(err, "read the epoch of deleted groups")
 	}
 	b.raised(deleted) // the clock may stand behind it
-	b.cache.limit = opts.TailCacheBytes
 	b.space = spaceGuard{store: b.store, log: b.log, shrink: b.sweeper.shrink}
 	b.counts.init()
 	b.sched = sched.New(b.clock, runtime.GOMAXPROCS(0))
@@ -244,12 +247,27 @@ func (b *Bus) Close() error {
 
 var errShuttingDown = commit.ErrStopped
 
-// topicLog returns the runtime of a topic, or nil while no group of it was ever
-// loaded and no tail is there: then nobody waits for its events.
-func (b *Bus) topicLog(topic string) *topicLog {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return b.logs[topic]
+// committed tells everybody what a commit has brought: those who wait for topics that do
+// not exist yet, those who read topics, and those who count. It runs on the committer's
+// goroutine or, for commits that are pipelined, on the syncer's, never on both at once,
+// and before the receipts.
+func (b *Bus) committed(jobs []*commit.Request) {
+	b.topicsCreated(jobs)
+	b.logs.Committed(jobs)
+	for _, job := range jobs {
+		for i := range job.Units {
+			u := &job.Units[i]
+			if u.Err != nil {
+				continue
+			}
+			if len(u.Plans) > 0 {
+				b.mover.planned(u.Plans)
+			}
+			if len(u.Groups) > 0 {
+				b.known.add(u.Groups)
+			}
+		}
+	}
 }
 
 // acquire returns the runtime of a group, made on first use and perhaps not
@@ -262,7 +280,7 @@ func (b *Bus) acquire(key groupKey) (*group, error) {
 	}
 	g := b.groups[key]
 	if g == nil {
-		g = newGroup(b, b.useLog(key.topic), key)
+		g = newGroup(b, b.logs.Use(key.topic), key)
 		b.groups[key] = g
 	}
 	g.users++
@@ -289,7 +307,7 @@ func (b *Bus) forget(g *group) {
 	}
 	delete(b.groups, g.key)
 	b.runtimes.drop(g)
-	b.leaveLog(g.log)
+	b.logs.Leave(g.log)
 }
 
 // Cursor returns how far a group is in a topic, or an error with

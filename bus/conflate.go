@@ -43,8 +43,8 @@ type conflation struct {
 }
 
 type pendingKey struct {
-	log *topicLog
-	key string
+	topic *tailTopic
+	key   string
 }
 
 type pendingEvent struct {
@@ -65,11 +65,11 @@ func newConflation(every time.Duration) *conflation {
 func (c *conflation) brimful() bool { return c.bytes >= maxPending }
 
 // put keeps a copy of an event instead of an earlier one of its key.
-func (c *conflation) put(log *topicLog, d *eventhub.Delivery) {
+func (c *conflation) put(topic *tailTopic, d *eventhub.Delivery) {
 	key := d.Record.Key()
-	e := c.pending[pendingKey{log, string(key)}]
+	e := c.pending[pendingKey{topic, string(key)}]
 	if e == nil {
-		e = &pendingEvent{pendingKey: pendingKey{log, string(key)}}
+		e = &pendingEvent{pendingKey: pendingKey{topic, string(key)}}
 		c.pending[e.pendingKey] = e
 	} else {
 		c.bytes -= e.bytes()
@@ -91,7 +91,7 @@ func (t *tail) merge(p *part, ds []eventhub.Delivery) (all bool) {
 		if t.merged.brimful() {
 			return false
 		}
-		t.merged.put(p.shard.log, &ds[i])
+		t.merged.put(p.shard.topic, &ds[i])
 		p.next = ds[i].Offset + 1
 	}
 	return true
@@ -130,20 +130,20 @@ func (t *tail) handPending(f *feed) (all bool) {
 		}
 	}
 	slices.SortFunc(f.due, func(a, b *pendingEvent) int {
-		return cmp.Or(cmp.Compare(a.log.name, b.log.name), cmp.Compare(a.offset, b.offset))
+		return cmp.Or(cmp.Compare(a.topic.name, b.topic.name), cmp.Compare(a.offset, b.offset))
 	})
 	for due := f.due; len(due) > 0; {
 		clear(f.passed)
 		f.passed = f.passed[:0]
 		for _, e := range due[:min(t.batchSize, len(due))] {
 			f.passed = append(f.passed, eventhub.Delivery{
-				Topic: e.log.name, Offset: e.offset, Record: e.record, Attempt: 1, MaxAttempts: 1,
+				Topic: e.topic.name, Offset: e.offset, Record: e.record, Attempt: 1, MaxAttempts: 1,
 			})
 		}
 		taken := t.receiver.Deliver(f.passed)
 		for _, e := range due[:taken] {
 			c.drop(e)
-			e.log.countHanded(t.bus, 1)
+			e.topic.handed.Add(1)
 		}
 		if taken < len(f.passed) {
 			t.full = true

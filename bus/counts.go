@@ -12,13 +12,11 @@ import (
 
 // counts are what the bus counts beside its groups.
 type counts struct {
-	cached atomic.Int64 // bytes in the tail cache
 	// Events that filters could not judge, and of these, those on which one cost too much.
 	filterFailed, filterTooCostly atomic.Uint64
 
 	mu            sync.Mutex
 	topics        map[string]*measure.Topic
-	tails         map[string]*atomic.Uint64 // events handed to live tails, by topic
 	commitSeconds measure.Histogram
 	commitEvents  measure.Histogram
 	// Events that were scheduled, and of those, what moved into the log and what
@@ -28,7 +26,6 @@ type counts struct {
 
 func (c *counts) init() {
 	c.topics = make(map[string]*measure.Topic)
-	c.tails = make(map[string]*atomic.Uint64)
 	c.commitSeconds = measure.NewHistogram(measure.Seconds)
 	c.commitEvents = measure.NewHistogram(measure.Counts)
 }
@@ -89,31 +86,11 @@ func (c *counts) topic(name string) *measure.Topic {
 	return t
 }
 
-// handed returns what counts the events that the tails of a topic are handed. It
-// outlives them, but not the topic as well.
-func (c *counts) handed(topic string) *atomic.Uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := c.tails[topic]
-	if n == nil {
-		n = new(atomic.Uint64)
-		c.tails[topic] = n
-	}
-	return n
-}
-
 // forgetTopic drops what was counted of the commits to a topic that is gone.
 func (c *counts) forgetTopic(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.topics, name)
-}
-
-// forgetTails drops what was handed to the tails of a topic that is gone.
-func (c *counts) forgetTails(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.tails, name)
 }
 
 // commits returns how many commits there were.
@@ -123,13 +100,12 @@ func (c *counts) commits() uint64 {
 	return c.commitSeconds.Count()
 }
 
-// snapshot returns what was counted so far, without groups.
+// snapshot returns what was counted so far, without groups and the tail cache.
 func (c *counts) snapshot() measure.Engine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := measure.Engine{
 		CommitSeconds: c.commitSeconds, CommitEvents: c.commitEvents,
-		CachedBytes:  int(c.cached.Load()),
 		FilterFailed: c.filterFailed.Load(), FilterTooCostly: c.filterTooCostly.Load(),
 		Scheduled: c.scheduled, Moved: c.moved, Cancelled: c.cancelled,
 		Topics: make([]measure.Topic, 0, len(c.topics)),
@@ -138,32 +114,6 @@ func (c *counts) snapshot() measure.Engine {
 		e.Topics = append(e.Topics, *t)
 	}
 	return e
-}
-
-// measureTails returns the counts of the tails of each topic together, under no
-// name: of topics that have tails, or had some that were handed an event.
-func (b *Bus) measureTails() map[string]*measure.Group {
-	tails := make(map[string]*measure.Group)
-	of := func(topic string) *measure.Group {
-		if tails[topic] == nil {
-			g := measure.NewGroup(topic, "")
-			tails[topic] = &g
-		}
-		return tails[topic]
-	}
-	b.counts.mu.Lock()
-	for topic, n := range b.counts.tails {
-		of(topic).Delivered = n.Load()
-	}
-	b.counts.mu.Unlock()
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	for topic, log := range b.logs {
-		if n := log.tails(); n > 0 {
-			of(topic).Members = n
-		}
-	}
-	return tails
 }
 
 // groupCounts are what one group counts, under its lock. The fields that say how

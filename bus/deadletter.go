@@ -48,16 +48,16 @@ func (g *group) makeLetters(pending []pendingLetter, items []store.Item) []*grou
 			g.finish(e) // the log let go of the event; there is nothing to keep
 			continue
 		}
-		if eventhub.IsDeadLetterTopic(g.log.name) {
+		if eventhub.IsDeadLetterTopic(g.log.Topic()) {
 			// It stays where it is: a dead letter has no dead letter of its own.
-			g.bus.log.Warn("a group gave up a dead letter", "topic", g.log.name, "group", g.name, "offset", gr.offset, "reason", gr.reason)
+			g.bus.log.Warn("a group gave up a dead letter", "topic", g.log.Topic(), "group", g.name, "offset", gr.offset, "reason", gr.reason)
 			g.tell(e.offset, "has given up")
 			g.finish(e)
 			continue
 		}
 		x, err := g.letter(e, gr.reason, items[i].Record)
 		if err != nil {
-			g.bus.log.Error("cannot make a dead letter; the event stays in its group", "topic", g.log.name, "group", g.name, "offset", gr.offset, "error", err)
+			g.bus.log.Error("cannot make a dead letter; the event stays in its group", "topic", g.log.Topic(), "group", g.name, "offset", gr.offset, "error", err)
 			g.retryLater(e)
 			continue
 		}
@@ -73,7 +73,7 @@ func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*groupStep
 	if err != nil {
 		return nil, err
 	}
-	payload := strictjson.AppendString([]byte(`{"topic":`), g.log.name)
+	payload := strictjson.AppendString([]byte(`{"topic":`), g.log.Topic())
 	payload = strictjson.AppendString(append(payload, `,"group":`...), g.name)
 	payload = fmt.Appendf(payload, `,"offset":%d,"epoch":%d,"attempts":%d,`, e.offset, g.epoch, e.attempts)
 	mark := ""
@@ -90,8 +90,8 @@ func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*groupStep
 	payload = append(payload, '}')
 	s := &encoder{}
 	err = s.encodeMade(&eventhub.Event{
-		ID:    deadLetterID(g.log.name, e.offset, g.name, g.epoch, mark),
-		Topic: eventhub.DeadLetterTopic(g.log.name),
+		ID:    deadLetterID(g.log.Topic(), e.offset, g.name, g.epoch, mark),
+		Topic: eventhub.DeadLetterTopic(g.log.Topic()),
 		Key:   original.Key, CausedBy: []string{original.ID}, Payload: payload,
 	})
 	if err != nil {
@@ -116,7 +116,7 @@ func (g *group) submitLetters(letters []*groupStep) {
 // letterRefused puts an event back whose dead letter the store refused. g.mu is held.
 func (g *group) letterRefused(x *groupStep, refused error) {
 	offset := x.offsets[0]
-	g.bus.log.Error("the store refused a dead letter; the event stays in its group", "topic", g.log.name, "group", g.name, "offset", offset, "error", refused)
+	g.bus.log.Error("the store refused a dead letter; the event stays in its group", "topic", g.log.Topic(), "group", g.name, "offset", offset, "error", refused)
 	g.retryLater(g.find(offset))
 }
 

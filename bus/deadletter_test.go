@@ -11,6 +11,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/topiclog"
 	"eventhub/internal/strictjson"
 )
 
@@ -148,7 +149,7 @@ func TestManyDeadLettersGoInRounds(t *testing.T) {
 		in.sub.Drop(0)
 		synctest.Wait()
 		equal(t, "cursor", r.cursor("t", "g").Offset, n)
-		g := newGroup(r.bus, newTopicLog("t"), groupKey{topic: "t", group: "h"})
+		g := newGroup(r.bus, topiclog.New(0).Use("t"), groupKey{topic: "t", group: "h"})
 		g.fetch, g.pendingLetters, g.progress = new(fetcher), make([]pendingLetter, n), newProgress()
 		g.window.reset(0)
 		g.plan(time.Now().UnixMilli())

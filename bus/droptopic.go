@@ -48,12 +48,10 @@ func (b *Bus) drop(topic string) error {
 		return slices.ContainsFunc(ended, func(e endedGroup) bool { return e.group == late.group })
 	})...)
 	b.committer.ForgetTopic(topic)
-	if log := b.topicLog(topic); log != nil {
-		log.forget(log.durableHead())
-	}
+	b.logs.Forget(topic)
 	for _, g := range ended {
 		b.forgetDeleted(g.group)
-		g.group.log.unwatch(g.group)
+		g.group.log.Unwatch(g.group)
 		for _, m := range g.members {
 			m.lose(g.group.ended)
 		}
@@ -98,7 +96,7 @@ func (m *member) lose(cause error) {
 		return
 	}
 	s.mu.Lock()
-	topic := m.group.log.name
+	topic := m.group.log.Topic()
 	left := s.left || s.members[topic] != m
 	if !left {
 		delete(s.members, topic)
@@ -224,10 +222,12 @@ func (b *Bus) forgetCounts(topic string) {
 	b.counts.forgetTopic(topic)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if log := b.logs[topic]; log != nil {
-		log.gone = true
-	} else {
-		b.counts.forgetTails(topic)
+	switch tails := b.tailTopics[topic]; {
+	case tails == nil:
+	case tails.users > 0:
+		tails.gone = true
+	default:
+		delete(b.tailTopics, topic)
 	}
 }
 

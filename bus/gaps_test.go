@@ -9,6 +9,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/topiclog"
 )
 
 // Offsets have gaps, small and huge: an import keeps the offsets of another hub, a topic
@@ -49,7 +50,7 @@ const farOffset = 1<<52 - 1
 // TestRewriteOverAGap: a group that writes all it knows anew looks at the chunks in
 // which there is something, and not at those in between.
 func TestRewriteOverAGap(t *testing.T) {
-	g := newGroup(nil, newTopicLog("t"), groupKey{topic: "t", group: "g"})
+	g := newGroup(nil, topiclog.New(0).Use("t"), groupKey{topic: "t", group: "g"})
 	g.progress = newProgress()
 	g.window.reset(0)
 	g.window.add(1)

@@ -16,6 +16,7 @@ import (
 	"eventhub"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/sched"
+	"eventhub/bus/internal/topiclog"
 	"eventhub/store"
 )
 
@@ -25,7 +26,7 @@ import (
 // members that come and go.
 type group struct {
 	bus  *Bus
-	log  *topicLog
+	log  *topiclog.Log
 	key  groupKey
 	name string // key.group
 
@@ -146,7 +147,7 @@ func (s settings) match(o *eventhub.SubscribeOptions) error {
 	return nil
 }
 
-func newGroup(b *Bus, log *topicLog, key groupKey) *group {
+func newGroup(b *Bus, log *topiclog.Log, key groupKey) *group {
 	return &group{bus: b, log: log, key: key, name: key.group, ids: make(map[string]uint64), counts: newGroupCounts(key.topic, key.group)}
 }
 
@@ -174,7 +175,7 @@ func (g *group) loadIn(ctx context.Context, life uint64, o *eventhub.SubscribeOp
 	}
 	switch {
 	case life != 0 && life != g.life:
-		return errDeleted(g.log.name)
+		return errDeleted(g.log.Topic())
 	case o == nil:
 		return nil
 	}
@@ -188,19 +189,19 @@ func (g *group) findIn(ctx context.Context, life uint64, o *eventhub.SubscribeOp
 	b := g.bus
 	for made := false; ; {
 		var known progress // not the group's own: whoever ends the group looks at that
-		now, err := b.life(ctx, g.log.name)
+		now, err := b.life(ctx, g.log.Topic())
 		if err != nil {
 			return 0, state, known, err
 		}
 		if now != life && (life != 0 || now == 0 && made) {
-			return 0, state, known, errDeleted(g.log.name)
+			return 0, state, known, errDeleted(g.log.Topic())
 		}
-		state, err = b.store.Group(ctx, g.log.name, g.name)
+		state, err = b.store.Group(ctx, g.log.Topic(), g.name)
 		switch {
 		case err == nil:
-			err = known.load(ctx, b.store, g.log.name, g.name, state.Cursor)
+			err = known.load(ctx, b.store, g.log.Topic(), g.name, state.Cursor)
 		case o == nil || made || !errors.Is(err, store.ErrNotFound):
-			err = groupError(err, g.log.name, g.name)
+			err = groupError(err, g.log.Topic(), g.name)
 		default:
 			if err = g.create(ctx, now, o); err == nil || errors.Is(err, store.ErrExists) {
 				made = err == nil
@@ -212,9 +213,9 @@ func (g *group) findIn(ctx context.Context, life uint64, o *eventhub.SubscribeOp
 		}
 		// Both are of that life if it is not over: of a later one, life after life, they
 		// may be a mixture.
-		after, err := b.life(ctx, g.log.name)
+		after, err := b.life(ctx, g.log.Topic())
 		if err == nil && after != now {
-			err = errDeleted(g.log.name)
+			err = errDeleted(g.log.Topic())
 		}
 		return now, state, known, err
 	}
@@ -279,19 +280,19 @@ func (g *group) restart(epoch, cursor uint64) {
 // topic or, where it is 0, with the topic. A runtime that has ended meanwhile makes
 // nothing: its topic was deleted, and would come back.
 func (g *group) create(ctx context.Context, life uint64, o *eventhub.SubscribeOptions) error {
-	at, err := g.bus.startIn(ctx, store.TopicLife{Topic: g.log.name, Life: life}, o)
+	at, err := g.bus.startIn(ctx, store.TopicLife{Topic: g.log.Topic(), Life: life}, o)
 	if err != nil {
 		return err
 	}
 	unit := store.Unit{Groups: []store.GroupChange{{
-		Topic: g.log.name, Life: life, Group: g.name, Create: true, State: g.bus.newState(at.raw, at.cursor),
+		Topic: g.log.Topic(), Life: life, Group: g.name, Create: true, State: g.bus.newState(at.raw, at.cursor),
 	}}}
 	err = g.bus.committer.Do(ctx, commit.NewWrite(unit, func(*store.Unit) error { return g.whyEnded() }))
 	switch {
 	case errors.Is(err, store.ErrTopicLimit):
 		return unitError(err)
 	case errors.Is(err, store.ErrGone):
-		return errDeleted(g.log.name)
+		return errDeleted(g.log.Topic())
 	}
 	return err
 }
@@ -357,6 +358,9 @@ func (g *group) position() (epoch, cursor uint64) {
 	return g.epoch, g.window.cursor()
 }
 
+// Wake implements topiclog.Watcher.
+func (g *group) Wake() { g.bus.sched.Schedule(g) }
+
 // Snapshot implements commit.State.
 func (g *group) Snapshot() (_ store.GroupChange, ok bool) {
 	g.mu.Lock()
@@ -383,7 +387,7 @@ func (g *group) change(cursor uint64) store.GroupChange {
 }
 
 func (g *group) header(cursor uint64) store.GroupChange {
-	return store.GroupChange{Topic: g.log.name, Life: g.life, Group: g.name,
+	return store.GroupChange{Topic: g.log.Topic(), Life: g.life, Group: g.name,
 		State: store.GroupState{Epoch: g.epoch, Cursor: cursor, Paused: g.paused, Settings: g.settJSON}}
 }
 
@@ -425,7 +429,7 @@ func (g *group) end(err error) (members []*member) {
 // dismiss tells members that their group has ended. g.mu is not held.
 func (g *group) dismiss(members []*member) {
 	if len(members) > 0 {
-		g.log.unwatch(g)
+		g.log.Unwatch(g)
 	}
 	for _, m := range members {
 		m.sub.end(g.ended)

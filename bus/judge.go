@@ -100,7 +100,7 @@ func (g *group) tooCostly(offset uint64) {
 	if !g.warned {
 		g.warned = true
 		g.bus.log.Warn("a filter costs too much on an event, which counts as done; metrics count these",
-			"topic", g.log.name, "group", g.name, "offset", offset)
+			"topic", g.log.Topic(), "group", g.name, "offset", offset)
 	}
 }
 

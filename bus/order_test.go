@@ -11,6 +11,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/topiclog"
 	"eventhub/store"
 	"eventhub/store/storefault"
 )
@@ -357,7 +358,7 @@ func TestSeekPlan(t *testing.T) {
 // TestSeekPlanOverGaps: offsets that hold no event, between acked ones that are
 // forgotten, count for nothing.
 func TestSeekPlanOverGaps(t *testing.T) {
-	g := newGroup(nil, newTopicLog("t"), groupKey{topic: "t", group: "g"})
+	g := newGroup(nil, topiclog.New(0).Use("t"), groupKey{topic: "t", group: "g"})
 	g.progress = newProgress()
 	g.window.reset(0)
 	g.window.add(1)

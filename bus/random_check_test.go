@@ -371,14 +371,7 @@ func (w *world) checkMembers() {
 }
 
 func (w *world) checkCache() {
-	bytes := 0
-	for _, l := range w.bus.logs {
-		l.mu.Lock()
-		for _, item := range l.tail {
-			bytes += len(item.Record)
-		}
-		l.mu.Unlock()
-	}
+	_, bytes := w.bus.logs.Holds()
 	if bytes > w.opts.TailCacheBytes {
 		w.t.Fatalf("the tails hold %d bytes; %d are allowed", bytes, w.opts.TailCacheBytes)
 	}

@@ -319,7 +319,7 @@ func (w *world) inspectWindow(rt *group, s store.GroupState) {
 	for e := range rt.window.open() {
 		if e.offset <= s.Cursor && rt.epoch == s.Epoch && !e.state.inCommit() {
 			w.mu.Lock()
-			w.wrong = fmt.Sprintf("%s::%s is committed at %d with %d in state %d", rt.log.name, rt.name, s.Cursor, e.offset, e.state)
+			w.wrong = fmt.Sprintf("%s::%s is committed at %d with %d in state %d", rt.log.Topic(), rt.name, s.Cursor, e.offset, e.state)
 			w.mu.Unlock()
 		}
 	}

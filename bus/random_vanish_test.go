@@ -253,7 +253,7 @@ func (w *vanishing) check() {
 		g.mu.Lock()
 		for _, m := range g.members {
 			if !stayed[m.sub.receiver] {
-				w.t.Errorf("%s::%s has a member that nobody has", g.log.name, g.name)
+				w.t.Errorf("%s::%s has a member that nobody has", g.log.Topic(), g.name)
 			}
 		}
 		g.mu.Unlock()

@@ -136,6 +136,7 @@ func (b *Bus) Measure(ctx context.Context) (measure.Engine, error) {
 		return measure.Engine{}, err
 	}
 	e := b.counts.snapshot()
+	e.CachedBytes = b.logs.CachedBytes()
 	_, e.QueuedBytes, _ = b.committer.Pending()
 	e.CommitWaiting = b.committer.Waiting()
 	var err error
@@ -159,9 +160,7 @@ func (b *Bus) measureGroups(ctx context.Context) ([]measure.Group, error) {
 		}
 		all = append(all, g.measure(head))
 	}
-	for _, g := range b.measureTails() {
-		all = append(all, *g)
-	}
+	all = append(all, b.measureTails()...)
 	for key, i := range idle {
 		head, err := b.store.Head(ctx, key.topic)
 		if err != nil {
@@ -238,7 +237,7 @@ func (d *groupDeletion) Build() bool {
 	change.Delete = true
 	g.deleted = true
 	d.Units[0].Groups[0] = change
-	d.members = g.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "group %q of topic %q was deleted", g.name, g.log.name))
+	d.members = g.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "group %q of topic %q was deleted", g.name, g.log.Topic()))
 	return true
 }
 

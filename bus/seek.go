@@ -122,7 +122,7 @@ func (g *group) plotSeek(to, head uint64) (plan admin.SeekPlan, way passage) {
 	w, p := &g.window, &g.progress
 	from := w.cursor()
 	plan = admin.SeekPlan{
-		Topic: g.log.name, Group: g.name, From: from, To: to, Head: head, Epoch: g.epoch, Voided: g.held,
+		Topic: g.log.Topic(), Group: g.name, From: from, To: to, Head: head, Epoch: g.epoch, Voided: g.held,
 	}
 	// What is acked above the cursor is not skipped, but delivered again where it
 	// lies above the new one.
@@ -185,7 +185,7 @@ func (g *group) write(ctx context.Context) error {
 	}))
 	switch {
 	case isOutdated(err):
-		return groupError(store.ErrNotFound, g.log.name, g.name) // deleted meanwhile
+		return groupError(store.ErrNotFound, g.log.Topic(), g.name) // deleted meanwhile
 	case eventhub.ErrorCode(err) == eventhub.CodeOverloaded:
 		return eventhub.Wrap(eventhub.CodeOverloaded, err, "it counts from now on; whether it is durable could not be told in time")
 	}

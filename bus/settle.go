@@ -50,7 +50,7 @@ func (b *Bus) patternTarget(text, name string) (func(eventhub.Ref) target, error
 		return nil, eventhub.Errorf(eventhub.CodeNotSubscribed, "there is no group %q with a pattern", name)
 	}
 	return func(ref eventhub.Ref) (meant target) {
-		if g := b.runtimes.group(ref.Lease.Runtime); g != nil && g.name == name && p.Match(g.log.name) {
+		if g := b.runtimes.group(ref.Lease.Runtime); g != nil && g.name == name && p.Match(g.log.Topic()) {
 			meant.group = g
 		}
 		return meant
@@ -94,8 +94,8 @@ func (s *subscription) target(ref eventhub.Ref) target {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := s.members[g.log.name]
-	if m == nil && !slices.ContainsFunc(s.patterns, func(p eventhub.Pattern) bool { return p.Match(g.log.name) }) {
+	m := s.members[g.log.Topic()]
+	if m == nil && !slices.ContainsFunc(s.patterns, func(p eventhub.Pattern) bool { return p.Match(g.log.Topic()) }) {
 		return target{}
 	}
 	return target{group: g, member: m} // nil where it is about to join: a lease counts from anywhere
@@ -205,7 +205,7 @@ func (g *group) settleOne(m *member, ref eventhub.Ref, s *eventhub.Settlement, n
 
 // lookup finds the entry whose last lease ref names.
 func (g *group) lookup(m *member, ref eventhub.Ref) *entry {
-	if ref.Topic != "" && ref.Topic != g.log.name {
+	if ref.Topic != "" && ref.Topic != g.log.Topic() {
 		return nil
 	}
 	if !ref.Lease.IsZero() {

@@ -185,9 +185,9 @@ func (g *group) join(ctx context.Context, s *subscription, life uint64, o *event
 	if err := g.loadIn(ctx, life, o); err != nil {
 		return false, err
 	}
-	head, err := g.bus.store.Head(ctx, g.log.name)
+	head, err := g.bus.store.Head(ctx, g.log.Topic())
 	if err != nil {
-		return false, storeError(err, "read the head of topic %q", g.log.name)
+		return false, storeError(err, "read the head of topic %q", g.log.Topic())
 	}
 	g.mu.Lock()
 	if g.ended != nil {
@@ -201,7 +201,8 @@ func (g *group) join(ctx context.Context, s *subscription, life uint64, o *event
 	}
 	g.members = append(g.members, m)
 	if len(g.members) == 1 {
-		g.log.watch(g, head)
+		g.log.Learn(head)
+		g.log.Watch(g)
 	}
 	g.mu.Unlock()
 	g.bus.sched.Schedule(g)
@@ -212,10 +213,10 @@ func (g *group) join(ctx context.Context, s *subscription, life uint64, o *event
 func (s *subscription) enlist(m *member) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.left || s.members[m.group.log.name] != nil {
+	if s.left || s.members[m.group.log.Topic()] != nil {
 		return false
 	}
-	s.members[m.group.log.name] = m
+	s.members[m.group.log.Topic()] = m
 	return true
 }
 
@@ -628,7 +629,7 @@ func (m *member) leave(giveBack uint64) {
 	if i := slices.Index(g.members, m); i >= 0 {
 		g.members = slices.Delete(slices.Clone(g.members), i, i+1)
 		if len(g.members) == 0 {
-			g.log.unwatch(g)
+			g.log.Unwatch(g)
 		}
 	}
 	if g.reserved == m {

@@ -41,7 +41,6 @@ type tail struct {
 type part struct {
 	tail  *tail
 	shard *shard
-	at    int // its index in the shard; guarded by topicLog.mu
 
 	// Guarded by tail.mu.
 	next   uint64 // events below it were handed over, or are not wanted
@@ -133,7 +132,7 @@ func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, knows know
 func (t *tail) follow(ctx context.Context, topic string, start eventhub.Start, place eventhub.Place, placed bool) error {
 	b := t.bus
 	b.mu.Lock()
-	log := b.useLog(topic)
+	at := b.useTailTopic(topic)
 	b.mu.Unlock()
 	head, err := b.store.Head(ctx, topic)
 	if err != nil {
@@ -150,20 +149,20 @@ func (t *tail) follow(ctx context.Context, topic string, start eventhub.Start, p
 	if err != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.leaveLog(log)
+		b.leaveTailTopic(at)
 		return err
 	}
-	t.attach(log, head, cursor+1)
+	t.attach(at, head, cursor+1)
 	return nil
 }
 
 // attach adds a part that begins at next, unless the tail has one of that topic or
-// has ended; log goes over to it. head is as for topicLog.watch.
-func (t *tail) attach(log *topicLog, head, next uint64) {
+// has ended; the use of the topic goes over to it. head is as for topiclog.Log.Learn.
+func (t *tail) attach(topic *tailTopic, head, next uint64) {
 	t.mu.Lock()
-	if !t.left && !t.has(log.name) {
+	if !t.left && !t.has(topic.name) {
 		p := &part{tail: t, next: next}
-		log.attach(t.bus, p, head)
+		topic.attach(t.bus, p, head)
 		t.add(p)
 		if p.behind {
 			t.lag = append(t.lag, p)
@@ -175,7 +174,7 @@ func (t *tail) attach(log *topicLog, head, next uint64) {
 	t.mu.Unlock()
 	t.bus.mu.Lock()
 	defer t.bus.mu.Unlock()
-	t.bus.leaveLog(log)
+	t.bus.leaveTailTopic(topic)
 }
 
 // fewParts is how many topics a tail has without an index over them.
@@ -186,18 +185,18 @@ func (t *tail) has(topic string) bool {
 	if t.index != nil {
 		return t.index[topic] != nil
 	}
-	return slices.ContainsFunc(t.parts, func(p *part) bool { return p.shard.log.name == topic })
+	return slices.ContainsFunc(t.parts, func(p *part) bool { return p.shard.topic.name == topic })
 }
 
 func (t *tail) add(p *part) {
 	t.parts = append(t.parts, p)
 	switch {
 	case t.index != nil:
-		t.index[p.shard.log.name] = p
+		t.index[p.shard.topic.name] = p
 	case len(t.parts) > fewParts:
 		t.index = make(map[string]*part, 2*fewParts)
 		for _, p := range t.parts {
-			t.index[p.shard.log.name] = p
+			t.index[p.shard.topic.name] = p
 		}
 	}
 }
@@ -292,7 +291,7 @@ func (t *tail) hand(p *part, ds []eventhub.Delivery, next uint64) (all bool) {
 	for len(ds) > 0 {
 		batch := ds[:min(t.batchSize, len(ds)):min(t.batchSize, len(ds))]
 		taken := t.receiver.Deliver(batch)
-		p.shard.log.countHanded(t.bus, taken)
+		p.shard.topic.handed.Add(uint64(taken))
 		if taken < len(batch) {
 			p.next = batch[taken].Offset
 			t.full = true
@@ -329,7 +328,7 @@ func (t *tail) round(f *feed, began time.Time) bool {
 		return false
 	}
 	log := p.shard.log
-	head := log.durableHead()
+	head := log.Head()
 	if !f.cached(log, from, limit) && f.stored(t.bus, log, from, limit) != nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -338,7 +337,7 @@ func (t *tail) round(f *feed, began time.Time) bool {
 		}
 		return false
 	}
-	deliveries := f.prepare(log.name, f.items)
+	deliveries := f.prepare(log.Topic(), f.items)
 	if len(deliveries) == 0 {
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -375,7 +374,7 @@ func (t *tail) round(f *feed, began time.Time) bool {
 // all that was read for it.
 func (t *tail) served(p *part, all bool) {
 	t.grow(all)
-	if all && p.next > p.shard.log.durableHead() {
+	if all && p.next > p.shard.log.Head() {
 		p.behind = false
 		t.lag = slices.Delete(t.lag, 0, 1)
 	} else if all {
@@ -509,12 +508,12 @@ func (t *tail) end(why error) (tell bool) {
 	t.bus.sched.Forget(t)
 	t.bus.forgetTail(t)
 	for _, p := range parts {
-		p.shard.log.detach(p)
+		p.shard.topic.detach(p)
 	}
 	t.bus.mu.Lock()
 	defer t.bus.mu.Unlock()
 	for _, p := range parts {
-		t.bus.leaveLog(p.shard.log)
+		t.bus.leaveTailTopic(p.shard.topic)
 	}
 	return tell
 }

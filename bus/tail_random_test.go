@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -210,8 +211,8 @@ func (w *tailWorld) settle() {
 	}
 	synctest.Wait()
 	b := w.rig.bus
-	if n := len(b.tails) + len(b.logs) + len(b.patternTails); n != 0 {
-		w.Fatalf("left over: %d tails, %d topics, %d patterns", len(b.tails), len(b.logs), len(b.patternTails))
+	if n := len(b.tails) + readTopics(b) + len(b.patternTails); n != 0 {
+		w.Fatalf("left over: %d tails, %d topics, %d patterns", len(b.tails), readTopics(b), len(b.patternTails))
 	}
 }
 
@@ -288,5 +289,59 @@ func comeAndGo(t *testing.T, b *Bus, stop chan struct{}, rng *rand.Rand) {
 		sub.Ready()
 		sub.Drop(0)
 		in.gone.Store(true)
+	}
+}
+
+// TestTailsJoinOthers has tails join the shard of another while that is served: each gets
+// the event that comes first above the head, and those after it.
+func TestTailsJoinOthers(t *testing.T) {
+	const joins = 2000
+	ctx := context.Background()
+	s := memory.Open(memory.Options{})
+	b, err := New(Options{Store: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	firm, err := b.Subscribe(ctx, tailOpts("t"), counter{new(atomic.Int64), 0, nil})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var publisher sync.WaitGroup
+	publisher.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := b.Publish(ctx, eventhub.Event{Topic: "t", Payload: []byte(`1`)}); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range joins {
+		head, err := s.Head(ctx, "t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := newOrderly(t, false, 2)
+		in.last["t"], in.all = head, true
+		sub, err := b.Subscribe(ctx, eventhub.SubscribeOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: head + 1}}, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-in.done
+		sub.Drop(0)
+	}
+	close(stop)
+	publisher.Wait()
+	firm.Drop(0)
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }

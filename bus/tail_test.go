@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"eventhub"
-	"eventhub/store"
 )
 
 func tailOpts(topic string) eventhub.SubscribeOptions {
@@ -85,7 +84,7 @@ func TestTailsEnd(t *testing.T) {
 		r.publish("t", 1, 1)
 		equal(t, "deliveries to those that left", len(left.take())+len(dropped.take()), 0)
 		equal(t, "tails", len(r.bus.tails), 1)
-		equal(t, "topics", len(r.bus.logs), 1)
+		equal(t, "topics", readTopics(r.bus), 1)
 		_, err := r.bus.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: "t", MaxAttempts: 3}, left)
 		wantCode(t, err, eventhub.CodeBadRequest)
 		r.restart()
@@ -140,7 +139,7 @@ func TestTailLeavesDuringTurn(t *testing.T) {
 		r.publish("t", 2, 1)
 		equal(t, "deliveries to the one that left", len(in.take()), 0)
 		equal(t, "deliveries to the other", blocker.taken, 1)
-		equal(t, "topics", len(r.bus.logs), 0)
+		equal(t, "topics", readTopics(r.bus), 0)
 	})
 }
 
@@ -248,24 +247,11 @@ func TestTailThatCannotOpen(t *testing.T) {
 		_, err := r.bus.Subscribe(context.Background(), o, in)
 		wantCode(t, err, eventhub.CodeInternal)
 		equal(t, "deliveries", len(in.take()), 0)
-		equal(t, "what is left", len(r.bus.tails)+len(r.bus.logs)+len(r.bus.patternTails), 0)
+		equal(t, "what is left", len(r.bus.tails)+readTopics(r.bus)+len(r.bus.patternTails), 0)
 		r.store.failHeadOf = ""
 		r.restart()
 		equal(t, "ends heard", len(in.ended), 0)
 	})
-}
-
-// TestLearningOnce: who attaches while the committer is about to tell of a commit
-// does not cost the others their cache.
-func TestLearningOnce(t *testing.T) {
-	l := newTopicLog("t")
-	l.watch(&group{}, 7)
-	l.add([]store.Append{{Offset: 8, Record: []byte("a")}}, false)
-	p := &part{next: 10}
-	l.attach(nil, p, 9)
-	if items, ok := l.read(nil, 8, 10); !ok || len(items) != 1 || p.behind {
-		t.Errorf("%d events are left, %v; the part that begins above is behind: %v", len(items), ok, p.behind)
-	}
 }
 
 // TestTailBetweenCommitAndNews: the store shows a commit before the committer has

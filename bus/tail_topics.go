@@ -29,8 +29,8 @@ type patternTails struct {
 // events of the topics are handed on.
 func (b *Bus) tailsFollow(created []store.TopicLife) {
 	type joining struct {
-		tail *tail
-		log  *topicLog
+		tail  *tail
+		topic *tailTopic
 	}
 	var joinings []joining
 	b.mu.Lock()
@@ -40,14 +40,14 @@ func (b *Bus) tailsFollow(created []store.TopicLife) {
 				continue
 			}
 			for _, t := range p.tails {
-				joinings = append(joinings, joining{t, b.useLog(life.Topic)})
+				joinings = append(joinings, joining{t, b.useTailTopic(life.Topic)})
 			}
 		}
 	}
 	b.mu.Unlock()
 	for _, j := range joinings {
 		// Nothing of the topic is in the log beside what we are about to be told.
-		j.tail.attach(j.log, 0, 1)
+		j.tail.attach(j.topic, 0, 1)
 	}
 }
 

@@ -28,7 +28,7 @@ func TestTailsOfNothingLeaveNothing(t *testing.T) {
 		}
 		topics, _ := r.bus.Topics(bg, "", 1000)
 		equal(t, "topics", len(topics), 0)
-		equal(t, "kept counts of tails", len(r.bus.counts.tails), 0)
+		equal(t, "kept counts of tails", len(r.bus.tailTopics), 0)
 		equal(t, "measured groups", len(m.Groups), 0)
 	})
 }
@@ -127,12 +127,12 @@ func TestTopicForATailThatLeft(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(tailOpts("p.*"))
 		r.bus.mu.Lock()
-		log := r.bus.useLog("p.new")
+		topic := r.bus.useTailTopic("p.new")
 		r.bus.mu.Unlock()
 		in.sub.Drop(0)
-		in.sub.(*tail).attach(log, 0, 1)
-		equal(t, "topics left", len(r.bus.logs), 0)
-		equal(t, "tails of the topic", log.tails(), 0)
+		in.sub.(*tail).attach(topic, 0, 1)
+		equal(t, "topics left", readTopics(r.bus), 0)
+		equal(t, "tails of the topic", topic.tails(), 0)
 	})
 }
 
@@ -157,7 +157,7 @@ func TestBusClosesWhileATailOpens(t *testing.T) {
 			t.Error("the tail has opened on a bus that is closed")
 		}
 		equal(t, "ends heard", len(in.ended), 0)
-		equal(t, "what is left", len(r.bus.tails)+len(r.bus.logs), 0)
+		equal(t, "what is left", len(r.bus.tails)+readTopics(r.bus), 0)
 		r.store.failHeadOf = ""
 		r.start(Options{})
 	})

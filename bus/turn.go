@@ -108,7 +108,7 @@ func (g *group) round(began time.Time) (more, spent bool) {
 		return g.ended == nil, spent
 	}
 	if err != nil {
-		g.bus.log.Error("cannot read events for a group", "topic", g.log.name, "group", g.name, "error", err)
+		g.bus.log.Error("cannot read events for a group", "topic", g.log.Topic(), "group", g.name, "error", err)
 		g.putBack(g.bus.clock.After(readAgain))
 		g.mu.Unlock()
 		return false, false
@@ -158,7 +158,7 @@ func (g *group) plan(now int64) bool {
 // the next retry may be due, 0 where none is or no room is waiting for it.
 func (g *group) planDeliveries(now int64) (next int64) {
 	f := g.fetch
-	f.head = g.log.durableHead()
+	f.head = g.log.Head()
 	if g.paused {
 		g.yield()
 		return 0
@@ -310,11 +310,11 @@ func (g *group) read(f *fetcher) error {
 		return nil
 	}
 	var ok bool
-	if f.items, ok = g.log.read(f.items, f.from, f.limit); ok {
+	if f.items, ok = g.log.Read(f.items, f.from, f.limit); ok {
 		return nil
 	}
 	mark := len(f.batch.Items)
-	err := g.bus.store.Read(context.Background(), g.log.name, f.from, f.limit, roundBytes-f.bytes, &f.batch)
+	err := g.bus.store.Read(context.Background(), g.log.Topic(), f.from, f.limit, roundBytes-f.bytes, &f.batch)
 	f.items = append(f.items, f.batch.Items[mark:]...)
 	return err
 }
@@ -324,9 +324,9 @@ func (g *group) read(f *fetcher) error {
 func (g *group) readOne(f *fetcher, offset uint64) error {
 	n := len(f.items)
 	var ok bool
-	if f.items, ok = g.log.read(f.items, offset, 1); !ok {
+	if f.items, ok = g.log.Read(f.items, offset, 1); !ok {
 		mark := len(f.batch.Items)
-		if err := g.bus.store.Read(context.Background(), g.log.name, offset, 1, 0, &f.batch); err != nil {
+		if err := g.bus.store.Read(context.Background(), g.log.Topic(), offset, 1, 0, &f.batch); err != nil {
 			return err
 		}
 		f.items = append(f.items, f.batch.Items[mark:]...)
@@ -483,7 +483,7 @@ func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
 	e.attempts++
 	g.become(e, leased)
 	d := eventhub.Delivery{
-		Topic: g.log.name, Offset: e.offset, Record: item.Record,
+		Topic: g.log.Topic(), Offset: e.offset, Record: item.Record,
 		Attempt: int(e.attempts), MaxAttempts: g.settings.MaxAttempts, AckTimeout: m.sub.opts.AckTimeout, Sought: m.sought,
 		Redriven: int(e.redriven),
 	}

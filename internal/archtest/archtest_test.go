@@ -41,6 +41,7 @@ var rules = []rule{
 	{"auth", []string{"."}},
 	{"bus/internal/commit", []string{".", "store"}},
 	{"bus/internal/sched", nil},
+	{"bus/internal/topiclog", []string{"bus/internal/commit", "store"}},
 	{"bus", []string{".", "admin", "bus/internal/...", "store", "internal/..."}},
 	{"gateway/...", []string{".", "admin", "wire", "internal/..."}},
 	{"client", []string{".", "admin", "wire", "internal/..."}},
