@@ -92,12 +92,10 @@ type busy struct {
 	proxy   *proxy
 	options []client.Option
 
-	mu     sync.Mutex
-	events int
-	losses int
-	// stalled: leases ran out while handlers had them, and events came to the same client
-	// again, over the same connection.
-	stalled bool
+	mu      sync.Mutex
+	events  int
+	losses  int
+	stalled bool                      // leases ran out while handlers had them
 	expired uint64                    // leases
 	had     map[string]map[string]int // by consumer, then by event: how often it was begun
 	under   map[string]bool           // by client and event: it is with a handler
@@ -228,7 +226,7 @@ func (w *busy) begin(who, group string, d *eventhub.Delivery, random *rand.Rand,
 	id := fmt.Sprint(d.Topic, ":", d.Offset)
 	w.had[group][id]++
 	switch {
-	case w.under[who+id] && !w.stalled:
+	case w.under[who+id]:
 		w.t.Errorf("%s: %s is with two handlers", who, id)
 	case group == "" && d.Offset != w.order[d.Topic]+1:
 		w.t.Errorf("a tail has %s behind %d", id, w.order[d.Topic])

@@ -21,8 +21,9 @@ import (
 //     means one more delivery.
 //   - Deliveries that came over a connection that was lost meanwhile are not
 //     begun: they come again. What is being handled then goes on. If it comes
-//     again before h returns it is not handled twice: the verdict is that of the
-//     new delivery, whose lease is extended meanwhile.
+//     again before h returns, because of a lost connection or because a stalled
+//     one let the lease run out, it is not handled twice: the verdict is that of
+//     the new delivery, whose lease is extended meanwhile.
 //
 // With AutoAck and for a live tail, which has no Group, there are no leases and no
 // verdicts: an error of h is logged, and that is all. See [Client.Subscribe] for
@@ -62,7 +63,7 @@ func (c *Client) Transform(ctx context.Context, opts eventhub.SubscribeOptions, 
 
 // keep runs a consumer whose leases are extended.
 func (c *Client) keep(opts eventhub.SubscribeOptions, run func(eventhub.Subscriber, *keeper) error) error {
-	k := &keeper{c: c, opts: opts.WithDefaults(), held: make(map[eventhub.Lease]hold)}
+	k := &keeper{c: c, opts: opts.WithDefaults(), held: make(map[spot]hold)}
 	over := make(chan struct{})
 	var extending sync.WaitGroup
 	extending.Go(func() { k.extend(over) })

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"sync"
 	"time"
 
@@ -10,30 +11,48 @@ import (
 // keeper stands between a subscription and the queue of eventhub.Consume. It
 // knows the leases that are held, and keeps them from running out: those that came
 // over the present connection and have no verdict, and those of a lost one whose
-// handlers have not returned. The hub ended the latter with the connection, unless
-// it does not know yet that this is lost, so their events come again: the first new
-// lease of such an event is the handler's from then on.
+// handlers have not returned.
+//
+// The event of a lease comes again where the lease is over all the same: because its
+// connection was lost, or because no extension got through in time. If a handler still
+// has the event, the new lease is that handler's from then on; if none has begun, the new
+// delivery replaces the one that waits.
 type keeper struct {
 	c    *Client
 	opts eventhub.SubscribeOptions
 	eventhub.Receiver
 
 	mu      sync.Mutex
-	held    map[eventhub.Lease]hold
+	held    map[spot]hold
 	running map[attempt]eventhub.Lease // of lost connections, begun
 	heirs   map[eventhub.Lease]eventhub.Lease
 
 	acks []eventhub.Ref // not sent yet; guarded by Client.mu
 }
 
+// spot is what the leases of one event share, as long as the hub has the group loaded.
+type spot struct{ runtime, offset uint64 }
+
+func spotOf(lease eventhub.Lease) spot { return spot{lease.Runtime, lease.Offset} }
+
 // hold is a lease that is kept.
 type hold struct {
+	serial   uint64    // of the lease
 	since    time.Time // the lease runs since then
 	topic    string
 	record   eventhub.Record // once it is begun
 	redriven int
 	begun    bool // a handler has it
 	handed   bool // its ack-and-publish is under way, which names this lease
+}
+
+func (h *hold) lease(at spot) eventhub.Lease {
+	return eventhub.Lease{Runtime: at.runtime, Offset: at.offset, Serial: h.serial}
+}
+
+// isAt reports whether a handler is at the event of a delivery.
+func (h *hold) isAt(d *eventhub.Delivery) bool {
+	return h.begun && !h.handed && h.topic == d.Topic && h.redriven == d.Redriven && bytes.Equal(h.record.ID(), d.Record.ID())
 }
 
 // attempt is what a handler works on. Offsets do not tell it: the next hub at the
@@ -54,57 +73,92 @@ func (k *keeper) Deliver(batch []eventhub.Delivery) int {
 }
 
 // note holds the deliveries and returns those that the receiver is to get, and, if
-// these are not all, where they stand in the batch. A delivery that is offered again
-// has been held since the first time.
+// these are not all, where they stand in the batch.
 func (k *keeper) note(batch []eventhub.Delivery, now time.Time) (fresh []eventhub.Delivery, at []int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.running) > 0 {
-		batch, at = k.adopt(batch, now)
-	}
-	for i := range batch {
-		if _, again := k.held[batch[i].Lease]; !again {
-			k.held[batch[i].Lease] = hold{since: now}
-		}
-	}
-	return batch, at
-}
-
-// adopt takes out what handlers are still at, and lets their verdicts be for the new
-// leases.
-func (k *keeper) adopt(batch []eventhub.Delivery, now time.Time) (fresh []eventhub.Delivery, at []int) {
 	for i := range batch {
 		d := &batch[i]
-		if d.Sought {
-			clear(k.running) // the group was moved: all of it is to be handled anew
-		}
-		what := attempt{d.Topic, d.ID(), d.Redriven}
-		lease, ok := k.running[what]
-		if !ok {
+		isFresh := k.take(d, now)
+		if !isFresh && at == nil { // seldom: list those before
+			fresh, at = make([]eventhub.Delivery, 0, len(batch)), make([]int, 0, len(batch))
+			for j := range i {
+				fresh, at = append(fresh, batch[j]), append(at, j)
+			}
+		} else if isFresh && at != nil {
 			fresh, at = append(fresh, *d), append(at, i)
-			continue
 		}
-		delete(k.running, what)
-		h := k.held[lease]
-		delete(k.held, lease)
-		h.since = now
-		k.held[d.Lease] = h
-		if k.heirs == nil {
-			k.heirs = make(map[eventhub.Lease]eventhub.Lease)
-		}
-		k.heirs[lease] = d.Lease
+	}
+	if at == nil {
+		return batch, nil
 	}
 	return fresh, at
+}
+
+// take holds a delivery. It reports false where a handler is at its event: that one's
+// verdict is for the new lease. A delivery that is offered again has been held since the
+// first time.
+func (k *keeper) take(d *eventhub.Delivery, now time.Time) (isFresh bool) {
+	if d.Sought { // the group was moved: all of it is to be handled anew
+		clear(k.running)
+		k.dropLeases(d.Lease.Runtime)
+	}
+	h, again := k.held[spotOf(d.Lease)]
+	switch {
+	case again && h.serial == d.Lease.Serial:
+		return !h.begun
+	case again && h.isAt(d):
+		k.inherit(h.lease(spotOf(d.Lease)), d.Lease, now)
+		return false
+	case len(k.running) > 0:
+		if lease, ok := k.running[attempt{d.Topic, d.ID(), d.Redriven}]; ok {
+			k.inherit(lease, d.Lease, now)
+			return false
+		}
+	}
+	k.held[spotOf(d.Lease)] = hold{serial: d.Lease.Serial, since: now}
+	return true
+}
+
+// inherit puts a new lease in the place of the one that a handler has.
+func (k *keeper) inherit(lease, heir eventhub.Lease, now time.Time) {
+	h := k.held[spotOf(lease)]
+	delete(k.held, spotOf(lease))
+	k.stopRunning(&h, lease)
+	h.serial, h.since = heir.Serial, now
+	k.held[spotOf(heir)] = h
+	if k.heirs == nil {
+		k.heirs = make(map[eventhub.Lease]eventhub.Lease)
+	}
+	k.heirs[lease] = heir
+}
+
+// dropLeases lets go of all leases of a group in a topic: they are void.
+func (k *keeper) dropLeases(runtime uint64) {
+	for at := range k.held {
+		if at.runtime == runtime {
+			delete(k.held, at)
+		}
+	}
+}
+
+// holds returns what is held by a lease.
+func (k *keeper) holds(lease eventhub.Lease) (h hold, ok bool) {
+	h, ok = k.held[spotOf(lease)]
+	if !ok || h.serial != lease.Serial {
+		return hold{}, false
+	}
+	return h, true
 }
 
 // begin reports whether a handler may have the delivery.
 func (k *keeper) begin(d *eventhub.Delivery) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	h, ok := k.held[d.Lease]
+	h, ok := k.holds(d.Lease)
 	if ok {
 		h.topic, h.record, h.redriven, h.begun = d.Topic, d.Record, d.Redriven, true
-		k.held[d.Lease] = h
+		k.held[spotOf(d.Lease)] = h
 	}
 	return ok
 }
@@ -126,16 +180,19 @@ func (k *keeper) release(lease eventhub.Lease) (_ eventhub.Lease, held bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for {
-		h := k.held[lease]
-		delete(k.held, lease)
-		k.stopRunning(&h, lease)
 		heir, ok := k.heirs[lease]
 		if !ok {
-			return lease, h.begun
+			break
 		}
 		delete(k.heirs, lease)
 		lease = heir
 	}
+	h, ok := k.holds(lease)
+	if ok && h.begun {
+		delete(k.held, spotOf(lease))
+		k.stopRunning(&h, lease)
+	}
+	return lease, h.begun
 }
 
 // prolong notes that a lease runs for that long from now, and returns the present
@@ -144,10 +201,10 @@ func (k *keeper) prolong(lease eventhub.Lease, by time.Duration) (_ eventhub.Lea
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	lease = k.present(lease)
-	h := k.held[lease]
+	h, _ := k.holds(lease)
 	if h.begun {
 		h.since = time.Now().Add(by - k.opts.AckTimeout)
-		k.held[lease] = h
+		k.held[spotOf(lease)] = h
 	}
 	return lease, h.begun
 }
@@ -169,10 +226,10 @@ func (k *keeper) ackAndPublish(lease eventhub.Lease) (_ eventhub.Lease, held boo
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	lease = k.present(lease)
-	h, held := k.held[lease]
+	h, held := k.holds(lease)
 	if held {
 		h.handed = true
-		k.held[lease] = h
+		k.held[spotOf(lease)] = h
 		k.stopRunning(&h, lease)
 	}
 	return lease, held
@@ -182,15 +239,15 @@ func (k *keeper) ackAndPublish(lease eventhub.Lease) (_ eventhub.Lease, held boo
 // has begun, and expects the rest again.
 func (k *keeper) Forget() {
 	k.mu.Lock()
-	for lease, h := range k.held {
+	for at, h := range k.held {
 		switch {
 		case !h.begun:
-			delete(k.held, lease)
+			delete(k.held, at)
 		case !h.handed:
 			if k.running == nil {
 				k.running = make(map[attempt]eventhub.Lease)
 			}
-			k.running[attempt{h.topic, string(h.record.ID()), h.redriven}] = lease
+			k.running[attempt{h.topic, string(h.record.ID()), h.redriven}] = h.lease(at)
 		}
 	}
 	k.mu.Unlock()
@@ -221,11 +278,11 @@ func (k *keeper) due(now time.Time) []eventhub.Ref {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var refs []eventhub.Ref
-	for lease, h := range k.held {
+	for at, h := range k.held {
 		if now.Sub(h.since) >= k.opts.AckTimeout/2 {
 			h.since = now
-			k.held[lease] = h
-			refs = append(refs, eventhub.Ref{Lease: lease})
+			k.held[at] = h
+			refs = append(refs, eventhub.Ref{Lease: h.lease(at)})
 		}
 	}
 	return refs

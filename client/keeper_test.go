@@ -22,8 +22,8 @@ func (taker) Ended(error)                             {}
 func TestVerdictsOfHeldLeasesOnly(t *testing.T) {
 	c := &Client{conn: &conn{}}
 	c.conn.wake.L = &c.mu
-	k := &keeper{c: c, Receiver: taker(1), held: make(map[eventhub.Lease]hold)}
-	a, b := eventhub.Lease{Serial: 1}, eventhub.Lease{Serial: 2}
+	k := &keeper{c: c, Receiver: taker(1), held: make(map[spot]hold)}
+	a, b := eventhub.Lease{Offset: 1, Serial: 1}, eventhub.Lease{Offset: 2, Serial: 2}
 	verdict := func(lease eventhub.Lease, want eventhub.Outcome) {
 		t.Helper()
 		before := len(c.conn.out.b)
@@ -87,7 +87,7 @@ func TestLossBehindABusyHandler(t *testing.T) {
 	opts := eventhub.SubscribeOptions{Topic: "t", Group: "g", MaxInFlight: events}.WithDefaults()
 	c := &Client{conn: &conn{}}
 	c.conn.wake.L = &c.mu
-	k := &keeper{c: c, opts: opts, held: make(map[eventhub.Lease]hold)}
+	k := &keeper{c: c, opts: opts, held: make(map[spot]hold)}
 	b := bench{joined: make(chan eventhub.Receiver, 1)}
 	ctx, stop := context.WithCancel(t.Context())
 	begun, proceed := make(chan string, 9*events), make(chan struct{})
@@ -157,7 +157,7 @@ func TestLossBehindABusyHandler(t *testing.T) {
 // TestAnotherEventAtTheSamePlace: the hub that is there after a loss has other events
 // at the offsets of those that are being handled: they are handled too.
 func TestAnotherEventAtTheSamePlace(t *testing.T) {
-	k := &keeper{Receiver: taker(9), held: make(map[eventhub.Lease]hold)}
+	k := &keeper{Receiver: taker(9), held: make(map[spot]hold)}
 	first, other, same := dealt(1, 1), dealt(2, 1), dealt(3, 1)
 	other[0].Record = eventhub.Record(strings.Replace(string(other[0].Record), "e-1", "f-1", 1))
 	k.Deliver(first)
@@ -175,12 +175,54 @@ func TestAnotherEventAtTheSamePlace(t *testing.T) {
 	}
 }
 
+// TestLeaseThatRunsOutOverAConnection: where no extension gets through in time an event
+// comes again over the same connection. It is with one handler then, whose verdict is for
+// the new lease; what no handler has begun is begun once, by the new lease.
+func TestLeaseThatRunsOutOverAConnection(t *testing.T) {
+	c := &Client{conn: &conn{}}
+	c.conn.wake.L = &c.mu
+	k := &keeper{c: c, Receiver: taker(9), held: make(map[spot]hold)}
+	first, again, last := dealt(1, 3), dealt(2, 3), dealt(3, 3)
+	k.Deliver(first)
+	k.begin(&first[0])
+	k.begin(&first[1])
+	k.ackAndPublish(first[1].Lease)
+	if fresh, _ := k.note(again, time.Now()); len(fresh) != 2 || fresh[0].Offset != 2 || fresh[1].Offset != 3 {
+		t.Errorf("%d deliveries are to be begun", len(fresh))
+	}
+	if fresh, _ := k.note(again[:1], time.Now()); len(fresh) > 0 {
+		t.Error("what is offered again and is with a handler is to be begun")
+	}
+	for i := range first {
+		if i > 0 && k.begin(&first[i]) {
+			t.Errorf("event %d is begun by the lease that ran out", i+1)
+		}
+		if i > 0 && !k.begin(&again[i]) {
+			t.Errorf("event %d is not begun by the new lease", i+1)
+		}
+	}
+	k.note(last[:1], time.Now())
+	for i, want := range []uint64{3, 2, 2} {
+		if lease, held := k.release(first[i].Lease); i == 0 && (!held || lease.Serial != want) || i > 0 && held {
+			t.Errorf("event %d: the verdict is for lease %s; held: %v", i+1, lease, held)
+		}
+	}
+	for i := 1; i < 3; i++ {
+		if lease, held := k.release(again[i].Lease); !held || lease.Serial != 2 {
+			t.Errorf("event %d: the verdict is for lease %s; held: %v", i+1, lease, held)
+		}
+	}
+	if len(k.held)+len(k.heirs)+len(k.running) > 0 {
+		t.Errorf("%d leases and %d heirs are left", len(k.held), len(k.heirs))
+	}
+}
+
 // TestExtensionIsDueInTheMiddle: each held lease once per half of its length.
 func TestExtensionIsDueInTheMiddle(t *testing.T) {
-	k := &keeper{opts: eventhub.SubscribeOptions{AckTimeout: 4 * time.Second}, held: make(map[eventhub.Lease]hold)}
+	k := &keeper{opts: eventhub.SubscribeOptions{AckTimeout: 4 * time.Second}, held: make(map[spot]hold)}
 	start := time.Unix(1723140000, 0)
-	k.held[eventhub.Lease{Serial: 1}] = hold{since: start}
-	k.held[eventhub.Lease{Serial: 2}] = hold{since: start.Add(time.Second)}
+	k.held[spot{offset: 1}] = hold{since: start}
+	k.held[spot{offset: 2}] = hold{since: start.Add(time.Second)}
 	for second, want := range []int{0, 0, 1, 1, 1, 1, 1} {
 		refs := k.due(start.Add(time.Duration(second) * time.Second))
 		if len(refs) != want {
