@@ -98,7 +98,7 @@ func TestRefusalsThatPass(t *testing.T) {
 			if r.Op != wire.OpSubscribe {
 				return nil, true
 			}
-			return []string{ok(r), `{"op":"ERR","code":"internal","msg":"t::g: lost it"}`}, true
+			return []string{ok(r), `{"op":"ERR","code":"internal","msg":"lost it","topic":"t","group":"g"}`}, true
 		},
 		func(r *wire.Request) ([]string, bool) { // can not take it back
 			if r.Op != wire.OpSubscribe {
@@ -119,9 +119,9 @@ func TestRefusalsThatPass(t *testing.T) {
 			}
 			tried <- r.Event.ID
 			return []string{
-				`{"op":"ERR","code":"ack_failed","msg":"t::gg: another's"}`,
+				`{"op":"ERR","code":"ack_failed","msg":"another's","topic":"t","group":"gg"}`,
 				fmt.Sprintf(`{"op":"OK","corr":%q,"id":%q,"offset":7}`, r.Corr, r.Event.ID),
-				`{"op":"ERR","code":"forbidden","msg":"t::g: no more"}`,
+				`{"op":"ERR","code":"forbidden","msg":"no more","topic":"t","group":"g"}`,
 			}, true
 		},
 	)

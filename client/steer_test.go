@@ -180,7 +180,7 @@ func TestPausedMemberThatIsLostAgain(t *testing.T) {
 			subscribed = ok(r)
 			return nil, true
 		}
-		return []string{subscribed, `{"op":"ERR","code":"internal","msg":"t::g: lost it"}`, refusal(r, eventhub.CodeNotSubscribed)}, true
+		return []string{subscribed, `{"op":"ERR","code":"internal","msg":"lost it","topic":"t","group":"g"}`, refusal(r, eventhub.CodeNotSubscribed)}, true
 	}, said(heard)))
 	sub, err := dial(t, p.addr()).Subscribe(bounded(t), earliest("t", "g"), newCollector(9))
 	if err != nil {

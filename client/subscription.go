@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -235,12 +234,7 @@ func (s *subscription) refused(err error) {
 // or a refused verdict of Consume.
 func (c *Client) complaint(err *eventhub.Error) {
 	c.mu.Lock()
-	var ended *subscription
-	for key, s := range c.subs {
-		if strings.HasPrefix(err.Message, key.String()+": ") {
-			ended = s
-		}
-	}
+	ended := c.subs[subKey{err.Topic, err.Group}] // no subscription has an empty topic
 	c.mu.Unlock()
 	switch {
 	case ended == nil:

@@ -106,6 +106,11 @@ func hubMeaning(t testing.TB, f *HubFrame) []string {
 	case OpErr:
 		m.add("code", f.Err.Code)
 		m.add("msg", f.Err.Message)
+		m.addIf(f.Err.Topic != "", "topic", f.Err.Topic)
+		m.addIf(f.Err.Group != "", "group", f.Err.Group)
+		if f.Err.Index != nil {
+			m.add("index", *f.Err.Index)
+		}
 		m.addIf(f.Err.RetryAfter > 0, "retry_after_ms", f.Err.RetryAfter.Milliseconds())
 	case OpEvent:
 		m.subscription(f)
@@ -226,6 +231,13 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 	if want := []eventhub.Receipt{{ID: "a", DeliverAt: 5}, {ID: "b", Offset: 17, Duplicate: true}}; !slices.Equal(f4.Receipts, want) {
 		t.Errorf("%+v", f4)
 	}
+	f5 := good(`{"index":0,"group":"\u0067","msg":"m","topic":"t","new":1,"code":"shutting_down","op":"ERR"}`)
+	if e := f5.Err; e.Topic != "t" || e.Group != "g" || e.Index == nil || *e.Index != 0 || e.Code != eventhub.CodeShuttingDown {
+		t.Errorf("%+v", e)
+	}
+	if e := good(`{"op":"ERR","code":"x","msg":"m","topic":null,"group":null,"index":null}`).Err; e.Topic != "" || e.Group != "" || e.Index != nil {
+		t.Errorf("%+v", e)
+	}
 	if f4 = good(`{"stale_at":[2,0],"stale":true,"op":"OK"}`); !slices.Equal(f4.StaleAt, []int{2, 0}) || !f4.Stale {
 		t.Errorf("%+v", f4)
 	}
@@ -241,6 +253,7 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 		`{"op":"EVENTS","topic":"t","events":[{"event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":1}},{"event":{"offset":9}}]}`,
 		``, `[]`, `{"op":"OK"`, `{"op":"OK"}}`, `{"op":"WHAT"}`, `{"corr":"1"}`, `{"op":"OK","corr":1}`, `{"op":"OK","op":"OK"}`,
 		`{"op":"OK","id":"a","offset":-1}`, `{"op":"OK","offset":"1"}`, `{"op":"OK","limits":3}`, `{"op":"ERR","code":1}`,
+		`{"op":"ERR","code":"x","topic":1}`, `{"op":"ERR","code":"x","group":[]}`, `{"op":"ERR","code":"x","index":"1"}`, `{"op":"ERR","code":"x","index":-1}`, `{"op":"ERR","code":"x","index":1.5}`, `{"op":"ERR","code":"x","index":10000}`,
 		`{"op":"OK","protocol":"1"}`, `{"op":"OK","protocol":-1}`,
 		`{"op":"EVENT","topic":"t","event":{"offset":1,"id":"e"}}`, `{"op":"EVENT","topic":"t","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t"}`,
 		`{"op":"EVENT","topic":"t","event":3}`, `{"op":"EVENT","topic":"t","group":3,"event":{},"ctx":{}}`,

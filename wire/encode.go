@@ -153,13 +153,22 @@ func comma(dst []byte, n int) []byte {
 	return append(dst, ',')
 }
 
-// AppendError appends an ERR: code, message and when to try again, and nothing
-// of err's cause.
+// AppendError appends an ERR: code, message, what it is about and when to try
+// again, and nothing of err's cause.
 func AppendError(dst []byte, corr string, hasCorr bool, err *eventhub.Error) []byte {
 	dst = append(dst, `{"op":"ERR","code":`...)
 	dst = strictjson.AppendString(dst, string(err.Code))
 	dst = append(dst, `,"msg":`...)
 	dst = strictjson.AppendString(dst, err.Message)
+	if err.Topic != "" {
+		dst = strictjson.AppendString(append(dst, `,"topic":`...), err.Topic)
+	}
+	if err.Group != "" {
+		dst = strictjson.AppendString(append(dst, `,"group":`...), err.Group)
+	}
+	if err.Index != nil {
+		dst = strconv.AppendInt(append(dst, `,"index":`...), int64(*err.Index), 10)
+	}
 	dst = appendCorr(dst, corr, hasCorr)
 	if err.RetryAfter > 0 {
 		// Rounded up: who comes back in time must not be too early.

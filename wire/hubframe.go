@@ -87,7 +87,7 @@ type hubMembers struct {
 	known, gaps                      []byte
 	hub, version, durability, limits []byte
 	protocol                         []byte
-	code, msg, retryAfter            []byte
+	code, msg, index, retryAfter     []byte
 	topic, group, event, context     []byte
 	events                           []byte
 }
@@ -104,7 +104,7 @@ func (m *hubMembers) slot(name []byte) *[]byte {
 		{"known", &m.known}, {"gaps", &m.gaps},
 		{"hub", &m.hub}, {"version", &m.version}, {"durability", &m.durability}, {"limits", &m.limits},
 		{"protocol", &m.protocol},
-		{"code", &m.code}, {"msg", &m.msg}, {"retry_after_ms", &m.retryAfter},
+		{"code", &m.code}, {"msg", &m.msg}, {"index", &m.index}, {"retry_after_ms", &m.retryAfter},
 		{"topic", &m.topic}, {"group", &m.group}, {"event", &m.event}, {"ctx", &m.context}, {"events", &m.events},
 	} {
 		if s.name == string(name) {
@@ -438,6 +438,23 @@ func (d *HubDecoder) readErr(f *HubFrame) error {
 	}
 	if err := d.values.readText("msg", d.m.msg, &e.Message); err != nil {
 		return err
+	}
+	if err := d.values.readText("topic", d.m.topic, &e.Topic); err != nil {
+		return err
+	}
+	if err := d.values.readText("group", d.m.group, &e.Group); err != nil {
+		return err
+	}
+	if !absent(d.m.index) {
+		var n uint64
+		if err := readCardinal("index", d.m.index, &n); err != nil {
+			return err
+		}
+		if n >= MaxEvents {
+			return outOfRange("index", int64(n), 0, MaxEvents-1)
+		}
+		index := int(n)
+		e.Index = &index
 	}
 	f.Err = e
 	return readMillis("retry_after_ms", d.m.retryAfter, 0, &e.RetryAfter)

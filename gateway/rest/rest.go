@@ -44,7 +44,7 @@ const (
 	maxBatchEvents = 10_000
 )
 
-// Access is what an authenticated request may use. Every field is set, save
+// Access is what an authenticated request may use. Every field is set, except
 // Scheduler, without which nothing is found under its paths.
 type Access struct {
 	Publisher  eventhub.Publisher

@@ -16,7 +16,7 @@
 //
 // # Invariants
 //
-//   - The effects of a connection's frames happen in the order of the frames, save
+//   - The effects of a connection's frames happen in the order of the frames, except
 //     that the events of an ACK with publish may come after those of a PUBLISH that
 //     did not wait for its answer. A SUBSCRIBE and a CANCEL wait until the publishes
 //     before them are committed. Answers carry corr and may overtake each other.

@@ -394,7 +394,7 @@ func TestSubscriptionEndsByItself(t *testing.T) {
 	c := f.login(t)
 	sub := c.subscribe(f)
 	sub.receiver.Ended(eventhub.Errorf(eventhub.CodeShuttingDown, "The hub stops."))
-	c.expect(map[string]any{"op": "ERR", "code": "shutting_down", "msg": "t::g: The hub stops.", "corr": nil})
+	c.expect(map[string]any{"op": "ERR", "code": "shutting_down", "msg": "t::g: The hub stops.", "topic": "t", "group": "g", "corr": nil})
 	broken := c.subscribe(f)
 	broken.receiver.Ended(errors.New("disk on fire"))
 	if got := c.expect(map[string]any{"op": "ERR", "code": "internal"}); strings.Contains(fmt.Sprint(got), "fire") {

@@ -40,8 +40,8 @@ const (
 //
 // It leaves the session's map when the client unsubscribes, when it ends by
 // itself, and when the session ends; whoever takes it out of there ends it. One
-// that ends by itself says so in an ERR without corr, whose message begins with
-// its name and a colon; the client may subscribe again.
+// that ends by itself says so in an ERR without corr, which has its topic and
+// group; the client may subscribe again.
 type subscription struct {
 	s      *session
 	key    subKey
@@ -152,6 +152,7 @@ func (u *subscription) Ended(err error) {
 	case subscribed:
 		delete(s.subs, u.key)
 		e.Message = u.key.String() + ": " + e.Message
+		e.Topic, e.Group = u.key.topic, u.key.group
 		s.appendError(corr{}, &e)
 		s.kick()
 	}

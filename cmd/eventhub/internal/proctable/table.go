@@ -11,7 +11,7 @@ const (
 	// the table.
 	forgetAfter = time.Minute
 	// rateWindow is the time over which events per second are averaged: several
-	// of the agents' ticks, lest the figure dance.
+	// of the agents' ticks, so that the figure is steady.
 	rateWindow = 5 * time.Second
 )
 
