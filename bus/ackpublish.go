@@ -111,8 +111,8 @@ func (c *ackPublishCall) answer(i int, x *groupStep, err error) {
 	h := &c.hs[i]
 	if h.Err = err; err == nil {
 		h.Receipts = receipts(h.Receipts, x.Unit.Appends)
-		if len(x.planned) > 0 {
-			h.Receipts = planReceipts(h.Receipts, x.Unit.Plans, x.planned)
+		if len(x.delayed) > 0 {
+			h.Receipts = delayedReceipts(h.Receipts, x.Unit.Plans, x.delayed)
 		}
 	}
 	if c.left.Add(-1) == 0 {
@@ -135,16 +135,16 @@ func (b *Bus) ackAndPublish(ctx context.Context, hs []eventhub.AckPublish, done 
 		s.pubs[i].Events = hs[i].Events
 	}
 	b.encode(s)
-	planned := s.planned
+	delayed := s.delayed
 	var begun []*groupStep
 	for i := range hs {
 		x, err := b.newStep(s, i, &hs[i], of)
 		if u := s.unitOf[i]; u >= 0 {
 			n := len(s.Units[u].Plans)
 			if err == nil {
-				x.planned = planned[:n]
+				x.delayed = delayed[:n]
 			}
-			planned = planned[n:]
+			delayed = delayed[n:]
 		}
 		if err != nil {
 			call.answer(i, nil, err)

@@ -129,7 +129,7 @@ func TestWaitForRefused(t *testing.T) {
 // A group whose pattern brings it to topics to come is waited for there; a publish that is
 // refused makes neither the group nor the topic.
 func TestWaitForRefusedLeavesNothing(t *testing.T) {
-	inFaultyBubble(t, nil, func(r *rig, s *storefault.Store) {
+	inFaultyBubble(t, func(r *rig, s *storefault.Store) {
 		r.subscribe(earliest("a.*", "g"))
 		wait := func(groups []string, events ...eventhub.Event) eventhub.Publication {
 			return eventhub.Publication{Events: events, WaitFor: groups}

@@ -31,14 +31,14 @@
 // members and tails; one goroutine for topics that were created and that
 // patterns match, and one for what deleted topics have left; one timer for all
 // leases, retries and conflated tails, and one for all scheduled events
-// (schedule.go). Nothing runs while there is nothing to do. Workers and timer are those
-// of package bus/internal/sched.
+// (bus/internal/delayed). Nothing runs while there is nothing to do. Workers and the timer
+// of all leases are those of package bus/internal/sched.
 //
 // A group is touched by its members' goroutines and one worker at a time, under
 // group.mu; a tail by its owner, the shards of its topics and one worker, under
 // tail.mu. Locks are taken in the order bus.mu, group.mu or tail.mu,
 // subscription.giving, subscription.mu, tailTopic.mu, then one of those of topiclog, counts.mu,
-// the committer's, the scheduler's, mover.mu, runtimes.mu, filters.mu. Receivers are called under
+// the committer's, the scheduler's, the mover's, runtimes.mu, filters.mu. Receivers are called under
 // group.mu and subscription.giving, or under tail.mu, and must not block or call back.
 // Filters are asked under no lock (judge.go).
 //
@@ -61,6 +61,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/delayed"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/topiclog"
 	"eventhub/internal/filter"
@@ -134,7 +135,7 @@ type Bus struct {
 	committer *commit.Committer
 	clock     *sched.Clock
 	sched     *sched.Scheduler
-	mover     *mover
+	mover     *delayed.Mover
 	logs      *topiclog.Logs
 
 	space  spaceGuard
@@ -197,16 +198,18 @@ func New(opts Options) (*Bus, error) {
 	b.space = spaceGuard{store: b.store, log: b.log, shrink: b.sweeper.shrink}
 	b.counts.init()
 	b.sched = sched.New(b.clock, runtime.GOMAXPROCS(0))
-	b.mover = newMover(b)
 	b.committer = commit.New(commit.Options{
 		Store: b.store, Logger: b.log, QueueBytes: opts.QueueBytes, EarlyBytes: opts.EarlyBytes,
 		SyncEvery: opts.SyncEvery, Fatal: opts.Fatal, Committed: b.committed, Observe: b.counts.commit,
+	})
+	b.mover = delayed.New(delayed.Options{
+		Store: b.store, Committer: b.committer, Logger: b.log, Now: b.clock.Wall, Room: b.space.check, Link: linkRecord,
 	})
 	if err := b.patterns.begin(b); err != nil {
 		b.sched.Stop()
 		return nil, errors.Join(err, b.committer.Stop())
 	}
-	b.mover.start()
+	b.mover.Start()
 	b.sweeper.begin(b)
 	return b, nil
 }
@@ -237,7 +240,7 @@ func (b *Bus) Close() error {
 		for _, t := range tails {
 			t.shut(errShuttingDown)
 		}
-		b.mover.stop()
+		b.mover.Stop()
 		b.sched.Stop()
 	}
 	err := b.committer.Stop()
@@ -261,7 +264,7 @@ func (b *Bus) committed(jobs []*commit.Request) {
 				continue
 			}
 			if len(u.Plans) > 0 {
-				b.mover.planned(u.Plans)
+				b.mover.Committed(u.Plans)
 			}
 			if len(u.Groups) > 0 {
 				b.known.add(u.Groups)

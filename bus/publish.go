@@ -13,13 +13,13 @@ import (
 	"eventhub/store"
 )
 
-// encoder makes what units append and schedule. Appends and plans get their records when
+// encoder makes what units append and schedule. Events get their records when
 // all are encoded: only then does buf stay where it is.
 type encoder struct {
 	appends []store.Append
-	plans   []store.Plan
-	planned []plannedEvent // parallel to plans
-	buf     []byte         // the records of appends and plans
+	delays  []store.Plan
+	delayed []delayedEvent // parallel to delays
+	buf     []byte         // the records of both
 }
 
 // publication is the job of one call of Enqueue. They are pooled.
@@ -46,10 +46,10 @@ func (p *publication) recycle() {
 	}
 	clear(p.Units)
 	clear(p.appends)
-	clear(p.plans)
+	clear(p.delays)
 	*p = publication{
 		Request: commit.Request{Units: p.Units[:0]},
-		encoder: encoder{appends: p.appends[:0], plans: p.plans[:0], planned: p.planned[:0], buf: buf},
+		encoder: encoder{appends: p.appends[:0], delays: p.delays[:0], delayed: p.delayed[:0], buf: buf},
 		unitOf:  p.unitOf[:0],
 	}
 	publications.Put(p)
@@ -101,22 +101,22 @@ func (b *Bus) encode(s *publication) {
 	for i := range s.pubs {
 		p := &s.pubs[i]
 		p.Err = nil
-		first, firstPlan, mark := len(s.appends), len(s.plans), len(s.buf)
+		first, firstDelay, mark := len(s.appends), len(s.delays), len(s.buf)
 		if len(p.WaitFor) > 0 {
 			p.Err = b.checkWait(s, p, now)
 		}
 		for j := range p.Events {
 			start := len(s.buf)
 			due := p.Events[j].Due(now)
-			isPlan := due > now.UnixMilli()
+			isDelayed := due > now.UnixMilli()
 			if p.Err == nil {
-				p.Err = s.add(&p.Events[j], now, isPlan)
+				p.Err = s.add(&p.Events[j], now, isDelayed)
 			}
 			if p.Err != nil {
 				break
 			}
-			if isPlan {
-				s.planLast(j, start, due, p.Events[j].ID == "")
+			if isDelayed {
+				s.delayLast(j, start, due, p.Events[j].ID == "")
 				continue
 			}
 			spans = append(spans, span{start, len(s.buf)})
@@ -126,13 +126,13 @@ func (b *Bus) encode(s *publication) {
 		}
 		if p.Err != nil || len(p.Events) == 0 {
 			clear(s.appends[first:])
-			s.dropPlans(firstPlan)
+			s.forgetDelayed(firstDelay)
 			s.appends, s.buf, spans = s.appends[:first], s.buf[:mark], spans[:first]
 			s.unitOf = append(s.unitOf, -1)
 			continue
 		}
 		s.unitOf = append(s.unitOf, len(s.Units))
-		s.Units = append(s.Units, store.Unit{Plans: s.plans[firstPlan:]})
+		s.Units = append(s.Units, store.Unit{Plans: s.delays[firstDelay:]})
 	}
 	// Only now do buf and appends stay where they are.
 	at := 0
@@ -146,20 +146,20 @@ func (b *Bus) encode(s *publication) {
 	for i, sp := range spans {
 		s.appends[i].Record = eventhub.Record(s.buf[sp.start:sp.end:sp.end])
 	}
-	s.placePlans(s.Units)
+	s.placeDelayed(s.Units)
 	s.Bytes, s.Records = len(s.buf), s.buf
 }
 
-// add validates one event and encodes it at the end of buf. One that is to be a plan
+// add validates one event and encodes it at the end of buf. One that is delayed
 // gets its id now, if it has none.
-func (s *encoder) add(e *eventhub.Event, now time.Time, isPlan bool) error {
+func (s *encoder) add(e *eventhub.Event, now time.Time, isDelayed bool) error {
 	if err := e.Validate(now); err != nil {
 		return err
 	}
 	if eventhub.HubOnlyTopic(e.Topic) {
 		return eventhub.Errorf(eventhub.CodeForbidden, "topic %q is published by the hub alone", e.Topic)
 	}
-	if isPlan && e.ID == "" {
+	if isDelayed && e.ID == "" {
 		withID := *e
 		withID.ID = eventid.New()
 		e = &withID
@@ -210,7 +210,7 @@ func (s *encoder) seal(r *commit.Request, ends []int) {
 
 // Done implements commit.Job: it answers the publishers.
 func (s *publication) Done(err error) {
-	planned := s.planned
+	delayed := s.delayed
 	for i := range s.pubs {
 		p := &s.pubs[i]
 		u := s.unitOf[i]
@@ -223,11 +223,11 @@ func (s *publication) Done(err error) {
 		default:
 			p.Receipts = receipts(p.Receipts, s.Units[u].Appends)
 			if n := len(s.Units[u].Plans); n > 0 {
-				p.Receipts = planReceipts(p.Receipts, s.Units[u].Plans, planned[:n])
+				p.Receipts = delayedReceipts(p.Receipts, s.Units[u].Plans, delayed[:n])
 			}
 		}
 		if u >= 0 {
-			planned = planned[len(s.Units[u].Plans):]
+			delayed = delayed[len(s.Units[u].Plans):]
 		}
 	}
 	pubs, done, ackWait := s.pubs, s.done, s.ackWait

@@ -6,6 +6,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub/admin"
+	"eventhub/bus/internal/delayed"
 )
 
 // The clock in the histories: somebody sets it, by hours or by a moment, and no lease, no
@@ -33,7 +34,7 @@ func (w *world) setClock() {
 func (w *world) skew(to int64) {
 	w.clock.skew.Store(to)
 	w.set.most = max(w.set.most, to)
-	w.set.noticed = now() + lookEvery.Milliseconds()
+	w.set.noticed = now() + delayed.LookEvery.Milliseconds()
 }
 
 // checkTimes: times are shown as the wall clock has them now.

@@ -17,7 +17,7 @@ type groupStep struct {
 	// Of an ack-and-publish, which is one of call; a dead letter has none.
 	call    *ackPublishCall
 	index   int
-	planned []plannedEvent // parallel to Unit.Plans
+	delayed []delayedEvent // parallel to Unit.Plans
 	late    []uint64       // offsets whose lease had run out when the step began: they have their time of waiting
 
 	lost bool // its entries are not what they were; the committer's

@@ -48,20 +48,20 @@ type countingStore struct {
 const countEvery = 10_000
 
 func (s *countingStore) Planned(ctx context.Context, afterAt int64, afterSeq uint64, until int64, limit, maxBytes int) ([]store.Planned, error) {
-	plans, err := s.Store.Planned(ctx, afterAt, afterSeq, until, limit, maxBytes)
+	events, err := s.Store.Planned(ctx, afterAt, afterSeq, until, limit, maxBytes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range plans {
-		plans[i].Record = slices.Clone(plans[i].Record) // several may share their memory
-		s.read = append(s.read, weak.Make(&plans[i].Record[0]))
+	for i := range events {
+		events[i].Record = slices.Clone(events[i].Record) // several may share their memory
+		s.read = append(s.read, weak.Make(&events[i].Record[0]))
 	}
-	if s.more += len(plans); s.more >= countEvery {
+	if s.more += len(events); s.more >= countEvery {
 		s.more = 0
 		runtime.GC()
 		s.read = slices.DeleteFunc(s.read, func(p weak.Pointer[byte]) bool { return p.Value() == nil })
 		s.most = max(s.most, len(s.read))
 	}
-	return plans, err
+	return events, err
 }
 
 // mostHeld returns the highest of the counts.
@@ -103,14 +103,12 @@ func (r *diskRig) close() {
 // setAhead sets the hub's clock, and has the mover look at it at once.
 func (r *diskRig) setAhead(d time.Duration) {
 	r.clock.skew.Store(int64(d))
-	r.bus.mover.mu.Lock()
-	defer r.bus.mover.mu.Unlock()
-	r.bus.mover.arm()
+	r.bus.mover.Start()
 }
 
-// plan schedules n events, due in any order within a second an hour from now; the
+// schedule publishes n delayed events, due in any order within a second an hour from now; the
 // payload is when.
-func (r *diskRig) plan(n int) {
+func (r *diskRig) schedule(n int) {
 	r.t.Helper()
 	base := r.clock.now().Add(time.Hour).UnixMilli()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -188,7 +186,7 @@ func TestManyScheduledOnDisk(t *testing.T) {
 	empty.close()
 
 	r := openDiskRig(t, t.TempDir())
-	r.plan(n)
+	r.schedule(n)
 	r.close()
 	r.open()
 	defer r.close()
@@ -254,7 +252,7 @@ func BenchmarkSchedule(b *testing.B) {
 func BenchmarkMove(b *testing.B) {
 	r := openDiskRig(b, b.TempDir())
 	defer r.close()
-	r.plan(b.N)
+	r.schedule(b.N)
 	a := &arrivals{want: b.N}
 	r.await(a)
 	b.ReportAllocs()
