@@ -10,6 +10,7 @@ import (
 	"eventhub/bus/internal/commit"
 	"eventhub/internal/eventid"
 	"eventhub/internal/record"
+	"eventhub/internal/record/layout"
 	"eventhub/store"
 )
 
@@ -178,7 +179,7 @@ func (s *encoder) encodeMade(e *eventhub.Event) error { return s.encodeAs(e, tru
 func (s *encoder) encodeAs(e *eventhub.Event, made bool) error {
 	withID := *e
 	if e.ID == "" {
-		withID.ID = eventhub.RecordIDRoom
+		withID.ID = layout.IDRoom
 	}
 	var buf []byte
 	var err error

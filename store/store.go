@@ -128,7 +128,7 @@ type Append struct {
 	ID string
 	// NewID asks the store for an id that was never used before, in any store, and
 	// that nobody can guess: a UUIDv7. ID is a result then, and Record, which has
-	// eventhub.RecordIDRoom for its id, gets it in place. Whoever comes with it
+	// layout.IDRoom for its id, gets it in place. Whoever comes with it
 	// later gets the offset of this event.
 	NewID bool
 	// Key, where not empty, makes the event part of the state by key.

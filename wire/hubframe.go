@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"eventhub"
+	"eventhub/internal/record/layout"
 )
 
 // The frames of the hub.
@@ -228,10 +229,10 @@ func (d *HubDecoder) setEvent(into *eventhub.Delivery, event []byte) error {
 // nil for bytes that are no record.
 func recordTopic(record []byte) []byte {
 	s := scanner{rest: record[1:]}
-	if !s.has(eventhub.RecordCommittedPrefix[1:]) {
-		s.expect(eventhub.RecordTSPrefix[1:])
+	if !s.has(layout.CommittedPrefix[1:]) {
+		s.expect(layout.TSPrefix[1:])
 	}
-	s.skip(eventhub.RecordTimeWidth)
+	s.skip(layout.TimeWidth)
 	s.expect(`,"id":`)
 	s.text()
 	if s.has(`,"ts":`) {

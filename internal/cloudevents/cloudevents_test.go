@@ -10,6 +10,7 @@ import (
 
 	"eventhub"
 	"eventhub/internal/record"
+	"eventhub/internal/record/layout"
 )
 
 func header(pairs ...string) http.Header {
@@ -131,7 +132,7 @@ func written(t *testing.T, e *eventhub.Event) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventhub.Record(r).SetCommitTime(1723140000001)
+	layout.SetCommitTime(r, 1723140000001)
 	out, err := AppendStructured(nil, e.Topic, 7, r)
 	if err != nil {
 		t.Fatal(err)

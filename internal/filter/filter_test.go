@@ -8,6 +8,7 @@ import (
 
 	"eventhub"
 	"eventhub/internal/record"
+	"eventhub/internal/record/layout"
 )
 
 // encode returns the record of an event, which gets an id and a topic.
@@ -27,7 +28,7 @@ func encode(t testing.TB, e eventhub.Event) eventhub.Record {
 		t.Fatal(err)
 	}
 	r := eventhub.Record(rec)
-	r.SetCommitTime(1723140000000)
+	layout.SetCommitTime(r, 1723140000000)
 	return r
 }
 

@@ -1,5 +1,5 @@
-// Package record encodes an event into the bytes that are stored. The layout is
-// that of eventhub.Record; the encoding happens once per event, in the engine,
+// Package record encodes an event into the bytes that are stored, in the layout that
+// package layout describes. The encoding happens once per event, in the engine,
 // before the commit that gives it its offset and time.
 package record
 
@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"eventhub"
+	"eventhub/internal/record/layout"
 	"eventhub/internal/strictjson"
 )
 
@@ -42,9 +43,9 @@ func appendBy(payload func(dst, src []byte) ([]byte, error), dst []byte, e *even
 	start := len(dst)
 	dst = slices.Grow(dst, 128+len(e.ID)+len(e.Topic)+len(e.Key)+len(e.Payload))
 	if e.TS == 0 {
-		dst = append(dst, eventhub.RecordTSPrefix...)
+		dst = append(dst, layout.TSPrefix...)
 	} else {
-		dst = append(dst, eventhub.RecordCommittedPrefix...)
+		dst = append(dst, layout.CommittedPrefix...)
 	}
 	dst = append(dst, noTime...)
 	dst = append(dst, `,"id":"`...)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"eventhub"
+	"eventhub/internal/record/layout"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -32,7 +33,7 @@ func TestAppendLayout(t *testing.T) {
 				t.Fatal(err)
 			}
 			rec := eventhub.Record(out[1:])
-			rec.SetCommitTime(1723140000123)
+			layout.SetCommitTime(rec, 1723140000123)
 			if diff := cmp.Diff(tt.want, string(rec)); diff != "" {
 				t.Errorf("record differs (-want +got):\n%s", diff)
 			}
@@ -63,7 +64,7 @@ func TestCommitTimeBefore2001IsStillJSON(t *testing.T) {
 	}
 	rec := eventhub.Record(out)
 	for _, ms := range []int64{0, 7, 946684800000, 9999999999999} {
-		rec.SetCommitTime(ms)
+		layout.SetCommitTime(rec, ms)
 		e, err := rec.Event(3)
 		if err != nil || e.TS != ms || rec.CommitTime() != ms || string(rec.ID()) != "a" {
 			t.Errorf("commit time %d: read %d and %d from %s, %v", ms, e.TS, rec.CommitTime(), rec, err)
@@ -95,7 +96,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		rec := eventhub.Record(out)
-		rec.SetCommitTime(1723140000000)
+		layout.SetCommitTime(rec, 1723140000000)
 		if got := string(rec.Key()); got != in.Key {
 			t.Fatalf("Key() = %q of %s", got, rec)
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"eventhub/internal/eventid"
+	"eventhub/internal/record/layout"
 	"eventhub/store"
 )
 
@@ -208,7 +209,7 @@ func (t *topic) change(ch *store.GroupChange) {
 func (t *topic) append(a *store.Append, now int64) {
 	if a.NewID {
 		a.ID = eventid.New()
-		a.Record.SetID(a.ID)
+		layout.SetID(a.Record, a.ID)
 	}
 	if first, ok := t.ids[a.ID]; ok {
 		a.Offset, a.CommitTime, a.Duplicate = first, t.at(first).CommitTime(), true
@@ -224,9 +225,9 @@ func (t *topic) append(a *store.Append, now int64) {
 	case a.KeepTime >= last && a.KeepTime <= now:
 		time = a.KeepTime
 	default:
-		a.Record = a.Record.WithTS(a.KeepTime)
+		a.Record = layout.WithTS(a.Record, a.KeepTime)
 	}
-	a.Record.SetCommitTime(time)
+	layout.SetCommitTime(a.Record, time)
 	if a.KeepOffset <= store.MaxKeepOffset {
 		offset = max(offset, a.KeepOffset)
 	}

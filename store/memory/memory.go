@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/internal/record/layout"
 	"eventhub/store"
 )
 
@@ -410,7 +411,7 @@ func checkChange(ch *store.GroupChange) {
 func checkAppend(a *store.Append) {
 	id := a.ID
 	if a.NewID {
-		if id = string(a.Record.ID()); len(id) != len(eventhub.RecordIDRoom) {
+		if id = string(a.Record.ID()); len(id) != len(layout.IDRoom) {
 			misuse("append to topic %q: the record has no room for an id: %.60q", a.Topic, a.Record)
 		}
 	}

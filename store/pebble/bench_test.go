@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"eventhub"
+	"eventhub/internal/record/layout"
 	"eventhub/store"
 )
 
@@ -14,7 +14,7 @@ import (
 func newBenchUnit(n int, given bool) (u *store.Unit, renew func()) {
 	u = &store.Unit{Appends: make([]store.Append, n)}
 	for i := range u.Appends {
-		u.Appends[i] = store.Append{Topic: "bench.topic", NewID: !given, Record: newRecord("bench.topic", eventhub.RecordIDRoom, 256)}
+		u.Appends[i] = store.Append{Topic: "bench.topic", NewID: !given, Record: newRecord("bench.topic", layout.IDRoom, 256)}
 	}
 	serial := 0
 	return u, func() {
@@ -131,7 +131,7 @@ func BenchmarkSweepStep(b *testing.B) {
 	fill := func() {
 		u, renew := newBenchUnit(1000, false)
 		for i := range u.Appends {
-			u.Appends[i].Record = newRecord("bench.topic", eventhub.RecordIDRoom, 2<<10)
+			u.Appends[i].Record = newRecord("bench.topic", layout.IDRoom, 2<<10)
 		}
 		for range 20 {
 			renew()

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"eventhub/internal/eventid"
+	"eventhub/internal/record/layout"
 	"eventhub/store"
 
 	pdb "github.com/cockroachdb/pebble/v2"
@@ -374,7 +375,7 @@ func (c *commit) append(a *store.Append) {
 		t.lastTime = a.KeepTime
 	default:
 		t.lastTime = max(t.lastTime, c.now)
-		a.Record = a.Record.WithTS(a.KeepTime)
+		a.Record = layout.WithTS(a.Record, a.KeepTime)
 	}
 	t.last++
 	if a.KeepOffset <= store.MaxKeepOffset {
@@ -384,7 +385,7 @@ func (c *commit) append(a *store.Append) {
 	if first != nil {
 		first.offset, first.time = a.Offset, a.CommitTime
 	}
-	a.Record.SetCommitTime(a.CommitTime)
+	layout.SetCommitTime(a.Record, a.CommitTime)
 	at := place{t.id, a.Offset}
 	if a.NewID && c.makeID(at, a) || !a.NewID && first.named != at {
 		c.indexed = append(c.indexed, indexed{a.ID, t.id, a.Offset})
@@ -397,7 +398,7 @@ func (c *commit) makeID(at place, a *store.Append) (isIndexed bool) {
 	if a.ID = c.s.ids.make(at, a.CommitTime); a.ID == "" {
 		a.ID, isIndexed = eventid.New(), true
 	}
-	a.Record.SetID(a.ID)
+	layout.SetID(a.Record, a.ID)
 	return isIndexed
 }
 

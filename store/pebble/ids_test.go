@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"eventhub"
+	"eventhub/internal/record/layout"
 	"eventhub/store"
 
 	pdb "github.com/cockroachdb/pebble/v2"
@@ -183,7 +183,7 @@ func BenchmarkMakeID(b *testing.B) {
 	defer mustClose(b, s)
 	b.ReportAllocs()
 	for i := range uint64(b.N) {
-		if id := s.ids.make(place{1, i + 1}, 1723140000000); len(id) != len(eventhub.RecordIDRoom) {
+		if id := s.ids.make(place{1, i + 1}, 1723140000000); len(id) != len(layout.IDRoom) {
 			b.Fatal(id)
 		}
 	}

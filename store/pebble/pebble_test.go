@@ -12,6 +12,7 @@ import (
 
 	"eventhub"
 	"eventhub/internal/faultfs"
+	"eventhub/internal/record/layout"
 	"eventhub/store"
 	"eventhub/store/storetest"
 
@@ -133,7 +134,7 @@ func given(topic, id string) store.Append {
 
 // made is an append whose id the store is to make.
 func made(topic string) store.Append {
-	return store.Append{Topic: topic, NewID: true, Record: newRecord(topic, eventhub.RecordIDRoom, 0)}
+	return store.Append{Topic: topic, NewID: true, Record: newRecord(topic, layout.IDRoom, 0)}
 }
 
 // mustCommit commits one unit, which must not be refused.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"eventhub"
+	"eventhub/internal/record/layout"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 
@@ -148,7 +149,7 @@ func (m *model) drawUnit(rt *rapid.T) *store.Unit {
 		isNew := rapid.Bool().Draw(rt, "new id")
 		switch {
 		case isNew:
-			id = eventhub.RecordIDRoom
+			id = layout.IDRoom
 		case len(m.made) > 0 && rapid.IntRange(0, 3).Draw(rt, "made") == 0:
 			id = rapid.SampledFrom(m.made).Draw(rt, "id")
 		}

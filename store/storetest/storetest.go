@@ -16,6 +16,7 @@ import (
 
 	"eventhub"
 	"eventhub/internal/record"
+	"eventhub/internal/record/layout"
 	"eventhub/store"
 
 	"github.com/google/go-cmp/cmp"
@@ -187,7 +188,7 @@ func keyed(topic, id, key string) store.Append { return newAppend(topic, id, key
 
 // made is an append whose id the store is to make.
 func made(topic string) store.Append {
-	a := newAppend(topic, eventhub.RecordIDRoom, "", 0)
+	a := newAppend(topic, layout.IDRoom, "", 0)
 	a.ID, a.NewID = "", true
 	return a
 }

@@ -10,6 +10,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/internal/record"
+	"eventhub/internal/record/layout"
 )
 
 // CommitTime is when all events were committed, in epoch milliseconds.
@@ -48,7 +49,7 @@ func (l *Links) pick(after eventhub.Place, limit int, fits func(*eventhub.Event)
 		if err != nil {
 			return nil, err
 		}
-		eventhub.Record(rec).SetCommitTime(CommitTime)
+		layout.SetCommitTime(rec, CommitTime)
 		found = append(found, admin.Found{Topic: e.Topic, Item: eventhub.Item{Offset: at, Record: rec}})
 	}
 	slices.SortFunc(found, func(a, b admin.Found) int {
