@@ -328,3 +328,34 @@ func TestShutdownAnswersFirst(t *testing.T) {
 		(<-f.pub.hold)() // too late, and harmless
 	})
 }
+
+// TestEndedSessionHasNoTimer: the wait for answers is over with the session; a timer would
+// keep the session in memory, and the gateway and the hub with it.
+func TestEndedSessionHasNoTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, nil)
+		f.pub.hold = make(chan func(), 1)
+		c := f.pipe(t)
+		c.auth()
+		c.send(`{"op":"PUBLISH","topic":"t","payload":1,"corr":"p"}`)
+		synctest.Wait()
+		s := f.onlySession(t)
+		done := make(chan error, 1)
+		go func() { done <- f.gw.Shutdown(t.Context()) }()
+		synctest.Wait()
+		(<-f.pub.hold)()
+		if op, payload := c.read(); op != gws.OpText || !strings.Contains(string(payload), `"op":"OK","corr":"p"`) {
+			t.Errorf("got %x %q; want the OK of the publish", op, payload)
+		}
+		if op, payload := c.read(); op != gws.OpClose {
+			t.Errorf("got %x %q; want a close frame", op, payload)
+		}
+		c.conn.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if s.out.patience == nil || s.out.patience.Stop() {
+			t.Error("the timer of a session that has ended still runs")
+		}
+	})
+}

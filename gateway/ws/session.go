@@ -94,6 +94,9 @@ func (s *session) run() {
 		s.changed.Wait()
 	}
 	s.out.received = s.in.received
+	if s.out.patience != nil {
+		s.out.patience.Stop() // it would keep the session in memory, and the hub with it
+	}
 	s.mu.Unlock()
 	s.conn.Close()
 	s.cancel()
@@ -320,7 +323,7 @@ func (s *session) end(how ending) {
 		s.out.stopWaits()
 	}
 	_ = s.conn.SetReadDeadline(past)
-	time.AfterFunc(s.gw.cfg.CloseWait, func() {
+	s.out.patience = time.AfterFunc(s.gw.cfg.CloseWait, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.closeAsEnding()
