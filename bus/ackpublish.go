@@ -1,12 +1,14 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"sync/atomic"
 
 	"eventhub"
+	"eventhub/bus/internal/groupstate"
 )
 
 // An ack-and-publish acks deliveries and publishes events as one unit of the store; how
@@ -205,29 +207,26 @@ func (g *group) beginStep(x *groupStep, m *member, refs []eventhub.Ref) error {
 	case g.ended != nil:
 		return g.ended
 	}
-	x.epoch = g.epoch
-	x.offsets = make([]uint64, len(refs))
+	entries := make([]*groupstate.Entry, len(refs))
 	for i, ref := range refs {
 		e := g.lookup(m, ref)
-		if e == nil || e.state != leased && e.state != waiting {
+		if e == nil || e.State() != groupstate.Leased && e.State() != groupstate.Waiting {
 			return lostLease(ref)
 		}
-		x.offsets[i] = e.offset
+		entries[i] = e
 	}
-	slices.Sort(x.offsets)
-	for i, offset := range x.offsets[1:] {
-		if offset == x.offsets[i] {
-			return eventhub.Errorf(eventhub.CodeBadRequest, "the event at offset %d stands twice in one ack-and-publish", offset)
+	slices.SortFunc(entries, func(a, b *groupstate.Entry) int { return cmp.Compare(a.Offset(), b.Offset()) })
+	for i, e := range entries[1:] {
+		if e == entries[i] {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "the event at offset %d stands twice in one ack-and-publish", e.Offset())
 		}
 	}
-	for _, offset := range x.offsets {
-		e := g.find(offset)
-		if e.state == waiting {
-			x.late = append(x.late, offset)
-			e.member.hold()
+	for _, e := range entries {
+		if e.State() == groupstate.Waiting {
+			memberOf(e).hold()
 		}
-		g.become(e, ackPending)
 	}
+	x.Step = g.state.BeginAcks(entries)
 	return nil
 }
 
@@ -243,29 +242,7 @@ func refName(ref eventhub.Ref) string {
 func (x *groupStep) refuse() {
 	g := x.group
 	g.mu.Lock()
-	if x.stands(ackPending) {
-		g.giveBack(x)
-	}
+	g.state.Release(&x.Step, g.bus.clock.Now())
 	g.mu.Unlock()
 	g.bus.sched.Schedule(g)
-}
-
-// giveBack makes entries in the state ackPending what they were, as if there had been no
-// ack-and-publish. A lease that would have run out meanwhile was not the member's fault:
-// the event is due at once, and the attempt is given back. g.mu is held.
-func (g *group) giveBack(x *groupStep) {
-	now := g.bus.clock.Now()
-	for _, offset := range x.offsets {
-		e := g.find(offset)
-		switch {
-		case slices.Contains(x.late, offset):
-			g.retry(e, e.at)
-		case e.at > now && e.member.keepsLeases() && g.ended == nil:
-			g.become(e, leased)
-			g.leases.push(timed{e.at, e.offset})
-		default:
-			e.attempts--
-			g.retry(e, now)
-		}
-	}
 }

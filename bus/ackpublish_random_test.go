@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/internal/faultfs"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -545,11 +546,11 @@ func (d *deals) recall() {
 type standing struct {
 	exists        bool
 	epoch, cursor uint64
-	progress      progress
+	progress      groupstate.Progress
 }
 
 func (s *standing) acked(offset uint64) bool {
-	return offset <= s.cursor || s.progress.restoredAs(offset) == acked
+	return offset <= s.cursor || s.progress.IsAcked(offset)
 }
 
 func readStanding(t *rapid.T, s store.Store, name string) *standing {
@@ -557,8 +558,8 @@ func readStanding(t *rapid.T, s store.Store, name string) *standing {
 	if err != nil {
 		return &standing{}
 	}
-	st := &standing{exists: true, epoch: state.Epoch, cursor: state.Cursor, progress: newProgress()}
-	if err := st.progress.load(context.Background(), s, "a", name, state.Cursor); err != nil {
+	st := &standing{exists: true, epoch: state.Epoch, cursor: state.Cursor}
+	if st.progress, err = progressOf(context.Background(), s, "a", name, state.Cursor); err != nil {
 		t.Errorf("load the progress of %s: %v", name, err)
 	}
 	return st
@@ -657,24 +658,24 @@ func recount(g *group) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	held, waits, behindOthers := 0, 0, 0
-	by := make(map[*member]int)
-	for e := range g.window.open() {
+	by := make(map[*groupstate.Holder]int)
+	for e := range g.state.Open() {
 		switch {
-		case e.state.taken():
+		case e.State().TakesRoom():
 			held++
-			by[e.member]++
-		case e.state == waiting:
+			by[e.Holder()]++
+		case e.State() == groupstate.Waiting:
 			waits++
-		case e.state == behind:
+		case e.State() == groupstate.Held:
 			behindOthers++
 		}
 	}
-	if held != g.held || waits != g.waits || behindOthers != g.behind {
-		return fmt.Sprintf("%s counts %d held, %d waiting, %d behind; there are %d, %d, %d", g.name, g.held, g.waits, g.behind, held, waits, behindOthers)
+	if s := &g.state; held != s.Leased() || waits != s.Waiting() || behindOthers != s.Held() {
+		return fmt.Sprintf("%s counts %d held, %d waiting, %d behind; there are %d, %d, %d", g.name, s.Leased(), s.Waiting(), s.Held(), held, waits, behindOthers)
 	}
 	for _, m := range g.members {
-		if m.inFlight != by[m] {
-			return fmt.Sprintf("a member of %s counts %d in flight; there are %d", g.name, m.inFlight, by[m])
+		if m.holder.Leases() != by[&m.holder] {
+			return fmt.Sprintf("a member of %s counts %d in flight; there are %d", g.name, m.holder.Leases(), by[&m.holder])
 		}
 	}
 	return ""

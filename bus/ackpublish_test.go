@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"eventhub"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
@@ -125,7 +126,7 @@ func ackPublishUnderWay(t *testing.T, queued bool) {
 		equal(t, "the other one's", other.takeOffsets(), []uint64{2})
 		time.Sleep(time.Minute)
 		equal(t, "own", len(in.take()), 0) // its room is taken
-		if got := r.bus.running("in", "g").window.find(1).state == ackPending; got != queued {
+		if got := r.bus.running("in", "g").state.Find(1).State() == groupstate.AckPending; got != queued {
 			t.Errorf("ackPending is %t; want %t", got, queued)
 		}
 		list, err := r.bus.InFlight(context.Background(), "in", "g", 10)
@@ -215,7 +216,7 @@ func TestAckAndPublishRefusedLosesNothing(t *testing.T) {
 		in.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
 		time.Sleep(50 * time.Millisecond)
 		parts, err := r.store.GroupParts(context.Background(), "in", "g")
-		if err != nil || !slices.ContainsFunc(parts, func(p store.GroupPart) bool { return p.Kind == partHistory && p.Offset == 3 }) {
+		if err != nil || !slices.ContainsFunc(parts, func(p store.GroupPart) bool { return p.Kind == groupstate.PartHistory && p.Offset == 3 }) {
 			t.Errorf("parts %v, %v; want the history of 3", parts, err)
 		}
 	})

@@ -221,9 +221,10 @@ func (r *ackWait) wait(p *eventhub.Publication) {
 
 // What groups do instead of acking.
 const (
-	gaveUpDead  = "has dead-lettered"
-	gaveUpMoved = "was moved past"
-	gaveUpPast  = "is past, and is not known to have acked,"
+	gaveUpDead      = "has dead-lettered"
+	gaveUpAbandoned = "has given up"
+	gaveUpMoved     = "was moved past"
+	gaveUpPast      = "is past, and is not known to have acked,"
 )
 
 // all returns what the publication waits for: the events in their order, one group
@@ -239,15 +240,15 @@ func (a *ackWaiter) all() []awaitedEvent {
 }
 
 // await asks the group to tell a when one of its events is acked, or will not be. Of one
-// that is done above progress.base the log tells which: a.ask looks it up.
+// that is done above Base the log tells which: a.ask looks it up.
 func (g *group) await(a *ackWaiter, offset uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case a.ended():
-	case g.isSettled(offset) && offset <= g.progress.base:
+	case g.state.IsSettled(offset) && offset <= g.state.Base():
 		a.settle(g.never(offset, gaveUpPast))
-	case g.isSettled(offset):
+	case g.state.IsSettled(offset):
 		a.doubt = append(a.doubt, awaitedEvent{g, offset})
 	case g.ended != nil:
 		a.settle(g.endedAwait())
@@ -267,7 +268,7 @@ func (a *ackWaiter) ask() {
 		w := a.doubt[0]
 		g := w.group
 		g.mu.Lock()
-		epoch, given := g.epoch, g.counts.DeadLettered
+		epoch, given := g.state.Epoch(), g.counts.DeadLettered
 		g.mu.Unlock()
 		dead, err := a.ackWait.bus.isDeadLetter(context.Background(), g, w.offset, epoch)
 		if err != nil {
@@ -275,7 +276,7 @@ func (a *ackWaiter) ask() {
 			return
 		}
 		g.mu.Lock()
-		same := g.epoch == epoch && g.counts.DeadLettered == given && g.isSettled(w.offset) && w.offset > g.progress.base
+		same := g.state.Epoch() == epoch && g.counts.DeadLettered == given && g.state.IsSettled(w.offset) && w.offset > g.state.Base()
 		switch {
 		case same && dead:
 			a.settle(g.never(w.offset, gaveUpDead))
@@ -287,20 +288,6 @@ func (a *ackWaiter) ask() {
 			g.await(a, w.offset)
 		}
 	}
-}
-
-// isDone reports whether the event at offset is acked or dead-lettered, or nothing
-// is there. g.mu is held.
-func (g *group) isDone(offset uint64) bool {
-	if e := g.window.find(offset); e != nil {
-		return e.state == done
-	}
-	return offset < g.window.next || g.progress.restoredAs(offset) == acked
-}
-
-// isSettled is isDone for who waits: an event that was given back is not. g.mu is held.
-func (g *group) isSettled(offset uint64) bool {
-	return g.progress.redriven[offset] == nil && g.isDone(offset)
 }
 
 // never is the outcome of a wait for an event that the group will not ack.
@@ -326,7 +313,7 @@ func (g *group) tell(offset uint64, gaveUp string) {
 // is held.
 func (g *group) tellPassed() {
 	for offset := range g.awaited {
-		if g.isSettled(offset) {
+		if g.state.IsSettled(offset) {
 			g.tell(offset, "")
 		}
 	}
@@ -335,7 +322,7 @@ func (g *group) tellPassed() {
 // tellSkipped tells those whose event a seek to a place passes. g.mu is held.
 func (g *group) tellSkipped(to uint64) {
 	for offset := range g.awaited {
-		if offset <= to && !g.isDone(offset) {
+		if offset <= to && !g.state.IsDone(offset) {
 			g.tell(offset, gaveUpMoved)
 		}
 	}

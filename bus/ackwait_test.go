@@ -414,7 +414,7 @@ func checkAwaited(t *rapid.T, b *Bus, groups []string) {
 		rt := b.running("t", name)
 		rt.mu.Lock()
 		for offset, as := range rt.awaited {
-			if rt.isDone(offset) {
+			if rt.state.IsDone(offset) {
 				t.Errorf("%d wait for %d of %s, which is done", len(as), offset, name)
 			}
 			for _, a := range as {

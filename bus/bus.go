@@ -19,7 +19,8 @@
 //   - No receipt before the commit returned; no delivery above the durable head.
 //   - cursor < every offset that is leased, waiting or being dead-lettered; the
 //     cursor only moves up, save by SeekGroup, which raises the epoch and voids
-//     every lease. Redriven events lie outside of this (redriven.go).
+//     every lease. Redriven events are outside of this (package bus/internal/groupstate, which
+//     has the states of events and their transitions).
 //   - An event is leased to at most one member of a group at a time.
 //   - Group state reaches the store in the order in which it changed: only the
 //     committer's goroutine takes snapshots of it, when it builds a commit.

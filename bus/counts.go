@@ -129,11 +129,11 @@ func (g *group) measure(head uint64) measure.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	m := g.counts.Group
-	m.Paused, m.Held = g.paused, g.behind
-	m.Lag, m.Waiting, m.Members = g.lag(head), g.waits, len(g.members)
+	m.Paused, m.Held = g.paused, g.state.Held()
+	m.Lag, m.Waiting, m.Members = g.state.Lag(head), g.state.Waiting(), len(g.members)
 	m.InFlight = make(map[string]int, 1)
 	for _, member := range g.members {
-		m.InFlight[member.sub.opts.Peer.Transport] += member.inFlight
+		m.InFlight[member.sub.opts.Peer.Transport] += member.holder.Leases()
 	}
 	return m
 }
@@ -148,10 +148,9 @@ func (c *groupCounts) delivered(batch []eventhub.Delivery) {
 	}
 }
 
-// acked counts an ack at now, in epoch milliseconds, of an event that was
-// delivered.
-func (c *groupCounts) acked(e *entry, now int64) {
+// acked counts an ack of an event that was delivered held ms ago and is so old.
+func (c *groupCounts) acked(held, age int64) {
 	c.Acked++
-	c.Handler.Observe(float64(max(0, now-e.since)))
-	c.Latency.Observe(float64(max(0, now-e.since+int64(e.age))))
+	c.Handler.Observe(float64(max(0, held)))
+	c.Latency.Observe(float64(max(0, age)))
 }

@@ -9,6 +9,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/internal/strictjson"
 	"eventhub/store"
 )
@@ -18,12 +19,6 @@ import (
 // the original is done; its id is derived, so that one which comes twice (the
 // process died behind the commit, before the cursor was there) is the same
 // event.
-
-// pendingLetter is an entry that waits for its dead letter.
-type pendingLetter struct {
-	offset uint64
-	reason string
-}
 
 // deadLetterID names the dead letter of one event in one group and epoch, and of one
 // redrive where it has a mark.
@@ -37,28 +32,28 @@ func deadLetterID(topic string, offset uint64, group string, epoch uint64, mark 
 }
 
 // makeLetters prepares the dead letters of what was read. g.mu is held.
-func (g *group) makeLetters(pending []pendingLetter, items []store.Item) []*groupStep {
+func (g *group) makeLetters(pending []groupstate.Letter, items []store.Item) []*groupStep {
 	var all []*groupStep
-	for i, gr := range pending {
-		e := g.find(gr.offset)
-		if e == nil || e.state != letterPending {
+	now := g.bus.clock.Now()
+	for i, p := range pending {
+		e := g.state.Find(p.Offset)
+		if e == nil || e.State() != groupstate.LetterPending {
 			continue
 		}
 		if items[i].Record == nil {
-			g.finish(e) // the log let go of the event; there is nothing to keep
+			g.state.Gone(e, now) // the log let go of the event; there is nothing to keep
 			continue
 		}
 		if eventhub.IsDeadLetterTopic(g.log.Topic()) {
 			// It stays where it is: a dead letter has no dead letter of its own.
-			g.bus.log.Warn("a group gave up a dead letter", "topic", g.log.Topic(), "group", g.name, "offset", gr.offset, "reason", gr.reason)
-			g.tell(e.offset, "has given up")
-			g.finish(e)
+			g.bus.log.Warn("a group gave up a dead letter", "topic", g.log.Topic(), "group", g.name, "offset", p.Offset, "reason", p.Reason)
+			g.state.Abandon(e, now)
 			continue
 		}
-		x, err := g.letter(e, gr.reason, items[i].Record)
+		x, err := g.letter(e, p.Reason, items[i].Record)
 		if err != nil {
-			g.bus.log.Error("cannot make a dead letter; the event stays in its group", "topic", g.log.Topic(), "group", g.name, "offset", gr.offset, "error", err)
-			g.retryLater(e)
+			g.bus.log.Error("cannot make a dead letter; the event stays in its group", "topic", g.log.Topic(), "group", g.name, "offset", p.Offset, "error", err)
+			g.retryLater(p.Offset, now)
 			continue
 		}
 		all = append(all, x)
@@ -68,29 +63,29 @@ func (g *group) makeLetters(pending []pendingLetter, items []store.Item) []*grou
 
 // letter encodes the dead letter of an entry. Its payload carries the original
 // event with its tokens untouched.
-func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*groupStep, error) {
-	original, err := rec.Event(e.offset)
+func (g *group) letter(e *groupstate.Entry, reason string, rec eventhub.Record) (*groupStep, error) {
+	offset := e.Offset()
+	original, err := rec.Event(offset)
 	if err != nil {
 		return nil, err
 	}
 	payload := strictjson.AppendString([]byte(`{"topic":`), g.log.Topic())
 	payload = strictjson.AppendString(append(payload, `,"group":`...), g.name)
-	payload = fmt.Appendf(payload, `,"offset":%d,"epoch":%d,"attempts":%d,`, e.offset, g.epoch, e.attempts)
-	mark := ""
-	if r := g.progress.redriven[e.offset]; r != nil {
-		mark = r.mark
-		payload = fmt.Appendf(payload, `"redriven":%d,`, e.redriven)
+	payload = fmt.Appendf(payload, `,"offset":%d,"epoch":%d,"attempts":%d,`, offset, g.state.Epoch(), e.Attempts())
+	mark := g.state.Mark(offset)
+	if mark != "" {
+		payload = fmt.Appendf(payload, `"redriven":%d,`, e.Redriven())
 	}
 	payload = append(payload, `"reason":`...)
 	payload = strictjson.AppendString(payload, reason)
-	if history, err := json.Marshal(g.progress.history[e.offset]); err == nil && len(g.progress.history[e.offset]) > 0 {
+	if history, err := json.Marshal(g.state.History(offset)); err == nil && len(g.state.History(offset)) > 0 {
 		payload = append(append(payload, `,"history":`...), history...)
 	}
-	payload = rec.AppendJSON(append(payload, `,"event":`...), e.offset)
+	payload = rec.AppendJSON(append(payload, `,"event":`...), offset)
 	payload = append(payload, '}')
 	s := &encoder{}
 	err = s.encodeMade(&eventhub.Event{
-		ID:    deadLetterID(g.log.Topic(), e.offset, g.name, g.epoch, mark),
+		ID:    deadLetterID(g.log.Topic(), offset, g.name, g.state.Epoch(), mark),
 		Topic: eventhub.DeadLetterTopic(g.log.Topic()),
 		Key:   original.Key, CausedBy: []string{original.ID}, Payload: payload,
 	})
@@ -99,7 +94,7 @@ func (g *group) letter(e *entry, reason string, rec eventhub.Record) (*groupStep
 	}
 	s.appends[0].Record = s.buf
 	return &groupStep{
-		group: g, epoch: g.epoch, offsets: []uint64{e.offset},
+		group: g, Step: g.state.BeginLetter(e),
 		Publication: commit.Publication{Unit: store.Unit{Appends: s.appends}, Bytes: len(s.buf)},
 	}, nil
 }
@@ -114,17 +109,14 @@ func (g *group) submitLetters(letters []*groupStep) {
 }
 
 // letterRefused puts an event back whose dead letter the store refused. g.mu is held.
-func (g *group) letterRefused(x *groupStep, refused error) {
-	offset := x.offsets[0]
+func (g *group) letterRefused(x *groupStep, refused error, now int64) {
+	offset := x.Offsets()[0]
 	g.bus.log.Error("the store refused a dead letter; the event stays in its group", "topic", g.log.Topic(), "group", g.name, "offset", offset, "error", refused)
-	g.retryLater(g.find(offset))
+	g.retryLater(offset, now)
 }
 
 // retryLater puts an event that could not be dead-lettered back for a last
 // attempt, after the longest backoff.
-func (g *group) retryLater(e *entry) {
-	e.attempts = max(e.attempts, 1) - 1
-	at := g.bus.clock.Now() + g.settings.MaxBackoffMS
-	g.retry(e, at)
-	g.bus.sched.ScheduleAt(g, at)
+func (g *group) retryLater(offset uint64, now int64) {
+	g.bus.sched.ScheduleAt(g, g.state.LetterNotMade(offset, now))
 }

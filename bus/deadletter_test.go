@@ -11,6 +11,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/bus/internal/topiclog"
 	"eventhub/internal/strictjson"
 )
@@ -150,8 +151,8 @@ func TestManyDeadLettersGoInRounds(t *testing.T) {
 		synctest.Wait()
 		equal(t, "cursor", r.cursor("t", "g").Offset, n)
 		g := newGroup(r.bus, topiclog.New(0).Use("t"), groupKey{topic: "t", group: "h"})
-		g.fetch, g.pendingLetters, g.progress = new(fetcher), make([]pendingLetter, n), newProgress()
-		g.window.reset(0)
+		g.fetch = new(fetcher)
+		g.state.ReturnLetters(make([]groupstate.Letter, n))
 		g.plan(time.Now().UnixMilli())
 		equal(t, "to dead-letter in one round", len(g.fetch.letters), roundEvents)
 	})

@@ -79,7 +79,7 @@ func (b *Bus) endGroups(topic string) (ended []endedGroup) {
 	b.mu.RUnlock()
 	for _, g := range groups {
 		g.mu.Lock()
-		g.deleted = true
+		g.delete()
 		members := g.end(errDeleted(topic))
 		g.mu.Unlock()
 		ended = append(ended, endedGroup{g, members})

@@ -9,7 +9,6 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
-	"eventhub/bus/internal/topiclog"
 )
 
 // Offsets have gaps, small and huge: an import keeps the offsets of another hub, a topic
@@ -47,20 +46,6 @@ func (r *rig) noMoreTopics() {
 
 const farOffset = 1<<52 - 1
 
-// TestRewriteOverAGap: a group that writes all it knows anew looks at the chunks in
-// which there is something, and not at those in between.
-func TestRewriteOverAGap(t *testing.T) {
-	g := newGroup(nil, topiclog.New(0).Use("t"), groupKey{topic: "t", group: "g"})
-	g.progress = newProgress()
-	g.window.reset(0)
-	g.window.add(1)
-	g.window.add(1 << 30)
-	g.progress.rewrite(&g.window)
-	if n := len(g.progress.chunks); n != 2 {
-		t.Errorf("%d chunks are written anew for two events", n)
-	}
-}
-
 func TestRefusedStepOverAGap(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.sparse("in", 1, farOffset)
@@ -83,7 +68,7 @@ func TestRefusedStepOverAGap(t *testing.T) {
 // are known as such after their state was written anew and the hub was started again.
 func TestAckedOverGaps(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		const n = 3 * maxBlock
+		const n = 1536 // three times what the window remembers one by one
 		var offsets []uint64
 		for i := range uint64(n) {
 			offsets = append(offsets, 1+i*(1<<40))
@@ -99,7 +84,7 @@ func TestAckedOverGaps(t *testing.T) {
 		}
 		g := r.bus.running("in", "g")
 		g.mu.Lock()
-		size, lag, forgotten := g.window.size(), g.lag(offsets[n-1]), g.window.blocks[len(g.window.blocks)/2].entries == nil
+		size, lag, forgotten := g.state.Size(), g.state.Lag(offsets[n-1]), g.state.Find(offsets[n/2]) == nil
 		g.mu.Unlock()
 		if size != n || lag != 1 || !forgotten {
 			t.Errorf("%d events in the window, lag %d, forgotten: %t; want %d, 1 and true", size, lag, forgotten, n)

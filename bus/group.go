@@ -15,14 +15,15 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/topiclog"
 	"eventhub/store"
 )
 
-// group is the runtime of one consumer group in one topic: the window of events
-// under way, who holds them, and when they come back. It is loaded by its first
-// member and then stays, so that attempts and acks above the cursor outlive
+// group is the runtime of one consumer group in one topic: its state (groupstate), and what
+// that needs of the world: the lock, members, turns, the store and whoever waits. It is loaded
+// by its first member and then stays, so that attempts and acks above the cursor outlive
 // members that come and go.
 type group struct {
 	bus  *Bus
@@ -40,34 +41,21 @@ type group struct {
 
 	life uint64 // of the topic; set with loaded
 
-	mu             sync.Mutex
-	ended          error // why nothing is delivered or settled any more
-	deleted        bool  // … for good; nothing is written any more either
-	settings       settings
-	settJSON       json.RawMessage // settings as stored
-	filter         matcher         // of settings; nil: none
-	epoch          uint64
-	runtime        uint64 // drawn at load and at every seek; part of every lease
-	window         window
-	ids            map[string]uint64 // offset by id of entries that were delivered and are not done
-	pendingLetters []pendingLetter   // entries to be dead-lettered by the next turn
-	leases         appointments      // deadlines
-	retries        appointments      // waiting entries
-	held           int               // entries leased
-	waits          int               // entries waiting
-	behind         int               // entries held back in key queues
-	keyQueues      *keyQueues        // nil without ordering
-	suspects       []uint64          // offsets of due entries that go out one at a time
-	members        []*member
-	reserved       *member  // who is kept free for a suspect (isolate.go)
-	owes           bool     // a member that has left took the last suspect: others come first
-	probe          uint64   // the offset of the suspect that went out last
-	turnTo         int      // index of the member that is served next
-	paused         bool     // nothing is delivered
-	dirty          bool     // on the committer's list
-	progress       progress // what of all this outlives the process
-	counts         groupCounts
-	awaited        map[uint64][]*ackWaiter // who waits for an offset to be done; nil: nobody
+	mu       sync.Mutex
+	ended    error // why nothing is delivered or settled any more
+	deleted  bool  // … for good; nothing is written any more either
+	settings settings
+	settJSON json.RawMessage  // settings as stored
+	filter   matcher          // of settings; nil: none
+	state    groupstate.Group // of its events; it reports to groupHost
+	members  []*member
+	reserved *member // who is kept free for a suspect (isolate.go)
+	owes     bool    // a member that has left took the last suspect: others come first
+	turnTo   int     // index of the member that is served next
+	paused   bool    // nothing is delivered
+	dirty    bool    // on the committer's list
+	counts   groupCounts
+	awaited  map[uint64][]*ackWaiter // who waits for an offset to be done; nil: nobody
 
 	fetch    *fetcher     // of the turn under way
 	verdicts []verdict    // the turns' own: about events to be read again, rising
@@ -148,7 +136,7 @@ func (s settings) match(o *eventhub.SubscribeOptions) error {
 }
 
 func newGroup(b *Bus, log *topiclog.Log, key groupKey) *group {
-	return &group{bus: b, log: log, key: key, name: key.group, ids: make(map[string]uint64), counts: newGroupCounts(key.topic, key.group)}
+	return &group{bus: b, log: log, key: key, name: key.group, counts: newGroupCounts(key.topic, key.group)}
 }
 
 // load reads the group's state from the store. With options it creates a group
@@ -185,10 +173,10 @@ func (g *group) loadIn(ctx context.Context, life uint64, o *eventhub.SubscribeOp
 // findIn returns the state of the group and its progress, and the life of the topic that
 // they are of. With options it makes a group that is not there: once, for what is gone
 // then was deleted. Others may do the same: a pattern brings it.
-func (g *group) findIn(ctx context.Context, life uint64, o *eventhub.SubscribeOptions) (now uint64, state store.GroupState, _ progress, _ error) {
+func (g *group) findIn(ctx context.Context, life uint64, o *eventhub.SubscribeOptions) (now uint64, state store.GroupState, _ groupstate.Progress, _ error) {
 	b := g.bus
 	for made := false; ; {
-		var known progress // not the group's own: whoever ends the group looks at that
+		var known groupstate.Progress // not the group's own: whoever ends the group looks at that
 		now, err := b.life(ctx, g.log.Topic())
 		if err != nil {
 			return 0, state, known, err
@@ -199,7 +187,7 @@ func (g *group) findIn(ctx context.Context, life uint64, o *eventhub.SubscribeOp
 		state, err = b.store.Group(ctx, g.log.Topic(), g.name)
 		switch {
 		case err == nil:
-			err = known.load(ctx, b.store, g.log.Topic(), g.name, state.Cursor)
+			known, err = progressOf(ctx, b.store, g.log.Topic(), g.name, state.Cursor)
 		case o == nil || made || !errors.Is(err, store.ErrNotFound):
 			err = groupError(err, g.log.Topic(), g.name)
 		default:
@@ -223,7 +211,7 @@ func (g *group) findIn(ctx context.Context, life uint64, o *eventhub.SubscribeOp
 
 // restore takes over durable state, and what was read of its progress. Nobody else loads
 // the group, but it may be ended meanwhile.
-func (g *group) restore(state store.GroupState, known progress) error {
+func (g *group) restore(state store.GroupState, known groupstate.Progress) error {
 	if err := json.Unmarshal(state.Settings, &g.settings); err != nil {
 		return eventhub.Wrap(eventhub.CodeInternal, err, "The stored settings of group %q cannot be read.", g.name)
 	}
@@ -235,44 +223,68 @@ func (g *group) restore(state store.GroupState, known progress) error {
 	defer g.mu.Unlock()
 	g.settJSON, g.paused = state.Settings, state.Paused
 	g.filter, g.Evaluates = g.bus.matcher(program), program.Evaluates()
-	g.progress = known
-	switch {
-	case g.progress.base != unknownBase:
-	case g.settings.FirstEpoch != 0:
-		g.progress.base = g.settings.From
-	default:
-		g.progress.base = state.Cursor // what an earlier hub did of what lies below is not known
+	base := state.Cursor // what an earlier hub did with what is below is not known
+	if g.settings.FirstEpoch != 0 {
+		base = g.settings.From
 	}
 	g.bus.raised(state.Epoch) // should the group be deleted and made anew
-	for _, r := range g.progress.redriven {
-		// The last attempt may have been cut short, as in take.
-		r.attempts = min(r.attempts, uint16(g.settings.MaxAttempts)-1)
-	}
-	g.restart(state.Epoch, state.Cursor)
-	if g.progress.outlived(state.Cursor) {
+	outlived := g.state.Restore((*groupHost)(g), g.settings.config(), known, base, state.Epoch, state.Cursor, g.bus.runtimes.draw(g))
+	g.restarted()
+	if outlived {
 		g.touch()
 	}
 	return nil
 }
 
-// restart begins anew above cursor, with what g.progress has of it. g.mu is held.
-func (g *group) restart(epoch, cursor uint64) {
-	g.epoch = epoch
-	g.runtime = g.bus.runtimes.draw(g)
-	g.window.reset(cursor)
-	clear(g.ids)
-	g.pendingLetters = nil
-	g.leases, g.retries = g.leases[:0], g.retries[:0]
-	g.held, g.waits, g.behind = 0, 0, 0
-	g.suspects, g.probe = nil, 0
-	g.setReserved(nil)
-	if g.settings.Ordering == eventhub.OrderingKey {
-		g.keyQueues = newKeyQueues()
+// config is what the settings say to the state of the group.
+func (s settings) config() groupstate.Config {
+	return groupstate.Config{
+		MaxAttempts: s.MaxAttempts, MaxBackoff: s.MaxBackoffMS, ByKey: s.Ordering == eventhub.OrderingKey,
+		Backoff: func(attempts int) int64 { return s.backoff(attempts).Milliseconds() },
 	}
+}
+
+// progressOf reads what the store has of a group beside its header.
+func progressOf(ctx context.Context, s store.Store, topic, name string, cursor uint64) (groupstate.Progress, error) {
+	parts, err := s.GroupParts(ctx, topic, name)
+	if err != nil {
+		return groupstate.Progress{}, groupError(err, topic, name)
+	}
+	return groupstate.Load(name, parts, cursor)
+}
+
+// groupHost is a group as its state knows it. The group's lock is held in its methods.
+type groupHost group
+
+// Changed implements groupstate.Host.
+func (h *groupHost) Changed() { (*group)(h).touch() }
+
+// Settled implements groupstate.Host: it counts the event, and notifies whoever waits for it.
+func (h *groupHost) Settled(offset uint64, how groupstate.Ending, held, age int64) {
+	g := (*group)(h)
+	gaveUp := ""
+	switch how {
+	case groupstate.Acked:
+		g.counts.acked(held, age)
+	case groupstate.DeadLettered:
+		g.counts.DeadLettered++
+		gaveUp = gaveUpDead
+	case groupstate.LateLetter:
+		gaveUp = gaveUpDead
+	case groupstate.Abandoned:
+		gaveUp = gaveUpAbandoned
+	}
+	if len(g.awaited) > 0 {
+		g.tell(offset, gaveUp)
+	}
+}
+
+// restarted does what comes after the state of the group began anew. g.mu is held.
+func (g *group) restarted() {
+	g.setReserved(nil)
 	for _, m := range g.members {
 		m.forget()
 	}
-	g.reviveAll()
 	g.tellPassed()
 }
 
@@ -355,7 +367,7 @@ func (b *Bus) resolve(ctx context.Context, topic string, start eventhub.Start) (
 func (g *group) position() (epoch, cursor uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.epoch, g.window.cursor()
+	return g.state.Epoch(), g.state.Cursor()
 }
 
 // Wake implements topiclog.Watcher.
@@ -369,7 +381,7 @@ func (g *group) Snapshot() (_ store.GroupChange, ok bool) {
 	if g.deleted {
 		return store.GroupChange{}, false
 	}
-	return g.change(g.window.cursor()), true
+	return g.change(g.state.Cursor()), true
 }
 
 // Refused implements commit.State.
@@ -379,8 +391,8 @@ func (g *group) Refused(err error) { g.shut(fmt.Errorf("write the state of the g
 // cursor. g.mu is held, by the committer.
 func (g *group) change(cursor uint64) store.GroupChange {
 	ch := g.header(cursor)
-	ch.Parts, ch.Reset = g.progress.parts(&g.window, cursor)
-	if len(g.progress.noted) > 0 {
+	var more bool
+	if ch.Parts, ch.Reset, more = g.state.Parts(cursor); more {
 		g.touch()
 	}
 	return ch
@@ -388,7 +400,7 @@ func (g *group) change(cursor uint64) store.GroupChange {
 
 func (g *group) header(cursor uint64) store.GroupChange {
 	return store.GroupChange{Topic: g.log.Topic(), Life: g.life, Group: g.name,
-		State: store.GroupState{Epoch: g.epoch, Cursor: cursor, Paused: g.paused, Settings: g.settJSON}}
+		State: store.GroupState{Epoch: g.state.Epoch(), Cursor: cursor, Paused: g.paused, Settings: g.settJSON}}
 }
 
 // touch notes that durable state changed. g.mu is held.
@@ -408,18 +420,19 @@ func (g *group) shut(err error) {
 	g.dismiss(members)
 }
 
+// delete says that the group is deleted. g.mu is held.
+func (g *group) delete() {
+	g.deleted = true
+	g.state.Delete()
+}
+
 // end ends the group once and returns the members that are to be told. Attempts
 // under way are given back: it was not the members who gave up. g.mu is held.
 func (g *group) end(err error) (members []*member) {
 	if g.ended != nil {
 		return nil
 	}
-	for e := range g.open() {
-		if e.state == leased {
-			e.attempts--
-			g.become(e, waiting)
-		}
-	}
+	g.state.End()
 	g.ended = err
 	g.tellEnded()
 	members, g.members = g.members, nil

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strings"
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/store"
 )
 
@@ -247,12 +247,12 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 // idle returns the lag of a group that is not loaded, and how many events it has that
 // were redriven.
 func (b *Bus) idle(ctx context.Context, topic, name string, head, cursor uint64) (lag uint64, redriven int, err error) {
-	var p progress
-	if err := p.load(ctx, b.store, topic, name, cursor); err != nil {
+	p, err := progressOf(ctx, b.store, topic, name, cursor)
+	if err != nil {
 		return 0, 0, err
 	}
 	lag = head - min(cursor, head)
-	return lag - min(lag, p.ackedFrom(cursor+1)), len(p.redriven), nil
+	return lag - min(lag, p.AckedFrom(cursor+1)), len(p.Redriven()), nil
 }
 
 // running returns the runtime of a group, or nil where it was not loaded yet.
@@ -265,24 +265,19 @@ func (b *Bus) running(topic, name string) *group {
 	return nil
 }
 
-// lag returns how many events up to head are not done. g.mu is held.
-func (g *group) lag(head uint64) uint64 {
-	lag := g.window.lag(head)
-	return lag - min(lag, g.progress.ackedFrom(g.window.next))
-}
-
 // describe overwrites what the runtime knows better than the store.
 func (g *group) describe(info *admin.GroupInfo) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	info.Epoch, info.Cursor = g.epoch, g.window.cursor()
-	info.Lag = g.lag(info.Head)
-	info.InFlight, info.Waiting, info.Held, info.Paused = g.held, g.waits, g.behind, g.paused
-	info.Redriven = len(g.progress.redriven)
+	s := &g.state
+	info.Epoch, info.Cursor = s.Epoch(), s.Cursor()
+	info.Lag = s.Lag(info.Head)
+	info.InFlight, info.Waiting, info.Held, info.Paused = s.Leased(), s.Waiting(), s.Held(), g.paused
+	info.Redriven = s.Listed()
 	info.BlockedBy = g.blockedBy(info)
 	for _, m := range g.members {
 		info.Members = append(info.Members, admin.MemberInfo{
-			Peer: m.sub.opts.Peer, InFlight: m.inFlight, MaxInFlight: m.sub.opts.MaxInFlight, SinceTS: m.sub.since,
+			Peer: m.sub.opts.Peer, InFlight: m.holder.Leases(), MaxInFlight: m.sub.opts.MaxInFlight, SinceTS: m.sub.since,
 		})
 	}
 }
@@ -300,29 +295,24 @@ func (g *group) blockedBy(info *admin.GroupInfo) *admin.Blocked {
 		return nil
 	case len(g.members) == 0:
 		return &admin.Blocked{Kind: "no_members"}
-	case g.window.size() >= g.bus.opts.AckWindow:
-		return blocked("window", g.window.oldest(), g.bus.clock.Drift())
-	case g.behind > 0:
-		var oldest *keyQueue
-		for _, l := range g.keyQueues.byKey {
-			if len(l.rest) > 0 && (oldest == nil || l.rest[0] < oldest.rest[0]) {
-				oldest = l
-			}
-		}
-		b := blocked("key", g.find(oldest.first), g.bus.clock.Drift())
-		b.Key = oldest.key
+	case g.state.Size() >= g.bus.opts.AckWindow:
+		return blocked("window", g.state.Oldest(), g.bus.clock.Drift())
+	case g.state.Held() > 0:
+		key, first := g.state.FirstHeld()
+		b := blocked("key", first, g.bus.clock.Drift())
+		b.Key = key
 		return b
 	case !slices.ContainsFunc(g.members, func(m *member) bool { return !m.isPaused() }):
 		return &admin.Blocked{Kind: "members_paused"}
-	case room == 0 && g.window.next <= info.Head:
+	case room == 0 && g.state.Next() <= info.Head:
 		return &admin.Blocked{Kind: "members_full"}
 	}
 	return nil
 }
 
 // blocked tells of the event in the way.
-func blocked(kind string, e *entry, drift int64) *admin.Blocked {
-	f := e.inFlight(drift)
+func blocked(kind string, e *groupstate.Entry, drift int64) *admin.Blocked {
+	f := e.InFlight(drift)
 	return &admin.Blocked{Kind: kind, Offset: f.Offset, ID: f.ID, State: f.State, Member: f.Member, SinceTS: f.SinceTS}
 }
 
@@ -343,12 +333,12 @@ func (b *Bus) InFlight(ctx context.Context, topic, name string, limit int) ([]ad
 	defer g.mu.Unlock()
 	var list []admin.InFlight
 	drift := g.bus.clock.Drift()
-	for e := range g.open() {
+	for e := range g.state.Open() {
 		if len(list) == limit {
 			break
 		}
-		f := e.inFlight(drift)
-		f.History = slices.Clone(g.progress.history[e.offset])
+		f := e.InFlight(drift)
+		f.History = slices.Clone(g.state.History(f.Offset))
 		list = append(list, f)
 	}
 	return list, nil
@@ -377,69 +367,21 @@ func (b *Bus) EventGroups(ctx context.Context, topic, id string) ([]admin.EventG
 	return list, nil
 }
 
-// becameOf tells what the store knows of the event at f.Offset in a group that is not
+// becameOf says what the store knows of the event at f.Offset in a group that is not
 // loaded.
 func (b *Bus) becameOf(ctx context.Context, topic string, stored store.GroupInfo, f *admin.InFlight) error {
-	var p progress
-	if err := p.load(ctx, b.store, topic, stored.Group, stored.State.Cursor); err != nil {
+	p, err := progressOf(ctx, b.store, topic, stored.Group, stored.State.Cursor)
+	if err != nil {
 		return err
 	}
-	standing := p.restoredAs(f.Offset)
-	switch r := p.redriven[f.Offset]; {
-	case r != nil:
-		f.State, f.Attempt, f.Redriven = "waiting", int(r.attempts), int(r.entry.redriven)
-	case f.Offset <= stored.State.Cursor || standing == acked:
-		f.State = "done"
-	case standing != fresh:
-		f.Attempt = int(standing - withAttempts)
-	}
-	f.History = p.history[f.Offset]
+	p.Describe(f, stored.State.Cursor)
 	return nil
 }
 
-// becameOf tells what the group knows of the event at f.Offset.
+// becameOf says what the group knows of the event at f.Offset.
 func (g *group) becameOf(f *admin.InFlight) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	e := g.find(f.Offset)
-	switch {
-	case e != nil && e.state != done:
-		id := f.ID
-		*f = e.inFlight(g.bus.clock.Drift())
-		f.ID = id
-	case e != nil || f.Offset < g.window.next:
-		f.State = "done"
-	default:
-		f.State = "ahead"
-		switch standing := g.progress.restoredAs(f.Offset); {
-		case standing == acked:
-			f.State = "done"
-		case standing != fresh:
-			f.Attempt = int(standing - withAttempts)
-		}
-	}
-	f.History = slices.Clone(g.progress.history[f.Offset])
-}
-
-// inFlight shows an entry that is not done, with its times as the wall clock has them.
-func (e *entry) inFlight(drift int64) admin.InFlight {
-	f := admin.InFlight{Offset: e.offset, ID: strings.Clone(e.id), Attempt: int(e.attempts), Redriven: int(e.redriven)}
-	switch e.state {
-	case leased:
-		f.State, f.SinceTS, f.Deadline = "leased", e.since+drift, e.at+drift
-		f.Member = &eventhub.Peer{Transport: e.member.sub.opts.Peer.Transport, Name: e.member.sub.opts.Peer.Name}
-	case waiting, redriveInCommit:
-		f.State = "waiting"
-		if e.at != 0 { // else it was always due
-			f.DueTS = e.at + drift
-		}
-	case behind:
-		f.State = "held"
-	case ackPending, ackInCommit:
-		f.State, f.SinceTS = "ack_and_publish", e.since+drift
-		f.Member = &eventhub.Peer{Transport: e.member.sub.opts.Peer.Transport, Name: e.member.sub.opts.Peer.Name}
-	default:
-		f.State = "dead_lettering"
-	}
-	return f
+	g.state.Describe(f, g.bus.clock.Drift())
+	f.History = slices.Clone(g.state.History(f.Offset))
 }

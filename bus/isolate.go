@@ -81,7 +81,7 @@ func (m *member) hadSuspect() bool {
 // hasOthers reports whether the turn under way has anything for members but suspects.
 // room is what they have left for it.
 func (g *group) hasOthers(room int) bool {
-	return len(g.fetch.due) > 0 || room > 0 && g.window.next <= g.fetch.head && g.window.size() < g.bus.opts.AckWindow
+	return len(g.fetch.due) > 0 || room > 0 && g.hasFresh()
 }
 
 // keptUntil returns until when the reserved member is kept free. Where that is over it
@@ -165,38 +165,11 @@ func (g *group) setReserved(m *member) {
 	g.reserved = m
 }
 
-// suspectOut reports whether a suspect is under way. Its offset may have another event by
-// now: after a seek, or a redrive, it begins with its first attempt again.
-func (g *group) suspectOut() bool {
-	e := g.find(g.probe)
-	return e != nil && e.state.taken() && e.attempts > isolateAfter && g.isSuspect(e)
-}
-
-// isSuspect reports whether the event has to go out alone. Of an attempt that ended with the
-// process no history tells; it was not the event's.
-func (g *group) isSuspect(e *entry) bool {
-	if e.attempts < isolateAfter {
-		return false
-	}
-	lost := 0
-	for _, a := range g.progress.history[e.offset] {
-		if a.Why != whyNacked {
-			lost++
-		}
-	}
-	return lost >= isolateAfter
-}
-
-// reviewSuspects drops those that were settled or put off, and lets the member
-// that takes them go back to the others when it has had one, or none is left.
+// reviewSuspects lets the member that takes suspects go back to the others when it has had
+// one, or none is left.
 func (g *group) reviewSuspects(now int64) {
-	for len(g.suspects) > 0 {
-		if e := g.find(g.suspects[0]); e != nil && e.state == waiting && e.at <= now {
-			break
-		}
-		g.suspects = g.suspects[1:]
-	}
-	if g.reserved != nil && !g.suspectOut() && (len(g.suspects) == 0 || g.reserved.reservationOver(now)) {
+	left := g.state.Suspects(now)
+	if g.reserved != nil && !g.state.SuspectOut() && (left == 0 || g.reserved.reservationOver(now)) {
 		g.setReserved(nil)
 	}
 }
@@ -207,12 +180,12 @@ func (g *group) reviewSuspects(now int64) {
 func (g *group) planIsolated(now int64, room int) (again int64) {
 	g.reviewSuspects(now)
 	switch {
-	case g.suspectOut():
+	case g.state.SuspectOut():
 		if g.reserved != nil {
 			again = g.reserved.keptUntil(now)
 		}
 		return again
-	case len(g.suspects) == 0:
+	case g.state.Suspects(now) == 0:
 		return 0
 	case g.owes && g.hasOthers(room):
 		g.owes = false
@@ -222,8 +195,7 @@ func (g *group) planIsolated(now int64, room int) (again int64) {
 	if g.reserved != nil {
 		again = g.reserved.keptUntil(now)
 		if g.reserved.idle() {
-			g.fetch.due = append(g.fetch.due, g.suspects[0])
-			g.suspects = g.suspects[1:]
+			g.fetch.due = append(g.fetch.due, g.state.TakeSuspect())
 			return again
 		}
 	}

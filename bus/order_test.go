@@ -11,7 +11,6 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
-	"eventhub/bus/internal/topiclog"
 	"eventhub/store"
 	"eventhub/store/storefault"
 )
@@ -353,32 +352,6 @@ func TestSeekPlan(t *testing.T) {
 		_, err = r.bus.SeekGroup(ctx, "t", "none", eventhub.Start{}, false)
 		wantCode(t, err, eventhub.CodeNotSubscribed)
 	})
-}
-
-// TestSeekPlanOverGaps: offsets that hold no event, between acked ones that are
-// forgotten, count for nothing.
-func TestSeekPlanOverGaps(t *testing.T) {
-	g := newGroup(nil, topiclog.New(0).Use("t"), groupKey{topic: "t", group: "g"})
-	g.progress = newProgress()
-	g.window.reset(0)
-	g.window.add(1)
-	const n = 2000
-	for i := range uint64(n) {
-		g.window.add(2 + 3*i)
-	}
-	for i := range uint64(n) {
-		g.window.settle(g.window.find(2 + 3*i))
-	}
-	head := g.window.next - 1
-	for to := range head + 1 {
-		p, _ := g.plotSeek(to, head)
-		if again := n - (to+1)/3; p.Again != again || p.Skipped != min(to, 1) {
-			t.Fatalf("plan to %d of %d: %d again, %d skipped; want %d and %d", to, head, p.Again, p.Skipped, again, min(to, 1))
-		}
-	}
-	if p, _ := g.plotSeek(head, 5); p.Skipped > 1 {
-		t.Errorf("plan with an old head: %d skipped of 1", p.Skipped)
-	}
 }
 
 // TestEventGroups tells what became of one event in each group.

@@ -242,7 +242,7 @@ func (r *rig) held(group string) (n int) {
 	for _, g := range r.bus.loaded() {
 		g.mu.Lock()
 		if g.name == group {
-			n += g.held
+			n += g.state.Leased()
 		}
 		g.mu.Unlock()
 	}

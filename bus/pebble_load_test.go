@@ -393,12 +393,12 @@ func (l *load) checkGroup(s store.Store, group string, head uint64, letters map[
 	if err != nil || state.Cursor < image.promised.floors[group] || state.Cursor > head {
 		l.t.Fatalf("group %s: %+v, %v; it was stored at %d, the log ends at %d", group, state, err, image.promised.floors[group], head)
 	}
-	var p progress
-	if err := p.load(ctx, s, "t", group, state.Cursor); err != nil {
+	p, err := progressOf(ctx, s, "t", group, state.Cursor)
+	if err != nil {
 		l.t.Fatal(err)
 	}
 	for offset := uint64(1); offset <= head; offset++ {
-		isDone := offset <= state.Cursor || p.standing(offset) == acked
+		isDone := offset <= state.Cursor || p.IsAcked(offset)
 		switch {
 		case isDone && !image.begun.acks[group][offset] && !letters[offset]:
 			l.t.Errorf("group %s: %d is done, and nobody acked it (the cursor is %d)", group, offset, state.Cursor)

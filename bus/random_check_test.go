@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/store"
 )
 
@@ -525,16 +526,13 @@ func (w *world) checkDrained(g *modelGroup) {
 	defer rt.mu.Unlock()
 	inFlight := 0
 	for _, m := range rt.members {
-		inFlight += m.inFlight
+		inFlight += m.holder.Leases()
 	}
-	left := []int{len(rt.leases), len(rt.retries), len(rt.ids), len(rt.pendingLetters), len(rt.window.blocks), rt.held, rt.waits, inFlight,
-		rt.behind, rt.keyQueues.len(), len(rt.suspects), rt.window.acked, len(rt.progress.history),
-		len(rt.progress.redriven), len(rt.progress.moved), len(rt.progress.listed)}
-	if slices.Max(left) != 0 || slices.Min(left) != 0 {
-		w.t.Fatalf("%s keeps leases, retries, ids, pending letters, entries, held, waits, in flight, behind, lines, suspects, acked, histories, redriven, moved, listed = %v", g, left)
+	if inFlight != 0 || !rt.state.Idle() {
+		w.t.Fatalf("%s has %d leases and keeps %+v", g, inFlight, &rt.state)
 	}
 	parts, err := w.store.Store.GroupParts(context.Background(), g.topic.name, g.name)
-	parts = slices.DeleteFunc(parts, func(p store.GroupPart) bool { return p.Kind == partBase })
+	parts = slices.DeleteFunc(parts, func(p store.GroupPart) bool { return p.Kind == groupstate.PartBase })
 	if err != nil || len(parts) != 0 {
 		w.t.Fatalf("%s keeps parts %v, %v", g, parts, err)
 	}

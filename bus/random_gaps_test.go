@@ -368,7 +368,7 @@ func (w *gaps) seek() {
 		synctest.Wait()
 		g := w.bus.running("t", "g")
 		for _, d := range w.in.take() {
-			if d.Lease.Runtime == g.runtime { // else it came before the seek, which voids it
+			if d.Lease.Runtime == g.state.Runtime() { // else it came before the seek, which voids it
 				w.held[d.Offset] = d
 			}
 		}

@@ -16,6 +16,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/store"
 )
 
@@ -455,19 +456,23 @@ func (w *world) inspectMarks(u *store.Unit) {
 		p.of, p.group = w.redrives[m.By], w.group(m.Topic, m.Group)
 	}
 	w.mu.Unlock()
-	listed := make(map[string]*redriven)
+	listed := make(map[string]*groupstate.Redriven)
 	for _, ch := range u.Groups {
 		for _, part := range ch.Parts {
-			if part.Kind != partRedriven || len(part.Value) == 0 || ch.Topic != p.group.topic.name || ch.Group != p.group.name {
+			if part.Kind != groupstate.PartRedriven || len(part.Value) == 0 || ch.Topic != p.group.topic.name || ch.Group != p.group.name {
 				continue
 			}
-			if r, ok := decodeRedriven(part.Offset, part.Value); ok {
-				listed[r.mark] = r
+			known, err := groupstate.Load(ch.Group, []store.GroupPart{part}, 0)
+			if err != nil {
+				w.blame("a part of the list of %s: %v", ch.Group, err)
+				return
 			}
+			r := known.Redriven()[0]
+			listed[r.Mark()] = r
 		}
 	}
 	for id, m := range p.marks {
-		if r := listed[id]; r == nil || r.offset != m.Offset || int(r.entry.redriven) != m.Redriven || r.attempts != 0 || m.By != p.of.name {
+		if r := listed[id]; r == nil || r.Offset() != m.Offset || r.Entry.Redriven() != m.Redriven || r.Attempts() != 0 || m.By != p.of.name {
 			w.blame("mark %s is committed, %+v, with %+v on the list of its group", id, m, r)
 			return
 		}
@@ -776,31 +781,32 @@ func (w *world) settled() {
 
 // restoreAgain returns the list of a group as the store has it: all that was on it
 // durably, and nothing else but what was acked a short time ago.
-func (w *world) restoreAgain(g *modelGroup, p *progress, crash bool) map[uint64]*modelEvent {
+func (w *world) restoreAgain(g *modelGroup, p *groupstate.Progress, crash bool) map[uint64]*modelEvent {
 	list := make(map[uint64]*modelEvent)
-	for offset, r := range p.redriven {
+	for _, r := range p.Redriven() {
+		offset := r.Offset()
 		e := g.again[offset]
-		if e != nil && e.redrive.mark != r.mark {
+		if e != nil && e.redrive.mark != r.Mark() {
 			e = nil
 		}
-		firm, past := g.past[r.mark]
-		l := w.letters[deadLetterID(g.topic.name, offset, g.name, g.epoch, r.mark)]
+		firm, past := g.past[r.Mark()]
+		l := w.letters[deadLetterID(g.topic.name, offset, g.name, g.epoch, r.Mark())]
 		switch {
 		case firm || l != nil && l.seen:
 			w.t.Fatalf("%s has %d on its list, %+v; it is done durably", g, offset, r)
 		case e == nil && !(past && crash):
 			w.t.Fatalf("%s has %d on its list, %+v; %+v should be there", g, offset, r, g.again[offset])
-		case !w.marked(r.mark):
+		case !w.marked(r.Mark()):
 			w.t.Fatalf("%s has %d on its list, %+v, and the log does not have its mark", g, offset, r)
-		case e != nil && (int(r.entry.redriven) != e.redrive.times || !crash && !e.hadAttempts(int(r.attempts))):
+		case e != nil && (r.Entry.Redriven() != e.redrive.times || !crash && !e.hadAttempts(r.Attempts())):
 			w.t.Fatalf("%s has %d on its list, %+v; it was %+v, %+v", g, offset, r, e, e.redrive)
 		}
 		if e == nil {
 			redrives.lost++
 		}
 		list[offset] = &modelEvent{
-			attempts: min(int(r.attempts), g.maxAttempts-1), stored: int(r.attempts), lost: lostOf(p.history[offset]),
-			redrive: &modelRedrive{offset: offset, times: int(r.entry.redriven), mark: r.mark},
+			attempts: min(r.Attempts(), g.maxAttempts-1), stored: r.Attempts(), lost: lostOf(p.History(offset)),
+			redrive: &modelRedrive{offset: offset, times: r.Entry.Redriven(), mark: r.Mark()},
 		}
 	}
 	for offset, e := range g.again {
@@ -829,17 +835,20 @@ func (e *modelEvent) hadAttempts(n int) bool {
 // checkList: behind a flush the store has the list as it is, without what was done
 // before.
 func (w *world) checkList(g *modelGroup, done map[string]bool) {
-	var p progress
-	if err := p.load(context.Background(), w.store.Store, g.topic.name, g.name, 0); err != nil {
+	p, err := progressOf(context.Background(), w.store.Store, g.topic.name, g.name, 0)
+	if err != nil {
 		w.t.Fatal(err)
 	}
-	for offset, r := range p.redriven {
-		if _, past := done[r.mark]; past {
+	stored := make(map[uint64]*groupstate.Redriven)
+	for _, r := range p.Redriven() {
+		offset := r.Offset()
+		stored[offset] = r
+		if _, past := done[r.Mark()]; past {
 			w.t.Fatalf("%s keeps %d on its stored list, which is done: %+v", g, offset, r)
 		}
 	}
 	for offset, e := range g.again {
-		if r := p.redriven[offset]; e.state != modelDying && (r == nil || r.mark != e.redrive.mark) {
+		if r := stored[offset]; e.state != modelDying && (r == nil || r.Mark() != e.redrive.mark) {
 			w.t.Fatalf("%s has %d not on its stored list: %+v, %+v", g, offset, e, e.redrive)
 		}
 	}

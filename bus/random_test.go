@@ -316,10 +316,10 @@ func (w *world) inspect(u *store.Unit) {
 func (w *world) inspectWindow(rt *group, s store.GroupState) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	for e := range rt.window.open() {
-		if e.offset <= s.Cursor && rt.epoch == s.Epoch && !e.state.inCommit() {
+	for e := range rt.state.Open() {
+		if e.Redriven() == 0 && e.Offset() <= s.Cursor && rt.state.Epoch() == s.Epoch && !e.State().InCommit() {
 			w.mu.Lock()
-			w.wrong = fmt.Sprintf("%s::%s is committed at %d with %d in state %d", rt.log.Topic(), rt.name, s.Cursor, e.offset, e.state)
+			w.wrong = fmt.Sprintf("%s::%s is committed at %d with %d in state %d", rt.log.Topic(), rt.name, s.Cursor, e.Offset(), e.State())
 			w.mu.Unlock()
 		}
 	}
@@ -705,14 +705,14 @@ func (w *world) restart() {
 // restore makes the model what the store knows of a group. After a stop in order
 // that is all there was to know; after a crash what it has as acked was acked.
 func (w *world) restore(g *modelGroup, cursor uint64, crash bool) {
-	var p progress
-	if err := p.load(context.Background(), w.store.Store, g.topic.name, g.name, cursor); err != nil {
+	p, err := progressOf(context.Background(), w.store.Store, g.topic.name, g.name, cursor)
+	if err != nil {
 		w.t.Fatal(err)
 	}
 	restored := make(map[uint64]modelEvent)
 	for offset := cursor + 1; offset <= g.topic.head(); offset++ {
-		standing := p.standing(offset)
-		if g.events[offset] == nil && !g.passes(offset) && standing == fresh {
+		isAcked, attempts := p.IsAcked(offset), p.Attempts(offset)
+		if g.events[offset] == nil && !g.passes(offset) && !isAcked && attempts == 0 {
 			continue // it was not read
 		}
 		e, known := g.restored[offset]
@@ -722,12 +722,11 @@ func (w *world) restore(g *modelGroup, cursor uint64, crash bool) {
 		// One that was read and not delivered, as a suspect that found nobody, is
 		// written anew without the attempt that a start does not take for granted, which
 		// may have been its only one.
-		undelivered := max(int(standing)-withAttempts, 0)
 		e.attempts = e.stored
 		if now := g.events[offset]; now != nil {
 			e, known = *now, true
-		} else if undelivered == min(e.stored, g.maxAttempts-1) {
-			e.attempts = undelivered
+		} else if attempts == min(e.stored, g.maxAttempts-1) {
+			e.attempts = attempts
 		}
 		if e.state == modelLeased {
 			e.attempts-- // given back
@@ -735,19 +734,18 @@ func (w *world) restore(g *modelGroup, cursor uint64, crash bool) {
 		done := e.state == modelDone || e.state == modelDying
 		letter := w.letters[g.letterID(offset, nil)]
 		switch {
-		case letter != nil && letter.seen && standing != acked:
-			w.t.Fatalf("%s: %d is stored as %d; its dead letter is in the log", g, offset, standing)
-		case standing == acked && !(known && done):
+		case letter != nil && letter.seen && !isAcked:
+			w.t.Fatalf("%s: %d is stored with %d attempts; its dead letter is in the log", g, offset, attempts)
+		case isAcked && !(known && done):
 			w.t.Fatalf("%s: %d is stored as done; it is %+v", g, offset, e)
-		case !crash && done != (standing == acked):
-			w.t.Fatalf("%s: %d is stored as %d; it is %+v", g, offset, standing, e)
-		case !crash && !done && int(standing) != e.attempts+min(e.attempts, 1)*withAttempts:
-			w.t.Fatalf("%s: %d is stored as %d; it had %d attempts", g, offset, standing, e.attempts)
-		case standing == acked:
+		case !crash && done != isAcked:
+			w.t.Fatalf("%s: %d is stored as done: %t; it is %+v", g, offset, isAcked, e)
+		case !crash && !done && attempts != e.attempts:
+			w.t.Fatalf("%s: %d is stored with %d attempts; it had %d", g, offset, attempts, e.attempts)
+		case isAcked:
 			restored[offset] = modelEvent{state: modelDone}
-		case standing != fresh:
-			n := int(standing) - withAttempts
-			restored[offset] = modelEvent{attempts: min(n, g.maxAttempts-1), stored: n, lost: lostOf(p.history[offset])}
+		case attempts != 0:
+			restored[offset] = modelEvent{attempts: min(attempts, g.maxAttempts-1), stored: attempts, lost: lostOf(p.History(offset))}
 		}
 	}
 	again := w.restoreAgain(g, &p, crash)

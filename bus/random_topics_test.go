@@ -276,7 +276,7 @@ func (w *lives) finish() {
 func (w *lives) held() (n int) {
 	for _, g := range w.bus.loaded() {
 		g.mu.Lock()
-		n += g.held + g.waits + len(g.progress.redriven)
+		n += g.state.Leased() + g.state.Waiting() + g.state.Listed()
 		g.mu.Unlock()
 	}
 	return n

@@ -11,12 +11,13 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/internal/eventid"
 	"eventhub/store"
 )
 
 // A redrive reads dead letters and puts their events in the lists of their groups
-// (redriven.go), some at a time: all of one group in one unit with their marks. So a
+// (groupstate), some at a time: all of one group in one unit with their marks. So a
 // dead letter has its mark if, and only if, its group has, or had, the event again.
 
 var _ admin.Redriver = (*Bus)(nil)
@@ -31,7 +32,7 @@ const (
 	redriveCatchUp = time.Second
 	// redriveProgress is how often somebody is told how far it is.
 	redriveProgress = time.Second
-	// redriveRoom is the wait for a group that has mostRedriven on its list.
+	// redriveRoom is the wait for a group that has groupstate.MostRedriven on its list.
 	redriveRoom = 100 * time.Millisecond
 )
 
@@ -302,15 +303,15 @@ func (r *redrive) isThere(ctx context.Context, d *admin.DeadLetter) (bool, error
 func (g *group) hasRoom(n int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.ended != nil || len(g.progress.redriven)+n <= mostRedriven
+	return g.ended != nil || g.state.Listed()+n <= groupstate.MostRedriven
 }
 
 // whyNot says why an event is not put on the list, "" where it may be. g.mu is held.
 func (g *group) whyNot(offset uint64) string {
 	switch {
-	case g.progress.redriven[offset] != nil:
+	case g.state.IsListed(offset):
 		return skipWaiting
-	case !g.isDone(offset):
+	case !g.state.IsDone(offset):
 		return skipOpen
 	}
 	return ""
@@ -349,6 +350,12 @@ func (r *redrive) count(group string, n int) {
 	}
 }
 
+// redriveMark is the id of a mark, and how often the event was redriven.
+type redriveMark struct {
+	id    string
+	times int
+}
+
 // redriveJob is one unit that puts events on a group's list.
 type redriveJob struct {
 	commit.Call
@@ -356,8 +363,8 @@ type redriveJob struct {
 
 	group   *group
 	letters []admin.DeadLetter
-	listed  []*redriven // parallel to letters and to the marks
-	added   []*redriven // those that were put on the list
+	marks   []redriveMark          // parallel to letters
+	added   []*groupstate.Redriven // those that were put on the list
 	skipped map[string]int
 }
 
@@ -396,10 +403,10 @@ func (r *redrive) times(ctx context.Context, d *admin.DeadLetter) (int, error) {
 		}
 		times = max(times, last.Redriven)
 	}
-	return min(times+1, maxRedrives), nil
+	return min(times+1, groupstate.MaxRedrives), nil
 }
 
-// encode makes the entries and the marks of a redriveJob.
+// encode makes the marks of a redriveJob.
 func (r *redrive) encode(ctx context.Context, p *redriveJob) error {
 	ends := make([]int, len(p.letters))
 	for i := range p.letters {
@@ -416,7 +423,7 @@ func (r *redrive) encode(ctx context.Context, p *redriveJob) error {
 			return err
 		}
 		ends[i] = len(p.buf)
-		p.listed = append(p.listed, &redriven{entry: entry{offset: d.Event, redriven: uint8(times), state: redriveInCommit}, mark: mark, key: d.Key})
+		p.marks = append(p.marks, redriveMark{mark, times})
 	}
 	p.seal(&p.Request, ends)
 	return nil
@@ -435,21 +442,20 @@ func (p *redriveJob) Build() bool {
 	}
 	u := &p.Units[0]
 	u.Appends = nil
-	for i, e := range p.listed {
-		if why := g.whyNot(e.offset); why != "" {
+	for i := range p.letters {
+		d := &p.letters[i]
+		if why := g.whyNot(d.Event); why != "" {
 			p.skipped[why]++
 			continue
 		}
-		g.progress.list(e)
-		g.progress.moved[e.offset] = true
-		p.added = append(p.added, e)
+		p.added = append(p.added, g.state.List(d.Event, p.marks[i].times, p.marks[i].id, d.Key))
 		u.Appends = append(u.Appends, p.appends[i])
 	}
 	if len(p.added) == 0 {
 		p.Answer(nil)
 		return false
 	}
-	u.Groups = []store.GroupChange{g.change(g.window.cursor())}
+	u.Groups = []store.GroupChange{g.change(g.state.Cursor())}
 	return true
 }
 
@@ -458,19 +464,9 @@ func (p *redriveJob) Done(err error) {
 	g := p.group
 	refused := err == nil && p.Units[0].Err != nil
 	g.mu.Lock()
-	for _, r := range p.added {
-		switch {
-		case g.progress.redriven[r.offset] != r || r.state != redriveInCommit:
-			// A seek came behind it: the event comes again by itself.
-		case err == nil && !refused:
-			g.revive(r)
-		default:
-			delete(g.progress.redriven, r.offset)
-		}
-	}
+	g.state.Redriven(p.added, err == nil && !refused)
 	if refused {
-		g.progress.rewrite(&g.window)
-		g.touch()
+		g.state.Rewrite()
 		err = refusedError(p.Units[0].Err)
 	}
 	g.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/store"
 )
 
@@ -408,7 +409,7 @@ func TestRefusedRedriveKeepsTheSeek(t *testing.T) {
 				t.Error(err)
 			}
 			parts, err := inner.GroupParts(ctx, "t", "g")
-			parts = slices.DeleteFunc(parts, func(p store.GroupPart) bool { return p.Kind == partBase })
+			parts = slices.DeleteFunc(parts, func(p store.GroupPart) bool { return p.Kind == groupstate.PartBase })
 			if state.Epoch != before && (err != nil || len(parts) > 0) {
 				t.Errorf("epoch %d with the parts %v of %d, %v", state.Epoch, parts, before, err)
 			}

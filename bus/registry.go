@@ -80,11 +80,11 @@ func walkGroups(ctx context.Context, s store.Store) (map[groupKey]idleGroup, err
 			return nil, storeError(err, "list the groups of topic %q", t.Name)
 		}
 		for _, g := range groups {
-			var p progress
-			if err := p.load(ctx, s, t.Name, g.Group, g.State.Cursor); err != nil {
+			p, err := progressOf(ctx, s, t.Name, g.Group, g.State.Cursor)
+			if err != nil {
 				return nil, err
 			}
-			idle[groupKey{topic: t.Name, group: g.Group}] = idleGroup{g.State.Cursor, p.ackedFrom(g.State.Cursor + 1), g.State.Paused}
+			idle[groupKey{topic: t.Name, group: g.Group}] = idleGroup{g.State.Cursor, p.AckedFrom(g.State.Cursor + 1), g.State.Paused}
 		}
 	}
 	return idle, nil
@@ -233,9 +233,9 @@ func (d *groupDeletion) Build() bool {
 		d.Answer(g.ended) // deleted by somebody else, or the bus stops
 		return false
 	}
-	change := g.header(g.window.cursor())
+	change := g.header(g.state.Cursor())
 	change.Delete = true
-	g.deleted = true
+	g.delete()
 	d.Units[0].Groups[0] = change
 	d.members = g.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "group %q of topic %q was deleted", g.name, g.log.Topic()))
 	return true

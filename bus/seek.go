@@ -6,6 +6,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/store"
 )
 
@@ -22,7 +23,7 @@ func (b *Bus) SeekGroup(ctx context.Context, topic, name string, start eventhub.
 	if plan.To < plan.From {
 		plan.Again += way.events
 	} else {
-		plan.Skipped += way.events - min(way.events, way.done)
+		plan.Skipped += way.events - min(way.events, way.Done)
 	}
 	return plan, nil
 }
@@ -51,9 +52,11 @@ func (b *Bus) seek(ctx context.Context, topic, name string, start eventhub.Start
 	return g.seek(ctx, to, head, apply)
 }
 
-// passage is what a seek passes without the group knowing which offsets have events: those
-// above after, up to end. done of them are known to be, events is how many there are.
-type passage struct{ after, end, done, events uint64 }
+// passage is a groupstate.Passage and how many events are there.
+type passage struct {
+	groupstate.Passage
+	events uint64
+}
 
 // countedEvents and countedBytes bound what is read to count events.
 const (
@@ -65,24 +68,24 @@ const (
 // counts as an event.
 func (b *Bus) count(ctx context.Context, topic string, w *passage) error {
 	var batch store.Batch
-	for bytes := 0; w.after < w.end; {
+	for bytes := 0; w.After < w.End; {
 		if w.events >= countedEvents || bytes >= countedBytes {
-			w.events += w.end - w.after
+			w.events += w.End - w.After
 			break
 		}
 		batch.Reset()
-		if err := b.store.Read(ctx, topic, w.after+1, roundEvents, roundBytes, &batch); err != nil {
-			w.events += w.end - w.after
+		if err := b.store.Read(ctx, topic, w.After+1, roundEvents, roundBytes, &batch); err != nil {
+			w.events += w.End - w.After
 			return storeError(err, "count events of topic %q", topic)
 		}
-		n := search(batch.Items, w.end+1)
+		n := search(batch.Items, w.End+1)
 		if w.events += uint64(n); n == 0 || n < len(batch.Items) {
 			break
 		}
 		for i := range batch.Items {
 			bytes += len(batch.Items[i].Record)
 		}
-		w.after = batch.Items[n-1].Offset
+		w.After = batch.Items[n-1].Offset
 	}
 	return nil
 }
@@ -94,53 +97,24 @@ func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (admin.Se
 		defer g.mu.Unlock()
 		return admin.SeekPlan{}, passage{}, g.ended
 	}
-	plan, way := g.plotSeek(to, head)
+	plan, passed := g.state.PlanSeek(to, head)
+	plan.Topic, plan.Group = g.log.Topic(), g.name
+	way := passage{Passage: passed}
 	if !apply {
 		g.mu.Unlock()
 		return plan, way, nil
 	}
 	g.tellSkipped(to)
-	before := g.progress
-	g.progress = newProgress()
-	g.progress.base, g.progress.reset = to, true
-	g.progress.keepAgain(&before, to)
-	g.restart(g.epoch+1, to)
-	g.bus.raised(g.epoch)
+	g.state.Seek(to, g.bus.runtimes.draw(g))
+	g.restarted()
+	g.bus.raised(g.state.Epoch())
 	for _, m := range g.members {
 		m.sought = true
 	}
-	plan.Applied, plan.Epoch = true, g.epoch
-	g.touch()
+	plan.Applied, plan.Epoch = true, g.state.Epoch()
 	g.mu.Unlock()
 	g.bus.sched.Schedule(g)
 	return plan, way, g.write(ctx)
-}
-
-// plotSeek says what a seek does to the events that the group knows, and what else it
-// passes. g.mu is held.
-func (g *group) plotSeek(to, head uint64) (plan admin.SeekPlan, way passage) {
-	w, p := &g.window, &g.progress
-	from := w.cursor()
-	plan = admin.SeekPlan{
-		Topic: g.log.Topic(), Group: g.name, From: from, To: to, Head: head, Epoch: g.epoch, Voided: g.held,
-	}
-	// What is acked above the cursor is not skipped, but delivered again where it
-	// lies above the new one.
-	plan.Again = w.ackedAbove(to) + p.ackedFrom(max(w.next, to+1))
-	if to < from {
-		return plan, passage{after: to, end: min(from, head)}
-	}
-	for e := range w.open() {
-		if e.offset > to {
-			break
-		}
-		plan.Skipped++
-	}
-	way = passage{after: w.next - 1, end: min(to, head)}
-	if way.after < way.end {
-		way.done = p.ackedFrom(w.next) - p.ackedFrom(way.end+1)
-	}
-	return plan, way
 }
 
 // PauseGroup implements admin.Operator.
@@ -180,7 +154,7 @@ func (g *group) write(ctx context.Context) error {
 	err := g.bus.committer.Do(ctx, commit.NewWrite(unit, func(u *store.Unit) error {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		u.Groups[0] = g.change(g.window.cursor())
+		u.Groups[0] = g.change(g.state.Cursor())
 		return nil
 	}))
 	switch {

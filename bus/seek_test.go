@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/store/memory"
 )
 
@@ -64,7 +65,7 @@ func TestSeekBehindARefusedDeadLetter(t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 		parts, _ := r.store.GroupParts(bg, "t0", "g")
 		for _, p := range parts {
-			if p.Kind == partProgress {
+			if p.Kind == groupstate.PartProgress {
 				t.Logf("epoch %d (runtime %d): part %d with %d bytes", r.stored("t0", "g").Epoch, r.cursor("t0", "g").Epoch, p.Offset, len(p.Value))
 			}
 		}

@@ -3,7 +3,7 @@ package bus
 import (
 	"math"
 
-	"eventhub"
+	"eventhub/bus/internal/groupstate"
 )
 
 // A receiver that queues what it takes (SubscribeOptions.Buffered) says later what has
@@ -39,7 +39,7 @@ const keptQueue = 1024
 
 func (q *sendQueue) add(m *member, taken int) {
 	for _, e := range m.given[:taken] {
-		q.items = append(q.items, transit{m, e.offset, e.serial, e.since})
+		q.items = append(q.items, transit{m, e.Offset(), e.Serial(), e.Since()})
 	}
 }
 
@@ -105,47 +105,29 @@ func (s *subscription) Sent(n int) {
 func (g *group) sent(sent []transit, now int64) {
 	g.mu.Lock()
 	for _, q := range sent {
-		e := g.find(q.offset)
+		e := g.state.Find(q.offset)
 		switch {
-		case e == nil || e.serial != q.serial || e.state != leased:
-		case e.member.sub.opts.AutoAck:
-			g.counts.acked(e, now)
-			g.finish(e)
+		case e == nil || e.Serial() != q.serial || e.State() != groupstate.Leased:
+		case q.member.sub.opts.AutoAck:
+			g.state.Ack(e, now)
 		case now-q.since > lateAfter:
-			e.since, e.at = now, now+e.member.sub.timeout
-			g.leases.push(timed{e.at, e.offset})
+			g.state.Renew(e, now)
 		}
 	}
-	g.compact()
+	g.state.Compact()
 	g.mu.Unlock()
 	g.bus.sched.Schedule(g) // room has come free, or a lease ends later
 }
 
-// unsent reports whether the delivery that the entry was leased for is on its way, also
+// isUnsent reports whether the delivery that the entry was leased for is on its way, also
 // where its member is about to leave: what is on its way then is given back.
-func (e *entry) unsent() bool {
-	s := e.member.sub
+func isUnsent(e *groupstate.Entry) bool {
+	s := memberOf(e).sub
 	if !s.opts.Buffered {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := s.queue.next(1)
-	return len(next) > 0 && e.serial >= next[0].serial
-}
-
-// putOff deals with the deadline of a delivery that is still on its way. It reports
-// whether that is so.
-func (g *group) putOff(e *entry, now int64) bool {
-	switch {
-	case !e.unsent():
-		return false
-	case now-e.since < eventhub.MaxAckTimeout.Milliseconds():
-		e.at = now + e.member.sub.timeout
-		g.leases.push(timed{e.at, e.offset})
-	default:
-		e.attempts--
-		g.retry(e, now)
-	}
-	return true
+	return len(next) > 0 && e.Serial() >= next[0].serial
 }

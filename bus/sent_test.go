@@ -50,7 +50,7 @@ func TestSentAtOnce(t *testing.T) {
 		in.take()
 		in.sub.Sent(50)
 		g := r.bus.running("t", "g")
-		equal(t, "appointments", len(g.leases), 50)
+		equal(t, "appointments", g.state.Deadlines(), 50)
 	})
 }
 
@@ -156,7 +156,7 @@ func TestSentOfWhatIsGone(t *testing.T) {
 		in.sub.Sent(1) // of the old one
 		in.sub.Sent(2)
 		synctest.Wait()
-		equal(t, "the lag", r.bus.running("p.a", "g").window.lag(r.bus.running("p.a", "g").log.Head()), uint64(0))
+		equal(t, "the lag", r.bus.running("p.a", "g").state.Lag(r.bus.running("p.a", "g").log.Head()), uint64(0))
 	})
 }
 

@@ -3,10 +3,9 @@ package bus
 import (
 	"context"
 	"slices"
-	"time"
 
 	"eventhub"
-	"eventhub/admin"
+	"eventhub/bus/internal/groupstate"
 )
 
 // Settle implements eventhub.Subscriber.
@@ -169,11 +168,14 @@ func (g *group) settle(m *member, s eventhub.Settlement) ([]eventhub.Outcome, er
 		defer g.mu.Unlock()
 		return nil, g.ended
 	}
-	now := g.bus.clock.Now()
-	for i, ref := range s.Refs {
-		outcomes[i] = g.settleOne(m, ref, &s, now)
+	now, drift := g.bus.clock.Now(), int64(0)
+	if s.Verdict == eventhub.Nack {
+		drift = g.bus.clock.Drift()
 	}
-	g.compact()
+	for i, ref := range s.Refs {
+		outcomes[i] = g.settleOne(m, ref, &s, now, drift)
+	}
+	g.state.Compact()
 	g.mu.Unlock()
 	// Room has come free, an event has become due, or a lease ends later.
 	g.bus.sched.Schedule(g)
@@ -183,189 +185,42 @@ func (g *group) settle(m *member, s eventhub.Settlement) ([]eventhub.Outcome, er
 // settleOne holds the rule of docs/semantics.md: the latest lease of an event counts,
 // also when it has run out, as long as nobody else holds the event; older ones
 // never do.
-func (g *group) settleOne(m *member, ref eventhub.Ref, s *eventhub.Settlement, now int64) eventhub.Outcome {
+func (g *group) settleOne(m *member, ref eventhub.Ref, s *eventhub.Settlement, now, drift int64) eventhub.Outcome {
 	e := g.lookup(m, ref)
+	ok := e != nil
 	switch {
 	case s.Verdict == eventhub.Extend:
-		if e == nil || e.state != leased {
+		if !ok || !g.state.Extend(e, s.By.Milliseconds(), now) {
 			return eventhub.Unknown
 		}
-		g.extend(e, s.By, now)
-	case e == nil || e.state != leased && e.state != waiting:
-		return eventhub.Stale
+		return eventhub.Applied
+	case !ok:
 	case s.Verdict == eventhub.Ack:
-		g.counts.acked(e, now)
-		g.finish(e)
+		ok = g.state.Ack(e, now)
 	default:
-		g.counts.Nacked++
-		g.nack(e, s, now)
+		f := groupstate.Failure{Cause: groupstate.Nacked, Reason: s.Reason, Delay: s.Delay, Now: now, Drift: drift}
+		if s.Terminal {
+			f.Cause = groupstate.Refused
+		}
+		if ok = g.state.Fail(e, f); ok {
+			g.counts.Nacked++
+		}
+	}
+	if !ok {
+		return eventhub.Stale
 	}
 	return eventhub.Applied
 }
 
 // lookup finds the entry whose last lease ref names.
-func (g *group) lookup(m *member, ref eventhub.Ref) *entry {
-	if ref.Topic != "" && ref.Topic != g.log.Topic() {
+func (g *group) lookup(m *member, ref eventhub.Ref) *groupstate.Entry {
+	switch {
+	case ref.Topic != "" && ref.Topic != g.log.Topic():
 		return nil
-	}
-	if !ref.Lease.IsZero() {
-		if ref.Lease.Serial == 0 {
-			return nil // that of events which nobody ever had
-		}
-		if e := g.find(ref.Lease.Offset); e != nil && e.state != done && e.lease(g.runtime) == ref.Lease {
-			return e
-		}
-		return nil
-	}
-	offset, ok := g.ids[ref.ID]
-	if !ok || m == nil || m.sub.opts.AutoAck {
+	case !ref.Lease.IsZero():
+		return g.state.OfLease(ref.Lease)
+	case m == nil || m.sub.opts.AutoAck:
 		return nil // there is nothing to say of what acks itself
 	}
-	if e := g.find(offset); e != nil && e.member == m {
-		return e
-	}
-	return nil
-}
-
-func (g *group) extend(e *entry, by time.Duration, now int64) {
-	ms := by.Milliseconds()
-	if ms == 0 {
-		ms = e.member.sub.timeout
-	}
-	ms = max(ms, eventhub.MinAckTimeout.Milliseconds())
-	if at := min(now+ms, e.since+eventhub.MaxAckTimeout.Milliseconds()); at != e.at {
-		e.at = at
-		g.leases.push(timed{e.at, e.offset})
-	}
-}
-
-func (g *group) nack(e *entry, s *eventhub.Settlement, now int64) {
-	reason := s.Reason
-	g.note(e, now, whyNacked, reason)
-	if reason == "" {
-		reason = whyNacked
-	}
-	if s.Terminal {
-		g.giveUp(e, reason)
-		return
-	}
-	delay := s.Delay
-	if delay == 0 {
-		delay = g.settings.backoff(int(e.attempts))
-	}
-	g.failed(e, now+delay.Milliseconds(), reason)
-}
-
-// The transitions of an entry. Each keeps the counts of the group and of the
-// member that held it.
-
-// become moves an entry out of its state. Room that it takes of its member was
-// reserved before, and is given back with the last of the states that take some.
-func (g *group) become(e *entry, state entryState) {
-	switch had, has := e.state.taken(), state.taken(); {
-	case had && !has:
-		e.member.inFlight--
-		e.member.free()
-		g.held--
-	case has && !had:
-		e.member.inFlight++
-		g.held++
-	}
-	switch e.state {
-	case waiting:
-		g.waits--
-	case behind:
-		g.behind--
-	}
-	switch state {
-	case waiting:
-		g.waits++
-	case behind:
-		g.behind++
-	}
-	e.state = state
-	if e.redriven > 0 {
-		g.progress.moved[e.offset] = true
-	} else {
-		g.progress.mark(e.offset)
-	}
-	g.touch()
-}
-
-// whyNacked is how an attempt has ended of which the member said so.
-const whyNacked = "nacked"
-
-// note remembers that the attempt under way has come to nothing.
-func (g *group) note(e *entry, now int64, why, reason string) {
-	if e.state == leased {
-		drift := g.bus.clock.Drift()
-		g.progress.note(e.offset, admin.Attempt{
-			Attempt: int(e.attempts), Member: e.member.sub.peer, SinceTS: e.since + drift, EndedTS: now + drift, Why: why, Reason: reason,
-		})
-	}
-}
-
-// finish takes an entry off: acked, dead-lettered or gone from the log.
-func (g *group) finish(e *entry) {
-	g.become(e, done)
-	if e.id != "" {
-		delete(g.ids, e.id)
-		e.forgetID()
-	}
-	offset := e.offset
-	if e.redriven > 0 {
-		delete(g.progress.redriven, offset)
-	} else {
-		g.window.settle(e)
-		if g.progress.redriven[offset] != nil {
-			return // it was done before and is read again; history and line are the other's
-		}
-	}
-	g.progress.forget(offset)
-	if len(g.awaited) > 0 {
-		g.tell(offset, "")
-	}
-	if next := g.keyQueues.leave(offset); next != 0 {
-		g.retry(g.find(next), 0)
-	}
-}
-
-// failed ends an attempt that came to nothing: the event comes again at the
-// given time, or is dead-lettered when it had its last attempt.
-func (g *group) failed(e *entry, at int64, reason string) {
-	if int(e.attempts) >= g.settings.MaxAttempts {
-		g.giveUp(e, reason)
-		return
-	}
-	g.retry(e, at)
-}
-
-func (g *group) retry(e *entry, at int64) {
-	g.become(e, waiting)
-	e.at = at
-	g.retries.push(timed{at, e.offset})
-}
-
-// giveUp leaves the rest to the group's next turn, which has the event's bytes.
-func (g *group) giveUp(e *entry, reason string) {
-	g.become(e, letterPending)
-	e.forgetID() // no verdict on it counts any more
-	g.pendingLetters = append(g.pendingLetters, pendingLetter{e.offset, reason})
-}
-
-// compact bounds what void appointments take.
-func (g *group) compact() {
-	g.leases.compact(g.held, g.leaseStands)
-	g.retries.compact(g.waits, g.retryStands)
-}
-
-// leaseStands and retryStands tell appointments that still mean something.
-func (g *group) leaseStands(t timed) bool {
-	e := g.find(t.offset)
-	return e != nil && e.state == leased && e.at == t.at
-}
-
-func (g *group) retryStands(t timed) bool {
-	e := g.find(t.offset)
-	return e != nil && e.state == waiting && e.at == t.at
+	return g.state.OfID(ref.ID, &m.holder)
 }

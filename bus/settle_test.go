@@ -207,7 +207,7 @@ func (r *rig) appointments(topic, name string) (leases, held int) {
 	g := r.bus.groups[groupKey{topic: topic, group: name}]
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.leases), g.held
+	return g.state.Deadlines(), g.state.Leased()
 }
 
 // TestAppointmentsAreBounded: void ones go when they are the larger part, and

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/store"
 )
 
@@ -10,15 +11,13 @@ import (
 // (deadletter.go). How steps share a commit is described above commit.Step.
 type groupStep struct {
 	commit.Publication
-	group   *group
-	epoch   uint64
-	offsets []uint64 // of the entries that are done with it
+	groupstate.Step
+	group *group
 
 	// Of an ack-and-publish, which is one of call; a dead letter has none.
 	call    *ackPublishCall
 	index   int
 	delayed []delayedEvent // parallel to Unit.Plans
-	late    []uint64       // offsets whose lease had run out when the step began: they have their time of waiting
 
 	lost bool // its entries are not what they were; the committer's
 }
@@ -30,42 +29,6 @@ func asSteps(xs []*groupStep) []commit.Step {
 		list[i] = x
 	}
 	return list
-}
-
-// before and under are the states of its entries, outside of a commit and in one.
-func (x *groupStep) before() entryState {
-	if x.call != nil {
-		return ackPending
-	}
-	return letterPending
-}
-
-func (x *groupStep) under() entryState {
-	if x.call != nil {
-		return ackInCommit
-	}
-	return letterInCommit
-}
-
-// stands reports whether all of its entries are in a state, and the group was not
-// moved since it began. x.group.mu is held.
-func (x *groupStep) stands(state entryState) bool {
-	if x.group.epoch != x.epoch || x.group.deleted {
-		return false
-	}
-	for _, offset := range x.offsets {
-		if e := x.group.find(offset); e == nil || e.state != state {
-			return false
-		}
-	}
-	return true
-}
-
-// become moves its entries on. x.group.mu is held.
-func (x *groupStep) become(state entryState) {
-	for _, offset := range x.offsets {
-		x.group.become(x.group.find(offset), state)
-	}
 }
 
 // Gather implements commit.Step.
@@ -91,15 +54,13 @@ func (g *group) enter() (change store.GroupChange, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, x := range g.steps {
-		if x.lost = !x.stands(x.before()); !x.lost {
-			x.become(x.under())
-			ok = true
-		}
+		x.lost = !g.state.Enter(&x.Step)
+		ok = ok || !x.lost
 	}
 	clear(g.steps)
 	g.steps = g.steps[:0]
 	if ok {
-		change = g.change(g.window.cursorAfterCommit())
+		change = g.change(g.state.CursorAfterCommit())
 	}
 	return change, ok
 }
@@ -107,22 +68,8 @@ func (g *group) enter() (change store.GroupChange, ok bool) {
 // Succeeded implements commit.Step: it takes the entries off.
 func (x *groupStep) Succeeded() {
 	g := x.group
-	now := g.bus.clock.Now()
 	g.mu.Lock()
-	if x.stands(x.under()) { // else a seek came behind it
-		for _, offset := range x.offsets {
-			e := g.find(offset)
-			if x.call != nil {
-				g.counts.acked(e, now)
-			} else {
-				g.counts.DeadLettered++
-				g.tell(offset, gaveUpDead)
-			}
-			g.finish(e)
-		}
-	} else {
-		x.outcome(true)
-	}
+	g.state.Committed(&x.Step, g.bus.clock.Now())
 	g.mu.Unlock()
 	g.bus.sched.Schedule(g) // there is room, and the window may have opened
 	x.answer(nil)
@@ -133,21 +80,7 @@ func (x *groupStep) Succeeded() {
 func (x *groupStep) Withdraw() {
 	x.group.mu.Lock()
 	defer x.group.mu.Unlock()
-	x.takeOut()
-}
-
-// takeOut is Withdraw; it reports whether the entries are still those of the
-// exchange. x.group.mu is held.
-func (x *groupStep) takeOut() bool {
-	// Also where a seek came in between: the write that was refused may have
-	// carried its reset.
-	x.group.progress.rewrite(&x.group.window)
-	if !x.stands(x.under()) {
-		x.outcome(false)
-		return false
-	}
-	x.become(x.before())
-	return true
+	x.group.state.Withdraw(&x.Step, x.group.bus.clock.Now())
 }
 
 // Refused implements commit.Step: it gives the entries up to what happens to them
@@ -155,11 +88,12 @@ func (x *groupStep) takeOut() bool {
 func (x *groupStep) Refused(refused error) {
 	g := x.group
 	g.mu.Lock()
-	if x.takeOut() {
+	now := g.bus.clock.Now()
+	if g.state.Withdraw(&x.Step, now) {
 		if x.call != nil {
-			g.giveBack(x)
+			g.state.Release(&x.Step, now)
 		} else {
-			g.letterRefused(x, refused)
+			g.letterRefused(x, refused, now)
 		}
 	}
 	g.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"eventhub"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/store"
 )
 
@@ -116,13 +117,48 @@ type member struct {
 	idles               bool // stands in sub.idlers
 	waitsForReservation bool // stands in sub.reservationQueue
 
-	inFlight int  // entries it has leased
-	sought   bool // its group was moved since its last delivery
+	holder groupstate.Holder // as the state of its group knows it
+	sought bool              // its group was moved since its last delivery
 	// Of the turn under way: what is to be handed over, the entry of each, and how
 	// that was before it was leased.
 	batch  []eventhub.Delivery
-	given  []*entry
-	before []entry
+	given  []*groupstate.Entry
+	before []groupstate.Entry
+}
+
+func newMember(g *group, s *subscription) *member {
+	m := &member{group: g, sub: s}
+	m.holder = groupstate.Holder{Member: (*stateMember)(m), Peer: s.peer, Timeout: s.timeout}
+	return m
+}
+
+// memberOf returns the member that has or had the entry last.
+func memberOf(e *groupstate.Entry) *member { return (*member)(e.Holder().Member.(*stateMember)) }
+
+// stateMember is a member as the state of its group knows it. The group's lock is held in
+// its methods.
+type stateMember member
+
+// Freed implements groupstate.Member.
+func (m *stateMember) Freed() { (*member)(m).free() }
+
+// KeepsLeases implements groupstate.Member: the member has not left, or has left them as
+// they are.
+func (m *stateMember) KeepsLeases() bool {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	return !m.sub.left || m.sub.detached
+}
+
+// Forgot implements groupstate.Member.
+func (m *stateMember) Forgot(id string) {
+	s := m.sub
+	if s.ids.one == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ids.remove(id, (*member)(m))
 }
 
 func newSubscription(b *Bus, opts eventhub.SubscribeOptions, r eventhub.Receiver) *subscription {
@@ -194,7 +230,7 @@ func (g *group) join(ctx context.Context, s *subscription, life uint64, o *event
 		defer g.mu.Unlock()
 		return false, g.ended
 	}
-	m := &member{group: g, sub: s}
+	m := newMember(g, s)
 	if !s.enlist(m) {
 		g.mu.Unlock()
 		return false, nil
@@ -348,14 +384,6 @@ func (m *member) hold() {
 	m.sub.inFlight++
 }
 
-// keepsLeases reports whether leases of the member stand: it has not left, or has
-// left them behind.
-func (m *member) keepsLeases() bool {
-	m.sub.mu.Lock()
-	defer m.sub.mu.Unlock()
-	return !m.sub.left || m.sub.detached
-}
-
 // free gives the room of one lease back.
 func (m *member) free() {
 	s := m.sub
@@ -491,19 +519,8 @@ func (s *subscription) gave(m *member, taken int) {
 		return
 	}
 	for _, e := range m.given[:taken] {
-		s.ids.add(e.id, m)
+		s.ids.add(e.ID(), m)
 	}
-}
-
-// forgetID takes the entry's id from the subscription that had it last.
-func (e *entry) forgetID() {
-	m := e.member
-	if m == nil || m.sub.ids.one == nil {
-		return
-	}
-	m.sub.mu.Lock()
-	defer m.sub.mu.Unlock()
-	m.sub.ids.remove(e.id, m)
 }
 
 // forget lets go of all that the member has, when its group begins anew. Others may
@@ -511,8 +528,7 @@ func (e *entry) forgetID() {
 func (m *member) forget() {
 	s := m.sub
 	s.mu.Lock()
-	s.inFlight -= m.inFlight
-	m.inFlight = 0
+	s.inFlight -= m.holder.Void()
 	s.ids.removeAll(m)
 	woken := append(s.atRest(), s.feed()...)
 	s.mu.Unlock()
@@ -595,11 +611,7 @@ func (s *subscription) latest(members []*member, n int) uint64 {
 	var serials []uint64
 	for _, m := range members {
 		m.group.mu.Lock()
-		for e := range m.group.open() {
-			if e.state == leased && e.member == m {
-				serials = append(serials, e.serial)
-			}
-		}
+		serials = m.group.state.Serials(serials, &m.holder)
 		m.group.mu.Unlock()
 	}
 	slices.Sort(serials)
@@ -637,24 +649,9 @@ func (m *member) leave(giveBack uint64) {
 		g.owes = m.hadSuspect()
 	}
 	now := g.bus.clock.Now()
-	var held []*entry
 	if !m.isDetached() {
-		for e := range g.open() {
-			if e.state == leased && e.member == m {
-				held = append(held, e)
-			}
-		}
+		g.state.Leave(&m.holder, giveBack, now, g.bus.clock.Drift())
 	}
-	for _, e := range held {
-		if e.serial >= giveBack {
-			e.attempts--
-			g.retry(e, now)
-			continue
-		}
-		g.note(e, now, "disconnected", "")
-		g.failed(e, now, "member disconnected")
-	}
-	g.compact()
 	g.mu.Unlock()
 	g.bus.sched.Schedule(g)
 	g.bus.release(g)

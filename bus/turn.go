@@ -2,11 +2,11 @@ package bus
 
 import (
 	"context"
-	"math"
 	"sync"
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/store"
 )
 
@@ -55,9 +55,9 @@ var fetchers = sync.Pool{New: func() any { return new(fetcher) }}
 // fetcher is what a round reads.
 type fetcher struct {
 	epoch   uint64
-	letters []pendingLetter // entries to be dead-lettered
-	due     []uint64        // offsets to be delivered again
-	from    uint64          // fresh events from here on, up to limit; 0: none
+	letters []groupstate.Letter // entries to be dead-lettered
+	due     []uint64            // offsets to be delivered again
+	from    uint64              // fresh events from here on, up to limit; 0: none
 	limit   int
 	want    int    // how many of them members may have room for
 	head    uint64 // nothing was known to lie above when reading began
@@ -102,7 +102,7 @@ func (g *group) round(began time.Time) (more, spent bool) {
 		spent = g.judge(f)
 	}
 	g.mu.Lock()
-	if g.epoch != f.epoch || g.ended != nil {
+	if g.state.Epoch() != f.epoch || g.ended != nil {
 		defer g.mu.Unlock()
 		g.keepVerdicts(nil, len(f.passes))
 		return g.ended == nil, spent
@@ -126,14 +126,12 @@ func (g *group) round(began time.Time) (more, spent bool) {
 func (g *group) plan(now int64) bool {
 	f := g.fetch
 	f.release()
-	*f = fetcher{epoch: g.epoch, letters: f.letters[:0], due: f.due[:0], items: f.items[:0], batch: f.batch, passes: f.passes[:0]}
+	*f = fetcher{epoch: g.state.Epoch(), letters: f.letters[:0], due: f.due[:0], items: f.items[:0], batch: f.batch, passes: f.passes[:0]}
 	if g.ended != nil {
 		return false
 	}
 	more := g.expire(now)
-	n := min(len(g.pendingLetters), roundEvents)
-	f.letters = append(f.letters, g.pendingLetters[:n]...)
-	g.pendingLetters = g.pendingLetters[n:]
+	f.letters = g.state.TakeLetters(f.letters, roundEvents)
 	next := g.planDeliveries(now)
 	if !f.empty() {
 		return true
@@ -142,13 +140,7 @@ func (g *group) plan(now int64) bool {
 		g.bus.sched.Schedule(g)
 		return false
 	}
-	for len(g.leases) > 0 && !g.leaseStands(g.leases[0]) {
-		g.leases.pop()
-	}
-	if len(g.leases) > 0 && (next == 0 || g.leases[0].at < next) {
-		next = g.leases[0].at
-	}
-	if next != 0 {
+	if next = sooner(next, g.state.NextDeadline()); next != 0 {
 		g.bus.sched.ScheduleAt(g, next)
 	}
 	return false
@@ -163,37 +155,37 @@ func (g *group) planDeliveries(now int64) (next int64) {
 		g.yield()
 		return 0
 	}
-	for r := g.progress.ackedNext(g.window.next); r != 0; r = g.progress.ackedNext(g.window.next) {
-		g.window.addDone(r) // no need to read them; nobody waits for them either
-		g.touch()
-	}
+	g.state.SkipAcked() // nobody waits for them
 	g.reviewSuspects(now)
 	room := 0
 	for _, m := range g.members {
 		room += m.room()
 	}
 	room = min(room, roundEvents)
-	next, short := g.dueRetries(now, room)
+	var short bool
+	f.due, next, short = g.state.Due(f.due, now, room)
 	room -= len(f.due)
 	again := g.planIsolated(now, room)
-	if g.window.next <= f.head && g.window.size() < g.bus.opts.AckWindow {
+	if g.hasFresh() {
 		if short = short || room <= 0; room > 0 {
 			f.want = room
-			if g.keyQueues != nil || g.filter != nil {
+			if g.isByKey() || g.filter != nil {
 				room = max(room, keyQueueEvents) // many may be held or dropped, and need none
 			}
-			if g.keyQueues != nil {
+			if g.isByKey() {
 				f.want = room
 			}
-			f.from, f.limit = g.window.next, min(room, int(g.bus.opts.AckWindow-g.window.size()))
+			f.from, f.limit = g.state.Next(), min(room, int(g.bus.opts.AckWindow-g.state.Size()))
 		}
 	}
 	if f.empty() {
 		g.lookAround(short)
-		if len(g.suspects) > 0 && g.reserved == nil && again == 0 && !g.suspectOut() {
-			g.awaitReservation()
+		if g.state.Suspects(now) > 0 && !g.state.SuspectOut() {
+			if g.reserved == nil && again == 0 {
+				g.awaitReservation()
+			}
+			g.awaitIdle()
 		}
-		g.awaitIdle()
 	}
 	return sooner(next, again)
 }
@@ -201,9 +193,6 @@ func (g *group) planDeliveries(now int64) (next int64) {
 // awaitIdle has a group that rests while it has suspects woken when a member could
 // take one: the one that is kept for them, or another that is free before.
 func (g *group) awaitIdle() {
-	if len(g.suspects) == 0 || g.suspectOut() {
-		return
-	}
 	for _, m := range g.members {
 		if m.awaitIdle() {
 			g.bus.sched.Schedule(g)
@@ -224,7 +213,7 @@ func (g *group) awaitReservation() {
 // yield lets others have what a paused group has no use for: the room that it may
 // have been woken for, and a member that was kept free for its suspects.
 func (g *group) yield() {
-	if g.reserved != nil && !g.suspectOut() {
+	if g.reserved != nil && !g.state.SuspectOut() {
 		g.setReserved(nil)
 	}
 	g.lookAround(false)
@@ -242,57 +231,39 @@ func (g *group) lookAround(short bool) {
 	}
 }
 
+// hasFresh reports whether there is an event to be read that the window has room for.
+func (g *group) hasFresh() bool {
+	return g.state.Next() <= g.fetch.head && g.state.Size() < g.bus.opts.AckWindow
+}
+
+// isByKey reports whether the events of a key are delivered one after the other.
+func (g *group) isByKey() bool { return g.settings.Ordering == eventhub.OrderingKey }
+
 // expire ends leases whose deadline has passed, some at a time: others wait for the
 // lock. It reports whether there are more.
 func (g *group) expire(now int64) (more bool) {
-	for n := 0; len(g.leases) > 0 && g.leases[0].at <= now; n++ {
-		if n == roundEvents {
-			return true
-		}
-		t := g.leases[0]
-		g.leases.pop()
-		if g.leaseStands(t) {
-			e := g.find(t.offset)
-			if g.putOff(e, now) {
-				continue
-			}
+	for range roundEvents {
+		e, ok := g.state.Overdue(now)
+		switch {
+		case !ok:
+			return false
+		case e == nil:
+		case isUnsent(e):
+			g.state.Postpone(e, now)
+		default:
 			g.counts.Expired++
-			g.note(e, now, "expired", "")
-			g.failed(e, now+g.settings.backoff(int(e.attempts)).Milliseconds(), "lease expired")
+			g.state.Fail(e, groupstate.Failure{Cause: groupstate.Expired, Now: now, Drift: g.bus.clock.Drift()})
 		}
 	}
-	return false
-}
-
-// dueRetries moves up to room entries that may go out again to f.due, and those
-// that have to go out alone to g.suspects. It returns when the next one may, 0 if
-// nothing is waiting for that, and whether there is more than room for.
-func (g *group) dueRetries(now int64, room int) (next int64, short bool) {
-	f := g.fetch
-	for len(g.retries) > 0 {
-		t := g.retries[0]
-		if t.at > now {
-			return t.at, false
-		}
-		stands := g.retryStands(t)
-		if suspect := stands && g.isSuspect(g.find(t.offset)); suspect {
-			g.suspects = append(g.suspects, t.offset)
-		} else if stands {
-			if len(f.due) >= room {
-				return 0, true
-			}
-			f.due = append(f.due, t.offset)
-		}
-		g.retries.pop()
-	}
-	return 0, false
+	next := g.state.NextDeadline()
+	return next != 0 && next <= now
 }
 
 // read gets the planned events from the tail or from the store.
 func (g *group) read(f *fetcher) error {
 	f.batch.Reset()
 	for f.readLetters < len(f.letters) && f.bytes < roundBytes {
-		if err := g.readOne(f, f.letters[f.readLetters].offset); err != nil {
+		if err := g.readOne(f, f.letters[f.readLetters].Offset); err != nil {
 			return err
 		}
 		f.readLetters++
@@ -340,13 +311,8 @@ func (g *group) readOne(f *fetcher, offset uint64) error {
 
 // putBack undoes a plan whose reading failed.
 func (g *group) putBack(at int64) {
-	f := g.fetch
-	g.pendingLetters = append(g.pendingLetters, f.letters...)
-	for _, offset := range f.due {
-		if e := g.find(offset); e != nil && e.state == waiting {
-			g.retry(e, max(at, e.at)) // a NACK may have put it off meanwhile
-		}
-	}
+	g.state.ReturnLetters(g.fetch.letters)
+	g.state.ReturnDue(g.fetch.due, at)
 	g.bus.sched.ScheduleAt(g, at)
 }
 
@@ -355,12 +321,8 @@ func (g *group) handOut(now int64) {
 	f := g.fetch
 	f.drift = g.bus.clock.Drift() // commit times are those of the wall clock
 	letters, due := f.readLetters, f.readDue
-	g.pendingLetters = append(g.pendingLetters, f.letters[letters:]...)
-	for _, offset := range f.due[due:] {
-		if e := g.find(offset); e != nil && e.state == waiting {
-			g.retries.push(timed{e.at, e.offset})
-		}
-	}
+	g.state.ReturnLetters(f.letters[letters:])
+	g.state.ReturnDue(f.due[due:], 0)
 	for _, item := range f.items[letters : letters+due] {
 		g.redeliver(item, now)
 	}
@@ -374,8 +336,7 @@ func (g *group) handOut(now int64) {
 	}
 	if f.from != 0 && len(fresh) == 0 {
 		// Up to the head that was there, the log holds nothing to read.
-		g.window.skipTo(f.head + 1)
-		g.touch()
+		g.state.SkipTo(f.head + 1)
 	}
 	if f.from != 0 && len(g.awaited) > 0 {
 		g.tellPassed() // what lies between the events that were read is gone
@@ -385,67 +346,46 @@ func (g *group) handOut(now int64) {
 	}
 }
 
-// take deals with an event that is read in its turn: it is leased, or held back
-// behind its key, or was dealt with before the process was started, or does not pass the
-// filter. false: no member has room for it.
+// take deals with an event that is read in its turn: it is delivered, or held back because
+// of its key, or was done before the process was started, or does not pass the filter.
+// false: no member has room for it.
 func (g *group) take(item store.Item, passes bool, now int64) bool {
-	standing := g.progress.standing(item.Offset)
-	if standing != acked && !passes {
-		standing = acked // it counts as done
-	}
 	var key []byte
-	if g.keyQueues != nil {
+	if g.isByKey() {
 		key = item.Record.Key()
 	}
 	var m *member
-	if standing != acked && !g.keyQueues.has(key) {
+	if g.state.NeedsRoom(item.Offset, key, passes) {
 		if m = g.nextMember(); m == nil {
 			return false
 		}
 	}
-	e := g.window.add(item.Offset)
-	g.waits++
-	if standing == acked {
-		g.finish(e)
-		return true
-	}
-	if standing > withAttempts {
-		// The last attempt may have been cut short by the end of the process.
-		e.attempts = uint16(min(standing-withAttempts, uint64(g.settings.MaxAttempts)-1))
-	}
-	switch {
-	case g.keyQueues.join(key, e.offset):
-		g.become(e, behind)
-	case g.isSuspect(e):
-		m.free()
-		g.retry(e, now)
-	default:
+	if e := g.state.Read(item.Offset, key, passes, now); e != nil {
 		g.lease(m, e, item, now)
+	} else if m != nil {
+		m.free() // it is to be delivered alone
 	}
 	return true
 }
 
 func (g *group) redeliver(item store.Item, now int64) {
-	e := g.find(item.Offset)
-	if e == nil || e.state != waiting || e.at > now {
+	e := g.state.DueAgain(item.Offset, now)
+	if e == nil {
 		return // settled while it was read
 	}
 	if item.Record == nil {
-		g.finish(e)
+		g.state.Gone(e, now)
 		return
 	}
-	m, suspect := g.reserved, g.isSuspect(e)
-	if !suspect {
+	m := g.reserved
+	if !g.state.IsSuspect(e) {
 		m = g.nextMember()
 	} else if m != nil && (g.paused || !m.reserveAlone()) {
 		m = nil
 	}
 	if m == nil {
-		g.retry(e, e.at)
+		g.state.ReturnDue([]uint64{item.Offset}, 0)
 		return
-	}
-	if suspect {
-		g.probe = e.offset
 	}
 	g.lease(m, e, item, now)
 }
@@ -471,21 +411,12 @@ func (g *group) nextMember() *member {
 
 // lease gives the entry to m, which has reserved room for it, and puts the delivery
 // into m's batch.
-func (g *group) lease(m *member, e *entry, item store.Item, now int64) {
-	before := *e
-	if e.id == "" {
-		e.id = string(item.Record.ID())
-		g.ids[e.id] = e.offset
-	}
-	e.age = uint32(min(max(now+g.fetch.drift-item.Record.CommitTime(), 0), math.MaxUint32))
-	e.member = m
-	e.since, e.at = now, now+m.sub.timeout
-	e.attempts++
-	g.become(e, leased)
+func (g *group) lease(m *member, e *groupstate.Entry, item store.Item, now int64) {
+	before := g.state.Deliver(e, &m.holder, item.Record, now, g.fetch.drift)
 	d := eventhub.Delivery{
-		Topic: g.log.Topic(), Offset: e.offset, Record: item.Record,
-		Attempt: int(e.attempts), MaxAttempts: g.settings.MaxAttempts, AckTimeout: m.sub.opts.AckTimeout, Sought: m.sought,
-		Redriven: int(e.redriven),
+		Topic: g.log.Topic(), Offset: e.Offset(), Record: item.Record,
+		Attempt: e.Attempts(), MaxAttempts: g.settings.MaxAttempts, AckTimeout: m.sub.opts.AckTimeout, Sought: m.sought,
+		Redriven: e.Redriven(),
 	}
 	d.Bind(m.sub)
 	m.sought = false
@@ -505,24 +436,14 @@ func (g *group) flush(m *member, now int64) {
 	}
 	taken := g.give(m)
 	g.counts.delivered(m.batch[:taken])
+	acks := m.sub.opts.AutoAck && !m.sub.opts.Buffered
 	for i, e := range m.given {
-		if before := &m.before[i]; i < taken && before.member != m {
-			before.forgetID()
+		if i < taken {
+			g.state.Delivered(e, &m.before[i], acks, now)
+			continue
 		}
-		switch {
-		case i >= taken:
-			m.sought = m.sought || m.batch[i].Sought
-			g.become(e, waiting)
-			before := m.before[i]
-			e.serial, e.member, e.since, e.attempts = before.serial, before.member, before.since, before.attempts
-			e.at = before.at
-			g.retries.push(timed{e.at, e.offset})
-		case m.sub.opts.AutoAck && !m.sub.opts.Buffered:
-			g.counts.acked(e, now)
-			g.finish(e)
-		default:
-			g.leases.push(timed{e.at, e.offset})
-		}
+		m.sought = m.sought || m.batch[i].Sought
+		g.state.Undelivered(e, &m.before[i])
 	}
 	clear(m.batch)
 	clear(m.given)
@@ -538,9 +459,9 @@ func (g *group) give(m *member) (taken int) {
 	serial := g.bus.serials.Add(uint64(len(m.batch))) - uint64(len(m.batch))
 	for i, e := range m.given {
 		serial++
-		e.serial = serial
+		lease := g.state.Number(e, serial)
 		if !s.opts.AutoAck {
-			m.batch[i].Lease = e.lease(g.runtime)
+			m.batch[i].Lease = lease
 		}
 	}
 	taken = s.receiver.Deliver(m.batch)

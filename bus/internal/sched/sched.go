@@ -18,7 +18,7 @@
 // The alarm's heap has pointers to tasks that have appointments, one for each, and can
 // move or remove any of them: a tail that has ended must not stay in memory until its
 // appointment. The window of a group orders its leases and retries by a heap of its own
-// (appointments, bus/window.go). That one has a value of 16 bytes for each lease, on the
+// (appointments, in bus/internal/groupstate). That one has a value of 16 bytes for each lease, on the
 // path of each delivery, and lets void ones surface instead of removing them: to find
 // them it would need an index in each of a million entries, and to move it on every swap.
 //

@@ -1,4 +1,4 @@
-package bus
+package groupstate
 
 // In a group whose ordering is key, the events of one key stand in a line. The
 // first of a line is under way: leased, waiting for another attempt, or being
@@ -74,4 +74,17 @@ func (ls *keyQueues) leave(offset uint64) (next uint64) {
 	}
 	l.first, l.rest = l.rest[0], l.rest[1:]
 	return l.first
+}
+
+// oldest returns the queue with the first event that is held, nil where none is.
+func (ls *keyQueues) oldest() (oldest *keyQueue) {
+	if ls == nil {
+		return nil
+	}
+	for _, l := range ls.byKey {
+		if len(l.rest) > 0 && (oldest == nil || l.rest[0] < oldest.rest[0]) {
+			oldest = l
+		}
+	}
+	return oldest
 }

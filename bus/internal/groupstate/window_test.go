@@ -1,4 +1,4 @@
-package bus
+package groupstate
 
 import (
 	"slices"
@@ -6,8 +6,6 @@ import (
 
 	"pgregory.net/rapid"
 )
-
-const stateDone = done // where a variable has the name
 
 // TestWindow compares the window with a map of what was read and is not done.
 func TestWindow(t *testing.T) {
@@ -74,7 +72,7 @@ func checkWindow(t *rapid.T, w *window, read map[uint64]bool, undone []uint64, n
 		if done && offset > cursor {
 			acked++
 		}
-		if e := w.find(offset); !done && (e == nil || e.offset != offset || e.state == stateDone) || done && e != nil && e.state != stateDone {
+		if e := w.find(offset); !done && (e == nil || e.offset != offset || e.state == Done) || done && e != nil && e.state != Done {
 			t.Fatalf("find(%d) = %+v; done: %t", offset, e, done)
 		}
 	}

@@ -1,49 +1,9 @@
-package bus
+package groupstate
 
 import (
 	"iter"
 	"sort"
-
-	"eventhub"
 )
-
-// entryState is where an event of the window stands.
-type entryState uint8
-
-const (
-	waiting         entryState = iota // to be delivered (again), at entry.at or later
-	behind                            // held back behind an earlier event of its key
-	leased                            // held by entry.member until entry.at
-	ackPending                        // to be acked together with what entry.member publishes
-	ackInCommit                       // … and that is in the commit under way
-	letterPending                     // to be dead-lettered
-	letterInCommit                    // its dead letter is in the commit under way
-	redriveInCommit                   // redriven, and that is in the commit under way
-	done                              // acked, but the cursor is not there yet
-)
-
-// taken reports whether an entry of that state takes its member's room.
-func (s entryState) taken() bool { return s == leased || s == ackPending || s == ackInCommit }
-
-// inCommit reports whether an entry of that state is done if the commit under way
-// does what it is to do.
-func (s entryState) inCommit() bool { return s == ackInCommit || s == letterInCommit }
-
-// entry is one event between the cursor and the read position of a group. There may
-// be a million: it fills a line of the processor's cache, and no more.
-type entry struct {
-	offset uint64
-	serial uint64  // of the last lease; 0 before the first
-	at     int64   // by the bus's clock: the lease's deadline, or when it may go out again
-	since  int64   // by the bus's clock: start of the last lease
-	member *member // who holds or last held it
-	id     string  // known from the first lease on
-	// age is how old the event was when it was leased, in ms; up to 49 days.
-	age      uint32
-	attempts uint16
-	state    entryState
-	redriven uint8 // how often, where it lies in the list of these and not in the window
-}
 
 // window holds the events of a group above its cursor that were read, in the
 // order of their offsets, and derives the cursor from them: it stands just below
@@ -66,7 +26,7 @@ type window struct {
 	acked  int     // events above the cursor that are done
 	live   int     // events that are not
 	next   uint64  // the next offset to read; above every entry's
-	spare  []entry // room for the next block
+	spare  []Entry // room for the next block
 }
 
 // A block has room for minBlock entries, and for twice as many as the one before
@@ -78,7 +38,7 @@ const (
 
 // block holds some entries that follow one another.
 type block struct {
-	entries     []entry // nil: all are done and forgotten
+	entries     []Entry // nil: all are done and forgotten
 	ranges      []span  // the offsets of those that are forgotten, rising
 	first, last uint64  // offsets
 	done        int
@@ -99,7 +59,7 @@ func (s span) above(offset uint64) uint64 {
 func (w *window) reset(cursor uint64) { *w = window{next: cursor + 1} }
 
 // oldest returns the first entry that is not done, or nil.
-func (w *window) oldest() *entry {
+func (w *window) oldest() *Entry {
 	if len(w.blocks) == 0 {
 		return nil
 	}
@@ -118,7 +78,7 @@ func (w *window) cursor() uint64 {
 // settles is done.
 func (w *window) cursorAfterCommit() uint64 {
 	for e := range w.open() {
-		if !e.state.inCommit() {
+		if !e.state.InCommit() {
 			return e.offset - 1
 		}
 	}
@@ -148,7 +108,7 @@ func (w *window) ackedAbove(offset uint64) (n uint64) {
 			}
 		default:
 			for i := range b.entries {
-				if e := &b.entries[i]; e.state == done && e.offset > offset && (b != w.blocks[0] || i > w.start) {
+				if e := &b.entries[i]; e.state == Done && e.offset > offset && (b != w.blocks[0] || i > w.start) {
 					n++
 				}
 			}
@@ -161,9 +121,9 @@ func (w *window) ackedAbove(offset uint64) (n uint64) {
 func (w *window) size() uint64 { return uint64(w.live + w.acked) }
 
 // add appends an event that was read; its offset is at or above next.
-func (w *window) add(offset uint64) *entry {
+func (w *window) add(offset uint64) *Entry {
 	if offset < w.next {
-		panic("bus: an event was read twice")
+		panic("groupstate: an event was read twice")
 	}
 	w.next = offset + 1
 	w.live++
@@ -177,7 +137,7 @@ func (w *window) add(offset uint64) *entry {
 	}
 	b := w.blocks[n-1]
 	b.last = offset
-	b.entries = append(b.entries, entry{offset: offset})
+	b.entries = append(b.entries, Entry{offset: offset})
 	return &b.entries[len(b.entries)-1]
 }
 
@@ -203,7 +163,7 @@ func (w *window) newBlock(first uint64) *block {
 	entries := w.spare
 	w.spare = nil
 	if cap(entries) < room {
-		entries = make([]entry, 0, room)
+		entries = make([]Entry, 0, room)
 	}
 	return &block{first: first, entries: entries}
 }
@@ -218,7 +178,7 @@ func (w *window) forget(b *block) {
 }
 
 // rangesOf returns the offsets of entries as ranges.
-func rangesOf(entries []entry) []span {
+func rangesOf(entries []Entry) []span {
 	n := 1
 	for i := range entries[1:] {
 		if entries[i+1].offset != entries[i].offset+1 {
@@ -237,7 +197,7 @@ func rangesOf(entries []entry) []span {
 }
 
 // keep puts room for entries aside for the next block.
-func (w *window) keep(entries []entry) {
+func (w *window) keep(entries []Entry) {
 	clear(entries)
 	w.spare = entries[:0]
 }
@@ -247,7 +207,7 @@ func (w *window) skipTo(next uint64) { w.next = max(w.next, next) }
 
 // find returns the entry at offset, or nil where there is none, or where it is
 // done and forgotten. The pointer is good until the entry is settled.
-func (w *window) find(offset uint64) *entry {
+func (w *window) find(offset uint64) *Entry {
 	b := w.blockOf(offset)
 	if b == nil {
 		return nil
@@ -279,10 +239,10 @@ func (w *window) blockOf(offset uint64) *block {
 }
 
 // settle marks an entry done and reports whether the cursor moved.
-func (w *window) settle(e *entry) (moved bool) {
+func (w *window) settle(e *Entry) (moved bool) {
 	first := e == w.oldest()
 	b := w.blockOf(e.offset)
-	*e = entry{offset: e.offset, state: done}
+	*e = Entry{offset: e.offset, state: Done}
 	b.done++
 	w.acked++
 	w.live--
@@ -303,7 +263,7 @@ func (w *window) advance() {
 		if b.entries == nil {
 			w.acked -= b.done
 		}
-		for w.start < len(b.entries) && b.entries[w.start].state == done {
+		for w.start < len(b.entries) && b.entries[w.start].state == Done {
 			w.start++
 			w.acked--
 		}
@@ -323,89 +283,14 @@ func (w *window) advance() {
 
 // open yields the entries that are not done, in order; nothing may be added or
 // settled meanwhile.
-func (w *window) open() iter.Seq[*entry] {
-	return func(yield func(*entry) bool) {
+func (w *window) open() iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
 		for _, b := range w.blocks {
 			for i := range b.entries {
-				if e := &b.entries[i]; e.state != done && !yield(e) {
+				if e := &b.entries[i]; e.state != Done && !yield(e) {
 					return
 				}
 			}
 		}
 	}
-}
-
-// timed is an appointment of one entry: the end of a lease or the time of a
-// retry. It is void when the entry has another one or none: its state and at tell.
-type timed struct {
-	at     int64
-	offset uint64
-}
-
-// appointments is a binary heap by (at, offset). Void ones stay inside until
-// they surface or until they are the larger part.
-type appointments []timed
-
-func (a appointments) less(i, j int) bool {
-	return a[i].at < a[j].at || a[i].at == a[j].at && a[i].offset < a[j].offset
-}
-
-func (a *appointments) push(t timed) {
-	*a = append(*a, t)
-	h := *a
-	for i := len(h) - 1; i > 0; {
-		up := (i - 1) / 2
-		if !h.less(i, up) {
-			break
-		}
-		h[i], h[up] = h[up], h[i]
-		i = up
-	}
-}
-
-func (a *appointments) pop() {
-	h := *a
-	last := len(h) - 1
-	h[0] = h[last]
-	*a = h[:last]
-	a.sink(0)
-}
-
-func (a appointments) sink(i int) {
-	for {
-		least := i
-		for child := 2*i + 1; child <= 2*i+2 && child < len(a); child++ {
-			if a.less(child, least) {
-				least = child
-			}
-		}
-		if least == i {
-			return
-		}
-		a[i], a[least] = a[least], a[i]
-		i = least
-	}
-}
-
-// compact drops what is void once that is most of the heap, so that a heap of
-// n live appointments never holds more than about 2n.
-func (a *appointments) compact(live int, valid func(timed) bool) {
-	if len(*a) < 1024 || len(*a) < 2*live {
-		return
-	}
-	kept := (*a)[:0]
-	for _, t := range *a {
-		if valid(t) {
-			kept = append(kept, t)
-		}
-	}
-	*a = kept
-	for i := len(kept)/2 - 1; i >= 0; i-- {
-		a.sink(i)
-	}
-}
-
-// lease returns the token of the entry's last lease.
-func (e *entry) lease(runtime uint64) eventhub.Lease {
-	return eventhub.Lease{Runtime: runtime, Offset: e.offset, Serial: e.serial}
 }

@@ -1,7 +1,6 @@
-package bus
+package groupstate
 
 import (
-	"context"
 	"encoding/binary"
 	"encoding/json"
 	"math"
@@ -36,10 +35,10 @@ import (
 // dead-letter nothing.
 
 const (
-	partProgress = 'p'
-	partHistory  = 'h'
-	partRedriven = 'r' // of one event, see redriven.go
-	partBase     = 'b' // progress.base as its offset
+	PartProgress = 'p'
+	PartHistory  = 'h'
+	PartRedriven = 'r' // of one event, see redriven.go
+	PartBase     = 'b' // progress.base as its offset
 
 	chunkSize = 4096
 	// writeHistories bounds the history parts of one write: a million leases may run
@@ -70,7 +69,7 @@ type run struct {
 
 // progress is the part of a group's memory that is about to be written, or was
 // read and is not used up. The group's lock guards it.
-type progress struct {
+type Progress struct {
 	// base is where the cursor stood when the epoch began, when the group was made or by a
 	// seek: what lies above and is done was acked or dead-lettered in this epoch.
 	base    uint64
@@ -85,13 +84,13 @@ type progress struct {
 	restored []run // of the store, rising: what lies ahead of the window
 	history  map[uint64][]admin.Attempt
 
-	redriven map[uint64]*redriven // the list of redriven.go, by offset; nil: there never was one
+	redriven map[uint64]*Redriven // the list of redriven.go, by offset; nil: there never was one
 	moved    map[uint64]bool      // offsets of redriven events that changed
 	listed   map[uint64]bool      // … that the store has
 }
 
-func newProgress() progress {
-	return progress{
+func newProgress() Progress {
+	return Progress{
 		chunks: make(map[uint64]bool), stored: make(map[uint64]bool),
 		noted: make(map[uint64]bool), written: make(map[uint64]bool),
 		history: make(map[uint64][]admin.Attempt),
@@ -99,7 +98,7 @@ func newProgress() progress {
 }
 
 // mark notes that an event's standing changed.
-func (p *progress) mark(offset uint64) {
+func (p *Progress) mark(offset uint64) {
 	if chunk := offset / chunkSize; p.latest != chunk+1 {
 		p.latest = chunk + 1
 		p.chunks[chunk] = true
@@ -107,14 +106,14 @@ func (p *progress) mark(offset uint64) {
 }
 
 // markRange marks the chunks of offsets of which each has an event.
-func (p *progress) markRange(from, to uint64) {
+func (p *Progress) markRange(from, to uint64) {
 	for chunk := from / chunkSize; chunk <= to/chunkSize; chunk++ {
 		p.chunks[chunk] = true
 	}
 }
 
 // note adds an attempt that came to nothing.
-func (p *progress) note(offset uint64, a admin.Attempt) {
+func (p *Progress) note(offset uint64, a admin.Attempt) {
 	a.Reason = strings.ToValidUTF8(a.Reason[:min(len(a.Reason), maxHistoryReason)], "")
 	h := append(p.history[offset], a)
 	if len(h) > maxHistory {
@@ -125,7 +124,7 @@ func (p *progress) note(offset uint64, a admin.Attempt) {
 }
 
 // forget drops the history of an event that is done.
-func (p *progress) forget(offset uint64) {
+func (p *Progress) forget(offset uint64) {
 	if _, ok := p.history[offset]; ok {
 		delete(p.history, offset)
 		p.noted[offset] = true
@@ -134,7 +133,7 @@ func (p *progress) forget(offset uint64) {
 
 // standing returns what was restored of an offset, and lets go of what lies
 // before it. Offsets are asked for in rising order.
-func (p *progress) standing(offset uint64) uint64 {
+func (p *Progress) standing(offset uint64) uint64 {
 	for len(p.restored) > 0 && p.restored[0].to < offset {
 		p.restored = p.restored[1:]
 	}
@@ -145,12 +144,12 @@ func (p *progress) standing(offset uint64) uint64 {
 }
 
 // ahead returns the place of the first restored run that reaches offset.
-func (p *progress) ahead(offset uint64) int {
+func (p *Progress) ahead(offset uint64) int {
 	return sort.Search(len(p.restored), func(i int) bool { return p.restored[i].to >= offset })
 }
 
 // restoredAs returns what was restored of an offset that was not read again.
-func (p *progress) restoredAs(offset uint64) uint64 {
+func (p *Progress) restoredAs(offset uint64) uint64 {
 	if i := p.ahead(offset); i < len(p.restored) && p.restored[i].from <= offset {
 		return p.restored[i].standing
 	}
@@ -159,7 +158,7 @@ func (p *progress) restoredAs(offset uint64) uint64 {
 
 // ackedNext returns the last of the offsets that were restored as acked and that
 // begin at next, 0 where there are none.
-func (p *progress) ackedNext(next uint64) uint64 {
+func (p *Progress) ackedNext(next uint64) uint64 {
 	if p.standing(next) != acked {
 		return 0
 	}
@@ -167,7 +166,7 @@ func (p *progress) ackedNext(next uint64) uint64 {
 }
 
 // ackedFrom returns how many offsets from offset on were restored as acked.
-func (p *progress) ackedFrom(offset uint64) (n uint64) {
+func (p *Progress) ackedFrom(offset uint64) (n uint64) {
 	for _, r := range p.restored[p.ahead(offset):] {
 		if r.standing == acked {
 			n += r.to - max(r.from, offset) + 1
@@ -176,49 +175,45 @@ func (p *progress) ackedFrom(offset uint64) (n uint64) {
 	return n
 }
 
-// load reads the parts that the store has of a group.
-func (p *progress) load(ctx context.Context, s store.Store, topic, name string, cursor uint64) error {
-	parts, err := s.GroupParts(ctx, topic, name)
-	if err != nil {
-		return groupError(err, topic, name)
-	}
-	*p = newProgress()
+// Load reads the parts that the store has of a group.
+func Load(name string, parts []store.GroupPart, cursor uint64) (Progress, error) {
+	p := newProgress()
 	p.base = unknownBase
 	for _, part := range parts {
 		switch part.Kind {
-		case partProgress:
+		case PartProgress:
 			runs, ok := decodeRuns(part.Offset, part.Value)
 			if !ok {
-				return eventhub.Errorf(eventhub.CodeInternal, "The stored progress of group %q at offset %d cannot be read.", name, part.Offset*chunkSize)
+				return p, eventhub.Errorf(eventhub.CodeInternal, "The stored progress of group %q at offset %d cannot be read.", name, part.Offset*chunkSize)
 			}
 			p.setStored(part.Offset, true)
 			p.restored = append(p.restored, runs...)
-		case partHistory:
+		case PartHistory:
 			var h []admin.Attempt
 			if err := json.Unmarshal(part.Value, &h); err != nil {
-				return eventhub.Wrap(eventhub.CodeInternal, err, "The stored history of offset %d in group %q cannot be read.", part.Offset, name)
+				return p, eventhub.Wrap(eventhub.CodeInternal, err, "The stored history of offset %d in group %q cannot be read.", part.Offset, name)
 			}
 			p.written[part.Offset] = true
 			p.history[part.Offset] = h
-		case partBase:
+		case PartBase:
 			p.base = part.Offset
-		case partRedriven:
+		case PartRedriven:
 			r, ok := decodeRedriven(part.Offset, part.Value)
 			if !ok {
-				return eventhub.Errorf(eventhub.CodeInternal, "The stored redrive of offset %d in group %q cannot be read.", part.Offset, name)
+				return p, eventhub.Errorf(eventhub.CodeInternal, "The stored redrive of offset %d in group %q cannot be read.", part.Offset, name)
 			}
 			p.list(r)
 			p.listed[part.Offset] = true
 		}
 	}
 	p.dropDone(cursor)
-	return nil
+	return p, nil
 }
 
 // dropDone drops what was loaded and has nothing more to tell: histories of events that
 // are done, below the cursor or above it. The commit in which an event was done leaves
 // its history to a later one.
-func (p *progress) dropDone(cursor uint64) {
+func (p *Progress) dropDone(cursor uint64) {
 	for offset := range p.history {
 		if p.redriven[offset] == nil && (offset <= cursor || p.restoredAs(offset) == acked) {
 			p.forget(offset)
@@ -228,7 +223,7 @@ func (p *progress) dropDone(cursor uint64) {
 
 // outlived reports whether the store has parts of what is done: the process ended after
 // the commit that settled it, before it removed them.
-func (p *progress) outlived(cursor uint64) bool {
+func (p *Progress) outlived(cursor uint64) bool {
 	if len(p.noted) > 0 {
 		return true
 	}
@@ -241,14 +236,14 @@ func (p *progress) outlived(cursor uint64) bool {
 }
 
 // passed reports whether nothing of a chunk lies above the cursor.
-func (p *progress) passed(chunk, cursor uint64) bool { return (chunk+1)*chunkSize <= cursor+1 }
+func (p *Progress) passed(chunk, cursor uint64) bool { return (chunk+1)*chunkSize <= cursor+1 }
 
 // parts returns what has to be written so that the store has what the group
 // knows, and takes it for written; of very many histories only some: p.noted has the
 // rest. w is the group's window, with the cursor that is written beside.
-func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, reset bool) {
+func (p *Progress) parts(w *window, cursor uint64) (parts []store.GroupPart, reset bool) {
 	if reset, p.reset = p.reset, false; reset {
-		parts = append(parts, store.GroupPart{Kind: partBase, Offset: p.base, Value: []byte{1}})
+		parts = append(parts, store.GroupPart{Kind: PartBase, Offset: p.base, Value: []byte{1}})
 	}
 	for ; len(p.lowest) > 0 && p.passed(p.lowest[0].offset, cursor); p.lowest.pop() {
 		if chunk := p.lowest[0].offset; p.stored[chunk] {
@@ -258,7 +253,7 @@ func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 	for chunk := range p.chunks {
 		value := encodeRuns(p.runs(w, chunk, cursor), chunk)
 		if len(value) > 0 || p.stored[chunk] {
-			parts = append(parts, store.GroupPart{Kind: partProgress, Offset: chunk, Value: value})
+			parts = append(parts, store.GroupPart{Kind: PartProgress, Offset: chunk, Value: value})
 		}
 		p.setStored(chunk, len(value) > 0)
 	}
@@ -270,23 +265,23 @@ func (p *progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 		var value []byte
 		e := w.find(offset)
 		if r := p.redriven[offset]; r != nil {
-			e = &r.entry
+			e = &r.Entry
 		}
-		if h := p.history[offset]; len(h) > 0 && (e == nil || !e.state.inCommit()) {
+		if h := p.history[offset]; len(h) > 0 && (e == nil || !e.state.InCommit()) {
 			value = encodeHistory(h)
 		}
 		if len(value) > 0 || p.written[offset] {
-			parts = append(parts, store.GroupPart{Kind: partHistory, Offset: offset, Value: value})
+			parts = append(parts, store.GroupPart{Kind: PartHistory, Offset: offset, Value: value})
 		}
 		setOrDelete(p.written, offset, len(value) > 0)
 	}
 	for offset := range p.moved {
 		var value []byte
-		if r := p.redriven[offset]; r != nil && !r.state.inCommit() {
+		if r := p.redriven[offset]; r != nil && !r.state.InCommit() {
 			value = encodeRedriven(r)
 		}
 		if len(value) > 0 || p.listed[offset] {
-			parts = append(parts, store.GroupPart{Kind: partRedriven, Offset: offset, Value: value})
+			parts = append(parts, store.GroupPart{Kind: PartRedriven, Offset: offset, Value: value})
 		}
 		setOrDelete(p.listed, offset, len(value) > 0)
 	}
@@ -308,7 +303,7 @@ func encodeHistory(h []admin.Attempt) []byte {
 }
 
 // setStored notes whether the store has a chunk.
-func (p *progress) setStored(chunk uint64, there bool) {
+func (p *Progress) setStored(chunk uint64, there bool) {
 	if there && !p.stored[chunk] {
 		p.lowest.push(timed{offset: chunk})
 		p.lowest.compact(len(p.stored)+1, func(t timed) bool { return p.stored[t.offset] })
@@ -326,7 +321,7 @@ func setOrDelete(set map[uint64]bool, key uint64, there bool) {
 
 // rewrite writes everything anew, after a write that was refused: it may have
 // carried a reset.
-func (p *progress) rewrite(w *window) {
+func (p *Progress) rewrite(w *window) {
 	p.reset = true
 	clear(p.stored)
 	p.lowest = p.lowest[:0]
@@ -353,7 +348,7 @@ func (p *progress) rewrite(w *window) {
 
 // runs returns how the offsets of a chunk above the cursor stand: those in the
 // window as they are there, those that were not read again as they were restored.
-func (p *progress) runs(w *window, chunk, cursor uint64) []run {
+func (p *Progress) runs(w *window, chunk, cursor uint64) []run {
 	from, to := max(chunk*chunkSize, cursor+1), (chunk+1)*chunkSize-1
 	var runs []run
 	for _, b := range w.blocks[w.reaching(from):] {
@@ -379,9 +374,9 @@ func (p *progress) runs(w *window, chunk, cursor uint64) []run {
 }
 
 // standing is how an entry is written.
-func (e *entry) standing() uint64 {
+func (e *Entry) standing() uint64 {
 	switch {
-	case e.state == done || e.state.inCommit():
+	case e.state == Done || e.state.InCommit():
 		return acked
 	case e.attempts > 0:
 		return withAttempts + uint64(e.attempts)
