@@ -74,7 +74,7 @@ func (e *Event) CommitTime() int64 {
 	return e.TS
 }
 
-// Validate checks all that a publisher decides, save the payload's syntax,
+// Validate checks all that a publisher decides, except the payload's syntax,
 // which is checked where it is encoded. now is the hub's clock. The first
 // violation is returned as an Error that names the field and its value.
 func (e *Event) Validate(now time.Time) error {
@@ -143,7 +143,7 @@ func (e *Event) checkDelay(now time.Time) error {
 }
 
 // Due returns when the event is to enter the log, in epoch milliseconds, rounded
-// up: at once where that is not behind now.
+// up: at once if that is not after now.
 func (e *Event) Due(now time.Time) int64 {
 	if e.Delay > 0 {
 		return now.Add(e.Delay + time.Millisecond - 1).UnixMilli()

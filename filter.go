@@ -14,7 +14,7 @@ const MaxFilterBytes = 4 << 10
 // hold; the zero Filter asks for nothing and lets every event pass. An event that
 // does not pass counts as done for a group: its cursor goes on.
 //
-// Where a text ends in *, what stands before it has to be the beginning of what
+// Where a text ends in *, the text before it has to be the beginning of what
 // the event has; any other text has to be equal to it.
 type Filter struct {
 	// Key is what the event's key has to be. An event without a key has the

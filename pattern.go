@@ -109,7 +109,7 @@ func (p Pattern) step(at uint32, segment string, reserved bool) (next uint32) {
 	return p.skipAny(next)
 }
 
-// skipAny adds the ways on which ** stands for nothing.
+// skipAny adds the ways on which ** matches no segment.
 func (p Pattern) skipAny(at uint32) uint32 {
 	for i, s := range p.segments {
 		if at&(1<<i) != 0 && s == anySegments {
@@ -120,13 +120,13 @@ func (p Pattern) skipAny(at uint32) uint32 {
 }
 
 // isReserved reports whether a segment is one of those that make a topic the
-// hub's own; rest is what stands behind it.
+// hub's own; rest is what comes after it.
 func isReserved(segment string, first bool, rest string, more bool) bool {
 	switch segment {
 	case systemSegment:
 		return first
 	case deadLetterSuffix[1:], snapshotSuffix[1:]:
-		// Also where another such suffix stands behind: in the dead letters of a
+		// Also if another such suffix follows: in the dead letters of a
 		// snapshot topic, or the snapshots of a dead-letter topic.
 		for more && (rest == deadLetterSuffix[1:] || rest == snapshotSuffix[1:] ||
 			strings.HasPrefix(rest, deadLetterSuffix[1:]+".") || strings.HasPrefix(rest, snapshotSuffix[1:]+".")) {

@@ -42,7 +42,7 @@ type catalogue struct {
 	inFlight map[string][]admin.InFlight
 	became   map[string][]admin.EventGroup // topic/id
 	plan     admin.SeekPlan
-	steered  []string // what Operator was asked except deletions
+	changed  []string // what Operator was asked except deletions
 	err      error
 
 	deletedTopics []string
@@ -75,9 +75,9 @@ func (c *catalogue) Event(_ context.Context, topic, id string) (eventhub.Item, e
 func (c *catalogue) Groups(_ context.Context, q admin.GroupQuery) ([]admin.GroupInfo, error) {
 	var page []admin.GroupInfo
 	for _, g := range c.groups {
-		behind := g.Topic > q.AfterTopic || g.Topic == q.AfterTopic && g.Group > q.AfterGroup
+		after := g.Topic > q.AfterTopic || g.Topic == q.AfterTopic && g.Group > q.AfterGroup
 		fits := (q.Topic == "" || q.Topic == g.Topic) && (q.Group == "" || q.Group == g.Group)
-		if behind && fits && len(page) < q.Limit {
+		if after && fits && len(page) < q.Limit {
 			page = append(page, g)
 		}
 	}
@@ -115,7 +115,7 @@ func (c *catalogue) EventGroups(_ context.Context, topic, id string) ([]admin.Ev
 }
 
 func (c *catalogue) SeekGroup(_ context.Context, topic, group string, start eventhub.Start, apply bool) (admin.SeekPlan, error) {
-	err := c.steer(topic, group, fmt.Sprintf("seek %+v %v", start, apply))
+	err := c.change(topic, group, fmt.Sprintf("seek %+v %v", start, apply))
 	if err != nil {
 		return admin.SeekPlan{}, err
 	}
@@ -133,19 +133,19 @@ func (c *catalogue) DeleteTopic(_ context.Context, topic string) error {
 }
 
 func (c *catalogue) PauseGroup(_ context.Context, topic, group string) error {
-	return c.steer(topic, group, "pause")
+	return c.change(topic, group, "pause")
 }
 
 func (c *catalogue) ResumeGroup(_ context.Context, topic, group string) error {
-	return c.steer(topic, group, "resume")
+	return c.change(topic, group, "resume")
 }
 
-func (c *catalogue) steer(topic, group, what string) error {
+func (c *catalogue) change(topic, group, what string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, err := c.find(topic, group)
 	if err == nil {
-		c.steered = append(c.steered, topic+"/"+group+" "+what)
+		c.changed = append(c.changed, topic+"/"+group+" "+what)
 	}
 	return err
 }
@@ -284,8 +284,8 @@ func TestAdminSaysWhatTheHubSays(t *testing.T) {
 	}
 }
 
-// TestAdminSteersWhatTheHubSteers: every start and every answer comes through.
-func TestAdminSteersWhatTheHubSteers(t *testing.T) {
+// TestAdminChangesWhatTheHubChanges: every start and every answer comes through.
+func TestAdminChangesWhatTheHubChanges(t *testing.T) {
 	remote, local := filled(), filled()
 	adm := newAdmin(t, serve(t, serveAPI(t, remote, "")))
 	ctx := bounded(t)
@@ -311,7 +311,7 @@ func TestAdminSteersWhatTheHubSteers(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(local.steered, remote.steered); diff != "" {
+	if diff := cmp.Diff(local.changed, remote.changed); diff != "" {
 		t.Errorf("asked for something else (-want +got):\n%s", diff)
 	}
 }
@@ -368,9 +368,9 @@ func TestAdminOverTheEngine(t *testing.T) {
 	}
 }
 
-// TestAdminSteersAnEngine: a group goes where it is sent, and only when it is to go;
+// TestAdminChangesAnEngine: a group goes where it is sent, and only when it is to go;
 // pausing holds its events back.
-func TestAdminSteersAnEngine(t *testing.T) {
+func TestAdminChangesAnEngine(t *testing.T) {
 	engine, err := bus.New(bus.Options{Store: memory.Open(memory.Options{})})
 	if err != nil {
 		t.Fatal(err)
@@ -568,7 +568,7 @@ func answering(status int, kind, body string, header ...string) http.Handler {
 	})
 }
 
-// TestAdminOfSomebodyElse: what is no answer of a hub is told with URL, status and
+// TestAdminOfSomebodyElse: what is no answer of a hub is an error with URL, status and
 // content type, whatever it looks like.
 func TestAdminOfSomebodyElse(t *testing.T) {
 	const page = "<html>hello</html>"
@@ -739,7 +739,7 @@ func TestAdminChangesOnce(t *testing.T) {
 		"resume": func(a *client.Admin) error { return a.ResumeGroup(bounded(t), "a.b", "g:1") },
 	} {
 		c := filled()
-		changes := func() int { return 2 - len(c.groups) + len(c.steered) }
+		changes := func() int { return 2 - len(c.groups) + len(c.changed) }
 		live := serve(t, serveAPI(t, c, ""))
 		cut, requests := deaf(t)
 		err := change(newAdmin(t, cut, client.WithURLs(live)))
@@ -753,7 +753,7 @@ func TestAdminChangesOnce(t *testing.T) {
 	}
 }
 
-// TestAdminContext: who gives up is told so, and not that the hub is gone.
+// TestAdminContext: who gives up gets that as the error, and not that the hub is gone.
 func TestAdminContext(t *testing.T) {
 	asked, release := make(chan bool, 1), make(chan struct{})
 	url := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -778,7 +778,7 @@ func TestAdminContext(t *testing.T) {
 func TestURLs(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle("/", serveAPI(t, filled(), ""))
-	behind := serveAPI(t, filled(), "")
+	catalogue := serveAPI(t, filled(), "")
 	mux.HandleFunc("/hubs/a%20b/", func(w http.ResponseWriter, r *http.Request) {
 		u, err := url.Parse(strings.TrimPrefix(r.URL.EscapedPath(), "/hubs/a%20b"))
 		if err != nil {
@@ -786,7 +786,7 @@ func TestURLs(t *testing.T) {
 			return
 		}
 		r.URL = u
-		behind.ServeHTTP(w, r)
+		catalogue.ServeHTTP(w, r)
 	})
 	host := strings.TrimPrefix(serve(t, mux), "http://")
 	for _, target := range []string{"http://" + host, "HTTP://" + host + "/", "ws://" + host, "ws://" + host + "/ws", "ws://" + host + "/ws/",

@@ -45,7 +45,7 @@ func deadLetter(t *testing.T, h *hub.Hub, topic, group string, n int) {
 	if err := sub.Unsubscribe(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
-	letters := newCollector(1 << 20) // which are made behind the answer
+	letters := newCollector(1 << 20) // which are made after the answer
 	if _, err := c.Subscribe(bounded(t), earliest(topic+".dlq", ""), letters); err != nil {
 		t.Fatal(err)
 	}
@@ -123,11 +123,11 @@ func TestRedriver(t *testing.T) {
 	}
 
 	// At 2 a second it takes two seconds, of which something is heard.
-	told := 0
+	reports := 0
 	done, err := adm.Redrive(bounded(t), admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "a.b", Limit: 4}, Apply: true, Rate: 2,
-		Progress: func(r admin.RedriveResult) { told++ }})
-	if err != nil || !done.Applied || done.Redriven != 4 || done.Groups["g"] != 4 || done.After != 4 || told == 0 {
-		t.Errorf("redriven: %+v, %v; told %d times", done, err, told)
+		Progress: func(r admin.RedriveResult) { reports++ }})
+	if err != nil || !done.Applied || done.Redriven != 4 || done.Groups["g"] != 4 || done.After != 4 || reports == 0 {
+		t.Errorf("redriven: %+v, %v; reported %d times", done, err, reports)
 	}
 	if got := fmt.Sprint(list(admin.DeadLetterQuery{}), list(admin.DeadLetterQuery{All: true})); got != "[5] [1 2 3 4 5]" {
 		t.Errorf("open, and all: %s", got)
@@ -188,7 +188,7 @@ func TestRedriverRefusals(t *testing.T) {
 	}
 }
 
-// TestRedrivesThatAreNotWhole: whatever the answer is, what it told of is not lost.
+// TestRedrivesThatAreNotWhole: whatever the answer is, what it reported is not lost.
 func TestRedrivesThatAreNotWhole(t *testing.T) {
 	const progress = `{"progress":{"topic":"t","applied":true,"matched":7,"redriven":6,"skipped":{"gone":1},"after":9}}` + "\n"
 	for _, tt := range []struct {
@@ -201,7 +201,7 @@ func TestRedrivesThatAreNotWhole(t *testing.T) {
 		{"cut", progress, "unexpected EOF", 200, eventhub.CodeInternal, 6, 9},
 		{"no redrive", progress + "{}\n", "is \"{}\"", 200, eventhub.CodeInternal, 6, 9},
 		{"no JSON", progress + "oops\n", "oops", 200, eventhub.CodeInternal, 6, 9},
-		{"a problem behind it", progress + `{"status":503,"detail":"full","code":"overloaded","topic":"t","applied":true,"matched":9,"redriven":8,"after":11}` + "\n", "full", 200, eventhub.CodeOverloaded, 8, 11},
+		{"a problem after it", progress + `{"status":503,"detail":"full","code":"overloaded","topic":"t","applied":true,"matched":9,"redriven":8,"after":11}` + "\n", "full", 200, eventhub.CodeOverloaded, 8, 11},
 		{"a problem that tells nothing", progress + `{"status":500,"detail":"oh","code":"internal"}` + "\n", "oh", 200, eventhub.CodeInternal, 6, 9},
 		{"a problem", `{"status":503,"detail":"full","code":"overloaded","topic":"t","applied":true,"matched":9,"redriven":8,"after":11}`, "full", 503, eventhub.CodeOverloaded, 8, 11},
 	} {

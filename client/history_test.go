@@ -173,8 +173,8 @@ func TestReplayOverHTTP(t *testing.T) {
 	}
 }
 
-// TestImportIsRefusedOverHTTP: how far it came is told beside the refusal, and an input
-// that can not be read is told from a hub that can not be reached.
+// TestImportIsRefusedOverHTTP: how far it went comes with the refusal, and an input
+// that cannot be read is distinguished from a hub that cannot be reached.
 func TestImportIsRefusedOverHTTP(t *testing.T) {
 	adm := adminOf(t, openHub(t, hub.MemoryStore))
 	lines := chronicle(500)
@@ -246,7 +246,7 @@ func TestTransfersThatAreNotWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := adm.ExportTo(t.Context(), admin.ReplayQuery{Topic: "t"}, failingWriter{full}); !errors.Is(err, full) {
-		t.Errorf("a full disk is told as %v", err)
+		t.Errorf("a full disk is reported as %v", err)
 	}
 	if _, err := adm.BackupTo(t.Context(), io.Discard); eventhub.ErrorCode(err) != eventhub.CodeUnsupportedOp {
 		t.Errorf("a backup of memory: %v", err)

@@ -38,8 +38,8 @@ func (c *catalogue) deletePattern(pattern, group string) error {
 func (d *diary) Scheduled(_ context.Context, q admin.ScheduleQuery) ([]admin.Scheduled, error) {
 	var page []admin.Scheduled
 	for _, s := range d.planned {
-		behind := s.DeliverAt > q.AfterAt || s.DeliverAt == q.AfterAt && s.Seq > q.AfterSeq
-		if behind && (q.Topic == "" || q.Topic == s.Topic) && len(page) < q.Limit {
+		after := s.DeliverAt > q.AfterAt || s.DeliverAt == q.AfterAt && s.Seq > q.AfterSeq
+		if after && (q.Topic == "" || q.Topic == s.Topic) && len(page) < q.Limit {
 			page = append(page, s)
 		}
 	}

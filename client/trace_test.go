@@ -131,7 +131,7 @@ func TestStrangeTraces(t *testing.T) {
 	const event = `{"offset":1,"ts":1723140000000,"id":"x","topic":"t","payload":1}`
 	for _, answer := range []string{
 		`{}`, `{"events":[{"id":"x"}]}`, `{"events":["x"]}`,
-		`{"events":[` + strings.Replace(event, `"x"`, `"y"`, 1) + `]}`, // another id; and behind the place it is none
+		`{"events":[` + strings.Replace(event, `"x"`, `"y"`, 1) + `]}`, // another id; and after the place it is none
 		`{"id":"x","nodes":[]}`, `{"id":"y","nodes":[{"id":"y"}]}`,
 		`{"id":"x","nodes":[{"id":"x"}],"edges":[{"cause":0,"effect":1}]}`,
 		`{"id":"x","nodes":[{"id":"x"}],"edges":[{"cause":-1,"effect":0}]}`,
