@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 
 	"eventhub/internal/faultfs"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 
 	pdb "github.com/cockroachdb/pebble/v2"
@@ -20,8 +21,9 @@ import (
 )
 
 // A commit of the engine has up to 16 MiB, hundreds of blocks of the log: largeEvents of
-// 1 MiB and a change of a group, in one unit.
-const largeEvents = 16
+// 1 MiB and a change of a group, in one unit. The race detector looks at each of these
+// bytes many times over.
+var largeEvents = testsize.Of(16, 4)
 
 func largeUnit(serial uint64) *store.Unit {
 	u := &store.Unit{Groups: []store.GroupChange{{Topic: "t", Group: "g", Create: serial == 1, State: store.GroupState{Epoch: serial}}}}
@@ -49,7 +51,7 @@ func checkLarge(t *testing.T, what string, o Options, acked uint64) {
 	defer mustClose(t, s)
 	state, err := s.Group(context.Background(), "t", "g")
 	items := readAll(t, s, "t")
-	if err != nil || state.Epoch < acked || uint64(len(items)) != largeEvents*state.Epoch {
+	if err != nil || state.Epoch < acked || uint64(len(items)) != uint64(largeEvents)*state.Epoch {
 		t.Errorf("%s: %d events, and the group is at unit %d, %v; %d units of %d events were acknowledged", what, len(items), state.Epoch, err, acked, largeEvents)
 		return
 	}
@@ -123,7 +125,7 @@ func TestLargeCommitInImages(t *testing.T) {
 // disk is full: it is not acknowledged, and what is left has all of it or nothing.
 func TestLargeCommitFails(t *testing.T) {
 	for name, tune := range largeTunes {
-		for _, at := range []int64{1, 2, 100, 300, 0} { // 0: the fsync
+		for _, at := range []int64{1, 2, 6 * int64(largeEvents), 18 * int64(largeEvents), 0} { // 0: the fsync
 			t.Run(fmt.Sprintf("%s, write %d", name, at), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					mem := vfs.NewCrashableMem()
