@@ -2,6 +2,7 @@ package eventhub
 
 import (
 	"context"
+	"iter"
 	"slices"
 	"sync"
 )
@@ -13,17 +14,15 @@ import (
 // effect. The delivery is the handler's to keep.
 type Handler func(ctx context.Context, d Delivery) error
 
-// Consume joins a group and calls h for every delivery, with up to concurrency
-// calls at a time (at least 1, which also keeps the order of deliveries). It
-// returns when ctx ends, with nil, or when the subscription ends by itself, with
-// the reason. Either way every call of h has returned by then, its verdict is
-// given, and the group has the other leases back. With AutoAck and for a live tail
-// there are no verdicts, and what h returns has no effect.
-func Consume(ctx context.Context, s Subscriber, opts SubscribeOptions, concurrency int, h Handler) error {
-	auto := opts.AutoAck || opts.Group == ""
-	return consume(ctx, s, opts, concurrency, func(sub Subscription) (func(Delivery), func()) {
+// Consume joins a group and calls h for every delivery, with up to opts.Concurrency
+// calls at a time. It returns when ctx ends, with nil, or when the subscription ends
+// by itself, with the reason. Either way every call of h has returned by then, its
+// verdict is given, and the group has the other leases back. With AutoAck there are
+// no verdicts, and what h returns has no effect.
+func Consume(ctx context.Context, s Subscriber, opts GroupOptions, h Handler) error {
+	return consume(ctx, s, opts, func(sub Subscription) (func(Delivery), func()) {
 		handle := func(d Delivery) {
-			if err := h(ctx, d); !auto {
+			if err := h(ctx, d); !opts.AutoAck {
 				settle(ctx, sub, d.Lease, err)
 			}
 		}
@@ -31,13 +30,93 @@ func Consume(ctx context.Context, s Subscriber, opts SubscribeOptions, concurren
 	})
 }
 
+// Follow opens a live tail and calls h for every event, one after the other. It
+// returns when h returns an error, with that error; when ctx ends, with nil; or when
+// the subscription ends by itself, with the reason. No call of h is under way by then.
+func Follow(ctx context.Context, s Subscriber, opts TailOptions, h Handler) error {
+	for d, err := range Events(ctx, s, opts) {
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		if err := h(ctx, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Deliveries joins a group, for a loop over its deliveries, which the loop settles
+// with their Ack and Nack:
+//
+//	for d, err := range eventhub.Deliveries(ctx, s, opts) {
+//		if err != nil {
+//			return err // why there are no more
+//		}
+//		…
+//		d.Ack(ctx)
+//	}
+//
+// The loop ends after a last pair with an error, which says why: that of the
+// subscription, the cause of ctx where that has ended, or the refusal to join. When it
+// ends, and also when the loop is left before, the group has all leases back, with
+// their attempts: those of deliveries that the loop did not get to, and those that it
+// did not settle. opts.Concurrency has no meaning here. The deliveries are the loop's to
+// keep. Each loop is a membership of its own.
+func Deliveries(ctx context.Context, s Subscriber, opts GroupOptions) iter.Seq2[Delivery, error] {
+	limit := opts.WithDefaults().MaxInFlight
+	return each(ctx, limit, func(r Receiver) (Subscription, error) { return s.Subscribe(ctx, opts, r) })
+}
+
+// Events opens a live tail, for a loop over its events. It ends as that of
+// [Deliveries] does; there is nothing to settle.
+func Events(ctx context.Context, s Subscriber, opts TailOptions) iter.Seq2[Delivery, error] {
+	limit := opts.WithDefaults().BatchSize
+	return each(ctx, limit, func(r Receiver) (Subscription, error) { return s.Tail(ctx, opts, r) })
+}
+
+// each is a loop over what one subscription delivers.
+func each(ctx context.Context, limit int, subscribe func(Receiver) (Subscription, error)) iter.Seq2[Delivery, error] {
+	return func(yield func(Delivery, error) bool) {
+		if err := deliverTo(ctx, limit, subscribe, yield); err != nil {
+			yield(Delivery{}, err)
+		}
+	}
+}
+
+// deliverTo returns why there are no more deliveries; nil where yield wants none.
+func deliverTo(ctx context.Context, limit int, subscribe func(Receiver) (Subscription, error), yield func(Delivery, error) bool) error {
+	c := newConsumer(limit)
+	sub, err := subscribe(c)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) })()
+	// Leaving must not fail because ctx has ended, and is all there is to do about a
+	// panic of the loop. Where it fails, the subscription is over anyway.
+	defer func() {
+		c.end(nil)
+		_ = sub.Unsubscribe(context.WithoutCancel(ctx))
+	}()
+	for {
+		d, ok := c.take(sub)
+		if !ok {
+			return c.reason()
+		}
+		if !yield(d, nil) {
+			return nil
+		}
+	}
+}
+
 // consume is one membership, from joining to leaving. begin, called once the
 // group is joined, gives what is done with each delivery, and what there is to do
 // when no delivery is being handled any more and before the group is left.
-func consume(ctx context.Context, s Subscriber, opts SubscribeOptions, concurrency int,
-	begin func(Subscription) (handle func(Delivery), finish func())) error {
-	c := &consumer{limit: opts.WithDefaults().MaxInFlight}
-	c.changed.L = &c.mu
+func consume(ctx context.Context, s Subscriber, opts GroupOptions, begin func(Subscription) (handle func(Delivery), finish func())) error {
+	opts = opts.WithDefaults()
+	c := newConsumer(opts.MaxInFlight)
 	sub, err := s.Subscribe(ctx, opts, c)
 	if err != nil {
 		return err
@@ -46,7 +125,7 @@ func consume(ctx context.Context, s Subscriber, opts SubscribeOptions, concurren
 	defer stop()
 	handle, finish := begin(sub)
 	var workers sync.WaitGroup
-	for range max(concurrency, 1) {
+	for range opts.Concurrency {
 		workers.Go(func() { c.work(sub, handle) })
 	}
 	workers.Wait()
@@ -83,6 +162,12 @@ type consumer struct {
 	refused bool // took less than it was given, and has to ask for more
 	ended   bool
 	cause   error // why, if not because the context ended
+}
+
+func newConsumer(limit int) *consumer {
+	c := &consumer{limit: limit}
+	c.changed.L = &c.mu
+	return c
 }
 
 func (c *consumer) Deliver(batch []Delivery) int {
@@ -143,18 +228,27 @@ func (c *consumer) next() (d Delivery, more, ok bool) {
 	return d, more, true
 }
 
+// take waits for a delivery; there is none when the subscription has ended.
+func (c *consumer) take(sub Subscription) (d Delivery, ok bool) {
+	d, more, ok := c.next()
+	if more {
+		sub.Ready()
+	}
+	d.Bind(sub)
+	return d, ok
+}
+
 func (c *consumer) work(sub Subscription, handle func(Delivery)) {
-	for {
-		d, more, ok := c.next()
-		if !ok {
-			return
-		}
-		if more {
-			sub.Ready()
-		}
-		d.Bind(sub)
+	for d, ok := c.take(sub); ok; d, ok = c.take(sub) {
 		handle(d)
 	}
+}
+
+// reason returns why the subscription has ended.
+func (c *consumer) reason() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cause
 }
 
 func cut(s string, most int) string { return s[:min(len(s), most)] }

@@ -25,11 +25,15 @@ type fakeGroup struct {
 	ackAndPublish func(ctx context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish))
 }
 
-func (f *fakeGroup) Subscribe(_ context.Context, _ eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+func (f *fakeGroup) Subscribe(_ context.Context, _ eventhub.GroupOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.receiver = r
 	return fakeMember{f}, f.refuse
+}
+
+func (f *fakeGroup) Tail(ctx context.Context, _ eventhub.TailOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	return f.Subscribe(ctx, eventhub.GroupOptions{}, r)
 }
 
 func (f *fakeGroup) Settle(context.Context, string, string, eventhub.Settlement) ([]eventhub.Outcome, error) {
@@ -100,7 +104,7 @@ func TestConsumeGivesVerdicts(t *testing.T) {
 		var order []uint64
 		ended := make(chan error, 1)
 		go func() {
-			ended <- eventhub.Consume(ctx, f, eventhub.SubscribeOptions{Group: "g"}, 1, func(_ context.Context, d eventhub.Delivery) error {
+			ended <- eventhub.Consume(ctx, f, eventhub.GroupOptions{Group: "g"}, func(_ context.Context, d eventhub.Delivery) error {
 				if e, err := d.Event(); err != nil || e.ID != "e" {
 					t.Errorf("offset %d: event %+v, %v", d.Offset, e, err)
 				}
@@ -151,7 +155,7 @@ func TestConsumeFinishesWhatItBegan(t *testing.T) {
 		began := 0
 		ended := make(chan error, 1)
 		go func() {
-			ended <- eventhub.Consume(ctx, f, eventhub.SubscribeOptions{Group: "g"}, 1, func(context.Context, eventhub.Delivery) error {
+			ended <- eventhub.Consume(ctx, f, eventhub.GroupOptions{Group: "g"}, func(context.Context, eventhub.Delivery) error {
 				began++
 				<-release
 				return nil
@@ -178,12 +182,12 @@ func TestConsumeFinishesWhatItBegan(t *testing.T) {
 func TestConsumeReportsWhyItEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("no entry")
-		if err := eventhub.Consume(context.Background(), &fakeGroup{refuse: refused}, eventhub.SubscribeOptions{}, 1, nil); !errors.Is(err, refused) {
+		if err := eventhub.Consume(context.Background(), &fakeGroup{refuse: refused}, eventhub.GroupOptions{}, nil); !errors.Is(err, refused) {
 			t.Errorf("Consume = %v; want the reason of the refusal", err)
 		}
 		f := &fakeGroup{}
 		ended := make(chan error, 1)
-		go func() { ended <- eventhub.Consume(context.Background(), f, eventhub.SubscribeOptions{}, 4, nil) }()
+		go func() { ended <- eventhub.Consume(context.Background(), f, eventhub.GroupOptions{Concurrency: 4}, nil) }()
 		synctest.Wait()
 		gone := errors.New("gone")
 		f.receiver.Ended(gone)
@@ -193,23 +197,128 @@ func TestConsumeReportsWhyItEnded(t *testing.T) {
 	})
 }
 
-// TestConsumeOfATailGivesNoVerdicts: there is nothing to ack.
-func TestConsumeOfATailGivesNoVerdicts(t *testing.T) {
+// TestFollow: the handler gets one event after the other, and its error ends the tail;
+// there are no verdicts.
+func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for group, verdicts := range map[string]int{"": 0, "g": 3} {
-			f := &fakeGroup{}
-			ctx, cancel := context.WithCancel(context.Background())
-			ended := make(chan error, 1)
+		f := &fakeGroup{}
+		var order []uint64
+		enough := errors.New("enough")
+		ended := make(chan error, 1)
+		follow := func(ctx context.Context) {
+			ended <- eventhub.Follow(ctx, f, eventhub.TailOptions{Topic: "t"}, func(_ context.Context, d eventhub.Delivery) error {
+				if order = append(order, d.Offset); d.Offset == 3 {
+					return enough
+				}
+				return nil
+			})
+		}
+		go follow(context.Background())
+		synctest.Wait()
+		f.feed(1, 5)
+		if err := <-ended; err != enough || !slices.Equal(order, []uint64{1, 2, 3}) {
+			t.Errorf("Follow = %v after %v", err, order)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		go follow(ctx)
+		synctest.Wait()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Follow = %v; want nil when its context ends", err)
+		}
+		go follow(context.Background())
+		synctest.Wait()
+		gone := errors.New("gone")
+		f.receiver.Ended(gone)
+		if err := <-ended; err != gone {
+			t.Errorf("Follow = %v; want the reason", err)
+		}
+		if len(f.verdicts) != 0 || f.left != 3 {
+			t.Errorf("%d verdicts, left %d times", len(f.verdicts), f.left)
+		}
+	})
+}
+
+// TestDeliveriesEnd: the loop ends with the reason, and what it did not get to goes
+// back with the membership.
+func TestDeliveriesEnd(t *testing.T) {
+	gone, asked, refused := errors.New("gone"), errors.New("asked to stop"), errors.New("no entry")
+	for name, tt := range map[string]struct {
+		end  func(f *fakeGroup, cancel context.CancelCauseFunc)
+		want error
+		left int
+	}{
+		"context":      {func(_ *fakeGroup, cancel context.CancelCauseFunc) { cancel(asked) }, asked, 1},
+		"subscription": {func(f *fakeGroup, _ context.CancelCauseFunc) { f.receiver.Ended(gone) }, gone, 1},
+		"refusal":      {nil, refused, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fakeGroup{}
+				if tt.end == nil {
+					f.refuse = tt.want
+				}
+				ctx, cancel := context.WithCancelCause(context.Background())
+				defer cancel(nil)
+				step, over := make(chan struct{}), make(chan struct{})
+				var seen []uint64
+				var reasons []error
+				go func() {
+					defer close(over)
+					for d, err := range eventhub.Deliveries(ctx, f, eventhub.GroupOptions{Topic: "t", Group: "g"}) {
+						if err != nil {
+							reasons = append(reasons, err)
+							continue // there is nothing after it
+						}
+						seen = append(seen, d.Offset)
+						if err := d.Ack(ctx); err != nil {
+							t.Error(err)
+						}
+						<-step
+					}
+				}()
+				synctest.Wait()
+				if tt.end != nil {
+					f.feed(1, 3)
+					step <- struct{}{}
+					synctest.Wait()
+					tt.end(f, cancel)
+					synctest.Wait()
+					step <- struct{}{}
+				}
+				<-over
+				if len(reasons) != 1 || !errors.Is(reasons[0], tt.want) {
+					t.Errorf("the reasons are %v; want %v", reasons, tt.want)
+				}
+				if want := 2 * tt.left; len(seen) != want || len(f.verdicts) != want || f.left != tt.left {
+					t.Errorf("saw %v, %d verdicts, left %d times", seen, len(f.verdicts), f.left)
+				}
+			})
+		})
+	}
+}
+
+// TestDeliveriesLeft: who breaks off leaves the group, with a panic too.
+func TestDeliveriesLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, panics := range []bool{false, true} {
+			f, over := &fakeGroup{}, make(chan any)
 			go func() {
-				ended <- eventhub.Consume(ctx, f, eventhub.SubscribeOptions{Topic: "t", Group: group}, 1,
-					func(context.Context, eventhub.Delivery) error { return errors.New("no") })
+				defer func() { over <- recover() }()
+				for range eventhub.Deliveries(context.Background(), f, eventhub.GroupOptions{Topic: "t", Group: "g"}) {
+					if panics {
+						panic("in the loop")
+					}
+					break
+				}
 			}()
 			synctest.Wait()
 			f.feed(1, 3)
-			synctest.Wait()
-			cancel()
-			if err := <-ended; err != nil || len(f.verdicts) != verdicts {
-				t.Errorf("group %q: %d verdicts, %v; want %d", group, len(f.verdicts), err, verdicts)
+			if got := <-over; (got != nil) != panics {
+				t.Errorf("recovered %v", got)
+			}
+			if n := f.feed(4, 1); n != 0 || f.left != 1 || len(f.verdicts) != 0 {
+				t.Errorf("took %d more, left %d times, %d verdicts", n, f.left, len(f.verdicts))
 			}
 		}
 	})
@@ -225,7 +334,7 @@ func TestConsumeIsBounded(t *testing.T) {
 		handled := 0
 		ended := make(chan error, 1)
 		go func() {
-			ended <- eventhub.Consume(ctx, f, eventhub.SubscribeOptions{MaxInFlight: 4, AutoAck: true}, 1, func(context.Context, eventhub.Delivery) error {
+			ended <- eventhub.Consume(ctx, f, eventhub.GroupOptions{MaxInFlight: 4, AutoAck: true}, func(context.Context, eventhub.Delivery) error {
 				<-step
 				handled++
 				return nil

@@ -150,31 +150,67 @@ func TestLeaseText(t *testing.T) {
 	}
 }
 
-func TestSubscribeOptionsRanges(t *testing.T) {
-	base := SubscribeOptions{Topic: "t", Group: "g"}.WithDefaults()
+func TestGroupOptionsRanges(t *testing.T) {
+	base := GroupOptions{Topic: "t", Group: "g"}.WithDefaults()
 	if err := base.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	for name, change := range map[string]func(*SubscribeOptions){
-		"batchSize":      func(o *SubscribeOptions) { o.BatchSize = -1 },
-		"maxInFlight":    func(o *SubscribeOptions) { o.MaxInFlight = 1_000_001 },
-		"ackTimeoutMs":   func(o *SubscribeOptions) { o.AckTimeout = 999 * time.Millisecond },
-		"maxAttempts":    func(o *SubscribeOptions) { o.MaxAttempts = 1001 },
-		"backoff.minMs":  func(o *SubscribeOptions) { o.Backoff.Min = -time.Second },
-		"backoff.maxMs":  func(o *SubscribeOptions) { o.Backoff = Backoff{2 * time.Second, time.Second} },
-		"ts is -1":       func(o *SubscribeOptions) { o.Start = Start{Kind: StartTime, TS: -1} },
-		"afterId":        func(o *SubscribeOptions) { o.Start = Start{Kind: StartAfterID} },
-		"offset is 9007": func(o *SubscribeOptions) { o.Start = Start{Kind: StartOffset, Offset: 1 << 53} },
-		"group":          func(o *SubscribeOptions) { o.Group = "a b" },
-		"ordering":       func(o *SubscribeOptions) { o.Ordering = "keys" },
-		"ordering is":    func(o *SubscribeOptions) { o.Group, o.Ordering = "", OrderingKey },
-		"one attempt":    func(o *SubscribeOptions) { o.Group, o.MaxAttempts = "", 1 },
-		"backoff is set": func(o *SubscribeOptions) { o.Group, o.Backoff.Min = "", time.Second },
+	for name, change := range map[string]func(*GroupOptions){
+		"batchSize":      func(o *GroupOptions) { o.BatchSize = -1 },
+		"maxInFlight":    func(o *GroupOptions) { o.MaxInFlight = 1_000_001 },
+		"ackTimeoutMs":   func(o *GroupOptions) { o.AckTimeout = 999 * time.Millisecond },
+		"maxAttempts":    func(o *GroupOptions) { o.MaxAttempts = 1001 },
+		"backoff.minMs":  func(o *GroupOptions) { o.Backoff.Min = -time.Second },
+		"backoff.maxMs":  func(o *GroupOptions) { o.Backoff = Backoff{2 * time.Second, time.Second} },
+		"ts is -1":       func(o *GroupOptions) { o.Start = Start{Kind: StartTime, TS: -1} },
+		"afterId":        func(o *GroupOptions) { o.Start = Start{Kind: StartAfterID} },
+		"offset is 9007": func(o *GroupOptions) { o.Start = Start{Kind: StartOffset, Offset: 1 << 53} },
+		"group":          func(o *GroupOptions) { o.Group = "a b" },
+		"ordering":       func(o *GroupOptions) { o.Ordering = "keys" },
+		"concurrency":    func(o *GroupOptions) { o.Concurrency = -1 },
+		"group is empty": func(o *GroupOptions) { o.Group = "" },
 	} {
 		o := base
 		change(&o)
 		if err := o.Validate(); ErrorCode(err) != CodeBadRequest || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: Validate = %v", name, err)
+		}
+	}
+}
+
+func TestTailOptionsRanges(t *testing.T) {
+	base := TailOptions{Topic: "t"}.WithDefaults()
+	if err := base.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*TailOptions){
+		"batchSize":         func(o *TailOptions) { o.BatchSize = 10_001 },
+		"conflate.every_ms": func(o *TailOptions) { o.Conflate = time.Millisecond },
+		"ts is -1":          func(o *TailOptions) { o.Start = At(time.UnixMilli(-1)) },
+		"afterId":           func(o *TailOptions) { o.Start = AfterID("") },
+		"filter.":           func(o *TailOptions) { o.Filter = &Filter{Tags: []string{""}} },
+		"known has":         func(o *TailOptions) { o.Known = strings.Repeat("0", 33) },
+		"places[0]: ts":     func(o *TailOptions) { o.Places = []Place{{Topic: "t", TS: -1}} },
+	} {
+		o := base
+		change(&o)
+		if err := o.Validate(); ErrorCode(err) != CodeBadRequest || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: Validate = %v", name, err)
+		}
+	}
+}
+
+func TestStarts(t *testing.T) {
+	when := time.UnixMilli(1_723_140_000_123)
+	for name, pair := range map[string][2]Start{
+		"latest":   {Latest, {}},
+		"earliest": {Earliest, {Kind: StartEarliest}},
+		"time":     {At(when.Add(time.Microsecond)), {Kind: StartTime, TS: 1_723_140_000_123}},
+		"id":       {AfterID("x"), {Kind: StartAfterID, AfterID: "x"}},
+		"offset":   {FromOffset(7), {Kind: StartOffset, Offset: 7}},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s is %+v", name, pair[0])
 		}
 	}
 }

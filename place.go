@@ -4,7 +4,7 @@ package eventhub
 type Place struct {
 	Topic  string `json:"topic"`
 	Offset uint64 `json:"offset"`
-	// TS, of SubscribeOptions.Places, is when the event was committed, epoch ms; 0
+	// TS, of TailOptions.Places, is when the event was committed, epoch ms; 0
 	// where that is not known.
 	TS int64 `json:"-"`
 }

@@ -19,7 +19,6 @@ type Puller interface {
 	// Pull joins the group, takes up to opts.MaxInFlight deliveries as soon as there is
 	// one, 8 MiB of them together or one, and leaves again; the leases stay, and are settled by their tokens through
 	// Subscriber.Settle or AckAndPublish, from anywhere, or run out. Nothing in time (wait, up
-	// to MaxPullWait) is no error. opts are those of a SUBSCRIBE with a group.
-	// Records belong to the caller.
-	Pull(ctx context.Context, opts SubscribeOptions, wait time.Duration) ([]Delivery, error)
+	// to MaxPullWait) is no error. Records belong to the caller.
+	Pull(ctx context.Context, opts GroupOptions, wait time.Duration) ([]Delivery, error)
 }

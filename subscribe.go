@@ -2,286 +2,8 @@ package eventhub
 
 import (
 	"context"
-	"slices"
 	"time"
 )
-
-// Defaults and bounds of a subscription.
-const (
-	DefaultBatchSize   = 100
-	DefaultMaxInFlight = 100
-	DefaultAckTimeout  = 30 * time.Second
-	MinAckTimeout      = time.Second
-	MaxAckTimeout      = time.Hour
-	DefaultMaxAttempts = 5
-	DefaultMinBackoff  = time.Second
-	DefaultMaxBackoff  = 10 * time.Minute
-
-	maxBatchSize   = 10_000
-	maxMaxInFlight = 1_000_000
-	maxMaxAttempts = 1_000
-	maxBackoff     = 24 * time.Hour
-	maxReasonBytes = 1 << 10
-
-	// MaxPatterns bounds SubscribeOptions.Topics, MaxPlaces its Places and MaxKnownBytes
-	// its Known.
-	MaxPatterns   = 64
-	MaxPlaces     = 10_000
-	MaxKnownBytes = 32
-
-	minConflate = 10 * time.Millisecond
-	maxConflate = time.Hour
-)
-
-// StartKind says where a group that is being created begins.
-type StartKind uint8
-
-// The ways to start. The zero value is StartLatest, as in the protocol.
-const (
-	StartLatest   StartKind = iota // behind the last event there is
-	StartEarliest                  // at the first event there is
-	StartTime                      // at the first event committed at or after Start.TS
-	StartAfterID                   // behind the event Start.AfterID
-	StartOffset                    // at Start.Offset
-)
-
-// Start is where a group begins. It counts only when the group is created;
-// afterwards the group's cursor does.
-type Start struct {
-	Kind    StartKind
-	TS      int64 // epoch milliseconds, commit time
-	AfterID string
-	Offset  uint64
-}
-
-// Backoff bounds the wait before an event is delivered again: it starts at Min
-// and doubles up to Max, with jitter. The zero value takes the group's.
-type Backoff struct {
-	Min, Max time.Duration
-}
-
-// SubscribeOptions ask for membership in a group. Zero values mean the default,
-// and for the settings of the group (MaxAttempts, Backoff) whatever the group
-// has.
-//
-// Without a Group they ask for a live tail: all events from Start on, for this
-// subscription alone, with no cursor that outlives it, no leases and no acks.
-// A tail that falls behind is not closed; it reads from the store and catches up.
-//
-// Topic may be a pattern, and Topics may name more of them. The subscription is
-// then a member of the group in every topic that one of them matches, and
-// MaxInFlight is its bound over all of them. The patterns of a group are durable:
-// a topic that is created later gets the group from its first event on, members
-// connected or not; Start counts for the topics that are there.
-type SubscribeOptions struct {
-	Topic  string
-	Topics []string // at most MaxPatterns
-	Group  string
-	Start  Start
-
-	// Of this member.
-	BatchSize   int           // deliveries handed over at once, at most
-	MaxInFlight int           // leases held at once, at most
-	AckTimeout  time.Duration // length of a lease, 1 s to 1 h
-	AutoAck     bool          // an event counts as acked when handed over, or sent where Buffered
-	Buffered    bool          // the receiver queues what it takes and tells by Subscription.Sent what has left it
-	Peer        Peer          // who it is, for those who look
-	// Conflate, of a live tail, hands over the newest event of each topic and key
-	// once in that time, and drops those before it, also where the hub then loses
-	// the newer one in a crash or to a backup. Events without a key are of one.
-	// 0: every event.
-	Conflate time.Duration
-	// Places, of a live tail, say where it goes on in topics that it had before:
-	// behind these offsets, one for a topic, at most MaxPlaces. Start counts for all
-	// other topics. Topics that it does not have are passed over. Where the event of a
-	// place is not in the log as it was (TS tells), because the hub lost it or is
-	// another one, the tail goes on with what was committed after it or has a higher
-	// offset, and with the first event where TS is 0. A Client has places of its own and takes none.
-	Places []Place
-	// Known, of a live tail that goes on, is what its receiver was told (see Knower) when
-	// it began, or went on the last time. A topic that did not exist then, and of which
-	// there is no place, begins at its first event, whatever the times of that. A hub that
-	// the text says nothing to, as it is of another one, goes by Start alone. Start is none
-	// behind an event or at an offset, which are places. A Client keeps it by itself and
-	// takes none.
-	Known string
-
-	// Of the group, fixed at its creation. An empty Ordering means whatever the
-	// group has, and OrderingNone for a new one; a nil Filter likewise, and no
-	// filter for a new one. A tail may have a filter too.
-	Ordering    string
-	Filter      *Filter
-	MaxAttempts int
-	Backoff     Backoff
-}
-
-// The orderings of a group.
-const (
-	// OrderingNone delivers events to whoever has room; a failed one does not
-	// keep others back.
-	OrderingNone = "none"
-	// OrderingKey delivers the events of a key one by one, in the order of their
-	// offsets: the next one goes out when the one before is acked or
-	// dead-lettered. Events without a key, and other keys, do not wait.
-	OrderingKey = "key"
-)
-
-// WithDefaults fills the member's zero values. The group's settings stay as
-// they are: zero there means "whatever the group has".
-func (o SubscribeOptions) WithDefaults() SubscribeOptions {
-	if o.BatchSize == 0 {
-		o.BatchSize = DefaultBatchSize
-	}
-	if o.MaxInFlight == 0 {
-		o.MaxInFlight = DefaultMaxInFlight
-	}
-	if o.AckTimeout == 0 {
-		o.AckTimeout = DefaultAckTimeout
-	}
-	return o
-}
-
-// Validate checks names and ranges; the error names the option by its name on
-// the wire.
-func (o *SubscribeOptions) Validate() error {
-	if _, err := o.Patterns(); err != nil {
-		return err
-	}
-	if err := o.validateGroup(); err != nil {
-		return err
-	}
-	if err := o.Start.Validate(); err != nil {
-		return err
-	}
-	if err := o.Filter.Validate(); err != nil {
-		return err
-	}
-	if err := o.validateConflate(); err != nil {
-		return err
-	}
-	if err := o.validatePlaces(); err != nil {
-		return err
-	}
-	if o.Ordering != "" && o.Ordering != OrderingNone && o.Ordering != OrderingKey {
-		return Errorf(CodeBadRequest, "ordering is %s; none and key are allowed", quote(o.Ordering))
-	}
-	for _, n := range []struct {
-		name            string
-		value, min, max int64
-	}{
-		{"batchSize", int64(o.BatchSize), 1, maxBatchSize},
-		{"maxInFlight", int64(o.MaxInFlight), 1, maxMaxInFlight},
-		{"ackTimeoutMs", o.AckTimeout.Milliseconds(), MinAckTimeout.Milliseconds(), MaxAckTimeout.Milliseconds()},
-		{"maxAttempts", int64(o.MaxAttempts), 0, maxMaxAttempts},
-		{"backoff.minMs", o.Backoff.Min.Milliseconds(), 0, maxBackoff.Milliseconds()},
-		{"backoff.maxMs", o.Backoff.Max.Milliseconds(), 0, maxBackoff.Milliseconds()},
-	} {
-		if n.value < n.min || n.value > n.max {
-			return Errorf(CodeBadRequest, "%s is %d; %d to %d are allowed", n.name, n.value, n.min, n.max)
-		}
-	}
-	if o.Backoff.Max != 0 && o.Backoff.Min > o.Backoff.Max {
-		return Errorf(CodeBadRequest, "backoff.minMs %d is above backoff.maxMs %d", o.Backoff.Min.Milliseconds(), o.Backoff.Max.Milliseconds())
-	}
-	return nil
-}
-
-// Patterns returns Topic and Topics, compiled, each once. The error has
-// CodeBadTopic, or CodeBadRequest where there are too many.
-func (o *SubscribeOptions) Patterns() ([]Pattern, error) {
-	if len(o.Topics) > MaxPatterns {
-		return nil, Errorf(CodeBadRequest, "topics has %d patterns; at most %d are allowed", len(o.Topics), MaxPatterns)
-	}
-	patterns := make([]Pattern, 0, 1+len(o.Topics))
-	for _, text := range append([]string{o.Topic}, o.Topics...) {
-		p, err := ParsePattern(text)
-		if err != nil {
-			return nil, err
-		}
-		if !slices.ContainsFunc(patterns, func(q Pattern) bool { return q.text == text }) {
-			patterns = append(patterns, p)
-		}
-	}
-	return patterns, nil
-}
-
-func (o *SubscribeOptions) validateConflate() error {
-	switch {
-	case o.Conflate == 0:
-		return nil
-	case o.Group != "":
-		return Errorf(CodeBadRequest, "conflate is set; a group gets every event")
-	case o.Conflate < minConflate || o.Conflate > maxConflate:
-		return Errorf(CodeBadRequest, "conflate.every_ms is %d; %d to %d are allowed", o.Conflate.Milliseconds(), minConflate.Milliseconds(), maxConflate.Milliseconds())
-	}
-	return nil
-}
-
-func (o *SubscribeOptions) validatePlaces() error {
-	if len(o.Places) > 0 && o.Group != "" {
-		return Errorf(CodeBadRequest, "places are given; a group knows its own")
-	}
-	if o.Known != "" && o.Group != "" {
-		return Errorf(CodeBadRequest, "known is given; a group knows its topics")
-	}
-	if len(o.Known) > MaxKnownBytes {
-		return Errorf(CodeBadRequest, "known has %d bytes; at most %d are allowed", len(o.Known), MaxKnownBytes)
-	}
-	if len(o.Places) > MaxPlaces {
-		return Errorf(CodeBadRequest, "places has %d entries; at most %d are allowed", len(o.Places), MaxPlaces)
-	}
-	for i, p := range o.Places {
-		if err := ValidateStoredTopic(p.Topic); err != nil {
-			return Errorf(CodeBadRequest, "places[%d]: %s", i, AsError(err).Message)
-		}
-		if p.Offset > MaxOffset {
-			return Errorf(CodeBadRequest, "places[%d]: offset is %d; at most %d is allowed", i, p.Offset, uint64(MaxOffset))
-		}
-		if p.TS < 0 {
-			return Errorf(CodeBadRequest, "places[%d]: ts is %d; epoch milliseconds are not negative", i, p.TS)
-		}
-	}
-	return nil
-}
-
-// validateGroup checks the group's name, and that a tail asks for nothing that
-// only groups have.
-func (o *SubscribeOptions) validateGroup() error {
-	switch {
-	case o.Group != "":
-		return ValidateGroup(o.Group)
-	case o.Ordering != "" && o.Ordering != OrderingNone:
-		return Errorf(CodeBadRequest, "ordering is %q; a subscription without group has none", o.Ordering)
-	case o.MaxAttempts != 0:
-		return Errorf(CodeBadRequest, "maxAttempts is %d; a subscription without group has one attempt", o.MaxAttempts)
-	case o.Backoff != Backoff{}:
-		return Errorf(CodeBadRequest, "backoff is set; a subscription without group has one attempt")
-	}
-	return nil
-}
-
-// Validate checks ranges; the error has CodeBadRequest.
-func (s *Start) Validate() error {
-	switch s.Kind {
-	case StartLatest, StartEarliest:
-		return nil
-	case StartTime:
-		if s.TS < 0 {
-			return Errorf(CodeBadRequest, "ts is %d; epoch milliseconds are not negative", s.TS)
-		}
-	case StartAfterID:
-		if err := checkID("afterId", s.AfterID); err != nil {
-			return Errorf(CodeBadRequest, "%s", AsError(err).Message)
-		}
-	case StartOffset:
-		if s.Offset > MaxOffset {
-			return Errorf(CodeBadRequest, "offset is %d; at most %d is allowed", s.Offset, uint64(MaxOffset))
-		}
-	default:
-		return Errorf(CodeBadRequest, "start kind %d is unknown", s.Kind)
-	}
-	return nil
-}
 
 // Delivery is one attempt to hand an event to a member.
 type Delivery struct {
@@ -355,7 +77,7 @@ type Gapped interface {
 }
 
 // Knower is a Receiver of a live tail that is told by Subscribe, before anything else, what
-// to give as SubscribeOptions.Known to go on later. It is 1 to MaxKnownBytes of 0–9, a–z
+// to give as TailOptions.Known to go on later. It is 1 to MaxKnownBytes of 0–9, a–z
 // and -, and names the topics that there are. As Deliver it must neither block nor call the
 // Subscription.
 type Knower interface {
@@ -447,7 +169,7 @@ func AckAndPublish(ctx context.Context, sub Subscription, refs []Ref, events ...
 	}
 }
 
-// Subscription is a membership in a group. Its methods are safe for concurrent
+// Subscription is a membership in a group, or a live tail. Its methods are safe for concurrent
 // use. It ends by Unsubscribe, Drop or Receiver.Ended, whichever comes first;
 // afterwards Settle still finds leases by token.
 type Subscription interface {
@@ -495,16 +217,20 @@ type Subscription interface {
 	Resume(ctx context.Context) error
 }
 
-// Subscriber gives access to groups. Its methods are safe for concurrent use.
+// Subscriber gives access to groups and live tails. Its methods are safe for concurrent use.
 type Subscriber interface {
 	// Subscribe joins the group as one member, and creates topic and group if
 	// need be: the resolved start is durable when Subscribe returns. Deliveries
-	// may reach r before that. Without a group it opens a live tail, which
-	// creates nothing.
+	// may reach r before that.
 	//
 	// CodeGroupMismatch names a setting that the group has otherwise;
-	// CodeUnknownID, a start behind an event that does not exist.
-	Subscribe(ctx context.Context, opts SubscribeOptions, r Receiver) (Subscription, error)
+	// CodeUnknownID, a start after an event that does not exist; CodeBadRequest, a
+	// value out of range or a missing group.
+	Subscribe(ctx context.Context, opts GroupOptions, r Receiver) (Subscription, error)
+
+	// Tail opens a live tail, which creates nothing. Of the Subscription, Settle and
+	// AckAndPublish have nothing to name. Otherwise it is as Subscribe.
+	Tail(ctx context.Context, opts TailOptions, r Receiver) (Subscription, error)
 
 	// Settle applies a verdict to deliveries named by their leases, from
 	// wherever they were taken. topic is the events' own, or a pattern that matches

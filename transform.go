@@ -49,19 +49,19 @@ type Transformer func(ctx context.Context, d Delivery) ([]Event, error)
 //
 // The steps are handed over in the order in which t returned, and a worker does not
 // wait for them: while some are being committed, others gather and go together
-// next. With a concurrency of 1 the results are thus in the order of the
+// next. With a Concurrency of 1 the results are thus in the order of the
 // deliveries, save for those of deliveries that fail and come again. What bounds
 // the speed, besides t, is MaxInFlight: so many steps at most are taken in one
 // commit and, where the hub is remote, one way there and back.
 //
 // When ctx ends, the steps of what t had begun are still taken; for those that have
 // no answer within 10 s, because the hub is out of reach, it is open whether they
-// were. AutoAck and tails, which have no acks, are refused with CodeBadRequest.
-func Transform(ctx context.Context, s Subscriber, opts SubscribeOptions, concurrency int, t Transformer) error {
-	if opts.AutoAck || opts.Group == "" {
-		return Errorf(CodeBadRequest, "a transformation of %s has nothing to ack: it needs a group, and no AutoAck", quote(opts.Topic))
+// were. AutoAck, which leaves nothing to ack, is refused with CodeBadRequest.
+func Transform(ctx context.Context, s Subscriber, opts GroupOptions, t Transformer) error {
+	if opts.AutoAck {
+		return Errorf(CodeBadRequest, "a transformation of %s has nothing to ack with AutoAck", quote(opts.Topic))
 	}
-	return consume(ctx, s, opts, concurrency, func(sub Subscription) (func(Delivery), func()) {
+	return consume(ctx, s, opts, func(sub Subscription) (func(Delivery), func()) {
 		h := ackPublishTo(ctx, sub)
 		handle := func(d Delivery) {
 			events, err := t(ctx, d)

@@ -21,7 +21,7 @@ func transforming(t *testing.T, f *fakeGroup, concurrency int, tr eventhub.Trans
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- eventhub.Transform(ctx, f, eventhub.SubscribeOptions{Topic: "t", Group: "g"}, concurrency, tr)
+		ended <- eventhub.Transform(ctx, f, eventhub.GroupOptions{Topic: "t", Group: "g", Concurrency: concurrency}, tr)
 	}()
 	synctest.Wait()
 	return func() error {
@@ -258,8 +258,8 @@ func TestTransformEnds(t *testing.T) {
 }
 
 func TestTransformNeedsAcks(t *testing.T) {
-	for _, opts := range []eventhub.SubscribeOptions{{Topic: "t"}, {Topic: "t", Group: "g", AutoAck: true}} {
-		err := eventhub.Transform(context.Background(), &fakeGroup{}, opts, 1, oneEach)
+	for _, opts := range []eventhub.GroupOptions{{Topic: "t", Group: "g", AutoAck: true}} {
+		err := eventhub.Transform(context.Background(), &fakeGroup{}, opts, oneEach)
 		if eventhub.ErrorCode(err) != eventhub.CodeBadRequest || !strings.Contains(err.Error(), `"t"`) {
 			t.Errorf("%+v: %v", opts, err)
 		}

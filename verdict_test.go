@@ -140,7 +140,7 @@ func TestHandlerDecides(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() {
-			ended <- eventhub.Consume(ctx, f, eventhub.SubscribeOptions{Group: "g"}, 1, func(ctx context.Context, d eventhub.Delivery) error {
+			ended <- eventhub.Consume(ctx, f, eventhub.GroupOptions{Group: "g"}, func(ctx context.Context, d eventhub.Delivery) error {
 				switch d.Offset {
 				case 1:
 					return fmt.Errorf("handle: %w", eventhub.Terminal(errCause))

@@ -223,7 +223,7 @@ func TestCloseCodes(t *testing.T) {
 // TestLimits: numbers that the code has a name for are the same there.
 func TestLimits(t *testing.T) {
 	const schemas, messages = "components/schemas/", "components/messages/"
-	start := eventhub.SubscribeOptions{Topic: "t", Group: "g"}.WithDefaults()
+	start := eventhub.GroupOptions{Topic: "t", Group: "g"}.WithDefaults()
 	for _, tt := range []struct {
 		doc  apidoc.Document
 		path string

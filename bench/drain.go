@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/wire"
 )
 
 // Preloading is done as fast as can be: what it costs is not measured.
@@ -51,7 +52,7 @@ func Subscribe(ctx context.Context, t *Target, o SubscribeOptions) (*Result, err
 	d := drain{topic: o.Topic, payload: o.Payload, count: o.Count, batch: o.Batch, ack: o.Ack, copies: 1}
 	for range o.Members {
 		s := member(o.Topic, flowGroup)
-		s.Start.Kind, s.MaxInFlight = eventhub.StartEarliest, o.InFlight
+		s.Start, s.MaxInFlight = eventhub.Earliest, o.InFlight
 		d.receivers = append(d.receivers, s)
 	}
 	res, err := d.run(ctx, t)
@@ -94,7 +95,7 @@ func Catchup(ctx context.Context, t *Target, o CatchupOptions) (*Result, error) 
 	}
 	d := drain{topic: o.Topic, payload: o.Payload, count: o.Count, batch: o.Batch, copies: int64(o.Tails)}
 	for range o.Tails {
-		d.receivers = append(d.receivers, tail(o.Topic, eventhub.StartEarliest))
+		d.receivers = append(d.receivers, tail(o.Topic, eventhub.Earliest))
 	}
 	res, err := d.run(ctx, t)
 	if err != nil {
@@ -111,7 +112,7 @@ type drain struct {
 	count     int64
 	batch     bool
 	ack       string
-	receivers []eventhub.SubscribeOptions
+	receivers []wire.SubscribeOptions
 	copies    int64
 }
 

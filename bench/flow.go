@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/wire"
 )
 
 // flowGroup is the group of the workloads that have one.
@@ -101,7 +102,7 @@ func (o *FanoutOptions) flow() *flow {
 		batch: o.Batch, duration: o.Duration, warmup: o.Warmup, copies: int64(o.Tails + o.Groups),
 	}
 	for range o.Tails {
-		f.receivers = append(f.receivers, tail(o.Topic, eventhub.StartLatest))
+		f.receivers = append(f.receivers, tail(o.Topic, eventhub.Latest))
 	}
 	for i := range o.Groups {
 		f.ack = o.Ack
@@ -124,12 +125,12 @@ func Fanout(ctx context.Context, t *Target, o FanoutOptions) (*Result, error) {
 	return res, nil
 }
 
-func member(topic, group string) eventhub.SubscribeOptions {
-	return eventhub.SubscribeOptions{Topic: topic, Group: group, BatchSize: 1_000, MaxInFlight: 1_000}
+func member(topic, group string) wire.SubscribeOptions {
+	return wire.SubscribeOptions{GroupOptions: eventhub.GroupOptions{Topic: topic, Group: group, BatchSize: 1_000, MaxInFlight: 1_000}}
 }
 
-func tail(topic string, from eventhub.StartKind) eventhub.SubscribeOptions {
-	return eventhub.SubscribeOptions{Topic: topic, Start: eventhub.Start{Kind: from}, BatchSize: 1_000}
+func tail(topic string, from eventhub.Start) wire.SubscribeOptions {
+	return wire.OfTail(eventhub.TailOptions{Topic: topic, Start: from, BatchSize: 1_000})
 }
 
 // flow is publishers and receivers at the same time. Every event says when it was
@@ -143,7 +144,7 @@ type flow struct {
 	batch            bool
 	ack              string
 	duration, warmup time.Duration
-	receivers        []eventhub.SubscribeOptions
+	receivers        []wire.SubscribeOptions
 	copies           int64 // deliveries of each event
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/wire"
 )
 
 // IdleOptions is the workload idle: connections that say nothing, and what they
@@ -66,9 +67,9 @@ func Idle(ctx context.Context, t *Target, o IdleOptions) (*Result, error) {
 // idle opens the connections and answers the hub's pings from then on.
 func (r *run) idle(o *IdleOptions) error {
 	if o.Subscribe {
-		tails := make([]eventhub.SubscribeOptions, o.Connections)
+		tails := make([]wire.SubscribeOptions, o.Connections)
 		for i := range tails {
-			tails[i] = tail(o.Topic, eventhub.StartLatest)
+			tails[i] = tail(o.Topic, eventhub.Latest)
 		}
 		_, err := r.join(tails, false, "", false, 0)
 		return err

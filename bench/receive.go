@@ -76,7 +76,7 @@ func newAudience(r *run, stamped bool, warm int64) *audience {
 // join subscribes on as many connections as there are options and starts to
 // receive. It returns when all subscriptions are; deliveries may be there by then,
 // also those of the warm-up.
-func (r *run) join(options []eventhub.SubscribeOptions, batch bool, ack string, stamped bool, warm int64) (*audience, error) {
+func (r *run) join(options []wire.SubscribeOptions, batch bool, ack string, stamped bool, warm int64) (*audience, error) {
 	a := newAudience(r, stamped, warm)
 	r.enter("connect", int64(len(options)))
 	conns, err := r.connect(len(options))

@@ -110,8 +110,8 @@ func (c *chain) close() {
 // link joins a group with a member that hands over to the next topic.
 func (c *chain) link(from, group, to, ordering string) {
 	m := &linked{chain: c, to: to, ready: make(chan struct{})}
-	sub, err := c.bus.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: from, Group: group, Ordering: ordering,
-		Start: eventhub.Start{Kind: eventhub.StartEarliest}, MaxInFlight: 1000, MaxAttempts: 100}, m)
+	sub, err := c.bus.Subscribe(context.Background(), eventhub.GroupOptions{Topic: from, Group: group, Ordering: ordering,
+		Start: eventhub.Earliest, MaxInFlight: 1000, MaxAttempts: 100}, m)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -240,8 +240,8 @@ func (d *deals) join() {
 }
 
 func (d *deals) joinAs(name string, timeout time.Duration) *dealer {
-	o := eventhub.SubscribeOptions{Topic: "a", Group: name, AckTimeout: timeout, MaxInFlight: rapid.IntRange(1, 6).Draw(d.t, "maxInFlight"),
-		Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+	o := eventhub.GroupOptions{Topic: "a", Group: name, AckTimeout: timeout, MaxInFlight: rapid.IntRange(1, 6).Draw(d.t, "maxInFlight"),
+		Start: eventhub.Earliest}
 	if !d.groups[name] {
 		o.MaxAttempts = rapid.IntRange(1, 3).Draw(d.t, "maxAttempts")
 		o.Ordering = rapid.SampledFrom([]string{eventhub.OrderingNone, eventhub.OrderingKey}).Draw(d.t, "ordering")

@@ -40,7 +40,7 @@ func out(payload string) eventhub.Event {
 func TestAckAndPublish(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 3)
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
 		got := in.take()
 		// By lease and by id, several of each in one step.
 		receipts, err := in.ackAndPublish([]eventhub.Ref{byLease(got[0]), byID(got[2])}, out(`"a"`), out(`"b"`))
@@ -65,7 +65,7 @@ func TestAckAndPublish(t *testing.T) {
 func TestAckAndPublishRefused(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 2)
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
 		got := in.take()
 		one := []eventhub.Ref{byLease(got[0])}
 		for _, c := range []struct {
@@ -109,7 +109,7 @@ func ackPublishUnderWay(t *testing.T, queued bool) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 3)
 		r.publish("out", 1, 1)
-		o := eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}, AckTimeout: time.Second, MaxInFlight: 1}
+		o := eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest, AckTimeout: time.Second, MaxInFlight: 1}
 		in := r.subscribe(o)
 		got := in.take()
 		hold := make(chan struct{})
@@ -158,7 +158,7 @@ func ackPublishUnderWay(t *testing.T, queued bool) {
 func TestAckAndPublishLate(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 1)
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest},
+		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest,
 			AckTimeout: time.Second, Backoff: eventhub.Backoff{Min: time.Hour, Max: time.Hour}})
 		first := in.take()[0]
 		time.Sleep(2 * time.Second)
@@ -180,7 +180,7 @@ func TestAckAndPublishLateRefused(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.store.Store = &picky{Store: r.store.Store}
 		r.publish("in", 1, 1)
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest},
+		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest,
 			AckTimeout: time.Second, Backoff: eventhub.Backoff{Min: time.Hour, Max: time.Hour}})
 		first := in.take()[0]
 		time.Sleep(2 * time.Second)
@@ -203,7 +203,7 @@ func TestAckAndPublishRefusedLosesNothing(t *testing.T) {
 		r.store.Store = &picky{Store: r.store.Store}
 		r.publish("in", 1, 3)
 		r.publish("out", 1, 1)
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
 		got := in.take()
 		time.Sleep(time.Second)
 		in.nack(byLease(got[2])) // its history is not written before the ack-and-publishes are
@@ -231,7 +231,7 @@ func TestAckAndPublishLost(t *testing.T) {
 	} {
 		inBubble(t, func(r *rig) {
 			r.publish("in", 1, 1)
-			in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+			in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
 			got := in.take()
 			hold := make(chan struct{})
 			r.store.set(hold, nil)
@@ -265,7 +265,7 @@ func TestAckAndPublishRefusedByStore(t *testing.T) {
 		r.store.Store = s
 		r.publish("in", 1, 3)
 		r.publish("out", 1, 1)
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}, AckTimeout: 10 * time.Second, MaxAttempts: 1})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest, AckTimeout: 10 * time.Second, MaxAttempts: 1})
 		got := in.take()
 		bad := out(`"bad"`)
 		bad.ID = "poison"
@@ -309,7 +309,7 @@ func TestAckAndPublishCommitFails(t *testing.T) {
 		r := &rig{t: t, store: &meter{Store: s}}
 		r.start(Options{})
 		r.publish("in", 1, 1)
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
 		got := in.take()
 		time.Sleep(time.Second)
 		s.Inject(storefault.Fault{Op: storefault.Commit, Err: errors.New("the disk is gone")})
@@ -328,7 +328,7 @@ func TestAckAndPublishCommitFails(t *testing.T) {
 func TestAckAndPublishClose(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 2)
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
 		got := in.take()
 		hold := make(chan struct{})
 		r.store.set(hold, nil)
@@ -355,7 +355,7 @@ func TestAckAndPublishClose(t *testing.T) {
 func TestAckAndPublishDuplicate(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 2)
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
 		got := in.take()
 		e := out(`1`)
 		e.ID = "same"
@@ -379,7 +379,7 @@ func TestAckAndPublishWithoutRoom(t *testing.T) {
 		r := &rig{t: t, store: &meter{Store: s}}
 		r.start(Options{})
 		r.publish("in", 1, 1)
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
 		got := in.take()
 		time.Sleep(time.Second)
 		s.SetSpace(func() (store.Space, error) { return store.Space{Free: 1, Total: 1 << 40}, nil })
@@ -399,7 +399,7 @@ func TestAckAndPublishAreJoined(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 8)
 		r.publish("out", 1, 1)
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "in", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
 		got := in.take()
 		time.Sleep(time.Second)
 		before := r.store.of("Commit")

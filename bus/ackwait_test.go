@@ -50,8 +50,8 @@ func inTopic(topic string, n int) (events []eventhub.Event) {
 	return events
 }
 
-func earliest(topic, group string) eventhub.SubscribeOptions {
-	return eventhub.SubscribeOptions{Topic: topic, Group: group, Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+func earliest(topic, group string) eventhub.GroupOptions {
+	return eventhub.GroupOptions{Topic: topic, Group: group, Start: eventhub.Earliest}
 }
 
 // A publication is done when the last group has acked the last event.
@@ -478,19 +478,19 @@ func TestWaitTellsTheTruth(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		seek(eventhub.Start{Kind: eventhub.StartEarliest})
+		seek(eventhub.Earliest)
 		in.take()
 		w = r.enqueue(ctx, eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g"}})
-		seek(eventhub.Start{Kind: eventhub.StartLatest})
+		seek(eventhub.Latest)
 		if !w.over() || !strings.Contains(fmt.Sprint(w.pubs[0].Err), "was moved past") {
 			t.Errorf("moved past meanwhile: %v", w.pubs[0].Err)
 		}
 		again("moved past before", "is past, and is not known to have acked")
-		seek(eventhub.Start{Kind: eventhub.StartEarliest})
+		seek(eventhub.Earliest)
 		in.ack(byLease(in.take()[0]))
 		again("acked when moved back", "")
 
-		o := eventhub.SubscribeOptions{Topic: "u", Group: "g", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 10}}
+		o := eventhub.GroupOptions{Topic: "u", Group: "g", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 10}}
 		r.subscribe(o)
 		w = r.enqueue(ctx, eventhub.Publication{Events: inTopic("u", 1), WaitFor: []string{"g"}})
 		if !w.over() || !strings.Contains(fmt.Sprint(w.pubs[0].Err), "is past") {
@@ -533,7 +533,7 @@ func TestWaitTellsTheTruthLater(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 2}})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 2}})
 		all := in.take() // 2 to 5
 		in.ack(byLease(all[0]))
 		in.settle(terminal, byLease(all[1]))
@@ -544,13 +544,13 @@ func TestWaitTellsTheTruthLater(t *testing.T) {
 		ask("dead-lettered", "e3", dead)
 		ask("acked above the cursor", "e5", "")
 
-		seek(eventhub.Start{Kind: eventhub.StartLatest})
+		seek(eventhub.Latest)
 		ask("passed by a seek", "e4", past)
 		ask("dead-lettered in an earlier epoch", "e3", past)
 		ask("acked in an earlier epoch", "e5", past)
 
 		seek(eventhub.Start{Kind: eventhub.StartOffset, Offset: 4})
-		in = r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		in = r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
 		all = in.take()
 		in.ack(byLease(all[0]))
 		in.settle(terminal, byLease(all[1]))

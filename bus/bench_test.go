@@ -81,8 +81,8 @@ func BenchmarkDeliver(b *testing.B) {
 	acked := 0
 	finished := make(chan error, 1)
 	go func() {
-		finished <- eventhub.Consume(ctx, bus, eventhub.SubscribeOptions{Topic: "bench.deliver", Group: "g", MaxInFlight: 1000,
-			Start: eventhub.Start{Kind: eventhub.StartEarliest}}, 1, func(context.Context, eventhub.Delivery) error {
+		finished <- eventhub.Consume(ctx, bus, eventhub.GroupOptions{Topic: "bench.deliver", Group: "g", MaxInFlight: 1000,
+			Start: eventhub.Earliest}, func(context.Context, eventhub.Delivery) error {
 			if acked++; acked == b.N*100 {
 				cancel()
 			}
@@ -128,8 +128,8 @@ func BenchmarkAckAndPublish(b *testing.B) {
 			b.Fatal(err)
 		}
 		q := &leaseQueue{leases: make(chan eventhub.Lease, 8*each)}
-		sub, err := bus.Subscribe(ctx, eventhub.SubscribeOptions{Topic: "bench.in", Group: "g", MaxInFlight: 4 * each,
-			Start: eventhub.Start{Kind: eventhub.StartEarliest}}, q)
+		sub, err := bus.Subscribe(ctx, eventhub.GroupOptions{Topic: "bench.in", Group: "g", MaxInFlight: 4 * each,
+			Start: eventhub.Earliest}, q)
 		if err != nil {
 			b.Fatal(err)
 		}

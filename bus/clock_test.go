@@ -22,7 +22,7 @@ func TestLeasesWhenTheClockIsSet(t *testing.T) {
 			o.AckTimeout, o.MaxAttempts = 10*time.Second, 2
 			o.Backoff = eventhub.Backoff{Min: 4 * time.Second, Max: 4 * time.Second}
 			in := r.subscribe(o)
-			tail := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Conflate: time.Second})
+			tail := r.tail(eventhub.TailOptions{Topic: "t", Conflate: time.Second})
 			r.publish("t", 1, 1)
 			in.take()
 			began := time.Now()

@@ -16,8 +16,8 @@ import (
 	"eventhub/store/memory"
 )
 
-func conflated(topic string, every time.Duration) eventhub.SubscribeOptions {
-	return eventhub.SubscribeOptions{Topic: topic, Conflate: every}
+func conflated(topic string, every time.Duration) eventhub.TailOptions {
+	return eventhub.TailOptions{Topic: topic, Conflate: every}
 }
 
 // commitKeys is publishKeys, and waits for what follows from it.
@@ -31,7 +31,7 @@ func (r *rig) commitKeys(topic string, keys ...string) {
 // each key once an interval, in order; what is newer replaces what is not out.
 func TestConflate(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		in := r.subscribe(conflated("t", time.Second))
+		in := r.tail(conflated("t", time.Second))
 		r.commitKeys("t", "a")
 		equal(t, "at once", in.takeOffsets(), []uint64{1})
 		r.commitKeys("t", "b", "a", "b", "", "a")
@@ -54,7 +54,7 @@ func TestConflate(t *testing.T) {
 // the next hand-over, in order, and no key comes twice in an interval.
 func TestConflateRefused(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		in := r.subscribe(conflated("t", time.Second))
+		in := r.tail(conflated("t", time.Second))
 		in.room = 1
 		r.commitKeys("t", "a", "b", "c")
 		equal(t, "with room for one", in.takeOffsets(), []uint64{1})
@@ -73,7 +73,7 @@ func TestConflateRefused(t *testing.T) {
 // may, reads no further, and goes on when there is room.
 func TestConflateIsBounded(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		in := r.subscribe(conflated("t", time.Second))
+		in := r.tail(conflated("t", time.Second))
 		in.room = 0
 		big := []byte(`"` + strings.Repeat("x", 1<<20-100) + `"`)
 		for i := range 12 {
@@ -101,7 +101,7 @@ func TestConflateIsBounded(t *testing.T) {
 // TestConflateLeft: a tail that has left is not kept until its interval is over.
 func TestConflateLeft(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		in := r.subscribe(conflated("t", time.Hour))
+		in := r.tail(conflated("t", time.Hour))
 		r.commitKeys("t", "a")
 		r.commitKeys("t", "a")
 		equal(t, "appointments", r.bus.sched.Appointments(), 1)
@@ -212,11 +212,11 @@ func playConflate(t *rapid.T, r *rig) {
 		every: time.Duration(100+next(900)) * time.Millisecond, batch: 1 + next(5),
 		heads: make(map[string]uint64), room: 3,
 	}
-	o := eventhub.SubscribeOptions{Topic: "t.a", Topics: []string{"t.b"}, Conflate: m.every, BatchSize: m.batch}
+	o := eventhub.TailOptions{Topic: "t.a", Topics: []string{"t.b"}, Conflate: m.every, BatchSize: m.batch}
 	if next(2) == 0 {
 		o.Topic, o.Topics = "t.*", nil
 	}
-	in := r.subscribe(o)
+	in := r.tail(o)
 	in.room = m.room
 	for range 1 + next(60) {
 		switch op := next(10); {

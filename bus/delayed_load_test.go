@@ -170,7 +170,7 @@ func heapInUse() uint64 {
 func (r *diskRig) await(a *arrivals) {
 	r.t.Helper()
 	a.t, a.done = r.t, make(chan struct{})
-	o := eventhub.SubscribeOptions{Topic: "t", Group: "g", AutoAck: true, MaxInFlight: 10_000, Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+	o := eventhub.GroupOptions{Topic: "t", Group: "g", AutoAck: true, MaxInFlight: 10_000, Start: eventhub.Earliest}
 	if _, err := r.bus.Subscribe(context.Background(), o, a); err != nil {
 		r.t.Fatal(err)
 	}

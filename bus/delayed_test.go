@@ -79,7 +79,7 @@ func inFaultyBubble(t *testing.T, test func(*rig, *storefault.Store)) {
 // order of their times and then of their publishing, and are delivered at once.
 func TestScheduledOrder(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
 		began := time.Now()
 		want := []struct {
 			id string
@@ -199,7 +199,7 @@ func TestScheduledDuplicates(t *testing.T) {
 		equal(t, "in another topic", r.schedule("u", "x", time.Minute).Duplicate, false)
 		equal(t, "published meanwhile", r.schedule("t", "x", 0), eventhub.Receipt{ID: "x", Offset: 1})
 		equal(t, "scheduled once more", r.schedule("t", "x", time.Hour), eventhub.Receipt{ID: "x", Offset: 1, Duplicate: true})
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g", AutoAck: true, Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g", AutoAck: true, Start: eventhub.Earliest})
 		r.after(time.Hour)
 		equal(t, "log", r.logged("t"), []string{"x"})
 		equal(t, "deliveries", in.takeOffsets(), []uint64{1})

@@ -132,13 +132,13 @@ func TestDeletedTopicGivesItsClaimUp(t *testing.T) {
 
 func TestTailsOutliveATopic(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		named, wide := r.subscribe(opts("p.a", "")), r.subscribe(opts("p.*", ""))
+		named, wide := r.tail(tailFrom("p.a")), r.tail(tailFrom("p.*"))
 		r.publish("p.a", 1, 2)
 		equal(t, "before", [][]string{places(named.take()), places(wide.take())}, [][]string{{"p.a/1", "p.a/2"}, {"p.a/1", "p.a/2"}})
 		r.deleteTopic("p.a")
 		r.publish("p.a", 3, 1)
 		equal(t, "afterwards", [][]string{places(named.take()), places(wide.take())}, [][]string{{"p.a/3"}, {"p.a/3"}})
-		late := r.subscribe(opts("p.a", ""))
+		late := r.tail(tailFrom("p.a"))
 		equal(t, "from the earliest", places(late.take()), []string{"p.a/3"})
 		equal(t, "ends told", len(named.ended)+len(wide.ended), 0)
 	})
@@ -331,12 +331,23 @@ func TestDeleteTopicUnderLoad(t *testing.T) {
 		})
 	}
 	var consumers sync.WaitGroup
-	for _, o := range []eventhub.SubscribeOptions{opts("p.*", "g"), opts("p.*", "g"), opts("p.1", "g"), opts("p.*", ""), opts("p.2", "")} {
+	handle := func(context.Context, eventhub.Delivery) error { return nil }
+	for _, topic := range []string{"p.*", "p.*", "p.1"} {
 		consumers.Go(func() {
 			for ctx.Err() == nil {
-				err := eventhub.Consume(ctx, r.bus, o, 2, func(context.Context, eventhub.Delivery) error { return nil })
+				err := eventhub.Consume(ctx, r.bus, atOnce(2, opts(topic, "g")), handle)
 				if code := eventhub.ErrorCode(err); code != "" && code != eventhub.CodeNotSubscribed {
-					t.Errorf("%s::%s: %v", o.Topic, o.Group, err)
+					t.Errorf("%s: %v", topic, err)
+				}
+			}
+		})
+	}
+	for _, topic := range []string{"p.*", "p.2"} {
+		consumers.Go(func() {
+			for ctx.Err() == nil {
+				err := eventhub.Follow(ctx, r.bus, tailFrom(topic), handle)
+				if code := eventhub.ErrorCode(err); code != "" && code != eventhub.CodeNotSubscribed {
+					t.Errorf("tail of %s: %v", topic, err)
 				}
 			}
 		})
@@ -393,7 +404,7 @@ func TestSweeperYields(t *testing.T) {
 			during()
 			return swept.steps.Load() - before
 		}
-		r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g", AutoAck: true})
+		r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g", AutoAck: true})
 		idle := steps(func() { time.Sleep(10 * time.Second) })
 		busy := steps(func() {
 			for i := range 1000 {

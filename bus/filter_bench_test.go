@@ -81,8 +81,8 @@ func benchmarkFilter(b *testing.B, bus *Bus, f *eventhub.Filter) {
 	used := processorTime(b)
 	for b.Loop() {
 		all := counter{new(atomic.Int64), want, make(chan struct{})}
-		sub, err := bus.Subscribe(ctx, eventhub.SubscribeOptions{Topic: "bench.filter", Group: "g", Filter: f, AutoAck: true,
-			MaxInFlight: 1000, BatchSize: 1000, Start: eventhub.Start{Kind: eventhub.StartEarliest}}, all)
+		sub, err := bus.Subscribe(ctx, eventhub.GroupOptions{Topic: "bench.filter", Group: "g", Filter: f, AutoAck: true,
+			MaxInFlight: 1000, BatchSize: 1000, Start: eventhub.Earliest}, all)
 		if err != nil {
 			b.Fatal(err)
 		}

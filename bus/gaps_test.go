@@ -149,7 +149,7 @@ func TestSeekOverGaps(t *testing.T) {
 		p = plan(farOffset)
 		equal(t, "to the last", []uint64{p.Again, p.Skipped}, []uint64{0, 2})
 		in.take()
-		p, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartEarliest}, true)
+		p, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Earliest, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,9 +165,9 @@ func TestSeekCountsSoMuch(t *testing.T) {
 		for i := 0; i < n; i += 1000 {
 			r.publish("t", i, min(1000, n-i))
 		}
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"}) // from now on
+		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"}) // from now on
 		before := r.store.count1("Read")
-		p, err := r.bus.SeekGroup(context.Background(), "t", "g", eventhub.Start{Kind: eventhub.StartEarliest}, false)
+		p, err := r.bus.SeekGroup(context.Background(), "t", "g", eventhub.Earliest, false)
 		if err != nil {
 			t.Fatal(err)
 		}

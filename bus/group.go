@@ -87,7 +87,7 @@ func (b *Bus) newState(raw json.RawMessage, cursor uint64) store.GroupState {
 }
 
 // settingsFor resolves the settings of a new group.
-func settingsFor(o *eventhub.SubscribeOptions) settings {
+func settingsFor(o *eventhub.GroupOptions) settings {
 	s := settings{
 		Ordering:     cmp.Or(o.Ordering, eventhub.OrderingNone),
 		MaxAttempts:  o.MaxAttempts,
@@ -113,7 +113,7 @@ func settingsFor(o *eventhub.SubscribeOptions) settings {
 }
 
 // match refuses options that ask for another setting than the group has.
-func (s settings) match(o *eventhub.SubscribeOptions) error {
+func (s settings) match(o *eventhub.GroupOptions) error {
 	if o.Ordering != "" && o.Ordering != s.Ordering {
 		return eventhub.Errorf(eventhub.CodeGroupMismatch, "ordering is %q; group %q has %q since its creation", o.Ordering, o.Group, s.Ordering)
 	}
@@ -142,12 +142,12 @@ func newGroup(b *Bus, log *topiclog.Log, key groupKey) *group {
 // load reads the group's state from the store. With options it creates a group
 // that does not exist, durably at its resolved start, and checks the settings
 // of one that does.
-func (g *group) load(ctx context.Context, o *eventhub.SubscribeOptions) error {
+func (g *group) load(ctx context.Context, o *eventhub.GroupOptions) error {
 	return g.loadIn(ctx, 0, o)
 }
 
 // loadIn is load for a group in one life of its topic, where life is not 0.
-func (g *group) loadIn(ctx context.Context, life uint64, o *eventhub.SubscribeOptions) error {
+func (g *group) loadIn(ctx context.Context, life uint64, o *eventhub.GroupOptions) error {
 	g.loading.Lock()
 	defer g.loading.Unlock()
 	if !g.loaded.Load() {
@@ -173,7 +173,7 @@ func (g *group) loadIn(ctx context.Context, life uint64, o *eventhub.SubscribeOp
 // findIn returns the state of the group and its progress, and the life of the topic that
 // they are of. With options it makes a group that is not there: once, for what is gone
 // then was deleted. Others may do the same: a pattern brings it.
-func (g *group) findIn(ctx context.Context, life uint64, o *eventhub.SubscribeOptions) (now uint64, state store.GroupState, _ groupstate.Progress, _ error) {
+func (g *group) findIn(ctx context.Context, life uint64, o *eventhub.GroupOptions) (now uint64, state store.GroupState, _ groupstate.Progress, _ error) {
 	b := g.bus
 	for made := false; ; {
 		var known groupstate.Progress // not the group's own: whoever ends the group looks at that
@@ -291,7 +291,7 @@ func (g *group) restarted() {
 // create makes the group durable where the options say it starts, in that life of its
 // topic or, where it is 0, with the topic. A runtime that has ended meanwhile makes
 // nothing: its topic was deleted, and would come back.
-func (g *group) create(ctx context.Context, life uint64, o *eventhub.SubscribeOptions) error {
+func (g *group) create(ctx context.Context, life uint64, o *eventhub.GroupOptions) error {
 	at, err := g.bus.startIn(ctx, store.TopicLife{Topic: g.log.Topic(), Life: life}, o)
 	if err != nil {
 		return err

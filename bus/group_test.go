@@ -13,8 +13,8 @@ import (
 	"eventhub/store"
 )
 
-func opts(topic, group string) eventhub.SubscribeOptions {
-	return eventhub.SubscribeOptions{Topic: topic, Group: group, Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+func opts(topic, group string) eventhub.GroupOptions {
+	return eventhub.GroupOptions{Topic: topic, Group: group, Start: eventhub.Earliest}
 }
 
 func TestStarts(t *testing.T) {
@@ -29,7 +29,7 @@ func TestStarts(t *testing.T) {
 			want  []uint64
 		}{
 			{"latest", eventhub.Start{}, []uint64{5}},
-			{"earliest", eventhub.Start{Kind: eventhub.StartEarliest}, []uint64{1, 2, 3, 4, 5}},
+			{"earliest", eventhub.Earliest, []uint64{1, 2, 3, 4, 5}},
 			{"ts", eventhub.Start{Kind: eventhub.StartTime, TS: noon}, []uint64{3, 4, 5}},
 			{"ts between", eventhub.Start{Kind: eventhub.StartTime, TS: noon - 1}, []uint64{3, 4, 5}},
 			{"ts before all", eventhub.Start{Kind: eventhub.StartTime}, []uint64{1, 2, 3, 4, 5}},
@@ -38,7 +38,7 @@ func TestStarts(t *testing.T) {
 			{"offset", eventhub.Start{Kind: eventhub.StartOffset, Offset: 4}, []uint64{4, 5}},
 			{"offset 0", eventhub.Start{Kind: eventhub.StartOffset}, []uint64{1, 2, 3, 4, 5}},
 		} {
-			in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: strings.ReplaceAll(tt.name, " ", "-"), Start: tt.start})
+			in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: strings.ReplaceAll(tt.name, " ", "-"), Start: tt.start})
 			if tt.name == "latest" {
 				defer func() { equal(t, tt.name, in.takeOffsets(), tt.want) }()
 				continue
@@ -51,7 +51,7 @@ func TestStarts(t *testing.T) {
 
 func TestStartBehindUnknownID(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		o := eventhub.SubscribeOptions{Topic: "t", Group: "g", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "nobody"}}
+		o := eventhub.GroupOptions{Topic: "t", Group: "g", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "nobody"}}
 		_, err := r.bus.Subscribe(context.Background(), o, &inbox{})
 		wantCode(t, err, eventhub.CodeUnknownID)
 		if _, err := r.store.Group(context.Background(), "t", "g"); !errors.Is(err, store.ErrNotFound) {
@@ -68,7 +68,7 @@ func TestStartBehindUnknownID(t *testing.T) {
 func TestStartIsDurable(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 3)
-		o := eventhub.SubscribeOptions{Topic: "t", Group: "g"} // latest
+		o := eventhub.GroupOptions{Topic: "t", Group: "g"} // latest
 		r.subscribe(o)
 		equal(t, "stored cursor", r.stored("t", "g").Cursor, 3)
 		r.restart()
@@ -455,10 +455,10 @@ func TestGroupSettingsAreFixed(t *testing.T) {
 		o := opts("t", "g")
 		o.MaxAttempts = 3
 		r.subscribe(o)
-		for name, change := range map[string]func(*eventhub.SubscribeOptions){
-			"maxAttempts":   func(o *eventhub.SubscribeOptions) { o.MaxAttempts = 4 },
-			"backoff.minMs": func(o *eventhub.SubscribeOptions) { o.Backoff.Min = 2 * time.Second },
-			"backoff.maxMs": func(o *eventhub.SubscribeOptions) { o.Backoff.Max = time.Hour },
+		for name, change := range map[string]func(*eventhub.GroupOptions){
+			"maxAttempts":   func(o *eventhub.GroupOptions) { o.MaxAttempts = 4 },
+			"backoff.minMs": func(o *eventhub.GroupOptions) { o.Backoff.Min = 2 * time.Second },
+			"backoff.maxMs": func(o *eventhub.GroupOptions) { o.Backoff.Max = time.Hour },
 		} {
 			other := opts("t", "g")
 			change(&other)

@@ -83,7 +83,7 @@ func (r *rig) publish(topic string, first, n int) []eventhub.Receipt {
 }
 
 // subscribe joins with a receiver that takes everything.
-func (r *rig) subscribe(o eventhub.SubscribeOptions) *inbox {
+func (r *rig) subscribe(o eventhub.GroupOptions) *inbox {
 	r.t.Helper()
 	in := &inbox{t: r.t, room: -1}
 	sub, err := r.bus.Subscribe(context.Background(), o, in)
@@ -93,6 +93,24 @@ func (r *rig) subscribe(o eventhub.SubscribeOptions) *inbox {
 	in.sub = sub
 	synctest.Wait()
 	return in
+}
+
+// tail is subscribe for a live tail.
+func (r *rig) tail(o eventhub.TailOptions) *inbox {
+	r.t.Helper()
+	in := &inbox{t: r.t, room: -1}
+	sub, err := r.bus.Tail(context.Background(), o, in)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	in.sub = sub
+	synctest.Wait()
+	return in
+}
+
+// tailFrom asks for a tail from the first event on.
+func tailFrom(topic string) eventhub.TailOptions {
+	return eventhub.TailOptions{Topic: topic, Start: eventhub.Earliest}
 }
 
 func (r *rig) cursor(topic, group string) eventhub.Cursor {
@@ -360,3 +378,9 @@ func (m *meter) count1(name string) int {
 }
 
 var bg = context.Background()
+
+// atOnce returns the options with that many handlers at once.
+func atOnce(n int, opts eventhub.GroupOptions) eventhub.GroupOptions {
+	opts.Concurrency = n
+	return opts
+}

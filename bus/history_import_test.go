@@ -172,7 +172,7 @@ func TestImportAmongOthers(t *testing.T) {
 func TestImportIntoGaps(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(opts("t", "g"))
-		tail := r.subscribe(eventhub.SubscribeOptions{Topic: "**"})
+		tail := r.tail(eventhub.TailOptions{Topic: "**"})
 		offsets := []uint64{3, 5_000_000, 5_000_001, maxImportOffset}
 		for _, offset := range offsets {
 			e := eventhub.Event{Topic: "t", ID: fmt.Sprint("at-", offset), Offset: offset, Payload: []byte(`1`)}

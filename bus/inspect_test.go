@@ -233,7 +233,7 @@ func TestNewGroupAfterARestart(t *testing.T) {
 				r.publish("t", 1, 1)
 				in := r.subscribe(opts("t", "g"))
 				for range tt.seeks {
-					if _, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartEarliest}, true); err != nil {
+					if _, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Earliest, true); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -358,7 +358,7 @@ func TestMeasureIdle(t *testing.T) {
 // TestMeasureTails: tails are counted together, also those that have ended.
 func TestMeasureTails(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		ended, in := r.subscribe(tailOpts("t")), r.subscribe(tailOpts("t"))
+		ended, in := r.tail(tailOpts("t")), r.tail(tailOpts("t"))
 		r.publish("t", 1, 3)
 		equal(t, "deliveries", len(ended.take()), 3)
 		ended.sub.Drop(0)
@@ -382,7 +382,7 @@ func TestMeasureForgets(t *testing.T) {
 			equal(t, "topics, tails, groups gone, groups that came", []int{len(c.topics), len(r.bus.tailTopics), len(known.dropped), len(known.added)}, want)
 		}
 		live := func(topic string) {
-			tail, in := r.subscribe(tailOpts(topic)), r.subscribe(opts(topic, "g"))
+			tail, in := r.tail(tailOpts(topic)), r.subscribe(opts(topic, "g"))
 			r.publish(topic, 1, 1)
 			equal(t, "deliveries", []int{len(tail.take()), len(in.take())}, []int{1, 1})
 			tail.sub.Drop(0)
@@ -399,7 +399,7 @@ func TestMeasureForgets(t *testing.T) {
 		r.deleteTopic("p.a")
 		kept(0, 0, 0, 0)
 
-		stays := r.subscribe(tailOpts("stays"))
+		stays := r.tail(tailOpts("stays"))
 		r.publish("stays", 1, 2)
 		equal(t, "deliveries", len(stays.take()), 2)
 		r.deleteTopic("stays")

@@ -107,7 +107,7 @@ func TestIntervalWaitsForWhatIsPromised(t *testing.T) {
 			t.Fatal(err)
 		}
 		equal(t, "its cancel", s.take(), []bool{true})
-		_, err := b.Subscribe(ctx, eventhub.SubscribeOptions{Topic: "t", Group: "g"}, sink(nil))
+		_, err := b.Subscribe(ctx, eventhub.GroupOptions{Topic: "t", Group: "g"}, sink(nil))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -89,7 +89,7 @@ func TestFilterIsAskedUnderNoLock(t *testing.T) {
 	for _, f := range []*eventhub.Filter{{Tags: []string{"red"}}, {CEL: "event.payload > 0"}} {
 		for _, name := range []string{"", "g"} {
 			inBubble(t, func(r *rig) {
-				in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: name, Filter: f})
+				in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: name, Filter: f})
 				if err := in.sub.Pause(context.Background()); err != nil {
 					t.Fatal(err)
 				}
@@ -141,14 +141,14 @@ func TestSlowFilterHoldsNobodyUp(t *testing.T) {
 		expression := &eventhub.Filter{CEL: "event.payload > 0"}
 		var slow []*inbox
 		for i := range 20 {
-			o := eventhub.SubscribeOptions{Topic: "t", Filter: expression}
 			if i%2 == 0 {
-				o.Group = fmt.Sprint("slow-", i)
+				slow = append(slow, r.subscribe(eventhub.GroupOptions{Topic: "t", Group: fmt.Sprint("slow-", i), Filter: expression}))
+			} else {
+				slow = append(slow, r.tail(eventhub.TailOptions{Topic: "t", Filter: expression}))
 			}
-			slow = append(slow, r.subscribe(o))
 		}
 		group := r.subscribe(opts("t", "plain"))
-		tail := r.subscribe(eventhub.SubscribeOptions{Topic: "t"})
+		tail := r.tail(eventhub.TailOptions{Topic: "t"})
 		r.publish("t", 1, 1)
 		first := slow[0].take()
 		equal(t, "a delivery of a group with a filter", len(first), 1)
@@ -180,7 +180,7 @@ func TestSlowFilterHoldsNobodyUp(t *testing.T) {
 		if err := r.bus.DeleteGroup(ctx, "t", "slow-4"); err != nil {
 			t.Error(err)
 		}
-		if _, err := r.bus.SeekGroup(ctx, "t", "slow-6", eventhub.Start{Kind: eventhub.StartLatest}, true); err != nil {
+		if _, err := r.bus.SeekGroup(ctx, "t", "slow-6", eventhub.Latest, true); err != nil {
 			t.Error(err)
 		}
 		if _, err := r.bus.Measure(ctx); err != nil {

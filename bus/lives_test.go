@@ -43,7 +43,7 @@ var doors = map[string]func(r *rig, topic string){
 // TestEveryDoorCreatesATopic: whatever makes a topic, its groups and tails by patterns and
 // lists have it from then on, in its first life as in later ones, and each once.
 func TestEveryDoorCreatesATopic(t *testing.T) {
-	listed := func(group string) eventhub.SubscribeOptions {
+	listed := func(group string) eventhub.GroupOptions {
 		o := opts("x", group)
 		o.Topics = []string{"y", "p.a"}
 		return o
@@ -55,7 +55,7 @@ func TestEveryDoorCreatesATopic(t *testing.T) {
 				r.publish("p.a", 1, 3)
 				r.deleteTopic("p.a")
 				members := map[string]*inbox{"pattern": r.subscribe(opts("p.*", "g"))}
-				members["tail by pattern"] = r.subscribe(opts("p.*", ""))
+				members["tail by pattern"] = r.tail(tailFrom("p.*"))
 				members["tail by list"] = r.subscribe(listed(""))
 				for life := 2; life <= 4; life++ {
 					door(r, "p.a")
@@ -114,7 +114,7 @@ func (r *rig) behind(queued ...func()) {
 // TestDeletedTopicStaysDeleted: the group of a pattern that a topic was about to get
 // does not bring the topic back.
 func TestDeletedTopicStaysDeleted(t *testing.T) {
-	for name, o := range map[string]eventhub.SubscribeOptions{
+	for name, o := range map[string]eventhub.GroupOptions{
 		"pattern": opts("p.*", "g"), "list": {Topic: "x", Topics: []string{"p.a"}, Group: "g"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestRefusedSubscribeLeavesNoTopic(t *testing.T) {
 func TestSubscribeByPatternWhileATopicIsDeleted(t *testing.T) {
 	list := opts("p.kept", "g")
 	list.Topics = []string{"p.gone"}
-	for name, o := range map[string]eventhub.SubscribeOptions{"pattern": opts("p.*", "g"), "list": list} {
+	for name, o := range map[string]eventhub.GroupOptions{"pattern": opts("p.*", "g"), "list": list} {
 		for _, before := range []string{"loaded", "stored", "new"} {
 			t.Run(name+" "+before, func(t *testing.T) {
 				inBubble(t, func(r *rig) {

@@ -85,7 +85,7 @@ type modelSettings struct {
 }
 
 // settingsOf resolves what is asked of a new group.
-func settingsOf(o *eventhub.SubscribeOptions) modelSettings {
+func settingsOf(o *eventhub.GroupOptions) modelSettings {
 	s := modelSettings{ordered: o.Ordering == eventhub.OrderingKey, maxAttempts: o.MaxAttempts, backoff: o.Backoff, filter: o.Filter}
 	if s.maxAttempts == 0 {
 		s.maxAttempts = eventhub.DefaultMaxAttempts
@@ -98,7 +98,7 @@ func settingsOf(o *eventhub.SubscribeOptions) modelSettings {
 
 // mismatches reports whether the options ask for another value than there is. One
 // that is absent never does.
-func (s *modelSettings) mismatches(o *eventhub.SubscribeOptions) bool {
+func (s *modelSettings) mismatches(o *eventhub.GroupOptions) bool {
 	return o.Ordering != "" && (o.Ordering == eventhub.OrderingKey) != s.ordered ||
 		o.MaxAttempts != 0 && o.MaxAttempts != s.maxAttempts ||
 		o.Backoff != (eventhub.Backoff{}) && o.Backoff != s.backoff ||
@@ -165,7 +165,7 @@ type modelMember struct {
 	name     string             // of its group
 	patterns []eventhub.Pattern // what it asked for
 	groups   []*modelGroup      // in which it is a member
-	opts     eventhub.SubscribeOptions
+	opts     eventhub.GroupOptions
 	sub      eventhub.Subscription
 	run      *Bus
 	room     int // negative: takes everything

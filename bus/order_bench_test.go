@@ -81,9 +81,9 @@ func BenchmarkStuckKey(b *testing.B) {
 			}
 			r := &ackingReceiver{never: tt.never, wake: make(chan struct{}, 1)}
 			b.ResetTimer()
-			sub, err := bus.Subscribe(ctx, eventhub.SubscribeOptions{
+			sub, err := bus.Subscribe(ctx, eventhub.GroupOptions{
 				Topic: "bench.keys", Group: "g", Ordering: tt.ordering, MaxInFlight: 1000, AckTimeout: time.Hour,
-				Start: eventhub.Start{Kind: eventhub.StartEarliest},
+				Start: eventhub.Earliest,
 			}, r)
 			if err != nil {
 				b.Fatal(err)

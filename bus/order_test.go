@@ -27,7 +27,7 @@ func (r *rig) publishKeys(topic string, keys ...string) {
 	}
 }
 
-func keyed(topic, group string) eventhub.SubscribeOptions {
+func keyed(topic, group string) eventhub.GroupOptions {
 	o := opts(topic, group)
 	o.Ordering = eventhub.OrderingKey
 	return o
@@ -149,7 +149,7 @@ func TestRestartsDeadLetterNothing(t *testing.T) {
 
 // dies is a member that leaves as a lost connection does whenever it is handed
 // the poison, and acks all else.
-func dies(t *testing.T, r *rig, o eventhub.SubscribeOptions, poison uint64) (acked map[uint64]int, rounds int) {
+func dies(t *testing.T, r *rig, o eventhub.GroupOptions, poison uint64) (acked map[uint64]int, rounds int) {
 	acked = make(map[uint64]int)
 	for rounds = 1; rounds <= 20; rounds++ {
 		in := r.subscribe(o)
@@ -327,7 +327,7 @@ func TestSeekPlan(t *testing.T) {
 				Topic: "t", Group: "g", From: 2, To: tt.to, Head: 10, Again: tt.again, Skipped: tt.skipped, Voided: 6, Epoch: before.Epoch})
 		}
 		equal(t, "group after dry runs", r.info("t", "g"), before)
-		plan, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartEarliest}, true)
+		plan, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Earliest, true)
 		if err != nil || !plan.Applied || plan.Epoch != before.Epoch+1 {
 			t.Errorf("seek = %+v, %v", plan, err)
 		}
@@ -337,7 +337,7 @@ func TestSeekPlan(t *testing.T) {
 			equal(t, fmt.Sprintf("delivery %d says that the group was moved", i), g.Sought, i == 0)
 		}
 		in.room = 0
-		if _, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartLatest}, true); err != nil {
+		if _, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Latest, true); err != nil {
 			t.Fatal(err)
 		}
 		r.publish("t", 11, 2)

@@ -26,7 +26,7 @@ func TestSubscribeByNameMeetsTheGroupOfAPattern(t *testing.T) {
 		answer := make(chan error, 1)
 		named := &inbox{t: t, room: -1}
 		go func() {
-			_, err := r.bus.Subscribe(bg, eventhub.SubscribeOptions{Topic: "p.a", Group: "g"}, named)
+			_, err := r.bus.Subscribe(bg, eventhub.GroupOptions{Topic: "p.a", Group: "g"}, named)
 			answer <- err
 		}()
 		synctest.Wait()
@@ -49,8 +49,8 @@ func TestSubscribeByNameAfterAMissedTopic(t *testing.T) {
 		r.bus.patterns.end()
 		r.publish("p.a", 1, 1)
 		r.restart()
-		named := r.subscribe(eventhub.SubscribeOptions{Topic: "p.a", Group: "g"}) // latest
-		all := r.subscribe(eventhub.SubscribeOptions{Topic: "p.*", Group: "g"})
+		named := r.subscribe(eventhub.GroupOptions{Topic: "p.a", Group: "g"}) // latest
+		all := r.subscribe(eventhub.GroupOptions{Topic: "p.*", Group: "g"})
 		equal(t, "deliveries", len(named.take())+len(all.take()), 1)
 	})
 }

@@ -304,7 +304,7 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, changes [
 // startIn returns where a group begins in a topic in which it is not, and with which
 // settings: as the options say or, where it has a pattern for the topic, as one that
 // was created after the pattern.
-func (b *Bus) startIn(ctx context.Context, topic store.TopicLife, o *eventhub.SubscribeOptions) (groupStart, error) {
+func (b *Bus) startIn(ctx context.Context, topic store.TopicLife, o *eventhub.GroupOptions) (groupStart, error) {
 	at := groupStart{TopicLife: topic}
 	if kept, raw := b.patterns.settingsFor(o.Group, topic.Topic); raw != nil {
 		at.raw = raw
@@ -319,7 +319,7 @@ func (b *Bus) startIn(ctx context.Context, topic store.TopicLife, o *eventhub.Su
 }
 
 // encodeSettings returns what the options ask for in the form in which it is stored.
-func encodeSettings(o *eventhub.SubscribeOptions) (json.RawMessage, error) {
+func encodeSettings(o *eventhub.GroupOptions) (json.RawMessage, error) {
 	raw, err := json.Marshal(settingsFor(o))
 	if err != nil {
 		return nil, eventhub.Wrap(eventhub.CodeInternal, err, "The settings of group %q cannot be written.", o.Group)
@@ -329,7 +329,7 @@ func encodeSettings(o *eventhub.SubscribeOptions) (json.RawMessage, error) {
 
 // agrees reports whether the group exists in a topic, and refuses options that ask
 // for other settings than it has there.
-func (b *Bus) agrees(ctx context.Context, topic string, o *eventhub.SubscribeOptions) (exists bool, _ error) {
+func (b *Bus) agrees(ctx context.Context, topic string, o *eventhub.GroupOptions) (exists bool, _ error) {
 	state, err := b.store.Group(ctx, topic, o.Group)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil

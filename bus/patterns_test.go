@@ -68,7 +68,7 @@ func TestPatternOutlivesMembersAndRestarts(t *testing.T) {
 		r.restart()
 		r.publish("p.later", 1, 1)
 		synctest.Wait()
-		in = r.subscribe(eventhub.SubscribeOptions{Topic: "p.*", Group: "g"})
+		in = r.subscribe(eventhub.GroupOptions{Topic: "p.*", Group: "g"})
 		equal(t, "what was missed", places(in.take()), []string{"p.alone/1", "p.alone/2", "p.later/1"})
 	})
 }
@@ -84,7 +84,7 @@ func TestPatternFindsTopicsWhoseCreationWasMissed(t *testing.T) {
 		r.publish("p.a", 1, 1)
 		equal(t, "without a group", len(in.take()), 0)
 		r.restart()
-		in = r.subscribe(eventhub.SubscribeOptions{Topic: "p.*", Group: "g"})
+		in = r.subscribe(eventhub.GroupOptions{Topic: "p.*", Group: "g"})
 		equal(t, "after the restart", places(in.take()), []string{"p.a/1"})
 	})
 }
@@ -536,17 +536,17 @@ func TestFilteredEventsCountAsDone(t *testing.T) {
 
 func TestBadPatterns(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		for _, o := range []eventhub.SubscribeOptions{
+		for _, o := range []eventhub.GroupOptions{
 			{Topic: "p.**.**", Group: "g"}, {Topic: "p.a*", Group: "g"}, {Topic: "", Group: "g"}, {Topic: "p.*", Topics: []string{"x..y"}, Group: "g"},
 		} {
 			_, err := r.bus.Subscribe(context.Background(), o, &inbox{t: t})
 			wantCode(t, err, eventhub.CodeBadTopic)
 		}
 		for _, start := range []eventhub.Start{{Kind: eventhub.StartOffset, Offset: 1}, {Kind: eventhub.StartAfterID, AfterID: "x"}} {
-			_, err := r.bus.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: "p.*", Group: "g", Start: start}, &inbox{t: t})
+			_, err := r.bus.Subscribe(context.Background(), eventhub.GroupOptions{Topic: "p.*", Group: "g", Start: start}, &inbox{t: t})
 			wantCode(t, err, eventhub.CodeBadRequest)
 		}
-		_, err := r.bus.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: "t", Group: "g", Filter: &eventhub.Filter{CEL: "event.key =="}}, &inbox{t: t})
+		_, err := r.bus.Subscribe(context.Background(), eventhub.GroupOptions{Topic: "t", Group: "g", Filter: &eventhub.Filter{CEL: "event.key =="}}, &inbox{t: t})
 		wantCode(t, err, eventhub.CodeBadRequest)
 		list, err := r.bus.Patterns(context.Background(), "")
 		equal(t, "patterns", list, []admin.GroupPattern{})

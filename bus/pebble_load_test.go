@@ -266,7 +266,7 @@ func nameOf(id string) (name string) {
 
 // consume is a member. It acks, save for what is poison and what fails once.
 func (l *load) consume(ctx context.Context, group, ordering string) {
-	err := eventhub.Consume(ctx, l.bus, loadOptions(group, ordering), 2, func(_ context.Context, d eventhub.Delivery) error {
+	err := eventhub.Consume(ctx, l.bus, atOnce(2, loadOptions(group, ordering)), func(_ context.Context, d eventhub.Delivery) error {
 		if isPoison(d.ID()) || d.Attempt == 1 && failsOnce(d.Offset) {
 			return errNotYet
 		}
@@ -280,9 +280,9 @@ func (l *load) consume(ctx context.Context, group, ordering string) {
 	}
 }
 
-func loadOptions(group, ordering string) eventhub.SubscribeOptions {
-	return eventhub.SubscribeOptions{
-		Topic: "t", Group: group, Start: eventhub.Start{Kind: eventhub.StartEarliest}, BatchSize: 8, MaxInFlight: 16,
+func loadOptions(group, ordering string) eventhub.GroupOptions {
+	return eventhub.GroupOptions{
+		Topic: "t", Group: group, Start: eventhub.Earliest, BatchSize: 8, MaxInFlight: 16,
 		Ordering: ordering, MaxAttempts: loadAttempts, Backoff: eventhub.Backoff{Min: time.Millisecond, Max: 2 * time.Millisecond},
 	}
 }
@@ -444,7 +444,7 @@ func (l *load) drain(b *Bus, group, ordering string, left map[uint64]bool) {
 	defer done()
 	last := make(map[string]uint64) // by key
 	var mu sync.Mutex
-	err := eventhub.Consume(ctx, b, loadOptions(group, ordering), 2, func(_ context.Context, d eventhub.Delivery) error {
+	err := eventhub.Consume(ctx, b, atOnce(2, loadOptions(group, ordering)), func(_ context.Context, d eventhub.Delivery) error {
 		mu.Lock()
 		defer mu.Unlock()
 		key := string(d.Record.Key())

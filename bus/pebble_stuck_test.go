@@ -42,8 +42,8 @@ func tryToStick(t *testing.T, rng *rand.Rand) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	o := eventhub.SubscribeOptions{
-		Topic: "t", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}, MaxAttempts: 100,
+	o := eventhub.GroupOptions{
+		Topic: "t", Group: "g", Start: eventhub.Earliest, MaxAttempts: 100,
 		BatchSize: 1 + rng.IntN(3), MaxInFlight: 1 + rng.IntN(3), Ordering: []string{eventhub.OrderingNone, eventhub.OrderingKey}[rng.IntN(2)],
 	}
 	var all sync.WaitGroup
@@ -57,7 +57,7 @@ func tryToStick(t *testing.T, rng *rand.Rand) {
 		at := rng.IntN(20)
 		all.Go(func() {
 			yield(at)
-			if err := eventhub.Consume(ctx, b, o, 2, func(context.Context, eventhub.Delivery) error { return nil }); err != nil {
+			if err := eventhub.Consume(ctx, b, atOnce(2, o), func(context.Context, eventhub.Delivery) error { return nil }); err != nil {
 				t.Errorf("Consume: %v", err)
 			}
 		})
@@ -100,7 +100,7 @@ func trickle(t *testing.T, b *Bus, n, at int) {
 }
 
 // dieSoon is a member that takes a few events and is gone without a verdict.
-func dieSoon(t *testing.T, b *Bus, o eventhub.SubscribeOptions, at, room, until int) {
+func dieSoon(t *testing.T, b *Bus, o eventhub.GroupOptions, at, room, until int) {
 	yield(at)
 	sub, err := b.Subscribe(context.Background(), o, &inbox{t: t, room: room})
 	if err != nil {

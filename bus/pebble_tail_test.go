@@ -39,7 +39,7 @@ func TestTailsMissNothing(t *testing.T) {
 	var readers, writers sync.WaitGroup
 	for i := range uint64(tailReaders) {
 		tail := &strictTail{t: t, picky: i%2 == 1, starved: make(chan struct{}, 1), done: make(chan struct{})}
-		if tail.sub, err = b.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: "t"}, tail); err != nil {
+		if tail.sub, err = b.Tail(context.Background(), eventhub.TailOptions{Topic: "t"}, tail); err != nil {
 			t.Fatal(err)
 		}
 		readers.Go(func() { tail.follow(rand.New(rand.NewPCG(seed, 1000+i))) })

@@ -123,7 +123,7 @@ func TestOneCommitForAllThatWaits(t *testing.T) {
 
 func TestNoDeliveryBeforeDurability(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
 		hold := make(chan struct{})
 		r.store.set(hold, nil)
 		go r.publish("t", 1, 3)
@@ -244,7 +244,7 @@ func TestClosedBusRefuses(t *testing.T) {
 		r.stop()
 		_, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte(`1`)})
 		wantCode(t, err, eventhub.CodeShuttingDown)
-		_, err = r.bus.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: "t", Group: "g"}, &inbox{})
+		_, err = r.bus.Subscribe(context.Background(), eventhub.GroupOptions{Topic: "t", Group: "g"}, &inbox{})
 		wantCode(t, err, eventhub.CodeShuttingDown)
 		r.stop()
 	})

@@ -16,10 +16,7 @@ const maxPullBytes = 8 << 20
 
 // Pull implements eventhub.Puller. What it is given stays leased when it has left:
 // the subscription is detached, and nobody takes its leases back.
-func (b *Bus) Pull(ctx context.Context, opts eventhub.SubscribeOptions, wait time.Duration) ([]eventhub.Delivery, error) {
-	if opts.Group == "" {
-		return nil, eventhub.Errorf(eventhub.CodeBadRequest, "group is empty; a pull needs one")
-	}
+func (b *Bus) Pull(ctx context.Context, opts eventhub.GroupOptions, wait time.Duration) ([]eventhub.Delivery, error) {
 	if wait < 0 || wait > eventhub.MaxPullWait {
 		return nil, eventhub.Errorf(eventhub.CodeBadRequest, "wait_ms is %d; 0 to %d are allowed", wait.Milliseconds(), eventhub.MaxPullWait.Milliseconds())
 	}

@@ -9,7 +9,7 @@ import (
 	"eventhub"
 )
 
-func (r *rig) pull(o eventhub.SubscribeOptions, wait time.Duration) []eventhub.Delivery {
+func (r *rig) pull(o eventhub.GroupOptions, wait time.Duration) []eventhub.Delivery {
 	r.t.Helper()
 	ds, err := r.bus.Pull(context.Background(), o, wait)
 	if err != nil {
@@ -96,7 +96,7 @@ func TestPullsAndMembersShareTheGroup(t *testing.T) {
 		a := in.take()
 		ds := r.pull(o, 0)
 		equal(t, "shared", []uint64{a[0].Offset, ds[0].Offset}, []uint64{1, 2})
-		wait := eventhub.SubscribeOptions{Topic: "t", Group: "g"}
+		wait := eventhub.GroupOptions{Topic: "t", Group: "g"}
 		_, err := r.bus.Pull(context.Background(), wait, time.Hour)
 		wantCode(t, err, eventhub.CodeBadRequest)
 		wait.Group = ""

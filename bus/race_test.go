@@ -219,10 +219,10 @@ type ledger struct {
 	seats []*seat
 }
 
-func (l *ledger) options() eventhub.SubscribeOptions {
-	return eventhub.SubscribeOptions{Topic: "t", Group: l.name, MaxInFlight: 20, BatchSize: 7, MaxAttempts: raceAttempts,
+func (l *ledger) options() eventhub.GroupOptions {
+	return eventhub.GroupOptions{Topic: "t", Group: l.name, MaxInFlight: 20, BatchSize: 7, MaxAttempts: raceAttempts,
 		Backoff: eventhub.Backoff{Min: time.Millisecond, Max: 3 * time.Millisecond},
-		Start:   eventhub.Start{Kind: eventhub.StartEarliest}}
+		Start:   eventhub.Earliest}
 }
 
 func (l *ledger) stop() {

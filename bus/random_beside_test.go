@@ -81,10 +81,14 @@ func (w *beside) start() {
 	o := opts("p.*", "slow")
 	o.Filter, o.AutoAck = expression, true
 	w.subscribe(o)
-	w.tail = w.subscribe(eventhub.SubscribeOptions{Topic: "p.*", Filter: expression})
+	w.tail = &inbox{room: -1}
+	if w.tail.sub, err = w.bus.Tail(context.Background(), eventhub.TailOptions{Topic: "p.*", Filter: expression}, w.tail); err != nil {
+		w.t.Fatal(err)
+	}
+	synctest.Wait()
 }
 
-func (w *beside) subscribe(o eventhub.SubscribeOptions) *inbox {
+func (w *beside) subscribe(o eventhub.GroupOptions) *inbox {
 	in := &inbox{room: -1}
 	var err error
 	if in.sub, err = w.bus.Subscribe(context.Background(), o, in); err != nil {

@@ -424,12 +424,12 @@ func (w *world) drain() {
 	}
 	for _, name := range groupNames {
 		for _, text := range slices.Sorted(maps.Keys(w.patterns[name])) {
-			w.join(eventhub.SubscribeOptions{Topic: text, Group: name}.WithDefaults(), -1)
+			w.join(eventhub.GroupOptions{Topic: text, Group: name}.WithDefaults(), -1)
 		}
 	}
 	for _, g := range w.groups {
 		if g.exists {
-			w.join(eventhub.SubscribeOptions{Topic: g.topic.name, Group: g.name}.WithDefaults(), -1)
+			w.join(eventhub.GroupOptions{Topic: g.topic.name, Group: g.name}.WithDefaults(), -1)
 		}
 	}
 	w.check()

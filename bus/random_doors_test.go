@@ -314,14 +314,14 @@ func (w *doorWorld) make(topic, group string, alone bool) {
 
 func (w *doorWorld) tail(texts []string) *deed {
 	m := &doorTail{in: &inbox{room: -1}, got: make(map[int]bool), last: make(map[string]uint64)}
-	o := eventhub.SubscribeOptions{Topic: texts[0], Topics: texts[1:]}
+	o := eventhub.TailOptions{Topic: texts[0], Topics: texts[1:]}
 	earliest := rapid.Bool().Draw(w.t, "earliest")
 	if earliest {
 		o.Start.Kind = eventhub.StartEarliest
 	}
 	m.patterns, _ = o.Patterns()
 	var err error
-	run := func() { m.in.sub, err = w.bus.Subscribe(context.Background(), o, m.in) }
+	run := func() { m.in.sub, err = w.bus.Tail(context.Background(), o, m.in) }
 	return &deed{name: "tail", topic: texts[0], run: run, then: func(bool) {
 		if err != nil {
 			w.t.Fatalf("tail of %v: %v", texts, err)

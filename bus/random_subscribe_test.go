@@ -57,8 +57,8 @@ func (w *world) subscribeSeveral() {
 }
 
 // drawOptions draws what a SUBSCRIBE asks for beside its topics.
-func (w *world) drawOptions(name string, topic *modelTopic, text string) eventhub.SubscribeOptions {
-	o := eventhub.SubscribeOptions{
+func (w *world) drawOptions(name string, topic *modelTopic, text string) eventhub.GroupOptions {
+	o := eventhub.GroupOptions{
 		Topic: text, Group: name, Start: w.drawStart(topic),
 		BatchSize:   rapid.IntRange(1, 4).Draw(w.t, "batchSize"),
 		MaxInFlight: rapid.IntRange(1, 6).Draw(w.t, "maxInFlight"),
@@ -99,7 +99,7 @@ func (w *world) drawSettings() modelSettings {
 
 // join subscribes and checks what Subscribe says, now or, where it waits for a
 // commit, then.
-func (w *world) join(o eventhub.SubscribeOptions, room int) {
+func (w *world) join(o eventhub.GroupOptions, room int) {
 	if slices.ContainsFunc(w.joins, func(j *joining) bool { return j.m.name == o.Group }) {
 		return // what comes of two at once depends on who is first
 	}

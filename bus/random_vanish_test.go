@@ -85,16 +85,20 @@ func (w *vanishing) draw(step string) func(context.Context) {
 	switch step {
 	case "publish":
 		return func(ctx context.Context) { w.publish(ctx, topic) }
-	case "subscribe", "tail":
-		if step == "tail" {
-			o = eventhub.SubscribeOptions{Topic: pattern, Topics: o.Topics, Start: o.Start}
+	case "subscribe":
+		return func(ctx context.Context) {
+			w.subscribe(ctx, func(in *inbox) (eventhub.Subscription, error) { return w.bus.Subscribe(ctx, o, in) })
 		}
-		return func(ctx context.Context) { w.subscribe(ctx, o) }
+	case "tail":
+		tail := eventhub.TailOptions{Topic: pattern, Topics: o.Topics, Start: o.Start}
+		return func(ctx context.Context) {
+			w.subscribe(ctx, func(in *inbox) (eventhub.Subscription, error) { return w.bus.Tail(ctx, tail, in) })
+		}
 	case "pull":
 		return func(ctx context.Context) { w.pull(ctx, o) }
 	case "seek":
 		return func(ctx context.Context) {
-			_, err := w.bus.SeekGroup(ctx, topic, group, eventhub.Start{Kind: eventhub.StartEarliest}, true)
+			_, err := w.bus.SeekGroup(ctx, topic, group, eventhub.Earliest, true)
 			w.expect(ctx, err, eventhub.CodeNotSubscribed)
 		}
 	case "redrive":
@@ -143,9 +147,9 @@ func (w *vanishing) publish(ctx context.Context, topic string) {
 	w.expect(ctx, err)
 }
 
-func (w *vanishing) subscribe(ctx context.Context, o eventhub.SubscribeOptions) {
+func (w *vanishing) subscribe(ctx context.Context, begin func(*inbox) (eventhub.Subscription, error)) {
 	in := &inbox{room: -1}
-	sub, err := w.bus.Subscribe(ctx, o, in)
+	sub, err := begin(in)
 	w.expect(ctx, err)
 	if in.sub = sub; err == nil {
 		w.ins = append(w.ins, in)
@@ -153,7 +157,7 @@ func (w *vanishing) subscribe(ctx context.Context, o eventhub.SubscribeOptions) 
 }
 
 // pull lets its leases run, or says that it is done.
-func (w *vanishing) pull(ctx context.Context, o eventhub.SubscribeOptions) {
+func (w *vanishing) pull(ctx context.Context, o eventhub.GroupOptions) {
 	if o.Topics = nil; o.Group == "" {
 		return
 	}

@@ -103,7 +103,7 @@ func TestRedrive(t *testing.T) {
 		info, err := r.bus.Group(context.Background(), "t", "g")
 		equal(t, "the group", words(info.Lag, info.Redriven, info.Waiting, info.BlockedBy.Kind, err), "0 3 3 no_members <nil>")
 
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
 		got := in.take()
 		equal(t, "redelivered", words(len(got), got[0].Offset, got[0].Attempt, got[0].Redriven, got[2].Offset), "3 1 1 1 3")
 		in.ack(leases(got)...)
@@ -123,7 +123,7 @@ func TestRedriveThatFails(t *testing.T) {
 		r.deadLetterAll("t", "g")
 		for i := 1; i <= 3; i++ {
 			r.redrive(redriveAll("t"))
-			in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+			in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
 			equal(t, "nacked", r.nackAll(in, "again"), 1)
 			letters := r.deadLetters(admin.DeadLetterQuery{Topic: "t"})
 			equal(t, "dead letters", len(letters), 1)
@@ -147,14 +147,14 @@ func TestRedriveOutlivesTheProcess(t *testing.T) {
 		r.restart()
 		info, err := r.bus.Group(context.Background(), "t", "g")
 		equal(t, "a group that is not loaded", words(info.Redriven, info.BlockedBy.Kind, err), "3 no_members <nil>")
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
 		got := in.take()
 		equal(t, "after a restart", len(got), 3)
 		in.ack(byLease(got[0]))
 		in.nack(byLease(got[1]))
 		time.Sleep(time.Second)
 		r.restart()
-		in = r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		in = r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
 		got = in.take()
 		equal(t, "after another", words(len(got), len(r.deadLetters(admin.DeadLetterQuery{Topic: "t"}))), "1 1")
 	})
@@ -262,7 +262,7 @@ func TestRedriveAndSeek(t *testing.T) {
 		result := r.redrive(q)
 		equal(t, "behind a seek", words(result.Redriven, result.Skipped), "0 map[open:2 waiting:2]")
 		r.restart()
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
 		got := map[uint64]int{}
 		for _, d := range in.take() {
 			got[d.Offset] = d.Redriven
@@ -466,22 +466,22 @@ func TestRedriveIntoAnotherLife(t *testing.T) {
 		if err := r.bus.DeleteGroup(ctx, "t", "g"); err != nil {
 			t.Fatal(err)
 		}
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
 		expect("another life", 0, map[string]int{"no_group": 1})
 		equal(t, "delivered", in.takeOffsets(), nil)
 		r.restart()
 		expect("another life, after a restart", 0, map[string]int{"no_group": 1})
 
-		in = r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		in = r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
 		r.publish("t", 2, 1)
 		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.take()[0]))
-		if _, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartLatest}, true); err != nil {
+		if _, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Latest, true); err != nil {
 			t.Fatal(err)
 		}
 		r.restart()
 		expect("its own, before it was moved", 1, map[string]int{"no_group": 1})
 		expect("once more", 0, map[string]int{"no_group": 1})
-		in = r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g"})
+		in = r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
 		equal(t, "delivered", in.takeOffsets(), []uint64{2})
 	})
 }
@@ -495,7 +495,7 @@ func TestRedriveIntoAnotherFilter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Group: "g", Filter: &eventhub.Filter{Key: "b"}})
+		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g", Filter: &eventhub.Filter{Key: "b"}})
 		epoch, _ := r.bus.running("t", "g").position()
 		letter := fmt.Sprintf(`{"topic":"t","group":"g","offset":1,"epoch":%d,"attempts":1,"reason":"","event":{"id":%q}}`, epoch, receipts[0].ID)
 		if _, err := r.bus.Import(ctx, eventhub.Event{Topic: "t.dlq", ID: "dl-1", TS: 1, Payload: []byte(letter)}); err != nil {

@@ -51,7 +51,7 @@ func TestSeekBehindARefusedDeadLetter(t *testing.T) {
 		ctx, cancel := context.WithCancel(bg)
 		sought := make(chan error, 1)
 		go func() {
-			_, err := r.bus.SeekGroup(ctx, "t0", "g", eventhub.Start{Kind: eventhub.StartEarliest}, true)
+			_, err := r.bus.SeekGroup(ctx, "t0", "g", eventhub.Earliest, true)
 			sought <- err
 		}()
 		synctest.Wait()
@@ -156,7 +156,7 @@ func TestSeekMeetsDelete(t *testing.T) {
 		go func() { deleted <- r.bus.DeleteGroup(bg, "t", "g") }()
 		synctest.Wait()
 		go func() {
-			_, err := r.bus.SeekGroup(bg, "t", "g", eventhub.Start{Kind: eventhub.StartEarliest}, true)
+			_, err := r.bus.SeekGroup(bg, "t", "g", eventhub.Earliest, true)
 			sought <- err
 		}()
 		synctest.Wait()

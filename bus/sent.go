@@ -6,7 +6,7 @@ import (
 	"eventhub/bus/internal/groupstate"
 )
 
-// A receiver that queues what it takes (SubscribeOptions.Buffered) says later what has
+// A receiver that queues what it takes (Buffered in its options) says later what has
 // left it. Until then a delivery is not made: it cannot have been seen, so its lease does
 // not run out and, where the member acks by being sent to, it is not acked. The deliveries
 // that are on their way stand in the subscription's queue, in the order of their serials.

@@ -8,7 +8,7 @@ import (
 	"eventhub"
 )
 
-func buffered(topic, group string) eventhub.SubscribeOptions {
+func buffered(topic, group string) eventhub.GroupOptions {
 	o := opts(topic, group)
 	o.Buffered = true
 	return o

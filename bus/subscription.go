@@ -29,7 +29,7 @@ import (
 type subscription struct {
 	bus      *Bus
 	receiver eventhub.Receiver
-	opts     eventhub.SubscribeOptions
+	opts     eventhub.GroupOptions
 	peer     *eventhub.Peer // of opts; histories share it and outlive the subscription
 	timeout  int64          // opts.AckTimeout in ms
 	since    int64          // epoch ms
@@ -161,7 +161,7 @@ func (m *stateMember) Forgot(id string) {
 	s.ids.remove(id, (*member)(m))
 }
 
-func newSubscription(b *Bus, opts eventhub.SubscribeOptions, r eventhub.Receiver) *subscription {
+func newSubscription(b *Bus, opts eventhub.GroupOptions, r eventhub.Receiver) *subscription {
 	peer := opts.Peer
 	return &subscription{
 		bus: b, receiver: r, opts: opts, peer: &peer,
@@ -171,16 +171,13 @@ func newSubscription(b *Bus, opts eventhub.SubscribeOptions, r eventhub.Receiver
 }
 
 // Subscribe implements eventhub.Subscriber.
-func (b *Bus) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+func (b *Bus) Subscribe(ctx context.Context, opts eventhub.GroupOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	opts = opts.WithDefaults()
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
 	if _, err := b.filters.compile(opts.Filter); err != nil {
 		return nil, err
-	}
-	if opts.Group == "" {
-		return b.subscribeTail(ctx, &opts, r)
 	}
 	s := newSubscription(b, opts, r)
 	var err error
@@ -203,7 +200,7 @@ func severalTopics(patterns []eventhub.Pattern) bool {
 // alone, where at names one. A subscription that has left meanwhile is left alone. The
 // group is made and its settings are checked as o says; where o is nil it is there, and
 // they are what they are.
-func (s *subscription) join(ctx context.Context, at store.TopicLife, o *eventhub.SubscribeOptions) error {
+func (s *subscription) join(ctx context.Context, at store.TopicLife, o *eventhub.GroupOptions) error {
 	g, err := s.bus.acquire(groupKey{topic: at.Topic, group: s.opts.Group})
 	if err != nil {
 		return err
@@ -217,7 +214,7 @@ func (s *subscription) join(ctx context.Context, at store.TopicLife, o *eventhub
 
 // join loads the group and adds the member, which releases the group when it
 // leaves.
-func (g *group) join(ctx context.Context, s *subscription, life uint64, o *eventhub.SubscribeOptions) (joined bool, _ error) {
+func (g *group) join(ctx context.Context, s *subscription, life uint64, o *eventhub.GroupOptions) (joined bool, _ error) {
 	if err := g.loadIn(ctx, life, o); err != nil {
 		return false, err
 	}

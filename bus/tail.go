@@ -47,8 +47,12 @@ type part struct {
 	behind bool   // in tail.lag
 }
 
-// subscribeTail is Subscribe without a group.
-func (b *Bus) subscribeTail(ctx context.Context, opts *eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+// Tail implements eventhub.Subscriber.
+func (b *Bus) Tail(ctx context.Context, opts eventhub.TailOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	opts = opts.WithDefaults()
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
 	t := &tail{bus: b, receiver: r, batchSize: opts.BatchSize, reach: min(opts.BatchSize, roundEvents), opening: true}
 	t.Slow = true
 	if opts.Conflate != 0 {
@@ -74,7 +78,7 @@ func (b *Bus) subscribeTail(ctx context.Context, opts *eventhub.SubscribeOptions
 		return nil, err
 	}
 	t.tellKnown(knows)
-	if err := t.open(ctx, patterns, knows, opts); err != nil {
+	if err := t.open(ctx, patterns, knows, &opts); err != nil {
 		t.leave()
 		return nil, err
 	}
@@ -104,7 +108,7 @@ func (t *tail) expect(patterns []eventhub.Pattern, start eventhub.Start) error {
 // open puts the tail at its place, or else at its start, in every topic that is
 // there, and at the first event in those that it does not know, and lets it begin.
 // Topics that are created meanwhile join by themselves.
-func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, knows known, opts *eventhub.SubscribeOptions) error {
+func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, knows known, opts *eventhub.TailOptions) error {
 	topics, err := t.bus.matching(ctx, patterns)
 	if err != nil {
 		return err

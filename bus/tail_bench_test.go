@@ -47,7 +47,7 @@ func benchmarkTails(b *testing.B, tails, size int) {
 	ctx := context.Background()
 	all := counter{new(atomic.Int64), int64(b.N * size * tails), make(chan struct{})}
 	for range tails {
-		if _, err := bus.Subscribe(ctx, eventhub.SubscribeOptions{Topic: "bench.tails"}, all); err != nil {
+		if _, err := bus.Tail(ctx, eventhub.TailOptions{Topic: "bench.tails"}, all); err != nil {
 			b.Fatal(err)
 		}
 	}

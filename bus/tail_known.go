@@ -76,7 +76,7 @@ func (k known) start(life uint64, start eventhub.Start) eventhub.Start {
 	if isPlace || life != 0 && life <= k.life {
 		return start
 	}
-	return eventhub.Start{Kind: eventhub.StartEarliest}
+	return eventhub.Earliest
 }
 
 func (t *tail) tellKnown(k known) {

@@ -50,10 +50,10 @@ func (k *knower) Know(known string) { k.known = append(k.known, known) }
 // has one.
 func TestTailHasNewTopicsWhole(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		subscribe := func(o eventhub.SubscribeOptions) (known string, got map[string][]uint64) {
+		subscribe := func(o eventhub.TailOptions) (known string, got map[string][]uint64) {
 			t.Helper()
 			in := &knower{inbox: &inbox{room: -1}}
-			sub, err := r.bus.Subscribe(context.Background(), o, in)
+			sub, err := r.bus.Tail(context.Background(), o, in)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +98,7 @@ func TestTailHasNewTopicsWhole(t *testing.T) {
 		_, got = subscribe(o)
 		equal(t, "from an offset on", got, map[string][]uint64{"two": {2}})
 		o.Known = "nonsense"
-		_, err := r.bus.Subscribe(context.Background(), o, &knower{inbox: &inbox{room: -1}})
+		_, err := r.bus.Tail(context.Background(), o, &knower{inbox: &inbox{room: -1}})
 		wantCode(t, err, eventhub.CodeBadRequest)
 	})
 }

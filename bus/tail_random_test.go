@@ -114,7 +114,7 @@ func (w *tailWorld) publish() {
 }
 
 func (w *tailWorld) subscribe() {
-	o := eventhub.SubscribeOptions{BatchSize: 1 + w.next(6)}
+	o := eventhub.TailOptions{BatchSize: 1 + w.next(6)}
 	o.Topic = rapid.SampledFrom([]string{"a", "b.c", "nobody", "a.*", "**", "b.**", "*"}).Draw(w.T, "topic")
 	if w.next(2) == 0 {
 		o.Topics = []string{"a.b", "**.c"}
@@ -134,7 +134,7 @@ func (w *tailWorld) subscribe() {
 		m.key, o.Filter = "k", &eventhub.Filter{CEL: `event.key == "k"`}
 	}
 	var err error
-	if m.in.sub, err = w.rig.bus.Subscribe(context.Background(), o, m.in); err != nil {
+	if m.in.sub, err = w.rig.bus.Tail(context.Background(), o, m.in); err != nil {
 		w.Fatal(err)
 	}
 	if m.patterns, err = o.Patterns(); err != nil {
@@ -233,7 +233,7 @@ func TestPatternTailsMissNothing(t *testing.T) {
 	for i := range 4 {
 		in := newOrderly(t, i%2 == 1, topics*each)
 		in.all = true
-		if in.sub, err = b.Subscribe(ctx, eventhub.SubscribeOptions{Topic: "p.**", BatchSize: 1 + 50*i}, in); err != nil {
+		if in.sub, err = b.Tail(ctx, eventhub.TailOptions{Topic: "p.**", BatchSize: 1 + 50*i}, in); err != nil {
 			t.Fatal(err)
 		}
 		firm = append(firm, in)
@@ -280,7 +280,7 @@ func comeAndGo(t *testing.T, b *Bus, stop chan struct{}, rng *rand.Rand) {
 		default:
 		}
 		in := newOrderly(t, rng.IntN(2) == 0, 0)
-		sub, err := b.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: "**", Topics: []string{"p.1"}}, in)
+		sub, err := b.Tail(context.Background(), eventhub.TailOptions{Topic: "**", Topics: []string{"p.1"}}, in)
 		if err != nil {
 			t.Error(err)
 			return
@@ -302,7 +302,7 @@ func TestTailsJoinOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	firm, err := b.Subscribe(ctx, tailOpts("t"), counter{new(atomic.Int64), 0, nil})
+	firm, err := b.Tail(ctx, tailOpts("t"), counter{new(atomic.Int64), 0, nil})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +328,7 @@ func TestTailsJoinOthers(t *testing.T) {
 		}
 		in := newOrderly(t, false, 2)
 		in.last["t"], in.all = head, true
-		sub, err := b.Subscribe(ctx, eventhub.SubscribeOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: head + 1}}, in)
+		sub, err := b.Tail(ctx, eventhub.TailOptions{Topic: "t", Start: eventhub.FromOffset(head + 1)}, in)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -111,7 +111,7 @@ func TestTailsCostTheStoreNothing(t *testing.T) {
 	all := counter{new(atomic.Int64), tails * events, make(chan struct{})}
 	subs := make([]eventhub.Subscription, tails)
 	for i := range subs {
-		if subs[i], err = b.Subscribe(ctx, eventhub.SubscribeOptions{Topic: "t"}, all); err != nil {
+		if subs[i], err = b.Tail(ctx, eventhub.TailOptions{Topic: "t"}, all); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -178,7 +178,7 @@ func TestOneTailOverManyTopics(t *testing.T) {
 		}
 		publish()
 		goroutines, heap := runtime.NumGoroutine(), heapBytes()
-		in := r.subscribe(tailOpts("m.*.x"))
+		in := r.tail(tailOpts("m.*.x"))
 		t.Logf("%d bytes of heap for each of %d topics", (heapBytes()-heap)/topics, topics)
 		equal(t, "goroutines", runtime.NumGoroutine()-goroutines, 0)
 		equal(t, "appointments", r.bus.sched.Appointments(), 0)
@@ -209,11 +209,11 @@ func TestLaggingTailReadsForItself(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.stop()
 		r.start(Options{TailCacheBytes: 2 * each * 120}) // more than one commit
-		slow := r.subscribe(tailOpts("t"))
+		slow := r.tail(tailOpts("t"))
 		slow.room = 0
 		all := counter{new(atomic.Int64), 0, nil}
 		for range tails {
-			if _, err := r.bus.Subscribe(context.Background(), tailOpts("t"), all); err != nil {
+			if _, err := r.bus.Tail(context.Background(), tailOpts("t"), all); err != nil {
 				t.Fatal(err)
 			}
 		}

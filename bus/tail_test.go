@@ -11,8 +11,8 @@ import (
 	"eventhub"
 )
 
-func tailOpts(topic string) eventhub.SubscribeOptions {
-	return eventhub.SubscribeOptions{Topic: topic}
+func tailOpts(topic string) eventhub.TailOptions {
+	return eventhub.TailOptions{Topic: topic}
 }
 
 // TestTail: a subscription without a group gets every event from its start on,
@@ -20,10 +20,10 @@ func tailOpts(topic string) eventhub.SubscribeOptions {
 func TestTail(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 3)
-		late := r.subscribe(tailOpts("t"))
+		late := r.tail(tailOpts("t"))
 		o := tailOpts("t")
 		o.Start.Kind = eventhub.StartEarliest
-		early := r.subscribe(o)
+		early := r.tail(o)
 		commits := r.store.calls["Commit"]
 		r.publish("t", 4, 2)
 		equal(t, "from latest", late.takeOffsets(), []uint64{4, 5})
@@ -48,7 +48,7 @@ func TestTail(t *testing.T) {
 // TestTailWithoutTopic: a tail creates no topic, and gets what comes later.
 func TestTailWithoutTopic(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		in := r.subscribe(tailOpts("none"))
+		in := r.tail(tailOpts("none"))
 		_, err := r.bus.Topic(context.Background(), "none")
 		wantCode(t, err, eventhub.CodeUnknownID)
 		r.publish("none", 1, 1)
@@ -59,7 +59,7 @@ func TestTailWithoutTopic(t *testing.T) {
 // TestSlowTail: what a tail has no room for waits for it, in order.
 func TestSlowTail(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		in := r.subscribe(tailOpts("t"))
+		in := r.tail(tailOpts("t"))
 		in.room = 2
 		r.publish("t", 1, 5)
 		equal(t, "deliveries", in.takeOffsets(), []uint64{1, 2})
@@ -76,7 +76,7 @@ func TestSlowTail(t *testing.T) {
 // hears when the bus closes.
 func TestTailsEnd(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		left, dropped, stays := r.subscribe(tailOpts("t")), r.subscribe(tailOpts("t")), r.subscribe(tailOpts("u"))
+		left, dropped, stays := r.tail(tailOpts("t")), r.tail(tailOpts("t")), r.tail(tailOpts("u"))
 		if err := left.sub.Unsubscribe(context.Background()); err != nil {
 			t.Error(err)
 		}
@@ -85,7 +85,7 @@ func TestTailsEnd(t *testing.T) {
 		equal(t, "deliveries to those that left", len(left.take())+len(dropped.take()), 0)
 		equal(t, "tails", len(r.bus.tails), 1)
 		equal(t, "topics", readTopics(r.bus), 1)
-		_, err := r.bus.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: "t", MaxAttempts: 3}, left)
+		_, err := r.bus.Subscribe(context.Background(), eventhub.GroupOptions{Topic: "t"}, left) // which is no tail
 		wantCode(t, err, eventhub.CodeBadRequest)
 		r.restart()
 		synctest.Wait()
@@ -101,7 +101,7 @@ func TestTailRefusesAtEveryPlace(t *testing.T) {
 		inBubble(t, func(r *rig) {
 			o := tailOpts("t")
 			o.BatchSize = 3
-			in, other := r.subscribe(o), r.subscribe(o)
+			in, other := r.tail(o), r.tail(o)
 			in.room = room
 			r.publish("t", 1, n)
 			got := in.takeOffsets()
@@ -121,11 +121,11 @@ func TestTailRefusesAtEveryPlace(t *testing.T) {
 func TestTailLeavesDuringTurn(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		blocker := &stopper{entered: make(chan struct{}), release: make(chan struct{})}
-		sub, err := r.bus.Subscribe(context.Background(), tailOpts("t"), blocker)
+		sub, err := r.bus.Tail(context.Background(), tailOpts("t"), blocker)
 		if err != nil {
 			t.Fatal(err)
 		}
-		in := r.subscribe(tailOpts("t"))
+		in := r.tail(tailOpts("t"))
 		r.publish("t", 1, 1)
 		<-blocker.entered
 		in.sub.Drop(0)
@@ -166,8 +166,8 @@ func TestTailPatterns(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("p.old", 1, 2)
 		r.subscribe(opts("p.made", "g")) // a topic without events
-		late, early := r.subscribe(tailOpts("p.*")), r.subscribe(eventhub.SubscribeOptions{
-			Topic: "q", Topics: []string{"p.*", "**.dlq", "q"}, Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		late, early := r.tail(tailOpts("p.*")), r.tail(eventhub.TailOptions{
+			Topic: "q", Topics: []string{"p.*", "**.dlq", "q"}, Start: eventhub.Earliest})
 		r.subscribe(opts("p.made.later", "g"))
 		later := r.subscribe(opts("p.later", "g"))
 		r.publish("p.old", 3, 1)
@@ -180,8 +180,8 @@ func TestTailPatterns(t *testing.T) {
 		equal(t, "from earliest", sorted(early.take()),
 			[]string{"p.later.dlq@1", "p.later@1", "p.later@2", "p.made@1", "p.old@1", "p.old@2", "p.old@3", "q@1"})
 		for _, start := range []eventhub.Start{{Kind: eventhub.StartAfterID, AfterID: "x"}, {Kind: eventhub.StartOffset, Offset: 1}} {
-			for _, o := range []eventhub.SubscribeOptions{{Topic: "p.*", Start: start}, {Topic: "p.old", Topics: []string{"q"}, Start: start}} {
-				_, err := r.bus.Subscribe(context.Background(), o, late)
+			for _, o := range []eventhub.TailOptions{{Topic: "p.*", Start: start}, {Topic: "p.old", Topics: []string{"q"}, Start: start}} {
+				_, err := r.bus.Tail(context.Background(), o, late)
 				wantCode(t, err, eventhub.CodeBadRequest)
 			}
 		}
@@ -200,7 +200,7 @@ func sorted(all []got) (names []string) {
 // TestTailHasNothingToSettle: verdicts have no effect, and an ack-and-publish is refused.
 func TestTailHasNothingToSettle(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		in := r.subscribe(tailOpts("t"))
+		in := r.tail(tailOpts("t"))
 		r.publish("t", 1, 1)
 		ref := byID(in.take()[0])
 		equal(t, "outcome of an extension", in.settle(eventhub.Settlement{Verdict: eventhub.Extend}, ref)[0], eventhub.Unknown)
@@ -211,7 +211,7 @@ func TestTailHasNothingToSettle(t *testing.T) {
 		_, err = in.sub.Settle(context.Background(), eventhub.Settlement{Refs: []eventhub.Ref{ref}})
 		wantCode(t, err, eventhub.CodeShuttingDown)
 		wantCode(t, in.sub.Pause(context.Background()), eventhub.CodeShuttingDown)
-		_, err = r.bus.Subscribe(context.Background(), tailOpts("t"), in)
+		_, err = r.bus.Tail(context.Background(), tailOpts("t"), in)
 		wantCode(t, err, eventhub.CodeShuttingDown)
 		equal(t, "ends heard", len(in.ended), 1)
 		r.start(Options{})
@@ -221,7 +221,7 @@ func TestTailHasNothingToSettle(t *testing.T) {
 // TestTailPauses: a tail that is paused gets nothing, and goes on where it was.
 func TestTailPauses(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		in := r.subscribe(tailOpts("t"))
+		in := r.tail(tailOpts("t"))
 		if err := in.sub.Pause(context.Background()); err != nil {
 			t.Fatal(err)
 		}
@@ -243,8 +243,8 @@ func TestTailThatCannotOpen(t *testing.T) {
 		r.publish("b", 1, 1)
 		r.store.failHeadOf = "b"
 		in := &inbox{t: t, room: -1}
-		o := eventhub.SubscribeOptions{Topic: "*", Start: eventhub.Start{Kind: eventhub.StartEarliest}}
-		_, err := r.bus.Subscribe(context.Background(), o, in)
+		o := eventhub.TailOptions{Topic: "*", Start: eventhub.Earliest}
+		_, err := r.bus.Tail(context.Background(), o, in)
 		wantCode(t, err, eventhub.CodeInternal)
 		equal(t, "deliveries", len(in.take()), 0)
 		equal(t, "what is left", len(r.bus.tails)+readTopics(r.bus)+len(r.bus.patternTails), 0)
@@ -262,7 +262,7 @@ func TestTailBetweenCommitAndNews(t *testing.T) {
 		r.stop()
 		r.start(Options{TailCacheBytes: 1})
 		first := &stopper{entered: make(chan struct{}), release: make(chan struct{})}
-		if _, err := r.bus.Subscribe(context.Background(), tailOpts("t"), first); err != nil {
+		if _, err := r.bus.Tail(context.Background(), tailOpts("t"), first); err != nil {
 			t.Fatal(err)
 		}
 		r.publish("t", 1, 1)
@@ -280,7 +280,7 @@ func TestTailBetweenCommitAndNews(t *testing.T) {
 		synctest.Wait() // and the shard has read what there is
 		o := tailOpts("t")
 		o.Start = eventhub.Start{Kind: eventhub.StartOffset, Offset: 3}
-		in := r.subscribe(o)
+		in := r.tail(o)
 		r.store.setAfter(nil)
 		close(news)
 		<-published

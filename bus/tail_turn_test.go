@@ -16,9 +16,9 @@ import (
 func TestTailsOfNothingLeaveNothing(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for i := range 1000 {
-			in := r.subscribe(eventhub.SubscribeOptions{Topic: fmt.Sprintf("nothing.%d", i)})
+			in := r.tail(eventhub.TailOptions{Topic: fmt.Sprintf("nothing.%d", i)})
 			in.sub.Unsubscribe(bg)
-			if _, err := r.bus.Subscribe(bg, eventhub.SubscribeOptions{Topic: fmt.Sprintf("refused.%d", i), Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}}, in); err == nil {
+			if _, err := r.bus.Tail(bg, eventhub.TailOptions{Topic: fmt.Sprintf("refused.%d", i), Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}}, in); err == nil {
 				t.Fatal("not refused")
 			}
 		}
@@ -67,7 +67,7 @@ func TestTailOverHoles(t *testing.T) {
 		r.store.Store = h
 		r.start(Options{TailCacheBytes: 1}) // so that all is read from the store
 		h.dig(2, 3, 4, 6, 7, 8)
-		keepsUp, slow := r.subscribe(tailOpts("t")), r.subscribe(tailOpts("t"))
+		keepsUp, slow := r.tail(tailOpts("t")), r.tail(tailOpts("t"))
 		slow.room = 0
 		for i := range 7 {
 			r.publish("t", i, 1)
@@ -78,7 +78,7 @@ func TestTailOverHoles(t *testing.T) {
 		for name, in := range map[string]*inbox{"keeps up": keepsUp, "was slow": slow} {
 			equal(t, "events of the one that "+name, in.takeOffsets(), []uint64{1, 5})
 		}
-		early := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 6}})
+		early := r.tail(eventhub.TailOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 6}})
 		equal(t, "events where there are none", len(early.take()), 0)
 		r.publish("t", 7, 2)
 		for name, in := range map[string]*inbox{"keeps up": keepsUp, "was slow": slow, "came into a hole": early} {
@@ -92,8 +92,8 @@ func TestTailOverHoles(t *testing.T) {
 func TestTailThatBeginsAhead(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
-		ahead := r.subscribe(eventhub.SubscribeOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 5}})
-		other := r.subscribe(tailOpts("t"))
+		ahead := r.tail(eventhub.TailOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 5}})
+		other := r.tail(tailOpts("t"))
 		r.publish("t", 2, 2)
 		equal(t, "events before its place", len(ahead.take()), 0)
 		r.publish("t", 4, 3) // its place is in the middle
@@ -111,7 +111,7 @@ func TestLaggingTopicsTakeTurns(t *testing.T) {
 			r.publish("a", i*roundEvents, roundEvents)
 		}
 		r.publish("b", 1, 1)
-		in := r.subscribe(eventhub.SubscribeOptions{Topic: "*", Start: eventhub.Start{Kind: eventhub.StartEarliest}})
+		in := r.tail(eventhub.TailOptions{Topic: "*", Start: eventhub.Earliest})
 		all := in.take()
 		equal(t, "events", len(all), many+1)
 		at := slices.IndexFunc(all, func(d got) bool { return d.Topic == "b" })
@@ -125,7 +125,7 @@ func TestLaggingTopicsTakeTurns(t *testing.T) {
 // it to a newborn topic is not attached, and leaves nothing.
 func TestTopicForATailThatLeft(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		in := r.subscribe(tailOpts("p.*"))
+		in := r.tail(tailOpts("p.*"))
 		r.bus.mu.Lock()
 		topic := r.bus.useTailTopic("p.new")
 		r.bus.mu.Unlock()
@@ -144,7 +144,7 @@ func TestBusClosesWhileATailOpens(t *testing.T) {
 		in := &inbox{t: t, room: -1}
 		refused := make(chan error)
 		go func() {
-			_, err := r.bus.Subscribe(context.Background(), eventhub.SubscribeOptions{Topic: "a", Topics: []string{"b"}}, in)
+			_, err := r.bus.Tail(context.Background(), eventhub.TailOptions{Topic: "a", Topics: []string{"b"}}, in)
 			refused <- err
 		}()
 		synctest.Wait()

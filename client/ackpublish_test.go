@@ -166,7 +166,7 @@ func TestTransformSteps(t *testing.T) {
 	log := new(logBuffer)
 	c := dial(t, addr, client.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
 	ctx, stop := context.WithCancel(bounded(t))
-	err := c.Transform(ctx, eventhub.SubscribeOptions{Topic: "t.*", Group: "g"}, 1, func(_ context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
+	err := c.Transform(ctx, eventhub.GroupOptions{Topic: "t.*", Group: "g"}, func(_ context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
 		if d.Offset == 4 {
 			stop()
 		}
@@ -225,7 +225,7 @@ func TestTransformOverALoss(t *testing.T) {
 	c := dial(t, addr)
 	ctx, stop := context.WithCancel(bounded(t))
 	var began []uint64
-	err := c.Transform(ctx, eventhub.SubscribeOptions{Topic: "t", Group: "g"}, 1, func(ctx context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
+	err := c.Transform(ctx, eventhub.GroupOptions{Topic: "t", Group: "g"}, func(ctx context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
 		if began = append(began, d.Offset); d.Offset == 2 {
 			await(t, "the next connection", proceed)
 			_, err := c.Publish(ctx, event("v", `1`)) // the loss is known
@@ -350,7 +350,7 @@ func TestTransformOverCutConnections(t *testing.T) {
 	defer stop()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- c.Transform(ctx, eventhub.SubscribeOptions{Topic: "t", Group: "g"}, 4, func(_ context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
+		ended <- c.Transform(ctx, eventhub.GroupOptions{Topic: "t", Group: "g", Concurrency: 4}, func(_ context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
 			return []eventhub.Event{event("u", fmt.Sprintf(`"%d a"`, d.Offset)), event("u", fmt.Sprintf(`"%d b"`, d.Offset))}, nil
 		})
 	}()

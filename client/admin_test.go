@@ -330,7 +330,7 @@ func TestAdminOverTheEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, b := newCollector(9), newCollector(9)
-	for r, opts := range map[*collector]eventhub.SubscribeOptions{a: earliest("a", "g"), b: earliest("b", "..")} {
+	for r, opts := range map[*collector]eventhub.GroupOptions{a: earliest("a", "g"), b: earliest("b", "..")} {
 		opts.Peer = eventhub.Peer{Transport: "ws", Name: "me"}
 		if _, err := engine.Subscribe(ctx, opts, r); err != nil {
 			t.Fatal(err)

@@ -198,15 +198,15 @@ func eventsFrame(topic, group string, from, to int) string {
 // a tail does; what is in one is delivered at once.
 func TestEventFrames(t *testing.T) {
 	for _, tt := range []struct {
-		opts eventhub.SubscribeOptions
+		opts wire.SubscribeOptions
 		with []client.Option
 		want bool
 	}{
-		{opts: eventhub.SubscribeOptions{Topic: "t", Group: "g"}, want: true},
-		{opts: eventhub.SubscribeOptions{Topic: "t", Group: "g", MaxInFlight: 1}},
-		{opts: eventhub.SubscribeOptions{Topic: "t"}, want: true},
-		{opts: eventhub.SubscribeOptions{Topic: "t.**", Topics: []string{"t"}, Filter: &eventhub.Filter{Key: "k*"}, Conflate: time.Second}, want: true},
-		{opts: eventhub.SubscribeOptions{Topic: "t", Group: "g"}, with: []client.Option{client.WithSingleEvents()}},
+		{opts: member("t", "g", 0), want: true},
+		{opts: member("t", "g", 1)},
+		{opts: wire.OfTail(eventhub.TailOptions{Topic: "t"}), want: true},
+		{opts: wire.OfTail(eventhub.TailOptions{Topic: "t.**", Topics: []string{"t"}, Filter: &eventhub.Filter{Key: "k*"}, Conflate: time.Second}), want: true},
+		{opts: member("t", "g", 0), with: []client.Option{client.WithSingleEvents()}},
 	} {
 		asked := make(chan wire.Request, 9)
 		c := dial(t, startScripted(t, func(r *wire.Request) ([]string, bool) {
@@ -214,7 +214,7 @@ func TestEventFrames(t *testing.T) {
 			return []string{ok(r), eventsFrame(r.Topic, r.Group, 1, 3)}, true
 		}), tt.with...)
 		r := newCollector(9)
-		if _, err := c.Subscribe(bounded(t), tt.opts, r); err != nil {
+		if _, err := join(bounded(t), c, tt.opts, r); err != nil {
 			t.Fatal(err)
 		}
 		got := await(t, "the SUBSCRIBE", asked)
@@ -224,6 +224,10 @@ func TestEventFrames(t *testing.T) {
 		wantOffsets(t, r, 1, 3)
 		c.Close()
 	}
+}
+
+func member(topic, group string, maxInFlight int) wire.SubscribeOptions {
+	return wire.SubscribeOptions{GroupOptions: eventhub.GroupOptions{Topic: topic, Group: group, MaxInFlight: maxInFlight}}
 }
 
 // TestAcksGather: acks of one moment go in one frame, by lease, all of them before
@@ -261,7 +265,7 @@ func TestAcksGather(t *testing.T) {
 	})
 	c := dial(t, addr)
 	ctx, stop := context.WithCancel(bounded(t))
-	err := c.Consume(ctx, eventhub.SubscribeOptions{Topic: "t.*", Group: "g", MaxInFlight: n}, 1, func(_ context.Context, d eventhub.Delivery) error {
+	err := c.Consume(ctx, eventhub.GroupOptions{Topic: "t.*", Group: "g", MaxInFlight: n}, func(_ context.Context, d eventhub.Delivery) error {
 		if d.Offset == n {
 			stop()
 		}
@@ -335,7 +339,7 @@ func TestAckGoesAlone(t *testing.T) {
 	}))
 	ctx, stop := context.WithCancel(bounded(t))
 	last := uint64(0)
-	if err := c.Consume(ctx, eventhub.SubscribeOptions{Topic: "t", Group: "g"}, 1, func(_ context.Context, d eventhub.Delivery) error {
+	if err := c.Consume(ctx, eventhub.GroupOptions{Topic: "t", Group: "g"}, func(_ context.Context, d eventhub.Delivery) error {
 		if last = d.Offset; last == n {
 			stop()
 		}

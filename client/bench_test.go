@@ -196,7 +196,7 @@ func BenchmarkConsume(b *testing.B) {
 			n := 0
 			opts := earliest("bench.consume", "g")
 			opts.MaxInFlight, opts.BatchSize = 1000, 1000
-			if err := c.Consume(ctx, opts, 1, func(context.Context, eventhub.Delivery) error {
+			if err := c.Consume(ctx, opts, func(context.Context, eventhub.Delivery) error {
 				if n++; n == b.N {
 					stop()
 				}

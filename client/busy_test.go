@@ -21,6 +21,7 @@ import (
 	"eventhub/gateway/ws"
 	"eventhub/store"
 	"eventhub/store/memory"
+	"eventhub/wire"
 )
 
 var busyHistories = flag.Int("busy.histories", 50, "how many TestBusyHistories plays")
@@ -180,16 +181,15 @@ func (w *busy) countExpired() {
 
 // consumer starts a member of a group, one that makes events of events, or a tail.
 func (w *busy) consumer(clients *sync.WaitGroup, group string, i int) {
-	opts := earliest("t.*", group)
+	opts := wire.SubscribeOptions{GroupOptions: earliest("t.*", group)}
 	opts.MaxInFlight = 1 + w.r.IntN(20)
+	opts.BatchSize = opts.MaxInFlight // which bounds what waits of a tail
 	if group != "" {
 		opts.AckTimeout = time.Duration(1+w.r.IntN(3)) * time.Second
 		opts.MaxAttempts, opts.Backoff = 1000, eventhub.Backoff{Min: 1e6, Max: 1e6}
 	}
-	who, concurrency := fmt.Sprint(group, i), 1+w.r.IntN(3)
-	if group == "" {
-		concurrency = 1
-	}
+	who := fmt.Sprint(group, i)
+	opts.Concurrency = 1 + w.r.IntN(3)
 	longest := time.Duration(1+w.r.IntN(12)) * time.Second
 	w.had[group] = make(map[string]int)
 	c, err := client.Dial(w.ctx, "ws://hub", w.options...)
@@ -206,12 +206,12 @@ func (w *busy) consumer(clients *sync.WaitGroup, group string, i int) {
 		defer c.Close()
 		var err error
 		if group == "steps" {
-			err = c.Transform(w.ctx, opts, concurrency, func(_ context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
+			err = c.Transform(w.ctx, opts.GroupOptions, func(_ context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
 				handle(d)
 				return []eventhub.Event{event("results", `1`)}, nil
 			})
 		} else {
-			err = c.Consume(w.ctx, opts, concurrency, func(_ context.Context, d eventhub.Delivery) error { handle(d); return nil })
+			err = receive(w.ctx, c, opts, func(_ context.Context, d eventhub.Delivery) error { handle(d); return nil })
 		}
 		if err != nil {
 			w.t.Errorf("%s: %v", who, err)

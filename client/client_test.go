@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -48,7 +49,7 @@ func TestPublishAndConsume(t *testing.T) {
 	}
 	var got []eventhub.Event
 	consuming, stop := context.WithCancel(ctx)
-	err = c.Consume(consuming, earliest("a.b", "g"), 1, func(_ context.Context, d eventhub.Delivery) error {
+	err = c.Consume(consuming, earliest("a.b", "g"), func(_ context.Context, d eventhub.Delivery) error {
 		e, err := d.Event()
 		if got = append(got, e); len(got) == 3 {
 			stop()
@@ -135,7 +136,7 @@ func TestRefusedWithoutSending(t *testing.T) {
 	}
 	var got int
 	consuming, stop := context.WithCancel(ctx)
-	if err := c.Consume(consuming, earliest("t", "g"), 1, func(_ context.Context, d eventhub.Delivery) error {
+	if err := c.Consume(consuming, earliest("t", "g"), func(_ context.Context, d eventhub.Delivery) error {
 		got = len(d.Record)
 		stop()
 		return nil
@@ -208,13 +209,13 @@ func TestNackComesAgainWithItsReason(t *testing.T) {
 	var attempts []int
 	var consumed sync.WaitGroup
 	consumed.Go(func() {
-		_ = c.Consume(consuming, opts, 1, func(_ context.Context, d eventhub.Delivery) error {
+		_ = c.Consume(consuming, opts, func(_ context.Context, d eventhub.Delivery) error {
 			attempts = append(attempts, d.Attempt)
 			return errors.New("not today")
 		})
 	})
 	letters := make(chan string, 1)
-	err := c.Consume(consuming, earliest(eventhub.DeadLetterTopic("t"), "g"), 1, func(_ context.Context, d eventhub.Delivery) error {
+	err := c.Consume(consuming, earliest(eventhub.DeadLetterTopic("t"), "g"), func(_ context.Context, d eventhub.Delivery) error {
 		letters <- string(d.Record)
 		stop()
 		return nil
@@ -241,7 +242,7 @@ func TestSlowHandlerIsExtended(t *testing.T) {
 	opts.AckTimeout = eventhub.MinAckTimeout
 	consuming, stop := context.WithCancel(ctx)
 	var attempts []int
-	err := c.Consume(consuming, opts, 1, func(ctx context.Context, d eventhub.Delivery) error {
+	err := c.Consume(consuming, opts, func(ctx context.Context, d eventhub.Delivery) error {
 		if attempts = append(attempts, d.Attempt); d.Offset == 2 {
 			stop()
 			return nil
@@ -287,14 +288,14 @@ func TestTypedHelpers(t *testing.T) {
 	var got []reading
 	var consumed sync.WaitGroup
 	consumed.Go(func() {
-		if err := client.SubscribeJSON(consuming, c, opts, 1, func(_ context.Context, v reading, d eventhub.Delivery) error {
+		if err := client.ConsumeJSON(consuming, c, opts, func(_ context.Context, v reading, d eventhub.Delivery) error {
 			got = append(got, v)
 			return nil
 		}); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := client.SubscribeJSON(consuming, c, earliest("t.dlq", "g"), 1, func(_ context.Context, v json.RawMessage, d eventhub.Delivery) error {
+	if err := client.ConsumeJSON(consuming, c, earliest("t.dlq", "g"), func(_ context.Context, v json.RawMessage, d eventhub.Delivery) error {
 		if !strings.Contains(string(v), "no reading") {
 			t.Errorf("the dead letter is %s", v)
 		}
@@ -312,22 +313,26 @@ func TestTypedHelpers(t *testing.T) {
 // TestAutoAck: handed over is done; there are no leases and no verdicts.
 func TestAutoAck(t *testing.T) {
 	h := startHub(t, hub.Config{})
-	c := dial(t, h.WSAddr())
+	log := new(logBuffer)
+	c := dial(t, h.WSAddr(), client.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
 	ctx := bounded(t)
-	if _, err := c.Publish(ctx, event("t", `1`), event("t", `2`)); err != nil {
+	if _, err := c.Publish(ctx, event("t", `"secret"`), event("t", `"secret"`)); err != nil {
 		t.Fatal(err)
 	}
 	opts := earliest("t", "g")
 	opts.AutoAck = true
 	consuming, stop := context.WithCancel(ctx)
 	var got []eventhub.Lease
-	if err := c.Consume(consuming, opts, 1, func(_ context.Context, d eventhub.Delivery) error {
+	if err := c.Consume(consuming, opts, func(_ context.Context, d eventhub.Delivery) error {
 		if got = append(got, d.Lease); len(got) == 2 {
 			stop()
 		}
 		return errors.New("nobody asks")
 	}); err != nil {
 		t.Error(err)
+	}
+	if text := log.String(); strings.Count(text, "nobody asks") != 2 || !strings.Contains(text, "offset=2") || strings.Contains(text, "secret") {
+		t.Errorf("the log is %s", text)
 	}
 	if !slices.Equal(got, make([]eventhub.Lease, 2)) {
 		t.Errorf("leases %v; want two empty ones", got)

@@ -4,14 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"sync"
 
 	"eventhub"
 )
 
 // Consume is eventhub.Consume over a connection that may be slow or get lost:
-// it joins the group and calls h for every delivery, with up to concurrency calls
-// at a time, until ctx ends (nil), the client ends (ErrClosed), or the hub
+// it joins the group and calls h for every delivery, with up to opts.Concurrency
+// calls at a time, until ctx ends (nil), the client ends (ErrClosed), or the hub
 // refuses to take the member back. Besides:
 //
 //   - Leases of deliveries that wait or are being handled are extended at half
@@ -25,16 +26,14 @@ import (
 //     one let the lease run out, it is not handled twice: the verdict is that of
 //     the new delivery, whose lease is extended meanwhile.
 //
-// With AutoAck and for a live tail, which has no Group, there are no leases and no
-// verdicts: an error of h is logged, and that is all. See [Client.Subscribe] for
-// how a tail goes on over lost connections.
-func (c *Client) Consume(ctx context.Context, opts eventhub.SubscribeOptions, concurrency int, h eventhub.Handler) error {
-	if opts.AutoAck || opts.Group == "" {
-		opts.AutoAck = true
-		return eventhub.Consume(ctx, c, opts, concurrency, c.logging(opts, h))
+// With AutoAck there are no leases and no verdicts: an error of h is logged, and
+// that is all.
+func (c *Client) Consume(ctx context.Context, opts eventhub.GroupOptions, h eventhub.Handler) error {
+	if opts.AutoAck {
+		return eventhub.Consume(ctx, c, opts, c.logging(opts, h))
 	}
 	return c.keep(opts, func(s eventhub.Subscriber, k *keeper) error {
-		return eventhub.Consume(ctx, s, k.opts, concurrency, func(ctx context.Context, d eventhub.Delivery) error {
+		return eventhub.Consume(ctx, s, k.opts, func(ctx context.Context, d eventhub.Delivery) error {
 			if !k.begin(&d) {
 				return nil // and no verdict either: Settle finds nothing begun
 			}
@@ -50,9 +49,9 @@ func (c *Client) Consume(ctx context.Context, opts eventhub.SubscribeOptions, co
 // [Client.AckAndPublish]; where their outcome stays open the delivery comes again, and
 // its results have the same ids. That another member has an event by now is
 // logged.
-func (c *Client) Transform(ctx context.Context, opts eventhub.SubscribeOptions, concurrency int, t eventhub.Transformer) error {
+func (c *Client) Transform(ctx context.Context, opts eventhub.GroupOptions, t eventhub.Transformer) error {
 	return c.keep(opts, func(s eventhub.Subscriber, k *keeper) error {
-		return eventhub.Transform(ctx, s, k.opts, concurrency, func(ctx context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
+		return eventhub.Transform(ctx, s, k.opts, func(ctx context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
 			if !k.begin(&d) {
 				return nil, nil // as in Consume
 			}
@@ -61,8 +60,44 @@ func (c *Client) Transform(ctx context.Context, opts eventhub.SubscribeOptions, 
 	})
 }
 
+// Follow is eventhub.Follow: it calls h for every event of a live tail, one after
+// the other, until h returns an error, which Follow returns. See [Client.Tail] for
+// how a tail continues after a lost connection.
+func (c *Client) Follow(ctx context.Context, opts eventhub.TailOptions, h eventhub.Handler) error {
+	return eventhub.Follow(ctx, c, opts, h)
+}
+
+// Events is eventhub.Events: a loop over a live tail. See [Client.Tail] for how that
+// continues after a lost connection.
+func (c *Client) Events(ctx context.Context, opts eventhub.TailOptions) iter.Seq2[eventhub.Delivery, error] {
+	return eventhub.Events(ctx, c, opts)
+}
+
+// Deliveries is eventhub.Deliveries over a connection that may be slow or get lost,
+// as [Client.Consume] is eventhub.Consume: leases are extended until the loop settles
+// the delivery or ends, verdicts are sent and not waited for, and deliveries of a lost
+// connection that the loop has not come to are left out, because they come again.
+func (c *Client) Deliveries(ctx context.Context, opts eventhub.GroupOptions) iter.Seq2[eventhub.Delivery, error] {
+	if opts.AutoAck {
+		return eventhub.Deliveries(ctx, c, opts)
+	}
+	return func(yield func(eventhub.Delivery, error) bool) {
+		_ = c.keep(opts, func(s eventhub.Subscriber, k *keeper) error { // the loop yields the error
+			for d, err := range eventhub.Deliveries(ctx, s, k.opts) {
+				if err == nil && !k.begin(&d) {
+					continue // as in Consume
+				}
+				if !yield(d, err) {
+					break
+				}
+			}
+			return nil
+		})
+	}
+}
+
 // keep runs a consumer whose leases are extended.
-func (c *Client) keep(opts eventhub.SubscribeOptions, run func(eventhub.Subscriber, *keeper) error) error {
+func (c *Client) keep(opts eventhub.GroupOptions, run func(eventhub.Subscriber, *keeper) error) error {
 	k := &keeper{c: c, opts: opts.WithDefaults(), held: make(map[spot]hold)}
 	over := make(chan struct{})
 	var extending sync.WaitGroup
@@ -73,7 +108,7 @@ func (c *Client) keep(opts eventhub.SubscribeOptions, run func(eventhub.Subscrib
 }
 
 // logging is h for deliveries whose verdict nobody asks for.
-func (c *Client) logging(opts eventhub.SubscribeOptions, h eventhub.Handler) eventhub.Handler {
+func (c *Client) logging(opts eventhub.GroupOptions, h eventhub.Handler) eventhub.Handler {
 	return func(ctx context.Context, d eventhub.Delivery) error {
 		if err := h(ctx, d); err != nil {
 			c.cfg.logger.Warn("a handler failed; the event does not come again",
@@ -83,30 +118,43 @@ func (c *Client) logging(opts eventhub.SubscribeOptions, h eventhub.Handler) eve
 	}
 }
 
-// SubscribeJSON is Consume for payloads of one type. A payload that is no T counts
+// ConsumeJSON is Consume for payloads of one type. A payload that is no T counts
 // as an error of h: it is nacked with the reason, and a dead letter after its last
 // attempt.
-func SubscribeJSON[T any](ctx context.Context, c *Client, opts eventhub.SubscribeOptions, concurrency int,
-	h func(ctx context.Context, v T, d eventhub.Delivery) error) error {
-	return c.Consume(ctx, opts, concurrency, func(ctx context.Context, d eventhub.Delivery) error {
+func ConsumeJSON[T any](ctx context.Context, c *Client, opts eventhub.GroupOptions, h func(ctx context.Context, v T, d eventhub.Delivery) error) error {
+	return c.Consume(ctx, opts, decoding(h))
+}
+
+// FollowJSON is Follow for payloads of one type. A payload that is no T ends it, as an
+// error of h does.
+func FollowJSON[T any](ctx context.Context, c *Client, opts eventhub.TailOptions, h func(ctx context.Context, v T, d eventhub.Delivery) error) error {
+	return c.Follow(ctx, opts, decoding(h))
+}
+
+func decoding[T any](h func(ctx context.Context, v T, d eventhub.Delivery) error) eventhub.Handler {
+	return func(ctx context.Context, d eventhub.Delivery) error {
 		var e struct{ Payload T }
 		if err := json.Unmarshal(d.Record, &e); err != nil {
 			return fmt.Errorf("payload: %w", err)
 		}
 		return h(ctx, e.Payload, d)
-	})
+	}
 }
 
 // joiner is the Subscriber that eventhub.Consume sees.
 type joiner struct{ *keeper }
 
-func (j joiner) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+func (j joiner) Subscribe(ctx context.Context, opts eventhub.GroupOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	j.Receiver = r
 	sub, err := j.c.Subscribe(ctx, opts, j.keeper)
 	if err != nil {
 		return nil, err
 	}
 	return kept{sub, j.keeper}, nil
+}
+
+func (j joiner) Tail(ctx context.Context, opts eventhub.TailOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	return j.c.Tail(ctx, opts, r)
 }
 
 func (j joiner) Settle(ctx context.Context, topic, group string, s eventhub.Settlement) ([]eventhub.Outcome, error) {

@@ -46,7 +46,7 @@ func deadLetter(t *testing.T, h *hub.Hub, topic, group string, n int) {
 		t.Fatal(err)
 	}
 	letters := newCollector(1 << 20) // which are made after the answer
-	if _, err := c.Subscribe(bounded(t), earliest(topic+".dlq", ""), letters); err != nil {
+	if _, err := c.Tail(bounded(t), tailFrom(topic+".dlq"), letters); err != nil {
 		t.Fatal(err)
 	}
 	for range n {
@@ -133,7 +133,7 @@ func TestRedriver(t *testing.T) {
 		t.Errorf("open, and all: %s", got)
 	}
 	got := make(redrivenReceiver, 10)
-	if _, err := dial(t, h.WSAddr()).Subscribe(bounded(t), eventhub.SubscribeOptions{Topic: "a.b", Group: "g"}, got); err != nil {
+	if _, err := dial(t, h.WSAddr()).Subscribe(bounded(t), eventhub.GroupOptions{Topic: "a.b", Group: "g"}, got); err != nil {
 		t.Fatal(err)
 	}
 	for range 4 {

@@ -40,7 +40,7 @@ func TestDrainFinishesHandlers(t *testing.T) {
 	var result error
 	consumed, drained := make(chan error, 1), make(chan error, 1)
 	go func() {
-		consumed <- c.Consume(ctx, earliest("t", "g"), 1, func(ctx context.Context, d eventhub.Delivery) error {
+		consumed <- c.Consume(ctx, earliest("t", "g"), func(ctx context.Context, d eventhub.Delivery) error {
 			begun <- true
 			<-proceed
 			_, result = c.Publish(ctx, event("results", `1`))
@@ -76,7 +76,7 @@ func TestDrainFinishesHandlers(t *testing.T) {
 	}
 	var attempts []int
 	consuming, stop := context.WithCancel(ctx)
-	if err := eventhub.Consume(consuming, h.Bus(), earliest("t", "g"), 1, func(_ context.Context, d eventhub.Delivery) error {
+	if err := eventhub.Consume(consuming, h.Bus(), earliest("t", "g"), func(_ context.Context, d eventhub.Delivery) error {
 		attempts = append(attempts, int(d.Offset)*10+d.Attempt)
 		stop()
 		return nil
@@ -142,7 +142,7 @@ func TestCloseEndsAllAtOnce(t *testing.T) {
 	begun := make(chan bool, 1)
 	consumed := make(chan error, 1)
 	go func() {
-		consumed <- c.Consume(ctx, earliest("u", "g"), 1, func(ctx context.Context, _ eventhub.Delivery) error {
+		consumed <- c.Consume(ctx, earliest("u", "g"), func(ctx context.Context, _ eventhub.Delivery) error {
 			begun <- true
 			return nil
 		})

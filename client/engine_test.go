@@ -42,7 +42,7 @@ func TestChainOverCutConnections(t *testing.T) {
 			opts := earliest(way[0], "chain")
 			opts.MaxAttempts = 1000
 			transforming.Go(func() {
-				if err := c.Transform(ctx, opts, 2, step(way[1])); err != nil {
+				if err := c.Transform(ctx, atOnce(2, opts), step(way[1])); err != nil {
 					t.Error(err)
 				}
 			})
@@ -60,7 +60,7 @@ func TestChainOverCutConnections(t *testing.T) {
 	for _, topic := range []string{"between", "between.copy", "out", "out.copy"} {
 		seen := make(map[string]int)
 		reading, enough := context.WithCancel(ctx)
-		if err := eventhub.Consume(reading, h.Bus(), earliest(topic, "checker"), 1, func(_ context.Context, d eventhub.Delivery) error {
+		if err := eventhub.Consume(reading, h.Bus(), earliest(topic, "checker"), func(_ context.Context, d eventhub.Delivery) error {
 			e, err := d.Event()
 			if seen[string(e.Payload)]++; len(seen) == total {
 				enough()
@@ -114,7 +114,7 @@ func TestPatternsAndFilters(t *testing.T) {
 	came := make(chan string, 9)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- c.Consume(ctx, opts, 2, func(_ context.Context, d eventhub.Delivery) error {
+		ended <- c.Consume(ctx, atOnce(2, opts), func(_ context.Context, d eventhub.Delivery) error {
 			came <- fmt.Sprint(d.Topic, d.Offset)
 			return nil
 		})
@@ -169,7 +169,7 @@ func TestTailOverTopicsOverCutConnections(t *testing.T) {
 		}
 	})
 	last, n := make(map[string]uint64), 0
-	err := c.Consume(ctx, earliest("many.*", ""), 1, func(_ context.Context, d eventhub.Delivery) error {
+	err := c.Follow(ctx, tailFrom("many.*"), func(_ context.Context, d eventhub.Delivery) error {
 		if d.Offset != last[d.Topic]+1 {
 			t.Errorf("offset %d of %s is handled behind %d", d.Offset, d.Topic, last[d.Topic])
 		}
@@ -203,7 +203,7 @@ func TestWaitForGroups(t *testing.T) {
 	proceed := make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {
-		ended <- c.Consume(ctx, earliest("t", "g"), 1, func(ctx context.Context, d eventhub.Delivery) error {
+		ended <- c.Consume(ctx, earliest("t", "g"), func(ctx context.Context, d eventhub.Delivery) error {
 			if d.Offset == 2 {
 				<-proceed
 			}

@@ -33,8 +33,8 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	opts := eventhub.SubscribeOptions{Topic: "orders.placed", Group: "billing", Start: eventhub.Start{Kind: eventhub.StartEarliest}}
-	err = client.SubscribeJSON(ctx, c, opts, 4, func(_ context.Context, o order, d eventhub.Delivery) error {
+	opts := eventhub.GroupOptions{Topic: "orders.placed", Group: "billing", Start: eventhub.Earliest, Concurrency: 4}
+	err = client.ConsumeJSON(ctx, c, opts, func(_ context.Context, o order, d eventhub.Delivery) error {
 		fmt.Println(o.Item, "at offset", d.Offset)
 		stop() // enough for an example
 		return nil
@@ -66,10 +66,10 @@ func ExampleClient_Drain() {
 		return
 	}
 
-	opts := eventhub.SubscribeOptions{Topic: "orders.placed", Group: "shipping", Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+	opts := eventhub.GroupOptions{Topic: "orders.placed", Group: "shipping", Start: eventhub.Earliest, Concurrency: 4}
 	begun, ended := make(chan struct{}), make(chan error)
 	go func() {
-		ended <- client.SubscribeJSON(ctx, c, opts, 4, func(ctx context.Context, o order, d eventhub.Delivery) error {
+		ended <- client.ConsumeJSON(ctx, c, opts, func(ctx context.Context, o order, d eventhub.Delivery) error {
 			close(begun)
 			receipt, err := client.PublishJSON(ctx, c, eventhub.Event{Topic: "orders.shipped", CausedBy: []string{d.ID()}}, o)
 			fmt.Println("shipped as event", receipt.Offset)
@@ -87,9 +87,9 @@ func ExampleClient_Drain() {
 	// drained: <nil>
 }
 
-// Without a group a subscription is a live tail: it sees every event from its
-// start on, and leaves no trace in the hub.
-func ExampleSubscribeJSON_tail() {
+// A live tail sees every event from its start on, and leaves no trace in the hub. The
+// error of the handler ends it.
+func ExampleFollowJSON() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	h, err := hub.Start(hub.Config{Store: hub.MemoryStore, WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"})
@@ -111,17 +111,18 @@ func ExampleSubscribeJSON_tail() {
 		}
 	}
 
-	tail := eventhub.SubscribeOptions{Topic: "orders.placed", Start: eventhub.Start{Kind: eventhub.StartEarliest}}
-	err = client.SubscribeJSON(ctx, c, tail, 1, func(_ context.Context, o order, d eventhub.Delivery) error {
+	enough := errors.New("enough")
+	tail := eventhub.TailOptions{Topic: "orders.placed", Start: eventhub.Earliest}
+	err = client.FollowJSON(ctx, c, tail, func(_ context.Context, o order, d eventhub.Delivery) error {
 		fmt.Println(d.Offset, o.Item)
 		if d.Offset == 2 {
-			stop()
+			return enough // for an example
 		}
 		return nil
 	})
-	fmt.Println("done:", err)
+	fmt.Println("ended:", err)
 	// Output:
 	// 1 lamp
 	// 2 chair
-	// done: <nil>
+	// ended: enough
 }

@@ -12,6 +12,7 @@ import (
 	"eventhub"
 	"eventhub/client"
 	"eventhub/hub"
+	"eventhub/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -63,8 +64,29 @@ func event(topic, payload string) eventhub.Event {
 	return eventhub.Event{Topic: topic, Payload: []byte(payload)}
 }
 
-func earliest(topic, group string) eventhub.SubscribeOptions {
-	return eventhub.SubscribeOptions{Topic: topic, Group: group, Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+func earliest(topic, group string) eventhub.GroupOptions {
+	return eventhub.GroupOptions{Topic: topic, Group: group, Start: eventhub.Earliest}
+}
+
+// tailFrom asks for a tail from the first event on.
+func tailFrom(topic string) eventhub.TailOptions {
+	return eventhub.TailOptions{Topic: topic, Start: eventhub.Earliest}
+}
+
+// join joins the group, or opens a tail where it has no name.
+func join(ctx context.Context, s eventhub.Subscriber, opts wire.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	if opts.IsTail() {
+		return s.Tail(ctx, opts.Tail(), r)
+	}
+	return s.Subscribe(ctx, opts.GroupOptions, r)
+}
+
+// receive consumes as a member of the group, or follows a tail where it has no name.
+func receive(ctx context.Context, c *client.Client, opts wire.SubscribeOptions, h eventhub.Handler) error {
+	if opts.IsTail() {
+		return c.Follow(ctx, opts.Tail(), h)
+	}
+	return c.Consume(ctx, opts.GroupOptions, h)
 }
 
 func await[T any](tb testing.TB, what string, ch <-chan T) T {
@@ -126,3 +148,9 @@ func (c *collector) open() {
 }
 
 func (c *collector) Ended(err error) { c.ended <- err }
+
+// atOnce returns the options with that many handlers at once.
+func atOnce(n int, opts eventhub.GroupOptions) eventhub.GroupOptions {
+	opts.Concurrency = n
+	return opts
+}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/wire"
 )
 
 // reader is what one consumer has had.
@@ -42,23 +43,23 @@ func (h *history) consumers(clients *sync.WaitGroup) {
 	group.MaxAttempts, group.MaxInFlight = 1000, 8
 	keys := group
 	keys.Group, keys.Ordering = "keys", eventhub.OrderingKey
-	h.consume(clients, "group by key", keys, false)
+	h.consume(clients, "group by key", wire.SubscribeOptions{GroupOptions: keys}, false)
 	name, list := group, group
 	name.Topic, name.Group = "h.a", "name"
 	list.Topic, list.Topics, list.Group = "h.b", []string{"h.c"}, "list"
-	h.consume(clients, "group by name", name, false, "h.a")
-	h.consume(clients, "group of a list", list, false, "h.b", "h.c")
+	h.consume(clients, "group by name", wire.SubscribeOptions{GroupOptions: name}, false, "h.a")
+	h.consume(clients, "group of a list", wire.SubscribeOptions{GroupOptions: list}, false, "h.b", "h.c")
 	group.AckTimeout, group.Backoff = eventhub.MinAckTimeout, eventhub.Backoff{Min: 1e6, Max: 1e6}
-	h.consume(clients, "group by pattern", group, false)
-	h.consume(clients, "tail by pattern", earliest("h.*", ""), true)
-	one := earliest("h.a", "")
+	h.consume(clients, "group by pattern", wire.SubscribeOptions{GroupOptions: group}, false)
+	h.consume(clients, "tail by pattern", wire.OfTail(tailFrom("h.*")), true)
+	one := tailFrom("h.a")
 	one.Topics = []string{"h.b", "h.c"}
-	h.consume(clients, "tail of a list", one, true)
-	h.consume(clients, "tail of a topic", earliest("h.a", ""), true, "h.a")
+	h.consume(clients, "tail of a list", wire.OfTail(one), true)
+	h.consume(clients, "tail of a topic", wire.OfTail(tailFrom("h.a")), true, "h.a")
 	c, step := dial(h.t, h.proxy.addr()), group
 	step.Group = "steps"
 	clients.Go(func() {
-		if err := c.Transform(h.ctx, step, 2, func(_ context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
+		if err := c.Transform(h.ctx, atOnce(2, step), func(_ context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
 			return []eventhub.Event{event("results", `"`+d.ID()+`"`)}, nil
 		}); err != nil {
 			h.t.Errorf("transform: %v", err)
@@ -70,17 +71,16 @@ func (h *history) consumers(clients *sync.WaitGroup) {
 	h.stream(clients, "conflated stream", "h.*/stream?from=earliest&conflate_ms=10")
 	h.seen["conflated stream"].newest = true
 	one.Conflate = 10 * time.Millisecond
-	h.consume(clients, "conflated tail", one, true)
+	h.consume(clients, "conflated tail", wire.OfTail(one), true)
 	h.seen["conflated tail"].newest = true
 	h.pull(clients)
 }
 
 // consume starts a consumer. One whose only topic is deleted comes again.
-func (h *history) consume(clients *sync.WaitGroup, name string, opts eventhub.SubscribeOptions, once bool, topics ...string) {
+func (h *history) consume(clients *sync.WaitGroup, name string, opts wire.SubscribeOptions, once bool, topics ...string) {
 	c, note := dial(h.t, h.proxy.addr()), h.reader(name, once, topics...)
-	concurrency := 2
-	if once { // its order is looked at
-		concurrency = 1
+	if opts.Concurrency = 2; once { // its order is looked at
+		opts.Concurrency = 1
 	}
 	handle := func(_ context.Context, d eventhub.Delivery) error {
 		attempt := d.Attempt
@@ -96,7 +96,7 @@ func (h *history) consume(clients *sync.WaitGroup, name string, opts eventhub.Su
 	clients.Go(func() {
 		defer c.Close()
 		for h.ctx.Err() == nil {
-			err := c.Consume(h.ctx, opts, concurrency, handle)
+			err := receive(h.ctx, c, opts, handle)
 			if err != nil && h.ctx.Err() == nil && (eventhub.ErrorCode(err) != eventhub.CodeNotSubscribed || opts.Group == "" || len(topics) != 1) {
 				h.t.Errorf("%s: %v", name, err)
 				return
@@ -276,7 +276,7 @@ func (noting) Ended(error) {}
 // comeAgain makes a tail that has all of the past, like the one before it.
 func (h *history) comeAgain() {
 	var err error
-	if h.coming, err = h.comer.Subscribe(h.ctx, earliest("h.*", ""), noting(h.reader("tail that comes again", true))); err != nil {
+	if h.coming, err = h.comer.Tail(h.ctx, tailFrom("h.*"), noting(h.reader("tail that comes again", true))); err != nil {
 		h.t.Fatal(err)
 	}
 }

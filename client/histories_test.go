@@ -417,7 +417,7 @@ func (h *history) checkResults(ctx context.Context, inLog map[string]string) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	results := make(map[string]int)
-	if err := eventhub.Consume(ctx, h.hub.Bus(), earliest("results", ""), 1, func(_ context.Context, d eventhub.Delivery) error {
+	if err := eventhub.Follow(ctx, h.hub.Bus(), tailFrom("results"), func(_ context.Context, d eventhub.Delivery) error {
 		e, err := d.Event()
 		id := strings.Trim(string(e.Payload), `"`)
 		if h.gone[id] {
@@ -440,7 +440,7 @@ func (h *history) checkResults(ctx context.Context, inLog map[string]string) {
 
 // read reads a topic.
 func (h *history) read(ctx context.Context, topic string) (events []eventhub.Event) {
-	q := admin.ReplayQuery{Topic: topic, Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+	q := admin.ReplayQuery{Topic: topic, Start: eventhub.Earliest}
 	if err := h.hub.Bus().Replay(ctx, q, func(_ string, item eventhub.Item) error {
 		e, err := item.Event()
 		events = append(events, e)

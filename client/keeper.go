@@ -19,7 +19,7 @@ import (
 // delivery replaces the one that waits.
 type keeper struct {
 	c    *Client
-	opts eventhub.SubscribeOptions
+	opts eventhub.GroupOptions
 	eventhub.Receiver
 
 	mu      sync.Mutex

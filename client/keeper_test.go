@@ -56,7 +56,7 @@ type bench struct {
 	joined chan eventhub.Receiver
 }
 
-func (b bench) Subscribe(_ context.Context, _ eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+func (b bench) Subscribe(_ context.Context, _ eventhub.GroupOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	b.joined <- r
 	return seat{}, nil
 }
@@ -84,7 +84,7 @@ func dealt(connection uint64, n int) (batch []eventhub.Delivery) {
 // handler still has is neither begun again nor settled under a lease that is over.
 func TestLossBehindABusyHandler(t *testing.T) {
 	const events = 10
-	opts := eventhub.SubscribeOptions{Topic: "t", Group: "g", MaxInFlight: events}.WithDefaults()
+	opts := eventhub.GroupOptions{Topic: "t", Group: "g", MaxInFlight: events}.WithDefaults()
 	c := &Client{conn: &conn{}}
 	c.conn.wake.L = &c.mu
 	k := &keeper{c: c, opts: opts, held: make(map[spot]hold)}
@@ -93,7 +93,7 @@ func TestLossBehindABusyHandler(t *testing.T) {
 	begun, proceed := make(chan string, 9*events), make(chan struct{})
 	consumed := make(chan error, 1)
 	go func() {
-		consumed <- eventhub.Consume(ctx, b, opts, 1, func(_ context.Context, d eventhub.Delivery) error {
+		consumed <- eventhub.Consume(ctx, b, opts, func(_ context.Context, d eventhub.Delivery) error {
 			if !k.begin(&d) {
 				return nil
 			}
@@ -219,7 +219,7 @@ func TestLeaseThatRunsOutOverAConnection(t *testing.T) {
 
 // TestExtensionIsDueInTheMiddle: each held lease once per half of its length.
 func TestExtensionIsDueInTheMiddle(t *testing.T) {
-	k := &keeper{opts: eventhub.SubscribeOptions{AckTimeout: 4 * time.Second}, held: make(map[spot]hold)}
+	k := &keeper{opts: eventhub.GroupOptions{AckTimeout: 4 * time.Second}, held: make(map[spot]hold)}
 	start := time.Unix(1723140000, 0)
 	k.held[spot{offset: 1}] = hold{since: start}
 	k.held[spot{offset: 2}] = hold{since: start.Add(time.Second)}

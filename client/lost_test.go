@@ -119,7 +119,7 @@ func cutConnections(t *testing.T, s uint64, n int) (clients []*client.Client) {
 		c := dial(t, p.addr())
 		clients = append(clients, c)
 		consumers.Go(func() {
-			if err := client.SubscribeJSON(consuming, c, opts, 4, func(_ context.Context, v string, _ eventhub.Delivery) error {
+			if err := client.ConsumeJSON(consuming, c, atOnce(4, opts), func(_ context.Context, v string, _ eventhub.Delivery) error {
 				l.handle(v)
 				return nil
 			}); err != nil {
@@ -196,7 +196,7 @@ func checkLog(t *testing.T, h *hub.Hub, topic string, l *ledger) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := eventhub.Consume(ctx, h.Bus(), earliest(topic, "checker"), 1, func(_ context.Context, d eventhub.Delivery) error {
+	if err := eventhub.Consume(ctx, h.Bus(), earliest(topic, "checker"), func(_ context.Context, d eventhub.Delivery) error {
 		if d.Offset == end[0].Offset {
 			stop()
 			return nil
@@ -281,7 +281,7 @@ func TestHubRestarts(t *testing.T) {
 	consuming, stop := context.WithCancel(ctx)
 	consumed := make(chan error, 1)
 	go func() {
-		consumed <- c.Consume(consuming, earliest("t", "g"), 1, func(_ context.Context, d eventhub.Delivery) error {
+		consumed <- c.Consume(consuming, earliest("t", "g"), func(_ context.Context, d eventhub.Delivery) error {
 			seen <- d.Offset
 			return nil
 		})
@@ -341,7 +341,7 @@ func TestLostDeliveriesAreNotBegun(t *testing.T) {
 	var handled []string
 	consumed := make(chan error, 1)
 	go func() {
-		consumed <- c.Consume(consuming, opts, 1, func(_ context.Context, d eventhub.Delivery) error {
+		consumed <- c.Consume(consuming, opts, func(_ context.Context, d eventhub.Delivery) error {
 			handled = append(handled, fmt.Sprintf("%d/%d", d.Offset, d.Attempt))
 			begun <- d.Attempt
 			<-proceed
@@ -542,11 +542,9 @@ func TestRandomEnds(t *testing.T) {
 				}
 			})
 		}
-		for _, group := range []string{"g", ""} {
-			work.Go(func() {
-				_ = c.Consume(ctx, earliest("t", group), 2, func(context.Context, eventhub.Delivery) error { return nil })
-			})
-		}
+		handle := func(context.Context, eventhub.Delivery) error { return nil }
+		work.Go(func() { _ = c.Consume(ctx, atOnce(2, earliest("t", "g")), handle) })
+		work.Go(func() { _ = c.Follow(ctx, tailFrom("t"), handle) })
 		select {
 		case <-enough:
 		case <-time.After(patience):

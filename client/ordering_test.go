@@ -29,7 +29,7 @@ func TestOrderingByKey(t *testing.T) {
 	for range 2 {
 		c := dial(t, h.WSAddr())
 		consuming.Go(func() {
-			if err := c.Consume(ctx, opts, 4, w.handle); err != nil {
+			if err := c.Consume(ctx, atOnce(4, opts), w.handle); err != nil {
 				t.Error(err)
 			}
 		})

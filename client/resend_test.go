@@ -45,7 +45,7 @@ func TestWhatWasSentBefore(t *testing.T) {
 func TestAcksOfALostConnection(t *testing.T) {
 	c := &Client{}
 	c.changed.L = &c.mu
-	k := &keeper{c: c, opts: eventhub.SubscribeOptions{Topic: "t", Group: "g"}}
+	k := &keeper{c: c, opts: eventhub.GroupOptions{Topic: "t", Group: "g"}}
 	for attempt := range 2 {
 		near, far := net.Pipe()
 		defer far.Close()

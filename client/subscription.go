@@ -25,7 +25,7 @@ func (k subKey) String() string {
 // way of its deliveries.
 type subscription struct {
 	c        *Client
-	opts     eventhub.SubscribeOptions
+	opts     wire.SubscribeOptions
 	receiver eventhub.Receiver
 	batch    bool // EVENTS are asked for
 
@@ -49,68 +49,84 @@ type subscription struct {
 func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} }
 
 // Subscribe implements eventhub.Subscriber. A client is at most one member of a
-// group in a topic, and has at most one live tail of it (CodeAlreadySubscribed):
-// more need more clients. While there is no connection it waits for one. The
-// membership lasts over lost connections: deliveries of the lost one come again,
-// and those of them that r had no room for are dropped. Receiver.Ended is called when the
-// client ends, and when the hub refuses to take the member back; like Deliver it
-// must not wait for the client. [Client.Consume] is the comfortable way.
+// group in a topic (CodeAlreadySubscribed): more need more clients. While there is no
+// connection it waits for one. The membership lasts over lost connections: deliveries
+// of the lost one come again, and those of them that r had no room for are dropped.
+// Receiver.Ended is called when the client ends, and when the hub refuses to take the
+// member back; like Deliver it must not wait for the client. [Client.Consume] is the
+// comfortable way.
 //
-// A live tail, which has no Group, goes on behind the last event that came of each of
-// its topics, so that over lost connections no event comes twice and none is left out
-// that the log still has. Where a hub does not have that event any more, because it was
-// restored or is another one, the topic goes on with what was committed after that
-// event or has a higher offset. So a line in the log says, and the receiver is told, if it is an
-// [eventhub.Gapped], before what follows comes. A tail to which nothing came
-// yet starts as asked: at the latest event, that is without what was published while
-// there was no connection; at the first one where Start is behind an event that is not
-// there any more. AckTimeout, MaxAttempts and Backoff are refused, AutoAck is implied.
-//
-// A topic that is created while there is no connection begins at its first event, also where
-// an import gave that an old time: so it would be if the tail had been there. To a hub that
-// is another one, and no copy, nothing is known to be new, and topics begin as follows.
-//
-// Of several topics, one of which nothing came yet begins where the tail began, or, where
-// that was the latest event, a second before the first event of the tail. Of more than
-// 10,000 topics, or 1 MiB of their names, some come again from there.
-//
-// Without leases (tails, AutoAck) nothing but the connection bounds what a hub
-// sends: where more than 4 MiB wait for r the client leaves, and subscribes again
-// when r has taken all that had come.
+// With AutoAck nothing but the connection bounds what a hub sends: where more than
+// 4 MiB wait for r the client leaves, and subscribes again when r has taken all that
+// had come.
 //
 // Of the Subscription, Drop leaves as Unsubscribe does, without waiting: all
-// attempts are given back, whatever it is told. Subscribe under the same name then
-// waits until the hub has answered that the first one is over. Pause and Resume return when the
-// hub has obeyed; what it had sent before may still be delivered. A paused
+// attempts are given back, whatever its argument. Subscribe under the same name then
+// waits until the hub has answered that the first one is over. Pause and Resume return
+// when the hub has obeyed; what it had sent before may still be delivered. A paused
 // subscription stays so over lost connections: PAUSE follows its SUBSCRIBE at once,
-// though a few events may come in between. Verdicts that are given while there is no connection
-// wait for one, and count where nobody holds the event by then; for AckAndPublish see
-// [Client.AckAndPublish].
-func (c *Client) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
-	s, err := c.join(ctx, opts, r)
+// though a few events may come in between. Verdicts that are given while there is no
+// connection wait for one, and count where nobody holds the event by then; for
+// AckAndPublish see [Client.AckAndPublish].
+func (c *Client) Subscribe(ctx context.Context, opts eventhub.GroupOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	opts = opts.WithDefaults()
+	err := opts.Validate() // a group without a name must not become a tail
+	var s *subscription
+	if err == nil {
+		s, err = c.join(ctx, wire.SubscribeOptions{GroupOptions: opts}, r)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("client: subscribe to %s: %w", subKey{opts.Topic, opts.Group}, err)
 	}
 	return s, nil
 }
 
-func (c *Client) join(ctx context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (*subscription, error) {
-	if opts.Group == "" {
-		if opts.AckTimeout != 0 {
-			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "ackTimeoutMs is %d; a subscription without group has no leases", opts.AckTimeout.Milliseconds())
-		}
-		opts.AutoAck = true
+// Tail implements eventhub.Subscriber. A client has at most one live tail of a topic
+// or pattern (CodeAlreadySubscribed). [Client.Follow] and [Client.Events] are the
+// comfortable ways. What Subscribe says of connections, Ended, room (as with AutoAck)
+// and the Subscription holds here too.
+//
+// A tail continues after the last event that came of each of its topics, so that over
+// lost connections no event comes twice and none is left out
+// that the log still has. Where a hub does not have that event any more, because it was
+// restored or is another one, the topic goes on with what was committed after that
+// event or has a higher offset. A line in the log says so, and the receiver is notified,
+// if it is an [eventhub.Gapped], before what follows comes. A tail to which nothing came
+// yet starts as asked: at the latest event, that is without what was published while
+// there was no connection; at the first one where Start is after an event that is not
+// there any more.
+//
+// A topic that is created while there is no connection begins at its first event, also
+// where an import gave that an old time: so it would be if the tail had been there. To a
+// hub that is another one, and no copy, nothing is known to be new, and topics begin as
+// follows.
+//
+// Of several topics, one without an event so far begins where the tail began, or, where
+// that was the latest event, a second before the first event of the tail. Of more than
+// 10,000 topics, or 1 MiB of their names, some come again from there.
+func (c *Client) Tail(ctx context.Context, opts eventhub.TailOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	s, err := c.joinTail(ctx, opts, r)
+	if err != nil {
+		return nil, fmt.Errorf("client: tail of %s: %w", opts.Topic, err)
 	}
+	return s, nil
+}
+
+func (c *Client) joinTail(ctx context.Context, opts eventhub.TailOptions, r eventhub.Receiver) (*subscription, error) {
 	if len(opts.Places) > 0 || opts.Known != "" {
 		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "places or known are given; a client goes on from its own")
 	}
+	return c.join(ctx, wire.OfTail(opts), r)
+}
+
+func (c *Client) join(ctx context.Context, opts wire.SubscribeOptions, r eventhub.Receiver) (*subscription, error) {
 	opts = opts.WithDefaults()
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
 	s := &subscription{c: c, opts: opts, receiver: r, start: opts.Start}
-	s.batch = c.cfg.batches && (opts.Group == "" || opts.MaxInFlight > 1)
-	if opts.Group == "" {
+	s.batch = c.cfg.batches && (opts.IsTail() || opts.MaxInFlight > 1)
+	if opts.IsTail() {
 		s.trail = newTrail(opts.Start)
 	}
 	e := newExchange(subscribe)
@@ -222,7 +238,7 @@ func (s *subscription) refused(err error) {
 	s.c.cfg.logger.Warn("a live tail begins at the first event: what it was to begin behind is not in the log any more", "subscription", s.key(), "error", err)
 	s.delivering.Lock()
 	defer s.delivering.Unlock()
-	s.trail.origin = eventhub.Start{Kind: eventhub.StartEarliest}
+	s.trail.origin = eventhub.Earliest
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()

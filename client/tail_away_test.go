@@ -49,7 +49,7 @@ func TestTailHasTopicsThatCameWhileItWasAway(t *testing.T) {
 			imports(old("t.before", 1), old("t.before", 2))
 			p := startProxy(t, h.WSAddr())
 			r := newCollector(1 << 20)
-			if _, err := dial(t, p.addr()).Subscribe(bounded(t), eventhub.SubscribeOptions{Topic: "t.*", Start: tt.start}, r); err != nil {
+			if _, err := dial(t, p.addr()).Tail(bounded(t), eventhub.TailOptions{Topic: "t.*", Start: tt.start}, r); err != nil {
 				t.Fatal(err)
 			}
 			if tt.seen {

@@ -33,7 +33,7 @@ func tailEvents(from, to, n int) (frames []string) {
 }
 
 // startText writes where a SUBSCRIBE asks to start.
-func startText(o *eventhub.SubscribeOptions) string {
+func startText(o *wire.SubscribeOptions) string {
 	text := fmt.Sprintf("%d %s %d", o.Start.Kind, o.Start.AfterID, o.Start.Offset)
 	for _, p := range o.Places {
 		text += fmt.Sprintf(" %s:%d:%d", p.Topic, p.Offset, p.TS)
@@ -81,11 +81,11 @@ func TestTailGoesOn(t *testing.T) {
 	)
 	c := dial(t, addr)
 	r := newCollector(1 << 20)
-	opts := eventhub.SubscribeOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 5}}
-	if _, err := c.Subscribe(bounded(t), opts, r); err != nil {
+	opts := eventhub.TailOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 5}}
+	if _, err := c.Tail(bounded(t), opts, r); err != nil {
 		t.Fatal(err)
 	}
-	_, err := c.Subscribe(bounded(t), opts, r)
+	_, err := c.Tail(bounded(t), opts, r)
 	wantCode(t, err, eventhub.CodeAlreadySubscribed)
 	if _, err := c.Publish(bounded(t), event("t", `1`)); err != nil { // over all connections
 		t.Fatal(err)
@@ -126,8 +126,8 @@ func TestTailBehindWhatIsGone(t *testing.T) {
 	})
 	c := dial(t, addr)
 	r := newCollector(1 << 20)
-	opts := eventhub.SubscribeOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "e-9"}}
-	if _, err := c.Subscribe(bounded(t), opts, r); err != nil {
+	opts := eventhub.TailOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "e-9"}}
+	if _, err := c.Tail(bounded(t), opts, r); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Publish(bounded(t), event("t", `1`)); err != nil {
@@ -169,7 +169,7 @@ func testTailWithoutRoom(t *testing.T, takenFirst bool) {
 	})
 	c := dial(t, addr)
 	r := newCollector(1)
-	sub, err := c.Subscribe(bounded(t), earliest("t", ""), r)
+	sub, err := c.Tail(bounded(t), tailFrom("t"), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,9 +216,9 @@ func TestNothingIsLeftOutOfWhatWaits(t *testing.T) {
 	for _, group := range []string{"", "g"} {
 		c := dial(t, h.WSAddr())
 		r := newCollector(3)
-		opts := earliest("t", group)
+		opts := wire.SubscribeOptions{GroupOptions: earliest("t", group)}
 		opts.AutoAck = true
-		sub, err := c.Subscribe(bounded(t), opts, r)
+		sub, err := join(bounded(t), c, opts, r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -240,9 +240,9 @@ func TestNothingIsLeftOutOfWhatWaits(t *testing.T) {
 	}
 }
 
-// TestConsumeTail: handlers get every event in order, give no verdicts, and what
-// they return is in the log.
-func TestConsumeTail(t *testing.T) {
+// TestFollow: the handler gets every event in order and gives no verdicts; its error
+// ends the tail.
+func TestFollow(t *testing.T) {
 	const n = 300 // more than the queue holds
 	var ops []wire.Op
 	var mu sync.Mutex
@@ -256,33 +256,27 @@ func TestConsumeTail(t *testing.T) {
 		}
 		return frames, true
 	})
-	log := new(logBuffer)
-	c := dial(t, addr, client.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
-	ctx, stop := context.WithCancel(bounded(t))
+	c := dial(t, addr)
+	ctx := bounded(t)
+	enough := errors.New("enough")
 	var got []uint64
-	err := client.SubscribeJSON(ctx, c, eventhub.SubscribeOptions{Topic: "t"}, 1, func(_ context.Context, v string, d eventhub.Delivery) error {
+	err := client.FollowJSON(ctx, c, eventhub.TailOptions{Topic: "t"}, func(_ context.Context, v string, d eventhub.Delivery) error {
 		got = append(got, d.Offset)
 		if d.Attempt != 1 || v != "xxxxxxxxxx" {
 			t.Errorf("attempt %d of %q", d.Attempt, v)
 		}
-		switch d.Offset {
-		case n:
-			stop()
-		case 17:
-			return errors.New("it broke")
+		if d.Offset == n {
+			return enough
 		}
 		return nil
 	})
-	if err != nil || len(got) != n || !slices.IsSorted(got) {
+	if err != enough || len(got) != n || !slices.IsSorted(got) {
 		t.Errorf("%d events were handled, in order: %v; %v", len(got), slices.IsSorted(got), err)
 	}
 	mu.Lock()
 	defer mu.Unlock()
 	if !slices.Equal(ops, []wire.Op{wire.OpSubscribe, wire.OpUnsubscribe}) {
 		t.Errorf("the client said %v", ops)
-	}
-	if text := log.String(); !strings.Contains(text, "it broke") || !strings.Contains(text, "id=e-17") || strings.Contains(text, "xxx") {
-		t.Errorf("the log is %s", text)
 	}
 }
 
@@ -316,7 +310,7 @@ func TestTailOverCutConnections(t *testing.T) {
 		}
 	})
 	next := uint64(1)
-	err := c.Consume(ctx, earliest("t", ""), 1, func(_ context.Context, d eventhub.Delivery) error {
+	err := c.Follow(ctx, tailFrom("t"), func(_ context.Context, d eventhub.Delivery) error {
 		if d.Offset != next {
 			t.Errorf("offset %d is handled; want %d", d.Offset, next)
 		}
@@ -335,23 +329,6 @@ func TestTailOverCutConnections(t *testing.T) {
 	}
 	if p.accepted() < 10 {
 		t.Errorf("only %d connections were made", p.accepted())
-	}
-}
-
-// TestTailRefusesWhatGroupsHave names the option.
-func TestTailRefusesWhatGroupsHave(t *testing.T) {
-	c := dial(t, startScripted(t, func(*wire.Request) ([]string, bool) { panic("it was sent") }))
-	for name, opts := range map[string]eventhub.SubscribeOptions{
-		"ackTimeoutMs": {AckTimeout: eventhub.DefaultAckTimeout},
-		"maxAttempts":  {MaxAttempts: 3},
-		"backoff":      {Backoff: eventhub.Backoff{Min: 1e9}},
-	} {
-		opts.Topic = "t"
-		_, err := c.Subscribe(bounded(t), opts, newCollector(9))
-		wantCode(t, err, eventhub.CodeBadRequest)
-		if err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%v does not name %s", err, name)
-		}
 	}
 }
 
@@ -382,7 +359,7 @@ func patternEvent(topic string, offset int, now time.Time, age int64) string {
 // all others; what the hub gives is delivered.
 func TestTailOverTopicsGoesOn(t *testing.T) {
 	now := time.Now()
-	starts := make(chan eventhub.SubscribeOptions, 9)
+	starts := make(chan wire.SubscribeOptions, 9)
 	serving := func(events ...string) scripted {
 		return func(r *wire.Request) ([]string, bool) {
 			if r.Op != wire.OpSubscribe {
@@ -406,7 +383,7 @@ func TestTailOverTopicsGoesOn(t *testing.T) {
 	)
 	c := dial(t, addr)
 	r := newCollector(1 << 20)
-	if _, err := c.Subscribe(bounded(t), eventhub.SubscribeOptions{Topic: "t.*"}, r); err != nil {
+	if _, err := c.Tail(bounded(t), eventhub.TailOptions{Topic: "t.*"}, r); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Publish(bounded(t), event("t", `1`)); err != nil { // over all connections
@@ -416,7 +393,7 @@ func TestTailOverTopicsGoesOn(t *testing.T) {
 	at := func(topic string, offset uint64, age int64) eventhub.Place {
 		return eventhub.Place{Topic: topic, Offset: offset, TS: now.UnixMilli() - 1000*age}
 	}
-	for i, want := range []eventhub.SubscribeOptions{
+	for i, want := range []eventhub.TailOptions{
 		{}, {}, {Start: first, Places: []eventhub.Place{at("t.a", 5, 3), at("t.b", 5, 1)}},
 		{Start: first, Places: []eventhub.Place{at("t.a", 6, 0), at("t.b", 5, 1), at("t.c", 1, 2)}},
 		{Start: first, Places: []eventhub.Place{at("t.a", 2, 0), at("t.b", 5, 1), at("t.c", 1, 2)}},
@@ -448,9 +425,9 @@ func TestTailOverTopicsReadsThePastOnce(t *testing.T) {
 	ctx, stop := context.WithCancel(bounded(t))
 	seen, next := 0, make(map[string]uint64)
 	c := dial(t, p.addr())
-	opts := earliest("t.*", "")
-	opts.MaxInFlight = 1
-	err := c.Consume(ctx, opts, 1, func(ctx context.Context, d eventhub.Delivery) error {
+	opts := tailFrom("t.*")
+	opts.BatchSize = 1
+	err := c.Follow(ctx, opts, func(ctx context.Context, d eventhub.Delivery) error {
 		if next[d.Topic]++; d.Offset != next[d.Topic] {
 			t.Errorf("offset %d of %s came; want %d", d.Offset, d.Topic, next[d.Topic])
 		}
@@ -511,9 +488,9 @@ func testTailAfterATail(t *testing.T, leave func(eventhub.Subscription)) {
 		return append(frames, ok(r), event(1), event(2)), true
 	}))
 	ctx := bounded(t)
-	opts := eventhub.SubscribeOptions{Topic: "t.*", Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+	opts := eventhub.TailOptions{Topic: "t.*", Start: eventhub.Earliest}
 	first, second := newCollector(9), newCollector(9)
-	sub, err := c.Subscribe(ctx, opts, first)
+	sub, err := c.Tail(ctx, opts, first)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -522,7 +499,7 @@ func testTailAfterATail(t *testing.T, leave func(eventhub.Subscription)) {
 	await(t, "the UNSUBSCRIBE", leaving)
 	subscribed := make(chan error, 1)
 	go func() {
-		_, err := c.Subscribe(ctx, opts, second)
+		_, err := c.Tail(ctx, opts, second)
 		subscribed <- err
 	}()
 	if _, err := c.Publish(ctx, eventhub.Event{Topic: "u", Payload: []byte("1")}); err != nil {
@@ -560,7 +537,7 @@ func TestTailsGoOnInAnotherLog(t *testing.T) {
 			log := new(logBuffer)
 			c := dial(t, p.addr(), client.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
 			r := gapped{newCollector(1 << 20), make(chan string, 9)}
-			if _, err := c.Subscribe(bounded(t), earliest(topic, ""), r); err != nil {
+			if _, err := c.Tail(bounded(t), tailFrom(topic), r); err != nil {
 				t.Fatal(err)
 			}
 			wantOffsets(t, r.collector, 1, 9)

@@ -37,7 +37,7 @@ func TestTrailBegins(t *testing.T) {
 		"nothing came":              {want: eventhub.Start{}},
 		"from the latest":           {events: []string{"a 1 600", "b 1 700"}, want: at(now.UnixMilli() - 601_000)},
 		"from the latest, long ago": {events: []string{"a 1 1723140000"}, want: at(0)},
-		"from the first":            {start: eventhub.Start{Kind: eventhub.StartEarliest}, events: []string{"a 1 600"}, want: eventhub.Start{Kind: eventhub.StartEarliest}},
+		"from the first":            {start: eventhub.Earliest, events: []string{"a 1 600"}, want: eventhub.Earliest},
 		"from a time":               {start: at(7), events: []string{"a 1 600"}, want: at(7)},
 	} {
 		tr := newTrail(tt.start)

@@ -11,6 +11,7 @@ import (
 	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/hub"
+	"eventhub/wire"
 )
 
 // TestVerdictsByHand: inside Consume of a client, Ack, Nack and Extend of a delivery
@@ -32,7 +33,7 @@ func TestVerdictsByHand(t *testing.T) {
 	seen := make(map[uint64]int)
 	opts := earliest("t", "g")
 	opts.Backoff = eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
-	err := c.Consume(ctx, opts, 1, func(ctx context.Context, d eventhub.Delivery) error {
+	err := c.Consume(ctx, opts, func(ctx context.Context, d eventhub.Delivery) error {
 		if seen[d.Offset]++; seen[3] == 3 && seen[4] == 2 {
 			stop() // after this one
 		}
@@ -96,7 +97,7 @@ func TestSettlingOutsideAHandler(t *testing.T) {
 	}
 	for _, group := range []string{"g", ""} {
 		r := keeping{came: make(chan eventhub.Delivery, 2)}
-		sub, err := c.Subscribe(ctx, earliest("t", group), r)
+		sub, err := join(ctx, c, wire.SubscribeOptions{GroupOptions: earliest("t", group)}, r)
 		if err != nil {
 			t.Fatal(err)
 		}

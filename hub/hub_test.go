@@ -147,8 +147,8 @@ func TestStopIsOrderly(t *testing.T) {
 		t.Fatal(err)
 	}
 	consumed, cancel := context.WithCancel(ctx)
-	opts := eventhub.SubscribeOptions{Topic: "t", Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest}}
-	if err := eventhub.Consume(consumed, h.Bus(), opts, 1, func(_ context.Context, d eventhub.Delivery) error {
+	opts := eventhub.GroupOptions{Topic: "t", Group: "g", Start: eventhub.Earliest}
+	if err := eventhub.Consume(consumed, h.Bus(), opts, func(_ context.Context, d eventhub.Delivery) error {
 		if d.Offset == 2 {
 			cancel()
 		}

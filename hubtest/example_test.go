@@ -16,11 +16,11 @@ type order struct {
 // ship is the consumer under test: every order that is placed becomes one that is
 // shipped.
 func ship(ctx context.Context, c *client.Client) error {
-	placed := eventhub.SubscribeOptions{
+	placed := eventhub.GroupOptions{
 		Topic: "order.placed", Group: "shipping",
-		Start: eventhub.Start{Kind: eventhub.StartEarliest},
+		Start: eventhub.Earliest,
 	}
-	return client.SubscribeJSON(ctx, c, placed, 1, func(ctx context.Context, o order, d eventhub.Delivery) error {
+	return client.ConsumeJSON(ctx, c, placed, func(ctx context.Context, o order, d eventhub.Delivery) error {
 		shipped := eventhub.Event{Topic: "order.shipped", CausedBy: []string{d.ID()}}
 		_, err := client.PublishJSON(ctx, c, shipped, o)
 		return err

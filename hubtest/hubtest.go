@@ -21,7 +21,6 @@
 package hubtest
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -250,31 +249,24 @@ func (h *Hub) Events(topic string, n int) []eventhub.Event {
 	}
 	patience, giveUp := context.WithTimeout(context.Background(), h.patience)
 	defer giveUp()
-	ctx, enough := context.WithCancel(patience)
-	defer enough()
 	var events []eventhub.Event
-	var broken error
-	tail := eventhub.SubscribeOptions{Topic: topic, Start: eventhub.Start{Kind: eventhub.StartEarliest}, AutoAck: true}
-	err := eventhub.Consume(ctx, h.hub.Bus(), tail, 1, func(_ context.Context, d eventhub.Delivery) error {
-		if len(events) == n || broken != nil {
-			return nil // it comes behind what was waited for
+	for d, err := range eventhub.Events(patience, h.hub.Bus(), eventhub.TailOptions{Topic: topic, Start: eventhub.Earliest}) {
+		if patience.Err() != nil {
+			break
 		}
 		var e eventhub.Event
-		if e, broken = d.Event(); broken == nil {
-			events = append(events, e)
+		if err == nil {
+			e, err = d.Event()
 		}
-		if len(events) == n || broken != nil {
-			enough()
+		if err != nil {
+			h.tb.Fatalf("hubtest: read topic %q: %v", topic, err)
 		}
-		return nil
-	})
-	if err := cmp.Or(err, broken); err != nil {
-		h.tb.Fatalf("hubtest: read topic %q: %v", topic, err)
+		if events = append(events, e); len(events) == n {
+			return events
+		}
 	}
-	if len(events) < n {
-		h.tb.Fatalf("hubtest: waited %s for %d events in topic %q: there are %d", h.patience, n, topic, len(events))
-	}
-	return events
+	h.tb.Fatalf("hubtest: waited %s for %d events in topic %q: there are %d", h.patience, n, topic, len(events))
+	return nil
 }
 
 // Inspector tells what the hub holds: topics, groups and their lag, events by id.

@@ -83,16 +83,16 @@ func publish(t testing.TB, p eventhub.Publisher, topic string, payloads ...strin
 	}
 }
 
-func earliest(topic, group string) eventhub.SubscribeOptions {
-	return eventhub.SubscribeOptions{Topic: topic, Group: group, Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+func earliest(topic, group string) eventhub.GroupOptions {
+	return eventhub.GroupOptions{Topic: topic, Group: group, Start: eventhub.Earliest}
 }
 
 // consume runs a consumer until the test is over, or the returned stop is called.
-func consume(t *testing.T, c *client.Client, opts eventhub.SubscribeOptions, handle eventhub.Handler) (stop func()) {
+func consume(t *testing.T, c *client.Client, opts eventhub.GroupOptions, handle eventhub.Handler) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- c.Consume(ctx, opts, 1, handle) }()
+	go func() { ended <- c.Consume(ctx, opts, handle) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -323,7 +323,7 @@ func TestFailuresAreTold(t *testing.T) {
 			tb.Cleanup(func() { cancel(); <-ended })
 			go func() {
 				defer close(ended)
-				_ = c.Consume(ctx, opts, 1, func(_ context.Context, d eventhub.Delivery) error {
+				_ = c.Consume(ctx, opts, func(_ context.Context, d eventhub.Delivery) error {
 					if d.Offset == 1 {
 						return errors.New("not now")
 					}

@@ -80,8 +80,8 @@ func TestTheRealEngineHoldsBack(t *testing.T) {
 		if _, err := b.Publish(ctx, one, one, one); err != nil {
 			t.Fatal(err)
 		}
-		opts := eventhub.SubscribeOptions{Topic: "orders", Group: "billing", Ordering: eventhub.OrderingKey,
-			Start: eventhub.Start{Kind: eventhub.StartEarliest}, Peer: eventhub.Peer{Transport: "ws", Name: "me"}}
+		opts := eventhub.GroupOptions{Topic: "orders", Group: "billing", Ordering: eventhub.OrderingKey,
+			Start: eventhub.Earliest, Peer: eventhub.Peer{Transport: "ws", Name: "me"}}
 		if _, err := b.Subscribe(ctx, opts, keeper{}); err != nil {
 			t.Fatal(err)
 		}
@@ -132,11 +132,11 @@ func publishOrders(t *testing.T, p eventhub.Publisher) (last string) {
 
 // consumeOrders handles one event at a time, each in 3 ms.
 func consumeOrders(ctx context.Context, s eventhub.Subscriber) error {
-	opts := eventhub.SubscribeOptions{
-		Topic: "orders", Group: "billing", Start: eventhub.Start{Kind: eventhub.StartEarliest},
+	opts := eventhub.GroupOptions{
+		Topic: "orders", Group: "billing", Start: eventhub.Earliest,
 		MaxAttempts: 3, Peer: eventhub.Peer{Transport: "ws"},
 	}
-	return eventhub.Consume(ctx, s, opts, 1, func(_ context.Context, d eventhub.Delivery) error {
+	return eventhub.Consume(ctx, s, opts, func(_ context.Context, d eventhub.Delivery) error {
 		time.Sleep(3 * time.Millisecond)
 		if d.Offset == poison || d.Offset == slow && d.Attempt == 1 {
 			return errors.New("no")

@@ -85,7 +85,7 @@ func appendHeaders(dst []byte, headers map[string]string) []byte {
 // SubscribeOptions.Validate; with batch it asks for EVENTS. Zero values are left
 // out: the hub's defaults hold. Without a group it asks for a live tail, and the
 // length of leases is left out too.
-func AppendSubscribe(dst []byte, corr uint64, o *eventhub.SubscribeOptions, batch bool) []byte {
+func AppendSubscribe(dst []byte, corr uint64, o *SubscribeOptions, batch bool) []byte {
 	dst = openAbout(dst, OpSubscribe, corr, o.Topic, o.Group)
 	dst = appendStart(append(dst, `,"opts":{`...), &o.Start)
 	dst = appendTexts(dst, "topics", o.Topics)

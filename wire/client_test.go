@@ -463,8 +463,8 @@ func drawEvent(t *rapid.T) eventhub.Event {
 	return e
 }
 
-func drawSubscribe(t *rapid.T) eventhub.SubscribeOptions {
-	o := eventhub.SubscribeOptions{Topic: "t", Group: "g", AutoAck: rapid.Bool().Draw(t, "auto")}
+func drawSubscribe(t *rapid.T) SubscribeOptions {
+	o := SubscribeOptions{GroupOptions: eventhub.GroupOptions{Topic: "t", Group: "g", AutoAck: rapid.Bool().Draw(t, "auto")}}
 	o.Start.Kind = eventhub.StartKind(rapid.IntRange(0, 4).Draw(t, "start"))
 	switch o.Start.Kind {
 	case eventhub.StartTime:

@@ -236,7 +236,7 @@ func (m *meaningLines) event(at string, e *eventhub.Event) {
 	m.addIf(e.DeliverAt != 0, at+"deliver_at", e.DeliverAt)
 }
 
-func (m *meaningLines) subscribe(o *eventhub.SubscribeOptions) {
+func (m *meaningLines) subscribe(o *SubscribeOptions) {
 	switch o.Start.Kind {
 	case eventhub.StartLatest:
 		m.add("from", "latest")

@@ -13,11 +13,11 @@ func (d *Decoder) readSubscribe(req *Request) error {
 	if err := d.readSubscription(req); err != nil {
 		return err
 	}
-	opts := eventhub.SubscribeOptions{Topic: req.Topic, Group: req.Group}
+	opts := SubscribeOptions{GroupOptions: eventhub.GroupOptions{Topic: req.Topic, Group: req.Group}}
 	if err := d.readSubscribeOpts(&opts, &req.Batch); err != nil {
 		return err
 	}
-	if opts.Group == "" {
+	if opts.IsTail() {
 		if err := d.refuseGroupOptions(&opts); err != nil {
 			return err
 		}
@@ -31,7 +31,7 @@ func (d *Decoder) readSubscribe(req *Request) error {
 	return nil
 }
 
-func (d *Decoder) readSubscribeOpts(o *eventhub.SubscribeOptions, batch *bool) error {
+func (d *Decoder) readSubscribeOpts(o *SubscribeOptions, batch *bool) error {
 	if !absent(d.m.opts) && d.m.opts[0] != '{' {
 		return wrongType("opts", d.m.opts, "an object")
 	}
@@ -92,7 +92,7 @@ func (d *Decoder) readSubscribeOpts(o *eventhub.SubscribeOptions, batch *bool) e
 
 // refuseGroupOptions names the option that asks something of a live tail which
 // only groups have.
-func (d *Decoder) refuseGroupOptions(o *eventhub.SubscribeOptions) error {
+func (d *Decoder) refuseGroupOptions(o *SubscribeOptions) error {
 	for _, option := range d.opts {
 		refused := false
 		switch string(option.name) {

@@ -85,7 +85,7 @@ type Request struct {
 	ID string
 
 	// SUBSCRIBE. Its Topic and Group are those above.
-	Subscribe eventhub.SubscribeOptions
+	Subscribe SubscribeOptions
 
 	// ACK, NACK, MODACK.
 	Settlement eventhub.Settlement

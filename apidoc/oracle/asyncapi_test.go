@@ -289,7 +289,7 @@ func (s *session) prepare(w *world, message string, example object) (lease strin
 		s.ask(subscribe)
 	case "ack", "ackAndPublish", "nack", "modack":
 		// The leases that the group has already are given back first.
-		if _, err := w.Bus().SeekGroup(s.t.Context(), "orders", "billing", eventhub.Start{Kind: eventhub.StartEarliest}, true); err != nil {
+		if _, err := w.Bus().SeekGroup(s.t.Context(), "orders", "billing", eventhub.Earliest, true); err != nil {
 			s.t.Fatal(err)
 		}
 		s.ask(object{"op": "SUBSCRIBE", "corr": "prepare", "topic": "orders", "group": "billing"})

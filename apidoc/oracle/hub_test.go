@@ -87,10 +87,10 @@ func (w *world) giveUp(tb testing.TB) {
 	letters := make(chan eventhub.Delivery, 4)
 	ctx, cancel := context.WithCancel(tb.Context())
 	defer cancel()
-	tail := eventhub.SubscribeOptions{Topic: "*.dlq", Start: eventhub.Start{Kind: eventhub.StartEarliest}, AutoAck: true}
+	tail := eventhub.TailOptions{Topic: "*.dlq", Start: eventhub.Earliest}
 	over := make(chan error, 1)
 	go func() {
-		over <- eventhub.Consume(ctx, w.Bus(), tail, 1, func(_ context.Context, d eventhub.Delivery) error {
+		over <- eventhub.Follow(ctx, w.Bus(), tail, func(_ context.Context, d eventhub.Delivery) error {
 			letters <- d
 			return nil
 		})
@@ -113,7 +113,7 @@ func (w *world) giveUp(tb testing.TB) {
 // pull takes so many deliveries of a group from the first event on.
 func (w *world) pull(tb testing.TB, topic, group string, n int) (all []eventhub.Delivery) {
 	tb.Helper()
-	opts := eventhub.SubscribeOptions{Topic: topic, Group: group, Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+	opts := eventhub.GroupOptions{Topic: topic, Group: group, Start: eventhub.Earliest}
 	for len(all) < n {
 		opts.MaxInFlight = n - len(all)
 		deliveries, err := w.Bus().Pull(tb.Context(), opts.WithDefaults(), time.Minute)
@@ -142,8 +142,8 @@ func (w *world) giveUpAgain(tb testing.TB) {
 	defer cancel()
 	w.settle(tb, "orders", "shipping", eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true, Reason: "still none"},
 		w.pull(tb, "orders", "shipping", 1))
-	tail := eventhub.SubscribeOptions{Topic: "orders.dlq", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 4}, AutoAck: true}
-	err := eventhub.Consume(ctx, w.Bus(), tail, 1, func(context.Context, eventhub.Delivery) error {
+	tail := eventhub.TailOptions{Topic: "orders.dlq", Start: eventhub.FromOffset(4)}
+	err := eventhub.Follow(ctx, w.Bus(), tail, func(context.Context, eventhub.Delivery) error {
 		cancel()
 		return nil
 	})

@@ -86,10 +86,10 @@ func runProjector() int {
 			return complain(err)
 		}
 	}
-	err := c.Transform(ctx, eventhub.SubscribeOptions{
-		Topic: chainTopics[at], Group: "to-" + chainTopics[at+1], Start: eventhub.Start{Kind: eventhub.StartEarliest},
-		MaxInFlight: 200, MaxAttempts: 1000, Backoff: eventhub.Backoff{Min: time.Millisecond, Max: 10 * time.Millisecond},
-	}, 4, func(_ context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
+	err := c.Transform(ctx, eventhub.GroupOptions{
+		Topic: chainTopics[at], Group: "to-" + chainTopics[at+1], Start: eventhub.Earliest,
+		MaxInFlight: 200, MaxAttempts: 1000, Backoff: eventhub.Backoff{Min: time.Millisecond, Max: 10 * time.Millisecond}, Concurrency: 4,
+	}, func(_ context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
 		return project(d, chainTopics[at+1], at < 2)
 	})
 	if err != nil {
@@ -146,8 +146,8 @@ func TestChain(t *testing.T) {
 	end := &chainEnd{}
 	end.moved.L = &end.mu
 	c := connect(t, addr)
-	if _, err := c.Subscribe(t.Context(), eventhub.SubscribeOptions{Topic: chainTopics[len(chainTopics)-1],
-		Start: eventhub.Start{Kind: eventhub.StartEarliest}}, end); err != nil {
+	if _, err := c.Tail(t.Context(), eventhub.TailOptions{Topic: chainTopics[len(chainTopics)-1],
+		Start: eventhub.Earliest}, end); err != nil {
 		t.Fatal(err)
 	}
 	var publishing sync.WaitGroup
@@ -298,20 +298,22 @@ func readTopic(t *testing.T, addr, topic string, head uint64) (events []eventhub
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*watchdog)
 	defer cancel()
-	var failed error
 	var last uint64
 	c := connect(t, addr)
-	err := c.Consume(ctx, eventhub.SubscribeOptions{Topic: topic, Start: eventhub.Start{Kind: eventhub.StartEarliest}}, 1,
-		func(_ context.Context, d eventhub.Delivery) error {
-			e, err := d.Event()
-			events, last = append(events, e), d.Offset
-			if err != nil || last == head {
-				failed = err
-				cancel()
-			}
-			return nil
-		})
-	if err = errors.Join(err, failed, c.Close()); err != nil || last != head {
+	var err error
+	for d, broken := range c.Events(ctx, eventhub.TailOptions{Topic: topic, Start: eventhub.Earliest}) {
+		var e eventhub.Event
+		if err = broken; err == nil {
+			e, err = d.Event()
+		}
+		if err != nil {
+			break
+		}
+		if events, last = append(events, e), d.Offset; last == head {
+			break
+		}
+	}
+	if err = errors.Join(err, c.Close()); err != nil || last != head {
 		t.Fatalf("%d events of %s were read, up to %d of %d: %v", len(events), topic, last, head, err)
 	}
 	return events

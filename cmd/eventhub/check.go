@@ -162,7 +162,7 @@ func (k *checking) connect(cmd *cobra.Command) (string, error) {
 
 func (k *checking) subscribe(ctx context.Context) (string, error) {
 	k.inbox = &checkInbox{news: make(chan struct{}, 1), arrived: make(chan struct{}, 1)}
-	sub, err := k.client.Subscribe(ctx, eventhub.SubscribeOptions{Topic: checkTopic, Group: checkGroup}, k.inbox)
+	sub, err := k.client.Subscribe(ctx, eventhub.GroupOptions{Topic: checkTopic, Group: checkGroup}, k.inbox)
 	if err != nil {
 		return "", err
 	}

@@ -30,7 +30,7 @@ func cmdDeadLetter(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	defer c.Close()
 	g := &terminator{reason: args[2], joined: make(chan struct{})}
-	g.sub, err = c.Subscribe(ctx, eventhub.SubscribeOptions{Topic: args[0], Group: args[1], Start: eventhub.Start{Kind: eventhub.StartEarliest}}, g)
+	g.sub, err = c.Subscribe(ctx, eventhub.GroupOptions{Topic: args[0], Group: args[1], Start: eventhub.Earliest}, g)
 	ts.Check(err)
 	close(g.joined)
 	untilGroup(ts, args[0], args[1], func(i admin.GroupInfo) bool { return i.Lag == 0 && i.Redriven == 0 })
@@ -124,8 +124,8 @@ func TestBulkRedrive(t *testing.T) {
 	}
 }
 
-func bulkOptions() eventhub.SubscribeOptions {
-	return eventhub.SubscribeOptions{Topic: redriveTopic, Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest},
+func bulkOptions() eventhub.GroupOptions {
+	return eventhub.GroupOptions{Topic: redriveTopic, Group: "g", Start: eventhub.Earliest,
 		MaxInFlight: 10_000, BatchSize: 1000, AckTimeout: time.Hour}
 }
 

@@ -52,8 +52,8 @@ func TestManyDue(t *testing.T) {
 		t.Error("none had to wait; it shows nothing")
 	}
 	c := connect(t, addr)
-	sub, err := c.Subscribe(t.Context(), eventhub.SubscribeOptions{
-		Topic: dueTopic, Group: "g", Start: eventhub.Start{Kind: eventhub.StartEarliest},
+	sub, err := c.Subscribe(t.Context(), eventhub.GroupOptions{
+		Topic: dueTopic, Group: "g", Start: eventhub.Earliest,
 		MaxInFlight: 10_000, BatchSize: 1000, MaxAttempts: 1000, AckTimeout: time.Hour, Backoff: eventhub.Backoff{Min: time.Millisecond},
 	}, m)
 	if err != nil {

@@ -41,7 +41,7 @@ func TestPatternOfManyTopics(t *testing.T) {
 	empty, goroutines := hub.resident(t), hub.metric(t, "go_goroutines")
 	create(0, n/2)
 	topics := hub.resident(t)
-	options := eventhub.SubscribeOptions{Topic: "many.**", Group: "g", AutoAck: true, Start: eventhub.Start{Kind: eventhub.StartEarliest}}
+	options := eventhub.GroupOptions{Topic: "many.**", Group: "g", AutoAck: true, Start: eventhub.Earliest}
 	m := newRollCall()
 	if _, err := c.Subscribe(t.Context(), options, m); err != nil {
 		t.Fatal(err)

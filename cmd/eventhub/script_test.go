@@ -146,7 +146,7 @@ func cmdHold(ts *testscript.TestScript, _ bool, args []string) {
 	c, err := client.Dial(context.Background(), ts.Getenv("EVENTHUB_URL"))
 	ts.Check(err)
 	ts.Defer(func() { c.Close() })
-	opts := eventhub.SubscribeOptions{Topic: args[0], Group: args[1]}
+	opts := eventhub.GroupOptions{Topic: args[0], Group: args[1]}
 	if len(args) > 2 {
 		opts.Ordering, opts.Start.Kind = args[2], eventhub.StartEarliest
 	}
@@ -163,7 +163,7 @@ func cmdNack(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	defer c.Close()
 	got := make(taker, 1)
-	opts := eventhub.SubscribeOptions{Topic: args[0], Group: args[1], Start: eventhub.Start{Kind: eventhub.StartEarliest}, MaxInFlight: 1}
+	opts := eventhub.GroupOptions{Topic: args[0], Group: args[1], Start: eventhub.Earliest, MaxInFlight: 1}
 	sub, err := c.Subscribe(ctx, opts, got)
 	ts.Check(err)
 	select {

@@ -163,10 +163,14 @@ func (f *following) filters(cmd *cobra.Command) bool {
 
 // validate checks what would be sent as the hub will.
 func (f *following) validate() error {
-	opts := f.options().WithDefaults()
-	err := opts.Validate()
+	tail := f.tail().WithDefaults()
+	err := tail.Validate()
+	if err == nil && f.group != "" {
+		member := f.member().WithDefaults()
+		err = member.Validate()
+	}
 	if err == nil {
-		f.patterns, err = opts.Patterns()
+		f.patterns, err = tail.Patterns()
 	}
 	if err != nil {
 		return errors.New(eventhub.AsError(err).Message)
@@ -174,19 +178,34 @@ func (f *following) validate() error {
 	return nil
 }
 
-func (f *following) options() eventhub.SubscribeOptions {
-	opts := eventhub.SubscribeOptions{Topic: f.topics[0], Topics: f.topics[1:], Group: f.group, Start: f.start, Conflate: f.conflate}
+// tail returns the options of a live tail.
+func (f *following) tail() eventhub.TailOptions {
+	opts := eventhub.TailOptions{Topic: f.topics[0], Topics: f.topics[1:], Start: f.start, Conflate: f.conflate}
 	if !f.filter.IsZero() {
 		opts.Filter = &f.filter
 	}
-	if f.group != "" {
-		opts.MaxInFlight, opts.AckTimeout = f.maxInFlight, f.ackTimeout
-		opts.Ordering, opts.MaxAttempts = f.ordering, f.maxAttempts
-		if f.count > 0 { // the others of the group get the rest
-			opts.MaxInFlight = min(opts.MaxInFlight, f.count)
-		}
+	return opts
+}
+
+// member returns the options of a member of the group.
+func (f *following) member() eventhub.GroupOptions {
+	opts := eventhub.GroupOptions{Topic: f.topics[0], Topics: f.topics[1:], Group: f.group, Start: f.start,
+		MaxInFlight: f.maxInFlight, AckTimeout: f.ackTimeout, Ordering: f.ordering, MaxAttempts: f.maxAttempts}
+	if !f.filter.IsZero() {
+		opts.Filter = &f.filter
+	}
+	if f.count > 0 { // the others of the group get the rest
+		opts.MaxInFlight = min(opts.MaxInFlight, f.count)
 	}
 	return opts
+}
+
+// subscribe joins the group, or opens a live tail where there is none.
+func (f *following) subscribe(ctx context.Context, c *client.Client, r eventhub.Receiver) (eventhub.Subscription, error) {
+	if f.group == "" {
+		return c.Tail(ctx, f.tail(), r)
+	}
+	return c.Subscribe(ctx, f.member(), r)
 }
 
 func (f *following) run(cmd *cobra.Command) error {
@@ -208,7 +227,7 @@ func (f *following) run(cmd *cobra.Command) error {
 		render = output.Events(f.format.Format, out.Color, f.topics, f.group != "")
 	}
 	p := newPrinter(out, render, f.group != "", f.count)
-	p.sub, err = c.Subscribe(ctx, f.options(), p)
+	p.sub, err = f.subscribe(ctx, c, p)
 	if err == nil && f.caughtUp {
 		err = f.findHeads(ctx, adm, p)
 	}

@@ -174,8 +174,8 @@ func states(t *testing.T, h *hubtest.Hub) <-chan process.State {
 	came, ended := make(chan process.State), make(chan struct{})
 	go func() {
 		defer close(ended)
-		opts := eventhub.SubscribeOptions{Topic: process.StateTopic, Group: "watch", Start: eventhub.Start{Kind: eventhub.StartEarliest}}
-		if err := c.Consume(ctx, opts, 1, func(ctx context.Context, d eventhub.Delivery) error {
+		opts := eventhub.GroupOptions{Topic: process.StateTopic, Group: "watch", Start: eventhub.Earliest}
+		if err := c.Consume(ctx, opts, func(ctx context.Context, d eventhub.Delivery) error {
 			var e struct{ Payload process.State }
 			if err := json.Unmarshal(d.Record, &e); err != nil {
 				return err

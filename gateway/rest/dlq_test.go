@@ -52,7 +52,7 @@ func (counter) Ended(error) {}
 func (c caller) awaitLetters(topic string, n int) {
 	c.t.Helper()
 	letters := make(counter, 100)
-	sub, err := c.h.Bus().Subscribe(c.t.Context(), eventhub.SubscribeOptions{Topic: eventhub.DeadLetterTopic(topic), Start: eventhub.Start{Kind: eventhub.StartEarliest}}, letters)
+	sub, err := c.h.Bus().Tail(c.t.Context(), eventhub.TailOptions{Topic: eventhub.DeadLetterTopic(topic), Start: eventhub.Earliest}, letters)
 	if err != nil {
 		c.t.Fatal(err)
 	}

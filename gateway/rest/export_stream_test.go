@@ -140,7 +140,7 @@ func TestExportOfNothing(t *testing.T) {
 // TestExportAsks: the parameters are the query, and HEAD reads nothing.
 func TestExportAsks(t *testing.T) {
 	for query, want := range map[string]admin.ReplayQuery{
-		"topic=a.**":                {Topic: "a.**", Start: eventhub.Start{Kind: eventhub.StartEarliest}},
+		"topic=a.**":                {Topic: "a.**", Start: eventhub.Earliest},
 		"topic=t&fromTs=5&toTs=7":   {Topic: "t", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 5}, ToTS: 7},
 		"topic=t&afterId=x&limit=9": {Topic: "t", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}, Limit: 9},
 		"topic=t&offset=5":          {Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 5}},

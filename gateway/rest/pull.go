@@ -99,7 +99,7 @@ func appendDelivery(dst []byte, d *eventhub.Delivery, add appendDelivered) []byt
 // giveBack returns deliveries whose answer did not reach the client, as a lost
 // connection does: the attempt counts, and they go to others at once. Should that
 // fail, their leases run out.
-func giveBack(to eventhub.Subscriber, opts eventhub.SubscribeOptions, deliveries []eventhub.Delivery) {
+func giveBack(to eventhub.Subscriber, opts eventhub.GroupOptions, deliveries []eventhub.Delivery) {
 	s := eventhub.Settlement{Verdict: eventhub.Nack, Reason: "the client was gone before it was answered", Delay: time.Millisecond}
 	for i := range deliveries {
 		s.Refs = append(s.Refs, eventhub.Ref{Lease: deliveries[i].Lease})
@@ -112,7 +112,7 @@ func giveBack(to eventhub.Subscriber, opts eventhub.SubscribeOptions, deliveries
 
 // pullRequest reads what is pulled: max and wait_ms in the query, the options of
 // the group in the body, which may be empty.
-func pullRequest(w http.ResponseWriter, r *http.Request, access *Access) (o eventhub.SubscribeOptions, wait time.Duration, _ error) {
+func pullRequest(w http.ResponseWriter, r *http.Request, access *Access) (o eventhub.GroupOptions, wait time.Duration, _ error) {
 	topic, group, err := memberOf(r)
 	if err != nil {
 		return o, 0, err
@@ -145,8 +145,8 @@ const maxOptionsBody = 256 << 10
 
 // subscribeOptions reads options as they are in a SUBSCRIBE, by having one read:
 // what means something there means the same here.
-func subscribeOptions(topic, group string, body []byte) (eventhub.SubscribeOptions, error) {
-	var o eventhub.SubscribeOptions
+func subscribeOptions(topic, group string, body []byte) (eventhub.GroupOptions, error) {
+	var o eventhub.GroupOptions
 	if body = bytes.TrimSpace(body); len(body) == 0 {
 		body = []byte("{}")
 	}
@@ -163,7 +163,7 @@ func subscribeOptions(topic, group string, body []byte) (eventhub.SubscribeOptio
 	frame = append(frame, `,"opts":`...)
 	frame = append(append(frame, body...), '}')
 	req, err := decodeFrame(frame)
-	return req.Subscribe, err
+	return req.Subscribe.GroupOptions, err
 }
 
 // memberOf reads topic, which may be a pattern, and group.

@@ -182,7 +182,7 @@ func joinOnce(ctx context.Context, addr string, c *tally, most int) error {
 	}
 	defer conn.Close() // with what it has not acked
 	m := &member{make(chan eventhub.Delivery, 20)}
-	sub, err := conn.Subscribe(ctx, eventhub.SubscribeOptions{
+	sub, err := conn.Subscribe(ctx, eventhub.GroupOptions{
 		Topic: "jobs", Group: "g", MaxInFlight: 20, AckTimeout: time.Second,
 	}, m)
 	if err != nil {

@@ -23,7 +23,7 @@ type purse struct {
 
 var purseLease = eventhub.Lease{Runtime: 1, Offset: 1, Serial: 1}
 
-func (p *purse) Pull(context.Context, eventhub.SubscribeOptions, time.Duration) ([]eventhub.Delivery, error) {
+func (p *purse) Pull(context.Context, eventhub.GroupOptions, time.Duration) ([]eventhub.Delivery, error) {
 	d := tailEvent("t", 1, `"`+strings.Repeat("x", 100_000)+`"`)
 	d.Lease = purseLease
 	return []eventhub.Delivery{d}, nil

@@ -25,9 +25,9 @@ func TestReplay(t *testing.T) {
 		asked       admin.ReplayQuery
 		want        string
 	}{
-		{"all", "topic=t", admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartEarliest}, Limit: 101},
+		{"all", "topic=t", admin.ReplayQuery{Topic: "t", Start: eventhub.Earliest, Limit: 101},
 			`{"topic":"t","count":3,"events":[` + strings.Join(stored, ",") + `]}`},
-		{"as many as there are", "topic=t&limit=3&from=earliest", admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartEarliest}, Limit: 4},
+		{"as many as there are", "topic=t&limit=3&from=earliest", admin.ReplayQuery{Topic: "t", Start: eventhub.Earliest, Limit: 4},
 			`{"topic":"t","count":3,"events":[` + strings.Join(stored, ",") + `]}`},
 		{"a page", "topic=t&limit=2&offset=1", admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 1}, Limit: 3},
 			`{"topic":"t","count":2,"events":[` + strings.Join(stored[:2], ",") + `],"next":{"from":"offset","offset":6,"life":7}}`},

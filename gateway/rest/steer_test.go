@@ -20,12 +20,12 @@ func TestSeek(t *testing.T) {
 		start       eventhub.Start
 		apply       bool
 	}{
-		{"", `{"from":"earliest"}`, eventhub.Start{Kind: eventhub.StartEarliest}, false},
+		{"", `{"from":"earliest"}`, eventhub.Earliest, false},
 		{"", `{"from":"latest","ts":null}`, eventhub.Start{}, false},
 		{"apply=1", ` {"from":"ts","ts":1723140000000} `, eventhub.Start{Kind: eventhub.StartTime, TS: 1723140000000}, true},
 		{"apply=true", `{"from":"afterId","afterId":".."}`, eventhub.Start{Kind: eventhub.StartAfterID, AfterID: ".."}, true},
 		{"apply=0", `{"from":"offset","offset":0}`, eventhub.Start{Kind: eventhub.StartOffset}, false},
-		{"from=earliest", "", eventhub.Start{Kind: eventhub.StartEarliest}, false},
+		{"from=earliest", "", eventhub.Earliest, false},
 		{"from=latest&apply=1", "", eventhub.Start{}, true},
 		{"from=ts&ts=0", "", eventhub.Start{Kind: eventhub.StartTime}, false},
 		{"from=afterId&afterId=a:1&apply=", "\n", eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "a:1"}, false},

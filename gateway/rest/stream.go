@@ -53,7 +53,7 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, access Access) (rep
 		return reply{status: http.StatusOK}, nil
 	}
 	opts.Peer, opts.Known = peer(r), at.known
-	handle, err := access.Subscriber.Subscribe(r.Context(), opts, s)
+	handle, err := access.Subscriber.Tail(r.Context(), opts, s)
 	if err != nil {
 		return reply{}, err
 	}

@@ -18,7 +18,7 @@ import (
 const maxHeadPages = 3
 
 // streamOptions reads what a stream is to have, and from where on.
-func streamOptions(r *http.Request) (o eventhub.SubscribeOptions, patterns []eventhub.Pattern, _ error) {
+func streamOptions(r *http.Request) (o eventhub.TailOptions, patterns []eventhub.Pattern, _ error) {
 	filter, rest, err := streamFilter(r)
 	if err != nil {
 		return o, nil, err
@@ -33,7 +33,7 @@ func streamOptions(r *http.Request) (o eventhub.SubscribeOptions, patterns []eve
 			return o, nil, eventhub.Errorf(eventhub.CodeBadRequest, "%s is empty; leave it out to ask for nothing", name)
 		}
 	}
-	o = eventhub.SubscribeOptions{Topic: r.PathValue("topic"), AutoAck: true}
+	o = eventhub.TailOptions{Topic: r.PathValue("topic")}
 	if !filter.IsZero() {
 		o.Filter = filter
 	}
@@ -87,7 +87,7 @@ func streamFilter(r *http.Request) (*eventhub.Filter, url.Values, error) {
 
 // beginning resolves where a new stream begins, so that its id says so before it
 // has had an event, and who is cut off at once misses nothing.
-func beginning(ctx context.Context, from admin.Inspector, o *eventhub.SubscribeOptions, patterns []eventhub.Pattern) (*places, error) {
+func beginning(ctx context.Context, from admin.Inspector, o *eventhub.TailOptions, patterns []eventhub.Pattern) (*places, error) {
 	p := &places{one: oneTopic(patterns)}
 	switch {
 	case o.Start.Kind == eventhub.StartTime:
@@ -108,7 +108,7 @@ func beginning(ctx context.Context, from admin.Inspector, o *eventhub.SubscribeO
 }
 
 // placeBefore returns the place after which a stream of one topic begins.
-func placeBefore(ctx context.Context, from admin.Inspector, o *eventhub.SubscribeOptions) (p eventhub.Place, _ error) {
+func placeBefore(ctx context.Context, from admin.Inspector, o *eventhub.TailOptions) (p eventhub.Place, _ error) {
 	switch o.Start.Kind {
 	case eventhub.StartOffset:
 		p.Offset = max(o.Start.Offset, 1) - 1

@@ -29,7 +29,7 @@ type tails struct {
 	deliver []eventhub.Delivery // to each tail, which ends then
 	err     error
 
-	opts     eventhub.SubscribeOptions
+	opts     eventhub.TailOptions
 	receiver eventhub.Receiver
 	ready    chan struct{}
 	joined   chan struct{}
@@ -69,7 +69,7 @@ func (f *tails) Event(_ context.Context, topic, id string) (eventhub.Item, error
 	return eventhub.Item{Offset: 4}, nil
 }
 
-func (f *tails) Subscribe(_ context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+func (f *tails) Tail(_ context.Context, opts eventhub.TailOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -138,7 +138,7 @@ func TestStreamBegins(t *testing.T) {
 		{"a/stream?from=offset&offset=3", "", eventhub.Start{Kind: eventhub.StartOffset, Offset: 3}, nil, "a:2", ""},
 		{"a/stream?from=afterId&afterId=four", "", eventhub.Start{}, []place{{Topic: "a", Offset: 4}}, "a:4", ""},
 		{"a/stream?from=ts&ts=7", "", eventhub.Start{Kind: eventhub.StartTime, TS: 7}, nil, "@7", ""},
-		{"a.*/stream?from=earliest", "", eventhub.Start{Kind: eventhub.StartEarliest}, nil, "@0", ""},
+		{"a.*/stream?from=earliest", "", eventhub.Earliest, nil, "@0", ""},
 		{"**/stream", "", eventhub.Start{}, heads, "@now,a:5,a.x:0,b:9", ""},
 		{"a/stream?topics=b", "", eventhub.Start{}, []place{heads[0], heads[2]}, "@now,a:5,b:9", ""},
 
@@ -190,8 +190,8 @@ func TestStreamOptions(t *testing.T) {
 	f.deliver = []eventhub.Delivery{}
 	_, h := mount(t, Access{Subscriber: f, Inspector: f})
 	status, answer, _ := request(h, "GET", "/v1/topics/a/stream?topics=b,c.*&filter=event.payload+%3E+1&key=k-*&tag=%23x&tag=y&header=X-A:+1&header=x-b:2:3&conflate_ms=250", "")
-	want := eventhub.SubscribeOptions{
-		Topic: "a", Topics: []string{"b", "c.*"}, AutoAck: true, Conflate: 250 * time.Millisecond,
+	want := eventhub.TailOptions{
+		Topic: "a", Topics: []string{"b", "c.*"}, Conflate: 250 * time.Millisecond,
 		Filter: &eventhub.Filter{CEL: "event.payload > 1", Key: "k-*", Tags: []string{"#x", "y"}, Headers: map[string]string{"x-a": "1", "x-b": "2:3"}},
 		Peer:   eventhub.Peer{Transport: "http", Name: "192.0.2.1:1234"},
 		Places: []eventhub.Place{{Topic: "a", Offset: 5}, {Topic: "b", Offset: 9}},

@@ -34,7 +34,7 @@ func BenchmarkTrace(b *testing.B) {
 		}
 	})
 	for g := range 3 {
-		sub, err := engine.Subscribe(b.Context(), eventhub.SubscribeOptions{Topic: "effects", Group: fmt.Sprint("g", g)}, deaf{})
+		sub, err := engine.Subscribe(b.Context(), eventhub.GroupOptions{Topic: "effects", Group: fmt.Sprint("g", g)}, deaf{})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -179,7 +179,7 @@ func TestSoughtEndToEnd(t *testing.T) {
 				}
 				sought = nil // of the first one only
 			}
-			if _, err := e.bus.SeekGroup(t.Context(), "t", "g", eventhub.Start{Kind: eventhub.StartEarliest}, true); err != nil {
+			if _, err := e.bus.SeekGroup(t.Context(), "t", "g", eventhub.Earliest, true); err != nil {
 				t.Fatal(err)
 			}
 		}

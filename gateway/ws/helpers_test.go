@@ -162,7 +162,15 @@ type fakeSubscriber struct {
 	settleErr   error
 }
 
-func (f *fakeSubscriber) Subscribe(ctx context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+func (f *fakeSubscriber) Subscribe(ctx context.Context, opts eventhub.GroupOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	return f.begin(ctx, wire.SubscribeOptions{GroupOptions: opts}, r)
+}
+
+func (f *fakeSubscriber) Tail(ctx context.Context, opts eventhub.TailOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	return f.begin(ctx, wire.OfTail(opts), r)
+}
+
+func (f *fakeSubscriber) begin(ctx context.Context, opts wire.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	sub := &fakeSubscription{
 		journal: f.journal, opts: opts, receiver: r,
 		ready: make(chan struct{}, 1), left: make(chan string, 4),
@@ -209,7 +217,7 @@ func ackAndPublish(j *journal, what string, hs []eventhub.AckPublish, fail func(
 
 type fakeSubscription struct {
 	*journal
-	opts      eventhub.SubscribeOptions
+	opts      wire.SubscribeOptions
 	receiver  eventhub.Receiver
 	outcome   func(eventhub.Ref) eventhub.Outcome
 	settleErr error

@@ -232,7 +232,13 @@ func (s *session) subscribe(r *wire.Request) *eventhub.Error {
 		}
 	}
 	opts.Peer = s.peer()
-	handle, err := s.access.Subscriber.Subscribe(s.ctx, opts, u)
+	var handle eventhub.Subscription
+	var err error
+	if opts.IsTail() {
+		handle, err = s.access.Subscriber.Tail(s.ctx, opts.Tail(), u)
+	} else {
+		handle, err = s.access.Subscriber.Subscribe(s.ctx, opts.GroupOptions, u)
+	}
 	if err != nil {
 		return toError(err, eventhub.CodeInternal)
 	}

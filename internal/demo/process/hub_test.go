@@ -27,7 +27,7 @@ type hub struct {
 	serial     uint64
 	nacks      map[uint64]string // reason by offset
 
-	options  eventhub.SubscribeOptions
+	options  eventhub.GroupOptions
 	member   eventhub.Receiver // nil: nobody
 	joined   int
 	refusals int // batches that were taken in part
@@ -123,7 +123,7 @@ func (h *hub) lease(offset uint64) eventhub.Delivery {
 	return eventhub.Delivery{Topic: HeartbeatTopic, Offset: offset, Record: h.heartbeats[offset-1], Lease: h.leases[offset-1]}
 }
 
-func (h *hub) Subscribe(_ context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+func (h *hub) Subscribe(_ context.Context, opts eventhub.GroupOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.options, h.member, h.delivered = opts, r, 0

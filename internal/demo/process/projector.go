@@ -128,9 +128,9 @@ func (p *Projector) Run(ctx context.Context, pub eventhub.Publisher, sub eventhu
 // consume is one membership in the group, from joining to leaving.
 func consume(ctx context.Context, pub eventhub.Publisher, sub eventhub.Subscriber) (err error) {
 	in := inbox.New(batchEvents)
-	membership, err := sub.Subscribe(ctx, eventhub.SubscribeOptions{
+	membership, err := sub.Subscribe(ctx, eventhub.GroupOptions{
 		Topic: HeartbeatTopic, Group: Group,
-		Start:     eventhub.Start{Kind: eventhub.StartEarliest},
+		Start:     eventhub.Earliest,
 		BatchSize: batchEvents, MaxInFlight: MaxProcesses, AckTimeout: ackTimeout,
 	}, in)
 	if err != nil {

@@ -468,7 +468,7 @@ type refuser struct {
 	err error
 }
 
-func (r refuser) Subscribe(context.Context, eventhub.SubscribeOptions, eventhub.Receiver) (eventhub.Subscription, error) {
+func (r refuser) Subscribe(context.Context, eventhub.GroupOptions, eventhub.Receiver) (eventhub.Subscription, error) {
 	return nil, r.err
 }
 

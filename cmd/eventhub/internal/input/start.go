@@ -20,7 +20,7 @@ func Start(s string, now time.Time) (eventhub.Start, error) {
 	case "latest":
 		return eventhub.Start{Kind: eventhub.StartLatest}, nil
 	case "earliest":
-		return eventhub.Start{Kind: eventhub.StartEarliest}, nil
+		return eventhub.Earliest, nil
 	}
 	if id, ok := strings.CutPrefix(s, "after:"); ok {
 		if err := eventhub.ValidateID(id); err != nil {

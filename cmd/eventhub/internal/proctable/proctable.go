@@ -89,7 +89,7 @@ func run(ctx context.Context, sub eventhub.Subscriber, group string, d display) 
 		group = DefaultGroup
 	}
 	in := inbox.New(inboxRoom)
-	membership, err := sub.Subscribe(ctx, eventhub.SubscribeOptions{
+	membership, err := sub.Subscribe(ctx, eventhub.GroupOptions{
 		Topic: process.StateTopic, Group: group, AutoAck: true,
 	}, in)
 	if err != nil {

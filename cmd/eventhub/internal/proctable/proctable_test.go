@@ -31,12 +31,12 @@ type group struct {
 	log       []eventhub.Record
 	delivered int
 	member    eventhub.Receiver
-	options   eventhub.SubscribeOptions
+	options   eventhub.GroupOptions
 	refusals  int
 	joined    chan struct{} // closed by Subscribe, where set
 }
 
-func (g *group) Subscribe(_ context.Context, opts eventhub.SubscribeOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+func (g *group) Subscribe(_ context.Context, opts eventhub.GroupOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.member, g.options = r, opts
@@ -370,7 +370,7 @@ type refuser struct {
 	err error
 }
 
-func (r refuser) Subscribe(context.Context, eventhub.SubscribeOptions, eventhub.Receiver) (eventhub.Subscription, error) {
+func (r refuser) Subscribe(context.Context, eventhub.GroupOptions, eventhub.Receiver) (eventhub.Subscription, error) {
 	return nil, r.err
 }
 

@@ -1,0 +1,264 @@
+package eventhub
+
+import (
+	"slices"
+	"time"
+)
+
+// Defaults and bounds of a subscription.
+const (
+	DefaultBatchSize   = 100
+	DefaultMaxInFlight = 100
+	DefaultAckTimeout  = 30 * time.Second
+	MinAckTimeout      = time.Second
+	MaxAckTimeout      = time.Hour
+	DefaultMaxAttempts = 5
+	DefaultMinBackoff  = time.Second
+	DefaultMaxBackoff  = 10 * time.Minute
+
+	maxBatchSize   = 10_000
+	maxMaxInFlight = 1_000_000
+	maxMaxAttempts = 1_000
+	maxBackoff     = 24 * time.Hour
+	maxReasonBytes = 1 << 10
+
+	// MaxPatterns bounds Topics of GroupOptions and TailOptions, MaxPlaces the Places
+	// of TailOptions and MaxKnownBytes its Known.
+	MaxPatterns   = 64
+	MaxPlaces     = 10_000
+	MaxKnownBytes = 32
+
+	minConflate = 10 * time.Millisecond
+	maxConflate = time.Hour
+)
+
+// Backoff bounds the wait before an event is delivered again: it starts at Min
+// and doubles up to Max, with jitter. The zero value takes the group's.
+type Backoff struct {
+	Min, Max time.Duration
+}
+
+// GroupOptions ask for membership in a group. Topic and Group are required; zero
+// values of the others mean the default, and for the settings of the group
+// (Ordering, Filter, MaxAttempts, Backoff) whatever the group has.
+//
+// Topic may be a pattern, and Topics may name more of them. The subscription is
+// then a member of the group in every topic that one of them matches, and
+// MaxInFlight is its bound over all of them. The patterns of a group are durable:
+// a topic that is created later gets the group from its first event on, members
+// connected or not; Start counts for the topics that are there.
+type GroupOptions struct {
+	Topic  string
+	Topics []string // at most MaxPatterns
+	// Group is the name: 1–128 of A–Z a–z 0–9 . _ : -. Members with the same name
+	// share the events.
+	Group string
+	// Start is where the group begins, if this subscription creates it.
+	Start Start
+
+	// Of this member.
+	Concurrency int           // calls of a handler at once; 0 means 1, which keeps the order of deliveries
+	BatchSize   int           // deliveries handed over at once, at most
+	MaxInFlight int           // leases held at once, at most
+	AckTimeout  time.Duration // length of a lease, 1 s to 1 h
+	AutoAck     bool          // an event counts as acked when handed over, or sent where Buffered
+	Buffered    bool          // the receiver queues what it takes and reports by Subscription.Sent what has left it
+	Peer        Peer          // who it is, for those who look
+
+	// Of the group, fixed at its creation. An empty Ordering means whatever the
+	// group has, and OrderingNone for a new one; a nil Filter likewise, and no
+	// filter for a new one.
+	Ordering    string
+	Filter      *Filter
+	MaxAttempts int
+	Backoff     Backoff
+}
+
+// The orderings of a group.
+const (
+	// OrderingNone delivers events to whoever has room; a failed one does not
+	// keep others back.
+	OrderingNone = "none"
+	// OrderingKey delivers the events of a key one by one, in the order of their
+	// offsets: the next one goes out when the one before is acked or
+	// dead-lettered. Events without a key, and other keys, do not wait.
+	OrderingKey = "key"
+)
+
+// TailOptions ask for a live tail: all events from Start on, in order, for this
+// subscription alone, with no cursor that outlives it, no leases and no acks.
+// Topic is required; zero values of the others mean the default. A tail that falls
+// behind is not closed; it reads from the store and catches up.
+//
+// Topic may be a pattern, and Topics may name more of them. Topics that are created
+// later are followed from their first event on; Start counts for the topics that
+// are there.
+type TailOptions struct {
+	Topic  string
+	Topics []string // at most MaxPatterns
+	// Start is where the tail begins: after the latest event, if it is not set.
+	Start Start
+	// Filter leaves events out; nil takes all.
+	Filter *Filter
+	// Conflate hands over the newest event of each topic and key
+	// once in that time, and drops those before it, also where the hub then loses
+	// the newer one in a crash or to a backup. Events without a key are of one.
+	// 0: every event.
+	Conflate time.Duration
+
+	BatchSize int  // events handed over at once, at most
+	Buffered  bool // the receiver queues what it takes and reports by Subscription.Sent what has left it
+	Peer      Peer // who it is, for those who look
+
+	// Places say where the tail continues in topics that it had before:
+	// after these offsets, one for a topic, at most MaxPlaces. Start counts for all
+	// other topics. Topics that it does not have are passed over. Where the event of a
+	// place is not in the log as it was (TS shows that), because the hub lost it or is
+	// another one, the tail goes on with what was committed after it or has a higher
+	// offset, and with the first event where TS is 0. A client has places of its own
+	// and takes none.
+	Places []Place
+	// Known, of a tail that continues, is what its receiver was given (see Knower) when
+	// it began, or went on the last time. A topic that did not exist then, and has no
+	// place, begins at its first event, whatever the times of that. A hub that
+	// the text says nothing to, as it is of another one, goes by Start alone, which then
+	// is no AfterID and no FromOffset: those are places. A client keeps it by itself and
+	// takes none.
+	Known string
+}
+
+// WithDefaults fills the member's zero values. The group's settings stay as
+// they are: zero there means "whatever the group has".
+func (o GroupOptions) WithDefaults() GroupOptions {
+	if o.Concurrency == 0 {
+		o.Concurrency = 1
+	}
+	if o.BatchSize == 0 {
+		o.BatchSize = DefaultBatchSize
+	}
+	if o.MaxInFlight == 0 {
+		o.MaxInFlight = DefaultMaxInFlight
+	}
+	if o.AckTimeout == 0 {
+		o.AckTimeout = DefaultAckTimeout
+	}
+	return o
+}
+
+// WithDefaults fills the zero values.
+func (o TailOptions) WithDefaults() TailOptions {
+	if o.BatchSize == 0 {
+		o.BatchSize = DefaultBatchSize
+	}
+	return o
+}
+
+// Validate checks names and ranges of options that have their defaults; the error
+// names the option by its name on the wire.
+func (o *GroupOptions) Validate() error {
+	if _, err := o.Patterns(); err != nil {
+		return err
+	}
+	if o.Group == "" {
+		return Errorf(CodeBadRequest, "group is empty; events without a group are those of a live tail, which has its own call and TailOptions")
+	}
+	if err := ValidateGroup(o.Group); err != nil {
+		return err
+	}
+	if err := o.Start.Validate(); err != nil {
+		return err
+	}
+	if err := o.Filter.Validate(); err != nil {
+		return err
+	}
+	if o.Ordering != "" && o.Ordering != OrderingNone && o.Ordering != OrderingKey {
+		return Errorf(CodeBadRequest, "ordering is %s; none and key are allowed", quote(o.Ordering))
+	}
+	for _, n := range []struct {
+		name            string
+		value, min, max int64
+	}{
+		{"concurrency", int64(o.Concurrency), 0, maxMaxInFlight},
+		{"batchSize", int64(o.BatchSize), 1, maxBatchSize},
+		{"maxInFlight", int64(o.MaxInFlight), 1, maxMaxInFlight},
+		{"ackTimeoutMs", o.AckTimeout.Milliseconds(), MinAckTimeout.Milliseconds(), MaxAckTimeout.Milliseconds()},
+		{"maxAttempts", int64(o.MaxAttempts), 0, maxMaxAttempts},
+		{"backoff.minMs", o.Backoff.Min.Milliseconds(), 0, maxBackoff.Milliseconds()},
+		{"backoff.maxMs", o.Backoff.Max.Milliseconds(), 0, maxBackoff.Milliseconds()},
+	} {
+		if n.value < n.min || n.value > n.max {
+			return Errorf(CodeBadRequest, "%s is %d; %d to %d are allowed", n.name, n.value, n.min, n.max)
+		}
+	}
+	if o.Backoff.Max != 0 && o.Backoff.Min > o.Backoff.Max {
+		return Errorf(CodeBadRequest, "backoff.minMs %d is above backoff.maxMs %d", o.Backoff.Min.Milliseconds(), o.Backoff.Max.Milliseconds())
+	}
+	return nil
+}
+
+// Validate checks names and ranges of options that have their defaults; the error
+// names the option by its name on the wire.
+func (o *TailOptions) Validate() error {
+	if _, err := o.Patterns(); err != nil {
+		return err
+	}
+	if err := o.Start.Validate(); err != nil {
+		return err
+	}
+	if err := o.Filter.Validate(); err != nil {
+		return err
+	}
+	if o.Conflate != 0 && (o.Conflate < minConflate || o.Conflate > maxConflate) {
+		return Errorf(CodeBadRequest, "conflate.every_ms is %d; %d to %d are allowed", o.Conflate.Milliseconds(), minConflate.Milliseconds(), maxConflate.Milliseconds())
+	}
+	if o.BatchSize < 1 || o.BatchSize > maxBatchSize {
+		return Errorf(CodeBadRequest, "batchSize is %d; 1 to %d are allowed", o.BatchSize, maxBatchSize)
+	}
+	return o.validatePlaces()
+}
+
+func (o *TailOptions) validatePlaces() error {
+	if len(o.Known) > MaxKnownBytes {
+		return Errorf(CodeBadRequest, "known has %d bytes; at most %d are allowed", len(o.Known), MaxKnownBytes)
+	}
+	if len(o.Places) > MaxPlaces {
+		return Errorf(CodeBadRequest, "places has %d entries; at most %d are allowed", len(o.Places), MaxPlaces)
+	}
+	for i, p := range o.Places {
+		if err := ValidateStoredTopic(p.Topic); err != nil {
+			return Errorf(CodeBadRequest, "places[%d]: %s", i, AsError(err).Message)
+		}
+		if p.Offset > MaxOffset {
+			return Errorf(CodeBadRequest, "places[%d]: offset is %d; at most %d is allowed", i, p.Offset, uint64(MaxOffset))
+		}
+		if p.TS < 0 {
+			return Errorf(CodeBadRequest, "places[%d]: ts is %d; epoch milliseconds are not negative", i, p.TS)
+		}
+	}
+	return nil
+}
+
+// Patterns returns Topic and Topics, compiled, each once. The error has
+// CodeBadTopic, or CodeBadRequest where there are too many.
+func (o *GroupOptions) Patterns() ([]Pattern, error) { return patternsOf(o.Topic, o.Topics) }
+
+// Patterns returns Topic and Topics, compiled, each once. The error has
+// CodeBadTopic, or CodeBadRequest where there are too many.
+func (o *TailOptions) Patterns() ([]Pattern, error) { return patternsOf(o.Topic, o.Topics) }
+
+func patternsOf(topic string, topics []string) ([]Pattern, error) {
+	if len(topics) > MaxPatterns {
+		return nil, Errorf(CodeBadRequest, "topics has %d patterns; at most %d are allowed", len(topics), MaxPatterns)
+	}
+	patterns := make([]Pattern, 0, 1+len(topics))
+	for _, text := range append([]string{topic}, topics...) {
+		p, err := ParsePattern(text)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(patterns, func(q Pattern) bool { return q.text == text }) {
+			patterns = append(patterns, p)
+		}
+	}
+	return patterns, nil
+}
