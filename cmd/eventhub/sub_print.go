@@ -271,11 +271,34 @@ func (p *printer) watchTopics(ctx context.Context) {
 		if err != nil {
 			continue
 		}
-		p.mu.Lock()
-		maps.DeleteFunc(p.heads, func(topic string, head uint64) bool { return there[topic] < head })
-		p.changed.Signal()
-		p.mu.Unlock()
+		p.forgetGone(there)
 	}
+}
+
+// forgetGone forgets the heads of topics that are not there any more, as far as nothing
+// that has come of them waits to be written: else the last of that is their head.
+func (p *printer) forgetGone(there map[string]uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refused {
+		return // the client may hold some of their events; ask again
+	}
+	last := make(map[string]uint64)
+	for _, batch := range [][]eventhub.Delivery{p.writing, p.queue} {
+		for i := range batch {
+			last[batch[i].Topic] = batch[i].Offset
+		}
+	}
+	for topic, head := range p.heads {
+		switch {
+		case there[topic] >= head:
+		case last[topic] > 0:
+			p.heads[topic] = min(head, last[topic])
+		default:
+			delete(p.heads, topic)
+		}
+	}
+	p.changed.Signal()
 }
 
 // watchCursors ends the printer when the group's cursor has reached the head that

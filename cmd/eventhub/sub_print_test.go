@@ -345,6 +345,26 @@ func TestPrinterUntilHeadsOfDeleted(t *testing.T) {
 	})
 }
 
+// TestPrinterWritesWhatCameOfDeleted: what has come of a topic is written, also where the
+// topic is deleted meanwhile.
+func TestPrinterWritesWhatCameOfDeleted(t *testing.T) {
+	var out bytes.Buffer
+	p := newPrinter(output.NewResults(&out), offsets, false, 0)
+	p.sub = &fakeSub{}
+	p.untilHeads, p.heads = true, map[string]uint64{"u": 9}
+	p.Deliver(batch("u", 1, 2))
+	p.take()
+	p.Deliver(batch("u", 3, 4))
+	p.forgetGone(map[string]uint64{"t": 9})
+	p.print(t.Context())
+	for p.take() {
+		p.print(t.Context())
+	}
+	if out.String() != "1 2 3 4 " || !p.caughtUp() {
+		t.Errorf("printed %q; nothing is left: %v", out.String(), p.caughtUp())
+	}
+}
+
 // TestPrinterReportsWhyItEnded: by a subscription that ended, and by an event
 // that can not be printed, before which all is printed and acked.
 func TestPrinterReportsWhyItEnded(t *testing.T) {
