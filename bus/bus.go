@@ -63,6 +63,7 @@ import (
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/delayed"
+	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/topiclog"
 	"eventhub/internal/filter"
@@ -130,6 +131,8 @@ func (o Options) withDefaults() (Options, error) {
 // Bus is the engine over one store. It satisfies eventhub.Publisher and
 // eventhub.Subscriber.
 type Bus struct {
+	*history // reading the past: admin.History, and topics and events of admin.Inspector
+
 	opts      Options
 	store     store.Store
 	log       *slog.Logger
@@ -161,6 +164,9 @@ type Bus struct {
 	patternTails map[string]*patternTails
 }
 
+// history is named so that Bus does not export the field.
+type history = past.History
+
 // groupKey names a group in a topic.
 type groupKey struct{ topic, group string }
 
@@ -168,6 +174,9 @@ var (
 	_ eventhub.Publisher  = (*Bus)(nil)
 	_ eventhub.Subscriber = (*Bus)(nil)
 	_ admin.Inspector     = (*Bus)(nil)
+	_ admin.History       = (*Bus)(nil)
+	_ admin.Importer      = (*Bus)(nil)
+	_ admin.Backuper      = (*Bus)(nil)
 	_ admin.Operator      = (*Bus)(nil)
 	_ admin.Scheduler     = (*Bus)(nil)
 )
@@ -180,17 +189,19 @@ func New(opts Options) (*Bus, error) {
 		return nil, err
 	}
 	b := &Bus{
-		opts:   opts,
-		clock:  sched.NewClock(opts.clock),
-		store:  opts.Store,
-		log:    opts.Logger,
-		logs:   topiclog.New(opts.TailCacheBytes),
+		opts:  opts,
+		clock: sched.NewClock(opts.clock),
+		store: opts.Store,
+		log:   opts.Logger,
+		logs:  topiclog.New(opts.TailCacheBytes),
+
 		groups: make(map[groupKey]*group),
 		tails:  make(map[*tail]struct{}),
 
 		tailTopics:   make(map[string]*tailTopic),
 		patternTails: make(map[string]*patternTails),
 	}
+	b.history = past.New(b.store, b.filters.compile)
 	deleted, err := b.store.DeletedEpoch(context.Background())
 	if err != nil {
 		return nil, storeError(err, "read the epoch of deleted groups")
@@ -328,7 +339,7 @@ func (b *Bus) Cursor(ctx context.Context, topic, name string) (eventhub.Cursor, 
 		}
 		c.Epoch, c.Offset = state.Epoch, state.Cursor
 	}
-	last, err := b.first(ctx, topic, c.Offset)
+	last, err := past.First(ctx, b.store, topic, c.Offset)
 	if err == nil && c.Offset != 0 && last.Offset == c.Offset {
 		c.LastID, c.LastTS = string(last.Record.ID()), last.Record.CommitTime()
 	}
@@ -353,10 +364,7 @@ func groupError(err error, topic, name string) error {
 	return storeError(err, "load group %s::%s", topic, name)
 }
 
-// storeError wraps what a store could not do; the cause is for the log.
+// storeError is store.Failed.
 func storeError(err error, format string, args ...any) error {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	return eventhub.Wrap(eventhub.CodeInternal, err, "The store failed to "+format+".", args...)
+	return store.Failed(err, format, args...)
 }

@@ -8,6 +8,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/past"
 	"eventhub/store"
 )
 
@@ -71,7 +72,7 @@ func (b *Bus) checkDeadLetters(ctx context.Context, q *admin.DeadLetterQuery) er
 	}
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return noTopic(q.Topic)
+		return past.NoTopic(q.Topic)
 	case err != nil:
 		return storeError(err, "look up topic %q", q.Topic)
 	}

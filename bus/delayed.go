@@ -5,6 +5,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/past"
 	"eventhub/store"
 )
 
@@ -24,7 +25,7 @@ func (b *Bus) Scheduled(ctx context.Context, q admin.ScheduleQuery) ([]admin.Sch
 	if q.Limit == 0 {
 		q.Limit = admin.MaxPage
 	}
-	if err := checkLimit(q.Limit); err != nil {
+	if err := past.CheckLimit(q.Limit); err != nil {
 		return nil, err
 	}
 	if q.Topic != "" {

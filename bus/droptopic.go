@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/past"
 	"eventhub/store"
 )
 
@@ -31,7 +32,7 @@ func (b *Bus) drop(topic string) error {
 	ctx := context.Background()
 	if _, err := b.store.Topic(ctx, topic); err != nil {
 		if errors.Is(err, store.ErrNotFound) {
-			return noTopic(topic)
+			return past.NoTopic(topic)
 		}
 		return storeError(err, "look up topic %q", topic)
 	}

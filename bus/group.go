@@ -16,6 +16,7 @@ import (
 	"eventhub"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/groupstate"
+	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/topiclog"
 	"eventhub/store"
@@ -177,7 +178,7 @@ func (g *group) findIn(ctx context.Context, life uint64, o *eventhub.GroupOption
 	b := g.bus
 	for made := false; ; {
 		var known groupstate.Progress // not the group's own: whoever ends the group looks at that
-		now, err := b.life(ctx, g.log.Topic())
+		now, err := past.Life(ctx, b.store, g.log.Topic())
 		if err != nil {
 			return 0, state, known, err
 		}
@@ -201,7 +202,7 @@ func (g *group) findIn(ctx context.Context, life uint64, o *eventhub.GroupOption
 		}
 		// Both are of that life if it is not over: of a later one, life after life, they
 		// may be a mixture.
-		after, err := b.life(ctx, g.log.Topic())
+		after, err := past.Life(ctx, b.store, g.log.Topic())
 		if err == nil && after != now {
 			err = errDeleted(g.log.Topic())
 		}
@@ -333,34 +334,6 @@ func (b *Bus) newEpoch() uint64 {
 func (b *Bus) raised(epoch uint64) {
 	for last := b.epochs.Load(); last < epoch && !b.epochs.CompareAndSwap(last, epoch); last = b.epochs.Load() {
 	}
-}
-
-// resolve returns the cursor that a start means in a topic.
-func (b *Bus) resolve(ctx context.Context, topic string, start eventhub.Start) (uint64, error) {
-	s := b.store
-	var at uint64 // the first offset to deliver
-	var err error
-	switch start.Kind {
-	case eventhub.StartEarliest:
-		at = 1
-	case eventhub.StartOffset:
-		at = max(start.Offset, 1)
-	case eventhub.StartTime:
-		at, err = s.SeekTime(ctx, topic, start.TS)
-	case eventhub.StartAfterID:
-		at, err = s.Find(ctx, topic, start.AfterID)
-		if errors.Is(err, store.ErrNotFound) {
-			return 0, eventhub.Errorf(eventhub.CodeUnknownID, "afterId %q is not in topic %q", start.AfterID, topic)
-		}
-		at++
-	default:
-		at, err = s.Head(ctx, topic)
-		at++
-	}
-	if err != nil {
-		return 0, storeError(err, "resolve the start in topic %q", topic)
-	}
-	return at - 1, nil
 }
 
 // position returns epoch and cursor.

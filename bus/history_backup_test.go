@@ -280,3 +280,28 @@ func TestBackupOfMemory(t *testing.T) {
 		}
 	})
 }
+
+// TestBackupOfAStoreThatFails: the error has its cause.
+func TestBackupOfAStoreThatFails(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		broken := &failingCheckpoint{Store: r.store.Store, fail: errors.New("no luck")}
+		b, err := New(Options{Store: broken})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Backup(bg, "d"); eventhub.ErrorCode(err) != eventhub.CodeInternal || !errors.Is(err, broken.fail) {
+			t.Errorf("Backup: %v; want an internal error with its cause", err)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// failingCheckpoint is a store that cannot be copied.
+type failingCheckpoint struct {
+	store.Store
+	fail error
+}
+
+func (f *failingCheckpoint) Checkpoint(context.Context, string) error { return f.fail }

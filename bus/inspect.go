@@ -9,114 +9,16 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/groupstate"
+	"eventhub/bus/internal/past"
 	"eventhub/store"
 )
-
-// Topics implements admin.Inspector.
-func (b *Bus) Topics(ctx context.Context, after string, limit int) ([]admin.TopicInfo, error) {
-	if err := checkLimit(limit); err != nil {
-		return nil, err
-	}
-	list, err := b.store.ListTopics(ctx, after, limit)
-	if err != nil {
-		return nil, storeError(err, "list the topics")
-	}
-	infos := make([]admin.TopicInfo, len(list))
-	for i, t := range list {
-		if infos[i], err = b.describe(ctx, t); err != nil {
-			return nil, err
-		}
-	}
-	return infos, nil
-}
-
-func checkLimit(limit int) error {
-	if limit < 1 || limit > admin.MaxPage {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "limit is %d; 1 to %d are allowed", limit, admin.MaxPage)
-	}
-	return nil
-}
-
-// Topic implements admin.Inspector.
-func (b *Bus) Topic(ctx context.Context, name string) (admin.TopicInfo, error) {
-	if err := eventhub.ValidateStoredTopic(name); err != nil {
-		return admin.TopicInfo{}, err
-	}
-	t, err := b.store.Topic(ctx, name)
-	if errors.Is(err, store.ErrNotFound) {
-		return admin.TopicInfo{}, noTopic(name)
-	}
-	if err != nil {
-		return admin.TopicInfo{}, storeError(err, "look up topic %q", name)
-	}
-	return b.describe(ctx, t)
-}
-
-func noTopic(name string) error {
-	return eventhub.Errorf(eventhub.CodeUnknownID, "there is no topic %q", name)
-}
-
-// describe adds to a topic what its ends tell.
-func (b *Bus) describe(ctx context.Context, t store.TopicInfo) (admin.TopicInfo, error) {
-	info := admin.TopicInfo{Topic: t.Name, Head: t.Head}
-	groups, err := b.store.ListGroups(ctx, t.Name)
-	if err != nil {
-		return info, storeError(err, "list the groups of topic %q", t.Name)
-	}
-	info.Groups = len(groups)
-	first, err := b.first(ctx, t.Name, 1)
-	if err != nil || t.Head == 0 {
-		return info, err
-	}
-	head, err := b.first(ctx, t.Name, t.Head)
-	info.FirstOffset, info.FirstTS = first.Offset, first.Record.CommitTime()
-	info.HeadTS, info.HeadID = head.Record.CommitTime(), string(head.Record.ID())
-	return info, err
-}
-
-// first returns the first event at or above an offset; the zero Item where there
-// is none.
-func (b *Bus) first(ctx context.Context, topic string, from uint64) (eventhub.Item, error) {
-	var batch store.Batch
-	batch.Grow(4 << 10) // of one event, not of a page
-	if err := b.store.Read(ctx, topic, from, 1, 0, &batch); err != nil {
-		return eventhub.Item{}, storeError(err, "read topic %q at offset %d", topic, from)
-	}
-	if len(batch.Items) == 0 {
-		return eventhub.Item{}, nil
-	}
-	return batch.Items[0], nil
-}
-
-// Event implements admin.Inspector.
-func (b *Bus) Event(ctx context.Context, topic, id string) (eventhub.Item, error) {
-	if err := eventhub.ValidateID(id); err != nil {
-		return eventhub.Item{}, err
-	}
-	if _, err := b.Topic(ctx, topic); err != nil {
-		return eventhub.Item{}, err
-	}
-	unknown := eventhub.Errorf(eventhub.CodeUnknownID, "there is no event %q in topic %q", id, topic)
-	offset, err := b.store.Find(ctx, topic, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return eventhub.Item{}, unknown
-	}
-	if err != nil {
-		return eventhub.Item{}, storeError(err, "look up event %q of topic %q", id, topic)
-	}
-	item, err := b.first(ctx, topic, offset)
-	if err == nil && item.Offset != offset {
-		err = unknown
-	}
-	return item, err
-}
 
 // Groups implements admin.Inspector.
 func (b *Bus) Groups(ctx context.Context, q admin.GroupQuery) ([]admin.GroupInfo, error) {
 	if q.Limit == 0 {
 		q.Limit = admin.MaxPage
 	}
-	if err := checkLimit(q.Limit); err != nil {
+	if err := past.CheckLimit(q.Limit); err != nil {
 		return nil, err
 	}
 	if q.Topic != "" {
@@ -218,14 +120,14 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 		g.describe(&info)
 	}
 	if info.Head > 0 {
-		head, err := b.first(ctx, t.Name, info.Head)
+		head, err := past.First(ctx, b.store, t.Name, info.Head)
 		if err != nil {
 			return info, err
 		}
 		info.HeadID, info.HeadTS = string(head.Record.ID()), head.Record.CommitTime()
 	}
 	if info.Cursor > 0 {
-		last, err := b.first(ctx, t.Name, info.Cursor)
+		last, err := past.First(ctx, b.store, t.Name, info.Cursor)
 		if err != nil {
 			return info, err
 		}
@@ -235,7 +137,7 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 	}
 	if info.Lag > 0 {
 		// Just above the cursor is an event that is not done, or a gap.
-		oldest, err := b.first(ctx, t.Name, info.Cursor+1)
+		oldest, err := past.First(ctx, b.store, t.Name, info.Cursor+1)
 		if err != nil {
 			return info, err
 		}
@@ -318,7 +220,7 @@ func blocked(kind string, e *groupstate.Entry, drift int64) *admin.Blocked {
 
 // InFlight implements admin.Inspector.
 func (b *Bus) InFlight(ctx context.Context, topic, name string, limit int) ([]admin.InFlight, error) {
-	if err := checkLimit(limit); err != nil {
+	if err := past.CheckLimit(limit); err != nil {
 		return nil, err
 	}
 	g := b.running(topic, name)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"eventhub/bus/internal/past"
 	"eventhub/store"
 )
 
@@ -82,7 +83,7 @@ func (b *Bus) missedTopics(ctx context.Context) []store.TopicLife {
 	if len(patterns) == 0 {
 		return nil
 	}
-	topics, err := b.matching(ctx, patterns)
+	topics, err := past.Matching(ctx, b.store, patterns)
 	if err != nil && ctx.Err() == nil {
 		b.log.Error("cannot look for topics that were created unnoticed; they get their groups at the next start", "error", err)
 	}

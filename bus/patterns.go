@@ -12,6 +12,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/past"
 	"eventhub/store"
 )
 
@@ -230,7 +231,7 @@ func (g *patternedGroup) create(ctx context.Context, b *Bus, starts []groupStart
 // alive returns those of the starts whose topics were not deleted.
 func (b *Bus) alive(ctx context.Context, starts []groupStart) (alive []groupStart, _ error) {
 	for _, at := range starts {
-		life, err := b.life(ctx, at.Topic)
+		life, err := past.Life(ctx, b.store, at.Topic)
 		if err != nil {
 			return nil, err
 		}
@@ -265,7 +266,7 @@ func (s *subscription) joinPatterns(ctx context.Context, patterns []eventhub.Pat
 // held.
 func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, changes []store.PatternChange) error {
 	b := s.bus
-	topics, err := b.matching(ctx, s.patterns)
+	topics, err := past.Matching(ctx, b.store, s.patterns)
 	if err != nil {
 		return err
 	}
@@ -314,7 +315,7 @@ func (b *Bus) startIn(ctx context.Context, topic store.TopicLife, o *eventhub.Gr
 	if at.raw, err = encodeSettings(o); err != nil {
 		return at, err
 	}
-	at.cursor, err = b.resolve(ctx, topic.Topic, o.Start)
+	at.cursor, err = past.Resolve(ctx, b.store, topic.Topic, o.Start)
 	return at, err
 }
 
@@ -473,7 +474,7 @@ func (b *Bus) Patterns(ctx context.Context, group string) ([]admin.GroupPattern,
 	if len(list) == 0 {
 		return list, nil
 	}
-	topics, err := b.matching(ctx, patterns)
+	topics, err := past.Matching(ctx, b.store, patterns)
 	if err != nil {
 		return nil, err
 	}
@@ -536,7 +537,7 @@ func (b *Bus) deletePattern(ctx context.Context, text, name string) error {
 	for _, s := range subs {
 		s.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "pattern %q of group %q was deleted", text, name))
 	}
-	topics, err := b.matching(ctx, []eventhub.Pattern{p})
+	topics, err := past.Matching(ctx, b.store, []eventhub.Pattern{p})
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/groupstate"
+	"eventhub/bus/internal/past"
 	"eventhub/store"
 )
 
@@ -41,7 +42,7 @@ func (b *Bus) seek(ctx context.Context, topic, name string, start eventhub.Start
 	if err := g.load(ctx, nil); err != nil {
 		return plan, way, err
 	}
-	to, err := b.resolve(ctx, topic, start)
+	to, err := past.Resolve(ctx, b.store, topic, start)
 	if err != nil {
 		return plan, way, err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/sched"
 )
 
@@ -109,7 +110,7 @@ func (t *tail) expect(patterns []eventhub.Pattern, start eventhub.Start) error {
 // there, and at the first event in those that it does not know, and lets it begin.
 // Topics that are created meanwhile join by themselves.
 func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, knows known, opts *eventhub.TailOptions) error {
-	topics, err := t.bus.matching(ctx, patterns)
+	topics, err := past.Matching(ctx, t.bus.store, patterns)
 	if err != nil {
 		return err
 	}
@@ -148,7 +149,7 @@ func (t *tail) follow(ctx context.Context, topic string, start eventhub.Start, p
 	case placed:
 		cursor, err = t.goOn(ctx, place)
 	case start.Kind != eventhub.StartLatest:
-		cursor, err = b.resolve(ctx, topic, start)
+		cursor, err = past.Resolve(ctx, b.store, topic, start)
 	}
 	if err != nil {
 		b.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"eventhub"
+	"eventhub/bus/internal/past"
 	"eventhub/store"
 )
 
@@ -29,7 +30,7 @@ func (t *tail) goOn(ctx context.Context, p eventhub.Place) (cursor uint64, _ err
 		t.tellGap(p, first)
 		return p.Offset, nil
 	case p.TS > 0:
-		if cursor, err = t.bus.resolve(ctx, p.Topic, eventhub.Start{Kind: eventhub.StartTime, TS: p.TS + 1}); err != nil {
+		if cursor, err = past.Resolve(ctx, t.bus.store, p.Topic, eventhub.Start{Kind: eventhub.StartTime, TS: p.TS + 1}); err != nil {
 			return 0, err
 		}
 		cursor = min(cursor, p.Offset)

@@ -4,19 +4,8 @@ import (
 	"slices"
 
 	"eventhub"
-	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
-
-// createdBy returns the topics that the batch has created.
-func createdBy(batch []*commit.Request) (created []store.TopicLife) {
-	for _, s := range batch {
-		for i := range s.Units {
-			created = append(created, s.Units[i].Created...)
-		}
-	}
-	return created
-}
 
 // patternTails are the live tails of one pattern.
 type patternTails struct {

@@ -45,6 +45,7 @@ var rules = []rule{
 	{"bus/internal/sched", nil},
 	{"bus/internal/topiclog", []string{"bus/internal/commit", "store"}},
 	{"bus/internal/delayed", []string{".", "admin", "bus/internal/commit", "store"}},
+	{"bus/internal/past", []string{".", "admin", "store", "internal/filter"}},
 	{"bus", []string{".", "admin", "bus/internal/...", "store", "internal/..."}},
 	{"gateway/...", []string{".", "admin", "wire", "internal/..."}},
 	{"client", []string{".", "admin", "wire", "internal/..."}},

@@ -1,0 +1,153 @@
+package past
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"eventhub"
+	"eventhub/admin"
+	"eventhub/internal/filter"
+	"eventhub/store"
+)
+
+func TestLinksRefuse(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx, none := context.Background(), eventhub.Place{}
+		long := strings.Repeat("x", eventhub.MaxCorrelationBytes+1)
+		r.publishEvents(eventhub.Event{Topic: "a", ID: "long", Headers: map[string]string{eventhub.CorrelationHeader: long}},
+			eventhub.Event{Topic: "a", ID: "fits", Headers: map[string]string{eventhub.CorrelationHeader: long[1:]}})
+		list, err := r.history.Correlated(ctx, long[1:], none, 1)
+		if err != nil || len(list) != 1 || string(list[0].Record.ID()) != "fits" {
+			t.Errorf("the longest correlation id that is kept: %v, %v; want one event", list, err)
+		}
+		for _, tt := range []struct {
+			err  error
+			code eventhub.Code
+		}{
+			{second(r.history.Find(ctx, "no id", 1)), eventhub.CodeBadEvent},
+			{second(r.history.Find(ctx, "x", 0)), eventhub.CodeBadRequest},
+			{second(r.history.Find(ctx, "x", admin.MaxPage+1)), eventhub.CodeBadRequest},
+			{second(r.history.Effects(ctx, "", none, 1)), eventhub.CodeBadEvent},
+			{second(r.history.Effects(ctx, "x", none, -1)), eventhub.CodeBadRequest},
+			{second(r.history.Correlated(ctx, "", none, 1)), eventhub.CodeBadRequest},
+			{second(r.history.Correlated(ctx, long, none, 1)), eventhub.CodeBadRequest},
+			{second(r.history.Correlated(ctx, "x", none, 0)), eventhub.CodeBadRequest},
+		} {
+			wantCode(t, tt.err, tt.code)
+		}
+	})
+}
+
+// TestLinksBoundThePage: large events come in pages of some megabytes, and paging on
+// gets them all.
+func TestLinksBoundThePage(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const events = 40
+		payload := []byte(`"` + strings.Repeat("x", eventhub.MaxPayloadBytes-2) + `"`)
+		for range events {
+			r.commit(eventhub.Event{Topic: "t", CausedBy: []string{"x"}, Payload: payload})
+		}
+		var after eventhub.Place
+		pages, n := 0, 0
+		for {
+			list, err := r.history.Effects(context.Background(), "x", after, admin.MaxPage)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(list) == 0 {
+				break
+			}
+			pages++
+			n += len(list)
+			last := list[len(list)-1]
+			after = eventhub.Place{Topic: last.Topic, Offset: last.Offset}
+		}
+		equal(t, "pages and events", []int{pages, n}, []int{3, events})
+	})
+}
+
+// TestLinksOfWhatIsDeleted: what is deleted while a page is made of it does not end the
+// pages: there may be more after it.
+func TestLinksOfWhatIsDeleted(t *testing.T) {
+	for name, find := range map[string]func(*History) ([]admin.Found, error){
+		"effects":    func(h *History) ([]admin.Found, error) { return h.Effects(bg, "x", eventhub.Place{}, 2) },
+		"correlated": func(h *History) ([]admin.Found, error) { return h.Correlated(bg, "c", eventhub.Place{}, 2) },
+	} {
+		inBubble(t, func(r *rig) {
+			headers := map[string]string{eventhub.CorrelationHeader: "c"}
+			for _, topic := range []string{"a", "b", "b", "c", "d"} {
+				r.publishEvents(eventhub.Event{Topic: topic, CausedBy: []string{"x"}, Headers: headers})
+			}
+			h := New(&leavingLinks{Store: r.store, leave: func(topic string) {
+				if topic != "d" {
+					r.deleteTopic(topic)
+				}
+			}}, filter.Compile)
+			if list, err := find(h); err != nil || len(list) != 1 || list[0].Topic != "d" {
+				t.Errorf("%s: %v, %v; want the event of topic d", name, list, err)
+			}
+		})
+	}
+}
+
+// leavingLinks has each topic leave in which links are found.
+type leavingLinks struct {
+	store.Store
+	leave func(topic string)
+}
+
+func (l *leavingLinks) left(places []store.Place, err error) ([]store.Place, error) {
+	for i, p := range places {
+		if i == 0 || p.Topic != places[i-1].Topic {
+			l.leave(p.Topic)
+		}
+	}
+	return places, err
+}
+
+func (l *leavingLinks) Effects(ctx context.Context, id string, after store.Place, limit int) ([]store.Place, error) {
+	return l.left(l.Store.Effects(ctx, id, after, limit))
+}
+
+func (l *leavingLinks) Correlated(ctx context.Context, of string, after store.Place, limit int) ([]store.Place, error) {
+	return l.left(l.Store.Correlated(ctx, of, after, limit))
+}
+
+func TestHistoryOfAStoreThatFails(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1)
+		broken := &failingReads{Store: r.store, fail: errors.New("no luck")}
+		h := New(broken, filter.Compile)
+		ctx, none := context.Background(), eventhub.Place{}
+		err := h.Replay(ctx, admin.ReplayQuery{Topic: "t"}, func(string, eventhub.Item) error { return nil })
+		for _, err := range []error{err, second(h.Find(ctx, "x", 1)), second(h.Effects(ctx, "x", none, 1)), second(h.Correlated(ctx, "x", none, 1))} {
+			if wantCode(t, err, eventhub.CodeInternal); !errors.Is(err, broken.fail) {
+				t.Errorf("%v lacks its cause", err)
+			}
+		}
+	})
+}
+
+// failingReads fails what history asks of a store.
+type failingReads struct {
+	store.Store
+	fail error
+}
+
+func (f *failingReads) Read(context.Context, string, uint64, int, int, *store.Batch) error {
+	return f.fail
+}
+
+func (f *failingReads) Places(context.Context, string, int) ([]store.Place, error) {
+	return nil, f.fail
+}
+
+func (f *failingReads) Effects(context.Context, string, store.Place, int) ([]store.Place, error) {
+	return nil, f.fail
+}
+
+func (f *failingReads) Correlated(context.Context, string, store.Place, int) ([]store.Place, error) {
+	return nil, f.fail
+}

@@ -1,0 +1,109 @@
+package past
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+// Life returns the number of the life that a topic has now, 0 where it is not there.
+func Life(ctx context.Context, s store.Store, topic string) (uint64, error) {
+	info, err := s.Topic(ctx, topic)
+	if errors.Is(err, store.ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, store.Failed(err, "look up topic %q", topic)
+	}
+	return info.Life, nil
+}
+
+// Matching returns the topics that one of the patterns matches, in byte order, and
+// those that a pattern without wildcards names; these have the life 0 where they do not
+// exist.
+func Matching(ctx context.Context, s store.Store, patterns []eventhub.Pattern) ([]store.TopicLife, error) {
+	var found []store.TopicLife
+	wild := false
+	for _, p := range patterns {
+		name := p.String()
+		if eventhub.IsPattern(name) {
+			wild = true
+			continue
+		}
+		if slices.ContainsFunc(found, func(f store.TopicLife) bool { return f.Topic == name }) {
+			continue
+		}
+		life, err := Life(ctx, s, name)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, store.TopicLife{Topic: name, Life: life})
+	}
+	exact := len(found)
+	if !wild {
+		return byTopicName(found), nil
+	}
+	for t, err := range store.AllTopics(ctx, s, "") {
+		if err != nil {
+			return nil, store.Failed(err, "list the topics")
+		}
+		if slices.ContainsFunc(found[:exact], func(f store.TopicLife) bool { return f.Topic == t.Name }) {
+			continue
+		}
+		if slices.ContainsFunc(patterns, func(p eventhub.Pattern) bool { return p.Match(t.Name) }) {
+			found = append(found, store.TopicLife{Topic: t.Name, Life: t.Life})
+		}
+	}
+	return byTopicName(found), nil
+}
+
+// byTopicName sorts topics in byte order.
+func byTopicName(topics []store.TopicLife) []store.TopicLife {
+	slices.SortFunc(topics, func(a, b store.TopicLife) int { return strings.Compare(a.Topic, b.Topic) })
+	return topics
+}
+
+// Resolve returns the cursor that a start means in a topic.
+func Resolve(ctx context.Context, s store.Store, topic string, start eventhub.Start) (uint64, error) {
+	var at uint64 // the first offset to deliver
+	var err error
+	switch start.Kind {
+	case eventhub.StartEarliest:
+		at = 1
+	case eventhub.StartOffset:
+		at = max(start.Offset, 1)
+	case eventhub.StartTime:
+		at, err = s.SeekTime(ctx, topic, start.TS)
+	case eventhub.StartAfterID:
+		at, err = s.Find(ctx, topic, start.AfterID)
+		if errors.Is(err, store.ErrNotFound) {
+			return 0, eventhub.Errorf(eventhub.CodeUnknownID, "afterId %q is not in topic %q", start.AfterID, topic)
+		}
+		at++
+	default:
+		at, err = s.Head(ctx, topic)
+		at++
+	}
+	if err != nil {
+		return 0, store.Failed(err, "resolve the start in topic %q", topic)
+	}
+	return at - 1, nil
+}
+
+// First returns the first event at or above an offset; the zero Item where there
+// is none.
+func First(ctx context.Context, s store.Store, topic string, from uint64) (eventhub.Item, error) {
+	var batch store.Batch
+	batch.Grow(4 << 10) // of one event, not of a page
+	if err := s.Read(ctx, topic, from, 1, 0, &batch); err != nil {
+		return eventhub.Item{}, store.Failed(err, "read topic %q at offset %d", topic, from)
+	}
+	if len(batch.Items) == 0 {
+		return eventhub.Item{}, nil
+	}
+	return batch.Items[0], nil
+}
