@@ -114,7 +114,7 @@ func (c *ackPublishCall) answer(i int, x *groupStep, err error) {
 	if h.Err = err; err == nil {
 		h.Receipts = receipts(h.Receipts, x.Unit.Appends)
 		if len(x.delayed) > 0 {
-			h.Receipts = delayedReceipts(h.Receipts, x.Unit.Plans, x.delayed)
+			h.Receipts = delayedReceipts(h.Receipts, x.Unit.Delays, x.delayed)
 		}
 	}
 	if c.left.Add(-1) == 0 {
@@ -142,7 +142,7 @@ func (b *Bus) ackAndPublish(ctx context.Context, hs []eventhub.AckPublish, done 
 	for i := range hs {
 		x, err := b.newStep(s, i, &hs[i], of)
 		if u := s.unitOf[i]; u >= 0 {
-			n := len(s.Units[u].Plans)
+			n := len(s.Units[u].Delays)
 			if err == nil {
 				x.delayed = delayed[:n]
 			}
@@ -182,8 +182,8 @@ func (b *Bus) newStep(s *publication, i int, h *eventhub.AckPublish, of func(*ev
 	for j := range x.Unit.Appends {
 		x.Bytes += len(x.Unit.Appends[j].Record)
 	}
-	for j := range x.Unit.Plans {
-		x.Bytes += len(x.Unit.Plans[j].Record)
+	for j := range x.Unit.Delays {
+		x.Bytes += len(x.Unit.Delays[j].Record)
 	}
 	g, m, err := of(h)
 	if err != nil {

@@ -275,8 +275,8 @@ func (b *Bus) committed(jobs []*commit.Request) {
 			if u.Err != nil {
 				continue
 			}
-			if len(u.Plans) > 0 {
-				b.mover.Committed(u.Plans)
+			if len(u.Delays) > 0 {
+				b.mover.Committed(u.Delays)
 			}
 			if len(u.Groups) > 0 {
 				b.known.add(u.Groups)

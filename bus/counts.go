@@ -53,7 +53,7 @@ func (c *counts) commit(took time.Duration, units []*store.Unit) {
 			topic.Bytes += uint64(len(a.Record))
 			events++
 		}
-		c.commitPlans(u)
+		c.commitDelays(u)
 	}
 	c.commitSeconds.Observe(took.Seconds())
 	if events > 0 {
@@ -61,18 +61,18 @@ func (c *counts) commit(took time.Duration, units []*store.Unit) {
 	}
 }
 
-// commitPlans counts what a unit did to scheduled events: a move is an Unplan with
+// commitDelays counts what a unit did to scheduled events: a move is a Cancel with
 // its Append. c.mu is held.
-func (c *counts) commitPlans(u *store.Unit) {
-	for i := range u.Plans {
-		if !u.Plans[i].Duplicate {
+func (c *counts) commitDelays(u *store.Unit) {
+	for i := range u.Delays {
+		if !u.Delays[i].Duplicate {
 			c.scheduled++
 		}
 	}
 	if len(u.Appends) > 0 {
-		c.moved += uint64(len(u.Unplans))
+		c.moved += uint64(len(u.Cancels))
 	} else {
-		c.cancelled += uint64(len(u.Unplans))
+		c.cancelled += uint64(len(u.Cancels))
 	}
 }
 

@@ -52,7 +52,7 @@ type delayedEvent struct{ index, start, end int }
 func (s *encoder) delayLast(index, start int, at int64, isFresh bool) {
 	last := len(s.appends) - 1
 	a := &s.appends[last]
-	s.delays = append(s.delays, store.Plan{Topic: a.Topic, ID: a.ID, FreshID: isFresh, Key: a.Key, At: at})
+	s.delays = append(s.delays, store.Delay{Topic: a.Topic, ID: a.ID, FreshID: isFresh, Key: a.Key, At: at})
 	s.delayed = append(s.delayed, delayedEvent{index, start, len(s.buf)})
 	s.appends[last] = store.Append{}
 	s.appends = s.appends[:last]
@@ -75,15 +75,15 @@ func (s *encoder) placeDelayed(units []store.Unit) {
 	}
 	at := 0
 	for i := range units {
-		n := len(units[i].Plans)
-		units[i].Plans = s.delays[at : at+n : at+n]
+		n := len(units[i].Delays)
+		units[i].Delays = s.delays[at : at+n : at+n]
 		at += n
 	}
 }
 
 // delayedReceipts adds the receipts of delayed events to those of the appends of the same
 // publication, in the order of its events. delayed is parallel to delays.
-func delayedReceipts(receipts []eventhub.Receipt, delays []store.Plan, delayed []delayedEvent) []eventhub.Receipt {
+func delayedReceipts(receipts []eventhub.Receipt, delays []store.Delay, delayed []delayedEvent) []eventhub.Receipt {
 	appended := len(receipts)
 	receipts = append(receipts, make([]eventhub.Receipt, len(delays))...)
 	// From the end, so that none is overwritten before it has moved.

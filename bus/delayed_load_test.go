@@ -47,8 +47,8 @@ type countingStore struct {
 // countEvery is how many events are read from one count to the next.
 const countEvery = 10_000
 
-func (s *countingStore) Planned(ctx context.Context, afterAt int64, afterSeq uint64, until int64, limit, maxBytes int) ([]store.Planned, error) {
-	events, err := s.Store.Planned(ctx, afterAt, afterSeq, until, limit, maxBytes)
+func (s *countingStore) Delayed(ctx context.Context, afterAt int64, afterSeq uint64, until int64, limit, maxBytes int) ([]store.Delayed, error) {
+	events, err := s.Store.Delayed(ctx, afterAt, afterSeq, until, limit, maxBytes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range events {

@@ -29,7 +29,7 @@ type interposed struct {
 const (
 	atCommit    = "commit"
 	behindIt    = "behind the commit"
-	atPlanned   = "planned"
+	atDelayed   = "delayed"
 	atGroup     = "group"
 	atParts     = "group parts"
 	atTopics    = "topics"
@@ -130,9 +130,9 @@ func (s *interposed) Start(ctx context.Context, units []*store.Unit) (func() err
 	}, nil
 }
 
-func (s *interposed) Planned(ctx context.Context, afterAt int64, afterSeq uint64, until int64, limit, maxBytes int) ([]store.Planned, error) {
-	defer s.at(atPlanned)
-	return s.Store.Planned(ctx, afterAt, afterSeq, until, limit, maxBytes)
+func (s *interposed) Delayed(ctx context.Context, afterAt int64, afterSeq uint64, until int64, limit, maxBytes int) ([]store.Delayed, error) {
+	defer s.at(atDelayed)
+	return s.Store.Delayed(ctx, afterAt, afterSeq, until, limit, maxBytes)
 }
 
 func (s *interposed) Group(ctx context.Context, topic, group string) (store.GroupState, error) {

@@ -17,7 +17,7 @@ import (
 // modelTopic is a log: the id of the event at offset n is ids[n-1].
 type modelTopic struct {
 	name   string
-	exists bool // by an event, a group or a plan
+	exists bool // by an event, a group or a delayed event
 	ids    []string
 	keys   []string
 	tags   [][]string

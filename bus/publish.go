@@ -18,7 +18,7 @@ import (
 // all are encoded: only then does buf stay where it is.
 type encoder struct {
 	appends []store.Append
-	delays  []store.Plan
+	delays  []store.Delay
 	delayed []delayedEvent // parallel to delays
 	buf     []byte         // the records of both
 }
@@ -133,13 +133,13 @@ func (b *Bus) encode(s *publication) {
 			continue
 		}
 		s.unitOf = append(s.unitOf, len(s.Units))
-		s.Units = append(s.Units, store.Unit{Plans: s.delays[firstDelay:]})
+		s.Units = append(s.Units, store.Unit{Delays: s.delays[firstDelay:]})
 	}
 	// Only now do buf and appends stay where they are.
 	at := 0
 	for i := range s.pubs {
 		if u := s.unitOf[i]; u >= 0 {
-			n := len(s.pubs[i].Events) - len(s.Units[u].Plans)
+			n := len(s.pubs[i].Events) - len(s.Units[u].Delays)
 			s.Units[u].Appends = s.appends[at : at+n : at+n]
 			at += n
 		}
@@ -223,12 +223,12 @@ func (s *publication) Done(err error) {
 			p.Err = unitError(s.Units[u].Err)
 		default:
 			p.Receipts = receipts(p.Receipts, s.Units[u].Appends)
-			if n := len(s.Units[u].Plans); n > 0 {
-				p.Receipts = delayedReceipts(p.Receipts, s.Units[u].Plans, delayed[:n])
+			if n := len(s.Units[u].Delays); n > 0 {
+				p.Receipts = delayedReceipts(p.Receipts, s.Units[u].Delays, delayed[:n])
 			}
 		}
 		if u >= 0 {
-			delayed = delayed[len(s.Units[u].Plans):]
+			delayed = delayed[len(s.Units[u].Delays):]
 		}
 	}
 	pubs, done, ackWait := s.pubs, s.done, s.ackWait

@@ -15,8 +15,8 @@ import (
 
 // Ack-and-publishes and scheduled events in the histories.
 
-// modelPlan is an event that was published with a delay.
-type modelPlan struct {
+// modelDelayed is an event that was published with a delay.
+type modelDelayed struct {
 	event eventhub.Event
 	at    int64
 }
@@ -79,15 +79,15 @@ func (w *world) standing(via *modelMember, refs []eventhub.Ref) (places []modelP
 	return places, true
 }
 
-// planEvent publishes an event with a delay.
-func (w *world) planEvent() {
+// delayEvent publishes an event with a delay.
+func (w *world) delayEvent() {
 	if w.commits != nil {
 		return // would wait
 	}
-	w.planned++
+	w.delays++
 	delay := time.Duration(rapid.SampledFrom([]int{1, 40, 300, 2500}).Draw(w.t, "delay")) * time.Millisecond
 	e := eventhub.Event{
-		Topic: rapid.SampledFrom([]string{"a", "b", "a.x"}).Draw(w.t, "topic"), ID: fmt.Sprintf("later-%d", w.planned),
+		Topic: rapid.SampledFrom([]string{"a", "b", "a.x"}).Draw(w.t, "topic"), ID: fmt.Sprintf("later-%d", w.delays),
 		Key: rapid.SampledFrom([]string{"", "k"}).Draw(w.t, "key"), Payload: []byte(`"later"`), Delay: delay,
 	}
 	receipts, err := w.bus.Publish(context.Background(), e)
@@ -95,22 +95,22 @@ func (w *world) planEvent() {
 	if err != nil || receipts[0] != (eventhub.Receipt{ID: e.ID, DeliverAt: at}) {
 		w.t.Fatalf("a publish with delay %s: %+v, %v; want it at %d", delay, receipts, err, at)
 	}
-	w.plans = append(w.plans, modelPlan{e, at})
+	w.delayed = append(w.delayed, modelDelayed{e, at})
 	w.added(w.topic(e.Topic))
 }
 
 // cancel takes a scheduled event back, or tries it with one that is not.
 func (w *world) cancel() {
-	if w.commits != nil || w.planned == 0 {
+	if w.commits != nil || w.delays == 0 {
 		return
 	}
-	id := fmt.Sprintf("later-%d", rapid.IntRange(1, w.planned).Draw(w.t, "which"))
+	id := fmt.Sprintf("later-%d", rapid.IntRange(1, w.delays).Draw(w.t, "which"))
 	topic := rapid.SampledFrom([]string{"a", "b", "a.x"}).Draw(w.t, "topic")
-	i := slices.IndexFunc(w.plans, func(p modelPlan) bool { return p.event.ID == id })
+	i := slices.IndexFunc(w.delayed, func(p modelDelayed) bool { return p.event.ID == id })
 	want := eventhub.CodeUnknownID
 	if i >= 0 {
-		topic, want = w.plans[i].event.Topic, ""
-		w.plans = slices.Delete(w.plans, i, i+1)
+		topic, want = w.delayed[i].event.Topic, ""
+		w.delayed = slices.Delete(w.delayed, i, i+1)
 	}
 	if err := w.bus.Cancel(context.Background(), topic, id); eventhub.ErrorCode(err) != want {
 		w.t.Fatalf("Cancel of %s: %v; want %q", id, err, want)
@@ -134,15 +134,15 @@ func (w *world) due(topic *modelTopic, below uint64) {
 			return
 		}
 		id := string(item.Record.ID())
-		i := slices.IndexFunc(w.plans, func(p modelPlan) bool { return p.event.Topic == topic.name && p.event.ID == id })
-		if i < 0 || max(item.Record.CommitTime(), w.set.before) < w.plans[i].at {
-			w.t.Fatalf("%s is at %d of %s, and nobody published it there, or for a later time; plans: %+v", id, item.Offset, topic.name, w.plans)
+		i := slices.IndexFunc(w.delayed, func(p modelDelayed) bool { return p.event.Topic == topic.name && p.event.ID == id })
+		if i < 0 || max(item.Record.CommitTime(), w.set.before) < w.delayed[i].at {
+			w.t.Fatalf("%s is at %d of %s, and nobody published it there, or for a later time; delayed: %+v", id, item.Offset, topic.name, w.delayed)
 		}
-		offset, _ := topic.add(id, w.plans[i].event, item.Record.CommitTime())
+		offset, _ := topic.add(id, w.delayed[i].event, item.Record.CommitTime())
 		if offset != item.Offset {
 			w.t.Fatalf("%s is at %d of %s; want %d", id, item.Offset, topic.name, offset)
 		}
-		w.plans = slices.Delete(w.plans, i, i+1)
+		w.delayed = slices.Delete(w.delayed, i, i+1)
 		w.added(topic)
 	}
 }
@@ -155,7 +155,7 @@ func (w *world) overdue() {
 	for _, topic := range w.topics {
 		w.due(topic, eventhub.MaxOffset)
 	}
-	for _, p := range w.plans {
+	for _, p := range w.delayed {
 		if p.at <= w.wall() && w.commits == nil && !w.breaking && now() > w.set.noticed {
 			w.t.Fatalf("%s was due at %d and is not in %s %d ms later", p.event.ID, p.at, p.event.Topic, w.wall()-p.at)
 		}

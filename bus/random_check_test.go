@@ -391,7 +391,7 @@ func (w *world) drain() {
 	w.awaitRedrives(true)
 	w.check()
 	w.skew(max(w.set.most, w.clock.skew.Load())) // so that all of them come
-	for len(w.plans) > 0 {
+	for len(w.delayed) > 0 {
 		time.Sleep(2500 * time.Millisecond) // the longest delay
 		w.check()
 	}

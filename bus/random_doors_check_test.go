@@ -168,23 +168,23 @@ func (w *doorWorld) checkLog() map[int]uint64 {
 		switch {
 		case e.state == doorUnsure && there:
 			e.state = doorThere
-		case e.state == doorUnsure && w.isPlanned(e):
-			e.state = doorPlanned
+		case e.state == doorUnsure && w.isDelayed(e):
+			e.state = doorDelayed
 		case e.state == doorUnsure:
 			e.state = doorGone
-		case e.state == doorPlanned && e.at <= now():
+		case e.state == doorDelayed && e.at <= now():
 			e.state = doorThere
 		}
-		if e.state == doorThere && !there || e.state == doorGone && there || e.state == doorPlanned && there {
+		if e.state == doorThere && !there || e.state == doorGone && there || e.state == doorDelayed && there {
 			w.t.Fatalf("event %+v is in the log: %t", e, there)
 		}
 	}
 	return found
 }
 
-// isPlanned asks the store.
-func (w *doorWorld) isPlanned(e *doorEvent) bool {
-	p, err := w.store.Store.FindPlan(context.Background(), e.topic, e.id)
+// isDelayed asks the store.
+func (w *doorWorld) isDelayed(e *doorEvent) bool {
+	p, err := w.store.Store.FindDelayed(context.Background(), e.topic, e.id)
 	if err != nil {
 		return false
 	}

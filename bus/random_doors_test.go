@@ -45,7 +45,7 @@ type doorWorld struct {
 type doorState int
 
 const (
-	doorPlanned doorState = iota // not in the log yet
+	doorDelayed doorState = iota // not in the log yet
 	doorThere
 	doorGone
 	doorUnsure // in the log or gone: something came in between
@@ -144,7 +144,7 @@ func (w *doorWorld) step() {
 		return
 	}
 	inner := w.draw(rapid.SampledFrom(strings.Fields("delete delete delete delete publish delay join import")).Draw(w.t, "meanwhile"))
-	point := rapid.SampledFrom([]string{atCommit, behindIt, atPlanned, atGroup, atParts, atTopics, atTopic, atHead, atRead, inFrontDrop}).Draw(w.t, "point")
+	point := rapid.SampledFrom([]string{atCommit, behindIt, atDelayed, atGroup, atParts, atTopics, atTopic, atHead, atRead, inFrontDrop}).Draw(w.t, "point")
 	ran := false
 	w.store.when(point, rapid.IntRange(0, 2).Draw(w.t, "free"), func() {
 		ran = true
@@ -329,7 +329,7 @@ func (w *doorWorld) tail(texts []string) *deed {
 		if !earliest {
 			m.since = w.serial + 1
 			for _, e := range w.events {
-				if e.state == doorPlanned {
+				if e.state == doorDelayed {
 					m.got[e.serial] = true // it may come as well
 				}
 			}

@@ -97,7 +97,7 @@ var steps = []step{
 	{"subscribe several", 1, (*world).subscribeSeveral},
 	{"settle", 5, (*world).settle},
 	{"hand over", 1, (*world).ackAndPublish},
-	{"plan", 1, (*world).planEvent},
+	{"delay", 1, (*world).delayEvent},
 	{"cancel", 1, (*world).cancel},
 	{"redrive", 3, (*world).redrive},
 	{"make room", 2, (*world).makeRoom},
@@ -232,9 +232,9 @@ type world struct {
 	pending  []*publishing
 	seeks    []chan error
 	joins    []*joining
-	plans    []modelPlan // not in the log yet
-	planned  int         // plans that there ever were
-	breaking bool        // the store breaks, and publications may fail
+	delayed  []modelDelayed // not in the log yet
+	delays   int            // delayed events that there ever were
+	breaking bool           // the store breaks, and publications may fail
 
 	rows      map[string][]*admin.DeadLetter // by dead-letter topic, in order
 	marks     []string                       // ids, as in the log

@@ -17,7 +17,7 @@ type groupStep struct {
 	// Of an ack-and-publish, which is one of call; a dead letter has none.
 	call    *ackPublishCall
 	index   int
-	delayed []delayedEvent // parallel to Unit.Plans
+	delayed []delayedEvent // parallel to Unit.Delays
 
 	lost bool // its entries are not what they were; the committer's
 }

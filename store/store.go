@@ -49,8 +49,8 @@ var (
 	ErrExists = errors.New("store: exists")
 	// ErrGone refuses a unit that names a life of a topic which is over.
 	ErrGone = errors.New("store: the topic was dropped")
-	// ErrNoPlan refuses a unit that removes a plan which is not there.
-	ErrNoPlan = errors.New("store: no such plan")
+	// ErrNotDelayed refuses a unit that cancels a delayed event which is not there.
+	ErrNotDelayed = errors.New("store: no such delayed event")
 	// ErrUnsupported is returned for what a store can not do.
 	ErrUnsupported = errors.New("store: not supported")
 	// ErrTopicLimit refuses a unit that would create a topic too many.
@@ -95,18 +95,18 @@ const (
 )
 
 // Unit is one client's atomic step: its parts are applied together or not at
-// all. Unplans come before Appends, and these before Plans, so that a move is an
-// Unplan and an Append, and an id that a unit both appends and plans is an event.
+// all. Cancels come before Appends, and these before Delays, so that a move is a
+// Cancel and an Append, and an id that a unit both appends and delays is an event.
 // Commit fills the result fields of the unit and of its parts.
 type Unit struct {
 	Appends  []Append
 	Groups   []GroupChange
-	Plans    []Plan
-	Unplans  []Unplan
+	Delays   []Delay
+	Cancels  []Cancel
 	Patterns []PatternChange
 
 	// Err, when Commit has returned nil, says why this unit alone was refused:
-	// ErrStaleEpoch, ErrExists, ErrGone, ErrNoPlan, ErrTopicLimit (wrapped), or nil.
+	// ErrStaleEpoch, ErrExists, ErrGone, ErrNotDelayed, ErrTopicLimit (wrapped), or nil.
 	// The other results of a refused unit are zero.
 	Err error
 	// Created are the topics that this unit has created, by whatever part of it: each
@@ -158,12 +158,12 @@ type Append struct {
 	Duplicate  bool
 }
 
-// Plan keeps one event for later. Its topic is created if it does not exist. A
-// plan is no event: no read of the log shows it, its time of commit is not known,
-// and an Append of its id is an ordinary one, which leaves the plan.
-type Plan struct {
+// Delay keeps one event for later. Its topic is created if it does not exist. A delayed
+// event is not in the log: no read of that shows it, its time of commit is not known, and
+// an Append of its id is an ordinary one, which leaves the delayed event.
+type Delay struct {
 	Topic string
-	// ID is the event's id. Where the topic has a plan of that id, or an event,
+	// ID is the event's id. Where the topic has a delayed event of that id, or an event,
 	// nothing is added, and the result is about that one.
 	ID      string
 	FreshID bool // promises that the id was never used before
@@ -172,27 +172,27 @@ type Plan struct {
 	At     int64
 	Record eventhub.Record // not changed; Commit does not keep it
 
-	// Results. Seq is greater than that of all earlier plans, over restarts and
-	// whatever was lost. Of a duplicate, Seq and At are the first plan's, or, where
+	// Results. Seq is greater than that of all earlier delayed events, over restarts and
+	// whatever was lost. Of a duplicate, Seq and At are the first delayed event's, or, where
 	// the topic has an event of that id, Offset is the event's and Seq is 0.
 	Seq       uint64
 	Duplicate bool
 	Offset    uint64
 }
 
-// Unplan removes a plan. The unit is refused with ErrNoPlan where there is none
-// of that id in the topic, or, with a Seq, where that one is another: an id may be
-// planned again once its plan is removed. Seq 0 is whichever plan has the id.
-type Unplan struct {
+// Cancel removes a delayed event. The unit is refused with ErrNotDelayed where there is
+// none of that id in the topic, or, with a Seq, where that one is another: an event of the
+// id may be delayed again after that. Seq 0 is whichever delayed event has the id.
+type Cancel struct {
 	Topic, ID string
 	Seq       uint64
 }
 
-// SameID reports whether both mean a plan of the same id.
-func (u Unplan) SameID(other Unplan) bool { return u.Topic == other.Topic && u.ID == other.ID }
+// SameID reports whether both mean a delayed event of the same id.
+func (c Cancel) SameID(other Cancel) bool { return c.Topic == other.Topic && c.ID == other.ID }
 
-// Planned is a plan as it is read.
-type Planned struct {
+// Delayed is a delayed event as it is read.
+type Delayed struct {
 	Topic, ID, Key string
 	At             int64
 	Seq            uint64
@@ -348,7 +348,7 @@ type Topics interface {
 	// has shown before the call, is not above Newest; one that none has shown yet is.
 	Lives(ctx context.Context) (Lives, error)
 
-	// DropTopic removes a topic with its events, groups and plans, or returns
+	// DropTopic removes a topic with its events, groups and delayed events, or returns
 	// ErrNotFound. It is durable when it returns; an error other than ErrNotFound and
 	// those of a Commit that come before anything is written breaks the store, as a
 	// failed Commit does. It is called by whoever commits, and not during a Commit.
@@ -412,17 +412,17 @@ type Groups interface {
 	ListPatterns(ctx context.Context) ([]PatternInfo, error)
 }
 
-// Schedule is the role that reads the plans. Its methods may wait for the commit
+// Schedule is the role that reads the delayed events. Its methods may wait for the commit
 // under way.
 type Schedule interface {
-	// Planned returns plans in the order of At, then Seq: those after the place
+	// Delayed returns delayed events in the order of At, then Seq: those after the place
 	// (afterAt, afterSeq), with At up to until. At most limit of them, and at most
 	// maxBytes of records, except that the first comes whatever its size. The
 	// records belong to the caller.
-	Planned(ctx context.Context, afterAt int64, afterSeq uint64, until int64, limit, maxBytes int) ([]Planned, error)
+	Delayed(ctx context.Context, afterAt int64, afterSeq uint64, until int64, limit, maxBytes int) ([]Delayed, error)
 
-	// FindPlan returns the plan of that id, or ErrNotFound.
-	FindPlan(ctx context.Context, topic, id string) (Planned, error)
+	// FindDelayed returns the delayed event of that id, or ErrNotFound.
+	FindDelayed(ctx context.Context, topic, id string) (Delayed, error)
 }
 
 // Maintenance is the role that looks after the store itself.

@@ -12,8 +12,8 @@ import (
 )
 
 // Commit implements store.Log. It panics where a unit breaks a duty of callers:
-// then it has touched nothing, except for a plan whose fresh id was there, which is
-// found when its unit is applied.
+// then it has touched nothing, except for a delayed event whose fresh id was there, which
+// is found when its unit is applied.
 func (s *Store) Commit(ctx context.Context, units []*store.Unit, _ bool) error {
 	for _, u := range units {
 		checkUnit(u)
@@ -32,8 +32,8 @@ func (s *Store) Commit(ctx context.Context, units []*store.Unit, _ bool) error {
 			a := &u.Appends[i]
 			a.Offset, a.CommitTime, a.Duplicate = 0, 0, false
 		}
-		for i := range u.Plans {
-			p := &u.Plans[i]
+		for i := range u.Delays {
+			p := &u.Delays[i]
 			p.Seq, p.Offset, p.Duplicate = 0, 0, false
 		}
 		u.Created = nil
@@ -79,7 +79,7 @@ func (s *Store) check(u *store.Unit) error {
 		}
 		changed[key] = ch
 	}
-	if err := s.checkUnplans(u.Unplans); err != nil {
+	if err := s.checkCancels(u.Cancels); err != nil {
 		return err
 	}
 	for i := range u.Appends {
@@ -87,8 +87,8 @@ func (s *Store) check(u *store.Unit) error {
 			created[name] = true
 		}
 	}
-	for i := range u.Plans {
-		if name := u.Plans[i].Topic; s.topics[name] == nil {
+	for i := range u.Delays {
+		if name := u.Delays[i].Topic; s.topics[name] == nil {
 			created[name] = true
 		}
 	}
@@ -120,8 +120,8 @@ func (s *Store) apply(u *store.Unit, now int64) {
 			s.deleted = max(s.deleted, ch.State.Epoch)
 		}
 	}
-	for _, up := range u.Unplans {
-		s.unplan(up)
+	for _, up := range u.Cancels {
+		s.cancel(up)
 	}
 	for i := range u.Appends {
 		a := &u.Appends[i]
@@ -131,8 +131,8 @@ func (s *Store) apply(u *store.Unit, now int64) {
 			s.link(a)
 		}
 	}
-	for i := range u.Plans {
-		s.plan(&u.Plans[i])
+	for i := range u.Delays {
+		s.delay(&u.Delays[i])
 	}
 	for i := range u.Patterns {
 		s.changePattern(&u.Patterns[i])
@@ -157,8 +157,8 @@ func (s *Store) createdSince(lives uint64, u *store.Unit) (created []store.Topic
 	for i := range u.Appends {
 		note(u.Appends[i].Topic)
 	}
-	for i := range u.Plans {
-		note(u.Plans[i].Topic)
+	for i := range u.Delays {
+		note(u.Delays[i].Topic)
 	}
 	return created
 }
@@ -173,7 +173,7 @@ func (s *Store) topic(name string) *topic {
 			ids:    make(map[string]uint64),
 			keys:   make(map[string][]uint64),
 			groups: make(map[string]*group),
-			plans:  make(map[string]*plan),
+			delays: make(map[string]*delay),
 			floor:  max(s.dropped[name], s.baseFloor),
 		}
 		delete(s.dropped, name)

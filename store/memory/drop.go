@@ -27,7 +27,7 @@ func (s *Store) DropTopic(ctx context.Context, name string) error {
 	for _, item := range t.events {
 		s.bytes -= uint64(len(item.Record))
 	}
-	s.plans = slices.DeleteFunc(s.plans, func(p *plan) bool {
+	s.delays = slices.DeleteFunc(s.delays, func(p *delay) bool {
 		if p.Topic != name {
 			return false
 		}

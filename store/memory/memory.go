@@ -48,11 +48,11 @@ type Store struct {
 	lives     uint64 // given so far
 	eras      []store.Era
 	deleted   uint64 // the highest epoch of a group that was deleted
-	bytes     uint64 // of all records, those of plans too
+	bytes     uint64 // of all records, those of delayed events too
 
-	plans    []*plan // by At, then Seq
-	lastPlan uint64  // the highest Seq given
-	patterns map[patternName]json.RawMessage
+	delays    []*delay // by At, then Seq
+	lastDelay uint64   // the highest Seq given
+	patterns  map[patternName]json.RawMessage
 
 	effects, correlated links
 }
@@ -66,7 +66,7 @@ type topic struct {
 	ids    map[string]uint64
 	keys   map[string][]uint64 // offsets, rising
 	groups map[string]*group
-	plans  map[string]*plan // by id
+	delays map[string]*delay // by id
 	life   uint64
 	floor  uint64 // of an earlier topic of that name
 }
@@ -125,7 +125,7 @@ func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	s.topics, s.plans, s.patterns = nil, nil, nil
+	s.topics, s.delays, s.patterns = nil, nil, nil
 	s.effects, s.correlated = nil, nil
 	return nil
 }
@@ -371,12 +371,12 @@ func checkUnit(u *store.Unit) {
 	for i := range u.Groups {
 		checkChange(&u.Groups[i])
 	}
-	for i := range u.Plans {
-		checkPlan(&u.Plans[i])
+	for i := range u.Delays {
+		checkDelay(&u.Delays[i])
 	}
-	for _, up := range u.Unplans {
+	for _, up := range u.Cancels {
 		if up.Topic == "" || up.ID == "" {
-			misuse("unplan of id %q in topic %q: a name is empty", up.ID, up.Topic)
+			misuse("cancel of id %q in topic %q: a name is empty", up.ID, up.Topic)
 		}
 	}
 	for i := range u.Patterns {

@@ -91,34 +91,34 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// TestPlanMisuse is TestMisuse for plans and patterns.
-func TestPlanMisuse(t *testing.T) {
-	planned := func(topic, id string, at int64, fresh bool) *store.Unit {
-		return &store.Unit{Plans: []store.Plan{{Topic: topic, ID: id, FreshID: fresh, At: at, Record: record(id)}}}
+// TestDelayMisuse is TestMisuse for delayed events and patterns.
+func TestDelayMisuse(t *testing.T) {
+	delayed := func(topic, id string, at int64, fresh bool) *store.Unit {
+		return &store.Unit{Delays: []store.Delay{{Topic: topic, ID: id, FreshID: fresh, At: at, Record: record(id)}}}
 	}
-	otherID := planned("t", "a", 0, false)
-	otherID.Plans[0].ID = "b"
+	otherID := delayed("t", "a", 0, false)
+	otherID.Delays[0].ID = "b"
 	for _, tt := range []struct {
 		name string
 		unit *store.Unit
 		want string
 	}{
-		{"empty topic", planned("", "a", 0, false), "topic is empty"},
-		{"empty id", planned("t", "", 0, false), "id is empty"},
+		{"empty topic", delayed("", "a", 0, false), "topic is empty"},
+		{"empty id", delayed("t", "", 0, false), "id is empty"},
 		{"another id", otherID, `the id is "b"`},
-		{"due before all time", planned("t", "a", -1, false), "it is due at -1"},
-		{"due too late", planned("t", "a", 10_000_000_000_000, false), "it is due at 10000000000000"},
-		{"planned id called fresh", planned("t", "planned", 0, true), `fresh id "planned"`},
-		{"used id called fresh", planned("t", "used", 0, true), `fresh id "used"`},
-		{"unplan without id", &store.Unit{Unplans: []store.Unplan{{Topic: "t"}}}, "a name is empty"},
-		{"unplan without topic", &store.Unit{Unplans: []store.Unplan{{ID: "a"}}}, "a name is empty"},
+		{"due before all time", delayed("t", "a", -1, false), "it is due at -1"},
+		{"due too late", delayed("t", "a", 10_000_000_000_000, false), "it is due at 10000000000000"},
+		{"delayed id called fresh", delayed("t", "delayed", 0, true), `fresh id "delayed"`},
+		{"used id called fresh", delayed("t", "used", 0, true), `fresh id "used"`},
+		{"cancel without id", &store.Unit{Cancels: []store.Cancel{{Topic: "t"}}}, "a name is empty"},
+		{"cancel without topic", &store.Unit{Cancels: []store.Cancel{{ID: "a"}}}, "a name is empty"},
 		{"pattern without group", &store.Unit{Patterns: []store.PatternChange{{Pattern: "*"}}}, "a name is empty"},
 		{"pattern that is empty", &store.Unit{Patterns: []store.PatternChange{{Group: "g"}}}, "a name is empty"},
 		{"value that is not JSON", &store.Unit{Patterns: []store.PatternChange{{Group: "g", Pattern: "*", Value: []byte("{")}}}, `the value "{"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := Open(Options{})
-			good := planned("t", "planned", 0, false)
+			good := delayed("t", "delayed", 0, false)
 			good.Appends = []store.Append{{Topic: "t", ID: "used", Record: record("used")}}
 			if err := s.Commit(context.Background(), []*store.Unit{good}, true); err != nil {
 				t.Fatal(err)

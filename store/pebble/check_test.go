@@ -61,29 +61,29 @@ func checkIndexes(t testing.TB, s *Store) {
 	if missing, extra := difference(want, got), difference(got, want); len(missing)+len(extra) > 0 {
 		t.Errorf("the indexes lack %q and have %q too much", missing, extra)
 	}
-	checkPlanIndex(t, s)
+	checkDelayedIndex(t, s)
 }
 
-// checkPlanIndex: each plan has its entry in the id index, each entry its plan,
+// checkDelayedIndex: each delayed event has its entry in the id index, each entry its delayed event,
 // and no Seq is above the floor.
-func checkPlanIndex(t testing.TB, s *Store) {
+func checkDelayedIndex(t testing.TB, s *Store) {
 	t.Helper()
 	var want, got [][]byte
-	scan(t, s, tagPlan, func(key, value []byte) {
-		p, err := decodePlan(key, value)
+	scan(t, s, tagDelayed, func(key, value []byte) {
+		p, err := decodeDelayed(key, value)
 		if err != nil {
-			t.Errorf("plan %x: %v", key, err)
+			t.Errorf("delayed event %x: %v", key, err)
 			return
 		}
-		entry := appendPlanIDKey(nil, s.topics.get(p.Topic).id, p.ID)
-		want = append(want, appendPlanPlace(entry, p.At, p.Seq))
-		if p.Seq > s.planFloor {
-			t.Errorf("plan of %q has number %d; the floor is %d", p.ID, p.Seq, s.planFloor)
+		entry := appendDelayIDKey(nil, s.topics.get(p.Topic).id, p.ID)
+		want = append(want, appendDelayPlace(entry, p.At, p.Seq))
+		if p.Seq > s.delayFloor {
+			t.Errorf("delayed event of %q has number %d; the floor is %d", p.ID, p.Seq, s.delayFloor)
 		}
 	})
-	scan(t, s, tagPlanID, func(key, value []byte) { got = append(got, append(key, value...)) })
+	scan(t, s, tagDelayedID, func(key, value []byte) { got = append(got, append(key, value...)) })
 	if missing, extra := difference(want, got), difference(got, want); len(missing)+len(extra) > 0 {
-		t.Errorf("the id index of plans lacks %q and has %q too much", missing, extra)
+		t.Errorf("the id index of delayed events lacks %q and has %q too much", missing, extra)
 	}
 }
 

@@ -39,10 +39,10 @@ const (
 //  1. Look up the ids that callers gave, in one sorted pass.
 //  2. For each unit check everything that can refuse it; then, and only then,
 //     write its parts to the batch. So a refused unit leaves nothing to undo.
-//  3. Reserve offsets where the commit is unsynced, and numbers for plans.
+//  3. Reserve offsets where the commit is unsynced, and numbers for delayed events.
 //  4. Leave the group states that are being replaced to readers, shut the gates,
 //     and apply the batch: write-ahead log, memtable, fsync.
-//  5. Publish: topics, heads, groups, plans and patterns.
+//  5. Publish: topics, heads, groups, delayed events and patterns.
 //
 // Offsets and times move in the topics themselves in step 2: a commit that fails
 // after that breaks the store, so there is nobody left to see them.
@@ -70,12 +70,12 @@ type commit struct {
 	unitTopics []string
 
 	given   givenIDs
-	planned plannedIDs
+	delayed delayedIDs
 
 	indexed []indexed // events whose ids are still to be written
 	keyed   []indexed // likewise, their keys
 	// What was written, so that its gate has to be shut.
-	plansChanged, patternsChanged bool
+	delaysChanged, patternsChanged bool
 }
 
 func (c *commit) init(s *Store) {
@@ -88,7 +88,7 @@ func (c *commit) init(s *Store) {
 		parts:      make(map[groupKey]partChanges),
 		unitGroups: make(map[groupKey]knownGroup),
 		given:      givenIDs{index: make(map[givenID]int)},
-		planned:    plannedIDs{index: make(map[givenID]int)},
+		delayed:    delayedIDs{index: make(map[givenID]int)},
 	}
 }
 
@@ -126,7 +126,7 @@ func (c *commit) run(units []*store.Unit, sync bool) error {
 
 // finish is steps 3 to 5.
 func (c *commit) finish(sync bool) error {
-	sync = c.reservePlans(c.reserve(sync))
+	sync = c.reserveDelays(c.reserve(sync))
 	c.hide()
 	if err := c.s.apply(c.batch, sync); err != nil {
 		return err
@@ -141,7 +141,7 @@ func (c *commit) build(units []*store.Unit) error {
 	if err := c.given.lookUp(c, units); err != nil {
 		return err
 	}
-	if err := c.planned.lookUp(c, units); err != nil {
+	if err := c.delayed.lookUp(c, units); err != nil {
 		return err
 	}
 	for _, u := range units {
@@ -178,8 +178,8 @@ func (c *commit) begin(units []*store.Unit) {
 	c.latest = nil
 	c.deletedEpoch = 0
 	c.given.reset()
-	c.planned.reset()
-	c.plansChanged, c.patternsChanged = false, false
+	c.delayed.reset()
+	c.delaysChanged, c.patternsChanged = false, false
 	for _, u := range units {
 		u.Err, u.Created = nil, nil
 		for i := range u.Appends {
@@ -189,8 +189,8 @@ func (c *commit) begin(units []*store.Unit) {
 			}
 			a.Offset, a.CommitTime, a.Duplicate = 0, 0, false
 		}
-		for i := range u.Plans {
-			p := &u.Plans[i]
+		for i := range u.Delays {
+			p := &u.Delays[i]
 			p.Seq, p.Offset, p.Duplicate = 0, 0, false
 		}
 	}
@@ -227,7 +227,7 @@ func (c *commit) check(u *store.Unit) (refusal, err error) {
 			return nil, err
 		}
 	}
-	if refusal = c.checkUnplans(u.Unplans); refusal != nil {
+	if refusal = c.checkCancels(u.Cancels); refusal != nil {
 		return refusal, nil
 	}
 	for i := range u.Appends {
@@ -235,8 +235,8 @@ func (c *commit) check(u *store.Unit) (refusal, err error) {
 			return nil, err
 		}
 	}
-	for i := range u.Plans {
-		if err := c.needTopic(u.Plans[i].Topic); err != nil {
+	for i := range u.Delays {
+		if err := c.needTopic(u.Delays[i].Topic); err != nil {
 			return nil, err
 		}
 	}
@@ -321,14 +321,14 @@ func (c *commit) write(u *store.Unit) {
 			c.deletedEpoch = max(c.deletedEpoch, ch.State.Epoch)
 		}
 	}
-	for i := range u.Unplans {
-		c.unplan(&u.Unplans[i])
+	for i := range u.Cancels {
+		c.cancel(&u.Cancels[i])
 	}
 	for i := range u.Appends {
 		c.append(&u.Appends[i])
 	}
-	for i := range u.Plans {
-		c.plan(&u.Plans[i])
+	for i := range u.Delays {
+		c.delay(&u.Delays[i])
 	}
 	for i := range u.Patterns {
 		c.changePattern(&u.Patterns[i])
@@ -507,8 +507,8 @@ func (s *Store) lowerFloors() error {
 // hide keeps readers from what the batch changes until publish.
 func (c *commit) hide() {
 	c.s.groups.hide(c.replaced)
-	if c.plansChanged {
-		c.s.plans.set(true)
+	if c.delaysChanged {
+		c.s.delays.set(true)
 	}
 	if c.patternsChanged {
 		c.s.patterns.set(true)
@@ -527,8 +527,8 @@ func (c *commit) publish() {
 	}
 	c.s.groups.publish()
 	c.s.deletedEpoch.Store(max(c.s.deletedEpoch.Load(), c.deletedEpoch))
-	if c.plansChanged {
-		c.s.plans.set(false)
+	if c.delaysChanged {
+		c.s.delays.set(false)
 	}
 	if c.patternsChanged {
 		c.s.patterns.set(false)

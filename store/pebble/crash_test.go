@@ -175,7 +175,7 @@ func newAttempt(committer int, serial uint64, own []string, rng *rand.Rand) *att
 			Topic: e.Topic, ID: e.ID, Key: e.Key, Record: rec,
 			CausedBy: e.CausedBy, Correlation: e.Headers[eventhub.CorrelationHeader]})
 	}
-	a.addPlans(rng)
+	a.addDelays(rng)
 	return a
 }
 
@@ -220,7 +220,7 @@ func (run *crashRun) check(image *vfs.MemFS, receipts []*attempt, percent int) {
 	checkReceipts(t, s, there, receipts)
 	checkWhole(t, s, there, attempts)
 	checkParts(t, s, attempts)
-	checkPlans(t, s, attempts, receipts)
+	checkDelays(t, s, attempts, receipts)
 	checkIndexes(t, s)
 	checkNewOffsets(t, s, receipts)
 }

@@ -67,8 +67,8 @@ func (g *givenIDs) lookUp(c *commit, units []*store.Unit) error {
 				}
 			}
 		}
-		for i := range u.Plans {
-			if p := &u.Plans[i]; !p.FreshID {
+		for i := range u.Delays {
+			if p := &u.Delays[i]; !p.FreshID {
 				if err := g.add(c, p.Topic, p.ID); err != nil {
 					return err
 				}

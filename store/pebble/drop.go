@@ -20,9 +20,9 @@ import (
 // them. Sweep removes them, some at a time, and the row that names the number last (sweep.go).
 // So a crash in between leaves garbage and nothing else.
 //
-// Plans are read by time and not by topic, and say the name of theirs. So where the topic
-// has some, the row of the number has the name too, and the highest Seq that was given:
-// plans of that name up to it are gone, and readers of plans pass them.
+// Delayed events are read by time and not by topic, and say the name of theirs. So where
+// the topic has some, the row of the number has the name too, and the highest Seq that was
+// given: those of that name up to it are gone, and readers of delayed events pass them.
 //
 //	'z' topic name          → offset (8)   no offset at or below it is given again
 //	'z'                     → offset (8)   the same for all names without a row, and new ones
@@ -71,25 +71,25 @@ func (s *Store) DropTopic(ctx context.Context, name string) error {
 }
 
 // drop does it. After a failed write the store is broken, as after a failed commit,
-// and the gate of the plans stays shut.
+// and the gate of the delayed events stays shut.
 func (s *Store) drop(t *topic) error {
 	batch := s.db.NewBatch()
 	defer batch.Close()
-	plans, err := s.boundOf(t)
+	delays, err := s.boundOf(t)
 	if err != nil {
 		return err
 	}
 	_ = batch.Delete(appendTopicKey(nil, t.name), nil) // a batch takes what fits in memory
 	s.keepFloor(batch, t)
-	_ = batch.Set(appendGarbageKey(nil, t.id), plans.value(), nil)
-	s.plans.set(true)
+	_ = batch.Set(appendGarbageKey(nil, t.id), delays.value(), nil)
+	s.delays.set(true)
 	if err := s.apply(batch, true); err != nil {
 		s.faults.fail(err)
 		return s.faults.err()
 	}
 	s.topics.remove(t)
-	s.plans.change(func() { s.gonePlans = append(s.gonePlans, plans...) })
-	s.plans.set(false)
+	s.delays.change(func() { s.goneDelayed = append(s.goneDelayed, delays...) })
+	s.delays.set(false)
 	s.sweeper.add(t.id)
 	return nil
 }
@@ -119,21 +119,21 @@ func (s *Store) keepFloor(batch *pdb.Batch, t *topic) {
 	_ = batch.Set(appendDroppedKey(nil, ""), binary.BigEndian.AppendUint64(nil, s.baseFloor), nil)
 }
 
-// planBound says which plans are gone: those of the topic's name up to a Seq. It lasts as
-// long as the topic's number may have plans.
-type planBound struct {
+// delayBound says which delayed events are gone: those of the topic's name up to a Seq. It
+// lasts as long as the topic's number may have some.
+type delayBound struct {
 	number uint32
 	topic  string
 	seq    uint64
 }
 
-// gonePlans are those of all numbers. The gate of the plans guards them. Who holds a list may
-// keep it: nothing in it changes, and more comes at its end.
-type gonePlans []planBound
+// goneDelayed are those of all numbers. The gate of the delayed events guards them. Who
+// holds a list may keep it: nothing in it changes, and more comes at its end.
+type goneDelayed []delayBound
 
-// boundOf returns that of a topic which is to be dropped; none where it has no plans.
-func (s *Store) boundOf(t *topic) (_ gonePlans, err error) {
-	bounds := numberBounds(tagPlanID, t.id)
+// boundOf returns that of a topic which is to be dropped; none where it has no delayed events.
+func (s *Store) boundOf(t *topic) (_ goneDelayed, err error) {
+	bounds := numberBounds(tagDelayedID, t.id)
 	iter, err := s.db.NewIter(&bounds)
 	if err != nil {
 		return nil, err
@@ -142,19 +142,19 @@ func (s *Store) boundOf(t *topic) (_ gonePlans, err error) {
 	if !iter.First() {
 		return nil, iter.Error()
 	}
-	return gonePlans{{t.id, t.name, s.lastPlan}}, nil
+	return goneDelayed{{t.id, t.name, s.lastDelay}}, nil
 }
 
-// value is what the row of the number has: that of one planBound, or of none.
-func (b gonePlans) value() (value []byte) {
+// value is what the row of the number has: that of one delayBound, or of none.
+func (b goneDelayed) value() (value []byte) {
 	for _, one := range b {
 		value = append(binary.BigEndian.AppendUint64(value, one.seq), one.topic...)
 	}
 	return value
 }
 
-// byTopic returns up to which Seq the plans of each name are gone.
-func (b gonePlans) byTopic() map[string]uint64 {
+// byTopic returns up to which Seq the delayed events of each name are gone.
+func (b goneDelayed) byTopic() map[string]uint64 {
 	upTo := make(map[string]uint64, len(b))
 	for _, one := range b {
 		upTo[one.topic] = max(upTo[one.topic], one.seq)
@@ -163,11 +163,11 @@ func (b gonePlans) byTopic() map[string]uint64 {
 }
 
 // without returns the list without those of a number.
-func (b gonePlans) without(number uint32) gonePlans {
+func (b goneDelayed) without(number uint32) goneDelayed {
 	if len(b) > 0 && b[0].number == number { // as a rule
 		return b[1:]
 	}
-	return slices.DeleteFunc(slices.Clone(b), func(one planBound) bool { return one.number == number })
+	return slices.DeleteFunc(slices.Clone(b), func(one delayBound) bool { return one.number == number })
 }
 
 // numberBounds are those of all keys that begin with a tag and a topic's number.

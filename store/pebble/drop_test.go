@@ -41,7 +41,7 @@ func TestSweepLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, tag := range []byte{tagTopic, tagEvent, tagID, tagKey, tagGroup, tagPart, tagPlan, tagPlanID, tagEffect, tagCorrelated, tagGarbage} {
+	for _, tag := range []byte{tagTopic, tagEvent, tagID, tagKey, tagGroup, tagPart, tagDelayed, tagDelayedID, tagEffect, tagCorrelated, tagGarbage} {
 		scan(t, s, tag, func(key, _ []byte) { t.Errorf("the key %q is left", key) })
 	}
 }
@@ -230,7 +230,7 @@ func TestSweepOfManyTopics(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const keysOfOne = 10 // plan, its id, record, id, key, cause, correlation, group, part, garbage
+	const keysOfOne = 10 // delayed event, its id, record, id, key, cause, correlation, group, part, garbage
 	if most := n*keysOfOne/sweepKeys + 1; steps > most {
 		t.Errorf("%d steps for %d topics of %d keys; want at most %d", steps, n, keysOfOne, most)
 	}
@@ -307,7 +307,7 @@ func fillTopic(t *testing.T, s *Store, topic string, n int) {
 		if i == 0 {
 			u.Groups = []store.GroupChange{{Topic: topic, Group: "g", Create: true, State: store.GroupState{Epoch: 1},
 				Parts: []store.GroupPart{{Kind: 'p', Value: []byte("x")}}}}
-			u.Plans = []store.Plan{{Topic: topic, ID: "plan", At: 1, Record: a.Record}}
+			u.Delays = []store.Delay{{Topic: topic, ID: "delayed", At: 1, Record: a.Record}}
 		}
 		if err := s.Commit(context.Background(), []*store.Unit{u}, i == n-1); err != nil || u.Err != nil {
 			t.Fatal(err, u.Err)
@@ -347,16 +347,16 @@ func TestDropIsWhole(t *testing.T) {
 		if err := s.Read(context.Background(), "t", 1, 2*n, 1<<20, &batch); err != nil {
 			t.Fatal(err)
 		}
-		_, planErr := s.FindPlan(context.Background(), "t", "plan")
+		_, delayErr := s.FindDelayed(context.Background(), "t", "delayed")
 		_, groupErr := s.Group(context.Background(), "t", "g")
 		isGone := len(batch.Items) == 0
 		switch {
-		case isGone && errors.Is(planErr, store.ErrNotFound) && errors.Is(groupErr, store.ErrNotFound):
+		case isGone && errors.Is(delayErr, store.ErrNotFound) && errors.Is(groupErr, store.ErrNotFound):
 			gone++
-		case len(batch.Items) == n && planErr == nil && groupErr == nil && !dropped:
+		case len(batch.Items) == n && delayErr == nil && groupErr == nil && !dropped:
 			there++
 		default:
-			t.Fatalf("image %d, dropped %v: %d events, plan %v, group %v", i, dropped, len(batch.Items), planErr, groupErr)
+			t.Fatalf("image %d, dropped %v: %d events, delayed event %v, group %v", i, dropped, len(batch.Items), delayErr, groupErr)
 		}
 		a := linkedEvent(t, "t", n)
 		u := &store.Unit{Appends: []store.Append{a}}
@@ -368,11 +368,11 @@ func TestDropIsWhole(t *testing.T) {
 	t.Logf("%d images have the topic, %d do not", there, gone)
 }
 
-// A drop writes little, however many plans the topic has: commits wait for it. They are
-// swept in steps as small as any, nobody sees them from the drop on, and none comes back
-// when the process ends between two steps, nor when the topic is there again with plans
-// of the same ids and times.
-func TestDropOfManyPlans(t *testing.T) {
+// A drop writes little, however many delayed events the topic has: commits wait for it.
+// They are swept in steps as small as any, nobody sees them from the drop on, and none
+// comes back when the process ends between two steps, nor when the topic is there again
+// with delayed events of the same ids and times.
+func TestDropOfManyDelayed(t *testing.T) {
 	const n, most = 5 * sweepKeys, 1 << 10
 	mem := vfs.NewCrashableMem()
 	s := mustOpen(t, onMem(t, mem))
@@ -381,34 +381,34 @@ func TestDropOfManyPlans(t *testing.T) {
 		do()
 		return s.db.Metrics().WAL.BytesIn - before
 	}
-	plans := func(first, n int) (list []store.Plan) {
+	delays := func(first, n int) (list []store.Delay) {
 		for i := range n {
-			list = append(list, newPlan("t", fmt.Sprint("plan-", i), int64(first+i)))
+			list = append(list, newDelay("t", fmt.Sprint("delayed-", i), int64(first+i)))
 		}
 		return list
 	}
-	mustPlan(t, s, true, plans(0, n)...)
-	mustPlan(t, s, true, newPlan("u", "plan-0", 7))
+	mustDelay(t, s, true, delays(0, n)...)
+	mustDelay(t, s, true, newDelay("u", "delayed-0", 7))
 	drop := func() {
 		if err := s.DropTopic(context.Background(), "t"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if bytes := written(drop); bytes > most {
-		t.Errorf("the drop of a topic with %d plans wrote %d bytes; want at most %d", n, bytes, most)
+		t.Errorf("the drop of a topic with %d delayed events wrote %d bytes; want at most %d", n, bytes, most)
 	}
-	want := map[string]int64{"u/plan-0": 7}
+	want := map[string]int64{"u/delayed-0": 7}
 	check := func(when string) {
 		t.Helper()
 		got := make(map[string]int64)
-		for _, p := range mustPlanned(t, s) {
+		for _, p := range mustDelayed(t, s) {
 			got[p.Topic+"/"+p.ID] = p.At
 		}
 		if !maps.Equal(got, want) {
-			t.Fatalf("%s there are %d plans, %.300v; want %v", when, len(got), fmt.Sprint(got), want)
+			t.Fatalf("%s there are %d delayed events, %.300v; want %v", when, len(got), fmt.Sprint(got), want)
 		}
-		if p, err := s.FindPlan(context.Background(), "t", "plan-0"); want["t/plan-0"] == 0 && !errors.Is(err, store.ErrNotFound) {
-			t.Fatalf("%s FindPlan: %v, %v", when, p, err)
+		if p, err := s.FindDelayed(context.Background(), "t", "delayed-0"); want["t/delayed-0"] == 0 && !errors.Is(err, store.ErrNotFound) {
+			t.Fatalf("%s FindDelayed: %v, %v", when, p, err)
 		}
 	}
 	check("after the drop")
@@ -433,23 +433,23 @@ func TestDropOfManyPlans(t *testing.T) {
 			s = mustOpen(t, onMem(t, mem))
 			more = true
 			check("after a crash")
-		case 3: // the second life has plans of the same ids, at the same times
-			mustPlan(t, s, true, plans(1, 3)...)
-			want["t/plan-0"], want["t/plan-1"], want["t/plan-2"] = 1, 2, 3
+		case 3: // the second life has delayed events of the same ids, at the same times
+			mustDelay(t, s, true, delays(1, 3)...)
+			want["t/delayed-0"], want["t/delayed-1"], want["t/delayed-2"] = 1, 2, 3
 			check("of the second life")
 		case 5:
 			drop()
-			want = map[string]int64{"u/plan-0": 7}
+			want = map[string]int64{"u/delayed-0": 7}
 			check("after the second drop")
-			mustPlan(t, s, true, plans(9, 1)...)
-			want["t/plan-0"] = 9
+			mustDelay(t, s, true, delays(9, 1)...)
+			want["t/delayed-0"] = 9
 			check("of the third life")
 		}
 	}
 	if least := 2*n/sweepKeys + 1; steps < least {
-		t.Errorf("%d plans were swept in %d steps; want at least %d", n, steps, least)
+		t.Errorf("%d delayed events were swept in %d steps; want at least %d", n, steps, least)
 	}
-	checkPlanIndex(t, s)
+	checkDelayedIndex(t, s)
 	scan(t, s, tagGarbage, func(key, _ []byte) { t.Errorf("the key %q is left", key) })
 	mustClose(t, s)
 	s = mustOpen(t, onMem(t, mem))

@@ -23,8 +23,8 @@ import (
 //	'g' topic id (4) group name          → epoch, cursor (uvarints), mark, settings
 //	'p' topic id (4) group name 0x00 kind (1) offset (8)
 //	                                     → value                 a part of a group
-//	'd' at (8) seq (8)                   → topic, key, record    the plans
-//	's' topic id (4) event id            → at (8), seq (8)       the plans' id index
+//	'd' at (8) seq (8)                   → topic, key, record    the delayed events
+//	's' topic id (4) event id            → at (8), seq (8)       their id index
 //	'x' group name 0x00 pattern          → value                 a group's pattern
 //	'c' event id 0x00 topic id (4) offset (8)
 //	                                     → empty                 an effect of the event
@@ -68,10 +68,10 @@ import (
 // are in nobody's way but that of the group's next load; overwriting a part,
 // which is what happens many times a second, leaves none.
 //
-// A plan is where it is due: At in milliseconds, then Seq. So what is due is
-// read from one place on, whatever the topic, and the plans themselves are all
+// A delayed event is where it is due: At in milliseconds, then Seq. So what is due is
+// read from one place on, whatever the topic, and the delayed events themselves are all
 // that says when to look again. Its value has the topic's name and the event's
-// key, each after its length (uvarint); the id is in the record. Moved plans leave
+// key, each after its length (uvarint); the id is in the record. Those that moved leave
 // tombstones at the front of that order; who moves them reads from where it was.
 //
 // The links of an event are keys without a value, with the place of the effect at
@@ -81,8 +81,8 @@ import (
 //
 // The five last sorts of keys came after the others. A program that does not
 // know them neither reads nor writes them, and what it writes breaks none of their
-// promises: plans wait until a newer one is back, and an id that it publishes
-// while a plan has it is what it would be here. Events that it publishes have no
+// promises: delayed events wait until a newer one is back, and an id that it publishes
+// while a delayed event has it is what it would be here. Events that it publishes have no
 // links, nor have those that were there before; nobody goes through the log to make
 // up for it. So the format's version was not raised for them.
 //
@@ -97,9 +97,9 @@ const (
 	tagGroup = 'g'
 	tagPart  = 'p'
 
-	tagPlan    = 'd'
-	tagPlanID  = 's'
-	tagPattern = 'x'
+	tagDelayed   = 'd'
+	tagDelayedID = 's'
+	tagPattern   = 'x'
 
 	tagEffect     = 'c'
 	tagCorrelated = 'r'
@@ -116,8 +116,8 @@ const (
 
 	linkTailBytes = topicIDBytes + offsetBytes // of a link's key, after its name's 0x00
 
-	planPlaceBytes = 8 + 8 // At, Seq
-	planKeyBytes   = 1 + planPlaceBytes
+	delayPlaceBytes = 8 + 8 // At, Seq
+	delayKeyBytes   = 1 + delayPlaceBytes
 )
 
 // pausedMark is in the header of a paused group.
@@ -126,8 +126,8 @@ const pausedMark = 0x01
 // metaNextTopic holds the number that the next topic gets.
 var metaNextTopic = []byte{tagMeta, 'n', 'e', 'x', 't'}
 
-// metaPlanFloor holds a number that no Seq of a plan is above, see reservePlans.
-var metaPlanFloor = []byte{tagMeta, 'p', 'l', 'a', 'n', 's'}
+// metaDelayFloor holds a number that no Seq of a delayed event is above, see reserveDelays.
+var metaDelayFloor = []byte{tagMeta, 'p', 'l', 'a', 'n', 's'}
 
 // metaEpoch holds the highest epoch of a group that was deleted, where one was. It too
 // came after the others: an older program leaves it, and does not raise it.
@@ -264,31 +264,31 @@ func decodeOffset(v []byte) (uint64, error) {
 	return offset, nil
 }
 
-func appendPlanPlace(dst []byte, at int64, seq uint64) []byte {
+func appendDelayPlace(dst []byte, at int64, seq uint64) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, uint64(at))
 	return binary.BigEndian.AppendUint64(dst, seq)
 }
 
-func decodePlanPlace(v []byte) (planPlace, error) {
-	if len(v) != planPlaceBytes {
-		return planPlace{}, fmt.Errorf("the place %x of a plan has %d bytes; want %d", v, len(v), planPlaceBytes)
+func decodeDelayedPlace(v []byte) (delayPlace, error) {
+	if len(v) != delayPlaceBytes {
+		return delayPlace{}, fmt.Errorf("the place %x of a delayed event has %d bytes; want %d", v, len(v), delayPlaceBytes)
 	}
-	place := planPlace{at: int64(binary.BigEndian.Uint64(v)), seq: binary.BigEndian.Uint64(v[8:])}
+	place := delayPlace{at: int64(binary.BigEndian.Uint64(v)), seq: binary.BigEndian.Uint64(v[8:])}
 	if place.at < 0 || place.seq == 0 {
-		return planPlace{}, fmt.Errorf("the place of a plan is (%d, %d)", place.at, place.seq)
+		return delayPlace{}, fmt.Errorf("the place of a delayed event is (%d, %d)", place.at, place.seq)
 	}
 	return place, nil
 }
 
-func appendPlanKey(dst []byte, at int64, seq uint64) []byte {
-	return appendPlanPlace(append(dst, tagPlan), at, seq)
+func appendDelayKey(dst []byte, at int64, seq uint64) []byte {
+	return appendDelayPlace(append(dst, tagDelayed), at, seq)
 }
 
-// planPlaceOf reads the place out of a plan's key.
-func planPlaceOf(key []byte) (planPlace, error) { return decodePlanPlace(key[1:]) }
+// delayPlaceOf reads the place out of a delayed event's key.
+func delayPlaceOf(key []byte) (delayPlace, error) { return decodeDelayedPlace(key[1:]) }
 
-func appendPlanIDKey(dst []byte, topic uint32, id string) []byte {
-	dst = binary.BigEndian.AppendUint32(append(dst, tagPlanID), topic)
+func appendDelayIDKey(dst []byte, topic uint32, id string) []byte {
+	dst = binary.BigEndian.AppendUint32(append(dst, tagDelayedID), topic)
 	return append(dst, id...)
 }
 

@@ -8,7 +8,7 @@
 //   - Pebble shows a batch to readers before its fsync is done. So every read is
 //     bounded by what is published, which moves only after the fsync: the
 //     durable head of each topic, the table of topics, and for groups the states
-//     that a running commit replaces; plans and patterns have a gate, which is
+//     that a running commit replaces; delayed events and patterns have a gate, which is
 //     shut while a commit changes them.
 //   - Offsets are given out by the one committer and never twice, whatever a
 //     crash takes away: see reserve.
@@ -41,8 +41,8 @@ type Store struct {
 
 	topics topicTable
 	groups groupTable
-	// The gates of plans and of patterns.
-	plans, patterns gate
+	// The gates of delayed events and of patterns.
+	delays, patterns gate
 
 	checkpointing sync.Mutex // serialises Checkpoint
 	sweeper       sweeper
@@ -59,10 +59,10 @@ type Store struct {
 	baseFloor   uint64
 	mostDropped int // rows
 	sweepRange  int // bytes
-	// lastPlan is the highest Seq that was given to a plan; no higher one than
-	// planFloor is given before that is on disk.
-	lastPlan, planFloor uint64
-	gonePlans           gonePlans // guarded by the gate of plans
+	// lastDelay is the highest Seq that was given to a delayed event; no higher one than
+	// delayFloor is given before that is on disk.
+	lastDelay, delayFloor uint64
+	goneDelayed           goneDelayed // guarded by the gate of delayed events
 	// deletedEpoch is the highest of a group that was deleted. It moves after the fsync,
 	// and is read by all.
 	deletedEpoch atomic.Uint64
@@ -117,7 +117,7 @@ func Open(o Options) (*Store, error) {
 	// just raised, in the old format, in which damage looks like the log's end.
 	// Nothing may be written to that one: the flush begins another at once.
 	_, err = db.AsyncFlush()
-	if err = errors.Join(err, s.loadTopics(), s.loadDropped(), s.loadGarbage(), s.loadPlanFloor(), s.loadDeletedEpoch(), s.loadIDs(), f.err()); err != nil {
+	if err = errors.Join(err, s.loadTopics(), s.loadDropped(), s.loadGarbage(), s.loadDelayFloor(), s.loadDeletedEpoch(), s.loadIDs(), f.err()); err != nil {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), db.Close(), kept.stop(false, false), lock.Close())
 	}
 	return s, nil

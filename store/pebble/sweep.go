@@ -26,8 +26,8 @@ import (
 // deletion that it meets, and there may be thousands of such topics. Of a larger one the
 // records go by ranges of sweepRange, which lets Pebble drop whole tables unread.
 //
-// The plans of a number go first, by two keys each: they are in the order of time, and
-// whoever reads that has to pass them (drop.go).
+// The delayed events of a number go first, by two keys each: they are in the order of
+// time, and whoever reads that has to pass them (drop.go).
 //
 // Which numbers are to be swept is known in memory, from Open on, and so is the place in
 // the one under way: no step walks over what the steps before have deleted. After a crash
@@ -42,12 +42,12 @@ const (
 // sweeper is what there is to sweep. Its lock is held for the time of a step, and by a
 // drop for a moment.
 type sweeper struct {
-	stepping sync.Mutex // serialises the steps, and guards the place
-	planned  []byte     // the first number's next plan, by its key; nil at its beginning
-	noPlans  bool       // all plans of the first number are deleted
-	from     uint64     // the next offset to read of the first number; 0 at its beginning
-	kept     uint64     // from where on records were read and not deleted yet
-	read     int        // bytes of them
+	stepping  sync.Mutex // serialises the steps, and guards the place
+	delayed   []byte     // the first number's next delayed event, by its key; nil at its beginning
+	noDelayed bool       // all delayed events of the first number are deleted
+	from      uint64     // the next offset to read of the first number; 0 at its beginning
+	kept      uint64     // from where on records were read and not deleted yet
+	read      int        // bytes of them
 
 	mu      sync.Mutex
 	numbers []uint32
@@ -72,7 +72,7 @@ func (w *sweeper) first() uint32 {
 
 // next goes on to another number, and reports whether there is one.
 func (w *sweeper) next() bool {
-	w.planned, w.noPlans = nil, false
+	w.delayed, w.noDelayed = nil, false
 	w.from, w.kept, w.read = 0, 0, 0
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,9 +104,9 @@ func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
 		s.faults.fail(err)
 		return false, fmt.Errorf("store/pebble: sweep: %w", s.faults.err())
 	}
-	s.plans.change(func() {
+	s.delays.change(func() {
 		for _, number := range cleared {
-			s.gonePlans = s.gonePlans.without(number)
+			s.goneDelayed = s.goneDelayed.without(number)
 		}
 	})
 	if unread != nil { // a part of one can not be read: the others need not wait for it
@@ -116,14 +116,14 @@ func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
 }
 
 // sweepStep fills the batch with what one step deletes: some of one number, or all of
-// several small ones, and cleared has the numbers whose last plan it deletes. Where it fails
-// the first number left is the one that did.
+// several small ones, and cleared has the numbers whose last delayed event it deletes.
+// Where it fails the first number left is the one that did.
 func (s *Store) sweepStep(batch *pdb.Batch) (more bool, cleared []uint32, err error) {
 	step := sweepStep{s: s, batch: batch, ids: s.ids.fresh()}
 	for _, iter := range []struct {
 		of  **pdb.Iterator
 		tag byte
-	}{{&step.plans, tagPlanID}, {&step.events, tagEvent}, {&step.rest[0], tagKey}, {&step.rest[1], tagGroup}, {&step.rest[2], tagPart}} {
+	}{{&step.delays, tagDelayedID}, {&step.events, tagEvent}, {&step.rest[0], tagKey}, {&step.rest[1], tagGroup}, {&step.rest[2], tagPart}} {
 		if *iter.of, err = s.tagged(iter.tag); err != nil {
 			return false, nil, err
 		}
@@ -131,7 +131,7 @@ func (s *Store) sweepStep(batch *pdb.Batch) (more bool, cleared []uint32, err er
 	}
 	for more = true; more && step.hasRoom(); {
 		id := s.sweeper.first()
-		done, err := step.sweepPlans(id)
+		done, err := step.sweepDelayed(id)
 		if done {
 			done, err = step.sweep(id)
 		}
@@ -156,45 +156,45 @@ type sweepStep struct {
 	s      *Store
 	batch  *pdb.Batch
 	ids    *ids
-	plans  *pdb.Iterator // over the ids of all plans
+	delays *pdb.Iterator // over the ids of all delayed events
 	events *pdb.Iterator
 	rest   [3]*pdb.Iterator // over all keys, groups and parts
 	read   int              // bytes of records
 
-	cleared []uint32 // numbers whose last plan is in the batch
+	cleared []uint32 // numbers whose last delayed event is in the batch
 }
 
 func (p *sweepStep) hasRoom() bool {
 	return p.read < sweepBytes && p.batch.Count() < sweepKeys
 }
 
-// sweepPlans deletes plans of a number, from where the last step ended, and reports
-// whether that was the last of them.
-func (p *sweepStep) sweepPlans(id uint32) (done bool, err error) {
+// sweepDelayed deletes delayed events of a number, from where the last step ended, and
+// reports whether that was the last of them.
+func (p *sweepStep) sweepDelayed(id uint32) (done bool, err error) {
 	w := &p.s.sweeper
-	if w.noPlans {
+	if w.noDelayed {
 		return true, nil
 	}
-	bounds := numberBounds(tagPlanID, id)
-	if w.planned == nil {
-		w.planned = bounds.LowerBound
+	bounds := numberBounds(tagDelayedID, id)
+	if w.delayed == nil {
+		w.delayed = bounds.LowerBound
 	}
-	for valid := p.plans.SeekGE(w.planned); valid && bytes.Compare(p.plans.Key(), bounds.UpperBound) < 0; valid = p.plans.Next() {
+	for valid := p.delays.SeekGE(w.delayed); valid && bytes.Compare(p.delays.Key(), bounds.UpperBound) < 0; valid = p.delays.Next() {
 		if !p.hasRoom() {
-			w.planned = bytes.Clone(p.plans.Key())
+			w.delayed = bytes.Clone(p.delays.Key())
 			return false, nil
 		}
-		at, err := decodePlanPlace(p.plans.Value())
+		at, err := decodeDelayedPlace(p.delays.Value())
 		if err != nil {
-			return false, fmt.Errorf("the plan of id %q: %w", p.plans.Key()[1+topicIDBytes:], err)
+			return false, fmt.Errorf("the delayed event of id %q: %w", p.delays.Key()[1+topicIDBytes:], err)
 		}
-		_ = p.batch.Delete(appendPlanKey(nil, at.at, at.seq), nil) // a batch takes what fits in memory
-		_ = p.batch.Delete(p.plans.Key(), nil)
+		_ = p.batch.Delete(appendDelayKey(nil, at.at, at.seq), nil) // a batch takes what fits in memory
+		_ = p.batch.Delete(p.delays.Key(), nil)
 	}
-	if err := p.plans.Error(); err != nil {
+	if err := p.delays.Error(); err != nil {
 		return false, err
 	}
-	w.noPlans = true
+	w.noDelayed = true
 	p.cleared = append(p.cleared, id)
 	return true, nil
 }
@@ -348,7 +348,7 @@ func (s *Store) loadGarbage() (err error) {
 		s.sweeper.add(id)
 		switch value := iter.Value(); {
 		case len(value) > offsetBytes:
-			s.gonePlans = append(s.gonePlans, planBound{id, string(value[offsetBytes:]), binary.BigEndian.Uint64(value)})
+			s.goneDelayed = append(s.goneDelayed, delayBound{id, string(value[offsetBytes:]), binary.BigEndian.Uint64(value)})
 		case len(value) > 0:
 			return fmt.Errorf("the row of the dropped topic of number %d reads %x", id, value)
 		}

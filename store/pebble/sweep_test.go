@@ -110,8 +110,8 @@ func sweepWriteErrors(t *testing.T, stays bool) {
 	}
 }
 
-// sweepPlans is how many plans a faultedRun keeps.
-const sweepPlans = 3
+// sweepDelayed is how many delayed events a faultedRun keeps.
+const sweepDelayed = 3
 
 // faultedRun is one process that meets a fault.
 type faultedRun struct {
@@ -166,10 +166,10 @@ func (run *faultedRun) commit(s *Store) {
 			CausedBy: []string{"cause"}, Correlation: id}, made("t1")},
 			Groups: []store.GroupChange{{Topic: "t0", Group: "g", Create: i == 0, State: store.GroupState{Epoch: uint64(i + 1)},
 				Parts: []store.GroupPart{{Kind: 2, Offset: uint64(i), Value: []byte(id)}, {Kind: 3, Value: []byte(id)}}}},
-			Plans:    []store.Plan{{Topic: "later", ID: id, At: int64(i), Record: newRecord("later", id, 0)}},
+			Delays:   []store.Delay{{Topic: "later", ID: id, At: int64(i), Record: newRecord("later", id, 0)}},
 			Patterns: []store.PatternChange{{Group: "g", Pattern: "**", Value: []byte(id)}}}
-		if i >= sweepPlans {
-			u.Unplans = []store.Unplan{{Topic: "later", ID: fmt.Sprint("id-", i-sweepPlans)}}
+		if i >= sweepDelayed {
+			u.Cancels = []store.Cancel{{Topic: "later", ID: fmt.Sprint("id-", i-sweepDelayed)}}
 		}
 		broken := s.faults.err() != nil
 		err := s.Commit(context.Background(), []*store.Unit{u}, true)
@@ -243,28 +243,28 @@ func checkAckedGroup(t *testing.T, s *Store, acked uint64, fired *errorfs.Op) {
 	if diff := cmp.Diff(want, parts); diff != "" {
 		t.Errorf("after a fault at %+v the group is at epoch %d; its parts (-want +got):\n%s", fired, state.Epoch, diff)
 	}
-	checkSweptPlans(t, s, int64(state.Epoch), fired)
+	checkSweptDelays(t, s, int64(state.Epoch), fired)
 }
 
-// checkSweptPlans: the plans and the pattern are of the same unit as the group.
-func checkSweptPlans(t *testing.T, s *Store, epoch int64, fired *errorfs.Op) {
+// checkSweptDelays: the delayed events and the pattern are of the same unit as the group.
+func checkSweptDelays(t *testing.T, s *Store, epoch int64, fired *errorfs.Op) {
 	t.Helper()
 	var want, got []string
-	for i := max(0, epoch-sweepPlans); i < epoch; i++ {
+	for i := max(0, epoch-sweepDelayed); i < epoch; i++ {
 		want = append(want, fmt.Sprint("id-", i))
 	}
-	list, err := s.Planned(context.Background(), -1, 0, 1<<62, 100, 1<<30)
+	list, err := s.Delayed(context.Background(), -1, 0, 1<<62, 100, 1<<30)
 	for _, p := range list {
 		got = append(got, p.ID)
 	}
 	if err != nil || !slices.Equal(want, got) {
-		t.Errorf("after a fault at %+v the group is at epoch %d; the plans are %q, %v; want %q", fired, epoch, got, err, want)
+		t.Errorf("after a fault at %+v the group is at epoch %d; the delayed events are %q, %v; want %q", fired, epoch, got, err, want)
 	}
 	patterns, err := s.ListPatterns(context.Background())
 	if err != nil || (len(patterns) > 0) != (epoch > 0) || epoch > 0 && string(patterns[0].Value) != fmt.Sprint("id-", epoch-1) {
 		t.Errorf("after a fault at %+v the group is at epoch %d; the patterns are %v, %v", fired, epoch, patterns, err)
 	}
-	checkPlanIndex(t, s)
+	checkDelayedIndex(t, s)
 }
 
 // TestDefaultFatal: without Options.Fatal the process ends at the first write
@@ -313,7 +313,7 @@ func TestReadErrorSweep(t *testing.T) {
 		for i := 0; i < n; i += 20 {
 			id := fmt.Sprintf("id-%03d", i)
 			u.Appends = append(u.Appends, given("t", id))
-			u.Plans = append(u.Plans, store.Plan{Topic: "t", ID: "plan-" + id, At: 9, Record: newRecord("t", "plan-"+id, 0)})
+			u.Delays = append(u.Delays, store.Delay{Topic: "t", ID: "delayed-" + id, At: 9, Record: newRecord("t", "delayed-"+id, 0)})
 		}
 		return u, s.Commit(context.Background(), []*store.Unit{u}, true)
 	}
@@ -342,8 +342,8 @@ func TestReadErrorSweep(t *testing.T) {
 			t.Errorf("read %d: %v", k, err)
 		}
 		for i := range u.Appends {
-			if err == nil && !(u.Appends[i].Duplicate && u.Plans[i].Duplicate) {
-				t.Errorf("read %d: %s is no duplicate, or its plan", k, u.Appends[i].ID)
+			if err == nil && !(u.Appends[i].Duplicate && u.Delays[i].Duplicate) {
+				t.Errorf("read %d: %s is no duplicate, or its delayed event", k, u.Appends[i].ID)
 			}
 		}
 		_ = s.Close()

@@ -27,7 +27,7 @@ import (
 
 // formerStores are stores that the last programs of their formats have written, closed and
 // killed: in testdata, each with the receipts of its events. They have a topic with given
-// and made ids, keys, causes and a correlation, one that was dropped, a plan, a group with a
+// and made ids, keys, causes and a correlation, one that was dropped, a delayed event, a group with a
 // part, and a pattern.
 var formerStores = []string{"format-1-closed", "format-1-killed", "format-2-closed", "format-2-killed"}
 
@@ -130,9 +130,9 @@ func checkUpgraded(t *testing.T, what string, s *Store, receipts []receipt) {
 	if err != nil || len(topics) != 2 {
 		t.Errorf("%s: the topics are %v, %v", what, topics, err)
 	}
-	plan, err := s.FindPlan(ctx, "orders", "planned")
-	if err != nil || plan.At != 1_800_000_000_000 {
-		t.Errorf("%s: the plan is %+v, %v", what, plan, err)
+	delay, err := s.FindDelayed(ctx, "orders", "planned")
+	if err != nil || delay.At != 1_800_000_000_000 {
+		t.Errorf("%s: the plan is %+v, %v", what, delay, err)
 	}
 	group, err := s.Group(ctx, "orders", "g")
 	if err != nil || group.Epoch != 7 || group.Cursor != 3 {

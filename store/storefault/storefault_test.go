@@ -46,7 +46,7 @@ func units(id string) []*store.Unit {
 	record := eventhub.Record(`{"ts":            0,"id":"` + id + `","topic":"t","payload":1}`)
 	return []*store.Unit{{Appends: []store.Append{{Topic: "t", ID: id, Key: "k", Record: record}},
 		Groups: []store.GroupChange{{Topic: "t", Group: "g-" + id, Create: true}},
-		Plans:  []store.Plan{{Topic: "later", ID: id, FreshID: true, Record: record}}}}
+		Delays: []store.Delay{{Topic: "later", ID: id, FreshID: true, Record: record}}}}
 }
 
 func commit(s store.Store, id string) error {
@@ -85,8 +85,8 @@ var reads = []call{
 	{storefault.ListGroups, func(s store.Store) error { return second(s.ListGroups(context.Background(), "t")) }},
 	{storefault.DeletedEpoch, func(s store.Store) error { return second(s.DeletedEpoch(context.Background())) }},
 	{storefault.ListPatterns, func(s store.Store) error { return second(s.ListPatterns(context.Background())) }},
-	{storefault.Planned, func(s store.Store) error { return second(s.Planned(context.Background(), 0, 0, 0, 1, 1)) }},
-	{storefault.FindPlan, func(s store.Store) error { return second(s.FindPlan(context.Background(), "later", "1")) }},
+	{storefault.Delayed, func(s store.Store) error { return second(s.Delayed(context.Background(), 0, 0, 0, 1, 1)) }},
+	{storefault.FindDelayed, func(s store.Store) error { return second(s.FindDelayed(context.Background(), "later", "1")) }},
 	{storefault.Places, func(s store.Store) error { return second(s.Places(context.Background(), "1", 1)) }},
 	{storefault.Effects, func(s store.Store) error {
 		return second(s.Effects(context.Background(), "1", store.Place{}, 1))

@@ -43,7 +43,7 @@ func (s *env) fill(t failer, topic, id string) store.Append {
 	s.commit(t, &store.Unit{
 		Groups: []store.GroupChange{{Topic: topic, Group: "g", Create: true, State: store.GroupState{Epoch: 7},
 			Parts: []store.GroupPart{{Kind: 'p', Offset: 1, Value: []byte("x")}}}},
-		Plans: []store.Plan{planFor(topic, "plan-"+id, 50)},
+		Delays: []store.Delay{delayFor(topic, "delayed-"+id, 50)},
 	})
 	return added[0]
 }
@@ -62,8 +62,8 @@ func (s *env) nothing(t failer, topic, id string) {
 	same(t, "groups", []store.GroupInfo(nil), s.listGroups(t, topic))
 	same(t, "the group", (*store.GroupState)(nil), s.group(t, topic, "g"))
 	same(t, "its parts", []store.GroupPart(nil), s.parts(t, topic, "g"))
-	same(t, "plans", []store.Planned(nil), s.allPlanned(t))
-	same(t, "the plan", (*store.Planned)(nil), s.findPlan(t, topic, "plan-"+id))
+	same(t, "delayed events", []store.Delayed(nil), s.allDelayed(t))
+	same(t, "the delayed event", (*store.Delayed)(nil), s.findDelay(t, topic, "delayed-"+id))
 	places, err := s.Places(ctx, id, 10)
 	effects, err2 := s.Effects(ctx, "cause", store.Place{}, 10)
 	correlated, err3 := s.Correlated(ctx, "corr", store.Place{}, 10)
@@ -108,7 +108,7 @@ func testDropOffsets(t *testing.T, s *env) {
 		same(t, "events", []row{rowOf(again)}, s.readAll(t, "t"))
 		same(t, "head", last, s.head(t, "t"))
 		same(t, "the event by key", rowOf(again), s.latest(t, "t", "k", 0))
-		same(t, "plans", 1, len(s.allPlanned(t)))
+		same(t, "delayed events", 1, len(s.allDelayed(t)))
 	}
 	// A topic that comes back without events keeps the promise too.
 	s.drop(t, "t", true)
@@ -173,11 +173,11 @@ func testDropOthers(t *testing.T, s *env) {
 	s.fill(t, "a", "1")
 	kept := s.fill(t, "b", "2")
 	s.fill(t, "c", "3")
-	plan := s.findPlan(t, "b", "plan-2")
+	delay := s.findDelay(t, "b", "delayed-2")
 	s.drop(t, "a", true)
 	s.drop(t, "c", true)
 	same(t, "events", []row{rowOf(kept)}, s.readAll(t, "b"))
-	same(t, "plans", []store.Planned{*plan}, s.allPlanned(t))
+	same(t, "delayed events", []store.Delayed{*delay}, s.allDelayed(t))
 	same(t, "parts", 1, len(s.parts(t, "b", "g")))
 	effects, err := s.Effects(context.Background(), "cause", store.Place{}, 10)
 	if err != nil {

@@ -29,9 +29,9 @@ func refused(t failer, u *store.Unit, want error) {
 			t.Errorf("a refused append of id %q got offset %d, time %d, duplicate %v", a.ID, a.Offset, a.CommitTime, a.Duplicate)
 		}
 	}
-	for _, p := range u.Plans {
+	for _, p := range u.Delays {
 		if p.Seq != 0 || p.Offset != 0 || p.Duplicate {
-			t.Errorf("a refused plan of id %q got seq %d, offset %d, duplicate %v", p.ID, p.Seq, p.Offset, p.Duplicate)
+			t.Errorf("a refused delayed event of id %q got seq %d, offset %d, duplicate %v", p.ID, p.Seq, p.Offset, p.Duplicate)
 		}
 	}
 	if len(u.Created) > 0 {
@@ -63,8 +63,8 @@ func everyMethod(ctx context.Context, s store.Store) map[string]error {
 	_, errs["GroupParts"] = s.GroupParts(ctx, "t", "g")
 	_, errs["DeletedEpoch"] = s.DeletedEpoch(ctx)
 	_, errs["ListPatterns"] = s.ListPatterns(ctx)
-	_, errs["Planned"] = s.Planned(ctx, 0, 0, endOfTime, 1, 1)
-	_, errs["FindPlan"] = s.FindPlan(ctx, "t", "a")
+	_, errs["Delayed"] = s.Delayed(ctx, 0, 0, endOfTime, 1, 1)
+	_, errs["FindDelayed"] = s.FindDelayed(ctx, "t", "a")
 	_, errs["Places"] = s.Places(ctx, "a", 1)
 	_, errs["Effects"] = s.Effects(ctx, "a", nowhere, 1)
 	_, errs["Correlated"] = s.Correlated(ctx, "a", nowhere, 1)

@@ -357,7 +357,7 @@ func testCheckpoint(t *testing.T, s *env) {
 	u := unit(linked("t", "1", "c", "x"), keyed("t", "2", "k"))
 	u.Groups = []store.GroupChange{create("t", "g", store.GroupState{Epoch: 3, Cursor: 1})}
 	u.Groups[0].Parts = []store.GroupPart{{Kind: 1, Offset: 2, Value: []byte("v")}}
-	u.Plans = []store.Plan{planFor("t", "later", 5)}
+	u.Delays = []store.Delay{delayFor("t", "later", 5)}
 	u.Patterns = []store.PatternChange{pattern("g", "p", `1`)}
 	s.commit(t, u)
 	unsynced := unit(given("t", "3"))
@@ -380,7 +380,7 @@ func testCheckpoint(t *testing.T, s *env) {
 	same(t, "latest in the copy", rowOf(u.Appends[1]), c.latest(t, "t", "k", 0))
 	same(t, "group in the copy", &u.Groups[0].State, c.group(t, "t", "g"))
 	same(t, "parts in the copy", u.Groups[0].Parts, c.parts(t, "t", "g"))
-	same(t, "plans in the copy", 1, len(c.allPlanned(t)))
+	same(t, "delayed events in the copy", 1, len(c.allDelayed(t)))
 	same(t, "patterns in the copy", patternsOf(u.Patterns...), c.patterns(t))
 	mine := c.add(t, given("t", "of the copy"))
 	rising(t, unsynced.Appends[0].Offset, mine)

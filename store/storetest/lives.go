@@ -31,11 +31,11 @@ func (s *env) life(t failer, topic string) uint64 {
 // testCreated: the unit that creates a topic reports it, and no other unit does.
 func testCreated(t *testing.T, s *env) {
 	s.add(t, given("old", "1"))
-	refusedUnit := &store.Unit{Appends: []store.Append{given("a", "0")}, Unplans: []store.Unplan{{Topic: "a", ID: "none"}}}
+	refusedUnit := &store.Unit{Appends: []store.Append{given("a", "0")}, Cancels: []store.Cancel{{Topic: "a", ID: "none"}}}
 	first := &store.Unit{Appends: []store.Append{given("a", "1"), given("old", "2"), given("a", "3"), given("a", "3"), given("c", "1")},
-		Plans: []store.Plan{planFor("b", "1", 0), planFor("a", "4", 0), planFor("old", "3", 0)}}
+		Delays: []store.Delay{delayFor("b", "1", 0), delayFor("a", "4", 0), delayFor("old", "3", 0)}}
 	grouped := &store.Unit{Groups: []store.GroupChange{create("d", "g", store.GroupState{})}, Appends: []store.Append{given("d", "1")}}
-	second := &store.Unit{Appends: []store.Append{given("a", "5"), given("b", "2"), given("d", "2")}, Plans: []store.Plan{planFor("c", "2", 0)},
+	second := &store.Unit{Appends: []store.Append{given("a", "5"), given("b", "2"), given("d", "2")}, Delays: []store.Delay{delayFor("c", "2", 0)},
 		Groups: []store.GroupChange{create("a", "g", store.GroupState{})}}
 	created := func(u *store.Unit) map[string]uint64 {
 		reported := make(map[string]uint64)
@@ -48,7 +48,7 @@ func testCreated(t *testing.T, s *env) {
 		return reported
 	}
 	s.commit(t, refusedUnit, first, grouped, second)
-	refused(t, refusedUnit, store.ErrNoPlan)
+	refused(t, refusedUnit, store.ErrNotDelayed)
 	lives := map[string]uint64{"a": s.life(t, "a"), "b": s.life(t, "b"), "c": s.life(t, "c")}
 	same(t, "by the first unit", lives, created(first))
 	same(t, "by the one with a group", map[string]uint64{"d": s.life(t, "d")}, created(grouped))
@@ -56,7 +56,7 @@ func testCreated(t *testing.T, s *env) {
 	s.commit(t, first)
 	same(t, "by the first again", map[string]uint64{}, created(first))
 	for name, again := range map[string]*store.Unit{
-		"a": unit(given("a", "6")), "b": plans(planFor("b", "6", 0)),
+		"a": unit(given("a", "6")), "b": delays(delayFor("b", "6", 0)),
 		"c": {Groups: []store.GroupChange{create("c", "g", store.GroupState{})}},
 	} {
 		s.drop(t, name, false)
@@ -80,7 +80,7 @@ func testLives(t *testing.T, s *env) {
 	for range 3 {
 		s.add(t, given("t", "1"))
 		rises("t")
-		s.plan(t, planFor("u", "1", 0))
+		s.delay(t, delayFor("u", "1", 0))
 		rises("u")
 		if s.Capabilities().Persistent {
 			before := [2]uint64{s.life(t, "t"), s.life(t, "u")}
@@ -123,8 +123,8 @@ func testEras(t *testing.T, s *env) {
 	}
 	none := newest("in the beginning", 0)
 	s.add(t, given("t", "1"))
-	s.plan(t, planFor("u", "1", 0))
-	before := newest("of a plan", s.life(t, "u"))
+	s.delay(t, delayFor("u", "1", 0))
+	before := newest("of a delayed event", s.life(t, "u"))
 	same(t, "eras", none.Eras, before.Eras)
 	s.drop(t, "u", true)
 	same(t, "lives after a deletion", before, livesOf(s))

@@ -35,8 +35,8 @@ const (
 type model struct {
 	env    *env
 	topics map[string]*modelTopic
-	plans  []store.Planned   // in the order of planning
-	seq    uint64            // the highest of all plans that were ever made
+	delays []store.Delayed   // in the order of their commits
+	seq    uint64            // the highest of all delayed events that were ever made
 	life   uint64            // that of the topic made last
 	epoch  uint64            // the highest of a group that was deleted
 	last   map[string]uint64 // the highest offset given under a name
@@ -91,7 +91,7 @@ func testModel(t *testing.T, factory Factory) {
 			"drop":    m.drop,
 			"clock":   func(rt *rapid.T) { s.clock.set(rapid.Int64Range(-100, 100).Draw(rt, "ms")) },
 			"read":    m.read,
-			"planned": m.readPlans,
+			"delayed": m.readDelays,
 			"check":   m.check,
 			"reopen": func(rt *rapid.T) {
 				// A store that forgets would hardly ever hold anything.
@@ -103,7 +103,7 @@ func testModel(t *testing.T, factory Factory) {
 					clear(m.topics)
 					clear(m.last)
 					clear(m.patterns)
-					m.plans, m.seq, m.life, m.epoch = nil, 0, 0, 0
+					m.delays, m.seq, m.life, m.epoch = nil, 0, 0, 0
 				}
 				m.check(rt)
 			},
@@ -137,7 +137,7 @@ func (m *model) drop(rt *rapid.T) {
 	}
 	m.env.drop(rt, name, rapid.Bool().Draw(rt, "sweep"))
 	delete(m.topics, name)
-	m.plans = slices.DeleteFunc(m.plans, func(p store.Planned) bool { return p.Topic == name })
+	m.delays = slices.DeleteFunc(m.delays, func(p store.Delayed) bool { return p.Topic == name })
 }
 
 func (m *model) drawUnit(rt *rapid.T) *store.Unit {
@@ -163,7 +163,7 @@ func (m *model) drawUnit(rt *rapid.T) *store.Unit {
 	for range rapid.SampledFrom([]int{0, 1, 1, 2, 3}).Draw(rt, "changes") {
 		u.Groups = append(u.Groups, m.drawChange(rt))
 	}
-	m.drawPlans(rt, u)
+	m.drawDelays(rt, u)
 	return u
 }
 
@@ -239,7 +239,7 @@ func (m *model) refusal(u *store.Unit) error {
 			seen[name] = nil
 		}
 	}
-	if err := m.planRefusal(u); err != nil {
+	if err := m.delayRefusal(u); err != nil {
 		return err
 	}
 	for _, topic := range topicsOf(u) {
@@ -268,7 +268,7 @@ func (m *model) apply(rt *rapid.T, u *store.Unit) {
 			m.epoch = max(m.epoch, ch.State.Epoch)
 		}
 	}
-	m.applyUnplans(u)
+	m.applyCancels(u)
 	now := m.env.clock.now().UnixMilli()
 	for _, a := range u.Appends {
 		if a.NewID {
@@ -296,7 +296,7 @@ func (m *model) apply(rt *rapid.T, u *store.Unit) {
 		t.events = append(t.events, modelEvent{row: rowOf(a), id: a.ID, key: a.Key, time: time,
 			causedBy: a.CausedBy, correlation: a.Correlation})
 	}
-	m.applyPlans(rt, u)
+	m.applyDelays(rt, u)
 }
 
 // checkMade: the id is a new one, in the record too.
@@ -369,7 +369,7 @@ func (m *model) check(rt *rapid.T) {
 		rt.Fatalf("DeletedEpoch: %v", err)
 	}
 	same(rt, "the epoch of deleted groups", m.epoch, epoch)
-	m.checkPlans(rt)
+	m.checkDelays(rt)
 	m.checkLinks(rt)
 }
 

@@ -63,7 +63,7 @@ func Run(t *testing.T, factory Factory) {
 		{"Latest", latestTests},
 		{"Groups", groupTests},
 		{"Parts", partTests},
-		{"Plans", planTests},
+		{"Delays", delayedTests},
 		{"Patterns", patternTests},
 		{"Links", linkTests},
 		{"Keep", keepTests},

@@ -490,8 +490,8 @@ func (c *Committer) creates(u *store.Unit) bool {
 			return true
 		}
 	}
-	for i := range u.Plans {
-		if !c.isThere(u.Plans[i].Topic) {
+	for i := range u.Delays {
+		if !c.isThere(u.Delays[i].Topic) {
 			return true
 		}
 	}

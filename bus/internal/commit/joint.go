@@ -105,8 +105,8 @@ func (c *Committer) join() bool {
 		}
 		p := s.Publishes()
 		u.Appends = append(u.Appends, p.Unit.Appends...)
-		u.Plans = append(u.Plans, p.Unit.Plans...)
-		u.Unplans = append(u.Unplans, p.Unit.Unplans...)
+		u.Delays = append(u.Delays, p.Unit.Delays...)
+		u.Cancels = append(u.Cancels, p.Unit.Cancels...)
 		j.Bytes += p.Bytes
 		kept = append(kept, s)
 	}
@@ -150,11 +150,11 @@ func (c *Committer) pick() {
 func (c *Committer) finishJoint(err error) {
 	j := &c.joint
 	u := &j.Units[0]
-	appends, plans := u.Appends, u.Plans
+	appends, delays := u.Appends, u.Delays
 	for _, s := range j.going {
 		unit := &s.Publishes().Unit
 		appends = appends[copy(unit.Appends, appends):]
-		plans = plans[copy(unit.Plans, plans):]
+		delays = delays[copy(unit.Delays, delays):]
 	}
 	switch {
 	case err != nil:
@@ -195,9 +195,9 @@ func (c *Committer) takeBack() {
 func (j *joint) forget() {
 	u := &j.Units[0]
 	clear(u.Appends)
-	clear(u.Plans)
-	clear(u.Unplans)
+	clear(u.Delays)
+	clear(u.Cancels)
 	clear(u.Groups)
-	j.Units[0] = store.Unit{Appends: u.Appends[:0], Plans: u.Plans[:0], Unplans: u.Unplans[:0], Groups: u.Groups[:0]}
+	j.Units[0] = store.Unit{Appends: u.Appends[:0], Delays: u.Delays[:0], Cancels: u.Cancels[:0], Groups: u.Groups[:0]}
 	clear(j.going)
 }

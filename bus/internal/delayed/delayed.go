@@ -146,7 +146,7 @@ func (m *Mover) Stop() {
 }
 
 // Committed tells of delayed events that are durable.
-func (m *Mover) Committed(events []store.Plan) {
+func (m *Mover) Committed(events []store.Delay) {
 	at := int64(never)
 	for i := range events {
 		if !events[i].Duplicate {
@@ -165,8 +165,8 @@ func (m *Mover) Committed(events []store.Plan) {
 // Cancel removes a delayed event, or returns an error with CodeUnknownID where there is
 // none of that id.
 func (m *Mover) Cancel(ctx context.Context, topic, id string) error {
-	err := m.opts.Committer.Do(ctx, commit.NewWrite(store.Unit{Unplans: []store.Unplan{{Topic: topic, ID: id}}}, nil))
-	if errors.Is(err, store.ErrNoPlan) {
+	err := m.opts.Committer.Do(ctx, commit.NewWrite(store.Unit{Cancels: []store.Cancel{{Topic: topic, ID: id}}}, nil))
+	if errors.Is(err, store.ErrNotDelayed) {
 		return eventhub.Errorf(eventhub.CodeUnknownID, "%q is not scheduled in topic %q: it never was, or it was delivered", id, topic)
 	}
 	return err
@@ -177,7 +177,7 @@ func (m *Mover) Cancel(ctx context.Context, topic, id string) error {
 func (m *Mover) List(ctx context.Context, q admin.ScheduleQuery) ([]admin.Scheduled, error) {
 	var list []admin.Scheduled
 	for from := (place{q.AfterAt, q.AfterSeq}); ; {
-		page, err := m.opts.Store.Planned(ctx, from.at, from.seq, never, admin.MaxPage, moveBytes)
+		page, err := m.opts.Store.Delayed(ctx, from.at, from.seq, never, admin.MaxPage, moveBytes)
 		if err != nil || len(page) == 0 {
 			return list, err
 		}

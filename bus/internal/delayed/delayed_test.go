@@ -62,8 +62,8 @@ func TestCancelAndDelayAnew(t *testing.T) {
 						if err := between(r); err != nil {
 							t.Error(err)
 						}
-						anew := store.Plan{Topic: "t", ID: "x", Record: encoded("t", "x", "anew"), At: r.now().Add(time.Hour).UnixMilli()}
-						if err := r.committer.Do(bg, commit.NewWrite(store.Unit{Plans: []store.Plan{anew}}, nil)); err != nil {
+						anew := store.Delay{Topic: "t", ID: "x", Record: encoded("t", "x", "anew"), At: r.now().Add(time.Hour).UnixMilli()}
+						if err := r.committer.Do(bg, commit.NewWrite(store.Unit{Delays: []store.Delay{anew}}, nil)); err != nil {
 							t.Error(err)
 						}
 					}
@@ -224,7 +224,7 @@ func TestEarlier(t *testing.T) {
 		u := store.Unit{}
 		for i, id := range []string{"third", "first", "second"} { // of a unit too
 			at := r.now().Add([]time.Duration{3, 1, 2}[i] * time.Second).UnixMilli()
-			u.Plans = append(u.Plans, store.Plan{Topic: "t", ID: id, Record: encoded("t", id, id), At: at})
+			u.Delays = append(u.Delays, store.Delay{Topic: "t", ID: id, Record: encoded("t", id, id), At: at})
 		}
 		if err := r.committer.Do(bg, commit.NewWrite(u, nil)); err != nil {
 			t.Fatal(err)
@@ -299,7 +299,7 @@ func TestOverdueWhenTheClockIsSetBack(t *testing.T) {
 			r.skew.Store(int64(5 * time.Hour))
 			r.start()
 			r.schedule(time.Minute, "x")
-			r.faults.Inject(storefault.Fault{Op: storefault.Planned, Err: errDisk})
+			r.faults.Inject(storefault.Fault{Op: storefault.Delayed, Err: errDisk})
 			r.skew.Store(int64(10 * time.Hour))
 			r.after(LookEvery + failing)
 			r.faults.Clear()
@@ -315,7 +315,7 @@ func TestOverdueWhenTheClockIsSetBack(t *testing.T) {
 func TestIdle(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.after(time.Hour)
-		equal(t, "reads at the start", r.faults.Calls(storefault.Planned), 2)
+		equal(t, "reads at the start", r.faults.Calls(storefault.Delayed), 2)
 		r.schedule(24*time.Hour, "x")
 		before := r.faults.Calls(storefault.Any)
 		r.after(23 * time.Hour)
@@ -331,7 +331,7 @@ func TestReadFails(t *testing.T) {
 		r.schedule(time.Minute, "a")
 		r.schedule(time.Minute+2*time.Second, "b")
 		synctest.Wait()
-		r.faults.Inject(storefault.Fault{Op: storefault.Planned, Times: 4, Err: errDisk})
+		r.faults.Inject(storefault.Fault{Op: storefault.Delayed, Times: 4, Err: errDisk})
 		r.after(time.Minute + 4*retryAfter - time.Nanosecond)
 		r.logged("while reads fail")
 		r.after(time.Nanosecond)
@@ -371,7 +371,7 @@ func TestUnitRefused(t *testing.T) {
 		r.store.set(func() {
 			refusals := 0
 			r.store.refuse = func(u *store.Unit) error {
-				if len(u.Unplans) == 0 || u.Unplans[0].ID != "bad" || refusals == 3 {
+				if len(u.Cancels) == 0 || u.Cancels[0].ID != "bad" || refusals == 3 {
 					return nil
 				}
 				refusals++
@@ -483,7 +483,7 @@ func TestList(t *testing.T) {
 		u := store.Unit{}
 		for i := range n {
 			topic, id := []string{"t", "u"}[i%2], fmt.Sprint("id-", i)
-			u.Plans = append(u.Plans, store.Plan{Topic: topic, ID: id, Key: "k", Record: encoded(topic, id, id), At: now + int64(1+i/4)*1000})
+			u.Delays = append(u.Delays, store.Delay{Topic: topic, ID: id, Key: "k", Record: encoded(topic, id, id), At: now + int64(1+i/4)*1000})
 		}
 		if err := r.committer.Do(bg, commit.NewWrite(u, nil)); err != nil {
 			t.Fatal(err)
@@ -507,7 +507,7 @@ func TestList(t *testing.T) {
 					if tt.topic == "u" {
 						i = 2*seen + 1
 					}
-					want := admin.Scheduled{Topic: u.Plans[i].Topic, ID: u.Plans[i].ID, Key: "k", DeliverAt: u.Plans[i].At, Seq: s.Seq}
+					want := admin.Scheduled{Topic: u.Delays[i].Topic, ID: u.Delays[i].ID, Key: "k", DeliverAt: u.Delays[i].At, Seq: s.Seq}
 					if s != want {
 						t.Fatalf("entry %d of %+v is %+v; want %+v", seen, q, s, want)
 					}
@@ -517,7 +517,7 @@ func TestList(t *testing.T) {
 			}
 			equal(t, fmt.Sprintf("entries of %q in pages of %d", tt.topic, tt.limit), seen, tt.want)
 		}
-		r.faults.Inject(storefault.Fault{Op: storefault.Planned, Times: 1, Err: errDisk})
+		r.faults.Inject(storefault.Fault{Op: storefault.Delayed, Times: 1, Err: errDisk})
 		if _, err := r.mover.List(bg, admin.ScheduleQuery{Limit: 1}); !errors.Is(err, errDisk) {
 			t.Errorf("List over a store that fails: %v", err)
 		}

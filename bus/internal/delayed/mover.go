@@ -73,7 +73,7 @@ func (m *Mover) step() bool {
 	if err == nil && len(due) > 0 {
 		return m.move(due)
 	}
-	first := []store.Planned(nil)
+	first := []store.Delayed(nil)
 	if err == nil {
 		first, err = m.read(from, never, 1)
 	}
@@ -110,8 +110,8 @@ func (m *Mover) goBack(p place) {
 	}
 }
 
-func (m *Mover) read(from place, until int64, limit int) ([]store.Planned, error) {
-	return m.opts.Store.Planned(m.ctx, from.at, from.seq, until, limit, moveBytes)
+func (m *Mover) read(from place, until int64, limit int) ([]store.Delayed, error) {
+	return m.opts.Store.Delayed(m.ctx, from.at, from.seq, until, limit, moveBytes)
 }
 
 // readFailed reports whether the run goes on. The events keep their order and wait, but
@@ -155,7 +155,7 @@ func (m *Mover) tryAgain(p place, at int64) {
 
 // reached ends a run after which nothing is due; first is the event that comes next, or
 // none.
-func (m *Mover) reached(from place, first []store.Planned) {
+func (m *Mover) reached(from place, first []store.Delayed) {
 	next := int64(never)
 	m.mu.Lock()
 	m.failed = 0
@@ -170,7 +170,7 @@ func (m *Mover) reached(from place, first []store.Planned) {
 }
 
 // move commits a page and waits for it.
-func (m *Mover) move(due []store.Planned) bool {
+func (m *Mover) move(due []store.Delayed) bool {
 	err := m.opts.Room()
 	if err == nil {
 		var units []store.Unit
@@ -189,16 +189,16 @@ func (m *Mover) move(due []store.Planned) bool {
 
 // commit makes one unit of each event and waits for their commit. The records are owned
 // by nobody else, so that the tail cache may keep them.
-func (m *Mover) commit(ctx context.Context, due []store.Planned) ([]store.Unit, error) {
+func (m *Mover) commit(ctx context.Context, due []store.Delayed) ([]store.Unit, error) {
 	p := &page{}
 	p.Units, p.Plain = make([]store.Unit, len(due)), true
-	appends, cancels := make([]store.Append, len(due)), make([]store.Unplan, len(due))
+	appends, cancels := make([]store.Append, len(due)), make([]store.Cancel, len(due))
 	for i := range due {
 		e := &due[i]
-		cancels[i] = store.Unplan{Topic: e.Topic, ID: e.ID, Seq: e.Seq}
+		cancels[i] = store.Cancel{Topic: e.Topic, ID: e.ID, Seq: e.Seq}
 		appends[i] = store.Append{Topic: e.Topic, ID: e.ID, Key: e.Key, Record: e.Record}
 		m.opts.Link(&appends[i])
-		p.Units[i] = store.Unit{Appends: appends[i : i+1 : i+1], Unplans: cancels[i : i+1 : i+1]}
+		p.Units[i] = store.Unit{Appends: appends[i : i+1 : i+1], Cancels: cancels[i : i+1 : i+1]}
 		p.Bytes += len(e.Record)
 	}
 	err := m.opts.Committer.Do(ctx, p)
@@ -213,12 +213,12 @@ func (p *page) Done(err error) { p.Answer(err) }
 
 // moved goes on after a page that was committed. A unit that was refused because its
 // event is no longer delayed was cancelled; any other one is tried again.
-func (m *Mover) moved(due []store.Planned, units []store.Unit) {
+func (m *Mover) moved(due []store.Delayed, units []store.Unit) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.failed = 0
 	for i := range units {
-		if err := units[i].Err; err != nil && !errors.Is(err, store.ErrNoPlan) {
+		if err := units[i].Err; err != nil && !errors.Is(err, store.ErrNotDelayed) {
 			e := &due[i]
 			m.opts.Logger.Error("the store refused a scheduled event; it is tried again", "topic", e.Topic, "id", e.ID, "deliver_at", e.At, "error", err)
 			m.tryAgain(place{at: e.At, seq: e.Seq - 1}, m.opts.Now().Add(retryAfter).UnixMilli())

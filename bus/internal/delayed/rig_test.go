@@ -84,7 +84,7 @@ func (l *layer) Commit(ctx context.Context, units []*store.Unit, sync bool) erro
 	return err
 }
 
-func (l *layer) Planned(ctx context.Context, at int64, seq uint64, until int64, limit, maxBytes int) ([]store.Planned, error) {
+func (l *layer) Delayed(ctx context.Context, at int64, seq uint64, until int64, limit, maxBytes int) ([]store.Delayed, error) {
 	l.mu.Lock()
 	fails := l.fails
 	l.mu.Unlock()
@@ -93,7 +93,7 @@ func (l *layer) Planned(ctx context.Context, at int64, seq uint64, until int64, 
 			return nil, err
 		}
 	}
-	page, err := l.Store.Planned(ctx, at, seq, until, limit, maxBytes)
+	page, err := l.Store.Delayed(ctx, at, seq, until, limit, maxBytes)
 	var f func()
 	l.set(func() {
 		switch {
@@ -136,8 +136,8 @@ func (r *rig) start() {
 		Committed: func(requests []*commit.Request) {
 			for _, q := range requests {
 				for i := range q.Units {
-					if u := &q.Units[i]; u.Err == nil && len(u.Plans) > 0 {
-						r.mover.Committed(u.Plans)
+					if u := &q.Units[i]; u.Err == nil && len(u.Delays) > 0 {
+						r.mover.Committed(u.Delays)
 					}
 				}
 			}
@@ -166,7 +166,7 @@ func (r *rig) schedule(delay time.Duration, ids ...string) int64 {
 	at := r.now().Add(delay).UnixMilli()
 	u := store.Unit{}
 	for _, id := range ids {
-		u.Plans = append(u.Plans, store.Plan{Topic: "t", ID: id, Record: encoded("t", id, id), At: at})
+		u.Delays = append(u.Delays, store.Delay{Topic: "t", ID: id, Record: encoded("t", id, id), At: at})
 	}
 	if err := r.committer.Do(bg, commit.NewWrite(u, nil)); err != nil {
 		r.t.Error(err)

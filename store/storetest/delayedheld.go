@@ -10,35 +10,35 @@ import (
 	"eventhub/store"
 )
 
-// testPlanHeldSync reads plans and patterns that a commit waiting for its fsync
+// testDelayHeldSync reads delayed events and patterns that a commit waiting for its fsync
 // adds and removes. The readers may wait; they must not see it.
-func testPlanHeldSync(t *testing.T, s *env) {
+func testDelayHeldSync(t *testing.T, s *env) {
 	if s.backend.HoldSync == nil {
 		return
 	}
-	old := s.plan(t, planFor("t", "old", 10))
+	old := s.delay(t, delayFor("t", "old", 10))
 	u := move("t", "old")
-	u.Plans = []store.Plan{planFor("t", "new", 20), planFor("created", "new", 5)}
+	u.Delays = []store.Delay{delayFor("t", "new", 20), delayFor("created", "new", 5)}
 	u.Patterns = []store.PatternChange{{Group: "g", Pattern: "p", Value: []byte(`1`)}}
 	looks := []func() any{
-		func() any { return s.plannedFrom(t, 0, 0, endOfTime, noLimit, noLimit) },
-		func() any { return s.findPlan(t, "t", "old") },
-		func() any { return s.findPlan(t, "t", "new") },
-		func() any { return s.findPlan(t, "created", "new") },
+		func() any { return s.delayedFrom(t, 0, 0, endOfTime, noLimit, noLimit) },
+		func() any { return s.findDelay(t, "t", "old") },
+		func() any { return s.findDelay(t, "t", "new") },
+		func() any { return s.findDelay(t, "created", "new") },
 		func() any { return s.patterns(t) },
 	}
-	none := (*store.Planned)(nil)
+	none := (*store.Delayed)(nil)
 	isOld := asRead(old[0])
-	before := []any{[]store.Planned{isOld}, &isOld, none, none, []store.PatternInfo(nil)}
+	before := []any{[]store.Delayed{isOld}, &isOld, none, none, []store.PatternInfo(nil)}
 	s.lookHeld(t, u, looks, before)
-	n, b := asRead(u.Plans[0]), asRead(u.Plans[1])
-	after := []any{[]store.Planned{b, n}, none, &n, &b, patternsOf(pattern("g", "p", `1`))}
+	n, b := asRead(u.Delays[0]), asRead(u.Delays[1])
+	after := []any{[]store.Delayed{b, n}, none, &n, &b, patternsOf(pattern("g", "p", `1`))}
 	for i, look := range looks {
 		same(t, fmt.Sprintf("look %d after the commit", i), after[i], look())
 	}
-	// A commit that only removes, of plans and then of patterns.
-	s.lookHeld(t, unplans("created", "new"), looks, after)
-	after[0], after[3] = []store.Planned{n}, none
+	// A commit that only removes, of delayed events and then of patterns.
+	s.lookHeld(t, cancels("created", "new"), looks, after)
+	after[0], after[3] = []store.Delayed{n}, none
 	s.lookHeld(t, &store.Unit{Patterns: []store.PatternChange{noPattern("g", "p")}}, looks, after)
 	after[4] = []store.PatternInfo(nil)
 	for i, look := range looks {
@@ -84,19 +84,19 @@ func (s *env) lookHeld(t *testing.T, u *store.Unit, looks []func() any, before [
 	applied(t, u)
 }
 
-// testPlanOrEvent reads while a mover works: whoever looks finds each event
-// planned or in the log, and never in both.
-func testPlanOrEvent(t *testing.T, s *env) {
+// testDelayOrEvent reads while a mover works: whoever looks finds each event
+// delayed or in the log, and never in both.
+func testDelayOrEvent(t *testing.T, s *env) {
 	if !s.Capabilities().AtomicUnits {
 		return
 	}
 	const events, readers = 120, 3
 	id := func(i int) string { return fmt.Sprint("id-", i) }
-	var ps []store.Plan
+	var ps []store.Delay
 	for i := range events {
-		ps = append(ps, planFor("t", id(i), int64(i)))
+		ps = append(ps, delayFor("t", id(i), int64(i)))
 	}
-	s.plan(t, ps...)
+	s.delay(t, ps...)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for r := range readers {
@@ -108,10 +108,10 @@ func testPlanOrEvent(t *testing.T, s *env) {
 				default:
 				}
 				before := s.find(t, "t", id(i)) != 0
-				planned := s.findPlan(t, "t", id(i)) != nil
+				delayed := s.findDelay(t, "t", id(i)) != nil
 				after := s.find(t, "t", id(i)) != 0
-				if before && planned || !planned && !after {
-					t.Errorf("event %d: in the log %v, planned %v, in the log %v", i, before, planned, after)
+				if before && delayed || !delayed && !after {
+					t.Errorf("event %d: in the log %v, delayed %v, in the log %v", i, before, delayed, after)
 					return
 				}
 			}
@@ -126,5 +126,5 @@ func testPlanOrEvent(t *testing.T, s *env) {
 	close(stop)
 	wg.Wait()
 	same(t, "events", events, len(s.readAll(t, "t")))
-	same(t, "plans", 0, len(s.allPlanned(t)))
+	same(t, "delayed events", 0, len(s.allDelayed(t)))
 }

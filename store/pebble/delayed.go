@@ -12,8 +12,8 @@ import (
 	pdb "github.com/cockroachdb/pebble/v2"
 )
 
-// gate lets readers see only the plans, or the patterns, that are synced. It is shut from
-// before a commit that changes them hands its batch to Pebble until the batch is
+// gate lets readers see only the delayed events, or the patterns, that are synced. It is
+// shut from before a commit that changes them hands its batch to Pebble until the batch is
 // durable. It stays shut where that failed: what the commit left in Pebble may
 // not be shown.
 type gate struct {
@@ -60,8 +60,8 @@ func (s *Store) synced(g *gate, look func() error) error {
 	return err
 }
 
-// Planned implements store.Schedule.
-func (s *Store) Planned(ctx context.Context, afterAt int64, afterSeq uint64, until int64, limit, maxBytes int) (plans []store.Planned, err error) {
+// Delayed implements store.Schedule.
+func (s *Store) Delayed(ctx context.Context, afterAt int64, afterSeq uint64, until int64, limit, maxBytes int) (delays []store.Delayed, err error) {
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
@@ -69,21 +69,21 @@ func (s *Store) Planned(ctx context.Context, afterAt int64, afterSeq uint64, unt
 	if until < 0 || limit <= 0 || afterAt > until {
 		return nil, nil
 	}
-	bounds := &pdb.IterOptions{LowerBound: []byte{tagPlan}, UpperBound: append(appendPlanKey(nil, until, 1<<64-1), 0)}
+	bounds := &pdb.IterOptions{LowerBound: []byte{tagDelayed}, UpperBound: append(appendDelayKey(nil, until, 1<<64-1), 0)}
 	if afterAt >= 0 {
-		bounds.LowerBound = append(appendPlanKey(nil, afterAt, afterSeq), 0)
+		bounds.LowerBound = append(appendDelayKey(nil, afterAt, afterSeq), 0)
 	}
-	if plans, err = s.plansIn(bounds, limit, maxBytes); err != nil {
-		return nil, fmt.Errorf("store/pebble: read the plans after (%d, %d): %w", afterAt, afterSeq, err)
+	if delays, err = s.delayedIn(bounds, limit, maxBytes); err != nil {
+		return nil, fmt.Errorf("store/pebble: read the delayed events after (%d, %d): %w", afterAt, afterSeq, err)
 	}
-	return plans, nil
+	return delays, nil
 }
 
-func (s *Store) plansIn(bounds *pdb.IterOptions, limit, maxBytes int) (plans []store.Planned, err error) {
+func (s *Store) delayedIn(bounds *pdb.IterOptions, limit, maxBytes int) (delays []store.Delayed, err error) {
 	var iter *pdb.Iterator
-	var gone gonePlans
-	err = s.synced(&s.plans, func() (err error) {
-		gone = s.gonePlans // of the moment of what is read: a bound goes when its plans have gone
+	var gone goneDelayed
+	err = s.synced(&s.delays, func() (err error) {
+		gone = s.goneDelayed // of the moment of what is read: a bound goes with its last event
 		iter, err = s.db.NewIter(bounds)
 		return err
 	})
@@ -92,7 +92,7 @@ func (s *Store) plansIn(bounds *pdb.IterOptions, limit, maxBytes int) (plans []s
 	}
 	defer closeInto(iter, &err)
 	upTo := gone.byTopic()
-	for valid := iter.First(); valid && len(plans) < limit; valid = iter.Next() {
+	for valid := iter.First(); valid && len(delays) < limit; valid = iter.Next() {
 		value, err := iter.ValueAndErr()
 		if err != nil {
 			return nil, err
@@ -100,66 +100,65 @@ func (s *Store) plansIn(bounds *pdb.IterOptions, limit, maxBytes int) (plans []s
 		if len(upTo) > 0 && isGone(upTo, iter.Key(), value) {
 			continue
 		}
-		p, err := decodePlan(iter.Key(), value)
+		p, err := decodeDelayed(iter.Key(), value)
 		if err != nil {
 			return nil, err
 		}
-		if maxBytes -= len(p.Record); len(plans) > 0 && maxBytes < 0 {
+		if maxBytes -= len(p.Record); len(delays) > 0 && maxBytes < 0 {
 			break
 		}
-		plans = append(plans, p)
+		delays = append(delays, p)
 	}
-	return plans, iter.Error()
+	return delays, iter.Error()
 }
 
-// isGone reports whether a plan is one of a topic that was dropped. What is no plan is
-// none.
+// isGone reports whether a row is a delayed event of a topic that was dropped.
 func isGone(upTo map[string]uint64, key, value []byte) bool {
-	place, err := planPlaceOf(key)
+	place, err := delayPlaceOf(key)
 	topic, _, ok := cutText(value)
 	return err == nil && ok && place.seq <= upTo[topic]
 }
 
-// FindPlan implements store.Schedule.
-func (s *Store) FindPlan(ctx context.Context, topic, id string) (store.Planned, error) {
+// FindDelayed implements store.Schedule.
+func (s *Store) FindDelayed(ctx context.Context, topic, id string) (store.Delayed, error) {
 	if err := s.enter(ctx); err != nil {
-		return store.Planned{}, err
+		return store.Delayed{}, err
 	}
 	defer s.leave()
-	var p store.Planned
+	var p store.Delayed
 	found := false
-	err := s.synced(&s.plans, func() (err error) {
-		p, found, err = s.storedPlan(topic, id)
+	err := s.synced(&s.delays, func() (err error) {
+		p, found, err = s.storedDelayed(topic, id)
 		return err
 	})
 	if err != nil {
-		return store.Planned{}, fmt.Errorf("store/pebble: find the plan of id %q in topic %q: %w", id, topic, err)
+		return store.Delayed{}, fmt.Errorf("store/pebble: find the delayed event of id %q in topic %q: %w", id, topic, err)
 	}
 	if !found {
-		return store.Planned{}, fmt.Errorf("plan of id %q in topic %q: %w", id, topic, store.ErrNotFound)
+		return store.Delayed{}, fmt.Errorf("delayed event of id %q in topic %q: %w", id, topic, store.ErrNotFound)
 	}
 	return p, nil
 }
 
-// storedPlan returns what Pebble has.
-func (s *Store) storedPlan(topic, id string) (p store.Planned, found bool, err error) {
+// storedDelayed returns what Pebble has.
+func (s *Store) storedDelayed(topic, id string) (p store.Delayed, found bool, err error) {
 	t := s.topics.get(topic)
 	if t == nil {
 		return p, false, nil
 	}
-	value, err := s.get(appendPlanIDKey(nil, t.id, id))
+	value, err := s.get(appendDelayIDKey(nil, t.id, id))
 	if value == nil || err != nil {
 		return p, false, err
 	}
-	place, err := decodePlanPlace(value)
+	place, err := decodeDelayedPlace(value)
 	if err != nil {
 		return p, false, err
 	}
-	key := appendPlanKey(nil, place.at, place.seq)
+	key := appendDelayKey(nil, place.at, place.seq)
 	if value, err = s.get(key); err != nil {
 		return p, false, err
 	}
-	p, err = decodePlan(key, value)
+	p, err = decodeDelayed(key, value)
 	return p, err == nil, err
 }
 
@@ -203,20 +202,20 @@ func (s *Store) allPatterns() (patterns []store.PatternInfo, err error) {
 	return patterns, iter.Error()
 }
 
-// decodePlan copies what it returns.
-func decodePlan(key, value []byte) (store.Planned, error) {
-	place, err := planPlaceOf(key)
+// decodeDelayed copies what it returns.
+func decodeDelayed(key, value []byte) (store.Delayed, error) {
+	place, err := delayPlaceOf(key)
 	if err != nil {
-		return store.Planned{}, err
+		return store.Delayed{}, err
 	}
 	topic, rest, ok := cutText(value)
 	eventKey, rest, ok2 := cutText(rest)
 	record := eventhub.Record(bytes.Clone(rest))
 	id := record.ID()
 	if !ok || !ok2 || len(id) == 0 {
-		return store.Planned{}, fmt.Errorf("the plan at (%d, %d) reads %.60q", place.at, place.seq, value)
+		return store.Delayed{}, fmt.Errorf("the delayed event at (%d, %d) reads %.60q", place.at, place.seq, value)
 	}
-	return store.Planned{
+	return store.Delayed{
 		Topic: topic, ID: string(id), Key: eventKey, At: place.at, Seq: place.seq, Record: record,
 	}, nil
 }

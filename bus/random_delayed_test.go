@@ -17,38 +17,38 @@ import (
 	"eventhub/store/memory"
 )
 
-// plansWorld is a world of a few ids in a few topics. Under each one events are
+// delaysWorld is a world of a few ids in a few topics. Under each one events are
 // scheduled, cancelled, scheduled anew and published at once; topics are deleted; the
 // engine is started anew; and each of that may happen while the mover is between its
 // read of what is due and its commit. Every event has a payload of its own, by which the
 // log tells which of those of one id it is.
-type plansWorld struct {
+type delaysWorld struct {
 	t      *rapid.T
 	store  *interposed
 	bus    *Bus
 	serial int
-	plans  map[planKey]*scheduled // those that are there
-	events map[planKey]int        // serials in the log
-	never  map[int]string         // serials that may not be in the log, and why
+	delays map[delayKey]*scheduled // those that are there
+	events map[delayKey]int        // serials in the log
+	never  map[int]string          // serials that may not be in the log, and why
 	wrong  []string
 }
 
-type planKey struct{ topic, id string }
+type delayKey struct{ topic, id string }
 
 type scheduled struct {
 	serial int
 	at     int64
 }
 
-var plansMet = make(map[string]int)
+var delaysMet = make(map[string]int)
 
-// TestRandomPlans: a cancelled event is never in the log, whatever comes under its id
+// TestRandomDelayed: a cancelled event is never in the log, whatever comes under its id
 // afterwards; every other one is, once, and not before its time.
-func TestRandomPlans(t *testing.T) {
+func TestRandomDelayed(t *testing.T) {
 	checkRapidly(t, some(2000, 200), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
-			w := &plansWorld{t: t, store: &interposed{Store: memory.Open(memory.Options{})}, plans: make(map[planKey]*scheduled),
-				events: make(map[planKey]int), never: make(map[int]string)}
+			w := &delaysWorld{t: t, store: &interposed{Store: memory.Open(memory.Options{})}, delays: make(map[delayKey]*scheduled),
+				events: make(map[delayKey]int), never: make(map[int]string)}
 			w.open()
 			t.Cleanup(func() {
 				w.store.off()
@@ -60,26 +60,26 @@ func TestRandomPlans(t *testing.T) {
 			}
 			time.Sleep(3 * time.Second)
 			w.check()
-			if len(w.plans) != 0 {
-				t.Fatalf("plans are left: %v", w.plans)
+			if len(w.delays) != 0 {
+				t.Fatalf("delayed events are left: %v", w.delays)
 			}
 			for point, n := range w.store.met {
-				plansMet[point] += n
+				delaysMet[point] += n
 			}
 		})
 	})
-	t.Logf("something else happened at: %v", plansMet)
+	t.Logf("something else happened at: %v", delaysMet)
 }
 
-func (w *plansWorld) open() {
+func (w *delaysWorld) open() {
 	var err error
 	if w.bus, err = New(Options{Store: w.store}); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-func (w *plansWorld) step() {
-	switch step := rapid.SampledFrom(strings.Fields("plan plan plan plan publish cancel cancel pass pass pass delete restart meanwhile meanwhile meanwhile")).Draw(w.t, "step"); step {
+func (w *delaysWorld) step() {
+	switch step := rapid.SampledFrom(strings.Fields("delay delay delay delay publish cancel cancel pass pass pass delete restart meanwhile meanwhile meanwhile")).Draw(w.t, "step"); step {
 	case "pass":
 		w.pass()
 	case "restart":
@@ -92,7 +92,7 @@ func (w *plansWorld) step() {
 		if rapid.Bool().Draw(w.t, "the same") {
 			then.key = first.key
 		}
-		w.store.when(rapid.SampledFrom([]string{atPlanned, atCommit, behindIt}).Draw(w.t, "point"), rapid.IntRange(0, 2).Draw(w.t, "free"), func() {
+		w.store.when(rapid.SampledFrom([]string{atDelayed, atCommit, behindIt}).Draw(w.t, "point"), rapid.IntRange(0, 2).Draw(w.t, "free"), func() {
 			w.do(first)
 			w.do(then)
 		})
@@ -103,35 +103,35 @@ func (w *plansWorld) step() {
 	}
 }
 
-func (w *plansWorld) pass() {
+func (w *delaysWorld) pass() {
 	time.Sleep(time.Duration(rapid.SampledFrom([]int{1, 40, 300, 1200}).Draw(w.t, "ms")) * time.Millisecond)
 }
 
-// planStep is something that is asked of the bus.
-type planStep struct {
+// delayStep is something that is asked of the bus.
+type delayStep struct {
 	what  string
-	key   planKey
+	key   delayKey
 	delay time.Duration
 }
 
-func (w *plansWorld) draw() planStep {
-	return w.drawOf(rapid.SampledFrom(strings.Fields("cancel cancel plan plan publish delete")).Draw(w.t, "what"))
+func (w *delaysWorld) draw() delayStep {
+	return w.drawOf(rapid.SampledFrom(strings.Fields("cancel cancel delay delay publish delete")).Draw(w.t, "what"))
 }
 
-func (w *plansWorld) drawOf(what string) planStep {
-	return planStep{what, planKey{rapid.SampledFrom([]string{"a", "b"}).Draw(w.t, "topic"), rapid.SampledFrom([]string{"x", "y"}).Draw(w.t, "id")},
+func (w *delaysWorld) drawOf(what string) delayStep {
+	return delayStep{what, delayKey{rapid.SampledFrom([]string{"a", "b"}).Draw(w.t, "topic"), rapid.SampledFrom([]string{"x", "y"}).Draw(w.t, "id")},
 		time.Duration(rapid.SampledFrom([]int{1, 40, 300, 1200}).Draw(w.t, "delay")) * time.Millisecond}
 }
 
-func (w *plansWorld) fail(format string, args ...any) {
+func (w *delaysWorld) fail(format string, args ...any) {
 	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
 }
 
 // do asks and compares the answer. It may run in the middle of the mover's: what is due
 // may then be in the log or not, and the answer says which.
-func (w *plansWorld) do(s planStep) {
+func (w *delaysWorld) do(s delayStep) {
 	ctx := context.Background()
-	p := w.plans[s.key]
+	p := w.delays[s.key]
 	due := p != nil && p.at <= now()
 	switch s.what {
 	case "cancel":
@@ -140,7 +140,7 @@ func (w *plansWorld) do(s planStep) {
 			w.fail("Cancel of %v, which is not scheduled, is answered OK", s.key)
 		case err == nil:
 			w.never[p.serial] = "cancelled"
-			delete(w.plans, s.key)
+			delete(w.delays, s.key)
 		case eventhub.ErrorCode(err) != eventhub.CodeUnknownID || p != nil && !due:
 			w.fail("Cancel of %v, %+v: %v", s.key, p, err)
 		}
@@ -148,10 +148,10 @@ func (w *plansWorld) do(s planStep) {
 		if err := w.bus.DeleteTopic(ctx, s.key.topic); err != nil && eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
 			w.fail("DeleteTopic: %v", err)
 		}
-		for key, p := range w.plans {
+		for key, p := range w.delays {
 			if key.topic == s.key.topic {
 				w.never[p.serial] = "of a topic that was deleted"
-				delete(w.plans, key)
+				delete(w.delays, key)
 			}
 		}
 		for key, serial := range w.events {
@@ -165,11 +165,11 @@ func (w *plansWorld) do(s planStep) {
 	}
 }
 
-func (w *plansWorld) publish(s planStep, p *scheduled, due bool) {
+func (w *delaysWorld) publish(s delayStep, p *scheduled, due bool) {
 	w.serial++
 	serial := w.serial
 	e := eventhub.Event{Topic: s.key.topic, ID: s.key.id, Payload: fmt.Appendf(nil, "%d", serial)}
-	if s.what == "plan" {
+	if s.what == "delay" {
 		e.Delay = s.delay
 	}
 	at := now() + s.delay.Milliseconds()
@@ -185,13 +185,13 @@ func (w *plansWorld) publish(s planStep, p *scheduled, due bool) {
 		if r.Offset == 0 && (p == nil || r.DeliverAt != p.at) || r.Offset != 0 && w.events[s.key] == 0 && !due {
 			w.fail("%v is a duplicate, %+v; scheduled is %+v, in the log %d", s, r, p, w.events[s.key])
 		}
-	case w.events[s.key] != 0, s.what == "plan" && p != nil && !due:
+	case w.events[s.key] != 0, s.what == "delay" && p != nil && !due:
 		w.fail("%v is no duplicate, %+v; scheduled is %+v, in the log %d", s, r, p, w.events[s.key])
-	case s.what == "plan":
+	case s.what == "delay":
 		if p != nil { // it is due, and in the log
 			w.fail("%v is scheduled anew, %+v, and %+v has not been in the log", s, r, p)
 		}
-		w.plans[s.key] = &scheduled{serial, at}
+		w.delays[s.key] = &scheduled{serial, at}
 		if r.DeliverAt != at {
 			w.fail("%v: %+v; want it at %d", s, r, at)
 		}
@@ -201,7 +201,7 @@ func (w *plansWorld) publish(s planStep, p *scheduled, due bool) {
 }
 
 // check reads the log.
-func (w *plansWorld) check() {
+func (w *delaysWorld) check() {
 	synctest.Wait()
 	for _, wrong := range w.wrong {
 		w.t.Fatal(wrong)
@@ -219,11 +219,11 @@ func (w *plansWorld) check() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	there := make(map[planKey]int64)
+	there := make(map[delayKey]int64)
 	for _, s := range list {
-		there[planKey{s.Topic, s.ID}] = s.DeliverAt
+		there[delayKey{s.Topic, s.ID}] = s.DeliverAt
 	}
-	for key, p := range w.plans {
+	for key, p := range w.delays {
 		switch at, ok := there[key]; {
 		case p.at > now() && (!ok || at != p.at):
 			w.t.Fatalf("%v was scheduled for %d (it is %d), and is scheduled for %d", key, p.at, now(), at)
@@ -232,15 +232,15 @@ func (w *plansWorld) check() {
 		case p.at <= now() && w.events[key] == 0:
 			w.t.Fatalf("%v was due at %d and is not in the log at %d", key, p.at, now())
 		case p.at <= now():
-			delete(w.plans, key)
+			delete(w.delays, key)
 		}
 	}
-	if len(list) > len(w.plans) {
-		w.t.Fatalf("scheduled are %+v; want %v", list, w.plans)
+	if len(list) > len(w.delays) {
+		w.t.Fatalf("scheduled are %+v; want %v", list, w.delays)
 	}
 }
 
-func (w *plansWorld) checkItem(topic string, item store.Item) {
+func (w *delaysWorld) checkItem(topic string, item store.Item) {
 	e, err := item.Record.Event(item.Offset)
 	var serial int
 	if err == nil {
@@ -249,11 +249,11 @@ func (w *plansWorld) checkItem(topic string, item store.Item) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	key := planKey{topic, e.ID}
+	key := delayKey{topic, e.ID}
 	if why := w.never[serial]; why != "" {
 		w.t.Fatalf("event %d is at %d of %v: it is %s", serial, item.Offset, key, why)
 	}
-	if p := w.plans[key]; p != nil && p.serial == serial {
+	if p := w.delays[key]; p != nil && p.serial == serial {
 		if item.Record.CommitTime() < p.at {
 			w.t.Fatalf("%v, event %d, was due at %d and is in the log since %d", key, serial, p.at, item.Record.CommitTime())
 		}

@@ -11,60 +11,60 @@ import (
 	"eventhub/store"
 )
 
-// maxPlanTime is the last At that a plan may have, in epoch milliseconds.
-const maxPlanTime = 9_999_999_999_999
+// maxDelayTime is the last At that a delayed event may have, in epoch milliseconds.
+const maxDelayTime = 9_999_999_999_999
 
-// plan is a plan; what it holds is never changed.
-type plan store.Planned
+// delay is a delayed event; what it holds is never changed.
+type delay store.Delayed
 
-func (p *plan) compare(at int64, seq uint64) int {
+func (p *delay) compare(at int64, seq uint64) int {
 	return cmp.Or(cmp.Compare(p.At, at), cmp.Compare(p.Seq, seq))
 }
 
-// place returns where in s.plans the first plan at or after (at, seq) is.
+// place returns where in s.delays the first delayed event at or after (at, seq) is.
 func (s *Store) place(at int64, seq uint64) int {
-	i, _ := slices.BinarySearchFunc(s.plans, seq, func(p *plan, seq uint64) int { return p.compare(at, seq) })
+	i, _ := slices.BinarySearchFunc(s.delays, seq, func(p *delay, seq uint64) int { return p.compare(at, seq) })
 	return i
 }
 
-// planned returns the plan of that id, or nil.
-func (s *Store) planned(topic, id string) *plan {
+// delayed returns the delayed event of that id, or nil.
+func (s *Store) delayed(topic, id string) *delay {
 	if t := s.topics[topic]; t != nil {
-		return t.plans[id]
+		return t.delays[id]
 	}
 	return nil
 }
 
-// checkUnplans refuses those of a plan that is not there, or not any more.
-func (s *Store) checkUnplans(unplans []store.Unplan) error {
-	for i, up := range unplans {
-		p := s.planned(up.Topic, up.ID)
-		if p == nil || up.Seq != 0 && up.Seq != p.Seq || slices.ContainsFunc(unplans[:i], up.SameID) {
-			return fmt.Errorf("id %q in topic %q, number %d: %w", up.ID, up.Topic, up.Seq, store.ErrNoPlan)
+// checkCancels refuses those of a delayed event that is not there, or not any more.
+func (s *Store) checkCancels(cancels []store.Cancel) error {
+	for i, up := range cancels {
+		p := s.delayed(up.Topic, up.ID)
+		if p == nil || up.Seq != 0 && up.Seq != p.Seq || slices.ContainsFunc(cancels[:i], up.SameID) {
+			return fmt.Errorf("id %q in topic %q, number %d: %w", up.ID, up.Topic, up.Seq, store.ErrNotDelayed)
 		}
 	}
 	return nil
 }
 
-func (s *Store) unplan(up store.Unplan) {
-	p := s.planned(up.Topic, up.ID)
-	delete(s.topics[up.Topic].plans, up.ID)
+func (s *Store) cancel(up store.Cancel) {
+	p := s.delayed(up.Topic, up.ID)
+	delete(s.topics[up.Topic].delays, up.ID)
 	s.bytes -= uint64(len(p.Record))
 	if i := s.place(p.At, p.Seq); i == 0 {
 		// A mover takes them from the front.
-		s.plans[0] = nil
-		s.plans = s.plans[1:]
+		s.delays[0] = nil
+		s.delays = s.delays[1:]
 	} else {
-		s.plans = slices.Delete(s.plans, i, i+1)
+		s.delays = slices.Delete(s.delays, i, i+1)
 	}
 }
 
-func (s *Store) plan(p *store.Plan) {
+func (s *Store) delay(p *store.Delay) {
 	t := s.topic(p.Topic)
 	offset, isEvent := t.ids[p.ID]
-	first := t.plans[p.ID]
+	first := t.delays[p.ID]
 	if p.FreshID && (isEvent || first != nil) {
-		misuse("plan in topic %q: fresh id %q is there already, as an event: %v", p.Topic, p.ID, isEvent)
+		misuse("delayed event in topic %q: fresh id %q is there already, as an event: %v", p.Topic, p.ID, isEvent)
 	}
 	switch {
 	case isEvent:
@@ -74,25 +74,25 @@ func (s *Store) plan(p *store.Plan) {
 		p.Seq, p.At, p.Duplicate = first.Seq, first.At, true
 		return
 	}
-	s.lastPlan++
-	p.Seq = s.lastPlan
-	added := &plan{
+	s.lastDelay++
+	p.Seq = s.lastDelay
+	added := &delay{
 		Topic: strings.Clone(p.Topic), ID: strings.Clone(p.ID), Key: strings.Clone(p.Key),
 		At: p.At, Seq: p.Seq, Record: slices.Clone(p.Record),
 	}
-	t.plans[added.ID] = added
-	s.plans = slices.Insert(s.plans, s.place(p.At, p.Seq), added)
+	t.delays[added.ID] = added
+	s.delays = slices.Insert(s.delays, s.place(p.At, p.Seq), added)
 	s.bytes += uint64(len(p.Record))
 }
 
-// Planned implements store.Schedule.
-func (s *Store) Planned(ctx context.Context, afterAt int64, afterSeq uint64, until int64, limit, maxBytes int) ([]store.Planned, error) {
+// Delayed implements store.Schedule.
+func (s *Store) Delayed(ctx context.Context, afterAt int64, afterSeq uint64, until int64, limit, maxBytes int) ([]store.Delayed, error) {
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
 	defer s.mu.RUnlock()
-	var list []store.Planned
-	for _, p := range s.plans[s.place(afterAt, afterSeq):] {
+	var list []store.Delayed
+	for _, p := range s.delays[s.place(afterAt, afterSeq):] {
 		if p.compare(afterAt, afterSeq) == 0 {
 			continue
 		}
@@ -107,21 +107,21 @@ func (s *Store) Planned(ctx context.Context, afterAt int64, afterSeq uint64, unt
 	return list, nil
 }
 
-func (p *plan) copied() store.Planned {
-	c := store.Planned(*p)
+func (p *delay) copied() store.Delayed {
+	c := store.Delayed(*p)
 	c.Record = slices.Clone(p.Record)
 	return c
 }
 
-// FindPlan implements store.Schedule.
-func (s *Store) FindPlan(ctx context.Context, topic, id string) (store.Planned, error) {
+// FindDelayed implements store.Schedule.
+func (s *Store) FindDelayed(ctx context.Context, topic, id string) (store.Delayed, error) {
 	if err := s.enter(ctx); err != nil {
-		return store.Planned{}, err
+		return store.Delayed{}, err
 	}
 	defer s.mu.RUnlock()
-	p := s.planned(topic, id)
+	p := s.delayed(topic, id)
 	if p == nil {
-		return store.Planned{}, fmt.Errorf("plan of id %q in topic %q: %w", id, topic, store.ErrNotFound)
+		return store.Delayed{}, fmt.Errorf("delayed event of id %q in topic %q: %w", id, topic, store.ErrNotFound)
 	}
 	return p.copied(), nil
 }
@@ -154,10 +154,10 @@ func (s *Store) ListPatterns(ctx context.Context) ([]store.PatternInfo, error) {
 	return list, nil
 }
 
-func checkPlan(p *store.Plan) {
-	checkRecord("plan", p.Topic, p.ID, p.Record)
-	if p.At < 0 || p.At > maxPlanTime {
-		misuse("plan in topic %q of id %q: it is due at %d; 0 to %d are allowed", p.Topic, p.ID, p.At, maxPlanTime)
+func checkDelay(p *store.Delay) {
+	checkRecord("delayed event", p.Topic, p.ID, p.Record)
+	if p.At < 0 || p.At > maxDelayTime {
+		misuse("delayed event in topic %q of id %q: it is due at %d; 0 to %d are allowed", p.Topic, p.ID, p.At, maxDelayTime)
 	}
 }
 

@@ -11,13 +11,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The part of testModel that is about plans and patterns. Plans share their
+// The part of testModel that is about delayed events and patterns. Delays share their
 // topics and their given ids with the appends, so that they meet.
 
 var modelPatterns = []string{"*", "a", "a.**"}
 
-func (m *model) drawPlans(rt *rapid.T, u *store.Unit) {
-	for range rapid.SampledFrom([]int{0, 0, 1, 2, 3}).Draw(rt, "plans") {
+func (m *model) drawDelays(rt *rapid.T, u *store.Unit) {
+	for range rapid.SampledFrom([]int{0, 0, 1, 2, 3}).Draw(rt, "delayed events") {
 		topic := rapid.SampledFrom(modelTopics).Draw(rt, "topic")
 		id := fmt.Sprint("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))
 		isFresh := rapid.IntRange(0, 3).Draw(rt, "fresh") == 0
@@ -25,18 +25,18 @@ func (m *model) drawPlans(rt *rapid.T, u *store.Unit) {
 			m.fresh++
 			id = fmt.Sprint("fresh-", m.fresh)
 		}
-		p := planKeyed(topic, id, rapid.SampledFrom(modelKeys).Draw(rt, "key"), rapid.Int64Range(0, 4).Draw(rt, "due"))
+		p := delayKeyed(topic, id, rapid.SampledFrom(modelKeys).Draw(rt, "key"), rapid.Int64Range(0, 4).Draw(rt, "due"))
 		p.FreshID = isFresh
-		u.Plans = append(u.Plans, p)
+		u.Delays = append(u.Delays, p)
 	}
-	for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(rt, "unplans") {
-		up := store.Unplan{Topic: rapid.SampledFrom(modelTopics).Draw(rt, "topic"),
+	for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(rt, "cancels") {
+		up := store.Cancel{Topic: rapid.SampledFrom(modelTopics).Draw(rt, "topic"),
 			ID: fmt.Sprint("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))}
-		if len(m.plans) > 0 && rapid.IntRange(0, 9).Draw(rt, "unfit") > 0 {
-			p := rapid.SampledFrom(m.plans).Draw(rt, "plan")
-			up = store.Unplan{Topic: p.Topic, ID: p.ID, Seq: rapid.SampledFrom([]uint64{0, p.Seq, p.Seq, p.Seq - 1}).Draw(rt, "number")}
+		if len(m.delays) > 0 && rapid.IntRange(0, 9).Draw(rt, "unfit") > 0 {
+			p := rapid.SampledFrom(m.delays).Draw(rt, "delayed event")
+			up = store.Cancel{Topic: p.Topic, ID: p.ID, Seq: rapid.SampledFrom([]uint64{0, p.Seq, p.Seq, p.Seq - 1}).Draw(rt, "number")}
 		}
-		u.Unplans = append(u.Unplans, up)
+		u.Cancels = append(u.Cancels, up)
 		if rapid.Bool().Draw(rt, "move") {
 			u.Appends = append(u.Appends, given(up.Topic, up.ID))
 		}
@@ -51,16 +51,16 @@ func (m *model) drawPlans(rt *rapid.T, u *store.Unit) {
 	}
 }
 
-// plan returns where in m.plans that of an id is, or -1.
-func (m *model) plan(topic, id string) int {
-	return slices.IndexFunc(m.plans, func(p store.Planned) bool { return p.Topic == topic && p.ID == id })
+// delay returns where in m.delays that of an id is, or -1.
+func (m *model) delay(topic, id string) int {
+	return slices.IndexFunc(m.delays, func(p store.Delayed) bool { return p.Topic == topic && p.ID == id })
 }
 
-func (m *model) planRefusal(u *store.Unit) error {
-	for i, up := range u.Unplans {
-		at := m.plan(up.Topic, up.ID)
-		if at < 0 || up.Seq != 0 && up.Seq != m.plans[at].Seq || slices.ContainsFunc(u.Unplans[:i], up.SameID) {
-			return store.ErrNoPlan
+func (m *model) delayRefusal(u *store.Unit) error {
+	for i, up := range u.Cancels {
+		at := m.delay(up.Topic, up.ID)
+		if at < 0 || up.Seq != 0 && up.Seq != m.delays[at].Seq || slices.ContainsFunc(u.Cancels[:i], up.SameID) {
+			return store.ErrNotDelayed
 		}
 	}
 	return nil
@@ -74,7 +74,7 @@ func topicsOf(u *store.Unit) (topics []string) {
 	for _, a := range u.Appends {
 		topics = append(topics, a.Topic)
 	}
-	for _, p := range u.Plans {
+	for _, p := range u.Delays {
 		topics = append(topics, p.Topic)
 	}
 	return topics
@@ -101,26 +101,26 @@ func (m *model) checkCreated(rt *rapid.T, u *store.Unit) {
 	same(rt, "created topics", want, reported)
 }
 
-func (m *model) applyUnplans(u *store.Unit) {
-	for _, up := range u.Unplans {
-		at := m.plan(up.Topic, up.ID)
-		m.plans = slices.Delete(m.plans, at, at+1)
+func (m *model) applyCancels(u *store.Unit) {
+	for _, up := range u.Cancels {
+		at := m.delay(up.Topic, up.ID)
+		m.delays = slices.Delete(m.delays, at, at+1)
 	}
 }
 
-func (m *model) applyPlans(rt *rapid.T, u *store.Unit) {
-	for _, p := range u.Plans {
+func (m *model) applyDelays(rt *rapid.T, u *store.Unit) {
+	for _, p := range u.Delays {
 		t := m.topic(p.Topic)
 		if i := slices.IndexFunc(t.events, func(e modelEvent) bool { return e.id == p.ID }); i >= 0 {
-			planOfEvent(rt, p, store.Append{Offset: t.events[i].Offset})
+			delayOfEvent(rt, p, store.Append{Offset: t.events[i].Offset})
 			continue
 		}
-		if i := m.plan(p.Topic, p.ID); i >= 0 {
-			duplicatePlan(rt, p, store.Plan{At: m.plans[i].At, Seq: m.plans[i].Seq})
+		if i := m.delay(p.Topic, p.ID); i >= 0 {
+			duplicateDelay(rt, p, store.Delay{At: m.delays[i].At, Seq: m.delays[i].Seq})
 			continue
 		}
 		m.seq = risingSeq(rt, m.seq, p)
-		m.plans = append(m.plans, asRead(p))
+		m.delays = append(m.delays, asRead(p))
 	}
 	for _, ch := range u.Patterns {
 		if m.patterns[ch.Group+"\x00"+ch.Pattern] = string(ch.Value); ch.Delete {
@@ -129,22 +129,22 @@ func (m *model) applyPlans(rt *rapid.T, u *store.Unit) {
 	}
 }
 
-func (m *model) planned() []store.Planned {
-	list := slices.Clone(m.plans)
-	slices.SortFunc(list, func(a, b store.Planned) int { return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Seq, b.Seq)) })
+func (m *model) delayed() []store.Delayed {
+	list := slices.Clone(m.delays)
+	slices.SortFunc(list, func(a, b store.Delayed) int { return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Seq, b.Seq)) })
 	return list
 }
 
-// readPlans compares one read with random bounds.
-func (m *model) readPlans(rt *rapid.T) {
+// readDelays compares one read with random bounds.
+func (m *model) readDelays(rt *rapid.T) {
 	at := startTime + rapid.Int64Range(-1, 5).Draw(rt, "at")
 	seq := rapid.Uint64Range(0, m.seq+1).Draw(rt, "seq")
 	until := startTime + rapid.Int64Range(-1, 5).Draw(rt, "until")
 	limit := rapid.IntRange(0, 10).Draw(rt, "limit")
 	maxBytes := rapid.IntRange(0, 1000).Draw(rt, "max_bytes")
-	var want []store.Planned
+	var want []store.Delayed
 	size := 0
-	for _, p := range m.planned() {
+	for _, p := range m.delayed() {
 		if p.At < at || p.At == at && p.Seq <= seq || p.At > until {
 			continue
 		}
@@ -154,14 +154,14 @@ func (m *model) readPlans(rt *rapid.T) {
 		}
 		want = append(want, p)
 	}
-	same(rt, "planned", want, m.env.plannedFrom(rt, at, seq, until, limit, maxBytes))
+	same(rt, "delayed", want, m.env.delayedFrom(rt, at, seq, until, limit, maxBytes))
 }
 
-func (m *model) checkPlans(rt *rapid.T) {
-	same(rt, "plans", m.planned(), m.env.allPlanned(rt))
+func (m *model) checkDelays(rt *rapid.T) {
+	same(rt, "delayed events", m.delayed(), m.env.allDelayed(rt))
 	topic := rapid.SampledFrom(modelTopics).Draw(rt, "topic")
 	id := fmt.Sprint("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))
-	same(rt, "plan of "+id, m.plan(topic, id) >= 0, m.env.findPlan(rt, topic, id) != nil)
+	same(rt, "delayed event of "+id, m.delay(topic, id) >= 0, m.env.findDelay(rt, topic, id) != nil)
 	var want []store.PatternInfo
 	for name, value := range m.patterns {
 		group, pattern, _ := strings.Cut(name, "\x00")
