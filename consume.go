@@ -66,29 +66,28 @@ func Follow(ctx context.Context, s Subscriber, opts TailOptions, h Handler) erro
 // did not settle. opts.Concurrency has no meaning here. The deliveries are the loop's to
 // keep. Each loop is a membership of its own.
 func Deliveries(ctx context.Context, s Subscriber, opts GroupOptions) iter.Seq2[Delivery, error] {
-	limit := opts.WithDefaults().MaxInFlight
-	return each(ctx, limit, func(r Receiver) (Subscription, error) { return s.Subscribe(ctx, opts, r) })
+	made := func() *consumer { return newConsumer(opts.WithDefaults().MaxInFlight, opts.Topic, opts.Group) }
+	return each(ctx, made, func(r Receiver) (Subscription, error) { return s.Subscribe(ctx, opts, r) })
 }
 
 // Events opens a live tail, for a loop over its events. It ends as that of
 // [Deliveries] does; there is nothing to settle.
 func Events(ctx context.Context, s Subscriber, opts TailOptions) iter.Seq2[Delivery, error] {
-	limit := opts.WithDefaults().BatchSize
-	return each(ctx, limit, func(r Receiver) (Subscription, error) { return s.Tail(ctx, opts, r) })
+	made := func() *consumer { return newConsumer(opts.WithDefaults().BatchSize, opts.Topic, "") }
+	return each(ctx, made, func(r Receiver) (Subscription, error) { return s.Tail(ctx, opts, r) })
 }
 
 // each is a loop over what one subscription delivers.
-func each(ctx context.Context, limit int, subscribe func(Receiver) (Subscription, error)) iter.Seq2[Delivery, error] {
+func each(ctx context.Context, made func() *consumer, subscribe func(Receiver) (Subscription, error)) iter.Seq2[Delivery, error] {
 	return func(yield func(Delivery, error) bool) {
-		if err := deliverTo(ctx, limit, subscribe, yield); err != nil {
+		if err := deliverTo(ctx, made(), subscribe, yield); err != nil {
 			yield(Delivery{}, err)
 		}
 	}
 }
 
 // deliverTo returns why there are no more deliveries; nil where yield wants none.
-func deliverTo(ctx context.Context, limit int, subscribe func(Receiver) (Subscription, error), yield func(Delivery, error) bool) error {
-	c := newConsumer(limit)
+func deliverTo(ctx context.Context, c *consumer, subscribe func(Receiver) (Subscription, error), yield func(Delivery, error) bool) error {
 	sub, err := subscribe(c)
 	if err != nil {
 		return err
@@ -116,7 +115,7 @@ func deliverTo(ctx context.Context, limit int, subscribe func(Receiver) (Subscri
 // when no delivery is being handled any more and before the group is left.
 func consume(ctx context.Context, s Subscriber, opts GroupOptions, begin func(Subscription) (handle func(Delivery), finish func())) error {
 	opts = opts.WithDefaults()
-	c := newConsumer(opts.MaxInFlight)
+	c := newConsumer(opts.MaxInFlight, opts.Topic, opts.Group)
 	sub, err := s.Subscribe(ctx, opts, c)
 	if err != nil {
 		return err
@@ -154,7 +153,8 @@ func settle(ctx context.Context, sub Subscription, lease Lease, reason error) {
 // must not be kept waiting, and the workers. It is bounded by limit, and not by
 // the leases alone: with AutoAck there are none.
 type consumer struct {
-	limit int
+	limit        int
+	topic, group string // of the options
 
 	mu      sync.Mutex
 	changed sync.Cond
@@ -164,8 +164,8 @@ type consumer struct {
 	cause   error // why, if not because the context ended
 }
 
-func newConsumer(limit int) *consumer {
-	c := &consumer{limit: limit}
+func newConsumer(limit int, topic, group string) *consumer {
+	c := &consumer{limit: limit, topic: topic, group: group}
 	c.changed.L = &c.mu
 	return c
 }
@@ -195,7 +195,13 @@ func (c *consumer) Forget() {
 	c.queue, c.refused = nil, false
 }
 
-func (c *consumer) Ended(err error) { c.end(err) }
+// Ended implements Receiver.
+func (c *consumer) Ended(err error) {
+	if e, ok := err.(*Error); ok { // a remote hub's is wrapped, and says it
+		err = Ending(e, c.topic, c.group)
+	}
+	c.end(err)
+}
 
 func (c *consumer) end(cause error) {
 	c.mu.Lock()

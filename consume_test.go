@@ -194,6 +194,15 @@ func TestConsumeReportsWhyItEnded(t *testing.T) {
 		if err := <-ended; !errors.Is(err, gone) {
 			t.Errorf("Consume = %v; want the reason", err)
 		}
+		f = &fakeGroup{}
+		go func() {
+			ended <- eventhub.Consume(context.Background(), f, eventhub.GroupOptions{Topic: "a.*", Group: "g"}, nil)
+		}()
+		synctest.Wait()
+		f.receiver.Ended(eventhub.Errorf(eventhub.CodeNotSubscribed, "the topic was deleted"))
+		if e := eventhub.AsError(<-ended); e.Code != eventhub.CodeNotSubscribed || e.Topic != "a.*" || e.Group != "g" {
+			t.Errorf("Consume = %+v; want the subscription in it", e)
+		}
 	})
 }
 

@@ -94,6 +94,19 @@ func AtIndex(err error, name string, i int) *Error {
 	return &at
 }
 
+// Ending returns a copy of err's Error that says of which subscription it is the end:
+// Topic and Group are those of its options. An error that has a Topic already is
+// returned as it is.
+func Ending(err error, topic, group string) *Error {
+	e := AsError(err)
+	if e == nil || e.Topic != "" {
+		return e
+	}
+	ended := *e
+	ended.Topic, ended.Group = topic, group
+	return &ended
+}
+
 // AsError finds the Error in err's chain. An error without one becomes
 // CodeInternal with a message that gives nothing away; a context that ended
 // becomes CodeShuttingDown. It returns nil for nil.

@@ -5,6 +5,17 @@ import (
 	"testing"
 )
 
+func TestEnding(t *testing.T) {
+	gone := Errorf(CodeNotSubscribed, "the topic was deleted")
+	got := Ending(gone, "a.*", "g")
+	if got.Topic != "a.*" || got.Group != "g" || got.Code != CodeNotSubscribed || got.Message != gone.Message || gone.Topic != "" {
+		t.Errorf("%+v of %+v", got, gone)
+	}
+	if Ending(got, "b", "h") != got || Ending(nil, "b", "h") != nil {
+		t.Error("an error with a topic, or none, was changed")
+	}
+}
+
 func TestAtIndex(t *testing.T) {
 	cause := errors.New("cause")
 	refused := Wrap(CodeBadEvent, cause, "payload is missing")

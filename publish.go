@@ -67,3 +67,20 @@ type Publisher interface {
 	// others of its call up. ctx bounds the wait for room, and that of WaitFor.
 	Enqueue(ctx context.Context, pubs []Publication, done func([]Publication))
 }
+
+// PublishAndWait publishes the events as [Publisher].Publish does and waits until the
+// groups have acked all of them, for up to wait: at most MaxWait; 0 means DefaultWait.
+// What stands in the way are errors as of Publication.WaitFor: with CodeWaitTimeout the
+// events are published, and the receipts have their ids. If ctx ends before, they may
+// or may not be.
+func PublishAndWait(ctx context.Context, p Publisher, groups []string, wait time.Duration, events ...Event) ([]Receipt, error) {
+	answered := make(chan struct{})
+	pubs := []Publication{{Events: events, WaitFor: groups, WaitUpTo: wait}}
+	p.Enqueue(ctx, pubs, func([]Publication) { close(answered) })
+	select {
+	case <-answered:
+		return pubs[0].Receipts, pubs[0].Err
+	case <-ctx.Done():
+		return nil, Wrap(CodeShuttingDown, ctx.Err(), "gave up waiting; the events may or may not be published")
+	}
+}

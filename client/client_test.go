@@ -126,7 +126,7 @@ func TestRefusedWithoutSending(t *testing.T) {
 		t.Errorf("a batch with a bad event: %v", err)
 	}
 	_, err = c.Publish(ctx, event("t", `1`), event("t", `2`), event("t", ``))
-	if wantCode(t, err, eventhub.CodeBadRequest); err == nil || !strings.Contains(err.Error(), "events[2]: payload") {
+	if e := eventhub.AsError(err); e == nil || e.Code != eventhub.CodeBadRequest || e.Index == nil || *e.Index != 2 || !strings.Contains(e.Message, "events[2]: payload") {
 		t.Errorf("a batch with a bad event: %v", err)
 	}
 	big := event("t", `"`+strings.Repeat("x", eventhub.MaxPayloadBytes-2)+`"`)

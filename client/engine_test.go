@@ -237,6 +237,17 @@ func TestWaitForGroups(t *testing.T) {
 	if p := await(t, "the receipt", outcome); p.Err != nil || p.Receipts[0].Offset != 3 {
 		t.Errorf("%+v", p)
 	}
+	receipts, err := c.PublishAndWait(ctx, []string{"g"}, patience, event("t", `2`), event("t", `3`))
+	if info, looked := h.Bus().Group(ctx, "t", "g"); err != nil || looked != nil || len(receipts) != 2 || info.Cursor != receipts[1].Offset {
+		t.Errorf("%+v, %v; the group is %+v, %v", receipts, err, info, looked)
+	}
+	_, err = c.PublishAndWait(ctx, []string{"nobody"}, 0, event("t", `4`))
+	wantCode(t, err, eventhub.CodeNotSubscribed)
+	gone, give := context.WithCancel(ctx)
+	give()
+	if _, err := eventhub.PublishAndWait(gone, h.Bus(), []string{"g"}, patience, event("t", `5`)); err == nil {
+		t.Error("waited without a context")
+	}
 	stop()
 	if err := await(t, "the end", ended); err != nil {
 		t.Error(err)

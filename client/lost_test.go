@@ -430,6 +430,9 @@ func TestFatalRefusals(t *testing.T) {
 	p.cut(1, nil)
 	err := await(t, "the end", r.ended)
 	wantCode(t, err, eventhub.CodeGroupMismatch)
+	if e := eventhub.AsError(err); e.Topic != "t" || e.Group != "g" {
+		t.Errorf("the end says it is of %q::%q", e.Topic, e.Group)
+	}
 	if _, err := c.Publish(ctx, event("t", `1`)); err != nil {
 		t.Errorf("the client does not go on: %v", err)
 	}

@@ -108,9 +108,13 @@ func about(i, n int, err error) error {
 	if n == 1 {
 		return err
 	}
-	e := *eventhub.AsError(err)
-	e.Message = fmt.Sprintf("events[%d]: %s", i, e.Message)
-	return &e
+	return eventhub.AtIndex(err, "events", i)
+}
+
+// PublishAndWait is eventhub.PublishAndWait: it publishes and waits until the groups
+// have acked all of the events.
+func (c *Client) PublishAndWait(ctx context.Context, groups []string, wait time.Duration, events ...eventhub.Event) ([]eventhub.Receipt, error) {
+	return eventhub.PublishAndWait(ctx, c, groups, wait, events...)
 }
 
 // Enqueue implements eventhub.Publisher. Each publication is a frame of its own;

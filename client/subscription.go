@@ -272,7 +272,7 @@ func (c *Client) lose(s *subscription, err error) {
 	}
 	c.mu.Unlock()
 	if mine {
-		s.end(fmt.Errorf("client: subscription %s: %w", s.key(), err))
+		s.end(fmt.Errorf("client: subscription %s: %w", s.key(), eventhub.Ending(err, s.opts.Topic, s.opts.Group)))
 	}
 }
 
