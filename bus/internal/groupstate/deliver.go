@@ -185,6 +185,6 @@ func (g *Group) Delivered(e *Entry, before *Entry, acks bool, now int64) {
 // Undelivered says that the holder did not take the event: it becomes what it was.
 func (g *Group) Undelivered(e *Entry, before *Entry) {
 	g.become(e, wasUntaken)
-	e.serial, e.holder, e.since, e.attempts = before.serial, before.holder, before.since, before.attempts
+	e.serial, e.holder, e.since, e.age, e.attempts = before.serial, before.holder, before.since, before.age, before.attempts
 	g.DueAt(e, before.at)
 }
