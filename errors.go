@@ -81,15 +81,17 @@ func Wrap(code Code, cause error, format string, args ...any) *Error {
 }
 
 // AtIndex returns a copy of err's Error with the Index i: it is about entry i of
-// the list with that name, and its message begins with name[i]. An error that has
-// an Index already is returned as it is.
+// the list with that name, and its message begins with name[i], or stays as it is
+// where name is empty. An error that has an Index already is returned as it is.
 func AtIndex(err error, name string, i int) *Error {
 	e := AsError(err)
 	if e == nil || e.Index != nil {
 		return e
 	}
 	at := *e
-	at.Message = name + "[" + strconv.Itoa(i) + "]: " + e.Message
+	if name != "" {
+		at.Message = name + "[" + strconv.Itoa(i) + "]: " + e.Message
+	}
 	at.Index = &i
 	return &at
 }

@@ -30,6 +30,9 @@ func TestAtIndex(t *testing.T) {
 	if again := AtIndex(got, "events", 5); again != got {
 		t.Errorf("an error with an index became %+v", again)
 	}
+	if bare := AtIndex(refused, "", 4); bare.Message != refused.Message || *bare.Index != 4 {
+		t.Errorf("without a name AtIndex made %+v", bare)
+	}
 	if AtIndex(nil, "events", 0) != nil {
 		t.Error("AtIndex made an error of nil")
 	}

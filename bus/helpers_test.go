@@ -256,6 +256,14 @@ func wantCode(t *testing.T, err error, code eventhub.Code) {
 	}
 }
 
+// indexOf returns the index that an error has, -1 for none.
+func indexOf(err error) int {
+	if e := eventhub.AsError(err); e != nil && e.Index != nil {
+		return *e.Index
+	}
+	return -1
+}
+
 // meter counts the calls that reach a store, can hold commits up, and can fail
 // them.
 type meter struct {

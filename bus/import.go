@@ -3,7 +3,6 @@ package bus
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -59,15 +58,13 @@ func outcome(err error, u *store.Unit) error {
 	return err
 }
 
-// encodeAll makes one unit of the events. The error names the first that can
-// not be imported by its index.
+// encodeAll makes one unit of the events. The error has the index of the first
+// that cannot be imported.
 func (s *importJob) encodeAll(events []eventhub.Event, now time.Time) error {
 	ends := make([]int, len(events))
 	for i := range events {
 		if err := s.encodeImport(&events[i], now); err != nil {
-			e := *eventhub.AsError(err)
-			e.Message = fmt.Sprintf("events[%d]: %s", i, e.Message)
-			return &e
+			return eventhub.AtIndex(err, "", i)
 		}
 		ends[i] = len(s.buf)
 	}

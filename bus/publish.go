@@ -111,7 +111,9 @@ func (b *Bus) encode(s *publication) {
 			due := p.Events[j].Due(now)
 			isDelayed := due > now.UnixMilli()
 			if p.Err == nil {
-				p.Err = s.add(&p.Events[j], now, isDelayed)
+				if err := s.add(&p.Events[j], now, isDelayed); err != nil {
+					p.Err = eventhub.AtIndex(err, "", j) // transports know what their list is called
+				}
 			}
 			if p.Err != nil {
 				break

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"eventhub"
 )
@@ -247,5 +248,48 @@ func TestClosedBusRefuses(t *testing.T) {
 		_, err = r.bus.Subscribe(context.Background(), eventhub.GroupOptions{Topic: "t", Group: "g"}, &inbox{})
 		wantCode(t, err, eventhub.CodeShuttingDown)
 		r.stop()
+	})
+}
+
+// TestIndexOfABadEvent: an error about one event has its index, whatever is wrong with it,
+// and its message leaves the name of the list to the transport. One about the publication as
+// a whole has none. Publications beside it are published.
+func TestIndexOfABadEvent(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		good := eventhub.Event{Topic: "t", Payload: []byte("1")}
+		deep := []byte(strings.Repeat("[", 1001) + strings.Repeat("]", 1001))
+		for name, tt := range map[string]struct {
+			bad   eventhub.Event
+			code  eventhub.Code
+			begin string
+		}{
+			"topic":    {eventhub.Event{Topic: "a b", Payload: []byte("1")}, eventhub.CodeBadTopic, `topic "a b"`},
+			"own":      {eventhub.Event{Topic: "t.dlq", Payload: []byte("1")}, eventhub.CodeForbidden, `topic "t.dlq"`},
+			"id":       {eventhub.Event{Topic: "t", ID: "a/b", Payload: []byte("1")}, eventhub.CodeBadEvent, `id "a/b"`},
+			"ts":       {eventhub.Event{Topic: "t", TS: time.Now().Add(time.Hour).UnixMilli(), Payload: []byte("1")}, eventhub.CodeBadEvent, "ts is"},
+			"delay":    {eventhub.Event{Topic: "t", Delay: 9000 * time.Hour, Payload: []byte("1")}, eventhub.CodeBadEvent, "delay_ms is"},
+			"no JSON":  {eventhub.Event{Topic: "t", Payload: []byte("{")}, eventhub.CodeBadJSON, "payload: "},
+			"too deep": {eventhub.Event{Topic: "t", Payload: deep}, eventhub.CodeBadJSON, "payload: "},
+		} {
+			pubs := []eventhub.Publication{
+				{Events: []eventhub.Event{good}}, {Events: []eventhub.Event{good, good, tt.bad, tt.bad}}, {Events: []eventhub.Event{tt.bad}},
+				{Events: []eventhub.Event{good}, WaitFor: []string{"nobody"}}, {Events: []eventhub.Event{good}},
+			}
+			answered := make(chan struct{})
+			r.bus.Enqueue(context.Background(), pubs, func([]eventhub.Publication) { close(answered) })
+			<-answered
+			for i, want := range []int{-1, 2, 0, -1, -1} {
+				err := pubs[i].Err
+				if isBad := want >= 0; isBad {
+					wantCode(t, err, tt.code)
+					if !strings.HasPrefix(eventhub.AsError(err).Message, tt.begin) {
+						t.Errorf("publication %d: %v; want a message that begins with %q", i, err, tt.begin)
+					}
+				} else if (err != nil) != (i == 3) {
+					t.Errorf("publication %d: %v", i, err)
+				}
+				equal(t, name+": index", indexOf(err), want)
+			}
+		}
 	})
 }

@@ -882,3 +882,21 @@ func TestTLS(t *testing.T) {
 		t.Errorf("with an unknown certificate: %v", err)
 	}
 }
+
+// TestProblemHasAnIndex: the place of the event that a problem is about.
+func TestProblemHasAnIndex(t *testing.T) {
+	for body, want := range map[string]int{
+		`{"code":"bad_topic","detail":"publish[3]: topic is missing","index":3}`: 3,
+		`{"code":"bad_topic","detail":"topic is missing"}`:                       -1,
+	} {
+		adm := newAdmin(t, serve(t, answering(400, "application/problem+json", body)))
+		_, err := adm.Topic(bounded(t), "a.b")
+		e, got := eventhub.AsError(err), -1
+		if e != nil && e.Index != nil {
+			got = *e.Index
+		}
+		if got != want || eventhub.ErrorCode(err) != eventhub.CodeBadTopic {
+			t.Errorf("%s: %v at %d; want %d", body, err, got, want)
+		}
+	}
+}

@@ -122,7 +122,7 @@ func TestRefusedWithoutSending(t *testing.T) {
 		wantCode(t, err, tt.code)
 	}
 	_, err := c.Publish(ctx, event("t", `1`), event("system.y", `2`), event("t", `3`))
-	if err == nil || !strings.Contains(err.Error(), "system.y") {
+	if e := eventhub.AsError(err); e == nil || !strings.Contains(e.Message, "system.y") || e.Index == nil || *e.Index != 1 {
 		t.Errorf("a batch with a bad event: %v", err)
 	}
 	_, err = c.Publish(ctx, event("t", `1`), event("t", `2`), event("t", ``))

@@ -201,11 +201,12 @@ func (r *response) problem() *eventhub.Error {
 	var p struct {
 		Code   eventhub.Code `json:"code"`
 		Detail string        `json:"detail"`
+		Index  *int          `json:"index"`
 	}
 	if r.kind != "application/problem+json" || json.Unmarshal(r.body, &p) != nil || p.Code == "" {
 		return nil
 	}
-	e := &eventhub.Error{Code: p.Code, Message: p.Detail}
+	e := &eventhub.Error{Code: p.Code, Message: p.Detail, Index: p.Index}
 	if seconds, err := strconv.Atoi(r.header.Get("Retry-After")); err == nil {
 		e.RetryAfter = time.Duration(min(max(seconds, 0), maxRetryAfterInSecs)) * time.Second
 	}

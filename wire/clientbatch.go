@@ -42,7 +42,7 @@ func appendEvents(dst []byte, name string, events []eventhub.Event) (_ []byte, e
 	dst = append(appendName(slices.Grow(dst, room), name), '[')
 	for i := range events {
 		if dst, err = appendEvent(append(comma(dst, i), '{'), &events[i]); err != nil {
-			return dst, within(name, i, err)
+			return dst, eventhub.AtIndex(err, name, i)
 		}
 		dst = append(dst, '}')
 	}

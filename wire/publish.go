@@ -6,7 +6,6 @@ import (
 	"strconv"
 
 	"eventhub"
-	"eventhub/internal/strictjson"
 )
 
 // readPublish fills req.Event, or req.Events, and whom to wait for.
@@ -129,21 +128,14 @@ func (d *Decoder) readEvents(name string, array []byte, into []eventhub.Event) (
 			return into, eventhub.Errorf(eventhub.CodeBadRequest, "%s has more than %d entries", name, MaxEvents)
 		}
 		if value[0] != '{' {
-			return into, wrongType(name+"["+strconv.Itoa(i)+"]", value, "an object")
+			return into, eventhub.AtIndex(wrongType(name+"["+strconv.Itoa(i)+"]", value, "an object"), "", i)
 		}
 		into = append(into, eventhub.Event{})
 		if err := d.readEvent(value, &into[i]); err != nil {
-			return into, within(name, i, err)
+			return into, eventhub.AtIndex(err, name, i)
 		}
 	}
 	return into, nil
-}
-
-// within says which entry of an array the error is about.
-func within(name string, i int, err error) error {
-	e := *eventhub.AsError(err)
-	e.Message = name + "[" + strconv.Itoa(i) + "]: " + e.Message
-	return &e
 }
 
 // readEvent reads one event of an array. Its names are known all: one that is not
@@ -172,9 +164,6 @@ func (d *Decoder) readEvent(object []byte, e *eventhub.Event) error {
 	e.Topic = d.topics.intern(text)
 	if e.Payload == nil {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "payload is missing; null is a payload")
-	}
-	if strictjson.TooDeep(e.Payload) { // whoever finds it later cannot see which event it is
-		return eventhub.Errorf(eventhub.CodeBadJSON, "payload: nested more than %d deep", strictjson.MaxDepth)
 	}
 	if absent(opts) {
 		return nil

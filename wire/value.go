@@ -67,6 +67,14 @@ func (d *Decoder) readText(name string, value []byte, into *string) error {
 	return nil
 }
 
+// within says which entry of an array that has no events the error is about. One about an
+// event has an index: see [eventhub.AtIndex].
+func within(name string, i int, err error) error {
+	e := *eventhub.AsError(err)
+	e.Message = name + "[" + strconv.Itoa(i) + "]: " + e.Message
+	return &e
+}
+
 // readTexts reads an array of at most limit strings; a longer one has the code.
 func (d *Decoder) readTexts(name string, value []byte, limit int, code eventhub.Code, into *[]string) error {
 	if absent(value) {

@@ -3,10 +3,8 @@ package rest
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"mime"
 	"net/http"
-	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -42,19 +40,21 @@ func (a *API) publishBatch(w http.ResponseWriter, r *http.Request, access Access
 	if kind == "application/x-ndjson" {
 		decode = decodeLines
 	}
-	events, err := decode(body)
+	events, where, err := decode(body)
 	if err != nil {
 		return reply{}, err
 	}
 	if n := len(events); n == 0 || n > maxBatchEvents {
 		return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "the batch has %d events; 1 to %d are allowed", n, maxBatchEvents)
 	}
-	return a.answerAll(r, access, &given, events)
+	return a.answerAll(r, access, &given, events, where)
 }
 
-// answerAll publishes the events of a batch.
-func (a *API) answerAll(r *http.Request, access Access, given *given, events []eventhub.Event) (reply, error) {
+// answerAll publishes the events of a batch. The engine judges them; where writes the place
+// of the one that it refuses.
+func (a *API) answerAll(r *http.Request, access Access, given *given, events []eventhub.Event, where func(i int) string) (reply, error) {
 	receipts, err := a.publish(r, access.Publisher, given.publication(events...))
+	err = atPlace(err, where)
 	if len(receipts) == 0 {
 		return reply{}, err
 	}
@@ -89,48 +89,42 @@ type batchEvent struct {
 	DeliverAt *int64 `json:"deliver_at"`
 }
 
-// take returns the event, or what is wrong with it. where is its place in the
-// batch, which nobody knows later.
-func (b *batchEvent) take(where string) (eventhub.Event, error) {
+// take returns the event, or what is wrong with how it is written. Its values are the
+// engine's to judge.
+func (b *batchEvent) take() (eventhub.Event, error) {
 	e := b.Event
-	var err error
 	if b.DelayMS != nil {
-		err = setDelay(&e, *b.DelayMS)
+		if err := setDelay(&e, *b.DelayMS); err != nil {
+			return e, err
+		}
 	}
 	if b.DeliverAt != nil {
 		e.DeliverAt = *b.DeliverAt
 	}
 	switch {
-	case err != nil:
 	case b.DelayMS != nil && b.DeliverAt != nil:
-		err = errBothTimes()
-	case eventhub.HubOnlyTopic(e.Topic):
-		err = eventhub.Errorf(eventhub.CodeForbidden, "topic %.120q is published by the hub alone", e.Topic)
-	case strictjson.TooDeep(e.Payload):
-		err = eventhub.Errorf(eventhub.CodeBadJSON, "payload: nested more than %d deep", strictjson.MaxDepth)
-	default:
-		err = e.Validate(time.Now())
-	}
-	if err != nil {
-		problem := eventhub.AsError(err)
-		return e, eventhub.Errorf(problem.Code, "%s%s", where, problem.Message)
+		return e, errBothTimes()
+	case e.Topic == "":
+		return e, eventhub.Errorf(eventhub.CodeBadTopic, "topic is missing")
+	case len(e.Payload) == 0:
+		return e, eventhub.Errorf(eventhub.CodeBadRequest, "payload is missing; null is a payload")
 	}
 	return e, nil
 }
 
-func decodeBatch(body []byte) ([]eventhub.Event, error) {
+func decodeBatch(body []byte) ([]eventhub.Event, func(i int) string, error) {
 	var batch struct {
 		Events batchEvents `json:"events"`
 	}
+	where := ofList("events")
 	if err := strictjson.Unmarshal(body, &batch); err != nil {
-		return nil, badBody(err, "")
+		return nil, nil, atPlace(badBody(err), where)
 	}
-	return batch.Events, nil
+	return batch.Events, where, nil
 }
 
-// batchEvents are the events of a batch. They are judged one by one as they are
-// read: a list costs no more memory than its first events that are sound, however
-// many entries it has.
+// batchEvents are the events of a batch. An entry without topic or payload ends the
+// reading: a list costs no more memory than its first events, however many entries it has.
 type batchEvents []eventhub.Event
 
 // UnmarshalJSONFrom implements json.UnmarshalerFrom.
@@ -150,9 +144,9 @@ func (b *batchEvents) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 		if i == maxBatchEvents {
 			return eventhub.Errorf(eventhub.CodeBadRequest, "the batch has more than %d events", maxBatchEvents)
 		}
-		e, err := decodeEvent(one, fmt.Sprintf("events[%d]: ", i))
+		e, err := decodeEvent(one)
 		if err != nil {
-			return err
+			return eventhub.AtIndex(err, "", i)
 		}
 		*b = append(*b, e)
 	}
@@ -160,20 +154,21 @@ func (b *batchEvents) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	return err
 }
 
-// decodeEvent reads one event of a batch; where is its place there.
-func decodeEvent(text []byte, where string) (eventhub.Event, error) {
+// decodeEvent reads one event of a batch.
+func decodeEvent(text []byte) (eventhub.Event, error) {
 	if len(text) > maxEventText {
-		return eventhub.Event{}, eventhub.Errorf(eventhub.CodeTooLarge, "%sthe event has %d bytes; at most %d are allowed", where, len(text), maxEventText)
+		return eventhub.Event{}, eventhub.Errorf(eventhub.CodeTooLarge, "the event has %d bytes; at most %d are allowed", len(text), maxEventText)
 	}
 	var b batchEvent
 	if err := strictjson.Unmarshal(text, &b); err != nil {
-		return eventhub.Event{}, badBody(err, where)
+		return eventhub.Event{}, badBody(err)
 	}
-	return b.take(where)
+	return b.take()
 }
 
-func decodeLines(body []byte) ([]eventhub.Event, error) {
+func decodeLines(body []byte) ([]eventhub.Event, func(i int) string, error) {
 	var events []eventhub.Event
+	var numbers []int // of the lines of events
 	number := 0
 	for line := range bytes.Lines(body) {
 		number++
@@ -181,27 +176,28 @@ func decodeLines(body []byte) ([]eventhub.Event, error) {
 			continue
 		}
 		if len(events) == maxBatchEvents {
-			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "line %d: a batch has at most %d events", number, maxBatchEvents)
+			return nil, nil, eventhub.Errorf(eventhub.CodeBadRequest, "line %d: a batch has at most %d events", number, maxBatchEvents)
 		}
-		e, err := decodeEvent(line, fmt.Sprintf("line %d: ", number))
+		numbers = append(numbers, number)
+		e, err := decodeEvent(line)
 		if err != nil {
-			return nil, err
+			return nil, nil, atPlace(eventhub.AtIndex(err, "", len(events)), ofLines(numbers))
 		}
 		events = append(events, e)
 	}
-	return events, nil
+	return events, ofLines(numbers), nil
 }
 
 // badBody distinguishes JSON that is broken from JSON that is not an event, and from an
 // event that was judged already.
-func badBody(err error, where string) error {
+func badBody(err error) error {
 	var judged *eventhub.Error
 	if errors.As(err, &judged) {
 		return judged
 	}
 	var meaning *strictjson.MeaningError
 	if errors.As(err, &meaning) {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "%s%v", where, err)
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%v", err)
 	}
-	return eventhub.Errorf(eventhub.CodeBadJSON, "%s%v", where, err)
+	return eventhub.Errorf(eventhub.CodeBadJSON, "%v", err)
 }

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"eventhub"
 	"eventhub/admin"
@@ -67,17 +66,10 @@ func (a *API) publishCloudBatch(r *http.Request, access Access, given *given, bo
 	if err != nil {
 		return reply{}, err
 	}
-	now := time.Now()
-	for i := range events {
-		if err := events[i].ValidateFields(now); err != nil {
-			problem := eventhub.AsError(err)
-			return reply{}, eventhub.Errorf(problem.Code, "events[%d]: %s", i, problem.Message)
-		}
-	}
 	if len(events) == 0 {
 		return jsonReply(http.StatusOK, batchAnswer{Receipts: []receipt{}})
 	}
-	return a.answerAll(r, access, given, events)
+	return a.answerAll(r, access, given, events, ofList("events"))
 }
 
 // refuseCloudEvents keeps CloudEvents from being taken for events where no topic

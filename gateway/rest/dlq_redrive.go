@@ -106,7 +106,7 @@ func (a *API) redriveLines(ctx context.Context, cancel context.CancelFunc, w htt
 func problemLine(err error) []byte {
 	e := problemOf(err)
 	status := statusOf(e.Code)
-	line, failed := json.Marshal(problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: e.Message, Code: e.Code})
+	line, failed := json.Marshal(newProblem(status, e))
 	if done := doneBeside(err); failed == nil && done != nil {
 		var members []byte
 		members, failed = json.Marshal(done)
@@ -252,7 +252,7 @@ type givenRedrive struct {
 func redriveOfBody(body []byte) (g givenRedrive, err error) {
 	var b redriveBody
 	if err := strictjson.Unmarshal(body, &b); err != nil {
-		return g, badBody(err, "")
+		return g, badBody(err)
 	}
 	g = givenRedrive{givenLetters{b.Group, b.IDs, b.Offsets, b.FromTS, b.ToTS, nil, b.All, b.After}, b.Limit, b.Rate}
 	if len(b.Filter) > 0 && b.Filter.Kind() != 'n' {

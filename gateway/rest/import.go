@@ -137,13 +137,14 @@ type importer struct {
 
 	blank int // bytes of empty lines, and around others, beyond as many of events
 
-	text   []byte // the line being read
-	number int    // of the last line that was read, from 1
-	bad    int    // the line at which it ended, 0 for none
-	events []eventhub.Event
-	first  int // line of the first of them
-	size   int // bytes of their lines
-	done   imported
+	text    []byte // the line being read
+	number  int    // of the last line that was read, from 1
+	bad     int    // the line at which it ended, 0 for none
+	events  []eventhub.Event
+	numbers []int // of their lines
+	first   int   // line of the first of them
+	size    int   // bytes of their lines
+	done    imported
 }
 
 func (i *importer) run(ctx context.Context) error {
@@ -210,19 +211,25 @@ func (i *importer) add(line []byte, end error) error {
 		if end != nil {
 			return eventhub.Wrap(eventhub.CodeBadJSON, err, "%sthe input ends in the middle of it", where)
 		}
-		return badBody(err, where)
+		return atLine(badBody(err), i.number)
 	}
 	if err := checkImported(&e, i.now); err != nil {
-		problem := eventhub.AsError(err)
-		return eventhub.Errorf(problem.Code, "%s%s", where, problem.Message)
+		return atLine(err, i.number)
 	}
 	i.sum.Line(line)
 	if len(i.events) == 0 {
 		i.first = i.number
 	}
-	i.events = append(i.events, e)
+	i.events, i.numbers = append(i.events, e), append(i.numbers, i.number)
 	i.size += len(line)
 	return nil
+}
+
+// atLine says that an error is about a line.
+func atLine(err error, number int) error {
+	e := *eventhub.AsError(err)
+	e.Message = fmt.Sprintf("line %d: %s", number, e.Message)
+	return &e
 }
 
 // checkImported refuses what no export has.
@@ -266,7 +273,11 @@ func (i *importer) commit(ctx context.Context) error {
 			return err // of the hub's side
 		}
 		at := *e
+		at.Index = nil
 		at.Message = fmt.Sprintf("lines %d to %d, which are added together: %s", i.first, i.number, e.Message)
+		if e.Index != nil {
+			at.Message = fmt.Sprintf("line %d, which is added together with lines %d to %d: %s", i.numbers[*e.Index], i.first, i.number, e.Message)
+		}
 		return &at
 	}
 	for _, rc := range receipts {
@@ -278,7 +289,7 @@ func (i *importer) commit(ctx context.Context) error {
 	}
 	i.done.Count += len(i.events)
 	clear(i.events) // their payloads
-	i.events, i.size = i.events[:0], 0
+	i.events, i.numbers, i.size = i.events[:0], i.numbers[:0], 0
 	return nil
 }
 

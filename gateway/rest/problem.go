@@ -51,6 +51,45 @@ type problem struct {
 	Status int           `json:"status"`
 	Detail string        `json:"detail"`
 	Code   eventhub.Code `json:"code"`
+	Index  *int          `json:"index,omitempty"` // of the bad event in a list
+}
+
+func newProblem(status int, e *eventhub.Error) problem {
+	return problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: e.Message, Code: e.Code, Index: e.Index}
+}
+
+// atPlace says which event of a list the error is about, where it is about one; where
+// writes its place as people look for it. It is used where an event is read and where the
+// engine has judged it, and never for both.
+func atPlace(err error, where func(i int) string) error {
+	e := eventhub.AsError(err)
+	if err == nil || e.Index == nil {
+		return err
+	}
+	at := *e
+	at.Message = where(*e.Index) + e.Message
+	return &at
+}
+
+// ofList writes the place of an event in the list with that name.
+func ofList(name string) func(i int) string {
+	return func(i int) string { return name + "[" + strconv.Itoa(i) + "]: " }
+}
+
+// ofLines writes the place of an event by its line.
+func ofLines(numbers []int) func(i int) string {
+	return func(i int) string { return "line " + strconv.Itoa(numbers[i]) + ": " }
+}
+
+// alone drops the index of an event that came in no list.
+func alone(err error) error {
+	e := eventhub.AsError(err)
+	if err == nil || e.Index == nil {
+		return err
+	}
+	one := *e
+	one.Index = nil
+	return &one
 }
 
 // problemOf returns the error to report for err. A body that was cut off for its
@@ -94,7 +133,7 @@ func writeProblem(w http.ResponseWriter, status int, e *eventhub.Error, done any
 	} else if status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "1")
 	}
-	answer, err := jsonReply(status, problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: e.Message, Code: e.Code})
+	answer, err := jsonReply(status, newProblem(status, e))
 	if err == nil && done != nil {
 		var members reply
 		members, err = jsonReply(status, done)

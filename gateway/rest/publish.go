@@ -51,6 +51,7 @@ func (a *API) publishOne(w http.ResponseWriter, r *http.Request, access Access) 
 // answerOne publishes the event that a request gave.
 func (a *API) answerOne(r *http.Request, access Access, given *given) (reply, error) {
 	receipts, err := a.publish(r, access.Publisher, given.publication(given.event))
+	err = alone(err)
 	if len(receipts) == 0 {
 		return reply{}, err
 	}

@@ -152,7 +152,7 @@ func subscribeOptions(topic, group string, body []byte) (eventhub.GroupOptions, 
 	}
 	var given map[string]jsontext.Value
 	if err := strictjson.Unmarshal(body, &given); err != nil {
-		return o, badBody(err, "")
+		return o, badBody(err)
 	}
 	for name := range given {
 		if !slices.Contains(pullOptions, name) {

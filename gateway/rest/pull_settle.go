@@ -57,7 +57,7 @@ func readSettling(w http.ResponseWriter, r *http.Request, access *Access, b any,
 		return nil, err
 	}
 	if err := strictjson.Unmarshal(body, b); err != nil {
-		return nil, badBody(err, "")
+		return nil, badBody(err)
 	}
 	s := &settling{topic: topic, group: group, leases: l.Leases}
 	if n := len(s.leases); n == 0 || n > maxPull {
@@ -134,7 +134,7 @@ func ack(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	access.Subscriber.AckAndPublish(r.Context(), s.topic, s.group, hs, func([]eventhub.AckPublish) { close(answered) })
 	<-answered
 	if err := hs[0].Err; err != nil {
-		return reply{}, err
+		return reply{}, atPlace(err, ofList("publish"))
 	}
 	answer := s.answer(nil)
 	for _, rc := range hs[0].Receipts {
@@ -155,17 +155,6 @@ func (s *settling) published(list jsontext.Value) ([]eventhub.Event, error) {
 	req, err := decodeFrame(frame)
 	if err != nil {
 		return nil, err
-	}
-	for i := range req.Events {
-		e := &req.Events[i]
-		err := e.Validate(time.Now())
-		if err == nil && eventhub.HubOnlyTopic(e.Topic) {
-			err = eventhub.Errorf(eventhub.CodeForbidden, "topic %.120q is published by the hub alone", e.Topic)
-		}
-		if err != nil {
-			problem := eventhub.AsError(err)
-			return nil, eventhub.Errorf(problem.Code, "publish[%d]: %s", i, problem.Message)
-		}
 	}
 	return req.Events, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"eventhub"
+	stored "eventhub/internal/record"
 )
 
 // log is a Publisher that keeps what it is given. Its clock is at 1000.
@@ -28,9 +29,30 @@ type log struct {
 	wait  func(context.Context) error // how that ends; nil: well
 }
 
+// judge refuses a bad event as the engine does.
+func judge(events []eventhub.Event) error {
+	for i := range events {
+		e := &events[i]
+		err := e.Validate(time.Now())
+		if err == nil && eventhub.HubOnlyTopic(e.Topic) {
+			err = eventhub.Errorf(eventhub.CodeForbidden, "topic %q is published by the hub alone", e.Topic)
+		}
+		if err == nil {
+			_, err = stored.Append(nil, e)
+		}
+		if err != nil {
+			return eventhub.AtIndex(err, "", i)
+		}
+	}
+	return nil
+}
+
 func (l *log) Publish(_ context.Context, events ...eventhub.Event) ([]eventhub.Receipt, error) {
 	if l.err != nil {
 		return nil, l.err
+	}
+	if err := judge(events); err != nil {
+		return nil, err
 	}
 	l.batches++
 	var receipts []eventhub.Receipt
@@ -148,6 +170,36 @@ func TestPublishBatch(t *testing.T) {
 	status, answer, _ = do(h, "/v1/publish", "{\"topic\":\"a\",\"payload\":1}\r\n\n{\"topic\":\"b\",\"payload\":2}", "Content-Type", "application/x-ndjson; charset=utf-8")
 	if status != 200 || !strings.Contains(answer, `"count":2`) || len(l.events) != 4 || l.batches != 2 {
 		t.Errorf("NDJSON was answered by %d %s; %d events in %d publishes", status, answer, len(l.events), l.batches)
+	}
+}
+
+// TestIndexOfAProblem: an error about an event of a list has its place as index, whoever has
+// found it; that of an event alone has none.
+func TestIndexOfAProblem(t *testing.T) {
+	deep := strings.Repeat("[", 1001) + strings.Repeat("]", 1001)
+	for _, tt := range []struct {
+		target, kind, body, detail string
+		index                      any
+	}{
+		{"/v1/publish", "application/json", `{"events":[{"topic":"a b","payload":1}]}`, `events[0]: topic "a b"`, 0.0},
+		{"/v1/publish", "application/json", `{"events":[{"topic":"a","payload":1},{"payload":1}]}`, "events[1]: topic is missing", 1.0},
+		{"/v1/publish", "application/json", `{"events":[{"topic":"a","payload":1},{"topic":"a","payload":` + deep + `}]}`, "events[1]: payload: invalid JSON: nested", 1.0},
+		{"/v1/publish", "application/x-ndjson", "\n\n{\"topic\":\"a\",\"payload\":1}\n\n{\"topic\":\"a b\",\"payload\":1}", `line 5: topic "a b"`, 1.0},
+		{"/v1/publish", "application/x-ndjson", "{\"topic\":\"a\",\"payload\":1}\n\n{\"topic\":\"a\",\"kee\":1}", "line 3: /kee", 1.0},
+		{"/v1/publish", "application/json", `{"events":[]}`, "the batch has 0 events", nil},
+		{"/publish/a", "application/cloudevents-batch+json", `[` + cloudEvent + `,{"id":"x"}]`, "events[1]: ", 1.0},
+		{"/publish/a.dlq", "application/json", "1", `topic "a.dlq" is published by the hub alone`, nil},
+		{"/publish/a", "application/json", deep, "payload: invalid JSON: nested", nil},
+	} {
+		l := &log{}
+		_, answer, _ := do(newAPI(t, l), tt.target, tt.body, "Content-Type", tt.kind)
+		var problem map[string]any
+		if err := json.Unmarshal([]byte(answer), &problem); err != nil {
+			t.Fatal(err)
+		}
+		if problem["index"] != tt.index || !strings.HasPrefix(fmt.Sprint(problem["detail"]), tt.detail) || l.batches > 0 {
+			t.Errorf("%s %.99s: %s; want index %v and %q", tt.target, tt.body, answer, tt.index, tt.detail)
+		}
 	}
 }
 

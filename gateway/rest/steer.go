@@ -75,7 +75,7 @@ func startOf(w http.ResponseWriter, r *http.Request, access *Access, q map[strin
 			return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "the place is given in the query and in the body; one of them is wanted")
 		}
 		if err := strictjson.Unmarshal(body, &given); err != nil {
-			return eventhub.Start{}, badBody(err, "")
+			return eventhub.Start{}, badBody(err)
 		}
 	}
 	return given.resolve()

@@ -122,7 +122,7 @@ func (b *ackPublishBatch) finish(hs []eventhub.AckPublish) {
 	for i := range hs {
 		h, to := &hs[i], b.frames[i].to
 		if h.Err != nil {
-			cause = whichEvent(toError(h.Err, eventhub.CodeAckFailed), "publish", h.Events)
+			cause = ofEvent(toError(h.Err, eventhub.CodeAckFailed), "publish", true)
 			s.appendError(to, cause)
 			continue
 		}

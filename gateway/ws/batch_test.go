@@ -129,10 +129,10 @@ func TestOneBadEventRefusesTheBatch(t *testing.T) {
 			{`{"topic":"t","payload":1,"opts":{"delay_ms":-1}}`, "bad_event", "events[1]: delay_ms is -1"},
 			{`{"topic":"t","payload":"` + strings.Repeat("x", eventhub.MaxPayloadBytes) + `"}`, "too_large", "events[1]: payload has"},
 			{`{"topic":"t","payload":1,"opts":{"ttl":1}}`, "bad_request", "events[1]: opts has the unknown name"},
-			{`{"topic":"t","payload":` + strings.Repeat("[", 1001) + strings.Repeat("]", 1001) + `}`, "bad_json", "events[1]: payload: nested more than 1000 deep"},
+			{`{"topic":"t","payload":` + strings.Repeat("[", 1001) + strings.Repeat("]", 1001) + `}`, "bad_json", "events[1]: payload: invalid JSON: nested more than 1000 deep"},
 		} {
 			c.send(`{"op":"PUBLISH","corr":"1","events":[{"topic":"t","payload":1},` + tt.bad + `,{"topic":"u","payload":1}]}`)
-			m := c.expect(map[string]any{"op": "ERR", "code": tt.code, "corr": "1"})
+			m := c.expect(map[string]any{"op": "ERR", "code": tt.code, "index": 1.0, "corr": "1"})
 			if !strings.HasPrefix(m["msg"].(string), tt.msg) {
 				t.Errorf("the message is %q; want one that begins with %q", m["msg"], tt.msg)
 			}
@@ -143,20 +143,23 @@ func TestOneBadEventRefusesTheBatch(t *testing.T) {
 	})
 }
 
-// TestErrorsOfBatchesThatAreNotOfOneEvent are shown as they are.
-func TestErrorsOfBatchesThatAreNotOfOneEvent(t *testing.T) {
+// TestPlaceInABatch: an error has the index that the publisher gives it, in a list alone;
+// any other error is shown as it is.
+func TestPlaceInABatch(t *testing.T) {
 	f := serve(t, nil)
 	f.pub.fail = func(e *eventhub.Event) error {
 		if e.Topic == "placed" {
-			return eventhub.Errorf(eventhub.CodeBadEvent, "events[7]: it has its place already")
+			return eventhub.AtIndex(eventhub.Errorf(eventhub.CodeBadEvent, "not this one"), "", 0)
 		}
 		return eventhub.Errorf(eventhub.CodeForbidden, "No right to publish to %q.", e.Topic)
 	}
 	c := f.login(t)
 	c.send(`{"op":"PUBLISH","corr":"1","events":[{"topic":"t","payload":1},{"topic":"u","payload":2}]}`)
-	c.expect(map[string]any{"op": "ERR", "code": "forbidden", "msg": `No right to publish to "t".`, "corr": "1"})
+	c.expect(map[string]any{"op": "ERR", "code": "forbidden", "msg": `No right to publish to "t".`, "index": nil, "corr": "1"})
 	c.send(`{"op":"PUBLISH","corr":"2","events":[{"topic":"placed","payload":1}]}`)
-	c.expect(map[string]any{"op": "ERR", "code": "bad_event", "msg": "events[7]: it has its place already", "corr": "2"})
+	c.expect(map[string]any{"op": "ERR", "code": "bad_event", "msg": "events[0]: not this one", "index": 0.0, "corr": "2"})
+	c.send(`{"op":"PUBLISH","corr":"3","topic":"placed","payload":1}`)
+	c.expect(map[string]any{"op": "ERR", "code": "bad_event", "msg": "not this one", "index": nil, "corr": "3"})
 }
 
 // TestWaitingHoldsNobodyUp: a publish that waits goes alone, and what comes after
@@ -321,7 +324,7 @@ func TestAckAndPublish(t *testing.T) {
 		}
 		for i := range h.Events {
 			if err := h.Events[i].Validate(time.Now()); err != nil {
-				return err
+				return eventhub.AtIndex(err, "", i)
 			}
 		}
 		return nil

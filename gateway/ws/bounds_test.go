@@ -7,10 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"weak"
-
-	"eventhub"
 )
 
 // idleSession is one that nobody reads and writes for.
@@ -103,41 +100,6 @@ func TestLargeWaitAlone(t *testing.T) {
 	c.send(`{"op":"PUBLISH","corr":"w","events":[` + strings.TrimSuffix(strings.Repeat(`{"topic":"t","payload":1},`, 10_000), ",") +
 		`],"opts":{"wait_for":["a","b","c","d","e","f","g"]}}`)
 	c.expect(map[string]any{"op": "OK", "corr": "w"})
-}
-
-// TestWhichEvent: the error is given the place of the event that it is about, also
-// where it says when, and no other error is.
-func TestWhichEvent(t *testing.T) {
-	now := time.Now()
-	good := eventhub.Event{Topic: "t", Payload: []byte("1")}
-	ahead, far, own := good, good, good
-	ahead.TS = now.Add(time.Hour).UnixMilli()
-	far.DeliverAt = now.Add(400 * 24 * time.Hour).UnixMilli()
-	own.Topic = "t.dlq"
-	before := now.Add(-time.Second) // the publisher's clock, as it was
-	forbidden := eventhub.Errorf(eventhub.CodeForbidden, "topic %q is published by the hub alone", own.Topic)
-	for name, tt := range map[string]struct {
-		err    *eventhub.Error
-		events []eventhub.Event
-		want   string
-	}{
-		"a time ahead":      {eventhub.AsError(ahead.Validate(before)), []eventhub.Event{good, ahead, far}, "events[1]: ts is"},
-		"later than a year": {eventhub.AsError(far.Validate(before)), []eventhub.Event{good, good, far}, "events[2]: deliver_at is"},
-		"hub's own topic":   {forbidden, []eventhub.Event{good, own}, `events[1]: topic "t.dlq"`},
-		"no rights":         {eventhub.Errorf(eventhub.CodeForbidden, "no right to publish to %q", "t"), []eventhub.Event{good, own}, "no right"},
-		"no room":           {eventhub.Errorf(eventhub.CodeOverloaded, "no room"), []eventhub.Event{good, ahead}, "no room"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			before := tt.err.Message
-			got := whichEvent(tt.err, "events", tt.events)
-			if !strings.HasPrefix(got.Message, tt.want) || !strings.HasSuffix(got.Message, before) || got.Code != tt.err.Code {
-				t.Errorf("the error is %v; want one that begins with %q", got, tt.want)
-			}
-			if tt.err.Message != before {
-				t.Errorf("the publisher's own error became %q", tt.err.Message)
-			}
-		})
-	}
 }
 
 // TestHubOnlyTopicInABatch is refused by its place, in a PUBLISH and in an ACK.

@@ -27,7 +27,7 @@ func toError(err error, fallback eventhub.Code) *eventhub.Error {
 		if e.Code.Known() {
 			return e
 		}
-		return &eventhub.Error{Code: fallback, Message: e.Message, RetryAfter: e.RetryAfter, Err: err}
+		return &eventhub.Error{Code: fallback, Message: e.Message, Index: e.Index, RetryAfter: e.RetryAfter, Err: err}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return eventhub.AsError(err)
 	}

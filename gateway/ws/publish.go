@@ -3,7 +3,6 @@ package ws
 import (
 	"context"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -252,10 +251,7 @@ func (b *publishBatch) finish(pubs []eventhub.Publication) {
 	for i := range pubs {
 		p, f := &pubs[i], &b.frames[i]
 		if p.Err != nil {
-			cause = toError(p.Err, eventhub.CodePublishFailed)
-			if f.batch {
-				cause = whichEvent(cause, "events", p.Events)
-			}
+			cause = ofEvent(toError(p.Err, eventhub.CodePublishFailed), "events", f.batch)
 			s.appendError(f.to, cause)
 			continue
 		}
@@ -287,36 +283,16 @@ func (b *publishBatch) finish(pubs []eventhub.Publication) {
 	b.recycle()
 }
 
-// whichEvent names the event of a list that the error is about, where the error
-// is about one and does not say so. Nothing of the list was published.
-func whichEvent(err *eventhub.Error, list string, events []eventhub.Event) *eventhub.Error {
-	if !ofOneEvent[err.Code] || strings.HasPrefix(err.Message, list+"[") {
+// ofEvent says which event of the list the error is about, where it is about one. What
+// was published alone had no list.
+func ofEvent(err *eventhub.Error, list string, isList bool) *eventhub.Error {
+	if err.Index == nil {
 		return err
 	}
-	now := time.Now()
-	for i := range events {
-		if !refusedWith(err, &events[i], now) {
-			continue
-		}
-		named := *err
-		named.Message = list + "[" + strconv.Itoa(i) + "]: " + err.Message
+	named, i := *err, *err.Index
+	named.Index = nil
+	if !isList {
 		return &named
 	}
-	return err
-}
-
-// ofOneEvent are the codes of errors that may be about one event.
-var ofOneEvent = map[eventhub.Code]bool{
-	eventhub.CodeBadTopic: true, eventhub.CodeBadEvent: true, eventhub.CodeBadRequest: true,
-	eventhub.CodeTooLarge: true, eventhub.CodeForbidden: true,
-}
-
-// refusedWith reports whether the event is one that is refused with such an error.
-// Of events that are not in order the publisher names the first one; messages have
-// the time in them, so they are not looked at.
-func refusedWith(err *eventhub.Error, e *eventhub.Event, now time.Time) bool {
-	if err.Code == eventhub.CodeForbidden {
-		return eventhub.HubOnlyTopic(e.Topic) && strings.Contains(err.Message, strconv.Quote(e.Topic))
-	}
-	return eventhub.ErrorCode(e.Validate(now)) == err.Code
+	return eventhub.AtIndex(&named, list, i)
 }

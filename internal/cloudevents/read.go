@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	stdjson "encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -137,9 +136,7 @@ func (b *batch) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 		}
 		e, err := b.read(one)
 		if err != nil {
-			problem := *eventhub.AsError(err)
-			problem.Message = fmt.Sprintf("events[%d]: %s", i, problem.Message)
-			return &problem
+			return eventhub.AtIndex(err, "events", i)
 		}
 		b.events = append(b.events, e)
 	}
