@@ -5,6 +5,8 @@ import (
 	"iter"
 	"slices"
 	"sync"
+
+	"eventhub/internal/consume"
 )
 
 // Handler processes one event. A nil error acks it; any other nacks it with the
@@ -20,7 +22,7 @@ type Handler func(ctx context.Context, d Delivery) error
 // verdict is given, and the group has the other leases back. With AutoAck there are
 // no verdicts, and what h returns has no effect.
 func Consume(ctx context.Context, s Subscriber, opts GroupOptions, h Handler) error {
-	return consume(ctx, s, opts, func(sub Subscription) (func(Delivery), func()) {
+	return join(ctx, s, opts, func(sub Subscription) (func(Delivery), func()) {
 		handle := func(d Delivery) {
 			if err := h(ctx, d); !opts.AutoAck {
 				settle(ctx, sub, d.Lease, err)
@@ -92,17 +94,17 @@ func deliverTo(ctx context.Context, c *consumer, subscribe func(Receiver) (Subsc
 	if err != nil {
 		return err
 	}
-	defer context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) })()
+	defer context.AfterFunc(ctx, func() { c.End(context.Cause(ctx)) })()
 	// Leaving must not fail because ctx has ended, and is all there is to do about a
 	// panic of the loop. Where it fails, the subscription is over anyway.
 	defer func() {
-		c.end(nil)
+		c.End(nil)
 		_ = sub.Unsubscribe(context.WithoutCancel(ctx))
 	}()
 	for {
 		d, ok := c.take(sub)
 		if !ok {
-			return c.reason()
+			return c.Cause()
 		}
 		if !yield(d, nil) {
 			return nil
@@ -110,17 +112,17 @@ func deliverTo(ctx context.Context, c *consumer, subscribe func(Receiver) (Subsc
 	}
 }
 
-// consume is one membership, from joining to leaving. begin, called once the
+// join is one membership, from joining to leaving. begin, called once the
 // group is joined, gives what is done with each delivery, and what there is to do
 // when no delivery is being handled any more and before the group is left.
-func consume(ctx context.Context, s Subscriber, opts GroupOptions, begin func(Subscription) (handle func(Delivery), finish func())) error {
+func join(ctx context.Context, s Subscriber, opts GroupOptions, begin func(Subscription) (handle func(Delivery), finish func())) error {
 	opts = opts.WithDefaults()
 	c := newConsumer(opts.MaxInFlight, opts.Topic, opts.Group)
 	sub, err := s.Subscribe(ctx, opts, c)
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { c.end(nil) })
+	stop := context.AfterFunc(ctx, func() { c.End(nil) })
 	defer stop()
 	handle, finish := begin(sub)
 	var workers sync.WaitGroup
@@ -131,10 +133,10 @@ func consume(ctx context.Context, s Subscriber, opts GroupOptions, begin func(Su
 	finish()
 	// Verdicts and leaving must not fail because ctx has ended: that is why we
 	// are here.
-	if err := sub.Unsubscribe(context.WithoutCancel(ctx)); err != nil && c.cause == nil {
+	if err := sub.Unsubscribe(context.WithoutCancel(ctx)); err != nil && c.Cause() == nil {
 		return err
 	}
-	return c.cause
+	return c.Cause()
 }
 
 // settle acks a delivery, or nacks it with the reason.
@@ -149,97 +151,37 @@ func settle(ctx context.Context, sub Subscription, lease Lease, reason error) {
 	_, _ = sub.Settle(context.WithoutCancel(ctx), verdict)
 }
 
-// consumer is the Receiver of Consume: a queue between the subscription, which
-// must not be kept waiting, and the workers. It is bounded by limit, and not by
-// the leases alone: with AutoAck there are none.
+// consumer is the Receiver of Consume: what it takes waits in a queue for the workers.
 type consumer struct {
-	limit        int
+	*consume.Queue[Delivery]
 	topic, group string // of the options
-
-	mu      sync.Mutex
-	changed sync.Cond
-	queue   []Delivery
-	refused bool // took less than it was given, and has to ask for more
-	ended   bool
-	cause   error // why, if not because the context ended
 }
 
 func newConsumer(limit int, topic, group string) *consumer {
-	c := &consumer{limit: limit, topic: topic, group: group}
-	c.changed.L = &c.mu
-	return c
+	return &consumer{consume.NewQueue[Delivery](limit), topic, group}
 }
 
-func (c *consumer) Deliver(batch []Delivery) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ended {
-		return 0
-	}
-	if room := c.limit - len(c.queue); len(batch) > room {
-		batch, c.refused = batch[:max(room, 0)], true
-	}
-	for _, d := range batch {
-		d.Record = slices.Clone(d.Record)
-		c.queue = append(c.queue, d)
-	}
-	c.changed.Broadcast()
-	return len(batch)
+func (c *consumer) Deliver(batch []Delivery) int { return c.Put(batch, keepRecord) }
+
+func keepRecord(d Delivery) Delivery {
+	d.Record = slices.Clone(d.Record)
+	return d
 }
 
-// Forget implements Forgetter. What was refused is void as well, so there is
-// nothing to ask for.
-func (c *consumer) Forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.queue, c.refused = nil, false
-}
+// Forget implements Forgetter.
+func (c *consumer) Forget() { c.Clear() }
 
 // Ended implements Receiver.
 func (c *consumer) Ended(err error) {
 	if e, ok := err.(*Error); ok { // a remote hub's is wrapped, and says it
 		err = Ending(e, c.topic, c.group)
 	}
-	c.end(err)
-}
-
-func (c *consumer) end(cause error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ended {
-		return
-	}
-	c.ended, c.cause = true, cause
-	c.queue = nil // not begun: the group gets the leases back
-	c.changed.Broadcast()
-}
-
-// next waits for a delivery. more says that there is room again and that the
-// subscription has to be told.
-func (c *consumer) next() (d Delivery, more, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for len(c.queue) == 0 && !c.ended {
-		c.changed.Wait()
-	}
-	if c.ended {
-		return Delivery{}, false, false
-	}
-	d = c.queue[0]
-	c.queue[0] = Delivery{}
-	c.queue = c.queue[1:]
-	if more = c.refused && len(c.queue) <= c.limit/2; more {
-		c.refused = false
-	}
-	return d, more, true
+	c.End(err)
 }
 
 // take waits for a delivery; there is none when the subscription has ended.
 func (c *consumer) take(sub Subscription) (d Delivery, ok bool) {
-	d, more, ok := c.next()
-	if more {
-		sub.Ready()
-	}
+	d, ok = c.Next(sub.Ready)
 	d.Bind(sub)
 	return d, ok
 }
@@ -248,13 +190,6 @@ func (c *consumer) work(sub Subscription, handle func(Delivery)) {
 	for d, ok := c.take(sub); ok; d, ok = c.take(sub) {
 		handle(d)
 	}
-}
-
-// reason returns why the subscription has ended.
-func (c *consumer) reason() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.cause
 }
 
 func cut(s string, most int) string { return s[:min(len(s), most)] }

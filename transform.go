@@ -10,8 +10,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
+
+	"eventhub/internal/consume"
 )
 
 // Transformer turns one event into others. With a nil error they are published
@@ -38,19 +39,19 @@ type Transformer func(ctx context.Context, d Delivery) ([]Event, error)
 //
 // What becomes of a step:
 //
-//   - Where another member has the event by now (CodeLeaseLost), nothing is
-//     published here, and Transform goes on: that member does it.
-//   - Where the hub has no room (CodeOverloaded, CodeRateLimited) the step is tried
-//     again, and those behind it wait, for as long as the delivery is ours.
+//   - If another member has the event by now (CodeLeaseLost), nothing is
+//     published here, and Transform continues: that member publishes the results.
+//   - If the hub has no room (CodeOverloaded, CodeRateLimited) the step is tried
+//     again, and those after it wait, as long as the member has the delivery.
 //   - Any other refusal is that of an event that can not be published: the delivery
 //     is nacked with it.
-//   - Where the subscription is ending the delivery comes again, to another
+//   - If the subscription is ending the delivery comes again, to another
 //     member or later.
 //
 // The steps are handed over in the order in which t returned, and a worker does not
 // wait for them: while some are being committed, others gather and go together
 // next. With a Concurrency of 1 the results are thus in the order of the
-// deliveries, save for those of deliveries that fail and come again. What bounds
+// deliveries, except for those of deliveries that fail and come again. What bounds
 // the speed, besides t, is MaxInFlight: so many steps at most are taken in one
 // commit and, where the hub is remote, one way there and back.
 //
@@ -61,17 +62,17 @@ func Transform(ctx context.Context, s Subscriber, opts GroupOptions, t Transform
 	if opts.AutoAck {
 		return Errorf(CodeBadRequest, "a transformation of %s has nothing to ack with AutoAck", quote(opts.Topic))
 	}
-	return consume(ctx, s, opts, func(sub Subscription) (func(Delivery), func()) {
-		h := ackPublishTo(ctx, sub)
+	return join(ctx, s, opts, func(sub Subscription) (func(Delivery), func()) {
+		add, finish := ackPublishTo(ctx, sub)
 		handle := func(d Delivery) {
 			events, err := t(ctx, d)
 			if err != nil || len(events) == 0 {
 				settle(ctx, sub, d.Lease, err)
 				return
 			}
-			h.add(AckPublish{Refs: []Ref{{Lease: d.Lease}}, Events: results(opts.Group, &d, events)})
+			add(AckPublish{Refs: []Ref{{Lease: d.Lease}}, Events: results(opts.Group, &d, events)})
 		}
-		return handle, h.finish
+		return handle, finish
 	})
 }
 
@@ -146,106 +147,31 @@ func hasHeader(headers map[string]string, name string) bool {
 	return false
 }
 
-const (
-	// ackPublishWait bounds the wait for answers when nothing new is begun.
-	ackPublishWait = 10 * time.Second
-	// Of a hub without room that does not say when to come back.
-	minStepPause = 50 * time.Millisecond
-	maxStepPause = time.Second
-)
+// ackPublishWait bounds the wait for answers when nothing new is begun.
+const ackPublishWait = 10 * time.Second
 
-// stepQueue hands the steps of a Transform over, in order: one call at a time, with
-// all that gathered during the one before.
-type stepQueue struct {
-	ctx  context.Context // of the calls; ends ackPublishWait after that of Transform
-	sub  Subscription
-	over chan struct{} // closed when nothing is added any more
-	done sync.WaitGroup
-
-	mu      sync.Mutex
-	changed sync.Cond
-	waiting []AckPublish
-	closed  bool
-}
-
-// ackPublishTo begins; finish has to be called.
-func ackPublishTo(ctx context.Context, sub Subscription) *stepQueue {
+// ackPublishTo sends the steps of a Transform, in order: one call at a time, with all that
+// gathered during the one before. finish returns when all steps are done, or cannot be;
+// steps that would be tried again then come again as deliveries.
+func ackPublishTo(ctx context.Context, sub Subscription) (add func(AckPublish), finish func()) {
 	calls, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(ackPublishWait, cancel) })
-	h := &stepQueue{ctx: calls, sub: sub, over: make(chan struct{})}
-	h.changed.L = &h.mu
-	h.done.Go(func() {
-		h.run()
+	steps := consume.NewSteps(func(steps []AckPublish) (again []AckPublish, wait time.Duration) {
+		answered := make(chan struct{})
+		sub.AckAndPublish(calls, steps, func([]AckPublish) { close(answered) })
+		<-answered
+		return judge(calls, sub, steps)
+	})
+	return steps.Add, func() {
+		steps.Finish()
 		stop()
 		cancel()
-	})
-	return h
-}
-
-func (h *stepQueue) add(step AckPublish) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.waiting) == 0 {
-		h.changed.Signal()
-	}
-	h.waiting = append(h.waiting, step)
-}
-
-// finish returns when all steps are taken, or can not be.
-func (h *stepQueue) finish() {
-	h.mu.Lock()
-	h.closed = true
-	h.changed.Signal()
-	h.mu.Unlock()
-	close(h.over)
-	h.done.Wait()
-}
-
-// take waits for steps and puts those of again in front, unless it is over; then
-// they come again as deliveries.
-func (h *stepQueue) take(again []AckPublish) []AckPublish {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
-		again = nil
-	}
-	for len(h.waiting)+len(again) == 0 && !h.closed {
-		h.changed.Wait()
-	}
-	steps := append(again, h.waiting...)
-	h.waiting = h.waiting[:0]
-	return steps
-}
-
-func (h *stepQueue) run() {
-	pause := minStepPause
-	var again []AckPublish
-	for {
-		steps := h.take(again)
-		if len(steps) == 0 {
-			return
-		}
-		answered := make(chan struct{})
-		h.sub.AckAndPublish(h.ctx, steps, func([]AckPublish) { close(answered) })
-		<-answered
-		var wait time.Duration
-		if again, wait = h.judge(steps); len(again) == 0 {
-			pause = minStepPause
-			continue
-		}
-		if wait == 0 {
-			wait, pause = pause, min(2*pause, maxStepPause)
-		}
-		select {
-		case <-time.After(wait):
-		case <-h.over:
-		}
 	}
 }
 
-// judge deals with the outcomes. It returns the steps to try again, and when,
-// if the hub said so.
-func (h *stepQueue) judge(steps []AckPublish) (again []AckPublish, wait time.Duration) {
+// judge handles the outcomes. It returns the steps to try again, and when, if the hub said
+// so.
+func judge(ctx context.Context, sub Subscription, steps []AckPublish) (again []AckPublish, wait time.Duration) {
 	for _, step := range steps {
 		switch err := AsError(step.Err); ErrorCode(step.Err) {
 		case "":
@@ -255,7 +181,7 @@ func (h *stepQueue) judge(steps []AckPublish) (again []AckPublish, wait time.Dur
 			wait = max(wait, err.RetryAfter)
 			again = append(again, AckPublish{Refs: step.Refs, Events: step.Events})
 		default:
-			settle(h.ctx, h.sub, step.Refs[0].Lease, step.Err)
+			settle(ctx, sub, step.Refs[0].Lease, step.Err)
 		}
 	}
 	return again, wait

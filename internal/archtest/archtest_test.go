@@ -27,7 +27,8 @@ type rule struct {
 // The house, from the ground up. "." is the root package.
 var rules = []rule{
 	{"internal/record/layout", nil},
-	{".", []string{"internal/record/layout"}},
+	{"internal/consume", nil},
+	{".", []string{"internal/consume", "internal/record/layout"}},
 	{"internal/backup", nil},
 	{"admin", []string{"."}},
 	{"internal/causality/...", []string{".", "admin", "internal/..."}},
