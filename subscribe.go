@@ -2,6 +2,8 @@ package eventhub
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"time"
 )
 
@@ -32,6 +34,16 @@ type Delivery struct {
 
 // ID returns the event's id.
 func (d *Delivery) ID() string { return string(d.Record.ID()) }
+
+// Decode decodes the event's payload into v, a pointer, as json.Unmarshal does.
+func (d *Delivery) Decode(v any) error {
+	if err := json.Unmarshal(d.Record, &struct {
+		Payload any `json:"payload"`
+	}{v}); err != nil {
+		return fmt.Errorf("eventhub: payload at offset %d of %s: %w", d.Offset, d.Topic, err)
+	}
+	return nil
+}
 
 // Event decodes the delivered event.
 func (d *Delivery) Event() (Event, error) { return d.Record.Event(d.Offset) }

@@ -2,8 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"iter"
 	"sync"
 
@@ -118,9 +116,8 @@ func (c *Client) logging(opts eventhub.GroupOptions, h eventhub.Handler) eventhu
 	}
 }
 
-// ConsumeJSON is Consume for payloads of one type. A payload that is no T counts
-// as an error of h: it is nacked with the reason, and a dead letter after its last
-// attempt.
+// ConsumeJSON is Consume for payloads of one type. A payload that is no T
+// becomes a dead letter at once: another attempt would not read it either.
 func ConsumeJSON[T any](ctx context.Context, c *Client, opts eventhub.GroupOptions, h func(ctx context.Context, v T, d eventhub.Delivery) error) error {
 	return c.Consume(ctx, opts, decoding(h))
 }
@@ -133,11 +130,11 @@ func FollowJSON[T any](ctx context.Context, c *Client, opts eventhub.TailOptions
 
 func decoding[T any](h func(ctx context.Context, v T, d eventhub.Delivery) error) eventhub.Handler {
 	return func(ctx context.Context, d eventhub.Delivery) error {
-		var e struct{ Payload T }
-		if err := json.Unmarshal(d.Record, &e); err != nil {
-			return fmt.Errorf("payload: %w", err)
+		var v T
+		if err := d.Decode(&v); err != nil {
+			return eventhub.Terminal(err)
 		}
-		return h(ctx, e.Payload, d)
+		return h(ctx, v, d)
 	}
 }
 

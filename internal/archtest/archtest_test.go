@@ -57,6 +57,8 @@ var rules = []rule{
 	{"hubtest", []string{".", "admin", "client", "hub"}},
 	{"bench", []string{".", "client", "wire", "internal/..."}},
 	{"bench/...", nil}, // a module of its own, which drives programs
+	{"examples/sdk", []string{".", "admin", "client"}},
+	{"examples/sdk/...", nil}, // a module of its own, which has the same programs for others
 	{"examples/cmd/...", []string{".", "client", "examples/cmd/...", "internal/demo/..."}},
 	{"cmd/eventhub", []string{".", "admin", "bench", "client", "cmd/...", "hub", "internal/..."}},
 	{"cmd/...", []string{".", "admin", "internal/..."}},
