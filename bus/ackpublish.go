@@ -174,7 +174,7 @@ func (b *Bus) newStep(s *publication, i int, h *eventhub.AckPublish, of func(*ev
 		return nil, err
 	}
 	if u := s.unitOf[i]; u >= 0 {
-		if err := b.space.check(); err != nil {
+		if err := b.space.Check(); err != nil {
 			return nil, err
 		}
 		x.Unit = s.Units[u]

@@ -78,7 +78,7 @@ func (b *Bus) checkWait(s *publication, p *eventhub.Publication, now time.Time) 
 // patterns would bring.
 func (b *Bus) makeWaited(s *publication, p *eventhub.Publication) error {
 	return b.eachWaited(s, p, func(g *group) error {
-		if err := b.space.check(); err != nil {
+		if err := b.space.Check(); err != nil {
 			return err
 		}
 		if err := b.inherit(s.ackWait.ctx, g.name, g.log.Topic()); err != nil {

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/bus/internal/space"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
@@ -154,7 +155,7 @@ func TestWaitForRefusedLeavesNothing(t *testing.T) {
 		} {
 			if c.full {
 				s.SetSpace(func() (store.Space, error) { return store.Space{Free: 1, Total: 1 << 40}, nil })
-				time.Sleep(spaceEvery)
+				time.Sleep(space.LookEvery)
 			}
 			w := r.enqueue(bg, c.p)
 			if !w.over() || eventhub.ErrorCode(w.pubs[0].Err) != c.code {
@@ -165,7 +166,7 @@ func TestWaitForRefusedLeavesNothing(t *testing.T) {
 			}
 		}
 		s.SetSpace(nil)
-		time.Sleep(spaceEvery)
+		time.Sleep(space.LookEvery)
 		if w := r.enqueue(bg, wait(g, event)); w.over() || len(r.events("a.b")) != 1 {
 			t.Errorf("a good one: %+v, %d events", w.pubs, len(r.events("a.b")))
 		}

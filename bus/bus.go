@@ -65,6 +65,7 @@ import (
 	"eventhub/bus/internal/delayed"
 	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/sched"
+	"eventhub/bus/internal/space"
 	"eventhub/bus/internal/topiclog"
 	"eventhub/internal/filter"
 	"eventhub/store"
@@ -142,7 +143,7 @@ type Bus struct {
 	mover     *delayed.Mover
 	logs      *topiclog.Logs
 
-	space  spaceGuard
+	space  *space.Guard
 	counts counts
 	known  registry
 	epochs atomic.Uint64  // the last one given to a new group
@@ -152,7 +153,6 @@ type Bus struct {
 	runtimes runtimes
 	patterns patternTable
 	filters  filters
-	sweeper  sweeper
 
 	mu     sync.RWMutex
 	closed bool
@@ -207,7 +207,7 @@ func New(opts Options) (*Bus, error) {
 		return nil, storeError(err, "read the epoch of deleted groups")
 	}
 	b.raised(deleted) // the clock may stand behind it
-	b.space = spaceGuard{store: b.store, log: b.log, shrink: b.sweeper.shrink}
+	b.space = space.New(space.Options{Store: b.store, Logger: b.log, Commits: b.counts.commits})
 	b.counts.init()
 	b.sched = sched.New(b.clock, runtime.GOMAXPROCS(0))
 	b.committer = commit.New(commit.Options{
@@ -215,14 +215,14 @@ func New(opts Options) (*Bus, error) {
 		SyncEvery: opts.SyncEvery, Fatal: opts.Fatal, Committed: b.committed, Observe: b.counts.commit,
 	})
 	b.mover = delayed.New(delayed.Options{
-		Store: b.store, Committer: b.committer, Logger: b.log, Now: b.clock.Wall, Room: b.space.check, Link: linkRecord,
+		Store: b.store, Committer: b.committer, Logger: b.log, Now: b.clock.Wall, Room: b.space.Check, Link: linkRecord,
 	})
 	if err := b.patterns.begin(b); err != nil {
 		b.sched.Stop()
 		return nil, errors.Join(err, b.committer.Stop())
 	}
 	b.mover.Start()
-	b.sweeper.begin(b)
+	b.space.Start()
 	return b, nil
 }
 
@@ -242,7 +242,7 @@ func (b *Bus) Close() error {
 	b.mu.Unlock()
 	if first {
 		b.patterns.end()
-		b.sweeper.end()
+		b.space.Stop()
 		for _, s := range b.patterns.all() {
 			s.end(errShuttingDown)
 		}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync/atomic"
-	"time"
 
 	"eventhub"
 	"eventhub/bus/internal/past"
@@ -17,7 +15,7 @@ import (
 // written to it: what was submitted before is in it and goes with it, what comes later
 // is of a new topic. Its groups end first, each under its lock, as when it is deleted;
 // a member by a pattern loses the topic and keeps the others. The store removes what
-// lay in the topic later, some at a time, on the sweeper's goroutine.
+// lay in the topic later, some at a time (bus/internal/space).
 
 // DeleteTopic implements admin.Operator.
 func (b *Bus) DeleteTopic(ctx context.Context, topic string) error {
@@ -59,7 +57,7 @@ func (b *Bus) drop(topic string) error {
 	}
 	b.known.dropTopic(topic)
 	b.forgetCounts(topic)
-	b.sweeper.hint()
+	b.space.Deleted()
 	return nil
 }
 
@@ -113,108 +111,6 @@ func (m *member) lose(cause error) {
 	m.endReservation()
 	m.forget()
 	m.leave(0)
-}
-
-// The sweeper rests after each step for a multiple of the time that the step took, at most
-// for longestRest. While others commit it rests for sweepRest times a step: then fewer than
-// one commit in a hundred meets a step. Where nobody commits, and where publishes are
-// refused for want of room, sweepHurry is enough.
-const (
-	sweepRest   = 99
-	sweepHurry  = 4
-	longestRest = time.Second
-)
-
-// sweeper has the store remove what deleted topics have left, a step at a time, and give
-// back room where that is low.
-type sweeper struct {
-	wake   chan struct{}
-	done   chan struct{}
-	cancel context.CancelFunc
-	isLow  atomic.Bool // the disk has become nearly full
-
-	retryAt time.Time // a Shrink that failed is not tried again before
-}
-
-// begin starts it. There may be something left of an earlier run.
-func (w *sweeper) begin(b *Bus) {
-	ctx, cancel := context.WithCancel(context.Background())
-	w.wake, w.done, w.cancel = make(chan struct{}, 1), make(chan struct{}), cancel
-	w.hint()
-	go func() {
-		defer close(w.done)
-		for {
-			select {
-			case <-w.wake:
-			case <-ctx.Done():
-				return
-			}
-			commits := b.counts.commits()
-			for more := true; more; {
-				again := w.shrinkIfLow(ctx, b)
-				began := time.Now()
-				var err error
-				if more, err = b.store.Sweep(ctx); err != nil && ctx.Err() == nil {
-					b.log.Error("cannot remove what deleted topics have left; it is tried again at the next start", "error", err)
-				}
-				before := commits
-				commits = b.counts.commits()
-				switch {
-				case more:
-					more = sleep(ctx, restAfter(time.Since(began), commits != before, b.space.check() != nil)) == nil
-				case again:
-					more = sleep(ctx, spaceRetry) == nil
-				}
-			}
-		}
-	}()
-}
-
-// shrinkIfLow has the store give back room where the disk has become nearly full. It
-// reports whether that failed and is to be tried again, spaceRetry later, because the disk
-// still is.
-func (w *sweeper) shrinkIfLow(ctx context.Context, b *Bus) (again bool) {
-	if !w.isLow.Load() || time.Now().Before(w.retryAt) {
-		return w.isLow.Load()
-	}
-	w.isLow.Store(false)
-	err := b.store.Shrink(ctx)
-	if err == nil || ctx.Err() != nil {
-		return false
-	}
-	again = b.space.check() != nil
-	w.isLow.Store(again)
-	w.retryAt = time.Now().Add(spaceRetry)
-	b.log.Warn("cannot give room on the disk back", "error", err, "again", again)
-	return again
-}
-
-// restAfter returns how long the sweeper rests after a step. othersCommit: since the step
-// before, somebody committed; isFull: publishes are refused for want of room.
-func restAfter(step time.Duration, othersCommit, isFull bool) time.Duration {
-	rest := time.Duration(sweepHurry)
-	if othersCommit && !isFull {
-		rest = sweepRest
-	}
-	return min(rest*step, longestRest)
-}
-
-func (w *sweeper) hint() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
-// shrink has the store give back what room it can.
-func (w *sweeper) shrink() {
-	w.isLow.Store(true)
-	w.hint()
-}
-
-func (w *sweeper) end() {
-	w.cancel()
-	<-w.done
 }
 
 // forgetCounts drops what was counted of a topic that is gone. Its tails outlive it; what

@@ -38,7 +38,7 @@ func (b *Bus) Import(ctx context.Context, events ...eventhub.Event) ([]eventhub.
 	if err := job.encodeAll(events, b.clock.Wall()); err != nil {
 		return nil, err
 	}
-	if err := b.space.check(); err != nil {
+	if err := b.space.Check(); err != nil {
 		return nil, err
 	}
 	if err := b.committer.DoWithin(ctx, job, "the events may or may not be imported"); err != nil {

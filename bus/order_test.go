@@ -11,6 +11,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/space"
 	"eventhub/store"
 	"eventhub/store/storefault"
 )
@@ -425,7 +426,7 @@ func TestDiskNearlyFull(t *testing.T) {
 		r.publish("t", 1, 2)
 		const gib = 1 << 30
 		publish := func() error {
-			time.Sleep(spaceEvery)
+			time.Sleep(space.LookEvery)
 			_, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte("1")})
 			return err
 		}

@@ -83,7 +83,7 @@ func (b *Bus) Enqueue(ctx context.Context, pubs []eventhub.Publication, done fun
 		p.Done(nil)
 		return
 	}
-	err := b.space.check()
+	err := b.space.Check()
 	if err == nil {
 		err = b.committer.Submit(ctx, p)
 	}

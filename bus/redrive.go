@@ -75,7 +75,7 @@ func (b *Bus) Requeue(ctx context.Context, topic string, offset uint64, payload 
 	if len(job.appends) == 0 {
 		return none, eventhub.Errorf(eventhub.CodeUnknownID, "the event at offset %d of topic %q is no dead letter", offset, letterTopic(topic))
 	}
-	if err := b.space.check(); err != nil {
+	if err := b.space.Check(); err != nil {
 		return none, err
 	}
 	if err := b.committer.DoWithin(ctx, job, "the event may or may not be requeued"); err != nil {
@@ -371,7 +371,7 @@ type redriveJob struct {
 // giveBack makes the list, and the marks, durable, and has the events delivered.
 func (r *redrive) giveBack(ctx context.Context, g *group, letters []admin.DeadLetter) error {
 	b := r.bus
-	if err := b.space.check(); err != nil {
+	if err := b.space.Check(); err != nil {
 		return err
 	}
 	p := &redriveJob{group: g, letters: letters, skipped: make(map[string]int)}

@@ -1,0 +1,134 @@
+// Package space looks after the room that the store takes. It owns the Guard, which
+// refuses publishes while the disk is nearly full, and its goroutine, the sweeper, which
+// has the store give room back and remove what deleted topics have left.
+//
+// It is below the bus, which asks for room before it accepts events and says when it has
+// deleted a topic. It knows the store's role for its own upkeep (store.Maintenance) and
+// nothing of topics, groups or the committer but how many commits there were.
+//
+// # Invariants
+//
+//   - Only what adds events is refused. Reads, acks and what else groups write go on: they
+//     free space in the end.
+//   - The sweeper yields: it rests after each step, for as long as others commit most of
+//     the time.
+//   - What was left by deleted topics is removed in the end, also after a restart, and a
+//     disk that is full is asked for room until it has some.
+//
+// # Goroutines and locks
+//
+// One goroutine, from Start to Stop; it waits where there is nothing to do. Guard.mu is a
+// leaf: under it the store is asked for its room, and no other lock is taken.
+package space
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"eventhub"
+	"eventhub/store"
+)
+
+const (
+	// LookEvery is how long an answer of the file system counts. What is written
+	// meanwhile has to fit into what store.Space.Least leaves.
+	LookEvery = 100 * time.Millisecond
+	// RetryAfter is what refused publishers are told to wait, and how long the sweeper
+	// waits before it asks again for room that the store could not give back.
+	RetryAfter = 5 * time.Second
+)
+
+// Options configure a Guard. All are required.
+type Options struct {
+	Store  store.Maintenance
+	Logger *slog.Logger
+	// Commits returns how many commits there were, of whatever.
+	Commits func() uint64
+}
+
+// Guard refuses publishes while the disk is nearly full (store.Space.IsLow), and has the
+// store give back what it can when that begins, and sweep.
+type Guard struct {
+	opts   Options
+	ctx    context.Context // ends with Stop
+	cancel context.CancelFunc
+	wake   chan struct{} // there may be something for the sweeper to do
+	done   chan struct{} // closed when the sweeper has ended
+	isLow  atomic.Bool   // the disk has become nearly full
+
+	retryAt time.Time // a Shrink that failed is not tried again before; the sweeper's own
+
+	mu   sync.Mutex
+	next time.Time // when to look again
+	err  error     // the refusal, nil while there is room
+}
+
+// New returns a Guard whose sweeper does nothing before Start.
+func New(opts Options) *Guard {
+	g := &Guard{opts: opts, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	return g
+}
+
+// Start starts the sweeper. There may be something left of an earlier run.
+func (g *Guard) Start() {
+	g.Deleted()
+	go g.sweep()
+}
+
+// Stop ends the sweeper, which was started, and returns when it has ended.
+func (g *Guard) Stop() {
+	g.cancel()
+	<-g.done
+}
+
+// Check returns why no events can be accepted, with CodeOverloaded, or nil. It costs a
+// system call every LookEvery.
+func (g *Guard) Check() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	if now.Before(g.next) {
+		return g.err
+	}
+	g.next = now.Add(LookEvery)
+	space, err := g.opts.Store.Space()
+	if err != nil {
+		// Not a reason to refuse: a disk that is really full fails the commit.
+		g.opts.Logger.Warn("cannot tell how much room the store has", "error", err)
+		return g.err
+	}
+	least, low := space.Least(), space.IsLow()
+	switch was := g.err != nil; {
+	case low && !was:
+		g.opts.Logger.Error("the disk is nearly full; publishes are refused", "free_bytes", space.Free, "needed_bytes", least)
+		g.isLow.Store(true)
+		g.hint()
+	case was && !low:
+		g.opts.Logger.Info("the disk has room again; publishes go on", "free_bytes", space.Free, "needed_bytes", least)
+	}
+	g.err = nil
+	if low {
+		g.err = &eventhub.Error{
+			Code: eventhub.CodeOverloaded,
+			Message: fmt.Sprintf("the hub's disk is nearly full: %d MiB are free, publishing needs %d; nothing was published",
+				space.Free>>20, least>>20),
+			RetryAfter: RetryAfter,
+		}
+	}
+	return g.err
+}
+
+// Deleted says that a topic was deleted: there is something to sweep.
+func (g *Guard) Deleted() { g.hint() }
+
+func (g *Guard) hint() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
