@@ -16,7 +16,7 @@ import (
 // leases will not come again and is kept; there the hub sends what the connection
 // takes, so the client says stop: above maxHeldBytes it sends UNSUBSCRIBE, and
 // when that is answered and nothing is held any more, SUBSCRIBE. A group goes on
-// from its cursor, a tail behind the last event of each topic (see trail).
+// from its cursor, a tail behind the last event of each topic (see tailPosition).
 
 // maxHeldBytes is how much of a subscription without leases waits for its
 // receiver before the client says stop. What is on its way then comes on top.
@@ -60,8 +60,8 @@ func (s *subscription) deliver(batch []eventhub.Delivery) {
 
 // advance notes how far a tail is. s.delivering is held.
 func (s *subscription) advance(batch []eventhub.Delivery) {
-	if s.trail != nil {
-		s.trail.advance(batch)
+	if s.position != nil {
+		s.position.advance(batch)
 	}
 }
 
@@ -85,8 +85,8 @@ func (c *Client) tailBegins(f *wire.HubFrame) {
 func (s *subscription) know(known string) {
 	s.delivering.Lock()
 	defer s.delivering.Unlock()
-	if s.trail != nil {
-		s.trail.known = known
+	if s.position != nil {
+		s.position.known = known
 	}
 }
 
@@ -156,11 +156,11 @@ func (s *subscription) lost() {
 	}
 }
 
-// follow makes the next SUBSCRIBE of a tail begin where its trail says. s.delivering
+// follow makes the next SUBSCRIBE of a tail begin where its position says. s.delivering
 // and c.mu are held.
 func (s *subscription) follow() {
-	if s.trail != nil {
-		s.start, s.known, s.places = s.trail.resume()
+	if s.position != nil {
+		s.start, s.known, s.places = s.position.resume()
 	}
 }
 

@@ -43,7 +43,7 @@ type subscription struct {
 	delivering sync.Mutex // may be held when Client.mu is taken, not the other way round
 	held       []eventhub.Delivery
 	heldBytes  int
-	trail      *trail // of a tail, for the next SUBSCRIBE
+	position   *tailPosition // of a tail, for the next SUBSCRIBE
 }
 
 func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} }
@@ -127,7 +127,7 @@ func (c *Client) join(ctx context.Context, opts wire.SubscribeOptions, r eventhu
 	s := &subscription{c: c, opts: opts, receiver: r, start: opts.Start}
 	s.batch = c.cfg.batches && (opts.IsTail() || opts.MaxInFlight > 1)
 	if opts.IsTail() {
-		s.trail = newTrail(opts.Start)
+		s.position = newTailPosition(opts.Start)
 	}
 	e := newExchange(subscribe)
 	defer e.recycle()
@@ -231,14 +231,14 @@ func (s *subscription) again() *exchange {
 // nothing came, and whose beginning is not in the log any more, begins at the first
 // event: which of them stand behind it nobody knows.
 func (s *subscription) refused(err error) {
-	if s.trail == nil || eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
+	if s.position == nil || eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
 		s.c.lose(s, err)
 		return
 	}
 	s.c.cfg.logger.Warn("a live tail begins at the first event: what it was to begin behind is not in the log any more", "subscription", s.key(), "error", err)
 	s.delivering.Lock()
 	defer s.delivering.Unlock()
-	s.trail.origin = eventhub.Earliest
+	s.position.origin = eventhub.Earliest
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()

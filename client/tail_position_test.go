@@ -25,8 +25,8 @@ func came(now time.Time, texts ...string) []eventhub.Delivery {
 	return batch
 }
 
-// TestTrailBegins: where topics begin of which nothing came, for each way to begin.
-func TestTrailBegins(t *testing.T) {
+// TestTailPositionBegins: where topics begin of which nothing came, for each way to begin.
+func TestTailPositionBegins(t *testing.T) {
 	now := time.UnixMilli(1723140000000)
 	at := func(ms int64) eventhub.Start { return eventhub.Start{Kind: eventhub.StartTime, TS: ms} }
 	for name, tt := range map[string]struct {
@@ -40,7 +40,7 @@ func TestTrailBegins(t *testing.T) {
 		"from the first":            {start: eventhub.Earliest, events: []string{"a 1 600"}, want: eventhub.Earliest},
 		"from a time":               {start: at(7), events: []string{"a 1 600"}, want: at(7)},
 	} {
-		tr := newTrail(tt.start)
+		tr := newTailPosition(tt.start)
 		tr.advance(came(now, tt.events...))
 		if got, _, places := tr.resume(); got != tt.want || len(places) != len(tt.events) {
 			t.Errorf("%s: goes on at %+v with %d places; want %+v", name, got, len(places), tt.want)
@@ -48,10 +48,10 @@ func TestTrailBegins(t *testing.T) {
 	}
 }
 
-// TestTrailIsBounded: by the number of topics, and by what they take in a frame.
-func TestTrailIsBounded(t *testing.T) {
+// TestTailPositionIsBounded: by the number of topics, and by what they take in a frame.
+func TestTailPositionIsBounded(t *testing.T) {
 	for _, width := range []int{10, 200} {
-		tr := newTrail(eventhub.Start{})
+		tr := newTailPosition(eventhub.Start{})
 		for i := range 2 * eventhub.MaxPlaces {
 			tr.advance(came(time.UnixMilli(1723140000000), fmt.Sprintf("%0*d 1 0", width, i)))
 		}
@@ -60,7 +60,7 @@ func TestTrailIsBounded(t *testing.T) {
 		for _, p := range places {
 			bytes += placeBytes + len(p.Topic)
 		}
-		if len(places) > eventhub.MaxPlaces || bytes > maxTrailBytes || bytes != tr.bytes || bytes < maxTrailBytes/2 {
+		if len(places) > eventhub.MaxPlaces || bytes > maxPositionBytes || bytes != tr.bytes || bytes < maxPositionBytes/2 {
 			t.Errorf("%d places take %d bytes; %d are counted", len(places), bytes, tr.bytes)
 		}
 		if last := fmt.Sprintf("%0*d", width, 2*eventhub.MaxPlaces-1); tr.places[last] == nil {

@@ -1,0 +1,83 @@
+package client
+
+import (
+	"strings"
+	"time"
+
+	"eventhub"
+)
+
+const (
+	// commitMargin is how far apart events of different topics may arrive that were
+	// committed together.
+	commitMargin = time.Second
+	// maxPositionBytes bounds the places as a SUBSCRIBE has them. A frame of the hub holds
+	// more.
+	maxPositionBytes = 1 << 20
+	// placeBytes is the size of a place there, without its topic.
+	placeBytes = 64
+)
+
+// tailPosition is how far a tail is: after which event in each topic that it had. In all
+// other topics it continues where it began, or, if it began at the latest event, shortly
+// before the first event that it got.
+//
+// If there are more topics than there is room for, some are deleted; in these the tail
+// continues as in the other topics, and some events come again.
+type tailPosition struct {
+	origin eventhub.Start
+	known  string // the topics that existed then, as the hub names them; later ones begin at their first event
+	places map[string]*place
+	bytes  int // of the places in a SUBSCRIBE, at most
+}
+
+// place is how far one topic is.
+type place struct {
+	offset uint64
+	at     int64 // commit time, epoch ms
+}
+
+func newTailPosition(start eventhub.Start) *tailPosition {
+	return &tailPosition{origin: start, places: make(map[string]*place)}
+}
+
+// advance notes a batch.
+func (t *tailPosition) advance(batch []eventhub.Delivery) {
+	for i := range batch {
+		d := &batch[i]
+		if t.origin.Kind == eventhub.StartLatest {
+			t.origin = eventhub.Start{Kind: eventhub.StartTime, TS: max(d.Record.CommitTime()-commitMargin.Milliseconds(), 0)}
+		}
+		if i+1 < len(batch) && batch[i+1].Topic == d.Topic {
+			continue // that one says it
+		}
+		p := t.places[d.Topic]
+		if p == nil {
+			p = t.add(strings.Clone(d.Topic))
+		}
+		p.offset, p.at = d.Offset, d.Record.CommitTime()
+	}
+}
+
+func (t *tailPosition) add(topic string) *place {
+	p := &place{}
+	t.bytes += placeBytes + len(topic)
+	for other := range t.places {
+		if t.bytes <= maxPositionBytes && len(t.places) < eventhub.MaxPlaces {
+			break
+		}
+		t.bytes -= placeBytes + len(other)
+		delete(t.places, other)
+	}
+	t.places[topic] = p
+	return p
+}
+
+// resume says where the next SUBSCRIBE begins.
+func (t *tailPosition) resume() (start eventhub.Start, known string, places []eventhub.Place) {
+	places = make([]eventhub.Place, 0, len(t.places))
+	for topic, p := range t.places {
+		places = append(places, eventhub.Place{Topic: topic, Offset: p.offset, TS: p.at})
+	}
+	return t.origin, t.known, places
+}
