@@ -252,16 +252,3 @@ type Subscriber interface {
 	// AckAndPublish is Subscription.AckAndPublish for deliveries named by their leases.
 	AckAndPublish(ctx context.Context, topic, group string, hs []AckPublish, done func([]AckPublish))
 }
-
-// Cursor is how far a group is in a topic.
-type Cursor struct {
-	Topic, Group string
-	// Offset is the ack floor: everything at or below it is done.
-	Offset uint64
-	// Epoch is raised by every seek.
-	Epoch uint64
-	// LastID and LastTS are those of the event at Offset, as the seeds' cursor
-	// shows them; empty when there is none.
-	LastID string
-	LastTS int64
-}

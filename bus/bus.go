@@ -325,11 +325,24 @@ func (b *Bus) forget(g *group) {
 	b.logs.Leave(g.log)
 }
 
+// Cursor is how far a group is in a topic.
+type Cursor struct {
+	Topic, Group string
+	// Offset is the ack floor: everything at or below it is done.
+	Offset uint64
+	// Epoch is raised by every seek.
+	Epoch uint64
+	// LastID and LastTS (commit time, epoch milliseconds) are those of the event at
+	// Offset; empty if there is none.
+	LastID string
+	LastTS int64
+}
+
 // Cursor returns how far a group is in a topic, or an error with
 // CodeNotSubscribed where there is no such group.
-func (b *Bus) Cursor(ctx context.Context, topic, name string) (eventhub.Cursor, error) {
+func (b *Bus) Cursor(ctx context.Context, topic, name string) (Cursor, error) {
 	g := b.running(topic, name)
-	c := eventhub.Cursor{Topic: topic, Group: name}
+	c := Cursor{Topic: topic, Group: name}
 	if g != nil {
 		c.Epoch, c.Offset = g.position()
 	} else {

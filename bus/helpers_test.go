@@ -113,7 +113,7 @@ func tailFrom(topic string) eventhub.TailOptions {
 	return eventhub.TailOptions{Topic: topic, Start: eventhub.Earliest}
 }
 
-func (r *rig) cursor(topic, group string) eventhub.Cursor {
+func (r *rig) cursor(topic, group string) Cursor {
 	r.t.Helper()
 	c, err := r.bus.Cursor(context.Background(), topic, group)
 	if err != nil {

@@ -625,11 +625,11 @@ func (w *world) pass() {
 	if w.reads != nil || starting && len(w.redriving) > 0 {
 		return // a redrive would wait for the creation of a group, as in redriveOne
 	}
-	before, done := make(map[*modelGroup]eventhub.Cursor), make(map[*modelGroup]map[string]bool)
+	before, done := make(map[*modelGroup]Cursor), make(map[*modelGroup]map[string]bool)
 	for _, g := range w.groups {
 		if g.exists {
 			done[g] = maps.Clone(g.past)
-			before[g] = eventhub.Cursor{Epoch: g.epoch, Offset: g.cursor(w.commits == nil, false)}
+			before[g] = Cursor{Epoch: g.epoch, Offset: g.cursor(w.commits == nil, false)}
 		}
 	}
 	d := time.Duration(rapid.SampledFrom([]int{1, 50, 300, 1000, 2500, 10_000}).Draw(w.t, "ms")) * time.Millisecond
