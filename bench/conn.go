@@ -1,17 +1,15 @@
 package bench
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
 	"time"
 
 	"github.com/gobwas/ws"
 
+	"eventhub/internal/wsframe"
 	"eventhub/wire"
 )
 
@@ -27,14 +25,10 @@ type conn struct {
 	net  net.Conn
 	info wire.AuthInfo
 
-	// The reader's own: buf[r:w] is read and not handled.
-	buf     []byte
-	r, w    int
-	need    int // size of the incomplete frame at r, as far as is known
-	src     bytes.Reader
-	scratch [ws.MaxHeaderSize]byte
-	dec     wire.HubDecoder
-	frame   wire.HubFrame
+	// The reader's own.
+	in    wsframe.Cutter
+	dec   wire.HubDecoder
+	frame wire.HubFrame
 
 	sending sync.Mutex
 	spare   []byte // of send
@@ -48,10 +42,10 @@ func dial(ctx context.Context, t *Target) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", t.URL, err)
 	}
-	c := &conn{net: socket, buf: make([]byte, readBytes)}
+	c := &conn{net: socket, in: wsframe.Cutter{Side: ws.StateClientSide, Limit: maxMessage, Buf: make([]byte, readBytes)}}
 	if early != nil {
 		b, _ := early.Peek(early.Buffered()) // can not fail: they are there
-		c.w = copy(c.buf, b)
+		c.in.Preload(b)
 		ws.PutReader(early)
 	}
 	stop := context.AfterFunc(limited, func() { socket.Close() })
@@ -120,48 +114,27 @@ func (c *conn) read(handle func(message []byte) error) error {
 
 // fill reads once. What next returned before is invalid then.
 func (c *conn) fill() error {
-	into := c.buf
-	if c.need > len(into) {
-		into = make([]byte, c.need)
+	into := c.in.Buf
+	if c.in.Need > len(into) {
+		into = make([]byte, c.in.Need)
 	}
-	c.w = copy(into, c.buf[c.r:c.w])
-	c.buf, c.r = into, 0
-	n, err := c.net.Read(c.buf[c.w:])
-	c.w += n
-	if n > 0 {
-		return nil // an error comes again
-	}
+	c.in.Move(into)
+	_, err := c.in.Read(c.net)
 	return err
 }
 
 // next returns the next text message out of what was read, and answers pings on
 // the way; ok is false when nothing complete is left.
 func (c *conn) next() (message []byte, ok bool, err error) {
-	for c.r < c.w {
-		c.src.Reset(c.buf[c.r:c.w])
-		h, err := ws.ReadHeaderBuffer(&c.src, c.scratch[:])
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			c.need = ws.MaxHeaderSize
-			return nil, false, nil
-		}
-		if err == nil {
-			err = ws.CheckHeader(h, ws.StateClientSide)
-		}
+	for {
+		op, payload, ok, err := c.in.Next()
 		if err != nil {
-			return nil, false, err
+			return nil, false, fmt.Errorf("the hub broke the WebSocket protocol: %w", err)
 		}
-		if !h.Fin || h.OpCode == ws.OpBinary || h.Length > maxMessage {
-			return nil, false, fmt.Errorf("the hub sent a frame that no hub sends: opcode %d, fin %t, %d bytes", h.OpCode, h.Fin, h.Length)
-		}
-		start := c.w - c.src.Len()
-		end := start + int(h.Length)
-		if end > c.w {
-			c.need = end - c.r
+		if !ok {
 			return nil, false, nil
 		}
-		c.r, c.need = end, 0
-		payload := c.buf[start:end:end]
-		switch h.OpCode {
+		switch op {
 		case ws.OpText:
 			return payload, true, nil
 		case ws.OpClose:
@@ -173,8 +146,6 @@ func (c *conn) next() (message []byte, ok bool, err error) {
 			}
 		}
 	}
-	c.need = 0
-	return nil, false, nil
 }
 
 // write sends frames that are made.

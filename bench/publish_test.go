@@ -145,7 +145,7 @@ func TestRunsEnd(t *testing.T) {
 		"silence":         {func(*fakeHub, net.Conn, string) {}, `nothing has moved for 60ms in phase "measure", at 0`},
 		"a lost line":     {func(_ *fakeHub, c net.Conn, _ string) { c.Close() }, "EOF"},
 		"a close":         {func(_ *fakeHub, c net.Conn, _ string) { c.Write([]byte("\x88\x02\x03\xf5")) }, "closed the connection: 1013"},
-		"binary":          {func(_ *fakeHub, c net.Conn, _ string) { c.Write([]byte("\x82\x01x")) }, "no hub sends"},
+		"binary":          {func(_ *fakeHub, c net.Conn, _ string) { c.Write([]byte("\x82\x01x")) }, "frames are text"},
 		"a wrong answer":  {func(h *fakeHub, c net.Conn, _ string) { h.say(c, `{"op":"OK","corr":"100999","id":"x","offset":1}`) }, "what was not asked"},
 		"a second answer": {func(h *fakeHub, c net.Conn, corr string) { h.accept(c, corr); h.accept(c, corr) }, "what was not asked"},
 		"an event":        {func(h *fakeHub, c net.Conn, _ string) { h.say(c, `{"op":"OK"}`) }, "to a publisher"},

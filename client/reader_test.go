@@ -70,8 +70,8 @@ func TestFramesComeWhole(t *testing.T) {
 		}
 	}
 	_ = f.fill(strings.NewReader("x"))
-	if len(f.buf) != keptReadBytes {
-		t.Errorf("the buffer has %d bytes in the end; want %d", len(f.buf), keptReadBytes)
+	if len(f.Buf) != keptReadBytes {
+		t.Errorf("the buffer has %d bytes in the end; want %d", len(f.Buf), keptReadBytes)
 	}
 }
 

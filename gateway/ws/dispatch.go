@@ -194,7 +194,7 @@ func (s *session) authenticate(r *wire.Request) *eventhub.Error {
 	s.access = access
 	if !s.authed {
 		s.authed = true
-		s.in.limit = s.gw.cfg.MaxFrameBytes
+		s.in.Limit = s.gw.cfg.MaxFrameBytes
 		s.armRead(time.Now().Add(s.gw.cfg.PingEvery))
 	}
 	s.mu.Lock()

@@ -95,13 +95,13 @@ func readAll(t *testing.T, r io.Reader) []string {
 				}
 			}
 		}
-		if (f.burst != nil) != (len(f.buf) == burstBytes) {
-			t.Fatalf("the burst is borrowed: %v, with a buffer of %d", f.burst != nil, len(f.buf))
+		if (f.burst != nil) != (len(f.Buf) == burstBytes) {
+			t.Fatalf("the burst is borrowed: %v, with a buffer of %d", f.burst != nil, len(f.Buf))
 		}
 	}
 	// A read that filled the buffer was followed by a large one, in vain.
-	if _ = f.fill(r); len(f.buf) != baseBytes || f.burst != nil {
-		t.Fatalf("the idle reader holds %d bytes", len(f.buf))
+	if _ = f.fill(r); len(f.Buf) != baseBytes || f.burst != nil {
+		t.Fatalf("the idle reader holds %d bytes", len(f.Buf))
 	}
 	return got
 }
@@ -122,11 +122,11 @@ func TestHeaderAlonePinsNothing(t *testing.T) {
 		_ = f.fill(strings.NewReader("")) // what it waits with
 	}
 	feed(rawHeader(0x81, 1<<20, 8))
-	if len(f.buf) > 2*burstBytes {
-		t.Errorf("a header made the reader hold %d bytes", len(f.buf))
+	if len(f.Buf) > 2*burstBytes {
+		t.Errorf("a header made the reader hold %d bytes", len(f.Buf))
 	}
 	feed(make([]byte, 100_000))
-	if len(f.buf) > 4*100_000 {
-		t.Errorf("100,000 bytes made the reader hold %d", len(f.buf))
+	if len(f.Buf) > 4*100_000 {
+		t.Errorf("100,000 bytes made the reader hold %d", len(f.Buf))
 	}
 }

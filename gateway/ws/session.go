@@ -194,7 +194,7 @@ func (s *session) violated(err error) {
 	var v *violation
 	if errors.As(err, &v) {
 		s.garbled = true
-		s.closeWhenAnswered(v.code, v.text)
+		s.closeWhenAnswered(v.Code, v.Text)
 	}
 }
 
@@ -411,7 +411,7 @@ func (s *session) linger() {
 			}
 		}
 		if s.garbled = s.garbled || s.in.lacks() > 0; s.garbled {
-			s.in.discard() // it is only its end that is waited for
+			s.in.Discard() // it is only its end that is waited for
 		}
 		if s.in.fill(s.conn) != nil {
 			return
