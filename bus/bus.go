@@ -321,7 +321,7 @@ func (b *Bus) forget(g *group) {
 		return
 	}
 	delete(b.groups, g.key)
-	b.runtimes.drop(g)
+	b.runtimes.forget(g)
 	b.logs.Leave(g.log)
 }
 

@@ -79,8 +79,8 @@ func (c *conflation) put(topic *tailTopic, d *eventhub.Delivery) {
 	c.bytes += e.bytes()
 }
 
-// drop forgets an event that was handed over.
-func (c *conflation) drop(e *pendingEvent) {
+// forget forgets an event that was handed over.
+func (c *conflation) forget(e *pendingEvent) {
 	delete(c.pending, e.pendingKey)
 	c.bytes -= e.bytes()
 }
@@ -142,7 +142,7 @@ func (t *tail) handPending(f *feed) (all bool) {
 		}
 		taken := t.receiver.Deliver(f.passed)
 		for _, e := range due[:taken] {
-			c.drop(e)
+			c.forget(e)
 			e.topic.handed.Add(1)
 		}
 		if taken < len(f.passed) {

@@ -86,7 +86,7 @@ func (c *counts) topic(name string) *measure.Topic {
 	return t
 }
 
-// forgetTopic drops what was counted of the commits to a topic that is gone.
+// forgetTopic forgets what was counted of the commits to a topic that is gone.
 func (c *counts) forgetTopic(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,16 +27,16 @@ type interposed struct {
 
 // The points. Those of reads are behind them.
 const (
-	atCommit    = "commit"
-	behindIt    = "behind the commit"
-	atDelayed   = "delayed"
-	atGroup     = "group"
-	atParts     = "group parts"
-	atTopics    = "topics"
-	atTopic     = "topic"
-	atHead      = "head"
-	atRead      = "read"
-	inFrontDrop = "drop"
+	atCommit       = "commit"
+	behindIt       = "behind the commit"
+	atDelayed      = "delayed"
+	atGroup        = "group"
+	atParts        = "group parts"
+	atTopics       = "topics"
+	atTopic        = "topic"
+	atHead         = "head"
+	atRead         = "read"
+	beforeDeletion = "delete"
 )
 
 // mostYields is how long a caller waits for what is done meanwhile, which may wait for
@@ -165,7 +165,7 @@ func (s *interposed) Read(ctx context.Context, topic string, from uint64, limit,
 	return s.Store.Read(ctx, topic, from, limit, maxBytes, batch)
 }
 
-func (s *interposed) DropTopic(ctx context.Context, name string) error {
-	s.at(inFrontDrop)
-	return s.Store.DropTopic(ctx, name)
+func (s *interposed) DeleteTopic(ctx context.Context, name string) error {
+	s.at(beforeDeletion)
+	return s.Store.DeleteTopic(ctx, name)
 }

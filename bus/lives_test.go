@@ -176,14 +176,14 @@ func TestSubscribeByPatternWhileATopicIsDeleted(t *testing.T) {
 					}
 					synctest.Wait()
 					r.stop()
-					drop := &beforeDrop{Store: r.store.Store}
-					r.store.Store = drop
+					deleting := &beforeDelete{Store: r.store.Store}
+					r.store.Store = deleting
 					r.start(Options{})
 					if before == "loaded" {
 						r.subscribe(o).sub.Drop(math.MaxInt)
 					}
 					in, answered := &inbox{t: t, room: -1}, make(chan error, 1)
-					drop.run = func() {
+					deleting.run = func() {
 						go func() {
 							sub, err := r.bus.Subscribe(bg, o, in)
 							in.sub = sub

@@ -433,7 +433,7 @@ func (t *patternTable) list(s *subscription, by int) {
 	}
 }
 
-// withdraw drops the patterns that did not become durable, and what a subscription names
+// withdraw forgets the patterns that did not become durable, and what a subscription names
 // that was not confirmed.
 func (t *patternTable) withdraw(g *patternedGroup, s *subscription) {
 	t.mu.Lock()
@@ -533,7 +533,7 @@ func (b *Bus) deletePattern(ctx context.Context, text, name string) error {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx) // what is begun is done, also for who has left
-	subs := b.patterns.drop(g, text)
+	subs := b.patterns.forget(g, text)
 	for _, s := range subs {
 		s.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "pattern %q of group %q was deleted", text, name))
 	}
@@ -558,8 +558,8 @@ func (t *patternTable) hasPattern(g *patternedGroup, text string) bool {
 	return g.patterns[text].durable
 }
 
-// drop forgets a pattern and returns the subscriptions that came by it.
-func (t *patternTable) drop(g *patternedGroup, text string) (subs []*subscription) {
+// forget forgets a pattern and returns the subscriptions that came by it.
+func (t *patternTable) forget(g *patternedGroup, text string) (subs []*subscription) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(g.patterns, text)

@@ -144,7 +144,7 @@ func (w *doorWorld) step() {
 		return
 	}
 	inner := w.draw(rapid.SampledFrom(strings.Fields("delete delete delete delete publish delay join import")).Draw(w.t, "meanwhile"))
-	point := rapid.SampledFrom([]string{atCommit, behindIt, atDelayed, atGroup, atParts, atTopics, atTopic, atHead, atRead, inFrontDrop}).Draw(w.t, "point")
+	point := rapid.SampledFrom([]string{atCommit, behindIt, atDelayed, atGroup, atParts, atTopics, atTopic, atHead, atRead, beforeDeletion}).Draw(w.t, "point")
 	ran := false
 	w.store.when(point, rapid.IntRange(0, 2).Draw(w.t, "free"), func() {
 		ran = true

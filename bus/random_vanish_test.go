@@ -64,7 +64,7 @@ func (w *vanishing) step() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if rapid.IntRange(0, 3).Draw(w.t, "goes away") > 0 {
-		point := rapid.SampledFrom([]string{atCommit, atCommit, behindIt, behindIt, atGroup, atParts, atTopics, atTopic, atHead, atRead, inFrontDrop}).Draw(w.t, "point")
+		point := rapid.SampledFrom([]string{atCommit, atCommit, behindIt, behindIt, atGroup, atParts, atTopics, atTopic, atHead, atRead, beforeDeletion}).Draw(w.t, "point")
 		w.store.when(point, rapid.IntRange(0, 2).Draw(w.t, "free"), cancel)
 	}
 	request(ctx)

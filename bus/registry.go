@@ -25,8 +25,8 @@ type registry struct {
 	groups map[groupKey]idleGroup
 	// What went and what came during the walk; nil where none is under way, since what
 	// is done before is in the store. A topic that went has an empty group.
-	dropped map[groupKey]bool
-	added   map[groupKey]idleGroup
+	gone  map[groupKey]bool
+	added map[groupKey]idleGroup
 }
 
 type idleGroup struct {
@@ -51,7 +51,7 @@ func (r *registry) fill(ctx context.Context, s store.Store) error {
 func (r *registry) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.dropped, r.added = make(map[groupKey]bool), make(map[groupKey]idleGroup)
+	r.gone, r.added = make(map[groupKey]bool), make(map[groupKey]idleGroup)
 }
 
 // end takes over what a walk has found where it has got to the end.
@@ -60,12 +60,12 @@ func (r *registry) end(found map[groupKey]idleGroup, whole bool) {
 	defer r.mu.Unlock()
 	if whole {
 		maps.DeleteFunc(found, func(key groupKey, _ idleGroup) bool {
-			return r.dropped[key] || r.dropped[groupKey{topic: key.topic}]
+			return r.gone[key] || r.gone[groupKey{topic: key.topic}]
 		})
 		maps.Copy(found, r.added)
 		r.groups, r.filled = found, true
 	}
-	r.dropped, r.added = nil, nil
+	r.gone, r.added = nil, nil
 }
 
 // walkGroups reads all groups of the store.
@@ -102,22 +102,22 @@ func (r *registry) add(changes []store.GroupChange) {
 		case r.filled:
 			r.groups[key] = idleGroup{cursor: ch.State.Cursor}
 		case r.added != nil:
-			delete(r.dropped, key)
+			delete(r.gone, key)
 			r.added[key] = idleGroup{cursor: ch.State.Cursor}
 		}
 	}
 }
 
-// drop forgets a group that was deleted.
-func (r *registry) drop(key groupKey) {
+// forget forgets a group that was deleted.
+func (r *registry) forget(key groupKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case r.filled:
 		delete(r.groups, key)
-	case r.dropped != nil:
+	case r.gone != nil:
 		delete(r.added, key)
-		r.dropped[key] = true
+		r.gone[key] = true
 	}
 }
 
@@ -253,5 +253,5 @@ func (b *Bus) forgetDeleted(g *group) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.forget(g)
-	b.known.drop(g.key)
+	b.known.forget(g.key)
 }

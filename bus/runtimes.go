@@ -35,8 +35,8 @@ func (r *runtimes) draw(g *group) uint64 {
 	}
 }
 
-// drop takes the group's number back.
-func (r *runtimes) drop(g *group) {
+// forget takes the group's number back.
+func (r *runtimes) forget(g *group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.groups, r.numbers[g])

@@ -43,13 +43,13 @@ func (q *sendQueue) add(m *member, taken int) {
 	}
 }
 
-// next returns the first n, which stay until they are dropped.
+// next returns the first n, which stay until they are removed.
 func (q *sendQueue) next(n int) []transit {
 	return q.items[q.first:min(q.first+n, len(q.items))]
 }
 
-// drop takes the first n off.
-func (q *sendQueue) drop(n int) {
+// remove takes the first n off.
+func (q *sendQueue) remove(n int) {
 	if q.first += n; q.first < len(q.items) {
 		if q.first > len(q.items)/2 {
 			q.items = q.items[:copy(q.items, q.items[q.first:])]
@@ -97,7 +97,7 @@ func (s *subscription) Sent(n int) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queue.drop(len(sent))
+	s.queue.remove(len(sent))
 }
 
 // sent acks what was sent to who acks by that, and renews the leases of what was late.

@@ -48,7 +48,7 @@ var (
 	// ErrExists refuses a unit that creates a group that is there.
 	ErrExists = errors.New("store: exists")
 	// ErrGone refuses a unit that names a life of a topic which is over.
-	ErrGone = errors.New("store: the topic was dropped")
+	ErrGone = errors.New("store: the topic was deleted")
 	// ErrNotDelayed refuses a unit that cancels a delayed event which is not there.
 	ErrNotDelayed = errors.New("store: no such delayed event")
 	// ErrUnsupported is returned for what a store can not do.
@@ -288,7 +288,7 @@ type Log interface {
 
 	// Head returns the highest offset that reads may show, 0 where there is
 	// none: also in a topic whose offsets are used up to some place, but that has no
-	// event. The head goes down with DropTopic alone.
+	// event. The head goes down with DeleteTopic alone.
 	Head(ctx context.Context, topic string) (uint64, error)
 
 	// Find returns the offset of the event with that id, or ErrNotFound.
@@ -348,14 +348,14 @@ type Topics interface {
 	// has shown before the call, is not above Newest; one that none has shown yet is.
 	Lives(ctx context.Context) (Lives, error)
 
-	// DropTopic removes a topic with its events, groups and delayed events, or returns
+	// DeleteTopic removes a topic with its events, groups and delayed events, or returns
 	// ErrNotFound. It is durable when it returns; an error other than ErrNotFound and
 	// those of a Commit that come before anything is written breaks the store, as a
 	// failed Commit does. It is called by whoever commits, and not during a Commit.
 	// Offsets that were given under the name are not given again. A topic that is created
 	// under the name later is another life, which has nothing of this one. A store may
 	// keep the offsets of very many names in common: new topics then begin above them.
-	DropTopic(ctx context.Context, name string) error
+	DeleteTopic(ctx context.Context, name string) error
 }
 
 // TopicInfo describes one topic.
@@ -440,7 +440,7 @@ type Maintenance interface {
 	// Persistent has ErrUnsupported.
 	Checkpoint(ctx context.Context, dir string) error
 
-	// Sweep removes some of what dropped topics have left, which nobody finds any
+	// Sweep removes some of what deleted topics have left, which nobody finds any
 	// more, and reports whether there may be more of it. Sweep may be called during
 	// Commits and Starts, which do not wait for it, and does little at once. An error
 	// is of what could not be read, which is left until the store is opened again, or

@@ -174,9 +174,9 @@ func (s *Store) topic(name string) *topic {
 			keys:   make(map[string][]uint64),
 			groups: make(map[string]*group),
 			delays: make(map[string]*delay),
-			floor:  max(s.dropped[name], s.baseFloor),
+			floor:  max(s.deletedNames[name], s.baseFloor),
 		}
-		delete(s.dropped, name)
+		delete(s.deletedNames, name)
 		s.topics[strings.Clone(name)] = t
 	}
 	return t

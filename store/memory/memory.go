@@ -41,14 +41,14 @@ type Store struct {
 	mu     sync.RWMutex
 	closed bool
 	topics map[string]*topic
-	// dropped has the last offset given under the names of topics that are gone; under
+	// deletedNames has the last offset given under the names of topics that are gone; under
 	// those that it does not have, none above baseFloor was given.
-	dropped   map[string]uint64
-	baseFloor uint64
-	lives     uint64 // given so far
-	eras      []store.Era
-	deleted   uint64 // the highest epoch of a group that was deleted
-	bytes     uint64 // of all records, those of delayed events too
+	deletedNames map[string]uint64
+	baseFloor    uint64
+	lives        uint64 // given so far
+	eras         []store.Era
+	deleted      uint64 // the highest epoch of a group that was deleted
+	bytes        uint64 // of all records, those of delayed events too
 
 	delays    []*delay // by At, then Seq
 	lastDelay uint64   // the highest Seq given
@@ -111,7 +111,7 @@ func Open(o Options) *Store {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Store{now: o.Now, maxTopics: o.MaxTopics, eras: []store.Era{{ID: max(rand.Uint64(), 1), First: 1}}, topics: make(map[string]*topic), dropped: make(map[string]uint64),
+	return &Store{now: o.Now, maxTopics: o.MaxTopics, eras: []store.Era{{ID: max(rand.Uint64(), 1), First: 1}}, topics: make(map[string]*topic), deletedNames: make(map[string]uint64),
 		patterns: make(map[patternName]json.RawMessage), effects: make(links), correlated: make(links)}
 }
 

@@ -134,9 +134,9 @@ func TestDelayMisuse(t *testing.T) {
 	}
 }
 
-// TestNamesOfDroppedTopicsAreBounded: what is kept of names that are gone does not grow
+// TestNamesOfDeletedTopicsAreBounded: what is kept of names that are gone does not grow
 // with every one of them, and no offset is given twice under any.
-func TestNamesOfDroppedTopicsAreBounded(t *testing.T) {
+func TestNamesOfDeletedTopicsAreBounded(t *testing.T) {
 	const names, most = 12_000, 10_000
 	s := Open(Options{})
 	var last [names]uint64
@@ -154,14 +154,14 @@ func TestNamesOfDroppedTopicsAreBounded(t *testing.T) {
 			}
 			last[n] = offset
 		}
-		if err := s.DropTopic(context.Background(), topic); err != nil {
+		if err := s.DeleteTopic(context.Background(), topic); err != nil {
 			t.Fatal(err)
 		}
-		if len(s.dropped) > most {
-			t.Fatalf("%d names are gone, and %d are kept; want at most %d", i+1, len(s.dropped), most)
+		if len(s.deletedNames) > most {
+			t.Fatalf("%d names are gone, and %d are kept; want at most %d", i+1, len(s.deletedNames), most)
 		}
 	}
-	if len(s.dropped) == 0 {
+	if len(s.deletedNames) == 0 {
 		t.Error("no name is kept")
 	}
 }

@@ -139,7 +139,7 @@ func BenchmarkSweepStep(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		if err := s.DropTopic(context.Background(), "bench.topic"); err != nil {
+		if err := s.DeleteTopic(context.Background(), "bench.topic"); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -339,9 +339,9 @@ func (c *commit) create(name string) *topic {
 	c.beginEra()
 	t := &topic{id: c.s.nextTopic, name: strings.Clone(name)}
 	t.loaded.Store(true)
-	floor, ok := c.s.dropped[name]
+	floor, ok := c.s.deletedNames[name]
 	if ok {
-		_ = c.batch.Delete(appendDroppedKey(nil, name), nil)
+		_ = c.batch.Delete(appendDeletedKey(nil, name), nil)
 	}
 	t.last = max(floor, c.s.baseFloor)
 	t.floor = t.last
@@ -521,7 +521,7 @@ func (c *commit) publish() {
 	}
 	if len(c.created) > 0 {
 		for name := range c.created {
-			delete(c.s.dropped, name)
+			delete(c.s.deletedNames, name)
 		}
 		c.s.topics.publish(c.created, c.s.eras)
 	}

@@ -112,7 +112,7 @@ func (s *Store) delayedIn(bounds *pdb.IterOptions, limit, maxBytes int) (delays 
 	return delays, iter.Error()
 }
 
-// isGone reports whether a row is a delayed event of a topic that was dropped.
+// isGone reports whether a row is a delayed event of a topic that was deleted.
 func isGone(upTo map[string]uint64, key, value []byte) bool {
 	place, err := delayPlaceOf(key)
 	topic, _, ok := cutText(value)

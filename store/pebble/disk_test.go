@@ -395,7 +395,7 @@ func TestOpenOnSmallFullDisk(t *testing.T) {
 
 // TestSlowDisk: on a disk whose every fsync takes its time, and some much more, whatever is
 // done at the same time comes to its end, nothing that was acknowledged is lost in an
-// image of what is synced, and nothing that was dropped is there.
+// image of what is synced, and nothing that was deleted is there.
 func TestSlowDisk(t *testing.T) {
 	const usual, seldom, one = time.Millisecond, 100 * time.Millisecond, 50 // in so many fsyncs
 	var syncs atomic.Int64
@@ -425,9 +425,9 @@ func TestSlowDisk(t *testing.T) {
 	}
 	work.Go(func() { // topics that come and go
 		for range 10 {
-			mustCommit(t, s, true, given("dropped", "x"))
-			if err := s.DropTopic(ctx, "dropped"); err != nil {
-				t.Errorf("DropTopic: %v", err)
+			mustCommit(t, s, true, given("deleted", "x"))
+			if err := s.DeleteTopic(ctx, "deleted"); err != nil {
+				t.Errorf("DeleteTopic: %v", err)
 			}
 		}
 	})

@@ -13,7 +13,7 @@ import (
 )
 
 // faults remembers the first write error. A write or an fsync that failed can
-// not be tried again: the kernel may have dropped the pages and reports the
+// not be tried again: the kernel may have discarded the pages and reports the
 // loss once. So the first error breaks the store for good, before anyone else
 // hears of it, and every Commit looks here after Pebble said that all went well.
 //
@@ -81,7 +81,7 @@ func (f *faults) listener(s *seal) *pdb.EventListener {
 	}
 }
 
-// leaveToken and dropToken are of channels that have room for one.
+// leaveToken and takeToken are of channels that have room for one.
 func leaveToken(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -89,7 +89,7 @@ func leaveToken(c chan<- struct{}) {
 	}
 }
 
-func dropToken(c <-chan struct{}) {
+func takeToken(c <-chan struct{}) {
 	select {
 	case <-c:
 	default:

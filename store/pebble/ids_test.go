@@ -120,7 +120,7 @@ func TestGivenIDAtItsPlace(t *testing.T) {
 			t.Errorf("%q is at %v, %v; want %v", a.ID, places, err, want)
 		}
 		checkIndexes(t, s)
-		if err := s.DropTopic(context.Background(), topic); err != nil {
+		if err := s.DeleteTopic(context.Background(), topic); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -31,7 +31,7 @@ import (
 //	'r' correlation 0x00 topic id (4) offset (8)
 //	                                     → empty                 an event with that value
 //
-// 'z' and 'y' are about topics that were dropped: see drop.go.
+// 'z' and 'y' are about topics that were deleted: see deletetopic.go.
 //
 // An event costs its log key, and its id key where the publisher gave the id: one that
 // the store made says where its event is (ids.go). One with a key costs one more, and

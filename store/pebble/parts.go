@@ -11,23 +11,23 @@ import (
 )
 
 // partChanges is what a commit does to the parts of one group: first all that
-// are stored go, where drop is set, then the parts of changes are written one
+// are stored go, where removeStored is set, then the parts of changes are written one
 // change after the other. In a batch the later write of a key counts.
 type partChanges struct {
-	drop    bool
-	changes []*store.GroupChange
+	removeStored bool
+	changes      []*store.GroupChange
 }
 
 // noteParts adds a change of a unit that is not refused.
 func (c *commit) noteParts(ch *store.GroupChange) {
-	drop := ch.Delete || ch.Reset
-	if !drop && len(ch.Parts) == 0 {
+	removeStored := ch.Delete || ch.Reset
+	if !removeStored && len(ch.Parts) == 0 {
 		return
 	}
 	key := groupKey{ch.Topic, ch.Group}
 	p := c.parts[key]
-	if drop {
-		p = partChanges{drop: true}
+	if removeStored {
+		p = partChanges{removeStored: true}
 	}
 	if len(ch.Parts) > 0 {
 		p.changes = append(p.changes, ch)
@@ -54,9 +54,9 @@ func (c *commit) writeGroups() {
 func (c *commit) writeParts() error {
 	for key, p := range c.parts {
 		t := c.changedTopic(key)
-		if p.drop {
-			if err := c.dropParts(t, key.group); err != nil {
-				return fmt.Errorf("drop the parts of group %q of topic %q: %w", key.group, key.topic, err)
+		if p.removeStored {
+			if err := c.deleteParts(t, key.group); err != nil {
+				return fmt.Errorf("delete the parts of group %q of topic %q: %w", key.group, key.topic, err)
 			}
 		}
 		for _, ch := range p.changes {
@@ -80,9 +80,9 @@ func (c *commit) writePart(t *topic, group string, p *store.GroupPart) {
 	copy(op.Value, p.Value)
 }
 
-// dropParts removes the parts that are stored. The committer alone writes, so
+// deleteParts removes the parts that are stored. The committer alone writes, so
 // what Pebble has is what all earlier commits left.
-func (c *commit) dropParts(t *topic, group string) (err error) {
+func (c *commit) deleteParts(t *topic, group string) (err error) {
 	iter, err := c.s.parts(t, group)
 	if err != nil {
 		return err

@@ -141,7 +141,7 @@ func TestSweepBesideStarts(t *testing.T) {
 	defer mustClose(t, s)
 	mustCommit(t, s, true, given("t", "1"))
 	mustCommit(t, s, true, given("gone", "1"))
-	if err := s.DropTopic(context.Background(), "gone"); err != nil {
+	if err := s.DeleteTopic(context.Background(), "gone"); err != nil {
 		t.Fatal(err)
 	}
 	reached, release := hold.arm()

@@ -52,12 +52,12 @@ type Store struct {
 	commit     commit
 	nextTopic  uint32
 	// eras has that of this Open, if newEra says so.
-	eras    []store.Era
-	newEra  bool
-	dropped map[string]uint64 // offsets given under the names of topics that are gone
+	eras         []store.Era
+	newEra       bool
+	deletedNames map[string]uint64 // offsets given under the names of topics that are gone
 	// Of the names that are gone and have no row no offset above baseFloor was given.
 	baseFloor   uint64
-	mostDropped int // rows
+	mostDeleted int // rows
 	sweepRange  int // bytes
 	// lastDelay is the highest Seq that was given to a delayed event; no higher one than
 	// delayFloor is given before that is on disk.
@@ -109,7 +109,7 @@ func Open(o Options) (*Store, error) {
 	s := &Store{options: o, db: db, lock: lock, seal: kept, faults: f,
 		life: life{idle: make(chan struct{}, 1)}, spare: make(chan *started, spareStarts),
 		mostMemory: uint64(p.MemTableStopWritesThreshold) * p.MemTableSize, mostSublevels: p.L0StopWritesThreshold,
-		mostDropped: max(mostDropped, o.MaxTopics),
+		mostDeleted: max(mostDeleted, o.MaxTopics),
 		sweepRange:  sweepRange,
 		mostLogs:    p.MemTableStopWritesThreshold + 3}
 	s.commit.init(s)
@@ -117,7 +117,7 @@ func Open(o Options) (*Store, error) {
 	// just raised, in the old format, in which damage looks like the log's end.
 	// Nothing may be written to that one: the flush begins another at once.
 	_, err = db.AsyncFlush()
-	if err = errors.Join(err, s.loadTopics(), s.loadDropped(), s.loadGarbage(), s.loadDelayFloor(), s.loadDeletedEpoch(), s.loadIDs(), f.err()); err != nil {
+	if err = errors.Join(err, s.loadTopics(), s.loadDeleted(), s.loadGarbage(), s.loadDelayFloor(), s.loadDeletedEpoch(), s.loadIDs(), f.err()); err != nil {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), db.Close(), kept.stop(false, false), lock.Close())
 	}
 	return s, nil
@@ -200,7 +200,7 @@ func (s *Store) isStalled() bool {
 // awaitRoom waits until the store is not stalled. It reports false where that cannot be
 // awaited: a flush or a compaction has failed, or ctx is done.
 func (s *Store) awaitRoom(ctx context.Context) bool {
-	dropToken(s.faults.background) // an old one
+	takeToken(s.faults.background) // an old one
 	for s.isStalled() {
 		select {
 		case <-s.faults.over:
@@ -220,7 +220,7 @@ func (s *Store) flush(ctx context.Context) (done bool, err error) {
 	if s.faults.err() != nil {
 		return false, nil
 	}
-	dropToken(s.faults.background) // an old one
+	takeToken(s.faults.background) // an old one
 	flushed, err := s.db.AsyncFlush()
 	if err != nil {
 		return false, err

@@ -13,9 +13,9 @@ import (
 	pdb "github.com/cockroachdb/pebble/v2"
 )
 
-// # The sweep of dropped topics
+// # The sweep of deleted topics
 //
-// What lies under the number of a dropped topic is found by nobody and written by
+// What lies under the number of a deleted topic is found by nobody and written by
 // nobody, so a sweep reads it during the commits and takes no lock of theirs. Commits
 // meet it only where Pebble orders the batch of a step among theirs, and such a batch is
 // small.
@@ -24,10 +24,10 @@ import (
 // of it: its id, its causes and its correlation. What a topic of few keys has
 // is deleted key by key, since an iterator holds each of its keys against every range
 // deletion that it meets, and there may be thousands of such topics. Of a larger one the
-// records go by ranges of sweepRange, which lets Pebble drop whole tables unread.
+// records go by ranges of sweepRange, which lets Pebble delete whole tables unread.
 //
 // The delayed events of a number go first, by two keys each: they are in the order of
-// time, and whoever reads that has to pass them (drop.go).
+// time, and whoever reads that has to pass them (deletetopic.go).
 //
 // Which numbers are to be swept is known in memory, from Open on, and so is the place in
 // the one under way: no step walks over what the steps before have deleted. After a crash
@@ -40,7 +40,7 @@ const (
 )
 
 // sweeper is what there is to sweep. Its lock is held for the time of a step, and by a
-// drop for a moment.
+// deletion for a moment.
 type sweeper struct {
 	stepping  sync.Mutex // serialises the steps, and guards the place
 	delayed   []byte     // the first number's next delayed event, by its key; nil at its beginning
@@ -53,7 +53,7 @@ type sweeper struct {
 	numbers []uint32
 }
 
-// add notes the number of a topic that was dropped.
+// add notes the number of a topic that was deleted.
 func (w *sweeper) add(id uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -350,7 +350,7 @@ func (s *Store) loadGarbage() (err error) {
 		case len(value) > offsetBytes:
 			s.goneDelayed = append(s.goneDelayed, delayBound{id, string(value[offsetBytes:]), binary.BigEndian.Uint64(value)})
 		case len(value) > 0:
-			return fmt.Errorf("the row of the dropped topic of number %d reads %x", id, value)
+			return fmt.Errorf("the row of the deleted topic of number %d reads %x", id, value)
 		}
 	}
 	return iter.Error()

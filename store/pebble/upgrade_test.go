@@ -27,7 +27,7 @@ import (
 
 // formerStores are stores that the last programs of their formats have written, closed and
 // killed: in testdata, each with the receipts of its events. They have a topic with given
-// and made ids, keys, causes and a correlation, one that was dropped, a delayed event, a group with a
+// and made ids, keys, causes and a correlation, one that was deleted, a delayed event, a group with a
 // part, and a pattern.
 var formerStores = []string{"format-1-closed", "format-1-killed", "format-2-closed", "format-2-killed"}
 
@@ -89,7 +89,7 @@ func formerStore(t *testing.T, name string) (*vfs.MemFS, []receipt) {
 }
 
 // checkUpgraded: the store has each event that got its receipt once, as it was, and at most
-// one that was under way; what was dropped does not come back; all else is there.
+// one that was under way; what was deleted does not come back; all else is there.
 func checkUpgraded(t *testing.T, what string, s *Store, receipts []receipt) {
 	t.Helper()
 	ctx := context.Background()
@@ -154,7 +154,7 @@ func checkUpgraded(t *testing.T, what string, s *Store, receipts []receipt) {
 }
 
 // checkUse: an upgraded store goes on as one of the present format: it takes no id for new
-// that it has, gives no offset twice and sweeps what was dropped.
+// that it has, gives no offset twice and sweeps what was deleted.
 func checkUse(t *testing.T, what string, s *Store, receipts []receipt) {
 	t.Helper()
 	last := uint64(0)
@@ -174,7 +174,7 @@ func checkUse(t *testing.T, what string, s *Store, receipts []receipt) {
 	}
 	again := mustCommit(t, s, true, given("gone", "gone-0"))[0]
 	if again.Duplicate || again.Offset <= 12 {
-		t.Errorf("%s: an event of the topic that was dropped is at %d, duplicate %v; 12 was given before", what, again.Offset, again.Duplicate)
+		t.Errorf("%s: an event of the topic that was deleted is at %d, duplicate %v; 12 was given before", what, again.Offset, again.Duplicate)
 	}
 	for more := true; more; {
 		var err error
@@ -185,7 +185,7 @@ func checkUse(t *testing.T, what string, s *Store, receipts []receipt) {
 	}
 	checkIndexes(t, s)
 	if got := len(readAll(t, s, "gone")); got != 1 {
-		t.Errorf("%s: the topic that was dropped, and is there again, has %d events", what, got)
+		t.Errorf("%s: the topic that was deleted, and is there again, has %d events", what, got)
 	}
 }
 

@@ -34,7 +34,7 @@ const (
 	ListTopics   Op = "ListTopics"
 	Topic        Op = "Topic"
 	Lives        Op = "Lives"
-	DropTopic    Op = "DropTopic"
+	DeleteTopic  Op = "DeleteTopic"
 	Sweep        Op = "Sweep"
 	Group        Op = "Group"
 	GroupParts   Op = "GroupParts"

@@ -127,12 +127,12 @@ func testMadeIDElsewhere(t *testing.T, s *env) {
 		t.Error(err)
 	}
 	same(t, "places", []store.Place{{Topic: "t", Offset: a[0].Offset}, {Topic: "u", Offset: in.Offset}}, places)
-	if err := s.DropTopic(ctx, "t"); err != nil {
+	if err := s.DeleteTopic(ctx, "t"); err != nil {
 		t.Fatal(err)
 	}
 	s.add(t, given("t", "y"))
 	if _, err := s.Find(ctx, "t", id); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("the id of a dropped topic is there: %v", err)
+		t.Errorf("the id of a deleted topic is there: %v", err)
 	}
 	again := s.add(t, given("t", id))[0]
 	if again.Duplicate {

@@ -196,10 +196,10 @@ func testDeletedEpoch(t *testing.T, s *env) {
 	check("after one deletion", 9)
 	s.commit(t, &store.Unit{Groups: []store.GroupChange{remove("t", "h", 3), create("t", "g", store.GroupState{Epoch: 1}), remove("t", "g", 1)}})
 	check("after lower ones", 9)
-	if err := s.DropTopic(context.Background(), "u"); err != nil {
+	if err := s.DeleteTopic(context.Background(), "u"); err != nil {
 		t.Fatal(err)
 	}
-	check("after the drop of a topic", 9)
+	check("after the deletion of a topic", 9)
 	s.reopen(t)
 	if s.Capabilities().Persistent {
 		check("after reopening", 9)

@@ -59,7 +59,7 @@ func testCreated(t *testing.T, s *env) {
 		"a": unit(given("a", "6")), "b": delays(delayFor("b", "6", 0)),
 		"c": {Groups: []store.GroupChange{create("c", "g", store.GroupState{})}},
 	} {
-		s.drop(t, name, false)
+		s.deleteTopic(t, name, false)
 		s.commit(t, again)
 		same(t, "of the second life", map[string]uint64{name: s.life(t, name)}, created(again))
 	}
@@ -87,9 +87,9 @@ func testLives(t *testing.T, s *env) {
 			s.reopen(t)
 			same(t, "lives after reopening", before, [2]uint64{s.life(t, "t"), s.life(t, "u")})
 		}
-		s.drop(t, "t", true)
-		s.drop(t, "u", false)
-		same(t, "the life of what is dropped", uint64(0), s.life(t, "t"))
+		s.deleteTopic(t, "t", true)
+		s.deleteTopic(t, "u", false)
+		same(t, "the life of what is deleted", uint64(0), s.life(t, "t"))
 		if s.Capabilities().Persistent {
 			s.reopen(t)
 		}
@@ -126,7 +126,7 @@ func testEras(t *testing.T, s *env) {
 	s.delay(t, delayFor("u", "1", 0))
 	before := newest("of a delayed event", s.life(t, "u"))
 	same(t, "eras", none.Eras, before.Eras)
-	s.drop(t, "u", true)
+	s.deleteTopic(t, "u", true)
 	same(t, "lives after a deletion", before, livesOf(s))
 	if !s.Capabilities().Persistent {
 		return
@@ -179,7 +179,7 @@ func testChangeOfALife(t *testing.T, s *env) {
 	g := store.GroupState{Epoch: 1}
 	s.commit(t, group(create("t", "g", g), 0))
 	first := s.life(t, "t")
-	s.drop(t, "t", false)
+	s.deleteTopic(t, "t", false)
 	changes := []store.GroupChange{create("t", "h", g), update("t", "g", g), {Topic: "t", Group: "g", Delete: true, State: g}}
 	for _, ch := range changes {
 		u := group(ch, first)

@@ -88,7 +88,7 @@ func testModel(t *testing.T, factory Factory) {
 		defer func() { s.close(rt) }()
 		rt.Repeat(map[string]func(*rapid.T){
 			"commit":  m.commit,
-			"drop":    m.drop,
+			"delete":  m.deleteTopic,
 			"clock":   func(rt *rapid.T) { s.clock.set(rapid.Int64Range(-100, 100).Draw(rt, "ms")) },
 			"read":    m.read,
 			"delayed": m.readDelays,
@@ -129,13 +129,13 @@ func (m *model) commit(rt *rapid.T) {
 	}
 }
 
-// drop drops a topic now and then: mostly there are some.
-func (m *model) drop(rt *rapid.T) {
+// deleteTopic deletes a topic now and then: mostly there are some.
+func (m *model) deleteTopic(rt *rapid.T) {
 	name := rapid.SampledFrom(modelTopics).Draw(rt, "topic")
-	if m.topics[name] == nil || rapid.IntRange(0, 3).Draw(rt, "drop") > 0 {
+	if m.topics[name] == nil || rapid.IntRange(0, 3).Draw(rt, "delete") > 0 {
 		return
 	}
-	m.env.drop(rt, name, rapid.Bool().Draw(rt, "sweep"))
+	m.env.deleteTopic(rt, name, rapid.Bool().Draw(rt, "sweep"))
 	delete(m.topics, name)
 	m.delays = slices.DeleteFunc(m.delays, func(p store.Delayed) bool { return p.Topic == name })
 }

@@ -69,7 +69,7 @@ func Run(t *testing.T, factory Factory) {
 		{"Keep", keepTests},
 		{"Checkpoint", checkpointTests},
 		{"Topics", topicTests},
-		{"Drop", dropTests},
+		{"DeleteTopic", deleteTopicTests},
 		{"Lives", lifeTests},
 		{"Visibility", visibilityTests},
 		{"Concurrency", concurrencyTests},

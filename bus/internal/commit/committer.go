@@ -366,7 +366,7 @@ func (c *Committer) mayRefuse(j Job) bool {
 	return slices.ContainsFunc(units, func(u store.Unit) bool { return c.creates(&u) })
 }
 
-// shift drops the first n elements in place.
+// shift removes the first n elements in place.
 func shift[T any](s []T, n int) []T {
 	rest := copy(s, s[n:])
 	clear(s[rest:])

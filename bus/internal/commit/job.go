@@ -12,7 +12,7 @@ import (
 type Job interface {
 	request() *Request
 	// Build is called once, on the committer's goroutine, when the job's commit is built,
-	// and fills in what depends on that moment. False drops the job: nothing of it is
+	// and fills in what depends on that moment. False takes the job out: nothing of it is
 	// committed and Done is not called, so Build has answered the caller.
 	Build() bool
 	// Done is called once, in the order of the commits, with the error of the whole
@@ -113,8 +113,8 @@ func (c *Committer) within(ctx context.Context, answered <-chan error, what stri
 // Write is a job of one unit whose caller waits.
 type Write struct {
 	Call
-	// Prepare, where not nil, fills the unit in when its commit is built. Its error drops
-	// the unit and is the answer.
+	// Prepare, where not nil, fills the unit in when its commit is built. Its error takes
+	// the unit out and is the answer.
 	Prepare func(*store.Unit) error
 }
 

@@ -51,7 +51,7 @@ func TestCancelAndDelayAnew(t *testing.T) {
 	for name, between := range map[string]func(*rig) error{
 		"cancel": func(r *rig) error { return r.mover.Cancel(bg, "t", "x") },
 		"delete the topic": func(r *rig) error {
-			return r.committer.Between(bg, "", func() error { return r.store.DropTopic(bg, "t") })
+			return r.committer.Between(bg, "", func() error { return r.store.DeleteTopic(bg, "t") })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

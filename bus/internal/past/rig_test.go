@@ -83,7 +83,7 @@ func (r *rig) publishEvents(events ...eventhub.Event) {
 
 func (r *rig) deleteTopic(topic string) {
 	r.t.Helper()
-	if err := r.store.DropTopic(bg, topic); err != nil {
+	if err := r.store.DeleteTopic(bg, topic); err != nil {
 		r.t.Fatal(err)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"eventhub/store"
 )
 
-// DropTopic implements store.Topics.
-func (s *Store) DropTopic(ctx context.Context, name string) error {
+// DeleteTopic implements store.Topics.
+func (s *Store) DeleteTopic(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -35,34 +35,34 @@ func (s *Store) DropTopic(ctx context.Context, name string) error {
 		return true
 	})
 	for _, l := range []links{s.effects, s.correlated} {
-		l.drop(name)
+		l.forget(name)
 	}
 	s.keepFloor(name, t.last())
 	delete(s.topics, name)
 	return nil
 }
 
-// mostDropped is how many names that are gone are kept, or as many as there may be topics
+// mostDeleted is how many names that are gone are kept, or as many as there may be topics
 // where that is more.
-const mostDropped = 10_000
+const mostDeleted = 10_000
 
 // keepFloor keeps which offsets were given under the name of a topic that goes. Where
 // there are too many names, a quarter goes at once, those with the lowest floors; the
 // highest of these holds for all names that are not kept from then on.
 func (s *Store) keepFloor(name string, last uint64) {
 	if last > s.baseFloor {
-		s.dropped[strings.Clone(name)] = last
+		s.deletedNames[strings.Clone(name)] = last
 	}
-	most := max(mostDropped, s.maxTopics)
-	if len(s.dropped) <= most {
+	most := max(mostDeleted, s.maxTopics)
+	if len(s.deletedNames) <= most {
 		return
 	}
-	floors := slices.Sorted(maps.Values(s.dropped))
+	floors := slices.Sorted(maps.Values(s.deletedNames))
 	s.baseFloor = floors[len(floors)-1-most*3/4]
-	maps.DeleteFunc(s.dropped, func(_ string, floor uint64) bool { return floor <= s.baseFloor })
+	maps.DeleteFunc(s.deletedNames, func(_ string, floor uint64) bool { return floor <= s.baseFloor })
 }
 
-// Sweep implements store.Maintenance: DropTopic leaves nothing.
+// Sweep implements store.Maintenance: DeleteTopic leaves nothing.
 func (s *Store) Sweep(ctx context.Context) (bool, error) {
 	if err := s.enter(ctx); err != nil {
 		return false, err
@@ -71,8 +71,8 @@ func (s *Store) Sweep(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// drop forgets the places in a topic.
-func (l links) drop(topic string) {
+// forget forgets the places in a topic.
+func (l links) forget(topic string) {
 	for name, places := range l {
 		if places = slices.DeleteFunc(places, func(p store.Place) bool { return p.Topic == topic }); len(places) == 0 {
 			delete(l, name)

@@ -12,9 +12,9 @@ import (
 	pdb "github.com/cockroachdb/pebble/v2"
 )
 
-// # Dropped topics
+// # Deleted topics
 //
-// A topic is dropped in one small synced batch: its row goes, and with it its number,
+// A topic is deleted in one small synced batch: its row goes, and with it its number,
 // which is never given again; a row keeps up to which offsets were given under the name,
 // and another one says that the number's keys are garbage. From then on nobody finds
 // them. Sweep removes them, some at a time, and the row that names the number last (sweep.go).
@@ -30,24 +30,24 @@ import (
 //	                                       there may be keys of this number
 
 const (
-	tagDropped = 'z'
+	tagDeleted = 'z'
 	tagGarbage = 'y'
 )
 
-// mostDropped is how many names that are gone keep a row, or as many as there may be
+// mostDeleted is how many names that are gone keep a row, or as many as there may be
 // topics where that is more.
-const mostDropped = 10_000
+const mostDeleted = 10_000
 
-func appendDroppedKey(dst []byte, name string) []byte {
-	return append(append(dst, tagDropped), name...)
+func appendDeletedKey(dst []byte, name string) []byte {
+	return append(append(dst, tagDeleted), name...)
 }
 
 func appendGarbageKey(dst []byte, id uint32) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, tagGarbage), id)
 }
 
-// DropTopic implements store.Topics.
-func (s *Store) DropTopic(ctx context.Context, name string) error {
+// DeleteTopic implements store.Topics.
+func (s *Store) DeleteTopic(ctx context.Context, name string) error {
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
@@ -61,18 +61,18 @@ func (s *Store) DropTopic(ctx context.Context, name string) error {
 		case err == nil && t == nil:
 			return fmt.Errorf("topic %q: %w", name, store.ErrNotFound)
 		case err == nil:
-			err = s.drop(t)
+			err = s.deleteTopic(t)
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("store/pebble: drop topic %q: %w", name, err)
+		return fmt.Errorf("store/pebble: delete topic %q: %w", name, err)
 	}
 	return nil
 }
 
-// drop does it. After a failed write the store is broken, as after a failed commit,
+// deleteTopic does it. After a failed write the store is broken, as after a failed commit,
 // and the gate of the delayed events stays shut.
-func (s *Store) drop(t *topic) error {
+func (s *Store) deleteTopic(t *topic) error {
 	batch := s.db.NewBatch()
 	defer batch.Close()
 	delays, err := s.boundOf(t)
@@ -101,22 +101,22 @@ func (s *Store) drop(t *topic) error {
 // ahead of it.
 func (s *Store) keepFloor(batch *pdb.Batch, t *topic) {
 	if t.last > s.baseFloor {
-		s.dropped[t.name] = t.last
-		_ = batch.Set(appendDroppedKey(nil, t.name), binary.BigEndian.AppendUint64(nil, t.last), nil)
+		s.deletedNames[t.name] = t.last
+		_ = batch.Set(appendDeletedKey(nil, t.name), binary.BigEndian.AppendUint64(nil, t.last), nil)
 	}
-	if len(s.dropped) <= s.mostDropped {
+	if len(s.deletedNames) <= s.mostDeleted {
 		return
 	}
-	floors := slices.Sorted(maps.Values(s.dropped))
-	s.baseFloor = floors[len(floors)-1-s.mostDropped*3/4]
-	maps.DeleteFunc(s.dropped, func(name string, floor uint64) bool {
+	floors := slices.Sorted(maps.Values(s.deletedNames))
+	s.baseFloor = floors[len(floors)-1-s.mostDeleted*3/4]
+	maps.DeleteFunc(s.deletedNames, func(name string, floor uint64) bool {
 		if floor > s.baseFloor {
 			return false
 		}
-		_ = batch.Delete(appendDroppedKey(nil, name), nil)
+		_ = batch.Delete(appendDeletedKey(nil, name), nil)
 		return true
 	})
-	_ = batch.Set(appendDroppedKey(nil, ""), binary.BigEndian.AppendUint64(nil, s.baseFloor), nil)
+	_ = batch.Set(appendDeletedKey(nil, ""), binary.BigEndian.AppendUint64(nil, s.baseFloor), nil)
 }
 
 // delayBound says which delayed events are gone: those of the topic's name up to a Seq. It
@@ -131,7 +131,7 @@ type delayBound struct {
 // holds a list may keep it: nothing in it changes, and more comes at its end.
 type goneDelayed []delayBound
 
-// boundOf returns that of a topic which is to be dropped; none where it has no delayed events.
+// boundOf returns that of a topic which is to be deleted; none where it has no delayed events.
 func (s *Store) boundOf(t *topic) (_ goneDelayed, err error) {
 	bounds := numberBounds(tagDelayedID, t.id)
 	iter, err := s.db.NewIter(&bounds)
@@ -180,24 +180,24 @@ func numberBounds(tag byte, id uint32) pdb.IterOptions {
 	}
 }
 
-// loadDropped reads at Open which offsets were given under the names of topics that
+// loadDeleted reads at Open which offsets were given under the names of topics that
 // are gone.
-func (s *Store) loadDropped() (err error) {
-	s.dropped = make(map[string]uint64)
-	iter, err := s.db.NewIter(&pdb.IterOptions{LowerBound: []byte{tagDropped}, UpperBound: []byte{tagDropped + 1}})
+func (s *Store) loadDeleted() (err error) {
+	s.deletedNames = make(map[string]uint64)
+	iter, err := s.db.NewIter(&pdb.IterOptions{LowerBound: []byte{tagDeleted}, UpperBound: []byte{tagDeleted + 1}})
 	if err != nil {
 		return err
 	}
 	defer closeInto(iter, &err)
 	for valid := iter.First(); valid; valid = iter.Next() {
 		if len(iter.Value()) != offsetBytes {
-			return fmt.Errorf("the floor of the dropped topic %q reads %x", iter.Key()[1:], iter.Value())
+			return fmt.Errorf("the floor of the deleted topic %q reads %x", iter.Key()[1:], iter.Value())
 		}
 		name, floor := string(iter.Key()[1:]), binary.BigEndian.Uint64(iter.Value())
 		if name == "" {
 			s.baseFloor = floor
 		} else {
-			s.dropped[name] = floor
+			s.deletedNames[name] = floor
 		}
 	}
 	return iter.Error()

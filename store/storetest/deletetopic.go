@@ -10,21 +10,21 @@ import (
 	"eventhub/store"
 )
 
-var dropTests = []test{
-	{name: "nothing is found any more", run: testDrop},
-	{name: "offsets go on", run: testDropOffsets},
-	{name: "the head of a topic that comes back", run: testDropHead},
-	{name: "a topic that is not there", run: testDropNothing},
-	{name: "room for another topic", options: Options{MaxTopics: 1}, run: testDropRoom},
-	{name: "other topics stay", run: testDropOthers},
-	{name: "sweep in steps", run: testDropMany},
+var deleteTopicTests = []test{
+	{name: "nothing is found any more", run: testDeleteTopic},
+	{name: "offsets go on", run: testDeleteTopicOffsets},
+	{name: "the head of a topic that comes back", run: testDeleteTopicHead},
+	{name: "a topic that is not there", run: testDeleteTopicNothing},
+	{name: "room for another topic", options: Options{MaxTopics: 1}, run: testDeleteTopicRoom},
+	{name: "other topics stay", run: testDeleteTopicOthers},
+	{name: "sweep in steps", run: testDeleteTopicMany},
 }
 
-// drop drops a topic and, with sweep, all that it has left.
-func (s *env) drop(t failer, topic string, sweep bool) {
+// deleteTopic deletes a topic and, with sweep, all that it has left.
+func (s *env) deleteTopic(t failer, topic string, sweep bool) {
 	t.Helper()
-	if err := s.DropTopic(context.Background(), topic); err != nil {
-		t.Fatalf("DropTopic(%q): %v", topic, err)
+	if err := s.DeleteTopic(context.Background(), topic); err != nil {
+		t.Fatalf("DeleteTopic(%q): %v", topic, err)
 	}
 	for more := sweep; more; {
 		var err error
@@ -73,11 +73,11 @@ func (s *env) nothing(t failer, topic, id string) {
 	same(t, "links", []store.Place(nil), append(append(places, effects...), correlated...))
 }
 
-func testDrop(t *testing.T, s *env) {
+func testDeleteTopic(t *testing.T, s *env) {
 	for i, sweep := range []bool{false, true} {
 		id := fmt.Sprint("e", i)
 		s.fill(t, "t", id)
-		s.drop(t, "t", sweep)
+		s.deleteTopic(t, "t", sweep)
 		s.nothing(t, "t", id)
 		if _, err := s.Topic(context.Background(), "t"); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("Topic: %v", err)
@@ -93,10 +93,10 @@ func testDrop(t *testing.T, s *env) {
 
 // An offset is never given again, neither by the same store nor by a later one; ids
 // may come again, and are not duplicates.
-func testDropOffsets(t *testing.T, s *env) {
+func testDeleteTopicOffsets(t *testing.T, s *env) {
 	last := s.fill(t, "t", "e").Offset
 	for round := range 4 {
-		s.drop(t, "t", round%2 == 0)
+		s.deleteTopic(t, "t", round%2 == 0)
 		if round > 1 && s.Capabilities().Persistent {
 			s.reopen(t)
 		}
@@ -111,7 +111,7 @@ func testDropOffsets(t *testing.T, s *env) {
 		same(t, "delayed events", 1, len(s.allDelayed(t)))
 	}
 	// A topic that comes back without events keeps the promise too.
-	s.drop(t, "t", true)
+	s.deleteTopic(t, "t", true)
 	s.commit(t, &store.Unit{Groups: []store.GroupChange{create("t", "g", store.GroupState{Epoch: 1})}})
 	if s.Capabilities().Persistent {
 		s.reopen(t)
@@ -121,11 +121,11 @@ func testDropOffsets(t *testing.T, s *env) {
 	}
 }
 
-// testDropHead: a topic that comes back without events has none to show, before a
+// testDeleteTopicHead: a topic that comes back without events has none to show, before a
 // restart as after it.
-func testDropHead(t *testing.T, s *env) {
+func testDeleteTopicHead(t *testing.T, s *env) {
 	last := s.fill(t, "t", "e").Offset
-	s.drop(t, "t", true)
+	s.deleteTopic(t, "t", true)
 	s.commit(t, &store.Unit{Groups: []store.GroupChange{create("t", "g", store.GroupState{Epoch: 1})}})
 	empty := func() {
 		t.Helper()
@@ -146,36 +146,36 @@ func testDropHead(t *testing.T, s *env) {
 	same(t, "head with an event", a.Offset, s.head(t, "t"))
 }
 
-func testDropNothing(t *testing.T, s *env) {
-	if err := s.DropTopic(context.Background(), "t"); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("DropTopic of nothing: %v", err)
+func testDeleteTopicNothing(t *testing.T, s *env) {
+	if err := s.DeleteTopic(context.Background(), "t"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("DeleteTopic of nothing: %v", err)
 	}
 	s.fill(t, "t", "e")
-	s.drop(t, "t", true)
-	if err := s.DropTopic(context.Background(), "t"); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("DropTopic again: %v", err)
+	s.deleteTopic(t, "t", true)
+	if err := s.DeleteTopic(context.Background(), "t"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("DeleteTopic again: %v", err)
 	}
 	if more, err := s.Sweep(context.Background()); more || err != nil {
 		t.Errorf("Sweep of nothing: %v, %v", more, err)
 	}
 }
 
-func testDropRoom(t *testing.T, s *env) {
+func testDeleteTopicRoom(t *testing.T, s *env) {
 	s.add(t, given("a", "1"))
 	u := unit(given("b", "1"))
 	s.commit(t, u)
 	refused(t, u, store.ErrTopicLimit)
-	s.drop(t, "a", false)
+	s.deleteTopic(t, "a", false)
 	s.add(t, given("b", "1"))
 }
 
-func testDropOthers(t *testing.T, s *env) {
+func testDeleteTopicOthers(t *testing.T, s *env) {
 	s.fill(t, "a", "1")
 	kept := s.fill(t, "b", "2")
 	s.fill(t, "c", "3")
 	delay := s.findDelay(t, "b", "delayed-2")
-	s.drop(t, "a", true)
-	s.drop(t, "c", true)
+	s.deleteTopic(t, "a", true)
+	s.deleteTopic(t, "c", true)
 	same(t, "events", []row{rowOf(kept)}, s.readAll(t, "b"))
 	same(t, "delayed events", []store.Delayed{*delay}, s.allDelayed(t))
 	same(t, "parts", 1, len(s.parts(t, "b", "g")))
@@ -188,7 +188,7 @@ func testDropOthers(t *testing.T, s *env) {
 
 // A store removes much in steps between which commits have room, and what it has not
 // removed yet is found by nobody.
-func testDropMany(t *testing.T, s *env) {
+func testDeleteTopicMany(t *testing.T, s *env) {
 	const n = 2500
 	for i := 0; i < n; i += 500 {
 		var appends []store.Append
@@ -197,7 +197,7 @@ func testDropMany(t *testing.T, s *env) {
 		}
 		s.add(t, appends...)
 	}
-	s.drop(t, "t", false)
+	s.deleteTopic(t, "t", false)
 	steps := 0
 	for more := true; more && steps < math.MaxInt8; steps++ {
 		var err error

@@ -2,12 +2,12 @@ package storefault
 
 import "context"
 
-// DropTopic implements store.Topics.
-func (s *Store) DropTopic(ctx context.Context, name string) error {
-	if err := s.enter(DropTopic); err != nil {
+// DeleteTopic implements store.Topics.
+func (s *Store) DeleteTopic(ctx context.Context, name string) error {
+	if err := s.enter(DeleteTopic); err != nil {
 		return err
 	}
-	return s.backend.DropTopic(ctx, name)
+	return s.backend.DeleteTopic(ctx, name)
 }
 
 // Sweep implements store.Maintenance.

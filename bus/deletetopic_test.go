@@ -201,16 +201,16 @@ func TestDeleteTopicInOrder(t *testing.T) {
 	})
 }
 
-// dropFails is a store that can not drop.
-type dropFails struct{ store.Store }
+// deleteFails is a store that can not delete a topic.
+type deleteFails struct{ store.Store }
 
-func (dropFails) DropTopic(context.Context, string) error { return errors.New("no disk") }
+func (deleteFails) DeleteTopic(context.Context, string) error { return errors.New("no disk") }
 
 func TestDeleteTopicFails(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
 		r.stop()
-		r.store.Store = dropFails{r.store.Store}
+		r.store.Store = deleteFails{r.store.Store}
 		var fatal error
 		r.start(Options{Fatal: func(err error) { fatal = err }})
 		wantCode(t, r.bus.DeleteTopic(context.Background(), "t"), eventhub.CodeInternal)
@@ -220,23 +220,23 @@ func TestDeleteTopicFails(t *testing.T) {
 		_, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte("1")})
 		wantCode(t, err, eventhub.CodeInternal)
 		_ = r.bus.Close()
-		r.store.Store = r.store.Store.(dropFails).Store
+		r.store.Store = r.store.Store.(deleteFails).Store
 		r.start(Options{})
 	})
 }
 
-// beforeDrop runs something before a topic is dropped.
-type beforeDrop struct {
+// beforeDelete runs something before a topic is deleted.
+type beforeDelete struct {
 	store.Store
 	run func()
 }
 
-func (b *beforeDrop) DropTopic(ctx context.Context, topic string) error {
+func (b *beforeDelete) DeleteTopic(ctx context.Context, topic string) error {
 	b.run()
-	return b.Store.DropTopic(ctx, topic)
+	return b.Store.DeleteTopic(ctx, topic)
 }
 
-// A group that is loaded while its topic is being dropped ends with it, and does not
+// A group that is loaded while its topic is being deleted ends with it, and does not
 // stand in the way of the one that is made anew.
 func TestDeleteTopicWhileAMemberJoins(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -245,7 +245,7 @@ func TestDeleteTopicWhileAMemberJoins(t *testing.T) {
 		synctest.Wait()
 		r.stop()
 		late := &inbox{t: t, room: -1}
-		r.store.Store = &beforeDrop{r.store.Store, func() {
+		r.store.Store = &beforeDelete{r.store.Store, func() {
 			if _, err := r.bus.Subscribe(context.Background(), opts("t", "g"), late); err != nil {
 				t.Error(err)
 			}

@@ -22,11 +22,11 @@ func (b *Bus) DeleteTopic(ctx context.Context, topic string) error {
 	if err := eventhub.ValidateStoredTopic(topic); err != nil {
 		return err
 	}
-	return b.committer.Between(ctx, "the topic may or may not be deleted", func() error { return b.drop(topic) })
+	return b.committer.Between(ctx, "the topic may or may not be deleted", func() error { return b.deleteNow(topic) })
 }
 
-// drop deletes a topic. The committer calls it.
-func (b *Bus) drop(topic string) error {
+// deleteNow deletes a topic. The committer calls it.
+func (b *Bus) deleteNow(topic string) error {
 	ctx := context.Background()
 	if _, err := b.store.Topic(ctx, topic); err != nil {
 		if errors.Is(err, store.ErrNotFound) {
@@ -38,7 +38,7 @@ func (b *Bus) drop(topic string) error {
 		return err
 	}
 	ended := b.endGroups(topic)
-	err := b.store.DropTopic(ctx, topic)
+	err := b.store.DeleteTopic(ctx, topic)
 	if err != nil {
 		return b.committer.Fail(err)
 	}
@@ -55,7 +55,7 @@ func (b *Bus) drop(topic string) error {
 			m.lose(g.group.ended)
 		}
 	}
-	b.known.dropTopic(topic)
+	b.known.forgetTopic(topic)
 	b.forgetCounts(topic)
 	b.space.Deleted()
 	return nil
@@ -113,7 +113,7 @@ func (m *member) lose(cause error) {
 	m.leave(0)
 }
 
-// forgetCounts drops what was counted of a topic that is gone. Its tails outlive it; what
+// forgetCounts forgets what was counted of a topic that is gone. Its tails outlive it; what
 // they were handed goes with the last of them.
 func (b *Bus) forgetCounts(topic string) {
 	b.counts.forgetTopic(topic)
@@ -128,14 +128,14 @@ func (b *Bus) forgetCounts(topic string) {
 	}
 }
 
-// dropTopic forgets all groups of a topic.
-func (r *registry) dropTopic(topic string) {
+// forgetTopic forgets all groups of a topic.
+func (r *registry) forgetTopic(topic string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	of := func(key groupKey) bool { return key.topic == topic }
 	maps.DeleteFunc(r.groups, func(key groupKey, _ idleGroup) bool { return of(key) })
 	maps.DeleteFunc(r.added, func(key groupKey, _ idleGroup) bool { return of(key) })
-	if r.dropped != nil {
-		r.dropped[groupKey{topic: topic}] = true
+	if r.gone != nil {
+		r.gone[groupKey{topic: topic}] = true
 	}
 }

@@ -19,13 +19,13 @@ import (
 	"eventhub/store"
 )
 
-// What a dropped topic leaves is swept to the last key, also where the process ends
+// What a deleted topic leaves is swept to the last key, also where the process ends
 // before: then by whoever opens the store next.
 func TestSweepLeavesNothing(t *testing.T) {
 	mem := vfs.NewCrashableMem()
 	s := mustOpen(t, onMem(t, mem))
 	fillTopic(t, s, "t", 1500)
-	if err := s.DropTopic(context.Background(), "t"); err != nil {
+	if err := s.DeleteTopic(context.Background(), "t"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Sweep(context.Background()); err != nil {
@@ -47,15 +47,15 @@ func TestSweepLeavesNothing(t *testing.T) {
 }
 
 // Names that are gone have a bounded number of rows, and no offset is given twice under
-// any of them, also after a crash at any of the drops.
-func TestRowsOfDroppedNamesAreBounded(t *testing.T) {
+// any of them, also after a crash at any of the deletions.
+func TestRowsOfDeletedNamesAreBounded(t *testing.T) {
 	const names, most = 60, 8
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	mem := vfs.NewCrashableMem()
 	s := mustOpen(t, onMem(t, mem))
-	s.mostDropped = most
+	s.mostDeleted = most
 	last := make(map[string]uint64)
 	give := func(name string, n int) {
 		for range n {
@@ -69,23 +69,23 @@ func TestRowsOfDroppedNamesAreBounded(t *testing.T) {
 	for i := range 3 * names {
 		name := fmt.Sprint("t", rng.IntN(names))
 		give(name, 1+rng.IntN(9))
-		if err := s.DropTopic(context.Background(), name); err != nil {
+		if err := s.DeleteTopic(context.Background(), name); err != nil {
 			t.Fatal(err)
 		}
 		rows := 0
-		scan(t, s, tagDropped, func(key, _ []byte) {
+		scan(t, s, tagDeleted, func(key, _ []byte) {
 			if len(key) > 1 {
 				rows++
 			}
 		})
-		if rows > most || rows != len(s.dropped) {
-			t.Fatalf("%d names are gone: %d rows on disk and %d in memory; want at most %d", i+1, rows, len(s.dropped), most)
+		if rows > most || rows != len(s.deletedNames) {
+			t.Fatalf("%d names are gone: %d rows on disk and %d in memory; want at most %d", i+1, rows, len(s.deletedNames), most)
 		}
 		if i%10 == 0 {
 			image := afterPowerLoss(mem)
 			mustClose(t, s)
 			mem, s = image, mustOpen(t, onMem(t, image))
-			s.mostDropped = most
+			s.mostDeleted = most
 		}
 	}
 	for i := range names {
@@ -124,7 +124,7 @@ func TestSweepOfCorrelations(t *testing.T) {
 	if links != len(all)-1 {
 		t.Errorf("%d events have links; want all but the one with too long a value, of %d", links, len(all))
 	}
-	if err := s.DropTopic(context.Background(), "t"); err != nil {
+	if err := s.DeleteTopic(context.Background(), "t"); err != nil {
 		t.Fatal(err)
 	}
 	for more := true; more; {
@@ -160,7 +160,7 @@ func TestSweepReadsBesideCommits(t *testing.T) {
 	}
 	s = mustOpen(t, onMem(t, faultfs.Wrap(mem, hook)))
 	defer mustClose(t, s)
-	if err := s.DropTopic(context.Background(), "t"); err != nil {
+	if err := s.DeleteTopic(context.Background(), "t"); err != nil {
 		t.Fatal(err)
 	}
 	hook.on.Store(true)
@@ -183,7 +183,7 @@ func TestSweepStepIsSmall(t *testing.T) {
 		id := fmt.Sprint("e", i)
 		mustCommit(t, s, false, store.Append{Topic: "t", ID: id, Record: newRecord("t", id, size)})
 	}
-	if err := s.DropTopic(context.Background(), "t"); err != nil {
+	if err := s.DeleteTopic(context.Background(), "t"); err != nil {
 		t.Fatal(err)
 	}
 	left := func(tag byte) (keys int) {
@@ -219,7 +219,7 @@ func TestSweepOfManyTopics(t *testing.T) {
 	const n = 1000
 	for i := range n {
 		fillTopic(t, s, fmt.Sprint("t", i), 1)
-		if err := s.DropTopic(context.Background(), fmt.Sprint("t", i)); err != nil {
+		if err := s.DeleteTopic(context.Background(), fmt.Sprint("t", i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -269,7 +269,7 @@ func TestSweepPassesWhatItCanNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, topic := range []string{"a", "b"} {
-		if err := s.DropTopic(context.Background(), topic); err != nil {
+		if err := s.DeleteTopic(context.Background(), topic); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -315,9 +315,9 @@ func fillTopic(t *testing.T, s *Store, topic string, n int) {
 	}
 }
 
-// A power loss around a drop leaves the whole topic or nothing of it, and never
+// A power loss around a deletion leaves the whole topic or nothing of it, and never
 // gives an offset again.
-func TestDropIsWhole(t *testing.T) {
+func TestDeletionIsWhole(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 3))
@@ -327,12 +327,12 @@ func TestDropIsWhole(t *testing.T) {
 		mem := vfs.NewCrashableMem()
 		s := mustOpen(t, onMem(t, mem))
 		fillTopic(t, s, "t", n)
-		dropped := i%4 == 3
+		deleted := i%4 == 3
 		done := make(chan error, 1)
-		if dropped {
-			done <- s.DropTopic(context.Background(), "t")
+		if deleted {
+			done <- s.DeleteTopic(context.Background(), "t")
 		} else {
-			go func() { done <- s.DropTopic(context.Background(), "t") }()
+			go func() { done <- s.DeleteTopic(context.Background(), "t") }()
 		}
 		for range rng.IntN(2000) * (i % 3) {
 			_ = rng.Uint64() // a moment
@@ -353,10 +353,10 @@ func TestDropIsWhole(t *testing.T) {
 		switch {
 		case isGone && errors.Is(delayErr, store.ErrNotFound) && errors.Is(groupErr, store.ErrNotFound):
 			gone++
-		case len(batch.Items) == n && delayErr == nil && groupErr == nil && !dropped:
+		case len(batch.Items) == n && delayErr == nil && groupErr == nil && !deleted:
 			there++
 		default:
-			t.Fatalf("image %d, dropped %v: %d events, delayed event %v, group %v", i, dropped, len(batch.Items), delayErr, groupErr)
+			t.Fatalf("image %d, deleted %v: %d events, delayed event %v, group %v", i, deleted, len(batch.Items), delayErr, groupErr)
 		}
 		a := linkedEvent(t, "t", n)
 		u := &store.Unit{Appends: []store.Append{a}}
@@ -368,11 +368,11 @@ func TestDropIsWhole(t *testing.T) {
 	t.Logf("%d images have the topic, %d do not", there, gone)
 }
 
-// A drop writes little, however many delayed events the topic has: commits wait for it.
-// They are swept in steps as small as any, nobody sees them from the drop on, and none
+// A deletion writes little, however many delayed events the topic has: commits wait for it.
+// They are swept in steps as small as any, nobody sees them from the deletion on, and none
 // comes back when the process ends between two steps, nor when the topic is there again
 // with delayed events of the same ids and times.
-func TestDropOfManyDelayed(t *testing.T) {
+func TestDeletionOfManyDelayed(t *testing.T) {
 	const n, most = 5 * sweepKeys, 1 << 10
 	mem := vfs.NewCrashableMem()
 	s := mustOpen(t, onMem(t, mem))
@@ -389,13 +389,13 @@ func TestDropOfManyDelayed(t *testing.T) {
 	}
 	mustDelay(t, s, true, delays(0, n)...)
 	mustDelay(t, s, true, newDelay("u", "delayed-0", 7))
-	drop := func() {
-		if err := s.DropTopic(context.Background(), "t"); err != nil {
+	deleteTopic := func() {
+		if err := s.DeleteTopic(context.Background(), "t"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if bytes := written(drop); bytes > most {
-		t.Errorf("the drop of a topic with %d delayed events wrote %d bytes; want at most %d", n, bytes, most)
+	if bytes := written(deleteTopic); bytes > most {
+		t.Errorf("the deletion of a topic with %d delayed events wrote %d bytes; want at most %d", n, bytes, most)
 	}
 	want := map[string]int64{"u/delayed-0": 7}
 	check := func(when string) {
@@ -411,7 +411,7 @@ func TestDropOfManyDelayed(t *testing.T) {
 			t.Fatalf("%s FindDelayed: %v, %v", when, p, err)
 		}
 	}
-	check("after the drop")
+	check("after the deletion")
 	steps := 0
 	for more := true; more; steps++ {
 		bytes := written(func() {
@@ -438,9 +438,9 @@ func TestDropOfManyDelayed(t *testing.T) {
 			want["t/delayed-0"], want["t/delayed-1"], want["t/delayed-2"] = 1, 2, 3
 			check("of the second life")
 		case 5:
-			drop()
+			deleteTopic()
 			want = map[string]int64{"u/delayed-0": 7}
-			check("after the second drop")
+			check("after the second deletion")
 			mustDelay(t, s, true, delays(9, 1)...)
 			want["t/delayed-0"] = 9
 			check("of the third life")
