@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"iter"
+
+	"eventhub/internal/listing"
 )
 
 // TopicsPage is how many topics AllTopics reads at a time.
@@ -12,22 +14,10 @@ const TopicsPage = 1000
 // at a time as they are asked for. A page that can not be read is the last pair, with its
 // error.
 func AllTopics(ctx context.Context, from Topics, after string) iter.Seq2[TopicInfo, error] {
-	return func(yield func(TopicInfo, error) bool) {
-		for {
-			page, err := from.ListTopics(ctx, after, TopicsPage)
-			if err != nil {
-				yield(TopicInfo{}, err)
-				return
-			}
-			for _, t := range page {
-				if !yield(t, nil) {
-					return
-				}
-				after = t.Name
-			}
-			if len(page) < TopicsPage {
-				return
-			}
+	return listing.All(TopicsPage, func(last *TopicInfo) ([]TopicInfo, error) {
+		if last != nil {
+			after = last.Name
 		}
-	}
+		return from.ListTopics(ctx, after, TopicsPage)
+	})
 }

@@ -314,23 +314,26 @@ func (f *following) topicsThere(ctx context.Context, adm *client.Admin) ([]admin
 		}
 		return found, nil
 	}
-	for after := ""; ; {
-		page, err := ask(ctx, &f.reach, func(ctx context.Context) ([]admin.TopicInfo, error) {
-			return adm.Topics(ctx, after, admin.MaxPage)
-		})
+	for topic, err := range admin.AllTopics(ctx, asking{&f.reach, adm}, "") {
 		if err != nil {
 			return nil, err
 		}
-		for _, topic := range page {
-			if slices.ContainsFunc(f.patterns, func(p eventhub.Pattern) bool { return p.Match(topic.Topic) }) {
-				found = append(found, topic)
-			}
+		if slices.ContainsFunc(f.patterns, func(p eventhub.Pattern) bool { return p.Match(topic.Topic) }) {
+			found = append(found, topic)
 		}
-		if len(page) < admin.MaxPage {
-			return found, nil
-		}
-		after = page[len(page)-1].Topic
 	}
+	return found, nil
+}
+
+// asking lists topics with the patience of a command.
+type asking struct {
+	reach *reach
+	admin *client.Admin
+}
+
+// Topics implements admin.TopicLister.
+func (a asking) Topics(ctx context.Context, after string, limit int) ([]admin.TopicInfo, error) {
+	return ask(ctx, a.reach, func(ctx context.Context) ([]admin.TopicInfo, error) { return a.admin.Topics(ctx, after, limit) })
 }
 
 // beginsBehind reports whether a tail begins where the topic ends.

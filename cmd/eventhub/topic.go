@@ -12,6 +12,7 @@ import (
 
 	"eventhub/admin"
 	"eventhub/cmd/eventhub/internal/output"
+	"eventhub/internal/listing"
 )
 
 // defaultLimit is how much a listing shows of what may be much more.
@@ -45,33 +46,23 @@ func (p *paging) check() error {
 // pages walks through a listing, page by page. more is called after the last
 // value, when the limit has kept something back.
 func pages[T any](p *paging, more func(last T), page func(after *T, limit int) ([]T, error)) iter.Seq2[T, error] {
+	size := admin.MaxPage
+	if !p.all {
+		size = min(size, p.limit+1) // one more says whether there are more
+	}
 	return func(yield func(T, error) bool) {
-		var after *T
-		for shown := 0; ; {
-			limit := admin.MaxPage
-			if !p.all {
-				limit = min(limit, p.limit-shown+1) // one more says whether there are more
-			}
-			values, err := page(after, limit)
-			if err != nil {
-				var none T
-				yield(none, err)
+		var last T
+		shown := 0
+		for value, err := range listing.All(size, func(after *T) ([]T, error) { return page(after, size) }) {
+			if err == nil && !p.all && shown == p.limit {
+				more(last)
 				return
 			}
-			for i := range values {
-				if !p.all && shown == p.limit {
-					more(*after)
-					return
-				}
-				if !yield(values[i], nil) {
-					return
-				}
-				shown++
-				after = &values[i]
-			}
-			if len(values) < limit {
+			if !yield(value, err) {
 				return
 			}
+			last = value
+			shown++
 		}
 	}
 }

@@ -87,27 +87,20 @@ func dlqOf(topic string) string {
 
 // deadLetterTopics looks through all topics with names after the given one.
 func deadLetterTopics(ctx context.Context, from admin.Inspector, after string, limit int) (found []deadLetterTopic, _ error) {
-	for {
-		topics, err := from.Topics(ctx, after, admin.MaxPage)
+	for t, err := range admin.AllTopics(ctx, from, after) {
 		if err != nil {
 			return nil, err
 		}
-		for i := range topics {
-			t := &topics[i]
-			if !eventhub.IsDeadLetterTopic(t.Topic) || t.FirstOffset == 0 {
-				continue
-			}
-			of := strings.TrimSuffix(t.Topic, eventhub.DeadLetterTopic(""))
-			found = append(found, deadLetterTopic{of, t.Topic, t.Head - t.FirstOffset + 1, t.Head, t.FirstTS, t.HeadTS})
-			if len(found) == limit {
-				return found, nil
-			}
+		if !eventhub.IsDeadLetterTopic(t.Topic) || t.FirstOffset == 0 {
+			continue
 		}
-		if len(topics) < admin.MaxPage {
-			return found, nil
+		of := strings.TrimSuffix(t.Topic, eventhub.DeadLetterTopic(""))
+		found = append(found, deadLetterTopic{of, t.Topic, t.Head - t.FirstOffset + 1, t.Head, t.FirstTS, t.HeadTS})
+		if len(found) == limit {
+			break
 		}
-		after = topics[len(topics)-1].Topic
 	}
+	return found, nil
 }
 
 // listDeadLetters answers with a page of the dead letters of one topic.

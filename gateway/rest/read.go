@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"context"
 	"errors"
 	"net/http"
 
@@ -33,17 +32,29 @@ func listTopics(_ http.ResponseWriter, r *http.Request, access Access) (reply, e
 		Topics []admin.TopicInfo `json:"topics"`
 		Next   string            `json:"next,omitempty"`
 	}{Topics: append([]admin.TopicInfo{}, topics...)} // never null
-	if len(topics) == limit {
-		last := topics[limit-1].Topic
-		next, err := access.Inspector.Topics(r.Context(), last, 1)
-		if err != nil {
-			return reply{}, err
-		}
-		if len(next) > 0 {
-			page.Next = last
-		}
+	last, err := lastOfMore(topics, limit, func(last *admin.TopicInfo) ([]admin.TopicInfo, error) {
+		return access.Inspector.Topics(r.Context(), last.Topic, 1)
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	if last != nil {
+		page.Next = last.Topic
 	}
 	return jsonReply(http.StatusOK, page)
+}
+
+// lastOfMore returns the last entry of a page that others follow, else nil. next reads what
+// follows an entry.
+func lastOfMore[T any](page []T, limit int, next func(last *T) ([]T, error)) (*T, error) {
+	if len(page) < limit {
+		return nil, nil
+	}
+	last := &page[len(page)-1]
+	if following, err := next(last); err != nil || len(following) == 0 {
+		return nil, err
+	}
+	return last, nil
 }
 
 func showTopic(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
@@ -125,10 +136,15 @@ func listGroups(_ http.ResponseWriter, r *http.Request, access Access) (reply, e
 	for _, g := range groups {
 		page.Groups = append(page.Groups, withMembers(g))
 	}
-	if len(groups) == query.Limit {
-		if page.Next, err = nextGroups(r.Context(), access.Inspector, query, &groups[query.Limit-1]); err != nil {
-			return reply{}, err
-		}
+	last, err := lastOfMore(groups, query.Limit, func(last *admin.GroupInfo) ([]admin.GroupInfo, error) {
+		query.AfterTopic, query.AfterGroup, query.Limit = last.Topic, last.Group, 1
+		return access.Inspector.Groups(r.Context(), query)
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	if last != nil {
+		page.Next = &place{last.Topic, last.Group}
 	}
 	return jsonReply(http.StatusOK, page)
 }
@@ -148,17 +164,6 @@ func groupQuery(r *http.Request) (admin.GroupQuery, error) {
 			optional("group", q["group"], eventhub.ValidateGroup),
 			optional("after_topic", q["after_topic"], eventhub.ValidateStoredTopic),
 			optional("after_group", q["after_group"], eventhub.ValidateGroup))
-}
-
-// nextGroups returns the place after the last group of a page, or nil when no
-// group is there.
-func nextGroups(ctx context.Context, from admin.Inspector, q admin.GroupQuery, last *admin.GroupInfo) (*place, error) {
-	q.AfterTopic, q.AfterGroup, q.Limit = last.Topic, last.Group, 1
-	next, err := from.Groups(ctx, q)
-	if err != nil || len(next) == 0 {
-		return nil, err
-	}
-	return &place{last.Topic, last.Group}, nil
 }
 
 func showGroup(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {

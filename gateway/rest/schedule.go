@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"strconv"
@@ -41,10 +40,15 @@ func listScheduled(_ http.ResponseWriter, r *http.Request, access Access) (reply
 		Scheduled []admin.Scheduled `json:"scheduled"`
 		Next      *schedulePlace    `json:"next,omitempty"`
 	}{Scheduled: append([]admin.Scheduled{}, events...)} // never null
-	if len(events) == query.Limit {
-		if page.Next, err = nextScheduled(r.Context(), from, query, &events[query.Limit-1]); err != nil {
-			return reply{}, err
-		}
+	last, err := lastOfMore(events, query.Limit, func(last *admin.Scheduled) ([]admin.Scheduled, error) {
+		query.AfterAt, query.AfterSeq, query.Limit = last.DeliverAt, last.Seq, 1
+		return from.Scheduled(r.Context(), query)
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	if last != nil {
+		page.Next = &schedulePlace{last.DeliverAt, last.Seq}
 	}
 	return jsonReply(http.StatusOK, page)
 }
@@ -74,17 +78,6 @@ func scheduleQuery(r *http.Request) (admin.ScheduleQuery, error) {
 		err = errors.Join(err, eventhub.Errorf(eventhub.CodeBadRequest, "after_seq is given and after_at is not; a place is both"))
 	}
 	return query, err
-}
-
-// nextScheduled returns the place after the last event of a page, or nil when
-// nothing is there.
-func nextScheduled(ctx context.Context, from admin.Scheduler, q admin.ScheduleQuery, last *admin.Scheduled) (*schedulePlace, error) {
-	q.AfterAt, q.AfterSeq, q.Limit = last.DeliverAt, last.Seq, 1
-	next, err := from.Scheduled(ctx, q)
-	if err != nil || len(next) == 0 {
-		return nil, err
-	}
-	return &schedulePlace{last.DeliverAt, last.Seq}, nil
 }
 
 func cancelScheduled(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {

@@ -132,23 +132,18 @@ func placeBefore(ctx context.Context, from admin.Inspector, o *eventhub.TailOpti
 // addHeads notes the newest events of the topics that there are, as far as there
 // is room for them and they are soon found. For the others the time will do.
 func addHeads(ctx context.Context, from admin.Inspector, p *places, patterns []eventhub.Pattern) error {
-	after := ""
-	for range maxHeadPages {
-		topics, err := from.Topics(ctx, after, admin.MaxPage)
+	seen := 0
+	for t, err := range admin.AllTopics(ctx, from, "") {
 		if err != nil {
 			return err
 		}
-		for i := range topics {
-			after = topics[i].Topic
-			if !slices.ContainsFunc(patterns, func(q eventhub.Pattern) bool { return q.Match(after) }) {
-				continue
-			}
+		if slices.ContainsFunc(patterns, func(q eventhub.Pattern) bool { return q.Match(t.Topic) }) {
 			n := len(p.at)
-			if p.advance(after, topics[i].Head, topics[i].HeadTS); len(p.at) <= n {
+			if p.advance(t.Topic, t.Head, t.HeadTS); len(p.at) <= n {
 				return nil // full
 			}
 		}
-		if len(topics) < admin.MaxPage {
+		if seen++; seen == maxHeadPages*admin.MaxPage {
 			return nil
 		}
 	}
