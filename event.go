@@ -59,19 +59,31 @@ type Event struct {
 	Payload json.RawMessage `json:"payload"`
 
 	// Of a publish only, and at most one of them: when the event is to enter the
-	// log, as a time from the hub's clock on (up to MaxDelay), or in epoch
-	// milliseconds. What lies in the past is published at once.
+	// log, as a time from the hub's clock on (up to MaxDelay), or as a time of that
+	// clock, to the millisecond. What lies in the past is published at once.
 	Delay     time.Duration `json:"-"`
-	DeliverAt int64         `json:"-"`
+	DeliverAt time.Time     `json:"-"`
 }
 
-// CommitTime is the hub's clock at commit in epoch milliseconds: the time that
-// every question about time is about.
-func (e *Event) CommitTime() int64 {
+// CommitTime is the hub's clock at commit: the time that every question about time
+// is about.
+func (e *Event) CommitTime() time.Time {
 	if e.CommittedTS != 0 {
-		return e.CommittedTS
+		return time.UnixMilli(e.CommittedTS)
 	}
-	return e.TS
+	return e.Time()
+}
+
+// Time is TS as a time: the publisher's own if it gave one, else the commit time.
+func (e *Event) Time() time.Time { return time.UnixMilli(e.TS) }
+
+// Millis returns t in epoch milliseconds, as the wire and TS have times; 0 for the zero
+// time.
+func Millis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
 }
 
 // Validate checks all that a publisher decides, except the payload's syntax,
@@ -127,17 +139,18 @@ func (e *Event) checkTS(now time.Time) error {
 }
 
 func (e *Event) checkDelay(now time.Time) error {
+	at := Millis(e.DeliverAt)
 	switch latest := now.Add(MaxDelay).UnixMilli(); {
-	case e.Delay == 0 && e.DeliverAt == 0:
+	case e.Delay == 0 && at == 0:
 		return nil
-	case e.Delay != 0 && e.DeliverAt != 0:
+	case e.Delay != 0 && at != 0:
 		return Errorf(CodeBadEvent, "both delay_ms and deliver_at are given; one of them is expected")
 	case e.Delay < 0 || e.Delay > MaxDelay:
 		return Errorf(CodeBadEvent, "delay_ms is %d; 0 to %d (a year) are allowed", e.Delay.Milliseconds(), MaxDelay.Milliseconds())
-	case e.DeliverAt < 0:
-		return Errorf(CodeBadEvent, "deliver_at is %d; epoch milliseconds are not negative", e.DeliverAt)
-	case e.DeliverAt > latest:
-		return Errorf(CodeBadEvent, "deliver_at is %d, more than a year ahead of the hub's clock (%d)", e.DeliverAt, now.UnixMilli())
+	case at < 0:
+		return Errorf(CodeBadEvent, "deliver_at is %d; epoch milliseconds are not negative", at)
+	case at > latest:
+		return Errorf(CodeBadEvent, "deliver_at is %d, more than a year ahead of the hub's clock (%d)", at, now.UnixMilli())
 	}
 	return nil
 }
@@ -148,7 +161,7 @@ func (e *Event) Due(now time.Time) int64 {
 	if e.Delay > 0 {
 		return now.Add(e.Delay + time.Millisecond - 1).UnixMilli()
 	}
-	return e.DeliverAt
+	return Millis(e.DeliverAt)
 }
 
 func (e *Event) checkPayload() error {

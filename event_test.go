@@ -231,14 +231,14 @@ func TestDelayBounds(t *testing.T) {
 		{"more than a year", Event{Delay: MaxDelay + time.Millisecond}, 0, "delay_ms is 31536000001; 0 to 31536000000 (a year) are allowed"},
 		{"the longest there is", Event{Delay: 1<<63 - 1}, 0, "delay_ms is"},
 		{"negative delay", Event{Delay: -time.Millisecond}, 0, "delay_ms is -1"},
-		{"time", Event{DeliverAt: at(time.Hour)}, at(time.Hour), ""},
-		{"time gone by", Event{DeliverAt: 1}, 1, ""},
-		{"time a year ahead", Event{DeliverAt: at(MaxDelay)}, at(MaxDelay), ""},
-		{"time beyond", Event{DeliverAt: at(MaxDelay) + 1}, 0, "deliver_at is 1754676000001, more than a year ahead of the hub's clock (1723140000000)"},
-		{"the last time there is", Event{DeliverAt: 1<<63 - 1}, 0, "deliver_at is"},
-		{"negative time", Event{DeliverAt: -5}, 0, "deliver_at is -5"},
-		{"both", Event{Delay: time.Second, DeliverAt: at(time.Second)}, 0, "both delay_ms and deliver_at are given"},
-		{"both, one of them absurd", Event{Delay: -1, DeliverAt: -1}, 0, "both"},
+		{"time", Event{DeliverAt: time.UnixMilli(at(time.Hour))}, at(time.Hour), ""},
+		{"time gone by", Event{DeliverAt: time.UnixMilli(1)}, 1, ""},
+		{"time a year ahead", Event{DeliverAt: time.UnixMilli(at(MaxDelay))}, at(MaxDelay), ""},
+		{"time beyond", Event{DeliverAt: time.UnixMilli(at(MaxDelay) + 1)}, 0, "deliver_at is 1754676000001, more than a year ahead of the hub's clock (1723140000000)"},
+		{"the last time there is", Event{DeliverAt: time.UnixMilli(1<<63 - 1)}, 0, "deliver_at is"},
+		{"negative time", Event{DeliverAt: time.UnixMilli(-5)}, 0, "deliver_at is -5"},
+		{"both", Event{Delay: time.Second, DeliverAt: time.UnixMilli(at(time.Second))}, 0, "both delay_ms and deliver_at are given"},
+		{"both, one of them absurd", Event{Delay: -1, DeliverAt: time.UnixMilli(-1)}, 0, "both"},
 	} {
 		e := tt.event
 		e.Topic, e.Payload = "a.b", []byte(`1`)

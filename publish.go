@@ -16,9 +16,9 @@ const (
 // durable as the hub promises.
 type Receipt struct {
 	ID     string
-	Offset uint64 // 0 while the event is scheduled
-	// DeliverAt is when a scheduled event enters the log, in epoch milliseconds.
-	DeliverAt int64
+	Offset uint64 // 0 while the event is delayed
+	// DeliverAt is when a delayed event enters the log; the zero time for others.
+	DeliverAt time.Time
 	// Duplicate is set when an event with this id was in the topic already;
 	// Offset or DeliverAt is then the first one's, and nothing was added.
 	Duplicate bool

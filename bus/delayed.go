@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"time"
 
 	"eventhub"
 	"eventhub/admin"
@@ -94,9 +95,9 @@ func delayedReceipts(receipts []eventhub.Receipt, delays []store.Delay, delayed 
 			continue
 		}
 		d := &delays[p]
-		receipts[at] = eventhub.Receipt{ID: d.ID, DeliverAt: d.At, Duplicate: d.Duplicate}
+		receipts[at] = eventhub.Receipt{ID: d.ID, DeliverAt: time.UnixMilli(d.At), Duplicate: d.Duplicate}
 		if d.Duplicate && d.Seq == 0 {
-			receipts[at].DeliverAt, receipts[at].Offset = 0, d.Offset
+			receipts[at].DeliverAt, receipts[at].Offset = time.Time{}, d.Offset
 		}
 		p--
 	}

@@ -117,7 +117,7 @@ func (r *diskRig) schedule(n int) {
 		var events []eventhub.Event
 		for i := first; i < min(n, first+page); i++ {
 			at := base + rng.Int64N(1000)
-			events = append(events, eventhub.Event{Topic: "t", ID: fmt.Sprint("id-", i), DeliverAt: at, Payload: fmt.Append(nil, at)})
+			events = append(events, eventhub.Event{Topic: "t", ID: fmt.Sprint("id-", i), DeliverAt: time.UnixMilli(at), Payload: fmt.Append(nil, at)})
 		}
 		if _, err := r.bus.Publish(context.Background(), events...); err != nil {
 			r.t.Fatal(err)
@@ -144,8 +144,8 @@ func (a *arrivals) Deliver(batch []eventhub.Delivery) int {
 		d := &batch[i]
 		e, err := d.Event()
 		at, _ := strconv.ParseInt(string(e.Payload), 10, 64)
-		if err != nil || e.CommitTime() < at || at < a.last || a.seen[e.ID] {
-			a.t.Errorf("%s, due at %d behind %d, was committed at %d; seen before: %v, %v", e.ID, at, a.last, e.CommitTime(), a.seen[e.ID], err)
+		if err != nil || e.CommitTime().UnixMilli() < at || at < a.last || a.seen[e.ID] {
+			a.t.Errorf("%s, due at %d behind %d, was committed at %d; seen before: %v, %v", e.ID, at, a.last, e.CommitTime().UnixMilli(), a.seen[e.ID], err)
 		}
 		a.last = at
 		if a.seen != nil {

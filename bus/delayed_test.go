@@ -89,7 +89,7 @@ func TestScheduledOrder(t *testing.T) {
 			w := want[i]
 			got := r.schedule("t", w.id, time.Duration(w.ms)*time.Millisecond)
 			if due := began.UnixMilli() + w.ms; w.ms > 0 {
-				equal(t, "receipt of "+w.id, got, eventhub.Receipt{ID: w.id, DeliverAt: due})
+				equal(t, "receipt of "+w.id, got, eventhub.Receipt{ID: w.id, DeliverAt: time.UnixMilli(due)})
 			} else {
 				equal(t, "receipt of "+w.id, got, eventhub.Receipt{ID: w.id, Offset: 1})
 			}
@@ -132,7 +132,7 @@ func TestScheduledAsPublished(t *testing.T) {
 		now := time.Now()
 		e := eventhub.Event{Topic: "t", ID: "x", TS: now.UnixMilli() - 5000, Key: "k", SID: "s", Tags: []string{"#a"},
 			CausedBy: []string{"y"}, Headers: map[string]string{"x-a": "b"}, Payload: []byte(`{"n":1.50}`),
-			DeliverAt: now.Add(time.Second).UnixMilli()}
+			DeliverAt: time.UnixMilli(now.Add(time.Second).UnixMilli())}
 		if _, err := r.bus.Publish(context.Background(), e, eventhub.Event{Topic: "t", Delay: time.Second, Payload: []byte("1")}); err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +142,7 @@ func TestScheduledAsPublished(t *testing.T) {
 			t.Fatalf("the log has %+v", got)
 		}
 		want := e
-		want.Offset, want.CommittedTS, want.DeliverAt, want.Partition = 1, e.DeliverAt, 0, got[0].Partition
+		want.Offset, want.CommittedTS, want.DeliverAt, want.Partition = 1, e.DeliverAt.UnixMilli(), time.Time{}, got[0].Partition
 		equal(t, "event", got[0], want)
 		item, err := r.store.Latest(context.Background(), "t", "k", 0)
 		equal(t, "latest of the key", []any{item.Offset, err}, []any{1, nil})
@@ -154,13 +154,13 @@ func TestScheduledAsPublished(t *testing.T) {
 func TestScheduledInBatch(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		now := time.Now().UnixMilli()
-		past := eventhub.Event{Topic: "t", ID: "past", DeliverAt: now - 5, Payload: []byte("1")}
-		justNow := eventhub.Event{Topic: "t", ID: "now", DeliverAt: now, Payload: []byte("1")}
+		past := eventhub.Event{Topic: "t", ID: "past", DeliverAt: time.UnixMilli(now - 5), Payload: []byte("1")}
+		justNow := eventhub.Event{Topic: "t", ID: "now", DeliverAt: time.UnixMilli(now), Payload: []byte("1")}
 		receipts, err := r.bus.Publish(context.Background(),
 			later("t", "a", time.Second), past, later("u", "b", 2*time.Second), later("t", "c", time.Microsecond), justNow, later("t", "d", 0))
 		equal(t, "receipts", []any{receipts, err}, []any{[]eventhub.Receipt{
-			{ID: "a", DeliverAt: now + 1000}, {ID: "past", Offset: 1}, {ID: "b", DeliverAt: now + 2000},
-			{ID: "c", DeliverAt: now + 1}, {ID: "now", Offset: 2}, {ID: "d", Offset: 3}}, nil})
+			{ID: "a", DeliverAt: time.UnixMilli(now + 1000)}, {ID: "past", Offset: 1}, {ID: "b", DeliverAt: time.UnixMilli(now + 2000)},
+			{ID: "c", DeliverAt: time.UnixMilli(now + 1)}, {ID: "now", Offset: 2}, {ID: "d", Offset: 3}}, nil})
 		equal(t, "log", r.logged("t"), []string{"past", "now", "d"})
 		equal(t, "scheduled", r.scheduled(), []string{"c", "a", "b"})
 
@@ -180,9 +180,9 @@ func TestScheduledInBatch(t *testing.T) {
 			wantCode(t, bad[i].Err, code)
 		}
 		equal(t, "receipts of the first", bad[0].Receipts, []eventhub.Receipt{
-			{ID: "e", DeliverAt: now + 1000}, {ID: "f", DeliverAt: now + 3000}, {ID: "g", Offset: 4}})
+			{ID: "e", DeliverAt: time.UnixMilli(now + 1000)}, {ID: "f", DeliverAt: time.UnixMilli(now + 3000)}, {ID: "g", Offset: 4}})
 		equal(t, "receipts of the last", bad[5].Receipts, []eventhub.Receipt{
-			{ID: "j", Offset: 5}, {ID: "h", DeliverAt: now + 4000}, {ID: "i", DeliverAt: now + eventhub.MaxDelay.Milliseconds()}})
+			{ID: "j", Offset: 5}, {ID: "h", DeliverAt: time.UnixMilli(now + 4000)}, {ID: "i", DeliverAt: time.UnixMilli(now + eventhub.MaxDelay.Milliseconds())}})
 		equal(t, "scheduled", r.scheduled(), []string{"c", "a", "e", "b", "f", "h", "i"})
 		r.after(time.Hour)
 		equal(t, "log in the end", r.logged("t"), []string{"past", "now", "d", "g", "j", "c", "a", "e", "f", "h"})

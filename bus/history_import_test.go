@@ -220,7 +220,7 @@ func TestImportRefuses(t *testing.T) {
 			{func(e *eventhub.Event) { e.TS = -5 }, eventhub.CodeBadEvent, "-5"},
 			{func(e *eventhub.Event) { e.TS = now.Add(time.Hour).UnixMilli() }, eventhub.CodeBadEvent, "ahead"},
 			{func(e *eventhub.Event) { e.Delay = time.Second }, eventhub.CodeBadEvent, "1000"},
-			{func(e *eventhub.Event) { e.DeliverAt = 17 }, eventhub.CodeBadEvent, "17"},
+			{func(e *eventhub.Event) { e.DeliverAt = time.UnixMilli(17) }, eventhub.CodeBadEvent, "17"},
 			{func(e *eventhub.Event) { e.Key = "\xff" }, eventhub.CodeBadEvent, "key"},
 			{func(e *eventhub.Event) { e.Payload = nil }, eventhub.CodeBadRequest, "payload"},
 			{func(e *eventhub.Event) { e.Payload = []byte(`{"a":1,"a":2}`) }, eventhub.CodeBadJSON, "payload"},

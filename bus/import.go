@@ -112,9 +112,9 @@ func checkImport(e *eventhub.Event, now time.Time) error {
 		return eventhub.Errorf(eventhub.CodeBadEvent, "offset is %d; at most %d can be imported", e.Offset, uint64(maxImportOffset))
 	case e.CommittedTS < 0 || e.CommittedTS > maxCommitTime:
 		return eventhub.Errorf(eventhub.CodeBadEvent, "committed_ts is %d; 0 to %d are allowed", e.CommittedTS, int64(maxCommitTime))
-	case e.Delay != 0 || e.DeliverAt != 0:
+	case e.Delay != 0 || !e.DeliverAt.IsZero():
 		return eventhub.Errorf(eventhub.CodeBadEvent, "delay_ms is %d and deliver_at is %d; an import enters the log at once",
-			e.Delay.Milliseconds(), e.DeliverAt)
+			e.Delay.Milliseconds(), eventhub.Millis(e.DeliverAt))
 	case !eventhub.HubOnlyTopic(e.Topic):
 		return e.ValidateFields(now)
 	case len(e.Payload) > maxMadePayload:

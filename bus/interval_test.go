@@ -99,7 +99,7 @@ func TestIntervalWaitsForWhatIsPromised(t *testing.T) {
 	inInterval(t, func(s *syncs, b *Bus) {
 		ctx := context.Background()
 		at := time.Now().Add(time.Hour).UnixMilli()
-		if _, err := b.Publish(ctx, eventhub.Event{Topic: "t", ID: "later", Payload: []byte("1"), DeliverAt: at}); err != nil {
+		if _, err := b.Publish(ctx, eventhub.Event{Topic: "t", ID: "later", Payload: []byte("1"), DeliverAt: time.UnixMilli(at)}); err != nil {
 			t.Fatal(err)
 		}
 		equal(t, "a scheduled event", s.take(), []bool{false})

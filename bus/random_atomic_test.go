@@ -92,7 +92,7 @@ func (w *world) delayEvent() {
 	}
 	receipts, err := w.bus.Publish(context.Background(), e)
 	at := w.wall() + delay.Milliseconds()
-	if err != nil || receipts[0] != (eventhub.Receipt{ID: e.ID, DeliverAt: at}) {
+	if err != nil || receipts[0] != (eventhub.Receipt{ID: e.ID, DeliverAt: time.UnixMilli(at)}) {
 		w.t.Fatalf("a publish with delay %s: %+v, %v; want it at %d", delay, receipts, err, at)
 	}
 	w.delayed = append(w.delayed, modelDelayed{e, at})

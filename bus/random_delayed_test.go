@@ -182,7 +182,7 @@ func (w *delaysWorld) publish(s delayStep, p *scheduled, due bool) {
 	switch {
 	case r.Duplicate:
 		w.never[serial] = "a duplicate"
-		if r.Offset == 0 && (p == nil || r.DeliverAt != p.at) || r.Offset != 0 && w.events[s.key] == 0 && !due {
+		if r.Offset == 0 && (p == nil || eventhub.Millis(r.DeliverAt) != p.at) || r.Offset != 0 && w.events[s.key] == 0 && !due {
 			w.fail("%v is a duplicate, %+v; scheduled is %+v, in the log %d", s, r, p, w.events[s.key])
 		}
 	case w.events[s.key] != 0, s.what == "delay" && p != nil && !due:
@@ -192,7 +192,7 @@ func (w *delaysWorld) publish(s delayStep, p *scheduled, due bool) {
 			w.fail("%v is scheduled anew, %+v, and %+v has not been in the log", s, r, p)
 		}
 		w.delays[s.key] = &scheduled{serial, at}
-		if r.DeliverAt != at {
+		if eventhub.Millis(r.DeliverAt) != at {
 			w.fail("%v: %+v; want it at %d", s, r, at)
 		}
 	default:

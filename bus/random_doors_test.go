@@ -259,7 +259,7 @@ func (w *doorWorld) publish(how, topic string) *deed {
 				continue
 			}
 			e := of[i]
-			e.at = r.DeliverAt // 0: it is in the log
+			e.at = eventhub.Millis(r.DeliverAt) // 0: it is in the log
 			switch {
 			case !alone:
 				e.state = doorUnsure

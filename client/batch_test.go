@@ -96,19 +96,19 @@ func TestEnqueueSaysAll(t *testing.T) {
 		if !r.Batch {
 			events = []eventhub.Event{r.Event}
 		}
-		sent = append(sent, fmt.Sprint(r.Batch, len(events), events[0].Delay, events[0].DeliverAt, r.WaitFor, r.WaitUpTo))
+		sent = append(sent, fmt.Sprint(r.Batch, len(events), events[0].Delay, eventhub.Millis(events[0].DeliverAt), r.WaitFor, r.WaitUpTo))
 		switch {
 		case len(r.WaitFor) > 1:
 			return []string{refusal(r, eventhub.CodeWaitTimeout)}, true
 		case r.Batch:
 			return []string{batchOK(r, 7, false)}, true
 		case r.Event.Delay > 0:
-			return []string{string(wire.AppendPublishOK(nil, r.Corr, true, eventhub.Receipt{ID: r.Event.ID, DeliverAt: 1723140060000}))}, true
+			return []string{string(wire.AppendPublishOK(nil, r.Corr, true, eventhub.Receipt{ID: r.Event.ID, DeliverAt: time.UnixMilli(1723140060000)}))}, true
 		}
 		return []string{fmt.Sprintf(`{"op":"OK","corr":%q,"id":%q,"offset":3}`, r.Corr, r.Event.ID)}, true
 	}))
 	later, at := event("t", `1`), event("t", `2`)
-	later.Delay, at.DeliverAt = time.Minute, 1723140000000
+	later.Delay, at.DeliverAt = time.Minute, time.UnixMilli(1723140000000)
 	pubs := []eventhub.Publication{
 		{Events: []eventhub.Event{later}},
 		{Events: []eventhub.Event{at}},
@@ -123,7 +123,7 @@ func TestEnqueueSaysAll(t *testing.T) {
 	for _, p := range await(t, "the outcome", done) {
 		text := string(eventhub.ErrorCode(p.Err))
 		for _, r := range p.Receipts {
-			text += fmt.Sprint(" ", len(r.ID) > 0, r.Offset, r.DeliverAt)
+			text += fmt.Sprint(" ", len(r.ID) > 0, r.Offset, eventhub.Millis(r.DeliverAt))
 		}
 		got = append(got, text)
 	}

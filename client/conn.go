@@ -350,7 +350,10 @@ func (c *Client) handle(n *conn, message []byte) error {
 // note keeps the answer that a frame is until all of the read are applied.
 func (n *conn) note(corr uint64, f *wire.HubFrame) {
 	a := answered{corr: corr, stale: f.Stale}
-	a.receipt = eventhub.Receipt{Offset: f.Offset, DeliverAt: f.DeliverAt, Duplicate: f.Duplicate}
+	a.receipt = eventhub.Receipt{Offset: f.Offset, Duplicate: f.Duplicate}
+	if f.DeliverAt != 0 {
+		a.receipt.DeliverAt = time.UnixMilli(f.DeliverAt)
+	}
 	if f.Err != nil {
 		a.err = f.Err
 	}

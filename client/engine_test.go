@@ -267,7 +267,7 @@ func TestLaterAndCancelled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got[0].DeliverAt < before+time.Hour.Milliseconds() || got[0].Offset != 0 || got[1].Offset != 1 || got[1].DeliverAt != 0 || got[2].DeliverAt == 0 {
+	if got[0].DeliverAt.UnixMilli() < before+time.Hour.Milliseconds() || got[0].Offset != 0 || got[1].Offset != 1 || !got[1].DeliverAt.IsZero() || got[2].DeliverAt.IsZero() {
 		t.Errorf("the receipts are %+v", got)
 	}
 	if err := c.Cancel(ctx, "t", got[0].ID); err != nil {

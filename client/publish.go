@@ -89,7 +89,7 @@ func (e *exchange) takeEvents(events []eventhub.Event) error {
 	for i := range events {
 		event := events[i]
 		// The hub's clock, not this machine's, judges times.
-		if err := event.Validate(time.UnixMilli(max(event.TS, event.DeliverAt))); err != nil {
+		if err := event.Validate(time.UnixMilli(max(event.TS, eventhub.Millis(event.DeliverAt)))); err != nil {
 			return about(i, len(events), err)
 		}
 		made := event.ID == ""

@@ -67,7 +67,7 @@ func appendPublishOpts(dst []byte, e *eventhub.Event) []byte {
 	dst = appendTexts(dst, "tags", e.Tags)
 	dst = appendTexts(dst, "caused_by", e.CausedBy)
 	dst = appendNumber(dst, "delay_ms", wholeMillis(e.Delay))
-	return appendNumber(dst, "deliver_at", e.DeliverAt)
+	return appendNumber(dst, "deliver_at", eventhub.Millis(e.DeliverAt))
 }
 
 func appendHeaders(dst []byte, headers map[string]string) []byte {

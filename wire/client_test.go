@@ -162,7 +162,7 @@ func (m *meaningLines) receipts(rs []eventhub.Receipt) {
 	var deliverAt []int64
 	var duplicates []int
 	for i, r := range rs {
-		ids, offsets, deliverAt = append(ids, r.ID), append(offsets, r.Offset), append(deliverAt, r.DeliverAt)
+		ids, offsets, deliverAt = append(ids, r.ID), append(offsets, r.Offset), append(deliverAt, eventhub.Millis(r.DeliverAt))
 		if r.Duplicate {
 			duplicates = append(duplicates, i)
 		}
@@ -228,7 +228,7 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 		t.Errorf("%+v", f4)
 	}
 	f4 = good(`{"duplicates":[1] ,"offsets":[0,17],"ids":["\u0061","b"],"deliver_at":[5,0],"new":1,"op":"OK"}`)
-	if want := []eventhub.Receipt{{ID: "a", DeliverAt: 5}, {ID: "b", Offset: 17, Duplicate: true}}; !slices.Equal(f4.Receipts, want) {
+	if want := []eventhub.Receipt{{ID: "a", DeliverAt: time.UnixMilli(5)}, {ID: "b", Offset: 17, Duplicate: true}}; !slices.Equal(f4.Receipts, want) {
 		t.Errorf("%+v", f4)
 	}
 	f5 := good(`{"index":0,"group":"\u0067","msg":"m","topic":"t","new":1,"code":"shutting_down","op":"ERR"}`)
@@ -448,7 +448,7 @@ func drawEvent(t *rapid.T) eventhub.Event {
 	case 1:
 		e.Delay = time.Duration(rapid.IntRange(1, 1<<20).Draw(t, "delay")) * time.Millisecond
 	case 2:
-		e.DeliverAt = rapid.Int64Range(1, 1<<50).Draw(t, "deliver at")
+		e.DeliverAt = time.UnixMilli(rapid.Int64Range(1, 1<<50).Draw(t, "deliver at"))
 	}
 	e.Key, e.SID = text.Draw(t, "key"), text.Draw(t, "sid")
 	if draw("headers") {

@@ -70,9 +70,9 @@ func AppendPublishOK(dst []byte, corr string, hasCorr bool, r eventhub.Receipt) 
 	dst = openOK(dst, corr, hasCorr)
 	dst = append(dst, `,"id":`...)
 	dst = strictjson.AppendString(dst, r.ID)
-	if r.DeliverAt != 0 {
+	if !r.DeliverAt.IsZero() {
 		dst = append(dst, `,"deliver_at":`...)
-		dst = strconv.AppendInt(dst, r.DeliverAt, 10)
+		dst = strconv.AppendInt(dst, r.DeliverAt.UnixMilli(), 10)
 	} else {
 		dst = append(dst, `,"offset":`...)
 		dst = strconv.AppendUint(dst, r.Offset, 10)
@@ -94,7 +94,7 @@ func AppendBatchOK(dst []byte, corr string, hasCorr bool, receipts []eventhub.Re
 	for i := range receipts {
 		dst = strictjson.AppendString(comma(dst, i), receipts[i].ID)
 		duplicate = duplicate || receipts[i].Duplicate
-		scheduled = scheduled || receipts[i].DeliverAt != 0
+		scheduled = scheduled || !receipts[i].DeliverAt.IsZero()
 	}
 	dst = append(dst, `],"offsets":[`...)
 	for i := range receipts {
@@ -104,7 +104,7 @@ func AppendBatchOK(dst []byte, corr string, hasCorr bool, receipts []eventhub.Re
 	if scheduled {
 		dst = append(dst, `,"deliver_at":[`...)
 		for i := range receipts {
-			dst = strconv.AppendInt(comma(dst, i), receipts[i].DeliverAt, 10)
+			dst = strconv.AppendInt(comma(dst, i), eventhub.Millis(receipts[i].DeliverAt), 10)
 		}
 		dst = append(dst, ']')
 	}

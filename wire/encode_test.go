@@ -207,7 +207,7 @@ func TestEncodersDoNotAllocate(t *testing.T) {
 	d := benchDelivery()
 	buf := make([]byte, 0, 1024)
 	outcomes := []eventhub.Outcome{eventhub.Applied, eventhub.Stale}
-	receipts := []eventhub.Receipt{{ID: "order-17", Offset: 1042}, {ID: "order-18", DeliverAt: 5, Duplicate: true}}
+	receipts := []eventhub.Receipt{{ID: "order-17", Offset: 1042}, {ID: "order-18", DeliverAt: time.UnixMilli(5), Duplicate: true}}
 	batch := []eventhub.Delivery{*d, *d}
 	for name, encode := range map[string]func(){
 		"EventFrame.Append": func() { f.Append(buf, d) },

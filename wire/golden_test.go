@@ -233,7 +233,7 @@ func (m *meaningLines) event(at string, e *eventhub.Event) {
 	m.addIf(len(e.Tags) > 0, at+"tags", e.Tags)
 	m.addIf(len(e.CausedBy) > 0, at+"caused_by", e.CausedBy)
 	m.addIf(e.Delay != 0, at+"delay_ms", e.Delay.Milliseconds())
-	m.addIf(e.DeliverAt != 0, at+"deliver_at", e.DeliverAt)
+	m.addIf(!e.DeliverAt.IsZero(), at+"deliver_at", e.DeliverAt.UnixMilli())
 }
 
 func (m *meaningLines) subscribe(o *SubscribeOptions) {
@@ -339,8 +339,8 @@ func hubFrames() []goldenCase {
 	}
 	receipt := eventhub.Receipt{ID: id, Offset: 1042}
 	twice := eventhub.Receipt{ID: "order-17", Offset: 17, Duplicate: true}
-	later := eventhub.Receipt{ID: "mail-3", DeliverAt: 1723143600000}
-	laterAgain := eventhub.Receipt{ID: "mail-4", DeliverAt: 1723143600001, Duplicate: true}
+	later := eventhub.Receipt{ID: "mail-3", DeliverAt: time.UnixMilli(1723143600000)}
+	laterAgain := eventhub.Receipt{ID: "mail-4", DeliverAt: time.UnixMilli(1723143600001), Duplicate: true}
 	delivery := eventhub.Delivery{
 		Topic: "process.state", Offset: 1042, Attempt: 1, MaxAttempts: 5,
 		Record: eventhub.Record(`{"ts":1723140000000,"id":"` + id + `","topic":"process.state","partition":3,"key":"node-17","payload":{"state":"running"}}`),

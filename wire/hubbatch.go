@@ -136,7 +136,7 @@ func (d *HubDecoder) plainReceipts(s *scanner, f *HubFrame) {
 	s.expect(`],"offsets":[`)
 	s.numbers(n, func(i int, v uint64) { rs[i].Offset = v })
 	if s.has(`,"deliver_at":[`) {
-		s.numbers(n, func(i int, v uint64) { rs[i].DeliverAt = int64(v) })
+		s.numbers(n, func(i int, v uint64) { rs[i].DeliverAt = timeOf(int64(v)) })
 	}
 	if s.has(`,"duplicates":[`) {
 		s.indexes(n, func(i int) { rs[i].Duplicate = true })
@@ -189,7 +189,7 @@ func (d *HubDecoder) readReceipts(f *HubFrame) error {
 		return err
 	}
 	if !absent(m.deliverAt) {
-		err := readCardinals("deliver_at", m.deliverAt, len(rs), func(i int, n uint64) { rs[i].DeliverAt = int64(n) })
+		err := readCardinals("deliver_at", m.deliverAt, len(rs), func(i int, n uint64) { rs[i].DeliverAt = timeOf(int64(n)) })
 		if err != nil {
 			return err
 		}

@@ -202,7 +202,10 @@ func (d *Decoder) readEventOption(name, value []byte, e *eventhub.Event) error {
 		return readMillis("delay_ms", value, -maxMillis, &e.Delay)
 	case "deliver_at":
 		d.countWhen(value)
-		return readInteger("deliver_at", value, &e.DeliverAt)
+		var ms int64
+		err := readInteger("deliver_at", value, &ms)
+		e.DeliverAt = timeOf(ms)
+		return err
 	case "wait_for", "wait_ms":
 		return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given for one event; it belongs into the opts of the whole PUBLISH", name)
 	}

@@ -220,3 +220,11 @@ func (n *names) intern(text []byte) string {
 	}
 	return *place
 }
+
+// timeOf is the reverse of eventhub.Millis.
+func timeOf(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
+}

@@ -114,7 +114,7 @@ func (m *dueMember) publish(t *testing.T, addr string) (scheduled int) {
 	for first := 0; first < len(m.at); first += dueBatch {
 		var events []eventhub.Event
 		for i := first; i < min(first+dueBatch, len(m.at)); i++ {
-			events = append(events, eventhub.Event{Topic: dueTopic, ID: fmt.Sprint("due-", i), DeliverAt: m.at[i], Payload: fmt.Appendf(nil, `{"n":%d}`, i)})
+			events = append(events, eventhub.Event{Topic: dueTopic, ID: fmt.Sprint("due-", i), DeliverAt: time.UnixMilli(m.at[i]), Payload: fmt.Appendf(nil, `{"n":%d}`, i)})
 		}
 		pubs = append(pubs, eventhub.Publication{Events: events})
 	}
@@ -129,11 +129,11 @@ func (m *dueMember) publish(t *testing.T, addr string) (scheduled int) {
 			t.Fatalf("%d events were answered by %d receipts, %v", len(p.Events), len(p.Receipts), p.Err)
 		}
 		for i, r := range p.Receipts {
-			if r.DeliverAt != 0 {
+			if !r.DeliverAt.IsZero() {
 				scheduled++
 			}
-			if r.Duplicate || r.ID != p.Events[i].ID || r.DeliverAt != 0 && r.DeliverAt != p.Events[i].DeliverAt {
-				t.Fatalf("%s for %d was answered by %+v", p.Events[i].ID, p.Events[i].DeliverAt, r)
+			if r.Duplicate || r.ID != p.Events[i].ID || !r.DeliverAt.IsZero() && !r.DeliverAt.Equal(p.Events[i].DeliverAt) {
+				t.Fatalf("%s for %s was answered by %+v", p.Events[i].ID, p.Events[i].DeliverAt, r)
 			}
 		}
 	}

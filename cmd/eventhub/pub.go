@@ -177,9 +177,11 @@ func (p *publishing) makeEvent() error {
 		}
 	}
 	if p.deliverAt != "" {
-		if p.event.DeliverAt, err = input.Time(p.deliverAt); err != nil {
+		at, err := input.Time(p.deliverAt)
+		if err != nil {
 			return fmt.Errorf("--deliver-at %w", err)
 		}
+		p.event.DeliverAt = time.UnixMilli(at)
 	}
 	p.event.Payload = []byte("null")
 	if !p.lines {
@@ -201,7 +203,7 @@ func (p *publishing) makeEvent() error {
 // validate checks an event as the hub will, except its times, which the hub's clock
 // judges and not this machine's.
 func validate(e *eventhub.Event) error {
-	return e.Validate(time.UnixMilli(max(e.TS, e.DeliverAt)))
+	return e.Validate(time.UnixMilli(max(e.TS, eventhub.Millis(e.DeliverAt))))
 }
 
 func (p *publishing) run(cmd *cobra.Command) error {
@@ -285,7 +287,7 @@ type published struct {
 }
 
 func newPublished(topic string, r eventhub.Receipt) published {
-	return published{Topic: topic, Offset: r.Offset, ID: r.ID, DeliverAt: r.DeliverAt, Duplicate: r.Duplicate}
+	return published{Topic: topic, Offset: r.Offset, ID: r.ID, DeliverAt: eventhub.Millis(r.DeliverAt), Duplicate: r.Duplicate}
 }
 
 // remarks says what is special about an event.

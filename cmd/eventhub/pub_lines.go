@@ -85,7 +85,7 @@ func (t *tally) add(r eventhub.Receipt) {
 	switch {
 	case r.Duplicate:
 		t.duplicates++
-	case r.DeliverAt != 0:
+	case !r.DeliverAt.IsZero():
 		t.scheduled++
 	default:
 		t.published++

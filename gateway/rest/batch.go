@@ -5,6 +5,7 @@ import (
 	"errors"
 	"mime"
 	"net/http"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -71,7 +72,7 @@ func answerBatch(receipts []eventhub.Receipt) (status int, answer batchAnswer) {
 	answer = batchAnswer{Count: len(receipts), Receipts: make([]receipt, len(receipts))}
 	for i := range receipts {
 		rc := &answer.Receipts[i]
-		*rc = receipt(receipts[i])
+		*rc = receiptOf(receipts[i])
 		if rc.Duplicate {
 			answer.Duplicates = append(answer.Duplicates, i)
 		}
@@ -99,7 +100,7 @@ func (b *batchEvent) take() (eventhub.Event, error) {
 		}
 	}
 	if b.DeliverAt != nil {
-		e.DeliverAt = *b.DeliverAt
+		e.DeliverAt = time.UnixMilli(*b.DeliverAt)
 	}
 	switch {
 	case b.DelayMS != nil && b.DeliverAt != nil:

@@ -334,5 +334,5 @@ func requeue(w http.ResponseWriter, r *http.Request, access Access) (reply, erro
 	if err != nil {
 		return reply{}, err
 	}
-	return jsonReply(http.StatusOK, receipt(done))
+	return jsonReply(http.StatusOK, receiptOf(done))
 }

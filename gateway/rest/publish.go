@@ -25,6 +25,10 @@ type receipt struct {
 	Duplicate bool   `json:"duplicate,omitempty"`
 }
 
+func receiptOf(r eventhub.Receipt) receipt {
+	return receipt{ID: r.ID, Offset: r.Offset, DeliverAt: eventhub.Millis(r.DeliverAt), Duplicate: r.Duplicate}
+}
+
 // later reports whether the event is not in the log yet.
 func (r *receipt) later() bool { return r.Offset == 0 && r.DeliverAt != 0 }
 
@@ -55,7 +59,7 @@ func (a *API) answerOne(r *http.Request, access Access, given *given) (reply, er
 	if len(receipts) == 0 {
 		return reply{}, err
 	}
-	answer := receipt(receipts[0])
+	answer := receiptOf(receipts[0])
 	if err != nil {
 		return reply{}, &partialError{err, answer}
 	}
@@ -150,10 +154,12 @@ var eventAttributes = map[string]attribute{
 		}
 		return setDelay(&g.event, ms)
 	}},
-	"deliver_at": {set: func(g *given, v string) (err error) {
-		if g.event.DeliverAt, err = strconv.ParseInt(v, 10, 64); err != nil {
+	"deliver_at": {set: func(g *given, v string) error {
+		ms, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
 			return eventhub.Errorf(eventhub.CodeBadEvent, "deliver_at %.20q is not in epoch milliseconds", v)
 		}
+		g.event.DeliverAt = time.UnixMilli(ms)
 		return nil
 	}},
 	"wait_for": waitAttributes["wait_for"],

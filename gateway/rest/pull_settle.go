@@ -138,7 +138,7 @@ func ack(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	}
 	answer := s.answer(nil)
 	for _, rc := range hs[0].Receipts {
-		answer.Receipts = append(answer.Receipts, receipt(rc))
+		answer.Receipts = append(answer.Receipts, receiptOf(rc))
 	}
 	return jsonReply(http.StatusOK, answer)
 }

@@ -63,7 +63,7 @@ func (l *log) Publish(_ context.Context, events ...eventhub.Event) ([]eventhub.R
 		l.events = append(l.events, e)
 		rc := eventhub.Receipt{ID: e.ID, Offset: uint64(len(l.events)), Duplicate: e.ID == "again"}
 		if at := e.Due(time.UnixMilli(1000)); at > 1000 {
-			rc.Offset, rc.DeliverAt = 0, at
+			rc.Offset, rc.DeliverAt = 0, time.UnixMilli(at)
 		}
 		receipts = append(receipts, rc)
 	}

@@ -45,8 +45,8 @@ func TestScheduled(t *testing.T) {
 			if status != tt.status || answer != tt.answer+"\n" {
 				t.Errorf("answered %d %swant %d %s", status, answer, tt.status, tt.answer)
 			}
-			if e := l.events[0]; e.Delay != tt.delay || e.DeliverAt != tt.at {
-				t.Errorf("published with delay %v and time %d", e.Delay, e.DeliverAt)
+			if e := l.events[0]; e.Delay != tt.delay || eventhub.Millis(e.DeliverAt) != tt.at {
+				t.Errorf("published with delay %v and time %d", e.Delay, eventhub.Millis(e.DeliverAt))
 			}
 		})
 	}

@@ -109,7 +109,7 @@ func (p *fakePublisher) publish(pub *eventhub.Publication) {
 			}
 		}
 		if due := e.Due(time.UnixMilli(0)); due > 0 {
-			pub.Receipts = append(pub.Receipts, eventhub.Receipt{ID: e.ID, DeliverAt: due})
+			pub.Receipts = append(pub.Receipts, eventhub.Receipt{ID: e.ID, DeliverAt: time.UnixMilli(due)})
 			continue
 		}
 		p.next++

@@ -288,7 +288,7 @@ func testTimeNotKept(t *testing.T, s *env) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e.TS != ts || e.CommitTime() != startTime+2000 || a[i].CommitTime != startTime+2000 || e.ID != a[i].ID {
+		if e.TS != ts || e.CommitTime().UnixMilli() != startTime+2000 || a[i].CommitTime != startTime+2000 || e.ID != a[i].ID {
 			t.Errorf("id %q became %s; want the ts %d", a[i].ID, stored[0].Record, ts)
 		}
 	}

@@ -104,7 +104,7 @@ func testRecordPatched(t *testing.T, s *env) {
 		}
 		stored := s.readFrom(t, "t", a.Offset, 1, noLimit)
 		same(t, "stored record", []row{rowOf(a)}, stored)
-		if e, err := eventhub.Record(stored[0].Record).Event(a.Offset); err != nil || e.CommitTime() != startTime+7 || e.ID != a.ID {
+		if e, err := eventhub.Record(stored[0].Record).Event(a.Offset); err != nil || e.CommitTime().UnixMilli() != startTime+7 || e.ID != a.ID {
 			t.Errorf("decoded event is %+v, %v", e, err)
 		}
 	}

@@ -233,13 +233,13 @@ func (s *session) take(d *eventhub.Delivery, w *work) error {
 		return err
 	}
 	if d.Offset > s.newest {
-		s.newest, s.newestTime, s.moved = d.Offset, e.CommitTime(), true
+		s.newest, s.newestTime, s.moved = d.Offset, e.CommitTime().UnixMilli(), true
 	}
 	heartbeat, err := ParseHeartbeat(e.Payload)
 	if err != nil {
 		return err
 	}
-	h := &heard{state: stateOf(&heartbeat, e.TS), committed: e.CommitTime(), offset: d.Offset, lease: d.Lease}
+	h := &heard{state: stateOf(&heartbeat, e.TS), committed: e.CommitTime().UnixMilli(), offset: d.Offset, lease: d.Lease}
 	before := s.last[h.state.ProcessID]
 	if before != nil && d.Offset <= before.offset {
 		if d.Offset == before.offset {

@@ -48,7 +48,7 @@ type given struct {
 // schedule hands the times on to the event.
 func (g *given) schedule() error {
 	if g.DeliverAt != nil {
-		g.Event.DeliverAt = *g.DeliverAt
+		g.Event.DeliverAt = time.UnixMilli(*g.DeliverAt)
 	}
 	if g.DelayMS == nil {
 		return nil

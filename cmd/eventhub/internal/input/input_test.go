@@ -149,7 +149,7 @@ func TestEvent(t *testing.T) {
 	for text, want := range map[string]eventhub.Event{
 		`{"payload":1,"delay_ms":1500}`:        {Delay: 1500 * time.Millisecond},
 		`{"payload":1,"delay_ms":31536000000}`: {Delay: eventhub.MaxDelay},
-		`{"payload":1,"deliver_at":5}`:         {DeliverAt: 5},
+		`{"payload":1,"deliver_at":5}`:         {DeliverAt: time.UnixMilli(5)},
 		`{"payload":1,"delay_ms":null}`:        {},
 	} {
 		if e, err := Event([]byte(text)); err != nil || e.Delay != want.Delay || e.DeliverAt != want.DeliverAt {

@@ -161,7 +161,7 @@ func read(d *eventhub.Delivery) update {
 	if err != nil || e.Key == "" {
 		return update{}
 	}
-	u := update{kind: changed, key: e.Key, at: e.CommitTime()}
+	u := update{kind: changed, key: e.Key, at: e.CommitTime().UnixMilli()}
 	if string(e.Payload) == "null" {
 		u.kind = removed
 		return u
