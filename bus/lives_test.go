@@ -56,7 +56,9 @@ func TestEveryDoorCreatesATopic(t *testing.T) {
 				r.deleteTopic("p.a")
 				members := map[string]*inbox{"pattern": r.subscribe(opts("p.*", "g"))}
 				members["tail by pattern"] = r.tail(tailFrom("p.*"))
-				members["tail by list"] = r.subscribe(listed(""))
+				byList := tailFrom("x")
+				byList.Topics = []string{"y", "p.a"}
+				members["tail by list"] = r.tail(byList)
 				for life := 2; life <= 4; life++ {
 					door(r, "p.a")
 					synctest.Wait()
