@@ -415,10 +415,10 @@ func TestStoreBroken(t *testing.T) {
 func TestNoRoom(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.schedule(time.Minute, "a")
-		r.room = eventhub.Errorf(eventhub.CodeOverloaded, "full")
+		r.full.Store(true)
 		r.after(time.Hour)
 		r.logged("without room")
-		r.room = nil
+		r.full.Store(false)
 		r.after(retryAfter)
 		r.logged("with room", "a")
 	})

@@ -36,8 +36,8 @@ type rig struct {
 	store     *layer
 	skew      atomic.Int64 // of the wall clock
 	log       *slog.Logger
-	room      error // what Room returns
-	linked    int   // events that got their links
+	full      atomic.Bool // there is no room
+	linked    int         // events that got their links
 	committer *commit.Committer
 	mover     *Mover
 }
@@ -146,7 +146,12 @@ func (r *rig) start() {
 	})
 	r.mover = New(Options{
 		Store: r.store, Committer: r.committer, Logger: r.log, Now: r.now,
-		Room: func() error { return r.room },
+		Room: func() error {
+			if r.full.Load() {
+				return eventhub.Errorf(eventhub.CodeOverloaded, "full")
+			}
+			return nil
+		},
 		Link: func(*store.Append) { r.linked++ },
 	})
 	r.mover.Start()
