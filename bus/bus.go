@@ -39,7 +39,7 @@
 // group.mu; a tail by its owner, the shards of its topics and one worker, under
 // tail.mu. Locks are taken in the order bus.mu, group.mu or tail.mu,
 // subscription.giving, subscription.mu, tailTopic.mu, then one of those of topiclog, counts.mu,
-// the committer's, the scheduler's, the mover's, runtimes.mu, filters.mu. Receivers are called under
+// the committer's, the scheduler's, the mover's, runtimes.mu, those of judge. Receivers are called under
 // group.mu and subscription.giving, or under tail.mu, and must not block or call back.
 // Filters are asked under no lock (judge.go).
 //
@@ -63,6 +63,7 @@ import (
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/delayed"
+	"eventhub/bus/internal/judge"
 	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/space"
@@ -98,7 +99,7 @@ type Options struct {
 	Fatal func(error)
 
 	// judge, where not nil, gets between a filter and who asks it.
-	judge func(*filter.Program) matcher
+	judge func(*filter.Program) judge.Matcher
 	// clock is the wall clock: what is stored or shown has its time (sched.Clock). nil means
 	// time.Now.
 	clock func() time.Time
@@ -152,7 +153,7 @@ type Bus struct {
 	serials  atomic.Uint64 // of the last lease given
 	runtimes runtimes
 	patterns patternTable
-	filters  filters
+	filters  judge.Bench
 
 	mu     sync.RWMutex
 	closed bool
@@ -201,7 +202,7 @@ func New(opts Options) (*Bus, error) {
 		tailTopics:   make(map[string]*tailTopic),
 		patternTails: make(map[string]*patternTails),
 	}
-	b.history = past.New(b.store, b.filters.compile)
+	b.history = past.New(b.store, b.filters.Compile)
 	deleted, err := b.store.DeletedEpoch(context.Background())
 	if err != nil {
 		return nil, storeError(err, "read the epoch of deleted groups")

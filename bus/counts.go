@@ -2,7 +2,6 @@ package bus
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"eventhub"
@@ -12,9 +11,6 @@ import (
 
 // counts are what the bus counts beside its groups.
 type counts struct {
-	// Events that filters could not judge, and of these, those on which one cost too much.
-	filterFailed, filterTooCostly atomic.Uint64
-
 	mu            sync.Mutex
 	topics        map[string]*measure.Topic
 	commitSeconds measure.Histogram
@@ -106,7 +102,6 @@ func (c *counts) snapshot() measure.Engine {
 	defer c.mu.Unlock()
 	e := measure.Engine{
 		CommitSeconds: c.commitSeconds, CommitEvents: c.commitEvents,
-		FilterFailed: c.filterFailed.Load(), FilterTooCostly: c.filterTooCostly.Load(),
 		Scheduled: c.scheduled, Moved: c.moved, Cancelled: c.cancelled,
 		Topics: make([]measure.Topic, 0, len(c.topics)),
 	}

@@ -125,7 +125,7 @@ func (b *Bus) scanDeadLetters(ctx context.Context, q *admin.DeadLetterQuery, tak
 }
 
 func (b *Bus) namedDeadLetters(ctx context.Context, q *admin.DeadLetterQuery, take func(eventhub.Item) error) error {
-	program, err := b.filters.compile(q.Filter)
+	program, err := b.filters.Compile(q.Filter)
 	if err != nil {
 		return err
 	}

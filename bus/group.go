@@ -16,6 +16,7 @@ import (
 	"eventhub"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/groupstate"
+	"eventhub/bus/internal/judge"
 	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/topiclog"
@@ -47,7 +48,7 @@ type group struct {
 	deleted  bool  // … for good; nothing is written any more either
 	settings settings
 	settJSON json.RawMessage  // settings as stored
-	filter   matcher          // of settings; nil: none
+	filter   judge.Matcher    // of settings; nil: none
 	state    groupstate.Group // of its events; it reports to groupHost
 	members  []*member
 	reserved *member // who is kept free for a suspect (isolate.go)
@@ -216,7 +217,7 @@ func (g *group) restore(state store.GroupState, known groupstate.Progress) error
 	if err := json.Unmarshal(state.Settings, &g.settings); err != nil {
 		return eventhub.Wrap(eventhub.CodeInternal, err, "The stored settings of group %q cannot be read.", g.name)
 	}
-	program, err := g.bus.filters.compile(g.settings.Filter)
+	program, err := g.bus.filters.Compile(g.settings.Filter)
 	if err != nil {
 		return eventhub.Wrap(eventhub.CodeInternal, err, "The stored filter of group %q cannot be used: %v", g.name, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/judge"
 	"eventhub/internal/filter"
 	"eventhub/store"
 )
@@ -14,17 +15,11 @@ import (
 // event never changes, so nothing that happens meanwhile makes it wrong.
 
 // judgeTime is after how long a turn that evaluates expressions lets others in. It is
-// looked at behind each event; what was read and not judged is read again.
+// looked at after each event; what was read and not judged is read again.
 const judgeTime = 10 * time.Millisecond
 
-// matcher decides which events a group or a tail wants. Its method is safe for concurrent
-// use.
-type matcher interface {
-	Judge(r eventhub.Record, offset uint64) filter.Verdict
-}
-
 // matcher returns what decides with a program, nil where all events pass.
-func (b *Bus) matcher(p *filter.Program) matcher {
+func (b *Bus) matcher(p *filter.Program) judge.Matcher {
 	switch {
 	case p == nil:
 		return nil
@@ -41,7 +36,7 @@ type verdict struct {
 }
 
 // judge lets the group's filter decide about the fresh events that were read, until one
-// more passes than there may be room for, and forgets those behind. It reports whether
+// more passes than there may be room for, and forgets those after it. It reports whether
 // the turn has taken its time. g.mu is not held.
 func (g *group) judge(f *fetcher) (spent bool) {
 	f.passes = f.passes[:0]
@@ -56,8 +51,8 @@ func (g *group) judge(f *fetcher) (spent bool) {
 		if len(known) > 0 && known[0].offset == item.Offset {
 			passes = known[0].passes
 		} else {
-			v := g.filter.Judge(item.Record, item.Offset)
-			if passes = g.bus.counts.filtered(v); v == filter.CostsTooMuch {
+			tooCostly := false
+			if passes, tooCostly = g.bus.filters.Passes(g.filter, item.Record, item.Offset); tooCostly {
 				g.tooCostly(item.Offset)
 			}
 			spent = g.Evaluates && time.Since(f.began) >= judgeTime
@@ -83,18 +78,6 @@ func (g *group) keepVerdicts(fresh []store.Item, taken int) {
 	}
 }
 
-// filtered counts what filters could not judge, and returns whether the event passes.
-func (c *counts) filtered(v filter.Verdict) (passes bool) {
-	switch v {
-	case filter.CostsTooMuch:
-		c.filterTooCostly.Add(1)
-		fallthrough
-	case filter.Fails:
-		c.filterFailed.Add(1)
-	}
-	return v == filter.Passes
-}
-
 // tooCostly says once of a group that its filter costs too much.
 func (g *group) tooCostly(offset uint64) {
 	if !g.warned {
@@ -111,7 +94,7 @@ func (t *tail) judge(ds []eventhub.Delivery, f *feed, began time.Time) (n int, s
 	clear(f.passed)
 	f.passed = f.passed[:0]
 	for ; n < len(ds) && len(f.passed) < t.batchSize && !spent; n++ {
-		if t.bus.counts.filtered(t.match.Judge(ds[n].Record, ds[n].Offset)) {
+		if passes, _ := t.bus.filters.Passes(t.match, ds[n].Record, ds[n].Offset); passes {
 			f.passed = append(f.passed, ds[n])
 		}
 		spent = t.Evaluates && time.Since(began) >= judgeTime

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 
 	"eventhub"
+	"eventhub/bus/internal/judge"
 	"eventhub/internal/filter"
 )
 
@@ -61,13 +62,13 @@ func (s stuck) Judge(r eventhub.Record, offset uint64) filter.Verdict {
 func (r *rig) withGate() (*gate, *atomic.Int64) {
 	r.stop()
 	g, asked := &gate{}, new(atomic.Int64)
-	r.start(Options{judge: func(p *filter.Program) matcher { return stuck{p, g, asked} }})
+	r.start(Options{judge: func(p *filter.Program) judge.Matcher { return stuck{p, g, asked} }})
 	return g, asked
 }
 
 // lockLooking is a filter that looks whether its owner's lock is free.
 type lockLooking struct {
-	matcher
+	judge.Matcher
 	lock       *sync.Mutex
 	free, held int
 }
@@ -79,7 +80,7 @@ func (l *lockLooking) Judge(r eventhub.Record, offset uint64) filter.Verdict {
 	} else {
 		l.held++
 	}
-	return l.matcher.Judge(r, offset)
+	return l.Matcher.Judge(r, offset)
 }
 
 // TestFilterIsAskedUnderNoLock: groups and tails do not hold their lock while they ask their
@@ -89,7 +90,12 @@ func TestFilterIsAskedUnderNoLock(t *testing.T) {
 	for _, f := range []*eventhub.Filter{{Tags: []string{"red"}}, {CEL: "event.payload > 0"}} {
 		for _, name := range []string{"", "g"} {
 			inBubble(t, func(r *rig) {
-				in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: name, Filter: f})
+				in := (*inbox)(nil)
+				if name == "" {
+					in = r.tail(eventhub.TailOptions{Topic: "t", Filter: f})
+				} else {
+					in = r.subscribe(eventhub.GroupOptions{Topic: "t", Group: name, Filter: f})
+				}
 				if err := in.sub.Pause(context.Background()); err != nil {
 					t.Fatal(err)
 				}
@@ -97,11 +103,11 @@ func TestFilterIsAskedUnderNoLock(t *testing.T) {
 				var turn func()
 				switch s := in.sub.(type) {
 				case *tail:
-					look = &lockLooking{matcher: s.match, lock: &s.mu}
+					look = &lockLooking{Matcher: s.match, lock: &s.mu}
 					s.match, turn = look, s.Turn
 				case *subscription:
 					g := r.bus.running("t", name)
-					look = &lockLooking{matcher: g.filter, lock: &g.mu}
+					look = &lockLooking{Matcher: g.filter, lock: &g.mu}
 					g.filter, turn = look, g.Turn
 				}
 				publish := func() {

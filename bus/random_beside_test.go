@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/bus/internal/judge"
 	"eventhub/internal/filter"
 	"eventhub/store/memory"
 )
@@ -66,8 +67,8 @@ func TestRandomBeside(t *testing.T) {
 
 func (w *beside) start() {
 	var err error
-	judge := func(p *filter.Program) matcher { return stuck{p, w.gate, new(atomic.Int64)} }
-	if w.bus, err = New(Options{Store: memory.Open(memory.Options{}), judge: judge}); err != nil {
+	judged := func(p *filter.Program) judge.Matcher { return stuck{p, w.gate, new(atomic.Int64)} }
+	if w.bus, err = New(Options{Store: memory.Open(memory.Options{}), judge: judged}); err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() {

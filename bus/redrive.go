@@ -280,7 +280,11 @@ func (g *group) gaveUp(d *admin.DeadLetter) bool {
 
 // wants reports whether an event passes the group's filter.
 func (g *group) wants(item store.Item) bool {
-	return g.filter == nil || g.bus.counts.filtered(g.filter.Judge(item.Record, item.Offset))
+	if g.filter == nil {
+		return true
+	}
+	passes, _ := g.bus.filters.Passes(g.filter, item.Record, item.Offset)
+	return passes
 }
 
 func (r *redrive) skip(why string, n int) {

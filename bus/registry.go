@@ -136,6 +136,7 @@ func (b *Bus) Measure(ctx context.Context) (measure.Engine, error) {
 		return measure.Engine{}, err
 	}
 	e := b.counts.snapshot()
+	e.FilterFailed, e.FilterTooCostly = b.filters.Counts()
 	e.CachedBytes = b.logs.CachedBytes()
 	_, e.QueuedBytes, _ = b.committer.Pending()
 	e.CommitWaiting = b.committer.Waiting()

@@ -176,7 +176,7 @@ func (b *Bus) Subscribe(ctx context.Context, opts eventhub.GroupOptions, r event
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	if _, err := b.filters.compile(opts.Filter); err != nil {
+	if _, err := b.filters.Compile(opts.Filter); err != nil {
 		return nil, err
 	}
 	s := newSubscription(b, opts, r)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/judge"
 	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/sched"
 )
@@ -22,7 +23,7 @@ type tail struct {
 	sched.State
 	bus       *Bus
 	receiver  eventhub.Receiver
-	match     matcher            // nil: it wants all; judge.go
+	match     judge.Matcher      // nil: it wants all; judge.go
 	patterns  []eventhub.Pattern // those that may name topics not yet created
 	batchSize int
 
@@ -59,7 +60,7 @@ func (b *Bus) Tail(ctx context.Context, opts eventhub.TailOptions, r eventhub.Re
 	if opts.Conflate != 0 {
 		t.merged = newConflation(opts.Conflate)
 	}
-	program, err := b.filters.compile(opts.Filter)
+	program, err := b.filters.Compile(opts.Filter)
 	if err != nil {
 		return nil, err
 	}

@@ -44,6 +44,7 @@ var rules = []rule{
 	{"auth", []string{"."}},
 	{"bus/internal/commit", []string{".", "store"}},
 	{"bus/internal/groupstate", []string{".", "admin", "store"}},
+	{"bus/internal/judge", []string{".", "internal/filter"}},
 	{"bus/internal/sched", nil},
 	{"bus/internal/space", []string{".", "store"}},
 	{"bus/internal/topiclog", []string{"bus/internal/commit", "store"}},
