@@ -14,6 +14,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/output"
 )
 
@@ -50,23 +51,18 @@ func groupListCommand() *cobra.Command {
 				return usageError{fmt.Errorf("--after %q is not TOPIC/GROUP", after)}
 			}
 		}
-		adm, err := r.admin(cmd)
-		if err != nil {
-			return err
-		}
-		defer adm.Close()
-		more := func(last admin.GroupInfo) {
-			fmt.Fprintf(cmd.ErrOrStderr(), "There are more groups: --all shows all, --after %s/%s the next.\n", last.Topic, last.Group)
-		}
-		list := pages(&p, more, func(last *admin.GroupInfo, limit int) ([]admin.GroupInfo, error) {
-			if last != nil {
-				q.AfterTopic, q.AfterGroup = last.Topic, last.Group
-			}
-			q.Limit = limit
-			return ask(cmd.Context(), &r, func(ctx context.Context) ([]admin.GroupInfo, error) { return adm.Groups(ctx, q) })
-		})
-		out := results(cmd)
-		return output.List(out, format.Format, out.Color, groupColumns(time.Now()), list)
+		return paged[admin.GroupInfo]{&p,
+			func(last admin.GroupInfo) string {
+				return fmt.Sprintf("There are more groups: --all shows all, --after %s/%s the next.", last.Topic, last.Group)
+			},
+			func(ctx context.Context, adm *client.Admin, last *admin.GroupInfo, limit int) ([]admin.GroupInfo, error) {
+				if last != nil {
+					q.AfterTopic, q.AfterGroup = last.Topic, last.Group
+				}
+				q.Limit = limit
+				return adm.Groups(ctx, q)
+			},
+		}.list(cmd, &r, format, groupColumns)
 	}
 	return cmd
 }

@@ -85,20 +85,7 @@ func are(n int, thing string) string {
 // behind.
 func (p *publishing) readBatch(ctx context.Context, in io.Reader, notes io.Writer) (*atomicBatch, error) {
 	b := &atomicBatch{publishing: p}
-	chunks := make(chan input.Chunk)
-	go func() {
-		for r := input.NewReader(in); ; {
-			chunk := r.Next()
-			select {
-			case chunks <- chunk:
-			case <-ctx.Done():
-				return
-			}
-			if chunk.Err != nil {
-				return
-			}
-		}
-	}()
+	chunks := input.Chunks(ctx, in)
 	for {
 		select {
 		case chunk := <-chunks:

@@ -132,20 +132,7 @@ func newProgress(w io.Writer) *progressbar.ProgressBar {
 // send reads until the input ends (nil) or ctx does, and returns why it ended
 // before. What is on its way then may still arrive while late lasts.
 func (s *lineSender) send(ctx, late context.Context, in io.Reader) error {
-	chunks := make(chan input.Chunk)
-	go func() {
-		for r := input.NewReader(in); ; {
-			chunk := r.Next()
-			select {
-			case chunks <- chunk:
-			case <-ctx.Done():
-				return
-			}
-			if chunk.Err != nil {
-				return
-			}
-		}
-	}()
+	chunks := input.Chunks(ctx, in)
 	for ctx.Err() == nil {
 		select {
 		case chunk := <-chunks:

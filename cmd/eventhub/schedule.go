@@ -12,6 +12,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/output"
 )
 
@@ -57,23 +58,18 @@ func scheduleListCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		adm, err := r.admin(cmd)
-		if err != nil {
-			return err
-		}
-		defer adm.Close()
-		more := func(last admin.Scheduled) {
-			fmt.Fprintf(cmd.ErrOrStderr(), "There are more events: --all shows all, --after %d/%d the next.\n", last.DeliverAt, last.Seq)
-		}
-		list := pages(&p, more, func(last *admin.Scheduled, limit int) ([]admin.Scheduled, error) {
-			if last != nil {
-				q.AfterAt, q.AfterSeq = last.DeliverAt, last.Seq
-			}
-			q.Limit = limit
-			return ask(cmd.Context(), &r, func(ctx context.Context) ([]admin.Scheduled, error) { return adm.Scheduled(ctx, q) })
-		})
-		out := results(cmd)
-		return output.List(out, format.Format, out.Color, scheduleColumns(time.Now()), list)
+		return paged[admin.Scheduled]{&p,
+			func(last admin.Scheduled) string {
+				return fmt.Sprintf("There are more events: --all shows all, --after %d/%d the next.", last.DeliverAt, last.Seq)
+			},
+			func(ctx context.Context, adm *client.Admin, last *admin.Scheduled, limit int) ([]admin.Scheduled, error) {
+				if last != nil {
+					q.AfterAt, q.AfterSeq = last.DeliverAt, last.Seq
+				}
+				q.Limit = limit
+				return adm.Scheduled(ctx, q)
+			},
+		}.list(cmd, &r, format, scheduleColumns)
 	}
 	return cmd
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"eventhub/admin"
+	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/output"
 	"eventhub/internal/listing"
 )
@@ -67,6 +68,28 @@ func pages[T any](p *paging, more func(last T), page func(after *T, limit int) (
 	}
 }
 
+// paged is what a command lists page by page.
+type paged[T any] struct {
+	p    *paging
+	more func(last T) string // how to go on after the last that was shown
+	page func(ctx context.Context, adm *client.Admin, last *T, limit int) ([]T, error)
+}
+
+// list prints what there is in these columns.
+func (l paged[T]) list(cmd *cobra.Command, r *reach, format *output.Choice, columns func(now time.Time) []output.Column[T]) error {
+	adm, err := r.admin(cmd)
+	if err != nil {
+		return err
+	}
+	defer adm.Close()
+	more := func(last T) { fmt.Fprintln(cmd.ErrOrStderr(), l.more(last)) }
+	entries := pages(l.p, more, func(last *T, limit int) ([]T, error) {
+		return ask(cmd.Context(), r, func(ctx context.Context) ([]T, error) { return l.page(ctx, adm, last, limit) })
+	})
+	out := results(cmd)
+	return output.List(out, format.Format, out.Color, columns(time.Now()), entries)
+}
+
 func topicListCommand() *cobra.Command {
 	var r reach
 	var p paging
@@ -85,22 +108,17 @@ func topicListCommand() *cobra.Command {
 		if err := p.check(); err != nil {
 			return err
 		}
-		adm, err := r.admin(cmd)
-		if err != nil {
-			return err
-		}
-		defer adm.Close()
-		more := func(last admin.TopicInfo) {
-			fmt.Fprintf(cmd.ErrOrStderr(), "There are more topics: --all shows all, --after %s the next.\n", last.Topic)
-		}
-		list := pages(&p, more, func(last *admin.TopicInfo, limit int) ([]admin.TopicInfo, error) {
-			if last != nil {
-				after = last.Topic
-			}
-			return ask(cmd.Context(), &r, func(ctx context.Context) ([]admin.TopicInfo, error) { return adm.Topics(ctx, after, limit) })
-		})
-		out := results(cmd)
-		return output.List(out, format.Format, out.Color, topicColumns(time.Now()), list)
+		return paged[admin.TopicInfo]{&p,
+			func(last admin.TopicInfo) string {
+				return fmt.Sprintf("There are more topics: --all shows all, --after %s the next.", last.Topic)
+			},
+			func(ctx context.Context, adm *client.Admin, last *admin.TopicInfo, limit int) ([]admin.TopicInfo, error) {
+				if last != nil {
+					after = last.Topic
+				}
+				return adm.Topics(ctx, after, limit)
+			},
+		}.list(cmd, &r, format, topicColumns)
 	}
 	return cmd
 }

@@ -6,6 +6,7 @@ package input
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"io"
 )
@@ -97,4 +98,24 @@ func (r *Reader) line() error {
 		}
 		return err
 	}
+}
+
+// Chunks reads in until its end, an error, or the end of ctx; the last chunk has the Err. The
+// goroutine that reads may hang, on an input that says nothing, and is then left behind.
+func Chunks(ctx context.Context, in io.Reader) <-chan Chunk {
+	chunks := make(chan Chunk)
+	go func() {
+		for r := NewReader(in); ; {
+			chunk := r.Next()
+			select {
+			case chunks <- chunk:
+			case <-ctx.Done():
+				return
+			}
+			if chunk.Err != nil {
+				return
+			}
+		}
+	}()
+	return chunks
 }
