@@ -95,15 +95,7 @@ func TestDeleteTopicUnderAPattern(t *testing.T) {
 // Room that comes free is not lost to a topic that is gone.
 func TestDeletedTopicDoesNotWaitForRoom(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		o := opts("p.*", "g")
-		o.MaxInFlight = 1
-		in := r.subscribe(o)
-		r.publish("p.x", 1, 1)
-		first := in.take()
-		for _, topic := range []string{"p.gone", "p.z"} {
-			r.publish(topic, 1, 1)
-			synctest.Wait()
-		}
+		in, first := r.fullMember("p.x", "p.gone", "p.z")
 		r.deleteTopic("p.gone")
 		in.ack(leasesOf(first)...)
 		equal(t, "next", places(in.take()), []string{"p.z/1"})

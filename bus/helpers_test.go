@@ -109,6 +109,37 @@ func (r *rig) tail(o eventhub.TailOptions) *inbox {
 }
 
 // tailFrom asks for a tail from the first event on.
+// fullMember returns the only member of a group of p.*, which has room for one event and
+// holds that of the topic held. In each other topic an event waits for the room, in order.
+func (r *rig) fullMember(held string, waiting ...string) (*inbox, []got) {
+	r.t.Helper()
+	o := opts("p.*", "g")
+	o.MaxInFlight = 1
+	in := r.subscribe(o)
+	r.publish(held, 1, 1)
+	first := in.take()
+	equal(r.t, "held", places(first), []string{held + "/1"})
+	for _, topic := range waiting {
+		r.publish(topic, 1, 1)
+		synctest.Wait()
+	}
+	return in, first
+}
+
+// storedPatterns returns the patterns in the store, and checks that the bus lists as many for
+// the group.
+func (r *rig) storedPatterns(group string) []store.PatternInfo {
+	r.t.Helper()
+	stored, err := r.store.ListPatterns(bg)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if list, err := r.bus.Patterns(bg, group); err != nil || len(list) != len(stored) {
+		r.t.Errorf("listed %v, %v; stored %v", list, err, stored)
+	}
+	return stored
+}
+
 func tailFrom(topic string) eventhub.TailOptions {
 	return eventhub.TailOptions{Topic: topic, Start: eventhub.Earliest}
 }

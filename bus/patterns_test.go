@@ -188,15 +188,7 @@ func TestPatternRoomIsShared(t *testing.T) {
 // A topic that waited for room and does not need it any more lets the next have it.
 func TestPatternRoomIsPassedOn(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		o := opts("p.*", "g")
-		o.MaxInFlight = 1
-		in := r.subscribe(o)
-		r.publish("p.x", 1, 1)
-		first := in.take()
-		r.publish("p.y", 1, 1)
-		synctest.Wait()
-		r.publish("p.z", 1, 1)
-		synctest.Wait()
+		in, first := r.fullMember("p.x", "p.y", "p.z")
 		other := r.subscribe(opts("p.y", "g"))
 		equal(t, "taken by the other", places(other.take()), []string{"p.y/1"})
 		in.ack(leasesOf(first)...)
@@ -596,14 +588,7 @@ func TestClientLeavesDuringItsSubscribe(t *testing.T) {
 		close(hold)
 		<-answered
 		synctest.Wait()
-		stored, err := r.store.ListPatterns(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		list, err := r.bus.Patterns(bg, "g")
-		if err != nil || len(list) != len(stored) {
-			t.Errorf("listed %v, %v; stored %v", list, err, stored)
-		}
+		stored := r.storedPatterns("g")
 		r.publish("p.a", 1, 1)
 		synctest.Wait()
 		if groups, err := r.store.ListGroups(bg, "p.a"); err != nil || len(groups) != len(stored) {
@@ -637,14 +622,7 @@ func TestClientLeavesWhileItDeletesAPattern(t *testing.T) {
 		close(hold)
 		<-deleted
 		synctest.Wait()
-		stored, err := r.store.ListPatterns(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		list, err := r.bus.Patterns(bg, "g")
-		if err != nil || len(list) != len(stored) {
-			t.Errorf("listed %v, %v; stored %v", list, err, stored)
-		}
+		stored := r.storedPatterns("g")
 		equal(t, "ends told", len(in.ended), 1-len(stored))
 	})
 }

@@ -215,18 +215,10 @@ func TestAckedIsNotReadAgain(t *testing.T) {
 	})
 }
 
-// A paused group that waited for room does not keep it from those that wait behind.
+// A paused group that waited for room does not keep it from those that wait after it.
 func TestPausedGroupLetsOthersHaveTheRoom(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		o := opts("p.*", "g")
-		o.MaxInFlight = 1
-		in := r.subscribe(o)
-		r.publish("p.x", 1, 1)
-		first := in.take()
-		r.publish("p.y", 1, 1)
-		synctest.Wait()
-		r.publish("p.z", 1, 1)
-		synctest.Wait()
+		in, first := r.fullMember("p.x", "p.y", "p.z")
 		if err := errors.Join(r.bus.PauseGroup(bg, "p.x", "g"), r.bus.PauseGroup(bg, "p.y", "g")); err != nil {
 			t.Fatal(err)
 		}
@@ -239,13 +231,7 @@ func TestPausedGroupLetsOthersHaveTheRoom(t *testing.T) {
 // is paused.
 func TestSeekSetsRoomFree(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		o := opts("p.*", "g")
-		o.MaxInFlight = 1
-		in := r.subscribe(o)
-		r.publish("p.x", 1, 1)
-		in.take()
-		r.publish("p.y", 1, 1)
-		synctest.Wait()
+		in, _ := r.fullMember("p.x", "p.y")
 		if err := errors.Join(r.bus.PauseGroup(bg, "p.x", "g"), r.bus.SetCursor(bg, "p.x", "g", 0)); err != nil {
 			t.Fatal(err)
 		}
@@ -321,20 +307,11 @@ func TestSeekLetsASuspectOfAnotherTopicGo(t *testing.T) {
 	})
 }
 
-// A group that is paused while it stands in the queue for room lets the next one
+// A group that is paused while it is in the queue for room lets the next one
 // have it.
 func TestPausedGroupPassesRoomOn(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		o := opts("p.*", "g")
-		o.MaxInFlight = 1
-		in := r.subscribe(o)
-		r.publish("p.c", 1, 1)
-		synctest.Wait()
-		r.publish("p.a", 1, 1)
-		synctest.Wait()
-		r.publish("p.b", 1, 1)
-		held := in.take()
-		equal(t, "at first", places(held), []string{"p.c/1"})
+		in, held := r.fullMember("p.c", "p.a", "p.b")
 		if err := errors.Join(r.bus.PauseGroup(bg, "p.a", "g"), r.bus.PauseGroup(bg, "p.c", "g")); err != nil {
 			t.Fatal(err)
 		}

@@ -149,6 +149,20 @@ func TestLeavingDoesNotPileUp(t *testing.T) {
 	})
 }
 
+// nackedAndRead returns a member with a delivery that it has NACKed. The event is due again,
+// and its read, at the valve, goes on when hold is closed.
+func (r *rig) nackedAndRead(v *valve) (in *inbox, first got, hold chan struct{}) {
+	r.publish("t", 1, 1)
+	in = r.subscribe(opts("t", "g"))
+	first = in.take()[0]
+	hold = make(chan struct{})
+	v.set(hold)
+	in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Second}, byLease(first))
+	time.Sleep(time.Second)
+	synctest.Wait()
+	return in, first, hold
+}
+
 // TestNackWhileTheEventIsRead: a verdict that counts is obeyed, also when the
 // event was about to go out.
 func TestNackWhileTheEventIsRead(t *testing.T) {
@@ -157,14 +171,7 @@ func TestNackWhileTheEventIsRead(t *testing.T) {
 		v := &valve{meter: &meter{Store: r.store.Store}}
 		r.store.Store = v
 		r.start(Options{TailCacheBytes: 1})
-		r.publish("t", 1, 1)
-		in := r.subscribe(opts("t", "g"))
-		first := in.take()[0]
-		hold := make(chan struct{})
-		v.set(hold)
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Second}, byLease(first))
-		time.Sleep(time.Second)
-		synctest.Wait() // it is due, and being read
+		in, first, hold := r.nackedAndRead(v)
 		late := eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Hour}
 		equal(t, "outcome", in.settle(late, byLease(first))[0], eventhub.Applied)
 		v.set(nil)
@@ -180,14 +187,7 @@ func TestNackWhileTheReadFails(t *testing.T) {
 	overPatchy(t, func(r *rig, p *patchy) {
 		v := &valve{meter: &meter{Store: p}}
 		r.store.Store = v
-		r.publish("t", 1, 1)
-		in := r.subscribe(opts("t", "g"))
-		first := in.take()[0]
-		hold := make(chan struct{})
-		v.set(hold)
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Second}, byLease(first))
-		time.Sleep(time.Second)
-		synctest.Wait() // it is due, and being read
+		in, first, hold := r.nackedAndRead(v)
 		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Hour}, byLease(first))
 		p.set(errors.New("the disk coughs"))
 		v.set(nil)
