@@ -120,6 +120,9 @@ func join(ctx context.Context, s Subscriber, opts GroupOptions, begin func(Subsc
 	c := newConsumer(opts.MaxInFlight, opts.Topic, opts.Group)
 	sub, err := s.Subscribe(ctx, opts, c)
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { c.End(nil) })

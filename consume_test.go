@@ -145,6 +145,26 @@ func TestConsumeGivesVerdicts(t *testing.T) {
 	})
 }
 
+// TestConsumeEndsWithItsContext: also where the group was not joined yet.
+func TestConsumeEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	refused := errors.New("no entry")
+	f := &fakeGroup{refuse: refused}
+	consume := func(ctx context.Context) error {
+		return eventhub.Consume(ctx, f, eventhub.GroupOptions{Group: "g"}, nil)
+	}
+	transform := func(ctx context.Context) error {
+		return eventhub.Transform(ctx, f, eventhub.GroupOptions{Group: "g"}, nil)
+	}
+	if err, other := consume(ctx), transform(ctx); err != refused || other != refused {
+		t.Errorf("Consume = %v and Transform = %v; want the refusal", err, other)
+	}
+	cancel()
+	if err, other := consume(ctx), transform(ctx); err != nil || other != nil {
+		t.Errorf("Consume = %v and Transform = %v; want nil when their context has ended", err, other)
+	}
+}
+
 // TestConsumeFinishesWhatItBegan: a handler under way when the context ends
 // still gives its verdict; what was only queued is not begun.
 func TestConsumeFinishesWhatItBegan(t *testing.T) {
