@@ -164,11 +164,24 @@ func newConsumer(limit int, topic, group string) *consumer {
 	return &consumer{consume.NewQueue[Delivery](limit), topic, group}
 }
 
-func (c *consumer) Deliver(batch []Delivery) int { return c.Put(batch, keepRecord) }
+func (c *consumer) Deliver(batch []Delivery) int {
+	for i := range batch {
+		if batch[i].Sought {
+			c.dropVoid(batch[i].Topic, batch[i].Lease.Runtime)
+		}
+	}
+	return c.Put(batch, keepRecord)
+}
 
 func keepRecord(d Delivery) Delivery {
 	d.Record = slices.Clone(d.Record)
 	return d
+}
+
+// dropVoid removes what came before the group was moved in the topic: its leases are void,
+// and what is to be handled comes again. A seek gives the group another runtime.
+func (c *consumer) dropVoid(topic string, runtime uint64) {
+	c.Remove(func(d Delivery) bool { return d.Topic == topic && d.Lease.Runtime != runtime })
 }
 
 // Forget implements Forgetter.

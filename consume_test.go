@@ -3,6 +3,7 @@ package eventhub_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -142,6 +143,41 @@ func TestConsumeGivesVerdicts(t *testing.T) {
 		if n := f.feed(9, 1); n != 0 {
 			t.Errorf("took %d after the end", n)
 		}
+	})
+}
+
+// TestConsumeOfAGroupThatWasMoved: what waits in the topic of a seek has void leases and
+// is not begun; what waits of another topic is.
+func TestConsumeOfAGroupThatWasMoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeGroup{}
+		ctx, cancel := context.WithCancel(context.Background())
+		step, ended := make(chan struct{}), make(chan error, 1)
+		var handled []string
+		go func() {
+			ended <- eventhub.Consume(ctx, f, eventhub.GroupOptions{Group: "g"}, func(_ context.Context, d eventhub.Delivery) error {
+				handled = append(handled, fmt.Sprint(d.Topic, d.Offset, "/", d.Lease.Runtime))
+				<-step
+				return nil
+			})
+		}()
+		synctest.Wait()
+		f.feed(1, 3)
+		synctest.Wait() // the first is being handled
+		f.receiver.Deliver([]eventhub.Delivery{{Topic: "u", Offset: 1, Lease: eventhub.Lease{Runtime: 5, Offset: 1}}})
+		f.receiver.Deliver([]eventhub.Delivery{
+			{Topic: "t", Offset: 1, Lease: eventhub.Lease{Runtime: 2, Offset: 1}, Sought: true},
+			{Topic: "t", Offset: 2, Lease: eventhub.Lease{Runtime: 2, Offset: 2}}})
+		// With AutoAck there are no leases, and nothing comes again.
+		f.receiver.Deliver([]eventhub.Delivery{{Topic: "auto", Offset: 9}})
+		f.receiver.Deliver([]eventhub.Delivery{{Topic: "auto", Offset: 1, Sought: true}})
+		close(step)
+		synctest.Wait()
+		if want := []string{"t1/1", "u1/5", "t1/2", "t2/2", "auto9/0", "auto1/0"}; !slices.Equal(handled, want) {
+			t.Errorf("%v are handled; want %v", handled, want)
+		}
+		cancel()
+		<-ended
 	})
 }
 

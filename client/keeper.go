@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"maps"
 	"sync"
 	"time"
 
@@ -99,9 +100,8 @@ func (k *keeper) note(batch []eventhub.Delivery, now time.Time) (fresh []eventhu
 // verdict is for the new lease. A delivery that is offered again has been held since the
 // first time.
 func (k *keeper) take(d *eventhub.Delivery, now time.Time) (isFresh bool) {
-	if d.Sought { // the group was moved: all of it is to be handled anew
-		clear(k.running)
-		k.dropLeases(d.Lease.Runtime)
+	if d.Sought {
+		k.dropVoid(d)
 	}
 	h, again := k.held[spotOf(d.Lease)]
 	switch {
@@ -116,7 +116,7 @@ func (k *keeper) take(d *eventhub.Delivery, now time.Time) (isFresh bool) {
 			return false
 		}
 	}
-	k.held[spotOf(d.Lease)] = hold{serial: d.Lease.Serial, since: now}
+	k.held[spotOf(d.Lease)] = hold{serial: d.Lease.Serial, since: now, topic: d.Topic}
 	return true
 }
 
@@ -133,13 +133,11 @@ func (k *keeper) inherit(lease, heir eventhub.Lease, now time.Time) {
 	k.heirs[lease] = heir
 }
 
-// dropLeases lets go of all leases of a group in a topic: they are void.
-func (k *keeper) dropLeases(runtime uint64) {
-	for at := range k.held {
-		if at.runtime == runtime {
-			delete(k.held, at)
-		}
-	}
+// dropVoid lets go of all that came before the group was moved in the topic of d, of which
+// every event is to be handled again. A seek gives the group another runtime.
+func (k *keeper) dropVoid(d *eventhub.Delivery) {
+	maps.DeleteFunc(k.running, func(what attempt, _ eventhub.Lease) bool { return what.topic == d.Topic })
+	maps.DeleteFunc(k.held, func(at spot, h hold) bool { return h.topic == d.Topic && at.runtime != d.Lease.Runtime })
 }
 
 // holds returns what is held by a lease.
@@ -157,7 +155,7 @@ func (k *keeper) begin(d *eventhub.Delivery) bool {
 	defer k.mu.Unlock()
 	h, ok := k.holds(d.Lease)
 	if ok {
-		h.topic, h.record, h.redriven, h.begun = d.Topic, d.Record, d.Redriven, true
+		h.record, h.redriven, h.begun = d.Record, d.Redriven, true
 		k.held[spotOf(d.Lease)] = h
 	}
 	return ok

@@ -175,6 +175,48 @@ func TestAnotherEventAtTheSamePlace(t *testing.T) {
 	}
 }
 
+// TestQueueOfAGroupThatWasMoved: a seek makes the leases of its topic void. What waits
+// under them is not begun, what is begun gives no verdict, and no lease is kept alive;
+// another topic of the subscription keeps what it has.
+func TestQueueOfAGroupThatWasMoved(t *testing.T) {
+	k := &keeper{Receiver: taker(9), held: make(map[spot]hold)}
+	before, elsewhere, after := dealt(1, 3), dealt(2, 2), dealt(3, 2)
+	for i := range elsewhere {
+		elsewhere[i].Topic, elsewhere[i].Lease.Runtime = "u", 6
+	}
+	for i := range after { // a seek gives the group another runtime
+		after[i].Lease.Runtime = 8
+	}
+	after[0].Sought = true
+	k.Deliver(elsewhere)
+	k.begin(&elsewhere[0])
+	k.Forget() // its handler goes on
+	k.Deliver(elsewhere[1:])
+	k.Deliver(before)
+	k.begin(&before[0])
+	k.Deliver(after)
+	k.Deliver(after[:1]) // offered again
+	for i := range before {
+		if i > 0 && k.begin(&before[i]) {
+			t.Errorf("event %d is begun by a lease that is void", i+1)
+		}
+	}
+	if _, held := k.release(before[0].Lease); held {
+		t.Error("a verdict counts for a lease that is void")
+	}
+	for i := range after {
+		if !k.begin(&after[i]) {
+			t.Errorf("event %d is not begun by the lease that counts", i+1)
+		}
+	}
+	if !k.begin(&elsewhere[1]) {
+		t.Error("an event of another topic is not begun")
+	}
+	if fresh, _ := k.note(elsewhere[:1], time.Now()); len(fresh) != 0 || len(k.held) != 4 {
+		t.Errorf("%d events that a handler has are to be begun; %d leases are held", len(fresh), len(k.held))
+	}
+}
+
 // TestLeaseThatRunsOutOverAConnection: where no extension gets through in time an event
 // comes again over the same connection. It is with one handler then, whose verdict is for
 // the new lease; what no handler has begun is begun once, by the new lease.

@@ -4,7 +4,10 @@
 // be built on it.
 package consume
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // Queue is between a subscription, which must not wait, and the workers, which may. It is
 // bounded by its limit, and not by leases alone: with AutoAck there are none. Its methods
@@ -52,6 +55,13 @@ func (q *Queue[T]) Clear() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.items, q.refused = nil, false
+}
+
+// Remove removes the items that nobody has taken and that are void.
+func (q *Queue[T]) Remove(void func(T) bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.items = slices.DeleteFunc(q.items, void)
 }
 
 // End removes the items that nobody has taken and lets no new ones in. The first call says
