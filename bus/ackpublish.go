@@ -12,7 +12,7 @@ import (
 )
 
 // An ack-and-publish acks deliveries and publishes events as one unit of the store; how
-// it gets there together with others is told above commit.Step. From the moment it is
+// it gets there together with others is described above commit.Step. From the moment it is
 // accepted until that unit is committed the state of its entries is ackPending: they have no
 // deadline, go to nobody else, and take their member's room. Neither the member's
 // leaving nor the end of the bus stops it; a seek and the group's deletion do.
@@ -122,7 +122,7 @@ func (c *ackPublishCall) answer(i int, x *groupStep, err error) {
 	}
 }
 
-// ackAndPublish submits each ack-and-publish; of tells the group of one and the member whose
+// ackAndPublish submits each ack-and-publish; of returns the group of one and the member whose
 // leases its ids mean.
 func (b *Bus) ackAndPublish(ctx context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish),
 	of func(*eventhub.AckPublish) (*group, *member, error)) {

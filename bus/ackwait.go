@@ -15,9 +15,9 @@ import (
 )
 
 // A publication may wait until groups have acked its events. Nothing of that is
-// durable: the groups are loaded before it is submitted, and behind its commit
-// each of them is told which offsets somebody waits for (group.awaited). A group
-// tells when one of them is done; where its cursor moves over offsets that it has
+// durable: the groups are loaded before it is submitted, and after its commit
+// each of them learns which offsets somebody waits for (group.awaited). A group
+// notifies when one of them is done; where its cursor moves over offsets that it has
 // no entry for, it looks through those that are awaited. While nobody waits, all
 // this is one look at the length of a map.
 //
@@ -239,8 +239,8 @@ func (a *ackWaiter) all() []awaitedEvent {
 	return all
 }
 
-// await asks the group to tell a when one of its events is acked, or will not be. Of one
-// that is done above Base the log tells which: a.ask looks it up.
+// await asks the group to notify a when one of its events is acked, or will not be. Of one
+// that is done above Base the log says which: a.ask looks it up.
 func (g *group) await(a *ackWaiter, offset uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -261,7 +261,7 @@ func (g *group) await(a *ackWaiter, offset uint64) {
 }
 
 // ask looks up whether what was done before anybody waited for it was acked or
-// dead-lettered, and begins anew where the group was moved or gave something up meanwhile.
+// dead-lettered, and begins again where the group was moved or gave something up since.
 func (a *ackWaiter) ask() {
 	defer a.ackWait.bus.awaits.Done()
 	for len(a.doubt) > 0 && !a.ended() {
@@ -296,9 +296,9 @@ func (g *group) never(offset uint64, why string) error {
 		g.name, why, offset, g.log.Topic())
 }
 
-// tell tells those who wait for an offset that the event is acked or, with gaveUp,
+// notify notifies those who wait for an offset that the event is acked or, with gaveUp,
 // that the group has given it up and how. g.mu is held.
-func (g *group) tell(offset uint64, gaveUp string) {
+func (g *group) notify(offset uint64, gaveUp string) {
 	for _, a := range g.awaited[offset] {
 		if gaveUp == "" {
 			a.acked(g, offset)
@@ -309,27 +309,27 @@ func (g *group) tell(offset uint64, gaveUp string) {
 	delete(g.awaited, offset)
 }
 
-// tellPassed tells those whose event is done since the cursor has passed it. g.mu
+// notifyPassed notifies those whose event is done since the cursor has passed it. g.mu
 // is held.
-func (g *group) tellPassed() {
+func (g *group) notifyPassed() {
 	for offset := range g.awaited {
 		if g.state.IsSettled(offset) {
-			g.tell(offset, "")
+			g.notify(offset, "")
 		}
 	}
 }
 
-// tellSkipped tells those whose event a seek to a place passes. g.mu is held.
-func (g *group) tellSkipped(to uint64) {
+// notifySkipped notifies those whose event a seek to a place passes. g.mu is held.
+func (g *group) notifySkipped(to uint64) {
 	for offset := range g.awaited {
 		if offset <= to && !g.state.IsDone(offset) {
-			g.tell(offset, gaveUpMoved)
+			g.notify(offset, gaveUpMoved)
 		}
 	}
 }
 
-// tellEnded tells all who wait that the group has ended. g.mu is held.
-func (g *group) tellEnded() {
+// notifyEnded notifies all who wait that the group has ended. g.mu is held.
+func (g *group) notifyEnded() {
 	for _, as := range g.awaited {
 		for _, a := range as {
 			a.settle(g.endedAwait())
@@ -371,7 +371,7 @@ func (a *ackWaiter) acked(g *group, offset uint64) {
 	}
 }
 
-// ended reports whether the outcome is known, so that nothing needs to be told.
+// ended reports whether the outcome is known, so that nobody needs to be notified.
 func (a *ackWaiter) ended() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

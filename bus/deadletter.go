@@ -17,7 +17,7 @@ import (
 // A dead letter is an event of <topic>.dlq that holds the original and why the
 // group gave it up. It is appended in one unit with the group's state, in which
 // the original is done; its id is derived, so that one which comes twice (the
-// process died behind the commit, before the cursor was there) is the same
+// process died after the commit, before the cursor was there) is the same
 // event.
 
 // deadLetterID names the dead letter of one event in one group and epoch, and of one

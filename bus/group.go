@@ -277,7 +277,7 @@ func (h *groupHost) Settled(offset uint64, how groupstate.Ending, held, age int6
 		gaveUp = gaveUpAbandoned
 	}
 	if len(g.awaited) > 0 {
-		g.tell(offset, gaveUp)
+		g.notify(offset, gaveUp)
 	}
 }
 
@@ -287,7 +287,7 @@ func (g *group) restarted() {
 	for _, m := range g.members {
 		m.forget()
 	}
-	g.tellPassed()
+	g.notifyPassed()
 }
 
 // create makes the group durable where the options say it starts, in that life of its
@@ -408,7 +408,7 @@ func (g *group) end(err error) (members []*member) {
 	}
 	g.state.End()
 	g.ended = err
-	g.tellEnded()
+	g.notifyEnded()
 	members, g.members = g.members, nil
 	return members
 }

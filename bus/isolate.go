@@ -2,11 +2,11 @@ package bus
 
 import "eventhub"
 
-// An event may be what makes members die where isolateAfter of its attempts were lost, with
-// the lease or with the member, and a member that dies takes an attempt from everything
-// that it holds. One that was NACKed says nothing of that: who NACKs is alive. So from then
-// on it goes to a member that holds nothing else, and that gets nothing else
-// meanwhile. One member of a topic's group does that at a time; the others go on with what
+// An event may be what makes members die where groupstate.IsolateAfter of its attempts were
+// lost, with the lease or with the member, and a member that dies takes an attempt from
+// everything that it holds. A NACK says nothing against the event: a member that NACKs is
+// alive. So from then on the event, a suspect, goes to a member that holds nothing else, and
+// that gets nothing else meanwhile. One member of a topic's group does that at a time; the others go on with what
 // is fresh. Under a pattern the suspects of several topics may have a member each at the
 // same time. If all topics had one between them, one suspect that somebody extends for an
 // hour would hold up those of a thousand topics; and the others have their half of each
@@ -26,8 +26,7 @@ import "eventhub"
 //     lease is alive: others come beside it.
 //   - Who pulls is a member for the length of a pull, and leaves no time to share: after a
 //     pull that took a suspect one takes what else there is.
-const isolateAfter = 2
-
+//
 // reservation is how a subscription is kept free for a suspect of the group that it is reserved by. Times are those of
 // the bus's clock. The subscription's mu guards it.
 type reservation struct {
@@ -71,7 +70,7 @@ func (m *member) reservationOver(now int64) bool {
 	return m.sub.reservation.given || now >= m.sub.reservation.until
 }
 
-// hadSuspect reports whether the member was given a suspect in the reservation that stands.
+// hadSuspect reports whether the member was given a suspect in the present reservation.
 func (m *member) hadSuspect() bool {
 	m.sub.mu.Lock()
 	defer m.sub.mu.Unlock()
@@ -102,7 +101,7 @@ func (m *member) keptUntil(now int64) int64 {
 
 // awaitReservation has the group woken when the reservation of another is over, or when the
 // subscription takes something again; or reports that neither is in its way. Room for
-// others, which there may be meanwhile, is of no use to a suspect.
+// others, which there may be in the meantime, is of no use to a suspect.
 func (m *member) awaitReservation() (free bool) {
 	s := m.sub
 	s.mu.Lock()
@@ -206,7 +205,7 @@ func (g *group) planIsolated(now int64, room int) (again int64) {
 	return again
 }
 
-// sooner returns the earlier of two times, of which 0 is none.
+// sooner returns the earlier of two times; 0 is none.
 func sooner(a, b int64) int64 {
 	if a == 0 || b != 0 && b < a {
 		return b

@@ -9,6 +9,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/groupstate"
 )
 
 // Events that fail hold their own keys back, and of the others half the time of their
@@ -104,7 +105,7 @@ func TestSuspectsWaitForAClaimAtRest(t *testing.T) {
 		r.publish("p.a", 1, 1)
 		r.publish("p.b", 1, 1)
 		var out []got
-		for len(out) != 1 || out[0].Attempt <= isolateAfter { // nobody answers, until one of them is out alone
+		for len(out) != 1 || out[0].Attempt <= groupstate.IsolateAfter { // nobody answers, until one of them is out alone
 			time.Sleep(10 * time.Second)
 			out = in.take()
 		}
@@ -128,7 +129,7 @@ func TestSuspectsWaitForAPulledOneAtRest(t *testing.T) {
 		o.Backoff = eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
 		r.publish("t", 1, 2)
 		in := r.subscribe(o)
-		for range isolateAfter { // nobody answers
+		for range groupstate.IsolateAfter { // nobody answers
 			time.Sleep(o.WithDefaults().AckTimeout + time.Second)
 		}
 		in.sub.Drop(0)
@@ -204,7 +205,7 @@ func TestSuspectGoesToWhoIsFreeFirst(t *testing.T) {
 func TestFormerSuspectHoldsNobodyBack(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		o := earliest("t", "g")
-		o.MaxAttempts = isolateAfter + 1
+		o.MaxAttempts = groupstate.IsolateAfter + 1
 		o.AckTimeout, o.Backoff = 10*time.Second, eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
 		in := r.subscribe(o)
 		r.makeSuspect(in, "t")
@@ -220,7 +221,7 @@ func TestFormerSuspectHoldsNobodyBack(t *testing.T) {
 		in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, leasesOf(former)...)
 		other := r.subscribe(o)
 		r.publish("t", 1, 1)
-		for n := 0; n < isolateAfter; time.Sleep(time.Millisecond) {
+		for n := 0; n < groupstate.IsolateAfter; time.Sleep(time.Millisecond) {
 			for _, m := range []*inbox{in, other} {
 				if got := m.take(); len(got) > 0 {
 					m.nack(leasesOf(got)...)
@@ -256,7 +257,7 @@ func TestNackedIsNoSuspect(t *testing.T) {
 
 		r.publish("t", 3, 1)
 		bad = in.take()[0]
-		for range isolateAfter {
+		for range groupstate.IsolateAfter {
 			in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Second}, byLease(bad))
 			in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, job)
 			time.Sleep(time.Second + time.Millisecond)
@@ -264,7 +265,7 @@ func TestNackedIsNoSuspect(t *testing.T) {
 				bad = out[0]
 			}
 		}
-		equal(t, "attempt of the one whose leases ran out, beside another", bad.Attempt, isolateAfter)
+		equal(t, "attempt of the one whose leases ran out, beside another", bad.Attempt, groupstate.IsolateAfter)
 		in.ack(job)
 		bad = in.take()[0]
 		r.publish("t", 4, 1)
@@ -337,7 +338,7 @@ func TestSuspectGoesToWhoeverGoesOnFirst(t *testing.T) {
 func (r *rig) makeSuspect(in *inbox, topic string) {
 	r.t.Helper()
 	r.publish(topic, 1, 1)
-	for n := range isolateAfter {
+	for n := range groupstate.IsolateAfter {
 		if n > 0 {
 			time.Sleep(time.Millisecond)
 		}

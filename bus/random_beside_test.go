@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/bus/internal/judge"
 	"eventhub/internal/filter"
 	"eventhub/store/memory"
@@ -206,7 +207,7 @@ func (w *beside) handle(m *besideMember, g got) {
 		delete(w.fresh, g.payload)
 	case kind == "nack":
 		s = eventhub.Settlement{Verdict: eventhub.Nack, Reason: "no luck"}
-	case kind == "long" && g.Attempt > isolateAfter:
+	case kind == "long" && g.Attempt > groupstate.IsolateAfter:
 		m.long = append(m.long, g)
 		s = eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}
 	default:

@@ -468,7 +468,7 @@ func (p *redriveJob) Done(err error) {
 	g := p.group
 	refused := err == nil && p.Units[0].Err != nil
 	g.mu.Lock()
-	g.state.Redriven(p.added, err == nil && !refused)
+	g.state.ListCommitted(p.added, err == nil && !refused)
 	if refused {
 		g.state.Rewrite()
 		err = refusedError(p.Units[0].Err)

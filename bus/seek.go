@@ -17,7 +17,7 @@ func (b *Bus) SeekGroup(ctx context.Context, topic, name string, start eventhub.
 	if err != nil {
 		return admin.SeekPlan{}, err
 	}
-	// Behind the seek: it counts whatever happens to the reads.
+	// After the seek: it counts whatever happens to the reads.
 	if err := b.count(ctx, topic, &way); err != nil && !apply {
 		return admin.SeekPlan{}, err
 	}
@@ -29,7 +29,7 @@ func (b *Bus) SeekGroup(ctx context.Context, topic, name string, start eventhub.
 	return plan, nil
 }
 
-// seek returns what a seek does, save for the events of way.
+// seek returns what a seek does, except for the events of way.
 func (b *Bus) seek(ctx context.Context, topic, name string, start eventhub.Start, apply bool) (plan admin.SeekPlan, way passage, err error) {
 	if err := start.Validate(); err != nil {
 		return plan, way, err
@@ -105,7 +105,7 @@ func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (admin.Se
 		g.mu.Unlock()
 		return plan, way, nil
 	}
-	g.tellSkipped(to)
+	g.notifySkipped(to)
 	g.state.Seek(to, g.bus.runtimes.draw(g))
 	g.restarted()
 	g.bus.raised(g.state.Epoch())

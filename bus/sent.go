@@ -9,7 +9,7 @@ import (
 // A receiver that queues what it takes (Buffered in its options) says later what has
 // left it. Until then a delivery is not made: it cannot have been seen, so its lease does
 // not run out and, where the member acks by being sent to, it is not acked. The deliveries
-// that are on their way stand in the subscription's queue, in the order of their serials.
+// that are on their way are in the subscription's queue, in the order of their serials.
 //
 // Mostly they have left at once, and nothing is to be done but to take them off the queue.
 // Where one had to wait, its lease is renewed when it has left; a deadline that comes
@@ -101,7 +101,7 @@ func (s *subscription) Sent(n int) {
 }
 
 // sent acks what was sent to who acks by that, and renews the leases of what was late.
-// Whatever happened to a delivery meanwhile shows in its serial and its state.
+// Whatever happened to a delivery since shows in its serial and its state.
 func (g *group) sent(sent []transit, now int64) {
 	g.mu.Lock()
 	for _, q := range sent {

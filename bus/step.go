@@ -104,7 +104,7 @@ func (x *groupStep) Refused(refused error) {
 // Broken implements commit.Step.
 func (x *groupStep) Broken(err error) { x.answer(err) }
 
-// answer tells whoever waits for the step. Nobody waits for a dead letter.
+// answer answers whoever waits for the step. Nobody waits for a dead letter.
 func (x *groupStep) answer(err error) {
 	if x.call != nil {
 		x.call.answer(x.index, x, err)

@@ -20,7 +20,7 @@ import (
 // finds nothing to do wakes the next. So a thousand groups may wait for the room
 // of one subscription, and none looks at it twice.
 //
-// A group that has a suspect to deliver (see isolateAfter) may reserve a subscription:
+// A group that has a suspect to deliver (see isolate.go) may reserve a subscription:
 // then nobody gives it anything until it holds nothing, and the suspect goes to
 // it alone.
 //

@@ -60,7 +60,7 @@ type fetcher struct {
 	from    uint64              // fresh events from here on, up to limit; 0: none
 	limit   int
 	want    int    // how many of them members may have room for
-	head    uint64 // nothing was known to lie above when reading began
+	head    uint64 // nothing was known to be above when reading began
 
 	// What was read: of letters and of due the first ones, as roundBytes allowed,
 	// and fresh events, in this order. A nil Record is gone from the log.
@@ -76,7 +76,7 @@ type fetcher struct {
 
 func (f *fetcher) empty() bool { return len(f.letters) == 0 && len(f.due) == 0 && f.from == 0 }
 
-// release lets go of the records, and of what grew beyond a round.
+// release drops the records, and of what grew beyond a round.
 func (f *fetcher) release() {
 	clear(f.items)
 	clear(f.batch.Items)
@@ -339,7 +339,7 @@ func (g *group) handOut(now int64) {
 		g.state.SkipTo(f.head + 1)
 	}
 	if f.from != 0 && len(g.awaited) > 0 {
-		g.tellPassed() // what lies between the events that were read is gone
+		g.notifyPassed() // what is between the events that were read is gone
 	}
 	for _, m := range g.members {
 		g.flush(m, now)

@@ -1,14 +1,14 @@
 package groupstate
 
 // timed is an appointment of one entry: the end of a lease or the time of a
-// retry. It is void when the entry has another one or none: its state and at tell.
+// retry. It is void where the state and the time of the entry are others by now.
 type timed struct {
 	at     int64
 	offset uint64
 }
 
 // appointments is a binary heap by (at, offset). Void ones stay inside until
-// they surface or until they are the larger part.
+// they come first or are the larger part.
 type appointments []timed
 
 func (a appointments) less(i, j int) bool {

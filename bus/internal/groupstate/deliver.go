@@ -62,10 +62,10 @@ func (g *Group) Due(into []uint64, now int64, room int) (due []uint64, next int6
 		if t.at > now {
 			return due, t.at, false
 		}
-		stands := g.isRetryDue(t)
-		if stands && g.IsSuspect(g.Find(t.offset)) {
+		isDue := g.isRetryDue(t)
+		if isDue && g.IsSuspect(g.Find(t.offset)) {
 			g.suspects = append(g.suspects, t.offset)
-		} else if stands {
+		} else if isDue {
 			if n >= room {
 				return due, 0, true
 			}
@@ -82,7 +82,7 @@ func (g *Group) Due(into []uint64, now int64, room int) (due []uint64, next int6
 func (g *Group) ReturnDue(offsets []uint64, at int64) {
 	for _, offset := range offsets {
 		if e := g.Find(offset); e != nil && e.state == Waiting {
-			g.DueAt(e, max(at, e.at)) // a NACK may have put it off meanwhile
+			g.DueAt(e, max(at, e.at)) // a NACK may have put it off since
 		}
 	}
 }

@@ -6,14 +6,14 @@ import (
 	"eventhub"
 )
 
-// settledEvent is what a host is told of one.
+// settledEvent is what is reported of one.
 type settledEvent struct {
 	offset    uint64
 	how       Ending
 	held, age int64
 }
 
-// solo is a host and a member that take what they are told.
+// solo is a host and a member that keep what is reported.
 type solo struct{ settled []settledEvent }
 
 func (s *solo) Changed() {}

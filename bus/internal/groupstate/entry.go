@@ -50,7 +50,7 @@ func (g *Group) Find(offset uint64) *Entry {
 }
 
 // Open yields all entries that are not done: those of the window, then those that
-// were redriven, both in order. None may be added or settled meanwhile.
+// were redriven, both in order. None may be added or settled in the meantime.
 func (g *Group) Open() iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
 		for e := range g.window.open() {

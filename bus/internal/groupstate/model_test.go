@@ -39,7 +39,7 @@ type modelEvent struct {
 	mark     string
 }
 
-// modelMember is a holder, and what it is told.
+// modelMember is a holder, and what is reported to it.
 type modelMember struct {
 	Holder
 	room  int // reserved

@@ -17,16 +17,16 @@ import (
 // its state (store.GroupPart), written together with the header:
 //
 //   - A progress part for each chunk of chunkSize offsets that has anything to
-//     tell: which events are acked, and how many attempts the others had.
-//     Offsets with the same standing follow one another, so it is a list of runs:
+//     say: which events are acked, and how many attempts the others had.
+//     Neighbours mostly have the same standing, so it is a list of runs:
 //     a length and a standing, as varints; what follows the last run is fresh.
 //   - A history part for each event that came back: its last attempts as JSON.
-//   - A part for each redriven event (redriven.go), wherever it stands to the cursor.
-//   - A part that tells where a seek has put the cursor. It goes with each write that
+//   - A part for each redriven event (redriven.go), above the cursor or below.
+//   - A part that says where a seek has put the cursor. It goes with each write that
 //     makes the parts before it void.
 //
 // Only what changed since the last write is written. Parts that have nothing more
-// to tell, because the cursor has passed them, are removed.
+// to say, because the cursor has passed them, are removed.
 //
 // When a group is loaded its window is empty, and the parts say what to make of
 // events as they are read again: acked ones are done at once, the others have had
@@ -44,13 +44,13 @@ const (
 	// writeHistories bounds the history parts of one write: a million leases may run
 	// out at once, and all commits would wait for theirs.
 	writeHistories = 1024
-	// maxHistory bounds the attempts that are told of one event.
+	// maxHistory bounds the attempts that are reported of one event.
 	maxHistory = 20
 	// maxHistoryReason bounds, in bytes, what is kept of each attempt's reason.
 	maxHistoryReason = 256
 )
 
-// unknownBase says that no seek has told progress.base.
+// unknownBase says that no seek has set Progress.base.
 const unknownBase = math.MaxUint64
 
 // The standings of an offset in a progress part: fresh, acked, or so many
@@ -61,7 +61,7 @@ const (
 	withAttempts = 1
 )
 
-// run says how the offsets from from to to stand.
+// run says what the standing of the offsets from from to to is.
 type run struct {
 	from, to uint64
 	standing uint64
@@ -71,7 +71,7 @@ type run struct {
 // read and is not used up. The group's lock guards it.
 type Progress struct {
 	// base is where the cursor stood when the epoch began, when the group was made or by a
-	// seek: what lies above and is done was acked or dead-lettered in this epoch.
+	// seek: what is above and done was acked or dead-lettered in this epoch.
 	base    uint64
 	reset   bool            // all parts in the store are void
 	chunks  map[uint64]bool // changed since the last write
@@ -81,7 +81,7 @@ type Progress struct {
 	noted   map[uint64]bool // offsets whose history changed
 	written map[uint64]bool // offsets whose history the store has
 
-	restored []run // of the store, rising: what lies ahead of the window
+	restored []run // of the store, rising: what comes after the window
 	history  map[uint64][]admin.Attempt
 
 	redriven map[uint64]*Redriven // the list of redriven.go, by offset; nil: there never was one
@@ -105,7 +105,7 @@ func (p *Progress) mark(offset uint64) {
 	}
 }
 
-// markRange marks the chunks of offsets of which each has an event.
+// markRange marks the chunks of a range of offsets that all have an event.
 func (p *Progress) markRange(from, to uint64) {
 	for chunk := from / chunkSize; chunk <= to/chunkSize; chunk++ {
 		p.chunks[chunk] = true
@@ -131,7 +131,7 @@ func (p *Progress) forget(offset uint64) {
 	}
 }
 
-// standing returns what was restored of an offset, and lets go of what lies
+// standing returns what was restored of an offset, and forgets what is
 // before it. Offsets are asked for in rising order.
 func (p *Progress) standing(offset uint64) uint64 {
 	for len(p.restored) > 0 && p.restored[0].to < offset {
@@ -210,7 +210,7 @@ func Load(name string, parts []store.GroupPart, cursor uint64) (Progress, error)
 	return p, nil
 }
 
-// dropDone drops what was loaded and has nothing more to tell: histories of events that
+// dropDone drops what was loaded and has nothing more to say: histories of events that
 // are done, below the cursor or above it. The commit in which an event was done leaves
 // its history to a later one.
 func (p *Progress) dropDone(cursor uint64) {
@@ -235,7 +235,7 @@ func (p *Progress) outlived(cursor uint64) bool {
 	return false
 }
 
-// passed reports whether nothing of a chunk lies above the cursor.
+// passed reports whether nothing of a chunk is above the cursor.
 func (p *Progress) passed(chunk, cursor uint64) bool { return (chunk+1)*chunkSize <= cursor+1 }
 
 // parts returns what has to be written so that the store has what the group
@@ -319,7 +319,7 @@ func setOrDelete(set map[uint64]bool, key uint64, there bool) {
 	}
 }
 
-// rewrite writes everything anew, after a write that was refused: it may have
+// rewrite has everything written again, after a write that was refused: it may have
 // carried a reset.
 func (p *Progress) rewrite(w *window) {
 	p.reset = true
@@ -346,7 +346,7 @@ func (p *Progress) rewrite(w *window) {
 	}
 }
 
-// runs returns how the offsets of a chunk above the cursor stand: those in the
+// runs returns the standings of the offsets of a chunk above the cursor: those in the
 // window as they are there, those that were not read again as they were restored.
 func (p *Progress) runs(w *window, chunk, cursor uint64) []run {
 	from, to := max(chunk*chunkSize, cursor+1), (chunk+1)*chunkSize-1

@@ -192,7 +192,7 @@ func (w *world) endCommit() {
 			}
 		}
 	}
-	w.g.Redriven(c.listed, true)
+	w.g.ListCommitted(c.listed, true)
 	for _, e := range c.added {
 		if w.list[e.offset] == e && e.state == isBeingAdded {
 			w.revive(e)
@@ -241,7 +241,7 @@ func (w *world) refuse(c *modelCommit) {
 		}
 	}
 	if len(c.listed) > 0 {
-		w.g.Redriven(c.listed, false)
+		w.g.ListCommitted(c.listed, false)
 		w.g.Rewrite()
 		for _, e := range c.added {
 			if w.list[e.offset] == e && e.state == isBeingAdded {

@@ -81,7 +81,7 @@ type world struct {
 	commit *modelCommit // under way
 	wrote  *durable     // by the last commit that was built
 
-	settled []settledEvent // that the host was told of and the model does not know
+	settled []settledEvent // that were reported and that the model does not know
 }
 
 // modelCommit is a commit under way.
@@ -668,12 +668,12 @@ func (w *world) pick(n int, what string) int {
 	return rapid.IntRange(0, n-1).Draw(w.t, what)
 }
 
-// expect says that the host was told of an event that was settled.
+// expect checks that a settled event was reported.
 func (w *world) expect(want settledEvent) {
 	w.t.Helper()
 	i := slices.IndexFunc(w.settled, func(s settledEvent) bool { return s.offset == want.offset })
 	if i < 0 {
-		w.fail("the host was not told that %+v", want)
+		w.fail("it was not reported that %+v", want)
 	}
 	got := w.settled[i]
 	w.settled = slices.Delete(w.settled, i, i+1)
@@ -681,14 +681,14 @@ func (w *world) expect(want settledEvent) {
 		got.held, got.age = 0, 0
 	}
 	if got != want {
-		w.fail("the host was told %+v; want %+v", got, want)
+		w.fail("reported was %+v; want %+v", got, want)
 	}
 }
 
 // check compares the group with the model.
 func (w *world) check() {
 	if len(w.settled) > 0 {
-		w.fail("the host was told %+v", w.settled)
+		w.fail("reported was %+v", w.settled)
 	}
 	states := make(map[State]int)
 	room := make(map[*modelMember]int)
@@ -730,7 +730,7 @@ func (w *world) check() {
 	}
 	w.checkMembers(room)
 	if (w.wrote == nil || !w.durable().equal(w.wrote)) && !w.dirty {
-		w.fail("the host was not told of a change: %+v, written was %+v", w.durable(), w.wrote)
+		w.fail("a change was not reported: %+v, written was %+v", w.durable(), w.wrote)
 	}
 }
 

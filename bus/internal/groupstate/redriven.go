@@ -10,8 +10,8 @@ import (
 // Redriven events (redrive.go) wait in a list of their group, outside of its window:
 // for the window they are done, and stay so, whatever becomes of them now. So they do
 // not hold up the cursor and are no lag. In all else they are entries like others,
-// found by their offset, which stands in one of the two places: a seek to before one
-// takes it off the list, for the window will have it again.
+// found by their offset, which is in one of the two places: a seek to before one
+// removes it from the list, because the window will have it again.
 //
 // The list outlives the process in a part for each event (PartRedriven). It is on
 // disk before the event is delivered: an entry is listed while it is being written,
@@ -20,7 +20,7 @@ import (
 // Redriven is an event that was given back to the group.
 type Redriven struct {
 	Entry
-	// mark is the id of the mark in admin.RedriveTopic: it tells this redrive from
+	// mark is the id of the mark in admin.RedriveTopic: it distinguishes this redrive from
 	// all others, and names the dead letter should it come to another one.
 	mark string
 	key  string
@@ -60,7 +60,7 @@ func (p *Progress) list(r *Redriven) {
 }
 
 // List puts an event that is done on the list of redriven events, for the commit that is being
-// built: it is delivered after Redriven. times is how often it was redriven, this time included,
+// built: it is delivered after ListCommitted. times is how often it was redriven, this time included,
 // mark the id of the mark that says so.
 func (g *Group) List(offset uint64, times int, mark, key string) *Redriven {
 	r := &Redriven{Entry: Entry{offset: offset, redriven: uint8(min(times, MaxRedrives))}, mark: mark, key: key}
@@ -70,9 +70,9 @@ func (g *Group) List(offset uint64, times int, mark, key string) *Redriven {
 	return r
 }
 
-// Redriven says what became of the commit that has the events which were listed. Those that
+// ListCommitted says what became of the commit that has the events which were listed. Those that
 // a seek took off the list come again by themselves.
-func (g *Group) Redriven(list []*Redriven, done bool) {
+func (g *Group) ListCommitted(list []*Redriven, done bool) {
 	for _, r := range list {
 		switch {
 		case g.progress.redriven[r.offset] != r || r.state != RedriveInCommit:
@@ -85,7 +85,7 @@ func (g *Group) Redriven(list []*Redriven, done bool) {
 	}
 }
 
-// Rewrite has all that the group knows written anew, after a commit that was refused.
+// Rewrite has all that the group knows written again, after a commit that was refused.
 func (g *Group) Rewrite() {
 	g.progress.rewrite(&g.window)
 	g.host.Changed()
@@ -102,7 +102,7 @@ func (g *Group) revive(r *Redriven) {
 	g.retries.push(timed{r.at, r.offset})
 }
 
-// reviveAll begins anew with the list, as reset does with the window.
+// reviveAll begins again with the list, as reset does with the window.
 func (g *Group) reviveAll() {
 	for _, r := range g.progress.Redriven() {
 		if r.state == RedriveInCommit {
@@ -114,7 +114,7 @@ func (g *Group) reviveAll() {
 }
 
 // keepAgain makes the list what is left of it by a seek that puts the cursor at to:
-// the events above come again by themselves, those below begin anew. before is what
+// the events above come again by themselves, those below begin again. before is what
 // the group knew.
 func (p *Progress) keepAgain(before *Progress, to uint64) {
 	for offset, r := range before.redriven {
@@ -132,7 +132,7 @@ func (p *Progress) keepAgain(before *Progress, to uint64) {
 }
 
 // encodeRedriven is the part of one redriven event: how often it was redriven and how
-// many attempts it had, as varints, the mark behind its length, and the key.
+// many attempts it had, as varints, the mark after its length, and the key.
 func encodeRedriven(r *Redriven) []byte {
 	b := binary.AppendUvarint(nil, uint64(r.Entry.redriven))
 	b = binary.AppendUvarint(b, uint64(r.attempts))

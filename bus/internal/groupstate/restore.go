@@ -8,7 +8,7 @@ import (
 // How a group begins, what is written of it, and where a seek puts it.
 
 // Restore makes the group what the store has of it. base is where the cursor was when its
-// epoch began, as far as the settings tell; known may know better. It reports whether parts
+// epoch began, as far as the settings say; known may know better. It reports whether parts
 // are left in the store that have nothing more to say.
 func (g *Group) Restore(host Host, c Config, known Progress, base, epoch, cursor, runtime uint64) (outlived bool) {
 	g.host, g.config, g.progress = host, c, known
@@ -23,7 +23,7 @@ func (g *Group) Restore(host Host, c Config, known Progress, base, epoch, cursor
 	return g.progress.outlived(cursor)
 }
 
-// restart begins anew above cursor, with what g.progress has of it.
+// restart begins again above cursor, with what g.progress has of it.
 func (g *Group) restart(epoch, cursor, runtime uint64) {
 	g.epoch, g.runtime = epoch, runtime
 	g.window.reset(cursor)
@@ -64,7 +64,7 @@ func (g *Group) PlanSeek(to, head uint64) (plan admin.SeekPlan, way Passage) {
 	from := w.cursor()
 	plan = admin.SeekPlan{From: from, To: to, Head: head, Epoch: g.epoch, Voided: g.Leased()}
 	// What is acked above the cursor is not skipped, but delivered again where it
-	// lies above the new one.
+	// is above the new one.
 	plan.Again = w.ackedAbove(to) + p.ackedFrom(max(w.next, to+1))
 	if to < from {
 		return plan, Passage{After: to, End: min(from, head)}

@@ -2,7 +2,7 @@
 // are under way, who holds them since when, how often they were delivered, what is done, and
 // what of all this is to be written.
 //
-// A Group has no lock, no clock, no store, no goroutine and no connection. It is told what
+// A Group has no lock, no clock, no store, no goroutine and no connection. It learns what
 // happened, with the time as an argument (an event was read, delivered, acked, nacked, ran out,
 // was given back, redriven; the group was sought; a commit succeeded or was refused), and
 // answers with what is to be done: which events are due, which are to be dead-lettered, which
@@ -79,18 +79,22 @@ const (
 	happenings
 )
 
-// transitions is the whole machine: what happens, and what state it makes of which. Where
+// transitions is the whole machine: what happens, and which state follows on which. Where
 // a state is not named, what happened means nothing for an event in that state: the caller
 // gets no for an answer, and nothing changes.
 //
 // With each transition the room of the holder is given back or counted (State.TakesRoom), the
-// part of the event is to be written, and the host is told so. The column on the right says
-// what is to be done beside that.
+// part of the event is to be written, and the host is notified; what was read, listed or
+// redriven is in the store as it is. The column on the right says what is to be done beside that.
+//
+// Two calls are about all events at once: Seek makes them none, except that redriven ones below
+// the new cursor are RedriveInCommit where a commit has them, and otherwise wasRedriven; and
+// End does wasGivenBack with all.
 var transitions = [happenings][states]State{
 	wasRead:          {none: Waiting},
 	wasListed:        {none: RedriveInCommit},
-	wasRedriven:      {none: Waiting, RedriveInCommit: Waiting},                // due at once; part is written
-	hasToQueue:       {Waiting: Held},                                          //
+	wasRedriven:      {none: Waiting, RedriveInCommit: Waiting}, // due at once
+	hasToQueue:       {Waiting: Held},
 	becameFirst:      {Held: Waiting},                                          // due at once
 	wasDelivered:     {Waiting: Leased},                                        // attempts + 1; deadline
 	wasUntaken:       {Leased: Waiting},                                        // as it was before; due when it was
@@ -104,7 +108,7 @@ var transitions = [happenings][states]State{
 	stepKept:         {AckPending: Leased},                                     // deadline
 	stepLeft:         {AckPending: Waiting},                                    // attempts − 1; due
 	enteredCommit:    {AckPending: AckInCommit, LetterPending: LetterInCommit}, // counts as done in what is written
-	leftCommit:       {AckInCommit: AckPending, LetterInCommit: LetterPending}, // all is written anew
+	leftCommit:       {AckInCommit: AckPending, LetterInCommit: LetterPending}, // all is written again
 	wasCommitted:     {AckInCommit: Done, LetterInCommit: Done},                // settled; next of its key is first
 	letterNotMade:    {LetterPending: Waiting},                                 // attempts − 1; due after the longest backoff
 	wasAbandoned:     {LetterPending: Done},                                    // settled; next of its key is first

@@ -49,9 +49,9 @@ func (g *Group) BeginLetter(e *Entry) Step {
 	return Step{epoch: g.epoch, offsets: []uint64{e.offset}, letter: true}
 }
 
-// stands reports whether all events of a step are in a state, and the group was not sought
+// isIn reports whether all events of a step are in a state, and the group was not sought
 // since it began.
-func (g *Group) stands(x *Step, state State) bool {
+func (g *Group) isIn(x *Step, state State) bool {
 	if g.epoch != x.epoch || g.deleted {
 		return false
 	}
@@ -72,7 +72,7 @@ func (g *Group) each(x *Step, what happening) {
 // Enter says that the step is in the commit that is being built. It reports whether that may
 // be: not where the group was sought since it began.
 func (g *Group) Enter(x *Step) bool {
-	if !g.stands(x, x.before()) {
+	if !g.isIn(x, x.before()) {
 		return false
 	}
 	g.each(x, enteredCommit)
@@ -81,7 +81,7 @@ func (g *Group) Enter(x *Step) bool {
 
 // Committed says that the commit of the step has succeeded.
 func (g *Group) Committed(x *Step, now int64) {
-	if !g.stands(x, x.in()) { // a seek came after Enter
+	if !g.isIn(x, x.in()) { // a seek came after Enter
 		g.overtaken(x, true, now)
 		return
 	}
@@ -100,7 +100,7 @@ func (g *Group) Withdraw(x *Step, now int64) bool {
 	// Also where a seek came in between: the write that was refused may have
 	// carried its reset.
 	g.progress.rewrite(&g.window)
-	if !g.stands(x, x.in()) {
+	if !g.isIn(x, x.in()) {
 		g.overtaken(x, false, now)
 		return false
 	}
@@ -128,10 +128,10 @@ func (g *Group) overtaken(x *Step, done bool, now int64) {
 
 // Release ends a step of acks that is in no commit: its events are what they were, as if it
 // had not begun, where they still are those of the step. A lease that would have ended
-// meanwhile was not its holder's fault: the event is due at once, and the attempt does not
+// in the meantime was not its holder's fault: the event is due at once, and the attempt does not
 // count. So it is where the group has ended.
 func (g *Group) Release(x *Step, now int64) {
-	if !g.stands(x, x.before()) {
+	if !g.isIn(x, x.before()) {
 		return
 	}
 	for _, offset := range x.offsets {

@@ -6,16 +6,16 @@ import (
 )
 
 // window holds the events of a group above its cursor that were read, in the
-// order of their offsets, and derives the cursor from them: it stands just below
+// order of their offsets, and derives the cursor from them: it is just below
 // the first event that is not done, or below next where there is none. Offsets
 // between entries are gaps in the log; nothing is there to be done.
 //
-// Entries lie in blocks that never move, so that a pointer to one is good until
-// it is settled, and a window that grows behind one stuck event copies nothing. A
-// full block of which all is done keeps the ranges of its offsets only: a million acked
+// Entries are in blocks that never move, so that a pointer to one is good until
+// it is settled, and a window that grows after one stuck event copies nothing. A
+// full block in which all is done keeps the ranges of its offsets only: a million acked
 // events above the cursor take a few kilobytes.
 //
-// Everything counts and costs by events: two that follow one another may lie 2^50
+// Everything counts and costs by events: two that follow one another may be 2^50
 // offsets apart.
 //
 // It is a plain data structure; the group's lock guards it.
@@ -117,7 +117,7 @@ func (w *window) ackedAbove(offset uint64) (n uint64) {
 	return n
 }
 
-// size returns how many events lie between the cursor and the read position.
+// size returns how many events are between the cursor and the read position.
 func (w *window) size() uint64 { return uint64(w.live + w.acked) }
 
 // add appends an event that was read; its offset is at or above next.
@@ -168,7 +168,7 @@ func (w *window) newBlock(first uint64) *block {
 	return &block{first: first, entries: entries}
 }
 
-// forget lets go of the entries of a block in which all is done.
+// forget drops the entries of a block in which all is done.
 func (w *window) forget(b *block) {
 	if b.entries != nil && b.done == len(b.entries) {
 		b.ranges = rangesOf(b.entries)
@@ -282,7 +282,7 @@ func (w *window) advance() {
 }
 
 // open yields the entries that are not done, in order; nothing may be added or
-// settled meanwhile.
+// settled in the meantime.
 func (w *window) open() iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
 		for _, b := range w.blocks {

@@ -47,7 +47,7 @@ func TestWindow(t *testing.T) {
 			case 2: // settle a stretch, from either end
 				open := undone()
 				n := rapid.IntRange(0, len(open)).Draw(t, "stretch")
-				if rapid.Bool().Draw(t, "from behind") {
+				if rapid.Bool().Draw(t, "from the end") {
 					slices.Reverse(open)
 				}
 				for _, offset := range open[:n] {
