@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -353,4 +354,36 @@ func (in *inbox) lapse(leases ...eventhub.Ref) {
 	time.Sleep(time.Second)
 	synctest.Wait() // what is said from now on only brings the events back soon
 	in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, leases...)
+}
+
+// A suspect that is read again after a start is delivered alone, and then its member has all
+// of its room.
+func TestSuspectAfterAStart(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts("t", "g")
+		o.AckTimeout, o.MaxAttempts, o.MaxInFlight = time.Second, 10, 2
+		o.Backoff = eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
+		in := r.subscribe(o)
+		r.publish("t", 1, 1)
+		for range groupstate.IsolateAfter { // nobody answers
+			time.Sleep(o.AckTimeout + 2*time.Millisecond)
+		}
+		in.take()
+		r.restart()
+		in = r.subscribe(o)
+		r.publish("t", 2, 2)
+		var got []uint64
+		for range 2 {
+			time.Sleep(2 * time.Millisecond)
+			for _, d := range in.take() {
+				got = append(got, d.Offset)
+				in.ack(byLease(d))
+			}
+			time.Sleep(o.AckTimeout / 2)
+		}
+		slices.Sort(got)
+		equal(t, "acked", got, []uint64{1, 2, 3})
+		r.publish("t", 4, 3)
+		equal(t, "with a member of its own room", len(in.take()), 2)
+	})
 }
