@@ -81,6 +81,64 @@ func TestHalfMessagesHaveABudget(t *testing.T) {
 	})
 }
 
+// TestMessagesThatGrow: connections that hold a burst of memory each, and then find that
+// their messages need more, do not block each other until the time of a message is over:
+// the last of them are refused at once, and the others are served with what those give back.
+func TestMessagesThatGrow(t *testing.T) {
+	bubble(t, func(c *Config) { tight(c); c.Memory = budget.New(claimFor(c.MaxFrameBytes)) }, func(t *testing.T, f *fixture) {
+		memory := f.gw.cfg.Memory
+		m := `{"op":"PUBLISH","topic":"t","payload":1,"pad":"`
+		filling := text(m + strings.Repeat("x", baseBytes-8-len(m)-2) + `"}`) // the buffer, to its last byte
+		var clients []*client
+		for range memory.Most() / burstBytes {
+			c := f.pipe(t)
+			c.auth()
+			c.write(filling)
+			c.expect(map[string]any{"op": "OK"})
+			synctest.Wait()
+			clients = append(clients, c)
+		}
+		if free := memory.Most() - memory.Used(); len(filling) != baseBytes || free >= burstBytes {
+			t.Fatalf("%d connections do not hold a burst each: %d bytes are free", len(clients), free)
+		}
+		start := time.Now()
+		ends := make(chan gws.OpCode, len(clients))
+		for _, c := range clients {
+			go c.conn.Write(largePublish("p"))
+			synctest.Wait()
+		}
+		for _, c := range clients {
+			go func() {
+				op, _, err := c.tryRead()
+				if op == gws.OpClose {
+					c.conn.Close()
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				ends <- op
+			}()
+		}
+		refused := 0
+		for range clients {
+			if <-ends == gws.OpClose {
+				refused++
+			}
+		}
+		needed := (largeFrame + burstBytes - 1) / burstBytes // of which it had one
+		if waited := time.Since(start); refused == 0 || refused >= needed || waited >= f.gw.cfg.MessageWait {
+			t.Errorf("%d of %d messages are refused, after %s; want less than %d, at once", refused, len(clients), waited, needed)
+		}
+		for _, c := range clients {
+			c.conn.Close()
+			<-f.log.closed
+		}
+		if used := memory.Used(); used != 0 {
+			t.Errorf("%d bytes are taken in the end", used)
+		}
+	})
+}
+
 // TestNoMemoryInTime: who waits for memory as long as a message may take has to
 // come again, with what it had said before answered.
 func TestNoMemoryInTime(t *testing.T) {

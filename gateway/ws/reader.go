@@ -36,9 +36,10 @@ type violation = wsframe.Violation
 // nothing after it comes along. Each fill decides for itself, so that the ping of an idle
 // connection makes it give back what it had borrowed.
 //
-// What it holds beyond its own buffer it takes from a budget, as a whole before the
-// first byte of it is held: a message that is begun can be completed, so that those
-// that are under way never wait for each other.
+// What it holds beyond its own buffer it takes from a budget before the first byte of it
+// is held. A message takes all that it needs when its header is there, so that those that
+// are under way do not wait for each other. A burst may hold the beginning of a message
+// that needs more: see Budget.Grow for connections that all do.
 //
 // It is not safe for concurrent use.
 type frameReader struct {

@@ -150,7 +150,8 @@ func (s *session) inTime() bool {
 
 // awaitMemory takes the memory that the message under way needs from the budget of
 // all connections, and waits for it where there is not so much: the peer is not read
-// meanwhile. It reports whether the session goes on.
+// meanwhile. What the session has already, of a burst, it keeps. It reports whether the
+// session goes on.
 func (s *session) awaitMemory() bool {
 	n := s.in.lacks()
 	if n == 0 {
@@ -160,7 +161,7 @@ func (s *session) awaitMemory() bool {
 	if !memory.Take(n) {
 		ctx, cancel := context.WithDeadline(s.ctx, s.begun.Add(s.gw.cfg.MessageWait))
 		defer cancel()
-		if memory.Wait(ctx, n) != nil {
+		if memory.Grow(ctx, s.in.claimed, n) != nil {
 			s.closeWhenAnswered(wire.CloseTryAgain, "The hub has no memory for the message.")
 			return false
 		}

@@ -6,6 +6,7 @@ package budget
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 )
@@ -16,13 +17,19 @@ type Budget struct {
 
 	mu      sync.Mutex
 	used    int
+	kept    int       // by those who wait
 	waiting []*waiter // in the order in which they came
 }
 
 type waiter struct {
-	bytes   int
-	granted chan struct{}
+	bytes    int
+	kept     int
+	refused  bool // set before answered is closed
+	answered chan struct{}
 }
+
+// ErrStuck is why Grow takes nothing: all bytes are kept by those who wait for more.
+var ErrStuck = errors.New("budget: everybody who has taken some waits for more")
 
 // New returns a budget of so many bytes.
 func New(bytes int) *Budget { return &Budget{most: bytes} }
@@ -63,29 +70,43 @@ func (b *Budget) Force(n int) {
 // Wait takes n bytes as soon as there are so many, those who came first before
 // others, and returns the cause where the context ends before. More than there will
 // ever be are never there.
-func (b *Budget) Wait(ctx context.Context, n int) error {
+func (b *Budget) Wait(ctx context.Context, n int) error { return b.Grow(ctx, 0, n) }
+
+// Grow is Wait for one that has taken kept bytes before, and keeps them meanwhile. If all
+// that is taken is kept by those who wait, nobody would ever give anything back: then the
+// last of them that keeps some gets ErrStuck, at once, and has to give it back.
+func (b *Budget) Grow(ctx context.Context, kept, n int) error {
 	b.mu.Lock()
 	if len(b.waiting) == 0 && b.take(n) {
 		b.mu.Unlock()
 		return nil
 	}
-	w := &waiter{n, make(chan struct{})}
+	w := &waiter{bytes: n, kept: kept, answered: make(chan struct{})}
 	b.waiting = append(b.waiting, w)
+	b.kept += kept
+	b.grant()
 	b.mu.Unlock()
 	select {
-	case <-w.granted:
-		return nil
+	case <-w.answered:
+		return w.outcome()
 	case <-ctx.Done():
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at := slices.Index(b.waiting, w)
 	if at < 0 {
-		return nil // granted meanwhile
+		return w.outcome() // answered meanwhile
 	}
-	b.waiting = slices.Delete(b.waiting, at, at+1)
+	b.remove(at)
 	b.grant() // it may have been ahead of others that need less
 	return context.Cause(ctx)
+}
+
+func (w *waiter) outcome() error {
+	if w.refused {
+		return ErrStuck
+	}
+	return nil
 }
 
 // Give gives n bytes back.
@@ -102,7 +123,20 @@ func (b *Budget) Give(n int) {
 // grant lets those have their bytes who come next. b.mu is held.
 func (b *Budget) grant() {
 	for len(b.waiting) > 0 && b.take(b.waiting[0].bytes) {
-		close(b.waiting[0].granted)
-		b.waiting = b.waiting[1:]
+		close(b.waiting[0].answered)
+		b.remove(0)
 	}
+	for at := len(b.waiting) - 1; at >= 0 && b.used == b.kept; at-- {
+		if w := b.waiting[at]; w.kept > 0 { // what it gives back is for those before it
+			w.refused = true
+			close(w.answered)
+			b.remove(at)
+		}
+	}
+}
+
+// remove takes one out of the line. b.mu is held.
+func (b *Budget) remove(at int) {
+	b.kept -= b.waiting[at].kept
+	b.waiting = slices.Delete(b.waiting, at, at+1)
 }

@@ -88,3 +88,51 @@ func TestWait(t *testing.T) {
 		}
 	})
 }
+
+// TestGrow: those who keep some while they wait are not refused as long as somebody else
+// may give some back; then the last of them is, and only so many that another is served.
+func TestGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(10)
+		grow := func(kept, n int) <-chan error {
+			done := make(chan error, 1)
+			go func() { done <- b.Grow(t.Context(), kept, n) }()
+			synctest.Wait()
+			return done
+		}
+		b.Take(3 + 3 + 2 + 2)
+		nothing := grow(0, 4) // it came first, and keeps nothing
+		first, second, third := grow(3, 1), grow(3, 2), grow(2, 2)
+		if len(nothing)+len(first)+len(second)+len(third) > 0 {
+			t.Fatal("somebody did not wait for the one that has not asked for more")
+		}
+		last := grow(2, 1)
+		if len(last) != 1 || len(nothing)+len(first)+len(second)+len(third) > 0 {
+			t.Fatal("it is not the last one that is refused")
+		}
+		b.Give(2)
+		synctest.Wait()
+		if len(third) != 1 || len(nothing)+len(first)+len(second) > 0 {
+			t.Fatal("with 2 of 4 there the next is not refused")
+		}
+		if one, other := <-last, <-third; one != ErrStuck || other != ErrStuck {
+			t.Errorf("refused with %v and %v", one, other)
+		}
+		b.Give(2)
+		synctest.Wait()
+		if len(nothing) != 1 || len(first)+len(second) > 0 {
+			t.Fatal("who came first is not served when there is enough")
+		}
+		b.Give(4)
+		synctest.Wait()
+		for i, done := range []<-chan error{nothing, first, second} {
+			if err := <-done; err != nil {
+				t.Errorf("number %d: %v", i, err)
+			}
+		}
+		b.Give(b.Used())
+		if !b.Take(10) {
+			t.Error("not all are there in the end")
+		}
+	})
+}
