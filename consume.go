@@ -2,6 +2,7 @@ package eventhub
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"slices"
 	"sync"
@@ -13,7 +14,8 @@ import (
 // error's text as the reason, and the event comes again after the group's
 // backoff, or as [Terminal] or [RetryAfter] in the error's chain say. If the handler
 // has settled the delivery itself (Delivery.Ack, Nack), what it returns has no
-// effect. The delivery is the handler's to keep.
+// effect. If ctx has ended and the error is its own, the event goes back and the
+// attempt does not count. The delivery is the handler's to keep.
 type Handler func(ctx context.Context, d Delivery) error
 
 // Consume joins a group and calls h for every delivery, with up to opts.Concurrency
@@ -24,7 +26,7 @@ type Handler func(ctx context.Context, d Delivery) error
 func Consume(ctx context.Context, s Subscriber, opts GroupOptions, h Handler) error {
 	return join(ctx, s, opts, func(sub Subscription) (func(Delivery), func()) {
 		handle := func(d Delivery) {
-			if err := h(ctx, d); !opts.AutoAck {
+			if err := h(ctx, d); !opts.AutoAck && !stopped(ctx, err) {
 				settle(ctx, sub, d.Lease, err)
 			}
 		}
@@ -140,6 +142,13 @@ func join(ctx context.Context, s Subscriber, opts GroupOptions, begin func(Subsc
 		return err
 	}
 	return c.Cause()
+}
+
+// stopped reports whether a handler has failed because ctx has ended. There is no
+// verdict then: the group gets the delivery back with the membership, and the attempt
+// does not count.
+func stopped(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
 }
 
 // settle acks a delivery, or nacks it with the reason.

@@ -66,6 +66,9 @@ func Transform(ctx context.Context, s Subscriber, opts GroupOptions, t Transform
 		add, finish := ackPublishTo(ctx, sub)
 		handle := func(d Delivery) {
 			events, err := t(ctx, d)
+			if stopped(ctx, err) {
+				return
+			}
 			if err != nil || len(events) == 0 {
 				settle(ctx, sub, d.Lease, err)
 				return

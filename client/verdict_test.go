@@ -130,3 +130,36 @@ func (k keeping) Deliver(batch []eventhub.Delivery) int {
 }
 
 func (keeping) Ended(error) {}
+
+// TestStoppedHandlerIsNoFailure: a handler that its context has ended gives the event
+// back; the attempt does not count, and the next member has it at once.
+func TestStoppedHandlerIsNoFailure(t *testing.T) {
+	h := startHub(t, hub.Config{})
+	c := dial(t, h.WSAddr())
+	if _, err := c.Publish(bounded(t), event("t", "1")); err != nil {
+		t.Fatal(err)
+	}
+	for name, consume := range map[string]func(context.Context, eventhub.GroupOptions, eventhub.Handler) error{
+		"Consume": c.Consume,
+		"Transform": func(ctx context.Context, opts eventhub.GroupOptions, h eventhub.Handler) error {
+			return c.Transform(ctx, opts, func(ctx context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
+				return nil, h(ctx, d)
+			})
+		},
+	} {
+		opts := earliest("t", name)
+		for range 2 {
+			ctx, stop := context.WithCancel(bounded(t))
+			err := consume(ctx, opts, func(ctx context.Context, d eventhub.Delivery) error {
+				if d.Attempt != 1 {
+					t.Errorf("%s: attempt %d", name, d.Attempt)
+				}
+				stop()
+				return fmt.Errorf("handle: %w", ctx.Err())
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
