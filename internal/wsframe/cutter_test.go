@@ -26,9 +26,9 @@ func TestCutter(t *testing.T) {
 	} {
 		long := strings.Repeat("x", 70_000)
 		in := bytes.NewReader(compiled(mask(ws.NewTextFrame([]byte(long))), mask(ws.NewFrame(ws.OpText, false, []byte("a"))), mask(ws.NewPingFrame([]byte("p"))),
-			mask(ws.NewFrame(ws.OpContinuation, false, nil)), mask(ws.NewFrame(ws.OpContinuation, true, []byte("b"))), mask(ws.NewTextFrame(nil))))
+			mask(ws.NewFrame(ws.OpContinuation, false, nil)), mask(ws.NewFrame(ws.OpContinuation, true, []byte("b"))), mask(ws.NewTextFrame(nil)), mask(ws.NewFrame(ws.OpText, false, []byte("c"))), mask(ws.NewFrame(ws.OpContinuation, true, []byte("d")))))
 		c := Cutter{Side: side, Limit: 70_000, MaxFragments: 3, Buf: make([]byte, 1)}
-		for _, want := range []string{long, "p", "ab", ""} {
+		for _, want := range []string{long, "p", "ab", "", "cd"} {
 			for {
 				_, payload, ok, err := c.Next()
 				if err != nil {
