@@ -12,7 +12,7 @@
 // (package bus/internal/topiclog).
 // A group's turn (turn.go) reads what comes next, leases it to members with room and
 // hands it to their receivers. Live tails have no leases and are served many at a time
-// (shard.go, tail.go).
+// (package bus/internal/tail).
 //
 // # Invariants
 //
@@ -36,11 +36,11 @@
 // of all leases are those of package bus/internal/sched.
 //
 // A group is touched by its members' goroutines and one worker at a time, under
-// group.mu; a tail by its owner, the shards of its topics and one worker, under
-// tail.mu. Locks are taken in the order bus.mu, group.mu or tail.mu,
-// subscription.giving, subscription.mu, tailTopic.mu, then one of those of topiclog, counts.mu,
-// the committer's, the scheduler's, the mover's, runtimes.mu, those of judge. Receivers are called under
-// group.mu and subscription.giving, or under tail.mu, and must not block or call back.
+// group.mu. Locks are taken in the order bus.mu, group.mu, subscription.giving,
+// subscription.mu, then those of one of the packages below, which say their own order, or
+// one of counts.mu and runtimes.mu. Of a tail's locks none is taken under one of the
+// bus, and under them only those. Receivers are called under group.mu and
+// subscription.giving, and must not block or call back.
 // Filters are asked under no lock (judge.go).
 //
 // Time is package time's, which tests replace by running in a testing/synctest
@@ -52,9 +52,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -67,6 +65,7 @@ import (
 	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/space"
+	"eventhub/bus/internal/tail"
 	"eventhub/bus/internal/topiclog"
 	"eventhub/internal/filter"
 	"eventhub/store"
@@ -143,6 +142,7 @@ type Bus struct {
 	sched     *sched.Scheduler
 	mover     *delayed.Mover
 	logs      *topiclog.Logs
+	tails     *tail.Tails
 
 	space  *space.Guard
 	counts counts
@@ -158,15 +158,15 @@ type Bus struct {
 	mu     sync.RWMutex
 	closed bool
 	groups map[groupKey]*group // groups loaded
-	tails  map[*tail]struct{}
-	// tailTopics are the topics that have live tails, or had some that were handed an event.
-	tailTopics map[string]*tailTopic
-	// patternTails are the tails by each pattern that may name more topics.
-	patternTails map[string]*patternTails
 }
 
 // history is named so that Bus does not export the field.
 type history = past.History
+
+// Tail implements eventhub.Subscriber.
+func (b *Bus) Tail(ctx context.Context, opts eventhub.TailOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	return b.tails.Open(ctx, opts, r)
+}
 
 // groupKey names a group in a topic.
 type groupKey struct{ topic, group string }
@@ -197,10 +197,6 @@ func New(opts Options) (*Bus, error) {
 		logs:  topiclog.New(opts.TailCacheBytes),
 
 		groups: make(map[groupKey]*group),
-		tails:  make(map[*tail]struct{}),
-
-		tailTopics:   make(map[string]*tailTopic),
-		patternTails: make(map[string]*patternTails),
 	}
 	b.history = past.New(b.store, b.filters.Compile)
 	deleted, err := b.store.DeletedEpoch(context.Background())
@@ -211,6 +207,10 @@ func New(opts Options) (*Bus, error) {
 	b.space = space.New(space.Options{Store: b.store, Logger: b.log, Commits: b.counts.commits})
 	b.counts.init()
 	b.sched = sched.New(b.clock, runtime.GOMAXPROCS(0))
+	b.tails = tail.New(tail.Options{
+		Store: b.store, Logger: b.log, Logs: b.logs, Scheduler: b.sched, Clock: b.clock,
+		Filter: b.tailFilter, EvaluationTime: judgeTime,
+	})
 	b.committer = commit.New(commit.Options{
 		Store: b.store, Logger: b.log, QueueBytes: opts.QueueBytes, EarlyBytes: opts.EarlyBytes,
 		SyncEvery: opts.SyncEvery, Fatal: opts.Fatal, Committed: b.committed, Observe: b.counts.commit,
@@ -239,7 +239,6 @@ func (b *Bus) Close() error {
 	for _, g := range b.groups {
 		groups = append(groups, g)
 	}
-	tails := slices.Collect(maps.Keys(b.tails))
 	b.mu.Unlock()
 	if first {
 		b.patterns.end()
@@ -250,9 +249,7 @@ func (b *Bus) Close() error {
 		for _, g := range groups {
 			g.shut(errShuttingDown)
 		}
-		for _, t := range tails {
-			t.shut(errShuttingDown)
-		}
+		b.tails.End(errShuttingDown)
 		b.mover.Stop()
 		b.sched.Stop()
 	}

@@ -56,7 +56,8 @@ func (b *Bus) deleteNow(topic string) error {
 		}
 	}
 	b.known.forgetTopic(topic)
-	b.forgetCounts(topic)
+	b.counts.forgetTopic(topic)
+	b.tails.ForgetTopic(topic)
 	b.space.Deleted()
 	return nil
 }
@@ -111,21 +112,6 @@ func (m *member) lose(cause error) {
 	m.endReservation()
 	m.forget()
 	m.leave(0)
-}
-
-// forgetCounts forgets what was counted of a topic that is gone. Its tails outlive it; what
-// they were handed goes with the last of them.
-func (b *Bus) forgetCounts(topic string) {
-	b.counts.forgetTopic(topic)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch tails := b.tailTopics[topic]; {
-	case tails == nil:
-	case tails.users > 0:
-		tails.gone = true
-	default:
-		delete(b.tailTopics, topic)
-	}
 }
 
 // forgetTopic forgets all groups of a topic.

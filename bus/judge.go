@@ -5,6 +5,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/judge"
+	"eventhub/bus/internal/tail"
 	"eventhub/internal/filter"
 	"eventhub/store"
 )
@@ -27,6 +28,20 @@ func (b *Bus) matcher(p *filter.Program) judge.Matcher {
 		return b.opts.judge(p)
 	}
 	return p
+}
+
+// tailFilter is tail.Options.Filter.
+func (b *Bus) tailFilter(f *eventhub.Filter) (wants tail.Wants, evaluates bool, err error) {
+	program, err := b.filters.Compile(f)
+	m := b.matcher(program)
+	if err != nil || m == nil {
+		return nil, false, err
+	}
+	wants = func(r eventhub.Record, offset uint64) bool {
+		passes, _ := b.filters.Passes(m, r, offset)
+		return passes
+	}
+	return wants, program.Evaluates(), nil
 }
 
 // verdict is what a filter said of an event that was not taken then.
@@ -85,19 +100,4 @@ func (g *group) tooCostly(offset uint64) {
 		g.bus.log.Warn("a filter costs too much on an event, which counts as done; metrics count these",
 			"topic", g.log.Topic(), "group", g.name, "offset", offset)
 	}
-}
-
-// judge puts those of a tail's next events that it wants into f.passed, until it has as
-// many as the tail is handed at once, and returns how many it has looked at. began is when
-// the turn began. t.mu is not held.
-func (t *tail) judge(ds []eventhub.Delivery, f *feed, began time.Time) (n int, spent bool) {
-	clear(f.passed)
-	f.passed = f.passed[:0]
-	for ; n < len(ds) && len(f.passed) < t.batchSize && !spent; n++ {
-		if passes, _ := t.bus.filters.Passes(t.match, ds[n].Record, ds[n].Offset); passes {
-			f.passed = append(f.passed, ds[n])
-		}
-		spent = t.Evaluates && time.Since(began) >= judgeTime
-	}
-	return n, spent
 }

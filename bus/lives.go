@@ -24,7 +24,7 @@ func (b *Bus) topicsCreated(batch []*commit.Request) {
 	if len(created) == 0 {
 		return
 	}
-	b.tailsFollow(created)
+	b.tails.TopicsCreated(created)
 	b.patterns.topicsCreated(created)
 }
 

@@ -118,3 +118,21 @@ func TestPullEndsWithTheBus(t *testing.T) {
 		r.start(Options{})
 	})
 }
+
+// TestPullIsBounded: a pull takes no more bytes than it may, and one event whatever
+// its size.
+func TestPullIsBounded(t *testing.T) {
+	batch := make([]eventhub.Delivery, 20)
+	for i := range batch {
+		batch[i].Record = make(eventhub.Record, maxPullBytes/8)
+	}
+	p := &pull{room: 100, some: make(chan struct{})}
+	equal(t, "taken", p.Deliver(batch), 8)
+	equal(t, "of what comes later", p.Deliver([]eventhub.Delivery{{Record: make(eventhub.Record, 1)}}), 0)
+	batch[0].Record = make(eventhub.Record, 2*maxPullBytes)
+	p = &pull{room: 100, some: make(chan struct{})}
+	equal(t, "taken where the first is large", p.Deliver(batch), 1)
+	ds, err := p.close()
+	equal(t, "deliveries", len(ds), 1)
+	equal(t, "error", err, nil)
+}

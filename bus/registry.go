@@ -161,7 +161,7 @@ func (b *Bus) measureGroups(ctx context.Context) ([]measure.Group, error) {
 		}
 		all = append(all, g.measure(head))
 	}
-	all = append(all, b.measureTails()...)
+	all = append(all, b.tails.Measure()...)
 	for key, i := range idle {
 		head, err := b.store.Head(ctx, key.topic)
 		if err != nil {

@@ -79,7 +79,7 @@ func (b *Bus) count(ctx context.Context, topic string, w *passage) error {
 			w.events += w.End - w.After
 			return storeError(err, "count events of topic %q", topic)
 		}
-		n := search(batch.Items, w.End+1)
+		n := past.Search(batch.Items, w.End+1)
 		if w.events += uint64(n); n == 0 || n < len(batch.Items) {
 			break
 		}

@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,75 +16,6 @@ import (
 	"eventhub/store/pebble"
 	"eventhub/store/storefault"
 )
-
-// orderly is a Receiver that wants the events of each topic without a gap.
-type orderly struct {
-	t     *testing.T
-	sub   eventhub.Subscription
-	all   bool // from the first one on
-	picky bool // takes as many as there is room for
-
-	room    atomic.Int64
-	gone    atomic.Bool   // it has left
-	starved chan struct{} // a picky one was given more than it takes
-	done    chan struct{} // it has as many as it waits for
-
-	mu   sync.Mutex
-	want int
-	last map[string]uint64
-}
-
-func newOrderly(t *testing.T, picky bool, want int) *orderly {
-	return &orderly{t: t, picky: picky, want: want, starved: make(chan struct{}, 1), done: make(chan struct{}), last: make(map[string]uint64)}
-}
-
-func (o *orderly) Deliver(batch []eventhub.Delivery) int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.gone.Load() {
-		o.t.Errorf("%d events came after the tail had left", len(batch))
-	}
-	if room := int(o.room.Load()); o.picky && len(batch) > room {
-		batch = batch[:room]
-		select {
-		case o.starved <- struct{}{}:
-		default:
-		}
-	}
-	if o.picky {
-		o.room.Add(-int64(len(batch)))
-	}
-	for _, d := range batch {
-		last, seen := o.last[d.Topic]
-		if d.Offset != last+1 && (seen || o.all) {
-			o.t.Errorf("offset %d of %s after %d", d.Offset, d.Topic, last)
-		}
-		o.last[d.Topic] = d.Offset
-		if o.want--; o.want == 0 {
-			close(o.done)
-		}
-	}
-	return len(batch)
-}
-
-func (o *orderly) Ended(err error) {
-	if o.want > 0 {
-		o.t.Errorf("a tail ended: %v", err)
-	}
-}
-
-// follow makes room until all has come.
-func (o *orderly) follow(rng *rand.Rand) {
-	for {
-		select {
-		case <-o.starved:
-			o.room.Store(int64(1 + rng.IntN(300)))
-			o.sub.Ready()
-		case <-o.done:
-			return
-		}
-	}
-}
 
 // TestTailsCostTheStoreNothing: five thousand tails of one topic, on the embedded
 // store, cause no write and, while they keep up, no read; what each of them keeps in
@@ -143,8 +72,8 @@ func TestTailsCostTheStoreNothing(t *testing.T) {
 	if wrote, read := s.Calls(storefault.Commit)-writes, s.Calls(storefault.Read)-reads; wrote != events || read != 0 {
 		t.Errorf("%d publishes made %d commits and %d reads; one each and none are right", events, wrote, read)
 	}
-	if len(b.tails)+readTopics(b) != 0 {
-		t.Errorf("%d tails and %d topics are left", len(b.tails), readTopics(b))
+	if n, _, _ := b.tails.Holds(); n+readTopics(b) != 0 {
+		t.Errorf("%d tails and %d topics are left", n, readTopics(b))
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
@@ -199,42 +128,5 @@ func TestOneTailOverManyTopics(t *testing.T) {
 		if err := r.store.Close(); err != nil {
 			t.Error(err)
 		}
-	})
-}
-
-// TestLaggingTailReadsForItself: a tail far behind reads the log once, and those that
-// keep up, in its shard and in another, do not read at all.
-func TestLaggingTailReadsForItself(t *testing.T) {
-	const tails, rounds, each = shardSize + 10, 40, 100
-	inBubble(t, func(r *rig) {
-		r.stop()
-		r.start(Options{TailCacheBytes: 2 * each * 120}) // more than one commit
-		slow := r.tail(tailOpts("t"))
-		slow.room = 0
-		all := counter{new(atomic.Int64), 0, nil}
-		for range tails {
-			if _, err := r.bus.Tail(context.Background(), tailOpts("t"), all); err != nil {
-				t.Fatal(err)
-			}
-		}
-		synctest.Wait()
-		reads := r.store.count1("Read")
-		for i := range rounds {
-			r.publish("t", i*each, each)
-			synctest.Wait()
-		}
-		equal(t, "events handed to those that keep up", all.delivered.Load(), tails*rounds*each)
-		equal(t, "reads for them", r.store.count1("Read")-reads, 0)
-		slow.room = -1
-		slow.sub.Ready()
-		equal(t, "events of the one that lagged", len(slow.take()), rounds*each)
-		// Its reads grow from a batch to roundEvents.
-		if n := r.store.count1("Read") - reads; n == 0 || n > 10 {
-			t.Errorf("%d reads of %d events", n, rounds*each)
-		}
-		reads = r.store.count1("Read")
-		r.publish("t", 0, 1)
-		equal(t, "events when it has caught up", len(slow.take()), 1)
-		equal(t, "reads then", r.store.count1("Read")-reads, 0)
 	})
 }

@@ -50,6 +50,7 @@ var rules = []rule{
 	{"bus/internal/topiclog", []string{"bus/internal/commit", "store"}},
 	{"bus/internal/delayed", []string{".", "admin", "bus/internal/commit", "store"}},
 	{"bus/internal/past", []string{".", "admin", "store", "internal/filter"}},
+	{"bus/internal/tail", []string{".", "bus/internal/past", "bus/internal/sched", "bus/internal/topiclog", "store", "internal/measure"}},
 	{"bus", []string{".", "admin", "bus/internal/...", "store", "internal/..."}},
 	{"gateway/...", []string{".", "admin", "wire", "internal/..."}},
 	{"client", []string{".", "admin", "wire", "internal/..."}},

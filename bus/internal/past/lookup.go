@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sort"
 	"strings"
 
 	"eventhub"
@@ -106,4 +107,9 @@ func First(ctx context.Context, s store.Store, topic string, from uint64) (event
 		return eventhub.Item{}, nil
 	}
 	return batch.Items[0], nil
+}
+
+// Search returns the index of the first item at or above offset.
+func Search(items []store.Item, offset uint64) int {
+	return sort.Search(len(items), func(i int) bool { return items[i].Offset >= offset })
 }

@@ -1,4 +1,4 @@
-package bus
+package tail
 
 import (
 	"cmp"
@@ -43,7 +43,7 @@ type conflation struct {
 }
 
 type pendingKey struct {
-	topic *tailTopic
+	topic *sharedTopic
 	key   string
 }
 
@@ -65,7 +65,7 @@ func newConflation(every time.Duration) *conflation {
 func (c *conflation) brimful() bool { return c.bytes >= maxPending }
 
 // put keeps a copy of an event instead of an earlier one of its key.
-func (c *conflation) put(topic *tailTopic, d *eventhub.Delivery) {
+func (c *conflation) put(topic *sharedTopic, d *eventhub.Delivery) {
 	key := d.Record.Key()
 	e := c.pending[pendingKey{topic, string(key)}]
 	if e == nil {
@@ -86,7 +86,7 @@ func (c *conflation) forget(e *pendingEvent) {
 }
 
 // merge keeps the deliveries of a part that the tail wants, and reports whether there was room for all.
-func (t *tail) merge(p *part, ds []eventhub.Delivery) (all bool) {
+func (t *Tail) merge(p *part, ds []eventhub.Delivery) (all bool) {
 	for i := range ds {
 		if t.merged.brimful() {
 			return false
@@ -99,7 +99,7 @@ func (t *tail) merge(p *part, ds []eventhub.Delivery) (all bool) {
 
 // handMerged hands over what is pending, if it is time, and otherwise sees to it
 // that somebody comes when it is. now is in epoch milliseconds; t.mu is held.
-func (t *tail) handMerged(now int64, f *feed) {
+func (t *Tail) handMerged(now int64, f *feed) {
 	c := t.merged
 	if len(c.pending) == 0 || t.opening || t.paused || t.full {
 		return // or else a turn comes with the end of that
@@ -114,13 +114,13 @@ func (t *tail) handMerged(now int64, f *feed) {
 	}
 	if len(c.pending) > 0 && !t.full && !c.armed {
 		c.armed = true
-		t.bus.sched.ScheduleAt(t, c.due)
+		t.tails.sched.ScheduleAt(t, c.due)
 	}
 }
 
 // handPending gives the receiver the events of the hand-over that has begun, and
 // reports whether it took them all.
-func (t *tail) handPending(f *feed) (all bool) {
+func (t *Tail) handPending(f *feed) (all bool) {
 	c := t.merged
 	clear(f.due)
 	f.due = f.due[:0]

@@ -1,4 +1,4 @@
-package bus
+package tail
 
 import (
 	"context"
@@ -53,7 +53,7 @@ func TestTailHasNewTopicsWhole(t *testing.T) {
 		subscribe := func(o eventhub.TailOptions) (known string, got map[string][]uint64) {
 			t.Helper()
 			in := &knower{inbox: &inbox{room: -1}}
-			sub, err := r.bus.Tail(context.Background(), o, in)
+			sub, err := r.tails.Open(context.Background(), o, in)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +74,7 @@ func TestTailHasNewTopicsWhole(t *testing.T) {
 		equal(t, "from the latest on", got, map[string][]uint64{})
 		r.publish("s.b", 1, 2)
 		r.publish("two", 1, 2)
-		equal(t, "error", r.bus.DeleteTopic(context.Background(), "one"), nil)
+		equal(t, "error", r.deleteTopic("one"), nil)
 		r.publish("one", 3, 2)
 		r.publish("s.c", 1, 2)
 		o.Known = known
@@ -98,7 +98,7 @@ func TestTailHasNewTopicsWhole(t *testing.T) {
 		_, got = subscribe(o)
 		equal(t, "from an offset on", got, map[string][]uint64{"two": {2}})
 		o.Known = "nonsense"
-		_, err := r.bus.Tail(context.Background(), o, &knower{inbox: &inbox{room: -1}})
+		_, err := r.tails.Open(context.Background(), o, &knower{inbox: &inbox{room: -1}})
 		wantCode(t, err, eventhub.CodeBadRequest)
 	})
 }

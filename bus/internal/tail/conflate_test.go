@@ -1,4 +1,4 @@
-package bus
+package tail
 
 import (
 	"cmp"
@@ -44,8 +44,8 @@ func TestConflate(t *testing.T) {
 		equal(t, "in a silence", len(in.take()), 0)
 		r.commitKeys("t", "a")
 		equal(t, "after the silence", in.takeOffsets(), []uint64{9})
-		equal(t, "appointments", r.bus.sched.Appointments(), 0)
-		_, counted := r.measured("t", "")
+		equal(t, "appointments", r.sched.Appointments(), 0)
+		counted := r.measured("t")
 		equal(t, "events counted", counted.Delivered, 6)
 	})
 }
@@ -78,12 +78,12 @@ func TestConflateIsBounded(t *testing.T) {
 		big := []byte(`"` + strings.Repeat("x", 1<<20-100) + `"`)
 		for i := range 12 {
 			e := eventhub.Event{Topic: "t", Key: fmt.Sprint(i), Payload: big}
-			if _, err := r.bus.Publish(context.Background(), e); err != nil {
+			if _, err := r.commit(context.Background(), e); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
 		}
-		c := in.sub.(*tail).merged
+		c := in.sub.(*Tail).merged
 		if n := len(c.pending); n < 4 || n > 5 || c.bytes > maxPending+2<<20 {
 			t.Errorf("%d events of %d bytes are pending", n, c.bytes)
 		}
@@ -104,9 +104,9 @@ func TestConflateLeft(t *testing.T) {
 		in := r.tail(conflated("t", time.Hour))
 		r.commitKeys("t", "a")
 		r.commitKeys("t", "a")
-		equal(t, "appointments", r.bus.sched.Appointments(), 1)
+		equal(t, "appointments", r.sched.Appointments(), 1)
 		in.sub.Drop(0)
-		equal(t, "appointments after it left", r.bus.sched.Appointments(), 0)
+		equal(t, "appointments after it left", r.sched.Appointments(), 0)
 		time.Sleep(2 * time.Hour)
 		equal(t, "deliveries", len(in.take()), 1)
 	})
@@ -196,7 +196,7 @@ func TestConflateModel(t *testing.T) {
 		rapid.SyncTest(rt, func(rt *rapid.T) {
 			s := memory.Open(memory.Options{})
 			r := &rig{t: t, store: &meter{Store: s}}
-			r.start(Options{TailCacheBytes: rapid.SampledFrom([]int{1, 1000, 1 << 20}).Draw(rt, "cache")})
+			r.start(rapid.SampledFrom([]int{1, 1000, 1 << 20}).Draw(rt, "cache"))
 			rt.Cleanup(func() {
 				r.stop()
 				_ = s.Close()
@@ -236,7 +236,7 @@ func playConflate(t *rapid.T, r *rig) {
 			m.pump()
 		default:
 			m.paused = next(2) == 0
-			if err := in.sub.(*tail).setPaused(m.paused); err != nil {
+			if err := in.sub.(*Tail).setPaused(m.paused); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()

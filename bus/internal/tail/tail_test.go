@@ -1,14 +1,15 @@
-package bus
+package tail
 
 import (
 	"context"
-	"fmt"
-	"slices"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"eventhub"
+	"eventhub/store"
 )
 
 func tailOpts(topic string) eventhub.TailOptions {
@@ -49,8 +50,9 @@ func TestTail(t *testing.T) {
 func TestTailWithoutTopic(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.tail(tailOpts("none"))
-		_, err := r.bus.Topic(context.Background(), "none")
-		wantCode(t, err, eventhub.CodeUnknownID)
+		if _, err := r.store.Topic(bg, "none"); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("the tail has created its topic: %v", err)
+		}
 		r.publish("none", 1, 1)
 		equal(t, "deliveries", in.takeOffsets(), []uint64{1})
 	})
@@ -83,10 +85,8 @@ func TestTailsEnd(t *testing.T) {
 		dropped.sub.Drop(0)
 		r.publish("t", 1, 1)
 		equal(t, "deliveries to those that left", len(left.take())+len(dropped.take()), 0)
-		equal(t, "tails", len(r.bus.tails), 1)
-		equal(t, "topics", readTopics(r.bus), 1)
-		_, err := r.bus.Subscribe(context.Background(), eventhub.GroupOptions{Topic: "t"}, left) // which is no tail
-		wantCode(t, err, eventhub.CodeBadRequest)
+		equal(t, "tails", r.count(), 1)
+		equal(t, "topics", r.topics(), 1)
 		r.restart()
 		synctest.Wait()
 		equal(t, "ends heard", []int{len(left.ended), len(dropped.ended), len(stays.ended)}, []int{0, 0, 1})
@@ -121,7 +121,7 @@ func TestTailRefusesAtEveryPlace(t *testing.T) {
 func TestTailLeavesDuringTurn(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		blocker := &stopper{entered: make(chan struct{}), release: make(chan struct{})}
-		sub, err := r.bus.Tail(context.Background(), tailOpts("t"), blocker)
+		sub, err := r.tails.Open(context.Background(), tailOpts("t"), blocker)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func TestTailLeavesDuringTurn(t *testing.T) {
 		r.publish("t", 2, 1)
 		equal(t, "deliveries to the one that left", len(in.take()), 0)
 		equal(t, "deliveries to the other", blocker.taken, 1)
-		equal(t, "topics", readTopics(r.bus), 0)
+		equal(t, "topics", r.topics(), 0)
 	})
 }
 
@@ -160,43 +160,6 @@ func (s *stopper) Deliver(batch []eventhub.Delivery) int {
 
 func (s *stopper) Ended(error) {}
 
-// TestTailPatterns: a pattern's tail begins in each topic where Start says, and has
-// topics that are created later from their first event on, whoever made them.
-func TestTailPatterns(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.publish("p.old", 1, 2)
-		r.subscribe(opts("p.made", "g")) // a topic without events
-		late, early := r.tail(tailOpts("p.*")), r.tail(eventhub.TailOptions{
-			Topic: "q", Topics: []string{"p.*", "**.dlq", "q"}, Start: eventhub.Earliest})
-		r.subscribe(opts("p.made.later", "g"))
-		later := r.subscribe(opts("p.later", "g"))
-		r.publish("p.old", 3, 1)
-		r.publish("p.made", 1, 1)
-		r.publish("p.later", 1, 2)
-		r.publish("q", 1, 1)
-		r.publish("other", 1, 1)
-		later.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(later.take()[0]))
-		equal(t, "from latest", sorted(late.take()), []string{"p.later@1", "p.later@2", "p.made@1", "p.old@3"})
-		equal(t, "from earliest", sorted(early.take()),
-			[]string{"p.later.dlq@1", "p.later@1", "p.later@2", "p.made@1", "p.old@1", "p.old@2", "p.old@3", "q@1"})
-		for _, start := range []eventhub.Start{{Kind: eventhub.StartAfterID, AfterID: "x"}, {Kind: eventhub.StartOffset, Offset: 1}} {
-			for _, o := range []eventhub.TailOptions{{Topic: "p.*", Start: start}, {Topic: "p.old", Topics: []string{"q"}, Start: start}} {
-				_, err := r.bus.Tail(context.Background(), o, late)
-				wantCode(t, err, eventhub.CodeBadRequest)
-			}
-		}
-		equal(t, "tails", len(r.bus.tails), 2)
-	})
-}
-
-func sorted(all []got) (names []string) {
-	for _, d := range all {
-		names = append(names, fmt.Sprintf("%s@%d", d.Topic, d.Offset))
-	}
-	slices.Sort(names)
-	return names
-}
-
 // TestTailHasNothingToSettle: verdicts have no effect, and an ack-and-publish is refused.
 func TestTailHasNothingToSettle(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -206,15 +169,17 @@ func TestTailHasNothingToSettle(t *testing.T) {
 		equal(t, "outcome of an extension", in.settle(eventhub.Settlement{Verdict: eventhub.Extend}, ref)[0], eventhub.Unknown)
 		_, err := eventhub.AckAndPublish(context.Background(), in.sub, []eventhub.Ref{ref}, eventhub.Event{Topic: "u", Payload: []byte(`1`)})
 		wantCode(t, err, eventhub.CodeBadRequest)
-		equal(t, "events published by it", len(r.events("u")), 0)
+		if _, err := r.store.Topic(bg, "u"); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("it has published: %v", err)
+		}
 		r.stop()
 		_, err = in.sub.Settle(context.Background(), eventhub.Settlement{Refs: []eventhub.Ref{ref}})
 		wantCode(t, err, eventhub.CodeShuttingDown)
 		wantCode(t, in.sub.Pause(context.Background()), eventhub.CodeShuttingDown)
-		_, err = r.bus.Tail(context.Background(), tailOpts("t"), in)
+		_, err = r.tails.Open(context.Background(), tailOpts("t"), in)
 		wantCode(t, err, eventhub.CodeShuttingDown)
 		equal(t, "ends heard", len(in.ended), 1)
-		r.start(Options{})
+		r.start(1 << 20)
 	})
 }
 
@@ -244,10 +209,10 @@ func TestTailThatCannotOpen(t *testing.T) {
 		r.store.failHeadOf = "b"
 		in := &inbox{t: t, room: -1}
 		o := eventhub.TailOptions{Topic: "*", Start: eventhub.Earliest}
-		_, err := r.bus.Tail(context.Background(), o, in)
+		_, err := r.tails.Open(context.Background(), o, in)
 		wantCode(t, err, eventhub.CodeInternal)
 		equal(t, "deliveries", len(in.take()), 0)
-		equal(t, "what is left", len(r.bus.tails)+readTopics(r.bus)+len(r.bus.patternTails), 0)
+		equal(t, "what is left", r.left(), 0)
 		r.store.failHeadOf = ""
 		r.restart()
 		equal(t, "ends heard", len(in.ended), 0)
@@ -260,9 +225,9 @@ func TestTailThatCannotOpen(t *testing.T) {
 func TestTailBetweenCommitAndNews(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.stop()
-		r.start(Options{TailCacheBytes: 1})
+		r.start(1)
 		first := &stopper{entered: make(chan struct{}), release: make(chan struct{})}
-		if _, err := r.bus.Tail(context.Background(), tailOpts("t"), first); err != nil {
+		if _, err := r.tails.Open(context.Background(), tailOpts("t"), first); err != nil {
 			t.Fatal(err)
 		}
 		r.publish("t", 1, 1)
@@ -286,5 +251,42 @@ func TestTailBetweenCommitAndNews(t *testing.T) {
 		<-published
 		equal(t, "deliveries", in.takeOffsets(), []uint64{3})
 		equal(t, "events of the first", first.taken, 3)
+	})
+}
+
+// TestLaggingTailReadsForItself: a tail far behind reads the log once, and those that
+// keep up, in its shard and in another, do not read at all.
+func TestLaggingTailReadsForItself(t *testing.T) {
+	const tails, rounds, each = shardSize + 10, 40, 100
+	inBubble(t, func(r *rig) {
+		r.stop()
+		r.start(2 * each * 120) // more than one commit
+		slow := r.tail(tailOpts("t"))
+		slow.room = 0
+		all := counter{new(atomic.Int64), 0, nil}
+		for range tails {
+			if _, err := r.tails.Open(context.Background(), tailOpts("t"), all); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		reads := r.store.count1("Read")
+		for i := range rounds {
+			r.publish("t", i*each, each)
+			synctest.Wait()
+		}
+		equal(t, "events handed to those that keep up", all.delivered.Load(), tails*rounds*each)
+		equal(t, "reads for them", r.store.count1("Read")-reads, 0)
+		slow.room = -1
+		slow.sub.Ready()
+		equal(t, "events of the one that lagged", len(slow.take()), rounds*each)
+		// Its reads grow from a batch to roundEvents.
+		if n := r.store.count1("Read") - reads; n == 0 || n > 10 {
+			t.Errorf("%d reads of %d events", n, rounds*each)
+		}
+		reads = r.store.count1("Read")
+		r.publish("t", 0, 1)
+		equal(t, "events when it has caught up", len(slow.take()), 1)
+		equal(t, "reads then", r.store.count1("Read")-reads, 0)
 	})
 }

@@ -1,4 +1,4 @@
-package bus
+package tail
 
 import (
 	"context"
@@ -18,18 +18,15 @@ func TestTailsOfNothingLeaveNothing(t *testing.T) {
 		for i := range 1000 {
 			in := r.tail(eventhub.TailOptions{Topic: fmt.Sprintf("nothing.%d", i)})
 			in.sub.Unsubscribe(bg)
-			if _, err := r.bus.Tail(bg, eventhub.TailOptions{Topic: fmt.Sprintf("refused.%d", i), Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}}, in); err == nil {
+			if _, err := r.tails.Open(bg, eventhub.TailOptions{Topic: fmt.Sprintf("refused.%d", i), Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}}, in); err == nil {
 				t.Fatal("not refused")
 			}
 		}
-		m, err := r.bus.Measure(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		topics, _ := r.bus.Topics(bg, "", 1000)
+		topics, _ := r.store.ListTopics(bg, "", 1000)
 		equal(t, "topics", len(topics), 0)
-		equal(t, "kept counts of tails", len(r.bus.tailTopics), 0)
-		equal(t, "measured groups", len(m.Groups), 0)
+		_, _, kept := r.tails.Holds()
+		equal(t, "topics of which something is kept", kept, 0)
+		equal(t, "measured topics", len(r.tails.Measure()), 0)
 	})
 }
 
@@ -65,7 +62,7 @@ func TestTailOverHoles(t *testing.T) {
 		r.stop()
 		h := &porous{Store: r.store.Store}
 		r.store.Store = h
-		r.start(Options{TailCacheBytes: 1}) // so that all is read from the store
+		r.start(1) // so that all is read from the store
 		h.dig(2, 3, 4, 6, 7, 8)
 		keepsUp, slow := r.tail(tailOpts("t")), r.tail(tailOpts("t"))
 		slow.room = 0
@@ -126,12 +123,12 @@ func TestLaggingTopicsTakeTurns(t *testing.T) {
 func TestTopicForATailThatLeft(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.tail(tailOpts("p.*"))
-		r.bus.mu.Lock()
-		topic := r.bus.useTailTopic("p.new")
-		r.bus.mu.Unlock()
+		r.tails.mu.Lock()
+		topic := r.tails.use("p.new")
+		r.tails.mu.Unlock()
 		in.sub.Drop(0)
-		in.sub.(*tail).attach(topic, 0, 1)
-		equal(t, "topics left", readTopics(r.bus), 0)
+		in.sub.(*Tail).attach(topic, 0, 1)
+		equal(t, "topics left", r.topics(), 0)
 		equal(t, "tails of the topic", topic.tails(), 0)
 	})
 }
@@ -144,7 +141,7 @@ func TestBusClosesWhileATailOpens(t *testing.T) {
 		in := &inbox{t: t, room: -1}
 		refused := make(chan error)
 		go func() {
-			_, err := r.bus.Tail(context.Background(), eventhub.TailOptions{Topic: "a", Topics: []string{"b"}}, in)
+			_, err := r.tails.Open(context.Background(), eventhub.TailOptions{Topic: "a", Topics: []string{"b"}}, in)
 			refused <- err
 		}()
 		synctest.Wait()
@@ -157,8 +154,8 @@ func TestBusClosesWhileATailOpens(t *testing.T) {
 			t.Error("the tail has opened on a bus that is closed")
 		}
 		equal(t, "ends heard", len(in.ended), 0)
-		equal(t, "what is left", len(r.bus.tails)+readTopics(r.bus), 0)
+		equal(t, "what is left", r.left(), 0)
 		r.store.failHeadOf = ""
-		r.start(Options{})
+		r.start(1 << 20)
 	})
 }

@@ -1,4 +1,4 @@
-package bus
+package tail
 
 import (
 	"context"
@@ -72,7 +72,7 @@ func TestTailGoesOnInAnotherLog(t *testing.T) {
 			o.Start = eventhub.Earliest
 			o.Places = []eventhub.Place{tt.place}
 			in := &gapped{inbox: &inbox{room: -1}}
-			sub, err := r.bus.Tail(context.Background(), o, in)
+			sub, err := r.tails.Open(context.Background(), o, in)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -105,7 +105,7 @@ func TestTailGoesOnBesideAHole(t *testing.T) {
 			o := tailOpts("t")
 			o.Places = []eventhub.Place{tt.place}
 			in := &gapped{inbox: &inbox{room: -1}}
-			sub, err := r.bus.Tail(context.Background(), o, in)
+			sub, err := r.tails.Open(context.Background(), o, in)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,7 +134,7 @@ func TestTailGoesOnAboveItsOffset(t *testing.T) {
 			o := tailOpts("t")
 			o.Places = []eventhub.Place{{Topic: "t", Offset: 20, TS: ts}}
 			in := &gapped{inbox: &inbox{room: -1}}
-			sub, err := r.bus.Tail(context.Background(), o, in)
+			sub, err := r.tails.Open(context.Background(), o, in)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -152,26 +152,8 @@ func TestPlacesAreChecked(t *testing.T) {
 		} {
 			o := tailOpts("t")
 			o.Places = places
-			_, err := r.bus.Tail(context.Background(), o, nil)
+			_, err := r.tails.Open(context.Background(), o, nil)
 			wantCode(t, err, eventhub.CodeBadRequest)
 		}
 	})
-}
-
-// TestPullIsBounded: a pull takes no more bytes than it may, and one event whatever
-// its size.
-func TestPullIsBounded(t *testing.T) {
-	batch := make([]eventhub.Delivery, 20)
-	for i := range batch {
-		batch[i].Record = make(eventhub.Record, maxPullBytes/8)
-	}
-	p := &pull{room: 100, some: make(chan struct{})}
-	equal(t, "taken", p.Deliver(batch), 8)
-	equal(t, "of what comes later", p.Deliver([]eventhub.Delivery{{Record: make(eventhub.Record, 1)}}), 0)
-	batch[0].Record = make(eventhub.Record, 2*maxPullBytes)
-	p = &pull{room: 100, some: make(chan struct{})}
-	equal(t, "taken where the first is large", p.Deliver(batch), 1)
-	ds, err := p.close()
-	equal(t, "deliveries", len(ds), 1)
-	equal(t, "error", err, nil)
 }

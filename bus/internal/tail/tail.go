@@ -1,4 +1,4 @@
-package bus
+package tail
 
 import (
 	"context"
@@ -7,23 +7,23 @@ import (
 	"time"
 
 	"eventhub"
-	"eventhub/bus/internal/judge"
 	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/sched"
+	"eventhub/store"
 )
 
-// tail is a live tail: a subscription without a group, which gets the events of its
+// Tail is a live tail: a subscription without a group, which gets the events of its
 // topics in their order and leaves no trace. What its receiver takes is done, so
 // there are no leases and no window, only a place in each topic.
 //
 // While it keeps up, the shards of its topics serve it (shard.go). A part that could
 // not be given all it should have been is behind; the tail's own turns read for such
 // parts, from the cache or the store, one after the other in bounded rounds.
-type tail struct {
+type Tail struct {
 	sched.State
-	bus       *Bus
+	tails     *Tails
 	receiver  eventhub.Receiver
-	match     judge.Matcher      // nil: it wants all; judge.go
+	wants     Wants              // nil: it wants all
 	patterns  []eventhub.Pattern // those that may name topics not yet created
 	batchSize int
 
@@ -33,7 +33,7 @@ type tail struct {
 	lag    []*part          // those that are behind, in the order in which they are served
 	reach  int              // how many events the next turn of its own reads at once
 	merged *conflation
-	// opening: Subscribe has not found all topics yet. paused and full as in member.
+	// opening: Subscribe has not found all topics yet. paused: its owner wants nothing for now. full: the receiver took less than it was given.
 	// left: nothing is delivered any more; ended says why if it was not its own wish.
 	opening, paused, full, left bool
 	ended                       error
@@ -41,7 +41,7 @@ type tail struct {
 
 // part is the place of a tail in one topic.
 type part struct {
-	tail  *tail
+	tail  *Tail
 	shard *shard
 
 	// Guarded by tail.mu.
@@ -49,47 +49,9 @@ type part struct {
 	behind bool   // in tail.lag
 }
 
-// Tail implements eventhub.Subscriber.
-func (b *Bus) Tail(ctx context.Context, opts eventhub.TailOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
-	opts = opts.WithDefaults()
-	if err := opts.Validate(); err != nil {
-		return nil, err
-	}
-	t := &tail{bus: b, receiver: r, batchSize: opts.BatchSize, reach: min(opts.BatchSize, roundEvents), opening: true}
-	t.Slow = true
-	if opts.Conflate != 0 {
-		t.merged = newConflation(opts.Conflate)
-	}
-	program, err := b.filters.Compile(opts.Filter)
-	if err != nil {
-		return nil, err
-	}
-	t.match, t.Evaluates = b.matcher(program), program.Evaluates()
-	patterns, err := opts.Patterns()
-	if err != nil {
-		return nil, err
-	}
-	if err := t.expect(patterns, opts.Start); err != nil {
-		return nil, err
-	}
-	knows, err := b.knows(ctx, opts.Known) // before it hears of what is created
-	if err != nil {
-		return nil, err
-	}
-	if err := b.registerTail(t); err != nil {
-		return nil, err
-	}
-	t.tellKnown(knows)
-	if err := t.open(ctx, patterns, knows, &opts); err != nil {
-		t.leave()
-		return nil, err
-	}
-	return t, nil
-}
-
 // expect notes the patterns that may name topics which are not created yet, and refuses
 // a start that means a place in one topic where there may be more.
-func (t *tail) expect(patterns []eventhub.Pattern, start eventhub.Start) error {
+func (t *Tail) expect(patterns []eventhub.Pattern, start eventhub.Start) error {
 	for _, p := range patterns {
 		if eventhub.IsPattern(p.String()) {
 			t.patterns = append(t.patterns, p)
@@ -110,8 +72,8 @@ func (t *tail) expect(patterns []eventhub.Pattern, start eventhub.Start) error {
 // open puts the tail at its place, or else at its start, in every topic that is
 // there, and at the first event in those that it does not know, and lets it begin.
 // Topics that are created meanwhile join by themselves.
-func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, knows known, opts *eventhub.TailOptions) error {
-	topics, err := past.Matching(ctx, t.bus.store, patterns)
+func (t *Tail) open(ctx context.Context, patterns []eventhub.Pattern, knows known, opts *eventhub.TailOptions) error {
+	topics, err := past.Matching(ctx, t.tails.store, patterns)
 	if err != nil {
 		return err
 	}
@@ -134,15 +96,15 @@ func (t *tail) open(ctx context.Context, patterns []eventhub.Pattern, knows know
 	return t.ended
 }
 
-// follow attaches the tail to a topic, behind its place where it has one.
-func (t *tail) follow(ctx context.Context, topic string, start eventhub.Start, place eventhub.Place, placed bool) error {
-	b := t.bus
-	b.mu.Lock()
-	at := b.useTailTopic(topic)
-	b.mu.Unlock()
-	head, err := b.store.Head(ctx, topic)
+// follow attaches the tail to a topic, after its place where it has one.
+func (t *Tail) follow(ctx context.Context, topic string, start eventhub.Start, place eventhub.Place, placed bool) error {
+	ts := t.tails
+	ts.mu.Lock()
+	at := ts.use(topic)
+	ts.mu.Unlock()
+	head, err := ts.store.Head(ctx, topic)
 	if err != nil {
-		err = storeError(err, "read the head of topic %q", topic)
+		err = store.Failed(err, "read the head of topic %q", topic)
 	}
 	cursor := head
 	switch {
@@ -150,12 +112,12 @@ func (t *tail) follow(ctx context.Context, topic string, start eventhub.Start, p
 	case placed:
 		cursor, err = t.goOn(ctx, place)
 	case start.Kind != eventhub.StartLatest:
-		cursor, err = past.Resolve(ctx, b.store, topic, start)
+		cursor, err = past.Resolve(ctx, ts.store, topic, start)
 	}
 	if err != nil {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.leaveTailTopic(at)
+		ts.mu.Lock()
+		defer ts.mu.Unlock()
+		ts.leave(at)
 		return err
 	}
 	t.attach(at, head, cursor+1)
@@ -164,11 +126,11 @@ func (t *tail) follow(ctx context.Context, topic string, start eventhub.Start, p
 
 // attach adds a part that begins at next, unless the tail has one of that topic or
 // has ended; the use of the topic goes over to it. head is as for topiclog.Log.Learn.
-func (t *tail) attach(topic *tailTopic, head, next uint64) {
+func (t *Tail) attach(topic *sharedTopic, head, next uint64) {
 	t.mu.Lock()
 	if !t.left && !t.has(topic.name) {
 		p := &part{tail: t, next: next}
-		topic.attach(t.bus, p, head)
+		topic.attach(t.tails, p, head)
 		t.add(p)
 		if p.behind {
 			t.lag = append(t.lag, p)
@@ -178,23 +140,23 @@ func (t *tail) attach(topic *tailTopic, head, next uint64) {
 		return
 	}
 	t.mu.Unlock()
-	t.bus.mu.Lock()
-	defer t.bus.mu.Unlock()
-	t.bus.leaveTailTopic(topic)
+	t.tails.mu.Lock()
+	defer t.tails.mu.Unlock()
+	t.tails.leave(topic)
 }
 
 // fewParts is how many topics a tail has without an index over them.
 const fewParts = 16
 
 // has reports whether the tail has a part of a topic.
-func (t *tail) has(topic string) bool {
+func (t *Tail) has(topic string) bool {
 	if t.index != nil {
 		return t.index[topic] != nil
 	}
 	return slices.ContainsFunc(t.parts, func(p *part) bool { return p.shard.topic.name == topic })
 }
 
-func (t *tail) add(p *part) {
+func (t *Tail) add(p *part) {
 	t.parts = append(t.parts, p)
 	switch {
 	case t.index != nil:
@@ -209,7 +171,7 @@ func (t *tail) add(p *part) {
 
 // blocked reports whether the tail takes no events now. t.mu is held, here and
 // below where nothing else is said.
-func (t *tail) blocked() bool {
+func (t *Tail) blocked() bool {
 	if t.merged != nil {
 		return t.opening || t.left || t.merged.brimful()
 	}
@@ -217,15 +179,15 @@ func (t *tail) blocked() bool {
 }
 
 // proceed asks for a turn of the tail's own where there is something to do in it.
-func (t *tail) proceed() {
+func (t *Tail) proceed() {
 	if len(t.lag) > 0 && !t.blocked() {
-		t.bus.sched.Schedule(t)
+		t.tails.sched.Schedule(t)
 	}
 }
 
 // awaits reports whether a shard has to read events up to head for a part. One that
 // takes nothing now falls behind instead. t.mu is not held.
-func (t *tail) awaits(p *part, head uint64) bool {
+func (t *Tail) awaits(p *part, head uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.left || p.behind || p.next > head {
@@ -240,14 +202,14 @@ func (t *tail) awaits(p *part, head uint64) bool {
 }
 
 // fallBehind leaves a part to the tail's own turns.
-func (t *tail) fallBehind(p *part) {
+func (t *Tail) fallBehind(p *part) {
 	p.behind = true
 	t.lag = append(t.lag, p)
 }
 
 // keepUp gives a part what its shard has read. Where that is to be judged by an
 // expression it takes a turn of the tail's own. t.mu is not held.
-func (t *tail) keepUp(p *part, deliveries []eventhub.Delivery, f *feed) {
+func (t *Tail) keepUp(p *part, deliveries []eventhub.Delivery, f *feed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.left || p.behind {
@@ -260,7 +222,7 @@ func (t *tail) keepUp(p *part, deliveries []eventhub.Delivery, f *feed) {
 	all := !t.Evaluates
 	for all && len(deliveries) > 0 {
 		n, passed := len(deliveries), deliveries
-		if t.match != nil {
+		if t.wants != nil {
 			t.mu.Unlock()
 			n, _ = t.judge(deliveries, f, time.Time{})
 			passed = f.passed
@@ -273,7 +235,7 @@ func (t *tail) keepUp(p *part, deliveries []eventhub.Delivery, f *feed) {
 		deliveries = deliveries[n:]
 	}
 	if t.merged != nil {
-		t.handMerged(t.bus.clock.Now(), f)
+		t.handMerged(t.tails.clock.Now(), f)
 	}
 	if !all {
 		t.fallBehind(p)
@@ -284,9 +246,9 @@ func (t *tail) keepUp(p *part, deliveries []eventhub.Delivery, f *feed) {
 }
 
 // hand gives deliveries of a part, all that it wants of those before next, to the
-// receiver, or merges them, and reports whether all are dealt with. p.next is behind the
+// receiver, or merges them, and reports whether all are dealt with. p.next is after the
 // last one that is.
-func (t *tail) hand(p *part, ds []eventhub.Delivery, next uint64) (all bool) {
+func (t *Tail) hand(p *part, ds []eventhub.Delivery, next uint64) (all bool) {
 	if t.merged != nil {
 		if !t.merge(p, ds) {
 			return false
@@ -312,7 +274,7 @@ func (t *tail) hand(p *part, ds []eventhub.Delivery, next uint64) (all bool) {
 
 // Turn serves the parts that are behind, and hands over what is due. Only one runs
 // at a time for a tail. t.mu is not held.
-func (t *tail) Turn() {
+func (t *Tail) Turn() {
 	f := feeds.Get().(*feed)
 	defer f.release()
 	began := time.Now()
@@ -323,23 +285,23 @@ func (t *tail) Turn() {
 		}
 		events += len(f.items)
 	}
-	t.bus.sched.Schedule(t)
+	t.tails.sched.Schedule(t)
 }
 
 // round reads for the part whose turn it is. It reports whether another round may
 // find more to do. t.mu is not held.
-func (t *tail) round(f *feed, began time.Time) bool {
+func (t *Tail) round(f *feed, began time.Time) bool {
 	p, from, limit := t.plan(f)
 	if p == nil {
 		return false
 	}
 	log := p.shard.log
 	head := log.Head()
-	if !f.cached(log, from, limit) && f.stored(t.bus, log, from, limit) != nil {
+	if !f.cached(log, from, limit) && f.stored(t.tails, log, from, limit) != nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if !t.left {
-			t.bus.sched.ScheduleAt(t, t.bus.clock.After(readAgain))
+			t.tails.sched.ScheduleAt(t, t.tails.clock.After(readAgain))
 		}
 		return false
 	}
@@ -356,7 +318,7 @@ func (t *tail) round(f *feed, began time.Time) bool {
 	}
 	for len(deliveries) > 0 && !t.Strained {
 		n, passed := len(deliveries), deliveries
-		if t.match != nil {
+		if t.wants != nil {
 			n, t.Strained = t.judge(deliveries, f, began)
 			passed = f.passed
 		}
@@ -378,7 +340,7 @@ func (t *tail) round(f *feed, began time.Time) bool {
 
 // served puts the part whose turn it was where it belongs: all says that it was given
 // all that was read for it.
-func (t *tail) served(p *part, all bool) {
+func (t *Tail) served(p *part, all bool) {
 	t.grow(all)
 	if all && p.next > p.shard.log.Head() {
 		p.behind = false
@@ -391,7 +353,7 @@ func (t *tail) served(p *part, all bool) {
 
 // plan hands over what is due and says what to read next, nil for nothing. t.mu is
 // not held.
-func (t *tail) plan(f *feed) (p *part, from uint64, limit int) {
+func (t *Tail) plan(f *feed) (p *part, from uint64, limit int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.left {
@@ -399,7 +361,7 @@ func (t *tail) plan(f *feed) (p *part, from uint64, limit int) {
 	}
 	if t.merged != nil {
 		t.merged.armed = false // the alarm has one time for each task; it may be gone
-		t.handMerged(t.bus.clock.Now(), f)
+		t.handMerged(t.tails.clock.Now(), f)
 	}
 	if len(t.lag) == 0 {
 		t.lag = nil
@@ -413,7 +375,7 @@ func (t *tail) plan(f *feed) (p *part, from uint64, limit int) {
 
 // grow lets a tail that takes all read more at once, and one that does not, less:
 // what is not taken is read again.
-func (t *tail) grow(all bool) {
+func (t *Tail) grow(all bool) {
 	if t.reach *= 2; !all {
 		t.reach = t.batchSize
 	}
@@ -421,7 +383,7 @@ func (t *tail) grow(all bool) {
 }
 
 // Settle implements eventhub.Subscription: there are no leases to find.
-func (t *tail) Settle(_ context.Context, s eventhub.Settlement) ([]eventhub.Outcome, error) {
+func (t *Tail) Settle(_ context.Context, s eventhub.Settlement) ([]eventhub.Outcome, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
@@ -441,7 +403,7 @@ func (t *tail) Settle(_ context.Context, s eventhub.Settlement) ([]eventhub.Outc
 }
 
 // AckAndPublish implements eventhub.Subscription.
-func (t *tail) AckAndPublish(_ context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
+func (t *Tail) AckAndPublish(_ context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
 	for i := range hs {
 		hs[i].Err = eventhub.Errorf(eventhub.CodeBadRequest, "a live tail has nothing to ack")
 	}
@@ -449,50 +411,50 @@ func (t *tail) AckAndPublish(_ context.Context, hs []eventhub.AckPublish, done f
 }
 
 // Ready implements eventhub.Subscription.
-func (t *tail) Ready() {
+func (t *Tail) Ready() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.full {
 		t.full = false
-		t.bus.sched.Schedule(t)
+		t.tails.sched.Schedule(t)
 	}
 }
 
 // Unsubscribe implements eventhub.Subscription.
-func (t *tail) Unsubscribe(context.Context) error {
+func (t *Tail) Unsubscribe(context.Context) error {
 	t.leave()
 	return nil
 }
 
 // Drop implements eventhub.Subscription.
-func (t *tail) Drop(int) { t.leave() }
+func (t *Tail) Drop(int) { t.leave() }
 
 // Sent implements eventhub.Subscription. A tail has nothing to settle.
-func (t *tail) Sent(int) {}
+func (t *Tail) Sent(int) {}
 
 // Pause implements eventhub.Subscription.
-func (t *tail) Pause(context.Context) error { return t.setPaused(true) }
+func (t *Tail) Pause(context.Context) error { return t.setPaused(true) }
 
 // Resume implements eventhub.Subscription.
-func (t *tail) Resume(context.Context) error { return t.setPaused(false) }
+func (t *Tail) Resume(context.Context) error { return t.setPaused(false) }
 
-func (t *tail) setPaused(paused bool) error {
+func (t *Tail) setPaused(paused bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended != nil {
 		return t.ended
 	}
 	if t.paused = paused; !paused {
-		t.bus.sched.Schedule(t)
+		t.tails.sched.Schedule(t)
 	}
 	return nil
 }
 
 // leave ends the tail by its owner's wish. t.mu is not held.
-func (t *tail) leave() { t.end(nil) }
+func (t *Tail) leave() { t.end(nil) }
 
 // shut ends the tail and tells its receiver why. t.mu is not held.
-func (t *tail) shut(why error) {
+func (t *Tail) shut(why error) {
 	if tell := t.end(why); tell {
 		t.receiver.Ended(why)
 	}
@@ -500,7 +462,7 @@ func (t *tail) shut(why error) {
 
 // end takes the tail off its topics, once. tell: its owner has it, and does not know
 // yet. When it returns nothing is delivered any more. t.mu is not held.
-func (t *tail) end(why error) (tell bool) {
+func (t *Tail) end(why error) (tell bool) {
 	t.mu.Lock()
 	if t.left {
 		t.mu.Unlock()
@@ -511,15 +473,30 @@ func (t *tail) end(why error) (tell bool) {
 	t.parts, t.index, t.lag, t.merged = nil, nil, nil, nil
 	tell = !t.opening
 	t.mu.Unlock()
-	t.bus.sched.Forget(t)
-	t.bus.forgetTail(t)
+	t.tails.sched.Forget(t)
+	t.tails.forget(t)
 	for _, p := range parts {
 		p.shard.topic.detach(p)
 	}
-	t.bus.mu.Lock()
-	defer t.bus.mu.Unlock()
+	t.tails.mu.Lock()
+	defer t.tails.mu.Unlock()
 	for _, p := range parts {
-		t.bus.leaveTailTopic(p.shard.topic)
+		t.tails.leave(p.shard.topic)
 	}
 	return tell
+}
+
+// judge puts those of a tail's next events that it wants into f.passed, until it has as
+// many as the tail is handed at once, and returns how many it has looked at. began is when
+// the turn began. t.mu is not held.
+func (t *Tail) judge(ds []eventhub.Delivery, f *feed, began time.Time) (n int, spent bool) {
+	clear(f.passed)
+	f.passed = f.passed[:0]
+	for ; n < len(ds) && len(f.passed) < t.batchSize && !spent; n++ {
+		if t.wants(ds[n].Record, ds[n].Offset) {
+			f.passed = append(f.passed, ds[n])
+		}
+		spent = t.Evaluates && time.Since(began) >= t.tails.opts.EvaluationTime
+	}
+	return n, spent
 }

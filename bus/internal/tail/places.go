@@ -1,4 +1,4 @@
-package bus
+package tail
 
 import (
 	"context"
@@ -10,17 +10,17 @@ import (
 	"eventhub/store"
 )
 
-// goOn returns the offset behind which a tail goes on that was at a place, and tells
+// goOn returns the offset after which a tail goes on that was at a place, and tells
 // the receiver where that is not the place itself. The event that it saw last, by
 // offset and commit time, shows whether the log is the one that it was in. A log that
 // lost its end, was restored from a backup, or is another hub's, has events that the
 // tail has not seen: those that were committed later, and those of higher offsets, which
 // may be of the same millisecond, or of a clock that was set back.
-func (t *tail) goOn(ctx context.Context, p eventhub.Place) (cursor uint64, _ error) {
+func (t *Tail) goOn(ctx context.Context, p eventhub.Place) (cursor uint64, _ error) {
 	if p.Offset == 0 {
 		return 0, nil
 	}
-	first, same, err := t.bus.holdPlace(ctx, p)
+	first, same, err := holdPlace(ctx, t.tails.store, p)
 	switch {
 	case err != nil:
 		return 0, err
@@ -30,7 +30,7 @@ func (t *tail) goOn(ctx context.Context, p eventhub.Place) (cursor uint64, _ err
 		t.tellGap(p, first)
 		return p.Offset, nil
 	case p.TS > 0:
-		if cursor, err = past.Resolve(ctx, t.bus.store, p.Topic, eventhub.Start{Kind: eventhub.StartTime, TS: p.TS + 1}); err != nil {
+		if cursor, err = past.Resolve(ctx, t.tails.store, p.Topic, eventhub.Start{Kind: eventhub.StartTime, TS: p.TS + 1}); err != nil {
 			return 0, err
 		}
 		cursor = min(cursor, p.Offset)
@@ -40,11 +40,11 @@ func (t *tail) goOn(ctx context.Context, p eventhub.Place) (cursor uint64, _ err
 }
 
 // holdPlace holds a place against the log. same: the log has its event, or had it. Then
-// first is where the log begins, if that is behind the place.
-func (b *Bus) holdPlace(ctx context.Context, p eventhub.Place) (first uint64, same bool, _ error) {
+// first is where the log begins, if that is after the place.
+func holdPlace(ctx context.Context, s store.Store, p eventhub.Place) (first uint64, same bool, _ error) {
 	var batch store.Batch
-	if err := b.store.Read(ctx, p.Topic, p.Offset, 1, 0, &batch); err != nil {
-		return 0, false, storeError(err, "look at offset %d of topic %q", p.Offset, p.Topic)
+	if err := s.Read(ctx, p.Topic, p.Offset, 1, 0, &batch); err != nil {
+		return 0, false, store.Failed(err, "look at offset %d of topic %q", p.Offset, p.Topic)
 	}
 	if len(batch.Items) == 0 {
 		return 0, false, nil
@@ -57,20 +57,20 @@ func (b *Bus) holdPlace(ctx context.Context, p eventhub.Place) (first uint64, sa
 		return 0, false, nil
 	}
 	batch.Reset()
-	if err := b.store.Read(ctx, p.Topic, 1, 1, 0, &batch); err != nil {
-		return 0, false, storeError(err, "look at the beginning of topic %q", p.Topic)
+	if err := s.Read(ctx, p.Topic, 1, 1, 0, &batch); err != nil {
+		return 0, false, store.Failed(err, "look at the beginning of topic %q", p.Topic)
 	}
 	if len(batch.Items) == 0 { // deleted just now
 		return 0, false, nil
 	}
 	first = batch.Items[0].Offset
 	// Events are removed from the front only: a hole with events before it is one in
-	// another log, or behind a crash.
+	// another log, or after a crash.
 	return first, p.TS == 0 || first > p.Offset, nil
 }
 
 // tellGone tells of the places in topics that are not there.
-func (t *tail) tellGone(places map[string]eventhub.Place, patterns []eventhub.Pattern) {
+func (t *Tail) tellGone(places map[string]eventhub.Place, patterns []eventhub.Pattern) {
 	for _, topic := range slices.Sorted(maps.Keys(places)) {
 		if p := places[topic]; p.Offset > 0 && slices.ContainsFunc(patterns, func(q eventhub.Pattern) bool { return q.Match(topic) }) {
 			t.tellGap(p, 0)
@@ -78,7 +78,7 @@ func (t *tail) tellGone(places map[string]eventhub.Place, patterns []eventhub.Pa
 	}
 }
 
-func (t *tail) tellGap(p eventhub.Place, first uint64) {
+func (t *Tail) tellGap(p eventhub.Place, first uint64) {
 	if r, ok := t.receiver.(eventhub.Gapped); ok {
 		r.Gap(eventhub.Gap{Topic: p.Topic, After: p.Offset, First: first})
 	}

@@ -1,4 +1,4 @@
-package bus
+package tail
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 // known are the topics that a tail knows: those of the lives up to one, which are named
 // for all stores by an era of their numbers (store.Era). All later ones it has from their
 // first event on, whatever the commit times there, as it would if it had been here when
-// they were created. Its text is what eventhub.Knower is told.
+// they were created. Its text is what eventhub.Knower gets.
 type known struct {
 	life, era uint64
 }
@@ -36,10 +36,10 @@ func parseKnown(text string) (k known, err error) {
 }
 
 // knows returns what a tail knows that says this of itself, or nothing: what there is now.
-func (b *Bus) knows(ctx context.Context, text string) (known, error) {
-	lives, err := b.store.Lives(ctx)
+func (ts *Tails) knows(ctx context.Context, text string) (known, error) {
+	lives, err := ts.store.Lives(ctx)
 	if err != nil {
-		return known{}, storeError(err, "look up the newest topic")
+		return known{}, store.Failed(err, "look up the newest topic")
 	}
 	newest := known{lives.Newest, lives.Eras[len(lives.Eras)-1].ID}
 	if text == "" {
@@ -79,7 +79,7 @@ func (k known) start(life uint64, start eventhub.Start) eventhub.Start {
 	return eventhub.Earliest
 }
 
-func (t *tail) tellKnown(k known) {
+func (t *Tail) tellKnown(k known) {
 	if r, ok := t.receiver.(eventhub.Knower); ok {
 		r.Know(k.String())
 	}

@@ -1,4 +1,4 @@
-package bus
+package tail
 
 import (
 	"context"
@@ -25,11 +25,11 @@ import (
 // had a prefix of what it is to get of each topic, and all of it if nothing is in
 // the way.
 func TestTailHistories(t *testing.T) {
-	checkRapidly(t, some(1000, 100), func(rt *rapid.T) {
+	checkRapidly(t, 1000, 100, func(rt *rapid.T) {
 		rapid.SyncTest(rt, func(rt *rapid.T) {
 			faults := storefault.Wrap(memory.Open(memory.Options{}))
 			r := &rig{t: t, store: &meter{Store: faults}}
-			r.start(Options{TailCacheBytes: rapid.SampledFrom([]int{1, 500, 1 << 20}).Draw(rt, "cache")})
+			r.start(rapid.SampledFrom([]int{1, 500, 1 << 20}).Draw(rt, "cache"))
 			w := &tailWorld{T: rt, rig: r, faults: faults, keys: make(map[string][]string)}
 			rt.Cleanup(func() {
 				r.stop()
@@ -65,7 +65,7 @@ type tailModel struct {
 	got      map[string][]uint64
 }
 
-var tailTopics = []string{"a", "a.b", "a.c", "b", "b.c", "b.c.d"}
+var historyTopics = []string{"a", "a.b", "a.c", "b", "b.c", "b.c.d"}
 
 func (w *tailWorld) next(n int) int { return rapid.IntRange(0, n-1).Draw(w.T, "n") }
 
@@ -82,7 +82,7 @@ func (w *tailWorld) step() {
 	case op < 17 && len(w.tails) > 0:
 		m := w.tails[w.next(len(w.tails))]
 		m.paused = w.next(2) == 0
-		if err := m.in.sub.(*tail).setPaused(m.paused); err != nil {
+		if err := m.in.sub.(*Tail).setPaused(m.paused); err != nil {
 			w.Fatal(err)
 		}
 	case op < 18 && len(w.tails) > 0:
@@ -102,13 +102,13 @@ func (w *tailWorld) publish() {
 	var events []eventhub.Event
 	for range 1 + w.next(8) {
 		e := eventhub.Event{
-			Topic: rapid.SampledFrom(tailTopics).Draw(w.T, "topic"), Payload: []byte(`1`),
+			Topic: rapid.SampledFrom(historyTopics).Draw(w.T, "topic"), Payload: []byte(`1`),
 			Key: rapid.SampledFrom([]string{"", "k", "l"}).Draw(w.T, "key"),
 		}
 		events = append(events, e)
 		w.keys[e.Topic] = append(w.keys[e.Topic], e.Key)
 	}
-	if _, err := w.rig.bus.Publish(context.Background(), events...); err != nil {
+	if _, err := w.rig.commit(context.Background(), events...); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -134,7 +134,7 @@ func (w *tailWorld) subscribe() {
 		m.key, o.Filter = "k", &eventhub.Filter{CEL: `event.key == "k"`}
 	}
 	var err error
-	if m.in.sub, err = w.rig.bus.Tail(context.Background(), o, m.in); err != nil {
+	if m.in.sub, err = w.rig.tails.Open(context.Background(), o, m.in); err != nil {
 		w.Fatal(err)
 	}
 	if m.patterns, err = o.Patterns(); err != nil {
@@ -176,14 +176,14 @@ func (w *tailWorld) check() {
 		for _, d := range m.in.take() {
 			m.got[d.Topic] = append(m.got[d.Topic], d.Offset)
 		}
-		t := m.in.sub.(*tail)
+		t := m.in.sub.(*Tail)
 		t.mu.Lock()
 		refused = t.full
 		t.mu.Unlock()
 		if refused && m.in.room != 0 {
 			w.Fatalf("tail %d counts as full; its receiver has room for %d", i, m.in.room)
 		}
-		for _, topic := range tailTopics {
+		for _, topic := range historyTopics {
 			want, got := m.wants(topic, w.keys[topic]), m.got[topic]
 			if len(got) > len(want) || !slices.Equal(got, want[:len(got)]) {
 				w.Fatalf("tail %d got %v of topic %s; want %v", i, got, topic, want)
@@ -210,9 +210,8 @@ func (w *tailWorld) settle() {
 		m.in.sub.Drop(0)
 	}
 	synctest.Wait()
-	b := w.rig.bus
-	if n := len(b.tails) + readTopics(b) + len(b.patternTails); n != 0 {
-		w.Fatalf("left over: %d tails, %d topics, %d patterns", len(b.tails), readTopics(b), len(b.patternTails))
+	if n := w.rig.left(); n != 0 {
+		w.Fatalf("left over: %d tails, topics and patterns", n)
 	}
 }
 
@@ -223,17 +222,14 @@ func (w *tailWorld) settle() {
 func TestPatternTailsMissNothing(t *testing.T) {
 	const topics, each = 40, 200
 	seed := drawSeed(t)
-	s := memory.Open(memory.Options{})
-	b, err := New(Options{Store: s, TailCacheBytes: 20_000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := open(t, 20_000)
 	ctx := context.Background()
 	var firm []*orderly
 	for i := range 4 {
 		in := newOrderly(t, i%2 == 1, topics*each)
 		in.all = true
-		if in.sub, err = b.Tail(ctx, eventhub.TailOptions{Topic: "p.**", BatchSize: 1 + 50*i}, in); err != nil {
+		var err error
+		if in.sub, err = r.tails.Open(ctx, eventhub.TailOptions{Topic: "p.**", BatchSize: 1 + 50*i}, in); err != nil {
 			t.Fatal(err)
 		}
 		firm = append(firm, in)
@@ -247,12 +243,12 @@ func TestPatternTailsMissNothing(t *testing.T) {
 				one := func() eventhub.Event {
 					return eventhub.Event{Topic: fmt.Sprintf("p.%d", rng.IntN(topics)), Payload: []byte(`1`)}
 				}
-				if _, err := b.Publish(ctx, one(), one()); err != nil {
+				if _, err := r.commit(ctx, one(), one()); err != nil {
 					t.Error(err)
 				}
 			}
 		})
-		others.Go(func() { comeAndGo(t, b, stop, rand.New(rand.NewPCG(seed, 100+n))) })
+		others.Go(func() { comeAndGo(t, r, stop, rand.New(rand.NewPCG(seed, 100+n))) })
 	}
 	for _, in := range firm {
 		others.Go(func() { in.follow(rand.New(rand.NewPCG(seed, 7))) })
@@ -263,16 +259,11 @@ func TestPatternTailsMissNothing(t *testing.T) {
 	}
 	close(stop)
 	others.Wait()
-	if err := b.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	r.close()
 }
 
 // comeAndGo opens tails and leaves them again.
-func comeAndGo(t *testing.T, b *Bus, stop chan struct{}, rng *rand.Rand) {
+func comeAndGo(t *testing.T, r *rig, stop chan struct{}, rng *rand.Rand) {
 	for {
 		select {
 		case <-stop:
@@ -280,7 +271,7 @@ func comeAndGo(t *testing.T, b *Bus, stop chan struct{}, rng *rand.Rand) {
 		default:
 		}
 		in := newOrderly(t, rng.IntN(2) == 0, 0)
-		sub, err := b.Tail(context.Background(), eventhub.TailOptions{Topic: "**", Topics: []string{"p.1"}}, in)
+		sub, err := r.tails.Open(context.Background(), eventhub.TailOptions{Topic: "**", Topics: []string{"p.1"}}, in)
 		if err != nil {
 			t.Error(err)
 			return
@@ -297,12 +288,8 @@ func comeAndGo(t *testing.T, b *Bus, stop chan struct{}, rng *rand.Rand) {
 func TestTailsJoinOthers(t *testing.T) {
 	const joins = 2000
 	ctx := context.Background()
-	s := memory.Open(memory.Options{})
-	b, err := New(Options{Store: s})
-	if err != nil {
-		t.Fatal(err)
-	}
-	firm, err := b.Tail(ctx, tailOpts("t"), counter{new(atomic.Int64), 0, nil})
+	r := open(t, 1<<20)
+	firm, err := r.tails.Open(ctx, tailOpts("t"), counter{new(atomic.Int64), 0, nil})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,20 +302,20 @@ func TestTailsJoinOthers(t *testing.T) {
 				return
 			default:
 			}
-			if _, err := b.Publish(ctx, eventhub.Event{Topic: "t", Payload: []byte(`1`)}); err != nil {
+			if _, err := r.commit(ctx, eventhub.Event{Topic: "t", Payload: []byte(`1`)}); err != nil {
 				t.Error(err)
 				return
 			}
 		}
 	})
 	for range joins {
-		head, err := s.Head(ctx, "t")
+		head, err := r.store.Head(ctx, "t")
 		if err != nil {
 			t.Fatal(err)
 		}
 		in := newOrderly(t, false, 2)
 		in.last["t"], in.all = head, true
-		sub, err := b.Tail(ctx, eventhub.TailOptions{Topic: "t", Start: eventhub.FromOffset(head + 1)}, in)
+		sub, err := r.tails.Open(ctx, eventhub.TailOptions{Topic: "t", Start: eventhub.FromOffset(head + 1)}, in)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -338,10 +325,5 @@ func TestTailsJoinOthers(t *testing.T) {
 	close(stop)
 	publisher.Wait()
 	firm.Drop(0)
-	if err := b.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	r.close()
 }

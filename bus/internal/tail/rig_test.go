@@ -1,0 +1,500 @@
+package tail
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"eventhub"
+	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/sched"
+	"eventhub/bus/internal/topiclog"
+	"eventhub/internal/filter"
+	"eventhub/internal/measure"
+	"eventhub/internal/record"
+	"eventhub/internal/record/layout"
+	"eventhub/internal/testsize"
+	"eventhub/store"
+	"eventhub/store/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var bg = context.Background()
+
+// rig is what a bus is to its tails, and no more: a committer, the topic logs, a scheduler.
+type rig struct {
+	t         *testing.T
+	store     *meter
+	tails     *Tails
+	logs      *topiclog.Logs
+	sched     *sched.Scheduler
+	committer *commit.Committer
+}
+
+// inBubble runs a test with a rig that is stopped at the end.
+func inBubble(t *testing.T, test func(*rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{MaxTopics: 100})}}
+		r.start(1 << 20)
+		synctest.Wait() // tests may put another store in between
+		test(r)
+		r.close()
+	})
+}
+
+// open returns a rig in real time; close ends it.
+func open(t *testing.T, cacheBytes int) *rig {
+	r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{})}}
+	r.start(cacheBytes)
+	return r
+}
+
+func (r *rig) close() {
+	r.t.Helper()
+	r.stop()
+	if err := r.store.Close(); err != nil {
+		r.t.Error(err)
+	}
+}
+
+// start makes tails over the rig's store, with a cache of some bytes.
+func (r *rig) start(cacheBytes int) {
+	quiet := slog.New(slog.DiscardHandler)
+	clock := sched.NewClock(time.Now)
+	r.logs, r.sched = topiclog.New(cacheBytes), sched.New(clock, 2)
+	r.tails = New(Options{
+		Store: r.store, Logger: quiet, Logs: r.logs, Scheduler: r.sched, Clock: clock,
+		EvaluationTime: 10 * time.Millisecond,
+		Filter: func(f *eventhub.Filter) (Wants, bool, error) {
+			p, err := filter.Compile(f)
+			if err != nil || p == nil {
+				return nil, false, err
+			}
+			return p.Match, p.Evaluates(), nil
+		},
+	})
+	tails, logs := r.tails, r.logs
+	r.committer = commit.New(commit.Options{
+		Store: r.store, Logger: quiet, QueueBytes: 64 << 20, EarlyBytes: commit.EarlyBytes,
+		Observe: func(time.Duration, []*store.Unit) {},
+		Committed: func(jobs []*commit.Request) {
+			for _, job := range jobs {
+				for i := range job.Units {
+					tails.TopicsCreated(job.Units[i].Created)
+				}
+			}
+			logs.Committed(jobs)
+		},
+	})
+}
+
+func (r *rig) stop() {
+	r.t.Helper()
+	r.tails.End(commit.ErrStopped)
+	r.sched.Stop()
+	if err := r.committer.Stop(); err != nil {
+		r.t.Error(err)
+	}
+}
+
+func (r *rig) restart() {
+	r.stop()
+	r.start(1 << 20)
+}
+
+// count returns how many tails there are.
+func (r *rig) count() int {
+	tails, _, _ := r.tails.Holds()
+	return tails
+}
+
+// topics returns how many topics are read.
+func (r *rig) topics() int {
+	topics, _ := r.logs.Holds()
+	return topics
+}
+
+// left returns how many tails, topics that are read and patterns there are.
+func (r *rig) left() int {
+	tails, patterns, _ := r.tails.Holds()
+	return tails + patterns + r.topics()
+}
+
+// measured returns the counts of a topic's tails.
+func (r *rig) measured(topic string) measure.Group {
+	for _, g := range r.tails.Measure() {
+		if g.Topic == topic {
+			return g
+		}
+	}
+	return measure.Group{}
+}
+
+// write is a job of one unit.
+type write struct{ commit.Call }
+
+// commit publishes events in one commit and returns when it is over.
+func (r *rig) commit(ctx context.Context, events ...eventhub.Event) ([]eventhub.Receipt, error) {
+	w := &write{}
+	w.Units = make([]store.Unit, 1)
+	for _, e := range events {
+		a := store.Append{Topic: e.Topic, ID: e.ID, NewID: e.ID == "", Key: e.Key, KeepOffset: e.Offset}
+		if e.Offset != 0 {
+			a.KeepTime = e.TS
+		}
+		if e.ID == "" {
+			e.ID = layout.IDRoom
+		}
+		encoded, err := record.Append(nil, &e)
+		if err != nil {
+			return nil, err
+		}
+		a.Record = encoded
+		w.Bytes += len(encoded)
+		w.Units[0].Appends = append(w.Units[0].Appends, a)
+	}
+	return nil, r.committer.Do(ctx, w)
+}
+
+// publish adds n events with payloads first, first+1, …
+func (r *rig) publish(topic string, first, n int) {
+	r.t.Helper()
+	var events []eventhub.Event
+	for i := range n {
+		events = append(events, eventhub.Event{Topic: topic, Payload: fmt.Appendf(nil, "%d", first+i)})
+	}
+	if _, err := r.commit(bg, events...); err != nil {
+		r.t.Error(err) // and not Fatal: tests publish from goroutines too
+	}
+}
+
+// publishKeys adds an event for each key, in one commit.
+func (r *rig) publishKeys(topic string, keys ...string) {
+	r.t.Helper()
+	var events []eventhub.Event
+	for _, key := range keys {
+		events = append(events, eventhub.Event{Topic: topic, Key: key, Payload: []byte(`1`)})
+	}
+	if _, err := r.commit(bg, events...); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// sparse adds events at the given offsets.
+func (r *rig) sparse(topic string, offsets ...uint64) {
+	r.t.Helper()
+	for _, offset := range offsets {
+		e := eventhub.Event{Topic: topic, ID: fmt.Sprint("e", offset), Offset: offset, TS: 1, Payload: []byte(`1`)}
+		if _, err := r.commit(bg, e); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// deleteTopic deletes a topic as the bus does.
+func (r *rig) deleteTopic(topic string) error {
+	return r.committer.Between(bg, "", func() error {
+		err := r.store.DeleteTopic(bg, topic)
+		r.committer.ForgetTopic(topic)
+		r.logs.Forget(topic)
+		r.tails.ForgetTopic(topic)
+		return err
+	})
+}
+
+// tail opens a tail whose receiver takes everything.
+func (r *rig) tail(o eventhub.TailOptions) *inbox {
+	r.t.Helper()
+	in := &inbox{t: r.t, room: -1}
+	sub, err := r.tails.Open(bg, o, in)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	in.sub = sub
+	synctest.Wait()
+	return in
+}
+
+// got is one delivery as an inbox keeps it.
+type got struct {
+	eventhub.Delivery
+	payload string
+	at      time.Time
+}
+
+// inbox is a Receiver that notes what it is given.
+type inbox struct {
+	t   *testing.T
+	sub eventhub.Subscription
+
+	mu    sync.Mutex
+	room  int // deliveries it still takes; negative: all
+	all   []got
+	calls [][]uint64 // offsets by Deliver call
+	ended []error
+}
+
+func (in *inbox) Deliver(batch []eventhub.Delivery) int {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	n := len(batch)
+	if in.room >= 0 {
+		n = min(n, in.room)
+		in.room -= n
+	}
+	var offsets []uint64
+	for _, d := range batch[:n] {
+		d.Record = slices.Clone(d.Record)
+		e, err := d.Event()
+		if err != nil {
+			in.t.Error(err)
+		}
+		in.all = append(in.all, got{d, string(e.Payload), time.Now()})
+		offsets = append(offsets, d.Offset)
+	}
+	in.calls = append(in.calls, offsets)
+	return n
+}
+
+func (in *inbox) Ended(err error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.ended = append(in.ended, err)
+}
+
+// take returns what came since the last take, once the bus has come to rest.
+func (in *inbox) take() []got {
+	synctest.Wait()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	all := in.all
+	in.all = nil
+	return all
+}
+
+// takeOffsets is take for tests that look at offsets only.
+func (in *inbox) takeOffsets() []uint64 {
+	var offsets []uint64
+	for _, g := range in.take() {
+		offsets = append(offsets, g.Offset)
+	}
+	return offsets
+}
+
+func (in *inbox) settle(s eventhub.Settlement, refs ...eventhub.Ref) []eventhub.Outcome {
+	in.t.Helper()
+	s.Refs = refs
+	out, err := in.sub.Settle(context.Background(), s)
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	synctest.Wait()
+	return out
+}
+
+func (in *inbox) ack(refs ...eventhub.Ref) []eventhub.Outcome {
+	in.t.Helper()
+	return in.settle(eventhub.Settlement{Verdict: eventhub.Ack}, refs...)
+}
+
+func byID(g got) eventhub.Ref { return eventhub.Ref{ID: g.ID()} }
+
+func equal[T any](t *testing.T, what string, got, want T) {
+	t.Helper()
+	g, _ := json.Marshal(got)
+	w, _ := json.Marshal(want)
+	if string(g) != string(w) {
+		t.Errorf("%s = %s; want %s", what, g, w)
+	}
+}
+
+func wantCode(t *testing.T, err error, code eventhub.Code) {
+	t.Helper()
+	if eventhub.ErrorCode(err) != code {
+		t.Errorf("error %v has code %q; want %q", err, eventhub.ErrorCode(err), code)
+	}
+}
+
+// meter counts the calls that reach a store, and can hold commits up and fail reads.
+type meter struct {
+	store.Store
+	mu         sync.Mutex
+	calls      map[string]int
+	failHeadOf string        // the topic whose Head fails
+	after      chan struct{} // where not nil, Commit is done and returns when it is closed
+}
+
+func (m *meter) count(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.calls == nil {
+		m.calls = make(map[string]int)
+	}
+	m.calls[name]++
+}
+
+func (m *meter) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+	m.count("Commit")
+	err := m.Store.Commit(ctx, units, sync)
+	m.mu.Lock()
+	after := m.after
+	m.mu.Unlock()
+	if after != nil {
+		<-after
+	}
+	return err
+}
+
+func (m *meter) setAfter(after chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.after = after
+}
+
+func (m *meter) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
+	m.count("Read")
+	return m.Store.Read(ctx, topic, from, limit, maxBytes, batch)
+}
+
+func (m *meter) Head(ctx context.Context, topic string) (uint64, error) {
+	m.count("Head")
+	if topic == m.failHeadOf {
+		time.Sleep(time.Millisecond) // others go on meanwhile
+		return 0, errors.New("no luck")
+	}
+	return m.Store.Head(ctx, topic)
+}
+
+// count1 returns the number of calls of one method so far.
+func (m *meter) count1(name string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls[name]
+}
+
+var fixedSeed = flag.Uint64("seed", 0, "seed of the tests that draw one; 0 draws it")
+
+func drawSeed(t *testing.T) uint64 {
+	seed := cmp.Or(*fixedSeed, rand.Uint64())
+	t.Logf("seed %d", seed)
+	return seed
+}
+
+// mostAwake is how long one history may take, which takes some milliseconds: one that goes
+// round in circles, or waits for a lock that nobody gives back, has no other end.
+const mostAwake = 30 * time.Second
+
+// checkRapidly tries some histories, fewer in a small run.
+func checkRapidly(t *testing.T, full, small int, check func(*rapid.T)) {
+	testsize.Checks(t, full, small)
+	history := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		history++
+		awake := time.AfterFunc(mostAwake, func() {
+			panic(fmt.Sprintf("history %d of %s does not come to rest", history, t.Name()))
+		})
+		defer awake.Stop()
+		check(rt)
+	})
+}
+
+// orderly is a Receiver that wants the events of each topic without a gap.
+type orderly struct {
+	t     *testing.T
+	sub   eventhub.Subscription
+	all   bool // from the first one on
+	picky bool // takes as many as there is room for
+
+	room    atomic.Int64
+	gone    atomic.Bool   // it has left
+	starved chan struct{} // a picky one was given more than it takes
+	done    chan struct{} // it has as many as it waits for
+
+	mu   sync.Mutex
+	want int
+	last map[string]uint64
+}
+
+func newOrderly(t *testing.T, picky bool, want int) *orderly {
+	return &orderly{t: t, picky: picky, want: want, starved: make(chan struct{}, 1), done: make(chan struct{}), last: make(map[string]uint64)}
+}
+
+func (o *orderly) Deliver(batch []eventhub.Delivery) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.gone.Load() {
+		o.t.Errorf("%d events came after the tail had left", len(batch))
+	}
+	if room := int(o.room.Load()); o.picky && len(batch) > room {
+		batch = batch[:room]
+		select {
+		case o.starved <- struct{}{}:
+		default:
+		}
+	}
+	if o.picky {
+		o.room.Add(-int64(len(batch)))
+	}
+	for _, d := range batch {
+		last, seen := o.last[d.Topic]
+		if d.Offset != last+1 && (seen || o.all) {
+			o.t.Errorf("offset %d of %s after %d", d.Offset, d.Topic, last)
+		}
+		o.last[d.Topic] = d.Offset
+		if o.want--; o.want == 0 {
+			close(o.done)
+		}
+	}
+	return len(batch)
+}
+
+func (o *orderly) Ended(err error) {
+	if o.want > 0 {
+		o.t.Errorf("a tail ended: %v", err)
+	}
+}
+
+// follow makes room until all has come.
+func (o *orderly) follow(rng *rand.Rand) {
+	for {
+		select {
+		case <-o.starved:
+			o.room.Store(int64(1 + rng.IntN(300)))
+			o.sub.Ready()
+		case <-o.done:
+			return
+		}
+	}
+}
+
+// counter is a Receiver that counts.
+type counter struct {
+	delivered *atomic.Int64
+	want      int64
+	done      chan struct{} // closed by who brings delivered to want
+}
+
+func (r counter) Deliver(batch []eventhub.Delivery) int {
+	if r.delivered.Add(int64(len(batch))) == r.want {
+		close(r.done)
+	}
+	return len(batch)
+}
+
+func (counter) Ended(error) {}
