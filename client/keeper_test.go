@@ -272,3 +272,23 @@ func TestExtensionIsDueInTheMiddle(t *testing.T) {
 		}
 	}
 }
+
+// TestProlongedLeaseIsExtendedLater: an extension by hand that is longer than the lease
+// is not cut short by the next one of the keeper.
+func TestProlongedLeaseIsExtendedLater(t *testing.T) {
+	k := &keeper{opts: eventhub.GroupOptions{AckTimeout: 4 * time.Second}, held: make(map[spot]hold)}
+	lease := eventhub.Lease{Offset: 1}
+	k.held[spotOf(lease)] = hold{since: time.Now(), begun: true}
+	if _, held := k.prolong(lease, time.Hour); !held {
+		t.Error("the lease is not held")
+	}
+	for i, after := range []time.Duration{time.Minute, 59 * time.Minute, time.Hour} {
+		want := i / 2
+		if n := len(k.due(time.Now().Add(after))); n != want {
+			t.Errorf("after %s %d leases are extended; want %d", after, n, want)
+		}
+	}
+	if _, held := k.prolong(eventhub.Lease{Offset: 2}, time.Hour); held {
+		t.Error("a lease that nobody has is held")
+	}
+}
