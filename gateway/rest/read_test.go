@@ -69,9 +69,9 @@ func (s *shelf) Event(_ context.Context, topic, id string) (eventhub.Item, error
 func (s *shelf) Groups(_ context.Context, q admin.GroupQuery) ([]admin.GroupInfo, error) {
 	var page []admin.GroupInfo
 	for _, g := range s.groups {
-		behind := g.Topic > q.AfterTopic || g.Topic == q.AfterTopic && g.Group > q.AfterGroup
+		follows := g.Topic > q.AfterTopic || g.Topic == q.AfterTopic && g.Group > q.AfterGroup
 		fits := (q.Topic == "" || q.Topic == g.Topic) && (q.Group == "" || q.Group == g.Group)
-		if behind && fits && len(page) < q.Limit {
+		if follows && fits && len(page) < q.Limit {
 			page = append(page, g)
 		}
 	}
@@ -115,8 +115,8 @@ func (s *shelf) Patterns(_ context.Context, group string) ([]admin.GroupPattern,
 func (s *shelf) Scheduled(_ context.Context, q admin.ScheduleQuery) ([]admin.Scheduled, error) {
 	var page []admin.Scheduled
 	for _, e := range s.planned {
-		behind := e.DeliverAt > q.AfterAt || e.DeliverAt == q.AfterAt && e.Seq > q.AfterSeq
-		if behind && (q.Topic == "" || q.Topic == e.Topic) && len(page) < q.Limit {
+		follows := e.DeliverAt > q.AfterAt || e.DeliverAt == q.AfterAt && e.Seq > q.AfterSeq
+		if follows && (q.Topic == "" || q.Topic == e.Topic) && len(page) < q.Limit {
 			page = append(page, e)
 		}
 	}
@@ -541,7 +541,7 @@ func TestThePageOfTheProtocol(t *testing.T) {
 	var api API
 	for path, m := range api.resources() {
 		for method := range m {
-			if told := "`" + method + " " + path; !strings.Contains(page, told) && (method != "GET" || !strings.Contains(page, "\n| `"+path)) {
+			if route := "`" + method + " " + path; !strings.Contains(page, route) && (method != "GET" || !strings.Contains(page, "\n| `"+path)) {
 				t.Errorf("the page does not know %s %s", method, path)
 			}
 		}
@@ -552,11 +552,11 @@ func TestThePageOfTheProtocol(t *testing.T) {
 			t.Errorf("the page does not say that %s is a %d", code, status)
 		}
 	}
-	for behind, values := range map[string][]any{
+	for title, values := range map[string][]any{
 		"as they come:":          {&admin.TopicInfo{}, &admin.GroupInfo{}, &admin.GroupInfo{}, &admin.InFlight{}, &admin.InFlight{}, &admin.EventGroup{}},
 		"and a scheduled event:": {&admin.GroupPattern{}, &admin.Scheduled{}},
 	} {
-		_, examples, _ := strings.Cut(page, behind+"\n\n```json\n")
+		_, examples, _ := strings.Cut(page, title+"\n\n```json\n")
 		examples, _, _ = strings.Cut(examples, "```")
 		decoder := json.NewDecoder(strings.NewReader(examples))
 		decoder.DisallowUnknownFields()

@@ -125,7 +125,7 @@ func TestMessagesThatGrow(t *testing.T) {
 				refused++
 			}
 		}
-		needed := (largeFrame + burstBytes - 1) / burstBytes // of which it had one
+		needed := (largeFrame + burstBytes - 1) / burstBytes // it had one of them
 		if waited := time.Since(start); refused == 0 || refused >= needed || waited >= f.gw.cfg.MessageWait {
 			t.Errorf("%d of %d messages are refused, after %s; want less than %d, at once", refused, len(clients), waited, needed)
 		}
