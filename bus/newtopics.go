@@ -13,7 +13,7 @@ import (
 
 // The goroutine of created topics gives each the groups whose patterns match
 // them, or whose members name them in a list; see patterns.go for when and why. It is
-// told of each life of a topic once, and what it makes for one is refused when that life
+// notified of each life of a topic once, and what it makes for one is refused when that life
 // is over: what it does for a topic never brings the topic back.
 
 // attend starts the created topics' goroutine.

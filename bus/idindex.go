@@ -1,0 +1,57 @@
+package bus
+
+import (
+	"slices"
+)
+
+// idIndex tells, by id, the members that have it: whose group has an event of that id
+// that is not done and was leased to the subscription last. An id is of one topic, so
+// there may be several. It is empty where the subscription has one topic for ever.
+type idIndex struct {
+	one  map[string]*member   // nil: nothing is noted
+	more map[string][]*member // the others, of the few ids that several have
+}
+
+func (x *idIndex) len() int { return len(x.one) + len(x.more) }
+
+func (x *idIndex) add(id string, m *member) {
+	if x.one == nil {
+		return
+	}
+	switch first := x.one[id]; {
+	case first == nil:
+		x.one[id] = m
+	case first != m && !slices.Contains(x.more[id], m):
+		if x.more == nil {
+			x.more = make(map[string][]*member)
+		}
+		x.more[id] = append(x.more[id], m)
+	}
+}
+
+func (x *idIndex) remove(id string, m *member) {
+	rest := x.more[id]
+	switch i := slices.Index(rest, m); {
+	case i >= 0:
+		rest = slices.Delete(rest, i, i+1)
+	case x.one[id] != m:
+		return
+	case len(rest) == 0:
+		delete(x.one, id)
+		return
+	default:
+		x.one[id], rest = rest[0], rest[1:]
+	}
+	if x.more[id] = rest; len(rest) == 0 {
+		delete(x.more, id)
+	}
+}
+
+// removeAll takes a member out.
+func (x *idIndex) removeAll(m *member) {
+	for id, first := range x.one {
+		if first == m || len(x.more) > 0 {
+			x.remove(id, m)
+		}
+	}
+}

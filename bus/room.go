@@ -1,0 +1,204 @@
+package bus
+
+import ()
+
+// The room for leases that the members of a subscription share: who takes it, who gives it
+// back, and who waits for it, for the subscription to hold nothing, or for the end of a
+// reservation. See subscription for the queues.
+
+// feed takes the groups off roomQueue that there is room for. s.mu is held.
+func (s *subscription) feed() (woken []*group) {
+	return s.admit(nil, min(max(s.room(), 0), len(s.roomQueue)))
+}
+
+// admit takes the first n groups off roomQueue and adds them to woken. Those behind stay
+// where they are: there may be thousands, and each ack admits one. s.mu is held.
+func (s *subscription) admit(woken []*group, n int) []*group {
+	for _, m := range s.roomQueue[:n] {
+		m.waits = false
+		woken = append(woken, m.group)
+	}
+	clear(s.roomQueue[:n])
+	if n == len(s.roomQueue) {
+		n, s.roomQueue = 0, s.roomQueue[:0] // keeps the room
+	}
+	s.roomQueue = s.roomQueue[n:]
+	return woken
+}
+
+// takes reports whether it wants anything at all now. s.mu is held.
+func (s *subscription) takes() bool { return !s.full && !s.left && !s.paused }
+
+// room returns how many more leases it may hold. s.mu is held.
+func (s *subscription) room() int {
+	if !s.takes() || s.reservedBy != nil && s.bus.clock.Now() < s.reservation.until {
+		return 0
+	}
+	return s.opts.MaxInFlight - s.inFlight
+}
+
+// room returns how many more leases the member may be given.
+func (m *member) room() int {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	return max(m.sub.room(), 0)
+}
+
+// reserve takes the room for one lease, if there is some.
+func (m *member) reserve() bool {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	if m.sub.room() <= 0 {
+		return false
+	}
+	m.sub.inFlight++
+	return true
+}
+
+// reserveAlone is reserve for a suspect of the group that has reserved it.
+func (m *member) reserveAlone() bool {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	if m.sub.reservedBy != m.group || m.sub.inFlight > 0 || !m.sub.takes() {
+		return false
+	}
+	m.sub.inFlight++
+	m.sub.reservation.met(m.sub.bus.clock.Now(), m.sub.timeout)
+	return true
+}
+
+// hold takes the room for a delivery that the member has already, whether there is
+// some or not.
+func (m *member) hold() {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	m.sub.inFlight++
+}
+
+// free gives the room of one lease back.
+func (m *member) free() {
+	s := m.sub
+	s.mu.Lock()
+	s.inFlight--
+	woken := s.atRest()
+	if len(s.roomQueue) > 0 && s.room() > 0 {
+		woken = s.admit(woken, 1)
+	}
+	s.mu.Unlock()
+	s.wake(woken)
+}
+
+// atRest returns the groups that wait until the subscription holds nothing, where it
+// does. s.mu is held.
+func (s *subscription) atRest() (woken []*group) {
+	if s.inFlight != 0 {
+		return nil
+	}
+	if s.reservedBy != nil {
+		woken = append(woken, s.reservedBy)
+	}
+	for _, m := range s.idlers {
+		m.idles = false
+		woken = append(woken, m.group)
+	}
+	s.idlers = nil
+	return woken
+}
+
+// awaitIdle has the group woken when the subscription holds nothing and takes something
+// again, or reports that it could take a suspect of the group just now.
+func (m *member) awaitIdle() (free bool) {
+	s := m.sub
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inFlight == 0 && s.takes() {
+		return s.reservable(m.group)
+	}
+	if !m.idles && !s.left {
+		m.idles = true
+		s.idlers = append(s.idlers, m)
+	}
+	return false
+}
+
+// await has the group woken when there is room, or reports that there is some.
+func (m *member) await() (roomy bool) {
+	s := m.sub
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.room() > 0 {
+		return true
+	}
+	s.await(m)
+	return false
+}
+
+// await has the member's group woken when there is room. s.mu is held.
+func (s *subscription) await(m *member) {
+	if !m.waits && !s.left {
+		m.waits = true
+		s.roomQueue = append(s.roomQueue, m)
+	}
+}
+
+// passOn wakes others that wait for the room which the group did not need.
+func (m *member) passOn() {
+	s := m.sub
+	if s.patterned == nil {
+		return
+	}
+	s.mu.Lock()
+	woken := s.feed()
+	s.mu.Unlock()
+	s.wake(woken)
+}
+
+// reserveWhole keeps the subscription free for a suspect of the member's group, unless
+// another group has reserved it.
+func (m *member) reserveWhole() bool {
+	s := m.sub
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reservedBy != nil || !s.reservable(m.group) {
+		return s.reservedBy == m.group
+	}
+	s.reservedBy = m.group
+	s.reservation.begin(s.bus.clock.Now(), s.timeout)
+	return true
+}
+
+// endReservation ends the reservation.
+func (m *member) endReservation() {
+	s := m.sub
+	s.mu.Lock()
+	if s.reservedBy != m.group {
+		s.mu.Unlock()
+		return
+	}
+	s.reservedBy = nil
+	s.reservation.end(s.bus.clock.Now())
+	woken := s.feed()
+	for _, m := range s.reservationQueue {
+		m.waitsForReservation = false
+		woken = append(woken, m.group)
+	}
+	s.reservationQueue = nil
+	s.mu.Unlock()
+	s.wake(woken)
+}
+
+// eligible reports whether the member could take a suspect, and how much it has
+// to settle before.
+func (m *member) eligible() (load int, ok bool) {
+	s := m.sub
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inFlight, s.takes() && s.reservable(m.group)
+}
+
+// idle reports whether the subscription holds nothing at all.
+func (m *member) idle() bool {
+	m.sub.mu.Lock()
+	defer m.sub.mu.Unlock()
+	return m.sub.inFlight == 0
+}
