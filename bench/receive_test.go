@@ -30,7 +30,7 @@ func TestSubscribe(t *testing.T) {
 				if res.Published != 3_008 || res.Count > 3_008-300 || res.Count < 1 || res.Redelivered != 0 || res.Errors != 0 {
 					t.Errorf("%+v; want 3008 events, and the first tenth of them is not measured", res)
 				}
-				info, err := h.Inspector().Group(t.Context(), res.Hub.Topic, flowGroup)
+				info, err := h.Admin().Group(t.Context(), res.Hub.Topic, flowGroup)
 				if err != nil || info.Cursor != 3_008 {
 					t.Errorf("the group is at %d, %v", info.Cursor, err)
 				}

@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -56,6 +57,9 @@ type Hub struct {
 	config   hub.Config
 	patience time.Duration
 	hub      *hub.Hub // nil while there is none
+
+	adminOnce sync.Once
+	admin     *client.Admin
 }
 
 // Option changes what hub Start opens.
@@ -218,7 +222,7 @@ func (h *Hub) WaitFor(topic, group string) {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	for {
-		info, err := h.Inspector().Group(context.Background(), topic, group) // its own patience ends the wait
+		info, err := h.hub.Bus().Group(context.Background(), topic, group) // its own patience ends the wait
 		missing := eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed
 		switch {
 		case err == nil && info.Lag == 0:
@@ -269,6 +273,21 @@ func (h *Hub) Events(topic string, n int) []eventhub.Event {
 	return nil
 }
 
-// Inspector tells what the hub holds: topics, groups and their lag, events by id.
-// After Restart it must be asked for again.
-func (h *Hub) Inspector() admin.Inspector { return h.hub.Bus() }
+// Admin is the administration of the hub, over its HTTP API, as Client.Admin is: topics,
+// groups and their lag, events by id, dead letters, seeks. It lasts over Restart.
+func (h *Hub) Admin() *client.Admin {
+	h.tb.Helper()
+	h.adminOnce.Do(func() {
+		var opts []client.Option
+		if h.config.AuthToken != "" {
+			opts = append(opts, client.WithToken(h.config.AuthToken))
+		}
+		a, err := client.NewAdmin(h.HTTPURL, opts...)
+		if err != nil {
+			h.tb.Fatalf("hubtest: administration: %v", err)
+		}
+		h.tb.Cleanup(func() { a.Close() })
+		h.admin = a
+	})
+	return h.admin
+}

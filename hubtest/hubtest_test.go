@@ -112,7 +112,7 @@ func awaitGroup(tb testing.TB, h *hubtest.Hub, topic, group string, wanted func(
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()
 	for {
-		g, err := h.Inspector().Group(ctx, topic, group)
+		g, err := h.Admin().Group(ctx, topic, group)
 		if err == nil && wanted(g) {
 			return
 		}
@@ -144,7 +144,7 @@ func TestAllDoorsAreOpen(t *testing.T) {
 		t.Errorf("GET /readyz: %s", resp.Status)
 	}
 	publish(t, h.Client(), "door", `2`)
-	topic, err := h.Inspector().Topic(t.Context(), "door")
+	topic, err := h.Admin().Topic(t.Context(), "door")
 	if err != nil || topic.Head != 2 {
 		t.Errorf("%+v, %v; want two events", topic, err)
 	}
@@ -292,7 +292,7 @@ func TestEventsLeavesNoTrace(t *testing.T) {
 	if events := <-got; len(events) != 2 || events[0].Offset != 1 || string(events[1].Payload) != `2` {
 		t.Errorf("got %v", events)
 	}
-	groups, err := h.Inspector().Groups(t.Context(), admin.GroupQuery{})
+	groups, err := h.Admin().Groups(t.Context(), admin.GroupQuery{})
 	if err != nil || len(groups) != 0 {
 		t.Errorf("groups %v, %v; want none", groups, err)
 	}

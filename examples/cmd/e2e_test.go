@@ -238,7 +238,7 @@ func TestAgentsBesideEachOther(t *testing.T) {
 	curl.signal(syscall.SIGTERM)
 	curl.exit()
 	projector.stop()
-	group, err := h.Inspector().Group(t.Context(), process.HeartbeatTopic, process.Group)
+	group, err := h.Admin().Group(t.Context(), process.HeartbeatTopic, process.Group)
 	if err != nil || len(group.Members) != 0 || group.InFlight != 0 {
 		t.Errorf("the projector has left %+v, %v", group, err)
 	}
@@ -394,7 +394,7 @@ func TestCurlAgentTellsTheBusiest(t *testing.T) {
 	}
 	p.signal(syscall.SIGTERM)
 	p.exit()
-	if topic, err := h.Inspector().Topic(t.Context(), heartbeat.Topic); err != nil || topic.Head != heartbeat.Top {
+	if topic, err := h.Admin().Topic(t.Context(), heartbeat.Topic); err != nil || topic.Head != heartbeat.Top {
 		t.Errorf("%+v, %v; want one batch", topic, err)
 	}
 }
