@@ -159,3 +159,21 @@ func TestBusClosesWhileATailOpens(t *testing.T) {
 		r.start(1 << 20)
 	})
 }
+
+// TestCountsOfADeletedTopic: tails that outlive their topic go on counting in its next
+// life, and what they were handed is forgotten with the last of them.
+func TestCountsOfADeletedTopic(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.tail(tailOpts("t"))
+		r.publish("t", 1, 2)
+		equal(t, "events of the first life", len(in.take()), 2)
+		if err := r.deleteTopic("t"); err != nil {
+			t.Fatal(err)
+		}
+		r.publish("t", 3, 1)
+		equal(t, "events of the next", len(in.take()), 1)
+		equal(t, "counted", r.measured("t").Delivered, 3)
+		in.sub.Drop(0)
+		equal(t, "counted when the tail has left", r.measured("t").Delivered, 0)
+	})
+}
