@@ -108,7 +108,7 @@ func TestAdminOfClient(t *testing.T) {
 		t.Errorf("the URL that was not reached is not in the log: %s", logged.String())
 	}
 	mu.Unlock()
-	if c.Admin() != c.Admin() {
+	if first, second := c.Admin(), c.Admin(); first != second {
 		t.Error("a client has two of them")
 	}
 
