@@ -120,10 +120,11 @@ type TailOptions struct {
 	Places []Place
 	// Known, of a tail that continues, is what its receiver was given (see Knower) when
 	// it began, or went on the last time. A topic that did not exist then, and has no
-	// place, begins at its first event, whatever the times of that. A hub that
-	// the text says nothing to, as it is of another one, goes by Start alone, which then
-	// is no AfterID and no FromOffset: those are places. A client keeps it by itself and
-	// takes none.
+	// place, begins at its first event, whatever the times of that. A topic that
+	// existed, and has no place, begins at Start; where that is Latest, a second before the
+	// time at which the tail first began, which the text has. In a hub that the text is not
+	// of, all topics do. With AfterID and FromOffset, which are places, it has no effect. A
+	// client keeps it by itself and takes none.
 	Known string
 }
 

@@ -90,7 +90,7 @@ type Gapped interface {
 
 // Knower is a Receiver of a live tail that is told by Subscribe, before anything else, what
 // to give as TailOptions.Known to go on later. It is 1 to MaxKnownBytes of 0–9, a–z
-// and -, and names the topics that there are. As Deliver it must neither block nor call the
+// and -, and names the topics that there are, and the time. As Deliver it must neither block nor call the
 // Subscription.
 type Knower interface {
 	Receiver

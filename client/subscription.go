@@ -92,18 +92,18 @@ func (c *Client) Subscribe(ctx context.Context, opts eventhub.GroupOptions, r ev
 // restored or is another one, the topic goes on with what was committed after that
 // event or has a higher offset. A line in the log says so, and the receiver is notified,
 // if it is an [eventhub.Gapped], before what follows comes. A tail to which nothing came
-// yet starts as asked: at the latest event, that is without what was published while
-// there was no connection; at the first one where Start is after an event that is not
-// there any more.
+// yet starts as asked; at the first event where Start is after an event that is not there
+// any more.
 //
 // A topic that is created while there is no connection begins at its first event, also
 // where an import gave that an old time: so it would be if the tail had been there. To a
 // hub that is another one, and no copy, nothing is known to be new, and topics begin as
 // follows.
 //
-// Of several topics, one without an event so far begins where the tail began, or, where
-// that was the latest event, a second before the first event of the tail. Of more than
-// 10,000 topics, or 1 MiB of their names, some come again from there.
+// A topic without an event so far begins where the tail began, or, where that was the
+// latest event, a second before the tail was made: what was published while there was no
+// connection comes. Of more than 10,000 topics, or 1 MiB of their names, some come again
+// from there.
 func (c *Client) Tail(ctx context.Context, opts eventhub.TailOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	s, err := c.joinTail(ctx, opts, r)
 	if err != nil {

@@ -69,3 +69,43 @@ func TestTailHasTopicsThatCameWhileItWasAway(t *testing.T) {
 		})
 	}
 }
+
+// TestTailFromNowOnContinuesThere: a tail that began at the latest event has what was
+// published while it was away, and nothing from before it, whatever the time of the first
+// event that came.
+func TestTailFromNowOnContinuesThere(t *testing.T) {
+	for name, imported := range map[string]bool{"with nothing seen": false, "after an import": true} {
+		t.Run(name, func(t *testing.T) {
+			h := startHub(t, hub.Config{})
+			nowhere, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			nowhere.Close()
+			imports := func(events ...eventhub.Event) {
+				if _, err := h.Bus().Import(bounded(t), events...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			imports(old("t.before", 1), old("t.before", 2), old("t.other", 1))
+			p := startProxy(t, h.WSAddr())
+			r := newCollector(1 << 20)
+			if _, err := dial(t, p.addr()).Tail(bounded(t), eventhub.TailOptions{Topic: "t.*"}, r); err != nil {
+				t.Fatal(err)
+			}
+			if imported {
+				imports(old("t.other", 10))
+				wantOffsets(t, r, 10, 10)
+			}
+			for round := range uint64(2) {
+				p.aim(nowhere.Addr().String())
+				p.cut(1, nil)
+				if _, err := h.Bus().Publish(bounded(t), event("t.before", `1`)); err != nil {
+					t.Fatal(err)
+				}
+				p.aim(h.WSAddr())
+				wantOffsets(t, r, 3+round, 3+round)
+			}
+		})
+	}
+}

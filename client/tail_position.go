@@ -2,15 +2,11 @@ package client
 
 import (
 	"strings"
-	"time"
 
 	"eventhub"
 )
 
 const (
-	// commitMargin is how far apart events of different topics may arrive that were
-	// committed together.
-	commitMargin = time.Second
 	// maxPositionBytes bounds the places as a SUBSCRIBE has them. A frame of the hub holds
 	// more.
 	maxPositionBytes = 1 << 20
@@ -19,14 +15,14 @@ const (
 )
 
 // tailPosition is how far a tail is: after which event in each topic that it had. In all
-// other topics it continues where it began, or, if it began at the latest event, shortly
-// before the first event that it got.
+// other topics it continues where it began. If that was the latest event, what the hub
+// calls known has the time.
 //
 // If there are more topics than there is room for, some are deleted; in these the tail
 // continues as in the other topics, and some events come again.
 type tailPosition struct {
 	origin eventhub.Start
-	known  string // the topics that existed then, as the hub names them; later ones begin at their first event
+	known  string // the topics that existed then, and the time, as the hub names them; later ones begin at their first event
 	places map[string]*place
 	bytes  int // of the places in a SUBSCRIBE, at most
 }
@@ -45,9 +41,6 @@ func newTailPosition(start eventhub.Start) *tailPosition {
 func (t *tailPosition) advance(batch []eventhub.Delivery) {
 	for i := range batch {
 		d := &batch[i]
-		if t.origin.Kind == eventhub.StartLatest {
-			t.origin = eventhub.Start{Kind: eventhub.StartTime, TS: max(d.Record.CommitTime()-commitMargin.Milliseconds(), 0)}
-		}
 		if i+1 < len(batch) && batch[i+1].Topic == d.Topic {
 			continue // that one says it
 		}

@@ -31,7 +31,7 @@ const (
 // and for one of several topics the time, the topics that the stream knows
 // (eventhub.Knower), and the topic that had an event last at the end:
 //
-//	@1723140000000:b4-3w5e11264sgsf,orders:1042:lzll2dc0,orders.eu:17:lzll2d2s
+//	@1723140000000:b4-3w5e11264sgsf-lzll2ck8,orders:1042:lzll2dc0,orders.eu:17:lzll2d2s
 //
 // After each offset comes the time at which its event was committed, in base 36, by which a hub
 // sees whether it still has that event.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"time"
 
 	"eventhub"
 	"eventhub/store"
@@ -12,22 +13,37 @@ import (
 // known are the topics that a tail knows: those of the lives up to one, which are named
 // for all stores by an era of their numbers (store.Era). All later ones it has from their
 // first event on, whatever the commit times there, as it would if it had been here when
-// they were created. Its text is what eventhub.Knower gets.
+// they were created. If it began at the latest events, it has those that it knows from a
+// time on. Its text is what eventhub.Knower gets.
 type known struct {
 	life, era uint64
+	at        int64 // shortly before the tail began, epoch ms; 0: not said
 }
 
-// knownBase is that of the numbers in the text.
-const knownBase = 36
+const (
+	// knownBase is that of the numbers in the text.
+	knownBase = 36
+	// knownMargin is longer than a commit takes: a tail that begins meanwhile has its
+	// events, which have an earlier time.
+	knownMargin = time.Second
+)
 
 func (k known) String() string {
-	return strconv.FormatUint(k.life, knownBase) + "-" + strconv.FormatUint(k.era, knownBase)
+	text := strconv.FormatUint(k.life, knownBase) + "-" + strconv.FormatUint(k.era, knownBase)
+	if k.at > 0 {
+		text += "-" + strconv.FormatInt(k.at, knownBase)
+	}
+	return text
 }
 
 func parseKnown(text string) (k known, err error) {
-	life, era, _ := strings.Cut(text, "-")
+	life, rest, _ := strings.Cut(text, "-")
+	era, at, timed := strings.Cut(rest, "-")
 	if k.life, err = strconv.ParseUint(life, knownBase, 64); err == nil {
 		k.era, err = strconv.ParseUint(era, knownBase, 64)
+	}
+	if err == nil && timed {
+		k.at, err = strconv.ParseInt(at, knownBase, 64)
 	}
 	if err != nil || k.String() != text {
 		return known{}, eventhub.Errorf(eventhub.CodeBadRequest, "known is %.48q; what the hub has told is expected", text)
@@ -41,7 +57,7 @@ func (ts *Tails) knows(ctx context.Context, text string) (known, error) {
 	if err != nil {
 		return known{}, store.Failed(err, "look up the newest topic")
 	}
-	newest := known{lives.Newest, lives.Eras[len(lives.Eras)-1].ID}
+	newest := known{lives.Newest, lives.Eras[len(lives.Eras)-1].ID, max(0, ts.clock.Wall().Add(-knownMargin).UnixMilli())}
 	if text == "" {
 		return newest, nil
 	}
@@ -56,6 +72,9 @@ func (ts *Tails) knows(ctx context.Context, text string) (known, error) {
 // because one is a copy, that is what there was before; of a store that has not the era it
 // knows nothing, and goes by the time in all that there is.
 func (k known) in(lives store.Lives, newest known) known {
+	if k.at > 0 {
+		newest.at = k.at
+	}
 	found := false
 	for _, e := range lives.Eras {
 		if found {
@@ -66,7 +85,15 @@ func (k known) in(lives store.Lives, newest known) known {
 	if !found {
 		return newest
 	}
-	return known{min(k.life, newest.life), newest.era}
+	return known{min(k.life, newest.life), newest.era, newest.at}
+}
+
+// resumed returns where a tail continues that has begun at start, in topics that it knows.
+func (k known) resumed(start eventhub.Start) eventhub.Start {
+	if start.Kind == eventhub.StartLatest && k.at > 0 {
+		return eventhub.Start{Kind: eventhub.StartTime, TS: k.at}
+	}
+	return start
 }
 
 // start returns where a tail begins in a topic of which it has no place. A life of 0 is

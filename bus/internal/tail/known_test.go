@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"eventhub"
 	"eventhub/store"
@@ -13,25 +14,27 @@ import (
 // and in a copy, and says nothing to another one.
 func TestKnownTopics(t *testing.T) {
 	lives := store.Lives{Newest: 9, Eras: []store.Era{{ID: 70, First: 1}, {ID: 71, First: 4}, {ID: 72, First: 4}, {ID: 73, First: 8}}}
-	newest := known{9, 73}
+	newest := known{9, 73, 500}
 	for _, tt := range []struct{ is, want known }{
-		{known{9, 73}, newest},
-		{known{8, 73}, known{8, 73}},
-		{known{5, 72}, known{5, 73}},
-		{known{8, 72}, known{7, 73}}, // 8 was lost, and given again
-		{known{4, 71}, known{3, 73}},
-		{known{0, 70}, known{0, 73}},
-		{known{2, 70}, known{2, 73}},
-		{known{12, 70}, known{3, 73}},
-		{known{12, 73}, newest}, // those behind 9 are not in this copy, or not yet again
-		{known{2, 99}, newest},
+		{known{9, 73, 0}, newest}, // as hubs said it that had no time
+		{known{9, 73, 400}, known{9, 73, 400}},
+		{known{8, 73, 400}, known{8, 73, 400}},
+		{known{5, 72, 400}, known{5, 73, 400}},
+		{known{8, 72, 400}, known{7, 73, 400}}, // 8 was lost, and given again
+		{known{4, 71, 400}, known{3, 73, 400}},
+		{known{0, 70, 400}, known{0, 73, 400}},
+		{known{2, 70, 400}, known{2, 73, 400}},
+		{known{12, 70, 400}, known{3, 73, 400}},
+		{known{12, 73, 400}, known{9, 73, 400}}, // those behind 9 are not in this copy, or not yet again
+		{known{2, 99, 400}, known{9, 73, 400}},
+		{known{2, 99, 0}, newest},
 	} {
 		equal(t, tt.is.String(), tt.is.in(lives, newest).String(), tt.want.String())
 		again, err := parseKnown(tt.is.String())
 		equal(t, "again", again.String(), tt.is.String())
 		equal(t, "error", err, nil)
 	}
-	for _, text := range []string{"1", "-", "1-", "-1", "1-2-3", "01-2", "+1-2", "A-1", "1-2 ", "zzzzzzzzzzzzzz-1"} {
+	for _, text := range []string{"1", "-", "1-", "-1", "1-2-", "1-2-0", "1-2--3", "1-2-03", "1-2-3-4", "01-2", "+1-2", "A-1", "1-2 ", "zzzzzzzzzzzzzz-1"} {
 		_, err := parseKnown(text)
 		wantCode(t, err, eventhub.CodeBadRequest)
 	}
@@ -70,6 +73,7 @@ func TestTailHasNewTopicsWhole(t *testing.T) {
 		o.Topics = []string{"one", "two"}
 		r.publish("s.a", 1, 2)
 		r.publish("one", 1, 2)
+		time.Sleep(2 * knownMargin)
 		known, got := subscribe(o)
 		equal(t, "from the latest on", got, map[string][]uint64{})
 		r.publish("s.b", 1, 2)
@@ -100,5 +104,51 @@ func TestTailHasNewTopicsWhole(t *testing.T) {
 		o.Known = "nonsense"
 		_, err := r.tails.Open(context.Background(), o, &knower{inbox: &inbox{room: -1}})
 		wantCode(t, err, eventhub.CodeBadRequest)
+	})
+}
+
+// TestTailAtTheLatestContinues: a tail that began at the latest events, and had none of a
+// topic, has those that were published while it was away. Nothing that a topic had before
+// comes, also if the first event that the tail had has an old time.
+func TestTailAtTheLatestContinues(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for _, topic := range []string{"s.a", "s.b", "s.c"} {
+			r.publish(topic, 1, 2)
+		}
+		time.Sleep(time.Hour)
+		in := &knower{inbox: &inbox{room: -1}}
+		again := func(o eventhub.TailOptions) map[string][]uint64 {
+			t.Helper()
+			sub, err := r.tails.Open(context.Background(), o, in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			sub.Drop(0)
+			got := make(map[string][]uint64)
+			for _, d := range in.take() {
+				got[d.Topic] = append(got[d.Topic], d.Offset)
+			}
+			return got
+		}
+		o := tailOpts("s.*")
+		equal(t, "at first", again(o), map[string][]uint64{})
+		time.Sleep(time.Hour)
+		r.publish("s.b", 3, 1)
+		o.Known = in.known[0]
+		want := map[string][]uint64{"s.b": {3}}
+		equal(t, "the time after", again(o), want)
+		time.Sleep(time.Hour)
+		o.Known = in.known[1] // that nothing was given back of: it is the same as the first
+		equal(t, "and again", again(o), want)
+		o.Places = []eventhub.Place{{Topic: "s.b", Offset: 3}}
+		equal(t, "with a place", again(o), map[string][]uint64{})
+		// In another hub the time is all that counts.
+		k, err := parseKnown(in.known[0])
+		equal(t, "error", err, nil)
+		o.Known, o.Places = known{k.life, k.era + 1, k.at}.String(), nil
+		equal(t, "in another hub", again(o), want)
+		o.Known = known{k.life, k.era, 0}.String()
+		equal(t, "without a time", again(o), map[string][]uint64{})
 	})
 }

@@ -164,6 +164,9 @@ func (ts *Tails) Open(ctx context.Context, opts eventhub.TailOptions, r eventhub
 		return nil, err
 	}
 	t.tellKnown(knows)
+	if opts.Known != "" {
+		opts.Start = knows.resumed(opts.Start)
+	}
 	if err := t.open(ctx, patterns, knows, &opts); err != nil {
 		t.leave()
 		return nil, err
