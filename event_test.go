@@ -200,6 +200,26 @@ func TestTailOptionsRanges(t *testing.T) {
 	}
 }
 
+// TestRangesOfWaitsAndVerdicts names the value, also one of less than a millisecond.
+func TestRangesOfWaitsAndVerdicts(t *testing.T) {
+	for want, validate := range map[string]func() error{
+		"wait_ms is -0.000001":         (&Publication{WaitFor: []string{"g"}, WaitUpTo: -1}).ValidateWait,
+		"wait_ms is 300000.000001":     (&Publication{WaitFor: []string{"g"}, WaitUpTo: MaxWait + 1}).ValidateWait,
+		"wait_for has 17 groups":       (&Publication{WaitFor: make([]string, 17)}).ValidateWait,
+		`wait_for names "g" twice`:     (&Publication{WaitFor: []string{"g", "h", "g"}}).ValidateWait,
+		"wait_for[1]: ":                (&Publication{WaitFor: []string{"g", "no group"}}).ValidateWait,
+		"verdict is 9; 0 to 2 are":     (&Settlement{Verdict: 9}).Validate,
+		"reason has 1025 bytes; at mo": (&Settlement{Verdict: Nack, Reason: strings.Repeat("x", 1025)}).Validate,
+	} {
+		if err := validate(); ErrorCode(err) != CodeBadRequest || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %s…", err, want)
+		}
+	}
+	if err := (&Publication{WaitFor: []string{"g"}, WaitUpTo: MaxWait}).ValidateWait(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestStarts(t *testing.T) {
 	when := time.UnixMilli(1_723_140_000_123)
 	for name, pair := range map[string][2]Start{

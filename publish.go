@@ -2,6 +2,8 @@ package eventhub
 
 import (
 	"context"
+	"slices"
+	"strconv"
 	"time"
 )
 
@@ -44,6 +46,31 @@ type Publication struct {
 	// WaitFor are in their topics and it begins to wait; never where they are
 	// refused. It must not block, and runs before done.
 	Committed func()
+}
+
+// ValidateWait checks WaitFor and WaitUpTo; the error has CodeBadRequest and names the
+// option by its name on the wire.
+func (p *Publication) ValidateWait() error {
+	if len(p.WaitFor) > MaxWaitFor {
+		return Errorf(CodeBadRequest, "wait_for has %d groups; at most %d are allowed", len(p.WaitFor), MaxWaitFor)
+	}
+	if p.WaitUpTo < 0 || p.WaitUpTo > MaxWait {
+		return Errorf(CodeBadRequest, "wait_ms is %s; 0 to %d are allowed", millis(p.WaitUpTo), MaxWait.Milliseconds())
+	}
+	for i, name := range p.WaitFor {
+		if err := ValidateGroup(name); err != nil {
+			return Errorf(CodeBadRequest, "wait_for[%d]: %s", i, AsError(err).Message)
+		}
+		if slices.Contains(p.WaitFor[:i], name) {
+			return Errorf(CodeBadRequest, "wait_for names %q twice", name)
+		}
+	}
+	return nil
+}
+
+// millis writes a duration in milliseconds, with what is less than one.
+func millis(d time.Duration) string {
+	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', -1, 64)
 }
 
 // Publisher appends events to topics. Its methods are safe for concurrent use.

@@ -135,6 +135,9 @@ type Settlement struct {
 
 // Validate checks ranges; the error has CodeBadRequest.
 func (s *Settlement) Validate() error {
+	if s.Verdict > Extend {
+		return Errorf(CodeBadRequest, "verdict is %d; %d to %d are allowed", s.Verdict, Ack, Extend)
+	}
 	if len(s.Reason) > maxReasonBytes {
 		return Errorf(CodeBadRequest, "reason has %d bytes; at most %d are allowed", len(s.Reason), maxReasonBytes)
 	}

@@ -137,19 +137,8 @@ func (b *Bus) isDeadLetter(ctx context.Context, g *group, offset, epoch uint64) 
 }
 
 func validateWait(p *eventhub.Publication, now time.Time) error {
-	if len(p.WaitFor) > eventhub.MaxWaitFor {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "wait_for has %d groups; at most %d are allowed", len(p.WaitFor), eventhub.MaxWaitFor)
-	}
-	if p.WaitUpTo < 0 || p.WaitUpTo > eventhub.MaxWait {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "wait_ms is %d; 0 to %d are allowed", p.WaitUpTo.Milliseconds(), eventhub.MaxWait.Milliseconds())
-	}
-	for i, name := range p.WaitFor {
-		if err := eventhub.ValidateGroup(name); err != nil {
-			return eventhub.Errorf(eventhub.CodeBadRequest, "wait_for[%d]: %s", i, eventhub.AsError(err).Message)
-		}
-		if slices.Contains(p.WaitFor[:i], name) {
-			return eventhub.Errorf(eventhub.CodeBadRequest, "wait_for names %q twice", name)
-		}
+	if err := p.ValidateWait(); err != nil {
+		return err
 	}
 	for i := range p.Events {
 		if p.Events[i].Due(now) > now.UnixMilli() {

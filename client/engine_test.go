@@ -11,6 +11,7 @@ import (
 
 	"eventhub"
 	"eventhub/hub"
+	"eventhub/wire"
 )
 
 // TestChainOverCutConnections: two transformations in a row, by several clients
@@ -284,5 +285,14 @@ func TestLaterAndCancelled(t *testing.T) {
 	wantOffsets(t, r, 1, 2)
 	if e, err := h.Bus().Event(ctx, "t", got[2].ID); err != nil || e.Offset != 2 {
 		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+// TestWaitsOutOfRange are refused before anything is sent.
+func TestWaitsOutOfRange(t *testing.T) {
+	c := dial(t, startScripted(t, func(*wire.Request) ([]string, bool) { panic("it was sent") }))
+	for _, wait := range []time.Duration{-1, eventhub.MaxWait + 1} {
+		_, err := c.PublishAndWait(bounded(t), []string{"g"}, wait, event("t", `1`))
+		wantCode(t, err, eventhub.CodeBadRequest)
 	}
 }

@@ -48,6 +48,9 @@ func (c *Client) Publish(ctx context.Context, events ...eventhub.Event) ([]event
 
 // addPublish appends the frame of a publication.
 func (e *exchange) addPublish(c *Client, pub *eventhub.Publication) error {
+	if err := pub.ValidateWait(); err != nil {
+		return err
+	}
 	return e.addEvents(c, pub.Events, func(dst []byte, events []eventhub.Event) ([]byte, error) {
 		switch {
 		case len(pub.WaitFor) > 0:
