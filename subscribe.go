@@ -26,8 +26,13 @@ type Delivery struct {
 	// Attempt began anew each time.
 	Redriven int
 	// Sought is set on a member's first delivery after its group was moved: leases
-	// that it had are void.
+	// that it had are void. A remote hub's client sets it also where the group was moved
+	// while there was no connection, or was deleted and made anew.
 	Sought bool
+	// Epoch is that of the group in the topic, which each seek raises, and which a group
+	// that is made anew has otherwise. It is set on a member's first delivery of each
+	// topic and on those with Sought; 0 otherwise.
+	Epoch uint64
 
 	settler Settler // of Ack, Nack and Extend
 }

@@ -110,7 +110,7 @@ func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (admin.Se
 	g.restarted()
 	g.bus.raised(g.state.Epoch())
 	for _, m := range g.members {
-		m.sought = true
+		m.sought, m.dated = true, false
 	}
 	plan.Applied, plan.Epoch = true, g.state.Epoch()
 	g.mu.Unlock()

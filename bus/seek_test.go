@@ -346,3 +346,41 @@ func TestPausedGroupKeepsNobodyForItsSuspects(t *testing.T) {
 		})
 	}
 }
+
+// TestEpochOfDeliveries: the first delivery of a member, and the first after a seek, has
+// the epoch of the group, until the receiver has taken it; others have none.
+func TestEpochOfDeliveries(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 4)
+		epochs := func(ds []got) (all []uint64) {
+			for _, d := range ds {
+				all = append(all, d.Epoch)
+			}
+			return all
+		}
+		in := r.subscribe(opts("t", "g"))
+		epoch := r.info("t", "g").Epoch
+		equal(t, "of a new member", epochs(in.take()), []uint64{epoch, 0, 0, 0})
+		r.publish("t", 5, 1)
+		equal(t, "later", epochs(in.take()), []uint64{0})
+		in.room = 0
+		if _, err := r.bus.SeekGroup(bg, "t", "g", eventhub.Earliest, true); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		in.room = -1
+		in.sub.Ready()
+		equal(t, "after a seek, where it was not taken at once", epochs(in.take()), []uint64{epoch + 1, 0, 0, 0, 0})
+		in.sub.Unsubscribe(bg)
+		if _, err := r.bus.SeekGroup(bg, "t", "g", eventhub.Earliest, true); err != nil {
+			t.Fatal(err)
+		}
+		in = r.subscribe(opts("t", "g"))
+		again := in.take()
+		equal(t, "of a member that comes after a seek", epochs(again), []uint64{epoch + 2, 0, 0, 0, 0})
+		equal(t, "it says Sought", again[0].Sought, false)
+		r.restart()
+		in = r.subscribe(opts("t", "g"))
+		equal(t, "after a restart", epochs(in.take()), []uint64{epoch + 2, 0, 0, 0, 0})
+	})
+}

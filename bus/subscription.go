@@ -67,6 +67,7 @@ type member struct {
 
 	holder groupstate.Holder // as the state of its group knows it
 	sought bool              // its group was moved since its last delivery
+	dated  bool              // its last delivery was of this epoch of its group
 	// Of the turn under way: what is to be handed over, the entry of each, and how
 	// that was before it was leased.
 	batch  []eventhub.Delivery

@@ -415,11 +415,14 @@ func (g *group) lease(m *member, e *groupstate.Entry, item store.Item, now int64
 	before := g.state.Deliver(e, &m.holder, item.Record, now, g.fetch.drift)
 	d := eventhub.Delivery{
 		Topic: g.log.Topic(), Offset: e.Offset(), Record: item.Record,
-		Attempt: e.Attempts(), MaxAttempts: g.settings.MaxAttempts, AckTimeout: m.sub.opts.AckTimeout, Sought: m.sought,
+		Attempt: e.Attempts(), MaxAttempts: g.settings.MaxAttempts, AckTimeout: m.sub.opts.AckTimeout,
 		Redriven: e.Redriven(),
 	}
+	if !m.dated {
+		d.Epoch, d.Sought = g.state.Epoch(), m.sought
+		m.dated, m.sought = true, false
+	}
 	d.Bind(m.sub)
-	m.sought = false
 	m.batch = append(m.batch, d)
 	m.given = append(m.given, e)
 	m.before = append(m.before, before)
@@ -442,7 +445,9 @@ func (g *group) flush(m *member, now int64) {
 			g.state.Delivered(e, &m.before[i], acks, now)
 			continue
 		}
-		m.sought = m.sought || m.batch[i].Sought
+		if m.batch[i].Epoch != 0 { // the next delivery says it
+			m.dated, m.sought = false, m.batch[i].Sought
+		}
 		g.state.Undelivered(e, &m.before[i])
 	}
 	clear(m.batch)

@@ -41,6 +41,9 @@ func (s *subscription) deliver(batch []eventhub.Delivery) {
 	s.advance(batch)
 	for i := range batch {
 		batch[i].Bind(s)
+		if batch[i].Epoch != 0 {
+			s.epochs.note(&batch[i])
+		}
 	}
 	taken := 0
 	if len(s.held) == 0 {
@@ -150,6 +153,7 @@ func (s *subscription) lost() {
 		s.follow()
 		return
 	}
+	s.epochs.owe(s.held)
 	s.letGo(len(s.held))
 	if f, ok := s.receiver.(eventhub.Forgetter); ok {
 		f.Forget()

@@ -26,6 +26,7 @@ type keeper struct {
 	mu      sync.Mutex
 	held    map[spot]hold
 	running map[attempt]eventhub.Lease // of lost connections, begun
+	owed    map[string]bool            // topics whose next delivery is to say Sought
 	heirs   map[eventhub.Lease]eventhub.Lease
 
 	acks []eventhub.Ref // not sent yet; guarded by Client.mu
@@ -43,6 +44,7 @@ type hold struct {
 	topic    string
 	record   eventhub.Record // once it is begun
 	redriven int
+	sought   bool // the delivery says it
 	begun    bool // a handler has it
 	handed   bool // its ack-and-publish is under way, which names this lease
 }
@@ -116,7 +118,12 @@ func (k *keeper) take(d *eventhub.Delivery, now time.Time) (isFresh bool) {
 			return false
 		}
 	}
-	k.held[spotOf(d.Lease)] = hold{serial: d.Lease.Serial, since: now, topic: d.Topic}
+	// What was to say it and is not begun any more leaves it to this one.
+	if again && h.sought && !h.begun || len(k.owed) > 0 && k.owed[d.Topic] {
+		d.Sought = true
+		delete(k.owed, d.Topic)
+	}
+	k.held[spotOf(d.Lease)] = hold{serial: d.Lease.Serial, since: now, topic: d.Topic, sought: d.Sought}
 	return true
 }
 
@@ -241,6 +248,7 @@ func (k *keeper) Forget() {
 		switch {
 		case !h.begun:
 			delete(k.held, at)
+			k.owe(&h)
 		case !h.handed:
 			if k.running == nil {
 				k.running = make(map[attempt]eventhub.Lease)
@@ -252,6 +260,18 @@ func (k *keeper) Forget() {
 	if f, ok := k.Receiver.(eventhub.Forgetter); ok {
 		f.Forget()
 	}
+}
+
+// owe has another delivery of the topic say that the group was moved, if one that is
+// forgotten was to say it.
+func (k *keeper) owe(h *hold) {
+	if !h.sought {
+		return
+	}
+	if k.owed == nil {
+		k.owed = make(map[string]bool)
+	}
+	k.owed[h.topic] = true
 }
 
 // extend keeps all held leases alive, with one timer for all of them: it looks

@@ -44,6 +44,7 @@ type subscription struct {
 	held       []eventhub.Delivery
 	heldBytes  int
 	position   *tailPosition // of a tail, for the next SUBSCRIBE
+	epochs     epochs        // of a group
 }
 
 func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} }

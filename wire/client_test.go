@@ -140,6 +140,7 @@ func (m *meaningLines) delivery(at string, f *HubFrame, d *eventhub.Delivery) {
 		m.add(at+"ctx.max_attempts", d.MaxAttempts)
 		m.add(at+"ctx.ack_deadline_ms", d.AckTimeout.Milliseconds())
 		m.addIf(!d.Lease.IsZero(), at+"ctx.lease", d.Lease.String())
+		m.addIf(d.Epoch != 0, at+"ctx.epoch", d.Epoch)
 		m.addIf(d.Sought, at+"ctx.sought", true)
 		m.addIf(d.Redriven != 0, at+"ctx.redriven", d.Redriven)
 	}
@@ -197,8 +198,8 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 	}
 	for _, sought := range []bool{true, false} {
 		f := good(fmt.Sprintf(`{"op":"EVENT","topic":"t","group":"g","event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":1},`+
-			`"ctx":{"redriven":4,"sought":%v,"attempt":2,"lease":"1-2-3"}}`, sought))
-		if f.Delivery.Sought != sought || f.Delivery.Redriven != 4 || f.Delivery.Lease.Serial != 3 {
+			`"ctx":{"redriven":4,"sought":%v,"epoch":1723140000007,"attempt":2,"lease":"1-2-3"}}`, sought))
+		if f.Delivery.Sought != sought || f.Delivery.Epoch != 1723140000007 || f.Delivery.Redriven != 4 || f.Delivery.Lease.Serial != 3 {
 			t.Errorf("%+v of a frame that says sought: %v", f.Delivery, sought)
 		}
 	}
@@ -262,6 +263,7 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"id":"e"},"ctx":{"attempt":1}}`,
 		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t"},"ctx":{"attempt":1,"lease":"?"}}`,
 		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":{"attempt":1,"sought":"yes"}}`,
+		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":{"attempt":1,"epoch":-1}}`,
 		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":{"attempt":1,"redriven":true}}`,
 		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":{"attempt":1,"redriven":-1}}`,
 	} {

@@ -92,6 +92,7 @@ func TestEventFrameSize(t *testing.T) {
 				Serial:  rapid.Uint64().Draw(t, "serial"),
 			},
 			Sought:   rapid.Bool().Draw(t, "sought"),
+			Epoch:    rapid.Uint64Range(0, 1).Draw(t, "dated") * rapid.Uint64().Draw(t, "epoch"),
 			Redriven: rapid.IntRange(0, 2).Draw(t, "redriven") * rapid.IntRange(1, 1<<30).Draw(t, "times"),
 		}
 		f := NewEventFrame(topic, group)
@@ -110,6 +111,7 @@ func TestEventFrameSize(t *testing.T) {
 				Max      int    `json:"max_attempts"`
 				Deadline int64  `json:"ack_deadline_ms"`
 				Lease    string `json:"lease"`
+				Epoch    uint64 `json:"epoch"`
 				Sought   bool   `json:"sought"`
 				Redriven int    `json:"redriven"`
 			}
@@ -120,7 +122,7 @@ func TestEventFrameSize(t *testing.T) {
 		want.Topic, want.Group, want.Event.Offset = topic, group, d.Offset
 		if group != "" {
 			want.Ctx.Attempt, want.Ctx.Max, want.Ctx.Deadline = d.Attempt, d.MaxAttempts, d.AckTimeout.Milliseconds()
-			want.Ctx.Sought, want.Ctx.Redriven = d.Sought, d.Redriven
+			want.Ctx.Epoch, want.Ctx.Sought, want.Ctx.Redriven = d.Epoch, d.Sought, d.Redriven
 			if !d.Lease.IsZero() {
 				want.Ctx.Lease = d.Lease.String()
 			}
@@ -185,6 +187,7 @@ func TestFit(t *testing.T) {
 		for range rapid.IntRange(1, 9).Draw(t, "n") {
 			d := *benchDelivery()
 			d.Offset = rapid.Uint64Range(1, eventhub.MaxOffset).Draw(t, "offset")
+			d.Epoch = rapid.Uint64Range(0, 20).Draw(t, "epoch")
 			d.Sought = rapid.Bool().Draw(t, "sought")
 			d.Redriven = rapid.IntRange(0, 11).Draw(t, "redriven")
 			batch = append(batch, d)

@@ -20,6 +20,7 @@ const (
 	entryStart = `{"event":`
 	eventsEnd  = "]}"
 
+	epochKey    = `,"epoch":`
 	redrivenKey = `,"redriven":`
 )
 
@@ -70,8 +71,8 @@ func (f *EventFrame) Size(d *eventhub.Delivery) int { return len(f.one) + f.size
 // sizeBehind is the size of the event and of what follows it.
 func (f *EventFrame) sizeBehind(d *eventhub.Delivery) int {
 	// Everything of variable length but the record, written where it costs
-	// nothing: at most 243 bytes.
-	var scratch [256]byte
+	// nothing: at most 272 bytes.
+	var scratch [288]byte
 	small := eventhub.Record("{").AppendJSON(scratch[:0], d.Offset)
 	small = f.appendRest(small, d)
 	return len(small) + len(d.Record) - 1
@@ -123,6 +124,10 @@ func (f *EventFrame) appendRest(dst []byte, d *eventhub.Delivery) []byte {
 		dst = append(dst, `,"lease":"`...)
 		dst = d.Lease.Append(dst)
 		dst = append(dst, '"')
+	}
+	if d.Epoch != 0 {
+		dst = append(dst, epochKey...)
+		dst = strconv.AppendUint(dst, d.Epoch, 10)
 	}
 	if d.Sought {
 		dst = append(dst, `,"sought":true`...)

@@ -348,14 +348,16 @@ func hubFrames() []goldenCase {
 	}
 	auto := delivery
 	auto.Lease, auto.AckTimeout = eventhub.Lease{}, 0
-	sought, autoSought := delivery, auto
-	sought.Sought, autoSought.Sought = true, true
+	first := delivery
+	first.Epoch = 1723140000007
+	sought, autoSought := first, auto
+	sought.Sought, autoSought.Sought, autoSought.Epoch = true, true, 1723140000008
 	again := delivery
 	again.Redriven = 2
 	tailed := delivery
 	tailed.Lease, tailed.AckTimeout, tailed.MaxAttempts = eventhub.Lease{}, 0, 0
 	full := delivery
-	full.Offset, full.Attempt, full.Sought, full.Redriven = eventhub.MaxOffset, 3, true, 17
+	full.Offset, full.Attempt, full.Epoch, full.Sought, full.Redriven = eventhub.MaxOffset, 3, 1723140000007, true, 17
 	full.Record = eventhub.Record(`{"committed_ts":1723140000123,"id":"order-17","ts":1723140000000,"topic":"process.state","partition":0,"key":"é\n","sid":"boot-3","headers":{"x-a":"b"},"tags":["#duck"],"caused_by":["` + id + `"],"payload":null}`)
 	overloaded := &eventhub.Error{Code: eventhub.CodeOverloaded, Message: "The hub is busy.", RetryAfter: 250*time.Millisecond + 1}
 	secret := eventhub.Wrap(eventhub.CodeInternal, os.ErrPermission, "Internal error; the hub's log has the cause.")
@@ -391,13 +393,14 @@ func hubFrames() []goldenCase {
 		sent("EVENT", NewEventFrame("process.state", "ops").Append(nil, &delivery)),
 		sent("EVENT of a pattern", NewEventFrame("process.*", "ops").Append(nil, &delivery)),
 		sent("EVENT that counts as acked when sent", NewEventFrame("process.state", "ops").Append(nil, &auto)),
+		sent("EVENT that is the first of a member", NewEventFrame("process.state", "ops").Append(nil, &first)),
 		sent("EVENT that is the first after a seek", NewEventFrame("process.state", "ops").Append(nil, &sought)),
 		sent("EVENT that counts as acked, the first after a seek", NewEventFrame("process.state", "ops").Append(nil, &autoSought)),
 		sent("EVENT that was redriven twice", NewEventFrame("process.state", "ops").Append(nil, &again)),
 		sent("EVENT with all there can be", NewEventFrame("process.state", "ops").Append(nil, &full)),
 		sent("EVENT of a live tail", NewEventFrame("process.state", "").Append(nil, &tailed)),
 		sent("EVENT of a live tail with all there can be", NewEventFrame("process.**", "").Append(nil, &full)),
-		sent("EVENTS", NewEventFrame("process.*", "ops").AppendAll(nil, []eventhub.Delivery{delivery, sought, again})),
+		sent("EVENTS", NewEventFrame("process.*", "ops").AppendAll(nil, []eventhub.Delivery{first, delivery, sought, again})),
 		sent("EVENTS with one event", NewEventFrame("process.state", "ops").AppendAll(nil, []eventhub.Delivery{full})),
 		sent("EVENTS that count as acked when sent", NewEventFrame("process.state", "ops").AppendAll(nil, []eventhub.Delivery{auto, auto})),
 		sent("EVENTS of a live tail", NewEventFrame("process.**", "").AppendAll(nil, []eventhub.Delivery{tailed, full})),

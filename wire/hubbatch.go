@@ -66,6 +66,9 @@ func (d *HubDecoder) plainContext(s *scanner, into *eventhub.Delivery) bool {
 	if s.has(`,"lease":`) {
 		lease = s.text()
 	}
+	if s.has(epochKey) {
+		into.Epoch = s.number()
+	}
 	into.Sought = s.has(`,"sought":true`)
 	if s.has(redrivenKey) {
 		into.Redriven = int(s.number())

@@ -321,6 +321,8 @@ func (d *HubDecoder) readContext(f *HubFrame, into *eventhub.Delivery, context [
 				return wrongType("ctx.lease", value, "a string")
 			}
 			err = setLease(into, text)
+		case "epoch":
+			err = readCardinal("ctx.epoch", value, &into.Epoch)
 		case "sought":
 			err = readBool("ctx.sought", value, &into.Sought)
 		case "redriven":

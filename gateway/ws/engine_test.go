@@ -165,19 +165,26 @@ func TestOrderingEndToEnd(t *testing.T) {
 	})
 }
 
-// TestSoughtEndToEnd: the first EVENT that a member gets after a seek says so.
+// TestSoughtEndToEnd: the first EVENT that a member gets after a seek says so; it has the
+// epoch of the group, as the very first one has.
 func TestSoughtEndToEnd(t *testing.T) {
 	withEngine(t, func(t *testing.T, e *engine) {
 		c := e.login()
 		c.ok(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"from":"earliest"},"corr":"1"}`)
 		e.publish("t", 1, 2)
-		for _, sought := range []any{nil, true} {
+		cursor, err := e.bus.Cursor(t.Context(), "t", "g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, sought := range []any{nil, true} {
+			epoch := any(float64(cursor.Epoch) + float64(i))
 			for range 2 {
 				m := c.expect(map[string]any{"op": "EVENT"})
-				if got := m["ctx"].(map[string]any)["sought"]; got != sought {
-					t.Errorf("sought is %v in %v; want %v", got, m, sought)
+				ctx := m["ctx"].(map[string]any)
+				if ctx["sought"] != sought || ctx["epoch"] != epoch {
+					t.Errorf("sought is %v and epoch %v in %v; want %v and %v", ctx["sought"], ctx["epoch"], m, sought, epoch)
 				}
-				sought = nil // of the first one only
+				sought, epoch = nil, nil // of the first one only
 			}
 			if _, err := e.bus.SeekGroup(t.Context(), "t", "g", eventhub.Earliest, true); err != nil {
 				t.Fatal(err)
