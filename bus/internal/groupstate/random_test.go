@@ -156,7 +156,7 @@ func (w *world) checkStored(known *Progress, s *durable) {
 	var offsets []uint64
 	for _, r := range known.Redriven() {
 		offsets = append(offsets, r.offset)
-		if e, ok := s.listed[r.offset]; !ok || r.Mark() != e.mark || r.Attempts() != e.attempts || r.Entry.Redriven() != e.times {
+		if e, ok := s.listed[r.offset]; !ok || r.Mark() != e.mark || r.Attempts() != e.attempts && r.Attempts() != e.stored || r.Entry.Redriven() != e.times {
 			w.fail("the store has %d on the list, %+v; want %+v", r.offset, r, e)
 		}
 	}
@@ -646,9 +646,12 @@ func (w *world) startAgain(crash bool) {
 	w.load()
 	for _, offset := range slices.Sorted(maps.Keys(s.listed)) {
 		l := s.listed[offset]
-		e := &modelEvent{offset: offset, times: l.times, mark: l.mark, attempts: min(l.attempts, w.maxAttempts-1), stored: -1}
+		e := &modelEvent{offset: offset, times: l.times, mark: l.mark, attempts: min(l.attempts, w.maxAttempts-1)}
 		w.list[offset] = e
 		w.revive(e)
+		if e.stored = -1; l.attempts > e.attempts {
+			e.stored = l.attempts // until it is written again
+		}
 	}
 	w.wrote = w.durable()
 }
