@@ -308,6 +308,39 @@ func TestPatternSettling(t *testing.T) {
 	})
 }
 
+// What a subscription that has left could settle by id in a topic means nothing there once
+// the group was sought or deleted: the id means the event of the other topic alone.
+func TestSettlingByIDAfterLeaving(t *testing.T) {
+	for what, change := range map[string]func(*rig) error{
+		"sought": func(r *rig) error {
+			_, err := r.bus.SeekGroup(context.Background(), "p.a", "g", eventhub.Latest, true)
+			return err
+		},
+		"deleted": func(r *rig) error { return r.bus.DeleteTopic(context.Background(), "p.a") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				in := r.subscribe(opts("p.*", "g"))
+				for _, topic := range []string{"p.a", "p.b"} {
+					if _, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: topic, ID: "same", Payload: []byte("1")}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				synctest.Wait()
+				in.take()
+				if err := in.sub.Unsubscribe(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+				if err := change(r); err != nil {
+					t.Fatal(err)
+				}
+				equal(t, "by id", in.ack(eventhub.Ref{ID: "same"}), []eventhub.Outcome{eventhub.Applied})
+				equal(t, "cursor of b", r.cursor("p.b", "g").Offset, 1)
+			})
+		})
+	}
+}
+
 // The latest leases of a subscription are given back, whatever topics they are of.
 func TestDropOfAPatternGivesTheLatestBack(t *testing.T) {
 	inBubble(t, func(r *rig) {

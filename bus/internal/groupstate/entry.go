@@ -40,6 +40,16 @@ func (e *Entry) forget() {
 	}
 }
 
+// forgetIDs has all holders forget the ids that they have of the group, also those that
+// have left it: what they held means nothing any more.
+func (g *Group) forgetIDs() {
+	for _, offset := range g.ids {
+		if e := g.Find(offset); e != nil {
+			e.forget()
+		}
+	}
+}
+
 // Find returns the entry at offset that is not done, or one that is and is not yet
 // forgotten, or nil.
 func (g *Group) Find(offset uint64) *Entry {

@@ -45,6 +45,7 @@ func (g *Group) restart(epoch, cursor, runtime uint64) {
 // runtime is a number that no other run of a group has. The holders of the group begin with
 // no leases (Holder.Void).
 func (g *Group) Seek(to, runtime uint64) {
+	g.forgetIDs()
 	before := g.progress
 	g.progress = newProgress()
 	g.progress.base, g.progress.reset = to, true

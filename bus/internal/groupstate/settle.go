@@ -133,7 +133,10 @@ func (g *Group) End() {
 }
 
 // Delete says that the group is deleted, so that no step has anything to settle any more.
-func (g *Group) Delete() { g.deleted = true }
+func (g *Group) Delete() {
+	g.deleted = true
+	g.forgetIDs()
+}
 
 // Compact bounds what void appointments take. It comes after calls that settle many events.
 func (g *Group) Compact() {
