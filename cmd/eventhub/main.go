@@ -11,13 +11,10 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -91,22 +88,6 @@ func hintFor(cmd *cobra.Command, err error, code int) string {
 		}
 	}
 	return ""
-}
-
-// untilSignal returns a context that the first SIGINT or SIGTERM ends; a second
-// one ends the process at once.
-func untilSignal() (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.Background())
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		<-signals
-		cancel()
-		<-signals
-		fmt.Fprintln(os.Stderr, "eventhub: second signal, not waiting any longer")
-		os.Exit(exitFailed)
-	}()
-	return ctx, cancel
 }
 
 func rootCommand() *cobra.Command {

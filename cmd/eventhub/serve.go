@@ -23,7 +23,7 @@ func serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Run the hub until SIGINT or SIGTERM",
 		Long: `Runs the hub until SIGINT or SIGTERM, which stop it in order: exit code 0. A
-second signal does not wait.
+second signal does not wait; the same one again within a second is one signal.
 
 Every setting is a flag, an environment variable, or a key of the same name in
 the YAML file that --config names; the first of these that gives it decides.
