@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -103,6 +104,34 @@ var reads = []call{
 	{storefault.Size, func(s store.Store) error { return second(s.Size()) }},
 	{storefault.Space, func(s store.Store) error { return second(s.Space()) }},
 	{storefault.Shrink, func(s store.Store) error { return s.Shrink(context.Background()) }},
+}
+
+// TestEveryMethod: each method of the contract is counted and can fail.
+func TestEveryMethod(t *testing.T) {
+	calls := slices.Concat(reads, []call{
+		{storefault.Commit, func(s store.Store) error { return commit(s, "2") }},
+		{storefault.DeleteTopic, func(s store.Store) error { return s.DeleteTopic(context.Background(), "t") }},
+		{storefault.Sweep, func(s store.Store) error { return second(s.Sweep(context.Background())) }},
+		{storefault.Close, func(s store.Store) error { return s.Close() }},
+	})
+	for m := range reflect.TypeFor[store.Store]().Methods() {
+		if m.Name == "Capabilities" { // it can not fail
+			continue
+		}
+		i := slices.IndexFunc(calls, func(c call) bool { return string(c.op) == m.Name })
+		if i < 0 {
+			t.Errorf("no test makes %s fail", m.Name)
+			continue
+		}
+		s, _ := open(t)
+		s.Inject(storefault.Fault{Op: calls[i].op, Err: errDisk})
+		if err := calls[i].run(s); !errors.Is(err, errDisk) {
+			t.Errorf("%s with a fault: %v; want the fault's error", m.Name, err)
+		}
+		if s.Calls(calls[i].op) != 1 || s.Calls(storefault.Any) != 1 {
+			t.Errorf("%s was counted %d times among %d calls; want 1 of 1", m.Name, s.Calls(calls[i].op), s.Calls(storefault.Any))
+		}
+	}
 }
 
 func second[T any](_ T, err error) error { return err }

@@ -22,7 +22,7 @@ var lifecycleTests = []test{
 func testClosed(t *testing.T, s *env) {
 	s.add(t, keyed("t", "a", "k"))
 	s.close(t)
-	for method, err := range everyMethod(context.Background(), s) {
+	for method, err := range everyMethod(t, context.Background(), s) {
 		if !errors.Is(err, store.ErrClosed) {
 			t.Errorf("%s after Close: %v; want store.ErrClosed", method, err)
 		}
@@ -87,7 +87,7 @@ func testContextEnded(t *testing.T, s *env) {
 	if err := s.Commit(ctx, []*store.Unit{u}, true); !errors.Is(err, context.Canceled) {
 		t.Errorf("Commit with a context that has ended: %v; want context.Canceled", err)
 	}
-	for method, err := range everyMethod(ctx, s) {
+	for method, err := range everyMethod(t, ctx, s) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s with a context that has ended: %v; want context.Canceled", method, err)
 		}
