@@ -316,7 +316,7 @@ func (c *Client) detach(n *conn) {
 	var over []*exchange
 	for corr, s := range c.pending {
 		switch s.of.kind {
-		case unsubscribe, steer: // the hub has let go of it, or will be told again
+		case unsubscribe, pausing: // the hub has forgotten it, or will be notified again
 			over = c.answer(&answered{corr: corr}, over)
 		case resubscribe:
 			delete(c.pending, corr)

@@ -21,7 +21,7 @@ const (
 	publish
 	cancel
 	unsubscribe // ends with its connection
-	steer       // likewise: PAUSE and RESUME
+	pausing     // likewise: PAUSE and RESUME
 )
 
 // exchange is one request of one or many frames and the answers to them. A frame

@@ -52,7 +52,7 @@ func (s *subscription) key() subKey { return subKey{s.opts.Topic, s.opts.Group} 
 // Subscribe implements eventhub.Subscriber. A client is at most one member of a
 // group in a topic (CodeAlreadySubscribed): more need more clients. While there is no
 // connection it waits for one. The membership lasts over lost connections: deliveries
-// of the lost one come again, and those of them that r had no room for are dropped.
+// of the lost one come again, and those of them that r had no room for are discarded.
 // Receiver.Ended is called when the client ends, and when the hub refuses to take the
 // member back; like Deliver it must not wait for the client. [Client.Consume] is the
 // comfortable way.
@@ -326,15 +326,15 @@ func (s *subscription) Drop(int) { s.leave() }
 func (s *subscription) Sent(int) {}
 
 // Pause implements eventhub.Subscription.
-func (s *subscription) Pause(ctx context.Context) error { return s.steer(ctx, true) }
+func (s *subscription) Pause(ctx context.Context) error { return s.setPaused(ctx, true) }
 
 // Resume implements eventhub.Subscription.
-func (s *subscription) Resume(ctx context.Context) error { return s.steer(ctx, false) }
+func (s *subscription) Resume(ctx context.Context) error { return s.setPaused(ctx, false) }
 
-// steer tells the hub whether to deliver. A hub that does not have the member at
-// the moment is told when it takes it back.
-func (s *subscription) steer(ctx context.Context, pause bool) error {
-	e, err := s.sayWhetherPaused(pause)
+// setPaused notifies the hub whether to deliver. A hub that does not have the member at
+// the moment is notified when it takes it back.
+func (s *subscription) setPaused(ctx context.Context, pause bool) error {
+	e, err := s.sendPaused(pause)
 	if e == nil {
 		return err
 	}
@@ -352,8 +352,8 @@ func (s *subscription) steer(ctx context.Context, pause bool) error {
 	return fmt.Errorf("client: pause or resume %s: %w", s.key(), err)
 }
 
-// sayWhetherPaused sends PAUSE or RESUME, if there is a member to say it of.
-func (s *subscription) sayWhetherPaused(pause bool) (*exchange, error) {
+// sendPaused sends PAUSE or RESUME, if there is a member to say it of.
+func (s *subscription) sendPaused(pause bool) (*exchange, error) {
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -368,7 +368,7 @@ func (s *subscription) sayWhetherPaused(pause bool) (*exchange, error) {
 	if pause {
 		say = wire.AppendPause
 	}
-	e := newExchange(steer)
+	e := newExchange(pausing)
 	e.number(c, 1)
 	e.add(say(e.frames, e.next(), s.opts.Topic, s.opts.Group), 0)
 	c.register(e)

@@ -46,8 +46,8 @@ func TestUncleanPaths(t *testing.T) {
 			}
 		}
 	}
-	if len(s.steered) != 0 {
-		t.Errorf("asked for %q", s.steered)
+	if len(s.operated) != 0 {
+		t.Errorf("asked for %q", s.operated)
 	}
 	for target, want := range map[string]int{
 		"/":                                 418,

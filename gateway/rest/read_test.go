@@ -36,7 +36,7 @@ type shelf struct {
 
 	mu      sync.Mutex
 	deleted []string
-	steered []string // what Admin was asked but for deletions
+	operated []string // what Admin was asked but for deletions
 }
 
 func (s *shelf) Topics(_ context.Context, after string, limit int) ([]admin.TopicInfo, error) {
@@ -136,7 +136,7 @@ func (s *shelf) Cancel(_ context.Context, topic, id string) error {
 }
 
 func (s *shelf) SeekGroup(ctx context.Context, topic, group string, start eventhub.Start, apply bool) (admin.SeekPlan, error) {
-	err := s.steer(ctx, topic, group, fmt.Sprintf("seek %+v apply %v", start, apply))
+	err := s.operate(ctx, topic, group, fmt.Sprintf("seek %+v apply %v", start, apply))
 	plan := s.plan
 	plan.Topic, plan.Group, plan.Applied = topic, group, apply
 	return plan, err
@@ -153,15 +153,15 @@ func (s *shelf) DeleteTopic(ctx context.Context, topic string) error {
 }
 
 func (s *shelf) PauseGroup(ctx context.Context, topic, group string) error {
-	return s.steer(ctx, topic, group, "pause")
+	return s.operate(ctx, topic, group, "pause")
 }
 
 func (s *shelf) ResumeGroup(ctx context.Context, topic, group string) error {
-	return s.steer(ctx, topic, group, "resume")
+	return s.operate(ctx, topic, group, "resume")
 }
 
-// steer notes what is to be done, and pauses or resumes.
-func (s *shelf) steer(ctx context.Context, topic, group, what string) error {
+// operate notes what is to be done, and pauses or resumes.
+func (s *shelf) operate(ctx context.Context, topic, group, what string) error {
 	if _, err := s.Group(ctx, topic, group); err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (s *shelf) steer(ctx context.Context, topic, group, what string) error {
 			g.Paused = what == "pause"
 		}
 	}
-	s.steered = append(s.steered, topic+"/"+group+" "+what)
+	s.operated = append(s.operated, topic+"/"+group+" "+what)
 	return s.err
 }
 

@@ -99,7 +99,7 @@ func (s *session) handleRare(r *wire.Request) {
 	case wire.OpUnsubscribe:
 		err = s.unsubscribe(r)
 	case wire.OpPause, wire.OpResume:
-		err = s.steer(r)
+		err = s.pauseOrResume(r)
 	case wire.OpCancel:
 		err = s.cancelScheduled(r)
 	}

@@ -225,7 +225,7 @@ type fakeSubscription struct {
 	left      chan string   // "unsubscribe" or "drop"
 	unsent    int           // what drop was called with
 	sent      atomic.Int64  // what Sent was called with, in all
-	steerErr  error
+	pauseErr  error
 	// holdOver, where set, keeps the answers of ack-and-publishes back: the test calls the
 	// functions it gets.
 	holdOver chan func()
@@ -288,12 +288,12 @@ func (f *fakeSubscription) Drop(unsent int) {
 
 func (f *fakeSubscription) Pause(context.Context) error {
 	f.add("pause %s::%s", f.opts.Topic, f.opts.Group)
-	return f.steerErr
+	return f.pauseErr
 }
 
 func (f *fakeSubscription) Resume(context.Context) error {
 	f.add("resume %s::%s", f.opts.Topic, f.opts.Group)
-	return f.steerErr
+	return f.pauseErr
 }
 
 // delivery makes one of a payload of n bytes.

@@ -284,8 +284,8 @@ func (s *session) unsubscribe(r *wire.Request) *eventhub.Error {
 	return nil
 }
 
-// steer stops the deliveries to one member, or lets them go on.
-func (s *session) steer(r *wire.Request) *eventhub.Error {
+// pauseOrResume stops the deliveries to one member, or lets them go on.
+func (s *session) pauseOrResume(r *wire.Request) *eventhub.Error {
 	key := subKey{r.Topic, r.Group}
 	u := s.find(key)
 	if u == nil {

@@ -93,7 +93,7 @@ func describePlan(w io.Writer, color bool, p *admin.SeekPlan) error {
 }
 
 func groupPauseCommand() *cobra.Command {
-	return steerCommand("pause", "paused", (*client.Admin).PauseGroup, &cobra.Command{
+	return pauseCommand("pause", "paused", (*client.Admin).PauseGroup, &cobra.Command{
 		Short: "Stop the deliveries of a group",
 		Long: `Stops the deliveries of a group until it is resumed, whatever members come and go and
 also when the hub restarts. Members can still ack what they hold.`,
@@ -101,13 +101,13 @@ also when the hub restarts. Members can still ack what they hold.`,
 }
 
 func groupResumeCommand() *cobra.Command {
-	return steerCommand("resume", "resumed", (*client.Admin).ResumeGroup, &cobra.Command{
+	return pauseCommand("resume", "resumed", (*client.Admin).ResumeGroup, &cobra.Command{
 		Short: "Let the deliveries of a paused group go on",
 	})
 }
 
-// steerCommand makes a command that does one thing to one group and says so.
-func steerCommand(verb, done string, do func(*client.Admin, context.Context, string, string) error, cmd *cobra.Command) *cobra.Command {
+// pauseCommand makes a command that does one thing to one group and says so.
+func pauseCommand(verb, done string, do func(*client.Admin, context.Context, string, string) error, cmd *cobra.Command) *cobra.Command {
 	var r reach
 	cmd.Use = verb + " TOPIC GROUP"
 	cmd.Args = words("TOPIC", "GROUP")

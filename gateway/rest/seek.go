@@ -107,7 +107,7 @@ func startOfQuery(q map[string]string) (givenStart, error) {
 }
 
 // resolve checks that from is there, and with it what belongs to it and nothing
-// else. Unlike in SUBSCRIBE nothing stands for a from that is absent: who
+// else. Unlike in SUBSCRIBE from has no default: who
 // moves a group says where to.
 func (g *givenStart) resolve() (eventhub.Start, error) {
 	if g.From == nil {
@@ -151,15 +151,15 @@ func value[T any](p *T) (v T) {
 }
 
 func pauseGroup(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
-	return steer(r, access, admin.Operator.PauseGroup)
+	return operate(r, access, admin.Operator.PauseGroup)
 }
 
 func resumeGroup(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
-	return steer(r, access, admin.Operator.ResumeGroup)
+	return operate(r, access, admin.Operator.ResumeGroup)
 }
 
-// steer does something to a group and answers with how it is afterwards.
-func steer(r *http.Request, access Access, do func(admin.Operator, context.Context, string, string) error) (reply, error) {
+// operate does something to a group and answers with how it is afterwards.
+func operate(r *http.Request, access Access, do func(admin.Operator, context.Context, string, string) error) (reply, error) {
 	topic, group, err := groupOf(r)
 	if err == nil {
 		_, err = parameters(r)

@@ -9,9 +9,9 @@ import (
 	"eventhub"
 )
 
-// TestSteer: PAUSE and RESUME reach the subscription that they name, in their
+// TestPauseAndResume: PAUSE and RESUME reach the subscription that they name, in their
 // turn, and are refused where there is none.
-func TestSteer(t *testing.T) {
+func TestPauseAndResume(t *testing.T) {
 	f := serve(t, nil)
 	c := f.login(t)
 	member := c.subscribe(f)
@@ -36,10 +36,10 @@ func TestSteer(t *testing.T) {
 		t.Errorf("asked for %q; want %q", got, want)
 	}
 
-	member.steerErr = eventhub.Errorf(eventhub.CodeShuttingDown, "The hub stops.")
+	member.pauseErr = eventhub.Errorf(eventhub.CodeShuttingDown, "The hub stops.")
 	c.send(`{"op":"PAUSE","topic":"t","group":"g","corr":"7"}`)
 	c.expect(map[string]any{"op": "ERR", "code": "shutting_down", "msg": "The hub stops.", "corr": "7"})
-	member.steerErr = errors.New("secret")
+	member.pauseErr = errors.New("secret")
 	c.send(`{"op":"RESUME","topic":"t","group":"g","corr":"8"}`)
 	c.expect(map[string]any{"op": "ERR", "code": "internal", "msg": "It failed on the hub's side; its log has the cause.", "corr": "8"})
 

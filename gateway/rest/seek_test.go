@@ -39,8 +39,8 @@ func TestSeek(t *testing.T) {
 		if status != 200 || answer != want || headers.Get("Content-Type") != "application/json" {
 			t.Errorf("?%s %s was answered %d %s; want %s", tt.query, tt.body, status, answer, want)
 		}
-		if asked := fmt.Sprintf("a.b/h:1 seek %+v apply %v", tt.start, tt.apply); !slices.Equal(s.steered, []string{asked}) {
-			t.Errorf("?%s %s asked for %q; want %q", tt.query, tt.body, s.steered, asked)
+		if asked := fmt.Sprintf("a.b/h:1 seek %+v apply %v", tt.start, tt.apply); !slices.Equal(s.operated, []string{asked}) {
+			t.Errorf("?%s %s asked for %q; want %q", tt.query, tt.body, s.operated, asked)
 		}
 	}
 }
@@ -55,8 +55,8 @@ func TestPauseAndResume(t *testing.T) {
 			t.Errorf("%s was answered %d %s; want %s", step[0], status, answer, step[1])
 		}
 	}
-	if len(s.steered) != 4 {
-		t.Errorf("asked for %q", s.steered)
+	if len(s.operated) != 4 {
+		t.Errorf("asked for %q", s.operated)
 	}
 }
 
@@ -83,8 +83,8 @@ func TestEventGroups(t *testing.T) {
 	}
 }
 
-// TestSteeringRefusals: what is refused has changed nothing.
-func TestSteeringRefusals(t *testing.T) {
+// TestSeekRefusals: what is refused has changed nothing.
+func TestSeekRefusals(t *testing.T) {
 	const seek = "/v1/topics/a.b/groups/g/seek"
 	for _, tt := range []struct {
 		target, body string
@@ -137,21 +137,21 @@ func TestSteeringRefusals(t *testing.T) {
 			if status != tt.status || string(p.Code) != tt.code || !strings.Contains(p.Detail, tt.says) {
 				t.Errorf("answered %d %+v; want %d %s with %q", status, p, tt.status, tt.code, tt.says)
 			}
-			if len(s.steered) != 0 {
-				t.Errorf("asked for %q", s.steered)
+			if len(s.operated) != 0 {
+				t.Errorf("asked for %q", s.operated)
 			}
 		})
 	}
 }
 
-// TestSteeringIsGuarded: by the token and against foreign pages.
-func TestSteeringIsGuarded(t *testing.T) {
+// TestSeekIsGuarded: by the token and against foreign pages.
+func TestSeekIsGuarded(t *testing.T) {
 	for _, path := range []string{"seek?from=earliest&apply=1", "pause", "resume"} {
 		for want, header := range map[int][]string{401: {"Authorization", "Bearer wrong"}, 403: {"Origin", "https://evil.example"}} {
 			s := stocked()
 			_, h := mount(t, Access{Inspector: s, Operator: s})
-			if status, answer, _ := do(h, "/v1/topics/a.b/groups/g/"+path, "", header...); status != want || len(s.steered) != 0 {
-				t.Errorf("%s with %v: %d %s, asked for %q", path, header, status, answer, s.steered)
+			if status, answer, _ := do(h, "/v1/topics/a.b/groups/g/"+path, "", header...); status != want || len(s.operated) != 0 {
+				t.Errorf("%s with %v: %d %s, asked for %q", path, header, status, answer, s.operated)
 			}
 		}
 	}

@@ -90,17 +90,17 @@ func TestPauseOverLostConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	const subscribe, pause, resume = "SUBSCRIBE t::g by key", "PAUSE t::g", "RESUME t::g"
-	steer := func(do func(eventhub.Subscription) error) {
+	ask := func(do func(eventhub.Subscription) error) {
 		t.Helper()
 		if err := do(sub); err != nil {
 			t.Fatal(err)
 		}
 	}
-	steer(func(s eventhub.Subscription) error { return s.Pause(bounded(t)) })
+	ask(func(s eventhub.Subscription) error { return s.Pause(bounded(t)) })
 	wantSaid(t, heard, subscribe, pause)
 	p.cut(1, nil)
 	wantSaid(t, heard, subscribe, pause)
-	steer(func(s eventhub.Subscription) error { return s.Resume(bounded(t)) })
+	ask(func(s eventhub.Subscription) error { return s.Resume(bounded(t)) })
 	wantSaid(t, heard, resume)
 	p.cut(1, nil)
 	wantSaid(t, heard, subscribe)
@@ -108,7 +108,7 @@ func TestPauseOverLostConnections(t *testing.T) {
 	p.aim("127.0.0.1:1") // nobody is there
 	p.cut(1, nil)
 	accepted := p.accepted()
-	steer(func(s eventhub.Subscription) error { return s.Pause(bounded(t)) })
+	ask(func(s eventhub.Subscription) error { return s.Pause(bounded(t)) })
 	p.aim(h)
 	wantSaid(t, heard, subscribe, pause)
 	if p.accepted() == accepted {
