@@ -176,7 +176,7 @@ func newConsumer(limit int, topic, group string) *consumer {
 func (c *consumer) Deliver(batch []Delivery) int {
 	for i := range batch {
 		if batch[i].Sought {
-			c.dropVoid(batch[i].Topic, batch[i].Lease.Runtime)
+			c.removeVoid(batch[i].Topic, batch[i].Lease.Runtime)
 		}
 	}
 	return c.Put(batch, keepRecord)
@@ -187,9 +187,9 @@ func keepRecord(d Delivery) Delivery {
 	return d
 }
 
-// dropVoid removes what came before the group was moved in the topic: its leases are void,
+// removeVoid removes what came before the group was moved in the topic: its leases are void,
 // and what is to be handled comes again. A seek gives the group another runtime.
-func (c *consumer) dropVoid(topic string, runtime uint64) {
+func (c *consumer) removeVoid(topic string, runtime uint64) {
 	c.Remove(func(d Delivery) bool { return d.Topic == topic && d.Lease.Runtime != runtime })
 }
 

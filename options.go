@@ -101,7 +101,7 @@ type TailOptions struct {
 	// Filter leaves events out; nil takes all.
 	Filter *Filter
 	// Conflate hands over the newest event of each topic and key
-	// once in that time, and drops those before it, also where the hub then loses
+	// once in that time, and leaves out those before it, also where the hub then loses
 	// the newer one in a crash or to a backup. Events without a key are of one.
 	// 0: every event.
 	Conflate time.Duration

@@ -357,7 +357,7 @@ func (p *publisher) read() error {
 	return err
 }
 
-// forget drops the latencies of the warm-up.
+// forget removes the latencies of the warm-up.
 func (l *load) forget() {
 	for _, p := range l.conns {
 		p.rec.reset()

@@ -165,7 +165,7 @@ func (a *audience) leave() error {
 	return context.Cause(a.r.ctx)
 }
 
-// forget drops the latencies of the warm-up.
+// forget removes the latencies of the warm-up.
 func (a *audience) forget() {
 	for _, rec := range a.recs {
 		rec.reset()

@@ -76,7 +76,7 @@ type fetcher struct {
 
 func (f *fetcher) empty() bool { return len(f.letters) == 0 && len(f.due) == 0 && f.from == 0 }
 
-// release drops the records, and of what grew beyond a round.
+// release lets the records go, and buffers that grew beyond what a round needs.
 func (f *fetcher) release() {
 	clear(f.items)
 	clear(f.batch.Items)
@@ -170,7 +170,7 @@ func (g *group) planDeliveries(now int64) (next int64) {
 		if short = short || room <= 0; room > 0 {
 			f.want = room
 			if g.isByKey() || g.filter != nil {
-				room = max(room, keyQueueEvents) // many may be held or dropped, and need none
+				room = max(room, keyQueueEvents) // many may be held or excluded, and need none
 			}
 			if g.isByKey() {
 				f.want = room

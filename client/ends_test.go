@@ -99,16 +99,16 @@ func TestDrainWaitsForReceipts(t *testing.T) {
 		if _, err := c.Subscribe(bounded(t), earliest("u", "g"), r); err != nil {
 			t.Fatal(err)
 		}
-		p.dropping.Store(true)
+		p.losing.Store(true)
 		done := inBackground(bounded(t), c, event("t", `1`))
-		await(t, "the answer", p.dropped)
+		await(t, "the answer", p.lost)
 		ctx, cancel := context.WithCancel(bounded(t))
 		defer cancel()
 		drained := make(chan error, 1)
 		go func() { drained <- c.Drain(ctx) }()
 		await(t, "the beginning of Drain", r.ended)
 		if inTime {
-			p.dropping.Store(false)
+			p.losing.Store(false)
 			p.cut(1, nil)
 			if err := await(t, "the end of Drain", drained); err != nil {
 				t.Error(err)
@@ -151,12 +151,12 @@ func TestCloseEndsAllAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "the handler", begun)
-	p.dropping.Store(true)
+	p.losing.Store(true)
 	outcome := make(chan error, 1)
 	c.Enqueue(ctx, []eventhub.Publication{{Events: []eventhub.Event{event("t", `1`), event("t", `2`)}}},
 		func(p []eventhub.Publication) { outcome <- p[0].Err })
 	waiting := inBackground(ctx, c, event("t", `3`))
-	await(t, "the answer", p.dropped)
+	await(t, "the answer", p.lost)
 	c.Close()
 	if len(outcome) != 1 || len(r.ended) != 1 {
 		t.Fatalf("after Close: %d outcomes, %d ends", len(outcome), len(r.ended))
@@ -184,10 +184,10 @@ func TestContextsEndRequests(t *testing.T) {
 	p := startProxy(t, h.WSAddr())
 	c := dial(t, p.addr())
 	// Committed, the answer lost.
-	p.dropping.Store(true)
+	p.losing.Store(true)
 	ctx, cancel := context.WithCancel(bounded(t))
 	done := inBackground(ctx, c, event("t", `1`))
-	await(t, "the answer", p.dropped)
+	await(t, "the answer", p.lost)
 	cancel()
 	got := await(t, "the outcome", done)
 	if !errors.Is(got.err, context.Canceled) || len(got.receipts) != 1 || got.receipts[0].ID == "" || got.receipts[0].Offset != 0 {
@@ -195,7 +195,7 @@ func TestContextsEndRequests(t *testing.T) {
 	}
 	// Never sent: nobody is there.
 	p.aim("127.0.0.1:1")
-	p.dropping.Store(false)
+	p.losing.Store(false)
 	p.cut(1, nil)
 	short, cancel := context.WithTimeout(bounded(t), 20*time.Millisecond)
 	defer cancel()
@@ -230,9 +230,9 @@ func TestPendingIsBounded(t *testing.T) {
 	if r, err := c.Publish(bounded(t), event("t", `1`), event("t", `2`), event("t", `3`)); err != nil || r[2].Offset != 3 {
 		t.Fatalf("more than the bound, alone: %+v, %v", r, err)
 	}
-	p.dropping.Store(true)
+	p.losing.Store(true)
 	first := inBackground(bounded(t), c, event("t", `4`), event("t", `5`))
-	await(t, "the answer", p.dropped)
+	await(t, "the answer", p.lost)
 	short, cancel := context.WithTimeout(bounded(t), 20*time.Millisecond)
 	defer cancel()
 	if _, err := c.Publish(short, event("t", `6`)); !errors.Is(err, context.DeadlineExceeded) {
@@ -242,7 +242,7 @@ func TestPendingIsBounded(t *testing.T) {
 		t.Errorf("%+v, %v: what had no room was sent", r, err)
 	}
 	second, third := inBackground(bounded(t), c, event("t", `8`)), inBackground(bounded(t), c, event("t", `9`))
-	p.dropping.Store(false)
+	p.losing.Store(false)
 	p.cut(1, nil)
 	for _, ch := range []<-chan published{first, second, third} {
 		if got := await(t, "the outcome", ch); got.err != nil {

@@ -103,7 +103,7 @@ func (k *keeper) note(batch []eventhub.Delivery, now time.Time) (fresh []eventhu
 // first time.
 func (k *keeper) take(d *eventhub.Delivery, now time.Time) (isFresh bool) {
 	if d.Sought {
-		k.dropVoid(d)
+		k.forgetVoid(d)
 	}
 	h, again := k.held[spotOf(d.Lease)]
 	switch {
@@ -140,9 +140,9 @@ func (k *keeper) inherit(lease, heir eventhub.Lease, now time.Time) {
 	k.heirs[lease] = heir
 }
 
-// dropVoid lets go of all that came before the group was moved in the topic of d, of which
-// every event is to be handled again. A seek gives the group another runtime.
-func (k *keeper) dropVoid(d *eventhub.Delivery) {
+// forgetVoid forgets all that came before the group was moved in the topic of d: every event of
+// that topic is handled again. A seek gives the group another runtime.
+func (k *keeper) forgetVoid(d *eventhub.Delivery) {
 	maps.DeleteFunc(k.running, func(what attempt, _ eventhub.Lease) bool { return what.topic == d.Topic })
 	maps.DeleteFunc(k.held, func(at spot, h hold) bool { return h.topic == d.Topic && at.runtime != d.Lease.Runtime })
 }

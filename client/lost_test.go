@@ -235,7 +235,7 @@ func TestAnswerLost(t *testing.T) {
 	p := startProxy(t, h.WSAddr())
 	c := dial(t, p.addr())
 	ctx := bounded(t)
-	p.dropping.Store(true)
+	p.losing.Store(true)
 	type outcome struct {
 		receipts []eventhub.Receipt
 		err      error
@@ -247,12 +247,12 @@ func TestAnswerLost(t *testing.T) {
 		r, err := c.Publish(ctx, event("t", `1`), mine)
 		done <- outcome{r, err}
 	}()
-	await(t, "the answer", p.dropped)
+	await(t, "the answer", p.lost)
 	// Both are committed: the log goes on behind them.
 	if r, err := h.Bus().Publish(ctx, event("t", `3`)); err != nil || r[0].Offset != 3 {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	p.dropping.Store(false)
+	p.losing.Store(false)
 	p.cut(1, nil)
 	got := await(t, "the receipt", done)
 	if got.err != nil || got.receipts[0].Offset != 1 || got.receipts[0].Duplicate {
@@ -388,14 +388,14 @@ func TestVerdictsOverALoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "the delivery", r.came)
-	p.dropping.Store(true)
+	p.losing.Store(true)
 	settled := make(chan error, 1)
 	go func() {
 		_, err := sub.Settle(ctx, eventhub.Settlement{Refs: []eventhub.Ref{{Lease: r.leases[0]}}})
 		settled <- err
 	}()
-	await(t, "the answer", p.dropped)
-	p.dropping.Store(false)
+	await(t, "the answer", p.lost)
+	p.losing.Store(false)
 	p.cut(1, nil)
 	if err := await(t, "the outcome", settled); err != nil {
 		t.Error(err)
@@ -489,7 +489,7 @@ func TestSilentHubIsLost(t *testing.T) {
 	if p.accepted() != 1 {
 		t.Errorf("%d connections were made by an idle client", p.accepted())
 	}
-	p.dropping.Store(true)
+	p.losing.Store(true)
 	if got, err := c.Publish(ctx, event("t", `2`)); err != nil || got[0].Offset != 2 {
 		t.Errorf("%+v, %v", got, err)
 	}

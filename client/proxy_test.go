@@ -14,8 +14,8 @@ type proxy struct {
 	listener net.Listener
 	dial     func(target string) (net.Conn, error)
 	wg       sync.WaitGroup
-	dropping atomic.Bool // what the hub says is lost, over connections of before
-	dropped  chan struct{}
+	losing   atomic.Bool // what the hub says is lost, over connections of before
+	lost     chan struct{}
 	spoke    chan struct{} // a token for what a client says
 	down     atomic.Int64  // bytes that the hub sent
 	stall    [2]gate       // nothing is passed on in a direction while it is shut
@@ -94,7 +94,7 @@ func startProxy(tb testing.TB, target string) *proxy {
 // proxyBetween passes on what comes to the listener. Who starts it stops it.
 func proxyBetween(tb testing.TB, l net.Listener, target string, dial func(string) (net.Conn, error)) *proxy {
 	p := &proxy{tb: tb, listener: l, dial: dial, target: target, open: make(map[*link]struct{}),
-		dropped: make(chan struct{}), spoke: make(chan struct{}, 1<<10)}
+		lost: make(chan struct{}), spoke: make(chan struct{}, 1<<10)}
 	for i := range p.stall {
 		p.stall[i].changed = sync.NewCond(&p.stall[i].mu)
 	}
@@ -135,16 +135,16 @@ func (p *proxy) accept() {
 		p.taken++
 		p.mu.Unlock()
 		p.wg.Go(func() { p.pipe(l, upwards, nil) })
-		dropping := &p.dropping
-		if dropping.Load() {
-			dropping = nil // only what was there before
+		losing := &p.losing
+		if losing.Load() {
+			losing = nil // only what was there before
 		}
-		p.wg.Go(func() { p.pipe(l, downwards, dropping) })
+		p.wg.Go(func() { p.pipe(l, downwards, losing) })
 	}
 }
 
 // pipe passes bytes on in one direction.
-func (p *proxy) pipe(l *link, way int, dropping *atomic.Bool) {
+func (p *proxy) pipe(l *link, way int, losing *atomic.Bool) {
 	defer l.cut()
 	from, to := l.in, l.out
 	if way == downwards {
@@ -161,8 +161,8 @@ func (p *proxy) pipe(l *link, way int, dropping *atomic.Bool) {
 		} else {
 			p.down.Add(int64(n))
 		}
-		if dropping != nil && dropping.Load() && n > 0 {
-			p.heard.Do(func() { close(p.dropped) })
+		if losing != nil && losing.Load() && n > 0 {
+			p.heard.Do(func() { close(p.lost) })
 			continue
 		}
 		p.stall[way].await()

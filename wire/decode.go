@@ -123,7 +123,7 @@ func (d *Decoder) Decode(frame []byte, req *Request) error {
 	return err
 }
 
-// forget drops every reference into the frame, and the memory of the JSON reader
+// forget releases every reference into the frame, and the memory of the JSON reader
 // where that may be much: it keeps the names of an object to find those that come
 // twice.
 func (d *Decoder) forget(size int) {

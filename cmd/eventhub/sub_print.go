@@ -37,7 +37,7 @@ type printer struct {
 	leased bool                  // of a group: what is delivered has to be acked
 
 	// With --until-caught-up: the offset that each topic has to be read up to, and
-	// how to ask for a group's cursor; nil for tails, which drop what they have
+	// how to ask for a group's cursor; nil for tails, which forget what they have
 	// passed. there returns the heads of the topics that are there, as what was in one
 	// that was deleted does not come any more; nil where the subscription reports that.
 	untilHeads bool

@@ -81,7 +81,7 @@ func ofLines(numbers []int) func(i int) string {
 	return func(i int) string { return "line " + strconv.Itoa(numbers[i]) + ": " }
 }
 
-// alone drops the index of an event that came in no list.
+// alone removes the index of an event that came in no list.
 func alone(err error) error {
 	e := eventhub.AsError(err)
 	if err == nil || e.Index == nil {

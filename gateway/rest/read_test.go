@@ -34,8 +34,8 @@ type shelf struct {
 	patterns []admin.GroupPattern
 	planned  []admin.Scheduled
 
-	mu      sync.Mutex
-	deleted []string
+	mu       sync.Mutex
+	deleted  []string
 	operated []string // what Admin was asked but for deletions
 }
 

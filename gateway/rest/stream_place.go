@@ -82,12 +82,12 @@ func (p *places) advance(topic string, offset uint64, ts int64) {
 	s.set(offset, ts)
 	p.at = append(p.at, s)
 	p.bytes += 1 + len(s.text)
-	drop := 0
-	for p.bytes > maxPlaceBytes-placesHead && drop < len(p.at)-1 {
-		p.bytes -= 1 + len(p.at[drop].text)
-		drop++
+	over := 0
+	for p.bytes > maxPlaceBytes-placesHead && over < len(p.at)-1 {
+		p.bytes -= 1 + len(p.at[over].text)
+		over++
 	}
-	p.at = slices.Delete(p.at, 0, drop)
+	p.at = slices.Delete(p.at, 0, over)
 }
 
 // append appends the text.

@@ -77,7 +77,7 @@ func (s *session) addAckPublish(r *wire.Request) {
 	sub.ofTopic(r)
 	b.events = append(b.events, r.Events...)
 	b.frames = append(b.frames, ackPublishFrame{corrOf(r), r.Settlement.Refs, len(r.Events)})
-	dropEvents(r) // see publishBatch.add
+	forgetEvents(r) // see publishBatch.add
 	if len(b.events) >= maxBatch {
 		s.flushAckPublishes()
 	}

@@ -80,7 +80,7 @@ func (b *publishBatch) add(r *wire.Request) {
 	if r.Batch {
 		n = len(r.Events)
 		b.events = append(b.events, r.Events...)
-		dropEvents(r)
+		forgetEvents(r)
 	} else {
 		b.events = append(b.events, r.Event)
 		r.Event = eventhub.Event{}
@@ -88,8 +88,8 @@ func (b *publishBatch) add(r *wire.Request) {
 	b.frames = append(b.frames, publishFrame{corrOf(r), n, r.Batch})
 }
 
-// dropEvents forgets the events of a frame, and their memory where it is much.
-func dropEvents(r *wire.Request) {
+// forgetEvents forgets the events of a frame, and their memory where it is much.
+func forgetEvents(r *wire.Request) {
 	clear(r.Events)
 	if cap(r.Events) > keptEvents {
 		r.Events = nil

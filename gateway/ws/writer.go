@@ -372,7 +372,7 @@ func (s *session) reportSent(c *chunk) {
 	}
 }
 
-// giveUp drops what waits to be sent and leaves no time for what is being sent. s.mu is
+// giveUp discards what waits to be sent and leaves no time for what is being sent. s.mu is
 // held, and the session sealed: nothing is appended any more.
 func (o *outbound) giveUp() {
 	o.buf, o.closeBy = nil, past

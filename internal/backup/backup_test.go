@@ -160,7 +160,7 @@ func TestReceiveLeavesNothing(t *testing.T) {
 	}
 }
 
-// part passes on the first bytes and drops the others.
+// part passes on the first bytes and discards the others.
 type part struct {
 	w    io.Writer
 	left int

@@ -209,7 +209,7 @@ func (p *Program) evaluate(e *evaluation) Verdict {
 	case out == types.True:
 		return Passes
 	}
-	return Drops
+	return Excludes
 }
 
 func whyNot(err error) Verdict {

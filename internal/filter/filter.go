@@ -30,7 +30,7 @@ type Verdict uint8
 // An event passes or it does not, which it does not either where it cannot be judged:
 // the expression cannot be evaluated on it, or costs too much.
 const (
-	Drops Verdict = iota
+	Excludes Verdict = iota
 	Passes
 	Fails
 	CostsTooMuch

@@ -52,7 +52,7 @@ func (a appointments) sink(i int) {
 	}
 }
 
-// compact drops what is void once that is most of the heap, so that a heap of
+// compact removes what is void once that is most of the heap, so that a heap of
 // n live appointments never holds more than about 2n.
 func (a *appointments) compact(live int, valid func(timed) bool) {
 	if len(*a) < 1024 || len(*a) < 2*live {

@@ -123,7 +123,7 @@ func (p *Progress) note(offset uint64, a admin.Attempt) {
 	p.noted[offset] = true
 }
 
-// forget drops the history of an event that is done.
+// forget removes the history of an event that is done.
 func (p *Progress) forget(offset uint64) {
 	if _, ok := p.history[offset]; ok {
 		delete(p.history, offset)
@@ -206,14 +206,14 @@ func Load(name string, parts []store.GroupPart, cursor uint64) (Progress, error)
 			p.listed[part.Offset] = true
 		}
 	}
-	p.dropDone(cursor)
+	p.forgetDone(cursor)
 	return p, nil
 }
 
-// dropDone drops what was loaded and has nothing more to say: histories of events that
+// forgetDone forgets what was loaded and has nothing more to say: histories of events that
 // are done, below the cursor or above it. The commit in which an event was done leaves
 // its history to a later one.
-func (p *Progress) dropDone(cursor uint64) {
+func (p *Progress) forgetDone(cursor uint64) {
 	for offset := range p.history {
 		if p.redriven[offset] == nil && (offset <= cursor || p.restoredAs(offset) == acked) {
 			p.forget(offset)

@@ -168,7 +168,7 @@ func (w *window) newBlock(first uint64) *block {
 	return &block{first: first, entries: entries}
 }
 
-// forget drops the entries of a block in which all is done.
+// forget releases the entries of a block in which all is done.
 func (w *window) forget(b *block) {
 	if b.entries != nil && b.done == len(b.entries) {
 		b.ranges = rangesOf(b.entries)

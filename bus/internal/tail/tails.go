@@ -112,8 +112,8 @@ func (ts *Tails) End(why error) {
 	}
 }
 
-// ForgetTopic drops what was counted of a topic that is deleted. Its tails outlive it: what
-// they were handed is dropped with the last of them.
+// ForgetTopic forgets what was counted of a topic that is deleted. Its tails outlive it: what
+// they were handed is forgotten with the last of them.
 func (ts *Tails) ForgetTopic(name string) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()

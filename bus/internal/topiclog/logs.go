@@ -50,7 +50,7 @@ func (ls *Logs) find(topic string) *Log {
 	return ls.logs[topic]
 }
 
-// Forget drops the cached events of a topic that was deleted. Its offsets go on.
+// Forget releases the cached events of a topic that was deleted. Its offsets go on.
 func (ls *Logs) Forget(topic string) {
 	if l := ls.find(topic); l != nil {
 		l.forget(l.Head())

@@ -61,8 +61,8 @@ func (l *Log) Topic() string { return l.topic }
 // own. The store has to be asked after Logs.Use: commits that came earlier are in its
 // head then, and the log is told of later ones.
 //
-// Only the first one counts: the committer may be about to tell of the commit that the
-// head is of, and what the log drops for a head without events others may want to read.
+// Only the first one counts: the committer may be about to report the commit that made
+// this head, and what the log releases for a head without events others may want to read.
 func (l *Log) Learn(head uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,7 +156,7 @@ func (l *Log) add(appends []store.Append, own bool) (kept int, last uint64, watc
 	return kept, l.head, l.watchers
 }
 
-// forget drops the tail up to and including offset.
+// forget releases the tail up to and including offset.
 func (l *Log) forget(offset uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -42,7 +42,7 @@ func (t *table) apply(u *update) {
 	}
 }
 
-// forget drops the processes that are stale for long.
+// forget removes the processes that have been stale for long.
 func (t *table) forget(now time.Time) {
 	limit := now.Add(-forgetAfter).UnixMilli()
 	for key, s := range t.states {
