@@ -99,7 +99,11 @@ func TestEnqueueSaysAll(t *testing.T) {
 		sent = append(sent, fmt.Sprint(r.Batch, len(events), events[0].Delay, eventhub.Millis(events[0].DeliverAt), r.WaitFor, r.WaitUpTo))
 		switch {
 		case len(r.WaitFor) > 1:
-			return []string{refusal(r, eventhub.CodeWaitTimeout)}, true
+			late := eventhub.Errorf(eventhub.CodeWaitTimeout, "late")
+			if len(r.Events) > 1 {
+				return []string{string(wire.AppendPublishError(nil, r.Corr, true, late, []eventhub.Receipt{{ID: r.Events[0].ID, Offset: 11}, {ID: r.Events[1].ID, Offset: 12, Duplicate: true}}, true))}, true
+			}
+			return []string{refusal(r, late.Code)}, true // as of a hub that says no more
 		case r.Batch:
 			return []string{batchOK(r, 7, false)}, true
 		case r.Event.Delay > 0:
@@ -115,6 +119,7 @@ func TestEnqueueSaysAll(t *testing.T) {
 		{Events: []eventhub.Event{event("t", `3`), event("t", `4`)}},
 		{Events: []eventhub.Event{event("t", `5`)}, WaitFor: []string{"g"}, WaitUpTo: time.Second},
 		{Events: []eventhub.Event{event("t", `6`)}, WaitFor: []string{"g", "h"}},
+		{Events: []eventhub.Event{event("t", `6`), event("t", `7`)}, WaitFor: []string{"g", "h"}},
 		{},
 	}
 	done := make(chan []eventhub.Publication, 1)
@@ -127,12 +132,12 @@ func TestEnqueueSaysAll(t *testing.T) {
 		}
 		got = append(got, text)
 	}
-	if want := []string{" true 0 1723140060000", " true 3 0", " true 7 0 true 8 0", " true 7 0", "wait_timeout true 0 0", ""}; !slices.Equal(got, want) {
+	if want := []string{" true 0 1723140060000", " true 3 0", " true 7 0 true 8 0", " true 7 0", "wait_timeout true 0 0", "wait_timeout true 11 0 true 12 0", ""}; !slices.Equal(got, want) {
 		t.Errorf("the outcomes are %q; want %q", got, want)
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	want := []string{"false 1 1m0s 0 [] 0s", "false 1 0s 1723140000000 [] 0s", "true 2 0s 0 [] 0s", "true 1 0s 0 [g] 1s", "true 1 0s 0 [g h] 0s"}
+	want := []string{"false 1 1m0s 0 [] 0s", "false 1 0s 1723140000000 [] 0s", "true 2 0s 0 [] 0s", "true 1 0s 0 [g] 1s", "true 1 0s 0 [g h] 0s", "true 2 0s 0 [g h] 0s"}
 	for i := range sent {
 		sent[i] = strings.TrimSpace(sent[i])
 	}

@@ -232,7 +232,7 @@ func TestWaitForGroups(t *testing.T) {
 	publish(10*time.Millisecond, "g")
 	late := await(t, "the timeout", outcome)
 	wantCode(t, late.Err, eventhub.CodeWaitTimeout)
-	if len(late.Receipts) != 1 || late.Receipts[0].ID == "" {
+	if len(late.Receipts) != 1 || late.Receipts[0].ID == "" || late.Receipts[0].Offset != 2 {
 		t.Errorf("%+v", late.Receipts)
 	}
 	publish(patience, "g")

@@ -251,10 +251,13 @@ func (c *Client) answer(a *answered, over []*exchange) []*exchange {
 // note takes the answer to one frame.
 func (e *exchange) note(at int, a *answered) {
 	e.answers[at] = answer{given: true, err: a.err}
+	from, to := e.span(at)
 	if a.err != nil {
+		if eventhub.ErrorCode(a.err) == eventhub.CodeWaitTimeout && len(a.receipts) == to-from {
+			e.noteReceipts(from, a.receipts) // published all the same, which older hubs do not say
+		}
 		return
 	}
-	from, to := e.span(at)
 	switch {
 	case e.kind == settle:
 		e.noteStale(e.outcomes[from:to], a)
@@ -262,11 +265,15 @@ func (e *exchange) note(at int, a *answered) {
 	case a.receipts == nil && to-from == 1:
 		e.noteReceipt(from, &a.receipt)
 	case len(a.receipts) == to-from:
-		for i := range a.receipts {
-			e.noteReceipt(from+i, &a.receipts[i])
-		}
+		e.noteReceipts(from, a.receipts)
 	default:
 		e.answers[at].err = eventhub.Errorf(eventhub.CodeInternal, "the hub's answer has %d receipts for %d events", len(a.receipts), to-from)
+	}
+}
+
+func (e *exchange) noteReceipts(from int, receipts []eventhub.Receipt) {
+	for i := range receipts {
+		e.noteReceipt(from+i, &receipts[i])
 	}
 }
 

@@ -121,8 +121,8 @@ func (c *Client) PublishAndWait(ctx context.Context, groups []string, wait time.
 }
 
 // Enqueue implements eventhub.Publisher. Each publication is a frame of its own;
-// its Receipts are filled beside an Err as those of Publish, which beside
-// CodeWaitTimeout means with the ids alone: the hub says no more then. done is
+// its Receipts are filled beside an Err as those of Publish; beside CodeWaitTimeout they
+// are whole, unless the hub is an older one, which gives the ids alone. done is
 // called by a goroutine of the client or, where nothing was sent, before Enqueue
 // returns; calls for answers come one after the other, in the order of the answers,
 // and may call Enqueue, which waits while there is no room. When ctx ends later, what is not answered fails with its error, its

@@ -85,11 +85,7 @@ func hubMeaning(t testing.TB, f *HubFrame) []string {
 	m.addIf(f.HasCorr, "corr", string(f.Corr))
 	switch f.Op {
 	case OpOK:
-		m.addIf(f.ID != nil, "id", string(f.ID))
-		m.addIf(f.ID != nil && f.DeliverAt == 0, "offset", f.Offset)
-		m.addIf(f.DeliverAt != 0, "deliver_at", f.DeliverAt)
-		m.addIf(f.Duplicate, "duplicate", true)
-		m.receipts(f.Receipts)
+		m.published(f)
 		m.addIf(f.Stale, "stale", true)
 		m.addIf(f.StaleAt != nil, "stale_at", f.StaleAt)
 		m.addIf(f.Known != "", "known", f.Known)
@@ -104,6 +100,7 @@ func hubMeaning(t testing.TB, f *HubFrame) []string {
 			m.add("limits.max_subscriptions", i.Limits.MaxSubscriptions)
 		}
 	case OpErr:
+		m.published(f)
 		m.add("code", f.Err.Code)
 		m.add("msg", f.Err.Message)
 		m.addIf(f.Err.Topic != "", "topic", f.Err.Topic)
@@ -123,6 +120,15 @@ func hubMeaning(t testing.TB, f *HubFrame) []string {
 	}
 	slices.Sort(m.lines)
 	return m.lines
+}
+
+// published adds what a frame says of the events of a PUBLISH.
+func (m *meaningLines) published(f *HubFrame) {
+	m.addIf(f.ID != nil, "id", string(f.ID))
+	m.addIf(f.ID != nil && f.DeliverAt == 0, "offset", f.Offset)
+	m.addIf(f.DeliverAt != 0, "deliver_at", f.DeliverAt)
+	m.addIf(f.Duplicate, "duplicate", true)
+	m.receipts(f.Receipts)
 }
 
 func (m *meaningLines) subscription(f *HubFrame) {

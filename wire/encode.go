@@ -67,7 +67,11 @@ func AppendAuthOK(dst []byte, corr string, hasCorr bool, info AuthInfo) []byte {
 // AppendPublishOK appends the OK of a PUBLISH of one event. A scheduled one has
 // deliver_at instead of an offset.
 func AppendPublishOK(dst []byte, corr string, hasCorr bool, r eventhub.Receipt) []byte {
-	dst = openOK(dst, corr, hasCorr)
+	return append(appendReceipt(openOK(dst, corr, hasCorr), r), '}')
+}
+
+// appendReceipt appends the members of an OK that are about one event.
+func appendReceipt(dst []byte, r eventhub.Receipt) []byte {
 	dst = append(dst, `,"id":`...)
 	dst = strictjson.AppendString(dst, r.ID)
 	if !r.DeliverAt.IsZero() {
@@ -80,7 +84,7 @@ func AppendPublishOK(dst []byte, corr string, hasCorr bool, r eventhub.Receipt) 
 	if r.Duplicate {
 		dst = append(dst, `,"duplicate":true`...)
 	}
-	return append(dst, '}')
+	return dst
 }
 
 // AppendBatchOK appends the OK of a PUBLISH with events, or of an ACK that
@@ -88,7 +92,11 @@ func AppendPublishOK(dst []byte, corr string, hasCorr bool, r eventhub.Receipt) 
 // those that are duplicates, where some are. Where some are scheduled there is
 // deliver_at too, as long as ids: of each event either offset or deliver_at is 0.
 func AppendBatchOK(dst []byte, corr string, hasCorr bool, receipts []eventhub.Receipt) []byte {
-	dst = openOK(dst, corr, hasCorr)
+	return append(appendReceipts(openOK(dst, corr, hasCorr), receipts), '}')
+}
+
+// appendReceipts appends the members of an OK that are about a list of events.
+func appendReceipts(dst []byte, receipts []eventhub.Receipt) []byte {
 	dst = append(dst, `,"ids":[`...)
 	duplicate, scheduled := false, false
 	for i := range receipts {
@@ -119,7 +127,7 @@ func AppendBatchOK(dst []byte, corr string, hasCorr bool, receipts []eventhub.Re
 		}
 		dst = append(dst, ']')
 	}
-	return append(dst, '}')
+	return dst
 }
 
 // AppendSettleOK appends the OK of an ACK, NACK or MODACK. It says stale where
@@ -156,6 +164,23 @@ func comma(dst []byte, n int) []byte {
 // AppendError appends an ERR: code, message, what it is about and when to try
 // again, and nothing of err's cause.
 func AppendError(dst []byte, corr string, hasCorr bool, err *eventhub.Error) []byte {
+	return append(openError(dst, corr, hasCorr, err), '}')
+}
+
+// AppendPublishError appends the ERR of a PUBLISH whose events are in the log, although
+// something else has failed: it says what they got, as AppendPublishOK or, of a batch,
+// AppendBatchOK does.
+func AppendPublishError(dst []byte, corr string, hasCorr bool, err *eventhub.Error, receipts []eventhub.Receipt, batch bool) []byte {
+	dst = openError(dst, corr, hasCorr, err)
+	if batch {
+		dst = appendReceipts(dst, receipts)
+	} else {
+		dst = appendReceipt(dst, receipts[0])
+	}
+	return append(dst, '}')
+}
+
+func openError(dst []byte, corr string, hasCorr bool, err *eventhub.Error) []byte {
 	dst = append(dst, `{"op":"ERR","code":`...)
 	dst = strictjson.AppendString(dst, string(err.Code))
 	dst = append(dst, `,"msg":`...)
@@ -176,7 +201,7 @@ func AppendError(dst []byte, corr string, hasCorr bool, err *eventhub.Error) []b
 		dst = append(dst, `,"retry_after_ms":`...)
 		dst = strconv.AppendInt(dst, ms, 10)
 	}
-	return append(dst, '}')
+	return dst
 }
 
 func openOK(dst []byte, corr string, hasCorr bool) []byte {

@@ -360,6 +360,7 @@ func hubFrames() []goldenCase {
 	full.Offset, full.Attempt, full.Epoch, full.Sought, full.Redriven = eventhub.MaxOffset, 3, 1723140000007, true, 17
 	full.Record = eventhub.Record(`{"committed_ts":1723140000123,"id":"order-17","ts":1723140000000,"topic":"process.state","partition":0,"key":"é\n","sid":"boot-3","headers":{"x-a":"b"},"tags":["#duck"],"caused_by":["` + id + `"],"payload":null}`)
 	overloaded := &eventhub.Error{Code: eventhub.CodeOverloaded, Message: "The hub is busy.", RetryAfter: 250*time.Millisecond + 1}
+	late := eventhub.Errorf(eventhub.CodeWaitTimeout, "Group \"ops\" has not acked.")
 	secret := eventhub.Wrap(eventhub.CodeInternal, os.ErrPermission, "Internal error; the hub's log has the cause.")
 
 	return []goldenCase{
@@ -389,6 +390,9 @@ func hubFrames() []goldenCase {
 		sent("ERR that ends a subscription", AppendError(nil, "", false, &eventhub.Error{Code: eventhub.CodeShuttingDown, Message: "process.*::ops: The hub stops.", Topic: "process.*", Group: "ops"})),
 		sent("ERR that ends a live tail", AppendError(nil, "", false, &eventhub.Error{Code: eventhub.CodeShuttingDown, Message: "process.*: The hub stops.", Topic: "process.*"})),
 		sent("ERR of the first event of a batch", AppendError(nil, "c-7", true, eventhub.AtIndex(eventhub.Errorf(eventhub.CodeBadTopic, "topic is missing"), "events", 0))),
+		sent("ERR of a PUBLISH that is in the log", AppendPublishError(nil, "c-7", true, late, []eventhub.Receipt{receipt}, false)),
+		sent("ERR of a PUBLISH that is in the log, there already", AppendPublishError(nil, "", false, late, []eventhub.Receipt{twice}, false)),
+		sent("ERR of a batch that is in the log", AppendPublishError(nil, "c-7", true, late, []eventhub.Receipt{receipt, twice}, true)),
 		sent("ERR keeps its cause to itself", AppendError(nil, "c-7", true, secret)),
 		sent("EVENT", NewEventFrame("process.state", "ops").Append(nil, &delivery)),
 		sent("EVENT of a pattern", NewEventFrame("process.*", "ops").Append(nil, &delivery)),

@@ -23,13 +23,14 @@ type HubFrame struct {
 	Corr    []byte
 	HasCorr bool
 
-	// OK of a PUBLISH of one event. DeliverAt is in epoch milliseconds, and 0 where
+	// OK of a PUBLISH of one event, or the ERR of one that is in the log although its wait
+	// for groups has failed. DeliverAt is in epoch milliseconds, and 0 where
 	// Offset counts.
 	ID        []byte
 	Offset    uint64
 	DeliverAt int64
 	Duplicate bool
-	// OK of a PUBLISH of a batch and of an ACK that published: one for each event,
+	// OK of a PUBLISH of a batch, likewise, and of an ACK that published: one for each event,
 	// in the decoder's memory, except the ids, which may be kept.
 	Receipts []eventhub.Receipt
 	// OK of ACK, NACK, MODACK. StaleAt has the indexes of the deliveries that are

@@ -153,7 +153,8 @@ func (d *HubDecoder) readOK(f *HubFrame) error {
 	return d.readLimits(&f.Info.Limits)
 }
 
-// readPublished reads what an OK says of the events that were published.
+// readPublished reads what an OK, or the ERR of a PUBLISH that is in the log, says of the
+// events.
 func (d *HubDecoder) readPublished(f *HubFrame) error {
 	v, m := &d.values, &d.m
 	if !absent(m.ids) {
@@ -234,6 +235,9 @@ func (d *HubDecoder) readLimits(into *Limits) error {
 }
 
 func (d *HubDecoder) readErr(f *HubFrame) error {
+	if err := d.readPublished(f); err != nil {
+		return err
+	}
 	e := &eventhub.Error{}
 	if err := d.values.readText("code", d.m.code, (*string)(&e.Code)); err != nil {
 		return err

@@ -191,15 +191,24 @@ func TestWaitingHoldsNobodyUp(t *testing.T) {
 	c.expectAll(map[string]any{"op": "OK", "corr": "2", "id": "id-2", "offset": 2.0})
 }
 
-// TestWaitTimeout: an ERR names who has not acked, and nothing else comes.
+// TestWaitTimeout: an ERR names who has not acked, and what the events have got all the
+// same; of what is refused it says nothing of the kind.
 func TestWaitTimeout(t *testing.T) {
 	f := serve(t, nil)
-	f.pub.fail = func(*eventhub.Event) error {
-		return eventhub.Errorf(eventhub.CodeWaitTimeout, "h has not acked within 2s")
+	f.pub.late = eventhub.Errorf(eventhub.CodeWaitTimeout, "h has not acked within 2s")
+	f.pub.fail = func(e *eventhub.Event) error {
+		if e.Topic == "nowhere" {
+			return eventhub.Errorf(eventhub.CodeNotSubscribed, "no such group")
+		}
+		return nil
 	}
 	c := f.login(t)
 	c.send(`{"op":"PUBLISH","corr":"1","topic":"t","payload":2,"opts":{"wait_for":["g","h"],"wait_ms":2000}}`)
-	c.expectAll(map[string]any{"op": "ERR", "corr": "1", "code": "wait_timeout", "msg": "h has not acked within 2s"})
+	c.expectAll(map[string]any{"op": "ERR", "corr": "1", "code": "wait_timeout", "msg": "h has not acked within 2s", "id": "id-1", "offset": 1.0})
+	c.send(`{"op":"PUBLISH","corr":"2","events":[{"topic":"t","payload":3},{"topic":"t","payload":4}],"opts":{"wait_for":["h"]}}`)
+	c.expectAll(map[string]any{"op": "ERR", "corr": "2", "code": "wait_timeout", "msg": "h has not acked within 2s", "ids": []any{"id-2", "id-3"}, "offsets": []any{2.0, 3.0}})
+	c.send(`{"op":"PUBLISH","corr":"3","topic":"nowhere","payload":2,"opts":{"wait_for":["h"]}}`)
+	c.expectAll(map[string]any{"op": "ERR", "corr": "3", "code": "not_subscribed", "msg": "no such group"})
 }
 
 // TestWaitingIsBounded by number and by size; and it does not count where the

@@ -60,6 +60,7 @@ type fakePublisher struct {
 	// hold, where set, keeps answers back: the test calls the functions it gets.
 	hold chan func()
 	fail func(e *eventhub.Event) error
+	late error // of what is published and waits
 
 	mu   sync.Mutex
 	ctx  context.Context // of the last call
@@ -118,6 +119,9 @@ func (p *fakePublisher) publish(pub *eventhub.Publication) {
 			id = fmt.Sprintf("id-%d", p.next)
 		}
 		pub.Receipts = append(pub.Receipts, eventhub.Receipt{ID: id, Offset: p.next, Duplicate: strings.HasPrefix(id, "again")})
+	}
+	if len(pub.WaitFor) > 0 {
+		pub.Err = p.late
 	}
 }
 

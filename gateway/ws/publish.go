@@ -252,7 +252,11 @@ func (b *publishBatch) finish(pubs []eventhub.Publication) {
 		p, f := &pubs[i], &b.frames[i]
 		if p.Err != nil {
 			cause = ofEvent(toError(p.Err, eventhub.CodePublishFailed), "events", f.batch)
-			s.appendError(f.to, cause)
+			if b.waits > 0 && len(p.Receipts) == f.events {
+				s.appendPublishError(f, cause, p.Receipts)
+			} else {
+				s.appendError(f.to, cause)
+			}
 			continue
 		}
 		c := s.reply()
@@ -281,6 +285,19 @@ func (b *publishBatch) finish(pubs []eventhub.Publication) {
 		s.logCause(string(wire.OpPublish), cause)
 	}
 	b.recycle()
+}
+
+// appendPublishError answers a PUBLISH whose events are in the log, and whose wait for
+// groups has failed. s.mu is held.
+func (s *session) appendPublishError(f *publishFrame, err *eventhub.Error, receipts []eventhub.Receipt) {
+	c := s.reply()
+	if c == nil {
+		return
+	}
+	s.out.countError(err.Code)
+	at := c.begin()
+	c.b = wire.AppendPublishError(c.b, f.to.text, f.to.has, err, receipts, f.batch)
+	c.end(at)
 }
 
 // ofEvent says which event of the list the error is about, where it is about one. What
