@@ -9,6 +9,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/groupstate"
+	"eventhub/bus/internal/publish"
 )
 
 // An ack-and-publish acks deliveries and publishes events as one unit of the store; how
@@ -112,10 +113,7 @@ type ackPublishCall struct {
 func (c *ackPublishCall) answer(i int, x *groupStep, err error) {
 	h := &c.hs[i]
 	if h.Err = err; err == nil {
-		h.Receipts = receipts(h.Receipts, x.Unit.Appends)
-		if len(x.delayed) > 0 {
-			h.Receipts = delayedReceipts(h.Receipts, x.Unit.Delays, x.delayed)
-		}
+		h.Receipts = publish.Receipts(h.Receipts, &x.Unit, x.delayed)
 	}
 	if c.left.Add(-1) == 0 {
 		c.done(c.hs)
@@ -132,21 +130,16 @@ func (b *Bus) ackAndPublish(ctx context.Context, hs []eventhub.AckPublish, done 
 	}
 	call := &ackPublishCall{hs: hs, done: done}
 	call.left.Store(int64(len(hs)))
-	s := &publication{pubs: make([]eventhub.Publication, len(hs))}
+	pubs := make([]eventhub.Publication, len(hs))
 	for i := range hs {
-		s.pubs[i].Events = hs[i].Events
+		pubs[i].Events = hs[i].Events
 	}
-	b.encode(s)
-	delayed := s.delayed
+	batch := publish.NewBatch(pubs, b.clock.Wall())
 	var begun []*groupStep
 	for i := range hs {
-		x, err := b.newStep(s, i, &hs[i], of)
-		if u := s.unitOf[i]; u >= 0 {
-			n := len(s.Units[u].Delays)
-			if err == nil {
-				x.delayed = delayed[:n]
-			}
-			delayed = delayed[n:]
+		x, err := &groupStep{}, pubs[i].Err
+		if err == nil {
+			err = b.beginAckPublish(x, batch, i, &hs[i], of)
 		}
 		if err != nil {
 			call.answer(i, nil, err)
@@ -166,18 +159,14 @@ func (b *Bus) ackAndPublish(ctx context.Context, hs []eventhub.AckPublish, done 
 	}
 }
 
-// newStep makes the step of the ack-and-publish that is s.pubs[i], and takes its
-// entries.
-func (b *Bus) newStep(s *publication, i int, h *eventhub.AckPublish, of func(*eventhub.AckPublish) (*group, *member, error)) (*groupStep, error) {
-	x := &groupStep{}
-	if err := s.pubs[i].Err; err != nil {
-		return nil, err
-	}
-	if u := s.unitOf[i]; u >= 0 {
+// beginAckPublish makes x the step of the ack-and-publish whose events are publication i of the
+// batch, and takes its entries.
+func (b *Bus) beginAckPublish(x *groupStep, batch *publish.Batch, i int, h *eventhub.AckPublish, of func(*eventhub.AckPublish) (*group, *member, error)) error {
+	if u, delayed := batch.Unit(i); u != nil {
 		if err := b.space.Check(); err != nil {
-			return nil, err
+			return err
 		}
-		x.Unit = s.Units[u]
+		x.Unit, x.delayed = *u, delayed
 	}
 	for j := range x.Unit.Appends {
 		x.Bytes += len(x.Unit.Appends[j].Record)
@@ -187,10 +176,10 @@ func (b *Bus) newStep(s *publication, i int, h *eventhub.AckPublish, of func(*ev
 	}
 	g, m, err := of(h)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	x.group = g
-	return x, g.beginStep(x, m, h.Refs)
+	return g.beginStep(x, m, h.Refs)
 }
 
 // beginStep takes the entries that refs name for a step, all of them or none. m

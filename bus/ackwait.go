@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/publish"
 	"eventhub/store"
 )
 
@@ -57,57 +58,57 @@ type awaitedEvent struct {
 	offset uint64
 }
 
-// checkWait refuses a publication that asks for a wait that cannot be, and loads the
+// Check implements publish.Waits: it refuses a publication that asks for a wait that cannot be, and loads the
 // groups that it names, as far as they are there.
-func (b *Bus) checkWait(s *publication, p *eventhub.Publication, now time.Time) error {
+func (r *ackWait) Check(p *eventhub.Publication, now time.Time) error {
 	if err := validateWait(p, now); err != nil {
 		return err
 	}
-	return b.eachWaited(s, p, func(g *group) error {
-		err := g.load(s.ackWait.ctx, nil)
-		if eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed && b.patterns.covering(g.name, g.log.Topic()) != "" {
+	return r.eachWaited(p, func(g *group) error {
+		err := g.load(r.ctx, nil)
+		if eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed && r.bus.patterns.covering(g.name, g.log.Topic()) != "" {
 			return nil // its topic is to be created
 		}
 		return err
 	})
 }
 
-// makeWaited makes the groups that a publication waits for in topics that are to be created.
+// Prepare implements publish.Waits: it makes the groups that a publication waits for in topics that are to be created.
 // It comes last of what may refuse the publication, so that one that is refused leaves
 // nothing; what refuses it in its commit may leave the topic, with groups that their
 // patterns would bring.
-func (b *Bus) makeWaited(s *publication, p *eventhub.Publication) error {
-	return b.eachWaited(s, p, func(g *group) error {
-		if err := b.space.Check(); err != nil {
+func (r *ackWait) Prepare(p *eventhub.Publication) error {
+	return r.eachWaited(p, func(g *group) error {
+		if err := r.bus.space.Check(); err != nil {
 			return err
 		}
-		if err := b.inherit(s.ackWait.ctx, g.name, g.log.Topic()); err != nil {
+		if err := r.bus.inherit(r.ctx, g.name, g.log.Topic()); err != nil {
 			return err
 		}
-		return g.load(s.ackWait.ctx, nil)
+		return g.load(r.ctx, nil)
 	})
 }
 
 // eachWaited calls load for each group that a publication names and that is not loaded,
 // in each of the publication's topics, and keeps those that are loaded then.
-func (b *Bus) eachWaited(s *publication, p *eventhub.Publication, load func(*group) error) error {
+func (r *ackWait) eachWaited(p *eventhub.Publication, load func(*group) error) error {
 	for _, name := range p.WaitFor {
 		for i := range p.Events {
 			key := groupKey{topic: p.Events[i].Topic, group: name}
-			if s.ackWait.groups[key] != nil {
+			if r.groups[key] != nil {
 				continue
 			}
 			if err := eventhub.ValidateTopic(key.topic); err != nil {
 				return err
 			}
-			g, err := b.acquire(key)
+			g, err := r.bus.acquire(key)
 			if err != nil {
 				return err
 			}
 			if err = load(g); err == nil && g.loaded.Load() {
-				s.ackWait.groups[key] = g
+				r.groups[key] = g
 			}
-			b.release(g)
+			r.bus.release(g)
 			if err != nil {
 				return err
 			}
@@ -149,7 +150,7 @@ func validateWait(p *eventhub.Publication, now time.Time) error {
 }
 
 // newAckWait returns the ack wait of a call, nil where nothing waits.
-func (b *Bus) newAckWait(ctx context.Context, pubs []eventhub.Publication) *ackWait {
+func (b *Bus) newAckWait(ctx context.Context, pubs []eventhub.Publication) publish.Waits {
 	for i := range pubs {
 		if len(pubs[i].WaitFor) > 0 {
 			return &ackWait{bus: b, ctx: ctx, groups: make(map[groupKey]*group)}
@@ -158,9 +159,9 @@ func (b *Bus) newAckWait(ctx context.Context, pubs []eventhub.Publication) *ackW
 	return nil
 }
 
-// begin lets the publications that were committed wait, and calls done when none
-// does any more. It runs on the committer's goroutine.
-func (r *ackWait) begin(pubs []eventhub.Publication, done func([]eventhub.Publication)) {
+// Begin implements publish.Waits: it lets the publications that were committed wait, and
+// calls done when none does any more. It runs on the committer's goroutine.
+func (r *ackWait) Begin(pubs []eventhub.Publication, done func([]eventhub.Publication)) {
 	r.pubs, r.done = pubs, done
 	r.left.Store(1)
 	for i := range pubs {

@@ -5,7 +5,7 @@
 // # One event
 //
 // Enqueue validates the events of a publication and encodes each once, on the
-// caller's goroutine. One committer drains all that waits into one
+// caller's goroutine (package bus/internal/publish). One committer drains all that waits into one
 // store.Commit, and builds the next one while a large one is synced
 // (package bus/internal/commit). Only when a commit is over do callers get their receipts, does the
 // tail cache get the bytes and are the groups and tails that watch the topics woken
@@ -18,7 +18,7 @@
 //
 //   - No receipt before the commit returned; no delivery above the durable head.
 //   - cursor < every offset that is leased, waiting or being dead-lettered; the
-//     cursor only moves up, save by SeekGroup, which raises the epoch and voids
+//     cursor only moves up, except by SeekGroup, which raises the epoch and voids
 //     every lease. Redriven events are outside of this (package bus/internal/groupstate, which
 //     has the states of events and their transitions).
 //   - An event is leased to at most one member of a group at a time.
@@ -63,6 +63,7 @@ import (
 	"eventhub/bus/internal/delayed"
 	"eventhub/bus/internal/judge"
 	"eventhub/bus/internal/past"
+	"eventhub/bus/internal/publish"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/space"
 	"eventhub/bus/internal/tail"
@@ -216,7 +217,7 @@ func New(opts Options) (*Bus, error) {
 		SyncEvery: opts.SyncEvery, Fatal: opts.Fatal, Committed: b.committed, Observe: b.counts.commit,
 	})
 	b.mover = delayed.New(delayed.Options{
-		Store: b.store, Committer: b.committer, Logger: b.log, Now: b.clock.Wall, Room: b.space.Check, Link: linkRecord,
+		Store: b.store, Committer: b.committer, Logger: b.log, Now: b.clock.Wall, Room: b.space.Check, Link: publish.Link,
 	})
 	if err := b.patterns.begin(b); err != nil {
 		b.sched.Stop()

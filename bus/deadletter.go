@@ -10,6 +10,7 @@ import (
 	"eventhub"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/groupstate"
+	"eventhub/bus/internal/publish"
 	"eventhub/internal/strictjson"
 	"eventhub/store"
 )
@@ -83,8 +84,8 @@ func (g *group) letter(e *groupstate.Entry, reason string, rec eventhub.Record) 
 	}
 	payload = rec.AppendJSON(append(payload, `,"event":`...), offset)
 	payload = append(payload, '}')
-	s := &encoder{}
-	err = s.encodeMade(&eventhub.Event{
+	var events publish.Events
+	err = events.AddMade(&eventhub.Event{
 		ID:    deadLetterID(g.log.Topic(), offset, g.name, g.state.Epoch(), mark),
 		Topic: eventhub.DeadLetterTopic(g.log.Topic()),
 		Key:   original.Key, CausedBy: []string{original.ID}, Payload: payload,
@@ -92,10 +93,9 @@ func (g *group) letter(e *groupstate.Entry, reason string, rec eventhub.Record) 
 	if err != nil {
 		return nil, err
 	}
-	s.appends[0].Record = s.buf
 	return &groupStep{
 		group: g, Step: g.state.BeginLetter(e),
-		Publication: commit.Publication{Unit: store.Unit{Appends: s.appends}, Bytes: len(s.buf)},
+		Publication: commit.Publication{Unit: events.Unit(), Bytes: events.Bytes()},
 	}, nil
 }
 

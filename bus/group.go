@@ -18,6 +18,7 @@ import (
 	"eventhub/bus/internal/groupstate"
 	"eventhub/bus/internal/judge"
 	"eventhub/bus/internal/past"
+	"eventhub/bus/internal/publish"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/topiclog"
 	"eventhub/store"
@@ -304,7 +305,7 @@ func (g *group) create(ctx context.Context, life uint64, o *eventhub.GroupOption
 	err = g.bus.committer.Do(ctx, commit.NewWrite(unit, func(*store.Unit) error { return g.whyEnded() }))
 	switch {
 	case errors.Is(err, store.ErrTopicLimit):
-		return unitError(err)
+		return publish.UnitError(err)
 	case errors.Is(err, store.ErrGone):
 		return errDeleted(g.log.Topic())
 	}

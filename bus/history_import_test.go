@@ -173,7 +173,7 @@ func TestImportIntoGaps(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(opts("t", "g"))
 		tail := r.tail(eventhub.TailOptions{Topic: "**"})
-		offsets := []uint64{3, 5_000_000, 5_000_001, maxImportOffset}
+		offsets := []uint64{3, 5_000_000, 5_000_001, store.MaxKeepOffset}
 		for _, offset := range offsets {
 			e := eventhub.Event{Topic: "t", ID: fmt.Sprint("at-", offset), Offset: offset, Payload: []byte(`1`)}
 			if _, err := r.bus.Import(context.Background(), e); err != nil {
@@ -190,11 +190,11 @@ func TestImportIntoGaps(t *testing.T) {
 			}
 		}
 		equal(t, "of the group", delivered, offsets)
-		equal(t, "cursor", r.cursor("t", "g").Offset, uint64(maxImportOffset))
+		equal(t, "cursor", r.cursor("t", "g").Offset, uint64(store.MaxKeepOffset))
 		r.restart()
 		late := r.subscribe(opts("t", "late"))
 		equal(t, "of a late group", late.takeOffsets(), offsets)
-		equal(t, "next", r.publish("t", 1, 1)[0].Offset, uint64(maxImportOffset+1))
+		equal(t, "next", r.publish("t", 1, 1)[0].Offset, uint64(store.MaxKeepOffset+1))
 		equal(t, "replay", r.replay(admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 4}, Limit: 2}),
 			[]string{"t/5000000", "t/5000001"})
 	})
@@ -214,7 +214,7 @@ func TestImportRefuses(t *testing.T) {
 			{func(e *eventhub.Event) { e.Topic = "*" }, eventhub.CodeBadTopic, `"*"`},
 			{func(e *eventhub.Event) { e.ID = "" }, eventhub.CodeBadEvent, "id is empty"},
 			{func(e *eventhub.Event) { e.ID = "no id" }, eventhub.CodeBadEvent, `"no id"`},
-			{func(e *eventhub.Event) { e.Offset = maxImportOffset + 1 }, eventhub.CodeBadEvent, "4503599627370496"},
+			{func(e *eventhub.Event) { e.Offset = store.MaxKeepOffset + 1 }, eventhub.CodeBadEvent, "4503599627370496"},
 			{func(e *eventhub.Event) { e.CommittedTS = -1 }, eventhub.CodeBadEvent, "-1"},
 			{func(e *eventhub.Event) { e.CommittedTS = 1e13 }, eventhub.CodeBadEvent, "10000000000000"},
 			{func(e *eventhub.Event) { e.TS = -5 }, eventhub.CodeBadEvent, "-5"},

@@ -10,6 +10,7 @@ import (
 	"eventhub"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/past"
+	"eventhub/bus/internal/publish"
 	"eventhub/store"
 )
 
@@ -61,7 +62,7 @@ func (g *patternedGroup) create(ctx context.Context, b *Bus, starts []groupStart
 			return g.create(ctx, b, alive, patterns)
 		}
 		if errors.Is(err, store.ErrTopicLimit) {
-			return unitError(err)
+			return publish.UnitError(err)
 		}
 		if err != nil {
 			return err

@@ -16,6 +16,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/store"
 	"eventhub/store/memory"
 )
 
@@ -156,7 +157,7 @@ func (w *gaps) imports() {
 		events = append(events, eventhub.Event{Topic: "t", ID: fmt.Sprint("i", w.serial), Offset: at, TS: now(), Payload: []byte(`1`)})
 	}
 	receipts, err := w.bus.Import(context.Background(), events...)
-	if at > maxImportOffset && err != nil {
+	if at > store.MaxKeepOffset && err != nil {
 		return
 	}
 	if err != nil {

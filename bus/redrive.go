@@ -12,6 +12,7 @@ import (
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/groupstate"
+	"eventhub/bus/internal/publish"
 	"eventhub/internal/eventid"
 	"eventhub/store"
 )
@@ -44,49 +45,39 @@ const (
 	skipGone    = "gone"
 )
 
-// appendMark encodes a mark as an event of its topic.
-func (s *encoder) appendMark(id string, m admin.RedriveMark) error {
+// addMark adds a mark as an event of its topic.
+func addMark(events *publish.Events, id string, m admin.RedriveMark) error {
 	payload, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
-	return s.encodeMade(&eventhub.Event{ID: id, Topic: admin.RedriveTopic, CausedBy: []string{m.DeadLetterID}, Payload: payload})
+	return events.AddMade(&eventhub.Event{ID: id, Topic: admin.RedriveTopic, CausedBy: []string{m.DeadLetterID}, Payload: payload})
 }
-
-// requeue is the job that publishes the event of a dead letter anew.
-type requeue struct {
-	commit.Call
-	encoder
-}
-
-// Done implements commit.Job.
-func (s *requeue) Done(err error) { s.Answer(outcome(err, &s.Units[0])) }
 
 // Requeue implements admin.Redriver.
 func (b *Bus) Requeue(ctx context.Context, topic string, offset uint64, payload []byte, by string) (eventhub.Receipt, error) {
 	var none eventhub.Receipt
 	q := admin.DeadLetterQuery{Topic: topic, Offsets: []uint64{offset}, All: true}
-	job := &requeue{}
-	job.Durable, job.Plain = true, true
-	err := b.DeadLetters(ctx, q, func(d *admin.DeadLetter) error { return job.encodeLetter(d, payload, by) })
+	var events publish.Events
+	err := b.DeadLetters(ctx, q, func(d *admin.DeadLetter) error { return addRequeued(&events, d, payload, by) })
 	if err != nil {
 		return none, err
 	}
-	if len(job.appends) == 0 {
+	if events.Bytes() == 0 {
 		return none, eventhub.Errorf(eventhub.CodeUnknownID, "the event at offset %d of topic %q is no dead letter", offset, letterTopic(topic))
 	}
-	if err := b.space.Check(); err != nil {
+	job := publish.NewUnit(&events)
+	job.Durable = true
+	receipts, err := b.publishUnit(ctx, job, "the event may or may not be requeued")
+	if err != nil {
 		return none, err
 	}
-	if err := b.committer.DoWithin(ctx, job, "the event may or may not be requeued"); err != nil {
-		return none, err
-	}
-	return receipts(nil, job.Units[0].Appends)[0], nil
+	return receipts[0], nil
 }
 
-// encodeLetter encodes the new event of a dead letter, and the mark. Their ids derive from
-// the dead letter and the payload, so that the same again adds nothing.
-func (s *requeue) encodeLetter(d *admin.DeadLetter, payload []byte, by string) error {
+// addRequeued adds the new event of a dead letter, and the mark. Their ids derive from the
+// dead letter and the payload, so that the same again adds nothing.
+func addRequeued(events *publish.Events, d *admin.DeadLetter, payload []byte, by string) error {
 	letter, err := d.Record.Event(d.Offset)
 	if err != nil {
 		return err
@@ -105,16 +96,13 @@ func (s *requeue) encodeLetter(d *admin.DeadLetter, payload []byte, by string) e
 		ID: "rq-" + name, Topic: d.Topic, Key: p.Event.Key, SID: p.Event.SID, Headers: p.Event.Headers, Tags: p.Event.Tags,
 		CausedBy: []string{d.EventID}, Payload: payload,
 	}
-	if err := s.add(&e, time.Now(), false); err != nil {
+	if err := events.Add(&e, time.Now()); err != nil {
 		return err
 	}
-	ends := []int{len(s.buf)}
-	err = s.appendMark("rm-"+name, admin.RedriveMark{
+	return addMark(events, "rm-"+name, admin.RedriveMark{
 		By: by, Topic: d.Topic, Group: d.Group, Offset: d.Event, RequeuedAs: e.ID,
 		DeadLetter: eventhub.Place{Topic: letter.Topic, Offset: d.Offset}, DeadLetterID: d.ID,
 	})
-	s.seal(&s.Request, append(ends, len(s.buf)))
-	return err
 }
 
 // redrive is one call of Redrive.
@@ -363,7 +351,6 @@ type redriveMark struct {
 // redriveJob is one unit that puts events on a group's list.
 type redriveJob struct {
 	commit.Call
-	encoder // the marks
 
 	group   *group
 	letters []admin.DeadLetter
@@ -412,7 +399,7 @@ func (r *redrive) times(ctx context.Context, d *admin.DeadLetter) (int, error) {
 
 // encode makes the marks of a redriveJob.
 func (r *redrive) encode(ctx context.Context, p *redriveJob) error {
-	ends := make([]int, len(p.letters))
+	var marks publish.Events
 	for i := range p.letters {
 		d := &p.letters[i]
 		times, err := r.times(ctx, d)
@@ -420,16 +407,15 @@ func (r *redrive) encode(ctx context.Context, p *redriveJob) error {
 			return err
 		}
 		mark := eventid.New()
-		if err := p.appendMark(mark, admin.RedriveMark{
+		if err := addMark(&marks, mark, admin.RedriveMark{
 			By: r.query.By, Topic: d.Topic, Group: d.Group, Offset: d.Event, Redriven: times,
 			DeadLetter: eventhub.Place{Topic: r.topic, Offset: d.Offset}, DeadLetterID: d.ID,
 		}); err != nil {
 			return err
 		}
-		ends[i] = len(p.buf)
 		p.marks = append(p.marks, redriveMark{mark, times})
 	}
-	p.seal(&p.Request, ends)
+	marks.Fill(&p.Request)
 	return nil
 }
 
@@ -445,6 +431,7 @@ func (p *redriveJob) Build() bool {
 		return false
 	}
 	u := &p.Units[0]
+	marks := u.Appends
 	u.Appends = nil
 	for i := range p.letters {
 		d := &p.letters[i]
@@ -453,7 +440,7 @@ func (p *redriveJob) Build() bool {
 			continue
 		}
 		p.added = append(p.added, g.state.List(d.Event, p.marks[i].times, p.marks[i].id, d.Key))
-		u.Appends = append(u.Appends, p.appends[i])
+		u.Appends = append(u.Appends, marks[i])
 	}
 	if len(p.added) == 0 {
 		p.Answer(nil)

@@ -3,6 +3,7 @@ package bus
 import (
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/groupstate"
+	"eventhub/bus/internal/publish"
 	"eventhub/store"
 )
 
@@ -17,7 +18,7 @@ type groupStep struct {
 	// Of an ack-and-publish, which is one of call; a dead letter has none.
 	call    *ackPublishCall
 	index   int
-	delayed []delayedEvent // parallel to Unit.Delays
+	delayed publish.Delayed // events of the unit
 
 	lost bool // its entries are not what they were; the committer's
 }
@@ -116,5 +117,5 @@ func refusedError(err error) error {
 	if isOutdated(err) {
 		return errLost
 	}
-	return unitError(err)
+	return publish.UnitError(err)
 }

@@ -1,13 +1,10 @@
-package bus
+package publish
 
 import (
-	"bytes"
-	"context"
 	"slices"
 	"time"
 
 	"eventhub"
-	"eventhub/bus/internal/commit"
 	"eventhub/internal/record"
 	"eventhub/store"
 )
@@ -23,54 +20,16 @@ const (
 	maxMadePayload = 2 * eventhub.MaxPayloadBytes
 )
 
-// importJob is the job of one import.
-type importJob struct {
-	commit.Call
-	encoder
-}
-
-// Import implements admin.Importer.
-func (b *Bus) Import(ctx context.Context, events ...eventhub.Event) ([]eventhub.Receipt, error) {
-	if len(events) == 0 {
-		return nil, nil
-	}
-	job := &importJob{}
-	if err := job.encodeAll(events, b.clock.Wall()); err != nil {
-		return nil, err
-	}
-	if err := b.space.Check(); err != nil {
-		return nil, err
-	}
-	if err := b.committer.DoWithin(ctx, job, "the events may or may not be imported"); err != nil {
-		return nil, err
-	}
-	return receipts(nil, job.Units[0].Appends), nil
-}
-
-// Done implements commit.Job.
-func (s *importJob) Done(err error) { s.Answer(outcome(err, &s.Units[0])) }
-
-// outcome is what became of a unit that publishes in a commit that ended with an error.
-func outcome(err error, u *store.Unit) error {
-	if err == nil && u.Err != nil {
-		return unitError(u.Err)
-	}
-	return err
-}
-
-// encodeAll makes one unit of the events. The error has the index of the first
-// that cannot be imported.
-func (s *importJob) encodeAll(events []eventhub.Event, now time.Time) error {
-	ends := make([]int, len(events))
+// NewImport returns the job that imports events as one unit. The error has the index of the
+// first that cannot be imported.
+func NewImport(events []eventhub.Event, now time.Time) (*Call, error) {
+	all := &Events{ends: make([]int, 0, len(events))}
 	for i := range events {
-		if err := s.encodeImport(&events[i], now); err != nil {
-			return eventhub.AtIndex(err, "", i)
+		if err := all.end(all.encodeImport(&events[i], now)); err != nil {
+			return nil, eventhub.AtIndex(err, "", i)
 		}
-		ends[i] = len(s.buf)
 	}
-	s.seal(&s.Request, ends)
-	s.Plain = true
-	return nil
+	return NewUnit(all), nil
 }
 
 // encodeImport encodes one event as it was: where it has no time of commit beside
@@ -85,7 +44,7 @@ func (s *encoder) encodeImport(e *eventhub.Event, now time.Time) error {
 	}
 	var buf []byte
 	var err error
-	if eventhub.HubOnlyTopic(e.Topic) { // by name, as in encodeAs
+	if eventhub.HubOnlyTopic(e.Topic) { // by name, as in encode
 		buf, err = record.AppendMade(s.buf, &as)
 	} else {
 		buf, err = record.Append(s.buf, &as)
@@ -123,29 +82,4 @@ func checkImport(e *eventhub.Event, now time.Time) error {
 	fields := *e
 	fields.Payload = e.Payload[:min(len(e.Payload), 1)]
 	return fields.ValidateFields(now)
-}
-
-// linkLast gives the event encoded last its links.
-func (s *encoder) linkLast(e *eventhub.Event) {
-	a := &s.appends[len(s.appends)-1]
-	a.CausedBy = slices.Clone(e.CausedBy)
-	if len(e.Headers) > 0 {
-		a.Correlation = eventhub.Correlation(e.Headers)
-	}
-}
-
-// mayLink tells most records that have no links from the others, cheaply.
-func mayLink(r eventhub.Record) bool {
-	return bytes.Contains(r, []byte(`"caused_by":`)) || bytes.Contains(r, []byte(`"headers":`))
-}
-
-// linkRecord gives an event its links that is known by its record alone.
-func linkRecord(a *store.Append) {
-	if !mayLink(a.Record) {
-		return
-	}
-	// The record is the hub's own; one that can not be read has no links.
-	if e, err := a.Record.Event(0); err == nil {
-		a.CausedBy, a.Correlation = e.CausedBy, eventhub.Correlation(e.Headers)
-	}
 }

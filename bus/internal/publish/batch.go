@@ -1,0 +1,181 @@
+package publish
+
+import (
+	"errors"
+	"time"
+
+	"eventhub"
+	"eventhub/bus/internal/commit"
+	"eventhub/store"
+)
+
+// Batch is a list of publications, each of which is one unit or is refused.
+type Batch struct {
+	commit.Request
+	encoder
+
+	delays  []store.Delay
+	delayed Delayed // parallel to delays
+	pubs    []eventhub.Publication
+	parts   []part // parallel to pubs
+}
+
+// part is what became of a publication.
+type part struct {
+	unit  int // index in Units; -1: it was refused
+	delay int // index of its first in delays
+}
+
+// Delayed says which events of a publication are delayed. It is parallel to the delays of the
+// unit.
+type Delayed []delayedEvent
+
+// delayedEvent is the index of an event in its publication, and where in the buffer its
+// record is.
+type delayedEvent struct{ index, start, end int }
+
+// NewBatch encodes publications, none of which waits for groups. Those that are refused have
+// their error.
+func NewBatch(pubs []eventhub.Publication, now time.Time) *Batch {
+	b := &Batch{pubs: pubs}
+	b.encode(now, nil)
+	return b
+}
+
+// Unit returns the unit of a publication and which of its events are delayed; nil where the
+// publication was refused.
+func (b *Batch) Unit(i int) (*store.Unit, Delayed) {
+	p := b.parts[i]
+	if p.unit < 0 {
+		return nil, nil
+	}
+	u := &b.Units[p.unit]
+	return u, b.delayed[p.delay : p.delay+len(u.Delays)]
+}
+
+// encode turns the publications into units. A bad one gets its error and no
+// unit, and none of its events stays in the buffers.
+func (b *Batch) encode(now time.Time, waits Waits) {
+	type span struct{ start, end int }
+	var few [64]span
+	spans := few[:0]
+	for i := range b.pubs {
+		p := &b.pubs[i]
+		p.Err = nil
+		first, firstDelay, mark := len(b.appends), len(b.delays), len(b.buf)
+		if len(p.WaitFor) > 0 {
+			p.Err = waits.Check(p, now)
+		}
+		for j := range p.Events {
+			start := len(b.buf)
+			due := p.Events[j].Due(now)
+			isDelayed := due > now.UnixMilli()
+			if p.Err == nil {
+				if err := b.add(&p.Events[j], now, isDelayed); err != nil {
+					p.Err = eventhub.AtIndex(err, "", j) // transports know what their list is called
+				}
+			}
+			if p.Err != nil {
+				break
+			}
+			if isDelayed {
+				b.delayLast(j, start, due, p.Events[j].ID == "")
+				continue
+			}
+			spans = append(spans, span{start, len(b.buf)})
+		}
+		if p.Err == nil && len(p.WaitFor) > 0 {
+			p.Err = waits.Prepare(p)
+		}
+		if p.Err != nil || len(p.Events) == 0 {
+			clear(b.appends[first:])
+			clear(b.delays[firstDelay:])
+			b.delays, b.delayed = b.delays[:firstDelay], b.delayed[:firstDelay]
+			b.appends, b.buf, spans = b.appends[:first], b.buf[:mark], spans[:first]
+			b.parts = append(b.parts, part{unit: -1})
+			continue
+		}
+		b.parts = append(b.parts, part{len(b.Units), firstDelay})
+		b.Units = append(b.Units, store.Unit{Delays: b.delays[firstDelay:]})
+	}
+	for i, sp := range spans {
+		b.appends[i].Record = eventhub.Record(b.buf[sp.start:sp.end:sp.end])
+	}
+	b.place()
+	b.Bytes, b.Records = len(b.buf), b.buf
+}
+
+// delayLast makes the event encoded last, that of the given index in its publication, a
+// delayed one. isFresh says that its id is new.
+func (b *Batch) delayLast(index, start int, at int64, isFresh bool) {
+	last := len(b.appends) - 1
+	a := &b.appends[last]
+	b.delays = append(b.delays, store.Delay{Topic: a.Topic, ID: a.ID, FreshID: isFresh, Key: a.Key, At: at})
+	b.delayed = append(b.delayed, delayedEvent{index, start, len(b.buf)})
+	b.appends[last] = store.Append{}
+	b.appends = b.appends[:last]
+}
+
+// place gives the units their events, now that buf, appends and delays stay where they are.
+// Until then a unit has as many delays as it will have.
+func (b *Batch) place() {
+	for i, d := range b.delayed {
+		b.delays[i].Record = eventhub.Record(b.buf[d.start:d.end:d.end])
+	}
+	at := 0
+	for i, p := range b.parts {
+		if p.unit < 0 {
+			continue
+		}
+		u := &b.Units[p.unit]
+		delays := len(u.Delays)
+		appends := len(b.pubs[i].Events) - delays
+		u.Appends = b.appends[at : at+appends : at+appends]
+		u.Delays = b.delays[p.delay : p.delay+delays : p.delay+delays]
+		at += appends
+	}
+}
+
+// Receipts returns the receipts of a unit that was committed, in the order of the events of
+// its publication, in the room of into.
+func Receipts(into []eventhub.Receipt, u *store.Unit, delayed Delayed) []eventhub.Receipt {
+	into = into[:0]
+	for i := range u.Appends {
+		a := &u.Appends[i]
+		into = append(into, eventhub.Receipt{ID: a.ID, Offset: a.Offset, Duplicate: a.Duplicate})
+	}
+	if len(delayed) == 0 {
+		return into
+	}
+	return delayedReceipts(into, u.Delays, delayed)
+}
+
+// delayedReceipts adds the receipts of delayed events to those of the appends of the same
+// publication, in the order of its events. delayed is parallel to delays.
+func delayedReceipts(receipts []eventhub.Receipt, delays []store.Delay, delayed Delayed) []eventhub.Receipt {
+	appended := len(receipts)
+	receipts = append(receipts, make([]eventhub.Receipt, len(delays))...)
+	// From the end, so that none is overwritten before it has moved.
+	for at, p := len(receipts)-1, len(delays)-1; p >= 0; at-- {
+		if delayed[p].index != at {
+			appended--
+			receipts[at] = receipts[appended]
+			continue
+		}
+		d := &delays[p]
+		receipts[at] = eventhub.Receipt{ID: d.ID, DeliverAt: time.UnixMilli(d.At), Duplicate: d.Duplicate}
+		if d.Duplicate && d.Seq == 0 {
+			receipts[at].DeliverAt, receipts[at].Offset = time.Time{}, d.Offset
+		}
+		p--
+	}
+	return receipts
+}
+
+// UnitError translates why the store refused one unit.
+func UnitError(err error) error {
+	if errors.Is(err, store.ErrTopicLimit) {
+		return eventhub.Wrap(eventhub.CodeOverloaded, err, "the hub holds as many topics as it may; no topic was created")
+	}
+	return eventhub.Wrap(eventhub.CodePublishFailed, err, "the store refused the events: %v", err)
+}
