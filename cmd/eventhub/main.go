@@ -81,6 +81,9 @@ func hintFor(cmd *cobra.Command, err error, code int) string {
 	case exitUsage:
 		return fmt.Sprintf("Run '%s --help' for usage.", cmd.CommandPath())
 	case exitUnreachable:
+		if cmd.Flags().Lookup("url") == nil {
+			return "Is it running? 'eventhub serve' starts one; --ops or EVENTHUB_OPS says where it answers."
+		}
 		return "Is it running? 'eventhub serve' starts one; --url or EVENTHUB_URL says where it is."
 	case exitDenied:
 		if eventhub.ErrorCode(err) == eventhub.CodeNoToken {
@@ -105,7 +108,7 @@ func rootCommand() *cobra.Command {
 		root.AddCommand(c)
 	}
 	for _, c := range []*cobra.Command{pubCommand(), subCommand(), getCommand(), topicCommand(), groupCommand(), dlqCommand(), scheduleCommand(),
-		replayCommand(), exportCommand(), importCommand(), backupCommand(), checkCommand(), benchCommand()} {
+		replayCommand(), exportCommand(), importCommand(), backupCommand(), checkCommand(), healthCommand(), benchCommand()} {
 		c.GroupID = "use"
 		root.AddCommand(c)
 	}

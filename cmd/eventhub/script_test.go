@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -37,7 +38,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"code": cmdCode, "hub": cmdHub, "stophub": cmdStopHub, "joined": cmdJoined, "lag": cmdLag, "hold": cmdHold, "impostor": cmdImpostor,
-			"nack": cmdNack, "held": cmdHeld, "deadletter": cmdDeadLetter,
+			"drain": cmdDrain, "nack": cmdNack, "held": cmdHeld, "deadletter": cmdDeadLetter,
 		},
 	})
 }
@@ -64,8 +65,8 @@ func cmdCode(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// cmdHub runs a hub until the script ends and sets the variable to its URL:
-// hub VARIABLE [FLAG...]
+// cmdHub runs a hub until the script ends and sets the variable to its URL, and
+// VARIABLE_OPS to the address of operations: hub VARIABLE [FLAG...]
 func cmdHub(ts *testscript.TestScript, _ bool, args []string) {
 	p := &hubProcess{ended: make(chan struct{})}
 	p.cmd = exec.Command(binary, append([]string{"serve", "--ws", "127.0.0.1:0", "--http", "localhost:0", "--ops", "127.0.0.2:0", "--store", "memory:"}, args[1:]...)...)
@@ -85,6 +86,27 @@ func cmdHub(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	ts.Value(hubsKey{}).(map[string]*hubProcess)[args[0]] = p
 	ts.Setenv(args[0], "ws://"+p.ws)
+	ts.Setenv(args[0]+"_OPS", p.ops)
+}
+
+// cmdDrain stops the hub of a variable, which was started with --drain, and waits until
+// it says that it is not ready: drain VARIABLE
+func cmdDrain(ts *testscript.TestScript, _ bool, args []string) {
+	p := ts.Value(hubsKey{}).(map[string]*hubProcess)[args[0]]
+	ts.Check(p.cmd.Process.Signal(syscall.SIGTERM))
+	alarm := time.Now().Add(watchdog)
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		resp, err := http.Get("http://" + p.ops + "/readyz")
+		ts.Check(err)
+		resp.Body.Close()
+		if resp.StatusCode == http.StatusServiceUnavailable {
+			return
+		}
+		if time.Now().After(alarm) {
+			ts.Fatalf("the hub is ready, although it is to stop")
+		}
+		time.Sleep(wait) // nobody is notified of readiness
+	}
 }
 
 // cmdStopHub ends the hub of a variable at once: stophub VARIABLE
@@ -219,6 +241,7 @@ func cmdImpostor(ts *testscript.TestScript, _ bool, args []string) {
 	go func() { _ = server.Serve(l) }() // until Close
 	ts.Defer(func() { server.Close() })
 	ts.Setenv(args[0], "ws://"+l.Addr().String())
+	ts.Setenv(args[0]+"_OPS", l.Addr().String())
 }
 
 // TestTailBeginsAtTheEnd: a tail without --from prints what is published once it

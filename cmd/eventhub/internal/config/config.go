@@ -98,10 +98,13 @@ func New(keys []Key, foreign ...string) *Schema {
 // Keys returns all keys, twins of secrets among them.
 func (s *Schema) Keys() []Key { return s.keys }
 
-// Register gives the command a flag for every key, and --config.
-func (s *Schema) Register(flags *pflag.FlagSet) {
+// Register gives the command a flag for every key, or for these alone, and --config.
+func (s *Schema) Register(flags *pflag.FlagSet, only ...string) {
 	flags.String(fileFlag, "", "YAML file with settings, its keys named as the flags are [$"+fileVariable+"]")
 	for _, k := range s.keys {
+		if len(only) > 0 && !slices.Contains(only, k.Name) {
+			continue
+		}
 		usage := fmt.Sprintf("%s [$%s]", k.Usage, strings.Join(k.Variables(), ", $"))
 		f := flags.VarPF(&text{key: k}, k.Name, "", usage)
 		if k.Type.isBool() {
