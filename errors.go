@@ -96,7 +96,7 @@ func AtIndex(err error, name string, i int) *Error {
 	return &at
 }
 
-// Ending returns a copy of err's Error that says of which subscription it is the end:
+// Ending returns a copy of err's Error that says which subscription has ended:
 // Topic and Group are those of its options. An error that has a Topic already is
 // returned as it is.
 func Ending(err error, topic, group string) *Error {

@@ -11,7 +11,7 @@ var clock = time.UnixMilli(1723140000000)
 
 func valid() Event { return Event{Topic: "a.b", Payload: []byte(`1`)} }
 
-// spaced is a payload of n bytes, of which some are space in a string, with more space
+// spaced is a payload of n bytes, with some space in a string and more space
 // between its tokens.
 func spaced(n int) []byte {
 	const begin, end = "\t[ \"", "\\\" \" \r\n]"

@@ -8,8 +8,8 @@ const (
 	anySegments = "**" // none, one or more
 )
 
-// Pattern is a compiled topic pattern: segments joined by dots, of which *
-// stands for one segment and ** for any number of them, none too, anywhere. A
+// Pattern is a compiled topic pattern: segments joined by dots. Anywhere in it *
+// matches one segment, and ** any number of them, none too. A
 // topic's name is the pattern of that topic alone.
 //
 // The segments that make a topic the hub's own (system in front; dlq and

@@ -227,7 +227,7 @@ type Subscription interface {
 	Unsubscribe(ctx context.Context) error
 
 	// Drop leaves the group as a lost connection does: leases go to other
-	// members at once and the attempts count, save those of the latest unsent
+	// members at once and the attempts count, except those of the latest unsent
 	// leases, which the receiver took and which never left the hub.
 	Drop(unsent int)
 

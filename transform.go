@@ -29,7 +29,7 @@ type Transformer func(ctx context.Context, d Delivery) ([]Event, error)
 // Results that have no ID get one that derives from the group, the topic and the
 // offset of the delivery and their index, see [ResultID]. So a delivery that comes
 // again, because nobody knows whether its step was taken, publishes the same ids,
-// of which the hub takes each once. t should therefore make the same of the same
+// and the hub takes each id once. t should therefore make the same of the same
 // event, in the same order. It also means that a group that is moved back adds
 // nothing to the results that are kept; where the past is to be made anew, t gives
 // ids of its own, or the group has another name. Results without CausedBy get the

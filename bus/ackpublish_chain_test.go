@@ -82,7 +82,7 @@ type chain struct {
 	arrive int // events in d
 }
 
-// startChain starts one that goes on behind so many ack-and-publishes.
+// startChain starts one that goes on after so many ack-and-publishes.
 func startChain(t *testing.T, mem vfs.FS, passed int) *chain {
 	t.Helper()
 	s, err := pebble.Open(pebble.Options{Dir: "data", FS: mem, Logger: slog.New(slog.DiscardHandler),

@@ -24,7 +24,7 @@ import (
 	"eventhub/store/pebble"
 )
 
-// TestRandomAckAndPublish looks at the store behind every commit, whatever was going
+// TestRandomAckAndPublish looks at the store after every commit, whatever was going
 // on: of each ack-and-publish there are all events and the acks, or nothing; no event is
 // done that nobody acked, handed over or dead-lettered; none is so twice. Some
 // units are refused: by the limit of topics, and those with a poisoned event.
@@ -137,10 +137,10 @@ func (m *dealer) Ended(error) {}
 // looked at.
 type picky struct {
 	store.Store
-	mu     sync.Mutex
-	hold   chan struct{}
-	fail   error
-	behind func()
+	mu    sync.Mutex
+	hold  chan struct{}
+	fail  error
+	after func()
 }
 
 func (p *picky) set(hold chan struct{}, fail error) {
@@ -171,8 +171,8 @@ func (p *picky) Commit(ctx context.Context, units []*store.Unit, sync bool) erro
 		good = append(good, u)
 	}
 	err := p.Store.Commit(ctx, good, sync)
-	if err == nil && p.behind != nil {
-		p.behind()
+	if err == nil && p.after != nil {
+		p.after()
 	}
 	return err
 }
@@ -182,7 +182,7 @@ func newDeals(t *rapid.T, s store.Store) *deals {
 	for _, g := range []string{"g", "h"} {
 		d.base[g] = make(map[uint64]uint64)
 	}
-	d.store.behind = func() { d.audit(d.store.Store) }
+	d.store.after = func() { d.audit(d.store.Store) }
 	d.open()
 	// So that it is there whatever the limit.
 	if _, err := d.bus.Publish(context.Background(), eventhub.Event{Topic: "a", Payload: []byte(`0`)}, eventhub.Event{Topic: "b", Payload: []byte(`0`)}); err != nil {
@@ -383,7 +383,7 @@ func (d *deals) seek() {
 	}
 	to := uint64(rapid.IntRange(0, 6).Draw(d.t, "to"))
 	if d.epoch(name) == 0 && d.hold != nil {
-		return // would be loaded behind the commit under way
+		return // would be loaded after the commit under way
 	}
 	answer := make(chan error, 1)
 	run := d.bus
@@ -417,7 +417,7 @@ func (d *deals) holdCommits() {
 	}
 	d.store.set(nil, nil)
 	for name, there := range d.groups {
-		if there && d.epoch(name) == 0 { // a group is loaded behind the commit under way
+		if there && d.epoch(name) == 0 { // a group is loaded after the commit under way
 			if _, err := d.bus.SeekGroup(context.Background(), "a", name, eventhub.Start{}, false); err != nil {
 				d.t.Fatal(err)
 			}
@@ -488,7 +488,7 @@ func (d *deals) powerLoss() {
 	}
 	d.mu.Unlock()
 	// Nobody sees what the old engine does to the old disk any more.
-	d.store.behind = nil
+	d.store.after = nil
 	broken := errors.New("the power is gone")
 	d.store.set(nil, broken)
 	d.disk.set(nil)
@@ -506,7 +506,7 @@ func (d *deals) powerLoss() {
 		t.answers, t.Err = 0, nil // what the old engine said came too late
 	}
 	d.audit(d.store.Store)
-	d.store.behind = func() { d.audit(d.store.Store) }
+	d.store.after = func() { d.audit(d.store.Store) }
 	if len(open) > 0 {
 		dealLosses.held++
 	}
@@ -657,7 +657,7 @@ func (d *deals) check() {
 func recount(g *group) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	held, waits, behindOthers := 0, 0, 0
+	held, waits, byKey := 0, 0, 0
 	by := make(map[*groupstate.Holder]int)
 	for e := range g.state.Open() {
 		switch {
@@ -667,11 +667,11 @@ func recount(g *group) string {
 		case e.State() == groupstate.Waiting:
 			waits++
 		case e.State() == groupstate.Held:
-			behindOthers++
+			byKey++
 		}
 	}
-	if s := &g.state; held != s.Leased() || waits != s.Waiting() || behindOthers != s.Held() {
-		return fmt.Sprintf("%s counts %d held, %d waiting, %d behind; there are %d, %d, %d", g.name, s.Leased(), s.Waiting(), s.Held(), held, waits, behindOthers)
+	if s := &g.state; held != s.Leased() || waits != s.Waiting() || byKey != s.Held() {
+		return fmt.Sprintf("%s counts %d held, %d waiting, %d held by keys; there are %d, %d, %d", g.name, s.Leased(), s.Waiting(), s.Held(), held, waits, byKey)
 	}
 	for _, m := range g.members {
 		if m.holder.Leases() != by[&m.holder] {

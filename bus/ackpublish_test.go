@@ -99,7 +99,7 @@ func TestAckAndPublishRefused(t *testing.T) {
 }
 
 // While an ack-and-publish is under way its event neither expires nor goes to others, and
-// a member that leaves does not stop it: behind another commit, and in its own.
+// a member that leaves does not stop it: after another commit, and in its own.
 func TestAckAndPublishUnderWay(t *testing.T) {
 	t.Run("queued", func(t *testing.T) { ackPublishUnderWay(t, true) })
 	t.Run("in the commit", func(t *testing.T) { ackPublishUnderWay(t, false) })
@@ -154,7 +154,7 @@ func ackPublishUnderWay(t *testing.T, queued bool) {
 }
 
 // A lease that has run out still counts as long as nobody else holds the event;
-// one behind a newer one does not.
+// one after a newer one does not.
 func TestAckAndPublishLate(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 1)
@@ -393,7 +393,7 @@ func TestAckAndPublishWithoutRoom(t *testing.T) {
 	})
 }
 
-// Many ack-and-publishes at once are one unit of one commit, save for those that create a
+// Many ack-and-publishes at once are one unit of one commit, except those that create a
 // topic.
 func TestAckAndPublishAreJoined(t *testing.T) {
 	inBubble(t, func(r *rig) {

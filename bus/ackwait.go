@@ -43,11 +43,11 @@ type ackWaiter struct {
 	timer   *time.Timer
 	stop    func() bool // the watch over the context
 
-	mu    sync.Mutex
-	open  map[awaitedEvent]bool // what is not acked yet
-	err   error                 // the outcome, where it is known
-	known bool
-	told  bool
+	mu       sync.Mutex
+	open     map[awaitedEvent]bool // what is not acked yet
+	err      error                 // the outcome, where it is known
+	known    bool
+	answered bool
 
 	doubt []awaitedEvent // done before anybody waited; of who begins the wait, then of ask
 }
@@ -334,7 +334,7 @@ func (g *group) endedAwait() error {
 		return eventhub.Errorf(eventhub.CodeWaitTimeout, "group %q of topic %q was deleted before it had acked; the events are published", g.name, g.log.Topic())
 	}
 	cause := eventhub.AsError(g.ended)
-	return eventhub.Wrap(cause.Code, g.ended, "%s; the events are published, and nobody can tell whether group %q will ack them", cause.Message, g.name)
+	return eventhub.Wrap(cause.Code, g.ended, "%s; the events are published, and nobody can say whether group %q will ack them", cause.Message, g.name)
 }
 
 // unawait takes a off.
@@ -382,11 +382,11 @@ func (a *ackWaiter) settle(err error) {
 // end runs on the timer's goroutine: the outcome is known, or time is up.
 func (a *ackWaiter) end() {
 	a.mu.Lock()
-	if a.told {
+	if a.answered {
 		a.mu.Unlock()
 		return // the timer ran out as it was set
 	}
-	a.told = true
+	a.answered = true
 	if !a.known {
 		a.known, a.err = true, a.timeout()
 	}
@@ -406,13 +406,13 @@ func (a *ackWaiter) end() {
 // timeout names each group that has not acked, with the first event. a.mu is held.
 func (a *ackWaiter) timeout() error {
 	var who []string
-	told := "" // the group named last
+	named := "" // the group named last
 	for i, w := range a.all() {
 		event := i % len(a.pub.Events)
-		if !a.open[w] || len(who) > 0 && told == w.group.name {
+		if !a.open[w] || len(who) > 0 && named == w.group.name {
 			continue
 		}
-		told = w.group.name
+		named = w.group.name
 		who = append(who, fmt.Sprintf("group %q has not acked event %q at offset %d of topic %q",
 			w.group.name, a.pub.Receipts[event].ID, w.offset, w.group.log.Topic()))
 	}

@@ -195,7 +195,7 @@ func TestWaitForIdleGroup(t *testing.T) {
 			in.ack(byLease(d))
 		}
 		if !w.over() || w.pubs[0].Err != nil {
-			t.Errorf("acked behind the restart: %+v", w.pubs)
+			t.Errorf("acked after the restart: %+v", w.pubs)
 		}
 	})
 }
@@ -299,7 +299,7 @@ func TestWaitForDeadLetterGivenUp(t *testing.T) {
 }
 
 // TestRandomWaits has many publications wait while members ack, nack, leave, give
-// up and are moved. None is told that all have acked before they have, none waits
+// up and are moved. None hears that all have acked before they have, none waits
 // longer than it may, and none for events that are all done.
 func TestRandomWaits(t *testing.T) {
 	checkRapidly(t, some(1000, 100), func(t *rapid.T) {
@@ -429,7 +429,7 @@ func checkAwaited(t *rapid.T, b *Bus, groups []string) {
 }
 
 // TestWaitTellsTheTruth: an event that a group gave up, was moved past or never began with
-// is not acked, and its publisher is told so, whenever it asks; one that was given back is
+// is not acked, and its publisher learns that, whenever it asks; one that was given back is
 // waited for.
 func TestWaitTellsTheTruth(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -500,9 +500,9 @@ func TestWaitTellsTheTruth(t *testing.T) {
 	})
 }
 
-// TestWaitTellsTheTruthLater: what a group did before anybody waited is told by what is
+// TestWaitKnowsTheTruthLater: what a group did before anybody waited is known from what is
 // durable, so a restart changes no answer.
-func TestWaitTellsTheTruthLater(t *testing.T) {
+func TestWaitKnowsTheTruthLater(t *testing.T) {
 	const past, dead = "is past, and is not known to have acked", "has dead-lettered"
 	inBubble(t, func(r *rig) {
 		ctx := context.Background()
@@ -571,7 +571,7 @@ type sparse struct {
 
 func (s *sparse) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
 	if topic == s.topic && from <= s.gone {
-		// What lies before it, or else what lies behind.
+		// What is before it, or else what is after it.
 		if from < s.gone {
 			return s.Store.Read(ctx, topic, from, min(limit, int(s.gone-from)), maxBytes, batch)
 		}

@@ -204,7 +204,7 @@ func New(opts Options) (*Bus, error) {
 	if err != nil {
 		return nil, storeError(err, "read the epoch of deleted groups")
 	}
-	b.raised(deleted) // the clock may stand behind it
+	b.raised(deleted) // the clock may be before it
 	b.space = space.New(space.Options{Store: b.store, Logger: b.log, Commits: b.counts.commits})
 	b.counts.init()
 	b.sched = sched.New(b.clock, runtime.GOMAXPROCS(0))
@@ -229,7 +229,7 @@ func New(opts Options) (*Bus, error) {
 }
 
 // Close stops the engine: publications that come later are refused with
-// CodeShuttingDown, those accepted are committed, members are told that their
+// CodeShuttingDown, those accepted are committed, members are notified that their
 // subscription ended, and the state of all groups is made durable. It returns
 // when every goroutine of the bus has ended. Closing twice is harmless.
 func (b *Bus) Close() error {
@@ -255,13 +255,13 @@ func (b *Bus) Close() error {
 		b.sched.Stop()
 	}
 	err := b.committer.Stop()
-	b.awaits.Wait() // all of them were told that their group has ended
+	b.awaits.Wait() // all of them were notified that their group has ended
 	return err
 }
 
 var errShuttingDown = commit.ErrStopped
 
-// committed tells everybody what a commit has brought: those who wait for topics that do
+// committed notifies everybody of what a commit has brought: those who wait for topics that do
 // not exist yet, those who read topics, and those who count. It runs on the committer's
 // goroutine or, for commits that are pipelined, on the syncer's, never on both at once,
 // and before the receipts.
@@ -302,7 +302,7 @@ func (b *Bus) acquire(key groupKey) (*group, error) {
 }
 
 // release undoes acquire; a group that was never loaded is forgotten with its
-// last user, so that refused subscriptions leave nothing behind.
+// last user, so that nothing of refused subscriptions stays.
 func (b *Bus) release(g *group) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -358,7 +358,7 @@ func (b *Bus) Cursor(ctx context.Context, topic, name string) (Cursor, error) {
 	return c, err
 }
 
-// SetCursor moves a group to just behind offset, up or down; see
+// SetCursor moves a group to just after offset, up or down; see
 // admin.Operator.SeekGroup.
 func (b *Bus) SetCursor(ctx context.Context, topic, name string, offset uint64) error {
 	if offset >= eventhub.MaxOffset {

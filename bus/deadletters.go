@@ -68,7 +68,7 @@ func (b *Bus) checkDeadLetters(ctx context.Context, q *admin.DeadLetterQuery) er
 	letters := letterTopic(q.Topic)
 	_, err := b.store.Topic(ctx, letters)
 	if errors.Is(err, store.ErrNotFound) {
-		_, err = b.store.Topic(ctx, q.Topic) // of which nothing was given up
+		_, err = b.store.Topic(ctx, q.Topic) // it may be there without a dead letter
 	}
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -209,7 +209,7 @@ func (b *Bus) marks(ctx context.Context, id string) (marks []admin.RedriveMark, 
 }
 
 // lastRedrive returns the last mark by which a dead letter was redriven, and its id; ""
-// where it was not. Of redrives there may be more than marks are told.
+// where it was not. There may be more redrives than a dead letter shows marks.
 func (b *Bus) lastRedrive(ctx context.Context, letter string) (id string, _ admin.RedriveMark, _ error) {
 	var all []store.Place
 	for after := (store.Place{}); ; after = all[len(all)-1] {
@@ -233,7 +233,7 @@ func (b *Bus) lastRedrive(ctx context.Context, letter string) (id string, _ admi
 	return "", admin.RedriveMark{}, nil
 }
 
-// markPlaces returns where the marks of a dead letter are, those behind a place: at most
+// markPlaces returns where the marks of a dead letter are, those after a place: at most
 // limit.
 func (b *Bus) markPlaces(ctx context.Context, letter string, after store.Place, limit int) ([]store.Place, error) {
 	after.Topic = admin.RedriveTopic

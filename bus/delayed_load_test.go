@@ -33,9 +33,9 @@ type diskRig struct {
 	bus   *Bus
 }
 
-// countingStore tells how many of the delayed events that were read from it are in memory
-// at once, whoever keeps them. Its own memory, some of which is the Go heap's in a build
-// without cgo, is not counted.
+// countingStore counts how many of the delayed events that were read from it are in memory
+// at once, whoever keeps them. Its own memory is not counted; in a build without cgo a part
+// of it is on the Go heap.
 type countingStore struct {
 	*pebble.Store
 	mu   sync.Mutex
@@ -145,7 +145,7 @@ func (a *arrivals) Deliver(batch []eventhub.Delivery) int {
 		e, err := d.Event()
 		at, _ := strconv.ParseInt(string(e.Payload), 10, 64)
 		if err != nil || e.CommitTime().UnixMilli() < at || at < a.last || a.seen[e.ID] {
-			a.t.Errorf("%s, due at %d behind %d, was committed at %d; seen before: %v, %v", e.ID, at, a.last, e.CommitTime().UnixMilli(), a.seen[e.ID], err)
+			a.t.Errorf("%s, due at %d after %d, was committed at %d; seen before: %v, %v", e.ID, at, a.last, e.CommitTime().UnixMilli(), a.seen[e.ID], err)
 		}
 		a.last = at
 		if a.seen != nil {

@@ -190,7 +190,7 @@ func TestScheduledInBatch(t *testing.T) {
 }
 
 // TestScheduledDuplicates: an id is taken by what is scheduled and by what is in
-// the log, and whichever came first is told.
+// the log, and whichever came first is reported.
 func TestScheduledDuplicates(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		first := r.schedule("t", "x", time.Minute)

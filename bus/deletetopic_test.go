@@ -38,7 +38,7 @@ func TestDeleteTopic(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.deleteTopic("t")
-		equal(t, "ends told", []int{len(in.ended), len(idle.ended)}, []int{1, 0})
+		equal(t, "ends reported", []int{len(in.ended), len(idle.ended)}, []int{1, 0})
 		wantCode(t, in.ended[0], eventhub.CodeNotSubscribed)
 		_, err := r.bus.Topic(ctx, "t")
 		wantCode(t, err, eventhub.CodeUnknownID)
@@ -59,7 +59,7 @@ func TestDeleteTopic(t *testing.T) {
 		if _, err := r.bus.Topic(ctx, "u"); err != nil {
 			t.Errorf("the other topic: %v", err)
 		}
-		// The name begins anew, behind the old offsets.
+		// The name begins anew, after the old offsets.
 		receipts := r.publish("t", 4, 1)
 		equal(t, "offset", receipts[0].Offset, 4)
 		again := r.subscribe(opts("t", "g")).take()
@@ -79,7 +79,7 @@ func TestDeleteTopicUnderAPattern(t *testing.T) {
 		r.publish("p.b", 1, 1)
 		equal(t, "before", places(held), []string{"p.a/1", "p.a/2"})
 		r.deleteTopic("p.a")
-		equal(t, "ends told", len(in.ended), 0)
+		equal(t, "ends reported", len(in.ended), 0)
 		// The leases of the topic are void, and their room is free.
 		equal(t, "the other topic", places(in.take()), []string{"p.b/1"})
 		equal(t, "in flight", r.held("g"), 1)
@@ -131,11 +131,11 @@ func TestTailsOutliveATopic(t *testing.T) {
 		equal(t, "afterwards", [][]string{places(named.take()), places(wide.take())}, [][]string{{"p.a/3"}, {"p.a/3"}})
 		late := r.tail(tailFrom("p.a"))
 		equal(t, "from the earliest", places(late.take()), []string{"p.a/3"})
-		equal(t, "ends told", len(named.ended)+len(wide.ended), 0)
+		equal(t, "ends reported", len(named.ended)+len(wide.ended), 0)
 	})
 }
 
-// Who waits for a group of the topic is told; ack-and-publishes from it are lost, whole.
+// Who waits for a group of the topic is notified; ack-and-publishes from it are lost, whole.
 func TestDeleteTopicWhileOthersAreAtIt(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
@@ -207,7 +207,7 @@ func TestDeleteTopicFails(t *testing.T) {
 		r.start(Options{Fatal: func(err error) { fatal = err }})
 		wantCode(t, r.bus.DeleteTopic(context.Background(), "t"), eventhub.CodeInternal)
 		if fatal == nil {
-			t.Error("nobody is told that the store is broken")
+			t.Error("nobody is notified that the store is broken")
 		}
 		_, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte("1")})
 		wantCode(t, err, eventhub.CodeInternal)
@@ -245,7 +245,7 @@ func TestDeleteTopicWhileAMemberJoins(t *testing.T) {
 		r.start(Options{})
 		synctest.Wait()
 		r.deleteTopic("t")
-		equal(t, "ends told", len(late.ended), 1)
+		equal(t, "ends reported", len(late.ended), 1)
 		r.publish("t", 4, 1)
 		in := r.subscribe(opts("t", "g"))
 		equal(t, "delivered", places(in.take()), []string{"t/4"})
@@ -261,7 +261,7 @@ type meanwhile struct {
 func (m *meanwhile) GroupParts(ctx context.Context, topic, group string) ([]store.GroupPart, error) {
 	parts, err := m.Store.GroupParts(ctx, topic, group)
 	m.begin()
-	for range 1000 { // and nothing that would put one behind the other
+	for range 1000 { // and nothing that would put one after the other
 		runtime.Gosched()
 	}
 	return parts, err
@@ -307,7 +307,7 @@ func TestDeleteTopicUnderLoad(t *testing.T) {
 			for range 300 {
 				receipts, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: topic, Payload: []byte("1")})
 				if err != nil || receipts[0].Offset <= last[i] {
-					t.Errorf("offset %v behind %d, %v", receipts, last[i], err)
+					t.Errorf("offset %v after %d, %v", receipts, last[i], err)
 					return
 				}
 				last[i] = receipts[0].Offset

@@ -32,7 +32,7 @@ func filterEvent(i int) eventhub.Event {
 	return e
 }
 
-// BenchmarkFilter has a new group catch up with a million events, of which its filter
+// BenchmarkFilter has a new group catch up with a million events; its filter
 // lets one in a hundred pass: events that were looked at, by second and by second of
 // processor time, all of the engine's goroutines together. Without a filter every
 // event is delivered.

@@ -386,7 +386,7 @@ func (g *group) touch() {
 	}
 }
 
-// shut ends the group: members are told why, and nothing is delivered or
+// shut ends the group: members are notified why, and nothing is delivered or
 // settled any more.
 func (g *group) shut(err error) {
 	g.mu.Lock()
@@ -401,7 +401,7 @@ func (g *group) delete() {
 	g.state.Delete()
 }
 
-// end ends the group once and returns the members that are to be told. Attempts
+// end ends the group once and returns the members that are to be notified. Attempts
 // under way are given back: it was not the members who gave up. g.mu is held.
 func (g *group) end(err error) (members []*member) {
 	if g.ended != nil {
@@ -414,7 +414,7 @@ func (g *group) end(err error) (members []*member) {
 	return members
 }
 
-// dismiss tells members that their group has ended. g.mu is not held.
+// dismiss notifies members that their group has ended. g.mu is not held.
 func (g *group) dismiss(members []*member) {
 	if len(members) > 0 {
 		g.log.Unwatch(g)

@@ -58,7 +58,7 @@ func TestStartBehindUnknownID(t *testing.T) {
 			t.Errorf("the refused group is in the store: %v", err)
 		}
 		if n := len(r.bus.groups) + readTopics(r.bus); n != 0 {
-			t.Errorf("%d runtimes stay behind", n)
+			t.Errorf("%d runtimes are left", n)
 		}
 	})
 }
@@ -106,7 +106,7 @@ func TestGroupResumesAtItsCursor(t *testing.T) {
 		in.ack(byLease(all[0]), byLease(all[1]), byLease(all[3]))
 		r.restart()
 		if len(in.ended) != 1 || eventhub.ErrorCode(in.ended[0]) != eventhub.CodeShuttingDown {
-			t.Errorf("Ended was told %v; want shutting_down once", in.ended)
+			t.Errorf("Ended got %v; want shutting_down once", in.ended)
 		}
 		again := r.subscribe(opts("t", "g")).take()
 		// 4 was acked above the cursor: it may come again, 1 and 2 may not.
@@ -499,7 +499,7 @@ func TestIdleBusDoesNothing(t *testing.T) {
 }
 
 // TestTailIsServedFromMemory: groups at the tail do not read the store, and
-// groups behind it do.
+// groups after it do.
 func TestTailIsServedFromMemory(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 0, 10) // nobody watches: not kept

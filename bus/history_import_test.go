@@ -137,7 +137,7 @@ func TestImportIsTheSame(t *testing.T) {
 		equal(t, "effects", found(t)(o.bus.Effects(context.Background(), "own", none, 10)),
 			found(t)(r.bus.Effects(context.Background(), "own", none, 10)))
 		equal(t, "correlated", found(t)(o.bus.Correlated(context.Background(), "c", none, 10)), "t/cause")
-		// What comes then goes on behind it.
+		// What comes then goes on after it.
 		next := o.publish("t", 1, 1)
 		equal(t, "next offset", next[0].Offset, 7)
 		o.end()

@@ -79,10 +79,10 @@ func TestLinks(t *testing.T) {
 		equal(t, "correlated", found(t)(r.bus.Correlated(ctx, "c", none, 10)), "a/one b/root")
 		time.Sleep(2 * time.Minute) // now the last one is published
 		equal(t, "effects", found(t)(r.bus.Effects(ctx, "root", none, 10)), "a/one a/later c/two")
-		equal(t, "behind", found(t)(r.bus.Effects(ctx, "root", eventhub.Place{Topic: "a", Offset: 2}, 10)), "a/later c/two")
+		equal(t, "after", found(t)(r.bus.Effects(ctx, "root", eventhub.Place{Topic: "a", Offset: 2}, 10)), "a/later c/two")
 		equal(t, "a page", found(t)(r.bus.Effects(ctx, "root", eventhub.Place{Topic: "a", Offset: 2}, 1)), "a/later")
 		equal(t, "correlated", found(t)(r.bus.Correlated(ctx, "c", none, 10)), "a/one a/later b/root")
-		equal(t, "correlated behind", found(t)(r.bus.Correlated(ctx, "c", eventhub.Place{Topic: "aa"}, 10)), "b/root")
+		equal(t, "correlated after", found(t)(r.bus.Correlated(ctx, "c", eventhub.Place{Topic: "aa"}, 10)), "b/root")
 
 		// A dead letter is an effect of its event.
 		in := r.subscribe(opts("c", "g"))

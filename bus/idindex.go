@@ -4,7 +4,7 @@ import (
 	"slices"
 )
 
-// idIndex tells, by id, the members that have it: whose group has an event of that id
+// idIndex finds, by id, the members that have it: their group has an event of that id
 // that is not done and was leased to the subscription last. An id is of one topic, so
 // there may be several. It is empty where the subscription has one topic for ever.
 type idIndex struct {

@@ -212,7 +212,7 @@ func (g *group) blockedBy(info *admin.GroupInfo) *admin.Blocked {
 	return nil
 }
 
-// blocked tells of the event in the way.
+// blocked describes the event in the way.
 func blocked(kind string, e *groupstate.Entry, drift int64) *admin.Blocked {
 	f := e.InFlight(drift)
 	return &admin.Blocked{Kind: kind, Offset: f.Offset, ID: f.ID, State: f.State, Member: f.Member, SinceTS: f.SinceTS}

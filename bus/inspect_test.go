@@ -64,8 +64,8 @@ func TestInspectTopics(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestInspectGroup: what Inspector tells of a group follows what happens to it,
-// and a group that nobody has joined since the start is told from the store.
+// TestInspectGroup: what Inspector says of a group follows what happens to it,
+// and a group that nobody has joined since the start is read from the store.
 func TestInspectGroup(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		ctx := context.Background()
@@ -276,7 +276,7 @@ func (r *rig) measured(topic, group string) (measure.Engine, measure.Group) {
 		}
 	}
 	if len(found) != 1 {
-		r.t.Fatalf("group %s::%s is told %d times", topic, group, len(found))
+		r.t.Fatalf("group %s::%s is reported %d times", topic, group, len(found))
 	}
 	return e, found[0]
 }
@@ -430,7 +430,7 @@ func (a *afterGroups) ListGroups(ctx context.Context, topic string) ([]store.Gro
 }
 
 // TestMeasureWhileATopicIsDeleted: a group whose topic goes while all groups are read for
-// the first time is not told.
+// the first time is not reported.
 func TestMeasureWhileATopicIsDeleted(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.subscribe(opts("t", "g"))
@@ -454,7 +454,7 @@ func TestMeasureWhileATopicIsDeleted(t *testing.T) {
 }
 
 // TestMeasureForgetsWhatWasJustMade: a topic that is deleted as soon as its pattern has
-// brought the group leaves no group behind that is told. With one processor the created topics'
+// brought the group leaves no group that is reported. With one processor the created topics'
 // goroutine hears of the commit when the deletion is over.
 func TestMeasureForgetsWhatWasJustMade(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -465,7 +465,7 @@ func TestMeasureForgetsWhatWasJustMade(t *testing.T) {
 		s := &interposed{Store: r.store.Store}
 		r.store.Store = s
 		r.start(Options{})
-		told := func() []measure.Group {
+		reported := func() []measure.Group {
 			synctest.Wait()
 			e, err := r.bus.Measure(context.Background())
 			if err != nil {
@@ -473,14 +473,14 @@ func TestMeasureForgetsWhatWasJustMade(t *testing.T) {
 			}
 			return e.Groups
 		}
-		equal(t, "groups at first", len(told()), 0)
-		s.when(behindIt, 1, func() { // that which makes the group
+		equal(t, "groups at first", len(reported()), 0)
+		s.when(afterCommit, 1, func() { // that which makes the group
 			if err := r.bus.DeleteTopic(context.Background(), "p.a"); err != nil {
 				t.Error(err)
 			}
 		})
 		r.publish("p.a", 1, 1)
-		equal(t, "groups behind the deletion", len(told()), 0)
+		equal(t, "groups after the deletion", len(reported()), 0)
 		s.off()
 	})
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // interposed is a store in which something else happens at a chosen point of a call:
-// behind a read that others are to go on from, in front of a commit, or behind it. What
+// after a read that others are to go on from, before a commit, or after it. What
 // is done there runs on a goroutine of its own, so that it may wait for a lock which the
 // caller holds: then the caller goes on.
 type interposed struct {
@@ -25,10 +25,10 @@ type interposed struct {
 	lost  error          // where not nil, commits fail
 }
 
-// The points. Those of reads are behind them.
+// The points. Those of reads are after them.
 const (
 	atCommit       = "commit"
-	behindIt       = "behind the commit"
+	afterCommit    = "after the commit"
 	atDelayed      = "delayed"
 	atGroup        = "group"
 	atParts        = "group parts"
@@ -106,7 +106,7 @@ func (s *interposed) Commit(ctx context.Context, units []*store.Unit, sync bool)
 		return err
 	}
 	err := s.Store.Commit(ctx, units, sync)
-	s.at(behindIt)
+	s.at(afterCommit)
 	return err
 }
 
@@ -125,7 +125,7 @@ func (s *interposed) Start(ctx context.Context, units []*store.Unit) (func() err
 	}
 	return func() error {
 		err := wait()
-		s.at(behindIt)
+		s.at(afterCommit)
 		return err
 	}, nil
 }

@@ -69,7 +69,7 @@ func TestLongJobsAndSuspects(t *testing.T) {
 		equal(t, "the other topic", r.cursor("p.b", "g").Offset, uint64(1))
 		in.ack(job)
 		time.Sleep(10 * time.Second)
-		equal(t, "behind the job", places(in.take()), []string{"p.a/1"})
+		equal(t, "after the job", places(in.take()), []string{"p.a/1"})
 	})
 }
 

@@ -207,7 +207,7 @@ func TestFilterIsAskedOnce(t *testing.T) {
 }
 
 // TestFilterThatCannotJudge: what a filter cannot judge is counted, and of what costs too
-// much somebody is told.
+// much somebody reads.
 func TestFilterThatCannotJudge(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		ctx := context.Background()

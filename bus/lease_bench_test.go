@@ -31,7 +31,7 @@ func (r *taker) Ended(error) {}
 // waits for an event at worst while they run out all at once, and, for comparison,
 // before: a few events a second would wait for a turn of theirs, or a lock.
 //
-// Memory is told over the store that keeps its own: the other one's cache would count.
+// Memory is given over the store that keeps its own: the other one's cache would count.
 func BenchmarkLeases(b *testing.B) {
 	b.Run("memory", func(b *testing.B) {
 		s := memory.Open(memory.Options{})

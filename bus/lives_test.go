@@ -97,9 +97,9 @@ func (r *rig) life(topic string) uint64 {
 
 func (r *rig) isThere(topic string) bool { return r.life(topic) != 0 }
 
-// behind holds the committer up with a publish to a topic of its own, runs what is to be
+// whileBusy holds the committer up with a publish to a topic of its own, runs what is to be
 // queued meanwhile, one after the other, and lets it all go.
-func (r *rig) behind(queued ...func()) {
+func (r *rig) whileBusy(queued ...func()) {
 	hold := make(chan struct{})
 	r.store.set(hold, nil)
 	go r.publish("held", 1, 1)
@@ -125,7 +125,7 @@ func TestDeletedTopicStaysDeleted(t *testing.T) {
 				if name == "list" {
 					r.deleteTopic("p.a")
 				}
-				r.behind(func() { r.publish("p.a", 1, 1) }, func() {
+				r.whileBusy(func() { r.publish("p.a", 1, 1) }, func() {
 					if err := r.bus.DeleteTopic(bg, "p.a"); err != nil {
 						t.Error(err)
 					}
@@ -142,12 +142,12 @@ func TestDeletedTopicStaysDeleted(t *testing.T) {
 }
 
 // TestRefusedSubscribeLeavesNoTopic: a SUBSCRIBE that meets the deletion of its topic and
-// is told so has not made the topic again.
+// is notified of that has not made the topic again.
 func TestRefusedSubscribeLeavesNoTopic(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 3)
 		var refused error
-		r.behind(func() {
+		r.whileBusy(func() {
 			if err := r.bus.DeleteTopic(bg, "t"); err != nil {
 				t.Error(err)
 			}

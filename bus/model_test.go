@@ -122,7 +122,7 @@ func (g *modelGroup) passes(offset uint64) bool {
 func (g *modelGroup) String() string { return g.topic.name + "::" + g.name }
 
 // modelState is where an event of a group stands. In the log and in no map is
-// the same as modelWaiting from the beginning of time, save for order.
+// the same as modelWaiting from the beginning of time, except for order.
 type modelState int
 
 const (
@@ -135,7 +135,7 @@ const (
 type modelEvent struct {
 	state    modelState
 	attempts int
-	lost     int          // attempts of which the history says that they ended with the lease or the member
+	lost     int          // attempts that ended with the lease or the member, as the history says
 	stored   int          // attempts, as the store has them, of one that was restored
 	holder   *modelMember // of the last lease
 	lease    eventhub.Lease
@@ -240,7 +240,7 @@ func (m *modelMember) Ended(err error) {
 
 // The model of a group.
 
-// forget starts over behind base: after a seek, and when the engine starts.
+// forget starts over after base: after a seek, and when the engine starts.
 func (g *modelGroup) forget(w *world, base uint64) {
 	for offset, e := range g.all() {
 		if l := w.letters[g.letterID(offset, e)]; l != nil && e.state == modelDying {
@@ -282,9 +282,9 @@ func (g *modelGroup) cursor(dying, unread bool) uint64 {
 	return max(g.base, g.topic.head())
 }
 
-// isBehind reports whether an earlier event of its key is not done. One that is
+// isHeldByKey reports whether an earlier event of its key is not done. One that is
 // being dead-lettered is done where the caller says dying.
-func (g *modelGroup) isBehind(offset uint64, dying bool) bool {
+func (g *modelGroup) isHeldByKey(offset uint64, dying bool) bool {
 	key := g.topic.keys[offset-1]
 	if !g.ordered || key == "" {
 		return false
@@ -455,7 +455,7 @@ func (g *modelGroup) die(w *world, offset uint64, reason string) {
 	}
 }
 
-// seen tells whether an earlier run wrote that dead letter already.
+// seen reports whether an earlier run wrote that dead letter already.
 func (w *world) seen(id string) bool { l := w.letters[id]; return l != nil && l.seen }
 
 func (g *modelGroup) move(e *modelEvent, to modelState) {
@@ -577,8 +577,8 @@ func (g *modelGroup) offer(w *world, m *modelMember, d eventhub.Delivery, at int
 	switch {
 	case e.redrive == nil && !g.passes(d.Offset):
 		fail("%d does not pass %s", d.Offset, g.filter)
-	case e.redrive == nil && g.isBehind(d.Offset, true):
-		fail("%d is behind an event of its key, %q", d.Offset, g.topic.keys[d.Offset-1])
+	case e.redrive == nil && g.isHeldByKey(d.Offset, true):
+		fail("%d comes before an earlier event of its key, %q, is done", d.Offset, g.topic.keys[d.Offset-1])
 	case g.keyTaken(d.Offset, e):
 		fail("another event of the key of %d, %q, is under way", d.Offset, g.topic.keys[d.Offset-1])
 	case e.state != modelWaiting:

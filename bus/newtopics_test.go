@@ -39,7 +39,7 @@ func TestSubscribeByNameMeetsTheGroupOfAPattern(t *testing.T) {
 	})
 }
 
-// Where the creation was missed, because the process ended behind the commit that created
+// Where the creation was missed, because the process ended after the commit that created
 // the topic, a SUBSCRIBE by name does not lose what the pattern promises.
 func TestSubscribeByNameAfterAMissedTopic(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -55,7 +55,7 @@ func TestSubscribeByNameAfterAMissedTopic(t *testing.T) {
 	})
 }
 
-// A SUBSCRIBE that is refused leaves nothing behind, also where it finds a topic
+// Nothing of a SUBSCRIBE that is refused stays, also where it finds a topic
 // whose creation was missed.
 func TestRefusedSubscribeAfterAMissedTopic(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -70,7 +70,7 @@ func TestRefusedSubscribeAfterAMissedTopic(t *testing.T) {
 		wantCode(t, err, eventhub.CodeGroupMismatch)
 		list, err := r.bus.Patterns(bg, "g")
 		if err != nil || len(list) != 1 {
-			t.Errorf("patterns behind a refused SUBSCRIBE: %+v, %v", list, err)
+			t.Errorf("patterns after a refused SUBSCRIBE: %+v, %v", list, err)
 		}
 	})
 }
@@ -94,7 +94,7 @@ func TestTopicUnderPatternsWithOtherSettings(t *testing.T) {
 	})
 }
 
-// A creation reaches all members, also behind one that asked for other settings than the
+// A creation reaches all members, also after one that asked for other settings than the
 // topic has by another pattern of the group.
 func TestTopicReachesAllMembers(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -114,7 +114,7 @@ func TestTopicReachesAllMembers(t *testing.T) {
 	})
 }
 
-// A creation that was missed, because the process ended behind the commit that created the
+// A creation that was missed, because the process ended after the commit that created the
 // topic, is made up for by the next start, whether somebody subscribes or not.
 func TestMissedTopicIsMadeUpForAtStart(t *testing.T) {
 	inBubble(t, func(r *rig) {

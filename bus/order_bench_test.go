@@ -47,7 +47,7 @@ func (a *ackingReceiver) take() []eventhub.Ref {
 }
 
 // BenchmarkStuckKey catches up with a backlog of 1,000 keys in turn, in a group
-// without ordering, in one ordered by key, and in one ordered by key of which one
+// without ordering, in one ordered by key, and in one ordered by key where one
 // key is never acked.
 func BenchmarkStuckKey(b *testing.B) {
 	for _, tt := range []struct {

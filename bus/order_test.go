@@ -85,7 +85,7 @@ func TestKeyGoesOnAfterADeadLetter(t *testing.T) {
 		equal(t, "deliveries while the dead letter is written", len(in.take()), 0)
 		r.store.set(nil, nil)
 		close(hold)
-		equal(t, "deliveries behind it", in.takeOffsets(), []uint64{2})
+		equal(t, "deliveries after it", in.takeOffsets(), []uint64{2})
 		equal(t, "dead letters", len(r.events("t.dlq")), 1)
 	})
 }
@@ -346,7 +346,7 @@ func TestSeekPlan(t *testing.T) {
 		in.room = -1
 		in.sub.Ready()
 		late := in.take()
-		equal(t, "told when there is room", []bool{late[0].Sought, late[1].Sought}, []bool{true, false})
+		equal(t, "said when there is room", []bool{late[0].Sought, late[1].Sought}, []bool{true, false})
 		equal(t, "an old lease", in.ack(byLease(all[2]))[0], eventhub.Stale)
 		_, err = r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "none"}, true)
 		wantCode(t, err, eventhub.CodeUnknownID)
@@ -355,7 +355,7 @@ func TestSeekPlan(t *testing.T) {
 	})
 }
 
-// TestEventGroups tells what became of one event in each group.
+// TestEventGroups: what became of one event in each group.
 func TestEventGroups(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		id := r.publish("t", 1, 1)[0].ID

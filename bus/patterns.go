@@ -218,7 +218,7 @@ func (t *patternTable) enter(g *patternedGroup, s *subscription) ([]store.Patter
 }
 
 // confirm notes that the changes are durable and that the subscription has to be
-// told of created topics, unless the bus is closed.
+// notified of created topics, unless the bus is closed.
 func (t *patternTable) confirm(b *Bus, g *patternedGroup, s *subscription, changes []store.PatternChange) error {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

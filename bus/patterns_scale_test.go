@@ -54,8 +54,8 @@ func heapAlloc() uint64 {
 	return m.HeapAlloc
 }
 
-// One pattern group over 10,000 topics, half of which are created while it is
-// subscribed: every event comes, no goroutine is added, and a topic costs little.
+// One pattern group over 10,000 topics; half of them are created while it is
+// subscribed. Every event comes, no goroutine is added, and a topic costs little.
 func TestPatternOverTenThousandTopics(t *testing.T) {
 	s, err := pebble.Open(pebble.Options{Dir: t.TempDir()})
 	if err != nil {

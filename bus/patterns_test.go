@@ -107,7 +107,7 @@ func TestPatternAndNameShareTheGroup(t *testing.T) {
 }
 
 // A lease counts from a member by pattern that is not yet one in the topic: it joins
-// behind the topic's creation.
+// after the topic's creation.
 func TestLeaseCountsBeforeTheGroupIsThere(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		byPattern, byName := r.subscribe(opts("p.*", "g")), r.subscribe(opts("p.a", "g"))
@@ -303,7 +303,7 @@ func TestPatternSettling(t *testing.T) {
 		_, err = r.bus.Settle(context.Background(), "p.*", "h", eventhub.Settlement{Refs: leasesOf(all)})
 		wantCode(t, err, eventhub.CodeNotSubscribed)
 		if n := in.sub.(*subscription).ids.len(); n != 0 {
-			t.Errorf("%d ids stay behind", n)
+			t.Errorf("%d ids are left", n)
 		}
 	})
 }
@@ -377,7 +377,7 @@ func TestSuspectOfOneTopicIsAloneInTheSubscription(t *testing.T) {
 		r.publish("p.new", 1, 1)
 		equal(t, "beside it", len(in.take()), 0)
 		in.ack(leasesOf(suspect)...)
-		equal(t, "behind it", places(in.take()), []string{"p.b/3", "p.new/1"})
+		equal(t, "after it", places(in.take()), []string{"p.b/3", "p.new/1"})
 	})
 }
 
@@ -465,7 +465,7 @@ func TestPatternSettingsAreFixed(t *testing.T) {
 		other.Filter = &eventhub.Filter{}
 		_, err = r.bus.Subscribe(context.Background(), other, &inbox{t: t})
 		wantCode(t, err, eventhub.CodeGroupMismatch)
-		// Refused subscriptions leave no pattern behind.
+		// No pattern of refused subscriptions stays.
 		other.Topic, other.Topics = "z.*", []string{"p.*"}
 		_, err = r.bus.Subscribe(context.Background(), other, &inbox{t: t})
 		wantCode(t, err, eventhub.CodeGroupMismatch)
@@ -500,7 +500,7 @@ func TestDeleteGroupWithPatterns(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		equal(t, "ends told", []int{len(wide.ended), len(narrow.ended)}, []int{1, 0})
+		equal(t, "ends reported", []int{len(wide.ended), len(narrow.ended)}, []int{1, 0})
 		_, err := r.bus.Cursor(ctx, "p.b", "g")
 		wantCode(t, err, eventhub.CodeNotSubscribed)
 		if _, err := r.bus.Cursor(ctx, "p.a", "g"); err != nil {
@@ -524,7 +524,7 @@ func TestBusStopsPatternsOnce(t *testing.T) {
 		some, none := r.subscribe(opts("p.*", "g")), r.subscribe(opts("none.*", "g"))
 		some.take()
 		r.stop()
-		equal(t, "ends told", []int{len(some.ended), len(none.ended)}, []int{1, 1})
+		equal(t, "ends reported", []int{len(some.ended), len(none.ended)}, []int{1, 1})
 		wantCode(t, some.ended[0], eventhub.CodeShuttingDown)
 		r.start(Options{})
 		again := r.subscribe(opts("p.*", "g")).take()
@@ -576,7 +576,7 @@ func TestBadPatterns(t *testing.T) {
 		list, err := r.bus.Patterns(context.Background(), "")
 		equal(t, "patterns", list, []admin.GroupPattern{})
 		if err != nil || len(r.bus.patterns.groups) != 0 {
-			t.Errorf("left behind: %v, %v", r.bus.patterns.groups, err)
+			t.Errorf("left: %v, %v", r.bus.patterns.groups, err)
 		}
 	})
 }
@@ -656,6 +656,6 @@ func TestClientLeavesWhileItDeletesAPattern(t *testing.T) {
 		<-deleted
 		synctest.Wait()
 		stored := r.storedPatterns("g")
-		equal(t, "ends told", len(in.ended), 1-len(stored))
+		equal(t, "ends reported", len(in.ended), 1-len(stored))
 	})
 }

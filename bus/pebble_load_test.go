@@ -264,7 +264,7 @@ func nameOf(id string) (name string) {
 	return fmt.Sprintf("%d.%d.%d", publisher, n, size)
 }
 
-// consume is a member. It acks, save for what is poison and what fails once.
+// consume is a member. It acks all except what is poison and what fails once.
 func (l *load) consume(ctx context.Context, group, ordering string) {
 	err := eventhub.Consume(ctx, l.bus, atOnce(2, loadOptions(group, ordering)), func(_ context.Context, d eventhub.Delivery) error {
 		if isPoison(d.ID()) || d.Attempt == 1 && failsOnce(d.Offset) {
@@ -449,7 +449,7 @@ func (l *load) drain(b *Bus, group, ordering string, left map[uint64]bool) {
 		defer mu.Unlock()
 		key := string(d.Record.Key())
 		if !left[d.Offset] || ordering == eventhub.OrderingKey && key != "" && d.Offset < last[key] {
-			l.t.Errorf("group %s gets %d behind %d of key %q; left are %d", group, d.Offset, last[key], key, len(left))
+			l.t.Errorf("group %s gets %d after %d of key %q; left are %d", group, d.Offset, last[key], key, len(left))
 		}
 		last[key] = d.Offset
 		if delete(left, d.Offset); len(left) == 0 {

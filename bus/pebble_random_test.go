@@ -24,7 +24,7 @@ import (
 )
 
 // TestRandomHistoriesOnDisk runs the histories of TestRandomHistories on the
-// embedded store, on a file system that tells what a power loss leaves of it. On
+// embedded store, on a file system that shows what a power loss leaves of it. On
 // top of what can happen in memory the power can fail, also in the middle of an
 // fsync; the model goes on with the image, in which must be: every event that got
 // its receipt, no unit in part, of the groups nothing that the model does not
@@ -63,7 +63,7 @@ type disk struct {
 
 	mu   sync.Mutex
 	free int           // fsyncs that still pass
-	hold chan struct{} // where not nil, fsyncs of the write-ahead log behind them wait for it
+	hold chan struct{} // where not nil, later fsyncs of the write-ahead log wait for it
 }
 
 func (d *disk) set(hold chan struct{}) { d.setBehind(0, hold) }
@@ -146,7 +146,7 @@ func (w *world) holdFsyncs() {
 		w.release()
 		return
 	}
-	// A group is loaded behind the commit under way.
+	// A group is loaded after the commit under way.
 	for _, g := range w.groups {
 		if !g.exists {
 			continue
@@ -203,7 +203,7 @@ func (w *world) powerLoss() {
 }
 
 // afterlife lets the engine end on the old disk, with the commit that was under
-// way and without another one. Nobody sees what it does; but the receipts tell
+// way and without another one. Nobody sees what it does; but the receipts say
 // which units were in that commit.
 func (w *world) afterlife() {
 	broken := errors.New("the power is gone")
@@ -221,7 +221,7 @@ func (w *world) afterlife() {
 		w.t.Fatalf("Close: %v", err)
 	}
 	w.awaitRedrives(true)
-	w.redriving = nil // what they were told is of that disk
+	w.redriving = nil // what was reported to them is of that disk
 	if err := w.store.Store.Close(); err != nil {
 		w.t.Fatalf("Close of the store: %v", err)
 	}
@@ -317,7 +317,7 @@ func (w *world) checkImage(g *modelGroup) {
 	if err != nil {
 		w.t.Fatalf("the power loss took %s: %v", g, err)
 	}
-	s = w.load(g) // not behind what was seen of it
+	s = w.load(g) // not older than what was seen of it
 	if high := g.cursor(true, true); s.Epoch != g.epoch || s.Cursor > high || s.Paused != g.paused {
 		w.t.Fatalf("after the power loss %s is stored at %+v; it stood at %d, at most at %d, paused %t", g, s, g.epoch, high, g.paused)
 	}

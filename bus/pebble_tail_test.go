@@ -177,7 +177,7 @@ func followStore(t *testing.T, s *announcer) {
 		for last < head {
 			batch.Reset()
 			if err := s.Read(ctx, "t", last+1, 1000, 1<<20, &batch); err != nil || len(batch.Items) == 0 {
-				t.Errorf("the store has %d events behind %d; its head is %d: %v", len(batch.Items), last, head, err)
+				t.Errorf("the store has %d events after %d; its head is %d: %v", len(batch.Items), last, head, err)
 				return
 			}
 			for _, item := range batch.Items {

@@ -64,7 +64,7 @@ func TestPipelinedCommits(t *testing.T) {
 		r.early(&log, "a", much)
 		equal(t, "commits begun", r.store.count1("Commit")-began, 1)
 		r.early(&log, "b", "2")
-		equal(t, "with little behind the one that is synced", r.store.count1("Commit")-began, 1)
+		equal(t, "with little after the one that is synced", r.store.count1("Commit")-began, 1)
 		r.early(&log, "c", much)
 		equal(t, "with enough", r.store.count1("Commit")-began, 2)
 		r.early(&log, "d", "4")
@@ -121,7 +121,7 @@ func TestPipelineIsDrained(t *testing.T) {
 	})
 }
 
-// Where an fsync fails, what was built behind it fails too, although the store says
+// Where an fsync fails, what was built after it fails too, although the store says
 // nothing of it, and Fatal is called once.
 func TestPipelineBreaks(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -143,7 +143,7 @@ func TestPipelineBreaks(t *testing.T) {
 		_, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte("1")})
 		wantCode(t, err, eventhub.CodeInternal)
 		if err := r.bus.Close(); err == nil {
-			t.Error("Close does not tell of the failure")
+			t.Error("Close does not report the failure")
 		}
 		r.start(Options{})
 	})

@@ -11,7 +11,7 @@ import (
 	"eventhub/store"
 )
 
-// TestOutlivedPartsAreRemoved: what a crash left behind of events that are done
+// TestOutlivedPartsAreRemoved: what a crash left of events that are done
 // is gone soon after the group is loaded, whether or not it has anything to do.
 func TestOutlivedPartsAreRemoved(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -54,7 +54,7 @@ func TestHistoryOfWhatIsDone(t *testing.T) {
 			t.Fatalf("%d deliveries after a NACK, parts %v; want 1, and 2 parts", len(again), parts)
 		}
 		broken := errors.New("the store broke")
-		s.when(behindIt, 0, func() { s.fail(broken) })
+		s.when(afterCommit, 0, func() { s.fail(broken) })
 		if _, err := in.ackAndPublish([]eventhub.Ref{byLease(again[0])}, out(`1`)); err != nil {
 			t.Fatal(err)
 		}

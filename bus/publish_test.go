@@ -213,12 +213,12 @@ func TestRoomIsGivenInOrder(t *testing.T) {
 }
 
 // TestBrokenStoreAcknowledgesNothing: after one failed commit there is no OK
-// any more, the reason is told once, and Close returns it.
+// any more, the reason is reported once, and Close returns it.
 func TestBrokenStoreAcknowledgesNothing(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.stop()
-		var told []error
-		r.start(Options{Fatal: func(err error) { told = append(told, err) }})
+		var fatal []error
+		r.start(Options{Fatal: func(err error) { fatal = append(fatal, err) }})
 		broken := errors.New("disk on fire")
 		r.store.set(nil, broken)
 		for range 2 {
@@ -229,8 +229,8 @@ func TestBrokenStoreAcknowledgesNothing(t *testing.T) {
 			}
 			r.store.set(nil, nil) // the store would work again, but nobody may know
 		}
-		if len(told) != 1 || !errors.Is(told[0], broken) {
-			t.Errorf("Fatal was told %v; want the cause once", told)
+		if len(fatal) != 1 || !errors.Is(fatal[0], broken) {
+			t.Errorf("Fatal got %v; want the cause once", fatal)
 		}
 		equal(t, "commits tried", r.store.calls["Commit"], 1)
 		if err := r.bus.Close(); !errors.Is(err, broken) {

@@ -58,7 +58,7 @@ type pull struct {
 	bytes int // of the records taken
 	taken []eventhub.Delivery
 	some  chan struct{} // closed with the first delivery, or the end
-	told  bool
+	ready bool
 	ended error
 }
 
@@ -79,7 +79,7 @@ func (p *pull) Deliver(batch []eventhub.Delivery) int {
 		n++
 	}
 	if n > 0 {
-		p.tell()
+		p.notify()
 	}
 	return n
 }
@@ -89,12 +89,12 @@ func (p *pull) Ended(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended = err
-	p.tell()
+	p.notify()
 }
 
-func (p *pull) tell() {
-	if !p.told {
-		p.told = true
+func (p *pull) notify() {
+	if !p.ready {
+		p.ready = true
 		close(p.some)
 	}
 }

@@ -170,7 +170,7 @@ func checkNothingLost(t *testing.T, s store.Store, head uint64, ledgers []*ledge
 	}
 }
 
-// announcer is a store that tells of its commits.
+// announcer is a store that announces its commits.
 type announcer struct {
 	store.Store
 	commits chan struct{}

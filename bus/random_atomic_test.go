@@ -47,7 +47,7 @@ func (w *world) ackAndPublish() {
 	code := eventhub.ErrorCode(hs[0].Err)
 	switch {
 	case calls != 1:
-		w.t.Fatalf("%d calls of done behind an ack-and-publish", calls)
+		w.t.Fatalf("%d calls of done after an ack-and-publish", calls)
 	case stands != (code == ""), !stands && code != eventhub.CodeLeaseLost && code != eventhub.CodeBadRequest:
 		w.t.Fatalf("ack-and-publish of %+v in %s: %v; its leases stand: %t", h.Refs, g, hs[0].Err, stands)
 	case !stands:
@@ -150,7 +150,7 @@ func (w *world) due(topic *modelTopic, below uint64) {
 // overdue adds what has come due, and looks for what should have.
 func (w *world) overdue() {
 	if len(w.pending) > 0 {
-		return // its events have their places, of which we do not know yet
+		return // its events have their places, which we do not know yet
 	}
 	for _, topic := range w.topics {
 		w.due(topic, eventhub.MaxOffset)

@@ -81,7 +81,7 @@ func (w *world) absorb() map[string]eventhub.Event {
 	return arrived
 }
 
-// receipts checks what publishers were told and adds their events to the logs.
+// receipts checks the receipts of publishers and adds their events to the logs.
 func (w *world) receipts() {
 	for len(w.pending) > 0 {
 		p := w.pending[0]
@@ -265,10 +265,10 @@ func (w *world) checkLag(g *modelGroup) {
 		}
 	}
 	if info.Redriven != len(g.again) {
-		w.t.Fatalf("%s is told to have %d redriven events; it has %d", g, info.Redriven, len(g.again))
+		w.t.Fatalf("%s is reported to have %d redriven events; it has %d", g, info.Redriven, len(g.again))
 	}
 	if info.Lag < lag || info.Lag > lag+unread || info.Paused != g.paused || !info.Filter.Equal(g.filter) {
-		w.t.Fatalf("%s is told as %+v; %d are not done, %d more may be", g, info, lag, unread)
+		w.t.Fatalf("%s is reported as %+v; %d are not done, %d more may be", g, info, lag, unread)
 	}
 }
 
@@ -301,7 +301,7 @@ func (w *world) checkIdle(g *modelGroup) {
 		idle = false // one at a time
 	}
 	for offset, e := range g.events {
-		if e.state == modelWaiting && e.latest <= now() && !g.isBehind(offset, false) && !g.sharesKey(offset) && (room > 0 && !e.isSuspect() || idle && e.isSuspect()) {
+		if e.state == modelWaiting && e.latest <= now() && !g.isHeldByKey(offset, false) && !g.sharesKey(offset) && (room > 0 && !e.isSuspect() || idle && e.isSuspect()) {
 			w.t.Fatalf("%s has room (%d, idle %t) and does not deliver %d again, attempts %d, due for %d ms", g, room, idle, offset, e.attempts, now()-e.latest)
 		}
 	}
@@ -310,7 +310,7 @@ func (w *world) checkIdle(g *modelGroup) {
 		readable := min(g.topic.head(), g.cursor(false, false)+w.opts.AckWindow)
 		for offset := g.base + 1; offset <= readable; offset++ {
 			e := g.restored[offset]
-			if g.events[offset] == nil && !g.isDone(offset) && !g.isBehind(offset, false) && !g.sharesKey(offset) && (idle || !e.isSuspect()) {
+			if g.events[offset] == nil && !g.isDone(offset) && !g.isHeldByKey(offset, false) && !g.sharesKey(offset) && (idle || !e.isSuspect()) {
 				w.t.Fatalf("%s has room and does not deliver %d", g, offset)
 			}
 		}
@@ -352,7 +352,7 @@ func (w *world) runtime(topic, name string) *group {
 	return nil
 }
 
-// checkMembers: Ended is told once to those that the end of the bus surprised.
+// checkMembers: Ended is called once for those that the end of the bus surprised.
 func (w *world) checkMembers() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -378,7 +378,7 @@ func (w *world) checkCache() {
 	}
 }
 
-// drain acks everything until nothing is left, and looks for what stayed behind.
+// drain acks everything until nothing is left, and looks for what is left.
 func (w *world) drain() {
 	appointments := 2 * time.Hour // until the last one has passed
 	if w.disk != nil {

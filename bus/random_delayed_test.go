@@ -21,7 +21,7 @@ import (
 // scheduled, cancelled, scheduled anew and published at once; topics are deleted; the
 // engine is started anew; and each of that may happen while the mover is between its
 // read of what is due and its commit. Every event has a payload of its own, by which the
-// log tells which of those of one id it is.
+// log says which of those of one id it is.
 type delaysWorld struct {
 	t      *rapid.T
 	store  *interposed
@@ -92,7 +92,7 @@ func (w *delaysWorld) step() {
 		if rapid.Bool().Draw(w.t, "the same") {
 			then.key = first.key
 		}
-		w.store.when(rapid.SampledFrom([]string{atDelayed, atCommit, behindIt}).Draw(w.t, "point"), rapid.IntRange(0, 2).Draw(w.t, "free"), func() {
+		w.store.when(rapid.SampledFrom([]string{atDelayed, atCommit, afterCommit}).Draw(w.t, "point"), rapid.IntRange(0, 2).Draw(w.t, "free"), func() {
 			w.do(first)
 			w.do(then)
 		})

@@ -216,7 +216,7 @@ func (w *doorWorld) checkTopics() {
 		}
 		empty := !slices.ContainsFunc(w.events, func(e *doorEvent) bool { return e.topic == topic && e.state == doorThere })
 		if empty && (info.Head != 0 || info.FirstOffset != 0) {
-			w.t.Fatalf("topic %s has no events and is told as %+v", topic, info)
+			w.t.Fatalf("topic %s has no events and is reported as %+v", topic, info)
 		}
 	}
 }
@@ -282,7 +282,7 @@ func (w *doorWorld) checkTail(m *doorTail) {
 }
 
 // finish lets one member of each group have everything; then all that is there is
-// settled, once. A start from the store tells topics no other way.
+// settled, once. After a start from the store topics are described alike.
 func (w *doorWorld) finish() {
 	time.Sleep(2 * time.Second)
 	w.check()
@@ -293,7 +293,7 @@ func (w *doorWorld) finish() {
 	w.restart()
 	after, err := w.bus.Topics(context.Background(), "", 100)
 	if err != nil || !slices.Equal(before, after) {
-		w.t.Fatalf("topics are told as %+v; before the restart as %+v; %v", after, before, err)
+		w.t.Fatalf("topics are reported as %+v; before the restart as %+v; %v", after, before, err)
 	}
 	for _, group := range []string{"g", "h"} {
 		d := w.join([]string{"p.**"}, group)

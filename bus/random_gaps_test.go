@@ -181,7 +181,7 @@ func (w *gaps) publish(n int) {
 func (w *gaps) note(receipts []eventhub.Receipt) {
 	for _, r := range receipts {
 		if r.Offset <= w.head() {
-			w.t.Fatalf("%+v behind offset %d", r, w.head())
+			w.t.Fatalf("%+v after offset %d", r, w.head())
 		}
 		w.events = append(w.events, gapEvent{offset: r.Offset})
 	}
@@ -335,13 +335,13 @@ func (w *gaps) seek() {
 	}
 	// Others of its commit may be refused, and take its state with them.
 	if w.fewer && rapid.Bool().Draw(w.t, "with a redrive") {
-		w.store.when(rapid.SampledFrom([]string{atCommit, behindIt, atRead, atHead, atTopic}).Draw(w.t, "point"), 0, func() {
+		w.store.when(rapid.SampledFrom([]string{atCommit, afterCommit, atRead, atHead, atTopic}).Draw(w.t, "point"), 0, func() {
 			_, err = w.bus.SeekGroup(context.Background(), "t", "g", start, true)
 		})
 		w.redrive()
 		w.store.off()
 	}
-	if w.fewer && rapid.Bool().Draw(w.t, "behind a redrive") {
+	if w.fewer && rapid.Bool().Draw(w.t, "after a redrive") {
 		// Both wait while an event is committed, so that they share the next commit.
 		w.store.when(atCommit, 0, func() {
 			var redriving sync.WaitGroup
@@ -461,6 +461,6 @@ func (w *gaps) check() {
 	low, high := w.cursor()
 	info, err := w.bus.Group(context.Background(), "t", "g")
 	if err != nil || info.Cursor < low || info.Cursor > high || info.Lag < open || readable > 0 && info.Lag != open || info.InFlight != len(w.held) {
-		w.t.Fatalf("the group is told as %+v, %v; want a cursor of %d to %d, a lag of %d, %d in flight", info, err, low, high, open, len(w.held))
+		w.t.Fatalf("the group is reported as %+v, %v; want a cursor of %d to %d, a lag of %d, %d in flight", info, err, low, high, open, len(w.held))
 	}
 }

@@ -726,7 +726,7 @@ func (g *modelGroup) offerAgain(d eventhub.Delivery, fail func(string, ...any)) 
 	case e.redrive.undecided:
 		fail("%d is not durably redriven", d.Offset)
 	case d.Redriven != e.redrive.times:
-		fail("%d is told to be redriven %d times; it was %d times", d.Offset, d.Redriven, e.redrive.times)
+		fail("%d is said to be redriven %d times; it was %d times", d.Offset, d.Redriven, e.redrive.times)
 	}
 	e.redrive.unsure = false
 	redrives.delivered++
@@ -832,7 +832,7 @@ func (e *modelEvent) hadAttempts(n int) bool {
 	return n == e.attempts || e.holder == nil && n == e.stored
 }
 
-// checkList: behind a flush the store has the list as it is, without what was done
+// checkList: after a flush the store has the list as it is, without what was done
 // before.
 func (w *world) checkList(g *modelGroup, done map[string]bool) {
 	p, err := progressOf(context.Background(), w.store.Store, g.topic.name, g.name, 0)
@@ -854,7 +854,7 @@ func (w *world) checkList(g *modelGroup, done map[string]bool) {
 	}
 }
 
-// checkAgain is checkIdle for the list: what is due goes out, save behind its key.
+// checkAgain is checkIdle for the list: what is due goes out, unless its key is held.
 func (w *world) checkAgain(g *modelGroup, room int, idle bool) {
 	if w.commits != nil {
 		return // some may be in between
@@ -882,7 +882,7 @@ func (w *world) checkAgain(g *modelGroup, room int, idle bool) {
 	}
 }
 
-// addRow notes a dead letter as DeadLetters is to tell it.
+// addRow notes a dead letter as DeadLetters is to return it.
 func (w *world) addRow(topic *modelTopic, item store.Item, e eventhub.Event) {
 	var p letterPayload
 	if err := json.Unmarshal(e.Payload, &p); err != nil {
@@ -894,7 +894,7 @@ func (w *world) addRow(topic *modelTopic, item store.Item, e eventhub.Event) {
 	})
 }
 
-// checkFlight holds what is told of the list against it. A group that is not loaded has
+// checkFlight compares what is reported of the list with it. A group that is not loaded has
 // nothing under way.
 func (w *world) checkFlight(g *modelGroup) {
 	if w.commits != nil || w.runtime(g.topic.name, g.name) == nil {

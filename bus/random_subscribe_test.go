@@ -394,7 +394,7 @@ func (w *world) end() {
 	w.giveUpStarts()
 }
 
-// checkPatterns holds what is told of patterns against the model.
+// checkPatterns compares what is reported of patterns with the model.
 func (w *world) checkPatterns() {
 	if w.commits != nil {
 		return

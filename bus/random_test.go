@@ -32,7 +32,7 @@ func some(full, small int) string { return strconv.Itoa(testsize.Of(full, small)
 // TestRandomHistories runs the engine against a model that knows nothing of
 // windows, heaps and turns: a map of events per group, and the contract. Every
 // step is followed by synctest.Wait, so the model always meets an engine that
-// has done all it can, and can tell a lost wake-up from a slow one. Reads and
+// has done all it can, and can distinguish a lost wake-up from a slow one. Reads and
 // commits of the store can be held up in the middle of a turn, and then steps
 // happen in between.
 func TestRandomHistories(t *testing.T) {
@@ -60,7 +60,7 @@ func tryHistories(t *testing.T, n string, begin func(*rapid.T) *world) {
 
 // checkRapidly is rapid.Check with n checks unless a flag says otherwise.
 func checkRapidly(t *testing.T, n string, check func(*rapid.T)) {
-	seed := strconv.FormatUint(rand.Uint64()>>1|1, 10) // ours, so that it can be told at any time
+	seed := strconv.FormatUint(rand.Uint64()>>1|1, 10) // ours, so that it can be printed at any time
 	for name, value := range map[string]string{"rapid.checks": n, "rapid.nofailfile": "true", "rapid.seed": seed} {
 		if f := flag.Lookup(name); f.Value.String() == f.DefValue {
 			if err := f.Value.Set(value); err != nil {
@@ -149,7 +149,7 @@ type valve struct {
 
 	mu    sync.Mutex
 	reads chan struct{}
-	free  int    // commits before behind is called
+	free  int    // commits before after is called
 	after func() // where not nil
 }
 
@@ -201,7 +201,7 @@ func (v *valve) then(n int, do func()) {
 	v.free, v.after = n, do
 }
 
-// What there can be: a topic is behind the one whose dead letters it holds, and not
+// What there can be: a topic comes after the one whose dead letters it holds, and not
 // there before somebody publishes or subscribes to it.
 var (
 	worldTopics = []string{"a", "b", "a.x", "a.dlq", "b.dlq", "a.x.dlq"}
@@ -293,7 +293,7 @@ func newWorld(t *rapid.T, s store.Store, clock *skewed) *world {
 
 // inspect looks at what goes to the store. States of a group go in the order in
 // which it changed. No cursor passes what the engine's own window has as leased,
-// waiting or still to be dead-lettered: a crash behind the commit would lose it.
+// waiting or still to be dead-lettered: a crash after the commit would lose it.
 func (w *world) inspect(u *store.Unit) {
 	w.inspectMarks(u)
 	for _, ch := range u.Groups {
@@ -303,7 +303,7 @@ func (w *world) inspect(u *store.Unit) {
 		key := groupKey{topic: ch.Topic, group: ch.Group}
 		w.mu.Lock()
 		if last := w.written[key]; ch.State.Epoch < last.Epoch || ch.State.Epoch == last.Epoch && ch.State.Cursor < last.Cursor {
-			w.wrong = fmt.Sprintf("%v is committed at %d, %d behind %d, %d", key, ch.State.Epoch, ch.State.Cursor, last.Epoch, last.Cursor)
+			w.wrong = fmt.Sprintf("%v is committed at %d, %d after %d, %d", key, ch.State.Epoch, ch.State.Cursor, last.Epoch, last.Cursor)
 		}
 		w.written[key] = ch.State
 		w.mu.Unlock()
@@ -334,7 +334,7 @@ func (w *world) open() {
 	w.recreated()
 }
 
-// close lets the bubble end, also behind a failure.
+// close lets the bubble end, also after a failure.
 func (w *world) close() {
 	if w.wrecked {
 		return

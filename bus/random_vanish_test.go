@@ -18,7 +18,7 @@ import (
 
 // vanishing is a world of clients that go away in the middle of what they asked for: at
 // any call of the store. Whether the hub has done it or not is nobody's concern; half
-// of it is. What is durable is told and can be deleted, what is told is durable, and
+// of it is. What is durable is reported and can be deleted, what is reported is durable, and
 // nothing is held for a member that is not there.
 type vanishing struct {
 	t     *rapid.T
@@ -64,7 +64,7 @@ func (w *vanishing) step() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if rapid.IntRange(0, 3).Draw(w.t, "goes away") > 0 {
-		point := rapid.SampledFrom([]string{atCommit, atCommit, behindIt, behindIt, atGroup, atParts, atTopics, atTopic, atHead, atRead, beforeDeletion}).Draw(w.t, "point")
+		point := rapid.SampledFrom([]string{atCommit, atCommit, afterCommit, afterCommit, atGroup, atParts, atTopics, atTopic, atHead, atRead, beforeDeletion}).Draw(w.t, "point")
 		w.store.when(point, rapid.IntRange(0, 2).Draw(w.t, "free"), cancel)
 	}
 	request(ctx)
@@ -183,20 +183,20 @@ func (w *vanishing) giveUp() {
 }
 
 func (w *vanishing) restart() {
-	before := w.told()
+	before := w.reported()
 	if err := w.bus.Close(); err != nil {
 		w.t.Fatal(err)
 	}
 	w.ins = nil
 	w.start()
 	synctest.Wait()
-	if after := w.told(); before != after {
+	if after := w.reported(); before != after {
 		w.t.Fatalf("before the restart\n%s\nafter it\n%s", before, after)
 	}
 }
 
-// told is what the hub tells of its patterns and groups.
-func (w *vanishing) told() string {
+// reported is what the hub says of its patterns and groups.
+func (w *vanishing) reported() string {
 	ctx := context.Background()
 	patterns, err := w.bus.Patterns(ctx, "")
 	if err != nil {
@@ -246,8 +246,8 @@ func (w *vanishing) check() {
 			list = append(list, topic.Name+"::"+g.Group)
 		}
 	}
-	if stored, told := strings.Join(list, ", "), w.told(); stored != told {
-		w.t.Fatalf("stored are\n%s\ntold are\n%s", stored, told)
+	if stored, reported := strings.Join(list, ", "), w.reported(); stored != reported {
+		w.t.Fatalf("stored are\n%s\nreported are\n%s", stored, reported)
 	}
 	stayed := make(map[eventhub.Receiver]bool)
 	for _, in := range w.ins {
@@ -272,7 +272,7 @@ func (w *vanishing) check() {
 	}
 }
 
-// finish deletes all that is told; then nothing is left.
+// finish deletes all that is reported; then nothing is left.
 func (w *vanishing) finish() {
 	ctx := context.Background()
 	w.restart()
@@ -294,7 +294,7 @@ func (w *vanishing) finish() {
 			w.t.Fatal(err)
 		}
 	}
-	if left := w.told(); left != "" {
+	if left := w.reported(); left != "" {
 		w.t.Fatalf("left are %s", left)
 	}
 	w.check()

@@ -44,7 +44,7 @@ type waitGroup struct {
 	dim    map[uint64]bool // nobody can say: it was acked and given back, or an earlier engine knew
 }
 
-// begin is what a group knows that begins behind an offset: of an event before that and
+// begin is what a group knows that begins after an offset: of an event before that and
 // published again nothing is promised.
 func (g *waitGroup) begin(at uint64) {
 	g.acked, g.dead, g.passed, g.dim = make(map[uint64]bool), make(map[uint64]bool), make(map[uint64]bool), make(map[uint64]bool)
@@ -268,7 +268,7 @@ func (w *waits) restart() {
 }
 
 // stands says whether a group has acked an event by what is known, and whether it may be
-// told so.
+// notified.
 func (g *waitGroup) stands(offset uint64, key string) (must, may bool) {
 	switch {
 	case !strings.HasPrefix(key, g.key):

@@ -31,7 +31,7 @@ const (
 	// redriveCatchUp is how much of the rate is made up for at most, on a machine that is
 	// slow for a while.
 	redriveCatchUp = time.Second
-	// redriveProgress is how often somebody is told how far it is.
+	// redriveProgress is how often somebody is notified how far it is.
 	redriveProgress = time.Second
 	// redriveRoom is the wait for a group that has groupstate.MostRedriven on its list.
 	redriveRoom = 100 * time.Millisecond
@@ -107,16 +107,16 @@ func addRequeued(events *publish.Events, d *admin.DeadLetter, payload []byte, by
 
 // redrive is one call of Redrive.
 type redrive struct {
-	bus     *Bus
-	query   admin.RedriveQuery
-	result  admin.RedriveResult
-	topic   string // of the dead letters
-	batch   []admin.DeadLetter
-	most    int       // a batch
-	next    time.Time // when the rate lets more through
-	told    time.Time
-	read    store.Batch
-	planned map[groupKey]map[uint64]bool // without Apply: what would be on the lists
+	bus      *Bus
+	query    admin.RedriveQuery
+	result   admin.RedriveResult
+	topic    string // of the dead letters
+	batch    []admin.DeadLetter
+	most     int       // a batch
+	next     time.Time // when the rate lets more through
+	reported time.Time
+	read     store.Batch
+	planned  map[groupKey]map[uint64]bool // without Apply: what would be on the lists
 }
 
 // Redrive implements admin.Redriver.
@@ -128,7 +128,7 @@ func (b *Bus) Redrive(ctx context.Context, q admin.RedriveQuery) (admin.RedriveR
 		return admin.RedriveResult{}, eventhub.Errorf(eventhub.CodeBadRequest, "rate is %d a second; 1 to %d are allowed", q.Rate, admin.MaxRedriveRate)
 	}
 	now := time.Now()
-	r := redrive{bus: b, query: q, next: now, told: now, planned: make(map[groupKey]map[uint64]bool),
+	r := redrive{bus: b, query: q, next: now, reported: now, planned: make(map[groupKey]map[uint64]bool),
 		most: min(max(int(int64(q.Rate)*int64(redriveTick)/int64(time.Second)), 1), redriveEvents)}
 	r.result = admin.RedriveResult{Topic: q.Topic, Applied: q.Apply, Groups: make(map[string]int), Skipped: make(map[string]int), After: q.After}
 	r.topic = letterTopic(q.Topic)
@@ -170,8 +170,8 @@ func (r *redrive) flush(ctx context.Context) error {
 	if n := len(batch); n > 0 {
 		r.result.After = batch[n-1].Offset
 	}
-	if r.query.Progress != nil && time.Since(r.told) >= redriveProgress {
-		r.told = time.Now()
+	if r.query.Progress != nil && time.Since(r.reported) >= redriveProgress {
+		r.reported = time.Now()
 		r.query.Progress(r.result)
 	}
 	return nil
@@ -370,7 +370,7 @@ func (r *redrive) giveBack(ctx context.Context, g *group, letters []admin.DeadLe
 	if err := r.encode(ctx, p); err != nil {
 		return err
 	}
-	// It is waited for whatever happens to ctx, so that the result tells what was done.
+	// It is waited for whatever happens to ctx, so that the result says what was done.
 	err := b.committer.Do(ctx, p)
 	for why, n := range p.skipped {
 		r.skip(why, n)

@@ -160,7 +160,7 @@ func TestRedriveOutlivesTheProcess(t *testing.T) {
 	})
 }
 
-// The places of an event in groups tell of the list, also where the group is not loaded.
+// The places of an event in groups show the list, also where the group is not loaded.
 func TestEventGroupsOfRedriven(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		receipts := r.publish("t", 1, 3)
@@ -207,10 +207,10 @@ func TestDeadLettersOutliveTheirTopic(t *testing.T) {
 	})
 }
 
-// TestRedriveMoreOftenThanMarksAreTold: a dead letter tells its first marks only, and the
+// TestRedriveMoreOftenThanMarksAreShown: a dead letter shows its first marks only, and the
 // hub goes by all: each redrive is counted, and whether the event was given up is that of
 // the last.
-func TestRedriveMoreOftenThanMarksAreTold(t *testing.T) {
+func TestRedriveMoreOftenThanMarksAreShown(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		const times = 2*admin.MaxRedriveMarks + 3
 		event := eventhub.Event{Topic: "t", ID: "e", Payload: []byte("1")}
@@ -224,7 +224,7 @@ func TestRedriveMoreOftenThanMarksAreTold(t *testing.T) {
 		for n := 1; n <= times; n++ {
 			equal(t, fmt.Sprint("redrive ", n), r.redrive(q).Redriven, 1)
 			got := in.take()
-			equal(t, "told as redriven", words(len(got), got[0].Redriven), words(1, n))
+			equal(t, "reported as redriven", words(len(got), got[0].Redriven), words(1, n))
 			if n < times {
 				in.ack(byLease(got[0]))
 				if n%7 == 0 { // marks of another kind between them
@@ -247,7 +247,7 @@ func TestRedriveMoreOftenThanMarksAreTold(t *testing.T) {
 	})
 }
 
-// A seek to before a redriven event has the group read it again, once; one to behind
+// A seek to before a redriven event has the group read it again, once; one to after
 // it leaves it on the list.
 func TestRedriveAndSeek(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -260,7 +260,7 @@ func TestRedriveAndSeek(t *testing.T) {
 		q := redriveAll("t")
 		q.All = true
 		result := r.redrive(q)
-		equal(t, "behind a seek", words(result.Redriven, result.Skipped), "0 map[open:2 waiting:2]")
+		equal(t, "after a seek", words(result.Redriven, result.Skipped), "0 map[open:2 waiting:2]")
 		r.restart()
 		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
 		got := map[uint64]int{}
@@ -310,14 +310,14 @@ func TestRedriveRate(t *testing.T) {
 		began := time.Now()
 		q := redriveAll("t")
 		q.Rate = 100
-		var told []int
-		q.Progress = func(p admin.RedriveResult) { told = append(told, p.Redriven) }
+		var reported []int
+		q.Progress = func(p admin.RedriveResult) { reported = append(reported, p.Redriven) }
 		result := r.redrive(q)
 		equal(t, "redriven", result.Redriven, 1000)
 		if took := time.Since(began); took < 9500*time.Millisecond || took > 10*time.Second {
 			t.Errorf("1000 events at 100/s took %s", took)
 		}
-		equal(t, "progress was told", len(told), 9)
+		equal(t, "progress was reported", len(reported), 9)
 	})
 }
 
@@ -376,7 +376,7 @@ func TestBadRedrives(t *testing.T) {
 	})
 }
 
-// watchful calls check behind each commit.
+// watchful calls check after each commit.
 type watchful struct {
 	store.Store
 	check func()

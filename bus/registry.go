@@ -142,7 +142,7 @@ func (b *Bus) Measure(ctx context.Context) (measure.Engine, error) {
 	e.CommitWaiting = b.committer.Waiting()
 	var err error
 	if e.StoreBytes, err = b.store.Size(); err != nil {
-		return e, storeError(err, "tell its size")
+		return e, storeError(err, "get its size")
 	}
 	e.Groups, err = b.measureGroups(ctx)
 	return e, err

@@ -11,7 +11,7 @@ func (s *subscription) feed() (woken []*group) {
 	return s.admit(nil, min(max(s.room(), 0), len(s.roomQueue)))
 }
 
-// admit takes the first n groups off roomQueue and adds them to woken. Those behind stay
+// admit takes the first n groups off roomQueue and adds them to woken. Those after them stay
 // where they are: there may be thousands, and each ack admits one. s.mu is held.
 func (s *subscription) admit(woken []*group, n int) []*group {
 	for _, m := range s.roomQueue[:n] {

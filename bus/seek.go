@@ -162,7 +162,7 @@ func (g *group) write(ctx context.Context) error {
 	case isOutdated(err):
 		return groupError(store.ErrNotFound, g.log.Topic(), g.name) // deleted meanwhile
 	case eventhub.ErrorCode(err) == eventhub.CodeOverloaded:
-		return eventhub.Wrap(eventhub.CodeOverloaded, err, "it counts from now on; whether it is durable could not be told in time")
+		return eventhub.Wrap(eventhub.CodeOverloaded, err, "it counts from now on; whether it is durable was not known in time")
 	}
 	return err
 }

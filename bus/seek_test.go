@@ -262,7 +262,7 @@ func TestSeekSetsAReservedMemberFree(t *testing.T) {
 		if err := r.bus.SetCursor(bg, "b", "g", 0); err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "behind the seek", places(in.take()), []string{"a/1"})
+		equal(t, "after the seek", places(in.take()), []string{"a/1"})
 	})
 }
 
@@ -288,7 +288,7 @@ func TestSeekGivesRoomToOtherTopics(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.seekToEnd("p.a", "g")
-		equal(t, "behind the seek", places(in.take()), []string{"p.b/1"})
+		equal(t, "after the seek", places(in.take()), []string{"p.b/1"})
 	})
 }
 
@@ -303,7 +303,7 @@ func TestSeekLetsASuspectOfAnotherTopicGo(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		equal(t, "while another is held", len(in.take()), 0)
 		r.seekToEnd("p.a", "g")
-		equal(t, "behind the seek", places(in.take()), []string{"p.b/1"})
+		equal(t, "after the seek", places(in.take()), []string{"p.b/1"})
 	})
 }
 

@@ -131,7 +131,7 @@ func TestAutoAckOfWhatIsSent(t *testing.T) {
 	})
 }
 
-// What is told of deliveries that a seek or the end of the topic has taken away has no
+// What is reported of deliveries that a seek or the end of the topic has taken away has no
 // effect.
 func TestSentOfWhatIsGone(t *testing.T) {
 	inBubble(t, func(r *rig) {

@@ -82,7 +82,7 @@ type target struct {
 }
 
 // target finds the group that a ref means. An id alone is enough where one topic has
-// it; which of several is meant cannot be told, and a guess might settle the wrong one.
+// it; which of several is meant is not known, and a guess might settle the wrong one.
 func (s *subscription) target(ref eventhub.Ref) target {
 	if ref.Lease.IsZero() {
 		return s.targetOfID(ref)

@@ -129,7 +129,7 @@ func TestExtendsDoNotPileUp(t *testing.T) {
 	})
 }
 
-// TestLeavingDoesNotPileUp: members that come and go leave nothing behind, also
+// TestLeavingDoesNotPileUp: members that come and go leave nothing in memory, also
 // while somebody else stays.
 func TestLeavingDoesNotPileUp(t *testing.T) {
 	inBubble(t, func(r *rig) {

@@ -373,7 +373,7 @@ func (s *subscription) latest(members []*member, n int) uint64 {
 	return serials[0]
 }
 
-// end tells the receiver that the subscription is over, unless it has left. The
+// end notifies the receiver that the subscription is over, unless it has left. The
 // attempts under way are given back: it was not the members who gave up. No lock
 // is held.
 func (s *subscription) end(err error) {

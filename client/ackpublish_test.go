@@ -195,8 +195,8 @@ func TestTransformSteps(t *testing.T) {
 }
 
 // TestTransformOverALoss: the step under way is taken again; what was not begun is
-// not; what is made meanwhile of a delivery of the lost connection goes by its lease,
-// of which the hub knows whether it counts.
+// not; what is made meanwhile of a delivery of the lost connection goes by its lease:
+// the hub knows whether that counts.
 func TestTransformOverALoss(t *testing.T) {
 	var frames []string
 	proceed, over := make(chan struct{}), make(chan struct{})

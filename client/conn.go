@@ -94,7 +94,7 @@ func (n *conn) fail(why error) {
 // call, until the connection has ended.
 //
 // Once woken it lets everybody else run who can before it sends. The answers of
-// one read wake many publishers at once, the first of which wakes the writer; the
+// one read wake many publishers at once, and the first of them wakes the writer; the
 // scheduler would run it next, and every frame would go out alone. A client with
 // nothing else to do loses well below a microsecond.
 func (c *Client) write(n *conn) {

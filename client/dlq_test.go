@@ -122,7 +122,7 @@ func TestRedriver(t *testing.T) {
 		t.Errorf("a visit's error became %v", err)
 	}
 
-	// At 2 a second it takes two seconds, of which something is heard.
+	// At 2 a second it takes two seconds, and progress is reported meanwhile.
 	reports := 0
 	done, err := adm.Redrive(bounded(t), admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "a.b", Limit: 4}, Apply: true, Rate: 2,
 		Progress: func(r admin.RedriveResult) { reports++ }})

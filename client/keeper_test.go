@@ -79,8 +79,8 @@ func dealt(connection uint64, n int) (batch []eventhub.Delivery) {
 	return batch
 }
 
-// TestLossBehindABusyHandler: what waits behind a handler when the connection is lost
-// makes room for what comes again, all of which is kept from running out; and what the
+// TestLossBehindABusyHandler: what waits for a handler when the connection is lost
+// makes room for what comes again, and no lease of that runs out; what the
 // handler still has is neither begun again nor settled under a lease that is over.
 func TestLossBehindABusyHandler(t *testing.T) {
 	const events = 10

@@ -98,7 +98,7 @@ func byTopic(topic string, refs []eventhub.Ref, most int) iter.Seq2[string, []ev
 	}
 }
 
-// settled is the error of one frame, save where it is an outcome.
+// settled is the error of one frame, except where that is an outcome.
 func (e *exchange) settled(i int, verdict eventhub.Verdict) error {
 	err := e.answers[i].err
 	var refused *eventhub.Error

@@ -25,7 +25,7 @@ func came(now time.Time, texts ...string) []eventhub.Delivery {
 	return batch
 }
 
-// TestTailPositionBegins: topics of which nothing came begin where the tail began,
+// TestTailPositionBegins: topics from which nothing came begin where the tail began,
 // whatever came of others.
 func TestTailPositionBegins(t *testing.T) {
 	now := time.UnixMilli(1723140000000)

@@ -57,7 +57,7 @@ func (a *Admin) linked(ctx context.Context, by, value string, after eventhub.Pla
 	}
 }
 
-// found asks for a list of events, each of which must fit. more says that the hub
+// found asks for a list of events. Each event must fit. more says that the hub
 // has more after them.
 func (a *Admin) found(ctx context.Context, path string, fits func(*admin.Found) bool) (events []admin.Found, more bool, err error) {
 	var list struct {

@@ -245,8 +245,8 @@ func (d *Decoder) readPlace(name string, object []byte, into *eventhub.Place) er
 	return nil
 }
 
-// readOrdering leaves the judgement of names to SubscribeOptions.Validate, save
-// for the empty one, which means something there.
+// readOrdering leaves the judgement of names to SubscribeOptions.Validate, except
+// the empty one, which means something there.
 func (d *Decoder) readOrdering(value []byte, into *string) error {
 	if err := d.readText("ordering", value, into); err != nil || absent(value) || *into != "" {
 		return err

@@ -3,9 +3,9 @@
 //
 // Everything that waits when the committer comes around becomes one store.Commit, so
 // that one fsync serves all (group commit). What waits is of three kinds: jobs (job.go),
-// each of which is answered for itself; steps, which settle events of a group and publish
-// others, and of which all in a commit are one unit (joint.go); and what is to be done
-// between two commits, as the deletion of a topic.
+// and each job has its own answer; steps, which settle events of a group and publish
+// others, and all steps in a commit are one unit (joint.go); and what is done
+// between two commits, like the deletion of a topic.
 //
 // # Invariants
 //

@@ -10,7 +10,7 @@ import (
 // milliseconds; a disk that is slow, or gone and waited for, takes seconds, or never ends.
 const StallAfter = 5 * time.Second
 
-// stall tells of a store that does not end what it was given: a commit that waits for the
+// stall reports a store that does not end what it was given: a commit that waits for the
 // disk is counted only when it is over. It costs a commit a few atomic operations. The
 // timer runs while there are commits, and once after them.
 type stall struct {
@@ -21,7 +21,7 @@ type stall struct {
 	underWay atomic.Int32 // commits
 	since    atomic.Int64 // the begin of the first of them, or the end of the last one that ended
 	armed    atomic.Bool
-	told     atomic.Bool // in the log
+	logged   atomic.Bool // that it stalls
 }
 
 func (s *stall) init(log *slog.Logger) {
@@ -42,7 +42,7 @@ func (s *stall) begin(now time.Time) {
 func (s *stall) end(now time.Time) {
 	since := s.since.Swap(int64(now.Sub(s.start)))
 	s.underWay.Add(-1)
-	if s.told.Load() && s.told.CompareAndSwap(true, false) {
+	if s.logged.Load() && s.logged.CompareAndSwap(true, false) {
 		s.log.Warn("the store goes on", "waited", (now.Sub(s.start) - time.Duration(since)).Round(time.Millisecond))
 	}
 }
@@ -73,7 +73,7 @@ func (s *stall) look() {
 		s.arm(StallAfter - waited)
 		return
 	}
-	if s.told.CompareAndSwap(false, true) {
+	if s.logged.CompareAndSwap(false, true) {
 		s.log.Warn("the store does not end a commit: the disk is slow or does not answer", "waited", waited.Round(time.Millisecond))
 	}
 	s.arm(StallAfter)

@@ -2,7 +2,7 @@
 // lists those that wait. It owns the Mover and its timer; the events are in the store
 // alone, by time and by id (store.Schedule), and cost no memory.
 //
-// It is below the bus, which tells it of delayed events that were committed, and asks it
+// It is below the bus, which notifies it of delayed events that were committed, and asks it
 // to cancel and to list. It knows the store's contract and submits jobs to the committer,
 // and nothing of groups, tails or topics.
 //
@@ -79,8 +79,8 @@ type Options struct {
 //
 //   - All delayed events at or before low have been moved or cancelled, or are after
 //     retry, to be tried once more.
-//   - The bus tells of delayed events that were committed (Committed), and low goes back
-//     where one of them is before it. What it tells while a page is read and moved counts
+//   - The bus reports delayed events that were committed (Committed), and low goes back
+//     where one of them is before it. What it reports while a page is read and moved counts
 //     after that.
 //
 // low also spares the store: what was moved has left tombstones, and a read from the
@@ -145,7 +145,7 @@ func (m *Mover) Stop() {
 	m.busy.Wait()
 }
 
-// Committed tells of delayed events that are durable.
+// Committed takes note of delayed events that are durable.
 func (m *Mover) Committed(events []store.Delay) {
 	at := int64(never)
 	for i := range events {

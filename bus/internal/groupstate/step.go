@@ -30,8 +30,8 @@ func (x *Step) in() State {
 	return AckInCommit
 }
 
-// BeginAcks begins a step that acks events, each of which is Leased or Waiting, in the order of
-// their offsets. The caller has reserved room of their holders for those that are Waiting.
+// BeginAcks begins a step that acks events, in the order of their offsets. Each event is Leased
+// or Waiting. The caller has reserved room of their holders for those that are Waiting.
 func (g *Group) BeginAcks(entries []*Entry) Step {
 	x := Step{epoch: g.epoch, offsets: make([]uint64, len(entries))}
 	for i, e := range entries {

@@ -43,8 +43,8 @@ func (h *History) Correlated(ctx context.Context, correlation string, after even
 	return h.linked(ctx, h.store.Correlated, correlation, after, limit)
 }
 
-// linked reads a page of what links tell. Where all of it is gone before it is read, it
-// goes on behind that: a page without events says that there are no more.
+// linked reads a page of what links say. Where all of it is gone before it is read, it
+// goes on after that: a page without events says that there are no more.
 func (h *History) linked(ctx context.Context, links func(context.Context, string, eventhub.Place, int) ([]store.Place, error),
 	of string, after eventhub.Place, limit int) ([]admin.Found, error) {
 	for {

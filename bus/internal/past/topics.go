@@ -42,7 +42,7 @@ func (h *History) Topic(ctx context.Context, name string) (admin.TopicInfo, erro
 	return h.describe(ctx, t)
 }
 
-// describe adds to a topic what its ends tell.
+// describe adds to a topic what its ends say.
 func (h *History) describe(ctx context.Context, t store.TopicInfo) (admin.TopicInfo, error) {
 	info := admin.TopicInfo{Topic: t.Name, Head: t.Head}
 	groups, err := h.store.ListGroups(ctx, t.Name)

@@ -70,7 +70,8 @@ func (s *encoder) linkLast(e *eventhub.Event) {
 	}
 }
 
-// mayLink tells most records that have no links from the others, cheaply.
+// mayLink reports whether a record may have links. It is cheap, and right for most records
+// without links.
 func mayLink(r eventhub.Record) bool {
 	return bytes.Contains(r, []byte(`"caused_by":`)) || bytes.Contains(r, []byte(`"headers":`))
 }

@@ -37,7 +37,7 @@ const (
 	// LookEvery is how long an answer of the file system counts. What is written
 	// meanwhile has to fit into what store.Space.Least leaves.
 	LookEvery = 100 * time.Millisecond
-	// RetryAfter is what refused publishers are told to wait, and how long the sweeper
+	// RetryAfter is how long refused publishers are asked to wait, and how long the sweeper
 	// waits before it asks again for room that the store could not give back.
 	RetryAfter = 5 * time.Second
 )

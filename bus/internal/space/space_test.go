@@ -77,7 +77,7 @@ func inBubble(t *testing.T, change func(*disk), test func(*Guard, *disk)) {
 	})
 }
 
-// TestNearlyFull: whoever asks for room is refused, and told when to ask again, until there
+// TestNearlyFull: whoever asks for room is refused, and learns when to ask again, until there
 // is some. The disk is asked every LookEvery and not more often, and both turns are said
 // once.
 func TestNearlyFull(t *testing.T) {

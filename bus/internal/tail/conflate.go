@@ -21,7 +21,7 @@ import (
 //
 // Within a topic the offsets rise, also over hand-overs: they go in the order of
 // topic and offset, and what is left over, or was read later, lies above. So a tail
-// that goes on behind the event that came last gets all that was pending.
+// that goes on after the event that came last gets all that was pending.
 
 const (
 	// maxPending bounds the bytes that a tail keeps. At that it reads no further,

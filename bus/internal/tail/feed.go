@@ -39,7 +39,7 @@ func (f *feed) reset() {
 	f.batch.Reset()
 }
 
-// cached reads events from the tail cache and reports whether that could tell.
+// cached reads events from the tail cache and reports whether that had them all.
 func (f *feed) cached(log *topiclog.Log, from uint64, limit int) (ok bool) {
 	f.reset()
 	f.items, ok = log.Read(f.items, from, limit)

@@ -46,7 +46,7 @@ func parseKnown(text string) (k known, err error) {
 		k.at, err = strconv.ParseInt(at, knownBase, 64)
 	}
 	if err != nil || k.String() != text {
-		return known{}, eventhub.Errorf(eventhub.CodeBadRequest, "known is %.48q; what the hub has told is expected", text)
+		return known{}, eventhub.Errorf(eventhub.CodeBadRequest, "known is %.48q; what the hub has sent is expected", text)
 	}
 	return k, nil
 }
@@ -96,7 +96,7 @@ func (k known) resumed(start eventhub.Start) eventhub.Start {
 	return start
 }
 
-// start returns where a tail begins in a topic of which it has no place. A life of 0 is
+// start returns where a tail begins in a topic for which it has no place. A life of 0 is
 // one that was not there a moment ago.
 func (k known) start(life uint64, start eventhub.Start) eventhub.Start {
 	isPlace := start.Kind == eventhub.StartAfterID || start.Kind == eventhub.StartOffset

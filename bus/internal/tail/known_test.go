@@ -25,7 +25,7 @@ func TestKnownTopics(t *testing.T) {
 		{known{0, 70, 400}, known{0, 73, 400}},
 		{known{2, 70, 400}, known{2, 73, 400}},
 		{known{12, 70, 400}, known{3, 73, 400}},
-		{known{12, 73, 400}, known{9, 73, 400}}, // those behind 9 are not in this copy, or not yet again
+		{known{12, 73, 400}, known{9, 73, 400}}, // those after 9 are not in this copy, or not yet again
 		{known{2, 99, 400}, known{9, 73, 400}},
 		{known{2, 99, 0}, newest},
 	} {
@@ -40,7 +40,7 @@ func TestKnownTopics(t *testing.T) {
 	}
 }
 
-// knower is an inbox that is told what to come back with.
+// knower is an inbox that learns what to come back with.
 type knower struct {
 	*inbox
 	known []string
@@ -49,8 +49,8 @@ type knower struct {
 func (k *knower) Know(known string) { k.known = append(k.known, known) }
 
 // TestTailHasNewTopicsWhole: a tail that goes on has the topics that it does not know from
-// their first event, those that it knows by its start, and by its place those of which it
-// has one.
+// their first event, those that it knows by its start, and those for which it has a place
+// by that.
 func TestTailHasNewTopicsWhole(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		subscribe := func(o eventhub.TailOptions) (known string, got map[string][]uint64) {
@@ -66,7 +66,7 @@ func TestTailHasNewTopicsWhole(t *testing.T) {
 				got[d.Topic] = append(got[d.Topic], d.Offset)
 			}
 			sub.Drop(0)
-			equal(t, "times told", len(in.known), 1)
+			equal(t, "times notified", len(in.known), 1)
 			return in.known[0], got
 		}
 		o := tailOpts("s.*")

@@ -10,7 +10,7 @@ import (
 	"eventhub/store"
 )
 
-// goOn returns the offset after which a tail goes on that was at a place, and tells
+// goOn returns the offset after which a tail goes on that was at a place, and notifies
 // the receiver where that is not the place itself. The event that it saw last, by
 // offset and commit time, shows whether the log is the one that it was in. A log that
 // lost its end, was restored from a backup, or is another hub's, has events that the
@@ -27,7 +27,7 @@ func (t *Tail) goOn(ctx context.Context, p eventhub.Place) (cursor uint64, _ err
 	case same && first <= p.Offset+1:
 		return p.Offset, nil
 	case same:
-		t.tellGap(p, first)
+		t.reportGap(p, first)
 		return p.Offset, nil
 	case p.TS > 0:
 		if cursor, err = past.Resolve(ctx, t.tails.store, p.Topic, eventhub.Start{Kind: eventhub.StartTime, TS: p.TS + 1}); err != nil {
@@ -35,7 +35,7 @@ func (t *Tail) goOn(ctx context.Context, p eventhub.Place) (cursor uint64, _ err
 		}
 		cursor = min(cursor, p.Offset)
 	}
-	t.tellGap(p, 0)
+	t.reportGap(p, 0)
 	return cursor, nil
 }
 
@@ -69,16 +69,16 @@ func holdPlace(ctx context.Context, s store.Store, p eventhub.Place) (first uint
 	return first, p.TS == 0 || first > p.Offset, nil
 }
 
-// tellGone tells of the places in topics that are not there.
-func (t *Tail) tellGone(places map[string]eventhub.Place, patterns []eventhub.Pattern) {
+// reportGone reports the places in topics that are not there.
+func (t *Tail) reportGone(places map[string]eventhub.Place, patterns []eventhub.Pattern) {
 	for _, topic := range slices.Sorted(maps.Keys(places)) {
 		if p := places[topic]; p.Offset > 0 && slices.ContainsFunc(patterns, func(q eventhub.Pattern) bool { return q.Match(topic) }) {
-			t.tellGap(p, 0)
+			t.reportGap(p, 0)
 		}
 	}
 }
 
-func (t *Tail) tellGap(p eventhub.Place, first uint64) {
+func (t *Tail) reportGap(p eventhub.Place, first uint64) {
 	if r, ok := t.receiver.(eventhub.Gapped); ok {
 		r.Gap(eventhub.Gap{Topic: p.Topic, After: p.Offset, First: first})
 	}

@@ -9,7 +9,7 @@ import (
 	"eventhub"
 )
 
-// TestTailGoesOn: behind its places, and at its start in all other topics, those
+// TestTailGoesOn: after its places, and at its start in all other topics, those
 // that are created later too.
 func TestTailGoesOn(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -33,7 +33,7 @@ func TestTailGoesOn(t *testing.T) {
 	})
 }
 
-// gapped is an inbox that is told of gaps.
+// gapped is an inbox that is notified of gaps.
 type gapped struct {
 	*inbox
 	gaps []eventhub.Gap

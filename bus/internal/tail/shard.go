@@ -23,8 +23,8 @@ import (
 // A turn reads the head first and then the list of its parts; a part joins the list first
 // and is then behind unless its place is above the head. So a turn that does not have the
 // part read a head below its place. A part comes back in the same way, when its place is
-// above the head; of events that come later the committer tells the head first and the
-// shard then. Either the turn that this brings comes after the part's return, and serves
+// above the head; of events that come later the committer notifies the head first and then the
+// shard. Either the turn that this brings comes after the part's return, and serves
 // it, or before, and the head that the returning part looks at has the events: it is still
 // behind.
 
@@ -74,7 +74,7 @@ func (s *shard) round(f *feed) bool {
 			return false
 		}
 	}
-	// The store may know what the committer has not told us yet.
+	// The store may know what the committer has not reported yet.
 	items := f.items[:past.Search(f.items, head+1)]
 	if len(items) == 0 {
 		s.next = head + 1 // a gap

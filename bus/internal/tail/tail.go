@@ -88,7 +88,7 @@ func (t *Tail) open(ctx context.Context, patterns []eventhub.Pattern, knows know
 			return err
 		}
 	}
-	t.tellGone(places, patterns)
+	t.reportGone(places, patterns)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.opening = false
@@ -453,16 +453,16 @@ func (t *Tail) setPaused(paused bool) error {
 // leave ends the tail by its owner's wish. t.mu is not held.
 func (t *Tail) leave() { t.end(nil) }
 
-// shut ends the tail and tells its receiver why. t.mu is not held.
+// shut ends the tail and notifies its receiver why. t.mu is not held.
 func (t *Tail) shut(why error) {
-	if tell := t.end(why); tell {
+	if notify := t.end(why); notify {
 		t.receiver.Ended(why)
 	}
 }
 
-// end takes the tail off its topics, once. tell: its owner has it, and does not know
+// end takes the tail off its topics, once. notify: its owner has it, and does not know
 // yet. When it returns nothing is delivered any more. t.mu is not held.
-func (t *Tail) end(why error) (tell bool) {
+func (t *Tail) end(why error) (notify bool) {
 	t.mu.Lock()
 	if t.left {
 		t.mu.Unlock()
@@ -471,7 +471,7 @@ func (t *Tail) end(why error) (tell bool) {
 	t.left, t.ended = true, why
 	parts := t.parts
 	t.parts, t.index, t.lag, t.merged = nil, nil, nil, nil
-	tell = !t.opening
+	notify = !t.opening
 	t.mu.Unlock()
 	t.tails.sched.Forget(t)
 	t.tails.forget(t)
@@ -483,7 +483,7 @@ func (t *Tail) end(why error) (tell bool) {
 	for _, p := range parts {
 		t.tails.leave(p.shard.topic)
 	}
-	return tell
+	return notify
 }
 
 // judge puts those of a tail's next events that it wants into f.passed, until it has as

@@ -220,7 +220,7 @@ func TestTailThatCannotOpen(t *testing.T) {
 }
 
 // TestTailBetweenCommitAndNews: the store shows a commit before the committer has
-// told of it. A shard that reads it there does not leave those behind who begin with
+// notified of it. A shard that reads it there does not skip those who begin with
 // it.
 func TestTailBetweenCommitAndNews(t *testing.T) {
 	inBubble(t, func(r *rig) {

@@ -101,7 +101,7 @@ func New(o Options) *Tails {
 	}
 }
 
-// End ends all tails and tells their receivers why. None is opened any more.
+// End ends all tails and notifies their receivers why. None is opened any more.
 func (ts *Tails) End(why error) {
 	ts.mu.Lock()
 	ts.closed = why
@@ -202,7 +202,7 @@ func (ts *Tails) TopicsCreated(created []store.TopicLife) {
 	}
 	ts.mu.Unlock()
 	for _, j := range joinings {
-		// The log has nothing of the topic except what it is about to be told.
+		// The log has nothing of the topic except what it is about to learn.
 		j.tail.attach(j.topic, 0, 1)
 	}
 }

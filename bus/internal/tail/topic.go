@@ -50,7 +50,7 @@ func (ts *Tails) leave(t *sharedTopic) {
 }
 
 // attach gives a part of a tail its shard; head is as for topiclog.Log.Learn. The part is
-// behind where the topic has events for it, and is not kept up then. The tail's mu is held.
+// behind if the topic has events for it, and is not kept up then. The tail's mu is held.
 func (t *sharedTopic) attach(ts *Tails, p *part, head uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -79,7 +79,7 @@ func TestTailOverHoles(t *testing.T) {
 		equal(t, "events where there are none", len(early.take()), 0)
 		r.publish("t", 7, 2)
 		for name, in := range map[string]*inbox{"keeps up": keepsUp, "was slow": slow, "came into a hole": early} {
-			equal(t, "events behind the holes of the one that "+name, in.takeOffsets(), []uint64{9})
+			equal(t, "events after the holes of the one that "+name, in.takeOffsets(), []uint64{9})
 		}
 	})
 }

@@ -84,7 +84,7 @@ func (ls *Logs) Committed(jobs []*commit.Request) {
 
 // fanOut hands over one job in runs of one topic.
 func (ls *Logs) fanOut(job *commit.Request, find *finder) {
-	// A buffer of which little is kept must not stay for it.
+	// A large buffer must not stay in memory for a small part of it.
 	own := 2*find.readBytes(job) < max(job.Bytes, cap(job.Records))
 	for i := range job.Units {
 		if job.Units[i].Err != nil {

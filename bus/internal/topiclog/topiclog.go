@@ -50,7 +50,7 @@ type Log struct {
 	head     uint64
 	gap      uint64
 	tail     []store.Item
-	known    bool // head has been the store's once, so the log is told of all that follows
+	known    bool // head has been the store's once, so the log gets all that follows
 	watchers []Watcher
 }
 
@@ -59,7 +59,7 @@ func (l *Log) Topic() string { return l.topic }
 
 // Learn takes over the store's head, where the log does not know it yet, and returns its
 // own. The store has to be asked after Logs.Use: commits that came earlier are in its
-// head then, and the log is told of later ones.
+// head then, and the log is notified of later ones.
 //
 // Only the first one counts: the committer may be about to report the commit that made
 // this head, and what the log releases for a head without events others may want to read.
@@ -91,7 +91,7 @@ func (l *Log) Unwatch(w Watcher) {
 	}
 }
 
-// Head returns the highest offset that is durable, as far as the log was told.
+// Head returns the highest offset that is durable, as far as the log was notified.
 func (l *Log) Head() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,8 +99,8 @@ func (l *Log) Head() uint64 {
 }
 
 // Read appends the events from offset from on, up to limit, to items. ok is false where
-// the log cannot tell: it does not reach back to from, or not up to it. The store shows a
-// commit before the committer has told of it, so a reader may know an event above the
+// the log does not know: it does not reach back to from, or not up to it. The store shows a
+// commit before the committer has reported it, so a reader may know an event above the
 // head, and must not take it for gone.
 func (l *Log) Read(items []store.Item, from uint64, limit int) (_ []store.Item, ok bool) {
 	l.mu.Lock()

@@ -52,16 +52,16 @@ func (l *Log) offsets(from uint64, limit int) (offsets []uint64, ok bool) {
 	return offsets, ok
 }
 
-// wantRead fails unless the log has just these events from an offset on, or cannot tell.
+// wantRead fails unless the log has just these events from an offset on, or does not know.
 func wantRead(t *testing.T, l *Log, from uint64, limit int, want []uint64, ok bool) {
 	t.Helper()
-	if got, told := l.offsets(from, limit); !slices.Equal(got, want) || told != ok {
-		t.Errorf("Read from %d, %d events: %v, %v; want %v, %v", from, limit, got, told, want, ok)
+	if got, known := l.offsets(from, limit); !slices.Equal(got, want) || known != ok {
+		t.Errorf("Read from %d, %d events: %v, %v; want %v, %v", from, limit, got, known, want, ok)
 	}
 }
 
 // TestReadSaysWhatItDoesNotKnow: what lies at or below the gap, or above the head, may be
-// in the store. A reader that saw an event there before the log was told of it must not
+// in the store. A reader that saw an event there before the log was notified of it must not
 // take it for gone.
 func TestReadSaysWhatItDoesNotKnow(t *testing.T) {
 	ls := New(1000)
@@ -77,7 +77,7 @@ func TestReadSaysWhatItDoesNotKnow(t *testing.T) {
 	wantRead(t, l, 9, 10, []uint64{9, 12}, true)
 }
 
-// TestLearningOnce: who comes while the committer is about to tell of a commit does not
+// TestLearningOnce: who comes while the committer is about to report a commit does not
 // cost the others their cache, and learns what the log knows and not what the store does.
 func TestLearningOnce(t *testing.T) {
 	ls := New(1000)
