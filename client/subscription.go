@@ -183,7 +183,7 @@ func (c *Client) tryBegin(s *subscription, e *exchange) (*parting, error) {
 	case c.phase != open:
 		return nil, ErrClosed
 	case c.subs[s.key()] != nil:
-		return nil, eventhub.Errorf(eventhub.CodeAlreadySubscribed, "%s", s.key())
+		return nil, eventhub.Errorf(eventhub.CodeAlreadySubscribed, "this client has a subscription %s already", s.key())
 	case c.partings[s.key()] != nil:
 		return c.partings[s.key()], nil
 	}

@@ -365,7 +365,7 @@ func TestAckAndPublish(t *testing.T) {
 	c.expectAll(map[string]any{"op": "OK", "corr": "7"})
 	c.expect(map[string]any{"op": "OK", "corr": "8"})
 	c.expect(map[string]any{"op": "OK", "corr": "9"})
-	c.expectAll(map[string]any{"op": "ERR", "corr": "10", "code": "not_subscribed", "msg": "t::other"})
+	c.expectAll(map[string]any{"op": "ERR", "corr": "10", "code": "not_subscribed", "msg": `this connection has no subscription of topic "t" as group "other"`})
 	c.expectAll(map[string]any{"op": "OK", "corr": "11", "ids": []any{"r-11"}, "offsets": []any{1.0}})
 	c.expect(map[string]any{"op": "OK", "corr": "12"})
 	c.expect(map[string]any{"op": "OK", "corr": "13"})
@@ -490,11 +490,11 @@ func TestVerdictsOfPatternedSubscriptions(t *testing.T) {
 	)
 	c.expect(map[string]any{"op": "OK", "corr": "2"})
 	c.expect(map[string]any{"op": "OK", "corr": "5"})
-	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "p.a.b::g", "corr": "6"})
-	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "p.dlq::g", "corr": "7"})
+	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": `this connection has no subscription of topic "p.a.b" as group "g"`, "corr": "6"})
+	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": `this connection has no subscription of topic "p.dlq" as group "g"`, "corr": "7"})
 	c.expect(map[string]any{"op": "OK", "corr": "8"})
-	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "p.a::h", "corr": "9"})
-	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "*.a::g", "corr": "10"})
+	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": `this connection has no subscription of topic "p.a" as group "h"`, "corr": "9"})
+	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": `this connection has no subscription of topic "*.a" as group "g"`, "corr": "10"})
 	c.expect(map[string]any{"op": "OK", "corr": "11"})
 	wantJournal(t, f, "settle p.*::g ack 1 2 1-2-3", "settle p.*::g nack 4", "settle p.*::g ack 5",
 		"settle by lease p.a.b::g ack 1-2-4", "hand over p.*::g ack 11 u=1")
@@ -512,14 +512,14 @@ func TestVerdictsOfPatternedSubscriptions(t *testing.T) {
 	)
 	for _, corr := range []string{"1", "2"} {
 		m := c.expect(map[string]any{"op": "ERR", "code": "bad_request", "corr": corr})
-		if !strings.HasPrefix(m["msg"].(string), "p.a::g is in several subscriptions") {
+		if !strings.HasPrefix(m["msg"].(string), `topic "p.a" is in several subscriptions`) {
 			t.Errorf("the message is %q", m["msg"])
 		}
 	}
 	for _, corr := range []string{"3", "4", "5"} {
 		c.expect(map[string]any{"op": "OK", "corr": corr})
 	}
-	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "x.*::g", "corr": "6"})
+	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": `this connection has no subscription of topic "x.*" as group "g"`, "corr": "6"})
 	wantJournal(t, f, "settle by lease p.a::g ack 1", "settle **::g ack 4 5")
 	c.ok(`{"op":"SUBSCRIBE","topic":"p.a","group":"g"}`)
 	f.take()

@@ -30,8 +30,8 @@ func TestPauseAndResume(t *testing.T) {
 	c.expect(map[string]any{"op": "OK", "corr": "2"})
 	c.expect(map[string]any{"op": "OK", "corr": "3"})
 	c.expect(map[string]any{"op": "OK", "corr": nil})
-	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "t::other", "corr": "5"})
-	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "u", "corr": "6"})
+	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": `this connection has no subscription of topic "t" as group "other"`, "corr": "5"})
+	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": `this connection has no live tail of topic "u"`, "corr": "6"})
 	if got, want := f.take(), []string{"settle t::g ack x", "pause t::g", "resume t::", "resume t::g"}; !slices.Equal(got, want) {
 		t.Errorf("asked for %q; want %q", got, want)
 	}

@@ -142,8 +142,8 @@ func TestSettleAnswers(t *testing.T) {
 		{extend("ok"), map[string]any{"op": "OK", "corr": "x", "stale": nil}},
 		{extend("stale"), map[string]any{"op": "ERR", "code": "unknown_id", "corr": "x", "msg": `"stale" has no lease to extend`}},
 		{extend("unknown"), map[string]any{"op": "ERR", "code": "unknown_id", "corr": "x"}},
-		{`{"op":"ACK","topic":"t","group":"other","id":"i","corr":"x"}`, map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "t::other", "corr": "x"}},
-		{`{"op":"ACK","topic":"t","group":"other","id":"i"}`, map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "t::other", "corr": nil}},
+		{`{"op":"ACK","topic":"t","group":"other","id":"i","corr":"x"}`, map[string]any{"op": "ERR", "code": "not_subscribed", "msg": `this connection has no subscription of topic "t" as group "other"`, "corr": "x"}},
+		{`{"op":"ACK","topic":"t","group":"other","id":"i"}`, map[string]any{"op": "ERR", "code": "not_subscribed", "msg": `this connection has no subscription of topic "t" as group "other"`, "corr": nil}},
 	} {
 		c.send(tt.send)
 		c.expect(tt.want)
@@ -317,7 +317,7 @@ func TestSubscribe(t *testing.T) {
 		t.Errorf("subscribed with %+v", sub.opts)
 	}
 	c.send(`{"op":"SUBSCRIBE","topic":"t","group":"g","corr":"2"}`)
-	c.expect(map[string]any{"op": "ERR", "code": "already_subscribed", "msg": "t::g", "corr": "2"})
+	c.expect(map[string]any{"op": "ERR", "code": "already_subscribed", "msg": `this connection has a subscription of topic "t" as group "g" already`, "corr": "2"})
 
 	f.sub.onSubscribe = func(context.Context, *fakeSubscription) error {
 		return eventhub.Errorf(eventhub.CodeGroupMismatch, "maxAttempts is 5")
@@ -356,7 +356,7 @@ func TestSubscribe(t *testing.T) {
 	}
 	sub.receiver.Ended(errors.New("too late to matter"))
 	c.send(`{"op":"UNSUBSCRIBE","topic":"t","group":"g","corr":"7"}`)
-	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "t::g", "corr": "7"})
+	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": `this connection has no subscription of topic "t" as group "g"`, "corr": "7"})
 }
 
 // TestDeliveriesBeforeTheAnswer has the group deliver, and another one end,
@@ -394,7 +394,7 @@ func TestSubscriptionEndsByItself(t *testing.T) {
 	c := f.login(t)
 	sub := c.subscribe(f)
 	sub.receiver.Ended(eventhub.Errorf(eventhub.CodeShuttingDown, "The hub stops."))
-	c.expect(map[string]any{"op": "ERR", "code": "shutting_down", "msg": "t::g: The hub stops.", "topic": "t", "group": "g", "corr": nil})
+	c.expect(map[string]any{"op": "ERR", "code": "shutting_down", "msg": `the subscription of topic "t" as group "g" has ended: The hub stops.`, "topic": "t", "group": "g", "corr": nil})
 	broken := c.subscribe(f)
 	broken.receiver.Ended(errors.New("disk on fire"))
 	if got := c.expect(map[string]any{"op": "ERR", "code": "internal"}); strings.Contains(fmt.Sprint(got), "fire") {

@@ -2,6 +2,7 @@ package ws
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -15,15 +16,16 @@ import (
 // has no group.
 type subKey struct{ topic, group string }
 
+// String describes the subscription in a message.
 func (k subKey) String() string {
 	if k.group == "" {
-		return k.topic
+		return fmt.Sprintf("live tail of topic %q", k.topic)
 	}
-	return k.topic + "::" + k.group
+	return fmt.Sprintf("subscription of topic %q as group %q", k.topic, k.group)
 }
 
 func notSubscribed(key subKey) *eventhub.Error {
-	return eventhub.Errorf(eventhub.CodeNotSubscribed, "%s", key)
+	return eventhub.Errorf(eventhub.CodeNotSubscribed, "this connection has no %s", key)
 }
 
 // subState is where a subscription is in its life. It only moves forward.
@@ -151,7 +153,7 @@ func (u *subscription) Ended(err error) {
 		u.ended = &e // the answer to SUBSCRIBE
 	case subscribed:
 		delete(s.subs, u.key)
-		e.Message = u.key.String() + ": " + e.Message
+		e.Message = "the " + u.key.String() + " has ended: " + e.Message
 		e.Topic, e.Group = u.key.topic, u.key.group
 		s.appendError(corr{}, &e)
 		s.kick()
@@ -193,7 +195,7 @@ func (s *session) target(r *wire.Request) (*subscription, *eventhub.Error) {
 	case leased(r.Settlement.Refs):
 		return nil, nil
 	case several:
-		return nil, eventhub.Errorf(eventhub.CodeBadRequest, "%s is in several subscriptions of this connection; a lease or the topic of one of them is expected", key)
+		return nil, eventhub.Errorf(eventhub.CodeBadRequest, "topic %q is in several subscriptions of this connection as group %q; a lease or the topic of one of them is expected", key.topic, key.group)
 	}
 	return nil, notSubscribed(key)
 }
@@ -217,7 +219,7 @@ func (s *session) subscribe(r *wire.Request) *eventhub.Error {
 	n := len(s.subs)
 	s.mu.Unlock()
 	if exists {
-		return eventhub.Errorf(eventhub.CodeAlreadySubscribed, "%s", key)
+		return eventhub.Errorf(eventhub.CodeAlreadySubscribed, "this connection has a %s already", key)
 	}
 	if n >= s.gw.cfg.MaxSubscriptions {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "the connection has %d subscriptions; more are not allowed", n)

@@ -36,7 +36,7 @@ func TestTail(t *testing.T) {
 		}
 	}
 	c.send(`{"op":"SUBSCRIBE","topic":"t","corr":"2"}`)
-	c.expect(map[string]any{"op": "ERR", "code": "already_subscribed", "msg": "t", "corr": "2"})
+	c.expect(map[string]any{"op": "ERR", "code": "already_subscribed", "msg": `this connection has a live tail of topic "t" already`, "corr": "2"})
 
 	if n := tail.receiver.Deliver([]eventhub.Delivery{tailDelivery(7, 3)}); n != 1 {
 		t.Fatalf("took %d deliveries; want 1", n)
@@ -51,7 +51,7 @@ func TestTail(t *testing.T) {
 
 	c.send(`{"op":"UNSUBSCRIBE","topic":"t","corr":"4"}`, `{"op":"UNSUBSCRIBE","topic":"t","corr":"5"}`)
 	c.expect(map[string]any{"op": "OK", "corr": "4"})
-	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": "t", "corr": "5"})
+	c.expect(map[string]any{"op": "ERR", "code": "not_subscribed", "msg": `this connection has no live tail of topic "t"`, "corr": "5"})
 	if how := <-tail.left; how != "unsubscribe" {
 		t.Errorf("left by %s", how)
 	}
