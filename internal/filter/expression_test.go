@@ -2,6 +2,7 @@ package filter
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -95,6 +96,47 @@ func TestExpressions(t *testing.T) {
 				t.Errorf("%s on %s; want %s (%d too costly)", got, encode(t, tt.event), tt.want, p.TooCostly())
 			}
 		})
+	}
+}
+
+// TestEveryMember: each member of an event is in its record, in the place at which a filter
+// looks for it, and an expression can read it at a cost that has a bound.
+func TestEveryMember(t *testing.T) {
+	var e event
+	var names []string
+	for field, v := range reflect.ValueOf(&e).Elem().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if name == "-" {
+			continue
+		}
+		names = append(names, name)
+		switch v.Kind() {
+		case reflect.String:
+			v.SetString("text")
+		case reflect.Int64:
+			v.SetInt(1700000000000)
+		case reflect.Uint64:
+			v.SetUint(7)
+		case reflect.Pointer:
+			v.Set(reflect.New(v.Type().Elem()))
+		case reflect.Map:
+			v.Set(reflect.ValueOf(headers{"name": "value"}))
+		case reflect.Slice:
+			if v.Type() == reflect.TypeFor[[]string]() {
+				v.Set(reflect.ValueOf([]string{"text"}))
+			} else {
+				v.SetBytes([]byte(`"text"`))
+			}
+		default:
+			t.Fatalf("this test does not know how to set %s, a %s", name, v.Type())
+		}
+	}
+	r := encode(t, e)
+	for _, name := range names {
+		p := mustCompile(t, filter{CEL: fmt.Sprintf("has(event.%s) && event.%[1]s == event.%[1]s", name)})
+		if v := p.Judge(r, 7); v != Passes {
+			t.Errorf("event.%s of %s: the verdict is %d; want %d", name, r, v, Passes)
+		}
 	}
 }
 
