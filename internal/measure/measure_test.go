@@ -3,6 +3,8 @@ package measure
 import (
 	"maps"
 	"math/rand/v2"
+	"reflect"
+	"slices"
 	"testing"
 )
 
@@ -79,5 +81,37 @@ func TestBoundsAreChecked(t *testing.T) {
 	}
 	if h := NewHistogram(make([]float64, 0)); h.Count() != 0 || len(h.Buckets()) != 0 {
 		t.Errorf("a histogram without bounds is %+v", h)
+	}
+}
+
+// TestAddOfEveryField: Add adds each field of a group, except those of its present state.
+func TestAddOfEveryField(t *testing.T) {
+	state := []string{"Topic", "Group", "Lag", "Waiting", "Held", "Members", "Paused", "InFlight"}
+	counted := NewGroup("t", "g")
+	counted.Paused, counted.InFlight["ws"] = true, 1
+	for field, v := range reflect.ValueOf(&counted).Elem().Fields() {
+		switch v.Kind() {
+		case reflect.Uint64:
+			v.SetUint(7)
+		case reflect.Int:
+			v.SetInt(7)
+		case reflect.Struct:
+			v.Addr().Interface().(*Histogram).Observe(7)
+		}
+		if v.IsZero() {
+			t.Fatalf("this test does not know how to set %s, a %s", field.Name, v.Type())
+		}
+	}
+	sum := NewGroup("", "")
+	before := NewGroup("", "")
+	sum.Add(&counted)
+	for field, v := range reflect.ValueOf(sum).Fields() {
+		from := counted
+		if slices.Contains(state, field.Name) {
+			from = before
+		}
+		if want := reflect.ValueOf(from).FieldByName(field.Name); !reflect.DeepEqual(v.Interface(), want.Interface()) {
+			t.Errorf("%s is %v after Add; want %v", field.Name, v, want)
+		}
 	}
 }
