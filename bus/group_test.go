@@ -450,32 +450,6 @@ func TestSetCursor(t *testing.T) {
 	})
 }
 
-func TestGroupSettingsAreFixed(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		o := opts("t", "g")
-		o.MaxAttempts = 3
-		r.subscribe(o)
-		for name, change := range map[string]func(*eventhub.GroupOptions){
-			"maxAttempts":   func(o *eventhub.GroupOptions) { o.MaxAttempts = 4 },
-			"backoff.minMs": func(o *eventhub.GroupOptions) { o.Backoff.Min = 2 * time.Second },
-			"backoff.maxMs": func(o *eventhub.GroupOptions) { o.Backoff.Max = time.Hour },
-		} {
-			other := opts("t", "g")
-			change(&other)
-			_, err := r.bus.Subscribe(context.Background(), other, &inbox{})
-			wantCode(t, err, eventhub.CodeGroupMismatch)
-			if err == nil || !strings.Contains(err.Error(), name) {
-				t.Errorf("%v does not name %s", err, name)
-			}
-		}
-		silent := opts("t", "g") // says nothing of the settings
-		silent.MaxInFlight, silent.AckTimeout = 1, time.Minute
-		r.subscribe(silent)
-		r.restart()
-		r.subscribe(o)
-	})
-}
-
 // TestIdleBusDoesNothing: with members waiting and leases long, a day passes
 // without one call to the store.
 func TestIdleBusDoesNothing(t *testing.T) {
