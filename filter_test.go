@@ -2,6 +2,7 @@ package eventhub
 
 import (
 	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -45,6 +46,26 @@ func TestFilterEqual(t *testing.T) {
 	} {
 		if tt.a.Equal(tt.b) != tt.want || tt.b.Equal(tt.a) != tt.want {
 			t.Errorf("%s: %s equals %s: %v; want %v", name, tt.a, tt.b, !tt.want, tt.want)
+		}
+	}
+}
+
+// TestFilterKnowsEachCondition: IsZero and Equal look at each field.
+func TestFilterKnowsEachCondition(t *testing.T) {
+	whole := Filter{Key: "k", Headers: map[string]string{"a": "1"}, Tags: []string{"t"}, CEL: "true"}
+	for field, v := range reflect.ValueOf(whole).Fields() {
+		if v.IsZero() {
+			t.Fatalf("this test does not set %s", field.Name)
+		}
+		var alone Filter
+		reflect.ValueOf(&alone).Elem().FieldByIndex(field.Index).Set(v)
+		if alone.IsZero() || alone.Equal(&Filter{}) {
+			t.Errorf("with %s alone: IsZero %v, equal to none %v; want neither", field.Name, alone.IsZero(), alone.Equal(&Filter{}))
+		}
+		without := whole
+		reflect.ValueOf(&without).Elem().FieldByIndex(field.Index).SetZero()
+		if without.Equal(&whole) {
+			t.Errorf("a filter without %s equals one that has it", field.Name)
 		}
 	}
 }
