@@ -63,7 +63,7 @@ func TestTail(t *testing.T) {
 	c.send(`{"op":"SUBSCRIBE","topic":"t","corr":"6"}`)
 	c.expect(map[string]any{"op": "OK", "corr": "6"})
 	(<-f.sub.joined).receiver.Ended(errors.New("disk on fire"))
-	c.expect(map[string]any{"op": "ERR", "code": "internal", "msg": "t: It failed on the hub's side; its log has the cause.", "corr": nil})
+	c.expect(map[string]any{"op": "ERR", "code": "internal", "msg": "the live tail of topic \"t\" has ended: It failed on the hub's side; its log has the cause.", "corr": nil})
 }
 
 // TestSlowTail: a peer that does not read makes its tail wait; when it reads
