@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/bus/internal/deadletter"
 	"eventhub/bus/internal/groupstate"
 	"eventhub/internal/faultfs"
 	"eventhub/store"
@@ -613,7 +614,7 @@ func (d *deals) audit(s store.Store) {
 		}
 		for offset := base + 1; offset <= head; offset++ {
 			p := spot{name, g.epoch, offset}
-			_, err := s.Find(context.Background(), "a.dlq", deadLetterID("a", offset, name, g.epoch, ""))
+			_, err := s.Find(context.Background(), "a.dlq", deadletter.ID("a", offset, name, g.epoch, ""))
 			letter := err == nil
 			switch done := d.acks[p] || handed[p] || letter; {
 			case letter && (handed[p] || d.acks[p]):

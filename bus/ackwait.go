@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/publish"
-	"eventhub/store"
 )
 
 // A publication may wait until groups have acked its events. Nothing of that is
@@ -115,26 +113,6 @@ func (r *ackWait) eachWaited(p *eventhub.Publication, load func(*group) error) e
 		}
 	}
 	return nil
-}
-
-// isDeadLetter reports whether the group has given up the event at offset in an epoch, and
-// the event was not given back since.
-func (b *Bus) isDeadLetter(ctx context.Context, g *group, offset, epoch uint64) (bool, error) {
-	dlq := eventhub.DeadLetterTopic(g.log.Topic())
-	id := deadLetterID(g.log.Topic(), offset, g.name, epoch, "")
-	for {
-		switch _, err := b.store.Find(ctx, dlq, id); {
-		case errors.Is(err, store.ErrNotFound):
-			return false, nil
-		case err != nil:
-			return false, err
-		}
-		again, _, err := b.lastRedrive(ctx, id)
-		if again == "" || err != nil {
-			return err == nil, err
-		}
-		id = deadLetterID(g.log.Topic(), offset, g.name, epoch, again)
-	}
 }
 
 func validateWait(p *eventhub.Publication, now time.Time) error {
@@ -260,7 +238,7 @@ func (a *ackWaiter) ask() {
 		g.mu.Lock()
 		epoch, given := g.state.Epoch(), g.counts.DeadLettered
 		g.mu.Unlock()
-		dead, err := a.ackWait.bus.isDeadLetter(context.Background(), g, w.offset, epoch)
+		dead, err := a.ackWait.bus.letters.GaveUp(context.Background(), g.log.Topic(), g.name, w.offset, epoch)
 		if err != nil {
 			a.settle(storeError(err, "look up the dead letter of offset %d in topic %q; the events are published", w.offset, g.log.Topic()))
 			return

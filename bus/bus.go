@@ -60,6 +60,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/deadletter"
 	"eventhub/bus/internal/delayed"
 	"eventhub/bus/internal/judge"
 	"eventhub/bus/internal/past"
@@ -142,6 +143,7 @@ type Bus struct {
 	clock     *sched.Clock
 	sched     *sched.Scheduler
 	mover     *delayed.Mover
+	letters   *deadletter.Letters
 	logs      *topiclog.Logs
 	tails     *tail.Tails
 
@@ -200,6 +202,7 @@ func New(opts Options) (*Bus, error) {
 		groups: make(map[groupKey]*group),
 	}
 	b.history = past.New(b.store, b.filters.Compile)
+	b.letters = deadletter.New(b.store, b.history, b.filters.Compile)
 	deleted, err := b.store.DeletedEpoch(context.Background())
 	if err != nil {
 		return nil, storeError(err, "read the epoch of deleted groups")

@@ -2,35 +2,17 @@ package bus
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"fmt"
 
 	"eventhub"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/deadletter"
 	"eventhub/bus/internal/groupstate"
 	"eventhub/bus/internal/publish"
-	"eventhub/internal/strictjson"
 	"eventhub/store"
 )
 
-// A dead letter is an event of <topic>.dlq that holds the original and why the
-// group gave it up. It is appended in one unit with the group's state, in which
-// the original is done; its id is derived, so that one which comes twice (the
-// process died after the commit, before the cursor was there) is the same
-// event.
-
-// deadLetterID names the dead letter of one event in one group and epoch, and of one
-// redrive where it has a mark.
-func deadLetterID(topic string, offset uint64, group string, epoch uint64, mark string) string {
-	text := fmt.Appendf(nil, "%s\x00%d\x00%s\x00%d", topic, offset, group, epoch)
-	if mark != "" {
-		text = append(append(text, 0), mark...)
-	}
-	sum := sha256.Sum256(text)
-	return "dl-" + hex.EncodeToString(sum[:16])
-}
+// A dead letter (package bus/internal/deadletter) is appended in one unit with the state of
+// the group, in which the original is done.
 
 // makeLetters prepares the dead letters of what was read. g.mu is held.
 func (g *group) makeLetters(pending []groupstate.Letter, items []store.Item) []*groupStep {
@@ -62,35 +44,19 @@ func (g *group) makeLetters(pending []groupstate.Letter, items []store.Item) []*
 	return all
 }
 
-// letter encodes the dead letter of an entry. Its payload carries the original
-// event with its tokens untouched.
+// letter makes the step of the dead letter of an entry. g.mu is held.
 func (g *group) letter(e *groupstate.Entry, reason string, rec eventhub.Record) (*groupStep, error) {
 	offset := e.Offset()
-	original, err := rec.Event(offset)
+	letter := deadletter.Letter{
+		Topic: g.log.Topic(), Group: g.name, Epoch: g.state.Epoch(), Offset: offset, Record: rec, Attempts: e.Attempts(),
+		Mark: g.state.Mark(offset), Redriven: e.Redriven(), Reason: reason, History: g.state.History(offset),
+	}
+	event, err := letter.Event()
 	if err != nil {
 		return nil, err
 	}
-	payload := strictjson.AppendString([]byte(`{"topic":`), g.log.Topic())
-	payload = strictjson.AppendString(append(payload, `,"group":`...), g.name)
-	payload = fmt.Appendf(payload, `,"offset":%d,"epoch":%d,"attempts":%d,`, offset, g.state.Epoch(), e.Attempts())
-	mark := g.state.Mark(offset)
-	if mark != "" {
-		payload = fmt.Appendf(payload, `"redriven":%d,`, e.Redriven())
-	}
-	payload = append(payload, `"reason":`...)
-	payload = strictjson.AppendString(payload, reason)
-	if history, err := json.Marshal(g.state.History(offset)); err == nil && len(g.state.History(offset)) > 0 {
-		payload = append(append(payload, `,"history":`...), history...)
-	}
-	payload = rec.AppendJSON(append(payload, `,"event":`...), offset)
-	payload = append(payload, '}')
 	var events publish.Events
-	err = events.AddMade(&eventhub.Event{
-		ID:    deadLetterID(g.log.Topic(), offset, g.name, g.state.Epoch(), mark),
-		Topic: eventhub.DeadLetterTopic(g.log.Topic()),
-		Key:   original.Key, CausedBy: []string{original.ID}, Payload: payload,
-	})
-	if err != nil {
+	if err := events.AddMade(&event); err != nil {
 		return nil, err
 	}
 	return &groupStep{

@@ -11,6 +11,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/deadletter"
 	"eventhub/bus/internal/groupstate"
 	"eventhub/bus/internal/topiclog"
 	"eventhub/internal/strictjson"
@@ -183,7 +184,7 @@ func TestSeekWhileADeadLetterWaits(t *testing.T) {
 		synctest.Wait()
 		equal(t, "cursor", r.cursor("t", "g").Offset, 1)
 		dead := r.events("t.dlq")
-		if len(dead) != 1 || dead[0].ID != deadLetterID("t", 1, "g", epoch+1, "") {
+		if len(dead) != 1 || dead[0].ID != deadletter.ID("t", 1, "g", epoch+1, "") {
 			t.Errorf("dead letters %+v; want the one of the second epoch", dead)
 		}
 	})

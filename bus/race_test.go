@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/deadletter"
 	"eventhub/store"
 	"eventhub/store/memory"
 )
@@ -160,7 +161,7 @@ func checkNothingLost(t *testing.T, s store.Store, head uint64, ledgers []*ledge
 			letters++
 			found := false
 			for epoch := l.first; epoch <= state.Epoch; epoch++ {
-				found = found || dead[deadLetterID("t", offset, l.name, epoch, "")]
+				found = found || dead[deadletter.ID("t", offset, l.name, epoch, "")]
 			}
 			if !found {
 				t.Errorf("group %s: %d was neither acked nor dead-lettered", l.name, offset)

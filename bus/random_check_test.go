@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/deadletter"
 	"eventhub/bus/internal/groupstate"
 	"eventhub/store"
 )
@@ -196,7 +197,7 @@ func (w *world) arrive(arrived map[string]eventhub.Event) {
 		}
 		l.seen = true
 		w.letterCame(l)
-		var p letterPayload
+		var p deadletter.Payload
 		if err := json.Unmarshal(e.Payload, &p); err != nil {
 			w.t.Fatal(err)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/deadletter"
 	"eventhub/bus/internal/groupstate"
 	"eventhub/store"
 )
@@ -110,7 +111,7 @@ func (g *modelGroup) letterID(offset uint64, e *modelEvent) string {
 	if e != nil && e.redrive != nil {
 		mark = e.redrive.mark
 	}
-	return deadLetterID(g.topic.name, offset, g.name, g.epoch, mark)
+	return deadletter.ID(g.topic.name, offset, g.name, g.epoch, mark)
 }
 
 // class says why the event of a dead letter is not put on the list, "" where it is.
@@ -790,7 +791,7 @@ func (w *world) restoreAgain(g *modelGroup, p *groupstate.Progress, crash bool) 
 			e = nil
 		}
 		firm, past := g.past[r.Mark()]
-		l := w.letters[deadLetterID(g.topic.name, offset, g.name, g.epoch, r.Mark())]
+		l := w.letters[deadletter.ID(g.topic.name, offset, g.name, g.epoch, r.Mark())]
 		switch {
 		case firm || l != nil && l.seen:
 			w.t.Fatalf("%s has %d on its list, %+v; it is done durably", g, offset, r)
@@ -884,7 +885,7 @@ func (w *world) checkAgain(g *modelGroup, room int, idle bool) {
 
 // addRow notes a dead letter as DeadLetters is to return it.
 func (w *world) addRow(topic *modelTopic, item store.Item, e eventhub.Event) {
-	var p letterPayload
+	var p deadletter.Payload
 	if err := json.Unmarshal(e.Payload, &p); err != nil {
 		w.t.Fatal(err)
 	}

@@ -1,16 +1,13 @@
 package bus
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"time"
 
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/deadletter"
 	"eventhub/bus/internal/groupstate"
 	"eventhub/bus/internal/publish"
 	"eventhub/internal/eventid"
@@ -45,13 +42,9 @@ const (
 	skipGone    = "gone"
 )
 
-// addMark adds a mark as an event of its topic.
-func addMark(events *publish.Events, id string, m admin.RedriveMark) error {
-	payload, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	return events.AddMade(&eventhub.Event{ID: id, Topic: admin.RedriveTopic, CausedBy: []string{m.DeadLetterID}, Payload: payload})
+// DeadLetters implements admin.Redriver.
+func (b *Bus) DeadLetters(ctx context.Context, q admin.DeadLetterQuery, visit func(*admin.DeadLetter) error) error {
+	return b.letters.Each(ctx, q, visit)
 }
 
 // Requeue implements admin.Redriver.
@@ -59,12 +52,21 @@ func (b *Bus) Requeue(ctx context.Context, topic string, offset uint64, payload 
 	var none eventhub.Receipt
 	q := admin.DeadLetterQuery{Topic: topic, Offsets: []uint64{offset}, All: true}
 	var events publish.Events
-	err := b.DeadLetters(ctx, q, func(d *admin.DeadLetter) error { return addRequeued(&events, d, payload, by) })
+	err := b.DeadLetters(ctx, q, func(d *admin.DeadLetter) error {
+		e, mark, err := deadletter.Requeue(d, payload, by)
+		if err == nil {
+			err = events.Add(&e, time.Now())
+		}
+		if err == nil {
+			err = events.AddMade(&mark)
+		}
+		return err
+	})
 	if err != nil {
 		return none, err
 	}
 	if events.Bytes() == 0 {
-		return none, eventhub.Errorf(eventhub.CodeUnknownID, "the event at offset %d of topic %q is no dead letter", offset, letterTopic(topic))
+		return none, eventhub.Errorf(eventhub.CodeUnknownID, "the event at offset %d of topic %q is no dead letter", offset, deadletter.Topic(topic))
 	}
 	job := publish.NewUnit(&events)
 	job.Durable = true
@@ -73,36 +75,6 @@ func (b *Bus) Requeue(ctx context.Context, topic string, offset uint64, payload 
 		return none, err
 	}
 	return receipts[0], nil
-}
-
-// addRequeued adds the new event of a dead letter, and the mark. Their ids derive from the
-// dead letter and the payload, so that the same again adds nothing.
-func addRequeued(events *publish.Events, d *admin.DeadLetter, payload []byte, by string) error {
-	letter, err := d.Record.Event(d.Offset)
-	if err != nil {
-		return err
-	}
-	var p letterPayload
-	if err := json.Unmarshal(letter.Payload, &p); err != nil {
-		return err
-	}
-	var compact bytes.Buffer
-	if json.Compact(&compact, payload) != nil {
-		compact.Write(payload) // it is refused below, with its position
-	}
-	sum := sha256.Sum256(append([]byte(d.ID+"\x00"), compact.Bytes()...))
-	name := hex.EncodeToString(sum[:16])
-	e := eventhub.Event{
-		ID: "rq-" + name, Topic: d.Topic, Key: p.Event.Key, SID: p.Event.SID, Headers: p.Event.Headers, Tags: p.Event.Tags,
-		CausedBy: []string{d.EventID}, Payload: payload,
-	}
-	if err := events.Add(&e, time.Now()); err != nil {
-		return err
-	}
-	return addMark(events, "rm-"+name, admin.RedriveMark{
-		By: by, Topic: d.Topic, Group: d.Group, Offset: d.Event, RequeuedAs: e.ID,
-		DeadLetter: eventhub.Place{Topic: letter.Topic, Offset: d.Offset}, DeadLetterID: d.ID,
-	})
 }
 
 // redrive is one call of Redrive.
@@ -131,7 +103,7 @@ func (b *Bus) Redrive(ctx context.Context, q admin.RedriveQuery) (admin.RedriveR
 	r := redrive{bus: b, query: q, next: now, reported: now, planned: make(map[groupKey]map[uint64]bool),
 		most: min(max(int(int64(q.Rate)*int64(redriveTick)/int64(time.Second)), 1), redriveEvents)}
 	r.result = admin.RedriveResult{Topic: q.Topic, Applied: q.Apply, Groups: make(map[string]int), Skipped: make(map[string]int), After: q.After}
-	r.topic = letterTopic(q.Topic)
+	r.topic = deadletter.Topic(q.Topic)
 	err := b.DeadLetters(ctx, q.DeadLetterQuery, func(d *admin.DeadLetter) error { return r.take(ctx, d) })
 	if err == nil {
 		err = r.flush(ctx)
@@ -388,7 +360,7 @@ func (r *redrive) times(ctx context.Context, d *admin.DeadLetter) (int, error) {
 		times = max(times, m.Redriven)
 	}
 	if len(d.Marks) == admin.MaxRedriveMarks { // there may be more
-		_, last, err := r.bus.lastRedrive(ctx, d.ID)
+		_, last, err := r.bus.letters.LastRedrive(ctx, d.ID)
 		if err != nil {
 			return 0, err
 		}
@@ -406,14 +378,18 @@ func (r *redrive) encode(ctx context.Context, p *redriveJob) error {
 		if err != nil {
 			return err
 		}
-		mark := eventid.New()
-		if err := addMark(&marks, mark, admin.RedriveMark{
+		id := eventid.New()
+		mark, err := deadletter.Mark(id, &admin.RedriveMark{
 			By: r.query.By, Topic: d.Topic, Group: d.Group, Offset: d.Event, Redriven: times,
 			DeadLetter: eventhub.Place{Topic: r.topic, Offset: d.Offset}, DeadLetterID: d.ID,
-		}); err != nil {
+		})
+		if err == nil {
+			err = marks.AddMade(&mark)
+		}
+		if err != nil {
 			return err
 		}
-		p.marks = append(p.marks, redriveMark{mark, times})
+		p.marks = append(p.marks, redriveMark{id, times})
 	}
 	marks.Fill(&p.Request)
 	return nil

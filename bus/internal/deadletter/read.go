@@ -1,4 +1,4 @@
-package bus
+package deadletter
 
 import (
 	"context"
@@ -9,20 +9,32 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/past"
+	"eventhub/internal/filter"
 	"eventhub/store"
 )
 
-// What the dead letters of a topic say, and what was done about each: its marks are
-// events of admin.RedriveTopic that it has caused.
+// Letters reads the dead letters of a store and what was done about each.
+type Letters struct {
+	store   store.Store
+	history *past.History
+	compile func(*eventhub.Filter) (*filter.Program, error)
+}
 
-// DeadLetters implements admin.Redriver.
-func (b *Bus) DeadLetters(ctx context.Context, q admin.DeadLetterQuery, visit func(*admin.DeadLetter) error) error {
-	if err := b.checkDeadLetters(ctx, &q); err != nil {
+// New returns the dead letters that are in a store. history is that of the same store;
+// compile makes programs of filters; it may share them.
+func New(s store.Store, history *past.History, compile func(*eventhub.Filter) (*filter.Program, error)) *Letters {
+	return &Letters{store: s, history: history, compile: compile}
+}
+
+// Each calls visit for each dead letter that a query asks for, as admin.Redriver says of
+// DeadLetters.
+func (l *Letters) Each(ctx context.Context, q admin.DeadLetterQuery, visit func(*admin.DeadLetter) error) error {
+	if err := l.check(ctx, &q); err != nil {
 		return err
 	}
 	left := q.Limit
 	take := func(item eventhub.Item) error {
-		d, err := b.deadLetter(ctx, &q, item)
+		d, err := l.read(ctx, &q, item)
 		if d == nil || err != nil {
 			return err
 		}
@@ -34,18 +46,18 @@ func (b *Bus) DeadLetters(ctx context.Context, q admin.DeadLetterQuery, visit fu
 		}
 		return nil
 	}
-	err := b.scanDeadLetters(ctx, &q, take)
+	err := l.scan(ctx, &q, take)
 	if errors.Is(err, errEnough) {
 		return nil
 	}
 	return err
 }
 
-var errEnough = errors.New("bus: limit reached")
+var errEnough = errors.New("deadletter: limit reached")
 
-// checkDeadLetters checks a query, makes its topic that of the dead letters, and its
+// check checks a query, makes its topic that of the dead letters, and its
 // ids offsets.
-func (b *Bus) checkDeadLetters(ctx context.Context, q *admin.DeadLetterQuery) error {
+func (l *Letters) check(ctx context.Context, q *admin.DeadLetterQuery) error {
 	bad := func(format string, args ...any) error {
 		return eventhub.Errorf(eventhub.CodeBadRequest, format, args...)
 	}
@@ -65,16 +77,16 @@ func (b *Bus) checkDeadLetters(ctx context.Context, q *admin.DeadLetterQuery) er
 			return err
 		}
 	}
-	letters := letterTopic(q.Topic)
-	_, err := b.store.Topic(ctx, letters)
+	letters := Topic(q.Topic)
+	_, err := l.store.Topic(ctx, letters)
 	if errors.Is(err, store.ErrNotFound) {
-		_, err = b.store.Topic(ctx, q.Topic) // it may be there without a dead letter
+		_, err = l.store.Topic(ctx, q.Topic) // it may be there without a dead letter
 	}
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return past.NoTopic(q.Topic)
 	case err != nil:
-		return storeError(err, "look up topic %q", q.Topic)
+		return store.Failed(err, "look up topic %q", q.Topic)
 	}
 	q.Topic = letters
 	q.Offsets = slices.Clone(q.Offsets)
@@ -82,12 +94,12 @@ func (b *Bus) checkDeadLetters(ctx context.Context, q *admin.DeadLetterQuery) er
 		if err := eventhub.ValidateID(id); err != nil {
 			return err
 		}
-		offset, err := b.store.Find(ctx, q.Topic, id)
+		offset, err := l.store.Find(ctx, q.Topic, id)
 		if errors.Is(err, store.ErrNotFound) {
 			return eventhub.Errorf(eventhub.CodeUnknownID, "there is no dead letter %q in topic %q", id, q.Topic)
 		}
 		if err != nil {
-			return storeError(err, "find event %q", id)
+			return store.Failed(err, "find event %q", id)
 		}
 		q.Offsets = append(q.Offsets, offset)
 	}
@@ -96,18 +108,10 @@ func (b *Bus) checkDeadLetters(ctx context.Context, q *admin.DeadLetterQuery) er
 	return nil
 }
 
-// letterTopic returns the dead-letter topic that a query's topic means.
-func letterTopic(topic string) string {
-	if eventhub.IsDeadLetterTopic(topic) {
-		return topic
-	}
-	return eventhub.DeadLetterTopic(topic)
-}
-
-// scanDeadLetters calls take for what may be meant.
-func (b *Bus) scanDeadLetters(ctx context.Context, q *admin.DeadLetterQuery, take func(eventhub.Item) error) error {
+// scan calls take for what may be meant.
+func (l *Letters) scan(ctx context.Context, q *admin.DeadLetterQuery, take func(eventhub.Item) error) error {
 	if len(q.Offsets) > 0 {
-		return b.namedDeadLetters(ctx, q, take)
+		return l.named(ctx, q, take)
 	}
 	replay := admin.ReplayQuery{Topic: q.Topic, ToTS: q.ToTS, Filter: q.Filter}
 	switch {
@@ -116,7 +120,7 @@ func (b *Bus) scanDeadLetters(ctx context.Context, q *admin.DeadLetterQuery, tak
 	case q.FromTS > 0:
 		replay.Start = eventhub.Start{Kind: eventhub.StartTime, TS: q.FromTS}
 	}
-	return b.Replay(ctx, replay, func(_ string, item eventhub.Item) error {
+	return l.history.Replay(ctx, replay, func(_ string, item eventhub.Item) error {
 		if item.Record.CommitTime() < q.FromTS {
 			return nil
 		}
@@ -124,16 +128,16 @@ func (b *Bus) scanDeadLetters(ctx context.Context, q *admin.DeadLetterQuery, tak
 	})
 }
 
-func (b *Bus) namedDeadLetters(ctx context.Context, q *admin.DeadLetterQuery, take func(eventhub.Item) error) error {
-	program, err := b.filters.Compile(q.Filter)
+func (l *Letters) named(ctx context.Context, q *admin.DeadLetterQuery, take func(eventhub.Item) error) error {
+	program, err := l.compile(q.Filter)
 	if err != nil {
 		return err
 	}
 	var batch store.Batch
 	for _, offset := range q.Offsets {
 		batch.Reset()
-		if err := b.store.Read(ctx, q.Topic, offset, 1, 0, &batch); err != nil {
-			return storeError(err, "read topic %q at offset %d", q.Topic, offset)
+		if err := l.store.Read(ctx, q.Topic, offset, 1, 0, &batch); err != nil {
+			return store.Failed(err, "read topic %q at offset %d", q.Topic, offset)
 		}
 		if len(batch.Items) == 0 || batch.Items[0].Offset != offset {
 			return eventhub.Errorf(eventhub.CodeUnknownID, "there is no dead letter at offset %d of topic %q", offset, q.Topic)
@@ -150,32 +154,14 @@ func (b *Bus) namedDeadLetters(ctx context.Context, q *admin.DeadLetterQuery, ta
 	return nil
 }
 
-// letterPayload is what group.letter writes.
-type letterPayload struct {
-	Topic    string `json:"topic"`
-	Group    string `json:"group"`
-	Offset   uint64 `json:"offset"`
-	Epoch    uint64 `json:"epoch"`
-	Attempts int    `json:"attempts"`
-	Redriven int    `json:"redriven"`
-	Reason   string `json:"reason"`
-	Event    struct {
-		ID      string            `json:"id"`
-		Key     string            `json:"key"`
-		SID     string            `json:"sid"`
-		Headers map[string]string `json:"headers"`
-		Tags    []string          `json:"tags"`
-	} `json:"event"`
-}
-
-// deadLetter reads an event of a dead-letter topic, nil where it is not meant. What is
+// read reads an event of a dead-letter topic, nil where it is not meant. What is
 // no dead letter of the topic, as others may have imported it, never is.
-func (b *Bus) deadLetter(ctx context.Context, q *admin.DeadLetterQuery, item eventhub.Item) (*admin.DeadLetter, error) {
+func (l *Letters) read(ctx context.Context, q *admin.DeadLetterQuery, item eventhub.Item) (*admin.DeadLetter, error) {
 	e, err := item.Record.Event(item.Offset)
 	if err != nil {
 		return nil, err
 	}
-	var p letterPayload
+	var p Payload
 	if json.Unmarshal(e.Payload, &p) != nil || p.Group == "" || p.Offset == 0 || eventhub.DeadLetterTopic(p.Topic) != q.Topic {
 		return nil, nil
 	}
@@ -187,17 +173,17 @@ func (b *Bus) deadLetter(ctx context.Context, q *admin.DeadLetterQuery, item eve
 		Topic: p.Topic, Group: p.Group, Event: p.Offset, EventID: p.Event.ID, Key: p.Event.Key,
 		Epoch: p.Epoch, Attempts: p.Attempts, Reason: p.Reason, Redriven: p.Redriven, Record: item.Record,
 	}
-	if d.Marks, err = b.marks(ctx, d.ID); err != nil || len(d.Marks) > 0 && !q.All {
+	if d.Marks, err = l.marks(ctx, d.ID); err != nil || len(d.Marks) > 0 && !q.All {
 		return nil, err
 	}
 	return d, nil
 }
 
 // marks returns what was done about a dead letter, the first of it.
-func (b *Bus) marks(ctx context.Context, id string) (marks []admin.RedriveMark, _ error) {
-	places, err := b.markPlaces(ctx, id, store.Place{}, admin.MaxRedriveMarks)
+func (l *Letters) marks(ctx context.Context, id string) (marks []admin.RedriveMark, _ error) {
+	places, err := l.markPlaces(ctx, id, store.Place{}, admin.MaxRedriveMarks)
 	for _, place := range places {
-		_, mark, err := b.mark(ctx, id, place)
+		_, mark, err := l.mark(ctx, id, place)
 		if err != nil {
 			return nil, err
 		}
@@ -208,12 +194,12 @@ func (b *Bus) marks(ctx context.Context, id string) (marks []admin.RedriveMark, 
 	return marks, err
 }
 
-// lastRedrive returns the last mark by which a dead letter was redriven, and its id; ""
+// LastRedrive returns the last mark by which a dead letter was redriven, and its id; ""
 // where it was not. There may be more redrives than a dead letter shows marks.
-func (b *Bus) lastRedrive(ctx context.Context, letter string) (id string, _ admin.RedriveMark, _ error) {
+func (l *Letters) LastRedrive(ctx context.Context, letter string) (id string, _ admin.RedriveMark, _ error) {
 	var all []store.Place
 	for after := (store.Place{}); ; after = all[len(all)-1] {
-		places, err := b.markPlaces(ctx, letter, after, admin.MaxPage)
+		places, err := l.markPlaces(ctx, letter, after, admin.MaxPage)
 		if err != nil {
 			return "", admin.RedriveMark{}, err
 		}
@@ -222,7 +208,7 @@ func (b *Bus) lastRedrive(ctx context.Context, letter string) (id string, _ admi
 		}
 	}
 	for _, place := range slices.Backward(all) {
-		id, mark, err := b.mark(ctx, letter, place)
+		id, mark, err := l.mark(ctx, letter, place)
 		if err != nil {
 			return "", admin.RedriveMark{}, err
 		}
@@ -235,11 +221,11 @@ func (b *Bus) lastRedrive(ctx context.Context, letter string) (id string, _ admi
 
 // markPlaces returns where the marks of a dead letter are, those after a place: at most
 // limit.
-func (b *Bus) markPlaces(ctx context.Context, letter string, after store.Place, limit int) ([]store.Place, error) {
+func (l *Letters) markPlaces(ctx context.Context, letter string, after store.Place, limit int) ([]store.Place, error) {
 	after.Topic = admin.RedriveTopic
-	places, err := b.store.Effects(ctx, letter, after, limit)
+	places, err := l.store.Effects(ctx, letter, after, limit)
 	if err != nil {
-		return nil, storeError(err, "find the marks of dead letter %q", letter)
+		return nil, store.Failed(err, "find the marks of dead letter %q", letter)
 	}
 	for i, place := range places {
 		if place.Topic != admin.RedriveTopic {
@@ -251,10 +237,10 @@ func (b *Bus) markPlaces(ctx context.Context, letter string, after store.Place, 
 
 // mark reads one mark of a dead letter, and its id; nil where it is none, as others may
 // have imported it.
-func (b *Bus) mark(ctx context.Context, letter string, place store.Place) (id string, _ *admin.RedriveMark, _ error) {
+func (l *Letters) mark(ctx context.Context, letter string, place store.Place) (id string, _ *admin.RedriveMark, _ error) {
 	var batch store.Batch
-	if err := b.store.Read(ctx, place.Topic, place.Offset, 1, 0, &batch); err != nil {
-		return "", nil, storeError(err, "read topic %q at offset %d", place.Topic, place.Offset)
+	if err := l.store.Read(ctx, place.Topic, place.Offset, 1, 0, &batch); err != nil {
+		return "", nil, store.Failed(err, "read topic %q at offset %d", place.Topic, place.Offset)
 	}
 	if len(batch.Items) == 0 || batch.Items[0].Offset != place.Offset {
 		return "", nil, nil
@@ -266,4 +252,23 @@ func (b *Bus) mark(ctx context.Context, letter string, place store.Place) (id st
 	}
 	mark.TS = batch.Items[0].Record.CommitTime()
 	return e.ID, &mark, nil
+}
+
+// GaveUp reports whether a group has given up the event at offset in an epoch, and the event
+// was not given back since.
+func (l *Letters) GaveUp(ctx context.Context, topic, group string, offset, epoch uint64) (bool, error) {
+	id := ID(topic, offset, group, epoch, "")
+	for {
+		switch _, err := l.store.Find(ctx, eventhub.DeadLetterTopic(topic), id); {
+		case errors.Is(err, store.ErrNotFound):
+			return false, nil
+		case err != nil:
+			return false, err
+		}
+		mark, _, err := l.LastRedrive(ctx, id)
+		if mark == "" || err != nil {
+			return err == nil, err
+		}
+		id = ID(topic, offset, group, epoch, mark)
+	}
 }
