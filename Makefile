@@ -4,13 +4,26 @@ GO ?= go
 VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo devel)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo quick test lint bench bench-peers soak fuzz clean
+# Where make install puts the files; docs/install.md lists them.
+PREFIX ?= /usr/local
+BINARY ?= bin/eventhub
+UNITDIR ?= auto
+INSTALL = PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' BINARY='$(BINARY)' UNITDIR='$(UNITDIR)' ./scripts/install
+
+.PHONY: help build install uninstall demo quick test lint bench bench-peers soak fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/eventhub
 	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/eventhub ./cmd/eventhub
+
+install: ## install bin/eventhub, built if it is not there, completions and the systemd unit; PREFIX=/usr/local DESTDIR=
+	@[ -e bin/eventhub ] || [ '$(BINARY)' != bin/eventhub ] || $(MAKE) --no-print-directory build
+	@$(INSTALL)
+
+uninstall: ## remove what make install installed; data and settings stay
+	@$(INSTALL) remove
 
 demo: build ## run hub, heartbeat agent and projector, and watch this machine's processes
 	./bin/eventhub demo
