@@ -28,6 +28,7 @@ type keeper struct {
 	running map[attempt]eventhub.Lease // of lost connections, begun
 	owed    map[string]bool            // topics whose next delivery is to say Sought
 	heirs   map[eventhub.Lease]eventhub.Lease
+	passed  map[eventhub.Lease]bool // given to handlers, in front of the receiver still
 
 	acks []eventhub.Ref // not sent yet; guarded by Client.mu
 }
@@ -69,10 +70,28 @@ type attempt struct {
 func (k *keeper) Deliver(batch []eventhub.Delivery) int {
 	fresh, at := k.note(batch, time.Now())
 	taken := k.Receiver.Deliver(fresh)
-	if at == nil || taken == len(fresh) {
-		return taken + len(batch) - len(fresh)
+	if at == nil { // all are fresh
+		return taken
 	}
-	return at[taken]
+	if taken == len(fresh) {
+		taken = len(batch)
+	} else {
+		taken = at[taken]
+	}
+	k.forgetPassed(batch[:taken])
+	return taken
+}
+
+// forgetPassed forgets what is not offered again.
+func (k *keeper) forgetPassed(batch []eventhub.Delivery) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range batch {
+		if len(k.passed) == 0 {
+			return
+		}
+		delete(k.passed, batch[i].Lease)
+	}
 }
 
 // note holds the deliveries and returns those that the receiver is to get, and, if
@@ -100,8 +119,12 @@ func (k *keeper) note(batch []eventhub.Delivery, now time.Time) (fresh []eventhu
 
 // take holds a delivery. It reports false where a handler is at its event: that one's
 // verdict is for the new lease. A delivery that is offered again has been held since the
-// first time.
+// first time; if it went to a handler then, that one may have its verdict by now, or a still
+// newer lease.
 func (k *keeper) take(d *eventhub.Delivery, now time.Time) (isFresh bool) {
+	if len(k.passed) > 0 && k.passed[d.Lease] {
+		return false
+	}
 	if d.Sought {
 		k.forgetVoid(d)
 	}
@@ -138,6 +161,10 @@ func (k *keeper) inherit(lease, heir eventhub.Lease, now time.Time) {
 		k.heirs = make(map[eventhub.Lease]eventhub.Lease)
 	}
 	k.heirs[lease] = heir
+	if k.passed == nil {
+		k.passed = make(map[eventhub.Lease]bool)
+	}
+	k.passed[heir] = true
 }
 
 // forgetVoid forgets all that came before the group was moved in the topic of d: every event of
@@ -256,6 +283,7 @@ func (k *keeper) Forget() {
 			k.running[attempt{h.topic, string(h.record.ID()), h.redriven}] = h.lease(at)
 		}
 	}
+	clear(k.passed)
 	k.mu.Unlock()
 	if f, ok := k.Receiver.(eventhub.Forgetter); ok {
 		f.Forget()

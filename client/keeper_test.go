@@ -259,6 +259,44 @@ func TestLeaseThatRunsOutOverAConnection(t *testing.T) {
 	}
 }
 
+// TestLeasesThatWaitBehindAFullQueue: an event that a handler has comes twice more while the
+// queue is full, so both deliveries are offered again and again. The handler's verdict is for
+// the last lease, and nothing of the event is begun again after it.
+func TestLeasesThatWaitBehindAFullQueue(t *testing.T) {
+	c := &Client{conn: &conn{}}
+	c.conn.wake.L = &c.mu
+	k := &keeper{c: c, Receiver: taker(9), held: make(map[spot]hold)}
+	first, second, third := dealt(1, 1), dealt(2, 2), dealt(3, 1)
+	k.Deliver(first)
+	k.begin(&first[0])
+	waiting := []eventhub.Delivery{second[1], second[0], third[0]}
+	k.Receiver = taker(0)
+	for range 3 {
+		if taken := k.Deliver(waiting); taken != 0 {
+			t.Fatalf("%d deliveries are taken by a full queue", taken)
+		}
+	}
+	if lease, held := k.prolong(first[0].Lease, time.Second); !held || lease != third[0].Lease {
+		t.Errorf("lease %s is extended; held: %v", lease, held)
+	}
+	if lease, held := k.release(first[0].Lease); !held || lease != third[0].Lease {
+		t.Errorf("the verdict is for lease %s; held: %v", lease, held)
+	}
+	k.Receiver = taker(9)
+	if taken := k.Deliver(waiting); taken != 3 {
+		t.Errorf("%d deliveries are taken", taken)
+	}
+	for i := range waiting {
+		if begun := k.begin(&waiting[i]); begun != (i == 0) {
+			t.Errorf("delivery %d of what waited is begun: %v", i, begun)
+		}
+	}
+	k.release(waiting[0].Lease)
+	if len(k.held)+len(k.heirs)+len(k.running)+len(k.passed) > 0 {
+		t.Errorf("%d leases, %d heirs and %d passed are left", len(k.held), len(k.heirs), len(k.passed))
+	}
+}
+
 // TestExtensionIsDueInTheMiddle: each held lease once per half of its length.
 func TestExtensionIsDueInTheMiddle(t *testing.T) {
 	k := &keeper{opts: eventhub.GroupOptions{AckTimeout: 4 * time.Second}, held: make(map[spot]hold)}
