@@ -9,7 +9,7 @@ import (
 )
 
 // Code is the stable name of a failure. Every transport shows the same codes;
-// programs branch on them, people read the message beside them.
+// programs branch on them, people read the message next to them.
 type Code string
 
 // The codes of the protocol. They are never renamed.

@@ -8,7 +8,7 @@ import (
 // Lease names one delivery. The text form is opaque to clients and holds
 // A–Z a–z 0–9 and - only.
 type Lease struct {
-	// Runtime is drawn anew whenever a hub loads the group, so that a lease of
+	// Runtime is drawn again whenever a hub loads the group, so that a lease of
 	// an earlier run never names one of this run.
 	Runtime uint64
 	Offset  uint64

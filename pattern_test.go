@@ -86,7 +86,7 @@ func matchFrom(pattern, topic []string, own []bool) bool {
 	return matchFrom(pattern[1:], topic[1:], own[1:])
 }
 
-// ownSegments tells which segments make a topic the hub's own.
+// ownSegments are the segments that make a topic the hub's own.
 func ownSegments(topic []string) []bool {
 	own := make([]bool, len(topic))
 	own[0] = topic[0] == "system"

@@ -97,7 +97,7 @@ type Publisher interface {
 
 // PublishAndWait publishes the events as [Publisher].Publish does and waits until the
 // groups have acked all of them, for up to wait: at most MaxWait; 0 means DefaultWait.
-// What stands in the way are errors as of Publication.WaitFor: with CodeWaitTimeout the
+// What prevents it are errors as of Publication.WaitFor: with CodeWaitTimeout the
 // events are published, and the receipts say where. If ctx ends before, they may
 // or may not be.
 func PublishAndWait(ctx context.Context, p Publisher, groups []string, wait time.Duration, events ...Event) ([]Receipt, error) {

@@ -23,14 +23,14 @@ type Delivery struct {
 	// AckTimeout is how long the lease runs from now.
 	AckTimeout time.Duration
 	// Redriven counts how often the event was redriven (see admin.Redriver), 0 for most.
-	// Attempt began anew each time.
+	// Attempt began again each time.
 	Redriven int
 	// Sought is set on a member's first delivery after its group was moved: leases
 	// that it had are void. A remote hub's client sets it also where the group was moved
-	// while there was no connection, or was deleted and made anew.
+	// while there was no connection, or was deleted and made again.
 	Sought bool
 	// Epoch is that of the group in the topic, which each seek raises, and which a group
-	// that is made anew has otherwise. It is set on a member's first delivery of each
+	// that is made again has otherwise. It is set on a member's first delivery of each
 	// topic and on those with Sought; 0 otherwise.
 	Epoch uint64
 
@@ -62,7 +62,7 @@ type Receiver interface {
 	// Subscription.
 	Deliver(batch []Delivery) (taken int)
 
-	// Ended tells that the subscription ended by itself: the hub stops, the
+	// Ended says that the subscription ended by itself: the hub stops, the
 	// connection was lost for good. Nothing is delivered afterwards. It is not
 	// called after Unsubscribe or Drop.
 	Ended(err error)
@@ -77,7 +77,7 @@ type Forgetter interface {
 	Forget()
 }
 
-// Gap tells that a live tail does not go on right behind a place. The events behind
+// Gap says that a live tail does not go on right after a place. The events after
 // After and before First were removed; or, where First is 0, the log does not have what
 // was seen there.
 type Gap struct {
@@ -85,7 +85,7 @@ type Gap struct {
 	After, First uint64
 }
 
-// Gapped is a Receiver that is told of gaps: by Subscribe, before the first delivery, and
+// Gapped is a Receiver that is notified of gaps: by Subscribe, before the first delivery, and
 // by a client that has subscribed again over another connection, before what comes over
 // that. As Deliver it must neither block nor call the Subscription.
 type Gapped interface {
@@ -93,7 +93,7 @@ type Gapped interface {
 	Gap(g Gap)
 }
 
-// Knower is a Receiver of a live tail that is told by Subscribe, before anything else, what
+// Knower is a Receiver of a live tail that learns from Subscribe, before anything else, what
 // to give as TailOptions.Known to go on later. It is 1 to MaxKnownBytes of 0–9, a–z
 // and -, and names the topics that there are, and the time. As Deliver it must neither block nor call the
 // Subscription.
@@ -211,11 +211,11 @@ type Subscription interface {
 	// to the subscription until done. ctx bounds the wait for room.
 	AckAndPublish(ctx context.Context, hs []AckPublish, done func([]AckPublish))
 
-	// Ready tells that the receiver has room again after it took less than it
+	// Ready says that the receiver has room again after it took less than it
 	// was given.
 	Ready()
 
-	// Sent tells that n more of the deliveries that a Buffered receiver took have left
+	// Sent says that n more of the deliveries that a Buffered receiver took have left
 	// it, in the order in which it took them. Only from then on a delivery counts as
 	// made: its lease runs from there, and with AutoAck the event is acked. One that
 	// waits longer than MaxAckTimeout goes to another member, and the attempt is given

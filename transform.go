@@ -31,7 +31,7 @@ type Transformer func(ctx context.Context, d Delivery) ([]Event, error)
 // again, because nobody knows whether its step was taken, publishes the same ids,
 // and the hub takes each id once. t should therefore make the same of the same
 // event, in the same order. It also means that a group that is moved back adds
-// nothing to the results that are kept; where the past is to be made anew, t gives
+// nothing to the results that are kept; where the past is to be made again, t gives
 // ids of its own, or the group has another name. Results without CausedBy get the
 // delivery's id, and those without the headers traceparent, tracestate and
 // correlation id (correlationid, correlation-id, x-correlation-id,
@@ -50,7 +50,7 @@ type Transformer func(ctx context.Context, d Delivery) ([]Event, error)
 //
 // The steps are handed over in the order in which t returned, and a worker does not
 // wait for them: while some are being committed, others gather and go together
-// next. With a Concurrency of 1 the results are thus in the order of the
+// next. With a Concurrency of 1 the results are in the order of the
 // deliveries, except for those of deliveries that fail and come again. What bounds
 // the speed, besides t, is MaxInFlight: so many steps at most are taken in one
 // commit and, where the hub is remote, one way there and back.

@@ -14,7 +14,7 @@ import (
 	"eventhub"
 )
 
-// transforming runs a Transform over the group until stop is called, which tells
+// transforming runs a Transform over the group until stop is called, which says
 // what it returned.
 func transforming(t *testing.T, f *fakeGroup, concurrency int, tr eventhub.Transformer) (stop func() error) {
 	t.Helper()
@@ -35,7 +35,7 @@ func oneEach(_ context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
 	return []eventhub.Event{{Topic: fmt.Sprint("r", d.Offset), Payload: []byte(`1`)}}, nil
 }
 
-// stepper answers ack-and-publishes when it is told to.
+// stepper answers ack-and-publishes when it is asked to.
 type stepper struct {
 	calls [][]string // topics of the results
 	times []time.Time
@@ -155,7 +155,7 @@ func TestTransformGathers(t *testing.T) {
 }
 
 // TestTransformOutcomes: a lease that is lost is left alone, what has no room is
-// tried again before what stands behind it, what can not be published is nacked.
+// tried again before what comes after it, what can not be published is nacked.
 func TestTransformOutcomes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refusals := map[string][]error{

@@ -236,7 +236,7 @@ func (l *load) pace(frames int64) {
 		p.mu.Lock()
 		p.over = true
 		if len(p.free) == len(p.slots) {
-			_ = p.c.net.SetReadDeadline(time.Unix(1, 0)) // wakes its reader, for whom nothing will come
+			_ = p.c.net.SetReadDeadline(time.Unix(1, 0)) // wakes its reader, which gets nothing any more
 		}
 		p.mu.Unlock()
 	}

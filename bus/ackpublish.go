@@ -207,7 +207,7 @@ func (g *group) beginStep(x *groupStep, m *member, refs []eventhub.Ref) error {
 	slices.SortFunc(entries, func(a, b *groupstate.Entry) int { return cmp.Compare(a.Offset(), b.Offset()) })
 	for i, e := range entries[1:] {
 		if e == entries[i] {
-			return eventhub.Errorf(eventhub.CodeBadRequest, "the event at offset %d stands twice in one ack-and-publish", e.Offset())
+			return eventhub.Errorf(eventhub.CodeBadRequest, "the event at offset %d is named twice in one ack-and-publish", e.Offset())
 		}
 	}
 	for _, e := range entries {

@@ -63,7 +63,7 @@ func TestAckAndPublishChain(t *testing.T) {
 	for topic, group := range map[string]string{"a": "to-b", "b": "to-c", "c": "to-d"} {
 		head, err := c.store.Head(context.Background(), topic)
 		if cursor, cerr := c.bus.Cursor(context.Background(), topic, group); err != nil || cerr != nil || cursor.Offset < head {
-			t.Errorf("%s stands at %+v, %v; the head of %s is %d, %v", group, cursor, cerr, topic, head, err)
+			t.Errorf("%s is at %+v, %v; the head of %s is %d, %v", group, cursor, cerr, topic, head, err)
 		}
 	}
 	c.close()

@@ -543,7 +543,7 @@ func (d *deals) recall() {
 	}
 }
 
-// stored is how a group stands in the store.
+// stored is the state of a group in the store.
 type standing struct {
 	exists        bool
 	epoch, cursor uint64
@@ -725,7 +725,7 @@ func (d *deals) drain() {
 		head, _ := d.store.Head(context.Background(), "a")
 		c, err := d.bus.Cursor(context.Background(), "a", name)
 		if err != nil || c.Offset < head {
-			d.t.Fatalf("%s stands at %d, %v; the head is %d", name, c.Offset, err, head)
+			d.t.Fatalf("%s is at %d, %v; the head is %d", name, c.Offset, err, head)
 		}
 	}
 }

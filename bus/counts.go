@@ -9,7 +9,7 @@ import (
 	"eventhub/store"
 )
 
-// counts are what the bus counts beside its groups.
+// counts are what the bus counts besides its groups.
 type counts struct {
 	mu            sync.Mutex
 	topics        map[string]*measure.Topic
@@ -119,7 +119,7 @@ func newGroupCounts(topic, name string) groupCounts {
 	return groupCounts{measure.NewGroup(topic, name)}
 }
 
-// measure returns the counts of the group and how it stands.
+// measure returns the counts of the group and its state.
 func (g *group) measure(head uint64) measure.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -59,7 +59,7 @@ func TestDeleteTopic(t *testing.T) {
 		if _, err := r.bus.Topic(ctx, "u"); err != nil {
 			t.Errorf("the other topic: %v", err)
 		}
-		// The name begins anew, after the old offsets.
+		// The name begins again, after the old offsets.
 		receipts := r.publish("t", 4, 1)
 		equal(t, "offset", receipts[0].Offset, 4)
 		again := r.subscribe(opts("t", "g")).take()
@@ -229,7 +229,7 @@ func (b *beforeDelete) DeleteTopic(ctx context.Context, topic string) error {
 }
 
 // A group that is loaded while its topic is being deleted ends with it, and does not
-// stand in the way of the one that is made anew.
+// stand in the way of the one that is made again.
 func TestDeleteTopicWhileAMemberJoins(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 3)
@@ -252,7 +252,7 @@ func TestDeleteTopicWhileAMemberJoins(t *testing.T) {
 	})
 }
 
-// meanwhile runs something beside the reading of a group's parts.
+// meanwhile runs something during the reading of a group's parts.
 type meanwhile struct {
 	store.Store
 	begin func()

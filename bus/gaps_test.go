@@ -65,7 +65,7 @@ func TestRefusedStepOverAGap(t *testing.T) {
 }
 
 // TestAckedOverGaps: acked events far apart, so many that the window has forgotten them,
-// are known as such after their state was written anew and the hub was started again.
+// are known as such after their state was written again and the hub was started again.
 func TestAckedOverGaps(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		const n = 1536 // three times what the window remembers one by one

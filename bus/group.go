@@ -230,7 +230,7 @@ func (g *group) restore(state store.GroupState, known groupstate.Progress) error
 	if g.settings.FirstEpoch != 0 {
 		base = g.settings.From
 	}
-	g.bus.raised(state.Epoch) // should the group be deleted and made anew
+	g.bus.raised(state.Epoch) // should the group be deleted and made again
 	outlived := g.state.Restore((*groupHost)(g), g.settings.config(), known, base, state.Epoch, state.Cursor, g.bus.runtimes.draw(g))
 	g.restarted()
 	if outlived {
@@ -247,7 +247,7 @@ func (s settings) config() groupstate.Config {
 	}
 }
 
-// progressOf reads what the store has of a group beside its header.
+// progressOf reads what the store has of a group besides its header.
 func progressOf(ctx context.Context, s store.Store, topic, name string, cursor uint64) (groupstate.Progress, error) {
 	parts, err := s.GroupParts(ctx, topic, name)
 	if err != nil {
@@ -282,7 +282,7 @@ func (h *groupHost) Settled(offset uint64, how groupstate.Ending, held, age int6
 	}
 }
 
-// restarted does what comes after the state of the group began anew. g.mu is held.
+// restarted does what comes after the state of the group began again. g.mu is held.
 func (g *group) restarted() {
 	g.setReserved(nil)
 	for _, m := range g.members {
@@ -320,7 +320,7 @@ func isOutdated(err error) bool {
 
 // newEpoch returns an epoch for a new group, above those of all groups that ever
 // had its name in this life of the topic: the clock's milliseconds, or the next number
-// where the clock stands still or has gone back. Over a restart it is the store that
+// where the clock does not move or has gone back. Over a restart it is the store that
 // knows the epochs of groups that were deleted.
 func (b *Bus) newEpoch() uint64 {
 	for {

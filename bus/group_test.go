@@ -49,7 +49,7 @@ func TestStarts(t *testing.T) {
 	})
 }
 
-func TestStartBehindUnknownID(t *testing.T) {
+func TestStartAfterUnknownID(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		o := eventhub.GroupOptions{Topic: "t", Group: "g", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "nobody"}}
 		_, err := r.bus.Subscribe(context.Background(), o, &inbox{})
@@ -567,9 +567,9 @@ func TestSubscribeAtTheTopicLimit(t *testing.T) {
 	})
 }
 
-// TestEndedIsNotToldToWhoHasLeft, also when it left because another member was
-// told.
-func TestEndedIsNotToldToWhoHasLeft(t *testing.T) {
+// TestEndedIsNotForWhoHasLeft, also when it left because another member was
+// notified.
+func TestEndedIsNotForWhoHasLeft(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		first := &leaver{}
 		if _, err := r.bus.Subscribe(context.Background(), opts("t", "g"), first); err != nil {

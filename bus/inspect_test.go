@@ -153,7 +153,7 @@ func TestInspectGroupsInPages(t *testing.T) {
 }
 
 // TestDeleteGroup: members hear of it, leases are void, nothing of the group is
-// left, and a group of the same name begins anew.
+// left, and a group of the same name begins again.
 func TestDeleteGroup(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		ctx := context.Background()
@@ -219,7 +219,7 @@ func TestDeleteGroupMeetsAFlush(t *testing.T) {
 	})
 }
 
-// TestNewGroupAfterARestart: a group that is made anew has an epoch above that of
+// TestNewGroupAfterARestart: a group that is made again has an epoch above that of
 // the one before, also where the clock has not moved and the engine was started
 // in between, before the deletion or after it. So its dead letters are its own.
 func TestNewGroupAfterARestart(t *testing.T) {

@@ -73,7 +73,7 @@ func publishOne(t *testing.T, b *Bus) {
 
 // OKs do not wait for the disk; it has everything SyncEvery after the first of them,
 // and is left alone when there is nothing new.
-func TestIntervalSyncsBehindTheOKs(t *testing.T) {
+func TestIntervalSyncsAfterTheOKs(t *testing.T) {
 	inInterval(t, func(s *syncs, b *Bus) {
 		publishOne(t, b)
 		time.Sleep(9 * time.Millisecond)

@@ -23,7 +23,7 @@ import "eventhub"
 //     twice as long, and so on up to the longest lease that there is: what is held is
 //     settled by then, or else no suspect would ever go out.
 //   - It is kept free for the length of a lease while it has the suspect. Who extends the
-//     lease is alive: others come beside it.
+//     lease is alive: others come meanwhile.
 //   - Who pulls is a member for the length of a pull, and leaves no time to share: after a
 //     pull that took a suspect one takes what else there is.
 //

@@ -14,7 +14,7 @@ import (
 )
 
 // Events that fail hold their own keys back, and of the others half the time of their
-// member at most: what comes beside a hundred of them comes soon.
+// member at most: what comes while a hundred of them wait comes soon.
 func TestSuspectsLeaveOthersTheirTurn(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		o := opts("p.*", "g")
@@ -73,7 +73,7 @@ func TestLongJobsAndSuspects(t *testing.T) {
 	})
 }
 
-// Who extends the lease of a suspect is alive: others come beside it when it has had it
+// Who extends the lease of a suspect is alive: others come meanwhile when it has had it
 // for the length of a lease.
 func TestOthersComeBesideALongSuspect(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -88,7 +88,7 @@ func TestOthersComeBesideALongSuspect(t *testing.T) {
 		r.publish("p.b", 1, 1)
 		equal(t, "at first", len(in.take()), 0)
 		time.Sleep(11 * time.Second)
-		equal(t, "beside it", places(in.take()), []string{"p.b/1"})
+		equal(t, "meanwhile", places(in.take()), []string{"p.b/1"})
 		in.ack(leasesOf(suspect)...)
 		equal(t, "the suspect is done", r.cursor("p.a", "g").Offset, uint64(1))
 	})
@@ -113,7 +113,7 @@ func TestSuspectsWaitForAClaimAtRest(t *testing.T) {
 		in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, leasesOf(out)...)
 		time.Sleep(11 * time.Second) // its time alone is over
 		synctest.Wait()
-		equal(t, "beside it", len(in.take()), 0)
+		equal(t, "meanwhile", len(in.take()), 0)
 		in.ack(leasesOf(out)...)
 		time.Sleep(time.Minute)
 		equal(t, "the other suspect came", len(in.take()) > 0, true)
@@ -140,7 +140,7 @@ func TestSuspectsWaitForAPulledOneAtRest(t *testing.T) {
 		}
 		in = r.subscribe(o)
 		synctest.Wait()
-		equal(t, "beside it", len(in.take()), 0)
+		equal(t, "meanwhile", len(in.take()), 0)
 	})
 }
 
@@ -235,7 +235,7 @@ func TestFormerSuspectHoldsNobodyBack(t *testing.T) {
 	})
 }
 
-// TestNackedIsNoSuspect: a member that NACKs is alive, so the event comes again beside others,
+// TestNackedIsNoSuspect: a member that NACKs is alive, so the event comes again with others,
 // however often. One that cost its lease twice goes out alone, also where a NACK came after.
 func TestNackedIsNoSuspect(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -266,14 +266,14 @@ func TestNackedIsNoSuspect(t *testing.T) {
 				bad = out[0]
 			}
 		}
-		equal(t, "attempt of the one whose leases ran out, beside another", bad.Attempt, groupstate.IsolateAfter)
+		equal(t, "attempt of the one whose leases ran out, with another", bad.Attempt, groupstate.IsolateAfter)
 		in.ack(job)
 		bad = in.take()[0]
 		r.publish("t", 4, 1)
 		in.nack(byLease(bad))
 		job = byLease(in.take()[0])
 		time.Sleep(time.Minute)
-		equal(t, "came beside another", len(in.take()), 0)
+		equal(t, "came with another", len(in.take()), 0)
 		in.ack(job)
 		equal(t, "came alone", in.takeOffsets(), []uint64{3})
 	})

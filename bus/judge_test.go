@@ -57,7 +57,7 @@ func (s stuck) Judge(r eventhub.Record, offset uint64) filter.Verdict {
 	return s.Program.Judge(r, offset)
 }
 
-// withGate starts the bus anew with all filters behind a gate, which is open, and returns
+// withGate starts the bus again with a gate before all filters, which is open, and returns
 // it with a count of what they were asked.
 func (r *rig) withGate() (*gate, *atomic.Int64) {
 	r.stop()

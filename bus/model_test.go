@@ -121,7 +121,7 @@ func (g *modelGroup) passes(offset uint64) bool {
 
 func (g *modelGroup) String() string { return g.topic.name + "::" + g.name }
 
-// modelState is where an event of a group stands. In the log and in no map is
+// modelState is the state of an event in a group. In the log and in no map is
 // the same as modelWaiting from the beginning of time, except for order.
 type modelState int
 

@@ -19,7 +19,7 @@ import (
 //
 // A group that was subscribed by a pattern is a group in each topic that the
 // pattern matches, with state, cursor and settings of its own there, and a member
-// that came by the pattern is a member in each of them. What is durable beside
+// that came by the pattern is a member in each of them. What is durable besides
 // that is the pattern itself, with the settings for topics to come.
 //
 // A topic gets the groups whose patterns match it when it is created, by whatever creates

@@ -375,7 +375,7 @@ func TestSuspectOfOneTopicIsAloneInTheSubscription(t *testing.T) {
 		equal(t, "the suspect", places(suspect), []string{"p.a/1"})
 		r.publish("p.b", 1, 1)
 		r.publish("p.new", 1, 1)
-		equal(t, "beside it", len(in.take()), 0)
+		equal(t, "meanwhile", len(in.take()), 0)
 		in.ack(leasesOf(suspect)...)
 		equal(t, "after it", places(in.take()), []string{"p.b/3", "p.new/1"})
 	})

@@ -66,10 +66,10 @@ type disk struct {
 	hold chan struct{} // where not nil, later fsyncs of the write-ahead log wait for it
 }
 
-func (d *disk) set(hold chan struct{}) { d.setBehind(0, hold) }
+func (d *disk) set(hold chan struct{}) { d.setAfter(0, hold) }
 
-// setBehind lets n fsyncs pass before.
-func (d *disk) setBehind(n int, hold chan struct{}) {
+// setAfter lets n fsyncs pass before.
+func (d *disk) setAfter(n int, hold chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.hold, d.free = hold, n
@@ -163,7 +163,7 @@ func (w *world) holdFsyncs() {
 	w.commits = make(chan struct{})
 	// One may pass: the next may be of what follows from it, as the groups of a
 	// newborn topic.
-	w.disk.setBehind(rapid.IntRange(0, 1).Draw(w.t, "still pass"), w.commits)
+	w.disk.setAfter(rapid.IntRange(0, 1).Draw(w.t, "still pass"), w.commits)
 }
 
 // powerLoss takes the power away and goes on with what the disk has then, some of

@@ -52,7 +52,7 @@ func (r *rig) syncHeld() (release func()) {
 }
 
 // While a commit is synced the next one is built where enough waits for it. None is
-// told of, and nobody gets its events, before it is over, and those before it.
+// reported, and nobody gets its events, before it and those before it are over.
 func TestPipelinedCommits(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(opts("t", "g"))

@@ -80,7 +80,7 @@ func TestHistoryOfWhatIsDone(t *testing.T) {
 	})
 }
 
-// parts returns what the store has of a group beside its header.
+// parts returns what the store has of a group besides its header.
 func (r *rig) parts(topic, group string) []store.GroupPart {
 	r.t.Helper()
 	parts, err := r.store.GroupParts(context.Background(), topic, group)

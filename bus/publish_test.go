@@ -253,7 +253,7 @@ func TestClosedBusRefuses(t *testing.T) {
 
 // TestIndexOfABadEvent: an error about one event has its index, whatever is wrong with it,
 // and its message leaves the name of the list to the transport. One about the publication as
-// a whole has none. Publications beside it are published.
+// a whole has none. Publications of the same call are published.
 func TestIndexOfABadEvent(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		good := eventhub.Event{Topic: "t", Payload: []byte("1")}

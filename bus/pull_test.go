@@ -56,7 +56,7 @@ func TestPullTakesWhatIsThereAndKeepsTheLeases(t *testing.T) {
 func TestPullWaits(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		began := time.Now()
-		equal(t, "in vain", len(r.pull(opts("t", "g"), time.Minute)), 0)
+		equal(t, "without result", len(r.pull(opts("t", "g"), time.Minute)), 0)
 		equal(t, "waited", time.Since(began).String(), "1m0s")
 		time.AfterFunc(5*time.Second, func() { r.publish("t", 1, 1) })
 		began = time.Now()

@@ -40,7 +40,7 @@ func (w *world) ackAndPublish() {
 		}
 		h.Events = append(h.Events, e)
 	}
-	places, stands := w.standing(via, h.Refs)
+	places, valid := w.find(via, h.Refs)
 	hs, calls := []eventhub.AckPublish{h}, 0
 	w.guarded(func() { via.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) { calls++ }) })
 	synctest.Wait()
@@ -48,9 +48,9 @@ func (w *world) ackAndPublish() {
 	switch {
 	case calls != 1:
 		w.t.Fatalf("%d calls of done after an ack-and-publish", calls)
-	case stands != (code == ""), !stands && code != eventhub.CodeLeaseLost && code != eventhub.CodeBadRequest:
-		w.t.Fatalf("ack-and-publish of %+v in %s: %v; its leases stand: %t", h.Refs, g, hs[0].Err, stands)
-	case !stands:
+	case valid != (code == ""), !valid && code != eventhub.CodeLeaseLost && code != eventhub.CodeBadRequest:
+		w.t.Fatalf("ack-and-publish of %+v in %s: %v; its leases are valid: %t", h.Refs, g, hs[0].Err, valid)
+	case !valid:
 		return // that nothing was published shows in the heads
 	}
 	for i, r := range hs[0].Receipts {
@@ -65,9 +65,9 @@ func (w *world) ackAndPublish() {
 	}
 }
 
-// standing finds the events that refs name, and reports whether all of them can be
+// find finds the events that refs name, and reports whether all of them can be
 // acked in one step: they are of one topic, each named once by its last lease.
-func (w *world) standing(via *modelMember, refs []eventhub.Ref) (places []modelPlace, stands bool) {
+func (w *world) find(via *modelMember, refs []eventhub.Ref) (places []modelPlace, valid bool) {
 	for _, ref := range refs {
 		g, offset, e := named(via.groups, via, ref)
 		p := modelPlace{g, offset}

@@ -229,10 +229,10 @@ func (w *world) checkGroup(g *modelGroup) {
 	}
 	low, high := g.cursor(false, false), g.cursor(true, true)
 	if epoch != g.epoch || cursor < low || cursor > high {
-		w.t.Fatalf("%s stands at %d, %d; want %d, %d to %d", g, epoch, cursor, g.epoch, low, high)
+		w.t.Fatalf("%s is at %d, %d; want %d, %d to %d", g, epoch, cursor, g.epoch, low, high)
 	}
 	if s.Epoch == epoch && s.Cursor > cursor {
-		w.t.Fatalf("%s stands at %d and is stored at %d", g, cursor, s.Cursor)
+		w.t.Fatalf("%s is at %d and is stored at %d", g, cursor, s.Cursor)
 	}
 	if w.reads != nil {
 		return

@@ -18,8 +18,8 @@ import (
 )
 
 // delaysWorld is a world of a few ids in a few topics. Under each one events are
-// scheduled, cancelled, scheduled anew and published at once; topics are deleted; the
-// engine is started anew; and each of that may happen while the mover is between its
+// scheduled, cancelled, scheduled again and published at once; topics are deleted; the
+// engine is started again; and each of that may happen while the mover is between its
 // read of what is due and its commit. Every event has a payload of its own, by which the
 // log says which of those of one id it is.
 type delaysWorld struct {
@@ -189,7 +189,7 @@ func (w *delaysWorld) publish(s delayStep, p *scheduled, due bool) {
 		w.fail("%v is no duplicate, %+v; scheduled is %+v, in the log %d", s, r, p, w.events[s.key])
 	case s.what == "delay":
 		if p != nil { // it is due, and in the log
-			w.fail("%v is scheduled anew, %+v, and %+v has not been in the log", s, r, p)
+			w.fail("%v is scheduled again, %+v, and %+v has not been in the log", s, r, p)
 		}
 		w.delays[s.key] = &scheduled{serial, at}
 		if eventhub.Millis(r.DeliverAt) != at {

@@ -82,7 +82,7 @@ func (w *doorWorld) settled(group string, one got, verdict eventhub.Verdict, alo
 	}
 }
 
-// requeue publishes the event of a dead letter of the topic anew.
+// requeue publishes the event of a dead letter of the topic again.
 func (w *doorWorld) requeue(topic string) *deed {
 	w.serial++
 	e := &doorEvent{serial: w.serial, topic: topic, settled: make(map[string]bool), maybe: make(map[string]bool)}

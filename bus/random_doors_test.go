@@ -41,7 +41,7 @@ type doorWorld struct {
 	taken   map[string]bool // topics and ids that this step has given to events
 }
 
-// doorState is where an event stands.
+// doorState is the state of an event.
 type doorState int
 
 const (

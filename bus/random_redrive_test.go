@@ -735,7 +735,7 @@ func (g *modelGroup) offerAgain(d eventhub.Delivery, fail func(string, ...any)) 
 }
 
 // keepAgain is what a seek does to the list: it leaves what lies at or below to, which
-// begins anew.
+// begins again.
 func (g *modelGroup) keepAgain(w *world, to uint64) {
 	for offset, e := range g.again {
 		l := w.letters[g.letterID(offset, e)]

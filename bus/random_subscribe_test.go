@@ -56,7 +56,7 @@ func (w *world) subscribeSeveral() {
 	w.join(o, rapid.IntRange(-1, 5).Draw(w.t, "room"))
 }
 
-// drawOptions draws what a SUBSCRIBE asks for beside its topics.
+// drawOptions draws what a SUBSCRIBE asks for besides its topics.
 func (w *world) drawOptions(name string, topic *modelTopic, text string) eventhub.GroupOptions {
 	o := eventhub.GroupOptions{
 		Topic: text, Group: name, Start: w.drawStart(topic),

@@ -720,7 +720,7 @@ func (w *world) restore(g *modelGroup, cursor uint64, crash bool) {
 			e, known = modelEvent{state: modelDone}, true
 		}
 		// One that was read and not delivered, as a suspect that found nobody, is
-		// written anew without the attempt that a start does not take for granted, which
+		// written again without the attempt that a start does not take for granted, which
 		// may have been its only one.
 		e.attempts = e.stored
 		if now := g.events[offset]; now != nil {

@@ -249,7 +249,7 @@ func (d *groupDeletion) Done(err error) {
 	d.Call.Done(err)
 }
 
-// forgetDeleted takes a deleted group off, so that its name can be used anew.
+// forgetDeleted takes a deleted group off, so that its name can be used again.
 func (b *Bus) forgetDeleted(g *group) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -339,7 +339,7 @@ func TestPausedGroupKeepsNobodyForItsSuspects(t *testing.T) {
 			}
 			r.publish("p.c", 1, 1)
 			if out {
-				equal(t, "beside a suspect", len(in.take()), 0)
+				equal(t, "with a suspect under way", len(in.take()), 0)
 				in.ack(leasesOf(suspects)...)
 			}
 			equal(t, "then", places(in.take()), []string{"p.c/1"})

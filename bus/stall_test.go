@@ -20,9 +20,9 @@ import (
 // does not, not only afterwards, and of none that does.
 func TestStalledStoreIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told lockedBuffer
+		var logged lockedBuffer
 		faulty := storefault.Wrap(memory.Open(memory.Options{}))
-		b, err := New(Options{Store: faulty, Logger: slog.New(slog.NewTextHandler(&told, nil))})
+		b, err := New(Options{Store: faulty, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,12 +43,12 @@ func TestStalledStoreIsTold(t *testing.T) {
 			if err != nil || e.CommitWaiting != waiting {
 				t.Errorf("the store has waited for %v, %v; want %v", e.CommitWaiting, err, waiting)
 			}
-			if got := strings.Count(told.String(), "\n"); got != len(lines) {
-				t.Errorf("the log has %d lines, want %d:\n%s", got, len(lines), told.String())
+			if got := strings.Count(logged.String(), "\n"); got != len(lines) {
+				t.Errorf("the log has %d lines, want %d:\n%s", got, len(lines), logged.String())
 			}
 			for _, line := range lines {
-				if !strings.Contains(told.String(), line) {
-					t.Errorf("the log does not say %q:\n%s", line, told.String())
+				if !strings.Contains(logged.String(), line) {
+					t.Errorf("the log does not say %q:\n%s", line, logged.String())
 				}
 			}
 		}
@@ -72,7 +72,7 @@ func TestStalledStoreIsTold(t *testing.T) {
 			t.Error(err)
 		}
 		look(0, stalled, `the store goes on" waited=1h0m0s`)
-		told.Reset()
+		logged.Reset()
 		publish(0)
 		if err := <-published; err != nil {
 			t.Error(err)

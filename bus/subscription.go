@@ -15,7 +15,7 @@ import (
 // topic, or in each topic that its patterns match. What its members share is
 // here: the receiver, the room for leases, and whether it wants anything now.
 //
-// A group that has something to deliver and finds no room stands in roomQueue, and
+// A group that has something to deliver and finds no room is in roomQueue, and
 // is woken when there is some: each lease that ends wakes one, and one that then
 // finds nothing to do wakes the next. So a thousand groups may wait for the room
 // of one subscription, and none looks at it twice.
@@ -61,9 +61,9 @@ type subscription struct {
 type member struct {
 	group               *group
 	sub                 *subscription
-	waits               bool // stands in sub.roomQueue
-	idles               bool // stands in sub.idlers
-	waitsForReservation bool // stands in sub.reservationQueue
+	waits               bool // is in sub.roomQueue
+	idles               bool // is in sub.idlers
+	waitsForReservation bool // is in sub.reservationQueue
 
 	holder groupstate.Holder // as the state of its group knows it
 	sought bool              // its group was moved since its last delivery
@@ -279,7 +279,7 @@ func (s *subscription) gave(m *member, taken int) {
 	}
 }
 
-// forget lets go of all that the member has, when its group begins anew. Others may
+// forget lets go of all that the member has, when its group begins again. Others may
 // have waited for the room.
 func (m *member) forget() {
 	s := m.sub

@@ -15,7 +15,7 @@ import (
 	"eventhub/wire"
 )
 
-// handingOver answers an ack-and-publish with answer, after it told what came.
+// handingOver answers an ack-and-publish with answer, after it reported what came.
 func handingOver(sent chan<- string, answer func(r *wire.Request) ([]string, bool)) scripted {
 	return func(r *wire.Request) ([]string, bool) {
 		sent <- fmt.Sprint(r.Op, " ", r.Topic, "::", r.Group, " ", r.Settlement.Refs, " ", eventIDs(r.Events))
@@ -115,27 +115,27 @@ func TestAckAndPublishEnds(t *testing.T) {
 	silent := handingOver(sent, func(*wire.Request) ([]string, bool) { return nil, true })
 	c := dial(t, startScripted(t, silent))
 	done := make(chan error, 1)
-	tell := func(hs []eventhub.AckPublish) { done <- hs[0].Err }
+	report := func(hs []eventhub.AckPublish) { done <- hs[0].Err }
 	ctx, cancel := context.WithCancel(bounded(t))
-	c.AckAndPublish(ctx, "t", "g", []eventhub.AckPublish{oneAckPublish(1, event("u", `1`))}, tell)
+	c.AckAndPublish(ctx, "t", "g", []eventhub.AckPublish{oneAckPublish(1, event("u", `1`))}, report)
 	await(t, "the frame", sent)
 	cancel()
 	if err := await(t, "the outcome", done); !errors.Is(err, context.Canceled) {
 		t.Errorf("the context has ended: %v", err)
 	}
-	c.AckAndPublish(bounded(t), "t", "g", []eventhub.AckPublish{oneAckPublish(2, event("u", `1`))}, tell)
+	c.AckAndPublish(bounded(t), "t", "g", []eventhub.AckPublish{oneAckPublish(2, event("u", `1`))}, report)
 	c.Close()
 	if err := await(t, "the outcome", done); !errors.Is(err, client.ErrClosed) {
 		t.Errorf("the client was closed: %v", err)
 	}
-	c.AckAndPublish(bounded(t), "t", "g", []eventhub.AckPublish{oneAckPublish(3, event("u", `1`))}, tell)
+	c.AckAndPublish(bounded(t), "t", "g", []eventhub.AckPublish{oneAckPublish(3, event("u", `1`))}, report)
 	if err := await(t, "the outcome", done); !errors.Is(err, client.ErrClosed) {
 		t.Errorf("the client is closed: %v", err)
 	}
 }
 
 // TestTransformSteps: results and ack in one frame; what fails is nacked; a lease
-// that is lost is told in the log, and that is all.
+// that is lost is in the log, and that is all.
 func TestTransformSteps(t *testing.T) {
 	var steps, verdicts []string
 	over := make(chan struct{})
@@ -246,7 +246,7 @@ func TestTransformOverALoss(t *testing.T) {
 }
 
 // ledgerHub is a hub with one topic, one group and one log of results. Its
-// connections end at random, before or behind what they were asked for.
+// connections end at random, before or after what they were asked for.
 type ledgerHub struct {
 	t       *testing.T
 	r       *rand.Rand
@@ -365,7 +365,7 @@ func TestTransformOverCutConnections(t *testing.T) {
 	for i, payload := range h.order {
 		count[payload]++
 		if i%2 == 1 && strings.Replace(h.order[i-1], "a", "b", 1) != payload {
-			t.Errorf("%s stands behind %s: a step was not one", payload, h.order[i-1])
+			t.Errorf("%s comes after %s: a step was not one", payload, h.order[i-1])
 		}
 	}
 	if len(h.order) != 2*total || len(count) != 2*total || h.again != 0 {

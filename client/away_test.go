@@ -10,8 +10,8 @@ import (
 	"eventhub/hub"
 )
 
-// TestGroupMovedWhileAway: a group that is moved, or deleted and made anew, while its
-// member has no connection is handled anew from where it is then. The first delivery says
+// TestGroupMovedWhileAway: a group that is moved, or deleted and made again, while its
+// member has no connection is handled again from where it is then. The first delivery says
 // so, and an event that a handler still has is not left to that handler. Without a move
 // it is.
 func TestGroupMovedWhileAway(t *testing.T) {
@@ -20,7 +20,7 @@ func TestGroupMovedWhileAway(t *testing.T) {
 			_, err := h.Bus().SeekGroup(ctx, "t", "g", eventhub.Earliest, true)
 			return err
 		},
-		"made anew": func(ctx context.Context, h *hub.Hub) error { return h.Bus().DeleteGroup(ctx, "t", "g") },
+		"made again": func(ctx context.Context, h *hub.Hub) error { return h.Bus().DeleteGroup(ctx, "t", "g") },
 	} {
 		t.Run(how, func(t *testing.T) { movedWhileAway(t, move) })
 	}

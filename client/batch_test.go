@@ -291,7 +291,7 @@ func TestAcksGather(t *testing.T) {
 	}
 }
 
-// TestSettleInOneFrame: the outcomes of many deliveries are told apart.
+// TestSettleInOneFrame: each of many deliveries gets its own outcome.
 func TestSettleInOneFrame(t *testing.T) {
 	const n = wire.MaxRefs + 3
 	var sizes []int

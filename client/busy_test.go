@@ -27,7 +27,7 @@ import (
 var busyHistories = flag.Int("busy.histories", 50, "how many TestBusyHistories plays")
 
 // TestBusyHistories: handlers stay for longer than their leases, with much that waits
-// behind them, while connections are cut and stalled and the hub is started anew. It is
+// after them, while connections are cut and stalled and the hub is started again. It is
 // played in a bubble, so that leases run out in no time, or do not. As long as
 // connections stay no lease runs out, whatever handlers do: an event has no more attempts
 // than there were losses, and is never with two handlers of one client. In the end every
@@ -229,7 +229,7 @@ func (w *busy) begin(who, group string, d *eventhub.Delivery, random *rand.Rand,
 	case w.under[who+id]:
 		w.t.Errorf("%s: %s is with two handlers", who, id)
 	case group == "" && d.Offset != w.order[d.Topic]+1:
-		w.t.Errorf("a tail has %s behind %d", id, w.order[d.Topic])
+		w.t.Errorf("a tail has %s after %d", id, w.order[d.Topic])
 	case d.Attempt > 1+w.losses:
 		w.t.Errorf("%s: %s comes in attempt %d after %d losses", who, id, d.Attempt, w.losses)
 	}

@@ -27,7 +27,7 @@ func (b *callbacks) call(tasks *sync.WaitGroup, over []*exchange) {
 	tasks.Go(b.run)
 }
 
-// end has the goroutine end behind the last callback.
+// end has the goroutine end after the last callback.
 func (b *callbacks) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,8 +12,8 @@
 // until it is answered, its context ends or the client is closed; the hub knows
 // the id, so the event is in the log once; events of one call stay one atomic step.
 // An ack-and-publish is sent again likewise, see Client.AckAndPublish for what may stay open
-// then, and Client.Transform for how that does no harm. Subscriptions are made anew
-// and go on from their group's cursor, a live tail behind the event that came last.
+// then, and Client.Transform for how that does no harm. Subscriptions are made again
+// and go on from their group's cursor, a live tail after the event that came last.
 // Deliveries of a lost connection come again, to this client or to another member:
 // handlers must take an event twice.
 //
@@ -131,7 +131,7 @@ func Dial(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	return c, nil
 }
 
-// Info returns what the hub told of itself at the last AUTH.
+// Info returns what the hub said of itself at the last AUTH.
 func (c *Client) Info() wire.AuthInfo {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,7 +140,7 @@ func (c *Client) Info() wire.AuthInfo {
 
 // Close ends the client at once and returns when all its goroutines have ended.
 // What is not answered fails with ErrClosed, its outcome unknown; receivers that
-// are subscribed are told by Ended; leases go back to their groups as from a
+// are subscribed are notified by Ended; leases go back to their groups as from a
 // lost connection. Closing twice is harmless. It must not be called by a
 // Receiver or a callback of Enqueue, which it waits for.
 func (c *Client) Close() error {
@@ -163,7 +163,7 @@ func (c *Client) shut(cause error) {
 	}
 }
 
-// Drain ends the client in good order: no new subscriptions; receivers are told
+// Drain ends the client in good order: no new subscriptions; receivers are notified
 // by Ended, handlers of Consume finish and give their verdicts, and may still
 // publish meanwhile; groups are left without counting attempts; then no new
 // publishes; those under way get their receipts; then the connection is closed

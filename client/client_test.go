@@ -229,7 +229,7 @@ func TestNackComesAgainWithItsReason(t *testing.T) {
 	}
 }
 
-// TestSlowHandlerIsExtended: a handler, and what waits behind it, outlive the
+// TestSlowHandlerIsExtended: a handler, and what waits for it, outlive the
 // lease without being delivered again. The time is the hub's own: a real one.
 func TestSlowHandlerIsExtended(t *testing.T) {
 	h := startHub(t, hub.Config{})

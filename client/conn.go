@@ -81,7 +81,7 @@ func (n *conn) append(op gws.OpCode, payload []byte) {
 	gws.Cipher(n.out.b[at:], h.Mask, 0)
 }
 
-// fail gives the connection up; the reader wakes and tells why. Client.mu is
+// fail gives the connection up; the reader wakes and reports why. Client.mu is
 // held.
 func (n *conn) fail(why error) {
 	if n.failure == nil {
@@ -230,7 +230,7 @@ func checkProtocol(hub *wire.AuthInfo) error {
 	}
 	spoken := strconv.Itoa(hub.Protocol)
 	if hub.Protocol == 0 {
-		spoken = "none that it tells"
+		spoken = "none that it names"
 	}
 	return fmt.Errorf("%w: the hub (%s) speaks %s, this client %d", ErrProtocol, strings.TrimSpace(hub.Hub+" "+hub.Version), spoken, wire.ProtocolVersion)
 }
@@ -289,7 +289,7 @@ func (c *Client) read(n *conn) error {
 }
 
 // handleRead handles every complete frame of what was read: deliveries of a
-// subscription in one batch, answers all at once behind them.
+// subscription in one batch, answers all at once after them.
 func (c *Client) handleRead(n *conn) error {
 	for {
 		op, message, ok, err := n.in.next()

@@ -14,7 +14,7 @@ import (
 // refuses to take the member back. Besides:
 //
 //   - Leases of deliveries that wait or are being handled are extended at half
-//     their length, up to the hour that a hub allows. opts.AckTimeout is thus how
+//     their length, up to the hour that a hub allows. So opts.AckTimeout is how
 //     soon others get the events of a process that died, not how long h may take.
 //   - Verdicts are sent and not waited for. One that is lost with its connection
 //     means one more delivery.
@@ -191,13 +191,13 @@ func (s kept) Settle(_ context.Context, v eventhub.Settlement) ([]eventhub.Outco
 		}
 		one := v
 		one.Refs = []eventhub.Ref{ref}
-		s.k.c.tell(s.k.opts.Topic, s.k.opts.Group, &one)
+		s.k.c.post(s.k.opts.Topic, s.k.opts.Group, &one)
 	}
 	return outcomes, nil
 }
 
 // AckAndPublish takes the steps whose deliveries are still ours. They stay so until the
-// outcome is known, and behind it where there is a verdict to follow.
+// outcome is known, and after it where there is a verdict to follow.
 func (s kept) AckAndPublish(ctx context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
 	k := s.k
 	for i := range hs {

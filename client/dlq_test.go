@@ -202,7 +202,7 @@ func TestRedrivesThatAreNotWhole(t *testing.T) {
 		{"no redrive", progress + "{}\n", "is \"{}\"", 200, eventhub.CodeInternal, 6, 9},
 		{"no JSON", progress + "oops\n", "oops", 200, eventhub.CodeInternal, 6, 9},
 		{"a problem after it", progress + `{"status":503,"detail":"full","code":"overloaded","topic":"t","applied":true,"matched":9,"redriven":8,"after":11}` + "\n", "full", 200, eventhub.CodeOverloaded, 8, 11},
-		{"a problem that tells nothing", progress + `{"status":500,"detail":"oh","code":"internal"}` + "\n", "oh", 200, eventhub.CodeInternal, 6, 9},
+		{"a problem that says nothing", progress + `{"status":500,"detail":"oh","code":"internal"}` + "\n", "oh", 200, eventhub.CodeInternal, 6, 9},
 		{"a problem", `{"status":503,"detail":"full","code":"overloaded","topic":"t","applied":true,"matched":9,"redriven":8,"after":11}`, "full", 503, eventhub.CodeOverloaded, 8, 11},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -228,7 +228,7 @@ func TestRedrivesThatAreNotWhole(t *testing.T) {
 	}
 }
 
-// TestInterruptedRedrive ends, on both sides, and tells how far it was.
+// TestInterruptedRedrive ends, on both sides, and says how far it was.
 func TestInterruptedRedrive(t *testing.T) {
 	h := startHub(t, hub.Config{})
 	deadLetter(t, h, "t", "g", 50)

@@ -17,7 +17,7 @@ type published struct {
 	err      error
 }
 
-// inBackground publishes and tells the outcome.
+// inBackground publishes and reports the outcome.
 func inBackground(ctx context.Context, c *client.Client, events ...eventhub.Event) <-chan published {
 	done := make(chan published, 1)
 	go func() {
@@ -54,7 +54,7 @@ func TestDrainFinishesHandlers(t *testing.T) {
 	}
 	go func() { drained <- c.Drain(ctx) }()
 	if err := await(t, "the end of the plain one", plain.ended); !errors.Is(err, client.ErrClosed) {
-		t.Errorf("Ended was told %v", err)
+		t.Errorf("Ended got %v", err)
 	}
 	if _, err := c.Subscribe(ctx, earliest("t", "i"), newCollector(0)); !errors.Is(err, client.ErrClosed) {
 		t.Errorf("Subscribe while draining: %v", err)
@@ -128,7 +128,7 @@ func TestDrainWaitsForReceipts(t *testing.T) {
 	}
 }
 
-// TestCloseEndsAllAtOnce: whatever waits is told before Close returns.
+// TestCloseEndsAllAtOnce: whatever waits is notified before Close returns.
 func TestCloseEndsAllAtOnce(t *testing.T) {
 	h := startHub(t, hub.Config{})
 	p := startProxy(t, h.WSAddr())

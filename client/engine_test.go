@@ -174,7 +174,7 @@ func TestTailOverTopicsOverCutConnections(t *testing.T) {
 	last, n := make(map[string]uint64), 0
 	err := c.Follow(ctx, tailFrom("many.*"), func(_ context.Context, d eventhub.Delivery) error {
 		if d.Offset != last[d.Topic]+1 {
-			t.Errorf("offset %d of %s is handled behind %d", d.Offset, d.Topic, last[d.Topic])
+			t.Errorf("offset %d of %s is handled after %d", d.Offset, d.Topic, last[d.Topic])
 		}
 		last[d.Topic] = d.Offset
 		handled <- struct{}{}

@@ -45,7 +45,7 @@ func TestEpochsOverConnections(t *testing.T) {
 	deliver("u", 2, 9)
 	s.lost()
 	r.room = 0
-	deliver("t", 6, 5) // made anew
+	deliver("t", 6, 5) // made again
 	s.lost()
 	r.room = 9
 	deliver("t", 7, 5)

@@ -13,7 +13,7 @@ var (
 	// ErrUnreachable is in the chain of the error of Dial, or of a call of an Admin,
 	// when no hub could be talked to, as opposed to one that denied the client.
 	ErrUnreachable = errors.New("client: no hub can be reached")
-	// ErrClosed is what calls return, and receivers are told, after Close or
+	// ErrClosed is what calls return, and receivers get, after Close or
 	// Drain. Of a request that was under way it says that its outcome is unknown.
 	ErrClosed = errors.New("client: closed")
 	// ErrProtocol is in the chain of the error when a hub speaks another version
@@ -28,7 +28,7 @@ func isDenial(err error) bool {
 	return eventhub.ErrorCode(err).Denied() || errors.Is(err, ErrProtocol)
 }
 
-// handshakeError translates a refused upgrade: what stands before a hub may ask
+// handshakeError translates a refused upgrade: a proxy before a hub may ask
 // for rights too.
 func handshakeError(err error) error {
 	var status gws.StatusError

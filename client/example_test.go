@@ -45,7 +45,7 @@ func Example() {
 	// done: <nil>
 }
 
-// A service consumes until it is told to stop, and then drains: what its handlers
+// A service consumes until it is asked to stop, and then drains: what its handlers
 // have begun they finish, and may publish, before the connection is closed.
 func ExampleClient_Drain() {
 	ctx := context.Background()

@@ -219,7 +219,7 @@ func (c *Client) forget(corr uint64) {
 	}
 }
 
-// takesRoom tells what counts against Client.room.
+// takesRoom says what counts against Client.room.
 func (e *exchange) takesRoom() bool { return e.kind == publish || e.kind == ackPublish }
 
 // settled wakes Drain, which waits for pending to become empty. c.mu is held.
@@ -332,7 +332,7 @@ func (e *exchange) staysOver(err error) bool {
 	return eventhub.ErrorCode(err) == eventhub.CodeShuttingDown
 }
 
-// complete tells whoever waits.
+// complete notifies whoever waits.
 func (c *Client) complete(over []*exchange) {
 	called := over[:0]
 	for _, e := range over {

@@ -16,7 +16,7 @@ import (
 // leases will not come again and is kept; there the hub sends what the connection
 // takes, so the client says stop: above maxHeldBytes it sends UNSUBSCRIBE, and
 // when that is answered and nothing is held any more, SUBSCRIBE. A group goes on
-// from its cursor, a tail behind the last event of each topic (see tailPosition).
+// from its cursor, a tail after the last event of each topic (see tailPosition).
 
 // maxHeldBytes is how much of a subscription without leases waits for its
 // receiver before the client says stop. What is on its way then comes on top.
@@ -68,7 +68,7 @@ func (s *subscription) advance(batch []eventhub.Delivery) {
 	}
 }
 
-// tailBegins tells a tail what the answer to its SUBSCRIBE says, before what stands behind
+// tailBegins gives a tail what the answer to its SUBSCRIBE says, before what comes after
 // it is delivered.
 func (c *Client) tailBegins(f *wire.HubFrame) {
 	corr, _ := f.CorrNumber()
@@ -84,7 +84,7 @@ func (c *Client) tailBegins(f *wire.HubFrame) {
 	}
 }
 
-// know keeps for the next SUBSCRIBE of a tail what the hub wants to be told then.
+// know keeps for the next SUBSCRIBE of a tail what the hub wants to have back then.
 func (s *subscription) know(known string) {
 	s.delivering.Lock()
 	defer s.delivering.Unlock()

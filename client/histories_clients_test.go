@@ -157,7 +157,7 @@ func (h *history) stream(clients *sync.WaitGroup, name, path string, topics ...s
 				continue
 			}
 			if answer.StatusCode >= 400 && answer.StatusCode < 500 {
-				h.t.Errorf("%s: %s behind %q", name, answer.Status, last)
+				h.t.Errorf("%s: %s after %q", name, answer.Status, last)
 			}
 			last = follow(answer.Body, last, note)
 			answer.Body.Close()

@@ -33,7 +33,7 @@ var (
 // a kill may lose events. In the end each
 // event of the log was handled by every group, keys in order; every tail and stream has
 // had it once, conflated ones the newest of each key; each has one result; and no member had an event more often than
-// connections were lost. Who was told that a group has acked an event was told the truth.
+// connections were lost. Who learned that a group has acked an event learned the truth.
 func TestClientHistories(t *testing.T) {
 	s := drawSeed(t)
 	for i := range *histories {
@@ -223,7 +223,7 @@ func (h *history) image(of *vfs.MemFS, percent int) *vfs.MemFS {
 }
 
 // kill takes an image of the disk while the hub is at work, and goes on with that.
-// Nothing that the hub says behind it reaches anybody.
+// Nothing that the hub says after it reaches anybody.
 func (h *history) kill() {
 	if h.durability == hub.DurabilityInterval {
 		h.under.Wait() // what is acknowledged is known, and may be lost

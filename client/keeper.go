@@ -9,7 +9,7 @@ import (
 	"eventhub"
 )
 
-// keeper stands between a subscription and the queue of eventhub.Consume. It
+// keeper is between a subscription and the queue of eventhub.Consume. It
 // knows the leases that are held, and keeps them from running out: those that came
 // over the present connection and have no verdict, and those of a lost one whose
 // handlers have not returned.
@@ -59,7 +59,7 @@ func (h *hold) isAt(d *eventhub.Delivery) bool {
 	return h.begun && !h.handed && h.topic == d.Topic && h.redriven == d.Redriven && bytes.Equal(h.record.ID(), d.Record.ID())
 }
 
-// attempt is what a handler works on. Offsets do not tell it: the next hub at the
+// attempt is what a handler works on. An offset does not identify it: the next hub at the
 // same address may have another event there.
 type attempt struct {
 	topic, id string
@@ -314,7 +314,7 @@ func (k *keeper) extend(over <-chan struct{}) {
 			return
 		case now := <-tick.C:
 			more := eventhub.Settlement{Verdict: eventhub.Extend, By: k.opts.AckTimeout, Refs: k.due(now)}
-			k.c.tell(k.opts.Topic, k.opts.Group, &more)
+			k.c.post(k.opts.Topic, k.opts.Group, &more)
 		}
 	}
 }

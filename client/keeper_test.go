@@ -79,10 +79,10 @@ func dealt(connection uint64, n int) (batch []eventhub.Delivery) {
 	return batch
 }
 
-// TestLossBehindABusyHandler: what waits for a handler when the connection is lost
+// TestLossDuringABusyHandler: what waits for a handler when the connection is lost
 // makes room for what comes again, and no lease of that runs out; what the
 // handler still has is neither begun again nor settled under a lease that is over.
-func TestLossBehindABusyHandler(t *testing.T) {
+func TestLossDuringABusyHandler(t *testing.T) {
 	const events = 10
 	opts := eventhub.GroupOptions{Topic: "t", Group: "g", MaxInFlight: events}.WithDefaults()
 	c := &Client{conn: &conn{}}

@@ -210,7 +210,7 @@ func checkLog(t *testing.T, h *hub.Hub, topic string, l *ledger) {
 		var who, n int
 		if _, err := fmt.Sscanf(text, `"%d-%d"`, &who, &n); err == nil {
 			if last, ok := order[fmt.Sprint(who)]; ok && n < last {
-				t.Errorf("%s stands behind number %d of the same publisher", text, last)
+				t.Errorf("%s comes after number %d of the same publisher", text, last)
 			}
 			order[fmt.Sprint(who)] = n
 		}
@@ -248,7 +248,7 @@ func TestAnswerLost(t *testing.T) {
 		done <- outcome{r, err}
 	}()
 	await(t, "the answer", p.lost)
-	// Both are committed: the log goes on behind them.
+	// Both are committed: the log goes on after them.
 	if r, err := h.Bus().Publish(ctx, event("t", `3`)); err != nil || r[0].Offset != 3 {
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -324,7 +324,7 @@ func TestHubRestarts(t *testing.T) {
 	}
 }
 
-// TestLostDeliveriesAreNotBegun: what waited behind a handler when the
+// TestLostDeliveriesAreNotBegun: what waited for a handler when the
 // connection was lost is not handled and not acked from its first delivery.
 func TestLostDeliveriesAreNotBegun(t *testing.T) {
 	h := startHub(t, hub.Config{})
@@ -373,7 +373,7 @@ func TestLostDeliveriesAreNotBegun(t *testing.T) {
 }
 
 // TestVerdictsOverALoss: a verdict that waits for an answer is given again by
-// its lease, before the subscription is made anew.
+// its lease, before the subscription is made again.
 func TestVerdictsOverALoss(t *testing.T) {
 	h := startHub(t, hub.Config{})
 	p := startProxy(t, h.WSAddr())
@@ -460,7 +460,7 @@ func TestWithoutReconnect(t *testing.T) {
 	p.cut(1, nil)
 	ended := await(t, "the end", r.ended)
 	if _, err := c.Publish(bounded(t), event("t", `1`)); err == nil || errors.Is(err, client.ErrClosed) || !errors.Is(err, ended) {
-		t.Errorf("Publish = %v; Ended was told %v", err, ended)
+		t.Errorf("Publish = %v; Ended got %v", err, ended)
 	}
 }
 

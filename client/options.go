@@ -82,7 +82,7 @@ func WithTokenSource(source func(context.Context) (string, error)) Option {
 	}
 }
 
-// WithLogger tells what happens to the connection. Neither tokens nor payloads
+// WithLogger logs what happens to the connection. Neither tokens nor payloads
 // are logged.
 func WithLogger(logger *slog.Logger) Option {
 	return func(c *config) { c.logger = logger }

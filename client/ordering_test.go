@@ -70,7 +70,7 @@ func (w *orderWatch) handle(_ context.Context, d eventhub.Delivery) error {
 		w.t.Errorf("two events of %s are being handled", key)
 	}
 	if d.Offset <= w.last[key] {
-		w.t.Errorf("offset %d of %s comes behind %d", d.Offset, key, w.last[key])
+		w.t.Errorf("offset %d of %s comes after %d", d.Offset, key, w.last[key])
 	}
 	w.busy[key] = true
 	w.mu.Unlock()

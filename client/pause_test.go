@@ -71,7 +71,7 @@ func TestPausedMember(t *testing.T) {
 	if _, err := c.Publish(bounded(t), event("t", `1`)); err != nil {
 		t.Fatal(err)
 	}
-	if at := await(t, "an event behind Resume", paused.came); at != events+1 {
+	if at := await(t, "an event after Resume", paused.came); at != events+1 {
 		t.Errorf("the paused member got offset %d", at)
 	}
 }

@@ -14,8 +14,8 @@ import (
 
 // Publish sends the events in one frame, as one atomic step, and waits for their
 // receipts. While there is no connection it waits for one. The receipts are
-// returned beside an error too, with the ids that the events were sent under:
-// publishing again under these is always safe. Beside a refusal of the hub nothing
+// returned with an error too, with the ids that the events were sent under:
+// publishing again under these is always safe. With a refusal of the hub nothing
 // is published; the end of ctx, ErrClosed and CodeInternal leave it open.
 //
 // What is more than a frame of the hub holds (see Info) can not be one step and is
@@ -121,12 +121,12 @@ func (c *Client) PublishAndWait(ctx context.Context, groups []string, wait time.
 }
 
 // Enqueue implements eventhub.Publisher. Each publication is a frame of its own;
-// its Receipts are filled beside an Err as those of Publish; beside CodeWaitTimeout they
+// its Receipts are filled with an Err as those of Publish; with CodeWaitTimeout they
 // are whole, unless the hub is an older one, which gives the ids alone. done is
 // called by a goroutine of the client or, where nothing was sent, before Enqueue
 // returns; calls for answers come one after the other, in the order of the answers,
 // and may call Enqueue, which waits while there is no room. When ctx ends later, what is not answered fails with its error, its
-// outcome unknown. Where a connection is lost meanwhile, WaitUpTo begins anew.
+// outcome unknown. Where a connection is lost meanwhile, WaitUpTo begins again.
 func (c *Client) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
 	e := newExchange(publish)
 	e.number(c, len(pubs))
@@ -301,7 +301,7 @@ func (c *Client) awaitRoom(ctx context.Context, e *exchange) error {
 	for i, other := range c.room.waiting {
 		if other == w {
 			c.room.waiting = append(c.room.waiting[:i:i], c.room.waiting[i+1:]...)
-			c.room.give(0, 0) // who stood behind may fit
+			c.room.give(0, 0) // those that waited after it may fit
 			c.settled()
 			return context.Cause(ctx)
 		}

@@ -19,8 +19,8 @@ import (
 )
 
 // scripted is a hub that answers as the test says: one function for each
-// connection, which gets every request behind AUTH and returns the frames of the
-// answer, and false to close behind them.
+// connection, which gets every request after AUTH and returns the frames of the
+// answer, and false to close after them.
 type scripted func(r *wire.Request) (frames []string, goOn bool)
 
 const hello = `{"op":"OK","hub":"scripted","version":"9.9","protocol":1}`
@@ -186,7 +186,7 @@ func TestNonsenseCostsTheConnection(t *testing.T) {
 		)
 		c := dial(t, addr)
 		if got, err := c.Publish(bounded(t), event("t", `1`)); err != nil || got[0].Offset != 1 {
-			t.Errorf("behind %s: %+v, %v", nonsense, got, err)
+			t.Errorf("after %s: %+v, %v", nonsense, got, err)
 		}
 		c.Close()
 	}

@@ -109,8 +109,8 @@ func (e *exchange) settled(i int, verdict eventhub.Verdict) error {
 	return err
 }
 
-// tell sends a verdict that nobody waits for; without a connection it is lost.
-func (c *Client) tell(topic, group string, v *eventhub.Settlement) {
+// post sends a verdict that nobody waits for; without a connection it is lost.
+func (c *Client) post(topic, group string, v *eventhub.Settlement) {
 	var space [256]byte
 	for topic, refs := range byTopic(topic, v.Refs, wire.MaxRefs) {
 		frame := wire.AppendSettles(space[:0], 0, topic, group, v, refs)
@@ -122,7 +122,7 @@ func (c *Client) tell(topic, group string, v *eventhub.Settlement) {
 	}
 }
 
-// ack is tell of an ack of a delivery that k holds. Acks gather until the writer
+// ack is post of an ack of a delivery that k holds. Acks gather until the writer
 // takes them, in one frame a subscription.
 func (c *Client) ack(k *keeper, ref eventhub.Ref) {
 	c.mu.Lock()

@@ -20,7 +20,7 @@ func (k subKey) String() string {
 	return k.topic + "::" + k.group
 }
 
-// subscription is one membership or live tail, made anew on every connection. It
+// subscription is one membership or live tail, made again on every connection. It
 // is in Client.subs from Subscribe until it is left or ends. See flow.go for the
 // way of its deliveries.
 type subscription struct {
@@ -31,7 +31,7 @@ type subscription struct {
 
 	// Guarded by Client.mu.
 	joined bool // the hub has said OK once
-	paused bool // as the hub was told, or will be behind the next SUBSCRIBE
+	paused bool // as the hub knows, or will after the next SUBSCRIBE
 	start  eventhub.Start
 	known  string
 	places []eventhub.Place
@@ -230,13 +230,13 @@ func (s *subscription) again() *exchange {
 
 // refused deals with a hub that does not take the subscription back. A tail to which
 // nothing came, and whose beginning is not in the log any more, begins at the first
-// event: which of them stand behind it nobody knows.
+// event: which of them come after it nobody knows.
 func (s *subscription) refused(err error) {
 	if s.position == nil || eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
 		s.c.lose(s, err)
 		return
 	}
-	s.c.cfg.logger.Warn("a live tail begins at the first event: what it was to begin behind is not in the log any more", "subscription", s.key(), "error", err)
+	s.c.cfg.logger.Warn("a live tail begins at the first event: the place that it was at is not in the log any more", "subscription", s.key(), "error", err)
 	s.delivering.Lock()
 	defer s.delivering.Unlock()
 	s.position.origin = eventhub.Earliest
@@ -277,7 +277,7 @@ func (c *Client) lose(s *subscription, err error) {
 	}
 }
 
-// end tells the receiver, once, behind its last delivery.
+// end notifies the receiver, once, after its last delivery.
 func (s *subscription) end(err error) {
 	if s.closed.Swap(true) {
 		return
@@ -376,7 +376,7 @@ func (s *subscription) sendPaused(pause bool) (*exchange, error) {
 }
 
 // parting is an UNSUBSCRIBE that is not answered. Nothing of the subscription comes
-// behind the answer, or over another connection.
+// after the answer, or over another connection.
 type parting struct {
 	over chan struct{}
 	err  error // set before over is closed

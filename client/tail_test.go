@@ -63,7 +63,7 @@ func tailing(starts chan<- string, events ...string) scripted {
 	}
 }
 
-// TestTailGoesOn: over lost connections a tail continues behind what came last,
+// TestTailGoesOn: over lost connections a tail continues after what came last,
 // or as asked where nothing came.
 func TestTailGoesOn(t *testing.T) {
 	starts := make(chan string, 9)
@@ -182,7 +182,7 @@ func testTailWithoutRoom(t *testing.T, takenFirst bool) {
 	wantOffsets(t, r, 1, 1)
 	if !takenFirst {
 		close(proceed)
-		if _, err := c.Publish(bounded(t), event("t", `1`)); err != nil { // answered behind it
+		if _, err := c.Publish(bounded(t), event("t", `1`)); err != nil { // answered after it
 			t.Fatal(err)
 		}
 	}
@@ -445,7 +445,7 @@ func TestTailOverTopicsReadsThePastOnce(t *testing.T) {
 	if err != nil || seen != topics*each {
 		t.Errorf("%d events came: %v", seen, err)
 	}
-	// What a SUBSCRIBE finds on its way behind an UNSUBSCRIBE is delivered too.
+	// What a SUBSCRIBE finds on its way after an UNSUBSCRIBE is delivered too.
 	if sent, most := p.down.Load(), int64(2*topics*each*size); sent > most {
 		t.Errorf("the hub sent %d bytes for %d of payloads", sent, topics*each*size)
 	}
@@ -458,9 +458,9 @@ func TestTailAfterATail(t *testing.T) {
 	ended, end := context.WithCancel(context.Background())
 	end()
 	for name, leave := range map[string]func(eventhub.Subscription){
-		"dropped":                        func(s eventhub.Subscription) { s.Drop(0) },
-		"left without waiting":           func(s eventhub.Subscription) { _ = s.Unsubscribe(ended) },
-		"left by whom the answer misses": func(s eventhub.Subscription) { go s.Unsubscribe(context.Background()) },
+		"dropped":                      func(s eventhub.Subscription) { s.Drop(0) },
+		"left without waiting":         func(s eventhub.Subscription) { _ = s.Unsubscribe(ended) },
+		"left before the answer comes": func(s eventhub.Subscription) { go s.Unsubscribe(context.Background()) },
 	} {
 		t.Run(name, func(t *testing.T) { testTailAfterATail(t, leave) })
 	}
@@ -512,7 +512,7 @@ func testTailAfterATail(t *testing.T, leave func(eventhub.Subscription)) {
 	wantOffsets(t, second, 1, 2)
 }
 
-// gapped is a collector that is told of gaps.
+// gapped is a collector that is notified of gaps.
 type gapped struct {
 	*collector
 	gaps chan string
@@ -542,7 +542,7 @@ func TestTailsGoOnInAnotherLog(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantOffsets(t, r.collector, 1, 9)
-			for was := time.Now().UnixMilli(); time.Now().UnixMilli() == was; { // times are told in ms
+			for was := time.Now().UnixMilli(); time.Now().UnixMilli() == was; { // times are in ms
 				runtime.Gosched()
 			}
 			publish(second, 5)

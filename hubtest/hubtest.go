@@ -1,6 +1,6 @@
 // Package hubtest runs a real hub inside a test, for programs that publish to a
 // hub or consume from one. What the test sees is what a deployed hub does: the
-// same engine, store and protocol behind a free port of this machine.
+// same engine, store and protocol on a free port of this machine.
 //
 //	func TestShipping(t *testing.T) {
 //		h := hubtest.Start(t)
@@ -13,10 +13,10 @@
 //
 // The example below is a whole test.
 //
-// Start opens the hub and the test's end closes it, behind all clients that
+// Start opens the hub and the test's end closes it, after all clients that
 // Client made; a hub that does not stop in order fails the test. Nothing is
 // shared between hubs, so tests with one each may run in parallel, and nothing
-// is left behind: a leak check of the whole package (goleak.VerifyTestMain)
+// is left: a leak check of the whole package (goleak.VerifyTestMain)
 // finds no goroutine of a hub.
 package hubtest
 
@@ -40,7 +40,7 @@ import (
 // says nothing else.
 const DefaultPatience = 30 * time.Second
 
-// lookEvery is the time between two looks at something that tells nobody when it
+// lookEvery is the time between two looks at something that notifies nobody when it
 // changes: a group's lag, a port that is in use.
 const lookEvery = 2 * time.Millisecond
 
@@ -131,7 +131,7 @@ func (h *Hub) open(addr string) error {
 	return nil
 }
 
-// close stops the hub, if there is one, and tells what was not in order.
+// close stops the hub, if there is one, and reports what was not in order.
 func (h *Hub) close() {
 	h.tb.Helper()
 	if h.hub == nil {
@@ -211,7 +211,7 @@ func tick(ctx context.Context, look *time.Ticker) bool {
 
 // WaitFor waits until the group is there and has nothing left to do in the topic:
 // every event that was published by now is acked or a dead letter. It fails the
-// test when that takes too long, and tells how far the group is.
+// test when that takes too long, and says how far the group is.
 //
 // Beware of a group that is made by the first Subscribe with StartLatest: it
 // never sees what was published before, and has nothing to do at once.

@@ -103,8 +103,8 @@ func consume(t *testing.T, c *client.Client, opts eventhub.GroupOptions, handle 
 	return stop
 }
 
-// awaitGroup waits until a group is as wanted. No hub tells when that is so, hence the
-// asking.
+// awaitGroup waits until a group is as wanted. No hub notifies when that is so, so it
+// is asked.
 func awaitGroup(tb testing.TB, h *hubtest.Hub, topic, group string, wanted func(admin.GroupInfo) bool) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), hubtest.DefaultPatience)

@@ -170,7 +170,7 @@ func wantProblem(t *testing.T, w *httptest.ResponseRecorder, status int, code ev
 // _bucket, _sum and _count.
 type samples map[string]float64
 
-// metric is what a scrape says of one metric beside its values.
+// metric is what a scrape says of one metric besides its values.
 type metric struct {
 	name, kind, help string
 	labels           []string

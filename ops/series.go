@@ -62,7 +62,7 @@ var groupSeries = []series[groupRow]{
 		func(g *groupRow) float64 { return float64(g.Lag) }),
 	gauge("eventhub_group_waiting_events", "Events that wait for another attempt.", groupLabels,
 		func(g *groupRow) float64 { return float64(g.Waiting) }),
-	gauge("eventhub_group_held_events", "Events that are held back behind an earlier one of their key.", groupLabels,
+	gauge("eventhub_group_held_events", "Events that are held back until an earlier one of their key is done.", groupLabels,
 		func(g *groupRow) float64 { return float64(g.Held) }),
 	gauge("eventhub_group_deliverable_events", "Events that are not done, of groups that have members and are not paused.", groupLabels,
 		func(g *groupRow) float64 { return float64(g.deliverable) }),

@@ -171,7 +171,7 @@ func (o *Ops) lagOfOne(w http.ResponseWriter, r *http.Request, topic, group stri
 
 // inFlight answers GET /inflight?topic&group[&limit]: how many events of the
 // group are leased, how many wait to be delivered again and how many are held
-// behind an earlier one of their key, and the events themselves, lowest offset
+// until an earlier one of their key is done, and the events themselves, lowest offset
 // first, at most limit (1 to 1000, default 100).
 func (o *Ops) inFlight(w http.ResponseWriter, r *http.Request) error {
 	q, err := question(r, "topic", "group", "limit")

@@ -138,7 +138,7 @@ func TestOpIsKnownOnErrors(t *testing.T) {
 	}
 }
 
-// topLevel are the names that frames have beside payload.
+// topLevel are the names that frames have besides payload.
 var topLevel = []string{"op", "corr", "token", "topic", "group", "opts", "id", "ids", "lease", "reason",
 	"delay_ms", "terminal", "extend_ms", "events", "publish"}
 

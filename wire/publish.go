@@ -46,12 +46,12 @@ func (d *Decoder) checkWhen() error {
 // readBatch reads a PUBLISH with events, whose own opts are about all of them.
 func (d *Decoder) readBatch(req *Request) error {
 	req.Batch = true
-	for _, beside := range []struct {
+	for _, other := range []struct {
 		name  string
 		given bool
 	}{{"topic", !absent(d.m.topic)}, {"payload", d.m.payload != nil}} {
-		if beside.given {
-			return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given beside events; each of them has its own", beside.name)
+		if other.given {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given with events; each of them has its own", other.name)
 		}
 	}
 	err := d.readPublishOpts(req, func(o *option) error {
@@ -59,7 +59,7 @@ func (d *Decoder) readBatch(req *Request) error {
 		if err := d.readEventOption(o.name, o.value, &ofEvents); err != nil || absent(o.value) {
 			return err
 		}
-		return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given beside events; it belongs into the opts of each", o.name)
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given with events; it belongs in the opts of each", o.name)
 	})
 	if err != nil {
 		return err

@@ -84,7 +84,7 @@ func (d *Decoder) readExtend(s *eventhub.Settlement) error {
 func (d *Decoder) readRefs(s *eventhub.Settlement) error {
 	if !absent(d.m.ids) || !absent(d.m.lease) && d.m.lease[0] == '[' {
 		if !absent(d.m.id) {
-			return eventhub.Errorf(eventhub.CodeBadRequest, "id is given beside ids or a list of leases; one of them is expected")
+			return eventhub.Errorf(eventhub.CodeBadRequest, "id is given with ids or a list of leases; one of them is expected")
 		}
 		return d.readManyRefs(s)
 	}

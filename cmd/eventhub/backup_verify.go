@@ -20,7 +20,7 @@ func verifyCommand() *cobra.Command {
 		Short: "Read all of a backup, or of a store",
 		Long: `Reads every event of the store in DIR: each has to be one, offsets and commit times have
 to rise. Of a backup the files are held against its checksums first. It works on a copy
-that is made beside DIR and shares with it what never changes, so DIR stays as it is; no
+that is made next to DIR and shares with it what never changes, so DIR stays as it is; no
 hub may run on it in the meantime. Damage is reported, and ends the command with 1. What may
 be wrong and leaves a whole store is a warning: the end of a log that is not whole, which
 a crash may leave as well. In JSON that is an object with nothing but "warning".`,

@@ -11,7 +11,7 @@ import (
 )
 
 // TestBench runs the real program against a hub of its own, which is a second
-// process and leaves nothing behind.
+// process and leaves nothing in its files.
 func TestBench(t *testing.T) {
 	dir := t.TempDir()
 	code, stdout, stderr := runBinary(t, nil, "bench", "publish", "--serve", "--dir", dir, "--count", "2000", "--warmup", "0", "-o", "json")
@@ -27,7 +27,7 @@ func TestBench(t *testing.T) {
 	}
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

@@ -100,7 +100,7 @@ func runProjector() int {
 
 // project makes the one result of an event. With again its id is another one each
 // time, so that it can not be the id that keeps a second result out.
-func project(d eventhub.Delivery, to string, anew bool) ([]eventhub.Event, error) {
+func project(d eventhub.Delivery, to string, again bool) ([]eventhub.Event, error) {
 	e, err := d.Event()
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func project(d eventhub.Delivery, to string, anew bool) ([]eventhub.Event, error
 	if result.Payload, err = json.Marshal(l.next(to)); err != nil {
 		return nil, err
 	}
-	if anew {
+	if again {
 		result.ID = rand.Text()
 	}
 	return []eventhub.Event{result}, nil

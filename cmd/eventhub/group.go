@@ -188,7 +188,7 @@ func blocked(now time.Time, g *admin.GroupInfo) string {
 	case "window":
 		return fmt.Sprintf("as far ahead of the cursor as it may be, which waits for offset %d, %s", b.Offset, holding(now, b))
 	case "key":
-		return fmt.Sprintf("waits behind offset %d of key %s, %s", b.Offset, output.Safe(b.Key), holding(now, b))
+		return fmt.Sprintf("waits for offset %d of key %s, %s", b.Offset, output.Safe(b.Key), holding(now, b))
 	}
 	return output.Safe(b.Kind)
 }
@@ -210,7 +210,7 @@ func holding(now time.Time, b *admin.Blocked) string {
 func inFlight(g *admin.GroupInfo) string {
 	text := fmt.Sprintf("%s, and %s for another attempt", output.Count(g.InFlight), waits(g.Waiting))
 	if g.Held > 0 {
-		text += ", " + output.Count(g.Held) + " held behind an earlier one of their key"
+		text += ", " + output.Count(g.Held) + " held until an earlier one of their key is done"
 	}
 	if g.Redriven > 0 {
 		text += "; " + output.Count(g.Redriven) + " of them redriven"

@@ -375,7 +375,7 @@ func (p *hubProcess) admin(t *testing.T) *client.Admin {
 
 // awaitGroup waits until a group has done everything up to end; how long that takes is
 // the machine's business, as long as the group goes on. No hub says when it is so,
-// hence the asking.
+// so it is asked.
 func awaitGroup(t *testing.T, hub *hubProcess, topic, group string, end uint64) {
 	t.Helper()
 	adm := hub.admin(t)

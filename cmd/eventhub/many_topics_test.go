@@ -67,9 +67,9 @@ func TestPatternOfManyTopics(t *testing.T) {
 	}
 	m.await(t, n+1)
 	awaitCursors(t, hub, n+1)
-	anew := hub.metric(t, "go_goroutines")
-	t.Logf("started again: %.0f MiB and %.0f goroutines with a member", hub.resident(t), anew)
-	if grown := max(running, anew) - goroutines; grown > patternGoroutines {
+	after := hub.metric(t, "go_goroutines")
+	t.Logf("started again: %.0f MiB and %.0f goroutines with a member", hub.resident(t), after)
+	if grown := max(running, after) - goroutines; grown > patternGoroutines {
 		t.Errorf("%.0f goroutines were added", grown)
 	}
 	if err := c.Close(); err != nil {

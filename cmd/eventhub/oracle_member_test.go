@@ -149,7 +149,7 @@ func (m *oracleMember) await(t *testing.T, adm *client.Admin, topic string) {
 		case err == nil && g.Lag != lag:
 			lag, moved = g.Lag, time.Now()
 		case time.Since(moved) > watchdog:
-			t.Fatalf("group %s of %s stands still: %+v, %v", oracleGroup, topic, g, err)
+			t.Fatalf("group %s of %s does not move: %+v, %v", oracleGroup, topic, g, err)
 		}
 		<-time.After(wait)
 	}

@@ -68,7 +68,7 @@ func newOracleTopic(name string) *oracleTopic {
 	return &oracleTopic{name: name, items: make(map[string]*oracleItem), given: make(map[uint64]string)}
 }
 
-// deletedUpTo is for the member, which runs beside the worker.
+// deletedUpTo is for the member, which runs at the same time as the worker.
 func (o *oracleTopic) deletedUpTo() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -81,8 +81,7 @@ func are(n int, thing string) string {
 }
 
 // readBatch reads to the end of the input. Bad lines are reported; an error is the end
-// of it all. The reader may hang, on an input that says nothing, and is then left
-// behind.
+// of it all. The reader may hang, on an input that says nothing, and then stays.
 func (p *publishing) readBatch(ctx context.Context, in io.Reader, notes io.Writer) (*atomicBatch, error) {
 	b := &atomicBatch{publishing: p}
 	chunks := input.Chunks(ctx, in)

@@ -35,7 +35,7 @@ type flight struct {
 // lineSender publishes the lines of an input. Three goroutines pass chunks on:
 // one reads, one (send) makes events and enqueues them, one (report) waits for the
 // outcomes in the order of the lines and reports them. Only the reader may hang, on
-// an input that says nothing, and is then left behind.
+// an input that says nothing, and then stays.
 type lineSender struct {
 	*publishing
 	client *client.Client

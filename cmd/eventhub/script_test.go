@@ -115,7 +115,7 @@ func cmdStopHub(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 // untilGroup waits until a group of the hub at EVENTHUB_URL is as wanted. No hub
-// says when that is so, hence the asking.
+// says when that is so, therefore it is asked.
 func untilGroup(ts *testscript.TestScript, topic, group string, wanted func(admin.GroupInfo) bool) {
 	adm, err := client.NewAdmin(ts.Getenv("EVENTHUB_URL"))
 	ts.Check(err)

@@ -127,19 +127,19 @@ func (p *printer) run(ctx context.Context, ackTimeout time.Duration) error {
 	late, done := lingering(ctx)
 	defer done()
 	looking, enough := context.WithCancel(ctx)
-	var beside sync.WaitGroup
-	beside.Go(func() { p.extend(looking, ackTimeout) })
+	var workers sync.WaitGroup
+	workers.Go(func() { p.extend(looking, ackTimeout) })
 	if p.untilHeads && p.cursor != nil {
-		beside.Go(func() { p.watchCursors(looking) })
+		workers.Go(func() { p.watchCursors(looking) })
 	}
 	if p.untilHeads && p.cursor == nil {
-		beside.Go(func() { p.watchTopics(looking) })
+		workers.Go(func() { p.watchTopics(looking) })
 	}
 	for p.take() {
 		p.print(late)
 	}
 	enough()
-	beside.Wait()
+	workers.Wait()
 	p.end(p.leave(late))
 	p.mu.Lock()
 	defer p.mu.Unlock()

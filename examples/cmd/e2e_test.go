@@ -71,7 +71,7 @@ type running struct {
 
 	mu   sync.Mutex
 	said bytes.Buffer
-	more chan struct{} // closed, and made anew, when more was said
+	more chan struct{} // closed, and made again, when more was said
 }
 
 // start runs a command, with what env adds to an environment that knows no hub.
@@ -298,7 +298,7 @@ func TestProgramsTellWhatIsWrong(t *testing.T) {
 				t.Errorf("ended with %d; want %d", code, tt.code)
 			}
 			if strings.Contains(p.words(), "hushed") {
-				t.Error("the token was told")
+				t.Error("the token was printed")
 			}
 		})
 	}
@@ -323,7 +323,7 @@ func fakePS(t *testing.T, lines string) (dir string) {
 	return dir
 }
 
-// TestCurlAgentTakesAnyName: whatever ps tells of processes, the batch is valid
+// TestCurlAgentTakesAnyName: whatever ps says of processes, the batch is valid
 // and in the order of what is busiest.
 func TestCurlAgentTakesAnyName(t *testing.T) {
 	t.Parallel()

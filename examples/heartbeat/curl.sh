@@ -9,11 +9,11 @@
 # http://127.0.0.1:8081; $EVENTHUB_TOKEN, where set, is presented to it; SECONDS
 # is the time between ticks, 1 if not given.
 #
-# A tick that fails is told on standard error and left out: the next one says
+# A tick that fails is reported on standard error and left out: the next one says
 # more than it did. Only a hub that denies us ends the agent, with status 4; a
 # missing tool does with 1, a wrong call with 2.
 #
-# Unlike the Go agent's, the CPU of a process is what ps tells: on Linux the share
+# Unlike the Go agent's, the CPU of a process is what ps says: on Linux the share
 # of its whole life, not of the last tick.
 set -u
 
@@ -21,7 +21,7 @@ TOP=20
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 
-# heartbeats SID: what ps tells, as NDJSON. Names may hold anything: they come as
+# heartbeats SID: what ps says, as NDJSON. Names may hold anything: they come as
 # UTF-8 where the system has the locale and as ASCII elsewhere, and what is not
 # even that is replaced here, byte by byte, by "?".
 heartbeats() {

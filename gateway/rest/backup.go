@@ -21,7 +21,7 @@ import (
 // it is sent.
 const backupPrefix = "eventhub-backup-"
 
-// clearScratch removes the copies that a process left behind when it was killed while it
+// clearScratch removes the copies that a process left when it was killed while it
 // sent them. Nobody else uses the directory.
 func clearScratch(dir string) error {
 	left, err := filepath.Glob(filepath.Join(dir, backupPrefix+"*"))

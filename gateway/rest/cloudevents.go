@@ -32,7 +32,7 @@ func (a *API) publishCloudEvents(w http.ResponseWriter, r *http.Request, access 
 		return reply{}, err
 	}
 	if e := &given.event; e.ID != "" || e.TS != 0 {
-		return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "id or ts is given beside a CloudEvent, whose id and time they are")
+		return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "id or ts is given with a CloudEvent, whose id and time they are")
 	}
 	given.event.Topic, given.event.Headers = r.PathValue("topic"), eventHeaders(r.Header)
 	maps.DeleteFunc(given.event.Headers, func(name, _ string) bool { return strings.HasPrefix(name, "ce-") })

@@ -74,7 +74,7 @@ func TestCloudEventProblems(t *testing.T) {
 		{"another format", "/publish/a", "x", []string{"Content-Type", "application/cloudevents+avro"}, 415, "bad_request", "cloudevents+avro"},
 		{"data of another type", "/publish/a", "x", append([]string{"Content-Type", "text/plain"}, binaryHeader[:10]...), 415, "bad_request", "text/plain"},
 		{"data of another type in a batch", "/publish/a", `[` + strings.Replace(cloudEvent, `"data"`, `"datacontenttype":"text/xml","data"`, 1) + `]`, batchHeader, 415, "bad_request", "events[0]: the data is"},
-		{"data that is not what it says", "/publish/a?id=x", "x", binaryHeader, 400, "bad_request", "id or ts is given beside a CloudEvent"},
+		{"data that is not what it says", "/publish/a?id=x", "x", binaryHeader, 400, "bad_request", "id or ts is given with a CloudEvent"},
 		{"ts", "/publish/a?ts=5", "x", binaryHeader, 400, "bad_request", "id or ts"},
 		{"attribute of an event for a batch", "/publish/a?key=k", "[]", batchHeader, 400, "bad_request", `\"key\"`},
 		{"one in a batch", "/publish/a", `[` + cloudEvent + `,{"specversion":"1.0","id":"a b","source":"s","type":"t"}]`, batchHeader, 400, "bad_event", `events[1]: id \"a b\"`},

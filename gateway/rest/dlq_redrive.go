@@ -67,15 +67,15 @@ func (a *API) redriveLines(ctx context.Context, cancel context.CancelFunc, w htt
 	}
 	lines.set(admin.RedriveResult{Topic: q.Topic, Applied: q.Apply, After: q.After})
 	over := make(chan struct{})
-	var telling sync.WaitGroup
-	telling.Go(func() {
+	var reporting sync.WaitGroup
+	reporting.Go(func() {
 		if lines.run(over) != nil {
 			cancel() // the client is gone, or as good as gone
 		}
 	})
 	result, err := to.Redrive(ctx, q)
 	close(over)
-	telling.Wait()
+	reporting.Wait()
 	if err != nil {
 		err = redriveError(ctx, &result, err)
 	}

@@ -176,7 +176,7 @@ func (i *importer) run(ctx context.Context) error {
 }
 
 // line returns the next line without its end and without space around it; it is valid
-// until the next call. An error, which may come beside a line that has no end, is
+// until the next call. An error, which may come with a line that has no end, is
 // that of the input.
 func (i *importer) line() ([]byte, error) {
 	i.text = i.text[:0]

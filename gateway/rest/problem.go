@@ -44,7 +44,7 @@ func statusOf(code eventhub.Code) int {
 }
 
 // problem is the body of an error: problem details (RFC 9457) with the
-// protocol's code beside them.
+// protocol's code next to them.
 type problem struct {
 	Type   string        `json:"type"`
 	Title  string        `json:"title"`

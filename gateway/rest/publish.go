@@ -70,7 +70,7 @@ func (a *API) answerOne(r *http.Request, access Access, given *given) (reply, er
 }
 
 // publish hands a publication over and waits for what becomes of it. Where there
-// are receipts beside an error, the events are published and something else went
+// are receipts with an error, the events are published and something else went
 // wrong.
 func (a *API) publish(r *http.Request, to eventhub.Publisher, pub eventhub.Publication) ([]eventhub.Receipt, error) {
 	if len(pub.WaitFor) == 0 {
@@ -176,7 +176,7 @@ func setDelay(e *eventhub.Event, ms int64) error {
 	return nil
 }
 
-// errBothTimes also refuses a delay of 0 beside a time: the event itself does not
+// errBothTimes also refuses a delay of 0 with a time: the event itself does not
 // distinguish it from none.
 func errBothTimes() error {
 	return eventhub.Errorf(eventhub.CodeBadEvent, "both delay_ms and deliver_at are given; one of them is expected")

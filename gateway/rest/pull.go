@@ -72,7 +72,7 @@ func (a *API) pull(w http.ResponseWriter, r *http.Request, access Access) (reply
 const (
 	pullStart = `{"deliveries":[`
 	pullEnd   = "]}\n"
-	// deliveryBytes is about what a delivery has beside its record.
+	// deliveryBytes is about what a delivery has besides its record.
 	deliveryBytes = 200
 )
 

@@ -36,7 +36,7 @@ type shelf struct {
 
 	mu       sync.Mutex
 	deleted  []string
-	operated []string // what Admin was asked but for deletions
+	operated []string // what Admin was asked, except deletions
 }
 
 func (s *shelf) Topics(_ context.Context, after string, limit int) ([]admin.TopicInfo, error) {

@@ -5,7 +5,7 @@
 // Redriver and errors into problem details (RFC 9457) with the protocol's codes. The hub
 // mounts its routes; it knows no engine and no store.
 //
-// Every request stands for itself: who asks is decided by its bearer token, and
+// Every request is on its own: who asks is decided by its bearer token, and
 // a change that was answered with success is as durable as a WebSocket OK. A
 // batch is atomic. Pages of foreign origins are refused before anything is read.
 //
@@ -57,7 +57,7 @@ type Access struct {
 	Importer   admin.Importer
 	Backuper   admin.Backuper
 	Redriver   admin.Redriver
-	// Name says who asks, and is kept beside what was done; no secret.
+	// Name says who asks, and is kept with what was done; no secret.
 	Name string
 
 	body *holding // of what was read of the request's body

@@ -41,7 +41,7 @@ const (
 type places struct {
 	one   bool   // the stream has one topic for ever
 	since int64  // epoch ms: where the topics begin that are not in at
-	known string // but for those that came later, which begin at their first event
+	known string // except for those that came later, which begin at their first event
 	at    []spot // the spot that was advanced last is at the end
 	bytes int    // of the text of at
 }

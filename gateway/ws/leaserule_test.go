@@ -50,7 +50,7 @@ func TestLeaseRule(t *testing.T) {
 // allTrials runs all sequences of steps about the first two events. With many,
 // deliveries come in EVENTS.
 func allTrials(t *testing.T, e *engine, events, length int, burst, many bool) {
-	steps := ruleSteps(min(events, 2)) // the others are there to come beside them
+	steps := ruleSteps(min(events, 2)) // the others are there to come with them
 	sequence := make([]int, length)
 	var ears [2]*ear
 	seen := make(map[string]int)

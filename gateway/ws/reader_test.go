@@ -99,7 +99,7 @@ func readAll(t *testing.T, r io.Reader) []string {
 			t.Fatalf("the burst is borrowed: %v, with a buffer of %d", f.burst != nil, len(f.Buf))
 		}
 	}
-	// A read that filled the buffer was followed by a large one, in vain.
+	// A read that filled the buffer was followed by a large one, which found nothing.
 	if _ = f.fill(r); len(f.Buf) != baseBytes || f.burst != nil {
 		t.Fatalf("the idle reader holds %d bytes", len(f.Buf))
 	}

@@ -176,7 +176,7 @@ func TestSettleAnswers(t *testing.T) {
 	}
 }
 
-// TestPublishErrors covers what becomes of a publish that fails beside others
+// TestPublishErrors covers what becomes of a publish that fails among others
 // that do not.
 func TestPublishErrors(t *testing.T) {
 	f := serve(t, nil)

@@ -113,7 +113,7 @@ func TestSettleByThePattern(t *testing.T) {
 	})
 }
 
-// TestSettleOfAnotherTopicsLease: a lease beside another event's topic names nothing.
+// TestSettleOfAnotherTopicsLease: a lease with another event's topic names nothing.
 func TestSettleOfAnotherTopicsLease(t *testing.T) {
 	withEngine(t, func(t *testing.T, e *engine) {
 		c := e.login()

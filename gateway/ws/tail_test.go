@@ -17,7 +17,7 @@ func tailDelivery(offset uint64, n int) eventhub.Delivery {
 	return d
 }
 
-// TestTail: a SUBSCRIBE without group is a subscription of its own beside those
+// TestTail: a SUBSCRIBE without group is a subscription of its own next to those
 // of groups, named by its topic; its frames have neither group nor ctx.
 func TestTail(t *testing.T) {
 	f := serve(t, nil)

@@ -72,7 +72,7 @@ func receive(dir string, send func(io.Writer) error) (sums []fileSum, err error)
 	return sums, err
 }
 
-// makeDir makes dir: fill fills a directory beside it, which gets its name when that is
+// makeDir makes dir: fill fills a directory next to it, which gets its name when that is
 // done.
 func makeDir(dir string, fill func(temp string) error) (err error) {
 	temp, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+"-*")

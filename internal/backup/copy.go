@@ -12,7 +12,7 @@ import (
 
 // WithCopy calls read with a copy of the store in dir, which read may open and change,
 // and removes the copy. The files of a backup are held against their checksums first. The
-// copy is made beside dir and shares with it what never changes; no hub may run on dir
+// copy is made next to dir and shares with it what never changes; no hub may run on dir
 // meanwhile. Errors of read speak of dir where they have the copy's name. A *PlaceError
 // says that dir is no store.
 func WithCopy(dir string, read func(temp string) error) (err error) {
@@ -59,7 +59,7 @@ type copyError struct {
 func (e *copyError) Error() string { return strings.ReplaceAll(e.error.Error(), e.copied, e.named) }
 func (e *copyError) Unwrap() error { return e.error }
 
-// placeForCopy makes a directory beside dir, or beside what dir is a link to: so the copy
+// placeForCopy makes a directory next to dir, or next to what dir is a link to: so the copy
 // can have tables in common with it. Where it can not, the directory is among other
 // temporary files.
 func placeForCopy(dir string) (string, error) {

@@ -135,7 +135,7 @@ func TestMembers(t *testing.T) {
 		{"all of them", filter{Key: "host-1:*", Headers: headers{"region": "eu-1"}, Tags: []string{"urgent"}}, plain, true},
 		{"all but the key", filter{Key: "host-2:*", Headers: headers{"region": "eu-1"}, Tags: []string{"urgent"}}, plain, false},
 		{"with an expression", filter{Key: "host-1:*", CEL: `event.sid == "s"`}, plain, true},
-		{"but for the expression", filter{Key: "host-1:*", CEL: `event.sid == "x"`}, plain, false},
+		{"all but the expression", filter{Key: "host-1:*", CEL: `event.sid == "x"`}, plain, false},
 		{"the expression alone", filter{Key: "host-2:*", CEL: `event.sid == "s"`}, plain, false},
 		{"a payload that looks like it: key", filter{Key: "host-1:nginx"}, decoy, false},
 		{"a payload that looks like it: header", filter{Headers: headers{"region": "eu-1"}}, decoy, false},

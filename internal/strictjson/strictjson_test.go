@@ -48,7 +48,7 @@ func TestAppendCompactRefuses(t *testing.T) {
 			t.Errorf("AppendCompact(%q) error = %v; want one with %q", in, err, want)
 		}
 		if string(got) != "x" {
-			t.Errorf("AppendCompact(%q) left %q behind; want dst as it was", in, got)
+			t.Errorf("AppendCompact(%q) left %q; want dst as it was", in, got)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func TestRowsOfDeletedNamesAreBounded(t *testing.T) {
 }
 
 // The link of a correlation goes with its event, however the header was written: of its
-// name no case counts, but for which of two says it, and its value is taken as it is.
+// name case does not count, except for which of two says it, and its value is taken as it is.
 func TestSweepOfCorrelations(t *testing.T) {
 	s := mustOpen(t, onMem(t, vfs.NewMem()))
 	defer mustClose(t, s)

@@ -155,7 +155,7 @@ func fillUntilLow(t *testing.T, s *Store, size int) (stored int) {
 	}
 }
 
-// TestSmallDisk: events have what a small disk has beyond the reserve, but for what a
+// TestSmallDisk: events have what a small disk has beyond the reserve, except what a
 // log, and a table that is being written, need.
 func TestSmallDisk(t *testing.T) {
 	const room = 48 << 20

@@ -34,7 +34,7 @@ import (
 // the number under way is begun again; what is gone of it costs nothing then.
 const (
 	sweepBytes = 64 << 10 // records read in a step; the first whatever its size
-	sweepKeys  = 512      // keys deleted in a step, but for those of the last event and few of the rest
+	sweepKeys  = 512      // keys deleted in a step, except those of the last event and few of the rest
 	sweepFew   = 64       // keys of one sort that go key by key in any step
 	sweepRange = 64 << 20 // records that one range deletion removes
 )

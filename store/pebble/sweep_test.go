@@ -25,7 +25,7 @@ import (
 
 // childEnv marks the process that a test started for what can not be undone in
 // its own: a store that is left in the middle of a write leaves goroutines
-// behind, and the default Fatal ends the process.
+// running, and the default Fatal ends the process.
 const childEnv = "EVENTHUB_PEBBLE_TEST_CHILD"
 
 func isChild() bool { return os.Getenv(childEnv) != "" }
@@ -75,7 +75,7 @@ func TestWriteErrorSweep(t *testing.T) {
 // nothing panics or hangs, not even Close, and nothing more is acknowledged.
 func TestWriteErrorSweepOfWhoStays(t *testing.T) { sweepWriteErrors(t, true) }
 
-// sweepWriteErrors runs in a process of its own: Pebble, too, leaves goroutines behind
+// sweepWriteErrors runs in a process of its own: Pebble, too, leaves goroutines running
 // where it can not open.
 func sweepWriteErrors(t *testing.T, stays bool) {
 	if !isChild() {

@@ -154,7 +154,7 @@ func (w watchedFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 
 // Rename is done in memory where the store is broken, for what was made there, and else
 // not at all; one that fails breaks the store. With an error, Pebble's Open would end
-// half way, and leave a compaction behind that panics.
+// half way, and leave a compaction that panics.
 func (w watchedFS) Rename(oldname, newname string) error {
 	err := w.faults.err()
 	if err == nil {

@@ -303,7 +303,7 @@ func testAppendOfDelayed(t *testing.T, s *env) {
 	p := s.delay(t, delayFor("t", "x", 10), delayFor("t", "y", 20))
 	a := s.add(t, given("t", "x"))
 	rising(t, 0, a)
-	same(t, "delayed events beside the event", allAsRead(p), s.allDelayed(t))
+	same(t, "delayed events besides the event", allAsRead(p), s.allDelayed(t))
 	same(t, "topic", rowsOf(a), s.readAll(t, "t"))
 	delayOfEvent(t, s.delay(t, delayFor("t", "x", 30))[0], a[0])
 	// The delayed event comes due: there is one event.

@@ -79,7 +79,7 @@ func testPartLife(t *testing.T, s *env) {
 	check("after one was removed, and one that was not there", part(1, 7, long), part(3, 0, "\x00"))
 	s.changed(t, with(update("t", "g", state), part(2, 7, "again")))
 	check("after it came back", part(1, 7, long), part(2, 7, "again"), part(3, 0, "\x00"))
-	same(t, "the header beside them", &state, s.group(t, "t", "g"))
+	same(t, "the header with them", &state, s.group(t, "t", "g"))
 	same(t, "parts of the other group", 0, len(s.parts(t, "t", "other")))
 	same(t, "the same name in another topic", 0, len(s.parts(t, "u", "g")))
 }

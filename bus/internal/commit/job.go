@@ -16,7 +16,7 @@ type Job interface {
 	// committed and Done is not called, so Build has answered the caller.
 	Build() bool
 	// Done is called once, in the order of the commits, with the error of the whole
-	// commit; each unit has its own beside its results. It runs on the goroutine of the
+	// commit; each unit has its own, besides its results. It runs on the goroutine of the
 	// committer or, for commits that were pipelined, of the syncer, never on both at
 	// once, and must not block.
 	Done(err error)
@@ -78,7 +78,7 @@ type CallJob interface {
 }
 
 // Do submits a job and returns what it was answered. Only the wait for room ends with ctx:
-// once a job is queued it is always answered, and what is kept in memory beside the store
+// once a job is queued it is always answered, and what is kept in memory besides the store
 // has to know what became of it, whoever is gone by then.
 func (c *Committer) Do(ctx context.Context, j CallJob) error {
 	answered := j.call()

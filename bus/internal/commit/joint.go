@@ -17,9 +17,9 @@ import (
 // would have been published for them: half of an atomic step, for good if the process
 // died then.
 //
-// Hence all steps of a commit, of whatever group, go as ONE unit: what they publish one
+// Therefore all steps of a commit, of whatever group, go as ONE unit: what they publish one
 // after the other, and each group's state once, built when all events of these steps are
-// marked. The unit stands after everything else in the commit: no other write of a group
+// marked. The unit comes after everything else in the commit: no other write of a group
 // takes these events for done, and none comes later that does not. It is applied or
 // refused as a whole.
 //
@@ -32,7 +32,7 @@ import (
 
 // Step is such a step. The methods are called on the committer's goroutine, in the order
 // Gather, Enter and, where that returned true, one of Succeeded, Withdraw (after which it
-// begins anew), Refused and Broken.
+// begins again), Refused and Broken.
 type Step interface {
 	// Publishes returns what the step publishes; the same each time.
 	Publishes() *Publication

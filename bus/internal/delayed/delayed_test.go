@@ -46,7 +46,7 @@ func TestOrder(t *testing.T) {
 }
 
 // TestCancelAndDelayAnew: an event that was cancelled while the mover had it in its hand,
-// and was delayed anew under its id, comes once, as the new one, at the new time.
+// and was delayed again under its id, comes once, as the new one, at the new time.
 func TestCancelAndDelayAnew(t *testing.T) {
 	for name, between := range map[string]func(*rig) error{
 		"cancel": func(r *rig) error { return r.mover.Cancel(bg, "t", "x") },

@@ -240,7 +240,7 @@ func (p *Progress) passed(chunk, cursor uint64) bool { return (chunk+1)*chunkSiz
 
 // parts returns what has to be written so that the store has what the group
 // knows, and takes it for written; of very many histories only some: p.noted has the
-// rest. w is the group's window, with the cursor that is written beside.
+// rest. w is the group's window, with the cursor that is written with it.
 func (p *Progress) parts(w *window, cursor uint64) (parts []store.GroupPart, reset bool) {
 	if reset, p.reset = p.reset, false; reset {
 		parts = append(parts, store.GroupPart{Kind: PartBase, Offset: p.base, Value: []byte{1}})

@@ -15,7 +15,7 @@ import (
 
 // TestProgressSurvives writes what a group knows of its events, part by part as
 // it changes, reads it back, and compares offset by offset; again and again, with
-// only a part of the window read anew each time.
+// only a part of the window read again each time.
 func TestProgressSurvives(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ctx := context.Background()
@@ -96,7 +96,7 @@ func TestBrokenProgress(t *testing.T) {
 }
 
 // TestHistoryIsBounded: of an event that failed very often the last attempts are
-// told.
+// shown.
 func TestHistoryIsBounded(t *testing.T) {
 	p := newProgress()
 	for i := range 100 {
@@ -119,7 +119,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestRewriteOverAGap: a group that writes all it knows anew looks at the chunks in
+// TestRewriteOverAGap: a group that writes all it knows again looks at the chunks in
 // which there is something, and not at those in between.
 func TestRewriteOverAGap(t *testing.T) {
 	p := newProgress()
@@ -129,6 +129,6 @@ func TestRewriteOverAGap(t *testing.T) {
 	w.add(1 << 30)
 	p.rewrite(&w)
 	if n := len(p.chunks); n != 2 {
-		t.Errorf("%d chunks are written anew for two events", n)
+		t.Errorf("%d chunks are written again for two events", n)
 	}
 }

@@ -249,5 +249,5 @@ func (w *world) refuse(c *modelCommit) {
 			}
 		}
 	}
-	w.wrote = nil // all is to be written anew
+	w.wrote = nil // all is to be written again
 }

@@ -589,7 +589,7 @@ func (w *world) seekModel(to uint64) {
 	}
 }
 
-// forget has the members begin anew.
+// forget has the members begin again.
 func (w *world) forget() {
 	for _, m := range w.members {
 		m.room -= m.Void()
@@ -605,7 +605,7 @@ func (w *world) restart() {
 	}
 }
 
-// startAgain ends the process, at any point or in order, and begins anew.
+// startAgain ends the process, at any point or in order, and begins again.
 func (w *world) startAgain(crash bool) {
 	switch {
 	case crash:

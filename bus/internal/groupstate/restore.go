@@ -164,7 +164,7 @@ func (g *Group) FirstHeld() (key string, e *Entry) {
 // Deadlines returns how many ends of leases are noted, with those that are void.
 func (g *Group) Deadlines() int { return len(g.leases) }
 
-// Idle reports whether nothing is under way, and so nothing is kept beside the cursor and what
+// Idle reports whether nothing is under way, and so nothing is kept besides the cursor and what
 // is to be written: appointments that are void have passed, too.
 func (g *Group) Idle() bool {
 	p := &g.progress

@@ -85,7 +85,7 @@ const (
 //
 // With each transition the room of the holder is given back or counted (State.TakesRoom), the
 // part of the event is to be written, and the host is notified; what was read, listed or
-// redriven is in the store as it is. The column on the right says what is to be done beside that.
+// redriven is in the store as it is. The column on the right says what is to be done besides that.
 //
 // Two calls are about all events at once: Seek makes them none, except that redriven ones below
 // the new cursor are RedriveInCommit where a commit has them, and otherwise wasRedriven; and

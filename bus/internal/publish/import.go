@@ -32,7 +32,7 @@ func NewImport(events []eventhub.Event, now time.Time) (*Call, error) {
 	return NewUnit(all), nil
 }
 
-// encodeImport encodes one event as it was: where it has no time of commit beside
+// encodeImport encodes one event as it was: where it has no time of commit besides
 // its ts, the ts is that time, and the publisher gave none.
 func (s *encoder) encodeImport(e *eventhub.Event, now time.Time) error {
 	if err := checkImport(e, now); err != nil {

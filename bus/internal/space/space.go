@@ -99,7 +99,7 @@ func (g *Guard) Check() error {
 	space, err := g.opts.Store.Space()
 	if err != nil {
 		// Not a reason to refuse: a disk that is really full fails the commit.
-		g.opts.Logger.Warn("cannot tell how much room the store has", "error", err)
+		g.opts.Logger.Warn("cannot find out how much room the store has", "error", err)
 		return g.err
 	}
 	least, low := space.Least(), space.IsLow()

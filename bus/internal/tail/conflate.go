@@ -27,7 +27,7 @@ const (
 	// maxPending bounds the bytes that a tail keeps. At that it reads no further,
 	// and goes on from there when a hand-over has made room.
 	maxPending = 4 << 20
-	// pendingCost is what an event takes beside its key and record.
+	// pendingCost is what an event takes besides its key and record.
 	pendingCost = 192
 )
 

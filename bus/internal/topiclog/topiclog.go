@@ -3,7 +3,7 @@
 // here, whatever is published to them.
 //
 // It owns the durable heads as the committer last left them, the tail cache with its
-// bound, and the lists of who is woken. It knows of whom it wakes only that it is a
+// bound, and the lists of who is woken. All that it knows of what it wakes is that it is a
 // Watcher: groups and the shards of live tails are.
 //
 // # Invariants

@@ -1,4 +1,4 @@
-// The ten programs of examples/sdk for NATS JetStream and for Watermill, to be read beside
+// The ten programs of examples/sdk for NATS JetStream and for Watermill, to be read next to
 // them. It is a module of its own, so that their code is no dependency of the product.
 module peers
 

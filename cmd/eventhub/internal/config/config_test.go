@@ -193,7 +193,7 @@ func TestWrong(t *testing.T) {
 	}
 }
 
-// TestRightInSpiteOfErrors: what is right counts beside what is wrong, so that
+// TestRightInSpiteOfErrors: what is right counts in spite of what is wrong, so that
 // the caller's own checks do not say what is not true.
 func TestRightInSpiteOfErrors(t *testing.T) {
 	s, err := load(t, "addr: 7\nnonsense: 1\ntoken: x\nwait: soon\n", nil)

@@ -101,7 +101,7 @@ func (r *Reader) line() error {
 }
 
 // Chunks reads in until its end, an error, or the end of ctx; the last chunk has the Err. The
-// goroutine that reads may hang, on an input that says nothing, and is then left behind.
+// goroutine that reads may hang, on an input that says nothing, and then stays.
 func Chunks(ctx context.Context, in io.Reader) <-chan Chunk {
 	chunks := make(chan Chunk)
 	go func() {

@@ -1,5 +1,5 @@
 // Package remote is what the example programs have in common: each is work that
-// is done with a client of a remote hub until the program is told to stop.
+// is done with a client of a remote hub until the program is asked to stop.
 //
 // SIGINT or SIGTERM ends the work's context; when the work has returned, the
 // client is drained, so that receipts arrive and groups are left in order. A
@@ -61,7 +61,7 @@ func (p *Program) run(args []string, getenv func(string) string, stderr io.Write
 	case errors.Is(err, flag.ErrHelp):
 		return exitDone
 	case err != nil:
-		return exitUsage // flag has told
+		return exitUsage // flag has printed why
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -118,7 +118,7 @@ func (p *Program) work(ctx context.Context, url, token string, log *slog.Logger)
 	c, err := client.Dial(dialing, url, opts...)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // told to stop before it began
+			return nil // asked to stop before it began
 		}
 		return err
 	}

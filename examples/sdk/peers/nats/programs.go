@@ -328,8 +328,8 @@ func Remind(ctx context.Context, js jetstream.JetStream, id string, o Order) (ca
 	}, err
 }
 
-// Repair lets billing see all since a time again: the consumer is made anew, and its
-// members have to be started anew. There are no dead letters to give back.
+// Repair lets billing see all since a time again: the consumer is made again, and its
+// members have to be started again. There are no dead letters to give back.
 func Repair(ctx context.Context, js jetstream.JetStream, since time.Time) error {
 	cons, err := js.Consumer(ctx, "ORDERS", "billing")
 	if err != nil {

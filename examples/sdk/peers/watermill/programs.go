@@ -1,5 +1,5 @@
 // Package watermill has the programs of examples/sdk on Watermill, as its documentation
-// writes such programs. Publisher and subscriber are those of a broker behind it; what
+// writes such programs. Publisher and subscriber are those of a broker under it; what
 // depends on that broker alone has no program here: tails from a time, patterns, order by
 // key, waiting for consumers, cancelling, and moving a consumer.
 package watermill
