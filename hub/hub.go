@@ -42,6 +42,8 @@ type Hub struct {
 	api      *rest.API
 	verifier auth.Verifier
 
+	operations *ops.Ops
+
 	doors   []*door                   // one for each distinct address, in the order of listen
 	views   struct{ admin.Inspector } // the bus, once opened
 	opened  atomic.Bool
@@ -108,7 +110,9 @@ func (h *Hub) watch() error {
 	}
 	d := h.door(h.cfg.OpsAddr)
 	operations.Register(d.mux)
+	h.operations = operations
 	if h.isApart(d) {
+		h.mountUnrouted(d, h.operationsHint(operations.Routes()))
 		h.serveAt(d)
 	}
 	return nil
@@ -166,6 +170,7 @@ func (h *Hub) open() error {
 		mux.Handle("GET /{$}", h.gateway)
 		mux.Handle("GET /ws", h.gateway)
 		h.api.Register(mux)
+		h.mountUnrouted(h.door(addr), h.apiHint)
 	}
 	h.views.Inspector = h.bus
 	h.opened.Store(true)

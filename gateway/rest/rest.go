@@ -194,7 +194,7 @@ func (a *API) Register(mux *http.ServeMux) {
 	for _, path := range []string{"/v1", "/v1/", "/publish", "/publish/", "/export/", "/replay/"} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			a.refuse(w, path, http.StatusNotFound,
-				eventhub.Errorf(eventhub.CodeUnsupportedOp, "there is nothing at %.120q in this version", r.URL.Path), nil)
+				eventhub.Errorf(eventhub.CodeUnsupportedOp, "there is nothing at %.120q%s", r.URL.Path, a.Hint(r.URL.Path)), nil)
 		})
 	}
 }

@@ -49,6 +49,7 @@ import (
 
 	gws "github.com/gobwas/ws"
 
+	"eventhub"
 	"eventhub/internal/measure"
 	"eventhub/internal/origin"
 )
@@ -95,23 +96,24 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !isUpgrade(r) {
 		w.Header().Set("Connection", "Upgrade")
 		w.Header().Set("Upgrade", "websocket")
-		http.Error(w, "This is a WebSocket endpoint: connect with a WebSocket client.", http.StatusUpgradeRequired)
+		refuseUpgrade(w, http.StatusUpgradeRequired, eventhub.CodeBadRequest,
+			"This is a WebSocket endpoint: connect with a WebSocket client. The HTTP API has other paths, such as /v1/topics.")
 		return
 	}
 	if !g.origins.Allowed(r) {
 		g.log.Debug("websocket refused: foreign origin", "remote", r.RemoteAddr, "origin", r.Header.Get("Origin"), "host", r.Host)
-		http.Error(w, "Pages of this origin may not connect.", http.StatusForbidden)
+		refuseUpgrade(w, http.StatusForbidden, eventhub.CodeForbidden, "Pages of this origin may not connect.")
 		return
 	}
 	if why := checkHandshake(r); why != "" {
 		g.log.Debug("websocket refused: handshake", "remote", r.RemoteAddr, "error", why)
 		w.Header().Set("Connection", "close")
-		http.Error(w, why, http.StatusBadRequest)
+		refuseUpgrade(w, http.StatusBadRequest, eventhub.CodeBadRequest, why)
 		return
 	}
 	if why := g.take(); why != "" {
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, why, http.StatusServiceUnavailable)
+		refuseUpgrade(w, http.StatusServiceUnavailable, eventhub.CodeOverloaded, why)
 		return
 	}
 	conn, rw, _, err := g.upgrader.Upgrade(r, w)

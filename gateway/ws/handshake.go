@@ -2,9 +2,12 @@ package ws
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
+
+	"eventhub"
 )
 
 // isUpgrade reports whether a WebSocket is asked for; whether in the right way
@@ -47,4 +50,20 @@ func checkHandshake(r *http.Request) (refusal string) {
 	r.Header.Set("Connection", "Upgrade")
 	r.Header.Set("Upgrade", "websocket")
 	return ""
+}
+
+// refuseUpgrade answers a request that becomes no WebSocket, in the form of the errors of
+// the HTTP API (RFC 9457).
+func refuseUpgrade(w http.ResponseWriter, status int, code eventhub.Code, detail string) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	// An error means that the client is gone.
+	_ = json.NewEncoder(w).Encode(struct {
+		Type   string        `json:"type"`
+		Title  string        `json:"title"`
+		Status int           `json:"status"`
+		Detail string        `json:"detail"`
+		Code   eventhub.Code `json:"code"`
+	}{"about:blank", http.StatusText(status), status, detail, code})
 }

@@ -1,0 +1,77 @@
+package hub_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"eventhub/hub"
+)
+
+// TestEveryErrorIsAProblem: what no route takes is answered with problem details at every
+// listener, with a hint where one is known.
+func TestEveryErrorIsAProblem(t *testing.T) {
+	h := start(t, hub.Config{Store: hub.MemoryStore, WSAddr: "127.0.0.1:0", HTTPAddr: "localhost:0", OpsAddr: "127.0.0.2:0"})
+	for _, r := range []struct {
+		addr, method, path string
+		status             int
+		allow              string
+		hints              []string
+	}{
+		{h.HTTPAddr(), "GET", "/topics", 404, "", []string{`"/topics"`, "did you mean /v1/topics?"}},
+		{h.WSAddr(), "GET", "/topics/orders", 404, "", []string{"did you mean /v1/topics/orders?"}},
+		{h.HTTPAddr(), "HEAD", "/topics", 404, "", nil},
+		{h.HTTPAddr(), "POST", "/v1/topics/orders/groups/g/seeek", 404, "", []string{"seeek"}},
+		{h.HTTPAddr(), "GET", "/v1/publish/orders", 404, "", []string{"did you mean /publish/orders?"}},
+		{h.HTTPAddr(), "GET", "/else", 404, "", []string{`"/else"`}},
+		{h.HTTPAddr(), "GET", "/metrics", 404, "", []string{`"/metrics"`, "http://" + h.OpsAddr() + "/metrics"}},
+		{h.HTTPAddr(), "POST", "/", 405, "GET, HEAD", []string{"POST"}},
+		{h.WSAddr(), "DELETE", "/ws", 405, "GET, HEAD", []string{"DELETE"}},
+		{h.HTTPAddr(), "PUT", "/v1/topics", 405, "GET, HEAD", []string{"PUT"}},
+		{h.HTTPAddr(), "GET", "/", 426, "", []string{"WebSocket", "/v1/topics"}},
+		{h.OpsAddr(), "GET", "/else", 404, "", []string{`"/else"`, "operations listener", "ws://" + h.WSAddr(), "http://" + h.HTTPAddr(), "/metrics"}},
+		{h.OpsAddr(), "GET", "/v1/topics", 404, "", []string{"operations listener", "http://" + h.HTTPAddr()}},
+		{h.OpsAddr(), "GET", "/", 404, "", []string{"operations listener"}},
+		{h.OpsAddr(), "HEAD", "/else", 404, "", nil},
+		{h.OpsAddr(), "POST", "/lag", 405, "GET, HEAD", []string{"POST"}},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), r.method, "http://"+r.addr+r.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		what := r.method + " " + r.addr + r.path
+		if resp.StatusCode != r.status || resp.Header.Get("Content-Type") != "application/problem+json" || resp.Header.Get("Allow") != r.allow {
+			t.Errorf("%s: %s, %q, Allow %q: %s", what, resp.Status, resp.Header.Get("Content-Type"), resp.Header.Get("Allow"), body)
+			continue
+		}
+		if r.method == http.MethodHead {
+			if len(body) > 0 {
+				t.Errorf("%s has a body: %s", what, body)
+			}
+			continue
+		}
+		var p struct {
+			Type, Title, Detail, Code string
+			Status                    int
+		}
+		if err := json.Unmarshal(body, &p); err != nil || p.Status != r.status || p.Title != http.StatusText(r.status) || p.Code == "" {
+			t.Errorf("%s: %s: %v", what, body, err)
+		}
+		for _, hint := range r.hints {
+			if !strings.Contains(p.Detail, hint) {
+				t.Errorf("%s: %q does not say %q", what, p.Detail, hint)
+			}
+		}
+	}
+}
