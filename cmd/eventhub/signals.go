@@ -17,6 +17,7 @@ func untilSignal() (context.Context, context.CancelFunc) {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go obey(signals, cancel, func() {
 		fmt.Fprintln(os.Stderr, "eventhub: second signal, not waiting any longer")
+		commands.end()
 		os.Exit(exitFailed)
 	})
 	return ctx, cancel

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,6 +33,10 @@ type following struct {
 	filter      eventhub.Filter
 	wanted      []string // headers of filter
 	format      output.Choice
+	execution   execution // of --exec
+	nack        bool
+	reason      string
+	terminal    bool
 
 	topics   []string // or patterns
 	patterns []eventhub.Pattern
@@ -61,6 +66,23 @@ all of them have to hold. A text that ends in * is the beginning of what is want
 --filter is an expression in CEL over event, such as 'event.payload.total > 100.0'. For
 a group what is not wanted counts as done, and the filter is fixed when it is created.
 
+--exec runs a command with /bin/sh for each event, instead of printing it: the payload and
+a newline are on its standard input, the rest is in its environment, and what it writes
+passes through. Exit status 0 acks the event. Any other, and a signal, refuses it: it comes
+again after the group's backoff, and is a dead letter after the last attempt, with the
+status and the last line of standard error as the reason. 65 (EX_DATAERR, or what
+--exec-terminal says) makes it a dead letter at once. 126 and 127, which the shell says of a
+command that it cannot run, end sub instead: the event goes back, and the attempt does not
+count. The lease is extended while the command runs, up to an hour. Ctrl-C lets commands
+that run come to their end; a second one ends them (SIGTERM), and their events come again.
+The environment has EVENTHUB_TOPIC, _GROUP, _ID, _OFFSET, _KEY, _TS and _COMMITTED_TS (epoch
+ms), _SID, _TAGS and _CAUSED_BY (joined by commas), _HEADERS (a JSON object), a variable for
+each header (x-tenant is EVENTHUB_HEADER_X_TENANT), _ATTEMPT, _MAX_ATTEMPTS and _REDRIVEN;
+those of which the event has nothing are empty. EVENTHUB_URL is the hub's.
+
+--nack refuses what is printed, with --reason; with --terminal each event is a dead letter
+at once.
+
 It runs until Ctrl-C, until --count events are printed, with --until-caught-up until
 the newest event that each topic had at the beginning is done (a topic that is
 deleted meanwhile is not waited for), or until whoever reads its output goes away.
@@ -77,7 +99,9 @@ percent sign, \n \t \r \\ as usual.`,
   eventhub sub orders refunds -f '%t %o %k %s\n'
   eventhub sub 'process.**' --group audit --filter-key 'host-7:*'
   eventhub sub orders --filter 'event.payload.total > 100.0' --filter-header region=eu
-  eventhub sub prices --conflate 1s`,
+  eventhub sub prices --conflate 1s
+  eventhub sub orders --group billing --parallel 4 --exec './bill --order "$EVENTHUB_KEY"'
+  eventhub sub orders --group billing -c 1 --nack --terminal --reason 'by hand'`,
 		Args: f.args,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
@@ -97,6 +121,15 @@ percent sign, \n \t \r \\ as usual.`,
 	flags.IntVar(&f.maxAttempts, "max-attempts", 0, "of a group that is created: attempts before an event becomes a dead letter (default 5)")
 	flags.IntVar(&f.maxInFlight, "max-in-flight", eventhub.DefaultMaxInFlight, "most leases held at once")
 	flags.DurationVar(&f.ackTimeout, "ack-timeout", eventhub.DefaultAckTimeout, "how soon others get the events of this member when it is lost")
+	flags.StringVar(&f.execution.command, "exec", "", "with --group: run this shell command for each event; its exit status acks or refuses it")
+	flags.IntVar(&f.execution.parallel, "parallel", 1, "with --exec: commands that run at once")
+	flags.IntVar(&f.execution.terminal, "exec-terminal", exitDataErr, "with --exec: exit status that makes an event a dead letter at once; 0: none does")
+	flags.BoolVar(&f.nack, "nack", false, "with --group: refuse what is printed instead of acking it")
+	flags.StringVar(&f.reason, "reason", "", "with --nack: why, kept with the dead letter")
+	flags.BoolVar(&f.terminal, "terminal", false, "with --nack: make a dead letter at once, whatever the attempt")
+	for _, other := range []string{"output", "format", "nack"} {
+		cmd.MarkFlagsMutuallyExclusive("exec", other)
+	}
 	cmd.MarkFlagsMutuallyExclusive("output", "format")
 	f.register(cmd)
 	cmd.ValidArgsFunction = completeNames(&f.reach, true, false)
@@ -125,6 +158,9 @@ func (f *following) args(cmd *cobra.Command, args []string) error {
 	case f.group == "" && f.caughtUp && !flags.Changed("from"):
 		return errors.New("--until-caught-up without --group begins at the end, where there is nothing to catch up with; add --from, as in --from earliest")
 	}
+	if err := f.checkVerdicts(cmd); err != nil {
+		return err
+	}
 	for i, topic := range args {
 		if slices.Contains(args[:i], topic) {
 			return fmt.Errorf("topic %q is given twice", topic)
@@ -151,6 +187,53 @@ func (f *following) args(cmd *cobra.Command, args []string) error {
 	return f.validate()
 }
 
+// checkVerdicts checks what says how events are acked and refused.
+func (f *following) checkVerdicts(cmd *cobra.Command) error {
+	flags := cmd.Flags()
+	e := &f.execution
+	executes := flags.Changed("exec")
+	switch {
+	case executes && f.group == "":
+		return errors.New("--exec acks and refuses events, which only a member of a --group can")
+	case f.nack && f.group == "":
+		return errors.New("--nack refuses events, which only a member of a --group can")
+	case executes && strings.TrimSpace(e.command) == "":
+		return errors.New("--exec is empty")
+	case !executes && (flags.Changed("parallel") || flags.Changed("exec-terminal")):
+		return errors.New("--parallel and --exec-terminal are about --exec, which is not given")
+	case !f.nack && (flags.Changed("reason") || flags.Changed("terminal")):
+		return errors.New("--reason and --terminal are about --nack, which is not given")
+	case e.parallel < 1 || e.parallel > maxParallel:
+		return fmt.Errorf("--parallel is %d; 1 to %d are allowed", e.parallel, maxParallel)
+	case e.terminal < 0 || e.terminal >= exitNotExecutable:
+		return fmt.Errorf("--exec-terminal is %d; 1 to %d are allowed, and 0 for none", e.terminal, exitNotExecutable-1)
+	}
+	if executes && !flags.Changed("max-in-flight") {
+		f.maxInFlight = 2 * e.parallel // other members have the rest
+	}
+	if executes && f.maxInFlight < e.parallel {
+		return fmt.Errorf("--parallel is %d, and --max-in-flight %d: not so many events are held at once", e.parallel, f.maxInFlight)
+	}
+	verdict := f.verdict()
+	return asUsage(verdict.Validate())
+}
+
+// verdict is what is said of each event that was printed.
+func (f *following) verdict() eventhub.Settlement {
+	if !f.nack {
+		return eventhub.Settlement{Verdict: eventhub.Ack}
+	}
+	return eventhub.Settlement{Verdict: eventhub.Nack, Reason: f.reason, Terminal: f.terminal}
+}
+
+// asUsage is an error without its code.
+func asUsage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(eventhub.AsError(err).Message)
+}
+
 // many reports whether more than one topic may be meant.
 func (f *following) many() bool {
 	return len(f.topics) > 1 || len(f.topics) == 1 && eventhub.IsPattern(f.topics[0])
@@ -172,10 +255,7 @@ func (f *following) validate() error {
 	if err == nil {
 		f.patterns, err = tail.Patterns()
 	}
-	if err != nil {
-		return errors.New(eventhub.AsError(err).Message)
-	}
-	return nil
+	return asUsage(err)
 }
 
 // tail returns the options of a live tail.
@@ -221,15 +301,20 @@ func (f *following) run(cmd *cobra.Command) error {
 	}
 	defer adm.Close()
 	f.mentionCursors(ctx, cmd.ErrOrStderr(), cmd.Flags().Changed("from"), adm)
+	if f.execution.command != "" {
+		return f.runExec(cmd, c, adm)
+	}
 	out := results(cmd)
 	render := f.render
 	if render == nil {
 		render = output.Events(f.format.Format, out.Color, f.topics, f.group != "")
 	}
 	p := newPrinter(out, render, f.group != "", f.count)
+	p.verdict = f.verdict()
 	p.sub, err = f.subscribe(ctx, c, p)
 	if err == nil && f.caughtUp {
-		err = f.findHeads(ctx, adm, p)
+		p.untilHeads = true
+		err = f.findHeads(ctx, adm, &p.ends)
 	}
 	if err != nil {
 		late, done := lingering(ctx)
@@ -265,88 +350,4 @@ func (f *following) mentionPattern(ctx context.Context, w io.Writer, pattern str
 			fmt.Fprintf(w, "eventhub: group %s has the pattern %s already and continues after its cursor in each topic; --from counts only when a group is created\n", p.Group, p.Pattern)
 		}
 	}
-}
-
-// findHeads notes what each topic has to be read up to, and how to know that it
-// was.
-func (f *following) findHeads(ctx context.Context, adm *client.Admin, p *printer) error {
-	topics, err := f.topicsThere(ctx, adm)
-	if err != nil {
-		return fmt.Errorf("the newest events: %w", err)
-	}
-	for i := range topics {
-		if topic := &topics[i]; topic.Head > 0 && (f.group != "" || !f.beginsBehind(topic)) {
-			p.heads[topic.Topic] = topic.Head
-		}
-	}
-	p.untilHeads = true
-	if f.group == "" || f.many() { // else the subscription ends with its topic
-		p.there = func(ctx context.Context) (map[string]uint64, error) {
-			topics, err := f.topicsThere(ctx, adm)
-			there := make(map[string]uint64, len(topics))
-			for i := range topics {
-				there[topics[i].Topic] = topics[i].Head
-			}
-			return there, err
-		}
-	}
-	if f.group == "" {
-		return nil
-	}
-	p.cursor = func(ctx context.Context, topic string) (uint64, error) {
-		g, err := ask(ctx, &f.reach, func(ctx context.Context) (admin.GroupInfo, error) { return adm.Group(ctx, topic, f.group) })
-		return g.Cursor, err
-	}
-	return nil
-}
-
-// topicsThere returns the topics that are asked for and exist.
-func (f *following) topicsThere(ctx context.Context, adm *client.Admin) ([]admin.TopicInfo, error) {
-	var found []admin.TopicInfo
-	if !slices.ContainsFunc(f.topics, eventhub.IsPattern) {
-		for _, name := range f.topics {
-			topic, err := ask(ctx, &f.reach, func(ctx context.Context) (admin.TopicInfo, error) { return adm.Topic(ctx, name) })
-			if err == nil {
-				found = append(found, topic)
-			} else if eventhub.ErrorCode(err) != eventhub.CodeUnknownID { // a tail creates no topic
-				return nil, err
-			}
-		}
-		return found, nil
-	}
-	for topic, err := range admin.AllTopics(ctx, asking{&f.reach, adm}, "") {
-		if err != nil {
-			return nil, err
-		}
-		if slices.ContainsFunc(f.patterns, func(p eventhub.Pattern) bool { return p.Match(topic.Topic) }) {
-			found = append(found, topic)
-		}
-	}
-	return found, nil
-}
-
-// asking lists topics with the patience of a command.
-type asking struct {
-	reach *reach
-	admin *client.Admin
-}
-
-// Topics implements admin.TopicLister.
-func (a asking) Topics(ctx context.Context, after string, limit int) ([]admin.TopicInfo, error) {
-	return ask(ctx, a.reach, func(ctx context.Context) ([]admin.TopicInfo, error) { return a.admin.Topics(ctx, after, limit) })
-}
-
-// beginsBehind reports whether a tail begins where the topic ends.
-func (f *following) beginsBehind(topic *admin.TopicInfo) bool {
-	switch f.start.Kind {
-	case eventhub.StartLatest:
-		return true
-	case eventhub.StartTime:
-		return topic.HeadTS < f.start.TS
-	case eventhub.StartAfterID:
-		return topic.HeadID == f.start.AfterID
-	case eventhub.StartOffset:
-		return topic.Head < f.start.Offset
-	}
-	return false
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -18,33 +17,25 @@ const (
 	// groups are bounded by their leases.
 	queuedTails = 10_000
 	queuedBytes = 16 << 20 // likewise of their bytes; one event may have more
-
-	firstLook = 20 * time.Millisecond
-	lastLook  = time.Second
 )
 
 // printer connects a subscription, which must not be kept waiting, with the
 // output, which may be as slow as whoever reads it. All that has gathered goes
-// out in one write, and only then its acks, in one settlement.
+// out in one write, and only then its verdicts, in one settlement.
 //
-// Invariants: an event is acked only when all its bytes were written. An event
+// Invariants: an event is settled only when all its bytes were written. An event
 // is taken only if it may be printed: never more than count. What is queued when
 // the printer ends is neither written nor acked; leaving the group gives it back.
 type printer struct {
 	out    *output.Results
 	render output.AppendEvent
 	sub    eventhub.Subscription // nil: it never came in
-	leased bool                  // of a group: what is delivered has to be acked
+	leased bool                  // of a group: what is delivered has to be settled
+	// verdict is what is said of each event that was written: done, or refused.
+	verdict eventhub.Settlement
 
-	// With --until-caught-up: the offset that each topic has to be read up to, and
-	// how to ask for a group's cursor; nil for tails, which forget what they have
-	// passed. there returns the heads of the topics that are there, as what was in one
-	// that was deleted does not come any more; nil where the subscription reports that.
+	ends       // with untilHeads: heads is guarded by mu, a group's does not change
 	untilHeads bool
-	heads      map[string]uint64 // guarded by mu; a group's do not change
-	cursor     func(ctx context.Context, topic string) (uint64, error)
-	there      func(ctx context.Context) (map[string]uint64, error)
-	passed     chan struct{} // a head was settled: a cursor may have come there
 
 	mu      sync.Mutex
 	changed sync.Cond
@@ -58,7 +49,7 @@ type printer struct {
 }
 
 func newPrinter(out *output.Results, render output.AppendEvent, leased bool, count int) *printer {
-	p := &printer{out: out, render: render, leased: leased, left: -1, heads: make(map[string]uint64), passed: make(chan struct{}, 1)}
+	p := &printer{out: out, render: render, leased: leased, left: -1, ends: newEnds()}
 	if count > 0 {
 		p.left = count
 	}
@@ -130,7 +121,11 @@ func (p *printer) run(ctx context.Context, ackTimeout time.Duration) error {
 	var workers sync.WaitGroup
 	workers.Go(func() { p.extend(looking, ackTimeout) })
 	if p.untilHeads && p.cursor != nil {
-		workers.Go(func() { p.watchCursors(looking) })
+		workers.Go(func() {
+			if err := p.reached(looking); looking.Err() == nil {
+				p.end(err)
+			}
+		})
 	}
 	if p.untilHeads && p.cursor == nil {
 		workers.Go(func() { p.watchTopics(looking) })
@@ -217,15 +212,15 @@ func lastOf(ends []int) int {
 // held.
 func (p *printer) caughtUp() bool { return p.untilHeads && len(p.heads) == 0 }
 
-// settle acks what was written and sees whether a head was among it.
+// settle says the verdict on what was written and sees whether a head was among it.
 func (p *printer) settle(ctx context.Context, written []eventhub.Delivery) {
 	over := false
 	p.mu.Lock()
-	ack := eventhub.Settlement{Verdict: eventhub.Ack}
+	said := p.verdict
 	for i := range written {
 		d := &written[i]
 		if p.leased {
-			ack.Refs = append(ack.Refs, eventhub.Ref{Lease: d.Lease})
+			said.Refs = append(said.Refs, eventhub.Ref{Lease: d.Lease})
 		}
 		if head, ok := p.heads[d.Topic]; ok && d.Offset >= head {
 			over = true
@@ -236,10 +231,10 @@ func (p *printer) settle(ctx context.Context, written []eventhub.Delivery) {
 	}
 	caughtUp := p.caughtUp()
 	p.mu.Unlock()
-	if len(ack.Refs) > 0 {
+	if len(said.Refs) > 0 {
 		// An error means that the subscription is ending: Ended says so, and
 		// the events come again.
-		_, _ = p.sub.Settle(ctx, ack)
+		_, _ = p.sub.Settle(ctx, said)
 	}
 	switch {
 	case caughtUp:
@@ -247,15 +242,6 @@ func (p *printer) settle(ctx context.Context, written []eventhub.Delivery) {
 	case over && p.cursor != nil:
 		ring(p.passed)
 	}
-}
-
-// isGone reports whether a topic was deleted after its head was noted.
-func (p *printer) isGone(ctx context.Context, topic string) bool {
-	if p.there == nil {
-		return false
-	}
-	there, err := p.there(ctx)
-	return err == nil && there[topic] < p.heads[topic]
 }
 
 // watchTopics forgets the heads of topics that were deleted. Where the hub does not
@@ -299,39 +285,6 @@ func (p *printer) forgetGone(there map[string]uint64) {
 		}
 	}
 	p.changed.Signal()
-}
-
-// watchCursors ends the printer when the group's cursor has reached the head that
-// was at the beginning in every topic, by whichever member's acks.
-func (p *printer) watchCursors(ctx context.Context) {
-	waiting := slices.Sorted(maps.Keys(p.heads))
-	for wait := firstLook; ; wait = min(2*wait, lastLook) {
-		for len(waiting) > 0 {
-			cursor, err := p.cursor(ctx, waiting[0])
-			if ctx.Err() != nil {
-				return
-			}
-			if err != nil && !p.isGone(ctx, waiting[0]) {
-				p.end(err)
-				return
-			}
-			if err == nil && cursor < p.heads[waiting[0]] {
-				break
-			}
-			waiting = waiting[1:]
-		}
-		if len(waiting) == 0 {
-			p.end(nil)
-			return
-		}
-		select {
-		case <-time.After(wait): // nobody is notified of others' acks
-		case <-p.passed:
-			wait = firstLook
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // extend keeps the leases of what waits to be written alive while the output is

@@ -106,6 +106,16 @@ func (r *Results) OnHangup(f func()) {
 	}()
 }
 
+// HungUp reports whether nobody reads the results any more.
+func (r *Results) HungUp() bool {
+	file, ok := r.w.(*os.File)
+	if !ok {
+		return false
+	}
+	gone, err := hungUp(file, 0)
+	return gone && err == nil
+}
+
 // IsTerminal reports whether v, a file or not, is a terminal.
 func IsTerminal(v any) bool {
 	f, ok := v.(*os.File)
