@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync/atomic"
 
 	"eventhub"
 	"eventhub/bus/internal/groupstate"
@@ -97,28 +96,6 @@ func lostLease(ref eventhub.Ref) error {
 }
 
 var errNothingToAck = eventhub.Errorf(eventhub.CodeBadRequest, "an ack-and-publish without a delivery to ack is a publish")
-
-// errLost is an ack-and-publish's outcome when its deliveries were taken from it.
-var errLost = eventhub.Errorf(eventhub.CodeLeaseLost, "the group was moved or deleted before the ack-and-publish was committed; nothing was published")
-
-// ackPublishCall is one call of AckAndPublish.
-type ackPublishCall struct {
-	hs   []eventhub.AckPublish
-	done func([]eventhub.AckPublish)
-	left atomic.Int64 // ack-and-publishes whose outcome is not known
-}
-
-// answer gives one ack-and-publish its outcome, which is in x where err is nil. The last
-// one calls done.
-func (c *ackPublishCall) answer(i int, x *groupStep, err error) {
-	h := &c.hs[i]
-	if h.Err = err; err == nil {
-		h.Receipts = publish.Receipts(h.Receipts, &x.Unit, x.delayed)
-	}
-	if c.left.Add(-1) == 0 {
-		c.done(c.hs)
-	}
-}
 
 // ackAndPublish submits each ack-and-publish; of returns the group of one and the member whose
 // leases its ids mean.

@@ -41,7 +41,7 @@
 // one of counts.mu and runtimes.mu. Of a tail's locks none is taken under one of the
 // bus, and under them only those. Receivers are called under group.mu and
 // subscription.giving, and must not block or call back.
-// Filters are asked under no lock (judge.go).
+// Filters are asked under no lock (package bus/internal/judge).
 //
 // Time is package time's, which tests replace by running in a testing/synctest
 // bubble. What waits goes by the time that passes, what is stored by the wall clock
@@ -154,7 +154,7 @@ type Bus struct {
 	awaits sync.WaitGroup // publications that wait for groups
 
 	serials  atomic.Uint64 // of the last lease given
-	runtimes runtimes
+	runtimes runtimes[*group]
 	patterns patternTable
 	filters  judge.Bench
 
@@ -166,13 +166,13 @@ type Bus struct {
 // history is named so that Bus does not export the field.
 type history = past.History
 
+// groupKey names a group in a topic.
+type groupKey struct{ topic, group string }
+
 // Tail implements eventhub.Subscriber.
 func (b *Bus) Tail(ctx context.Context, opts eventhub.TailOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	return b.tails.Open(ctx, opts, r)
 }
-
-// groupKey names a group in a topic.
-type groupKey struct{ topic, group string }
 
 var (
 	_ eventhub.Publisher  = (*Bus)(nil)
@@ -201,6 +201,7 @@ func New(opts Options) (*Bus, error) {
 
 		groups: make(map[groupKey]*group),
 	}
+	b.filters.Interpose = opts.judge
 	b.history = past.New(b.store, b.filters.Compile)
 	b.letters = deadletter.New(b.store, b.history, b.filters.Compile)
 	deleted, err := b.store.DeletedEpoch(context.Background())
@@ -213,7 +214,7 @@ func New(opts Options) (*Bus, error) {
 	b.sched = sched.New(b.clock, runtime.GOMAXPROCS(0))
 	b.tails = tail.New(tail.Options{
 		Store: b.store, Logger: b.log, Logs: b.logs, Scheduler: b.sched, Clock: b.clock,
-		Filter: b.tailFilter, EvaluationTime: judgeTime,
+		Filter: b.filters.Wants, EvaluationTime: judge.TurnTime,
 	})
 	b.committer = commit.New(commit.Options{
 		Store: b.store, Logger: b.log, QueueBytes: opts.QueueBytes, EarlyBytes: opts.EarlyBytes,
@@ -226,6 +227,7 @@ func New(opts Options) (*Bus, error) {
 		b.sched.Stop()
 		return nil, errors.Join(err, b.committer.Stop())
 	}
+	b.patterns.attend(b)
 	b.mover.Start()
 	b.space.Start()
 	return b, nil
@@ -287,90 +289,6 @@ func (b *Bus) committed(jobs []*commit.Request) {
 	}
 }
 
-// acquire returns the runtime of a group, made on first use and perhaps not
-// loaded yet. The caller releases it.
-func (b *Bus) acquire(key groupKey) (*group, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, errShuttingDown
-	}
-	g := b.groups[key]
-	if g == nil {
-		g = newGroup(b, b.logs.Use(key.topic), key)
-		b.groups[key] = g
-	}
-	g.users++
-	return g, nil
-}
-
-// release undoes acquire; a group that was never loaded is forgotten with its
-// last user, so that nothing of refused subscriptions stays.
-func (b *Bus) release(g *group) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	g.users--
-	if g.users > 0 || g.loaded.Load() {
-		return
-	}
-	b.forget(g)
-}
-
-// forget takes the runtime of a group off; its topic's goes with the last. b.mu
-// is held.
-func (b *Bus) forget(g *group) {
-	if b.groups[g.key] != g {
-		return
-	}
-	delete(b.groups, g.key)
-	b.runtimes.forget(g)
-	b.logs.Leave(g.log)
-}
-
-// Cursor is how far a group is in a topic.
-type Cursor struct {
-	Topic, Group string
-	// Offset is the ack floor: everything at or below it is done.
-	Offset uint64
-	// Epoch is raised by every seek.
-	Epoch uint64
-	// LastID and LastTS (commit time, epoch milliseconds) are those of the event at
-	// Offset; empty if there is none.
-	LastID string
-	LastTS int64
-}
-
-// Cursor returns how far a group is in a topic, or an error with
-// CodeNotSubscribed where there is no such group.
-func (b *Bus) Cursor(ctx context.Context, topic, name string) (Cursor, error) {
-	g := b.running(topic, name)
-	c := Cursor{Topic: topic, Group: name}
-	if g != nil {
-		c.Epoch, c.Offset = g.position()
-	} else {
-		state, err := b.store.Group(ctx, topic, name)
-		if err != nil {
-			return c, groupError(err, topic, name)
-		}
-		c.Epoch, c.Offset = state.Epoch, state.Cursor
-	}
-	last, err := past.First(ctx, b.store, topic, c.Offset)
-	if err == nil && c.Offset != 0 && last.Offset == c.Offset {
-		c.LastID, c.LastTS = string(last.Record.ID()), last.Record.CommitTime()
-	}
-	return c, err
-}
-
-// SetCursor moves a group to just after offset, up or down; see
-// admin.Operator.SeekGroup.
-func (b *Bus) SetCursor(ctx context.Context, topic, name string, offset uint64) error {
-	if offset >= eventhub.MaxOffset {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "offset is %d; less than %d is allowed", offset, uint64(eventhub.MaxOffset))
-	}
-	_, _, err := b.seek(ctx, topic, name, eventhub.Start{Kind: eventhub.StartOffset, Offset: offset + 1}, true)
-	return err
-}
-
 // groupError translates a failed look-up of a group.
 func groupError(err error, topic, name string) error {
 	if errors.Is(err, store.ErrNotFound) {
@@ -382,4 +300,26 @@ func groupError(err error, topic, name string) error {
 // storeError is store.Failed.
 func storeError(err error, format string, args ...any) error {
 	return store.Failed(err, format, args...)
+}
+
+// topicsCreated notifies those who wait for topics that do not exist yet of the topics that
+// a commit has created, by whatever part of it, and of each life once. It runs where
+// committed does, before the events are handed on.
+func (b *Bus) topicsCreated(batch []*commit.Request) {
+	created := createdBy(batch)
+	if len(created) == 0 {
+		return
+	}
+	b.tails.TopicsCreated(created)
+	b.patterns.topicsCreated(created)
+}
+
+// createdBy returns the topics that the batch has created.
+func createdBy(batch []*commit.Request) (created []store.TopicLife) {
+	for _, s := range batch {
+		for i := range s.Units {
+			created = append(created, s.Units[i].Created...)
+		}
+	}
+	return created
 }

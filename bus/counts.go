@@ -119,20 +119,6 @@ func newGroupCounts(topic, name string) groupCounts {
 	return groupCounts{measure.NewGroup(topic, name)}
 }
 
-// measure returns the counts of the group and its state.
-func (g *group) measure(head uint64) measure.Group {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	m := g.counts.Group
-	m.Paused, m.Held = g.paused, g.state.Held()
-	m.Lag, m.Waiting, m.Members = g.state.Lag(head), g.state.Waiting(), len(g.members)
-	m.InFlight = make(map[string]int, 1)
-	for _, member := range g.members {
-		m.InFlight[member.sub.opts.Peer.Transport] += member.holder.Leases()
-	}
-	return m
-}
-
 // delivered counts what a receiver took.
 func (c *groupCounts) delivered(batch []eventhub.Delivery) {
 	c.Delivered += uint64(len(batch))

@@ -73,16 +73,3 @@ func (g *group) submitLetters(letters []*groupStep) {
 	// An error means that the hub stops; the events are delivered again then.
 	_ = g.bus.committer.SubmitSteps(context.Background(), asSteps(letters))
 }
-
-// letterRefused puts an event back whose dead letter the store refused. g.mu is held.
-func (g *group) letterRefused(x *groupStep, refused error, now int64) {
-	offset := x.Offsets()[0]
-	g.bus.log.Error("the store refused a dead letter; the event stays in its group", "topic", g.log.Topic(), "group", g.name, "offset", offset, "error", refused)
-	g.retryLater(offset, now)
-}
-
-// retryLater puts an event that could not be dead-lettered back for a last
-// attempt, after the longest backoff.
-func (g *group) retryLater(offset uint64, now int64) {
-	g.bus.sched.ScheduleAt(g, g.state.LetterNotMade(offset, now))
-}

@@ -1,24 +1,14 @@
 package bus
 
 import (
-	"bytes"
-	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"eventhub"
-	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/groupstate"
 	"eventhub/bus/internal/judge"
-	"eventhub/bus/internal/past"
-	"eventhub/bus/internal/publish"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/topiclog"
 	"eventhub/store"
@@ -66,194 +56,8 @@ type group struct {
 	steps    []*groupStep // of the commit that is being built; the committer's
 }
 
-// settings are what a group keeps for life, in the form in which they are
-// stored.
-type settings struct {
-	Ordering     string `json:"ordering"`
-	MaxAttempts  int    `json:"max_attempts"`
-	MinBackoffMS int64  `json:"backoff_min_ms"`
-	MaxBackoffMS int64  `json:"backoff_max_ms"`
-
-	Filter *eventhub.Filter `json:"filter,omitempty"`
-
-	// FirstEpoch is the epoch that the group was made with, and From the cursor. Groups of
-	// earlier hubs have none; patterns have none either.
-	FirstEpoch uint64 `json:"born,omitempty"`
-	From       uint64 `json:"from,omitempty"`
-}
-
-// newState is the state of a new group that begins above a cursor. raw are its settings.
-func (b *Bus) newState(raw json.RawMessage, cursor uint64) store.GroupState {
-	epoch := b.newEpoch()
-	raw = fmt.Appendf(bytes.TrimSuffix(slices.Clone(raw), []byte("}")), `,"born":%d,"from":%d}`, epoch, cursor)
-	return store.GroupState{Epoch: epoch, Cursor: cursor, Settings: raw}
-}
-
-// settingsFor resolves the settings of a new group.
-func settingsFor(o *eventhub.GroupOptions) settings {
-	s := settings{
-		Ordering:     cmp.Or(o.Ordering, eventhub.OrderingNone),
-		MaxAttempts:  o.MaxAttempts,
-		MinBackoffMS: o.Backoff.Min.Milliseconds(),
-		MaxBackoffMS: o.Backoff.Max.Milliseconds(),
-	}
-	if !o.Filter.IsZero() {
-		s.Filter = o.Filter
-	}
-	if s.MaxAttempts == 0 {
-		s.MaxAttempts = eventhub.DefaultMaxAttempts
-	}
-	if s.MinBackoffMS == 0 {
-		s.MinBackoffMS = eventhub.DefaultMinBackoff.Milliseconds()
-		if s.MaxBackoffMS != 0 {
-			s.MinBackoffMS = min(s.MinBackoffMS, s.MaxBackoffMS)
-		}
-	}
-	if s.MaxBackoffMS == 0 {
-		s.MaxBackoffMS = max(eventhub.DefaultMaxBackoff.Milliseconds(), s.MinBackoffMS)
-	}
-	return s
-}
-
-// match refuses options that ask for another setting than the group has.
-func (s settings) match(o *eventhub.GroupOptions) error {
-	if o.Ordering != "" && o.Ordering != s.Ordering {
-		return eventhub.Errorf(eventhub.CodeGroupMismatch, "ordering is %q; group %q has %q since its creation", o.Ordering, o.Group, s.Ordering)
-	}
-	if o.Filter != nil && !o.Filter.Equal(s.Filter) {
-		return eventhub.Errorf(eventhub.CodeGroupMismatch, "filter is %s; group %q has %s since its creation", o.Filter, o.Group, s.Filter)
-	}
-	for _, f := range []struct {
-		name        string
-		asked, have int64
-	}{
-		{"maxAttempts", int64(o.MaxAttempts), int64(s.MaxAttempts)},
-		{"backoff.minMs", o.Backoff.Min.Milliseconds(), s.MinBackoffMS},
-		{"backoff.maxMs", o.Backoff.Max.Milliseconds(), s.MaxBackoffMS},
-	} {
-		if f.asked != 0 && f.asked != f.have {
-			return eventhub.Errorf(eventhub.CodeGroupMismatch, "%s is %d; group %q has %d since its creation", f.name, f.asked, o.Group, f.have)
-		}
-	}
-	return nil
-}
-
 func newGroup(b *Bus, log *topiclog.Log, key groupKey) *group {
 	return &group{bus: b, log: log, key: key, name: key.group, counts: newGroupCounts(key.topic, key.group)}
-}
-
-// load reads the group's state from the store. With options it creates a group
-// that does not exist, durably at its resolved start, and checks the settings
-// of one that does.
-func (g *group) load(ctx context.Context, o *eventhub.GroupOptions) error {
-	return g.loadIn(ctx, 0, o)
-}
-
-// loadIn is load for a group in one life of its topic, where life is not 0.
-func (g *group) loadIn(ctx context.Context, life uint64, o *eventhub.GroupOptions) error {
-	g.loading.Lock()
-	defer g.loading.Unlock()
-	if !g.loaded.Load() {
-		now, state, known, err := g.findIn(ctx, life, o)
-		if err != nil {
-			return err
-		}
-		if err := g.restore(state, known); err != nil {
-			return err
-		}
-		g.life = now
-		g.loaded.Store(true)
-	}
-	switch {
-	case life != 0 && life != g.life:
-		return errDeleted(g.log.Topic())
-	case o == nil:
-		return nil
-	}
-	return g.settings.match(o)
-}
-
-// findIn returns the state of the group and its progress, and the life of the topic that
-// they are of. With options it makes a group that is not there: once, for what is gone
-// then was deleted. Others may do the same: a pattern brings it.
-func (g *group) findIn(ctx context.Context, life uint64, o *eventhub.GroupOptions) (now uint64, state store.GroupState, _ groupstate.Progress, _ error) {
-	b := g.bus
-	for made := false; ; {
-		var known groupstate.Progress // not the group's own: whoever ends the group looks at that
-		now, err := past.Life(ctx, b.store, g.log.Topic())
-		if err != nil {
-			return 0, state, known, err
-		}
-		if now != life && (life != 0 || now == 0 && made) {
-			return 0, state, known, errDeleted(g.log.Topic())
-		}
-		state, err = b.store.Group(ctx, g.log.Topic(), g.name)
-		switch {
-		case err == nil:
-			known, err = progressOf(ctx, b.store, g.log.Topic(), g.name, state.Cursor)
-		case o == nil || made || !errors.Is(err, store.ErrNotFound):
-			err = groupError(err, g.log.Topic(), g.name)
-		default:
-			if err = g.create(ctx, now, o); err == nil || errors.Is(err, store.ErrExists) {
-				made = err == nil
-				continue
-			}
-		}
-		if err != nil {
-			return 0, state, known, err
-		}
-		// Both are of that life if it is not over: of a later one, life after life, they
-		// may be a mixture.
-		after, err := past.Life(ctx, b.store, g.log.Topic())
-		if err == nil && after != now {
-			err = errDeleted(g.log.Topic())
-		}
-		return now, state, known, err
-	}
-}
-
-// restore takes over durable state, and what was read of its progress. Nobody else loads
-// the group, but it may be ended meanwhile.
-func (g *group) restore(state store.GroupState, known groupstate.Progress) error {
-	if err := json.Unmarshal(state.Settings, &g.settings); err != nil {
-		return eventhub.Wrap(eventhub.CodeInternal, err, "The stored settings of group %q cannot be read.", g.name)
-	}
-	program, err := g.bus.filters.Compile(g.settings.Filter)
-	if err != nil {
-		return eventhub.Wrap(eventhub.CodeInternal, err, "The stored filter of group %q cannot be used: %v", g.name, err)
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.settJSON, g.paused = state.Settings, state.Paused
-	g.filter, g.Evaluates = g.bus.matcher(program), program.Evaluates()
-	base := state.Cursor // what an earlier hub did with what is below is not known
-	if g.settings.FirstEpoch != 0 {
-		base = g.settings.From
-	}
-	g.bus.raised(state.Epoch) // should the group be deleted and made again
-	outlived := g.state.Restore((*groupHost)(g), g.settings.config(), known, base, state.Epoch, state.Cursor, g.bus.runtimes.draw(g))
-	g.restarted()
-	if outlived {
-		g.touch()
-	}
-	return nil
-}
-
-// config is what the settings say to the state of the group.
-func (s settings) config() groupstate.Config {
-	return groupstate.Config{
-		MaxAttempts: s.MaxAttempts, MaxBackoff: s.MaxBackoffMS, ByKey: s.Ordering == eventhub.OrderingKey,
-		Backoff: func(attempts int) int64 { return s.backoff(attempts).Milliseconds() },
-	}
-}
-
-// progressOf reads what the store has of a group besides its header.
-func progressOf(ctx context.Context, s store.Store, topic, name string, cursor uint64) (groupstate.Progress, error) {
-	parts, err := s.GroupParts(ctx, topic, name)
-	if err != nil {
-		return groupstate.Progress{}, groupError(err, topic, name)
-	}
-	return groupstate.Load(name, parts, cursor)
 }
 
 // groupHost is a group as its state knows it. The group's lock is held in its methods.
@@ -291,51 +95,10 @@ func (g *group) restarted() {
 	g.notifyPassed()
 }
 
-// create makes the group durable where the options say it starts, in that life of its
-// topic or, where it is 0, with the topic. A runtime that has ended meanwhile makes
-// nothing: its topic was deleted, and would come back.
-func (g *group) create(ctx context.Context, life uint64, o *eventhub.GroupOptions) error {
-	at, err := g.bus.startIn(ctx, store.TopicLife{Topic: g.log.Topic(), Life: life}, o)
-	if err != nil {
-		return err
-	}
-	unit := store.Unit{Groups: []store.GroupChange{{
-		Topic: g.log.Topic(), Life: life, Group: g.name, Create: true, State: g.bus.newState(at.raw, at.cursor),
-	}}}
-	err = g.bus.committer.Do(ctx, commit.NewWrite(unit, func(*store.Unit) error { return g.whyEnded() }))
-	switch {
-	case errors.Is(err, store.ErrTopicLimit):
-		return publish.UnitError(err)
-	case errors.Is(err, store.ErrGone):
-		return errDeleted(g.log.Topic())
-	}
-	return err
-}
-
 // isOutdated reports whether a unit was refused since it changes a group that was
 // deleted, alone or with its topic.
 func isOutdated(err error) bool {
 	return errors.Is(err, store.ErrStaleEpoch) || errors.Is(err, store.ErrGone)
-}
-
-// newEpoch returns an epoch for a new group, above those of all groups that ever
-// had its name in this life of the topic: the clock's milliseconds, or the next number
-// where the clock does not move or has gone back. Over a restart it is the store that
-// knows the epochs of groups that were deleted.
-func (b *Bus) newEpoch() uint64 {
-	for {
-		last := b.epochs.Load()
-		epoch := max(uint64(b.clock.Wall().UnixMilli()), last+1)
-		if b.epochs.CompareAndSwap(last, epoch) {
-			return epoch
-		}
-	}
-}
-
-// raised notes an epoch that a group has.
-func (b *Bus) raised(epoch uint64) {
-	for last := b.epochs.Load(); last < epoch && !b.epochs.CompareAndSwap(last, epoch); last = b.epochs.Load() {
-	}
 }
 
 // position returns epoch and cursor.
@@ -422,16 +185,4 @@ func (g *group) dismiss(members []*member) {
 	for _, m := range members {
 		m.sub.end(g.ended)
 	}
-}
-
-// backoff is the wait before the attempt after the given one: it doubles from
-// the group's minimum up to its maximum, and jitter takes up to half of it
-// away, so that events which failed together do not all come back together. An
-// attempt that was given back (0) waits like the first.
-func (s settings) backoff(attempt int) time.Duration {
-	ms := s.MaxBackoffMS
-	if shift := max(attempt, 1) - 1; shift < 32 && s.MinBackoffMS<<shift < ms {
-		ms = s.MinBackoffMS << shift
-	}
-	return time.Duration(ms-rand.Int64N(ms/2+1)) * time.Millisecond
 }

@@ -157,16 +157,6 @@ func (b *Bus) idle(ctx context.Context, topic, name string, head, cursor uint64)
 	return lag - min(lag, p.AckedFrom(cursor+1)), len(p.Redriven()), nil
 }
 
-// running returns the runtime of a group, or nil where it was not loaded yet.
-func (b *Bus) running(topic, name string) *group {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	if g := b.groups[groupKey{topic: topic, group: name}]; g != nil && g.loaded.Load() {
-		return g
-	}
-	return nil
-}
-
 // describe overwrites what the runtime knows better than the store.
 func (g *group) describe(info *admin.GroupInfo) {
 	g.mu.Lock()
@@ -286,4 +276,58 @@ func (g *group) becameOf(f *admin.InFlight) {
 	defer g.mu.Unlock()
 	g.state.Describe(f, g.bus.clock.Drift())
 	f.History = slices.Clone(g.state.History(f.Offset))
+}
+
+// Cursor is how far a group is in a topic.
+type Cursor struct {
+	Topic, Group string
+	// Offset is the ack floor: everything at or below it is done.
+	Offset uint64
+	// Epoch is raised by every seek.
+	Epoch uint64
+	// LastID and LastTS (commit time, epoch milliseconds) are those of the event at
+	// Offset; empty if there is none.
+	LastID string
+	LastTS int64
+}
+
+// Cursor returns how far a group is in a topic, or an error with
+// CodeNotSubscribed where there is no such group.
+func (b *Bus) Cursor(ctx context.Context, topic, name string) (Cursor, error) {
+	g := b.running(topic, name)
+	c := Cursor{Topic: topic, Group: name}
+	if g != nil {
+		c.Epoch, c.Offset = g.position()
+	} else {
+		state, err := b.store.Group(ctx, topic, name)
+		if err != nil {
+			return c, groupError(err, topic, name)
+		}
+		c.Epoch, c.Offset = state.Epoch, state.Cursor
+	}
+	last, err := past.First(ctx, b.store, topic, c.Offset)
+	if err == nil && c.Offset != 0 && last.Offset == c.Offset {
+		c.LastID, c.LastTS = string(last.Record.ID()), last.Record.CommitTime()
+	}
+	return c, err
+}
+
+// Patterns implements admin.Inspector.
+func (b *Bus) Patterns(ctx context.Context, group string) ([]admin.GroupPattern, error) {
+	list, patterns := b.patterns.rows(group)
+	if len(list) == 0 {
+		return list, nil
+	}
+	topics, err := past.Matching(ctx, b.store, patterns)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range patterns {
+		for _, topic := range topics {
+			if p.Match(topic.Topic) {
+				list[i].Topics++
+			}
+		}
+	}
+	return list, nil
 }

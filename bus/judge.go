@@ -3,10 +3,7 @@ package bus
 import (
 	"time"
 
-	"eventhub"
 	"eventhub/bus/internal/judge"
-	"eventhub/bus/internal/tail"
-	"eventhub/internal/filter"
 	"eventhub/store"
 )
 
@@ -14,41 +11,6 @@ import (
 // evaluation of an expression may take some 50 ms for one event, and the committer,
 // publishers and members wait for the locks of groups and tails. What a filter says of an
 // event never changes, so nothing that happens meanwhile makes it wrong.
-
-// judgeTime is after how long a turn that evaluates expressions lets others in. It is
-// looked at after each event; what was read and not judged is read again.
-const judgeTime = 10 * time.Millisecond
-
-// matcher returns what decides with a program, nil where all events pass.
-func (b *Bus) matcher(p *filter.Program) judge.Matcher {
-	switch {
-	case p == nil:
-		return nil
-	case b.opts.judge != nil:
-		return b.opts.judge(p)
-	}
-	return p
-}
-
-// tailFilter is tail.Options.Filter.
-func (b *Bus) tailFilter(f *eventhub.Filter) (wants tail.Wants, evaluates bool, err error) {
-	program, err := b.filters.Compile(f)
-	m := b.matcher(program)
-	if err != nil || m == nil {
-		return nil, false, err
-	}
-	wants = func(r eventhub.Record, offset uint64) bool {
-		passes, _ := b.filters.Passes(m, r, offset)
-		return passes
-	}
-	return wants, program.Evaluates(), nil
-}
-
-// verdict is what a filter said of an event that was not taken then.
-type verdict struct {
-	offset uint64
-	passes bool
-}
 
 // judge lets the group's filter decide about the fresh events that were read, until one
 // more passes than there may be room for, and forgets those after it. It reports whether
@@ -70,7 +32,7 @@ func (g *group) judge(f *fetcher) (spent bool) {
 			if passes, tooCostly = g.bus.filters.Passes(g.filter, item.Record, item.Offset); tooCostly {
 				g.tooCostly(item.Offset)
 			}
-			spent = g.Evaluates && time.Since(f.began) >= judgeTime
+			spent = g.Evaluates && time.Since(f.began) >= judge.TurnTime
 		}
 		f.passes = append(f.passes, passes)
 		if passes {

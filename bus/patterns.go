@@ -10,8 +10,6 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
-	"eventhub/bus/internal/commit"
-	"eventhub/bus/internal/past"
 	"eventhub/store"
 )
 
@@ -70,7 +68,7 @@ type groupPattern struct {
 	durable  bool
 }
 
-// begin reads what the store has and starts the created topics' goroutine.
+// begin reads what the store has.
 func (t *patternTable) begin(b *Bus) error {
 	t.groups, t.listed = make(map[string]*patternedGroup), make(map[string]int)
 	list, err := b.store.ListPatterns(context.Background())
@@ -85,7 +83,6 @@ func (t *patternTable) begin(b *Bus) error {
 		}
 		t.group(row.Group).patterns[row.Pattern] = gp
 	}
-	t.attend(b)
 	return nil
 }
 
@@ -283,26 +280,6 @@ func (t *patternTable) all() (subs []*subscription) {
 	return subs
 }
 
-// Patterns implements admin.Inspector.
-func (b *Bus) Patterns(ctx context.Context, group string) ([]admin.GroupPattern, error) {
-	list, patterns := b.patterns.rows(group)
-	if len(list) == 0 {
-		return list, nil
-	}
-	topics, err := past.Matching(ctx, b.store, patterns)
-	if err != nil {
-		return nil, err
-	}
-	for i, p := range patterns {
-		for _, topic := range topics {
-			if p.Match(topic.Topic) {
-				list[i].Topics++
-			}
-		}
-	}
-	return list, nil
-}
-
 // rows returns the durable patterns of one group or of all, and these as such.
 func (t *patternTable) rows(group string) ([]admin.GroupPattern, []eventhub.Pattern) {
 	t.mu.RLock()
@@ -326,45 +303,6 @@ func (t *patternTable) rows(group string) ([]admin.GroupPattern, []eventhub.Patt
 		patterns[i], _ = eventhub.ParsePattern(list[i].Pattern) // it was one
 	}
 	return list, patterns
-}
-
-// deletePattern removes a pattern of a group, and the group from the topics that
-// only it matches. Where it ends halfway, the pattern is gone and some of the
-// topics still have the group, as if it had been subscribed by their names.
-func (b *Bus) deletePattern(ctx context.Context, text, name string) error {
-	p, err := eventhub.ParsePattern(text)
-	if err != nil {
-		return err
-	}
-	g := b.patterns.acquire(name)
-	defer b.patterns.release(g)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !b.patterns.hasPattern(g, text) {
-		return eventhub.Errorf(eventhub.CodeNotSubscribed, "group %q has no pattern %q", name, text)
-	}
-	unit := store.Unit{Patterns: []store.PatternChange{{Group: name, Pattern: text, Delete: true}}}
-	if err := b.committer.Do(ctx, commit.NewWrite(unit, nil)); err != nil {
-		return err
-	}
-	ctx = context.WithoutCancel(ctx) // what is begun is done, also for who has left
-	subs := b.patterns.forget(g, text)
-	for _, s := range subs {
-		s.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "pattern %q of group %q was deleted", text, name))
-	}
-	topics, err := past.Matching(ctx, b.store, []eventhub.Pattern{p})
-	if err != nil {
-		return err
-	}
-	for _, at := range topics {
-		if b.patterns.covering(name, at.Topic) != "" {
-			continue
-		}
-		if err := b.deleteGroup(ctx, at.Topic, name); err != nil && eventhub.ErrorCode(err) != eventhub.CodeNotSubscribed {
-			return err
-		}
-	}
-	return nil
 }
 
 func (t *patternTable) hasPattern(g *patternedGroup, text string) bool {

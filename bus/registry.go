@@ -5,8 +5,6 @@ import (
 	"maps"
 	"sync"
 
-	"eventhub"
-	"eventhub/bus/internal/commit"
 	"eventhub/internal/measure"
 	"eventhub/store"
 )
@@ -175,84 +173,28 @@ func (b *Bus) measureGroups(ctx context.Context) ([]measure.Group, error) {
 	return all, nil
 }
 
-// loaded lists the groups that have a runtime.
-func (b *Bus) loaded() []*group {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	loaded := make([]*group, 0, len(b.groups))
-	for _, g := range b.groups {
-		if g.loaded.Load() {
-			loaded = append(loaded, g)
-		}
+// forgetTopic forgets all groups of a topic.
+func (r *registry) forgetTopic(topic string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	of := func(key groupKey) bool { return key.topic == topic }
+	maps.DeleteFunc(r.groups, func(key groupKey, _ idleGroup) bool { return of(key) })
+	maps.DeleteFunc(r.added, func(key groupKey, _ idleGroup) bool { return of(key) })
+	if r.gone != nil {
+		r.gone[groupKey{topic: topic}] = true
 	}
-	return loaded
 }
 
-// DeleteGroup implements admin.Operator.
-func (b *Bus) DeleteGroup(ctx context.Context, topic, name string) error {
-	if eventhub.IsPattern(topic) {
-		return b.deletePattern(ctx, topic, name)
-	}
-	if p := b.patterns.covering(name, topic); p != "" {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "group %q has the pattern %q, which would bring it back to topic %q; delete that", name, p, topic)
-	}
-	return b.deleteGroup(ctx, topic, name)
-}
-
-func (b *Bus) deleteGroup(ctx context.Context, topic, name string) error {
-	key := groupKey{topic: topic, group: name}
-	g, err := b.acquire(key)
-	if err != nil {
-		return err
-	}
-	defer b.release(g)
-	if err := g.load(ctx, nil); err != nil {
-		return err
-	}
-	d := &groupDeletion{group: g}
-	d.Units, d.Durable = []store.Unit{{Groups: make([]store.GroupChange, 1)}}, true
-	err = b.committer.DoWithin(ctx, d, "the group may or may not be deleted")
-	if isOutdated(err) {
-		return groupError(store.ErrNotFound, topic, name)
-	}
-	return err
-}
-
-// groupDeletion is the job that deletes a group.
-type groupDeletion struct {
-	commit.Call
-	group   *group
-	members []*member
-}
-
-// Build implements commit.Job.
-func (d *groupDeletion) Build() bool {
-	g := d.group
+// measure returns the counts of the group and its state.
+func (g *group) measure(head uint64) measure.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.ended != nil {
-		d.Answer(g.ended) // deleted by somebody else, or the bus stops
-		return false
+	m := g.counts.Group
+	m.Paused, m.Held = g.paused, g.state.Held()
+	m.Lag, m.Waiting, m.Members = g.state.Lag(head), g.state.Waiting(), len(g.members)
+	m.InFlight = make(map[string]int, 1)
+	for _, member := range g.members {
+		m.InFlight[member.sub.opts.Peer.Transport] += member.holder.Leases()
 	}
-	change := g.header(g.state.Cursor())
-	change.Delete = true
-	g.delete()
-	d.Units[0].Groups[0] = change
-	d.members = g.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "group %q of topic %q was deleted", g.name, g.log.Topic()))
-	return true
-}
-
-// Done implements commit.Job.
-func (d *groupDeletion) Done(err error) {
-	d.group.bus.forgetDeleted(d.group)
-	d.group.dismiss(d.members)
-	d.Call.Done(err)
-}
-
-// forgetDeleted takes a deleted group off, so that its name can be used again.
-func (b *Bus) forgetDeleted(g *group) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.forget(g)
-	b.known.forget(g.key)
+	return m
 }

@@ -1,7 +1,5 @@
 package bus
 
-import ()
-
 // The room for leases that the members of a subscription share: who takes it, who gives it
 // back, and who waits for it, for the subscription to hold nothing, or for the end of a
 // reservation. See subscription for the queues.
@@ -52,18 +50,6 @@ func (m *member) reserve() bool {
 		return false
 	}
 	m.sub.inFlight++
-	return true
-}
-
-// reserveAlone is reserve for a suspect of the group that has reserved it.
-func (m *member) reserveAlone() bool {
-	m.sub.mu.Lock()
-	defer m.sub.mu.Unlock()
-	if m.sub.reservedBy != m.group || m.sub.inFlight > 0 || !m.sub.takes() {
-		return false
-	}
-	m.sub.inFlight++
-	m.sub.reservation.met(m.sub.bus.clock.Now(), m.sub.timeout)
 	return true
 }
 
@@ -151,49 +137,6 @@ func (m *member) passOn() {
 	woken := s.feed()
 	s.mu.Unlock()
 	s.wake(woken)
-}
-
-// reserveWhole keeps the subscription free for a suspect of the member's group, unless
-// another group has reserved it.
-func (m *member) reserveWhole() bool {
-	s := m.sub
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.reservedBy != nil || !s.reservable(m.group) {
-		return s.reservedBy == m.group
-	}
-	s.reservedBy = m.group
-	s.reservation.begin(s.bus.clock.Now(), s.timeout)
-	return true
-}
-
-// endReservation ends the reservation.
-func (m *member) endReservation() {
-	s := m.sub
-	s.mu.Lock()
-	if s.reservedBy != m.group {
-		s.mu.Unlock()
-		return
-	}
-	s.reservedBy = nil
-	s.reservation.end(s.bus.clock.Now())
-	woken := s.feed()
-	for _, m := range s.reservationQueue {
-		m.waitsForReservation = false
-		woken = append(woken, m.group)
-	}
-	s.reservationQueue = nil
-	s.mu.Unlock()
-	s.wake(woken)
-}
-
-// eligible reports whether the member could take a suspect, and how much it has
-// to settle before.
-func (m *member) eligible() (load int, ok bool) {
-	s := m.sub
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.inFlight, s.takes() && s.reservable(m.group)
 }
 
 // idle reports whether the subscription holds nothing at all.

@@ -166,3 +166,13 @@ func (g *group) write(ctx context.Context) error {
 	}
 	return err
 }
+
+// SetCursor moves a group to just after offset, up or down; see
+// admin.Operator.SeekGroup.
+func (b *Bus) SetCursor(ctx context.Context, topic, name string, offset uint64) error {
+	if offset >= eventhub.MaxOffset {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "offset is %d; less than %d is allowed", offset, uint64(eventhub.MaxOffset))
+	}
+	_, _, err := b.seek(ctx, topic, name, eventhub.Start{Kind: eventhub.StartOffset, Offset: offset + 1}, true)
+	return err
+}

@@ -1,6 +1,9 @@
 package bus
 
 import (
+	"sync/atomic"
+
+	"eventhub"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/groupstate"
 	"eventhub/bus/internal/publish"
@@ -118,4 +121,39 @@ func refusedError(err error) error {
 		return errLost
 	}
 	return publish.UnitError(err)
+}
+
+// errLost is an ack-and-publish's outcome when its deliveries were taken from it.
+var errLost = eventhub.Errorf(eventhub.CodeLeaseLost, "the group was moved or deleted before the ack-and-publish was committed; nothing was published")
+
+// ackPublishCall is one call of AckAndPublish.
+type ackPublishCall struct {
+	hs   []eventhub.AckPublish
+	done func([]eventhub.AckPublish)
+	left atomic.Int64 // ack-and-publishes whose outcome is not known
+}
+
+// answer gives one ack-and-publish its outcome, which is in x where err is nil. The last
+// one calls done.
+func (c *ackPublishCall) answer(i int, x *groupStep, err error) {
+	h := &c.hs[i]
+	if h.Err = err; err == nil {
+		h.Receipts = publish.Receipts(h.Receipts, &x.Unit, x.delayed)
+	}
+	if c.left.Add(-1) == 0 {
+		c.done(c.hs)
+	}
+}
+
+// letterRefused puts an event back whose dead letter the store refused. g.mu is held.
+func (g *group) letterRefused(x *groupStep, refused error, now int64) {
+	offset := x.Offsets()[0]
+	g.bus.log.Error("the store refused a dead letter; the event stays in its group", "topic", g.log.Topic(), "group", g.name, "offset", offset, "error", refused)
+	g.retryLater(offset, now)
+}
+
+// retryLater puts an event that could not be dead-lettered back for a last
+// attempt, after the longest backoff.
+func (g *group) retryLater(offset uint64, now int64) {
+	g.bus.sched.ScheduleAt(g, g.state.LetterNotMade(offset, now))
 }

@@ -8,7 +8,6 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/groupstate"
-	"eventhub/store"
 )
 
 // subscription is what one SUBSCRIBE asked for: a member of the group in one
@@ -52,7 +51,7 @@ type subscription struct {
 	roomQueue        []*member
 	idlers           []*member // of groups to be woken when it holds nothing
 	reservationQueue []*member // of groups to be woken when the reservation is over
-	ids              idIndex
+	ids              idIndex[*member]
 	queue            sendQueue // of a Buffered receiver
 }
 
@@ -117,89 +116,6 @@ func newSubscription(b *Bus, opts eventhub.GroupOptions, r eventhub.Receiver) *s
 		timeout: opts.AckTimeout.Milliseconds(), since: b.clock.Wall().UnixMilli(),
 		members: make(map[string]*member, 1),
 	}
-}
-
-// Subscribe implements eventhub.Subscriber.
-func (b *Bus) Subscribe(ctx context.Context, opts eventhub.GroupOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
-	opts = opts.WithDefaults()
-	if err := opts.Validate(); err != nil {
-		return nil, err
-	}
-	if _, err := b.filters.Compile(opts.Filter); err != nil {
-		return nil, err
-	}
-	s := newSubscription(b, opts, r)
-	var err error
-	if patterns, _ := opts.Patterns(); severalTopics(patterns) {
-		err = s.joinPatterns(ctx, patterns)
-	} else {
-		err = s.join(ctx, store.TopicLife{Topic: opts.Topic}, &s.opts)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-func severalTopics(patterns []eventhub.Pattern) bool {
-	return len(patterns) > 1 || eventhub.IsPattern(patterns[0].String())
-}
-
-// join makes the subscription a member of its group in a topic, once: in that life of it
-// alone, where at names one. A subscription that has left meanwhile is left alone. The
-// group is made and its settings are checked as o says; where o is nil it is there, and
-// they are what they are.
-func (s *subscription) join(ctx context.Context, at store.TopicLife, o *eventhub.GroupOptions) error {
-	g, err := s.bus.acquire(groupKey{topic: at.Topic, group: s.opts.Group})
-	if err != nil {
-		return err
-	}
-	if joined, err := g.join(ctx, s, at.Life, o); !joined {
-		s.bus.release(g)
-		return err
-	}
-	return nil
-}
-
-// join loads the group and adds the member, which releases the group when it
-// leaves.
-func (g *group) join(ctx context.Context, s *subscription, life uint64, o *eventhub.GroupOptions) (joined bool, _ error) {
-	if err := g.loadIn(ctx, life, o); err != nil {
-		return false, err
-	}
-	head, err := g.bus.store.Head(ctx, g.log.Topic())
-	if err != nil {
-		return false, storeError(err, "read the head of topic %q", g.log.Topic())
-	}
-	g.mu.Lock()
-	if g.ended != nil {
-		defer g.mu.Unlock()
-		return false, g.ended
-	}
-	m := newMember(g, s)
-	if !s.enlist(m) {
-		g.mu.Unlock()
-		return false, nil
-	}
-	g.members = append(g.members, m)
-	if len(g.members) == 1 {
-		g.log.Learn(head)
-		g.log.Watch(g)
-	}
-	g.mu.Unlock()
-	g.bus.sched.Schedule(g)
-	return true, nil
-}
-
-// enlist adds a member, unless the subscription has left or has one there.
-func (s *subscription) enlist(m *member) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.left || s.members[m.group.log.Topic()] != nil {
-		return false
-	}
-	s.members[m.group.log.Topic()] = m
-	return true
 }
 
 // roster returns the members, in no order.

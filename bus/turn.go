@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"eventhub"
@@ -13,9 +12,6 @@ import (
 const (
 	// turnRounds bounds a turn, so that a group with much to do lets others in.
 	turnRounds = 8
-	// roundEvents and roundBytes bound what one round reads.
-	roundEvents = 1024
-	roundBytes  = 1 << 20
 	// keyQueueEvents is how many events at least a group with key queues reads at once.
 	keyQueueEvents = 128
 	// readAgain is the wait after the store failed a read.
@@ -46,43 +42,6 @@ func (g *group) Turn() {
 	g.fetch = nil
 	if more {
 		g.bus.sched.Schedule(g)
-	}
-}
-
-// fetchers are shared: a group needs one only while it has its turn.
-var fetchers = sync.Pool{New: func() any { return new(fetcher) }}
-
-// fetcher is what a round reads.
-type fetcher struct {
-	epoch   uint64
-	letters []groupstate.Letter // entries to be dead-lettered
-	due     []uint64            // offsets to be delivered again
-	from    uint64              // fresh events from here on, up to limit; 0: none
-	limit   int
-	want    int    // how many of them members may have room for
-	head    uint64 // nothing was known to be above when reading began
-
-	// What was read: of letters and of due the first ones, as roundBytes allowed,
-	// and fresh events, in this order. A nil Record is gone from the log.
-	items                []store.Item
-	readLetters, readDue int
-	bytes                int
-	batch                store.Batch
-
-	began  time.Time // the turn
-	drift  int64     // of the clock, when it was handed out
-	passes []bool    // what the filter says of the fresh events, one by one
-}
-
-func (f *fetcher) empty() bool { return len(f.letters) == 0 && len(f.due) == 0 && f.from == 0 }
-
-// release lets the records go, and buffers that grew beyond what a round needs.
-func (f *fetcher) release() {
-	clear(f.items)
-	clear(f.batch.Items)
-	f.batch.Reset()
-	if f.batch.Size() > 2*roundBytes {
-		f.batch = store.Batch{}
 	}
 }
 

@@ -18,6 +18,7 @@ package judge
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"eventhub"
 	"eventhub/internal/filter"
@@ -25,6 +26,10 @@ import (
 
 // mostPrograms bounds the programs that are kept to be shared.
 const mostPrograms = 1000
+
+// TurnTime is after how long a turn that evaluates expressions lets others in. It is
+// looked at after each event; what was read and not judged is read again.
+const TurnTime = 10 * time.Millisecond
 
 // Matcher decides which events a group or a tail wants. Its method is safe for concurrent
 // use. A filter.Program is one.
@@ -35,6 +40,10 @@ type Matcher interface {
 // Bench compiles each filter once: a group by pattern has the same one in each of its
 // topics, and an expression takes a tenth of a millisecond and tens of kilobytes.
 type Bench struct {
+	// Interpose, where not nil, gets between a filter and who asks it. It is set before the
+	// Bench is used.
+	Interpose func(*filter.Program) Matcher
+
 	// Events that filters could not judge, and of these, those on which one cost too much.
 	failed, tooCostly atomic.Uint64
 
@@ -62,6 +71,32 @@ func (b *Bench) Compile(f *eventhub.Filter) (*filter.Program, error) {
 	}
 	b.programs[text] = p
 	return p, nil
+}
+
+// Matcher returns what decides with a program, nil where all events pass.
+func (b *Bench) Matcher(p *filter.Program) Matcher {
+	switch {
+	case p == nil:
+		return nil
+	case b.Interpose != nil:
+		return b.Interpose(p)
+	}
+	return p
+}
+
+// Wants returns what decides with a filter, nil where all events pass, and whether it
+// evaluates expressions.
+func (b *Bench) Wants(f *eventhub.Filter) (wants func(r eventhub.Record, offset uint64) bool, evaluates bool, err error) {
+	program, err := b.Compile(f)
+	m := b.Matcher(program)
+	if err != nil || m == nil {
+		return nil, false, err
+	}
+	wants = func(r eventhub.Record, offset uint64) bool {
+		passes, _ := b.Passes(m, r, offset)
+		return passes
+	}
+	return wants, program.Evaluates(), nil
 }
 
 // Passes asks a filter about an event, counts it where the filter could not judge it, and

@@ -58,7 +58,7 @@ const (
 
 // Wants decides whether a tail wants an event. It is called under no lock, by more than one
 // goroutine.
-type Wants func(r eventhub.Record, offset uint64) bool
+type Wants = func(r eventhub.Record, offset uint64) bool
 
 // Options configure Tails. All are required.
 type Options struct {
