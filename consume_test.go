@@ -389,7 +389,7 @@ func TestDeliveriesLeft(t *testing.T) {
 	})
 }
 
-// TestConsumeIsBounded: more than maxInFlight is not taken, with AutoAck
+// TestConsumeIsBounded: more than max_in_flight is not taken, with AutoAck
 // neither, and asked for when half of it is done.
 func TestConsumeIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

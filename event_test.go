@@ -156,14 +156,14 @@ func TestGroupOptionsRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*GroupOptions){
-		"batchSize":      func(o *GroupOptions) { o.BatchSize = -1 },
-		"maxInFlight":    func(o *GroupOptions) { o.MaxInFlight = 1_000_001 },
-		"ackTimeoutMs":   func(o *GroupOptions) { o.AckTimeout = 999 * time.Millisecond },
-		"maxAttempts":    func(o *GroupOptions) { o.MaxAttempts = 1001 },
-		"backoff.minMs":  func(o *GroupOptions) { o.Backoff.Min = -time.Second },
-		"backoff.maxMs":  func(o *GroupOptions) { o.Backoff = Backoff{2 * time.Second, time.Second} },
+		"batch_size":     func(o *GroupOptions) { o.BatchSize = -1 },
+		"max_in_flight":  func(o *GroupOptions) { o.MaxInFlight = 1_000_001 },
+		"ack_timeout_ms": func(o *GroupOptions) { o.AckTimeout = 999 * time.Millisecond },
+		"max_attempts":   func(o *GroupOptions) { o.MaxAttempts = 1001 },
+		"backoff.min_ms": func(o *GroupOptions) { o.Backoff.Min = -time.Second },
+		"backoff.max_ms": func(o *GroupOptions) { o.Backoff = Backoff{2 * time.Second, time.Second} },
 		"ts is -1":       func(o *GroupOptions) { o.Start = Start{Kind: StartTime, TS: -1} },
-		"afterId":        func(o *GroupOptions) { o.Start = Start{Kind: StartAfterID} },
+		"after_id":       func(o *GroupOptions) { o.Start = Start{Kind: StartAfterID} },
 		"offset is 9007": func(o *GroupOptions) { o.Start = Start{Kind: StartOffset, Offset: 1 << 53} },
 		"group":          func(o *GroupOptions) { o.Group = "a b" },
 		"ordering":       func(o *GroupOptions) { o.Ordering = "keys" },
@@ -184,10 +184,10 @@ func TestTailOptionsRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*TailOptions){
-		"batchSize":         func(o *TailOptions) { o.BatchSize = 10_001 },
+		"batch_size":        func(o *TailOptions) { o.BatchSize = 10_001 },
 		"conflate.every_ms": func(o *TailOptions) { o.Conflate = time.Millisecond },
 		"ts is -1":          func(o *TailOptions) { o.Start = At(time.UnixMilli(-1)) },
-		"afterId":           func(o *TailOptions) { o.Start = AfterID("") },
+		"after_id":          func(o *TailOptions) { o.Start = AfterID("") },
 		"filter.":           func(o *TailOptions) { o.Filter = &Filter{Tags: []string{""}} },
 		"known has":         func(o *TailOptions) { o.Known = strings.Repeat("0", 33) },
 		"places[0]: ts":     func(o *TailOptions) { o.Places = []Place{{Topic: "t", TS: -1}} },

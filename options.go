@@ -180,19 +180,19 @@ func (o *GroupOptions) Validate() error {
 		value, min, max int64
 	}{
 		{"concurrency", int64(o.Concurrency), 0, maxMaxInFlight},
-		{"batchSize", int64(o.BatchSize), 1, maxBatchSize},
-		{"maxInFlight", int64(o.MaxInFlight), 1, maxMaxInFlight},
-		{"ackTimeoutMs", o.AckTimeout.Milliseconds(), MinAckTimeout.Milliseconds(), MaxAckTimeout.Milliseconds()},
-		{"maxAttempts", int64(o.MaxAttempts), 0, maxMaxAttempts},
-		{"backoff.minMs", o.Backoff.Min.Milliseconds(), 0, maxBackoff.Milliseconds()},
-		{"backoff.maxMs", o.Backoff.Max.Milliseconds(), 0, maxBackoff.Milliseconds()},
+		{"batch_size", int64(o.BatchSize), 1, maxBatchSize},
+		{"max_in_flight", int64(o.MaxInFlight), 1, maxMaxInFlight},
+		{"ack_timeout_ms", o.AckTimeout.Milliseconds(), MinAckTimeout.Milliseconds(), MaxAckTimeout.Milliseconds()},
+		{"max_attempts", int64(o.MaxAttempts), 0, maxMaxAttempts},
+		{"backoff.min_ms", o.Backoff.Min.Milliseconds(), 0, maxBackoff.Milliseconds()},
+		{"backoff.max_ms", o.Backoff.Max.Milliseconds(), 0, maxBackoff.Milliseconds()},
 	} {
 		if n.value < n.min || n.value > n.max {
 			return Errorf(CodeBadRequest, "%s is %d; %d to %d are allowed", n.name, n.value, n.min, n.max)
 		}
 	}
 	if o.Backoff.Max != 0 && o.Backoff.Min > o.Backoff.Max {
-		return Errorf(CodeBadRequest, "backoff.minMs %d is above backoff.maxMs %d", o.Backoff.Min.Milliseconds(), o.Backoff.Max.Milliseconds())
+		return Errorf(CodeBadRequest, "backoff.min_ms %d is above backoff.max_ms %d", o.Backoff.Min.Milliseconds(), o.Backoff.Max.Milliseconds())
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func (o *TailOptions) Validate() error {
 		return Errorf(CodeBadRequest, "conflate.every_ms is %d; %d to %d are allowed", o.Conflate.Milliseconds(), minConflate.Milliseconds(), maxConflate.Milliseconds())
 	}
 	if o.BatchSize < 1 || o.BatchSize > maxBatchSize {
-		return Errorf(CodeBadRequest, "batchSize is %d; 1 to %d are allowed", o.BatchSize, maxBatchSize)
+		return Errorf(CodeBadRequest, "batch_size is %d; 1 to %d are allowed", o.BatchSize, maxBatchSize)
 	}
 	return o.validatePlaces()
 }

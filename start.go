@@ -51,7 +51,7 @@ func (s *Start) Validate() error {
 			return Errorf(CodeBadRequest, "ts is %d; epoch milliseconds are not negative", s.TS)
 		}
 	case StartAfterID:
-		if err := checkID("afterId", s.AfterID); err != nil {
+		if err := checkID("after_id", s.AfterID); err != nil {
 			return Errorf(CodeBadRequest, "%s", AsError(err).Message)
 		}
 	case StartOffset:

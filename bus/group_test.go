@@ -34,7 +34,7 @@ func TestStarts(t *testing.T) {
 			{"ts between", eventhub.Start{Kind: eventhub.StartTime, TS: noon - 1}, []uint64{3, 4, 5}},
 			{"ts before all", eventhub.Start{Kind: eventhub.StartTime}, []uint64{1, 2, 3, 4, 5}},
 			{"ts ahead", eventhub.Start{Kind: eventhub.StartTime, TS: noon + 1000}, []uint64{5}},
-			{"afterId", eventhub.Start{Kind: eventhub.StartAfterID, AfterID: first[1].ID}, []uint64{3, 4, 5}},
+			{"after_id", eventhub.Start{Kind: eventhub.StartAfterID, AfterID: first[1].ID}, []uint64{3, 4, 5}},
 			{"offset", eventhub.Start{Kind: eventhub.StartOffset, Offset: 4}, []uint64{4, 5}},
 			{"offset 0", eventhub.Start{Kind: eventhub.StartOffset}, []uint64{1, 2, 3, 4, 5}},
 		} {

@@ -524,9 +524,9 @@ func (w *world) take(o offer) {
 	case m.paused || g.paused:
 		fail("the member or its group is paused")
 	case len(o.batch) > m.opts.BatchSize:
-		fail("batchSize is %d", m.opts.BatchSize)
+		fail("batch_size is %d", m.opts.BatchSize)
 	case m.inFlight+len(o.batch) > m.opts.MaxInFlight && !m.ending: // one that ends has given some back already
-		fail("%d in flight already, maxInFlight is %d", m.inFlight, m.opts.MaxInFlight)
+		fail("%d in flight already, max_in_flight is %d", m.inFlight, m.opts.MaxInFlight)
 	}
 	for i, d := range o.batch {
 		if d.Topic != g.topic.name {

@@ -64,9 +64,9 @@ func (s settings) match(o *eventhub.GroupOptions) error {
 		name        string
 		asked, have int64
 	}{
-		{"maxAttempts", int64(o.MaxAttempts), int64(s.MaxAttempts)},
-		{"backoff.minMs", o.Backoff.Min.Milliseconds(), s.MinBackoffMS},
-		{"backoff.maxMs", o.Backoff.Max.Milliseconds(), s.MaxBackoffMS},
+		{"max_attempts", int64(o.MaxAttempts), int64(s.MaxAttempts)},
+		{"backoff.min_ms", o.Backoff.Min.Milliseconds(), s.MinBackoffMS},
+		{"backoff.max_ms", o.Backoff.Max.Milliseconds(), s.MaxBackoffMS},
 	} {
 		if f.asked != 0 && f.asked != f.have {
 			return eventhub.Errorf(eventhub.CodeGroupMismatch, "%s is %d; group %q has %d since its creation", f.name, f.asked, o.Group, f.have)

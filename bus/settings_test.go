@@ -17,9 +17,9 @@ func TestGroupSettingsAreFixed(t *testing.T) {
 		o.MaxAttempts = 3
 		r.subscribe(o)
 		for name, change := range map[string]func(*eventhub.GroupOptions){
-			"maxAttempts":   func(o *eventhub.GroupOptions) { o.MaxAttempts = 4 },
-			"backoff.minMs": func(o *eventhub.GroupOptions) { o.Backoff.Min = 2 * time.Second },
-			"backoff.maxMs": func(o *eventhub.GroupOptions) { o.Backoff.Max = time.Hour },
+			"max_attempts":   func(o *eventhub.GroupOptions) { o.MaxAttempts = 4 },
+			"backoff.min_ms": func(o *eventhub.GroupOptions) { o.Backoff.Min = 2 * time.Second },
+			"backoff.max_ms": func(o *eventhub.GroupOptions) { o.Backoff.Max = time.Hour },
 		} {
 			other := opts("t", "g")
 			change(&other)

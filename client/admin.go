@@ -287,7 +287,7 @@ func startQuery(s eventhub.Start) url.Values {
 	case eventhub.StartTime:
 		return url.Values{"from": {"ts"}, "ts": {strconv.FormatInt(s.TS, 10)}}
 	case eventhub.StartAfterID:
-		return url.Values{"from": {"afterId"}, "afterId": {s.AfterID}}
+		return url.Values{"from": {"after_id"}, "after_id": {s.AfterID}}
 	case eventhub.StartOffset:
 		return url.Values{"from": {"offset"}, "offset": {strconv.FormatUint(s.Offset, 10)}}
 	}

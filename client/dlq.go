@@ -106,7 +106,7 @@ func letterQuery(q *admin.DeadLetterQuery) (url.Values, error) {
 		offsets = append(offsets, strconv.FormatUint(offset, 10))
 	}
 	setGiven(query, "offsets", strings.Join(offsets, ","))
-	for name, n := range map[string]int64{"fromTs": q.FromTS, "toTs": q.ToTS, "after": int64(q.After)} {
+	for name, n := range map[string]int64{"from_ts": q.FromTS, "to_ts": q.ToTS, "after": int64(q.After)} {
 		if n != 0 {
 			query.Set(name, strconv.FormatInt(n, 10))
 		}
@@ -158,8 +158,8 @@ type redriveBody struct {
 	Group   string           `json:"group,omitempty"`
 	IDs     []string         `json:"ids,omitempty"`
 	Offsets []uint64         `json:"offsets,omitempty"`
-	FromTS  int64            `json:"fromTs,omitempty"`
-	ToTS    int64            `json:"toTs,omitempty"`
+	FromTS  int64            `json:"from_ts,omitempty"`
+	ToTS    int64            `json:"to_ts,omitempty"`
 	Filter  *eventhub.Filter `json:"filter,omitempty"`
 	All     bool             `json:"all,omitempty"`
 	After   uint64           `json:"after,omitempty"`

@@ -11,7 +11,7 @@ import (
 // room for is held until Ready; delivering makes the client's goroutine and the
 // one that Ready starts take turns.
 //
-// What is held of a group with leases is bounded by the group's maxInFlight, and
+// What is held of a group with leases is bounded by the group's max_in_flight, and
 // forgotten with its connection, because it comes again. What is held without
 // leases will not come again and is kept; there the hub sends what the connection
 // takes, so the client says stop: above maxHeldBytes it sends UNSUBSCRIBE, and

@@ -221,7 +221,7 @@ func (h *history) pull(clients *sync.WaitGroup) {
 					Ctx   struct{ Lease string }
 				}
 			}
-			status, b := h.ask(transport, group+"pull?max=7&wait_ms=1000", `{"from":"earliest","maxAttempts":1000,"ackTimeoutMs":1000,"backoff":{"minMs":1,"maxMs":1}}`)
+			status, b := h.ask(transport, group+"pull?max=7&wait_ms=1000", `{"from":"earliest","max_attempts":1000,"ack_timeout_ms":1000,"backoff":{"min_ms":1,"max_ms":1}}`)
 			if status != 200 || json.Unmarshal(b, &got) != nil || len(got.Deliveries) == 0 {
 				continue
 			}

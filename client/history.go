@@ -86,14 +86,14 @@ func exportQuery(q admin.ReplayQuery) (url.Values, error) {
 	query := url.Values{"topic": {q.Topic}, "ndjson": {"1"}}
 	switch s := q.Start; s.Kind {
 	case eventhub.StartTime:
-		query.Set("fromTs", strconv.FormatInt(s.TS, 10))
+		query.Set("from_ts", strconv.FormatInt(s.TS, 10))
 	case eventhub.StartAfterID:
-		query.Set("afterId", s.AfterID)
+		query.Set("after_id", s.AfterID)
 	case eventhub.StartOffset:
 		query.Set("offset", strconv.FormatUint(s.Offset, 10))
 	}
 	if q.ToTS != 0 {
-		query.Set("toTs", strconv.FormatInt(q.ToTS, 10))
+		query.Set("to_ts", strconv.FormatInt(q.ToTS, 10))
 	}
 	if q.Limit != 0 {
 		query.Set("limit", strconv.Itoa(q.Limit))

@@ -26,12 +26,12 @@ func (a *Admin) Find(ctx context.Context, id string, limit int) ([]admin.Found, 
 
 // Effects is admin.History's Effects.
 func (a *Admin) Effects(ctx context.Context, id string, after eventhub.Place, limit int) ([]admin.Found, error) {
-	return a.linked(ctx, "causedBy", id, after, limit)
+	return a.linked(ctx, "caused_by", id, after, limit)
 }
 
 // Correlated is admin.History's Correlated.
 func (a *Admin) Correlated(ctx context.Context, correlation string, after eventhub.Place, limit int) ([]admin.Found, error) {
-	return a.linked(ctx, "correlationId", correlation, after, limit)
+	return a.linked(ctx, "correlation_id", correlation, after, limit)
 }
 
 // linked asks for pages until limit: if events are large, a page of the hub is shorter.

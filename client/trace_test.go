@@ -120,7 +120,7 @@ func TestShortPagesAreFilled(t *testing.T) {
 	if err != nil || len(events) != 4 || events[3].Offset != 6 || events[3].Topic != "t" {
 		t.Errorf("%d events, %v", len(events), err)
 	}
-	want := []string{"after_offset=2&after_topic=t&causedBy=x&limit=5", "after_offset=3&after_topic=t&causedBy=x&limit=4", "after_offset=5&after_topic=t&causedBy=x&limit=2"}
+	want := []string{"after_offset=2&after_topic=t&caused_by=x&limit=5", "after_offset=3&after_topic=t&caused_by=x&limit=4", "after_offset=5&after_topic=t&caused_by=x&limit=2"}
 	if !slices.Equal(asked, want) {
 		t.Errorf("asked for %q; want %q", asked, want)
 	}

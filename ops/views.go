@@ -9,6 +9,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/naming"
 )
 
 // cursorView is a cursor as the seeds' dashboard shows it: LastID and LastTS are
@@ -239,7 +240,7 @@ func question(r *http.Request, known ...string) (url.Values, error) {
 	}
 	for name, values := range q {
 		if !slices.Contains(known, name) {
-			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "query parameter %q is unknown; known are %q", name, known)
+			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "query parameter %q is unknown; known are %q%s", name, known, naming.DidYouMean(name, known))
 		}
 		if len(values) > 1 {
 			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "query parameter %s is given %d times", name, len(values))

@@ -90,8 +90,8 @@ func AppendSubscribe(dst []byte, corr uint64, o *SubscribeOptions, batch bool) [
 	dst = appendStart(append(dst, `,"opts":{`...), &o.Start)
 	dst = appendTexts(dst, "topics", o.Topics)
 	dst = appendFilter(dst, o.Filter)
-	dst = appendNumber(dst, "batchSize", int64(o.BatchSize))
-	dst = appendNumber(dst, "maxInFlight", int64(o.MaxInFlight))
+	dst = appendNumber(dst, "batch_size", int64(o.BatchSize))
+	dst = appendNumber(dst, "max_in_flight", int64(o.MaxInFlight))
 	if batch {
 		dst = append(appendName(dst, "batch"), "true"...)
 	}
@@ -104,17 +104,17 @@ func AppendSubscribe(dst []byte, corr uint64, o *SubscribeOptions, batch bool) [
 		dst = appendText(dst, "known", o.Known)
 		return append(dst, "}}"...)
 	}
-	dst = appendNumber(dst, "ackTimeoutMs", o.AckTimeout.Milliseconds())
+	dst = appendNumber(dst, "ack_timeout_ms", o.AckTimeout.Milliseconds())
 	dst = appendText(dst, "ordering", o.Ordering)
-	dst = appendNumber(dst, "maxAttempts", int64(o.MaxAttempts))
+	dst = appendNumber(dst, "max_attempts", int64(o.MaxAttempts))
 	if o.Backoff != (eventhub.Backoff{}) {
 		dst = append(appendName(dst, "backoff"), '{')
-		dst = appendNumber(dst, "minMs", o.Backoff.Min.Milliseconds())
-		dst = appendNumber(dst, "maxMs", o.Backoff.Max.Milliseconds())
+		dst = appendNumber(dst, "min_ms", o.Backoff.Min.Milliseconds())
+		dst = appendNumber(dst, "max_ms", o.Backoff.Max.Milliseconds())
 		dst = append(dst, '}')
 	}
 	if o.AutoAck {
-		dst = append(appendName(dst, "manualAck"), "false"...)
+		dst = append(appendName(dst, "manual_ack"), "false"...)
 	}
 	return append(dst, "}}"...)
 }
@@ -157,7 +157,7 @@ func appendStart(dst []byte, s *eventhub.Start) []byte {
 		dst = appendName(appendText(dst, "from", "ts"), "ts")
 		return strconv.AppendInt(dst, s.TS, 10)
 	case eventhub.StartAfterID:
-		return appendText(appendText(dst, "from", "afterId"), "afterId", s.AfterID)
+		return appendText(appendText(dst, "from", "after_id"), "after_id", s.AfterID)
 	case eventhub.StartOffset:
 		dst = appendName(appendText(dst, "from", "offset"), "offset")
 		return strconv.AppendUint(dst, s.Offset, 10)

@@ -246,8 +246,8 @@ func (m *meaningLines) subscribe(o *SubscribeOptions) {
 		m.add("from", "ts")
 		m.add("ts", o.Start.TS)
 	case eventhub.StartAfterID:
-		m.add("from", "afterId")
-		m.add("afterId", o.Start.AfterID)
+		m.add("from", "after_id")
+		m.add("after_id", o.Start.AfterID)
 	case eventhub.StartOffset:
 		m.add("from", "offset")
 		m.add("offset", o.Start.Offset)
@@ -259,14 +259,14 @@ func (m *meaningLines) subscribe(o *SubscribeOptions) {
 	for i, p := range o.Places {
 		m.add(fmt.Sprintf("places[%d]", i), fmt.Sprintf("%s:%d:%d", p.Topic, p.Offset, p.TS))
 	}
-	m.add("batchSize", o.BatchSize)
-	m.add("maxInFlight", o.MaxInFlight)
-	m.addIf(o.Group != "", "ackTimeoutMs", o.AckTimeout.Milliseconds())
-	m.add("manualAck", !o.AutoAck)
+	m.add("batch_size", o.BatchSize)
+	m.add("max_in_flight", o.MaxInFlight)
+	m.addIf(o.Group != "", "ack_timeout_ms", o.AckTimeout.Milliseconds())
+	m.add("manual_ack", !o.AutoAck)
 	m.addIf(o.Ordering != "", "ordering", o.Ordering)
-	m.addIf(o.MaxAttempts != 0, "maxAttempts", o.MaxAttempts)
-	m.addIf(o.Backoff.Min != 0, "backoff.minMs", o.Backoff.Min.Milliseconds())
-	m.addIf(o.Backoff.Max != 0, "backoff.maxMs", o.Backoff.Max.Milliseconds())
+	m.addIf(o.MaxAttempts != 0, "max_attempts", o.MaxAttempts)
+	m.addIf(o.Backoff.Min != 0, "backoff.min_ms", o.Backoff.Min.Milliseconds())
+	m.addIf(o.Backoff.Max != 0, "backoff.max_ms", o.Backoff.Max.Milliseconds())
 }
 
 func (m *meaningLines) settlement(s *eventhub.Settlement) {

@@ -19,7 +19,7 @@ func TestDecoderLetsGoOfTheFrame(t *testing.T) {
 		"batch":           `{"op":"PUBLISH","events":[{"topic":"t","payload":1,"opts":{"id":"x","tags":["a"],"caused_by":["b"]}}]}`,
 		"acks":            `{"op":"ACK","topic":"t","group":"g","ids":["a","b"],"lease":["1-2-3",null]}`,
 		"ack-and-publish": `{"op":"ACK","topic":"t","group":"g","id":"a","publish":[{"topic":"t","payload":1}]}`,
-		"subscribe":       `{"op":"SUBSCRIBE","topic":"t.*","group":"g","opts":{"topics":["a.**"],"filter":{"key":"k","cel":"true"},"from":"afterId","afterId":"x"}}`,
+		"subscribe":       `{"op":"SUBSCRIBE","topic":"t.*","group":"g","opts":{"topics":["a.**"],"filter":{"key":"k","cel":"true"},"from":"after_id","after_id":"x"}}`,
 		"bad option":      `{"op":"PUBLISH","topic":"t","payload":1,"opts":{"kee":"k"}}`,
 		"bad JSON":        `{"op":"PUBLISH","topic":"t","payload":1,"payload":2}`,
 		"unknown op":      `{"op":"SHOUT","topic":"t"}`,

@@ -77,7 +77,7 @@ func (o *SubscribeOptions) validateTail() error {
 	case o.Ordering != "" && o.Ordering != eventhub.OrderingNone:
 		return eventhub.Errorf(eventhub.CodeBadRequest, "ordering is %q; a subscription without group has none", o.Ordering)
 	case o.MaxAttempts != 0:
-		return eventhub.Errorf(eventhub.CodeBadRequest, "maxAttempts is %d; a subscription without group has one attempt", o.MaxAttempts)
+		return eventhub.Errorf(eventhub.CodeBadRequest, "max_attempts is %d; a subscription without group has one attempt", o.MaxAttempts)
 	case o.Backoff != eventhub.Backoff{}:
 		return eventhub.Errorf(eventhub.CodeBadRequest, "backoff is set; a subscription without group has one attempt")
 	}

@@ -21,8 +21,8 @@ func TestLimitsOfThePage(t *testing.T) {
 	}
 	page := string(file)
 	options := map[string]string{
-		"maxInFlight": `"maxInFlight":%d`, "batchSize": `"batchSize":%d`, "ackTimeoutMs": `"ackTimeoutMs":%d`,
-		"maxAttempts": `"maxAttempts":%d`, "backoff": `"backoff":{"minMs":%[1]d,"maxMs":%[1]d}`,
+		"max_in_flight": `"max_in_flight":%d`, "batch_size": `"batch_size":%d`, "ack_timeout_ms": `"ack_timeout_ms":%d`,
+		"max_attempts": `"max_attempts":%d`, "backoff": `"backoff":{"min_ms":%[1]d,"max_ms":%[1]d}`,
 	}
 	for name, option := range options {
 		row := regexp.MustCompile("(?m)^\\| `" + name + "` \\|.*[ ;,](\\d+)–(\\d+)").FindStringSubmatch(page)

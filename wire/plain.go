@@ -54,7 +54,8 @@ func (d *Decoder) plainValue(frame []byte, at int, slot *[]byte) (end int, ok bo
 		end = at + n
 		*slot = frame[at:end:end]
 		if slot == &d.m.opts && frame[at] == '{' {
-			d.cutOpts(*slot)
+			d.m.opts = emptyObject
+			d.cutOptions(frame[at:end:end])
 		}
 		return end, true
 	}
@@ -76,9 +77,8 @@ func (d *Decoder) plainValue(frame []byte, at int, slot *[]byte) (end int, ok bo
 	return at + int(d.json.InputOffset()), true
 }
 
-// cutOpts is splitOpts for an object that is plain.
-func (d *Decoder) cutOpts(object []byte) {
-	d.m.opts = emptyObject
+// cutOptions appends the members of an object that is known to be sound to d.opts.
+func (d *Decoder) cutOptions(object []byte) {
 	for name, value := range eachMember(object) {
 		if len(d.opts) < maxOptions {
 			d.opts = append(d.opts, option{name, value})

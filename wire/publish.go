@@ -26,7 +26,7 @@ func (d *Decoder) readPublish(req *Request) error {
 	req.Event.Payload = d.m.payload
 	d.when = 0
 	err := d.readPublishOpts(req, func(o *option) error {
-		return d.readEventOption(o.name, o.value, &req.Event)
+		return d.readEventOption(o, &req.Event)
 	})
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func (d *Decoder) readBatch(req *Request) error {
 	}
 	err := d.readPublishOpts(req, func(o *option) error {
 		var ofEvents eventhub.Event
-		if err := d.readEventOption(o.name, o.value, &ofEvents); err != nil || absent(o.value) {
+		if err := d.readEventOption(o, &ofEvents); err != nil || absent(o.value) {
 			return err
 		}
 		return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given with events; it belongs in the opts of each", o.name)
@@ -151,7 +151,7 @@ func (d *Decoder) readEvent(object []byte, e *eventhub.Event) error {
 		case "opts":
 			opts = value
 		default:
-			return unknownOption("the event", name)
+			return unknownOption("the event", name, eventMembers)
 		}
 	}
 	if absent(topic) {
@@ -172,17 +172,20 @@ func (d *Decoder) readEvent(object []byte, e *eventhub.Event) error {
 		return wrongType("opts", opts, "an object")
 	}
 	d.when = 0
-	for name, value := range eachMember(opts) {
-		if err := d.readEventOption(name, value, e); err != nil {
+	d.opts = d.opts[:0] // those of the frame are read
+	d.cutOptions(opts)
+	for i := range d.opts {
+		if err := d.readEventOption(&d.opts[i], e); err != nil {
 			return err
 		}
 	}
 	return d.checkWhen()
 }
 
-// readEventOption reads an option of one event.
-func (d *Decoder) readEventOption(name, value []byte, e *eventhub.Event) error {
-	switch string(name) {
+// readEventOption reads an option of one event, which is in d.opts.
+func (d *Decoder) readEventOption(o *option, e *eventhub.Event) error {
+	value := o.value
+	switch string(o.name) {
 	case "id":
 		return d.readEventID(value, &e.ID)
 	case "ts":
@@ -207,9 +210,16 @@ func (d *Decoder) readEventOption(name, value []byte, e *eventhub.Event) error {
 		e.DeliverAt = timeOf(ms)
 		return err
 	case "wait_for", "wait_ms":
-		return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given for one event; it belongs into the opts of the whole PUBLISH", name)
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given for one event; it belongs into the opts of the whole PUBLISH", o.name)
 	}
-	return unknownOption("opts", name)
+	alias, err := rename(d.opts, o)
+	if err != nil {
+		return err
+	}
+	if alias {
+		return d.readEventOption(o, e)
+	}
+	return unknownOption("opts", o.name, publishOptions)
 }
 
 func (d *Decoder) countWhen(value []byte) {
@@ -263,8 +273,4 @@ func (d *Decoder) readHeaders(value []byte, into *map[string]string) error {
 	}
 	*into = headers
 	return nil
-}
-
-func unknownOption(where string, name []byte) error {
-	return eventhub.Errorf(eventhub.CodeBadRequest, "%s has the unknown name %.48q", where, name)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/internal/naming"
 )
 
 // readSubscribe fills req.Subscribe: the options as given, the defaults of the
@@ -35,6 +36,9 @@ func (d *Decoder) readSubscribeOpts(o *SubscribeOptions, batch *bool) error {
 	if !absent(d.m.opts) && d.m.opts[0] != '{' {
 		return wrongType("opts", d.m.opts, "an object")
 	}
+	if err := renameAll(d.opts); err != nil {
+		return err
+	}
 	var start startOpts
 	manualAck := true
 	for _, option := range d.opts {
@@ -44,27 +48,28 @@ func (d *Decoder) readSubscribeOpts(o *SubscribeOptions, batch *bool) error {
 		case "from":
 			start.hasFrom = !absent(value)
 			err = d.readText("from", value, &start.from)
+			start.from = naming.Canonical(start.from)
 		case "ts":
 			start.hasTS = !absent(value)
 			err = readInteger("ts", value, &start.ts)
-		case "afterId":
+		case "after_id":
 			start.hasAfterID = !absent(value)
-			err = d.readText("afterId", value, &start.afterID)
+			err = d.readText("after_id", value, &start.afterID)
 		case "offset":
 			start.hasOffset = !absent(value)
 			err = readInteger("offset", value, &start.offset)
-		case "batchSize":
-			err = readCount("batchSize", value, &o.BatchSize)
-		case "maxInFlight":
-			err = readCount("maxInFlight", value, &o.MaxInFlight)
-		case "ackTimeoutMs":
-			err = readMillis("ackTimeoutMs", value, 1, &o.AckTimeout)
-		case "maxAttempts":
-			err = readCount("maxAttempts", value, &o.MaxAttempts)
+		case "batch_size":
+			err = readCount("batch_size", value, &o.BatchSize)
+		case "max_in_flight":
+			err = readCount("max_in_flight", value, &o.MaxInFlight)
+		case "ack_timeout_ms":
+			err = readMillis("ack_timeout_ms", value, 1, &o.AckTimeout)
+		case "max_attempts":
+			err = readCount("max_attempts", value, &o.MaxAttempts)
 		case "backoff":
 			err = d.readBackoff(value, &o.Backoff)
-		case "manualAck":
-			err = readBool("manualAck", value, &manualAck)
+		case "manual_ack":
+			err = readBool("manual_ack", value, &manualAck)
 		case "ordering":
 			err = d.readOrdering(value, &o.Ordering)
 		case "topics":
@@ -80,7 +85,7 @@ func (d *Decoder) readSubscribeOpts(o *SubscribeOptions, batch *bool) error {
 		case "known":
 			err = d.readKnown(value, &o.Known)
 		default:
-			err = unknownOption("opts", option.name)
+			err = unknownOption("opts", option.name, subscribeOptions)
 		}
 		if err != nil {
 			return err
@@ -96,9 +101,9 @@ func (d *Decoder) refuseGroupOptions(o *SubscribeOptions) error {
 	for _, option := range d.opts {
 		refused := false
 		switch string(option.name) {
-		case "maxAttempts", "backoff", "ackTimeoutMs":
+		case "max_attempts", "backoff", "ack_timeout_ms":
 			refused = !absent(option.value)
-		case "manualAck":
+		case "manual_ack":
 			refused = !absent(option.value) && !o.AutoAck
 		}
 		if refused {
@@ -135,7 +140,7 @@ func (d *Decoder) readFilter(value []byte, into **eventhub.Filter) error {
 		case "tags":
 			err = d.readTexts("filter.tags", condition, eventhub.MaxTags, eventhub.CodeBadRequest, &f.Tags)
 		default:
-			err = unknownOption("filter", name)
+			err = unknownOption("filter", name, filterMembers)
 		}
 		if err != nil {
 			return err
@@ -168,7 +173,7 @@ func readConflate(value []byte, into *time.Duration) error {
 	}
 	for name, every := range eachMember(value) {
 		if string(name) != "every_ms" {
-			return unknownOption("conflate", name)
+			return unknownOption("conflate", name, conflateMembers)
 		}
 		if err := readMillis("conflate.every_ms", every, 1, into); err != nil {
 			return err
@@ -227,7 +232,7 @@ func (d *Decoder) readPlace(name string, object []byte, into *eventhub.Place) er
 		case "ts":
 			err = readInteger(name+".ts", value, &into.TS)
 		default:
-			err = unknownOption(name, member)
+			err = unknownOption(name, member, placeMembers)
 		}
 		if err != nil {
 			return err
@@ -261,15 +266,22 @@ func (d *Decoder) readBackoff(value []byte, into *eventhub.Backoff) error {
 	if value[0] != '{' {
 		return wrongType("backoff", value, "an object")
 	}
+	var bounds []option
 	for name, bound := range eachMember(value) {
+		bounds = append(bounds, option{name, bound})
+	}
+	if err := renameAll(bounds); err != nil {
+		return err
+	}
+	for _, bound := range bounds {
 		var err error
-		switch string(name) {
-		case "minMs":
-			err = readMillis("backoff.minMs", bound, 1, &into.Min)
-		case "maxMs":
-			err = readMillis("backoff.maxMs", bound, 1, &into.Max)
+		switch string(bound.name) {
+		case "min_ms":
+			err = readMillis("backoff.min_ms", bound.value, 1, &into.Min)
+		case "max_ms":
+			err = readMillis("backoff.max_ms", bound.value, 1, &into.Max)
 		default:
-			err = unknownOption("backoff", name)
+			err = unknownOption("backoff", bound.name, backoffMembers)
 		}
 		if err != nil {
 			return err
@@ -279,7 +291,7 @@ func (d *Decoder) readBackoff(value []byte, into *eventhub.Backoff) error {
 }
 
 // startOpts are the options that say where a new group begins. Each of ts,
-// afterId and offset belongs to the from of the same name.
+// after_id and offset belongs to the from of the same name.
 type startOpts struct {
 	from, afterID                         string
 	ts, offset                            int64
@@ -294,7 +306,7 @@ func (s *startOpts) resolve(into *eventhub.Start) error {
 		into.Kind = eventhub.StartEarliest
 	case s.from == "ts":
 		into.Kind, into.TS = eventhub.StartTime, s.ts
-	case s.from == "afterId":
+	case s.from == "after_id":
 		into.Kind, into.AfterID = eventhub.StartAfterID, s.afterID
 	case s.from == "offset":
 		if s.offset < 0 || s.offset > eventhub.MaxOffset {
@@ -302,12 +314,12 @@ func (s *startOpts) resolve(into *eventhub.Start) error {
 		}
 		into.Kind, into.Offset = eventhub.StartOffset, uint64(s.offset)
 	default:
-		return eventhub.Errorf(eventhub.CodeBadRequest, "from is %.48q; latest, earliest, ts, afterId and offset are allowed", s.from)
+		return eventhub.Errorf(eventhub.CodeBadRequest, "from is %.48q; latest, earliest, ts, after_id and offset are allowed", s.from)
 	}
 	for _, place := range []struct {
 		name  string
 		given bool
-	}{{"ts", s.hasTS}, {"afterId", s.hasAfterID}, {"offset", s.hasOffset}} {
+	}{{"ts", s.hasTS}, {"after_id", s.hasAfterID}, {"offset", s.hasOffset}} {
 		wanted := s.hasFrom && s.from == place.name
 		switch {
 		case wanted && !place.given:

@@ -297,7 +297,7 @@ func (s *session) prepare(w *world, message string, example object) (lease strin
 	case "publish", "publishBatch":
 		acks := connect(s.t, s.d, w, s.had)
 		acks.ask(object{"op": "AUTH", "corr": "auth", "token": token})
-		acks.ask(object{"op": "SUBSCRIBE", "corr": "prepare", "topic": "orders", "group": "done", "opts": object{"manualAck": false}})
+		acks.ask(object{"op": "SUBSCRIBE", "corr": "prepare", "topic": "orders", "group": "done", "opts": object{"manual_ack": false}})
 	}
 	return ""
 }

@@ -278,7 +278,7 @@ func (o *operation) requests() []*request {
 				r.takeBody(o.bodies()[0])
 			}
 			if o.id == "listEvents" {
-				r.query.Set("causedBy", "cart-9") // one of two is needed
+				r.query.Set("caused_by", "cart-9") // one of two is needed
 			}
 			r.what, r.accept = "as "+kind, kind
 			all = append(all, r)

@@ -51,7 +51,7 @@ func TestDemo(t *testing.T) {
 	}
 	hub := startHub(t, "--store", dir+"/eventhub-data")
 	c := dial(t, hub.ws, "")
-	c.sayText([]byte(`{"op":"SUBSCRIBE","topic":"process.state","group":"look","opts":{"from":"earliest","manualAck":false}}`))
+	c.sayText([]byte(`{"op":"SUBSCRIBE","topic":"process.state","group":"look","opts":{"from":"earliest","manual_ack":false}}`))
 	if f := c.hear(); f.Op != "OK" {
 		t.Fatalf("SUBSCRIBE was answered by %+v", f)
 	}

@@ -47,8 +47,8 @@ func TestKillDashNine(t *testing.T) {
 	dir := t.TempDir()
 	acked := make(map[string]uint64) // offset by id, of events that got their OK
 	member := &ackingMember{}
-	ordered := newLogMember("keys", map[string]any{"from": "earliest", "ordering": "key", "maxAttempts": 1000})
-	dying := newLogMember("dying", map[string]any{"from": "earliest", "maxAttempts": 1000})
+	ordered := newLogMember("keys", map[string]any{"from": "earliest", "ordering": "key", "max_attempts": 1000})
+	dying := newLogMember("dying", map[string]any{"from": "earliest", "max_attempts": 1000})
 	dying.rng = rand.New(rand.NewPCG(seed, 1))
 	var starts []time.Duration
 	for round := range *killRounds {
@@ -200,7 +200,7 @@ func checkLog(t *testing.T, dir string, acked map[string]uint64, members ...*log
 		t.Fatalf("PUBLISH was answered by %+v", end)
 	}
 	c.say(map[string]any{"op": "SUBSCRIBE", "topic": "kill.log", "group": "check", "corr": "s",
-		"opts": map[string]any{"from": "earliest", "manualAck": false}})
+		"opts": map[string]any{"from": "earliest", "manual_ack": false}})
 	if f := c.hear(); f.Op != "OK" {
 		t.Fatalf("SUBSCRIBE was answered by %+v", f)
 	}

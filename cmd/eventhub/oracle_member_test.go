@@ -53,7 +53,7 @@ func (m *oracleMember) follow(t *testing.T, hub *hubProcess) {
 	for name, o := range m.topics {
 		gone[name] = o.deletedUpTo()
 	}
-	c, err := join(t, hub, m.pattern(), oracleGroup, map[string]any{"from": "earliest", "maxAttempts": 1000, "ackTimeoutMs": 600_000, "maxInFlight": 500})
+	c, err := join(t, hub, m.pattern(), oracleGroup, map[string]any{"from": "earliest", "max_attempts": 1000, "ack_timeout_ms": 600_000, "max_in_flight": 500})
 	if err != nil {
 		return
 	}

@@ -86,7 +86,7 @@ type table struct {
 
 func newTable(group, ordering string) *table {
 	tb := &table{group: group, sent: make(map[uint64]bool), acked: make(map[uint64]bool), opts: map[string]any{"from": "earliest", "ordering": ordering,
-		"maxAttempts": poisonAttempts, "maxInFlight": 10, "backoff": map[string]any{"minMs": 1, "maxMs": 10}}}
+		"max_attempts": poisonAttempts, "max_in_flight": 10, "backoff": map[string]any{"min_ms": 1, "max_ms": 10}}}
 	tb.moved.L = &tb.mu
 	return tb
 }
@@ -169,7 +169,7 @@ func checkPoison(t *testing.T, hub *hubProcess, tables []*table, poison map[uint
 	}
 	letters := make(map[string]int) // by group and offset
 	c := dial(t, hub.ws, "")
-	c.say(map[string]any{"op": "SUBSCRIBE", "topic": poisonTopic + ".dlq", "group": "look", "corr": "s", "opts": map[string]any{"from": "earliest", "manualAck": false}})
+	c.say(map[string]any{"op": "SUBSCRIBE", "topic": poisonTopic + ".dlq", "group": "look", "corr": "s", "opts": map[string]any{"from": "earliest", "manual_ack": false}})
 	if f := c.hear(); f.Op != "OK" {
 		t.Fatalf("SUBSCRIBE was answered by %+v", f)
 	}

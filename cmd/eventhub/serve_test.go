@@ -18,7 +18,7 @@ import (
 func TestSeedClient(t *testing.T) {
 	hub := startHub(t, "--store", "memory:", "--auth-token", "devtoken")
 	c := dial(t, hub.ws, "devtoken")
-	c.sayText([]byte(`{"op":"SUBSCRIBE","topic":"heartbeat.received","group":"ops","opts":{"from":"earliest","batchSize":100},"corr":"a1"}`))
+	c.sayText([]byte(`{"op":"SUBSCRIBE","topic":"heartbeat.received","group":"ops","opts":{"from":"earliest","batch_size":100},"corr":"a1"}`))
 	if f := c.hear(); f.Op != "OK" || f.Corr != "a1" {
 		t.Fatalf("SUBSCRIBE was answered by %+v", f)
 	}
@@ -77,8 +77,8 @@ func TestBadFrames(t *testing.T) {
 		{`{"op":"PUBLISH","corr":"x","topic":"t","payload":1,"opts":{"wait_for":["nobody"]}}`, "not_subscribed", "nobody"},
 		{`{"op":"PUBLISH","corr":"x","events":[{"topic":"t","payload":1},{"topic":"a b","payload":1}]}`, "bad_topic", "events[1]"},
 		{`{"op":"CANCEL","corr":"x","topic":"t","id":"nobody"}`, "unknown_id", "nobody"},
-		{`{"op":"SUBSCRIBE","corr":"x","topic":"t","group":"g","opts":{"from":"afterId","afterId":"nobody"}}`, "unknown_id", "nobody"},
-		{`{"op":"SUBSCRIBE","corr":"x","topic":"t","group":"g","opts":{"ackTimeoutMs":1}}`, "bad_request", "ackTimeoutMs"},
+		{`{"op":"SUBSCRIBE","corr":"x","topic":"t","group":"g","opts":{"from":"after_id","after_id":"nobody"}}`, "unknown_id", "nobody"},
+		{`{"op":"SUBSCRIBE","corr":"x","topic":"t","group":"g","opts":{"ack_timeout_ms":1}}`, "bad_request", "ack_timeout_ms"},
 		{`{"op":"ACK","corr":"x","topic":"t","group":"g","id":"i"}`, "not_subscribed", "t::g"},
 		{`{"op":"UNSUBSCRIBE","corr":"x","topic":"t","group":"g"}`, "not_subscribed", "t::g"},
 		{`{"op":"SUBSCRIBE","corr":"x","topic":"t","group":"g"}`, "", ""},
@@ -174,7 +174,7 @@ func TestGracefulStop(t *testing.T) {
 // other member at once.
 func TestDeadMember(t *testing.T) {
 	hub := startHub(t, "--store", "memory:")
-	subscribe := `{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"from":"earliest","maxInFlight":1000,"ackTimeoutMs":3600000}}`
+	subscribe := `{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"from":"earliest","max_in_flight":1000,"ack_timeout_ms":3600000}}`
 	dying := dial(t, hub.ws, "")
 	dying.sayText([]byte(subscribe))
 	dying.hear()
@@ -263,7 +263,7 @@ func TestExitCodes(t *testing.T) {
 func TestHTTPPublish(t *testing.T) {
 	hub := startHub(t, "--store", "memory:", "--auth-token", "s3cret")
 	c := dial(t, hub.ws, "s3cret")
-	c.sayText([]byte(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"from":"earliest","manualAck":false}}`))
+	c.sayText([]byte(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"from":"earliest","manual_ack":false}}`))
 	c.hear()
 	post := func(path, body, token string) (int, string) {
 		t.Helper()

@@ -116,16 +116,16 @@ func TestCloudEventsOut(t *testing.T) {
 		{"/v1/topics/a.b/events/x", "*/*", "application/json", string(found[0].Record.AppendJSON(nil, 1))},
 		{"/v1/events/x", batch, batch, "[" + one + "]"},
 		{"/v1/events/x", structured, "application/json", `{"events":[` + string(found[0].Record.AppendJSON(nil, 1)) + "]}"},
-		{"/v1/events?correlationId=cart", batch, batch, "[" + one + "]"},
-		{"/v1/events?correlationId=none", batch, batch, "[]"},
+		{"/v1/events?correlation_id=cart", batch, batch, "[" + one + "]"},
+		{"/v1/events?correlation_id=none", batch, batch, "[]"},
 	} {
 		status, answer, header := request(h, "GET", tt.target, "", "Accept", tt.accept)
 		if status != 200 || header.Get("Content-Type") != tt.kind || strings.TrimSpace(answer) != tt.want {
 			t.Errorf("%s as %s: %d %s %s\nwant %s", tt.target, tt.accept, status, header.Get("Content-Type"), answer, tt.want)
 		}
 	}
-	_, _, header := request(h, "GET", "/v1/events?causedBy=c&limit=1", "", "Accept", batch)
-	if got := header.Get("Link"); got != `<?after_offset=1&after_topic=a.b&causedBy=c&limit=1>; rel="next"` {
+	_, _, header := request(h, "GET", "/v1/events?caused_by=c&limit=1", "", "Accept", batch)
+	if got := header.Get("Link"); got != `<?after_offset=1&after_topic=a.b&caused_by=c&limit=1>; rel="next"` {
 		t.Errorf("Link: %s", got)
 	}
 	status, answer, header := request(h, "GET", "/v1/topics/a.b/events/none", "", "Accept", structured)

@@ -230,7 +230,7 @@ func wholeLetter(d *admin.DeadLetter) ([]byte, error) {
 }
 
 // letterNames are the names in a query that say which dead letters are meant.
-var letterNames = []string{"group", "ids", "offsets", "fromTs", "toTs", "filter", "key", "all", "after"}
+var letterNames = []string{"group", "ids", "offsets", "from_ts", "to_ts", "filter", "key", "all", "after"}
 
 // givenLetters say which dead letters are meant, as a request does; what is not given
 // is nil.
@@ -262,7 +262,7 @@ func lettersOfQuery(q map[string]string) (g givenLetters, err error) {
 			g.Offsets = append(g.Offsets, offset)
 		}
 	}
-	for name, into := range map[string]**int64{"fromTs": &g.FromTS, "toTs": &g.ToTS} {
+	for name, into := range map[string]**int64{"from_ts": &g.FromTS, "to_ts": &g.ToTS} {
 		if v, ok := q[name]; ok {
 			ts, err := strconv.ParseInt(v, 10, 64)
 			if err != nil {
@@ -311,11 +311,11 @@ func (g *givenLetters) query(topic string) (q admin.DeadLetterQuery, err error) 
 	case max(len(g.IDs), len(g.Offsets)) > admin.MaxPage:
 		return bad("%d ids and %d offsets are named; at most %d of each can be", len(g.IDs), len(g.Offsets), admin.MaxPage)
 	case q.FromTS < 0:
-		return bad("fromTs is %d; epoch milliseconds are not negative", q.FromTS)
+		return bad("from_ts is %d; epoch milliseconds are not negative", q.FromTS)
 	case g.ToTS != nil && q.ToTS < 1:
-		return bad("toTs is %d; epoch milliseconds from 1 on are wanted", q.ToTS)
+		return bad("to_ts is %d; epoch milliseconds from 1 on are wanted", q.ToTS)
 	case g.ToTS != nil && q.FromTS >= q.ToTS:
-		return bad("fromTs is %d, which is not before toTs, %d", q.FromTS, q.ToTS)
+		return bad("from_ts is %d, which is not before to_ts, %d", q.FromTS, q.ToTS)
 	case q.After > eventhub.MaxOffset:
 		return bad("after is %d; at most %d is allowed", q.After, uint64(eventhub.MaxOffset))
 	}

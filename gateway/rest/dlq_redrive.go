@@ -191,8 +191,8 @@ type redriveBody struct {
 	Group   *string        `json:"group"`
 	IDs     []string       `json:"ids"`
 	Offsets []uint64       `json:"offsets"`
-	FromTS  *int64         `json:"fromTs"`
-	ToTS    *int64         `json:"toTs"`
+	FromTS  *int64         `json:"from_ts"`
+	ToTS    *int64         `json:"to_ts"`
 	Filter  jsontext.Value `json:"filter"` // as in SUBSCRIBE
 	All     bool           `json:"all"`
 	After   *uint64        `json:"after"`

@@ -86,7 +86,13 @@ func (c caller) pullFrom(topic, group string, n int) (leases []string) {
 // dlq asks for a path below /v1/dlq.
 func (c caller) dlq(method, path, body string, header ...string) (status int, answer string, headers http.Header) {
 	c.t.Helper()
-	r, err := http.NewRequestWithContext(c.t.Context(), method, "http://"+c.h.HTTPAddr()+"/v1/dlq"+path, strings.NewReader(body))
+	return c.request(method, "/v1/dlq"+path, body, header...)
+}
+
+// request asks for any path.
+func (c caller) request(method, path, body string, header ...string) (status int, answer string, headers http.Header) {
+	c.t.Helper()
+	r, err := http.NewRequestWithContext(c.t.Context(), method, "http://"+c.h.HTTPAddr()+path, strings.NewReader(body))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -212,9 +218,9 @@ func TestDeadLetterQueries(t *testing.T) {
 		{"key=k1", `{"filter":{"key":"k1"}}`, "1 3 5"},
 		{"filter=event.payload.event.payload.n%20%3E%203.0", `{"filter":"event.payload.event.payload.n > 3.0"}`, "4 5"},
 		{"filter=event.payload.event.payload.n%20%3E%203.0&key=k1", `{"filter":{"key":"k1","cel":"event.payload.event.payload.n > 3.0"}}`, "5"},
-		{fmt.Sprint("fromTs=", late), fmt.Sprintf(`{"fromTs":%d}`, late), ""},
-		{fmt.Sprint("fromTs=1&toTs=", late), fmt.Sprintf(`{"fromTs":1,"toTs":%d}`, late), "1 2 3 4 5"},
-		{fmt.Sprint("toTs=", all[0].TS), fmt.Sprintf(`{"toTs":%d}`, all[0].TS), ""},
+		{fmt.Sprint("from_ts=", late), fmt.Sprintf(`{"from_ts":%d}`, late), ""},
+		{fmt.Sprint("from_ts=1&to_ts=", late), fmt.Sprintf(`{"from_ts":1,"to_ts":%d}`, late), "1 2 3 4 5"},
+		{fmt.Sprint("to_ts=", all[0].TS), fmt.Sprintf(`{"to_ts":%d}`, all[0].TS), ""},
 		{"after=3", `{"after":3,"filter":null}`, "4 5"},
 		{"after=1&limit=2", `{"after":1,"limit":2}`, "2 3"},
 		{"all=1&limit=1", `{"all":true,"limit":1}`, "1"},
@@ -311,10 +317,10 @@ func TestDeadLetterProblems(t *testing.T) {
 		{"GET", "/t?limit=1001", "", 400, "bad_request", "1 to 1000"},
 		{"GET", "/t?group=", "", 400, "bad_request", "group is empty"},
 		{"GET", "/t?group=a%20b", "", 400, "bad_request", `"a b"`},
-		{"GET", "/t?fromTs=soon", "", 400, "bad_request", `fromTs is "soon"`},
-		{"GET", "/t?fromTs=-1", "", 400, "bad_request", "fromTs is -1"},
-		{"GET", "/t?toTs=0", "", 400, "bad_request", "toTs is 0"},
-		{"GET", "/t?fromTs=5&toTs=5", "", 400, "bad_request", "fromTs is 5, which is not before toTs, 5"},
+		{"GET", "/t?from_ts=soon", "", 400, "bad_request", `from_ts is "soon"`},
+		{"GET", "/t?from_ts=-1", "", 400, "bad_request", "from_ts is -1"},
+		{"GET", "/t?to_ts=0", "", 400, "bad_request", "to_ts is 0"},
+		{"GET", "/t?from_ts=5&to_ts=5", "", 400, "bad_request", "from_ts is 5, which is not before to_ts, 5"},
 		{"GET", "/t?after=-1", "", 400, "bad_request", `after is "-1"`},
 		{"GET", "/t?after=9007199254740992", "", 400, "bad_request", "at most 9007199254740991"},
 		{"GET", "/t?all=perhaps", "", 400, "bad_request", `all is "perhaps"`},

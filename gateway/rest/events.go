@@ -70,7 +70,7 @@ func idOf(r *http.Request) (string, error) {
 // listEvents answers with the events of a correlation, or with those that an event
 // has caused, whatever their topics.
 func listEvents(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
-	q, err := parameters(r, "correlationId", "causedBy", "after_topic", "after_offset", "limit")
+	q, err := parameters(r, "correlation_id", "caused_by", "after_topic", "after_offset", "limit")
 	if err != nil {
 		return reply{}, err
 	}
@@ -82,15 +82,15 @@ func listEvents(w http.ResponseWriter, r *http.Request, access Access) (reply, e
 	if err != nil {
 		return reply{}, err
 	}
-	find, of := causality.Relation(history.Correlated), q["correlationId"]
-	if (of == "") == (q["causedBy"] == "") {
-		return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "one of correlationId and causedBy is expected")
+	find, of := causality.Relation(history.Correlated), q["correlation_id"]
+	if (of == "") == (q["caused_by"] == "") {
+		return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "one of correlation_id and caused_by is expected")
 	}
 	if of == "" {
-		find, of = history.Effects, q["causedBy"]
-		err = optional("causedBy", of, eventhub.ValidateID)
+		find, of = history.Effects, q["caused_by"]
+		err = optional("caused_by", of, eventhub.ValidateID)
 	} else if len(of) > eventhub.MaxCorrelationBytes {
-		err = eventhub.Errorf(eventhub.CodeBadRequest, "correlationId has %d bytes; at most %d are allowed", len(of), eventhub.MaxCorrelationBytes)
+		err = eventhub.Errorf(eventhub.CodeBadRequest, "correlation_id has %d bytes; at most %d are allowed", len(of), eventhub.MaxCorrelationBytes)
 	}
 	if err != nil {
 		return reply{}, err
@@ -141,7 +141,7 @@ func linkNext(w http.ResponseWriter, r *http.Request, next *eventhub.Place) {
 	if next == nil {
 		return
 	}
-	query := r.URL.Query()
+	query, _ := queryOf(r) // which was read before
 	query.Set("after_topic", next.Topic)
 	query.Set("after_offset", strconv.FormatUint(next.Offset, 10))
 	to := url.URL{RawQuery: query.Encode()}

@@ -81,7 +81,7 @@ func (a *API) export(w http.ResponseWriter, r *http.Request, access Access) (rep
 
 // exportQuery reads what is asked for, and whether it is to come as lines.
 func exportQuery(r *http.Request) (q admin.ReplayQuery, lines bool, err error) {
-	given, err := parameters(r, "topic", "fromTs", "toTs", "afterId", "offset", "ndjson", "limit")
+	given, err := parameters(r, "topic", "from_ts", "to_ts", "after_id", "offset", "ndjson", "limit")
 	if err != nil {
 		return q, false, err
 	}
@@ -97,19 +97,19 @@ func exportQuery(r *http.Request) (q admin.ReplayQuery, lines bool, err error) {
 			return q, false, eventhub.Errorf(eventhub.CodeBadRequest, "limit %.20q is not a number from 1 on", given["limit"])
 		}
 	}
-	if text, ok := given["toTs"]; ok {
+	if text, ok := given["to_ts"]; ok {
 		if q.ToTS, err = strconv.ParseInt(text, 10, 64); err != nil || q.ToTS < 1 {
-			return q, false, eventhub.Errorf(eventhub.CodeBadRequest, "toTs is %.20q; epoch milliseconds are wanted", text)
+			return q, false, eventhub.Errorf(eventhub.CodeBadRequest, "to_ts is %.20q; epoch milliseconds are wanted", text)
 		}
 	}
-	if ts, ok := given["fromTs"]; ok {
+	if ts, ok := given["from_ts"]; ok {
 		given["ts"] = ts
 	}
-	if q.Start, err = replayStart(given, "fromTs"); err != nil {
+	if q.Start, err = replayStart(given, "from_ts"); err != nil {
 		return q, false, err
 	}
 	if eventhub.IsPattern(q.Topic) && (q.Start.Kind == eventhub.StartAfterID || q.Start.Kind == eventhub.StartOffset) {
-		return q, false, eventhub.Errorf(eventhub.CodeBadRequest, "afterId and offset are places in one topic, and %.120q is a pattern", q.Topic)
+		return q, false, eventhub.Errorf(eventhub.CodeBadRequest, "after_id and offset are places in one topic, and %.120q is a pattern", q.Topic)
 	}
 	lines = accepted(r, "application/json", transfer.NDJSON, cloudevents.BatchType) == transfer.NDJSON
 	if text, ok := given["ndjson"]; ok {

@@ -140,10 +140,10 @@ func TestExportOfNothing(t *testing.T) {
 // TestExportAsks: the parameters are the query, and HEAD reads nothing.
 func TestExportAsks(t *testing.T) {
 	for query, want := range map[string]admin.ReplayQuery{
-		"topic=a.**":                {Topic: "a.**", Start: eventhub.Earliest},
-		"topic=t&fromTs=5&toTs=7":   {Topic: "t", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 5}, ToTS: 7},
-		"topic=t&afterId=x&limit=9": {Topic: "t", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}, Limit: 9},
-		"topic=t&offset=5":          {Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 5}},
+		"topic=a.**":                 {Topic: "a.**", Start: eventhub.Earliest},
+		"topic=t&from_ts=5&to_ts=7":  {Topic: "t", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 5}, ToTS: 7},
+		"topic=t&after_id=x&limit=9": {Topic: "t", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}, Limit: 9},
+		"topic=t&offset=5":           {Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 5}},
 	} {
 		p := &past{}
 		_, h := mount(t, p.access())

@@ -6,15 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
-	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"eventhub"
 	"eventhub/internal/cloudevents"
+	"eventhub/internal/naming"
 )
 
 // receipt is the answer to one published event.
@@ -197,9 +199,9 @@ const attributePrefix = "X-Eventhub-"
 // attributesOf reads the attributes of a request that are known to its path.
 func attributesOf(r *http.Request, known map[string]attribute) (given, error) {
 	var g given
-	query, err := url.ParseQuery(r.URL.RawQuery)
+	query, err := queryOf(r)
 	if err != nil {
-		return g, eventhub.Errorf(eventhub.CodeBadRequest, "the query can not be read: %v", err)
+		return g, err
 	}
 	said := make(map[string]string) // attribute → where
 	for name, values := range query {
@@ -229,7 +231,8 @@ func attributesOf(r *http.Request, known map[string]attribute) (given, error) {
 func (g *given) set(known map[string]attribute, said map[string]string, name, where string, values []string) error {
 	a, ok := known[name]
 	if !ok {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "%s has %.48q, which this path does not know", where, name)
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%s has %.48q, which this path does not know%s", where, name,
+			naming.DidYouMean(name, slices.Sorted(maps.Keys(known))))
 	}
 	if other := said[name]; other != "" {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given in %s and in %s", name, other, where)

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"eventhub"
+	"eventhub/internal/naming"
 	"eventhub/internal/strictjson"
 	"eventhub/wire"
 )
@@ -21,7 +22,7 @@ const maxPull = wire.MaxRefs
 
 // pullOptions are those of SUBSCRIBE's opts that a pull may have: the others say
 // how a subscription lives on.
-var pullOptions = []string{"from", "ts", "afterId", "offset", "ackTimeoutMs", "maxAttempts", "backoff", "ordering", "filter"}
+var pullOptions = []string{"from", "ts", "after_id", "offset", "ack_timeout_ms", "max_attempts", "backoff", "ordering", "filter"}
 
 // pull hands deliveries to whoever asks: the request is a member of the group for
 // as long as it lasts. What the client does not get goes back to the group.
@@ -155,8 +156,8 @@ func subscribeOptions(topic, group string, body []byte) (eventhub.GroupOptions, 
 		return o, badBody(err)
 	}
 	for name := range given {
-		if !slices.Contains(pullOptions, name) {
-			return o, eventhub.Errorf(eventhub.CodeBadRequest, "the body has %.48q, which is no option of a pull", name)
+		if !slices.Contains(pullOptions, naming.Canonical(name)) {
+			return o, eventhub.Errorf(eventhub.CodeBadRequest, "the body has %.48q, which is no option of a pull%s", name, naming.DidYouMean(name, pullOptions))
 		}
 	}
 	frame := appendFrameStart(nil, wire.OpSubscribe, topic, group)

@@ -24,7 +24,7 @@ var pullEvents = testsize.Int("pull.events", 5_000, 1_500, "how many events Test
 const (
 	pullWorkers = 50
 	pullMembers = 4 // over WebSocket
-	jobOptions  = `{"from":"earliest","ackTimeoutMs":1000,"maxAttempts":1000,"backoff":{"minMs":1,"maxMs":50}}`
+	jobOptions  = `{"from":"earliest","ack_timeout_ms":1000,"max_attempts":1000,"backoff":{"min_ms":1,"max_ms":50}}`
 )
 
 // tally counts, for each event, the acks that had an effect.

@@ -192,7 +192,7 @@ func modack(w http.ResponseWriter, r *http.Request, access Access) (reply, error
 	if err != nil {
 		return reply{}, err
 	}
-	verdict := eventhub.Settlement{Verdict: eventhub.Extend} // without a time: the pull's ackTimeoutMs
+	verdict := eventhub.Settlement{Verdict: eventhub.Extend} // without a time: the pull's ack_timeout_ms
 	if body.ExtendMS != nil {
 		if verdict.By, err = milliseconds("extend_ms", *body.ExtendMS, eventhub.MinAckTimeout, eventhub.MaxAckTimeout); err != nil {
 			return reply{}, err

@@ -97,7 +97,7 @@ const fromEarliest = `{"from":"earliest"}`
 func TestPull(t *testing.T) {
 	c := caller{t, startHub(t, hub.MemoryStore)}
 	c.publish("t", "a", "b", "c")
-	status, answer := c.ask("t/groups/g/pull?max=1", `{"from":"earliest","ackTimeoutMs":5000,"maxAttempts":7,"filter":{"cel":"event.id != 'b'"}}`)
+	status, answer := c.ask("t/groups/g/pull?max=1", `{"from":"earliest","ack_timeout_ms":5000,"max_attempts":7,"filter":{"cel":"event.id != 'b'"}}`)
 	head, rest, _ := strings.Cut(answer, `"lease":"`)
 	lease, tail, _ := strings.Cut(rest, `"`)
 	item, err := c.h.Bus().Event(t.Context(), "t", "a")
@@ -115,7 +115,7 @@ func TestPull(t *testing.T) {
 	c.pull("t/groups/g/pull?max=1000&wait_ms=1", "{}")
 	c.pull("t/groups/latest/pull", "")
 	c.cursor("t", "latest", 3)
-	c.want("t/groups/g/pull", `{"maxAttempts":8}`, 409, "group_mismatch", "maxAttempts")
+	c.want("t/groups/g/pull", `{"max_attempts":8}`, 409, "group_mismatch", "max_attempts")
 
 	// A pull waits for what comes.
 	got := make(chan map[string]string, 1)
@@ -159,7 +159,7 @@ func TestPullPattern(t *testing.T) {
 func TestSettlePulled(t *testing.T) {
 	c := caller{t, startHub(t, hub.MemoryStore)}
 	c.publish("t", "a", "b", "c", "d")
-	first := c.pull("t/groups/g/pull", `{"from":"earliest","backoff":{"minMs":600000,"maxMs":600000}}`, "a", "b", "c", "d")
+	first := c.pull("t/groups/g/pull", `{"from":"earliest","backoff":{"min_ms":600000,"max_ms":600000}}`, "a", "b", "c", "d")
 
 	c.want("t/groups/g/ack", leasesBody("", first["a"], first["b"]), 200,
 		`{"results":[{"lease":"`+first["a"]+`"},{"lease":"`+first["b"]+`"}]}`)
@@ -225,12 +225,12 @@ func TestPullRefusals(t *testing.T) {
 		{"t/groups/g/pull", `{} {}`, 400, []string{"bad_json"}},
 		{"t/groups/g/pull", `{"from":"latest","from":"latest"}`, 400, []string{"bad_json"}},
 		{"t/groups/g/pull", `{"from":"now"}`, 400, []string{`\"now\"`}},
-		{"t/groups/g/pull", `{"maxInFlight":5}`, 400, []string{`\"maxInFlight\"`}},
-		{"t/groups/g/pull", `{"manualAck":false}`, 400, []string{`\"manualAck\"`}},
+		{"t/groups/g/pull", `{"max_in_flight":5}`, 400, []string{`\"max_in_flight\"`}},
+		{"t/groups/g/pull", `{"manual_ack":false}`, 400, []string{`\"manual_ack\"`}},
 		{"t/groups/g/pull", `{"topics":["u"]}`, 400, []string{`\"topics\"`}},
-		{"t/groups/g/pull", `{"ackTimeoutMs":999}`, 400, []string{"ackTimeoutMs is 999"}},
+		{"t/groups/g/pull", `{"ack_timeout_ms":999}`, 400, []string{"ack_timeout_ms is 999"}},
 		{"t/groups/new/pull", `{"filter":"1 +"}`, 400, []string{"filter"}},
-		{"t/groups/new/pull", `{"from":"afterId","afterId":"none"}`, 404, []string{"unknown_id"}},
+		{"t/groups/new/pull", `{"from":"after_id","after_id":"none"}`, 404, []string{"unknown_id"}},
 
 		{"t/groups/g/ack", "", 400, []string{"bad_json"}},
 		{"t/groups/g/ack", "{}", 400, []string{"leases has 0 entries"}},

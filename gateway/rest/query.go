@@ -8,6 +8,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/naming"
 )
 
 // defaultLimit is the length of a page whose request does not say.
@@ -24,10 +25,22 @@ func parameters(r *http.Request, known ...string) (map[string]string, error) {
 	return single(query, known...)
 }
 
+// queryOf reads a query, with names in place of their aliases.
 func queryOf(r *http.Request) (url.Values, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, eventhub.Errorf(eventhub.CodeBadRequest, "the query can not be read: %v", err)
+	}
+	for spelling, values := range query {
+		a := naming.Of(spelling)
+		if a == nil {
+			continue
+		}
+		if query.Has(a.Name) {
+			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "%s", a.Both())
+		}
+		delete(query, spelling)
+		query[a.Name] = values
 	}
 	return query, nil
 }
@@ -37,7 +50,7 @@ func single(query url.Values, known ...string) (map[string]string, error) {
 	given := make(map[string]string, len(query))
 	for name, values := range query {
 		if !slices.Contains(known, name) {
-			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "the query has %.48q, which this path does not know", name)
+			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "the query has %.48q, which this path does not know%s", name, naming.DidYouMean(name, known))
 		}
 		if len(values) > 1 {
 			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "%s is given %d times in the query", name, len(values))

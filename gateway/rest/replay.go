@@ -126,8 +126,8 @@ func (p *replayPage) link(w http.ResponseWriter, r *http.Request, life uint64) {
 	if p.next == 0 {
 		return
 	}
-	query := r.URL.Query()
-	for _, place := range []string{"ts", "afterId"} {
+	query, _ := queryOf(r) // which was read before
+	for _, place := range []string{"ts", "after_id"} {
 		query.Del(place)
 	}
 	query.Set("from", "offset")
@@ -138,7 +138,7 @@ func (p *replayPage) link(w http.ResponseWriter, r *http.Request, life uint64) {
 }
 
 func replayQuery(r *http.Request) (q admin.ReplayQuery, err error) {
-	given, err := parameters(r, "topic", "from", "ts", "afterId", "offset", "life", "limit")
+	given, err := parameters(r, "topic", "from", "ts", "after_id", "offset", "life", "limit")
 	if err != nil {
 		return q, err
 	}
@@ -177,19 +177,19 @@ func replayStart(given map[string]string, tsName string) (eventhub.Start, error)
 	}
 	if place.From == nil {
 		from, names := "earliest", 0
-		for _, name := range []string{"ts", "afterId", "offset"} {
+		for _, name := range []string{"ts", "after_id", "offset"} {
 			if _, ok := given[name]; ok {
 				from, names = name, names+1
 			}
 		}
 		if names > 1 {
-			return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "more than one of %s, afterId and offset is given; a replay begins at one place", tsName)
+			return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "more than one of %s, after_id and offset is given; a replay begins at one place", tsName)
 		}
 		place.From = &from
 	}
 	start, err := place.resolve()
 	if err == nil && start.Kind == eventhub.StartLatest {
-		return start, eventhub.Errorf(eventhub.CodeBadRequest, `from is "latest", after which there is nothing to replay; earliest, ts, afterId and offset are allowed`)
+		return start, eventhub.Errorf(eventhub.CodeBadRequest, `from is "latest", after which there is nothing to replay; earliest, ts, after_id and offset are allowed`)
 	}
 	return start, err
 }

@@ -8,6 +8,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/naming"
 	"eventhub/internal/strictjson"
 )
 
@@ -21,7 +22,7 @@ func seekGroup(w http.ResponseWriter, r *http.Request, access Access) (reply, er
 	if err != nil {
 		return reply{}, err
 	}
-	q, err := parameters(r, "apply", "from", "ts", "afterId", "offset")
+	q, err := parameters(r, "apply", "from", "ts", "after_id", "offset")
 	if err != nil {
 		return reply{}, err
 	}
@@ -56,7 +57,7 @@ func yes(name, value string) (bool, error) {
 type givenStart struct {
 	From    *string `json:"from"`
 	TS      *int64  `json:"ts"`
-	AfterID *string `json:"afterId"`
+	AfterID *string `json:"after_id"`
 	Offset  *uint64 `json:"offset"`
 }
 
@@ -93,7 +94,7 @@ func startOfQuery(q map[string]string) (givenStart, error) {
 		}
 		given.TS = &ts
 	}
-	if v, ok := q["afterId"]; ok {
+	if v, ok := q["after_id"]; ok {
 		given.AfterID = &v
 	}
 	if v, ok := q["offset"]; ok {
@@ -111,28 +112,28 @@ func startOfQuery(q map[string]string) (givenStart, error) {
 // moves a group says where to.
 func (g *givenStart) resolve() (eventhub.Start, error) {
 	if g.From == nil {
-		return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "from is missing; latest, earliest, ts, afterId and offset are allowed")
+		return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "from is missing; latest, earliest, ts, after_id and offset are allowed")
 	}
 	start := eventhub.Start{TS: value(g.TS), AfterID: value(g.AfterID), Offset: value(g.Offset)}
-	switch *g.From {
+	switch naming.Canonical(*g.From) {
 	case "latest":
 		start.Kind = eventhub.StartLatest
 	case "earliest":
 		start.Kind = eventhub.StartEarliest
 	case "ts":
 		start.Kind = eventhub.StartTime
-	case "afterId":
+	case "after_id":
 		start.Kind = eventhub.StartAfterID
 	case "offset":
 		start.Kind = eventhub.StartOffset
 	default:
-		return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "from is %.48q; latest, earliest, ts, afterId and offset are allowed", *g.From)
+		return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "from is %.48q; latest, earliest, ts, after_id and offset are allowed", *g.From)
 	}
 	for _, place := range []struct {
 		name  string
 		given bool
-	}{{"ts", g.TS != nil}, {"afterId", g.AfterID != nil}, {"offset", g.Offset != nil}} {
-		switch wanted := *g.From == place.name; {
+	}{{"ts", g.TS != nil}, {"after_id", g.AfterID != nil}, {"offset", g.Offset != nil}} {
+		switch wanted := naming.Canonical(*g.From) == place.name; {
 		case wanted && !place.given:
 			return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "from is %q but %s is missing", *g.From, place.name)
 		case place.given && !wanted:

@@ -23,7 +23,7 @@ func streamOptions(r *http.Request) (o eventhub.TailOptions, patterns []eventhub
 	if err != nil {
 		return o, nil, err
 	}
-	q, err := single(rest, "topics", "from", "ts", "afterId", "offset", "filter", "key", "conflate_ms")
+	q, err := single(rest, "topics", "from", "ts", "after_id", "offset", "filter", "key", "conflate_ms")
 	if err != nil {
 		return o, nil, err
 	}

@@ -113,7 +113,7 @@ func TestListEvents(t *testing.T) {
 	}
 	l.Write("s", "other", "y")
 	h := linked(t, l)
-	for _, by := range []string{"correlationId=cart+1", "causedBy=x"} {
+	for _, by := range []string{"correlation_id=cart+1", "caused_by=x"} {
 		var ids []string
 		place := ""
 		for range 4 {
@@ -140,7 +140,7 @@ func TestListEvents(t *testing.T) {
 			t.Errorf("%s lists %s", by, got)
 		}
 	}
-	if _, answer, _ := request(h, "GET", "/v1/events?causedBy=nobody", ""); answer != "{\"events\":[]}\n" {
+	if _, answer, _ := request(h, "GET", "/v1/events?caused_by=nobody", ""); answer != "{\"events\":[]}\n" {
 		t.Errorf("no events: %s", answer)
 	}
 	// A page ends where it is large enough.
@@ -148,7 +148,7 @@ func TestListEvents(t *testing.T) {
 	for i := range l.Events {
 		l.Events[i].Payload = []byte(`"` + strings.Repeat("x", causality.PageBytes/2) + `"`)
 	}
-	if _, answer, _ := request(h, "GET", "/v1/events?causedBy=x", ""); !strings.HasSuffix(answer, `],"next":{"after_topic":"t","after_offset":2}}`+"\n") {
+	if _, answer, _ := request(h, "GET", "/v1/events?caused_by=x", ""); !strings.HasSuffix(answer, `],"next":{"after_topic":"t","after_offset":2}}`+"\n") {
 		t.Errorf("a page of large events ends with %s", answer[len(answer)-80:])
 	}
 }
@@ -169,13 +169,13 @@ func TestTraceProblems(t *testing.T) {
 		{"/v1/events/x/trace?limit=1001", 400, `limit \"1001\"`},
 		{"/v1/events/x/trace?up=1", 400, `\"up\"`},
 		{"/v1/events/x?limit=0", 400, "limit"},
-		{"/v1/events", 400, "one of correlationId and causedBy"},
-		{"/v1/events?correlationId=a&causedBy=b", 400, "one of correlationId and causedBy"},
-		{"/v1/events?causedBy=a%20b", 400, "causedBy"},
-		{"/v1/events?correlationId=" + strings.Repeat("x", 257), 400, "correlationId has 257 bytes; at most 256"},
-		{"/v1/events?causedBy=x&after_topic=t", 400, "after_offset"},
-		{"/v1/events?causedBy=x&after_offset=1", 400, "after_topic"},
-		{"/v1/events?causedBy=x&after_topic=a%20b&after_offset=1", 400, "after_topic"},
+		{"/v1/events", 400, "one of correlation_id and caused_by"},
+		{"/v1/events?correlation_id=a&caused_by=b", 400, "one of correlation_id and caused_by"},
+		{"/v1/events?caused_by=a%20b", 400, "caused_by"},
+		{"/v1/events?correlation_id=" + strings.Repeat("x", 257), 400, "correlation_id has 257 bytes; at most 256"},
+		{"/v1/events?caused_by=x&after_topic=t", 400, "after_offset"},
+		{"/v1/events?caused_by=x&after_offset=1", 400, "after_topic"},
+		{"/v1/events?caused_by=x&after_topic=a%20b&after_offset=1", 400, "after_topic"},
 	} {
 		status, answer, _ := request(linked(t, l), "GET", tt.target, "")
 		if status != tt.status || !strings.Contains(answer, tt.says) {
@@ -183,7 +183,7 @@ func TestTraceProblems(t *testing.T) {
 		}
 	}
 	l.Fails = eventhub.Errorf(eventhub.CodeOverloaded, "not now")
-	for _, target := range []string{"/v1/events/x", "/v1/events/x/trace", "/v1/events?causedBy=x"} {
+	for _, target := range []string{"/v1/events/x", "/v1/events/x/trace", "/v1/events?caused_by=x"} {
 		if status, answer, _ := request(linked(t, l), "GET", target, ""); status != 503 {
 			t.Errorf("%s of a failing store: %d %s", target, status, answer)
 		}

@@ -36,7 +36,7 @@ func TestErrorsAreSentences(t *testing.T) {
 			{eventhub.CodeNotSubscribed, `{"op":"PAUSE","topic":"y"}`, []string{`"y"`, "live tail"}},
 			{eventhub.CodeNotSubscribed, `{"op":"PUBLISH","topic":"x","payload":1,"opts":{"wait_for":["nobody"]}}`, []string{`"x"`, `"nobody"`}},
 			{eventhub.CodeBadRequest, `{"op":"ACK","topic":"p.a","group":"h","id":"one"}`, []string{`"p.a"`, `"h"`}},
-			{eventhub.CodeUnknownID, `{"op":"SUBSCRIBE","topic":"x","group":"k","opts":{"from":"afterId","afterId":"two"}}`, []string{`"two"`, `"x"`}},
+			{eventhub.CodeUnknownID, `{"op":"SUBSCRIBE","topic":"x","group":"k","opts":{"from":"after_id","after_id":"two"}}`, []string{`"two"`, `"x"`}},
 			{eventhub.CodeUnknownID, `{"op":"MODACK","topic":"x","group":"g","id":"two"}`, []string{`"two"`}},
 			{eventhub.CodeLeaseLost, `{"op":"ACK","topic":"x","group":"g","id":"two","publish":[{"topic":"x","payload":1}]}`, []string{`"two"`}},
 			{eventhub.CodeWaitTimeout, `{"op":"PUBLISH","topic":"idle","payload":1,"opts":{"id":"late","wait_for":["slow"],"wait_ms":1}}`, []string{`"slow"`, `"late"`, `"idle"`}},

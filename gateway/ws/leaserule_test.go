@@ -213,7 +213,7 @@ func (r *trial) run(steps []step, sequence []int, events int) (void int) {
 // begin makes the group, its two members and its events.
 func (r *trial) begin(n int) {
 	for _, ear := range r.ears {
-		r.ask(ear, `{"op":"SUBSCRIBE","topic":"t","group":%q,"corr":"s","opts":{"ackTimeoutMs":%d,"maxAttempts":%d,"backoff":{"minMs":%d,"maxMs":%d},"batch":%v}}`,
+		r.ask(ear, `{"op":"SUBSCRIBE","topic":"t","group":%q,"corr":"s","opts":{"ack_timeout_ms":%d,"max_attempts":%d,"backoff":{"min_ms":%d,"max_ms":%d},"batch":%v}}`,
 			r.group, ruleTimeout, ruleAttempts, ruleBackoff, ruleBackoff, r.many)
 	}
 	r.answers = [2]map[string]string{{}, {}}

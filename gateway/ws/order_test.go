@@ -68,7 +68,7 @@ func TestSubscribeWaitsForTheCommitAlone(t *testing.T) {
 		c.ok(`{"op":"UNSUBSCRIBE","topic":"t","group":"g"}`)
 		start := time.Now()
 		c.send(`{"op":"PUBLISH","corr":"a","topic":"t","payload":1,"opts":{"id":"e1","wait_for":["g"]}}`,
-			`{"op":"SUBSCRIBE","corr":"late","topic":"t","group":"h","opts":{"from":"afterId","afterId":"e1"}}`,
+			`{"op":"SUBSCRIBE","corr":"late","topic":"t","group":"h","opts":{"from":"after_id","after_id":"e1"}}`,
 			`{"op":"SUBSCRIBE","corr":"sub","topic":"t","group":"g"}`)
 		c.expect(map[string]any{"op": "OK", "corr": "late"})
 		c.expect(map[string]any{"op": "OK", "corr": "sub"})

@@ -41,7 +41,7 @@ var (
 // by being sent; a dead letter is of an event that was sent as often as it may be; a
 // lease does not end before its time, counted from the sending, while its session goes on.
 // An event is done when somebody said so of it, in its own topic and group, or when it
-// was sent with manualAck false.
+// was sent with manual_ack false.
 type peers struct {
 	*engine
 	t    *testing.T
@@ -196,7 +196,7 @@ func (w *peers) join(p *peer, group string, auto bool, maxInFlight int) {
 	w.mu.Lock()
 	p.auto[group] = auto
 	w.mu.Unlock()
-	w.say(p, text(fmt.Sprintf(`{"op":"SUBSCRIBE","topic":"t.*","group":%q,"opts":{"from":"earliest","maxAttempts":%d,"backoff":{"minMs":1,"maxMs":1},"ackTimeoutMs":%d,"manualAck":%t,"maxInFlight":%d,"batch":%t},"corr":"1"}`,
+	w.say(p, text(fmt.Sprintf(`{"op":"SUBSCRIBE","topic":"t.*","group":%q,"opts":{"from":"earliest","max_attempts":%d,"backoff":{"min_ms":1,"max_ms":1},"ack_timeout_ms":%d,"manual_ack":%t,"max_in_flight":%d,"batch":%t},"corr":"1"}`,
 		group, w.most, p.lease.Milliseconds(), !auto, maxInFlight, w.rng.IntN(3) == 0)))
 }
 
@@ -256,7 +256,7 @@ func (w *peers) made(p *peer, r eventRef, attempt int) {
 		w.fail("%s comes as attempt %d; it was sent %d times with this one", r, attempt, was.times)
 	}
 	if was.done {
-		w.fail("%s comes again; it was acked, or sent with manualAck false", r)
+		w.fail("%s comes again; it was acked, or sent with manual_ack false", r)
 	}
 	if l := was.last; l != nil && now.Sub(was.at) < l.lease-leaseSlack && (l == p || !l.socket.sealed.Load()) {
 		w.fail("%s comes again %s after it was sent; the lease was %s", r, now.Sub(was.at), l.lease)

@@ -20,7 +20,7 @@ import (
 func TestNothingUnsentIsDeadLettered(t *testing.T) {
 	withEngine(t, func(t *testing.T, e *engine) {
 		c := e.login()
-		c.ok(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"maxAttempts":1},"corr":"1"}`)
+		c.ok(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"max_attempts":1},"corr":"1"}`)
 		e.publish("t", 1, 2)
 		synctest.Wait()
 		e.publish("t", 3, 60) // after the write of the first two
@@ -99,7 +99,7 @@ func TestLeaseRunsFromTheSending(t *testing.T) {
 		t.Run(waited.String(), func(t *testing.T) {
 			withEngine(t, func(t *testing.T, e *engine) {
 				c := e.login()
-				c.ok(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"maxAttempts":1,"ackTimeoutMs":30000},"corr":"1"}`)
+				c.ok(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"max_attempts":1,"ack_timeout_ms":30000},"corr":"1"}`)
 				e.publish("t", 1, 1)
 				synctest.Wait()
 				e.publish("t", 2, 3)
@@ -120,14 +120,14 @@ func TestLeaseRunsFromTheSending(t *testing.T) {
 	}
 }
 
-// TestAckedWhenSent: with manualAck false what was sent is done, and what was not is
+// TestAckedWhenSent: with manual_ack false what was sent is done, and what was not is
 // not, whether the member leaves or is lost.
 func TestAckedWhenSent(t *testing.T) {
 	for _, how := range []string{"lost", "leaves"} {
 		t.Run(how, func(t *testing.T) {
 			withEngine(t, func(t *testing.T, e *engine) {
 				c := e.login()
-				c.ok(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"manualAck":false},"corr":"1"}`)
+				c.ok(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"manual_ack":false},"corr":"1"}`)
 				e.publish("t", 1, 1)
 				synctest.Wait()
 				e.publish("t", 2, 500)
@@ -150,7 +150,7 @@ func TestAckedWhenSent(t *testing.T) {
 					t.Errorf("the cursor is %d; %d were sent", at, left)
 				}
 				again := e.login()
-				again.ok(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"manualAck":false},"corr":"1"}`)
+				again.ok(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"manual_ack":false},"corr":"1"}`)
 				var want []string
 				for i := left + 1; i <= 501; i++ {
 					want = append(want, fmt.Sprintf("e%d#1", i))

@@ -310,7 +310,7 @@ func TestAuth(t *testing.T) {
 func TestSubscribe(t *testing.T) {
 	f := serve(t, func(c *Config) { c.MaxSubscriptions = 2 })
 	c := f.login(t)
-	c.send(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"maxInFlight":7,"from":"earliest"},"corr":"1"}`)
+	c.send(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"max_in_flight":7,"from":"earliest"},"corr":"1"}`)
 	c.expect(map[string]any{"op": "OK", "corr": "1"})
 	sub := <-f.sub.joined
 	if sub.opts.Topic != "t" || sub.opts.Group != "g" || sub.opts.MaxInFlight != 7 || sub.opts.Start.Kind != eventhub.StartEarliest {
@@ -320,10 +320,10 @@ func TestSubscribe(t *testing.T) {
 	c.expect(map[string]any{"op": "ERR", "code": "already_subscribed", "msg": `this connection has a subscription of topic "t" as group "g" already`, "corr": "2"})
 
 	f.sub.onSubscribe = func(context.Context, *fakeSubscription) error {
-		return eventhub.Errorf(eventhub.CodeGroupMismatch, "maxAttempts is 5")
+		return eventhub.Errorf(eventhub.CodeGroupMismatch, "max_attempts is 5")
 	}
 	c.send(`{"op":"SUBSCRIBE","topic":"u","group":"g","corr":"3"}`)
-	c.expect(map[string]any{"op": "ERR", "code": "group_mismatch", "msg": "maxAttempts is 5", "corr": "3"})
+	c.expect(map[string]any{"op": "ERR", "code": "group_mismatch", "msg": "max_attempts is 5", "corr": "3"})
 	f.sub.onSubscribe = nil
 
 	c.send(`{"op":"SUBSCRIBE","topic":"u","group":"g","corr":"4"}`, `{"op":"SUBSCRIBE","topic":"v","group":"g","corr":"5"}`)

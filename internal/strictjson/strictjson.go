@@ -64,9 +64,14 @@ func tooDeep(value []byte, most int) bool {
 }
 
 // Unmarshal decodes one JSON value into v, which is a pointer. Names that v does
-// not have are an error, as are duplicate ones.
+// not have are an error, as are duplicate ones; in an object itself, and not in what it
+// holds, a name may be given by its alias.
 func Unmarshal(src []byte, v any) error {
-	if err := json.Unmarshal(src, v, json.RejectUnknownMembers(true)); err != nil {
+	err := json.Unmarshal(src, v, json.RejectUnknownMembers(true))
+	if errors.Is(err, json.ErrUnknownName) {
+		return unknownName(src, v, err)
+	}
+	if err != nil {
 		return describe(err)
 	}
 	return nil
@@ -100,9 +105,13 @@ type MeaningError struct {
 	Where string // JSON pointer (RFC 6901) of the value
 	Kind  string // what was found there
 	Err   error  // may be nil
+	text  string // instead of what follows from the others
 }
 
 func (e *MeaningError) Error() string {
+	if e.text != "" {
+		return e.text
+	}
 	where := e.Where
 	if where == "" {
 		where = "the value"

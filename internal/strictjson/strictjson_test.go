@@ -2,6 +2,7 @@ package strictjson
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -103,7 +104,7 @@ func TestUnmarshalSaysWhereAndWhat(t *testing.T) {
 		`{"name":1}`:             "/name can not be such a number",
 		`{"count":"x"}`:          "/count can not be such a string",
 		`{"count":1.5}`:          "/count can not be such a number",
-		`{"nmae":"n"}`:           "/nmae is not a known name",
+		`{"nmae":"n"}`:           "/nmae is not a known name; did you mean name?",
 		`{"Name":"n"}`:           "/Name is not a known name",
 		`[]`:                     "the value can not be an array",
 		`{"Map":{"k":{}}}`:       "/Map/k can not be an object",
@@ -114,6 +115,50 @@ func TestUnmarshalSaysWhereAndWhat(t *testing.T) {
 	} {
 		if err := Unmarshal([]byte(in), new(thing)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Unmarshal(%s) = %v; want %q", in, err, want)
+		}
+	}
+}
+
+// TestUnmarshalTakesAliases: of the object itself, and not of what is in it.
+func TestUnmarshalTakesAliases(t *testing.T) {
+	type thing struct {
+		After string `json:"after_id"`
+		From  *int   `json:"from_ts"`
+		In    *thing `json:"in"`
+		List  []struct {
+			To int `json:"to_ts"`
+		} `json:"list"`
+	}
+	var raw struct {
+		After string          `json:"after_id"`
+		Any   json.RawMessage `json:"any"`
+	}
+	if err := Unmarshal([]byte(`{"any":{"n":1.50,"s":"\u0061/\/"},"afterId":"a"}`), &raw); err != nil || string(raw.Any) != `{"n":1.50,"s":"\u0061/\/"}` {
+		t.Errorf("the tokens beside an alias became %s, %v", raw.Any, err)
+	}
+	for in, want := range map[string]string{
+		`{"afterId":"a","from_ts":5}`:            `{"after_id":"a","from_ts":5,"in":null,"list":null}`,
+		` { "fromTs": 5 , "afterId": "\u0061" }`: `{"after_id":"a","from_ts":5,"in":null,"list":null}`,
+		`{"afterId":"a","after_id":"a"}`:         "after_id and its alias afterId are both given; one of them is expected",
+		`{"afterId":5}`:                          "/after_id can not be such a number",
+		`{"afterId":"a","x":1}`:                  "/x is not a known name",
+		`{"afterId":"a","afterId":"b"}`:          `duplicate name "afterId"`,
+		`{"toTs":5}`:                             "/toTs is not a known name",
+		`{"in":{"afterId":"a"}}`:                 "/in/afterId is not a known name; did you mean after_id?",
+		`{"list":[{},{"toTs":1}]}`:               "/list/1/toTs is not a known name; did you mean to_ts?",
+	} {
+		var v thing
+		err := Unmarshal([]byte(in), &v)
+		got, _ := json.Marshal(v)
+		if err != nil {
+			got = []byte(err.Error())
+		}
+		if !strings.Contains(string(got), want) {
+			t.Errorf("Unmarshal(%s) = %s; want %s", in, got, want)
+		}
+		var meaning *MeaningError
+		if err != nil && !strings.Contains(want, "duplicate") && !errors.As(err, &meaning) {
+			t.Errorf("Unmarshal(%s) = %T; want a MeaningError", in, err)
 		}
 	}
 }

@@ -66,7 +66,7 @@ func (l *Letters) check(ctx context.Context, q *admin.DeadLetterQuery) error {
 	}
 	switch {
 	case q.FromTS < 0 || q.ToTS < 0:
-		return bad("fromTs is %d and toTs is %d; epoch milliseconds are not negative", q.FromTS, q.ToTS)
+		return bad("from_ts is %d and to_ts is %d; epoch milliseconds are not negative", q.FromTS, q.ToTS)
 	case q.Limit < 0:
 		return bad("limit is %d; it is not negative", q.Limit)
 	case len(q.Offsets) > admin.MaxPage || len(q.IDs) > admin.MaxPage:

@@ -82,7 +82,7 @@ func Resolve(ctx context.Context, s store.Store, topic string, start eventhub.St
 	case eventhub.StartAfterID:
 		at, err = s.Find(ctx, topic, start.AfterID)
 		if errors.Is(err, store.ErrNotFound) {
-			return 0, eventhub.Errorf(eventhub.CodeUnknownID, "afterId %q is not in topic %q", start.AfterID, topic)
+			return 0, eventhub.Errorf(eventhub.CodeUnknownID, "after_id %q is not in topic %q", start.AfterID, topic)
 		}
 		at++
 	default:

@@ -82,13 +82,13 @@ func checkReplay(q *admin.ReplayQuery) (eventhub.Pattern, error) {
 	case kind == eventhub.StartLatest && q.Start != (eventhub.Start{}):
 		return bad("a replay from latest has nothing to read")
 	case kind == eventhub.StartAfterID && eventhub.IsPattern(q.Topic):
-		return bad("afterId %q is in one topic; %q may be many", q.Start.AfterID, q.Topic)
+		return bad("after_id %q is in one topic; %q may be many", q.Start.AfterID, q.Topic)
 	case kind == eventhub.StartOffset && eventhub.IsPattern(q.Topic):
 		return bad("offset %d is in one topic; %q may be many", q.Start.Offset, q.Topic)
 	case q.Life != 0 && eventhub.IsPattern(q.Topic):
 		return bad("life %d is of one topic; %q may be many", q.Life, q.Topic)
 	case q.ToTS < 0:
-		return bad("toTs is %d; epoch milliseconds are not negative", q.ToTS)
+		return bad("to_ts is %d; epoch milliseconds are not negative", q.ToTS)
 	case q.Limit < 0:
 		return bad("limit is %d; it is not negative", q.Limit)
 	}

@@ -62,7 +62,7 @@ func (t *Tail) expect(patterns []eventhub.Pattern, start eventhub.Start) error {
 	}
 	switch start.Kind {
 	case eventhub.StartAfterID:
-		return eventhub.Errorf(eventhub.CodeBadRequest, "afterId is %q; it is a place in one topic, and more are asked for", start.AfterID)
+		return eventhub.Errorf(eventhub.CodeBadRequest, "after_id is %q; it is a place in one topic, and more are asked for", start.AfterID)
 	case eventhub.StartOffset:
 		return eventhub.Errorf(eventhub.CodeBadRequest, "offset is %d; it is a place in one topic, and more are asked for", start.Offset)
 	}

@@ -166,7 +166,7 @@ func TestBatch(t *testing.T) {
 	if answer.StatusCode != http.StatusOK {
 		t.Fatalf("a batch: %s", answer.Status)
 	}
-	got, err := cehttp.NewEventsFromHTTPResponse(receive(t, url+"/v1/events?correlationId=cart-17", batchType))
+	got, err := cehttp.NewEventsFromHTTPResponse(receive(t, url+"/v1/events?correlation_id=cart-17", batchType))
 	if err != nil || len(got) != len(want) {
 		t.Fatalf("%d events came back: %v", len(got), err)
 	}

@@ -31,6 +31,8 @@ import (
 	"github.com/knadh/koanf/providers/posflag"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
+
+	"eventhub/internal/naming"
 )
 
 const (
@@ -392,7 +394,7 @@ func (s *Schema) unknownVariables(environ []string) []string {
 			continue
 		}
 		warning := "environment variable " + name + " is unknown and has no effect"
-		if near := nearest(end, ends); near != "" {
+		if near := naming.Nearest(end, ends); near != "" {
 			warning += "; did you mean " + envPrefix + near + "?"
 		}
 		warnings = append(warnings, warning)

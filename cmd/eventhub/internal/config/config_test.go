@@ -453,23 +453,3 @@ func TestPipes(t *testing.T) {
 		}
 	}
 }
-
-func TestNearest(t *testing.T) {
-	known := []string{"ws", "http", "auth-token", "log-level"}
-	for word, want := range map[string]string{
-		"wss": "ws", "w": "ws", "htpp": "http", "AUTH_TOKEN": "auth-token", "authtokn": "auth-token",
-		"loglevels": "log-level", "x": "", "port": "", "": "", "levels": "",
-	} {
-		if got := nearest(word, known); got != want {
-			t.Errorf("%q is near %q; want %q", word, got, want)
-		}
-	}
-	for _, tt := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"ab", "ba", 2}} {
-		if got := distance(tt.a, tt.b); got != tt.want {
-			t.Errorf("distance(%q, %q) = %d; want %d", tt.a, tt.b, got, tt.want)
-		}
-	}
-}

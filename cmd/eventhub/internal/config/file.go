@@ -11,6 +11,8 @@ import (
 	"unicode"
 
 	"go.yaml.in/yaml/v3"
+
+	"eventhub/internal/naming"
 )
 
 // yamlFile is the koanf.Parser of the file. It takes the text of scalars as it
@@ -65,7 +67,7 @@ func (f *yamlFile) take(values map[string]any, name, value *yaml.Node) {
 		f.fail(name, "a key that is no text")
 		return
 	case !slices.Contains(names, name.Value):
-		f.fail(name, "unknown key %q%s", keyPart(name.Value), didYouMean(keyPart(name.Value), names))
+		f.fail(name, "unknown key %q%s", keyPart(name.Value), naming.DidYouMean(keyPart(name.Value), names))
 		return
 	case twice:
 		f.fail(name, "%s is set again, after line %d", name.Value, first)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"eventhub/internal/naming"
 )
 
 // Type says how the value of a key is written. Nothing is ever given as an empty
@@ -95,7 +97,7 @@ func OneOf(words ...string) Type {
 		if word := strings.ToLower(text); slices.Contains(words, word) {
 			return word, nil
 		}
-		return nil, fmt.Errorf("%q is not one of %s%s", text, strings.Join(words, ", "), didYouMean(text, words))
+		return nil, fmt.Errorf("%q is not one of %s%s", text, strings.Join(words, ", "), naming.DidYouMean(text, words))
 	}}
 }
 
