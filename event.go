@@ -60,7 +60,7 @@ type Event struct {
 
 	// Of a publish only, and at most one of them: when the event is to enter the
 	// log, as a time from the hub's clock on (up to MaxDelay), or as a time of that
-	// clock, to the millisecond. What lies in the past is published at once.
+	// clock, to the millisecond. With a time in the past the event is published at once.
 	Delay     time.Duration `json:"-"`
 	DeliverAt time.Time     `json:"-"`
 }

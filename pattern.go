@@ -64,7 +64,7 @@ func checkPatternSegment(text, s string) error {
 	for i := 0; i < len(s); i++ {
 		switch {
 		case s[i] == '*':
-			return Errorf(CodeBadTopic, "pattern %s has %s; * and ** stand for whole segments", quote(text), quote(s))
+			return Errorf(CodeBadTopic, "pattern %s has %s; * and ** match whole segments", quote(text), quote(s))
 		case !isNameByte(s[i]):
 			return Errorf(CodeBadTopic, "pattern %s has %s; segments hold A–Z a–z 0–9 _ -, or are * or **", quote(text), quote(runeAt(s, i)))
 		}

@@ -120,7 +120,7 @@ func TestParsePatternRefuses(t *testing.T) {
 		"*.":                            `pattern "*." has an empty segment`,
 		".*":                            `pattern ".*" has an empty segment`,
 		"a..*":                          `pattern "a..*" has an empty segment`,
-		"a*":                            `pattern "a*" has "a*"; * and ** stand for whole segments`,
+		"a*":                            `pattern "a*" has "a*"; * and ** match whole segments`,
 		"*a":                            `has "*a"`,
 		"a.***":                         `has "***"`,
 		"**a":                           `has "**a"`,

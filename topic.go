@@ -95,5 +95,5 @@ func isNameByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
 }
 
-// isIDByte reports whether c may stand in an event id or a group name.
+// isIDByte reports whether c is allowed in an event id or a group name.
 func isIDByte(c byte) bool { return isNameByte(c) || c == '.' || c == ':' }

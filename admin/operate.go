@@ -26,7 +26,7 @@ type Operator interface {
 
 	// SeekGroup moves a group to where start says, up or down, and returns what that
 	// means; without apply it only returns that. Applied, it raises the epoch: all
-	// leases are void, attempts are reset, and what lies above the new place is
+	// leases are void, attempts are reset, and what is above the new place is
 	// delivered again from attempt 1; members are notified by Delivery.Sought. It is
 	// durable when SeekGroup returns. CodeNotSubscribed if there is no such group;
 	// CodeUnknownID for a start after an event that does not exist.

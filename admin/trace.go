@@ -23,7 +23,7 @@ type Trace struct {
 // no topic has.
 type TraceNode struct {
 	ID string `json:"id"`
-	// Distance is how many steps lie between the event and the one asked for:
+	// Distance is how many steps are between the event and the one asked for:
 	// negative for its causes, positive for its effects.
 	Distance int `json:"distance"`
 	// Missing: no topic has the event, because it was trimmed, or never was here. It

@@ -423,7 +423,7 @@ func TestAckAndPublishAreJoined(t *testing.T) {
 	})
 }
 
-// The leases of a pull stand when an ack-and-publish of one is refused.
+// The leases of a pull stay valid when an ack-and-publish of one is refused.
 func TestAckAndPublishOfAPullRefused(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for i := range 99 {

@@ -229,7 +229,7 @@ func (b *beforeDelete) DeleteTopic(ctx context.Context, topic string) error {
 }
 
 // A group that is loaded while its topic is being deleted ends with it, and does not
-// stand in the way of the one that is made again.
+// prevent the one that is made again.
 func TestDeleteTopicWhileAMemberJoins(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 3)

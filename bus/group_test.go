@@ -280,15 +280,15 @@ func TestDroppedMember(t *testing.T) {
 		dying := r.subscribe(opts("t", "g"))
 		r.publish("t", 1, 3)
 		held := dying.take()
-		heir := r.subscribe(opts("t", "g"))
+		other := r.subscribe(opts("t", "g"))
 		before := time.Now()
 		dying.sub.Drop(0)
 		dying.sub.Drop(0) // harmless
-		all := heir.take()
+		all := other.take()
 		if len(all) != 3 || all[0].Attempt != 2 || !all[0].at.Equal(before) {
 			t.Fatalf("the other member got %+v", all)
 		}
-		equal(t, "ack by the dropped member's lease", heir.ack(byLease(held[0]))[0], eventhub.Stale)
+		equal(t, "ack by the dropped member's lease", other.ack(byLease(held[0]))[0], eventhub.Stale)
 		equal(t, "Ended calls", len(dying.ended), 0)
 	})
 }
@@ -320,16 +320,16 @@ func TestUnsubscribeGivesAttemptsBack(t *testing.T) {
 		leaving := r.subscribe(opts("t", "g"))
 		r.publish("t", 1, 2)
 		leaving.take()
-		heir := r.subscribe(opts("t", "g"))
+		other := r.subscribe(opts("t", "g"))
 		if err := leaving.sub.Unsubscribe(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		for _, g := range heir.take() {
+		for _, g := range other.take() {
 			equal(t, "attempt", g.Attempt, 1)
 		}
 		r.publish("t", 3, 2)
 		equal(t, "deliveries after leaving", len(leaving.take()), 0)
-		equal(t, "deliveries of the other", len(heir.take()), 2)
+		equal(t, "deliveries of the other", len(other.take()), 2)
 	})
 }
 

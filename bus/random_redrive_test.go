@@ -734,7 +734,7 @@ func (g *modelGroup) offerAgain(d eventhub.Delivery, fail func(string, ...any)) 
 	return e
 }
 
-// keepAgain is what a seek does to the list: it leaves what lies at or below to, which
+// keepAgain is what a seek does to the list: it leaves what is at or below to, which
 // begins again.
 func (g *modelGroup) keepAgain(w *world, to uint64) {
 	for offset, e := range g.again {

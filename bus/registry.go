@@ -9,7 +9,7 @@ import (
 	"eventhub/store"
 )
 
-// registry knows how groups stand that are in the store and were not loaded
+// registry knows the state of groups that are in the store and were not loaded
 // since the bus started, so that their lag can be measured without reading all
 // groups every time. It is filled by one walk over the store when somebody asks
 // for the first time; afterwards it hears of each group that is made or deleted, from

@@ -65,7 +65,7 @@ const (
 	countedBytes  = 64 << 20
 )
 
-// count reads how many events lie on the way. Where it reads no further each offset
+// count reads how many events are on the way. Where it reads no further each offset
 // counts as an event.
 func (b *Bus) count(ctx context.Context, topic string, w *passage) error {
 	var batch store.Batch

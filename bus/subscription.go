@@ -42,7 +42,7 @@ type subscription struct {
 	mu               sync.Mutex
 	members          map[string]*member // by topic
 	left             bool
-	detached         bool // it left, and its leases stand
+	detached         bool // it left, and its leases stay valid
 	full             bool // the receiver took less than it was given
 	paused           bool // it wants nothing for now
 	inFlight         int  // leases of all members
@@ -238,7 +238,7 @@ func (s *subscription) leave(giveBack int) (left bool) {
 }
 
 // depart ends the subscription: from here on no turn gives it anything, except one that
-// is at it, which ends before its group's lock can be had. Its leases stand until letGo
+// is at it, which ends before its group's lock can be had. Its leases are valid until letGo
 // has come to their group; meanwhile their deadlines mean what they did.
 func (s *subscription) depart() (first bool) {
 	s.mu.Lock()

@@ -95,7 +95,7 @@ func (k *keeper) forgetPassed(batch []eventhub.Delivery) {
 }
 
 // note holds the deliveries and returns those that the receiver is to get, and, if
-// these are not all, where they stand in the batch.
+// these are not all, where they are in the batch.
 func (k *keeper) note(batch []eventhub.Delivery, now time.Time) (fresh []eventhub.Delivery, at []int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -195,7 +195,7 @@ func (k *keeper) begin(d *eventhub.Delivery) bool {
 	return ok
 }
 
-// present returns the lease that stands for the one that a handler was given.
+// present returns the lease that has replaced the one that a handler was given.
 func (k *keeper) present(lease eventhub.Lease) eventhub.Lease {
 	for {
 		heir, ok := k.heirs[lease]

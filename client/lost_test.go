@@ -178,7 +178,7 @@ func publishSome(t *testing.T, ctx context.Context, c *client.Client, who, n int
 		for i, e := range batch {
 			l.published[string(e.Payload)] = receipts[i]
 			if receipts[i].Offset != receipts[0].Offset+uint64(i) {
-				t.Errorf("publisher %d: a batch is at %+v: others stand between its events", who, receipts)
+				t.Errorf("publisher %d: a batch is at %+v: others are between its events", who, receipts)
 			}
 		}
 		l.mu.Unlock()

@@ -397,7 +397,7 @@ func (s *subscription) leave() *parting {
 	if c.conn == nil || c.phase == closed {
 		return nil
 	}
-	c.conn.appendAcks() // they stand before it
+	c.conn.appendAcks() // they go before it
 	p := &parting{over: make(chan struct{})}
 	c.partings[s.key()] = p
 	e := newExchange(unsubscribe)

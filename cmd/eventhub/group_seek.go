@@ -27,7 +27,7 @@ func groupSeekCommand() *cobra.Command {
 		Short: "Move a group to another place in its topic",
 		Long: `Says what moving a group would mean, and with --apply moves it. Then its leases are
 void, attempts are forgotten, and everything above the new place is delivered again
-from attempt 1; what lies between an old and a higher new place is not delivered.
+from attempt 1; what is between an old and a higher new place is not delivered.
 
 --to is the first event to deliver: latest (nothing that is there now), earliest, the
 first one committed at a time, offset:N, or the one after the event of after:ID.`,

@@ -279,9 +279,9 @@ func (s *session) flush() {
 			o.sending, o.taken = nil, 0
 		}
 		s.changed.Broadcast()
-		if hungry := s.takeStarved(); len(hungry) > 0 {
+		if starved := s.takeStarved(); len(starved) > 0 {
 			s.mu.Unlock()
-			for _, sub := range hungry {
+			for _, sub := range starved {
 				sub.handle.Ready()
 			}
 			s.mu.Lock()
@@ -384,12 +384,12 @@ func (s *session) takeStarved() []*subscription {
 	if s.out.queued() > s.gw.cfg.OutboundBytes/2 {
 		return nil
 	}
-	hungry := s.out.starved
+	starved := s.out.starved
 	s.out.starved = nil
-	for _, sub := range hungry {
+	for _, sub := range starved {
 		sub.starved = false
 	}
-	return slices.DeleteFunc(hungry, func(sub *subscription) bool { return sub.state != subscribed })
+	return slices.DeleteFunc(starved, func(sub *subscription) bool { return sub.state != subscribed })
 }
 
 // writeFailed ends the session whose peer took only a part of what was sent. s.mu is

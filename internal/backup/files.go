@@ -30,7 +30,7 @@ type fileSum struct {
 }
 
 // unpackTar writes what a tar holds into dir, and reads it to its last byte. Files and
-// directories are all that a backup has, and none of them lies outside dir:
+// directories are all that a backup has, and none of them is outside dir:
 // anything else is an error.
 func unpackTar(dir string, r io.Reader) ([]fileSum, error) {
 	root, err := os.OpenRoot(dir)

@@ -58,7 +58,7 @@ import (
 // raised for it. Any other byte there that begins no JSON is damage.
 //
 // A group's name, like an id, holds no byte below '-', so that 0x00 ends it, and
-// the parts of one group lie together and apart from those of a group whose name
+// the parts of one group are together and apart from those of a group whose name
 // only starts like that. They are not among the headers, which are listed.
 //
 // Parts go one by one, with their group or at a reset too, and not by one

@@ -15,7 +15,7 @@ import (
 
 // # The sweep of deleted topics
 //
-// What lies under the number of a deleted topic is found by nobody and written by
+// What is under the number of a deleted topic is found by nobody and written by
 // nobody, so a sweep reads it during the commits and takes no lock of theirs. Commits
 // meet it only where Pebble orders the batch of a step among theirs, and such a batch is
 // small.

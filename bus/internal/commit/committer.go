@@ -9,7 +9,7 @@
 //
 // # Invariants
 //
-//   - The order of submissions is the order of their commits, except that steps stand
+//   - The order of submissions is the order of their commits, except that steps come
 //     after everything else of their commit, and that those which go alone let the
 //     others of their commit go ahead.
 //   - The durable state of a group is never handed over as a value that could grow old

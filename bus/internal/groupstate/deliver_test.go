@@ -13,21 +13,21 @@ type settledEvent struct {
 	held, age int64
 }
 
-// solo is a host and a member that keep what is reported.
-type solo struct{ settled []settledEvent }
+// single is a host and a member that keep what is reported.
+type single struct{ settled []settledEvent }
 
-func (s *solo) Changed() {}
-func (s *solo) Settled(offset uint64, how Ending, held, age int64) {
+func (s *single) Changed() {}
+func (s *single) Settled(offset uint64, how Ending, held, age int64) {
 	s.settled = append(s.settled, settledEvent{offset, how, held, age})
 }
-func (s *solo) Freed()            {}
-func (s *solo) Forgot(string)     {}
-func (s *solo) KeepsLeases() bool { return true }
+func (s *single) Freed()            {}
+func (s *single) Forgot(string)     {}
+func (s *single) KeepsLeases() bool { return true }
 
 // TestUndeliveredAge: an event whose next delivery nobody took, and that is acked late by who
 // had it before, was as old as it was then.
 func TestUndeliveredAge(t *testing.T) {
-	s := &solo{}
+	s := &single{}
 	g := new(Group)
 	g.Restore(s, Config{MaxAttempts: 3, Backoff: func(int) int64 { return 1 }}, newProgress(), 0, 1, 0, 1)
 	h := &Holder{Member: s, Peer: &eventhub.Peer{}, Timeout: 1000}

@@ -50,7 +50,7 @@ var steps = []struct {
 }{
 	{"append", (*world).append}, {"append", (*world).append},
 	{"read", (*world).read}, {"read", (*world).read}, {"read", (*world).read},
-	{"skip", (*world).skip}, {"due", (*world).due}, {"hand over", (*world).handOver}, {"suspect", (*world).suspect},
+	{"skip", (*world).skip}, {"due", (*world).due}, {"deliver", (*world).deliverDue}, {"suspect", (*world).suspect},
 	{"ack", (*world).ack}, {"ack", (*world).ack},
 	{"nack", (*world).nack}, {"nack", (*world).nack}, {"extend", (*world).extend},
 	{"pass", (*world).pass}, {"pass", (*world).pass},
@@ -328,8 +328,8 @@ func (w *world) due() {
 	w.hand = append(w.hand, got...)
 }
 
-// handOver delivers what is due, later than it was taken, or returns it.
-func (w *world) handOver() {
+// deliverDue delivers what is due, later than it was taken, or returns it.
+func (w *world) deliverDue() {
 	hand := w.hand
 	w.hand = nil
 	for _, offset := range hand {
@@ -778,7 +778,7 @@ func (w *world) drain() {
 			w.handOne(offset, w.g.DueAgain(offset, w.now))
 		}
 		w.due()
-		w.handOver()
+		w.deliverDue()
 		for _, e := range w.all() {
 			if e.state == isLeased {
 				w.g.Ack(w.g.Find(e.offset), w.now)

@@ -20,7 +20,7 @@ import (
 // interval.
 //
 // Within a topic the offsets rise, also over hand-overs: they go in the order of
-// topic and offset, and what is left over, or was read later, lies above. So a tail
+// topic and offset, and what is left over, or was read later, is above. So a tail
 // that goes on after the event that came last gets all that was pending.
 
 const (

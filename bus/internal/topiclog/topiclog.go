@@ -9,7 +9,7 @@
 // # Invariants
 //
 //   - A log holds every event of its topic with an offset above its gap and up to its
-//     head. What lies at or below the gap is read from the store.
+//     head. What is at or below the gap is read from the store.
 //   - A head never falls, and is never above what is durable: only Committed moves it,
 //     except for the first one, which is the store's (Learn).
 //   - A watcher is woken after the head has moved. Whoever reads the head and finds

@@ -60,7 +60,7 @@ func wantRead(t *testing.T, l *Log, from uint64, limit int, want []uint64, ok bo
 	}
 }
 
-// TestReadSaysWhatItDoesNotKnow: what lies at or below the gap, or above the head, may be
+// TestReadSaysWhatItDoesNotKnow: what is at or below the gap, or above the head, may be
 // in the store. A reader that saw an event there before the log was notified of it must not
 // take it for gone.
 func TestReadSaysWhatItDoesNotKnow(t *testing.T) {

@@ -324,7 +324,7 @@ func (l *loading) parse() {
 		}
 		value, err := k.Type.read(raw)
 		if err == nil && k.Secret && value == Redacted {
-			err = fmt.Errorf("%q stands for a secret and is none; give the secret itself", Redacted)
+			err = fmt.Errorf("%q is shown instead of a secret and is none; give the secret itself", Redacted)
 		}
 		if err != nil {
 			l.fail("%s: %w (%s)", k.Name, err, l.Source(k.Name))

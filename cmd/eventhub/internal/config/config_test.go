@@ -221,7 +221,7 @@ func TestSecretFiles(t *testing.T) {
 		{"two lines", sentinel + "\nmore\n", "", "more than one line"},
 		{"two newlines", sentinel + "\n\n", "", "more than one line"},
 		{"too long", strings.Repeat(sentinel, 4096), "", "more than 16384 bytes"},
-		{"redacted", Redacted, "", "stands for a secret"},
+		{"redacted", Redacted, "", "instead of a secret"},
 	} {
 		path := write(t, "secret", tt.content)
 		s, err := load(t, "token-file: "+path, nil)

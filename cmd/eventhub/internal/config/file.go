@@ -163,7 +163,7 @@ func readSecret(path string) (string, error) {
 	case strings.ContainsFunc(secret, unicode.IsControl):
 		return "", fmt.Errorf("%s has more than one line, or control characters", path)
 	case secret == Redacted:
-		return "", fmt.Errorf("%s holds %q, which stands for a secret and is none", path, Redacted)
+		return "", fmt.Errorf("%s holds %q, which is shown instead of a secret and is none", path, Redacted)
 	}
 	return secret, nil
 }
