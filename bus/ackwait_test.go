@@ -562,24 +562,6 @@ func TestWaitKnowsTheTruthLater(t *testing.T) {
 	})
 }
 
-// sparse hides one offset of a topic, as if the log had let go of it.
-type sparse struct {
-	store.Store
-	topic string
-	gone  uint64
-}
-
-func (s *sparse) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
-	if topic == s.topic && from <= s.gone {
-		// What is before it, or else what is after it.
-		if from < s.gone {
-			return s.Store.Read(ctx, topic, from, min(limit, int(s.gone-from)), maxBytes, batch)
-		}
-		from = s.gone + 1
-	}
-	return s.Store.Read(ctx, topic, from, limit, maxBytes, batch)
-}
-
 // A wait for an event that the log has let go of ends where the group reads on.
 func TestWaitForWhatIsGone(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -591,7 +573,7 @@ func TestWaitForWhatIsGone(t *testing.T) {
 		r.publish("t", 3, 1)
 		equal(t, "over before", w.over(), false)
 		synctest.Wait()
-		r.store.Store = &sparse{Store: r.store.Store, topic: "t", gone: w.pubs[0].Receipts[0].Offset}
+		r.faulty().Hide("t", w.pubs[0].Receipts[0].Offset)
 		in = r.subscribe(earliest("t", "g"))
 		equal(t, "delivered", in.takeOffsets(), []uint64{2})
 		equal(t, "over", w.over(), true)

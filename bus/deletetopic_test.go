@@ -12,8 +12,8 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
-	"eventhub/store"
 	"eventhub/store/memory"
+	"eventhub/store/storefault"
 )
 
 func (r *rig) deleteTopic(topic string) {
@@ -193,16 +193,12 @@ func TestDeleteTopicInOrder(t *testing.T) {
 	})
 }
 
-// deleteFails is a store that can not delete a topic.
-type deleteFails struct{ store.Store }
-
-func (deleteFails) DeleteTopic(context.Context, string) error { return errors.New("no disk") }
-
 func TestDeleteTopicFails(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
 		r.stop()
-		r.store.Store = deleteFails{r.store.Store}
+		s := r.faulty()
+		s.Inject(storefault.Fault{Op: storefault.DeleteTopic, Err: errors.New("no disk")})
 		var fatal error
 		r.start(Options{Fatal: func(err error) { fatal = err }})
 		wantCode(t, r.bus.DeleteTopic(context.Background(), "t"), eventhub.CodeInternal)
@@ -212,20 +208,9 @@ func TestDeleteTopicFails(t *testing.T) {
 		_, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte("1")})
 		wantCode(t, err, eventhub.CodeInternal)
 		_ = r.bus.Close()
-		r.store.Store = r.store.Store.(deleteFails).Store
+		s.Clear()
 		r.start(Options{})
 	})
-}
-
-// beforeDelete runs something before a topic is deleted.
-type beforeDelete struct {
-	store.Store
-	run func()
-}
-
-func (b *beforeDelete) DeleteTopic(ctx context.Context, topic string) error {
-	b.run()
-	return b.Store.DeleteTopic(ctx, topic)
 }
 
 // A group that is loaded while its topic is being deleted ends with it, and does not
@@ -237,11 +222,12 @@ func TestDeleteTopicWhileAMemberJoins(t *testing.T) {
 		synctest.Wait()
 		r.stop()
 		late := &inbox{t: t, room: -1}
-		r.store.Store = &beforeDelete{r.store.Store, func() {
+		r.faulty().Before(storefault.DeleteTopic, func(*storefault.Call) error {
 			if _, err := r.bus.Subscribe(context.Background(), opts("t", "g"), late); err != nil {
 				t.Error(err)
 			}
-		}}
+			return nil
+		})
 		r.start(Options{})
 		synctest.Wait()
 		r.deleteTopic("t")
@@ -250,21 +236,6 @@ func TestDeleteTopicWhileAMemberJoins(t *testing.T) {
 		in := r.subscribe(opts("t", "g"))
 		equal(t, "delivered", places(in.take()), []string{"t/4"})
 	})
-}
-
-// meanwhile runs something during the reading of a group's parts.
-type meanwhile struct {
-	store.Store
-	begin func()
-}
-
-func (m *meanwhile) GroupParts(ctx context.Context, topic, group string) ([]store.GroupPart, error) {
-	parts, err := m.Store.GroupParts(ctx, topic, group)
-	m.begin()
-	for range 1000 { // and nothing that would put one after the other
-		runtime.Gosched()
-	}
-	return parts, err
 }
 
 // A group may be ended while it is being loaded, its list of redriven events too. The
@@ -276,9 +247,12 @@ func TestDeleteTopicWhileAGroupIsLoaded(t *testing.T) {
 		equal(t, "redriven", r.redrive(redriveAll("t")).Redriven, 3)
 		r.stop()
 		deleted := make(chan error, 1)
-		r.store.Store = &meanwhile{r.store.Store, func() {
+		r.faulty().After(storefault.GroupParts, func(*storefault.Call) {
 			go func() { deleted <- r.bus.DeleteTopic(context.Background(), "t") }()
-		}}
+			for range 1000 { // and nothing that would put one after the other
+				runtime.Gosched()
+			}
+		})
 		r.start(Options{})
 		synctest.Wait()
 		_, err := r.bus.Subscribe(context.Background(), opts("t", "g"), &inbox{t: t, room: -1})

@@ -18,6 +18,7 @@ import (
 	"eventhub/bus/internal/commit"
 	"eventhub/store"
 	"eventhub/store/memory"
+	"eventhub/store/storefault"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -52,6 +53,13 @@ func (r *rig) start(o Options) {
 	if r.bus, err = New(o); err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// faulty puts a store between the rig's and the backend in which a test can interfere.
+func (r *rig) faulty() *storefault.Store {
+	s := storefault.Wrap(r.store.Store)
+	r.store.Store = s
+	return s
 }
 
 func (r *rig) stop() {

@@ -17,6 +17,7 @@ import (
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/pebble"
+	"eventhub/store/storefault"
 )
 
 var backups = testsize.Int("backup.copies", 10, 3, "backups that TestBackupUnderLoad makes")
@@ -284,12 +285,13 @@ func TestBackupOfMemory(t *testing.T) {
 // TestBackupOfAStoreThatFails: the error has its cause.
 func TestBackupOfAStoreThatFails(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		broken := &failingCheckpoint{Store: r.store.Store, fail: errors.New("no luck")}
+		broken, cause := storefault.Wrap(r.store.Store), errors.New("no luck")
+		broken.Inject(storefault.Fault{Op: storefault.Checkpoint, Err: cause})
 		b, err := New(Options{Store: broken})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := b.Backup(bg, "d"); eventhub.ErrorCode(err) != eventhub.CodeInternal || !errors.Is(err, broken.fail) {
+		if err := b.Backup(bg, "d"); eventhub.ErrorCode(err) != eventhub.CodeInternal || !errors.Is(err, cause) {
 			t.Errorf("Backup: %v; want an internal error with its cause", err)
 		}
 		if err := b.Close(); err != nil {
@@ -297,11 +299,3 @@ func TestBackupOfAStoreThatFails(t *testing.T) {
 		}
 	})
 }
-
-// failingCheckpoint is a store that cannot be copied.
-type failingCheckpoint struct {
-	store.Store
-	fail error
-}
-
-func (f *failingCheckpoint) Checkpoint(context.Context, string) error { return f.fail }

@@ -19,6 +19,7 @@ import (
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/pebble"
+	"eventhub/store/storefault"
 )
 
 // export returns all that a bus has, one line an event.
@@ -252,7 +253,9 @@ func TestImportIsRefused(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		fine := eventhub.Event{Topic: "t", ID: "fine", Payload: []byte(`1`)}
 		full := memory.Open(memory.Options{MaxTopics: 1})
-		b, err := New(Options{Store: fullDisk{full}})
+		faulty := storefault.Wrap(full)
+		faulty.SetSpace(func() (store.Space, error) { return store.Space{Free: 1, Total: 1 << 40}, nil })
+		b, err := New(Options{Store: faulty})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -285,11 +288,6 @@ func TestImportIsRefused(t *testing.T) {
 		equal(t, "events", len(r.events("t")), 1)
 	})
 }
-
-// fullDisk has no room.
-type fullDisk struct{ store.Store }
-
-func (fullDisk) Space() (store.Space, error) { return store.Space{Free: 1, Total: 1 << 40}, nil }
 
 // TestImportTenThousand: the embedded store has the same after one import and after
 // two, and after it was opened again.

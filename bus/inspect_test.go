@@ -12,6 +12,7 @@ import (
 	"eventhub/admin"
 	"eventhub/internal/measure"
 	"eventhub/store"
+	"eventhub/store/storefault"
 )
 
 // info describes a group as Inspector does.
@@ -415,20 +416,6 @@ func TestMeasureForgets(t *testing.T) {
 	})
 }
 
-// afterGroups runs something after the groups of a topic were read.
-type afterGroups struct {
-	store.Store
-	run func()
-}
-
-func (a *afterGroups) ListGroups(ctx context.Context, topic string) ([]store.GroupInfo, error) {
-	groups, err := a.Store.ListGroups(ctx, topic)
-	if a.run != nil {
-		a.run()
-	}
-	return groups, err
-}
-
 // TestMeasureWhileATopicIsDeleted: a group whose topic goes while all groups are read for
 // the first time is not reported.
 func TestMeasureWhileATopicIsDeleted(t *testing.T) {
@@ -436,13 +423,12 @@ func TestMeasureWhileATopicIsDeleted(t *testing.T) {
 		r.subscribe(opts("t", "g"))
 		r.publish("t", 1, 3)
 		r.stop()
-		a := &afterGroups{Store: r.store.Store}
-		r.store.Store = a
+		s := r.faulty()
 		r.start(Options{})
-		a.run = func() {
-			a.run = nil
+		s.After(storefault.ListGroups, func(*storefault.Call) {
+			s.After(storefault.ListGroups, nil)
 			r.deleteTopic("t")
-		}
+		})
 		for range 2 {
 			e, err := r.bus.Measure(context.Background())
 			if err != nil {

@@ -10,32 +10,25 @@ import (
 	"time"
 
 	"eventhub"
-	"eventhub/store"
 	"eventhub/store/memory"
+	"eventhub/store/storefault"
 )
 
-// syncs notes which commits were synced, and when.
+// syncs notes which commits were synced.
 type syncs struct {
-	store.Store
-	mu   sync.Mutex
-	all  []bool
-	at   []time.Time
-	fail error  // of synced commits
-	busy func() // where not nil, called by each commit
+	*storefault.Store
+	mu  sync.Mutex
+	all []bool
 }
 
-func (s *syncs) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
-	s.mu.Lock()
-	s.all, s.at = append(s.all, sync), append(s.at, time.Now())
-	fail, busy := s.fail, s.busy
-	s.mu.Unlock()
-	if busy != nil {
-		busy()
-	}
-	if sync && fail != nil {
-		return fail
-	}
-	return s.Store.Commit(ctx, units, sync)
+func openSyncs() *syncs {
+	s := &syncs{Store: storefault.Wrap(memory.Open(memory.Options{}))}
+	s.After(storefault.Commit, func(c *storefault.Call) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.all = append(s.all, c.Sync)
+	})
+	return s
 }
 
 // take returns whether each commit since the last call was synced.
@@ -44,14 +37,14 @@ func (s *syncs) take() []bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.all
-	s.all, s.at = nil, nil
+	s.all = nil
 	return all
 }
 
 func inInterval(t *testing.T, test func(*syncs, *Bus)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &syncs{Store: memory.Open(memory.Options{})}
+		s := openSyncs()
 		b, err := New(Options{Store: s, SyncEvery: 10 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
@@ -140,13 +133,14 @@ func TestIntervalSyncsUnderLoad(t *testing.T) {
 func TestIntervalSyncsWithoutAPause(t *testing.T) {
 	inInterval(t, func(s *syncs, b *Bus) {
 		left := 30
-		s.busy = func() {
+		s.Before(storefault.Commit, func(*storefault.Call) error {
 			if left--; left > 0 {
 				pubs := []eventhub.Publication{{Events: []eventhub.Event{{Topic: "t", Payload: []byte("1")}}}}
 				b.Enqueue(context.Background(), pubs, func([]eventhub.Publication) {})
 				time.Sleep(time.Millisecond)
 			}
-		}
+			return nil
+		})
 		publishOne(t, b)
 		time.Sleep(20 * time.Millisecond)
 		s.mu.Lock()
@@ -160,9 +154,12 @@ func TestIntervalSyncsWithoutAPause(t *testing.T) {
 func TestIntervalSyncFails(t *testing.T) {
 	inInterval(t, func(s *syncs, b *Bus) {
 		publishOne(t, b)
-		s.mu.Lock()
-		s.fail = errors.New("no disk")
-		s.mu.Unlock()
+		s.Before(storefault.Commit, func(c *storefault.Call) error {
+			if c.Sync {
+				return errors.New("no disk")
+			}
+			return nil
+		})
 		time.Sleep(10 * time.Millisecond)
 		synctest.Wait()
 		_, err := b.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte("1")})

@@ -10,6 +10,7 @@ import (
 
 	"eventhub"
 	"eventhub/store"
+	"eventhub/store/storefault"
 )
 
 // doors are the ways in which a topic is made.
@@ -178,21 +179,21 @@ func TestSubscribeByPatternWhileATopicIsDeleted(t *testing.T) {
 					}
 					synctest.Wait()
 					r.stop()
-					deleting := &beforeDelete{Store: r.store.Store}
-					r.store.Store = deleting
+					s := r.faulty()
 					r.start(Options{})
 					if before == "loaded" {
 						r.subscribe(o).sub.Drop(math.MaxInt)
 					}
 					in, answered := &inbox{t: t, room: -1}, make(chan error, 1)
-					deleting.run = func() {
+					s.Before(storefault.DeleteTopic, func(*storefault.Call) error {
 						go func() {
 							sub, err := r.bus.Subscribe(bg, o, in)
 							in.sub = sub
 							answered <- err
 						}()
 						synctest.Wait()
-					}
+						return nil
+					})
 					synctest.Wait()
 					r.deleteTopic("p.gone")
 					if err := <-answered; err != nil {

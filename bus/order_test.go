@@ -420,8 +420,7 @@ func TestBlockedBy(t *testing.T) {
 // reads go on, and it is over when there is room.
 func TestDiskNearlyFull(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		faulty := storefault.Wrap(r.store.Store)
-		r.store.Store = faulty
+		faulty := r.faulty()
 		in := r.subscribe(opts("t", "g"))
 		r.publish("t", 1, 2)
 		const gib = 1 << 30

@@ -11,7 +11,6 @@ import (
 
 	"eventhub"
 	"eventhub/internal/testsize"
-	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
 )
@@ -36,7 +35,7 @@ func TestNobodyIsStuck(t *testing.T) {
 func tryToStick(t *testing.T, rng *rand.Rand) {
 	s := storefault.Wrap(memory.Open(memory.Options{}))
 	yields := rng.IntN(6)
-	s.BeforeCommit(func(context.Context, []*store.Unit, bool) { yield(yields) })
+	s.Before(storefault.Commit, func(*storefault.Call) error { yield(yields); return nil })
 	b, err := New(Options{Store: s, TailCacheBytes: 1 + rng.IntN(1000), AckWindow: uint64(1 + rng.IntN(20))})
 	if err != nil {
 		t.Fatal(err)

@@ -30,8 +30,8 @@ const (
 // events at a time, and fall back to the store.
 func TestTailsMissNothing(t *testing.T) {
 	seed := drawSeed(t)
-	faulty, delays := openSlow(t, seed)
-	s := &announcer{Store: faulty, commits: make(chan struct{}, 1)}
+	s, delays := openSlow(t, seed)
+	commits := announced(s)
 	b, err := New(Options{Store: s, TailCacheBytes: 100_000})
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestTailsMissNothing(t *testing.T) {
 		}
 		readers.Go(func() { tail.follow(rand.New(rand.NewPCG(seed, 1000+i))) })
 	}
-	readers.Go(func() { followStore(t, s) })
+	readers.Go(func() { followStore(t, s, commits) })
 	for n := range uint64(tailWriters) {
 		share := *tailEvents / tailWriters
 		if n == 0 {
@@ -54,7 +54,7 @@ func TestTailsMissNothing(t *testing.T) {
 	}
 	writers.Wait()
 	readers.Wait()
-	t.Logf("%d events in %d commits, %d of them held up", *tailEvents, faulty.Calls(storefault.Commit), *delays)
+	t.Logf("%d events in %d commits, %d of them held up", *tailEvents, s.Calls(storefault.Commit), *delays)
 	if *delays == 0 {
 		t.Error("no commit was held up")
 	}
@@ -77,11 +77,12 @@ func openSlow(t *testing.T, seed uint64) (s *storefault.Store, delays *int) {
 	}
 	s, delays = storefault.Wrap(backend), new(int)
 	rng := rand.New(rand.NewPCG(seed, 2000))
-	s.BeforeCommit(func(context.Context, []*store.Unit, bool) {
+	s.Before(storefault.Commit, func(*storefault.Call) error {
 		if rng.IntN(2) == 0 {
 			*delays++
 			time.Sleep(time.Duration(rng.IntN(2000)) * time.Microsecond)
 		}
+		return nil
 	})
 	return s, delays
 }
@@ -164,11 +165,11 @@ func (r *strictTail) follow(rng *rand.Rand) {
 }
 
 // followStore reads what each commit has added, until all events are there.
-func followStore(t *testing.T, s *announcer) {
+func followStore(t *testing.T, s store.Store, commits <-chan struct{}) {
 	ctx := context.Background()
 	var batch store.Batch
 	for last := uint64(0); int(last) < *tailEvents; {
-		<-s.commits
+		<-commits
 		head, err := s.Head(ctx, "t")
 		if err != nil {
 			t.Error(err)

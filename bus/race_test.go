@@ -12,6 +12,7 @@ import (
 	"eventhub/bus/internal/deadletter"
 	"eventhub/store"
 	"eventhub/store/memory"
+	"eventhub/store/storefault"
 )
 
 // The sizes of TestManyAtOnce.
@@ -30,7 +31,8 @@ const (
 func TestManyAtOnce(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	s := &announcer{Store: memory.Open(memory.Options{}), commits: make(chan struct{}, 1)}
+	s := storefault.Wrap(memory.Open(memory.Options{}))
+	commits := announced(s)
 	b, err := New(Options{Store: s, TailCacheBytes: 20_000, QueueBytes: 2000})
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +68,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	publishers.Wait()
 	head := checkOffsets(t, offsets)
-	s.await(ctx, t, head, ledgers)
+	awaitCursors(ctx, t, s, commits, head, ledgers)
 	for _, l := range ledgers {
 		l.stop()
 	}
@@ -171,26 +173,24 @@ func checkNothingLost(t *testing.T, s store.Store, head uint64, ledgers []*ledge
 	}
 }
 
-// announcer is a store that announces its commits.
-type announcer struct {
-	store.Store
-	commits chan struct{}
+// announced returns where something is to be received after one commit or more.
+func announced(s *storefault.Store) <-chan struct{} {
+	commits := make(chan struct{}, 1)
+	s.After(storefault.Commit, func(*storefault.Call) {
+		select {
+		case commits <- struct{}{}:
+		default:
+		}
+	})
+	return commits
 }
 
-func (a *announcer) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
-	err := a.Store.Commit(ctx, units, sync)
-	select {
-	case a.commits <- struct{}{}:
-	default:
-	}
-	return err
-}
-
-// await returns when all groups are stored with their cursor at head.
-func (a *announcer) await(ctx context.Context, t *testing.T, head uint64, ledgers []*ledger) {
+// awaitCursors returns when all groups are stored with their cursor at head. It looks when it
+// begins, and after each commit.
+func awaitCursors(ctx context.Context, t *testing.T, s store.Store, commits <-chan struct{}, head uint64, ledgers []*ledger) {
 	for _, l := range ledgers {
 		for {
-			state, err := a.Group(ctx, "t", l.name)
+			state, err := s.Group(ctx, "t", l.name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -198,7 +198,7 @@ func (a *announcer) await(ctx context.Context, t *testing.T, head uint64, ledger
 				break
 			}
 			select {
-			case <-a.commits:
+			case <-commits:
 			case <-ctx.Done():
 				t.Fatalf("group %s stays at %d; the head is %d", l.name, state.Cursor, head)
 			}

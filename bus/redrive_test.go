@@ -13,6 +13,7 @@ import (
 	"eventhub/admin"
 	"eventhub/bus/internal/groupstate"
 	"eventhub/store"
+	"eventhub/store/storefault"
 )
 
 // deadLetterAll has every event up to the head of a topic dead-lettered in a group that is
@@ -376,17 +377,6 @@ func TestBadRedrives(t *testing.T) {
 	})
 }
 
-// watchful calls check after each commit.
-type watchful struct {
-	store.Store
-	check func()
-}
-
-func (w *watchful) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
-	defer w.check()
-	return w.Store.Commit(ctx, units, sync)
-}
-
 // TestRefusedRedriveKeepsTheSeek: a redrive that the store refuses takes nothing from a
 // seek that is written at the same time: in no image has the group its new epoch and knows
 // of acks before.
@@ -403,7 +393,7 @@ func TestRefusedRedriveKeepsTheSeek(t *testing.T) {
 		before := r.stored("t", "g").Epoch
 		r.stop()
 		inner := r.store.Store
-		r.store.Store = &watchful{inner, func() {
+		r.faulty().After(storefault.Commit, func(*storefault.Call) {
 			state, err := inner.Group(ctx, "t", "g")
 			if err != nil {
 				t.Error(err)
@@ -413,7 +403,7 @@ func TestRefusedRedriveKeepsTheSeek(t *testing.T) {
 			if state.Epoch != before && (err != nil || len(parts) > 0) {
 				t.Errorf("epoch %d with the parts %v of %d, %v", state.Epoch, parts, before, err)
 			}
-		}}
+		})
 		r.start(Options{})
 		if _, err := r.bus.Cursor(ctx, "t", "g"); err != nil {
 			t.Fatal(err)

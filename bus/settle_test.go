@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/store/storefault"
 )
 
 func TestLeaseOfNobody(t *testing.T) {
@@ -184,16 +185,16 @@ func TestNackWhileTheEventIsRead(t *testing.T) {
 
 // TestNackWhileTheReadFails: trying again does not bring the event forward.
 func TestNackWhileTheReadFails(t *testing.T) {
-	overPatchy(t, func(r *rig, p *patchy) {
-		v := &valve{meter: &meter{Store: p}}
+	overFaulty(t, func(r *rig, s *storefault.Store) {
+		v := &valve{meter: &meter{Store: s}}
 		r.store.Store = v
 		in, first, hold := r.nackedAndRead(v)
 		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Hour}, byLease(first))
-		p.set(errors.New("the disk coughs"))
+		s.Inject(storefault.Fault{Op: storefault.Read, Err: errors.New("the disk coughs")})
 		v.set(nil)
 		close(hold)
 		synctest.Wait()
-		p.set(nil)
+		s.Clear()
 		time.Sleep(time.Hour - time.Second)
 		equal(t, "deliveries before the delay is over", len(in.take()), 0)
 		time.Sleep(time.Second)

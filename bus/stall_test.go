@@ -11,7 +11,6 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/commit"
-	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
 )
@@ -27,7 +26,7 @@ func TestStalledStoreIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		takes := time.Duration(0)
-		faulty.BeforeCommit(func(context.Context, []*store.Unit, bool) { time.Sleep(takes) })
+		faulty.Before(storefault.Commit, func(*storefault.Call) error { time.Sleep(takes); return nil })
 		published := make(chan error)
 		publish := func(took time.Duration) {
 			takes = took

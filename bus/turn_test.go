@@ -3,9 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"eventhub"
 	"eventhub/bus/internal/commit"
 	"eventhub/store"
+	"eventhub/store/storefault"
 )
 
 // TestIdleGroupKeepsNoRecords: what a turn has read is let go of with its end.
@@ -54,8 +53,14 @@ func TestAckWindowIsNotPassed(t *testing.T) {
 func TestRoundsAreBoundedInBytes(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.stop()
-		h := &hoard{Store: r.store.Store}
-		r.store.Store = h
+		most := 0 // bytes that a batch ever held
+		r.faulty().After(storefault.Read, func(c *storefault.Call) {
+			held := 0
+			for _, item := range c.Batch.Items {
+				held += len(item.Record)
+			}
+			most = max(most, held)
+		})
 		r.start(Options{TailCacheBytes: 1})
 		const n, size = 40, 80_000
 		payload := []byte(`"` + strings.Repeat("x", size) + `"`)
@@ -73,82 +78,32 @@ func TestRoundsAreBoundedInBytes(t *testing.T) {
 			synctest.Wait()
 		}
 		equal(t, "cursor", r.cursor("t", "g").Offset, n)
-		if limit := 2*roundBytes + 2*size; h.most > limit {
-			t.Errorf("one round held %d bytes; want at most %d", h.most, limit)
+		if limit := 2*roundBytes + 2*size; most > limit {
+			t.Errorf("one round held %d bytes; want at most %d", most, limit)
 		}
 	})
 }
 
-// hoard is a store that notes how much a batch ever held.
-type hoard struct {
-	store.Store
-	most int
-}
-
-func (h *hoard) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
-	err := h.Store.Read(ctx, topic, from, limit, maxBytes, batch)
-	held := 0
-	for _, item := range batch.Items {
-		held += len(item.Record)
-	}
-	h.most = max(h.most, held)
-	return err
-}
-
-// patchy is a store that can hide events, as one that let them go does, and can
-// fail reads.
-type patchy struct {
-	store.Store
-	mu   sync.Mutex
-	gone []uint64
-	fail error
-}
-
-func (p *patchy) set(fail error, gone ...uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.fail, p.gone = fail, gone
-}
-
-func (p *patchy) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.fail != nil {
-		return p.fail
-	}
-	var all store.Batch
-	if err := p.Store.Read(ctx, topic, from, 1_000_000, 1<<30, &all); err != nil {
-		return err
-	}
-	for _, item := range all.Items {
-		if limit > 0 && !slices.Contains(p.gone, item.Offset) {
-			batch.Add(item.Offset, item.Record)
-			limit--
-		}
-	}
-	return nil
-}
-
-// overPatchy runs a test over a patchy store, without a cache.
-func overPatchy(t *testing.T, test func(*rig, *patchy)) {
+// overFaulty runs a test over a store in which it can interfere, without a cache.
+func overFaulty(t *testing.T, test func(*rig, *storefault.Store)) {
 	t.Helper()
 	inBubble(t, func(r *rig) {
 		r.stop()
-		p := &patchy{Store: r.store.Store}
-		r.store.Store = p
+		s := r.faulty()
 		r.start(Options{TailCacheBytes: 1})
 		synctest.Wait() // tests may put another store in between
-		test(r, p)
-		p.set(nil)
+		test(r, s)
+		s.Clear()
+		s.Hide("t")
 	})
 }
 
 // TestEventsThatAreGone: what the log let go of is passed over, whether it was
 // still to be read, to be delivered again or to be dead-lettered.
 func TestEventsThatAreGone(t *testing.T) {
-	overPatchy(t, func(r *rig, p *patchy) {
+	overFaulty(t, func(r *rig, s *storefault.Store) {
 		r.publish("t", 1, 8)
-		p.set(nil, 2, 3, 7, 8)
+		s.Hide("t", 2, 3, 7, 8)
 		o := opts("t", "g")
 		o.Backoff = eventhub.Backoff{Min: time.Second, Max: time.Second}
 		in := r.subscribe(o)
@@ -157,7 +112,7 @@ func TestEventsThatAreGone(t *testing.T) {
 		in.ack(byLease(all[0]))
 		equal(t, "cursor below a gap", r.cursor("t", "g").Offset, 3)
 		in.ack(byLease(all[3]))
-		p.set(nil, 2, 3, 4, 5, 7, 8)
+		s.Hide("t", 2, 3, 4, 5, 7, 8)
 		in.nack(byLease(all[1]))
 		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[2]))
 		equal(t, "cursor before the retry", r.cursor("t", "g").Offset, 3)
@@ -167,7 +122,7 @@ func TestEventsThatAreGone(t *testing.T) {
 		equal(t, "dead letters", len(r.events("t.dlq")), 0)
 		time.Sleep(commit.FlushEvery)
 		equal(t, "stored cursor", r.stored("t", "g").Cursor, 8)
-		p.set(nil)
+		s.Hide("t")
 		r.publish("t", 9, 1)
 		equal(t, "offsets afterwards", in.takeOffsets(), []uint64{9})
 	})
@@ -176,17 +131,17 @@ func TestEventsThatAreGone(t *testing.T) {
 // TestFailedReadIsTriedAgain: nothing is lost with it, neither fresh events nor
 // retries nor what is to be dead-lettered.
 func TestFailedReadIsTriedAgain(t *testing.T) {
-	overPatchy(t, func(r *rig, p *patchy) {
+	overFaulty(t, func(r *rig, s *storefault.Store) {
 		r.publish("t", 1, 2)
 		in := r.subscribe(opts("t", "g"))
 		all := in.take()
-		p.set(errors.New("the disk coughs"))
+		s.Inject(storefault.Fault{Op: storefault.Read, Err: errors.New("the disk coughs")})
 		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, byLease(all[0]))
 		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[1]))
 		r.publish("t", 3, 1)
 		time.Sleep(5 * time.Second)
 		equal(t, "deliveries while reads fail", len(in.take()), 0)
-		p.set(nil)
+		s.Clear()
 		time.Sleep(readAgain)
 		equal(t, "offsets when they work again", in.takeOffsets(), []uint64{1, 3})
 		equal(t, "dead letters", len(r.events("t.dlq")), 1)
@@ -196,9 +151,9 @@ func TestFailedReadIsTriedAgain(t *testing.T) {
 // TestEmptiedLogIsPassed: where nothing is left to read the cursor goes to the
 // head, durably.
 func TestEmptiedLogIsPassed(t *testing.T) {
-	overPatchy(t, func(r *rig, p *patchy) {
+	overFaulty(t, func(r *rig, s *storefault.Store) {
 		r.publish("t", 1, 3)
-		p.set(nil, 1, 2, 3)
+		s.Hide("t", 1, 2, 3)
 		equal(t, "deliveries", len(r.subscribe(opts("t", "g")).take()), 0)
 		equal(t, "cursor", r.cursor("t", "g").Offset, 3)
 		time.Sleep(commit.FlushEvery)

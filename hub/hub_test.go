@@ -17,6 +17,7 @@ import (
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/pebble"
+	"eventhub/store/storefault"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -200,27 +201,21 @@ func TestTokenIsChecked(t *testing.T) {
 	}
 }
 
-// stuckStore breaks in its first commit, which does not end before it is let go.
-type stuckStore struct {
-	store.Store
-	fatal func(error)
-	letGo chan struct{}
-}
-
 var errDiskGone = errors.New("disk gone")
-
-func (s *stuckStore) Commit(context.Context, []*store.Unit, bool) error {
-	s.fatal(errDiskGone)
-	<-s.letGo
-	return errDiskGone
-}
 
 // TestStopWithBrokenStore: where the store is broken and what waits for it waits for
 // ever, the hub stops all the same, and says why.
 func TestStopWithBrokenStore(t *testing.T) {
-	stuck := &stuckStore{Store: memory.Open(memory.Options{}), letGo: make(chan struct{})}
+	stuck, letGo := storefault.Wrap(memory.Open(memory.Options{})), make(chan struct{})
 	h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0", Grace: time.Millisecond,
-		OpenStore: func(fatal func(error)) (store.Store, error) { stuck.fatal = fatal; return stuck, nil }})
+		OpenStore: func(fatal func(error)) (store.Store, error) {
+			stuck.Before(storefault.Commit, func(*storefault.Call) error {
+				fatal(errDiskGone)
+				<-letGo
+				return errDiskGone
+			})
+			return stuck, nil
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +230,7 @@ func TestStopWithBrokenStore(t *testing.T) {
 	if err := h.Stop(context.Background()); !errors.Is(err, errDiskGone) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Stop: %v; want the cause, and that the store could not be closed", err)
 	}
-	close(stuck.letGo)
+	close(letGo)
 	if err := <-published; err == nil {
 		t.Error("the event was acknowledged")
 	}

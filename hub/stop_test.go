@@ -22,6 +22,7 @@ import (
 	"eventhub/hub"
 	"eventhub/store"
 	"eventhub/store/memory"
+	"eventhub/store/storefault"
 )
 
 // patience bounds what a test waits for; it passes long before.
@@ -221,11 +222,15 @@ func TestNotReadyIsSeen(t *testing.T) {
 			}
 		}
 	}
-	memory := memory.Open(memory.Options{})
+	watched := storefault.Wrap(memory.Open(memory.Options{}))
+	watched.Before(storefault.Close, func(*storefault.Call) error {
+		look("while the store is closed", "stopping")
+		return nil
+	})
 	h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: addr,
 		OpenStore: func(func(error)) (store.Store, error) {
 			look("while the store is opened", "not open")
-			return &watchedStore{memory, func() { look("while the store is closed", "stopping") }}, nil
+			return watched, nil
 		}})
 	if err != nil {
 		t.Fatal(err)
@@ -236,16 +241,6 @@ func TestNotReadyIsSeen(t *testing.T) {
 	if err := h.Stop(context.Background()); err != nil {
 		t.Error(err)
 	}
-}
-
-type watchedStore struct {
-	store.Store
-	closing func()
-}
-
-func (s *watchedStore) Close() error {
-	s.closing()
-	return s.Store.Close()
 }
 
 // TestFailedOpenClosesTheOperationsListener: also where somebody looks at it.
@@ -261,15 +256,23 @@ func TestFailedOpenClosesTheOperationsListener(t *testing.T) {
 // TestStopLetsNobodyIn: from the moment on at which the first client is notified, no door
 // takes anything.
 func TestStopLetsNobodyIn(t *testing.T) {
-	held := &heldStore{Store: memory.Open(memory.Options{}), held: make(chan struct{}, 1), letGo: make(chan struct{})}
+	s, held, letGo := storefault.Wrap(memory.Open(memory.Options{})), make(chan struct{}, 1), make(chan struct{})
+	s.Before(storefault.Commit, func(*storefault.Call) error { // the first waits until it is let go
+		select {
+		case held <- struct{}{}:
+			<-letGo
+		default:
+		}
+		return nil
+	})
 	h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0", Grace: patience,
-		OpenStore: func(func(error)) (store.Store, error) { return held, nil }})
+		OpenStore: func(func(error)) (store.Store, error) { return s, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	const publish = "POST /publish/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1"
 	taken := say(t, h.HTTPAddr(), publish)
-	<-held.held // on its way into the store, which takes its time
+	<-held // on its way into the store, which takes its time
 	unread := say(t, h.WSAddr(), "GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	socket := connect(t, h.WSAddr())
 	defer socket.Close()
@@ -291,7 +294,7 @@ func TestStopLetsNobodyIn(t *testing.T) {
 	if got := unread.end("kept"); strings.Contains(got, `"offset"`) {
 		t.Errorf("a publish after the goodbye was taken: %q", got)
 	}
-	close(held.letGo)
+	close(letGo)
 	if status, body := taken.answer(); status != 200 || !strings.Contains(body, `"offset":1`) {
 		t.Errorf("the publish that was there before was answered with %d %s", status, body)
 	}
@@ -300,26 +303,12 @@ func TestStopLetsNobodyIn(t *testing.T) {
 	}
 }
 
-// heldStore holds its first commit until it is let go.
-type heldStore struct {
-	store.Store
-	held, letGo chan struct{}
-}
-
-func (s *heldStore) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
-	select {
-	case s.held <- struct{}{}:
-		<-s.letGo
-	default:
-	}
-	return s.Store.Commit(ctx, units, sync)
-}
-
 // TestStopOnSlowDisk: a store that takes longer to close than the grace period is closed all
 // the same, and meanwhile the log says what the stop waits for.
 func TestStopOnSlowDisk(t *testing.T) {
 	logged, letGo := make(chan string, 9), make(chan struct{})
-	slow := &watchedStore{memory.Open(memory.Options{}), func() { <-letGo }}
+	slow := storefault.Wrap(memory.Open(memory.Options{}))
+	slow.Before(storefault.Close, func(*storefault.Call) error { <-letGo; return nil })
 	h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0", Grace: time.Millisecond,
 		Logger:    slog.New(warnings(logged)),
 		OpenStore: func(func(error)) (store.Store, error) { return slow, nil }})

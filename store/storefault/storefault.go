@@ -1,13 +1,19 @@
-// Package storefault puts faults into a store, for tests of what runs on one. It
-// wraps any backend, fails the calls that a test picks, holds commits up where a
-// test says so, counts what is asked of the store and reports whatever room on the
-// disk a test wants.
+// Package storefault is the one way to interfere with a store, for tests of what runs
+// on one. It wraps any backend, counts what is asked of it, fails the calls that a test
+// picks, calls the test before and after a call, which may hold it up there, hides
+// events as if the log had let them go, and reports whatever room on the disk a test
+// wants.
 //
 // It is deterministic: what fails is decided by the number of a call and nothing
 // else, and it has no goroutine, clock or random choice of its own. With no fault
 // put in it keeps the contract of package store as its backend does; with one it
 // keeps what the contract says of failures, so a Commit that failed breaks the
 // store.
+//
+// It is no store.Pipeline, whatever its backend is. So the tests of bus that hold up or
+// fail one half of a commit (meter, interposed), and those that refuse single units by
+// what is in them (picky, layer), have wrappers of their own; the test command of
+// cmd/eventhub has one that knows of a commit whether the store broke before it.
 package storefault
 
 import (
@@ -73,9 +79,15 @@ type Fault struct {
 	Applied bool
 }
 
-// CommitHook is called at the beginning of a Commit, with its arguments and on
-// its goroutine. Until it returns, the Commit waits; no other call does.
-type CommitHook func(ctx context.Context, units []*store.Unit, sync bool)
+// Call is one call of a store, with what its Op has of the following.
+type Call struct {
+	Op    Op
+	Topic string        // of Read, Head, DeleteTopic and whatever else names one
+	Units []*store.Unit // of Commit
+	Sync  bool          // of Commit
+	Batch *store.Batch  // of Read
+	Err   error         // after the call
+}
 
 // Store is a store with faults. Its own methods, too, are safe for concurrent
 // use.
@@ -87,7 +99,9 @@ type Store struct {
 	faults []*fault
 	failed int
 	broken error // what the first Commit that broke the store returned
-	hook   CommitHook
+	before map[Op]func(*Call) error
+	after  map[Op]func(*Call)
+	hidden map[string][]uint64
 	space  func() (store.Space, error)
 }
 
@@ -101,7 +115,8 @@ var _ store.Store = (*Store)(nil)
 // Wrap returns the backend without any fault. The Store owns it: to close the
 // one is to close the other.
 func Wrap(backend store.Store) *Store {
-	return &Store{backend: backend, calls: make(map[Op]int)}
+	return &Store{backend: backend, calls: make(map[Op]int), hidden: make(map[string][]uint64),
+		before: make(map[Op]func(*Call) error), after: make(map[Op]func(*Call))}
 }
 
 // Inject puts a fault in. Where several fail one call, the error is that of the
@@ -122,12 +137,30 @@ func (s *Store) Clear() {
 	s.faults = nil
 }
 
-// BeforeCommit sets the hook of all Commits that begin from now on; nil is none.
-// A Commit is counted before it, and meets faults after it.
-func (s *Store) BeforeCommit(hook CommitHook) {
+// Before sets what is called at the beginning of each call of op from now on, on its
+// goroutine; nil is nothing. The call is counted before it, waits until it returns, and
+// meets faults after it. Where it returns an error, the call returns that and does nothing;
+// unlike a fault that breaks no store.
+func (s *Store) Before(op Op, hook func(*Call) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hook = hook
+	s.before[op] = hook
+}
+
+// After sets what is called at the end of each call of op from now on, on its goroutine,
+// with what came of it; nil is nothing. The call returns when it does.
+func (s *Store) After(op Op, hook func(*Call)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.after[op] = hook
+}
+
+// Hide sets the offsets of a topic that Read passes over from now on, as if the log had
+// let go of them; none hides nothing.
+func (s *Store) Hide(topic string, offsets ...uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hidden[topic] = offsets
 }
 
 // SetSpace sets what Space answers from now on; nil is the backend's answer. It
@@ -160,13 +193,6 @@ func (s *Store) Failed() int {
 	return s.failed
 }
 
-// count counts a call.
-func (s *Store) count(op Op) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.calls[op]++
-}
-
 // meet returns the fault that fails this call, or nil.
 func (s *Store) meet(op Op) *Fault {
 	s.mu.Lock()
@@ -187,13 +213,33 @@ func (s *Store) meet(op Op) *Fault {
 	return first
 }
 
-// enter counts a call and returns the error that it fails with, or nil.
-func (s *Store) enter(op Op) error {
-	s.count(op)
-	if f := s.meet(op); f != nil {
-		return f.Err
+// call counts a call, does it between its hooks, unless a fault or a hook fails it, and
+// returns its error.
+func (s *Store) call(c *Call, do func() error) error {
+	s.mu.Lock()
+	s.calls[c.Op]++
+	before, after := s.before[c.Op], s.after[c.Op]
+	s.mu.Unlock()
+	if before != nil {
+		c.Err = before(c)
 	}
-	return nil
+	if c.Err == nil {
+		c.Err = do()
+	}
+	if after != nil {
+		after(c)
+	}
+	return c.Err
+}
+
+// enter is call for a method that a fault keeps from its backend.
+func (s *Store) enter(c Call, do func() error) error {
+	return s.call(&c, func() error {
+		if f := s.meet(c.Op); f != nil {
+			return f.Err
+		}
+		return do()
+	})
 }
 
 // beforeWriting reports whether a Commit's error says that nothing was written.
@@ -204,13 +250,10 @@ func beforeWriting(err error) bool {
 
 // Commit implements store.Log.
 func (s *Store) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
-	s.count(Commit)
-	s.mu.Lock()
-	hook := s.hook
-	s.mu.Unlock()
-	if hook != nil {
-		hook(ctx, units, sync)
-	}
+	return s.call(&Call{Op: Commit, Units: units, Sync: sync}, func() error { return s.commit(ctx, units, sync) })
+}
+
+func (s *Store) commit(ctx context.Context, units []*store.Unit, sync bool) error {
 	s.mu.Lock()
 	broken := s.broken
 	s.mu.Unlock()
@@ -242,133 +285,177 @@ func (s *Store) Commit(ctx context.Context, units []*store.Unit, sync bool) erro
 
 // Read implements store.Log.
 func (s *Store) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
-	if err := s.enter(Read); err != nil {
-		return err
+	return s.enter(Call{Op: Read, Topic: topic, Batch: batch}, func() error {
+		s.mu.Lock()
+		hidden := s.hidden[topic]
+		s.mu.Unlock()
+		if len(hidden) == 0 {
+			return s.backend.Read(ctx, topic, from, limit, maxBytes, batch)
+		}
+		return s.readAround(ctx, topic, from, limit, maxBytes, batch, hidden)
+	})
+}
+
+// readAround reads one event after the other, until there are enough that are not hidden.
+func (s *Store) readAround(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch, hidden []uint64) error {
+	var one store.Batch
+	for n, bytes := 0, 0; n < limit; {
+		one.Reset()
+		if err := s.backend.Read(ctx, topic, from, 1, maxBytes, &one); err != nil || len(one.Items) == 0 {
+			return err
+		}
+		item := one.Items[0]
+		from = item.Offset + 1
+		if slices.Contains(hidden, item.Offset) {
+			continue
+		}
+		if bytes += len(item.Record); n > 0 && bytes > maxBytes {
+			return nil
+		}
+		batch.Add(item.Offset, item.Record)
+		n++
 	}
-	return s.backend.Read(ctx, topic, from, limit, maxBytes, batch)
+	return nil
 }
 
 // Head implements store.Log.
-func (s *Store) Head(ctx context.Context, topic string) (uint64, error) {
-	if err := s.enter(Head); err != nil {
-		return 0, err
-	}
-	return s.backend.Head(ctx, topic)
+func (s *Store) Head(ctx context.Context, topic string) (n uint64, err error) {
+	err = s.enter(Call{Op: Head, Topic: topic}, func() error {
+		n, err = s.backend.Head(ctx, topic)
+		return err
+	})
+	return n, err
 }
 
 // Find implements store.Log.
-func (s *Store) Find(ctx context.Context, topic, id string) (uint64, error) {
-	if err := s.enter(Find); err != nil {
-		return 0, err
-	}
-	return s.backend.Find(ctx, topic, id)
+func (s *Store) Find(ctx context.Context, topic, id string) (n uint64, err error) {
+	err = s.enter(Call{Op: Find, Topic: topic}, func() error {
+		n, err = s.backend.Find(ctx, topic, id)
+		return err
+	})
+	return n, err
 }
 
 // SeekTime implements store.Log.
-func (s *Store) SeekTime(ctx context.Context, topic string, ts int64) (uint64, error) {
-	if err := s.enter(SeekTime); err != nil {
-		return 0, err
-	}
-	return s.backend.SeekTime(ctx, topic, ts)
+func (s *Store) SeekTime(ctx context.Context, topic string, ts int64) (n uint64, err error) {
+	err = s.enter(Call{Op: SeekTime, Topic: topic}, func() error {
+		n, err = s.backend.SeekTime(ctx, topic, ts)
+		return err
+	})
+	return n, err
 }
 
 // Latest implements store.Log.
-func (s *Store) Latest(ctx context.Context, topic, key string, at uint64) (store.Item, error) {
-	if err := s.enter(Latest); err != nil {
-		return store.Item{}, err
-	}
-	return s.backend.Latest(ctx, topic, key, at)
+func (s *Store) Latest(ctx context.Context, topic, key string, at uint64) (got store.Item, err error) {
+	err = s.enter(Call{Op: Latest, Topic: topic}, func() error {
+		got, err = s.backend.Latest(ctx, topic, key, at)
+		return err
+	})
+	return got, err
 }
 
 // ListTopics implements store.Topics.
-func (s *Store) ListTopics(ctx context.Context, after string, limit int) ([]store.TopicInfo, error) {
-	if err := s.enter(ListTopics); err != nil {
-		return nil, err
-	}
-	return s.backend.ListTopics(ctx, after, limit)
+func (s *Store) ListTopics(ctx context.Context, after string, limit int) (got []store.TopicInfo, err error) {
+	err = s.enter(Call{Op: ListTopics}, func() error {
+		got, err = s.backend.ListTopics(ctx, after, limit)
+		return err
+	})
+	return got, err
 }
 
 // Topic implements store.Topics.
-func (s *Store) Topic(ctx context.Context, name string) (store.TopicInfo, error) {
-	if err := s.enter(Topic); err != nil {
-		return store.TopicInfo{}, err
-	}
-	return s.backend.Topic(ctx, name)
+func (s *Store) Topic(ctx context.Context, name string) (got store.TopicInfo, err error) {
+	err = s.enter(Call{Op: Topic, Topic: name}, func() error {
+		got, err = s.backend.Topic(ctx, name)
+		return err
+	})
+	return got, err
 }
 
 // Lives implements store.Topics.
-func (s *Store) Lives(ctx context.Context) (store.Lives, error) {
-	if err := s.enter(Lives); err != nil {
-		return store.Lives{}, err
-	}
-	return s.backend.Lives(ctx)
+func (s *Store) Lives(ctx context.Context) (got store.Lives, err error) {
+	err = s.enter(Call{Op: Lives}, func() error {
+		got, err = s.backend.Lives(ctx)
+		return err
+	})
+	return got, err
 }
 
 // Group implements store.Groups.
-func (s *Store) Group(ctx context.Context, topic, group string) (store.GroupState, error) {
-	if err := s.enter(Group); err != nil {
-		return store.GroupState{}, err
-	}
-	return s.backend.Group(ctx, topic, group)
+func (s *Store) Group(ctx context.Context, topic, group string) (got store.GroupState, err error) {
+	err = s.enter(Call{Op: Group, Topic: topic}, func() error {
+		got, err = s.backend.Group(ctx, topic, group)
+		return err
+	})
+	return got, err
 }
 
 // GroupParts implements store.Groups.
-func (s *Store) GroupParts(ctx context.Context, topic, group string) ([]store.GroupPart, error) {
-	if err := s.enter(GroupParts); err != nil {
-		return nil, err
-	}
-	return s.backend.GroupParts(ctx, topic, group)
+func (s *Store) GroupParts(ctx context.Context, topic, group string) (got []store.GroupPart, err error) {
+	err = s.enter(Call{Op: GroupParts, Topic: topic}, func() error {
+		got, err = s.backend.GroupParts(ctx, topic, group)
+		return err
+	})
+	return got, err
 }
 
 // ListGroups implements store.Groups.
-func (s *Store) ListGroups(ctx context.Context, topic string) ([]store.GroupInfo, error) {
-	if err := s.enter(ListGroups); err != nil {
-		return nil, err
-	}
-	return s.backend.ListGroups(ctx, topic)
+func (s *Store) ListGroups(ctx context.Context, topic string) (got []store.GroupInfo, err error) {
+	err = s.enter(Call{Op: ListGroups, Topic: topic}, func() error {
+		got, err = s.backend.ListGroups(ctx, topic)
+		return err
+	})
+	return got, err
 }
 
 // DeletedEpoch implements store.Groups.
-func (s *Store) DeletedEpoch(ctx context.Context) (uint64, error) {
-	if err := s.enter(DeletedEpoch); err != nil {
-		return 0, err
-	}
-	return s.backend.DeletedEpoch(ctx)
+func (s *Store) DeletedEpoch(ctx context.Context) (n uint64, err error) {
+	err = s.enter(Call{Op: DeletedEpoch}, func() error {
+		n, err = s.backend.DeletedEpoch(ctx)
+		return err
+	})
+	return n, err
 }
 
 // Size implements store.Maintenance.
-func (s *Store) Size() (uint64, error) {
-	if err := s.enter(Size); err != nil {
-		return 0, err
-	}
-	return s.backend.Size()
+func (s *Store) Size() (n uint64, err error) {
+	err = s.enter(Call{Op: Size}, func() error {
+		n, err = s.backend.Size()
+		return err
+	})
+	return n, err
 }
 
 // Space implements store.Maintenance.
-func (s *Store) Space() (store.Space, error) {
-	if err := s.enter(Space); err != nil {
-		return store.Space{}, err
-	}
-	s.mu.Lock()
-	room := s.space
-	s.mu.Unlock()
-	space, err := s.backend.Space()
-	if err != nil || room == nil {
-		return space, err
-	}
-	return room()
+func (s *Store) Space() (space store.Space, err error) {
+	err = s.enter(Call{Op: Space}, func() error {
+		s.mu.Lock()
+		room := s.space
+		s.mu.Unlock()
+		space, err = s.backend.Space()
+		if err == nil && room != nil {
+			space, err = room()
+		}
+		return err
+	})
+	return space, err
 }
 
 // Shrink implements store.Maintenance.
 func (s *Store) Shrink(ctx context.Context) error {
-	if err := s.enter(Shrink); err != nil {
-		return err
-	}
-	return s.backend.Shrink(ctx)
+	return s.enter(Call{Op: Shrink}, func() error { return s.backend.Shrink(ctx) })
 }
 
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities { return s.backend.Capabilities() }
 
 // Close implements store.Store.
-func (s *Store) Close() error { return errors.Join(s.enter(Close), s.backend.Close()) }
+func (s *Store) Close() error {
+	return s.call(&Call{Op: Close}, func() error {
+		err := s.backend.Close()
+		if f := s.meet(Close); f != nil {
+			err = errors.Join(f.Err, err)
+		}
+		return err
+	})
+}

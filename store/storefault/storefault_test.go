@@ -106,7 +106,8 @@ var reads = []call{
 	{storefault.Shrink, func(s store.Store) error { return s.Shrink(context.Background()) }},
 }
 
-// TestEveryMethod: each method of the contract is counted and can fail.
+// TestEveryMethod: each method of the contract is counted, can fail, and calls the test before
+// and after.
 func TestEveryMethod(t *testing.T) {
 	calls := slices.Concat(reads, []call{
 		{storefault.Commit, func(s store.Store) error { return commit(s, "2") }},
@@ -124,9 +125,20 @@ func TestEveryMethod(t *testing.T) {
 			continue
 		}
 		s, _ := open(t)
+		var seen []string
+		s.Before(calls[i].op, func(c *storefault.Call) error {
+			seen = append(seen, fmt.Sprint("before ", c.Op, " ", c.Err))
+			return nil
+		})
+		s.After(calls[i].op, func(c *storefault.Call) {
+			seen = append(seen, fmt.Sprint("after ", c.Op, " ", errors.Is(c.Err, errDisk)))
+		})
 		s.Inject(storefault.Fault{Op: calls[i].op, Err: errDisk})
 		if err := calls[i].run(s); !errors.Is(err, errDisk) {
 			t.Errorf("%s with a fault: %v; want the fault's error", m.Name, err)
+		}
+		if want := []string{"before " + m.Name + " <nil>", "after " + m.Name + " true"}; !slices.Equal(seen, want) {
+			t.Errorf("%s called %q; want %q", m.Name, seen, want)
 		}
 		if s.Calls(calls[i].op) != 1 || s.Calls(storefault.Any) != 1 {
 			t.Errorf("%s was counted %d times among %d calls; want 1 of 1", m.Name, s.Calls(calls[i].op), s.Calls(storefault.Any))
@@ -290,12 +302,13 @@ func TestFirstFaultWins(t *testing.T) {
 func TestBeforeCommit(t *testing.T) {
 	s, _ := open(t)
 	reached, release := make(chan []*store.Unit), make(chan struct{})
-	s.BeforeCommit(func(_ context.Context, units []*store.Unit, sync bool) {
-		if !sync {
+	s.Before(storefault.Commit, func(c *storefault.Call) error {
+		if !c.Sync {
 			t.Error("the hook hears of an unsynced Commit")
 		}
-		reached <- units
+		reached <- c.Units
 		<-release
+		return nil
 	})
 	done := make(chan error, 1)
 	mine := units("1")
@@ -306,7 +319,7 @@ func TestBeforeCommit(t *testing.T) {
 	if n := head(t, s); n != 0 || s.Calls(storefault.Commit) != 1 || len(done) != 0 {
 		t.Errorf("while a Commit is held up the head is %d, and %d have begun", n, s.Calls(storefault.Commit))
 	}
-	s.BeforeCommit(nil)
+	s.Before(storefault.Commit, nil)
 	if err := commit(s, "2"); err != nil || head(t, s) != 1 {
 		t.Errorf("another Commit while one is held up: %v", err)
 	}
@@ -317,6 +330,60 @@ func TestBeforeCommit(t *testing.T) {
 	}
 	if n := head(t, s); n != 1 {
 		t.Errorf("the head is %d; want 1", n)
+	}
+}
+
+// TestBeforeFails: a call that the hook fails does nothing and breaks nothing; the hook after
+// it gets the error.
+func TestBeforeFails(t *testing.T) {
+	s, _ := open(t)
+	var after error
+	s.Before(storefault.Commit, func(*storefault.Call) error { return errDisk })
+	s.After(storefault.Commit, func(c *storefault.Call) { after = c.Err })
+	if err := commit(s, "1"); !errors.Is(err, errDisk) || !errors.Is(after, errDisk) || head(t, s) != 0 {
+		t.Errorf("Commit = %v, after it %v, head %d; want the hook's error and no event", err, after, head(t, s))
+	}
+	s.Before(storefault.Commit, nil)
+	if err := commit(s, "1"); err != nil || after != nil || head(t, s) != 1 {
+		t.Errorf("the Commit after it: %v, after it %v, head %d", err, after, head(t, s))
+	}
+}
+
+// TestHide: reads pass over what is hidden and have as much as they asked for of the rest.
+func TestHide(t *testing.T) {
+	s, _ := open(t)
+	for i := range 9 {
+		if err := commit(s, fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	size := len(units("1")[0].Appends[0].Record)
+	for _, tt := range []struct {
+		hidden []uint64
+		from   uint64
+		limit  int
+		events int // whose bytes are asked for
+		want   []uint64
+	}{
+		{nil, 8, 10, 10, []uint64{8, 9}},
+		{[]uint64{1, 2, 4, 9}, 1, 3, 10, []uint64{3, 5, 6}},
+		{[]uint64{1, 2, 4, 9}, 4, 10, 2, []uint64{5, 6}},
+		{[]uint64{1, 2, 4, 9}, 4, 10, 0, []uint64{5}},
+		{[]uint64{1, 2, 4, 9}, 9, 10, 10, nil},
+		{nil, 1, 3, 10, []uint64{1, 2, 3}},
+	} {
+		s.Hide("t", tt.hidden...)
+		var batch store.Batch
+		if err := s.Read(context.Background(), "t", tt.from, tt.limit, tt.events*size, &batch); err != nil {
+			t.Fatal(err)
+		}
+		var got []uint64
+		for _, item := range batch.Items {
+			got = append(got, item.Offset)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%d from %d on without %v: %v; want %v", tt.limit, tt.from, tt.hidden, got, tt.want)
+		}
 	}
 }
 

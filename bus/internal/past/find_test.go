@@ -9,7 +9,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/internal/filter"
-	"eventhub/store"
+	"eventhub/store/storefault"
 )
 
 func TestLinksRefuse(t *testing.T) {
@@ -80,11 +80,17 @@ func TestLinksOfWhatIsDeleted(t *testing.T) {
 			for _, topic := range []string{"a", "b", "b", "c", "d"} {
 				r.publishEvents(eventhub.Event{Topic: topic, CausedBy: []string{"x"}, Headers: headers})
 			}
-			h := New(&leavingLinks{Store: r.store, leave: func(topic string) {
-				if topic != "d" {
+			s := storefault.Wrap(r.store)
+			leave := func(*storefault.Call) {
+				s.After(storefault.Effects, nil)
+				s.After(storefault.Correlated, nil)
+				for _, topic := range []string{"a", "b", "c"} {
 					r.deleteTopic(topic)
 				}
-			}}, filter.Compile)
+			}
+			s.After(storefault.Effects, leave)
+			s.After(storefault.Correlated, leave)
+			h := New(s, filter.Compile)
 			if list, err := find(h); err != nil || len(list) != 1 || list[0].Topic != "d" {
 				t.Errorf("%s: %v, %v; want the event of topic d", name, list, err)
 			}
@@ -92,62 +98,20 @@ func TestLinksOfWhatIsDeleted(t *testing.T) {
 	}
 }
 
-// leavingLinks has each topic leave in which links are found.
-type leavingLinks struct {
-	store.Store
-	leave func(topic string)
-}
-
-func (l *leavingLinks) left(places []store.Place, err error) ([]store.Place, error) {
-	for i, p := range places {
-		if i == 0 || p.Topic != places[i-1].Topic {
-			l.leave(p.Topic)
-		}
-	}
-	return places, err
-}
-
-func (l *leavingLinks) Effects(ctx context.Context, id string, after store.Place, limit int) ([]store.Place, error) {
-	return l.left(l.Store.Effects(ctx, id, after, limit))
-}
-
-func (l *leavingLinks) Correlated(ctx context.Context, of string, after store.Place, limit int) ([]store.Place, error) {
-	return l.left(l.Store.Correlated(ctx, of, after, limit))
-}
-
 func TestHistoryOfAStoreThatFails(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1)
-		broken := &failingReads{Store: r.store, fail: errors.New("no luck")}
+		broken, cause := storefault.Wrap(r.store), errors.New("no luck")
+		for _, op := range []storefault.Op{storefault.Read, storefault.Places, storefault.Effects, storefault.Correlated} {
+			broken.Inject(storefault.Fault{Op: op, Err: cause})
+		}
 		h := New(broken, filter.Compile)
 		ctx, none := context.Background(), eventhub.Place{}
 		err := h.Replay(ctx, admin.ReplayQuery{Topic: "t"}, func(string, eventhub.Item) error { return nil })
 		for _, err := range []error{err, second(h.Find(ctx, "x", 1)), second(h.Effects(ctx, "x", none, 1)), second(h.Correlated(ctx, "x", none, 1))} {
-			if wantCode(t, err, eventhub.CodeInternal); !errors.Is(err, broken.fail) {
+			if wantCode(t, err, eventhub.CodeInternal); !errors.Is(err, cause) {
 				t.Errorf("%v lacks its cause", err)
 			}
 		}
 	})
-}
-
-// failingReads fails what history asks of a store.
-type failingReads struct {
-	store.Store
-	fail error
-}
-
-func (f *failingReads) Read(context.Context, string, uint64, int, int, *store.Batch) error {
-	return f.fail
-}
-
-func (f *failingReads) Places(context.Context, string, int) ([]store.Place, error) {
-	return nil, f.fail
-}
-
-func (f *failingReads) Effects(context.Context, string, store.Place, int) ([]store.Place, error) {
-	return nil, f.fail
-}
-
-func (f *failingReads) Correlated(context.Context, string, store.Place, int) ([]store.Place, error) {
-	return nil, f.fail
 }
