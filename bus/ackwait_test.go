@@ -84,7 +84,7 @@ func TestWaitForGroups(t *testing.T) {
 		rt := r.bus.running("t", "g")
 		rt.mu.Lock()
 		defer rt.mu.Unlock()
-		equal(t, "awaited", len(rt.awaited), 0)
+		equal(t, "awaited", rt.waits.Len(), 0)
 	})
 }
 
@@ -227,7 +227,7 @@ func TestWaitTimeout(t *testing.T) {
 		rt := r.bus.running("t", "g")
 		rt.mu.Lock()
 		defer rt.mu.Unlock()
-		equal(t, "awaited", len(rt.awaited), 0)
+		equal(t, "awaited", rt.waits.Len(), 0)
 	})
 }
 
@@ -289,12 +289,21 @@ func TestWaitForDeadLetterGivenUp(t *testing.T) {
 		first.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(first.take()[0]))
 		in := r.subscribe(earliest("t.dlq", "g"))
 		got := in.take()[0]
-		g := r.bus.running("t.dlq", "g")
-		a := &ackWaiter{ackWait: &ackWait{bus: r.bus}, pub: &eventhub.Publication{Receipts: []eventhub.Receipt{{Offset: got.Offset}}},
-			open: map[awaitedEvent]bool{{g, got.Offset}: true}, timer: time.NewTimer(time.Hour)}
-		g.await(a, got.Offset)
+		// Clients cannot publish to the topic, so it is as if the event was published just now.
+		pubs := []eventhub.Publication{{Events: inTopic("t.dlq", 1), WaitFor: []string{"g"}, WaitUpTo: time.Minute}}
+		call := r.bus.waits.Call(context.Background(), pubs)
+		if err := call.Check(&pubs[0], time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		pubs[0].Receipts = []eventhub.Receipt{{Offset: got.Offset}}
+		over := false
+		call.Begin(pubs, func([]eventhub.Publication) { over = true })
 		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got))
-		wantCode(t, a.err, eventhub.CodeWaitTimeout)
+		synctest.Wait()
+		wantCode(t, pubs[0].Err, eventhub.CodeWaitTimeout)
+		if !over || pubs[0].Err != nil && !strings.Contains(pubs[0].Err.Error(), "has given up") {
+			t.Errorf("over %t, %v", over, pubs[0].Err)
+		}
 	})
 }
 
@@ -391,8 +400,8 @@ func randomWaits(t *rapid.T) {
 		t.Fatalf("%d still wait", waiting)
 	}
 	for _, name := range groups {
-		if rt := b.running("t", name); len(rt.awaited) != 0 {
-			t.Fatalf("%s still has %v", name, rt.awaited)
+		if rt := b.running("t", name); rt.waits.Len() != 0 {
+			t.Fatalf("%s still waits for %d events", name, rt.waits.Len())
 		}
 	}
 }
@@ -414,15 +423,8 @@ func checkAwaited(t *rapid.T, b *Bus, groups []string) {
 	for _, name := range groups {
 		rt := b.running("t", name)
 		rt.mu.Lock()
-		for offset, as := range rt.awaited {
-			if rt.state.IsDone(offset) {
-				t.Errorf("%d wait for %d of %s, which is done", len(as), offset, name)
-			}
-			for _, a := range as {
-				if a.ended() {
-					t.Errorf("one that is over waits for %d of %s", offset, name)
-				}
-			}
+		if err := rt.waits.Check(); err != nil {
+			t.Error(err)
 		}
 		rt.mu.Unlock()
 	}

@@ -59,6 +59,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/ackwait"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/deadletter"
 	"eventhub/bus/internal/delayed"
@@ -144,14 +145,14 @@ type Bus struct {
 	sched     *sched.Scheduler
 	mover     *delayed.Mover
 	letters   *deadletter.Letters
+	waits     *ackwait.Waits
 	logs      *topiclog.Logs
 	tails     *tail.Tails
 
 	space  *space.Guard
 	counts counts
 	known  registry
-	epochs atomic.Uint64  // the last one given to a new group
-	awaits sync.WaitGroup // publications that wait for groups
+	epochs atomic.Uint64 // the last one given to a new group
 
 	serials  atomic.Uint64 // of the last lease given
 	runtimes runtimes[*group]
@@ -204,6 +205,7 @@ func New(opts Options) (*Bus, error) {
 	b.filters.Interpose = opts.judge
 	b.history = past.New(b.store, b.filters.Compile)
 	b.letters = deadletter.New(b.store, b.history, b.filters.Compile)
+	b.waits = ackwait.New((*waitedGroups)(b), b.letters)
 	deleted, err := b.store.DeletedEpoch(context.Background())
 	if err != nil {
 		return nil, storeError(err, "read the epoch of deleted groups")
@@ -260,7 +262,7 @@ func (b *Bus) Close() error {
 		b.sched.Stop()
 	}
 	err := b.committer.Stop()
-	b.awaits.Wait() // all of them were notified that their group has ended
+	b.waits.Drain() // all of them were notified that their group has ended
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"eventhub/bus/internal/ackwait"
 	"eventhub/bus/internal/groupstate"
 	"eventhub/bus/internal/judge"
 	"eventhub/bus/internal/sched"
@@ -48,7 +49,7 @@ type group struct {
 	paused   bool    // nothing is delivered
 	dirty    bool    // on the committer's list
 	counts   groupCounts
-	awaited  map[uint64][]*ackWaiter // who waits for an offset to be done; nil: nobody
+	waits    *ackwait.Group // who waits for its events
 
 	fetch    *fetcher     // of the turn under way
 	verdicts []verdict    // the turns' own: about events to be read again, rising
@@ -57,7 +58,9 @@ type group struct {
 }
 
 func newGroup(b *Bus, log *topiclog.Log, key groupKey) *group {
-	return &group{bus: b, log: log, key: key, name: key.group, counts: newGroupCounts(key.topic, key.group)}
+	g := &group{bus: b, log: log, key: key, name: key.group, counts: newGroupCounts(key.topic, key.group)}
+	g.waits = ackwait.NewGroup(key.topic, key.group, &g.mu, &g.state)
+	return g
 }
 
 // groupHost is a group as its state knows it. The group's lock is held in its methods.
@@ -69,21 +72,13 @@ func (h *groupHost) Changed() { (*group)(h).touch() }
 // Settled implements groupstate.Host: it counts the event, and notifies whoever waits for it.
 func (h *groupHost) Settled(offset uint64, how groupstate.Ending, held, age int64) {
 	g := (*group)(h)
-	gaveUp := ""
 	switch how {
 	case groupstate.Acked:
 		g.counts.acked(held, age)
 	case groupstate.DeadLettered:
 		g.counts.DeadLettered++
-		gaveUp = gaveUpDead
-	case groupstate.LateLetter:
-		gaveUp = gaveUpDead
-	case groupstate.Abandoned:
-		gaveUp = gaveUpAbandoned
 	}
-	if len(g.awaited) > 0 {
-		g.notify(offset, gaveUp)
-	}
+	g.waits.Settled(offset, how)
 }
 
 // restarted does what comes after the state of the group began again. g.mu is held.
@@ -92,7 +87,7 @@ func (g *group) restarted() {
 	for _, m := range g.members {
 		m.forget()
 	}
-	g.notifyPassed()
+	g.waits.Passed()
 }
 
 // isOutdated reports whether a unit was refused since it changes a group that was
@@ -162,6 +157,7 @@ func (g *group) shut(err error) {
 func (g *group) delete() {
 	g.deleted = true
 	g.state.Delete()
+	g.waits.Delete()
 }
 
 // end ends the group once and returns the members that are to be notified. Attempts
@@ -172,7 +168,7 @@ func (g *group) end(err error) (members []*member) {
 	}
 	g.state.End()
 	g.ended = err
-	g.notifyEnded()
+	g.waits.End(err)
 	members, g.members = g.members, nil
 	return members
 }

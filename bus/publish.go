@@ -25,7 +25,7 @@ func (b *Bus) Publish(ctx context.Context, events ...eventhub.Event) ([]eventhub
 
 // Enqueue implements eventhub.Publisher.
 func (b *Bus) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
-	job := publish.NewJob(pubs, b.clock.Wall(), b.newAckWait(ctx, pubs), done)
+	job := publish.NewJob(pubs, b.clock.Wall(), b.waits.Call(ctx, pubs), done)
 	if job.IsEmpty() {
 		job.Done(nil)
 		return

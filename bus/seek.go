@@ -105,7 +105,7 @@ func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (admin.Se
 		g.mu.Unlock()
 		return plan, way, nil
 	}
-	g.notifySkipped(to)
+	g.waits.Skipped(to)
 	g.state.Seek(to, g.bus.runtimes.draw(g))
 	g.restarted()
 	g.bus.raised(g.state.Epoch())

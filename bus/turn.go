@@ -297,8 +297,8 @@ func (g *group) handOut(now int64) {
 		// Up to the head that was there, the log holds nothing to read.
 		g.state.SkipTo(f.head + 1)
 	}
-	if f.from != 0 && len(g.awaited) > 0 {
-		g.notifyPassed() // what is between the events that were read is gone
+	if f.from != 0 {
+		g.waits.Passed() // what is between the events that were read is gone
 	}
 	for _, m := range g.members {
 		g.flush(m, now)
