@@ -22,6 +22,31 @@ func (i Item) Event() (Event, error) { return i.Record.Event(i.Offset) }
 type Peer struct {
 	// Transport is "ws" or "http"; empty in process.
 	Transport string `json:"transport,omitempty"`
-	// Name is what is known of the peer: its address, its name.
+	// Name is what the hub knows of the peer: its address, and who signed in.
 	Name string `json:"name,omitempty"`
+	// Client is how the peer calls itself, see ValidateClient; empty if it does not say.
+	Client string `json:"client,omitempty"`
+}
+
+// Clone returns a copy.
+func (p *Peer) Clone() *Peer {
+	c := *p
+	return &c
+}
+
+// MaxClientBytes bounds the name that a client gives itself.
+const MaxClientBytes = 64
+
+// ValidateClient checks the name that a client gives itself: 1 to MaxClientBytes of
+// A–Z a–z 0–9 . _ : @ / -. The error has CodeBadRequest.
+func ValidateClient(name string) error {
+	if name == "" || len(name) > MaxClientBytes {
+		return Errorf(CodeBadRequest, "name %s has %d bytes; 1 to %d are allowed", quote(name), len(name), MaxClientBytes)
+	}
+	for i := range len(name) {
+		if c := name[i]; !isIDByte(c) && c != '@' && c != '/' {
+			return Errorf(CodeBadRequest, "name %s has %s; A–Z a–z 0–9 . _ : @ / - are allowed", quote(name), quote(runeAt(name, i)))
+		}
+	}
+	return nil
 }

@@ -61,7 +61,7 @@ func dial(ctx context.Context, t *Target) (*conn, error) {
 }
 
 func (c *conn) auth(token string) error {
-	if err := c.send(wire.AppendAuth(nil, 0, token, token != "")); err != nil {
+	if err := c.send(wire.AppendAuth(nil, 0, token, token != "", "eventhub-bench")); err != nil {
 		return err
 	}
 	f, err := c.answer()

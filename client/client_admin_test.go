@@ -141,6 +141,7 @@ func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 // webSocketOptions are those that NewAdmin refuses; bothOptions those that it takes.
 var (
 	webSocketOptions = map[string]client.Option{
+		"WithName":         client.WithName("billing"),
 		"WithMaxPending":   client.WithMaxPending(1),
 		"WithSingleEvents": client.WithSingleEvents(),
 		"WithReconnect":    client.WithReconnect(time.Second, time.Second),

@@ -182,7 +182,7 @@ func (c *Client) dial(ctx context.Context, url string) (*conn, error) {
 		n.in.preload(early)
 	}
 	stop := context.AfterFunc(ctx, func() { netConn.Close() })
-	err = n.auth(token, given)
+	err = n.auth(token, given, c.cfg.name)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -194,8 +194,8 @@ func (c *Client) dial(ctx context.Context, url string) (*conn, error) {
 }
 
 // auth says AUTH and waits for the answer, the first thing that a hub sends.
-func (n *conn) auth(token string, given bool) error {
-	n.append(gws.OpText, wire.AppendAuth(nil, 0, token, given))
+func (n *conn) auth(token string, given bool, name string) error {
+	n.append(gws.OpText, wire.AppendAuth(nil, 0, token, given, name))
 	if _, err := n.net.Write(n.out.b); err != nil {
 		return err
 	}

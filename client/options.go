@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"eventhub"
 )
 
 // Defaults of the options.
@@ -30,12 +32,14 @@ type config struct {
 	urls       []string // as given; once validated, those of the WebSockets
 	bases      []string // once validated: where the HTTP APIs begin
 	token      func(context.Context) (token string, given bool, err error)
+	name       string // of AUTH; empty: none
 	logger     *slog.Logger
 	tls        *tls.Config
 	netDial    func(ctx context.Context, network, addr string) (net.Conn, error) // nil: that of package net
 	maxPending int
 	batches    bool // EVENTS are asked for
 	reconnect  bool
+	named      bool // name is given
 	minBackoff time.Duration
 	maxBackoff time.Duration
 	// webSocketOnly names the options given that say nothing to an Admin.
@@ -80,6 +84,14 @@ func WithTokenSource(source func(context.Context) (string, error)) Option {
 			return token, true, err
 		}
 	}
+}
+
+// WithName says how the client calls itself, for people who look at the members of a group
+// or at the hub's connections: 1 to eventhub.MaxClientBytes of A–Z a–z 0–9 . _ : @ / -, such
+// as billing@worker-3. Everybody who may look at them sees it, so it holds nothing secret or
+// personal. By default the client says none.
+func WithName(name string) Option {
+	return webSocketOnly("WithName", func(c *config) { c.name, c.named = name, true })
 }
 
 // WithLogger logs what happens to the connection. Neither tokens nor payloads
@@ -142,6 +154,11 @@ func (c *config) validate() error {
 	}
 	if c.logger == nil {
 		errs = append(errs, errors.New("client: the logger is nil"))
+	}
+	if c.named {
+		if err := eventhub.ValidateClient(c.name); err != nil {
+			errs = append(errs, fmt.Errorf("client: %w", err))
+		}
 	}
 	if c.maxPending < 1 {
 		errs = append(errs, fmt.Errorf("client: max pending is %d; at least 1 is needed", c.maxPending))

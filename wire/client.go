@@ -13,11 +13,15 @@ import (
 // as decimal text; 0 leaves it out, and such a frame is answered by an ERR
 // without corr, or not at all.
 
-// AppendAuth appends an AUTH; without hasToken it has no token.
-func AppendAuth(dst []byte, corr uint64, token string, hasToken bool) []byte {
+// AppendAuth appends an AUTH; without hasToken it has no token, and with an empty name,
+// see eventhub.ValidateClient, none.
+func AppendAuth(dst []byte, corr uint64, token string, hasToken bool, name string) []byte {
 	dst = openRequest(dst, OpAuth, corr)
 	if hasToken {
 		dst = strictjson.AppendString(append(dst, `,"token":`...), token)
+	}
+	if name != "" {
+		dst = strictjson.AppendString(append(dst, `,"name":`...), name)
 	}
 	return append(dst, '}')
 }

@@ -325,8 +325,9 @@ func TestClientFramesArrive(t *testing.T) {
 		frame []byte
 		want  Request
 	}{
-		{AppendAuth(nil, 1, "", false), Request{Op: OpAuth, Corr: "1", HasCorr: true}},
-		{AppendAuth(nil, 0, "a\"b", true), Request{Op: OpAuth, Token: "a\"b", HasToken: true}},
+		{AppendAuth(nil, 1, "", false, ""), Request{Op: OpAuth, Corr: "1", HasCorr: true}},
+		{AppendAuth(nil, 0, "a\"b", true, ""), Request{Op: OpAuth, Token: "a\"b", HasToken: true}},
+		{AppendAuth(nil, 0, "a", true, "billing@w:1/2"), Request{Op: OpAuth, Token: "a", HasToken: true, Name: "billing@w:1/2"}},
 		{AppendUnsubscribe(nil, 3, "t.u", ""), Request{Op: OpUnsubscribe, Corr: "3", HasCorr: true, Topic: "t.u"}},
 		{AppendUnsubscribe(nil, 1<<63, "t.u", "g:1"), Request{Op: OpUnsubscribe, Corr: "9223372036854775808", HasCorr: true, Topic: "t.u", Group: "g:1"}},
 		{AppendPause(nil, 4, "t.u", "g:1"), Request{Op: OpPause, Corr: "4", HasCorr: true, Topic: "t.u", Group: "g:1"}},

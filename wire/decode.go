@@ -41,7 +41,7 @@ type Decoder struct {
 
 // members are the raw values of one frame, nil where absent.
 type members struct {
-	op, corr, token                     []byte
+	op, corr, token, name               []byte
 	topic, group, payload               []byte
 	opts                                []byte // an object is in Decoder.opts, and emptyObject here
 	id, ids, lease                      []byte
@@ -75,6 +75,8 @@ func (m *members) slot(name []byte) *[]byte {
 		return &m.corr
 	case "token":
 		return &m.token
+	case "name":
+		return &m.name
 	case "topic":
 		return &m.topic
 	case "group":
@@ -315,10 +317,15 @@ func knownOp(op []byte) Op {
 }
 
 func (d *Decoder) readAuth(req *Request) error {
-	if absent(d.m.token) {
-		return nil
+	if err := d.readText("name", d.m.name, &req.Name); err != nil {
+		return err
 	}
-	req.HasToken = true
+	if !absent(d.m.name) {
+		if err := eventhub.ValidateClient(req.Name); err != nil {
+			return err
+		}
+	}
+	req.HasToken = !absent(d.m.token)
 	return d.readText("token", d.m.token, &req.Token)
 }
 

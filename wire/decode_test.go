@@ -139,7 +139,7 @@ func TestOpIsKnownOnErrors(t *testing.T) {
 }
 
 // topLevel are the names that frames have besides payload.
-var topLevel = []string{"op", "corr", "token", "topic", "group", "opts", "id", "ids", "lease", "reason",
+var topLevel = []string{"op", "corr", "token", "name", "topic", "group", "opts", "id", "ids", "lease", "reason",
 	"delay_ms", "terminal", "extend_ms", "events", "publish"}
 
 // TestNullIsAbsent adds every member that a frame does not have, as null, and

@@ -135,6 +135,9 @@ func checkAccepted(t *testing.T, frame []byte, req *Request) {
 		if req.Token != text("token") || req.HasToken != (said["token"] != nil) {
 			t.Fatalf("%q was read as token %q", frame, req.Token)
 		}
+		if req.Name != text("name") {
+			t.Fatalf("%q was read as name %q", frame, req.Name)
+		}
 		return
 	case OpPublish:
 		if req.Batch {

@@ -174,6 +174,7 @@ func meaning(t testing.TB, req *Request) []string {
 	m.add("op", req.Op)
 	m.addIf(req.HasCorr, "corr", req.Corr)
 	m.addIf(req.HasToken, "token", req.Token)
+	m.addIf(req.Name != "", "name", req.Name)
 	m.addIf(req.Op != OpAuth && !(req.Op == OpPublish && req.Batch), "topic", req.Topic)
 	m.addIf(req.Group != "", "group", req.Group)
 	switch req.Op {

@@ -59,6 +59,7 @@ type Request struct {
 	// AUTH.
 	Token    string
 	HasToken bool
+	Name     string // how the client calls itself; empty where it does not say
 
 	// All but AUTH and a PUBLISH with Batch. Group is empty in a PUBLISH, in a
 	// CANCEL, and for a live tail. Topic may be a pattern except in those two.

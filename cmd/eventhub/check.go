@@ -69,6 +69,7 @@ exit code is not 0. The topic and the group stay; the hub's own state is not tou
 	k.format = formatFlag(cmd, listFormats)
 	cmd.Flags().DurationVar(&k.within, "within", 30*time.Second, "how long all steps together may take")
 	k.register(cmd)
+	k.registerName(cmd)
 	return cmd
 }
 

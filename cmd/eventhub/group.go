@@ -277,6 +277,9 @@ func peer(p *eventhub.Peer) string {
 	if text == "" {
 		return "in process"
 	}
+	if p.Client != "" {
+		text = p.Client + " (" + text + ")"
+	}
 	return output.Safe(text)
 }
 

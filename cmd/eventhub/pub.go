@@ -87,6 +87,7 @@ answered by the summary on standard error alone.`,
 	flags.DurationVar(&p.wait, "wait", eventhub.DefaultWait, "how long to wait for them")
 	flags.VarP(&p.format, "output", "o", "how to print what was published: "+p.format.Names())
 	p.register(cmd)
+	p.registerName(cmd)
 	cmd.ValidArgsFunction = completeNames(&p.reach, false, false)
 	for _, own := range []string{"key", "header", "tag", "id", "ts", "sid", "caused-by", "string", "delay", "deliver-at"} {
 		cmd.MarkFlagsMutuallyExclusive("events", own)

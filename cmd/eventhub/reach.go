@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"eventhub"
 	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/output"
 )
@@ -30,6 +31,7 @@ const (
 type reach struct {
 	url, token, tokenFile string
 	timeout               time.Duration
+	name                  string // of a WebSocket client
 }
 
 func (r *reach) register(cmd *cobra.Command) {
@@ -39,6 +41,23 @@ func (r *reach) register(cmd *cobra.Command) {
 	flags.StringVar(&r.tokenFile, "token-file", "", "file that holds the token [$EVENTHUB_TOKEN_FILE]")
 	flags.DurationVar(&r.timeout, "timeout", 5*time.Second, "how long to try to reach the hub, and to wait for each answer of its HTTP API")
 	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
+}
+
+// registerName adds --name to a command that dials.
+func (r *reach) registerName(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&r.name, "name", "", fmt.Sprintf("how this client is called in lists of members and connections (default: eventhub-%s and the process id)", cmd.Name()))
+}
+
+// clientName returns the name to give. The default names neither the user nor the host: the hub
+// knows the address anyway.
+func (r *reach) clientName(cmd *cobra.Command) (string, error) {
+	if !cmd.Flags().Changed("name") {
+		return fmt.Sprintf("eventhub-%s:%d", cmd.Name(), os.Getpid()), nil
+	}
+	if err := eventhub.ValidateClient(r.name); err != nil {
+		return "", usageError{fmt.Errorf("--name: %s", eventhub.AsError(err).Message)}
+	}
+	return r.name, nil
 }
 
 // resolve fills what no flag gave from the environment and reads the token file.
@@ -94,7 +113,11 @@ func (r *reach) dial(cmd *cobra.Command, more ...client.Option) (*client.Client,
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), r.timeout)
 	defer cancel()
-	options := append(r.credentials(), client.WithLogger(slog.New(&notices{w: cmd.ErrOrStderr()})))
+	name, err := r.clientName(cmd)
+	if err != nil {
+		return nil, err
+	}
+	options := append(r.credentials(), client.WithName(name), client.WithLogger(slog.New(&notices{w: cmd.ErrOrStderr()})))
 	return client.Dial(ctx, r.url, append(options, more...)...)
 }
 

@@ -132,6 +132,7 @@ percent sign, \n \t \r \\ as usual.`,
 	}
 	cmd.MarkFlagsMutuallyExclusive("output", "format")
 	f.register(cmd)
+	f.registerName(cmd)
 	cmd.ValidArgsFunction = completeNames(&f.reach, true, false)
 	return cmd
 }

@@ -178,8 +178,8 @@ func (s *session) appendSubscribed(to corr, known string, gaps []eventhub.Gap) {
 
 // authenticate replaces the session's access. A failure leaves what was before.
 func (s *session) authenticate(r *wire.Request) *eventhub.Error {
-	ctx := s.ctx
-	if !s.authed {
+	ctx, first := s.ctx, !s.authed
+	if first {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, s.opened.Add(s.gw.cfg.AuthWait))
 		defer cancel()
@@ -191,9 +191,13 @@ func (s *session) authenticate(r *wire.Request) *eventhub.Error {
 		s.gw.log.Debug("AUTH refused", "remote", s.remote, "code", e.Code)
 		return e
 	}
-	s.access = access
-	if !s.authed {
-		s.authed = true
+	s.mu.Lock() // others look at it
+	s.access, s.authed = access, true
+	if r.Name != "" {
+		s.name = r.Name
+	}
+	s.mu.Unlock()
+	if first {
 		s.in.Limit = s.gw.cfg.MaxFrameBytes
 		s.armRead(time.Now().Add(s.gw.cfg.PingEvery))
 	}

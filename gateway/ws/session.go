@@ -45,6 +45,7 @@ type session struct {
 	dec        wire.Decoder
 	req        wire.Request
 	access     Access
+	name       string // how the client calls itself
 	authed     bool
 	publish    *publishBatch // collected from the read under way, nil when empty
 	settle     settleBatch   // likewise
@@ -432,7 +433,7 @@ func (s *session) log() {
 		errors += n
 	}
 	s.gw.log.LogAttrs(context.Background(), slog.LevelInfo, "connection closed",
-		slog.String("remote", s.remote), slog.String("name", s.access.Name),
+		slog.String("remote", s.remote), slog.String("name", s.access.Name), slog.String("client", s.name),
 		slog.Int("code", int(out.code)), slog.String("reason", out.why),
 		slog.Duration("lasted", time.Since(s.opened)),
 		slog.Int64("published", s.counts.published), slog.Int64("settled", s.counts.settled),

@@ -209,7 +209,7 @@ func (u *subscription) has(topic string) bool {
 
 // peer names the member to those who look at a group.
 func (s *session) peer() eventhub.Peer {
-	return eventhub.Peer{Transport: "ws", Name: strings.TrimSpace(s.access.Name + " " + s.remote)}
+	return eventhub.Peer{Transport: "ws", Name: strings.TrimSpace(s.access.Name + " " + s.remote), Client: s.name}
 }
 
 func (s *session) subscribe(r *wire.Request) *eventhub.Error {

@@ -111,7 +111,7 @@ func (e *Entry) InFlight(drift int64) admin.InFlight {
 	switch e.state {
 	case Leased:
 		f.State, f.SinceTS, f.Deadline = "leased", e.since+drift, e.at+drift
-		f.Member = &eventhub.Peer{Transport: e.holder.Peer.Transport, Name: e.holder.Peer.Name}
+		f.Member = e.holder.Peer.Clone()
 	case Waiting, RedriveInCommit:
 		f.State = "waiting"
 		if e.at != 0 { // else it was always due
@@ -121,7 +121,7 @@ func (e *Entry) InFlight(drift int64) admin.InFlight {
 		f.State = "held"
 	case AckPending, AckInCommit:
 		f.State, f.SinceTS = "ack_and_publish", e.since+drift
-		f.Member = &eventhub.Peer{Transport: e.holder.Peer.Transport, Name: e.holder.Peer.Name}
+		f.Member = e.holder.Peer.Clone()
 	default:
 		f.State = "dead_lettering"
 	}
