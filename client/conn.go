@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -171,10 +172,12 @@ func (c *Client) dial(ctx context.Context, url string) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("token: %w", err)
 	}
-	dialer := gws.Dialer{TLSConfig: c.cfg.tls, NetDial: c.cfg.netDial}
+	var refusal *eventhub.Error
+	dialer := gws.Dialer{TLSConfig: c.cfg.tls, NetDial: c.cfg.netDial,
+		OnStatusError: func(_ int, _ []byte, answer io.Reader) { refusal = readRefusal(answer) }}
 	netConn, early, _, err := dialer.Dial(ctx, url)
 	if err != nil {
-		return nil, handshakeError(err)
+		return nil, handshakeError(err, refusal)
 	}
 	n := &conn{net: netConn, url: url, in: newFrameReader()}
 	n.wake.L = &c.mu

@@ -1,8 +1,12 @@
 package client
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
+	"mime"
+	"net/http"
 
 	gws "github.com/gobwas/ws"
 
@@ -28,9 +32,27 @@ func isDenial(err error) bool {
 	return eventhub.ErrorCode(err).Denied() || errors.Is(err, ErrProtocol)
 }
 
+// maxRefusalBytes bounds what is read of the answer to a refused upgrade.
+const maxRefusalBytes = 16 << 10
+
+// readRefusal returns the error that a hub gives in its answer to a refused upgrade, as it
+// was sent; nil where the answer has none.
+func readRefusal(answer io.Reader) *eventhub.Error {
+	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(answer, maxRefusalBytes)), nil)
+	if err != nil {
+		return nil
+	}
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	body, _ := io.ReadAll(resp.Body) // what is cut off is no JSON
+	return (&response{kind: kind, header: resp.Header, body: body}).problem()
+}
+
 // handshakeError translates a refused upgrade: a proxy before a hub may ask
-// for rights too.
-func handshakeError(err error) error {
+// for rights too. refusal is what the hub has said, if it was one.
+func handshakeError(err error, refusal *eventhub.Error) error {
+	if refusal != nil {
+		return refusal
+	}
 	var status gws.StatusError
 	if errors.As(err, &status) && (status == 401 || status == 403) {
 		return eventhub.Wrap(eventhub.CodeForbidden, err, "The WebSocket handshake was refused.")

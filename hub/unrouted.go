@@ -24,8 +24,8 @@ func (h *Hub) operationsHint(routes []string) func(r *http.Request) string {
 	slices.Sort(paths)
 	has := strings.Join(slices.Compact(paths), ", ")
 	return func(r *http.Request) string {
-		return " here: this is the operations listener, which has " + has + "; clients connect to " +
-			urlOf("ws", h.WSAddr(), r) + ", or to " + urlOf("http", h.HTTPAddr(), r)
+		return " here: this is the operations listener; clients connect to " +
+			urlOf("ws", h.WSAddr(), r) + ", or to " + urlOf("http", h.HTTPAddr(), r) + "; here are " + has
 	}
 }
 

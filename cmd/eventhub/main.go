@@ -81,6 +81,9 @@ func hintFor(cmd *cobra.Command, err error, code int) string {
 	case exitUsage:
 		return fmt.Sprintf("Run '%s --help' for usage.", cmd.CommandPath())
 	case exitUnreachable:
+		if eventhub.ErrorCode(err) != eventhub.CodeInternal {
+			return "" // something answers, and has said what it is
+		}
 		if cmd.Flags().Lookup("url") == nil {
 			return "Is it running? 'eventhub serve' starts one; --ops or EVENTHUB_OPS says where it answers."
 		}

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -36,7 +38,7 @@ type reach struct {
 
 func (r *reach) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&r.url, "url", defaultURL, "the hub: ws://, wss://, http:// or https:// [$EVENTHUB_URL]")
+	flags.StringVar(&r.url, "url", defaultURL, "the hub: host:port, ws://, wss://, http:// or https:// [$EVENTHUB_URL]")
 	flags.StringVar(&r.token, "token", "", "token to present; better in a file or the environment [$EVENTHUB_TOKEN]")
 	flags.StringVar(&r.tokenFile, "token-file", "", "file that holds the token [$EVENTHUB_TOKEN_FILE]")
 	flags.DurationVar(&r.timeout, "timeout", 5*time.Second, "how long to try to reach the hub, and to wait for each answer of its HTTP API")
@@ -76,14 +78,9 @@ func (r *reach) resolve(cmd *cobra.Command) error {
 	if r.timeout <= 0 {
 		return usageError{fmt.Errorf("--timeout is %s; it must be positive", r.timeout)}
 	}
-	u, err := url.Parse(r.url)
-	if err != nil || u.Host == "" {
-		return usageError{fmt.Errorf("url %q is not like %s", r.url, defaultURL)}
-	}
-	switch u.Scheme {
-	case "ws", "wss", "http", "https":
-	default:
-		return usageError{fmt.Errorf("url %q starts with none of ws://, wss://, http://, https://", r.url)}
+	var err error
+	if r.url, err = hubURL(r.url); err != nil {
+		return usageError{err}
 	}
 	if r.tokenFile == "" {
 		return nil
@@ -96,6 +93,29 @@ func (r *reach) resolve(cmd *cobra.Command) error {
 		return usageError{fmt.Errorf("token file %s is empty", r.tokenFile)}
 	}
 	return nil
+}
+
+// hubURL returns the URL that is meant by a text: host:port alone is that of a WebSocket.
+func hubURL(text string) (string, error) {
+	if !strings.Contains(text, "://") {
+		host, port, err := net.SplitHostPort(text)
+		if err != nil {
+			return "", fmt.Errorf("url %q has no port; host:port or a URL like %s is expected", text, defaultURL)
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || host == "" {
+			return "", fmt.Errorf("url %q is not like %s, nor host:port with a port from 1 to 65535", text, defaultURL)
+		}
+		return "ws://" + text, nil
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" {
+		return "", fmt.Errorf("url %q is not like %s", text, defaultURL)
+	}
+	switch u.Scheme {
+	case "ws", "wss", "http", "https":
+		return text, nil
+	}
+	return "", fmt.Errorf("url %q starts with none of ws://, wss://, http://, https://", text)
 }
 
 // credentials are the options that say who asks.

@@ -38,7 +38,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"code": cmdCode, "hub": cmdHub, "stophub": cmdStopHub, "joined": cmdJoined, "lag": cmdLag, "hold": cmdHold, "impostor": cmdImpostor,
-			"drain": cmdDrain, "nack": cmdNack, "held": cmdHeld, "deadletter": cmdDeadLetter,
+			"drain": cmdDrain, "nack": cmdNack, "addresses": cmdAddresses, "held": cmdHeld, "deadletter": cmdDeadLetter,
 		},
 	})
 }
@@ -107,6 +107,15 @@ func cmdDrain(ts *testscript.TestScript, _ bool, args []string) {
 		}
 		time.Sleep(wait) // nobody is notified of readiness
 	}
+}
+
+// cmdAddresses sets NAME, NAME_HTTP and NAME_OPS to the addresses, host:port, of the hub of
+// a variable: addresses VARIABLE NAME
+func cmdAddresses(ts *testscript.TestScript, _ bool, args []string) {
+	p := ts.Value(hubsKey{}).(map[string]*hubProcess)[args[0]]
+	ts.Setenv(args[1], p.ws)
+	ts.Setenv(args[1]+"_HTTP", p.http)
+	ts.Setenv(args[1]+"_OPS", p.ops)
 }
 
 // cmdStopHub ends the hub of a variable at once: stophub VARIABLE
