@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -55,20 +56,56 @@ the environment variable in its brackets.
 A test generates this page from the commands themselves.
 `
 
+const connectionIntro = `
+## The flags of a connection
+
+Every command that talks to a hub takes these; its own section does not repeat them.
+
+`
+
 func commandReference(root *cobra.Command) []byte {
 	var b bytes.Buffer
 	b.WriteString(referenceIntro)
-	describeCommand(&b, root)
+	b.WriteString("\n| Command | |\n|---|---|\n")
+	listCommands(&b, root)
+	b.WriteString(connectionIntro)
+	shared := connectionFlags()
+	writeFlags(&b, shared, nil)
+	describeCommand(&b, root, shared)
 	return b.Bytes()
 }
 
+// connectionFlags are those that all commands have that talk to a hub.
+func connectionFlags() *pflag.FlagSet {
+	var r reach
+	var cmd cobra.Command
+	r.register(&cmd)
+	return cmd.Flags()
+}
+
+// described are the subcommands that have sections, or their subcommands.
+func described(cmd *cobra.Command) []*cobra.Command {
+	return slices.DeleteFunc(slices.Clone(cmd.Commands()), func(c *cobra.Command) bool {
+		return !c.IsAvailableCommand() || c.Name() == "help"
+	})
+}
+
+// listCommands writes a row for each command that does something.
+func listCommands(b *bytes.Buffer, cmd *cobra.Command) {
+	if !cmd.HasSubCommands() {
+		path := cmd.CommandPath()
+		fmt.Fprintf(b, "| [`%s`](#%s) | %s |\n", strings.TrimPrefix(path, "eventhub "), strings.ReplaceAll(path, " ", "-"), cmd.Short)
+	}
+	for _, c := range described(cmd) {
+		listCommands(b, c)
+	}
+}
+
 // describeCommand writes the section of each command that does something.
-func describeCommand(b *bytes.Buffer, cmd *cobra.Command) {
+func describeCommand(b *bytes.Buffer, cmd *cobra.Command, shared *pflag.FlagSet) {
 	if cmd.HasSubCommands() {
-		for _, c := range cmd.Commands() {
-			if c.IsAvailableCommand() && c.Name() != "help" {
-				describeCommand(b, c)
-			}
+		for _, c := range described(cmd) {
+			describeCommand(b, c, shared)
 		}
 		return
 	}
@@ -82,12 +119,52 @@ func describeCommand(b *bytes.Buffer, cmd *cobra.Command) {
 		fmt.Fprintf(b, "\n```\n%s\n```\n", unindent(cmd.Example))
 	}
 	flags := cmd.NonInheritedFlags()
-	if !flags.HasAvailableFlags() {
-		return
+	if hasAll(flags, shared) {
+		b.WriteString("\nFlags: those of a [connection](#the-flags-of-a-connection)")
+		if hasOwn(flags, shared) {
+			b.WriteString(", and\n\n")
+			writeFlags(b, flags, shared)
+		} else {
+			b.WriteString(".\n")
+		}
+	} else if hasOwn(flags, nil) {
+		b.WriteString("\n")
+		writeFlags(b, flags, nil)
 	}
-	b.WriteString("\n| Flag | Default | |\n|---|---|---|\n")
+}
+
+// hasAll reports whether a command has each of the shared flags, with the same meaning.
+func hasAll(flags, shared *pflag.FlagSet) bool {
+	all := true
+	shared.VisitAll(func(f *pflag.Flag) { all = all && isShared(f, flags) })
+	return all
+}
+
+// isShared reports whether shared has a flag with the same meaning.
+func isShared(f *pflag.Flag, shared *pflag.FlagSet) bool {
+	if shared == nil {
+		return false
+	}
+	other := shared.Lookup(f.Name)
+	return other != nil && other.Usage == f.Usage && other.DefValue == f.DefValue
+}
+
+// isDescribed reports whether a flag has a row: shared flags have theirs elsewhere.
+func isDescribed(f *pflag.Flag, shared *pflag.FlagSet) bool {
+	return !f.Hidden && f.Name != "help" && !isShared(f, shared)
+}
+
+func hasOwn(flags, shared *pflag.FlagSet) bool {
+	own := false
+	flags.VisitAll(func(f *pflag.Flag) { own = own || isDescribed(f, shared) })
+	return own
+}
+
+// writeFlags writes the table of the flags that are not shared.
+func writeFlags(b *bytes.Buffer, flags, shared *pflag.FlagSet) {
+	b.WriteString("| Flag | Default | |\n|---|---|---|\n")
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Hidden || f.Name == "help" {
+		if !isDescribed(f, shared) {
 			return
 		}
 		name := "`--" + f.Name + "`"
