@@ -888,6 +888,8 @@ func TestProblemHasAnIndex(t *testing.T) {
 	for body, want := range map[string]int{
 		`{"code":"bad_topic","detail":"publish[3]: topic is missing","index":3}`: 3,
 		`{"code":"bad_topic","detail":"topic is missing"}`:                       -1,
+		`{"code":"bad_topic","detail":"topic is missing","index":-2}`:            -1,
+		`{"code":"bad_topic","detail":"topic is missing","index":99999999}`:      -1,
 	} {
 		adm := newAdmin(t, serve(t, answering(400, "application/problem+json", body)))
 		_, err := adm.Topic(bounded(t), "a.b")

@@ -250,8 +250,8 @@ func (c *Client) answer(a *answered, over []*exchange) []*exchange {
 
 // note takes the answer to one frame.
 func (e *exchange) note(at int, a *answered) {
-	e.answers[at] = answer{given: true, err: a.err}
 	from, to := e.span(at)
+	e.answers[at] = answer{given: true, err: within(a.err, to-from)}
 	if a.err != nil {
 		if eventhub.ErrorCode(a.err) == eventhub.CodeWaitTimeout && len(a.receipts) == to-from {
 			e.noteReceipts(from, a.receipts) // published all the same, which older hubs do not say
@@ -269,6 +269,17 @@ func (e *exchange) note(at int, a *answered) {
 	default:
 		e.answers[at].err = eventhub.Errorf(eventhub.CodeInternal, "the hub's answer has %d receipts for %d events", len(a.receipts), to-from)
 	}
+}
+
+// within returns the error without a place that none of so many items has.
+func within(err error, items int) error {
+	e := eventhub.AsError(err)
+	if err == nil || e.Index == nil || *e.Index >= 0 && *e.Index < items {
+		return err
+	}
+	whole := *e
+	whole.Index = nil
+	return &whole
 }
 
 func (e *exchange) noteReceipts(from int, receipts []eventhub.Receipt) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/wire"
 )
 
 func (a *Admin) get(ctx context.Context, path string, into any, fits func() bool) error {
@@ -205,6 +206,9 @@ func (r *response) problem() *eventhub.Error {
 	}
 	if r.kind != "application/problem+json" || json.Unmarshal(r.body, &p) != nil || p.Code == "" {
 		return nil
+	}
+	if p.Index != nil && (*p.Index < 0 || *p.Index >= wire.MaxEvents) {
+		p.Index = nil // no list has that place
 	}
 	e := &eventhub.Error{Code: p.Code, Message: p.Detail, Index: p.Index}
 	if seconds, err := strconv.Atoi(r.header.Get("Retry-After")); err == nil {

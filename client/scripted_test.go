@@ -89,6 +89,42 @@ func refusal(r *wire.Request, code eventhub.Code) string {
 	return fmt.Sprintf(`{"op":"ERR","code":%q,"msg":"so it is","corr":%q}`, code, r.Corr)
 }
 
+// TestIndexIsOfTheRequest: an error names no event that the request did not have, whatever the
+// hub says: a program may look that event up.
+func TestIndexIsOfTheRequest(t *testing.T) {
+	index := make(chan int, 1)
+	c := dial(t, startScripted(t, func(r *wire.Request) ([]string, bool) {
+		return []string{fmt.Sprintf(`{"op":"ERR","code":"bad_event","msg":"so it is","index":%d,"corr":%q}`, <-index, r.Corr)}, true
+	}))
+	for said, want := range map[int]int{0: 0, 1: 1, 2: -1, 99: -1} {
+		batch := []eventhub.Event{event("t", `1`), event("t", `2`)}
+		index <- said
+		_, err := c.Publish(bounded(t), batch...)
+		pubs := []eventhub.Publication{{Events: batch[:1]}, {Events: batch}}
+		done := make(chan struct{})
+		c.Enqueue(bounded(t), pubs, func([]eventhub.Publication) { close(done) })
+		index <- 1 // of the one event
+		index <- said
+		<-done
+		for name, tt := range map[string]struct {
+			err  error
+			want int
+		}{"Publish": {err, want}, "Enqueue of one": {pubs[0].Err, -1}, "Enqueue of two": {pubs[1].Err, want}} {
+			e := eventhub.AsError(tt.err)
+			if e == nil || e.Code != eventhub.CodeBadEvent {
+				t.Fatalf("%s: %v; want %s", name, tt.err, eventhub.CodeBadEvent)
+			}
+			got := -1
+			if e.Index != nil {
+				got = *e.Index
+			}
+			if got != tt.want {
+				t.Errorf("%s: index %d where the hub says %d; want %d", name, got, said, tt.want)
+			}
+		}
+	}
+}
+
 // TestRefusalsThatPass: a hub that has just lost a member, can not take it back
 // now, or is going, is left for the next connection; what is final is passed on.
 func TestRefusalsThatPass(t *testing.T) {
