@@ -2,6 +2,7 @@ package ops
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
 	"net/http"
 	"strconv"
@@ -46,6 +47,9 @@ func statusOf(code eventhub.Code) int {
 
 func writeProblem(w http.ResponseWriter, e *eventhub.Error) {
 	status := statusOf(e.Code)
+	if errors.Is(e, errEncoded) {
+		status = http.StatusUnsupportedMediaType
+	}
 	switch status {
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", "Bearer")

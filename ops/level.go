@@ -21,6 +21,9 @@ var levels = map[string]slog.Level{
 // maxLevelBody is more than any level and white space around it.
 const maxLevelBody = 64
 
+// errEncoded is in the chain of the error of a body that is encoded, which is answered 415.
+var errEncoded = errors.New("the body is encoded")
+
 // sameSite refuses what a browser sends for a page of another site or port. It
 // is stricter than the origins that may look: a page on this machine that has
 // nothing to do with the hub may not change it.
@@ -36,6 +39,10 @@ func (o *Ops) showLevel(w http.ResponseWriter, _ *http.Request) error {
 func (o *Ops) setLevel(w http.ResponseWriter, r *http.Request) error {
 	if err := sameSite.Check(r); err != nil {
 		return eventhub.Wrap(eventhub.CodeForbidden, err, "pages of other sites may not change the hub's log level")
+	}
+	if coding := strings.Join(r.Header.Values("Content-Encoding"), ","); coding != "" && !strings.EqualFold(strings.TrimSpace(coding), "identity") {
+		w.Header().Set("Accept-Encoding", "identity") // RFC 7694
+		return eventhub.Wrap(eventhub.CodeBadRequest, errEncoded, "Content-Encoding %.40q is not accepted here; send the body as it is", coding)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxLevelBody))
 	var tooLarge *http.MaxBytesError

@@ -55,6 +55,7 @@ func TestLogLevelRefusals(t *testing.T) {
 		{"empty", "", nil, 400, eventhub.CodeBadRequest, `""`},
 		{"a number between two levels", "INFO+1", nil, 400, eventhub.CodeBadRequest, "info+1"},
 		{"too long", "debug" + strings.Repeat(" ", 60), nil, 413, eventhub.CodeTooLarge, "64"},
+		{"encoded", "debug", []string{"Content-Encoding", "gzip"}, 415, eventhub.CodeBadRequest, `"gzip"`},
 		{"cross-site page", "debug", []string{"Sec-Fetch-Site", "cross-site"}, 403, eventhub.CodeForbidden, "another site"},
 		{"page on another port", "debug", []string{"Sec-Fetch-Site", "same-site", "Origin", "http://localhost:3000"}, 403, eventhub.CodeForbidden, "other sites"},
 		{"old browser, page on another port", "debug", []string{"Origin", "http://localhost:3000"}, 403, eventhub.CodeForbidden, "other sites"},
@@ -67,6 +68,12 @@ func TestLogLevelRefusals(t *testing.T) {
 				t.Errorf("the level is %s", level.Level())
 			}
 		})
+	}
+	if w := do(h, "PUT", "/log-level", "debug", "Content-Encoding", "gzip"); w.Header().Get("Accept-Encoding") != "identity" {
+		t.Errorf("an encoded body is refused with the header %v", w.Header())
+	}
+	if w := do(h, "PUT", "/log-level", "debug", "Content-Encoding", "identity"); w.Code != 200 {
+		t.Errorf("a body that says it is not encoded got %d %s", w.Code, w.Body)
 	}
 	if w := do(h, "PUT", "/log-level", "debug", "Sec-Fetch-Site", "same-origin", "Origin", "http://localhost:8082"); w.Code != 200 {
 		t.Errorf("the hub's own page got %d %s", w.Code, w.Body)
