@@ -29,10 +29,11 @@ type Decoder struct {
 	in   bytes.Buffer // feeds json without a copy
 	json jsontext.Decoder
 
-	m    members
-	opts []option
-	when int    // options of the event being read that say when it enters the log
-	text []byte // of the string unescaped last
+	m      members
+	opts   []option
+	beside spellings // of options that the frame itself has, where those are no members
+	when   int       // options of the event being read that say when it enters the log
+	text   []byte    // of the string unescaped last
 
 	topics, groups names
 	pattern        string         // the one that was found valid last
@@ -140,6 +141,7 @@ func (d *Decoder) forget(size int) {
 
 func (d *Decoder) decode(frame []byte, req *Request) error {
 	reset(req)
+	d.beside = 0
 	if cap(d.text) > maxKeptText {
 		d.text = nil
 	}
@@ -157,6 +159,9 @@ func (d *Decoder) decode(frame []byte, req *Request) error {
 	}
 	if opErr != nil {
 		return opErr
+	}
+	if misplaced := d.misplaced(req.Op); misplaced != 0 {
+		return misplaced.belongInOpts(req.Op)
 	}
 	switch req.Op {
 	case OpAuth:
@@ -237,6 +242,8 @@ func (d *Decoder) splitObject() error {
 		}
 		if slot := d.m.slot(name); slot != nil {
 			*slot = value
+		} else if !absent(value) {
+			d.beside.add(name)
 		}
 	}
 }

@@ -1,6 +1,11 @@
 package wire
 
 import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
 	"eventhub"
 	"eventhub/internal/naming"
 )
@@ -21,6 +26,70 @@ var (
 // unknownOption is the error for a name that is none of the known ones.
 func unknownOption(where string, name []byte, known []string) error {
 	return eventhub.Errorf(eventhub.CodeBadRequest, "%s has the unknown name %.48q%s", where, name, naming.DidYouMean(string(name), known))
+}
+
+// allSpellings are the names of all options, and their aliases.
+var allSpellings = func() (all []string) {
+	all = slices.Concat(publishOptions, subscribeOptions)
+	for _, a := range naming.Aliases {
+		if slices.Contains(all, a.Name) {
+			all = append(all, a.Alias)
+		}
+	}
+	return all
+}()
+
+// spellings is a set of some of allSpellings, by their places. A frame's errors do not
+// depend on the order of its members, so that order is not kept.
+type spellings uint64
+
+func (s *spellings) add(name []byte) {
+	if i := slices.Index(allSpellings, string(name)); i >= 0 {
+		*s |= 1 << i
+	}
+}
+
+// misplaced returns the options that the frame itself has: one that is not obeyed would
+// change what the client gets. The members id and delay_ms of some frames are options of
+// others.
+func (d *Decoder) misplaced(op Op) spellings {
+	if !absent(d.m.delayMs) && op != OpNack {
+		d.beside.add([]byte("delay_ms"))
+	}
+	if !absent(d.m.id) && op != OpAck && op != OpNack && op != OpModack && op != OpCancel {
+		d.beside.add([]byte("id"))
+	}
+	return d.beside
+}
+
+// belongInOpts is the error for options beside the opts of a frame: those that are the
+// op's own, or the first one of another op.
+func (s spellings) belongInOpts(op Op) error {
+	var own []string
+	other := ""
+	for i, spelling := range allSpellings {
+		if s&(1<<i) == 0 {
+			continue
+		}
+		name := naming.Canonical(spelling)
+		ofPublish, ofSubscribe := slices.Contains(publishOptions, name), slices.Contains(subscribeOptions, name)
+		switch {
+		case op == OpPublish && ofPublish, op == OpSubscribe && ofSubscribe:
+			own = append(own, strconv.Quote(spelling))
+		case other == "" && ofPublish:
+			other = fmt.Sprintf("%q belongs in the opts of %s", spelling, OpPublish)
+		case other == "":
+			other = fmt.Sprintf("%q belongs in the opts of %s", spelling, OpSubscribe)
+		}
+	}
+	switch n := len(own); n {
+	case 0:
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%s", other)
+	case 1:
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%s belongs in opts", own[0])
+	default:
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%s and %s belong in opts", strings.Join(own[:n-1], ", "), own[n-1])
+	}
 }
 
 // rename gives an option its name if it has an alias of that, and reports whether it had.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"eventhub"
+	"eventhub/internal/naming"
 )
 
 // readPublish fills req.Event, or req.Events, and whom to wait for.
@@ -151,6 +152,9 @@ func (d *Decoder) readEvent(object []byte, e *eventhub.Event) error {
 		case "opts":
 			opts = value
 		default:
+			if slices.Contains(publishOptions, naming.Canonical(string(name))) {
+				return eventhub.Errorf(eventhub.CodeBadRequest, "%q belongs in opts", name)
+			}
 			return unknownOption("the event", name, eventMembers)
 		}
 	}
@@ -210,7 +214,7 @@ func (d *Decoder) readEventOption(o *option, e *eventhub.Event) error {
 		e.DeliverAt = timeOf(ms)
 		return err
 	case "wait_for", "wait_ms":
-		return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given for one event; it belongs into the opts of the whole PUBLISH", o.name)
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given for one event; it belongs in the opts of the whole PUBLISH", o.name)
 	}
 	alias, err := rename(d.opts, o)
 	if err != nil {

@@ -6,8 +6,8 @@
 //
 // A client's frame is one JSON object in one text message. Duplicate names, at
 // any depth, and invalid UTF-8 are refused. Unknown names at the top level are
-// ignored, so that newer clients can say more; unknown names in opts are
-// refused, because an option that is not obeyed changes what the client gets.
+// ignored, so that newer clients can say more; names of options there, and
+// unknown names in opts, are refused, because an option that is not obeyed changes what the client gets.
 // null stands for an absent member, except for payload, where it is a value.
 package wire
 

@@ -445,7 +445,7 @@ func withoutNull(v object) object {
 }
 
 // TestNoOtherOptions: the hub takes no name, in any frame, that the document does
-// not list. Tried are all that are in its sources: a name that a frame reads is
+// not list, and refuses those of options beside opts. Tried are all that are in its sources: a name that a frame reads is
 // refused there with a value of the wrong type, one in opts and in events because it is
 // unknown.
 func TestNoOtherOptions(t *testing.T) {
@@ -463,6 +463,10 @@ func TestNoOtherOptions(t *testing.T) {
 			maps.Copy(options[op], d.properties(opts))
 		}
 	}
+	optionOfAny := make(map[string]bool)
+	for _, of := range options {
+		maps.Copy(optionOfAny, of)
+	}
 	all := words(t, ".", "wire")
 	for message, at := range receive {
 		payload := child(at, "payload")
@@ -472,7 +476,10 @@ func TestNoOtherOptions(t *testing.T) {
 			if !listed[op][word] {
 				frame := leased(t, example, "1-1-1")
 				frame[word] = []any{object{"x": 1}}
-				if err := decode(t, frame); err != nil && !strings.Contains(err.Error(), "an ACK alone takes it") {
+				err := decode(t, frame)
+				if misplaced := err != nil && strings.Contains(err.Error(), "belongs in"); misplaced != optionOfAny[word] {
+					t.Errorf("%s has %q, which is an option of some frame: %v, and is answered: %v", message, word, optionOfAny[word], err)
+				} else if err != nil && !misplaced && !strings.Contains(err.Error(), "an ACK alone takes it") {
 					t.Errorf("%s reads %q, which it does not list: %v", message, word, err)
 				}
 			}
@@ -510,7 +517,7 @@ func TestNoOtherOptions(t *testing.T) {
 // refused checks that a frame is, because of a word that is unknown there.
 func refused(t *testing.T, where, word string, frame object) {
 	t.Helper()
-	if err := decode(t, frame); err == nil || !strings.Contains(err.Error(), "unknown name") && !strings.Contains(err.Error(), "belongs into the opts") {
+	if err := decode(t, frame); err == nil || !strings.Contains(err.Error(), "unknown name") && !strings.Contains(err.Error(), "belongs in") {
 		t.Errorf("%s takes %q, which it does not list: %v", where, word, err)
 	}
 }
