@@ -32,12 +32,72 @@ type DeadLetter struct {
 	Reason   string `json:"reason"`
 	// Redriven is how often the event had been redriven before it failed again.
 	Redriven int `json:"redriven,omitempty"`
+	// State is LetterOpen, LetterRedriven, LetterDone or LetterRequeued.
+	State string `json:"state"`
 	// Marks say what was done about this dead letter, the earliest first; without
 	// marks it is open. The first MaxRedriveMarks, if there are more.
 	Marks []RedriveMark `json:"marks,omitempty"`
 	// Record is the dead letter itself, with the original event in its payload. It is
 	// valid until the visit returns.
 	Record eventhub.Record `json:"-"`
+}
+
+// The states of a dead letter. They follow from its marks and from the list of redriven
+// events of its group; nothing is written into the dead letter.
+const (
+	// LetterOpen: nothing was done about it.
+	LetterOpen = "open"
+	// LetterRedriven: its event was given back to the group, and waits there or is with a
+	// member.
+	LetterRedriven = "redriven"
+	// LetterDone: its last redrive is over. The event was acked; or it failed again and has
+	// another dead letter; or a seek put the group before it, or the group was deleted.
+	LetterDone = "done"
+	// LetterRequeued: it was published again as another event, and was never redriven.
+	LetterRequeued = "requeued"
+)
+
+// DeadLetterCounts says how many dead letters are in which state.
+type DeadLetterCounts struct {
+	Open     uint64 `json:"open"`
+	Redriven uint64 `json:"redriven"`
+	Done     uint64 `json:"done"`
+	Requeued uint64 `json:"requeued"`
+}
+
+// Total is how many there are.
+func (c *DeadLetterCounts) Total() uint64 { return c.Open + c.Redriven + c.Done + c.Requeued }
+
+// Add adds other to c.
+func (c *DeadLetterCounts) Add(other *DeadLetterCounts) {
+	c.Open += other.Open
+	c.Redriven += other.Redriven
+	c.Done += other.Done
+	c.Requeued += other.Requeued
+}
+
+// DeadLetterGroup counts the dead letters of one group in one topic.
+type DeadLetterGroup struct {
+	Group string `json:"group"`
+	DeadLetterCounts
+}
+
+// DeadLetterTopic is a topic that has dead letters.
+type DeadLetterTopic struct {
+	// Topic is the one whose events were given up, DLQ the one that has the dead letters.
+	Topic string `json:"topic"`
+	DLQ   string `json:"dlq"`
+	// Count is how many dead letters there are, and the rest says in which states.
+	Count uint64 `json:"count"`
+	DeadLetterCounts
+	// Groups has the same for each group that gave events up, by name; groups that were
+	// deleted since are among them.
+	Groups []DeadLetterGroup `json:"groups"`
+	// Head is the offset of the newest, FirstTS and HeadTS are the commit times, in epoch
+	// milliseconds, of the oldest and the newest.
+	Head    uint64 `json:"head"`
+	FirstTS int64  `json:"first_ts,omitempty"`
+	HeadTS  int64  `json:"head_ts,omitempty"`
 }
 
 // MaxRedriveMarks bounds DeadLetter.Marks.
@@ -141,6 +201,13 @@ const RedriveSamples = 5
 // fails again it becomes another dead letter. A seek to before it takes it off the
 // list, because the group gets it again anyway.
 type Redriver interface {
+	// DeadLetterTopics lists the topics that have dead letters with the numbers of these by
+	// state and group, by the name of the dead-letter topic: at most limit, from 1 to
+	// MaxPage, and only those after the given name, which is a dead-letter topic's, or "".
+	// The first call since the start reads all dead letters and marks, unless the metrics
+	// have done so; later ones read only what came since.
+	DeadLetterTopics(ctx context.Context, after string, limit int) ([]DeadLetterTopic, error)
+
 	// DeadLetters calls visit for each dead letter that q means, in order, up to the
 	// newest there was when it began, and ends with the error that visit returns. A
 	// topic without dead letters has none, and one that was deleted still has those that

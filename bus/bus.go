@@ -149,10 +149,11 @@ type Bus struct {
 	logs      *topiclog.Logs
 	tails     *tail.Tails
 
-	space  *space.Guard
-	counts counts
-	known  registry
-	epochs atomic.Uint64 // the last one given to a new group
+	space        *space.Guard
+	counts       counts
+	known        registry
+	letterCounts *deadletter.Counts
+	epochs       atomic.Uint64 // the last one given to a new group
 
 	serials  atomic.Uint64 // of the last lease given
 	runtimes runtimes[*group]
@@ -213,6 +214,7 @@ func New(opts Options) (*Bus, error) {
 	b.raised(deleted) // the clock may be before it
 	b.space = space.New(space.Options{Store: b.store, Logger: b.log, Commits: b.counts.commits})
 	b.counts.init()
+	b.letterCounts = b.letters.NewCounts()
 	b.sched = sched.New(b.clock, runtime.GOMAXPROCS(0))
 	b.tails = tail.New(tail.Options{
 		Store: b.store, Logger: b.log, Logs: b.logs, Scheduler: b.sched, Clock: b.clock,
@@ -314,6 +316,7 @@ func (b *Bus) topicsCreated(batch []*commit.Request) {
 	}
 	b.tails.TopicsCreated(created)
 	b.patterns.topicsCreated(created)
+	b.letterCounts.TopicsCreated(created)
 }
 
 // createdBy returns the topics that the batch has created.

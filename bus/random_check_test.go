@@ -42,6 +42,7 @@ func (w *world) check() {
 	w.checkMembers()
 	w.checkCache()
 	w.checkPatterns()
+	w.checkLetterCounts()
 }
 
 // absorb brings the model up to date with what was committed, created and offered. It

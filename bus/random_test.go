@@ -243,6 +243,8 @@ type world struct {
 	times     map[string]int                 // … of each dead letter, by its id, as its marks say
 	justDone  map[modelPlace]bool            // by an offer since the last check
 
+	lastRedrive map[string]string // the last mark by which a dead letter was redriven, by its id
+
 	mu      sync.Mutex
 	journal []offer                       // what receivers were given since the last check
 	written map[groupKey]store.GroupState // what this engine committed last
@@ -263,7 +265,7 @@ func newWorld(t *rapid.T, s store.Store, clock *skewed) *world {
 		house:    make(map[string]modelSettings),
 		written:  make(map[groupKey]store.GroupState),
 		rows:     make(map[string][]*admin.DeadLetter),
-		times:    make(map[string]int),
+		times:    make(map[string]int), lastRedrive: make(map[string]string),
 		redrives: make(map[string]*modelRedriving), redriveCommits: make(map[string]*redriveCommit),
 		opts: Options{
 			clock:          clock.now,

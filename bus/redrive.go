@@ -44,7 +44,7 @@ const (
 
 // DeadLetters implements admin.Redriver.
 func (b *Bus) DeadLetters(ctx context.Context, q admin.DeadLetterQuery, visit func(*admin.DeadLetter) error) error {
-	return b.letters.Each(ctx, q, visit)
+	return b.letters.Each(ctx, q, &redriveLists{bus: b}, visit)
 }
 
 // Requeue implements admin.Redriver.

@@ -30,6 +30,7 @@ type registry struct {
 type idleGroup struct {
 	cursor, acked uint64 // acked: events above the cursor
 	paused        bool
+	redriven      int // events on its list of redriven ones
 }
 
 // fill walks over all groups of the store, once.
@@ -82,7 +83,7 @@ func walkGroups(ctx context.Context, s store.Store) (map[groupKey]idleGroup, err
 			if err != nil {
 				return nil, err
 			}
-			idle[groupKey{topic: t.Name, group: g.Group}] = idleGroup{g.State.Cursor, p.AckedFrom(g.State.Cursor + 1), g.State.Paused}
+			idle[groupKey{topic: t.Name, group: g.Group}] = idleGroup{g.State.Cursor, p.AckedFrom(g.State.Cursor + 1), g.State.Paused, len(p.Redriven())}
 		}
 	}
 	return idle, nil
@@ -142,8 +143,41 @@ func (b *Bus) Measure(ctx context.Context) (measure.Engine, error) {
 	if e.StoreBytes, err = b.store.Size(); err != nil {
 		return e, storeError(err, "get its size")
 	}
-	e.Groups, err = b.measureGroups(ctx)
+	if e.Groups, err = b.measureGroups(ctx); err != nil {
+		return e, err
+	}
+	e.Groups, err = b.measureLetters(ctx, e.Groups)
 	return e, err
+}
+
+// measureLetters adds how many dead letters each group has. A group that is not there any
+// more, but has some, is added.
+func (b *Bus) measureLetters(ctx context.Context, groups []measure.Group) ([]measure.Group, error) {
+	logs, release, err := b.letterCounts.UpToDate(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if len(logs) == 0 {
+		return groups, nil
+	}
+	places := make(map[groupKey]int, len(groups))
+	for i := range groups {
+		places[groupKey{groups[i].Topic, groups[i].Group}] = i
+	}
+	for dlq, l := range logs {
+		for name, letters := range l.Groups {
+			key := groupKey{topic: lettersOf(dlq), group: name}
+			i, ok := places[key]
+			if !ok {
+				i = len(groups)
+				groups = append(groups, newGroupCounts(key.topic, key.group).Group)
+			}
+			states := letters.States(b.listed(key))
+			groups[i].OpenLetters, groups[i].Redriven = states.Open, states.Redriven
+		}
+	}
+	return groups, nil
 }
 
 // measureGroups returns the counts of all groups, loaded or not, and of the

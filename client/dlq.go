@@ -21,28 +21,15 @@ import (
 
 var _ admin.Redriver = (*Admin)(nil)
 
-// DeadLetterTopic is a topic that has dead letters.
-type DeadLetterTopic struct {
-	// Topic is the one whose events were given up, DLQ the one that has the letters.
-	Topic string `json:"topic"`
-	DLQ   string `json:"dlq"`
-	// Count is how many offsets the letters take up to Head, with those that were redriven
-	// or requeued.
-	Count uint64 `json:"count"`
-	Head  uint64 `json:"head"`
-	// FirstTS and HeadTS are the commit times, in epoch milliseconds, of the oldest and
-	// the newest.
-	FirstTS int64 `json:"first_ts,omitempty"`
-	HeadTS  int64 `json:"head_ts,omitempty"`
-}
+// DeadLetterTopic is admin.DeadLetterTopic.
+type DeadLetterTopic = admin.DeadLetterTopic
 
-// DeadLetterTopics lists the topics that have dead letters, by name, only those after the
-// given one: at most limit, from 1 to admin.MaxPage.
-func (a *Admin) DeadLetterTopics(ctx context.Context, after string, limit int) ([]DeadLetterTopic, error) {
+// DeadLetterTopics implements admin.Redriver.
+func (a *Admin) DeadLetterTopics(ctx context.Context, after string, limit int) ([]admin.DeadLetterTopic, error) {
 	query := url.Values{"limit": {strconv.Itoa(limit)}}
 	setGiven(query, "after", after)
 	var page struct {
-		Topics []DeadLetterTopic `json:"topics"`
+		Topics []admin.DeadLetterTopic `json:"topics"`
 	}
 	err := a.get(ctx, "/v1/dlq?"+query.Encode(), &page, func() bool { return page.Topics != nil })
 	return page.Topics, err

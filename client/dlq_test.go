@@ -73,7 +73,7 @@ func TestRedriver(t *testing.T) {
 	deadLetter(t, h, "a.b", "g", 5)
 	adm := adminOf(t, "http://"+h.HTTPAddr())
 	topics, err := adm.DeadLetterTopics(bounded(t), "", 10)
-	if err != nil || len(topics) != 1 || topics[0].Topic != "a.b" || topics[0].DLQ != "a.b.dlq" || topics[0].Count != 5 || topics[0].HeadTS == 0 {
+	if err != nil || len(topics) != 1 || topics[0].Topic != "a.b" || topics[0].DLQ != "a.b.dlq" || topics[0].Count != 5 || topics[0].Open != 5 || len(topics[0].Groups) != 1 || topics[0].Groups[0].Open != 5 || topics[0].HeadTS == 0 {
 		t.Fatalf("the topics are %+v, %v", topics, err)
 	}
 	list := func(q admin.DeadLetterQuery) (offsets []uint64) {

@@ -120,9 +120,12 @@ func dlqListCommand() *cobra.Command {
 		Use:     "ls [TOPIC]",
 		Aliases: []string{"list"},
 		Short:   "List topics that have dead letters, or the dead letters of one",
-		Long: `Lists the topics that have dead letters, or those of one TOPIC, the oldest first: which
-group gave up which event, and why. Those that were redriven or requeued are left out,
-unless --all asks for them; these show what was done.
+		Long: `Lists the topics that have dead letters, with how many of them are open (nothing was
+done), redriven (given back to their group, which is not done with them), done (their
+redrive is over) and requeued (published again as other events).
+
+With a TOPIC it lists its dead letters that are open, the oldest first: which group gave
+up which event, and why. --all lists the others too, with their state and what was done.
 
 TOPIC is the one whose events were given up, or its dead-letter topic.`,
 		Example: `  eventhub dlq ls
@@ -214,7 +217,10 @@ func listDeadLetters(cmd *cobra.Command, r *reach, adm *client.Admin, p *paging,
 func deadLetterTopicColumns(now time.Time) []output.Column[client.DeadLetterTopic] {
 	return []output.Column[client.DeadLetterTopic]{
 		{Name: "TOPIC", Cell: func(t client.DeadLetterTopic) string { return t.Topic }},
-		{Name: "DEAD LETTERS", Right: true, Cell: func(t client.DeadLetterTopic) string { return output.Count(t.Count) }},
+		{Name: "OPEN", Right: true, Cell: func(t client.DeadLetterTopic) string { return output.Count(t.Open) }},
+		{Name: "REDRIVEN", Right: true, Cell: func(t client.DeadLetterTopic) string { return output.Count(t.Redriven) }},
+		{Name: "DONE", Right: true, Cell: func(t client.DeadLetterTopic) string { return output.Count(t.Done) }},
+		{Name: "REQUEUED", Right: true, Cell: func(t client.DeadLetterTopic) string { return output.Count(t.Requeued) }},
 		{Name: "OLDEST", Dim: true, Cell: func(t client.DeadLetterTopic) string { return output.Ago(now, t.FirstTS) }},
 		{Name: "NEWEST", Cell: func(t client.DeadLetterTopic) string { return output.Ago(now, t.HeadTS) }},
 	}
@@ -231,7 +237,8 @@ func deadLetterColumns(now time.Time, marks bool) []output.Column[admin.DeadLett
 		{Name: "WHEN", Dim: true, Cell: func(d admin.DeadLetter) string { return output.Ago(now, d.TS) }},
 	}
 	if marks {
-		columns = append(columns, output.Column[admin.DeadLetter]{Name: "DONE", Cell: func(d admin.DeadLetter) string {
+		columns = append(columns, output.Column[admin.DeadLetter]{Name: "STATE", Cell: func(d admin.DeadLetter) string { return d.State }})
+		columns = append(columns, output.Column[admin.DeadLetter]{Name: "LAST MARK", Cell: func(d admin.DeadLetter) string {
 			if len(d.Marks) == 0 {
 				return "-"
 			}
@@ -256,6 +263,14 @@ func markText(m *admin.RedriveMark) string {
 		return "requeued as " + m.RequeuedAs
 	}
 	return "redriven"
+}
+
+// stateMeanings say what a state means.
+var stateMeanings = map[string]string{
+	admin.LetterOpen:     " (nothing was done about it)",
+	admin.LetterRedriven: " (its group has the event again and is not done with it)",
+	admin.LetterDone:     " (its last redrive is over)",
+	admin.LetterRequeued: " (published again as another event)",
 }
 
 func dlqShowCommand() *cobra.Command {
@@ -302,15 +317,13 @@ func describeDeadLetter(w io.Writer, color bool, d *client.WholeDeadLetter) erro
 	now := time.Now()
 	fields := []output.Field{
 		{Name: "Dead letter", Value: fmt.Sprintf("offset %d of %s, id %s", d.Offset, eventhub.DeadLetterTopic(d.Topic), d.ID)},
+		{Name: "State", Value: d.State + stateMeanings[d.State]},
 		{Name: "Given up", Value: moment(now, d.TS)},
 		{Name: "Group", Value: d.Group},
 		{Name: "Event", Value: fmt.Sprintf("offset %d of %s, id %s", d.Event, d.Topic, d.EventID)},
 		{Name: "Attempts", Value: strconv.Itoa(d.Attempts)},
 		{Name: "Redriven", Value: output.Things(d.Redriven, "time") + " before"},
 		{Name: "Reason", Value: orDash(d.Reason)},
-	}
-	if len(d.Marks) == 0 {
-		fields = append(fields, output.Field{Name: "Done", Value: "nothing"})
 	}
 	if err := output.Fields(w, color, fields); err != nil {
 		return err

@@ -2,13 +2,11 @@ package rest
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 
 	"eventhub"
 	"eventhub/admin"
@@ -32,20 +30,6 @@ func (a *Access) by(r *http.Request) string {
 	return a.Name + " at " + r.RemoteAddr
 }
 
-// deadLetterTopic is a topic that has dead letters.
-type deadLetterTopic struct {
-	// Topic is the one whose events were given up, DLQ the one that has the letters.
-	Topic string `json:"topic"`
-	DLQ   string `json:"dlq"`
-	// Count is how many offsets the letters take, those among them that were redriven
-	// or requeued, up to Head.
-	Count uint64 `json:"count"`
-	Head  uint64 `json:"head"`
-	// FirstTS and HeadTS are the commit times of the oldest and the newest.
-	FirstTS int64 `json:"first_ts,omitempty"`
-	HeadTS  int64 `json:"head_ts,omitempty"`
-}
-
 // listDeadLetterTopics answers with the topics that have dead letters, by name.
 func listDeadLetterTopics(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	q, err := parameters(r, "after", "limit")
@@ -63,16 +47,27 @@ func listDeadLetterTopics(_ http.ResponseWriter, r *http.Request, access Access)
 	if after != "" {
 		after = dlqOf(after)
 	}
-	found, err := deadLetterTopics(r.Context(), access.Inspector, after, limit+1)
+	from, err := access.redriver()
 	if err != nil {
 		return reply{}, err
 	}
 	page := struct {
-		Topics []deadLetterTopic `json:"topics"`
-		Next   string            `json:"next,omitempty"`
-	}{Topics: append([]deadLetterTopic{}, found[:min(limit, len(found))]...)} // never null
-	if len(found) > limit {
-		page.Next = found[limit-1].DLQ
+		Topics []admin.DeadLetterTopic `json:"topics"`
+		Next   string                  `json:"next,omitempty"`
+	}{}
+	found, err := from.DeadLetterTopics(r.Context(), after, limit)
+	if err != nil {
+		return reply{}, err
+	}
+	page.Topics = append([]admin.DeadLetterTopic{}, found...) // never null
+	last, err := lastOfMore(found, limit, func(last *admin.DeadLetterTopic) ([]admin.DeadLetterTopic, error) {
+		return from.DeadLetterTopics(r.Context(), last.DLQ, 1)
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	if last != nil {
+		page.Next = last.DLQ
 	}
 	return jsonReply(http.StatusOK, page)
 }
@@ -83,24 +78,6 @@ func dlqOf(topic string) string {
 		return topic
 	}
 	return eventhub.DeadLetterTopic(topic)
-}
-
-// deadLetterTopics looks through all topics with names after the given one.
-func deadLetterTopics(ctx context.Context, from admin.Inspector, after string, limit int) (found []deadLetterTopic, _ error) {
-	for t, err := range admin.AllTopics(ctx, from, after) {
-		if err != nil {
-			return nil, err
-		}
-		if !eventhub.IsDeadLetterTopic(t.Topic) || t.FirstOffset == 0 {
-			continue
-		}
-		of := strings.TrimSuffix(t.Topic, eventhub.DeadLetterTopic(""))
-		found = append(found, deadLetterTopic{of, t.Topic, t.Head - t.FirstOffset + 1, t.Head, t.FirstTS, t.HeadTS})
-		if len(found) == limit {
-			break
-		}
-	}
-	return found, nil
 }
 
 // listDeadLetters answers with a page of the dead letters of one topic.

@@ -158,7 +158,7 @@ func TestRedriveOverHTTP(t *testing.T) {
 	c.awaitLetters("a.b", 6)
 
 	status, answer, _ := c.dlq("GET", "", "")
-	if status != 200 || !strings.HasPrefix(answer, `{"topics":[{"topic":"a.b","dlq":"a.b.dlq","count":6,"head":6,"first_ts":`) {
+	if status != 200 || !strings.HasPrefix(answer, `{"topics":[{"topic":"a.b","dlq":"a.b.dlq","count":6,"open":6,"redriven":0,"done":0,"requeued":0,"groups":[{"group":"g","open":3,"redriven":0,"done":0,"requeued":0},{"group":"h","open":3,"redriven":0,"done":0,"requeued":0}],"head":6,"first_ts":`) {
 		t.Errorf("the topics are %d %s", status, answer)
 	}
 	list := c.letters("/a.b?group=h")

@@ -135,6 +135,10 @@ type Group struct {
 	Held    int // wait for an earlier event of their key
 	Members int
 	Paused  bool
+	// OpenLetters are dead letters that nothing was done about, Redriven those whose events
+	// were given back to the group and are not done. A group that was deleted has some too.
+	OpenLetters uint64
+	Redriven    uint64
 	// InFlight counts leased events by the transport of the member that holds
 	// them; in process the transport is "".
 	InFlight map[string]int

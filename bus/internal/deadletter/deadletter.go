@@ -15,9 +15,10 @@
 //
 // When a group gives an event up, and when it has one again, is decided in package bus, in
 // one commit with the state of the group. This package makes events for it, which
-// bus/internal/publish encodes, and reads the store. It keeps nothing between two calls,
-// takes no lock and starts no goroutine. It imports the contract of the store, the types of
-// administration and bus/internal/past, and asks its caller for filters.
+// bus/internal/publish encodes, and reads the store. Letters keeps nothing between two calls
+// and takes no lock. Counts keeps how far it has read, for one caller at a time. No goroutine
+// is started. The package imports the contract of the store, the types of administration and
+// bus/internal/past, and asks its caller for filters and for the lists of groups.
 package deadletter
 
 import (

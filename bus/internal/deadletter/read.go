@@ -26,15 +26,22 @@ func New(s store.Store, history *past.History, compile func(*eventhub.Filter) (*
 	return &Letters{store: s, history: history, compile: compile}
 }
 
+// Lists knows the events that were given back to groups and are not done.
+type Lists interface {
+	// Mark returns the id of the mark of the redrive by which an event is on the list of a
+	// group, "" where it is not on it, or there is no such group.
+	Mark(ctx context.Context, topic, group string, offset uint64) (string, error)
+}
+
 // Each calls visit for each dead letter that a query asks for, as admin.Redriver says of
 // DeadLetters.
-func (l *Letters) Each(ctx context.Context, q admin.DeadLetterQuery, visit func(*admin.DeadLetter) error) error {
+func (l *Letters) Each(ctx context.Context, q admin.DeadLetterQuery, lists Lists, visit func(*admin.DeadLetter) error) error {
 	if err := l.check(ctx, &q); err != nil {
 		return err
 	}
 	left := q.Limit
 	take := func(item eventhub.Item) error {
-		d, err := l.read(ctx, &q, item)
+		d, err := l.read(ctx, &q, lists, item)
 		if d == nil || err != nil {
 			return err
 		}
@@ -154,44 +161,80 @@ func (l *Letters) named(ctx context.Context, q *admin.DeadLetterQuery, take func
 	return nil
 }
 
-// read reads an event of a dead-letter topic, nil where it is not meant. What is
-// no dead letter of the topic, as others may have imported it, never is.
-func (l *Letters) read(ctx context.Context, q *admin.DeadLetterQuery, item eventhub.Item) (*admin.DeadLetter, error) {
+// payloadOf reads an event of a dead-letter topic, and its id; nil for what is no dead letter
+// of the topic, as others may have imported it.
+func payloadOf(topic string, item eventhub.Item) (*Payload, string, error) {
 	e, err := item.Record.Event(item.Offset)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	var p Payload
-	if json.Unmarshal(e.Payload, &p) != nil || p.Group == "" || p.Offset == 0 || eventhub.DeadLetterTopic(p.Topic) != q.Topic {
-		return nil, nil
+	if json.Unmarshal(e.Payload, &p) != nil || p.Group == "" || p.Offset == 0 || eventhub.DeadLetterTopic(p.Topic) != topic {
+		return nil, "", nil
 	}
-	if q.Group != "" && p.Group != q.Group {
-		return nil, nil
+	return &p, e.ID, nil
+}
+
+// read reads an event of a dead-letter topic, nil where it is not meant.
+func (l *Letters) read(ctx context.Context, q *admin.DeadLetterQuery, lists Lists, item eventhub.Item) (*admin.DeadLetter, error) {
+	p, id, err := payloadOf(q.Topic, item)
+	if p == nil || q.Group != "" && p.Group != q.Group {
+		return nil, err
 	}
 	d := &admin.DeadLetter{
-		Offset: item.Offset, ID: e.ID, TS: item.Record.CommitTime(),
+		Offset: item.Offset, ID: id, TS: item.Record.CommitTime(),
 		Topic: p.Topic, Group: p.Group, Event: p.Offset, EventID: p.Event.ID, Key: p.Event.Key,
 		Epoch: p.Epoch, Attempts: p.Attempts, Reason: p.Reason, Redriven: p.Redriven, Record: item.Record,
 	}
-	if d.Marks, err = l.marks(ctx, d.ID); err != nil || len(d.Marks) > 0 && !q.All {
+	redrive, err := l.addMarks(ctx, d)
+	if err != nil || len(d.Marks) > 0 && !q.All {
 		return nil, err
 	}
-	return d, nil
+	d.State, err = stateOf(ctx, d, redrive, lists)
+	return d, err
 }
 
-// marks returns what was done about a dead letter, the first of it.
-func (l *Letters) marks(ctx context.Context, id string) (marks []admin.RedriveMark, _ error) {
-	places, err := l.markPlaces(ctx, id, store.Place{}, admin.MaxRedriveMarks)
+// stateOf says in which state a dead letter with its marks is. redrive is the id of the mark
+// of its last redrive, "" where it was not redriven: that is under way as long as the list of
+// the group has the event by this mark.
+func stateOf(ctx context.Context, d *admin.DeadLetter, redrive string, lists Lists) (string, error) {
+	switch {
+	case len(d.Marks) == 0:
+		return admin.LetterOpen, nil
+	case redrive == "":
+		return admin.LetterRequeued, nil
+	}
+	on, err := lists.Mark(ctx, d.Topic, d.Group, d.Event)
+	if on == redrive {
+		return admin.LetterRedriven, err
+	}
+	return admin.LetterDone, err
+}
+
+// addMarks adds what was done about a dead letter, the first of it, and returns the id of the
+// mark of its last redrive, "" where it was not redriven.
+func (l *Letters) addMarks(ctx context.Context, d *admin.DeadLetter) (redrive string, _ error) {
+	places, err := l.markPlaces(ctx, d.ID, store.Place{}, admin.MaxRedriveMarks)
+	if err != nil {
+		return "", err
+	}
 	for _, place := range places {
-		_, mark, err := l.mark(ctx, id, place)
+		id, mark, err := l.mark(ctx, d.ID, place)
 		if err != nil {
-			return nil, err
+			return "", err
 		}
-		if mark != nil {
-			marks = append(marks, *mark)
+		if mark == nil {
+			continue
+		}
+		d.Marks = append(d.Marks, *mark)
+		if mark.RequeuedAs == "" {
+			redrive = id
 		}
 	}
-	return marks, err
+	if len(places) == admin.MaxRedriveMarks { // there may be more
+		redrive, _, err = l.LastRedrive(ctx, d.ID)
+	}
+	return redrive, err
 }
 
 // LastRedrive returns the last mark by which a dead letter was redriven, and its id; ""

@@ -50,6 +50,14 @@ func (p *Progress) Redriven() []*Redriven {
 	return list
 }
 
+// Mark returns the id of the mark of an event on the list, "" where it is not there.
+func (p *Progress) Mark(offset uint64) string {
+	if r := p.redriven[offset]; r != nil {
+		return r.mark
+	}
+	return ""
+}
+
 // list puts an event on the list.
 func (p *Progress) list(r *Redriven) {
 	if p.redriven == nil {

@@ -127,12 +127,7 @@ func (g *Group) Listed() int  { return len(g.progress.redriven) }
 func (g *Group) IsListed(offset uint64) bool { return g.progress.redriven[offset] != nil }
 
 // Mark returns the id of the mark of a redriven event, "" where it is none.
-func (g *Group) Mark(offset uint64) string {
-	if r := g.progress.redriven[offset]; r != nil {
-		return r.mark
-	}
-	return ""
-}
+func (g *Group) Mark(offset uint64) string { return g.progress.Mark(offset) }
 
 // History returns the last attempts of an event that came to nothing. It must not be changed.
 func (g *Group) History(offset uint64) []admin.Attempt { return g.progress.history[offset] }
