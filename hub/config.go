@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -78,6 +79,10 @@ type Config struct {
 	// own; MetricsHistograms how many groups have histograms of their own. All others
 	// are one row. Defaults 200 and 20: fewer than 5,000 series, whatever there is.
 	MetricsLabels, MetricsHistograms int
+	// Sources says where settings came from, such as "env HTTP_PORT", by the names that the
+	// user gives them; those that are missing are defaults. The log and refusals to start
+	// have it. Nil where nobody knows.
+	Sources []Source
 	// Version is reported to clients.
 	Version string
 	Logger  *slog.Logger
@@ -126,44 +131,81 @@ func (c Config) Validate() error {
 	for _, a := range []struct{ name, addr string }{{"ws", c.WSAddr}, {"http", c.HTTPAddr}, {"ops", c.OpsAddr}} {
 		host, err := checkAddr(a.addr)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s address %q: %w", a.name, a.addr, err))
+			errs = append(errs, fmt.Errorf("%s address %q: %w%s", a.name, a.addr, err, c.from(a.name)))
 			continue
 		}
 		if c.AuthToken == "" && !c.Insecure && !isLoopback(host) {
 			errs = append(errs, fmt.Errorf("%s address %q is open to the network and no authentication is configured: "+
-				"set AUTH_TOKEN, listen on 127.0.0.1, or say --insecure", a.name, a.addr))
+				"set AUTH_TOKEN, listen on 127.0.0.1, or say --insecure%s", a.name, a.addr, c.from(a.name)))
 		}
 	}
 	if scheme, _, ok := strings.Cut(c.Store, "://"); ok {
-		errs = append(errs, fmt.Errorf("store %s://… is not supported by this version; give a directory or %q", scheme, MemoryStore))
+		errs = append(errs, fmt.Errorf("store %s://… is not supported by this version; give a directory or %q%s", scheme, MemoryStore, c.from("store")))
 	}
 	if name, _, _ := strings.Cut(c.Store, ":"); c.Store != MemoryStore && strings.EqualFold(name+":", MemoryStore) {
-		errs = append(errs, fmt.Errorf("store is %q; give %q for a hub that keeps nothing, or \"./%s\" for a directory of that name", c.Store, MemoryStore, c.Store))
+		errs = append(errs, fmt.Errorf("store is %q; give %q for a hub that keeps nothing, or \"./%s\" for a directory of that name%s", c.Store, MemoryStore, c.Store, c.from("store")))
 	}
 	if i := strings.IndexFunc(c.AuthToken, func(r rune) bool { return r <= ' ' || r > '~' }); i >= 0 {
 		errs = append(errs, fmt.Errorf("the auth token has at byte %d a character that no Authorization header can carry; "+
-			"visible ASCII characters are allowed, without spaces", i))
+			"visible ASCII characters are allowed, without spaces%s", i, c.from("auth-token")))
 	}
 	if c.Durability != store.DurabilitySync && c.Durability != DurabilityInterval {
-		errs = append(errs, fmt.Errorf("durability is %q; sync and interval are allowed", c.Durability))
+		errs = append(errs, fmt.Errorf("durability is %q; sync and interval are allowed%s", c.Durability, c.from("durability")))
 	}
 	if c.MaxTopics < 1 {
-		errs = append(errs, fmt.Errorf("max topics is %d; at least 1 is needed", c.MaxTopics))
+		errs = append(errs, fmt.Errorf("max topics is %d; at least 1 is needed%s", c.MaxTopics, c.from("max-topics")))
 	}
 	if c.MetricsLabels < 1 || c.MetricsHistograms < 1 {
-		errs = append(errs, fmt.Errorf("metrics labels are %d and histograms %d; at least 1 is needed", c.MetricsLabels, c.MetricsHistograms))
+		errs = append(errs, fmt.Errorf("metrics labels are %d and histograms %d; at least 1 is needed%s", c.MetricsLabels, c.MetricsHistograms,
+			c.from("metrics-labels", "metrics-histograms")))
 	}
 	if c.MaxMessageMemory < LeastMessageMemory || c.MaxMessageMemory > mostMessageMemory {
-		errs = append(errs, fmt.Errorf("max message memory is %d MiB; at least %d are needed, and at most %d can be counted in bytes",
-			c.MaxMessageMemory, LeastMessageMemory, mostMessageMemory))
+		errs = append(errs, fmt.Errorf("max message memory is %d MiB; at least %d are needed, and at most %d can be counted in bytes%s",
+			c.MaxMessageMemory, LeastMessageMemory, mostMessageMemory, c.from("max-message-memory")))
 	}
 	if c.Drain < 0 {
-		errs = append(errs, fmt.Errorf("drain is %s; it can not be negative", c.Drain))
+		errs = append(errs, fmt.Errorf("drain is %s; it can not be negative%s", c.Drain, c.from("drain")))
 	}
 	if c.Grace < 0 {
-		errs = append(errs, fmt.Errorf("grace is %s; it can not be negative", c.Grace))
+		errs = append(errs, fmt.Errorf("grace is %s; it can not be negative%s", c.Grace, c.from("grace")))
 	}
 	return errors.Join(errs...)
+}
+
+// Source says where one setting came from.
+type Source struct {
+	Setting string // "ws", "store" and so on
+	From    string // such as "env WS_PORT"
+}
+
+// from says in brackets, for an error, where settings came from; it is empty where nobody
+// knows.
+func (c *Config) from(settings ...string) string {
+	if c.Sources == nil {
+		return ""
+	}
+	var said []string
+	for _, name := range settings {
+		at := slices.IndexFunc(c.Sources, func(s Source) bool { return s.Setting == name })
+		if at < 0 {
+			said = append(said, name+" is the default")
+		} else {
+			said = append(said, name+" from "+c.Sources[at].From)
+		}
+	}
+	return " (" + strings.Join(said, ", ") + ")"
+}
+
+// settings says, for the log, what is not a default and where it came from.
+func (c *Config) settings() string {
+	var said []string
+	for _, s := range c.Sources {
+		said = append(said, s.Setting+" from "+s.From)
+	}
+	if said == nil {
+		return "defaults"
+	}
+	return strings.Join(said, ", ") + "; all others are defaults"
 }
 
 func checkAddr(addr string) (host string, err error) {

@@ -127,7 +127,7 @@ func (h *Hub) isApart(d *door) bool {
 func (h *Hub) open() error {
 	var err error
 	if h.store, err = h.openStore(); err != nil {
-		return err
+		return fmt.Errorf("%w%s", err, h.cfg.from("store"))
 	}
 	if h.bus, err = bus.New(bus.Options{Store: h.store, SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.loseStore}); err != nil {
 		return err
@@ -248,13 +248,13 @@ func (h *Hub) authenticate(ctx context.Context, token string, given bool) (ws.Ac
 
 // listen opens one listener for each distinct address.
 func (h *Hub) listen() error {
-	for _, addr := range []string{h.cfg.WSAddr, h.cfg.HTTPAddr, h.cfg.OpsAddr} {
-		if h.door(addr) != nil {
+	for _, at := range []struct{ name, addr string }{{"ws", h.cfg.WSAddr}, {"http", h.cfg.HTTPAddr}, {"ops", h.cfg.OpsAddr}} {
+		if h.door(at.addr) != nil {
 			continue
 		}
-		d, err := newDoor(addr)
+		d, err := newDoor(at.addr)
 		if err != nil {
-			return err
+			return fmt.Errorf("%w%s", err, h.cfg.from(at.name))
 		}
 		h.doors = append(h.doors, d)
 	}
@@ -279,7 +279,16 @@ func (h *Hub) serve() {
 		}
 	}
 	h.log.Info("hub is up", "ws", h.WSAddr(), "http", h.HTTPAddr(), "ops", h.OpsAddr(), "store", h.cfg.Store,
-		"durability", h.durability(), "version", h.cfg.Version)
+		"durability", h.durability(), "version", h.cfg.Version, h.settings())
+}
+
+// settings is the attribute of the log that says where the settings came from, empty where
+// nobody knows.
+func (h *Hub) settings() slog.Attr {
+	if h.cfg.Sources == nil {
+		return slog.Attr{}
+	}
+	return slog.String("settings", h.cfg.settings())
 }
 
 func (h *Hub) serveAt(d *door) {

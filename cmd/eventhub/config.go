@@ -87,8 +87,22 @@ func hubConfig(s *config.Settings) hub.Config {
 		MetricsLabels:    s.Int("metrics-labels"), MetricsHistograms: s.Int("metrics-histograms"),
 		Grace:   s.Duration("grace"),
 		Drain:   s.Duration("drain"),
+		Sources: sources(s),
 		Version: versionString(),
 	}
+}
+
+// sources says where the settings came from that are not defaults. A secret that a file
+// holds is one setting.
+func sources(s *config.Settings) []hub.Source {
+	given := []hub.Source{} // known, even where nothing is given
+	for _, k := range hubSchema().Keys() {
+		from := s.Source(k.Name)
+		if from.Kind != config.FromDefault && !k.IsTwin() {
+			given = append(given, hub.Source{Setting: k.Name, From: from.String()})
+		}
+	}
+	return given
 }
 
 // loadHub reads flags, environment and file, and checks that a hub could be run
@@ -186,8 +200,11 @@ a port in use or a store that is locked shows only at the start.`,
 			if settings.File != "" {
 				what = settings.File
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "ok: %s; store %s, ws %s, http %s, ops %s\n", what,
-				settings.Text("store"), settings.Text("ws"), settings.Text("http"), settings.Text("ops"))
+			var values []string
+			for _, key := range []string{"store", "ws", "http", "ops"} {
+				values = append(values, fmt.Sprintf("%s %s (%s)", key, settings.Text(key), settings.Source(key)))
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "ok: %s; %s\n", what, strings.Join(values, ", "))
 			return err
 		},
 	}

@@ -173,7 +173,7 @@ func TestEveryKey(t *testing.T) {
 
 // userPart leaves out what is not for a user to configure.
 func userPart(c hub.Config) hub.Config {
-	c.Logger, c.Version = nil, ""
+	c.Logger, c.Version, c.Sources = nil, "", nil
 	if len(c.Origins) == 0 {
 		c.Origins = nil
 	}

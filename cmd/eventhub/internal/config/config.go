@@ -67,6 +67,9 @@ type Key struct {
 	twinOf string // of a -file key: the secret's name
 }
 
+// IsTwin reports whether the key names the file of a secret.
+func (k Key) IsTwin() bool { return k.twinOf != "" }
+
 // Variables returns the environment variables of the key, the strongest first.
 func (k Key) Variables() []string {
 	own := envPrefix + strings.ToUpper(strings.ReplaceAll(k.Name, "-", "_"))
