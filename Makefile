@@ -1,7 +1,8 @@
 # make help lists what there is. CGO stays off: the binary is static.
 export CGO_ENABLED := 0
 GO ?= go
-VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo devel)
+# The source archive of a release has a file VERSION, and no git.
+VERSION ?= $(shell cat VERSION 2>/dev/null || git describe --always --dirty 2>/dev/null || echo devel)
 
 .DEFAULT_GOAL := help
 # Where make install puts the files; docs/install.md lists them.
@@ -10,7 +11,7 @@ BINARY ?= bin/eventhub
 UNITDIR ?= auto
 INSTALL = PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' BINARY='$(BINARY)' UNITDIR='$(UNITDIR)' ./scripts/install
 
-.PHONY: help build install uninstall demo quick test lint bench bench-peers soak fuzz clean
+.PHONY: help build install uninstall release demo quick test lint bench bench-peers soak fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +25,9 @@ install: ## install bin/eventhub, built if it is not there, completions and the 
 
 uninstall: ## remove what make install installed; data and settings stay
 	@$(INSTALL) remove
+
+release: ## into dist: archives for Linux and macOS, SBOMs, checksums; VERSION=v1.2.3
+	@$(if $(filter-out undefined file,$(origin VERSION)),VERSION='$(VERSION)') ./scripts/release
 
 demo: build ## run hub, heartbeat agent and projector, and watch this machine's processes
 	./bin/eventhub demo
@@ -50,4 +54,4 @@ fuzz: ## every fuzz test for a minute each
 	./scripts/fuzz
 
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin dist
