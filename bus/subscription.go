@@ -129,6 +129,13 @@ func (s *subscription) roster() []*member {
 	return all
 }
 
+// InFlight returns how many events are leased to the subscription.
+func (s *subscription) InFlight() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inFlight
+}
+
 // Ready implements eventhub.Subscription.
 func (s *subscription) Ready() {
 	s.giving.Lock() // a hand-over under way has not said yet that it was too much

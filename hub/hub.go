@@ -150,7 +150,7 @@ func (h *Hub) open() error {
 		Authenticate: func(ctx context.Context, token string, given bool) (rest.Access, error) {
 			p, err := h.verifier.Verify(ctx, token, given)
 			return rest.Access{Publisher: h.bus, Subscriber: h.bus, Puller: h.bus, Inspector: h.bus, Operator: h.bus, Scheduler: h.bus,
-				History: h.bus, Importer: h.bus, Backuper: h.bus, Redriver: h.bus, Name: p.Name}, err
+				History: h.bus, Importer: h.bus, Backuper: h.bus, Redriver: h.bus, Connections: h.gateway, Name: p.Name}, err
 		},
 		Open:    h.cfg.AuthToken == "",
 		Origins: h.cfg.Origins,
@@ -339,7 +339,7 @@ func (h *Hub) Stop(ctx context.Context) error {
 	h.drain(ctx)
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Grace)
 	defer cancel()
-	h.log.Info("hub is stopping", "connections", h.gateway.Connections())
+	h.log.Info("hub is stopping", "connections", h.gateway.Open())
 	var errs []error
 	doors := slices.DeleteFunc(slices.Clone(h.doors), h.isApart)
 	for _, d := range doors {

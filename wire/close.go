@@ -4,7 +4,7 @@ package wire
 // should make of them.
 const (
 	CloseNormal        = 1000 // the client said goodbye; this is the answer
-	CloseGoingAway     = 1001 // the hub is shutting down: reconnect
+	CloseGoingAway     = 1001 // the hub is shutting down, or an operator wants the client to go: reconnect
 	CloseProtocolError = 1002 // the WebSocket protocol was broken: a bug in the client
 	CloseUnsupported   = 1003 // a binary message came: frames are text
 	CloseInvalidUTF8   = 1007 // a text message is not UTF-8

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"eventhub"
+	hubclient "eventhub/client"
 	"eventhub/hub"
 )
 
@@ -15,8 +16,9 @@ const token = "s3cret"
 
 // The places of examples that no document can know stand for these.
 const (
-	anyLease  = "1k3f9zq0x8w2a-1-1"
-	anyLetter = "dl-1"
+	anyLease      = "1k3f9zq0x8w2a-1-1"
+	anyLetter     = "dl-1"
+	anyConnection = "mgx3k2ab-1"
 )
 
 // world is a hub in which what the examples speak of is there: three orders, an effect
@@ -24,7 +26,7 @@ const (
 // group shipping, which has given all of them up.
 type world struct {
 	*hub.Hub
-	lease, letter string // the real ones
+	lease, letter, connection string // the real ones
 }
 
 // begin starts a hub that asks for the token. It has all its doors on one address, and
@@ -45,6 +47,7 @@ func begin(tb testing.TB, store string) *world {
 		}
 	})
 	w := &world{Hub: h}
+	w.connect(tb)
 	w.publish(tb)
 	w.giveUp(tb)
 	for _, g := range [][2]string{{"orders", "billing"}, {"orders.**", "audit"}} {
@@ -65,6 +68,28 @@ func order(id string) eventhub.Event {
 		Topic: "orders", ID: id, Key: "customer-7", SID: "shop-1", Headers: map[string]string{"x-correlation-id": "cart-9"},
 		Tags: []string{"#duck"}, CausedBy: []string{"cart-9"}, Payload: json.RawMessage(`{"total":5}`),
 	}
+}
+
+// connect makes two connections, of which the first is looked at, and closed.
+func (w *world) connect(tb testing.TB) {
+	tb.Helper()
+	for range 2 {
+		w.dial(tb)
+	}
+}
+
+func (w *world) dial(tb testing.TB) {
+	tb.Helper()
+	c, err := hubclient.Dial(tb.Context(), "ws://"+w.WSAddr(), hubclient.WithToken(token), hubclient.WithName("oracle"), hubclient.WithoutReconnect())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { c.Close() })
+	open, err := c.Admin().Connections(tb.Context(), "", 1)
+	if err != nil || len(open) == 0 {
+		tb.Fatalf("the connections are %v, %v", open, err)
+	}
+	w.connection = open[0].ID
 }
 
 func (w *world) publish(tb testing.TB) {

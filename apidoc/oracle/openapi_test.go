@@ -300,8 +300,8 @@ type answer struct {
 
 // send sends a request to a hub, with what the examples can not know in its place.
 func (r *request) send(w *world, method, bearer string) (*answer, error) {
-	real := strings.NewReplacer(anyLease, w.lease, anyLetter, w.letter)
-	target := "http://" + w.HTTPAddr() + r.path
+	real := strings.NewReplacer(anyLease, w.lease, anyLetter, w.letter, anyConnection, w.connection)
+	target := "http://" + w.HTTPAddr() + real.Replace(r.path)
 	if len(r.query) > 0 {
 		target += "?" + real.Replace(r.query.Encode())
 	}

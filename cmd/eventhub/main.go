@@ -110,7 +110,7 @@ func rootCommand() *cobra.Command {
 		c.GroupID = "run"
 		root.AddCommand(c)
 	}
-	for _, c := range []*cobra.Command{pubCommand(), subCommand(), getCommand(), topicCommand(), groupCommand(), dlqCommand(), scheduleCommand(),
+	for _, c := range []*cobra.Command{pubCommand(), subCommand(), getCommand(), topicCommand(), groupCommand(), dlqCommand(), scheduleCommand(), connectionsCommand(),
 		replayCommand(), exportCommand(), importCommand(), backupCommand(), checkCommand(), healthCommand(), benchCommand()} {
 		c.GroupID = "use"
 		root.AddCommand(c)

@@ -45,18 +45,19 @@ const (
 )
 
 // Access is what an authenticated request may use. Every field is set, except
-// Scheduler, without which nothing is found under its paths.
+// Scheduler and Connections, without which their paths are not supported.
 type Access struct {
-	Publisher  eventhub.Publisher
-	Subscriber eventhub.Subscriber
-	Puller     eventhub.Puller
-	Inspector  admin.Inspector
-	Operator   admin.Operator
-	Scheduler  admin.Scheduler
-	History    admin.History
-	Importer   admin.Importer
-	Backuper   admin.Backuper
-	Redriver   admin.Redriver
+	Publisher   eventhub.Publisher
+	Subscriber  eventhub.Subscriber
+	Puller      eventhub.Puller
+	Inspector   admin.Inspector
+	Operator    admin.Operator
+	Scheduler   admin.Scheduler
+	History     admin.History
+	Importer    admin.Importer
+	Backuper    admin.Backuper
+	Redriver    admin.Redriver
+	Connections admin.Connections
 	// Name says who asks, and is kept with what was done; no secret.
 	Name string
 
@@ -170,6 +171,8 @@ func (a *API) resources() map[string]methods {
 		"/v1/topics/{topic}/groups/{group}/modack":   {"POST": modack},
 		"/v1/topics/{topic}/stream":                  {"GET": a.stream},
 		"/v1/topics/{topic}/scheduled/{id}":          {"DELETE": cancelScheduled},
+		"/v1/connections":                            {"GET": listConnections},
+		"/v1/connections/{id}":                       {"DELETE": a.closeConnection},
 		"/v1/dlq":                                    {"GET": listDeadLetterTopics},
 		"/v1/dlq/{topic}":                            {"GET": listDeadLetters},
 		"/v1/dlq/{topic}/redrive":                    {"POST": a.redrive},

@@ -44,6 +44,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -64,8 +65,10 @@ type Gateway struct {
 	log      *slog.Logger
 	origins  *origin.Policy
 	upgrader gws.HTTPUpgrader
+	run      string // of ids
 
 	mu       sync.Mutex
+	numbered uint64 // connections so far
 	sessions map[*session]struct{}
 	taken    int // slots of MaxConnections: sessions and upgrades under way
 	stopping bool
@@ -85,6 +88,7 @@ func New(cfg Config) (*Gateway, error) {
 		log:      cfg.Logger,
 		origins:  origins,
 		upgrader: gws.HTTPUpgrader{Timeout: cfg.WriteWait},
+		run:      strconv.FormatInt(time.Now().UnixMilli(), 36),
 		sessions: make(map[*session]struct{}),
 		idle:     make(chan struct{}),
 		past:     measure.Gateway{Closed: make(map[int]uint64), Errors: make(map[string]uint64)},
@@ -166,19 +170,21 @@ func (g *Gateway) start(conn net.Conn, early *bufio.Reader) {
 		s.in.preload(bytes)
 	}
 	g.mu.Lock()
+	g.numbered++
+	s.number = g.numbered
 	g.sessions[s] = struct{}{}
 	g.past.Opened++
 	stopping := g.stopping
 	g.mu.Unlock()
-	g.log.Info("connection opened", "remote", s.remote)
+	g.log.Info("connection opened", "remote", s.remote, "id", s.id())
 	if stopping {
 		s.sayGoodbye()
 	}
 	go s.run()
 }
 
-// Connections returns the number of open sessions.
-func (g *Gateway) Connections() int {
+// Open returns the number of open sessions.
+func (g *Gateway) Open() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.sessions)

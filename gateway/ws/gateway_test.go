@@ -92,7 +92,7 @@ func TestMaxConnections(t *testing.T) {
 	f := serve(t, func(c *Config) { c.MaxConnections = 2 })
 	first := f.login(t)
 	f.login(t)
-	if n := f.gw.Connections(); n != 2 {
+	if n := f.gw.Open(); n != 2 {
 		t.Errorf("%d connections; want 2", n)
 	}
 	_, resp := f.request(t, "")
@@ -154,7 +154,7 @@ func TestShutdown(t *testing.T) {
 			t.Errorf("subscription %d was left by %s; want unsubscribe", i, how)
 		}
 	}
-	if n := f.gw.Connections(); n != 0 {
+	if n := f.gw.Open(); n != 0 {
 		t.Errorf("%d connections are left", n)
 	}
 	if _, resp := f.request(t, ""); resp.StatusCode != http.StatusServiceUnavailable {

@@ -39,6 +39,7 @@ type session struct {
 	cancel context.CancelFunc
 	remote string
 	opened time.Time
+	number uint64 // of all connections, from 1
 
 	// The reader's own.
 	in         frameReader
@@ -61,6 +62,7 @@ type session struct {
 	changed sync.Cond // on mu: room, answers, flush ended, closing
 	out     outbound
 	subs    map[subKey]*subscription
+	left    bool // all groups, for good
 }
 
 // counts are of what the reader handed on, for the log.
@@ -89,6 +91,10 @@ func (s *session) run() {
 	for s.handleRead() && s.awaitRoom() && s.awaitMemory() && s.read() {
 	}
 	s.leaveAll()
+	s.mu.Lock()
+	s.left = true
+	s.changed.Broadcast()
+	s.mu.Unlock()
 	s.linger()
 	s.mu.Lock()
 	for s.out.flushing {
@@ -433,7 +439,7 @@ func (s *session) log() {
 		errors += n
 	}
 	s.gw.log.LogAttrs(context.Background(), slog.LevelInfo, "connection closed",
-		slog.String("remote", s.remote), slog.String("name", s.access.Name), slog.String("client", s.name),
+		slog.String("remote", s.remote), slog.String("id", s.id()), slog.String("name", s.access.Name), slog.String("client", s.name),
 		slog.Int("code", int(out.code)), slog.String("reason", out.why),
 		slog.Duration("lasted", time.Since(s.opened)),
 		slog.Int64("published", s.counts.published), slog.Int64("settled", s.counts.settled),
