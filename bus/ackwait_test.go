@@ -502,6 +502,42 @@ func TestWaitTellsTheTruth(t *testing.T) {
 	})
 }
 
+// TestWaitForALateLetter: a redriven event whose dead letter is on its way while its group is
+// sought is given up, and not acked.
+func TestWaitForALateLetter(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		terminal := eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}
+		in := r.subscribe(earliest("t", "g"))
+		wait := eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g"}}
+		r.enqueue(bg, wait)
+		in.settle(terminal, byLease(in.take()[0]))
+		equal(t, "redriven", r.redrive(redriveAll("t")).Redriven, 1)
+		redriven := in.take()
+		w := r.enqueue(bg, wait)
+		equal(t, "over before its verdict", w.over(), false)
+		hold := make(chan struct{})
+		r.store.set(hold, nil)
+		in.settle(terminal, byLease(redriven[0]))
+		sought := make(chan error)
+		go func() {
+			_, err := r.bus.SeekGroup(bg, "t", "g", eventhub.Latest, true)
+			sought <- err
+		}()
+		synctest.Wait()
+		equal(t, "over while the dead letter is on its way", w.over(), false)
+		r.store.set(nil, nil)
+		close(hold)
+		if err := <-sought; err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		equal(t, "dead letters", len(r.events("t.dlq")), 2)
+		if !w.over() || !strings.Contains(fmt.Sprint(w.pubs[0].Err), "has dead-lettered") {
+			t.Errorf("the wait is over %v, %v; want that the group has dead-lettered the event", w.over(), w.pubs[0].Err)
+		}
+	})
+}
+
 // TestWaitKnowsTheTruthLater: what a group did before anybody waited is known from what is
 // durable, so a restart changes no answer.
 func TestWaitKnowsTheTruthLater(t *testing.T) {
