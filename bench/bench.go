@@ -46,6 +46,8 @@ type Target struct {
 	Patience time.Duration
 	// Seed makes what is random, payloads and the choice of keys, the same again.
 	Seed uint64
+
+	made string // the topic that the last run has made a name for
 }
 
 // Progress says how far a run is.
@@ -157,13 +159,47 @@ func (t *Target) allDone(ctx context.Context, topic, group string) error {
 	return err
 }
 
-// topicOr returns the topic, or a new one where it is empty.
-func topicOr(topic, workload string) string {
+// topicOr returns the topic, or a new one where it is empty, which CleanUp deletes.
+func (t *Target) topicOr(topic, workload string) string {
+	t.made = ""
 	if topic != "" {
 		return topic
 	}
 	id := eventid.New()
-	return "bench." + workload + "-" + id[len(id)-12:]
+	t.made = "bench." + workload + "-" + id[len(id)-12:]
+	return t.made
+}
+
+// settling is how long the hub may take to work off what a run that was broken off has
+// sent, until which a deleted topic may be there again.
+const settling = 100 * time.Millisecond
+
+// CleanUp deletes the topic that the last run has made, with its events and groups, and
+// returns its name. It does nothing, and returns "", where the run was given a topic, or
+// has not got as far as to make one.
+func (t *Target) CleanUp(ctx context.Context) (topic string, err error) {
+	if t.made == "" {
+		return "", nil
+	}
+	adm, err := t.admin()
+	if err != nil {
+		return "", err
+	}
+	defer adm.Close()
+	for {
+		switch err := adm.DeleteTopic(ctx, t.made); {
+		case eventhub.ErrorCode(err) == eventhub.CodeUnknownID:
+			return topic, nil
+		case err != nil:
+			return "", fmt.Errorf("topic %s is not deleted: %w", t.made, err)
+		}
+		topic = t.made
+		select {
+		case <-time.After(settling):
+		case <-ctx.Done():
+			return topic, nil
+		}
+	}
 }
 
 // within is one range that an option must keep to.

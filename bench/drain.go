@@ -45,7 +45,7 @@ func (o *SubscribeOptions) Validate() error {
 
 // Subscribe runs the workload.
 func Subscribe(ctx context.Context, t *Target, o SubscribeOptions) (*Result, error) {
-	o.Topic = topicOr(o.Topic, "subscribe")
+	o.Topic = t.topicOr(o.Topic, "subscribe")
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (o *CatchupOptions) Validate() error {
 
 // Catchup runs the workload.
 func Catchup(ctx context.Context, t *Target, o CatchupOptions) (*Result, error) {
-	o.Topic = topicOr(o.Topic, "catchup")
+	o.Topic = t.topicOr(o.Topic, "catchup")
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}

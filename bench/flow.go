@@ -55,7 +55,7 @@ const latencySlots = 1_000
 
 // MeasureLatency runs the workload.
 func MeasureLatency(ctx context.Context, t *Target, o LatencyOptions) (*Result, error) {
-	o.Topic = topicOr(o.Topic, "latency")
+	o.Topic = t.topicOr(o.Topic, "latency")
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (o *FanoutOptions) flow() *flow {
 
 // Fanout runs the workload.
 func Fanout(ctx context.Context, t *Target, o FanoutOptions) (*Result, error) {
-	o.Topic = topicOr(o.Topic, "fanout")
+	o.Topic = t.topicOr(o.Topic, "fanout")
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}

@@ -36,7 +36,7 @@ func (o *IdleOptions) Validate() error {
 
 // Idle runs the workload. It needs Target.Ops.
 func Idle(ctx context.Context, t *Target, o IdleOptions) (*Result, error) {
-	o.Topic = topicOr(o.Topic, "idle")
+	o.Topic = t.topicOr(o.Topic, "idle")
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}

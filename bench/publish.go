@@ -67,7 +67,7 @@ func (o *PublishOptions) shape() *shape {
 
 // Publish runs the workload.
 func Publish(ctx context.Context, t *Target, o PublishOptions) (*Result, error) {
-	o.Topic = topicOr(o.Topic, "publish")
+	o.Topic = t.topicOr(o.Topic, "publish")
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}

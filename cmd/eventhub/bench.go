@@ -43,10 +43,11 @@ func benchCommand() *cobra.Command {
 
 const benchNote = `
 
-The load goes to the hub of --url, or with --serve to one of its own: this program as
-a second process, over a fresh directory that is removed afterwards. Events stay in
-the topic, whose name is made for the run unless --topic gives one. Refused requests
-are counted and make the exit code 1, as does a hub whose own count differs.`
+The load goes to the hub of --url, whoever else works with it, or with --serve to one of
+its own: this program as a second process, over a fresh directory that is removed
+afterwards. The topic of a run has a name of its own, and is deleted at the end with its
+events and groups, also after Ctrl-C; one that --topic names stays. Refused requests are
+counted and make the exit code 1, as does a hub whose own count differs.`
 
 // benchmark makes a subcommand out of a workload.
 func benchmark(cmd *cobra.Command, run workload) *cobra.Command {
@@ -92,14 +93,35 @@ func (b *benching) run(cmd *cobra.Command, run workload) (err error) {
 		defer line.clear()
 	}
 	res, err := run(cmd.Context(), t)
+	deleted, cleanErr := b.cleanUp(t)
 	if err != nil {
-		return benchError(err)
+		if deleted != "" {
+			fmt.Fprintf(cmd.ErrOrStderr(), "eventhub: deleted topic %s\n", deleted)
+		}
+		if code := exitCode(err); code == exitUnreachable || code == exitDenied {
+			cleanErr = nil // for the same reason
+		}
+		return errors.Join(benchError(err), cleanErr)
 	}
-	err = output.Document(out, b.format.Format, res, func(w io.Writer) error { return printBench(w, res) })
+	if cleanErr != nil {
+		return cleanErr
+	}
+	err = output.Document(out, b.format.Format, res, func(w io.Writer) error { return printBench(w, res, deleted) })
 	if err == nil && res.Errors > 0 {
 		err = fmt.Errorf("the hub refused %s: %s", output.Things(res.Errors, "request"), res.FirstError)
 	}
 	return err
+}
+
+// cleanUp deletes what the run has made in a hub that is not its own. Ctrl-C does not stop
+// it: it is about what would be left.
+func (b *benching) cleanUp(t *bench.Target) (topic string, err error) {
+	if b.serve {
+		return "", nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), linger)
+	defer cancel()
+	return t.CleanUp(ctx)
 }
 
 // start makes a hub for this run.
@@ -150,7 +172,7 @@ func (l *progressLine) clear() {
 // benchRow is one line of a result.
 type benchRow struct{ name, value string }
 
-func printBench(w io.Writer, res *bench.Result) error {
+func printBench(w io.Writer, res *bench.Result, deleted string) error {
 	rows := []benchRow{
 		{"workload", res.Workload},
 		{"hub", fmt.Sprintf("%s, durability %s", res.Hub.Version, res.Hub.Durability)},
@@ -159,7 +181,11 @@ func printBench(w io.Writer, res *bench.Result) error {
 		rows = append(rows, benchRow{name, fmt.Sprintf(format, args...)})
 	}
 	if res.Hub.Topic != "" {
-		add("topic", "%s, %s published", res.Hub.Topic, output.Things(res.Published, "event"))
+		then := ""
+		if deleted != "" {
+			then = ", then deleted"
+		}
+		add("topic", "%s, %s published%s", res.Hub.Topic, output.Things(res.Published, "event"), then)
 	}
 	add(res.Unit, "%s in %.2f s", output.Count(res.Count), res.Seconds)
 	add("per second", "%s", output.Count(int64(res.PerSecond)))

@@ -4,10 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"os/exec"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	"eventhub/admin"
 	"eventhub/bench"
+	"eventhub/client"
 )
 
 // TestBench runs the real program against a hub of its own, which is a second
@@ -38,7 +44,7 @@ func TestBenchTables(t *testing.T) {
 		args string
 		want []string
 	}{
-		{"publish --count 500 --warmup 0 --rate 5000", []string{"workload     publish\n", "durability none\n", "500 events published\n", "events       500 in 0.", "until OK     p50 ", "errors       0\n"}},
+		{"publish --count 500 --warmup 0 --rate 5000", []string{"workload     publish\n", "durability none\n", "500 events published, then deleted\n", "events       500 in 0.", "until OK     p50 ", "errors       0\n"}},
 		{"subscribe --count 640 --ack ids", []string{"640 events published", "deliveries   ", "errors       0\n"}},
 		{"catchup --count 640 --batch", []string{"deliveries   "}},
 		{"latency --rate 1000 --duration 100ms --warmup 0", []string{"deliveries   100 in", "until EVENT  p50 "}},
@@ -55,6 +61,61 @@ func TestBenchTables(t *testing.T) {
 				t.Errorf("%s: %q is not in\n%s", tt.args, want, stdout)
 			}
 		}
+	}
+}
+
+// TestBenchLeavesNothing: the topic that a run makes is deleted with its groups when the
+// run is over, also where Ctrl-C ends it; a topic that the user has named stays.
+func TestBenchLeavesNothing(t *testing.T) {
+	hub := startHub(t, "--store", "memory:")
+	adm, err := client.NewAdmin("ws://" + hub.ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer adm.Close()
+	topics := func() (names []string) {
+		t.Helper()
+		found, err := adm.Topics(t.Context(), "", admin.MaxPage)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range found {
+			names = append(names, f.Topic)
+		}
+		return names
+	}
+	for _, args := range []string{
+		"publish --count 500 --warmup 0", "subscribe --count 640", "catchup --count 640", "publish --count 10 --warmup 0 --topic mine",
+		"latency --rate 1000 --duration 100ms --warmup 0", "fanout --groups 3 --rate 100 --duration 100ms --warmup 0",
+	} {
+		code, stdout, stderr := runBinary(t, nil, append(append([]string{"bench"}, strings.Fields(args)...), "--url", "ws://"+hub.ws)...)
+		if kept := strings.Contains(args, "mine"); code != exitDone || strings.Contains(stdout, "then deleted") == kept {
+			t.Errorf("%s: exit code %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
+	if got := topics(); !slices.Equal(got, []string{"mine"}) {
+		t.Errorf("the runs have left %q; want mine", got)
+	}
+	cmd := exec.Command(binary, "bench", "publish", "--duration", "10m", "--url", "ws://"+hub.ws)
+	cmd.Env = cleanEnv()
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	alarm := time.AfterFunc(watchdog, func() { cmd.Process.Kill() })
+	defer alarm.Stop()
+	for len(topics()) < 2 {
+		time.Sleep(time.Millisecond) // nobody says when a topic is there
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil || !strings.Contains(stderr.String(), "eventhub: deleted topic bench.publish-") {
+		t.Errorf("%v: %s", err, stderr.String())
+	}
+	if got := topics(); !slices.Equal(got, []string{"mine"}) {
+		t.Errorf("the interrupted run has left %q; want mine", got)
 	}
 }
 
