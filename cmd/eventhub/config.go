@@ -28,7 +28,7 @@ func hubSchema() *config.Schema {
 			Usage: "health and operations address, host:port or port"},
 		{Name: "store", Type: config.Text, Default: hub.DefaultStore, Older: []string{"MONGO_URL"}, Hide: hideURL,
 			Usage: "directory of the embedded store, or memory: which keeps nothing"},
-		{Name: "auth-token", Type: config.Text, Secret: true, Older: []string{"AUTH_TOKEN", "WS_TOKEN"},
+		{Name: "auth_token", Type: config.Text, Secret: true, Older: []string{"AUTH_TOKEN", "WS_TOKEN"},
 			Usage: "token that clients must present; other users of the machine can see a flag, not a file"},
 		{Name: "insecure", Type: config.Bool,
 			Usage: "allow addresses other than loopback without authentication"},
@@ -36,21 +36,21 @@ func hubSchema() *config.Schema {
 			Usage: "web origins (scheme://host[:port]) that may connect besides the hub's own host"},
 		{Name: "durability", Type: config.OneOf("sync", "interval"), Default: "sync",
 			Usage: "sync: an OK means on disk; interval: on disk within 10 ms, which a crash may lose"},
-		{Name: "max-topics", Type: config.Int(1), Default: strconv.Itoa(hub.Config{}.WithDefaults().MaxTopics),
+		{Name: "max_topics", Type: config.Int(1), Default: strconv.Itoa(hub.Config{}.WithDefaults().MaxTopics),
 			Usage: "most topics that are created"},
-		{Name: "max-message-memory", Type: config.Int(hub.LeastMessageMemory), Default: strconv.Itoa(hub.Config{}.WithDefaults().MaxMessageMemory),
+		{Name: "max_message_memory", Type: config.Int(hub.LeastMessageMemory), Default: strconv.Itoa(hub.Config{}.WithDefaults().MaxMessageMemory),
 			Usage: "most memory, in MiB, of messages that are not complete; answers that are not taken may have as much"},
-		{Name: "metrics-labels", Type: config.Int(1), Default: strconv.Itoa(hub.Config{}.WithDefaults().MetricsLabels),
+		{Name: "metrics_labels", Type: config.Int(1), Default: strconv.Itoa(hub.Config{}.WithDefaults().MetricsLabels),
 			Usage: "topics, and groups, with metrics of their own; all others share one row"},
-		{Name: "metrics-histograms", Type: config.Int(1), Default: strconv.Itoa(hub.Config{}.WithDefaults().MetricsHistograms),
+		{Name: "metrics_histograms", Type: config.Int(1), Default: strconv.Itoa(hub.Config{}.WithDefaults().MetricsHistograms),
 			Usage: "groups with latency histograms of their own; all others share one row"},
 		{Name: "grace", Type: config.Duration, Default: hub.DefaultGrace.String(),
 			Usage: "how long a graceful stop may take"},
 		{Name: "drain", Type: config.Pause, Default: "0s",
 			Usage: "how long a stopping hub is not ready and still takes everything, before that"},
-		{Name: "log-format", Type: config.OneOf("text", "json"), Default: "text",
+		{Name: "log_format", Type: config.OneOf("text", "json"), Default: "text",
 			Usage: "text or json"},
-		{Name: "log-level", Type: config.OneOf("debug", "info", "warn", "error"), Default: "info",
+		{Name: "log_level", Type: config.OneOf("debug", "info", "warn", "error"), Default: "info",
 			Usage: "debug, info, warn or error"},
 	}, clientVariables...)
 }
@@ -78,13 +78,13 @@ func hubConfig(s *config.Settings) hub.Config {
 		WSAddr:           s.Text("ws"),
 		HTTPAddr:         s.Text("http"),
 		OpsAddr:          s.Text("ops"),
-		AuthToken:        s.Text("auth-token"),
+		AuthToken:        s.Text("auth_token"),
 		Insecure:         s.Bool("insecure"),
 		Origins:          s.Strings("origin"),
 		Durability:       s.Text("durability"),
-		MaxTopics:        s.Int("max-topics"),
-		MaxMessageMemory: s.Int("max-message-memory"),
-		MetricsLabels:    s.Int("metrics-labels"), MetricsHistograms: s.Int("metrics-histograms"),
+		MaxTopics:        s.Int("max_topics"),
+		MaxMessageMemory: s.Int("max_message_memory"),
+		MetricsLabels:    s.Int("metrics_labels"), MetricsHistograms: s.Int("metrics_histograms"),
 		Grace:   s.Duration("grace"),
 		Drain:   s.Duration("drain"),
 		Sources: sources(s),
@@ -223,7 +223,7 @@ func registerHubFlags(cmd *cobra.Command) {
 	}
 	for _, k := range schema.Keys() {
 		if choices := k.Type.Choices(); choices != nil {
-			complete(k.Name, choices, cobra.ShellCompDirectiveNoFileComp)
+			complete(k.Flag(), choices, cobra.ShellCompDirectiveNoFileComp)
 		}
 	}
 	complete("config", []string{"yaml", "yml", "json"}, cobra.ShellCompDirectiveFilterFileExt)
@@ -251,9 +251,9 @@ func dangers(s *config.Settings) []string {
 	} else if parent := filepath.Dir(store); !isDir(parent) {
 		found = append(found, fmt.Sprintf("store %s: there is no directory %s; the hub would make it, but is a disk missing?", store, parent))
 	}
-	token := s.Source("auth-token")
+	token := s.Source("auth_token")
 	if token.Kind == config.FromFlag {
-		found = append(found, "auth-token is given as a flag, which other users of the machine can see: better auth-token-file")
+		found = append(found, "auth_token is given as a flag, which other users of the machine can see: better auth_token_file")
 	}
 	if info, err := os.Stat(token.Path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o004 != 0 {
 		found = append(found, fmt.Sprintf("%s holds a secret and every user of the machine can read it (mode %04o)", token.Path, info.Mode().Perm()))

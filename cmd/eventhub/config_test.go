@@ -42,19 +42,19 @@ var keyValues = map[string]struct {
 	"http":               {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
 	"ops":                {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
 	"store":              {"a", "'b'", "c d", [3]any{"a", "'b'", "c d"}},
-	"auth-token":         {"0123", "b", "c", [3]any{"0123", "b", "c"}},
-	"auth-token-file":    {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
+	"auth_token":         {"0123", "b", "c", [3]any{"0123", "b", "c"}},
+	"auth_token_file":    {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
 	"insecure":           {"true", "false", "true", [3]any{true, false, true}},
 	"origin":             {"[http://a, http://b]", "http://c,http://d", "http://e", [3]any{[]string{"http://a", "http://b"}, []string{"http://c", "http://d"}, []string{"http://e"}}},
 	"durability":         {"interval", "sync", "INTERVAL", [3]any{"interval", "sync", "interval"}},
-	"max-topics":         {"1_000", "2", "3", [3]any{1000, 2, 3}},
-	"max-message-memory": {"40", "50", "60", [3]any{40, 50, 60}},
-	"metrics-labels":     {"4", "5", "6", [3]any{4, 5, 6}},
-	"metrics-histograms": {"7", "8", "9", [3]any{7, 8, 9}},
+	"max_topics":         {"1_000", "2", "3", [3]any{1000, 2, 3}},
+	"max_message_memory": {"40", "50", "60", [3]any{40, 50, 60}},
+	"metrics_labels":     {"4", "5", "6", [3]any{4, 5, 6}},
+	"metrics_histograms": {"7", "8", "9", [3]any{7, 8, 9}},
 	"grace":              {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
 	"drain":              {"4s", "5s", "6m", [3]any{4 * time.Second, 5 * time.Second, 6 * time.Minute}},
-	"log-format":         {"json", "text", "JSON", [3]any{"json", "text", "json"}},
-	"log-level":          {"debug", "WARN", "error", [3]any{slog.LevelDebug, slog.LevelWarn, slog.LevelError}},
+	"log_format":         {"json", "text", "JSON", [3]any{"json", "text", "json"}},
+	"log_level":          {"debug", "WARN", "error", [3]any{slog.LevelDebug, slog.LevelWarn, slog.LevelError}},
 }
 
 // effect returns what the hub or its logger is configured with.
@@ -69,7 +69,7 @@ func effect(s *config.Settings, key string) any {
 		return c.OpsAddr
 	case "store":
 		return c.Store
-	case "auth-token", "auth-token-file":
+	case "auth_token", "auth_token_file":
 		return c.AuthToken
 	case "insecure":
 		return c.Insecure
@@ -77,21 +77,21 @@ func effect(s *config.Settings, key string) any {
 		return c.Origins
 	case "durability":
 		return c.Durability
-	case "max-topics":
+	case "max_topics":
 		return c.MaxTopics
-	case "max-message-memory":
+	case "max_message_memory":
 		return c.MaxMessageMemory
-	case "metrics-labels":
+	case "metrics_labels":
 		return c.MetricsLabels
-	case "metrics-histograms":
+	case "metrics_histograms":
 		return c.MetricsHistograms
 	case "drain":
 		return c.Drain
 	case "grace":
 		return c.Grace
-	case "log-level":
+	case "log_level":
 		return logLevel(s)
-	case "log-format":
+	case "log_format":
 		var b bytes.Buffer
 		newLogger(&b, s, new(slog.LevelVar)).Error("x")
 		if json.Valid(b.Bytes()) {
@@ -164,7 +164,7 @@ func TestEveryKey(t *testing.T) {
 			environ = append(environ, variable+"="+here(values.env))
 			expect("environment", "env "+variable, values.want[1], environ)
 		}
-		expect("flag", "flag --"+k.Name, values.want[2], environ, "--"+k.Name+"="+here(values.flag))
+		expect("flag", "flag --"+k.Flag(), values.want[2], environ, "--"+k.Flag()+"="+here(values.flag))
 	}
 	if len(keyValues) != len(hubSchema().Keys()) {
 		t.Errorf("keyValues has %d rows for %d keys", len(keyValues), len(hubSchema().Keys()))
@@ -205,14 +205,14 @@ func TestNothingIsHidden(t *testing.T) {
 			t.Errorf("%s has no example", cmd.Name())
 		}
 		for _, k := range hubSchema().Keys() {
-			f := cmd.Flags().Lookup(k.Name)
+			f := cmd.Flags().Lookup(k.Flag())
 			if f == nil || f.Hidden || f.Deprecated != "" {
-				t.Errorf("%s has no flag --%s that is shown", cmd.Name(), k.Name)
+				t.Errorf("%s has no flag --%s that is shown", cmd.Name(), k.Flag())
 				continue
 			}
 			for _, variable := range k.Variables() {
 				if !strings.Contains(f.Usage, "$"+variable) {
-					t.Errorf("%s --%s does not mention %s", cmd.Name(), k.Name, variable)
+					t.Errorf("%s --%s does not mention %s", cmd.Name(), k.Flag(), variable)
 				}
 			}
 		}
@@ -226,7 +226,7 @@ func TestConfigPrint(t *testing.T) {
 	if code != 0 || !strings.Contains(stderr, "EVENTHUB_NONSENSE is unknown") {
 		t.Fatalf("%d %s", code, stderr)
 	}
-	for _, line := range []string{"grace: 3s|# file " + file + ":1", "http: 127.0.0.1:9001|# env HTTP_PORT", "insecure: true|# flag --insecure", "ws: 127.0.0.1:8090|# default", "# auth-token: '[redacted]'|# file " + file + ":2"} {
+	for _, line := range []string{"grace: 3s|# file " + file + ":1", "http: 127.0.0.1:9001|# env HTTP_PORT", "insecure: true|# flag --insecure", "ws: 127.0.0.1:8090|# default", "# auth_token: '[redacted]'|# file " + file + ":2"} {
 		left, right, _ := strings.Cut(line, "|")
 		if !slices.ContainsFunc(strings.Split(first, "\n"), func(l string) bool {
 			return strings.HasPrefix(l, left+" ") && strings.HasSuffix(l, " "+right)
@@ -241,7 +241,7 @@ func TestConfigPrint(t *testing.T) {
 	}
 	_, plain, _ := runBinary(t, env, "config", "print", "--insecure")
 	_, second, _ := runBinary(t, nil, "config", "print", "--config", again)
-	if want := strings.Replace(plain, "# auth-token: '[redacted]'", "# auth-token: not set", 1); second != want {
+	if want := strings.Replace(plain, "# auth_token: '[redacted]'", "# auth_token: not set", 1); second != want {
 		t.Errorf("printed again it is\n%s; it was\n%s", second, want)
 	}
 	code, asJSON, stderr := runBinary(t, env, "config", "print", "-o", "json", "--insecure")
@@ -254,7 +254,7 @@ func TestConfigPrint(t *testing.T) {
 }
 
 func TestConfigCheck(t *testing.T) {
-	bad := writeFile(t, "bad.yaml", "grace: soon\nauth_token: "+sentinel+"\nstore: mongodb://u:"+sentinel+"@h/\nws: 0.0.0.0:1\n")
+	bad := writeFile(t, "bad.yaml", "grace: soon\nauth_tokn: "+sentinel+"\nstore: mongodb://u:"+sentinel+"@h/\nws: 0.0.0.0:1\n")
 	good := writeFile(t, "good.yaml", "grace: 1s\n")
 	secret := writeFile(t, "secret", sentinel)
 	if err := os.Chmod(secret, 0o644); err != nil {
@@ -274,15 +274,15 @@ func TestConfigCheck(t *testing.T) {
 		{"argument beats variable", []string{"EVENTHUB_CONFIG=" + bad}, []string{good}, 0, []string{"ok: " + good}},
 		{"file twice", nil, []string{good, "--config", good}, 2, []string{"once"}},
 		{"two files", nil, []string{good, good}, 2, []string{"at most 1"}},
-		{"all errors at once", nil, []string{bad}, 2, []string{"4 errors", "bad.yaml:2", "did you mean auth-token?",
+		{"all errors at once", nil, []string{bad}, 2, []string{"4 errors", "bad.yaml:2", "did you mean auth_token?",
 			`grace: "soon"`, "bad.yaml:1", `ws address "0.0.0.0:1"`, "mongodb://… is not supported"}},
 		{"unreadable secret is no open door", []string{"AUTH_TOKEN_FILE=/nonexistent"}, []string{"--ws", "0.0.0.0:1"}, 2,
-			[]string{"configuration: auth-token-file: open /nonexistent"}},
+			[]string{"configuration: auth_token_file: open /nonexistent"}},
 		{"open", nil, []string{"--insecure", "--ws", "0.0.0.0:1"}, 0, []string{"warning: allowed by insecure alone", "0.0.0.0:1"}},
 		{"memory", nil, []string{"--store", "memory:"}, 0, []string{"warning: store memory: keeps nothing"}},
 		{"parent of the store", nil, []string{"--store", "/nonexistent/hub/data"}, 0, []string{"warning: store", "no directory /nonexistent/hub;"}},
 		{"secret for all eyes", []string{"AUTH_TOKEN_FILE=" + secret}, nil, 0, []string{"warning: " + secret, "0644"}},
-		{"secret as a flag", nil, []string{"--auth-token", sentinel}, 0, []string{"warning: auth-token", "flag"}},
+		{"secret as a flag", nil, []string{"--auth-token", sentinel}, 0, []string{"warning: auth_token", "flag"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			code, stdout, stderr := runBinary(t, tt.env, append([]string{"config", "check"}, tt.args...)...)
@@ -314,7 +314,7 @@ func TestConfigCheck(t *testing.T) {
 func TestSecretsStayHidden(t *testing.T) {
 	secret := writeFile(t, "secret", sentinel+"\n")
 	twice := writeFile(t, "twice", sentinel+"\n"+sentinel+"\n")
-	inFile := writeFile(t, "hub.yaml", "auth-token: "+sentinel+"\nlog-level: debug\n")
+	inFile := writeFile(t, "hub.yaml", "auth_token: "+sentinel+"\nlog-level: debug\n")
 	for _, source := range []struct{ env, args []string }{
 		{[]string{"AUTH_TOKEN=" + sentinel}, nil},
 		{[]string{"WS_TOKEN=" + sentinel, "EVENTHUB_TOKENS=" + sentinel}, nil},
@@ -400,8 +400,8 @@ func TestHangup(t *testing.T) {
 	levelAtOps("info")
 	hangup("store: 'memory:'\nlog-level: debug\ngrace: 3s\nauth-token: " + sentinel + "\n")
 	await("level=INFO", "read again", "log_level=debug", file+":2")
-	await("level=WARN", "need a restart", "keys=auth-token,grace")
-	hangup("log-level: loud\n")
+	await("level=WARN", "need a restart", "keys=auth_token,grace")
+	hangup("log_level: loud\n")
 	await("level=ERROR", "not taken over", "loud")
 	levelAtOps("debug")
 	hangup("store: 'memory:'\nlog-level: error\n")
@@ -424,7 +424,7 @@ func TestHangup(t *testing.T) {
 // TestReload: the level follows the sources, and stays where they are wrong or
 // can not be read a second time.
 func TestReload(t *testing.T) {
-	start, err := loadSettings(t, "log-level: info\n", nil)
+	start, err := loadSettings(t, "log_level: info\n", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -434,11 +434,11 @@ func TestReload(t *testing.T) {
 		want      slog.Level
 		says      []string
 	}{
-		{"same", "log-level: info", nil, slog.LevelInfo, []string{"log_level=info"}},
-		{"more", "log-level: debug", nil, slog.LevelDebug, []string{"log_level=debug"}},
-		{"less, which is logged first", "log-level: error", nil, slog.LevelError, []string{"log_level=error"}},
+		{"same", "log_level: info", nil, slog.LevelInfo, []string{"log_level=info"}},
+		{"more", "log_level: debug", nil, slog.LevelDebug, []string{"log_level=debug"}},
+		{"less, which is logged first", "log_level: error", nil, slog.LevelError, []string{"log_level=error"}},
 		{"wrong", "", errors.New("oops"), slog.LevelInfo, []string{"level=ERROR", "oops"}},
-		{"others", "log-level: info\nws: 1\norigin: http://a", nil, slog.LevelInfo, []string{"restart", "keys=ws,origin"}},
+		{"others", "log_level: info\nws: 1\norigin: http://a", nil, slog.LevelInfo, []string{"restart", "keys=ws,origin"}},
 	} {
 		var log bytes.Buffer
 		level := new(slog.LevelVar)
@@ -469,7 +469,7 @@ func TestDocumentedKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	head := "| Key and flag | Environment | Default | |\n|---|---|---|---|\n"
+	head := "| Key | Environment | Default | |\n|---|---|---|---|\n"
 	before, rest, ok := strings.Cut(string(page), head)
 	table, after, end := strings.Cut(rest, "\n\n")
 	if !ok || !end {
@@ -506,8 +506,8 @@ func TestDocumentedKeys(t *testing.T) {
 		t.Errorf("%d %s%s", code, stdout, stderr)
 	}
 	// What is commented out there is right too, when it is put in.
-	all := strings.ReplaceAll(example, "\n#auth-token-file", "\nauth-token-file")
-	if s, err := loadSettings(t, strings.ReplaceAll(all, "/run/secrets/eventhub", writeFile(t, "secret", "x")), nil); err != nil || s.Text("auth-token") != "x" {
+	all := strings.ReplaceAll(example, "\n#auth_token_file", "\nauth-token-file")
+	if s, err := loadSettings(t, strings.ReplaceAll(all, "/run/secrets/eventhub", writeFile(t, "secret", "x")), nil); err != nil || s.Text("auth_token") != "x" {
 		t.Errorf("with what is commented out: %v", err)
 	}
 }

@@ -38,7 +38,7 @@ started again, the demo continues where it was.`,
 			}
 			cfg, level := loggingConfig(cmd, settings)
 			out := cmd.OutOrStdout()
-			if isTerminal(out) && settings.Source("log-level").Kind == config.FromDefault {
+			if isTerminal(out) && settings.Source("log_level").Kind == config.FromDefault {
 				level.Set(slog.LevelError) // log lines would tear the live table
 			}
 			return runHub(cmd.Context(), cfg, func(ctx context.Context, h *hub.Hub) error {

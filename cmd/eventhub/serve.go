@@ -83,7 +83,7 @@ func loggingConfig(cmd *cobra.Command, s *config.Settings) (hub.Config, *slog.Le
 func newLogger(w io.Writer, s *config.Settings, level *slog.LevelVar) *slog.Logger {
 	level.Set(logLevel(s))
 	options := logOptions(level)
-	if s.Text("log-format") == "json" {
+	if s.Text("log_format") == "json" {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))
@@ -105,7 +105,7 @@ func plainErrors(_ []string, a slog.Attr) slog.Attr {
 // logLevel is the configured level.
 func logLevel(s *config.Settings) slog.Level {
 	var level slog.Level
-	if err := level.UnmarshalText([]byte(s.Text("log-level"))); err != nil {
+	if err := level.UnmarshalText([]byte(s.Text("log_level"))); err != nil {
 		panic(err) // the schema has another opinion of what levels there are
 	}
 	return level
@@ -121,7 +121,7 @@ func reload(logger *slog.Logger, level *slog.LevelVar, started *config.Settings,
 	}
 	was, is := level.Level(), logLevel(now)
 	report := func() {
-		logger.Info("configuration read again", "log_level", now.Text("log-level"), "from", now.Source("log-level").String())
+		logger.Info("configuration read again", "log_level", now.Text("log_level"), "from", now.Source("log_level").String())
 	}
 	if is > was {
 		report() // while it can still be seen
@@ -130,7 +130,7 @@ func reload(logger *slog.Logger, level *slog.LevelVar, started *config.Settings,
 	if is <= was {
 		report()
 	}
-	changed := slices.DeleteFunc(started.Changed(now), func(key string) bool { return key == "log-level" })
+	changed := slices.DeleteFunc(started.Changed(now), func(key string) bool { return key == "log_level" })
 	if len(changed) > 0 {
 		logger.Warn("configuration has changes that need a restart", "keys", strings.Join(changed, ","))
 	}

@@ -1,6 +1,6 @@
 // Package config finds out what a command is to run with. A setting has one
-// name, its key: the long flag, the key in the file and, in capitals after the prefix
-// EVENTHUB_, the environment variable. The strongest source that gives a key
+// name, its key: the key in the file, with hyphens the long flag and, in capitals after
+// the prefix EVENTHUB_, the environment variable. The strongest source that gives a key
 // decides: flag, environment, file, default.
 //
 // It owns the sources, the text form of values and how all of it is shown; what
@@ -49,7 +49,7 @@ const (
 
 // Key is one setting.
 type Key struct {
-	Name string // as in the file: lower case, parted by hyphens
+	Name string // as in the file: in snake_case
 	Type Type
 	// Default is written as a user would write it; empty for none.
 	Default string
@@ -58,7 +58,7 @@ type Key struct {
 	// Older are further environment variables, which count where the one named
 	// after the key is not set, the first of them first.
 	Older []string
-	// Secret is a Text that is never shown. It has a twin Name-file, and _FILE
+	// Secret is a Text that is never shown. It has a twin Name_file, and _FILE
 	// after the names of its variables, that names the file to read it from.
 	Secret bool
 	// Hide returns what may be shown of a value; nil: everything.
@@ -72,9 +72,15 @@ func (k Key) IsTwin() bool { return k.twinOf != "" }
 
 // Variables returns the environment variables of the key, the strongest first.
 func (k Key) Variables() []string {
-	own := envPrefix + strings.ToUpper(strings.ReplaceAll(k.Name, "-", "_"))
+	own := envPrefix + strings.ToUpper(k.Name)
 	return append([]string{own}, k.Older...)
 }
+
+// Flag returns the flag of the key: its name, with hyphens.
+func (k Key) Flag() string { return strings.ReplaceAll(k.Name, "_", "-") }
+
+// keyOf returns the name of the key that a flag, or an older file, writes with hyphens.
+func keyOf(spelling string) string { return strings.ReplaceAll(spelling, "-", "_") }
 
 // Schema is all that can be set.
 type Schema struct {
@@ -91,7 +97,7 @@ func New(keys []Key, foreign ...string) *Schema {
 		if !k.Secret {
 			continue
 		}
-		twin := Key{Name: k.Name + "-file", Type: Text, Usage: "file that holds what " + k.Name + " would", twinOf: k.Name}
+		twin := Key{Name: k.Name + "_file", Type: Text, Usage: "file that holds what " + k.Name + " would", twinOf: k.Name}
 		for _, older := range k.Older {
 			twin.Older = append(twin.Older, older+"_FILE")
 		}
@@ -105,13 +111,13 @@ func (s *Schema) Keys() []Key { return s.keys }
 
 // Register gives the command a flag for every key, or for these alone, and --config.
 func (s *Schema) Register(flags *pflag.FlagSet, only ...string) {
-	flags.String(fileFlag, "", "YAML file with settings, its keys named as the flags are [$"+fileVariable+"]")
+	flags.String(fileFlag, "", "YAML file with settings, its keys named as the flags are, with _ for - [$"+fileVariable+"]")
 	for _, k := range s.keys {
 		if len(only) > 0 && !slices.Contains(only, k.Name) {
 			continue
 		}
 		usage := fmt.Sprintf("%s [$%s]", k.Usage, strings.Join(k.Variables(), ", $"))
-		f := flags.VarPF(&text{key: k}, k.Name, "", usage)
+		f := flags.VarPF(&text{key: k}, k.Flag(), "", usage)
 		if k.Type.isBool() {
 			f.NoOptDefVal = "true"
 		}
@@ -208,7 +214,7 @@ func (s *Schema) load(flags *pflag.FlagSet, environ []string, mayOpen func(path 
 	l.file(flags, environ)
 	l.environment(environ)
 	l.layer(posflag.ProviderWithFlag(flags, delimiter, nil, given), nil,
-		func(key string) Source { return Source{Kind: FromFlag, Name: "--" + key} })
+		func(key string) Source { return Source{Kind: FromFlag, Name: "--" + Key{Name: key}.Flag()} })
 	l.parse()
 	l.secrets()
 	l.Warnings = s.unknownVariables(environ)

@@ -32,7 +32,7 @@ func testSchema() *Schema {
 			}
 			return nil
 		})},
-		{Name: "most-things", Type: Int(1), Default: "10"},
+		{Name: "most_things", Type: Int(1), Default: "10"},
 		{Name: "wait", Type: Duration, Default: "5s"},
 		{Name: "level", Type: OneOf("low", "high"), Default: "low"},
 	}, "EVENTHUB_URL")
@@ -62,6 +62,17 @@ func write(t *testing.T, name, content string) string {
 	return path
 }
 
+// TestHyphensInTheFile: they mean what underscores do, as in files of older versions, and
+// a key that is there in both ways is there twice.
+func TestHyphensInTheFile(t *testing.T) {
+	if s, err := load(t, "most-things: 7\n", nil); err != nil || s.Int("most_things") != 7 {
+		t.Errorf("%d, %v", s.Int("most_things"), err)
+	}
+	if _, err := load(t, "most-things: 7\nmost_things: 7\n", nil); err == nil || !strings.Contains(err.Error(), "most_things is set again, after line 1") {
+		t.Errorf("both ways: %v", err)
+	}
+}
+
 // TestLayers: the strongest source decides, each key for itself.
 func TestLayers(t *testing.T) {
 	file := "addr: 2\nnames: [file, \"other\"]\nmost-things: 1_000\nopen: true\n"
@@ -85,7 +96,7 @@ func TestLayers(t *testing.T) {
 		if s.Text("addr") != tt.addr || !strings.HasSuffix(s.Source("addr").String(), tt.source) {
 			t.Errorf("%v %v: addr is %s from %s; want %s from %s", tt.environ, tt.args, s.Text("addr"), s.Source("addr"), tt.addr, tt.source)
 		}
-		if !s.Bool("open") || s.Int("most-things") != 1000 || s.Duration("wait") != 5*time.Second || s.Text("level") != "low" ||
+		if !s.Bool("open") || s.Int("most_things") != 1000 || s.Duration("wait") != 5*time.Second || s.Text("level") != "low" ||
 			!slices.Equal(s.Strings("names"), []string{"file", "other"}) || s.Source("wait").Kind != FromDefault {
 			t.Errorf("%v %v: the other keys are wrong: %+v", tt.environ, tt.args, s.values.All())
 		}
@@ -137,7 +148,7 @@ func TestWrong(t *testing.T) {
 		want    []string // one for each error, its parts parted by |
 	}{
 		{"unknown key", "addr: 1\nadr: 2\n", nil, nil, []string{"hub.yaml:2|unknown key \"adr\"|did you mean addr?"}},
-		{"unknown key, other joints", "Most_Things: 2\n", nil, nil, []string{"hub.yaml:1|did you mean most-things?"}},
+		{"unknown key, other joints", "Most_Things: 2\n", nil, nil, []string{"hub.yaml:1|did you mean most_things?"}},
 		{"unknown key, unlike any", "zzzzzz: 2\n", nil, nil, []string{`hub.yaml:1: unknown key "zzzzzz"`}},
 		{"config in the file", "config: x\n", nil, nil, []string{`unknown key "config"`}},
 		{"twice", "addr: 1\n\naddr: 2\n", nil, nil, []string{"hub.yaml:3|addr is set again, after line 1"}},
@@ -160,13 +171,13 @@ func TestWrong(t *testing.T) {
 			`addr: "1:2:3" is neither|hub.yaml:1`,
 			`open: "yes" is not true or false|hub.yaml:2`,
 			`names: name "bad"; name "bad"|hub.yaml:3`,
-			`most-things: "1e3" is not a whole number|hub.yaml:4`,
+			`most_things: "1e3" is not a whole number|hub.yaml:4`,
 			`wait: "10" is not a duration|hub.yaml:5`,
 			`level: "hi" is not one of low, high|hub.yaml:6`,
 		}},
 		{"ranges", "-", []string{"EVENTHUB_ADDR=65536", "EVENTHUB_MOST_THINGS=0", "EVENTHUB_WAIT=-1s"}, []string{"--level", "higher"}, []string{
 			`addr: port "65536"|env EVENTHUB_ADDR`,
-			"most-things: 0 is below 1|env EVENTHUB_MOST_THINGS",
+			"most_things: 0 is below 1|env EVENTHUB_MOST_THINGS",
 			"wait: -1s is not above zero|env EVENTHUB_WAIT",
 			`level: "higher" is not one of|flag --level`,
 		}},
@@ -224,7 +235,7 @@ func TestSecretFiles(t *testing.T) {
 		{"redacted", Redacted, "", "instead of a secret"},
 	} {
 		path := write(t, "secret", tt.content)
-		s, err := load(t, "token-file: "+path, nil)
+		s, err := load(t, "token_file: "+path, nil)
 		switch {
 		case tt.says == "":
 			if err != nil || s.Text("token") != tt.want {
@@ -260,7 +271,7 @@ func TestSecretTwice(t *testing.T) {
 		args    []string
 	}{
 		{"token: " + sentinel + "\ntoken-file: " + path, nil, nil},
-		{"token-file: " + path, []string{"TOKEN=" + sentinel}, nil},
+		{"token_file: " + path, []string{"TOKEN=" + sentinel}, nil},
 		{"-", []string{"TOKEN=" + sentinel, "TOKEN_FILE=" + path}, nil},
 		{"-", []string{"TOKEN_FILE=" + path}, []string{"--token=" + sentinel}},
 	} {
@@ -387,7 +398,7 @@ func TestWrittenSources(t *testing.T) {
 	}
 	for key, want := range map[string]string{
 		"addr": "127.0.0.1:2 file " + s.File + ":1", "wait": "1m0s file " + s.File + ":2", "level": "high env EVENTHUB_LEVEL",
-		"open": "true flag --open", "place": "./here default", "token": Redacted + " env TOKEN", "most-things": "10 default",
+		"open": "true flag --open", "place": "./here default", "token": Redacted + " env TOKEN", "most_things": "10 default",
 	} {
 		if is := fmt.Sprint(got[key].Value, " ", got[key].Source); is != want {
 			t.Errorf("%s is %q; want %q", key, is, want)
@@ -397,7 +408,7 @@ func TestWrittenSources(t *testing.T) {
 	if err := s.WriteYAML(&b, true); err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{"addr: 127.0.0.1:2 *# file .*:1", `# token: '\[redacted\]' *# env TOKEN`, "# token-file: not set *# default"} {
+	for _, line := range []string{"addr: 127.0.0.1:2 *# file .*:1", `# token: '\[redacted\]' *# env TOKEN`, "# token_file: not set *# default"} {
 		if !regexp.MustCompile("(?m)^" + line + "$").Match(b.Bytes()) {
 			t.Errorf("lacks %q:\n%s", line, b.String())
 		}

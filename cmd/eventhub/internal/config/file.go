@@ -61,29 +61,30 @@ func (f *yamlFile) take(values map[string]any, name, value *yaml.Node) {
 	for _, k := range f.keys {
 		names = append(names, k.Name)
 	}
-	first, twice := f.lines[name.Value]
+	key := keyOf(name.Value)
+	first, twice := f.lines[key]
 	switch {
 	case name.Kind != yaml.ScalarNode:
 		f.fail(name, "a key that is no text")
 		return
-	case !slices.Contains(names, name.Value):
+	case !slices.Contains(names, key):
 		f.fail(name, "unknown key %q%s", keyPart(name.Value), naming.DidYouMean(keyPart(name.Value), names))
 		return
 	case twice:
-		f.fail(name, "%s is set again, after line %d", name.Value, first)
+		f.fail(name, "%s is set again, after line %d", key, first)
 		return
 	}
-	f.lines[name.Value] = name.Line
+	f.lines[key] = name.Line
 	raw, err := f.raw(value)
 	if err != nil {
-		f.fail(value, "%s: %w", name.Value, err)
+		f.fail(value, "%s: %w", key, err)
 		return
 	}
-	values[name.Value] = raw
+	values[key] = raw
 }
 
 // keyPart returns the beginning of a name that could be a key. In
-// {auth-token:s3cret}, where a space is missing, all of it is the name.
+// {auth_token:s3cret}, where a space is missing, all of it is the name.
 func keyPart(name string) string {
 	end := strings.IndexFunc(name, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '-' && r != '_'

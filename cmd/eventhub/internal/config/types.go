@@ -180,7 +180,7 @@ func given(f *pflag.Flag) (string, any) {
 	case !ok || !f.Changed:
 		return "", nil
 	case v.key.Type.isList():
-		return f.Name, v.given
+		return v.key.Name, v.given
 	}
-	return f.Name, v.given[0]
+	return v.key.Name, v.given[0]
 }
