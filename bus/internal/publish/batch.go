@@ -2,6 +2,7 @@ package publish
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"eventhub"
@@ -139,7 +140,7 @@ func (b *Batch) place() {
 // Receipts returns the receipts of a unit that was committed, in the order of the events of
 // its publication, in the room of into.
 func Receipts(into []eventhub.Receipt, u *store.Unit, delayed Delayed) []eventhub.Receipt {
-	into = into[:0]
+	into = slices.Grow(into[:0], len(u.Appends)+len(delayed))
 	for i := range u.Appends {
 		a := &u.Appends[i]
 		into = append(into, eventhub.Receipt{ID: a.ID, Offset: a.Offset, Duplicate: a.Duplicate})
@@ -151,10 +152,11 @@ func Receipts(into []eventhub.Receipt, u *store.Unit, delayed Delayed) []eventhu
 }
 
 // delayedReceipts adds the receipts of delayed events to those of the appends of the same
-// publication, in the order of its events. delayed is parallel to delays.
+// publication, in the order of its events. delayed is parallel to delays, and receipts have
+// room for all.
 func delayedReceipts(receipts []eventhub.Receipt, delays []store.Delay, delayed Delayed) []eventhub.Receipt {
 	appended := len(receipts)
-	receipts = append(receipts, make([]eventhub.Receipt, len(delays))...)
+	receipts = receipts[:appended+len(delays)] // there is room
 	// From the end, so that none is overwritten before it has moved.
 	for at, p := len(receipts)-1, len(delays)-1; p >= 0; at-- {
 		if delayed[p].index != at {
