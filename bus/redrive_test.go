@@ -496,3 +496,33 @@ func TestRedriveIntoAnotherFilter(t *testing.T) {
 		equal(t, "delivered", in.takeOffsets(), nil)
 	})
 }
+
+// TestForeignDeadLetters: what others have put into a dead-letter topic and is no dead letter
+// of its topic is not shown.
+func TestForeignDeadLetters(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		r.publish("t", 1, 1)
+		for id, payload := range map[string]string{
+			"of another topic": `{"topic":"u","group":"g","offset":1,"epoch":1,"attempts":1,"reason":"","event":{"id":"e1"}}`,
+			"without a group":  `{"topic":"t","offset":1,"epoch":1,"attempts":1,"reason":"","event":{"id":"e1"}}`,
+			"of no event":      `{"topic":"t","group":"g","epoch":1,"attempts":1,"reason":"","event":{"id":"e1"}}`,
+			"no object":        `1`,
+			"a dead letter":    `{"topic":"t","group":"g","offset":1,"epoch":1,"attempts":1,"reason":"","event":{"id":"e1"}}`,
+		} {
+			id = strings.ReplaceAll(id, " ", "-")
+			if _, err := r.bus.Import(ctx, eventhub.Event{Topic: "t.dlq", ID: id, TS: 1, Payload: []byte(payload)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var shown []string
+		err := r.bus.DeadLetters(ctx, admin.DeadLetterQuery{Topic: "t", All: true}, func(d *admin.DeadLetter) error {
+			shown = append(shown, d.ID)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "shown", shown, []string{"a-dead-letter"})
+	})
+}
