@@ -26,7 +26,7 @@ install: ## install bin/eventhub, built if it is not there, completions and the 
 uninstall: ## remove what make install installed; data and settings stay
 	@$(INSTALL) remove
 
-release: ## into dist: archives for Linux and macOS, SBOMs, checksums; VERSION=v1.2.3
+release: ## into dist: archives for Linux and macOS, Debian packages, SBOMs, checksums; VERSION=v1.2.3
 	@$(if $(filter-out undefined file,$(origin VERSION)),VERSION='$(VERSION)') ./scripts/release
 
 demo: build ## run hub, heartbeat agent and projector, and watch this machine's processes

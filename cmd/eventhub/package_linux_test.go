@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -45,17 +46,20 @@ func packageBinary(t *testing.T) packaging {
 	return p
 }
 
-// TestPackage: a release of the real binary has the archive and the SBOM that
-// docs/install.md describes, its commands run, and the same binary gives the same bytes again.
+// TestPackage: a release of the real binary has the archive, the SBOM and the
+// Debian package that docs/install.md describes, its commands run, and the same binary
+// gives the same bytes again.
 func TestPackage(t *testing.T) {
 	p := packageBinary(t)
 	name := "eventhub_v1.2.3_linux_" + runtime.GOARCH
-	want := []string{name + ".sbom.json", name + ".tar.gz"}
+	deb := "eventhub_1.2.3_" + runtime.GOARCH + ".deb"
+	want := []string{deb, name + ".sbom.json", name + ".tar.gz"}
 	if got := slices.Sorted(maps.Keys(p.files)); !slices.Equal(got, want) {
 		t.Fatalf("a release has %q; want %q", got, want)
 	}
 	archiveHolds(t, p.files[name+".tar.gz"], name)
 	sbomHolds(t, p.files[name+".sbom.json"])
+	debHolds(t, filepath.Join(p.dir, deb))
 	installDocRuns(t, p.dir)
 	for file, again := range packageBinary(t).files {
 		if !bytes.Equal(p.files[file], again) {
@@ -182,5 +186,104 @@ func sbomHolds(t *testing.T, text []byte) {
 			c.PURL != "pkg:golang/"+m.Path+"@"+m.Version {
 			t.Errorf("%s is described as %+v; its sum is %s", m.Path, c, m.Sum)
 		}
+	}
+}
+
+// debHolds: the Debian package has these files with these modes, all of root, its
+// settings are kept by an upgrade, and its service runs as the user of the package.
+func debHolds(t *testing.T, deb string) {
+	t.Helper()
+	run := func(args ...string) string {
+		t.Helper()
+		out, err := exec.Command("dpkg-deb", args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("dpkg-deb %v: %v\n%s", args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	for _, line := range strings.Split(run("--contents", deb), "\n") {
+		if !strings.Contains(line, " root/root ") {
+			t.Errorf("not of root: %s", line)
+		}
+	}
+	dir, control := t.TempDir(), t.TempDir()
+	run("--extract", deb, dir)
+	equalFiles(t, filesBelow(t, dir), map[string]fs.FileMode{
+		"/usr/bin/eventhub":                                          0o755,
+		"/usr/lib/systemd/system/eventhub.service":                   0o644,
+		"/etc/eventhub/environment":                                  0o640,
+		"/usr/share/bash-completion/completions/eventhub":            0o644,
+		"/usr/share/zsh/vendor-completions/_eventhub":                0o644,
+		"/usr/share/fish/vendor_completions.d/eventhub.fish":         0o644,
+		"/usr/share/doc/eventhub/copyright":                          0o644,
+		"/usr/share/doc/eventhub/changelog.gz":                       0o644,
+		"/usr/share/doc/eventhub/NEWS.md.gz":                         0o644,
+		"/usr/share/doc/eventhub/THIRD_PARTY_LICENSES.gz":            0o644,
+		"/usr/share/doc/eventhub/examples/prometheus/alerts.yml":     0o644,
+		"/usr/share/doc/eventhub/examples/prometheus/prometheus.yml": 0o644,
+		"/usr/share/doc/eventhub/examples/grafana/eventhub.json":     0o644,
+		"/usr/share/lintian/overrides/eventhub":                      0o644,
+	})
+	run("--control", deb, control)
+	equalFiles(t, filesBelow(t, control), map[string]fs.FileMode{
+		"/control": 0o644, "/conffiles": 0o644, "/md5sums": 0o644, "/postinst": 0o755, "/prerm": 0o755, "/postrm": 0o755,
+	})
+	for field, want := range map[string]string{"Package": "eventhub", "Version": "1.2.3", "Depends": "adduser"} {
+		if got := run("--field", deb, field); got != want {
+			t.Errorf("%s is %q; want %q", field, got, want)
+		}
+	}
+	read := func(path string) string {
+		t.Helper()
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	if got := read(control + "/conffiles"); got != "/etc/eventhub/environment\n" {
+		t.Errorf("an upgrade keeps changes of %q", got)
+	}
+	unit := read(dir + "/usr/lib/systemd/system/eventhub.service")
+	for _, line := range []string{"ExecStart=/usr/bin/eventhub serve --store %S/eventhub --log-format json", "User=eventhub", "Group=eventhub", "StateDirectory=eventhub"} {
+		if !strings.Contains(unit, "\n"+line+"\n") {
+			t.Errorf("the unit of the package lacks %s", line)
+		}
+	}
+	if strings.Contains(unit, "DynamicUser") {
+		t.Error("the unit of the package has a user that exists only while the hub runs")
+	}
+	if out, err := exec.Command("sh", "-c", "cd '"+dir+"' && md5sum --check --quiet '"+control+"/md5sums'").CombinedOutput(); err != nil {
+		t.Errorf("md5sums: %v\n%s", err, out)
+	}
+}
+
+// TestDebianVersions: dpkg orders the versions as git made them.
+func TestDebianVersions(t *testing.T) {
+	versions := []struct{ version, want string }{
+		{"0123abc", "0~20260921141320.0123abc"},
+		{"v0.9.0", "0.9.0"},
+		{"v1.2.3-rc1", "1.2.3~rc1"},
+		{"v1.2.3-rc1-7-gabcdef0", "1.2.3~rc1+7.gabcdef0"},
+		{"v1.2.3", "1.2.3"},
+		{"v1.2.3-4-gabcdef0", "1.2.3+4.gabcdef0"},
+		{"1.2.10", "1.2.10"},
+	}
+	before := ""
+	for _, v := range versions {
+		cmd := exec.Command(filepath.Join("..", "..", "scripts", "debian-version"))
+		cmd.Env = cleanEnv("VERSION="+v.version, "SOURCE_DATE_EPOCH=1790000000")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := strings.TrimSpace(string(out))
+		if got != v.want {
+			t.Errorf("%s is %s for Debian; want %s", v.version, got, v.want)
+		}
+		if before != "" && exec.Command("dpkg", "--compare-versions", before, "lt", got).Run() != nil {
+			t.Errorf("dpkg does not take %s for newer than %s", got, before)
+		}
+		before = got
 	}
 }
