@@ -41,6 +41,7 @@ type Hub struct {
 	gateway  *ws.Gateway
 	api      *rest.API
 	verifier auth.Verifier
+	refusals *auth.Refusals
 
 	operations *ops.Ops
 
@@ -64,7 +65,7 @@ func Start(cfg Config) (*Hub, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	h := &Hub{cfg: cfg, log: cfg.Logger, failed: make(chan error, 1), storeLost: make(chan struct{}), verifier: auth.Open()}
+	h := &Hub{cfg: cfg, log: cfg.Logger, failed: make(chan error, 1), storeLost: make(chan struct{}), verifier: auth.Open(), refusals: auth.NewRefusals(cfg.Logger)}
 	if cfg.AuthToken != "" {
 		h.verifier = auth.Static(cfg.AuthToken)
 	}
@@ -97,11 +98,13 @@ func (h *Hub) watch() error {
 			_, err := h.verifier.Verify(ctx, token, given)
 			return err
 		},
-		Open:      h.cfg.AuthToken == "",
-		Origins:   h.cfg.Origins,
-		Ready:     []ops.Check{{Name: "serving", Check: h.notStopping}, {Name: "store", Check: h.storeIsOpen}},
-		Level:     h.cfg.LogLevel,
-		MaxLabels: h.cfg.MetricsLabels, MaxHistograms: h.cfg.MetricsHistograms,
+		Refused:     h.refused("ops"),
+		AuthRefused: h.refusals.Measure,
+		Open:        h.cfg.AuthToken == "",
+		Origins:     h.cfg.Origins,
+		Ready:       []ops.Check{{Name: "serving", Check: h.notStopping}, {Name: "store", Check: h.storeIsOpen}},
+		Level:       h.cfg.LogLevel,
+		MaxLabels:   h.cfg.MetricsLabels, MaxHistograms: h.cfg.MetricsHistograms,
 		Version: h.cfg.Version,
 		Logger:  h.log,
 	})
@@ -135,6 +138,7 @@ func (h *Hub) open() error {
 	memory := budget.New(h.cfg.MaxMessageMemory << 20)
 	h.gateway, err = ws.New(ws.Config{
 		Authenticate: h.authenticate,
+		Refused:      h.refused("ws"),
 		Info: wire.AuthInfo{
 			Hub: "eventhub", Version: h.cfg.Version, Durability: h.durability(),
 			Limits: wire.Limits{MaxFrameBytes: wire.MaxFrameBytes, MaxPayloadBytes: eventhub.MaxPayloadBytes},
@@ -152,6 +156,7 @@ func (h *Hub) open() error {
 			return rest.Access{Publisher: h.bus, Subscriber: h.bus, Puller: h.bus, Inspector: h.bus, Operator: h.bus, Scheduler: h.bus,
 				History: h.bus, Importer: h.bus, Backuper: h.bus, Redriver: h.bus, Connections: h.gateway, Name: p.Name}, err
 		},
+		Refused: h.refused("http"),
 		Open:    h.cfg.AuthToken == "",
 		Origins: h.cfg.Origins,
 		Scratch: h.scratch(),
@@ -235,6 +240,11 @@ func (h *Hub) scratch() string {
 		return ""
 	}
 	return filepath.Join(h.cfg.Store, "scratch")
+}
+
+// refused returns what counts and logs the peers that one transport refuses.
+func (h *Hub) refused(transport string) func(remote string, err error) {
+	return func(remote string, err error) { h.refusals.Add(transport, remote, err) }
 }
 
 // authenticate is the gateways' door to auth.
@@ -360,6 +370,7 @@ func (h *Hub) Stop(ctx context.Context) error {
 		errs = append(errs, d.close(), d.shut(ctx))
 	}
 	h.serving.Wait()
+	h.refusals.Close()
 	if cause := h.broken.Load(); cause != nil {
 		errs = append(errs, *cause) // perhaps only now, in the last writes
 	}
@@ -423,6 +434,7 @@ func (h *Hub) abandon() error {
 		}
 	}
 	h.serving.Wait()
+	h.refusals.Close()
 	if h.bus != nil {
 		errs = append(errs, h.bus.Close())
 	}

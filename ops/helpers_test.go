@@ -37,6 +37,7 @@ type rooms struct {
 	engineError error
 	gateway     measure.Gateway
 	api         measure.API
+	refused     []measure.AuthRefused
 	asked       map[string]int // how often a room was asked to measure
 }
 
@@ -113,8 +114,9 @@ func (f *rooms) config() Config {
 			}
 			return nil
 		},
-		Origins: []string{"https://app.example"},
-		Version: "v9",
+		AuthRefused: func() []measure.AuthRefused { return f.refused },
+		Origins:     []string{"https://app.example"},
+		Version:     "v9",
 	}
 }
 
@@ -292,6 +294,7 @@ func filled() *rooms {
 			Connections: 21, Opened: 24, Closed: map[int]uint64{0: 1, 1000: 2, 4000: 3}, Refused: 4,
 			BytesReceived: 25, BytesSent: 26, Errors: map[string]uint64{"bad_json": 5}, Subscriptions: 27,
 		},
-		api: measure.API{Requests: []measure.Requests{{Route: "POST /publish/{topic}", Status: 200, Count: 31}, {Route: "POST /publish/{topic}", Status: 400, Count: 32}}},
+		refused: []measure.AuthRefused{{Transport: "http", Reason: "bad_token", Count: 33}},
+		api:     measure.API{Requests: []measure.Requests{{Route: "POST /publish/{topic}", Status: 200, Count: 31}, {Route: "POST /publish/{topic}", Status: 400, Count: 32}}},
 	}
 }

@@ -45,6 +45,7 @@ func (o *Ops) metricsHandler() (http.Handler, error) {
 type snapshot struct {
 	gateway measure.Gateway
 	api     measure.API
+	refused []measure.AuthRefused
 	ready   bool
 }
 
@@ -73,7 +74,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, descs := range [][]*prometheus.Desc{
 		descsOf(topicSeries), descsOf(groupSeries), descsOf(engineSeries), descsOf(hubSeries),
 		histogramDescs(groupHistograms), histogramDescs(engineHistograms),
-		{closedDesc, errorsDesc, requestsDesc, buildDesc},
+		{closedDesc, errorsDesc, requestsDesc, refusedDesc, buildDesc},
 	} {
 		for _, d := range descs {
 			out <- d
@@ -91,6 +92,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	cfg := &c.ops.cfg
 	_, ready := c.ops.ready(ctx)
 	s := snapshot{ready: ready}
+	if cfg.AuthRefused != nil {
+		s.refused = cfg.AuthRefused()
+	}
 	if cfg.Closed() {
 		collectHub(out, &s)
 		c.collectBuild(out)
@@ -137,6 +141,9 @@ func collectHub(out chan<- prometheus.Metric, s *snapshot) {
 	}
 	for code, n := range s.gateway.Errors {
 		out <- prometheus.MustNewConstMetric(errorsDesc, prometheus.CounterValue, float64(n), code)
+	}
+	for _, r := range s.refused {
+		out <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(r.Count), r.Transport, r.Reason)
 	}
 	for _, r := range s.api.Requests {
 		out <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(r.Count), r.Route, strconv.Itoa(r.Status))

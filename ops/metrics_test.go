@@ -78,6 +78,7 @@ func TestEverySeries(t *testing.T) {
 		`eventhub_errors_total{code="bad_json"}`:                                   5,
 		`eventhub_http_requests_total{route="POST /publish/{topic}",status="200"}`: 31,
 		`eventhub_http_requests_total{route="POST /publish/{topic}",status="400"}`: 32,
+		`eventhub_auth_refused_total{reason="bad_token",transport="http"}`:         33,
 		`eventhub_build_info{goversion="` + runtime.Version() + `",version="v9"}`:  1,
 	}
 	own := make(samples)

@@ -64,6 +64,11 @@ type Config struct {
 	// token; given distinguishes an empty token from none. A nil error lets the request
 	// in; others are shown to the client. Required.
 	Authenticate func(ctx context.Context, token string, given bool) error
+	// Refused, where not nil, is told of each request that Authenticate, or a header that
+	// has no token, keeps out: the address that it comes from, and why.
+	Refused func(remote string, err error)
+	// AuthRefused hands out how many peers were refused, at all doors; nil: nobody was.
+	AuthRefused func() []measure.AuthRefused
 	// Open says that Authenticate lets in whoever comes. Requests over loopback
 	// then have to call the hub by a name that is its own; see origin.Policy.Named.
 	Open bool
@@ -245,10 +250,13 @@ func (o *Ops) admit(r *http.Request) error {
 		return eventhub.Errorf(eventhub.CodeForbidden, origin.NotNamed, r.Host)
 	}
 	token, given, err := bearer(r)
-	if err != nil {
-		return err
+	if err == nil {
+		err = o.cfg.Authenticate(r.Context(), token, given)
 	}
-	return o.cfg.Authenticate(r.Context(), token, given)
+	if err != nil && o.cfg.Refused != nil {
+		o.cfg.Refused(r.RemoteAddr, err)
+	}
+	return err
 }
 
 // bearer returns the token of the Authorization header (RFC 6750).

@@ -128,6 +128,7 @@ var (
 		"WebSocket connections that ended, by close code: none without one, 3000 and 4000 for all that programs choose there.", []string{"code"})
 	errorsDesc   = desc("eventhub_errors_total", "ERR frames sent, by their code.", []string{"code"})
 	requestsDesc = desc("eventhub_http_requests_total", "Requests that the HTTP API answered, by route and status.", []string{"route", "status"})
+	refusedDesc  = desc("eventhub_auth_refused_total", "Requests, and frames of WebSockets, that were refused for want of a right token, by error code.", []string{"transport", "reason"})
 	buildDesc    = desc("eventhub_build_info", "Always 1; the labels say what runs.", []string{"version", "goversion"})
 )
 

@@ -70,6 +70,9 @@ type Config struct {
 	// Authenticate is asked for every request with its bearer token. Its errors
 	// are shown to the client.
 	Authenticate func(ctx context.Context, token string, given bool) (Access, error)
+	// Refused, where not nil, is told of each request that Authenticate, or a header that
+	// has no token, keeps out: the address that it comes from, and why.
+	Refused func(remote string, err error)
 	// Open says that Authenticate lets in whoever comes. Requests over loopback
 	// then have to call the hub by a name that is its own; see origin.Policy.Named.
 	Open bool
@@ -297,11 +300,14 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request, body, page *holding,
 		return reply{}, eventhub.Errorf(eventhub.CodeForbidden, origin.NotNamed, r.Host)
 	}
 	token, given, err := bearer(r)
-	if err != nil {
-		return reply{}, err
+	var access Access
+	if err == nil {
+		access, err = a.cfg.Authenticate(r.Context(), token, given)
 	}
-	access, err := a.cfg.Authenticate(r.Context(), token, given)
 	if err != nil {
+		if a.cfg.Refused != nil {
+			a.cfg.Refused(r.RemoteAddr, err)
+		}
 		return reply{}, err
 	}
 	access.body, access.page = body, page

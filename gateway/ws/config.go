@@ -31,6 +31,9 @@ type Config struct {
 	// which before the first success it does after AuthWait. Errors are
 	// *eventhub.Error (CodeNoToken, CodeBadToken). Required.
 	Authenticate func(ctx context.Context, token string, hasToken bool) (Access, error)
+	// Refused is told of each frame that Authenticate, or its lack before other frames, keeps
+	// out: the address that it comes from, and why. Default: nothing happens.
+	Refused func(remote string, err error)
 	// Info is what the OK of an AUTH says. Its protocol is filled in, and its limits
 	// from what follows.
 	Info   wire.AuthInfo
@@ -100,6 +103,9 @@ func (c Config) withDefaults() Config {
 	c.Info.Limits.MaxSubscriptions = c.MaxSubscriptions
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Refused == nil {
+		c.Refused = func(string, error) {}
 	}
 	return c
 }

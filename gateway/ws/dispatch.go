@@ -47,7 +47,9 @@ func (s *session) handle(message []byte) {
 	r := &s.req
 	err := s.dec.Decode(message, r)
 	if !s.authed && r.Op != "" && r.Op != wire.OpAuth {
-		s.refuse(corrOf(r), eventhub.Errorf(eventhub.CodeUnauthorized, "Call AUTH first."))
+		err := eventhub.Errorf(eventhub.CodeUnauthorized, "Call AUTH first.")
+		s.gw.cfg.Refused(s.remote, err)
+		s.refuse(corrOf(r), err)
 		return
 	}
 	if err != nil {
@@ -188,7 +190,7 @@ func (s *session) authenticate(r *wire.Request) *eventhub.Error {
 	r.Token = ""
 	if err != nil {
 		e := toError(err, eventhub.CodeInternal)
-		s.gw.log.Debug("AUTH refused", "remote", s.remote, "code", e.Code)
+		s.gw.cfg.Refused(s.remote, e)
 		return e
 	}
 	s.mu.Lock() // others look at it

@@ -41,7 +41,7 @@ var rules = []rule{
 	{"store/storefault", []string{".", "store"}},
 	{"store/...", []string{".", "store", "internal/..."}},
 	{"wire", []string{".", "internal/..."}},
-	{"auth", []string{"."}},
+	{"auth", []string{".", "internal/measure"}},
 	{"bus/internal/commit", []string{".", "store"}},
 	{"bus/internal/groupstate", []string{".", "admin", "store"}},
 	{"bus/internal/judge", []string{".", "internal/filter"}},

@@ -184,6 +184,13 @@ type Gateway struct {
 	Subscriptions int               // open now
 }
 
+// AuthRefused counts peers that were not let in at one transport for one reason.
+type AuthRefused struct {
+	Transport string // ws, http or ops
+	Reason    string // an error code
+	Count     uint64
+}
+
 // API is what the HTTP API has counted since it started.
 type API struct {
 	Requests []Requests
