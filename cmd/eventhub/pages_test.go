@@ -1,0 +1,345 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// source is where the tree of the source is.
+var source = filepath.Join("..", "..")
+
+// readPages returns the Markdown files of the project by their paths.
+func readPages(t *testing.T) map[string]string {
+	t.Helper()
+	found := make(map[string]string)
+	err := filepath.WalkDir(source, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != source && (strings.HasPrefix(d.Name(), ".") || d.Name() == "node_modules"):
+			return filepath.SkipDir
+		case d.IsDir() || filepath.Ext(path) != ".md":
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		name, _ := filepath.Rel(source, path)
+		found[filepath.ToSlash(name)] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// snippet is a fenced block of a page. Its info is what follows the first fence: a
+// language, and "run" where TestSnippets runs it.
+type snippet struct {
+	page, info, text string
+	line             int // of its first line of text
+}
+
+func (s snippet) String() string { return fmt.Sprintf("%s:%d", s.page, s.line) }
+
+// parts splits a page into its fenced blocks and the lines between them.
+func parts(name, page string) (blocks []snippet, prose []string) {
+	var open *snippet
+	for i, line := range strings.Split(page, "\n") {
+		fence, isFence := strings.CutPrefix(strings.TrimSpace(line), "```")
+		switch {
+		case isFence && open == nil:
+			open = &snippet{page: name, info: fence, line: i + 2}
+		case isFence:
+			blocks, open = append(blocks, *open), nil
+		case open != nil:
+			open.text += line + "\n"
+		default:
+			prose = append(prose, line)
+		}
+	}
+	return blocks, prose
+}
+
+var (
+	linkPattern  = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	inlineCode   = regexp.MustCompile("`[^`]*`")
+	linkInTitle  = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
+	notInAnchors = func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '-' && r != '_' }
+)
+
+// anchors returns what links to the headings of a page name.
+func anchors(prose []string) map[string]bool {
+	found := make(map[string]bool)
+	for _, line := range prose {
+		title := strings.TrimLeft(line, "#")
+		if title == line || !strings.HasPrefix(title, " ") {
+			continue
+		}
+		title = strings.ToLower(strings.TrimSpace(linkInTitle.ReplaceAllString(title, "$1")))
+		anchor := strings.Map(func(r rune) rune {
+			if notInAnchors(r) {
+				return -1
+			}
+			return r
+		}, strings.ReplaceAll(title, " ", "-"))
+		for n, first := 1, anchor; found[anchor]; n++ {
+			anchor = fmt.Sprintf("%s-%d", first, n)
+		}
+		found[anchor] = true
+	}
+	return found
+}
+
+// TestLinks: what a page links to in the project is there, the heading too.
+func TestLinks(t *testing.T) {
+	all := readPages(t)
+	links := 0
+	for name, page := range all {
+		_, prose := parts(name, page)
+		text := inlineCode.ReplaceAllString(strings.Join(prose, "\n"), "")
+		for _, m := range linkPattern.FindAllStringSubmatch(text, -1) {
+			target := m[1]
+			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+				continue
+			}
+			links++
+			path, anchor, _ := strings.Cut(target, "#")
+			to := name
+			if path != "" {
+				to = filepath.ToSlash(filepath.Join(filepath.Dir(name), path))
+			}
+			if _, err := os.Stat(filepath.Join(source, to)); err != nil {
+				t.Errorf("%s links to %s, which is not there", name, target)
+				continue
+			}
+			if anchor != "" {
+				if _, prose := parts(to, all[to]); !anchors(prose)[anchor] {
+					t.Errorf("%s links to %s, which has no such heading", name, target)
+				}
+			}
+		}
+	}
+	if links < 100 {
+		t.Errorf("there are %d links in all pages", links)
+	}
+}
+
+// commandLines returns the calls of eventhub in a line of shell, as words.
+func commandLines(line string) (calls [][]string) {
+	var words []string
+	var word strings.Builder
+	quote, some := rune(0), false
+	end := func() {
+		if some {
+			words = append(words, word.String())
+		}
+		word.Reset()
+		some = false
+	}
+	call := func() {
+		end()
+		for len(words) > 0 && (words[0] == "$" || words[0] == "sudo" || strings.Contains(words[0], "=")) {
+			words = words[1:] // a prompt, the environment of the command
+		}
+		if len(words) > 0 && filepath.Base(words[0]) == "eventhub" {
+			calls = append(calls, words[1:])
+		}
+		words = nil
+	}
+	for _, r := range line + "\n" {
+		switch {
+		case quote != 0 && r == quote:
+			quote = 0
+		case quote != 0:
+			word.WriteRune(r)
+		case r == '\'' || r == '"':
+			quote, some = r, true
+		case r == '#' && !some:
+			call()
+			return calls
+		case strings.ContainsRune("|&;()\n", r):
+			call()
+		case r == '<' || r == '>':
+			call() // what follows is a file
+		case unicode.IsSpace(r):
+			end()
+		default:
+			word.WriteRune(r)
+			some = true
+		}
+	}
+	return calls
+}
+
+// TestCommandsOfPages: each call of eventhub in a block of a page is of a command that
+// there is, with flags that it has.
+func TestCommandsOfPages(t *testing.T) {
+	n := 0
+	for name, page := range readPages(t) {
+		blocks, _ := parts(name, page)
+		for _, s := range blocks {
+			if !s.isShell() {
+				continue
+			}
+			for line := range strings.SplitSeq(strings.ReplaceAll(s.text, "\\\n", " "), "\n") {
+				for _, call := range commandLines(line) {
+					n++
+					cmd, rest, err := rootCommand().Find(call)
+					if err == nil {
+						err = cmd.ParseFlags(rest)
+					}
+					if err != nil || cmd.HasSubCommands() && len(cmd.Flags().Args()) > 0 {
+						t.Errorf("%s: eventhub %s: %v", s, strings.Join(call, " "), err)
+					}
+				}
+			}
+		}
+	}
+	if n < 100 {
+		t.Errorf("there are %d calls in all pages", n)
+	}
+}
+
+// notRun are the pages with blocks of shell that TestSnippets does not run, and why. In
+// all others each block of shell has "run" after its language.
+var notRun = map[string]string{
+	"docs/backup.md":          "TestScripts runs its commands, in backup.txtar",
+	"docs/cli.md":             "TestScripts runs these commands",
+	"docs/configuration.md":   "TestDocumentedKeys and the tests of internal/config run them",
+	"docs/install.md":         "it installs on the machine; TestInstall runs make install into a directory",
+	"docs/operations.md":      "its answers need a group with a history; the tests of ops ask for each",
+	"docs/protocol.md":        "it needs a WebSocket client that no test has; its frames are in wire/testdata",
+	"docs/security.md":        "it listens on all addresses of the machine",
+	"docs/troubleshooting.md": "TestScripts runs its commands, in dlq.txtar",
+}
+
+// isShell reports whether a block has commands.
+func (s snippet) isShell() bool {
+	language, _, _ := strings.Cut(s.info, " ")
+	return language == "sh" || language == "console" || language == "" && regexp.MustCompile(`(?m)^(\$ |eventhub [a-z]+( |$)|curl )`).MatchString(s.text)
+}
+
+// TestSnippets runs the blocks of pages that are marked so, those of a page in one shell
+// after the other, against a hub. A block of "sh" has to succeed; one of "console" has
+// commands after "$ " and what they print.
+func TestSnippets(t *testing.T) {
+	for name, page := range readPages(t) {
+		blocks, _ := parts(name, page)
+		shell := slices.DeleteFunc(slices.Clone(blocks), func(s snippet) bool { return !s.isShell() })
+		run := slices.DeleteFunc(slices.Clone(shell), func(s snippet) bool { return !strings.HasSuffix(s.info, " run") })
+		if len(run) < len(shell) {
+			if why, known := notRun[name]; known {
+				t.Logf("%s: %d of %d blocks are not run: %s", name, len(shell)-len(run), len(shell), why)
+			} else {
+				t.Errorf("%s: %d of %d blocks of shell have no \"run\", and notRun does not say why", name, len(shell)-len(run), len(shell))
+			}
+		}
+		if len(run) > 0 {
+			t.Run(name, func(t *testing.T) { runSnippets(t, run) })
+		}
+	}
+}
+
+// runSnippets runs the blocks of a page. The page names the default addresses; the hub
+// has others. A block that starts a hub has it; for all others one runs already.
+func runSnippets(t *testing.T, run []snippet) {
+	addrs := map[string]string{"127.0.0.1:8090": freePort(t), "127.0.0.1:8081": freePort(t), "127.0.0.1:8082": freePort(t)}
+	var toTest, toPage []string
+	for page, test := range addrs {
+		toTest, toPage = append(toTest, page, test), append(toPage, test, page)
+	}
+	var script strings.Builder
+	script.WriteString("ready() { for _ in $(seq 600); do eventhub health >/dev/null 2>&1 && return; sleep 0.1; done; echo the hub is not ready; exit 1; }\n")
+	script.WriteString("curl() { command curl -sS --fail-with-body \"$@\"; }\n")
+	if !slices.ContainsFunc(run, func(s snippet) bool { return strings.Contains(s.text, "eventhub serve") }) {
+		script.WriteString("eventhub serve --store memory: 2>hub.log &\nready\n")
+	}
+	const mark = "@@@"
+	for _, s := range run {
+		fmt.Fprintf(&script, "echo %s\n", mark)
+		if strings.HasPrefix(s.info, "sh") {
+			fmt.Fprintf(&script, "( set -e\n%s)\n[ $? = 0 ] || echo it fails\n", strings.NewReplacer(toTest...).Replace(s.text))
+			continue
+		}
+		for line := range strings.Lines(s.text) {
+			if command, ok := strings.CutPrefix(line, "$ "); ok {
+				script.WriteString(strings.NewReplacer(toTest...).Replace(command))
+				if strings.HasSuffix(command, "&\n") {
+					script.WriteString("ready\n")
+				}
+			}
+		}
+	}
+	script.WriteString("kill -9 $(jobs -p)\n")
+
+	ctx, cancel := context.WithTimeout(t.Context(), watchdog)
+	defer cancel()
+	shell := exec.CommandContext(ctx, "bash", "-c", script.String())
+	shell.Dir = t.TempDir()
+	shell.Env = append(cleanEnv(), "PATH="+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"),
+		"EVENTHUB_WS="+addrs["127.0.0.1:8090"], "EVENTHUB_HTTP="+addrs["127.0.0.1:8081"], "EVENTHUB_OPS="+addrs["127.0.0.1:8082"],
+		"EVENTHUB_URL=ws://"+addrs["127.0.0.1:8090"])
+	shell.WaitDelay = watchdog
+	var out bytes.Buffer
+	shell.Stdout, shell.Stderr = &out, &out
+	if err := os.Mkdir(filepath.Join(shell.Dir, "bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(binary, filepath.Join(shell.Dir, "bin", "eventhub")); err != nil {
+		t.Fatal(err)
+	}
+	_ = shell.Run() // what it prints says how it went
+	said := strings.Split(strings.NewReplacer(toPage...).Replace(out.String()), mark+"\n")
+	for i, s := range run {
+		if i+1 >= len(said) {
+			t.Fatalf("%s is not reached:\n%s", s, out.String())
+		}
+		got, want := said[i+1], ""
+		if strings.HasPrefix(s.info, "sh") {
+			if strings.Contains(got, "it fails\n") {
+				t.Errorf("%s fails:\n%s", s, got)
+			}
+			continue
+		}
+		for line := range strings.Lines(s.text) {
+			if !strings.HasPrefix(line, "$ ") {
+				want += line
+			}
+		}
+		if got, want := settled(got), settled(want); got != want {
+			t.Errorf("%s prints\n%s\nand the page says\n%s", s, got, want)
+		}
+	}
+}
+
+var unsettled = []struct {
+	what *regexp.Regexp
+	as   string
+}{
+	{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`), "ID"},
+	{regexp.MustCompile(`20\d\d-\d\d-\d\dT[0-9:.]+Z`), "TIME"},
+	{regexp.MustCompile(`\b1[78]\d{11}\b`), "MS"},
+	{regexp.MustCompile(`\b\d+(\.\d+)?\s?(ms|µs|s|m|h)\b`), "DURATION"},
+	{regexp.MustCompile(`127\.0\.0\.1:[2-6]\d{4}\b`), "ADDRESS"},
+	{regexp.MustCompile(`version=\S+`), "version"},
+	{regexp.MustCompile(` +`), " "},
+	{regexp.MustCompile(`(?m) $`), ""},
+}
+
+// settled replaces what differs from run to run.
+func settled(s string) string {
+	for _, u := range unsettled {
+		s = u.what.ReplaceAllString(s, u.as)
+	}
+	return strings.TrimSpace(s)
+}
