@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -13,6 +14,12 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/gobwas/ws"
+	"github.com/gobwas/ws/wsutil"
+
+	"eventhub/admin"
+	"eventhub/client"
 )
 
 // source is where the tree of the source is.
@@ -342,4 +349,48 @@ func settled(s string) string {
 		s = u.what.ReplaceAllString(s, u.as)
 	}
 	return strings.TrimSpace(s)
+}
+
+// TestBrowserSnippet sends what the snippet for browsers in docs/protocol.md sends: a
+// page that was left leaves no group.
+func TestBrowserSnippet(t *testing.T) {
+	blocks, _ := parts("docs/protocol.md", readPages(t)["docs/protocol.md"])
+	i := slices.IndexFunc(blocks, func(s snippet) bool { return s.info == "js" })
+	if i < 0 {
+		t.Fatal("the page has no snippet")
+	}
+	hub := startHub(t, "--store", "memory:")
+	conn, _, _, err := ws.Dial(t.Context(), "ws://"+hub.ws+"/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	sent := regexp.MustCompile(`ws\.send\('([^']*)'\)`).FindAllStringSubmatch(blocks[i].text, -1)
+	for _, m := range sent {
+		if err := wsutil.WriteClientText(conn, []byte(m[1])); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := wsutil.ReadServerText(conn)
+		if err != nil || !bytes.Contains(answer, []byte(`"op":"OK"`)) {
+			t.Fatalf("%s: %s, %v", m[1], answer, err)
+		}
+	}
+	var frame struct{ Topic string }
+	if err := json.Unmarshal([]byte(sent[len(sent)-1][1]), &frame); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := runBinary(t, nil, "pub", frame.Topic, `1`, "--url", "ws://"+hub.ws); code != 0 {
+		t.Fatal(errs)
+	}
+	if event, err := wsutil.ReadServerText(conn); err != nil || !bytes.Contains(event, []byte(`"op":"EVENT"`)) {
+		t.Errorf("the snippet gets %s, %v", event, err)
+	}
+	adm, err := client.NewAdmin("ws://" + hub.ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer adm.Close()
+	if groups, err := adm.Groups(t.Context(), admin.GroupQuery{Topic: frame.Topic}); err != nil || len(groups) > 0 {
+		t.Errorf("groups of %s: %+v, %v", frame.Topic, groups, err)
+	}
 }
