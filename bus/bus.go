@@ -153,6 +153,7 @@ type Bus struct {
 	counts       counts
 	known        registry
 	letterCounts *deadletter.Counts
+	refused      func(error)   // counts.refuse, bound once: every publish needs it
 	epochs       atomic.Uint64 // the last one given to a new group
 
 	serials  atomic.Uint64 // of the last lease given
@@ -214,6 +215,7 @@ func New(opts Options) (*Bus, error) {
 	b.raised(deleted) // the clock may be before it
 	b.space = space.New(space.Options{Store: b.store, Logger: b.log, Commits: b.counts.commits})
 	b.counts.init()
+	b.refused = b.counts.refuse
 	b.letterCounts = b.letters.NewCounts()
 	b.sched = sched.New(b.clock, runtime.GOMAXPROCS(0))
 	b.tails = tail.New(tail.Options{

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -18,10 +19,13 @@ type counts struct {
 	// Events that were scheduled, and of those, what moved into the log and what
 	// was cancelled.
 	scheduled, moved, cancelled uint64
+	refused                     map[string]uint64 // publications, by error code
+	lastCommit                  time.Time         // the end of the last one that succeeded
 }
 
 func (c *counts) init() {
 	c.topics = make(map[string]*measure.Topic)
+	c.refused = make(map[string]uint64)
 	c.commitSeconds = measure.NewHistogram(measure.Seconds)
 	c.commitEvents = measure.NewHistogram(measure.Counts)
 }
@@ -51,6 +55,7 @@ func (c *counts) commit(took time.Duration, units []*store.Unit) {
 		}
 		c.commitDelays(u)
 	}
+	c.lastCommit = time.Now()
 	c.commitSeconds.Observe(took.Seconds())
 	if events > 0 {
 		c.commitEvents.Observe(float64(events))
@@ -70,6 +75,13 @@ func (c *counts) commitDelays(u *store.Unit) {
 	} else {
 		c.cancelled += uint64(len(u.Cancels))
 	}
+}
+
+// refuse counts a publication that was refused.
+func (c *counts) refuse(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refused[string(eventhub.ErrorCode(err))]++
 }
 
 // topic returns the counts of a topic. c.mu is held.
@@ -103,6 +115,7 @@ func (c *counts) snapshot() measure.Engine {
 	e := measure.Engine{
 		CommitSeconds: c.commitSeconds, CommitEvents: c.commitEvents,
 		Scheduled: c.scheduled, Moved: c.moved, Cancelled: c.cancelled,
+		LastCommit: c.lastCommit, PublishRefused: maps.Clone(c.refused),
 		Topics: make([]measure.Topic, 0, len(c.topics)),
 	}
 	for _, t := range c.topics {

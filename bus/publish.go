@@ -26,6 +26,7 @@ func (b *Bus) Publish(ctx context.Context, events ...eventhub.Event) ([]eventhub
 // Enqueue implements eventhub.Publisher.
 func (b *Bus) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
 	job := publish.NewJob(pubs, b.clock.Wall(), b.waits.Call(ctx, pubs), done)
+	job.Refused = b.refused
 	if job.IsEmpty() {
 		job.Done(nil)
 		return
@@ -46,6 +47,7 @@ func (b *Bus) Import(ctx context.Context, events ...eventhub.Event) ([]eventhub.
 	}
 	job, err := publish.NewImport(events, b.clock.Wall())
 	if err != nil {
+		b.refused(err)
 		return nil, err
 	}
 	return b.publishUnit(ctx, job, "the events may or may not be imported")
@@ -54,10 +56,12 @@ func (b *Bus) Import(ctx context.Context, events ...eventhub.Event) ([]eventhub.
 // publishUnit commits one unit of events, if there is room for them. Where ctx ends before the
 // outcome is known the error says what, that it is not known.
 func (b *Bus) publishUnit(ctx context.Context, job *publish.Call, what string) ([]eventhub.Receipt, error) {
-	if err := b.space.Check(); err != nil {
-		return nil, err
+	err := b.space.Check()
+	if err == nil {
+		err = b.committer.DoWithin(ctx, job, what)
 	}
-	if err := b.committer.DoWithin(ctx, job, what); err != nil {
+	if err != nil {
+		b.refused(err)
 		return nil, err
 	}
 	return job.Receipts(), nil

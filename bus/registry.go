@@ -143,6 +143,13 @@ func (b *Bus) Measure(ctx context.Context) (measure.Engine, error) {
 	if e.StoreBytes, err = b.store.Size(); err != nil {
 		return e, storeError(err, "get its size")
 	}
+	room, err := b.store.Space()
+	if err != nil {
+		return e, storeError(err, "find out how much room it has")
+	}
+	if room.Total > 0 {
+		e.FreeBytes, e.NeededBytes = room.Free, room.Least()
+	}
 	if e.Groups, err = b.measureGroups(ctx); err != nil {
 		return e, err
 	}

@@ -136,6 +136,8 @@ var groupKind = rowKind[groupName, groupRow]{
 		sum.deliverable += g.deliverable
 		sum.unattended += g.unattended
 		sum.Members += g.Members
+		sum.OpenLetters += g.OpenLetters
+		sum.Redriven += g.Redriven
 		for transport, n := range g.InFlight {
 			sum.InFlight[transport] += n
 		}

@@ -74,7 +74,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, descs := range [][]*prometheus.Desc{
 		descsOf(topicSeries), descsOf(groupSeries), descsOf(engineSeries), descsOf(hubSeries),
 		histogramDescs(groupHistograms), histogramDescs(engineHistograms),
-		{closedDesc, errorsDesc, requestsDesc, refusedDesc, buildDesc},
+		{closedDesc, errorsDesc, requestsDesc, refusedDesc, publishDesc, buildDesc},
 	} {
 		for _, d := range descs {
 			out <- d
@@ -131,6 +131,9 @@ func (c *collector) collectEngine(out chan<- prometheus.Metric, engine *measure.
 		emitHistograms(out, groupHistograms, &times[i], times[i].Topic, times[i].Group.Group)
 	}
 	emit(out, engineSeries, engine)
+	for code, n := range engine.PublishRefused {
+		out <- prometheus.MustNewConstMetric(publishDesc, prometheus.CounterValue, float64(n), code)
+	}
 	emitHistograms(out, engineHistograms, engine)
 }
 

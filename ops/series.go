@@ -70,6 +70,10 @@ var groupSeries = []series[groupRow]{
 		func(g *groupRow) float64 { return float64(g.unattended) }),
 	gauge("eventhub_group_paused", "1 while the group is paused and nothing is delivered to it, else 0; of _other: how many are.", groupLabels,
 		func(g *groupRow) float64 { return float64(g.paused) }),
+	gauge("eventhub_dead_letters_open", "Dead letters of the group that nothing was done about, also of a group that was deleted.", groupLabels,
+		func(g *groupRow) float64 { return float64(g.OpenLetters) }),
+	gauge("eventhub_dead_letters_redriven", "Dead letters of the group whose events were given back to it and are not done.", groupLabels,
+		func(g *groupRow) float64 { return float64(g.Redriven) }),
 	gauge("eventhub_group_members", "Members of the group.", groupLabels,
 		func(g *groupRow) float64 { return float64(g.Members) }),
 }
@@ -94,6 +98,17 @@ var engineSeries = []series[measure.Engine]{
 		func(e *measure.Engine) float64 { return float64(e.QueuedBytes) }),
 	gauge("eventhub_cached_bytes", "Bytes of the records in the tail cache.", nil,
 		func(e *measure.Engine) float64 { return float64(e.CachedBytes) }),
+	gauge("eventhub_last_commit_timestamp_seconds", "When the last commit of the store ended, in seconds since 1970; 0 before the first since the start.", nil,
+		func(e *measure.Engine) float64 {
+			if e.LastCommit.IsZero() {
+				return 0
+			}
+			return float64(e.LastCommit.UnixMilli()) / 1000
+		}),
+	gauge("eventhub_store_free_bytes", "Free bytes of the file system that the store is on; 0 of a store in memory.", nil,
+		func(e *measure.Engine) float64 { return float64(e.FreeBytes) }),
+	gauge("eventhub_store_needed_bytes", "Bytes that have to be free there: with less, publishes are refused; 0 of a store in memory.", nil,
+		func(e *measure.Engine) float64 { return float64(e.NeededBytes) }),
 	gauge("eventhub_store_size_bytes", "Size of the store: on disk, or in memory where it keeps nothing else.", nil,
 		func(e *measure.Engine) float64 { return float64(e.StoreBytes) }),
 }
@@ -128,6 +143,7 @@ var (
 		"WebSocket connections that ended, by close code: none without one, 3000 and 4000 for all that programs choose there.", []string{"code"})
 	errorsDesc   = desc("eventhub_errors_total", "ERR frames sent, by their code.", []string{"code"})
 	requestsDesc = desc("eventhub_http_requests_total", "Requests that the HTTP API answered, by route and status.", []string{"route", "status"})
+	publishDesc  = desc("eventhub_publish_refused_total", "Publications, imports and requeues that the engine refused, by error code.", []string{"code"})
 	refusedDesc  = desc("eventhub_auth_refused_total", "Requests, and frames of WebSockets, that were refused for want of a right token, by error code.", []string{"transport", "reason"})
 	buildDesc    = desc("eventhub_build_info", "Always 1; the labels say what runs.", []string{"version", "goversion"})
 )

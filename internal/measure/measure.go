@@ -101,6 +101,12 @@ type Engine struct {
 	QueuedBytes   int    // records that wait for the committer
 	CachedBytes   int    // records in the tail cache
 	StoreBytes    uint64 // see store.Maintenance
+	// LastCommit is when the last commit that succeeded ended, zero before the first.
+	LastCommit time.Time
+	// FreeBytes is the room of the store's file system, and NeededBytes how much of it has to
+	// be free for publishes; both 0 where the store is not in one.
+	FreeBytes, NeededBytes uint64
+	PublishRefused         map[string]uint64 // publications, by error code
 
 	FilterFailed    uint64 // events that did not pass because a filter could not be evaluated
 	FilterTooCostly uint64 // of these, those on which it cost too much

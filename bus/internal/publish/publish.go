@@ -42,6 +42,8 @@ type Job struct {
 	Batch
 	done  func([]eventhub.Publication)
 	waits Waits // nil: nothing waits
+	// Refused, where not nil, is called with the error of each publication that is refused.
+	Refused func(error)
 }
 
 var jobs = sync.Pool{New: func() any { return new(Job) }}
@@ -75,6 +77,9 @@ func (j *Job) Done(err error) {
 			p.Err = UnitError(u.Err)
 		default:
 			p.Receipts = Receipts(p.Receipts, u, delayed)
+		}
+		if p.Err != nil && j.Refused != nil {
+			j.Refused(p.Err)
 		}
 	}
 	pubs, done, waits := j.pubs, j.done, j.waits
