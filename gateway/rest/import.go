@@ -232,7 +232,9 @@ func atLine(err error, number int) error {
 	return &e
 }
 
-// checkImported refuses what no export has.
+// checkImported refuses what no export has. The hub judges the events of a part again, all
+// together: here a line is refused at its place, before the lines after it are read, and so
+// the first wrong line is the one that is named.
 func checkImported(e *eventhub.Event, now time.Time) error {
 	for _, member := range []struct {
 		name    string
