@@ -21,8 +21,8 @@ import (
 // ackAndPublish does one ack-and-publish from a member, whose outcome is there when the bus
 // has come to rest.
 func (in *inbox) ackAndPublish(refs []eventhub.Ref, events ...eventhub.Event) ([]eventhub.Receipt, error) {
-	in.t.Helper()
-	return eventhub.AckAndPublish(context.Background(), in.sub, refs, events...)
+	in.T.Helper()
+	return eventhub.AckAndPublish(context.Background(), in.Sub, refs, events...)
 }
 
 // of returns the number of calls of one method so far.
@@ -40,7 +40,7 @@ func TestAckAndPublish(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 3)
 		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
-		got := in.take()
+		got := in.Take()
 		// By lease and by id, several of each in one step.
 		receipts, err := in.ackAndPublish([]eventhub.Ref{byLease(got[0]), byID(got[2])}, out(`"a"`), out(`"b"`))
 		if err != nil {
@@ -49,7 +49,7 @@ func TestAckAndPublish(t *testing.T) {
 		equal(t, "offsets", []uint64{receipts[0].Offset, receipts[1].Offset}, []uint64{1, 2})
 		equal(t, "events", len(r.events("out")), 2)
 		equal(t, "stored cursor", r.stored("in", "g").Cursor, 1) // in the same unit: no time has passed
-		equal(t, "outcomes", in.ack(byLease(got[0]), byLease(got[1]), byLease(got[2])),
+		equal(t, "outcomes", in.Ack(byLease(got[0]), byLease(got[1]), byLease(got[2])),
 			[]eventhub.Outcome{eventhub.Stale, eventhub.Applied, eventhub.Stale})
 		equal(t, "cursor", r.cursor("in", "g").Offset, 3)
 		g := r.bus.running("in", "g")
@@ -65,7 +65,7 @@ func TestAckAndPublishRefused(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 2)
 		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
-		got := in.take()
+		got := in.Take()
 		one := []eventhub.Ref{byLease(got[0])}
 		for _, c := range []struct {
 			what string
@@ -93,7 +93,7 @@ func TestAckAndPublishRefused(t *testing.T) {
 		r.bus.AckAndPublish(context.Background(), "in", "nobody", hs, func([]eventhub.AckPublish) {})
 		wantCode(t, hs[0].Err, eventhub.CodeNotSubscribed)
 		equal(t, "events", len(r.events("out")), 0)
-		equal(t, "outcomes", in.ack(byLease(got[0]), byLease(got[1])), []eventhub.Outcome{eventhub.Applied, eventhub.Applied})
+		equal(t, "outcomes", in.Ack(byLease(got[0]), byLease(got[1])), []eventhub.Outcome{eventhub.Applied, eventhub.Applied})
 	})
 }
 
@@ -110,7 +110,7 @@ func ackPublishUnderWay(t *testing.T, queued bool) {
 		r.publish("out", 1, 1)
 		o := eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest, AckTimeout: time.Second, MaxInFlight: 1}
 		in := r.subscribe(o)
-		got := in.take()
+		got := in.Take()
 		hold := make(chan struct{})
 		r.store.set(hold, nil)
 		if queued {
@@ -119,12 +119,12 @@ func ackPublishUnderWay(t *testing.T, queued bool) {
 		}
 		hs := []eventhub.AckPublish{{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`"x"`)}}}
 		answered := false
-		in.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) { answered = true })
+		in.Sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) { answered = true })
 		o.AckTimeout = time.Hour
 		other := r.subscribe(o)
-		equal(t, "the other one's", other.takeOffsets(), []uint64{2})
+		equal(t, "the other one's", other.TakeOffsets(), []uint64{2})
 		time.Sleep(time.Minute)
-		equal(t, "own", len(in.take()), 0) // its room is taken
+		equal(t, "own", len(in.Take()), 0) // its room is taken
 		if got := r.bus.running("in", "g").state.Find(1).State() == groupstate.AckPending; got != queued {
 			t.Errorf("ackPending is %t; want %t", got, queued)
 		}
@@ -132,15 +132,15 @@ func ackPublishUnderWay(t *testing.T, queued bool) {
 		if err != nil || len(list) != 2 || list[0].State != "ack_and_publish" || list[0].Deadline != 0 || list[0].Member == nil {
 			t.Errorf("InFlight = %+v, %v", list, err)
 		}
-		equal(t, "outcomes", in.ack(byLease(got[0])), []eventhub.Outcome{eventhub.Stale})
-		in.sub.Drop(0)
+		equal(t, "outcomes", in.Ack(byLease(got[0])), []eventhub.Outcome{eventhub.Stale})
+		in.Sub.Drop(0)
 		synctest.Wait()
 		if answered {
 			t.Error("answered before the commit")
 		}
 		close(hold)
 		r.store.set(nil, nil)
-		for _, offset := range other.takeOffsets() {
+		for _, offset := range other.TakeOffsets() {
 			if offset == 1 {
 				t.Error("the event went to another one")
 			}
@@ -159,15 +159,15 @@ func TestAckAndPublishLate(t *testing.T) {
 		r.publish("in", 1, 1)
 		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest,
 			AckTimeout: time.Second, Backoff: eventhub.Backoff{Min: time.Hour, Max: time.Hour}})
-		first := in.take()[0]
+		first := in.Take()[0]
 		time.Sleep(2 * time.Second)
 		if _, err := in.ackAndPublish([]eventhub.Ref{byLease(first)}, out(`1`)); err != nil {
 			t.Errorf("late: %v", err)
 		}
 		r.publish("in", 2, 1)
-		old := in.take()[0]
+		old := in.Take()[0]
 		time.Sleep(2 * time.Hour)
-		in.take()
+		in.Take()
 		_, err := in.ackAndPublish([]eventhub.Ref{byLease(old)}, out(`2`))
 		wantCode(t, err, eventhub.CodeLeaseLost)
 		equal(t, "events", len(r.events("out")), 1)
@@ -181,15 +181,15 @@ func TestAckAndPublishLateRefused(t *testing.T) {
 		r.publish("in", 1, 1)
 		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest,
 			AckTimeout: time.Second, Backoff: eventhub.Backoff{Min: time.Hour, Max: time.Hour}})
-		first := in.take()[0]
+		first := in.Take()[0]
 		time.Sleep(2 * time.Second)
 		bad := out(`1`)
 		bad.ID = "poison"
 		_, err := in.ackAndPublish([]eventhub.Ref{byLease(first)}, bad)
 		wantCode(t, err, eventhub.CodeOverloaded)
-		equal(t, "at once", len(in.take()), 0)
+		equal(t, "at once", len(in.Take()), 0)
 		time.Sleep(2 * time.Hour)
-		again := in.take()
+		again := in.Take()
 		if len(again) == 0 || again[0].Attempt != 2 {
 			t.Errorf("delivered %+v; want attempt 2", again)
 		}
@@ -203,16 +203,16 @@ func TestAckAndPublishRefusedLosesNothing(t *testing.T) {
 		r.publish("in", 1, 3)
 		r.publish("out", 1, 1)
 		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
-		got := in.take()
+		got := in.Take()
 		time.Sleep(time.Second)
-		in.nack(byLease(got[2])) // its history is not written before the ack-and-publishes are
+		in.Nack(byLease(got[2])) // its history is not written before the ack-and-publishes are
 		bad := out(`1`)
 		bad.ID = "poison"
 		hs := []eventhub.AckPublish{
 			{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`1`)}},
 			{Refs: []eventhub.Ref{byLease(got[1])}, Events: []eventhub.Event{bad}},
 		}
-		in.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
+		in.Sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
 		time.Sleep(50 * time.Millisecond)
 		parts, err := r.store.GroupParts(context.Background(), "in", "g")
 		if err != nil || !slices.ContainsFunc(parts, func(p store.GroupPart) bool { return p.Kind == groupstate.PartHistory && p.Offset == 3 }) {
@@ -231,7 +231,7 @@ func TestAckAndPublishLost(t *testing.T) {
 		inBubble(t, func(r *rig) {
 			r.publish("in", 1, 1)
 			in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
-			got := in.take()
+			got := in.Take()
 			hold := make(chan struct{})
 			r.store.set(hold, nil)
 			go r.publish("other", 1, 1) // the commit that is under way
@@ -241,9 +241,9 @@ func TestAckAndPublishLost(t *testing.T) {
 			synctest.Wait()
 			hs := []eventhub.AckPublish{{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`1`)}}}
 			if what == "seek" {
-				in.take() // it came again, and the old lease is void
+				in.Take() // it came again, and the old lease is void
 			}
-			in.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
+			in.Sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
 			close(hold)
 			r.store.set(nil, nil)
 			if err := <-taken; err != nil {
@@ -265,7 +265,7 @@ func TestAckAndPublishRefusedByStore(t *testing.T) {
 		r.publish("in", 1, 3)
 		r.publish("out", 1, 1)
 		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest, AckTimeout: 10 * time.Second, MaxAttempts: 1})
-		got := in.take()
+		got := in.Take()
 		bad := out(`"bad"`)
 		bad.ID = "poison"
 		hs := []eventhub.AckPublish{
@@ -273,7 +273,7 @@ func TestAckAndPublishRefusedByStore(t *testing.T) {
 			{Refs: []eventhub.Ref{byLease(got[1])}, Events: []eventhub.Event{bad}},
 			{Refs: []eventhub.Ref{byLease(got[2])}, Events: []eventhub.Event{out(`"c"`)}},
 		}
-		in.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
+		in.Sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
 		synctest.Wait()
 		if hs[0].Err != nil || hs[2].Err != nil {
 			t.Errorf("the good ones: %v, %v", hs[0].Err, hs[2].Err)
@@ -289,11 +289,11 @@ func TestAckAndPublishRefusedByStore(t *testing.T) {
 		// its last attempt.
 		hold := make(chan struct{})
 		s.set(hold, nil)
-		in.sub.AckAndPublish(context.Background(), hs[1:2], func([]eventhub.AckPublish) {})
+		in.Sub.AckAndPublish(context.Background(), hs[1:2], func([]eventhub.AckPublish) {})
 		time.Sleep(time.Minute)
 		close(hold)
 		s.set(nil, nil)
-		again := in.take()
+		again := in.Take()
 		if len(again) != 1 || again[0].Offset != 2 || again[0].Attempt != 1 {
 			t.Errorf("delivered %+v; want the second one again as attempt 1", again)
 		}
@@ -309,7 +309,7 @@ func TestAckAndPublishCommitFails(t *testing.T) {
 		r.start(Options{})
 		r.publish("in", 1, 1)
 		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
-		got := in.take()
+		got := in.Take()
 		time.Sleep(time.Second)
 		s.Inject(storefault.Fault{Op: storefault.Commit, Err: errors.New("the disk is gone")})
 		_, err := in.ackAndPublish([]eventhub.Ref{byLease(got[0])}, out(`1`))
@@ -328,13 +328,13 @@ func TestAckAndPublishClose(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 2)
 		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
-		got := in.take()
+		got := in.Take()
 		hold := make(chan struct{})
 		r.store.set(hold, nil)
 		go r.publish("other", 1, 1)
 		synctest.Wait()
 		hs := []eventhub.AckPublish{{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{out(`1`)}}}
-		in.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
+		in.Sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
 		closed := make(chan struct{})
 		go func() { r.stop(); close(closed) }()
 		synctest.Wait()
@@ -355,14 +355,14 @@ func TestAckAndPublishDuplicate(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("in", 1, 2)
 		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
-		got := in.take()
+		got := in.Take()
 		e := out(`1`)
 		e.ID = "same"
 		hs := []eventhub.AckPublish{
 			{Refs: []eventhub.Ref{byLease(got[0])}, Events: []eventhub.Event{e}},
 			{Refs: []eventhub.Ref{byLease(got[1])}, Events: []eventhub.Event{e}},
 		}
-		in.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
+		in.Sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
 		synctest.Wait()
 		if hs[0].Err != nil || hs[1].Err != nil || hs[0].Receipts[0].Duplicate || !hs[1].Receipts[0].Duplicate || hs[1].Receipts[0].Offset != 1 {
 			t.Errorf("outcomes %+v", hs)
@@ -379,12 +379,12 @@ func TestAckAndPublishWithoutRoom(t *testing.T) {
 		r.start(Options{})
 		r.publish("in", 1, 1)
 		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
-		got := in.take()
+		got := in.Take()
 		time.Sleep(time.Second)
 		s.SetSpace(func() (store.Space, error) { return store.Space{Free: 1, Total: 1 << 40}, nil })
 		_, err := in.ackAndPublish([]eventhub.Ref{byLease(got[0])}, out(`1`))
 		wantCode(t, err, eventhub.CodeOverloaded)
-		equal(t, "outcomes", in.ack(byLease(got[0])), []eventhub.Outcome{eventhub.Applied})
+		equal(t, "outcomes", in.Ack(byLease(got[0])), []eventhub.Outcome{eventhub.Applied})
 		r.stop()
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -399,7 +399,7 @@ func TestAckAndPublishAreJoined(t *testing.T) {
 		r.publish("in", 1, 8)
 		r.publish("out", 1, 1)
 		in := r.subscribe(eventhub.GroupOptions{Topic: "in", Group: "g", Start: eventhub.Earliest})
-		got := in.take()
+		got := in.Take()
 		time.Sleep(time.Second)
 		before := r.store.of("Commit")
 		var hs []eventhub.AckPublish
@@ -410,7 +410,7 @@ func TestAckAndPublishAreJoined(t *testing.T) {
 			}
 			hs = append(hs, h)
 		}
-		in.sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
+		in.Sub.AckAndPublish(context.Background(), hs, func([]eventhub.AckPublish) {})
 		synctest.Wait()
 		for i, h := range hs {
 			if h.Err != nil {
@@ -453,14 +453,14 @@ func TestLateAckAndPublishRefusedWaitsOn(t *testing.T) {
 			o := opts("in", "g")
 			o.AckTimeout, o.Backoff = time.Second, eventhub.Backoff{Min: time.Hour, Max: time.Hour}
 			in := r.subscribe(o)
-			first := in.take()
+			first := in.Take()
 			time.Sleep(2 * time.Second)
 			hold := make(chan struct{})
 			s.set(hold, nil)
 			bad := out(`1`)
 			bad.ID = "poison"
 			hs := []eventhub.AckPublish{{Refs: leasesOf(first), Events: []eventhub.Event{bad}}}
-			in.sub.AckAndPublish(bg, hs, func([]eventhub.AckPublish) {})
+			in.Sub.AckAndPublish(bg, hs, func([]eventhub.AckPublish) {})
 			if due {
 				time.Sleep(2 * time.Hour)
 			}
@@ -472,7 +472,7 @@ func TestLateAckAndPublishRefusedWaitsOn(t *testing.T) {
 			if err != nil || len(list) != 1 {
 				t.Fatalf("InFlight = %+v, %v", list, err)
 			}
-			again := in.take()
+			again := in.Take()
 			if due {
 				equal(t, "delivered", len(again), 1)
 				equal(t, "attempt", list[0].Attempt, 2)
@@ -491,16 +491,16 @@ func TestLateAckAndPublishKeepsTheCountOfRoom(t *testing.T) {
 		o := opts("in", "g")
 		o.MaxInFlight, o.AckTimeout, o.Backoff = 1, time.Second, eventhub.Backoff{Min: time.Hour, Max: time.Hour}
 		in := r.subscribe(o)
-		first := in.take()
+		first := in.Take()
 		time.Sleep(time.Second)
-		second := in.take()
+		second := in.Take()
 		equal(t, "in its place", offsets(second), []uint64{2})
 		if _, err := in.ackAndPublish(leasesOf(first), out(`1`)); err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "while the second is held", len(in.take()), 0)
-		in.ack(leasesOf(second)...)
-		equal(t, "then", in.takeOffsets(), []uint64{3})
+		equal(t, "while the second is held", len(in.Take()), 0)
+		in.Ack(leasesOf(second)...)
+		equal(t, "then", in.TakeOffsets(), []uint64{3})
 	})
 }
 
@@ -511,7 +511,7 @@ func TestAckAndPublishGivenUpInTheQueue(t *testing.T) {
 		r.start(Options{QueueBytes: 1})
 		r.publish("in", 1, 1)
 		in := r.subscribe(opts("in", "g"))
-		got := in.take()
+		got := in.Take()
 		hold := make(chan struct{})
 		r.store.set(hold, nil)
 		for range 2 { // one in the commit, one in the queue
@@ -521,11 +521,11 @@ func TestAckAndPublishGivenUpInTheQueue(t *testing.T) {
 		ctx, cancel := context.WithTimeout(bg, time.Second)
 		defer cancel()
 		hs := []eventhub.AckPublish{{Refs: leasesOf(got), Events: []eventhub.Event{out(`1`)}}}
-		in.sub.AckAndPublish(ctx, hs, func([]eventhub.AckPublish) {})
+		in.Sub.AckAndPublish(ctx, hs, func([]eventhub.AckPublish) {})
 		wantCode(t, hs[0].Err, eventhub.CodeOverloaded)
 		r.store.set(nil, nil)
 		close(hold)
-		equal(t, "its ack", in.ack(leasesOf(got)...), []eventhub.Outcome{eventhub.Applied})
+		equal(t, "its ack", in.Ack(leasesOf(got)...), []eventhub.Outcome{eventhub.Applied})
 	})
 }
 
@@ -549,10 +549,10 @@ func TestAckAndPublishCachesOnlyWhatIsRead(t *testing.T) {
 		r.publish("small", 1, 1)
 		in, reader := r.subscribe(opts("in", "g")), r.subscribe(opts("small", "g"))
 		big := eventhub.Event{Topic: "big", Payload: append(append([]byte(`"`), bytes.Repeat([]byte("x"), 1<<16)...), '"')}
-		if _, err := in.ackAndPublish(leasesOf(in.take()), eventhub.Event{Topic: "small", Payload: []byte(`1`)}, big); err != nil {
+		if _, err := in.ackAndPublish(leasesOf(in.Take()), eventhub.Event{Topic: "small", Payload: []byte(`1`)}, big); err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "read", reader.takeOffsets(), []uint64{1, 2})
+		equal(t, "read", reader.TakeOffsets(), []uint64{1, 2})
 		items, ok := r.bus.logs.Use("small").Read(nil, 2, 1)
 		if !ok {
 			t.Fatal("the event is not cached")

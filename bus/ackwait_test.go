@@ -62,13 +62,13 @@ func TestWaitForGroups(t *testing.T) {
 		w := r.enqueue(context.Background(),
 			eventhub.Publication{Events: inTopic("t", 2), WaitFor: []string{"g", "h"}},
 			eventhub.Publication{Events: []eventhub.Event{{Topic: "u", Payload: []byte(`1`)}}})
-		a, b := g.take(), h.take()
-		g.ack(byLease(a[0]), byLease(a[1]))
-		h.ack(byLease(b[1]))
+		a, b := g.Take(), h.Take()
+		g.Ack(byLease(a[0]), byLease(a[1]))
+		h.Ack(byLease(b[1]))
 		if w.over() {
 			t.Fatal("done before h has acked e1")
 		}
-		h.ack(byLease(b[0]))
+		h.Ack(byLease(b[0]))
 		if !w.over() {
 			t.Fatal("not done when all have acked")
 		}
@@ -179,8 +179,8 @@ func TestWaitForIdleGroup(t *testing.T) {
 		in := r.subscribe(earliest("t", "g"))
 		r.publish("t", 1, 1)
 		r.enqueue(context.Background(), eventhub.Publication{Events: inTopic("t", 2)})
-		got := in.take()
-		in.ack(byLease(got[2])) // above the cursor
+		got := in.Take()
+		in.Ack(byLease(got[2])) // above the cursor
 		r.restart()
 		w := r.enqueue(context.Background(), eventhub.Publication{Events: inTopic("t", 2)[1:], WaitFor: []string{"g"}})
 		if !w.over() || w.pubs[0].Err != nil {
@@ -191,8 +191,8 @@ func TestWaitForIdleGroup(t *testing.T) {
 			t.Fatalf("what was not acked: %+v", w.pubs)
 		}
 		in = r.subscribe(earliest("t", "g"))
-		for _, d := range in.take() {
-			in.ack(byLease(d))
+		for _, d := range in.Take() {
+			in.Ack(byLease(d))
 		}
 		if !w.over() || w.pubs[0].Err != nil {
 			t.Errorf("acked after the restart: %+v", w.pubs)
@@ -207,9 +207,9 @@ func TestWaitTimeout(t *testing.T) {
 		began := time.Now()
 		w := r.enqueue(context.Background(),
 			eventhub.Publication{Events: inTopic("t", 2), WaitFor: []string{"g", "h"}, WaitUpTo: 1500 * time.Millisecond})
-		g.ack(byLease(g.take()[0]))
-		for _, d := range h.take() {
-			h.ack(byLease(d))
+		g.Ack(byLease(g.Take()[0]))
+		for _, d := range h.Take() {
+			h.Ack(byLease(d))
 		}
 		<-w.done
 		equal(t, "took", w.at.Sub(began), 1500*time.Millisecond)
@@ -239,7 +239,7 @@ func TestWaitEnds(t *testing.T) {
 		says string
 	}{
 		"dead letter": {func(r *rig, in *inbox, first got, stop func()) error {
-			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(first))
+			in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(first))
 			return nil
 		}, eventhub.CodeWaitTimeout, "dead-lettered"},
 		"ack-and-publish": {func(r *rig, in *inbox, first got, stop func()) error {
@@ -267,7 +267,7 @@ func TestWaitEnds(t *testing.T) {
 			defer stop()
 			began := time.Now()
 			w := r.enqueue(ctx, eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g"}})
-			if err := c.do(r, in, in.take()[0], stop); err != nil {
+			if err := c.do(r, in, in.Take()[0], stop); err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
 			if !w.over() || time.Since(began) > time.Second {
@@ -286,9 +286,9 @@ func TestWaitForDeadLetterGivenUp(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		first := r.subscribe(earliest("t", "g"))
 		r.publish("t", 1, 1)
-		first.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(first.take()[0]))
+		first.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(first.Take()[0]))
 		in := r.subscribe(earliest("t.dlq", "g"))
-		got := in.take()[0]
+		got := in.Take()[0]
 		// Clients cannot publish to the topic, so it is as if the event was published just now.
 		pubs := []eventhub.Publication{{Events: inTopic("t.dlq", 1), WaitFor: []string{"g"}, WaitUpTo: time.Minute}}
 		call := r.bus.waits.Call(context.Background(), pubs)
@@ -298,7 +298,7 @@ func TestWaitForDeadLetterGivenUp(t *testing.T) {
 		pubs[0].Receipts = []eventhub.Receipt{{Offset: got.Offset}}
 		over := false
 		call.Begin(pubs, func([]eventhub.Publication) { over = true })
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got))
 		synctest.Wait()
 		wantCode(t, pubs[0].Err, eventhub.CodeWaitTimeout)
 		if !over || pubs[0].Err != nil && !strings.Contains(pubs[0].Err.Error(), "has given up") {
@@ -461,17 +461,17 @@ func TestWaitTellsTheTruth(t *testing.T) {
 		}
 		in := r.subscribe(earliest("t", "g"))
 		w := r.enqueue(ctx, eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g"}})
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.take()[0]))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.Take()[0]))
 		if !w.over() || !strings.Contains(fmt.Sprint(w.pubs[0].Err), "has dead-lettered") {
 			t.Errorf("given up meanwhile: %v", w.pubs[0].Err)
 		}
 		again("given up before", "has dead-lettered")
 		equal(t, "redriven", r.redrive(redriveAll("t")).Redriven, 1)
 		again("given back", "…")
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.take()[0]))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.Take()[0]))
 		again("given up again", "has dead-lettered")
 		r.redrive(redriveAll("t"))
-		in.ack(byLease(in.take()[0]))
+		in.Ack(byLease(in.Take()[0]))
 		again("acked when given back", "")
 
 		seek := func(s eventhub.Start) {
@@ -482,7 +482,7 @@ func TestWaitTellsTheTruth(t *testing.T) {
 			synctest.Wait()
 		}
 		seek(eventhub.Earliest)
-		in.take()
+		in.Take()
 		w = r.enqueue(ctx, eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g"}})
 		seek(eventhub.Latest)
 		if !w.over() || !strings.Contains(fmt.Sprint(w.pubs[0].Err), "was moved past") {
@@ -490,7 +490,7 @@ func TestWaitTellsTheTruth(t *testing.T) {
 		}
 		again("moved past before", "is past, and is not known to have acked")
 		seek(eventhub.Earliest)
-		in.ack(byLease(in.take()[0]))
+		in.Ack(byLease(in.Take()[0]))
 		again("acked when moved back", "")
 
 		o := eventhub.GroupOptions{Topic: "u", Group: "g", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 10}}
@@ -510,14 +510,14 @@ func TestWaitForALateLetter(t *testing.T) {
 		in := r.subscribe(earliest("t", "g"))
 		wait := eventhub.Publication{Events: inTopic("t", 1), WaitFor: []string{"g"}}
 		r.enqueue(bg, wait)
-		in.settle(terminal, byLease(in.take()[0]))
+		in.Settle(terminal, byLease(in.Take()[0]))
 		equal(t, "redriven", r.redrive(redriveAll("t")).Redriven, 1)
-		redriven := in.take()
+		redriven := in.Take()
 		w := r.enqueue(bg, wait)
 		equal(t, "over before its verdict", w.over(), false)
 		hold := make(chan struct{})
 		r.store.set(hold, nil)
-		in.settle(terminal, byLease(redriven[0]))
+		in.Settle(terminal, byLease(redriven[0]))
 		sought := make(chan error)
 		go func() {
 			_, err := r.bus.SeekGroup(bg, "t", "g", eventhub.Latest, true)
@@ -573,10 +573,10 @@ func TestWaitKnowsTheTruthLater(t *testing.T) {
 			}
 		}
 		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 2}})
-		all := in.take() // 2 to 5
-		in.ack(byLease(all[0]))
-		in.settle(terminal, byLease(all[1]))
-		in.ack(byLease(all[3]))
+		all := in.Take() // 2 to 5
+		in.Ack(byLease(all[0]))
+		in.Settle(terminal, byLease(all[1]))
+		in.Ack(byLease(all[3]))
 		synctest.Wait()
 		ask("before the group's start", "e1", past)
 		ask("acked", "e2", "")
@@ -590,9 +590,9 @@ func TestWaitKnowsTheTruthLater(t *testing.T) {
 
 		seek(eventhub.Start{Kind: eventhub.StartOffset, Offset: 4})
 		in = r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
-		all = in.take()
-		in.ack(byLease(all[0]))
-		in.settle(terminal, byLease(all[1]))
+		all = in.Take()
+		in.Ack(byLease(all[0]))
+		in.Settle(terminal, byLease(all[1]))
 		synctest.Wait()
 		ask("acked when it was moved back", "e4", "")
 		ask("dead-lettered when it was moved back", "e5", dead)
@@ -604,7 +604,7 @@ func TestWaitKnowsTheTruthLater(t *testing.T) {
 func TestWaitForWhatIsGone(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(earliest("t", "g"))
-		if err := in.sub.Unsubscribe(bg); err != nil {
+		if err := in.Sub.Unsubscribe(bg); err != nil {
 			t.Fatal(err)
 		}
 		w := r.enqueue(bg, eventhub.Publication{Events: inTopic("t", 2)[1:], WaitFor: []string{"g"}, WaitUpTo: time.Minute})
@@ -613,7 +613,7 @@ func TestWaitForWhatIsGone(t *testing.T) {
 		synctest.Wait()
 		r.faulty().Hide("t", w.pubs[0].Receipts[0].Offset)
 		in = r.subscribe(earliest("t", "g"))
-		equal(t, "delivered", in.takeOffsets(), []uint64{2})
+		equal(t, "delivered", in.TakeOffsets(), []uint64{2})
 		equal(t, "over", w.over(), true)
 		if w.pubs[0].Err != nil {
 			t.Error(w.pubs[0].Err)

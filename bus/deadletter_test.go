@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/bustest"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/deadletter"
 	"eventhub/bus/internal/groupstate"
@@ -24,17 +25,17 @@ func TestPauseBesideARefusedDeadLetter(t *testing.T) {
 		fillTopics(r)
 		r.publish("t0", 2, 2)
 		in := r.subscribe(opts("t0", "g"))
-		all := in.take()
+		all := in.Take()
 		time.Sleep(time.Second)
 		hold := make(chan struct{})
 		r.store.set(hold, nil)
 		go r.publish("t1", 1, 1)
 		synctest.Wait()
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[1]))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[1]))
 		// While the committer builds its commit a member acks: between the dead letter's
 		// prepare and the pause's.
 		if err := r.bus.committer.Submit(bg, &onBuild{do: func() {
-			in.sub.Settle(bg, eventhub.Settlement{Refs: []eventhub.Ref{byLease(all[2])}})
+			in.Sub.Settle(bg, eventhub.Settlement{Refs: []eventhub.Ref{byLease(all[2])}})
 		}}); err != nil {
 			t.Fatal(err)
 		}
@@ -56,11 +57,11 @@ func TestPauseBesideARefusedDeadLetter(t *testing.T) {
 		if err := crashed.ResumeGroup(bg, "t0", "g"); err != nil {
 			t.Fatal(err)
 		}
-		got := &inbox{t: t, room: -1}
-		if got.sub, err = crashed.Subscribe(bg, opts("t0", "g"), got); err != nil {
+		got := &inbox{Inbox: bustest.Inbox{T: t, Room: -1}}
+		if got.Sub, err = crashed.Subscribe(bg, opts("t0", "g"), got); err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "delivered after the crash", got.takeOffsets(), []uint64{1, 2})
+		equal(t, "delivered after the crash", got.TakeOffsets(), []uint64{1, 2})
 		crashed.Close()
 	})
 }
@@ -81,14 +82,14 @@ func TestRefusedDeadLetterCountsAttempts(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		fillTopics(r)
 		in := r.subscribe(opts("t0", "g"))
-		g := in.take()[0]
-		if err := in.sub.Unsubscribe(context.Background()); err != nil {
+		g := in.Take()[0]
+		if err := in.Sub.Unsubscribe(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(g))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(g))
 		next := r.subscribe(opts("t0", "g"))
 		time.Sleep(time.Hour)
-		all := next.take()
+		all := next.Take()
 		if len(all) == 0 || all[0].Attempt != 1 {
 			t.Errorf("after the refusal came %+v; want attempt 1", all)
 		}
@@ -110,7 +111,7 @@ func TestDeepPayloadIsDeadLettered(t *testing.T) {
 			t.Fatal(err)
 		}
 		in := r.subscribe(opts("t", "g"))
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.take()[0]))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.Take()[0]))
 		equal(t, "dead letters", len(r.events("t.dlq")), 1)
 		equal(t, "cursor", r.cursor("t", "g").Offset, 1)
 	})
@@ -126,15 +127,15 @@ func TestDeadLetterOpensTheWindow(t *testing.T) {
 		o := opts("t", "g")
 		o.MaxInFlight = 3
 		in := r.subscribe(o)
-		all := in.take()
+		all := in.Take()
 		hold := make(chan struct{})
 		r.store.set(hold, nil)
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]))
-		in.ack(byLease(all[1]), byLease(all[2]))
-		equal(t, "deliveries while the window is full", len(in.take()), 0)
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]))
+		in.Ack(byLease(all[1]), byLease(all[2]))
+		equal(t, "deliveries while the window is full", len(in.Take()), 0)
 		r.store.set(nil, nil)
 		close(hold)
-		equal(t, "offsets after the dead letter", in.takeOffsets(), []uint64{4, 5, 6})
+		equal(t, "offsets after the dead letter", in.TakeOffsets(), []uint64{4, 5, 6})
 	})
 }
 
@@ -147,8 +148,8 @@ func TestManyDeadLettersGoInRounds(t *testing.T) {
 		o.MaxInFlight, o.MaxAttempts = n, 1
 		in := r.subscribe(o)
 		r.publish("t", 1, n)
-		equal(t, "deliveries", len(in.take()), n)
-		in.sub.Drop(0)
+		equal(t, "deliveries", len(in.Take()), n)
+		in.Sub.Drop(0)
 		synctest.Wait()
 		equal(t, "cursor", r.cursor("t", "g").Offset, n)
 		g := newGroup(r.bus, topiclog.New(0).Use("t"), groupKey{topic: "t", group: "h"})
@@ -170,12 +171,12 @@ func TestSeekWhileADeadLetterWaits(t *testing.T) {
 		r.store.set(hold, nil)
 		go r.publish("other", 1, 1) // keeps the committer busy
 		terminal := eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}
-		in.settle(terminal, byLease(in.take()[0]))
+		in.Settle(terminal, byLease(in.Take()[0]))
 		moved := make(chan error, 1)
 		go func() { moved <- r.bus.SetCursor(context.Background(), "t", "g", 0) }()
-		again := in.take()
+		again := in.Take()
 		equal(t, "deliveries after the seek", len(again), 1)
-		in.settle(terminal, byLease(again[0]))
+		in.Settle(terminal, byLease(again[0]))
 		r.store.set(nil, nil)
 		close(hold)
 		if err := <-moved; err != nil {
@@ -196,8 +197,8 @@ func TestDeadLetterAndCursorAreOneUnit(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 3)
 		in := r.subscribe(opts("t", "g"))
-		all := in.take()
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]), byLease(all[1]))
+		all := in.Take()
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]), byLease(all[1]))
 		equal(t, "dead letters", len(r.events("t.dlq")), 2)
 		equal(t, "stored cursor", r.stored("t", "g").Cursor, 2)
 	})
@@ -210,7 +211,7 @@ func TestEveryEpochHasItsDeadLetter(t *testing.T) {
 		r.publish("t", 1, 1)
 		in := r.subscribe(opts("t", "g"))
 		for n := 1; n <= 2; n++ {
-			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.take()[0]))
+			in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.Take()[0]))
 			equal(t, "dead letters", len(r.events("t.dlq")), n)
 			if err := r.bus.SetCursor(context.Background(), "t", "g", 0); err != nil {
 				t.Fatal(err)
@@ -228,12 +229,12 @@ func TestRefusedDeadLetterComesAgain(t *testing.T) {
 		o.AckTimeout = time.Hour // no lease's end wakes the group before
 		in := r.subscribe(o)
 		for range 3 {
-			all := in.take()
+			all := in.Take()
 			if len(all) != 1 || all[0].Attempt != 1 {
 				t.Errorf("got %+v; want the event at attempt 1", all)
 				return
 			}
-			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]))
+			in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]))
 			equal(t, "cursor", r.cursor("t0", "g").Offset, 0)
 			time.Sleep(time.Minute)
 		}
@@ -246,16 +247,16 @@ func TestBrokenStoreDeadLettersNothing(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
 		in := r.subscribe(opts("t", "g"))
-		all := in.take()
+		all := in.Take()
 		broken := errors.New("disk on fire")
 		r.store.set(nil, broken)
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]))
 		equal(t, "cursor", r.cursor("t", "g").Offset, 0)
 		r.store.set(nil, nil)
 		if err := r.bus.Close(); !errors.Is(err, broken) {
 			t.Errorf("Close = %v; want %v", err, broken)
 		}
 		r.start(Options{})
-		equal(t, "offsets after a restart", r.subscribe(opts("t", "g")).takeOffsets(), []uint64{1})
+		equal(t, "offsets after a restart", r.subscribe(opts("t", "g")).TakeOffsets(), []uint64{1})
 	})
 }

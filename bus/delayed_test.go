@@ -99,22 +99,22 @@ func TestScheduledOrder(t *testing.T) {
 			due := began.Add(time.Duration(w.ms) * time.Millisecond)
 			if now := time.Now(); due.After(now) {
 				r.after(due.Sub(now) - time.Nanosecond)
-				if early := in.take(); len(early) > 0 {
-					t.Errorf("%s is early by a nanosecond or more", early[0].payload)
+				if early := in.Take(); len(early) > 0 {
+					t.Errorf("%s is early by a nanosecond or more", early[0].Payload)
 				}
 				r.after(time.Nanosecond)
 			}
 			if w.id == "b2" {
 				continue // came with b
 			}
-			for j, got := range in.take() {
+			for j, got := range in.Take() {
 				id, offset := want[i+j].id, uint64(i+j+1)
-				equal(t, "event", []any{got.payload, got.Offset, got.at}, []any{`"` + id + `"`, offset, due})
+				equal(t, "event", []any{got.Payload, got.Offset, got.At}, []any{`"` + id + `"`, offset, due})
 				e, err := got.Event()
 				if err != nil || e.TS != due.UnixMilli() || e.CommittedTS != 0 || e.ID != id {
 					t.Errorf("%s at %v: %+v, %v", id, due, e, err)
 				}
-				in.ack(byLease(got))
+				in.Ack(byLease(got))
 			}
 		}
 		equal(t, "log", r.logged("t"), []string{"now", "a", "b", "b2", "c", "d", "e", "f"})
@@ -202,7 +202,7 @@ func TestScheduledDuplicates(t *testing.T) {
 		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g", AutoAck: true, Start: eventhub.Earliest})
 		r.after(time.Hour)
 		equal(t, "log", r.logged("t"), []string{"x"})
-		equal(t, "deliveries", in.takeOffsets(), []uint64{1})
+		equal(t, "deliveries", in.TakeOffsets(), []uint64{1})
 		equal(t, "scheduled in the end", len(r.scheduled()), 0)
 		equal(t, "published after all", r.schedule("u", "x", 0), eventhub.Receipt{ID: "x", Offset: 1, Duplicate: true})
 	})

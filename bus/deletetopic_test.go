@@ -12,6 +12,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/bustest"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
 )
@@ -30,16 +31,16 @@ func TestDeleteTopic(t *testing.T) {
 		r.publish("t", 1, 3)
 		r.publish("u", 1, 1)
 		in, idle := r.subscribe(opts("t", "g")), r.subscribe(opts("t", "idle"))
-		if err := idle.sub.Unsubscribe(ctx); err != nil {
+		if err := idle.Sub.Unsubscribe(ctx); err != nil {
 			t.Fatal(err)
 		}
-		leases := in.take()
+		leases := in.Take()
 		if _, err := r.bus.Publish(ctx, eventhub.Event{Topic: "t", ID: "later", Payload: []byte("1"), Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		r.deleteTopic("t")
-		equal(t, "ends reported", []int{len(in.ended), len(idle.ended)}, []int{1, 0})
-		wantCode(t, in.ended[0], eventhub.CodeNotSubscribed)
+		equal(t, "ends reported", []int{len(in.Ends), len(idle.Ends)}, []int{1, 0})
+		wantCode(t, in.Ends[0], eventhub.CodeNotSubscribed)
 		_, err := r.bus.Topic(ctx, "t")
 		wantCode(t, err, eventhub.CodeUnknownID)
 		_, err = r.bus.Cursor(ctx, "t", "g")
@@ -62,8 +63,8 @@ func TestDeleteTopic(t *testing.T) {
 		// The name begins again, after the old offsets.
 		receipts := r.publish("t", 4, 1)
 		equal(t, "offset", receipts[0].Offset, 4)
-		again := r.subscribe(opts("t", "g")).take()
-		equal(t, "a new group", []any{again[0].Offset, again[0].Attempt, again[0].payload}, []any{4, 1, "4"})
+		again := r.subscribe(opts("t", "g")).Take()
+		equal(t, "a new group", []any{again[0].Offset, again[0].Attempt, again[0].Payload}, []any{4, 1, "4"})
 	})
 }
 
@@ -75,18 +76,18 @@ func TestDeleteTopicUnderAPattern(t *testing.T) {
 		o.MaxInFlight = 2
 		in := r.subscribe(o)
 		r.publish("p.a", 1, 3)
-		held := in.take()
+		held := in.Take()
 		r.publish("p.b", 1, 1)
 		equal(t, "before", places(held), []string{"p.a/1", "p.a/2"})
 		r.deleteTopic("p.a")
-		equal(t, "ends reported", len(in.ended), 0)
+		equal(t, "ends reported", len(in.Ends), 0)
 		// The leases of the topic are void, and their room is free.
-		equal(t, "the other topic", places(in.take()), []string{"p.b/1"})
+		equal(t, "the other topic", places(in.Take()), []string{"p.b/1"})
 		equal(t, "in flight", r.held("g"), 1)
-		equal(t, "an old lease", in.ack(byLease(held[0])), []eventhub.Outcome{eventhub.Stale})
+		equal(t, "an old lease", in.Ack(byLease(held[0])), []eventhub.Outcome{eventhub.Stale})
 		r.publish("p.a", 4, 1)
-		equal(t, "created again", places(in.take()), []string{"p.a/4"})
-		if n := in.sub.(*subscription).ids.len(); n != 2 {
+		equal(t, "created again", places(in.Take()), []string{"p.a/4"})
+		if n := in.Sub.(*subscription).ids.len(); n != 2 {
 			t.Errorf("%d ids are known", n)
 		}
 	})
@@ -97,8 +98,8 @@ func TestDeletedTopicDoesNotWaitForRoom(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in, first := r.fullMember("p.x", "p.gone", "p.z")
 		r.deleteTopic("p.gone")
-		in.ack(leasesOf(first)...)
-		equal(t, "next", places(in.take()), []string{"p.z/1"})
+		in.Ack(leasesOf(first)...)
+		equal(t, "next", places(in.Take()), []string{"p.z/1"})
 	})
 }
 
@@ -107,17 +108,17 @@ func TestDeletedTopicGivesItsClaimUp(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(opts("p.*", "g"))
 		r.publish("p.b", 1, 1)
-		other := in.take()
+		other := in.Take()
 		r.publish("p.a", 1, 1)
 		for range 2 {
-			in.lapse(leasesOf(in.take())...)
+			in.lapse(leasesOf(in.Take())...)
 			time.Sleep(time.Millisecond)
 		}
 		r.publish("p.c", 1, 1)
-		equal(t, "while it is reserved", len(in.take()), 0)
+		equal(t, "while it is reserved", len(in.Take()), 0)
 		r.deleteTopic("p.a")
-		equal(t, "afterwards", places(in.take()), []string{"p.c/1"})
-		in.ack(leasesOf(other)...)
+		equal(t, "afterwards", places(in.Take()), []string{"p.c/1"})
+		in.Ack(leasesOf(other)...)
 	})
 }
 
@@ -125,13 +126,13 @@ func TestTailsOutliveATopic(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		named, wide := r.tail(tailFrom("p.a")), r.tail(tailFrom("p.*"))
 		r.publish("p.a", 1, 2)
-		equal(t, "before", [][]string{places(named.take()), places(wide.take())}, [][]string{{"p.a/1", "p.a/2"}, {"p.a/1", "p.a/2"}})
+		equal(t, "before", [][]string{places(named.Take()), places(wide.Take())}, [][]string{{"p.a/1", "p.a/2"}, {"p.a/1", "p.a/2"}})
 		r.deleteTopic("p.a")
 		r.publish("p.a", 3, 1)
-		equal(t, "afterwards", [][]string{places(named.take()), places(wide.take())}, [][]string{{"p.a/3"}, {"p.a/3"}})
+		equal(t, "afterwards", [][]string{places(named.Take()), places(wide.Take())}, [][]string{{"p.a/3"}, {"p.a/3"}})
 		late := r.tail(tailFrom("p.a"))
-		equal(t, "from the earliest", places(late.take()), []string{"p.a/3"})
-		equal(t, "ends reported", len(named.ended)+len(wide.ended), 0)
+		equal(t, "from the earliest", places(late.Take()), []string{"p.a/3"})
+		equal(t, "ends reported", len(named.Ends)+len(wide.Ends), 0)
 	})
 }
 
@@ -140,7 +141,7 @@ func TestDeleteTopicWhileOthersAreAtIt(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
 		in := r.subscribe(opts("t", "g"))
-		leases := in.take()
+		leases := in.Take()
 		waited := make(chan error, 1)
 		pubs := []eventhub.Publication{{Events: []eventhub.Event{{Topic: "t", Payload: []byte("2")}}, WaitFor: []string{"g"}, WaitUpTo: time.Minute}}
 		r.bus.Enqueue(context.Background(), pubs, func(p []eventhub.Publication) { waited <- p[0].Err })
@@ -154,7 +155,7 @@ func TestDeleteTopicWhileOthersAreAtIt(t *testing.T) {
 		synctest.Wait()
 		handed := make(chan error, 1)
 		hs := []eventhub.AckPublish{{Refs: leasesOf(leases), Events: []eventhub.Event{{Topic: "out", Payload: []byte("1")}}}}
-		in.sub.AckAndPublish(context.Background(), hs, func(hs []eventhub.AckPublish) { handed <- hs[0].Err })
+		in.Sub.AckAndPublish(context.Background(), hs, func(hs []eventhub.AckPublish) { handed <- hs[0].Err })
 		r.store.set(nil, nil)
 		close(hold)
 		if err := <-deleted; err != nil {
@@ -218,10 +219,10 @@ func TestDeleteTopicFails(t *testing.T) {
 func TestDeleteTopicWhileAMemberJoins(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 3)
-		r.subscribe(opts("t", "g")).sub.Drop(0)
+		r.subscribe(opts("t", "g")).Sub.Drop(0)
 		synctest.Wait()
 		r.stop()
-		late := &inbox{t: t, room: -1}
+		late := &inbox{Inbox: bustest.Inbox{T: t, Room: -1}}
 		r.faulty().Before(storefault.DeleteTopic, func(*storefault.Call) error {
 			if _, err := r.bus.Subscribe(context.Background(), opts("t", "g"), late); err != nil {
 				t.Error(err)
@@ -231,10 +232,10 @@ func TestDeleteTopicWhileAMemberJoins(t *testing.T) {
 		r.start(Options{})
 		synctest.Wait()
 		r.deleteTopic("t")
-		equal(t, "ends reported", len(late.ended), 1)
+		equal(t, "ends reported", len(late.Ends), 1)
 		r.publish("t", 4, 1)
 		in := r.subscribe(opts("t", "g"))
-		equal(t, "delivered", places(in.take()), []string{"t/4"})
+		equal(t, "delivered", places(in.Take()), []string{"t/4"})
 	})
 }
 
@@ -255,7 +256,7 @@ func TestDeleteTopicWhileAGroupIsLoaded(t *testing.T) {
 		})
 		r.start(Options{})
 		synctest.Wait()
-		_, err := r.bus.Subscribe(context.Background(), opts("t", "g"), &inbox{t: t, room: -1})
+		_, err := r.bus.Subscribe(context.Background(), opts("t", "g"), &inbox{Inbox: bustest.Inbox{T: t, Room: -1}})
 		if err != nil {
 			wantCode(t, err, eventhub.CodeNotSubscribed)
 		}

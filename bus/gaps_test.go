@@ -50,17 +50,17 @@ func TestRefusedStepOverAGap(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.sparse("in", 1, farOffset)
 		in := r.subscribe(opts("in", "g"))
-		got := in.take()
+		got := in.Take()
 		equal(t, "delivered", []uint64{got[0].Offset, got[1].Offset}, []uint64{1, farOffset})
 		r.noMoreTopics()
 		for _, d := range got {
 			_, err := in.ackAndPublish([]eventhub.Ref{byLease(d)}, out("1"))
 			wantCode(t, err, eventhub.CodeOverloaded)
 		}
-		equal(t, "acked all the same", in.ack(byLease(got[1])), []eventhub.Outcome{eventhub.Applied})
+		equal(t, "acked all the same", in.Ack(byLease(got[1])), []eventhub.Outcome{eventhub.Applied})
 		time.Sleep(time.Second)
 		r.restart()
-		equal(t, "not acked", r.subscribe(opts("in", "g")).takeOffsets(), []uint64{1})
+		equal(t, "not acked", r.subscribe(opts("in", "g")).TakeOffsets(), []uint64{1})
 	})
 }
 
@@ -77,10 +77,10 @@ func TestAckedOverGaps(t *testing.T) {
 		o := opts("in", "g")
 		o.MaxInFlight, o.BatchSize = n, n
 		in := r.subscribe(o)
-		got := in.take()
+		got := in.Take()
 		equal(t, "delivered", len(got), n)
 		for _, d := range got[1:] {
-			in.ack(byLease(d))
+			in.Ack(byLease(d))
 		}
 		g := r.bus.running("in", "g")
 		g.mu.Lock()
@@ -94,7 +94,7 @@ func TestAckedOverGaps(t *testing.T) {
 		wantCode(t, err, eventhub.CodeOverloaded)
 		time.Sleep(time.Second)
 		r.restart()
-		equal(t, "not acked", r.subscribe(o).takeOffsets(), []uint64{1})
+		equal(t, "not acked", r.subscribe(o).TakeOffsets(), []uint64{1})
 	})
 }
 
@@ -105,18 +105,18 @@ func TestAckWindowOverGaps(t *testing.T) {
 		r.start(Options{AckWindow: 4})
 		r.sparse("t", 1, 1000, 2000, farOffset-1, farOffset)
 		in := r.subscribe(opts("t", "g"))
-		got := in.take()
+		got := in.Take()
 		equal(t, "delivered", len(got), 4)
-		in.ack(byLease(got[1]))
+		in.Ack(byLease(got[1]))
 		info, err := r.bus.Group(context.Background(), "t", "g")
 		if err != nil {
 			t.Fatal(err)
 		}
 		equal(t, "lag", info.Lag, 4)
 		equal(t, "blocked by", info.BlockedBy.Kind, "window")
-		equal(t, "more, while the first is not done", len(in.take()), 0)
-		in.ack(byLease(got[0]))
-		equal(t, "then", in.takeOffsets(), []uint64{farOffset})
+		equal(t, "more, while the first is not done", len(in.Take()), 0)
+		in.Ack(byLease(got[0]))
+		equal(t, "then", in.TakeOffsets(), []uint64{farOffset})
 		synctest.Wait()
 	})
 }
@@ -130,7 +130,7 @@ func TestSeekOverGaps(t *testing.T) {
 		o := opts("t", "g")
 		o.MaxInFlight = 4
 		in := r.subscribe(o)
-		got := in.take()
+		got := in.Take()
 		plan := func(offset uint64) admin.SeekPlan {
 			t.Helper()
 			p, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartOffset, Offset: offset}, false)
@@ -141,20 +141,20 @@ func TestSeekOverGaps(t *testing.T) {
 		}
 		p := plan(farOffset + 1)
 		equal(t, "skipped, leased ones and unread ones", []uint64{p.Again, p.Skipped}, []uint64{0, 6})
-		in.ack(byLease(got[0]), byLease(got[1]), byLease(got[3])) // two more are read
+		in.Ack(byLease(got[0]), byLease(got[1]), byLease(got[3])) // two more are read
 		p = plan(1)
 		equal(t, "from the beginning", []uint64{p.From, p.Again, p.Skipped}, []uint64{1499, 3, 0})
 		p = plan(600)
 		equal(t, "from the second", []uint64{p.Again, p.Skipped}, []uint64{2, 0})
 		p = plan(farOffset)
 		equal(t, "to the last", []uint64{p.Again, p.Skipped}, []uint64{0, 2})
-		in.take()
+		in.Take()
 		p, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Earliest, true)
 		if err != nil {
 			t.Fatal(err)
 		}
 		equal(t, "applied", []uint64{p.Again, p.Skipped}, []uint64{3, 0})
-		equal(t, "delivered again", in.takeOffsets(), []uint64{500, 1000, 1500, 2000})
+		equal(t, "delivered again", in.TakeOffsets(), []uint64{500, 1000, 1500, 2000})
 	})
 }
 
@@ -175,6 +175,6 @@ func TestSeekCountsSoMuch(t *testing.T) {
 		if reads := r.store.count1("Read") - before; reads > countedEvents/roundEvents+1 {
 			t.Errorf("%d reads", reads)
 		}
-		in.sub.Drop(0)
+		in.Sub.Drop(0)
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/bustest"
 	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
@@ -40,10 +41,10 @@ func TestStarts(t *testing.T) {
 		} {
 			in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: strings.ReplaceAll(tt.name, " ", "-"), Start: tt.start})
 			if tt.name == "latest" {
-				defer func() { equal(t, tt.name, in.takeOffsets(), tt.want) }()
+				defer func() { equal(t, tt.name, in.TakeOffsets(), tt.want) }()
 				continue
 			}
-			defer func() { equal(t, tt.name, in.takeOffsets(), tt.want) }()
+			defer func() { equal(t, tt.name, in.TakeOffsets(), tt.want) }()
 		}
 		r.publish("t", 5, 1)
 	})
@@ -73,7 +74,7 @@ func TestStartIsDurable(t *testing.T) {
 		equal(t, "stored cursor", r.stored("t", "g").Cursor, 3)
 		r.restart()
 		r.publish("t", 4, 1)
-		equal(t, "offsets", r.subscribe(o).takeOffsets(), []uint64{4})
+		equal(t, "offsets", r.subscribe(o).TakeOffsets(), []uint64{4})
 	})
 }
 
@@ -81,12 +82,12 @@ func TestCursorFollowsTheFirstUnacked(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 4)
 		in := r.subscribe(opts("t", "g"))
-		all := in.take()
+		all := in.Take()
 		for _, step := range []struct {
 			ack  int
 			want uint64
 		}{{1, 0}, {0, 2}, {3, 2}, {2, 4}} {
-			equal(t, "outcome", in.ack(byID(all[step.ack]))[0], eventhub.Applied)
+			equal(t, "outcome", in.Ack(byID(all[step.ack]))[0], eventhub.Applied)
 			equal(t, "cursor", r.cursor("t", "g").Offset, step.want)
 		}
 		c := r.cursor("t", "g")
@@ -102,13 +103,13 @@ func TestGroupResumesAtItsCursor(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 5)
 		in := r.subscribe(opts("t", "g"))
-		all := in.take()
-		in.ack(byLease(all[0]), byLease(all[1]), byLease(all[3]))
+		all := in.Take()
+		in.Ack(byLease(all[0]), byLease(all[1]), byLease(all[3]))
 		r.restart()
-		if len(in.ended) != 1 || eventhub.ErrorCode(in.ended[0]) != eventhub.CodeShuttingDown {
-			t.Errorf("Ended got %v; want shutting_down once", in.ended)
+		if len(in.Ends) != 1 || eventhub.ErrorCode(in.Ends[0]) != eventhub.CodeShuttingDown {
+			t.Errorf("Ended got %v; want shutting_down once", in.Ends)
 		}
-		again := r.subscribe(opts("t", "g")).take()
+		again := r.subscribe(opts("t", "g")).Take()
 		// 4 was acked above the cursor: it may come again, 1 and 2 may not.
 		equal(t, "first offset after the restart", again[0].Offset, 3)
 		equal(t, "attempt after the restart", again[0].Attempt, 1)
@@ -126,17 +127,17 @@ func TestNackBacksOffAndIsDeadLettered(t *testing.T) {
 			if attempt > 1 {
 				d := time.Second << (attempt - 2)
 				time.Sleep(d/2 - time.Millisecond)
-				equal(t, "deliveries before half the backoff", len(in.take()), 0)
+				equal(t, "deliveries before half the backoff", len(in.Take()), 0)
 				time.Sleep(d/2 + time.Millisecond)
 			}
-			all := in.take()
+			all := in.Take()
 			if len(all) != 1 || all[0].Attempt != attempt || all[0].MaxAttempts != 3 {
 				t.Fatalf("attempt %d: got %+v", attempt, all)
 			}
-			in.nack(byLease(all[0]))
+			in.Nack(byLease(all[0]))
 		}
 		time.Sleep(time.Hour)
-		equal(t, "deliveries after the last attempt", len(in.take()), 0)
+		equal(t, "deliveries after the last attempt", len(in.Take()), 0)
 		equal(t, "cursor", r.cursor("t", "g").Offset, 1)
 		dead := r.events("t.dlq")
 		if len(dead) != 1 {
@@ -155,14 +156,14 @@ func TestTerminalNackAndDelay(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 2)
 		in := r.subscribe(opts("t", "g"))
-		all := in.take()
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true, Reason: "never"}, byLease(all[0]))
+		all := in.Take()
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true, Reason: "never"}, byLease(all[0]))
 		equal(t, "dead letters", len(r.events("t.dlq")), 1)
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Hour}, byLease(all[1]))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Hour}, byLease(all[1]))
 		time.Sleep(time.Hour - time.Millisecond)
-		equal(t, "deliveries before the delay is over", len(in.take()), 0)
+		equal(t, "deliveries before the delay is over", len(in.Take()), 0)
 		time.Sleep(time.Millisecond)
-		equal(t, "deliveries after it", in.takeOffsets(), []uint64{2})
+		equal(t, "deliveries after it", in.TakeOffsets(), []uint64{2})
 	})
 }
 
@@ -173,19 +174,19 @@ func TestLeaseExpires(t *testing.T) {
 		o.AckTimeout = 5 * time.Second
 		o.Backoff = eventhub.Backoff{Min: time.Second, Max: time.Second}
 		in := r.subscribe(o)
-		first := in.take()[0]
+		first := in.Take()[0]
 		time.Sleep(5 * time.Second)
-		equal(t, "deliveries at the deadline", len(in.take()), 0)
+		equal(t, "deliveries at the deadline", len(in.Take()), 0)
 		time.Sleep(time.Second)
-		second := in.take()
+		second := in.Take()
 		if len(second) != 1 || second[0].Attempt != 2 {
 			t.Fatalf("after the backoff: %+v", second)
 		}
-		equal(t, "ack by the older lease", in.ack(byLease(first))[0], eventhub.Stale)
+		equal(t, "ack by the older lease", in.Ack(byLease(first))[0], eventhub.Stale)
 		equal(t, "cursor", r.cursor("t", "g").Offset, 0)
-		equal(t, "ack by the newer lease", in.ack(byLease(second[0]))[0], eventhub.Applied)
+		equal(t, "ack by the newer lease", in.Ack(byLease(second[0]))[0], eventhub.Applied)
 		equal(t, "cursor", r.cursor("t", "g").Offset, 1)
-		equal(t, "the same ack again", in.ack(byLease(second[0]))[0], eventhub.Stale)
+		equal(t, "the same ack again", in.Ack(byLease(second[0]))[0], eventhub.Stale)
 	})
 }
 
@@ -198,16 +199,16 @@ func TestLateAnswersCountWhileNobodyHolds(t *testing.T) {
 		o.AckTimeout = time.Second
 		o.Backoff = eventhub.Backoff{Min: time.Hour, Max: time.Hour}
 		in := r.subscribe(o)
-		all := in.take()
+		all := in.Take()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		equal(t, "late ack by lease", in.ack(byLease(all[0]))[0], eventhub.Applied)
-		equal(t, "late ack by id", in.ack(byID(all[1]))[0], eventhub.Applied)
-		equal(t, "late modack", in.settle(eventhub.Settlement{Verdict: eventhub.Extend}, byLease(all[2]))[0], eventhub.Unknown)
+		equal(t, "late ack by lease", in.Ack(byLease(all[0]))[0], eventhub.Applied)
+		equal(t, "late ack by id", in.Ack(byID(all[1]))[0], eventhub.Applied)
+		equal(t, "late modack", in.Settle(eventhub.Settlement{Verdict: eventhub.Extend}, byLease(all[2]))[0], eventhub.Unknown)
 		late := eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Minute}
-		equal(t, "late nack", in.settle(late, byLease(all[2]))[0], eventhub.Applied)
+		equal(t, "late nack", in.Settle(late, byLease(all[2]))[0], eventhub.Applied)
 		time.Sleep(time.Minute)
-		equal(t, "offsets after the nack's delay", in.takeOffsets(), []uint64{3})
+		equal(t, "offsets after the nack's delay", in.TakeOffsets(), []uint64{3})
 		equal(t, "cursor", r.cursor("t", "g").Offset, 2)
 	})
 }
@@ -219,23 +220,23 @@ func TestModack(t *testing.T) {
 		o.AckTimeout = 2 * time.Second
 		o.Backoff = eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
 		in := r.subscribe(o)
-		g := in.take()[0]
+		g := in.Take()[0]
 		extend := func(by time.Duration) {
 			t.Helper()
-			equal(t, "outcome", in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: by}, byLease(g))[0], eventhub.Applied)
+			equal(t, "outcome", in.Settle(eventhub.Settlement{Verdict: eventhub.Extend, By: by}, byLease(g))[0], eventhub.Applied)
 		}
 		time.Sleep(time.Second)
 		extend(10 * time.Second)
 		time.Sleep(9 * time.Second)
-		equal(t, "deliveries within the extension", len(in.take()), 0)
+		equal(t, "deliveries within the extension", len(in.Take()), 0)
 		for range 400 { // never more than an hour in all
 			extend(time.Hour)
 			time.Sleep(9 * time.Second)
-			if len(in.take()) > 0 {
+			if len(in.Take()) > 0 {
 				break
 			}
 		}
-		if held := time.Since(g.at); held < time.Hour || held > time.Hour+20*time.Second {
+		if held := time.Since(g.At); held < time.Hour || held > time.Hour+20*time.Second {
 			t.Errorf("the lease could be held for %s; want an hour", held)
 		}
 	})
@@ -246,16 +247,16 @@ func TestMembersShareAGroup(t *testing.T) {
 		a, b := r.subscribe(opts("t", "g")), r.subscribe(opts("t", "g"))
 		other := r.subscribe(opts("t", "other"))
 		r.publish("t", 1, 10)
-		ga, gb := a.take(), b.take()
+		ga, gb := a.Take(), b.Take()
 		equal(t, "shares", []int{len(ga), len(gb)}, []int{5, 5})
 		seen := map[uint64]bool{}
 		for _, g := range append(ga, gb...) {
 			seen[g.Offset] = true
 		}
 		equal(t, "distinct offsets", len(seen), 10)
-		equal(t, "the other group's", len(other.take()), 10)
-		equal(t, "ack by id of the other member's", b.ack(byID(ga[0]))[0], eventhub.Stale)
-		equal(t, "ack by lease of the other member's", b.ack(byLease(ga[0]))[0], eventhub.Applied)
+		equal(t, "the other group's", len(other.Take()), 10)
+		equal(t, "ack by id of the other member's", b.Ack(byID(ga[0]))[0], eventhub.Stale)
+		equal(t, "ack by lease of the other member's", b.Ack(byLease(ga[0]))[0], eventhub.Applied)
 	})
 }
 
@@ -265,11 +266,11 @@ func TestMaxInFlightAndBatchSize(t *testing.T) {
 		o := opts("t", "g")
 		o.MaxInFlight, o.BatchSize = 7, 3
 		in := r.subscribe(o)
-		first := in.take()
+		first := in.Take()
 		equal(t, "deliveries", len(first), 7)
-		equal(t, "calls", in.calls, [][]uint64{{1, 2, 3}, {4, 5, 6}, {7}})
-		in.ack(byLease(first[0]), byLease(first[6]))
-		equal(t, "after two acks", in.takeOffsets(), []uint64{8, 9})
+		equal(t, "calls", in.Calls, [][]uint64{{1, 2, 3}, {4, 5, 6}, {7}})
+		in.Ack(byLease(first[0]), byLease(first[6]))
+		equal(t, "after two acks", in.TakeOffsets(), []uint64{8, 9})
 	})
 }
 
@@ -279,17 +280,17 @@ func TestDroppedMember(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		dying := r.subscribe(opts("t", "g"))
 		r.publish("t", 1, 3)
-		held := dying.take()
+		held := dying.Take()
 		other := r.subscribe(opts("t", "g"))
 		before := time.Now()
-		dying.sub.Drop(0)
-		dying.sub.Drop(0) // harmless
-		all := other.take()
-		if len(all) != 3 || all[0].Attempt != 2 || !all[0].at.Equal(before) {
+		dying.Sub.Drop(0)
+		dying.Sub.Drop(0) // harmless
+		all := other.Take()
+		if len(all) != 3 || all[0].Attempt != 2 || !all[0].At.Equal(before) {
 			t.Fatalf("the other member got %+v", all)
 		}
-		equal(t, "ack by the dropped member's lease", other.ack(byLease(held[0]))[0], eventhub.Stale)
-		equal(t, "Ended calls", len(dying.ended), 0)
+		equal(t, "ack by the dropped member's lease", other.Ack(byLease(held[0]))[0], eventhub.Stale)
+		equal(t, "Ended calls", len(dying.Ends), 0)
 	})
 }
 
@@ -300,11 +301,11 @@ func TestDyingConsumerEndsInDeadLetters(t *testing.T) {
 		r.publish("t", 1, 1)
 		for attempt := 1; attempt <= eventhub.DefaultMaxAttempts; attempt++ {
 			in := r.subscribe(opts("t", "g"))
-			all := in.take()
+			all := in.Take()
 			if len(all) != 1 || all[0].Attempt != attempt {
 				t.Fatalf("attempt %d: %+v", attempt, all)
 			}
-			in.sub.Drop(0)
+			in.Sub.Drop(0)
 		}
 		synctest.Wait()
 		equal(t, "dead letters", len(r.events("t.dlq")), 1)
@@ -319,17 +320,17 @@ func TestUnsubscribeGivesAttemptsBack(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		leaving := r.subscribe(opts("t", "g"))
 		r.publish("t", 1, 2)
-		leaving.take()
+		leaving.Take()
 		other := r.subscribe(opts("t", "g"))
-		if err := leaving.sub.Unsubscribe(context.Background()); err != nil {
+		if err := leaving.Sub.Unsubscribe(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		for _, g := range other.take() {
+		for _, g := range other.Take() {
 			equal(t, "attempt", g.Attempt, 1)
 		}
 		r.publish("t", 3, 2)
-		equal(t, "deliveries after leaving", len(leaving.take()), 0)
-		equal(t, "deliveries of the other", len(other.take()), 2)
+		equal(t, "deliveries after leaving", len(leaving.Take()), 0)
+		equal(t, "deliveries of the other", len(other.Take()), 2)
 	})
 }
 
@@ -337,22 +338,22 @@ func TestUnsubscribeGivesAttemptsBack(t *testing.T) {
 // comes when it is ready.
 func TestFullReceiver(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		in := &inbox{t: t, room: 2}
+		in := &inbox{Inbox: bustest.Inbox{T: t, Room: 2}}
 		sub, err := r.bus.Subscribe(context.Background(), opts("t", "g"), in)
 		if err != nil {
 			t.Fatal(err)
 		}
-		in.sub = sub
+		in.Sub = sub
 		r.publish("t", 1, 5)
-		equal(t, "offsets taken", in.takeOffsets(), []uint64{1, 2})
-		calls := len(in.calls)
+		equal(t, "offsets taken", in.TakeOffsets(), []uint64{1, 2})
+		calls := len(in.Calls)
 		time.Sleep(24 * time.Hour)
-		equal(t, "calls while full", len(in.calls)-calls, 0)
-		in.mu.Lock()
-		in.room = -1
-		in.mu.Unlock()
-		in.sub.Ready()
-		rest := in.take()
+		equal(t, "calls while full", len(in.Calls)-calls, 0)
+		in.Mu.Lock()
+		in.Room = -1
+		in.Mu.Unlock()
+		in.Sub.Ready()
+		rest := in.Take()
 		var fresh []uint64
 		for _, g := range rest {
 			if g.Offset > 2 {
@@ -369,17 +370,17 @@ func TestFullReceiver(t *testing.T) {
 func TestFullReceiverKeepsTheOlderLease(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
-		in := &inbox{t: t, room: 1}
+		in := &inbox{Inbox: bustest.Inbox{T: t, Room: 1}}
 		sub, err := r.bus.Subscribe(context.Background(), opts("t", "g"), in)
 		if err != nil {
 			t.Fatal(err)
 		}
-		in.sub = sub
-		g := in.take()[0]
-		in.nack(byLease(g))
+		in.Sub = sub
+		g := in.Take()[0]
+		in.Nack(byLease(g))
 		time.Sleep(time.Minute)
-		equal(t, "deliveries", len(in.take()), 0)
-		equal(t, "late ack", in.ack(byLease(g))[0], eventhub.Applied)
+		equal(t, "deliveries", len(in.Take()), 0)
+		equal(t, "late ack", in.Ack(byLease(g))[0], eventhub.Applied)
 		equal(t, "cursor", r.cursor("t", "g").Offset, 1)
 	})
 }
@@ -390,7 +391,7 @@ func TestAutoAck(t *testing.T) {
 		o.AutoAck, o.MaxInFlight = true, 2
 		in := r.subscribe(o)
 		r.publish("t", 1, 20)
-		all := in.take()
+		all := in.Take()
 		equal(t, "deliveries", len(all), 20)
 		equal(t, "lease", all[0].Lease.IsZero(), true)
 		equal(t, "cursor", r.cursor("t", "g").Offset, 20)
@@ -400,7 +401,7 @@ func TestAutoAck(t *testing.T) {
 func TestSettleFromElsewhere(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
-		g := r.subscribe(opts("t", "g")).take()[0]
+		g := r.subscribe(opts("t", "g")).Take()[0]
 		ctx := context.Background()
 		ack := eventhub.Settlement{Refs: []eventhub.Ref{byLease(g)}}
 		_, err := r.bus.Settle(ctx, "t", "nobody", ack)
@@ -428,25 +429,25 @@ func TestSetCursor(t *testing.T) {
 		r.publish("t", 1, 4)
 		in := r.subscribe(opts("t", "g"))
 		epoch := r.stored("t", "g").Epoch
-		old := in.take()
-		in.ack(byLease(old[0]), byLease(old[1]), byLease(old[2]))
+		old := in.Take()
+		in.Ack(byLease(old[0]), byLease(old[1]), byLease(old[2]))
 		if err := r.bus.SetCursor(ctx, "t", "g", 1); err != nil {
 			t.Fatal(err)
 		}
 		equal(t, "stored", r.stored("t", "g").Cursor, 1)
 		equal(t, "stored epoch", r.stored("t", "g").Epoch, epoch+1)
-		again := in.take()
+		again := in.Take()
 		equal(t, "deliveries", len(again), 3)
 		equal(t, "first", again[0].Offset, 2)
 		equal(t, "attempt", again[0].Attempt, 1)
-		equal(t, "ack by a lease from before", in.ack(byLease(old[3]))[0], eventhub.Stale)
-		equal(t, "ack by a new lease", in.ack(byLease(again[0]))[0], eventhub.Applied)
+		equal(t, "ack by a lease from before", in.Ack(byLease(old[3]))[0], eventhub.Stale)
+		equal(t, "ack by a new lease", in.Ack(byLease(again[0]))[0], eventhub.Applied)
 		equal(t, "cursor", r.cursor("t", "g").Offset, 2)
 		if err := r.bus.SetCursor(ctx, "t", "g", 4); err != nil {
 			t.Fatal(err)
 		}
 		r.publish("t", 5, 1)
-		equal(t, "after a seek to the head", in.takeOffsets(), []uint64{5})
+		equal(t, "after a seek to the head", in.TakeOffsets(), []uint64{5})
 	})
 }
 
@@ -459,7 +460,7 @@ func TestIdleBusDoesNothing(t *testing.T) {
 		}
 		in := r.subscribe(opts("t", "busy"))
 		r.publish("t", 1, 1)
-		in.ack(byLease(in.take()[0]))
+		in.Ack(byLease(in.Take()[0]))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		// The other groups hold a lease; let them run out of attempts first.
@@ -482,13 +483,13 @@ func TestTailIsServedFromMemory(t *testing.T) {
 		in := r.subscribe(o)
 		for i := range 10 {
 			r.publish("t", i, 10)
-			for _, g := range in.take() {
-				in.ack(byLease(g))
+			for _, g := range in.Take() {
+				in.Ack(byLease(g))
 			}
 		}
 		equal(t, "reads of the store", r.store.calls["Read"], 0)
 		late := r.subscribe(opts("t", "late"))
-		equal(t, "deliveries to the late group", len(late.take()), 100)
+		equal(t, "deliveries to the late group", len(late.Take()), 100)
 		if r.store.calls["Read"] == 0 {
 			t.Error("the late group was not served from the store")
 		}
@@ -506,11 +507,11 @@ func TestSmallCacheLosesNothing(t *testing.T) {
 		in := r.subscribe(o)
 		r.publish("t", 1, 30)
 		for want := uint64(1); want <= 30; want++ {
-			all := in.take()
+			all := in.Take()
 			if len(all) != 1 || all[0].Offset != want {
 				t.Fatalf("at offset %d came %+v", want, all)
 			}
-			in.ack(byLease(all[0]))
+			in.Ack(byLease(all[0]))
 		}
 	})
 }
@@ -523,18 +524,18 @@ func TestAckWindow(t *testing.T) {
 		o.MaxInFlight = 5
 		in := r.subscribe(o)
 		r.publish("t", 1, 40)
-		all := in.take()
+		all := in.Take()
 		stuck, last := all[0], uint64(0)
-		for all = all[1:]; len(all) > 0; all = in.take() {
+		for all = all[1:]; len(all) > 0; all = in.Take() {
 			for _, g := range all {
 				last = g.Offset
-				in.ack(byLease(g))
+				in.Ack(byLease(g))
 			}
 		}
 		equal(t, "highest offset while the first is held", last, 10)
-		in.ack(byLease(stuck))
+		in.Ack(byLease(stuck))
 		equal(t, "cursor", r.cursor("t", "g").Offset, 10)
-		equal(t, "offsets then", in.takeOffsets(), []uint64{11, 12, 13, 14, 15})
+		equal(t, "offsets then", in.TakeOffsets(), []uint64{11, 12, 13, 14, 15})
 	})
 }
 
@@ -542,8 +543,8 @@ func TestNumbersAfterARestart(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 5)
 		in := r.subscribe(opts("t", "g"))
-		all := in.take()
-		in.ack(byLease(all[1]), byLease(all[2]), byLease(all[3])) // 1 and 5 are open
+		all := in.Take()
+		in.Ack(byLease(all[1]), byLease(all[2]), byLease(all[3])) // 1 and 5 are open
 		start := eventhub.Start{Kind: eventhub.StartOffset, Offset: 6}
 		before, _ := r.bus.SeekGroup(bg, "t", "g", start, false)
 		lag := r.info("t", "g").Lag
@@ -576,9 +577,9 @@ func TestEndedIsNotForWhoHasLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		second := r.subscribe(opts("t", "g"))
-		first.takes = second.sub
+		first.takes = second.Sub
 		r.restart()
-		equal(t, "Ended calls after Drop", len(second.ended), 0)
+		equal(t, "Ended calls after Drop", len(second.Ends), 0)
 	})
 }
 

@@ -119,8 +119,8 @@ func TestImportIsTheSame(t *testing.T) {
 			eventhub.Event{Topic: "t.u", Payload: []byte(`null`)},
 		)
 		in := r.subscribe(opts("t", "g"))
-		for _, e := range in.take() {
-			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true, Reason: "no"}, byLease(e))
+		for _, e := range in.Take() {
+			in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true, Reason: "no"}, byLease(e))
 		}
 		synctest.Wait()
 		topics := []string{"t", "t.u", "t.dlq"}
@@ -181,20 +181,20 @@ func TestImportIntoGaps(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		equal(t, "of the tail", tail.takeOffsets(), offsets)
+		equal(t, "of the tail", tail.TakeOffsets(), offsets)
 		// A gap takes the group's window, so that not all may come before an ack.
 		var delivered []uint64
-		for got := in.take(); len(got) > 0; got = in.take() {
+		for got := in.Take(); len(got) > 0; got = in.Take() {
 			for _, e := range got {
 				delivered = append(delivered, e.Offset)
-				in.ack(byLease(e))
+				in.Ack(byLease(e))
 			}
 		}
 		equal(t, "of the group", delivered, offsets)
 		equal(t, "cursor", r.cursor("t", "g").Offset, uint64(store.MaxKeepOffset))
 		r.restart()
 		late := r.subscribe(opts("t", "late"))
-		equal(t, "of a late group", late.takeOffsets(), offsets)
+		equal(t, "of a late group", late.TakeOffsets(), offsets)
 		equal(t, "next", r.publish("t", 1, 1)[0].Offset, uint64(store.MaxKeepOffset+1))
 		equal(t, "replay", r.replay(admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 4}, Limit: 2}),
 			[]string{"t/5000000", "t/5000001"})

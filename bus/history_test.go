@@ -86,8 +86,8 @@ func TestLinks(t *testing.T) {
 
 		// A dead letter is an effect of its event.
 		in := r.subscribe(opts("c", "g"))
-		e := in.take()[0]
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(e))
+		e := in.Take()[0]
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(e))
 		synctest.Wait()
 		list, err := r.bus.Effects(ctx, "two", none, 10)
 		if err != nil || len(list) != 1 || list[0].Topic != "c.dlq" {
@@ -95,9 +95,9 @@ func TestLinks(t *testing.T) {
 		}
 		// And so is what an ack-and-publish publishes.
 		r.publishEvents(eventhub.Event{Topic: "c", ID: "three"})
-		h := []eventhub.AckPublish{{Refs: []eventhub.Ref{byLease(in.take()[0])},
+		h := []eventhub.AckPublish{{Refs: []eventhub.Ref{byLease(in.Take()[0])},
 			Events: []eventhub.Event{{Topic: "d", ID: "four", CausedBy: []string{"three"}, Payload: []byte(`1`)}}}}
-		in.sub.AckAndPublish(ctx, h, func([]eventhub.AckPublish) {})
+		in.Sub.AckAndPublish(ctx, h, func([]eventhub.AckPublish) {})
 		synctest.Wait()
 		equal(t, "effects of an ack-and-publish", found(t)(r.bus.Effects(ctx, "three", none, 10)), "d/four")
 	})

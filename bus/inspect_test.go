@@ -32,7 +32,7 @@ func TestInspectTopics(t *testing.T) {
 		time.Sleep(time.Second)
 		last := r.publish("a", 2, 2)[1]
 		r.publish("b", 1, 1)
-		r.subscribe(opts("a", "g")).sub.Drop(0)
+		r.subscribe(opts("a", "g")).Sub.Drop(0)
 		info, err := r.bus.Topic(ctx, "a")
 		if err != nil {
 			t.Fatal(err)
@@ -76,9 +76,9 @@ func TestInspectGroup(t *testing.T) {
 		in := r.subscribe(o)
 		began := time.Now().UnixMilli()
 		time.Sleep(time.Second)
-		all := in.take()
-		in.ack(byLease(all[0]), byLease(all[2]))
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Minute}, byLease(all[3]))
+		all := in.Take()
+		in.Ack(byLease(all[0]), byLease(all[2]))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Minute}, byLease(all[3]))
 
 		info := r.info("t", "g")
 		equal(t, "position", []uint64{info.Cursor, info.Head, info.Lag}, []uint64{1, 5, 3})
@@ -122,7 +122,7 @@ func TestInspectGroupsInPages(t *testing.T) {
 		var want []string
 		for _, topic := range []string{"a", "a.b", "b"} {
 			for _, name := range []string{"g", "h", "i"} {
-				r.subscribe(opts(topic, name)).sub.Drop(0)
+				r.subscribe(opts(topic, name)).Sub.Drop(0)
 				want = append(want, topic+"::"+name)
 			}
 		}
@@ -160,16 +160,16 @@ func TestDeleteGroup(t *testing.T) {
 		ctx := context.Background()
 		r.publish("t", 1, 3)
 		in := r.subscribe(opts("t", "g"))
-		all := in.take()
-		in.ack(byLease(all[0]))
+		all := in.Take()
+		in.Ack(byLease(all[0]))
 		if err := r.bus.DeleteGroup(ctx, "t", "g"); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if len(in.ended) != 1 || eventhub.ErrorCode(in.ended[0]) != eventhub.CodeNotSubscribed {
-			t.Errorf("the member heard %v", in.ended)
+		if len(in.Ends) != 1 || eventhub.ErrorCode(in.Ends[0]) != eventhub.CodeNotSubscribed {
+			t.Errorf("the member heard %v", in.Ends)
 		}
-		_, err := in.sub.Settle(ctx, eventhub.Settlement{Refs: []eventhub.Ref{byLease(all[1])}})
+		_, err := in.Sub.Settle(ctx, eventhub.Settlement{Refs: []eventhub.Ref{byLease(all[1])}})
 		wantCode(t, err, eventhub.CodeNotSubscribed)
 		_, err = r.bus.Settle(ctx, "t", "g", eventhub.Settlement{Refs: []eventhub.Ref{byLease(all[1])}})
 		wantCode(t, err, eventhub.CodeNotSubscribed)
@@ -180,15 +180,15 @@ func TestDeleteGroup(t *testing.T) {
 		wantCode(t, r.bus.DeleteGroup(ctx, "none", "g"), eventhub.CodeNotSubscribed)
 		r.publish("t", 4, 1)
 		time.Sleep(time.Hour) // flushes and ends of leases of the old one
-		equal(t, "deliveries to the old member", len(in.take()), 0)
+		equal(t, "deliveries to the old member", len(in.Take()), 0)
 
 		again := r.subscribe(opts("t", "g"))
-		redone := again.take()
+		redone := again.Take()
 		equal(t, "deliveries to the new group", len(redone), 4)
-		outcomes := again.settle(eventhub.Settlement{Verdict: eventhub.Ack}, byLease(all[1]))
+		outcomes := again.Settle(eventhub.Settlement{Verdict: eventhub.Ack}, byLease(all[1]))
 		equal(t, "a lease of the old group", outcomes[0], eventhub.Stale)
-		in.sub.Drop(0) // the old member leaves late
-		again.ack(byLease(redone[0]))
+		in.Sub.Drop(0) // the old member leaves late
+		again.Ack(byLease(redone[0]))
 		equal(t, "cursor", r.cursor("t", "g").Offset, 1)
 		equal(t, "runtimes", len(r.bus.groups), 1)
 	})
@@ -201,7 +201,7 @@ func TestDeleteGroupMeetsAFlush(t *testing.T) {
 		r.publish("t", 1, 3)
 		in := r.subscribe(opts("t", "g"))
 		old := r.bus.groups[groupKey{topic: "t", group: "g"}]
-		in.ack(byLease(in.take()[0]))
+		in.Ack(byLease(in.Take()[0]))
 		if err := r.bus.DeleteGroup(context.Background(), "t", "g"); err != nil {
 			t.Fatal(err)
 		}
@@ -239,8 +239,8 @@ func TestNewGroupAfterARestart(t *testing.T) {
 					}
 				}
 				giveUp := eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}
-				got := in.take()
-				in.settle(giveUp, byLease(got[len(got)-1]))
+				got := in.Take()
+				in.Settle(giveUp, byLease(got[len(got)-1]))
 				before := r.stored("t", "g").Epoch
 				if tt.restartFirst {
 					r.restart()
@@ -255,7 +255,7 @@ func TestNewGroupAfterARestart(t *testing.T) {
 				if after := r.stored("t", "g").Epoch; after <= before {
 					t.Errorf("epoch %d after %d", after, before)
 				}
-				in.settle(giveUp, byLease(in.take()[0]))
+				in.Settle(giveUp, byLease(in.Take()[0]))
 				equal(t, "dead letters", len(r.events("t.dlq")), 2)
 			})
 		})
@@ -296,11 +296,11 @@ func TestMeasure(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		all := in.take()
+		all := in.Take()
 		time.Sleep(20 * time.Millisecond)
-		in.ack(byLease(all[0]), byLease(all[1]))
-		in.nack(byLease(all[2]))
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[3]))
+		in.Ack(byLease(all[0]), byLease(all[1]))
+		in.Nack(byLease(all[2]))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[3]))
 		time.Sleep(time.Minute) // the third comes again; three run out and come again
 
 		e, g := r.measured("t", "g")
@@ -345,7 +345,7 @@ func TestMeasureIdle(t *testing.T) {
 		_, g := r.measured("t", "g")
 		equal(t, "lag after two more", g.Lag, 5)
 		in := r.subscribe(opts("t", "g"))
-		in.ack(byLease(in.take()[0]))
+		in.Ack(byLease(in.Take()[0]))
 		_, g = r.measured("t", "g")
 		equal(t, "lag of the group that runs", g.Lag, 4)
 		if err := r.bus.DeleteGroup(context.Background(), "t", "h"); err != nil {
@@ -361,12 +361,12 @@ func TestMeasureTails(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		ended, in := r.tail(tailOpts("t")), r.tail(tailOpts("t"))
 		r.publish("t", 1, 3)
-		equal(t, "deliveries", len(ended.take()), 3)
-		ended.sub.Drop(0)
+		equal(t, "deliveries", len(ended.Take()), 3)
+		ended.Sub.Drop(0)
 		r.publish("t", 4, 1)
 		_, g := r.measured("t", "")
 		equal(t, "delivered, members", []uint64{g.Delivered, uint64(g.Members)}, []uint64{7, 1})
-		in.sub.Drop(0)
+		in.Sub.Drop(0)
 		_, g = r.measured("t", "")
 		equal(t, "delivered, members after the last", []uint64{g.Delivered, uint64(g.Members)}, []uint64{7, 0})
 	})
@@ -386,8 +386,8 @@ func TestMeasureForgets(t *testing.T) {
 		live := func(topic string) {
 			tail, in := r.tail(tailOpts(topic)), r.subscribe(opts(topic, "g"))
 			r.publish(topic, 1, 1)
-			equal(t, "deliveries", []int{len(tail.take()), len(in.take())}, []int{1, 1})
-			tail.sub.Drop(0)
+			equal(t, "deliveries", []int{len(tail.Take()), len(in.Take())}, []int{1, 1})
+			tail.Sub.Drop(0)
 			r.deleteTopic(topic)
 		}
 		for i := range 20 {
@@ -403,15 +403,15 @@ func TestMeasureForgets(t *testing.T) {
 
 		stays := r.tail(tailOpts("stays"))
 		r.publish("stays", 1, 2)
-		equal(t, "deliveries", len(stays.take()), 2)
+		equal(t, "deliveries", len(stays.Take()), 2)
 		r.deleteTopic("stays")
 		r.publish("stays", 3, 1)
-		equal(t, "deliveries of the next life", len(stays.take()), 1)
+		equal(t, "deliveries of the next life", len(stays.Take()), 1)
 		_, g := r.measured("stays", "")
 		equal(t, "handed to the tail", g.Delivered, 3)
 		r.deleteTopic("stays")
 		kept(0, 1, 0, 0)
-		stays.sub.Drop(0)
+		stays.Sub.Drop(0)
 		kept(0, 0, 0, 0)
 	})
 }
@@ -446,7 +446,7 @@ func TestMeasureForgetsWhatWasJustMade(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(opts("p.*", "g"))
-		in.sub.Drop(0) // nobody loads the group
+		in.Sub.Drop(0) // nobody loads the group
 		r.stop()
 		s := &interposed{Store: r.store.Store}
 		r.store.Store = s
@@ -474,7 +474,7 @@ func TestMeasureForgetsWhatWasJustMade(t *testing.T) {
 func TestBlockedByPausedMembers(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(opts("t", "g"))
-		in.sub.Pause(bg)
+		in.Sub.Pause(bg)
 		r.publish("t", 1, 3)
 		synctest.Wait()
 		b := r.info("t", "g").BlockedBy

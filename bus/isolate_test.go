@@ -22,17 +22,17 @@ func TestSuspectsLeaveOthersTheirTurn(t *testing.T) {
 		in := r.subscribe(o)
 		r.publish("p.a", 1, 100)
 		time.Sleep(5 * time.Second) // nobody answers: they are suspects
-		in.take()
+		in.Take()
 		for i := range 20 {
 			r.publish("p.b", i, 1)
 			began := time.Now()
 			came := false
 			for !came && time.Since(began) < 10*time.Second {
 				time.Sleep(50 * time.Millisecond)
-				for _, g := range in.take() {
+				for _, g := range in.Take() {
 					if g.Topic == "p.b" {
 						came = true
-						in.ack(byLease(g))
+						in.Ack(byLease(g))
 					}
 				}
 			}
@@ -43,7 +43,7 @@ func TestSuspectsLeaveOthersTheirTurn(t *testing.T) {
 		// They end as they do, one after the other.
 		for began := time.Now(); time.Since(began) < 20*time.Minute; {
 			time.Sleep(time.Second)
-			in.take()
+			in.Take()
 		}
 		synctest.Wait()
 		equal(t, "dead letters", len(r.events("p.a.dlq")), 100)
@@ -58,18 +58,18 @@ func TestLongJobsAndSuspects(t *testing.T) {
 		o.AckTimeout = 10 * time.Second
 		in := r.subscribe(o)
 		r.publish("p.long", 1, 1)
-		job := byLease(in.take()[0])
+		job := byLease(in.Take()[0])
 		r.makeSuspect(in, "p.a")
 		time.Sleep(time.Millisecond)
-		in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, job)
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, job)
 		r.publish("p.b", 1, 1)
-		equal(t, "while the member is kept free", len(in.take()), 0)
+		equal(t, "while the member is kept free", len(in.Take()), 0)
 		time.Sleep(11 * time.Second)
 		r.ackAll(in, "p.b")
 		equal(t, "the other topic", r.cursor("p.b", "g").Offset, uint64(1))
-		in.ack(job)
+		in.Ack(job)
 		time.Sleep(10 * time.Second)
-		equal(t, "after the job", places(in.take()), []string{"p.a/1"})
+		equal(t, "after the job", places(in.Take()), []string{"p.a/1"})
 	})
 }
 
@@ -82,14 +82,14 @@ func TestOthersComeBesideALongSuspect(t *testing.T) {
 		in := r.subscribe(o)
 		r.makeSuspect(in, "p.a")
 		time.Sleep(time.Millisecond)
-		suspect := in.take()
+		suspect := in.Take()
 		equal(t, "the suspect", places(suspect), []string{"p.a/1"})
-		in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, leasesOf(suspect)...)
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, leasesOf(suspect)...)
 		r.publish("p.b", 1, 1)
-		equal(t, "at first", len(in.take()), 0)
+		equal(t, "at first", len(in.Take()), 0)
 		time.Sleep(11 * time.Second)
-		equal(t, "meanwhile", places(in.take()), []string{"p.b/1"})
-		in.ack(leasesOf(suspect)...)
+		equal(t, "meanwhile", places(in.Take()), []string{"p.b/1"})
+		in.Ack(leasesOf(suspect)...)
 		equal(t, "the suspect is done", r.cursor("p.a", "g").Offset, uint64(1))
 	})
 }
@@ -108,15 +108,15 @@ func TestSuspectsWaitForAClaimAtRest(t *testing.T) {
 		var out []got
 		for len(out) != 1 || out[0].Attempt <= groupstate.IsolateAfter { // nobody answers, until one of them is out alone
 			time.Sleep(10 * time.Second)
-			out = in.take()
+			out = in.Take()
 		}
-		in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, leasesOf(out)...)
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, leasesOf(out)...)
 		time.Sleep(11 * time.Second) // its time alone is over
 		synctest.Wait()
-		equal(t, "meanwhile", len(in.take()), 0)
-		in.ack(leasesOf(out)...)
+		equal(t, "meanwhile", len(in.Take()), 0)
+		in.Ack(leasesOf(out)...)
 		time.Sleep(time.Minute)
-		equal(t, "the other suspect came", len(in.take()) > 0, true)
+		equal(t, "the other suspect came", len(in.Take()) > 0, true)
 	})
 }
 
@@ -133,14 +133,14 @@ func TestSuspectsWaitForAPulledOneAtRest(t *testing.T) {
 		for range groupstate.IsolateAfter { // nobody answers
 			time.Sleep(o.WithDefaults().AckTimeout + time.Second)
 		}
-		in.sub.Drop(0)
+		in.Sub.Drop(0)
 		pulled, err := r.bus.Pull(context.Background(), o, time.Second)
 		if err != nil || len(pulled) != 1 {
 			t.Fatalf("a pull took %d events, %v; want one suspect", len(pulled), err)
 		}
 		in = r.subscribe(o)
 		synctest.Wait()
-		equal(t, "meanwhile", len(in.take()), 0)
+		equal(t, "meanwhile", len(in.Take()), 0)
 	})
 }
 
@@ -185,19 +185,19 @@ func TestSuspectGoesToWhoIsFreeFirst(t *testing.T) {
 		free := r.subscribe(o)
 		r.makeSuspect(free, "t")
 		time.Sleep(time.Millisecond)
-		first := free.take() // the suspect, alone
+		first := free.Take() // the suspect, alone
 		o.MaxInFlight = 1
 		busy := r.subscribe(o)
 		r.publish("t", 1, 1)
-		job := busy.take()
+		job := busy.Take()
 		equal(t, "the busy member has a job", len(job), 1)
-		busy.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, leasesOf(job)...)
+		busy.Settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, leasesOf(job)...)
 		time.Sleep(5 * time.Second)
-		free.nack(leasesOf(first)...) // it had the suspect for 5 s: others have it as long
+		free.Nack(leasesOf(first)...) // it had the suspect for 5 s: others have it as long
 		time.Sleep(4 * time.Second)
-		equal(t, "while it is theirs", len(free.take()), 0)
+		equal(t, "while it is theirs", len(free.Take()), 0)
 		time.Sleep(2 * time.Second)
-		equal(t, "then", places(free.take()), []string{"t/1"})
+		equal(t, "then", places(free.Take()), []string{"t/1"})
 	})
 }
 
@@ -211,27 +211,27 @@ func TestFormerSuspectHoldsNobodyBack(t *testing.T) {
 		in := r.subscribe(o)
 		r.makeSuspect(in, "t")
 		time.Sleep(time.Millisecond)
-		in.nack(leasesOf(in.take())...) // it is given up
+		in.Nack(leasesOf(in.Take())...) // it is given up
 		synctest.Wait()
 		if _, err := r.bus.Redrive(context.Background(), admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t.dlq"}, Apply: true, Rate: 1000}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		former := in.take()
+		former := in.Take()
 		equal(t, "it begins again", former[0].Attempt, 1)
-		in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, leasesOf(former)...)
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, leasesOf(former)...)
 		other := r.subscribe(o)
 		r.publish("t", 1, 1)
 		for n := 0; n < groupstate.IsolateAfter; time.Sleep(time.Millisecond) {
 			for _, m := range []*inbox{in, other} {
-				if got := m.take(); len(got) > 0 {
-					m.nack(leasesOf(got)...)
+				if got := m.Take(); len(got) > 0 {
+					m.Nack(leasesOf(got)...)
 					n++
 				}
 			}
 		}
 		time.Sleep(5 * time.Second)
-		equal(t, "another suspect", len(in.take())+len(other.take()), 1)
+		equal(t, "another suspect", len(in.Take())+len(other.Take()), 1)
 	})
 }
 
@@ -244,38 +244,38 @@ func TestNackedIsNoSuspect(t *testing.T) {
 		o.Backoff = eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
 		in := r.subscribe(o)
 		r.publish("t", 1, 2)
-		out := in.take()
+		out := in.Take()
 		job, bad := byLease(out[0]), out[1]
 		for attempt := 2; attempt <= 5; attempt++ {
-			in.nack(byLease(bad))
+			in.Nack(byLease(bad))
 			time.Sleep(time.Millisecond)
-			if out = in.take(); len(out) != 1 || out[0].Attempt != attempt {
+			if out = in.Take(); len(out) != 1 || out[0].Attempt != attempt {
 				t.Fatalf("%+v came after %d NACKs; want attempt %d", out, attempt-1, attempt)
 			}
 			bad = out[0]
 		}
-		in.ack(byLease(bad))
+		in.Ack(byLease(bad))
 
 		r.publish("t", 3, 1)
-		bad = in.take()[0]
+		bad = in.Take()[0]
 		for range groupstate.IsolateAfter {
-			in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Second}, byLease(bad))
-			in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, job)
+			in.Settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Second}, byLease(bad))
+			in.Settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, job)
 			time.Sleep(time.Second + time.Millisecond)
-			if out = in.take(); len(out) == 1 {
+			if out = in.Take(); len(out) == 1 {
 				bad = out[0]
 			}
 		}
 		equal(t, "attempt of the one whose leases ran out, with another", bad.Attempt, groupstate.IsolateAfter)
-		in.ack(job)
-		bad = in.take()[0]
+		in.Ack(job)
+		bad = in.Take()[0]
 		r.publish("t", 4, 1)
-		in.nack(byLease(bad))
-		job = byLease(in.take()[0])
+		in.Nack(byLease(bad))
+		job = byLease(in.Take()[0])
 		time.Sleep(time.Minute)
-		equal(t, "came with another", len(in.take()), 0)
-		in.ack(job)
-		equal(t, "came alone", in.takeOffsets(), []uint64{3})
+		equal(t, "came with another", len(in.Take()), 0)
+		in.Ack(job)
+		equal(t, "came alone", in.TakeOffsets(), []uint64{3})
 	})
 }
 
@@ -284,29 +284,29 @@ func TestNackedIsNoSuspect(t *testing.T) {
 func TestSuspectGoesToWhoeverIsFreeFirst(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		one, two := r.subscribe(opts("*", "g")), r.subscribe(opts("*", "g"))
-		if err := two.sub.Pause(bg); err != nil {
+		if err := two.Sub.Pause(bg); err != nil {
 			t.Fatal(err)
 		}
 		r.publish("x", 1, 1)
-		busy := one.take()
-		if err := errors.Join(one.sub.Pause(bg), two.sub.Resume(bg)); err != nil {
+		busy := one.Take()
+		if err := errors.Join(one.Sub.Pause(bg), two.Sub.Resume(bg)); err != nil {
 			t.Fatal(err)
 		}
 		r.publish("y", 1, 2)
-		other := two.take()
+		other := two.Take()
 		r.publish("a", 1, 1)
 		for range 2 {
-			two.lapse(leasesOf(two.take())...)
+			two.lapse(leasesOf(two.Take())...)
 			time.Sleep(time.Millisecond)
 		}
-		if err := one.sub.Resume(bg); err != nil {
+		if err := one.Sub.Resume(bg); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		// one holds one, two holds two: the suspect is kept for one.
-		equal(t, "before", []int{len(busy), len(other), len(one.take()), len(two.take())}, []int{1, 2, 0, 0})
-		two.ack(leasesOf(other)...)
-		equal(t, "the suspect", places(append(two.take(), one.take()...)), []string{"a/1"})
+		equal(t, "before", []int{len(busy), len(other), len(one.Take()), len(two.Take())}, []int{1, 2, 0, 0})
+		two.Ack(leasesOf(other)...)
+		equal(t, "the suspect", places(append(two.Take(), one.Take()...)), []string{"a/1"})
 	})
 }
 
@@ -316,21 +316,21 @@ func TestSuspectGoesToWhoeverGoesOnFirst(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		one := r.subscribe(opts("t", "g"))
 		r.publish("t", 1, 2)
-		in := one.take()[:1]
+		in := one.Take()[:1]
 		two := r.subscribe(opts("t", "g"))
-		if err := two.sub.Pause(bg); err != nil {
+		if err := two.Sub.Pause(bg); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
 			one.lapse(leasesOf(in)...)
 			time.Sleep(time.Millisecond)
-			in = one.take()
+			in = one.Take()
 		}
 		equal(t, "while one is busy and the other pauses", len(in), 0)
-		if err := two.sub.Resume(bg); err != nil {
+		if err := two.Sub.Resume(bg); err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "the suspect", places(two.take()), []string{"t/1"})
+		equal(t, "the suspect", places(two.Take()), []string{"t/1"})
 	})
 }
 
@@ -343,17 +343,17 @@ func (r *rig) makeSuspect(in *inbox, topic string) {
 		if n > 0 {
 			time.Sleep(time.Millisecond)
 		}
-		in.lapse(leasesOf(in.take())...)
+		in.lapse(leasesOf(in.Take())...)
 	}
 }
 
 // lapse lets leases run out, which takes a second; the events are due again a millisecond
 // later.
 func (in *inbox) lapse(leases ...eventhub.Ref) {
-	in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Second}, leases...)
+	in.Settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Second}, leases...)
 	time.Sleep(time.Second)
 	synctest.Wait() // what is said from now on only brings the events back soon
-	in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, leases...)
+	in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, leases...)
 }
 
 // A suspect that is read again after a start is delivered alone, and then its member has all
@@ -368,22 +368,22 @@ func TestSuspectAfterAStart(t *testing.T) {
 		for range groupstate.IsolateAfter { // nobody answers
 			time.Sleep(o.AckTimeout + 2*time.Millisecond)
 		}
-		in.take()
+		in.Take()
 		r.restart()
 		in = r.subscribe(o)
 		r.publish("t", 2, 2)
 		var got []uint64
 		for range 2 {
 			time.Sleep(2 * time.Millisecond)
-			for _, d := range in.take() {
+			for _, d := range in.Take() {
 				got = append(got, d.Offset)
-				in.ack(byLease(d))
+				in.Ack(byLease(d))
 			}
 			time.Sleep(o.AckTimeout / 2)
 		}
 		slices.Sort(got)
 		equal(t, "acked", got, []uint64{1, 2, 3})
 		r.publish("t", 4, 3)
-		equal(t, "with a member of its own room", len(in.take()), 2)
+		equal(t, "with a member of its own room", len(in.Take()), 2)
 	})
 }

@@ -89,7 +89,7 @@ func TestFilterIsAskedUnderNoLock(t *testing.T) {
 	for _, f := range []*eventhub.Filter{{Tags: []string{"red"}}, {CEL: "event.payload > 0"}} {
 		inBubble(t, func(r *rig) {
 			in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g", Filter: f})
-			if err := in.sub.Pause(context.Background()); err != nil {
+			if err := in.Sub.Pause(context.Background()); err != nil {
 				t.Fatal(err)
 			}
 			g := r.bus.running("t", "g")
@@ -101,9 +101,9 @@ func TestFilterIsAskedUnderNoLock(t *testing.T) {
 				}
 			}
 			synctest.Wait()
-			in.sub.(*subscription).paused = false
+			in.Sub.(*subscription).paused = false
 			g.Turn()
-			equal(t, "events", len(in.take()), 3)
+			equal(t, "events", len(in.Take()), 3)
 			if look.held > 0 || look.free < 3 {
 				t.Errorf("filter %s: asked %d times under the group's lock, and %d times under none", f, look.held, look.free)
 			}
@@ -129,10 +129,10 @@ func TestSlowFilterHoldsNobodyUp(t *testing.T) {
 		group := r.subscribe(opts("t", "plain"))
 		tail := r.tail(eventhub.TailOptions{Topic: "t"})
 		r.publish("t", 1, 1)
-		first := slow[0].take()
+		first := slow[0].Take()
 		equal(t, "a delivery of a group with a filter", len(first), 1)
-		group.take()
-		tail.take()
+		group.Take()
+		tail.Take()
 
 		gate.close()
 		r.publish("t", 2, 1) // its OK comes
@@ -140,16 +140,16 @@ func TestSlowFilterHoldsNobodyUp(t *testing.T) {
 		if gate.held == 0 {
 			t.Fatal("no filter is asked")
 		}
-		equal(t, "the group without a filter", group.takeOffsets(), []uint64{2})
-		equal(t, "the tail without a filter", tail.takeOffsets(), []uint64{2})
-		equal(t, "an ack in a group whose filter is at work", slow[0].ack(byLease(first[0])), []eventhub.Outcome{eventhub.Applied})
+		equal(t, "the group without a filter", group.TakeOffsets(), []uint64{2})
+		equal(t, "the tail without a filter", tail.TakeOffsets(), []uint64{2})
+		equal(t, "an ack in a group whose filter is at work", slow[0].Ack(byLease(first[0])), []eventhub.Outcome{eventhub.Applied})
 		r.publish("other", 1, 1)
-		equal(t, "another topic", r.subscribe(opts("other", "plain")).takeOffsets(), []uint64{1})
+		equal(t, "another topic", r.subscribe(opts("other", "plain")).TakeOffsets(), []uint64{1})
 		for _, in := range slow {
-			if err := in.sub.Pause(ctx); err != nil {
+			if err := in.Sub.Pause(ctx); err != nil {
 				t.Error(err)
 			}
-			if err := in.sub.Resume(ctx); err != nil {
+			if err := in.Sub.Resume(ctx); err != nil {
 				t.Error(err)
 			}
 		}
@@ -165,12 +165,12 @@ func TestSlowFilterHoldsNobodyUp(t *testing.T) {
 		if _, err := r.bus.Measure(ctx); err != nil {
 			t.Error(err)
 		}
-		equal(t, "a slow one", len(slow[0].take()), 0)
+		equal(t, "a slow one", len(slow[0].Take()), 0)
 
 		gate.open()
 		synctest.Wait()
 		for i, want := range [][]uint64{{2}, {1, 2}, {1}, {1, 2}, {1}, {1, 2}, {1}, {1, 2}, {1, 2}} {
-			equal(t, fmt.Sprint("afterwards, number ", i), slow[i].takeOffsets(), want)
+			equal(t, fmt.Sprint("afterwards, number ", i), slow[i].TakeOffsets(), want)
 		}
 	})
 }
@@ -193,9 +193,9 @@ func TestFilterIsAskedOnce(t *testing.T) {
 			o.MaxInFlight, o.Ordering, o.Filter = 2, ordering, &eventhub.Filter{CEL: "event.payload > 0"}
 			in := r.subscribe(o)
 			acked := 0
-			for batch := in.take(); len(batch) > 0; batch = in.take() {
+			for batch := in.Take(); len(batch) > 0; batch = in.Take() {
 				for _, d := range batch {
-					in.ack(byLease(d))
+					in.Ack(byLease(d))
 					acked++
 				}
 			}
@@ -224,7 +224,7 @@ func TestFilterThatCannotJudge(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		equal(t, "delivered", in.takeOffsets(), []uint64{1})
+		equal(t, "delivered", in.TakeOffsets(), []uint64{1})
 		e, err := r.bus.Measure(ctx)
 		if err != nil {
 			t.Fatal(err)

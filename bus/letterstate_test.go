@@ -63,11 +63,11 @@ func TestStatesOfDeadLetters(t *testing.T) {
 		}
 		check("redriven and requeued", "redriven redriven requeued open", "t.dlq 4: 1 2 0 1, g 1 2 0 1\n")
 		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g", MaxInFlight: 2})
-		got := in.take()
+		got := in.Take()
 		equal(t, "redelivered", words(len(got), got[0].Redriven, got[1].Redriven), "2 1 1")
-		in.ack(byLease(got[0]))
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got[1]))
-		if err := in.sub.Unsubscribe(context.Background()); err != nil {
+		in.Ack(byLease(got[0]))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got[1]))
+		if err := in.Sub.Unsubscribe(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		check("acked and failed again", "done done requeued open open", "t.dlq 5: 2 0 2 1, g 2 0 2 1\n")
@@ -185,8 +185,8 @@ func TestCountsOfDeadLettersMeanwhile(t *testing.T) {
 			}
 			s.Before(storefault.Head, nil)
 			in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
-			in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, leases(in.take())...)
-			if err := in.sub.Unsubscribe(context.Background()); err != nil {
+			in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, leases(in.Take())...)
+			if err := in.Sub.Unsubscribe(context.Background()); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/bustest"
 	"eventhub/store"
 	"eventhub/store/storefault"
 )
@@ -33,7 +34,7 @@ var doors = map[string]func(r *rig, topic string){
 			r.t.Error(err)
 		}
 	},
-	"subscribe": func(r *rig, topic string) { r.subscribe(opts(topic, "by-name")).sub.Drop(0) },
+	"subscribe": func(r *rig, topic string) { r.subscribe(opts(topic, "by-name")).Sub.Drop(0) },
 	"pull": func(r *rig, topic string) {
 		if _, err := r.bus.Pull(bg, opts(topic, "puller"), 0); err != nil {
 			r.t.Error(err)
@@ -67,17 +68,17 @@ func TestEveryDoorCreatesATopic(t *testing.T) {
 						t.Errorf("life %d: the group of the pattern is not there: %+v, %v", life, c, err)
 					}
 					for _, in := range members {
-						in.take()
+						in.Take()
 					}
 					r.publish("p.a", life, 1)
 					for who, in := range members {
-						if got := in.take(); len(got) != 1 || got[0].Topic != "p.a" || len(in.ended) > 0 {
-							t.Errorf("life %d: the %s got %v and ended %v", life, who, places(got), in.ended)
+						if got := in.Take(); len(got) != 1 || got[0].Topic != "p.a" || len(in.Ends) > 0 {
+							t.Errorf("life %d: the %s got %v and ended %v", life, who, places(got), in.Ends)
 						}
 					}
 					if life == 2 { // it makes the topic itself
 						members["list"] = r.subscribe(listed("h"))
-						members["list"].take()
+						members["list"].Take()
 					}
 					r.deleteTopic("p.a")
 				}
@@ -135,7 +136,7 @@ func TestDeletedTopicStaysDeleted(t *testing.T) {
 					t.Error("the topic is back")
 				}
 				r.publish("p.a", 2, 1)
-				got := in.take()
+				got := in.Take()
 				equal(t, "of the next life", places(got[max(len(got)-1, 0):]), []string{"p.a/2"})
 			})
 		})
@@ -152,13 +153,13 @@ func TestRefusedSubscribeLeavesNoTopic(t *testing.T) {
 			if err := r.bus.DeleteTopic(bg, "t"); err != nil {
 				t.Error(err)
 			}
-		}, func() { _, refused = r.bus.Subscribe(bg, opts("t", "g"), &inbox{t: t, room: -1}) })
+		}, func() { _, refused = r.bus.Subscribe(bg, opts("t", "g"), &inbox{Inbox: bustest.Inbox{T: t, Room: -1}}) })
 		wantCode(t, refused, eventhub.CodeNotSubscribed)
 		if r.isThere("t") {
 			t.Error("the topic is back")
 		}
 		r.publish("t", 4, 1)
-		equal(t, "a later one", places(r.subscribe(opts("t", "g")).take()), []string{"t/4"})
+		equal(t, "a later one", places(r.subscribe(opts("t", "g")).Take()), []string{"t/4"})
 	})
 }
 
@@ -175,20 +176,20 @@ func TestSubscribeByPatternWhileATopicIsDeleted(t *testing.T) {
 					r.publish("p.gone", 1, 1)
 					r.publish("p.kept", 1, 1)
 					if before != "new" {
-						r.subscribe(o).sub.Drop(math.MaxInt)
+						r.subscribe(o).Sub.Drop(math.MaxInt)
 					}
 					synctest.Wait()
 					r.stop()
 					s := r.faulty()
 					r.start(Options{})
 					if before == "loaded" {
-						r.subscribe(o).sub.Drop(math.MaxInt)
+						r.subscribe(o).Sub.Drop(math.MaxInt)
 					}
-					in, answered := &inbox{t: t, room: -1}, make(chan error, 1)
+					in, answered := &inbox{Inbox: bustest.Inbox{T: t, Room: -1}}, make(chan error, 1)
 					s.Before(storefault.DeleteTopic, func(*storefault.Call) error {
 						go func() {
 							sub, err := r.bus.Subscribe(bg, o, in)
-							in.sub = sub
+							in.Sub = sub
 							answered <- err
 						}()
 						synctest.Wait()
@@ -203,7 +204,7 @@ func TestSubscribeByPatternWhileATopicIsDeleted(t *testing.T) {
 						t.Error("the topic is back")
 					}
 					r.publish("p.gone", 2, 1)
-					got := slices.DeleteFunc(places(in.take()), func(p string) bool { return p == "p.gone/1" })
+					got := slices.DeleteFunc(places(in.Take()), func(p string) bool { return p == "p.gone/1" })
 					slices.Sort(got)
 					equal(t, "delivered", slices.Compact(got), []string{"p.gone/2", "p.kept/1"})
 				})

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"eventhub"
+	"eventhub/bus/internal/bustest"
 	"eventhub/store"
 )
 
@@ -24,7 +25,7 @@ func TestSubscribeByNameMeetsTheGroupOfAPattern(t *testing.T) {
 		r.bus.patterns.topicsCreated([]store.TopicLife{{Topic: "p.a", Life: r.life("p.a")}})
 		synctest.Wait()
 		answer := make(chan error, 1)
-		named := &inbox{t: t, room: -1}
+		named := &inbox{Inbox: bustest.Inbox{T: t, Room: -1}}
 		go func() {
 			_, err := r.bus.Subscribe(bg, eventhub.GroupOptions{Topic: "p.a", Group: "g"}, named)
 			answer <- err
@@ -35,7 +36,7 @@ func TestSubscribeByNameMeetsTheGroupOfAPattern(t *testing.T) {
 		if err := <-answer; err != nil {
 			t.Errorf("Subscribe by name: %v (%s)", err, eventhub.ErrorCode(err))
 		}
-		equal(t, "deliveries", len(in.take())+len(named.take()), 1)
+		equal(t, "deliveries", len(in.Take())+len(named.Take()), 1)
 	})
 }
 
@@ -51,7 +52,7 @@ func TestSubscribeByNameAfterAMissedTopic(t *testing.T) {
 		r.restart()
 		named := r.subscribe(eventhub.GroupOptions{Topic: "p.a", Group: "g"}) // latest
 		all := r.subscribe(eventhub.GroupOptions{Topic: "p.*", Group: "g"})
-		equal(t, "deliveries", len(named.take())+len(all.take()), 1)
+		equal(t, "deliveries", len(named.Take())+len(all.Take()), 1)
 	})
 }
 
@@ -66,7 +67,7 @@ func TestRefusedSubscribeAfterAMissedTopic(t *testing.T) {
 		r.publish("p.a", 1, 1)
 		r.restart()
 		o.Topic, o.MaxAttempts = "*.a", 4
-		_, err := r.bus.Subscribe(bg, o, &inbox{t: t})
+		_, err := r.bus.Subscribe(bg, o, &inbox{Inbox: bustest.Inbox{T: t}})
 		wantCode(t, err, eventhub.CodeGroupMismatch)
 		list, err := r.bus.Patterns(bg, "g")
 		if err != nil || len(list) != 1 {
@@ -87,7 +88,7 @@ func TestTopicUnderPatternsWithOtherSettings(t *testing.T) {
 		o.MaxAttempts = 3
 		wide := r.subscribe(o)
 		r.publish("p.a", 1, 2)
-		a, b := narrow.take(), wide.take()
+		a, b := narrow.Take(), wide.Take()
 		if len(a) == 0 || len(b) == 0 || len(a)+len(b) != 2 {
 			t.Errorf("deliveries: %v and %v", places(a), places(b))
 		}
@@ -107,7 +108,7 @@ func TestTopicReachesAllMembers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, b := places(one.take()), places(two.take())
+		a, b := places(one.Take()), places(two.Take())
 		if !slices.Contains(a, "a.y/1") || !slices.Contains(b, "b.x/1") || len(a)+len(b) != 3 {
 			t.Errorf("deliveries: %v and %v", a, b)
 		}
@@ -121,7 +122,7 @@ func TestMissedTopicIsMadeUpForAtStart(t *testing.T) {
 		o := opts("p.*", "g")
 		o.MaxAttempts = 3
 		in := r.subscribe(o)
-		if err := in.sub.Unsubscribe(bg); err != nil {
+		if err := in.Sub.Unsubscribe(bg); err != nil {
 			t.Fatal(err)
 		}
 		r.bus.patterns.end()

@@ -40,14 +40,14 @@ func TestOrderByKey(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publishKeys("t", "a", "a", "b", "", "a", "", "b")
 		one := r.subscribe(keyed("t", "g"))
-		first := one.take()
+		first := one.Take()
 		equal(t, "first of all keys, and those without", offsets(first), []uint64{1, 3, 4, 6})
 		two := r.subscribe(keyed("t", "g"))
-		one.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: 10 * time.Second}, byLease(first[0]))
-		one.ack(byLease(first[1]), byLease(first[2]))
-		equal(t, "b goes on", append(one.takeOffsets(), two.takeOffsets()...), []uint64{7})
+		one.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: 10 * time.Second}, byLease(first[0]))
+		one.Ack(byLease(first[1]), byLease(first[2]))
+		equal(t, "b goes on", append(one.TakeOffsets(), two.TakeOffsets()...), []uint64{7})
 		time.Sleep(10 * time.Second)
-		again := append(one.take(), two.take()...)
+		again := append(one.Take(), two.Take()...)
 		equal(t, "a comes again, and only its first", offsets(again), []uint64{1})
 		info := r.info("t", "g")
 		equal(t, "held", info.Held, 2)
@@ -59,7 +59,7 @@ func TestOrderByKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		equal(t, "the next of a", append(one.takeOffsets(), two.takeOffsets()...), []uint64{2})
+		equal(t, "the next of a", append(one.TakeOffsets(), two.TakeOffsets()...), []uint64{2})
 		equal(t, "cursor", r.cursor("t", "g").Offset, 1)
 	})
 }
@@ -79,13 +79,13 @@ func TestKeyGoesOnAfterADeadLetter(t *testing.T) {
 		r.publishKeys("t", "a", "a")
 		in := r.subscribe(keyed("t", "g"))
 		hold := make(chan struct{})
-		first := in.take()
+		first := in.Take()
 		r.store.set(hold, nil)
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(first[0]))
-		equal(t, "deliveries while the dead letter is written", len(in.take()), 0)
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(first[0]))
+		equal(t, "deliveries while the dead letter is written", len(in.Take()), 0)
 		r.store.set(nil, nil)
 		close(hold)
-		equal(t, "deliveries after it", in.takeOffsets(), []uint64{2})
+		equal(t, "deliveries after it", in.TakeOffsets(), []uint64{2})
 		equal(t, "dead letters", len(r.events("t.dlq")), 1)
 	})
 }
@@ -96,15 +96,15 @@ func TestOrderOverRestart(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publishKeys("t", "a", "a", "b", "b", "c")
 		in := r.subscribe(keyed("t", "g"))
-		first := in.take()
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Reason: "no luck", Delay: time.Millisecond}, byLease(first[0]))
-		in.ack(byLease(first[1]), byLease(first[2]))
+		first := in.Take()
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Reason: "no luck", Delay: time.Millisecond}, byLease(first[0]))
+		in.Ack(byLease(first[1]), byLease(first[2]))
 		time.Sleep(time.Second)
 		r.restart()
 		none := keyed("t", "g")
 		none.MaxInFlight = 1
 		tight := r.subscribe(none)
-		equal(t, "with room for one", len(tight.take()), 1)
+		equal(t, "with room for one", len(tight.Take()), 1)
 		for offset, want := range map[uint64]string{1: "leased", 2: "held", 3: "done", 4: "ahead", 5: "done"} {
 			list, err := r.bus.EventGroups(context.Background(), "t", r.events("t")[offset-1].ID)
 			if err != nil {
@@ -112,15 +112,15 @@ func TestOrderOverRestart(t *testing.T) {
 			}
 			equal(t, fmt.Sprintf("state of %d", offset), list[0].State, want)
 		}
-		if err := tight.sub.Unsubscribe(context.Background()); err != nil {
+		if err := tight.Sub.Unsubscribe(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		in = r.subscribe(keyed("t", "g"))
-		again := in.take()
+		again := in.Take()
 		equal(t, "after the restart", offsets(again), []uint64{1, 4})
 		equal(t, "attempts", []int{again[0].Attempt, again[1].Attempt}, []int{2, 1})
-		in.ack(byLease(again[0]))
-		equal(t, "the next of a", in.takeOffsets(), []uint64{2})
+		in.Ack(byLease(again[0]))
+		equal(t, "the next of a", in.TakeOffsets(), []uint64{2})
 		equal(t, "lag", r.info("t", "g").Lag, 2)
 	})
 }
@@ -133,10 +133,10 @@ func TestRestartsDeadLetterNothing(t *testing.T) {
 		o := opts("t", "g")
 		o.MaxAttempts = 2
 		in := r.subscribe(o)
-		in.nack(byLease(in.take()[0]))
+		in.Nack(byLease(in.Take()[0]))
 		time.Sleep(2 * time.Second)
 		for range 5 {
-			last := in.take()
+			last := in.Take()
 			if len(last) != 1 || last[0].Attempt != 2 {
 				t.Fatalf("deliveries %+v; want attempt 2", last)
 			}
@@ -155,17 +155,17 @@ func dies(t *testing.T, r *rig, o eventhub.GroupOptions, poison uint64) (acked m
 	for rounds = 1; rounds <= 20; rounds++ {
 		in := r.subscribe(o)
 		for quiet := 0; quiet < 3; quiet++ {
-			all := in.take()
+			all := in.Take()
 			deadly := false
 			for _, g := range all {
 				deadly = deadly || g.Offset == poison
 			}
 			if deadly {
-				in.sub.Drop(0)
+				in.Sub.Drop(0)
 				break
 			}
 			for _, g := range all {
-				in.ack(byLease(g))
+				in.Ack(byLease(g))
 				acked[g.Offset]++
 				quiet = 0
 			}
@@ -174,7 +174,7 @@ func dies(t *testing.T, r *rig, o eventhub.GroupOptions, poison uint64) (acked m
 			}
 		}
 		if r.cursor("t", "g").Offset == r.info("t", "g").Head {
-			in.sub.Drop(0)
+			in.Sub.Drop(0)
 			return acked, rounds
 		}
 	}
@@ -229,19 +229,19 @@ func TestSuspectsDoNotStopTheOthers(t *testing.T) {
 		r.publish("t", 1, 2)
 		one := r.subscribe(opts("t", "g"))
 		for range 2 {
-			one.lapse(leasesOf(one.take())...)
+			one.lapse(leasesOf(one.Take())...)
 			time.Sleep(time.Millisecond)
 		}
 		two := r.subscribe(opts("t", "g"))
-		suspect := append(one.take(), two.take()...)
+		suspect := append(one.Take(), two.Take()...)
 		equal(t, "suspects out", offsets(suspect), []uint64{1})
 		r.publish("t", 3, 3)
-		equal(t, "fresh ones for the other", append(one.takeOffsets(), two.takeOffsets()...), []uint64{3, 4, 5})
+		equal(t, "fresh ones for the other", append(one.TakeOffsets(), two.TakeOffsets()...), []uint64{3, 4, 5})
 		if _, err := r.bus.Settle(context.Background(), "t", "g", eventhub.Settlement{Refs: []eventhub.Ref{byLease(suspect[0])}}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		equal(t, "the next suspect", append(one.takeOffsets(), two.takeOffsets()...), []uint64{2})
+		equal(t, "the next suspect", append(one.TakeOffsets(), two.TakeOffsets()...), []uint64{2})
 	})
 }
 
@@ -251,11 +251,11 @@ func TestUnsentIsGivenBack(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 4)
 		in := r.subscribe(opts("t", "g"))
-		equal(t, "deliveries", len(in.take()), 4)
-		in.sub.Drop(3)
+		equal(t, "deliveries", len(in.Take()), 4)
+		in.Sub.Drop(3)
 		in = r.subscribe(opts("t", "g"))
 		var attempts []int
-		for _, g := range in.take() {
+		for _, g := range in.Take() {
 			attempts = append(attempts, g.Attempt)
 		}
 		equal(t, "attempts", attempts, []int{2, 1, 1, 1})
@@ -268,24 +268,24 @@ func TestPause(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		ctx := context.Background()
 		in := r.subscribe(opts("t", "g"))
-		if err := in.sub.Pause(ctx); err != nil {
+		if err := in.Sub.Pause(ctx); err != nil {
 			t.Fatal(err)
 		}
 		r.publish("t", 1, 2)
-		equal(t, "deliveries to the paused member", len(in.take()), 0)
-		if err := in.sub.Resume(ctx); err != nil {
+		equal(t, "deliveries to the paused member", len(in.Take()), 0)
+		if err := in.Sub.Resume(ctx); err != nil {
 			t.Fatal(err)
 		}
-		all := in.take()
+		all := in.Take()
 		equal(t, "deliveries after it", len(all), 2)
 		if err := r.bus.PauseGroup(ctx, "t", "g"); err != nil {
 			t.Fatal(err)
 		}
 		r.publish("t", 3, 1)
-		in.nack(byLease(all[1]))
-		in.ack(byLease(all[0]))
+		in.Nack(byLease(all[1]))
+		in.Ack(byLease(all[0]))
 		time.Sleep(time.Hour)
-		equal(t, "deliveries to the paused group", len(in.take()), 0)
+		equal(t, "deliveries to the paused group", len(in.Take()), 0)
 		info := r.info("t", "g")
 		equal(t, "cursor, paused, why", []any{info.Cursor, info.Paused, info.BlockedBy.Kind}, []any{1, true, "paused"})
 		r.restart()
@@ -293,11 +293,11 @@ func TestPause(t *testing.T) {
 		_, g := r.measured("t", "g")
 		equal(t, "measured as paused", g.Paused, true)
 		in = r.subscribe(opts("t", "g"))
-		equal(t, "deliveries after a restart", len(in.take()), 0)
+		equal(t, "deliveries after a restart", len(in.Take()), 0)
 		if err := r.bus.ResumeGroup(ctx, "t", "g"); err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "deliveries when it goes on", in.takeOffsets(), []uint64{2, 3})
+		equal(t, "deliveries when it goes on", in.TakeOffsets(), []uint64{2, 3})
 		wantCode(t, r.bus.PauseGroup(ctx, "t", "none"), eventhub.CodeNotSubscribed)
 	})
 }
@@ -310,9 +310,9 @@ func TestSeekPlan(t *testing.T) {
 		o := opts("t", "g")
 		o.MaxInFlight = 6
 		in := r.subscribe(o)
-		all := in.take()
-		in.ack(byLease(all[0]), byLease(all[1]), byLease(all[4])) // 1, 2 and 5; 3, 4, 6 to 9 are leased
-		in.take()
+		all := in.Take()
+		in.Ack(byLease(all[0]), byLease(all[1]), byLease(all[4])) // 1, 2 and 5; 3, 4, 6 to 9 are leased
+		in.Take()
 		before := r.info("t", "g")
 		for _, tt := range []struct {
 			to             uint64
@@ -332,22 +332,22 @@ func TestSeekPlan(t *testing.T) {
 		if err != nil || !plan.Applied || plan.Epoch != before.Epoch+1 {
 			t.Errorf("seek = %+v, %v", plan, err)
 		}
-		again := in.take()
+		again := in.Take()
 		equal(t, "delivered again", offsets(again), []uint64{1, 2, 3, 4, 5, 6})
 		for i, g := range again {
 			equal(t, fmt.Sprintf("delivery %d says that the group was moved", i), g.Sought, i == 0)
 		}
-		in.room = 0
+		in.Room = 0
 		if _, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Latest, true); err != nil {
 			t.Fatal(err)
 		}
 		r.publish("t", 11, 2)
-		equal(t, "taken without room", len(in.take()), 0)
-		in.room = -1
-		in.sub.Ready()
-		late := in.take()
+		equal(t, "taken without room", len(in.Take()), 0)
+		in.Room = -1
+		in.Sub.Ready()
+		late := in.Take()
 		equal(t, "said when there is room", []bool{late[0].Sought, late[1].Sought}, []bool{true, false})
-		equal(t, "an old lease", in.ack(byLease(all[2]))[0], eventhub.Stale)
+		equal(t, "an old lease", in.Ack(byLease(all[2]))[0], eventhub.Stale)
 		_, err = r.bus.SeekGroup(ctx, "t", "g", eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "none"}, true)
 		wantCode(t, err, eventhub.CodeUnknownID)
 		_, err = r.bus.SeekGroup(ctx, "t", "none", eventhub.Start{}, false)
@@ -359,13 +359,13 @@ func TestSeekPlan(t *testing.T) {
 func TestEventGroups(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		id := r.publish("t", 1, 1)[0].ID
-		r.subscribe(opts("t", "done")).settle(eventhub.Settlement{Refs: nil})
+		r.subscribe(opts("t", "done")).Settle(eventhub.Settlement{Refs: nil})
 		done := r.subscribe(opts("t", "acked"))
-		done.ack(byLease(done.take()[0]))
+		done.Ack(byLease(done.Take()[0]))
 		o := opts("t", "failing")
 		o.Peer.Name = "me"
 		failing := r.subscribe(o)
-		failing.nack(byLease(failing.take()[0]))
+		failing.Nack(byLease(failing.Take()[0]))
 		late := opts("t", "late")
 		late.Start.Kind = eventhub.StartLatest
 		r.subscribe(late)
@@ -406,10 +406,10 @@ func TestBlockedBy(t *testing.T) {
 		equal(t, "with all in flight", kind(), "")
 		r.publish("t", 3, 3)
 		equal(t, "with a full member", kind(), "members_full 0 ")
-		all := in.take()
-		in.ack(byLease(all[1]))
+		all := in.Take()
+		in.Ack(byLease(all[1]))
 		equal(t, "with a full window", kind(), "window 1 leased")
-		in.sub.Drop(0)
+		in.Sub.Drop(0)
 		equal(t, "without members", kind(), "no_members 0 ")
 		r.restart()
 		equal(t, "without members, after a restart", kind(), "no_members 0 ")
@@ -447,8 +447,8 @@ func TestDiskNearlyFull(t *testing.T) {
 			if !tt.refused {
 				continue
 			}
-			for _, g := range in.take() {
-				in.ack(byLease(g))
+			for _, g := range in.Take() {
+				in.Ack(byLease(g))
 			}
 			time.Sleep(time.Second)
 			equal(t, "stored cursor", r.stored("t", "g").Cursor, uint64(len(r.events("t"))))

@@ -11,6 +11,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/bustest"
 )
 
 // places returns topic and offset of each delivery, sorted: topics have no order
@@ -30,11 +31,11 @@ func TestPatternOverTopicsThatAreThereAndThatAreCreated(t *testing.T) {
 		r.publish("p.b.c", 1, 1)
 		r.publish("q", 1, 1)
 		in := r.subscribe(opts("p.**", "g"))
-		equal(t, "from the beginning", places(in.take()), []string{"p.a/1", "p.a/2", "p.b.c/1"})
+		equal(t, "from the beginning", places(in.Take()), []string{"p.a/1", "p.a/2", "p.b.c/1"})
 		r.publish("p.new", 1, 2)
 		r.publish("q", 1, 1)
 		r.publish("p.a", 1, 1)
-		equal(t, "created and old", places(in.take()), []string{"p.a/3", "p.new/1", "p.new/2"})
+		equal(t, "created and old", places(in.Take()), []string{"p.a/3", "p.new/1", "p.new/2"})
 	})
 }
 
@@ -46,7 +47,7 @@ func TestPatternStartsAtLatestButNewTopicsAtTheirFirstEvent(t *testing.T) {
 		in := r.subscribe(o)
 		r.publish("p.a", 3, 1)
 		r.publish("p.b", 1, 1)
-		equal(t, "deliveries", places(in.take()), []string{"p.a/3", "p.b/1"})
+		equal(t, "deliveries", places(in.Take()), []string{"p.a/3", "p.b/1"})
 	})
 }
 
@@ -56,7 +57,7 @@ func TestPatternOutlivesMembersAndRestarts(t *testing.T) {
 		o.Start = eventhub.Start{}
 		o.MaxAttempts = 3
 		in := r.subscribe(o)
-		if err := in.sub.Unsubscribe(context.Background()); err != nil {
+		if err := in.Sub.Unsubscribe(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		r.publish("p.alone", 1, 2)
@@ -69,7 +70,7 @@ func TestPatternOutlivesMembersAndRestarts(t *testing.T) {
 		r.publish("p.later", 1, 1)
 		synctest.Wait()
 		in = r.subscribe(eventhub.GroupOptions{Topic: "p.*", Group: "g"})
-		equal(t, "what was missed", places(in.take()), []string{"p.alone/1", "p.alone/2", "p.later/1"})
+		equal(t, "what was missed", places(in.Take()), []string{"p.alone/1", "p.alone/2", "p.later/1"})
 	})
 }
 
@@ -82,10 +83,10 @@ func TestPatternFindsTopicsWhoseCreationWasMissed(t *testing.T) {
 		in := r.subscribe(o)
 		r.bus.patterns.end() // created topics get no groups
 		r.publish("p.a", 1, 1)
-		equal(t, "without a group", len(in.take()), 0)
+		equal(t, "without a group", len(in.Take()), 0)
 		r.restart()
 		in = r.subscribe(eventhub.GroupOptions{Topic: "p.*", Group: "g"})
-		equal(t, "after the restart", places(in.take()), []string{"p.a/1"})
+		equal(t, "after the restart", places(in.Take()), []string{"p.a/1"})
 	})
 }
 
@@ -94,9 +95,9 @@ func TestPatternAndNameShareTheGroup(t *testing.T) {
 		one, two := r.subscribe(opts("p.*", "g")), r.subscribe(opts("p.a", "g"))
 		r.publish("p.a", 1, 1) // whoever has joined by then: the topic is created with it
 		synctest.Wait()
-		equal(t, "the first", append(one.takeOffsets(), two.takeOffsets()...), []uint64{1})
+		equal(t, "the first", append(one.TakeOffsets(), two.TakeOffsets()...), []uint64{1})
 		r.publish("p.a", 2, 10)
-		a, b := one.takeOffsets(), two.takeOffsets()
+		a, b := one.TakeOffsets(), two.TakeOffsets()
 		if len(a) == 0 || len(b) == 0 {
 			t.Errorf("one of the members got nothing: %v, %v", a, b)
 		}
@@ -113,9 +114,9 @@ func TestLeaseCountsBeforeTheGroupIsThere(t *testing.T) {
 		byPattern, byName := r.subscribe(opts("p.*", "g")), r.subscribe(opts("p.a", "g"))
 		r.bus.patterns.end() // created topics get no groups
 		r.publish("p.a", 1, 1)
-		got := byName.take()
+		got := byName.Take()
 		equal(t, "deliveries", len(got), 1)
-		equal(t, "outcomes", byPattern.ack(byLease(got[0])), []eventhub.Outcome{eventhub.Applied})
+		equal(t, "outcomes", byPattern.Ack(byLease(got[0])), []eventhub.Outcome{eventhub.Applied})
 		equal(t, "cursor", r.cursor("p.a", "g").Offset, 1)
 	})
 }
@@ -125,7 +126,7 @@ func TestTopicCreatedBySubscribingToIt(t *testing.T) {
 		in := r.subscribe(opts("p.*", "g"))
 		r.subscribe(opts("p.a", "other"))
 		r.publish("p.a", 1, 1)
-		equal(t, "deliveries", places(in.take()), []string{"p.a/1"})
+		equal(t, "deliveries", places(in.Take()), []string{"p.a/1"})
 	})
 }
 
@@ -141,7 +142,7 @@ func TestPatternSharesItsRoom(t *testing.T) {
 		}
 		seen := make(map[string]bool)
 		for n := 0; n < 100; n++ {
-			batch := in.take()
+			batch := in.Take()
 			if len(batch) == 0 {
 				t.Fatalf("nothing comes after %d events", len(seen))
 			}
@@ -151,7 +152,7 @@ func TestPatternSharesItsRoom(t *testing.T) {
 			for _, g := range batch {
 				seen[places([]got{g})[0]] = true
 			}
-			for i, out := range in.ack(leasesOf(batch)...) {
+			for i, out := range in.Ack(leasesOf(batch)...) {
 				if out != eventhub.Applied {
 					t.Errorf("ack of %v: %d", batch[i].Lease, out)
 				}
@@ -176,9 +177,9 @@ func TestPatternRoomIsShared(t *testing.T) {
 		}
 		var seen []string
 		for range 8 {
-			batch := in.take()
+			batch := in.Take()
 			seen = append(seen, places(batch)...)
-			in.ack(leasesOf(batch)...)
+			in.Ack(leasesOf(batch)...)
 		}
 		slices.Sort(seen)
 		equal(t, "the first eight", seen, []string{"p.a/1", "p.b/1", "p.busy/1", "p.busy/2", "p.busy/3", "p.busy/4", "p.busy/5", "p.c/1"})
@@ -190,9 +191,9 @@ func TestPatternRoomIsPassedOn(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in, first := r.fullMember("p.x", "p.y", "p.z")
 		other := r.subscribe(opts("p.y", "g"))
-		equal(t, "taken by the other", places(other.take()), []string{"p.y/1"})
-		in.ack(leasesOf(first)...)
-		equal(t, "next", places(in.take()), []string{"p.z/1"})
+		equal(t, "taken by the other", places(other.Take()), []string{"p.y/1"})
+		in.Ack(leasesOf(first)...)
+		equal(t, "next", places(in.Take()), []string{"p.z/1"})
 	})
 }
 
@@ -205,7 +206,7 @@ func TestSuspectWaitsForOtherTopics(t *testing.T) {
 		r.publish("p.a", 1, 1)
 		var others []got
 		for range 2 {
-			for _, g := range in.take() {
+			for _, g := range in.Take() {
 				if g.Topic == "p.b" {
 					others = append(others, g)
 					continue
@@ -214,11 +215,11 @@ func TestSuspectWaitsForOtherTopics(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		equal(t, "while others are held", len(in.take()), 0)
-		in.ack(byLease(others[0]))
-		equal(t, "while one is held", len(in.take()), 0)
-		in.ack(byLease(others[1]))
-		equal(t, "then", places(in.take()), []string{"p.a/1"})
+		equal(t, "while others are held", len(in.Take()), 0)
+		in.Ack(byLease(others[0]))
+		equal(t, "while one is held", len(in.Take()), 0)
+		in.Ack(byLease(others[1]))
+		equal(t, "then", places(in.Take()), []string{"p.a/1"})
 	})
 }
 
@@ -246,34 +247,34 @@ func TestPatternReceiverWithoutRoom(t *testing.T) {
 		for i := range 20 {
 			r.publish(fmt.Sprintf("p.%02d", i), 1, 1)
 		}
-		in := &inbox{t: t, room: 5}
+		in := &inbox{Inbox: bustest.Inbox{T: t, Room: 5}}
 		var err error
-		if in.sub, err = r.bus.Subscribe(context.Background(), opts("p.*", "g"), in); err != nil {
+		if in.Sub, err = r.bus.Subscribe(context.Background(), opts("p.*", "g"), in); err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "with room for 5", len(in.take()), 5)
+		equal(t, "with room for 5", len(in.Take()), 5)
 		equal(t, "in flight", r.held("g"), 5)
-		in.mu.Lock()
-		in.room = -1
-		in.mu.Unlock()
-		in.sub.Ready()
-		equal(t, "the others", len(in.take()), 15)
+		in.Mu.Lock()
+		in.Room = -1
+		in.Mu.Unlock()
+		in.Sub.Ready()
+		equal(t, "the others", len(in.Take()), 15)
 	})
 }
 
 func TestPatternPause(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(opts("p.*", "g"))
-		if err := in.sub.Pause(context.Background()); err != nil {
+		if err := in.Sub.Pause(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		r.publish("p.a", 1, 1)
 		r.publish("p.b", 1, 1)
-		equal(t, "while it pauses", len(in.take()), 0)
-		if err := in.sub.Resume(context.Background()); err != nil {
+		equal(t, "while it pauses", len(in.Take()), 0)
+		if err := in.Sub.Resume(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "afterwards", places(in.take()), []string{"p.a/1", "p.b/1"})
+		equal(t, "afterwards", places(in.Take()), []string{"p.a/1", "p.b/1"})
 	})
 }
 
@@ -287,11 +288,11 @@ func TestPatternSettling(t *testing.T) {
 			synctest.Wait()
 		}
 		r.publish("p.c", 1, 1)
-		all := in.take()
+		all := in.Take()
 		equal(t, "deliveries", places(all), []string{"p.a/1", "p.b/1", "p.c/1"})
 		// An id that two topics have means none of them, until the topic is named.
-		equal(t, "by id", in.ack(eventhub.Ref{ID: "same"}, eventhub.Ref{ID: "nobody"}), []eventhub.Outcome{eventhub.Ambiguous, eventhub.Stale})
-		equal(t, "by topic and id", in.ack(eventhub.Ref{ID: "same", Topic: "p.b"}, eventhub.Ref{ID: "same", Topic: "p.c"}), []eventhub.Outcome{eventhub.Applied, eventhub.Stale})
+		equal(t, "by id", in.Ack(eventhub.Ref{ID: "same"}, eventhub.Ref{ID: "nobody"}), []eventhub.Outcome{eventhub.Ambiguous, eventhub.Stale})
+		equal(t, "by topic and id", in.Ack(eventhub.Ref{ID: "same", Topic: "p.b"}, eventhub.Ref{ID: "same", Topic: "p.c"}), []eventhub.Outcome{eventhub.Applied, eventhub.Stale})
 		equal(t, "cursor of b", r.cursor("p.b", "g").Offset, 1)
 		equal(t, "cursor of a", r.cursor("p.a", "g").Offset, 0)
 		outcomes, err := r.bus.Settle(context.Background(), "p.*", "g", eventhub.Settlement{Refs: leasesOf(all)})
@@ -302,7 +303,7 @@ func TestPatternSettling(t *testing.T) {
 		equal(t, "by lease and pattern", outcomes, []eventhub.Outcome{eventhub.Applied, eventhub.Applied, eventhub.Stale})
 		_, err = r.bus.Settle(context.Background(), "p.*", "h", eventhub.Settlement{Refs: leasesOf(all)})
 		wantCode(t, err, eventhub.CodeNotSubscribed)
-		if n := in.sub.(*subscription).ids.len(); n != 0 {
+		if n := in.Sub.(*subscription).ids.len(); n != 0 {
 			t.Errorf("%d ids are left", n)
 		}
 	})
@@ -327,14 +328,14 @@ func TestSettlingByIDAfterLeaving(t *testing.T) {
 					}
 				}
 				synctest.Wait()
-				in.take()
-				if err := in.sub.Unsubscribe(context.Background()); err != nil {
+				in.Take()
+				if err := in.Sub.Unsubscribe(context.Background()); err != nil {
 					t.Fatal(err)
 				}
 				if err := change(r); err != nil {
 					t.Fatal(err)
 				}
-				equal(t, "by id", in.ack(eventhub.Ref{ID: "same"}), []eventhub.Outcome{eventhub.Applied})
+				equal(t, "by id", in.Ack(eventhub.Ref{ID: "same"}), []eventhub.Outcome{eventhub.Applied})
 				equal(t, "cursor of b", r.cursor("p.b", "g").Offset, 1)
 			})
 		})
@@ -349,9 +350,9 @@ func TestDropOfAPatternGivesTheLatestBack(t *testing.T) {
 			r.publish(topic, 1, 1)
 			synctest.Wait()
 		}
-		in.take()
-		in.sub.Drop(2)
-		again := r.subscribe(opts("p.*", "g")).take()
+		in.Take()
+		in.Sub.Drop(2)
+		again := r.subscribe(opts("p.*", "g")).Take()
 		attempts := make(map[string]int)
 		for _, g := range again {
 			attempts[g.Topic] = g.Attempt
@@ -366,28 +367,28 @@ func TestSuspectOfOneTopicIsAloneInTheSubscription(t *testing.T) {
 		in := r.subscribe(opts("p.*", "g"))
 		r.publish("p.a", 1, 1)
 		for range 2 {
-			in.lapse(leasesOf(in.take())...)
+			in.lapse(leasesOf(in.Take())...)
 			r.publish("p.b", 1, 1)
 			r.ackAll(in, "p.b")
 			time.Sleep(time.Millisecond)
 		}
-		suspect := in.take()
+		suspect := in.Take()
 		equal(t, "the suspect", places(suspect), []string{"p.a/1"})
 		r.publish("p.b", 1, 1)
 		r.publish("p.new", 1, 1)
-		equal(t, "meanwhile", len(in.take()), 0)
-		in.ack(leasesOf(suspect)...)
-		equal(t, "after it", places(in.take()), []string{"p.b/3", "p.new/1"})
+		equal(t, "meanwhile", len(in.Take()), 0)
+		in.Ack(leasesOf(suspect)...)
+		equal(t, "after it", places(in.Take()), []string{"p.b/3", "p.new/1"})
 	})
 }
 
 func (r *rig) ackAll(in *inbox, topic string) {
 	r.t.Helper()
-	for _, g := range in.take() {
+	for _, g := range in.Take() {
 		if g.Topic != topic {
 			r.t.Errorf("%s came", places([]got{g}))
 		}
-		in.ack(byLease(g))
+		in.Ack(byLease(g))
 	}
 }
 
@@ -399,7 +400,7 @@ func TestWaitForAPatternGroupInANewTopic(t *testing.T) {
 		pubs := []eventhub.Publication{{Events: []eventhub.Event{{Topic: "p.new", Payload: []byte("1")}}, WaitFor: []string{"g"}}}
 		r.bus.Enqueue(context.Background(), pubs, func(p []eventhub.Publication) { waited <- p[0].Err })
 		synctest.Wait()
-		in.ack(leasesOf(in.take())...)
+		in.Ack(leasesOf(in.Take())...)
 		if err := <-waited; err != nil {
 			t.Error(err)
 		}
@@ -414,11 +415,11 @@ func TestWaitForAPatternGroupThatIsJustMade(t *testing.T) {
 		o.Ordering, o.MaxAttempts = eventhub.OrderingKey, 7
 		hold := make(chan struct{})
 		r.store.set(hold, nil)
-		in := &inbox{t: t, room: -1}
+		in := &inbox{Inbox: bustest.Inbox{T: t, Room: -1}}
 		subscribed, waited := make(chan error, 1), make(chan error, 1)
 		go func() {
 			var err error
-			in.sub, err = r.bus.Subscribe(context.Background(), o, in)
+			in.Sub, err = r.bus.Subscribe(context.Background(), o, in)
 			subscribed <- err
 		}()
 		synctest.Wait()
@@ -440,7 +441,7 @@ func TestWaitForAPatternGroupThatIsJustMade(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		in.ack(leasesOf(in.take())...)
+		in.Ack(leasesOf(in.Take())...)
 		if err := <-waited; err != nil {
 			t.Error(err)
 		}
@@ -459,22 +460,22 @@ func TestPatternSettingsAreFixed(t *testing.T) {
 		r.subscribe(o)
 		other := o
 		other.MaxAttempts = 4
-		_, err := r.bus.Subscribe(context.Background(), other, &inbox{t: t})
+		_, err := r.bus.Subscribe(context.Background(), other, &inbox{Inbox: bustest.Inbox{T: t}})
 		wantCode(t, err, eventhub.CodeGroupMismatch)
 		other = o
 		other.Filter = &eventhub.Filter{}
-		_, err = r.bus.Subscribe(context.Background(), other, &inbox{t: t})
+		_, err = r.bus.Subscribe(context.Background(), other, &inbox{Inbox: bustest.Inbox{T: t}})
 		wantCode(t, err, eventhub.CodeGroupMismatch)
 		// No pattern of refused subscriptions stays.
 		other.Topic, other.Topics = "z.*", []string{"p.*"}
-		_, err = r.bus.Subscribe(context.Background(), other, &inbox{t: t})
+		_, err = r.bus.Subscribe(context.Background(), other, &inbox{Inbox: bustest.Inbox{T: t}})
 		wantCode(t, err, eventhub.CodeGroupMismatch)
 		// One topic that has the group otherwise refuses all, before anything is made.
 		r.publish("y.a", 1, 1)
 		r.subscribe(opts("y.b", "g"))
 		other = o
 		other.Topic = "y.*"
-		_, err = r.bus.Subscribe(context.Background(), other, &inbox{t: t})
+		_, err = r.bus.Subscribe(context.Background(), other, &inbox{Inbox: bustest.Inbox{T: t}})
 		wantCode(t, err, eventhub.CodeGroupMismatch)
 		_, err = r.bus.Cursor(context.Background(), "y.a", "g")
 		wantCode(t, err, eventhub.CodeNotSubscribed)
@@ -500,7 +501,7 @@ func TestDeleteGroupWithPatterns(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		equal(t, "ends reported", []int{len(wide.ended), len(narrow.ended)}, []int{1, 0})
+		equal(t, "ends reported", []int{len(wide.Ends), len(narrow.Ends)}, []int{1, 0})
 		_, err := r.bus.Cursor(ctx, "p.b", "g")
 		wantCode(t, err, eventhub.CodeNotSubscribed)
 		if _, err := r.bus.Cursor(ctx, "p.a", "g"); err != nil {
@@ -508,7 +509,7 @@ func TestDeleteGroupWithPatterns(t *testing.T) {
 		}
 		r.publish("p.c", 1, 1)
 		r.publish("q.a", 1, 1)
-		narrow.ack(leasesOf(narrow.take())...)
+		narrow.Ack(leasesOf(narrow.Take())...)
 		r.restart()
 		synctest.Wait()
 		_, err = r.bus.Cursor(ctx, "p.c", "g")
@@ -522,12 +523,12 @@ func TestBusStopsPatternsOnce(t *testing.T) {
 		r.publish("p.a", 1, 1)
 		r.publish("p.b", 1, 1)
 		some, none := r.subscribe(opts("p.*", "g")), r.subscribe(opts("none.*", "g"))
-		some.take()
+		some.Take()
 		r.stop()
-		equal(t, "ends reported", []int{len(some.ended), len(none.ended)}, []int{1, 1})
-		wantCode(t, some.ended[0], eventhub.CodeShuttingDown)
+		equal(t, "ends reported", []int{len(some.Ends), len(none.Ends)}, []int{1, 1})
+		wantCode(t, some.Ends[0], eventhub.CodeShuttingDown)
 		r.start(Options{})
-		again := r.subscribe(opts("p.*", "g")).take()
+		again := r.subscribe(opts("p.*", "g")).Take()
 		equal(t, "again", places(again), []string{"p.a/1", "p.b/1"})
 		equal(t, "attempts", []int{again[0].Attempt, again[1].Attempt}, []int{1, 1})
 	})
@@ -547,10 +548,10 @@ func TestFilteredEventsCountAsDone(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		all := in.take()
+		all := in.Take()
 		equal(t, "passed", places(all), []string{"t/2", "t/5"})
 		equal(t, "cursor", r.cursor("t", "g").Offset, 1)
-		in.ack(leasesOf(all)...)
+		in.Ack(leasesOf(all)...)
 		equal(t, "cursor", r.cursor("t", "g").Offset, 6)
 		info, err := r.bus.Group(context.Background(), "t", "g")
 		if err != nil || info.Lag != 0 || !info.Filter.Equal(o.Filter) {
@@ -564,14 +565,14 @@ func TestBadPatterns(t *testing.T) {
 		for _, o := range []eventhub.GroupOptions{
 			{Topic: "p.**.**", Group: "g"}, {Topic: "p.a*", Group: "g"}, {Topic: "", Group: "g"}, {Topic: "p.*", Topics: []string{"x..y"}, Group: "g"},
 		} {
-			_, err := r.bus.Subscribe(context.Background(), o, &inbox{t: t})
+			_, err := r.bus.Subscribe(context.Background(), o, &inbox{Inbox: bustest.Inbox{T: t}})
 			wantCode(t, err, eventhub.CodeBadTopic)
 		}
 		for _, start := range []eventhub.Start{{Kind: eventhub.StartOffset, Offset: 1}, {Kind: eventhub.StartAfterID, AfterID: "x"}} {
-			_, err := r.bus.Subscribe(context.Background(), eventhub.GroupOptions{Topic: "p.*", Group: "g", Start: start}, &inbox{t: t})
+			_, err := r.bus.Subscribe(context.Background(), eventhub.GroupOptions{Topic: "p.*", Group: "g", Start: start}, &inbox{Inbox: bustest.Inbox{T: t}})
 			wantCode(t, err, eventhub.CodeBadRequest)
 		}
-		_, err := r.bus.Subscribe(context.Background(), eventhub.GroupOptions{Topic: "t", Group: "g", Filter: &eventhub.Filter{CEL: "event.key =="}}, &inbox{t: t})
+		_, err := r.bus.Subscribe(context.Background(), eventhub.GroupOptions{Topic: "t", Group: "g", Filter: &eventhub.Filter{CEL: "event.key =="}}, &inbox{Inbox: bustest.Inbox{T: t}})
 		wantCode(t, err, eventhub.CodeBadRequest)
 		list, err := r.bus.Patterns(context.Background(), "")
 		equal(t, "patterns", list, []admin.GroupPattern{})
@@ -590,7 +591,7 @@ func TestPatternSharesItsFilter(t *testing.T) {
 		o := opts("p.*", "g")
 		o.Filter = &eventhub.Filter{CEL: "event.payload == 1"}
 		in := r.subscribe(o)
-		equal(t, "deliveries", len(in.take()), 5)
+		equal(t, "deliveries", len(in.Take()), 5)
 		first := r.bus.running("p.0", "g").filter
 		for _, g := range r.bus.loaded() {
 			if g.filter == nil || g.filter != first {
@@ -610,7 +611,7 @@ func TestClientLeavesDuringItsSubscribe(t *testing.T) {
 		answered := make(chan struct{})
 		go func() {
 			defer close(answered)
-			if sub, err := r.bus.Subscribe(ctx, opts("p.*", "g"), &inbox{t: t, room: -1}); err == nil {
+			if sub, err := r.bus.Subscribe(ctx, opts("p.*", "g"), &inbox{Inbox: bustest.Inbox{T: t, Room: -1}}); err == nil {
 				sub.Drop(0)
 			}
 		}()
@@ -656,6 +657,6 @@ func TestClientLeavesWhileItDeletesAPattern(t *testing.T) {
 		<-deleted
 		synctest.Wait()
 		stored := r.storedPatterns("g")
-		equal(t, "ends reported", len(in.ended), 1-len(stored))
+		equal(t, "ends reported", len(in.Ends), 1-len(stored))
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	"eventhub"
+	"eventhub/bus/internal/bustest"
 	"eventhub/internal/testsize"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
@@ -101,7 +102,7 @@ func trickle(t *testing.T, b *Bus, n, at int) {
 // dieSoon is a member that takes a few events and is gone without a verdict.
 func dieSoon(t *testing.T, b *Bus, o eventhub.GroupOptions, at, room, until int) {
 	yield(at)
-	sub, err := b.Subscribe(context.Background(), o, &inbox{t: t, room: room})
+	sub, err := b.Subscribe(context.Background(), o, &inbox{Inbox: bustest.Inbox{T: t, Room: room}})
 	if err != nil {
 		t.Errorf("Subscribe: %v", err)
 		return

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	"eventhub"
+	"eventhub/bus/internal/bustest"
 	"eventhub/bus/internal/commit"
 	"eventhub/store"
 )
@@ -57,7 +58,7 @@ func TestPipelinedCommits(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(opts("t", "g"))
 		r.publish("t", 1, 1)
-		equal(t, "before", in.takeOffsets(), []uint64{1})
+		equal(t, "before", in.TakeOffsets(), []uint64{1})
 		var log ledgerOfAnswers
 		release, began := r.syncHeld(), r.store.count1("Commit")
 		much := `"` + strings.Repeat("x", commit.EarlyBytes) + `"`
@@ -69,10 +70,10 @@ func TestPipelinedCommits(t *testing.T) {
 		equal(t, "with enough", r.store.count1("Commit")-began, 2)
 		r.early(&log, "d", "4")
 		equal(t, "answers", log.all(), "")
-		equal(t, "deliveries", len(in.take()), 0)
+		equal(t, "deliveries", len(in.Take()), 0)
 		release()
 		equal(t, "answers in the end", log.all(), "a 2, b 3, c 4, d 5")
-		equal(t, "deliveries in the end", in.takeOffsets(), []uint64{2, 3, 4, 5})
+		equal(t, "deliveries in the end", in.TakeOffsets(), []uint64{2, 3, 4, 5})
 	})
 }
 
@@ -84,7 +85,7 @@ func TestPipelineIsDrained(t *testing.T) {
 		r.start(Options{EarlyBytes: 1})
 		in := r.subscribe(opts("t", "g"))
 		r.publish("t", 1, 1)
-		got := in.take()
+		got := in.Take()
 		for name, do := range map[string]func() error{
 			"ack-and-publish": func() error {
 				_, err := in.ackAndPublish([]eventhub.Ref{byLease(got[0])}, eventhub.Event{Topic: "u", Payload: []byte("1")})
@@ -92,7 +93,7 @@ func TestPipelineIsDrained(t *testing.T) {
 			},
 			"pause": func() error { return r.bus.PauseGroup(context.Background(), "t", "g") },
 			"group": func() error {
-				_, err := r.bus.Subscribe(context.Background(), opts("t", "new"), &inbox{t: t, room: -1})
+				_, err := r.bus.Subscribe(context.Background(), opts("t", "new"), &inbox{Inbox: bustest.Inbox{T: t, Room: -1}})
 				return err
 			},
 			"deletion": func() error { return r.bus.DeleteTopic(context.Background(), "gone") },

@@ -17,8 +17,8 @@ func TestOutlivedPartsAreRemoved(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
 		in := r.subscribe(opts("t", "g"))
-		in.ack(byLease(in.take()[0]))
-		in.sub.Drop(0)
+		in.Ack(byLease(in.Take()[0]))
+		in.Sub.Drop(0)
 		time.Sleep(time.Second)
 		r.stop()
 		left := store.GroupChange{Topic: "t", Group: "g", State: r.stored("t", "g"), Parts: []store.GroupPart{
@@ -46,10 +46,10 @@ func TestHistoryOfWhatIsDone(t *testing.T) {
 		r.store.Store = s
 		r.publish("t", 1, 3)
 		in := r.subscribe(opts("t", "g"))
-		first := in.take()
-		in.nack(byLease(first[1]))
+		first := in.Take()
+		in.Nack(byLease(first[1]))
 		time.Sleep(5 * time.Second) // longer than a backoff, shorter than a lease
-		again := in.take()
+		again := in.Take()
 		if parts := r.parts("t", "g"); len(again) != 1 || len(parts) != 2 {
 			t.Fatalf("%d deliveries after a NACK, parts %v; want 1, and 2 parts", len(again), parts)
 		}
@@ -70,7 +70,7 @@ func TestHistoryOfWhatIsDone(t *testing.T) {
 		in = r.subscribe(one)
 		time.Sleep(time.Second)
 		for range 2 {
-			in.ack(byLease(in.take()[0]))
+			in.Ack(byLease(in.Take()[0]))
 			time.Sleep(time.Second)
 		}
 		equal(t, "the stored cursor", r.stored("t", "g").Cursor, 3)

@@ -128,10 +128,10 @@ func TestNoDeliveryBeforeDurability(t *testing.T) {
 		hold := make(chan struct{})
 		r.store.set(hold, nil)
 		go r.publish("t", 1, 3)
-		equal(t, "deliveries while the commit runs", len(in.take()), 0)
+		equal(t, "deliveries while the commit runs", len(in.Take()), 0)
 		r.store.set(nil, nil)
 		close(hold)
-		equal(t, "offsets afterwards", in.takeOffsets(), []uint64{1, 2, 3})
+		equal(t, "offsets afterwards", in.TakeOffsets(), []uint64{1, 2, 3})
 	})
 }
 

@@ -93,7 +93,7 @@ func TestPullsAndMembersShareTheGroup(t *testing.T) {
 		o.MaxInFlight = 1
 		in := r.subscribe(o)
 		r.publish("t", 1, 2)
-		a := in.take()
+		a := in.Take()
 		ds := r.pull(o, 0)
 		equal(t, "shared", []uint64{a[0].Offset, ds[0].Offset}, []uint64{1, 2})
 		wait := eventhub.GroupOptions{Topic: "t", Group: "g"}

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/bus/internal/bustest"
 	"eventhub/bus/internal/groupstate"
 	"eventhub/bus/internal/judge"
 	"eventhub/internal/filter"
@@ -83,17 +84,17 @@ func (w *beside) start() {
 	o := opts("p.*", "slow")
 	o.Filter, o.AutoAck = expression, true
 	w.subscribe(o)
-	w.tail = &inbox{room: -1}
-	if w.tail.sub, err = w.bus.Tail(context.Background(), eventhub.TailOptions{Topic: "p.*", Filter: expression}, w.tail); err != nil {
+	w.tail = &inbox{Inbox: bustest.Inbox{Room: -1}}
+	if w.tail.Sub, err = w.bus.Tail(context.Background(), eventhub.TailOptions{Topic: "p.*", Filter: expression}, w.tail); err != nil {
 		w.t.Fatal(err)
 	}
 	synctest.Wait()
 }
 
 func (w *beside) subscribe(o eventhub.GroupOptions) *inbox {
-	in := &inbox{room: -1}
+	in := &inbox{Inbox: bustest.Inbox{Room: -1}}
 	var err error
-	if in.sub, err = w.bus.Subscribe(context.Background(), o, in); err != nil {
+	if in.Sub, err = w.bus.Subscribe(context.Background(), o, in); err != nil {
 		w.t.Fatal(err)
 	}
 	synctest.Wait()
@@ -132,7 +133,7 @@ func (w *beside) step() {
 		}
 	case "leave":
 		if len(w.members) > 1 {
-			if err := w.members[0].in.sub.Unsubscribe(context.Background()); err != nil {
+			if err := w.members[0].in.Sub.Unsubscribe(context.Background()); err != nil {
 				w.t.Fatal(err)
 			}
 			w.members = w.members[1:]
@@ -185,11 +186,11 @@ func (w *beside) pass(ticks int, tick time.Duration) {
 	for range ticks {
 		time.Sleep(tick)
 		for _, m := range w.members {
-			for _, g := range m.in.take() {
+			for _, g := range m.in.Take() {
 				w.handle(m, g)
 			}
 		}
-		w.seen += len(w.tail.take())
+		w.seen += len(w.tail.Take())
 		for name, since := range w.fresh {
 			if waited := time.Since(since); waited > besideBound {
 				w.t.Fatalf("event %s has not come for %s, beside %d that fail, with %d members; a lease is %s", name, waited, w.bad, len(w.members), besideTimeout)
@@ -199,12 +200,12 @@ func (w *beside) pass(ticks int, tick time.Duration) {
 }
 
 func (w *beside) handle(m *besideMember, g got) {
-	kind := strings.Fields(strings.Trim(g.payload, `"`))[0]
+	kind := strings.Fields(strings.Trim(g.Payload, `"`))[0]
 	ref := byLease(g)
 	s := eventhub.Settlement{}
 	switch {
 	case kind == "good" || w.easy:
-		delete(w.fresh, g.payload)
+		delete(w.fresh, g.Payload)
 	case kind == "nack":
 		s = eventhub.Settlement{Verdict: eventhub.Nack, Reason: "no luck"}
 	case kind == "long" && g.Attempt > groupstate.IsolateAfter:
@@ -214,7 +215,7 @@ func (w *beside) handle(m *besideMember, g got) {
 		return // its lease runs out
 	}
 	s.Refs = []eventhub.Ref{ref}
-	if _, err := m.in.sub.Settle(context.Background(), s); err != nil {
+	if _, err := m.in.Sub.Settle(context.Background(), s); err != nil {
 		w.t.Fatal(err)
 	}
 	synctest.Wait()
@@ -224,7 +225,7 @@ func (w *beside) handle(m *besideMember, g got) {
 func (w *beside) end() {
 	for _, m := range w.members {
 		for _, g := range m.long {
-			if _, err := m.in.sub.Settle(context.Background(), eventhub.Settlement{Refs: []eventhub.Ref{byLease(g)}}); err != nil {
+			if _, err := m.in.Sub.Settle(context.Background(), eventhub.Settlement{Refs: []eventhub.Ref{byLease(g)}}); err != nil {
 				w.t.Fatal(err)
 			}
 		}

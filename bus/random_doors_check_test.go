@@ -36,7 +36,7 @@ func (w *doorWorld) settle() *deed {
 	s.Refs = []eventhub.Ref{ref}
 	var out []eventhub.Outcome
 	var err error
-	return &deed{name: "settle", topic: one.Topic, run: func() { out, err = m.in.sub.Settle(context.Background(), s) }, then: func(alone bool) {
+	return &deed{name: "settle", topic: one.Topic, run: func() { out, err = m.in.Sub.Settle(context.Background(), s) }, then: func(alone bool) {
 		w.settled(m.group, one, s.Verdict, alone, out, err)
 		m.held = slices.DeleteFunc(m.held, func(g got) bool { return g.Lease == one.Lease })
 	}}
@@ -50,7 +50,7 @@ func (w *doorWorld) namedLast(m *doorMember, one got) bool {
 }
 
 func serialOf(g got) int {
-	n, _ := strconv.Atoi(g.payload)
+	n, _ := strconv.Atoi(g.Payload)
 	return n
 }
 
@@ -66,7 +66,7 @@ func (w *doorWorld) event(serial int) *doorEvent {
 func (w *doorWorld) settled(group string, one got, verdict eventhub.Verdict, alone bool, out []eventhub.Outcome, err error) {
 	e := w.event(serialOf(one))
 	if e == nil {
-		w.t.Fatalf("%s has %s at %d of %s, payload %s, which nobody published", group, one.ID(), one.Offset, one.Topic, one.payload)
+		w.t.Fatalf("%s has %s at %d of %s, payload %s, which nobody published", group, one.ID(), one.Offset, one.Topic, one.Payload)
 	}
 	applied := err == nil && out[0] == eventhub.Applied
 	switch {
@@ -224,10 +224,10 @@ func (w *doorWorld) checkTopics() {
 // collect takes what members were given, and forgets those that have ended.
 func (w *doorWorld) collect() {
 	w.members = slices.DeleteFunc(w.members, func(m *doorMember) bool {
-		m.held = append(m.held, m.in.take()...)
-		m.in.mu.Lock()
-		defer m.in.mu.Unlock()
-		return len(m.in.ended) > 0
+		m.held = append(m.held, m.in.Take()...)
+		m.in.Mu.Lock()
+		defer m.in.Mu.Unlock()
+		return len(m.in.Ends) > 0
 	})
 	for _, m := range w.members {
 		// A lease of an event that is gone is void.
@@ -262,11 +262,11 @@ func (w *doorWorld) checkMember(m *doorMember, offsets map[int]uint64) {
 
 // checkTail: it has had all that is there, once, offsets rising.
 func (w *doorWorld) checkTail(m *doorTail) {
-	for _, g := range m.in.take() {
+	for _, g := range m.in.Take() {
 		serial := serialOf(g)
 		e := w.event(serial)
 		if e == nil || !covers(m.patterns, g.Topic) || e.topic != g.Topic {
-			w.t.Fatalf("a tail of %v is given %s at %d of %s, payload %s", m.patterns, g.ID(), g.Offset, g.Topic, g.payload)
+			w.t.Fatalf("a tail of %v is given %s at %d of %s, payload %s", m.patterns, g.ID(), g.Offset, g.Topic, g.Payload)
 		}
 		if g.Offset <= m.last[g.Topic] {
 			w.t.Fatalf("a tail of %v is given %d of %s after %d", m.patterns, g.Offset, g.Topic, m.last[g.Topic])
@@ -304,7 +304,7 @@ func (w *doorWorld) finish() {
 		w.check()
 		for _, m := range w.members {
 			for _, one := range m.held {
-				out, err := m.in.sub.Settle(context.Background(), eventhub.Settlement{Refs: []eventhub.Ref{byLease(one)}})
+				out, err := m.in.Sub.Settle(context.Background(), eventhub.Settlement{Refs: []eventhub.Ref{byLease(one)}})
 				w.settled(m.group, one, eventhub.Ack, true, out, err)
 			}
 			m.held = nil

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/bus/internal/bustest"
 	"eventhub/store"
 	"eventhub/store/memory"
 )
@@ -272,14 +273,14 @@ func (w *doorWorld) publish(how, topic string) *deed {
 }
 
 func (w *doorWorld) join(texts []string, group string) *deed {
-	in := &inbox{room: -1}
+	in := &inbox{Inbox: bustest.Inbox{Room: -1}}
 	o := opts(texts[0], group)
 	o.Topics, o.MaxInFlight, o.MaxAttempts, o.AckTimeout = texts[1:], 1000, 1000, time.Hour
 	o.BatchSize = rapid.SampledFrom([]int{1, 100}).Draw(w.t, "batchSize")
 	m := &doorMember{group: group, in: in, exact: len(texts) == 1 && !eventhub.IsPattern(texts[0])}
 	m.patterns, _ = o.Patterns()
 	var err error
-	run := func() { in.sub, err = w.bus.Subscribe(context.Background(), o, in) }
+	run := func() { in.Sub, err = w.bus.Subscribe(context.Background(), o, in) }
 	return &deed{name: "join", topic: texts[0], run: run, then: func(alone bool) {
 		if err != nil {
 			// A topic that it names may have been deleted just then.
@@ -313,7 +314,7 @@ func (w *doorWorld) make(topic, group string, alone bool) {
 }
 
 func (w *doorWorld) tail(texts []string) *deed {
-	m := &doorTail{in: &inbox{room: -1}, got: make(map[int]bool), last: make(map[string]uint64)}
+	m := &doorTail{in: &inbox{Inbox: bustest.Inbox{Room: -1}}, got: make(map[int]bool), last: make(map[string]uint64)}
 	o := eventhub.TailOptions{Topic: texts[0], Topics: texts[1:]}
 	earliest := rapid.Bool().Draw(w.t, "earliest")
 	if earliest {
@@ -321,7 +322,7 @@ func (w *doorWorld) tail(texts []string) *deed {
 	}
 	m.patterns, _ = o.Patterns()
 	var err error
-	run := func() { m.in.sub, err = w.bus.Tail(context.Background(), o, m.in) }
+	run := func() { m.in.Sub, err = w.bus.Tail(context.Background(), o, m.in) }
 	return &deed{name: "tail", topic: texts[0], run: run, then: func(bool) {
 		if err != nil {
 			w.t.Fatalf("tail of %v: %v", texts, err)
@@ -361,7 +362,7 @@ func (w *doorWorld) pull(text, group string) *deed {
 			if err != nil {
 				w.t.Fatal(err)
 			}
-			held = append(held, got{Delivery: d, payload: string(e.Payload)})
+			held = append(held, got{Delivery: d, Payload: string(e.Payload)})
 		}
 		for _, one := range held {
 			out, err := w.bus.Settle(context.Background(), text, group, eventhub.Settlement{Refs: []eventhub.Ref{byLease(one)}})
@@ -406,7 +407,7 @@ func (w *doorWorld) leave() *deed {
 	}
 	i := rapid.IntRange(0, len(w.members)-1).Draw(w.t, "who")
 	m := w.members[i]
-	return &deed{name: "leave", run: func() { _ = m.in.sub.Unsubscribe(context.Background()) }, then: func(bool) {
+	return &deed{name: "leave", run: func() { _ = m.in.Sub.Unsubscribe(context.Background()) }, then: func(bool) {
 		w.members = slices.DeleteFunc(w.members, func(other *doorMember) bool { return other == m })
 	}}
 }

@@ -16,6 +16,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/bustest"
 	"eventhub/store"
 	"eventhub/store/memory"
 )
@@ -191,11 +192,11 @@ func (w *gaps) join() {
 	if w.in != nil {
 		return
 	}
-	w.in = &inbox{room: -1}
+	w.in = &inbox{Inbox: bustest.Inbox{Room: -1}}
 	o := opts("t", "g")
 	o.MaxInFlight, o.BatchSize, o.AckTimeout, o.MaxAttempts = 10_000, rapid.SampledFrom([]int{7, 1000}).Draw(w.t, "batchSize"), time.Hour, 100
 	var err error
-	if w.in.sub, err = w.bus.Subscribe(context.Background(), o, w.in); err != nil {
+	if w.in.Sub, err = w.bus.Subscribe(context.Background(), o, w.in); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -213,7 +214,7 @@ func (w *gaps) unsubscribe() {
 	if w.in == nil {
 		return
 	}
-	if err := w.in.sub.Unsubscribe(context.Background()); err != nil {
+	if err := w.in.Sub.Unsubscribe(context.Background()); err != nil {
 		w.t.Fatal(err)
 	}
 	clear(w.held)
@@ -259,7 +260,7 @@ func (w *gaps) say(held []got, s eventhub.Settlement) {
 	for len(held) > 0 {
 		n := min(len(held), 500)
 		s.Refs = leasesOf(held[:n])
-		out, err := w.in.sub.Settle(context.Background(), s)
+		out, err := w.in.Sub.Settle(context.Background(), s)
 		if err != nil || slices.ContainsFunc(out, func(o eventhub.Outcome) bool { return o != eventhub.Applied }) {
 			w.t.Fatalf("Settle of what is held: %v, %v", out, err)
 		}
@@ -279,7 +280,7 @@ func (w *gaps) ackAndPublish(topic string) {
 	if len(held) == 0 {
 		return
 	}
-	_, err := eventhub.AckAndPublish(context.Background(), w.in.sub, leasesOf(held), eventhub.Event{Topic: topic, Payload: []byte(`1`)})
+	_, err := eventhub.AckAndPublish(context.Background(), w.in.Sub, leasesOf(held), eventhub.Event{Topic: topic, Payload: []byte(`1`)})
 	if refused := w.fewer && topic != "out"; refused != (eventhub.ErrorCode(err) == eventhub.CodeOverloaded) || !refused && err != nil {
 		w.t.Fatalf("ack-and-publish to %s: %v; it should be refused: %t", topic, err, refused)
 	}
@@ -368,7 +369,7 @@ func (w *gaps) seek() {
 	if w.in != nil {
 		synctest.Wait()
 		g := w.bus.running("t", "g")
-		for _, d := range w.in.take() {
+		for _, d := range w.in.Take() {
 			if d.Lease.Runtime == g.state.Runtime() { // else it came before the seek, which voids it
 				w.held[d.Offset] = d
 			}
@@ -424,7 +425,7 @@ func (w *gaps) again() {
 }
 
 func (w *gaps) collect() {
-	for _, g := range w.in.take() {
+	for _, g := range w.in.Take() {
 		e := w.find(g.Offset)
 		_, twice := w.held[g.Offset]
 		if e == nil || w.isDone(e) || twice {

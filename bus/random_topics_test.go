@@ -13,6 +13,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/bustest"
 	"eventhub/store/memory"
 )
 
@@ -83,9 +84,9 @@ func (w *lives) step() {
 			s := w.subs[i]
 			w.subs = slices.Delete(w.subs, i, i+1)
 			if rapid.Bool().Draw(w.t, "in order") {
-				_ = s.in.sub.Unsubscribe(context.Background())
+				_ = s.in.Sub.Unsubscribe(context.Background())
 			} else {
-				s.in.sub.Drop(rapid.IntRange(0, 3).Draw(w.t, "unsent"))
+				s.in.Sub.Drop(rapid.IntRange(0, 3).Draw(w.t, "unsent"))
 			}
 		}
 	case "settle":
@@ -133,7 +134,7 @@ func (w *lives) deleteTopic(topic string) {
 			if g.Topic != topic {
 				continue
 			}
-			out, err := s.in.sub.Settle(context.Background(), eventhub.Settlement{Refs: []eventhub.Ref{byLease(g)}})
+			out, err := s.in.Sub.Settle(context.Background(), eventhub.Settlement{Refs: []eventhub.Ref{byLease(g)}})
 			if err == nil && out[0] != eventhub.Stale {
 				w.t.Fatalf("a lease of the deleted topic %s is still good: %v", topic, out)
 			}
@@ -141,9 +142,9 @@ func (w *lives) deleteTopic(topic string) {
 		s.held = slices.DeleteFunc(s.held, func(g got) bool { return g.Topic == topic })
 	}
 	w.subs = slices.DeleteFunc(w.subs, func(s *life) bool {
-		s.in.mu.Lock()
-		defer s.in.mu.Unlock()
-		ended := len(s.in.ended) > 0
+		s.in.Mu.Lock()
+		defer s.in.Mu.Unlock()
+		ended := len(s.in.Ends) > 0
 		if ended != (s.topic == topic) {
 			w.t.Fatalf("the deletion of %s has ended %s: %v", topic, s.topic, ended)
 		}
@@ -155,12 +156,12 @@ func (w *lives) subscribe(pattern string) {
 	o := opts(pattern, "g")
 	o.MaxAttempts = 1000
 	o.MaxInFlight = rapid.SampledFrom([]int{1, 2, 100}).Draw(w.t, "maxInFlight")
-	s := &life{w: w, in: &inbox{room: -1}, topic: pattern}
+	s := &life{w: w, in: &inbox{Inbox: bustest.Inbox{Room: -1}}, topic: pattern}
 	sub, err := w.bus.Subscribe(context.Background(), o, s.in)
 	if err != nil {
 		w.t.Fatalf("subscribe to %s: %v", pattern, err)
 	}
-	s.in.sub = sub
+	s.in.Sub = sub
 	w.subs = append(w.subs, s)
 	if !eventhub.IsPattern(pattern) {
 		w.named[pattern] = true
@@ -172,7 +173,7 @@ func (w *lives) subscribe(pattern string) {
 func (w *lives) collect() {
 	synctest.Wait()
 	for _, s := range w.subs {
-		for _, g := range s.in.take() {
+		for _, g := range s.in.Take() {
 			if !w.live[g.Topic][g.ID()] {
 				w.t.Fatalf("%s/%d (%s) is delivered, and does not exist", g.Topic, g.Offset, g.ID())
 			}
@@ -200,7 +201,7 @@ func (w *lives) settle() {
 
 func (s *life) say(held []got, verdict eventhub.Settlement) {
 	verdict.Refs = leasesOf(held)
-	out, err := s.in.sub.Settle(context.Background(), verdict)
+	out, err := s.in.Sub.Settle(context.Background(), verdict)
 	if err != nil {
 		s.w.t.Fatal(err)
 	}
@@ -238,7 +239,7 @@ func (w *lives) redrive(topic string) {
 func (w *lives) finish() {
 	w.collect()
 	for _, s := range w.subs {
-		if err := s.in.sub.Unsubscribe(context.Background()); err != nil {
+		if err := s.in.Sub.Unsubscribe(context.Background()); err != nil {
 			w.t.Error(err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/bustest"
 	"eventhub/store/memory"
 )
 
@@ -125,7 +126,7 @@ func (w *vanishing) draw(step string) func(context.Context) {
 	case "leave":
 		return func(ctx context.Context) {
 			if n := len(w.ins); n > 0 {
-				_ = w.ins[n-1].sub.Unsubscribe(ctx)
+				_ = w.ins[n-1].Sub.Unsubscribe(ctx)
 				w.ins = w.ins[:n-1]
 			}
 		}
@@ -148,10 +149,10 @@ func (w *vanishing) publish(ctx context.Context, topic string) {
 }
 
 func (w *vanishing) subscribe(ctx context.Context, begin func(*inbox) (eventhub.Subscription, error)) {
-	in := &inbox{room: -1}
+	in := &inbox{Inbox: bustest.Inbox{Room: -1}}
 	sub, err := begin(in)
 	w.expect(ctx, err)
-	if in.sub = sub; err == nil {
+	if in.Sub = sub; err == nil {
 		w.ins = append(w.ins, in)
 	}
 }
@@ -176,8 +177,8 @@ func (w *vanishing) pull(ctx context.Context, o eventhub.GroupOptions) {
 // giveUp makes dead letters of what members hold.
 func (w *vanishing) giveUp() {
 	for _, in := range w.ins {
-		if refs := leasesOf(in.take()); len(refs) > 0 && !refs[0].Lease.IsZero() {
-			_, _ = in.sub.Settle(context.Background(), eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true, Refs: refs})
+		if refs := leasesOf(in.Take()); len(refs) > 0 && !refs[0].Lease.IsZero() {
+			_, _ = in.Sub.Settle(context.Background(), eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true, Refs: refs})
 		}
 	}
 }
@@ -220,9 +221,9 @@ func (w *vanishing) reported() string {
 func (w *vanishing) check() {
 	synctest.Wait()
 	w.ins = slices.DeleteFunc(w.ins, func(in *inbox) bool {
-		in.mu.Lock()
-		defer in.mu.Unlock()
-		return len(in.ended) > 0
+		in.Mu.Lock()
+		defer in.Mu.Unlock()
+		return len(in.Ends) > 0
 	})
 	ctx := context.Background()
 	var list []string

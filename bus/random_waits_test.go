@@ -13,6 +13,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/bustest"
 	"eventhub/store/memory"
 )
 
@@ -97,7 +98,7 @@ func (w *waits) join(g *waitGroup) {
 	if w.ins[g.name] != nil {
 		return
 	}
-	in := &inbox{room: -1}
+	in := &inbox{Inbox: bustest.Inbox{Room: -1}}
 	o := opts("t", g.name)
 	o.MaxAttempts, o.MaxInFlight, o.AckTimeout = 1000, 1000, time.Hour
 	if g.key != "" {
@@ -107,7 +108,7 @@ func (w *waits) join(g *waitGroup) {
 		o.Start = eventhub.Start{}
 	}
 	var err error
-	if in.sub, err = w.bus.Subscribe(context.Background(), o, in); err != nil {
+	if in.Sub, err = w.bus.Subscribe(context.Background(), o, in); err != nil {
 		w.t.Fatal(err)
 	}
 	w.ins[g.name] = in
@@ -129,7 +130,7 @@ func (w *waits) step() {
 		w.settle(g, eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true})
 	case "leave":
 		if in := w.ins[g.name]; in != nil {
-			_ = in.sub.Unsubscribe(context.Background())
+			_ = in.Sub.Unsubscribe(context.Background())
 			w.ins[g.name] = nil
 		} else {
 			w.join(g)
@@ -186,9 +187,9 @@ func (w *waits) settle(g *waitGroup, s eventhub.Settlement) {
 		return
 	}
 	synctest.Wait()
-	in.mu.Lock()
-	held := in.all
-	in.mu.Unlock()
+	in.Mu.Lock()
+	held := in.All
+	in.Mu.Unlock()
 	if len(held) == 0 {
 		return
 	}
@@ -197,7 +198,7 @@ func (w *waits) settle(g *waitGroup, s eventhub.Settlement) {
 		held = held[i : i+1]
 	}
 	s.Refs = leasesOf(held)
-	out, err := in.sub.Settle(context.Background(), s)
+	out, err := in.Sub.Settle(context.Background(), s)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func (r *rig) deadLetterAll(topic, group string) {
 	in := r.subscribe(o)
 	for r.nackAll(in, "broken") > 0 {
 	}
-	if err := in.sub.Unsubscribe(context.Background()); err != nil {
+	if err := in.Sub.Unsubscribe(context.Background()); err != nil {
 		r.t.Fatal(err)
 	}
 	synctest.Wait()
@@ -33,8 +33,8 @@ func (r *rig) deadLetterAll(topic, group string) {
 
 func (r *rig) nackAll(in *inbox, reason string) (n int) {
 	r.t.Helper()
-	for _, d := range in.take() {
-		if _, err := in.sub.Settle(context.Background(), eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true, Reason: reason, Refs: []eventhub.Ref{{Lease: d.Lease}}}); err != nil {
+	for _, d := range in.Take() {
+		if _, err := in.Sub.Settle(context.Background(), eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true, Reason: reason, Refs: []eventhub.Ref{{Lease: d.Lease}}}); err != nil {
 			r.t.Fatal(err)
 		}
 		n++
@@ -84,7 +84,7 @@ func TestRedrive(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 3)
 		other := r.subscribe(opts("t", "other"))
-		other.ack(leases(other.take())...)
+		other.Ack(leases(other.Take())...)
 		r.deadLetterAll("t", "g")
 
 		letters := r.deadLetters(admin.DeadLetterQuery{Topic: "t"})
@@ -105,10 +105,10 @@ func TestRedrive(t *testing.T) {
 		equal(t, "the group", words(info.Lag, info.Redriven, info.Waiting, info.BlockedBy.Kind, err), "0 3 3 no_members <nil>")
 
 		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
-		got := in.take()
+		got := in.Take()
 		equal(t, "redelivered", words(len(got), got[0].Offset, got[0].Attempt, got[0].Redriven, got[2].Offset), "3 1 1 1 3")
-		in.ack(leases(got)...)
-		equal(t, "to others", len(other.take()), 0)
+		in.Ack(leases(got)...)
+		equal(t, "to others", len(other.Take()), 0)
 		info, err = r.bus.Group(context.Background(), "t", "g")
 		equal(t, "the group at the end", words(info.Lag, info.Redriven, info.Waiting, info.InFlight, info.BlockedBy == nil, err), "0 0 0 0 true <nil>")
 
@@ -129,7 +129,7 @@ func TestRedriveThatFails(t *testing.T) {
 			letters := r.deadLetters(admin.DeadLetterQuery{Topic: "t"})
 			equal(t, "dead letters", len(letters), 1)
 			equal(t, "redriven before", letters[0].Redriven, i)
-			if err := in.sub.Unsubscribe(context.Background()); err != nil {
+			if err := in.Sub.Unsubscribe(context.Background()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -149,14 +149,14 @@ func TestRedriveOutlivesTheProcess(t *testing.T) {
 		info, err := r.bus.Group(context.Background(), "t", "g")
 		equal(t, "a group that is not loaded", words(info.Redriven, info.BlockedBy.Kind, err), "3 no_members <nil>")
 		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
-		got := in.take()
+		got := in.Take()
 		equal(t, "after a restart", len(got), 3)
-		in.ack(byLease(got[0]))
-		in.nack(byLease(got[1]))
+		in.Ack(byLease(got[0]))
+		in.Nack(byLease(got[1]))
 		time.Sleep(time.Second)
 		r.restart()
 		in = r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
-		got = in.take()
+		got = in.Take()
 		equal(t, "after another", words(len(got), len(r.deadLetters(admin.DeadLetterQuery{Topic: "t"}))), "1 1")
 	})
 }
@@ -166,9 +166,9 @@ func TestEventGroupsOfRedriven(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		receipts := r.publish("t", 1, 3)
 		in := r.subscribe(opts("t", "g"))
-		got := in.take()
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got[1])) // 1 stays open below it
-		in.ack(byLease(got[2]))
+		got := in.Take()
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got[1])) // 1 stays open below it
+		in.Ack(byLease(got[2]))
 		r.redrive(redriveAll("t"))
 		r.restart()
 		for i, want := range []string{"ahead 0", "waiting 1", "done 0"} {
@@ -224,18 +224,18 @@ func TestRedriveMoreOftenThanMarksAreShown(t *testing.T) {
 		q.Offsets, q.All = []uint64{1}, true
 		for n := 1; n <= times; n++ {
 			equal(t, fmt.Sprint("redrive ", n), r.redrive(q).Redriven, 1)
-			got := in.take()
+			got := in.Take()
 			equal(t, "reported as redriven", words(len(got), got[0].Redriven), words(1, n))
 			if n < times {
-				in.ack(byLease(got[0]))
+				in.Ack(byLease(got[0]))
 				if n%7 == 0 { // marks of another kind between them
 					if _, err := r.bus.Requeue(context.Background(), "t", 1, fmt.Append(nil, n), "me"); err != nil {
 						t.Fatal(err)
 					}
-					in.ack(leases(in.take())...)
+					in.Ack(leases(in.Take())...)
 				}
 			} else {
-				in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got[0]))
+				in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got[0]))
 			}
 		}
 		letters := r.deadLetters(admin.DeadLetterQuery{Topic: "t", All: true})
@@ -265,7 +265,7 @@ func TestRedriveAndSeek(t *testing.T) {
 		r.restart()
 		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
 		got := map[uint64]int{}
-		for _, d := range in.take() {
+		for _, d := range in.Take() {
 			got[d.Offset] = d.Redriven
 		}
 		equal(t, "deliveries", words(got), "map[1:1 2:1 3:0 4:0]")
@@ -285,7 +285,7 @@ func TestRedriveInLines(t *testing.T) {
 		equal(t, "redriven", result.Redriven, 3)
 		r.publishKeys("t", "k")
 		synctest.Wait()
-		first := in.take()
+		first := in.Take()
 		equal(t, "under way", len(first), 2) // one of k, one of l
 		for len(first) > 0 {
 			keys := map[string]int{}
@@ -295,8 +295,8 @@ func TestRedriveInLines(t *testing.T) {
 			if keys["k"] > 1 {
 				t.Errorf("%d events of one key at once", keys["k"])
 			}
-			in.ack(leases(first)...)
-			first = in.take()
+			in.Ack(leases(first)...)
+			first = in.Take()
 		}
 		info, err := r.bus.Group(context.Background(), "t", "g")
 		equal(t, "left", words(info.Lag, info.Redriven, info.Held, err), "0 0 0 <nil>")
@@ -385,9 +385,9 @@ func TestRefusedRedriveKeepsTheSeek(t *testing.T) {
 		ctx := context.Background()
 		r.publish("t", 1, 3)
 		in := r.subscribe(opts("t", "g"))
-		got := in.take()
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got[0]))
-		in.ack(byLease(got[2]))
+		got := in.Take()
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(got[0]))
+		in.Ack(byLease(got[2]))
 		time.Sleep(time.Second)
 		r.noMoreTopics()
 		before := r.stored("t", "g").Epoch
@@ -458,13 +458,13 @@ func TestRedriveIntoAnotherLife(t *testing.T) {
 		}
 		in := r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
 		expect("another life", 0, map[string]int{"no_group": 1})
-		equal(t, "delivered", in.takeOffsets(), nil)
+		equal(t, "delivered", in.TakeOffsets(), nil)
 		r.restart()
 		expect("another life, after a restart", 0, map[string]int{"no_group": 1})
 
 		in = r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
 		r.publish("t", 2, 1)
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.take()[0]))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(in.Take()[0]))
 		if _, err := r.bus.SeekGroup(ctx, "t", "g", eventhub.Latest, true); err != nil {
 			t.Fatal(err)
 		}
@@ -472,7 +472,7 @@ func TestRedriveIntoAnotherLife(t *testing.T) {
 		expect("its own, before it was moved", 1, map[string]int{"no_group": 1})
 		expect("once more", 0, map[string]int{"no_group": 1})
 		in = r.subscribe(eventhub.GroupOptions{Topic: "t", Group: "g"})
-		equal(t, "delivered", in.takeOffsets(), []uint64{2})
+		equal(t, "delivered", in.TakeOffsets(), []uint64{2})
 	})
 }
 
@@ -493,7 +493,7 @@ func TestRedriveIntoAnotherFilter(t *testing.T) {
 		}
 		result := r.redrive(redriveAll("t"))
 		equal(t, "skipped", result.Skipped, map[string]int{"no_group": 1})
-		equal(t, "delivered", in.takeOffsets(), nil)
+		equal(t, "delivered", in.TakeOffsets(), nil)
 	})
 }
 

@@ -26,17 +26,17 @@ func TestSeekBehindARefusedDeadLetter(t *testing.T) {
 		o.MaxInFlight = 6000
 		in := r.subscribe(o)
 		var refs []eventhub.Ref
-		for _, g := range in.take() {
+		for _, g := range in.Take() {
 			if g.Offset >= 4096 {
 				refs = append(refs, byLease(g))
 			}
 		}
-		in.ack(refs...)
-		in.sub.Unsubscribe(bg)
+		in.Ack(refs...)
+		in.Sub.Unsubscribe(bg)
 		time.Sleep(time.Second)
 		o.MaxInFlight = 1
 		in = r.subscribe(o)
-		in.take()
+		in.Take()
 		hold := make(chan struct{})
 		r.store.set(hold, nil)
 		big := func() {
@@ -57,8 +57,8 @@ func TestSeekBehindARefusedDeadLetter(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		t.Logf("seek: %v", <-sought)
-		all := in.take()
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]))
+		all := in.Take()
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[0]))
 		r.store.set(nil, nil)
 		close(hold)
 		synctest.Wait()
@@ -75,7 +75,7 @@ func TestSeekBehindARefusedDeadLetter(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Hour)
 		seen := map[uint64]bool{}
-		for _, g := range in.take() {
+		for _, g := range in.Take() {
 			seen[g.Offset] = true
 		}
 		missing := 0
@@ -96,7 +96,7 @@ func TestRefusedPauseCounts(t *testing.T) {
 		r.start(Options{QueueBytes: 1000})
 		r.publish("t", 1, 1)
 		in := r.subscribe(opts("t", "g"))
-		in.ack(byLease(in.take()[0]))
+		in.Ack(byLease(in.Take()[0]))
 		time.Sleep(time.Second)
 		hold := make(chan struct{})
 		r.store.set(hold, nil)
@@ -131,8 +131,8 @@ func TestSeekPlanSkips(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 5)
 		in := r.subscribe(opts("t", "g"))
-		all := in.take()
-		in.ack(byLease(all[1]), byLease(all[2]), byLease(all[3]), byLease(all[4])) // 1 is open
+		all := in.Take()
+		in.Ack(byLease(all[1]), byLease(all[2]), byLease(all[3]), byLease(all[4])) // 1 is open
 		plan, err := r.bus.SeekGroup(bg, "t", "g", eventhub.Start{Kind: eventhub.StartOffset, Offset: 2}, false)
 		if err != nil {
 			t.Fatal(err)
@@ -146,7 +146,7 @@ func TestSeekMeetsDelete(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
 		in := r.subscribe(opts("t", "g"))
-		in.take()
+		in.Take()
 		time.Sleep(time.Second)
 		hold := make(chan struct{})
 		r.store.set(hold, nil)
@@ -176,8 +176,8 @@ func TestSetCursorToTheEndOfTime(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 5)
 		in := r.subscribe(opts("t", "g"))
-		for _, g := range in.take() {
-			in.ack(byLease(g))
+		for _, g := range in.Take() {
+			in.Ack(byLease(g))
 		}
 		err := r.bus.SetCursor(bg, "t", "g", math.MaxUint64)
 		t.Logf("SetCursor: %v, cursor %d", err, r.cursor("t", "g").Offset)
@@ -198,17 +198,17 @@ func TestAckedIsNotReadAgain(t *testing.T) {
 		o.MaxInFlight = 20000
 		in := r.subscribe(o)
 		var refs []eventhub.Ref
-		for _, g := range in.take() {
+		for _, g := range in.Take() {
 			if g.Offset != 1 && g.Offset != 10000 {
 				refs = append(refs, byLease(g))
 			}
 		}
-		in.ack(refs...)
+		in.Ack(refs...)
 		r.restart()
 		o.MaxInFlight = 2
 		before := r.store.total()
 		in = r.subscribe(o)
-		equal(t, "delivered", in.takeOffsets(), []uint64{1, 10000})
+		equal(t, "delivered", in.TakeOffsets(), []uint64{1, 10000})
 		if calls := r.store.total() - before; calls > 50 {
 			t.Errorf("%d store calls to pass 9998 acked events", calls)
 		}
@@ -222,8 +222,8 @@ func TestPausedGroupLetsOthersHaveTheRoom(t *testing.T) {
 		if err := errors.Join(r.bus.PauseGroup(bg, "p.x", "g"), r.bus.PauseGroup(bg, "p.y", "g")); err != nil {
 			t.Fatal(err)
 		}
-		in.ack(leasesOf(first)...)
-		equal(t, "next", places(in.take()), []string{"p.z/1"})
+		in.Ack(leasesOf(first)...)
+		equal(t, "next", places(in.Take()), []string{"p.z/1"})
 	})
 }
 
@@ -235,7 +235,7 @@ func TestSeekSetsRoomFree(t *testing.T) {
 		if err := errors.Join(r.bus.PauseGroup(bg, "p.x", "g"), r.bus.SetCursor(bg, "p.x", "g", 0)); err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "next", places(in.take()), []string{"p.y/1"})
+		equal(t, "next", places(in.Take()), []string{"p.y/1"})
 	})
 }
 
@@ -248,7 +248,7 @@ func TestSeekSetsAReservedMemberFree(t *testing.T) {
 		r.publish("b", 1, 1)
 		suspect, other := eventhub.Ref{}, 0
 		for range 2 {
-			for _, g := range in.take() {
+			for _, g := range in.Take() {
 				if g.Topic == "a" {
 					suspect = byLease(g)
 				} else {
@@ -258,11 +258,11 @@ func TestSeekSetsAReservedMemberFree(t *testing.T) {
 			in.lapse(suspect)
 			time.Sleep(time.Millisecond)
 		}
-		equal(t, "while b is held", []int{other, len(in.take())}, []int{1, 0})
+		equal(t, "while b is held", []int{other, len(in.Take())}, []int{1, 0})
 		if err := r.bus.SetCursor(bg, "b", "g", 0); err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "after the seek", places(in.take()), []string{"a/1"})
+		equal(t, "after the seek", places(in.Take()), []string{"a/1"})
 	})
 }
 
@@ -283,12 +283,12 @@ func TestSeekGivesRoomToOtherTopics(t *testing.T) {
 		r.publish("p.a", 1, 1)
 		synctest.Wait()
 		r.publish("p.b", 1, 1)
-		equal(t, "at first", places(in.take()), []string{"p.a/1"})
+		equal(t, "at first", places(in.Take()), []string{"p.a/1"})
 		if err := r.bus.PauseGroup(bg, "p.a", "g"); err != nil {
 			t.Fatal(err)
 		}
 		r.seekToEnd("p.a", "g")
-		equal(t, "after the seek", places(in.take()), []string{"p.b/1"})
+		equal(t, "after the seek", places(in.Take()), []string{"p.b/1"})
 	})
 }
 
@@ -298,12 +298,12 @@ func TestSeekLetsASuspectOfAnotherTopicGo(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(opts("p.*", "g"))
 		r.publish("p.a", 1, 1)
-		equal(t, "at first", places(in.take()), []string{"p.a/1"})
+		equal(t, "at first", places(in.Take()), []string{"p.a/1"})
 		r.makeSuspect(in, "p.b")
 		time.Sleep(time.Millisecond)
-		equal(t, "while another is held", len(in.take()), 0)
+		equal(t, "while another is held", len(in.Take()), 0)
 		r.seekToEnd("p.a", "g")
-		equal(t, "after the seek", places(in.take()), []string{"p.b/1"})
+		equal(t, "after the seek", places(in.Take()), []string{"p.b/1"})
 	})
 }
 
@@ -315,8 +315,8 @@ func TestPausedGroupPassesRoomOn(t *testing.T) {
 		if err := errors.Join(r.bus.PauseGroup(bg, "p.a", "g"), r.bus.PauseGroup(bg, "p.c", "g")); err != nil {
 			t.Fatal(err)
 		}
-		in.ack(leasesOf(held)...)
-		equal(t, "then", places(in.take()), []string{"p.b/1"})
+		in.Ack(leasesOf(held)...)
+		equal(t, "then", places(in.Take()), []string{"p.b/1"})
 	})
 }
 
@@ -326,23 +326,23 @@ func TestPausedGroupKeepsNobodyForItsSuspects(t *testing.T) {
 		inBubble(t, func(r *rig) {
 			in := r.subscribe(opts("p.*", "g"))
 			r.publish("p.a", 1, 1)
-			held := in.take()
+			held := in.Take()
 			r.makeSuspect(in, "p.b")
 			if out {
-				in.ack(leasesOf(held)...)
+				in.Ack(leasesOf(held)...)
 			}
 			time.Sleep(time.Millisecond)
-			suspects := in.take()
+			suspects := in.Take()
 			equal(t, "suspects out", len(suspects) == 1, out)
 			if err := r.bus.PauseGroup(bg, "p.b", "g"); err != nil {
 				t.Fatal(err)
 			}
 			r.publish("p.c", 1, 1)
 			if out {
-				equal(t, "with a suspect under way", len(in.take()), 0)
-				in.ack(leasesOf(suspects)...)
+				equal(t, "with a suspect under way", len(in.Take()), 0)
+				in.Ack(leasesOf(suspects)...)
 			}
-			equal(t, "then", places(in.take()), []string{"p.c/1"})
+			equal(t, "then", places(in.Take()), []string{"p.c/1"})
 		})
 	}
 }
@@ -360,27 +360,27 @@ func TestEpochOfDeliveries(t *testing.T) {
 		}
 		in := r.subscribe(opts("t", "g"))
 		epoch := r.info("t", "g").Epoch
-		equal(t, "of a new member", epochs(in.take()), []uint64{epoch, 0, 0, 0})
+		equal(t, "of a new member", epochs(in.Take()), []uint64{epoch, 0, 0, 0})
 		r.publish("t", 5, 1)
-		equal(t, "later", epochs(in.take()), []uint64{0})
-		in.room = 0
+		equal(t, "later", epochs(in.Take()), []uint64{0})
+		in.Room = 0
 		if _, err := r.bus.SeekGroup(bg, "t", "g", eventhub.Earliest, true); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		in.room = -1
-		in.sub.Ready()
-		equal(t, "after a seek, where it was not taken at once", epochs(in.take()), []uint64{epoch + 1, 0, 0, 0, 0})
-		in.sub.Unsubscribe(bg)
+		in.Room = -1
+		in.Sub.Ready()
+		equal(t, "after a seek, where it was not taken at once", epochs(in.Take()), []uint64{epoch + 1, 0, 0, 0, 0})
+		in.Sub.Unsubscribe(bg)
 		if _, err := r.bus.SeekGroup(bg, "t", "g", eventhub.Earliest, true); err != nil {
 			t.Fatal(err)
 		}
 		in = r.subscribe(opts("t", "g"))
-		again := in.take()
+		again := in.Take()
 		equal(t, "of a member that comes after a seek", epochs(again), []uint64{epoch + 2, 0, 0, 0, 0})
 		equal(t, "it says Sought", again[0].Sought, false)
 		r.restart()
 		in = r.subscribe(opts("t", "g"))
-		equal(t, "after a restart", epochs(in.take()), []uint64{epoch + 2, 0, 0, 0, 0})
+		equal(t, "after a restart", epochs(in.Take()), []uint64{epoch + 2, 0, 0, 0, 0})
 	})
 }

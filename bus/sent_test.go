@@ -21,24 +21,24 @@ func TestLeaseOfWhatIsNotSent(t *testing.T) {
 		o.MaxAttempts, o.AckTimeout = 1, 10*time.Second
 		in := r.subscribe(o)
 		r.publish("p.a", 1, 2)
-		all := in.take()
+		all := in.Take()
 		r.publish("p.b", 1, 1)
-		all = append(all, in.take()...)
+		all = append(all, in.Take()...)
 		equal(t, "came", len(all), 3)
 		time.Sleep(time.Minute)
-		in.sub.Sent(1)
+		in.Sub.Sent(1)
 		time.Sleep(9 * time.Second)
-		equal(t, "in time", in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Second}, leasesOf(all)...),
+		equal(t, "in time", in.Settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Second}, leasesOf(all)...),
 			[]eventhub.Outcome{eventhub.Applied, eventhub.Applied, eventhub.Applied})
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		equal(t, "given up of p.a", len(r.events("p.a.dlq")), 1)
-		in.sub.Sent(2)
+		in.Sub.Sent(2)
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
 		equal(t, "given up of p.a", len(r.events("p.a.dlq")), 2)
 		equal(t, "given up of p.b", len(r.events("p.b.dlq")), 1)
-		equal(t, "in the queue", len(in.sub.(*subscription).queue.items), 0)
+		equal(t, "in the queue", len(in.Sub.(*subscription).queue.items), 0)
 	})
 }
 
@@ -47,8 +47,8 @@ func TestSentAtOnce(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(buffered("t", "g"))
 		r.publish("t", 1, 50)
-		in.take()
-		in.sub.Sent(50)
+		in.Take()
+		in.Sub.Sent(50)
 		g := r.bus.running("t", "g")
 		equal(t, "appointments", g.state.Deadlines(), 50)
 	})
@@ -59,15 +59,15 @@ func TestUnsentGoesToAnother(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(buffered("t", "g"))
 		r.publish("t", 1, 1)
-		equal(t, "came", in.takeOffsets(), []uint64{1})
-		in.mu.Lock()
-		in.room = 0
-		in.mu.Unlock()
+		equal(t, "came", in.TakeOffsets(), []uint64{1})
+		in.Mu.Lock()
+		in.Room = 0
+		in.Mu.Unlock()
 		other := r.subscribe(opts("t", "g"))
 		time.Sleep(59 * time.Minute)
-		equal(t, "within the hour", len(other.take()), 0)
+		equal(t, "within the hour", len(other.Take()), 0)
 		time.Sleep(time.Minute + 10*time.Second)
-		got := other.take()
+		got := other.Take()
 		if len(got) != 1 || got[0].Attempt != 1 {
 			t.Errorf("then came %+v; want the event, as attempt 1", got)
 		}
@@ -84,11 +84,11 @@ func TestUnsentFallsDueInLeaving(t *testing.T) {
 			o.MaxAttempts, o.AckTimeout, o.AutoAck = 1, 10*time.Second, auto
 			in := r.subscribe(o)
 			r.publish("p.a", 1, 2)
-			equal(t, "came", len(in.take()), 2)
+			equal(t, "came", len(in.Take()), 2)
 			r.publish("p.b", 1, 1)
-			equal(t, "came", len(in.take()), 1)
-			in.sub.Sent(1)
-			s := in.sub.(*subscription)
+			equal(t, "came", len(in.Take()), 1)
+			in.Sub.Sent(1)
+			s := in.Sub.(*subscription)
 			equal(t, "is the first to leave", s.depart(), true)
 			time.Sleep(11 * time.Second)
 			synctest.Wait()
@@ -101,7 +101,7 @@ func TestUnsentFallsDueInLeaving(t *testing.T) {
 				equal(t, "given up of "+topic, len(r.events(topic+".dlq")), sent)
 			}
 			again := r.subscribe(buffered("p.*", "g"))
-			got := again.take()
+			got := again.Take()
 			equal(t, "come to the next member", len(got), 2)
 			for _, d := range got {
 				equal(t, "attempt of "+d.Topic, d.Attempt, 1)
@@ -117,16 +117,16 @@ func TestAutoAckOfWhatIsSent(t *testing.T) {
 		o.AutoAck, o.MaxInFlight, o.MaxAttempts = true, 5, 1
 		in := r.subscribe(o)
 		r.publish("p.a", 1, 9)
-		all := in.take()
+		all := in.Take()
 		equal(t, "came", offsets(all), []uint64{1, 2, 3, 4, 5})
-		equal(t, "by id", in.ack(eventhub.Ref{ID: all[0].ID(), Topic: "p.a"}), []eventhub.Outcome{eventhub.Stale})
-		in.sub.Sent(2)
-		equal(t, "then came", in.takeOffsets(), []uint64{6, 7})
+		equal(t, "by id", in.Ack(eventhub.Ref{ID: all[0].ID(), Topic: "p.a"}), []eventhub.Outcome{eventhub.Stale})
+		in.Sub.Sent(2)
+		equal(t, "then came", in.TakeOffsets(), []uint64{6, 7})
 		equal(t, "the cursor", r.cursor("p.a", "g").Offset, uint64(2))
-		in.sub.Drop(5)
-		in.sub.Sent(1) // too late to mean anything
+		in.Sub.Drop(5)
+		in.Sub.Sent(1) // too late to mean anything
 		again := r.subscribe(buffered("p.*", "g"))
-		equal(t, "again", again.takeOffsets(), []uint64{3, 4, 5, 6, 7, 8, 9})
+		equal(t, "again", again.TakeOffsets(), []uint64{3, 4, 5, 6, 7, 8, 9})
 		equal(t, "given up", len(r.events("p.a.dlq")), 0)
 	})
 }
@@ -139,22 +139,22 @@ func TestSentOfWhatIsGone(t *testing.T) {
 		o.AutoAck, o.MaxInFlight = true, 2
 		in := r.subscribe(o)
 		r.publish("p.a", 1, 2)
-		equal(t, "came", in.takeOffsets(), []uint64{1, 2})
+		equal(t, "came", in.TakeOffsets(), []uint64{1, 2})
 		if err := r.bus.SetCursor(bg, "p.a", "g", 0); err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "came again", in.takeOffsets(), []uint64{1, 2})
-		in.sub.Sent(2) // of the first time
+		equal(t, "came again", in.TakeOffsets(), []uint64{1, 2})
+		in.Sub.Sent(2) // of the first time
 		equal(t, "the cursor", r.cursor("p.a", "g").Offset, uint64(0))
-		in.sub.Sent(1)
+		in.Sub.Sent(1)
 		equal(t, "the cursor", r.cursor("p.a", "g").Offset, uint64(1))
 		if err := r.bus.DeleteTopic(bg, "p.a"); err != nil {
 			t.Fatal(err)
 		}
 		r.publish("p.a", 1, 2)
-		equal(t, "of the new topic", len(in.take()), 2)
-		in.sub.Sent(1) // of the old one
-		in.sub.Sent(2)
+		equal(t, "of the new topic", len(in.Take()), 2)
+		in.Sub.Sent(1) // of the old one
+		in.Sub.Sent(2)
 		synctest.Wait()
 		equal(t, "the lag", r.bus.running("p.a", "g").state.Lag(r.bus.running("p.a", "g").log.Head()), uint64(0))
 	})
@@ -168,13 +168,13 @@ func TestUnsentAndSettled(t *testing.T) {
 		o.MaxInFlight, o.AckTimeout, o.Backoff = 4, time.Second, eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
 		in := r.subscribe(o)
 		r.publish("t", 1, 4)
-		first := in.take()
-		in.sub.Sent(4)
+		first := in.Take()
+		in.Sub.Sent(4)
 		time.Sleep(2 * time.Second)
-		equal(t, "came again", offsets(in.take()), []uint64{1, 2, 3, 4})
-		in.sub.Sent(2)
-		equal(t, "by id", in.ack(byID(first[3])), []eventhub.Outcome{eventhub.Applied})
-		in.sub.Drop(2)
+		equal(t, "came again", offsets(in.Take()), []uint64{1, 2, 3, 4})
+		in.Sub.Sent(2)
+		equal(t, "by id", in.Ack(byID(first[3])), []eventhub.Outcome{eventhub.Applied})
+		in.Sub.Drop(2)
 		var attempts []int
 		list, err := r.bus.InFlight(bg, "t", "g", 10)
 		if err != nil {

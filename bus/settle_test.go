@@ -8,18 +8,19 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/bustest"
 	"eventhub/store/storefault"
 )
 
 func TestLeaseOfNobody(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		receipts := r.publish("t", 1, 1)
-		in := &inbox{t: t, room: 0}
+		in := &inbox{Inbox: bustest.Inbox{T: t, Room: 0}}
 		sub, err := r.bus.Subscribe(bg, opts("t", "g"), in)
 		if err != nil {
 			t.Fatal(err)
 		}
-		in.sub = sub
+		in.Sub = sub
 		synctest.Wait()
 		out, err := r.bus.Settle(bg, "t", "g", eventhub.Settlement{Refs: []eventhub.Ref{{ID: receipts[0].ID, Lease: eventhub.Lease{Runtime: 1}}}})
 		t.Log(out, err)
@@ -35,16 +36,16 @@ func TestRefusedOfferKeepsTheLastLeaseByID(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.subscribe(opts("p.*", "g"))
 		receipts := r.publish("p.a", 1, 1)
-		in.lapse(leasesOf(in.take())...)
-		if err := in.sub.Pause(bg); err != nil {
+		in.lapse(leasesOf(in.Take())...)
+		if err := in.Sub.Pause(bg); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.bus.Subscribe(bg, opts("p.a", "g"), &inbox{t: t}); err != nil {
+		if _, err := r.bus.Subscribe(bg, opts("p.a", "g"), &inbox{Inbox: bustest.Inbox{T: t}}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
-		equal(t, "a late ack", in.ack(eventhub.Ref{ID: receipts[0].ID}), []eventhub.Outcome{eventhub.Applied})
+		equal(t, "a late ack", in.Ack(eventhub.Ref{ID: receipts[0].ID}), []eventhub.Outcome{eventhub.Applied})
 	})
 }
 
@@ -56,21 +57,21 @@ func TestIDNamesTheLeaseThatWasGiven(t *testing.T) {
 		o.AckTimeout = time.Second
 		one := r.subscribe(o)
 		r.publish("p.a", 1, 1)
-		first := one.take()
-		if err := one.sub.Pause(bg); err != nil {
+		first := one.Take()
+		if err := one.Sub.Pause(bg); err != nil {
 			t.Fatal(err)
 		}
 		two := r.subscribe(o)
-		two.mu.Lock()
-		two.room = 0
-		two.mu.Unlock()
+		two.Mu.Lock()
+		two.Room = 0
+		two.Mu.Unlock()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		two.mu.Lock()
-		equal(t, "asked", len(two.calls), 1)
-		two.mu.Unlock()
-		equal(t, "late, by id", one.ack(byID(first[0])), []eventhub.Outcome{eventhub.Applied})
-		equal(t, "ids", one.sub.(*subscription).ids.len()+two.sub.(*subscription).ids.len(), 0)
+		two.Mu.Lock()
+		equal(t, "asked", len(two.Calls), 1)
+		two.Mu.Unlock()
+		equal(t, "late, by id", one.Ack(byID(first[0])), []eventhub.Outcome{eventhub.Applied})
+		equal(t, "ids", one.Sub.(*subscription).ids.len()+two.Sub.(*subscription).ids.len(), 0)
 	})
 }
 
@@ -80,8 +81,8 @@ func TestLateNackAfterUnsubscribe(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
 		in := r.subscribe(opts("t", "g"))
-		g := in.take()[0]
-		if err := in.sub.Unsubscribe(context.Background()); err != nil {
+		g := in.Take()[0]
+		if err := in.Sub.Unsubscribe(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		defer func() {
@@ -90,9 +91,9 @@ func TestLateNackAfterUnsubscribe(t *testing.T) {
 				r.bus.groups[groupKey{topic: "t", group: "g"}].mu.Unlock() // so that the bus can be closed
 			}
 		}()
-		equal(t, "outcome", in.nack(byLease(g))[0], eventhub.Applied)
+		equal(t, "outcome", in.Nack(byLease(g))[0], eventhub.Applied)
 		time.Sleep(time.Minute)
-		equal(t, "attempt", r.subscribe(opts("t", "g")).take()[0].Attempt, 1)
+		equal(t, "attempt", r.subscribe(opts("t", "g")).Take()[0].Attempt, 1)
 	})
 }
 
@@ -101,15 +102,15 @@ func TestLateNackAfterUnsubscribe(t *testing.T) {
 func TestLeaseThatWasNeverGiven(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 2)
-		in := &inbox{t: t, room: 1}
+		in := &inbox{Inbox: bustest.Inbox{T: t, Room: 1}}
 		sub, err := r.bus.Subscribe(context.Background(), opts("t", "g"), in)
 		if err != nil {
 			t.Fatal(err)
 		}
-		in.sub = sub
-		token := in.take()[0].Lease
+		in.Sub = sub
+		token := in.Take()[0].Lease
 		token.Offset, token.Serial = 2, 0
-		equal(t, "outcome", in.ack(eventhub.Ref{Lease: token})[0], eventhub.Stale)
+		equal(t, "outcome", in.Ack(eventhub.Ref{Lease: token})[0], eventhub.Stale)
 	})
 }
 
@@ -119,10 +120,10 @@ func TestExtendsDoNotPileUp(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 1)
 		in := r.subscribe(opts("t", "g"))
-		ref := byLease(in.take()[0])
+		ref := byLease(in.Take()[0])
 		for range 5000 {
 			time.Sleep(time.Millisecond)
-			in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, ref)
+			in.Settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, ref)
 		}
 		if n, _ := r.appointments("t", "g"); n > 2048 {
 			t.Errorf("one lease has %d appointments", n)
@@ -140,7 +141,7 @@ func TestLeavingDoesNotPileUp(t *testing.T) {
 		r.subscribe(o)
 		for range 100 {
 			in := r.subscribe(opts("t", "g"))
-			if err := in.sub.Unsubscribe(context.Background()); err != nil {
+			if err := in.Sub.Unsubscribe(context.Background()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -155,10 +156,10 @@ func TestLeavingDoesNotPileUp(t *testing.T) {
 func (r *rig) nackedAndRead(v *valve) (in *inbox, first got, hold chan struct{}) {
 	r.publish("t", 1, 1)
 	in = r.subscribe(opts("t", "g"))
-	first = in.take()[0]
+	first = in.Take()[0]
 	hold = make(chan struct{})
 	v.set(hold)
-	in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Second}, byLease(first))
+	in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Second}, byLease(first))
 	time.Sleep(time.Second)
 	synctest.Wait()
 	return in, first, hold
@@ -174,12 +175,12 @@ func TestNackWhileTheEventIsRead(t *testing.T) {
 		r.start(Options{TailCacheBytes: 1})
 		in, first, hold := r.nackedAndRead(v)
 		late := eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Hour}
-		equal(t, "outcome", in.settle(late, byLease(first))[0], eventhub.Applied)
+		equal(t, "outcome", in.Settle(late, byLease(first))[0], eventhub.Applied)
 		v.set(nil)
 		close(hold)
-		equal(t, "deliveries before the delay is over", len(in.take()), 0)
+		equal(t, "deliveries before the delay is over", len(in.Take()), 0)
 		time.Sleep(time.Hour)
-		equal(t, "offsets after it", in.takeOffsets(), []uint64{1})
+		equal(t, "offsets after it", in.TakeOffsets(), []uint64{1})
 	})
 }
 
@@ -189,16 +190,16 @@ func TestNackWhileTheReadFails(t *testing.T) {
 		v := &valve{meter: &meter{Store: s}}
 		r.store.Store = v
 		in, first, hold := r.nackedAndRead(v)
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Hour}, byLease(first))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Hour}, byLease(first))
 		s.Inject(storefault.Fault{Op: storefault.Read, Err: errors.New("the disk coughs")})
 		v.set(nil)
 		close(hold)
 		synctest.Wait()
 		s.Clear()
 		time.Sleep(time.Hour - time.Second)
-		equal(t, "deliveries before the delay is over", len(in.take()), 0)
+		equal(t, "deliveries before the delay is over", len(in.Take()), 0)
 		time.Sleep(time.Second)
-		equal(t, "offsets after it", in.takeOffsets(), []uint64{1})
+		equal(t, "offsets after it", in.TakeOffsets(), []uint64{1})
 	})
 }
 
@@ -227,12 +228,12 @@ func TestAppointmentsAreBounded(t *testing.T) {
 		}
 		var kept []got
 		for _, in := range []*inbox{short, long} {
-			for i, held := range in.take() {
+			for i, held := range in.Take() {
 				if i%150 == 7 {
 					kept = append(kept, held)
 					continue
 				}
-				in.ack(byLease(held))
+				in.Ack(byLease(held))
 				if leases, held := r.appointments("t", "g"); leases > max(1024, 2*held) {
 					t.Errorf("%d appointments for %d leases", leases, held)
 					return
@@ -240,10 +241,10 @@ func TestAppointmentsAreBounded(t *testing.T) {
 			}
 		}
 		for _, k := range kept {
-			time.Sleep(time.Until(k.at.Add(k.AckTimeout)))
-			equal(t, "deliveries at the deadline", len(short.take())+len(long.take()), 0)
+			time.Sleep(time.Until(k.At.Add(k.AckTimeout)))
+			equal(t, "deliveries at the deadline", len(short.Take())+len(long.Take()), 0)
 			time.Sleep(time.Millisecond)
-			equal(t, "offsets after it", append(short.takeOffsets(), long.takeOffsets()...), []uint64{k.Offset})
+			equal(t, "offsets after it", append(short.TakeOffsets(), long.TakeOffsets()...), []uint64{k.Offset})
 		}
 	})
 }
@@ -256,12 +257,12 @@ func TestModackCountsFromTheDelivery(t *testing.T) {
 		o.AckTimeout = time.Minute
 		o.Backoff = eventhub.Backoff{Min: time.Millisecond, Max: time.Millisecond}
 		in := r.subscribe(o)
-		ref := byLease(in.take()[0])
+		ref := byLease(in.Take()[0])
 		time.Sleep(59 * time.Second)
-		in.settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, ref)
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Extend, By: time.Hour}, ref)
 		time.Sleep(time.Hour - 59*time.Second)
-		equal(t, "deliveries within the hour", len(in.take()), 0)
+		equal(t, "deliveries within the hour", len(in.Take()), 0)
 		time.Sleep(time.Millisecond)
-		equal(t, "deliveries after it", len(in.take()), 1)
+		equal(t, "deliveries after it", len(in.Take()), 1)
 	})
 }

@@ -115,14 +115,14 @@ func TestOneTailOverManyTopics(t *testing.T) {
 		reads := r.store.count1("Read")
 		publish()
 		seen := make(map[string]uint64)
-		for _, d := range in.take() {
+		for _, d := range in.Take() {
 			seen[d.Topic] += d.Offset
 		}
 		equal(t, "topics seen", len(seen), topics+1)
 		equal(t, "the one that was created", seen["m.new.x"], 1)
 		equal(t, "another", seen["m.77.x"], 2)
 		equal(t, "reads", r.store.count1("Read")-reads, 0)
-		in.sub.Drop(0)
+		in.Sub.Drop(0)
 		equal(t, "topics left", readTopics(r.bus), 0)
 		r.stop()
 		if err := r.store.Close(); err != nil {

@@ -28,9 +28,9 @@ func TestTailPatterns(t *testing.T) {
 		r.publish("p.later", 1, 2)
 		r.publish("q", 1, 1)
 		r.publish("other", 1, 1)
-		later.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(later.take()[0]))
-		equal(t, "from latest", sorted(late.take()), []string{"p.later@1", "p.later@2", "p.made@1", "p.old@3"})
-		equal(t, "from earliest", sorted(early.take()),
+		later.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(later.Take()[0]))
+		equal(t, "from latest", sorted(late.Take()), []string{"p.later@1", "p.later@2", "p.made@1", "p.old@3"})
+		equal(t, "from earliest", sorted(early.Take()),
 			[]string{"p.later.dlq@1", "p.later@1", "p.later@2", "p.made@1", "p.old@1", "p.old@2", "p.old@3", "q@1"})
 		for _, start := range []eventhub.Start{{Kind: eventhub.StartAfterID, AfterID: "x"}, {Kind: eventhub.StartOffset, Offset: 1}} {
 			for _, o := range []eventhub.TailOptions{{Topic: "p.*", Start: start}, {Topic: "p.old", Topics: []string{"q"}, Start: start}} {

@@ -134,7 +134,7 @@ func TestUnwatchedTopicKeepsNothing(t *testing.T) {
 			if r.cached() == 0 {
 				t.Error("nothing is cached while a member is there")
 			}
-			in.sub.Drop(0)
+			in.Sub.Drop(0)
 		}
 		r.publish("t", 1, 1)
 		equal(t, "bytes in the cache", r.cached(), 0)

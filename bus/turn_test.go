@@ -19,8 +19,8 @@ func TestIdleGroupKeepsNoRecords(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 100)
 		in := r.subscribe(opts("t", "g"))
-		for _, g := range in.take() {
-			in.ack(byLease(g))
+		for _, g := range in.Take() {
+			in.Ack(byLease(g))
 		}
 		f := fetchers.Get().(*fetcher) // with one processor it is the one that was used
 		kept := 0
@@ -44,7 +44,7 @@ func TestAckWindowIsNotPassed(t *testing.T) {
 		r.stop()
 		r.start(Options{AckWindow: 10})
 		r.publish("t", 1, 40)
-		equal(t, "deliveries", len(r.subscribe(opts("t", "g")).take()), 10)
+		equal(t, "deliveries", len(r.subscribe(opts("t", "g")).Take()), 10)
 	})
 }
 
@@ -73,8 +73,8 @@ func TestRoundsAreBoundedInBytes(t *testing.T) {
 		o.MaxAttempts = 2
 		for _, delivered := range []int{n, n, 0} { // the second drop ends the last attempts
 			in := r.subscribe(o)
-			equal(t, "deliveries", len(in.take()), delivered)
-			in.sub.Drop(0)
+			equal(t, "deliveries", len(in.Take()), delivered)
+			in.Sub.Drop(0)
 			synctest.Wait()
 		}
 		equal(t, "cursor", r.cursor("t", "g").Offset, n)
@@ -107,24 +107,24 @@ func TestEventsThatAreGone(t *testing.T) {
 		o := opts("t", "g")
 		o.Backoff = eventhub.Backoff{Min: time.Second, Max: time.Second}
 		in := r.subscribe(o)
-		all := in.take()
+		all := in.Take()
 		equal(t, "offsets delivered", []uint64{all[0].Offset, all[1].Offset, all[2].Offset, all[3].Offset}, []uint64{1, 4, 5, 6})
-		in.ack(byLease(all[0]))
+		in.Ack(byLease(all[0]))
 		equal(t, "cursor below a gap", r.cursor("t", "g").Offset, 3)
-		in.ack(byLease(all[3]))
+		in.Ack(byLease(all[3]))
 		s.Hide("t", 2, 3, 4, 5, 7, 8)
-		in.nack(byLease(all[1]))
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[2]))
+		in.Nack(byLease(all[1]))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[2]))
 		equal(t, "cursor before the retry", r.cursor("t", "g").Offset, 3)
 		time.Sleep(time.Second)
-		equal(t, "deliveries of what is gone", len(in.take()), 0)
+		equal(t, "deliveries of what is gone", len(in.Take()), 0)
 		equal(t, "cursor at the end", r.cursor("t", "g").Offset, 8)
 		equal(t, "dead letters", len(r.events("t.dlq")), 0)
 		time.Sleep(commit.FlushEvery)
 		equal(t, "stored cursor", r.stored("t", "g").Cursor, 8)
 		s.Hide("t")
 		r.publish("t", 9, 1)
-		equal(t, "offsets afterwards", in.takeOffsets(), []uint64{9})
+		equal(t, "offsets afterwards", in.TakeOffsets(), []uint64{9})
 	})
 }
 
@@ -134,16 +134,16 @@ func TestFailedReadIsTriedAgain(t *testing.T) {
 	overFaulty(t, func(r *rig, s *storefault.Store) {
 		r.publish("t", 1, 2)
 		in := r.subscribe(opts("t", "g"))
-		all := in.take()
+		all := in.Take()
 		s.Inject(storefault.Fault{Op: storefault.Read, Err: errors.New("the disk coughs")})
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, byLease(all[0]))
-		in.settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[1]))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Millisecond}, byLease(all[0]))
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[1]))
 		r.publish("t", 3, 1)
 		time.Sleep(5 * time.Second)
-		equal(t, "deliveries while reads fail", len(in.take()), 0)
+		equal(t, "deliveries while reads fail", len(in.Take()), 0)
 		s.Clear()
 		time.Sleep(readAgain)
-		equal(t, "offsets when they work again", in.takeOffsets(), []uint64{1, 3})
+		equal(t, "offsets when they work again", in.TakeOffsets(), []uint64{1, 3})
 		equal(t, "dead letters", len(r.events("t.dlq")), 1)
 	})
 }
@@ -154,7 +154,7 @@ func TestEmptiedLogIsPassed(t *testing.T) {
 	overFaulty(t, func(r *rig, s *storefault.Store) {
 		r.publish("t", 1, 3)
 		s.Hide("t", 1, 2, 3)
-		equal(t, "deliveries", len(r.subscribe(opts("t", "g")).take()), 0)
+		equal(t, "deliveries", len(r.subscribe(opts("t", "g")).Take()), 0)
 		equal(t, "cursor", r.cursor("t", "g").Offset, 3)
 		time.Sleep(commit.FlushEvery)
 		synctest.Wait()

@@ -33,17 +33,17 @@ func TestConflate(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.tail(conflated("t", time.Second))
 		r.commitKeys("t", "a")
-		equal(t, "at once", in.takeOffsets(), []uint64{1})
+		equal(t, "at once", in.TakeOffsets(), []uint64{1})
 		r.commitKeys("t", "b", "a", "b", "", "a")
 		r.commitKeys("t", "c", "")
 		time.Sleep(999 * time.Millisecond)
-		equal(t, "within the interval", len(in.take()), 0)
+		equal(t, "within the interval", len(in.Take()), 0)
 		time.Sleep(time.Millisecond)
-		equal(t, "after it", in.takeOffsets(), []uint64{4, 6, 7, 8})
+		equal(t, "after it", in.TakeOffsets(), []uint64{4, 6, 7, 8})
 		time.Sleep(time.Hour)
-		equal(t, "in a silence", len(in.take()), 0)
+		equal(t, "in a silence", len(in.Take()), 0)
 		r.commitKeys("t", "a")
-		equal(t, "after the silence", in.takeOffsets(), []uint64{9})
+		equal(t, "after the silence", in.TakeOffsets(), []uint64{9})
 		equal(t, "appointments", r.sched.Appointments(), 0)
 		counted := r.measured("t")
 		equal(t, "events counted", counted.Delivered, 6)
@@ -55,17 +55,17 @@ func TestConflate(t *testing.T) {
 func TestConflateRefused(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.tail(conflated("t", time.Second))
-		in.room = 1
+		in.Room = 1
 		r.commitKeys("t", "a", "b", "c")
-		equal(t, "with room for one", in.takeOffsets(), []uint64{1})
+		equal(t, "with room for one", in.TakeOffsets(), []uint64{1})
 		r.commitKeys("t", "a", "c")
 		time.Sleep(time.Minute)
-		equal(t, "without room", len(in.take()), 0)
-		in.room = -1
-		in.sub.Ready()
-		equal(t, "what is left of the hand-over", in.takeOffsets(), []uint64{2})
+		equal(t, "without room", len(in.Take()), 0)
+		in.Room = -1
+		in.Sub.Ready()
+		equal(t, "what is left of the hand-over", in.TakeOffsets(), []uint64{2})
 		time.Sleep(time.Second)
-		equal(t, "the next one", in.takeOffsets(), []uint64{4, 5})
+		equal(t, "the next one", in.TakeOffsets(), []uint64{4, 5})
 	})
 }
 
@@ -74,7 +74,7 @@ func TestConflateRefused(t *testing.T) {
 func TestConflateIsBounded(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.tail(conflated("t", time.Second))
-		in.room = 0
+		in.Room = 0
 		big := []byte(`"` + strings.Repeat("x", 1<<20-100) + `"`)
 		for i := range 12 {
 			e := eventhub.Event{Topic: "t", Key: fmt.Sprint(i), Payload: big}
@@ -83,17 +83,17 @@ func TestConflateIsBounded(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		c := in.sub.(*Tail).merged
+		c := in.Sub.(*Tail).merged
 		if n := len(c.pending); n < 4 || n > 5 || c.bytes > maxPending+2<<20 {
 			t.Errorf("%d events of %d bytes are pending", n, c.bytes)
 		}
 		reads := r.store.count1("Read")
 		time.Sleep(time.Hour)
 		equal(t, "reads while nothing is taken", r.store.count1("Read")-reads, 0)
-		in.room = -1
-		in.sub.Ready()
+		in.Room = -1
+		in.Sub.Ready()
 		time.Sleep(time.Minute)
-		equal(t, "all there were", in.takeOffsets(), []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12})
+		equal(t, "all there were", in.TakeOffsets(), []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12})
 		equal(t, "bytes left", c.bytes, 0)
 	})
 }
@@ -105,10 +105,10 @@ func TestConflateLeft(t *testing.T) {
 		r.commitKeys("t", "a")
 		r.commitKeys("t", "a")
 		equal(t, "appointments", r.sched.Appointments(), 1)
-		in.sub.Drop(0)
+		in.Sub.Drop(0)
 		equal(t, "appointments after it left", r.sched.Appointments(), 0)
 		time.Sleep(2 * time.Hour)
-		equal(t, "deliveries", len(in.take()), 1)
+		equal(t, "deliveries", len(in.Take()), 1)
 	})
 }
 
@@ -217,7 +217,7 @@ func playConflate(t *rapid.T, r *rig) {
 		o.Topic, o.Topics = "t.*", nil
 	}
 	in := r.tail(o)
-	in.room = m.room
+	in.Room = m.room
 	for range 1 + next(60) {
 		switch op := next(10); {
 		case op < 5:
@@ -229,14 +229,14 @@ func playConflate(t *rapid.T, r *rig) {
 			m.pass(time.Now().Add(time.Duration(next(1500)) * time.Millisecond))
 		case op < 9:
 			m.room = next(6)
-			in.room = m.room
-			in.sub.Ready()
+			in.Room = m.room
+			in.Sub.Ready()
 			synctest.Wait()
 			m.full = false
 			m.pump()
 		default:
 			m.paused = next(2) == 0
-			if err := in.sub.(*Tail).setPaused(m.paused); err != nil {
+			if err := in.Sub.(*Tail).setPaused(m.paused); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
@@ -263,17 +263,17 @@ func (m *conflateModel) pass(until time.Time) {
 
 // callsOf returns what each call of Deliver took, and forgets it.
 func callsOf(in *inbox) (calls [][]string) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
+	in.Mu.Lock()
+	defer in.Mu.Unlock()
 	at := 0
-	for _, offsets := range in.calls {
+	for _, offsets := range in.Calls {
 		var call []string
 		for range offsets {
-			call = append(call, fmt.Sprintf("%s@%d", in.all[at].Topic, in.all[at].Offset))
+			call = append(call, fmt.Sprintf("%s@%d", in.All[at].Topic, in.All[at].Offset))
 			at++
 		}
 		calls = append(calls, call)
 	}
-	in.calls, in.all = nil, nil
+	in.Calls, in.All = nil, nil
 	return calls
 }

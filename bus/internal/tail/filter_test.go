@@ -15,7 +15,7 @@ func TestFilterIsAskedUnderNoLock(t *testing.T) {
 			o := tailOpts("t")
 			o.Filter = f
 			in := r.tail(o)
-			tl := in.sub.(*Tail)
+			tl := in.Sub.(*Tail)
 			if err := tl.Pause(bg); err != nil {
 				t.Fatal(err)
 			}
@@ -43,9 +43,9 @@ func TestFilterIsAskedUnderNoLock(t *testing.T) {
 			// taken is the tail's.
 			tl.paused = false
 			tl.Turn()
-			equal(t, "events", len(in.take()), 3)
+			equal(t, "events", len(in.Take()), 3)
 			publish() // its shard asks where it keeps up
-			equal(t, "events of its shard's turns", len(in.take()), 3)
+			equal(t, "events of its shard's turns", len(in.Take()), 3)
 			if held > 0 || free < 6 {
 				t.Errorf("filter %s: asked %d times under the tail's lock, and %d times under none", f, held, free)
 			}

@@ -55,14 +55,14 @@ func TestTailHasNewTopicsWhole(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		subscribe := func(o eventhub.TailOptions) (known string, got map[string][]uint64) {
 			t.Helper()
-			in := &knower{inbox: &inbox{room: -1}}
+			in := &knower{inbox: &inbox{Room: -1}}
 			sub, err := r.tails.Open(context.Background(), o, in)
 			if err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
 			got = make(map[string][]uint64)
-			for _, d := range in.take() {
+			for _, d := range in.Take() {
 				got[d.Topic] = append(got[d.Topic], d.Offset)
 			}
 			sub.Drop(0)
@@ -102,7 +102,7 @@ func TestTailHasNewTopicsWhole(t *testing.T) {
 		_, got = subscribe(o)
 		equal(t, "from an offset on", got, map[string][]uint64{"two": {2}})
 		o.Known = "nonsense"
-		_, err := r.tails.Open(context.Background(), o, &knower{inbox: &inbox{room: -1}})
+		_, err := r.tails.Open(context.Background(), o, &knower{inbox: &inbox{Room: -1}})
 		wantCode(t, err, eventhub.CodeBadRequest)
 	})
 }
@@ -116,7 +116,7 @@ func TestTailAtTheLatestContinues(t *testing.T) {
 			r.publish(topic, 1, 2)
 		}
 		time.Sleep(time.Hour)
-		in := &knower{inbox: &inbox{room: -1}}
+		in := &knower{inbox: &inbox{Room: -1}}
 		again := func(o eventhub.TailOptions) map[string][]uint64 {
 			t.Helper()
 			sub, err := r.tails.Open(context.Background(), o, in)
@@ -126,7 +126,7 @@ func TestTailAtTheLatestContinues(t *testing.T) {
 			synctest.Wait()
 			sub.Drop(0)
 			got := make(map[string][]uint64)
-			for _, d := range in.take() {
+			for _, d := range in.Take() {
 				got[d.Topic] = append(got[d.Topic], d.Offset)
 			}
 			return got

@@ -22,14 +22,14 @@ func TestTailGoesOn(t *testing.T) {
 		r.publish("s.c", 6, 1)
 		r.publish("s.d", 1, 2)
 		got := make(map[string][]uint64)
-		for _, d := range in.take() {
+		for _, d := range in.Take() {
 			got[d.Topic] = append(got[d.Topic], d.Offset)
 		}
 		equal(t, "deliveries", got, map[string][]uint64{"s.a": {4, 5}, "s.b": {1, 2, 3, 4, 5}, "s.c": {6}, "s.d": {1, 2}})
 
 		one := tailOpts("other")
 		one.Places = []eventhub.Place{{Topic: "other", Offset: 4}}
-		equal(t, "of one topic", r.tail(one).takeOffsets(), []uint64{5})
+		equal(t, "of one topic", r.tail(one).TakeOffsets(), []uint64{5})
 	})
 }
 
@@ -71,13 +71,13 @@ func TestTailGoesOnInAnotherLog(t *testing.T) {
 			o := tailOpts("s.*")
 			o.Start = eventhub.Earliest
 			o.Places = []eventhub.Place{tt.place}
-			in := &gapped{inbox: &inbox{room: -1}}
+			in := &gapped{inbox: &inbox{Room: -1}}
 			sub, err := r.tails.Open(context.Background(), o, in)
 			if err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			equal(t, tt.name, in.takeOffsets(), tt.want)
+			equal(t, tt.name, in.TakeOffsets(), tt.want)
 			equal(t, tt.name+": gaps", in.gaps, tt.gaps)
 			sub.Drop(0)
 		}
@@ -104,13 +104,13 @@ func TestTailGoesOnBesideAHole(t *testing.T) {
 		} {
 			o := tailOpts("t")
 			o.Places = []eventhub.Place{tt.place}
-			in := &gapped{inbox: &inbox{room: -1}}
+			in := &gapped{inbox: &inbox{Room: -1}}
 			sub, err := r.tails.Open(context.Background(), o, in)
 			if err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			equal(t, "offsets", in.takeOffsets(), tt.want)
+			equal(t, "offsets", in.TakeOffsets(), tt.want)
 			equal(t, "gaps", in.gaps, tt.gaps)
 			sub.Drop(0)
 		}
@@ -133,13 +133,13 @@ func TestTailGoesOnAboveItsOffset(t *testing.T) {
 		for _, ts := range []int64{seen, seen + 1, seen + 3_600_000} {
 			o := tailOpts("t")
 			o.Places = []eventhub.Place{{Topic: "t", Offset: 20, TS: ts}}
-			in := &gapped{inbox: &inbox{room: -1}}
+			in := &gapped{inbox: &inbox{Room: -1}}
 			sub, err := r.tails.Open(context.Background(), o, in)
 			if err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			equal(t, "offsets", in.takeOffsets(), []uint64{1000, 1001})
+			equal(t, "offsets", in.TakeOffsets(), []uint64{1000, 1001})
 			sub.Drop(0)
 		}
 	})

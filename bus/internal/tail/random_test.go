@@ -77,18 +77,18 @@ func (w *tailWorld) step() {
 		w.subscribe()
 	case op < 15 && len(w.tails) > 0:
 		m := w.tails[w.next(len(w.tails))]
-		m.in.room = w.next(12) - 1
-		m.in.sub.Ready()
+		m.in.Room = w.next(12) - 1
+		m.in.Sub.Ready()
 	case op < 17 && len(w.tails) > 0:
 		m := w.tails[w.next(len(w.tails))]
 		m.paused = w.next(2) == 0
-		if err := m.in.sub.(*Tail).setPaused(m.paused); err != nil {
+		if err := m.in.Sub.(*Tail).setPaused(m.paused); err != nil {
 			w.Fatal(err)
 		}
 	case op < 18 && len(w.tails) > 0:
 		m := w.tails[w.next(len(w.tails))]
 		m.left = true
-		m.in.sub.Drop(0)
+		m.in.Sub.Drop(0)
 	case op == 18:
 		w.faulty = true
 		w.faults.Inject(storefault.Fault{Op: storefault.Read, Times: 1 + w.next(3), Err: errors.New("no luck")})
@@ -119,7 +119,7 @@ func (w *tailWorld) subscribe() {
 	if w.next(2) == 0 {
 		o.Topics = []string{"a.b", "**.c"}
 	}
-	m := &tailModel{in: &inbox{t: w.rig.t, room: w.next(12) - 1}, batch: o.BatchSize, start: make(map[string]int), got: make(map[string][]uint64)}
+	m := &tailModel{in: &inbox{T: w.rig.t, Room: w.next(12) - 1}, batch: o.BatchSize, start: make(map[string]int), got: make(map[string][]uint64)}
 	if w.next(2) == 0 {
 		o.Start.Kind = eventhub.StartEarliest
 	} else {
@@ -134,7 +134,7 @@ func (w *tailWorld) subscribe() {
 		m.key, o.Filter = "k", &eventhub.Filter{CEL: `event.key == "k"`}
 	}
 	var err error
-	if m.in.sub, err = w.rig.tails.Open(context.Background(), o, m.in); err != nil {
+	if m.in.Sub, err = w.rig.tails.Open(context.Background(), o, m.in); err != nil {
 		w.Fatal(err)
 	}
 	if m.patterns, err = o.Patterns(); err != nil {
@@ -167,21 +167,21 @@ func (w *tailWorld) check() {
 	synctest.Wait()
 	for i, m := range w.tails {
 		refused := false
-		for _, offsets := range m.in.calls {
+		for _, offsets := range m.in.Calls {
 			if len(offsets) > m.batch {
 				w.Fatalf("tail %d was handed %d events at once; %d are allowed", i, len(offsets), m.batch)
 			}
 		}
-		m.in.calls = nil
-		for _, d := range m.in.take() {
+		m.in.Calls = nil
+		for _, d := range m.in.Take() {
 			m.got[d.Topic] = append(m.got[d.Topic], d.Offset)
 		}
-		t := m.in.sub.(*Tail)
+		t := m.in.Sub.(*Tail)
 		t.mu.Lock()
 		refused = t.full
 		t.mu.Unlock()
-		if refused && m.in.room != 0 {
-			w.Fatalf("tail %d counts as full; its receiver has room for %d", i, m.in.room)
+		if refused && m.in.Room != 0 {
+			w.Fatalf("tail %d counts as full; its receiver has room for %d", i, m.in.Room)
 		}
 		for _, topic := range historyTopics {
 			want, got := m.wants(topic, w.keys[topic]), m.got[topic]
@@ -198,16 +198,16 @@ func (w *tailWorld) check() {
 // settle gives everybody room and looks at what is left in the engine.
 func (w *tailWorld) settle() {
 	for _, m := range w.tails {
-		m.in.room, m.paused = -1, false
-		m.in.sub.Ready()
-		if err := m.in.sub.Resume(context.Background()); err != nil {
+		m.in.Room, m.paused = -1, false
+		m.in.Sub.Ready()
+		if err := m.in.Sub.Resume(context.Background()); err != nil {
 			w.Fatal(err)
 		}
 	}
 	w.heal()
 	w.check()
 	for _, m := range w.tails {
-		m.in.sub.Drop(0)
+		m.in.Sub.Drop(0)
 	}
 	synctest.Wait()
 	if n := w.rig.left(); n != 0 {

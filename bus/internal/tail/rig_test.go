@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/bus/internal/bustest"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/topiclog"
@@ -221,97 +221,21 @@ func (r *rig) deleteTopic(topic string) error {
 // tail opens a tail whose receiver takes everything.
 func (r *rig) tail(o eventhub.TailOptions) *inbox {
 	r.t.Helper()
-	in := &inbox{t: r.t, room: -1}
+	in := &inbox{T: r.t, Room: -1}
 	sub, err := r.tails.Open(bg, o, in)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	in.sub = sub
+	in.Sub = sub
 	synctest.Wait()
 	return in
 }
 
 // got is one delivery as an inbox keeps it.
-type got struct {
-	eventhub.Delivery
-	payload string
-	at      time.Time
-}
+type got = bustest.Got
 
 // inbox is a Receiver that notes what it is given.
-type inbox struct {
-	t   *testing.T
-	sub eventhub.Subscription
-
-	mu    sync.Mutex
-	room  int // deliveries it still takes; negative: all
-	all   []got
-	calls [][]uint64 // offsets by Deliver call
-	ended []error
-}
-
-func (in *inbox) Deliver(batch []eventhub.Delivery) int {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	n := len(batch)
-	if in.room >= 0 {
-		n = min(n, in.room)
-		in.room -= n
-	}
-	var offsets []uint64
-	for _, d := range batch[:n] {
-		d.Record = slices.Clone(d.Record)
-		e, err := d.Event()
-		if err != nil {
-			in.t.Error(err)
-		}
-		in.all = append(in.all, got{d, string(e.Payload), time.Now()})
-		offsets = append(offsets, d.Offset)
-	}
-	in.calls = append(in.calls, offsets)
-	return n
-}
-
-func (in *inbox) Ended(err error) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.ended = append(in.ended, err)
-}
-
-// take returns what came since the last take, once the bus has come to rest.
-func (in *inbox) take() []got {
-	synctest.Wait()
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	all := in.all
-	in.all = nil
-	return all
-}
-
-// takeOffsets is take for tests that look at offsets only.
-func (in *inbox) takeOffsets() []uint64 {
-	var offsets []uint64
-	for _, g := range in.take() {
-		offsets = append(offsets, g.Offset)
-	}
-	return offsets
-}
-
-func (in *inbox) settle(s eventhub.Settlement, refs ...eventhub.Ref) []eventhub.Outcome {
-	in.t.Helper()
-	s.Refs = refs
-	out, err := in.sub.Settle(context.Background(), s)
-	if err != nil {
-		in.t.Fatal(err)
-	}
-	synctest.Wait()
-	return out
-}
-
-func (in *inbox) ack(refs ...eventhub.Ref) []eventhub.Outcome {
-	in.t.Helper()
-	return in.settle(eventhub.Settlement{Verdict: eventhub.Ack}, refs...)
-}
+type inbox = bustest.Inbox
 
 func byID(g got) eventhub.Ref { return eventhub.Ref{ID: g.ID()} }
 

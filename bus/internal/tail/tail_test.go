@@ -27,17 +27,17 @@ func TestTail(t *testing.T) {
 		early := r.tail(o)
 		commits := r.store.calls["Commit"]
 		r.publish("t", 4, 2)
-		equal(t, "from latest", late.takeOffsets(), []uint64{4, 5})
-		all := early.take()
+		equal(t, "from latest", late.TakeOffsets(), []uint64{4, 5})
+		all := early.Take()
 		equal(t, "from earliest", len(all), 5)
 		for i, d := range all {
 			if !d.Lease.IsZero() || d.Attempt != 1 || d.Offset != uint64(i+1) {
 				t.Errorf("delivery %d is %+v", i, d.Delivery)
 			}
 		}
-		equal(t, "outcome of an ack", early.ack(byID(all[0]))[0], eventhub.Stale)
+		equal(t, "outcome of an ack", early.Ack(byID(all[0]))[0], eventhub.Stale)
 		time.Sleep(time.Hour)
-		equal(t, "deliveries after an hour", len(early.take()), 0)
+		equal(t, "deliveries after an hour", len(early.Take()), 0)
 		equal(t, "commits beside the publish", r.store.calls["Commit"]-commits, 1)
 		groups, err := r.store.ListGroups(context.Background(), "t")
 		if err != nil || len(groups) != 0 {
@@ -54,7 +54,7 @@ func TestTailWithoutTopic(t *testing.T) {
 			t.Errorf("the tail has created its topic: %v", err)
 		}
 		r.publish("none", 1, 1)
-		equal(t, "deliveries", in.takeOffsets(), []uint64{1})
+		equal(t, "deliveries", in.TakeOffsets(), []uint64{1})
 	})
 }
 
@@ -62,15 +62,15 @@ func TestTailWithoutTopic(t *testing.T) {
 func TestSlowTail(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.tail(tailOpts("t"))
-		in.room = 2
+		in.Room = 2
 		r.publish("t", 1, 5)
-		equal(t, "deliveries", in.takeOffsets(), []uint64{1, 2})
-		in.room = 1
-		in.sub.Ready()
-		equal(t, "with room for one more", in.takeOffsets(), []uint64{3})
-		in.room = -1
-		in.sub.Ready()
-		equal(t, "with room for all", in.takeOffsets(), []uint64{4, 5})
+		equal(t, "deliveries", in.TakeOffsets(), []uint64{1, 2})
+		in.Room = 1
+		in.Sub.Ready()
+		equal(t, "with room for one more", in.TakeOffsets(), []uint64{3})
+		in.Room = -1
+		in.Sub.Ready()
+		equal(t, "with room for all", in.TakeOffsets(), []uint64{4, 5})
 	})
 }
 
@@ -79,17 +79,17 @@ func TestSlowTail(t *testing.T) {
 func TestTailsEnd(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		left, dropped, stays := r.tail(tailOpts("t")), r.tail(tailOpts("t")), r.tail(tailOpts("u"))
-		if err := left.sub.Unsubscribe(context.Background()); err != nil {
+		if err := left.Sub.Unsubscribe(context.Background()); err != nil {
 			t.Error(err)
 		}
-		dropped.sub.Drop(0)
+		dropped.Sub.Drop(0)
 		r.publish("t", 1, 1)
-		equal(t, "deliveries to those that left", len(left.take())+len(dropped.take()), 0)
+		equal(t, "deliveries to those that left", len(left.Take())+len(dropped.Take()), 0)
 		equal(t, "tails", r.count(), 1)
 		equal(t, "topics", r.topics(), 1)
 		r.restart()
 		synctest.Wait()
-		equal(t, "ends heard", []int{len(left.ended), len(dropped.ended), len(stays.ended)}, []int{0, 0, 1})
+		equal(t, "ends heard", []int{len(left.Ends), len(dropped.Ends), len(stays.Ends)}, []int{0, 0, 1})
 	})
 }
 
@@ -102,16 +102,16 @@ func TestTailRefusesAtEveryPlace(t *testing.T) {
 			o := tailOpts("t")
 			o.BatchSize = 3
 			in, other := r.tail(o), r.tail(o)
-			in.room = room
+			in.Room = room
 			r.publish("t", 1, n)
-			got := in.takeOffsets()
+			got := in.TakeOffsets()
 			equal(t, "with room for some", len(got), room)
 			r.publish("t", 1, 1)
-			equal(t, "without room", len(in.take()), 0)
-			equal(t, "another tail", other.takeOffsets(), []uint64{1, 2, 3, 4, 5, 6, 7, 8})
-			in.room = -1
-			in.sub.Ready()
-			equal(t, "all of it", append(got, in.takeOffsets()...), []uint64{1, 2, 3, 4, 5, 6, 7, 8})
+			equal(t, "without room", len(in.Take()), 0)
+			equal(t, "another tail", other.TakeOffsets(), []uint64{1, 2, 3, 4, 5, 6, 7, 8})
+			in.Room = -1
+			in.Sub.Ready()
+			equal(t, "all of it", append(got, in.TakeOffsets()...), []uint64{1, 2, 3, 4, 5, 6, 7, 8})
 		})
 	}
 }
@@ -128,7 +128,7 @@ func TestTailLeavesDuringTurn(t *testing.T) {
 		in := r.tail(tailOpts("t"))
 		r.publish("t", 1, 1)
 		<-blocker.entered
-		in.sub.Drop(0)
+		in.Sub.Drop(0)
 		left := make(chan struct{})
 		go func() {
 			sub.Drop(0)
@@ -137,7 +137,7 @@ func TestTailLeavesDuringTurn(t *testing.T) {
 		close(blocker.release)
 		<-left
 		r.publish("t", 2, 1)
-		equal(t, "deliveries to the one that left", len(in.take()), 0)
+		equal(t, "deliveries to the one that left", len(in.Take()), 0)
 		equal(t, "deliveries to the other", blocker.taken, 1)
 		equal(t, "topics", r.topics(), 0)
 	})
@@ -165,20 +165,20 @@ func TestTailHasNothingToSettle(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.tail(tailOpts("t"))
 		r.publish("t", 1, 1)
-		ref := byID(in.take()[0])
-		equal(t, "outcome of an extension", in.settle(eventhub.Settlement{Verdict: eventhub.Extend}, ref)[0], eventhub.Unknown)
-		_, err := eventhub.AckAndPublish(context.Background(), in.sub, []eventhub.Ref{ref}, eventhub.Event{Topic: "u", Payload: []byte(`1`)})
+		ref := byID(in.Take()[0])
+		equal(t, "outcome of an extension", in.Settle(eventhub.Settlement{Verdict: eventhub.Extend}, ref)[0], eventhub.Unknown)
+		_, err := eventhub.AckAndPublish(context.Background(), in.Sub, []eventhub.Ref{ref}, eventhub.Event{Topic: "u", Payload: []byte(`1`)})
 		wantCode(t, err, eventhub.CodeBadRequest)
 		if _, err := r.store.Topic(bg, "u"); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("it has published: %v", err)
 		}
 		r.stop()
-		_, err = in.sub.Settle(context.Background(), eventhub.Settlement{Refs: []eventhub.Ref{ref}})
+		_, err = in.Sub.Settle(context.Background(), eventhub.Settlement{Refs: []eventhub.Ref{ref}})
 		wantCode(t, err, eventhub.CodeShuttingDown)
-		wantCode(t, in.sub.Pause(context.Background()), eventhub.CodeShuttingDown)
+		wantCode(t, in.Sub.Pause(context.Background()), eventhub.CodeShuttingDown)
 		_, err = r.tails.Open(context.Background(), tailOpts("t"), in)
 		wantCode(t, err, eventhub.CodeShuttingDown)
-		equal(t, "ends heard", len(in.ended), 1)
+		equal(t, "ends heard", len(in.Ends), 1)
 		r.start(1 << 20)
 	})
 }
@@ -187,16 +187,16 @@ func TestTailHasNothingToSettle(t *testing.T) {
 func TestTailPauses(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.tail(tailOpts("t"))
-		if err := in.sub.Pause(context.Background()); err != nil {
+		if err := in.Sub.Pause(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		r.publish("t", 1, 3)
-		in.sub.Ready()
-		equal(t, "deliveries while it is paused", len(in.take()), 0)
-		if err := in.sub.Resume(context.Background()); err != nil {
+		in.Sub.Ready()
+		equal(t, "deliveries while it is paused", len(in.Take()), 0)
+		if err := in.Sub.Resume(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "deliveries afterwards", in.takeOffsets(), []uint64{1, 2, 3})
+		equal(t, "deliveries afterwards", in.TakeOffsets(), []uint64{1, 2, 3})
 	})
 }
 
@@ -207,15 +207,15 @@ func TestTailThatCannotOpen(t *testing.T) {
 		r.publish("a", 1, 1)
 		r.publish("b", 1, 1)
 		r.store.failHeadOf = "b"
-		in := &inbox{t: t, room: -1}
+		in := &inbox{T: t, Room: -1}
 		o := eventhub.TailOptions{Topic: "*", Start: eventhub.Earliest}
 		_, err := r.tails.Open(context.Background(), o, in)
 		wantCode(t, err, eventhub.CodeInternal)
-		equal(t, "deliveries", len(in.take()), 0)
+		equal(t, "deliveries", len(in.Take()), 0)
 		equal(t, "what is left", r.left(), 0)
 		r.store.failHeadOf = ""
 		r.restart()
-		equal(t, "ends heard", len(in.ended), 0)
+		equal(t, "ends heard", len(in.Ends), 0)
 	})
 }
 
@@ -249,7 +249,7 @@ func TestTailBetweenCommitAndNews(t *testing.T) {
 		r.store.setAfter(nil)
 		close(news)
 		<-published
-		equal(t, "deliveries", in.takeOffsets(), []uint64{3})
+		equal(t, "deliveries", in.TakeOffsets(), []uint64{3})
 		equal(t, "events of the first", first.taken, 3)
 	})
 }
@@ -262,7 +262,7 @@ func TestLaggingTailReadsForItself(t *testing.T) {
 		r.stop()
 		r.start(2 * each * 120) // more than one commit
 		slow := r.tail(tailOpts("t"))
-		slow.room = 0
+		slow.Room = 0
 		all := counter{new(atomic.Int64), 0, nil}
 		for range tails {
 			if _, err := r.tails.Open(context.Background(), tailOpts("t"), all); err != nil {
@@ -277,16 +277,16 @@ func TestLaggingTailReadsForItself(t *testing.T) {
 		}
 		equal(t, "events handed to those that keep up", all.delivered.Load(), tails*rounds*each)
 		equal(t, "reads for them", r.store.count1("Read")-reads, 0)
-		slow.room = -1
-		slow.sub.Ready()
-		equal(t, "events of the one that lagged", len(slow.take()), rounds*each)
+		slow.Room = -1
+		slow.Sub.Ready()
+		equal(t, "events of the one that lagged", len(slow.Take()), rounds*each)
 		// Its reads grow from a batch to roundEvents.
 		if n := r.store.count1("Read") - reads; n == 0 || n > 10 {
 			t.Errorf("%d reads of %d events", n, rounds*each)
 		}
 		reads = r.store.count1("Read")
 		r.publish("t", 0, 1)
-		equal(t, "events when it has caught up", len(slow.take()), 1)
+		equal(t, "events when it has caught up", len(slow.Take()), 1)
 		equal(t, "reads then", r.store.count1("Read")-reads, 0)
 	})
 }

@@ -16,7 +16,7 @@ func TestTailsOfNothingLeaveNothing(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for i := range 1000 {
 			in := r.tail(eventhub.TailOptions{Topic: fmt.Sprintf("nothing.%d", i)})
-			in.sub.Unsubscribe(bg)
+			in.Sub.Unsubscribe(bg)
 			if _, err := r.tails.Open(bg, eventhub.TailOptions{Topic: fmt.Sprintf("refused.%d", i), Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "x"}}, in); err == nil {
 				t.Fatal("not refused")
 			}
@@ -44,21 +44,21 @@ func TestTailOverHoles(t *testing.T) {
 		r.start(1) // so that all is read from the store
 		s.Hide("t", 2, 3, 4, 6, 7, 8)
 		keepsUp, slow := r.tail(tailOpts("t")), r.tail(tailOpts("t"))
-		slow.room = 0
+		slow.Room = 0
 		for i := range 7 {
 			r.publish("t", i, 1)
 			synctest.Wait()
 		}
-		slow.room = -1
-		slow.sub.Ready()
+		slow.Room = -1
+		slow.Sub.Ready()
 		for name, in := range map[string]*inbox{"keeps up": keepsUp, "was slow": slow} {
-			equal(t, "events of the one that "+name, in.takeOffsets(), []uint64{1, 5})
+			equal(t, "events of the one that "+name, in.TakeOffsets(), []uint64{1, 5})
 		}
 		early := r.tail(eventhub.TailOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 6}})
-		equal(t, "events where there are none", len(early.take()), 0)
+		equal(t, "events where there are none", len(early.Take()), 0)
 		r.publish("t", 7, 2)
 		for name, in := range map[string]*inbox{"keeps up": keepsUp, "was slow": slow, "came into a hole": early} {
-			equal(t, "events after the holes of the one that "+name, in.takeOffsets(), []uint64{9})
+			equal(t, "events after the holes of the one that "+name, in.TakeOffsets(), []uint64{9})
 		}
 	})
 }
@@ -71,10 +71,10 @@ func TestTailThatBeginsAhead(t *testing.T) {
 		ahead := r.tail(eventhub.TailOptions{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartOffset, Offset: 5}})
 		other := r.tail(tailOpts("t"))
 		r.publish("t", 2, 2)
-		equal(t, "events before its place", len(ahead.take()), 0)
+		equal(t, "events before its place", len(ahead.Take()), 0)
 		r.publish("t", 4, 3) // its place is in the middle
-		equal(t, "events from its place on", ahead.takeOffsets(), []uint64{5, 6})
-		equal(t, "events of another", other.takeOffsets(), []uint64{2, 3, 4, 5, 6})
+		equal(t, "events from its place on", ahead.TakeOffsets(), []uint64{5, 6})
+		equal(t, "events of another", other.TakeOffsets(), []uint64{2, 3, 4, 5, 6})
 	})
 }
 
@@ -88,7 +88,7 @@ func TestLaggingTopicsTakeTurns(t *testing.T) {
 		}
 		r.publish("b", 1, 1)
 		in := r.tail(eventhub.TailOptions{Topic: "*", Start: eventhub.Earliest})
-		all := in.take()
+		all := in.Take()
 		equal(t, "events", len(all), many+1)
 		at := slices.IndexFunc(all, func(d got) bool { return d.Topic == "b" })
 		if at < 0 || at > roundEvents {
@@ -105,8 +105,8 @@ func TestTopicForATailThatLeft(t *testing.T) {
 		r.tails.mu.Lock()
 		topic := r.tails.use("p.new")
 		r.tails.mu.Unlock()
-		in.sub.Drop(0)
-		in.sub.(*Tail).attach(topic, 0, 1)
+		in.Sub.Drop(0)
+		in.Sub.(*Tail).attach(topic, 0, 1)
 		equal(t, "topics left", r.topics(), 0)
 		equal(t, "tails of the topic", topic.tails(), 0)
 	})
@@ -117,7 +117,7 @@ func TestBusClosesWhileATailOpens(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("a", 1, 1)
 		r.store.failHeadOf = "b" // which takes a while
-		in := &inbox{t: t, room: -1}
+		in := &inbox{T: t, Room: -1}
 		refused := make(chan error)
 		go func() {
 			_, err := r.tails.Open(context.Background(), eventhub.TailOptions{Topic: "a", Topics: []string{"b"}}, in)
@@ -132,7 +132,7 @@ func TestBusClosesWhileATailOpens(t *testing.T) {
 		if err := <-refused; err == nil {
 			t.Error("the tail has opened on a bus that is closed")
 		}
-		equal(t, "ends heard", len(in.ended), 0)
+		equal(t, "ends heard", len(in.Ends), 0)
 		equal(t, "what is left", r.left(), 0)
 		r.store.failHeadOf = ""
 		r.start(1 << 20)
@@ -145,14 +145,14 @@ func TestCountsOfADeletedTopic(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		in := r.tail(tailOpts("t"))
 		r.publish("t", 1, 2)
-		equal(t, "events of the first life", len(in.take()), 2)
+		equal(t, "events of the first life", len(in.Take()), 2)
 		if err := r.deleteTopic("t"); err != nil {
 			t.Fatal(err)
 		}
 		r.publish("t", 3, 1)
-		equal(t, "events of the next", len(in.take()), 1)
+		equal(t, "events of the next", len(in.Take()), 1)
 		equal(t, "counted", r.measured("t").Delivered, 3)
-		in.sub.Drop(0)
+		in.Sub.Drop(0)
 		equal(t, "counted when the tail has left", r.measured("t").Delivered, 0)
 	})
 }
