@@ -232,7 +232,8 @@ func (c *Client) run(n *conn) {
 		since := time.Now()
 		lost := c.serve(n)
 		c.detach(n)
-		if time.Since(since) > c.cfg.maxBackoff {
+		without := time.Now()
+		if without.Sub(since) > c.cfg.maxBackoff {
 			attempt = 0 // it was a good one
 		}
 		var err error
@@ -240,6 +241,7 @@ func (c *Client) run(n *conn) {
 			c.end(err)
 			return
 		}
+		c.cfg.logger.Info("connected again", "after", time.Since(without))
 		c.attach(n)
 	}
 }

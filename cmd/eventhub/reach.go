@@ -175,21 +175,25 @@ func results(cmd *cobra.Command) *output.Results {
 	return output.NewResults(cmd.OutOrStdout())
 }
 
-// notices is a slog.Handler for people: warnings of the client, such as of a lost
-// connection, in one line without time and level.
+// notices is a slog.Handler for people: what the client says, such as of a connection that
+// is lost or back, in one line without time and level.
 type notices struct {
 	w     io.Writer
 	attrs []slog.Attr
 }
 
-func (n *notices) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (n *notices) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
 func (n *notices) Handle(_ context.Context, r slog.Record) error {
 	line := []byte("eventhub: " + r.Message)
 	add := func(a slog.Attr) bool {
 		text := oneLine(a.Value.String())
 		if a.Value.Kind() == slog.KindDuration {
-			text = a.Value.Duration().Round(time.Millisecond).String()
+			d := a.Value.Duration()
+			text = d.Round(time.Millisecond).String()
+			if d >= time.Second {
+				text = d.Round(100 * time.Millisecond).String()
+			}
 		}
 		line = fmt.Appendf(line, ", %s %s", a.Key, text)
 		return true

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"eventhub"
-	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/input"
 	"eventhub/cmd/eventhub/internal/output"
@@ -53,7 +51,8 @@ func subCommand() *cobra.Command {
 		Long: `Prints the events of one or more topics. With --group it is a member of that group:
 the group's members share the events, each is acked when it has been written, and the
 next run continues after the last; a group that does not exist is created where --from
-says. Without a group it is a live tail that nobody remembers.
+says. Without a group it is a live tail that nobody remembers. A line on standard error
+says what is followed and from where; others, when the connection is lost and back.
 
 A PATTERN means many topics, those that are created later too: * is one segment of a
 name, ** any number of them. Quote it, or the shell reads it. The hub's own topics,
@@ -301,7 +300,7 @@ func (f *following) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer adm.Close()
-	f.mentionCursors(ctx, cmd.ErrOrStderr(), cmd.Flags().Changed("from"), adm)
+	f.announce(ctx, cmd.ErrOrStderr(), cmd.Flags().Changed("from"), adm)
 	if f.execution.command != "" {
 		return f.runExec(cmd, c, adm)
 	}
@@ -324,31 +323,4 @@ func (f *following) run(cmd *cobra.Command) error {
 	}
 	out.OnHangup(func() { p.end(output.ErrClosed) })
 	return p.run(ctx, f.ackTimeout)
-}
-
-// mentionCursors warns of groups that ignore --from. It is a
-// courtesy: where the hub does not answer, the subscription will report it.
-func (f *following) mentionCursors(ctx context.Context, w io.Writer, given bool, adm *client.Admin) {
-	if f.group == "" || !given {
-		return
-	}
-	for _, topic := range f.topics {
-		if eventhub.IsPattern(topic) {
-			f.mentionPattern(ctx, w, topic, adm)
-			continue
-		}
-		g, err := ask(ctx, &f.reach, func(ctx context.Context) (admin.GroupInfo, error) { return adm.Group(ctx, topic, f.group) })
-		if err == nil {
-			fmt.Fprintf(w, "eventhub: group %s of %s exists and continues after offset %d; --from counts only when a group is created\n", g.Group, g.Topic, g.Cursor)
-		}
-	}
-}
-
-func (f *following) mentionPattern(ctx context.Context, w io.Writer, pattern string, adm *client.Admin) {
-	found, err := ask(ctx, &f.reach, func(ctx context.Context) ([]admin.GroupPattern, error) { return adm.Patterns(ctx, f.group) })
-	for _, p := range found {
-		if err == nil && p.Pattern == pattern {
-			fmt.Fprintf(w, "eventhub: group %s has the pattern %s already and continues after its cursor in each topic; --from counts only when a group is created\n", p.Group, p.Pattern)
-		}
-	}
 }
