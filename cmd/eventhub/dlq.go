@@ -37,15 +37,13 @@ func (c *choosing) register(cmd *cobra.Command) {
 	flags.StringVar(&c.group, "group", "", "only those of this group")
 	flags.StringSliceVar(&c.ids, "id", nil, "only the dead letters with these ids; split at commas or repeat")
 	flags.UintSliceVar(&c.offsets, "offset", nil, "only the dead letters at these offsets; split at commas or repeat")
-	flags.StringVar(&c.from, "from", "", "only those given up at this time or later: "+timeForms)
-	flags.StringVar(&c.to, "to", "", "only those given up before this time")
+	fromFlag(cmd, &c.from, "", "; of a time: when they were given up")
+	toFlag(cmd, &c.to)
 	flags.StringVar(&c.filter, "filter", "", "only those for which this CEL expression is true; the original is event.payload.event")
 	flags.StringVar(&c.key, "filter-key", "", "only those with this key")
 	flags.BoolVar(&c.all, "all", false, "also those that were redriven or requeued already")
 	flags.Uint64Var(&c.after, "after", 0, "only those after this offset")
 }
-
-const timeForms = "a time (2026-01-31T15:04:05Z or epoch ms) or how long ago (1h30m, 2d)"
 
 // query makes a query of it; its errors are of usage.
 func (c *choosing) query(cmd *cobra.Command, topic string) (q admin.DeadLetterQuery, err error) {
@@ -82,10 +80,10 @@ func (c *choosing) query(cmd *cobra.Command, topic string) (q admin.DeadLetterQu
 	if c.after > eventhub.MaxOffset {
 		return q, fmt.Errorf("--after is %d; at most %d is allowed", c.after, uint64(eventhub.MaxOffset))
 	}
-	if q.FromTS, err = pastTime("from", c.from, given("from")); err != nil {
+	if err := c.begin(&q, given("from")); err != nil {
 		return q, err
 	}
-	if q.ToTS, err = pastTime("to", c.to, given("to")); err != nil {
+	if q.ToTS, err = readTo(c.to, given("to")); err != nil {
 		return q, err
 	}
 	if q.ToTS != 0 && q.FromTS >= q.ToTS {
@@ -100,16 +98,25 @@ func (c *choosing) query(cmd *cobra.Command, topic string) (q admin.DeadLetterQu
 	return q, nil
 }
 
-// pastTime reads a time, which is not the first one there is.
-func pastTime(flag, text string, given bool) (int64, error) {
+// begin reads --from.
+func (c *choosing) begin(q *admin.DeadLetterQuery, given bool) error {
 	if !given {
-		return 0, nil
+		return nil
 	}
-	start, err := input.Start(text, time.Now())
-	if err != nil || start.Kind != eventhub.StartTime || start.TS < 1 {
-		return 0, fmt.Errorf("--%s %q is not %s", flag, text, timeForms)
+	start, err := input.Start(c.from, time.Now())
+	switch {
+	case err != nil:
+		return fmt.Errorf("--from %w", err)
+	case start.Kind == eventhub.StartTime:
+		q.FromTS = start.TS
+	case start.Kind == eventhub.StartOffset && c.after != 0:
+		return fmt.Errorf("--from %s and --after are both places; one of them is expected", c.from)
+	case start.Kind == eventhub.StartOffset:
+		q.After = max(start.Offset, 1) - 1
+	case start.Kind != eventhub.StartEarliest:
+		return fmt.Errorf("--from %s: dead letters begin at earliest, at a time, some time ago or at offset:N", c.from)
 	}
-	return start.TS, nil
+	return nil
 }
 
 func dlqListCommand() *cobra.Command {

@@ -56,7 +56,7 @@ command again continues from there.`,
 	flags := cmd.Flags()
 	flags.IntVar(&g.limit, "limit", 0, "stop after so many dead letters")
 	flags.IntVar(&g.rate, "rate", admin.DefaultRedriveRate, "give back at most so many events a second")
-	flags.BoolVar(&g.apply, "apply", false, "do it, and do not only say what it means")
+	applyFlag(cmd, &g.apply)
 	g.reach.register(cmd)
 	cmd.ValidArgsFunction = completeDeadLetters(&g.reach, false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -138,6 +138,9 @@ func commandAgain(cmd *cobra.Command, q *admin.RedriveQuery, after uint64) strin
 		case "token", "apply", "after", "output":
 			return
 		case "from":
+			if q.FromTS == 0 {
+				return // earliest, or a place that --after goes on from
+			}
 			values = []string{strconv.FormatInt(q.FromTS, 10)} // and not so long ago
 		case "to":
 			values = []string{strconv.FormatInt(q.ToTS, 10)}

@@ -30,7 +30,7 @@ written, which is held against the hub's own before the command is done. With --
 the file is there when all of it is on disk, and not before; one of that name is
 replaced. If the output is cut short in a pipe, the exit code shows it.`,
 		Example: `  eventhub export orders > orders.ndjson
-  eventhub export '**' --from 2026-01-01T00:00:00Z --to-ts 2026-02-01T00:00:00Z -f january.ndjson
+  eventhub export '**' --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z -f january.ndjson
   eventhub export 'orders.**' --url ws://old:8090 | eventhub import - --url ws://new:8090`,
 		Args: words("TOPIC"),
 	}

@@ -298,7 +298,7 @@ removed from every topic that no other pattern of it matches.`,
   eventhub group rm 'process.**' audit --yes`,
 		Args: words("TOPIC", "GROUP"),
 	}
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	yesFlag(cmd, &yes)
 	r.register(cmd)
 	cmd.ValidArgsFunction = completeRemovable(&r)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -19,37 +19,38 @@ import (
 
 func groupSeekCommand() *cobra.Command {
 	var r reach
-	var to string
+	var from string
 	var apply bool
 	var start eventhub.Start
 	cmd := &cobra.Command{
-		Use:   "seek TOPIC GROUP --to PLACE",
+		Use:   "seek TOPIC GROUP --from PLACE",
 		Short: "Move a group to another place in its topic",
 		Long: `Says what moving a group would mean, and with --apply moves it. Then its leases are
 void, attempts are forgotten, and everything above the new place is delivered again
 from attempt 1; what is between an old and a higher new place is not delivered.
 
---to is the first event to deliver: latest (nothing that is there now), earliest, the
+--from is the first event to deliver: latest (nothing that is there now), earliest, the
 first one committed at a time, offset:N, or the one after the event of after:ID.`,
-		Example: `  eventhub group seek orders billing --to earliest
-  eventhub group seek orders billing --to 2h --apply
-  eventhub group seek orders billing --to after:0199a1f9-731b-7d16-b8f6-fb271d31714f --apply`,
+		Example: `  eventhub group seek orders billing --from earliest
+  eventhub group seek orders billing --from 2h --apply
+  eventhub group seek orders billing --from after:0199a1f9-731b-7d16-b8f6-fb271d31714f --apply`,
 		Args: func(cmd *cobra.Command, args []string) (err error) {
 			if err := words("TOPIC", "GROUP")(cmd, args); err != nil {
 				return err
 			}
-			if to == "" {
-				return errors.New("--to is missing: " + input.StartForms)
+			if from == "" {
+				return errors.New("--from is missing: " + input.StartForms)
 			}
-			if start, err = input.Start(to, time.Now()); err != nil {
-				return fmt.Errorf("--to %w", err)
+			if start, err = input.Start(from, time.Now()); err != nil {
+				return fmt.Errorf("--from %w", err)
 			}
 			return nil
 		},
 	}
 	format := formatFlag(cmd, listFormats)
-	cmd.Flags().StringVar(&to, "to", "", "where to go: "+input.StartForms)
-	cmd.Flags().BoolVar(&apply, "apply", false, "do it, and do not only say what it means")
+	fromFlag(cmd, &from, "", "")
+	olderFlag(cmd, "to", &from, "from")
+	applyFlag(cmd, &apply)
 	r.register(cmd)
 	cmd.ValidArgsFunction = completeNames(&r, false, true)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -13,6 +13,7 @@ import (
 	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/input"
 	"eventhub/cmd/eventhub/internal/output"
+	"eventhub/internal/when"
 )
 
 // publishing is what `eventhub pub` was asked to do.
@@ -74,7 +75,7 @@ answered by the summary on standard error alone.`,
 	flags.StringArrayVarP(&p.headers, "header", "H", nil, "header as name=value; repeat for more")
 	flags.StringArrayVar(&p.tags, "tag", nil, "tag; repeat for more")
 	flags.StringVar(&p.id, "id", "", "id of the event: published twice, it is stored once")
-	flags.StringVar(&p.ts, "ts", "", "the event's own time: epoch ms or like 2026-01-31T15:04:05Z")
+	flags.StringVar(&p.ts, "ts", "", "the event's own time: "+when.Forms)
 	flags.StringVar(&p.sid, "sid", "", "session id")
 	flags.StringArrayVar(&p.causedBy, "caused-by", nil, "id of an event that caused it; repeat for more")
 	flags.BoolVar(&p.asString, "string", false, "send PAYLOAD, or each line, as a JSON string")
@@ -82,7 +83,7 @@ answered by the summary on standard error alone.`,
 	flags.BoolVar(&p.strict, "strict", false, "stop at the first line that is not published")
 	flags.BoolVar(&p.atomic, "atomic", false, "publish all lines together, or none of them")
 	flags.StringVar(&p.delay, "delay", "", "publish it so much later, such as 30s, 5m or 2d")
-	flags.StringVar(&p.deliverAt, "deliver-at", "", "publish it at this time: epoch ms or like 2026-01-31T15:04:05Z")
+	flags.StringVar(&p.deliverAt, "deliver-at", "", "publish it at this time: 2026-01-31T15:04:05Z, epoch ms, or a duration from now on")
 	flags.StringSliceVar(&p.waitFor, "wait-for", nil, "wait until these groups have acked it; split at commas or repeat")
 	flags.DurationVar(&p.wait, "wait", eventhub.DefaultWait, "how long to wait for them")
 	flags.VarP(&p.format, "output", "o", "how to print what was published: "+p.format.Names())
@@ -168,17 +169,17 @@ func (p *publishing) makeEvent() error {
 	}
 	p.event = eventhub.Event{Topic: p.topic, Key: p.key, ID: p.id, SID: p.sid, Headers: headers, Tags: p.tags, CausedBy: p.causedBy}
 	if p.ts != "" {
-		if p.event.TS, err = input.Time(p.ts); err != nil {
+		if p.event.TS, err = when.Parse(p.ts, time.Now()); err != nil {
 			return fmt.Errorf("--ts %w", err)
 		}
 	}
 	if p.delay != "" {
-		if p.event.Delay, err = input.Span(p.delay); err != nil {
+		if p.event.Delay, err = when.Span(p.delay); err != nil {
 			return fmt.Errorf("--delay %w", err)
 		}
 	}
 	if p.deliverAt != "" {
-		at, err := input.Time(p.deliverAt)
+		at, err := when.ParseAhead(p.deliverAt, time.Now())
 		if err != nil {
 			return fmt.Errorf("--deliver-at %w", err)
 		}

@@ -23,8 +23,9 @@ type window struct {
 
 func (w *window) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&w.from, "from", "earliest", "where to begin: "+input.StartForms)
-	flags.StringVar(&w.to, "to-ts", "", "end before this commit time: epoch ms or like 2026-01-31T15:04:05Z")
+	fromFlag(cmd, &w.from, "earliest", "")
+	toFlag(cmd, &w.to)
+	olderFlag(cmd, "to-ts", &w.to, "to")
 	flags.IntVar(&w.limit, "limit", 0, "stop after so many events")
 }
 
@@ -47,13 +48,9 @@ func (w *window) query(cmd *cobra.Command, topic string) (admin.ReplayQuery, err
 	case eventhub.IsPattern(topic) && (kind == eventhub.StartOffset || kind == eventhub.StartAfterID):
 		return q, usageError{fmt.Errorf("--from %s is a place in one topic, and %q is a pattern", w.from, topic)}
 	}
-	if w.to != "" {
-		if q.ToTS, err = input.Time(w.to); err != nil {
-			return q, usageError{fmt.Errorf("--to-ts %w", err)}
-		}
-		if q.ToTS < 1 {
-			return q, usageError{fmt.Errorf("--to-ts %q is before 1970", w.to)}
-		}
+	given := cmd.Flags().Changed
+	if q.ToTS, err = readTo(w.to, given("to") || given("to-ts")); err != nil {
+		return q, usageError{err}
 	}
 	return q, nil
 }

@@ -106,7 +106,7 @@ percent sign, \n \t \r \\ as usual.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&f.group, "group", "g", "", "be a member of this group")
-	flags.StringVar(&f.from, "from", "latest", "where to begin: "+input.StartForms+"; of a group that exists its cursor counts")
+	fromFlag(cmd, &f.from, "latest", "; of a group that exists its cursor counts")
 	flags.IntVarP(&f.count, "count", "c", 0, "stop after so many events")
 	flags.BoolVar(&f.caughtUp, "until-caught-up", false, "stop when all that was there at the beginning is done")
 	flags.VarP(&f.format, "output", "o", "how to print events: "+f.format.Names())

@@ -25,7 +25,7 @@ on above the old ones. On a terminal it asks before; elsewhere --yes is needed.`
   eventhub topic rm orders.test --yes`,
 		Args: words("TOPIC"),
 	}
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	yesFlag(cmd, &yes)
 	r.register(cmd)
 	cmd.ValidArgsFunction = completeNames(&r, false, false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

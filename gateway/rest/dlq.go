@@ -241,9 +241,9 @@ func lettersOfQuery(q map[string]string) (g givenLetters, err error) {
 	}
 	for name, into := range map[string]**int64{"from_ts": &g.FromTS, "to_ts": &g.ToTS} {
 		if v, ok := q[name]; ok {
-			ts, err := strconv.ParseInt(v, 10, 64)
+			ts, err := momentOf(name, v)
 			if err != nil {
-				return g, eventhub.Errorf(eventhub.CodeBadRequest, "%s is %.20q; epoch milliseconds are wanted", name, v)
+				return g, err
 			}
 			*into = &ts
 		}

@@ -98,12 +98,12 @@ func exportQuery(r *http.Request) (q admin.ReplayQuery, lines bool, err error) {
 		}
 	}
 	if text, ok := given["to_ts"]; ok {
-		if q.ToTS, err = strconv.ParseInt(text, 10, 64); err != nil || q.ToTS < 1 {
-			return q, false, eventhub.Errorf(eventhub.CodeBadRequest, "to_ts is %.20q; epoch milliseconds are wanted", text)
+		if q.ToTS, err = momentOf("to_ts", text); err != nil {
+			return q, false, err
 		}
-	}
-	if ts, ok := given["from_ts"]; ok {
-		given["ts"] = ts
+		if q.ToTS < 1 {
+			return q, false, eventhub.Errorf(eventhub.CodeBadRequest, "to_ts is %.20q; a time after the beginning of 1970 is wanted", text)
+		}
 	}
 	if q.Start, err = replayStart(given, "from_ts"); err != nil {
 		return q, false, err

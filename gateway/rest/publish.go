@@ -17,6 +17,7 @@ import (
 	"eventhub"
 	"eventhub/internal/cloudevents"
 	"eventhub/internal/naming"
+	"eventhub/internal/when"
 )
 
 // receipt is the answer to one published event.
@@ -136,8 +137,8 @@ var eventAttributes = map[string]attribute{
 	"key": {set: func(g *given, v string) error { g.event.Key = v; return nil }},
 	"sid": {set: func(g *given, v string) error { g.event.SID = v; return nil }},
 	"ts": {set: func(g *given, v string) (err error) {
-		if g.event.TS, err = strconv.ParseInt(v, 10, 64); err != nil || g.event.TS < 1 {
-			return eventhub.Errorf(eventhub.CodeBadEvent, "ts %q is not in epoch milliseconds", v)
+		if g.event.TS, err = when.ParseAbsolute(v); err != nil || g.event.TS < 1 {
+			return eventhub.Errorf(eventhub.CodeBadEvent, "ts %.48q is neither epoch milliseconds from 1 on nor a time like 2026-01-31T15:04:05Z", v)
 		}
 		return nil
 	}},
@@ -157,9 +158,9 @@ var eventAttributes = map[string]attribute{
 		return setDelay(&g.event, ms)
 	}},
 	"deliver_at": {set: func(g *given, v string) error {
-		ms, err := strconv.ParseInt(v, 10, 64)
+		ms, err := when.ParseAbsolute(v)
 		if err != nil {
-			return eventhub.Errorf(eventhub.CodeBadEvent, "deliver_at %.20q is not in epoch milliseconds", v)
+			return eventhub.Errorf(eventhub.CodeBadEvent, "deliver_at: %v", err)
 		}
 		g.event.DeliverAt = time.UnixMilli(ms)
 		return nil

@@ -5,10 +5,12 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"time"
 
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/internal/naming"
+	"eventhub/internal/when"
 )
 
 // defaultLimit is the length of a page whose request does not say.
@@ -105,4 +107,13 @@ func optional(parameter, name string, validate func(string) error) error {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "%s: %s", parameter, eventhub.AsError(err).Message)
 	}
 	return nil
+}
+
+// momentOf reads a point in time in a query.
+func momentOf(name, text string) (int64, error) {
+	ms, err := when.Parse(text, time.Now())
+	if err != nil {
+		return 0, eventhub.Errorf(eventhub.CodeBadRequest, "%s: %v", name, err)
+	}
+	return ms, nil
 }

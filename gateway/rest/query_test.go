@@ -1,8 +1,10 @@
 package rest_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"eventhub"
 	"eventhub/hub"
@@ -85,5 +87,43 @@ func TestUnknownNames(t *testing.T) {
 		if status, got, _ := c.request(tt.method, tt.target, tt.body); status != 400 || !strings.Contains(got, tt.says) {
 			t.Errorf("%s %s is answered %d %s; want %s", tt.target, tt.body, status, got, tt.says)
 		}
+	}
+}
+
+// TestTimes: a time in a query is in epoch milliseconds, RFC 3339 or some time ago.
+func TestTimes(t *testing.T) {
+	c := caller{t, startHub(t, hub.MemoryStore)}
+	c.deadLetter("t", "g", 1)
+	for _, tt := range []struct{ target, past, future string }{
+		{"/replay?topic=t&ts=", `"count":1`, `"count":0`},
+		{"/replay?topic=t&from=ts&ts=", `"count":1`, `"count":0`},
+		{"/export?topic=t&ndjson=0&from_ts=", `"id":"e1"`, "[]"},
+		{"/export?topic=t&ndjson=0&from_ts=0&to_ts=", "[]", `"id":"e1"`},
+		{"/v1/dlq/t?from_ts=", `"event_id":"e1"`, `"dead_letters":[]`},
+		{"/v1/dlq/t?from_ts=0&to_ts=", `"dead_letters":[]`, `"event_id":"e1"`},
+	} {
+		for _, past := range []string{"1000", "1h", "2d%20ago", "2001-09-09T01:46:40Z", "2001-09-09T01:46:40+02:00", "2001-09-09T01:46:40%2B02:00"} {
+			if status, got, _ := c.request("GET", tt.target+past, ""); status != 200 || !strings.Contains(got, tt.past) {
+				t.Errorf("%s%s is answered %d %s; want %s", tt.target, past, status, got, tt.past)
+			}
+		}
+		for _, future := range []string{"4102444800000", "2100-01-01T00:00:00Z"} {
+			if status, got, _ := c.request("GET", tt.target+future, ""); status != 200 || !strings.Contains(got, tt.future) {
+				t.Errorf("%s%s is answered %d %s; want %s", tt.target, future, status, got, tt.future)
+			}
+		}
+	}
+	at := time.Now().Add(time.Hour).Truncate(time.Second)
+	want := fmt.Sprintf(`"deliver_at":%d`, at.UnixMilli())
+	for _, form := range []string{at.UTC().Format(time.RFC3339), fmt.Sprint(at.UnixMilli())} {
+		if status, got, _ := c.request("POST", "/publish/later?deliver_at="+form, "1"); status != 202 || !strings.Contains(got, want) {
+			t.Errorf("deliver_at %s is answered %d %s; want %s", form, status, got, want)
+		}
+	}
+	if status, got, _ := c.request("POST", "/publish/t?id=timed&ts=2001-09-09T01:46:40Z", "1"); status != 200 {
+		t.Errorf("ts: %d %s", status, got)
+	}
+	if _, got, _ := c.request("GET", "/v1/topics/t/events/timed", ""); !strings.Contains(got, `"ts":1000000000000`) {
+		t.Errorf("the event with a time is %s", got)
 	}
 }

@@ -168,17 +168,14 @@ func replayQuery(r *http.Request) (q admin.ReplayQuery, err error) {
 // from does not; nothing at all means the first event there is. tsName is what the
 // path calls a time.
 func replayStart(given map[string]string, tsName string) (eventhub.Start, error) {
-	place, err := startOfQuery(given)
+	place, err := startOfQuery(given, tsName)
 	if err != nil {
-		if _, bad := strconv.ParseInt(given["ts"], 10, 64); given["ts"] != "" && bad != nil && tsName != "ts" {
-			return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "%s is %.20q; epoch milliseconds are wanted", tsName, given["ts"])
-		}
 		return eventhub.Start{}, err
 	}
 	if place.From == nil {
 		from, names := "earliest", 0
-		for _, name := range []string{"ts", "after_id", "offset"} {
-			if _, ok := given[name]; ok {
+		for param, name := range map[string]string{tsName: "ts", "after_id": "after_id", "offset": "offset"} {
+			if _, ok := given[param]; ok {
 				from, names = name, names+1
 			}
 		}

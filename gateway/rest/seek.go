@@ -63,7 +63,7 @@ type givenStart struct {
 
 // startOf reads the place to go to, from the query or from the body.
 func startOf(w http.ResponseWriter, r *http.Request, access *Access, q map[string]string) (eventhub.Start, error) {
-	given, err := startOfQuery(q)
+	given, err := startOfQuery(q, "ts")
 	if err != nil {
 		return eventhub.Start{}, err
 	}
@@ -82,15 +82,16 @@ func startOf(w http.ResponseWriter, r *http.Request, access *Access, q map[strin
 	return given.resolve()
 }
 
-func startOfQuery(q map[string]string) (givenStart, error) {
+// startOfQuery reads a place from a query. tsName is what the path calls a time.
+func startOfQuery(q map[string]string, tsName string) (givenStart, error) {
 	var given givenStart
 	if v, ok := q["from"]; ok {
 		given.From = &v
 	}
-	if v, ok := q["ts"]; ok {
-		ts, err := strconv.ParseInt(v, 10, 64)
+	if v, ok := q[tsName]; ok {
+		ts, err := momentOf(tsName, v)
 		if err != nil {
-			return given, eventhub.Errorf(eventhub.CodeBadRequest, "ts is %.20q; epoch milliseconds are wanted", v)
+			return given, err
 		}
 		given.TS = &ts
 	}

@@ -50,7 +50,7 @@ func streamOptions(r *http.Request) (o eventhub.TailOptions, patterns []eventhub
 		}
 		o.Conflate = time.Duration(ms) * time.Millisecond
 	}
-	start, err := startOfQuery(q)
+	start, err := startOfQuery(q, "ts")
 	if err == nil && start != (givenStart{}) {
 		o.Start, err = start.resolve()
 	}

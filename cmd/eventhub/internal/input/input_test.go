@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -194,19 +193,6 @@ func TestStart(t *testing.T) {
 		"-1h", "-5", "1d-30h", "99999999999d", "300000d", "ago", "1h before", "2001-09-09"} {
 		if got, err := Start(bad, now); err == nil || !strings.Contains(err.Error(), bad) {
 			t.Errorf("Start(%q) = %+v, %v; want an error that names it", bad, got, err)
-		}
-	}
-}
-
-func TestSpan(t *testing.T) {
-	for in, want := range map[string]time.Duration{"30s": 30 * time.Second, "1h30m": 90 * time.Minute, "2d": 48 * time.Hour, "1d12h": 36 * time.Hour, "0s": 0} {
-		if got, err := Span(in); err != nil || got != want {
-			t.Errorf("Span(%q) = %v, %v; want %v", in, got, err, want)
-		}
-	}
-	for _, bad := range []string{"", "soon", "-5s", "5", "1d-30h", "99999999999d"} {
-		if got, err := Span(bad); err == nil || !strings.Contains(err.Error(), strconv.Quote(bad)) {
-			t.Errorf("Span(%q) = %v, %v; want an error that names it", bad, got, err)
 		}
 	}
 }
