@@ -351,6 +351,112 @@ func settled(s string) string {
 	return strings.TrimSpace(s)
 }
 
+// The beginning of each file of TestGoSnippets, and what the snippets take for granted.
+const (
+	goImports = `package snippets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"eventhub"
+	"eventhub/admin"
+	"eventhub/client"
+	"eventhub/hubtest"
+)
+
+var (
+	_ context.Context
+	_ = errors.Is
+	_ = fmt.Errorf
+	_ testing.TB
+	_ time.Time
+	_ eventhub.Event
+	_ admin.GroupInfo
+	_ *client.Client
+	_ = hubtest.Start
+)
+`
+	goGiven = `
+type Order struct{}
+
+var (
+	token    string
+	order    Order
+	since    time.Time
+	bill     func(context.Context, Order) error
+	store    func(Order) error
+	makeBill func(eventhub.Delivery) ([]byte, error)
+	show     func(eventhub.Delivery) error
+)
+`
+	goFunction = `
+func _(ctx context.Context, c *client.Client, err error) error {
+	{
+//line %s:%d
+%s	}
+	return err
+}
+`
+)
+
+// TestGoSnippets compiles the blocks of Go of all pages. A block that is no function is
+// the body of one; what it does with its variables is its reader's.
+func TestGoSnippets(t *testing.T) {
+	root, err := filepath.Abs(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{"given.go": goImports + goGiven}
+	for name, page := range readPages(t) {
+		blocks, _ := parts(name, page)
+		for _, s := range blocks {
+			if s.info != "go" {
+				continue
+			}
+			text := strings.ReplaceAll(s.text, "{ … }", "{ return err }")
+			if strings.HasPrefix(text, "func ") {
+				text = fmt.Sprintf("\n//line %s:%d\n%s", s.page, s.line, text)
+			} else {
+				text = fmt.Sprintf(goFunction, s.page, s.line, text)
+			}
+			files[fmt.Sprintf("snippet%d.go", len(files))] = goImports + text
+		}
+	}
+	if len(files) == 1 {
+		t.Fatal("no page has a block of Go")
+	}
+	// The compiler alone sees the package in the tree.
+	dir := t.TempDir()
+	var overlay struct{ Replace map[string]string }
+	overlay.Replace = make(map[string]string)
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		overlay.Replace[filepath.Join(root, "cmd", "eventhub", "snippets", name)] = path
+	}
+	list, err := json.Marshal(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), list, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-gcflags=-e", "-overlay", filepath.Join(dir, "overlay.json"), "./cmd/eventhub/snippets")
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	out, _ := build.CombinedOutput() // each error has a line
+	for line := range strings.Lines(string(out)) {
+		if !strings.HasPrefix(line, "#") && !strings.Contains(line, "declared and not used") {
+			t.Error(strings.TrimSpace(line))
+		}
+	}
+}
+
 // TestBrowserSnippet sends what the snippet for browsers in docs/protocol.md sends: a
 // page that was left leaves no group.
 func TestBrowserSnippet(t *testing.T) {
