@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"regexp"
@@ -117,6 +118,36 @@ func TestOptionsOfThePage(t *testing.T) {
 			if (err == nil) != passes {
 				t.Errorf("%s with %d, where the page has %s %q: %v", r.frame, value, r.row, ends, err)
 			}
+		}
+	}
+}
+
+// TestFramesOfThePage: the frames of clients in docs/protocol.md are ones that the hub
+// understands, with … in place of what does not matter.
+func TestFramesOfThePage(t *testing.T) {
+	file, err := os.ReadFile("../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill := strings.NewReplacer("{…}", "{}", `"…"`, `"x"`, "…", "null")
+	seen := make(map[Op]bool)
+	for _, m := range regexp.MustCompile(`\{"op":"(AUTH|PUBLISH|CANCEL|SUBSCRIBE|UNSUBSCRIBE|PAUSE|RESUME|ACK|NACK|MODACK)"`).FindAllIndex(file, -1) {
+		rest := fill.Replace(string(file[m[0]:]))
+		var frame json.RawMessage
+		if err := json.NewDecoder(strings.NewReader(rest)).Decode(&frame); err != nil {
+			t.Errorf("%.80s: %v", rest, err)
+			continue
+		}
+		var d Decoder
+		var req Request
+		if err := d.Decode(frame, &req); err != nil {
+			t.Errorf("%s: %v", frame, err)
+		}
+		seen[req.Op] = true
+	}
+	for _, op := range []Op{OpAuth, OpPublish, OpCancel, OpSubscribe, OpUnsubscribe, OpAck, OpPause} {
+		if !seen[op] {
+			t.Errorf("the page has no %s", op)
 		}
 	}
 }
