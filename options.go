@@ -55,6 +55,11 @@ type GroupOptions struct {
 	Group string
 	// Start is where the group begins, if this subscription creates it.
 	Start Start
+	// NoCreate refuses to create anything: CodeUnknownID if the topic does not exist, and
+	// CodeNotSubscribed if the topic has no such group, or the group no such pattern. What
+	// a pattern of the group brings to new topics is created all the same. It counts
+	// also when a client subscribes again after a lost connection.
+	NoCreate bool
 
 	// Of this member.
 	Concurrency int           // calls of a handler at once; 0 means 1, which keeps the order of deliveries
@@ -98,6 +103,9 @@ type TailOptions struct {
 	Topics []string // at most MaxPatterns
 	// Start is where the tail begins: after the latest event, if it is not set.
 	Start Start
+	// NoCreate refuses, with CodeUnknownID, a topic that does not exist, and a pattern
+	// that no topic matches, as a misspelt one. A tail creates nothing in any case.
+	NoCreate bool
 	// Filter leaves events out; nil takes all.
 	Filter *Filter
 	// Conflate hands over the newest event of each topic and key

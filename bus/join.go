@@ -113,6 +113,9 @@ func (s *subscription) joinPatterns(ctx context.Context, patterns []eventhub.Pat
 	defer g.mu.Unlock()
 	s.patterns = patterns
 	changes, err := b.patterns.enter(g, s)
+	if err == nil && s.opts.NoCreate && len(changes) > 0 {
+		err = eventhub.Errorf(eventhub.CodeNotSubscribed, "group %q has no pattern %q", g.name, changes[0].Pattern)
+	}
 	if err == nil {
 		err = s.joinAll(ctx, g, changes)
 	}
@@ -136,6 +139,11 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, changes [
 		}
 		if exists {
 			continue
+		}
+		if s.opts.NoCreate && b.patterns.covering(g.name, topic.Topic) == "" {
+			if err := past.Missing(ctx, b.store, topic.Topic, g.name); err != nil {
+				return err
+			}
 		}
 		at, err := b.startIn(ctx, topic, &s.opts)
 		if err != nil {

@@ -70,6 +70,10 @@ func (g *group) findIn(ctx context.Context, life uint64, o *eventhub.GroupOption
 			known, err = progressOf(ctx, b.store, g.log.Topic(), g.name, state.Cursor)
 		case o == nil || made || !errors.Is(err, store.ErrNotFound):
 			err = groupError(err, g.log.Topic(), g.name)
+		case o.NoCreate:
+			if err = past.Missing(ctx, b.store, g.log.Topic(), g.name); err == nil {
+				continue // others have made it meanwhile
+			}
 		default:
 			if err = g.create(ctx, now, o); err == nil || errors.Is(err, store.ErrExists) {
 				made = err == nil

@@ -99,6 +99,9 @@ func AppendSubscribe(dst []byte, corr uint64, o *SubscribeOptions, batch bool) [
 	if batch {
 		dst = append(appendName(dst, "batch"), "true"...)
 	}
+	if o.NoCreate {
+		dst = append(appendName(dst, "create"), "false"...)
+	}
 	if o.Group == "" {
 		if o.Conflate != 0 {
 			dst = append(appendName(dst, "conflate"), '{')

@@ -491,6 +491,7 @@ func drawSubscribe(t *rapid.T) SubscribeOptions {
 	if rapid.Bool().Draw(t, "a pattern") {
 		o.Topic, o.Topics = "t.**", []string{"u.*", "v"}
 	}
+	o.NoCreate = rapid.Bool().Draw(t, "nothing new")
 	if rapid.Bool().Draw(t, "a filter") {
 		o.Filter = drawFilter(t)
 	}

@@ -14,7 +14,7 @@ import (
 var (
 	publishOptions   = []string{"id", "ts", "key", "sid", "headers", "tags", "caused_by", "delay_ms", "deliver_at", "wait_for", "wait_ms"}
 	subscribeOptions = []string{"from", "ts", "after_id", "offset", "batch_size", "max_in_flight", "ack_timeout_ms", "max_attempts",
-		"backoff", "manual_ack", "ordering", "topics", "filter", "batch", "conflate", "places", "known"}
+		"backoff", "manual_ack", "ordering", "topics", "filter", "batch", "conflate", "places", "known", "create"}
 
 	eventMembers    = []string{"topic", "payload", "opts"}
 	filterMembers   = []string{"key", "cel", "headers", "tags"}

@@ -23,7 +23,7 @@ func OfTail(t eventhub.TailOptions) SubscribeOptions {
 	return SubscribeOptions{
 		GroupOptions: eventhub.GroupOptions{
 			Topic: t.Topic, Topics: t.Topics, Start: t.Start, Filter: t.Filter,
-			BatchSize: t.BatchSize, Buffered: t.Buffered, Peer: t.Peer, AutoAck: true,
+			BatchSize: t.BatchSize, Buffered: t.Buffered, Peer: t.Peer, AutoAck: true, NoCreate: t.NoCreate,
 		},
 		Conflate: t.Conflate, Places: t.Places, Known: t.Known,
 	}
@@ -36,7 +36,7 @@ func (o *SubscribeOptions) IsTail() bool { return o.Group == "" }
 func (o *SubscribeOptions) Tail() eventhub.TailOptions {
 	return eventhub.TailOptions{
 		Topic: o.Topic, Topics: o.Topics, Start: o.Start, Filter: o.Filter,
-		BatchSize: o.BatchSize, Buffered: o.Buffered, Peer: o.Peer,
+		BatchSize: o.BatchSize, Buffered: o.Buffered, Peer: o.Peer, NoCreate: o.NoCreate,
 		Conflate: o.Conflate, Places: o.Places, Known: o.Known,
 	}
 }

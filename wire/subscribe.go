@@ -40,7 +40,7 @@ func (d *Decoder) readSubscribeOpts(o *SubscribeOptions, batch *bool) error {
 		return err
 	}
 	var start startOpts
-	manualAck := true
+	manualAck, create := true, true
 	for _, option := range d.opts {
 		var err error
 		value := option.value
@@ -84,6 +84,8 @@ func (d *Decoder) readSubscribeOpts(o *SubscribeOptions, batch *bool) error {
 			err = d.readPlaces(value, &o.Places)
 		case "known":
 			err = d.readKnown(value, &o.Known)
+		case "create":
+			err = readBool("create", value, &create)
 		default:
 			err = unknownOption("opts", option.name, subscribeOptions)
 		}
@@ -91,7 +93,7 @@ func (d *Decoder) readSubscribeOpts(o *SubscribeOptions, batch *bool) error {
 			return err
 		}
 	}
-	o.AutoAck = !manualAck
+	o.AutoAck, o.NoCreate = !manualAck, !create
 	return start.resolve(&o.Start)
 }
 

@@ -24,6 +24,7 @@ type following struct {
 	maxAttempts int
 	count       int
 	caughtUp    bool
+	noCreate    bool
 	template    string
 	maxInFlight int
 	ackTimeout  time.Duration
@@ -52,7 +53,9 @@ func subCommand() *cobra.Command {
 the group's members share the events, each is acked when it has been written, and the
 next run continues after the last; a group that does not exist is created where --from
 says. Without a group it is a live tail that nobody remembers. A line on standard error
-says what is followed and from where; others, when the connection is lost and back.
+says what is followed and from where, and what is new, as it may be misspelt; others, when
+the connection is lost and back. With --no-create nothing is created: what does not exist is
+an error.
 
 A PATTERN means many topics, those that are created later too: * is one segment of a
 name, ** any number of them. Quote it, or the shell reads it. The hub's own topics,
@@ -107,6 +110,7 @@ percent sign, \n \t \r \\ as usual.`,
 	flags := cmd.Flags()
 	flags.StringVarP(&f.group, "group", "g", "", "be a member of this group")
 	fromFlag(cmd, &f.from, "latest", "; of a group that exists its cursor counts")
+	flags.BoolVar(&f.noCreate, "no-create", false, "create nothing: fail if the topic or the group does not exist")
 	flags.IntVarP(&f.count, "count", "c", 0, "stop after so many events")
 	flags.BoolVar(&f.caughtUp, "until-caught-up", false, "stop when all that was there at the beginning is done")
 	flags.VarP(&f.format, "output", "o", "how to print events: "+f.format.Names())
@@ -260,7 +264,7 @@ func (f *following) validate() error {
 
 // tail returns the options of a live tail.
 func (f *following) tail() eventhub.TailOptions {
-	opts := eventhub.TailOptions{Topic: f.topics[0], Topics: f.topics[1:], Start: f.start, Conflate: f.conflate}
+	opts := eventhub.TailOptions{Topic: f.topics[0], Topics: f.topics[1:], Start: f.start, Conflate: f.conflate, NoCreate: f.noCreate}
 	if !f.filter.IsZero() {
 		opts.Filter = &f.filter
 	}
@@ -270,7 +274,7 @@ func (f *following) tail() eventhub.TailOptions {
 // member returns the options of a member of the group.
 func (f *following) member() eventhub.GroupOptions {
 	opts := eventhub.GroupOptions{Topic: f.topics[0], Topics: f.topics[1:], Group: f.group, Start: f.start,
-		MaxInFlight: f.maxInFlight, AckTimeout: f.ackTimeout, Ordering: f.ordering, MaxAttempts: f.maxAttempts}
+		MaxInFlight: f.maxInFlight, AckTimeout: f.ackTimeout, Ordering: f.ordering, MaxAttempts: f.maxAttempts, NoCreate: f.noCreate}
 	if !f.filter.IsZero() {
 		opts.Filter = &f.filter
 	}

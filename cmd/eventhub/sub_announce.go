@@ -11,6 +11,7 @@ import (
 	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/output"
+	"eventhub/internal/naming"
 )
 
 // announce says what is followed, and from where on: of a group that exists its cursor
@@ -19,6 +20,7 @@ import (
 func (f *following) announce(ctx context.Context, w io.Writer, fromGiven bool, adm *client.Admin) {
 	if f.group == "" {
 		fmt.Fprintf(w, "eventhub: live tail of %s, %s\n", strings.Join(f.topics, ", "), beginning(f.start))
+		f.announceMissing(ctx, w, adm)
 		return
 	}
 	ignored := ""
@@ -35,9 +37,56 @@ func (f *following) announce(ctx context.Context, w io.Writer, fromGiven bool, a
 		case "":
 			fmt.Fprintf(w, "eventhub: group %s of %s exists and continues after offset %d%s\n", g.Group, g.Topic, g.Cursor, ignored)
 		case eventhub.CodeNotSubscribed, eventhub.CodeUnknownID:
-			fmt.Fprintf(w, "eventhub: group %s of %s is new: it begins %s\n", f.group, topic, beginning(f.start))
+			f.announceNew(ctx, w, topic, adm)
 		}
 	}
+}
+
+// announceMissing says which topics of a live tail do not exist yet.
+func (f *following) announceMissing(ctx context.Context, w io.Writer, adm *client.Admin) {
+	for _, topic := range f.topics {
+		if !eventhub.IsPattern(topic) && !f.noCreate && f.isMissing(ctx, topic, adm) {
+			fmt.Fprintf(w, "eventhub: topic %s does not exist yet%s\n", topic, f.nearTopic(ctx, topic, adm))
+		}
+	}
+}
+
+// announceNew says that a group is new, and perhaps its topic.
+func (f *following) announceNew(ctx context.Context, w io.Writer, topic string, adm *client.Admin) {
+	switch {
+	case f.noCreate: // the hub will refuse it
+	case f.isMissing(ctx, topic, adm):
+		fmt.Fprintf(w, "eventhub: group %s of %s is new, and so is the topic%s\n", f.group, topic, f.nearTopic(ctx, topic, adm))
+	default:
+		fmt.Fprintf(w, "eventhub: group %s of %s is new: it begins %s%s\n", f.group, topic, beginning(f.start), f.nearGroup(ctx, topic, adm))
+	}
+}
+
+func (f *following) isMissing(ctx context.Context, topic string, adm *client.Admin) bool {
+	_, err := ask(ctx, &f.reach, func(ctx context.Context) (admin.TopicInfo, error) { return adm.Topic(ctx, topic) })
+	return eventhub.ErrorCode(err) == eventhub.CodeUnknownID
+}
+
+// nearTopic and nearGroup suggest a name that is near the given one.
+
+func (f *following) nearTopic(ctx context.Context, topic string, adm *client.Admin) string {
+	topics, _ := ask(ctx, &f.reach, func(ctx context.Context) ([]admin.TopicInfo, error) { return adm.Topics(ctx, "", admin.MaxPage) })
+	names := make([]string, len(topics))
+	for i := range topics {
+		names[i] = topics[i].Topic
+	}
+	return naming.DidYouMean(topic, names)
+}
+
+func (f *following) nearGroup(ctx context.Context, topic string, adm *client.Admin) string {
+	groups, _ := ask(ctx, &f.reach, func(ctx context.Context) ([]admin.GroupInfo, error) {
+		return adm.Groups(ctx, admin.GroupQuery{Topic: topic})
+	})
+	names := make([]string, len(groups))
+	for i := range groups {
+		names[i] = groups[i].Group
+	}
+	return naming.DidYouMean(f.group, names)
 }
 
 func (f *following) announcePattern(ctx context.Context, w io.Writer, pattern, ignored string, adm *client.Admin) {
@@ -46,7 +95,7 @@ func (f *following) announcePattern(ctx context.Context, w io.Writer, pattern, i
 	case err != nil:
 	case slices.ContainsFunc(found, func(p admin.GroupPattern) bool { return p.Pattern == pattern }):
 		fmt.Fprintf(w, "eventhub: group %s has the pattern %s already and continues after its cursor in each topic%s\n", f.group, pattern, ignored)
-	default:
+	case !f.noCreate:
 		fmt.Fprintf(w, "eventhub: group %s gets the pattern %s: in each topic that has no such group it begins %s\n", f.group, pattern, beginning(f.start))
 	}
 }

@@ -22,7 +22,7 @@ const maxPull = wire.MaxRefs
 
 // pullOptions are those of SUBSCRIBE's opts that a pull may have: the others say
 // how a subscription lives on.
-var pullOptions = []string{"from", "ts", "after_id", "offset", "ack_timeout_ms", "max_attempts", "backoff", "ordering", "filter"}
+var pullOptions = []string{"from", "ts", "after_id", "offset", "ack_timeout_ms", "max_attempts", "backoff", "ordering", "filter", "create"}
 
 // pull hands deliveries to whoever asks: the request is a member of the group for
 // as long as it lasts. What the client does not get goes back to the group.

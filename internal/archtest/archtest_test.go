@@ -51,7 +51,7 @@ var rules = []rule{
 	{"bus/internal/topiclog", []string{"bus/internal/commit", "store"}},
 	{"bus/internal/delayed", []string{".", "admin", "bus/internal/commit", "store"}},
 	{"bus/internal/publish", []string{".", "bus/internal/commit", "store", "internal/eventid", "internal/record", "internal/record/layout"}},
-	{"bus/internal/past", []string{".", "admin", "store", "internal/filter"}},
+	{"bus/internal/past", []string{".", "admin", "store", "internal/filter", "internal/naming"}},
 	{"bus/internal/deadletter", []string{".", "admin", "bus/internal/past", "store", "internal/filter", "internal/strictjson"}},
 	{"bus/internal/ackwait", []string{".", "bus/internal/deadletter", "bus/internal/groupstate", "bus/internal/publish", "store"}},
 	{"bus/internal/tail", []string{".", "bus/internal/past", "bus/internal/sched", "bus/internal/topiclog", "store", "internal/measure"}},

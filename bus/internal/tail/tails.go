@@ -40,6 +40,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/topiclog"
 	"eventhub/internal/measure"
@@ -152,6 +153,11 @@ func (ts *Tails) Open(ctx context.Context, opts eventhub.TailOptions, r eventhub
 	patterns, err := opts.Patterns()
 	if err != nil {
 		return nil, err
+	}
+	if opts.NoCreate {
+		if err := past.MissingTopics(ctx, ts.store, patterns); err != nil {
+			return nil, err
+		}
 	}
 	if err := t.expect(patterns, opts.Start); err != nil {
 		return nil, err

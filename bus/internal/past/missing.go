@@ -1,0 +1,68 @@
+package past
+
+import (
+	"context"
+
+	"eventhub"
+	"eventhub/internal/naming"
+	"eventhub/store"
+)
+
+// comparedTopics bounds how many names a misspelt one is compared with.
+const comparedTopics = 2000
+
+// Missing says that a topic, or a group in it, does not exist, with a name that is near
+// enough to be meant: CodeUnknownID, CodeNotSubscribed. It returns nil if both exist, or,
+// where group is empty, the topic.
+func Missing(ctx context.Context, s store.Store, topic, group string) error {
+	life, err := Life(ctx, s, topic)
+	if err != nil {
+		return err
+	}
+	if life == 0 {
+		var names []string
+		for t, err := range store.AllTopics(ctx, s, "") {
+			if err != nil || len(names) == comparedTopics {
+				break // the names are a courtesy
+			}
+			names = append(names, t.Name)
+		}
+		return eventhub.Errorf(eventhub.CodeUnknownID, "topic %q does not exist%s", topic, naming.DidYouMean(topic, names))
+	}
+	if group == "" {
+		return nil
+	}
+	groups, err := s.ListGroups(ctx, topic)
+	if err != nil {
+		return store.Failed(err, "list the groups of topic %q", topic)
+	}
+	names := make([]string, len(groups))
+	for i := range groups {
+		names[i] = groups[i].Group
+		if names[i] == group {
+			return nil
+		}
+	}
+	return eventhub.Errorf(eventhub.CodeNotSubscribed, "there is no group %q in topic %q%s", group, topic, naming.DidYouMean(group, names))
+}
+
+// MissingTopics is Missing for what a live tail names: topics, and patterns, of which each
+// has to match one.
+func MissingTopics(ctx context.Context, s store.Store, patterns []eventhub.Pattern) error {
+	for _, p := range patterns {
+		if !eventhub.IsPattern(p.String()) {
+			if err := Missing(ctx, s, p.String(), ""); err != nil {
+				return err
+			}
+			continue
+		}
+		found, err := Matching(ctx, s, []eventhub.Pattern{p})
+		if err == nil && len(found) == 0 {
+			err = eventhub.Errorf(eventhub.CodeUnknownID, "no topic matches %q", p.String())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
