@@ -20,6 +20,7 @@ import (
 	"eventhub/bus/internal/deadletter"
 	"eventhub/bus/internal/groupstate"
 	"eventhub/internal/faultfs"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/pebble"
@@ -30,7 +31,7 @@ import (
 // done that nobody acked, handed over or dead-lettered; none is so twice. Some
 // units are refused: by the limit of topics, and those with a poisoned event.
 func TestRandomAckAndPublish(t *testing.T) {
-	tryDeals(t, some(3000, 300), func(t *rapid.T) *deals {
+	tryDeals(t, testsize.Of(3000, 300), func(t *rapid.T) *deals {
 		return newDeals(t, memory.Open(memory.Options{MaxTopics: 6}))
 	})
 }
@@ -38,7 +39,7 @@ func TestRandomAckAndPublish(t *testing.T) {
 // TestRandomAckAndPublishOnDisk looks at what a power loss leaves as well, also in the
 // middle of an fsync, and goes on with that.
 func TestRandomAckAndPublishOnDisk(t *testing.T) {
-	tryDeals(t, some(300, 30), func(t *rapid.T) *deals {
+	tryDeals(t, testsize.Of(300, 30), func(t *rapid.T) *deals {
 		disk := &disk{mem: vfs.NewCrashableMem()}
 		d := newDeals(t, openDeals(t, disk))
 		d.disk = disk
@@ -54,8 +55,8 @@ func TestRandomAckAndPublishOnDisk(t *testing.T) {
 // dealLosses counts what the histories met, to show that they met it.
 var dealLosses struct{ all, held, whole, none int }
 
-func tryDeals(t *testing.T, n string, begin func(*rapid.T) *deals) {
-	checkRapidly(t, n, func(t *rapid.T) {
+func tryDeals(t *testing.T, n int, begin func(*rapid.T) *deals) {
+	testsize.Histories(t, n, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			d := begin(t)
 			t.Cleanup(d.close)

@@ -19,6 +19,7 @@ import (
 
 	"eventhub"
 	"eventhub/internal/faultfs"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/pebble"
 )
@@ -30,7 +31,7 @@ import (
 // its receipt, no unit in part, of the groups nothing that the model does not
 // know, no dead letter twice.
 func TestRandomHistoriesOnDisk(t *testing.T) {
-	tryHistories(t, some(500, 50), newWorldOnDisk)
+	tryHistories(t, testsize.Of(500, 50), newWorldOnDisk)
 	redrives.report(t)
 	t.Logf("%d power losses, %d of them in an fsync; of the units in it %d were there and %d were not",
 		losses.all, losses.held, losses.whole, losses.none)

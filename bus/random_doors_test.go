@@ -13,6 +13,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/bustest"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
 )
@@ -85,11 +86,11 @@ var (
 )
 
 func TestRandomDoors(t *testing.T) {
-	tryDoors(t, some(2000, 200), func(*rapid.T) store.Store { return memory.Open(memory.Options{}) })
+	tryDoors(t, testsize.Of(2000, 200), func(*rapid.T) store.Store { return memory.Open(memory.Options{}) })
 }
 
-func tryDoors(t *testing.T, n string, open func(*rapid.T) store.Store) {
-	checkRapidly(t, n, func(t *rapid.T) {
+func tryDoors(t *testing.T, n int, open func(*rapid.T) store.Store) {
+	testsize.Histories(t, n, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			w := &doorWorld{t: t, store: &interposed{Store: open(t)}, made: make(map[string]map[string]bool), unsure: make(map[string]bool)}
 			w.start()

@@ -3,13 +3,10 @@ package bus
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"math"
-	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -25,10 +22,6 @@ import (
 	"eventhub/store/memory"
 )
 
-// some returns how many random histories a run tries unless -rapid.checks or
-// RAPID_CHECKS says otherwise. A failure prints the seed that repeats it.
-func some(full, small int) string { return strconv.Itoa(testsize.Of(full, small)) }
-
 // TestRandomHistories runs the engine against a model that knows nothing of
 // windows, heaps and turns: a map of events per group, and the contract. Every
 // step is followed by synctest.Wait, so the model always meets an engine that
@@ -36,7 +29,7 @@ func some(full, small int) string { return strconv.Itoa(testsize.Of(full, small)
 // commits of the store can be held up in the middle of a turn, and then steps
 // happen in between.
 func TestRandomHistories(t *testing.T) {
-	tryHistories(t, some(10_000, 500), func(t *rapid.T) *world {
+	tryHistories(t, testsize.Of(10_000, 500), func(t *rapid.T) *world {
 		clock := &skewed{}
 		return newWorld(t, memory.Open(memory.Options{Now: clock.now}), clock)
 	})
@@ -44,8 +37,8 @@ func TestRandomHistories(t *testing.T) {
 }
 
 // tryHistories tries n of them, each in a world of its own and to its end.
-func tryHistories(t *testing.T, n string, begin func(*rapid.T) *world) {
-	checkRapidly(t, n, func(t *rapid.T) {
+func tryHistories(t *testing.T, n int, begin func(*rapid.T) *world) {
+	testsize.Histories(t, n, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			w := begin(t)
 			t.Cleanup(w.close)
@@ -57,32 +50,6 @@ func tryHistories(t *testing.T, n string, begin func(*rapid.T) *world) {
 		})
 	})
 }
-
-// checkRapidly is rapid.Check with n checks unless a flag says otherwise.
-func checkRapidly(t *testing.T, n string, check func(*rapid.T)) {
-	seed := strconv.FormatUint(rand.Uint64()>>1|1, 10) // ours, so that it can be printed at any time
-	for name, value := range map[string]string{"rapid.checks": n, "rapid.nofailfile": "true", "rapid.seed": seed} {
-		if f := flag.Lookup(name); f.Value.String() == f.DefValue {
-			if err := f.Value.Set(value); err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = f.Value.Set(f.DefValue) }()
-		}
-	}
-	history := 0
-	rapid.Check(t, func(rt *rapid.T) {
-		history++
-		awake := time.AfterFunc(mostAwake, func() {
-			panic(fmt.Sprintf("history %d of %s with -rapid.seed=%s does not come to rest", history, t.Name(), flag.Lookup("rapid.seed").Value))
-		})
-		defer awake.Stop()
-		check(rt)
-	})
-}
-
-// mostAwake is how long one history may take, which takes some milliseconds: one that
-// goes round in circles, or waits for a lock that nobody gives back, has no other end.
-const mostAwake = 30 * time.Second
 
 // step is what can happen, n times as often as one of n 1.
 type step struct {

@@ -14,6 +14,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/bustest"
+	"eventhub/internal/testsize"
 	"eventhub/store/memory"
 )
 
@@ -31,7 +32,7 @@ type vanishing struct {
 var vanished = make(map[string]int)
 
 func TestRandomVanishing(t *testing.T) {
-	checkRapidly(t, some(1000, 100), func(t *rapid.T) {
+	testsize.Histories(t, testsize.Of(1000, 100), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			w := &vanishing{t: t, store: &interposed{Store: memory.Open(memory.Options{})}}
 			w.start()

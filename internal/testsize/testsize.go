@@ -6,8 +6,6 @@ package testsize
 import (
 	"flag"
 	"os"
-	"strconv"
-	"testing"
 )
 
 // Env is the environment variable that chooses the size: "small" or "full". Without it a
@@ -41,18 +39,4 @@ func Of(full, small int) int {
 // Int defines a flag for a size, whose default is that of the run.
 func Int(name string, full, small int, usage string) *int {
 	return flag.Int(name, Of(full, small), usage)
-}
-
-// Checks has rapid.Check try that many cases in this test, unless a flag or RAPID_CHECKS
-// says how many.
-func Checks(t testing.TB, full, small int) {
-	t.Helper()
-	f := flag.Lookup("rapid.checks")
-	if f.Value.String() != f.DefValue {
-		return
-	}
-	if err := f.Value.Set(strconv.Itoa(Of(full, small))); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = f.Value.Set(f.DefValue) })
 }

@@ -2,10 +2,8 @@ package groupstate
 
 import (
 	"cmp"
-	"flag"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"testing"
@@ -23,16 +21,7 @@ import (
 // settled and how, which room is free, and, after each commit, what the store would give back.
 // In the end everything is done, and nothing is kept.
 func TestRandomGroups(t *testing.T) {
-	seed := strconv.FormatUint(rand.Uint64()>>1|1, 10)
-	for name, value := range map[string]string{"rapid.checks": strconv.Itoa(testsize.Of(5000, 500)), "rapid.nofailfile": "true", "rapid.seed": seed} {
-		if f := flag.Lookup(name); f.Value.String() == f.DefValue {
-			if err := f.Value.Set(value); err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = f.Value.Set(f.DefValue) }()
-		}
-	}
-	rapid.Check(t, func(t *rapid.T) {
+	testsize.Histories(t, testsize.Of(5000, 500), func(t *rapid.T) {
 		w := newWorld(t)
 		for range rapid.IntRange(5, 60).Draw(t, "steps") {
 			i := rapid.IntRange(0, len(steps)-1).Draw(t, "step")

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	"pgregory.net/rapid"
 
 	"eventhub"
 	"eventhub/bus/internal/bustest"
@@ -27,7 +26,6 @@ import (
 	"eventhub/internal/measure"
 	"eventhub/internal/record"
 	"eventhub/internal/record/layout"
-	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
 )
@@ -318,24 +316,6 @@ func drawSeed(t *testing.T) uint64 {
 	seed := cmp.Or(*fixedSeed, rand.Uint64())
 	t.Logf("seed %d", seed)
 	return seed
-}
-
-// mostAwake is how long one history may take, which takes some milliseconds: one that goes
-// round in circles, or waits for a lock that nobody gives back, has no other end.
-const mostAwake = 30 * time.Second
-
-// checkRapidly tries some histories, fewer in a small run.
-func checkRapidly(t *testing.T, full, small int, check func(*rapid.T)) {
-	testsize.Checks(t, full, small)
-	history := 0
-	rapid.Check(t, func(rt *rapid.T) {
-		history++
-		awake := time.AfterFunc(mostAwake, func() {
-			panic(fmt.Sprintf("history %d of %s does not come to rest", history, t.Name()))
-		})
-		defer awake.Stop()
-		check(rt)
-	})
 }
 
 // orderly is a Receiver that wants the events of each topic without a gap.
