@@ -111,7 +111,7 @@ func rootCommand() *cobra.Command {
 		root.AddCommand(c)
 	}
 	for _, c := range []*cobra.Command{pubCommand(), subCommand(), getCommand(), topicCommand(), groupCommand(), dlqCommand(), scheduleCommand(), connectionsCommand(),
-		replayCommand(), exportCommand(), importCommand(), backupCommand(), checkCommand(), healthCommand(), benchCommand()} {
+		replayCommand(), exportCommand(), importCommand(), backupCommand(), checkCommand(), healthCommand(), statusCommand(), benchCommand()} {
 		c.GroupID = "use"
 		root.AddCommand(c)
 	}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"eventhub/cmd/eventhub/internal/output"
+)
+
+// metricsLimit is far above what a scrape of a hub has, in bytes.
+const metricsLimit = 16 << 20
+
+// operations is what `status` takes from a scrape of the operations listener. Times are
+// epoch milliseconds.
+type operations struct {
+	Ready        bool  `json:"ready"`
+	StartedTS    int64 `json:"started_ts"`
+	Connections  int64 `json:"connections"`
+	SizeBytes    int64 `json:"size_bytes"`
+	FreeBytes    int64 `json:"free_bytes"`
+	NeededBytes  int64 `json:"needed_bytes"` // below which publishes are refused; 0: never
+	LastCommitTS int64 `json:"last_commit_ts,omitempty"`
+}
+
+// askOperations scrapes the operations listener, directly: a proxy of the environment is
+// not used.
+func askOperations(ctx context.Context, addr, token string) (*operations, error) {
+	at := "http://" + addr + "/metrics"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return nil, err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	values, err := metricValues(io.LimitReader(resp.Body, metricsLimit))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", at, err)
+	}
+	if _, ours := values["eventhub_ready"]; !ours || resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s: %w", at, resp.Status, errNoMetrics)
+	}
+	seconds := func(name string) int64 { return int64(values[name] * 1000) }
+	return &operations{
+		Ready: values["eventhub_ready"] == 1, StartedTS: seconds("process_start_time_seconds"),
+		Connections: int64(values["eventhub_connections"]), SizeBytes: int64(values["eventhub_store_size_bytes"]),
+		FreeBytes: int64(values["eventhub_store_free_bytes"]), NeededBytes: int64(values["eventhub_store_needed_bytes"]),
+		LastCommitTS: seconds("eventhub_last_commit_timestamp_seconds"),
+	}, nil
+}
+
+// metricValues reads the metrics without labels out of Prometheus' text format.
+func metricValues(r io.Reader) (map[string]float64, error) {
+	values := make(map[string]float64)
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		name, text, ok := strings.Cut(lines.Text(), " ")
+		if !ok || name == "#" || strings.Contains(name, "{") {
+			continue
+		}
+		if value, err := strconv.ParseFloat(text, 64); err == nil {
+			values[name] = value
+		}
+	}
+	return values, lines.Err()
+}
+
+// describe says what is known of the store.
+func (o *operations) describe(now time.Time) string {
+	commit := "no commit since the start"
+	if o.LastCommitTS != 0 {
+		commit = "last commit " + output.Ago(now, o.LastCommitTS)
+	}
+	if o.NeededBytes == 0 {
+		return "in memory, " + commit
+	}
+	return fmt.Sprintf("%s, %s free (publishes are refused below %s), %s",
+		byteSize(o.SizeBytes), byteSize(o.FreeBytes), byteSize(o.NeededBytes), commit)
+}
+
+// byteSize writes a number of bytes as people do.
+func byteSize(n int64) string {
+	size, unit := float64(n), "B"
+	for _, next := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if size < 1024 {
+			break
+		}
+		size, unit = size/1024, next
+	}
+	if unit == "B" {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", size, unit)
+}
