@@ -18,7 +18,7 @@ import (
 func TestSeedClient(t *testing.T) {
 	hub := startHub(t, "--store", "memory:", "--auth-token", "devtoken")
 	c := dial(t, hub.ws, "devtoken")
-	c.sayText([]byte(`{"op":"SUBSCRIBE","topic":"heartbeat.received","group":"ops","opts":{"from":"earliest","batch_size":100},"corr":"a1"}`))
+	c.sayText([]byte(`{"op":"SUBSCRIBE","topic":"heartbeat.received","group":"ops","opts":{"from":"earliest","batchSize":100},"corr":"a1"}`))
 	if f := c.hear(); f.Op != "OK" || f.Corr != "a1" {
 		t.Fatalf("SUBSCRIBE was answered by %+v", f)
 	}

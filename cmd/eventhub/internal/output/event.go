@@ -1,8 +1,6 @@
 package output
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,15 +14,13 @@ import (
 // AppendEvent appends one event with a newline, or more than that.
 type AppendEvent func(dst []byte, d *eventhub.Delivery) ([]byte, error)
 
-// Events returns how events are printed as they come. json is one indented
-// document after another, as tools that read a stream of JSON take it. Tables
+// Events returns how events are printed as they come. In JSON each is a line, byte for
+// byte as it is stored and as every other way shows it, which pub --events takes back. Tables
 // name the topic where there is more than one, or a pattern, and the attempt where a
 // group counts them.
 func Events(f Format, color bool, topics []string, attempts bool) AppendEvent {
 	switch f {
-	case JSON:
-		return appendIndented
-	case NDJSON:
+	case JSON, NDJSON:
 		return func(dst []byte, d *eventhub.Delivery) ([]byte, error) {
 			return append(d.Record.AppendJSON(dst, d.Offset), '\n'), nil
 		}
@@ -35,14 +31,6 @@ func Events(f Format, color bool, topics []string, attempts bool) AppendEvent {
 		}
 	}
 	return eventTable(color, topics, attempts)
-}
-
-func appendIndented(dst []byte, d *eventhub.Delivery) ([]byte, error) {
-	var b bytes.Buffer
-	if err := json.Indent(&b, d.Record.AppendJSON(nil, d.Offset), "", "  "); err != nil {
-		return dst, fmt.Errorf("the event at offset %d: %w", d.Offset, err)
-	}
-	return append(append(dst, b.Bytes()...), '\n'), nil
 }
 
 type row struct {
