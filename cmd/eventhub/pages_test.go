@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -223,23 +224,28 @@ func TestCommandsOfPages(t *testing.T) {
 	}
 }
 
-// notRun are the pages with blocks of shell that TestSnippets does not run, and why. In
-// all others each block of shell has "run" after its language.
-var notRun = map[string]string{
-	"docs/backup.md":          "TestScripts runs its commands, in backup.txtar",
-	"docs/cli.md":             "TestScripts runs these commands",
-	"docs/configuration.md":   "TestConfigPrint and TestConfigCheck run its commands",
-	"docs/install.md":         "it installs on the machine; TestInstall runs make install into a directory",
-	"docs/operations.md":      "views of a group with a history; the tests of ops ask for each",
-	"docs/protocol.md":        "it needs a WebSocket client that no test has; its frames are in wire/testdata",
-	"docs/security.md":        "it listens on all addresses of the machine",
-	"docs/troubleshooting.md": "TestScripts runs its commands, in dlq.txtar",
+// notRun says of how many blocks of shell of a page TestSnippets runs none, any number if
+// that is 0, and why. All others have "run" after their language.
+var notRun = map[string]struct {
+	blocks int
+	why    string
+}{
+	"README.md":               {1, "one is what runs this test"},
+	"docs/backup.md":          {0, "TestScripts runs its commands, in backup.txtar"},
+	"docs/cli.md":             {0, "TestScripts runs these commands"},
+	"docs/configuration.md":   {2, "TestConfigPrint and TestConfigCheck run its commands"},
+	"docs/install.md":         {0, "it installs on the machine; TestInstall runs make install into a directory"},
+	"docs/operations.md":      {0, "views of a group with a history; the tests of ops ask for each"},
+	"docs/protocol.md":        {1, "it needs a WebSocket client that no test has; TestFramesOfThePage reads its frames"},
+	"docs/security.md":        {1, "it listens on all addresses of the machine"},
+	"docs/troubleshooting.md": {0, "TestScripts runs its commands, in dlq.txtar"},
+	"examples/README.md":      {2, "the tests of examples run the programs, curl.sh among them"},
 }
 
 // isShell reports whether a block has commands.
 func (s snippet) isShell() bool {
 	language, _, _ := strings.Cut(s.info, " ")
-	return language == "sh" || language == "console" || language == "" && regexp.MustCompile(`(?m)^(\$ |eventhub [a-z]+( |$)|curl )`).MatchString(s.text)
+	return language == "sh" || language == "console" || language == "" && regexp.MustCompile(`(?m)^(\$ |eventhub [a-z]+( |$)|(curl|make|go|sudo|while|for) )`).MatchString(s.text)
 }
 
 // TestSnippets runs the blocks of pages that are marked so, those of a page in one shell
@@ -250,11 +256,10 @@ func TestSnippets(t *testing.T) {
 		blocks, _ := parts(name, page)
 		shell := slices.DeleteFunc(slices.Clone(blocks), func(s snippet) bool { return !s.isShell() })
 		run := slices.DeleteFunc(slices.Clone(shell), func(s snippet) bool { return !strings.HasSuffix(s.info, " run") })
-		if len(run) < len(shell) {
-			if why, known := notRun[name]; known {
-				t.Logf("%s: %d of %d blocks are not run: %s", name, len(shell)-len(run), len(shell), why)
-			} else {
-				t.Errorf("%s: %d of %d blocks of shell have no \"run\", and notRun does not say why", name, len(shell)-len(run), len(shell))
+		if n, known := len(shell)-len(run), notRun[name]; n > 0 || known.blocks > 0 {
+			t.Logf("%s: %d of %d blocks are not run: %s", name, n, len(shell), known.why)
+			if known.why == "" || known.blocks > 0 && n != known.blocks {
+				t.Errorf("%s: %d of %d blocks of shell have no \"run\" after their language; notRun has %d", name, n, len(shell), known.blocks)
 			}
 		}
 		if len(run) > 0 {
@@ -356,6 +361,33 @@ func settled(s string) string {
 		s = u.what.ReplaceAllString(s, u.as)
 	}
 	return strings.TrimSpace(s)
+}
+
+// TestJSONOfPages: blocks of JSON are values of JSON, one or more.
+func TestJSONOfPages(t *testing.T) {
+	n := 0
+	for name, page := range readPages(t) {
+		blocks, _ := parts(name, page)
+		for _, s := range blocks {
+			if language, _, _ := strings.Cut(s.info, " "); language != "json" {
+				continue
+			}
+			n++
+			values := json.NewDecoder(strings.NewReader(s.text))
+			for {
+				var value any
+				if err := values.Decode(&value); err == io.EOF {
+					break
+				} else if err != nil {
+					t.Errorf("%s: %v", s, err)
+					break
+				}
+			}
+		}
+	}
+	if n == 0 {
+		t.Error("no page has a block of JSON")
+	}
 }
 
 // The beginning of each file of TestGoSnippets, and what the snippets take for granted.
