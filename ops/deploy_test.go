@@ -79,6 +79,14 @@ func TestAlerts(t *testing.T) {
 					t.Errorf("alert %s speaks of label %s, which it does not have", r.Alert, label)
 				}
 			}
+			page, anchor, _ := strings.Cut(r.Annotations["runbook_url"], "#")
+			heading := regexp.MustCompile("(?mi)^## " + strings.ReplaceAll(anchor, "-", "[ -]") + "$")
+			if anchor == "" || !heading.Match(deployed(t, strings.Split(page, "/")...)) {
+				t.Errorf("alert %s leads to %q, which is not there", r.Alert, r.Annotations["runbook_url"])
+			}
+			if page == "docs/runbooks.md" && !strings.Contains(string(deployed(t, "docs", "runbooks.md")), "`"+r.Alert+"`") {
+				t.Errorf("docs/runbooks.md does not speak of alert %s", r.Alert)
+			}
 			if seen[r.Alert] || !strings.Contains(handbook, "`"+r.Alert+"`") {
 				t.Errorf("alert %s is there twice or not in docs/metrics.md", r.Alert)
 			}

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"eventhub/internal/promeval"
 )
 
 // known are metrics by name, with their labels.
@@ -177,6 +180,44 @@ func TestPromFaults(t *testing.T) {
 		faults := promFaults(tt.expr, metrics)
 		if tt.fault == "" && len(faults) > 0 || tt.fault != "" && (len(faults) != 1 || !strings.HasPrefix(faults[0], tt.fault)) {
 			t.Errorf("%s: found %q; want %q", tt.expr, faults, tt.fault)
+		}
+	}
+}
+
+// TestDeadLetterAlert: the alert stays as long as a dead letter is open, or redriven and not
+// done, however long that is, and ends then, although the counter of dead letters stays.
+func TestDeadLetterAlert(t *testing.T) {
+	var file alertRules
+	readYAML(t, deployed(t, "deploy", "prometheus", "alerts.yml"), &file)
+	i := slices.IndexFunc(file.Groups[0].Rules, func(r struct {
+		Alert, Expr, For    string
+		Labels, Annotations map[string]string
+	}) bool {
+		return r.Alert == "EventhubDeadLetters"
+	})
+	f := filled()
+	f.engine.Groups[0].DeadLettered = 2
+	hub := open(t, f.config())
+	var scrapes []promeval.Scrape
+	now := time.Unix(1_000_000, 0)
+	for _, tt := range []struct {
+		open, redriven uint64
+		after          time.Duration
+		want           string
+	}{
+		{0, 0, 0, ""},
+		{2, 0, time.Minute, `{group="billing",topic="orders"} 2`},
+		{2, 0, 24 * time.Hour, `{group="billing",topic="orders"} 2`},
+		{1, 1, time.Minute, `{group="billing",topic="orders"} 2`},
+		{0, 1, 24 * time.Hour, `{group="billing",topic="orders"} 1`},
+		{0, 0, time.Minute, ""},
+	} {
+		now = now.Add(tt.after)
+		f.engine.Groups[0].OpenLetters, f.engine.Groups[0].Redriven = tt.open, tt.redriven
+		scrapes = append(scrapes, promeval.Parse(now, get(hub, "/metrics").Body.String()))
+		active, err := promeval.Firing(file.Groups[0].Rules[i].Expr, scrapes...)
+		if got := strings.Join(active, ","); got != tt.want || err != nil {
+			t.Errorf("%d open and %d redriven after %s: the alert has %s, %v; want %s", tt.open, tt.redriven, tt.after, got, err, tt.want)
 		}
 	}
 }

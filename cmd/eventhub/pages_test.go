@@ -237,6 +237,7 @@ var notRun = map[string]struct {
 	"docs/install.md":         {0, "it installs on the machine; TestInstall runs make install into a directory"},
 	"docs/operations.md":      {0, "views of a group with a history; the tests of ops ask for each"},
 	"docs/protocol.md":        {1, "it needs a WebSocket client that no test has; TestFramesOfThePage reads its frames"},
+	"docs/runbooks.md":        {0, "TestRunbooks runs them, each against a hub in the state of its alert"},
 	"docs/security.md":        {1, "it listens on all addresses of the machine"},
 	"docs/troubleshooting.md": {0, "TestScripts runs its commands, in dlq.txtar"},
 	"examples/README.md":      {2, "the tests of examples run the programs, curl.sh among them"},
