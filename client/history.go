@@ -71,8 +71,8 @@ func (a *Admin) ExportTo(ctx context.Context, q admin.ReplayQuery, w io.Writer) 
 }
 
 func exportQuery(q admin.ReplayQuery) (url.Values, error) {
-	if !q.Filter.IsZero() {
-		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "an export has no filter, and %s is given", q.Filter)
+	if err := q.Filter.Validate(); err != nil {
+		return nil, err
 	}
 	if q.Life != 0 {
 		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "an export has no life, and %d is given", q.Life)
@@ -92,6 +92,14 @@ func exportQuery(q admin.ReplayQuery) (url.Values, error) {
 	case eventhub.StartOffset:
 		query.Set("offset", strconv.FormatUint(s.Offset, 10))
 	}
+	if f := q.Filter; f != nil {
+		setGiven(query, "filter", f.CEL)
+		setGiven(query, "key", f.Key)
+		query["tag"] = f.Tags
+		for name, value := range f.Headers {
+			query.Add("header", name+":"+value)
+		}
+	}
 	if q.ToTS != 0 {
 		query.Set("to_ts", strconv.FormatInt(q.ToTS, 10))
 	}
@@ -109,8 +117,7 @@ func (l *lineCount) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Replay is as [admin.History] promises it, except that q has no Filter and no Life, and
-// that the record changes after visit has returned.
+// Replay is as [admin.History] promises it, except that q has no Life, and that the record changes after visit has returned.
 func (a *Admin) Replay(ctx context.Context, q admin.ReplayQuery, visit func(topic string, item eventhub.Item) error) error {
 	_, err := a.ExportTo(ctx, q, &lineVisitor{visit: visit})
 	return err

@@ -164,8 +164,8 @@ func TestReplayOverHTTP(t *testing.T) {
 	for q, code := range map[*admin.ReplayQuery]eventhub.Code{
 		{Topic: "c", Start: eventhub.Start{Kind: eventhub.StartAfterID, AfterID: "gone"}}: eventhub.CodeUnknownID,
 		{Topic: "a b"}: eventhub.CodeBadTopic,
-		{Topic: "c", Filter: &eventhub.Filter{Key: "k"}}: eventhub.CodeUnsupportedOp,
-		{Topic: "c", Life: 1}:                            eventhub.CodeUnsupportedOp,
+		{Topic: "c", Filter: &eventhub.Filter{Tags: []string{""}}}: eventhub.CodeBadRequest,
+		{Topic: "c", Life: 1}: eventhub.CodeUnsupportedOp,
 	} {
 		if err := adm.Replay(t.Context(), *q, nil); eventhub.ErrorCode(err) != code {
 			t.Errorf("%+v: %v; want %s", q, err, code)

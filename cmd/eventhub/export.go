@@ -55,6 +55,9 @@ replaced. If the output is cut short in a pipe, the exit code shows it.`,
 		m := newMeter(cmd.ErrOrStderr(), "exported", !to.terminal)
 		ctx, reached, cancel := r.untilReached(cmd.Context())
 		defer cancel()
+		if q.Filter != nil { // as in replay
+			reached()
+		}
 		done, err := adm.ExportTo(ctx, q, io.MultiWriter(m.onFirst(reached), to.w))
 		m.end()
 		if err = to.close(err); err != nil {

@@ -17,6 +17,7 @@ import (
 
 // window is the part of the past that a command reads.
 type window struct {
+	filterFlags
 	from, to string
 	limit    int
 }
@@ -27,6 +28,7 @@ func (w *window) register(cmd *cobra.Command) {
 	toFlag(cmd, &w.to)
 	olderFlag(cmd, "to-ts", &w.to, "to")
 	flags.IntVar(&w.limit, "limit", 0, "stop after so many events")
+	w.filterFlags.register(cmd)
 }
 
 // query makes a query of it.
@@ -47,6 +49,15 @@ func (w *window) query(cmd *cobra.Command, topic string) (admin.ReplayQuery, err
 		return q, usageError{errors.New("--from latest: after the latest event there is nothing to read; 'eventhub sub' waits for what comes")}
 	case eventhub.IsPattern(topic) && (kind == eventhub.StartOffset || kind == eventhub.StartAfterID):
 		return q, usageError{fmt.Errorf("--from %s is a place in one topic, and %q is a pattern", w.from, topic)}
+	}
+	if err := w.read(cmd); err != nil {
+		return q, usageError{err}
+	}
+	if w.filters(cmd) {
+		if err := w.filter.Validate(); err != nil {
+			return q, usageError{errors.New(eventhub.AsError(err).Message)}
+		}
+		q.Filter = &w.filter
 	}
 	given := cmd.Flags().Changed
 	if q.ToTS, err = readTo(w.to, given("to") || given("to-ts")); err != nil {
@@ -72,9 +83,11 @@ func replayCommand() *cobra.Command {
 		Short: "Print the past of a topic",
 		Long: `Prints the events that a topic has, from --from on, up to the newest one that there was
 when it began; of a PATTERN one topic after the other, by name. It is no member of a
-group and changes nothing.`,
+group and changes nothing. The filters are those of sub, and the hub applies them; what does
+not pass does not count for --limit.`,
 		Example: `  eventhub replay orders --from 2h
   eventhub replay orders --from after:0199a1f9-731b-7d16-b8f6-fb271d31714f --limit 10 -o payload
+  eventhub replay orders --from 1d --filter 'event.payload.total > 100.0' --filter-key 'customer-7'
   eventhub replay '**.dlq' -o ndjson`,
 		Args: words("TOPIC"),
 	}
@@ -94,6 +107,9 @@ group and changes nothing.`,
 		defer adm.Close()
 		ctx, reached, cancel := r.untilReached(cmd.Context())
 		defer cancel()
+		if q.Filter != nil { // the first event that passes may be far away
+			reached()
+		}
 		out := results(cmd)
 		buffered := bufio.NewWriterSize(out, 64<<10)
 		render := output.Events(format.Format, out.Color, args, false)

@@ -29,13 +29,12 @@ type following struct {
 	maxInFlight int
 	ackTimeout  time.Duration
 	conflate    time.Duration
-	filter      eventhub.Filter
-	wanted      []string // headers of filter
-	format      output.Choice
-	execution   execution // of --exec
-	nack        bool
-	reason      string
-	terminal    bool
+	filterFlags
+	format    output.Choice
+	execution execution // of --exec
+	nack      bool
+	reason    string
+	terminal  bool
 
 	topics   []string // or patterns
 	patterns []eventhub.Pattern
@@ -115,10 +114,7 @@ percent sign, \n \t \r \\ as usual.`,
 	flags.BoolVar(&f.caughtUp, "until-caught-up", false, "stop when all that was there at the beginning is done")
 	flags.VarP(&f.format, "output", "o", "how to print events: "+f.format.Names())
 	flags.StringVarP(&f.template, "format", "f", "", `pattern for each event, such as '%o %s\n'`)
-	flags.StringVar(&f.filter.Key, "filter-key", "", "only events with this key")
-	flags.StringArrayVar(&f.wanted, "filter-header", nil, "only events with this header, name=value; repeat for more")
-	flags.StringArrayVar(&f.filter.Tags, "filter-tag", nil, "only events with this tag; repeat for more")
-	flags.StringVar(&f.filter.CEL, "filter", "", "only events for which this CEL expression is true")
+	f.filterFlags.register(cmd)
 	flags.DurationVar(&f.conflate, "conflate", 0, "without --group: the newest event of each topic and key once in this time, not those before it")
 	flags.StringVar(&f.ordering, "ordering", "", "of a group that is created: none, or key, which delivers the events of a key one by one")
 	flags.IntVar(&f.maxAttempts, "max-attempts", 0, "of a group that is created: attempts before an event becomes a dead letter (default 5)")
@@ -134,7 +130,7 @@ percent sign, \n \t \r \\ as usual.`,
 		cmd.MarkFlagsMutuallyExclusive("exec", other)
 	}
 	cmd.MarkFlagsMutuallyExclusive("output", "format")
-	f.register(cmd)
+	f.reach.register(cmd)
 	f.registerName(cmd)
 	cmd.ValidArgsFunction = completeNames(&f.reach, true, false)
 	return cmd
@@ -177,11 +173,8 @@ func (f *following) args(cmd *cobra.Command, args []string) error {
 	if f.many() && (f.start.Kind == eventhub.StartAfterID || f.start.Kind == eventhub.StartOffset) {
 		return fmt.Errorf("--from %s means a place in one topic; more are asked for", f.from)
 	}
-	if f.filter.Headers, err = input.Headers(f.wanted); err != nil {
-		return fmt.Errorf("--filter-header: %w", err)
-	}
-	if f.filters(cmd) && f.filter.IsZero() {
-		return errors.New("the filter is empty, and would let every event pass")
+	if err := f.read(cmd); err != nil {
+		return err
 	}
 	if flags.Changed("format") {
 		if f.render, err = output.Template(f.template); err != nil {
@@ -241,11 +234,6 @@ func asUsage(err error) error {
 // many reports whether more than one topic may be meant.
 func (f *following) many() bool {
 	return len(f.topics) > 1 || len(f.topics) == 1 && eventhub.IsPattern(f.topics[0])
-}
-
-// filters reports whether a filter is given.
-func (f *following) filters(cmd *cobra.Command) bool {
-	return slices.ContainsFunc([]string{"filter-key", "filter-header", "filter-tag", "filter"}, cmd.Flags().Changed)
 }
 
 // validate checks what would be sent as the hub will.

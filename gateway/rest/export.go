@@ -81,10 +81,14 @@ func (a *API) export(w http.ResponseWriter, r *http.Request, access Access) (rep
 
 // exportQuery reads what is asked for, and whether it is to come as lines.
 func exportQuery(r *http.Request) (q admin.ReplayQuery, lines bool, err error) {
-	given, err := parameters(r, "topic", "from_ts", "to_ts", "after_id", "offset", "ndjson", "limit")
+	filter, given, err := filterParameters(r, "topic", "from_ts", "to_ts", "after_id", "offset", "ndjson", "limit")
+	if err == nil {
+		err = filter.Validate()
+	}
 	if err != nil {
 		return q, false, err
 	}
+	q.Filter = filter
 	q.Topic = given["topic"]
 	if q.Topic == "" {
 		return q, false, eventhub.Errorf(eventhub.CodeBadRequest, "topic is missing in the query")

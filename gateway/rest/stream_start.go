@@ -19,24 +19,14 @@ const maxHeadPages = 3
 
 // streamOptions reads what a stream is to have, and from where on.
 func streamOptions(r *http.Request) (o eventhub.TailOptions, patterns []eventhub.Pattern, _ error) {
-	filter, rest, err := streamFilter(r)
+	filter, q, err := filterParameters(r, "topics", "from", "ts", "after_id", "offset", "conflate_ms")
+	if err == nil {
+		err = notEmpty(q, "topics")
+	}
 	if err != nil {
 		return o, nil, err
 	}
-	q, err := single(rest, "topics", "from", "ts", "after_id", "offset", "filter", "key", "conflate_ms")
-	if err != nil {
-		return o, nil, err
-	}
-	filter.CEL, filter.Key = q["filter"], q["key"]
-	for _, name := range []string{"filter", "key", "topics"} {
-		if v, given := q[name]; given && v == "" {
-			return o, nil, eventhub.Errorf(eventhub.CodeBadRequest, "%s is empty; leave it out to ask for nothing", name)
-		}
-	}
-	o = eventhub.TailOptions{Topic: r.PathValue("topic")}
-	if !filter.IsZero() {
-		o.Filter = filter
-	}
+	o = eventhub.TailOptions{Topic: r.PathValue("topic"), Filter: filter}
 	if q["topics"] != "" {
 		o.Topics = list(q["topics"])
 	}
@@ -59,6 +49,34 @@ func streamOptions(r *http.Request) (o eventhub.TailOptions, patterns []eventhub
 	}
 	o = o.WithDefaults()
 	return o, patterns, o.Validate()
+}
+
+// filterParameters reads a query that may have a filter, nil for none, and these parameters.
+func filterParameters(r *http.Request, known ...string) (*eventhub.Filter, map[string]string, error) {
+	filter, rest, err := streamFilter(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	q, err := single(rest, append(known, "filter", "key")...)
+	if err == nil {
+		err = notEmpty(q, "filter", "key")
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if filter.CEL, filter.Key = q["filter"], q["key"]; filter.IsZero() {
+		filter = nil
+	}
+	return filter, q, nil
+}
+
+func notEmpty(q map[string]string, names ...string) error {
+	for _, name := range names {
+		if v, given := q[name]; given && v == "" {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "%s is empty; leave it out to ask for nothing", name)
+		}
+	}
+	return nil
 }
 
 // streamFilter reads what may be given in the query more than once, and returns the
