@@ -478,7 +478,7 @@ func TestLateAckAndPublishRefusedWaitsOn(t *testing.T) {
 				equal(t, "attempt", list[0].Attempt, 2)
 			} else {
 				equal(t, "delivered", len(again), 0)
-				equal(t, "stands", list[0].State, "waiting")
+				equal(t, "state", list[0].State, "waiting")
 			}
 		})
 	}
@@ -530,7 +530,7 @@ func TestAckAndPublishGivenUpInTheQueue(t *testing.T) {
 }
 
 // What an ack-and-publish publishes and nobody reads does not stay in memory because
-// somebody reads a little beside it.
+// somebody reads a little at the same time.
 func TestAckAndPublishCachesOnlyWhatIsRead(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		var last *byte // where the last record of the topic lay that was committed

@@ -108,7 +108,7 @@ func BenchmarkDeliver(b *testing.B) {
 }
 
 // BenchmarkAckAndPublish is the durable ack-and-publish in process: calls of 64 ack-and-publishes of one
-// event each, one call after the other, beside a publish of 64 events and 64 acks
+// event each, one call after the other, next to a publish of 64 events and 64 acks
 // of the same group, each with a commit.
 func BenchmarkAckAndPublish(b *testing.B) {
 	const each = 64

@@ -125,7 +125,7 @@ func (c *counts) snapshot() measure.Engine {
 }
 
 // groupCounts are what one group counts, under its lock. The fields that say how
-// the group stands are filled in when it is asked.
+// the group is now are filled in when it is asked.
 type groupCounts struct{ measure.Group }
 
 func newGroupCounts(topic, name string) groupCounts {

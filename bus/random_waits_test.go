@@ -269,9 +269,9 @@ func (w *waits) restart() {
 	w.start()
 }
 
-// stands says whether a group has acked an event by what is known, and whether it may be
+// hasAcked says whether a group has acked an event by what is known, and whether it may be
 // notified.
-func (g *waitGroup) stands(offset uint64, key string) (must, may bool) {
+func (g *waitGroup) hasAcked(offset uint64, key string) (must, may bool) {
 	switch {
 	case !strings.HasPrefix(key, g.key):
 		return false, true
@@ -297,7 +297,7 @@ func (w *waits) check() {
 		for _, name := range p.pub.WaitFor {
 			for _, g := range w.groups {
 				if g.name == name {
-					must, may := g.stands(offset, w.keys[offset-1])
+					must, may := g.hasAcked(offset, w.keys[offset-1])
 					p.acked[name] = p.acked[name] || may // a seek back comes too late for it
 					all, some = all && must, some && p.acked[name]
 				}

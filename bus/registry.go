@@ -127,8 +127,8 @@ func (r *registry) idle() map[groupKey]idleGroup {
 	return maps.Clone(r.groups)
 }
 
-// Measure returns what the engine has counted since it started and how it
-// stands. The first call reads all groups of the store; later ones cost no more
+// Measure returns what the engine has counted since it started and its
+// state. The first call reads all groups of the store; later ones cost no more
 // than what they return.
 func (b *Bus) Measure(ctx context.Context) (measure.Engine, error) {
 	if err := b.known.fill(ctx, b.store); err != nil {

@@ -64,7 +64,7 @@ type Config struct {
 	// token; given distinguishes an empty token from none. A nil error lets the request
 	// in; others are shown to the client. Required.
 	Authenticate func(ctx context.Context, token string, given bool) error
-	// Refused, where not nil, is told of each request that Authenticate, or a header that
+	// Refused, where not nil, is called for each request that Authenticate, or a header that
 	// has no token, keeps out: the address that it comes from, and why.
 	Refused func(remote string, err error)
 	// AuthRefused hands out how many peers were refused, at all doors; nil: nobody was.

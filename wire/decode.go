@@ -29,11 +29,11 @@ type Decoder struct {
 	in   bytes.Buffer // feeds json without a copy
 	json jsontext.Decoder
 
-	m      members
-	opts   []option
-	beside spellings // of options that the frame itself has, where those are no members
-	when   int       // options of the event being read that say when it enters the log
-	text   []byte    // of the string unescaped last
+	m     members
+	opts  []option
+	stray spellings // of options that the frame itself has, where those are no members
+	when  int       // options of the event being read that say when it enters the log
+	text  []byte    // of the string unescaped last
 
 	topics, groups names
 	pattern        string         // the one that was found valid last
@@ -141,7 +141,7 @@ func (d *Decoder) forget(size int) {
 
 func (d *Decoder) decode(frame []byte, req *Request) error {
 	reset(req)
-	d.beside = 0
+	d.stray = 0
 	if cap(d.text) > maxKeptText {
 		d.text = nil
 	}
@@ -243,7 +243,7 @@ func (d *Decoder) splitObject() error {
 		if slot := d.m.slot(name); slot != nil {
 			*slot = value
 		} else if !absent(value) {
-			d.beside.add(name)
+			d.stray.add(name)
 		}
 	}
 }

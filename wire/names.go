@@ -54,15 +54,15 @@ func (s *spellings) add(name []byte) {
 // others.
 func (d *Decoder) misplaced(op Op) spellings {
 	if !absent(d.m.delayMs) && op != OpNack {
-		d.beside.add([]byte("delay_ms"))
+		d.stray.add([]byte("delay_ms"))
 	}
 	if !absent(d.m.id) && op != OpAck && op != OpNack && op != OpModack && op != OpCancel {
-		d.beside.add([]byte("id"))
+		d.stray.add([]byte("id"))
 	}
-	return d.beside
+	return d.stray
 }
 
-// belongInOpts is the error for options beside the opts of a frame: those that are the
+// belongInOpts is the error for options outside the opts of a frame: those that are the
 // op's own, or the first one of another op.
 func (s spellings) belongInOpts(op Op) error {
 	var own []string
@@ -93,7 +93,7 @@ func (s spellings) belongInOpts(op Op) error {
 }
 
 // rename gives an option its name if it has an alias of that, and reports whether it had.
-// The alias beside the name, among the options of the same object, is an error.
+// The alias together with the name, among the options of the same object, is an error.
 func rename(all []option, o *option) (alias bool, _ error) {
 	for i := range naming.Aliases {
 		a := &naming.Aliases[i]

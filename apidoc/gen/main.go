@@ -8,7 +8,7 @@
 //
 //	problems: [bad_request, not_found]
 //
-// of an operation becomes its responses of these names, beside those that every
+// of an operation becomes its responses of these names, besides those that every
 // guarded operation has; "problems: none" is for one without any.
 package main
 

@@ -445,7 +445,7 @@ func withoutNull(v object) object {
 }
 
 // TestNoOtherOptions: the hub takes no name, in any frame, that the document does
-// not list, and refuses those of options beside opts. Tried are all that are in its sources: a name that a frame reads is
+// not list, and refuses those of options outside opts. Tried are all that are in its sources: a name that a frame reads is
 // refused there with a value of the wrong type, one in opts and in events because it is
 // unknown.
 func TestNoOtherOptions(t *testing.T) {

@@ -70,7 +70,7 @@ func order(id string) eventhub.Event {
 	}
 }
 
-// connect makes two connections, of which the first is looked at, and closed.
+// connect makes two connections; the first is looked at, and closed.
 func (w *world) connect(tb testing.TB) {
 	tb.Helper()
 	for range 2 {

@@ -116,7 +116,7 @@ func lintSchema(t *testing.T, d *document, pointer string) {
 		return
 	}
 	if s["$ref"] != nil && len(s) > 1 {
-		t.Errorf("%s: %s has names beside its $ref", d.name, pointer)
+		t.Errorf("%s: %s has names next to its $ref", d.name, pointer)
 	}
 	if value, ok := s["default"]; ok {
 		if err := d.schema(pointer).Validate(value); err != nil {

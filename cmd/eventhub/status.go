@@ -135,7 +135,7 @@ func (r *reach) status(cmd *cobra.Command, settings *config.Settings) (*state, e
 	return s, nil
 }
 
-// opsAddr is where the operations listener is, if nobody says so beside the hub.
+// opsAddr is where the operations listener is, if only the hub was named.
 func (r *reach) opsAddr(settings *config.Settings) (string, error) {
 	addr := settings.Text("ops")
 	if settings.Source("ops").Kind == config.FromDefault {

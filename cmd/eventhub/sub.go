@@ -79,7 +79,7 @@ that run come to their end; a second one ends them (SIGTERM), and their events c
 The environment has EVENTHUB_TOPIC, _GROUP, _ID, _OFFSET, _KEY, _TS and _COMMITTED_TS (epoch
 ms), _SID, _TAGS and _CAUSED_BY (joined by commas), _HEADERS (a JSON object), a variable for
 each header (x-tenant is EVENTHUB_HEADER_X_TENANT), _ATTEMPT, _MAX_ATTEMPTS and _REDRIVEN;
-those of which the event has nothing are empty. EVENTHUB_URL is the hub's.
+a variable is empty if the event has nothing for it. EVENTHUB_URL is the hub's.
 
 --nack refuses what is printed, with --reason; with --terminal each event is a dead letter
 at once.

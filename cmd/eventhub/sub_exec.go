@@ -201,7 +201,7 @@ func (e *execution) run(d *eventhub.Delivery, event *eventhub.Event) error {
 	return &refusal{max(exit.ExitCode(), 0), text}
 }
 
-// variables are what a command is told of its event, see describe.
+// variables are what a command gets of its event, see describe.
 var variables = []string{"TOPIC", "GROUP", "ID", "OFFSET", "KEY", "TS", "COMMITTED_TS", "SID", "TAGS", "CAUSED_BY", "HEADERS", "ATTEMPT", "MAX_ATTEMPTS", "REDRIVEN"}
 
 const (
@@ -209,7 +209,7 @@ const (
 	headerPrefix   = "HEADER_"
 )
 
-// outerEnvironment leaves out what an outer command is told of its event.
+// outerEnvironment leaves out what an outer command got of its event.
 func outerEnvironment(all []string) []string {
 	return slices.DeleteFunc(all, func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")

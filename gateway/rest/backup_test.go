@@ -128,14 +128,14 @@ func TestBackupsToSlowClients(t *testing.T) {
 		for range maxCopies {
 			answer := ask()
 			if answer.StatusCode != 200 {
-				t.Fatalf("beside %d slow clients: %s", len(slow), answer.Status)
+				t.Fatalf("next to %d slow clients: %s", len(slow), answer.Status)
 			}
 			slow = append(slow, answer)
 		}
 		more := ask()
 		more.Body.Close()
 		if more.StatusCode != 503 || more.Header.Get("Retry-After") != "10" {
-			t.Errorf("beside %d: %d %v", maxCopies, more.StatusCode, more.Header)
+			t.Errorf("next to %d: %d %v", maxCopies, more.StatusCode, more.Header)
 		}
 		if len(entries(t, scratch)) != maxCopies {
 			t.Errorf("in scratch: %v", entries(t, scratch))

@@ -70,7 +70,7 @@ type Config struct {
 	// Authenticate is asked for every request with its bearer token. Its errors
 	// are shown to the client.
 	Authenticate func(ctx context.Context, token string, given bool) (Access, error)
-	// Refused, where not nil, is told of each request that Authenticate, or a header that
+	// Refused, where not nil, is called for each request that Authenticate, or a header that
 	// has no token, keeps out: the address that it comes from, and why.
 	Refused func(remote string, err error)
 	// Open says that Authenticate lets in whoever comes. Requests over loopback

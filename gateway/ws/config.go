@@ -31,7 +31,7 @@ type Config struct {
 	// which before the first success it does after AuthWait. Errors are
 	// *eventhub.Error (CodeNoToken, CodeBadToken). Required.
 	Authenticate func(ctx context.Context, token string, hasToken bool) (Access, error)
-	// Refused is told of each frame that Authenticate, or its lack before other frames, keeps
+	// Refused is called for each frame that Authenticate, or its lack before other frames, keeps
 	// out: the address that it comes from, and why. Default: nothing happens.
 	Refused func(remote string, err error)
 	// Info is what the OK of an AUTH says. Its protocol is filled in, and its limits

@@ -316,7 +316,7 @@ func TestWithCopy(t *testing.T) {
 	}
 	holds(t, dir, before...)
 	if left, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(left) != 1 {
-		t.Errorf("beside the backup: %v, %v", left, err)
+		t.Errorf("next to the backup: %v, %v", left, err)
 	}
 	if err := WithCopy(filepath.Dir(dir), nil); !isPlace(err) {
 		t.Errorf("what is no store: %v", err)

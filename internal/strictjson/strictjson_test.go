@@ -134,7 +134,7 @@ func TestUnmarshalTakesAliases(t *testing.T) {
 		Any   json.RawMessage `json:"any"`
 	}
 	if err := Unmarshal([]byte(`{"any":{"n":1.50,"s":"\u0061/\/"},"afterId":"a"}`), &raw); err != nil || string(raw.Any) != `{"n":1.50,"s":"\u0061/\/"}` {
-		t.Errorf("the tokens beside an alias became %s, %v", raw.Any, err)
+		t.Errorf("the tokens next to an alias became %s, %v", raw.Any, err)
 	}
 	for in, want := range map[string]string{
 		`{"afterId":"a","from_ts":5}`:            `{"after_id":"a","from_ts":5,"in":null,"list":null}`,

@@ -412,7 +412,7 @@ func TestSlowDisk(t *testing.T) {
 	ctx := context.Background()
 	mem := vfs.NewCrashableMem()
 	s := mustOpen(t, onMem(t, faultfs.Wrap(mem, slow)))
-	var work, beside sync.WaitGroup
+	var work, others sync.WaitGroup
 	var acked [4]atomic.Int64
 	for p := range acked {
 		work.Go(func() {
@@ -433,7 +433,7 @@ func TestSlowDisk(t *testing.T) {
 	})
 	done := make(chan struct{})
 	again := func(what string, do func(n int) error) {
-		beside.Go(func() {
+		others.Go(func() {
 			for n := 0; ; n++ {
 				if err := do(n); err != nil {
 					t.Errorf("%s: %v", what, err)
@@ -464,7 +464,7 @@ func TestSlowDisk(t *testing.T) {
 	})
 	work.Wait()
 	close(done)
-	beside.Wait()
+	others.Wait()
 	mustClose(t, s)
 	s = mustOpen(t, onMem(t, mem))
 	defer mustClose(t, s)

@@ -40,7 +40,7 @@ type Step interface {
 	Gather()
 	// Enter marks the events of all steps that were gathered of the same group, adds the
 	// group's state to the unit, once for all of them, and reports whether this step
-	// stands. One that does not has answered its caller.
+	// is part of it. One that is not has answered its caller.
 	Enter(*store.Unit) bool
 	// Succeeded takes the events off and answers: the step is in the store. What was
 	// published has its results.

@@ -46,8 +46,8 @@ func Missing(ctx context.Context, s store.Store, topic, group string) error {
 	return eventhub.Errorf(eventhub.CodeNotSubscribed, "there is no group %q in topic %q%s", group, topic, naming.DidYouMean(group, names))
 }
 
-// MissingTopics is Missing for what a live tail names: topics, and patterns, of which each
-// has to match one.
+// MissingTopics is Missing for what a live tail names: topics, and patterns. Each pattern
+// has to match a topic.
 func MissingTopics(ctx context.Context, s store.Store, patterns []eventhub.Pattern) error {
 	for _, p := range patterns {
 		if !eventhub.IsPattern(p.String()) {

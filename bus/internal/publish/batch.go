@@ -10,7 +10,7 @@ import (
 	"eventhub/store"
 )
 
-// Batch is a list of publications, each of which is one unit or is refused.
+// Batch is a list of publications. Each is one unit or is refused.
 type Batch struct {
 	commit.Request
 	encoder

@@ -173,7 +173,7 @@ func TestSweeperYields(t *testing.T) {
 		time.Sleep(time.Second) // what was found out of the disk holds for a while
 		full := steps(true)
 		if idle < 1900 || busy > 110 || full < 1900 {
-			t.Errorf("in 10 s there were %d steps with nobody else, %d beside commits, %d with a full disk; want at least 1900, at most 110, at least 1900", idle, busy, full)
+			t.Errorf("in 10 s there were %d steps with nobody else, %d with commits, %d with a full disk; want at least 1900, at most 110, at least 1900", idle, busy, full)
 		}
 	})
 }

@@ -30,7 +30,7 @@ type Line struct {
 }
 
 // Chunk is the lines that one look at the input brought, so that a slow writer's
-// lines are handed on at once and a fast one's many at a time. Err, beside or
+// lines are handed on at once and a fast one's many at a time. Err, with or
 // without lines, ends the input; its end is io.EOF.
 type Chunk struct {
 	Lines []Line
