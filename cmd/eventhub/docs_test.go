@@ -53,6 +53,9 @@ the environment variable in its brackets.
 | 3 | no hub can be reached |
 | 4 | denied: no token, a wrong one, or one without the right |
 
+Other words for commands: ` + "`publish` (`pub`), `consume`, `subscribe` and `tail` (`sub`), `trace ID` (`get --trace ID`)," + `
+` + "`topics` (`topic ls`), `groups` (`group ls`)." + ` A misspelt command or flag is answered with the one that may be meant.
+
 A test generates this page from the commands themselves.
 `
 

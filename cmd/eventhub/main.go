@@ -47,7 +47,7 @@ func run(args []string) int {
 	ctx, stop := untilSignal()
 	defer stop()
 	root := rootCommand()
-	root.SetArgs(args)
+	root.SetArgs(inOtherWords(args))
 	cmd, err := root.ExecuteContextC(ctx)
 	code := exitCode(err)
 	if code == exitDone {
@@ -104,18 +104,27 @@ func rootCommand() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddGroup(&cobra.Group{ID: "run", Title: "Run a hub:"}, &cobra.Group{ID: "use", Title: "Use a hub:"})
-	for _, c := range []*cobra.Command{serveCommand(), demoCommand()} {
-		c.GroupID = "run"
-		root.AddCommand(c)
+	root.SetFlagErrorFunc(flagError)
+	root.Version = versionString()
+	root.SetVersionTemplate(versionLine())
+	for _, g := range []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"everyday", "Everyday:", []*cobra.Command{pubCommand(), subCommand(), getCommand(), statusCommand()}},
+		{"admin", "Administration:", []*cobra.Command{topicCommand(), groupCommand(), dlqCommand(), scheduleCommand(), replayCommand(), connectionsCommand()}},
+		{"run", "Run and check a hub:", []*cobra.Command{serveCommand(), configCommand(), healthCommand(), checkCommand(), benchCommand(), demoCommand()}},
+		{"copy", "Copies of the data:", []*cobra.Command{exportCommand(), importCommand(), backupCommand(), verifyCommand(), restoreCommand()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+		for _, c := range g.commands {
+			c.GroupID = g.id
+			c.Aliases = append(c.Aliases, wordsFor(c.Name())...)
+			root.AddCommand(c)
+		}
 	}
-	for _, c := range []*cobra.Command{pubCommand(), subCommand(), getCommand(), topicCommand(), groupCommand(), dlqCommand(), scheduleCommand(), connectionsCommand(),
-		replayCommand(), exportCommand(), importCommand(), backupCommand(), checkCommand(), healthCommand(), statusCommand(), benchCommand()} {
-		c.GroupID = "use"
-		root.AddCommand(c)
-	}
-	root.AddCommand(configCommand(), restoreCommand(), verifyCommand(), completionCommand(), versionCommand())
+	root.AddCommand(completionCommand(), versionCommand())
+	setHelp(root)
 	adopt(root)
 	return root
 }
@@ -123,6 +132,7 @@ func rootCommand() *cobra.Command {
 // adopt makes what cobra finds wrong with flags and arguments, here and below, an
 // error of usage. A command that only holds others shows its help.
 func adopt(cmd *cobra.Command) {
+	cmd.SuggestFor = append(cmd.SuggestFor, otherNames[cmd.Name()]...)
 	if cmd.HasSubCommands() && cmd.Run == nil && cmd.RunE == nil {
 		cmd.Args, cmd.SuggestionsMinimumDistance = onlySubcommands, 2
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }

@@ -39,6 +39,11 @@ type build struct {
 	Arch    string `json:"arch"`
 }
 
+// versionLine is the version for people.
+func versionLine() string {
+	return fmt.Sprintf("eventhub %s %s %s/%s\n", versionString(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
 func versionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
@@ -49,7 +54,7 @@ func versionCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		b := build{versionString(), runtime.Version(), runtime.GOOS, runtime.GOARCH}
 		return output.Document(results(cmd), format.Format, b, func(w io.Writer) error {
-			_, err := fmt.Fprintf(w, "eventhub %s %s %s/%s\n", b.Version, b.Go, b.OS, b.Arch)
+			_, err := io.WriteString(w, versionLine())
 			return err
 		})
 	}
