@@ -157,7 +157,11 @@ func (l *progressLine) show(p bench.Progress) {
 	if p.Total > 0 {
 		text += fmt.Sprintf(" of %s (%d %%)", output.Count(p.Total), p.Done*100/p.Total)
 	}
-	text += fmt.Sprintf(", %s/s", output.Count(int64(p.PerSecond)))
+	l.say(text + fmt.Sprintf(", %s/s", output.Count(int64(p.PerSecond))))
+}
+
+// say replaces what the line has.
+func (l *progressLine) say(text string) {
 	pad := max(l.shown-len(text), 0)
 	l.shown = len(text)
 	fmt.Fprintf(l.w, "\r%s%s", text, strings.Repeat(" ", pad))
@@ -166,6 +170,7 @@ func (l *progressLine) show(p bench.Progress) {
 func (l *progressLine) clear() {
 	if l.shown > 0 {
 		fmt.Fprintf(l.w, "\r%s\r", strings.Repeat(" ", l.shown))
+		l.shown = 0
 	}
 }
 

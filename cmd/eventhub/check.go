@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,6 +24,12 @@ const (
 	checkTopic  = "eventhub-check"
 	checkGroup  = "eventhub-check"
 	checkEvents = 10
+
+	maxBurst = 1_000_000
+	// maxAcked is how many deliveries one frame acks.
+	maxAcked = 1000
+	// burstBatch is how many events of a burst are one publication.
+	burstBatch = 100
 )
 
 // checking is one run of `eventhub check`: steps that each need the one before.
@@ -32,6 +40,7 @@ const (
 type checking struct {
 	reach
 	within time.Duration
+	burst  int // events
 	format *output.Choice
 
 	out   *output.Results
@@ -43,6 +52,8 @@ type checking struct {
 	inbox  *checkInbox
 	sub    eventhub.Subscription
 	last   uint64 // the highest offset that was published
+
+	progress *progressLine // nil: nobody looks
 }
 
 // step is one line of the report.
@@ -59,15 +70,17 @@ func checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Publish to a running hub, and see the events delivered and acked",
-		Long: fmt.Sprintf(`Publishes %d events to the topic %s of a running hub as a member of the group
+		Long: fmt.Sprintf(`Publishes %d events, or those of --burst, to the topic %s of a running hub as a member of the group
 %s there, sees them delivered and acked, and the group's lag go to 0. Prints
 each step with the time it took. Where one fails, its name is in the message, and the
-exit code is not 0. The topic and the group stay; the hub's own state is not touched.`, checkEvents, checkTopic, checkGroup),
+exit code is not 0. The topic and the group stay; the hub's own state is not touched. On a
+terminal standard error shows how far it is.`, checkEvents, checkTopic, checkGroup),
 		Args: words(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return k.run(cmd) },
 	}
 	k.format = formatFlag(cmd, listFormats)
 	cmd.Flags().DurationVar(&k.within, "within", 30*time.Second, "how long all steps together may take")
+	cmd.Flags().IntVar(&k.burst, "burst", checkEvents, "publish so many events as fast as the hub takes them, and see the lag back at 0")
 	k.register(cmd)
 	k.registerName(cmd)
 	return cmd
@@ -83,8 +96,14 @@ func (k *checking) run(cmd *cobra.Command) error {
 	if k.within <= 0 {
 		return usageError{fmt.Errorf("--within is %s; it must be positive", k.within)}
 	}
+	if k.burst < 1 || k.burst > maxBurst {
+		return usageError{fmt.Errorf("--burst is %d; 1 to %d are allowed", k.burst, maxBurst)}
+	}
 	if err := k.resolve(cmd); err != nil {
 		return err
+	}
+	if output.IsTerminal(cmd.ErrOrStderr()) {
+		k.progress = &progressLine{w: cmd.ErrOrStderr()}
 	}
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), k.within, fmt.Errorf("not done within %s", k.within))
 	defer cancel()
@@ -125,6 +144,9 @@ func (k *checking) run(cmd *cobra.Command) error {
 func (k *checking) step(ctx context.Context, name string, do func(context.Context) (string, error)) error {
 	began := time.Now()
 	detail, err := do(ctx)
+	if k.progress != nil {
+		k.progress.clear()
+	}
 	s := step{Step: name, OK: err == nil, MS: float64(time.Since(began).Microseconds()) / 1000, Detail: detail}
 	if err != nil {
 		s.Error = "failed"
@@ -163,7 +185,8 @@ func (k *checking) connect(cmd *cobra.Command) (string, error) {
 
 func (k *checking) subscribe(ctx context.Context) (string, error) {
 	k.inbox = &checkInbox{news: make(chan struct{}, 1), arrived: make(chan struct{}, 1)}
-	sub, err := k.client.Subscribe(ctx, eventhub.GroupOptions{Topic: checkTopic, Group: checkGroup}, k.inbox)
+	sub, err := k.client.Subscribe(ctx, eventhub.GroupOptions{Topic: checkTopic, Group: checkGroup,
+		MaxInFlight: min(max(eventhub.DefaultMaxInFlight, k.burst), maxAcked)}, k.inbox)
 	if err != nil {
 		return "", err
 	}
@@ -176,8 +199,8 @@ func (k *checking) subscribe(ctx context.Context) (string, error) {
 
 func (k *checking) publish(ctx context.Context) (string, error) {
 	run := eventid.New()
-	events := make([]eventhub.Event, checkEvents)
-	ids := make(map[string]bool, checkEvents)
+	events := make([]eventhub.Event, k.burst)
+	ids := make(map[string]bool, k.burst)
 	for i := range events {
 		payload, err := json.Marshal(map[string]any{"check": run, "event": i + 1})
 		if err != nil {
@@ -186,13 +209,28 @@ func (k *checking) publish(ctx context.Context) (string, error) {
 		events[i] = eventhub.Event{Topic: checkTopic, ID: fmt.Sprintf("%s-%d", run, i+1), Payload: payload}
 		ids[events[i].ID] = true
 	}
-	k.inbox.expect(ids)
-	receipts, err := k.client.Publish(ctx, events...)
-	if err != nil {
-		return "", err
+	var pubs []eventhub.Publication
+	for batch := range slices.Chunk(events, burstBatch) {
+		pubs = append(pubs, eventhub.Publication{Events: batch})
 	}
-	k.last = receipts[len(receipts)-1].Offset
-	return fmt.Sprintf("%d events, offsets %d to %d", len(events), receipts[0].Offset, k.last), nil
+	k.inbox.expect(ids)
+	done := make(chan struct{})
+	k.client.Enqueue(ctx, pubs, func([]eventhub.Publication) { close(done) })
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	first := uint64(math.MaxUint64)
+	for i := range pubs {
+		if err := pubs[i].Err; err != nil {
+			return "", err
+		}
+		for _, r := range pubs[i].Receipts {
+			first, k.last = min(first, r.Offset), max(k.last, r.Offset)
+		}
+	}
+	return fmt.Sprintf("%s, offsets %d to %d", output.Things(k.burst, "event"), first, k.last), nil
 }
 
 func (k *checking) deliver(ctx context.Context) (string, error) {
@@ -200,11 +238,11 @@ func (k *checking) deliver(ctx context.Context) (string, error) {
 	missing := k.inbox.missing()
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("%d of %d events came: %w", checkEvents-missing, checkEvents, err)
+		return "", fmt.Errorf("%d of %d events came: %w", k.burst-missing, k.burst, err)
 	case missing > 0:
-		return fmt.Sprintf("%d events, and %d to another check", checkEvents-missing, missing), nil
+		return fmt.Sprintf("%s, and %d to another check", output.Things(k.burst-missing, "event"), missing), nil
 	}
-	return fmt.Sprintf("%d events", checkEvents), nil
+	return output.Things(k.burst, "event"), nil
 }
 
 func (k *checking) ack(ctx context.Context) (string, error) {
@@ -213,7 +251,7 @@ func (k *checking) ack(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("the cursor is at %d, and not at %d: %w", cursor, k.last, err)
 	}
-	return fmt.Sprintf("%d events, cursor %d", checkEvents, cursor), nil
+	return fmt.Sprintf("%s, cursor %d", output.Things(k.burst, "event"), cursor), nil
 }
 
 func (k *checking) lag(ctx context.Context) (string, error) {
@@ -242,12 +280,20 @@ func (k *checking) until(ctx context.Context, done func(*admin.GroupInfo) bool) 
 		if done(&g) {
 			return nil
 		}
+		k.show(&g)
 		select {
 		case <-k.inbox.news:
 		case <-time.After(wait): // nobody is notified of acks
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+	}
+}
+
+// show says how far the group is.
+func (k *checking) show(g *admin.GroupInfo) {
+	if k.progress != nil {
+		k.progress.say(fmt.Sprintf("%s of %s delivered, lag %s", output.Count(k.burst-k.inbox.missing()), output.Count(k.burst), output.Count(g.Lag)))
 	}
 }
 
