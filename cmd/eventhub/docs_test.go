@@ -70,7 +70,14 @@ func commandReference(root *cobra.Command) []byte {
 	var b bytes.Buffer
 	b.WriteString(referenceIntro)
 	b.WriteString("\n| Command | |\n|---|---|\n")
-	listCommands(&b, root)
+	for _, g := range append(root.Groups(), &cobra.Group{Title: "Other:"}) {
+		fmt.Fprintf(&b, "| **%s** | |\n", strings.TrimSuffix(g.Title, ":"))
+		for _, c := range described(root) {
+			if c.GroupID == g.ID {
+				listCommands(&b, c)
+			}
+		}
+	}
 	b.WriteString(connectionIntro)
 	shared := connectionFlags()
 	writeFlags(&b, shared, nil)
