@@ -46,7 +46,7 @@ func getCommand() *cobra.Command {
 		Long: `Prints the event with that id, or, without a topic, the events of all topics that have
 the id. -o json, ndjson and payload give it as it is stored.
 --history adds what became of it in each group, and the attempts that came to nothing:
-who held it, how it ended and why. JSON is then {"event":…,"groups":[…]}.
+who held it, how it ended and why. JSON is then {"event":…,"groups":[…]}, one for each event.
 --trace shows what caused the event and what it caused, across topics, as a tree: where
 each event is, when it was published, how its payload begins, and what became of it in
 each group.
@@ -59,7 +59,7 @@ each group.
 			switch {
 			case cmd.Flags().Changed("correlation"):
 				return words()(cmd, args)
-			case g.trace || len(args) < 2:
+			case len(args) < 2:
 				return words("ID")(cmd, args)
 			}
 			return words("TOPIC", "ID")(cmd, args)
@@ -88,7 +88,7 @@ each group.
 		case cmd.Flags().Changed("correlation"):
 			return g.printCorrelated(cmd, adm)
 		case g.trace:
-			return g.printTrace(cmd, adm, args[0])
+			return g.printTrace(cmd, adm, args)
 		case len(args) == 1:
 			return g.printFound(cmd, adm, args[0])
 		}
@@ -105,13 +105,11 @@ func (g *getting) check(cmd *cobra.Command, args []string) error {
 		return errors.New("--correlation is empty")
 	case (g.history || g.trace) && g.format.Format == output.Payload:
 		return errors.New("--history and --trace have no payload; say -o table, json or ndjson")
-	case g.history && len(args) == 1:
-		return errors.New("--history takes TOPIC and ID")
 	case cmd.Flags().Changed("depth") && !g.trace:
 		return errors.New("--depth goes with --trace")
 	case g.all && !lists:
 		return errors.New("--all goes with --correlation")
-	case cmd.Flags().Changed("limit") && len(args) == 2:
+	case cmd.Flags().Changed("limit") && len(args) == 2 && !g.trace:
 		return errors.New("--limit goes with --trace, with --correlation and with an ID without a topic")
 	case !lists && g.limit > admin.MaxPage:
 		return fmt.Errorf("--limit is %d; at most %d are shown", g.limit, admin.MaxPage)
@@ -127,12 +125,16 @@ func (g *getting) printOne(cmd *cobra.Command, adm *client.Admin, topic, id stri
 	if err != nil {
 		return err
 	}
-	out := results(cmd)
+	return g.printEvent(cmd, adm, results(cmd), topic, item)
+}
+
+// printEvent prints an event, with what became of it where that is asked for.
+func (g *getting) printEvent(cmd *cobra.Command, adm *client.Admin, out *output.Results, topic string, item eventhub.Item) error {
 	if !g.history {
 		return printItem(out, g.format.Format, item)
 	}
 	groups, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) ([]admin.EventGroup, error) {
-		return adm.EventGroups(ctx, topic, id)
+		return adm.EventGroups(ctx, topic, string(item.Record.ID()))
 	})
 	if err != nil {
 		return err
@@ -159,7 +161,7 @@ func (g *getting) printFound(cmd *cobra.Command, adm *client.Admin, id string) e
 				return err
 			}
 		}
-		if err := printItem(out, g.format.Format, e.Item); err != nil {
+		if err := g.printEvent(cmd, adm, out, e.Topic, e.Item); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"eventhub"
 	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/output"
@@ -20,7 +21,13 @@ import (
 const shownPreview = 48
 
 // printTrace prints the causes and effects of an event.
-func (g *getting) printTrace(cmd *cobra.Command, adm *client.Admin, id string) error {
+func (g *getting) printTrace(cmd *cobra.Command, adm *client.Admin, args []string) error {
+	id := args[len(args)-1]
+	if len(args) == 2 { // the event has to be in the topic
+		if _, err := ask(cmd.Context(), &g.reach, func(ctx context.Context) (eventhub.Item, error) { return adm.Event(ctx, args[0], id) }); err != nil {
+			return err
+		}
+	}
 	limit := admin.MaxTraceNodes
 	if cmd.Flags().Changed("limit") {
 		limit = g.limit
