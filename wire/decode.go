@@ -8,6 +8,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"eventhub"
+	"eventhub/internal/naming"
 )
 
 // Decoder reads the frames of one connection. The zero value is ready; it is
@@ -177,7 +178,7 @@ func (d *Decoder) decode(frame []byte, req *Request) error {
 	case OpCancel:
 		return d.readCancel(req)
 	}
-	return eventhub.Errorf(eventhub.CodeUnsupportedOp, "op %.48q is unknown", string(req.Op))
+	return eventhub.Errorf(eventhub.CodeUnsupportedOp, "op %.48q is unknown%s", string(req.Op), naming.DidYouMean(string(req.Op), ops))
 }
 
 // keptEvents is how many events a Request keeps memory for: a batch of 64, as the

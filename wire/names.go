@@ -10,6 +10,13 @@ import (
 	"eventhub/internal/naming"
 )
 
+// ops are the names of the frames of clients.
+var ops = []string{string(OpAuth), string(OpPublish), string(OpCancel), string(OpSubscribe), string(OpUnsubscribe), string(OpPause), string(OpResume),
+	string(OpAck), string(OpNack), string(OpModack)}
+
+// StartNames are the values of from.
+var StartNames = []string{"latest", "earliest", "ts", "after_id", "offset"}
+
 // The names that the objects in a frame may have.
 var (
 	publishOptions   = []string{"id", "ts", "key", "sid", "headers", "tags", "caused_by", "delay_ms", "deliver_at", "wait_for", "wait_ms"}

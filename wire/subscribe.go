@@ -316,7 +316,7 @@ func (s *startOpts) resolve(into *eventhub.Start) error {
 		}
 		into.Kind, into.Offset = eventhub.StartOffset, uint64(s.offset)
 	default:
-		return eventhub.Errorf(eventhub.CodeBadRequest, "from is %.48q; latest, earliest, ts, after_id and offset are allowed", s.from)
+		return eventhub.Errorf(eventhub.CodeBadRequest, "from is %.48q; latest, earliest, ts, after_id and offset are allowed%s", s.from, naming.DidYouMean(s.from, StartNames))
 	}
 	for _, place := range []struct {
 		name  string

@@ -82,6 +82,7 @@ func TestUnknownNames(t *testing.T) {
 		{"POST", "/v1/topics/t/groups/g/seek", `{"form":"earliest"}`, "/form is not a known name; did you mean from?"},
 		{"POST", "/v1/topics/t/groups/g/pull", `{"maxattempts":3}`, "did you mean max_attempts?"},
 		{"POST", "/v1/topics/t/groups/g/nack", `{"lease":["1-1-1"]}`, "did you mean leases?"},
+		{"POST", "/v1/topics/t/groups/g/seek?from=lates", "", "did you mean latest?"},
 		{"GET", "/v1/topics?zebra=5", "", `which this path does not know"`},
 	} {
 		if status, got, _ := c.request(tt.method, tt.target, tt.body); status != 400 || !strings.Contains(got, tt.says) {

@@ -10,6 +10,7 @@ import (
 	"eventhub/admin"
 	"eventhub/internal/naming"
 	"eventhub/internal/strictjson"
+	"eventhub/wire"
 )
 
 // maxStartBody is far more than a start needs.
@@ -128,7 +129,7 @@ func (g *givenStart) resolve() (eventhub.Start, error) {
 	case "offset":
 		start.Kind = eventhub.StartOffset
 	default:
-		return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "from is %.48q; latest, earliest, ts, after_id and offset are allowed", *g.From)
+		return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "from is %.48q; latest, earliest, ts, after_id and offset are allowed%s", *g.From, naming.DidYouMean(*g.From, wire.StartNames))
 	}
 	for _, place := range []struct {
 		name  string

@@ -20,6 +20,8 @@ import (
 	"syscall"
 
 	"golang.org/x/term"
+
+	"eventhub/internal/naming"
 )
 
 // Format is how results are printed.
@@ -47,19 +49,21 @@ func (c *Choice) Type() string { return "format" }
 // Set implements the flag.
 func (c *Choice) Set(s string) error {
 	if !slices.Contains(c.Allowed, Format(s)) {
-		return fmt.Errorf("%q is not one of %s", s, c.Names())
+		return fmt.Errorf("%q is not one of %s%s", s, c.Names(), naming.DidYouMean(s, c.names()))
 	}
 	c.Format = Format(s)
 	return nil
 }
 
 // Names lists what is allowed.
-func (c *Choice) Names() string {
+func (c *Choice) Names() string { return strings.Join(c.names(), ", ") }
+
+func (c *Choice) names() []string {
 	names := make([]string, len(c.Allowed))
 	for i, f := range c.Allowed {
 		names[i] = string(f)
 	}
-	return strings.Join(names, ", ")
+	return names
 }
 
 // ErrClosed is in the chain of a write's error when nobody reads the results any

@@ -210,6 +210,9 @@ func TestTemplate(t *testing.T) {
 
 func TestChoice(t *testing.T) {
 	c := Choice{Format: Table, Allowed: []Format{Table, JSON}}
+	if err := c.Set("jsn"); err == nil || err.Error() != `"jsn" is not one of table, json; did you mean json?` {
+		t.Errorf("jsn: %v", err)
+	}
 	if err := c.Set("ndjson"); err == nil || !strings.Contains(err.Error(), "table, json") || c.Format != Table {
 		t.Errorf("ndjson was taken: %v", err)
 	}
