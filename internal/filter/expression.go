@@ -164,6 +164,10 @@ func explain(message string) string {
 		return fmt.Sprintf("the expression nests too deeply; at most %d levels of parentheses, operators and members are expected", parseDepth-1)
 	case strings.HasPrefix(message, "undefined field "):
 		return oneLine(message + "; expected is one of " + fieldNames())
+	case strings.HasPrefix(message, "undeclared reference to "):
+		return oneLine(message) + undeclared(message)
+	case strings.HasPrefix(message, "syntax error: not understood: '= "):
+		return oneLine(message) + "; to compare, write =="
 	case strings.HasPrefix(message, "invalid matches argument"):
 		return "the pattern of matches is not understood, or too large; RE2 syntax is expected"
 	case !found:
@@ -174,6 +178,16 @@ func explain(message string) string {
 		tokens = "an operator or the end"
 	}
 	return oneLine(head) + ", expecting " + oneLine(tokens)
+}
+
+// undeclared says what may be meant by a name that the language does not know.
+func undeclared(message string) string {
+	_, name, _ := strings.Cut(message, "'")
+	name, _, _ = strings.Cut(name, "'")
+	if _, ok := fieldNamed(name); ok {
+		return "; write event." + name
+	}
+	return "; the one variable is event, and text is in quotes"
 }
 
 // oneLine keeps what can be read of a message: its first line, cut where it is

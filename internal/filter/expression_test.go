@@ -160,14 +160,16 @@ func TestReadsNoFurther(t *testing.T) {
 func TestRefusedExpressions(t *testing.T) {
 	rep := strings.Repeat
 	for _, tt := range []struct{ name, cel, says string }{
-		{"unknown variable", "event.key == 'a' &&\n  foo > 1", "filter.cel at 2:3: undeclared reference to 'foo'"},
+		{"unknown variable", "event.key == 'a' &&\n  foo > 1", "filter.cel at 2:3: undeclared reference to 'foo'; the one variable is event, and text is in quotes"},
+		{"member without event", `payload.status == "failed"`, "filter.cel at 1:1: undeclared reference to 'payload'; write event.payload"},
+		{"text without quotes", `event.payload.status == failed`, "filter.cel at 1:25: undeclared reference to 'failed'; the one variable is event, and text is in quotes"},
 		{"unknown member", `event.foo == 1`, "filter.cel at 1:6: undefined field 'foo'; expected is one of id, topic, key,"},
 		{"string", `event.key`, "filter.cel at 1:1: the expression is of type string; bool is expected"},
 		{"list", `event.tags`, "of type list(string); bool"},
 		{"dynamic", `event.payload.on`, "of type dyn; bool"},
 		{"no end", `event.key ==`, "filter.cel at 1:13: syntax error: mismatched input '<EOF>', expecting a value"},
 		{"too much", `event.key == "a" b`, "filter.cel at 1:18: syntax error: extraneous input 'b', expecting an operator or the end"},
-		{"assignment", `event.key = "a"`, "filter.cel at 1:11: syntax error: not understood: '= '"},
+		{"assignment", `event.key = "a"`, "filter.cel at 1:11: syntax error: not understood: '= '; to compare, write =="},
 		{"open string", `event.key == "a`, "filter.cel at 1:14: syntax error: not understood"},
 		{"types", `event.key > 1`, "filter.cel at 1:11: found no matching overload for '_>_' applied to '(string, int)'"},
 		{"wide characters count once", `"é😀" == event.key && foo`, "filter.cel at 1:22: undeclared"},
