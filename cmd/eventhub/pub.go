@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -188,7 +189,7 @@ func (p *publishing) makeEvent() error {
 	p.event.Payload = []byte("null")
 	if !p.lines {
 		if p.event.Payload, err = input.Payload([]byte(p.payload), p.asString); err != nil && !p.asString {
-			return fmt.Errorf("PAYLOAD is not JSON: %w; --string sends it as text", err)
+			return fmt.Errorf("PAYLOAD is not JSON: %w; --string sends it as text%s", err, p.fileHint())
 		} else if err != nil {
 			return fmt.Errorf("PAYLOAD: %w", err)
 		}
@@ -200,6 +201,15 @@ func (p *publishing) makeEvent() error {
 		return errors.New(eventhub.AsError(err).Message)
 	}
 	return nil
+}
+
+// fileHint says how the lines of a file are published, if PAYLOAD names a file, also as curl's @FILE.
+func (p *publishing) fileHint() string {
+	name := strings.TrimPrefix(p.payload, "@")
+	if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	return fmt.Sprintf("; for the lines of a file: eventhub pub %s - < %s", p.topic, output.Safe(name))
 }
 
 // validate checks an event as the hub will, except its times, which the hub's clock
