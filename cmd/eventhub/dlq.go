@@ -285,7 +285,10 @@ func dlqShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show TOPIC OFFSET|ID",
 		Short: "Show a dead letter, what was done about it, and the original event",
-		Args:  words("TOPIC", "OFFSET"),
+		Long: `Shows a dead letter, what was done about it, the attempts that failed, and the original
+event. OFFSET is that of the dead letter, the first column of 'eventhub dlq ls TOPIC', and
+not that of the event.`,
+		Args: words("TOPIC", "OFFSET"),
 	}
 	format := formatFlag(cmd, listFormats)
 	r.register(cmd)

@@ -49,7 +49,7 @@ command again continues from there.`,
   eventhub dlq redrive orders --group billing --from 2h --apply
   eventhub dlq redrive orders --filter 'event.payload.event.payload.total < 100.0' --limit 10 --apply
   eventhub dlq redrive orders --offset 17,18 --all --apply`,
-		Args: words("TOPIC"),
+		Args: redriveArgs,
 	}
 	g.format = formatFlag(cmd, listFormats)
 	g.choosing.register(cmd)
@@ -67,6 +67,17 @@ command again continues from there.`,
 		return g.run(cmd, q)
 	}
 	return cmd
+}
+
+// redriveArgs takes TOPIC. People who have just typed "dlq show TOPIC OFFSET" learn the flag.
+func redriveArgs(cmd *cobra.Command, args []string) error {
+	err := words("TOPIC")(cmd, args)
+	if len(args) == 2 {
+		if _, bad := strconv.ParseUint(args[1], 10, 64); bad == nil {
+			return fmt.Errorf("%w; a single dead letter is --offset %s", err, args[1])
+		}
+	}
+	return err
 }
 
 func (g *redriving) query(cmd *cobra.Command, topic string) (q admin.RedriveQuery, err error) {
