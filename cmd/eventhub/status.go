@@ -263,7 +263,7 @@ func (s *state) print(w io.Writer, color bool, now time.Time) error {
 		{Name: "Hub", Value: hub},
 		{Name: "Store", Value: store},
 		{Name: "Topics", Value: topics},
-		{Name: "Groups", Value: fmt.Sprintf("%s, nothing to do in %s", output.Count(s.Groups), output.Count(s.GroupsDone))},
+		{Name: "Groups", Value: fmt.Sprintf("%s, %s with something to do", output.Count(s.Groups), output.Count(s.Groups-s.GroupsDone))},
 		{Name: "Dead letters", Value: output.Count(s.DeadLettersOpen) + " open"},
 	})
 	if n := len(s.Busy); n > 0 {
