@@ -184,7 +184,7 @@ func blocked(now time.Time, g *admin.GroupInfo) string {
 	case "members_paused":
 		return "all members have paused"
 	case "members_full":
-		return "no member takes more now"
+		return "every member holds as many events as it takes"
 	case "window":
 		return fmt.Sprintf("as far ahead of the cursor as it may be, which waits for offset %d, %s", b.Offset, holding(now, b))
 	case "key":

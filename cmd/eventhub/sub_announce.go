@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"eventhub"
 	"eventhub/admin"
@@ -36,9 +37,21 @@ func (f *following) announce(ctx context.Context, w io.Writer, fromGiven bool, a
 		switch eventhub.ErrorCode(err) {
 		case "":
 			fmt.Fprintf(w, "eventhub: group %s of %s exists and continues after offset %d%s\n", g.Group, g.Topic, g.Cursor, ignored)
+			announceBlocked(w, &g)
 		case eventhub.CodeNotSubscribed, eventhub.CodeUnknownID:
 			f.announceNew(ctx, w, topic, adm)
 		}
+	}
+}
+
+// announceBlocked says why a group gets nothing, where a member that comes now does not change that.
+func announceBlocked(w io.Writer, g *admin.GroupInfo) {
+	if g.BlockedBy == nil {
+		return
+	}
+	switch g.BlockedBy.Kind {
+	case "paused", "window", "key":
+		fmt.Fprintf(w, "eventhub: group %s of %s is blocked: %s\n", g.Group, g.Topic, blocked(time.Now(), g))
 	}
 }
 
