@@ -47,8 +47,7 @@ func packageBinary(t *testing.T) packaging {
 }
 
 // TestPackage: a release of the real binary has the archive, the SBOM and the
-// Debian package that docs/install.md describes, its commands run, and the same binary
-// gives the same bytes again.
+// Debian package that docs/install.md describes, and its commands run.
 func TestPackage(t *testing.T) {
 	p := packageBinary(t)
 	name := "eventhub_v1.2.3_linux_" + runtime.GOARCH
@@ -61,17 +60,13 @@ func TestPackage(t *testing.T) {
 	sbomHolds(t, p.files[name+".sbom.json"])
 	debHolds(t, filepath.Join(p.dir, deb))
 	installDocRuns(t, p.dir)
-	for file, again := range packageBinary(t).files {
-		if !bytes.Equal(p.files[file], again) {
-			t.Errorf("%s has other bytes the second time", file)
-		}
-	}
 }
 
 // installPrelude lets a shell run the commands of docs/install.md without root, network
 // or a build: files go below DESTDIR, and the binary of the tests is what is built.
 const installPrelude = `
 set -eux
+export GOCACHE=$(go env GOCACHE) GOMODCACHE=$(go env GOMODCACHE)
 export HOME=$SCRATCH/home DESTDIR=$SCRATCH/machine PATH=$SCRATCH/machine/usr/local/bin:$PATH
 unset MAKEFLAGS MAKELEVEL MFLAGS
 mkdir -p "$HOME" "$DESTDIR"
@@ -92,21 +87,27 @@ func installDocRuns(t *testing.T, release string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("sh", "-c", "cd '"+release+"' && sha256sum -- * >SHA256SUMS").CombinedOutput(); err != nil {
+	// What else a release has, here with what is not committed.
+	prepare := `tar -C "$1" --exclude=./.git --exclude=./bin --exclude=./dist --transform 's,^\.,eventhub-v1.2.3,' -czf eventhub_v1.2.3_source.tar.gz . && sha256sum -- * >SHA256SUMS`
+	before := exec.Command("sh", "-c", prepare, "sh", source)
+	before.Dir = release
+	if out, err := before.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	blocks := regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllSubmatch(page, -1)
-	if len(blocks) < 4 {
+	if len(blocks) < 6 {
 		t.Fatalf("docs/install.md has only %d blocks of commands", len(blocks))
 	}
 	script := installPrelude
 	for _, b := range blocks {
 		script += strings.ReplaceAll(string(b[1]), "_amd64", "_"+runtime.GOARCH)
 	}
-	cmd := exec.Command("bash", "-c", script)
+	hub := startHub(t, "--store", "memory:")
+	cmd := exec.Command("bash", "-c", script+"./orders\n") // the program of the last block
 	cmd.Dir = release
-	cmd.Env = cleanEnv("SCRATCH="+t.TempDir(), "SOURCE="+source, "BINARY="+binary, "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
+	cmd.Env = cleanEnv("SCRATCH="+t.TempDir(), "SOURCE="+source, "BINARY="+binary, "CGO_ENABLED=0", "EVENTHUB_URL=ws://"+hub.ws)
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.HasSuffix(string(out), "\npublished at offset 1\n") {
 		t.Errorf("the commands of docs/install.md: %v\n%s", err, out)
 	}
 }
