@@ -79,10 +79,10 @@ func TestBadFrames(t *testing.T) {
 		{`{"op":"CANCEL","corr":"x","topic":"t","id":"nobody"}`, "unknown_id", "nobody"},
 		{`{"op":"SUBSCRIBE","corr":"x","topic":"t","group":"g","opts":{"from":"after_id","after_id":"nobody"}}`, "unknown_id", "nobody"},
 		{`{"op":"SUBSCRIBE","corr":"x","topic":"t","group":"g","opts":{"ack_timeout_ms":1}}`, "bad_request", "ack_timeout_ms"},
-		{`{"op":"ACK","corr":"x","topic":"t","group":"g","id":"i"}`, "not_subscribed", "t::g"},
-		{`{"op":"UNSUBSCRIBE","corr":"x","topic":"t","group":"g"}`, "not_subscribed", "t::g"},
+		{`{"op":"ACK","corr":"x","topic":"t","group":"g","id":"i"}`, "not_subscribed", `topic "t" as group "g"`},
+		{`{"op":"UNSUBSCRIBE","corr":"x","topic":"t","group":"g"}`, "not_subscribed", `topic "t" as group "g"`},
 		{`{"op":"SUBSCRIBE","corr":"x","topic":"t","group":"g"}`, "", ""},
-		{`{"op":"SUBSCRIBE","corr":"x","topic":"t","group":"g"}`, "already_subscribed", "t::g"},
+		{`{"op":"SUBSCRIBE","corr":"x","topic":"t","group":"g"}`, "already_subscribed", `topic "t" as group "g"`},
 		{`{"op":"MODACK","corr":"x","topic":"t","group":"g","id":"i"}`, "unknown_id", ""},
 		{`{"op":"PUBLISH","corr":"x","topic":"u","payload":null}`, "", ""},
 	} {
