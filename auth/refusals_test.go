@@ -12,14 +12,24 @@ import (
 	"eventhub"
 )
 
-// refusing returns Refusals and how many lines with a text they have logged.
+// refusing returns Refusals and how many lines with a text they have logged. They log under
+// their lock.
 func refusing() (r *Refusals, logged func(string) int) {
 	var out bytes.Buffer
 	r = NewRefusals(slog.New(slog.NewTextHandler(&out, nil)))
 	return r, func(text string) int {
 		synctest.Wait()
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		return strings.Count(out.String(), text)
 	}
+}
+
+// kept is how many addresses and reasons take memory.
+func (r *Refusals) kept() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.recent)
 }
 
 var wrong = eventhub.Errorf(eventhub.CodeBadToken, "the token is not valid here")
@@ -48,8 +58,8 @@ func TestRefusalsAreLoggedOnceAMinute(t *testing.T) {
 		want("level=WARN", 4)
 		time.Sleep(time.Hour) // nothing more came
 		want("level=WARN", 4)
-		if len(r.recent) != 0 {
-			t.Errorf("%d refusals are kept after an hour", len(r.recent))
+		if n := r.kept(); n != 0 {
+			t.Errorf("%d refusals are kept after an hour", n)
 		}
 		r.Add("http", "192.0.2.1:1", wrong)
 		want("level=WARN", 5)
@@ -67,7 +77,7 @@ func TestRefusalsFromVeryManyAddresses(t *testing.T) {
 		for i := range addresses {
 			r.Add("http", fmt.Sprintf("[2001:db8::%x]:443", i), wrong)
 		}
-		if n := len(r.recent); n > maxAddresses+1 {
+		if n := r.kept(); n > maxAddresses+1 {
 			t.Errorf("%d addresses are kept", n)
 		}
 		if n := logged("level=WARN"); n != maxAddresses+1 {
