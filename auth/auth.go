@@ -51,7 +51,7 @@ type static struct{ digest [sha256.Size]byte }
 
 func (s static) Verify(_ context.Context, token string, given bool) (Principal, error) {
 	if !given || token == "" {
-		return Principal{}, eventhub.Errorf(eventhub.CodeNoToken, "this hub wants a token: AUTH {token}")
+		return Principal{}, eventhub.Errorf(eventhub.CodeNoToken, "this hub wants a token: in AUTH, or over HTTP as Authorization: Bearer TOKEN")
 	}
 	digest := sha256.Sum256([]byte(token))
 	if subtle.ConstantTimeCompare(digest[:], s.digest[:]) != 1 {

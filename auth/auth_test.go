@@ -30,6 +30,9 @@ func TestStatic(t *testing.T) {
 			if err != nil && tt.token != "" && strings.Contains(err.Error(), tt.token) {
 				t.Errorf("the error repeats the token: %v", err)
 			}
+			if tt.want == eventhub.CodeNoToken && !strings.Contains(err.Error(), "Authorization: Bearer") {
+				t.Errorf("%v; the callers of HTTP are to read how they give one", err)
+			}
 			if (p.Name != "") != (tt.want == "") {
 				t.Errorf("principal %+v with error %v", p, err)
 			}
