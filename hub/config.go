@@ -147,21 +147,21 @@ func (c Config) Validate() error {
 	}
 	if i := strings.IndexFunc(c.AuthToken, func(r rune) bool { return r <= ' ' || r > '~' }); i >= 0 {
 		errs = append(errs, fmt.Errorf("the auth token has at byte %d a character that no Authorization header can carry; "+
-			"visible ASCII characters are allowed, without spaces%s", i, c.from("auth-token")))
+			"visible ASCII characters are allowed, without spaces%s", i, c.from("auth_token")))
 	}
 	if c.Durability != store.DurabilitySync && c.Durability != DurabilityInterval {
 		errs = append(errs, fmt.Errorf("durability is %q; sync and interval are allowed%s", c.Durability, c.from("durability")))
 	}
 	if c.MaxTopics < 1 {
-		errs = append(errs, fmt.Errorf("max topics is %d; at least 1 is needed%s", c.MaxTopics, c.from("max-topics")))
+		errs = append(errs, fmt.Errorf("max topics is %d; at least 1 is needed%s", c.MaxTopics, c.from("max_topics")))
 	}
 	if c.MetricsLabels < 1 || c.MetricsHistograms < 1 {
 		errs = append(errs, fmt.Errorf("metrics labels are %d and histograms %d; at least 1 is needed%s", c.MetricsLabels, c.MetricsHistograms,
-			c.from("metrics-labels", "metrics-histograms")))
+			c.from("metrics_labels", "metrics_histograms")))
 	}
 	if c.MaxMessageMemory < LeastMessageMemory || c.MaxMessageMemory > mostMessageMemory {
 		errs = append(errs, fmt.Errorf("max message memory is %d MiB; at least %d are needed, and at most %d can be counted in bytes%s",
-			c.MaxMessageMemory, LeastMessageMemory, mostMessageMemory, c.from("max-message-memory")))
+			c.MaxMessageMemory, LeastMessageMemory, mostMessageMemory, c.from("max_message_memory")))
 	}
 	if c.Drain < 0 {
 		errs = append(errs, fmt.Errorf("drain is %s; it can not be negative%s", c.Drain, c.from("drain")))

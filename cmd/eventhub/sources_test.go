@@ -19,8 +19,8 @@ func TestSourcesAreNamed(t *testing.T) {
 	}
 	for _, part := range []string{
 		`settings="ws from flag --ws, http from env HTTP_PORT, ops from flag --ops, store from flag --store, ` +
-			`auth-token from env EVENTHUB_AUTH_TOKEN, grace from file ` + file + `:2, drain from file ` + file + `:1, ` +
-			`log-format from env EVENTHUB_LOG_FORMAT; all others are defaults"`,
+			`auth_token from env EVENTHUB_AUTH_TOKEN, grace from file ` + file + `:2, drain from file ` + file + `:1, ` +
+			`log_format from env EVENTHUB_LOG_FORMAT; all others are defaults"`,
 	} {
 		if !strings.Contains(p.logged(), part) {
 			t.Errorf("the log lacks %s:\n%s", part, p.logged())
@@ -47,8 +47,8 @@ func TestSourcesAreNamed(t *testing.T) {
 		{[]string{"MONGO_URL=mongodb://u:" + sentinel + "@h/x"}, free, 2, []string{"store mongodb://…", "(store from env MONGO_URL)"}},
 		{[]string{"EVENTHUB_STORE=/proc/nowhere"}, free, 1, []string{"/proc/nowhere", "(store from env EVENTHUB_STORE)"}},
 		{[]string{"WS_PORT=0.0.0.0:1"}, nil, 2, []string{`ws address "0.0.0.0:1"`, "(ws from env WS_PORT)"}},
-		{[]string{"WS_TOKEN=two words"}, nil, 2, []string{"the auth token", "(auth-token from env WS_TOKEN)"}},
-		{[]string{"EVENTHUB_MAX_MESSAGE_MEMORY=99999999999999"}, nil, 2, []string{"max message memory", "(max-message-memory from env EVENTHUB_MAX_MESSAGE_MEMORY)"}},
+		{[]string{"WS_TOKEN=two words"}, nil, 2, []string{"the auth token", "(auth_token from env WS_TOKEN)"}},
+		{[]string{"EVENTHUB_MAX_MESSAGE_MEMORY=99999999999999"}, nil, 2, []string{"max message memory", "(max_message_memory from env EVENTHUB_MAX_MESSAGE_MEMORY)"}},
 	} {
 		code, stdout, stderr := runBinary(t, r.env, append([]string{"serve"}, r.args...)...)
 		if code != r.code || strings.Contains(stdout+stderr, sentinel) {
