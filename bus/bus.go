@@ -216,7 +216,7 @@ func New(opts Options) (*Bus, error) {
 	b.space = space.New(space.Options{Store: b.store, Logger: b.log, Commits: b.counts.commits})
 	b.counts.init()
 	b.refused = b.counts.refuse
-	b.letterCounts = b.letters.NewCounts()
+	b.letterCounts = b.letters.NewCounts(countedLists{b})
 	b.sched = sched.New(b.clock, runtime.GOMAXPROCS(0))
 	b.tails = tail.New(tail.Options{
 		Store: b.store, Logger: b.log, Logs: b.logs, Scheduler: b.sched, Clock: b.clock,

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 
 	"eventhub"
 	"eventhub/admin"
@@ -50,21 +49,19 @@ func (l *redriveLists) Mark(ctx context.Context, topic, name string, offset uint
 	return p.Mark(offset), nil
 }
 
-// listed is how many events a group has on its list of redriven ones, 0 where there is no
-// such group. The registry is filled.
-func (b *Bus) listed(key groupKey) int {
-	if g := b.running(key.topic, key.group); g != nil {
+// countedLists are the lists of all groups for who asks often: those of groups that are not
+// loaded are in the registry, which is filled.
+type countedLists struct{ bus *Bus }
+
+// Mark implements deadletter.Lists.
+func (l countedLists) Mark(_ context.Context, topic, name string, offset uint64) (string, error) {
+	if g := l.bus.running(topic, name); g != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		return g.state.Listed()
+		return g.state.Mark(offset), nil
 	}
-	b.known.mu.Lock()
-	defer b.known.mu.Unlock()
-	return b.known.groups[key].redriven
+	return l.bus.known.mark(groupKey{topic: topic, group: name}, offset), nil
 }
-
-// lettersOf returns the topic whose events a topic of dead letters has.
-func lettersOf(dlq string) string { return strings.TrimSuffix(dlq, eventhub.DeadLetterTopic("")) }
 
 // DeadLetterTopics implements admin.Redriver.
 func (b *Bus) DeadLetterTopics(ctx context.Context, after string, limit int) ([]admin.DeadLetterTopic, error) {
@@ -101,9 +98,9 @@ func (b *Bus) DeadLetterTopics(ctx context.Context, after string, limit int) ([]
 // letterTopicOf describes a topic of dead letters.
 func (b *Bus) letterTopicOf(ctx context.Context, dlq string, l *deadletter.Log) (admin.DeadLetterTopic, error) {
 	info, err := b.Topic(ctx, dlq)
-	t := admin.DeadLetterTopic{Topic: lettersOf(dlq), DLQ: dlq, Head: info.Head, FirstTS: info.FirstTS, HeadTS: info.HeadTS}
+	t := admin.DeadLetterTopic{Topic: deadletter.EventsOf(dlq), DLQ: dlq, Head: info.Head, FirstTS: info.FirstTS, HeadTS: info.HeadTS}
 	for _, name := range slices.Sorted(maps.Keys(l.Groups)) {
-		g := admin.DeadLetterGroup{Group: name, DeadLetterCounts: l.Groups[name].States(b.listed(groupKey{t.Topic, name}))}
+		g := admin.DeadLetterGroup{Group: name, DeadLetterCounts: l.Groups[name].States()}
 		t.Add(&g.DeadLetterCounts)
 		t.Groups = append(t.Groups, g)
 	}

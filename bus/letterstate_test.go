@@ -97,6 +97,39 @@ func TestStatesOfDeadLetters(t *testing.T) {
 	})
 }
 
+// TestCountsAfterDeletion: an event whose dead letter, or its mark, was deleted stays on the list
+// of its group, and is not counted for another one.
+func TestCountsAfterDeletion(t *testing.T) {
+	for deleted, want := range map[string]string{
+		"t.dlq":            "t.dlq 1: 0 0 1 0, g 0 0 1 0\n",
+		admin.RedriveTopic: "t.dlq 3: 2 0 1 0, g 2 0 1 0\n",
+	} {
+		inBubble(t, func(r *rig) {
+			r.publish("t", 1, 2)
+			r.deadLetterAll("t", "g")
+			r.redrive(redriveAll("t"))
+			r.letterTopics() // so that there is something to correct
+			r.deleteTopic(deleted)
+			o := eventhub.GroupOptions{Topic: "t", Group: "g", MaxInFlight: 2}
+			in := r.subscribe(o)
+			first := in.Take()[0]
+			in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(first))
+			synctest.Wait()
+			letters := r.deadLetters(admin.DeadLetterQuery{Topic: "t"})
+			q := redriveAll("t")
+			q.Offsets = []uint64{letters[len(letters)-1].Offset}
+			r.redrive(q)
+			synctest.Wait()
+			in.Ack(byLease(in.Take()[0]))
+			synctest.Wait()
+			for range 2 {
+				equal(t, "without "+deleted, r.letterTopics(), want)
+				r.restart()
+			}
+		})
+	}
+}
+
 // TestCountsOfImportedDeadLetters: dead letters and their marks may come in any order, and
 // be counted in between.
 func TestCountsOfImportedDeadLetters(t *testing.T) {

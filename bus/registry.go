@@ -5,6 +5,7 @@ import (
 	"maps"
 	"sync"
 
+	"eventhub/bus/internal/deadletter"
 	"eventhub/internal/measure"
 	"eventhub/store"
 )
@@ -30,7 +31,7 @@ type registry struct {
 type idleGroup struct {
 	cursor, acked uint64 // acked: events above the cursor
 	paused        bool
-	redriven      int // events on its list of redriven ones
+	marks         map[uint64]string // of the events on its list of redriven ones, by offset
 }
 
 // fill walks over all groups of the store, once.
@@ -83,7 +84,7 @@ func walkGroups(ctx context.Context, s store.Store) (map[groupKey]idleGroup, err
 			if err != nil {
 				return nil, err
 			}
-			idle[groupKey{topic: t.Name, group: g.Group}] = idleGroup{g.State.Cursor, p.AckedFrom(g.State.Cursor + 1), g.State.Paused, len(p.Redriven())}
+			idle[groupKey{topic: t.Name, group: g.Group}] = idleGroup{g.State.Cursor, p.AckedFrom(g.State.Cursor + 1), g.State.Paused, p.Marks()}
 		}
 	}
 	return idle, nil
@@ -118,6 +119,14 @@ func (r *registry) forget(key groupKey) {
 		delete(r.added, key)
 		r.gone[key] = true
 	}
+}
+
+// mark returns the mark of an event on the list of redriven ones of a group that was not
+// loaded, "" where it is not there, or there is no such group.
+func (r *registry) mark(key groupKey, offset uint64) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.groups[key].marks[offset]
 }
 
 // idle returns the groups that were not loaded.
@@ -174,13 +183,13 @@ func (b *Bus) measureLetters(ctx context.Context, groups []measure.Group) ([]mea
 	}
 	for dlq, l := range logs {
 		for name, letters := range l.Groups {
-			key := groupKey{topic: lettersOf(dlq), group: name}
+			key := groupKey{topic: deadletter.EventsOf(dlq), group: name}
 			i, ok := places[key]
 			if !ok {
 				i = len(groups)
 				groups = append(groups, newGroupCounts(key.topic, key.group).Group)
 			}
-			states := letters.States(b.listed(key))
+			states := letters.States()
 			groups[i].OpenLetters, groups[i].Redriven = states.Open, states.Redriven
 		}
 	}

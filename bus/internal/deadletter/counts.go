@@ -26,6 +26,7 @@ import (
 // count when they are read, if their dead letter has been.
 type Counts struct {
 	letters *Letters
+	lists   Lists
 	turn    chan struct{} // has room for whoever follows, who has all below fresh
 
 	mu    sync.Mutex
@@ -48,7 +49,13 @@ type Log struct {
 
 // Group counts the dead letters of a group: those without marks, those that were
 // redriven, and those that were only requeued.
-type Group struct{ open, redriven, requeued uint64 }
+type Group struct {
+	open, redriven, requeued uint64
+	// waiting has the marks of those redrives that were not over when somebody asked last, by
+	// the offset of the event. The list of the group is no measure by itself: it may have
+	// events whose dead letters or marks were deleted.
+	waiting map[uint64]string
+}
 
 // mostFollowed bounds what is read of a log at a time.
 const (
@@ -56,9 +63,10 @@ const (
 	mostFollowedBytes = 1 << 20
 )
 
-// NewCounts returns counts of the dead letters, which count nothing until they are asked.
-func (l *Letters) NewCounts() *Counts {
-	return &Counts{letters: l, turn: make(chan struct{}, 1), fresh: make(map[string]bool), logs: make(map[string]*Log)}
+// NewCounts returns counts of the dead letters, which count nothing until they are asked. With
+// every question they ask lists about each redrive that was not over before.
+func (l *Letters) NewCounts(lists Lists) *Counts {
+	return &Counts{letters: l, lists: lists, turn: make(chan struct{}, 1), fresh: make(map[string]bool), logs: make(map[string]*Log)}
 }
 
 // TopicsCreated notes the topics of dead letters among those that a commit has created.
@@ -112,7 +120,43 @@ func (c *Counts) follow(ctx context.Context) error {
 			delete(c.logs, topic)
 		}
 	}
-	return c.read(ctx, admin.RedriveTopic, &c.marks, func(item store.Item) error { return c.countMark(ctx, item) })
+	err = c.read(ctx, admin.RedriveTopic, &c.marks, func(item store.Item) error { return c.countMark(ctx, item) })
+	if err != nil {
+		return err
+	}
+	return c.dropOver(ctx)
+}
+
+// dropOver forgets the redrives that are over. None of them begins again: the next one of
+// the same event has another mark.
+func (c *Counts) dropOver(ctx context.Context) error {
+	for dlq, l := range c.logs {
+		for name, g := range l.Groups {
+			for offset, mark := range g.waiting {
+				on, err := c.lists.Mark(ctx, EventsOf(dlq), name, offset)
+				if err != nil {
+					return err
+				}
+				if on != mark {
+					delete(g.waiting, offset)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// wait notes a redrive of the event of a dead letter, unless it is over.
+func (c *Counts) wait(ctx context.Context, g *Group, p *Payload, mark string) error {
+	on, err := c.lists.Mark(ctx, p.Topic, p.Group, p.Offset)
+	if on != mark || err != nil {
+		return err
+	}
+	if g.waiting == nil {
+		g.waiting = make(map[uint64]string)
+	}
+	g.waiting[p.Offset] = mark
+	return nil
 }
 
 // findTopics enters the topics of dead letters that are new.
@@ -165,7 +209,16 @@ func (c *Counts) followTopic(ctx context.Context, topic string, l *Log) (there b
 			g = &Group{}
 			l.Groups[p.Group] = g
 		}
-		*g.counter(redriven, requeued)++
+		if redriven {
+			last, _, err := c.letters.LastRedrive(ctx, id)
+			if err == nil {
+				err = c.wait(ctx, g, p, last)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		*g.counter(redriven, requeued)++ // nothing fails after it: it would count twice
 		return nil
 	})
 }
@@ -237,9 +290,13 @@ func (c *Counts) countMark(ctx context.Context, item store.Item) error {
 	if err != nil {
 		return err
 	}
-	g := l.Groups[p.Group]
+	g, again := l.Groups[p.Group], mark.RequeuedAs == ""
+	if again {
+		if err := c.wait(ctx, g, p, e.ID); err != nil {
+			return err
+		}
+	}
 	*g.counter(redriven, requeued)--
-	again := mark.RequeuedAs == ""
 	*g.counter(redriven || again, requeued || !again)++
 	return nil
 }
@@ -287,9 +344,8 @@ func (g *Group) counter(redriven, requeued bool) *uint64 {
 	return &g.open
 }
 
-// States says in which states they are. listed is how many events are on the group's list
-// of redriven ones: each has been put there for another of these dead letters.
-func (g *Group) States(listed int) admin.DeadLetterCounts {
-	waiting := min(uint64(listed), g.redriven)
+// States says in which states they are.
+func (g *Group) States() admin.DeadLetterCounts {
+	waiting := uint64(len(g.waiting))
 	return admin.DeadLetterCounts{Open: g.open, Redriven: waiting, Done: g.redriven - waiting, Requeued: g.requeued}
 }

@@ -27,6 +27,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"eventhub"
 	"eventhub/admin"
@@ -39,6 +40,11 @@ func Topic(topic string) string {
 		return topic
 	}
 	return eventhub.DeadLetterTopic(topic)
+}
+
+// EventsOf returns the topic whose events a topic of dead letters has.
+func EventsOf(letters string) string {
+	return strings.TrimSuffix(letters, eventhub.DeadLetterTopic(""))
 }
 
 // ID names the dead letter of one event in one group and epoch, and of one redrive where it

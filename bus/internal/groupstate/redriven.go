@@ -58,6 +58,18 @@ func (p *Progress) Mark(offset uint64) string {
 	return ""
 }
 
+// Marks returns the marks of all events on the list, by offset; nil where there are none.
+func (p *Progress) Marks() map[uint64]string {
+	if len(p.redriven) == 0 {
+		return nil
+	}
+	marks := make(map[uint64]string, len(p.redriven))
+	for offset, r := range p.redriven {
+		marks[offset] = r.mark
+	}
+	return marks
+}
+
 // list puts an event on the list.
 func (p *Progress) list(r *Redriven) {
 	if p.redriven == nil {
