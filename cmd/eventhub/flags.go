@@ -45,6 +45,10 @@ func yesFlag(cmd *cobra.Command, into *bool) {
 // applyFlag makes a command do what it otherwise only describes.
 func applyFlag(cmd *cobra.Command, into *bool) {
 	cmd.Flags().BoolVar(into, "apply", false, "do it, and do not only say what it means")
+	// Other tools have --dry-run, which is the default here.
+	cmd.Flags().Bool("dry-run", false, "only say what it means, as without --apply")
+	_ = cmd.Flags().MarkHidden("dry-run") // the line above defines it
+	cmd.MarkFlagsMutuallyExclusive("apply", "dry-run")
 }
 
 // olderFlag keeps another name of a flag working, with a line that says which to use.
