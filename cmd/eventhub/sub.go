@@ -154,7 +154,7 @@ func (f *following) args(cmd *cobra.Command, args []string) error {
 	case f.group != "" && flags.Changed("conflate"):
 		return errors.New("--conflate is given; a --group gets every event")
 	case f.group == "" && f.caughtUp && f.filters(cmd):
-		return errors.New("--until-caught-up without --group ends at the newest event, which a filter may keep back; add --group")
+		return errors.New("--until-caught-up without --group ends at the newest event, which a filter may keep back; add --group, or 'eventhub replay' prints the past through a filter")
 	case f.group == "" && f.caughtUp && !flags.Changed("from"):
 		return errors.New("--until-caught-up without --group begins at the end, where there is nothing to catch up with; add --from, as in --from earliest")
 	}
