@@ -164,6 +164,9 @@ func (d *Decoder) decode(frame []byte, req *Request) error {
 	if misplaced := d.misplaced(req.Op); misplaced != 0 {
 		return misplaced.belongInOpts(req.Op)
 	}
+	if err := d.refuseOpts(req.Op); err != nil {
+		return err
+	}
 	switch req.Op {
 	case OpAuth:
 		return d.readAuth(req)

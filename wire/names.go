@@ -69,6 +69,24 @@ func (d *Decoder) misplaced(op Op) spellings {
 	return d.stray
 }
 
+// refuseOpts refuses options of an op that has none: what is meant would not be obeyed.
+func (d *Decoder) refuseOpts(op Op) error {
+	switch op {
+	case OpAuth, OpCancel, OpUnsubscribe, OpPause, OpResume, OpAck, OpNack, OpModack:
+	default:
+		return nil
+	}
+	switch {
+	case absent(d.m.opts):
+		return nil
+	case d.m.opts[0] != '{':
+		return wrongType("opts", d.m.opts, "an object")
+	case len(d.opts) == 0:
+		return nil
+	}
+	return eventhub.Errorf(eventhub.CodeBadRequest, "opts has %.48q, and %s has no options: its members are beside op", d.opts[0].name, op)
+}
+
 // belongInOpts is the error for options outside the opts of a frame: those that are the
 // op's own, or the first one of another op.
 func (s spellings) belongInOpts(op Op) error {
