@@ -25,7 +25,7 @@ func (s *session) id() string { return s.gw.run + "-" + strconv.FormatUint(s.num
 func (g *Gateway) numberOf(id string) (uint64, error) {
 	run, number, _ := strings.Cut(id, "-")
 	n, err := strconv.ParseUint(number, 10, 64)
-	if _, bad := strconv.ParseInt(run, 36, 64); err != nil || bad != nil {
+	if _, bad := strconv.ParseInt(run, 36, 64); err != nil || bad != nil || number[0] == '0' { // -07 would be another name of -7
 		return 0, eventhub.Errorf(eventhub.CodeBadRequest, "%.40q is no id of a connection, such as %s-1", id, g.run)
 	}
 	if run != g.run {

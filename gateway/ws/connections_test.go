@@ -45,7 +45,7 @@ func TestCloseConnection(t *testing.T) {
 		b.wantAttempts("e1#1", "e2#1")
 		a.expectClose(wire.CloseGoingAway)
 		synctest.Wait()
-		for id, want := range map[string]eventhub.Code{first.ID: eventhub.CodeUnknownID, "0-1": eventhub.CodeUnknownID, "1": eventhub.CodeBadRequest, "": eventhub.CodeBadRequest, "x-y": eventhub.CodeBadRequest, "!-1": eventhub.CodeBadRequest} {
+		for id, want := range map[string]eventhub.Code{first.ID: eventhub.CodeUnknownID, "0-1": eventhub.CodeUnknownID, "1": eventhub.CodeBadRequest, "": eventhub.CodeBadRequest, "x-y": eventhub.CodeBadRequest, e.gw.run + "-02": eventhub.CodeBadRequest, e.gw.run + "-0": eventhub.CodeBadRequest, "!-1": eventhub.CodeBadRequest, "0-00": eventhub.CodeBadRequest} {
 			if err := e.gw.CloseConnection(t.Context(), id); eventhub.ErrorCode(err) != want {
 				t.Errorf("close %q: %v", id, err)
 			}
