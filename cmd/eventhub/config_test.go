@@ -344,7 +344,7 @@ func TestSecretsStayHidden(t *testing.T) {
 	if f := stranger.hear(); f.Op != "ERR" || f.Code != "bad_token" {
 		t.Errorf("a wrong token was answered by %+v", f)
 	}
-	if code := hub.stop(); code != 0 || strings.Contains(hub.logged(), sentinel) || !strings.Contains(hub.logged(), "level=DEBUG") {
+	if code := hub.stop(); code != 0 || strings.Contains(hub.logged(), sentinel) || !strings.Contains(hub.logged(), "reason=bad_token") {
 		t.Errorf("exit code %d, log:\n%s", code, hub.logged())
 	}
 }
