@@ -86,7 +86,7 @@ func TestBoundsAreChecked(t *testing.T) {
 
 // TestAddOfEveryField: Add adds each field of a group, except those of its present state.
 func TestAddOfEveryField(t *testing.T) {
-	state := []string{"Topic", "Group", "Lag", "Waiting", "Held", "Members", "Paused", "InFlight"}
+	state := []string{"Topic", "Group", "Lag", "Waiting", "Held", "Members", "Paused", "InFlight", "OpenLetters", "Redriven"}
 	counted := NewGroup("t", "g")
 	counted.Paused, counted.InFlight["ws"] = true, 1
 	for field, v := range reflect.ValueOf(&counted).Elem().Fields() {
