@@ -231,10 +231,15 @@ func keepSeal(fsys vfs.FS, dir string, s sealed, f *faults) (*seal, error) {
 }
 
 // write writes the slot that is not on the disk, and syncs it if that is asked for. It is
-// called with mu held.
+// called with mu held. Where the store is broken nothing is written, and it is an error: the
+// store may have broken since the caller looked, and what the seal does not know must not be
+// written either.
 func (s *seal) write(sync bool) error {
-	if s.stopped || s.faults.err() != nil {
+	if s.stopped {
 		return nil
+	}
+	if err := s.faults.err(); err != nil {
+		return err
 	}
 	s.seq++
 	slot := 1 - s.synced

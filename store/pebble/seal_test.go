@@ -212,6 +212,37 @@ func TestSealOfManyLogs(t *testing.T) {
 	}
 }
 
+// TestNoLogWithoutSeal: a store that breaks between the look of who writes a log's first byte
+// and the seal's account of the log writes neither. An image that had the log without its
+// account would be refused.
+func TestNoLogWithoutSeal(t *testing.T) {
+	disk := vfs.NewMem()
+	if err := disk.MkdirAll("data", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	o := onMem(t, disk)
+	o.Fatal = func(error) {}
+	broken := newFaults(o)
+	s, err := keepSeal(disk, "data", newSealed(), broken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.stop(false, false) }()
+	file, err := disk.Create("data/000013.log", vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := s.watch(file, "000013.log")
+	defer func() { _ = log.Close() }()
+	broken.fail(errorfs.ErrInjected)
+	if n, err := log.Write([]byte("event")); n > 0 || !errors.Is(err, errorfs.ErrInjected) {
+		t.Errorf("%d bytes are written, %v", n, err)
+	}
+	if info, err := file.Stat(); err != nil || info.Size() > 0 {
+		t.Errorf("the log has %d bytes that the seal does not know (%v)", info.Size(), err)
+	}
+}
+
 // TestSealOfGrowingLog: what is lost in silence where a store was killed and its log was
 // damaged after that is at most what was synced since the seal was written, and that is
 // less than sealBytes and one commit.
