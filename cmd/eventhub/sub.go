@@ -51,10 +51,10 @@ func subCommand() *cobra.Command {
 		Long: `Prints the events of one or more topics. With --group it is a member of that group:
 the group's members share the events, each is acked when it has been written, and the
 next run continues after the last; a group that does not exist is created where --from
-says. Without a group it is a live tail that nobody remembers. A line on standard error
-says what is followed and from where, and what is new, as it may be misspelt; others, when
-the connection is lost and back. With --no-create nothing is created: what does not exist is
-an error.
+says. Without a group it is a live tail that nobody remembers. Lines on standard
+error say what is followed and from where, which topic and group are new (a name may be
+misspelt), and when the connection is lost and back. With --no-create nothing is created:
+what does not exist is an error.
 
 A PATTERN means many topics, those that are created later too: * is one segment of a
 name, ** any number of them. Quote it, or the shell reads it. The hub's own topics,
@@ -106,6 +106,12 @@ percent sign, \n \t \r \\ as usual.`,
 		Args: f.args,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
+	f.registerFlags(cmd)
+	cmd.ValidArgsFunction = completeNames(&f.reach, true, false)
+	return cmd
+}
+
+func (f *following) registerFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVarP(&f.group, "group", "g", "", "be a member of this group")
 	fromFlag(cmd, &f.from, "latest", "; of a group that exists its cursor counts")
@@ -132,8 +138,6 @@ percent sign, \n \t \r \\ as usual.`,
 	cmd.MarkFlagsMutuallyExclusive("output", "format")
 	f.reach.register(cmd)
 	f.registerName(cmd)
-	cmd.ValidArgsFunction = completeNames(&f.reach, true, false)
-	return cmd
 }
 
 // args checks everything that needs no hub.
