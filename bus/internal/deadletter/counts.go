@@ -124,12 +124,12 @@ func (c *Counts) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.dropOver(ctx)
+	return c.forgetOver(ctx)
 }
 
-// dropOver forgets the redrives that are over. None of them begins again: the next one of
+// forgetOver forgets the redrives that are over. None of them begins again: the next one of
 // the same event has another mark.
-func (c *Counts) dropOver(ctx context.Context) error {
+func (c *Counts) forgetOver(ctx context.Context) error {
 	for dlq, l := range c.logs {
 		for name, g := range l.Groups {
 			for offset, mark := range g.waiting {
