@@ -104,6 +104,7 @@ type Unit struct {
 	Delays   []Delay
 	Cancels  []Cancel
 	Patterns []PatternChange
+	Settings []SettingChange
 
 	// Err, when Commit has returned nil, says why this unit alone was refused:
 	// ErrStaleEpoch, ErrExists, ErrGone, ErrNotDelayed, ErrTopicLimit (wrapped), or nil.
@@ -211,6 +212,21 @@ type PatternChange struct {
 type PatternInfo struct {
 	Group, Pattern string
 	Value          json.RawMessage
+}
+
+// SettingChange writes the settings of the topics with a name, which may be a pattern, or
+// removes them. Writing those that are there replaces their value. No topic is created by
+// it, and the deletion of a topic leaves them.
+type SettingChange struct {
+	Name   string
+	Delete bool
+	Value  json.RawMessage // the engine's
+}
+
+// SettingInfo is one row of ListSettings.
+type SettingInfo struct {
+	Name  string
+	Value json.RawMessage
 }
 
 // GroupChange writes the durable state of one group in one topic. Units of one
@@ -343,6 +359,10 @@ type Topics interface {
 
 	// Topic returns one topic, or ErrNotFound.
 	Topic(ctx context.Context, name string) (TopicInfo, error)
+
+	// ListSettings returns the settings of topics, in byte order of names. It may wait for
+	// the commit under way.
+	ListSettings(ctx context.Context) ([]SettingInfo, error)
 
 	// Lives says which lives of topics there have been. A topic that a read shows, or
 	// has shown before the call, is not above Newest; one that none has shown yet is.

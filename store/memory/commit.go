@@ -137,6 +137,9 @@ func (s *Store) apply(u *store.Unit, now int64) {
 	for i := range u.Patterns {
 		s.changePattern(&u.Patterns[i])
 	}
+	for i := range u.Settings {
+		s.changeSetting(&u.Settings[i])
+	}
 }
 
 // createdSince returns those topics of a unit that were created when there had been so

@@ -53,6 +53,7 @@ type Store struct {
 	delays    []*delay // by At, then Seq
 	lastDelay uint64   // the highest Seq given
 	patterns  map[patternName]json.RawMessage
+	settings  map[string]json.RawMessage // of topics, by name or pattern
 
 	effects, correlated links
 }
@@ -112,7 +113,7 @@ func Open(o Options) *Store {
 		o.Now = time.Now
 	}
 	return &Store{now: o.Now, maxTopics: o.MaxTopics, eras: []store.Era{{ID: max(rand.Uint64(), 1), First: 1}}, topics: make(map[string]*topic), deletedNames: make(map[string]uint64),
-		patterns: make(map[patternName]json.RawMessage), effects: make(links), correlated: make(links)}
+		patterns: make(map[patternName]json.RawMessage), settings: make(map[string]json.RawMessage), effects: make(links), correlated: make(links)}
 }
 
 // Capabilities implements store.Store.
@@ -125,7 +126,7 @@ func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	s.topics, s.delays, s.patterns = nil, nil, nil
+	s.topics, s.delays, s.patterns, s.settings = nil, nil, nil, nil
 	s.effects, s.correlated = nil, nil
 	return nil
 }
@@ -381,6 +382,9 @@ func checkUnit(u *store.Unit) {
 	}
 	for i := range u.Patterns {
 		checkPattern(&u.Patterns[i])
+	}
+	for i := range u.Settings {
+		checkSetting(&u.Settings[i])
 	}
 }
 

@@ -115,6 +115,8 @@ func TestDelayMisuse(t *testing.T) {
 		{"pattern without group", &store.Unit{Patterns: []store.PatternChange{{Pattern: "*"}}}, "a name is empty"},
 		{"pattern that is empty", &store.Unit{Patterns: []store.PatternChange{{Group: "g"}}}, "a name is empty"},
 		{"value that is not JSON", &store.Unit{Patterns: []store.PatternChange{{Group: "g", Pattern: "*", Value: []byte("{")}}}, `the value "{"`},
+		{"settings without name", &store.Unit{Settings: []store.SettingChange{{Value: []byte("1")}}}, "the name is empty"},
+		{"settings that are not JSON", &store.Unit{Settings: []store.SettingChange{{Name: "a.**", Value: []byte("{")}}}, `the value "{"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := Open(Options{})

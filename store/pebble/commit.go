@@ -42,7 +42,7 @@ const (
 //  3. Reserve offsets where the commit is unsynced, and numbers for delayed events.
 //  4. Leave the group states that are being replaced to readers, shut the gates,
 //     and apply the batch: write-ahead log, memtable, fsync.
-//  5. Publish: topics, heads, groups, delayed events and patterns.
+//  5. Publish: topics, heads, groups, delayed events, patterns and settings.
 //
 // Offsets and times move in the topics themselves in step 2: a commit that fails
 // after that breaks the store, so there is nobody left to see them.
@@ -75,7 +75,7 @@ type commit struct {
 	indexed []indexed // events whose ids are still to be written
 	keyed   []indexed // likewise, their keys
 	// What was written, so that its gate has to be shut.
-	delaysChanged, patternsChanged bool
+	delaysChanged, patternsChanged, settingsChanged bool
 }
 
 func (c *commit) init(s *Store) {
@@ -179,7 +179,7 @@ func (c *commit) begin(units []*store.Unit) {
 	c.deletedEpoch = 0
 	c.given.reset()
 	c.delayed.reset()
-	c.delaysChanged, c.patternsChanged = false, false
+	c.delaysChanged, c.patternsChanged, c.settingsChanged = false, false, false
 	for _, u := range units {
 		u.Err, u.Created = nil, nil
 		for i := range u.Appends {
@@ -332,6 +332,9 @@ func (c *commit) write(u *store.Unit) {
 	}
 	for i := range u.Patterns {
 		c.changePattern(&u.Patterns[i])
+	}
+	for i := range u.Settings {
+		c.changeSetting(&u.Settings[i])
 	}
 }
 
@@ -513,6 +516,9 @@ func (c *commit) hide() {
 	if c.patternsChanged {
 		c.s.patterns.set(true)
 	}
+	if c.settingsChanged {
+		c.s.settings.set(true)
+	}
 }
 
 func (c *commit) publish() {
@@ -532,6 +538,9 @@ func (c *commit) publish() {
 	}
 	if c.patternsChanged {
 		c.s.patterns.set(false)
+	}
+	if c.settingsChanged {
+		c.s.settings.set(false)
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 //	'd' at (8) seq (8)                   → topic, key, record    the delayed events
 //	's' topic id (4) event id            → at (8), seq (8)       their id index
 //	'x' group name 0x00 pattern          → value                 a group's pattern
+//	'o' topic name or pattern            → value                 the settings of topics
 //	'c' event id 0x00 topic id (4) offset (8)
 //	                                     → empty                 an effect of the event
 //	'r' correlation 0x00 topic id (4) offset (8)
@@ -74,17 +75,20 @@ import (
 // key, each after its length (uvarint); the id is in the record. Those that moved leave
 // tombstones at the front of that order; who moves them reads from where it was.
 //
+// Settings are by the name that a topic has or may have, and not by its number: they are
+// there before their topics, and stay when these are deleted.
+//
 // The links of an event are keys without a value, with the place of the effect at
 // the end. They have the topic's number, whose order is that of creation: who asks for
 // the order of names looks up the topics first, one seek each. Neither an id nor a
 // correlation has the byte 0x00 that ends it.
 //
-// The five last sorts of keys came after the others. A program that does not
+// The six last sorts of keys came after the others. A program that does not
 // know them neither reads nor writes them, and what it writes breaks none of their
 // promises: delayed events wait until a newer one is back, and an id that it publishes
 // while a delayed event has it is what it would be here. Events that it publishes have no
 // links, nor have those that were there before; nobody goes through the log to make
-// up for it. So the format's version was not raised for them.
+// up for it. Settings of topics have no effect until a newer one is back. So the format's version was not raised for them.
 //
 // The floor of a topic says that no offset at or below it is given again. It
 // matters where the log alone does not show that: see reserve.
@@ -100,6 +104,7 @@ const (
 	tagDelayed   = 'd'
 	tagDelayedID = 's'
 	tagPattern   = 'x'
+	tagSetting   = 'o'
 
 	tagEffect     = 'c'
 	tagCorrelated = 'r'
@@ -295,6 +300,10 @@ func appendDelayIDKey(dst []byte, topic uint32, id string) []byte {
 func appendPatternKey(dst []byte, group, pattern string) []byte {
 	dst = append(append(dst, tagPattern), group...)
 	return append(append(dst, 0), pattern...)
+}
+
+func appendSettingKey(dst []byte, name string) []byte {
+	return append(append(dst, tagSetting), name...)
 }
 
 // appendLinkPrefix appends what the keys of the links with one name start with; end

@@ -8,7 +8,7 @@
 //   - Pebble shows a batch to readers before its fsync is done. So every read is
 //     bounded by what is published, which moves only after the fsync: the
 //     durable head of each topic, the table of topics, and for groups the states
-//     that a running commit replaces; delayed events and patterns have a gate, which is
+//     that a running commit replaces; delayed events, patterns and settings have a gate, which is
 //     shut while a commit changes them.
 //   - Offsets are given out by the one committer and never twice, whatever a
 //     crash takes away: see reserve.
@@ -42,7 +42,7 @@ type Store struct {
 	topics topicTable
 	groups groupTable
 	// The gates of delayed events and of patterns.
-	delays, patterns gate
+	delays, patterns, settings gate
 
 	checkpointing sync.Mutex // serialises Checkpoint
 	sweeper       sweeper

@@ -47,6 +47,7 @@ const (
 	ListGroups   Op = "ListGroups"
 	DeletedEpoch Op = "DeletedEpoch"
 	ListPatterns Op = "ListPatterns"
+	ListSettings Op = "ListSettings"
 	Delayed      Op = "Delayed"
 	FindDelayed  Op = "FindDelayed"
 	Places       Op = "Places"

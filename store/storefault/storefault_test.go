@@ -86,6 +86,7 @@ var reads = []call{
 	{storefault.ListGroups, func(s store.Store) error { return second(s.ListGroups(context.Background(), "t")) }},
 	{storefault.DeletedEpoch, func(s store.Store) error { return second(s.DeletedEpoch(context.Background())) }},
 	{storefault.ListPatterns, func(s store.Store) error { return second(s.ListPatterns(context.Background())) }},
+	{storefault.ListSettings, func(s store.Store) error { return second(s.ListSettings(context.Background())) }},
 	{storefault.Delayed, func(s store.Store) error { return second(s.Delayed(context.Background(), 0, 0, 0, 1, 1)) }},
 	{storefault.FindDelayed, func(s store.Store) error { return second(s.FindDelayed(context.Background(), "later", "1")) }},
 	{storefault.Places, func(s store.Store) error { return second(s.Places(context.Background(), "1", 1)) }},

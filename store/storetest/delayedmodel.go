@@ -3,6 +3,7 @@ package storetest
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The part of testModel that is about delayed events and patterns. Delays share their
+// The part of testModel that is about delayed events, patterns and settings of topics. Delays share their
 // topics and their given ids with the appends, so that they meet.
 
 var modelPatterns = []string{"*", "a", "a.**"}
@@ -47,6 +48,13 @@ func (m *model) drawDelays(rt *rapid.T, u *store.Unit) {
 			Pattern: rapid.SampledFrom(modelPatterns).Draw(rt, "pattern"),
 			Delete:  rapid.Bool().Draw(rt, "delete"),
 			Value:   []byte(rapid.SampledFrom([]string{"", "1", "[2]"}).Draw(rt, "value")),
+		})
+	}
+	for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(rt, "settings") {
+		u.Settings = append(u.Settings, store.SettingChange{
+			Name:   rapid.SampledFrom(modelPatterns).Draw(rt, "name"),
+			Delete: rapid.Bool().Draw(rt, "delete"),
+			Value:  []byte(rapid.SampledFrom([]string{"", "1", "[2]"}).Draw(rt, "value")),
 		})
 	}
 }
@@ -127,6 +135,11 @@ func (m *model) applyDelays(rt *rapid.T, u *store.Unit) {
 			delete(m.patterns, ch.Group+"\x00"+ch.Pattern)
 		}
 	}
+	for _, ch := range u.Settings {
+		if m.settings[ch.Name] = string(ch.Value); ch.Delete {
+			delete(m.settings, ch.Name)
+		}
+	}
 }
 
 func (m *model) delayed() []store.Delayed {
@@ -171,4 +184,9 @@ func (m *model) checkDelays(rt *rapid.T) {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Pattern, b.Pattern))
 	})
 	same(rt, "patterns", want, m.env.patterns(rt))
+	var settings []store.SettingInfo
+	for _, name := range slices.Sorted(maps.Keys(m.settings)) {
+		settings = append(settings, store.SettingInfo{Name: name, Value: []byte(m.settings[name])})
+	}
+	same(rt, "settings of topics", settings, m.env.settings(rt))
 }

@@ -67,6 +67,7 @@ func everyMethod(t failer, ctx context.Context, s store.Store) map[string]error 
 	_, errs["GroupParts"] = s.GroupParts(ctx, "t", "g")
 	_, errs["DeletedEpoch"] = s.DeletedEpoch(ctx)
 	_, errs["ListPatterns"] = s.ListPatterns(ctx)
+	_, errs["ListSettings"] = s.ListSettings(ctx)
 	_, errs["Delayed"] = s.Delayed(ctx, 0, 0, endOfTime, 1, 1)
 	_, errs["FindDelayed"] = s.FindDelayed(ctx, "t", "a")
 	_, errs["Places"] = s.Places(ctx, "a", 1)

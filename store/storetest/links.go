@@ -359,6 +359,7 @@ func testCheckpoint(t *testing.T, s *env) {
 	u.Groups[0].Parts = []store.GroupPart{{Kind: 1, Offset: 2, Value: []byte("v")}}
 	u.Delays = []store.Delay{delayFor("t", "later", 5)}
 	u.Patterns = []store.PatternChange{pattern("g", "p", `1`)}
+	u.Settings = []store.SettingChange{setting("t", `2`)}
 	s.commit(t, u)
 	unsynced := unit(given("t", "3"))
 	if err := s.Commit(context.Background(), []*store.Unit{unsynced}, false); err != nil {
@@ -382,6 +383,7 @@ func testCheckpoint(t *testing.T, s *env) {
 	same(t, "parts in the copy", u.Groups[0].Parts, c.parts(t, "t", "g"))
 	same(t, "delayed events in the copy", 1, len(c.allDelayed(t)))
 	same(t, "patterns in the copy", patternsOf(u.Patterns...), c.patterns(t))
+	same(t, "settings in the copy", settingsOf(u.Settings...), c.settings(t))
 	mine := c.add(t, given("t", "of the copy"))
 	rising(t, unsynced.Appends[0].Offset, mine)
 	c.reopen(t)

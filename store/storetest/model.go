@@ -42,6 +42,7 @@ type model struct {
 	last   map[string]uint64 // the highest offset given under a name
 	// patterns by group and pattern, with 0x00 between them.
 	patterns map[string]string
+	settings map[string]string
 	fresh    int      // counts fresh ids
 	made     []string // ids that the store made
 }
@@ -84,7 +85,7 @@ func testModel(t *testing.T, factory Factory) {
 		s := &env{backend: factory(t), options: Options{MaxTopics: modelMaxTopics}, clock: &clock{ms: startTime}}
 		s.options.Now = s.clock.now
 		s.open(rt)
-		m := &model{env: s, topics: make(map[string]*modelTopic), patterns: make(map[string]string), last: make(map[string]uint64)}
+		m := &model{env: s, topics: make(map[string]*modelTopic), patterns: make(map[string]string), settings: make(map[string]string), last: make(map[string]uint64)}
 		defer func() { s.close(rt) }()
 		rt.Repeat(map[string]func(*rapid.T){
 			"commit":  m.commit,
@@ -103,6 +104,7 @@ func testModel(t *testing.T, factory Factory) {
 					clear(m.topics)
 					clear(m.last)
 					clear(m.patterns)
+					clear(m.settings)
 					m.delays, m.seq, m.life, m.epoch = nil, 0, 0, 0
 				}
 				m.check(rt)

@@ -65,6 +65,7 @@ func Run(t *testing.T, factory Factory) {
 		{"Parts", partTests},
 		{"Delays", delayedTests},
 		{"Patterns", patternTests},
+		{"Settings", settingTests},
 		{"Links", linkTests},
 		{"Keep", keepTests},
 		{"Checkpoint", checkpointTests},
