@@ -31,6 +31,7 @@ var codes = map[Code]about{
 	CodeNotSubscribed:     aboutRequest,
 	CodeGroupMismatch:     aboutRequest,
 	CodeUnknownID:         aboutRequest,
+	CodeGone:              aboutRequest,
 	CodeUnsupportedOp:     aboutRequest,
 	CodeOverloaded:        aboutHub,
 	CodeShuttingDown:      aboutHub,

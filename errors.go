@@ -33,6 +33,7 @@ const (
 	CodeNotSubscribed     Code = "not_subscribed"
 	CodeGroupMismatch     Code = "group_mismatch"
 	CodeUnknownID         Code = "unknown_id"
+	CodeGone              Code = "gone"
 	CodeUnsupportedOp     Code = "unsupported_op"
 	CodeOverloaded        Code = "overloaded"
 	CodeShuttingDown      Code = "shutting_down"

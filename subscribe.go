@@ -33,6 +33,10 @@ type Delivery struct {
 	// that is made again has otherwise. It is set on a member's first delivery of each
 	// topic and on those with Sought; 0 otherwise.
 	Epoch uint64
+	// Gap, where not nil, says which events of the topic were removed before the group or
+	// the tail was given them. It comes with the first delivery after that, and with that
+	// event's later ones until it is acked. It must not be changed.
+	Gap *Gap
 
 	settler Settler // of Ack, Nack and Extend
 }
@@ -77,9 +81,9 @@ type Forgetter interface {
 	Forget()
 }
 
-// Gap says that a live tail does not go on right after a place. The events after
-// After and before First were removed; or, where First is 0, the log does not have what
-// was seen there.
+// Gap says that a reader does not go on right after a place of a topic. The events after
+// After and before First were removed, by the settings of the topic or an operator; or, to
+// a live tail that goes on, where First is 0, the log does not have what was seen there.
 type Gap struct {
 	Topic        string
 	After, First uint64

@@ -6,6 +6,10 @@ import "eventhub"
 // the next. The zero value is ready. It is not safe for concurrent use.
 type Batch struct {
 	Items []Item
+	// Horizon is the first offset that the topic of the last read keeps, as of that read; 0
+	// where there is no such topic.
+	Horizon uint64
+
 	arena []byte
 }
 

@@ -30,6 +30,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"eventhub"
 )
@@ -64,6 +65,7 @@ type Store interface {
 	Groups
 	Schedule
 	Links
+	Retention
 	Maintenance
 
 	// Capabilities never change while the store is open.
@@ -96,8 +98,8 @@ const (
 
 // Unit is one client's atomic step: its parts are applied together or not at
 // all. Cancels come before Appends, and these before Delays, so that a move is a
-// Cancel and an Append, and an id that a unit both appends and delays is an event.
-// Commit fills the result fields of the unit and of its parts.
+// Cancel and an Append, and an id that a unit both appends and delays is an event. Topics
+// come last. Commit fills the result fields of the unit and of its parts.
 type Unit struct {
 	Appends  []Append
 	Groups   []GroupChange
@@ -105,6 +107,7 @@ type Unit struct {
 	Cancels  []Cancel
 	Patterns []PatternChange
 	Settings []SettingChange
+	Topics   []TopicChange
 
 	// Err, when Commit has returned nil, says why this unit alone was refused:
 	// ErrStaleEpoch, ErrExists, ErrGone, ErrNotDelayed, ErrTopicLimit (wrapped), or nil.
@@ -153,7 +156,8 @@ type Append struct {
 	KeepTime   int64
 
 	// Results. CommitTime is in epoch milliseconds and does not decrease within
-	// a topic; for a duplicate it is the first one's.
+	// a topic; for a duplicate it is the first one's, or 0 where that event was removed
+	// (TopicChange).
 	Offset     uint64
 	CommitTime int64
 	Duplicate  bool
@@ -258,6 +262,35 @@ type GroupChange struct {
 	Parts []GroupPart
 }
 
+// IDsKept is for how long the store remembers the id of an event that was removed, unless
+// TopicChange.ForgetIDs says otherwise: the same id again is a duplicate. After that time
+// it may be another event. Ids that the store made are not remembered: nobody had them
+// before their event was there.
+const IDsKept = 10 * time.Minute
+
+// TopicChange removes events of a topic: those below a horizon, or single ones. From then
+// on no read shows them, but their offsets are not given again, the head stays where it is
+// and no later event gets an earlier commit time. It says nothing of room: Maintenance.Sweep
+// gives that back. A unit with a change of a topic that is not there is refused with ErrGone.
+type TopicChange struct {
+	Topic string
+	// Life is as in GroupChange.
+	Life uint64
+	// Horizon is the first offset that is kept. The horizon only goes up: one that is not
+	// above the present one changes nothing, and one that is more than one above the last
+	// offset given counts as that.
+	Horizon uint64
+	// Erase are the offsets of events that are removed. No event at one is no error. At most
+	// MaxErase.
+	Erase []uint64
+	// ForgetIDs: the ids of what is removed are forgotten when it is swept, and not IDsKept
+	// later.
+	ForgetIDs bool
+}
+
+// MaxErase is how many events one TopicChange erases at most.
+const MaxErase = 1000
+
 // GroupPart is a piece of a group's state that is written by itself, because all
 // of them together would be too much for every change. What it means is the
 // engine's; Kind and Offset name it.
@@ -299,12 +332,14 @@ type Log interface {
 	// up to the durable head: at most limit of them, and at most maxBytes of
 	// records, except that the first comes whatever its size. A topic that does
 	// not exist has no events. The records belong to the batch and stay valid
-	// until its Reset.
+	// until its Reset. Batch.Horizon is the horizon as of the read: of what is at or above
+	// that, and from, nothing is left out; of what is below nothing is shown.
 	Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *Batch) error
 
 	// Head returns the highest offset that reads may show, 0 where there is
-	// none: also in a topic whose offsets are used up to some place, but that has no
-	// event. The head goes down with DeleteTopic alone.
+	// none: also in a topic whose offsets are used up to some place, but that never had an
+	// event. The event at the head may have been removed. The head goes down with
+	// DeleteTopic alone.
 	Head(ctx context.Context, topic string) (uint64, error)
 
 	// Find returns the offset of the event with that id, or ErrNotFound.
@@ -382,6 +417,11 @@ type Topics interface {
 type TopicInfo struct {
 	Name string
 	Head uint64
+	// Horizon is the first offset that is kept: 1 where nothing was removed from below.
+	Horizon uint64
+	// LastTime is the highest commit time of its events, also of those that were removed;
+	// 0 where there never was one.
+	LastTime int64
 	// Life is the number of this life of the topic, from 1 to 2^53-1. Of two lives in one
 	// store, of whatever topics, the later one has the higher number. Reads go by the
 	// name; who asks for the life after a read, and finds the one that he asked for
@@ -445,6 +485,21 @@ type Schedule interface {
 	FindDelayed(ctx context.Context, topic, id string) (Delayed, error)
 }
 
+// Retention is the role that knows how much is stored.
+type Retention interface {
+	// Measure counts the events of a topic from offset from on, which is taken for the
+	// horizon where it is below it: up to the head, or until it has counted until.Events
+	// events or until.Bytes bytes or more (0: no such bound). next is the offset after the
+	// last one that it has counted, and so of what may be removed to get rid of so much. It
+	// may end before that, with done false, where it had much to read: go on at next then.
+	// With a bound it may count somewhat more than is needed, at most an event or a
+	// thousandth. A topic that is not there has no events.
+	Measure(ctx context.Context, topic string, from uint64, until Usage) (u Usage, next uint64, done bool, err error)
+}
+
+// Usage is an amount of events: how many, and the bytes of their records.
+type Usage struct{ Events, Bytes uint64 }
+
 // Maintenance is the role that looks after the store itself.
 type Maintenance interface {
 	// Size returns the bytes that the store takes: on disk, or in memory where
@@ -460,8 +515,9 @@ type Maintenance interface {
 	// Persistent has ErrUnsupported.
 	Checkpoint(ctx context.Context, dir string) error
 
-	// Sweep removes some of what deleted topics have left, which nobody finds any
-	// more, and reports whether there may be more of it. Sweep may be called during
+	// Sweep removes some of what deleted topics and removed events have left, which nobody
+	// finds any more, and reports whether there may be more of it now; ids that are still
+	// remembered (IDsKept) are nothing that can be removed now. Sweep may be called during
 	// Commits and Starts, which do not wait for it, and does little at once. An error
 	// is of what could not be read, which is left until the store is opened again, or
 	// has ErrBroken; where there may be more to remove, more is true as well.

@@ -23,6 +23,7 @@ var statuses = map[eventhub.Code]int{
 	eventhub.CodeForbidden:         http.StatusForbidden,
 	eventhub.CodeUnknownID:         http.StatusNotFound,
 	eventhub.CodeNotSubscribed:     http.StatusNotFound,
+	eventhub.CodeGone:              http.StatusGone,
 	eventhub.CodeAlreadySubscribed: http.StatusConflict,
 	eventhub.CodeGroupMismatch:     http.StatusConflict,
 	eventhub.CodeLeaseLost:         http.StatusConflict,

@@ -82,6 +82,9 @@ func (s *Store) check(u *store.Unit) error {
 	if err := s.checkCancels(u.Cancels); err != nil {
 		return err
 	}
+	if err := s.checkTopics(u.Topics); err != nil {
+		return err
+	}
 	for i := range u.Appends {
 		if name := u.Appends[i].Topic; s.topics[name] == nil {
 			created[name] = true
@@ -132,13 +135,16 @@ func (s *Store) apply(u *store.Unit, now int64) {
 		}
 	}
 	for i := range u.Delays {
-		s.delay(&u.Delays[i])
+		s.delay(&u.Delays[i], now)
 	}
 	for i := range u.Patterns {
 		s.changePattern(&u.Patterns[i])
 	}
 	for i := range u.Settings {
 		s.changeSetting(&u.Settings[i])
+	}
+	for i := range u.Topics {
+		s.remove(&u.Topics[i], now)
 	}
 }
 
@@ -174,10 +180,15 @@ func (s *Store) topic(name string) *topic {
 		t = &topic{
 			life:   s.lives,
 			ids:    make(map[string]uint64),
+			made:   make(map[uint64]bool),
+			gone:   make(map[string]goneID),
 			keys:   make(map[string][]uint64),
+			keyOf:  make(map[uint64]string),
 			groups: make(map[string]*group),
 			delays: make(map[string]*delay),
 			floor:  max(s.deletedNames[name], s.baseFloor),
+
+			horizon: 1,
 		}
 		delete(s.deletedNames, name)
 		s.topics[strings.Clone(name)] = t
@@ -218,10 +229,11 @@ func (t *topic) append(a *store.Append, now int64) {
 		a.Offset, a.CommitTime, a.Duplicate = first, t.at(first).CommitTime(), true
 		return
 	}
-	last, offset := int64(0), t.last()+1
-	if n := len(t.events); n > 0 {
-		last = t.events[n-1].Record.CommitTime()
+	if first, ok := t.removed(a.ID, now); ok {
+		a.Offset, a.Duplicate = first, true
+		return
 	}
+	last, offset := t.lastTime, t.last()+1
 	time := max(now, last)
 	switch {
 	case a.KeepTime == 0:
@@ -235,9 +247,15 @@ func (t *topic) append(a *store.Append, now int64) {
 		offset = max(offset, a.KeepOffset)
 	}
 	a.Offset, a.CommitTime = offset, time
+	t.head, t.lastTime = offset, time
+	if a.NewID {
+		t.made[offset] = true
+	}
 	t.events = append(t.events, store.Item{Offset: a.Offset, Record: slices.Clone(a.Record)})
 	t.ids[strings.Clone(a.ID)] = a.Offset
 	if a.Key != "" {
-		t.keys[strings.Clone(a.Key)] = append(t.keys[a.Key], a.Offset)
+		key := strings.Clone(a.Key)
+		t.keys[key] = append(t.keys[key], a.Offset)
+		t.keyOf[a.Offset] = key
 	}
 }

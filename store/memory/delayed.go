@@ -59,9 +59,12 @@ func (s *Store) cancel(up store.Cancel) {
 	}
 }
 
-func (s *Store) delay(p *store.Delay) {
+func (s *Store) delay(p *store.Delay, now int64) {
 	t := s.topic(p.Topic)
 	offset, isEvent := t.ids[p.ID]
+	if !isEvent {
+		offset, isEvent = t.removed(p.ID, now)
+	}
 	first := t.delays[p.ID]
 	if p.FreshID && (isEvent || first != nil) {
 		misuse("delayed event in topic %q: fresh id %q is there already, as an event: %v", p.Topic, p.ID, isEvent)

@@ -35,7 +35,7 @@ func (s *Store) DeleteTopic(ctx context.Context, name string) error {
 		return true
 	})
 	for _, l := range []links{s.effects, s.correlated} {
-		l.forget(name)
+		l.forget(func(p store.Place) bool { return p.Topic == name })
 	}
 	s.keepFloor(name, t.last())
 	delete(s.topics, name)
@@ -71,10 +71,10 @@ func (s *Store) Sweep(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// forget forgets the places in a topic.
-func (l links) forget(topic string) {
+// forget forgets the places that are gone.
+func (l links) forget(gone func(store.Place) bool) {
 	for name, places := range l {
-		if places = slices.DeleteFunc(places, func(p store.Place) bool { return p.Topic == topic }); len(places) == 0 {
+		if places = slices.DeleteFunc(places, gone); len(places) == 0 {
 			delete(l, name)
 		} else {
 			l[name] = places

@@ -61,15 +61,22 @@ type Store struct {
 var _ store.Store = (*Store)(nil)
 
 // topic holds its events in the order of their offsets, which may have gaps where
-// events came with an offset to keep.
+// events came with an offset to keep, or were removed.
 type topic struct {
 	events []store.Item
 	ids    map[string]uint64
+	made   map[uint64]bool     // offsets whose ids the store made
+	gone   map[string]goneID   // ids of events that were removed
 	keys   map[string][]uint64 // offsets, rising
+	keyOf  map[uint64]string   // the other way
 	groups map[string]*group
 	delays map[string]*delay // by id
 	life   uint64
 	floor  uint64 // of an earlier topic of that name
+
+	head     uint64 // of the last event, also of one that was removed
+	lastTime int64  // likewise
+	horizon  uint64 // the first offset that is kept
 }
 
 // group is a group's header and its parts.
@@ -83,20 +90,20 @@ type partName struct {
 	offset uint64
 }
 
-func (t *topic) head() uint64 {
-	if n := len(t.events); n > 0 {
-		return t.events[n-1].Offset
-	}
-	return 0
+func (t *topic) info(name string) store.TopicInfo {
+	return store.TopicInfo{Name: name, Head: t.head, Horizon: t.horizon, LastTime: t.lastTime, Life: t.life}
 }
 
 // last returns the highest offset given under the topic's name.
-func (t *topic) last() uint64 { return max(t.head(), t.floor) }
+func (t *topic) last() uint64 { return max(t.head, t.floor) }
 
 // from returns the index of the first event at or above offset.
 func (t *topic) from(offset uint64) int {
-	if n := uint64(len(t.events)); offset > 0 && offset <= n && t.events[offset-1].Offset == offset {
-		return int(offset - 1) // there are no gaps before it, as in nearly all topics
+	if len(t.events) > 0 && offset >= t.events[0].Offset {
+		i := offset - t.events[0].Offset
+		if i < uint64(len(t.events)) && t.events[i].Offset == offset {
+			return int(i) // there are no gaps before it, as in nearly all topics
+		}
 	}
 	i, _ := slices.BinarySearchFunc(t.events, offset, func(item store.Item, offset uint64) int {
 		return cmp.Compare(item.Offset, offset)
@@ -188,8 +195,10 @@ func (s *Store) Read(ctx context.Context, topic string, from uint64, limit, maxB
 	defer s.mu.RUnlock()
 	t := s.topics[topic]
 	if t == nil {
+		batch.Horizon = 0
 		return nil
 	}
+	batch.Horizon = t.horizon
 	for n, item := range t.events[t.from(from):] {
 		if n >= limit {
 			break
@@ -209,7 +218,7 @@ func (s *Store) Head(ctx context.Context, topic string) (uint64, error) {
 	}
 	defer s.mu.RUnlock()
 	if t := s.topics[topic]; t != nil {
-		return t.head(), nil
+		return t.head, nil
 	}
 	return 0, nil
 }
@@ -247,7 +256,7 @@ func (s *Store) SeekTime(ctx context.Context, topic string, ts int64) (uint64, e
 	if before < len(t.events) {
 		return t.events[before].Offset, nil
 	}
-	return t.head() + 1, nil
+	return t.head + 1, nil
 }
 
 // Latest implements store.Log.
@@ -259,7 +268,7 @@ func (s *Store) Latest(ctx context.Context, topic, key string, at uint64) (store
 	if t := s.topics[topic]; t != nil {
 		offsets := t.keys[key]
 		n := len(offsets)
-		if at != 0 && at < t.head() {
+		if at != 0 && at < t.head {
 			n, _ = slices.BinarySearch(offsets, at+1)
 		}
 		if n > 0 {
@@ -279,7 +288,7 @@ func (s *Store) ListTopics(ctx context.Context, after string, limit int) ([]stor
 	var list []store.TopicInfo
 	for name, t := range s.topics {
 		if name > after {
-			list = append(list, store.TopicInfo{Name: name, Head: t.head(), Life: t.life})
+			list = append(list, t.info(name))
 		}
 	}
 	slices.SortFunc(list, func(a, b store.TopicInfo) int { return strings.Compare(a.Name, b.Name) })
@@ -293,7 +302,7 @@ func (s *Store) Topic(ctx context.Context, name string) (store.TopicInfo, error)
 	}
 	defer s.mu.RUnlock()
 	if t := s.topics[name]; t != nil {
-		return store.TopicInfo{Name: name, Head: t.head(), Life: t.life}, nil
+		return t.info(name), nil
 	}
 	return store.TopicInfo{}, fmt.Errorf("topic %q: %w", name, store.ErrNotFound)
 }
@@ -385,6 +394,9 @@ func checkUnit(u *store.Unit) {
 	}
 	for i := range u.Settings {
 		checkSetting(&u.Settings[i])
+	}
+	for i := range u.Topics {
+		checkTopicChange(&u.Topics[i])
 	}
 }
 

@@ -63,6 +63,8 @@ type commit struct {
 	// parts of groups as the units so far change them.
 	parts map[groupKey]partChanges
 
+	changed []*topic // topics of which it removes something
+
 	deletedEpoch uint64 // the highest of the groups that they delete
 
 	// Of the unit that is being checked.
@@ -160,6 +162,7 @@ func (c *commit) build(units []*store.Unit) error {
 		return err
 	}
 	c.writeNextTopic()
+	c.writeMarks()
 	return nil
 }
 
@@ -175,6 +178,7 @@ func (c *commit) begin(units []*store.Unit) {
 	clear(c.keyed)
 	c.indexed, c.keyed = c.indexed[:0], c.keyed[:0]
 	c.touched = c.touched[:0]
+	c.changed = c.changed[:0]
 	c.latest = nil
 	c.deletedEpoch = 0
 	c.given.reset()
@@ -229,6 +233,9 @@ func (c *commit) check(u *store.Unit) (refusal, err error) {
 	}
 	if refusal = c.checkCancels(u.Cancels); refusal != nil {
 		return refusal, nil
+	}
+	if refusal, err = c.checkRemovals(u.Topics); refusal != nil || err != nil {
+		return refusal, err
 	}
 	for i := range u.Appends {
 		if err := c.needTopic(u.Appends[i].Topic); err != nil {
@@ -336,6 +343,9 @@ func (c *commit) write(u *store.Unit) {
 	for i := range u.Settings {
 		c.changeSetting(&u.Settings[i])
 	}
+	for i := range u.Topics {
+		c.remove(&u.Topics[i])
+	}
 }
 
 func (c *commit) create(name string) *topic {
@@ -365,6 +375,9 @@ func (c *commit) append(a *store.Append) {
 	}
 	if first != nil && first.offset != 0 {
 		a.Offset, a.CommitTime, a.Duplicate = first.offset, first.time, true
+		if t.pending().hides(a.Offset) {
+			a.CommitTime = 0
+		}
 		return
 	}
 	if t.touched != c.serial {
@@ -384,6 +397,7 @@ func (c *commit) append(a *store.Append) {
 	if a.KeepOffset <= store.MaxKeepOffset {
 		t.last = max(t.last, a.KeepOffset)
 	}
+	t.end = t.last
 	a.Offset, a.CommitTime = t.last, t.lastTime
 	if first != nil {
 		first.offset, first.time = a.Offset, a.CommitTime
@@ -523,7 +537,11 @@ func (c *commit) hide() {
 
 func (c *commit) publish() {
 	for _, t := range c.touched {
-		t.raise(t.last)
+		t.raise(t.last, t.lastTime)
+	}
+	for _, t := range c.changed {
+		t.removed.Store(t.removing)
+		t.removing = nil
 	}
 	if len(c.created) > 0 {
 		for name := range c.created {

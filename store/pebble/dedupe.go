@@ -3,6 +3,7 @@ package pebble
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -123,7 +124,7 @@ func (g *givenIDs) seek(s *Store) (err error) {
 
 func (g *givenIDs) seekOne(s *Store, iter *pdb.Iterator, l *lookup) error {
 	first := &g.first[l.first]
-	if first.named.topic == l.topic.id && first.named.offset != 0 {
+	if first.named.topic == l.topic.id && first.named.offset != 0 && !l.topic.removed.Load().hides(first.named.offset) {
 		time, ok, err := s.holds(first.named, l.id)
 		if ok {
 			first.offset, first.time = first.named.offset, time
@@ -150,9 +151,16 @@ func (g *givenIDs) seekOne(s *Store, iter *pdb.Iterator, l *lookup) error {
 	return nil
 }
 
-// commitTime returns the commit time of one event.
+// commitTime returns the commit time of one event, 0 of one that was removed: its id is
+// remembered for a while.
 func (s *Store) commitTime(t *topic, offset uint64) (int64, error) {
+	if t.removed.Load().hides(offset) {
+		return 0, nil
+	}
 	record, closer, err := s.db.Get(appendEventKey(nil, t.id, offset))
+	if errors.Is(err, pdb.ErrNotFound) {
+		return 0, nil // erased, and swept
+	}
 	if err != nil {
 		return 0, fmt.Errorf("offset %d: %w", offset, err)
 	}

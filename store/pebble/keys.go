@@ -31,6 +31,9 @@ import (
 //	                                     → empty                 an effect of the event
 //	'r' correlation 0x00 topic id (4) offset (8)
 //	                                     → empty                 an event with that value
+//	'h' topic id (4)                     → horizon, last offset and its commit time (uvarints)
+//	                                                             the marks of a topic
+//	'w' topic id (4) kind (1) offset (8) → …                     what is to be swept, see removed.go
 //
 // 'z' and 'y' are about topics that were deleted: see deletetopic.go.
 //
@@ -105,6 +108,9 @@ const (
 	tagDelayedID = 's'
 	tagPattern   = 'x'
 	tagSetting   = 'o'
+
+	tagMarks = 'h'
+	tagSweep = 'w'
 
 	tagEffect     = 'c'
 	tagCorrelated = 'r'

@@ -58,7 +58,14 @@ func (s *Store) places(id string) (places []store.Place, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if t != nil && offset <= t.head.Load() {
+		if t == nil || offset > t.head.Load() || t.removed.Load().hides(offset) {
+			continue
+		}
+		is, err := s.has(appendEventKey(nil, t.id, offset)) // an id outlives its event for a while
+		if err != nil {
+			return nil, err
+		}
+		if is {
 			places = append(places, store.Place{Topic: t.name, Offset: offset})
 		}
 	}
@@ -72,7 +79,7 @@ func (s *Store) madePlaces(id string) ([]store.Place, error) {
 		return nil, nil
 	}
 	t, err := s.shown(p.topic)
-	if t == nil || err != nil || p.offset > t.head.Load() {
+	if t == nil || err != nil || p.offset > t.head.Load() || t.removed.Load().hides(p.offset) {
 		return nil, err
 	}
 	if _, ok, err = s.holds(p, id); !ok || err != nil {
@@ -136,14 +143,17 @@ func (s *Store) links(tag byte, name string, after store.Place, limit int) (plac
 			}
 			from = after.Offset + 1
 		}
-		head := t.head.Load()
-		for valid := iter.SeekGE(appendLinkKey(nil, tag, name, t.id, from)); valid && len(places) < limit; valid = iter.Next() {
+		head, gone := t.head.Load(), t.removed.Load()
+		for valid := iter.SeekGE(appendLinkKey(nil, tag, name, t.id, max(from, gone.from()))); valid && len(places) < limit; valid = iter.Next() {
 			id, offset, err := linkPlace(iter.Key(), prefix)
 			if err != nil {
 				return nil, err
 			}
 			if id != t.id || offset > head {
 				break
+			}
+			if gone.hides(offset) {
+				continue
 			}
 			places = append(places, store.Place{Topic: t.name, Offset: offset})
 		}

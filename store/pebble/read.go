@@ -28,10 +28,12 @@ func (s *Store) Read(ctx context.Context, topic string, from uint64, limit, maxB
 	defer s.leave()
 	t, err := s.published(topic)
 	if t == nil || err != nil {
+		batch.Horizon = 0
 		return err
 	}
 	head := t.head.Load()
 	if from > head || limit <= 0 {
+		batch.Horizon = t.removed.Load().from()
 		return nil
 	}
 	if err := s.read(t, from, head, limit, maxBytes, batch); err != nil {
@@ -41,12 +43,19 @@ func (s *Store) Read(ctx context.Context, topic string, from uint64, limit, maxB
 }
 
 func (s *Store) read(t *topic, from, head uint64, limit, maxBytes int, batch *store.Batch) (err error) {
-	iter, err := s.events(t, from, head)
+	v := t.look()
+	iter, err := s.events(t, max(from, v.before.from()), head)
 	if err != nil {
 		return err
 	}
 	defer closeInto(iter, &err)
-	for n, valid := 0, iter.First(); valid && n < limit; n, valid = n+1, iter.Next() {
+	batch.Horizon = v.again(t)
+	n := 0
+	for valid := iter.First(); valid && n < limit; valid = iter.Next() {
+		offset := eventOffset(iter.Key())
+		if v.hides(offset) {
+			continue
+		}
 		record, err := iter.ValueAndErr()
 		if err != nil {
 			return err
@@ -54,7 +63,8 @@ func (s *Store) read(t *topic, from, head uint64, limit, maxBytes int, batch *st
 		if maxBytes -= len(record); n > 0 && maxBytes < 0 {
 			break
 		}
-		batch.Add(eventOffset(iter.Key()), record)
+		batch.Add(offset, record)
+		n++
 	}
 	return iter.Error()
 }
@@ -89,7 +99,7 @@ func (s *Store) Find(ctx context.Context, topic, id string) (uint64, error) {
 		if err != nil {
 			return 0, fmt.Errorf("store/pebble: find id %q in topic %q: %w", id, topic, err)
 		}
-		if offset != 0 && offset <= head {
+		if offset != 0 && offset <= head && !t.removed.Load().hides(offset) {
 			return offset, nil
 		}
 	}
@@ -107,7 +117,15 @@ func (s *Store) offsetOf(t *topic, id string) (uint64, error) {
 	if value == nil || err != nil {
 		return 0, err
 	}
-	return decodeOffset(value)
+	offset, err := decodeOffset(value)
+	if err != nil {
+		return 0, err
+	}
+	// An id outlives its event for a while.
+	if is, err := s.has(appendEventKey(nil, t.id, offset)); !is || err != nil {
+		return 0, err
+	}
+	return offset, nil
 }
 
 // SeekTime implements store.Log.
@@ -136,6 +154,7 @@ func (s *Store) SeekTime(ctx context.Context, topic string, ts int64) (uint64, e
 // answer is that probe.
 func (s *Store) seekTime(t *topic, ts int64) (answer uint64, err error) {
 	head := t.head.Load()
+	v := t.look()
 	iter, err := s.events(t, 0, head)
 	if err != nil {
 		return 0, err
@@ -143,9 +162,13 @@ func (s *Store) seekTime(t *topic, ts int64) (answer uint64, err error) {
 	defer closeInto(iter, &err)
 	var key [eventKeyBytes]byte
 	answer = head + 1
-	for low, high := uint64(1), head+1; low < high; {
+	for low, high := v.again(t), head+1; low < high; {
 		middle := low + (high-low)/2
-		if !iter.SeekGE(appendEventKey(key[:0], t.id, middle)) {
+		valid := iter.SeekGE(appendEventKey(key[:0], t.id, middle))
+		for valid && v.hides(eventOffset(iter.Key())) {
+			valid = iter.Next()
+		}
+		if !valid {
 			if err := iter.Error(); err != nil {
 				return 0, err
 			}
@@ -194,6 +217,7 @@ func (s *Store) latest(t *topic, key string, at uint64) (item store.Item, err er
 		at = head
 	}
 	prefix := appendKeyPrefix(nil, t.id, key)
+	v := t.look()
 	iter, err := s.db.NewIter(&pdb.IterOptions{
 		LowerBound: appendKeyKey(nil, t.id, key, at),
 		UpperBound: append(slices.Clip(prefix), 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff),
@@ -202,14 +226,19 @@ func (s *Store) latest(t *topic, key string, at uint64) (item store.Item, err er
 		return store.Item{}, err
 	}
 	defer closeInto(iter, &err)
-	if !iter.First() {
-		return store.Item{}, iter.Error()
+	from := v.again(t)
+	for valid := iter.First(); valid && keyOffset(iter.Key()) >= from; valid = iter.Next() {
+		offset := keyOffset(iter.Key())
+		if v.hides(offset) {
+			continue
+		}
+		record, err := s.get(appendEventKey(nil, t.id, offset))
+		if err != nil {
+			return store.Item{}, fmt.Errorf("offset %d: %w", offset, err)
+		}
+		if record != nil { // it may have been removed and swept since
+			return store.Item{Offset: offset, Record: record}, nil
+		}
 	}
-	offset := keyOffset(iter.Key())
-	record, closer, err := s.db.Get(appendEventKey(nil, t.id, offset))
-	if err != nil {
-		return store.Item{}, fmt.Errorf("offset %d: %w", offset, err)
-	}
-	defer closeInto(closer, &err)
-	return store.Item{Offset: offset, Record: slices.Clone(record)}, nil
+	return store.Item{}, iter.Error()
 }

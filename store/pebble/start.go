@@ -29,6 +29,7 @@ type started struct {
 type newHead struct {
 	topic  *topic
 	offset uint64
+	time   int64
 }
 
 // Start implements store.Pipeline.
@@ -82,7 +83,7 @@ func (s *Store) start(units []*store.Unit) (*started, error) {
 	p := s.takeSpare()
 	p.batch, c.batch = c.batch, p.batch
 	for _, t := range c.touched {
-		p.heads = append(p.heads, newHead{t, t.last})
+		p.heads = append(p.heads, newHead{t, t.last, t.lastTime})
 	}
 	s.unsynced = false
 	if err := s.db.ApplyNoSyncWait(p.batch, pdb.Sync); err != nil {
@@ -94,7 +95,8 @@ func (s *Store) start(units []*store.Unit) (*started, error) {
 // appendsOnly reports whether the batch has events of topics that are there, and
 // nothing else.
 func (c *commit) appendsOnly() bool {
-	return !c.batch.Empty() && len(c.created) == 0 && len(c.groups) == 0 && len(c.parts) == 0 && !c.delaysChanged && !c.patternsChanged && !c.settingsChanged
+	return !c.batch.Empty() && len(c.created) == 0 && len(c.groups) == 0 && len(c.parts) == 0 && len(c.changed) == 0 &&
+		!c.delaysChanged && !c.patternsChanged && !c.settingsChanged
 }
 
 // wait is the second half.
@@ -108,7 +110,7 @@ func (p *started) wait() error {
 		return err
 	}
 	for _, h := range p.heads {
-		h.topic.raise(h.offset)
+		h.topic.raise(h.offset, h.time)
 	}
 	clear(p.heads)
 	p.heads = p.heads[:0]

@@ -292,6 +292,18 @@ func (s *Store) get(key []byte) ([]byte, error) {
 	return value, closer.Close()
 }
 
+// has reports whether there is something under key.
+func (s *Store) has(key []byte) (bool, error) {
+	_, closer, err := s.db.Get(key)
+	if errors.Is(err, pdb.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, closer.Close()
+}
+
 // closeInto closes c and makes its error the function's, unless that has one.
 func closeInto(c io.Closer, err *error) {
 	if closeErr := c.Close(); *err == nil {

@@ -123,7 +123,8 @@ func (s *Store) sweepStep(batch *pdb.Batch) (more bool, cleared []uint32, err er
 	for _, iter := range []struct {
 		of  **pdb.Iterator
 		tag byte
-	}{{&step.delays, tagDelayedID}, {&step.events, tagEvent}, {&step.rest[0], tagKey}, {&step.rest[1], tagGroup}, {&step.rest[2], tagPart}} {
+	}{{&step.delays, tagDelayedID}, {&step.events, tagEvent}, {&step.rest[0], tagKey}, {&step.rest[1], tagGroup}, {&step.rest[2], tagPart},
+		{&step.rest[3], tagMarks}, {&step.rest[4], tagSweep}} {
 		if *iter.of, err = s.tagged(iter.tag); err != nil {
 			return false, nil, err
 		}
@@ -158,7 +159,7 @@ type sweepStep struct {
 	ids    *ids
 	delays *pdb.Iterator // over the ids of all delayed events
 	events *pdb.Iterator
-	rest   [3]*pdb.Iterator // over all keys, groups and parts
+	rest   [5]*pdb.Iterator // over all keys, groups, parts and marks, and what there is to be swept
 	read   int              // bytes of records
 
 	cleared []uint32 // numbers whose last delayed event is in the batch
@@ -265,7 +266,7 @@ func (p *sweepStep) sweepEvent(id uint32) (offset uint64, err error) {
 
 // sweepRest deletes what else there is under a number, and that there is any.
 func (p *sweepStep) sweepRest(id uint32) error {
-	for i, tag := range []byte{tagKey, tagGroup, tagPart} {
+	for i, tag := range []byte{tagKey, tagGroup, tagPart, tagMarks, tagSweep} {
 		iter, bounds := p.rest[i], numberBounds(tag, id)
 		n := 0
 		for valid := iter.SeekGE(bounds.LowerBound); valid && bytes.Compare(iter.Key(), bounds.UpperBound) < 0; valid = iter.Next() {

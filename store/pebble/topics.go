@@ -25,17 +25,22 @@ type topic struct {
 
 	// head is the durable head, what reads are bounded by: Pebble shows a batch
 	// before it is synced, the head moves after.
-	head atomic.Uint64
+	head     atomic.Uint64
+	headTime atomic.Int64 // the commit time of the head
+	// removed says what reads do not show although it may be there; nil hides nothing.
+	removed atomic.Pointer[removed]
 
 	loading sync.Mutex
 	loaded  atomic.Bool
 
 	// Of the committer, once loaded. No offset up to last is given again; floor
-	// is that promise as it is on disk; lastTime is the last commit time.
+	// is that promise as it is on disk; end is the last event's, and lastTime its commit time.
 	last     uint64
+	end      uint64
 	lastTime int64
 	floor    uint64
-	ahead    uint64 // how many offsets were reserved the last time; 0 before the first
+	ahead    uint64   // how many offsets were reserved the last time; 0 before the first
+	removing *removed // what removed is to be after the commit
 	// touched is the serial of the last commit that appended here.
 	touched uint64
 }
@@ -45,13 +50,24 @@ type topic struct {
 func (t *topic) life() uint64 { return uint64(t.id) }
 
 func (t *topic) info() store.TopicInfo {
-	return store.TopicInfo{Name: t.name, Head: t.head.Load(), Life: t.life()}
+	info := store.TopicInfo{Name: t.name, Head: t.head.Load(), Horizon: t.removed.Load().from(), Life: t.life()}
+	info.LastTime = t.headTime.Load() // the head first: its time comes before it
+	return info
 }
 
-// raise moves the durable head up to offset. Of two commits that are synced together
-// the later one may come first.
-func (t *topic) raise(offset uint64) {
-	for head := t.head.Load(); head < offset && !t.head.CompareAndSwap(head, offset); head = t.head.Load() {
+// raise moves the durable head up to offset, whose commit time is given. Of two commits that
+// are synced together the later one may come first.
+func (t *topic) raise(offset uint64, time int64) {
+	raise(&t.headTime, time)
+	raise(&t.head, offset)
+}
+
+// raise moves a value up that others may be moving up too.
+func raise[T uint64 | int64](a interface {
+	Load() T
+	CompareAndSwap(before, after T) bool
+}, to T) {
+	for now := a.Load(); now < to && !a.CompareAndSwap(now, to); now = a.Load() {
 	}
 }
 
@@ -164,24 +180,37 @@ func (s *Store) load(t *topic) (err error) {
 	if t.loaded.Load() {
 		return nil
 	}
-	iter, err := s.events(t, 0, eventhub.MaxOffset)
-	if err != nil {
+	if err := s.findEnd(t); err != nil {
 		return fmt.Errorf("store/pebble: find the end of topic %q: %w", t.name, err)
+	}
+	t.loaded.Store(true)
+	return nil
+}
+
+func (s *Store) findEnd(t *topic) (err error) {
+	m, err := s.loadMarks(t)
+	if err != nil {
+		return err
+	}
+	head, time := m.last, m.lastTime
+	iter, err := s.events(t, m.last, eventhub.MaxOffset)
+	if err != nil {
+		return err
 	}
 	defer closeInto(iter, &err)
 	if iter.Last() {
 		record, err := iter.ValueAndErr()
 		if err != nil {
-			return fmt.Errorf("store/pebble: find the end of topic %q: %w", t.name, err)
+			return err
 		}
-		t.head.Store(eventOffset(iter.Key()))
-		t.lastTime = eventhub.Record(record).CommitTime()
+		head, time = eventOffset(iter.Key()), eventhub.Record(record).CommitTime()
 	}
 	if err := iter.Error(); err != nil {
-		return fmt.Errorf("store/pebble: find the end of topic %q: %w", t.name, err)
+		return err
 	}
-	t.last = max(t.head.Load(), t.floor)
-	t.loaded.Store(true)
+	t.end, t.lastTime, t.last = head, time, max(head, t.floor)
+	t.headTime.Store(time)
+	t.head.Store(head)
 	return nil
 }
 

@@ -1,6 +1,10 @@
 package storefault
 
-import "context"
+import (
+	"context"
+
+	"eventhub/store"
+)
 
 // DeleteTopic implements store.Topics.
 func (s *Store) DeleteTopic(ctx context.Context, name string) error {
@@ -14,4 +18,13 @@ func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
 		return err
 	})
 	return more, err
+}
+
+// Measure implements store.Retention.
+func (s *Store) Measure(ctx context.Context, topic string, from uint64, until store.Usage) (u store.Usage, next uint64, done bool, err error) {
+	err = s.enter(Call{Op: Measure, Topic: topic}, func() error {
+		u, next, done, err = s.backend.Measure(ctx, topic, from, until)
+		return err
+	})
+	return u, next, done, err
 }

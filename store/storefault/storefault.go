@@ -53,6 +53,7 @@ const (
 	Places       Op = "Places"
 	Effects      Op = "Effects"
 	Correlated   Op = "Correlated"
+	Measure      Op = "Measure"
 	Checkpoint   Op = "Checkpoint"
 	Size         Op = "Size"
 	Space        Op = "Space"

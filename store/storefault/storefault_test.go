@@ -96,6 +96,10 @@ var reads = []call{
 	{storefault.Correlated, func(s store.Store) error {
 		return second(s.Correlated(context.Background(), "1", store.Place{}, 1))
 	}},
+	{storefault.Measure, func(s store.Store) error {
+		_, _, _, err := s.Measure(context.Background(), "t", 1, store.Usage{})
+		return err
+	}},
 	{storefault.Checkpoint, func(s store.Store) error {
 		if err := s.Checkpoint(context.Background(), "copy"); !errors.Is(err, store.ErrUnsupported) {
 			return err // the backend's own answer is as good as none

@@ -123,6 +123,10 @@ func (m *model) applyDelays(rt *rapid.T, u *store.Unit) {
 			delayOfEvent(rt, p, store.Append{Offset: t.events[i].Offset})
 			continue
 		}
+		if t.isLate(rt, p.ID, p.Offset, p.Duplicate) {
+			delayOfEvent(rt, p, store.Append{Offset: t.gone[p.ID].offset})
+			continue
+		}
 		if i := m.delay(p.Topic, p.ID); i >= 0 {
 			duplicateDelay(rt, p, store.Delay{At: m.delays[i].At, Seq: m.delays[i].Seq})
 			continue

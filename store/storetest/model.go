@@ -18,7 +18,7 @@ import (
 // The alphabet of testModel: few names, so that they meet.
 var (
 	modelTopics = []string{"a", "a.b", "b", "c"}
-	modelKeys   = []string{"", "", "k", "k\x00", "k\x00\xff", "\x00", "l"}
+	modelKeys   = []string{"", "", "k", "k\x00", "k\x00\x00", "\x00", "l"}
 	modelGroups = []string{"g", "g.h", "h"}
 
 	// Of group changes: most are of one topic, so that they meet too.
@@ -48,9 +48,13 @@ type model struct {
 }
 
 type modelTopic struct {
-	life   uint64
-	events []modelEvent
-	groups map[string]modelGroup
+	life     uint64
+	head     uint64
+	lastTime int64
+	horizon  uint64
+	gone     map[string]modelGone // ids of events that were removed
+	events   []modelEvent
+	groups   map[string]modelGroup
 }
 
 type modelGroup struct {
@@ -71,13 +75,6 @@ type modelEvent struct {
 	correlation string
 }
 
-func (t *modelTopic) head() uint64 {
-	if t == nil || len(t.events) == 0 {
-		return 0
-	}
-	return t.events[len(t.events)-1].Offset
-}
-
 // testModel runs random units, reads and reopenings against the model.
 func testModel(t *testing.T, factory Factory) {
 	testsize.Checks(t, 100, 20)
@@ -93,6 +90,8 @@ func testModel(t *testing.T, factory Factory) {
 			"clock":   func(rt *rapid.T) { s.clock.set(rapid.Int64Range(-100, 100).Draw(rt, "ms")) },
 			"read":    m.read,
 			"delayed": m.readDelays,
+			"sweep":   m.sweep,
+			"measure": m.measure,
 			"check":   m.check,
 			"reopen": func(rt *rapid.T) {
 				// A store that forgets would hardly ever hold anything.
@@ -166,6 +165,7 @@ func (m *model) drawUnit(rt *rapid.T) *store.Unit {
 		u.Groups = append(u.Groups, m.drawChange(rt))
 	}
 	m.drawDelays(rt, u)
+	m.drawRemovals(rt, u)
 	return u
 }
 
@@ -244,6 +244,9 @@ func (m *model) refusal(u *store.Unit) error {
 	if err := m.delayRefusal(u); err != nil {
 		return err
 	}
+	if err := m.removalRefusal(u); err != nil {
+		return err
+	}
 	for _, topic := range topicsOf(u) {
 		if m.topics[topic] == nil {
 			created[topic] = true
@@ -257,7 +260,7 @@ func (m *model) refusal(u *store.Unit) error {
 
 func (m *model) topic(name string) *modelTopic {
 	if m.topics[name] == nil {
-		m.topics[name] = &modelTopic{groups: make(map[string]modelGroup)}
+		m.topics[name] = &modelTopic{groups: make(map[string]modelGroup), gone: make(map[string]modelGone), horizon: 1}
 	}
 	return m.topics[name]
 }
@@ -281,24 +284,27 @@ func (m *model) apply(rt *rapid.T, u *store.Unit) {
 			duplicate(rt, a, store.Append{Offset: t.events[i].Offset, CommitTime: t.events[i].time})
 			continue
 		}
+		if t.isLate(rt, a.ID, a.Offset, a.Duplicate) {
+			duplicate(rt, a, store.Append{Offset: t.gone[a.ID].offset})
+			continue
+		}
 		rising(rt, m.last[a.Topic], []store.Append{a})
 		if a.KeepOffset > m.last[a.Topic] {
 			same(rt, "offset of "+a.ID, a.KeepOffset, a.Offset)
 		}
 		m.last[a.Topic] = a.Offset
-		time, last := now, int64(0)
-		if n := len(t.events); n > 0 {
-			last = t.events[n-1].time
-		}
+		time, last := now, t.lastTime
 		if time = max(time, last); a.KeepTime >= last && a.KeepTime <= now && a.KeepTime > 0 {
 			time = a.KeepTime
 		}
 		same(rt, "commit time of "+a.ID, time, a.CommitTime)
 		same(rt, "commit time in the record of "+a.ID, time, a.Record.CommitTime())
+		t.head, t.lastTime = a.Offset, time
 		t.events = append(t.events, modelEvent{row: rowOf(a), id: a.ID, key: a.Key, time: time,
 			causedBy: a.CausedBy, correlation: a.Correlation})
 	}
 	m.applyDelays(rt, u)
+	m.applyRemovals(u)
 }
 
 // checkMade: the id is a new one, in the record too.
@@ -360,12 +366,12 @@ func (m *model) check(rt *rapid.T) {
 	for _, name := range modelTopics {
 		t := m.topics[name]
 		if t != nil {
-			infos = append(infos, store.TopicInfo{Name: name, Head: t.head()})
+			infos = append(infos, store.TopicInfo{Name: name, Head: t.head, Horizon: t.horizon, LastTime: t.lastTime})
 		}
 		m.checkTopic(rt, name, m.events(name))
 		m.checkGroups(rt, name, t)
 	}
-	same(rt, "topics", infos, m.env.listTopics(rt, "", noLimit))
+	same(rt, "topics", infos, m.env.topicInfos(rt, "", noLimit))
 	epoch, err := m.env.DeletedEpoch(context.Background())
 	if err != nil {
 		rt.Fatalf("DeletedEpoch: %v", err)

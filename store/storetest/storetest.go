@@ -72,6 +72,7 @@ func Run(t *testing.T, factory Factory) {
 		{"Topics", topicTests},
 		{"DeleteTopic", deleteTopicTests},
 		{"Lives", lifeTests},
+		{"Removal", removalTests},
 		{"Visibility", visibilityTests},
 		{"Concurrency", concurrencyTests},
 		{"Lifecycle", lifecycleTests},
@@ -310,8 +311,18 @@ func (s *env) listGroups(t failer, topic string) []store.GroupInfo {
 	return list
 }
 
-// listTopics also holds Topic to what the list says.
+// listTopics returns the names and heads of the topics.
 func (s *env) listTopics(t failer, after string, limit int) []store.TopicInfo {
+	t.Helper()
+	list := s.topicInfos(t, after, limit)
+	for i := range list {
+		list[i].Horizon, list[i].LastTime = 0, 0
+	}
+	return list
+}
+
+// topicInfos also holds Topic to what the list says.
+func (s *env) topicInfos(t failer, after string, limit int) []store.TopicInfo {
 	t.Helper()
 	list, err := s.ListTopics(context.Background(), after, limit)
 	if err != nil {

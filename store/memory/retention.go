@@ -1,0 +1,108 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"eventhub/store"
+)
+
+// goneID is the id of an event that was removed.
+type goneID struct {
+	offset uint64
+	until  int64 // when it is forgotten, in epoch milliseconds
+}
+
+// checkTopics refuses changes of topics that are not there.
+func (s *Store) checkTopics(changes []store.TopicChange) error {
+	for i := range changes {
+		ch := &changes[i]
+		if t := s.topics[ch.Topic]; t == nil || ch.Life != 0 && t.life != ch.Life {
+			return fmt.Errorf("life %d of topic %q: %w", ch.Life, ch.Topic, store.ErrGone)
+		}
+	}
+	return nil
+}
+
+// remove does what a TopicChange says.
+func (s *Store) remove(ch *store.TopicChange, now int64) {
+	t := s.topics[ch.Topic]
+	if horizon := min(ch.Horizon, t.last()+1); horizon > t.horizon {
+		t.horizon = horizon
+		n := t.from(horizon)
+		for _, item := range t.events[:n] {
+			s.forgetEvent(ch, t, item, now)
+		}
+		t.events = slices.Clone(t.events[n:])
+	}
+	for _, offset := range ch.Erase {
+		if i := t.from(offset); i < len(t.events) && t.events[i].Offset == offset {
+			s.forgetEvent(ch, t, t.events[i], now)
+			t.events = slices.Delete(slices.Clone(t.events), i, i+1)
+		}
+	}
+}
+
+// forgetEvent removes an event from all indexes. Ids that the store made are not remembered.
+func (s *Store) forgetEvent(ch *store.TopicChange, t *topic, item store.Item, now int64) {
+	s.bytes -= uint64(len(item.Record))
+	id := string(item.Record.ID())
+	delete(t.ids, id)
+	if !ch.ForgetIDs && !t.made[item.Offset] {
+		t.gone[id] = goneID{offset: item.Offset, until: now + store.IDsKept.Milliseconds()}
+	}
+	delete(t.made, item.Offset)
+	if key := t.keyOf[item.Offset]; key != "" {
+		delete(t.keyOf, item.Offset)
+		offsets := slices.DeleteFunc(t.keys[key], func(offset uint64) bool { return offset == item.Offset })
+		if t.keys[key] = offsets; len(offsets) == 0 {
+			delete(t.keys, key)
+		}
+	}
+	at := store.Place{Topic: ch.Topic, Offset: item.Offset}
+	for _, l := range []links{s.effects, s.correlated} {
+		l.forget(func(p store.Place) bool { return p == at })
+	}
+}
+
+// removed returns where the event with an id was that was removed, if it is remembered.
+func (t *topic) removed(id string, now int64) (offset uint64, ok bool) {
+	g, ok := t.gone[id]
+	if ok && g.until <= now {
+		delete(t.gone, id)
+		return 0, false
+	}
+	return g.offset, ok
+}
+
+// Measure implements store.Retention.
+func (s *Store) Measure(ctx context.Context, topic string, from uint64, until store.Usage) (u store.Usage, next uint64, done bool, err error) {
+	if err := s.enter(ctx); err != nil {
+		return u, 0, false, err
+	}
+	defer s.mu.RUnlock()
+	t := s.topics[topic]
+	if t == nil {
+		return u, from, true, nil
+	}
+	next = max(from, t.horizon)
+	for _, item := range t.events[t.from(next):] {
+		if until.Events > 0 && u.Events >= until.Events || until.Bytes > 0 && u.Bytes >= until.Bytes {
+			return u, next, true, nil
+		}
+		u.Events++
+		u.Bytes += uint64(len(item.Record))
+		next = item.Offset + 1
+	}
+	return u, next, true, nil
+}
+
+func checkTopicChange(ch *store.TopicChange) {
+	if ch.Topic == "" {
+		misuse("change of a topic: its name is empty")
+	}
+	if len(ch.Erase) > store.MaxErase {
+		misuse("change of topic %q: %d events are to be erased; at most %d are allowed", ch.Topic, len(ch.Erase), store.MaxErase)
+	}
+}

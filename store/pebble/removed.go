@@ -1,0 +1,208 @@
+package pebble
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+
+	"eventhub/store"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+)
+
+// # Removed events
+//
+// A commit that removes events writes the topic's marks and, for the sweep, what there is to
+// be removed; the events themselves stay where they are, and so do their index entries. Reads
+// show none of them from the moment in which the commit is durable. So nothing of it is seen
+// before its fsync, although Pebble shows the batch.
+//
+// The marks have the topic's last offset and its commit time, because after a sweep the log
+// may not: no offset is given again, and times do not decrease.
+//
+//	'w' topic id (4) 't' horizon (8) → at (8), forget (1)   all below it
+//	'w' topic id (4) 'x' offset (8)  → at (8), forget (1)   one event
+//
+// at is when it was removed, in epoch milliseconds, and forget is 1 where the ids go with the
+// events. A row goes when what it names is gone.
+//
+// # Readers
+//
+// Whoever reads the log looks at what is removed before it opens its iterator and again after
+// that (view). What the sweep removes is hidden since before, so the second look has it, unless
+// the sweep has been there already and it is hidden no more; then the first look has it.
+
+const (
+	sweepTrim  = 't'
+	sweepErase = 'x'
+)
+
+// removed is never changed. nil hides nothing.
+type removed struct {
+	horizon uint64          // the first offset that is kept
+	erased  map[uint64]bool // offsets above it whose events are to be swept
+}
+
+// from returns the first offset that is kept.
+func (r *removed) from() uint64 {
+	if r == nil {
+		return 1
+	}
+	return r.horizon
+}
+
+// hides reports whether no read shows the event at an offset.
+func (r *removed) hides(offset uint64) bool {
+	return r != nil && (offset < r.horizon || r.erased[offset])
+}
+
+// with returns what is removed after a change as well; the same where that is all.
+func (r *removed) with(horizon uint64, erase []uint64) *removed {
+	next := removed{horizon: max(r.from(), horizon)}
+	if r != nil {
+		next.erased = r.erased
+	}
+	for _, offset := range erase {
+		if next.erased[offset] {
+			continue
+		}
+		if next.erased = maps.Clone(next.erased); next.erased == nil {
+			next.erased = make(map[uint64]bool)
+		}
+		next.erased[offset] = true
+	}
+	return &next
+}
+
+// view is what one read must not show: what was removed before its iterator was opened, and
+// after.
+type view struct{ before, after *removed }
+
+// look is the first look, before the iterator is opened.
+func (t *topic) look() view { return view{before: t.removed.Load()} }
+
+// again is the second look, after that. It returns the first offset that is kept.
+func (v *view) again(t *topic) (from uint64) {
+	v.after = t.removed.Load()
+	return v.after.from()
+}
+
+func (v *view) hides(offset uint64) bool { return v.after.hides(offset) || v.before.hides(offset) }
+
+// marks are the row of a topic.
+type marks struct {
+	horizon  uint64
+	last     uint64
+	lastTime int64
+}
+
+func appendMarksKey(dst []byte, id uint32) []byte {
+	return binary.BigEndian.AppendUint32(append(dst, tagMarks), id)
+}
+
+func (m marks) append(dst []byte) []byte {
+	dst = binary.AppendUvarint(dst, m.horizon)
+	dst = binary.AppendUvarint(dst, m.last)
+	return binary.AppendUvarint(dst, uint64(m.lastTime))
+}
+
+// decodeMarks passes what comes after the numbers that it knows.
+func decodeMarks(v []byte) (m marks, err error) {
+	var numbers [3]uint64
+	rest := v
+	for i := range numbers {
+		n := 0
+		if numbers[i], n = binary.Uvarint(rest); n <= 0 {
+			return m, fmt.Errorf("the marks of a topic read %x", v)
+		}
+		rest = rest[n:]
+	}
+	return marks{horizon: numbers[0], last: numbers[1], lastTime: int64(numbers[2])}, nil
+}
+
+func appendSweepKey(dst []byte, id uint32, kind byte, offset uint64) []byte {
+	dst = append(binary.BigEndian.AppendUint32(append(dst, tagSweep), id), kind)
+	return binary.BigEndian.AppendUint64(dst, offset)
+}
+
+func appendSweepValue(dst []byte, at int64, forget bool) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, uint64(at))
+	if forget {
+		return append(dst, 1)
+	}
+	return append(dst, 0)
+}
+
+// loadMarks reads the marks of a topic, and which of its events are erased and not swept. A
+// topic of which nothing was removed has none.
+func (s *Store) loadMarks(t *topic) (m marks, err error) {
+	value, err := s.get(appendMarksKey(nil, t.id))
+	if value == nil || err != nil {
+		return m, err
+	}
+	if m, err = decodeMarks(value); err != nil {
+		return m, err
+	}
+	r := &removed{horizon: m.horizon}
+	iter, err := s.db.NewIter(&pdb.IterOptions{
+		LowerBound: appendSweepKey(nil, t.id, sweepErase, 0), UpperBound: appendSweepKey(nil, t.id, sweepErase+1, 0)})
+	if err != nil {
+		return m, err
+	}
+	defer closeInto(iter, &err)
+	for valid := iter.First(); valid; valid = iter.Next() {
+		r = r.with(0, []uint64{keyTail(iter.Key())})
+	}
+	t.removed.Store(r)
+	return m, iter.Error()
+}
+
+// keyTail reads the offset at the end of a key.
+func keyTail(key []byte) uint64 { return binary.BigEndian.Uint64(key[len(key)-offsetBytes:]) }
+
+// checkRemovals refuses changes of topics that are not there.
+func (c *commit) checkRemovals(changes []store.TopicChange) (refusal, err error) {
+	for i := range changes {
+		ch := &changes[i]
+		if t, err := c.topic(ch.Topic); err != nil || t == nil || ch.Life != 0 && t.life() != ch.Life {
+			return fmt.Errorf("life %d of topic %q: %w", ch.Life, ch.Topic, store.ErrGone), err
+		}
+	}
+	return nil, nil
+}
+
+// pending is what is removed as the units so far leave it.
+func (t *topic) pending() *removed {
+	if t.removing != nil {
+		return t.removing
+	}
+	return t.removed.Load()
+}
+
+// remove does what a change says, in memory and as rows for the sweep.
+func (c *commit) remove(ch *store.TopicChange) {
+	t, _ := c.topic(ch.Topic) // found and loaded by check
+	before := t.pending()
+	horizon := min(ch.Horizon, t.last+1)
+	if t.removing == nil {
+		c.changed = append(c.changed, t)
+	}
+	erase := slices.DeleteFunc(slices.Clone(ch.Erase), func(offset uint64) bool { return offset > t.last || before.hides(offset) })
+	t.removing = before.with(horizon, erase)
+	value := appendSweepValue(nil, c.now, ch.ForgetIDs)
+	if horizon > before.from() {
+		_ = c.batch.Set(appendSweepKey(nil, t.id, sweepTrim, horizon), value, nil) // a batch takes what fits in memory
+	}
+	for _, offset := range erase {
+		_ = c.batch.Set(appendSweepKey(nil, t.id, sweepErase, offset), value, nil)
+	}
+}
+
+// writeMarks writes those of the topics of which the commit removes something.
+func (c *commit) writeMarks() {
+	for _, t := range c.changed {
+		m := marks{horizon: t.removing.from(), last: t.end, lastTime: t.lastTime}
+		_ = c.batch.Set(appendMarksKey(nil, t.id), m.append(nil), nil)
+	}
+}

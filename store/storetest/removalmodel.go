@@ -1,0 +1,117 @@
+package storetest
+
+import (
+	"context"
+	"slices"
+
+	"eventhub/store"
+
+	"pgregory.net/rapid"
+)
+
+// The part of testModel that is about events that are removed.
+
+// modelGone is what is known of the id of an event that was removed.
+type modelGone struct {
+	offset uint64
+	// may: the id may be forgotten already, or not be remembered at all.
+	may bool
+}
+
+// drawRemovals draws changes of topics that mostly are there.
+func (m *model) drawRemovals(rt *rapid.T, u *store.Unit) {
+	for range rapid.SampledFrom([]int{0, 0, 0, 1, 1, 2}).Draw(rt, "removals") {
+		ch := store.TopicChange{Topic: rapid.SampledFrom(modelTopics).Draw(rt, "topic"), ForgetIDs: rapid.Bool().Draw(rt, "forget_ids")}
+		t := m.topics[ch.Topic]
+		if t == nil && rapid.IntRange(0, 9).Draw(rt, "unfit") > 0 {
+			continue
+		}
+		if t != nil {
+			ch.Life = rapid.SampledFrom([]uint64{0, t.life, t.life, t.life, t.life, t.life - 1}).Draw(rt, "life")
+			if rapid.Bool().Draw(rt, "trim") {
+				ch.Horizon = rapid.Uint64Range(0, m.last[ch.Topic]+2).Draw(rt, "horizon")
+			}
+			ch.Erase = rapid.SliceOfN(rapid.Uint64Range(0, m.last[ch.Topic]+1), 0, 3).Draw(rt, "erase")
+		}
+		u.Topics = append(u.Topics, ch)
+	}
+}
+
+func (m *model) removalRefusal(u *store.Unit) error {
+	for _, ch := range u.Topics {
+		if t := m.topics[ch.Topic]; t == nil || ch.Life != 0 && ch.Life != t.life {
+			return store.ErrGone
+		}
+	}
+	return nil
+}
+
+func (m *model) applyRemovals(u *store.Unit) {
+	for _, ch := range u.Topics {
+		t := m.topics[ch.Topic]
+		t.horizon = max(t.horizon, min(ch.Horizon, m.last[ch.Topic]+1))
+		t.events = slices.DeleteFunc(t.events, func(e modelEvent) bool {
+			if e.Offset >= t.horizon && !slices.Contains(ch.Erase, e.Offset) {
+				return false
+			}
+			t.gone[e.id] = modelGone{offset: e.Offset, may: ch.ForgetIDs || slices.Contains(m.made, e.id)}
+			return true
+		})
+	}
+}
+
+// isLate reports whether an append or a delayed event has the id of an event that was removed.
+// Where the model can not know it takes the store's word.
+func (t *modelTopic) isLate(rt *rapid.T, id string, offset uint64, duplicate bool) bool {
+	g, ok := t.gone[id]
+	switch {
+	case !ok:
+		return false
+	case g.may && !(duplicate && offset == g.offset):
+		delete(t.gone, id)
+		return false
+	case !duplicate || offset != g.offset:
+		rt.Fatalf("the id %q of the event that was removed from offset %d: duplicate %v, offset %d", id, g.offset, duplicate, offset)
+	}
+	return true
+}
+
+// sweep sweeps some of what there is, or all.
+func (m *model) sweep(rt *rapid.T) {
+	for steps := rapid.SampledFrom([]int{1, 3, 1 << 20}).Draw(rt, "steps"); steps > 0; steps-- {
+		more, err := m.env.Sweep(context.Background())
+		if err != nil {
+			rt.Fatalf("Sweep: %v", err)
+		}
+		if !more {
+			return
+		}
+	}
+}
+
+// measure compares how much there is from some offset on, and how much has to go.
+func (m *model) measure(rt *rapid.T) {
+	topic := rapid.SampledFrom(modelTopics).Draw(rt, "topic")
+	from := rapid.Uint64Range(0, 60).Draw(rt, "from")
+	until := store.Usage{Events: rapid.Uint64Range(0, 10).Draw(rt, "events"), Bytes: rapid.SampledFrom([]uint64{0, 0, 1, 500}).Draw(rt, "bytes")}
+	var want store.Usage
+	end := from
+	if t := m.topics[topic]; t != nil {
+		end = max(from, t.horizon)
+	}
+	for _, e := range m.events(topic) {
+		if until.Events > 0 && want.Events >= until.Events || until.Bytes > 0 && want.Bytes >= until.Bytes {
+			break
+		}
+		if e.Offset >= from {
+			want.Events++
+			want.Bytes += uint64(len(e.Record))
+			end = e.Offset + 1
+		}
+	}
+	got, next := m.env.measure(rt, topic, from, until)
+	same(rt, "usage", want, got)
+	if next < end {
+		rt.Fatalf("Measure(%q, %d, %+v) ended at %d; want %d", topic, from, until, next, end)
+	}
+}
