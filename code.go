@@ -33,6 +33,7 @@ var codes = map[Code]about{
 	CodeUnknownID:         aboutRequest,
 	CodeGone:              aboutRequest,
 	CodeUnsupportedOp:     aboutRequest,
+	CodeConflict:          aboutRequest,
 	CodeOverloaded:        aboutHub,
 	CodeShuttingDown:      aboutHub,
 	CodeInternal:          aboutHub,

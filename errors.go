@@ -35,6 +35,7 @@ const (
 	CodeUnknownID         Code = "unknown_id"
 	CodeGone              Code = "gone"
 	CodeUnsupportedOp     Code = "unsupported_op"
+	CodeConflict          Code = "conflict"
 	CodeOverloaded        Code = "overloaded"
 	CodeShuttingDown      Code = "shutting_down"
 	CodeInternal          Code = "internal"

@@ -27,6 +27,7 @@ var statuses = map[eventhub.Code]int{
 	eventhub.CodeAlreadySubscribed: http.StatusConflict,
 	eventhub.CodeGroupMismatch:     http.StatusConflict,
 	eventhub.CodeLeaseLost:         http.StatusConflict,
+	eventhub.CodeConflict:          http.StatusConflict,
 	eventhub.CodeWaitTimeout:       http.StatusGatewayTimeout,
 	eventhub.CodeUnsupportedOp:     http.StatusNotImplemented,
 	eventhub.CodeRateLimited:       http.StatusTooManyRequests,

@@ -64,7 +64,7 @@ func TestAliases(t *testing.T) {
 		}
 	}
 	for _, a := range naming.Aliases {
-		if strings.Contains("batch_size max_in_flight manual_ack", a.Name) == used[a.Name] {
+		if strings.Contains("batch_size max_in_flight manual_ack retention_days", a.Name) == used[a.Name] {
 			t.Errorf("%s in HTTP: %v", a.Name, used[a.Name])
 		}
 	}

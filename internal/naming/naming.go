@@ -23,6 +23,7 @@ var Aliases = []Alias{
 	{"toTs", "to_ts"},
 	{"correlationId", "correlation_id"},
 	{"causedBy", "caused_by"},
+	{"retentionDays", "retention_days"},
 }
 
 // Canonical returns the name that a spelling stands for: another one if it is an alias,

@@ -95,3 +95,24 @@ func span(s string) (time.Duration, bool) {
 	}
 	return whole + d, true
 }
+
+// Format writes a duration in the form that Span reads: days, and what is left of them, as
+// in 3d, 1d12h or 1h30m.
+func Format(d time.Duration) string {
+	const day = 24 * time.Hour
+	text := ""
+	if d >= day {
+		if text = strconv.FormatInt(int64(d/day), 10) + "d"; d%day == 0 {
+			return text
+		}
+		d %= day
+	}
+	rest := d.String()
+	if strings.HasSuffix(rest, "m0s") {
+		rest = strings.TrimSuffix(rest, "0s")
+	}
+	if strings.HasSuffix(rest, "h0m") {
+		rest = strings.TrimSuffix(rest, "0m")
+	}
+	return text + rest
+}

@@ -67,3 +67,15 @@ func TestSpan(t *testing.T) {
 		}
 	}
 }
+
+func TestFormat(t *testing.T) {
+	for text, d := range map[string]time.Duration{"3d": 72 * time.Hour, "1d12h": 36 * time.Hour, "1h30m": 90 * time.Minute, "1h": time.Hour, "1m": time.Minute,
+		"30s": 30 * time.Second, "1d1m": 24*time.Hour + time.Minute, "1d1.5s": 24*time.Hour + 1500*time.Millisecond, "1h0m5s": time.Hour + 5*time.Second, "0s": 0} {
+		if got := Format(d); got != text {
+			t.Errorf("Format(%v) = %q; want %q", d, got, text)
+		}
+		if again, err := Span(text); err != nil || again != d {
+			t.Errorf("Span(%q) = %v, %v; want %v", text, again, err, d)
+		}
+	}
+}

@@ -1,0 +1,218 @@
+// Package topicconf reads the settings of topics: from JSON, as requests and the store have
+// them, and from the file that an operator writes; and it says which of two patterns is the
+// more exact one. It knows nothing of what the settings do, and of no store.
+//
+// # Invariants
+//
+//   - What is not known is refused and never passed over, with the place where it is.
+//   - What is read is valid: admin.TopicSettings.Validate was asked.
+package topicconf
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"eventhub"
+	"eventhub/admin"
+	"eventhub/internal/strictjson"
+)
+
+// given is an entry as somebody wrote it: it says what was given, if only 0.
+type given struct {
+	Retention       *givenRetention `json:"retention"`
+	Days            *uint64         `json:"retention_days"`
+	Compaction      jsontext.Value  `json:"compaction"`
+	KeyRequired     bool            `json:"key_required"`
+	GroupIdleExpiry *admin.Period   `json:"group_idle_expiry"`
+	State           jsontext.Value  `json:"state"`
+	Snapshot        jsontext.Value  `json:"snapshot"`
+	Rate            jsontext.Value  `json:"rate"`
+}
+
+type givenRetention struct {
+	Age   *admin.Period `json:"age"`
+	Bytes *admin.Size   `json:"bytes"`
+	Count *uint64       `json:"count"`
+}
+
+type givenCompaction struct {
+	MinAge *admin.Period `json:"min_age"`
+	Hold   *admin.Period `json:"hold"`
+	Grace  *admin.Period `json:"grace"`
+}
+
+// Parse reads the settings of an entry of that name, a JSON object, and validates them. The
+// error is an *eventhub.Error with CodeBadJSON, CodeBadRequest or CodeUnsupportedOp, whose
+// message begins with the path of the member that it is about, such as retention.age.
+func Parse(name string, src []byte) (admin.TopicSettings, error) {
+	var g given
+	if err := unmarshal("", src, &g); err != nil {
+		return admin.TopicSettings{}, err
+	}
+	s, err := g.settings()
+	if err == nil {
+		err = s.Validate(name)
+	}
+	if err != nil {
+		return admin.TopicSettings{}, err
+	}
+	return s, nil
+}
+
+func (g *given) settings() (s admin.TopicSettings, err error) {
+	for _, later := range []struct {
+		name  string
+		value jsontext.Value
+	}{{"state", g.State}, {"snapshot", g.Snapshot}, {"rate", g.Rate}} {
+		if isGiven(later.value) {
+			return s, eventhub.Errorf(eventhub.CodeUnsupportedOp, "%s is not supported by this version", later.name)
+		}
+	}
+	if r := g.Retention; r != nil {
+		s.Retention = admin.Retention{Age: value(r.Age), Bytes: value(r.Bytes), Count: value(r.Count)}
+		if r.Count != nil && *r.Count == 0 {
+			return s, bad("retention.count is 0; leave it out to keep everything")
+		}
+	}
+	if err := g.days(&s.Retention); err != nil {
+		return s, err
+	}
+	if s.Compaction, err = g.compaction(); err != nil {
+		return s, err
+	}
+	s.KeyRequired, s.GroupIdleExpiry = g.KeyRequired, value(g.GroupIdleExpiry)
+	return s, nil
+}
+
+const day = admin.Period(24 * time.Hour)
+
+// days takes the age in days, as the first clients have it.
+func (g *given) days(r *admin.Retention) error {
+	const most = uint64(admin.MaxPeriod / day)
+	switch {
+	case g.Days == nil:
+		return nil
+	case r.Age != 0:
+		return bad("retention_days and retention.age are both given; one of them is expected")
+	case *g.Days == 0 || *g.Days > most:
+		return bad("retention_days is %d; 1 to %d are allowed", *g.Days, most)
+	}
+	r.Age = admin.Period(*g.Days) * day
+	return nil
+}
+
+// compaction takes an object, or true for one that leaves everything to the hub.
+func (g *given) compaction() (*admin.Compaction, error) {
+	switch {
+	case !isGiven(g.Compaction) || string(g.Compaction) == "false":
+		return nil, nil
+	case string(g.Compaction) == "true":
+		return &admin.Compaction{}, nil
+	}
+	var c givenCompaction
+	if err := unmarshal("compaction", g.Compaction, &c); err != nil {
+		return nil, err
+	}
+	return &admin.Compaction{MinAge: value(c.MinAge), Hold: value(c.Hold), Grace: value(c.Grace)}, nil
+}
+
+func isGiven(v jsontext.Value) bool { return v != nil && string(v) != "null" }
+
+// value returns what p points to, or the zero value.
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+func bad(format string, args ...any) error {
+	return eventhub.Errorf(eventhub.CodeBadRequest, format, args...)
+}
+
+// unmarshal decodes an object that is at a path of the settings, "" for the settings.
+func unmarshal(path string, src []byte, v any) error {
+	err := strictjson.Unmarshal(src, v)
+	if err == nil && bytes.Equal(bytes.TrimSpace(src), []byte("null")) {
+		return bad("the settings are null; an object such as {\"retention\":{\"age\":\"3d\"}} is expected")
+	}
+	var meaning *strictjson.MeaningError
+	if err == nil || !errors.As(err, &meaning) {
+		if err != nil {
+			err = eventhub.Errorf(eventhub.CodeBadJSON, "%v", err)
+		}
+		return err
+	}
+	member := strings.TrimPrefix(path+strings.ReplaceAll(meaning.Where, "/", "."), ".")
+	var judged *eventhub.Error
+	switch {
+	case errors.As(err, &judged): // by Period or Size
+		return eventhub.Errorf(judged.Code, "%s: %s", member, judged.Message)
+	case member == "" && strings.HasPrefix(meaning.Error(), "the value"):
+		return bad("the settings are expected to be an object such as {\"retention\":{\"age\":\"3d\"}}: %v", err)
+	}
+	where := meaning.Where
+	if where == "" {
+		where = "the value"
+	}
+	return bad("%s%s", strings.Replace(meaning.Error(), where, member, 1), wanted(member))
+}
+
+// wanted says what a member takes.
+func wanted(member string) string {
+	switch member {
+	case "retention.age", "group_idle_expiry", "compaction.min_age", "compaction.hold", "compaction.grace":
+		return "; a duration such as \"30s\", \"1h30m\" or \"3d\" is expected"
+	case "retention.count", "retention_days":
+		return "; a number above 0 is expected"
+	case "key_required":
+		return "; true or false is expected"
+	case "retention":
+		return "; an object with age, bytes or count is expected"
+	case "compaction":
+		return "; true or an object with min_age, hold or grace is expected"
+	}
+	return ""
+}
+
+// Place returns where in a list of patterns another one belongs, so that each comes before
+// those that are less exact: of the patterns that match a topic the first one counts. More
+// exact is the one that spells out more segments; of two that spell out as many, the one
+// whose topics all match the other one too. The error, with CodeConflict, names the pattern
+// with which it ties: some topic matches both, and neither is more exact.
+func Place(list []eventhub.Pattern, p eventhub.Pattern) (int, error) {
+	named := spelled(p)
+	at := len(list)
+	for i, other := range list {
+		if n := spelled(other); n != named {
+			if n < named {
+				at = min(at, i)
+			}
+			continue
+		}
+		switch Relate(p, other) {
+		case Inside:
+			at = min(at, i)
+		case Same:
+			return 0, eventhub.Errorf(eventhub.CodeConflict, "patterns %q and %q match the same topics; keep one of them", p, other)
+		case Crossing:
+			return 0, eventhub.Errorf(eventhub.CodeConflict,
+				"patterns %q and %q tie: some topics match both, and neither is the more exact one", p, other)
+		}
+	}
+	return at, nil
+}
+
+// spelled counts the segments that a pattern spells out.
+func spelled(p eventhub.Pattern) (n int) {
+	for segment := range strings.SplitSeq(p.String(), ".") {
+		if !isWildcard(segment) {
+			n++
+		}
+	}
+	return n
+}
