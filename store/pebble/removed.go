@@ -57,20 +57,19 @@ func (r *removed) hides(offset uint64) bool {
 	return r != nil && (offset < r.horizon || r.erased[offset])
 }
 
-// with returns what is removed after a change as well; the same where that is all.
+// with returns what is removed after a change as well.
 func (r *removed) with(horizon uint64, erase []uint64) *removed {
 	next := removed{horizon: max(r.from(), horizon)}
 	if r != nil {
 		next.erased = r.erased
 	}
-	for _, offset := range erase {
-		if next.erased[offset] {
-			continue
-		}
+	if len(erase) > 0 {
 		if next.erased = maps.Clone(next.erased); next.erased == nil {
-			next.erased = make(map[uint64]bool)
+			next.erased = make(map[uint64]bool, len(erase))
 		}
-		next.erased[offset] = true
+		for _, offset := range erase {
+			next.erased[offset] = true
+		}
 	}
 	return &next
 }
@@ -144,7 +143,7 @@ func (s *Store) loadMarks(t *topic) (m marks, err error) {
 	if m, err = decodeMarks(value); err != nil {
 		return m, err
 	}
-	r := &removed{horizon: m.horizon}
+	var erased []uint64
 	iter, err := s.db.NewIter(&pdb.IterOptions{
 		LowerBound: appendSweepKey(nil, t.id, sweepErase, 0), UpperBound: appendSweepKey(nil, t.id, sweepErase+1, 0)})
 	if err != nil {
@@ -152,9 +151,9 @@ func (s *Store) loadMarks(t *topic) (m marks, err error) {
 	}
 	defer closeInto(iter, &err)
 	for valid := iter.First(); valid; valid = iter.Next() {
-		r = r.with(0, []uint64{keyTail(iter.Key())})
+		erased = append(erased, keyTail(iter.Key()))
 	}
-	t.removed.Store(r)
+	t.removed.Store((*removed)(nil).with(m.horizon, erased))
 	return m, iter.Error()
 }
 
