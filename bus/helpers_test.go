@@ -90,6 +90,27 @@ func (r *rig) publish(topic string, first, n int) []eventhub.Receipt {
 	return receipts
 }
 
+// trim removes what is below a horizon of a topic, through the committer as retention does.
+func (r *rig) trim(topic string, horizon uint64) {
+	r.t.Helper()
+	if err := removeFrom(r.bus, store.TopicChange{Topic: topic, Horizon: horizon}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// erase removes single events.
+func (r *rig) erase(topic string, offsets ...uint64) {
+	r.t.Helper()
+	if err := removeFrom(r.bus, store.TopicChange{Topic: topic, Erase: offsets}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// removeFrom commits a change of a topic.
+func removeFrom(b *Bus, ch store.TopicChange) error {
+	return b.committer.Do(context.Background(), commit.NewWrite(store.Unit{Topics: []store.TopicChange{ch}}, nil))
+}
+
 // subscribe joins with a receiver that takes everything.
 func (r *rig) subscribe(o eventhub.GroupOptions) *inbox {
 	r.t.Helper()

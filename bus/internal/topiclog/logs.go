@@ -72,8 +72,8 @@ func (ls *Logs) Holds() (topics, bytes int) {
 	return len(ls.logs), bytes
 }
 
-// Committed hands the events of a commit to the topics that are read and wakes who
-// watches them. It notes in each job whether its records are kept.
+// Committed hands the events of a commit to the topics that are read, wakes who watches
+// them, and releases what the commit has removed. It notes in each job whether its records are kept.
 func (ls *Logs) Committed(jobs []*commit.Request) {
 	find := finder{logs: ls}
 	for _, job := range jobs {
@@ -106,6 +106,11 @@ func (ls *Logs) fanOut(job *commit.Request, find *finder) {
 				}
 			}
 			appends = appends[n:]
+		}
+		for j := range job.Units[i].Topics {
+			if ch := &job.Units[i].Topics[j]; find.log(ch.Topic) != nil {
+				find.found.remove(ch.Horizon, ch.Erase)
+			}
 		}
 	}
 }

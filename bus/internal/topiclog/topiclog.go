@@ -9,7 +9,7 @@
 // # Invariants
 //
 //   - A log holds every event of its topic with an offset above its gap and up to its
-//     head. What is at or below the gap is read from the store.
+//     head, and none that was removed. What is at or below the gap is read from the store.
 //   - A head never falls, and is never above what is durable: only Committed moves it,
 //     except for the first one, which is the store's (Learn).
 //   - A watcher is woken after the head has moved. Whoever reads the head and finds
@@ -167,6 +167,21 @@ func (l *Log) forget(offset uint64) {
 	clear(l.tail[:n])
 	l.tail = l.tail[n:]
 	l.gap = offset
+}
+
+// remove releases the events below a horizon, and those at single offsets, which a commit
+// has removed.
+func (l *Log) remove(horizon uint64, erased []uint64) {
+	if horizon > 0 {
+		l.forget(min(horizon-1, l.Head()))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, offset := range erased {
+		if i := l.search(offset); i < len(l.tail) && l.tail[i].Offset == offset {
+			l.tail = slices.Delete(l.tail, i, i+1)
+		}
+	}
 }
 
 // held returns how many bytes of records the log holds.

@@ -215,3 +215,23 @@ func TestBufferOfWhichLittleIsRead(t *testing.T) {
 		})
 	}
 }
+
+// TestRemovedIsReleased: what a commit removes is not read from the cache, below a horizon
+// and at single offsets; what follows in the same commit is.
+func TestRemovedIsReleased(t *testing.T) {
+	ls := New(1000)
+	l := read(ls, "t", 7).log
+	committed(ls, job("t", 8, 9, 12, 13))
+	refused := &commit.Request{Units: []store.Unit{{Err: store.ErrGone, Topics: []store.TopicChange{{Topic: "t", Horizon: 14}}}}}
+	erase := &commit.Request{Units: []store.Unit{{Topics: []store.TopicChange{{Topic: "t", Horizon: 9, Erase: []uint64{8, 10, 12}}}}}}
+	committed(ls, refused, erase, job("t", 14))
+	wantRead(t, l, 8, 10, nil, false)
+	wantRead(t, l, 9, 10, []uint64{9, 13, 14}, true)
+	all := &commit.Request{Units: []store.Unit{{Topics: []store.TopicChange{{Topic: "t", Horizon: 99}}}}}
+	committed(ls, all, job("t", 15))
+	wantRead(t, l, 14, 10, nil, false)
+	wantRead(t, l, 15, 10, []uint64{15}, true)
+	if _, bytes := ls.Holds(); bytes != 10 {
+		t.Errorf("%d bytes are held; want those of one event", bytes)
+	}
+}
