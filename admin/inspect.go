@@ -77,6 +77,10 @@ type TopicInfo struct {
 	HeadID  string `json:"head_id,omitempty"`
 	// Groups is the number of groups in the topic.
 	Groups int `json:"groups"`
+	// Settings are those that count for the topic, and SettingsFrom says where they are
+	// from. They are in the description of one topic, and not in lists.
+	Settings     *TopicSettings  `json:"settings,omitempty"`
+	SettingsFrom *SettingsSource `json:"settings_from,omitempty"`
 }
 
 // GroupInfo describes one group in one topic.

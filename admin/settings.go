@@ -105,14 +105,19 @@ type SettingsEntry struct {
 type EffectiveSettings struct {
 	Topic    string        `json:"topic"`
 	Settings TopicSettings `json:"settings"`
-	// Source is where they are from: SourceFile, SourceStored or SourceDefault.
-	Source string `json:"source"`
-	// Entry is the name of the entry and Version its version, of a stored one.
-	Entry   string `json:"entry,omitempty"`
-	Version uint64 `json:"version,omitempty"`
+	SettingsSource
 	// OwnVersion is the version of the stored entry of the topic's own name, which counts
 	// unless the file has one too; 0 for none. It is what SetTopic compares.
 	OwnVersion uint64 `json:"own_version"`
+}
+
+// SettingsSource says where settings are from.
+type SettingsSource struct {
+	// Source is SourceFile, SourceStored or SourceDefault.
+	Source string `json:"source"`
+	// Entry is the name of the entry, and Version that of a stored one.
+	Entry   string `json:"entry,omitempty"`
+	Version uint64 `json:"version,omitempty"`
 }
 
 // Where settings are from: an entry of the hub's file, a stored entry, or none.

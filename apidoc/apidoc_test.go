@@ -63,6 +63,7 @@ var shown = map[string]any{
 	"InFlight": admin.InFlight{}, "EventGroup": admin.EventGroup{}, "Scheduled": admin.Scheduled{}, "SeekPlan": admin.SeekPlan{},
 	"Trace": admin.Trace{}, "TraceNode": admin.TraceNode{}, "TraceEdge": admin.TraceEdge{}, "Place": eventhub.Place{},
 	"DeadLetter": admin.DeadLetter{}, "RedriveMark": admin.RedriveMark{}, "RedriveResult": admin.RedriveResult{},
+	"TopicSettings": admin.TopicSettings{}, "SettingsSource": admin.SettingsSource{},
 }
 
 // TestFields: each of them has the members that its schema has, and what is always

@@ -111,7 +111,7 @@ func (b *Bus) ackAndPublish(ctx context.Context, hs []eventhub.AckPublish, done 
 	for i := range hs {
 		pubs[i].Events = hs[i].Events
 	}
-	batch := publish.NewBatch(pubs, b.clock.Wall())
+	batch := publish.NewBatch(pubs, b.clock.Wall(), b.topics)
 	var begun []*groupStep
 	for i := range hs {
 		x, err := &groupStep{}, pubs[i].Err

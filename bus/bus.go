@@ -70,6 +70,7 @@ import (
 	"eventhub/bus/internal/space"
 	"eventhub/bus/internal/tail"
 	"eventhub/bus/internal/topiclog"
+	"eventhub/bus/internal/topicset"
 	"eventhub/internal/filter"
 	"eventhub/store"
 )
@@ -96,6 +97,9 @@ type Options struct {
 	// be lost with the process or the machine; order and whole units are kept. Default
 	// 0: nothing is acknowledged that is not durable.
 	SyncEvery time.Duration
+	// Topics are the settings of topics that the hub's file has, which are valid. Those that
+	// the store has count besides them.
+	Topics []admin.SettingsEntry
 	// Fatal is called once when the store failed a commit: nothing can be
 	// acknowledged any more and the process should end. Default: log only.
 	Fatal func(error)
@@ -148,6 +152,7 @@ type Bus struct {
 	waits     *ackwait.Waits
 	logs      *topiclog.Logs
 	tails     *tail.Tails
+	topics    *topicset.Set
 
 	space        *space.Guard
 	counts       counts
@@ -186,6 +191,7 @@ var (
 	_ admin.Backuper      = (*Bus)(nil)
 	_ admin.Operator      = (*Bus)(nil)
 	_ admin.Scheduler     = (*Bus)(nil)
+	_ admin.Settings      = (*Bus)(nil)
 )
 
 // New starts the engine. The store stays the caller's, to be closed after the
@@ -213,6 +219,9 @@ func New(opts Options) (*Bus, error) {
 		return nil, storeError(err, "read the epoch of deleted groups")
 	}
 	b.raised(deleted) // the clock may be before it
+	if b.topics, err = topicset.New(topicset.Options{Store: b.store, Logger: b.log, File: opts.Topics}); err != nil {
+		return nil, err
+	}
 	b.space = space.New(space.Options{Store: b.store, Logger: b.log, Commits: b.counts.commits})
 	b.counts.init()
 	b.refused = b.counts.refuse

@@ -25,7 +25,7 @@ func (b *Bus) Publish(ctx context.Context, events ...eventhub.Event) ([]eventhub
 
 // Enqueue implements eventhub.Publisher.
 func (b *Bus) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
-	job := publish.NewJob(pubs, b.clock.Wall(), b.waits.Call(ctx, pubs), done)
+	job := publish.NewJob(pubs, b.clock.Wall(), b.topics, b.waits.Call(ctx, pubs), done)
 	job.Refused = b.refused
 	if job.IsEmpty() {
 		job.Done(nil)
@@ -45,7 +45,7 @@ func (b *Bus) Import(ctx context.Context, events ...eventhub.Event) ([]eventhub.
 	if len(events) == 0 {
 		return nil, nil
 	}
-	job, err := publish.NewImport(events, b.clock.Wall())
+	job, err := publish.NewImport(events, b.clock.Wall(), b.topics)
 	if err != nil {
 		b.refused(err)
 		return nil, err

@@ -55,7 +55,7 @@ func (b *Bus) Requeue(ctx context.Context, topic string, offset uint64, payload 
 	err := b.DeadLetters(ctx, q, func(d *admin.DeadLetter) error {
 		e, mark, err := deadletter.Requeue(d, payload, by)
 		if err == nil {
-			err = events.Add(&e, time.Now())
+			err = events.Add(&e, time.Now(), b.topics)
 		}
 		if err == nil {
 			err = events.AddMade(&mark)

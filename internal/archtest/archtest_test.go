@@ -50,6 +50,7 @@ var rules = []rule{
 	{"bus/internal/judge", []string{".", "internal/filter"}},
 	{"bus/internal/sched", nil},
 	{"bus/internal/space", []string{".", "store"}},
+	{"bus/internal/topicset", []string{".", "admin", "bus/internal/commit", "store", "internal/topicconf"}},
 	{"bus/internal/topiclog", []string{"bus/internal/commit", "store"}},
 	{"bus/internal/delayed", []string{".", "admin", "bus/internal/commit", "store"}},
 	{"bus/internal/publish", []string{".", "bus/internal/commit", "store", "internal/eventid", "internal/record", "internal/record/layout"}},

@@ -37,9 +37,9 @@ type delayedEvent struct{ index, start, end int }
 
 // NewBatch encodes publications, none of which waits for groups. Those that are refused have
 // their error.
-func NewBatch(pubs []eventhub.Publication, now time.Time) *Batch {
+func NewBatch(pubs []eventhub.Publication, now time.Time, rules Rules) *Batch {
 	b := &Batch{pubs: pubs}
-	b.encode(now, nil)
+	b.encode(now, rules, nil)
 	return b
 }
 
@@ -56,7 +56,7 @@ func (b *Batch) Unit(i int) (*store.Unit, Delayed) {
 
 // encode turns the publications into units. A bad one gets its error and no
 // unit, and none of its events stays in the buffers.
-func (b *Batch) encode(now time.Time, waits Waits) {
+func (b *Batch) encode(now time.Time, rules Rules, waits Waits) {
 	type span struct{ start, end int }
 	var few [64]span
 	spans := few[:0]
@@ -72,7 +72,7 @@ func (b *Batch) encode(now time.Time, waits Waits) {
 			due := p.Events[j].Due(now)
 			isDelayed := due > now.UnixMilli()
 			if p.Err == nil {
-				if err := b.add(&p.Events[j], now, isDelayed); err != nil {
+				if err := b.add(&p.Events[j], now, rules, isDelayed); err != nil {
 					p.Err = eventhub.AtIndex(err, "", j) // transports know what their list is called
 				}
 			}

@@ -22,12 +22,15 @@ type encoder struct {
 
 // add validates one event of a client and encodes it at the end of buf. One that is delayed
 // gets its id now, if it has none.
-func (s *encoder) add(e *eventhub.Event, now time.Time, isDelayed bool) error {
+func (s *encoder) add(e *eventhub.Event, now time.Time, rules Rules, isDelayed bool) error {
 	if err := e.Validate(now); err != nil {
 		return err
 	}
 	if eventhub.HubOnlyTopic(e.Topic) {
 		return eventhub.Errorf(eventhub.CodeForbidden, "topic %q is published by the hub alone", e.Topic)
+	}
+	if err := obey(rules, e); err != nil {
+		return err
 	}
 	if isDelayed && e.ID == "" {
 		withID := *e
@@ -94,8 +97,8 @@ type Events struct {
 }
 
 // Add adds an event of a client, as it would be published now.
-func (s *Events) Add(e *eventhub.Event, now time.Time) error {
-	return s.end(s.add(e, now, false))
+func (s *Events) Add(e *eventhub.Event, now time.Time, rules Rules) error {
+	return s.end(s.add(e, now, rules, false))
 }
 
 // AddMade adds an event that the hub made.

@@ -22,10 +22,10 @@ const (
 
 // NewImport returns the job that imports events as one unit. The error has the index of the
 // first that cannot be imported.
-func NewImport(events []eventhub.Event, now time.Time) (*Call, error) {
+func NewImport(events []eventhub.Event, now time.Time, rules Rules) (*Call, error) {
 	all := &Events{ends: make([]int, 0, len(events))}
 	for i := range events {
-		if err := all.end(all.encodeImport(&events[i], now)); err != nil {
+		if err := all.end(all.encodeImport(&events[i], now, rules)); err != nil {
 			return nil, eventhub.AtIndex(err, "", i)
 		}
 	}
@@ -34,8 +34,11 @@ func NewImport(events []eventhub.Event, now time.Time) (*Call, error) {
 
 // encodeImport encodes one event as it was: where it has no time of commit besides
 // its ts, the ts is that time, and the publisher gave none.
-func (s *encoder) encodeImport(e *eventhub.Event, now time.Time) error {
+func (s *encoder) encodeImport(e *eventhub.Event, now time.Time, rules Rules) error {
 	if err := checkImport(e, now); err != nil {
+		return err
+	}
+	if err := obey(rules, e); err != nil {
 		return err
 	}
 	as, keep := *e, e.CommittedTS

@@ -14,7 +14,7 @@
 //
 // It takes no lock, starts no goroutine and knows neither groups nor the room on the disk:
 // its callers, the bus and what it wires, ask for room and submit. Whoever lets publications
-// wait for groups has a say by the interface Waits. It imports the committer's jobs, the
+// wait for groups has a say by the interface Waits, the settings of topics by Rules. It imports the committer's jobs, the
 // contract of the store, and what encodes a record.
 package publish
 
@@ -37,6 +37,21 @@ type Waits interface {
 	Begin(pubs []eventhub.Publication, done func([]eventhub.Publication))
 }
 
+// Rules are what the settings of topics say about the events that they take.
+type Rules interface {
+	// KeyRequired reports whether the topic takes no event without a key. It is asked for
+	// each event.
+	KeyRequired(topic string) bool
+}
+
+// obey refuses an event of a client that the settings of its topic do not take.
+func obey(rules Rules, e *eventhub.Event) error {
+	if e.Key == "" && rules.KeyRequired(e.Topic) {
+		return eventhub.Errorf(eventhub.CodeBadEvent, "the event has no key; the settings of topic %q require one", e.Topic)
+	}
+	return nil
+}
+
 // Job is the job of one call of Enqueue. Jobs are pooled.
 type Job struct {
 	Batch
@@ -53,11 +68,11 @@ const keptBuffer = 1 << 20
 
 // NewJob encodes publications. Where any of them waits for groups, waits is not nil. done is
 // called with them by Done, which the caller calls itself where it does not submit the job.
-func NewJob(pubs []eventhub.Publication, now time.Time, waits Waits, done func([]eventhub.Publication)) *Job {
+func NewJob(pubs []eventhub.Publication, now time.Time, rules Rules, waits Waits, done func([]eventhub.Publication)) *Job {
 	j := jobs.Get().(*Job)
 	j.pubs, j.done, j.waits = pubs, done, waits
 	j.Plain = waits == nil
-	j.encode(now, waits)
+	j.encode(now, rules, waits)
 	return j
 }
 

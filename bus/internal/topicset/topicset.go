@@ -1,0 +1,391 @@
+// Package topicset knows the settings of topics: which entries there are, from the hub's
+// file and from the store, and which of them counts for a topic.
+//
+// It owns the entries in memory and their rows in the store (store.SettingChange), and with
+// them the versions. What the settings do is the business of those who ask: publishing asks
+// for each event whether its topic needs keys, the retention of events asks what a topic
+// keeps and is notified of changes, the bus hands the rest to administrators.
+//
+// # Invariants
+//
+//   - Of the entries that match a topic one counts, as a whole: that of the topic's own name,
+//     else the first pattern in the order of topicconf.Place. No two patterns tie.
+//   - An entry of the file is never changed; a stored one of the same name does not count.
+//   - A change counts when its commit is over, and not before. Whether it may be made is
+//     decided when its commit is built, against all changes before it: of two that name the
+//     same version one is refused.
+//   - A version is given once in the life of a store, also to entries that are gone.
+//
+// # Goroutines and locks
+//
+// It has no goroutine and no lock. A table is never changed once somebody may read it: a
+// change makes another one. Only the committer's goroutine makes tables (Build), and only
+// that which ends commits shows them (Done), in the order in which they were made. So to
+// look up a topic costs one atomic load where there are no entries, and two look-ups in maps
+// where there are some.
+package topicset
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"eventhub"
+	"eventhub/admin"
+	"eventhub/bus/internal/commit"
+	"eventhub/internal/topicconf"
+	"eventhub/store"
+)
+
+// Options make a Set. Store and Logger are required.
+type Options struct {
+	Store  store.Topics
+	Logger *slog.Logger
+	// File are the entries of the hub's file, which are valid.
+	File []admin.SettingsEntry
+	// Changed, where not nil, is called when an entry of that name, a topic's or a pattern,
+	// has come to count, was changed, or counts no more. It runs where commit.Job.Done does,
+	// and must not block.
+	Changed func(name string)
+}
+
+// Set is the settings of all topics. Its methods are safe for concurrent use.
+type Set struct {
+	changed func(name string)
+	table   atomic.Pointer[table] // nil: there are no entries
+	built   *table                // that of the last commit built: the committer's
+}
+
+// table is all entries at one moment.
+type table struct {
+	entries  map[string]*admin.SettingsEntry
+	patterns []eventhub.Pattern // the more exact ones first
+	keyed    int                // entries with KeyRequired
+	version  uint64             // the last one given
+	matches  *matches           // of patterns
+}
+
+// matches remembers which pattern counts for a topic.
+type matches struct {
+	byTopic sync.Map // topic → *admin.SettingsEntry, nil for none
+	count   atomic.Int64
+}
+
+// mostMatches bounds the topics that are remembered: clients may name as many as they like.
+const mostMatches = 2 * admin.MaxSettingsEntries
+
+// New reads the entries. The error has CodeConflict where entries of the file and of the
+// store cannot both count.
+func New(o Options) (*Set, error) {
+	s := &Set{changed: o.Changed}
+	t := &table{entries: make(map[string]*admin.SettingsEntry), matches: new(matches)}
+	for i := range o.File {
+		e := o.File[i]
+		e.Source, e.Version = admin.SourceFile, 0
+		if err := t.add(&e); err != nil {
+			return nil, err
+		}
+	}
+	rows, err := o.Store.ListSettings(context.Background())
+	if err != nil {
+		return nil, store.Failed(err, "list the settings of the topics")
+	}
+	for _, row := range rows {
+		e, err := decode(row)
+		if err != nil {
+			return nil, eventhub.Wrap(eventhub.CodeInternal, err, "The stored settings of %q cannot be read.", row.Name)
+		}
+		t.version = max(t.version, e.Version)
+		if row.Name == counter {
+			continue
+		}
+		if t.entries[e.Name] != nil {
+			o.Logger.Warn("the stored settings of a topic do not count: the hub's file has some", "topic", e.Name)
+			continue
+		}
+		if err := t.add(e); err != nil {
+			return nil, err
+		}
+	}
+	s.built = t
+	s.show(t)
+	return s, nil
+}
+
+// counter is the row that has the last version given, where the entry that had it was
+// removed. It is no name of a topic, and no pattern.
+const counter = "!"
+
+// row is what the store keeps of an entry.
+type row struct {
+	Version  uint64          `json:"version"`
+	Settings json.RawMessage `json:"settings,omitempty"`
+}
+
+func decode(info store.SettingInfo) (*admin.SettingsEntry, error) {
+	var r row
+	if err := json.Unmarshal(info.Value, &r); err != nil {
+		return nil, err
+	}
+	e := &admin.SettingsEntry{Name: info.Name, Source: admin.SourceStored, Version: r.Version}
+	if info.Name == counter {
+		return e, nil
+	}
+	err := admin.ValidateSettingsName(info.Name)
+	if err == nil {
+		e.Settings, err = topicconf.Parse(info.Name, r.Settings)
+	}
+	return e, err
+}
+
+// show makes a table the one that counts.
+func (s *Set) show(t *table) {
+	if len(t.entries) == 0 {
+		t = nil
+	}
+	s.table.Store(t)
+}
+
+// Lookup returns the entry that counts for a topic, nil for none. It must not be changed.
+func (s *Set) Lookup(topic string) *admin.SettingsEntry {
+	t := s.table.Load()
+	if t == nil {
+		return nil
+	}
+	return t.lookup(topic)
+}
+
+// KeyRequired reports whether events of a topic need a key.
+func (s *Set) KeyRequired(topic string) bool {
+	t := s.table.Load()
+	if t == nil || t.keyed == 0 {
+		return false
+	}
+	e := t.lookup(topic)
+	return e != nil && e.Settings.KeyRequired
+}
+
+func (t *table) lookup(topic string) *admin.SettingsEntry {
+	if e := t.entries[topic]; e != nil || len(t.patterns) == 0 {
+		return e
+	}
+	if e, ok := t.matches.byTopic.Load(topic); ok {
+		return e.(*admin.SettingsEntry)
+	}
+	return t.match(topic)
+}
+
+// match finds the pattern that counts for a topic, and remembers it.
+func (t *table) match(topic string) *admin.SettingsEntry {
+	var e *admin.SettingsEntry
+	if at := slices.IndexFunc(t.patterns, func(p eventhub.Pattern) bool { return p.Match(topic) }); at >= 0 {
+		e = t.entries[t.patterns[at].String()]
+	}
+	if t.matches.count.Add(1) > mostMatches {
+		t.matches.byTopic.Clear()
+		t.matches.count.Store(1)
+	}
+	t.matches.byTopic.Store(strings.Clone(topic), e)
+	return e
+}
+
+// Effective says what counts for a topic, and where it is from.
+func (s *Set) Effective(topic string) admin.EffectiveSettings {
+	e := admin.EffectiveSettings{Topic: topic, SettingsSource: admin.SettingsSource{Source: admin.SourceDefault}}
+	t := s.table.Load()
+	if t == nil {
+		return e
+	}
+	if own := t.entries[topic]; own != nil {
+		e.OwnVersion = own.Version
+	}
+	if found := t.lookup(topic); found != nil {
+		e.Settings = found.Settings
+		e.SettingsSource = admin.SettingsSource{Source: found.Source, Entry: found.Name, Version: found.Version}
+	}
+	return e
+}
+
+// Entries returns all entries, in byte order of names.
+func (s *Set) Entries() []admin.SettingsEntry {
+	t := s.table.Load()
+	if t == nil {
+		return nil
+	}
+	list := make([]admin.SettingsEntry, 0, len(t.entries))
+	for _, name := range slices.Sorted(maps.Keys(t.entries)) {
+		list = append(list, *t.entries[name])
+	}
+	return list
+}
+
+// add puts an entry into a table that nobody reads yet, in place of that of its name.
+func (t *table) add(e *admin.SettingsEntry) error {
+	was := t.entries[e.Name]
+	if was == nil && len(t.entries) >= admin.MaxSettingsEntries {
+		return eventhub.Errorf(eventhub.CodeOverloaded, "there are settings for %d names, as many as there may be", len(t.entries))
+	}
+	if eventhub.IsPattern(e.Name) && was == nil {
+		p, err := eventhub.ParsePattern(e.Name)
+		if err != nil {
+			return err
+		}
+		at, err := topicconf.Place(t.patterns, p)
+		if err != nil {
+			return err
+		}
+		if len(t.patterns) >= admin.MaxSettingsPatterns {
+			return eventhub.Errorf(eventhub.CodeOverloaded, "there are settings for %d patterns, as many as there may be", len(t.patterns))
+		}
+		t.patterns = slices.Insert(t.patterns, at, p)
+	}
+	t.count(was, -1)
+	t.count(e, 1)
+	t.entries[e.Name] = e
+	return nil
+}
+
+func (t *table) remove(name string) {
+	t.count(t.entries[name], -1)
+	delete(t.entries, name)
+	t.patterns = slices.DeleteFunc(t.patterns, func(p eventhub.Pattern) bool { return p.String() == name })
+}
+
+// count counts what makes publishing look further.
+func (t *table) count(e *admin.SettingsEntry, by int) {
+	if e != nil && e.Settings.KeyRequired {
+		t.keyed += by
+	}
+}
+
+// change returns another table, which has the next version, for a change of an entry.
+func (t *table) change(name string) *table {
+	next := &table{entries: maps.Clone(t.entries), patterns: t.patterns, keyed: t.keyed, version: t.version + 1, matches: t.matches}
+	if eventhub.IsPattern(name) {
+		next.patterns, next.matches = slices.Clone(t.patterns), new(matches)
+	}
+	return next
+}
+
+// Change is the job that changes or removes one stored entry. It is made by Write or Remove,
+// and submitted once.
+type Change struct {
+	commit.Call
+	set      *Set
+	name     string
+	settings *admin.TopicSettings // nil: remove it
+	match    *uint64
+	next     *table
+}
+
+// Write returns the job that stores an entry. The name and the settings are checked here,
+// everything else when the commit is built. match is as in admin.Settings.
+func (s *Set) Write(name string, settings admin.TopicSettings, match *uint64) (*Change, error) {
+	err := admin.ValidateSettingsName(name)
+	if err == nil {
+		err = settings.Validate(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.job(name, &settings, match), nil
+}
+
+// Remove returns the job that removes a stored entry.
+func (s *Set) Remove(name string, match *uint64) (*Change, error) {
+	if err := admin.ValidateSettingsName(name); err != nil {
+		return nil, err
+	}
+	return s.job(name, nil, match), nil
+}
+
+func (s *Set) job(name string, settings *admin.TopicSettings, match *uint64) *Change {
+	c := &Change{set: s, name: strings.Clone(name), settings: settings, match: match}
+	c.Units, c.Durable = make([]store.Unit, 1), true
+	return c
+}
+
+// Build implements commit.Job.
+func (c *Change) Build() bool {
+	err := c.prepare()
+	if err != nil {
+		c.Answer(err)
+		return false
+	}
+	c.set.built = c.next
+	return true
+}
+
+// prepare decides whether the change may be made, and fills in its unit.
+func (c *Change) prepare() error {
+	was := c.set.built.entries[c.name]
+	if err := c.mayChange(was); err != nil {
+		return err
+	}
+	next := c.set.built.change(c.name)
+	stored := row{Version: next.version}
+	if c.settings == nil {
+		next.remove(c.name)
+		c.Units[0].Settings = []store.SettingChange{{Name: c.name, Delete: true}, {Name: counter}}
+	} else {
+		if err := next.add(&admin.SettingsEntry{Name: c.name, Source: admin.SourceStored, Version: next.version, Settings: *c.settings}); err != nil {
+			return err
+		}
+		text, err := json.Marshal(c.settings)
+		if err != nil {
+			return err
+		}
+		stored.Settings = text
+		c.Units[0].Settings = []store.SettingChange{{Name: c.name}}
+	}
+	value, err := json.Marshal(stored)
+	if err != nil {
+		return err
+	}
+	changes := c.Units[0].Settings
+	changes[len(changes)-1].Value = value
+	c.next = next
+	return nil
+}
+
+func (c *Change) mayChange(was *admin.SettingsEntry) error {
+	if was != nil && was.Source == admin.SourceFile {
+		return eventhub.Errorf(eventhub.CodeConflict, "the settings of %q are in the hub's topics file, and are changed there alone", c.name)
+	}
+	var version uint64
+	if was != nil {
+		version = was.Version
+	}
+	if c.match != nil && *c.match != version {
+		if version == 0 {
+			return eventhub.Wrap(eventhub.CodeConflict, admin.ErrOtherVersion, "there are no settings of %q; version %d was expected", c.name, *c.match)
+		}
+		return eventhub.Wrap(eventhub.CodeConflict, admin.ErrOtherVersion, "the settings of %q have version %d; %d was expected", c.name, version, *c.match)
+	}
+	if c.settings == nil && was == nil {
+		return eventhub.Errorf(eventhub.CodeUnknownID, "there are no settings of %q", c.name)
+	}
+	return nil
+}
+
+// Done implements commit.Job.
+func (c *Change) Done(err error) {
+	if err == nil {
+		err = c.Units[0].Err
+	}
+	if err == nil {
+		c.set.show(c.next)
+		if c.set.changed != nil {
+			c.set.changed(c.name)
+		}
+	}
+	c.Answer(err)
+}
+
+// Entry returns what the entry has become, when the change was done.
+func (c *Change) Entry() admin.SettingsEntry { return *c.next.entries[c.name] }

@@ -1,0 +1,55 @@
+package bus
+
+import (
+	"context"
+
+	"eventhub"
+	"eventhub/admin"
+)
+
+// Settings of topics: package bus/internal/topicset has them.
+
+// Topic implements admin.Inspector.
+func (b *Bus) Topic(ctx context.Context, topic string) (admin.TopicInfo, error) {
+	info, err := b.history.Topic(ctx, topic)
+	if err != nil {
+		return info, err
+	}
+	e := b.topics.Effective(topic)
+	info.Settings, info.SettingsFrom = &e.Settings, &e.SettingsSource
+	return info, nil
+}
+
+// EffectiveSettings implements admin.Settings.
+func (b *Bus) EffectiveSettings(_ context.Context, topic string) (admin.EffectiveSettings, error) {
+	if err := eventhub.ValidateStoredTopic(topic); err != nil {
+		return admin.EffectiveSettings{}, err
+	}
+	return b.topics.Effective(topic), nil
+}
+
+// SettingsEntries implements admin.Settings.
+func (b *Bus) SettingsEntries(context.Context) ([]admin.SettingsEntry, error) {
+	return b.topics.Entries(), nil
+}
+
+// SetTopic implements admin.Settings.
+func (b *Bus) SetTopic(ctx context.Context, name string, settings admin.TopicSettings, match *uint64) (admin.SettingsEntry, error) {
+	job, err := b.topics.Write(name, settings, match)
+	if err == nil {
+		err = b.committer.Do(ctx, job)
+	}
+	if err != nil {
+		return admin.SettingsEntry{}, err
+	}
+	return job.Entry(), nil
+}
+
+// UnsetTopic implements admin.Settings.
+func (b *Bus) UnsetTopic(ctx context.Context, name string, match *uint64) error {
+	job, err := b.topics.Remove(name, match)
+	if err == nil {
+		err = b.committer.Do(ctx, job)
+	}
+	return err
+}
