@@ -3,6 +3,7 @@ package past
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sort"
 	"strings"
@@ -82,7 +83,7 @@ func Resolve(ctx context.Context, s store.Store, topic string, start eventhub.St
 	case eventhub.StartAfterID:
 		at, err = s.Find(ctx, topic, start.AfterID)
 		if errors.Is(err, store.ErrNotFound) {
-			return 0, eventhub.Errorf(eventhub.CodeUnknownID, "after_id %q is not in topic %q", start.AfterID, topic)
+			return 0, eventhub.Errorf(eventhub.CodeUnknownID, "after_id %q is not in topic %q%s", start.AfterID, topic, MayBeGone(ctx, s, topic))
 		}
 		at++
 	default:
@@ -93,6 +94,49 @@ func Resolve(ctx context.Context, s store.Store, topic string, start eventhub.St
 		return 0, store.Failed(err, "resolve the start in topic %q", topic)
 	}
 	return at - 1, nil
+}
+
+// Begin is Resolve where a reader is told what it does not get any more. Where events were
+// removed that come after a place which start names, gap says which and cursor is after them.
+// Of a time that is before all events that are left nobody knows how many were removed of
+// those after it: the gap begins with the topic. Earliest means what there is, and has no
+// gap.
+func Begin(ctx context.Context, s store.Store, topic string, start eventhub.Start) (cursor uint64, gap *eventhub.Gap, err error) {
+	info, err := s.Topic(ctx, topic)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return 0, nil, store.Failed(err, "look up topic %q", topic)
+	}
+	if cursor, err = Resolve(ctx, s, topic, start); err != nil || info.Horizon <= 1 {
+		return cursor, nil, err
+	}
+	switch start.Kind {
+	case eventhub.StartEarliest:
+		cursor = max(cursor, info.Horizon-1)
+	case eventhub.StartTime:
+		first, err := s.SeekTime(ctx, topic, 0)
+		if err != nil {
+			return 0, nil, store.Failed(err, "look for the first event of topic %q", topic)
+		}
+		if cursor < first && start.TS <= info.LastTime {
+			gap = &eventhub.Gap{Topic: topic, First: info.Horizon}
+		}
+	default:
+		if cursor+1 < info.Horizon {
+			gap = &eventhub.Gap{Topic: topic, After: cursor, First: info.Horizon}
+			cursor = info.Horizon - 1
+		}
+	}
+	return cursor, gap, nil
+}
+
+// MayBeGone says, for the end of a message that something is not in a topic, that it may have
+// been removed, where events of the topic were; else it is empty.
+func MayBeGone(ctx context.Context, s store.Store, topic string) string {
+	info, err := s.Topic(ctx, topic)
+	if err != nil || info.Horizon <= 1 {
+		return ""
+	}
+	return fmt.Sprintf("; it may have been removed: the topic begins at offset %d", info.Horizon)
 }
 
 // First returns the first event at or above an offset; the zero Item where there

@@ -135,13 +135,19 @@ func (t *Tail) handPending(f *feed) (all bool) {
 	for due := f.due; len(due) > 0; {
 		clear(f.passed)
 		f.passed = f.passed[:0]
+		var told *sharedTopic // the one before was of this topic
 		for _, e := range due[:min(t.batchSize, len(due))] {
-			f.passed = append(f.passed, eventhub.Delivery{
-				Topic: e.topic.name, Offset: e.offset, Record: e.record, Attempt: 1, MaxAttempts: 1,
-			})
+			d := eventhub.Delivery{Topic: e.topic.name, Offset: e.offset, Record: e.record, Attempt: 1, MaxAttempts: 1}
+			if g := t.gaps[e.topic]; g != nil && told != e.topic && e.offset >= g.First {
+				d.Gap, told = g, e.topic
+			}
+			f.passed = append(f.passed, d)
 		}
 		taken := t.receiver.Deliver(f.passed)
-		for _, e := range due[:taken] {
+		for i, e := range due[:taken] {
+			if f.passed[i].Gap != nil {
+				delete(t.gaps, e.topic)
+			}
 			c.forget(e)
 			e.topic.handed.Add(1)
 		}

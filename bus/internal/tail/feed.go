@@ -17,6 +17,9 @@ type feed struct {
 	passed     []eventhub.Delivery // of these, what one tail wants
 	due        []*pendingEvent     // of a tail that conflates
 	batch      store.Batch
+	// horizon is the first offset that the topic keeps, where the items are of the store; 0
+	// where they are of the cache, which has nothing below it.
+	horizon uint64
 }
 
 var feeds = sync.Pool{New: func() any { return new(feed) }}
@@ -37,6 +40,7 @@ func (f *feed) reset() {
 	clear(f.batch.Items)
 	f.items, f.deliveries = f.items[:0], f.deliveries[:0]
 	f.batch.Reset()
+	f.horizon = 0
 }
 
 // cached reads events from the tail cache and reports whether that had them all.
@@ -55,6 +59,7 @@ func (f *feed) stored(ts *Tails, log *topiclog.Log, from uint64, limit int) erro
 		return err
 	}
 	f.items = append(f.items, f.batch.Items...)
+	f.horizon = f.batch.Horizon
 	return nil
 }
 

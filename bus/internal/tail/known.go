@@ -90,11 +90,18 @@ func (k known) in(lives store.Lives, newest known) known {
 
 // resumed returns where a tail continues that has begun at start, in topics that it knows.
 func (k known) resumed(start eventhub.Start) eventhub.Start {
-	if start.Kind == eventhub.StartLatest && k.at > 0 {
+	switch {
+	case start.Kind == eventhub.StartLatest && k.at > 0:
 		return eventhub.Start{Kind: eventhub.StartTime, TS: k.at}
+	case start.Kind == eventhub.StartEarliest:
+		return fromItsFirst
 	}
 	return start
 }
+
+// fromItsFirst is where a tail begins that was to have all events of a topic: at the first
+// one, and it is told what was removed before, which eventhub.Earliest does not ask for.
+var fromItsFirst = eventhub.Start{Kind: eventhub.StartTime}
 
 // start returns where a tail begins in a topic for which it has no place. A life of 0 is
 // one that was not there a moment ago.
@@ -103,7 +110,7 @@ func (k known) start(life uint64, start eventhub.Start) eventhub.Start {
 	if isPlace || life != 0 && life <= k.life {
 		return start
 	}
-	return eventhub.Earliest
+	return fromItsFirst
 }
 
 func (t *Tail) tellKnown(k known) {

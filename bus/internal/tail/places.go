@@ -2,6 +2,7 @@ package tail
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
@@ -18,7 +19,7 @@ import (
 // may be of the same millisecond, or of a clock that was set back.
 func (t *Tail) goOn(ctx context.Context, p eventhub.Place) (cursor uint64, _ error) {
 	if p.Offset == 0 {
-		return 0, nil
+		return t.begin(ctx, p.Topic, eventhub.FromOffset(1))
 	}
 	first, same, err := holdPlace(ctx, t.tails.store, p)
 	switch {
@@ -27,16 +28,28 @@ func (t *Tail) goOn(ctx context.Context, p eventhub.Place) (cursor uint64, _ err
 	case same && first <= p.Offset+1:
 		return p.Offset, nil
 	case same:
-		t.reportGap(p, first)
-		return p.Offset, nil
+		if t.reportGap(eventhub.Gap{Topic: p.Topic, After: p.Offset, First: first}) {
+			return first - 1, nil
+		}
+		return p.Offset, nil // the first event says it
 	case p.TS > 0:
 		if cursor, err = past.Resolve(ctx, t.tails.store, p.Topic, eventhub.Start{Kind: eventhub.StartTime, TS: p.TS + 1}); err != nil {
 			return 0, err
 		}
 		cursor = min(cursor, p.Offset)
 	}
-	t.reportGap(p, 0)
+	t.reportGap(eventhub.Gap{Topic: p.Topic, After: p.Offset})
 	return cursor, nil
+}
+
+// begin returns the offset after which a tail begins that has no place in a topic, and
+// notifies the receiver where that is not what start names.
+func (t *Tail) begin(ctx context.Context, topic string, start eventhub.Start) (cursor uint64, _ error) {
+	cursor, gap, err := past.Begin(ctx, t.tails.store, topic, start)
+	if err == nil && gap != nil && !t.reportGap(*gap) {
+		cursor = gap.After // the first event says it
+	}
+	return cursor, err
 }
 
 // holdPlace holds a place against the log. same: the log has its event, or had it. Then
@@ -46,40 +59,59 @@ func holdPlace(ctx context.Context, s store.Store, p eventhub.Place) (first uint
 	if err := s.Read(ctx, p.Topic, p.Offset, 1, 0, &batch); err != nil {
 		return 0, false, store.Failed(err, "look at offset %d of topic %q", p.Offset, p.Topic)
 	}
-	if len(batch.Items) == 0 {
-		return 0, false, nil
+	if len(batch.Items) > 0 && batch.Items[0].Offset == p.Offset {
+		return 0, p.TS == 0 || p.TS == batch.Items[0].Record.CommitTime(), nil
 	}
-	at, ts := batch.Items[0].Offset, batch.Items[0].Record.CommitTime()
-	if at == p.Offset {
-		return 0, p.TS == 0 || p.TS == ts, nil
+	if same, err := hadPlace(ctx, s, p, batch.Items); err != nil || !same {
+		return 0, false, err
 	}
-	if ts < p.TS {
-		return 0, false, nil
+	if first = batch.Horizon; first > p.Offset {
+		return first, true, nil
 	}
-	batch.Reset()
-	if err := s.Read(ctx, p.Topic, 1, 1, 0, &batch); err != nil {
-		return 0, false, store.Failed(err, "look at the beginning of topic %q", p.Topic)
+	item, err := past.First(ctx, s, p.Topic, 1)
+	return item.Offset, true, err
+}
+
+// hadPlace reports whether a log without an event at a place may have had one there: it goes
+// on above, and what it has up to there was committed no later than that event, what comes
+// after it no earlier. A log that lost its end, or is another one, has events of later
+// times below the place, or ends there. next is the first event after the place, if there
+// is one.
+func hadPlace(ctx context.Context, s store.Store, p eventhub.Place, next []store.Item) (bool, error) {
+	info, err := s.Topic(ctx, p.Topic)
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
 	}
-	if len(batch.Items) == 0 { // deleted just now
-		return 0, false, nil
+	if err != nil {
+		return false, store.Failed(err, "look up topic %q", p.Topic)
 	}
-	first = batch.Items[0].Offset
-	// Events are removed from the front only: a hole with events before it is one in
-	// another log, or after a crash.
-	return first, p.TS == 0 || first > p.Offset, nil
+	if p.TS == 0 || info.Head < p.Offset {
+		return info.Head >= p.Offset, nil
+	}
+	if info.LastTime < p.TS || len(next) > 0 && next[0].Record.CommitTime() < p.TS {
+		return false, nil
+	}
+	later, err := s.SeekTime(ctx, p.Topic, p.TS+1)
+	if err != nil {
+		return false, store.Failed(err, "look for what came after offset %d of topic %q", p.Offset, p.Topic)
+	}
+	return later > p.Offset, nil
 }
 
 // reportGone reports the places in topics that are not there.
 func (t *Tail) reportGone(places map[string]eventhub.Place, patterns []eventhub.Pattern) {
 	for _, topic := range slices.Sorted(maps.Keys(places)) {
 		if p := places[topic]; p.Offset > 0 && slices.ContainsFunc(patterns, func(q eventhub.Pattern) bool { return q.Match(topic) }) {
-			t.reportGap(p, 0)
+			t.reportGap(eventhub.Gap{Topic: topic, After: p.Offset})
 		}
 	}
 }
 
-func (t *Tail) reportGap(p eventhub.Place, first uint64) {
-	if r, ok := t.receiver.(eventhub.Gapped); ok {
-		r.Gap(eventhub.Gap{Topic: p.Topic, After: p.Offset, First: first})
+// reportGap notifies the receiver, if it is one that wants to be.
+func (t *Tail) reportGap(g eventhub.Gap) (told bool) {
+	r, ok := t.receiver.(eventhub.Gapped)
+	if ok {
+		r.Gap(g)
 	}
+	return ok
 }

@@ -194,6 +194,16 @@ func (r *rig) publishKeys(topic string, keys ...string) {
 	}
 }
 
+// remove removes events of a topic: those below a horizon, and single ones.
+func (r *rig) remove(topic string, horizon uint64, erase ...uint64) {
+	r.t.Helper()
+	w := &write{}
+	w.Units = []store.Unit{{Topics: []store.TopicChange{{Topic: topic, Horizon: horizon, Erase: erase}}}}
+	if err := r.committer.Do(bg, w); err != nil {
+		r.t.Error(err)
+	}
+}
+
 // sparse adds events at the given offsets.
 func (r *rig) sparse(topic string, offsets ...uint64) {
 	r.t.Helper()
@@ -260,6 +270,7 @@ type meter struct {
 	calls      map[string]int
 	failHeadOf string        // the topic whose Head fails
 	after      chan struct{} // where not nil, Commit is done and returns when it is closed
+	beforeRead func(topic string)
 }
 
 func (m *meter) count(name string) {
@@ -291,6 +302,9 @@ func (m *meter) setAfter(after chan struct{}) {
 
 func (m *meter) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
 	m.count("Read")
+	if m.beforeRead != nil {
+		m.beforeRead(topic)
+	}
 	return m.Store.Read(ctx, topic, from, limit, maxBytes, batch)
 }
 

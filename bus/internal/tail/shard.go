@@ -76,13 +76,16 @@ func (s *shard) round(f *feed) bool {
 	}
 	// The store may know what the committer has not reported yet.
 	items := f.items[:past.Search(f.items, head+1)]
-	if len(items) == 0 {
-		s.next = head + 1 // a gap
-		return true
+	horizon := min(f.horizon, head+1)
+	if len(items) > 0 || horizon > s.next {
+		deliveries := f.prepare(s.log.Topic(), items)
+		for _, p := range parts {
+			p.tail.keepUp(p, deliveries, horizon, f)
+		}
 	}
-	deliveries := f.prepare(s.log.Topic(), items)
-	for _, p := range parts {
-		p.tail.keepUp(p, deliveries, f)
+	if len(items) == 0 {
+		s.next = head + 1 // nothing is there any more
+		return true
 	}
 	s.next = items[len(items)-1].Offset + 1
 	return true

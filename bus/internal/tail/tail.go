@@ -33,6 +33,7 @@ type Tail struct {
 	lag    []*part          // those that are behind, in the order in which they are served
 	reach  int              // how many events the next turn of its own reads at once
 	merged *conflation
+	gaps   map[*sharedTopic]*eventhub.Gap // what it is to be told with the next event; nil for most
 	// opening: Subscribe has not found all topics yet. paused: its owner wants nothing for now. full: the receiver took less than it was given.
 	// left: nothing is delivered any more; ended says why if it was not its own wish.
 	opening, paused, full, left bool
@@ -112,7 +113,7 @@ func (t *Tail) follow(ctx context.Context, topic string, start eventhub.Start, p
 	case placed:
 		cursor, err = t.goOn(ctx, place)
 	case start.Kind != eventhub.StartLatest:
-		cursor, err = past.Resolve(ctx, ts.store, topic, start)
+		cursor, err = t.begin(ctx, topic, start)
 	}
 	if err != nil {
 		ts.mu.Lock()
@@ -190,7 +191,10 @@ func (t *Tail) proceed() {
 func (t *Tail) awaits(p *part, head uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.left || p.behind || p.next > head {
+	if t.left || p.behind {
+		return false
+	}
+	if p.reach(); p.next > head {
 		return false
 	}
 	if t.blocked() || t.Evaluates {
@@ -201,6 +205,10 @@ func (t *Tail) awaits(p *part, head uint64) bool {
 	return true
 }
 
+// reach moves a part that is kept up over offsets that have no events. Only the shard's turn
+// calls it, and tail.mu is held.
+func (p *part) reach() { p.next = max(p.next, p.shard.next) }
+
 // fallBehind leaves a part to the tail's own turns.
 func (t *Tail) fallBehind(p *part) {
 	p.behind = true
@@ -208,13 +216,16 @@ func (t *Tail) fallBehind(p *part) {
 }
 
 // keepUp gives a part what its shard has read. Where that is to be judged by an
-// expression it takes a turn of the tail's own. t.mu is not held.
-func (t *Tail) keepUp(p *part, deliveries []eventhub.Delivery, f *feed) {
+// expression it takes a turn of the tail's own. horizon is as for overtaken. t.mu is not
+// held.
+func (t *Tail) keepUp(p *part, deliveries []eventhub.Delivery, horizon uint64, f *feed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.left || p.behind {
 		return
 	}
+	p.reach()
+	t.overtaken(p, horizon)
 	// Nobody else moves the place of a part that is kept up.
 	if deliveries = since(deliveries, p.next); len(deliveries) == 0 {
 		return
@@ -256,6 +267,18 @@ func (t *Tail) hand(p *part, ds []eventhub.Delivery, next uint64) (all bool) {
 		p.next = next
 		return true
 	}
+	if g := t.gaps[p.shard.topic]; g != nil && len(ds) > 0 {
+		first := []eventhub.Delivery{ds[0]} // other tails have the same slice
+		first[0].Gap = g
+		if t.receiver.Deliver(first) == 0 {
+			p.next = ds[0].Offset
+			t.full = true
+			return false
+		}
+		delete(t.gaps, p.shard.topic)
+		p.shard.topic.handed.Add(1)
+		ds = ds[1:]
+	}
 	for len(ds) > 0 {
 		batch := ds[:min(t.batchSize, len(ds)):min(t.batchSize, len(ds))]
 		taken := t.receiver.Deliver(batch)
@@ -270,6 +293,24 @@ func (t *Tail) hand(p *part, ds []eventhub.Delivery, next uint64) (all bool) {
 	}
 	p.next = next
 	return true
+}
+
+// overtaken notes that all below a horizon was removed, where that is above the place of a
+// part: the part goes on there, and the next event that the tail is handed of the topic says
+// so. Where the tail was not handed one since it was overtaken before, both are one gap.
+func (t *Tail) overtaken(p *part, horizon uint64) {
+	if horizon <= p.next {
+		return
+	}
+	g := &eventhub.Gap{Topic: p.shard.topic.name, After: p.next - 1, First: horizon}
+	if before := t.gaps[p.shard.topic]; before != nil {
+		g.After = before.After
+	}
+	if t.gaps == nil {
+		t.gaps = make(map[*sharedTopic]*eventhub.Gap)
+	}
+	t.gaps[p.shard.topic] = g
+	p.next = horizon
 }
 
 // Turn serves the parts that are behind, and hands over what is due. Only one runs
@@ -304,6 +345,11 @@ func (t *Tail) round(f *feed, began time.Time) bool {
 			t.tails.sched.ScheduleAt(t, t.tails.clock.After(readAgain))
 		}
 		return false
+	}
+	if f.horizon > from {
+		t.mu.Lock()
+		t.overtaken(p, f.horizon)
+		t.mu.Unlock()
 	}
 	deliveries := f.prepare(log.Topic(), f.items)
 	if len(deliveries) == 0 {
@@ -470,7 +516,7 @@ func (t *Tail) end(why error) (notify bool) {
 	}
 	t.left, t.ended = true, why
 	parts := t.parts
-	t.parts, t.index, t.lag, t.merged = nil, nil, nil, nil
+	t.parts, t.index, t.lag, t.merged, t.gaps = nil, nil, nil, nil, nil
 	notify = !t.opening
 	t.mu.Unlock()
 	t.tails.sched.Forget(t)
