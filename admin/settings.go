@@ -24,8 +24,9 @@ type Settings interface {
 	// it is from.
 	EffectiveSettings(ctx context.Context, topic string) (EffectiveSettings, error)
 
-	// SettingsEntries returns all entries, in byte order of names.
-	SettingsEntries(ctx context.Context) ([]SettingsEntry, error)
+	// SettingsEntries lists entries with names after the given one, in byte order: at most
+	// limit, from 1 to MaxPage.
+	SettingsEntries(ctx context.Context, after string, limit int) ([]SettingsEntry, error)
 
 	// SetTopic stores an entry, in place of the stored one of that name. The settings
 	// count, and are durable, when it returns. match, where not nil, is the version that the
@@ -41,7 +42,7 @@ type Settings interface {
 }
 
 // ErrOtherVersion is in the chain of errors with CodeConflict where an entry does not have
-// the version that the caller named. Errors of a remote hub have the code alone.
+// the version that the caller named.
 var ErrOtherVersion = errors.New("the entry has another version")
 
 // MaxSettingsPatterns bounds the entries whose names are patterns, and MaxSettingsEntries

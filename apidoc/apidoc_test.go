@@ -64,6 +64,7 @@ var shown = map[string]any{
 	"Trace": admin.Trace{}, "TraceNode": admin.TraceNode{}, "TraceEdge": admin.TraceEdge{}, "Place": eventhub.Place{},
 	"DeadLetter": admin.DeadLetter{}, "RedriveMark": admin.RedriveMark{}, "RedriveResult": admin.RedriveResult{},
 	"TopicSettings": admin.TopicSettings{}, "SettingsSource": admin.SettingsSource{},
+	"SettingsEntry": admin.SettingsEntry{}, "EffectiveSettings": admin.EffectiveSettings{},
 }
 
 // TestFields: each of them has the members that its schema has, and what is always

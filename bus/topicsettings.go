@@ -5,6 +5,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/past"
 )
 
 // Settings of topics: package bus/internal/topicset has them.
@@ -29,8 +30,11 @@ func (b *Bus) EffectiveSettings(_ context.Context, topic string) (admin.Effectiv
 }
 
 // SettingsEntries implements admin.Settings.
-func (b *Bus) SettingsEntries(context.Context) ([]admin.SettingsEntry, error) {
-	return b.topics.Entries(), nil
+func (b *Bus) SettingsEntries(_ context.Context, after string, limit int) ([]admin.SettingsEntry, error) {
+	if err := past.CheckLimit(limit); err != nil {
+		return nil, err
+	}
+	return b.topics.Entries(after, limit), nil
 }
 
 // SetTopic implements admin.Settings.

@@ -124,7 +124,7 @@ func TestSettingsOfATopic(t *testing.T) {
 		_, err := r.bus.SetTopic(ctx, "orders.**", admin.TopicSettings{}, &version)
 		wantCode(t, err, eventhub.CodeConflict)
 		equal(t, "another version", errors.Is(err, admin.ErrOtherVersion), true)
-		list, err := r.bus.SettingsEntries(ctx)
+		list, err := r.bus.SettingsEntries(ctx, "", 10)
 		equal(t, "entries", words(len(list), list[0] == e, err), "1 true <nil>")
 		_, err = r.bus.EffectiveSettings(ctx, "orders.*")
 		wantCode(t, err, eventhub.CodeBadTopic)

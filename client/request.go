@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/wire"
 )
 
@@ -123,6 +124,7 @@ type transmission struct {
 	method, path, accept string
 	body                 io.Reader // nil for none
 	kind, coding         string    // of the body
+	match                string    // for If-Match
 }
 
 // open makes a request and returns the answer that it hopes for, whose body is the
@@ -164,6 +166,7 @@ func (a *Admin) send(ctx context.Context, token, url string, t *transmission) (_
 	set("Accept-Encoding", "identity") // or the transport would ask for gzip
 	set("Content-Type", t.kind)
 	set("Content-Encoding", t.coding)
+	set("If-Match", t.match)
 	answer, err := a.http.Do(request)
 	if err != nil {
 		return nil, got.Load(), bare(err)
@@ -211,6 +214,9 @@ func (r *response) problem() *eventhub.Error {
 		p.Index = nil // no list has that place
 	}
 	e := &eventhub.Error{Code: p.Code, Message: p.Detail, Index: p.Index}
+	if r.status == http.StatusPreconditionFailed {
+		e.Err = admin.ErrOtherVersion
+	}
 	if seconds, err := strconv.Atoi(r.header.Get("Retry-After")); err == nil {
 		e.RetryAfter = time.Duration(min(max(seconds, 0), maxRetryAfterInSecs)) * time.Second
 	}
@@ -239,7 +245,7 @@ func (r *response) strange(why string) error {
 // closes.
 func (a *Admin) judge(t *transmission, answer *http.Response) error {
 	kind, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")) // a bad one is none that is known
-	if answer.StatusCode == http.StatusOK && kind == t.accept {
+	if answer.StatusCode == http.StatusOK && kind == t.accept || answer.StatusCode == http.StatusNoContent && t.method == http.MethodDelete {
 		return nil
 	}
 	defer answer.Body.Close()

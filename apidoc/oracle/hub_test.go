@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	hubclient "eventhub/client"
 	"eventhub/hub"
 )
@@ -23,7 +24,7 @@ const (
 
 // world is a hub in which what the examples speak of is there: three orders, an effect
 // of the first, scheduled mails, the groups billing and audit (by a pattern), and the
-// group shipping, which has given all of them up.
+// group shipping, which has given all of them up; and settings of orders.
 type world struct {
 	*hub.Hub
 	lease, letter, connection string // the real ones
@@ -50,6 +51,11 @@ func begin(tb testing.TB, store string) *world {
 	w.connect(tb)
 	w.publish(tb)
 	w.giveUp(tb)
+	for _, name := range []string{"orders", "settings.*"} { // of the first, version 1
+		if _, err := h.Bus().SetTopic(context.Background(), name, admin.TopicSettings{Retention: admin.Retention{Bytes: 1 << 40, Count: 1 << 40}}, nil); err != nil {
+			tb.Fatal(err)
+		}
+	}
 	for _, g := range [][2]string{{"orders", "billing"}, {"orders.**", "audit"}} {
 		first := w.pull(tb, g[0], g[1], 1)
 		w.settle(tb, g[0], g[1], eventhub.Settlement{Verdict: eventhub.Nack, Reason: "not yet", Delay: time.Millisecond}, first)

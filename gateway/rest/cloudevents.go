@@ -87,6 +87,9 @@ func statusFor(err error, code eventhub.Code) int {
 	if errors.Is(err, cloudevents.ErrMediaType) {
 		return http.StatusUnsupportedMediaType
 	}
+	if errors.Is(err, admin.ErrOtherVersion) {
+		return http.StatusPreconditionFailed
+	}
 	return statusOf(code)
 }
 

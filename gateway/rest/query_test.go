@@ -38,10 +38,13 @@ func TestAliases(t *testing.T) {
 		{"/publish/a%20b?caused_by=early", "1"},
 		{"/v1/publish", `{"events":[{"topic":"a b","payload":1,"caused_by":["early"]}]}`},
 		{"/v1/topics/t/groups/g/ack", `{"leases":["1-1-1"],"publish":[{"topic":"a b","payload":1,"opts":{"caused_by":["x"]}}]}`},
+		{"/v1/topics/settings.of", `{"retention_days":0}`},
 	} {
 		method := "POST"
 		if tt.body == "" && !strings.Contains(tt.target, "/seek") {
 			method = "GET"
+		} else if tt.target == "/v1/topics/settings.of" {
+			method = "PUT"
 		}
 		_, want, _ := c.request(method, tt.target, tt.body)
 		for _, a := range naming.Aliases {
@@ -64,7 +67,7 @@ func TestAliases(t *testing.T) {
 		}
 	}
 	for _, a := range naming.Aliases {
-		if strings.Contains("batch_size max_in_flight manual_ack retention_days", a.Name) == used[a.Name] {
+		if strings.Contains("batch_size max_in_flight manual_ack", a.Name) == used[a.Name] {
 			t.Errorf("%s in HTTP: %v", a.Name, used[a.Name])
 		}
 	}

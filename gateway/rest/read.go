@@ -57,7 +57,7 @@ func lastOfMore[T any](page []T, limit int, next func(last *T) ([]T, error)) (*T
 	return last, nil
 }
 
-func showTopic(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
+func showTopic(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	topic, err := topicOf(r)
 	if err == nil {
 		_, err = parameters(r)
@@ -68,6 +68,13 @@ func showTopic(_ http.ResponseWriter, r *http.Request, access Access) (reply, er
 	info, err := access.Inspector.Topic(r.Context(), topic)
 	if err != nil {
 		return reply{}, err
+	}
+	if from := info.SettingsFrom; from != nil {
+		version := from.Version
+		if from.Entry != topic {
+			version = 0 // of a pattern's, and a change is about those of the topic's own name
+		}
+		etag(w, version)
 	}
 	return jsonReply(http.StatusOK, info)
 }

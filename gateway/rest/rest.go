@@ -45,7 +45,7 @@ const (
 )
 
 // Access is what an authenticated request may use. Every field is set, except
-// Scheduler and Connections, without which their paths are not supported.
+// Scheduler, Settings and Connections, without which their paths are not supported.
 type Access struct {
 	Publisher   eventhub.Publisher
 	Subscriber  eventhub.Subscriber
@@ -57,6 +57,7 @@ type Access struct {
 	Importer    admin.Importer
 	Backuper    admin.Backuper
 	Redriver    admin.Redriver
+	Settings    admin.Settings
 	Connections admin.Connections
 	// Name says who asks, and is kept with what was done; no secret.
 	Name string
@@ -160,7 +161,8 @@ func (a *API) resources() map[string]methods {
 		"/publish/{topic}":                      {"POST": a.publishOne},
 		"/v1/publish":                           {"POST": a.publishBatch},
 		"/v1/topics":                            {"GET": listTopics},
-		"/v1/topics/{topic}":                    {"GET": showTopic, "DELETE": deleteTopic},
+		"/v1/topics/{topic}":                    {"GET": showTopic, "PUT": putSettings, "DELETE": deleteTopic},
+		"/v1/topics/{topic}/settings":           {"GET": showSettings, "DELETE": deleteSettings},
 		"/v1/topics/{topic}/events/{id}":        {"GET": showEvent},
 		"/v1/topics/{topic}/events/{id}/groups": {"GET": listEventGroups},
 		"/v1/topics/{topic}/groups/{group}":     {"GET": showGroup, "DELETE": deleteGroup},
@@ -187,6 +189,7 @@ func (a *API) resources() map[string]methods {
 		"/v1/groups":                                 {"GET": listGroups},
 		"/v1/patterns":                               {"GET": listPatterns, "DELETE": deletePattern},
 		"/v1/scheduled":                              {"GET": listScheduled},
+		"/v1/settings":                               {"GET": listSettings},
 	}
 }
 

@@ -211,14 +211,18 @@ func (s *Set) Effective(topic string) admin.EffectiveSettings {
 	return e
 }
 
-// Entries returns all entries, in byte order of names.
-func (s *Set) Entries() []admin.SettingsEntry {
+// Entries returns at most limit entries with names after the given one, in byte order.
+func (s *Set) Entries(after string, limit int) (list []admin.SettingsEntry) {
 	t := s.table.Load()
 	if t == nil {
 		return nil
 	}
-	list := make([]admin.SettingsEntry, 0, len(t.entries))
-	for _, name := range slices.Sorted(maps.Keys(t.entries)) {
+	names := slices.Sorted(maps.Keys(t.entries))
+	at, found := slices.BinarySearch(names, after)
+	if found {
+		at++
+	}
+	for _, name := range names[at:min(at+limit, len(names))] {
 		list = append(list, *t.entries[name])
 	}
 	return list

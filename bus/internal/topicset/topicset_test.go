@@ -147,8 +147,17 @@ func TestEffective(t *testing.T) {
 			t.Errorf("%+v; want %+v", got, want)
 		}
 	}
-	if got := r.set.Entries(); len(got) != 3 || got[0].Name != "a" || got[0].Source != "file" || got[1] != p || got[2] != own {
+	if got := r.set.Entries("", 100); len(got) != 3 || got[0].Name != "a" || got[0].Source != "file" || got[1] != p || got[2] != own {
 		t.Errorf("the entries are %+v", got)
+	}
+	if got := r.set.Entries("a", 1); len(got) != 1 || got[0] != p {
+		t.Errorf("the first entry after a is %+v", got)
+	}
+	if got := r.set.Entries("b.a", 9); len(got) != 1 || got[0] != own {
+		t.Errorf("the entries after b.a are %+v", got)
+	}
+	if got := r.set.Entries("z", 9); len(got) != 0 {
+		t.Errorf("the entries after z are %+v", got)
 	}
 }
 
@@ -178,8 +187,8 @@ func TestVersions(t *testing.T) {
 	if err := r.remove("a", of(again.Version)); !errors.Is(err, admin.ErrOtherVersion) {
 		t.Errorf("removed again with its version: %v", err)
 	}
-	if r.set.Lookup("a") != nil || len(r.set.Entries()) != 0 {
-		t.Errorf("left: %+v", r.set.Entries())
+	if r.set.Lookup("a") != nil || len(r.set.Entries("", 100)) != 0 {
+		t.Errorf("left: %+v", r.set.Entries("", 100))
 	}
 	if err := r.open(); err != nil {
 		t.Fatal(err)
@@ -266,7 +275,7 @@ func TestRefusedChanges(t *testing.T) {
 	if err := r.remove("a", nil); eventhub.ErrorCode(err) != eventhub.CodeConflict {
 		t.Errorf("an entry of the file was removed: %v", err)
 	}
-	if n := len(r.set.Entries()); n != 3 {
+	if n := len(r.set.Entries("", 100)); n != 3 {
 		t.Errorf("there are %d entries; want 3", n)
 	}
 }
