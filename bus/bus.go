@@ -30,8 +30,8 @@
 // One committer with its syncer, as many workers as processors, and as many again for
 // groups and tails whose filters have expressions, whatever the number of topics, groups,
 // members and tails; one goroutine for topics that were created and that
-// patterns match, and one for what deleted topics have left; one timer for all
-// leases, retries and conflated tails, and one for all scheduled events
+// patterns match, one for what topics do not keep (package bus/internal/retention), and one
+// for what deleted topics and removed events have left; one timer for all leases, retries and conflated tails, and one for all scheduled events
 // (bus/internal/delayed). Nothing runs while there is nothing to do. Workers and the timer
 // of all leases are those of package bus/internal/sched.
 //
@@ -66,6 +66,7 @@ import (
 	"eventhub/bus/internal/judge"
 	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/publish"
+	"eventhub/bus/internal/retention"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/space"
 	"eventhub/bus/internal/tail"
@@ -100,6 +101,9 @@ type Options struct {
 	// Topics are the settings of topics that the hub's file has, which are valid. Those that
 	// the store has count besides them.
 	Topics []admin.SettingsEntry
+	// NoMaintenance: nothing is removed that nobody asks to be removed. What settings do not
+	// keep stays, and so does on the disk what was removed.
+	NoMaintenance bool
 	// Fatal is called once when the store failed a commit: nothing can be
 	// acknowledged any more and the process should end. Default: log only.
 	Fatal func(error)
@@ -153,6 +157,7 @@ type Bus struct {
 	logs      *topiclog.Logs
 	tails     *tail.Tails
 	topics    *topicset.Set
+	retention *retention.Runtime
 
 	space        *space.Guard
 	counts       counts
@@ -219,7 +224,10 @@ func New(opts Options) (*Bus, error) {
 		return nil, storeError(err, "read the epoch of deleted groups")
 	}
 	b.raised(deleted) // the clock may be before it
-	if b.topics, err = topicset.New(topicset.Options{Store: b.store, Logger: b.log, File: opts.Topics}); err != nil {
+	b.topics, err = topicset.New(topicset.Options{
+		Store: b.store, Logger: b.log, File: opts.Topics, Changed: func(name string) { b.retention.Changed(name) },
+	})
+	if err != nil {
 		return nil, err
 	}
 	b.space = space.New(space.Options{Store: b.store, Logger: b.log, Commits: b.counts.commits})
@@ -235,6 +243,9 @@ func New(opts Options) (*Bus, error) {
 		Store: b.store, Logger: b.log, QueueBytes: opts.QueueBytes, EarlyBytes: opts.EarlyBytes,
 		SyncEvery: opts.SyncEvery, Fatal: opts.Fatal, Committed: b.committed, Observe: b.counts.commit,
 	})
+	b.retention = retention.New(retention.Options{
+		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Wall: b.clock.Wall, Marks: b.letters.FirstNeeded,
+	})
 	b.mover = delayed.New(delayed.Options{
 		Store: b.store, Committer: b.committer, Logger: b.log, Now: b.clock.Wall, Room: b.space.Check, Link: publish.Link,
 	})
@@ -244,7 +255,10 @@ func New(opts Options) (*Bus, error) {
 	}
 	b.patterns.attend(b)
 	b.mover.Start()
-	b.space.Start()
+	if !opts.NoMaintenance {
+		b.space.Start()
+		b.retention.Start()
+	}
 	return b, nil
 }
 
@@ -263,7 +277,10 @@ func (b *Bus) Close() error {
 	b.mu.Unlock()
 	if first {
 		b.patterns.end()
-		b.space.Stop()
+		if !b.opts.NoMaintenance {
+			b.retention.Stop()
+			b.space.Stop()
+		}
 		for _, s := range b.patterns.all() {
 			s.end(errShuttingDown)
 		}
@@ -288,6 +305,9 @@ var errShuttingDown = commit.ErrStopped
 func (b *Bus) committed(jobs []*commit.Request) {
 	b.topicsCreated(jobs)
 	b.logs.Committed(jobs)
+	if !b.opts.NoMaintenance {
+		b.retention.Committed(jobs)
+	}
 	for _, job := range jobs {
 		for i := range job.Units {
 			u := &job.Units[i]
@@ -299,6 +319,10 @@ func (b *Bus) committed(jobs []*commit.Request) {
 			}
 			if len(u.Groups) > 0 {
 				b.known.add(u.Groups)
+			}
+			if len(u.Topics) > 0 {
+				b.retention.Removed(u.Topics)
+				b.space.Deleted() // there is something to sweep
 			}
 		}
 	}

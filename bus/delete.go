@@ -58,6 +58,7 @@ func (b *Bus) deleteNow(topic string) error {
 	b.known.forgetTopic(topic)
 	b.counts.forgetTopic(topic)
 	b.tails.ForgetTopic(topic)
+	b.retention.Forget(topic)
 	b.space.Deleted()
 	return nil
 }

@@ -66,6 +66,7 @@ type table struct {
 	entries  map[string]*admin.SettingsEntry
 	patterns []eventhub.Pattern // the more exact ones first
 	keyed    int                // entries with KeyRequired
+	bounded  int                // entries with a Retention
 	version  uint64             // the last one given
 	matches  *matches           // of patterns
 }
@@ -170,6 +171,20 @@ func (s *Set) KeyRequired(topic string) bool {
 	return e != nil && e.Settings.KeyRequired
 }
 
+// Any reports whether an entry bounds what topics keep.
+func (s *Set) Any() bool {
+	t := s.table.Load()
+	return t != nil && t.bounded > 0
+}
+
+// Retention returns what a topic keeps; the zero value for everything.
+func (s *Set) Retention(topic string) admin.Retention {
+	if e := s.Lookup(topic); e != nil {
+		return e.Settings.Retention
+	}
+	return admin.Retention{}
+}
+
 func (t *table) lookup(topic string) *admin.SettingsEntry {
 	if e := t.entries[topic]; e != nil || len(t.patterns) == 0 {
 		return e
@@ -265,11 +280,14 @@ func (t *table) count(e *admin.SettingsEntry, by int) {
 	if e != nil && e.Settings.KeyRequired {
 		t.keyed += by
 	}
+	if e != nil && e.Settings.Retention != (admin.Retention{}) {
+		t.bounded += by
+	}
 }
 
 // change returns another table, which has the next version, for a change of an entry.
 func (t *table) change(name string) *table {
-	next := &table{entries: maps.Clone(t.entries), patterns: t.patterns, keyed: t.keyed, version: t.version + 1, matches: t.matches}
+	next := &table{entries: maps.Clone(t.entries), patterns: t.patterns, keyed: t.keyed, bounded: t.bounded, version: t.version + 1, matches: t.matches}
 	if eventhub.IsPattern(name) {
 		next.patterns, next.matches = slices.Clone(t.patterns), new(matches)
 	}

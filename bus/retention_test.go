@@ -1,0 +1,112 @@
+package bus
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"eventhub/admin"
+	"eventhub/store"
+)
+
+func (r *rig) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// horizon returns the first offset that a topic keeps.
+func (r *rig) horizon(topic string) uint64 {
+	r.t.Helper()
+	info, err := r.store.Topic(context.Background(), topic)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return info.Horizon
+}
+
+// TestRetention: what settings do not keep is removed, also of topics that a pattern names
+// and that come later, and after a restart; deleted settings keep everything.
+func TestRetention(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("orders.a", 0, 100)
+		r.set("orders.*", admin.TopicSettings{Retention: admin.Retention{Count: 40}})
+		r.pass(time.Minute)
+		equal(t, "a", r.horizon("orders.a"), 61)
+		r.publish("orders.b", 0, 100)
+		r.publish("else", 0, 100)
+		r.pass(time.Minute)
+		equal(t, "b", r.horizon("orders.b"), 61)
+		equal(t, "else", r.horizon("else"), 1)
+		r.restart()
+		r.set("orders.a", admin.TopicSettings{Retention: admin.Retention{Age: admin.Period(time.Hour)}})
+		r.publish("orders.a", 0, 100)
+		r.publish("orders.b", 0, 100)
+		r.pass(30 * time.Minute)
+		equal(t, "a", r.horizon("orders.a"), 61)
+		equal(t, "b", r.horizon("orders.b"), 161)
+		r.pass(time.Hour)
+		equal(t, "a", r.horizon("orders.a"), 201)
+		if err := r.bus.UnsetTopic(context.Background(), "orders.*", nil); err != nil {
+			t.Fatal(err)
+		}
+		r.publish("orders.b", 0, 100)
+		r.pass(time.Hour)
+		equal(t, "b", r.horizon("orders.b"), 161)
+	})
+}
+
+// TestMarksLiveAsLongAsTheirLetters: a mark in system.redrive is removed when its dead letter
+// is, and the marks before it, and no sooner.
+func TestMarksLiveAsLongAsTheirLetters(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 0, 6)
+		r.deadLetterAll("t", "g")
+		equal(t, "redriven", r.redrive(redriveAll("t")).Redriven, 6)
+		equal(t, "marks", len(r.events(admin.RedriveTopic)), 6)
+		r.set("t.dlq", admin.TopicSettings{Retention: admin.Retention{Count: 4}})
+		r.pass(time.Minute)
+		equal(t, "the letters", r.horizon("t.dlq"), 3)
+		equal(t, "the marks", r.horizon(admin.RedriveTopic), 3)
+		r.erase("t.dlq", 3, 5)
+		r.pass(time.Minute)
+		equal(t, "the marks, after others removed letters", r.horizon(admin.RedriveTopic), 4)
+		states := 0
+		for _, d := range r.deadLetters(admin.DeadLetterQuery{Topic: "t", All: true}) {
+			if len(d.Marks) != 1 {
+				t.Errorf("the dead letter at %d has %d marks; want its one", d.Offset, len(d.Marks))
+			}
+			states++
+		}
+		equal(t, "letters", states, 2)
+	})
+}
+
+// sweeps is a store that counts its sweeps.
+type sweeps struct {
+	store.Store
+	n atomic.Int64
+}
+
+func (s *sweeps) Sweep(ctx context.Context) (bool, error) {
+	s.n.Add(1)
+	return s.Store.Sweep(ctx)
+}
+
+// TestNoMaintenance: nothing is removed, and settings may be changed.
+func TestNoMaintenance(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		s := &sweeps{Store: r.store.Store}
+		r.store.Store = s
+		r.start(Options{NoMaintenance: true})
+		r.publish("t", 0, 100)
+		r.set("t", admin.TopicSettings{Retention: admin.Retention{Count: 40, Age: admin.Period(time.Minute)}})
+		r.pass(1000 * time.Hour)
+		r.trim("t", 5)
+		r.pass(time.Hour)
+		equal(t, "horizon", r.horizon("t"), 5)
+		equal(t, "sweeps", s.n.Load(), 0)
+	})
+}
