@@ -150,6 +150,13 @@ func (m *meaningLines) delivery(at string, f *HubFrame, d *eventhub.Delivery) {
 		m.addIf(d.Sought, at+"ctx.sought", true)
 		m.addIf(d.Redriven != 0, at+"ctx.redriven", d.Redriven)
 	}
+	if d.Gap != nil {
+		m.add(at+"ctx.gap.after", d.Gap.After)
+		m.add(at+"ctx.gap.first", d.Gap.First)
+		if d.Gap.Topic != d.Topic {
+			m.t.Errorf("the gap of an event of %s is %+v", d.Topic, d.Gap)
+		}
+	}
 	event := d.Record.AppendJSON([]byte(`{"event":`), d.Offset)
 	for _, line := range flatten(m.t, append(event, '}')) {
 		m.lines = append(m.lines, at+line)
@@ -204,8 +211,8 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 	}
 	for _, sought := range []bool{true, false} {
 		f := good(fmt.Sprintf(`{"op":"EVENT","topic":"t","group":"g","event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":1},`+
-			`"ctx":{"redriven":4,"sought":%v,"epoch":1723140000007,"attempt":2,"lease":"1-2-3"}}`, sought))
-		if f.Delivery.Sought != sought || f.Delivery.Epoch != 1723140000007 || f.Delivery.Redriven != 4 || f.Delivery.Lease.Serial != 3 {
+			`"ctx":{"redriven":4,"gap":{"first":9,"new":1,"after":7},"sought":%v,"epoch":1723140000007,"attempt":2,"lease":"1-2-3"}}`, sought))
+		if *f.Delivery.Gap != (eventhub.Gap{Topic: "t", After: 7, First: 9}) || f.Delivery.Sought != sought || f.Delivery.Epoch != 1723140000007 || f.Delivery.Redriven != 4 || f.Delivery.Lease.Serial != 3 {
 			t.Errorf("%+v of a frame that says sought: %v", f.Delivery, sought)
 		}
 	}
@@ -272,6 +279,9 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":{"attempt":1,"epoch":-1}}`,
 		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":{"attempt":1,"redriven":true}}`,
 		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":{"attempt":1,"redriven":-1}}`,
+		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":{"attempt":1,"gap":[]}}`,
+		`{"op":"EVENT","topic":"t","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":{"gap":{"after":1,"first":-2}}}`,
+		`{"op":"EVENT","topic":"t","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":[]}`,
 	} {
 		if err := d.Decode([]byte(frame), &f); err == nil {
 			t.Errorf("%s passes as %+v", frame, f)

@@ -95,6 +95,9 @@ func TestEventFrameSize(t *testing.T) {
 			Epoch:    rapid.Uint64Range(0, 1).Draw(t, "dated") * rapid.Uint64().Draw(t, "epoch"),
 			Redriven: rapid.IntRange(0, 2).Draw(t, "redriven") * rapid.IntRange(1, 1<<30).Draw(t, "times"),
 		}
+		if rapid.Bool().Draw(t, "gapped") {
+			d.Gap = &eventhub.Gap{After: rapid.Uint64Range(0, eventhub.MaxOffset).Draw(t, "after"), First: rapid.Uint64().Draw(t, "first")}
+		}
 		f := NewEventFrame(topic, group)
 		frame := f.Append(nil, &d)
 		if f.Size(&d) != len(frame) {
@@ -114,6 +117,7 @@ func TestEventFrameSize(t *testing.T) {
 				Epoch    uint64 `json:"epoch"`
 				Sought   bool   `json:"sought"`
 				Redriven int    `json:"redriven"`
+				Gap      struct{ After, First uint64 }
 			}
 		}
 		if err := json.Unmarshal(frame, &got); err != nil {
@@ -126,6 +130,9 @@ func TestEventFrameSize(t *testing.T) {
 			if !d.Lease.IsZero() {
 				want.Ctx.Lease = d.Lease.String()
 			}
+		}
+		if d.Gap != nil {
+			want.Ctx.Gap.After, want.Ctx.Gap.First = d.Gap.After, d.Gap.First
 		}
 		var said string
 		if err := json.Unmarshal(got.Event.Payload, &said); err != nil || said != payload {
@@ -190,6 +197,9 @@ func TestFit(t *testing.T) {
 			d.Epoch = rapid.Uint64Range(0, 20).Draw(t, "epoch")
 			d.Sought = rapid.Bool().Draw(t, "sought")
 			d.Redriven = rapid.IntRange(0, 11).Draw(t, "redriven")
+			if first := rapid.Uint64Range(0, 20).Draw(t, "first"); first > 0 {
+				d.Gap = &eventhub.Gap{First: first}
+			}
 			batch = append(batch, d)
 		}
 		// About what some of them need.

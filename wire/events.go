@@ -13,7 +13,7 @@ import (
 type EventFrame struct {
 	one  []byte // an EVENT up to the event
 	many []byte // an EVENTS up to the first of its entries
-	tail bool   // nothing after the event
+	tail bool   // nothing after the event but a gap
 }
 
 const (
@@ -22,11 +22,13 @@ const (
 
 	epochKey    = `,"epoch":`
 	redrivenKey = `,"redriven":`
+	gapKey      = `"gap":{"after":`
+	gapFirst    = `,"first":`
 )
 
 // NewEventFrame returns the frames of the subscription that was made with this
 // topic, which may be a pattern, and this group; without one it is a live tail,
-// whose frames have neither group nor ctx.
+// whose frames have no group, and a ctx only where that has a gap.
 func NewEventFrame(topic, group string) *EventFrame {
 	names := strictjson.AppendString([]byte(`,"topic":`), topic)
 	if group != "" {
@@ -71,8 +73,8 @@ func (f *EventFrame) Size(d *eventhub.Delivery) int { return len(f.one) + f.size
 // sizeBehind is the size of the event and of what follows it.
 func (f *EventFrame) sizeBehind(d *eventhub.Delivery) int {
 	// Everything of variable length but the record, written where it costs
-	// nothing: at most 272 bytes.
-	var scratch [288]byte
+	// nothing: at most 340 bytes.
+	var scratch [352]byte
 	small := eventhub.Record("{").AppendJSON(scratch[:0], d.Offset)
 	small = f.appendRest(small, d)
 	return len(small) + len(d.Record) - 1
@@ -112,6 +114,9 @@ func (f *EventFrame) Fit(batch []eventhub.Delivery, most int) (n, size int) {
 // appendRest appends what follows the event.
 func (f *EventFrame) appendRest(dst []byte, d *eventhub.Delivery) []byte {
 	if f.tail {
+		if d.Gap != nil {
+			dst = append(AppendGap(append(dst, `,"ctx":{`...), d.Gap), '}')
+		}
 		return append(dst, '}')
 	}
 	dst = append(dst, `,"ctx":{"attempt":`...)
@@ -136,5 +141,15 @@ func (f *EventFrame) appendRest(dst []byte, d *eventhub.Delivery) []byte {
 		dst = append(dst, redrivenKey...)
 		dst = strconv.AppendInt(dst, int64(d.Redriven), 10)
 	}
+	if d.Gap != nil {
+		dst = AppendGap(append(dst, ','), d.Gap)
+	}
 	return append(dst, "}}"...)
+}
+
+// AppendGap appends the member gap of a ctx.
+func AppendGap(dst []byte, g *eventhub.Gap) []byte {
+	dst = strconv.AppendUint(append(dst, gapKey...), g.After, 10)
+	dst = strconv.AppendUint(append(dst, gapFirst...), g.First, 10)
+	return append(dst, '}')
 }

@@ -355,10 +355,15 @@ func hubFrames() []goldenCase {
 	sought.Sought, autoSought.Sought, autoSought.Epoch = true, true, 1723140000008
 	again := delivery
 	again.Redriven = 2
+	overtaken := delivery
+	overtaken.Gap = &eventhub.Gap{Topic: "process.state", After: 17, First: 1042}
 	tailed := delivery
 	tailed.Lease, tailed.AckTimeout, tailed.MaxAttempts = eventhub.Lease{}, 0, 0
+	overtakenTail := tailed
+	overtakenTail.Gap = overtaken.Gap
 	full := delivery
 	full.Offset, full.Attempt, full.Epoch, full.Sought, full.Redriven = eventhub.MaxOffset, 3, 1723140000007, true, 17
+	full.Gap = &eventhub.Gap{Topic: "process.state", After: eventhub.MaxOffset - 2, First: eventhub.MaxOffset}
 	full.Record = eventhub.Record(`{"committed_ts":1723140000123,"id":"order-17","ts":1723140000000,"topic":"process.state","partition":0,"key":"é\n","sid":"boot-3","headers":{"x-a":"b"},"tags":["#duck"],"caused_by":["` + id + `"],"payload":null}`)
 	overloaded := &eventhub.Error{Code: eventhub.CodeOverloaded, Message: "The hub is busy.", RetryAfter: 250*time.Millisecond + 1}
 	late := eventhub.Errorf(eventhub.CodeWaitTimeout, "Group \"ops\" has not acked.")
@@ -402,12 +407,14 @@ func hubFrames() []goldenCase {
 		sent("EVENT that is the first after a seek", NewEventFrame("process.state", "ops").Append(nil, &sought)),
 		sent("EVENT that counts as acked, the first after a seek", NewEventFrame("process.state", "ops").Append(nil, &autoSought)),
 		sent("EVENT that was redriven twice", NewEventFrame("process.state", "ops").Append(nil, &again)),
+		sent("EVENT after events that were removed", NewEventFrame("process.state", "ops").Append(nil, &overtaken)),
 		sent("EVENT with all there can be", NewEventFrame("process.state", "ops").Append(nil, &full)),
 		sent("EVENT of a live tail", NewEventFrame("process.state", "").Append(nil, &tailed)),
+		sent("EVENT of a live tail after events that were removed", NewEventFrame("process.state", "").Append(nil, &overtakenTail)),
 		sent("EVENT of a live tail with all there can be", NewEventFrame("process.**", "").Append(nil, &full)),
-		sent("EVENTS", NewEventFrame("process.*", "ops").AppendAll(nil, []eventhub.Delivery{first, delivery, sought, again})),
+		sent("EVENTS", NewEventFrame("process.*", "ops").AppendAll(nil, []eventhub.Delivery{first, overtaken, sought, again})),
 		sent("EVENTS with one event", NewEventFrame("process.state", "ops").AppendAll(nil, []eventhub.Delivery{full})),
 		sent("EVENTS that count as acked when sent", NewEventFrame("process.state", "ops").AppendAll(nil, []eventhub.Delivery{auto, auto})),
-		sent("EVENTS of a live tail", NewEventFrame("process.**", "").AppendAll(nil, []eventhub.Delivery{tailed, full})),
+		sent("EVENTS of a live tail", NewEventFrame("process.**", "").AppendAll(nil, []eventhub.Delivery{overtakenTail, tailed, full})),
 	}
 }

@@ -28,7 +28,7 @@ func (d *HubDecoder) plainEvents(frame []byte, f *HubFrame) bool {
 		s.expect(entryStart)
 		one := eventhub.Delivery{Attempt: 1, Record: s.object()}
 		if f.Group == nil {
-			s.expect(`}`)
+			s.tailContext(&one)
 		} else if !d.plainContext(&s, &one) {
 			return false
 		}
@@ -73,8 +73,29 @@ func (d *HubDecoder) plainContext(s *scanner, into *eventhub.Delivery) bool {
 	if s.has(redrivenKey) {
 		into.Redriven = int(s.number())
 	}
+	if s.has(`,` + gapKey) {
+		s.gap(into)
+	}
 	s.expect(`}}`)
 	return !s.failed && setLease(into, lease) == nil
+}
+
+// tailContext reads what follows the event of a live tail, up to the end of the object
+// around both.
+func (s *scanner) tailContext(into *eventhub.Delivery) {
+	if s.has(`,"ctx":{` + gapKey) {
+		s.gap(into)
+		s.expect(`}`)
+	}
+	s.expect(`}`)
+}
+
+// gap reads a gap from the first number on.
+func (s *scanner) gap(into *eventhub.Delivery) {
+	into.Gap = &eventhub.Gap{After: s.number()}
+	s.expect(gapFirst)
+	into.Gap.First = s.number()
+	s.expect(`}`)
 }
 
 // readEvents is the strict reader of an EVENTS.

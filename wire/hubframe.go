@@ -157,7 +157,7 @@ func (d *HubDecoder) plainEvent(frame []byte, f *HubFrame) bool {
 func (d *HubDecoder) plainTailEvent(s scanner, f *HubFrame) bool {
 	f.Delivery.Attempt = 1
 	event := s.object()
-	s.expect(`}`)
+	s.tailContext(&f.Delivery)
 	return s.done() && d.setEvent(&f.Delivery, event) == nil
 }
 
@@ -183,6 +183,9 @@ func (d *HubDecoder) setEvent(into *eventhub.Delivery, event []byte) error {
 		return eventhub.Errorf(eventhub.CodeBadEvent, "event at offset %d is not laid out as a record", into.Offset)
 	}
 	into.Topic = d.topics.intern(topic)
+	if into.Gap != nil {
+		into.Gap.Topic = into.Topic
+	}
 	s.rest[0] = '{'
 	into.Record = eventhub.Record(s.rest)
 	return nil

@@ -186,25 +186,38 @@ func (d *HubDecoder) readGaps(f *HubFrame) error {
 	}
 	for i, element := range eachElement(d.m.gaps) {
 		name := "gaps[" + strconv.Itoa(i) + "]"
-		if element[0] != '{' {
-			return wrongType(name, element, "an object")
-		}
 		var g eventhub.Gap
+		if err := readGap(name, element, &g); err != nil {
+			return err
+		}
 		for member, value := range eachMember(element) {
-			var err error
-			switch string(member) {
-			case "topic":
-				err = d.values.readText(name+".topic", value, &g.Topic)
-			case "after":
-				err = readCardinal(name+".after", value, &g.After)
-			case "first":
-				err = readCardinal(name+".first", value, &g.First)
+			if string(member) != "topic" {
+				continue
 			}
-			if err != nil {
+			if err := d.values.readText(name+".topic", value, &g.Topic); err != nil {
 				return err
 			}
 		}
 		f.Gaps = append(f.Gaps, g)
+	}
+	return nil
+}
+
+// readGap reads the offsets of a gap.
+func readGap(name string, object []byte, into *eventhub.Gap) (err error) {
+	if absent(object) || object[0] != '{' {
+		return wrongType(name, object, "an object")
+	}
+	for member, value := range eachMember(object) {
+		switch string(member) {
+		case "after":
+			err = readCardinal(name+".after", value, &into.After)
+		case "first":
+			err = readCardinal(name+".first", value, &into.First)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -300,19 +313,28 @@ func (d *HubDecoder) readSubscription(f *HubFrame) error {
 	return nil
 }
 
-// readContext reads the ctx of a group's delivery. That of a live tail, should it
-// have one, says nothing yet.
+// readContext reads the ctx of a delivery. That of a live tail, where it has one, says
+// nothing but a gap.
 func (d *HubDecoder) readContext(f *HubFrame, into *eventhub.Delivery, context []byte) error {
-	if f.Group == nil {
+	tail := f.Group == nil
+	if tail && absent(context) {
 		return nil
 	}
-	into.Attempt = 0
 	if absent(context) || context[0] != '{' {
 		return missing("ctx")
 	}
+	if !tail {
+		into.Attempt = 0
+	}
 	for name, value := range eachMember(context) {
+		if tail && string(name) != "gap" {
+			continue
+		}
 		var err error
 		switch string(name) {
+		case "gap":
+			into.Gap = &eventhub.Gap{}
+			err = readGap("ctx.gap", value, into.Gap)
 		case "attempt":
 			err = readCount("ctx.attempt", value, &into.Attempt)
 		case "max_attempts":

@@ -526,6 +526,10 @@ func furtherAnswers(t *testing.T, d *document) {
 		}
 		r.taken(t, w)
 	}
+	gapped := by["streamEvents"].bare()
+	gapped.what = "streamEvents after an event that is not there"
+	gapped.header.Set("Last-Event-ID", "orders:9999")
+	gapped.taken(t, w)
 	does("pauseGroup", "", "")
 	does("getLag", "", "", "topic", "orders", "group", "billing")
 	does("redriveDeadLetters", "", "", "apply", "1", "rate", "1") // which takes more than a second

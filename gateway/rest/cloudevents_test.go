@@ -175,6 +175,7 @@ func TestDeliveredCloudEvents(t *testing.T) {
 		t.Errorf("what is no event is left out of %s", answer)
 	}
 	d := tailEvent("a", 6, `"x"`)
+	d.Gap = &eventhub.Gap{Topic: "a", After: 2, First: 6}
 	r := httptest.NewRequest("POST", "/", nil)
 	for accept, want := range map[string]string{
 		"application/json, application/cloudevents+json;q=0.5": `{"event":` + cloudEvent + `,"ctx":{`,
@@ -182,7 +183,7 @@ func TestDeliveredCloudEvents(t *testing.T) {
 		"*/*":              `{"event":` + string(d.Record.AppendJSON(nil, 6)) + `,"ctx":{`,
 	} {
 		r.Header.Set("Accept", accept)
-		if got := string(appendDelivery(nil, &d, deliveredAs(r))); !strings.HasPrefix(got, want) {
+		if got := string(appendDelivery(nil, &d, deliveredAs(r))); !strings.HasPrefix(got, want) || !strings.HasSuffix(got, `,"gap":{"after":2,"first":6}}}`) {
 			t.Errorf("pulled with Accept %s: %s", accept, got)
 		}
 	}

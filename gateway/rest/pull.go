@@ -94,6 +94,9 @@ func appendDelivery(dst []byte, d *eventhub.Delivery, add appendDelivered) []byt
 		dst = append(dst, `,"redriven":`...)
 		dst = strconv.AppendInt(dst, int64(d.Redriven), 10)
 	}
+	if d.Gap != nil {
+		dst = wire.AppendGap(append(dst, ','), d.Gap)
+	}
 	return append(dst, "}}"...)
 }
 

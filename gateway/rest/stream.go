@@ -125,6 +125,9 @@ func (s *stream) Deliver(batch []eventhub.Delivery) (taken int) {
 			s.starved = true
 			break
 		}
+		if d.Gap != nil {
+			s.tell(*d.Gap)
+		}
 		s.at.advance(d.Topic, d.Offset, d.Record.CommitTime())
 		s.out = append(s.out, "id: "...)
 		s.out = s.at.append(s.out)
@@ -137,8 +140,17 @@ func (s *stream) Deliver(batch []eventhub.Delivery) (taken int) {
 	return taken
 }
 
-// Gap implements eventhub.Gapped. The place stays: who is cut off now gets the gap again.
+// Gap implements eventhub.Gapped.
 func (s *stream) Gap(g eventhub.Gap) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begin()
+	s.tell(g)
+}
+
+// tell writes a gap. The place stays: who is cut off before the next event is told again.
+// s.mu is held.
+func (s *stream) tell(g eventhub.Gap) {
 	data, err := json.Marshal(struct {
 		Topic string `json:"topic"`
 		After uint64 `json:"after"`
@@ -147,9 +159,6 @@ func (s *stream) Gap(g eventhub.Gap) {
 	if err != nil {
 		panic(err) // strings and numbers
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.begin()
 	s.out = append(s.out, "event: gap\ndata: "...)
 	s.out = append(s.out, data...)
 	s.out = append(s.out, "\n\n"...)

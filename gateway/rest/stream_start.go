@@ -136,10 +136,14 @@ func placeBefore(ctx context.Context, from admin.Inspector, o *eventhub.TailOpti
 			return p, err
 		}
 		p.Offset, p.TS = item.Offset, item.Record.CommitTime()
-	case eventhub.StartLatest:
+	case eventhub.StartLatest, eventhub.StartEarliest:
 		info, err := from.Topic(ctx, o.Topic)
 		if eventhub.ErrorCode(err) == eventhub.CodeUnknownID {
 			return p, nil // and its first event is the first of the stream
+		}
+		if o.Start.Kind == eventhub.StartEarliest && info.FirstOffset > 0 {
+			p.Offset = info.FirstOffset - 1 // what was removed before that is not asked for
+			return p, err
 		}
 		p.Offset, p.TS = info.Head, info.HeadTS
 		return p, err

@@ -102,10 +102,12 @@ func tailEvent(topic string, offset uint64, payload string) eventhub.Delivery {
 func TestStreamFrames(t *testing.T) {
 	f := newTails()
 	f.deliver = []eventhub.Delivery{tailEvent("a", 6, `"x"`), tailEvent("b", 10, `1`), tailEvent("a", 7, `2`)}
+	f.deliver[1].Gap = &eventhub.Gap{Topic: "b", After: 4, First: 9}
 	_, h := mount(t, Access{Subscriber: f, Inspector: f})
 	status, answer, headers := request(h, "GET", "/v1/topics/*/stream?from=ts&ts=17", "")
 	want := "retry: 1000\nid: @17\n\n" +
 		"id: @17,a:6:lzll2dc0\ndata: {\"offset\":6,\"ts\":1723140000000,\"id\":\"e\",\"topic\":\"a\",\"payload\":\"x\"}\n\n" +
+		"event: gap\ndata: {\"topic\":\"b\",\"after\":4,\"first\":9}\n\n" +
 		"id: @17,a:6:lzll2dc0,b:10:lzll2dc0\ndata: {\"offset\":10,\"ts\":1723140000000,\"id\":\"e\",\"topic\":\"b\",\"payload\":1}\n\n" +
 		"id: @17,b:10:lzll2dc0,a:7:lzll2dc0\ndata: {\"offset\":7,\"ts\":1723140000000,\"id\":\"e\",\"topic\":\"a\",\"payload\":2}\n\n"
 	if diff := cmp.Diff(want, answer); status != 200 || diff != "" {
@@ -133,7 +135,9 @@ func TestStreamBegins(t *testing.T) {
 	}{
 		{"a/stream", "", eventhub.Start{}, []place{{Topic: "a", Offset: 5}}, "a:5", ""},
 		{"new/stream", "", eventhub.Start{}, []place{{Topic: "new", Offset: 0}}, "new:0", ""},
-		{"a/stream?from=earliest", "", eventhub.Start{}, []place{{Topic: "a", Offset: 0}}, "a:0", ""},
+		{"a/stream?from=earliest", "", eventhub.Start{}, []place{{Topic: "a", Offset: 1}}, "a:1", ""},
+		{"a.x/stream?from=earliest", "", eventhub.Start{}, []place{{Topic: "a.x", Offset: 0}}, "a.x:0", ""},
+		{"new/stream?from=earliest", "", eventhub.Start{}, []place{{Topic: "new", Offset: 0}}, "new:0", ""},
 		{"a/stream?from=offset&offset=0", "", eventhub.Start{Kind: eventhub.StartOffset}, nil, "a:0", ""},
 		{"a/stream?from=offset&offset=3", "", eventhub.Start{Kind: eventhub.StartOffset, Offset: 3}, nil, "a:2", ""},
 		{"a/stream?from=after_id&after_id=four", "", eventhub.Start{}, []place{{Topic: "a", Offset: 4}}, "a:4", ""},

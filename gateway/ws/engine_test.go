@@ -2,6 +2,7 @@ package ws
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus"
+	"eventhub/store"
 	"eventhub/store/memory"
 )
 
@@ -21,13 +23,15 @@ type engine struct {
 	*fixture
 	t   *testing.T
 	bus *bus.Bus
+
+	store *memory.Store
 }
 
 func withEngine(t *testing.T, test func(*testing.T, *engine)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.Open(memory.Options{MaxTopics: 1 << 20})
-		b, err := bus.New(bus.Options{Store: store})
+		s := memory.Open(memory.Options{MaxTopics: 1 << 20})
+		b, err := bus.New(bus.Options{Store: s, TailCacheBytes: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -37,8 +41,8 @@ func withEngine(t *testing.T, test func(*testing.T, *engine)) {
 				return Access{Publisher: b, Subscriber: b, Name: "tester"}, nil
 			}
 		})
-		test(t, &engine{f, t, b})
-		for _, close := range []func() error{func() error { return f.gw.Shutdown(t.Context()) }, b.Close, store.Close} {
+		test(t, &engine{f, t, b, s})
+		for _, close := range []func() error{func() error { return f.gw.Shutdown(t.Context()) }, b.Close, s.Close} {
 			if err := close(); err != nil {
 				t.Error(err)
 			}
@@ -62,6 +66,16 @@ func (e *engine) publish(topic string, first, n int) {
 		events[i] = eventhub.Event{Topic: topic, ID: fmt.Sprintf("e%d", first+i), Payload: []byte("1")}
 	}
 	if _, err := e.bus.Publish(context.Background(), events...); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// trim removes the events of a topic below a horizon. The engine has nothing cached, and
+// commits nothing meanwhile.
+func (e *engine) trim(topic string, horizon uint64) {
+	e.t.Helper()
+	u := &store.Unit{Topics: []store.TopicChange{{Topic: topic, Horizon: horizon}}}
+	if err := errors.Join(e.store.Commit(context.Background(), []*store.Unit{u}, true), u.Err); err != nil {
 		e.t.Fatal(err)
 	}
 }

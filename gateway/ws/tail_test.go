@@ -1,7 +1,9 @@
 package ws
 
 import (
+	"context"
 	"errors"
+	"reflect"
 	"testing"
 	"testing/synctest"
 
@@ -119,5 +121,54 @@ func TestGapsAreReported(t *testing.T) {
 		c.send(`{"op":"SUBSCRIBE","topic":"*.*","corr":"3","opts":{"places":[{"topic":"t.z","offset":7},{"topic":"t.a","offset":3},{"topic":"t.c","offset":9}]}}`)
 		c.expectAll(map[string]any{"op": "OK", "corr": "3", "known": known, "gaps": []any{
 			map[string]any{"topic": "t.c", "after": 9.0, "first": 0.0}, map[string]any{"topic": "t.z", "after": 7.0, "first": 0.0}}})
+	})
+}
+
+// TestRemovedIsReported: what was removed when a tail begins is in its OK; what is removed
+// later, before the tail has it, is in the ctx of its next event, and in no other.
+func TestRemovedIsReported(t *testing.T) {
+	withEngine(t, func(t *testing.T, e *engine) {
+		gap := func(after, first float64) map[string]any { return map[string]any{"after": after, "first": first} }
+		c := e.login()
+		e.publish("t", 1, 4)
+		e.trim("t", 3)
+		c.send(`{"op":"SUBSCRIBE","topic":"t","corr":"1","opts":{"from":"offset","offset":2}}`)
+		if m := c.message(); !reflect.DeepEqual(m["gaps"], []any{map[string]any{"topic": "t", "after": 1.0, "first": 3.0}}) {
+			t.Errorf("the OK is %v", m)
+		}
+		for range 2 {
+			if m := c.message(); m["op"] != "EVENT" || m["ctx"] != nil {
+				t.Errorf("came %v; want an event without ctx", m)
+			}
+		}
+		for _, batch := range []bool{false, true} {
+			c := e.login()
+			c.ok(`{"op":"SUBSCRIBE","topic":"t","corr":"1","opts":{"batch":%v}}`, batch)
+			c.ok(`{"op":"PAUSE","topic":"t","corr":"2"}`)
+			head, err := e.store.Head(context.Background(), "t")
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.publish("t", int(head)+1, 4)
+			synctest.Wait()
+			e.trim("t", head+3)
+			c.ok(`{"op":"RESUME","topic":"t","corr":"3"}`)
+			want := map[string]any{"gap": gap(float64(head), float64(head+3))}
+			var came []map[string]any
+			for len(came) < 2 {
+				m := c.message()
+				if !batch {
+					came = append(came, m)
+					continue
+				}
+				for _, event := range m["events"].([]any) {
+					came = append(came, event.(map[string]any))
+				}
+			}
+			first, second := came[0], came[1]
+			if !reflect.DeepEqual(first["ctx"], want) || second["ctx"] != nil {
+				t.Errorf("the first event is %v, the second %v; want that the first has the ctx %v", first, second, want)
+			}
+		}
 	})
 }

@@ -56,7 +56,10 @@ func (h *History) describe(ctx context.Context, t store.TopicInfo) (admin.TopicI
 	}
 	head, err := First(ctx, h.store, t.Name, t.Head)
 	info.FirstOffset, info.FirstTS = first.Offset, first.Record.CommitTime()
-	info.HeadTS, info.HeadID = head.Record.CommitTime(), string(head.Record.ID())
+	info.HeadTS = t.LastTime // also where that event was removed
+	if head.Offset == t.Head {
+		info.HeadTS, info.HeadID = head.Record.CommitTime(), string(head.Record.ID())
+	}
 	return info, err
 }
 

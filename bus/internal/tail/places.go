@@ -107,11 +107,14 @@ func (t *Tail) reportGone(places map[string]eventhub.Place, patterns []eventhub.
 	}
 }
 
-// reportGap notifies the receiver, if it is one that wants to be.
+// reportGap notifies the receiver, if it is one that wants to be. Of removed events it does so
+// in MaxPlaces topics: a tail of many more is told of the others with their events.
 func (t *Tail) reportGap(g eventhub.Gap) (told bool) {
 	r, ok := t.receiver.(eventhub.Gapped)
-	if ok {
-		r.Gap(g)
+	if !ok || g.First != 0 && t.reported >= eventhub.MaxPlaces {
+		return false
 	}
-	return ok
+	t.reported++
+	r.Gap(g)
+	return true
 }

@@ -37,6 +37,7 @@ type Tail struct {
 	// opening: Subscribe has not found all topics yet. paused: its owner wants nothing for now. full: the receiver took less than it was given.
 	// left: nothing is delivered any more; ended says why if it was not its own wish.
 	opening, paused, full, left bool
+	reported                    int // gaps, while it is opened
 	ended                       error
 }
 
