@@ -58,6 +58,11 @@ type Config struct {
 	// Origins are the web origins (scheme://host[:port]) whose pages may
 	// connect besides those of the hub's own host.
 	Origins []string
+	// TopicsFile is the path of a file with settings of topics (docs/retention.md), which
+	// stored settings do not replace. It is read at the start. Default: none.
+	TopicsFile string
+	// Topics is the content of such a file, where TopicsFile is empty.
+	Topics []byte
 	// MaxTopics bounds how many topics are created. Default 100,000.
 	MaxTopics int
 	// MaxMessageMemory bounds, in MiB, what messages of clients that are not complete
@@ -152,6 +157,7 @@ func (c Config) Validate() error {
 	if c.Durability != store.DurabilitySync && c.Durability != DurabilityInterval {
 		errs = append(errs, fmt.Errorf("durability is %q; sync and interval are allowed%s", c.Durability, c.from("durability")))
 	}
+	errs = append(errs, c.validateTopics()...)
 	if c.MaxTopics < 1 {
 		errs = append(errs, fmt.Errorf("max topics is %d; at least 1 is needed%s", c.MaxTopics, c.from("max_topics")))
 	}

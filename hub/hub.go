@@ -132,7 +132,11 @@ func (h *Hub) open() error {
 	if h.store, err = h.openStore(); err != nil {
 		return fmt.Errorf("%w%s", err, h.cfg.from("store"))
 	}
-	if h.bus, err = bus.New(bus.Options{Store: h.store, SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.loseStore}); err != nil {
+	topics, err := h.cfg.topics()
+	if err != nil {
+		return err // the file has changed since it was checked
+	}
+	if h.bus, err = bus.New(bus.Options{Store: h.store, Topics: topics, SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.loseStore}); err != nil {
 		return err
 	}
 	memory := budget.New(h.cfg.MaxMessageMemory << 20)

@@ -36,6 +36,8 @@ func hubSchema() *config.Schema {
 			Usage: "web origins (scheme://host[:port]) that may connect besides the hub's own host"},
 		{Name: "durability", Type: config.OneOf("sync", "interval"), Default: "sync",
 			Usage: "sync: an OK means on disk; interval: on disk within 10 ms, which a crash may lose"},
+		{Name: "topics_file", Type: config.Text,
+			Usage: "file with settings of topics, YAML or JSON; what it has is changed there alone"},
 		{Name: "max_topics", Type: config.Int(1), Default: strconv.Itoa(hub.Config{}.WithDefaults().MaxTopics),
 			Usage: "most topics that are created"},
 		{Name: "max_message_memory", Type: config.Int(hub.LeastMessageMemory), Default: strconv.Itoa(hub.Config{}.WithDefaults().MaxMessageMemory),
@@ -82,6 +84,7 @@ func hubConfig(s *config.Settings) hub.Config {
 		Insecure:         s.Bool("insecure"),
 		Origins:          s.Strings("origin"),
 		Durability:       s.Text("durability"),
+		TopicsFile:       s.Text("topics_file"),
 		MaxTopics:        s.Int("max_topics"),
 		MaxMessageMemory: s.Int("max_message_memory"),
 		MetricsLabels:    s.Int("metrics_labels"), MetricsHistograms: s.Int("metrics_histograms"),
@@ -228,6 +231,7 @@ func registerHubFlags(cmd *cobra.Command) {
 	}
 	complete("config", []string{"yaml", "yml", "json"}, cobra.ShellCompDirectiveFilterFileExt)
 	complete("store", nil, cobra.ShellCompDirectiveFilterDirs)
+	complete("topics-file", []string{"yaml", "yml", "json"}, cobra.ShellCompDirectiveFilterFileExt)
 }
 
 func warn(w io.Writer, warnings []string) {

@@ -47,6 +47,7 @@ var keyValues = map[string]struct {
 	"insecure":           {"true", "false", "true", [3]any{true, false, true}},
 	"origin":             {"[http://a, http://b]", "http://c,http://d", "http://e", [3]any{[]string{"http://a", "http://b"}, []string{"http://c", "http://d"}, []string{"http://e"}}},
 	"durability":         {"interval", "sync", "INTERVAL", [3]any{"interval", "sync", "interval"}},
+	"topics_file":        {"a.yaml", "b.yaml", "c d.yaml", [3]any{"a.yaml", "b.yaml", "c d.yaml"}},
 	"max_topics":         {"1_000", "2", "3", [3]any{1000, 2, 3}},
 	"max_message_memory": {"40", "50", "60", [3]any{40, 50, 60}},
 	"metrics_labels":     {"4", "5", "6", [3]any{4, 5, 6}},
@@ -77,6 +78,8 @@ func effect(s *config.Settings, key string) any {
 		return c.Origins
 	case "durability":
 		return c.Durability
+	case "topics_file":
+		return c.TopicsFile
 	case "max_topics":
 		return c.MaxTopics
 	case "max_message_memory":
@@ -182,14 +185,14 @@ func userPart(c hub.Config) hub.Config {
 
 // TestEveryFieldHasAKey: what a hub can be configured with, a user can say.
 func TestEveryFieldHasAKey(t *testing.T) {
-	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\ninsecure: true\norigin: http://a\nmax-topics: 4\ngrace: 5s\ndrain: 6s\n", nil)
+	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\ninsecure: true\norigin: http://a\nmax-topics: 4\ntopics-file: x\ngrace: 5s\ndrain: 6s\n", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := reflect.ValueOf(hubConfig(s))
 	for i := range c.NumField() {
 		switch name := c.Type().Field(i).Name; name {
-		case "Logger", "LogLevel", "Version", "OpenStore":
+		case "Logger", "LogLevel", "Version", "OpenStore", "Topics":
 		default:
 			if c.Field(i).IsZero() {
 				t.Errorf("hub.Config.%s is not set by any key", name)

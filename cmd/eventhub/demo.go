@@ -14,6 +14,7 @@ import (
 
 	"eventhub/cmd/eventhub/internal/config"
 	"eventhub/cmd/eventhub/internal/proctable"
+	"eventhub/deploy"
 	"eventhub/hub"
 	"eventhub/internal/demo/heartbeat"
 	"eventhub/internal/demo/process"
@@ -27,7 +28,8 @@ func demoCommand() *cobra.Command {
 processes to heartbeat.received every second, and the process projector, which
 turns them into process.state; and shows the states as a live table, or as plain
 lines where standard output is no terminal. The store stays in ./eventhub-data:
-started again, the demo continues where it was.`,
+started again, the demo continues where it was. Its topics have the settings that are
+shipped as an example, heartbeats 3 days, unless --topics-file names others.`,
 		Example: `  eventhub demo
   eventhub demo --store memory: | head -20`,
 		Args: cobra.NoArgs,
@@ -41,6 +43,7 @@ started again, the demo continues where it was.`,
 			if isTerminal(out) && settings.Source("log_level").Kind == config.FromDefault {
 				level.Set(slog.LevelError) // log lines would tear the live table
 			}
+			cfg.Topics = deploy.Topics // unless a file is named
 			return runHub(cmd.Context(), cfg, func(ctx context.Context, h *hub.Hub) error {
 				return demo(ctx, h, out, cfg.Logger)
 			})

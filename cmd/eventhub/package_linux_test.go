@@ -137,6 +137,7 @@ func archiveHolds(t *testing.T, archive []byte, top string) {
 		"eventhub": 0o755, "README.md": 0o644, "CHANGELOG.md": 0o644, "THIRD_PARTY_LICENSES": 0o644, "docs/install.md": 0o644,
 		"completion/eventhub.bash": 0o644, "completion/_eventhub": 0o644, "completion/eventhub.fish": 0o644,
 		"deploy/systemd/eventhub.service": 0o644, "deploy/prometheus/alerts.yml": 0o644,
+		"deploy/topics.yaml": 0o644, "deploy/deploy.go": 0,
 	} {
 		if modes[name] != mode {
 			t.Errorf("%s has mode %o in the archive; want %o", name, modes[name], mode)
@@ -223,6 +224,7 @@ func debHolds(t *testing.T, deb string) {
 		"/usr/share/doc/eventhub/examples/prometheus/alerts.yml":     0o644,
 		"/usr/share/doc/eventhub/examples/prometheus/prometheus.yml": 0o644,
 		"/usr/share/doc/eventhub/examples/grafana/eventhub.json":     0o644,
+		"/usr/share/doc/eventhub/examples/topics.yaml":               0o644,
 		"/usr/share/lintian/overrides/eventhub":                      0o644,
 	})
 	run("--control", deb, control)

@@ -72,7 +72,8 @@ var rules = []rule{
 	{"examples/sdk", []string{".", "admin", "client"}},
 	{"examples/sdk/...", nil}, // a module of its own, which has the same programs for others
 	{"examples/cmd/...", []string{".", "client", "examples/cmd/...", "internal/demo/..."}},
-	{"cmd/eventhub", []string{".", "admin", "bench", "client", "cmd/...", "hub", "internal/..."}},
+	{"deploy", nil},
+	{"cmd/eventhub", []string{".", "admin", "bench", "client", "cmd/...", "deploy", "hub", "internal/..."}},
 	{"cmd/...", []string{".", "admin", "internal/..."}},
 }
 
