@@ -58,4 +58,12 @@ type SeekPlan struct {
 	// Applied says whether it was done; Epoch is the one afterwards.
 	Applied bool   `json:"applied"`
 	Epoch   uint64 `json:"epoch"`
+	// Gap, where not nil, says that events were removed which the seek asks for.
+	Gap *SeekGap `json:"gap,omitempty"`
+}
+
+// SeekGap is a range of offsets whose events were removed: those above After and below First.
+type SeekGap struct {
+	After uint64 `json:"after"`
+	First uint64 `json:"first"`
 }

@@ -616,8 +616,41 @@ func TestWaitForWhatIsGone(t *testing.T) {
 		in = r.subscribe(earliest("t", "g"))
 		equal(t, "delivered", in.TakeOffsets(), []uint64{2})
 		equal(t, "over", w.over(), true)
-		if w.pubs[0].Err != nil {
-			t.Error(w.pubs[0].Err)
+		wantCode(t, w.pubs[0].Err, eventhub.CodeGone)
+	})
+}
+
+// TestWaitForWhatWasRemoved: an event that was removed before its group has acked it is not acked,
+// whether it was delivered before, passed, or published again.
+func TestWaitForWhatWasRemoved(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := earliest("t", "g")
+		o.MaxInFlight, o.AckTimeout = 2, time.Hour
+		in := r.subscribe(o)
+		wait := func(id string) *enqueued {
+			return r.enqueue(bg, eventhub.Publication{WaitFor: []string{"g"}, WaitUpTo: eventhub.MaxWait,
+				Events: []eventhub.Event{{Topic: "t", ID: id, Payload: []byte(`1`)}}})
 		}
+		waits := []*enqueued{wait("a"), wait("b"), wait("c"), wait("d")}
+		got := in.Take()
+		r.trim("t", 4)
+		in.Nack(byLease(got[0]))
+		in.Ack(byLease(got[1]))
+		time.Sleep(time.Minute)
+		got = in.Take()
+		equal(t, "delivered", told(got), []string{"4/1 gap t 2-4"})
+		in.Ack(byLease(got[0]))
+		for i, code := range []eventhub.Code{eventhub.CodeGone, "", eventhub.CodeGone, ""} {
+			if !waits[i].over() {
+				t.Errorf("the wait for event %d is not over", i+1)
+				continue
+			}
+			wantCode(t, waits[i].pubs[0].Err, code)
+		}
+		again := wait("c")
+		if !again.over() || !again.pubs[0].Receipts[0].Duplicate {
+			t.Errorf("the third event again: %+v", again.pubs)
+		}
+		wantCode(t, again.pubs[0].Err, eventhub.CodeGone)
 	})
 }

@@ -24,7 +24,7 @@ func (g *group) makeLetters(pending []groupstate.Letter, items []store.Item) []*
 			continue
 		}
 		if items[i].Record == nil {
-			g.state.Gone(e, now) // the log let go of the event; there is nothing to keep
+			g.state.Gone(e, now) // it was removed: there is nothing to keep, and its group is notified
 			continue
 		}
 		if eventhub.IsDeadLetterTopic(g.log.Topic()) {

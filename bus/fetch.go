@@ -26,6 +26,7 @@ type fetcher struct {
 	limit   int
 	want    int    // how many of them members may have room for
 	head    uint64 // nothing was known to be above when reading began
+	horizon uint64 // of the topic, where the store was read for fresh events
 
 	// What was read: of letters and of due the first ones, as roundBytes allowed,
 	// and fresh events, in this order. A nil Record is gone from the log.

@@ -84,7 +84,7 @@ func TestAckedOverGaps(t *testing.T) {
 		}
 		g := r.bus.running("in", "g")
 		g.mu.Lock()
-		size, lag, forgotten := g.state.Size(), g.state.Lag(offsets[n-1]), g.state.Find(offsets[n/2]) == nil
+		size, lag, forgotten := g.state.Size(), g.state.Lag(offsets[n-1], 1), g.state.Find(offsets[n/2]) == nil
 		g.mu.Unlock()
 		if size != n || lag != 1 || !forgotten {
 			t.Errorf("%d events in the window, lag %d, forgotten: %t; want %d, 1 and true", size, lag, forgotten, n)

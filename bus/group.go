@@ -48,6 +48,7 @@ type group struct {
 	turnTo   int     // index of the member that is served next
 	paused   bool    // nothing is delivered
 	dirty    bool    // on the committer's list
+	writing  bool    // a gapsJob is under way
 	counts   groupCounts
 	waits    *ackwait.Group // who waits for its events
 

@@ -108,7 +108,7 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 	}
 	info.Paused = state.Paused
 	var err error
-	if info.Lag, info.Redriven, err = b.idle(ctx, t.Name, name, t.Head, state.Cursor); err != nil {
+	if info.Lag, info.Redriven, err = b.idle(ctx, t, name, state.Cursor); err != nil {
 		return info, err
 	}
 	if info.Paused {
@@ -117,6 +117,9 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 		info.BlockedBy = &admin.Blocked{Kind: "no_members"}
 	}
 	if g := b.running(t.Name, name); g != nil {
+		if info.Lag, err = g.lag(ctx, t.Head, t.Horizon); err != nil {
+			return info, err
+		}
 		g.describe(&info)
 	}
 	if info.Head > 0 {
@@ -124,7 +127,7 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 		if err != nil {
 			return info, err
 		}
-		info.HeadID, info.HeadTS = string(head.Record.ID()), head.Record.CommitTime()
+		info.HeadID, info.HeadTS = string(head.Record.ID()), t.LastTime // it may have been removed
 	}
 	if info.Cursor > 0 {
 		last, err := past.First(ctx, b.store, t.Name, info.Cursor)
@@ -148,22 +151,22 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 
 // idle returns the lag of a group that is not loaded, and how many events it has that
 // were redriven.
-func (b *Bus) idle(ctx context.Context, topic, name string, head, cursor uint64) (lag uint64, redriven int, err error) {
-	p, err := progressOf(ctx, b.store, topic, name, cursor)
+func (b *Bus) idle(ctx context.Context, t store.TopicInfo, name string, cursor uint64) (lag uint64, redriven int, err error) {
+	p, err := progressOf(ctx, b.store, t.Name, name, cursor)
 	if err != nil {
 		return 0, 0, err
 	}
-	lag = head - min(cursor, head)
-	return lag - min(lag, p.AckedFrom(cursor+1)), len(p.Redriven()), nil
+	from := max(cursor+1, t.Horizon)
+	lag, err = b.unread(ctx, t.Name, from, t.Head, p.AckedFrom(from))
+	return lag, len(p.Redriven()), err
 }
 
-// describe overwrites what the runtime knows better than the store.
+// describe overwrites what the runtime knows better than the store, except for the lag.
 func (g *group) describe(info *admin.GroupInfo) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := &g.state
 	info.Epoch, info.Cursor = s.Epoch(), s.Cursor()
-	info.Lag = s.Lag(info.Head)
 	info.InFlight, info.Waiting, info.Held, info.Paused = s.Leased(), s.Waiting(), s.Held(), g.paused
 	info.Redriven = s.Listed()
 	info.BlockedBy = g.blockedBy(info)

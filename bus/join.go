@@ -183,8 +183,7 @@ func (g *patternedGroup) create(ctx context.Context, b *Bus, starts []groupStart
 		if !errors.Is(err, store.ErrNotFound) {
 			return groupError(err, at.Topic, g.name)
 		}
-		missing = append(missing, store.GroupChange{Topic: at.Topic, Life: at.Life, Group: g.name, Create: true,
-			State: b.newState(at.raw, at.cursor)})
+		missing = append(missing, b.newGroup(g.name, at))
 	}
 	for len(missing) > 0 || len(patterns) > 0 {
 		n := min(len(missing), groupsPerUnit)

@@ -137,9 +137,7 @@ func (g *group) create(ctx context.Context, life uint64, o *eventhub.GroupOption
 	if err != nil {
 		return err
 	}
-	unit := store.Unit{Groups: []store.GroupChange{{
-		Topic: g.log.Topic(), Life: life, Group: g.name, Create: true, State: g.bus.newState(at.raw, at.cursor),
-	}}}
+	unit := store.Unit{Groups: []store.GroupChange{g.bus.newGroup(g.name, at)}}
 	err = g.bus.committer.Do(ctx, commit.NewWrite(unit, func(*store.Unit) error { return g.whyEnded() }))
 	switch {
 	case errors.Is(err, store.ErrTopicLimit):
@@ -155,6 +153,7 @@ func (g *group) create(ctx context.Context, life uint64, o *eventhub.GroupOption
 type groupStart struct {
 	store.TopicLife
 	cursor uint64
+	gap    eventhub.Gap    // what the start asks for and was removed; empty for most
 	raw    json.RawMessage // settings
 }
 
@@ -171,8 +170,19 @@ func (b *Bus) startIn(ctx context.Context, topic store.TopicLife, o *eventhub.Gr
 	if at.raw, err = encodeSettings(o); err != nil {
 		return at, err
 	}
-	at.cursor, err = past.Resolve(ctx, b.store, topic.Topic, o.Start)
+	var gap *eventhub.Gap
+	if at.cursor, gap, err = past.Begin(ctx, b.store, topic.Topic, o.Start); gap != nil {
+		at.gap = *gap
+	}
 	return at, err
+}
+
+// newGroup is the change that makes a group.
+func (b *Bus) newGroup(name string, at groupStart) store.GroupChange {
+	return store.GroupChange{
+		Topic: at.Topic, Life: at.Life, Group: name, Create: true,
+		State: b.newState(at.raw, at.cursor), Parts: groupstate.Begin(at.gap.After, at.gap.First),
+	}
 }
 
 // newState is the state of a new group that begins above a cursor. raw are its settings.

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"eventhub/bus/internal/deadletter"
+	"eventhub/bus/internal/groupstate"
 	"eventhub/internal/measure"
 	"eventhub/store"
 )
@@ -29,9 +30,19 @@ type registry struct {
 }
 
 type idleGroup struct {
-	cursor, acked uint64 // acked: events above the cursor
-	paused        bool
-	marks         map[uint64]string // of the events on its list of redriven ones, by offset
+	cursor uint64
+	known  groupstate.AckedRuns // above the cursor
+	paused bool
+	marks  map[uint64]string // of the events on its list of redriven ones, by offset
+}
+
+// lag counts offsets, from the horizon of the topic on.
+func (i *idleGroup) lag(head, horizon uint64) uint64 {
+	from := max(i.cursor+1, horizon)
+	if from > head {
+		return 0
+	}
+	return head + 1 - from - min(head+1-from, i.known.From(from))
 }
 
 // fill walks over all groups of the store, once.
@@ -84,7 +95,7 @@ func walkGroups(ctx context.Context, s store.Store) (map[groupKey]idleGroup, err
 			if err != nil {
 				return nil, err
 			}
-			idle[groupKey{topic: t.Name, group: g.Group}] = idleGroup{g.State.Cursor, p.AckedFrom(g.State.Cursor + 1), g.State.Paused, p.Marks()}
+			idle[groupKey{topic: t.Name, group: g.Group}] = idleGroup{g.State.Cursor, p.Acked(), g.State.Paused, p.Marks()}
 		}
 	}
 	return idle, nil
@@ -203,21 +214,20 @@ func (b *Bus) measureGroups(ctx context.Context) ([]measure.Group, error) {
 	var all []measure.Group
 	for _, g := range b.loaded() {
 		delete(idle, g.key)
-		head, err := b.store.Head(ctx, g.key.topic)
+		head, horizon, err := b.ends(ctx, g.key.topic)
 		if err != nil {
-			return nil, storeError(err, "read the head of topic %q", g.key.topic)
+			return nil, err
 		}
-		all = append(all, g.measure(head))
+		all = append(all, g.measure(head, horizon))
 	}
 	all = append(all, b.tails.Measure()...)
 	for key, i := range idle {
-		head, err := b.store.Head(ctx, key.topic)
+		head, horizon, err := b.ends(ctx, key.topic)
 		if err != nil {
-			return nil, storeError(err, "read the head of topic %q", key.topic)
+			return nil, err
 		}
 		g := newGroupCounts(key.topic, key.group)
-		lag := head - min(i.cursor, head)
-		g.Lag, g.Paused = lag-min(lag, i.acked), i.paused
+		g.Lag, g.Paused = i.lag(head, horizon), i.paused
 		all = append(all, g.Group)
 	}
 	return all, nil
@@ -236,12 +246,12 @@ func (r *registry) forgetTopic(topic string) {
 }
 
 // measure returns the counts of the group and its state.
-func (g *group) measure(head uint64) measure.Group {
+func (g *group) measure(head, horizon uint64) measure.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	m := g.counts.Group
 	m.Paused, m.Held = g.paused, g.state.Held()
-	m.Lag, m.Waiting, m.Members = g.state.Lag(head), g.state.Waiting(), len(g.members)
+	m.Lag, m.Waiting, m.Members = g.state.Lag(head, horizon), g.state.Waiting(), len(g.members)
 	m.InFlight = make(map[string]int, 1)
 	for _, member := range g.members {
 		m.InFlight[member.sub.opts.Peer.Transport] += member.holder.Leases()

@@ -42,7 +42,7 @@ func (b *Bus) seek(ctx context.Context, topic, name string, start eventhub.Start
 	if err := g.load(ctx, nil); err != nil {
 		return plan, way, err
 	}
-	to, err := past.Resolve(ctx, b.store, topic, start)
+	to, gap, err := past.Begin(ctx, b.store, topic, start)
 	if err != nil {
 		return plan, way, err
 	}
@@ -50,7 +50,7 @@ func (b *Bus) seek(ctx context.Context, topic, name string, start eventhub.Start
 	if err != nil {
 		return plan, way, storeError(err, "read the head of topic %q", topic)
 	}
-	return g.seek(ctx, to, head, apply)
+	return g.seek(ctx, to, gap, head, apply)
 }
 
 // passage is a groupstate.Passage and how many events are there.
@@ -91,8 +91,9 @@ func (b *Bus) count(ctx context.Context, topic string, w *passage) error {
 	return nil
 }
 
-// seek moves the cursor and voids all leases.
-func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (admin.SeekPlan, passage, error) {
+// seek moves the cursor to to and voids all leases. gap, where not nil, is what was asked for and
+// was removed.
+func (g *group) seek(ctx context.Context, to uint64, gap *eventhub.Gap, head uint64, apply bool) (admin.SeekPlan, passage, error) {
 	g.mu.Lock()
 	if g.ended != nil {
 		defer g.mu.Unlock()
@@ -100,13 +101,18 @@ func (g *group) seek(ctx context.Context, to, head uint64, apply bool) (admin.Se
 	}
 	plan, passed := g.state.PlanSeek(to, head)
 	plan.Topic, plan.Group = g.log.Topic(), g.name
+	if gap != nil {
+		plan.Gap = &admin.SeekGap{After: gap.After, First: gap.First}
+	} else {
+		gap = &eventhub.Gap{}
+	}
 	way := passage{Passage: passed}
 	if !apply {
 		g.mu.Unlock()
 		return plan, way, nil
 	}
 	g.waits.Skipped(to)
-	g.state.Seek(to, g.bus.runtimes.draw(g))
+	g.state.Seek(to, gap.After, gap.First, g.bus.runtimes.draw(g))
 	g.restarted()
 	g.bus.raised(g.state.Epoch())
 	for _, m := range g.members {

@@ -50,7 +50,11 @@ func (g *group) Turn() {
 func (g *group) round(began time.Time) (more, spent bool) {
 	g.mu.Lock()
 	more = g.plan(g.bus.clock.Now())
+	write := g.mustWrite()
 	g.mu.Unlock()
+	if write {
+		g.writeGaps()
+	}
 	if !more {
 		return false, false
 	}
@@ -112,6 +116,10 @@ func (g *group) planDeliveries(now int64) (next int64) {
 	f.head = g.log.Head()
 	if g.paused {
 		g.yield()
+		return 0
+	}
+	if g.state.GapsPending() { // it goes on after their commit
+		g.lookAround(false)
 		return 0
 	}
 	g.state.SkipAcked() // nobody waits for them
@@ -246,6 +254,7 @@ func (g *group) read(f *fetcher) error {
 	mark := len(f.batch.Items)
 	err := g.bus.store.Read(context.Background(), g.log.Topic(), f.from, f.limit, roundBytes-f.bytes, &f.batch)
 	f.items = append(f.items, f.batch.Items[mark:]...)
+	f.horizon = f.batch.Horizon
 	return err
 }
 
@@ -286,6 +295,7 @@ func (g *group) handOut(now int64) {
 		g.redeliver(item, now)
 	}
 	fresh := f.items[letters+due:]
+	g.state.Overtaken(f.horizon)
 	taken := 0
 	for taken < len(fresh) && g.take(fresh[taken], g.filter == nil || f.passes[taken], now) {
 		taken++ // the others are read again when there is room
@@ -307,8 +317,11 @@ func (g *group) handOut(now int64) {
 
 // take deals with an event that is read in its turn: it is delivered, or held back because
 // of its key, or was done before the process was started, or does not pass the filter.
-// false: no member has room for it.
+// false: no member has room for it, or a gap is to be written before.
 func (g *group) take(item store.Item, passes bool, now int64) bool {
+	if g.state.Missed(item.Offset); g.state.GapsPending() {
+		return false
+	}
 	var key []byte
 	if g.isByKey() {
 		key = item.Record.Key()
@@ -334,6 +347,10 @@ func (g *group) redeliver(item store.Item, now int64) {
 	}
 	if item.Record == nil {
 		g.state.Gone(e, now)
+		return
+	}
+	if g.state.GapsPending() {
+		g.state.ReturnDue([]uint64{item.Offset}, 0)
 		return
 	}
 	m := g.reserved
@@ -375,7 +392,7 @@ func (g *group) lease(m *member, e *groupstate.Entry, item store.Item, now int64
 	d := eventhub.Delivery{
 		Topic: g.log.Topic(), Offset: e.Offset(), Record: item.Record,
 		Attempt: e.Attempts(), MaxAttempts: g.settings.MaxAttempts, AckTimeout: m.sub.opts.AckTimeout,
-		Redriven: e.Redriven(),
+		Redriven: e.Redriven(), Gap: g.gapOf(e),
 	}
 	if !m.dated {
 		d.Epoch, d.Sought = g.state.Epoch(), m.sought

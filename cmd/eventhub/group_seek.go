@@ -80,7 +80,7 @@ func describePlan(w io.Writer, color bool, p *admin.SeekPlan) error {
 	if p.Applied {
 		moved = "yes"
 	}
-	return output.Fields(w, color, []output.Field{
+	fields := []output.Field{
 		{Name: "Group", Value: p.Group},
 		{Name: "Topic", Value: p.Topic},
 		{Name: "Cursor", Value: fmt.Sprintf("%d, to be %d", p.From, p.To)},
@@ -90,7 +90,11 @@ func describePlan(w io.Writer, color bool, p *admin.SeekPlan) error {
 		{Name: "Leases voided", Value: output.Count(p.Voided)},
 		{Name: "Epoch", Value: strconv.FormatUint(p.Epoch, 10)},
 		{Name: "Moved", Value: moved},
-	})
+	}
+	if p.Gap != nil {
+		fields = append(fields, output.Field{Name: "Removed", Value: fmt.Sprintf("offsets %d to %d", p.Gap.After+1, p.Gap.First-1)})
+	}
+	return output.Fields(w, color, fields)
 }
 
 func groupPauseCommand() *cobra.Command {

@@ -117,6 +117,10 @@ func (a *waiter) ask() {
 		epoch, given := g.state.Epoch(), g.deadLettered
 		g.lock.Unlock()
 		dead, err := a.call.waits.letters.GaveUp(context.Background(), g.topic, g.name, w.offset, epoch)
+		there := false
+		if err == nil && !dead { // whether it was acked before it was removed is not known
+			there, err = a.call.waits.letters.HasEvent(context.Background(), g.topic, w.offset)
+		}
 		if err != nil {
 			a.settle(store.Failed(err, "look up the dead letter of offset %d in topic %q; the events are published", w.offset, g.topic))
 			return
@@ -126,6 +130,8 @@ func (a *waiter) ask() {
 		switch {
 		case same && dead:
 			a.settle(g.never(w.offset, gaveUpDead))
+		case same && !there:
+			a.settle(g.never(w.offset, gaveUpRemoved))
 		case same:
 			a.acked(g, w.offset)
 		}

@@ -33,6 +33,7 @@ const (
 	gaveUpAbandoned = "has given up"
 	gaveUpMoved     = "was moved past"
 	gaveUpPast      = "is past, and is not known to have acked,"
+	gaveUpRemoved   = "has not acked, as far as is known, and cannot any more: it was removed:"
 )
 
 // await asks the group to notify a when one of its events is acked, or will not be. Of one
@@ -79,6 +80,8 @@ func (g *Group) Settled(offset uint64, how groupstate.Ending) {
 		gaveUp = gaveUpDead
 	case groupstate.Abandoned:
 		gaveUp = gaveUpAbandoned
+	case groupstate.Removed:
+		gaveUp = gaveUpRemoved
 	}
 	if len(g.waiters) > 0 {
 		g.notify(offset, gaveUp)
@@ -98,11 +101,12 @@ func (g *Group) notify(offset uint64, gaveUp string) {
 	delete(g.waiters, offset)
 }
 
-// Passed notifies those whose event is done since the cursor has passed it.
+// Passed notifies those whose event is done since the group has read beyond it, and the log does
+// not have it any more.
 func (g *Group) Passed() {
 	for offset := range g.waiters {
 		if g.state.IsSettled(offset) {
-			g.notify(offset, "")
+			g.notify(offset, gaveUpRemoved)
 		}
 	}
 }
@@ -132,8 +136,11 @@ func (g *Group) End(err error) {
 
 // never is the outcome of a wait for an event that the group will not ack.
 func (g *Group) never(offset uint64, why string) error {
-	return eventhub.Errorf(eventhub.CodeWaitTimeout, "group %q %s the event at offset %d of topic %q; the events are published",
-		g.name, why, offset, g.topic)
+	code := eventhub.CodeWaitTimeout
+	if why == gaveUpRemoved {
+		code = eventhub.CodeGone
+	}
+	return eventhub.Errorf(code, "group %q %s the event at offset %d of topic %q; the events are published", g.name, why, offset, g.topic)
 }
 
 // endedWait is the outcome of a wait for a group that has ended.

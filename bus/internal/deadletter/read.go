@@ -297,6 +297,12 @@ func (l *Letters) mark(ctx context.Context, letter string, place store.Place) (i
 	return e.ID, &mark, nil
 }
 
+// HasEvent reports whether an event that a dead letter may be about is still in its topic.
+func (l *Letters) HasEvent(ctx context.Context, topic string, offset uint64) (bool, error) {
+	item, err := past.First(ctx, l.store, topic, offset)
+	return item.Offset == offset, err
+}
+
 // GaveUp reports whether a group has given up the event at offset in an epoch, and the event
 // was not given back since.
 func (l *Letters) GaveUp(ctx context.Context, topic, group string, offset, epoch uint64) (bool, error) {

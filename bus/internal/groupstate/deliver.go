@@ -106,6 +106,7 @@ func (g *Group) SkipAcked() {
 
 // SkipTo moves the read position over offsets where the log has nothing.
 func (g *Group) SkipTo(next uint64) {
+	g.Missed(next)
 	g.window.skipTo(next)
 	g.host.Changed()
 }
@@ -148,9 +149,6 @@ func (g *Group) DueAt(e *Entry, at int64) {
 	g.retries.push(timed{at, e.offset})
 }
 
-// Gone settles an event that the log has no longer.
-func (g *Group) Gone(e *Entry, now int64) bool { return g.settle(e, wasPassed, Passed, now) }
-
 // Deliver leases an event to a holder that has reserved room for it, drift ms before the time
 // of commits. It returns what Delivered and Undelivered need: one of them has to follow.
 func (g *Group) Deliver(e *Entry, h *Holder, rec eventhub.Record, now, drift int64) (before Entry) {
@@ -167,6 +165,9 @@ func (g *Group) Deliver(e *Entry, h *Holder, rec eventhub.Record, now, drift int
 	e.since, e.at = now, now+h.Timeout
 	e.attempts++
 	g.become(e, wasDelivered)
+	if len(g.progress.gaps.list) > 0 {
+		g.carry(e, before.holder == nil)
+	}
 	return before
 }
 
@@ -174,6 +175,9 @@ func (g *Group) Deliver(e *Entry, h *Holder, rec eventhub.Record, now, drift int
 func (g *Group) Delivered(e *Entry, before *Entry, acks bool, now int64) {
 	if before.holder != e.holder {
 		before.forget()
+	}
+	if len(g.progress.gaps.list) > 0 {
+		g.gapGiven(e, true)
 	}
 	if acks {
 		g.Ack(e, now)
@@ -185,6 +189,9 @@ func (g *Group) Delivered(e *Entry, before *Entry, acks bool, now int64) {
 // Undelivered says that the holder did not take the event: it becomes what it was.
 func (g *Group) Undelivered(e *Entry, before *Entry) {
 	g.become(e, wasUntaken)
+	if len(g.progress.gaps.list) > 0 {
+		g.gapGiven(e, false)
+	}
 	e.serial, e.holder, e.since, e.age, e.attempts = before.serial, before.holder, before.since, before.age, before.attempts
 	g.DueAt(e, before.at)
 }

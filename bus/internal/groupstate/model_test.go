@@ -55,6 +55,7 @@ func (m *modelMember) KeepsLeases() bool { return m.keeps }
 type logged struct {
 	key    string
 	passes bool
+	erased bool
 	record eventhub.Record
 }
 
@@ -73,6 +74,7 @@ type durable struct {
 	attempts, stored    map[uint64]int
 	history             map[uint64][]string
 	listed              map[uint64]modelEvent
+	gaps                []gap
 }
 
 func (d *durable) equal(o *durable) bool {
@@ -80,7 +82,8 @@ func (d *durable) equal(o *durable) bool {
 		return a.attempts == b.attempts && a.times == b.times && a.mark == b.mark
 	}
 	return d.epoch == o.epoch && d.cursor == o.cursor && d.base == o.base && maps.Equal(d.done, o.done) && maps.Equal(d.attempts, o.attempts) &&
-		maps.EqualFunc(d.history, o.history, slices.Equal) && maps.EqualFunc(d.listed, o.listed, same)
+		maps.EqualFunc(d.history, o.history, slices.Equal) && maps.EqualFunc(d.listed, o.listed, same) &&
+		slices.Equal(d.gaps, o.gaps)
 }
 
 // model is a group.
@@ -89,6 +92,7 @@ type model struct {
 	byKey       bool
 	log         map[uint64]*logged
 	head        uint64
+	horizon     uint64 // what is below is gone
 
 	epoch, base, next uint64
 	done              map[uint64]bool        // for the window, also below the cursor
@@ -97,6 +101,7 @@ type model struct {
 	list              map[uint64]*modelEvent // redriven
 	history           map[uint64][]string
 	queues            map[string][]*modelEvent
+	gone              []uint64 // by offset; random_gaps_test.go
 }
 
 // find returns the event that is owed under an offset.
@@ -224,6 +229,7 @@ func (m *model) seek(to uint64) {
 func (m *model) begin(epoch, cursor uint64) {
 	m.epoch, m.next = epoch, cursor+1
 	m.done, m.window, m.unread = make(map[uint64]bool), make(map[uint64]*modelEvent), make(map[uint64]int)
+	m.gone = nil
 	m.list, m.history, m.queues = make(map[uint64]*modelEvent), make(map[uint64][]string), make(map[string][]*modelEvent)
 	for offset := range m.log {
 		if offset <= cursor {
@@ -265,6 +271,11 @@ func (m *model) durable() *durable {
 	for offset, h := range m.history {
 		if e := m.find(offset); e == nil || !e.inCommit {
 			d.history[offset] = h
+		}
+	}
+	for _, g := range m.gaps() {
+		if e := m.find(g.carrier); !g.given || e == nil || !e.inCommit {
+			d.gaps = append(d.gaps, g)
 		}
 	}
 	return d

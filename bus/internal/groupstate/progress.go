@@ -22,6 +22,7 @@ import (
 //     a length and a standing, as varints; what follows the last run is fresh.
 //   - A history part for each event that came back: its last attempts as JSON.
 //   - A part for each redriven event (redriven.go), above the cursor or below.
+//   - A part with the gaps, where there are any (gaps.go).
 //   - A part that says where a seek has put the cursor. It goes with each write that
 //     makes the parts before it void.
 //
@@ -39,6 +40,7 @@ const (
 	PartHistory  = 'h'
 	PartRedriven = 'r' // of one event, see redriven.go
 	PartBase     = 'b' // progress.base as its offset
+	PartGaps     = 'g' // all of them, see gaps.go
 
 	chunkSize = 4096
 	// writeHistories bounds the history parts of one write: a million leases may run
@@ -83,10 +85,13 @@ type Progress struct {
 
 	restored []run // of the store, rising: what comes after the window
 	history  map[uint64][]admin.Attempt
+	early    []uint64 // offsets of the histories that were read from the store, rising
 
 	redriven map[uint64]*Redriven // the list of redriven.go, by offset; nil: there never was one
 	moved    map[uint64]bool      // offsets of redriven events that changed
 	listed   map[uint64]bool      // … that the store has
+
+	gaps gaps
 }
 
 func newProgress() Progress {
@@ -167,8 +172,27 @@ func (p *Progress) ackedNext(next uint64) uint64 {
 
 // ackedFrom returns how many offsets from offset on were restored as acked.
 func (p *Progress) ackedFrom(offset uint64) (n uint64) {
-	for _, r := range p.restored[p.ahead(offset):] {
+	return AckedRuns(p.restored[p.ahead(offset):]).From(offset)
+}
+
+// AckedRuns knows which events above a cursor are done.
+type AckedRuns []run
+
+// Acked returns what the store has of that.
+func (p *Progress) Acked() AckedRuns {
+	var list AckedRuns
+	for _, r := range p.restored {
 		if r.standing == acked {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// From returns how many events from an offset on are done.
+func (a AckedRuns) From(offset uint64) (n uint64) {
+	for _, r := range a {
+		if r.standing == acked && r.to >= offset {
 			n += r.to - max(r.from, offset) + 1
 		}
 	}
@@ -195,8 +219,14 @@ func Load(name string, parts []store.GroupPart, cursor uint64) (Progress, error)
 			}
 			p.written[part.Offset] = true
 			p.history[part.Offset] = h
+			p.early = append(p.early, part.Offset)
 		case PartBase:
 			p.base = part.Offset
+		case PartGaps:
+			var ok bool
+			if p.gaps, ok = decodeGaps(part.Value); !ok {
+				return p, eventhub.Errorf(eventhub.CodeInternal, "The stored gaps of group %q cannot be read.", name)
+			}
 		case PartRedriven:
 			r, ok := decodeRedriven(part.Offset, part.Value)
 			if !ok {
@@ -207,6 +237,7 @@ func Load(name string, parts []store.GroupPart, cursor uint64) (Progress, error)
 		}
 	}
 	p.forgetDone(cursor)
+	slices.Sort(p.early)
 	return p, nil
 }
 
@@ -285,10 +316,29 @@ func (p *Progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 		}
 		setOrDelete(p.listed, offset, len(value) > 0)
 	}
+	if p.gaps.changed {
+		parts = p.gapsPart(w, parts)
+	}
 	clear(p.chunks)
 	clear(p.moved)
 	p.latest = 0
 	return parts, reset
+}
+
+// gapsPart adds the part of the gaps, and takes it for written.
+func (p *Progress) gapsPart(w *window, parts []store.GroupPart) []store.GroupPart {
+	value := p.gaps.encode(func(carrier uint64) bool {
+		e := w.find(carrier)
+		if r := p.redriven[carrier]; r != nil {
+			e = &r.Entry
+		}
+		return e != nil && e.state.InCommit()
+	})
+	if len(value) > 0 || p.gaps.stored {
+		parts = append(parts, store.GroupPart{Kind: PartGaps, Value: value})
+	}
+	p.gaps.changed, p.gaps.stored = false, len(value) > 0
+	return parts
 }
 
 // encodeHistory encodes the latest attempts, as many as a part has room for.
@@ -327,6 +377,7 @@ func (p *Progress) rewrite(w *window) {
 	p.lowest = p.lowest[:0]
 	clear(p.written)
 	clear(p.listed)
+	p.gaps.changed, p.gaps.stored = true, false
 	for _, r := range p.restored {
 		p.markRange(r.from, r.to)
 	}

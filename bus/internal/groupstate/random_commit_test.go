@@ -20,6 +20,10 @@ func (w *world) letters() {
 			w.fail("a letter of %d, %q: it is %+v", l.Offset, l.Reason, e)
 		}
 		entry := w.g.Find(l.Offset)
+		if w.isGone(l.Offset) {
+			w.settleGone(e, entry)
+			continue
+		}
 		switch w.pick(8, "letter") {
 		case 0:
 			w.g.ReturnLetters(list[i : i+1])
@@ -27,6 +31,7 @@ func (w *world) letters() {
 			w.g.Abandon(entry, w.now)
 			w.expect(settledEvent{offset: l.Offset, how: Abandoned})
 			w.finish(e)
+			w.replace(byRepeat+e.offset, notGone)
 		case 2:
 			w.letterNotMade(e)
 		default:
@@ -183,9 +188,11 @@ func (w *world) endCommit() {
 			case !s.void && how == Acked:
 				w.expectAck(e)
 				w.finish(e)
+				w.replace(byRepeat+e.offset, notGone)
 			case !s.void:
 				w.expect(settledEvent{offset: e.offset, how: how})
 				w.finish(e)
+				w.replace(byRepeat+e.offset, notGone)
 			case w.list[e.offset] == e && e.state == isBeingAdded:
 				w.expect(settledEvent{offset: e.offset, how: map[bool]Ending{true: LateLetter, false: Passed}[s.letter]})
 				w.finish(e)

@@ -37,6 +37,7 @@ var steps = []struct {
 	name string
 	take func(*world)
 }{
+	{"trim", (*world).trim}, {"erase", (*world).erase},
 	{"append", (*world).append}, {"append", (*world).append},
 	{"read", (*world).read}, {"read", (*world).read}, {"read", (*world).read},
 	{"skip", (*world).skip}, {"due", (*world).due}, {"deliver", (*world).deliverDue}, {"suspect", (*world).suspect},
@@ -60,6 +61,7 @@ type world struct {
 	runtime uint64
 	backoff int64  // of the failure that comes
 	created uint64 // the cursor at the creation
+	lost    uint64 // offsets that were found gone since the start
 	calm    bool   // nothing goes wrong any more
 
 	steps  []*modelStep // that are in no commit
@@ -138,7 +140,8 @@ func (w *world) checkStored(known *Progress, s *durable) {
 			continue
 		}
 		alt, hasAlt := s.stored[offset]
-		if n := known.Attempts(offset); known.IsAcked(offset) != s.done[offset] || n != s.attempts[offset] && !(hasAlt && n == alt) {
+		if n := known.Attempts(offset); known.IsAcked(offset) != s.done[offset] && !w.isGone(offset) || // that is not known once it is passed over
+			n != s.attempts[offset] && !(hasAlt && n == alt) {
 			w.fail("the store has %d as done: %t, with %d attempts; want %t and %d", offset, known.IsAcked(offset), n, s.done[offset], s.attempts[offset])
 		}
 	}
@@ -180,7 +183,9 @@ func (w *world) append() {
 // read reads the next events.
 func (w *world) read() {
 	for range rapid.IntRange(1, 4).Draw(w.t, "events") {
-		w.readOne()
+		if w.mayDeliver() {
+			w.readOne()
+		}
 	}
 }
 
@@ -194,15 +199,24 @@ func (w *world) skip() {
 
 func (w *world) readOne() {
 	w.skip()
+	if w.overtaken(); w.g.GapsPending() {
+		return
+	}
 	offset := w.next
-	for offset <= w.head && (w.log[offset] == nil) {
+	for offset <= w.head && (w.log[offset] == nil || w.isGone(offset)) {
 		offset++
 	}
+	w.misses(offset)
 	if offset > w.head {
 		w.g.SkipTo(w.head + 1)
+		w.passed(w.head + 1)
 		w.next = w.head + 1
 		return
 	}
+	if w.g.Missed(offset); w.g.GapsPending() {
+		return
+	}
+	w.passed(offset)
 	l := w.log[offset]
 	var key []byte
 	if w.byKey && l.key != "" {
@@ -256,10 +270,14 @@ func (w *world) readOne() {
 func (w *world) deliver(e *modelEvent, entry *Entry, m *modelMember) {
 	l := w.log[e.offset]
 	before := *e
+	want, has := w.gapOf(e, e.holder == nil)
 	had := w.g.Deliver(entry, &m.Holder, l.record, w.now, 0)
 	w.serial++
 	if lease := w.g.Number(entry, w.serial); lease != (eventhub.Lease{Runtime: w.runtime, Offset: e.offset, Serial: w.serial}) {
 		w.fail("the lease of %d is %+v", e.offset, lease)
+	}
+	if after, first, ok := w.g.Gap(entry); ok != has || after != want.after || first != want.first {
+		w.fail("%d is delivered with the gap %d, %d: %t; want %+v: %t", e.offset, after, first, ok, want, has)
 	}
 	if got := entry.Attempts(); got != e.attempts+1 {
 		w.fail("%d is delivered as attempt %d; want %d", e.offset, got, e.attempts+1)
@@ -273,12 +291,22 @@ func (w *world) deliver(e *modelEvent, entry *Entry, m *modelMember) {
 		e.stored, e.taken, e.seen = -1, false, true
 	case 1: // it acks by being sent to
 		m.ids[string(l.record.ID())] = true
+		w.give(e, want, has)
 		w.g.Delivered(entry, &had, true, w.now)
 		w.expect(settledEvent{e.offset, Acked, 0, w.now - l.record.CommitTime()})
 		w.finish(e)
+		w.replace(byRepeat+e.offset, notGone)
 	default:
 		m.ids[string(l.record.ID())] = true
+		w.give(e, want, has)
 		w.g.Delivered(entry, &had, false, w.now)
+	}
+}
+
+// give notes that an event was delivered with a gap.
+func (w *world) give(e *modelEvent, g gap, has bool) {
+	for offset := g.after + 1; has && offset < g.first; offset++ {
+		w.mark(offset, untold, byRepeat+e.offset)
 	}
 }
 
@@ -334,16 +362,12 @@ func (w *world) handOne(offset uint64, entry *Entry) {
 	if entry == nil {
 		return
 	}
-	switch w.pick(8, "hand over") {
-	case 0:
+	switch pick := w.pick(8, "hand over"); {
+	case w.isGone(offset):
+		w.settleGone(e, entry)
+	case pick == 0 || !w.mayDeliver():
 		w.g.ReturnDue([]uint64{offset}, w.now+5)
 		e.at, e.taken = max(e.at, w.now+5), false
-	case 1:
-		if !w.g.Gone(entry, w.now) {
-			w.fail("%d cannot be gone", offset)
-		}
-		w.expect(settledEvent{offset: offset, how: Passed})
-		w.finish(e)
 	default:
 		m := w.members[rapid.IntRange(0, len(w.members)-1).Draw(w.t, "member")]
 		m.room++
@@ -425,6 +449,7 @@ func (w *world) ack() {
 	} else if ok {
 		w.expectAck(e)
 		w.finish(e)
+		w.replace(byRepeat+e.offset, notGone)
 	}
 }
 
@@ -561,8 +586,13 @@ func (w *world) seek() {
 		to = rapid.SampledFrom(offsets).Draw(w.t, "event")
 	}
 	w.runtime++
-	w.g.Seek(to, w.runtime)
+	after := to
+	if to > 0 && rapid.IntRange(0, 2).Draw(w.t, "below the horizon") == 0 {
+		after = uint64(rapid.IntRange(0, int(to-1)).Draw(w.t, "after"))
+	}
+	w.g.Seek(to, after, to+1, w.runtime)
 	w.seekModel(to)
+	w.lost += w.lose(after+1, to)
 }
 
 func (w *world) seekModel(to uint64) {
@@ -623,8 +653,20 @@ func (w *world) startAgain(crash bool) {
 	w.begin(s.epoch, s.cursor)
 	w.base = s.base
 	maps.Copy(w.done, s.done)
+	w.lost = 0
+	for _, g := range s.gaps {
+		for offset := g.after + 1; offset < g.first; offset++ {
+			w.mark(offset, notGone, byRepeat+g.carrier)
+			if !g.given {
+				w.mark(offset, byRepeat, untold)
+			}
+		}
+	}
 	known := w.known(s)
 	for offset := range w.log {
+		if offset > s.cursor && w.isGone(offset) && !known.IsAcked(offset) {
+			delete(w.done, offset)
+		}
 		if n := known.Attempts(offset); n > 0 && offset > s.cursor {
 			w.unread[offset] = n // it is one of those that checkStored allows
 		}
@@ -703,17 +745,23 @@ func (w *world) check() {
 		w.fail("%d are leased, waiting, held, listed; want %d", got, want)
 	}
 	cursor := w.cursor(false)
-	size, unread := uint64(len(w.window)), uint64(0)
+	size, lag, from := uint64(len(w.window)), uint64(0), max(w.next, w.horizon)
 	for offset := range w.done {
-		switch {
-		case offset >= w.next:
-			unread++
-		case offset > cursor:
+		if offset > cursor && offset < w.next {
 			size++
 		}
 	}
-	lag := uint64(len(w.window)) + w.head + 1 - min(w.next, w.head+1) - unread
-	if got, want := []uint64{g.Epoch(), g.Base(), g.Cursor(), g.CursorAfterCommit(), g.Next(), g.Size(), g.Lag(w.head)},
+	for offset := range w.window {
+		if offset >= w.horizon {
+			lag++
+		}
+	}
+	for offset := from; offset <= w.head; offset++ {
+		if !w.done[offset] {
+			lag++
+		}
+	}
+	if got, want := []uint64{g.Epoch(), g.Base(), g.Cursor(), g.CursorAfterCommit(), g.Next(), g.Size(), g.Lag(w.head, w.horizon)},
 		[]uint64{w.epoch, w.base, cursor, w.cursor(true), w.next, size, lag}; !slices.Equal(got, want) {
 		w.fail("epoch, base, cursor, that after the commit, next, size and lag are %d; want %d", got, want)
 	}
@@ -721,6 +769,7 @@ func (w *world) check() {
 		w.fail("the next deadline is %d; want %d", got, deadline)
 	}
 	w.checkMembers(room)
+	w.checkGaps()
 	if (w.wrote == nil || !w.durable().equal(w.wrote)) && !w.dirty {
 		w.fail("a change was not reported: %+v, written was %+v", w.durable(), w.wrote)
 	}
@@ -756,9 +805,11 @@ func (w *world) drain() {
 			w.fail("these are never done: %+v", w.all())
 		}
 		w.now += 100_000
+		w.mayDeliver()
 		w.skip()
 		w.check()
 		for i := 0; w.next <= w.head && (i == 0 || n > 20); i++ { // one by one at first: each may move the cursor
+			w.mayDeliver()
 			w.readOne()
 		}
 		w.g.Due(nil, w.now, 0)
@@ -773,6 +824,7 @@ func (w *world) drain() {
 				w.g.Ack(w.g.Find(e.offset), w.now)
 				w.expectAck(e)
 				w.finish(e)
+				w.replace(byRepeat+e.offset, notGone)
 			}
 		}
 		w.letters()
@@ -790,7 +842,7 @@ func (w *world) drain() {
 	}
 	w.flush()
 	for key := range w.parts {
-		if key[0] != PartBase && !(key[0] == PartProgress && (key[1]+1)*chunkSize > w.cursor(false)+1) { // of a chunk that the cursor has passed
+		if key[0] != PartBase && key[0] != PartGaps && !(key[0] == PartProgress && (key[1]+1)*chunkSize > w.cursor(false)+1) { // of a chunk that the cursor has passed
 			w.fail("all is done, and the store keeps %v", w.parts)
 		}
 	}

@@ -43,14 +43,17 @@ func (g *Group) restart(epoch, cursor, runtime uint64) {
 
 // Seek puts the cursor at to, in the next epoch: nothing that is under way counts any more.
 // runtime is a number that no other run of a group has. The holders of the group begin with
-// no leases (Holder.Void).
-func (g *Group) Seek(to, runtime uint64) {
+// no leases (Holder.Void). What the seek asked for after an offset and before first was removed;
+// both are 0 where nothing was.
+func (g *Group) Seek(to, after, first, runtime uint64) {
 	g.forgetIDs()
 	before := g.progress
 	g.progress = newProgress()
 	g.progress.base, g.progress.reset = to, true
 	g.progress.keepAgain(&before, to)
 	g.restart(g.epoch+1, to, runtime)
+	g.gapsDurable = g.gapsAdded
+	g.lose(after, first)
 	g.host.Changed()
 }
 
@@ -110,11 +113,24 @@ func (g *Group) Next() uint64 { return g.window.next }
 // Size returns how many events are between the cursor and Next.
 func (g *Group) Size() uint64 { return g.window.size() }
 
-// Lag returns how many events up to head are not done. Of what was not read yet gaps count.
-func (g *Group) Lag(head uint64) uint64 {
-	lag := g.window.lag(head)
-	return lag - min(lag, g.progress.ackedFrom(g.window.next))
+// Lag returns how many events from a horizon on and up to head are not done. Of what was not read
+// yet every offset counts.
+func (g *Group) Lag(head, horizon uint64) uint64 {
+	lag := g.window.openFrom(horizon)
+	if from := g.Unread(horizon); from <= head {
+		lag += head + 1 - from - min(head+1-from, g.progress.ackedFrom(from))
+	}
+	return lag
 }
+
+// OpenFrom returns how many events from a horizon on were read and are not done.
+func (g *Group) OpenFrom(horizon uint64) uint64 { return g.window.openFrom(horizon) }
+
+// Unread returns the first offset, from a horizon on, that was not read.
+func (g *Group) Unread(horizon uint64) uint64 { return max(g.window.next, horizon) }
+
+// AckedFrom returns how many events from offset on, which were not read since, were done.
+func (g *Group) AckedFrom(offset uint64) uint64 { return g.progress.ackedFrom(offset) }
 
 // Leased, Waiting, Held and Listed return how many events take room of a holder, are to be
 // delivered, wait for others of their key, and are on the list of redriven events.

@@ -4,7 +4,7 @@
 //
 // A Group has no lock, no clock, no store, no goroutine and no connection. It learns what
 // happened, with the time as an argument (an event was read, delivered, acked, nacked, ran out,
-// was given back, redriven; the group was sought; a commit succeeded or was refused), and
+// was given back, redriven, removed; the group was sought; a commit succeeded or was refused), and
 // answers with what is to be done: which events are due, which are to be dead-lettered, which
 // parts are to be written, when to look again. What it has to report in the middle of a call
 // goes to its Host, and to the Member of the Holder that it is about.
@@ -17,6 +17,8 @@
 //     No event is both in the window, not done, and on the list of redriven events.
 //   - At most one event of a key is under way in a group that is ordered by key; the others
 //     are Held, and become due in the order of their offsets.
+//   - Whoever reads is notified of what was removed before the group was done with it, with
+//     the next first delivery after that (gaps.go).
 //   - A lease names an event by the runtime, the offset and a serial. Only the latest one of
 //     an event counts; none counts after a Seek.
 //   - What Parts returns, together with the cursor that it was called with, is enough to
@@ -62,7 +64,8 @@ const (
 	wasDelivered                      // to a holder that has reserved room
 	wasUntaken                        // its receiver did not take it: it was not delivered
 	wasAcked                          // by its holder, also late, or by being sent
-	wasPassed                         // there is nothing to deliver: done before, kept out by the filter, gone from the log
+	wasPassed                         // there is nothing to deliver: done before, or kept out by the filter
+	wasRemoved                        // the log has it no longer
 	wasExtended                       // its deadline changed
 	failed                            // an attempt came to nothing, and it may have another
 	gaveOut                           // … and it may not, or must not
@@ -99,7 +102,8 @@ var transitions = [happenings][states]State{
 	wasDelivered:     {Waiting: Leased},                                        // attempts + 1; deadline
 	wasUntaken:       {Leased: Waiting},                                        // as it was before; due when it was
 	wasAcked:         {Leased: Done, Waiting: Done},                            // settled; next of its key is first
-	wasPassed:        {Waiting: Done, LetterPending: Done},                     // settled; next of its key is first
+	wasPassed:        {Waiting: Done},                                          // settled; next of its key is first
+	wasRemoved:       {Waiting: Done, LetterPending: Done},                     // settled; next of its key is first; gap
 	wasExtended:      {Leased: Leased},                                         // deadline
 	failed:           {Leased: Waiting, Waiting: Waiting},                      // history; due after a backoff
 	gaveOut:          {Leased: LetterPending, Waiting: LetterPending},          // history; dead letter
@@ -149,6 +153,7 @@ const (
 	LateLetter          // … by a commit that a seek has overtaken
 	Abandoned           // given up without a dead letter
 	Passed              // nobody was to get it, or it had been done before
+	Removed             // it is gone from the log
 )
 
 // TakesRoom reports whether an event in that state takes room of its holder.
@@ -222,6 +227,9 @@ type Group struct {
 	probe    uint64     // the suspect that was delivered last
 	progress Progress
 
+	// How many gaps were noted, how many of them are in the store, and the offsets of all.
+	gapsAdded, gapsDurable, lost uint64
+
 	ended, deleted bool
 }
 
@@ -278,6 +286,9 @@ func (g *Group) settle(e *Entry, what happening, how Ending, now int64) bool {
 		}
 	}
 	g.progress.forget(offset)
+	if len(g.progress.gaps.list) > 0 {
+		g.endGap(offset, how)
+	}
 	g.host.Settled(offset, how, held, age)
 	if next := g.keys.leave(offset); next != 0 {
 		g.retry(g.Find(next), becameFirst, 0)

@@ -76,6 +76,7 @@ func (g *Group) Enter(x *Step) bool {
 		return false
 	}
 	g.each(x, enteredCommit)
+	g.progress.gaps.changed = g.progress.gaps.changed || len(g.progress.gaps.list) > 0 // those that go with its events end with it
 	return true
 }
 

@@ -85,14 +85,24 @@ func (w *window) cursorAfterCommit() uint64 {
 	return w.next - 1
 }
 
-// lag returns how many events up to head are not done. Of what was not read yet
-// nothing is known but the offsets, so there gaps count.
-func (w *window) lag(head uint64) uint64 {
-	lag := uint64(w.live)
-	if head >= w.next {
-		lag += head - w.next + 1
+// openFrom returns how many events at or above an offset are not done.
+func (w *window) openFrom(offset uint64) uint64 {
+	n := w.live
+	for _, b := range w.blocks {
+		if b.first >= offset {
+			break
+		}
+		if b.last < offset && b.entries != nil {
+			n -= len(b.entries) - b.done
+			continue
+		}
+		for i := range b.entries[:b.search(offset)] {
+			if b.entries[i].state != Done {
+				n--
+			}
+		}
 	}
-	return lag
+	return uint64(n)
 }
 
 // ackedAbove returns how many events above the cursor and above offset are done.
