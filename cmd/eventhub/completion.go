@@ -105,6 +105,20 @@ func completePatternedGroups(r *reach) cobra.CompletionFunc {
 	})
 }
 
+// completeSettings completes NAME with the names that have settings.
+func completeSettings(r *reach) cobra.CompletionFunc {
+	return complete(r, func(ctx context.Context, adm *client.Admin, args []string) (names []string) {
+		if len(args) > 0 {
+			return nil
+		}
+		entries, _ := adm.SettingsEntries(ctx, "", admin.MaxPage)
+		for _, e := range entries {
+			names = append(names, e.Name)
+		}
+		return names
+	})
+}
+
 // completeScheduled completes TOPIC and ID with what is published later.
 func completeScheduled(r *reach) cobra.CompletionFunc {
 	return complete(r, func(ctx context.Context, adm *client.Admin, args []string) (names []string) {

@@ -20,8 +20,9 @@ import (
 const defaultLimit = 100
 
 func topicCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "topic", Short: "List and describe topics"}
-	cmd.AddCommand(topicListCommand(), topicInfoCommand(), topicRemoveCommand())
+	cmd := &cobra.Command{Use: "topic", Short: "List and describe topics, and set what they keep"}
+	cmd.AddCommand(topicListCommand(), topicInfoCommand(), topicSetCommand(), topicShowCommand(), topicSettingsCommand(),
+		topicUnsetCommand(), topicRemoveCommand())
 	return cmd
 }
 
@@ -174,12 +175,17 @@ func topicInfoCommand() *cobra.Command {
 				}
 				return text
 			}
-			return output.Fields(w, out.Color, []output.Field{
+			fields := []output.Field{
 				{Name: "Topic", Value: t.Topic},
 				{Name: "Oldest event", Value: event(t.FirstOffset, t.FirstTS, "")},
 				{Name: "Newest event", Value: event(t.Head, t.HeadTS, t.HeadID)},
 				{Name: "Groups", Value: strconv.Itoa(t.Groups)},
-			})
+			}
+			if t.Settings != nil && t.SettingsFrom != nil { // an older hub has none
+				fields = append(fields, settingsFields(t.Settings)...)
+				fields = append(fields, output.Field{Name: "From", Value: fromText(t.SettingsFrom)})
+			}
+			return output.Fields(w, out.Color, fields)
 		})
 	}
 	return cmd

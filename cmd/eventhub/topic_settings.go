@@ -1,0 +1,355 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"eventhub"
+	"eventhub/admin"
+	"eventhub/client"
+	"eventhub/cmd/eventhub/internal/output"
+	"eventhub/internal/listing"
+)
+
+// settingsFlags are the settings of a topic as flags give them.
+type settingsFlags struct {
+	age, bytes  string
+	count       uint64
+	keyRequired bool
+	everything  bool
+}
+
+func (f *settingsFlags) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.age, "retention-age", "", "how long events are kept, such as 30s, 1h30m or 3d")
+	flags.StringVar(&f.bytes, "retention-bytes", "", "size of the events that are kept, such as 500MB or 1GiB")
+	flags.Uint64Var(&f.count, "retention-count", 0, "how many events are kept")
+	flags.BoolVar(&f.keyRequired, "key-required", false, "refuse events without a key")
+	flags.BoolVar(&f.everything, "keep-everything", false, "set nothing, so that no pattern counts for this name")
+}
+
+// settings checks the flags.
+func (f *settingsFlags) settings(cmd *cobra.Command, name string) (s admin.TopicSettings, err error) {
+	given := func(flag string) bool { return cmd.Flags().Changed(flag) }
+	usage := func(flag string, err error) error {
+		return usageError{fmt.Errorf("--%s: %s", flag, eventhub.AsError(err).Message)}
+	}
+	if given("retention-age") {
+		if s.Retention.Age, err = admin.ParsePeriod(f.age); err != nil {
+			return s, usage("retention-age", err)
+		}
+	}
+	if given("retention-bytes") {
+		if s.Retention.Bytes, err = admin.ParseSize(f.bytes); err != nil {
+			return s, usage("retention-bytes", err)
+		}
+	}
+	if s.Retention.Count = f.count; given("retention-count") && f.count == 0 {
+		return s, usageError{errors.New("--retention-count is 0; leave it out to keep everything")}
+	}
+	s.KeyRequired = f.keyRequired
+	switch isNothing := s == (admin.TopicSettings{}); {
+	case isNothing && !f.everything:
+		return s, usageError{errors.New("nothing is set; give a setting, or --keep-everything; 'eventhub topic unset' removes settings")}
+	case !isNothing && f.everything:
+		return s, usageError{errors.New("--keep-everything goes with no setting")}
+	}
+	if err := s.Validate(name); err != nil {
+		return s, usageError{errors.New(eventhub.AsError(err).Message)}
+	}
+	return s, nil
+}
+
+// versionFlag gives the command the flag of the version that a change is about.
+func versionFlag(cmd *cobra.Command, version *uint64) {
+	cmd.Flags().Uint64Var(version, "if-version", 0, "only if the stored settings have this version; 0: if there are none")
+}
+
+// expected returns the version that a flag names, nil for none.
+func expected(cmd *cobra.Command, version *uint64) *uint64 {
+	if cmd.Flags().Changed("if-version") {
+		return version
+	}
+	return nil
+}
+
+func checkSettingsName(name string) error {
+	if err := admin.ValidateSettingsName(name); err != nil {
+		return usageError{fmt.Errorf("NAME: %s", eventhub.AsError(err).Message)}
+	}
+	return nil
+}
+
+func topicSetCommand() *cobra.Command {
+	var r reach
+	var f settingsFlags
+	var version uint64
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Set what a topic keeps and takes",
+		Long: `Stores settings under the name of a topic, which need not exist yet, or under a pattern
+for topics that exist and topics to come. They replace all that was stored under that name.
+Of the names that match a topic the most exact one counts, with all its settings. A bound
+counts for what the topic has already.`,
+		Example: `  eventhub topic set orders.eu --retention-age 3d --retention-bytes 1GiB
+  eventhub topic set 'orders.**' --key-required
+  eventhub topic set orders.kept --keep-everything --if-version 0`,
+		Args: words("NAME"),
+	}
+	format := formatFlag(cmd, listFormats)
+	f.register(cmd)
+	versionFlag(cmd, &version)
+	r.register(cmd)
+	cmd.ValidArgsFunction = completeNames(&r, false, false)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkSettingsName(args[0]); err != nil {
+			return err
+		}
+		s, err := f.settings(cmd, args[0])
+		if err != nil {
+			return err
+		}
+		adm, err := r.admin(cmd)
+		if err != nil {
+			return err
+		}
+		defer adm.Close()
+		entry, err := ask(cmd.Context(), &r, func(ctx context.Context) (admin.SettingsEntry, error) {
+			return adm.SetTopic(ctx, args[0], s, expected(cmd, &version))
+		})
+		if err != nil {
+			return err
+		}
+		return printEntry(cmd, format.Format, entry)
+	}
+	return cmd
+}
+
+func topicUnsetCommand() *cobra.Command {
+	var r reach
+	var version uint64
+	cmd := &cobra.Command{
+		Use:   "unset NAME",
+		Short: "Remove the settings that are stored under a name",
+		Long: `Removes what 'eventhub topic set' has stored under the name of a topic or under a pattern. What
+another name says counts from then on, if any does. Settings of the hub's file stay.`,
+		Example: `  eventhub topic unset orders.eu
+  eventhub topic unset 'orders.**'`,
+		Args: words("NAME"),
+	}
+	versionFlag(cmd, &version)
+	r.register(cmd)
+	cmd.ValidArgsFunction = completeSettings(&r)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkSettingsName(args[0]); err != nil {
+			return err
+		}
+		adm, err := r.admin(cmd)
+		if err != nil {
+			return err
+		}
+		defer adm.Close()
+		_, err = ask(cmd.Context(), &r, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, adm.UnsetTopic(ctx, args[0], expected(cmd, &version))
+		})
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(results(cmd), "removed the settings of %s\n", args[0])
+		return err
+	}
+	return cmd
+}
+
+func topicSettingsCommand() *cobra.Command {
+	var r reach
+	var p paging
+	var after string
+	cmd := &cobra.Command{
+		Use:     "settings",
+		Short:   "List the settings of topics, by name",
+		Long:    `Lists the names that have settings, topics and patterns: those of the hub's file and stored ones.`,
+		Example: `  eventhub topic settings`,
+		Args:    words(),
+	}
+	format := formatFlag(cmd, listFormats)
+	cmd.Flags().StringVar(&after, "after", "", "only those with a name after this one")
+	p.register(cmd)
+	r.register(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := p.check(); err != nil {
+			return err
+		}
+		return paged[admin.SettingsEntry]{&p,
+			func(last admin.SettingsEntry) string {
+				return fmt.Sprintf("There are more: --all shows all, --after '%s' the next.", last.Name)
+			},
+			func(ctx context.Context, adm *client.Admin, last *admin.SettingsEntry, limit int) ([]admin.SettingsEntry, error) {
+				if last != nil {
+					after = last.Name
+				}
+				return adm.SettingsEntries(ctx, after, limit)
+			},
+		}.list(cmd, &r, format, settingsColumns)
+	}
+	return cmd
+}
+
+func settingsColumns(time.Time) []output.Column[admin.SettingsEntry] {
+	column := func(name string, cell func(*admin.TopicSettings) string) output.Column[admin.SettingsEntry] {
+		return output.Column[admin.SettingsEntry]{Name: name, Right: true, Cell: func(e admin.SettingsEntry) string { return cell(&e.Settings) }}
+	}
+	return []output.Column[admin.SettingsEntry]{
+		{Name: "NAME", Cell: func(e admin.SettingsEntry) string { return e.Name }},
+		{Name: "SOURCE", Cell: func(e admin.SettingsEntry) string { return e.Source }},
+		{Name: "VERSION", Right: true, Cell: func(e admin.SettingsEntry) string { return offsetCell(e.Version) }},
+		column("AGE", func(s *admin.TopicSettings) string { return ageCell(s.Retention.Age) }),
+		column("BYTES", func(s *admin.TopicSettings) string { return sizeCell(s.Retention.Bytes) }),
+		column("COUNT", func(s *admin.TopicSettings) string { return offsetCell(s.Retention.Count) }),
+		{Name: "KEY", Cell: func(e admin.SettingsEntry) string { return keyCell(&e.Settings) }},
+	}
+}
+
+func ageCell(p admin.Period) string {
+	if p == 0 {
+		return "-"
+	}
+	return p.String()
+}
+
+func sizeCell(s admin.Size) string {
+	if s == 0 {
+		return "-"
+	}
+	return s.String()
+}
+
+func keyCell(s *admin.TopicSettings) string {
+	if s.KeyRequired {
+		return "required"
+	}
+	return "-"
+}
+
+func topicShowCommand() *cobra.Command {
+	var r reach
+	var effective bool
+	cmd := &cobra.Command{
+		Use:   "show NAME",
+		Short: "Show the settings of a topic or a pattern",
+		Long: `Shows the settings that the hub's file or the store has under the name of a topic or under a
+pattern; with --effective those that count for the topic of that name, which need not exist,
+and where they are from.`,
+		Example: `  eventhub topic show 'orders.**'
+  eventhub topic show --effective orders.eu`,
+		Args: words("NAME"),
+	}
+	format := formatFlag(cmd, listFormats)
+	cmd.Flags().BoolVar(&effective, "effective", false, "what counts for the topic, and where it is from")
+	r.register(cmd)
+	cmd.ValidArgsFunction = completeSettings(&r)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		adm, err := r.admin(cmd)
+		if err != nil {
+			return err
+		}
+		defer adm.Close()
+		if effective {
+			return showEffective(cmd, &r, adm, format.Format, args[0])
+		}
+		if err := checkSettingsName(args[0]); err != nil {
+			return err
+		}
+		for e, err := range entriesOf(cmd.Context(), &r, adm) {
+			if err != nil {
+				return err
+			}
+			if e.Name == args[0] {
+				return printEntry(cmd, format.Format, e)
+			}
+		}
+		return eventhub.Errorf(eventhub.CodeUnknownID, "there are no settings of %q; --effective shows what counts for a topic", args[0])
+	}
+	return cmd
+}
+
+// entriesOf returns all entries, a page at a time.
+func entriesOf(ctx context.Context, r *reach, adm *client.Admin) iter.Seq2[admin.SettingsEntry, error] {
+	return listing.All(admin.MaxPage, func(last *admin.SettingsEntry) ([]admin.SettingsEntry, error) {
+		after := ""
+		if last != nil {
+			after = last.Name
+		}
+		return ask(ctx, r, func(ctx context.Context) ([]admin.SettingsEntry, error) {
+			return adm.SettingsEntries(ctx, after, admin.MaxPage)
+		})
+	})
+}
+
+func showEffective(cmd *cobra.Command, r *reach, adm *client.Admin, format output.Format, topic string) error {
+	if err := eventhub.ValidateStoredTopic(topic); err != nil {
+		return usageError{fmt.Errorf("NAME: %s", eventhub.AsError(err).Message)}
+	}
+	e, err := ask(cmd.Context(), r, func(ctx context.Context) (admin.EffectiveSettings, error) { return adm.EffectiveSettings(ctx, topic) })
+	if err != nil {
+		return err
+	}
+	out := results(cmd)
+	return output.Document(out, format, e, func(w io.Writer) error {
+		fields := append([]output.Field{{Name: "Topic", Value: e.Topic}}, settingsFields(&e.Settings)...)
+		return output.Fields(w, out.Color, append(fields, output.Field{Name: "From", Value: fromText(&e.SettingsSource)}))
+	})
+}
+
+func printEntry(cmd *cobra.Command, format output.Format, e admin.SettingsEntry) error {
+	out := results(cmd)
+	return output.Document(out, format, e, func(w io.Writer) error {
+		fields := append([]output.Field{{Name: "Name", Value: e.Name}}, settingsFields(&e.Settings)...)
+		from := admin.SettingsSource{Source: e.Source, Version: e.Version}
+		return output.Fields(w, out.Color, append(fields, output.Field{Name: "From", Value: fromText(&from)}))
+	})
+}
+
+// settingsFields describes settings to people.
+func settingsFields(s *admin.TopicSettings) []output.Field {
+	var bounds []string
+	if r := &s.Retention; r.Age != 0 {
+		bounds = append(bounds, r.Age.String())
+	}
+	if s.Retention.Bytes != 0 {
+		bounds = append(bounds, s.Retention.Bytes.String())
+	}
+	if s.Retention.Count != 0 {
+		bounds = append(bounds, output.Things(s.Retention.Count, "event"))
+	}
+	keeps, key := "everything", "not required"
+	if bounds != nil {
+		keeps = "at most " + strings.Join(bounds, ", ")
+	}
+	if s.KeyRequired {
+		key = "required"
+	}
+	return []output.Field{{Name: "Keeps", Value: keeps}, {Name: "Key", Value: key}}
+}
+
+// fromText says where settings are from.
+func fromText(from *admin.SettingsSource) string {
+	text := map[string]string{
+		admin.SourceFile: "the hub's file", admin.SourceStored: "stored settings", admin.SourceDefault: "no settings",
+	}[from.Source]
+	if from.Entry != "" {
+		text += " of " + from.Entry
+	}
+	if from.Version != 0 {
+		text += ", version " + strconv.FormatUint(from.Version, 10)
+	}
+	return text
+}
