@@ -230,7 +230,7 @@ func New(opts Options) (*Bus, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.space = space.New(space.Options{Store: b.store, Logger: b.log, Commits: b.counts.commits})
+	b.space = space.New(space.Options{Store: b.store, Logger: b.log, Commits: b.counts.commits, NoSweep: opts.NoMaintenance})
 	b.counts.init()
 	b.refused = b.counts.refuse
 	b.letterCounts = b.letters.NewCounts(countedLists{b})
@@ -255,8 +255,8 @@ func New(opts Options) (*Bus, error) {
 	}
 	b.patterns.attend(b)
 	b.mover.Start()
+	b.space.Start()
 	if !opts.NoMaintenance {
-		b.space.Start()
 		b.retention.Start()
 	}
 	return b, nil
@@ -279,8 +279,8 @@ func (b *Bus) Close() error {
 		b.patterns.end()
 		if !b.opts.NoMaintenance {
 			b.retention.Stop()
-			b.space.Stop()
 		}
+		b.space.Stop()
 		for _, s := range b.patterns.all() {
 			s.end(errShuttingDown)
 		}
@@ -322,7 +322,7 @@ func (b *Bus) committed(jobs []*commit.Request) {
 			}
 			if len(u.Topics) > 0 {
 				b.retention.Removed(u.Topics)
-				b.space.Deleted() // there is something to sweep
+				b.space.Removed()
 			}
 		}
 	}

@@ -89,7 +89,7 @@ type sweeps struct {
 	n atomic.Int64
 }
 
-func (s *sweeps) Sweep(ctx context.Context) (bool, error) {
+func (s *sweeps) Sweep(ctx context.Context) (store.Left, error) {
 	s.n.Add(1)
 	return s.Store.Sweep(ctx)
 }

@@ -516,12 +516,11 @@ type Maintenance interface {
 	Checkpoint(ctx context.Context, dir string) error
 
 	// Sweep removes some of what deleted topics and removed events have left, which nobody
-	// finds any more, and reports whether there may be more of it now; ids that are still
-	// remembered (IDsKept) are nothing that can be removed now. Sweep may be called during
-	// Commits and Starts, which do not wait for it, and does little at once. An error
-	// is of what could not be read, which is left until the store is opened again, or
-	// has ErrBroken; where there may be more to remove, more is true as well.
-	Sweep(ctx context.Context) (more bool, err error)
+	// finds any more, and says what it leaves. Sweep may be called during Commits and Starts,
+	// which do not wait for it, and does little at once. An error is of what could not be
+	// read, which is left until the store is opened again, or has ErrBroken; what else there
+	// is to remove is in Left as well.
+	Sweep(ctx context.Context) (Left, error)
 
 	// Space returns how much room the place of the store has; the zero Space
 	// where that is no matter. It is cheap enough to be asked ten times a second.
@@ -532,6 +531,22 @@ type Maintenance interface {
 	// during another Shrink, and may be called during Commits and Starts.
 	Shrink(ctx context.Context) error
 }
+
+// Left is what a Sweep leaves to be removed later. It may be too much, not too little.
+type Left struct {
+	// Again is after how long there is something that can be removed: 0 is now, negative is
+	// not before something more is removed. Ids that are still remembered (IDsKept), and few
+	// events, which a store removes together with later ones, have to wait for a while.
+	Again time.Duration
+	// Bytes is about how many bytes of records can be removed now.
+	Bytes uint64
+}
+
+// Nothing is where a Sweep leaves nothing.
+var Nothing = Left{Again: -1}
+
+// More reports whether something can be removed now.
+func (l Left) More() bool { return l.Again == 0 }
 
 // Space is the room of a file system, in bytes; the zero Space is one without bound.
 type Space struct{ Free, Total uint64 }

@@ -62,13 +62,13 @@ func (s *Store) keepFloor(name string, last uint64) {
 	maps.DeleteFunc(s.deletedNames, func(_ string, floor uint64) bool { return floor <= s.baseFloor })
 }
 
-// Sweep implements store.Maintenance: DeleteTopic leaves nothing.
-func (s *Store) Sweep(ctx context.Context) (bool, error) {
+// Sweep implements store.Maintenance: nothing is left.
+func (s *Store) Sweep(ctx context.Context) (store.Left, error) {
 	if err := s.enter(ctx); err != nil {
-		return false, err
+		return store.Nothing, err
 	}
 	s.mu.RUnlock()
-	return false, nil
+	return store.Nothing, nil
 }
 
 // forget forgets the places that are gone.

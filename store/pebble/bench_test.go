@@ -151,9 +151,6 @@ func BenchmarkSweepStep(b *testing.B) {
 			fill()
 			b.StartTimer()
 		}
-		var err error
-		if more, err = s.Sweep(context.Background()); err != nil {
-			b.Fatal(err)
-		}
+		more = mustSweep(b, s).More()
 	}
 }

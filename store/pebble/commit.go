@@ -63,7 +63,8 @@ type commit struct {
 	// parts of groups as the units so far change them.
 	parts map[groupKey]partChanges
 
-	changed []*topic // topics of which it removes something
+	changed  []*topic // topics of which it removes something
+	removals []newRemoval
 
 	deletedEpoch uint64 // the highest of the groups that they delete
 
@@ -178,7 +179,7 @@ func (c *commit) begin(units []*store.Unit) {
 	clear(c.keyed)
 	c.indexed, c.keyed = c.indexed[:0], c.keyed[:0]
 	c.touched = c.touched[:0]
-	c.changed = c.changed[:0]
+	c.changed, c.removals = c.changed[:0], nil
 	c.latest = nil
 	c.deletedEpoch = 0
 	c.given.reset()
@@ -542,6 +543,9 @@ func (c *commit) publish() {
 	for _, t := range c.changed {
 		t.removed.Store(t.removing)
 		t.removing = nil
+	}
+	for _, r := range c.removals {
+		c.s.sweeper.removals.add(r.id, r.trims, r.erased)
 	}
 	if len(c.created) > 0 {
 		for name := range c.created {

@@ -90,6 +90,7 @@ func (s *Store) deleteTopic(t *topic) error {
 	s.topics.remove(t)
 	s.delays.change(func() { s.goneDelayed = append(s.goneDelayed, delays...) })
 	s.delays.set(false)
+	s.sweeper.removals.forget(t.id)
 	s.sweeper.add(t.id)
 	return nil
 }

@@ -28,19 +28,12 @@ func TestSweepLeavesNothing(t *testing.T) {
 	if err := s.DeleteTopic(context.Background(), "t"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Sweep(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	mustSweep(t, s)
 	image := mem.CrashClone(vfs.CrashCloneCfg{})
 	mustClose(t, s)
 	s = mustOpen(t, onMem(t, image))
 	defer mustClose(t, s)
-	for more := true; more; {
-		var err error
-		if more, err = s.Sweep(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	sweepAll(t, s)
 	for _, tag := range []byte{tagTopic, tagEvent, tagID, tagKey, tagGroup, tagPart, tagDelayed, tagDelayedID, tagEffect, tagCorrelated, tagGarbage} {
 		scan(t, s, tag, func(key, _ []byte) { t.Errorf("the key %q is left", key) })
 	}
@@ -127,12 +120,7 @@ func TestSweepOfCorrelations(t *testing.T) {
 	if err := s.DeleteTopic(context.Background(), "t"); err != nil {
 		t.Fatal(err)
 	}
-	for more := true; more; {
-		var err error
-		if more, err = s.Sweep(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	sweepAll(t, s)
 	scan(t, s, tagCorrelated, func(key, _ []byte) { t.Errorf("the key %q is left", key) })
 }
 
@@ -192,10 +180,7 @@ func TestSweepStepIsSmall(t *testing.T) {
 	}
 	ids, leftAtRange := n, 0
 	for more := true; more; {
-		var err error
-		if more, err = s.Sweep(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		more = mustSweep(t, s).More()
 		now := left(tagID)
 		if ids-now > 1+sweepBytes/size {
 			t.Fatalf("one step took %d events of %d bytes", ids-now, size)
@@ -224,11 +209,8 @@ func TestSweepOfManyTopics(t *testing.T) {
 		}
 	}
 	steps := 0
-	for more := true; more; steps++ {
-		var err error
-		if more, err = s.Sweep(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+	for mustSweep(t, s).More() {
+		steps++
 	}
 	const keysOfOne = 10 // delayed event, its id, record, id, key, cause, correlation, group, part, garbage
 	if most := n*keysOfOne/sweepKeys + 1; steps > most {
@@ -273,12 +255,12 @@ func TestSweepPassesWhatItCanNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	more, err := s.Sweep(context.Background())
-	if !more || err == nil {
-		t.Fatalf("Sweep: %v, %v; want an error, and more to do", more, err)
+	left, err := s.Sweep(context.Background())
+	if !left.More() || err == nil {
+		t.Fatalf("Sweep: %+v, %v; want an error, and more to do", left, err)
 	}
-	if more, err = s.Sweep(context.Background()); more || err != nil {
-		t.Fatalf("Sweep of the other topic: %v, %v", more, err)
+	if left, err = s.Sweep(context.Background()); left.More() || err != nil {
+		t.Fatalf("Sweep of the other topic: %+v, %v", left, err)
 	}
 	garbage := 0
 	scan(t, s, tagGarbage, func(_, _ []byte) { garbage++ })
@@ -307,7 +289,7 @@ func fillTopic(t *testing.T, s *Store, topic string, n int) {
 		if i == 0 {
 			u.Groups = []store.GroupChange{{Topic: topic, Group: "g", Create: true, State: store.GroupState{Epoch: 1},
 				Parts: []store.GroupPart{{Kind: 'p', Value: []byte("x")}}}}
-			u.Delays = []store.Delay{{Topic: topic, ID: "delayed", At: 1, Record: a.Record}}
+			u.Delays = []store.Delay{newDelay(topic, "delayed", 1)}
 		}
 		if err := s.Commit(context.Background(), []*store.Unit{u}, i == n-1); err != nil || u.Err != nil {
 			t.Fatal(err, u.Err)
@@ -414,12 +396,7 @@ func TestDeletionOfManyDelayed(t *testing.T) {
 	check("after the deletion")
 	steps := 0
 	for more := true; more; steps++ {
-		bytes := written(func() {
-			var err error
-			if more, err = s.Sweep(context.Background()); err != nil {
-				t.Fatal(err)
-			}
-		})
+		bytes := written(func() { more = mustSweep(t, s).More() })
 		const mostOfKey = 64
 		if bytes > (sweepKeys+2)*mostOfKey {
 			t.Errorf("step %d wrote %d bytes", steps, bytes)

@@ -124,12 +124,7 @@ func TestGivenIDAtItsPlace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for more := true; more; {
-		var err error
-		if more, err = s.Sweep(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	sweepAll(t, s)
 	scan(t, s, tagID, func(key, _ []byte) { t.Errorf("%q is left in the index", key) })
 }
 

@@ -34,6 +34,7 @@ import (
 //	'h' topic id (4)                     → horizon, last offset and its commit time (uvarints)
 //	                                                             the marks of a topic
 //	'w' topic id (4) kind (1) offset (8) → …                     what is to be swept, see removed.go
+//	'q' due (8) topic id (4) offset (8) → ids                    that are remembered, see sweepids.go
 //
 // 'z' and 'y' are about topics that were deleted: see deletetopic.go.
 //

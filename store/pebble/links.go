@@ -58,14 +58,15 @@ func (s *Store) places(id string) (places []store.Place, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if t == nil || offset > t.head.Load() || t.removed.Load().hides(offset) {
+		if t == nil || offset > t.head.Load() {
 			continue
 		}
+		v := t.look()
 		is, err := s.has(appendEventKey(nil, t.id, offset)) // an id outlives its event for a while
 		if err != nil {
 			return nil, err
 		}
-		if is {
+		if v.again(t); is && !v.hides(offset) {
 			places = append(places, store.Place{Topic: t.name, Offset: offset})
 		}
 	}
@@ -79,11 +80,15 @@ func (s *Store) madePlaces(id string) ([]store.Place, error) {
 		return nil, nil
 	}
 	t, err := s.shown(p.topic)
-	if t == nil || err != nil || p.offset > t.head.Load() || t.removed.Load().hides(p.offset) {
+	if t == nil || err != nil || p.offset > t.head.Load() {
 		return nil, err
 	}
+	v := t.look()
 	if _, ok, err = s.holds(p, id); !ok || err != nil {
 		return nil, err
+	}
+	if v.again(t); v.hides(p.offset) {
+		return nil, nil
 	}
 	return []store.Place{{Topic: t.name, Offset: p.offset}}, nil
 }
@@ -154,6 +159,13 @@ func (s *Store) links(tag byte, name string, after store.Place, limit int) (plac
 			}
 			if gone.hides(offset) {
 				continue
+			}
+			if gone != nil { // the event may have been erased and swept since the iterator was opened
+				if is, err := s.has(appendEventKey(nil, t.id, offset)); err != nil {
+					return nil, err
+				} else if !is {
+					continue
+				}
 			}
 			places = append(places, store.Place{Topic: t.name, Offset: offset})
 		}

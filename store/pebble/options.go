@@ -42,6 +42,8 @@ type Options struct {
 
 	// tune adjusts Pebble; tests make it small.
 	tune func(*pdb.Options)
+	// sweeping looks at what a step of the sweep writes.
+	sweeping func(*pdb.Batch)
 }
 
 func (o Options) withDefaults() Options {

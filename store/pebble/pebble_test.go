@@ -160,3 +160,19 @@ func readAll(t testing.TB, s *Store, topic string) []store.Item {
 }
 
 func fixedTime() time.Time { return time.UnixMilli(1_723_140_000_000) }
+
+func mustSweep(t testing.TB, s *Store) store.Left {
+	t.Helper()
+	left, err := s.Sweep(context.Background())
+	if err != nil {
+		t.Fatalf("Sweep: %v", err)
+	}
+	return left
+}
+
+// sweepAll removes all that can be removed now.
+func sweepAll(t testing.TB, s *Store) {
+	t.Helper()
+	for mustSweep(t, s).More() {
+	}
+}

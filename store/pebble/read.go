@@ -95,11 +95,12 @@ func (s *Store) Find(ctx context.Context, topic, id string) (uint64, error) {
 	if t != nil {
 		// The head first: what is at or below it, the look-up sees.
 		head := t.head.Load()
+		v := t.look()
 		offset, err := s.offsetOf(t, id)
 		if err != nil {
 			return 0, fmt.Errorf("store/pebble: find id %q in topic %q: %w", id, topic, err)
 		}
-		if offset != 0 && offset <= head && !t.removed.Load().hides(offset) {
+		if v.again(t); offset != 0 && offset <= head && !v.hides(offset) {
 			return offset, nil
 		}
 	}

@@ -3,7 +3,6 @@ package pebble
 import (
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"slices"
 
 	"eventhub/store"
@@ -40,8 +39,8 @@ const (
 
 // removed is never changed. nil hides nothing.
 type removed struct {
-	horizon uint64          // the first offset that is kept
-	erased  map[uint64]bool // offsets above it whose events are to be swept
+	horizon uint64   // the first offset that is kept
+	erased  []uint64 // the offsets above it, in order, whose events are to be swept
 }
 
 // from returns the first offset that is kept.
@@ -54,7 +53,11 @@ func (r *removed) from() uint64 {
 
 // hides reports whether no read shows the event at an offset.
 func (r *removed) hides(offset uint64) bool {
-	return r != nil && (offset < r.horizon || r.erased[offset])
+	if r == nil || offset < r.horizon {
+		return r != nil
+	}
+	_, isErased := slices.BinarySearch(r.erased, offset)
+	return isErased
 }
 
 // with returns what is removed after a change as well.
@@ -64,11 +67,20 @@ func (r *removed) with(horizon uint64, erase []uint64) *removed {
 		next.erased = r.erased
 	}
 	if len(erase) > 0 {
-		if next.erased = maps.Clone(next.erased); next.erased == nil {
-			next.erased = make(map[uint64]bool, len(erase))
-		}
-		for _, offset := range erase {
-			next.erased[offset] = true
+		next.erased = slices.Compact(slices.Sorted(slices.Values(slices.Concat(next.erased, erase))))
+	}
+	first, _ := slices.BinarySearch(next.erased, next.horizon)
+	next.erased = next.erased[first:]
+	return &next
+}
+
+// without returns what is removed when the events at some offsets are gone.
+func (r *removed) without(erased []uint64) *removed {
+	gone := slices.Sorted(slices.Values(erased))
+	next := removed{horizon: r.horizon, erased: make([]uint64, 0, len(r.erased))}
+	for _, offset := range r.erased {
+		if _, is := slices.BinarySearch(gone, offset); !is {
+			next.erased = append(next.erased, offset)
 		}
 	}
 	return &next
@@ -133,6 +145,13 @@ func appendSweepValue(dst []byte, at int64, forget bool) []byte {
 	return append(dst, 0)
 }
 
+func decodeSweepValue(v []byte) (at int64, forget bool, err error) {
+	if len(v) != 8+1 || v[8] > 1 {
+		return 0, false, fmt.Errorf("it reads %x", v)
+	}
+	return int64(binary.BigEndian.Uint64(v)), v[8] == 1, nil
+}
+
 // loadMarks reads the marks of a topic, and which of its events are erased and not swept. A
 // topic of which nothing was removed has none.
 func (s *Store) loadMarks(t *topic) (m marks, err error) {
@@ -187,15 +206,26 @@ func (c *commit) remove(ch *store.TopicChange) {
 	if t.removing == nil {
 		c.changed = append(c.changed, t)
 	}
-	erase := slices.DeleteFunc(slices.Clone(ch.Erase), func(offset uint64) bool { return offset > t.last || before.hides(offset) })
+	erase := slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(ch.Erase))), func(offset uint64) bool {
+		return offset > t.last || before.hides(offset)
+	})
 	t.removing = before.with(horizon, erase)
 	value := appendSweepValue(nil, c.now, ch.ForgetIDs)
 	if horizon > before.from() {
 		_ = c.batch.Set(appendSweepKey(nil, t.id, sweepTrim, horizon), value, nil) // a batch takes what fits in memory
+		c.removals = append(c.removals, newRemoval{id: t.id, trims: []trim{{horizon, c.now, ch.ForgetIDs}}})
 	}
 	for _, offset := range erase {
 		_ = c.batch.Set(appendSweepKey(nil, t.id, sweepErase, offset), value, nil)
+		c.removals = append(c.removals, newRemoval{id: t.id, erased: []erasure{{offset, c.now, ch.ForgetIDs}}})
 	}
+}
+
+// newRemoval is what there is for the sweep once the commit is published.
+type newRemoval struct {
+	id     uint32
+	trims  []trim
+	erased []erasure
 }
 
 // writeMarks writes those of the topics of which the commit removes something.

@@ -147,9 +147,8 @@ func TestSweepBesideStarts(t *testing.T) {
 	reached, release := hold.arm()
 	_, wait := mustStart(t, s, given("t", "2"))
 	<-reached
-	more, err := s.Sweep(context.Background())
-	if more || err != nil {
-		t.Errorf("Sweep: %v, %v; want all swept", more, err)
+	if left := mustSweep(t, s); left.More() {
+		t.Errorf("Sweep: %+v; want all swept", left)
 	}
 	release()
 	if err := wait(); err != nil {

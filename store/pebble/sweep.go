@@ -9,16 +9,21 @@ import (
 	"sync"
 
 	"eventhub"
+	"eventhub/store"
 
 	pdb "github.com/cockroachdb/pebble/v2"
 )
 
-// # The sweep of deleted topics
+// # The sweep
 //
-// What is under the number of a deleted topic is found by nobody and written by
-// nobody, so a sweep reads it during the commits and takes no lock of theirs. Commits
-// meet it only where Pebble orders the batch of a step among theirs, and such a batch is
-// small.
+// What deleted topics and removed events have left is found by nobody, and of that nothing is
+// written any more, so a sweep reads it during the commits and takes no lock of theirs.
+// Commits meet it only where Pebble orders the batch of a step among theirs, and such a batch
+// is small. There are three sorts of work, and a step does one of them, in turn: deleted topics
+// (below), removed events (sweepremoved.go), and ids that are not remembered any longer
+// (sweepids.go).
+//
+// # Deleted topics
 //
 // A step reads up to sweepBytes of records, for only the event itself says what is indexed
 // of it: its id, its causes and its correlation. What a topic of few keys has
@@ -39,17 +44,21 @@ const (
 	sweepRange = 64 << 20 // records that one range deletion removes
 )
 
-// sweeper is what there is to sweep. Its lock is held for the time of a step, and by a
-// deletion for a moment.
+// sweeper is what there is to sweep.
 type sweeper struct {
-	stepping  sync.Mutex // serialises the steps, and guards the place
-	delayed   []byte     // the first number's next delayed event, by its key; nil at its beginning
-	noDelayed bool       // all delayed events of the first number are deleted
-	from      uint64     // the next offset to read of the first number; 0 at its beginning
-	kept      uint64     // from where on records were read and not deleted yet
-	read      int        // bytes of them
+	stepping sync.Mutex // serialises the steps, and guards what follows
+	sort     int        // of work that the next step does
 
-	mu      sync.Mutex
+	delayed   []byte // the first number's next delayed event, by its key; nil at its beginning
+	noDelayed bool   // all delayed events of the first number are deleted
+	from      uint64 // the next offset to read of the first number; 0 at its beginning
+	kept      uint64 // from where on records were read and not deleted yet
+	read      int    // bytes of them
+
+	removals removals
+	outdated outdatedIDs
+
+	mu      sync.Mutex // held for a moment
 	numbers []uint32
 }
 
@@ -81,92 +90,152 @@ func (w *sweeper) next() bool {
 }
 
 // Sweep implements store.Maintenance.
-func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
+func (s *Store) Sweep(ctx context.Context) (store.Left, error) {
 	if err := s.enter(ctx); err != nil {
-		return false, err
+		return store.Nothing, err
 	}
 	defer s.leave()
 	s.sweeper.stepping.Lock()
 	defer s.sweeper.stepping.Unlock()
-	if s.sweeper.first() == 0 {
-		return false, nil
+	now := s.now()
+	step := s.work(now)
+	if step == nil {
+		return s.left(now), nil
 	}
 	if err := s.faults.err(); err != nil {
-		return false, fmt.Errorf("store/pebble: sweep: %w", err)
+		return store.Nothing, fmt.Errorf("store/pebble: sweep: %w", err)
 	}
 	batch := s.db.NewBatch()
 	defer batch.Close()
-	more, cleared, unread := s.sweepStep(batch)
-	if err = s.db.Apply(batch, pdb.NoSync); err == nil {
+	p := &sweepStep{s: s, batch: batch, ids: s.ids.fresh(), now: now}
+	unread := step(p)
+	if s.options.sweeping != nil {
+		s.options.sweeping(batch)
+	}
+	err := s.db.Apply(batch, pdb.NoSync)
+	if err == nil {
 		err = s.faults.err()
 	}
 	if err != nil {
 		s.faults.fail(err)
-		return false, fmt.Errorf("store/pebble: sweep: %w", s.faults.err())
+		return store.Nothing, fmt.Errorf("store/pebble: sweep: %w", s.faults.err())
 	}
-	s.delays.change(func() {
-		for _, number := range cleared {
-			s.goneDelayed = s.goneDelayed.without(number)
-		}
-	})
-	if unread != nil { // a part of one can not be read: the others need not wait for it
-		return s.sweeper.next(), fmt.Errorf("store/pebble: sweep what was left of a topic: %w", unread)
+	p.applied()
+	if unread != nil { // one place can not be read: the others need not wait for it
+		return s.left(now), fmt.Errorf("store/pebble: sweep what was left of a topic: %w", unread)
 	}
-	return more, nil
+	return s.left(now), nil
 }
 
-// sweepStep fills the batch with what one step deletes: some of one number, or all of
-// several small ones, and cleared has the numbers whose last delayed event it deletes.
-// Where it fails the first number left is the one that did.
-func (s *Store) sweepStep(batch *pdb.Batch) (more bool, cleared []uint32, err error) {
-	step := sweepStep{s: s, batch: batch, ids: s.ids.fresh()}
-	for _, iter := range []struct {
-		of  **pdb.Iterator
-		tag byte
-	}{{&step.delays, tagDelayedID}, {&step.events, tagEvent}, {&step.rest[0], tagKey}, {&step.rest[1], tagGroup}, {&step.rest[2], tagPart},
-		{&step.rest[3], tagMarks}, {&step.rest[4], tagSweep}} {
-		if *iter.of, err = s.tagged(iter.tag); err != nil {
-			return false, nil, err
+// now is the store's clock, in epoch milliseconds.
+func (s *Store) now() int64 { return min(max(s.options.Now().UnixMilli(), 0), maxCommitTime) }
+
+// work returns what the next step is to do; nil where nothing can be removed now.
+func (s *Store) work(now int64) func(*sweepStep) error {
+	w := &s.sweeper
+	for range 3 {
+		w.sort = (w.sort + 1) % 3
+		switch {
+		case w.sort == 0 && w.first() != 0:
+			return (*sweepStep).sweepDeleted
+		case w.sort == 1 && w.removals.have(now, s.isLow):
+			return (*sweepStep).sweepRemoved
+		case w.sort == 2 && w.outdated.have(now):
+			return (*sweepStep).sweepOutdated
 		}
-		defer closeInto(*iter.of, &err)
 	}
-	for more = true; more && step.hasRoom(); {
-		id := s.sweeper.first()
-		done, err := step.sweepDelayed(id)
+	return nil
+}
+
+// isLow reports whether the disk is nearly full.
+func (s *Store) isLow() bool {
+	space, err := s.options.Space()
+	return err == nil && space.IsLow()
+}
+
+// left says what there is for later steps.
+func (s *Store) left(now int64) store.Left {
+	left := s.sweeper.removals.left(now)
+	if again := s.sweeper.outdated.again(now); again >= 0 && (left.Again < 0 || again < left.Again) {
+		left.Again = again
+	}
+	if s.sweeper.first() != 0 {
+		left.Again = 0
+	}
+	return left
+}
+
+// sweepStep is one step under way.
+type sweepStep struct {
+	s     *Store
+	batch *pdb.Batch
+	ids   *ids
+	now   int64 // epoch milliseconds
+	read  int   // bytes of records
+
+	delays *pdb.Iterator // over the ids of all delayed events
+	events *pdb.Iterator
+	rest   []*pdb.Iterator // over what restTags begin
+
+	cleared []uint32 // numbers whose last delayed event is in the batch
+	erased  []erasedEvents
+	later   laterIDs
+}
+
+// restTags begin what else there is under a number.
+var restTags = []byte{tagKey, tagGroup, tagPart, tagMarks, tagSweep}
+
+func (p *sweepStep) hasRoom() bool {
+	return p.read < sweepBytes && p.batch.Count() < sweepKeys
+}
+
+// applied does what comes after the batch.
+func (p *sweepStep) applied() {
+	if len(p.cleared) > 0 {
+		p.s.delays.change(func() {
+			for _, number := range p.cleared {
+				p.s.goneDelayed = p.s.goneDelayed.without(number)
+			}
+		})
+	}
+	p.forgetErased()
+}
+
+// sweepDeleted deletes some of one number, or all of several small ones. A number that can
+// not be read is left.
+func (p *sweepStep) sweepDeleted() (err error) {
+	p.rest = make([]*pdb.Iterator, len(restTags))
+	iters, tags := []**pdb.Iterator{&p.delays, &p.events}, append([]byte{tagDelayedID, tagEvent}, restTags...)
+	for i := range p.rest {
+		iters = append(iters, &p.rest[i])
+	}
+	for i, tag := range tags {
+		if *iters[i], err = p.s.tagged(tag); err != nil {
+			return err
+		}
+		defer closeInto(*iters[i], &err)
+	}
+	for more := true; more && p.hasRoom(); {
+		id := p.s.sweeper.first()
+		done, err := p.sweepDelayed(id)
 		if done {
-			done, err = step.sweep(id)
+			done, err = p.sweep(id)
 		}
 		if err != nil {
-			return false, step.cleared, fmt.Errorf("number %d: %w", id, err)
+			p.s.sweeper.next()
+			return fmt.Errorf("number %d: %w", id, err)
 		}
 		if !done {
-			return true, step.cleared, nil
+			return nil
 		}
-		more = s.sweeper.next()
+		more = p.s.sweeper.next()
 	}
-	return more, step.cleared, nil
+	return nil
 }
 
 // tagged returns an iterator over all keys that begin with a tag.
 func (s *Store) tagged(tag byte) (*pdb.Iterator, error) {
 	return s.db.NewIter(&pdb.IterOptions{LowerBound: []byte{tag}, UpperBound: []byte{tag + 1}})
-}
-
-// sweepStep is one step under way.
-type sweepStep struct {
-	s      *Store
-	batch  *pdb.Batch
-	ids    *ids
-	delays *pdb.Iterator // over the ids of all delayed events
-	events *pdb.Iterator
-	rest   [5]*pdb.Iterator // over all keys, groups, parts and marks, and what there is to be swept
-	read   int              // bytes of records
-
-	cleared []uint32 // numbers whose last delayed event is in the batch
-}
-
-func (p *sweepStep) hasRoom() bool {
-	return p.read < sweepBytes && p.batch.Count() < sweepKeys
 }
 
 // sweepDelayed deletes delayed events of a number, from where the last step ended, and
@@ -239,7 +308,7 @@ func (p *sweepStep) sweep(id uint32) (done bool, err error) {
 	return false, nil
 }
 
-// sweepEvent deletes what is indexed of the event that the iterator is at.
+// sweepEvent deletes what is indexed of the event that the iterator is at, its key excepted.
 func (p *sweepStep) sweepEvent(id uint32) (offset uint64, err error) {
 	value, err := p.events.ValueAndErr()
 	if err != nil {
@@ -248,25 +317,33 @@ func (p *sweepStep) sweepEvent(id uint32) (offset uint64, err error) {
 	p.read += len(value)
 	p.s.sweeper.read += len(value)
 	offset = eventOffset(p.events.Key())
-	e, err := indexedOf(value)
-	if err != nil {
-		return 0, fmt.Errorf("the record at offset %d: %w", offset, err)
+	eventID, isIndexed, err := p.unlink(place{id, offset}, value)
+	if isIndexed {
+		_ = p.batch.Delete(appendIDKey(nil, eventID, id), nil) // a batch takes what fits in memory
 	}
-	if own, _ := p.ids.place(e.id); own != (place{id, offset}) {
-		_ = p.batch.Delete(appendIDKey(nil, e.id, id), nil)
+	return offset, err
+}
+
+// unlink deletes the links of an event, and reports its id and whether that is in the id
+// index.
+func (p *sweepStep) unlink(at place, record eventhub.Record) (id string, isIndexed bool, err error) {
+	e, err := indexedOf(record)
+	if err != nil {
+		return "", false, fmt.Errorf("the record at offset %d: %w", at.offset, err)
 	}
 	for _, cause := range e.causes {
-		_ = p.batch.Delete(appendLinkKey(nil, tagEffect, cause, id, offset), nil)
+		_ = p.batch.Delete(appendLinkKey(nil, tagEffect, cause, at.topic, at.offset), nil)
 	}
 	if e.correlation != "" {
-		_ = p.batch.Delete(appendLinkKey(nil, tagCorrelated, e.correlation, id, offset), nil)
+		_ = p.batch.Delete(appendLinkKey(nil, tagCorrelated, e.correlation, at.topic, at.offset), nil)
 	}
-	return offset, nil
+	own, _ := p.ids.place(e.id)
+	return e.id, own != at, nil
 }
 
 // sweepRest deletes what else there is under a number, and that there is any.
 func (p *sweepStep) sweepRest(id uint32) error {
-	for i, tag := range []byte{tagKey, tagGroup, tagPart, tagMarks, tagSweep} {
+	for i, tag := range restTags {
 		iter, bounds := p.rest[i], numberBounds(tag, id)
 		n := 0
 		for valid := iter.SeekGE(bounds.LowerBound); valid && bytes.Compare(iter.Key(), bounds.UpperBound) < 0; valid = iter.Next() {

@@ -176,13 +176,7 @@ func checkUse(t *testing.T, what string, s *Store, receipts []receipt) {
 	if again.Duplicate || again.Offset <= 12 {
 		t.Errorf("%s: an event of the topic that was deleted is at %d, duplicate %v; 12 was given before", what, again.Offset, again.Duplicate)
 	}
-	for more := true; more; {
-		var err error
-		if more, err = s.Sweep(context.Background()); err != nil {
-			t.Errorf("%s: Sweep: %v", what, err)
-			return
-		}
-	}
+	sweepAll(t, s)
 	checkIndexes(t, s)
 	if got := len(readAll(t, s, "gone")); got != 1 {
 		t.Errorf("%s: the topic that was deleted, and is there again, has %d events", what, got)

@@ -12,12 +12,12 @@ func (s *Store) DeleteTopic(ctx context.Context, name string) error {
 }
 
 // Sweep implements store.Maintenance.
-func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
+func (s *Store) Sweep(ctx context.Context) (left store.Left, err error) {
 	err = s.enter(Call{Op: Sweep}, func() error {
-		more, err = s.backend.Sweep(ctx)
+		left, err = s.backend.Sweep(ctx)
 		return err
 	})
-	return more, err
+	return left, err
 }
 
 // Measure implements store.Retention.

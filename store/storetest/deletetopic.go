@@ -26,11 +26,8 @@ func (s *env) deleteTopic(t failer, topic string, sweep bool) {
 	if err := s.DeleteTopic(context.Background(), topic); err != nil {
 		t.Fatalf("DeleteTopic(%q): %v", topic, err)
 	}
-	for more := sweep; more; {
-		var err error
-		if more, err = s.Sweep(context.Background()); err != nil {
-			t.Fatalf("Sweep: %v", err)
-		}
+	if sweep {
+		s.sweepAll(t)
 	}
 }
 
@@ -155,9 +152,7 @@ func testDeleteTopicNothing(t *testing.T, s *env) {
 	if err := s.DeleteTopic(context.Background(), "t"); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("DeleteTopic again: %v", err)
 	}
-	if more, err := s.Sweep(context.Background()); more || err != nil {
-		t.Errorf("Sweep of nothing: %v, %v", more, err)
-	}
+	same(t, "what a sweep of nothing leaves", store.Nothing, s.sweep(t))
 }
 
 func testDeleteTopicRoom(t *testing.T, s *env) {
@@ -200,10 +195,7 @@ func testDeleteTopicMany(t *testing.T, s *env) {
 	s.deleteTopic(t, "t", false)
 	steps := 0
 	for more := true; more && steps < math.MaxInt8; steps++ {
-		var err error
-		if more, err = s.Sweep(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		more = s.sweep(t).More()
 		s.nothing(t, "t", "e0")
 		s.add(t, given("other", fmt.Sprint("o", steps)))
 	}

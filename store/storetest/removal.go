@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"eventhub/store"
 )
@@ -21,6 +22,7 @@ var removalTests = []test{
 	{name: "a topic that is deleted after a trim", run: testTrimAndDelete},
 	{name: "measure", run: testMeasure},
 	{name: "sweep in steps", run: testSweepOfTrim},
+	{name: "ids are forgotten in time", run: testForgetIDs},
 }
 
 // remove commits a unit with one change of a topic.
@@ -31,15 +33,20 @@ func (s *env) remove(t failer, ch store.TopicChange) {
 	applied(t, u)
 }
 
-// sweepAll sweeps until nothing is left.
+// sweepAll sweeps until nothing can be removed now.
 func (s *env) sweepAll(t failer) {
 	t.Helper()
-	for more := true; more; {
-		var err error
-		if more, err = s.Sweep(context.Background()); err != nil {
-			t.Fatalf("Sweep: %v", err)
-		}
+	for s.sweep(t).More() {
 	}
+}
+
+func (s *env) sweep(t failer) store.Left {
+	t.Helper()
+	left, err := s.Sweep(context.Background())
+	if err != nil {
+		t.Fatalf("Sweep: %v", err)
+	}
+	return left
 }
 
 // measure goes on until Measure is done.
@@ -326,5 +333,31 @@ func testSweepOfTrim(t *testing.T, s *env) {
 			same(t, "events", rowsOf(u.Appends[horizon-1:]), s.readAll(t, "t"))
 			same(t, "effects", events-int(horizon)+1, len(s.effects(t, "cause", store.Place{}, events)))
 		})
+	}
+}
+
+func testForgetIDs(t *testing.T, s *env) {
+	s.many(t, "t", 6)
+	s.clock.set(1000)
+	s.remove(t, store.TopicChange{Topic: "t", Horizon: 3})
+	s.remove(t, store.TopicChange{Topic: "t", Erase: []uint64{4}, ForgetIDs: true})
+	s.sweepAll(t)
+	if a := s.add(t, given("t", "e4"))[0]; a.Duplicate || a.Offset != 7 {
+		t.Errorf("an id that was to be forgotten: duplicate %v, offset %d", a.Duplicate, a.Offset)
+	}
+	s.clock.set(1000 + store.IDsKept.Milliseconds() - 1)
+	s.sweepAll(t)
+	if a := s.add(t, given("t", "e1"))[0]; !a.Duplicate || a.Offset != 1 {
+		t.Errorf("an id before its time: duplicate %v, offset %d", a.Duplicate, a.Offset)
+	}
+	// The store may take its time, but not for ever.
+	s.clock.set(1000 + store.IDsKept.Milliseconds() + (2 * time.Minute).Milliseconds())
+	s.sweepAll(t)
+	first := s.add(t, given("t", "e1"), given("t", "e2"))
+	if first[0].Duplicate || first[1].Duplicate {
+		t.Errorf("ids after their time: %+v", first)
+	}
+	if again := s.add(t, given("t", "e1"))[0]; !again.Duplicate || again.Offset != first[0].Offset {
+		t.Errorf("the id again: duplicate %v, offset %d; want %d", again.Duplicate, again.Offset, first[0].Offset)
 	}
 }

@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"context"
 	"slices"
 
 	"eventhub/store"
@@ -79,11 +78,7 @@ func (t *modelTopic) isLate(rt *rapid.T, id string, offset uint64, duplicate boo
 // sweep sweeps some of what there is, or all.
 func (m *model) sweep(rt *rapid.T) {
 	for steps := rapid.SampledFrom([]int{1, 3, 1 << 20}).Draw(rt, "steps"); steps > 0; steps-- {
-		more, err := m.env.Sweep(context.Background())
-		if err != nil {
-			rt.Fatalf("Sweep: %v", err)
-		}
-		if !more {
+		if !m.env.sweep(rt).More() {
 			return
 		}
 	}

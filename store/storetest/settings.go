@@ -128,11 +128,6 @@ func testSettingOfNoTopic(t *testing.T, s *env) {
 	if err := s.DeleteTopic(context.Background(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	for more := true; more; {
-		var err error
-		if more, err = s.Sweep(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.sweepAll(t)
 	same(t, "settings after the deletion", settingsOf(a), s.settings(t))
 }

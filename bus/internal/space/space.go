@@ -1,9 +1,9 @@
 // Package space looks after the room that the store takes. It owns the Guard, which
 // refuses publishes while the disk is nearly full, and its goroutine, the sweeper, which
-// has the store give room back and remove what deleted topics have left.
+// has the store give room back and remove what deleted topics and removed events have left.
 //
 // It is below the bus, which asks for room before it accepts events and says when it has
-// deleted a topic. It knows the store's role for its own upkeep (store.Maintenance) and
+// deleted a topic or removed events. It knows the store's role for its own upkeep (store.Maintenance) and
 // nothing of topics, groups or the committer but how many commits there were.
 //
 // # Invariants
@@ -11,13 +11,15 @@
 //   - Only what adds events is refused. Reads, acks and what else groups write go on: they
 //     free space in the end.
 //   - The sweeper yields: it rests after each step, for as long as others commit most of
-//     the time.
-//   - What was left by deleted topics is removed in the end, also after a restart, and a
-//     disk that is full is asked for room until it has some.
+//     the time, unless much is left. So what is left stays bounded also where events are
+//     removed as fast as they are published.
+//   - What was left is removed in the end, also after a restart, and a disk that is full is
+//     asked for room until it has some.
 //
 // # Goroutines and locks
 //
-// One goroutine, from Start to Stop; it waits where there is nothing to do. Guard.mu is a
+// One goroutine with one timer, from Start to Stop; it waits where there is nothing to do, and
+// the timer runs only where something is to be removed later. Guard.mu is a
 // leaf: under it the store is asked for its room, and no other lock is taken.
 package space
 
@@ -42,12 +44,15 @@ const (
 	RetryAfter = 5 * time.Second
 )
 
-// Options configure a Guard. All are required.
+// Options configure a Guard. Store, Logger and Commits are required.
 type Options struct {
 	Store  store.Maintenance
 	Logger *slog.Logger
 	// Commits returns how many commits there were, of whatever.
 	Commits func() uint64
+	// NoSweep leaves what there is to sweep where it is. A disk that is full is still asked
+	// for room.
+	NoSweep bool
 }
 
 // Guard refuses publishes while the disk is nearly full (store.Space.IsLow), and has the
@@ -75,10 +80,7 @@ func New(opts Options) *Guard {
 }
 
 // Start starts the sweeper. There may be something left of an earlier run.
-func (g *Guard) Start() {
-	g.Deleted()
-	go g.sweep()
-}
+func (g *Guard) Start() { go g.sweep() }
 
 // Stop ends the sweeper, which was started, and returns when it has ended.
 func (g *Guard) Stop() {
@@ -125,6 +127,9 @@ func (g *Guard) Check() error {
 
 // Deleted says that a topic was deleted: there is something to sweep.
 func (g *Guard) Deleted() { g.hint() }
+
+// Removed says that events were removed: there is something to sweep.
+func (g *Guard) Removed() { g.hint() }
 
 func (g *Guard) hint() {
 	select {

@@ -28,21 +28,27 @@ type disk struct {
 	asked   atomic.Int64 // calls of Space
 	left    atomic.Int64 // steps of a sweep that there are
 	endless bool         // there are always more
+	noSweep bool         // Options.NoSweep
 	steps   atomic.Int64
-	stuck   atomic.Int64 // Shrink fails so many times
-	shrunk  atomic.Int64 // calls of Shrink
+	backlog atomic.Uint64 // bytes that a step leaves
+	later   atomic.Int64  // after how long there is something again, once
+	stuck   atomic.Int64  // Shrink fails so many times
+	shrunk  atomic.Int64  // calls of Shrink
 	commits atomic.Uint64
 	said    bytes.Buffer
 }
 
 const gib = 1 << 30
 
-func (d *disk) Sweep(ctx context.Context) (bool, error) {
+func (d *disk) Sweep(ctx context.Context) (store.Left, error) {
 	d.steps.Add(1)
 	if !sleep(ctx, time.Millisecond) {
-		return true, ctx.Err()
+		return store.Left{}, ctx.Err()
 	}
-	return d.left.Add(-1) > 0 || d.endless, nil
+	if d.left.Add(-1) > 0 || d.endless {
+		return store.Left{Bytes: d.backlog.Load()}, nil
+	}
+	return store.Left{Again: time.Duration(d.later.Swap(-1))}, nil
 }
 
 func (d *disk) Shrink(context.Context) error {
@@ -69,8 +75,9 @@ func inBubble(t *testing.T, change func(*disk), test func(*Guard, *disk)) {
 		d := &disk{Maintenance: memory.Open(memory.Options{})}
 		d.free.Store(50 * gib)
 		d.left.Store(1)
+		d.later.Store(-1)
 		change(d)
-		g := New(Options{Store: d, Logger: slog.New(slog.NewTextHandler(&d.said, nil)), Commits: d.commits.Load})
+		g := New(Options{Store: d, Logger: slog.New(slog.NewTextHandler(&d.said, nil)), Commits: d.commits.Load, NoSweep: d.noSweep})
 		g.Start()
 		test(g, d)
 		g.Stop()
@@ -174,6 +181,65 @@ func TestSweeperYields(t *testing.T) {
 		full := steps(true)
 		if idle < 1900 || busy > 110 || full < 1900 {
 			t.Errorf("in 10 s there were %d steps with nobody else, %d with commits, %d with a full disk; want at least 1900, at most 110, at least 1900", idle, busy, full)
+		}
+	})
+}
+
+// TestSweeperKeepsUp: the more there is left, the more of the time is swept, also while others
+// commit; so what is left stays bounded.
+func TestSweeperKeepsUp(t *testing.T) {
+	inBubble(t, func(d *disk) { d.endless = true }, func(_ *Guard, d *disk) {
+		steps := func(backlog uint64) (n int64) {
+			d.backlog.Store(backlog)
+			time.Sleep(2 * time.Second) // the rest that is under way
+			before := d.steps.Load()
+			for range 1000 {
+				time.Sleep(10 * time.Millisecond)
+				d.commits.Add(1)
+			}
+			return d.steps.Load() - before
+		}
+		none, some, most, more := steps(0), steps(mostBacklog/4), steps(mostBacklog), steps(1<<50)
+		if none > 110 || some < 1900 || some > 2300 || most < 7500 || most > 8500 || more != most {
+			t.Errorf("in 10 s there were %d, %d, %d, %d steps of a millisecond; want 100, 2080, 8000, as many", none, some, most, more)
+		}
+	})
+}
+
+// TestSweepsLater: where something can be removed only later one timer waits for that, and
+// after it nothing is done.
+func TestSweepsLater(t *testing.T) {
+	inBubble(t, func(d *disk) { d.later.Store(int64(10 * time.Minute)) }, func(g *Guard, d *disk) {
+		time.Sleep(10 * time.Minute)
+		if n := d.steps.Load(); n != 1 {
+			t.Errorf("%d steps before anything was due; want 1", n)
+		}
+		time.Sleep(time.Hour)
+		if n := d.steps.Load(); n != 2 {
+			t.Errorf("%d steps in all; want 2", n)
+		}
+		d.later.Store(int64(time.Hour))
+		g.Removed()
+		time.Sleep(time.Minute)
+		g.Removed() // with nothing for later any more
+		time.Sleep(2 * time.Hour)
+		if n := d.steps.Load(); n != 4 {
+			t.Errorf("%d steps in all; want 4", n)
+		}
+	})
+}
+
+// TestNoSweep: with the option nothing is swept, but a full disk is asked for room.
+func TestNoSweep(t *testing.T) {
+	inBubble(t, func(d *disk) { d.noSweep = true }, func(g *Guard, d *disk) {
+		g.Deleted()
+		g.Removed()
+		d.free.Store(1)
+		time.Sleep(time.Minute)
+		_ = g.Check()
+		synctest.Wait()
+		if d.steps.Load() != 0 || d.shrunk.Load() != 1 {
+			t.Errorf("%d steps, and the store was asked for room %d times; want 0 and 1", d.steps.Load(), d.shrunk.Load())
 		}
 	})
 }

@@ -1,0 +1,293 @@
+package pebble
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"eventhub/store"
+)
+
+// testClock is a clock that a test sets.
+type testClock struct{ ms int64 }
+
+func (c *testClock) now() time.Time { return time.UnixMilli(1_800_000_000_000 + c.ms) }
+
+func (c *testClock) pass(d time.Duration) { c.ms += d.Milliseconds() }
+
+// openClocked opens a store whose clock the test sets.
+func openClocked(t testing.TB, fs vfs.FS, c *testClock) *Store {
+	t.Helper()
+	o := onMem(t, fs)
+	o.Now = c.now
+	return mustOpen(t, o)
+}
+
+func mustRemove(t testing.TB, s *Store, changes ...store.TopicChange) {
+	t.Helper()
+	u := &store.Unit{Topics: changes}
+	if err := s.Commit(context.Background(), []*store.Unit{u}, true); err != nil || u.Err != nil {
+		t.Fatalf("remove %+v: %v, %v", changes, err, u.Err)
+	}
+}
+
+// keysOf counts the keys that begin with one of the tags.
+func keysOf(t testing.TB, s *Store, tags ...byte) (n int) {
+	t.Helper()
+	for _, tag := range tags {
+		scan(t, s, tag, func(_, _ []byte) { n++ })
+	}
+	return n
+}
+
+// What removed events leave is swept to the last key: what is indexed at once, the records when
+// their piece has waited, and the ids in their time; also where the process ends between any
+// two steps, and where the topic has been deleted meanwhile.
+func TestSweepOfRemovedLeavesNothing(t *testing.T) {
+	for _, deleted := range []bool{false, true} {
+		for crashes := range 6 {
+			t.Run(fmt.Sprint("crash ", crashes, ", deleted ", deleted), func(t *testing.T) { sweepRemoved(t, crashes, deleted) })
+		}
+	}
+}
+
+func sweepRemoved(t *testing.T, crashAfter int, deleted bool) {
+	const n = 1500
+	mem, clock := vfs.NewCrashableMem(), &testClock{}
+	s := openClocked(t, mem, clock)
+	fillTopic(t, s, "t", n)
+	mustRemove(t, s, store.TopicChange{Topic: "t", Erase: []uint64{3, 4}}, store.TopicChange{Topic: "t", Horizon: n - 9, Erase: []uint64{n - 1, n}})
+	for step := 0; ; step++ {
+		left := mustSweep(t, s)
+		if step == crashAfter {
+			mustCommit(t, s, true, given("u", "durable")) // the steps with it
+			image := afterPowerLoss(mem)
+			mustClose(t, s)
+			mem, s = image, openClocked(t, image, clock)
+		} else if !left.More() && step > crashAfter {
+			break
+		}
+	}
+	if got := keysOf(t, s, tagKey, tagEffect, tagCorrelated); got != 3*8 {
+		t.Errorf("%d keys of indexes are left; want those of 8 events", got)
+	}
+	if left := mustSweep(t, s); left.Again <= 0 || left.Again > pieceWait {
+		t.Errorf("a piece waits: %+v", left)
+	}
+	if deleted {
+		if err := s.DeleteTopic(context.Background(), "t"); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		clock.pass(pieceWait)
+	}
+	sweepAll(t, s)
+	kept := 8
+	if deleted {
+		kept = 0
+	}
+	if got := keysOf(t, s, tagEvent); got != kept+1 {
+		t.Errorf("%d records are left; want %d and one of another topic", got, kept)
+	}
+	if got := keysOf(t, s, tagSweep); got != 0 {
+		t.Errorf("%d rows of the sweep are left", got)
+	}
+	if left := mustSweep(t, s); left.Again <= 0 || left.Again > store.IDsKept {
+		t.Errorf("ids wait: %+v", left)
+	}
+	clock.pass(store.IDsKept)
+	sweepAll(t, s)
+	if got := keysOf(t, s, tagID, tagOutdated); got != kept+1 {
+		t.Errorf("%d ids are left; want %d and one of another topic", got, kept)
+	}
+	if left := mustSweep(t, s); left != store.Nothing {
+		t.Errorf("a sweep of nothing leaves %+v", left)
+	}
+	checkIndexes(t, s)
+	mustClose(t, s)
+}
+
+// An id that was forgotten, and published again, is remembered as the new event's, whatever the
+// sweep does again after a crash.
+func TestForgottenIDAgain(t *testing.T) {
+	mem, clock := vfs.NewCrashableMem(), &testClock{}
+	s := openClocked(t, mem, clock)
+	defer func() { mustClose(t, s) }()
+	fillTopic(t, s, "t", 2000)
+	mustRemove(t, s, store.TopicChange{Topic: "t", Horizon: 1000, ForgetIDs: true}, store.TopicChange{Topic: "t", Erase: []uint64{1999}, ForgetIDs: true})
+	sweepAll(t, s)
+	again := mustCommit(t, s, true, given("t", "e5"), given("t", "e1998"))
+	for _, a := range again {
+		if a.Duplicate {
+			t.Fatalf("the id %q is not forgotten", a.ID)
+		}
+	}
+	for range 3 {
+		image := afterPowerLoss(mem)
+		mustClose(t, s)
+		mem, s = image, openClocked(t, image, clock)
+		sweepAll(t, s)
+		for _, first := range again {
+			if a := mustCommit(t, s, true, given("t", first.ID))[0]; !a.Duplicate || a.Offset != first.Offset {
+				t.Errorf("%s again: duplicate %v, offset %d; want %d", a.ID, a.Duplicate, a.Offset, first.Offset)
+			}
+		}
+		clock.pass(pieceWait)
+	}
+}
+
+// A step of the sweep is small, and little is removed by ranges: large pieces, and once a minute
+// what there is. The more there is left the more the sweep says.
+func TestSweepOfTrimsInPieces(t *testing.T) {
+	clock := &testClock{}
+	o := onMem(t, vfs.NewMem())
+	o.Now = clock.now
+	ranges := countRangeDeletions(&o)
+	s := mustOpen(t, o)
+	defer mustClose(t, s)
+	s.sweepRange = 1 << 20
+	const size = 16 << 10
+	add := func(n int) {
+		for i := range n {
+			a := made("t")
+			if a.Record = newRecord("t", string(a.Record.ID()), size); i%100 == 0 {
+				a.Record = newRecord("t", string(a.Record.ID()), 2*sweepBytes)
+			}
+			mustCommit(t, s, false, a)
+		}
+	}
+	last := func() uint64 { return s.topics.get("t").last }
+	add(300)
+	mustRemove(t, s, store.TopicChange{Topic: "t", Horizon: last() - 1})
+	steps, backlog := 0, uint64(0)
+	for before := s.topics.get("t"); ; steps++ {
+		from := uint64(1)
+		if r := s.sweeper.removals.topics[before.id]; r != nil {
+			from = max(r.from, 1)
+		}
+		left := mustSweep(t, s)
+		if now := s.sweeper.removals.topics[before.id].from; now-from > sweepBytes/size+1 {
+			t.Fatalf("a step took %d events of %d bytes", now-from, size)
+		}
+		if steps > 10 { // it knows what events are like
+			backlog = max(backlog, left.Bytes)
+		}
+		if !left.More() {
+			break
+		}
+	}
+	if least := 290 / (sweepBytes/size + 1); steps < least {
+		t.Errorf("%d steps; want at least %d", steps, least)
+	}
+	if backlog < 150*size || backlog > 500*size {
+		t.Errorf("at most %d bytes were left; there are %d", backlog, 300*size)
+	}
+	if got := keysOf(t, s, tagEvent); got > 1<<20/size+2 {
+		t.Errorf("%d records are left; want at most a piece", got)
+	}
+	clock.pass(pieceWait)
+	sweepAll(t, s)
+	// Now few at a time, each a second after the other.
+	for range 200 {
+		add(2)
+		mustRemove(t, s, store.TopicChange{Topic: "t", Horizon: last()})
+		clock.pass(time.Second)
+		sweepAll(t, s)
+	}
+	clock.pass(pieceWait)
+	sweepAll(t, s)
+	if got := keysOf(t, s, tagEvent); got != 1 {
+		t.Errorf("%d records are left; want 1", got)
+	}
+	if *ranges != 0 {
+		t.Errorf("the sweep of few events made %d range deletions", *ranges)
+	}
+	u := &store.Unit{}
+	for range 2 * sweepKeys {
+		u.Appends = append(u.Appends, made("t"))
+	}
+	if err := s.Commit(context.Background(), []*store.Unit{u}, true); err != nil {
+		t.Fatal(err)
+	}
+	mustRemove(t, s, store.TopicChange{Topic: "t", Horizon: last()})
+	sweepAll(t, s)
+	clock.pass(pieceWait)
+	sweepAll(t, s)
+	if got := keysOf(t, s, tagEvent); *ranges != 1 || got != 1 {
+		t.Errorf("the sweep of many events made %d range deletions and left %d records; want 1 and 1", *ranges, got)
+	}
+}
+
+// countRangeDeletions counts those of a sweep.
+func countRangeDeletions(o *Options) *int {
+	n := new(int)
+	o.sweeping = func(batch *pdb.Batch) {
+		for r := batch.Reader(); ; {
+			kind, _, _, ok, err := r.Next()
+			if !ok || err != nil {
+				return
+			}
+			if kind == pdb.InternalKeyKindRangeDelete {
+				*n++
+			}
+		}
+	}
+	return n
+}
+
+// A piece does not wait on a disk that is nearly full.
+func TestSweepDoesNotWaitOnFullDisk(t *testing.T) {
+	o := onMem(t, vfs.NewMem())
+	space := store.Space{Free: 100 << 30, Total: 200 << 30}
+	o.Space = func() (store.Space, error) { return space, nil }
+	s := mustOpen(t, o)
+	defer mustClose(t, s)
+	fillTopic(t, s, "t", 30)
+	mustRemove(t, s, store.TopicChange{Topic: "t", Horizon: 31})
+	sweepAll(t, s)
+	if got := keysOf(t, s, tagEvent); got != 30 {
+		t.Errorf("%d records are left; the piece should wait", got)
+	}
+	space.Free = 1
+	sweepAll(t, s)
+	if got := keysOf(t, s, tagEvent); got != 0 {
+		t.Errorf("%d records are left on a full disk", got)
+	}
+}
+
+// Erased events that are gone are not looked for any more.
+func TestErasedAreForgotten(t *testing.T) {
+	mem := vfs.NewMem()
+	s := mustOpen(t, onMem(t, mem))
+	const n = 3 * store.MaxErase
+	fillTopic(t, s, "t", n+1)
+	for first := uint64(1); first <= n; first += store.MaxErase {
+		var erase []uint64
+		for offset := first; offset < first+store.MaxErase; offset++ {
+			erase = append(erase, offset)
+		}
+		mustRemove(t, s, store.TopicChange{Topic: "t", Erase: erase})
+	}
+	topic := s.topics.get("t")
+	if got := len(topic.removed.Load().erased); got != n {
+		t.Fatalf("%d events are erased; want %d", got, n)
+	}
+	mustSweep(t, s)
+	mustClose(t, s)
+	s = mustOpen(t, onMem(t, mem))
+	defer mustClose(t, s)
+	if got := readAll(t, s, "t"); len(got) != 1 {
+		t.Errorf("%d events are there; want 1", len(got))
+	}
+	if got := len(s.topics.get("t").removed.Load().erased); got == 0 || got >= n {
+		t.Errorf("%d events are to be swept after the restart; want fewer than %d", got, n)
+	}
+	sweepAll(t, s)
+	if got := s.topics.get("t").removed.Load().erased; len(got) != 0 || keysOf(t, s, tagEvent) != 1 || keysOf(t, s, tagSweep) != 0 {
+		t.Errorf("%d erased events are known, %d records and %d rows are there; want 0, 1, 0", len(got), keysOf(t, s, tagEvent), keysOf(t, s, tagSweep))
+	}
+}
