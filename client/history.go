@@ -44,7 +44,8 @@ type Imported struct {
 // ExportTo writes the events that q asks for to w as NDJSON, as they are stored, no
 // faster than w takes them. q has no Filter and no Life. It returns without an error only
 // when all of it was received and the hub's checksum is that of what was written; what was
-// written before an error are whole events, except perhaps the last line. Nothing is asked
+// written before an error are whole events, except perhaps the last line, which is cut off or
+// has the reason of a hub that can not go on, whose code the error has. Nothing is asked
 // for twice: after the first byte a lost connection is an error, and ErrUnreachable in its
 // chain means that nothing was written.
 func (a *Admin) ExportTo(ctx context.Context, q admin.ReplayQuery, w io.Writer) (Transfer, error) {
@@ -61,7 +62,12 @@ func (a *Admin) ExportTo(ctx context.Context, q admin.ReplayQuery, w io.Writer) 
 	defer answer.Body.Close()
 	lines := &lineCount{}
 	t, err := receive(ctx, answer, io.MultiWriter(w, lines))
-	if t.Events = lines.n; err != nil {
+	t.Events = lines.n
+	if why := problemOfLine(lines.last()); err != nil && why != nil {
+		t.Events--
+		return t, fmt.Errorf("client: the export ended after %d events: %w", t.Events, why)
+	}
+	if err != nil {
 		return t, err
 	}
 	if count := answer.Trailer.Get(transfer.CountTrailer); count != strconv.FormatInt(t.Events, 10) {
@@ -109,12 +115,37 @@ func exportQuery(q admin.ReplayQuery) (url.Values, error) {
 	return query, nil
 }
 
-// lineCount counts the ends of lines.
-type lineCount struct{ n int64 }
+// lineCount counts the ends of lines, and keeps the end of what came.
+type lineCount struct {
+	n   int64
+	end []byte
+}
+
+// keptEnd is how much of it, in bytes: more than a problem has.
+const keptEnd = 16 << 10
 
 func (l *lineCount) Write(p []byte) (int, error) {
 	l.n += int64(bytes.Count(p, []byte{'\n'}))
+	l.end = append(l.end, p[max(0, len(p)-keptEnd):]...)
+	l.end = append(l.end[:0], l.end[max(0, len(l.end)-keptEnd):]...)
 	return len(p), nil
+}
+
+// last returns the last line, if it is complete and kept.
+func (l *lineCount) last() []byte {
+	lines, whole := bytes.CutSuffix(l.end, []byte{'\n'})
+	if !whole {
+		return nil
+	}
+	return lines[bytes.LastIndexByte(lines, '\n')+1:]
+}
+
+// problemOfLine returns the error that the last line of an export has, nil for an event.
+func problemOfLine(line []byte) *eventhub.Error {
+	if len(line) == 0 || bytes.HasPrefix(line, []byte(`{"offset":`)) {
+		return nil
+	}
+	return (&response{kind: "application/problem+json", body: line}).problem()
 }
 
 // Replay is as [admin.History] promises it, except that q has no Life, and that the record changes after visit has returned.
@@ -148,6 +179,9 @@ func (l *lineVisitor) Write(p []byte) (int, error) {
 }
 
 func (l *lineVisitor) take() error {
+	if problemOfLine(l.part) != nil {
+		return nil // ExportTo says it
+	}
 	item, ok := itemOf(l.part)
 	topic, found := topicOf(item.Record)
 	if !ok || !found {

@@ -240,6 +240,18 @@ func TestTransfersThatAreNotWhole(t *testing.T) {
 			}
 		})
 	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", transfer.NDJSON)
+		_, _ = io.WriteString(w, line+`{"type":"about:blank","status":410,"detail":"it begins at offset 7","code":"gone"}`+"\n")
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	defer s.Close()
+	visited := 0
+	err := adminOf(t, s.URL).Replay(t.Context(), admin.ReplayQuery{Topic: "t"}, func(string, eventhub.Item) error { visited++; return nil })
+	if eventhub.ErrorCode(err) != eventhub.CodeGone || visited != 1 || !strings.Contains(err.Error(), "ended after 1 events: gone: it begins at offset 7") {
+		t.Errorf("a hub that says why it can not go on: %v after %d events", err, visited)
+	}
 	full := errors.New("disk full")
 	adm := adminOf(t, openHub(t, hub.MemoryStore))
 	if _, err := adm.ImportFrom(t.Context(), strings.NewReader(line)); err != nil {

@@ -28,7 +28,10 @@ ends at the newest events that there were when it began.
 The last line on standard error has the number of events and the SHA-256 of what was
 written, which is held against the hub's own before the command is done. With --file
 the file is there when all of it is on disk, and not before; one of that name is
-replaced. If the output is cut short in a pipe, the exit code shows it.`,
+replaced. If the output is cut short in a pipe, the exit code shows it.
+
+Where --from is below the horizon of a topic, or events are removed before they are read,
+the command fails; the error says at which offset the topic begins.`,
 		Example: `  eventhub export orders > orders.ndjson
   eventhub export '**' --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z -f january.ndjson
   eventhub export 'orders.**' --url ws://old:8090 | eventhub import - --url ws://new:8090`,

@@ -84,7 +84,11 @@ func replayCommand() *cobra.Command {
 		Long: `Prints the events that a topic has, from --from on, up to the newest one that there was
 when it began; of a PATTERN one topic after the other, by name. It is no member of a
 group and changes nothing. The filters are those of sub, and the hub applies them; what does
-not pass does not count for --limit.`,
+not pass does not count for --limit.
+
+Where --from is below the horizon of a topic, or events are removed before they are read,
+the command fails; the error says at which offset the topic begins. --from earliest begins
+there.`,
 		Example: `  eventhub replay orders --from 2h
   eventhub replay orders --from after:0199a1f9-731b-7d16-b8f6-fb271d31714f --limit 10 -o payload
   eventhub replay orders --from 1d --filter 'event.payload.total > 100.0' --filter-key 'customer-7'

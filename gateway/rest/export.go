@@ -74,9 +74,23 @@ func (a *API) export(w http.ResponseWriter, r *http.Request, access Access) (rep
 		err = d.end(e.sum, e.count)
 	}
 	if err != nil {
+		if lines && d.begun {
+			e.sayWhy(withCause(ctx, err))
+			_ = d.control.Flush()
+		}
 		return a.fail(r, d, err)
 	}
 	return reply{status: http.StatusOK, sent: true}, nil
+}
+
+// sayWhy makes the reason why an export can not go on its last line, after the events that it
+// has. The connection is broken off then, so that nobody takes it for whole.
+func (e *exporter) sayWhy(err error) {
+	if e.send() == nil {
+		if _, err := e.out.Write(append(problemLine(err), '\n')); err == nil {
+			_ = e.out.Close() // it fails where nobody listens any more
+		}
+	}
 }
 
 // exportQuery reads what is asked for, and whether it is to come as lines.

@@ -194,6 +194,37 @@ func TestExportBreaksOff(t *testing.T) {
 	}
 }
 
+// TestExportSaysWhyItEnds: the last line of what was sent is the problem, whatever the coding,
+// and there is no trailer; where nothing was sent the problem is the answer.
+func TestExportSaysWhyItEnds(t *testing.T) {
+	gone := eventhub.Errorf(eventhub.CodeGone, "it begins at offset 7")
+	problem := `{"type":"about:blank","title":"Gone","status":410,"detail":"it begins at offset 7","code":"gone"}` + "\n"
+	for _, coding := range []string{"", "gzip", "zstd"} {
+		events := chronicle(5000, `"`+strings.Repeat("x", 200)+`"`)
+		_, s := serveLoopback(t, (&past{events: events, err: gone}).access())
+		answer, body, err := fetch(t, "GET", s.URL+"/export?topic=t&ndjson=1", nil, "Accept-Encoding", coding)
+		if answer.StatusCode == 200 {
+			if !errors.Is(err, io.ErrUnexpectedEOF) || len(answer.Trailer.Get(transfer.ChecksumTrailer)) > 0 {
+				t.Errorf("%q ended with %v, %v", coding, err, answer.Trailer)
+			}
+			if got := unpacked(t, coding, body); got != linesOf(events)+problem {
+				t.Errorf("%q: the last of %d bytes are %q", coding, len(got), got[max(0, len(got)-300):])
+			}
+		} else if answer.StatusCode != 410 || coding == "" {
+			t.Errorf("%q is answered by %d", coding, answer.StatusCode)
+		}
+		s.Close()
+	}
+	_, s := serveLoopback(t, (&past{events: chronicle(3, "1"), err: gone}).access())
+	defer s.Close()
+	if answer, body, err := fetch(t, "GET", s.URL+"/export?topic=t&ndjson=1", nil); answer.StatusCode != 410 || string(body) != problem || err != nil {
+		t.Errorf("answered by %d %s, %v", answer.StatusCode, body, err)
+	}
+	if answer, body, _ := fetch(t, "GET", s.URL+"/replay?topic=t", nil); answer.StatusCode != 410 || string(body) != problem {
+		t.Errorf("a page is answered by %d %s", answer.StatusCode, body)
+	}
+}
+
 // TestExportWaitsForItsClient: a client that takes nothing gets no more read for it
 // than the buffer holds, keeps its place as long as it takes something, however
 // slowly, and loses it when it takes nothing for too long.

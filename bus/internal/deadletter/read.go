@@ -127,6 +127,14 @@ func (l *Letters) scan(ctx context.Context, q *admin.DeadLetterQuery, take func(
 	case q.FromTS > 0:
 		replay.Start = eventhub.Start{Kind: eventhub.StartTime, TS: q.FromTS}
 	}
+	if replay.Start != (eventhub.Start{}) {
+		// What was removed is no dead letter any more: the list goes on after it.
+		cursor, _, err := past.Begin(ctx, l.store, q.Topic, replay.Start)
+		if err != nil {
+			return err
+		}
+		replay.Start = eventhub.FromOffset(cursor + 1)
+	}
 	return l.history.Replay(ctx, replay, func(_ string, item eventhub.Item) error {
 		if item.Record.CommitTime() < q.FromTS {
 			return nil

@@ -23,13 +23,16 @@ type stretch struct {
 	topic       string
 	life        uint64
 	first, last uint64
+	// whatever says that first means the first event there is, and nothing is read yet.
+	whatever bool
 }
 
 // Replay implements admin.History. Between two pages it holds nothing of the
 // store, so that a slow visit is in nobody's way; the memory that it needs is one
 // page, whatever the number of events. A topic that does not exist has no events; one
 // that is deleted before all of it was read that was to be read ends the replay with an
-// error, also where it was created again.
+// error, also where it was created again. So does one that is trimmed below a place that was
+// asked for, or that was to be read next.
 func (h *History) Replay(ctx context.Context, q admin.ReplayQuery, visit func(string, eventhub.Item) error) error {
 	pattern, err := checkReplay(&q)
 	if err != nil {
@@ -119,13 +122,16 @@ func (h *History) replayed(ctx context.Context, pattern eventhub.Pattern) (parts
 // narrow cuts a topic to what the query asks for. That events come meanwhile does
 // no harm: they are above the head that s has.
 func (h *History) narrow(ctx context.Context, q *admin.ReplayQuery, s *stretch) error {
-	s.first = 1
-	if q.Start != (eventhub.Start{}) {
-		before, err := Resolve(ctx, h.store, s.topic, q.Start)
+	s.first, s.whatever = 1, true
+	if q.Start != (eventhub.Start{}) && q.Start.Kind != eventhub.StartEarliest {
+		before, gap, err := Begin(ctx, h.store, s.topic, q.Start)
+		if err == nil && gap != nil {
+			err = errGone(gap, &q.Start)
+		}
 		if err != nil {
 			return err
 		}
-		s.first = before + 1
+		s.first, s.whatever = before+1, false
 	}
 	if q.ToTS == 0 {
 		return nil
@@ -153,6 +159,14 @@ func (h *History) isWhole(ctx context.Context, s *stretch) error {
 
 func errNotWhole(topic string) error {
 	return eventhub.Wrap(eventhub.CodeUnknownID, store.ErrGone, "topic %q was deleted while it was read; not all of it was seen", topic)
+}
+
+// errGone says that a replay can not begin where it is to.
+func errGone(gap *eventhub.Gap, start *eventhub.Start) error {
+	if start.Kind == eventhub.StartTime {
+		return eventhub.Errorf(eventhub.CodeGone, "events of topic %q from the time %d on may have been removed: it begins at offset %d", gap.Topic, start.TS, gap.First)
+	}
+	return eventhub.Errorf(eventhub.CodeGone, "the events of topic %q after offset %d were removed: it begins at offset %d", gap.Topic, gap.After, gap.First)
 }
 
 // Life implements admin.History.
@@ -189,6 +203,11 @@ func (r *replay) read(ctx context.Context, s stretch) error {
 		if err := r.history.isWhole(ctx, &s); err != nil {
 			return err
 		}
+		if r.batch.Horizon > s.first && !s.whatever {
+			return eventhub.Errorf(eventhub.CodeGone, "the events of topic %q from offset %d on were removed before they were read: it begins at offset %d",
+				s.topic, s.first, r.batch.Horizon)
+		}
+		s.whatever = false
 		if len(r.batch.Items) == 0 {
 			return nil
 		}

@@ -228,3 +228,89 @@ func TestReplayOfWhatIsDeleted(t *testing.T) {
 		})
 	}
 }
+
+// TestReplayOfWhatIsRemoved: a place below the horizon is refused with the horizon; what is
+// there is replayed, erased events left out; what is removed before it is read, or between
+// two pages, ends the replay with an error, and never with less than there was.
+func TestReplayOfWhatIsRemoved(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		began := time.Now().UnixMilli()
+		for n := range 9 {
+			r.publishEvents(eventhub.Event{Topic: "t", ID: fmt.Sprint("e", n+1)})
+		}
+		r.publishEvents(eventhub.Event{Topic: "u"})
+		r.remove("t", 4, 6)
+		for _, tt := range []struct {
+			q    admin.ReplayQuery
+			want string // offsets, or a part of the message
+		}{
+			{admin.ReplayQuery{Topic: "t"}, "4 5 7 8 9"},
+			{admin.ReplayQuery{Topic: "t", Start: eventhub.Earliest}, "4 5 7 8 9"},
+			{admin.ReplayQuery{Topic: "t", Start: eventhub.FromOffset(4)}, "4 5 7 8 9"},
+			{admin.ReplayQuery{Topic: "t", Start: eventhub.FromOffset(3)}, `the events of topic "t" after offset 2 were removed: it begins at offset 4`},
+			{admin.ReplayQuery{Topic: "t", Start: eventhub.AfterID("e5")}, "7 8 9"},
+			{admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartTime, TS: began + 4000}}, "5 7 8 9"},
+			{admin.ReplayQuery{Topic: "t", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 7}}, `events of topic "t" from the time 7 on may have been removed: it begins at offset 4`},
+			{admin.ReplayQuery{Topic: "**", Start: eventhub.Start{Kind: eventhub.StartTime, TS: 7}}, `topic "t" from the time 7`},
+			{admin.ReplayQuery{Topic: "t", ToTS: began + 2000}, ""},
+		} {
+			var seen []string
+			err := r.history.Replay(bg, tt.q, func(_ string, item eventhub.Item) error {
+				seen = append(seen, fmt.Sprint(item.Offset))
+				return nil
+			})
+			if err == nil {
+				equal(t, fmt.Sprintf("%+v", tt.q), strings.Join(seen, " "), tt.want)
+				continue
+			}
+			if wantCode(t, err, eventhub.CodeGone); !strings.Contains(err.Error(), tt.want) || tt.want == "" || seen != nil {
+				t.Errorf("%+v visits %v and ends with %v; want %q", tt.q, seen, err, tt.want)
+			}
+		}
+		_, err := r.history.Event(bg, "t", "e2")
+		wantCode(t, err, eventhub.CodeUnknownID)
+		equal(t, "message", eventhub.AsError(err).Message, `there is no event "e2" in topic "t"; it may have been removed: the topic begins at offset 4`)
+		info, err := r.history.Topic(bg, "t")
+		if r.remove("t", 0, 9); err != nil {
+			t.Fatal(err)
+		}
+		after, err := r.history.Topic(bg, "t")
+		if err != nil || after.Head != 9 || after.HeadTS != info.HeadTS || after.HeadID != "" || after.FirstOffset != 4 {
+			t.Errorf("without its newest event the topic is %+v, %v; it was %+v", after, err, info)
+		}
+	})
+}
+
+// TestReplayIsOvertaken: while events are read the horizon passes what is to be read next.
+func TestReplayIsOvertaken(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		horizon uint64
+		whole   bool
+	}{{"what was visited", 3, true}, {"the next page", 7, false}, {"all that is left", 9, false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				large := []byte(`"` + strings.Repeat("x", replayBytes/3) + `"`) // a page has two or three
+				for range 8 {
+					r.commit(eventhub.Event{Topic: "t", Payload: large})
+				}
+				n := 0
+				err := r.history.Replay(bg, admin.ReplayQuery{Topic: "t"}, func(string, eventhub.Item) error {
+					if n++; n == 2 {
+						r.remove("t", tt.horizon)
+					}
+					return nil
+				})
+				if tt.whole {
+					if err != nil || n != 8 {
+						t.Errorf("%d events, %v; want all", n, err)
+					}
+					return
+				}
+				if wantCode(t, err, eventhub.CodeGone); n >= 8 || !strings.Contains(err.Error(), fmt.Sprintf("it begins at offset %d", tt.horizon)) {
+					t.Errorf("%d events, %v", n, err)
+				}
+			})
+		})
+	}
+}

@@ -81,6 +81,15 @@ func (r *rig) publishEvents(events ...eventhub.Event) {
 	}
 }
 
+// remove removes events of a topic: those below a horizon, and single ones.
+func (r *rig) remove(topic string, horizon uint64, erase ...uint64) {
+	r.t.Helper()
+	u := store.Unit{Topics: []store.TopicChange{{Topic: topic, Horizon: horizon, Erase: erase}}}
+	if err := r.store.Commit(bg, []*store.Unit{&u}, true); err != nil || u.Err != nil {
+		r.t.Fatal(err, u.Err)
+	}
+}
+
 func (r *rig) deleteTopic(topic string) {
 	r.t.Helper()
 	if err := r.store.DeleteTopic(bg, topic); err != nil {

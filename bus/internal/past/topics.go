@@ -71,17 +71,19 @@ func (h *History) Event(ctx context.Context, topic, id string) (eventhub.Item, e
 	if _, err := h.Topic(ctx, topic); err != nil {
 		return eventhub.Item{}, err
 	}
-	unknown := eventhub.Errorf(eventhub.CodeUnknownID, "there is no event %q in topic %q", id, topic)
+	unknown := func() error {
+		return eventhub.Errorf(eventhub.CodeUnknownID, "there is no event %q in topic %q%s", id, topic, MayBeGone(ctx, h.store, topic))
+	}
 	offset, err := h.store.Find(ctx, topic, id)
 	if errors.Is(err, store.ErrNotFound) {
-		return eventhub.Item{}, unknown
+		return eventhub.Item{}, unknown()
 	}
 	if err != nil {
 		return eventhub.Item{}, store.Failed(err, "look up event %q of topic %q", id, topic)
 	}
 	item, err := First(ctx, h.store, topic, offset)
 	if err == nil && item.Offset != offset {
-		err = unknown
+		err = unknown()
 	}
 	return item, err
 }
