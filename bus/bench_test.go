@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/store/memory"
 	"eventhub/store/pebble"
 )
@@ -17,13 +19,16 @@ var payload256 = fmt.Appendf(nil, `"%s"`, bytes.Repeat([]byte("x"), 254))
 
 // onDisk is a bus over the embedded store in a directory of the benchmark, with
 // an fsync for every commit.
-func onDisk(b *testing.B) *Bus {
+func onDisk(b *testing.B) *Bus { return onDiskWith(b, Options{}) }
+
+func onDiskWith(b *testing.B, o Options) *Bus {
 	b.Helper()
 	s, err := pebble.Open(pebble.Options{Dir: b.TempDir()})
 	if err != nil {
 		b.Fatal(err)
 	}
-	bus, err := New(Options{Store: s})
+	o.Store = s
+	bus, err := New(o)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -64,6 +69,48 @@ func BenchmarkPublish(b *testing.B) {
 			wg.Wait()
 			b.StopTimer()
 			b.ReportMetric(float64(b.N*len(events))/b.Elapsed().Seconds(), "events/s")
+		})
+	}
+}
+
+// BenchmarkPublishWithSettings is a publish to one after the other of 10,000 topics: without
+// settings, with those that publishing does not look at, and where each topic requires keys.
+func BenchmarkPublishWithSettings(b *testing.B) {
+	const topics = 10_000
+	name := func(i int) string { return fmt.Sprint("bench.t", i%topics) }
+	for _, tt := range []struct {
+		name     string
+		settings *admin.TopicSettings
+	}{
+		{"without", nil},
+		{"retention", &admin.TopicSettings{Retention: admin.Retention{Age: admin.Period(24 * time.Hour)}}},
+		{"keys", &admin.TopicSettings{KeyRequired: true}},
+	} {
+		b.Run(tt.name, func(b *testing.B) {
+			var o Options
+			for i := 0; i < topics && tt.settings != nil; i++ {
+				o.Topics = append(o.Topics, admin.SettingsEntry{Name: name(i), Settings: *tt.settings})
+			}
+			bus := onDiskWith(b, o)
+			events := make([]eventhub.Event, 100)
+			publish := func(i int) {
+				for j := range events {
+					events[j] = eventhub.Event{Topic: name(i*len(events) + j), Key: "k", Payload: payload256}
+				}
+				if _, err := bus.Publish(context.Background(), events...); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for i := range topics / len(events) { // creates the topics
+				publish(i)
+			}
+			b.ReportAllocs()
+			n := 0
+			for b.Loop() {
+				publish(n)
+				n++
+			}
+			b.ReportMetric(float64(n*len(events))/b.Elapsed().Seconds(), "events/s")
 		})
 	}
 }
