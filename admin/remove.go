@@ -1,6 +1,191 @@
 package admin
 
+import (
+	"context"
+	"fmt"
+
+	"eventhub"
+)
+
 // AuditTopic is where the hub notes what was erased, by whom and when: events whose payload is
-// an ErasedMark. The first one creates it. It keeps the newest ones, and nobody can remove
+// an EraseMark. The first one creates it. It keeps the newest ones, and nobody can remove
 // events of it.
 const AuditTopic = "system.audit"
+
+// Remover removes events before their time. What was removed is no longer shown, at once, and
+// is removed from the disk afterwards; its offsets are not given again. The topics of system
+// are the hub's own: CodeBadTopic. Its methods are safe for concurrent use.
+type Remover interface {
+	// Trim removes the events of a topic before a place, and returns what that means;
+	// without apply it only returns that. It is durable when Trim returns. CodeUnknownID if
+	// there is no such topic, or no event of that id; CodeBadRequest for a place above the
+	// head, or in time to come.
+	Trim(ctx context.Context, topic string, q TrimQuery, apply bool) (TrimPlan, error)
+
+	// Erase removes single events of a topic, with their dead letters and what is scheduled,
+	// and returns how many that are; without Apply it only returns that. Each part is
+	// durable when Erase returns, and the first one notes in AuditTopic who did it. Where it
+	// is interrupted, the same again goes on. CodeUnknownID if there is no such topic, or
+	// nothing to erase.
+	Erase(ctx context.Context, topic string, q EraseQuery) (EraseResult, error)
+
+	// PlanSettings returns what settings of that name would remove now, as far as topics
+	// would have them. Errors are those of SetTopic.
+	PlanSettings(ctx context.Context, name string, settings TopicSettings) (SettingsPlan, error)
+}
+
+// TrimQuery is a place in a topic: exactly one of its fields is set.
+type TrimQuery struct {
+	Before   uint64 // the first offset that is kept
+	BeforeTS int64  // epoch milliseconds: the first event committed then or later is kept
+	BeforeID string // the id of the first event that is kept
+	Keep     uint64 // how many of the newest events are kept
+}
+
+// Validate checks that exactly one field is set, to what it can be. The error has
+// CodeBadRequest.
+func (q *TrimQuery) Validate() error {
+	given := 0
+	for _, is := range []bool{q.Before != 0, q.BeforeTS != 0, q.BeforeID != "", q.Keep != 0} {
+		if is {
+			given++
+		}
+	}
+	switch {
+	case given != 1:
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%d of before, before_ts, before_id and keep are given; one of them is expected", given)
+	case q.BeforeTS < 0:
+		return eventhub.Errorf(eventhub.CodeBadRequest, "before_ts is %d; epoch milliseconds are not negative", q.BeforeTS)
+	case q.BeforeID != "":
+		return eventhub.ValidateID(q.BeforeID)
+	}
+	return nil
+}
+
+// TrimPlan says what a trim does, or would do.
+type TrimPlan struct {
+	Topic string `json:"topic"`
+	// From and Horizon are the first offset that is kept before and after; Head is the newest.
+	From    uint64 `json:"from"`
+	Horizon uint64 `json:"horizon"`
+	Head    uint64 `json:"head"`
+	// Events are removed, whose records have so many Bytes.
+	Events uint64 `json:"events"`
+	Bytes  uint64 `json:"bytes"`
+	// Groups are those that are not done with all of these events.
+	Groups []OvertakenGroup `json:"groups"`
+	// Applied says whether it was done.
+	Applied bool `json:"applied"`
+}
+
+// OvertakenGroup is a group that loses events which it is not done with.
+type OvertakenGroup struct {
+	Group string `json:"group"`
+	// Events are those above the cursor, also what was acked out of order.
+	Events uint64 `json:"events"`
+}
+
+// EraseQuery says which events to erase: exactly one of ID, Offset and Key is set.
+type EraseQuery struct {
+	ID     string
+	Offset uint64
+	// Key means all events of the key that there are when Erase is called.
+	Key string
+	// Limit is how many events are looked at, 1 to MaxErase; 0 means MaxErase. There may be more
+	// then (EraseResult.More).
+	Limit int
+	Apply bool
+	By    string // who asks, for the mark
+}
+
+// MaxErase bounds the events that one call of Erase looks at.
+const MaxErase = 10_000
+
+// Validate checks that one of the fields is set, to what it can be.
+func (q *EraseQuery) Validate() error {
+	given := 0
+	for _, is := range []bool{q.Offset != 0, q.ID != "", q.Key != ""} {
+		if is {
+			given++
+		}
+	}
+	switch {
+	case given != 1:
+		return eventhub.Errorf(eventhub.CodeBadRequest, "%d of id, offset and key are given; one of them is expected", given)
+	case q.Limit < 0 || q.Limit > MaxErase:
+		return eventhub.Errorf(eventhub.CodeBadRequest, "limit is %d; 1 to %d are allowed", q.Limit, MaxErase)
+	case len(q.Key) > eventhub.MaxKeyBytes:
+		return eventhub.Errorf(eventhub.CodeBadRequest, "the key has %d bytes; at most %d are allowed", len(q.Key), eventhub.MaxKeyBytes)
+	case q.ID != "":
+		return eventhub.ValidateID(q.ID)
+	}
+	return nil
+}
+
+// String says what is erased, as in "event of key \"ada\"".
+func (q *EraseQuery) String() string {
+	switch {
+	case q.ID != "":
+		return fmt.Sprintf("event %q", q.ID)
+	case q.Key != "":
+		return fmt.Sprintf("event of key %q", q.Key)
+	}
+	return fmt.Sprintf("event at offset %d", q.Offset)
+}
+
+// EraseResult says what was erased, or would be.
+type EraseResult struct {
+	Topic string `json:"topic"`
+	// Events of the topic, DeadLetters that hold one of them, Scheduled events.
+	Events      int `json:"events"`
+	DeadLetters int `json:"dead_letters"`
+	Scheduled   int `json:"scheduled"`
+	// Applied says whether it was done; More that the limit has left some.
+	Applied bool `json:"applied"`
+	More    bool `json:"more"`
+}
+
+// Add adds what another call has erased.
+func (r *EraseResult) Add(more EraseResult) {
+	r.Events += more.Events
+	r.DeadLetters += more.DeadLetters
+	r.Scheduled += more.Scheduled
+	r.Topic, r.Applied, r.More = more.Topic, more.Applied, more.More
+}
+
+// Total is how many there are.
+func (r *EraseResult) Total() int { return r.Events + r.DeadLetters + r.Scheduled }
+
+// EraseMark is the payload of an event in AuditTopic: who erased what. It has nothing of the
+// events but how they were named.
+type EraseMark struct {
+	Action string `json:"action"` // "erase"
+	By     string `json:"by"`
+	Topic  string `json:"topic"`
+	ID     string `json:"id,omitempty"`
+	Offset uint64 `json:"offset,omitempty"`
+	Key    string `json:"key,omitempty"`
+	// How many were erased in this step.
+	Events      int `json:"events"`
+	DeadLetters int `json:"dead_letters"`
+	Scheduled   int `json:"scheduled"`
+}
+
+// SettingsPlan says what settings would remove now.
+type SettingsPlan struct {
+	Name string `json:"name"`
+	// Matched is how many topics there are that would have the settings.
+	Matched int    `json:"matched"`
+	Events  uint64 `json:"events"`
+	Bytes   uint64 `json:"bytes"`
+	// Topics are those that would lose events, the first MaxPage by name.
+	Topics []TopicLoss `json:"topics"`
+}
+
+// TopicLoss is what one topic would lose.
+type TopicLoss struct {
+	Topic   string `json:"topic"`
+	Horizon uint64 `json:"horizon"`
+	Events  uint64 `json:"events"`
+	Bytes   uint64 `json:"bytes"`
+}

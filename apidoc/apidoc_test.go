@@ -61,6 +61,8 @@ var shown = map[string]any{
 	"TopicInfo": admin.TopicInfo{}, "GroupInfo": admin.GroupInfo{}, "GroupPattern": admin.GroupPattern{},
 	"MemberInfo": admin.MemberInfo{}, "Peer": eventhub.Peer{}, "Blocked": admin.Blocked{}, "Attempt": admin.Attempt{},
 	"InFlight": admin.InFlight{}, "EventGroup": admin.EventGroup{}, "Scheduled": admin.Scheduled{}, "SeekPlan": admin.SeekPlan{}, "SeekGap": admin.SeekGap{},
+	"TrimPlan": admin.TrimPlan{}, "OvertakenGroup": admin.OvertakenGroup{}, "EraseResult": admin.EraseResult{},
+	"SettingsPlan": admin.SettingsPlan{}, "TopicLoss": admin.TopicLoss{},
 	"Trace": admin.Trace{}, "TraceNode": admin.TraceNode{}, "TraceEdge": admin.TraceEdge{}, "Place": eventhub.Place{},
 	"DeadLetter": admin.DeadLetter{}, "RedriveMark": admin.RedriveMark{}, "RedriveResult": admin.RedriveResult{},
 	"TopicSettings": admin.TopicSettings{}, "SettingsSource": admin.SettingsSource{},

@@ -70,7 +70,7 @@ func (c *counts) commitDelays(u *store.Unit) {
 			c.scheduled++
 		}
 	}
-	if len(u.Appends) > 0 {
+	if len(u.Cancels) > 0 && len(u.Appends) > 0 && u.Appends[0].Topic == u.Cancels[0].Topic {
 		c.moved += uint64(len(u.Cancels))
 	} else {
 		c.cancelled += uint64(len(u.Cancels))

@@ -158,7 +158,7 @@ func (h *Hub) open() error {
 		Authenticate: func(ctx context.Context, token string, given bool) (rest.Access, error) {
 			p, err := h.verifier.Verify(ctx, token, given)
 			return rest.Access{Publisher: h.bus, Subscriber: h.bus, Puller: h.bus, Inspector: h.bus, Operator: h.bus, Scheduler: h.bus,
-				History: h.bus, Importer: h.bus, Backuper: h.bus, Redriver: h.bus, Settings: h.bus, Connections: h.gateway, Name: p.Name}, err
+				History: h.bus, Importer: h.bus, Backuper: h.bus, Redriver: h.bus, Remover: h.bus, Settings: h.bus, Connections: h.gateway, Name: p.Name}, err
 		},
 		Refused: h.refused("http"),
 		Open:    h.cfg.AuthToken == "",

@@ -20,9 +20,9 @@ import (
 const defaultLimit = 100
 
 func topicCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "topic", Short: "List and describe topics, and set what they keep"}
+	cmd := &cobra.Command{Use: "topic", Short: "List and describe topics, set what they keep, remove events"}
 	cmd.AddCommand(topicListCommand(), topicInfoCommand(), topicSetCommand(), topicShowCommand(), topicSettingsCommand(),
-		topicUnsetCommand(), topicRemoveCommand())
+		topicUnsetCommand(), topicTrimCommand(), topicEraseCommand(), topicRemoveCommand())
 	return cmd
 }
 

@@ -92,6 +92,7 @@ func topicSetCommand() *cobra.Command {
 	var r reach
 	var f settingsFlags
 	var version uint64
+	var dry bool
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Set what a topic keeps and takes",
@@ -100,13 +101,16 @@ for topics that exist and topics to come. They replace all that was stored under
 Of the names that match a topic the most exact one counts, with all its settings. A bound
 counts for what the topic has already.`,
 		Example: `  eventhub topic set orders.eu --retention-age 3d --retention-bytes 1GiB
+  eventhub topic set orders.eu --retention-age 3d --dry-run
   eventhub topic set 'orders.**' --key-required
   eventhub topic set orders.kept --keep-everything --if-version 0`,
 		Args: words("NAME"),
 	}
 	format := formatFlag(cmd, listFormats)
 	f.register(cmd)
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would be removed now")
 	versionFlag(cmd, &version)
+	cmd.MarkFlagsMutuallyExclusive("dry-run", "if-version")
 	r.register(cmd)
 	cmd.ValidArgsFunction = completeNames(&r, false, false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -122,6 +126,9 @@ counts for what the topic has already.`,
 			return err
 		}
 		defer adm.Close()
+		if dry {
+			return planSettings(cmd, &r, adm, format.Format, args[0], s)
+		}
 		entry, err := ask(cmd.Context(), &r, func(ctx context.Context) (admin.SettingsEntry, error) {
 			return adm.SetTopic(ctx, args[0], s, expected(cmd, &version))
 		})

@@ -57,6 +57,7 @@ type Access struct {
 	Importer    admin.Importer
 	Backuper    admin.Backuper
 	Redriver    admin.Redriver
+	Remover     admin.Remover
 	Settings    admin.Settings
 	Connections admin.Connections
 	// Name says who asks, and is kept with what was done; no secret.
@@ -174,6 +175,9 @@ func (a *API) resources() map[string]methods {
 		"/v1/topics/{topic}/groups/{group}/ack":      {"POST": ack},
 		"/v1/topics/{topic}/groups/{group}/nack":     {"POST": nack},
 		"/v1/topics/{topic}/groups/{group}/modack":   {"POST": modack},
+		"/v1/topics/{topic}/settings/plan":           {"POST": planSettings},
+		"/v1/topics/{topic}/trim":                    {"POST": trimTopic},
+		"/v1/topics/{topic}/erase":                   {"POST": eraseEvents},
 		"/v1/topics/{topic}/stream":                  {"GET": a.stream},
 		"/v1/topics/{topic}/scheduled/{id}":          {"DELETE": cancelScheduled},
 		"/v1/connections":                            {"GET": listConnections},

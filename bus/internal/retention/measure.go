@@ -9,7 +9,8 @@ import (
 )
 
 // Below counts the events of a topic from an offset up to, but not including, another one.
-// After so many calls of the store it ends early: reached is up to where it has counted.
+// After so many calls of the store, unless that is negative, it ends early: reached is up to
+// where it has counted.
 func Below(ctx context.Context, s store.Retention, topic string, from, to uint64, calls int) (u store.Usage, reached uint64, err error) {
 	// The offsets between are at least as many as the events. Where the store finds so many
 	// only beyond, there are gaps, and fewer are asked for.

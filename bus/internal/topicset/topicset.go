@@ -318,6 +318,32 @@ func (s *Set) Write(name string, settings admin.TopicSettings, match *uint64) (*
 	return s.job(name, &settings, match), nil
 }
 
+// Plan checks the settings of an entry as Write and its commit do, and returns which topics
+// would have them.
+func (s *Set) Plan(name string, settings admin.TopicSettings) (applies func(topic string) bool, err error) {
+	c, err := s.Write(name, settings, nil)
+	if err != nil {
+		return nil, err
+	}
+	now := s.table.Load()
+	if now == nil {
+		now = &table{matches: new(matches)}
+	}
+	if err := c.mayChange(now.entries[name]); err != nil {
+		return nil, err
+	}
+	next := now.change(name)
+	if next.entries == nil {
+		next.entries = make(map[string]*admin.SettingsEntry)
+	}
+	e := &admin.SettingsEntry{Name: name, Source: admin.SourceStored, Settings: settings}
+	if err := next.add(e); err != nil {
+		return nil, err
+	}
+	next.matches = new(matches) // its own: this table never counts
+	return func(topic string) bool { return next.lookup(topic) == e }, nil
+}
+
 // Remove returns the job that removes a stored entry.
 func (s *Set) Remove(name string, match *uint64) (*Change, error) {
 	if err := admin.ValidateSettingsName(name); err != nil {

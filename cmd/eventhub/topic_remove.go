@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"eventhub"
+	"eventhub/admin"
+	"eventhub/client"
+	"eventhub/cmd/eventhub/internal/output"
+	"eventhub/internal/when"
+)
+
+// trimForms says what --before takes.
+const trimForms = "an offset, id:ID, a time (2026-01-31T15:04:05Z) or a duration (7d, 1h30m)"
+
+// trimPlace reads a place of --before.
+func trimPlace(text string, now time.Time) (q admin.TrimQuery, err error) {
+	if id, ok := strings.CutPrefix(text, "id:"); ok {
+		if err := eventhub.ValidateID(id); err != nil {
+			return q, fmt.Errorf("--before %q: %s", text, eventhub.AsError(err).Message)
+		}
+		return admin.TrimQuery{BeforeID: id}, nil
+	}
+	if n, err := strconv.ParseUint(strings.TrimPrefix(text, "offset:"), 10, 64); err == nil {
+		if n == 0 || n > eventhub.MaxOffset {
+			return q, fmt.Errorf("--before is offset %d; 1 to %d are allowed", n, uint64(eventhub.MaxOffset))
+		}
+		return admin.TrimQuery{Before: n}, nil
+	}
+	ms, err := when.Parse(text, now)
+	if err != nil {
+		return q, fmt.Errorf("--before is %.48q; %s is expected", text, trimForms)
+	}
+	return admin.TrimQuery{BeforeTS: ms}, nil
+}
+
+// yesAsApply takes --yes for --apply: it is what other commands that remove something have.
+func yesAsApply(cmd *cobra.Command, apply *bool) {
+	cmd.Flags().BoolVarP(apply, "yes", "y", false, "as --apply")
+	_ = cmd.Flags().MarkHidden("yes") // the line above defines it
+}
+
+func topicTrimCommand() *cobra.Command {
+	var r reach
+	var before string
+	var apply bool
+	var q admin.TrimQuery
+	cmd := &cobra.Command{
+		Use:   "trim TOPIC {--before PLACE | --keep N}",
+		Short: "Remove the events of a topic before a place",
+		Long: `Says what removing the events before a place would mean, and with --apply removes them for
+good. Which groups are not done with them is part of what it says: these never get them, and are
+notified of what they miss. Offsets are not given again.
+
+--before is the first event that is kept: ` + trimForms + `.`,
+		Example: `  eventhub topic trim orders --before 7d
+  eventhub topic trim orders --before 1200 --apply
+  eventhub topic trim orders --keep 1000000 --apply`,
+		Args: func(cmd *cobra.Command, args []string) (err error) {
+			if err := words("TOPIC")(cmd, args); err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("keep") {
+				if q.Keep == 0 {
+					return errors.New("--keep is 0; at least 1 is needed; --before removes everything up to a place")
+				}
+				return nil
+			}
+			if before == "" {
+				return errors.New("--before or --keep is missing: --before is " + trimForms)
+			}
+			q, err = trimPlace(before, time.Now())
+			return err
+		},
+	}
+	format := formatFlag(cmd, listFormats)
+	cmd.Flags().StringVar(&before, "before", "", "the first event that is kept: an offset, id:ID, a time or a duration")
+	cmd.Flags().Uint64Var(&q.Keep, "keep", 0, "how many of the newest events are kept")
+	cmd.MarkFlagsMutuallyExclusive("before", "keep")
+	applyFlag(cmd, &apply)
+	yesAsApply(cmd, &apply)
+	r.register(cmd)
+	cmd.ValidArgsFunction = completeNames(&r, false, false)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		adm, err := r.admin(cmd)
+		if err != nil {
+			return err
+		}
+		defer adm.Close()
+		plan, err := ask(cmd.Context(), &r, func(ctx context.Context) (admin.TrimPlan, error) { return adm.Trim(ctx, args[0], q, apply) })
+		if err != nil {
+			return err
+		}
+		out := results(cmd)
+		err = output.Document(out, format.Format, plan, func(w io.Writer) error { return describeTrim(w, out.Color, &plan) })
+		if err == nil && !plan.Applied {
+			fmt.Fprintln(cmd.ErrOrStderr(), "Nothing was changed. The same with --apply removes the events.")
+		}
+		return err
+	}
+	return cmd
+}
+
+func describeTrim(w io.Writer, color bool, p *admin.TrimPlan) error {
+	removed, overtaken := "no", []string{}
+	if p.Applied {
+		removed = "yes"
+	}
+	for _, g := range p.Groups {
+		overtaken = append(overtaken, fmt.Sprintf("%s (%s)", g.Group, output.Things(g.Events, "event")))
+	}
+	if len(overtaken) == 0 {
+		overtaken = append(overtaken, "none")
+	}
+	return output.Fields(w, color, []output.Field{
+		{Name: "Topic", Value: p.Topic},
+		{Name: "First offset", Value: fmt.Sprintf("%d, to be %d", p.From, p.Horizon)},
+		{Name: "Head", Value: strconv.FormatUint(p.Head, 10)},
+		{Name: "Events", Value: fmt.Sprintf("%s, %s", output.Things(p.Events, "event"), bytesText(p.Bytes))},
+		{Name: "Groups not done", Value: strings.Join(overtaken, ", ")},
+		{Name: "Removed", Value: removed},
+	})
+}
+
+func topicEraseCommand() *cobra.Command {
+	var r reach
+	var q admin.EraseQuery
+	cmd := &cobra.Command{
+		Use:   "erase TOPIC {--id ID | --offset N | --key KEY}",
+		Short: "Remove an event, or all events of a key, for good",
+		Long: `Says how many events would go, and with --apply removes them for good before their time:
+the event of an id or at an offset, or all events of a key, with the dead letters that hold
+them and what is scheduled. The offsets stay empty. The topic system.audit has who did it.
+
+Copies elsewhere, as in backups and exports, are not touched. An interrupt ends it; the
+same command again goes on.`,
+		Example: `  eventhub topic erase orders --id 0199a1f9-731b-7d16-b8f6-fb271d31714f
+  eventhub topic erase orders --offset 17 --apply
+  eventhub topic erase customers --key customer-7 --apply`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := words("TOPIC")(cmd, args); err != nil {
+				return err
+			}
+			if err := q.Validate(); err != nil {
+				return errors.New(eventhub.AsError(err).Message)
+			}
+			return nil
+		},
+	}
+	format := formatFlag(cmd, listFormats)
+	flags := cmd.Flags()
+	flags.StringVar(&q.ID, "id", "", "the event of this id")
+	flags.Uint64Var(&q.Offset, "offset", 0, "the event at this offset")
+	flags.StringVar(&q.Key, "key", "", "all events of this key")
+	cmd.MarkFlagsMutuallyExclusive("id", "offset", "key")
+	cmd.MarkFlagsOneRequired("id", "offset", "key")
+	applyFlag(cmd, &q.Apply)
+	yesAsApply(cmd, &q.Apply)
+	r.register(cmd)
+	cmd.ValidArgsFunction = completeNames(&r, false, false)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		adm, err := r.admin(cmd)
+		if err != nil {
+			return err
+		}
+		defer adm.Close()
+		result, err := eraseAll(cmd, &r, adm, args[0], q)
+		if err != nil {
+			return err
+		}
+		out := results(cmd)
+		err = output.Document(out, format.Format, result, func(w io.Writer) error { return describeErasure(w, out.Color, &result) })
+		if err == nil && !result.Applied {
+			fmt.Fprintln(cmd.ErrOrStderr(), "Nothing was changed. The same with --apply erases them.")
+		}
+		return err
+	}
+	return cmd
+}
+
+// eraseAll erases in as many calls as it takes, and shows on a terminal how far it is.
+func eraseAll(cmd *cobra.Command, r *reach, adm *client.Admin, topic string, q admin.EraseQuery) (all admin.EraseResult, err error) {
+	shows := output.IsTerminal(cmd.ErrOrStderr())
+	for {
+		part, err := ask(cmd.Context(), r, func(ctx context.Context) (admin.EraseResult, error) { return adm.Erase(ctx, topic, q) })
+		switch {
+		case err != nil && all.Total() > 0 && eventhub.ErrorCode(err) == eventhub.CodeUnknownID:
+			all.More = false // the call before has erased the last ones
+			return all, nil
+		case err != nil && all.Total() > 0:
+			return all, fmt.Errorf("%w; %d were erased. The same command again goes on", err, all.Total())
+		case err != nil:
+			return all, err
+		}
+		all.Add(part)
+		if !q.Apply || !part.More {
+			return all, nil
+		}
+		if shows {
+			fmt.Fprintf(cmd.ErrOrStderr(), "\rerased %s", output.Count(all.Total()))
+		}
+	}
+}
+
+// bytesText writes a size in its largest unit, with one digit after the point.
+func bytesText(n uint64) string {
+	const units = "KMGT"
+	if n < 1<<10 {
+		return output.Things(n, "byte")
+	}
+	size, unit := float64(n)/(1<<10), 0
+	for size >= 1<<10 && unit < len(units)-1 {
+		size /= 1 << 10
+		unit++
+	}
+	return fmt.Sprintf("%.1f %ciB", size, units[unit])
+}
+
+func describeErasure(w io.Writer, color bool, e *admin.EraseResult) error {
+	erased := "no"
+	if e.Applied {
+		erased = "yes"
+	}
+	more := ""
+	if e.More {
+		more = " at least"
+	}
+	return output.Fields(w, color, []output.Field{
+		{Name: "Topic", Value: e.Topic},
+		{Name: "Events", Value: output.Count(e.Events) + more},
+		{Name: "Dead letters", Value: output.Count(e.DeadLetters) + more},
+		{Name: "Scheduled", Value: output.Count(e.Scheduled) + more},
+		{Name: "Erased", Value: erased},
+	})
+}
+
+// planSettings prints what settings would remove.
+func planSettings(cmd *cobra.Command, r *reach, adm *client.Admin, format output.Format, name string, settings admin.TopicSettings) error {
+	plan, err := ask(cmd.Context(), r, func(ctx context.Context) (admin.SettingsPlan, error) {
+		return adm.PlanSettings(ctx, name, settings)
+	})
+	if err != nil {
+		return err
+	}
+	out := results(cmd)
+	err = output.Document(out, format, plan, func(w io.Writer) error {
+		fields := []output.Field{
+			{Name: "Name", Value: plan.Name},
+			{Name: "Topics", Value: output.Things(plan.Matched, "topic") + " now"},
+			{Name: "Would remove", Value: fmt.Sprintf("%s, %s", output.Things(plan.Events, "event"), bytesText(plan.Bytes))},
+		}
+		for _, t := range plan.Topics {
+			fields = append(fields, output.Field{Name: "  of " + t.Topic, Value: fmt.Sprintf("%s, %s; the first offset would be %d",
+				output.Things(t.Events, "event"), bytesText(t.Bytes), t.Horizon)})
+		}
+		return output.Fields(w, out.Color, fields)
+	})
+	if err == nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), "Nothing was changed. The same without --dry-run sets it.")
+	}
+	return err
+}
