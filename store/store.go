@@ -280,6 +280,15 @@ type TopicChange struct {
 	// above the present one changes nothing, and one that is more than one above the last
 	// offset given counts as that.
 	Horizon uint64
+	// Compacted is the offset up to which the topic keeps only the newest event of each key,
+	// and the events without one: of the others, those at or below it, nothing is left once
+	// Retention.Compact is done, and until then any of them may be gone. It only goes up; more
+	// than the last offset given counts as that.
+	Compacted uint64
+	// Tombstones is the offset up to which an event with a key and the payload null is not
+	// kept either, where it is the newest of its key up to Compacted. It only goes up; more
+	// than Compacted counts as that.
+	Tombstones uint64
 	// Erase are the offsets of events that are removed. No event at one is no error. At most
 	// MaxErase.
 	Erase []uint64
@@ -419,6 +428,8 @@ type TopicInfo struct {
 	Head uint64
 	// Horizon is the first offset that is kept: 1 where nothing was removed from below.
 	Horizon uint64
+	// Compacted and Tombstones are the marks of TopicChange; 0 where there are none.
+	Compacted, Tombstones uint64
 	// LastTime is the highest commit time of its events, also of those that were removed;
 	// 0 where there never was one.
 	LastTime int64
@@ -495,6 +506,12 @@ type Retention interface {
 	// With a bound it may count somewhat more than is needed, at most an event or a
 	// thousandth. A topic that is not there has no events.
 	Measure(ctx context.Context, topic string, from uint64, until Usage) (u Usage, next uint64, done bool, err error)
+
+	// Compact removes some of what TopicChange.Compacted and Tombstones leave over, and says
+	// how much, and whether that was all up to these marks. It works on what came above the
+	// marks before, once, and does little in one call. It may be called during Commits and
+	// Starts, which do not wait for it. An error is of what could not be read, or has ErrBroken.
+	Compact(ctx context.Context, topic string) (u Usage, done bool, err error)
 }
 
 // Usage is an amount of events: how many, and the bytes of their records.

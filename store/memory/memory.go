@@ -77,6 +77,8 @@ type topic struct {
 	head     uint64 // of the last event, also of one that was removed
 	lastTime int64  // likewise
 	horizon  uint64 // the first offset that is kept
+
+	compacted, tombstones uint64
 }
 
 // group is a group's header and its parts.
@@ -91,7 +93,7 @@ type partName struct {
 }
 
 func (t *topic) info(name string) store.TopicInfo {
-	return store.TopicInfo{Name: name, Head: t.head, Horizon: t.horizon, LastTime: t.lastTime, Life: t.life}
+	return store.TopicInfo{Name: name, Head: t.head, Horizon: t.horizon, Compacted: t.compacted, Tombstones: t.tombstones, LastTime: t.lastTime, Life: t.life}
 }
 
 // last returns the highest offset given under the topic's name.

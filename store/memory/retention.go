@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"eventhub/internal/record/layout"
 	"eventhub/store"
 )
 
@@ -32,24 +33,64 @@ func (s *Store) remove(ch *store.TopicChange, now int64) {
 		t.horizon = horizon
 		n := t.from(horizon)
 		for _, item := range t.events[:n] {
-			s.forgetEvent(ch, t, item, now)
+			s.forgetEvent(ch.Topic, t, item, ch.ForgetIDs, now)
 		}
 		t.events = slices.Clone(t.events[n:])
 	}
+	t.compacted = max(t.compacted, min(ch.Compacted, t.last()))
+	t.tombstones = max(t.tombstones, min(ch.Tombstones, t.compacted))
 	for _, offset := range ch.Erase {
 		if i := t.from(offset); i < len(t.events) && t.events[i].Offset == offset {
-			s.forgetEvent(ch, t, t.events[i], now)
+			s.forgetEvent(ch.Topic, t, t.events[i], ch.ForgetIDs, now)
 			t.events = slices.Delete(slices.Clone(t.events), i, i+1)
 		}
 	}
 }
 
+// Compact implements store.Retention: all at once.
+func (s *Store) Compact(ctx context.Context, topic string) (u store.Usage, done bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return u, false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return u, false, store.ErrClosed
+	}
+	t := s.topics[topic]
+	if t == nil {
+		return u, true, nil
+	}
+	now := s.now().UnixMilli()
+	t.events = slices.DeleteFunc(slices.Clone(t.events), func(item store.Item) bool {
+		if !t.isSuperseded(item) {
+			return false
+		}
+		u.Events++
+		u.Bytes += uint64(len(item.Record))
+		s.forgetEvent(topic, t, item, false, now)
+		return true
+	})
+	return u, true, nil
+}
+
+// isSuperseded reports whether an event is one that compaction removes. Of one key they come
+// in the order of their offsets, and each goes from the list of the key's.
+func (t *topic) isSuperseded(item store.Item) bool {
+	key, ok := t.keyOf[item.Offset]
+	if !ok || item.Offset > t.compacted {
+		return false
+	}
+	newer := slices.ContainsFunc(t.keys[key], func(offset uint64) bool { return offset > item.Offset && offset <= t.compacted })
+	return newer || item.Offset <= t.tombstones && layout.IsTombstone(item.Record)
+}
+
 // forgetEvent removes an event from all indexes. Ids that the store made are not remembered.
-func (s *Store) forgetEvent(ch *store.TopicChange, t *topic, item store.Item, now int64) {
+func (s *Store) forgetEvent(topic string, t *topic, item store.Item, forgetID bool, now int64) {
 	s.bytes -= uint64(len(item.Record))
 	id := string(item.Record.ID())
 	delete(t.ids, id)
-	if !ch.ForgetIDs && !t.made[item.Offset] {
+	if !forgetID && !t.made[item.Offset] {
 		t.gone[id] = goneID{offset: item.Offset, until: now + store.IDsKept.Milliseconds()}
 	}
 	delete(t.made, item.Offset)
@@ -60,7 +101,7 @@ func (s *Store) forgetEvent(ch *store.TopicChange, t *topic, item store.Item, no
 			delete(t.keys, key)
 		}
 	}
-	at := store.Place{Topic: ch.Topic, Offset: item.Offset}
+	at := store.Place{Topic: topic, Offset: item.Offset}
 	for _, l := range []links{s.effects, s.correlated} {
 		l.forget(func(p store.Place) bool { return p == at })
 	}

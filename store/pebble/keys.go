@@ -33,6 +33,7 @@ import (
 //	                                     → empty                 an event with that value
 //	'h' topic id (4)                     → horizon, last offset and its commit time (uvarints)
 //	                                                             the marks of a topic
+//	'v' topic id (4)                     → …                     how far its compaction is, see compact.go
 //	'w' topic id (4) kind (1) offset (8) → …                     what is to be swept, see removed.go
 //	'q' due (8) topic id (4) offset (8) → ids                    that are remembered, see sweepids.go
 //

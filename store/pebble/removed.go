@@ -39,8 +39,9 @@ const (
 
 // removed is never changed. nil hides nothing.
 type removed struct {
-	horizon uint64   // the first offset that is kept
-	erased  []uint64 // the offsets above it, in order, whose events are to be swept
+	horizon         uint64   // the first offset that is kept
+	erased          []uint64 // the offsets above it, in order, whose events are to be swept
+	compactionMarks          // these hide nothing
 }
 
 // from returns the first offset that is kept.
@@ -49,6 +50,14 @@ func (r *removed) from() uint64 {
 		return 1
 	}
 	return r.horizon
+}
+
+// compaction returns the marks of the compaction.
+func (r *removed) compaction() compactionMarks {
+	if r == nil {
+		return compactionMarks{}
+	}
+	return r.compactionMarks
 }
 
 // hides reports whether no read shows the event at an offset.
@@ -62,7 +71,7 @@ func (r *removed) hides(offset uint64) bool {
 
 // with returns what is removed after a change as well.
 func (r *removed) with(horizon uint64, erase []uint64) *removed {
-	next := removed{horizon: max(r.from(), horizon)}
+	next := removed{horizon: max(r.from(), horizon), compactionMarks: r.compaction()}
 	if r != nil {
 		next.erased = r.erased
 	}
@@ -77,7 +86,7 @@ func (r *removed) with(horizon uint64, erase []uint64) *removed {
 // without returns what is removed when the events at some offsets are gone.
 func (r *removed) without(erased []uint64) *removed {
 	gone := slices.Sorted(slices.Values(erased))
-	next := removed{horizon: r.horizon, erased: make([]uint64, 0, len(r.erased))}
+	next := removed{horizon: r.horizon, compactionMarks: r.compactionMarks, erased: make([]uint64, 0, len(r.erased))}
 	for _, offset := range r.erased {
 		if _, is := slices.BinarySearch(gone, offset); !is {
 			next.erased = append(next.erased, offset)
@@ -106,6 +115,7 @@ type marks struct {
 	horizon  uint64
 	last     uint64
 	lastTime int64
+	compactionMarks
 }
 
 func appendMarksKey(dst []byte, id uint32) []byte {
@@ -115,12 +125,14 @@ func appendMarksKey(dst []byte, id uint32) []byte {
 func (m marks) append(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, m.horizon)
 	dst = binary.AppendUvarint(dst, m.last)
-	return binary.AppendUvarint(dst, uint64(m.lastTime))
+	dst = binary.AppendUvarint(dst, uint64(m.lastTime))
+	dst = binary.AppendUvarint(dst, m.compacted)
+	return binary.AppendUvarint(dst, m.tombstones)
 }
 
 // decodeMarks passes what comes after the numbers that it knows.
 func decodeMarks(v []byte) (m marks, err error) {
-	var numbers [3]uint64
+	var numbers [5]uint64
 	rest := v
 	for i := range numbers {
 		n := 0
@@ -129,7 +141,7 @@ func decodeMarks(v []byte) (m marks, err error) {
 		}
 		rest = rest[n:]
 	}
-	return marks{horizon: numbers[0], last: numbers[1], lastTime: int64(numbers[2])}, nil
+	return marks{numbers[0], numbers[1], int64(numbers[2]), compactionMarks{numbers[3], numbers[4]}}, nil
 }
 
 func appendSweepKey(dst []byte, id uint32, kind byte, offset uint64) []byte {
@@ -172,7 +184,9 @@ func (s *Store) loadMarks(t *topic) (m marks, err error) {
 	for valid := iter.First(); valid; valid = iter.Next() {
 		erased = append(erased, keyTail(iter.Key()))
 	}
-	t.removed.Store((*removed)(nil).with(m.horizon, erased))
+	r := (*removed)(nil).with(m.horizon, erased)
+	r.compactionMarks = m.compactionMarks
+	t.removed.Store(r)
 	return m, iter.Error()
 }
 
@@ -210,6 +224,8 @@ func (c *commit) remove(ch *store.TopicChange) {
 		return offset > t.last || before.hides(offset)
 	})
 	t.removing = before.with(horizon, erase)
+	t.removing.compacted = max(t.removing.compacted, min(ch.Compacted, t.last))
+	t.removing.tombstones = max(t.removing.tombstones, min(ch.Tombstones, t.removing.compacted))
 	value := appendSweepValue(nil, c.now, ch.ForgetIDs)
 	if horizon > before.from() {
 		_ = c.batch.Set(appendSweepKey(nil, t.id, sweepTrim, horizon), value, nil) // a batch takes what fits in memory
@@ -231,7 +247,7 @@ type newRemoval struct {
 // writeMarks writes those of the topics of which the commit removes something.
 func (c *commit) writeMarks() {
 	for _, t := range c.changed {
-		m := marks{horizon: t.removing.from(), last: t.end, lastTime: t.lastTime}
+		m := marks{t.removing.from(), t.end, t.lastTime, t.removing.compactionMarks}
 		_ = c.batch.Set(appendMarksKey(nil, t.id), m.append(nil), nil)
 	}
 }

@@ -59,6 +59,7 @@ type Store struct {
 	baseFloor   uint64
 	mostDeleted int // rows
 	sweepRange  int // bytes
+	compactStep int // bytes
 	// lastDelay is the highest Seq that was given to a delayed event; no higher one than
 	// delayFloor is given before that is on disk.
 	lastDelay, delayFloor uint64
@@ -111,6 +112,7 @@ func Open(o Options) (*Store, error) {
 		mostMemory: uint64(p.MemTableStopWritesThreshold) * p.MemTableSize, mostSublevels: p.L0StopWritesThreshold,
 		mostDeleted: max(mostDeleted, o.MaxTopics),
 		sweepRange:  sweepRange,
+		compactStep: compactStep,
 		mostLogs:    p.MemTableStopWritesThreshold + 3}
 	s.commit.init(s)
 	// Pebble begins the log of a new database, and of one whose format it has

@@ -183,7 +183,7 @@ type sweepStep struct {
 }
 
 // restTags begin what else there is under a number.
-var restTags = []byte{tagKey, tagGroup, tagPart, tagMarks, tagSweep}
+var restTags = []byte{tagKey, tagGroup, tagPart, tagMarks, tagSweep, tagCompaction}
 
 func (p *sweepStep) hasRoom() bool {
 	return p.read < sweepBytes && p.batch.Count() < sweepKeys

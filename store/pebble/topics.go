@@ -52,6 +52,8 @@ func (t *topic) life() uint64 { return uint64(t.id) }
 func (t *topic) info() store.TopicInfo {
 	info := store.TopicInfo{Name: t.name, Head: t.head.Load(), Horizon: t.removed.Load().from(), Life: t.life()}
 	info.LastTime = t.headTime.Load() // the head first: its time comes before it
+	marks := t.removed.Load().compaction()
+	info.Compacted, info.Tombstones = marks.compacted, marks.tombstones
 	return info
 }
 

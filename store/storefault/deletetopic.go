@@ -28,3 +28,12 @@ func (s *Store) Measure(ctx context.Context, topic string, from uint64, until st
 	})
 	return u, next, done, err
 }
+
+// Compact implements store.Retention.
+func (s *Store) Compact(ctx context.Context, topic string) (u store.Usage, done bool, err error) {
+	err = s.enter(Call{Op: Compact, Topic: topic}, func() error {
+		u, done, err = s.backend.Compact(ctx, topic)
+		return err
+	})
+	return u, done, err
+}

@@ -54,6 +54,7 @@ const (
 	Effects      Op = "Effects"
 	Correlated   Op = "Correlated"
 	Measure      Op = "Measure"
+	Compact      Op = "Compact"
 	Checkpoint   Op = "Checkpoint"
 	Size         Op = "Size"
 	Space        Op = "Space"

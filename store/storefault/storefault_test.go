@@ -100,6 +100,10 @@ var reads = []call{
 		_, _, _, err := s.Measure(context.Background(), "t", 1, store.Usage{})
 		return err
 	}},
+	{storefault.Compact, func(s store.Store) error {
+		_, _, err := s.Compact(context.Background(), "t")
+		return err
+	}},
 	{storefault.Checkpoint, func(s store.Store) error {
 		if err := s.Checkpoint(context.Background(), "copy"); !errors.Is(err, store.ErrUnsupported) {
 			return err // the backend's own answer is as good as none

@@ -74,6 +74,7 @@ func everyMethod(t failer, ctx context.Context, s store.Store) map[string]error 
 	_, errs["Effects"] = s.Effects(ctx, "a", nowhere, 1)
 	_, errs["Correlated"] = s.Correlated(ctx, "a", nowhere, 1)
 	_, _, _, errs["Measure"] = s.Measure(ctx, "t", 1, store.Usage{})
+	_, _, errs["Compact"] = s.Compact(ctx, "t")
 	errs["Checkpoint"] = s.Checkpoint(ctx, "copy")
 	_, errs["Sweep"] = s.Sweep(ctx)
 	errs["Shrink"] = s.Shrink(ctx)

@@ -53,8 +53,10 @@ type modelTopic struct {
 	lastTime int64
 	horizon  uint64
 	gone     map[string]modelGone // ids of events that were removed
-	events   []modelEvent
-	groups   map[string]modelGroup
+
+	compacted, tombstones uint64
+	events                []modelEvent
+	groups                map[string]modelGroup
 }
 
 type modelGroup struct {
@@ -92,6 +94,7 @@ func testModel(t *testing.T, factory Factory) {
 			"delayed": m.readDelays,
 			"sweep":   m.sweep,
 			"measure": m.measure,
+			"compact": m.compact,
 			"check":   m.check,
 			"reopen": func(rt *rapid.T) {
 				// A store that forgets would hardly ever hold anything.
@@ -157,6 +160,9 @@ func (m *model) drawUnit(rt *rapid.T) *store.Unit {
 		a := newAppend(topic, id, key, rapid.Int64Range(0, 1).Draw(rt, "ts"))
 		if isNew {
 			a.ID, a.NewID = "", true
+		}
+		if !isNew && rapid.IntRange(0, 3).Draw(rt, "tombstone") == 0 {
+			a = tombstone(topic, id, key)
 		}
 		drawLinks(rt, &a)
 		u.Appends = append(u.Appends, a)
@@ -366,7 +372,7 @@ func (m *model) check(rt *rapid.T) {
 	for _, name := range modelTopics {
 		t := m.topics[name]
 		if t != nil {
-			infos = append(infos, store.TopicInfo{Name: name, Head: t.head, Horizon: t.horizon, LastTime: t.lastTime})
+			infos = append(infos, store.TopicInfo{Name: name, Head: t.head, Horizon: t.horizon, Compacted: t.compacted, Tombstones: t.tombstones, LastTime: t.lastTime})
 		}
 		m.checkTopic(rt, name, m.events(name))
 		m.checkGroups(rt, name, t)

@@ -1,7 +1,9 @@
 package storetest
 
 import (
+	"context"
 	"slices"
+	"strings"
 
 	"eventhub/store"
 
@@ -30,6 +32,10 @@ func (m *model) drawRemovals(rt *rapid.T, u *store.Unit) {
 			if rapid.Bool().Draw(rt, "trim") {
 				ch.Horizon = rapid.Uint64Range(0, m.last[ch.Topic]+2).Draw(rt, "horizon")
 			}
+			if rapid.Bool().Draw(rt, "compact") {
+				ch.Compacted = rapid.Uint64Range(0, m.last[ch.Topic]+2).Draw(rt, "compacted")
+				ch.Tombstones = rapid.Uint64Range(0, ch.Compacted+2).Draw(rt, "tombstones")
+			}
 			ch.Erase = rapid.SliceOfN(rapid.Uint64Range(0, m.last[ch.Topic]+1), 0, 3).Draw(rt, "erase")
 		}
 		u.Topics = append(u.Topics, ch)
@@ -49,6 +55,8 @@ func (m *model) applyRemovals(u *store.Unit) {
 	for _, ch := range u.Topics {
 		t := m.topics[ch.Topic]
 		t.horizon = max(t.horizon, min(ch.Horizon, m.last[ch.Topic]+1))
+		t.compacted = max(t.compacted, min(ch.Compacted, m.last[ch.Topic]))
+		t.tombstones = max(t.tombstones, min(ch.Tombstones, t.compacted))
 		t.events = slices.DeleteFunc(t.events, func(e modelEvent) bool {
 			if e.Offset >= t.horizon && !slices.Contains(ch.Erase, e.Offset) {
 				return false
@@ -109,4 +117,54 @@ func (m *model) measure(rt *rapid.T) {
 	if next < end {
 		rt.Fatalf("Measure(%q, %d, %+v) ended at %d; want %d", topic, from, until, next, end)
 	}
+}
+
+// compact compacts a topic, or a little of it: then the model takes the store's word for what
+// is still there of what may go.
+func (m *model) compact(rt *rapid.T) {
+	topic := rapid.SampledFrom(modelTopics).Draw(rt, "topic")
+	done := false
+	for steps := rapid.SampledFrom([]int{1, 2, 1 << 20}).Draw(rt, "steps"); steps > 0 && !done; steps-- {
+		var err error
+		if _, done, err = m.env.Compact(context.Background(), topic); err != nil {
+			rt.Fatalf("Compact(%q): %v", topic, err)
+		}
+	}
+	t := m.topics[topic]
+	if t == nil {
+		return
+	}
+	kept := make(map[uint64]bool)
+	for _, r := range m.env.readAll(rt, topic) {
+		kept[r.Offset] = !done
+	}
+	superseded := t.superseded()
+	t.events = slices.DeleteFunc(t.events, func(e modelEvent) bool {
+		if !superseded[e.Offset] || kept[e.Offset] {
+			return false
+		}
+		t.gone[e.id] = modelGone{offset: e.Offset, may: slices.Contains(m.made, e.id)}
+		return true
+	})
+}
+
+// superseded returns the offsets of the events that compaction removes.
+func (t *modelTopic) superseded() map[uint64]bool {
+	gone := make(map[uint64]bool)
+	newest := make(map[string]modelEvent)
+	for _, e := range t.events {
+		if e.key == "" || e.Offset > t.compacted {
+			continue
+		}
+		if before, ok := newest[e.key]; ok {
+			gone[before.Offset] = true
+		}
+		newest[e.key] = e
+	}
+	for _, e := range newest {
+		if e.Offset <= t.tombstones && strings.HasSuffix(e.Record, `"payload":null}`) {
+			gone[e.Offset] = true
+		}
+	}
+	return gone
 }

@@ -73,6 +73,7 @@ func Run(t *testing.T, factory Factory) {
 		{"DeleteTopic", deleteTopicTests},
 		{"Lives", lifeTests},
 		{"Removal", removalTests},
+		{"Compaction", compactionTests},
 		{"Visibility", visibilityTests},
 		{"Concurrency", concurrencyTests},
 		{"Lifecycle", lifecycleTests},

@@ -156,3 +156,6 @@ func AppendJSON(dst, record []byte, offset uint64) []byte {
 	dst = append(dst, ',')
 	return append(dst, record[1:]...)
 }
+
+// IsTombstone reports whether the payload, which is the last part of a record, is null.
+func IsTombstone(record []byte) bool { return bytes.HasSuffix(record, []byte(`"payload":null}`)) }
