@@ -23,8 +23,8 @@ const (
 // both patterns at once over all kinds of topics, from the last segment to the first, since
 // what comes after a segment decides whether it is reserved.
 //
-// It costs a step for each way in which both patterns can be entered, some hundreds for
-// usual patterns.
+// It costs a step for each way in which both patterns can be entered, some dozens for usual
+// patterns. Where there are more than mostWays it gives up: the patterns count as crossing.
 func Relate(p, q eventhub.Pattern) Relation {
 	a, b := reverse(p), reverse(q)
 	if x, y := a[len(a)-1], b[len(b)-1]; x != y && !isWildcard(x) && !isWildcard(y) {
@@ -46,6 +46,9 @@ func Relate(p, q eventhub.Pattern) Relation {
 					seen[more], next[more] = true, true
 				}
 			}
+			if both && onlyA && onlyB || len(seen) > mostWays {
+				return Crossing
+			}
 		}
 		level = next
 	}
@@ -61,6 +64,11 @@ func Relate(p, q eventhub.Pattern) Relation {
 	}
 	return Same
 }
+
+// mostWays bounds what two patterns cost that somebody made to be expensive: wildcards in
+// front of what ** follows can match in exponentially many ways. Whoever asks may be the
+// committer.
+const mostWays = 1 << 12
 
 // ways are how far two patterns, read from the end, can be after the same segments: bit i
 // says that i segments of the pattern have matched them. tail says that these were segments

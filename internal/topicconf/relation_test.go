@@ -116,3 +116,15 @@ func everyTopic(segments []string, most int) (topics []string) {
 	}
 	return topics
 }
+
+// TestRelateIsBounded: patterns that can be entered in millions of ways count as crossing,
+// from both sides, and not after minutes.
+func TestRelateIsBounded(t *testing.T) {
+	p, q := mustPattern(t, strings.Repeat("*.", 14)+"a.**"), mustPattern(t, strings.Repeat("*.", 14)+"b.**")
+	if got := Relate(p, q); got != Crossing {
+		t.Errorf("Relate = %d; want %d", got, Crossing)
+	}
+	if got := Relate(q, p); got != Crossing {
+		t.Errorf("Relate, turned, = %d; want %d", got, Crossing)
+	}
+}
