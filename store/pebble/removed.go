@@ -85,6 +85,9 @@ func (r *removed) with(horizon uint64, erase []uint64) *removed {
 
 // without returns what is removed when the events at some offsets are gone.
 func (r *removed) without(erased []uint64) *removed {
+	if r == nil {
+		return nil
+	}
 	gone := slices.Sorted(slices.Values(erased))
 	next := removed{horizon: r.horizon, compactionMarks: r.compactionMarks, erased: make([]uint64, 0, len(r.erased))}
 	for _, offset := range r.erased {

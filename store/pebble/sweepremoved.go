@@ -414,7 +414,10 @@ func (p *sweepStep) forgetErased() {
 func (s *Store) forgetErased(e erasedEvents) {
 	s.committing.Lock()
 	defer s.committing.Unlock()
-	if t := s.topics.numbered(e.id); t != nil {
+	t := s.topics.numbered(e.id)
+	// One that is being loaded may have them from before they were gone. One that cannot be
+	// read goes on hiding what is not there.
+	if t != nil && s.load(t) == nil {
 		t.removed.Store(t.removed.Load().without(e.offsets))
 	}
 }
