@@ -504,7 +504,8 @@ type Retention interface {
 	// last one that it has counted, and so of what may be removed to get rid of so much. It
 	// may end before that, with done false, where it had much to read: go on at next then.
 	// With a bound it may count somewhat more than is needed, at most an event or a
-	// thousandth. A topic that is not there has no events.
+	// thousandth. A topic that is not there has no events. It may wait for the commit under
+	// way.
 	Measure(ctx context.Context, topic string, from uint64, until Usage) (u Usage, next uint64, done bool, err error)
 
 	// Compact removes some of what TopicChange.Compacted and Tombstones leave over, and says

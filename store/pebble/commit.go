@@ -65,6 +65,7 @@ type commit struct {
 
 	changed  []*topic // topics of which it removes something
 	removals []newRemoval
+	segments []place // those that it has written, by their last offsets
 
 	deletedEpoch uint64 // the highest of the groups that they delete
 
@@ -164,7 +165,7 @@ func (c *commit) build(units []*store.Unit) error {
 	}
 	c.writeNextTopic()
 	c.writeMarks()
-	return nil
+	return c.voidSegments()
 }
 
 func (c *commit) begin(units []*store.Unit) {
@@ -179,7 +180,7 @@ func (c *commit) begin(units []*store.Unit) {
 	clear(c.keyed)
 	c.indexed, c.keyed = c.indexed[:0], c.keyed[:0]
 	c.touched = c.touched[:0]
-	c.changed, c.removals = c.changed[:0], nil
+	c.changed, c.removals, c.segments = c.changed[:0], nil, c.segments[:0]
 	c.latest = nil
 	c.deletedEpoch = 0
 	c.given.reset()
@@ -409,6 +410,7 @@ func (c *commit) append(a *store.Append) {
 		c.indexed = append(c.indexed, indexed{a.ID, t.id, a.Offset})
 	}
 	c.writeEvent(t, a)
+	c.count(t, len(a.Record))
 }
 
 // makeID reports whether the id has to be indexed: the id does not name the place.

@@ -94,7 +94,7 @@ func (s *Store) Compact(ctx context.Context, topic string) (u store.Usage, done 
 	if batch.Empty() {
 		return u, done, nil
 	}
-	if err = s.db.Apply(batch, pdb.NoSync); err == nil {
+	if err = s.applyRemoval(batch, t, p.compacted); err == nil {
 		err = s.faults.err()
 	}
 	if err != nil {
@@ -251,6 +251,7 @@ func (p *compactionStep) remove(offset uint64) error {
 		return err
 	}
 	_ = p.batch.Delete(appendEventKey(nil, p.topic.id, offset), nil)
+	p.compacted = append(p.compacted, offset)
 	p.usage.Events++
 	p.usage.Bytes += uint64(size)
 	return nil

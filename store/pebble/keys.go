@@ -35,6 +35,7 @@ import (
 //	                                                             the marks of a topic
 //	'v' topic id (4)                     → …                     how far its compaction is, see compact.go
 //	'w' topic id (4) kind (1) offset (8) → …                     what is to be swept, see removed.go
+//	'n' topic id (4) last offset (8) → …                         how much is up to there, see segments.go
 //	'q' due (8) topic id (4) offset (8) → ids                    that are remembered, see sweepids.go
 //
 // 'z' and 'y' are about topics that were deleted: see deletetopic.go.

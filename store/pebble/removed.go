@@ -234,9 +234,17 @@ func (c *commit) remove(ch *store.TopicChange) {
 		_ = c.batch.Set(appendSweepKey(nil, t.id, sweepTrim, horizon), value, nil) // a batch takes what fits in memory
 		c.removals = append(c.removals, newRemoval{id: t.id, trims: []trim{{horizon, c.now, ch.ForgetIDs}}})
 	}
+	if len(erase) == 0 {
+		return
+	}
+	r := newRemoval{id: t.id, erased: make([]erasure, 0, len(erase))}
 	for _, offset := range erase {
 		_ = c.batch.Set(appendSweepKey(nil, t.id, sweepErase, offset), value, nil)
-		c.removals = append(c.removals, newRemoval{id: t.id, erased: []erasure{{offset, c.now, ch.ForgetIDs}}})
+		r.erased = append(r.erased, erasure{offset, c.now, ch.ForgetIDs})
+	}
+	c.removals = append(c.removals, r)
+	if erase[len(erase)-1] >= t.tally.first {
+		t.tally = segment{}
 	}
 }
 

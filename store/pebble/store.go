@@ -56,10 +56,11 @@ type Store struct {
 	newEra       bool
 	deletedNames map[string]uint64 // offsets given under the names of topics that are gone
 	// Of the names that are gone and have no row no offset above baseFloor was given.
-	baseFloor   uint64
-	mostDeleted int // rows
-	sweepRange  int // bytes
-	compactStep int // bytes
+	baseFloor    uint64
+	mostDeleted  int // rows
+	sweepRange   int // bytes
+	compactStep  int // bytes
+	segmentBytes uint64
 	// lastDelay is the highest Seq that was given to a delayed event; no higher one than
 	// delayFloor is given before that is on disk.
 	lastDelay, delayFloor uint64
@@ -110,10 +111,11 @@ func Open(o Options) (*Store, error) {
 	s := &Store{options: o, db: db, lock: lock, seal: kept, faults: f,
 		life: life{idle: make(chan struct{}, 1)}, spare: make(chan *started, spareStarts),
 		mostMemory: uint64(p.MemTableStopWritesThreshold) * p.MemTableSize, mostSublevels: p.L0StopWritesThreshold,
-		mostDeleted: max(mostDeleted, o.MaxTopics),
-		sweepRange:  sweepRange,
-		compactStep: compactStep,
-		mostLogs:    p.MemTableStopWritesThreshold + 3}
+		mostDeleted:  max(mostDeleted, o.MaxTopics),
+		sweepRange:   sweepRange,
+		compactStep:  compactStep,
+		segmentBytes: segmentBytes,
+		mostLogs:     p.MemTableStopWritesThreshold + 3}
 	s.commit.init(s)
 	// Pebble begins the log of a new database, and of one whose format it has
 	// just raised, in the old format, in which damage looks like the log's end.

@@ -180,10 +180,12 @@ type sweepStep struct {
 	cleared []uint32 // numbers whose last delayed event is in the batch
 	erased  []erasedEvents
 	later   laterIDs
+
+	compacted []uint64 // the offsets of events that the compaction removes
 }
 
 // restTags begin what else there is under a number.
-var restTags = []byte{tagKey, tagGroup, tagPart, tagMarks, tagSweep, tagCompaction}
+var restTags = []byte{tagKey, tagGroup, tagPart, tagMarks, tagSweep, tagCompaction, tagSegment}
 
 func (p *sweepStep) hasRoom() bool {
 	return p.read < sweepBytes && p.batch.Count() < sweepKeys

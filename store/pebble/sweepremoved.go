@@ -385,6 +385,10 @@ func (p *sweepStep) deletePiece(t *removal, trims []trim) (done int, err error) 
 		}
 	}
 	t.piece = piece{}
+	if err := p.sweepSegments(t.id, t.from); err != nil {
+		p.writePlace(t)
+		return 0, err
+	}
 	for ; done < len(trims) && trims[done].horizon <= t.from; done++ {
 		_ = p.batch.Delete(appendSweepKey(nil, t.id, sweepTrim, trims[done].horizon), nil)
 	}

@@ -29,6 +29,8 @@ type topic struct {
 	headTime atomic.Int64 // the commit time of the head
 	// removed says what reads do not show although it may be there; nil hides nothing.
 	removed atomic.Pointer[removed]
+	// voids counts what the compaction has removed from segments.
+	voids atomic.Uint64
 
 	loading sync.Mutex
 	loaded  atomic.Bool
@@ -41,6 +43,7 @@ type topic struct {
 	floor    uint64
 	ahead    uint64   // how many offsets were reserved the last time; 0 before the first
 	removing *removed // what removed is to be after the commit
+	tally    segment  // what was appended since the last segment; first counts where there is any
 	// touched is the serial of the last commit that appended here.
 	touched uint64
 }

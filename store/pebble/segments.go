@@ -1,0 +1,183 @@
+package pebble
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"eventhub/store"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+)
+
+// # Segments
+//
+// A segment says how much is in a stretch of a topic's log, so that Measure need not read it:
+//
+//	'n' topic id (4) last offset (8) → first offset, events, bytes of their records (uvarints)
+//
+// The committer counts what it appends to a topic and writes a segment, in the same batch, for
+// each segmentBytes of it. What it has counted is lost with the process: Measure reads what
+// no segment has, and writes segments for it, except for the end of the log.
+//
+// Segments have what is below the horizon, too: of one with the horizon inside Measure reads
+// the rest. Those below it go with the records. One that has an event which is erased is
+// deleted by the commit that does so, and Measure makes it again. So is one of which the
+// compaction removes an event.
+
+const tagSegment = 'n'
+
+const (
+	segmentBytes = 4 << 20 // of records, in a segment
+	// What one Measure does at most.
+	measureBytes    = 16 << 20 // of records that it reads
+	measureSegments = 1 << 16
+)
+
+// segment is a stretch of a log.
+type segment struct {
+	first, last uint64
+	store.Usage
+}
+
+func appendSegmentKey(dst []byte, id uint32, last uint64) []byte {
+	dst = binary.BigEndian.AppendUint32(append(dst, tagSegment), id)
+	return binary.BigEndian.AppendUint64(dst, last)
+}
+
+func (g *segment) append(dst []byte) []byte {
+	dst = binary.AppendUvarint(dst, g.first)
+	dst = binary.AppendUvarint(dst, g.Events)
+	return binary.AppendUvarint(dst, g.Bytes)
+}
+
+func decodeSegment(key, value []byte) (g segment, err error) {
+	g.last = keyTail(key)
+	rest := value
+	for _, number := range []*uint64{&g.first, &g.Events, &g.Bytes} {
+		n := 0
+		if *number, n = binary.Uvarint(rest); n <= 0 {
+			return g, fmt.Errorf("the segment up to offset %d reads %x", g.last, value)
+		}
+		rest = rest[n:]
+	}
+	if len(rest) > 0 || g.first > g.last {
+		return g, fmt.Errorf("the segment up to offset %d reads %x", g.last, value)
+	}
+	return g, nil
+}
+
+// count counts an event that is appended at the topic's end.
+func (c *commit) count(t *topic, bytes int) {
+	g := &t.tally
+	if g.Events == 0 {
+		g.first = t.end
+	}
+	g.Events++
+	if g.Bytes += uint64(bytes); g.Bytes < c.s.segmentBytes {
+		return
+	}
+	g.last = t.end
+	_ = c.batch.Set(appendSegmentKey(nil, t.id, g.last), g.append(nil), nil) // a batch takes what fits in memory
+	c.segments = append(c.segments, place{t.id, g.last})
+	*g = segment{}
+}
+
+// voidSegments deletes the segments that have events which the commit erases.
+func (c *commit) voidSegments() error {
+	for _, r := range c.removals {
+		if len(r.erased) == 0 {
+			continue
+		}
+		for _, at := range c.segments { // of this commit: the database does not have them yet
+			if at.topic == r.id {
+				_ = c.batch.Delete(appendSegmentKey(nil, r.id, at.offset), nil)
+			}
+		}
+		offsets := make([]uint64, 0, len(r.erased))
+		for _, e := range r.erased {
+			offsets = append(offsets, e.offset)
+		}
+		if err := c.s.voidSegments(c.batch, r.id, offsets); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// voidSegments deletes the stored segments that have events at some offsets, which rise.
+func (s *Store) voidSegments(batch *pdb.Batch, id uint32, offsets []uint64) (err error) {
+	bounds := numberBounds(tagSegment, id)
+	iter, err := s.db.NewIter(&bounds)
+	if err != nil {
+		return fmt.Errorf("delete segments: %w", err)
+	}
+	defer closeInto(iter, &err)
+	for len(offsets) > 0 && iter.SeekGE(appendSegmentKey(nil, id, offsets[0])) {
+		_ = batch.Delete(iter.Key(), nil) // a batch takes what fits in memory
+		last := keyTail(iter.Key())
+		for len(offsets) > 0 && offsets[0] <= last {
+			offsets = offsets[1:]
+		}
+	}
+	return iter.Error()
+}
+
+// applyRemoval applies a batch that deletes events which no horizon and no erasure hides, and
+// voids what is counted of them. It waits for the commit under way; no commit waits for long.
+func (s *Store) applyRemoval(batch *pdb.Batch, t *topic, offsets []uint64) error {
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	if len(offsets) > 0 {
+		slices.Sort(offsets)
+		if err := s.voidSegments(batch, t.id, offsets); err != nil {
+			return err
+		}
+		if offsets[len(offsets)-1] >= t.tally.first {
+			t.tally = segment{}
+		}
+		t.voids.Add(1)
+	}
+	return s.db.Apply(batch, pdb.NoSync)
+}
+
+// sweepSegments deletes the segments that end below an offset.
+func (p *sweepStep) sweepSegments(id uint32, below uint64) (err error) {
+	bounds := numberBounds(tagSegment, id)
+	bounds.UpperBound = appendSegmentKey(nil, id, below)
+	iter, err := p.s.db.NewIter(&bounds)
+	if err != nil {
+		return err
+	}
+	defer closeInto(iter, &err)
+	for valid := iter.First(); valid; valid = iter.Next() {
+		_ = p.batch.Delete(iter.Key(), nil)
+	}
+	return iter.Error()
+}
+
+// keepSegments writes segments that Measure has made, unless something of the topic was removed
+// meanwhile, or the committer counts there itself.
+func (s *Store) keepSegments(m *measurement) error {
+	t, made := m.topic, m.made
+	if len(made) == 0 {
+		return nil
+	}
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	if t.removed.Load() != m.view.after || t.voids.Load() != m.voids || s.faults.err() != nil || s.topics.numbered(t.id) != t {
+		return nil
+	}
+	batch := s.db.NewBatch()
+	defer batch.Close()
+	for i := range made {
+		if g := &made[i]; t.tally.Events == 0 || g.last < t.tally.first {
+			_ = batch.Set(appendSegmentKey(nil, t.id, g.last), g.append(nil), nil) // a batch takes what fits in memory
+		}
+	}
+	if err := s.db.Apply(batch, pdb.NoSync); err != nil {
+		s.faults.fail(err)
+		return s.faults.err()
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+package pebble
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"eventhub/internal/record/layout"
+	"eventhub/store"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// mustMeasure goes on until Measure is done, and returns in how many calls.
+func mustMeasure(t testing.TB, s *Store, topic string, from uint64) (total store.Usage, calls int) {
+	t.Helper()
+	for done := false; !done; calls++ {
+		var u store.Usage
+		var err error
+		if u, from, done, err = s.Measure(context.Background(), topic, from, store.Usage{}); err != nil {
+			t.Fatalf("Measure: %v", err)
+		}
+		total.Events += u.Events
+		total.Bytes += u.Bytes
+	}
+	return total, calls
+}
+
+// checkUsage holds Measure against what is read, from a few offsets on and with bounds.
+func checkUsage(t testing.TB, s *Store, topic string, rng *rand.Rand) {
+	t.Helper()
+	items := readAll(t, s, topic)
+	head, err := s.Head(context.Background(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		from := rng.Uint64N(head + 3)
+		var want store.Usage
+		for _, item := range items {
+			if item.Offset >= from {
+				want.Events++
+				want.Bytes += uint64(len(item.Record))
+			}
+		}
+		if got, _ := mustMeasure(t, s, topic, from); got != want {
+			t.Errorf("from %d on there are %+v; want %+v", from, got, want)
+		}
+		if want.Events == 0 {
+			continue
+		}
+		until, need := store.Usage{Events: 1 + rng.Uint64N(want.Events)}, store.Usage{}
+		if rng.IntN(2) == 0 {
+			until = store.Usage{Bytes: 1 + rng.Uint64N(want.Bytes)}
+		}
+		var end uint64
+		for _, item := range items {
+			if item.Offset >= from && need.Events < max(until.Events, 1) && (until.Bytes == 0 || need.Bytes < until.Bytes) || item.Offset >= from && until.Bytes > 0 && need.Bytes < until.Bytes {
+				need.Events++
+				need.Bytes += uint64(len(item.Record))
+				end = item.Offset + 1
+			}
+		}
+		got, next, done, err := s.Measure(context.Background(), topic, from, until)
+		if err != nil || !done || got != need || next != end {
+			t.Errorf("from %d until %+v there are %+v, next %d, done %v, %v; want %+v, %d", from, until, got, next, done, err, need, end)
+		}
+	}
+}
+
+// Measure is right whatever was appended, trimmed, erased, compacted, swept, and lost with the process, also
+// where there are no segments, and from then on.
+func TestMeasureWithSegments(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	mem, clock := vfs.NewCrashableMem(), &testClock{}
+	open := func() *Store {
+		s := openClocked(t, mem, clock)
+		s.segmentBytes = 1 << 10
+		return s
+	}
+	s := open()
+	mustCommit(t, s, true, given("t", "first"))
+	for i := range 250 {
+		last := s.topics.get("t").last
+		switch rng.IntN(9) {
+		case 0:
+			mustRemove(t, s, store.TopicChange{Topic: "t", Horizon: last - min(last, rng.Uint64N(60))})
+		case 1:
+			// Appended, counted and erased in the same commit, and others.
+			u := &store.Unit{Topics: []store.TopicChange{{Topic: "t", Erase: []uint64{last + 1 + rng.Uint64N(30), last - min(last, rng.Uint64N(30)), last - min(last, rng.Uint64N(9))}}}}
+			for j := range rng.IntN(30) {
+				u.Appends = append(u.Appends, given("t", fmt.Sprint("both-", i, "-", j)))
+			}
+			if err := s.Commit(context.Background(), []*store.Unit{u, {Appends: []store.Append{given("t", fmt.Sprint("after-", i))}}}, true); err != nil {
+				t.Fatal(err)
+			}
+		case 8:
+			u := &store.Unit{Topics: []store.TopicChange{{Topic: "t", Compacted: last - min(last, rng.Uint64N(20))}}}
+			for j := range rng.IntN(10) {
+				u.Appends = append(u.Appends, linkedEvent(t, "t", 1000*(i+1)+j))
+			}
+			if err := s.Commit(context.Background(), []*store.Unit{u}, true); err != nil {
+				t.Fatal(err)
+			}
+			if rng.IntN(2) == 0 {
+				checkUsage(t, s, "t", rng)
+			}
+			if _, _, err := s.Compact(context.Background(), "t"); err != nil {
+				t.Fatal(err)
+			}
+		case 2:
+			clock.pass(pieceWait)
+			mustSweep(t, s)
+		case 3:
+			if rng.IntN(3) == 0 {
+				image := afterPowerLoss(mem)
+				mustClose(t, s)
+				mem = image
+				s = open()
+			}
+		default:
+			u := &store.Unit{}
+			for j := range rng.IntN(40) {
+				a := given("t", fmt.Sprint(i, "-", j))
+				a.Record = newRecord("t", a.ID, rng.IntN(300))
+				if rng.IntN(20) == 0 {
+					a.KeepOffset = s.topics.get("t").last + rng.Uint64N(1000)
+				}
+				u.Appends = append(u.Appends, a)
+			}
+			if err := s.Commit(context.Background(), []*store.Unit{u}, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if rng.IntN(3) == 0 {
+			checkUsage(t, s, "t", rng)
+		}
+	}
+	sweepAll(t, s)
+	checkUsage(t, s, "t", rng)
+	mustClose(t, s)
+}
+
+// Once measured, what is stored is not read again, but for the parts that no segment has; and
+// one call reads little.
+func TestMeasureReadsLittle(t *testing.T) {
+	mem := vfs.NewMem()
+	s := mustOpen(t, onMem(t, mem))
+	s.segmentBytes = 1 << 40 // no segments, as before there were any
+	const n, size = 600, 64 << 10
+	for i := range n {
+		mustCommit(t, s, false, store.Append{Topic: "t", ID: fmt.Sprint("e", i), Record: newRecord("t", fmt.Sprint("e", i), size)})
+	}
+	mustClose(t, s)
+	s = mustOpen(t, onMem(t, mem))
+	total, calls := mustMeasure(t, s, "t", 1)
+	if total.Events != n || calls < n*size/(measureBytes+segmentBytes) || calls > n*size/measureBytes+1 {
+		t.Errorf("%+v in %d calls", total, calls)
+	}
+	for _, reopened := range []bool{false, true} {
+		if reopened {
+			mustClose(t, s)
+			s = mustOpen(t, onMem(t, mem))
+		}
+		m := measurement{s: s, topic: s.topics.get("t")}
+		if _, err := s.published("t"); err != nil {
+			t.Fatal(err)
+		}
+		if done, err := m.run(1); !done || err != nil || m.Usage != total || m.read > segmentBytes+size {
+			t.Errorf("reopened %v: %v, %v, %+v and %d bytes read; want at most one segment", reopened, done, err, m.Usage, m.read)
+		}
+	}
+	// What is appended from here on the committer counts, and the gap before that is read once.
+	for i := range n / 4 {
+		a := store.Append{Topic: "t", NewID: true, Record: newRecord("t", layout.IDRoom, size)}
+		if i == 0 {
+			a.KeepOffset = 10_000
+		}
+		mustCommit(t, s, false, a)
+	}
+	mustMeasure(t, s, "t", 1)
+	m := measurement{s: s, topic: s.topics.get("t")}
+	if done, err := m.run(1); !done || err != nil || m.Events != n+n/4 || m.read > segmentBytes+size {
+		t.Errorf("%v, %v, %+v and %d bytes read; want at most one segment", done, err, m.Usage, m.read)
+	}
+	// A deleted topic leaves none.
+	if err := s.DeleteTopic(context.Background(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	sweepAll(t, s)
+	if got := keysOf(t, s, tagSegment); got != 0 {
+		t.Errorf("%d segments are left of a deleted topic", got)
+	}
+	mustClose(t, s)
+}
+
+// What Measure has read is not kept where something of it was erased meanwhile.
+func TestMeasureBesideErase(t *testing.T) {
+	mem := vfs.NewMem()
+	s := mustOpen(t, onMem(t, mem))
+	fillTopic(t, s, "t", 50)
+	mustClose(t, s)
+	s = mustOpen(t, onMem(t, mem))
+	defer mustClose(t, s)
+	s.segmentBytes = 1 << 10
+	topic, err := s.published("t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := measurement{s: s, topic: topic}
+	if done, err := m.run(1); !done || err != nil || len(m.made) == 0 {
+		t.Fatalf("%v, %v, %d segments", done, err, len(m.made))
+	}
+	mustRemove(t, s, store.TopicChange{Topic: "t", Erase: []uint64{3}})
+	if err := s.keepSegments(&m); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := mustMeasure(t, s, "t", 1); got.Events != 49 {
+		t.Errorf("there are %d events; want 49", got.Events)
+	}
+	if keysOf(t, s, tagSegment) == 0 {
+		t.Error("Measure has kept nothing")
+	}
+}
