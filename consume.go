@@ -70,14 +70,16 @@ func Follow(ctx context.Context, s Subscriber, opts TailOptions, h Handler) erro
 // did not settle. opts.Concurrency has no meaning here. The deliveries are the loop's to
 // keep. Each loop is a membership of its own.
 func Deliveries(ctx context.Context, s Subscriber, opts GroupOptions) iter.Seq2[Delivery, error] {
-	made := func() *consumer { return newConsumer(opts.WithDefaults().MaxInFlight, opts.Topic, opts.Group) }
+	made := func() *consumer {
+		return newConsumer(opts.WithDefaults().MaxInFlight, opts.Topic, opts.Group, opts.OnGap)
+	}
 	return each(ctx, made, func(r Receiver) (Subscription, error) { return s.Subscribe(ctx, opts, r) })
 }
 
 // Events opens a live tail, for a loop over its events. It ends as that of
 // [Deliveries] does; there is nothing to settle.
 func Events(ctx context.Context, s Subscriber, opts TailOptions) iter.Seq2[Delivery, error] {
-	made := func() *consumer { return newConsumer(opts.WithDefaults().BatchSize, opts.Topic, "") }
+	made := func() *consumer { return newConsumer(opts.WithDefaults().BatchSize, opts.Topic, "", opts.OnGap) }
 	return each(ctx, made, func(r Receiver) (Subscription, error) { return s.Tail(ctx, opts, r) })
 }
 
@@ -119,7 +121,7 @@ func deliverTo(ctx context.Context, c *consumer, subscribe func(Receiver) (Subsc
 // when no delivery is being handled any more and before the group is left.
 func join(ctx context.Context, s Subscriber, opts GroupOptions, begin func(Subscription) (handle func(Delivery), finish func())) error {
 	opts = opts.WithDefaults()
-	c := newConsumer(opts.MaxInFlight, opts.Topic, opts.Group)
+	c := newConsumer(opts.MaxInFlight, opts.Topic, opts.Group, opts.OnGap)
 	sub, err := s.Subscribe(ctx, opts, c)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -167,10 +169,13 @@ func settle(ctx context.Context, sub Subscription, lease Lease, reason error) {
 type consumer struct {
 	*consume.Queue[Delivery]
 	topic, group string // of the options
+	gaps         gaps
 }
 
-func newConsumer(limit int, topic, group string) *consumer {
-	return &consumer{consume.NewQueue[Delivery](limit), topic, group}
+func newConsumer(limit int, topic, group string, onGap func(Gap)) *consumer {
+	c := &consumer{Queue: consume.NewQueue[Delivery](limit), topic: topic, group: group}
+	c.gaps.on = onGap
+	return c
 }
 
 func (c *consumer) Deliver(batch []Delivery) int {
@@ -179,13 +184,18 @@ func (c *consumer) Deliver(batch []Delivery) int {
 			c.removeVoid(batch[i].Topic, batch[i].Lease.Runtime)
 		}
 	}
-	return c.Put(batch, keepRecord)
+	return c.Put(batch, c.keep)
 }
 
-func keepRecord(d Delivery) Delivery {
+// keep is called for each delivery that is taken.
+func (c *consumer) keep(d Delivery) Delivery {
 	d.Record = slices.Clone(d.Record)
+	c.gaps.join(&d)
 	return d
 }
+
+// Gap implements Gapped.
+func (c *consumer) Gap(g Gap) { c.gaps.wait(g) }
 
 // removeVoid removes what came before the group was moved in the topic: its leases are void,
 // and what is to be handled comes again. A seek gives the group another runtime.
@@ -208,6 +218,7 @@ func (c *consumer) Ended(err error) {
 func (c *consumer) take(sub Subscription) (d Delivery, ok bool) {
 	d, ok = c.Next(sub.Ready)
 	d.Bind(sub)
+	c.gaps.tell(d.Gap)
 	return d, ok
 }
 

@@ -434,3 +434,66 @@ func TestConsumeIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// TestGapsReachHandlers: a gap comes with its delivery, in all forms of loops, and once to
+// OnGap before that is handled, however often the event comes again; one that a tail learns
+// when it begins comes with the next event of its topic.
+func TestGapsReachHandlers(t *testing.T) {
+	gap := func(after, first uint64) *eventhub.Gap { return &eventhub.Gap{Topic: "t", After: after, First: first} }
+	for _, name := range []string{"Consume", "Transform", "Deliveries", "Events"} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fakeGroup{}
+			var came []string
+			onGap := func(g eventhub.Gap) { came = append(came, fmt.Sprintf("gap %d %d", g.After, g.First)) }
+			note := func(d *eventhub.Delivery) {
+				text := fmt.Sprintf("event %d", d.Offset)
+				if d.Gap != nil {
+					text += fmt.Sprintf(" after %d %d", d.Gap.After, d.Gap.First)
+				}
+				came = append(came, text)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan struct{})
+			group := eventhub.GroupOptions{Topic: "t", Group: "g", OnGap: onGap}
+			go func() {
+				defer close(ended)
+				switch name {
+				case "Consume":
+					_ = eventhub.Consume(ctx, f, group, func(_ context.Context, d eventhub.Delivery) error { note(&d); return nil })
+				case "Transform":
+					_ = eventhub.Transform(ctx, f, group, func(_ context.Context, d eventhub.Delivery) ([]eventhub.Event, error) { note(&d); return nil, nil })
+				case "Deliveries":
+					for d, err := range eventhub.Deliveries(ctx, f, group) {
+						if err == nil {
+							note(&d)
+						}
+					}
+				case "Events":
+					for d, err := range eventhub.Events(ctx, f, eventhub.TailOptions{Topic: "t", OnGap: onGap}) {
+						if err == nil {
+							note(&d)
+						}
+					}
+				}
+			}()
+			synctest.Wait()
+			f.receiver.(eventhub.Gapped).Gap(eventhub.Gap{Topic: "u", After: 1, First: 2})
+			f.receiver.(eventhub.Gapped).Gap(*gap(4, 7))
+			deliver := func(offset uint64, g *eventhub.Gap) {
+				f.receiver.Deliver([]eventhub.Delivery{{Topic: "t", Offset: offset, Gap: g, Record: eventhub.Record(`{"ts":1723140000000,"id":"e","topic":"t","payload":1}`)}})
+				synctest.Wait()
+			}
+			deliver(7, nil)
+			deliver(8, nil)
+			deliver(20, gap(8, 20))
+			deliver(20, gap(8, 20))
+			deliver(40, gap(20, 40))
+			cancel()
+			<-ended
+			want := []string{"gap 4 7", "event 7 after 4 7", "event 8", "gap 8 20", "event 20 after 8 20", "event 20 after 8 20", "gap 20 40", "event 40 after 20 40"}
+			if !slices.Equal(came, want) {
+				t.Errorf("%s: came %q; want %q", name, came, want)
+			}
+		})
+	}
+}

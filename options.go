@@ -69,6 +69,10 @@ type GroupOptions struct {
 	AutoAck     bool          // an event counts as acked when handed over, or sent where Buffered
 	Buffered    bool          // the receiver queues what it takes and reports by Subscription.Sent what has left it
 	Peer        Peer          // who it is, for those who look
+	// OnGap is called once for each gap (Delivery.Gap), before what is done with the first
+	// delivery that has it: by Consume, Transform and Deliveries, and by as many goroutines
+	// at once as handlers are. Nil: the deliveries alone say it.
+	OnGap func(Gap)
 
 	// Of the group, fixed at its creation. An empty Ordering means whatever the
 	// group has, and OrderingNone for a new one; a nil Filter likewise, and no
@@ -117,6 +121,9 @@ type TailOptions struct {
 	BatchSize int  // events handed over at once, at most
 	Buffered  bool // the receiver queues what it takes and reports by Subscription.Sent what has left it
 	Peer      Peer // who it is, for those who look
+	// OnGap is called by Follow and Events once for each gap, before what is done with the
+	// first event after it. Nil: the deliveries alone say it (Delivery.Gap).
+	OnGap func(Gap)
 
 	// Places say where the tail continues in topics that it had before:
 	// after these offsets, one for a topic, at most MaxPlaces. Start counts for all

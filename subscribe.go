@@ -89,9 +89,12 @@ type Gap struct {
 	After, First uint64
 }
 
-// Gapped is a Receiver that is notified of gaps: by Subscribe, before the first delivery, and
-// by a client that has subscribed again over another connection, before what comes over
-// that. As Deliver it must neither block nor call the Subscription.
+// Gapped is the Receiver of a live tail that is notified of gaps which are known when the tail
+// begins: by Tail, before the first delivery, and by a client that has subscribed again over
+// another connection, before what comes over that. Gaps that are found out later, and those
+// of groups, come with a delivery (Delivery.Gap), and no gap in both ways. As Deliver it must
+// neither block nor call the Subscription. Handlers need none of it: what calls them notifies
+// them of either by the delivery and by OnGap.
 type Gapped interface {
 	Receiver
 	Gap(g Gap)

@@ -44,6 +44,9 @@ func (s *subscription) deliver(batch []eventhub.Delivery) {
 		if batch[i].Epoch != 0 {
 			s.epochs.note(&batch[i])
 		}
+		if batch[i].Gap != nil && s.position != nil {
+			s.logGap(*batch[i].Gap)
+		}
 	}
 	taken := 0
 	if len(s.held) == 0 {
@@ -93,17 +96,22 @@ func (s *subscription) know(known string) {
 	}
 }
 
+// tellGap notifies the receiver of a gap that is known when a tail begins.
 func (s *subscription) tellGap(g eventhub.Gap) {
+	s.logGap(g)
+	s.delivering.Lock()
+	defer s.delivering.Unlock()
+	if r, ok := s.receiver.(eventhub.Gapped); ok && !s.closed.Load() {
+		r.Gap(g)
+	}
+}
+
+func (s *subscription) logGap(g eventhub.Gap) {
 	if g.First == 0 {
 		s.c.cfg.logger.Warn("a live tail goes on with what was committed later: the hub does not have what it has seen",
 			"subscription", s.key(), "topic", g.Topic, "after", g.After)
 	} else {
 		s.c.cfg.logger.Warn("events that a live tail has not seen were removed", "subscription", s.key(), "topic", g.Topic, "after", g.After, "first", g.First)
-	}
-	s.delivering.Lock()
-	defer s.delivering.Unlock()
-	if r, ok := s.receiver.(eventhub.Gapped); ok && !s.closed.Load() {
-		r.Gap(g)
 	}
 }
 

@@ -563,3 +563,58 @@ func TestTailsGoOnInAnotherLog(t *testing.T) {
 		})
 	}
 }
+
+// TestGapsOfTheHub: what the OK of a tail says of removed events, and what the ctx of an event
+// does, reach handlers with their events, and OnGap once.
+func TestGapsOfTheHub(t *testing.T) {
+	for _, group := range []bool{false, true} {
+		event := func(offset int, ctx string) string {
+			return fmt.Sprintf(`{"event":{"offset":%d,"ts":1723140000000,"id":"e%d","topic":"t.a","payload":1}%s}`, offset, offset, ctx)
+		}
+		const gap = `"gap":{"after":8,"first":20}`
+		hub := startScripted(t, func(r *wire.Request) ([]string, bool) {
+			switch {
+			case r.Op != wire.OpSubscribe:
+				return []string{ok(r)}, true
+			case r.Group != "":
+				lease := `,"ctx":{"attempt":1,"max_attempts":5,"ack_deadline_ms":30000,"lease":"1-%d-1"` // of groups
+				frames := []string{ok(r)}
+				for _, e := range []string{event(8, fmt.Sprintf(lease, 8)+"}"), event(20, fmt.Sprintf(lease, 20)+","+gap+"}")} {
+					frames = append(frames, `{"op":"EVENTS","topic":"t.*","group":"g","events":[`+e+`]}`)
+				}
+				return frames, true
+			}
+			return []string{fmt.Sprintf(`{"op":"OK","corr":%q,"known":"1-2-3","gaps":[{"topic":"t.a","after":4,"first":7}]}`, r.Corr),
+				`{"op":"EVENTS","topic":"t.*","events":[` + event(7, "") + `,` + event(8, "") + `,` + event(20, `,"ctx":{`+gap+`}`) + `]}`}, true
+		})
+		c := dial(t, hub)
+		enough := errors.New("enough")
+		var came []string
+		onGap := func(g eventhub.Gap) { came = append(came, fmt.Sprint("gap ", g)) }
+		note := func(d *eventhub.Delivery) error {
+			came = append(came, fmt.Sprint(d.Offset, " ", d.Gap != nil))
+			if d.Offset == 20 {
+				return enough
+			}
+			return nil
+		}
+		if group {
+			ctx, cancel := context.WithCancel(bounded(t))
+			_ = c.Consume(ctx, eventhub.GroupOptions{Topic: "t.*", Group: "g", OnGap: onGap}, func(_ context.Context, d eventhub.Delivery) error {
+				if note(&d) != nil {
+					cancel()
+				}
+				return nil
+			})
+			if want := []string{"8 false", "gap {t.a 8 20}", "20 true"}; !slices.Equal(came, want) {
+				t.Errorf("a group: came %q; want %q", came, want)
+			}
+		} else {
+			err := c.Follow(bounded(t), eventhub.TailOptions{Topic: "t.*", OnGap: onGap}, func(_ context.Context, d eventhub.Delivery) error { return note(&d) })
+			if want := []string{"gap {t.a 4 7}", "7 true", "8 false", "gap {t.a 8 20}", "20 true"}; !errors.Is(err, enough) || !slices.Equal(came, want) {
+				t.Errorf("a tail: came %q, %v; want %q", came, err, want)
+			}
+		}
+		c.Close()
+	}
+}

@@ -78,7 +78,8 @@ count. The lease is extended while the command runs, up to an hour. Ctrl-C lets 
 that run come to their end; a second one ends them (SIGTERM), and their events come again.
 The environment has EVENTHUB_TOPIC, _GROUP, _ID, _OFFSET, _KEY, _TS and _COMMITTED_TS (epoch
 ms), _SID, _TAGS and _CAUSED_BY (joined by commas), _HEADERS (a JSON object), a variable for
-each header (x-tenant is EVENTHUB_HEADER_X_TENANT), _ATTEMPT, _MAX_ATTEMPTS and _REDRIVEN;
+each header (x-tenant is EVENTHUB_HEADER_X_TENANT), _ATTEMPT, _MAX_ATTEMPTS and _REDRIVEN,
+and where events were removed before this one, _GAP_AFTER and _GAP_FIRST: those between these offsets;
 a variable is empty if the event has nothing for it. EVENTHUB_URL is the hub's.
 
 --nack refuses what is printed, with --reason; with --terminal each event is a dead letter
@@ -307,6 +308,7 @@ func (f *following) run(cmd *cobra.Command) error {
 	}
 	p := newPrinter(out, render, f.group != "", f.count)
 	p.verdict = f.verdict()
+	p.onGap = gapTo(cmd.ErrOrStderr())
 	p.sub, err = f.subscribe(ctx, c, p)
 	if err == nil && f.caughtUp {
 		p.untilHeads = true

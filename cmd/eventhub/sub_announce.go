@@ -44,6 +44,17 @@ func (f *following) announce(ctx context.Context, w io.Writer, fromGiven bool, a
 	}
 }
 
+// gapTo returns what reports gaps to w. A gap may come while another is reported.
+func gapTo(w io.Writer) func(eventhub.Gap) {
+	return func(g eventhub.Gap) {
+		text := fmt.Sprintf("eventhub: the events of %s after offset %d and before %d were removed before they came\n", g.Topic, g.After, g.First)
+		if g.First == 0 {
+			text = fmt.Sprintf("eventhub: the hub does not have the event of %s at offset %d any more; what was committed later follows\n", g.Topic, g.After)
+		}
+		_, _ = io.WriteString(w, text)
+	}
+}
+
 // announceBlocked says why a group gets nothing, where a member that comes now does not change that.
 func announceBlocked(w io.Writer, g *admin.GroupInfo) {
 	if g.BlockedBy == nil {

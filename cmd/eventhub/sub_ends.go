@@ -19,12 +19,12 @@ const (
 
 // ends are where --until-caught-up stops: the offset that each topic has to be read up to,
 // and how to ask for a group's cursor; nil for tails, which forget what they have passed.
-// there returns the heads of the topics that exist, since what was in one that was deleted
+// there returns the topics that exist, since what was in one that was deleted, or was removed,
 // does not come any more; nil if the subscription reports that.
 type ends struct {
 	heads  map[string]uint64
 	cursor func(ctx context.Context, topic string) (uint64, error)
-	there  func(ctx context.Context) (map[string]uint64, error)
+	there  func(ctx context.Context) (map[string]admin.TopicInfo, error)
 	passed chan struct{} // a head was settled: a cursor may have come there
 }
 
@@ -69,7 +69,7 @@ func (e *ends) isGone(ctx context.Context, topic string) bool {
 		return false
 	}
 	there, err := e.there(ctx)
-	return err == nil && there[topic] < e.heads[topic]
+	return err == nil && there[topic].Head < e.heads[topic]
 }
 
 // findHeads notes what each topic has to be read up to, and how to know that it
@@ -80,16 +80,16 @@ func (f *following) findHeads(ctx context.Context, adm *client.Admin, e *ends) e
 		return fmt.Errorf("the newest events: %w", err)
 	}
 	for i := range topics {
-		if topic := &topics[i]; topic.Head > 0 && (f.group != "" || !f.beginsBehind(topic)) {
+		if topic := &topics[i]; topic.Head > 0 && (f.group != "" || topic.FirstOffset > 0 && !f.beginsBehind(topic)) {
 			e.heads[topic.Topic] = topic.Head
 		}
 	}
 	if f.group == "" || f.many() { // else the subscription ends with its topic
-		e.there = func(ctx context.Context) (map[string]uint64, error) {
+		e.there = func(ctx context.Context) (map[string]admin.TopicInfo, error) {
 			topics, err := f.topicsThere(ctx, adm)
-			there := make(map[string]uint64, len(topics))
+			there := make(map[string]admin.TopicInfo, len(topics))
 			for i := range topics {
-				there[topics[i].Topic] = topics[i].Head
+				there[topics[i].Topic] = topics[i]
 			}
 			return there, err
 		}

@@ -91,6 +91,7 @@ func (f *following) runExec(cmd *cobra.Command, c *client.Client, adm *client.Ad
 	}
 	opts := f.member()
 	opts.Concurrency = e.parallel
+	opts.OnGap = gapTo(e.stderr)
 	err = c.Consume(ctx, opts, e.handle)
 	stop()
 	workers.Wait()
@@ -202,7 +203,7 @@ func (e *execution) run(d *eventhub.Delivery, event *eventhub.Event) error {
 }
 
 // variables are what a command gets of its event, see describe.
-var variables = []string{"TOPIC", "GROUP", "ID", "OFFSET", "KEY", "TS", "COMMITTED_TS", "SID", "TAGS", "CAUSED_BY", "HEADERS", "ATTEMPT", "MAX_ATTEMPTS", "REDRIVEN"}
+var variables = []string{"TOPIC", "GROUP", "ID", "OFFSET", "KEY", "TS", "COMMITTED_TS", "SID", "TAGS", "CAUSED_BY", "HEADERS", "ATTEMPT", "MAX_ATTEMPTS", "REDRIVEN", "GAP_AFTER", "GAP_FIRST"}
 
 const (
 	variablePrefix = "EVENTHUB_"
@@ -231,6 +232,9 @@ func (e *execution) describe(d *eventhub.Delivery, event *eventhub.Event) []stri
 		"COMMITTED_TS": strconv.FormatInt(event.CommitTime().UnixMilli(), 10),
 		"TAGS":         strings.Join(event.Tags, ","), "CAUSED_BY": strings.Join(event.CausedBy, ","), "HEADERS": string(object),
 		"ATTEMPT": strconv.Itoa(d.Attempt), "MAX_ATTEMPTS": strconv.Itoa(d.MaxAttempts), "REDRIVEN": strconv.Itoa(d.Redriven),
+	}
+	if d.Gap != nil {
+		values["GAP_AFTER"], values["GAP_FIRST"] = strconv.FormatUint(d.Gap.After, 10), strconv.FormatUint(d.Gap.First, 10)
 	}
 	for name, value := range headers {
 		values[headerPrefix+variableName(name)] = value

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/cmd/eventhub/internal/output"
 )
 
@@ -31,6 +32,7 @@ type printer struct {
 	render output.AppendEvent
 	sub    eventhub.Subscription // nil: it never came in
 	leased bool                  // of a group: what is delivered has to be settled
+	onGap  func(eventhub.Gap)    // is called once for each gap
 	// verdict is what is said of each event that was written: done, or refused.
 	verdict eventhub.Settlement
 
@@ -43,13 +45,14 @@ type printer struct {
 	bytes   int                 // of the events in queue
 	writing []eventhub.Delivery // taken off the queue, not settled
 	left    int                 // events that may still be taken; -1: no bound
-	refused bool                // the subscription has more
+	told    map[eventhub.Gap]bool
+	refused bool // the subscription has more
 	ended   bool
 	err     error // why, if not because all was done
 }
 
 func newPrinter(out *output.Results, render output.AppendEvent, leased bool, count int) *printer {
-	p := &printer{out: out, render: render, leased: leased, left: -1, ends: newEnds()}
+	p := &printer{out: out, render: render, leased: leased, left: -1, ends: newEnds(), told: make(map[eventhub.Gap]bool)}
 	if count > 0 {
 		p.left = count
 	}
@@ -72,6 +75,9 @@ func (p *printer) Deliver(batch []eventhub.Delivery) int {
 		room = p.roomOfTail(batch[:room])
 	}
 	for _, d := range batch[:room] {
+		if d.Gap != nil {
+			p.tell(*d.Gap)
+		}
 		p.bytes += len(d.Record)
 		d.Record = slices.Clone(d.Record)
 		p.queue = append(p.queue, d)
@@ -82,6 +88,21 @@ func (p *printer) Deliver(batch []eventhub.Delivery) int {
 	p.refused = p.refused || room < len(batch)
 	p.changed.Signal()
 	return room
+}
+
+// Gap implements eventhub.Gapped.
+func (p *printer) Gap(g eventhub.Gap) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tell(g)
+}
+
+// tell reports a gap, once. p.mu is held.
+func (p *printer) tell(g eventhub.Gap) {
+	if p.onGap != nil && !p.told[g] {
+		p.told[g] = true
+		p.onGap(g)
+	}
 }
 
 // roomOfTail returns how many events of a batch there is room for. p.mu is held.
@@ -261,9 +282,10 @@ func (p *printer) watchTopics(ctx context.Context) {
 	}
 }
 
-// forgetGone forgets the heads of topics that are not there any more, as far as nothing
-// that has come of them waits to be written: else the last of that is their head.
-func (p *printer) forgetGone(there map[string]uint64) {
+// forgetGone forgets the heads of topics that are not there any more, or have nothing up to
+// there, as far as nothing that has come of them waits to be written: else the last of that
+// is their head.
+func (p *printer) forgetGone(there map[string]admin.TopicInfo) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.refused {
@@ -277,7 +299,7 @@ func (p *printer) forgetGone(there map[string]uint64) {
 	}
 	for topic, head := range p.heads {
 		switch {
-		case there[topic] >= head:
+		case there[topic].Head >= head && there[topic].FirstOffset > 0 && there[topic].FirstOffset <= head:
 		case last[topic] > 0:
 			p.heads[topic] = min(head, last[topic])
 		default:

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/admin"
 	"eventhub/cmd/eventhub/internal/output"
 )
 
@@ -295,20 +296,56 @@ func TestPrinterUntilHeads(t *testing.T) {
 	})
 }
 
-// TestPrinterUntilHeadsOfDeleted: what was in a topic that is deleted meanwhile does not
-// come any more, and is not waited for; what came of it is printed.
+// TestPrinterUntilHeadsOfDeleted: what was in a topic that is deleted or trimmed meanwhile does
+// not come any more, and is not waited for; what came of it is printed.
 func TestPrinterUntilHeadsOfDeleted(t *testing.T) {
+	for what, gone := range map[string]map[string]admin.TopicInfo{
+		"deleted":               topicsTo(map[string]uint64{"t": 2}),
+		"trimmed":               {"t": {FirstOffset: 1, Head: 2}, "u": {FirstOffset: 6, Head: 7}},
+		"trimmed to its newest": {"t": {FirstOffset: 1, Head: 2}, "u": {Head: 5}},
+	} {
+		t.Run(what, func(t *testing.T) { testUntilHeadsOfGone(t, gone) })
+	}
+	synctest.Test(t, func(t *testing.T) {
+		_, _, ended := startPrinter(t.Context(), io.Discard, true, 0, func(p *printer) {
+			p.untilHeads, p.heads = true, map[string]uint64{"t": 2, "u": 3}
+			p.there = func(context.Context) (map[string]admin.TopicInfo, error) {
+				return topicsTo(map[string]uint64{"t": 2}), nil
+			}
+			p.cursor = func(_ context.Context, topic string) (uint64, error) {
+				if topic == "u" {
+					return 0, errors.New("no such group")
+				}
+				return 2, nil
+			}
+		})
+		if err := <-ended; err != nil {
+			t.Errorf("the group's topic u was deleted: %v", err)
+		}
+	})
+}
+
+// topicsTo are topics that have all events up to their heads.
+func topicsTo(heads map[string]uint64) map[string]admin.TopicInfo {
+	infos := make(map[string]admin.TopicInfo)
+	for topic, head := range heads {
+		infos[topic] = admin.TopicInfo{FirstOffset: 1, Head: head}
+	}
+	return infos
+}
+
+func testUntilHeadsOfGone(t *testing.T, gone map[string]admin.TopicInfo) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		heads := map[string]uint64{"t": 2, "u": 5}
 		var deleted atomic.Bool
 		p, _, ended := startPrinter(t.Context(), &out, false, 0, func(p *printer) {
 			p.untilHeads, p.heads = true, maps.Clone(heads)
-			p.there = func(context.Context) (map[string]uint64, error) {
+			p.there = func(context.Context) (map[string]admin.TopicInfo, error) {
 				if deleted.Load() {
-					return map[string]uint64{"t": 2}, nil
+					return gone, nil
 				}
-				return heads, nil
+				return topicsTo(heads), nil
 			}
 		})
 		p.Deliver(batch("u", 3, 4))
@@ -328,21 +365,6 @@ func TestPrinterUntilHeadsOfDeleted(t *testing.T) {
 			t.Errorf("%v, printed %q", err, out.String())
 		}
 	})
-	synctest.Test(t, func(t *testing.T) {
-		_, _, ended := startPrinter(t.Context(), io.Discard, true, 0, func(p *printer) {
-			p.untilHeads, p.heads = true, map[string]uint64{"t": 2, "u": 3}
-			p.there = func(context.Context) (map[string]uint64, error) { return map[string]uint64{"t": 2}, nil }
-			p.cursor = func(_ context.Context, topic string) (uint64, error) {
-				if topic == "u" {
-					return 0, errors.New("no such group")
-				}
-				return 2, nil
-			}
-		})
-		if err := <-ended; err != nil {
-			t.Errorf("the group's topic u was deleted: %v", err)
-		}
-	})
 }
 
 // TestPrinterWritesWhatCameOfDeleted: what has come of a topic is written, also where the
@@ -355,7 +377,7 @@ func TestPrinterWritesWhatCameOfDeleted(t *testing.T) {
 	p.Deliver(batch("u", 1, 2))
 	p.take()
 	p.Deliver(batch("u", 3, 4))
-	p.forgetGone(map[string]uint64{"t": 9})
+	p.forgetGone(topicsTo(map[string]uint64{"t": 9}))
 	p.print(t.Context())
 	for p.take() {
 		p.print(t.Context())

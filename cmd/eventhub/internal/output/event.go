@@ -17,12 +17,16 @@ type AppendEvent func(dst []byte, d *eventhub.Delivery) ([]byte, error)
 // Events returns how events are printed as they come. In JSON each is a line, byte for
 // byte as it is stored and as every other way shows it, which pub --events takes back. Tables
 // name the topic where there is more than one, or a pattern, and the attempt where a
-// group counts them.
+// group counts them. Where events were removed before one, its JSON has a ctx that says which.
 func Events(f Format, color bool, topics []string, attempts bool) AppendEvent {
 	switch f {
 	case JSON, NDJSON:
 		return func(dst []byte, d *eventhub.Delivery) ([]byte, error) {
-			return append(d.Record.AppendJSON(dst, d.Offset), '\n'), nil
+			dst = d.Record.AppendJSON(dst, d.Offset)
+			if d.Gap != nil {
+				dst = fmt.Appendf(dst[:len(dst)-1], `,"ctx":{"gap":{"after":%d,"first":%d}}}`, d.Gap.After, d.Gap.First)
+			}
+			return append(dst, '\n'), nil
 		}
 	case Payload:
 		return func(dst []byte, d *eventhub.Delivery) ([]byte, error) {
