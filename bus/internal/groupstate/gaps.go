@@ -15,8 +15,9 @@ import (
 //     its carrier, and with the later ones of that until it is acked or given up. Then the gap
 //     is forgotten, with the write that makes its carrier done.
 //   - A carrier that is removed itself leaves its gap to another.
-//   - Gaps do not overlap. Those that touch are one, as long as they have no carrier: what a
-//     carrier was delivered with does not change.
+//   - Gaps do not overlap. Those that touch are one, as long as nobody may know them: what a
+//     carrier was delivered with does not change, and nor does what was read from the store, since
+//     the process may have ended before it had written who the carrier is.
 //   - Gaps are on disk before the next delivery (GapsPending), and the carrier soon after it:
 //     a repeat after the end of the process has the same range.
 //   - A seek forgets all gaps.
@@ -34,7 +35,11 @@ type gap struct {
 	after, first uint64
 	carrier      uint64 // the offset of the event that it goes with; 0: none yet
 	given        bool   // the carrier was delivered with it
+	kept         bool   // it may have been said: by a carrier that was removed, or before the start
 }
+
+// isOpen reports whether nobody may know the gap, so that it may be joined to another.
+func (g *gap) isOpen() bool { return g.carrier == 0 && !g.kept }
 
 // gaps are the gaps of a group, rising.
 type gaps struct {
@@ -44,11 +49,12 @@ type gaps struct {
 }
 
 // add notes that the offsets above after and below first are gone, as far as they are not in a
-// gap already, and returns how many these are.
-func (x *gaps) add(after, first uint64) (offsets uint64) {
+// gap already, and returns how many these are. It leaves out stretches that isDone says the group
+// has done.
+func (x *gaps) add(after, first uint64, isDone func(from, to uint64) bool) (offsets uint64) {
 	var list []gap
 	piece := func(end uint64) {
-		if after+1 < end {
+		if after+1 < end && !isDone(after+1, end-1) {
 			list = append(list, gap{after: after, first: end})
 			offsets += end - after - 1
 		}
@@ -72,11 +78,11 @@ func (x *gaps) add(after, first uint64) (offsets uint64) {
 func (x *gaps) join() {
 	joined, free := x.list[:0], 0
 	for _, g := range x.list {
-		if n := len(joined); n > 0 && joined[n-1].carrier == 0 && g.carrier == 0 && g.after < joined[n-1].first {
+		if n := len(joined); n > 0 && joined[n-1].isOpen() && g.isOpen() && g.after < joined[n-1].first {
 			joined[n-1].first = g.first
 			continue
 		}
-		if joined = append(joined, g); g.carrier == 0 {
+		if joined = append(joined, g); g.isOpen() {
 			free++
 		}
 	}
@@ -85,7 +91,7 @@ func (x *gaps) join() {
 		nearest := -1
 		for i := range x.list[1:] {
 			a, b := &x.list[i], &x.list[i+1]
-			if a.carrier == 0 && b.carrier == 0 && (nearest < 0 || b.after-a.first < x.list[nearest+1].after-x.list[nearest].first) {
+			if a.isOpen() && b.isOpen() && (nearest < 0 || b.after-a.first < x.list[nearest+1].after-x.list[nearest].first) {
 				nearest = i
 			}
 		}
@@ -135,7 +141,7 @@ func decodeGaps(b []byte) (x gaps, ok bool) {
 			}
 			numbers[i], b = v, b[n:]
 		}
-		g := gap{after: numbers[0], first: numbers[0] + numbers[1], carrier: numbers[2], given: numbers[2] != 0}
+		g := gap{after: numbers[0], first: numbers[0] + numbers[1], carrier: numbers[2], given: numbers[2] != 0, kept: true}
 		if g.first <= g.after+1 || g.after+1 < at {
 			return x, false
 		}
@@ -149,7 +155,7 @@ func decodeGaps(b []byte) (x gaps, ok bool) {
 // after and below first. There are none where nothing is between.
 func Begin(after, first uint64) []store.GroupPart {
 	var x gaps
-	if x.add(after, first) == 0 {
+	if x.add(after, first, nothingDone) == 0 {
 		return nil
 	}
 	return []store.GroupPart{{Kind: PartGaps, Value: x.encode(func(uint64) bool { return false })}}
@@ -204,7 +210,7 @@ func (g *Group) loseUnread(from, first uint64) {
 			g.progress.forget(offset)
 		}
 	}
-	g.lose(from-1, first)
+	g.loseAll(from-1, first, g.progress.allAcked)
 }
 
 // Gone settles an event that the log has no longer.
@@ -218,8 +224,12 @@ func (g *Group) Gone(e *Entry, now int64) bool {
 }
 
 // lose notes a gap.
-func (g *Group) lose(after, first uint64) {
-	if n := g.progress.gaps.add(after, first); n > 0 {
+func (g *Group) lose(after, first uint64) { g.loseAll(after, first, nothingDone) }
+
+func nothingDone(_, _ uint64) bool { return false }
+
+func (g *Group) loseAll(after, first uint64, isDone func(from, to uint64) bool) {
+	if n := g.progress.gaps.add(after, first, isDone); n > 0 {
 		g.gapsAdded++
 		g.lost += n
 		g.host.Changed()
@@ -288,7 +298,7 @@ func (g *Group) releaseGaps() {
 
 func (x *gaps) release(g *gap) {
 	x.changed = x.changed || g.given
-	g.carrier, g.given = 0, false
+	g.carrier, g.given, g.kept = 0, false, g.kept || g.given
 }
 
 // gapGiven notes whether the delivery of an event was made.

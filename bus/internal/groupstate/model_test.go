@@ -83,7 +83,7 @@ func (d *durable) equal(o *durable) bool {
 	}
 	return d.epoch == o.epoch && d.cursor == o.cursor && d.base == o.base && maps.Equal(d.done, o.done) && maps.Equal(d.attempts, o.attempts) &&
 		maps.EqualFunc(d.history, o.history, slices.Equal) && maps.EqualFunc(d.listed, o.listed, same) &&
-		slices.Equal(d.gaps, o.gaps)
+		slices.EqualFunc(d.gaps, o.gaps, sameGap)
 }
 
 // model is a group.
@@ -102,6 +102,7 @@ type model struct {
 	history           map[uint64][]string
 	queues            map[string][]*modelEvent
 	gone              []uint64 // by offset; random_gaps_test.go
+	released          uint64   // numbers of gaps that may have been said
 }
 
 // find returns the event that is owed under an offset.

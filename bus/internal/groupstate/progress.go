@@ -175,6 +175,21 @@ func (p *Progress) ackedFrom(offset uint64) (n uint64) {
 	return AckedRuns(p.restored[p.ahead(offset):]).From(offset)
 }
 
+// allAcked reports whether all offsets from from to to were restored as acked.
+func (p *Progress) allAcked(from, to uint64) bool {
+	for i := p.ahead(from); i < len(p.restored); i++ {
+		r := &p.restored[i]
+		if r.from > from || r.standing != acked {
+			return false
+		}
+		if r.to >= to {
+			return true
+		}
+		from = r.to + 1
+	}
+	return false
+}
+
 // AckedRuns knows which events above a cursor are done.
 type AckedRuns []run
 

@@ -306,7 +306,7 @@ func (w *world) deliver(e *modelEvent, entry *Entry, m *modelMember) {
 // give notes that an event was delivered with a gap.
 func (w *world) give(e *modelEvent, g gap, has bool) {
 	for offset := g.after + 1; has && offset < g.first; offset++ {
-		w.mark(offset, untold, byRepeat+e.offset)
+		w.gone[offset] = byRepeat + e.offset
 	}
 }
 
@@ -655,10 +655,11 @@ func (w *world) startAgain(crash bool) {
 	maps.Copy(w.done, s.done)
 	w.lost = 0
 	for _, g := range s.gaps {
+		w.released++
 		for offset := g.after + 1; offset < g.first; offset++ {
 			w.mark(offset, notGone, byRepeat+g.carrier)
 			if !g.given {
-				w.mark(offset, byRepeat, untold)
+				w.mark(offset, byRepeat, kept+w.released)
 			}
 		}
 	}
