@@ -19,7 +19,8 @@ import (
 // maxFileBytes bounds a file of settings: what is longer is none.
 const maxFileBytes = 64 << 20
 
-// ReadFile reads a file of settings. The error has everything that is wrong, one line each,
+// ReadFile reads a file of settings. One that is empty the second time, such as a pipe, is
+// refused: the hub would run without settings. The error has everything that is wrong, one line each,
 // with the file's line.
 func ReadFile(path string) ([]admin.SettingsEntry, error) {
 	f, err := os.Open(path)
@@ -27,6 +28,13 @@ func ReadFile(path string) ([]admin.SettingsEntry, error) {
 		return nil, err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file, and it is read more than once", path)
+	}
 	content, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 	if err != nil {
 		return nil, err

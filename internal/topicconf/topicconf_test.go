@@ -1,6 +1,11 @@
 package topicconf
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -117,6 +122,32 @@ func TestBadFiles(t *testing.T) {
 		if got, err := ParseFile("f", []byte(tt.src)); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q: %+v, %v; want %s", tt.src, got, err, tt.want)
 		}
+	}
+}
+
+// TestFileIsRegular: a pipe, which has its content once, is refused, and not read.
+func TestFileIsRegular(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "topics.yaml")
+	if err := os.WriteFile(path, []byte("topics:\n  a: {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := ReadFile(path); err != nil || len(list) != 1 {
+		t.Errorf("a file: %+v, %v", list, err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	for _, bad := range []string{dir, fmt.Sprint("/dev/fd/", r.Fd())} {
+		if list, err := ReadFile(bad); err == nil || !strings.Contains(err.Error(), bad+" is not a regular file") {
+			t.Errorf("%s: %+v, %v", bad, list, err)
+		}
+	}
+	if _, err := ReadFile(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no file: %v", err)
 	}
 }
 
