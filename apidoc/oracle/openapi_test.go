@@ -542,6 +542,11 @@ func furtherAnswers(t *testing.T, d *document) {
 	w.giveUpAgain(t)
 	does("getDeadLetter", "", "")
 	does("getDeadLetter", "orders/1", "orders/4")
+	later := by["putSettings"].bare()
+	later.body = []byte(`{"compaction":true}`)
+	if a, err := later.send(w, "PUT", token); err != nil || a.status != 501 || a.check(later.o) != nil {
+		t.Errorf("settings of a later version are answered %+v, %v", a, err)
+	}
 
 	h := http.NewServeMux()
 	failing, err := ops.New(ops.Config{

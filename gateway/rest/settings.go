@@ -35,6 +35,12 @@ func etag(w http.ResponseWriter, version uint64) {
 // ifMatch reads the version that a change asks for, nil where it asks for none.
 func ifMatch(r *http.Request) (*uint64, error) {
 	given := r.Header.Values("If-Match")
+	if other := r.Header.Values("If-None-Match"); len(other) > 0 {
+		if len(given) > 0 || len(other) > 1 || other[0] != "*" {
+			return nil, eventhub.Errorf(eventhub.CodeBadRequest, "If-None-Match is %.48s; * alone is taken, without If-Match", strings.Join(other, ", "))
+		}
+		return new(uint64), nil // only where there are none
+	}
 	if len(given) == 0 {
 		return nil, nil
 	}

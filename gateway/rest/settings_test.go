@@ -82,6 +82,40 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// TestOnlyWhereThereAreNone: If-None-Match is obeyed, or refused, and not passed over.
+func TestOnlyWhereThereAreNone(t *testing.T) {
+	c := caller{t, startHub(t, hub.MemoryStore)}
+	put := func(names map[string]string) int {
+		r, err := http.NewRequest("PUT", "http://"+c.h.HTTPAddr()+"/v1/topics/t", strings.NewReader(`{}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range names {
+			r.Header.Set(name, value)
+		}
+		got, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Body.Close()
+		return got.StatusCode
+	}
+	for _, step := range []struct {
+		names  map[string]string
+		status int
+	}{
+		{map[string]string{"If-None-Match": `"1"`}, 400},
+		{map[string]string{"If-None-Match": "*", "If-Match": `"0"`}, 400},
+		{map[string]string{"If-None-Match": "*"}, 200},
+		{map[string]string{"If-None-Match": "*"}, 412},
+		{map[string]string{"If-Match": `"1"`}, 200},
+	} {
+		if status := put(step.names); status != step.status {
+			t.Errorf("PUT with %v is answered %d; want %d", step.names, status, step.status)
+		}
+	}
+}
+
 // TestTopicHasItsSettings: its description has what counts, and the ETag for a change of its
 // own settings.
 func TestTopicHasItsSettings(t *testing.T) {
