@@ -219,8 +219,8 @@ func TestOpenOtherFormat(t *testing.T) {
 		content string
 		want    []string
 	}{
-		{"eventhub-pebble 4\n", []string{"format 4", "format 3"}},
-		{"eventhub-pebble 0\n", []string{"format 0", "format 3"}},
+		{"eventhub-pebble 5\n", []string{"format 5", "format 4"}},
+		{"eventhub-pebble 0\n", []string{"format 0", "format 4"}},
 		{"eventhub-pebble\n", []string{`"eventhub-pebble\n"`}},
 		{"eventhub-pebble one\n", []string{`"eventhub-pebble one\n"`}},
 		{"", []string{`""`}},

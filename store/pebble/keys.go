@@ -89,12 +89,17 @@ import (
 // the order of names looks up the topics first, one seek each. Neither an id nor a
 // correlation has the byte 0x00 that ends it.
 //
-// The six last sorts of keys came after the others. A program that does not
+// The keys with 'd', 's', 'x', 'o', 'c' and 'r' came after the others. A program that does not
 // know them neither reads nor writes them, and what it writes breaks none of their
 // promises: delayed events wait until a newer one is back, and an id that it publishes
 // while a delayed event has it is what it would be here. Events that it publishes have no
 // links, nor have those that were there before; nobody goes through the log to make
-// up for it. Settings of topics have no effect until a newer one is back. So the format's version was not raised for them.
+// up for it. Settings of topics have no effect until a newer one is back.
+// So the format's version was not raised for them.
+//
+// It was for those about removed events, 'h', 'w', 'q', 'n' and 'v': an older program finds
+// neither the event of an id that is remembered nor, in an empty log, which offsets were given,
+// and what it appends is in no segment.
 //
 // The floor of a topic says that no offset at or below it is given again. It
 // matters where the log alone does not show that: see reserve.

@@ -29,7 +29,7 @@ import (
 // killed: in testdata, each with the receipts of its events. They have a topic with given
 // and made ids, keys, causes and a correlation, one that was deleted, a delayed event, a group with a
 // part, and a pattern.
-var formerStores = []string{"format-1-closed", "format-1-killed", "format-2-closed", "format-2-killed"}
+var formerStores = []string{"format-1-closed", "format-1-killed", "format-2-closed", "format-2-killed", "format-3-closed", "format-3-killed"}
 
 // receipt is what a publisher knows of an event.
 type receipt struct {
