@@ -26,8 +26,13 @@ const (
 // It costs a step for each way in which both patterns can be entered, some dozens for usual
 // patterns. Where there are more than mostWays it gives up: the patterns count as crossing.
 func Relate(p, q eventhub.Pattern) Relation {
-	a, b := reverse(p), reverse(q)
-	if x, y := a[len(a)-1], b[len(b)-1]; x != y && !isWildcard(x) && !isWildcard(y) {
+	a, b := strings.Split(p.String(), "."), strings.Split(q.String(), ".")
+	if apart(a, b) {
+		return Disjoint
+	}
+	slices.Reverse(a)
+	slices.Reverse(b)
+	if apart(a, b) {
 		return Disjoint
 	}
 	alphabet := alphabetOf(a, b)
@@ -86,10 +91,18 @@ func isTail(segment string) bool { return segment == "dlq" || segment == "snapsh
 
 func isWildcard(segment string) bool { return strings.HasPrefix(segment, "*") }
 
-func reverse(p eventhub.Pattern) []string {
-	segments := strings.Split(p.String(), ".")
-	slices.Reverse(segments)
-	return segments
+// apart reports whether two patterns have different names in the same place, as far as there
+// is no ** in front of it. Most pairs are settled by that.
+func apart(a, b []string) bool {
+	for i := range min(len(a), len(b)) {
+		if a[i] == "**" || b[i] == "**" {
+			return false
+		}
+		if a[i] != b[i] && !isWildcard(a[i]) && !isWildcard(b[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // alphabetOf returns every kind of segment that makes a difference: those that one of the
