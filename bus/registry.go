@@ -250,6 +250,7 @@ func (g *group) measure(head, horizon uint64) measure.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	m := g.counts.Group
+	m.Gaps, m.GapOffsets = g.state.GapsAdded()
 	m.Paused, m.Held = g.paused, g.state.Held()
 	m.Lag, m.Waiting, m.Members = g.state.Lag(head, horizon), g.state.Waiting(), len(g.members)
 	m.InFlight = make(map[string]int, 1)

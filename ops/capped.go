@@ -146,6 +146,7 @@ var groupKind = rowKind[groupName, groupRow]{
 	fell: func(g, before *groupRow) bool {
 		return g.Delivered < before.Delivered || g.Redelivered < before.Redelivered || g.Acked < before.Acked ||
 			g.Nacked < before.Nacked || g.Expired < before.Expired || g.DeadLettered < before.DeadLettered ||
+			g.Gaps < before.Gaps || g.GapOffsets < before.GapOffsets ||
 			g.Poll.Count() < before.Poll.Count() || g.Handler.Count() < before.Handler.Count() ||
 			g.Latency.Count() < before.Latency.Count()
 	},

@@ -283,7 +283,7 @@ func filled() *rooms {
 			Topics: []measure.Topic{{Topic: "orders", Events: 7, Bytes: 700, Duplicates: 2}},
 			Groups: []measure.Group{{
 				Topic: "orders", Group: "billing",
-				Delivered: 9, Redelivered: 3, Acked: 4, Nacked: 2, Expired: 1, DeadLettered: 1,
+				Delivered: 9, Redelivered: 3, Acked: 4, Nacked: 2, Expired: 1, DeadLettered: 1, Gaps: 2, GapOffsets: 17,
 				OpenLetters: 14, Redriven: 15,
 				Lag: 5, Waiting: 1, Held: 6, Paused: true, Members: 2, InFlight: map[string]int{"ws": 2, "": 1},
 				Poll: hist(measure.Turns, 0, 1), Handler: hist(measure.Milliseconds, 3, 7), Latency: hist(measure.Milliseconds, 70000),

@@ -49,6 +49,10 @@ var groupSeries = []series[groupRow]{
 		func(g *groupRow) uint64 { return g.Expired }),
 	counter("eventhub_events_dead_lettered_total", "Events that became dead letters.", groupLabels,
 		func(g *groupRow) uint64 { return g.DeadLettered }),
+	counter("eventhub_gaps_total", "Times that the group came to events which were removed before it was done with them.", groupLabels,
+		func(g *groupRow) uint64 { return g.Gaps }),
+	counter("eventhub_gap_offsets_total", "Offsets that were removed before the group was done with them; not all of them need have had events for it.", groupLabels,
+		func(g *groupRow) uint64 { return g.GapOffsets }),
 	gauge("events_inflight", "Events leased to members.", groupLabels, func(g *groupRow) float64 {
 		total := 0
 		for _, n := range g.InFlight {
@@ -58,7 +62,7 @@ var groupSeries = []series[groupRow]{
 	}),
 	gauge("ws_inflight", "Events leased to members that are connected over WebSocket.", groupLabels,
 		func(g *groupRow) float64 { return float64(g.InFlight["ws"]) }),
-	gauge("eventhub_group_lag_events", "Events that are not done: above the cursor and not acked.", groupLabels,
+	gauge("eventhub_group_lag_events", "Events that are not done: above the cursor and not acked. Of those that were not read yet, offsets from the topic's horizon on.", groupLabels,
 		func(g *groupRow) float64 { return float64(g.Lag) }),
 	gauge("eventhub_group_waiting_events", "Events that wait for another attempt.", groupLabels,
 		func(g *groupRow) float64 { return float64(g.Waiting) }),

@@ -61,6 +61,14 @@ var runbooks = map[string]runbook{
 		says:   []string{"no such customer", "orders +2 ", "Redriven: +1 event"},
 		over:   []string{"orders +0 +0 +3 +0 "},
 	},
+	"A group was overtaken": {
+		prepare: `for n in 1 2 3 4; do eventhub pub orders "{\"order\":$n}"; done
+			eventhub sub orders -g billing --from earliest -c 1
+			eventhub topic trim orders --before 4 --apply
+			eventhub sub orders -g billing -c 1`,
+		says: []string{`eventhub_gaps_total\{group="billing",topic="orders"\} [12]`, `eventhub_gap_offsets_total\{group="billing",topic="orders"\} 2`},
+		over: []string{"Lag: *0"},
+	},
 	"Peers are refused": {
 		serve:   []string{"--auth-token", "right"},
 		prepare: `for n in 1 2 3 4 5 6 7 8; do EVENTHUB_TOKEN=wrong eventhub topic ls; done; printf old >program.token`,

@@ -135,6 +135,8 @@ type Group struct {
 	Nacked       uint64
 	Expired      uint64 // leases that ran out
 	DeadLettered uint64
+	Gaps         uint64 // times that events were found to be removed before they were done
+	GapOffsets   uint64 // offsets of these
 
 	Lag     uint64
 	Waiting int
@@ -173,6 +175,8 @@ func (g *Group) Add(o *Group) {
 	g.Nacked += o.Nacked
 	g.Expired += o.Expired
 	g.DeadLettered += o.DeadLettered
+	g.Gaps += o.Gaps
+	g.GapOffsets += o.GapOffsets
 	g.Poll.Add(&o.Poll)
 	g.Handler.Add(&o.Handler)
 	g.Latency.Add(&o.Latency)
