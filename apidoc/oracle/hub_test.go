@@ -166,6 +166,35 @@ func (w *world) settle(tb testing.TB, topic, group string, s eventhub.Settlement
 	}
 }
 
+// overtake removes all events of a topic but the newest one, before a new group of it has any.
+func (w *world) overtake(tb testing.TB, topic, group string) {
+	tb.Helper()
+	info, err := w.Bus().Topic(tb.Context(), topic)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := w.Bus().DeleteGroup(tb.Context(), topic, group); err != nil {
+		tb.Fatal(err)
+	}
+	opts := eventhub.GroupOptions{Topic: topic, Group: group, Start: eventhub.FromOffset(1)}
+	sub, err := w.Bus().Subscribe(tb.Context(), opts.WithDefaults(), declining{})
+	if err == nil {
+		err = sub.Unsubscribe(tb.Context())
+	}
+	if err == nil {
+		_, err = w.Bus().Trim(tb.Context(), topic, admin.TrimQuery{Before: info.Head}, true)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// declining takes nothing.
+type declining struct{}
+
+func (declining) Deliver([]eventhub.Delivery) int { return 0 }
+func (declining) Ended(error)                     {}
+
 // giveUpAgain makes another dead letter of an order that was redriven.
 func (w *world) giveUpAgain(tb testing.TB) {
 	tb.Helper()

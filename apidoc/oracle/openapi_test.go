@@ -540,6 +540,11 @@ func furtherAnswers(t *testing.T, d *document) {
 	does("redriveDeadLetters", "", "", "apply", "1", "rate", "1") // which takes more than a second
 	does("pullEvents", "workers", "shipping", "max", "1")
 	w.giveUpAgain(t)
+	overtaken := begin(t, hub.MemoryStore)
+	overtaken.overtake(t, "orders", "billing")
+	r := by["pullEvents"].bare()
+	r.what, r.path = "pullEvents after events that were removed", strings.Replace(r.path, "workers", "billing", 1)
+	r.taken(t, overtaken)
 	does("getDeadLetter", "", "")
 	does("getDeadLetter", "orders/1", "orders/4")
 	later := by["putSettings"].bare()
