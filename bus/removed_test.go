@@ -263,3 +263,63 @@ func TestLagOfWhatIsThere(t *testing.T) {
 		equal(t, "from the latest", told(late.Take()), []string{fmt.Sprint(farOffset+1, "/1")})
 	})
 }
+
+// TestCountsOfRemovedLetters: dead letters that were removed do not count, and those whose marks
+// were removed are open again, in the counts as in the list.
+func TestCountsOfRemovedLetters(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 4)
+		in := r.subscribe(opts("t", "g"))
+		for _, d := range in.Take() {
+			in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(d))
+		}
+		check := func(what string, want ...uint64) {
+			t.Helper()
+			synctest.Wait()
+			topics, err := r.bus.DeadLetterTopics(bg, "", 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := topics[0].DeadLetterCounts
+			equal(t, what, []uint64{c.Open, c.Redriven, c.Done, c.Requeued}, want)
+			states := make(map[string]uint64)
+			err = r.bus.DeadLetters(bg, admin.DeadLetterQuery{Topic: "t", All: true}, func(d *admin.DeadLetter) error {
+				states[d.State]++
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, what+", listed", []uint64{states[admin.LetterOpen], states[admin.LetterRedriven], states[admin.LetterDone], states[admin.LetterRequeued]}, want)
+		}
+		redrive := func(offsets ...uint64) {
+			t.Helper()
+			q := admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t", Offsets: offsets}, Apply: true}
+			if _, err := r.bus.Redrive(bg, q); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check("at first", 4, 0, 0, 0)
+		redrive(1, 2)
+		check("redriven", 2, 2, 0, 0)
+		got := in.Take()
+		in.Ack(byLease(got[0]))
+		check("one is done", 2, 1, 1, 0)
+		r.trim("t.dlq", 2)
+		check("without the first", 2, 1, 0, 0)
+		r.trim("t.dlq", 3)
+		check("without the second, which waits", 2, 0, 0, 0)
+		redrive(3)
+		check("another", 1, 1, 0, 0)
+		r.trim(admin.RedriveTopic, 4)
+		check("without the marks", 2, 0, 0, 0)
+		in.Ack(byLease(in.Take()[0]))
+		redrive(3)
+		check("redriven again", 1, 1, 0, 0)
+		r.trim("t", 5)
+		plan, err := r.bus.Redrive(bg, admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: "t"}, Apply: true})
+		if err != nil || plan.Redriven != 0 || plan.Skipped["gone"] != 1 {
+			t.Errorf("the redrive of what is gone: %+v, %v", plan, err)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,9 @@ import (
 // all that there is. A context that ends leaves what was counted so far, and the next call
 // goes on there.
 //
+// What is removed from below of a log of dead letters does not count any more. Where marks are
+// removed from below, those that are left count again.
+//
 // A dead letter and its marks come in any order, since either may be imported. Of a dead
 // letter that is read, the marks up to the place in the log of marks count then; later ones
 // count when they are read, if their dead letter has been.
@@ -35,6 +39,7 @@ type Counts struct {
 	listed bool // all topics were looked at
 	logs   map[string]*Log
 	marks  logPlace
+	above  uint64 // the horizon of the log of marks, as of then
 	batch  store.Batch
 }
 
@@ -44,7 +49,15 @@ type logPlace struct{ life, offset uint64 }
 // Log is a topic of dead letters as far as it was counted.
 type Log struct {
 	logPlace
-	Groups map[string]*Group // by name
+	Groups  map[string]*Group // by name
+	letters []counted         // rising
+}
+
+// counted is a dead letter that counts.
+type counted struct {
+	offset             uint64
+	group              *Group
+	redriven, requeued bool
 }
 
 // Group counts the dead letters of a group: those without marks, those that were
@@ -99,16 +112,14 @@ func (c *Counts) follow(ctx context.Context) error {
 	if err := c.findTopics(ctx); err != nil {
 		return err
 	}
-	life, err := past.Life(ctx, c.letters.store, admin.RedriveTopic)
+	life, horizon, err := c.ends(ctx, admin.RedriveTopic)
 	if err != nil {
 		return err
 	}
-	if life != c.marks.life { // the marks were deleted: all dead letters are open again
-		c.marks = logPlace{life: life}
+	if life != c.marks.life || horizon > c.above { // marks were deleted: all dead letters are open again
+		c.marks, c.above = logPlace{life: life}, horizon
 		for _, l := range c.logs {
-			for _, g := range l.Groups {
-				*g = Group{open: g.open + g.redriven + g.requeued}
-			}
+			l.reopen()
 		}
 	}
 	for topic, l := range c.logs {
@@ -188,13 +199,14 @@ func (c *Counts) findTopics(ctx context.Context) error {
 // followTopic counts the dead letters of a topic that came since. It reports whether the
 // topic is there.
 func (c *Counts) followTopic(ctx context.Context, topic string, l *Log) (there bool, _ error) {
-	life, err := past.Life(ctx, c.letters.store, topic)
+	life, horizon, err := c.ends(ctx, topic)
 	if err != nil || life == 0 {
 		return false, err
 	}
 	if life != l.life {
 		*l = Log{logPlace: logPlace{life: life}, Groups: make(map[string]*Group)}
 	}
+	l.forget(horizon)
 	return true, c.read(ctx, topic, &l.logPlace, func(item store.Item) error {
 		p, id, err := payloadOf(topic, item)
 		if p == nil {
@@ -219,8 +231,51 @@ func (c *Counts) followTopic(ctx context.Context, topic string, l *Log) (there b
 			}
 		}
 		*g.counter(redriven, requeued)++ // nothing fails after it: it would count twice
+		l.letters = append(l.letters, counted{item.Offset, g, redriven, requeued})
 		return nil
 	})
+}
+
+// ends returns the life of a topic and its horizon, 0 where it is not there.
+func (c *Counts) ends(ctx context.Context, topic string) (life, horizon uint64, err error) {
+	info, err := c.letters.store.Topic(ctx, topic)
+	if errors.Is(err, store.ErrNotFound) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, store.Failed(err, "look up topic %q", topic)
+	}
+	return info.Life, info.Horizon, nil
+}
+
+// forget takes the dead letters below a horizon off.
+func (l *Log) forget(horizon uint64) {
+	for len(l.letters) > 0 && l.letters[0].offset < horizon {
+		x := &l.letters[0]
+		*x.group.counter(x.redriven, x.requeued)--
+		l.letters = l.letters[1:]
+	}
+}
+
+// reopen makes all dead letters those without marks.
+func (l *Log) reopen() {
+	for _, g := range l.Groups {
+		*g = Group{}
+	}
+	for i := range l.letters {
+		x := &l.letters[i]
+		x.redriven, x.requeued = false, false
+		x.group.open++
+	}
+}
+
+// letter returns the dead letter at an offset, nil where none counts.
+func (l *Log) letter(offset uint64) *counted {
+	i, ok := slices.BinarySearchFunc(l.letters, offset, func(x counted, offset uint64) int { return cmp.Compare(x.offset, offset) })
+	if !ok {
+		return nil
+	}
+	return &l.letters[i]
 }
 
 // read calls count for each event of a topic after the place, in the life of the place, and
@@ -286,18 +341,19 @@ func (c *Counts) countMark(ctx context.Context, item store.Item) error {
 	if p == nil || letter.Offset != offset || l.Groups[p.Group] == nil {
 		return err
 	}
-	redriven, requeued, err := c.marksOf(ctx, mark.DeadLetterID, item.Offset-1)
-	if err != nil {
-		return err
+	x := l.letter(offset)
+	if x == nil {
+		return nil
 	}
-	g, again := l.Groups[p.Group], mark.RequeuedAs == ""
+	g, again := x.group, mark.RequeuedAs == ""
 	if again {
 		if err := c.wait(ctx, g, p, e.ID); err != nil {
 			return err
 		}
 	}
-	*g.counter(redriven, requeued)--
-	*g.counter(redriven || again, requeued || !again)++
+	*g.counter(x.redriven, x.requeued)--
+	x.redriven, x.requeued = x.redriven || again, x.requeued || !again
+	*g.counter(x.redriven, x.requeued)++
 	return nil
 }
 
@@ -346,6 +402,6 @@ func (g *Group) counter(redriven, requeued bool) *uint64 {
 
 // States says in which states they are.
 func (g *Group) States() admin.DeadLetterCounts {
-	waiting := uint64(len(g.waiting))
+	waiting := min(uint64(len(g.waiting)), g.redriven) // some of their dead letters may have been removed
 	return admin.DeadLetterCounts{Open: g.open, Redriven: waiting, Done: g.redriven - waiting, Requeued: g.requeued}
 }
