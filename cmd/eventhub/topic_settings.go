@@ -352,7 +352,10 @@ func fromText(from *admin.SettingsSource) string {
 	text := map[string]string{
 		admin.SourceFile: "the hub's file", admin.SourceStored: "stored settings", admin.SourceDefault: "no settings",
 	}[from.Source]
-	if from.Entry != "" {
+	switch {
+	case from.Entry != "" && from.Source == admin.SourceFile:
+		text += ", entry " + from.Entry
+	case from.Entry != "":
 		text += " of " + from.Entry
 	}
 	if from.Version != 0 {
