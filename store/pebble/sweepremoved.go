@@ -330,6 +330,10 @@ func (p *sweepStep) sweepTrimmed(t *removal, trims []trim) (done int, err error)
 	end := appendEventKey(nil, t.id, target)
 	for at := 0; valid && string(p.events.Key()) < string(end) && p.hasRoom(); valid = p.events.Next() {
 		offset := eventOffset(p.events.Key())
+		if p.hasErased(t.id, offset) {
+			t.from = offset + 1
+			continue
+		}
 		for trims[at].horizon <= offset {
 			at++
 		}
@@ -404,6 +408,12 @@ func (p *sweepStep) deletePiece(t *removal, trims []trim) (done int, err error) 
 type erasedEvents struct {
 	id      uint32
 	offsets []uint64
+}
+
+// hasErased reports whether the batch of the step deletes an event as one that was erased: the
+// iterator still shows it.
+func (p *sweepStep) hasErased(id uint32, offset uint64) bool {
+	return slices.ContainsFunc(p.erased, func(e erasedEvents) bool { return e.id == id && slices.Contains(e.offsets, offset) })
 }
 
 // forgetErased has reads not look for erased events any more.

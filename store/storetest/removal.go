@@ -23,6 +23,7 @@ var removalTests = []test{
 	{name: "measure", run: testMeasure},
 	{name: "sweep in steps", run: testSweepOfTrim},
 	{name: "ids are forgotten in time", run: testForgetIDs},
+	{name: "an erased event below the horizon", run: testEraseBelowTrim},
 }
 
 // remove commits a unit with one change of a topic.
@@ -359,5 +360,19 @@ func testForgetIDs(t *testing.T, s *env) {
 	}
 	if again := s.add(t, given("t", "e1"))[0]; !again.Duplicate || again.Offset != first[0].Offset {
 		t.Errorf("the id again: duplicate %v, offset %d; want %d", again.Duplicate, again.Offset, first[0].Offset)
+	}
+}
+
+// testEraseBelowTrim: what the first removal of an event says of its id counts.
+func testEraseBelowTrim(t *testing.T, s *env) {
+	s.many(t, "t", 6)
+	s.remove(t, store.TopicChange{Topic: "t", Erase: []uint64{2}})
+	s.remove(t, store.TopicChange{Topic: "t", Erase: []uint64{3}, ForgetIDs: true})
+	s.remove(t, store.TopicChange{Topic: "t", Horizon: 5, ForgetIDs: true})
+	s.sweepAll(t)
+	for i, want := range []bool{false, true, false, false} {
+		if a := s.add(t, given("t", fmt.Sprint("e", i+1)))[0]; a.Duplicate != want {
+			t.Errorf("the id of the event at %d: duplicate %v; want %v", i+1, a.Duplicate, want)
+		}
 	}
 }
