@@ -70,6 +70,8 @@ type TopicInfo struct {
 	// if there is none.
 	FirstOffset uint64 `json:"first_offset"`
 	Head        uint64 `json:"head"`
+	// Horizon is the first offset that the topic keeps; 1 where nothing was removed.
+	Horizon uint64 `json:"horizon"`
 	// FirstTS and HeadTS are the commit times of these events in epoch
 	// milliseconds, HeadID is the newest one's id.
 	FirstTS int64  `json:"first_ts,omitempty"`
@@ -77,10 +79,35 @@ type TopicInfo struct {
 	HeadID  string `json:"head_id,omitempty"`
 	// Groups is the number of groups in the topic.
 	Groups int `json:"groups"`
+	// Kept is how much the topic keeps, and Removal what its settings have removed, nil
+	// without a bound. They are in the description of one topic, and not in lists.
+	Kept    *TopicUsage   `json:"kept,omitempty"`
+	Removal *TopicRemoval `json:"removal,omitempty"`
 	// Settings are those that count for the topic, and SettingsFrom says where they are
 	// from. They are in the description of one topic, and not in lists.
 	Settings     *TopicSettings  `json:"settings,omitempty"`
 	SettingsFrom *SettingsSource `json:"settings_from,omitempty"`
+}
+
+// TopicUsage is how much a topic keeps.
+type TopicUsage struct {
+	Events uint64 `json:"events"`
+	Bytes  uint64 `json:"bytes"` // of the records
+	// AtLeast: there is more, which was not counted.
+	AtLeast bool `json:"at_least,omitempty"`
+	// IDsKeptMS is for how many milliseconds the id of a removed event is remembered.
+	IDsKeptMS int64 `json:"ids_kept_ms"`
+}
+
+// TopicRemoval is what the hub has removed of a topic by its settings, since the hub started.
+type TopicRemoval struct {
+	Events uint64 `json:"events"`
+	Bytes  uint64 `json:"bytes"`
+	// LastTS is when the hub looked last, in epoch milliseconds; 0: not yet.
+	LastTS int64 `json:"last_ts,omitempty"`
+	// State is "waiting" for something to remove, "counting" what the topic keeps, before
+	// its bounds count, or "off" where the hub removes nothing.
+	State string `json:"state"`
 }
 
 // GroupInfo describes one group in one topic.

@@ -61,7 +61,7 @@ var shown = map[string]any{
 	"TopicInfo": admin.TopicInfo{}, "GroupInfo": admin.GroupInfo{}, "GroupPattern": admin.GroupPattern{},
 	"MemberInfo": admin.MemberInfo{}, "Peer": eventhub.Peer{}, "Blocked": admin.Blocked{}, "Attempt": admin.Attempt{},
 	"InFlight": admin.InFlight{}, "EventGroup": admin.EventGroup{}, "Scheduled": admin.Scheduled{}, "SeekPlan": admin.SeekPlan{}, "SeekGap": admin.SeekGap{},
-	"TrimPlan": admin.TrimPlan{}, "OvertakenGroup": admin.OvertakenGroup{}, "EraseResult": admin.EraseResult{},
+	"TrimPlan": admin.TrimPlan{}, "TopicUsage": admin.TopicUsage{}, "TopicRemoval": admin.TopicRemoval{}, "OvertakenGroup": admin.OvertakenGroup{}, "EraseResult": admin.EraseResult{},
 	"SettingsPlan": admin.SettingsPlan{}, "TopicLoss": admin.TopicLoss{},
 	"Trace": admin.Trace{}, "TraceNode": admin.TraceNode{}, "TraceEdge": admin.TraceEdge{}, "Place": eventhub.Place{},
 	"DeadLetter": admin.DeadLetter{}, "RedriveMark": admin.RedriveMark{}, "RedriveResult": admin.RedriveResult{},

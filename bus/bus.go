@@ -160,6 +160,7 @@ type Bus struct {
 	retention *retention.Runtime
 
 	space        *space.Guard
+	forecast     space.Forecast
 	counts       counts
 	known        registry
 	letterCounts *deadletter.Counts

@@ -38,7 +38,8 @@ func TestInspectTopics(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now().Add(-time.Second).UnixMilli()
-		equal(t, "topic", info, admin.TopicInfo{Topic: "a", FirstOffset: 1, Head: 3, FirstTS: began, HeadTS: began + 1000, HeadID: last.ID, Groups: 1,
+		equal(t, "topic", info, admin.TopicInfo{Topic: "a", FirstOffset: 1, Head: 3, Horizon: 1, FirstTS: began, HeadTS: began + 1000, HeadID: last.ID, Groups: 1,
+			Kept:     &admin.TopicUsage{Events: 3, Bytes: 264, IDsKeptMS: 600_000},
 			Settings: &admin.TopicSettings{}, SettingsFrom: &admin.SettingsSource{Source: admin.SourceDefault}})
 		page, err := r.bus.Topics(ctx, "a", 10)
 		if err != nil || len(page) != 1 || page[0].Topic != "b" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"sync"
+	"time"
 
 	"eventhub/bus/internal/deadletter"
 	"eventhub/bus/internal/groupstate"
@@ -169,6 +170,10 @@ func (b *Bus) Measure(ctx context.Context) (measure.Engine, error) {
 	}
 	if room.Total > 0 {
 		e.FreeBytes, e.NeededBytes = room.Free, room.Least()
+	}
+	e.FullIn = b.forecast.Observe(time.Now(), room)
+	if err := b.measureRetention(ctx, &e); err != nil {
+		return e, err
 	}
 	if e.Groups, err = b.measureGroups(ctx); err != nil {
 		return e, err

@@ -110,3 +110,41 @@ func TestNoMaintenance(t *testing.T) {
 		equal(t, "sweeps", s.n.Load(), 0)
 	})
 }
+
+// TestRetentionIsShown: the description of a topic and the measurements of the bus say what a
+// topic keeps and what went. The newest event of a topic may be gone.
+func TestRetentionIsShown(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		r.publish("t", 0, 100)
+		published := time.Now().UnixMilli()
+		r.set("t", admin.TopicSettings{Retention: admin.Retention{Count: 40}})
+		r.pass(time.Minute)
+		r.erase("t", 100)
+		r.pass(time.Minute) // it is counted again
+		info, err := r.bus.Topic(ctx, "t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "horizon, first and head", []uint64{info.Horizon, info.FirstOffset, info.Head}, []uint64{61, 61, 100})
+		equal(t, "the time of the head", []any{info.HeadTS, info.HeadID}, []any{published, ""})
+		equal(t, "kept", []any{info.Kept.Events, info.Kept.Bytes > 0, info.Kept.IDsKeptMS}, []any{uint64(39), true, int64(600_000)})
+		equal(t, "removed", []any{info.Removal.Events, info.Removal.Bytes > 0, info.Removal.State, info.Removal.LastTS > 0}, []any{uint64(60), true, "waiting", true})
+		list, err := r.bus.Topics(ctx, "", 10)
+		equal(t, "in a list", []any{err, list[0].Horizon, list[0].Kept == nil, list[0].Removal == nil}, []any{nil, uint64(61), true, true})
+		r.restart()
+		r.trim("t", 63)
+		m, err := r.bus.Measure(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "full", m.FullIn < 0, true)
+		r.publish("t", 0, 10)
+		r.pass(time.Minute)
+		if m, err = r.bus.Measure(ctx); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "measured", []uint64{m.Topics[0].Removed, m.Topics[0].Horizon}, []uint64{7, 70})
+		equal(t, "rounds", m.RetentionRounds > 0 && !m.NoMaintenance, true)
+	})
+}

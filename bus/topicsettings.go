@@ -18,7 +18,7 @@ func (b *Bus) Topic(ctx context.Context, topic string) (admin.TopicInfo, error) 
 	}
 	e := b.topics.Effective(topic)
 	info.Settings, info.SettingsFrom = &e.Settings, &e.SettingsSource
-	return info, nil
+	return info, b.describeKept(ctx, &info)
 }
 
 // EffectiveSettings implements admin.Settings.

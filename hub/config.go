@@ -31,6 +31,10 @@ const (
 	DurabilityInterval = "interval"
 	SyncEvery          = 10 * time.Millisecond
 
+	// The values of Maintenance.
+	MaintenanceOn  = "on"
+	MaintenanceOff = "off"
+
 	// LeastMessageMemory is what a batch over HTTP and a message over WebSocket need
 	// at the same time, and some more, in MiB.
 	LeastMessageMemory = 32
@@ -74,6 +78,9 @@ type Config struct {
 	// on disk; or DurabilityInterval: an OK comes when it is written, and the disk has
 	// it within SyncEvery.
 	Durability string
+	// Maintenance is MaintenanceOn, the default, or MaintenanceOff: nothing is removed by
+	// itself, neither what settings do not keep nor, on the disk, what was removed.
+	Maintenance string
 	// Grace bounds a graceful stop.
 	Grace time.Duration
 	// Drain is how long a hub that is to stop says that it is not ready, and takes
@@ -82,7 +89,7 @@ type Config struct {
 	Drain time.Duration
 	// MetricsLabels is how many topics, and how many groups, have metrics of their
 	// own; MetricsHistograms how many groups have histograms of their own. All others
-	// are one row. Defaults 200 and 20: fewer than 5,000 series, whatever there is.
+	// are one row. Defaults 200 and 20: fewer than 6,500 series, whatever there is.
 	MetricsLabels, MetricsHistograms int
 	// Sources says where settings came from, such as "env HTTP_PORT", by the names that the
 	// user gives them; those that are missing are defaults. The log and refusals to start
@@ -109,6 +116,7 @@ func (c Config) WithDefaults() Config {
 	def(&c.OpsAddr, DefaultOpsAddr)
 	def(&c.Version, "devel")
 	def(&c.Durability, store.DurabilitySync)
+	def(&c.Maintenance, MaintenanceOn)
 	if c.MaxTopics == 0 {
 		c.MaxTopics = 100_000
 	}
@@ -158,6 +166,9 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("durability is %q; sync and interval are allowed%s", c.Durability, c.from("durability")))
 	}
 	errs = append(errs, c.validateTopics()...)
+	if c.Maintenance != MaintenanceOn && c.Maintenance != MaintenanceOff {
+		errs = append(errs, fmt.Errorf("maintenance is %q; on and off are allowed%s", c.Maintenance, c.from("maintenance")))
+	}
 	if c.MaxTopics < 1 {
 		errs = append(errs, fmt.Errorf("max topics is %d; at least 1 is needed%s", c.MaxTopics, c.from("max_topics")))
 	}

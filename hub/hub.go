@@ -136,7 +136,7 @@ func (h *Hub) open() error {
 	if err != nil {
 		return err // the file has changed since it was checked
 	}
-	if h.bus, err = bus.New(bus.Options{Store: h.store, Topics: topics, SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.loseStore}); err != nil {
+	if h.bus, err = bus.New(bus.Options{Store: h.store, NoMaintenance: h.cfg.Maintenance == MaintenanceOff, Topics: topics, SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.loseStore}); err != nil {
 		return err
 	}
 	memory := budget.New(h.cfg.MaxMessageMemory << 20)
@@ -291,6 +291,9 @@ func (h *Hub) serve() {
 		if !h.isApart(d) {
 			h.serveAt(d)
 		}
+	}
+	if h.cfg.Maintenance == MaintenanceOff {
+		h.log.Warn("maintenance is off: what settings do not keep stays, and the disk gets nothing back")
 	}
 	h.log.Info("hub is up", "ws", h.WSAddr(), "http", h.HTTPAddr(), "ops", h.OpsAddr(), "store", h.cfg.Store,
 		"durability", h.durability(), "version", h.cfg.Version, h.settings())

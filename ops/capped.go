@@ -92,10 +92,13 @@ var topicKind = rowKind[string, measure.Topic]{
 		sum.Events += t.Events
 		sum.Bytes += t.Bytes
 		sum.Duplicates += t.Duplicates
+		sum.Removed += t.Removed
+		sum.RemovedBytes += t.RemovedBytes
 	},
 	state: func(_, _ *measure.Topic) {},
 	fell: func(t, before *measure.Topic) bool {
-		return t.Events < before.Events || t.Bytes < before.Bytes || t.Duplicates < before.Duplicates
+		return t.Events < before.Events || t.Bytes < before.Bytes || t.Duplicates < before.Duplicates ||
+			t.Removed < before.Removed || t.RemovedBytes < before.RemovedBytes
 	},
 }
 

@@ -280,7 +280,7 @@ func filled() *rooms {
 	}
 	return &rooms{
 		engine: measure.Engine{
-			Topics: []measure.Topic{{Topic: "orders", Events: 7, Bytes: 700, Duplicates: 2}},
+			Topics: []measure.Topic{{Topic: "orders", Events: 7, Bytes: 700, Duplicates: 2, Removed: 34, RemovedBytes: 35, Horizon: 36}},
 			Groups: []measure.Group{{
 				Topic: "orders", Group: "billing",
 				Delivered: 9, Redelivered: 3, Acked: 4, Nacked: 2, Expired: 1, DeadLettered: 1, Gaps: 2, GapOffsets: 17,
@@ -289,7 +289,7 @@ func filled() *rooms {
 				Poll: hist(measure.Turns, 0, 1), Handler: hist(measure.Milliseconds, 3, 7), Latency: hist(measure.Milliseconds, 70000),
 			}},
 			CommitSeconds: hist(measure.Seconds, 0.002, 0.003), CommitEvents: hist(measure.Counts, 1, 6),
-			CommitWaiting: 1500 * time.Millisecond, QueuedBytes: 11, CachedBytes: 12, StoreBytes: 13, LastCommit: time.UnixMilli(16_500), FreeBytes: 18, NeededBytes: 19, PublishRefused: map[string]uint64{"overloaded": 20}, FilterFailed: 8, FilterTooCostly: 5,
+			CommitWaiting: 1500 * time.Millisecond, QueuedBytes: 11, CachedBytes: 12, StoreBytes: 13, FullIn: 37 * time.Second, RetentionRounds: 38, AgesHeld: 39 * time.Second, LastCommit: time.UnixMilli(16_500), FreeBytes: 18, NeededBytes: 19, PublishRefused: map[string]uint64{"overloaded": 20}, FilterFailed: 8, FilterTooCostly: 5,
 		},
 		gateway: measure.Gateway{
 			Connections: 21, Opened: 24, Closed: map[int]uint64{0: 1, 1000: 2, 4000: 3}, Refused: 4,

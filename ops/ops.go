@@ -39,7 +39,7 @@ import (
 	"eventhub/internal/origin"
 )
 
-// Bounds of the series, which together are fewer than 5,000.
+// Bounds of the series, which together are fewer than 6,500.
 const (
 	// DefaultMaxLabels is how many topics, and how many groups, have series of their
 	// own.

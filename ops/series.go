@@ -1,6 +1,8 @@
 package ops
 
 import (
+	"math"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"eventhub/internal/measure"
@@ -34,6 +36,12 @@ var topicSeries = []series[measure.Topic]{
 		func(t *measure.Topic) uint64 { return t.Bytes }),
 	counter("eventhub_duplicates_total", "Publishes that found their id in the topic and added nothing.", topicLabels,
 		func(t *measure.Topic) uint64 { return t.Duplicates }),
+	counter("eventhub_retention_removed_events_total", "Events removed because the settings of their topic do not keep them.", topicLabels,
+		func(t *measure.Topic) uint64 { return t.Removed }),
+	counter("eventhub_retention_removed_bytes_total", "Bytes of the records of these events.", topicLabels,
+		func(t *measure.Topic) uint64 { return t.RemovedBytes }),
+	gauge("eventhub_topic_horizon", "The first offset that the topic keeps; 0 of _other.", topicLabels,
+		func(t *measure.Topic) float64 { return float64(t.Horizon) }),
 }
 
 var groupSeries = []series[groupRow]{
@@ -113,6 +121,19 @@ var engineSeries = []series[measure.Engine]{
 		func(e *measure.Engine) float64 { return float64(e.FreeBytes) }),
 	gauge("eventhub_store_needed_bytes", "Bytes that have to be free there: with less, publishes are refused; 0 of a store in memory.", nil,
 		func(e *measure.Engine) float64 { return float64(e.NeededBytes) }),
+	gauge("eventhub_store_full_seconds", "How long it takes until publishes are refused for want of room, if that goes on to shrink as in the last hours; +Inf where it does not, or in the first ten minutes.", nil,
+		func(e *measure.Engine) float64 {
+			if e.FullIn < 0 {
+				return math.Inf(1)
+			}
+			return e.FullIn.Seconds()
+		}),
+	counter("eventhub_retention_rounds_total", "How often topics were looked at for events that their settings do not keep.", nil,
+		func(e *measure.Engine) uint64 { return e.RetentionRounds }),
+	gauge("eventhub_retention_clock_held_seconds", "By how much the wall clock is ahead of the time that retention by age goes by; 0 as a rule.", nil,
+		func(e *measure.Engine) float64 { return e.AgesHeld.Seconds() }),
+	gauge("eventhub_maintenance", "1 while the hub removes by itself what settings do not keep, 0 with --maintenance=off.", nil,
+		func(e *measure.Engine) float64 { return oneIf(!e.NoMaintenance) }),
 	gauge("eventhub_store_size_bytes", "Size of the store: on disk, or in memory where it keeps nothing else.", nil,
 		func(e *measure.Engine) float64 { return float64(e.StoreBytes) }),
 }

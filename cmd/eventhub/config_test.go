@@ -46,6 +46,7 @@ var keyValues = map[string]struct {
 	"auth_token_file":    {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
 	"insecure":           {"true", "false", "true", [3]any{true, false, true}},
 	"origin":             {"[http://a, http://b]", "http://c,http://d", "http://e", [3]any{[]string{"http://a", "http://b"}, []string{"http://c", "http://d"}, []string{"http://e"}}},
+	"maintenance":        {"off", "on", "OFF", [3]any{"off", "on", "off"}},
 	"durability":         {"interval", "sync", "INTERVAL", [3]any{"interval", "sync", "interval"}},
 	"topics_file":        {"a.yaml", "b.yaml", "c d.yaml", [3]any{"a.yaml", "b.yaml", "c d.yaml"}},
 	"max_topics":         {"1_000", "2", "3", [3]any{1000, 2, 3}},
@@ -76,6 +77,8 @@ func effect(s *config.Settings, key string) any {
 		return c.Insecure
 	case "origin":
 		return c.Origins
+	case "maintenance":
+		return c.Maintenance
 	case "durability":
 		return c.Durability
 	case "topics_file":

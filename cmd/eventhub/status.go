@@ -157,14 +157,25 @@ func (s *state) judgeStore() {
 	if !o.Ready {
 		s.warn("eventhub health", "the hub is not ready: it is starting, stopping, or its store failed")
 	}
+	if o.NoMaintenance {
+		s.warn("eventhub serve --maintenance=on", "maintenance is off: nothing that settings do not keep is removed")
+	}
+	if held := time.Duration(o.ClockHeldS) * time.Second; held >= time.Hour {
+		s.warn("date", "the clock is %s ahead of the time that has passed; retention by age is slow until it has caught up", output.Span(held))
+	}
 	switch {
 	case o.NeededBytes == 0:
 	case o.FreeBytes < o.NeededBytes:
 		s.warn("df -h", "the disk has %s free: publishes are refused below %s", byteSize(o.FreeBytes), byteSize(o.NeededBytes))
 	case o.FreeBytes < 2*o.NeededBytes:
 		s.warn("df -h", "the disk has only %s free: below %s publishes are refused", byteSize(o.FreeBytes), byteSize(o.NeededBytes))
+	case o.FullInS > 0 && o.FullInS < int64(fullSoon/time.Second):
+		s.warn("eventhub topic ls", "the disk is full in %s, if it goes on to fill like that", output.Span(time.Duration(o.FullInS)*time.Second))
 	}
 }
+
+// fullSoon is from when on a disk that fills up is worth a warning, as in the alerts.
+const fullSoon = 3 * 24 * time.Hour
 
 // addGroups looks at every group.
 func (s *state) addGroups(ctx context.Context, r *reach, adm *client.Admin) error {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -19,13 +20,16 @@ const metricsLimit = 16 << 20
 // operations is what `status` takes from a scrape of the operations listener. Times are
 // epoch milliseconds.
 type operations struct {
-	Ready        bool  `json:"ready"`
-	StartedTS    int64 `json:"started_ts"`
-	Connections  int64 `json:"connections"`
-	SizeBytes    int64 `json:"size_bytes"`
-	FreeBytes    int64 `json:"free_bytes"`
-	NeededBytes  int64 `json:"needed_bytes"` // below which publishes are refused; 0: never
-	LastCommitTS int64 `json:"last_commit_ts,omitempty"`
+	Ready         bool  `json:"ready"`
+	StartedTS     int64 `json:"started_ts"`
+	Connections   int64 `json:"connections"`
+	SizeBytes     int64 `json:"size_bytes"`
+	FreeBytes     int64 `json:"free_bytes"`
+	NeededBytes   int64 `json:"needed_bytes"` // below which publishes are refused; 0: never
+	LastCommitTS  int64 `json:"last_commit_ts,omitempty"`
+	FullInS       int64 `json:"full_in_s,omitempty"` // until publishes are refused; absent: not to be seen
+	ClockHeldS    int64 `json:"clock_held_s,omitempty"`
+	NoMaintenance bool  `json:"no_maintenance,omitempty"`
 }
 
 // askOperations scrapes the operations listener, directly: a proxy of the environment is
@@ -53,7 +57,14 @@ func askOperations(ctx context.Context, addr, token string) (*operations, error)
 		return nil, fmt.Errorf("%s: %s: %w", at, resp.Status, errNoMetrics)
 	}
 	seconds := func(name string) int64 { return int64(values[name] * 1000) }
+	fullIn := int64(0)
+	if full, ok := values["eventhub_store_full_seconds"]; ok && !math.IsInf(full, 0) {
+		fullIn = max(int64(full), 1)
+	}
+	held := int64(values["eventhub_retention_clock_held_seconds"])
+	off, known := values["eventhub_maintenance"]
 	return &operations{
+		FullInS: fullIn, ClockHeldS: held, NoMaintenance: known && off == 0,
 		Ready: values["eventhub_ready"] == 1, StartedTS: seconds("process_start_time_seconds"),
 		Connections: int64(values["eventhub_connections"]), SizeBytes: int64(values["eventhub_store_size_bytes"]),
 		FreeBytes: int64(values["eventhub_store_free_bytes"]), NeededBytes: int64(values["eventhub_store_needed_bytes"]),
@@ -87,8 +98,12 @@ func (o *operations) describe(now time.Time) string {
 	if o.NeededBytes == 0 {
 		return "in memory, " + commit
 	}
-	return fmt.Sprintf("%s, %s free (publishes are refused below %s), %s",
-		byteSize(o.SizeBytes), byteSize(o.FreeBytes), byteSize(o.NeededBytes), commit)
+	full := ""
+	if o.FullInS > 0 {
+		full = ", full in " + output.Span(time.Duration(o.FullInS)*time.Second)
+	}
+	return fmt.Sprintf("%s, %s free (publishes are refused below %s%s), %s",
+		byteSize(o.SizeBytes), byteSize(o.FreeBytes), byteSize(o.NeededBytes), full, commit)
 }
 
 // byteSize writes a number of bytes as people do.

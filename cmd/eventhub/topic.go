@@ -181,9 +181,15 @@ func topicInfoCommand() *cobra.Command {
 				{Name: "Newest event", Value: event(t.Head, t.HeadTS, t.HeadID)},
 				{Name: "Groups", Value: strconv.Itoa(t.Groups)},
 			}
+			if k := t.Kept; k != nil {
+				fields = append(fields, output.Field{Name: "Kept", Value: keptText(&t)})
+			}
 			if t.Settings != nil && t.SettingsFrom != nil { // an older hub has none
 				fields = append(fields, settingsFields(t.Settings)...)
 				fields = append(fields, output.Field{Name: "From", Value: fromText(t.SettingsFrom)})
+			}
+			if t.Removal != nil {
+				fields = append(fields, output.Field{Name: "Removed", Value: removalText(now, t.Removal)})
 			}
 			return output.Fields(w, out.Color, fields)
 		})

@@ -124,7 +124,7 @@ func describeTrim(w io.Writer, color bool, p *admin.TrimPlan) error {
 		{Name: "Topic", Value: p.Topic},
 		{Name: "First offset", Value: fmt.Sprintf("%d, to be %d", p.From, p.Horizon)},
 		{Name: "Head", Value: strconv.FormatUint(p.Head, 10)},
-		{Name: "Events", Value: fmt.Sprintf("%s, %s", output.Things(p.Events, "event"), bytesText(p.Bytes))},
+		{Name: "Events", Value: fmt.Sprintf("%s, %s", output.Things(p.Events, "event"), byteSize(int64(p.Bytes)))},
 		{Name: "Groups not done", Value: strings.Join(overtaken, ", ")},
 		{Name: "Removed", Value: removed},
 	})
@@ -210,20 +210,6 @@ func eraseAll(cmd *cobra.Command, r *reach, adm *client.Admin, topic string, q a
 	}
 }
 
-// bytesText writes a size in its largest unit, with one digit after the point.
-func bytesText(n uint64) string {
-	const units = "KMGT"
-	if n < 1<<10 {
-		return output.Things(n, "byte")
-	}
-	size, unit := float64(n)/(1<<10), 0
-	for size >= 1<<10 && unit < len(units)-1 {
-		size /= 1 << 10
-		unit++
-	}
-	return fmt.Sprintf("%.1f %ciB", size, units[unit])
-}
-
 func describeErasure(w io.Writer, color bool, e *admin.EraseResult) error {
 	erased := "no"
 	if e.Applied {
@@ -255,11 +241,11 @@ func planSettings(cmd *cobra.Command, r *reach, adm *client.Admin, format output
 		fields := []output.Field{
 			{Name: "Name", Value: plan.Name},
 			{Name: "Topics", Value: output.Things(plan.Matched, "topic") + " now"},
-			{Name: "Would remove", Value: fmt.Sprintf("%s, %s", output.Things(plan.Events, "event"), bytesText(plan.Bytes))},
+			{Name: "Would remove", Value: fmt.Sprintf("%s, %s", output.Things(plan.Events, "event"), byteSize(int64(plan.Bytes)))},
 		}
 		for _, t := range plan.Topics {
 			fields = append(fields, output.Field{Name: "  of " + t.Topic, Value: fmt.Sprintf("%s, %s; the first offset would be %d",
-				output.Things(t.Events, "event"), bytesText(t.Bytes), t.Horizon)})
+				output.Things(t.Events, "event"), byteSize(int64(t.Bytes)), t.Horizon)})
 		}
 		return output.Fields(w, out.Color, fields)
 	})
@@ -267,4 +253,33 @@ func planSettings(cmd *cobra.Command, r *reach, adm *client.Admin, format output
 		fmt.Fprintln(cmd.ErrOrStderr(), "Nothing was changed. The same without --dry-run sets it.")
 	}
 	return err
+}
+
+// keptText says how much a topic keeps.
+func keptText(t *admin.TopicInfo) string {
+	least := ""
+	if t.Kept.AtLeast {
+		least = "at least "
+	}
+	ids := "are forgotten with them"
+	if t.Kept.IDsKeptMS > 0 {
+		ids = "are remembered for " + output.Span(time.Duration(t.Kept.IDsKeptMS)*time.Millisecond)
+	}
+	return fmt.Sprintf("%s%s, %s, from offset %d on; ids of removed events %s", least, output.Things(t.Kept.Events, "event"),
+		byteSize(int64(t.Kept.Bytes)), t.Horizon, ids)
+}
+
+// removalText says what the settings of a topic have removed.
+func removalText(now time.Time, r *admin.TopicRemoval) string {
+	what := fmt.Sprintf("%s, %s, since the hub started", output.Things(r.Events, "event"), byteSize(int64(r.Bytes)))
+	switch r.State {
+	case "counting":
+		return what + "; the topic is being counted"
+	case "off":
+		return what + "; maintenance is off"
+	}
+	if r.LastTS == 0 {
+		return what
+	}
+	return what + "; last pass " + output.Ago(now, r.LastTS)
 }

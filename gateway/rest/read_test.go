@@ -212,9 +212,9 @@ func stocked() *shelf {
 }
 
 const (
-	topicAB  = `{"topic":"a.b","first_offset":1,"head":1,"first_ts":1723140000000,"head_ts":1723140000000,"head_id":"..","groups":2}`
-	topicDLQ = `{"topic":"a.b.dlq","first_offset":0,"head":0,"groups":0}`
-	topicC   = `{"topic":"c","first_offset":0,"head":0,"groups":0}`
+	topicAB  = `{"topic":"a.b","first_offset":1,"head":1,"horizon":0,"first_ts":1723140000000,"head_ts":1723140000000,"head_id":"..","groups":2}`
+	topicDLQ = `{"topic":"a.b.dlq","first_offset":0,"head":0,"horizon":0,"groups":0}`
+	topicC   = `{"topic":"c","first_offset":0,"head":0,"horizon":0,"groups":0}`
 	groupG   = `{"topic":"a.b","group":"g","cursor":0,"epoch":0,"head":1,"head_id":"..","head_ts":1723140000000,"lag":1,"in_flight":1,"waiting":0,"ordering":"none","max_attempts":5,"backoff_min_ms":1000,"backoff_max_ms":600000,"members":[{"transport":"ws","name":"x","in_flight":1,"max_in_flight":100,"since_ts":5}]}`
 	groupH   = `{"topic":"a.b","group":"h:1","cursor":0,"epoch":0,"head":0,"lag":0,"in_flight":0,"waiting":0,"ordering":"none","max_attempts":0,"backoff_min_ms":0,"backoff_max_ms":0,"members":[]}`
 	groupC   = `{"topic":"c","group":"g","cursor":0,"epoch":0,"head":0,"lag":0,"in_flight":0,"waiting":0,"ordering":"none","max_attempts":0,"backoff_min_ms":0,"backoff_max_ms":0,"members":[]}`

@@ -111,6 +111,16 @@ type Engine struct {
 	FilterFailed    uint64 // events that did not pass because a filter could not be evaluated
 	FilterTooCostly uint64 // of these, those on which it cost too much
 
+	// FullIn is how long it takes until less than NeededBytes is free, if the room goes on to
+	// shrink as it did; a negative one says that it does not, or that it is not known yet.
+	FullIn time.Duration
+	// RetentionRounds is how often topics were looked at for events that they do not keep.
+	RetentionRounds uint64
+	// AgesHeld is by how much the clock of ages is behind the wall clock.
+	AgesHeld time.Duration
+	// NoMaintenance: nothing is removed by itself.
+	NoMaintenance bool
+
 	Scheduled uint64 // events that were published with a delay
 	Moved     uint64 // of these, into the log
 	Cancelled uint64
@@ -122,6 +132,10 @@ type Topic struct {
 	Events     uint64 // committed
 	Bytes      uint64 // of their records
 	Duplicates uint64 // publishes that found their id
+	// Removed are events that its settings do not keep, and RemovedBytes of their records.
+	Removed, RemovedBytes uint64
+
+	Horizon uint64 // the first offset that it keeps; 0 where that is not known
 }
 
 // Group counts what one group did in one topic; without a name, what the tails of

@@ -44,7 +44,7 @@ func (h *History) Topic(ctx context.Context, name string) (admin.TopicInfo, erro
 
 // describe adds to a topic what its ends say.
 func (h *History) describe(ctx context.Context, t store.TopicInfo) (admin.TopicInfo, error) {
-	info := admin.TopicInfo{Topic: t.Name, Head: t.Head}
+	info := admin.TopicInfo{Topic: t.Name, Head: t.Head, Horizon: t.Horizon}
 	groups, err := h.store.ListGroups(ctx, t.Name)
 	if err != nil {
 		return info, store.Failed(err, "list the groups of topic %q", t.Name)
