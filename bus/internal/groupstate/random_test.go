@@ -665,8 +665,11 @@ func (w *world) startAgain(crash bool) {
 	}
 	known := w.known(s)
 	for offset := range w.log {
-		if offset > s.cursor && w.isGone(offset) && !known.IsAcked(offset) {
+		if offset > s.cursor && w.isGone(offset) { // the store may know either, once it was passed over
 			delete(w.done, offset)
+			if known.IsAcked(offset) {
+				w.done[offset] = true
+			}
 		}
 		if n := known.Attempts(offset); n > 0 && offset > s.cursor {
 			w.unread[offset] = n // it is one of those that checkStored allows
