@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,7 +57,7 @@ const (
 // settings: it keeps everything.
 type TopicSettings struct {
 	Retention Retention `json:"retention,omitzero"`
-	// Compaction keeps the latest event of each key. No hub does it yet.
+	// Compaction keeps the latest event of each key, and requires keys.
 	Compaction *Compaction `json:"compaction,omitempty"`
 	// KeyRequired refuses events without a key.
 	KeyRequired bool `json:"key_required,omitempty"`
@@ -75,13 +76,45 @@ type Retention struct {
 	Count uint64 `json:"count,omitempty"`
 }
 
-// Compaction says how the latest event of each key is kept.
+// Compaction says how the latest event of each key is kept. Each period is from
+// MinCompactionAge to MaxPeriod; 0 stands for its default.
 type Compaction struct {
-	// MinAge is how long every event is kept, Hold how long a group that is not done with
-	// an event keeps it from going, Grace how long the end of a key can be read.
+	// MinAge is how long after its commit every event is kept. Default DefaultMinAge.
 	MinAge Period `json:"min_age,omitempty"`
-	Hold   Period `json:"hold,omitempty"`
-	Grace  Period `json:"grace,omitempty"`
+	// Hold is how long after its commit an event is kept for a group that is not done with
+	// it. Default DefaultHold.
+	Hold Period `json:"hold,omitempty"`
+	// Grace is how long after its commit a tombstone is kept: an event with the payload
+	// null, which ends its key. Default DefaultGrace.
+	Grace Period `json:"grace,omitempty"`
+}
+
+// The periods of a Compaction that names none.
+const (
+	DefaultMinAge = Period(24 * time.Hour)
+	DefaultHold   = Period(7 * 24 * time.Hour)
+	DefaultGrace  = Period(24 * time.Hour)
+)
+
+// MinCompactionAge is the shortest period of a Compaction.
+const MinCompactionAge = Period(time.Second)
+
+// WithDefaults returns the compaction with its defaults.
+func (c Compaction) WithDefaults() Compaction {
+	c.MinAge, c.Hold, c.Grace = cmp.Or(c.MinAge, DefaultMinAge), cmp.Or(c.Hold, DefaultHold), cmp.Or(c.Grace, DefaultGrace)
+	return c
+}
+
+func (c *Compaction) validate() error {
+	for _, p := range []struct {
+		name  string
+		value Period
+	}{{"min_age", c.MinAge}, {"hold", c.Hold}, {"grace", c.Grace}} {
+		if p.value != 0 && (p.value < MinCompactionAge || p.value > MaxPeriod) {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "compaction.%s is %s; %s to %s are allowed", p.name, time.Duration(p.value), MinCompactionAge, MaxPeriod)
+		}
+	}
+	return nil
 }
 
 // The bounds of settings.
@@ -240,10 +273,13 @@ func (s *TopicSettings) Validate(name string) error {
 		return bad("retention.count and compaction contradict each other: the latest event of a key would go when the topic is full")
 	case s.KeyRequired && eventhub.HubOnlyTopic(name):
 		return bad("key_required has no effect on %q, whose events the hub makes", name)
-	case s.Compaction != nil:
-		return eventhub.Errorf(eventhub.CodeUnsupportedOp, "compaction is not supported by this version")
+	case s.Compaction != nil && eventhub.HubOnlyTopic(name):
+		return bad("compaction would remove dead letters of %q that nobody has looked at; retention bounds them", name)
 	case s.GroupIdleExpiry != 0:
 		return eventhub.Errorf(eventhub.CodeUnsupportedOp, "group_idle_expiry is not supported by this version")
+	}
+	if s.Compaction != nil {
+		return s.Compaction.validate()
 	}
 	return nil
 }

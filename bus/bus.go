@@ -61,6 +61,7 @@ import (
 	"eventhub/admin"
 	"eventhub/bus/internal/ackwait"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/compaction"
 	"eventhub/bus/internal/deadletter"
 	"eventhub/bus/internal/delayed"
 	"eventhub/bus/internal/judge"
@@ -145,19 +146,20 @@ func (o Options) withDefaults() (Options, error) {
 type Bus struct {
 	*history // reading the past: admin.History, and topics and events of admin.Inspector
 
-	opts      Options
-	store     store.Store
-	log       *slog.Logger
-	committer *commit.Committer
-	clock     *sched.Clock
-	sched     *sched.Scheduler
-	mover     *delayed.Mover
-	letters   *deadletter.Letters
-	waits     *ackwait.Waits
-	logs      *topiclog.Logs
-	tails     *tail.Tails
-	topics    *topicset.Set
-	retention *retention.Runtime
+	opts       Options
+	store      store.Store
+	log        *slog.Logger
+	committer  *commit.Committer
+	clock      *sched.Clock
+	sched      *sched.Scheduler
+	mover      *delayed.Mover
+	letters    *deadletter.Letters
+	waits      *ackwait.Waits
+	logs       *topiclog.Logs
+	tails      *tail.Tails
+	topics     *topicset.Set
+	retention  *retention.Runtime
+	compaction *compaction.Runtime
 
 	space        *space.Guard
 	forecast     space.Forecast
@@ -226,7 +228,7 @@ func New(opts Options) (*Bus, error) {
 	}
 	b.raised(deleted) // the clock may be before it
 	b.topics, err = topicset.New(topicset.Options{
-		Store: b.store, Logger: b.log, File: opts.Topics, Changed: func(name string) { b.retention.Changed(name) },
+		Store: b.store, Logger: b.log, File: opts.Topics, Changed: b.settingsChanged,
 	})
 	if err != nil {
 		return nil, err
@@ -242,10 +244,13 @@ func New(opts Options) (*Bus, error) {
 	})
 	b.committer = commit.New(commit.Options{
 		Store: b.store, Logger: b.log, QueueBytes: opts.QueueBytes, EarlyBytes: opts.EarlyBytes,
-		SyncEvery: opts.SyncEvery, Fatal: opts.Fatal, Committed: b.committed, Observe: b.counts.commit,
+		SyncEvery: opts.SyncEvery, Fatal: opts.Fatal, Committed: b.committed, Observe: b.observe,
 	})
 	b.retention = retention.New(retention.Options{
 		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Wall: b.clock.Wall, Marks: b.letters.FirstNeeded,
+	})
+	b.compaction = compaction.New(compaction.Options{
+		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Wall: b.clock.Wall, Commits: b.counts.commits,
 	})
 	b.mover = delayed.New(delayed.Options{
 		Store: b.store, Committer: b.committer, Logger: b.log, Now: b.clock.Wall, Room: b.space.Check, Link: publish.Link,
@@ -259,6 +264,7 @@ func New(opts Options) (*Bus, error) {
 	b.space.Start()
 	if !opts.NoMaintenance {
 		b.retention.Start()
+		b.compaction.Start()
 	}
 	return b, nil
 }
@@ -280,6 +286,7 @@ func (b *Bus) Close() error {
 		b.patterns.end()
 		if !b.opts.NoMaintenance {
 			b.retention.Stop()
+			b.compaction.Stop()
 		}
 		b.space.Stop()
 		for _, s := range b.patterns.all() {
@@ -295,6 +302,20 @@ func (b *Bus) Close() error {
 	err := b.committer.Stop()
 	b.waits.Drain() // all of them were notified that their group has ended
 	return err
+}
+
+// observe learns of each commit with all its units, those of groups too. It runs where committed does.
+func (b *Bus) observe(took time.Duration, units []*store.Unit) {
+	b.counts.commit(took, units)
+	if !b.opts.NoMaintenance {
+		b.compaction.Committed(units)
+	}
+}
+
+// settingsChanged notifies those who go by the settings of topics.
+func (b *Bus) settingsChanged(name string) {
+	b.retention.Changed(name)
+	b.compaction.Changed(name)
 }
 
 var errShuttingDown = commit.ErrStopped

@@ -59,6 +59,7 @@ func (b *Bus) deleteNow(topic string) error {
 	b.counts.forgetTopic(topic)
 	b.tails.ForgetTopic(topic)
 	b.retention.Forget(topic)
+	b.compaction.Forget(topic)
 	b.space.Deleted()
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -36,8 +37,12 @@ func TestSettings(t *testing.T) {
 	if _, err := remote.SetTopic(ctx, "orders.**", set, &none); !errors.Is(err, admin.ErrOtherVersion) || eventhub.ErrorCode(err) != eventhub.CodeConflict {
 		t.Errorf("SetTopic of what is there: %v", err)
 	}
-	if _, err := remote.SetTopic(ctx, "a", admin.TopicSettings{Compaction: &admin.Compaction{}}, nil); eventhub.ErrorCode(err) != eventhub.CodeUnsupportedOp {
-		t.Errorf("SetTopic with compaction: %v", err)
+	if _, err := remote.SetTopic(ctx, "a", admin.TopicSettings{GroupIdleExpiry: 1}, nil); eventhub.ErrorCode(err) != eventhub.CodeUnsupportedOp {
+		t.Errorf("SetTopic with group_idle_expiry: %v", err)
+	}
+	compact := admin.TopicSettings{Compaction: &admin.Compaction{MinAge: admin.Period(time.Hour)}}
+	if got, err := remote.SetTopic(ctx, "a", compact, nil); err != nil || !reflect.DeepEqual(got.Settings, compact) {
+		t.Errorf("SetTopic with compaction: %+v, %v", got, err)
 	}
 	if _, err := remote.SetTopic(ctx, "**.eu", set, nil); eventhub.ErrorCode(err) != eventhub.CodeConflict || errors.Is(err, admin.ErrOtherVersion) {
 		t.Errorf("SetTopic of a pattern that ties: %v", err)

@@ -548,7 +548,7 @@ func furtherAnswers(t *testing.T, d *document) {
 	does("getDeadLetter", "", "")
 	does("getDeadLetter", "orders/1", "orders/4")
 	later := by["putSettings"].bare()
-	later.body = []byte(`{"compaction":true}`)
+	later.body = []byte(`{"group_idle_expiry":"1d"}`)
 	if a, err := later.send(w, "PUT", token); err != nil || a.status != 501 || a.check(later.o) != nil {
 		t.Errorf("settings of a later version are answered %+v, %v", a, err)
 	}

@@ -23,6 +23,9 @@ import (
 type settingsFlags struct {
 	age, bytes  string
 	count       uint64
+	compact     bool
+	minAge      string
+	hold, grace string
 	keyRequired bool
 	everything  bool
 }
@@ -32,6 +35,10 @@ func (f *settingsFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.age, "retention-age", "", "how long events are kept, such as 30s, 1h30m or 3d")
 	flags.StringVar(&f.bytes, "retention-bytes", "", "size of the events that are kept, such as 500MB or 1GiB")
 	flags.Uint64Var(&f.count, "retention-count", 0, "how many events are kept")
+	flags.BoolVar(&f.compact, "compact", false, "keep the newest event of each key, and refuse events without a key")
+	flags.StringVar(&f.minAge, "compact-min-age", "", "with --compact: how long every event is kept (default 1d)")
+	flags.StringVar(&f.hold, "compact-hold", "", "with --compact: how long an event is kept for a group that is not done with it (default 7d)")
+	flags.StringVar(&f.grace, "compact-grace", "", "with --compact: how long the end of a key, a payload null, is kept (default 1d)")
 	flags.BoolVar(&f.keyRequired, "key-required", false, "refuse events without a key")
 	flags.BoolVar(&f.everything, "keep-everything", false, "set nothing, so that no pattern counts for this name")
 }
@@ -56,6 +63,24 @@ func (f *settingsFlags) settings(cmd *cobra.Command, name string) (s admin.Topic
 		return s, usageError{errors.New("--retention-count is 0; leave it out to keep everything")}
 	}
 	s.KeyRequired = f.keyRequired
+	var c admin.Compaction
+	for _, period := range []struct {
+		flag, text string
+		to         *admin.Period
+	}{{"compact-min-age", f.minAge, &c.MinAge}, {"compact-hold", f.hold, &c.Hold}, {"compact-grace", f.grace, &c.Grace}} {
+		if !given(period.flag) {
+			continue
+		}
+		if !f.compact {
+			return s, usageError{fmt.Errorf("--%s goes with --compact", period.flag)}
+		}
+		if *period.to, err = admin.ParsePeriod(period.text); err != nil {
+			return s, usage(period.flag, err)
+		}
+	}
+	if f.compact {
+		s.Compaction = &c
+	}
 	switch isNothing := s == (admin.TopicSettings{}); {
 	case isNothing && !f.everything:
 		return s, usageError{errors.New("nothing is set; give a setting, or --keep-everything; 'eventhub topic unset' removes settings")}
@@ -221,6 +246,7 @@ func settingsColumns(time.Time) []output.Column[admin.SettingsEntry] {
 		column("AGE", func(s *admin.TopicSettings) string { return ageCell(s.Retention.Age) }),
 		column("BYTES", func(s *admin.TopicSettings) string { return sizeCell(s.Retention.Bytes) }),
 		column("COUNT", func(s *admin.TopicSettings) string { return offsetCell(s.Retention.Count) }),
+		{Name: "COMPACT", Cell: func(e admin.SettingsEntry) string { return compactCell(e.Settings.Compaction) }},
 		{Name: "KEY", Cell: func(e admin.SettingsEntry) string { return keyCell(&e.Settings) }},
 	}
 }
@@ -232,6 +258,13 @@ func ageCell(p admin.Period) string {
 	return p.String()
 }
 
+func compactCell(c *admin.Compaction) string {
+	if c == nil {
+		return "-"
+	}
+	return c.WithDefaults().MinAge.String()
+}
+
 func sizeCell(s admin.Size) string {
 	if s == 0 {
 		return "-"
@@ -240,7 +273,7 @@ func sizeCell(s admin.Size) string {
 }
 
 func keyCell(s *admin.TopicSettings) string {
-	if s.KeyRequired {
+	if s.KeyRequired || s.Compaction != nil {
 		return "required"
 	}
 	return "-"
@@ -341,7 +374,14 @@ func settingsFields(s *admin.TopicSettings) []output.Field {
 	if bounds != nil {
 		keeps = "at most " + strings.Join(bounds, ", ")
 	}
-	if s.KeyRequired {
+	if s.Compaction != nil {
+		c := s.Compaction.WithDefaults()
+		newest := fmt.Sprintf("the newest event of each key, and what is younger than %s (groups %s, ends of keys %s)", c.MinAge, c.Hold, c.Grace)
+		if keeps = newest + "; " + keeps; bounds == nil {
+			keeps = newest
+		}
+	}
+	if s.KeyRequired || s.Compaction != nil {
 		key = "required"
 	}
 	return []output.Field{{Name: "Keeps", Value: keeps}, {Name: "Key", Value: key}}

@@ -65,7 +65,7 @@ func TestSettings(t *testing.T) {
 		{"PUT", "/v1/topics/a", "", `{"retention":{"agee":"3d"}}`, 400, "", `retention.agee is not a known name; did you mean age?`},
 		{"PUT", "/v1/topics/a", "", `{"retention"`, 400, "", `"code":"bad_json"`},
 		{"PUT", "/v1/topics/a", "", ``, 400, "", `"code":"bad_json"`},
-		{"PUT", "/v1/topics/a", "", `{"compaction":true}`, 501, "", `compaction is not supported by this version`},
+		{"PUT", "/v1/topics/a", "", `{"group_idle_expiry":"1d"}`, 501, "", `group_idle_expiry is not supported by this version`},
 		{"PUT", "/v1/topics/a", `W/"1"`, `{}`, 400, "", `If-Match is W/\"1\"; an ETag of these settings is expected`},
 		{"PUT", "/v1/topics/a", `"1`, `{}`, 400, "", `If-Match`},
 		{"PUT", "/v1/topics/a?x=1", "", `{}`, 400, "", `the query has \"x\"`},

@@ -53,6 +53,7 @@ var rules = []rule{
 	{"bus/internal/topicset", []string{".", "admin", "bus/internal/commit", "store", "internal/topicconf"}},
 	{"bus/internal/topiclog", []string{"bus/internal/commit", "store"}},
 	{"bus/internal/delayed", []string{".", "admin", "bus/internal/commit", "store"}},
+	{"bus/internal/compaction", []string{".", "admin", "bus/internal/commit", "store"}},
 	{"bus/internal/retention", []string{".", "admin", "bus/internal/commit", "store"}},
 	{"bus/internal/publish", []string{".", "bus/internal/commit", "store", "internal/eventid", "internal/record", "internal/record/layout"}},
 	{"bus/internal/past", []string{".", "admin", "store", "internal/filter", "internal/naming"}},

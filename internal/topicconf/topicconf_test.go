@@ -33,6 +33,15 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %+v", src, got, err, want)
 		}
 	}
+	for src, want := range map[string]admin.Compaction{
+		`{"compaction":true}`: {},
+		`{"compaction":{}}`:   {},
+		`{"compaction":{"min_age":"1h","hold":"3d"},"retention_days":30}`: {MinAge: admin.Period(time.Hour), Hold: admin.Period(72 * time.Hour)},
+	} {
+		if got, err := Parse("t", []byte(src)); err != nil || got.Compaction == nil || *got.Compaction != want {
+			t.Errorf("%s: %+v, %v; want %+v", src, got.Compaction, err, want)
+		}
+	}
 	for _, tt := range []struct{ src, want string }{
 		{`{`, `bad_json: invalid JSON at byte 1`},
 		{`[]`, `bad_request: the settings are expected to be an object`},
@@ -53,8 +62,7 @@ func TestParse(t *testing.T) {
 		{`{"retentionDays":3,"retention":{"age":"3d"}}`, `bad_request: retention_days and retention.age are both given`},
 		{`{"retentionDays":3,"retention_days":3}`, `bad_request: retention_days and its alias retentionDays are both given`},
 		{`{"key_required":"yes"}`, `bad_request: key_required can not be such a string; true or false is expected`},
-		{`{"compaction":true}`, `unsupported_op: compaction is not supported by this version`},
-		{`{"compaction":{"min_age":"1d"}}`, `unsupported_op: compaction is not supported by this version`},
+		{`{"compaction":{"min_age":"1ms"}}`, `bad_request: compaction.min_age is 1ms; 1s to 36500d are allowed`},
 		{`{"compaction":{"max_age":"1d"}}`, `bad_request: compaction.max_age is not a known name; did you mean min_age?`},
 		{`{"compaction":{"hold":"x"}}`, `bad_request: compaction.hold: "x" is not a duration`},
 		{`{"compaction":3}`, `bad_request: compaction can not be such a number; true or an object`},
@@ -106,7 +114,7 @@ func TestBadFiles(t *testing.T) {
 		{"topics:\n  a:\n    retention:\n      agee: 3d\n", `f:4: a: retention.agee is not a known name; did you mean age?`},
 		{"topics:\n  a:\n    retention:\n      age: 72\n", `f:4: a: retention.age can not be such a number`},
 		{"topics:\n  a:\n    retention: {age: 1ms}\n", `f:3: a: retention.age is 1ms`},
-		{"topics:\n  a:\n    compaction: true\n", `f:3: a: compaction is not supported by this version`},
+		{"topics:\n  a:\n    compaction: {hold: 1ms}\n", `f:3: a: compaction.hold is 1ms`},
 		{"topics:\n  a:\n    retention:\n", `f:3: a: retention has no value; leave it out for the default`},
 		{"topics:\n  a:\n", `f:2: a: the entry has no value`},
 		{"topics:\n  a: [1]\n", `f:2: a: the entry is a list or a reference`},

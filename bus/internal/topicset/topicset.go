@@ -65,8 +65,9 @@ type Set struct {
 type table struct {
 	entries  map[string]*admin.SettingsEntry
 	patterns []eventhub.Pattern // the more exact ones first
-	keyed    int                // entries with KeyRequired
+	keyed    int                // entries with KeyRequired or a Compaction
 	bounded  int                // entries with a Retention
+	compact  int                // entries with a Compaction
 	version  uint64             // the last one given
 	matches  *matches           // of patterns
 }
@@ -168,7 +169,7 @@ func (s *Set) KeyRequired(topic string) bool {
 		return false
 	}
 	e := t.lookup(topic)
-	return e != nil && e.Settings.KeyRequired
+	return e != nil && needsKeys(e)
 }
 
 // Any reports whether an entry bounds what topics keep.
@@ -183,6 +184,27 @@ func (s *Set) Retention(topic string) admin.Retention {
 		return e.Settings.Retention
 	}
 	return admin.Retention{}
+}
+
+// AnyCompaction reports whether an entry has topics compacted.
+func (s *Set) AnyCompaction() bool {
+	t := s.table.Load()
+	return t != nil && t.compact > 0
+}
+
+// Compaction returns how a topic is compacted, with its defaults; nil where it is not.
+func (s *Set) Compaction(topic string) *admin.Compaction {
+	e := s.Lookup(topic)
+	if e == nil || e.Settings.Compaction == nil {
+		return nil
+	}
+	c := e.Settings.Compaction.WithDefaults()
+	return &c
+}
+
+// needsKeys reports whether events need a key. One without would never be superseded.
+func needsKeys(e *admin.SettingsEntry) bool {
+	return e.Settings.KeyRequired || e.Settings.Compaction != nil
 }
 
 func (t *table) lookup(topic string) *admin.SettingsEntry {
@@ -277,8 +299,11 @@ func (t *table) remove(name string) {
 
 // count counts what makes publishing look further.
 func (t *table) count(e *admin.SettingsEntry, by int) {
-	if e != nil && e.Settings.KeyRequired {
+	if e != nil && needsKeys(e) {
 		t.keyed += by
+	}
+	if e != nil && e.Settings.Compaction != nil {
+		t.compact += by
 	}
 	if e != nil && e.Settings.Retention != (admin.Retention{}) {
 		t.bounded += by
@@ -287,7 +312,7 @@ func (t *table) count(e *admin.SettingsEntry, by int) {
 
 // change returns another table, which has the next version, for a change of an entry.
 func (t *table) change(name string) *table {
-	next := &table{entries: maps.Clone(t.entries), patterns: t.patterns, keyed: t.keyed, bounded: t.bounded, version: t.version + 1, matches: t.matches}
+	next := &table{entries: maps.Clone(t.entries), patterns: t.patterns, keyed: t.keyed, bounded: t.bounded, compact: t.compact, version: t.version + 1, matches: t.matches}
 	if eventhub.IsPattern(name) {
 		next.patterns, next.matches = slices.Clone(t.patterns), new(matches)
 	}

@@ -255,7 +255,7 @@ func TestRefusedChanges(t *testing.T) {
 		{"*.created", keep(9), eventhub.CodeConflict, []string{`"*.created"`, "tie"}},
 		{"system.redrive", keep(9), eventhub.CodeBadTopic, []string{`"system.redrive"`}},
 		{"a b", keep(9), eventhub.CodeBadTopic, []string{`"a b"`}},
-		{"b", admin.TopicSettings{Compaction: &admin.Compaction{}}, eventhub.CodeUnsupportedOp, []string{"compaction"}},
+		{"b", admin.TopicSettings{GroupIdleExpiry: 1}, eventhub.CodeUnsupportedOp, []string{"group_idle_expiry"}},
 	} {
 		before := r.store.Calls(storefault.Commit)
 		_, err := r.write(tt.name, tt.settings, nil)

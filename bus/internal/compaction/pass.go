@@ -1,0 +1,190 @@
+package compaction
+
+import (
+	"context"
+	"time"
+
+	"eventhub/admin"
+	"eventhub/bus/internal/commit"
+	"eventhub/store"
+)
+
+// compact moves the marks of a topic and does what they say. It returns after how long there
+// is more to do; 0 where that depends on others.
+func (r *Runtime) compact(topic string, policy *admin.Compaction) (again time.Duration, err error) {
+	info, err := r.opts.Store.Topic(r.ctx, topic)
+	if err != nil {
+		return 0, err
+	}
+	now := r.opts.Wall()
+	ch := store.TopicChange{Topic: topic, Life: info.Life}
+	if ch.Compacted, again, err = r.mark(info, policy, now); err != nil {
+		return 0, err
+	}
+	if ch.Tombstones, err = r.before(topic, now.Add(-time.Duration(policy.Grace))); err != nil {
+		return 0, err
+	}
+	ch.Tombstones = min(ch.Tombstones, max(ch.Compacted, info.Compacted))
+	if ch.Compacted > info.Compacted || ch.Tombstones > info.Tombstones {
+		if err := r.commit(ch); err != nil {
+			return 0, err
+		}
+	}
+	if err := r.steps(topic); err != nil {
+		return 0, err
+	}
+	if ch.Tombstones < max(ch.Compacted, info.Compacted) {
+		next, err := r.untilOlder(topic, ch.Tombstones+1, policy.Grace, now)
+		if err != nil {
+			return 0, err
+		}
+		again = sooner(again, next)
+	}
+	return again, nil
+}
+
+// mark returns up to where a topic may be compacted, and after how long that is further on.
+func (r *Runtime) mark(info store.TopicInfo, policy *admin.Compaction, now time.Time) (mark uint64, again time.Duration, err error) {
+	if mark, err = r.before(info.Name, now.Add(-time.Duration(policy.MinAge))); err != nil {
+		return 0, 0, err
+	}
+	if mark < info.Head {
+		if again, err = r.untilOlder(info.Name, mark+1, policy.MinAge, now); err != nil {
+			return 0, 0, err
+		}
+	}
+	held, err := r.before(info.Name, now.Add(-time.Duration(policy.Hold)))
+	if err != nil {
+		return 0, 0, err
+	}
+	groups, err := r.opts.Store.ListGroups(r.ctx, info.Name)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, g := range groups {
+		if g.State.Cursor >= mark {
+			continue
+		}
+		// What is open of the group begins at the first event after its cursor.
+		first, err := r.first(info.Name, g.State.Cursor+1)
+		switch {
+		case err != nil:
+			return 0, 0, err
+		case first == 0:
+			continue // nothing is open
+		case first <= held:
+			r.overtake(info.Name, g.Group, first)
+			continue
+		}
+		mark = min(mark, first-1)
+		next, err := r.untilOlder(info.Name, first, policy.Hold, now)
+		if err != nil {
+			return 0, 0, err
+		}
+		again = sooner(again, next)
+	}
+	return mark, again, nil
+}
+
+// overtake says that a group keeps nothing any more, once for each event that it stands before.
+func (r *Runtime) overtake(topic, group string, first uint64) {
+	key := overtaken{topic, group}
+	if r.overtaken[key] == first {
+		return
+	}
+	r.overtaken[key] = first
+	r.opts.Logger.Warn("a group has not been done with an event for longer than its topic holds events; compaction goes on, and what it removes the group does not get",
+		"topic", topic, "group", group, "offset", first)
+}
+
+// before returns the last offset whose event was committed before a time.
+func (r *Runtime) before(topic string, t time.Time) (uint64, error) {
+	at, err := r.opts.Store.SeekTime(r.ctx, topic, max(t.UnixMilli(), 0)+1)
+	return at - min(at, 1), err
+}
+
+// first returns the offset of the first event from an offset on, 0 where there is none.
+func (r *Runtime) first(topic string, from uint64) (uint64, error) {
+	var batch store.Batch
+	if err := r.opts.Store.Read(r.ctx, topic, from, 1, 0, &batch); err != nil || len(batch.Items) == 0 {
+		return 0, err
+	}
+	return batch.Items[0].Offset, nil
+}
+
+// untilOlder returns how long it takes until the first event from an offset on is older than an
+// age; 0 where there is none.
+func (r *Runtime) untilOlder(topic string, from uint64, age admin.Period, now time.Time) (time.Duration, error) {
+	var batch store.Batch
+	if err := r.opts.Store.Read(r.ctx, topic, from, 1, 0, &batch); err != nil || len(batch.Items) == 0 {
+		return 0, err
+	}
+	at := time.UnixMilli(batch.Items[0].Record.CommitTime()).Add(time.Duration(age))
+	return max(at.Sub(now), time.Millisecond), nil
+}
+
+// sooner returns the shorter of two times of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// job is the commit of the marks.
+type job struct{ commit.Call }
+
+// Done implements commit.Job.
+func (j *job) Done(err error) { j.Answer(err) }
+
+// commit makes marks durable.
+func (r *Runtime) commit(ch store.TopicChange) error {
+	j := new(job)
+	j.Units, j.Durable = []store.Unit{{Topics: []store.TopicChange{ch}}}, true
+	if err := r.opts.Committer.Do(r.ctx, j); err != nil {
+		return err
+	}
+	return j.Units[0].Err
+}
+
+// steps has the store remove what the marks leave over, a step at a time.
+func (r *Runtime) steps(topic string) error {
+	commits := r.opts.Commits()
+	for {
+		began := time.Now()
+		u, done, err := r.opts.Store.Compact(r.ctx, topic)
+		if err != nil {
+			return err
+		}
+		r.mu.Lock()
+		s := r.stats[topic]
+		s.Events += u.Events
+		s.Bytes += u.Bytes
+		s.LastPass = r.opts.Wall().UnixMilli()
+		r.stats[topic] = s
+		r.mu.Unlock()
+		if done {
+			return nil
+		}
+		before := commits
+		if commits = r.opts.Commits(); commits != before {
+			if err := rest(r.ctx, min(politeRest*time.Since(began), longestRest)); err != nil {
+				return err
+			}
+		}
+		if err := r.ctx.Err(); err != nil {
+			return err
+		}
+	}
+}
+
+func rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
