@@ -34,7 +34,8 @@ func TestSweepLeavesNothing(t *testing.T) {
 	s = mustOpen(t, onMem(t, image))
 	defer mustClose(t, s)
 	sweepAll(t, s)
-	for _, tag := range []byte{tagTopic, tagEvent, tagID, tagKey, tagGroup, tagPart, tagDelayed, tagDelayedID, tagEffect, tagCorrelated, tagGarbage} {
+	for _, tag := range []byte{tagTopic, tagEvent, tagID, tagKey, tagGroup, tagPart, tagDelayed, tagDelayedID, tagEffect, tagCorrelated, tagGarbage,
+		tagMarks, tagSweep, tagSegment, tagOutdated, tagCompaction} {
 		scan(t, s, tag, func(key, _ []byte) { t.Errorf("the key %q is left", key) })
 	}
 }

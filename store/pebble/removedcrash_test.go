@@ -51,6 +51,7 @@ type removalRun struct {
 	state     *removalState
 	maybe     map[uint64]bool // offsets that the call under way removes
 	countdown int
+	loss      vfs.CrashCloneCfg
 	image     *vfs.MemFS
 	imaged    *removalState
 	imageAt   map[uint64]bool
@@ -93,7 +94,7 @@ func (run *removalRun) look(op errorfs.Op) error {
 	run.mu.Lock()
 	defer run.mu.Unlock()
 	if run.countdown--; run.countdown == 0 {
-		run.image = run.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 50, 100}[run.rng.IntN(3)], RNG: rand.New(rand.NewPCG(run.rng.Uint64(), 0))})
+		run.image = run.mem.CrashClone(run.loss)
 		run.imaged, run.imageAt = run.state.clone(), maps.Clone(run.maybe)
 	}
 	return nil
@@ -103,18 +104,19 @@ func (run *removalRun) look(op errorfs.Op) error {
 func (run *removalRun) lose() {
 	run.mu.Lock()
 	run.countdown, run.image = 1+run.rng.IntN(60), nil
+	run.loss = vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 50, 100}[run.rng.IntN(3)], RNG: rand.New(rand.NewPCG(run.rng.Uint64(), 0))}
 	run.mu.Unlock()
 	for {
 		run.mu.Lock()
 		done := run.image != nil
-		k := run.rng.IntN(10)
 		run.mu.Unlock()
 		if done {
 			break
 		}
-		run.step(k)
+		run.step(run.rng.IntN(10))
 	}
 	mustClose(run, run.store)
+	run.mu.Lock()
 	run.mem, run.state, run.maybe, run.countdown = run.image, run.imaged, nil, 0
 	for offset := range run.imageAt { // of the call that was cut short nothing is known
 		if id, ok := run.state.events[offset]; ok {
@@ -123,6 +125,7 @@ func (run *removalRun) lose() {
 		}
 	}
 	cut := run.imageAt
+	run.mu.Unlock()
 	run.open()
 	for _, item := range readAll(run, run.store, "t") { // but what is there now stays
 		if g, ok := run.state.gone[item.Offset]; ok && cut[item.Offset] {

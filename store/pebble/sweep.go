@@ -159,7 +159,7 @@ func (s *Store) left(now int64) store.Left {
 	if again := s.sweeper.outdated.again(now); again >= 0 && (left.Again < 0 || again < left.Again) {
 		left.Again = again
 	}
-	if s.sweeper.first() != 0 {
+	if s.sweeper.first() != 0 || len(s.sweeper.removals.pieces) > 0 && s.isLow() {
 		left.Again = 0
 	}
 	return left

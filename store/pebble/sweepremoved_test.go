@@ -3,6 +3,7 @@ package pebble
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -290,5 +291,53 @@ func TestErasedAreForgotten(t *testing.T) {
 	sweepAll(t, s)
 	if got := s.topics.get("t").removed.Load().erased; len(got) != 0 || keysOf(t, s, tagEvent) != 1 || keysOf(t, s, tagSweep) != 0 {
 		t.Errorf("%d erased events are known, %d records and %d rows are there; want 0, 1, 0", len(got), keysOf(t, s, tagEvent), keysOf(t, s, tagSweep))
+	}
+}
+
+// On a disk that is nearly full events can be removed, and Sweep and Shrink give their room back.
+func TestTrimOnFullDisk(t *testing.T) {
+	const room, size = 32 << 20, 100 << 10
+	for _, disk := range smallDisks(t, 256<<20+room) {
+		t.Run(disk.name, func(t *testing.T) {
+			o := disk.options(t)
+			var stays atomic.Bool // what it was, whatever a compaction gives back meanwhile
+			space := o.withDefaults().Space
+			o.Space = func() (store.Space, error) {
+				if stays.Load() {
+					return store.Space{Free: 1, Total: 1 << 40}, nil
+				}
+				return space()
+			}
+			s := mustOpen(t, o)
+			defer mustClose(t, s)
+			stored := fillUntilLow(t, s, size)
+			n := uint64(stored / size)
+			stays.Store(true)
+			before, err := s.Size()
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustRemove(t, s, store.TopicChange{Topic: "t", Horizon: n + 1})
+			sweepAll(t, s)
+			rounds, after := 0, before
+			for ; rounds < 1000 && after > before/4; rounds++ { // Pebble deletes the tables when it can
+				if err := s.Shrink(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+				if after, err = s.Size(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			stays.Store(false)
+			if after > before/4 || s.isLow() {
+				t.Errorf("after %d rounds the store has %d MiB of %d MiB; the disk is low: %v", rounds, after>>20, before>>20, s.isLow())
+			}
+			if got := keysOf(t, s, tagEvent); got != 0 {
+				t.Errorf("%d of %d records are left", got, n)
+			}
+			if a := mustCommit(t, s, true, given("t", "next"))[0]; a.Offset != n+1 {
+				t.Errorf("the next event is at %d; want %d", a.Offset, n+1)
+			}
+		})
 	}
 }
