@@ -344,6 +344,7 @@ func (b *Bus) committed(jobs []*commit.Request) {
 			}
 			if len(u.Topics) > 0 {
 				b.retention.Removed(u.Topics)
+				b.letterCounts.Removed(u.Topics)
 				b.space.Removed()
 			}
 		}

@@ -234,3 +234,35 @@ func TestCountsOfDeadLettersMeanwhile(t *testing.T) {
 		equal(t, "after a start", r.letterTopics(), "t.dlq 5: 2 1 2 0, g 2 1 2 0\n")
 	})
 }
+
+// TestCountsAfterRemoval: dead letters that were removed do not count, in whatever state they
+// were, and those that are left do.
+func TestCountsAfterRemoval(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 0, 6)
+		r.deadLetterAll("t", "g")
+		q := redriveAll("t")
+		q.Offsets = []uint64{1, 2, 3}
+		r.redrive(q)
+		count := func() []uint64 {
+			t.Helper()
+			m, err := r.bus.Measure(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, g := range m.Groups {
+				if g.Group == "g" {
+					return []uint64{g.OpenLetters, g.Redriven}
+				}
+			}
+			return nil
+		}
+		equal(t, "before", count(), []uint64{3, 3})
+		r.trim("t.dlq", 3)
+		equal(t, "after a trim", count(), []uint64{3, 1})
+		r.erase("t.dlq", 4, 5)
+		equal(t, "after an erasure", count(), []uint64{1, 1})
+		r.trim("t.dlq", 7)
+		equal(t, "all gone", count(), []uint64{0, 0})
+	})
+}

@@ -35,6 +35,7 @@ type Counts struct {
 
 	mu    sync.Mutex
 	fresh map[string]bool // topics of dead letters that were created and are not in logs
+	stale map[string]bool // topics of dead letters of which something was removed
 
 	listed bool // all topics were looked at
 	logs   map[string]*Log
@@ -79,7 +80,7 @@ const (
 // NewCounts returns counts of the dead letters, which count nothing until they are asked. With
 // every question they ask lists about each redrive that was not over before.
 func (l *Letters) NewCounts(lists Lists) *Counts {
-	return &Counts{letters: l, lists: lists, turn: make(chan struct{}, 1), fresh: make(map[string]bool), logs: make(map[string]*Log)}
+	return &Counts{letters: l, lists: lists, turn: make(chan struct{}, 1), fresh: make(map[string]bool), stale: make(map[string]bool), logs: make(map[string]*Log)}
 }
 
 // TopicsCreated notes the topics of dead letters among those that a commit has created.
@@ -91,6 +92,30 @@ func (c *Counts) TopicsCreated(created []store.TopicLife) {
 			c.fresh[t.Topic] = true
 		}
 	}
+}
+
+// Removed notes the topics of dead letters of which events were removed: they are read again,
+// because nothing says what of a topic is gone.
+func (c *Counts) Removed(changes []store.TopicChange) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range changes {
+		if eventhub.IsDeadLetterTopic(changes[i].Topic) {
+			c.stale[changes[i].Topic] = true
+		}
+	}
+}
+
+// takeStale has the topics read again of which something was removed.
+func (c *Counts) takeStale() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for topic := range c.stale {
+		if l := c.logs[topic]; l != nil {
+			*l = Log{Groups: make(map[string]*Group)}
+		}
+	}
+	clear(c.stale)
 }
 
 // UpToDate returns what is counted of each topic of dead letters, once all that was in the
@@ -122,6 +147,7 @@ func (c *Counts) follow(ctx context.Context) error {
 			l.reopen()
 		}
 	}
+	c.takeStale()
 	for topic, l := range c.logs {
 		there, err := c.followTopic(ctx, topic, l)
 		if err != nil {
