@@ -84,6 +84,8 @@ func BenchmarkPublishWithSettings(b *testing.B) {
 	}{
 		{"without", nil},
 		{"retention", &admin.TopicSettings{Retention: admin.Retention{Age: admin.Period(24 * time.Hour)}}},
+		{"count", &admin.TopicSettings{Retention: admin.Retention{Count: 1_000_000}}},
+		{"count that is reached", &admin.TopicSettings{Retention: admin.Retention{Count: 10}}},
 		{"keys", &admin.TopicSettings{KeyRequired: true}},
 	} {
 		b.Run(tt.name, func(b *testing.B) {
