@@ -153,7 +153,6 @@ type trim struct {
 	entry   *entry
 	change  store.TopicChange
 	removed store.Usage
-	done    bool // nothing more is to be removed now
 }
 
 // round makes a pass over all topics that are due.
