@@ -145,6 +145,9 @@ func (w *world) checkStored(known *Progress, s *durable) {
 			w.fail("the store has %d as done: %t, with %d attempts; want %t and %d", offset, known.IsAcked(offset), n, s.done[offset], s.attempts[offset])
 		}
 	}
+	if got := known.gaps.list; !slices.EqualFunc(got, s.gaps, sameGap) {
+		w.fail("the store has the gaps %+v; want %+v", got, s.gaps)
+	}
 	var offsets []uint64
 	for _, r := range known.Redriven() {
 		offsets = append(offsets, r.offset)
