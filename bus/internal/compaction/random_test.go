@@ -213,6 +213,7 @@ type modelTopic struct {
 	events  []modelEvent
 	cursors map[string]uint64
 	may     uint64 // the highest mark that was ever allowed
+	mayEnd  uint64 // likewise, of tombstones
 }
 
 type modelEvent struct {
@@ -277,22 +278,15 @@ func (m *model) allow() {
 	for _, p := range m.topics {
 		if p.policy != nil {
 			p.may = max(p.may, p.mark(time.Now()))
+			p.mayEnd = max(p.mayEnd, p.before(p.policy.Grace, time.Now()))
 		}
 	}
 }
 
 // mark returns where the mark may be at a time. The events are those that no mark has removed.
 func (p *modelTopic) mark(now time.Time) (mark uint64) {
-	before := func(age admin.Period) (last uint64) {
-		for _, e := range p.events {
-			if e.at <= now.Add(-time.Duration(age)).UnixMilli() {
-				last = e.offset
-			}
-		}
-		return last
-	}
-	mark = before(p.policy.MinAge)
-	held := before(p.policy.Hold)
+	mark = p.before(p.policy.MinAge, now)
+	held := p.before(p.policy.Hold, now)
 	for _, cursor := range p.cursors {
 		i := slices.IndexFunc(p.events, func(e modelEvent) bool { return e.offset > cursor })
 		switch {
@@ -307,6 +301,16 @@ func (p *modelTopic) mark(now time.Time) (mark uint64) {
 	return mark
 }
 
+// before returns the last offset whose event is older than an age at a time.
+func (p *modelTopic) before(age admin.Period, now time.Time) (last uint64) {
+	for _, e := range p.events {
+		if e.at <= now.Add(-time.Duration(age)).UnixMilli() {
+			last = e.offset
+		}
+	}
+	return last
+}
+
 // check compares a topic with what it is to be. Where nothing has happened for that long, the
 // mark is where it was allowed to be that long ago.
 func (m *model) check(p *modelTopic, quiet time.Duration) {
@@ -318,11 +322,17 @@ func (m *model) check(p *modelTopic, quiet time.Duration) {
 	if p.last(info.Compacted) > p.last(p.may) {
 		m.t.Errorf("topic %s is compacted up to %d, allowed up to %d; %+v", p.name, info.Compacted, p.may, p.policy)
 	}
-	p.compact(info)
+	p.compact(info) // before: the mark may be over events that are gone
+	if p.last(info.Tombstones) > p.last(p.mayEnd) {
+		m.t.Errorf("topic %s has no tombstones up to %d, allowed up to %d; %+v", p.name, info.Tombstones, p.mayEnd, p.policy)
+	}
 	if quiet > 0 && p.policy != nil {
 		// A group may have been made since that holds it where it was.
 		if least := min(p.mark(now.Add(-quiet)), p.mark(now)); info.Compacted < p.last(least) {
 			m.t.Errorf("topic %s is compacted up to %d, %v after it could be up to %d", p.name, info.Compacted, quiet, least)
+		}
+		if least := min(p.before(p.policy.Grace, now.Add(-quiet)), info.Compacted); info.Tombstones < p.last(least) {
+			m.t.Errorf("topic %s has tombstones above %d, %v after they could go up to %d", p.name, info.Tombstones, quiet, least)
 		}
 	}
 	var want []uint64
