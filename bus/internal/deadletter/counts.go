@@ -35,7 +35,7 @@ type Counts struct {
 
 	mu    sync.Mutex
 	fresh map[string]bool // topics of dead letters that were created and are not in logs
-	stale map[string]bool // topics of dead letters of which something was removed
+	stale map[string]bool // topics of dead letters of which something was erased
 
 	listed bool // all topics were looked at
 	logs   map[string]*Log
@@ -94,19 +94,19 @@ func (c *Counts) TopicsCreated(created []store.TopicLife) {
 	}
 }
 
-// Removed notes the topics of dead letters of which events were removed: they are read again,
-// because nothing says what of a topic is gone.
+// Removed notes the topics of dead letters of which single events were erased: they are read
+// again. What is below a horizon is taken off without that.
 func (c *Counts) Removed(changes []store.TopicChange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range changes {
-		if eventhub.IsDeadLetterTopic(changes[i].Topic) {
+		if len(changes[i].Erase) > 0 && eventhub.IsDeadLetterTopic(changes[i].Topic) {
 			c.stale[changes[i].Topic] = true
 		}
 	}
 }
 
-// takeStale has the topics read again of which something was removed.
+// takeStale has the topics read again of which something was erased.
 func (c *Counts) takeStale() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
