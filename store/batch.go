@@ -20,6 +20,7 @@ const arenaChunk = 64 << 10
 // no longer valid.
 func (b *Batch) Reset() {
 	b.Items = b.Items[:0]
+	b.Horizon = 0
 	b.arena = b.arena[:0]
 }
 

@@ -304,7 +304,9 @@ func (s *Store) readAround(ctx context.Context, topic string, from uint64, limit
 	var one store.Batch
 	for n, bytes := 0, 0; n < limit; {
 		one.Reset()
-		if err := s.backend.Read(ctx, topic, from, 1, maxBytes, &one); err != nil || len(one.Items) == 0 {
+		err := s.backend.Read(ctx, topic, from, 1, maxBytes, &one)
+		batch.Horizon = one.Horizon
+		if err != nil || len(one.Items) == 0 {
 			return err
 		}
 		item := one.Items[0]

@@ -386,6 +386,9 @@ func TestHide(t *testing.T) {
 		if err := s.Read(context.Background(), "t", tt.from, tt.limit, tt.events*size, &batch); err != nil {
 			t.Fatal(err)
 		}
+		if batch.Horizon != 1 {
+			t.Errorf("the horizon is %d; want 1", batch.Horizon)
+		}
 		var got []uint64
 		for _, item := range batch.Items {
 			got = append(got, item.Offset)

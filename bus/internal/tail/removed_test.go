@@ -65,6 +65,7 @@ func TestTailIsOvertakenToTheHead(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.publishKeys("t", "k", "k", "l")
+		synctest.Wait()
 		r.remove("t", 4)
 		if err := in.Sub.Resume(bg); err != nil {
 			t.Fatal(err)
@@ -89,6 +90,7 @@ func TestTailIsNotToldOfHoles(t *testing.T) {
 		in := r.tail(tailOpts("t"))
 		in.Room = 0
 		r.publish("t", 1, 6)
+		synctest.Wait()
 		r.remove("t", 0, 1, 3, 6)
 		in.Room = -1
 		in.Sub.Ready()
@@ -108,6 +110,7 @@ func TestTailBeginsBelowTheHorizon(t *testing.T) {
 		time.Sleep(time.Second)
 		r.publish("t", 5, 3)
 		later := time.Now().UnixMilli()
+		synctest.Wait()
 		r.remove("t", 5)
 		for _, tt := range []struct {
 			name   string
