@@ -20,6 +20,7 @@ func (s *Store) Measure(ctx context.Context, topic string, from uint64, until st
 	if t == nil || err != nil {
 		return u, from, true, err
 	}
+	t.measured.Store(true)
 	m := measurement{s: s, topic: t, until: until}
 	if done, err = m.run(from); err == nil {
 		err = s.keepSegments(&m)

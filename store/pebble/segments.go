@@ -16,9 +16,11 @@ import (
 //
 //	'n' topic id (4) last offset (8) → first offset, events, bytes of their records (uvarints)
 //
-// The committer counts what it appends to a topic and writes a segment, in the same batch, for
-// each segmentBytes of it. What it has counted is lost with the process: Measure reads what
-// no segment has, and writes segments for it, except for the end of the log.
+// Once a topic was measured the committer counts what it appends to it and writes a segment, in
+// the same batch, for each segmentBytes of it; not before, because a table that has both
+// events and segments overlaps the tables of other events, and is rewritten with these where it
+// would only be moved. What the committer has counted is lost with the process: Measure reads
+// what no segment has, and writes segments for it, except for the end of the log.
 //
 // Segments have what is below the horizon, too: of one with the horizon inside Measure reads
 // the rest. Those below it go with the records. One that has an event which is erased is
@@ -69,6 +71,9 @@ func decodeSegment(key, value []byte) (g segment, err error) {
 
 // count counts an event that is appended at the topic's end.
 func (c *commit) count(t *topic, bytes int) {
+	if !t.measured.Load() {
+		return
+	}
 	g := &t.tally
 	if g.Events == 0 {
 		g.first = t.end

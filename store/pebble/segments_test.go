@@ -225,3 +225,31 @@ func TestMeasureBesideErase(t *testing.T) {
 		t.Error("Measure has kept nothing")
 	}
 }
+
+// TestNoSegmentsUnasked: a topic that nobody measures has no segments, so its tables have
+// nothing but events and are moved, not rewritten.
+func TestNoSegmentsUnasked(t *testing.T) {
+	s := mustOpen(t, onMem(t, vfs.NewMem()))
+	defer mustClose(t, s)
+	s.segmentBytes = 100
+	segments := func() (n int) {
+		scan(t, s, tagSegment, func(_, _ []byte) { n++ })
+		return n
+	}
+	for range 10 {
+		mustCommit(t, s, true, made("t"), made("t"))
+	}
+	if n := segments(); n != 0 {
+		t.Errorf("there are %d segments before anybody asked", n)
+	}
+	if _, _, _, err := s.Measure(context.Background(), "t", 1, store.Usage{}); err != nil {
+		t.Fatal(err)
+	}
+	before := segments()
+	for range 10 {
+		mustCommit(t, s, true, made("t"), made("t"))
+	}
+	if n := segments(); n <= before {
+		t.Errorf("there are %d segments after it, as there were %d", n, before)
+	}
+}

@@ -41,9 +41,10 @@ type topic struct {
 	end      uint64
 	lastTime int64
 	floor    uint64
-	ahead    uint64   // how many offsets were reserved the last time; 0 before the first
-	removing *removed // what removed is to be after the commit
-	tally    segment  // what was appended since the last segment; first counts where there is any
+	ahead    uint64      // how many offsets were reserved the last time; 0 before the first
+	removing *removed    // what removed is to be after the commit
+	measured atomic.Bool // somebody asks how much the topic has: its segments are kept
+	tally    segment     // what was appended since the last segment; first counts where there is any
 	// touched is the serial of the last commit that appended here.
 	touched uint64
 }
