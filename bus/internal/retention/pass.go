@@ -99,9 +99,11 @@ func (r *Runtime) enter(topic string) {
 func (r *Runtime) takeChanges() {
 	r.mu.Lock()
 	changed := r.changed
-	if len(changed) > 0 {
-		r.changed = make(map[string]bool)
+	if len(changed) == 0 {
+		r.mu.Unlock()
+		return // the map is still that of Changed
 	}
+	r.changed = make(map[string]bool)
 	r.mu.Unlock()
 	wide := false
 	for name := range changed {

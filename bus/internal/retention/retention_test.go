@@ -2,7 +2,9 @@ package retention
 
 import (
 	"context"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -373,5 +375,22 @@ func TestBelow(t *testing.T) {
 				t.Errorf("from %d to %d: %+v up to %d, %v; want %d events", tt.from, tt.to, u, reached, err, tt.want)
 			}
 		}
+	})
+}
+
+// TestChangedBeside: settings change while the goroutine, woken for nothing, looks for changes.
+func TestChangedBeside(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		var changes sync.WaitGroup
+		for range 4 {
+			changes.Go(func() {
+				for i := range 500 {
+					r.runtime.hint()
+					r.runtime.Changed(string(rune('a' + i%7)))
+					runtime.Gosched()
+				}
+			})
+		}
+		changes.Wait()
 	})
 }
