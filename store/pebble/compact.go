@@ -159,7 +159,7 @@ func (p *compactionStep) run() (err error) {
 		defer closeInto(*iter, &err)
 	}
 	for p.next != 0 {
-		whole, err := p.half1or2()
+		whole, err := p.walk()
 		if !whole || err != nil {
 			return err
 		}
@@ -167,9 +167,9 @@ func (p *compactionStep) run() (err error) {
 	return nil
 }
 
-// half1or2 goes on in the half under way, and reports whether it has come to its end; then
+// walk goes on in the half under way, and reports whether it has come to its end; then
 // the other half is next, or none.
-func (p *compactionStep) half1or2() (whole bool, err error) {
+func (p *compactionStep) walk() (whole bool, err error) {
 	upTo, visit := p.target.compacted, p.supersede
 	if p.half == 1 {
 		upTo, visit = p.target.tombstones, p.bury

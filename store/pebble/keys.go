@@ -31,8 +31,8 @@ import (
 //	                                     → empty                 an effect of the event
 //	'r' correlation 0x00 topic id (4) offset (8)
 //	                                     → empty                 an event with that value
-//	'h' topic id (4)                     → horizon, last offset and its commit time (uvarints)
-//	                                                             the marks of a topic
+//	'h' topic id (4)                     → horizon, last offset and its commit time, compacted and
+//	                                       tombstones (uvarints) the marks of a topic
 //	'v' topic id (4)                     → …                     how far its compaction is, see compact.go
 //	'w' topic id (4) kind (1) offset (8) → …                     what is to be swept, see removed.go
 //	'n' topic id (4) last offset (8) → …                         how much is up to there, see segments.go

@@ -37,6 +37,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math"
 	"strings"
 	"sync"
@@ -333,6 +334,7 @@ func (r *Runtime) pass(topic string) {
 	switch {
 	case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrGone):
 		delete(r.topics, topic)
+		maps.DeleteFunc(r.overtaken, func(g overtaken, _ uint64) bool { return g.topic == topic })
 	case err != nil:
 		if r.ctx.Err() == nil {
 			r.opts.Logger.Error("cannot compact a topic; it is tried again", "topic", topic, "error", err)

@@ -93,7 +93,7 @@ func (r *Runtime) overtake(topic, group string, first uint64) {
 		return
 	}
 	r.overtaken[key] = first
-	r.opts.Logger.Warn("a group has not been done with an event for longer than its topic holds events; compaction goes on, and what it removes the group does not get",
+	r.opts.Logger.Warn("a group has not been done with an event for longer than its topic holds events; compaction goes on, and what it removes the group does not get; delete the group, or raise compaction.hold, if that is wrong",
 		"topic", topic, "group", group, "offset", first)
 }
 
