@@ -56,6 +56,9 @@ type Error struct {
 	// list; nil where the failure is about the request as a whole. Nothing of the
 	// list was done. See [AtIndex].
 	Index *int
+	// Present is what an offset is that was expected to be another one, with
+	// CodeConflict; nil in other failures. See [PresentOffset].
+	Present *uint64
 	// RetryAfter, when positive, says how long to wait before the same request
 	// may succeed.
 	RetryAfter time.Duration

@@ -63,6 +63,9 @@ type Event struct {
 	// clock, to the millisecond. With a time in the past the event is published at once.
 	Delay     time.Duration `json:"-"`
 	DeliverAt time.Time     `json:"-"`
+
+	// Of a publish only: what has to hold for the event to be published.
+	Expect Expect `json:"-"`
 }
 
 // CommitTime is the hub's clock at commit: the time that every question about time
@@ -110,6 +113,9 @@ func (e *Event) ValidateFields(now time.Time) error {
 		return err
 	}
 	if err := checkText("key", e.Key, MaxKeyBytes); err != nil {
+		return err
+	}
+	if err := e.checkExpect(); err != nil {
 		return err
 	}
 	if err := checkText("sid", e.SID, MaxSIDBytes); err != nil {

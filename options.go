@@ -27,6 +27,10 @@ const (
 	MaxPatterns   = 64
 	MaxPlaces     = 10_000
 	MaxKnownBytes = 32
+	// MaxSnapshotBytes bounds Snapshot of TailOptions, and MaxStateKeys the keys of a state
+	// that a tail may begin with.
+	MaxSnapshotBytes = 96
+	MaxStateKeys     = 1_000_000
 
 	minConflate = 10 * time.Millisecond
 	maxConflate = time.Hour
@@ -60,6 +64,14 @@ type GroupOptions struct {
 	// a pattern of the group brings to new topics is created all the same. It counts
 	// also when a client subscribes again after a lost connection.
 	NoCreate bool
+	// Allowed, where not nil, are the topics that the subscription may have of those that its
+	// patterns match: it is not a member of the group in others, and its patterns do not bring
+	// the group to others that are created later. Patterns keep what each subscription by them
+	// allowed. It is the hub's own; a client takes none.
+	Allowed *TopicRules
+	// Shows, where not nil, reports which other groups of an allowed topic the error of a
+	// misspelt one may name. It is the hub's own too.
+	Shows func(topic, group string) bool
 
 	// Of this member.
 	Concurrency int           // calls of a handler at once; 0 means 1, which keeps the order of deliveries
@@ -73,6 +85,11 @@ type GroupOptions struct {
 	// delivery that has it: by Consume, Transform and Deliveries, and by as many goroutines
 	// at once as handlers are. Nil: the deliveries alone say it.
 	OnGap func(Gap)
+	// OnEnded is called, by Subscribe or Pull before it returns, for each topic in which the group
+	// had ended by itself, and that this call has made it again. It begins at Start there. A
+	// remote hub's client calls it also where that has happened over a lost connection. It must
+	// not block.
+	OnEnded func(EndedGroup)
 
 	// Of the group, fixed at its creation. An empty Ordering means whatever the
 	// group has, and OrderingNone for a new one; a nil Filter likewise, and no
@@ -110,6 +127,9 @@ type TailOptions struct {
 	// NoCreate refuses, with CodeUnknownID, a topic that does not exist, and a pattern
 	// that no topic matches, as a misspelt one. A tail creates nothing in any case.
 	NoCreate bool
+	// Allowed, where not nil, are the topics that the tail may have of those that its patterns
+	// match, also later. It is the hub's own; a client takes none.
+	Allowed *TopicRules
 	// Filter leaves events out; nil takes all.
 	Filter *Filter
 	// Conflate hands over the newest event of each topic and key
@@ -141,6 +161,12 @@ type TailOptions struct {
 	// of, all topics do. With AfterID and FromOffset, which are places, it has no effect. A
 	// client keeps it by itself and takes none.
 	Known string
+	// Snapshot, of a tail with the state that continues, is what came last of
+	// StatePart.Snapshot; Places then has the last event that came, also of the state. What
+	// came of the state counts on, and the rest of it comes, or what follows it. Where that
+	// cannot be, as after an erasure, the tail begins with another state: as of its place, or, where that
+	// is not known any more, as of now. A client keeps it by itself and takes none.
+	Snapshot string
 }
 
 // WithDefaults fills the member's zero values. The group's settings stay as
@@ -218,7 +244,7 @@ func (o *TailOptions) Validate() error {
 	if _, err := o.Patterns(); err != nil {
 		return err
 	}
-	if err := o.Start.Validate(); err != nil {
+	if err := o.validateStart(); err != nil {
 		return err
 	}
 	if err := o.Filter.Validate(); err != nil {
@@ -231,6 +257,28 @@ func (o *TailOptions) Validate() error {
 		return Errorf(CodeBadRequest, "batch_size is %d; 1 to %d are allowed", o.BatchSize, maxBatchSize)
 	}
 	return o.validatePlaces()
+}
+
+// validateStart checks where the tail begins. The state is that of one topic, and each event of
+// it counts.
+func (o *TailOptions) validateStart() error {
+	if o.Start.Kind != StartSnapshot {
+		if o.Snapshot != "" {
+			return Errorf(CodeBadRequest, "snapshot is given, and from is not snapshot")
+		}
+		return o.Start.Validate()
+	}
+	switch {
+	case IsPattern(o.Topic):
+		return Errorf(CodeBadRequest, "from is snapshot and topic %s is a pattern; the state is that of one topic", quote(o.Topic))
+	case len(o.Topics) > 0:
+		return Errorf(CodeBadRequest, "from is snapshot and topics has %d more; the state is that of one topic", len(o.Topics))
+	case o.Conflate != 0:
+		return Errorf(CodeBadRequest, "from is snapshot and conflate is set; one of both is wanted")
+	case len(o.Snapshot) > MaxSnapshotBytes:
+		return Errorf(CodeBadRequest, "snapshot has %d bytes; at most %d are allowed", len(o.Snapshot), MaxSnapshotBytes)
+	}
+	return nil
 }
 
 func (o *TailOptions) validatePlaces() error {

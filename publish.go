@@ -38,7 +38,8 @@ type Publication struct {
 	// MaxWait, 0 means DefaultWait. A group that does not exist in the topic of
 	// each event is CodeNotSubscribed, and nothing is published. Groups that have
 	// not acked in time, or have dead-lettered an event, are named by an Err with
-	// CodeWaitTimeout; the events are published then, and Receipts are filled.
+	// CodeWaitTimeout, or with CodeGone where an event was removed before that; the events are
+	// published then, and Receipts are filled.
 	// Delayed events cannot be waited for.
 	WaitFor  []string
 	WaitUpTo time.Duration

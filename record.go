@@ -24,6 +24,9 @@ func (r Record) ID() []byte { return layout.ID(r) }
 // Key returns the event's key, or nil if it has none. It may be a part of the record.
 func (r Record) Key() []byte { return layout.Key(r) }
 
+// IsTombstone reports whether the payload is null: with a key, the event ends the key's value.
+func (r Record) IsTombstone() bool { return layout.IsTombstone(r) }
+
 // AppendJSON appends the whole event, offset first, as one JSON object.
 func (r Record) AppendJSON(dst []byte, offset uint64) []byte {
 	return layout.AppendJSON(dst, r, offset)

@@ -12,11 +12,12 @@ const (
 	StartTime                      // at the first event committed at or after Start.TS
 	StartAfterID                   // after the event Start.AfterID
 	StartOffset                    // at Start.Offset
+	StartSnapshot                  // of a live tail: with the state by key, and after it
 )
 
 // Start is where a tail begins, or a group that is being created: afterwards the
-// group's cursor counts. [Earliest], [Latest], [At], [AfterID] and [FromOffset] make
-// one; the zero value is Latest.
+// group's cursor counts. [Earliest], [Latest], [At], [AfterID], [FromOffset] and, for a
+// tail, [Snapshot] make one; the zero value is Latest.
 type Start struct {
 	Kind    StartKind
 	TS      int64 // epoch milliseconds, commit time
@@ -29,6 +30,9 @@ var (
 	Latest   = Start{}                    // after the last event there is
 	Earliest = Start{Kind: StartEarliest} // at the first event there is
 )
+
+// Snapshot starts a live tail of one topic with its state by key, see StatePart.
+var Snapshot = Start{Kind: StartSnapshot}
 
 // At starts with the first event that was committed at t or later, to the
 // millisecond: in each topic, if there are several.
@@ -58,6 +62,8 @@ func (s *Start) Validate() error {
 		if s.Offset > MaxOffset {
 			return Errorf(CodeBadRequest, "offset is %d; at most %d is allowed", s.Offset, uint64(MaxOffset))
 		}
+	case StartSnapshot:
+		return Errorf(CodeBadRequest, "from is snapshot; only a live tail begins with the state")
 	default:
 		return Errorf(CodeBadRequest, "start kind %d is unknown", s.Kind)
 	}

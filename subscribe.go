@@ -37,6 +37,9 @@ type Delivery struct {
 	// the tail was given them. It comes with the first delivery after that, and with that
 	// event's later ones until it is acked. It must not be changed.
 	Gap *Gap
+	// State, where not nil, says of a live tail that begins with the state (StartSnapshot) that
+	// this is a part of it, or, where there is no Record, something of it in place of an event.
+	State *StatePart
 
 	settler Settler // of Ack, Nack and Extend
 }
@@ -83,10 +86,51 @@ type Forgetter interface {
 
 // Gap says that a reader does not go on right after a place of a topic. The events after
 // After and before First were removed, by the settings of the topic or an operator; or, to
-// a live tail that goes on, where First is 0, the log does not have what was seen there.
+// a live tail that goes on, where First is 0, the log does not have what was seen there. First is
+// After+1 where no range of events was removed.
 type Gap struct {
 	Topic        string
 	After, First uint64
+	// Compacted, where not 0, is an offset at or above First: of the events from First up to it
+	// those may be missing that a newer event of their key has replaced. Tombstones, where not 0,
+	// is one up to which ends of keys, events with a payload that is null, may be missing too: who
+	// keeps the state by key has to drop it and read it anew. Tombstones <= Compacted.
+	Compacted, Tombstones uint64
+}
+
+// StatePart is what a live tail that begins with the state by key says of it. The state comes
+// first: the newest event of each key as of an offset, without those that end their key, in the
+// order of offsets, each with a StatePart. Then comes one that is Complete, without an event, then each event
+// after that offset. Events without a key are not in the state.
+//
+// A state may come again: after an erasure, the end of the topic, or a lost connection, where
+// what was given of it before does not count any more. It begins with an event that has Snapshot, or, where it is
+// empty, with its end; what it does not have is not in the topic any more.
+type StatePart struct {
+	// Snapshot is set on the first event of a state and on its end. It is what
+	// TailOptions.Snapshot takes, 1 to MaxSnapshotBytes of 0–9, a–z and -.
+	Snapshot string
+	// Complete says that there is no more of the state, which was that at Offset. Count is how
+	// many events it had.
+	Complete bool
+	Offset   uint64
+	Count    int
+	// Horizon, where not 0, comes without an event too, at any time: what is at a lower offset was
+	// removed from the topic, by its settings or an operator. A key whose newest event that was is
+	// in no state any more.
+	Horizon uint64
+}
+
+// IsMark reports whether there is no event.
+func (s *StatePart) IsMark() bool { return s != nil && (s.Complete || s.Horizon != 0) }
+
+// EndedGroup says that a group had ended: the settings of a topic end groups that nobody has used for
+// a while (admin.TopicSettings, GroupIdleExpiry). It is told once, to who makes the group again.
+type EndedGroup struct {
+	Topic string
+	TS    int64 // when that was, in epoch milliseconds
+	// Cursor is the offset up to which the group had done everything.
+	Cursor uint64
 }
 
 // Gapped is the Receiver of a live tail that is notified of gaps which are known when the tail

@@ -74,6 +74,15 @@ func DeadLetterTopic(topic string) string { return topic + deadLetterSuffix }
 // IsDeadLetterTopic reports whether topic holds dead letters.
 func IsDeadLetterTopic(topic string) bool { return strings.HasSuffix(topic, deadLetterSuffix) }
 
+// SourceTopic returns the topic that a dead-letter or a snapshot topic is made of, which may
+// be such a topic itself, and any other topic as it is.
+func SourceTopic(topic string) string {
+	if source, ok := strings.CutSuffix(topic, deadLetterSuffix); ok {
+		return source
+	}
+	return strings.TrimSuffix(topic, snapshotSuffix)
+}
+
 // ValidateGroup checks the name of a group: 1 to 128 bytes of
 // A–Z a–z 0–9 . _ : -. The error has CodeBadRequest.
 func ValidateGroup(group string) error {

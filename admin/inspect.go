@@ -54,8 +54,10 @@ type GroupQuery struct {
 type GroupPattern struct {
 	Group   string `json:"group"`
 	Pattern string `json:"pattern"`
-	// Topics is how many topics there are that match.
-	Topics       int              `json:"topics"`
+	// Topics is how many topics there are that match, and that those may have who subscribed.
+	Topics int `json:"topics"`
+	// Limited says that the rights of those who subscribed leave out some topics that match.
+	Limited      bool             `json:"limited,omitempty"`
 	Ordering     string           `json:"ordering"`
 	Filter       *eventhub.Filter `json:"filter,omitempty"`
 	MaxAttempts  int              `json:"max_attempts"`
@@ -83,10 +85,70 @@ type TopicInfo struct {
 	// without a bound. They are in the description of one topic, and not in lists.
 	Kept    *TopicUsage   `json:"kept,omitempty"`
 	Removal *TopicRemoval `json:"removal,omitempty"`
+	// Compaction is how far the topic is compacted, nil where it never was and its settings do
+	// not say so. It is in the description of one topic, and not in lists.
+	Compaction *TopicCompaction `json:"compaction,omitempty"`
+	// Index is how far its index by key is, from which its state is read. It is in the description of
+	// one topic, and not in lists.
+	Index *TopicIndex `json:"index,omitempty"`
 	// Settings are those that count for the topic, and SettingsFrom says where they are
 	// from. They are in the description of one topic, and not in lists.
 	Settings     *TopicSettings  `json:"settings,omitempty"`
 	SettingsFrom *SettingsSource `json:"settings_from,omitempty"`
+	// Idle is about groups that nobody uses, where these end, or did. It is in the description of one
+	// topic, and not in lists.
+	Idle *TopicIdle `json:"idle,omitempty"`
+}
+
+// TopicIndex says how far the index by key of a topic is.
+type TopicIndex struct {
+	// State is IndexNone, IndexBuilding or IndexReady.
+	State string `json:"state"`
+	// Done and Total say through how many offsets of how many the hub has gone while it is being
+	// built; 0 where that is not known yet.
+	Done  uint64 `json:"done,omitempty"`
+	Total uint64 `json:"total,omitempty"`
+}
+
+// The states of a TopicIndex.
+const (
+	IndexNone     = "none"     // nobody has asked for it
+	IndexBuilding = "building" // questions about the state of the topic wait for it
+	IndexReady    = "ready"
+)
+
+// TopicIdle says which groups of a topic end, and have ended, because nobody uses them.
+type TopicIdle struct {
+	// Groups is how many are idle now. Next is the one that ends first, at NextTS at the
+	// earliest, in epoch milliseconds; empty where none does.
+	Groups int    `json:"groups"`
+	Next   string `json:"next,omitempty"`
+	NextTS int64  `json:"next_ts,omitempty"`
+	// Ended are those that have ended in the last 30 days and are not there again, the last 100
+	// of them, the newest first.
+	Ended []EndedGroup `json:"ended"`
+}
+
+// EndedGroup is a group that has ended.
+type EndedGroup struct {
+	Group  string `json:"group"`
+	TS     int64  `json:"ts"` // epoch milliseconds
+	Cursor uint64 `json:"cursor"`
+}
+
+// GroupIdle says for how long nobody has used a group, where the settings of its topic end such
+// groups.
+type GroupIdle struct {
+	// Expiry is how long that may be, and IdleMS how long it has been, 0 while somebody uses the
+	// group. Only the time counts in which the hub was running.
+	Expiry Period `json:"expiry"`
+	IdleMS int64  `json:"idle_ms"`
+	// EndsTS is when the group ends at the earliest, in epoch milliseconds, if nobody uses it and the hub goes
+	// on; 0 while it is used, and where the hub ends nothing.
+	EndsTS int64 `json:"ends_ts,omitempty"`
+	// Patterns of the group match the topic: it ends with one of them, when its time is over in all topics
+	// that this one matches.
+	Patterns []string `json:"patterns,omitempty"`
 }
 
 // TopicUsage is how much a topic keeps.
@@ -108,6 +170,30 @@ type TopicRemoval struct {
 	// State is "waiting" for something to remove, "counting" what the topic keeps, before
 	// its bounds count, or "off" where the hub removes nothing.
 	State string `json:"state"`
+}
+
+// TopicCompaction is how far a topic is compacted, and what the hub has removed of it by
+// compaction since the hub started.
+type TopicCompaction struct {
+	// Compacted is the mark: the state by key is exact at every offset from there on. Before it
+	// values that were replaced are missing; before Tombstones ends of keys, too.
+	Compacted  uint64 `json:"compacted"`
+	Tombstones uint64 `json:"tombstones"`
+	Events     uint64 `json:"events"`
+	Bytes      uint64 `json:"bytes"`
+	// LastTS is when the hub removed something last or looked whether it can, in epoch
+	// milliseconds; 0: not yet.
+	LastTS int64 `json:"last_ts,omitempty"`
+	// State is "running" while a pass is under way, "waiting" for something to do, or "off" where
+	// the hub removes nothing or the settings do not have the topic compacted any more.
+	State string `json:"state"`
+	// HeldBy is why the mark is not the head: "min_age", or "group" for one that is not done with
+	// the event HeldFrom, named by HeldGroup. At HeldUntilTS, in epoch milliseconds, that ends by itself: the event
+	// is older than min_age, or than hold. Empty where nothing is held.
+	HeldBy      string `json:"held_by,omitempty"`
+	HeldGroup   string `json:"held_group,omitempty"`
+	HeldFrom    uint64 `json:"held_from,omitempty"`
+	HeldUntilTS int64  `json:"held_until_ts,omitempty"`
 }
 
 // GroupInfo describes one group in one topic.
@@ -146,6 +232,8 @@ type GroupInfo struct {
 	// BlockedBy says why events that are not done are not delivered now, if there
 	// is a reason other than that all of them are in flight.
 	BlockedBy *Blocked `json:"blocked_by,omitempty"`
+	// Idle is nil where groups of the topic do not end by themselves.
+	Idle *GroupIdle `json:"idle,omitempty"`
 	// Settings of the group, fixed at its creation.
 	Ordering     string           `json:"ordering"`
 	Filter       *eventhub.Filter `json:"filter,omitempty"`

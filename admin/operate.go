@@ -63,7 +63,10 @@ type SeekPlan struct {
 }
 
 // SeekGap is a range of offsets whose events were removed: those above After and below First.
+// Compacted and Tombstones are as in eventhub.Gap.
 type SeekGap struct {
-	After uint64 `json:"after"`
-	First uint64 `json:"first"`
+	After      uint64 `json:"after"`
+	First      uint64 `json:"first"`
+	Compacted  uint64 `json:"compacted,omitempty"`
+	Tombstones uint64 `json:"tombstones,omitempty"`
 }

@@ -7,9 +7,10 @@ import (
 	"eventhub"
 )
 
-// AuditTopic is where the hub notes what was erased, by whom and when: events whose payload is
-// an EraseMark. The first one creates it. It keeps the newest ones, and nobody can remove
-// events of it.
+// AuditTopic is where the hub notes who was let in and who was not, what was denied, what
+// administrators did, and which groups it has ended: events whose payload is an AuditMark, an
+// EraseMark or a GroupEndMark. The first one creates it. It keeps the newest ones, and nobody can
+// remove events of it.
 const AuditTopic = "system.audit"
 
 // Remover removes events before their time. What was removed is no longer shown, at once, and
@@ -171,7 +172,46 @@ type EraseMark struct {
 	Scheduled   int `json:"scheduled"`
 }
 
-// SettingsPlan says what settings would remove now.
+// AuditMark is the payload of an event in AuditTopic: who did what, from where, and what came of
+// it. All of one second that is equal is one event.
+type AuditMark struct {
+	// Action is "auth", "denied", or an act of an administrator, such as "topic_delete".
+	Action string `json:"action"`
+	// By is the name of the principal; empty where none was let in.
+	By string `json:"by,omitempty"`
+	// Transport is "ws", "http" or "ops", and Remote the address, without a port.
+	Transport string `json:"transport"`
+	Remote    string `json:"remote"`
+	// Right is the action of a policy that was denied. Topic, perhaps a pattern, and Group are
+	// what it was about; of denials that are counted together those of the first one.
+	Right string `json:"right,omitempty"`
+	Topic string `json:"topic,omitempty"`
+	Group string `json:"group,omitempty"`
+	// Outcome is "ok" or the code of the error.
+	Outcome string `json:"outcome"`
+	Count   int    `json:"count"`
+}
+
+// GroupEndMark is the payload of an event in AuditTopic: a group has ended, since nobody had used it.
+type GroupEndMark struct {
+	Action string `json:"action"` // "group_end"
+	By     string `json:"by"`     // "group_idle_expiry"
+	Group  string `json:"group"`
+	// Pattern is one that the group had, and that has ended with it.
+	Pattern string `json:"pattern,omitempty"`
+	IdleMS  int64  `json:"idle_ms"` // for how long nobody had used it
+	// Topics is in how many topics it has ended, and Ended has the first 100 by name.
+	Topics int          `json:"topics"`
+	Ended  []GroupEnded `json:"ended"`
+}
+
+// GroupEnded is where a group was in a topic when it ended.
+type GroupEnded struct {
+	Topic  string `json:"topic"`
+	Cursor uint64 `json:"cursor"`
+}
+
+// SettingsPlan says what settings would remove, and which groups they would end, now.
 type SettingsPlan struct {
 	Name string `json:"name"`
 	// Matched is how many topics there are that would have the settings.
@@ -180,6 +220,20 @@ type SettingsPlan struct {
 	Bytes   uint64 `json:"bytes"`
 	// Topics are those that would lose events, the first MaxPage by name.
 	Topics []TopicLoss `json:"topics"`
+	// Ends is how many groups would end now, and Groups the first MaxPage of them.
+	Ends   int         `json:"ends"`
+	Groups []IdleGroup `json:"groups"`
+}
+
+// IdleGroup is a group that would end.
+type IdleGroup struct {
+	Topic string `json:"topic"`
+	Group string `json:"group"`
+	// Pattern is one of the group that would end with it.
+	Pattern string `json:"pattern,omitempty"`
+	// IdleMS is for how long nobody has used it, as far as the hub has seen.
+	IdleMS int64  `json:"idle_ms"`
+	Cursor uint64 `json:"cursor"`
 }
 
 // TopicLoss is what one topic would lose.

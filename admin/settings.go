@@ -34,7 +34,8 @@ type Settings interface {
 	// entry has to have, 0 for none: ErrOtherVersion is in the chain of the error where it
 	// has another one. CodeBadTopic or CodeBadRequest for what cannot be,
 	// CodeUnsupportedOp for what the hub does not do yet, CodeConflict where the hub's file
-	// has an entry of that name, and for a pattern that ties with another one.
+	// has an entry of that name, and for a pattern that ties with another one: *PatternConflict
+	// is in the chain then.
 	SetTopic(ctx context.Context, name string, settings TopicSettings, match *uint64) (SettingsEntry, error)
 
 	// UnsetTopic removes a stored entry. Errors are as those of SetTopic; CodeUnknownID if
@@ -45,6 +46,12 @@ type Settings interface {
 // ErrOtherVersion is in the chain of errors with CodeConflict where an entry does not have
 // the version that the caller named.
 var ErrOtherVersion = errors.New("the entry has another version")
+
+// PatternConflict is in the chain of errors with CodeConflict where a pattern cannot be there next
+// to another one: they tie over some topic, or match the same ones.
+type PatternConflict struct{ Other string }
+
+func (c *PatternConflict) Error() string { return "next to pattern " + strconv.Quote(c.Other) }
 
 // MaxSettingsPatterns bounds the entries whose names are patterns, and MaxSettingsEntries
 // all entries.
@@ -61,9 +68,24 @@ type TopicSettings struct {
 	Compaction *Compaction `json:"compaction,omitempty"`
 	// KeyRequired refuses events without a key.
 	KeyRequired bool `json:"key_required,omitempty"`
-	// GroupIdleExpiry ends groups that had no member for so long. No hub does it yet.
+	// State says when the topic has the index by key, from which its state is read and which every
+	// event with a key pays for. "" is StateAuto. A topic with a Compaction has it always.
+	State StateMode `json:"state,omitempty"`
+	// GroupIdleExpiry ends groups that nobody has used for so long, from MinGroupIdleExpiry to
+	// MaxPeriod: that had no member, no open lease and nothing else that was running on them, and
+	// whose cursor did not move. Only the time counts in which the hub was running.
 	GroupIdleExpiry Period `json:"group_idle_expiry,omitempty"`
 }
+
+// StateMode says when a topic has the index by key.
+type StateMode string
+
+// The values of a StateMode.
+const (
+	StateAuto StateMode = "auto" // from the first question about its state on
+	StateOn   StateMode = "on"   // always
+	StateOff  StateMode = "off"  // never: questions about its state are refused
+)
 
 // Retention bounds what a topic keeps. Each bound that is not 0 counts: what is beyond one
 // of them goes, the oldest events first.
@@ -119,10 +141,11 @@ func (c *Compaction) validate() error {
 
 // The bounds of settings.
 const (
-	MinRetentionAge   = Period(time.Second)
-	MaxPeriod         = Period(36_500 * 24 * time.Hour)
-	MinRetentionBytes = Size(1 << 10)
-	MaxSize           = Size(1 << 60)
+	MinRetentionAge    = Period(time.Second)
+	MinGroupIdleExpiry = Period(time.Second)
+	MaxPeriod          = Period(36_500 * 24 * time.Hour)
+	MinRetentionBytes  = Size(1 << 10)
+	MaxSize            = Size(1 << 60)
 )
 
 // SettingsEntry is one entry.
@@ -275,8 +298,12 @@ func (s *TopicSettings) Validate(name string) error {
 		return bad("key_required has no effect on %q, whose events the hub makes", name)
 	case s.Compaction != nil && eventhub.HubOnlyTopic(name):
 		return bad("compaction would remove dead letters of %q that nobody has looked at; retention bounds them", name)
-	case s.GroupIdleExpiry != 0:
-		return eventhub.Errorf(eventhub.CodeUnsupportedOp, "group_idle_expiry is not supported by this version")
+	case s.State != "" && s.State != StateAuto && s.State != StateOn && s.State != StateOff:
+		return bad("state is %.48q; %s, %s or %s are allowed", s.State, StateAuto, StateOn, StateOff)
+	case s.State == StateOff && s.Compaction != nil:
+		return bad("state off and compaction contradict each other: compaction reads the state by key")
+	case s.GroupIdleExpiry != 0 && (s.GroupIdleExpiry < MinGroupIdleExpiry || s.GroupIdleExpiry > MaxPeriod):
+		return bad("group_idle_expiry is %s; %s to %s are allowed", time.Duration(s.GroupIdleExpiry), MinGroupIdleExpiry, MaxPeriod)
 	}
 	if s.Compaction != nil {
 		return s.Compaction.validate()

@@ -22,13 +22,17 @@ type Trace struct {
 // TraceNode is one event of a trace, or an id that an event names as a cause and
 // no topic has.
 type TraceNode struct {
-	ID string `json:"id"`
+	// ID is empty where the node is Hidden and is no cause of another one.
+	ID string `json:"id,omitempty"`
 	// Distance is how many steps are between the event and the one asked for:
 	// negative for its causes, positive for its effects.
 	Distance int `json:"distance"`
 	// Missing: no topic has the event, because it was trimmed, or never was here. It
 	// has no field of the following ones.
 	Missing bool `json:"missing,omitempty"`
+	// Hidden: a topic that the caller may not read has the event, or, without an ID, one or
+	// more effects of the event in CausedBy. It has no field of the others.
+	Hidden bool `json:"hidden,omitempty"`
 
 	Topic    string   `json:"topic,omitempty"`
 	Offset   uint64   `json:"offset,omitempty"`

@@ -3,27 +3,46 @@
 // contents or stores. The hub asks it for every AUTH; a gateway never sees how a
 // token is checked.
 //
-// A principal of this package has full rights: there is either no
-// authentication (the hub then listens on loopback alone) or one static token.
+// Without authentication (the hub then listens on loopback alone), and with the static
+// token, a principal has full rights; with a token of the file or a JSON Web Token those
+// that this states. Static tokens are looked at first, then the other kind.
 package auth
 
 import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"fmt"
+	"strings"
+	"time"
 
 	"eventhub"
+	"eventhub/auth/policy"
 )
 
 // Principal is an authenticated peer.
 type Principal struct {
 	// Name is for logs and never holds a secret.
 	Name string
+	// Policy is what the peer may do. Never nil without an error.
+	Policy *policy.Policy
+	// Expires is when the token ends, without leeway; zero: never.
+	Expires time.Time
+	// Revoked ends when the token, or what it allows, is taken back before that; nil: never.
+	Revoked context.Context
+}
+
+// Ends is when connections of the principal end: at its expiry and the leeway; zero: never.
+func (p *Principal) Ends() time.Time {
+	if p.Expires.IsZero() {
+		return time.Time{}
+	}
+	return p.Expires.Add(Leeway)
 }
 
 // Verifier checks tokens. Verify is safe for concurrent use. Its errors are
 // eventhub.Errors: CodeNoToken where a token is needed and none was given,
-// CodeBadToken for a wrong one.
+// CodeBadToken for a wrong one, CodeJWTInvalid for a JSON Web Token that does not verify.
 type Verifier interface {
 	Verify(ctx context.Context, token string, given bool) (Principal, error)
 }
@@ -34,7 +53,21 @@ func Open() Verifier { return open{} }
 type open struct{}
 
 func (open) Verify(context.Context, string, bool) (Principal, error) {
-	return Principal{Name: "anonymous"}, nil
+	return Principal{Name: "anonymous", Policy: policy.All()}, nil
+}
+
+var (
+	errNoToken  = eventhub.Errorf(eventhub.CodeNoToken, "this hub wants a token: in AUTH, or over HTTP as Authorization: Bearer TOKEN")
+	errBadToken = eventhub.Errorf(eventhub.CodeBadToken, "the token is not valid here")
+)
+
+// checkVisible returns what is wrong with a token that no Authorization header can carry.
+func checkVisible(token string) error {
+	i := strings.IndexFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })
+	if i < 0 {
+		return nil
+	}
+	return fmt.Errorf("it has at byte %d a character that no Authorization header can carry; visible ASCII characters are allowed, without spaces", i)
 }
 
 // Static accepts exactly one token, which must not be empty.
@@ -51,11 +84,11 @@ type static struct{ digest [sha256.Size]byte }
 
 func (s static) Verify(_ context.Context, token string, given bool) (Principal, error) {
 	if !given || token == "" {
-		return Principal{}, eventhub.Errorf(eventhub.CodeNoToken, "this hub wants a token: in AUTH, or over HTTP as Authorization: Bearer TOKEN")
+		return Principal{}, errNoToken
 	}
 	digest := sha256.Sum256([]byte(token))
 	if subtle.ConstantTimeCompare(digest[:], s.digest[:]) != 1 {
-		return Principal{}, eventhub.Errorf(eventhub.CodeBadToken, "the token is not valid here")
+		return Principal{}, errBadToken
 	}
-	return Principal{Name: "static token"}, nil
+	return Principal{Name: "static token", Policy: policy.All()}, nil
 }

@@ -17,6 +17,7 @@ package bench
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -34,6 +35,8 @@ const DefaultPatience = 30 * time.Second
 type Target struct {
 	URL   string // ws://, wss://, http:// or https://
 	Token string // empty: none is presented
+	// TLS configures wss and https connections; nil: as Go does.
+	TLS *tls.Config
 	// Ops is the base of the hub's operations listener (http://…), which the
 	// workload idle alone needs.
 	Ops string
@@ -80,7 +83,9 @@ type Result struct {
 
 	Publish  *Latency `json:"publish_latency,omitempty"`  // until the OK
 	Delivery *Latency `json:"delivery_latency,omitempty"` // until the EVENT
-	Memory   *Memory  `json:"memory,omitempty"`
+	// Windows are the parts of the run, where the workload was asked for them.
+	Windows []Window `json:"windows,omitempty"`
+	Memory  *Memory  `json:"memory,omitempty"`
 }
 
 // HubInfo is what the hub said of itself, and the topic that was used.
@@ -124,7 +129,7 @@ func (t *Target) webSocketURL() string {
 
 // admin opens the administration of the hub, by which a run is checked.
 func (t *Target) admin() (*client.Admin, error) {
-	var opts []client.Option
+	opts := []client.Option{client.WithTLS(t.TLS)}
 	if t.Token != "" {
 		opts = append(opts, client.WithToken(t.Token))
 	}

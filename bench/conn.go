@@ -38,7 +38,7 @@ type conn struct {
 func dial(ctx context.Context, t *Target) (*conn, error) {
 	limited, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	socket, early, _, err := ws.Dial(limited, t.webSocketURL())
+	socket, early, _, err := ws.Dialer{TLSConfig: t.TLS}.Dial(limited, t.webSocketURL())
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", t.URL, err)
 	}

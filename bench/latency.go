@@ -47,7 +47,7 @@ type recorder struct {
 	h *hdr.Histogram
 }
 
-func newRecorder() *recorder { return &recorder{h: hdr.New(1, maxMicros, digits)} }
+func newRecorder() *recorder { return &recorder{h: newHistogram()} }
 
 // add records one latency, in nanoseconds. The lock is held.
 func (r *recorder) add(nanos int64) {
@@ -62,20 +62,41 @@ func (r *recorder) reset() {
 	r.h.Reset()
 }
 
+// drain moves what it has to another histogram.
+func (r *recorder) drain(into *hdr.Histogram) {
+	r.Lock()
+	defer r.Unlock()
+	into.Merge(r.h)
+	r.h.Reset()
+}
+
+func newHistogram() *hdr.Histogram { return hdr.New(1, maxMicros, digits) }
+
 // summarize sums up what all recorders have; nil where they have nothing.
 func summarize(recorders ...*recorder) *Latency {
-	all := hdr.New(1, maxMicros, digits)
+	all := newHistogram()
 	for _, r := range recorders {
 		r.Lock()
 		all.Merge(r.h)
 		r.Unlock()
 	}
-	if all.TotalCount() == 0 {
+	return describe(all)
+}
+
+// describe returns nil for one that has nothing.
+func describe(h *hdr.Histogram) *Latency {
+	if h.TotalCount() == 0 {
 		return nil
 	}
-	l := &Latency{Count: all.TotalCount(), Mean: all.Mean() / 1000, Max: float64(all.Max()) / 1000}
+	l := &Latency{Count: h.TotalCount(), Mean: h.Mean() / 1000, Max: float64(h.Max()) / 1000}
 	for _, q := range quantiles {
-		l.Quantiles = append(l.Quantiles, Quantile{q, float64(all.ValueAtQuantile(q)) / 1000})
+		l.Quantiles = append(l.Quantiles, Quantile{q, float64(h.ValueAtQuantile(q)) / 1000})
 	}
 	return l
+}
+
+// Window is a stretch of a run: the latencies of what was answered in it.
+type Window struct {
+	End     float64  `json:"end_seconds"` // since the run began to measure
+	Latency *Latency `json:"latency"`     // nil where nothing was answered
 }

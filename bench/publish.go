@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	hdr "github.com/HdrHistogram/hdrhistogram-go"
+
 	"eventhub"
 )
 
@@ -29,6 +31,8 @@ type PublishOptions struct {
 	Count    int64         `json:"count"`
 	Duration time.Duration `json:"duration_ns"`
 	Warmup   time.Duration `json:"warmup_ns"` // of the same load, before, not measured
+	// Window is how long each of Result.Windows is; 0: there are none.
+	Window time.Duration `json:"window_ns,omitempty"`
 }
 
 // Validate names everything that is out of range at once.
@@ -49,8 +53,14 @@ func (o *PublishOptions) Validate() error {
 	if o.Warmup < 0 {
 		errs = append(errs, eventhub.Errorf(eventhub.CodeBadRequest, "warmup is %s; it can not be negative", o.Warmup))
 	}
+	if o.Window != 0 && o.Window < leastWindow {
+		errs = append(errs, eventhub.Errorf(eventhub.CodeBadRequest, "window is %s; 0 (none) and %s or more are allowed", o.Window, leastWindow))
+	}
 	return errors.Join(errs...)
 }
+
+// leastWindow keeps a run from spending its time on sums.
+const leastWindow = 100 * time.Millisecond
 
 // checkRate refuses what can not be kept, and what is so slow that a run looks
 // stuck.
@@ -88,11 +98,13 @@ func Publish(ctx context.Context, t *Target, o PublishOptions) (*Result, error) 
 		load.forget()
 	}
 	warm := load.accepted.Load()
+	stop := load.window(o.Window)
 	took, err := load.phase("measure", o.Count, o.Duration)
+	stop()
 	if err != nil {
 		return nil, err
 	}
-	res := &Result{Workload: "publish", Settings: o, Unit: "events", Published: load.accepted.Load(), Publish: load.latency()}
+	res := &Result{Workload: "publish", Settings: o, Unit: "events", Published: load.accepted.Load(), Publish: load.latency(), Windows: load.windows}
 	res.rate(res.Published-warm, took)
 	res.finish(r)
 	res.Hub.Topic = o.Topic
@@ -121,7 +133,14 @@ type load struct {
 	until    int64        // time of the run after which none is sent
 	start    int64        // time at which the first frame is due
 	interval float64      // nanoseconds between two frames
+
+	windows []Window       // that are over
+	past    *hdr.Histogram // what these have
 }
+
+// serialBits is how far the serial numbers of two connections are apart. Ids of the same
+// millisecond differ in them; what is random of an id is not enough for that.
+const serialBits = 36
 
 // publisher is one connection of a load. Its reader and the pacer both send.
 type publisher struct {
@@ -150,14 +169,14 @@ type slot struct {
 
 // newLoad connects and makes the frames.
 func newLoad(r *run, s *shape, connections, inFlight int, rate float64) (*load, error) {
-	l := &load{r: r, shape: s, rate: rate}
+	l := &load{r: r, shape: s, rate: rate, past: newHistogram()}
 	r.enter("connect", int64(connections))
 	conns, err := r.connect(connections)
 	if err != nil {
 		return nil, err
 	}
 	for i, c := range conns {
-		p := &publisher{l: l, c: c, index: i, rec: newRecorder(), random: rand.New(rand.NewPCG(r.t.Seed, uint64(i)))}
+		p := &publisher{l: l, c: c, index: i, serial: uint64(i) << serialBits, rec: newRecorder(), random: rand.New(rand.NewPCG(r.t.Seed, uint64(i)))}
 		for n := range max(inFlight/s.batch, 1) {
 			made, err := newTemplate(s, n, p.random)
 			if err != nil {
@@ -364,11 +383,45 @@ func (l *load) forget() {
 	}
 }
 
+// window begins windows of some length, none for 0. stop ends the last one.
+func (l *load) window(length time.Duration) (stop func()) {
+	if length == 0 {
+		return func() {}
+	}
+	began, over := time.Now(), make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() {
+		tick := time.NewTicker(length)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				l.endWindow(began)
+			case <-over:
+				l.endWindow(began)
+				return
+			}
+		}
+	})
+	return func() {
+		close(over)
+		work.Wait()
+	}
+}
+
+func (l *load) endWindow(began time.Time) {
+	h := newHistogram()
+	for _, p := range l.conns {
+		p.rec.drain(h)
+	}
+	l.past.Merge(h)
+	l.windows = append(l.windows, Window{End: time.Since(began).Seconds(), Latency: describe(h)})
+}
+
 // latency is from when a frame was due, or sent, to its answer.
 func (l *load) latency() *Latency {
-	recorders := make([]*recorder, len(l.conns))
-	for i, p := range l.conns {
-		recorders[i] = p.rec
+	for _, p := range l.conns {
+		p.rec.drain(l.past)
 	}
-	return summarize(recorders...)
+	return describe(l.past)
 }

@@ -39,10 +39,10 @@ func TestPublish(t *testing.T) {
 	uuid := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 	seen, keys := map[string]bool{}, map[string]bool{}
 	for _, e := range h.Events("t", int(res.Published)) {
-		if !uuid.MatchString(e.ID) || seen[e.ID] {
+		if !uuid.MatchString(e.ID) || seen[e.ID[24:]] {
 			t.Fatalf("id %q is none of its own", e.ID)
 		}
-		seen[e.ID], keys[e.Key] = true, true
+		seen[e.ID[24:]], keys[e.Key] = true, true
 		if len(e.Payload) != 100 || e.Payload[0] != '"' {
 			t.Fatalf("payload %s", e.Payload)
 		}
@@ -243,5 +243,36 @@ func TestPublishOptionsAreChecked(t *testing.T) {
 	good := publishOptions()
 	if err := good.Validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestWindows: each answer is in one window, the last of which ends with the run, and the sum
+// has all of them.
+func TestWindows(t *testing.T) {
+	h := hubtest.Start(t)
+	o := publishOptions()
+	o.Count, o.Duration, o.Rate, o.Warmup, o.Window = 0, 350*time.Millisecond, 1_000, 20*time.Millisecond, 100*time.Millisecond
+	res, err := Publish(limited(t), &Target{URL: h.URL}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var count int64
+	end, largest := 0.0, 0.0
+	for _, w := range res.Windows {
+		if w.End <= end {
+			t.Errorf("a window ends after %g s, the one before it after %g s", w.End, end)
+		}
+		if end = w.End; w.Latency != nil {
+			count += w.Latency.Count
+			largest = max(largest, w.Latency.Max)
+		}
+	}
+	if len(res.Windows) < 3 || end < res.Seconds || count != 350 || res.Publish.Count != 350 || res.Publish.Max != largest {
+		t.Errorf("%d windows have %d answers up to %g ms, the last one ends after %g s; want at least 3, 350, %g ms, %g s or more; in all %+v",
+			len(res.Windows), count, largest, end, res.Publish.Max, res.Seconds, res.Publish)
+	}
+	o.Window = time.Millisecond
+	if err := o.Validate(); eventhub.ErrorCode(err) != eventhub.CodeBadRequest {
+		t.Errorf("windows of a millisecond: %v", err)
 	}
 }

@@ -51,7 +51,7 @@ func Serve(ctx context.Context, binary, dir string, args ...string) (*Server, er
 	}
 	s := &Server{dir: fresh, ended: make(chan struct{})}
 	s.cmd = exec.Command(binary, append([]string{
-		"serve", "--store", filepath.Join(fresh, "store"), "--ws", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0",
+		"serve", "--store", s.Store(), "--ws", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0",
 	}, args...)...)
 	s.cmd.Dir, s.cmd.Env = fresh, serverEnv(os.Environ())
 	log, err := s.cmd.StderrPipe()
@@ -117,6 +117,9 @@ func (s *Server) logged() string {
 	defer s.mu.Unlock()
 	return strings.TrimSpace(s.log)
 }
+
+// Store is the directory of its store.
+func (s *Server) Store() string { return filepath.Join(s.dir, "store") }
 
 // PID is the hub's process id.
 func (s *Server) PID() int { return s.cmd.Process.Pid }

@@ -654,3 +654,28 @@ func TestWaitForWhatWasRemoved(t *testing.T) {
 		wantCode(t, again.pubs[0].Err, eventhub.CodeGone)
 	})
 }
+
+// TestWaitForWhatNobodyReads: the group has no member, or its member is paused, when the event is
+// removed; so nobody finds that it is gone before the wait is over.
+func TestWaitForWhatNobodyReads(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := r.subscribe(earliest("t", "g"))
+		if err := in.Sub.Unsubscribe(bg); err != nil {
+			t.Fatal(err)
+		}
+		u := r.subscribe(earliest("u", "g"))
+		wait := func(id string) *enqueued {
+			return r.enqueue(bg, eventhub.Publication{WaitFor: []string{"g"}, WaitUpTo: time.Minute,
+				Events: []eventhub.Event{{Topic: "u", ID: id, Payload: []byte(`1`)}, {Topic: "t", ID: id, Payload: []byte(`1`)}}})
+		}
+		goes, stays := wait("a"), wait("b")
+		for _, d := range u.Take() {
+			u.Ack(byLease(d))
+		}
+		r.trim("t", 2)
+		time.Sleep(time.Minute)
+		equal(t, "over", goes.over() && stays.over(), true)
+		wantCode(t, goes.pubs[0].Err, eventhub.CodeGone)
+		wantCode(t, stays.pubs[0].Err, eventhub.CodeWaitTimeout)
+	})
+}

@@ -30,7 +30,8 @@
 // One committer with its syncer, as many workers as processors, and as many again for
 // groups and tails whose filters have expressions, whatever the number of topics, groups,
 // members and tails; one goroutine for topics that were created and that
-// patterns match, one for what topics do not keep (package bus/internal/retention), and one
+// patterns match, one for what topics do not keep (package bus/internal/retention), one for
+// the topics whose keys are indexed (package bus/internal/keyindex), and one
 // for what deleted topics and removed events have left; one timer for all leases, retries and conflated tails, and one for all scheduled events
 // (bus/internal/delayed). Nothing runs while there is nothing to do. Workers and the timer
 // of all leases are those of package bus/internal/sched.
@@ -64,7 +65,9 @@ import (
 	"eventhub/bus/internal/compaction"
 	"eventhub/bus/internal/deadletter"
 	"eventhub/bus/internal/delayed"
+	"eventhub/bus/internal/idle"
 	"eventhub/bus/internal/judge"
+	"eventhub/bus/internal/keyindex"
 	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/publish"
 	"eventhub/bus/internal/retention"
@@ -105,6 +108,9 @@ type Options struct {
 	// NoMaintenance: nothing is removed that nobody asks to be removed. What settings do not
 	// keep stays, and so does on the disk what was removed.
 	NoMaintenance bool
+	// CompactEvery is the least time between two passes of compaction over a topic. Less makes
+	// passes with less to do, each with a commit of its own. Default 10 s.
+	CompactEvery time.Duration
 	// Fatal is called once when the store failed a commit: nothing can be
 	// acknowledged any more and the process should end. Default: log only.
 	Fatal func(error)
@@ -160,14 +166,16 @@ type Bus struct {
 	topics     *topicset.Set
 	retention  *retention.Runtime
 	compaction *compaction.Runtime
+	keyIndex   *keyindex.Runtime
+	idle       *idle.Runtime
 
 	space        *space.Guard
 	forecast     space.Forecast
 	counts       counts
 	known        registry
 	letterCounts *deadletter.Counts
-	refused      func(error)   // counts.refuse, bound once: every publish needs it
-	epochs       atomic.Uint64 // the last one given to a new group
+	refused      func(error) error // refuse, bound once: every publish needs it
+	epochs       atomic.Uint64     // the last one given to a new group
 
 	serials  atomic.Uint64 // of the last lease given
 	runtimes runtimes[*group]
@@ -178,6 +186,9 @@ type Bus struct {
 	closed bool
 	groups map[groupKey]*group // groups loaded
 }
+
+// stateBytes bounds the offsets of all states that live tails are being given: 8 million keys.
+const stateBytes = 64 << 20
 
 // history is named so that Bus does not export the field.
 type history = past.History
@@ -219,7 +230,7 @@ func New(opts Options) (*Bus, error) {
 		groups: make(map[groupKey]*group),
 	}
 	b.filters.Interpose = opts.judge
-	b.history = past.New(b.store, b.filters.Compile)
+	b.history = past.New(b.store, b.filters.Compile, b.indexed)
 	b.letters = deadletter.New(b.store, b.history, b.filters.Compile)
 	b.waits = ackwait.New((*waitedGroups)(b), b.letters)
 	deleted, err := b.store.DeletedEpoch(context.Background())
@@ -235,12 +246,13 @@ func New(opts Options) (*Bus, error) {
 	}
 	b.space = space.New(space.Options{Store: b.store, Logger: b.log, Commits: b.counts.commits, NoSweep: opts.NoMaintenance})
 	b.counts.init()
-	b.refused = b.counts.refuse
+	b.refused = b.refuse
 	b.letterCounts = b.letters.NewCounts(countedLists{b})
 	b.sched = sched.New(b.clock, runtime.GOMAXPROCS(0))
 	b.tails = tail.New(tail.Options{
 		Store: b.store, Logger: b.log, Logs: b.logs, Scheduler: b.sched, Clock: b.clock,
 		Filter: b.filters.Wants, EvaluationTime: judge.TurnTime,
+		State: b.history.WalkState, StateKeys: eventhub.MaxStateKeys, StateBytes: stateBytes,
 	})
 	b.committer = commit.New(commit.Options{
 		Store: b.store, Logger: b.log, QueueBytes: opts.QueueBytes, EarlyBytes: opts.EarlyBytes,
@@ -251,7 +263,18 @@ func New(opts Options) (*Bus, error) {
 	})
 	b.compaction = compaction.New(compaction.Options{
 		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Wall: b.clock.Wall, Commits: b.counts.commits,
+		Every: opts.CompactEvery,
 	})
+	b.keyIndex = keyindex.New(keyindex.Options{
+		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Commits: b.counts.commits, Room: b.space.Check, Ready: b.compaction.Look,
+	})
+	b.idle, err = idle.New(idle.Options{
+		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Groups: (*idleGroups)(b), Wall: b.clock.Wall, NoEnds: opts.NoMaintenance,
+	})
+	if err != nil {
+		b.sched.Stop()
+		return nil, errors.Join(err, b.committer.Stop())
+	}
 	b.mover = delayed.New(delayed.Options{
 		Store: b.store, Committer: b.committer, Logger: b.log, Now: b.clock.Wall, Room: b.space.Check, Link: publish.Link,
 	})
@@ -262,6 +285,8 @@ func New(opts Options) (*Bus, error) {
 	b.patterns.attend(b)
 	b.mover.Start()
 	b.space.Start()
+	b.idle.Start()
+	b.keyIndex.Start()
 	if !opts.NoMaintenance {
 		b.retention.Start()
 		b.compaction.Start()
@@ -288,6 +313,8 @@ func (b *Bus) Close() error {
 			b.retention.Stop()
 			b.compaction.Stop()
 		}
+		b.keyIndex.Stop()
+		b.idle.Stop() // what members use is used until now
 		b.space.Stop()
 		for _, s := range b.patterns.all() {
 			s.end(errShuttingDown)
@@ -316,6 +343,8 @@ func (b *Bus) observe(took time.Duration, units []*store.Unit) {
 func (b *Bus) settingsChanged(name string) {
 	b.retention.Changed(name)
 	b.compaction.Changed(name)
+	b.keyIndex.Changed(name)
+	b.idle.Changed(name)
 }
 
 var errShuttingDown = commit.ErrStopped
@@ -341,8 +370,10 @@ func (b *Bus) committed(jobs []*commit.Request) {
 			}
 			if len(u.Groups) > 0 {
 				b.known.add(u.Groups)
+				b.idle.Committed(u.Groups)
 			}
 			if len(u.Topics) > 0 {
+				b.tails.Removed(u.Topics)
 				b.retention.Removed(u.Topics)
 				b.letterCounts.Removed(u.Topics)
 				b.space.Removed()
@@ -375,6 +406,7 @@ func (b *Bus) topicsCreated(batch []*commit.Request) {
 	b.tails.TopicsCreated(created)
 	b.patterns.topicsCreated(created)
 	b.letterCounts.TopicsCreated(created)
+	b.keyIndex.TopicsCreated(created)
 }
 
 // createdBy returns the topics that the batch has created.

@@ -60,7 +60,7 @@ func (g *group) letter(e *groupstate.Entry, reason string, rec eventhub.Record) 
 		return nil, err
 	}
 	return &groupStep{
-		group: g, Step: g.state.BeginLetter(e),
+		group: g, Step: g.state.BeginLetter(e), removals: g.fetch.removals,
 		Publication: commit.Publication{Unit: events.Unit(), Bytes: events.Bytes()},
 	}, nil
 }
@@ -72,4 +72,40 @@ func (g *group) submitLetters(letters []*groupStep) {
 	}
 	// An error means that the hub stops; the events are delivered again then.
 	_ = g.bus.committer.SubmitSteps(context.Background(), asSteps(letters))
+}
+
+// lookAgain ends the dead letters of g.steps whose events were removed since they were read: what
+// is erased must not come back in a dead letter. The commit that is being built comes after
+// that of the removal, so nobody else has to look. g.mu is not held.
+func (g *group) lookAgain() {
+	ended := false
+	for _, x := range g.steps {
+		if x.call != nil || x.removals == g.log.Removals() {
+			continue
+		}
+		gone, err := g.isGone(x.Offsets()[0])
+		if !gone && err == nil {
+			continue
+		}
+		g.mu.Lock()
+		if now := g.bus.clock.Now(); err == nil {
+			g.state.LetterGone(&x.Step, now)
+		} else if g.state.Stands(&x.Step) {
+			g.letterRefused(x, err, now)
+		}
+		g.mu.Unlock()
+		ended = true
+	}
+	if ended {
+		g.bus.sched.Schedule(g) // there is a gap to be written
+	}
+}
+
+// isGone reports whether the log has an event no longer.
+func (g *group) isGone(offset uint64) (bool, error) {
+	var batch store.Batch
+	if err := g.bus.store.Read(context.Background(), g.log.Topic(), offset, 1, 0, &batch); err != nil {
+		return false, err
+	}
+	return len(batch.Items) == 0 || batch.Items[0].Offset != offset, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/bustest"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
@@ -144,6 +145,9 @@ func TestScheduledAsPublished(t *testing.T) {
 		want := e
 		want.Offset, want.CommittedTS, want.DeliverAt, want.Partition = 1, e.DeliverAt.UnixMilli(), time.Time{}, got[0].Partition
 		equal(t, "event", got[0], want)
+		if err := bustest.Index(context.Background(), r.store, "t"); err != nil {
+			t.Fatal(err)
+		}
 		item, err := r.store.Latest(context.Background(), "t", "k", 0)
 		equal(t, "latest of the key", []any{item.Offset, err}, []any{1, nil})
 	})

@@ -60,6 +60,7 @@ func (b *Bus) deleteNow(topic string) error {
 	b.tails.ForgetTopic(topic)
 	b.retention.Forget(topic)
 	b.compaction.Forget(topic)
+	b.idle.Forget(topic)
 	b.space.Deleted()
 	return nil
 }
@@ -102,6 +103,7 @@ func (m *member) lose(cause error) {
 	left := s.left || s.members[topic] != m
 	if !left {
 		delete(s.members, topic)
+		m.answered()
 		// Room that comes free is not to be offered to a group that has ended.
 		s.roomQueue = slices.DeleteFunc(s.roomQueue, func(other *member) bool { return other == m })
 		s.idlers = slices.DeleteFunc(s.idlers, func(other *member) bool { return other == m })
@@ -197,7 +199,8 @@ func (b *Bus) deletePattern(ctx context.Context, text, name string) error {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx) // what is begun is done, also for who has left
-	subs := b.patterns.forget(g, text)
+	gone, subs := b.patterns.forget(g, text)
+	b.idle.PatternRemoved()
 	for _, s := range subs {
 		s.end(eventhub.Errorf(eventhub.CodeNotSubscribed, "pattern %q of group %q was deleted", text, name))
 	}
@@ -206,7 +209,7 @@ func (b *Bus) deletePattern(ctx context.Context, text, name string) error {
 		return err
 	}
 	for _, at := range topics {
-		if b.patterns.covering(name, at.Topic) != "" {
+		if !gone.brings(at.Topic) || b.patterns.covering(name, at.Topic) != "" {
 			continue
 		}
 		if err := b.deleteGroup(ctx, at.Topic, name); err != nil && eventhub.ErrorCode(err) != eventhub.CodeNotSubscribed {
@@ -214,6 +217,13 @@ func (b *Bus) deletePattern(ctx context.Context, text, name string) error {
 		}
 	}
 	return nil
+}
+
+// forgetRuntime takes the runtime of a group off that is still there.
+func (b *Bus) forgetRuntime(g *group) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forget(g)
 }
 
 // forgetDeleted takes a deleted group off, so that its name can be used again.

@@ -17,12 +17,18 @@ import (
 // Single events are erased in steps: what a step finds is removed in units of at most
 // store.MaxErase events, and the first one has the mark that says who did it. A step keeps
 // nothing: what it has erased is not found again, so the same again goes on.
+//
+// What is to be erased moves meanwhile: a delayed event enters the log, and an event gets a dead
+// letter. So a step looks where events come from before it looks where they go: what is scheduled
+// first, then the log. When the events are gone it looks for dead letters again, until there is none:
+// one that is committed later finds its event gone, and is not made (groupStep.lookAgain).
 
 // erasure is what one call of Erase has found.
 type erasure struct {
 	bus    *Bus
 	topic  string
 	query  *admin.EraseQuery
+	id     string // of the one event; "" where a key says which
 	limit  int
 	info   store.TopicInfo
 	events []uint64 // offsets in the topic
@@ -31,6 +37,7 @@ type erasure struct {
 	letters   []uint64
 	life      uint64
 	scheduled []store.Cancel
+	moved     bool // something that was scheduled was not any more
 	more      bool
 }
 
@@ -47,15 +54,22 @@ func (b *Bus) Erase(ctx context.Context, topic string, q admin.EraseQuery) (admi
 	if err := e.find(ctx); err != nil {
 		return result, err
 	}
-	result = admin.EraseResult{Topic: topic, Events: len(e.events), DeadLetters: len(e.letters), Scheduled: len(e.scheduled), More: e.more}
-	if result.Total() == 0 {
-		return result, eventhub.Errorf(eventhub.CodeUnknownID, "there is no %s in topic %q, and nothing else of it to erase", q.String(), topic)
+	if result = e.found(); result.Total() == 0 {
+		what := ", and nothing else of it to erase"
+		if q.Offset != 0 {
+			what = "; the dead letters of an event that is gone are found by its id or its key"
+		}
+		return result, eventhub.Errorf(eventhub.CodeUnknownID, "there is no %s in topic %q%s", q.String(), topic, what)
 	}
 	if !q.Apply {
 		return result, nil
 	}
-	result.Applied = true
-	return e.apply(ctx, result)
+	return e.apply(ctx)
+}
+
+// found says what there is to be erased, as far as it was looked for.
+func (e *erasure) found() admin.EraseResult {
+	return admin.EraseResult{Topic: e.topic, Events: len(e.events), DeadLetters: len(e.letters), Scheduled: len(e.scheduled), More: e.more}
 }
 
 // find looks for what is to be erased, as far as the limit allows.
@@ -63,15 +77,30 @@ func (e *erasure) find(ctx context.Context) (err error) {
 	if e.info, err = e.bus.topicToRemoveFrom(ctx, e.topic); err != nil {
 		return err
 	}
-	letters, err := e.bus.store.Topic(ctx, eventhub.DeadLetterTopic(e.topic))
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return storeError(err, "look up the dead letters of topic %q", e.topic)
+	if e.id = e.query.ID; e.query.Offset != 0 {
+		if e.id, err = e.idAt(ctx, e.query.Offset); err != nil || e.id == "" {
+			return err
+		}
 	}
-	e.life = letters.Life
-	if e.query.Key != "" {
-		return e.findKey(ctx, letters.Head)
+	if err = e.findScheduled(ctx); err == nil {
+		err = e.findEvents(ctx)
 	}
-	return e.findOne(ctx)
+	if err == nil {
+		err = e.findLetters(ctx)
+	}
+	return err
+}
+
+// findAgain looks for what came while the rest was erased.
+func (e *erasure) findAgain(ctx context.Context) (err error) {
+	if e.moved {
+		e.moved = false
+		err = e.findEvents(ctx)
+	}
+	if err == nil {
+		err = e.findLetters(ctx)
+	}
+	return err
 }
 
 // takes reports whether there is room for one more, and takes it.
@@ -84,80 +113,134 @@ func (e *erasure) takes() bool {
 	return true
 }
 
-func (e *erasure) findOne(ctx context.Context) error {
-	id, s := e.query.ID, e.bus.store
-	if id == "" {
-		item, err := past.First(ctx, s, e.topic, e.query.Offset)
-		if err != nil {
-			return err
-		}
-		if item.Offset != e.query.Offset {
-			return nil
-		}
-		id = string(item.Record.ID())
+// idAt returns the id of the event at an offset, "" where there is none.
+func (e *erasure) idAt(ctx context.Context, offset uint64) (string, error) {
+	item, err := past.First(ctx, e.bus.store, e.topic, offset)
+	if err != nil || item.Offset != offset {
+		return "", err
 	}
-	switch offset, err := s.Find(ctx, e.topic, id); {
+	return string(item.Record.ID()), nil
+}
+
+// findEvents looks in the log: of a key it goes from one event to the one before it.
+func (e *erasure) findEvents(ctx context.Context) error {
+	if e.query.Key != "" {
+		head, err := e.bus.store.Head(ctx, e.topic)
+		if err != nil {
+			return storeError(err, "read the head of topic %q", e.topic)
+		}
+		return e.walk(ctx, e.topic, head, &e.events, func(store.Item) (bool, error) { return true, nil })
+	}
+	switch offset, err := e.bus.store.Find(ctx, e.topic, e.id); {
 	case err == nil && e.takes():
 		e.events = append(e.events, offset)
 	case err != nil && !errors.Is(err, store.ErrNotFound):
-		return storeError(err, "find event %q of topic %q", id, e.topic)
+		return storeError(err, "find event %q of topic %q", e.id, e.topic)
 	}
-	switch d, err := s.FindDelayed(ctx, e.topic, id); {
-	case err == nil && e.takes():
-		e.scheduled = append(e.scheduled, store.Cancel{Topic: e.topic, ID: id, Seq: d.Seq})
-	case err != nil && !errors.Is(err, store.ErrNotFound):
-		return storeError(err, "find event %q of topic %q", id, e.topic)
-	}
-	return e.bus.letters.Holding(ctx, e.topic, id, func(offset uint64) {
-		if e.takes() {
-			e.letters = append(e.letters, offset)
-		}
-	})
+	return nil
 }
 
-// findKey goes from one event of the key to the one before it. Its dead letters have the same
-// key.
-func (e *erasure) findKey(ctx context.Context, letters uint64) error {
-	err := e.walk(ctx, e.topic, e.info.Head, func(item store.Item) error {
-		if e.takes() {
-			e.events = append(e.events, item.Offset)
-		}
+// findLetters looks for the dead letters of the event, or of those of the key, which have it too.
+func (e *erasure) findLetters(ctx context.Context) error {
+	topic := eventhub.DeadLetterTopic(e.topic)
+	letters, err := e.bus.store.Topic(ctx, topic)
+	if errors.Is(err, store.ErrNotFound) {
 		return nil
-	})
-	if err == nil {
-		err = e.walk(ctx, eventhub.DeadLetterTopic(e.topic), letters, func(item store.Item) error {
-			_, is, err := deadletter.OriginalOf(e.topic, item)
-			if is && e.takes() {
-				e.letters = append(e.letters, item.Offset)
+	}
+	if err != nil {
+		return storeError(err, "look up the dead letters of topic %q", e.topic)
+	}
+	e.life = letters.Life
+	if e.query.Key == "" {
+		return e.bus.letters.Holding(ctx, e.topic, e.id, func(offset uint64) {
+			if e.takes() {
+				e.letters = append(e.letters, offset)
 			}
-			return err
 		})
 	}
-	if err == nil {
-		err = e.findScheduled(ctx)
-	}
-	return err
+	return e.walk(ctx, topic, letters.Head, &e.letters, func(item store.Item) (bool, error) {
+		_, is, err := deadletter.OriginalOf(e.topic, item)
+		return is, err
+	})
 }
 
-// walk calls visit with the events of the key from an offset down.
-func (e *erasure) walk(ctx context.Context, topic string, at uint64, visit func(store.Item) error) error {
+// walk takes those of the events of the key that are wanted, from an offset down. Nobody pays for
+// the index because something is erased: where the topic has none the log is read.
+func (e *erasure) walk(ctx context.Context, topic string, at uint64, into *[]uint64, wants func(store.Item) (bool, error)) error {
 	for at > 0 && !e.more {
 		item, err := e.bus.store.Latest(ctx, topic, e.query.Key, at)
-		if errors.Is(err, store.ErrNotFound) {
+		switch {
+		case errors.Is(err, store.ErrNotFound):
 			return nil
-		}
-		if err != nil {
+		case errors.Is(err, store.ErrNotIndexed):
+			return e.walkLog(ctx, topic, at, into, wants)
+		case err != nil:
 			return storeError(err, "find the events of a key in topic %q", topic)
 		}
-		if err := visit(item); err != nil {
+		is, err := wants(item)
+		if err != nil {
 			return err
+		}
+		if is && e.takes() {
+			*into = append(*into, item.Offset)
 		}
 		at = item.Offset - 1
 	}
 	return nil
 }
 
+// walkLog likewise. It goes through the log once, and remembers the newest ones of which there is
+// room, and one more.
+func (e *erasure) walkLog(ctx context.Context, topic string, at uint64, into *[]uint64, wants func(store.Item) (bool, error)) error {
+	var found []uint64
+	var batch store.Batch
+	for from := uint64(1); from <= at; {
+		batch.Reset()
+		if err := e.bus.store.Read(ctx, topic, from, logPage, logPageBytes, &batch); err != nil {
+			return storeError(err, "find the events of a key in topic %q", topic)
+		}
+		if len(batch.Items) == 0 {
+			break
+		}
+		for _, item := range batch.Items {
+			if from = item.Offset + 1; item.Offset > at || string(item.Record.Key()) != e.query.Key {
+				continue
+			}
+			is, err := wants(item)
+			if err != nil {
+				return err
+			}
+			if is {
+				if found = append(found, item.Offset); len(found) > 2*(e.limit+1) {
+					found = append(found[:0], found[len(found)-e.limit-1:]...)
+				}
+			}
+		}
+	}
+	for i := len(found) - 1; i >= 0 && e.takes(); i-- {
+		*into = append(*into, found[i])
+	}
+	return nil
+}
+
+// The bounds of a page of the log that is read for a key.
+const (
+	logPage      = 4096
+	logPageBytes = 4 << 20
+)
+
+// findScheduled looks for delayed events. It waits for a commit that moves some of them, so those
+// that it does not find are in the log.
 func (e *erasure) findScheduled(ctx context.Context) error {
+	if e.query.Key == "" {
+		switch d, err := e.bus.store.FindDelayed(ctx, e.topic, e.id); {
+		case err == nil && e.takes():
+			e.scheduled = append(e.scheduled, store.Cancel{Topic: e.topic, ID: e.id, Seq: d.Seq})
+		case err != nil && !errors.Is(err, store.ErrNotFound):
+			return storeError(err, "find event %q of topic %q", e.id, e.topic)
+		}
+		return nil
+	}
 	at, seq := int64(-1), uint64(0)
 	for !e.more {
 		page, err := e.bus.store.Delayed(ctx, at, seq, math.MaxInt64, admin.MaxPage, scheduledBytes)
@@ -180,15 +263,29 @@ func (e *erasure) findScheduled(ctx context.Context) error {
 // scheduledBytes bounds a page of scheduled events that is read.
 const scheduledBytes = 4 << 20
 
-// apply erases what was found. On an error the result has what was erased until then.
-func (e *erasure) apply(ctx context.Context, all admin.EraseResult) (admin.EraseResult, error) {
-	done := admin.EraseResult{Topic: e.topic, Applied: true, More: all.More}
+// apply erases what was found, and what is found when that is gone. On an error the result has
+// what was erased until then.
+func (e *erasure) apply(ctx context.Context) (admin.EraseResult, error) {
+	done := admin.EraseResult{Topic: e.topic, Applied: true}
+	for all := e.found(); all.Total() > 0; all = e.found() {
+		err := e.round(ctx, all, &done)
+		if err == nil {
+			err = e.findAgain(ctx)
+		}
+		if done.More = e.more; err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+// round erases what was found last, and adds it to done.
+func (e *erasure) round(ctx context.Context, all admin.EraseResult, done *admin.EraseResult) error {
 	mark, err := e.mark(all)
 	if err != nil {
-		return done, err
+		return err
 	}
-	first := true
-	for len(e.events)+len(e.letters)+len(e.scheduled) > 0 {
+	for first := true; len(e.events)+len(e.letters)+len(e.scheduled) > 0; {
 		unit, part := e.next()
 		if first {
 			unit.Appends = mark.Appends
@@ -196,20 +293,18 @@ func (e *erasure) apply(ctx context.Context, all admin.EraseResult) (admin.Erase
 		err := e.bus.removeEvents(ctx, unit)
 		switch {
 		case errors.Is(err, store.ErrNotDelayed):
-			// It was moved into the log, or cancelled: whoever says it again finds it there.
-			done.More = true
+			e.moved = true // into the log, or it was cancelled
 			continue
 		case err != nil:
-			return done, err
+			return err
 		}
 		first = false
-		part.More = done.More
 		done.Add(part)
 		if unit.Appends != nil {
 			e.bus.retention.Look(admin.AuditTopic)
 		}
 	}
-	return done, nil
+	return nil
 }
 
 // next takes the next unit, and says what it erases. A scheduled event has a unit of its own,

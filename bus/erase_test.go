@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"eventhub"
@@ -219,4 +221,102 @@ func TestErasedIsNotDelivered(t *testing.T) {
 		in := r.subscribe(opts("t", "g"))
 		equal(t, "delivered", in.TakeOffsets(), []uint64{1, 3, 4, 5, 6})
 	})
+}
+
+// TestErasedWhileGivenUp: an event that is erased while its dead letter is on the way has none in
+// the end: its commit comes after that of the erasure, or with it.
+func TestErasedWhileGivenUp(t *testing.T) {
+	for _, q := range []admin.EraseQuery{{ID: "e2"}, {Offset: 3}, {Key: "k"}} {
+		for _, erasesFirst := range []bool{true, false} {
+			inBubble(t, func(r *rig) {
+				r.keyed("t", "k", 4)
+				in := r.subscribe(opts("t", "g"))
+				all := in.Take()
+				giveUp := func() {
+					in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(all[2]), byLease(all[1]))
+				}
+				hold, erased := make(chan struct{}), make(chan admin.EraseResult, 1)
+				r.store.set(hold, nil)
+				if !erasesFirst {
+					go r.publish("other", 0, 1) // both wait for that
+					synctest.Wait()
+					giveUp()
+				}
+				go func() { erased <- r.eraseBy("t", q) }()
+				synctest.Wait()
+				if erasesFirst {
+					giveUp()
+				}
+				r.store.set(nil, nil)
+				close(hold)
+				synctest.Wait()
+				want := admin.EraseResult{Topic: "t", Events: 1, Applied: true}
+				if q.Key != "" {
+					want.Events = 2
+				}
+				if !erasesFirst {
+					want.DeadLetters = 1
+				}
+				equal(t, "erased", <-erased, want)
+				var noted int
+				for _, mark := range r.events(admin.AuditTopic) {
+					var m admin.EraseMark
+					if err := json.Unmarshal(mark.Payload, &m); err != nil {
+						t.Fatal(err)
+					}
+					noted += m.Events + m.DeadLetters
+				}
+				equal(t, "noted", noted, want.Total())
+				letters := r.items("t.dlq")
+				if len(letters) != 1 || strings.Contains(string(letters[0].Record), `"e2"`) {
+					t.Errorf("the dead letters are %v", letters)
+				}
+				if erasesFirst { // nothing is there to be kept, so the group is told
+					r.publish("t", 5, 1)
+					got := in.Take()
+					equal(t, "gap", got[0].Gap, &eventhub.Gap{Topic: "t", After: 2, First: 4})
+				}
+			})
+		}
+	}
+}
+
+// slowly is a store whose look-ups in the log take a while, after they have found what is there.
+type slowly struct {
+	store.Store
+	takes atomic.Int64 // a time.Duration
+}
+
+func (s *slowly) sleep() { time.Sleep(time.Duration(s.takes.Load())) }
+
+func (s *slowly) Find(ctx context.Context, topic, id string) (uint64, error) {
+	defer s.sleep()
+	return s.Store.Find(ctx, topic, id)
+}
+
+func (s *slowly) Latest(ctx context.Context, topic, key string, at uint64) (store.Item, error) {
+	defer s.sleep()
+	return s.Store.Latest(ctx, topic, key, at)
+}
+
+// TestErasedWhileItMoves: a delayed event that enters the log while it is looked for is erased.
+func TestErasedWhileItMoves(t *testing.T) {
+	for _, q := range []admin.EraseQuery{{ID: "later"}, {Key: "k"}} {
+		inBubble(t, func(r *rig) {
+			s := &slowly{Store: r.store.Store}
+			r.store.Store = s
+			if _, err := r.bus.Publish(bg, eventhub.Event{ID: "e1", Topic: "t", Key: "k", Payload: []byte(`1`)},
+				eventhub.Event{ID: "later", Topic: "t", Key: "k", Payload: []byte(`2`), DeliverAt: time.Now().Add(30 * time.Second)}); err != nil {
+				t.Fatal(err)
+			}
+			s.takes.Store(int64(time.Minute))
+			want := admin.EraseResult{Topic: "t", Events: 1, Applied: true}
+			left := []uint64{1}
+			if q.Key != "" {
+				want.Events, left = 2, nil
+			}
+			equal(t, "erased", r.eraseBy("t", q), want)
+			equal(t, "left", r.offsets("t"), left)
+		})
+	}
 }

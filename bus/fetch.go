@@ -24,9 +24,12 @@ type fetcher struct {
 	due     []uint64            // offsets to be delivered again
 	from    uint64              // fresh events from here on, up to limit; 0: none
 	limit   int
-	want    int    // how many of them members may have room for
-	head    uint64 // nothing was known to be above when reading began
-	horizon uint64 // of the topic, where the store was read for fresh events
+	want    int         // how many of them members may have room for
+	head    uint64      // nothing was known to be above when reading began
+	horizon uint64      // of the topic, where the store was read for fresh events
+	marks   store.Marks // likewise: what the tail cache has is not compacted
+
+	removals uint64 // of the log, before reading began
 
 	// What was read: of letters and of due the first ones, as roundBytes allowed,
 	// and fresh events, in this order. A nil Record is gone from the log.

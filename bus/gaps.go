@@ -72,9 +72,9 @@ func (p *gapsJob) Done(err error) {
 
 // gapOf returns the gap that goes with the delivery of an event, nil for most. g.mu is held.
 func (g *group) gapOf(e *groupstate.Entry) *eventhub.Gap {
-	after, first, ok := g.state.Gap(e)
+	after, first, passed, ok := g.state.Gap(e)
 	if !ok {
 		return nil
 	}
-	return &eventhub.Gap{Topic: g.log.Topic(), After: after, First: first}
+	return &eventhub.Gap{Topic: g.log.Topic(), After: after, First: first, Compacted: passed.Compacted, Tombstones: passed.Tombstones}
 }

@@ -9,6 +9,7 @@ import (
 
 	"eventhub/bus/internal/ackwait"
 	"eventhub/bus/internal/groupstate"
+	"eventhub/bus/internal/idle"
 	"eventhub/bus/internal/judge"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/topiclog"
@@ -33,6 +34,8 @@ type group struct {
 
 	sched.State
 
+	used atomic.Int64 // when it was, by idle.Runtime.Passed; 0: not since it is loaded
+
 	life uint64 // of the topic; set with loaded
 
 	mu       sync.Mutex
@@ -51,6 +54,7 @@ type group struct {
 	writing  bool    // a gapsJob is under way
 	counts   groupCounts
 	waits    *ackwait.Group // who waits for its events
+	returned *idle.Ended    // it had ended, and is made again; until somebody is told
 
 	fetch    *fetcher     // of the turn under way
 	verdicts []verdict    // the turns' own: about events to be read again, rising
@@ -60,7 +64,7 @@ type group struct {
 
 func newGroup(b *Bus, log *topiclog.Log, key groupKey) *group {
 	g := &group{bus: b, log: log, key: key, name: key.group, counts: newGroupCounts(key.topic, key.group)}
-	g.waits = ackwait.NewGroup(key.topic, key.group, &g.mu, &g.state)
+	g.waits = ackwait.NewGroup(key.topic, key.group, &g.mu, &g.state, g.noteUse)
 	return g
 }
 
@@ -137,8 +141,16 @@ func (g *group) header(cursor uint64) store.GroupChange {
 		State: store.GroupState{Epoch: g.state.Epoch(), Cursor: cursor, Paused: g.paused, Settings: g.settJSON}}
 }
 
-// touch notes that durable state changed. g.mu is held.
+// touch notes that durable state changed, by some use of the group. g.mu is held.
 func (g *group) touch() {
+	if !g.dirty && len(g.members) == 0 {
+		g.noteUse()
+	}
+	g.mustFlush()
+}
+
+// mustFlush has the state written. g.mu is held.
+func (g *group) mustFlush() {
 	if !g.dirty {
 		g.dirty = true
 		g.bus.committer.MarkDirty(g)

@@ -22,6 +22,12 @@ func (b *Bus) acquire(key groupKey) (*group, error) {
 // release undoes acquire; a group that was never loaded is forgotten with its
 // last user, so that nothing of refused subscriptions stays.
 func (b *Bus) release(g *group) {
+	g.noteUse()
+	b.releaseUnused(g)
+}
+
+// releaseUnused is release by who has looked, and did not use the group.
+func (b *Bus) releaseUnused(g *group) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	g.users--

@@ -9,6 +9,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/groupstate"
+	"eventhub/bus/internal/idle"
 	"eventhub/bus/internal/past"
 	"eventhub/store"
 )
@@ -108,9 +109,10 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 	}
 	info.Paused = state.Paused
 	var err error
-	if info.Lag, info.Redriven, err = b.idle(ctx, t, name, state.Cursor); err != nil {
+	if info.Lag, info.Redriven, err = b.unloaded(ctx, t, name, state.Cursor); err != nil {
 		return info, err
 	}
+	info.Idle = b.idleInfo(idle.Group{Topic: t.Name, Name: name})
 	if info.Paused {
 		info.BlockedBy = &admin.Blocked{Kind: "paused"}
 	} else if info.Lag > 0 || info.Redriven > 0 {
@@ -149,15 +151,15 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 	return info, nil
 }
 
-// idle returns the lag of a group that is not loaded, and how many events it has that
+// unloaded returns the lag of a group that is not loaded, and how many events it has that
 // were redriven.
-func (b *Bus) idle(ctx context.Context, t store.TopicInfo, name string, cursor uint64) (lag uint64, redriven int, err error) {
+func (b *Bus) unloaded(ctx context.Context, t store.TopicInfo, name string, cursor uint64) (lag uint64, redriven int, err error) {
 	p, err := progressOf(ctx, b.store, t.Name, name, cursor)
 	if err != nil {
 		return 0, 0, err
 	}
 	from := max(cursor+1, t.Horizon)
-	lag, err = b.unread(ctx, t.Name, from, t.Head, p.AckedFrom(from))
+	lag, err = b.unread(ctx, t.Name, from, t.Head, p.Acked())
 	return lag, len(p.Redriven()), err
 }
 
@@ -317,7 +319,7 @@ func (b *Bus) Cursor(ctx context.Context, topic, name string) (Cursor, error) {
 
 // Patterns implements admin.Inspector.
 func (b *Bus) Patterns(ctx context.Context, group string) ([]admin.GroupPattern, error) {
-	list, patterns := b.patterns.rows(group)
+	list, patterns, only := b.patterns.rows(group)
 	if len(list) == 0 {
 		return list, nil
 	}
@@ -327,7 +329,7 @@ func (b *Bus) Patterns(ctx context.Context, group string) ([]admin.GroupPattern,
 	}
 	for i, p := range patterns {
 		for _, topic := range topics {
-			if p.Match(topic.Topic) {
+			if p.Match(topic.Topic) && only[i].allow(topic.Topic) {
 				list[i].Topics++
 			}
 		}

@@ -39,7 +39,7 @@ func TestInspectTopics(t *testing.T) {
 		}
 		began := time.Now().Add(-time.Second).UnixMilli()
 		equal(t, "topic", info, admin.TopicInfo{Topic: "a", FirstOffset: 1, Head: 3, Horizon: 1, FirstTS: began, HeadTS: began + 1000, HeadID: last.ID, Groups: 1,
-			Kept:     &admin.TopicUsage{Events: 3, Bytes: 264, IDsKeptMS: 600_000},
+			Kept: &admin.TopicUsage{Events: 3, Bytes: 264, IDsKeptMS: 600_000}, Index: &admin.TopicIndex{State: admin.IndexNone},
 			Settings: &admin.TopicSettings{}, SettingsFrom: &admin.SettingsSource{Source: admin.SourceDefault}})
 		page, err := r.bus.Topics(ctx, "a", 10)
 		if err != nil || len(page) != 1 || page[0].Topic != "b" {

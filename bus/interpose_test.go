@@ -20,6 +20,7 @@ type interposed struct {
 	point string
 	free  int // passes of the point before it happens
 	do    func()
+	waits bool // the caller goes on when it is done, whatever time passes until then
 	wg    sync.WaitGroup
 	met   map[string]int // how often something was done at a point
 	lost  error          // where not nil, commits fail
@@ -36,6 +37,7 @@ const (
 	atTopic        = "topic"
 	atHead         = "head"
 	atRead         = "read"
+	atFind         = "find"
 	beforeDeletion = "delete"
 )
 
@@ -46,13 +48,27 @@ const mostYields = 300
 func (s *interposed) when(point string, free int, do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.point, s.free, s.do = point, free, do
+	s.point, s.free, s.do, s.waits = point, free, do, false
+}
+
+// whenWaiting is when at a point whose callers hold nothing that is needed meanwhile: they wait.
+func (s *interposed) whenWaiting(point string, free int, do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.point, s.free, s.do, s.waits = point, free, do, true
 }
 
 // off forgets what was not met, and waits for what was.
 func (s *interposed) off() {
 	s.when("", 0, nil)
 	s.wg.Wait()
+}
+
+// isOver reports whether what was to be done at a point was begun.
+func (s *interposed) isOver() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.do == nil
 }
 
 func (s *interposed) at(point string) {
@@ -65,7 +81,7 @@ func (s *interposed) at(point string) {
 		s.mu.Unlock()
 		return
 	}
-	do := s.do
+	do, waits := s.do, s.waits
 	s.do = nil
 	if s.met == nil {
 		s.met = make(map[string]int)
@@ -77,6 +93,9 @@ func (s *interposed) at(point string) {
 		do()
 	})
 	s.mu.Unlock()
+	if waits {
+		<-done
+	}
 	for range mostYields {
 		select {
 		case <-done:
@@ -163,6 +182,21 @@ func (s *interposed) Head(ctx context.Context, topic string) (uint64, error) {
 func (s *interposed) Read(ctx context.Context, topic string, from uint64, limit, maxBytes int, batch *store.Batch) error {
 	defer s.at(atRead)
 	return s.Store.Read(ctx, topic, from, limit, maxBytes, batch)
+}
+
+func (s *interposed) Find(ctx context.Context, topic, id string) (uint64, error) {
+	defer s.at(atFind)
+	return s.Store.Find(ctx, topic, id)
+}
+
+func (s *interposed) FindDelayed(ctx context.Context, topic, id string) (store.Delayed, error) {
+	defer s.at(atFind)
+	return s.Store.FindDelayed(ctx, topic, id)
+}
+
+func (s *interposed) Latest(ctx context.Context, topic, key string, at uint64) (store.Item, error) {
+	defer s.at(atFind)
+	return s.Store.Latest(ctx, topic, key, at)
 }
 
 func (s *interposed) DeleteTopic(ctx context.Context, name string) error {

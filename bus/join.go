@@ -9,6 +9,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/idle"
 	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/publish"
 	"eventhub/store"
@@ -36,6 +37,12 @@ func (b *Bus) Subscribe(ctx context.Context, opts eventhub.GroupOptions, r event
 	if err != nil {
 		return nil, err
 	}
+	// What the store has of idle groups it must not have any more when somebody relies on the group.
+	if err := b.idle.Sync(ctx); err != nil {
+		s.leave(math.MaxInt)
+		return nil, err
+	}
+	s.tellReturned()
 	return s, nil
 }
 
@@ -52,11 +59,15 @@ func (s *subscription) join(ctx context.Context, at store.TopicLife, o *eventhub
 	if err != nil {
 		return err
 	}
-	if joined, err := g.join(ctx, s, at.Life, o); !joined {
-		s.bus.release(g)
-		return err
+	joined, err := g.join(ctx, s, at.Life, o)
+	if joined {
+		return nil
 	}
-	return nil
+	s.bus.release(g)
+	if waitIdleEnd(ctx, err) {
+		return s.join(ctx, at, o)
+	}
+	return err
 }
 
 // join loads the group and adds the member, which releases the group when it
@@ -80,11 +91,16 @@ func (g *group) join(ctx context.Context, s *subscription, life uint64, o *event
 		return false, nil
 	}
 	g.members = append(g.members, m)
+	if g.returned != nil {
+		s.returned(g.log.Topic(), *g.returned)
+		g.returned = nil
+	}
 	if len(g.members) == 1 {
 		g.log.Learn(head)
 		g.log.Watch(g)
 	}
 	g.mu.Unlock()
+	g.noteUse()
 	g.bus.sched.Schedule(g)
 	return true, nil
 }
@@ -127,7 +143,7 @@ func (s *subscription) joinPatterns(ctx context.Context, patterns []eventhub.Pat
 // held.
 func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, changes []store.PatternChange) error {
 	b := s.bus
-	topics, err := past.Matching(ctx, b.store, s.patterns)
+	topics, err := past.Allowed(ctx, b.store, s.patterns, s.opts.Allowed)
 	if err != nil {
 		return err
 	}
@@ -141,7 +157,7 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, changes [
 			continue
 		}
 		if s.opts.NoCreate && b.patterns.covering(g.name, topic.Topic) == "" {
-			if err := past.Missing(ctx, b.store, topic.Topic, g.name); err != nil {
+			if err := past.Missing(ctx, b.store, topic.Topic, g.name, s.opts.Allowed, s.opts.Shows); err != nil {
 				return err
 			}
 		}
@@ -151,7 +167,7 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, changes [
 		}
 		starts = append(starts, at)
 	}
-	if err := g.create(ctx, b, starts, changes); err != nil {
+	if err := g.create(ctx, b, starts, changes, s.returned); err != nil {
 		return err
 	}
 	s.ids.one = make(map[string]*member)
@@ -172,8 +188,9 @@ func (s *subscription) joinAll(ctx context.Context, g *patternedGroup, changes [
 const groupsPerUnit = 1000
 
 // create makes the group durable where it is not there yet, and the patterns with
-// the last of them. It leaves out topics that were deleted. g.mu is held.
-func (g *patternedGroup) create(ctx context.Context, b *Bus, starts []groupStart, patterns []store.PatternChange) error {
+// the last of them. It leaves out topics that were deleted. returned is called for each topic in
+// which the group had ended. g.mu is held.
+func (g *patternedGroup) create(ctx context.Context, b *Bus, starts []groupStart, patterns []store.PatternChange, returned func(topic string, e idle.Ended)) error {
 	var missing []store.GroupChange
 	for _, at := range starts {
 		_, err := b.store.Group(ctx, at.Topic, g.name)
@@ -191,23 +208,36 @@ func (g *patternedGroup) create(ctx context.Context, b *Bus, starts []groupStart
 		if n == len(missing) {
 			unit.Patterns = patterns
 		}
+		var back []idle.Return
+		for i := range unit.Groups {
+			if r, ended := b.idle.Returning(idle.Group{Topic: unit.Groups[i].Topic, Name: g.name}, unit.Groups[i].Life); ended {
+				back = append(back, r)
+				unit.Notes = append(unit.Notes, r.Change())
+			}
+		}
 		err := b.committer.Do(ctx, commit.NewWrite(unit, nil))
 		if errors.Is(err, store.ErrExists) {
 			// Somebody subscribed to one of the topics by its name meanwhile.
-			return g.create(ctx, b, starts, patterns)
+			return g.create(ctx, b, starts, patterns, returned)
 		}
 		if errors.Is(err, store.ErrGone) {
 			alive, err := b.alive(ctx, starts)
 			if err != nil {
 				return err
 			}
-			return g.create(ctx, b, alive, patterns)
+			return g.create(ctx, b, alive, patterns, returned)
 		}
 		if errors.Is(err, store.ErrTopicLimit) {
 			return publish.UnitError(err)
 		}
 		if err != nil {
 			return err
+		}
+		for _, r := range back {
+			b.idle.Returned(r)
+			if r.Told {
+				returned(r.Group.Topic, r.Ended)
+			}
 		}
 		if missing = missing[n:]; len(missing) == 0 {
 			patterns = nil
@@ -247,12 +277,14 @@ func (b *Bus) agrees(ctx context.Context, topic string, o *eventhub.GroupOptions
 	return true, set.match(o)
 }
 
-// covers reports whether one of the subscription's patterns matches the topic.
+// covers reports whether one of the subscription's patterns matches the topic, and it may
+// have it.
 func (s *subscription) covers(topic string) bool {
-	return slices.ContainsFunc(s.patterns, func(p eventhub.Pattern) bool { return p.Match(topic) })
+	return s.opts.Allowed.Allow(topic) && slices.ContainsFunc(s.patterns, func(p eventhub.Pattern) bool { return p.Match(topic) })
 }
 
-// names reports whether the subscription's list has the topic by its name.
+// names reports whether the subscription's list has the topic by its name, and it may have
+// it.
 func (s *subscription) names(topic string) bool {
-	return slices.ContainsFunc(s.patterns, func(p eventhub.Pattern) bool { return p.String() == topic })
+	return s.opts.Allowed.Allow(topic) && slices.ContainsFunc(s.patterns, func(p eventhub.Pattern) bool { return p.String() == topic })
 }

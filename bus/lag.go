@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"eventhub/bus/internal/groupstate"
 	"eventhub/store"
 )
 
@@ -11,22 +12,58 @@ import (
 // no offsets between events. Metrics, which are asked often and of all groups, count offsets
 // from the horizon on.
 
-// unread returns how many events a topic has from an offset up to its head, less those that are
-// acked. Where the store would have to read much to count them, the rest counts by offsets.
-func (b *Bus) unread(ctx context.Context, topic string, from, head, acked uint64) (uint64, error) {
+// unread returns how many events a topic has from an offset up to its head that are not done.
+// Where the store would have to read much to count them, the rest counts by offsets.
+func (b *Bus) unread(ctx context.Context, topic string, from, head uint64, done groupstate.AckedRuns) (uint64, error) {
 	if from > head {
 		return 0, nil
 	}
-	u, next, done, err := b.store.Measure(ctx, topic, from, store.Usage{})
+	u, next, all, err := b.store.Measure(ctx, topic, from, store.Usage{})
 	if err != nil {
 		return 0, storeError(err, "count the events of topic %q", topic)
 	}
 	n := u.Events
-	if !done && next <= head {
+	if !all && next <= head {
 		n += head + 1 - next
 	}
 	n = min(n, head+1-from)
+	acked := done.From(from)
+	if n < head+1-from && acked > 0 { // of the offsets without an event some are among those that are done
+		if acked, err = b.ackedEvents(ctx, topic, from, done); err != nil {
+			return 0, err
+		}
+	}
 	return n - min(n, acked), nil
+}
+
+// ackedEvents reads how many events a topic has from an offset on that are done. Where it
+// reads no further each offset counts as an event.
+func (b *Bus) ackedEvents(ctx context.Context, topic string, from uint64, done groupstate.AckedRuns) (n uint64, err error) {
+	var batch store.Batch
+	for read, bytes := 0, 0; ; {
+		var ok bool
+		if from, ok = done.Next(from); !ok {
+			return n, nil
+		}
+		if read >= countedEvents || bytes >= countedBytes {
+			return n + done.From(from), nil
+		}
+		batch.Reset()
+		if err := b.store.Read(ctx, topic, from, roundEvents, roundBytes, &batch); err != nil {
+			return 0, storeError(err, "count events of topic %q", topic)
+		}
+		if len(batch.Items) == 0 {
+			return n, nil
+		}
+		for i := range batch.Items {
+			if done.Has(batch.Items[i].Offset) {
+				n++
+			}
+			bytes += len(batch.Items[i].Record)
+		}
+		read += len(batch.Items)
+		from = batch.Items[len(batch.Items)-1].Offset + 1
+	}
 }
 
 // lag returns the lag of a loaded group, up to a head.
@@ -42,7 +79,7 @@ func (g *group) lag(ctx context.Context, head, horizon uint64) (uint64, error) {
 			}
 			return g.state.OpenFrom(horizon) + measured, nil
 		}
-		acked := g.state.AckedFrom(now)
+		acked := g.state.Acked()
 		g.mu.Unlock()
 		var err error
 		if measured, err = g.bus.unread(ctx, g.log.Topic(), now, head, acked); err != nil {

@@ -20,8 +20,8 @@ import (
 // redriveLists are the lists of all groups. That of a group which is not loaded is read once:
 // such a group does not change.
 type redriveLists struct {
-	bus  *Bus
-	idle map[groupKey]groupstate.Progress
+	bus      *Bus
+	unloaded map[groupKey]groupstate.Progress
 }
 
 // Mark implements deadletter.Lists.
@@ -32,7 +32,7 @@ func (l *redriveLists) Mark(ctx context.Context, topic, name string, offset uint
 		return g.state.Mark(offset), nil
 	}
 	key := groupKey{topic: topic, group: name}
-	p, ok := l.idle[key]
+	p, ok := l.unloaded[key]
 	if !ok {
 		state, err := l.bus.store.Group(ctx, topic, name)
 		if err == nil {
@@ -41,10 +41,10 @@ func (l *redriveLists) Mark(ctx context.Context, topic, name string, offset uint
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return "", groupError(err, topic, name)
 		}
-		if l.idle == nil {
-			l.idle = make(map[groupKey]groupstate.Progress)
+		if l.unloaded == nil {
+			l.unloaded = make(map[groupKey]groupstate.Progress)
 		}
-		l.idle[key] = p
+		l.unloaded[key] = p
 	}
 	return p.Mark(offset), nil
 }

@@ -11,6 +11,7 @@ import (
 	"eventhub"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/groupstate"
+	"eventhub/bus/internal/idle"
 	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/publish"
 	"eventhub/store"
@@ -71,7 +72,7 @@ func (g *group) findIn(ctx context.Context, life uint64, o *eventhub.GroupOption
 		case o == nil || made || !errors.Is(err, store.ErrNotFound):
 			err = groupError(err, g.log.Topic(), g.name)
 		case o.NoCreate:
-			if err = past.Missing(ctx, b.store, g.log.Topic(), g.name); err == nil {
+			if err = past.Missing(ctx, b.store, g.log.Topic(), g.name, o.Allowed, o.Shows); err == nil {
 				continue // others have made it meanwhile
 			}
 		default:
@@ -115,7 +116,7 @@ func (g *group) restore(state store.GroupState, known groupstate.Progress) error
 	outlived := g.state.Restore((*groupHost)(g), g.settings.config(), known, base, state.Epoch, state.Cursor, g.bus.runtimes.draw(g))
 	g.restarted()
 	if outlived {
-		g.touch()
+		g.mustFlush()
 	}
 	return nil
 }
@@ -138,8 +139,19 @@ func (g *group) create(ctx context.Context, life uint64, o *eventhub.GroupOption
 		return err
 	}
 	unit := store.Unit{Groups: []store.GroupChange{g.bus.newGroup(g.name, at)}}
+	back, ended := g.bus.idle.Returning(idle.Group{Topic: at.Topic, Name: g.name}, at.Life)
+	if ended {
+		unit.Notes = []store.NoteChange{back.Change()}
+	}
 	err = g.bus.committer.Do(ctx, commit.NewWrite(unit, func(*store.Unit) error { return g.whyEnded() }))
 	switch {
+	case err == nil && ended:
+		g.bus.idle.Returned(back)
+		if back.Told {
+			g.mu.Lock()
+			g.returned = &back.Ended
+			g.mu.Unlock()
+		}
 	case errors.Is(err, store.ErrTopicLimit):
 		return publish.UnitError(err)
 	case errors.Is(err, store.ErrGone):
@@ -153,8 +165,8 @@ func (g *group) create(ctx context.Context, life uint64, o *eventhub.GroupOption
 type groupStart struct {
 	store.TopicLife
 	cursor uint64
-	gap    eventhub.Gap    // what the start asks for and was removed; empty for most
-	raw    json.RawMessage // settings
+	misses groupstate.Missing // what the start asks for and was removed
+	raw    json.RawMessage    // settings
 }
 
 // startIn returns where a group begins in a topic in which it is not, and with which
@@ -171,17 +183,28 @@ func (b *Bus) startIn(ctx context.Context, topic store.TopicLife, o *eventhub.Gr
 		return at, err
 	}
 	var gap *eventhub.Gap
-	if at.cursor, gap, err = past.Begin(ctx, b.store, topic.Topic, o.Start); gap != nil {
-		at.gap = *gap
-	}
+	var marks store.Marks
+	at.cursor, gap, marks, err = past.Begin(ctx, b.store, topic.Topic, o.Start)
+	at.misses = missing(gap, marks)
 	return at, err
+}
+
+// missing is what a group does not get that starts with a gap, where that is not nil, in a topic
+// that has marks.
+func missing(gap *eventhub.Gap, marks store.Marks) groupstate.Missing {
+	m := groupstate.Missing{Knows: marks}
+	if gap != nil {
+		m.After, m.First = gap.After, gap.First
+		m.Marks = store.Marks{Compacted: gap.Compacted, Tombstones: gap.Tombstones}
+	}
+	return m
 }
 
 // newGroup is the change that makes a group.
 func (b *Bus) newGroup(name string, at groupStart) store.GroupChange {
 	return store.GroupChange{
 		Topic: at.Topic, Life: at.Life, Group: name, Create: true,
-		State: b.newState(at.raw, at.cursor), Parts: groupstate.Begin(at.gap.After, at.gap.First),
+		State: b.newState(at.raw, at.cursor), Parts: groupstate.Begin(at.misses),
 	}
 }
 

@@ -195,7 +195,9 @@ func (m *modelMember) several() bool {
 	return len(m.patterns) > 1 || eventhub.IsPattern(m.patterns[0].String())
 }
 
-func (m *modelMember) covers(topic *modelTopic) bool { return covers(m.patterns, topic.name) }
+func (m *modelMember) covers(topic *modelTopic) bool {
+	return covers(m.patterns, topic.name) && m.opts.Allowed.Allow(topic.name)
+}
 
 func covers(patterns []eventhub.Pattern, topic string) bool {
 	return slices.ContainsFunc(patterns, func(p eventhub.Pattern) bool { return p.Match(topic) })

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"eventhub/bus/internal/idle"
 	"eventhub/bus/internal/past"
 	"eventhub/store"
 )
@@ -79,7 +80,7 @@ func (b *Bus) giveGroups(ctx context.Context, created []store.TopicLife) {
 // missedTopics returns the topics that a pattern matches, at the start: what they
 // lack is made up for.
 func (b *Bus) missedTopics(ctx context.Context) []store.TopicLife {
-	_, patterns := b.patterns.rows("")
+	_, patterns, _ := b.patterns.rows("")
 	if len(patterns) == 0 {
 		return nil
 	}
@@ -112,7 +113,7 @@ func (g *patternedGroup) enterTopics(ctx context.Context, b *Bus, created []stor
 	if len(starts) == 0 {
 		return nil
 	}
-	if err := g.create(ctx, b, starts, nil); err != nil {
+	if err := g.create(ctx, b, starts, nil, func(string, idle.Ended) {}); err != nil {
 		return err
 	}
 	for _, s := range subs {

@@ -34,6 +34,11 @@ import (
 // are noticed from then on, then walks over the topics. Starts of a group and its
 // SUBSCRIBEs come one after the other (patternedGroup.mu), and whoever comes second
 // finds the group in the topic already.
+//
+// Who subscribes may have the right to some of the matching topics alone. Then the pattern
+// brings the group to these alone, and keeps which they are (limits): of all who subscribed by
+// it, since a group without a member waits for any of them. What another subscription adds
+// begins, in topics that are there, where that one says.
 
 // patternTable knows the patterns of all groups.
 type patternTable struct {
@@ -64,8 +69,22 @@ type patternedGroup struct {
 type groupPattern struct {
 	pattern  eventhub.Pattern
 	settings settings
-	raw      json.RawMessage
+	raw      json.RawMessage // the settings alone
 	durable  bool
+	limits   limits
+	// wanted are what limits become with the SUBSCRIBE under way.
+	wanted limits
+}
+
+// brings reports whether the group comes to a topic by the pattern.
+func (p *groupPattern) brings(topic string) bool {
+	return p.pattern.Match(topic) && p.limits.allow(topic)
+}
+
+// change is what makes the pattern durable, with what is wanted of it.
+func (p *groupPattern) change(group string) (store.PatternChange, error) {
+	value, err := p.wanted.appendTo(p.raw)
+	return store.PatternChange{Group: group, Pattern: p.pattern.String(), Value: value}, err
 }
 
 // begin reads what the store has.
@@ -76,9 +95,11 @@ func (t *patternTable) begin(b *Bus) error {
 		return storeError(err, "list the patterns of the groups")
 	}
 	for _, row := range list {
-		p, err := eventhub.ParsePattern(row.Pattern)
-		gp := groupPattern{pattern: p, raw: row.Value, durable: true}
-		if err = errors.Join(err, json.Unmarshal(row.Value, &gp.settings)); err != nil {
+		gp := groupPattern{durable: true}
+		var err1, err2 error
+		gp.pattern, err1 = eventhub.ParsePattern(row.Pattern)
+		gp.settings, gp.raw, gp.limits, err2 = decodePattern(row.Value)
+		if err := errors.Join(err1, err2); err != nil {
 			return eventhub.Wrap(eventhub.CodeInternal, err, "The stored pattern %q of group %q cannot be read.", row.Pattern, row.Group)
 		}
 		t.group(row.Group).patterns[row.Pattern] = gp
@@ -117,13 +138,13 @@ func (t *patternTable) has(name string) bool {
 	return t.groups[name] != nil
 }
 
-// covering returns a pattern of the group that matches the topic, "" for none.
+// covering returns a pattern of the group that brings it to the topic, "" for none.
 func (t *patternTable) covering(name, topic string) string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if g := t.groups[name]; g != nil {
 		for text, p := range g.patterns {
-			if p.pattern.Match(topic) {
+			if p.brings(topic) {
 				return text
 			}
 		}
@@ -131,8 +152,23 @@ func (t *patternTable) covering(name, topic string) string {
 	return ""
 }
 
-// matched reports whether any group has a pattern for the topic, or a member that names
-// it in a list.
+// coveringAll returns the durable patterns of the group that bring it to the topic.
+func (t *patternTable) coveringAll(name, topic string) (list []string) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if g := t.groups[name]; g != nil {
+		for text, p := range g.patterns {
+			if p.durable && p.brings(topic) {
+				list = append(list, text)
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// matched reports whether any group has a pattern that matches the topic, or a member that
+// names it in a list. Whether the pattern brings the group is looked at later.
 func (t *patternTable) matched(topic string) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -150,7 +186,7 @@ func (t *patternTable) matched(topic string) bool {
 }
 
 // settingsFor returns the settings that the first of a group's durable patterns, in
-// byte order, has for a topic; raw is nil where none matches.
+// byte order, has for a topic; raw is nil where none brings the group there.
 func (t *patternTable) settingsFor(group, topic string) (_ settings, raw json.RawMessage) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -160,7 +196,7 @@ func (t *patternTable) settingsFor(group, topic string) (_ settings, raw json.Ra
 	}
 	first := ""
 	for text, p := range g.patterns {
-		if p.durable && p.pattern.Match(topic) && (first == "" || text < first) {
+		if p.durable && p.brings(topic) && (first == "" || text < first) {
 			first = text
 		}
 	}
@@ -184,8 +220,9 @@ func (t *patternTable) release(g *patternedGroup) {
 }
 
 // enter adds the patterns of a subscription that the group does not have, and the topics
-// that it names, so that created topics are noticed, and returns what is to be made durable. It
-// refuses other settings than a pattern has.
+// that it names, so that created topics are noticed, and returns what is to be made durable:
+// also more topics for a pattern that the group has. It refuses other settings than a pattern
+// has.
 func (t *patternTable) enter(g *patternedGroup, s *subscription) ([]store.PatternChange, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -206,10 +243,25 @@ func (t *patternTable) enter(g *patternedGroup, s *subscription) ([]store.Patter
 			if err := have.settings.match(o); err != nil {
 				return nil, err
 			}
-			continue
+			more := false
+			if have.wanted, more, err = have.limits.with(o.Allowed); err != nil {
+				return nil, eventhub.Errorf(eventhub.CodeBadRequest, "pattern %q of group %q %s", text, g.name, err)
+			}
+			if !more || o.NoCreate {
+				continue
+			}
+			g.patterns[text] = have
+		} else {
+			gp := groupPattern{pattern: p, settings: set, raw: raw, limits: limitsOf(o.Allowed)}
+			gp.wanted = gp.limits
+			g.patterns[text] = gp
 		}
-		g.patterns[text] = groupPattern{pattern: p, settings: set, raw: raw}
-		changes = append(changes, store.PatternChange{Group: g.name, Pattern: text, Value: raw})
+		made := g.patterns[text]
+		change, err := made.change(g.name)
+		if err != nil {
+			return nil, eventhub.Wrap(eventhub.CodeInternal, err, "The pattern %q of group %q cannot be written.", text, g.name)
+		}
+		changes = append(changes, change)
 	}
 	return changes, nil
 }
@@ -223,7 +275,7 @@ func (t *patternTable) confirm(b *Bus, g *patternedGroup, s *subscription, chang
 	defer t.mu.Unlock()
 	for _, ch := range changes {
 		p := g.patterns[ch.Pattern]
-		p.durable = true
+		p.durable, p.limits = true, p.wanted
 		g.patterns[ch.Pattern] = p
 	}
 	if b.closed {
@@ -280,8 +332,9 @@ func (t *patternTable) all() (subs []*subscription) {
 	return subs
 }
 
-// rows returns the durable patterns of one group or of all, and these as such.
-func (t *patternTable) rows(group string) ([]admin.GroupPattern, []eventhub.Pattern) {
+// rows returns the durable patterns of one group or of all, these as such, and the topics
+// that they are limited to.
+func (t *patternTable) rows(group string) ([]admin.GroupPattern, []eventhub.Pattern, []limits) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	list := []admin.GroupPattern{}
@@ -289,7 +342,7 @@ func (t *patternTable) rows(group string) ([]admin.GroupPattern, []eventhub.Patt
 		for text, p := range g.patterns {
 			if (group == "" || group == name) && p.durable {
 				list = append(list, admin.GroupPattern{
-					Group: name, Pattern: text, Ordering: p.settings.Ordering, Filter: p.settings.Filter,
+					Group: name, Pattern: text, Limited: p.limits != nil, Ordering: p.settings.Ordering, Filter: p.settings.Filter,
 					MaxAttempts: p.settings.MaxAttempts, MinBackoffMS: p.settings.MinBackoffMS, MaxBackoffMS: p.settings.MaxBackoffMS,
 				})
 			}
@@ -298,11 +351,24 @@ func (t *patternTable) rows(group string) ([]admin.GroupPattern, []eventhub.Patt
 	slices.SortFunc(list, func(a, b admin.GroupPattern) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Pattern, b.Pattern))
 	})
-	patterns := make([]eventhub.Pattern, len(list))
-	for i := range list {
-		patterns[i], _ = eventhub.ParsePattern(list[i].Pattern) // it was one
+	patterns, only := make([]eventhub.Pattern, len(list)), make([]limits, len(list))
+	for i, row := range list {
+		p := t.groups[row.Group].patterns[row.Pattern]
+		patterns[i], only[i] = p.pattern, p.limits
 	}
-	return list, patterns
+	return list, patterns, only
+}
+
+// brings reports whether a durable pattern of a group brings it to a topic.
+func (t *patternTable) brings(name, text, topic string) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	g := t.groups[name]
+	if g == nil {
+		return false
+	}
+	p := g.patterns[text]
+	return p.durable && p.brings(topic)
 }
 
 func (t *patternTable) hasPattern(g *patternedGroup, text string) bool {
@@ -311,15 +377,16 @@ func (t *patternTable) hasPattern(g *patternedGroup, text string) bool {
 	return g.patterns[text].durable
 }
 
-// forget forgets a pattern and returns the subscriptions that came by it.
-func (t *patternTable) forget(g *patternedGroup, text string) (subs []*subscription) {
+// forget forgets a pattern and returns it, with the subscriptions that came by it.
+func (t *patternTable) forget(g *patternedGroup, text string) (p groupPattern, subs []*subscription) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	p = g.patterns[text]
 	delete(g.patterns, text)
 	for _, s := range g.subs {
 		if slices.ContainsFunc(s.patterns, func(p eventhub.Pattern) bool { return p.String() == text }) {
 			subs = append(subs, s)
 		}
 	}
-	return subs
+	return p, subs
 }

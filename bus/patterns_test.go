@@ -177,13 +177,13 @@ func TestPatternRoomIsShared(t *testing.T) {
 			r.publish(topic, 1, 1)
 		}
 		var seen []string
-		for range 8 {
+		for range 5 {
 			batch := in.Take()
 			seen = append(seen, places(batch)...)
 			in.Ack(leasesOf(batch)...)
 		}
-		slices.Sort(seen)
-		equal(t, "the first eight", seen, []string{"p.a/1", "p.b/1", "p.busy/1", "p.busy/2", "p.busy/3", "p.busy/4", "p.busy/5", "p.c/1"})
+		slices.Sort(seen) // the others wait in the order of their turns
+		equal(t, "the first five", seen, []string{"p.a/1", "p.b/1", "p.busy/1", "p.busy/2", "p.c/1"})
 	})
 }
 

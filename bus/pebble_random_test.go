@@ -33,6 +33,7 @@ import (
 func TestRandomHistoriesOnDisk(t *testing.T) {
 	tryHistories(t, testsize.Of(500, 50), newWorldOnDisk)
 	redrives.report(t)
+	reportExpectations(t)
 	t.Logf("%d power losses, %d of them in an fsync; of the units in it %d were there and %d were not",
 		losses.all, losses.held, losses.whole, losses.none)
 	if losses.all > 500 && min(losses.held, losses.whole, losses.none) == 0 {
@@ -258,6 +259,7 @@ func (w *world) checkUnits() {
 				w.t.Fatalf("%+v are there, and units before it are not", pub.Receipts)
 			case there != 0:
 				losses.whole++
+				w.checkHeld(pub.Events, pub.Receipts)
 				for i, r := range pub.Receipts {
 					w.receipt(pub.Events[i], r)
 				}

@@ -2,9 +2,11 @@ package bus
 
 import (
 	"context"
+	"errors"
 
 	"eventhub"
 	"eventhub/bus/internal/publish"
+	"eventhub/store"
 )
 
 // Publish implements eventhub.Publisher.
@@ -12,6 +14,20 @@ func (b *Bus) Publish(ctx context.Context, events ...eventhub.Event) ([]eventhub
 	if len(events) == 0 {
 		return nil, nil
 	}
+	for {
+		if err := b.indexExpected(ctx, events); err != nil {
+			return nil, err
+		}
+		receipts, err := b.publishNow(ctx, events)
+		var n *store.NotIndexedError // of a topic that is new, or whose index was dropped meanwhile
+		if !errors.As(err, &n) || eventhub.ErrorCode(err) != eventhub.CodeOverloaded {
+			return receipts, err
+		}
+	}
+}
+
+// publishNow is Publish where nothing waits for an index.
+func (b *Bus) publishNow(ctx context.Context, events []eventhub.Event) ([]eventhub.Receipt, error) {
 	answered := make(chan struct{})
 	pubs := []eventhub.Publication{{Events: events}}
 	b.Enqueue(ctx, pubs, func([]eventhub.Publication) { close(answered) })
@@ -21,6 +37,19 @@ func (b *Bus) Publish(ctx context.Context, events ...eventhub.Event) ([]eventhub
 	case <-ctx.Done():
 		return nil, eventhub.Wrap(eventhub.CodeShuttingDown, ctx.Err(), "gave up waiting; the events may or may not be published")
 	}
+}
+
+// indexExpected returns when the topics are indexed of whose keys something is expected. Enqueue does
+// not wait for that: publications of a client stay in their order.
+func (b *Bus) indexExpected(ctx context.Context, events []eventhub.Event) error {
+	for i := range events {
+		if e := &events[i]; e.Expect.Kind == eventhub.ExpectKeyOffset && e.Key != "" {
+			if err := b.indexed(ctx, e.Topic); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Enqueue implements eventhub.Publisher.
@@ -40,6 +69,24 @@ func (b *Bus) Enqueue(ctx context.Context, pubs []eventhub.Publication, done fun
 	}
 }
 
+// refuse counts a publication that was refused, and returns what its publisher is told. Where it
+// expects something of a key in a topic without the index by key the index is begun.
+func (b *Bus) refuse(err error) error {
+	var n *store.NotIndexedError
+	if errors.As(err, &n) {
+		err = b.beginIndex(n)
+	}
+	b.counts.refuse(err)
+	return err
+}
+
+// beginIndex returns what the publisher of a unit is told that was refused with n, which stays the cause.
+func (b *Bus) beginIndex(n *store.NotIndexedError) error {
+	told := eventhub.AsError(b.keyIndex.Begin(n.Topic))
+	told.Err = n
+	return told
+}
+
 // Import implements admin.Importer.
 func (b *Bus) Import(ctx context.Context, events ...eventhub.Event) ([]eventhub.Receipt, error) {
 	if len(events) == 0 {
@@ -47,8 +94,7 @@ func (b *Bus) Import(ctx context.Context, events ...eventhub.Event) ([]eventhub.
 	}
 	job, err := publish.NewImport(events, b.clock.Wall(), b.topics)
 	if err != nil {
-		b.refused(err)
-		return nil, err
+		return nil, b.refuse(err)
 	}
 	return b.publishUnit(ctx, job, "the events may or may not be imported")
 }
@@ -61,8 +107,7 @@ func (b *Bus) publishUnit(ctx context.Context, job *publish.Call, what string) (
 		err = b.committer.DoWithin(ctx, job, what)
 	}
 	if err != nil {
-		b.refused(err)
-		return nil, err
+		return nil, b.refuse(err)
 	}
 	return job.Receipts(), nil
 }

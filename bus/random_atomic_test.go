@@ -38,6 +38,10 @@ func (w *world) ackAndPublish() {
 		if rapid.IntRange(0, 4).Draw(w.t, "own id") == 0 {
 			e.ID = rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(w.t, "id")
 		}
+		if rapid.Bool().Draw(w.t, "keyed") {
+			e.Key = "k"
+		}
+		w.drawExpect(&e)
 		h.Events = append(h.Events, e)
 	}
 	places, valid := w.find(via, h.Refs)
@@ -48,11 +52,17 @@ func (w *world) ackAndPublish() {
 	switch {
 	case calls != 1:
 		w.t.Fatalf("%d calls of done after an ack-and-publish", calls)
+	case valid && code == eventhub.CodeConflict:
+		w.checkConflict(h.Events, hs[0].Err)
+		return // the leases stay, and the events do not come again
+	case valid && isBeingIndexed(h.Events, hs[0].Err):
+		return // likewise
 	case valid != (code == ""), !valid && code != eventhub.CodeLeaseLost && code != eventhub.CodeBadRequest:
 		w.t.Fatalf("ack-and-publish of %+v in %s: %v; its leases are valid: %t", h.Refs, g, hs[0].Err, valid)
 	case !valid:
 		return // that nothing was published shows in the heads
 	}
+	w.checkHeld(h.Events, hs[0].Receipts)
 	for i, r := range hs[0].Receipts {
 		w.receipt(h.Events[i], r)
 	}

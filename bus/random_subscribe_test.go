@@ -24,6 +24,19 @@ import (
 type modelPattern struct {
 	pattern eventhub.Pattern
 	modelSettings
+	rights []*eventhub.TopicRules // of those who subscribed by it
+}
+
+// brings reports whether a topic that is created gets the group: one of those who
+// subscribed has the right to it.
+func (p *modelPattern) brings(topic string) bool {
+	return p.pattern.Match(topic) && slices.ContainsFunc(p.rights, func(r *eventhub.TopicRules) bool { return r.Allow(topic) })
+}
+
+// worldRights are those of who subscribes to several topics.
+var worldRights = []*eventhub.TopicRules{
+	nil, nil, nil, nil, allowing("a.**"), allowing("b", "*.x"), allowing("a"), {Rules: []eventhub.TopicRule{denying("a.**"), allowing("**").Rules[0]}},
+	{Rules: []eventhub.TopicRule{denying("*.dlq", "a"), allowing("**").Rules[0]}},
 }
 
 // worldPatterns are those that groups have; some of them cover one another.
@@ -52,6 +65,9 @@ func (w *world) subscribeSeveral() {
 	o := w.drawOptions(name, w.topics[0], rapid.SampledFrom(texts).Draw(w.t, "topic"))
 	for range rapid.IntRange(0, 2).Draw(w.t, "more") {
 		o.Topics = append(o.Topics, rapid.SampledFrom(texts).Draw(w.t, "also"))
+	}
+	if patterns, err := o.Patterns(); err == nil && severalTopics(patterns) {
+		o.Allowed = rapid.SampledFrom(worldRights).Draw(w.t, "rights")
 	}
 	w.join(o, rapid.IntRange(-1, 5).Draw(w.t, "room"))
 }
@@ -137,7 +153,7 @@ func (w *world) plan(m *modelMember) (starts []modelStart, want eventhub.Code) {
 		}
 	}
 	for _, g := range w.groups {
-		named := slices.ContainsFunc(m.patterns, func(p eventhub.Pattern) bool { return p.String() == g.topic.name })
+		named := m.opts.Allowed.Allow(g.topic.name) && slices.ContainsFunc(m.patterns, func(p eventhub.Pattern) bool { return p.String() == g.topic.name })
 		if g.name != m.name || !named && !(g.topic.exists && m.covers(g.topic)) {
 			continue
 		}
@@ -163,10 +179,10 @@ func (w *world) plan(m *modelMember) (starts []modelStart, want eventhub.Code) {
 }
 
 // inherited returns the pattern whose settings a group has that is created in its
-// topic: the first one, in byte order. nil: it has none that matches.
+// topic: the first one, in byte order. nil: it has none that brings it there.
 func (w *world) inherited(g *modelGroup) *modelPattern {
 	for _, text := range slices.Sorted(maps.Keys(w.patterns[g.name])) {
-		if p := w.patterns[g.name][text]; p.pattern.Match(g.topic.name) {
+		if p := w.patterns[g.name][text]; p.brings(g.topic.name) {
 			return p
 		}
 	}
@@ -206,9 +222,14 @@ func (w *world) adopt(j *joining) {
 		w.patterns[j.m.name] = durable
 	}
 	for _, p := range j.m.patterns {
-		if text := p.String(); eventhub.IsPattern(text) && durable[text] == nil {
-			durable[text] = &modelPattern{p, settingsOf(&j.m.opts)}
+		text := p.String()
+		if !eventhub.IsPattern(text) {
+			continue
 		}
+		if durable[text] == nil {
+			durable[text] = &modelPattern{pattern: p, modelSettings: settingsOf(&j.m.opts)}
+		}
+		durable[text].rights = append(durable[text].rights, j.m.opts.Allowed)
 	}
 	for _, g := range w.groups {
 		// Its topic was created while the SUBSCRIBE was under way.
@@ -343,7 +364,7 @@ func (w *world) deletePattern() {
 	delete(w.patterns[name], text)
 	var doomed []*modelGroup
 	for _, g := range w.groups {
-		if g.name == name && g.exists && p.pattern.Match(g.topic.name) && w.inherited(g) == nil {
+		if g.name == name && g.exists && p.brings(g.topic.name) && w.inherited(g) == nil {
 			doomed = append(doomed, g)
 		}
 	}
@@ -406,13 +427,13 @@ func (w *world) checkPatterns() {
 	var want []admin.GroupPattern
 	for name, patterns := range w.patterns {
 		for text, p := range patterns {
-			info := admin.GroupPattern{Group: name, Pattern: text, Ordering: eventhub.OrderingNone, Filter: p.filter, MaxAttempts: p.maxAttempts,
+			info := admin.GroupPattern{Group: name, Pattern: text, Limited: !slices.Contains(p.rights, nil), Ordering: eventhub.OrderingNone, Filter: p.filter, MaxAttempts: p.maxAttempts,
 				MinBackoffMS: p.backoff.Min.Milliseconds(), MaxBackoffMS: p.backoff.Max.Milliseconds()}
 			if p.ordered {
 				info.Ordering = eventhub.OrderingKey
 			}
 			for _, topic := range w.topics {
-				if topic.exists && p.pattern.Match(topic.name) {
+				if topic.exists && p.brings(topic.name) {
 					info.Topics++
 				}
 			}

@@ -434,7 +434,7 @@ func (p *redriveJob) Done(err error) {
 	g.state.ListCommitted(p.added, err == nil && !refused)
 	if refused {
 		g.state.Rewrite()
-		err = refusedError(p.Units[0].Err)
+		err = g.bus.stepError(&p.Units[0], nil)
 	}
 	g.mu.Unlock()
 	g.bus.sched.Schedule(g)

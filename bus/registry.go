@@ -23,14 +23,14 @@ type registry struct {
 
 	mu     sync.Mutex
 	filled bool
-	groups map[groupKey]idleGroup
+	groups map[groupKey]unloadedGroup
 	// What went and what came during the walk; nil where none is under way, since what
 	// is done before is in the store. A topic that went has an empty group.
 	gone  map[groupKey]bool
-	added map[groupKey]idleGroup
+	added map[groupKey]unloadedGroup
 }
 
-type idleGroup struct {
+type unloadedGroup struct {
 	cursor uint64
 	known  groupstate.AckedRuns // above the cursor
 	paused bool
@@ -38,7 +38,7 @@ type idleGroup struct {
 }
 
 // lag counts offsets, from the horizon of the topic on.
-func (i *idleGroup) lag(head, horizon uint64) uint64 {
+func (i *unloadedGroup) lag(head, horizon uint64) uint64 {
 	from := max(i.cursor+1, horizon)
 	if from > head {
 		return 0
@@ -54,8 +54,8 @@ func (r *registry) fill(ctx context.Context, s store.Store) error {
 		return nil
 	}
 	r.begin()
-	idle, err := walkGroups(ctx, s)
-	r.end(idle, err == nil)
+	unloaded, err := walkGroups(ctx, s)
+	r.end(unloaded, err == nil)
 	return err
 }
 
@@ -63,15 +63,15 @@ func (r *registry) fill(ctx context.Context, s store.Store) error {
 func (r *registry) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.gone, r.added = make(map[groupKey]bool), make(map[groupKey]idleGroup)
+	r.gone, r.added = make(map[groupKey]bool), make(map[groupKey]unloadedGroup)
 }
 
 // end takes over what a walk has found where it has got to the end.
-func (r *registry) end(found map[groupKey]idleGroup, whole bool) {
+func (r *registry) end(found map[groupKey]unloadedGroup, whole bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if whole {
-		maps.DeleteFunc(found, func(key groupKey, _ idleGroup) bool {
+		maps.DeleteFunc(found, func(key groupKey, _ unloadedGroup) bool {
 			return r.gone[key] || r.gone[groupKey{topic: key.topic}]
 		})
 		maps.Copy(found, r.added)
@@ -81,8 +81,8 @@ func (r *registry) end(found map[groupKey]idleGroup, whole bool) {
 }
 
 // walkGroups reads all groups of the store.
-func walkGroups(ctx context.Context, s store.Store) (map[groupKey]idleGroup, error) {
-	idle := make(map[groupKey]idleGroup)
+func walkGroups(ctx context.Context, s store.Store) (map[groupKey]unloadedGroup, error) {
+	unloaded := make(map[groupKey]unloadedGroup)
 	for t, err := range store.AllTopics(ctx, s, "") {
 		if err != nil {
 			return nil, storeError(err, "list the topics")
@@ -96,10 +96,10 @@ func walkGroups(ctx context.Context, s store.Store) (map[groupKey]idleGroup, err
 			if err != nil {
 				return nil, err
 			}
-			idle[groupKey{topic: t.Name, group: g.Group}] = idleGroup{g.State.Cursor, p.Acked(), g.State.Paused, p.Marks()}
+			unloaded[groupKey{topic: t.Name, group: g.Group}] = unloadedGroup{g.State.Cursor, p.Acked(), g.State.Paused, p.Marks()}
 		}
 	}
-	return idle, nil
+	return unloaded, nil
 }
 
 // add enters the groups that a unit has made.
@@ -112,10 +112,10 @@ func (r *registry) add(changes []store.GroupChange) {
 		switch {
 		case !ch.Create:
 		case r.filled:
-			r.groups[key] = idleGroup{cursor: ch.State.Cursor}
+			r.groups[key] = unloadedGroup{cursor: ch.State.Cursor}
 		case r.added != nil:
 			delete(r.gone, key)
-			r.added[key] = idleGroup{cursor: ch.State.Cursor}
+			r.added[key] = unloadedGroup{cursor: ch.State.Cursor}
 		}
 	}
 }
@@ -141,8 +141,8 @@ func (r *registry) mark(key groupKey, offset uint64) string {
 	return r.groups[key].marks[offset]
 }
 
-// idle returns the groups that were not loaded.
-func (r *registry) idle() map[groupKey]idleGroup {
+// unloaded returns the groups that were not loaded.
+func (r *registry) unloaded() map[groupKey]unloadedGroup {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.groups)
@@ -215,10 +215,10 @@ func (b *Bus) measureLetters(ctx context.Context, groups []measure.Group) ([]mea
 // measureGroups returns the counts of all groups, loaded or not, and of the
 // tails of each topic together, under no name.
 func (b *Bus) measureGroups(ctx context.Context) ([]measure.Group, error) {
-	idle := b.known.idle() // first: a group that is loaded meanwhile is in both
+	unloaded := b.known.unloaded() // first: a group that is loaded meanwhile is in both
 	var all []measure.Group
 	for _, g := range b.loaded() {
-		delete(idle, g.key)
+		delete(unloaded, g.key)
 		head, horizon, err := b.ends(ctx, g.key.topic)
 		if err != nil {
 			return nil, err
@@ -226,7 +226,7 @@ func (b *Bus) measureGroups(ctx context.Context) ([]measure.Group, error) {
 		all = append(all, g.measure(head, horizon))
 	}
 	all = append(all, b.tails.Measure()...)
-	for key, i := range idle {
+	for key, i := range unloaded {
 		head, horizon, err := b.ends(ctx, key.topic)
 		if err != nil {
 			return nil, err
@@ -243,8 +243,8 @@ func (r *registry) forgetTopic(topic string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	of := func(key groupKey) bool { return key.topic == topic }
-	maps.DeleteFunc(r.groups, func(key groupKey, _ idleGroup) bool { return of(key) })
-	maps.DeleteFunc(r.added, func(key groupKey, _ idleGroup) bool { return of(key) })
+	maps.DeleteFunc(r.groups, func(key groupKey, _ unloadedGroup) bool { return of(key) })
+	maps.DeleteFunc(r.added, func(key groupKey, _ unloadedGroup) bool { return of(key) })
 	if r.gone != nil {
 		r.gone[groupKey{topic: topic}] = true
 	}

@@ -21,6 +21,9 @@ func told(all []got) (list []string) {
 		text := fmt.Sprintf("%d/%d", g.Offset, g.Attempt)
 		if g.Gap != nil {
 			text += fmt.Sprintf(" gap %s %d-%d", g.Gap.Topic, g.Gap.After, g.Gap.First)
+			if g.Gap.Compacted > 0 {
+				text += fmt.Sprintf(" compacted %d, %d", g.Gap.Compacted, g.Gap.Tombstones)
+			}
 		}
 		list = append(list, text)
 	}
@@ -157,6 +160,40 @@ func TestGapOfWhatWasDelivered(t *testing.T) {
 	})
 }
 
+// TestGapOfWhatWasGivenBack: an event that a group was given is a gap when it is erased, also where no
+// attempt of it counts: its member left, or the hub stopped, and a start came after that, or two.
+func TestGapOfWhatWasGivenBack(t *testing.T) {
+	for _, leaves := range []bool{true, false} {
+		for starts := range 3 {
+			inBubble(t, func(r *rig) {
+				r.publish("t", 1, 3)
+				o := opts("t", "g")
+				o.MaxInFlight = 2
+				in := r.subscribe(o)
+				equal(t, "given", told(in.Take()), []string{"1/1", "2/1"})
+				if leaves {
+					if err := in.Sub.Unsubscribe(bg); err != nil {
+						t.Fatal(err)
+					}
+				} else if starts == 0 {
+					in.Sub.Drop(0)
+				}
+				for range starts {
+					r.pass(time.Second)
+					r.restart()
+				}
+				r.erase("t", 2)
+				attempt := 1
+				if !leaves && starts == 0 {
+					attempt = 2
+				}
+				in = r.subscribe(o)
+				equal(t, fmt.Sprintf("left %t, %d starts", leaves, starts), told(in.Take()), []string{fmt.Sprint("1/", attempt), "3/1 gap t 1-3"})
+			})
+		}
+	}
+}
+
 // TestGapOfAStart: a start or a seek that names a place below the horizon says what is missing,
 // and one that asks for what is there does not.
 func TestGapOfAStart(t *testing.T) {
@@ -264,6 +301,33 @@ func TestLagOfWhatIsThere(t *testing.T) {
 	})
 }
 
+// TestLagOfWhatIsDoneAndGone: of offsets that are done above the cursor only those with an event
+// count as done events, also before the group reads on after a restart.
+func TestLagOfWhatIsDoneAndGone(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.sparse("t", 1, 2, 3, 4, 5, 100, 102)
+		o := opts("t", "g")
+		o.MaxInFlight = 6
+		got := r.subscribe(o)
+		first := got.Take()
+		got.Ack(byLease(first[1]), byLease(first[3]), byLease(first[5])) // 2, 4, 100
+		got.Take()
+		r.eraseBy("t", admin.EraseQuery{Offset: 2})
+		r.eraseBy("t", admin.EraseQuery{Offset: 4})
+		equal(t, "while it runs", r.group("t", "g").Lag, uint64(4))
+		r.restart()
+		equal(t, "when nobody reads", r.group("t", "g").Lag, uint64(4)) // 1, 3, 5, 102
+		for _, apply := range []bool{false, true} {                     // the group is loaded, and has read nothing
+			p, err := r.bus.SeekGroup(bg, "t", "g", eventhub.Start{Kind: eventhub.StartOffset, Offset: 103}, apply)
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, "skipped", p.Skipped, uint64(4))
+		}
+		equal(t, "after the seek", r.group("t", "g").Lag, uint64(0))
+	})
+}
+
 // TestCountsOfRemovedLetters: dead letters that were removed do not count, and those whose marks
 // were removed are open again, in the counts as in the list.
 func TestCountsOfRemovedLetters(t *testing.T) {
@@ -321,5 +385,32 @@ func TestCountsOfRemovedLetters(t *testing.T) {
 		if err != nil || plan.Redriven != 0 || plan.Skipped["gone"] != 1 {
 			t.Errorf("the redrive of what is gone: %+v, %v", plan, err)
 		}
+	})
+}
+
+// TestGapLeavesOutWhatIsDone: what a group acked is in no gap, also where it was erased, and reading
+// has passed that after a start, and another start comes.
+func TestGapLeavesOutWhatIsDone(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 6)
+		o := opts("t", "g")
+		o.MaxInFlight = 3
+		in := r.subscribe(o)
+		got := in.Take()
+		in.Ack(byLease(got[1]))
+		r.erase("t", 2)
+		in.Nack(byLease(got[0]), byLease(got[2]))
+		for range 2 {
+			r.restart()
+			in = r.subscribe(o)
+			got = in.Take()
+			equal(t, "again", told(got)[:2], []string{"1/2", "3/2"})
+			if err := in.Sub.Unsubscribe(bg); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.restart()
+		r.trim("t", 5)
+		equal(t, "told", told(r.subscribe(o).Take()), []string{"5/1 gap t 0-2", "6/1 gap t 2-5"})
 	})
 }

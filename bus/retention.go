@@ -3,9 +3,10 @@ package bus
 import (
 	"context"
 	"errors"
+	"iter"
+	"maps"
 
 	"eventhub/admin"
-	"eventhub/bus/internal/retention"
 	"eventhub/internal/measure"
 	"eventhub/store"
 )
@@ -50,31 +51,57 @@ func (b *Bus) describeKept(ctx context.Context, info *admin.TopicInfo) error {
 	return nil
 }
 
-// measureRetention adds what was removed, and where topics begin.
-func (b *Bus) measureRetention(ctx context.Context, e *measure.Engine) error {
-	s := b.retention.Stats()
-	e.RetentionRounds, e.AgesHeld, e.NoMaintenance = s.Rounds, s.Held, b.opts.NoMaintenance
-	for i := range e.Topics {
-		addRemoved(&e.Topics[i], s.Topics)
+// describeCompaction says how far a topic is compacted, and what holds the rest.
+func (b *Bus) describeCompaction(info *admin.TopicInfo, kept store.TopicInfo) {
+	compacts := b.topics.Compaction(info.Topic) != nil
+	if !compacts && kept.Compacted == 0 {
+		return
 	}
-	for topic := range s.Topics {
-		t := measure.Topic{Topic: topic}
-		addRemoved(&t, s.Topics)
-		e.Topics = append(e.Topics, t)
+	s := b.compaction.Status(info.Topic)
+	c := &admin.TopicCompaction{Compacted: kept.Compacted, Tombstones: kept.Tombstones, Events: s.Events, Bytes: s.Bytes, LastTS: s.LastPass, State: "waiting"}
+	info.Compaction = c
+	switch {
+	case !compacts || b.opts.NoMaintenance:
+		c.State = "off"
+		return
+	case s.Running:
+		c.State = "running"
 	}
-	for i := range e.Topics {
-		info, err := b.store.Topic(ctx, e.Topics[i].Topic)
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return storeError(err, "look up topic %q", e.Topics[i].Topic)
+	if s.Held.From > kept.Compacted {
+		c.HeldFrom, c.HeldUntilTS, c.HeldGroup, c.HeldBy = s.Held.From, s.Held.Until, s.Held.Group, "min_age"
+		if c.HeldGroup != "" {
+			c.HeldBy = "group"
 		}
-		e.Topics[i].Horizon = info.Horizon
 	}
-	return nil
 }
 
-// addRemoved adds what was removed of a topic, and takes it off the list.
-func addRemoved(t *measure.Topic, removed map[string]retention.TopicStats) {
-	s := removed[t.Topic]
-	t.Removed, t.RemovedBytes = s.Events, s.Bytes
-	delete(removed, t.Topic)
+// measureRetention adds what was removed and ended, and where topics begin.
+func (b *Bus) measureRetention(ctx context.Context, e *measure.Engine) error {
+	s, compacted, ended := b.retention.Stats(), b.compaction.Stats(), b.idle.Counts()
+	e.RetentionRounds, e.AgesHeld, e.NoMaintenance = s.Rounds, s.Held, b.opts.NoMaintenance
+	_, e.Indexing = b.keyIndex.Stats()
+	known := make(map[string]bool, len(e.Topics))
+	for i := range e.Topics {
+		known[e.Topics[i].Topic] = true
+	}
+	for _, topics := range []iter.Seq[string]{maps.Keys(s.Topics), maps.Keys(compacted), maps.Keys(ended)} {
+		for topic := range topics {
+			if !known[topic] {
+				known[topic] = true
+				e.Topics = append(e.Topics, measure.Topic{Topic: topic})
+			}
+		}
+	}
+	for i := range e.Topics {
+		t := &e.Topics[i]
+		t.Removed, t.RemovedBytes = s.Topics[t.Topic].Events, s.Topics[t.Topic].Bytes
+		t.Compacted, t.CompactedBytes = compacted[t.Topic].Events, compacted[t.Topic].Bytes
+		t.GroupsEnded = ended[t.Topic]
+		info, err := b.store.Topic(ctx, t.Topic)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return storeError(err, "look up topic %q", t.Topic)
+		}
+		t.Horizon = info.Horizon
+	}
+	return nil
 }

@@ -148,3 +148,28 @@ func TestRetentionIsShown(t *testing.T) {
 		equal(t, "rounds", m.RetentionRounds > 0 && !m.NoMaintenance, true)
 	})
 }
+
+// TestMarksOfDeletedLetters: the marks of redrives go with the dead letters, also where these go with
+// their topic.
+func TestMarksOfDeletedLetters(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for _, topic := range []string{"t", "u", "t"} {
+			r.publish(topic, 1, 1)
+			r.deadLetterAll(topic, "g")
+			q := admin.RedriveQuery{DeadLetterQuery: admin.DeadLetterQuery{Topic: topic}, Apply: true}
+			if _, err := r.bus.Redrive(bg, q); err != nil {
+				t.Fatal(err)
+			}
+			r.pass(time.Minute)
+		}
+		marks := r.offsets(admin.RedriveTopic)
+		for _, tt := range []struct {
+			deleted string
+			left    int // one of u is before another one of t
+		}{{"u.dlq", len(marks)}, {"t.dlq", 0}} {
+			r.deleteTopic(tt.deleted)
+			r.pass(time.Minute)
+			equal(t, "marks after the deletion of "+tt.deleted, len(r.offsets(admin.RedriveTopic)), tt.left)
+		}
+	})
+}

@@ -13,9 +13,10 @@ func (s *subscription) feed() (woken []*group) {
 // where they are: there may be thousands, and each ack admits one. s.mu is held.
 func (s *subscription) admit(woken []*group, n int) []*group {
 	for _, m := range s.roomQueue[:n] {
-		m.waits = false
+		m.waits, m.called = false, true
 		woken = append(woken, m.group)
 	}
+	s.called += n
 	clear(s.roomQueue[:n])
 	if n == len(s.roomQueue) {
 		n, s.roomQueue = 0, s.roomQueue[:0] // keeps the room
@@ -27,28 +28,54 @@ func (s *subscription) admit(woken []*group, n int) []*group {
 // takes reports whether it wants anything at all now. s.mu is held.
 func (s *subscription) takes() bool { return !s.full && !s.left && !s.paused }
 
-// room returns how many more leases it may hold. s.mu is held.
+// isOpen reports whether it may be given more, as far as there is room. s.mu is held.
+func (s *subscription) isOpen() bool {
+	return s.takes() && (s.reservedBy == nil || s.bus.clock.Now() >= s.reservation.until)
+}
+
+// room returns how many more leases it may hold, without the room that members were called
+// for: who comes by does not take it from them. s.mu is held.
 func (s *subscription) room() int {
-	if !s.takes() || s.reservedBy != nil && s.bus.clock.Now() < s.reservation.until {
+	if !s.isOpen() {
 		return 0
 	}
-	return s.opts.MaxInFlight - s.inFlight
+	return s.opts.MaxInFlight - s.inFlight - s.called
+}
+
+// mayHold returns how many more leases the member may be given, with the one that it was called
+// for. s.mu is held.
+func (m *member) mayHold() int {
+	n := m.sub.room()
+	if m.called && m.sub.isOpen() {
+		n++
+	}
+	return max(n, 0)
+}
+
+// answered says that the member needs what it was called for no longer: it has it, or does not
+// want it. s.mu is held.
+func (m *member) answered() {
+	if m.called {
+		m.called = false
+		m.sub.called--
+	}
 }
 
 // room returns how many more leases the member may be given.
 func (m *member) room() int {
 	m.sub.mu.Lock()
 	defer m.sub.mu.Unlock()
-	return max(m.sub.room(), 0)
+	return m.mayHold()
 }
 
 // reserve takes the room for one lease, if there is some.
 func (m *member) reserve() bool {
 	m.sub.mu.Lock()
 	defer m.sub.mu.Unlock()
-	if m.sub.room() <= 0 {
+	if m.mayHold() == 0 {
 		return false
 	}
+	m.answered()
 	m.sub.inFlight++
 	return true
 }
@@ -112,7 +139,7 @@ func (m *member) await() (roomy bool) {
 	s := m.sub
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.room() > 0 {
+	if m.answered(); s.room() > 0 {
 		return true
 	}
 	s.await(m)
@@ -134,6 +161,7 @@ func (m *member) passOn() {
 		return
 	}
 	s.mu.Lock()
+	m.answered()
 	woken := s.feed()
 	s.mu.Unlock()
 	s.wake(woken)

@@ -24,7 +24,7 @@ func (b *Bus) SeekGroup(ctx context.Context, topic, name string, start eventhub.
 	if plan.To < plan.From {
 		plan.Again += way.events
 	} else {
-		plan.Skipped += way.events - min(way.events, way.Done)
+		plan.Skipped += way.events
 	}
 	return plan, nil
 }
@@ -42,7 +42,7 @@ func (b *Bus) seek(ctx context.Context, topic, name string, start eventhub.Start
 	if err := g.load(ctx, nil); err != nil {
 		return plan, way, err
 	}
-	to, gap, err := past.Begin(ctx, b.store, topic, start)
+	to, gap, marks, err := past.Begin(ctx, b.store, topic, start)
 	if err != nil {
 		return plan, way, err
 	}
@@ -50,10 +50,10 @@ func (b *Bus) seek(ctx context.Context, topic, name string, start eventhub.Start
 	if err != nil {
 		return plan, way, storeError(err, "read the head of topic %q", topic)
 	}
-	return g.seek(ctx, to, gap, head, apply)
+	return g.seek(ctx, to, gap, missing(gap, marks), head, apply)
 }
 
-// passage is a groupstate.Passage and how many events are there.
+// passage is a groupstate.Passage and how many events are there that are not known to be done.
 type passage struct {
 	groupstate.Passage
 	events uint64
@@ -65,26 +65,29 @@ const (
 	countedBytes  = 64 << 20
 )
 
-// count reads how many events are on the way. Where it reads no further each offset
-// counts as an event.
+// count reads how many events are on the way that are not done. Where it reads no further
+// each offset counts as an event.
 func (b *Bus) count(ctx context.Context, topic string, w *passage) error {
 	var batch store.Batch
-	for bytes := 0; w.After < w.End; {
-		if w.events >= countedEvents || bytes >= countedBytes {
-			w.events += w.End - w.After
+	for read, bytes := 0, 0; w.After < w.End; {
+		if read >= countedEvents || bytes >= countedBytes {
+			w.events += w.Undone()
 			break
 		}
 		batch.Reset()
 		if err := b.store.Read(ctx, topic, w.After+1, roundEvents, roundBytes, &batch); err != nil {
-			w.events += w.End - w.After
+			w.events += w.Undone()
 			return storeError(err, "count events of topic %q", topic)
 		}
 		n := past.Search(batch.Items, w.End+1)
-		if w.events += uint64(n); n == 0 || n < len(batch.Items) {
-			break
-		}
-		for i := range batch.Items {
+		for i := range batch.Items[:n] {
+			if !w.Done.Has(batch.Items[i].Offset) {
+				w.events++
+			}
 			bytes += len(batch.Items[i].Record)
+		}
+		if read += n; n == 0 || n < len(batch.Items) {
+			break
 		}
 		w.After = batch.Items[n-1].Offset
 	}
@@ -92,8 +95,8 @@ func (b *Bus) count(ctx context.Context, topic string, w *passage) error {
 }
 
 // seek moves the cursor to to and voids all leases. gap, where not nil, is what was asked for and
-// was removed.
-func (g *group) seek(ctx context.Context, to uint64, gap *eventhub.Gap, head uint64, apply bool) (admin.SeekPlan, passage, error) {
+// was removed, and misses says it too.
+func (g *group) seek(ctx context.Context, to uint64, gap *eventhub.Gap, misses groupstate.Missing, head uint64, apply bool) (admin.SeekPlan, passage, error) {
 	g.mu.Lock()
 	if g.ended != nil {
 		defer g.mu.Unlock()
@@ -102,9 +105,7 @@ func (g *group) seek(ctx context.Context, to uint64, gap *eventhub.Gap, head uin
 	plan, passed := g.state.PlanSeek(to, head)
 	plan.Topic, plan.Group = g.log.Topic(), g.name
 	if gap != nil {
-		plan.Gap = &admin.SeekGap{After: gap.After, First: gap.First}
-	} else {
-		gap = &eventhub.Gap{}
+		plan.Gap = &admin.SeekGap{After: gap.After, First: gap.First, Compacted: gap.Compacted, Tombstones: gap.Tombstones}
 	}
 	way := passage{Passage: passed}
 	if !apply {
@@ -112,7 +113,7 @@ func (g *group) seek(ctx context.Context, to uint64, gap *eventhub.Gap, head uin
 		return plan, way, nil
 	}
 	g.waits.Skipped(to)
-	g.state.Seek(to, gap.After, gap.First, g.bus.runtimes.draw(g))
+	g.state.Seek(to, misses, g.bus.runtimes.draw(g))
 	g.restarted()
 	g.bus.raised(g.state.Epoch())
 	for _, m := range g.members {

@@ -90,7 +90,10 @@ func eachOption(t *testing.T, o *eventhub.GroupOptions, try func(name string, o 
 		case reflect.Slice:
 			v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		case reflect.Pointer:
-			v.Set(reflect.ValueOf(&eventhub.Filter{Key: "k"}))
+			v.Set(reflect.New(v.Type().Elem()))
+			if f, ok := v.Interface().(*eventhub.Filter); ok {
+				f.Key = "k"
+			}
 		case reflect.Func:
 			v.Set(reflect.MakeFunc(v.Type(), func([]reflect.Value) []reflect.Value { return nil }))
 		default:

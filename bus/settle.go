@@ -56,6 +56,14 @@ func (b *Bus) patternTarget(text, name string) (func(eventhub.Ref) target, error
 	}, nil
 }
 
+// TopicOf returns the topic of the event that a lease names, "" where it names none.
+func (b *Bus) TopicOf(l eventhub.Lease) string {
+	if g := b.runtimes.group(l.Runtime); g != nil {
+		return g.log.Topic()
+	}
+	return ""
+}
+
 // Settle implements eventhub.Subscription.
 func (s *subscription) Settle(_ context.Context, st eventhub.Settlement) ([]eventhub.Outcome, error) {
 	if m := s.single(); m != nil {
@@ -94,7 +102,7 @@ func (s *subscription) target(ref eventhub.Ref) target {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.members[g.log.Topic()]
-	if m == nil && !slices.ContainsFunc(s.patterns, func(p eventhub.Pattern) bool { return p.Match(g.log.Topic()) }) {
+	if m == nil && !s.covers(g.log.Topic()) {
 		return target{}
 	}
 	return target{group: g, member: m} // nil where it is about to join: a lease counts from anywhere

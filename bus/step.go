@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"errors"
 	"sync/atomic"
 
 	"eventhub"
@@ -22,6 +23,8 @@ type groupStep struct {
 	call    *ackPublishCall
 	index   int
 	delayed publish.Delayed // events of the unit
+
+	removals uint64 // of the log, as of before the event of a dead letter was read
 
 	lost bool // its entries are not what they were; the committer's
 }
@@ -55,6 +58,7 @@ func (x *groupStep) Enter(u *store.Unit) bool {
 // built, and returns the state of the group in which they are done. Those that no
 // longer stand are lost. ok is false where all are.
 func (g *group) enter() (change store.GroupChange, ok bool) {
+	g.lookAgain()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, x := range g.steps {
@@ -102,7 +106,8 @@ func (x *groupStep) Refused(refused error) {
 	}
 	g.mu.Unlock()
 	g.bus.sched.Schedule(g)
-	x.answer(refusedError(refused))
+	x.Unit.Err = refused
+	x.answer(g.bus.stepError(&x.Unit, x.delayed))
 }
 
 // Broken implements commit.Step.
@@ -115,12 +120,16 @@ func (x *groupStep) answer(err error) {
 	}
 }
 
-// refusedError translates why the store refused an ack-and-publish.
-func refusedError(err error) error {
-	if isOutdated(err) {
+// stepError translates why the store refused what settles events and publishes others.
+func (b *Bus) stepError(u *store.Unit, delayed publish.Delayed) error {
+	var n *store.NotIndexedError
+	switch {
+	case isOutdated(u.Err):
 		return errLost
+	case errors.As(u.Err, &n):
+		return b.beginIndex(n)
 	}
-	return publish.UnitError(err)
+	return publish.RefusedError(u, delayed)
 }
 
 // errLost is an ack-and-publish's outcome when its deliveries were taken from it.

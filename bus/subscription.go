@@ -41,6 +41,7 @@ type subscription struct {
 
 	mu               sync.Mutex
 	members          map[string]*member // by topic
+	endedBefore      []eventhub.EndedGroup
 	left             bool
 	detached         bool // it left, and its leases stay valid
 	full             bool // the receiver took less than it was given
@@ -49,6 +50,7 @@ type subscription struct {
 	reservedBy       *group
 	reservation      reservation
 	roomQueue        []*member
+	called           int       // members that were called
 	idlers           []*member // of groups to be woken when it holds nothing
 	reservationQueue []*member // of groups to be woken when the reservation is over
 	ids              idIndex[*member]
@@ -61,6 +63,7 @@ type member struct {
 	group               *group
 	sub                 *subscription
 	waits               bool // is in sub.roomQueue
+	called              bool // was taken off it for room, which it has not looked at yet
 	idles               bool // is in sub.idlers
 	waitsForReservation bool // is in sub.reservationQueue
 

@@ -2,10 +2,12 @@ package bus
 
 import (
 	"context"
+	"errors"
 
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/past"
+	"eventhub/store"
 )
 
 // Settings of topics: package bus/internal/topicset has them.
@@ -18,7 +20,26 @@ func (b *Bus) Topic(ctx context.Context, topic string) (admin.TopicInfo, error) 
 	}
 	e := b.topics.Effective(topic)
 	info.Settings, info.SettingsFrom = &e.Settings, &e.SettingsSource
+	if err := b.describeIdle(ctx, &info); err != nil {
+		return info, err
+	}
+	stored, err := b.store.Topic(ctx, topic)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return info, storeError(err, "look up topic %q", topic)
+	}
+	b.describeCompaction(&info, stored)
+	info.Index = b.describeIndex(stored)
 	return info, b.describeKept(ctx, &info)
+}
+
+// describeIndex says how far the index by key of a topic is.
+func (b *Bus) describeIndex(t store.TopicInfo) *admin.TopicIndex {
+	i := &admin.TopicIndex{State: t.Index.String()}
+	if t.Index == store.Indexing {
+		p := b.keyIndex.Progress(t.Name)
+		i.Done, i.Total = p.Done, p.Total
+	}
+	return i
 }
 
 // EffectiveSettings implements admin.Settings.

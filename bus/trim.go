@@ -5,10 +5,12 @@ import (
 	"errors"
 	"iter"
 	"strings"
+	"time"
 
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/idle"
 	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/publish"
 	"eventhub/bus/internal/retention"
@@ -147,7 +149,8 @@ func (b *Bus) overtaken(ctx context.Context, info store.TopicInfo, horizon uint6
 
 // PlanSettings implements admin.Remover.
 func (b *Bus) PlanSettings(ctx context.Context, name string, settings admin.TopicSettings) (admin.SettingsPlan, error) {
-	plan := admin.SettingsPlan{Name: name, Topics: []admin.TopicLoss{}}
+	plan := admin.SettingsPlan{Name: name, Topics: []admin.TopicLoss{}, Groups: []admin.IdleGroup{}}
+	var groups []idle.Group
 	applies, err := b.topics.Plan(name, settings)
 	if err != nil {
 		return plan, err
@@ -160,6 +163,15 @@ func (b *Bus) PlanSettings(ctx context.Context, name string, settings admin.Topi
 			continue
 		}
 		plan.Matched++
+		if settings.GroupIdleExpiry != 0 {
+			list, err := b.store.ListGroups(ctx, t.Name)
+			if err != nil {
+				return plan, storeError(err, "list the groups of topic %q", t.Name)
+			}
+			for i := range list {
+				groups = append(groups, idle.Group{Topic: t.Name, Name: list[i].Group})
+			}
+		}
 		loss, err := b.retention.Plan(ctx, t, settings.Retention)
 		if err != nil {
 			return plan, storeError(err, "count the events of topic %q", t.Name)
@@ -173,7 +185,12 @@ func (b *Bus) PlanSettings(ctx context.Context, name string, settings admin.Topi
 			plan.Topics = append(plan.Topics, admin.TopicLoss{Topic: t.Name, Horizon: loss.Horizon, Events: loss.Removed.Events, Bytes: loss.Removed.Bytes})
 		}
 	}
-	return plan, nil
+	return plan, b.planEnds(ctx, &plan, groups, func(topic string) time.Duration {
+		if applies(topic) {
+			return time.Duration(settings.GroupIdleExpiry)
+		}
+		return b.topics.GroupExpiry(topic)
+	})
 }
 
 // topicsNamed returns the topics that a name may mean: all for a pattern.

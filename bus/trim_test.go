@@ -7,6 +7,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/store"
 )
 
 func (r *rig) trimBy(topic string, q admin.TrimQuery, apply bool) admin.TrimPlan {
@@ -58,6 +59,30 @@ func TestTrim(t *testing.T) {
 		equal(t, "below the horizon", []uint64{p.From, p.Horizon, p.Events}, []uint64{7, 7, 0})
 		r.restart()
 		equal(t, "horizon after a restart", r.horizon("t"), 7)
+	})
+}
+
+// fullDisk is a store whose disk is nearly full.
+type fullDisk struct{ store.Store }
+
+func (fullDisk) Space() (store.Space, error) { return store.Space{Free: 1, Total: 1 << 40}, nil }
+
+// TestRemovalsOnAFullDisk: where publishes are refused, what makes room works: a trim, an erasure,
+// which notes who did it, and settings, which remove events by themselves.
+func TestRemovalsOnAFullDisk(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 0, 20)
+		r.store.Store = fullDisk{r.store.Store}
+		r.restart()
+		r.pass(time.Minute)
+		_, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: "t", Payload: []byte(`1`)})
+		wantCode(t, err, eventhub.CodeOverloaded)
+		equal(t, "trimmed", r.trimBy("t", admin.TrimQuery{Before: 5}, true).Events, 4)
+		equal(t, "erased", r.eraseBy("t", admin.EraseQuery{Offset: 12}).Events, 1)
+		equal(t, "marks", len(r.events(admin.AuditTopic)), 1)
+		r.set("t", admin.TopicSettings{Retention: admin.Retention{Count: 3}})
+		r.pass(time.Minute)
+		equal(t, "left", r.offsets("t"), []uint64{18, 19, 20})
 	})
 }
 

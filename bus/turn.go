@@ -89,7 +89,7 @@ func (g *group) round(began time.Time) (more, spent bool) {
 func (g *group) plan(now int64) bool {
 	f := g.fetch
 	f.release()
-	*f = fetcher{epoch: g.state.Epoch(), letters: f.letters[:0], due: f.due[:0], items: f.items[:0], batch: f.batch, passes: f.passes[:0]}
+	*f = fetcher{epoch: g.state.Epoch(), removals: g.log.Removals(), letters: f.letters[:0], due: f.due[:0], items: f.items[:0], batch: f.batch, passes: f.passes[:0]}
 	if g.ended != nil {
 		return false
 	}
@@ -254,7 +254,7 @@ func (g *group) read(f *fetcher) error {
 	mark := len(f.batch.Items)
 	err := g.bus.store.Read(context.Background(), g.log.Topic(), f.from, f.limit, roundBytes-f.bytes, &f.batch)
 	f.items = append(f.items, f.batch.Items[mark:]...)
-	f.horizon = f.batch.Horizon
+	f.horizon, f.marks = f.batch.Horizon, f.batch.Marks()
 	return err
 }
 
@@ -296,6 +296,7 @@ func (g *group) handOut(now int64) {
 	}
 	fresh := f.items[letters+due:]
 	g.state.Overtaken(f.horizon)
+	g.state.Passed(f.marks)
 	taken := 0
 	for taken < len(fresh) && g.take(fresh[taken], g.filter == nil || f.passes[taken], now) {
 		taken++ // the others are read again when there is room

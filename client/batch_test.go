@@ -100,6 +100,9 @@ func TestEnqueueSaysAll(t *testing.T) {
 		switch {
 		case len(r.WaitFor) > 1:
 			late := eventhub.Errorf(eventhub.CodeWaitTimeout, "late")
+			if len(r.WaitFor) > 2 {
+				late = eventhub.Errorf(eventhub.CodeGone, "removed")
+			}
 			if len(r.Events) > 1 {
 				return []string{string(wire.AppendPublishError(nil, r.Corr, true, late, []eventhub.Receipt{{ID: r.Events[0].ID, Offset: 11}, {ID: r.Events[1].ID, Offset: 12, Duplicate: true}}, true))}, true
 			}
@@ -120,6 +123,7 @@ func TestEnqueueSaysAll(t *testing.T) {
 		{Events: []eventhub.Event{event("t", `5`)}, WaitFor: []string{"g"}, WaitUpTo: time.Second},
 		{Events: []eventhub.Event{event("t", `6`)}, WaitFor: []string{"g", "h"}},
 		{Events: []eventhub.Event{event("t", `6`), event("t", `7`)}, WaitFor: []string{"g", "h"}},
+		{Events: []eventhub.Event{event("t", `6`), event("t", `7`)}, WaitFor: []string{"g", "h", "i"}},
 		{},
 	}
 	done := make(chan []eventhub.Publication, 1)
@@ -132,12 +136,12 @@ func TestEnqueueSaysAll(t *testing.T) {
 		}
 		got = append(got, text)
 	}
-	if want := []string{" true 0 1723140060000", " true 3 0", " true 7 0 true 8 0", " true 7 0", "wait_timeout true 0 0", "wait_timeout true 11 0 true 12 0", ""}; !slices.Equal(got, want) {
+	if want := []string{" true 0 1723140060000", " true 3 0", " true 7 0 true 8 0", " true 7 0", "wait_timeout true 0 0", "wait_timeout true 11 0 true 12 0", "gone true 11 0 true 12 0", ""}; !slices.Equal(got, want) {
 		t.Errorf("the outcomes are %q; want %q", got, want)
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	want := []string{"false 1 1m0s 0 [] 0s", "false 1 0s 1723140000000 [] 0s", "true 2 0s 0 [] 0s", "true 1 0s 0 [g] 1s", "true 1 0s 0 [g h] 0s", "true 2 0s 0 [g h] 0s"}
+	want := []string{"false 1 1m0s 0 [] 0s", "false 1 0s 1723140000000 [] 0s", "true 2 0s 0 [] 0s", "true 1 0s 0 [g] 1s", "true 1 0s 0 [g h] 0s", "true 2 0s 0 [g h] 0s", "true 2 0s 0 [g h i] 0s"}
 	for i := range sent {
 		sent[i] = strings.TrimSpace(sent[i])
 	}

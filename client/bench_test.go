@@ -209,3 +209,29 @@ func BenchmarkConsume(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkStateMap: until a map of 100,000 keys is loaded, hub and client in one process.
+func BenchmarkStateMap(b *testing.B) {
+	const keys = 100_000
+	h := startHub(b, hub.Config{Store: b.TempDir()})
+	c := dial(b, h.WSAddr())
+	for first := 0; first < keys; first += 1000 {
+		var events []eventhub.Event
+		for i := range 1000 {
+			e := keyed(fmt.Sprint("key-", first+i), i+1)
+			e.Payload = fmt.Appendf(nil, `{"N":%d,"Text":%q}`, i+1, strings.Repeat("x", 100))
+			events = append(events, e)
+		}
+		publishAll(b, c, events...)
+	}
+	for b.Loop() {
+		m, err := client.State[stock](bounded(b), c, "stock")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := m.WaitLoaded(bounded(b)); err != nil || m.Len() != keys {
+			b.Fatal(m.Len(), err)
+		}
+		m.Close()
+	}
+}

@@ -24,7 +24,7 @@ import (
 	"eventhub/wire"
 )
 
-var busyHistories = flag.Int("busy.histories", 50, "how many TestBusyHistories plays")
+var busyHistories = flag.Int("busy.histories", 25, "how many TestBusyHistories plays")
 
 // TestBusyHistories: handlers stay for longer than their leases, with much that waits
 // after them, while connections are cut and stalled and the hub is started again. It is

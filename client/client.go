@@ -22,7 +22,8 @@
 // One goroutine owns the connection: it connects, reads, applies all answers of
 // one read at once, calls receivers, and connects again. A second one per
 // connection writes everything that gathered while it was writing in one call. A
-// third one, once there is a callback, calls those of all answers. A request is an exchange: frames, and a table of answers that fills
+// third one, once there is a callback, calls those of all answers. Where the token ends one
+// more per connection renews it. A request is an exchange: frames, and a table of answers that fills
 // up. Consume adds one timer for all its leases and the goroutines of its
 // handlers; nothing runs per event.
 //
@@ -104,7 +105,9 @@ var (
 // (ws://host:port, wss://…) or of the HTTP API (http://…, https://…), below which
 // the WebSocket is /ws. It tries this and the URLs of WithURLs once each and fails
 // when none takes the client: with the hub's *eventhub.Error when one denied it, with ErrUnreachable
-// in the chain when none could be talked to. ctx bounds Dial alone.
+// in the chain when none could be talked to. Where a hub has as many connections as it allows
+// (CodeRateLimited) Dial waits for as long as the hub says and tries again. ctx bounds Dial
+// alone.
 //
 // The client must be closed by Close or Drain.
 func Dial(ctx context.Context, url string, opts ...Option) (*Client, error) {
@@ -121,7 +124,7 @@ func Dial(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	c.changed.L = &c.mu
 	c.callbacks.changed.L = &c.callbacks.mu
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	n, err := c.connect(ctx)
+	n, err := c.connectFirst(ctx)
 	if err != nil {
 		c.cancel()
 		return nil, err
@@ -129,6 +132,21 @@ func Dial(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	c.attach(n)
 	c.tasks.Go(func() { c.run(n) })
 	return c, nil
+}
+
+// connectFirst connects, and tries again as long as it is only too many clients that a hub has.
+func (c *Client) connectFirst(ctx context.Context) (*conn, error) {
+	for {
+		n, err := c.connect(ctx)
+		wait, again := pauseAfter(err)
+		if !again {
+			return n, err
+		}
+		c.cfg.logger.Warn("no connection to the hub yet", "error", err, "wait", wait)
+		if !c.pause(ctx, wait) {
+			return nil, fmt.Errorf("%w, and there was no time to try again", err)
+		}
+	}
 }
 
 // Info returns what the hub said of itself at the last AUTH.
@@ -253,6 +271,9 @@ func (c *Client) reconnect(lost error, attempt *int) (*conn, error) {
 			return nil, fmt.Errorf("client: connection lost: %w", lost)
 		}
 		wait := c.cfg.backoff(*attempt)
+		if least, again := pauseAfter(lost); again {
+			wait = max(wait, least)
+		}
 		*attempt++
 		c.cfg.logger.Warn("no connection to the hub", "error", lost, "attempt", *attempt, "wait", wait)
 		select {
@@ -264,7 +285,7 @@ func (c *Client) reconnect(lost error, attempt *int) (*conn, error) {
 		if err == nil {
 			return n, nil
 		}
-		if isDenial(err) {
+		if c.endsWith(err) {
 			return nil, err
 		}
 		lost = err
@@ -303,6 +324,9 @@ func (c *Client) attach(n *conn) {
 		s.of.sent = true
 	}
 	n.writing.Go(func() { c.write(n) })
+	if _, ends := endOf(n.token); ends {
+		c.tasks.Go(func() { c.renew(n) }) // which may wait for a source when the connection is lost
+	}
 	c.cfg.logger.Debug("connected", "url", n.url, "hub", n.info.Hub, "requests", len(rest))
 }
 
@@ -313,12 +337,13 @@ func (c *Client) detach(n *conn) {
 	c.mu.Lock()
 	c.conn = nil
 	n.ended = true
+	close(n.gone)
 	n.forgetAcks()
 	n.wake.Broadcast()
 	var over []*exchange
 	for corr, s := range c.pending {
 		switch s.of.kind {
-		case unsubscribe, pausing: // the hub has forgotten it, or will be notified again
+		case unsubscribe, pausing, renewal: // the hub has forgotten it, or will be notified again
 			over = c.answer(&answered{corr: corr}, over)
 		case resubscribe:
 			delete(c.pending, corr)

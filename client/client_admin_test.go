@@ -152,6 +152,7 @@ var (
 		"WithToken":       client.WithToken("x"),
 		"WithTokenSource": client.WithTokenSource(func(context.Context) (string, error) { return "x", nil }),
 		"WithLogger":      client.WithLogger(slog.New(slog.DiscardHandler)),
+		"WithTokenFile":   client.WithTokenFile("token"),
 		"WithTLS":         client.WithTLS(&tls.Config{}),
 	}
 )

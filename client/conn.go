@@ -33,6 +33,9 @@ type conn struct {
 	net  net.Conn
 	url  string
 	info wire.AuthInfo
+	// token is what AUTH has presented last; the renewing goroutine's own once it runs.
+	token string
+	gone  chan struct{} // closed when the connection is lost
 
 	// The reader's own.
 	in       frameReader
@@ -142,9 +145,10 @@ func (n *conn) send(b []byte) error {
 }
 
 // connect tries every hub once and puts the one that took the client first. A
-// denial counts more than a hub that can not be reached.
+// denial counts more than a hub that has too many clients for now, and that more than
+// one that can not be reached.
 func (c *Client) connect(ctx context.Context) (*conn, error) {
-	var denied error
+	var denied, limited error
 	failures := []error{ErrUnreachable}
 	for i, url := range c.cfg.urls {
 		n, err := c.dial(ctx, url)
@@ -156,10 +160,16 @@ func (c *Client) connect(ctx context.Context) (*conn, error) {
 		if isDenial(err) && denied == nil {
 			denied = fmt.Errorf("client: %s: %w", url, err)
 		}
+		if _, again := pauseAfter(err); again && limited == nil {
+			limited = fmt.Errorf("client: %s: %w", url, err)
+		}
 		failures = append(failures, fmt.Errorf("%s: %w", url, err))
 	}
 	if denied != nil {
 		return nil, denied
+	}
+	if limited != nil {
+		return nil, limited
 	}
 	return nil, errors.Join(failures...)
 }
@@ -179,7 +189,7 @@ func (c *Client) dial(ctx context.Context, url string) (*conn, error) {
 	if err != nil {
 		return nil, handshakeError(err, refusal)
 	}
-	n := &conn{net: netConn, url: url, in: newFrameReader()}
+	n := &conn{net: netConn, url: url, token: token, gone: make(chan struct{}), in: newFrameReader()}
 	n.wake.L = &c.mu
 	if early != nil {
 		n.in.preload(early)
@@ -329,11 +339,19 @@ func (c *Client) handle(n *conn, message []byte) error {
 			n.batch = append(n.batch, f.Delivery)
 		}
 		return nil
+	case wire.OpState:
+		if c.find(n, f) {
+			n.batch = append(n.batch, f.Delivery)
+		}
+		return nil
 	case wire.OpEvents:
 		if c.find(n, f) {
 			n.batch = append(n.batch, f.Deliveries...)
 		}
 		return nil
+	}
+	if len(f.Ended) > 0 {
+		c.groupBegins(f)
 	}
 	if f.Known != "" || len(f.Gaps) > 0 {
 		c.flushDeliveries(n) // of what was before

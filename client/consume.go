@@ -123,7 +123,7 @@ func ConsumeJSON[T any](ctx context.Context, c *Client, opts eventhub.GroupOptio
 }
 
 // FollowJSON is Follow for payloads of one type. A payload that is no T ends it, as an
-// error of h does.
+// error of h does. What has no event (Delivery.State) comes with the zero T.
 func FollowJSON[T any](ctx context.Context, c *Client, opts eventhub.TailOptions, h func(ctx context.Context, v T, d eventhub.Delivery) error) error {
 	return c.Follow(ctx, opts, decoding(h))
 }
@@ -131,6 +131,9 @@ func FollowJSON[T any](ctx context.Context, c *Client, opts eventhub.TailOptions
 func decoding[T any](h func(ctx context.Context, v T, d eventhub.Delivery) error) eventhub.Handler {
 	return func(ctx context.Context, d eventhub.Delivery) error {
 		var v T
+		if d.State.IsMark() {
+			return h(ctx, v, d)
+		}
 		if err := d.Decode(&v); err != nil {
 			return eventhub.Terminal(err)
 		}

@@ -22,6 +22,7 @@ const (
 	cancel
 	unsubscribe // ends with its connection
 	pausing     // likewise: PAUSE and RESUME
+	renewal     // likewise: a further AUTH
 )
 
 // exchange is one request of one or many frames and the answers to them. A frame
@@ -253,7 +254,8 @@ func (e *exchange) note(at int, a *answered) {
 	from, to := e.span(at)
 	e.answers[at] = answer{given: true, err: within(a.err, to-from)}
 	if a.err != nil {
-		if eventhub.ErrorCode(a.err) == eventhub.CodeWaitTimeout && len(a.receipts) == to-from {
+		code := eventhub.ErrorCode(a.err)
+		if (code == eventhub.CodeWaitTimeout || code == eventhub.CodeGone) && len(a.receipts) == to-from {
 			e.noteReceipts(from, a.receipts) // published all the same, which older hubs do not say
 		}
 		return

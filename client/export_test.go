@@ -17,5 +17,8 @@ func WithNetDial(dial func(ctx context.Context, network, addr string) (net.Conn,
 	return func(c *config) { c.netDial = dial }
 }
 
+// EndOf returns when a token says that it ends.
+func EndOf(token string) (time.Time, bool) { return endOf(token) }
+
 // EmptyPools lets go of what a bubble must not share with what is outside.
 func EmptyPools() { exchanges = sync.Pool{New: exchanges.New} }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"slices"
+	"time"
 
 	"eventhub"
 	"eventhub/wire"
@@ -87,6 +88,25 @@ func (c *Client) tailBegins(f *wire.HubFrame) {
 	}
 }
 
+// groupBegins tells what the answer to the SUBSCRIBE of a group says: that the group had ended.
+func (c *Client) groupBegins(f *wire.HubFrame) {
+	corr, _ := f.CorrNumber()
+	c.mu.Lock()
+	e := c.pending[corr].of
+	c.mu.Unlock()
+	if e == nil || e.sub == nil {
+		return
+	}
+	for _, g := range f.Ended {
+		if on := e.sub.opts.OnEnded; on != nil {
+			on(g)
+			continue
+		}
+		c.cfg.logger.Warn("a group had ended because nobody used it; it begins anew, where the subscription says",
+			"subscription", e.sub.key(), "topic", g.Topic, "ended", time.UnixMilli(g.TS), "cursor", g.Cursor)
+	}
+}
+
 // know keeps for the next SUBSCRIBE of a tail what the hub wants to have back then.
 func (s *subscription) know(known string) {
 	s.delivering.Lock()
@@ -107,10 +127,14 @@ func (s *subscription) tellGap(g eventhub.Gap) {
 }
 
 func (s *subscription) logGap(g eventhub.Gap) {
-	if g.First == 0 {
+	switch {
+	case g.First == 0:
 		s.c.cfg.logger.Warn("a live tail goes on with what was committed later: the hub does not have what it has seen",
 			"subscription", s.key(), "topic", g.Topic, "after", g.After)
-	} else {
+	case g.Compacted > 0:
+		s.c.cfg.logger.Warn("a topic was compacted before a live tail had its events: those after one offset and before first are gone, later ones may be",
+			"subscription", s.key(), "topic", g.Topic, "after", g.After, "first", g.First, "compacted", g.Compacted, "tombstones", g.Tombstones)
+	default:
 		s.c.cfg.logger.Warn("events that a live tail has not seen were removed", "subscription", s.key(), "topic", g.Topic, "after", g.After, "first", g.First)
 	}
 }
@@ -172,7 +196,7 @@ func (s *subscription) lost() {
 // and c.mu are held.
 func (s *subscription) follow() {
 	if s.position != nil {
-		s.start, s.known, s.places = s.position.resume()
+		s.start, s.known, s.snapshot, s.places = s.position.resume()
 	}
 }
 

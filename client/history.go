@@ -45,7 +45,8 @@ type Imported struct {
 // faster than w takes them. q has no Filter and no Life. It returns without an error only
 // when all of it was received and the hub's checksum is that of what was written; what was
 // written before an error are whole events, except perhaps the last line, which is cut off or
-// has the reason of a hub that can not go on, whose code the error has. Nothing is asked
+// has the reason of a hub that can not go on, whose code the error has. q.OnGap is called in the
+// end. Nothing is asked
 // for twice: after the first byte a lost connection is an error, and ErrUnreachable in its
 // chain means that nothing was written.
 func (a *Admin) ExportTo(ctx context.Context, q admin.ReplayQuery, w io.Writer) (Transfer, error) {
@@ -72,6 +73,15 @@ func (a *Admin) ExportTo(ctx context.Context, q admin.ReplayQuery, w io.Writer) 
 	}
 	if count := answer.Trailer.Get(transfer.CountTrailer); count != strconv.FormatInt(t.Events, 10) {
 		return t, fmt.Errorf("client: the export has %d events, and the hub has sent %q", t.Events, count)
+	}
+	gaps, err := transfer.ParseGaps(answer.Trailer.Get(transfer.CompactedTrailer))
+	if err != nil {
+		return t, fmt.Errorf("client: the hub has sent what is no list of gaps: %w", err)
+	}
+	if q.OnGap != nil {
+		for _, g := range gaps {
+			q.OnGap(g)
+		}
 	}
 	return t, nil
 }

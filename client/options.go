@@ -29,19 +29,21 @@ const maxPendingBytes = 64 << 20
 type Option func(*config)
 
 type config struct {
-	urls       []string // as given; once validated, those of the WebSockets
-	bases      []string // once validated: where the HTTP APIs begin
-	token      func(context.Context) (token string, given bool, err error)
-	name       string // of AUTH; empty: none
-	logger     *slog.Logger
-	tls        *tls.Config
-	netDial    func(ctx context.Context, network, addr string) (net.Conn, error) // nil: that of package net
-	maxPending int
-	batches    bool // EVENTS are asked for
-	reconnect  bool
-	named      bool // name is given
-	minBackoff time.Duration
-	maxBackoff time.Duration
+	urls  []string // as given; once validated, those of the WebSockets
+	bases []string // once validated: where the HTTP APIs begin
+	token func(context.Context) (token string, given bool, err error)
+	// tokensChange: another token may come where one was refused.
+	tokensChange bool
+	name         string // of AUTH; empty: none
+	logger       *slog.Logger
+	tls          *tls.Config
+	netDial      func(ctx context.Context, network, addr string) (net.Conn, error) // nil: that of package net
+	maxPending   int
+	batches      bool // EVENTS are asked for
+	reconnect    bool
+	named        bool // name is given
+	minBackoff   time.Duration
+	maxBackoff   time.Duration
 	// webSocketOnly names the options given that say nothing to an Admin.
 	webSocketOnly []string
 
@@ -72,17 +74,26 @@ func WithURLs(urls ...string) Option {
 
 // WithToken says what AUTH presents, and every request of an Admin.
 func WithToken(token string) Option {
-	return WithTokenSource(func(context.Context) (string, error) { return token, nil })
+	return func(c *config) {
+		c.token = func(context.Context) (string, bool, error) { return token, true, nil }
+		c.tokensChange = false
+	}
 }
 
 // WithTokenSource is asked for a token before every AUTH and every request of an
 // Admin, for tokens that expire. An error counts as a hub that cannot be reached.
+// If the token is a JSON Web Token the source is asked again when three quarters of its
+// time have passed, and the next one is presented over the same connection: subscriptions,
+// leases and publishes go on. A client that was connected goes on asking the source while the hub
+// answers CodeJWTInvalid: the next token may be a better one. The source is called from several goroutines, also while a
+// call of it has not returned; it returns when its context ends.
 func WithTokenSource(source func(context.Context) (string, error)) Option {
 	return func(c *config) {
 		c.token = func(ctx context.Context) (string, bool, error) {
 			token, err := source(ctx)
 			return token, true, err
 		}
+		c.tokensChange = true
 	}
 }
 

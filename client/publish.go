@@ -12,17 +12,8 @@ import (
 	"eventhub/wire"
 )
 
-// Publish sends the events in one frame, as one atomic step, and waits for their
-// receipts. While there is no connection it waits for one. The receipts are
-// returned with an error too, with the ids that the events were sent under:
-// publishing again under these is always safe. With a refusal of the hub nothing
-// is published; the end of ctx, ErrClosed and CodeInternal leave it open.
-//
-// What is more than a frame of the hub holds (see Info) can not be one step and is
-// refused with CodeTooLarge: publish less in one call.
-//
-// Duplicate is reported for ids given by the caller only.
-func (c *Client) Publish(ctx context.Context, events ...eventhub.Event) ([]eventhub.Receipt, error) {
+// publishOnce is Publish without a second try.
+func (c *Client) publishOnce(ctx context.Context, events []eventhub.Event) ([]eventhub.Receipt, error) {
 	if len(events) == 0 {
 		return nil, nil
 	}
@@ -120,14 +111,8 @@ func (c *Client) PublishAndWait(ctx context.Context, groups []string, wait time.
 	return eventhub.PublishAndWait(ctx, c, groups, wait, events...)
 }
 
-// Enqueue implements eventhub.Publisher. Each publication is a frame of its own;
-// its Receipts are filled with an Err as those of Publish; with CodeWaitTimeout they
-// are whole, unless the hub is an older one, which gives the ids alone. done is
-// called by a goroutine of the client or, where nothing was sent, before Enqueue
-// returns; calls for answers come one after the other, in the order of the answers,
-// and may call Enqueue, which waits while there is no room. When ctx ends later, what is not answered fails with its error, its
-// outcome unknown. Where a connection is lost meanwhile, WaitUpTo begins again.
-func (c *Client) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
+// enqueueOnce is Enqueue without a second try.
+func (c *Client) enqueueOnce(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
 	e := newExchange(publish)
 	e.number(c, len(pubs))
 	for i := range pubs {

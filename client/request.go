@@ -206,6 +206,8 @@ func (r *response) problem() *eventhub.Error {
 		Code   eventhub.Code `json:"code"`
 		Detail string        `json:"detail"`
 		Index  *int          `json:"index"`
+
+		Present *uint64 `json:"present"`
 	}
 	if r.kind != "application/problem+json" || json.Unmarshal(r.body, &p) != nil || p.Code == "" {
 		return nil
@@ -213,7 +215,7 @@ func (r *response) problem() *eventhub.Error {
 	if p.Index != nil && (*p.Index < 0 || *p.Index >= wire.MaxEvents) {
 		p.Index = nil // no list has that place
 	}
-	e := &eventhub.Error{Code: p.Code, Message: p.Detail, Index: p.Index}
+	e := &eventhub.Error{Code: p.Code, Message: p.Detail, Index: p.Index, Present: p.Present}
 	if r.status == http.StatusPreconditionFailed {
 		e.Err = admin.ErrOtherVersion
 	}

@@ -24,7 +24,7 @@ func TestWhatWasSentBefore(t *testing.T) {
 	lost := eventhub.Errorf(eventhub.CodeLeaseLost, "gone")
 	for attempt, want := range []bool{false, true, true} {
 		near, far := net.Pipe()
-		n := &conn{net: near}
+		n := &conn{net: near, gone: make(chan struct{})}
 		n.wake.L = &c.mu
 		drained := make(chan struct{})
 		go func() {
@@ -49,7 +49,7 @@ func TestAcksOfALostConnection(t *testing.T) {
 	for attempt := range 2 {
 		near, far := net.Pipe()
 		defer far.Close()
-		n := &conn{net: near}
+		n := &conn{net: near, gone: make(chan struct{})}
 		n.wake.L = &c.mu
 		c.conn = n
 		c.ack(k, eventhub.Ref{Lease: eventhub.Lease{Runtime: 1, Offset: uint64(attempt), Serial: 1}})

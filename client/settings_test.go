@@ -37,8 +37,8 @@ func TestSettings(t *testing.T) {
 	if _, err := remote.SetTopic(ctx, "orders.**", set, &none); !errors.Is(err, admin.ErrOtherVersion) || eventhub.ErrorCode(err) != eventhub.CodeConflict {
 		t.Errorf("SetTopic of what is there: %v", err)
 	}
-	if _, err := remote.SetTopic(ctx, "a", admin.TopicSettings{GroupIdleExpiry: 1}, nil); eventhub.ErrorCode(err) != eventhub.CodeUnsupportedOp {
-		t.Errorf("SetTopic with group_idle_expiry: %v", err)
+	if _, err := remote.SetTopic(ctx, "a", admin.TopicSettings{GroupIdleExpiry: 1}, nil); eventhub.ErrorCode(err) != eventhub.CodeBadRequest {
+		t.Errorf("SetTopic with a group_idle_expiry that is too short: %v", err)
 	}
 	compact := admin.TopicSettings{Compaction: &admin.Compaction{MinAge: admin.Period(time.Hour)}}
 	if got, err := remote.SetTopic(ctx, "a", compact, nil); err != nil || !reflect.DeepEqual(got.Settings, compact) {

@@ -30,12 +30,13 @@ type subscription struct {
 	batch    bool // EVENTS are asked for
 
 	// Guarded by Client.mu.
-	joined bool // the hub has said OK once
-	paused bool // as the hub knows, or will after the next SUBSCRIBE
-	start  eventhub.Start
-	known  string
-	places []eventhub.Place
-	flow   flow
+	joined   bool // the hub has said OK once
+	paused   bool // as the hub knows, or will after the next SUBSCRIBE
+	start    eventhub.Start
+	known    string
+	places   []eventhub.Place
+	snapshot string
+	flow     flow
 
 	closed  atomic.Bool // nothing is delivered any more
 	starved atomic.Bool // something may be held
@@ -114,8 +115,8 @@ func (c *Client) Tail(ctx context.Context, opts eventhub.TailOptions, r eventhub
 }
 
 func (c *Client) joinTail(ctx context.Context, opts eventhub.TailOptions, r eventhub.Receiver) (*subscription, error) {
-	if len(opts.Places) > 0 || opts.Known != "" {
-		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "places or known are given; a client goes on from its own")
+	if len(opts.Places) > 0 || opts.Known != "" || opts.Snapshot != "" {
+		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "places, known or snapshot are given; a client goes on from its own")
 	}
 	return c.join(ctx, wire.OfTail(opts), r)
 }
@@ -219,7 +220,7 @@ func (s *subscription) again() *exchange {
 		}
 	}
 	opts := s.opts
-	opts.Start, opts.Known, opts.Places = s.start, s.known, s.places
+	opts.Start, opts.Known, opts.Snapshot, opts.Places = s.start, s.known, s.snapshot, s.places
 	e.number(s.c, 2)
 	e.add(wire.AppendSubscribe(nil, e.next(), &opts, s.batch), 0)
 	if s.paused {

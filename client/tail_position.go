@@ -23,8 +23,10 @@ const (
 type tailPosition struct {
 	origin eventhub.Start
 	known  string // the topics that existed then, and the time, as the hub names them; later ones begin at their first event
-	places map[string]*place
-	bytes  int // of the places in a SUBSCRIBE, at most
+	// snapshot, of a tail with the state, is what the hub said last of how much of that came.
+	snapshot string
+	places   map[string]*place
+	bytes    int // of the places in a SUBSCRIBE, at most
 }
 
 // place is how far one topic is.
@@ -41,15 +43,44 @@ func newTailPosition(start eventhub.Start) *tailPosition {
 func (t *tailPosition) advance(batch []eventhub.Delivery) {
 	for i := range batch {
 		d := &batch[i]
+		if d.State != nil && !t.advanceState(d.State, d.Topic) {
+			continue
+		}
+		if i+1 < len(batch) && batch[i+1].State != nil {
+			t.note(d)
+			continue
+		}
 		if i+1 < len(batch) && batch[i+1].Topic == d.Topic {
 			continue // that one says it
 		}
-		p := t.places[d.Topic]
-		if p == nil {
-			p = t.add(strings.Clone(d.Topic))
-		}
-		p.offset, p.at = d.Offset, d.Record.CommitTime()
+		t.note(d)
 	}
+}
+
+// note notes an event.
+func (t *tailPosition) note(d *eventhub.Delivery) {
+	p := t.of(d.Topic)
+	p.offset, p.at = d.Offset, d.Record.CommitTime()
+}
+
+// advanceState notes what a delivery says of the state, and reports whether it has an event.
+func (t *tailPosition) advanceState(s *eventhub.StatePart, topic string) bool {
+	if s.Snapshot != "" {
+		t.snapshot = s.Snapshot
+	}
+	if s.Complete { // all up to there came
+		p := t.of(topic)
+		p.offset, p.at = s.Offset, 0
+	}
+	return !s.IsMark()
+}
+
+// of returns the place in a topic.
+func (t *tailPosition) of(topic string) *place {
+	if p := t.places[topic]; p != nil {
+		return p
+	}
+	return t.add(strings.Clone(topic))
 }
 
 func (t *tailPosition) add(topic string) *place {
@@ -67,10 +98,10 @@ func (t *tailPosition) add(topic string) *place {
 }
 
 // resume says where the next SUBSCRIBE begins.
-func (t *tailPosition) resume() (start eventhub.Start, known string, places []eventhub.Place) {
+func (t *tailPosition) resume() (start eventhub.Start, known, snapshot string, places []eventhub.Place) {
 	places = make([]eventhub.Place, 0, len(t.places))
 	for topic, p := range t.places {
 		places = append(places, eventhub.Place{Topic: topic, Offset: p.offset, TS: p.at})
 	}
-	return t.origin, t.known, places
+	return t.origin, t.known, t.snapshot, places
 }

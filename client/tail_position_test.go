@@ -38,7 +38,7 @@ func TestTailPositionBegins(t *testing.T) {
 			position := newTailPosition(start)
 			position.known = "known"
 			position.advance(came(now, events...))
-			if got, known, places := position.resume(); got != start || known != "known" || len(places) != len(events) {
+			if got, known, _, places := position.resume(); got != start || known != "known" || len(places) != len(events) {
 				t.Errorf("%s: goes on at %+v, %s, with %d places of %d", name, got, known, len(places), len(events))
 			}
 		}
@@ -53,7 +53,7 @@ func TestTailPositionIsBounded(t *testing.T) {
 			tr.advance(came(time.UnixMilli(1723140000000), fmt.Sprintf("%0*d 1 0", width, i)))
 		}
 		bytes := 0
-		_, _, places := tr.resume()
+		_, _, _, places := tr.resume()
 		for _, p := range places {
 			bytes += placeBytes + len(p.Topic)
 		}
@@ -62,6 +62,35 @@ func TestTailPositionIsBounded(t *testing.T) {
 		}
 		if last := fmt.Sprintf("%0*d", width, 2*eventhub.MaxPlaces-1); tr.places[last] == nil {
 			t.Errorf("the place of the newest topic is forgotten: %s", strings.TrimLeft(last, "0"))
+		}
+	}
+}
+
+// TestTailPositionOfAState: a tail goes on with what the hub said last of the state, after the last
+// event that came, and after the state where none has come since.
+func TestTailPositionOfAState(t *testing.T) {
+	position := newTailPosition(eventhub.Snapshot)
+	part := func(offset uint64, s eventhub.StatePart) eventhub.Delivery {
+		d := eventhub.Delivery{Topic: "a", State: &s}
+		if !s.IsMark() {
+			d.Offset, d.Record = offset, eventhub.Record(`{"ts":1723140000000,"id":"e","topic":"a","payload":1}`)
+		}
+		return d
+	}
+	for _, step := range []struct {
+		batch    []eventhub.Delivery
+		snapshot string
+		place    eventhub.Place
+	}{
+		{[]eventhub.Delivery{part(3, eventhub.StatePart{Snapshot: "s-1"}), part(5, eventhub.StatePart{})}, "s-1", eventhub.Place{Topic: "a", Offset: 5, TS: 1723140000000}},
+		{[]eventhub.Delivery{part(7, eventhub.StatePart{}), part(0, eventhub.StatePart{Horizon: 9})}, "s-1", eventhub.Place{Topic: "a", Offset: 7, TS: 1723140000000}},
+		{[]eventhub.Delivery{part(8, eventhub.StatePart{}), part(0, eventhub.StatePart{Complete: true, Offset: 20, Snapshot: "c-1"})}, "c-1", eventhub.Place{Topic: "a", Offset: 20}},
+		{append(came(time.UnixMilli(1723140000000), "a 21 1"), part(0, eventhub.StatePart{Horizon: 10})), "c-1", eventhub.Place{Topic: "a", Offset: 21, TS: 1723140000001}},
+	} {
+		position.advance(step.batch)
+		start, _, snapshot, places := position.resume()
+		if start != eventhub.Snapshot || snapshot != step.snapshot || len(places) != 1 || places[0].Offset != step.place.Offset || places[0].TS == 0 != (step.place.TS == 0) {
+			t.Errorf("goes on at %v with %q and %+v; want %q and %+v", start, snapshot, places, step.snapshot, step.place)
 		}
 	}
 }

@@ -548,7 +548,7 @@ func TestTailsGoOnInAnotherLog(t *testing.T) {
 			publish(second, 5)
 			p.aim(second.WSAddr())
 			p.cut(1, nil)
-			if got, want := await(t, "the gap", r.gaps), "{t.a 9 0} 0"; got != want {
+			if got, want := await(t, "the gap", r.gaps), "{t.a 9 0 0 0} 0"; got != want {
 				t.Errorf("the gap is %s; want %s", got, want)
 			}
 			wantOffsets(t, r.collector, 1, 5)
@@ -571,7 +571,7 @@ func TestGapsOfTheHub(t *testing.T) {
 		event := func(offset int, ctx string) string {
 			return fmt.Sprintf(`{"event":{"offset":%d,"ts":1723140000000,"id":"e%d","topic":"t.a","payload":1}%s}`, offset, offset, ctx)
 		}
-		const gap = `"gap":{"after":8,"first":20}`
+		const gap = `"gap":{"after":8,"first":20,"compacted":90,"tombstones":30}`
 		hub := startScripted(t, func(r *wire.Request) ([]string, bool) {
 			switch {
 			case r.Op != wire.OpSubscribe:
@@ -606,12 +606,12 @@ func TestGapsOfTheHub(t *testing.T) {
 				}
 				return nil
 			})
-			if want := []string{"8 false", "gap {t.a 8 20}", "20 true"}; !slices.Equal(came, want) {
+			if want := []string{"8 false", "gap {t.a 8 20 90 30}", "20 true"}; !slices.Equal(came, want) {
 				t.Errorf("a group: came %q; want %q", came, want)
 			}
 		} else {
 			err := c.Follow(bounded(t), eventhub.TailOptions{Topic: "t.*", OnGap: onGap}, func(_ context.Context, d eventhub.Delivery) error { return note(&d) })
-			if want := []string{"gap {t.a 4 7}", "7 true", "8 false", "gap {t.a 8 20}", "20 true"}; !errors.Is(err, enough) || !slices.Equal(came, want) {
+			if want := []string{"gap {t.a 4 7 0 0}", "7 true", "8 false", "gap {t.a 8 20 90 30}", "20 true"}; !errors.Is(err, enough) || !slices.Equal(came, want) {
 				t.Errorf("a tail: came %q, %v; want %q", came, err, want)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"eventhub/auth"
 	"eventhub/ops"
 	"eventhub/store"
 )
@@ -55,13 +56,35 @@ type Config struct {
 	// WebSocket and HTTP API alike, so that a client needs one URL; they are two
 	// because the old programs know them as two.
 	WSAddr, HTTPAddr, OpsAddr string
+	// Listen, where not nil, opens the listeners in place of net.Listen.
+	Listen func(network, addr string) (net.Listener, error)
 	// AuthToken, where not empty, is what clients must present.
 	AuthToken string
+	// AuthTokensFile, where not empty, is a file with more tokens, each with a name and its
+	// rights, which is read again when it changes.
+	AuthTokensFile string
+	// JWTSecret, JWKSURL and JWTKeyFile, where not empty, verify JSON Web Tokens: HS256 by
+	// the secret, others by the public keys of a JWKS URL or of a file (JWKS or PEM), which is
+	// read again when it changes. JWTAudience and JWTIssuer, where not empty, are asked of each.
+	JWTSecret, JWKSURL, JWTKeyFile, JWTAudience, JWTIssuer string
+	// TLSCertFile and TLSKeyFile, where not empty, are PEM files with the certificate, followed by
+	// those of its issuers, and with its key: the listeners then speak TLS (TLSAt says which).
+	// They are read again when they change.
+	TLSCertFile, TLSKeyFile string
 	// Insecure allows addresses other than loopback without authentication.
 	Insecure bool
 	// Origins are the web origins (scheme://host[:port]) whose pages may
 	// connect besides those of the hub's own host.
 	Origins []string
+	// TrustedProxies are networks (10.0.0.0/8) and addresses of proxies that say by
+	// X-Forwarded-For where a request comes from. Nobody else's word counts.
+	TrustedProxies []string
+	// AuthQueryToken has event streams over HTTP take their token from the query too
+	// (access_token), for pages that use EventSource, which can set no header.
+	AuthQueryToken bool
+	// LimitsFile is the path of a file with limits of publishes, which is read again when it
+	// changes. Default: none, and no limits.
+	LimitsFile string
 	// TopicsFile is the path of a file with settings of topics (docs/retention.md), which
 	// stored settings do not replace. It is read at the start. Default: none.
 	TopicsFile string
@@ -81,6 +104,9 @@ type Config struct {
 	// Maintenance is MaintenanceOn, the default, or MaintenanceOff: nothing is removed by
 	// itself, neither what settings do not keep nor, on the disk, what was removed.
 	Maintenance string
+	// CompactEvery is the least time between two passes of compaction over a topic. It is for
+	// tests, which do not want to wait for a pass; no setting of a user has it. Default 10 s.
+	CompactEvery time.Duration
 	// Grace bounds a graceful stop.
 	Grace time.Duration
 	// Drain is how long a hub that is to stop says that it is not ready, and takes
@@ -132,10 +158,40 @@ func (c Config) WithDefaults() Config {
 	if c.Grace == 0 {
 		c.Grace = DefaultGrace
 	}
+	if c.Listen == nil {
+		c.Listen = net.Listen
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return c
+}
+
+// auth is the part that says which tokens are accepted.
+func (c *Config) auth() auth.Config {
+	return auth.Config{Token: c.AuthToken, TokensFile: c.AuthTokensFile, JWTSecret: c.JWTSecret, JWKSURL: c.JWKSURL, KeyFile: c.JWTKeyFile,
+		Audience: c.JWTAudience, Issuer: c.JWTIssuer, Logger: c.Logger}
+}
+
+// validateSettings returns everything that is wrong with tokens, keys, certificate and limits, with
+// where their settings came from.
+func (c *Config) validateSettings() (errs []error) {
+	a := c.auth()
+	err := errors.Join(a.Validate(), c.validateTLS(), c.validateLimits())
+	if err == nil {
+		return nil
+	}
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		settings, _, _ := strings.Cut(line, ": ")
+		errs = append(errs, fmt.Errorf("%s%s", line, c.from(strings.Split(settings, ", ")...)))
+	}
+	return errs
+}
+
+// authenticates reports whether clients need a token.
+func (c *Config) authenticates() bool {
+	a := c.auth()
+	return a.Given()
 }
 
 // Validate names everything that is wrong at once.
@@ -147,9 +203,9 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s address %q: %w%s", a.name, a.addr, err, c.from(a.name)))
 			continue
 		}
-		if c.AuthToken == "" && !c.Insecure && !isLoopback(host) {
+		if !c.authenticates() && !c.Insecure && !isLoopback(host) {
 			errs = append(errs, fmt.Errorf("%s address %q is open to the network and no authentication is configured: "+
-				"set AUTH_TOKEN, listen on 127.0.0.1, or say --insecure%s", a.name, a.addr, c.from(a.name)))
+				"set AUTH_TOKEN, AUTH_TOKENS_FILE or one of JWT_SECRET, JWT_JWKS_URL, JWT_KEY_FILE, listen on 127.0.0.1, or say --insecure%s", a.name, a.addr, c.from(a.name)))
 		}
 	}
 	if scheme, _, ok := strings.Cut(c.Store, "://"); ok {
@@ -158,16 +214,19 @@ func (c Config) Validate() error {
 	if name, _, _ := strings.Cut(c.Store, ":"); c.Store != MemoryStore && strings.EqualFold(name+":", MemoryStore) {
 		errs = append(errs, fmt.Errorf("store is %q; give %q for a hub that keeps nothing, or \"./%s\" for a directory of that name%s", c.Store, MemoryStore, c.Store, c.from("store")))
 	}
-	if i := strings.IndexFunc(c.AuthToken, func(r rune) bool { return r <= ' ' || r > '~' }); i >= 0 {
-		errs = append(errs, fmt.Errorf("the auth token has at byte %d a character that no Authorization header can carry; "+
-			"visible ASCII characters are allowed, without spaces%s", i, c.from("auth_token")))
-	}
 	if c.Durability != store.DurabilitySync && c.Durability != DurabilityInterval {
 		errs = append(errs, fmt.Errorf("durability is %q; sync and interval are allowed%s", c.Durability, c.from("durability")))
 	}
+	errs = append(errs, c.validateSettings()...)
 	errs = append(errs, c.validateTopics()...)
+	if _, err := newProxies(c.TrustedProxies); err != nil {
+		errs = append(errs, fmt.Errorf("%w%s", err, c.from("trusted_proxies")))
+	}
 	if c.Maintenance != MaintenanceOn && c.Maintenance != MaintenanceOff {
 		errs = append(errs, fmt.Errorf("maintenance is %q; on and off are allowed%s", c.Maintenance, c.from("maintenance")))
+	}
+	if c.CompactEvery < 0 {
+		errs = append(errs, fmt.Errorf("compact every is %s; it can not be negative", c.CompactEvery))
 	}
 	if c.MaxTopics < 1 {
 		errs = append(errs, fmt.Errorf("max topics is %d; at least 1 is needed%s", c.MaxTopics, c.from("max_topics")))

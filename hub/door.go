@@ -1,13 +1,17 @@
 package hub
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,14 +42,17 @@ type door struct {
 	listener net.Listener
 	mux      *http.ServeMux
 	server   *http.Server
+	tls      *tls.Config // nil: it speaks HTTP in the clear
+	proxies  proxies
+	shared   func(http.Handler) http.Handler // rest.API.Shared, where pages use the door; else nil
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
 	stopping bool
 }
 
-func newDoor(addr string) (*door, error) {
-	l, err := net.Listen("tcp", addr)
+func newDoor(addr string, listen func(network, addr string) (net.Listener, error)) (*door, error) {
+	l, err := listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("can not listen on %s: %w", addr, err)
 	}
@@ -57,9 +64,10 @@ type connKey struct{}
 
 // open makes the server.
 func (d *door) open(log *slog.Logger) {
-	handler := rest.CleanPaths(d.mux)
+	handler := rest.CleanPaths(d.mux, d.shared)
 	d.server = &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			r.RemoteAddr = d.proxies.origin(r)
 			if c, ok := r.Context().Value(connKey{}).(*conn); ok {
 				r = c.serve(r)
 			}
@@ -69,16 +77,45 @@ func (d *door) open(log *slog.Logger) {
 		ReadTimeout:       time.Minute, // upgraded connections have deadlines of their own
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorLog:          stdlog.New(&serverLog{log}, "", 0),
+		Protocols:         new(http.Protocols),
+		TLSConfig:         d.tls,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, connKey{}, c)
+			return context.WithValue(ctx, connKey{}, connOf(c))
 		},
-		ConnState: func(c net.Conn, state http.ConnState) { d.note(c.(*conn), state) },
+		ConnState: func(c net.Conn, state http.ConnState) { d.note(connOf(c), state) },
 	}
+	d.server.Protocols.SetHTTP1(true)
+}
+
+// connOf returns the door's own part of a connection that the server has.
+func connOf(c net.Conn) *conn {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	return c.(*conn)
+}
+
+// serverLog has what the server logs. Anybody can cause the line of a handshake that failed, as
+// often as they like, so it is for those alone who look for one.
+type serverLog struct{ log *slog.Logger }
+
+func (l *serverLog) Write(line []byte) (int, error) {
+	level := slog.LevelWarn
+	if bytes.Contains(line, []byte("TLS handshake error")) {
+		level = slog.LevelDebug
+	}
+	l.log.Log(context.Background(), level, strings.TrimSuffix(string(line), "\n"))
+	return len(line), nil
 }
 
 // serve accepts connections until the door is shut.
-func (d *door) serve() error { return d.server.Serve(tracked{d.listener, d}) }
+func (d *door) serve() error {
+	if d.tls != nil {
+		return d.server.ServeTLS(tracked{d.listener, d}, "", "")
+	}
+	return d.server.Serve(tracked{d.listener, d})
+}
 
 // tracked makes the listener's connections the door's.
 type tracked struct {

@@ -18,12 +18,14 @@ import (
 	"time"
 
 	"eventhub"
-	"eventhub/admin"
 	"eventhub/auth"
+	"eventhub/auth/audit"
+	"eventhub/auth/limits"
 	"eventhub/bus"
 	"eventhub/gateway/rest"
 	"eventhub/gateway/ws"
 	"eventhub/internal/budget"
+	"eventhub/internal/livefile"
 	"eventhub/internal/measure"
 	"eventhub/ops"
 	"eventhub/store"
@@ -40,13 +42,19 @@ type Hub struct {
 	bus      *bus.Bus
 	gateway  *ws.Gateway
 	api      *rest.API
-	verifier auth.Verifier
+	verifier *auth.Kinds
 	refusals *auth.Refusals
+	audit    *audit.Log
+
+	cert    *certificate      // nil: no listener speaks TLS
+	limits  *limits.Limits    // nil: there is no file of them
+	files   []*livefile.Files // that are read again, but those of auth
+	endTask context.CancelFunc
+	tasks   sync.WaitGroup // end with endTask
 
 	operations *ops.Ops
 
-	doors   []*door                   // one for each distinct address, in the order of listen
-	views   struct{ admin.Inspector } // the bus, once opened
+	doors   []*door // one for each distinct address, in the order of listen
 	opened  atomic.Bool
 	serving sync.WaitGroup
 
@@ -65,13 +73,21 @@ func Start(cfg Config) (*Hub, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	h := &Hub{cfg: cfg, log: cfg.Logger, failed: make(chan error, 1), storeLost: make(chan struct{}), verifier: auth.Open(), refusals: auth.NewRefusals(cfg.Logger)}
-	if cfg.AuthToken != "" {
-		h.verifier = auth.Static(cfg.AuthToken)
-	}
+	h := &Hub{cfg: cfg, log: cfg.Logger, failed: make(chan error, 1), storeLost: make(chan struct{}), refusals: auth.NewRefusals(cfg.Logger), audit: audit.New(cfg.Logger)}
+	var running context.Context
+	running, h.endTask = context.WithCancel(context.Background())
 	// Listeners first: a port in use is found before a store is touched, and opening a
 	// store, which may take its time after a crash, can be watched.
-	err := h.listen()
+	err := h.openFiles(running)
+	if err == nil {
+		err = h.listen()
+	}
+	if err == nil {
+		h.verifier, err = auth.New(context.Background(), cfg.auth())
+		if _, ok := errors.AsType[*auth.KeysError](err); ok {
+			err = fmt.Errorf("%w%s", err, cfg.from("jwt_jwks_url"))
+		}
+	}
 	if err == nil {
 		err = h.watch()
 	}
@@ -89,22 +105,21 @@ func Start(cfg Config) (*Hub, error) {
 // from here to the end of Stop: somebody should see that the hub is not ready.
 func (h *Hub) watch() error {
 	operations, err := ops.New(ops.Config{
-		Inspector: &h.views,
-		Engine:    func(ctx context.Context) (measure.Engine, error) { return h.bus.Measure(ctx) },
-		Gateway:   func() measure.Gateway { return h.gateway.Measure() },
-		API:       func() measure.API { return h.api.Measure() },
-		Closed:    func() bool { return !h.opened.Load() },
-		Authenticate: func(ctx context.Context, token string, given bool) error {
-			_, err := h.verifier.Verify(ctx, token, given)
-			return err
-		},
-		Refused:     h.refused("ops"),
-		AuthRefused: h.refusals.Measure,
-		Open:        h.cfg.AuthToken == "",
-		Origins:     h.cfg.Origins,
-		Ready:       []ops.Check{{Name: "serving", Check: h.notStopping}, {Name: "store", Check: h.storeIsOpen}},
-		Level:       h.cfg.LogLevel,
-		MaxLabels:   h.cfg.MetricsLabels, MaxHistograms: h.cfg.MetricsHistograms,
+		Engine:       func(ctx context.Context) (measure.Engine, error) { return h.bus.Measure(ctx) },
+		Gateway:      func() measure.Gateway { return h.gateway.Measure() },
+		API:          func() measure.API { return h.api.Measure() },
+		Closed:       func() bool { return !h.opened.Load() },
+		Authenticate: h.opsAccess,
+		Refused:      h.refused(transportOps),
+		AuthRefused:  h.refusals.Measure,
+		AuditLost:    h.audit.Measure,
+		Sources:      h.sources,
+		Limits:       h.measureLimits,
+		Open:         !h.cfg.authenticates(),
+		Origins:      h.cfg.Origins,
+		Ready:        []ops.Check{{Name: "serving", Check: h.notStopping}, {Name: "store", Check: h.storeIsOpen}},
+		Level:        h.cfg.LogLevel,
+		MaxLabels:    h.cfg.MetricsLabels, MaxHistograms: h.cfg.MetricsHistograms,
 		Version: h.cfg.Version,
 		Logger:  h.log,
 	})
@@ -136,18 +151,24 @@ func (h *Hub) open() error {
 	if err != nil {
 		return err // the file has changed since it was checked
 	}
-	if h.bus, err = bus.New(bus.Options{Store: h.store, NoMaintenance: h.cfg.Maintenance == MaintenanceOff, Topics: topics, SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.loseStore}); err != nil {
+	if h.bus, err = bus.New(bus.Options{
+		Store: h.store, NoMaintenance: h.cfg.Maintenance == MaintenanceOff, CompactEvery: h.cfg.CompactEvery, Topics: topics,
+		SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.loseStore,
+	}); err != nil {
 		return err
 	}
+	h.audit.Open(h.bus.Note)
 	memory := budget.New(h.cfg.MaxMessageMemory << 20)
 	h.gateway, err = ws.New(ws.Config{
-		Authenticate: h.authenticate,
-		Refused:      h.refused("ws"),
+		Authenticate: h.wsAccess,
+		Refused:      h.refused(transportWS),
 		Info: wire.AuthInfo{
 			Hub: "eventhub", Version: h.cfg.Version, Durability: h.durability(),
 			Limits: wire.Limits{MaxFrameBytes: wire.MaxFrameBytes, MaxPayloadBytes: eventhub.MaxPayloadBytes},
 		},
 		Origins: h.cfg.Origins,
+		Admit:   h.admit(),
+		Meter:   h.meter,
 		Memory:  memory,
 		Logger:  h.log,
 	})
@@ -155,18 +176,16 @@ func (h *Hub) open() error {
 		return err
 	}
 	h.api, err = rest.New(rest.Config{
-		Authenticate: func(ctx context.Context, token string, given bool) (rest.Access, error) {
-			p, err := h.verifier.Verify(ctx, token, given)
-			return rest.Access{Publisher: h.bus, Subscriber: h.bus, Puller: h.bus, Inspector: h.bus, Operator: h.bus, Scheduler: h.bus,
-				History: h.bus, Importer: h.bus, Backuper: h.bus, Redriver: h.bus, Remover: h.bus, Settings: h.bus, Connections: h.gateway, Name: p.Name}, err
-		},
-		Refused: h.refused("http"),
-		Open:    h.cfg.AuthToken == "",
-		Origins: h.cfg.Origins,
-		Scratch: h.scratch(),
-		Memory:  memory,
-		Answers: budget.New(h.cfg.MaxMessageMemory << 20),
-		Logger:  h.log,
+		Authenticate: h.restAccess,
+		Refused:      h.refused(transportHTTP),
+		Admit:        h.admitStream(),
+		Open:         !h.cfg.authenticates(),
+		QueryToken:   h.cfg.AuthQueryToken,
+		Origins:      h.cfg.Origins,
+		Scratch:      h.scratch(),
+		Memory:       memory,
+		Answers:      budget.New(h.cfg.MaxMessageMemory << 20),
+		Logger:       h.log,
 	})
 	if err != nil {
 		return err
@@ -175,15 +194,64 @@ func (h *Hub) open() error {
 		if i == 1 && addr == h.cfg.WSAddr {
 			break // one listener for both
 		}
-		mux := h.door(addr).mux
-		mux.Handle("GET /{$}", h.gateway)
-		mux.Handle("GET /ws", h.gateway)
-		h.api.Register(mux)
-		h.mountUnrouted(h.door(addr), h.apiHint)
+		d := h.door(addr)
+		d.shared = h.api.Shared
+		d.mux.Handle("GET /{$}", d.shared(h.gateway))
+		d.mux.Handle("GET /ws", d.shared(h.gateway))
+		h.api.Register(d.mux)
+		h.mountUnrouted(d, h.apiHint)
 	}
-	h.views.Inspector = h.bus
 	h.opened.Store(true)
 	return nil
+}
+
+// openFiles reads the certificate and the limits, and has them read again until running ends.
+func (h *Hub) openFiles(running context.Context) error {
+	if h.cert = h.cfg.certificate(h.log); h.cert != nil {
+		h.files = append(h.files, h.cert.files)
+	}
+	bounds := limits.New()
+	if f := h.cfg.limitsFile(bounds, h.log); f != nil {
+		h.limits, h.files = bounds, append(h.files, f)
+	}
+	for _, f := range h.files {
+		if err := f.Open(); err != nil {
+			return err // it has changed since it was checked
+		}
+		h.tasks.Go(func() { f.Run(running) })
+	}
+	return nil
+}
+
+// sources returns how reading again went of everything that is read again.
+func (h *Hub) sources() []measure.Source {
+	sources := h.verifier.Measure()
+	for _, f := range h.files {
+		if h.cert != nil && f == h.cert.files {
+			sources = append(sources, h.cert.measure())
+		} else {
+			sources = append(sources, f.Measure())
+		}
+	}
+	return sources
+}
+
+// measureLimits returns the limits, and how often they have refused something.
+func (h *Hub) measureLimits() []measure.Limit {
+	if h.limits == nil {
+		return nil
+	}
+	return h.limits.Measure()
+}
+
+// closeAuth ends what keeps tokens, keys and certificate fresh, and the log of refusals.
+func (h *Hub) closeAuth() {
+	h.endTask()
+	h.tasks.Wait()
+	if h.verifier != nil {
+		h.verifier.Close()
+	}
+	h.refusals.Close()
 }
 
 // The conditions of readiness.
@@ -246,18 +314,19 @@ func (h *Hub) scratch() string {
 	return filepath.Join(h.cfg.Store, "scratch")
 }
 
-// refused returns what counts and logs the peers that one transport refuses.
-func (h *Hub) refused(transport string) func(remote string, err error) {
-	return func(remote string, err error) { h.refusals.Add(transport, remote, err) }
-}
+// The transports, as the log, the metrics and the audit name them.
+const (
+	transportWS   = "ws"
+	transportHTTP = "http"
+	transportOps  = "ops"
+)
 
-// authenticate is the gateways' door to auth.
-func (h *Hub) authenticate(ctx context.Context, token string, given bool) (ws.Access, error) {
-	p, err := h.verifier.Verify(ctx, token, given)
-	if err != nil {
-		return ws.Access{}, err
+// refused returns what counts and notes the peers that one transport refuses.
+func (h *Hub) refused(transport string) func(remote string, err error) {
+	return func(remote string, err error) {
+		h.refusals.Add(transport, remote, err)
+		h.audit.Refused(transport, remote, err)
 	}
-	return ws.Access{Publisher: h.bus, Subscriber: h.bus, Scheduler: h.bus, Name: p.Name}, nil
 }
 
 // listen opens one listener for each distinct address.
@@ -266,9 +335,13 @@ func (h *Hub) listen() error {
 		if h.door(at.addr) != nil {
 			continue
 		}
-		d, err := newDoor(at.addr)
+		d, err := newDoor(at.addr, h.cfg.Listen)
 		if err != nil {
 			return fmt.Errorf("%w%s", err, h.cfg.from(at.name))
+		}
+		d.proxies, _ = newProxies(h.cfg.TrustedProxies) // it was checked
+		if h.cfg.TLSAt(at.addr) {
+			d.tls = h.cert.config()
 		}
 		h.doors = append(h.doors, d)
 	}
@@ -372,12 +445,13 @@ func (h *Hub) Stop(ctx context.Context) error {
 		errs = append(errs, <-ended)
 	}
 	h.opened.Store(false)
+	h.audit.Close(ctx)
 	errs = append(errs, h.closeStore(ctx))
 	if d := h.door(h.cfg.OpsAddr); h.isApart(d) {
 		errs = append(errs, d.close(), d.shut(ctx))
 	}
 	h.serving.Wait()
-	h.refusals.Close()
+	h.closeAuth()
 	if cause := h.broken.Load(); cause != nil {
 		errs = append(errs, *cause) // perhaps only now, in the last writes
 	}
@@ -441,7 +515,8 @@ func (h *Hub) abandon() error {
 		}
 	}
 	h.serving.Wait()
-	h.refusals.Close()
+	h.closeAuth()
+	h.audit.Close(context.Background())
 	if h.bus != nil {
 		errs = append(errs, h.bus.Close())
 	}

@@ -102,6 +102,8 @@ func TestConfigTakesNothingForSomethingElse(t *testing.T) {
 		{hub.Config{AuthToken: "newline\n"}, []string{"byte 7"}},
 		{hub.Config{AuthToken: "naïve"}, []string{"byte 2"}},
 		{hub.Config{AuthToken: "a.B-c_d~e+f/g="}, nil},
+		{hub.Config{CompactEvery: time.Millisecond}, nil},
+		{hub.Config{CompactEvery: -time.Second}, []string{"compact every is -1s"}},
 		{hub.Config{MaxMessageMemory: math.MaxInt >> 20}, nil},
 		{hub.Config{MaxMessageMemory: math.MaxInt>>20 + 1}, []string{"max message memory", "at most"}},
 	} {

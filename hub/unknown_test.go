@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -9,6 +10,46 @@ import (
 
 	"eventhub/hub"
 )
+
+// TestEveryAnswerIsShared: whatever a page asks the doors of clients for, the page of an allowed
+// origin may read the answer, and caches are told that it depends on the origin, once. The
+// operations listener says nothing of this.
+func TestEveryAnswerIsShared(t *testing.T) {
+	h := start(t, hub.Config{Store: hub.MemoryStore, WSAddr: "127.0.0.1:0", HTTPAddr: "localhost:0", OpsAddr: "127.0.0.2:0", Origins: []string{"https://app.example"}})
+	paths := []string{"/", "/ws", "/foo", "/v1", "/v1//topics", "/v1/topics/../x", "/v1/nothing", "/publish", "/replay/", "/export/a/b", "/topics", "/metrics"}
+	for _, route := range h.Routes() {
+		_, path, _ := strings.Cut(route, " ")
+		paths = append(paths, strings.NewReplacer("{topic}", "a", "{group}", "g", "{id}", "i", "{offset}", "1", "{key}", "k").Replace(path))
+	}
+	for _, addr := range []string{h.WSAddr(), h.HTTPAddr(), h.OpsAddr()} {
+		for _, path := range paths {
+			for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"} {
+				ctx, cancel := context.WithCancel(t.Context())
+				r, err := http.NewRequestWithContext(ctx, method, "http://"+addr+path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header.Set("Origin", "https://app.example")
+				answer, err := http.DefaultTransport.RoundTrip(r)
+				if err != nil {
+					t.Fatalf("%s %s: %v", method, path, err)
+				}
+				cancel() // a stream would go on
+				answer.Body.Close()
+				names := 0
+				for name := range strings.SplitSeq(strings.Join(answer.Header.Values("Vary"), ", "), ", ") {
+					if name == "Origin" {
+						names++
+					}
+				}
+				allowed, want := answer.Header.Values("Access-Control-Allow-Origin"), addr != h.OpsAddr()
+				if want != (len(allowed) == 1 && allowed[0] == "https://app.example" && names == 1) || !want && len(allowed)+names > 0 {
+					t.Errorf("%s %s%s: %s %v", method, addr, path, answer.Status, answer.Header)
+				}
+			}
+		}
+	}
+}
 
 // TestEveryErrorIsAProblem: what no route takes is answered with problem details at every
 // listener, with a hint where one is known.

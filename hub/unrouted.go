@@ -11,7 +11,11 @@ import (
 
 // mountUnrouted gives every door the answer to what none of its routes takes.
 func (h *Hub) mountUnrouted(d *door, hint func(r *http.Request) string) {
-	d.mux.Handle("/", rest.Unrouted(d.mux, hint))
+	unrouted := rest.Unrouted(d.mux, hint)
+	if d.shared != nil {
+		unrouted = d.shared(unrouted)
+	}
+	d.mux.Handle("/", unrouted)
 }
 
 // operationsHint is for clients that took the operations listener for the hub.
@@ -25,16 +29,24 @@ func (h *Hub) operationsHint(routes []string) func(r *http.Request) string {
 	has := strings.Join(slices.Compact(paths), ", ")
 	return func(r *http.Request) string {
 		return " here: this is the operations listener; clients connect to " +
-			urlOf("ws", h.WSAddr(), r) + ", or to " + urlOf("http", h.HTTPAddr(), r) + "; here are " + has
+			urlOf(h.scheme("ws", h.cfg.WSAddr), h.WSAddr(), r) + ", or to " + urlOf(h.scheme("http", h.cfg.HTTPAddr), h.HTTPAddr(), r) + "; here are " + has
 	}
 }
 
 // apiHint is for those who ask the HTTP API for what another path or listener has.
 func (h *Hub) apiHint(r *http.Request) string {
 	if h.isApart(h.door(h.cfg.OpsAddr)) && slices.Contains(h.operations.Routes(), "GET "+r.URL.Path) {
-		return " here; the operations listener has it: " + urlOf("http", h.OpsAddr(), r) + r.URL.Path
+		return " here; the operations listener has it: " + urlOf(h.scheme("http", h.cfg.OpsAddr), h.OpsAddr(), r) + r.URL.Path
 	}
 	return h.api.Hint(r.URL.Path)
+}
+
+// scheme returns that of a configured address: over TLS another one.
+func (h *Hub) scheme(plain, addr string) string {
+	if h.cfg.TLSAt(addr) {
+		return plain + "s"
+	}
+	return plain
 }
 
 // urlOf returns the URL of a listener as the client of a request reaches it: one that

@@ -92,6 +92,13 @@ func WithLogger(logger *slog.Logger) Option {
 	return func(h *Hub) { h.config.Logger = logger }
 }
 
+// WithCompactEvery has the hub compact a topic as often as every d, in place of every 10
+// seconds: for tests of what a consumer is told when compaction has passed it. An event still
+// has to be older than compaction.min_age, at least a second.
+func WithCompactEvery(d time.Duration) Option {
+	return func(h *Hub) { h.config.CompactEvery = d }
+}
+
 // WithPatience changes how long each call waits before it fails the test, and how
 // long the hub may take to stop when the test is over.
 func WithPatience(d time.Duration) Option {

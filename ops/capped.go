@@ -94,11 +94,15 @@ var topicKind = rowKind[string, measure.Topic]{
 		sum.Duplicates += t.Duplicates
 		sum.Removed += t.Removed
 		sum.RemovedBytes += t.RemovedBytes
+		sum.Compacted += t.Compacted
+		sum.CompactedBytes += t.CompactedBytes
+		sum.GroupsEnded += t.GroupsEnded
 	},
 	state: func(_, _ *measure.Topic) {},
 	fell: func(t, before *measure.Topic) bool {
 		return t.Events < before.Events || t.Bytes < before.Bytes || t.Duplicates < before.Duplicates ||
-			t.Removed < before.Removed || t.RemovedBytes < before.RemovedBytes
+			t.Removed < before.Removed || t.RemovedBytes < before.RemovedBytes ||
+			t.Compacted < before.Compacted || t.CompactedBytes < before.CompactedBytes || t.GroupsEnded < before.GroupsEnded
 	},
 }
 

@@ -11,7 +11,7 @@ import (
 // document answers with one of the documents that describe the hub. It changes with
 // the hub's version alone, so a client asks whether its copy is still good.
 func document(d apidoc.Document) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request, _ Access) error {
 		h := w.Header()
 		h.Set("Content-Type", "application/json")
 		h.Set("Cache-Control", "private, no-cache")

@@ -32,7 +32,8 @@ func TestTheRealEngine(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg := filled().config()
-		cfg.Inspector, cfg.Engine = b, b.Measure
+		cfg.Engine = b.Measure
+		cfg.Authenticate = func(context.Context, string, bool) (Access, error) { return Access{Inspector: b}, nil }
 		h := open(t, cfg)
 		last := publishOrders(t, b)
 
@@ -73,7 +74,8 @@ func TestTheRealEngineHoldsBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg := filled().config()
-		cfg.Inspector, cfg.Engine = b, b.Measure
+		cfg.Engine = b.Measure
+		cfg.Authenticate = func(context.Context, string, bool) (Access, error) { return Access{Inspector: b}, nil }
 		h := open(t, cfg)
 		ctx := context.Background()
 		one := eventhub.Event{Topic: "orders", Key: "k", Payload: []byte(`1`)}

@@ -37,7 +37,9 @@ type rooms struct {
 	engineError error
 	gateway     measure.Gateway
 	api         measure.API
+	auditLost   uint64
 	refused     []measure.AuthRefused
+	sources     []measure.Source
 	asked       map[string]int // how often a room was asked to measure
 }
 
@@ -95,7 +97,6 @@ func (f *rooms) Patterns(context.Context, string) ([]admin.GroupPattern, error) 
 func (f *rooms) config() Config {
 	f.asked = make(map[string]int)
 	return Config{
-		Inspector: f,
 		Engine: func(context.Context) (measure.Engine, error) {
 			f.asked["engine"]++
 			return f.engine, f.engineError
@@ -108,15 +109,20 @@ func (f *rooms) config() Config {
 			f.asked["api"]++
 			return f.api
 		},
-		Authenticate: func(_ context.Context, token string, given bool) error {
+		Authenticate: func(_ context.Context, token string, given bool) (Access, error) {
 			if given && token != "right" {
-				return eventhub.Errorf(eventhub.CodeBadToken, "the token is not valid here")
+				return Access{}, eventhub.Errorf(eventhub.CodeBadToken, "the token is not valid here")
 			}
-			return nil
+			return Access{Inspector: f}, nil
 		},
 		AuthRefused: func() []measure.AuthRefused { return f.refused },
-		Origins:     []string{"https://app.example"},
-		Version:     "v9",
+		AuditLost:   func() uint64 { return f.auditLost },
+		Sources:     func() []measure.Source { return f.sources },
+		Limits: func() []measure.Limit {
+			return []measure.Limit{{Limit: "publish_topic", Pattern: "orders.**", PerSecond: 12.5, Refused: 77}, {Limit: "connections_address", Connections: 78, Refused: 79}}
+		},
+		Origins: []string{"https://app.example"},
+		Version: "v9",
 	}
 }
 
@@ -280,7 +286,7 @@ func filled() *rooms {
 	}
 	return &rooms{
 		engine: measure.Engine{
-			Topics: []measure.Topic{{Topic: "orders", Events: 7, Bytes: 700, Duplicates: 2, Removed: 34, RemovedBytes: 35, Horizon: 36}},
+			Topics: []measure.Topic{{Topic: "orders", Events: 7, Bytes: 700, Duplicates: 2, Removed: 34, RemovedBytes: 35, Horizon: 36, Compacted: 41, CompactedBytes: 42, GroupsEnded: 43}},
 			Groups: []measure.Group{{
 				Topic: "orders", Group: "billing",
 				Delivered: 9, Redelivered: 3, Acked: 4, Nacked: 2, Expired: 1, DeadLettered: 1, Gaps: 2, GapOffsets: 17,
@@ -289,13 +295,15 @@ func filled() *rooms {
 				Poll: hist(measure.Turns, 0, 1), Handler: hist(measure.Milliseconds, 3, 7), Latency: hist(measure.Milliseconds, 70000),
 			}},
 			CommitSeconds: hist(measure.Seconds, 0.002, 0.003), CommitEvents: hist(measure.Counts, 1, 6),
-			CommitWaiting: 1500 * time.Millisecond, QueuedBytes: 11, CachedBytes: 12, StoreBytes: 13, FullIn: 37 * time.Second, RetentionRounds: 38, AgesHeld: 39 * time.Second, LastCommit: time.UnixMilli(16_500), FreeBytes: 18, NeededBytes: 19, PublishRefused: map[string]uint64{"overloaded": 20}, FilterFailed: 8, FilterTooCostly: 5,
+			CommitWaiting: 1500 * time.Millisecond, QueuedBytes: 11, CachedBytes: 12, StoreBytes: 13, FullIn: 37 * time.Second, RetentionRounds: 38, AgesHeld: 39 * time.Second, Indexing: 59, LastCommit: time.UnixMilli(16_500), FreeBytes: 18, NeededBytes: 19, PublishRefused: map[string]uint64{"overloaded": 20}, FilterFailed: 8, FilterTooCostly: 5,
 		},
 		gateway: measure.Gateway{
 			Connections: 21, Opened: 24, Closed: map[int]uint64{0: 1, 1000: 2, 4000: 3}, Refused: 4,
 			BytesReceived: 25, BytesSent: 26, Errors: map[string]uint64{"bad_json": 5}, Subscriptions: 27,
 		},
-		refused: []measure.AuthRefused{{Transport: "http", Reason: "bad_token", Count: 33}},
-		api:     measure.API{Requests: []measure.Requests{{Route: "POST /publish/{topic}", Status: 200, Count: 31}, {Route: "POST /publish/{topic}", Status: 400, Count: 32}}},
+		auditLost: 35,
+		refused:   []measure.AuthRefused{{Transport: "http", Reason: "bad_token", Count: 33}},
+		sources:   []measure.Source{{Setting: "jwt_key_file", Failures: 34, Stale: true}, {Setting: "tls_cert_file", Expires: time.Unix(1900000000, 0)}},
+		api:       measure.API{Requests: []measure.Requests{{Route: "POST /publish/{topic}", Status: 200, Count: 31}, {Route: "POST /publish/{topic}", Status: 400, Count: 32}}},
 	}
 }

@@ -29,14 +29,14 @@ var errEncoded = errors.New("the body is encoded")
 // nothing to do with the hub may not change it.
 var sameSite = http.NewCrossOriginProtection()
 
-func (o *Ops) showLevel(w http.ResponseWriter, _ *http.Request) error {
+func (o *Ops) showLevel(w http.ResponseWriter, _ *http.Request, _ Access) error {
 	writeText(w, http.StatusOK, levelName(o.cfg.Level.Level())+"\n")
 	return nil
 }
 
 // setLevel takes the level that the body names, for as long as the process
 // lives.
-func (o *Ops) setLevel(w http.ResponseWriter, r *http.Request) error {
+func (o *Ops) setLevel(w http.ResponseWriter, r *http.Request, access Access) error {
 	if err := sameSite.Check(r); err != nil {
 		return eventhub.Wrap(eventhub.CodeForbidden, err, "pages of other sites may not change the hub's log level")
 	}
@@ -66,10 +66,13 @@ func (o *Ops) setLevel(w http.ResponseWriter, r *http.Request) error {
 		report()
 	}
 	o.cfg.Level.Set(to)
+	if access.LevelSet != nil {
+		access.LevelSet()
+	}
 	if to < from {
 		report()
 	}
-	return o.showLevel(w, r)
+	return o.showLevel(w, r, access)
 }
 
 func levelName(l slog.Level) string { return strings.ToLower(l.String()) }

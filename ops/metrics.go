@@ -6,22 +6,25 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 
+	"eventhub"
 	"eventhub/internal/measure"
 )
 
 // maxScrapes is how many scrapes are served at a time; more are answered 503.
 const maxScrapes = 4
 
-// metricsHandler serves a registry of its own, so that nothing shows that
-// somebody else has put into the global one.
-func (o *Ops) metricsHandler() (http.Handler, error) {
+// metricsHandler serves a registry of its own, which it returns too, so that nothing shows
+// that somebody else has put into the global one.
+func (o *Ops) metricsHandler() (*prometheus.Registry, http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(),
@@ -29,24 +32,84 @@ func (o *Ops) metricsHandler() (http.Handler, error) {
 		newCollector(o),
 	} {
 		if err := registry.Register(c); err != nil {
-			return nil, fmt.Errorf("ops: register the metrics: %w", err)
+			return nil, nil, fmt.Errorf("ops: register the metrics: %w", err)
 		}
 	}
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		ErrorLog:            slog.NewLogLogger(o.cfg.Logger.Handler(), slog.LevelWarn),
-		ErrorHandling:       promhttp.ContinueOnError, // what can be reported is reported; see Registry
-		Registry:            registry,                 // counts promhttp_metric_handler_errors_total
-		MaxRequestsInFlight: maxScrapes,
-		EnableOpenMetrics:   true,
-	}), nil
+	opts := o.handlerOptions()
+	opts.Registry = registry // counts promhttp_metric_handler_errors_total
+	opts.MaxRequestsInFlight = maxScrapes
+	return registry, promhttp.HandlerFor(registry, opts), nil
+}
+
+func (o *Ops) handlerOptions() promhttp.HandlerOpts {
+	return promhttp.HandlerOpts{
+		ErrorLog:          slog.NewLogLogger(o.cfg.Logger.Handler(), slog.LevelWarn),
+		ErrorHandling:     promhttp.ContinueOnError, // what can be reported is reported; see Registry
+		EnableOpenMetrics: true,
+	}
+}
+
+// showMetrics answers with all metrics, or without those of topics that the request may not
+// see.
+func (o *Ops) showMetrics(w http.ResponseWriter, r *http.Request, access Access) error {
+	if access.Shows == nil {
+		o.metrics.ServeHTTP(w, r)
+		return nil
+	}
+	shows, err := access.Shows()
+	if err != nil {
+		return err
+	}
+	if shows == nil {
+		o.metrics.ServeHTTP(w, r)
+		return nil
+	}
+	select {
+	case o.parts <- struct{}{}:
+		defer func() { <-o.parts }()
+	default:
+		return eventhub.Errorf(eventhub.CodeOverloaded, "%d scrapes are under way; more are not served at a time", maxScrapes)
+	}
+	promhttp.HandlerFor(shown{o.scrapes, shows}, o.handlerOptions()).ServeHTTP(w, r)
+	return nil
+}
+
+// shown gathers what a registry has without series of topics that do not show, and of patterns
+// that match some. The row of all others together has some of these.
+type shown struct {
+	from  prometheus.Gatherer
+	topic func(name string) bool
+}
+
+// Gather implements prometheus.Gatherer.
+func (s shown) Gather() ([]*dto.MetricFamily, error) {
+	families, err := s.from.Gather()
+	families = slices.DeleteFunc(families, func(f *dto.MetricFamily) bool {
+		f.Metric = slices.DeleteFunc(f.Metric, func(m *dto.Metric) bool {
+			return slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool {
+				switch l.GetName() {
+				case topicLabels[0]:
+					return l.GetValue() == otherLabel || !s.topic(l.GetValue())
+				case patternLabel:
+					return l.GetValue() != "" && !s.topic(l.GetValue())
+				}
+				return false
+			})
+		})
+		return len(f.Metric) == 0
+	})
+	return families, err
 }
 
 // snapshot is what one scrape takes of all but the engine.
 type snapshot struct {
-	gateway measure.Gateway
-	api     measure.API
-	refused []measure.AuthRefused
-	ready   bool
+	gateway   measure.Gateway
+	api       measure.API
+	refused   []measure.AuthRefused
+	sources   []measure.Source
+	limits    []measure.Limit
+	ready     bool
+	auditLost uint64
 }
 
 // collector turns snapshots into metrics. The tables in series.go say which.
@@ -74,7 +137,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, descs := range [][]*prometheus.Desc{
 		descsOf(topicSeries), descsOf(groupSeries), descsOf(engineSeries), descsOf(hubSeries),
 		histogramDescs(groupHistograms), histogramDescs(engineHistograms),
-		{closedDesc, errorsDesc, requestsDesc, refusedDesc, publishDesc, buildDesc},
+		{closedDesc, errorsDesc, requestsDesc, refusedDesc, staleDesc, reloadDesc, expiresDesc, limitDesc, boundDesc, limitedDesc, publishDesc, buildDesc},
 	} {
 		for _, d := range descs {
 			out <- d
@@ -94,6 +157,15 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	s := snapshot{ready: ready}
 	if cfg.AuthRefused != nil {
 		s.refused = cfg.AuthRefused()
+	}
+	if cfg.AuditLost != nil {
+		s.auditLost = cfg.AuditLost()
+	}
+	if cfg.Sources != nil {
+		s.sources = cfg.Sources()
+	}
+	if cfg.Limits != nil {
+		s.limits = cfg.Limits()
 	}
 	if cfg.Closed() {
 		collectHub(out, &s)
@@ -147,6 +219,21 @@ func collectHub(out chan<- prometheus.Metric, s *snapshot) {
 	}
 	for _, r := range s.refused {
 		out <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(r.Count), r.Transport, r.Reason)
+	}
+	for _, a := range s.sources {
+		out <- prometheus.MustNewConstMetric(staleDesc, prometheus.GaugeValue, oneIf(a.Stale), a.Setting)
+		out <- prometheus.MustNewConstMetric(reloadDesc, prometheus.CounterValue, float64(a.Failures), a.Setting)
+		if !a.Expires.IsZero() {
+			out <- prometheus.MustNewConstMetric(expiresDesc, prometheus.GaugeValue, float64(a.Expires.Unix()))
+		}
+	}
+	for _, l := range s.limits {
+		if l.Connections > 0 {
+			out <- prometheus.MustNewConstMetric(boundDesc, prometheus.GaugeValue, float64(l.Connections), l.Limit)
+		} else {
+			out <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, l.PerSecond, l.Limit, l.Pattern)
+		}
+		out <- prometheus.MustNewConstMetric(limitedDesc, prometheus.CounterValue, float64(l.Refused), l.Limit, l.Pattern)
 	}
 	for _, r := range s.api.Requests {
 		out <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(r.Count), r.Route, strconv.Itoa(r.Status))

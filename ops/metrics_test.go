@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -20,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"eventhub"
 	"eventhub/internal/measure"
 )
 
@@ -51,6 +53,7 @@ func TestEverySeries(t *testing.T) {
 		of("eventhub_dead_letters_open", "orders", "billing"):          14,
 		of("eventhub_dead_letters_redriven", "orders", "billing"):      15,
 		"eventhub_last_commit_timestamp_seconds":                       16.5,
+		"eventhub_key_index_left_offsets":                              59,
 		"eventhub_store_free_bytes":                                    18,
 		"eventhub_store_needed_bytes":                                  19,
 		`eventhub_publish_refused_total{code="overloaded"}`:            20,
@@ -68,32 +71,44 @@ func TestEverySeries(t *testing.T) {
 		"eventhub_filter_failed_total":                                 8,
 		"eventhub_filter_too_costly_total":                             5,
 		`eventhub_gaps_total{group="billing",topic="orders"}`:          2, `eventhub_gap_offsets_total{group="billing",topic="orders"}`: 17,
-		of("eventhub_retention_removed_events_total", "orders"):                    34,
-		of("eventhub_retention_removed_bytes_total", "orders"):                     35,
-		of("eventhub_topic_horizon", "orders"):                                     36,
-		"eventhub_store_full_seconds":                                              37,
-		"eventhub_retention_rounds_total":                                          38,
-		"eventhub_retention_clock_held_seconds":                                    39,
-		"eventhub_maintenance":                                                     1,
-		"eventhub_commit_waiting_seconds":                                          1.5,
-		"eventhub_queued_bytes":                                                    11,
-		"eventhub_cached_bytes":                                                    12,
-		"eventhub_store_size_bytes":                                                13,
-		"eventhub_ready":                                                           1,
-		"eventhub_connections":                                                     21,
-		"eventhub_connections_opened_total":                                        24,
-		`eventhub_connections_closed_total{code="none"}`:                           1,
-		`eventhub_connections_closed_total{code="1000"}`:                           2,
-		`eventhub_connections_closed_total{code="4000"}`:                           3,
-		"eventhub_connections_refused_total":                                       4,
-		"eventhub_received_bytes_total":                                            25,
-		"eventhub_sent_bytes_total":                                                26,
-		"eventhub_subscriptions":                                                   27,
-		`eventhub_errors_total{code="bad_json"}`:                                   5,
-		`eventhub_http_requests_total{route="POST /publish/{topic}",status="200"}`: 31,
-		`eventhub_http_requests_total{route="POST /publish/{topic}",status="400"}`: 32,
-		`eventhub_auth_refused_total{reason="bad_token",transport="http"}`:         33,
-		`eventhub_build_info{goversion="` + runtime.Version() + `",version="v9"}`:  1,
+		of("eventhub_retention_removed_events_total", "orders"):  34,
+		of("eventhub_retention_removed_bytes_total", "orders"):   35,
+		of("eventhub_compaction_removed_events_total", "orders"): 41, of("eventhub_compaction_removed_bytes_total", "orders"): 42,
+		of("eventhub_groups_ended_total", "orders"):                                   43,
+		of("eventhub_topic_horizon", "orders"):                                        36,
+		"eventhub_store_full_seconds":                                                 37,
+		"eventhub_retention_rounds_total":                                             38,
+		"eventhub_retention_clock_held_seconds":                                       39,
+		"eventhub_maintenance":                                                        1,
+		"eventhub_commit_waiting_seconds":                                             1.5,
+		"eventhub_queued_bytes":                                                       11,
+		"eventhub_cached_bytes":                                                       12,
+		"eventhub_store_size_bytes":                                                   13,
+		"eventhub_ready":                                                              1,
+		"eventhub_connections":                                                        21,
+		"eventhub_connections_opened_total":                                           24,
+		`eventhub_connections_closed_total{code="none"}`:                              1,
+		`eventhub_connections_closed_total{code="1000"}`:                              2,
+		`eventhub_connections_closed_total{code="4000"}`:                              3,
+		"eventhub_connections_refused_total":                                          4,
+		"eventhub_received_bytes_total":                                               25,
+		"eventhub_sent_bytes_total":                                                   26,
+		"eventhub_subscriptions":                                                      27,
+		`eventhub_errors_total{code="bad_json"}`:                                      5,
+		`eventhub_http_requests_total{route="POST /publish/{topic}",status="200"}`:    31,
+		`eventhub_http_requests_total{route="POST /publish/{topic}",status="400"}`:    32,
+		`eventhub_limit_events_per_second{limit="publish_topic",pattern="orders.**"}`: 12.5,
+		`eventhub_limit_connections{limit="connections_address"}`:                     78,
+		`eventhub_limit_refused_total{limit="connections_address",pattern=""}`:        79,
+		`eventhub_limit_refused_total{limit="publish_topic",pattern="orders.**"}`:     77,
+		"eventhub_audit_lost_total":                                                   35,
+		`eventhub_auth_refused_total{reason="bad_token",transport="http"}`:            33,
+		`eventhub_setting_reload_failures_total{setting="jwt_key_file"}`:              34,
+		`eventhub_setting_stale{setting="tls_cert_file"}`:                             0,
+		`eventhub_setting_reload_failures_total{setting="tls_cert_file"}`:             0,
+		`eventhub_tls_certificate_expires_timestamp_seconds`:                          1900000000,
+		`eventhub_setting_stale{setting="jwt_key_file"}`:                              1,
+		`eventhub_build_info{goversion="` + runtime.Version() + `",version="v9"}`:     1,
 	}
 	own := make(samples)
 	for key, v := range got {
@@ -267,6 +282,8 @@ func manyTopics(n int, by uint64) *rooms {
 func (f *rooms) grow(i int, by uint64) {
 	t, g := &f.engine.Topics[i], &f.engine.Groups[i]
 	t.Events, t.Bytes, t.Duplicates = t.Events+by, t.Bytes+10*by, t.Duplicates+2*by
+	t.Removed, t.RemovedBytes, t.GroupsEnded = t.Removed+by, t.RemovedBytes+3*by, t.GroupsEnded+6*by
+	t.Compacted, t.CompactedBytes = t.Compacted+4*by, t.CompactedBytes+5*by
 	g.Delivered, g.Redelivered, g.Acked, g.Nacked = g.Delivered+3*by, g.Redelivered+by, g.Acked+2*by, g.Nacked+by
 	g.Expired, g.DeadLettered = g.Expired+5*by, g.DeadLettered+7*by
 	g.Gaps, g.GapOffsets = g.Gaps+by, g.GapOffsets+4*by
@@ -317,9 +334,9 @@ func TestLabelsAreCapped(t *testing.T) {
 }
 
 // TestSeriesAreBounded: a monitor that scrapes a hub with its defaults gets fewer than
-// 6,500 series, however many topics and groups there are.
+// 7,000 series, however many topics and groups there are.
 func TestSeriesAreBounded(t *testing.T) {
-	if n := len(scrape(t, open(t, manyTopics(10_000, 1).config()))); n > 6500 {
+	if n := len(scrape(t, open(t, manyTopics(10_000, 1).config()))); n > 7000 {
 		t.Errorf("%d series of 10,000 topics", n)
 	}
 }
@@ -332,6 +349,11 @@ func wantSums(t *testing.T, got samples, e *measure.Engine) {
 		want["events_published_total"] += float64(topic.Events)
 		want["eventhub_published_bytes_total"] += float64(topic.Bytes)
 		want["eventhub_duplicates_total"] += float64(topic.Duplicates)
+		want["eventhub_retention_removed_events_total"] += float64(topic.Removed)
+		want["eventhub_retention_removed_bytes_total"] += float64(topic.RemovedBytes)
+		want["eventhub_compaction_removed_events_total"] += float64(topic.Compacted)
+		want["eventhub_compaction_removed_bytes_total"] += float64(topic.CompactedBytes)
+		want["eventhub_groups_ended_total"] += float64(topic.GroupsEnded)
 	}
 	for _, g := range e.Groups {
 		want["events_delivered_total"] += float64(g.Delivered)
@@ -381,4 +403,63 @@ func BenchmarkScrape(b *testing.B) {
 		bytes = w.Body.Len()
 	}
 	b.ReportMetric(float64(bytes), "bytes/scrape")
+}
+
+// TestMetricsOfSomeTopics: who may see some topics gets the series of these, and of the hub,
+// and not the row of all others; who may see none gets nothing.
+func TestMetricsOfSomeTopics(t *testing.T) {
+	f := filled()
+	f.engine.Topics = append(f.engine.Topics, measure.Topic{Topic: "billing"}, measure.Topic{Topic: "returns"})
+	cfg := f.config()
+	cfg.MaxLabels = 2 // so that there are others
+	var shows func(string) bool
+	var refused error
+	cfg.Authenticate = func(context.Context, string, bool) (Access, error) {
+		return Access{Shows: func() (func(string) bool, error) { return shows, refused }}, nil
+	}
+	h := open(t, cfg)
+	scrape := func() (status int, all string, topics []string) {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", nil))
+		for _, label := range regexp.MustCompile(`topic="([^"]*)"`).FindAllStringSubmatch(w.Body.String(), -1) {
+			if !slices.Contains(topics, label[1]) {
+				topics = append(topics, label[1])
+			}
+		}
+		return w.Code, w.Body.String(), topics
+	}
+	_, _, all := scrape()
+	const seen = "orders"
+	if len(all) != 3 || !slices.Contains(all, otherLabel) || !slices.Contains(all, seen) {
+		t.Fatalf("all metrics are of topics %v; %s, another one and others are wanted", all, seen)
+	}
+	shows = func(topic string) bool { return topic == seen || topic == otherLabel }
+	if status, text, topics := scrape(); status != http.StatusOK || !slices.Equal(topics, []string{seen}) || !strings.Contains(text, "eventhub_build_info") {
+		t.Errorf("%d, series of %v; want those of %s, and of the hub", status, topics, seen)
+	}
+	shows = func(string) bool { return false }
+	if status, text, topics := scrape(); status != http.StatusOK || len(topics) > 0 || !strings.Contains(text, "eventhub_build_info") {
+		t.Errorf("%d, series of %v; want those of the hub alone", status, topics)
+	}
+	refused = eventhub.Errorf(eventhub.CodeForbidden, "no rights")
+	if status, text, _ := scrape(); status != http.StatusForbidden || strings.Contains(text, "eventhub_build_info") {
+		t.Errorf("%d without a right to anything", status)
+	}
+}
+
+// TestOperatorsAlone: what concerns the hub itself is for those who operate it.
+func TestOperatorsAlone(t *testing.T) {
+	cfg := filled().config()
+	cfg.Level = new(slog.LevelVar)
+	cfg.Authenticate = func(context.Context, string, bool) (Access, error) {
+		return Access{Operates: func() error { return eventhub.Errorf(eventhub.CodeForbidden, "no rights") }}, nil
+	}
+	h := open(t, cfg)
+	for _, method := range []string{http.MethodGet, http.MethodPut} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(method, "http://localhost/log-level", strings.NewReader("debug")))
+		if w.Code != http.StatusForbidden || cfg.Level.Level() != slog.LevelInfo {
+			t.Errorf("%s: %d, level %s", method, w.Code, cfg.Level.Level())
+		}
+	}
 }

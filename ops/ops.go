@@ -3,7 +3,7 @@
 //
 //   - /metrics: what the rooms of the hub have measured, in Prometheus' words,
 //   - /livez, /readyz, /healthz: whether the hub lives and can take work,
-//   - /cursors, /lag, /inflight: small views of groups,
+//   - /cursors, /lag, /inflight: small views of groups, /latest-by-key of a topic,
 //   - /log-level: the level of the running hub's log,
 //   - /openapi.json, /asyncapi.json: the documents of package apidoc.
 //
@@ -32,14 +32,17 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/apidoc"
+	"eventhub/internal/caller"
 	"eventhub/internal/measure"
 	"eventhub/internal/origin"
 )
 
-// Bounds of the series, which together are fewer than 6,500.
+// Bounds of the series, which together are fewer than 7,000.
 const (
 	// DefaultMaxLabels is how many topics, and how many groups, have series of their
 	// own.
@@ -52,8 +55,6 @@ const (
 // Config says what to show and to whom. Its functions are called from many
 // goroutines at once.
 type Config struct {
-	// Inspector answers the views. Required.
-	Inspector admin.Inspector
 	// Engine, Gateway and API hand out what each has measured; every scrape calls
 	// each once. Where Engine fails, which is logged, its part of the scrape is
 	// missing. Required.
@@ -63,12 +64,18 @@ type Config struct {
 	// Authenticate is asked for every request but the probes, with the bearer
 	// token; given distinguishes an empty token from none. A nil error lets the request
 	// in; others are shown to the client. Required.
-	Authenticate func(ctx context.Context, token string, given bool) error
+	Authenticate func(ctx context.Context, token string, given bool) (Access, error)
 	// Refused, where not nil, is called for each request that Authenticate, or a header that
 	// has no token, keeps out: the address that it comes from, and why.
 	Refused func(remote string, err error)
 	// AuthRefused hands out how many peers were refused, at all doors; nil: nobody was.
 	AuthRefused func() []measure.AuthRefused
+	// AuditLost hands out how many entries of the audit system.audit did not get; nil: none.
+	AuditLost func() uint64
+	// Sources hands out how reading tokens, keys and certificates again went; nil: there are none.
+	Sources func() []measure.Source
+	// Limits hands out the limits of publishes; nil: there are none.
+	Limits func() []measure.Limit
 	// Open says that Authenticate lets in whoever comes. Requests over loopback
 	// then have to call the hub by a name that is its own; see origin.Policy.Named.
 	Open bool
@@ -95,6 +102,22 @@ type Config struct {
 	Logger        *slog.Logger // default: discard
 }
 
+// Access is what an authenticated request may see.
+type Access struct {
+	// Inspector answers the views; nil while the rooms of the hub are closed.
+	Inspector admin.Inspector
+	// History answers /latest-by-key; nil where Inspector is.
+	History admin.History
+	// Shows returns which topics metrics are shown of, nil for all, or why there are none at
+	// all; a nil Shows shows all.
+	Shows func() (topic func(name string) bool, err error)
+	// Operates returns why the request may not see or change what concerns the hub itself; a
+	// nil Operates, or nil, that it may.
+	Operates func() error
+	// LevelSet, where not nil, is called when the request has set the level of the log.
+	LevelSet func()
+}
+
 // Check is one condition of readiness.
 type Check struct {
 	// Name is shown to whoever asks: one word.
@@ -110,6 +133,8 @@ type Ops struct {
 	cfg     Config
 	origins *origin.Policy
 	metrics http.Handler
+	scrapes *prometheus.Registry
+	parts   chan struct{} // holds a token for each scrape of a part of the metrics
 
 	mu     sync.Mutex
 	failed map[string]bool // the last outcome of each check, to log changes
@@ -134,8 +159,8 @@ func New(cfg Config) (*Ops, error) {
 	if err := errors.Join(cfg.validate(), err); err != nil {
 		return nil, fmt.Errorf("ops: configuration: %w", err)
 	}
-	o := &Ops{cfg: cfg, origins: policy, failed: make(map[string]bool)}
-	if o.metrics, err = o.metricsHandler(); err != nil {
+	o := &Ops{cfg: cfg, origins: policy, failed: make(map[string]bool), parts: make(chan struct{}, maxScrapes)}
+	if o.scrapes, o.metrics, err = o.metricsHandler(); err != nil {
 		return nil, err
 	}
 	return o, nil
@@ -148,7 +173,6 @@ func (c *Config) validate() error {
 		name    string
 		missing bool
 	}{
-		{"Inspector", c.Inspector == nil},
 		{"Engine", c.Engine == nil},
 		{"Gateway", c.Gateway == nil},
 		{"API", c.API == nil},
@@ -177,22 +201,20 @@ func (c *Config) validate() error {
 // routes are what the listener answers, by method and path.
 func (o *Ops) routes() map[string]http.HandlerFunc {
 	routes := map[string]http.HandlerFunc{
-		"GET /livez":   o.livez,
-		"GET /readyz":  o.readyz,
-		"GET /healthz": o.readyz,
-		"GET /metrics": o.guard(func(w http.ResponseWriter, r *http.Request) error {
-			o.metrics.ServeHTTP(w, r)
-			return nil
-		}),
+		"GET /livez":         o.livez,
+		"GET /readyz":        o.readyz,
+		"GET /healthz":       o.readyz,
+		"GET /metrics":       o.guard(o.showMetrics),
 		"GET /cursors":       o.guard(o.opened(o.cursors)),
 		"GET /lag":           o.guard(o.opened(o.lag)),
 		"GET /inflight":      o.guard(o.opened(o.inFlight)),
+		"GET /latest-by-key": o.guard(o.opened(o.latestByKey)),
 		"GET /openapi.json":  o.guard(document(apidoc.OpenAPI)),
 		"GET /asyncapi.json": o.guard(document(apidoc.AsyncAPI)),
 	}
 	if o.cfg.Level != nil {
-		routes["GET /log-level"] = o.guard(o.showLevel)
-		routes["PUT /log-level"] = o.guard(o.setLevel)
+		routes["GET /log-level"] = o.guard(operator(o.showLevel))
+		routes["PUT /log-level"] = o.guard(operator(o.setLevel))
 	}
 	return routes
 }
@@ -210,16 +232,16 @@ func (o *Ops) Register(mux *http.ServeMux) {
 
 // handler serves a request that was let in. What it returns as an error is
 // answered as a problem; otherwise it has answered.
-type handler func(w http.ResponseWriter, r *http.Request) error
+type handler func(w http.ResponseWriter, r *http.Request, access Access) error
 
 // guard lets requests in and answers errors. No answer, except the
 // documents, is to be kept by caches: it has changed a moment later.
 func (o *Ops) guard(serve handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
-		err := o.admit(r)
+		access, err := o.admit(r)
 		if err == nil {
-			err = serve(w, r)
+			err = serve(w, r, access)
 		}
 		if err == nil {
 			return
@@ -234,29 +256,41 @@ func (o *Ops) guard(serve handler) http.HandlerFunc {
 
 // opened refuses what needs rooms that are closed.
 func (o *Ops) opened(serve handler) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		if o.cfg.Closed() {
+	return func(w http.ResponseWriter, r *http.Request, access Access) error {
+		if o.cfg.Closed() || access.Inspector == nil {
 			return eventhub.Errorf(eventhub.CodeOverloaded, "the hub's store is not open; ask again when /readyz is ok")
 		}
-		return serve(w, r)
+		return serve(w, r, access)
 	}
 }
 
-func (o *Ops) admit(r *http.Request) error {
+// operator refuses what concerns the hub itself to those who have not the right.
+func operator(serve handler) handler {
+	return func(w http.ResponseWriter, r *http.Request, access Access) error {
+		if access.Operates != nil {
+			if err := access.Operates(); err != nil {
+				return err
+			}
+		}
+		return serve(w, r, access)
+	}
+}
+
+func (o *Ops) admit(r *http.Request) (access Access, err error) {
 	if !o.origins.Allowed(r) {
-		return eventhub.Errorf(eventhub.CodeForbidden, "%s", origin.NotAllowed(r))
+		return access, eventhub.Errorf(eventhub.CodeForbidden, "%s", origin.NotAllowed(r))
 	}
 	if o.cfg.Open && !o.origins.Named(r) {
-		return eventhub.Errorf(eventhub.CodeForbidden, origin.NotNamed, r.Host)
+		return access, eventhub.Errorf(eventhub.CodeForbidden, origin.NotNamed, r.Host)
 	}
 	token, given, err := bearer(r)
 	if err == nil {
-		err = o.cfg.Authenticate(r.Context(), token, given)
+		access, err = o.cfg.Authenticate(caller.With(r.Context(), r.RemoteAddr), token, given)
 	}
 	if err != nil && o.cfg.Refused != nil {
 		o.cfg.Refused(r.RemoteAddr, err)
 	}
-	return err
+	return access, err
 }
 
 // bearer returns the token of the Authorization header (RFC 6750).

@@ -125,7 +125,7 @@ func TestOnlyKnownMethods(t *testing.T) {
 func TestConfigIsChecked(t *testing.T) {
 	check := Check{Name: "store", Check: func(context.Context) error { return nil }}
 	_, err := New(Config{Origins: []string{"app.example"}, MaxLabels: -1, MaxHistograms: -2, Ready: []Check{check, check, {Name: "empty"}}})
-	for _, part := range []string{"Inspector", "Engine", "Gateway", "API", "Authenticate", "app.example", "MaxLabels is -1", "MaxHistograms is -2", `Ready[1] "store"`, `Ready[2] "empty"`} {
+	for _, part := range []string{"Engine", "Gateway", "API", "Authenticate", "app.example", "MaxLabels is -1", "MaxHistograms is -2", `Ready[1] "store"`, `Ready[2] "empty"`} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("New = %v; it does not speak of %s", err, part)
 		}

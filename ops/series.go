@@ -40,6 +40,12 @@ var topicSeries = []series[measure.Topic]{
 		func(t *measure.Topic) uint64 { return t.Removed }),
 	counter("eventhub_retention_removed_bytes_total", "Bytes of the records of these events.", topicLabels,
 		func(t *measure.Topic) uint64 { return t.RemovedBytes }),
+	counter("eventhub_compaction_removed_events_total", "Events removed by compaction: a newer one of their key was there, or they had ended it.", topicLabels,
+		func(t *measure.Topic) uint64 { return t.Compacted }),
+	counter("eventhub_compaction_removed_bytes_total", "Bytes of the records that compaction has removed.", topicLabels,
+		func(t *measure.Topic) uint64 { return t.CompactedBytes }),
+	counter("eventhub_groups_ended_total", "Groups that have ended because nobody had used them for as long as the settings of their topic allow.", topicLabels,
+		func(t *measure.Topic) uint64 { return t.GroupsEnded }),
 	gauge("eventhub_topic_horizon", "The first offset that the topic keeps; 0 of _other.", topicLabels,
 		func(t *measure.Topic) float64 { return float64(t.Horizon) }),
 }
@@ -57,7 +63,7 @@ var groupSeries = []series[groupRow]{
 		func(g *groupRow) uint64 { return g.Expired }),
 	counter("eventhub_events_dead_lettered_total", "Events that became dead letters.", groupLabels,
 		func(g *groupRow) uint64 { return g.DeadLettered }),
-	counter("eventhub_gaps_total", "Times that the group came to events which were removed before it was done with them.", groupLabels,
+	counter("eventhub_gaps_total", "Times that the group came to events which were removed before it was done with them, by retention, by hand, or by a compaction that had gone past it.", groupLabels,
 		func(g *groupRow) uint64 { return g.Gaps }),
 	counter("eventhub_gap_offsets_total", "Offsets that were removed before the group was done with them; not all of them need have had events for it.", groupLabels,
 		func(g *groupRow) uint64 { return g.GapOffsets }),
@@ -132,6 +138,8 @@ var engineSeries = []series[measure.Engine]{
 		func(e *measure.Engine) uint64 { return e.RetentionRounds }),
 	gauge("eventhub_retention_clock_held_seconds", "By how much the wall clock is ahead of the time that retention by age goes by; 0 as a rule.", nil,
 		func(e *measure.Engine) float64 { return e.AgesHeld.Seconds() }),
+	gauge("eventhub_key_index_left_offsets", "Offsets that the indexes by key have before them that are being built; 0 as a rule.", nil,
+		func(e *measure.Engine) float64 { return float64(e.Indexing) }),
 	gauge("eventhub_maintenance", "1 while the hub removes by itself what settings do not keep, 0 with --maintenance=off.", nil,
 		func(e *measure.Engine) float64 { return oneIf(!e.NoMaintenance) }),
 	gauge("eventhub_store_size_bytes", "Size of the store: on disk, or in memory where it keeps nothing else.", nil,
@@ -158,9 +166,14 @@ var hubSeries = []series[snapshot]{
 		func(s *snapshot) uint64 { return s.gateway.BytesReceived }),
 	counter("eventhub_sent_bytes_total", "Bytes sent over WebSocket.", nil,
 		func(s *snapshot) uint64 { return s.gateway.BytesSent }),
+	counter("eventhub_audit_lost_total", "Entries of the audit that the log has and system.audit does not, because it could not be written.", nil,
+		func(s *snapshot) uint64 { return s.auditLost }),
 	gauge("eventhub_subscriptions", "Subscriptions open over WebSocket.", nil,
 		func(s *snapshot) float64 { return float64(s.gateway.Subscriptions) }),
 }
+
+// patternLabel is that of the topics which a setting is for, "" for one that is of none.
+const patternLabel = "pattern"
 
 // Metrics whose labels are counted themselves.
 var (
@@ -170,6 +183,12 @@ var (
 	requestsDesc = desc("eventhub_http_requests_total", "Requests that the HTTP API answered, by route and status.", []string{"route", "status"})
 	publishDesc  = desc("eventhub_publish_refused_total", "Publications, imports and requeues that the engine refused, by error code.", []string{"code"})
 	refusedDesc  = desc("eventhub_auth_refused_total", "Requests, and frames of WebSockets, that were refused for want of a right token, by error code.", []string{"transport", "reason"})
+	staleDesc    = desc("eventhub_setting_stale", "1 while what a setting names can not be read again, and what it had before counts; else 0.", []string{"setting"})
+	reloadDesc   = desc("eventhub_setting_reload_failures_total", "How often what a setting names could not be read again.", []string{"setting"})
+	expiresDesc  = desc("eventhub_tls_certificate_expires_timestamp_seconds", "When the certificate of the listeners is not valid any more, in seconds since 1970.", nil)
+	limitDesc    = desc("eventhub_limit_events_per_second", "Limits of publishes, in events a second: of each connection, each principal, and each topic that an entry of the file of limits matches.", []string{"limit", patternLabel})
+	boundDesc    = desc("eventhub_limit_connections", "Limits of WebSocket connections and event streams: of all together, of one address and of one principal.", []string{"limit"})
+	limitedDesc  = desc("eventhub_limit_refused_total", "Publications, WebSocket connections and event streams that a limit refused.", []string{"limit", patternLabel})
 	buildDesc    = desc("eventhub_build_info", "Always 1; the labels say what runs.", []string{"version", "goversion"})
 )
 

@@ -35,7 +35,7 @@ func viewCursor(g *admin.GroupInfo) cursorView {
 // cursors answers GET /cursors?topic[&after][&limit]: the cursors of the groups
 // of a topic, ordered by group. next, where it is there, is the after of the next
 // page. A topic that does not exist has none.
-func (o *Ops) cursors(w http.ResponseWriter, r *http.Request) error {
+func (o *Ops) cursors(w http.ResponseWriter, r *http.Request, access Access) error {
 	q, err := question(r, "topic", "after", "limit")
 	if err != nil {
 		return err
@@ -52,7 +52,7 @@ func (o *Ops) cursors(w http.ResponseWriter, r *http.Request) error {
 	if after := q.Get("after"); after != "" {
 		ask.AfterTopic, ask.AfterGroup = topic, after
 	}
-	groups, err := o.groups(r, ask)
+	groups, err := groups(r, access, ask)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func tail(id string) *string {
 // exist as well, as the seeds' dashboard does. Without topic or without group it
 // lists those that fit, ordered by topic and group, that come after after_topic and
 // after_group on; next, where it is there, has these of the next page.
-func (o *Ops) lag(w http.ResponseWriter, r *http.Request) error {
+func (o *Ops) lag(w http.ResponseWriter, r *http.Request, access Access) error {
 	q, err := question(r, "topic", "group", "after_topic", "after_group", "limit")
 	if err != nil {
 		return err
@@ -126,9 +126,9 @@ func (o *Ops) lag(w http.ResponseWriter, r *http.Request) error {
 		AfterTopic: q.Get("after_topic"), AfterGroup: q.Get("after_group"), Limit: limit,
 	}
 	if ask.Topic != "" && ask.Group != "" {
-		return o.lagOfOne(w, r, ask.Topic, ask.Group)
+		return lagOfOne(w, r, access, ask.Topic, ask.Group)
 	}
-	groups, err := o.groups(r, ask)
+	groups, err := groups(r, access, ask)
 	if err != nil {
 		return err
 	}
@@ -150,11 +150,11 @@ func (o *Ops) lag(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, answer)
 }
 
-func (o *Ops) lagOfOne(w http.ResponseWriter, r *http.Request, topic, group string) error {
+func lagOfOne(w http.ResponseWriter, r *http.Request, access Access, topic, group string) error {
 	if err := validNames(topic, group); err != nil {
 		return err
 	}
-	g, err := o.cfg.Inspector.Group(r.Context(), topic, group)
+	g, err := access.Inspector.Group(r.Context(), topic, group)
 	if err == nil {
 		return writeJSON(w, http.StatusOK, viewLag(&g))
 	}
@@ -162,7 +162,7 @@ func (o *Ops) lagOfOne(w http.ResponseWriter, r *http.Request, topic, group stri
 		return err
 	}
 	v := lagView{Topic: topic, Group: group}
-	t, err := o.cfg.Inspector.Topic(r.Context(), topic)
+	t, err := access.Inspector.Topic(r.Context(), topic)
 	if err != nil && eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
 		return err
 	}
@@ -174,7 +174,7 @@ func (o *Ops) lagOfOne(w http.ResponseWriter, r *http.Request, topic, group stri
 // group are leased, how many wait to be delivered again and how many are held
 // until an earlier one of their key is done, and the events themselves, lowest offset
 // first, at most limit (1 to 1000, default 100).
-func (o *Ops) inFlight(w http.ResponseWriter, r *http.Request) error {
+func (o *Ops) inFlight(w http.ResponseWriter, r *http.Request, access Access) error {
 	q, err := question(r, "topic", "group", "limit")
 	if err != nil {
 		return err
@@ -190,11 +190,11 @@ func (o *Ops) inFlight(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	g, err := o.cfg.Inspector.Group(r.Context(), topic, group)
+	g, err := access.Inspector.Group(r.Context(), topic, group)
 	if err != nil {
 		return err
 	}
-	events, err := o.cfg.Inspector.InFlight(r.Context(), topic, group, limit)
+	events, err := access.Inspector.InFlight(r.Context(), topic, group, limit)
 	if err != nil {
 		return err
 	}
@@ -211,11 +211,36 @@ func (o *Ops) inFlight(w http.ResponseWriter, r *http.Request) error {
 	}{topic, group, g.InFlight, g.Waiting, g.Held, events})
 }
 
-func (o *Ops) groups(r *http.Request, q admin.GroupQuery) ([]admin.GroupInfo, error) {
+// latestByKey answers GET /latest-by-key?topic&key with the newest event of a key as it is
+// stored, and with null, as the seeds' dashboard does, where there is none: no such topic, no
+// such key, or one whose newest event has the payload null.
+func (o *Ops) latestByKey(w http.ResponseWriter, r *http.Request, access Access) error {
+	q, err := question(r, "topic", "key")
+	if err != nil {
+		return err
+	}
+	topic, key := q.Get("topic"), q.Get("key")
+	if topic == "" || key == "" {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "topic and key required")
+	}
+	page, err := access.History.State(r.Context(), admin.StateQuery{Topic: topic, Keys: []string{key}, Limit: 1})
+	if err != nil && eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
+		return err
+	}
+	body := []byte("null")
+	if len(page.Events) > 0 {
+		body = page.Events[0].Record.AppendJSON(nil, page.Events[0].Offset)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(body, '\n')) // an error means that the client is gone
+	return nil
+}
+
+func groups(r *http.Request, access Access, q admin.GroupQuery) ([]admin.GroupInfo, error) {
 	if err := validNames(q.Topic, q.Group); err != nil {
 		return nil, err
 	}
-	return o.cfg.Inspector.Groups(r.Context(), q)
+	return access.Inspector.Groups(r.Context(), q)
 }
 
 // validNames refuses names that no topic or group can have. Empty ones were not
@@ -236,7 +261,7 @@ func validNames(topic, group string) error {
 func question(r *http.Request, known ...string) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, eventhub.Wrap(eventhub.CodeBadRequest, err, "the query %q can not be read", r.URL.RawQuery)
+		return nil, eventhub.Wrap(eventhub.CodeBadRequest, err, "the query can not be read: %v", err)
 	}
 	for name, values := range q {
 		if !slices.Contains(known, name) {

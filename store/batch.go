@@ -9,6 +9,9 @@ type Batch struct {
 	// Horizon is the first offset that the topic of the last read keeps, as of that read; 0
 	// where there is no such topic.
 	Horizon uint64
+	// Compacted and Tombstones are the marks of the topic (TopicChange), as of the last read: what
+	// compaction removed before it is at or below them. 0 where there are none.
+	Compacted, Tombstones uint64
 
 	arena []byte
 }
@@ -20,7 +23,7 @@ const arenaChunk = 64 << 10
 // no longer valid.
 func (b *Batch) Reset() {
 	b.Items = b.Items[:0]
-	b.Horizon = 0
+	b.Horizon, b.Compacted, b.Tombstones = 0, 0, 0
 	b.arena = b.arena[:0]
 }
 

@@ -71,7 +71,16 @@ func appendPublishOpts(dst []byte, e *eventhub.Event) []byte {
 	dst = appendTexts(dst, "tags", e.Tags)
 	dst = appendTexts(dst, "caused_by", e.CausedBy)
 	dst = appendNumber(dst, "delay_ms", wholeMillis(e.Delay))
-	return appendNumber(dst, "deliver_at", eventhub.Millis(e.DeliverAt))
+	dst = appendNumber(dst, "deliver_at", eventhub.Millis(e.DeliverAt))
+	return appendExpect(dst, e.Expect)
+}
+
+func appendExpect(dst []byte, x eventhub.Expect) []byte {
+	if x.IsZero() {
+		return dst
+	}
+	dst = appendName(append(appendName(dst, "expect"), '{'), x.String())
+	return append(strconv.AppendUint(dst, x.Offset, 10), '}')
 }
 
 func appendHeaders(dst []byte, headers map[string]string) []byte {
@@ -109,6 +118,7 @@ func AppendSubscribe(dst []byte, corr uint64, o *SubscribeOptions, batch bool) [
 		}
 		dst = appendPlaces(dst, o.Places)
 		dst = appendText(dst, "known", o.Known)
+		dst = appendText(dst, "snapshot", o.Snapshot)
 		return append(dst, "}}"...)
 	}
 	dst = appendNumber(dst, "ack_timeout_ms", o.AckTimeout.Milliseconds())
@@ -160,6 +170,8 @@ func appendStart(dst []byte, s *eventhub.Start) []byte {
 	switch s.Kind {
 	case eventhub.StartEarliest:
 		return appendText(dst, "from", "earliest")
+	case eventhub.StartSnapshot:
+		return appendText(dst, "from", "snapshot")
 	case eventhub.StartTime:
 		dst = appendName(appendText(dst, "from", "ts"), "ts")
 		return strconv.AppendInt(dst, s.TS, 10)

@@ -49,7 +49,7 @@ func TestShortWay(t *testing.T) {
 		var f HubFrame
 		frame := bytes.Clone(c.sent)
 		took := d.plainEvent(frame, &f) || d.plainOK(frame, &f) || d.plainEvents(frame, &f)
-		rare := strings.Contains(c.title, "AUTH") || strings.Contains(c.title, "SUBSCRIBE") || strings.HasPrefix(c.title, "ERR") || strings.Contains(c.title, "escapes")
+		rare := strings.Contains(c.title, "AUTH") || strings.Contains(c.title, "SUBSCRIBE") || strings.HasPrefix(c.title, "ERR") || strings.HasPrefix(c.title, "STATE") || strings.Contains(c.title, "escapes")
 		if took == rare {
 			t.Errorf("%s: on the short way: %v", c.title, took)
 		}
@@ -90,6 +90,7 @@ func hubMeaning(t testing.TB, f *HubFrame) []string {
 		m.addIf(f.StaleAt != nil, "stale_at", f.StaleAt)
 		m.addIf(f.Known != "", "known", f.Known)
 		m.gaps(f.Gaps)
+		m.ended(f.Ended)
 		if i := f.Info; i != (AuthInfo{}) {
 			m.add("hub", i.Hub)
 			m.add("version", i.Version)
@@ -108,10 +109,23 @@ func hubMeaning(t testing.TB, f *HubFrame) []string {
 		if f.Err.Index != nil {
 			m.add("index", *f.Err.Index)
 		}
+		if f.Err.Present != nil {
+			m.add("present", *f.Err.Present)
+		}
 		m.addIf(f.Err.RetryAfter > 0, "retry_after_ms", f.Err.RetryAfter.Milliseconds())
 	case OpEvent:
 		m.subscription(f)
 		m.delivery("", f, &f.Delivery)
+	case OpState:
+		m.subscription(f)
+		s := f.Delivery.State
+		m.addIf(s.Complete, "offset", s.Offset)
+		m.addIf(s.Complete, "count", s.Count)
+		m.addIf(s.Complete, "snapshot", s.Snapshot)
+		m.addIf(s.Horizon != 0, "horizon", s.Horizon)
+		if !s.IsMark() || f.Delivery.Record != nil || f.Delivery.Topic != string(f.Topic) {
+			t.Errorf("a STATE is %+v", f.Delivery)
+		}
 	case OpEvents:
 		m.subscription(f)
 		for i := range f.Deliveries {
@@ -150,9 +164,15 @@ func (m *meaningLines) delivery(at string, f *HubFrame, d *eventhub.Delivery) {
 		m.addIf(d.Sought, at+"ctx.sought", true)
 		m.addIf(d.Redriven != 0, at+"ctx.redriven", d.Redriven)
 	}
+	if d.State != nil {
+		m.add(at+"ctx.state", true)
+		m.addIf(d.State.Snapshot != "", at+"ctx.snapshot", d.State.Snapshot)
+	}
 	if d.Gap != nil {
 		m.add(at+"ctx.gap.after", d.Gap.After)
 		m.add(at+"ctx.gap.first", d.Gap.First)
+		m.addIf(d.Gap.Compacted != 0, at+"ctx.gap.compacted", d.Gap.Compacted)
+		m.addIf(d.Gap.Tombstones != 0, at+"ctx.gap.tombstones", d.Gap.Tombstones)
 		if d.Gap.Topic != d.Topic {
 			m.t.Errorf("the gap of an event of %s is %+v", d.Topic, d.Gap)
 		}
@@ -226,6 +246,14 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 	if got := string(f3.Delivery.Record); got != "{"+record {
 		t.Errorf("the record is %s", got)
 	}
+	f3 = good(`{"ctx":{"snapshot":"s-1","gap":{"after":1,"first":3},"state":true},"op":"EVENT","topic":"t","event":{"offset":9,` + record + `}`)
+	if s := f3.Delivery.State; s == nil || *s != (eventhub.StatePart{Snapshot: "s-1"}) || f3.Delivery.Gap.First != 3 {
+		t.Errorf("%+v", f3.Delivery)
+	}
+	f3 = good(`{"count":0,"snapshot":"c-1","new":1,"offset":7,"topic":"t","op":"STATE"}`)
+	if s := f3.Delivery.State; *s != (eventhub.StatePart{Snapshot: "c-1", Complete: true, Offset: 7}) || f3.Delivery.Topic != "t" {
+		t.Errorf("%+v", f3.Delivery)
+	}
 	// A payload may look like the end of a frame.
 	tricky := eventhub.Delivery{Topic: "t", Offset: 1, Attempt: 1, MaxAttempts: 5, AckTimeout: time.Second,
 		Record: eventhub.Record(`{"ts":1723140000000,"id":"e","topic":"t","payload":{"a":1,"ctx":{"attempt":1,"max_attempts":5,"ack_deadline_ms":0}}}`)}
@@ -261,6 +289,7 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 		`{"op":"OK","ids":["a"],"offsets":[null]}`, `{"op":"OK","ids":["a"],"offsets":[1],"duplicates":[null]}`,
 		`{"op":"OK","ids":["a"],"offsets":[1],"deliver_at":[1,2]}`, `{"op":"OK","ids":[1],"offsets":[1]}`, `{"op":"OK","ids":1,"offsets":[1]}`, `{"op":"OK","ids":["a"`,
 		`{"op":"OK","known":7}`, `{"op":"OK","gaps":{}}`, `{"op":"OK","gaps":[1]}`, `{"op":"OK","gaps":[{"topic":1}]}`, `{"op":"OK","gaps":[{"topic":"t","after":-1}]}`, `{"op":"OK","gaps":[{"first":"1"}]}`,
+		`{"op":"OK","ended":{}}`, `{"op":"OK","ended":[1]}`, `{"op":"OK","ended":[{"topic":1}]}`, `{"op":"OK","ended":[{"cursor":-1}]}`, `{"op":"OK","ended":[{"ts":"1"}]}`,
 		`{"op":"OK","stale":true,"stale_at":[1000]}`, `{"op":"OK","id":"a","deliver_at":"soon"}`,
 		`{"op":"EVENTS","topic":"t"}`, `{"op":"EVENTS","topic":"t","events":{}}`, `{"op":"EVENTS","topic":"t","events":[3]}`, `{"op":"EVENTS","topic":"t","events":[{}]}`,
 		`{"op":"EVENTS","topic":"t","group":"g","events":[{"event":{"offset":9,"ts":1723140000000,"id":"e","topic":"t","payload":1}}]}`,
@@ -268,6 +297,7 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 		``, `[]`, `{"op":"OK"`, `{"op":"OK"}}`, `{"op":"WHAT"}`, `{"corr":"1"}`, `{"op":"OK","corr":1}`, `{"op":"OK","op":"OK"}`,
 		`{"op":"OK","id":"a","offset":-1}`, `{"op":"OK","offset":"1"}`, `{"op":"OK","limits":3}`, `{"op":"ERR","code":1}`,
 		`{"op":"ERR","code":"x","topic":1}`, `{"op":"ERR","code":"x","group":[]}`, `{"op":"ERR","code":"x","index":"1"}`, `{"op":"ERR","code":"x","index":-1}`, `{"op":"ERR","code":"x","index":1.5}`, `{"op":"ERR","code":"x","index":10000}`,
+		`{"op":"ERR","code":"conflict","present":"1"}`, `{"op":"ERR","code":"conflict","present":-1}`,
 		`{"op":"OK","protocol":"1"}`, `{"op":"OK","protocol":-1}`,
 		`{"op":"EVENT","topic":"t","event":{"offset":1,"id":"e"}}`, `{"op":"EVENT","topic":"t","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t"}`,
 		`{"op":"EVENT","topic":"t","event":3}`, `{"op":"EVENT","topic":"t","group":3,"event":{},"ctx":{}}`,
@@ -282,6 +312,9 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 		`{"op":"EVENT","topic":"t","group":"g","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":{"attempt":1,"gap":[]}}`,
 		`{"op":"EVENT","topic":"t","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":{"gap":{"after":1,"first":-2}}}`,
 		`{"op":"EVENT","topic":"t","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":[]}`,
+		`{"op":"EVENT","topic":"t","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":{"state":1}}`,
+		`{"op":"EVENT","topic":"t","event":{"offset":1,"ts":1723140000000,"id":"e","topic":"t","payload":1},"ctx":{"snapshot":1}}`,
+		`{"op":"STATE"}`, `{"op":"STATE","topic":"t"}`, `{"op":"STATE","topic":"t","count":-1}`, `{"op":"STATE","topic":"t","count":1,"offset":"7"}`, `{"op":"STATE","topic":"t","horizon":-1}`,
 	} {
 		if err := d.Decode([]byte(frame), &f); err == nil {
 			t.Errorf("%s passes as %+v", frame, f)
@@ -292,9 +325,24 @@ func TestHubFramesInOtherLayouts(t *testing.T) {
 func (m *meaningLines) gaps(gaps []eventhub.Gap) {
 	var list []any
 	for _, g := range gaps {
-		list = append(list, map[string]any{"topic": g.Topic, "after": g.After, "first": g.First})
+		said := map[string]any{"topic": g.Topic, "after": g.After, "first": g.First}
+		if g.Compacted != 0 {
+			said["compacted"] = g.Compacted
+		}
+		if g.Tombstones != 0 {
+			said["tombstones"] = g.Tombstones
+		}
+		list = append(list, said)
 	}
 	m.addIf(list != nil, "gaps", list)
+}
+
+func (m *meaningLines) ended(ended []eventhub.EndedGroup) {
+	var list []any
+	for _, e := range ended {
+		list = append(list, map[string]any{"topic": e.Topic, "ts": e.TS, "cursor": e.Cursor})
+	}
+	m.addIf(list != nil, "ended", list)
 }
 
 // FuzzDecodeHubFrame: no frame panics, and where both ways read one they agree.
@@ -476,6 +524,10 @@ func drawEvent(t *rapid.T) eventhub.Event {
 	if draw("tags") {
 		e.Tags = rapid.SliceOfN(text, 1, 4).Draw(t, "tags")
 	}
+	if draw("expect") {
+		e.Expect.Kind = rapid.SampledFrom([]eventhub.ExpectKind{eventhub.ExpectKeyOffset, eventhub.ExpectTopicOffset}).Draw(t, "kind")
+		e.Expect.Offset = rapid.Uint64Range(0, eventhub.MaxOffset).Draw(t, "expected")
+	}
 	if draw("caused_by") {
 		e.CausedBy = []string{"a", "b:c"}
 	}
@@ -485,6 +537,12 @@ func drawEvent(t *rapid.T) eventhub.Event {
 func drawSubscribe(t *rapid.T) SubscribeOptions {
 	o := SubscribeOptions{GroupOptions: eventhub.GroupOptions{Topic: "t", Group: "g", AutoAck: rapid.Bool().Draw(t, "auto")}}
 	o.Start.Kind = eventhub.StartKind(rapid.IntRange(0, 4).Draw(t, "start"))
+	if rapid.IntRange(0, 9).Draw(t, "the state") == 0 {
+		o.Group, o.Start.Kind = "", eventhub.StartSnapshot
+		o.Places = []eventhub.Place{{Topic: "t", Offset: 7, TS: 8}}
+		o.Snapshot = rapid.SampledFrom([]string{"", "s-1-2-3-4"}).Draw(t, "snapshot")
+		return o
+	}
 	switch o.Start.Kind {
 	case eventhub.StartTime:
 		o.Start.TS = rapid.Int64Range(0, 1<<50).Draw(t, "ts")

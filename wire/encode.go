@@ -17,13 +17,24 @@ func AppendOK(dst []byte, corr string, hasCorr bool) []byte {
 	return append(openOK(dst, corr, hasCorr), '}')
 }
 
-// AppendSubscribeOK appends the OK of a SUBSCRIBE; for a live tail it says which topics it
-// knows, and of its gaps.
-func AppendSubscribeOK(dst []byte, corr string, hasCorr bool, known string, gaps []eventhub.Gap) []byte {
+// Subscribed is what the OK of a SUBSCRIBE says: for a live tail which topics it knows, and of
+// its gaps; for a group where it had ended, and is made again.
+type Subscribed struct {
+	Known string
+	Gaps  []eventhub.Gap
+	Ended []eventhub.EndedGroup // the first MaxEnded of them are said
+}
+
+// MaxEnded bounds the topics of which an answer says that a group had ended there.
+const MaxEnded = 100
+
+// AppendSubscribeOK appends the OK of a SUBSCRIBE.
+func AppendSubscribeOK(dst []byte, corr string, hasCorr bool, s *Subscribed) []byte {
 	dst = openOK(dst, corr, hasCorr)
-	if known != "" {
-		dst = strictjson.AppendString(append(dst, `,"known":`...), known)
+	if s.Known != "" {
+		dst = strictjson.AppendString(append(dst, `,"known":`...), s.Known)
 	}
+	gaps := s.Gaps
 	for i := range gaps {
 		if i == 0 {
 			dst = append(dst, `,"gaps":[`...)
@@ -36,12 +47,28 @@ func AppendSubscribeOK(dst []byte, corr string, hasCorr bool, known string, gaps
 		dst = append(dst, `,"after":`...)
 		dst = strconv.AppendUint(dst, g.After, 10)
 		dst = append(dst, `,"first":`...)
-		dst = append(strconv.AppendUint(dst, g.First, 10), '}')
+		dst = append(appendGapEnd(dst, g), '}')
 	}
 	if len(gaps) > 0 {
 		dst = append(dst, ']')
 	}
-	return append(dst, '}')
+	return append(AppendEnded(dst, s.Ended), '}')
+}
+
+// AppendEnded appends the member of an answer that says where a group had ended, if it had.
+func AppendEnded(dst []byte, ended []eventhub.EndedGroup) []byte {
+	if len(ended) == 0 {
+		return dst
+	}
+	dst = append(dst, `,"ended":[`...)
+	for i := range ended[:min(len(ended), MaxEnded)] {
+		e := &ended[i]
+		dst = strictjson.AppendString(append(comma(dst, i), `{"topic":`...), e.Topic)
+		dst = strconv.AppendInt(append(dst, `,"ts":`...), e.TS, 10)
+		dst = strconv.AppendUint(append(dst, `,"cursor":`...), e.Cursor, 10)
+		dst = append(dst, '}')
+	}
+	return append(dst, ']')
 }
 
 // AppendAuthOK appends the OK of an AUTH.
@@ -193,6 +220,9 @@ func openError(dst []byte, corr string, hasCorr bool, err *eventhub.Error) []byt
 	}
 	if err.Index != nil {
 		dst = strconv.AppendInt(append(dst, `,"index":`...), int64(*err.Index), 10)
+	}
+	if err.Present != nil {
+		dst = strconv.AppendUint(append(dst, `,"present":`...), *err.Present, 10)
 	}
 	dst = appendCorr(dst, corr, hasCorr)
 	if err.RetryAfter > 0 {

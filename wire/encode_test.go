@@ -96,9 +96,22 @@ func TestEventFrameSize(t *testing.T) {
 			Redriven: rapid.IntRange(0, 2).Draw(t, "redriven") * rapid.IntRange(1, 1<<30).Draw(t, "times"),
 		}
 		if rapid.Bool().Draw(t, "gapped") {
-			d.Gap = &eventhub.Gap{After: rapid.Uint64Range(0, eventhub.MaxOffset).Draw(t, "after"), First: rapid.Uint64().Draw(t, "first")}
+			d.Gap = &eventhub.Gap{After: rapid.Uint64Range(0, eventhub.MaxOffset).Draw(t, "after"), First: rapid.Uint64().Draw(t, "first"),
+				Compacted: rapid.Uint64Range(0, 3).Draw(t, "compacted") * 11, Tombstones: rapid.Uint64Range(0, 2).Draw(t, "tombstones") * 7}
+		}
+		if group == "" {
+			d.State = rapid.SampledFrom([]*eventhub.StatePart{nil, {}, {Snapshot: strings.Repeat("z", eventhub.MaxSnapshotBytes)}}).Draw(t, "state")
 		}
 		f := NewEventFrame(topic, group)
+		if mark := rapid.SampledFrom([]*eventhub.StatePart{nil, {Horizon: d.Offset}, {Complete: true, Offset: d.Offset, Count: d.Attempt, Snapshot: "c-1"}}).Draw(t, "mark"); group == "" && mark != nil {
+			m := eventhub.Delivery{Topic: topic, State: mark}
+			if got := f.Append(nil, &m); f.Size(&m) != len(got) {
+				t.Fatalf("Size is %d, the frame has %d bytes: %s", f.Size(&m), len(got), got)
+			}
+			if n, size := f.Fit([]eventhub.Delivery{d, m, d}, 1<<20); n != 1 || size != len(f.AppendAll(nil, []eventhub.Delivery{d})) {
+				t.Fatalf("%d deliveries of %d bytes are before a mark", n, size)
+			}
+		}
 		frame := f.Append(nil, &d)
 		if f.Size(&d) != len(frame) {
 			t.Fatalf("Size is %d, the frame has %d bytes: %s", f.Size(&d), len(frame), frame)
@@ -117,7 +130,9 @@ func TestEventFrameSize(t *testing.T) {
 				Epoch    uint64 `json:"epoch"`
 				Sought   bool   `json:"sought"`
 				Redriven int    `json:"redriven"`
-				Gap      struct{ After, First uint64 }
+				Gap      struct{ After, First, Compacted, Tombstones uint64 }
+				State    bool
+				Snapshot string
 			}
 		}
 		if err := json.Unmarshal(frame, &got); err != nil {
@@ -131,8 +146,11 @@ func TestEventFrameSize(t *testing.T) {
 				want.Ctx.Lease = d.Lease.String()
 			}
 		}
+		if d.State != nil {
+			want.Ctx.State, want.Ctx.Snapshot = true, d.State.Snapshot
+		}
 		if d.Gap != nil {
-			want.Ctx.Gap.After, want.Ctx.Gap.First = d.Gap.After, d.Gap.First
+			want.Ctx.Gap.After, want.Ctx.Gap.First, want.Ctx.Gap.Compacted, want.Ctx.Gap.Tombstones = d.Gap.After, d.Gap.First, d.Gap.Compacted, d.Gap.Tombstones
 		}
 		var said string
 		if err := json.Unmarshal(got.Event.Payload, &said); err != nil || said != payload {
@@ -198,7 +216,7 @@ func TestFit(t *testing.T) {
 			d.Sought = rapid.Bool().Draw(t, "sought")
 			d.Redriven = rapid.IntRange(0, 11).Draw(t, "redriven")
 			if first := rapid.Uint64Range(0, 20).Draw(t, "first"); first > 0 {
-				d.Gap = &eventhub.Gap{First: first}
+				d.Gap = &eventhub.Gap{First: first, Compacted: first * 20, Tombstones: first * 9}
 			}
 			batch = append(batch, d)
 		}

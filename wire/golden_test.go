@@ -235,6 +235,7 @@ func (m *meaningLines) event(at string, e *eventhub.Event) {
 	m.addIf(len(e.CausedBy) > 0, at+"caused_by", e.CausedBy)
 	m.addIf(e.Delay != 0, at+"delay_ms", e.Delay.Milliseconds())
 	m.addIf(!e.DeliverAt.IsZero(), at+"deliver_at", e.DeliverAt.UnixMilli())
+	m.addIf(!e.Expect.IsZero(), at+"expect."+e.Expect.String(), e.Expect.Offset)
 }
 
 func (m *meaningLines) subscribe(o *SubscribeOptions) {
@@ -252,11 +253,14 @@ func (m *meaningLines) subscribe(o *SubscribeOptions) {
 	case eventhub.StartOffset:
 		m.add("from", "offset")
 		m.add("offset", o.Start.Offset)
+	case eventhub.StartSnapshot:
+		m.add("from", "snapshot")
 	}
 	m.addIf(len(o.Topics) > 0, "topics", o.Topics)
 	m.addIf(o.Filter != nil, "filter", o.Filter)
 	m.addIf(o.Conflate != 0, "conflate.every_ms", o.Conflate.Milliseconds())
 	m.addIf(o.Known != "", "known", o.Known)
+	m.addIf(o.Snapshot != "", "snapshot", o.Snapshot)
 	for i, p := range o.Places {
 		m.add(fmt.Sprintf("places[%d]", i), fmt.Sprintf("%s:%d:%d", p.Topic, p.Offset, p.TS))
 	}
@@ -361,9 +365,17 @@ func hubFrames() []goldenCase {
 	tailed.Lease, tailed.AckTimeout, tailed.MaxAttempts = eventhub.Lease{}, 0, 0
 	overtakenTail := tailed
 	overtakenTail.Gap = overtaken.Gap
+	firstOfState, ofState := tailed, overtakenTail
+	firstOfState.State, ofState.State = &eventhub.StatePart{Snapshot: "s-3w5e11264sgsf-b4-0-sy"}, &eventhub.StatePart{}
+	ofState.Offset++
+	mark := func(s eventhub.StatePart) eventhub.Delivery {
+		return eventhub.Delivery{Topic: "process.state", State: &s}
+	}
+	complete := mark(eventhub.StatePart{Complete: true, Offset: 1050, Count: 2, Snapshot: "c-3w5e11264sgsf-b4-0-t6"})
+	horizon := mark(eventhub.StatePart{Horizon: 1043})
 	full := delivery
 	full.Offset, full.Attempt, full.Epoch, full.Sought, full.Redriven = eventhub.MaxOffset, 3, 1723140000007, true, 17
-	full.Gap = &eventhub.Gap{Topic: "process.state", After: eventhub.MaxOffset - 2, First: eventhub.MaxOffset}
+	full.Gap = &eventhub.Gap{Topic: "process.state", After: eventhub.MaxOffset - 2, First: eventhub.MaxOffset, Compacted: eventhub.MaxOffset, Tombstones: eventhub.MaxOffset}
 	full.Record = eventhub.Record(`{"committed_ts":1723140000123,"id":"order-17","ts":1723140000000,"topic":"process.state","partition":0,"key":"é\n","sid":"boot-3","headers":{"x-a":"b"},"tags":["#duck"],"caused_by":["` + id + `"],"payload":null}`)
 	overloaded := &eventhub.Error{Code: eventhub.CodeOverloaded, Message: "The hub is busy.", RetryAfter: 250*time.Millisecond + 1}
 	late := eventhub.Errorf(eventhub.CodeWaitTimeout, "Group \"ops\" has not acked.")
@@ -373,8 +385,9 @@ func hubFrames() []goldenCase {
 		sent("OK", AppendOK(nil, "c-7", true)),
 		sent("OK with an empty corr", AppendOK(nil, "", true)),
 		sent("OK with a corr that needs escapes", AppendOK(nil, "\"\\\n\x01é😀", true)),
-		sent("OK of SUBSCRIBE, of a tail", AppendSubscribeOK(nil, "c-7", true, "b4-3w5e11264sgsf-lzll2ck8", nil)),
-		sent("OK of SUBSCRIBE, of a tail that goes on elsewhere", AppendSubscribeOK(nil, "c-7", true, "b4-3w5e11264sgsf-lzll2ck8", []eventhub.Gap{{Topic: "orders.eu", After: 17, First: 2000}, {Topic: "orders.us", After: 9}})),
+		sent("OK of SUBSCRIBE, of a tail", AppendSubscribeOK(nil, "c-7", true, &Subscribed{Known: "b4-3w5e11264sgsf-lzll2ck8"})),
+		sent("OK of SUBSCRIBE, of a tail that goes on elsewhere", AppendSubscribeOK(nil, "c-7", true, &Subscribed{Known: "b4-3w5e11264sgsf-lzll2ck8", Gaps: []eventhub.Gap{{Topic: "orders.eu", After: 17, First: 2000}, {Topic: "orders.us", After: 9}, {Topic: "stock", After: 41, First: 42, Compacted: 900, Tombstones: 700}}})),
+		sent("OK of SUBSCRIBE, of a group that had ended", AppendSubscribeOK(nil, "c-7", true, &Subscribed{Ended: []eventhub.EndedGroup{{Topic: "orders.eu", TS: 1723140000000, Cursor: 812}, {Topic: "orders.us", TS: 1723140000001}}})),
 		sent("OK of AUTH", AppendAuthOK(nil, "1", true, info)),
 		sent("OK of AUTH without corr", AppendAuthOK(nil, "", false, info)),
 		sent("OK of PUBLISH", AppendPublishOK(nil, "c-7", true, receipt)),
@@ -396,6 +409,8 @@ func hubFrames() []goldenCase {
 		sent("ERR that ends a subscription", AppendError(nil, "", false, &eventhub.Error{Code: eventhub.CodeShuttingDown, Message: `the subscription of topic "process.*" as group "ops" has ended: The hub stops.`, Topic: "process.*", Group: "ops"})),
 		sent("ERR that ends a live tail", AppendError(nil, "", false, &eventhub.Error{Code: eventhub.CodeShuttingDown, Message: `the live tail of topic "process.*" has ended: The hub stops.`, Topic: "process.*"})),
 		sent("ERR of the first event of a batch", AppendError(nil, "c-7", true, eventhub.AtIndex(eventhub.Errorf(eventhub.CodeBadTopic, "topic is missing"), "events", 0))),
+		sent("ERR of a condition that does not hold", AppendError(nil, "c-7", true, conflict(18))),
+		sent("ERR of a condition in a batch, of a key without events", AppendError(nil, "", false, eventhub.AtIndex(conflict(0), "events", 0))),
 		sent("ERR of a PUBLISH that is in the log", AppendPublishError(nil, "c-7", true, late, []eventhub.Receipt{receipt}, false)),
 		sent("ERR of a PUBLISH that is in the log, there already", AppendPublishError(nil, "", false, late, []eventhub.Receipt{twice}, false)),
 		sent("ERR of a batch that is in the log", AppendPublishError(nil, "c-7", true, late, []eventhub.Receipt{receipt, twice}, true)),
@@ -415,6 +430,18 @@ func hubFrames() []goldenCase {
 		sent("EVENTS", NewEventFrame("process.*", "ops").AppendAll(nil, []eventhub.Delivery{first, overtaken, sought, again})),
 		sent("EVENTS with one event", NewEventFrame("process.state", "ops").AppendAll(nil, []eventhub.Delivery{full})),
 		sent("EVENTS that count as acked when sent", NewEventFrame("process.state", "ops").AppendAll(nil, []eventhub.Delivery{auto, auto})),
+		sent("EVENT of a state, the first", NewEventFrame("process.state", "").Append(nil, &firstOfState)),
+		sent("EVENT of a state", NewEventFrame("process.state", "").Append(nil, &ofState)),
+		sent("EVENTS of a state", NewEventFrame("process.state", "").AppendAll(nil, []eventhub.Delivery{firstOfState, ofState})),
+		sent("STATE where the state is complete", NewEventFrame("process.state", "").Append(nil, &complete)),
+		sent("STATE where events were removed", NewEventFrame("process.state", "").AppendAll(nil, []eventhub.Delivery{horizon})),
 		sent("EVENTS of a live tail", NewEventFrame("process.**", "").AppendAll(nil, []eventhub.Delivery{overtakenTail, tailed, full})),
 	}
+}
+
+// conflict is the error of a condition.
+func conflict(present uint64) *eventhub.Error {
+	err := eventhub.Errorf(eventhub.CodeConflict, `the newest offset of the event's key in topic "stock" is %d; 17 was expected`, present)
+	err.Present = &present
+	return err
 }

@@ -83,18 +83,37 @@ func (d *HubDecoder) plainContext(s *scanner, into *eventhub.Delivery) bool {
 // tailContext reads what follows the event of a live tail, up to the end of the object
 // around both.
 func (s *scanner) tailContext(into *eventhub.Delivery) {
-	if s.has(`,"ctx":{` + gapKey) {
-		s.gap(into)
+	if s.has(`,"ctx":{`) {
+		isState := s.has(stateKey)
+		if isState {
+			into.State = inState
+			if s.has(snapshotKey) {
+				into.State = &eventhub.StatePart{Snapshot: string(s.text())}
+			}
+		}
+		if !isState || s.has(`,`) {
+			s.expect(gapKey)
+			s.gap(into)
+		}
 		s.expect(`}`)
 	}
 	s.expect(`}`)
 }
+
+// inState is what most events of a state say.
+var inState = &eventhub.StatePart{}
 
 // gap reads a gap from the first number on.
 func (s *scanner) gap(into *eventhub.Delivery) {
 	into.Gap = &eventhub.Gap{After: s.number()}
 	s.expect(gapFirst)
 	into.Gap.First = s.number()
+	if s.has(gapCompacted) {
+		into.Gap.Compacted = s.number()
+	}
+	if s.has(gapTombstones) {
+		into.Gap.Tombstones = s.number()
+	}
 	s.expect(`}`)
 }
 

@@ -13,6 +13,7 @@ const (
 	OpErr    Op = "ERR"
 	OpEvent  Op = "EVENT"
 	OpEvents Op = "EVENTS"
+	OpState  Op = "STATE"
 )
 
 // HubFrame is one frame of the hub, decoded by a client. Which fields count
@@ -40,16 +41,18 @@ type HubFrame struct {
 	// OK of the SUBSCRIBE of a live tail; they may be kept.
 	Known string
 	Gaps  []eventhub.Gap
+	// OK of the SUBSCRIBE of a group; it may be kept.
+	Ended []eventhub.EndedGroup
 	// OK of AUTH.
 	Info AuthInfo
 
 	// ERR.
 	Err *eventhub.Error
 
-	// EVENT and EVENTS. Topic and Group are those of the SUBSCRIBE, Group is nil for
+	// EVENT, EVENTS and STATE. Topic and Group are those of the SUBSCRIBE, Group is nil for
 	// a live tail; the topic of a delivery is the event's own.
 	Topic, Group []byte
-	Delivery     eventhub.Delivery   // of an EVENT
+	Delivery     eventhub.Delivery   // of an EVENT; of a STATE, whose State is a mark and which has no record
 	Deliveries   []eventhub.Delivery // of an EVENTS, in the decoder's memory
 }
 

@@ -17,12 +17,14 @@ type hubMembers struct {
 	id, offset, duplicate            []byte
 	ids, offsets, duplicates         []byte
 	deliverAt, stale, staleAt        []byte
-	known, gaps                      []byte
+	known, gaps, ended               []byte
 	hub, version, durability, limits []byte
 	protocol                         []byte
 	code, msg, index, retryAfter     []byte
+	present                          []byte
 	topic, group, event, context     []byte
 	events                           []byte
+	count, snapshot, horizon         []byte
 }
 
 func (m *hubMembers) slot(name []byte) *[]byte {
@@ -34,11 +36,12 @@ func (m *hubMembers) slot(name []byte) *[]byte {
 		{"id", &m.id}, {"offset", &m.offset}, {"duplicate", &m.duplicate},
 		{"ids", &m.ids}, {"offsets", &m.offsets}, {"duplicates", &m.duplicates},
 		{"deliver_at", &m.deliverAt}, {"stale", &m.stale}, {"stale_at", &m.staleAt},
-		{"known", &m.known}, {"gaps", &m.gaps},
+		{"known", &m.known}, {"gaps", &m.gaps}, {"ended", &m.ended},
 		{"hub", &m.hub}, {"version", &m.version}, {"durability", &m.durability}, {"limits", &m.limits},
 		{"protocol", &m.protocol},
-		{"code", &m.code}, {"msg", &m.msg}, {"index", &m.index}, {"retry_after_ms", &m.retryAfter},
+		{"code", &m.code}, {"msg", &m.msg}, {"index", &m.index}, {"present", &m.present}, {"retry_after_ms", &m.retryAfter},
 		{"topic", &m.topic}, {"group", &m.group}, {"event", &m.event}, {"ctx", &m.context}, {"events", &m.events},
+		{"count", &m.count}, {"snapshot", &m.snapshot}, {"horizon", &m.horizon},
 	} {
 		if s.name == string(name) {
 			return s.slot
@@ -77,6 +80,9 @@ func (d *HubDecoder) strict(frame []byte, f *HubFrame) error {
 	case OpEvents:
 		f.Op = OpEvents
 		return d.readEvents(f)
+	case OpState:
+		f.Op = OpState
+		return d.readState(f)
 	}
 	return eventhub.Errorf(eventhub.CodeUnsupportedOp, "op %.48q is unknown", d.m.op)
 }
@@ -136,6 +142,9 @@ func (d *HubDecoder) readOK(f *HubFrame) error {
 		return err
 	}
 	if err := d.readGaps(f); err != nil {
+		return err
+	}
+	if err := d.readEnded(f); err != nil {
 		return err
 	}
 	if err := v.readText("hub", m.hub, &f.Info.Hub); err != nil {
@@ -203,6 +212,39 @@ func (d *HubDecoder) readGaps(f *HubFrame) error {
 	return nil
 }
 
+// readEnded reads what an OK says of where a group had ended.
+func (d *HubDecoder) readEnded(f *HubFrame) error {
+	if absent(d.m.ended) {
+		return nil
+	}
+	if d.m.ended[0] != '[' {
+		return wrongType("ended", d.m.ended, "an array of objects")
+	}
+	for i, element := range eachElement(d.m.ended) {
+		name := "ended[" + strconv.Itoa(i) + "]"
+		if absent(element) || element[0] != '{' {
+			return wrongType(name, element, "an object")
+		}
+		var e eventhub.EndedGroup
+		for member, value := range eachMember(element) {
+			var err error
+			switch string(member) {
+			case "topic":
+				err = d.values.readText(name+".topic", value, &e.Topic)
+			case "ts":
+				err = readInteger(name+".ts", value, &e.TS)
+			case "cursor":
+				err = readCardinal(name+".cursor", value, &e.Cursor)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		f.Ended = append(f.Ended, e)
+	}
+	return nil
+}
+
 // readGap reads the offsets of a gap.
 func readGap(name string, object []byte, into *eventhub.Gap) (err error) {
 	if absent(object) || object[0] != '{' {
@@ -214,6 +256,10 @@ func readGap(name string, object []byte, into *eventhub.Gap) (err error) {
 			err = readCardinal(name+".after", value, &into.After)
 		case "first":
 			err = readCardinal(name+".first", value, &into.First)
+		case "compacted":
+			err = readCardinal(name+".compacted", value, &into.Compacted)
+		case "tombstones":
+			err = readCardinal(name+".tombstones", value, &into.Tombstones)
 		}
 		if err != nil {
 			return err
@@ -275,6 +321,12 @@ func (d *HubDecoder) readErr(f *HubFrame) error {
 		index := int(n)
 		e.Index = &index
 	}
+	if !absent(d.m.present) {
+		e.Present = new(uint64)
+		if err := readCardinal("present", d.m.present, e.Present); err != nil {
+			return err
+		}
+	}
 	f.Err = e
 	return readMillis("retry_after_ms", d.m.retryAfter, 0, &e.RetryAfter)
 }
@@ -292,6 +344,33 @@ func (d *HubDecoder) readEvent(f *HubFrame) error {
 		return err
 	}
 	return d.setEvent(&f.Delivery, event)
+}
+
+// readState reads a STATE.
+func (d *HubDecoder) readState(f *HubFrame) error {
+	if err := d.readSubscription(f); err != nil {
+		return err
+	}
+	s := &eventhub.StatePart{}
+	f.Delivery = eventhub.Delivery{Topic: d.topics.intern(f.Topic), Attempt: 1, State: s}
+	if err := readCardinal("horizon", d.m.horizon, &s.Horizon); err != nil {
+		return err
+	}
+	if s.Complete = !absent(d.m.count); !s.Complete {
+		if s.Horizon == 0 {
+			return missing("count")
+		}
+		return nil
+	}
+	var count uint64
+	if err := readCardinal("count", d.m.count, &count); err != nil {
+		return err
+	}
+	s.Count = int(count)
+	if err := readCardinal("offset", d.m.offset, &s.Offset); err != nil {
+		return err
+	}
+	return d.values.readText("snapshot", d.m.snapshot, &s.Snapshot)
 }
 
 // readSubscription reads whose deliveries a frame has.
@@ -314,7 +393,7 @@ func (d *HubDecoder) readSubscription(f *HubFrame) error {
 }
 
 // readContext reads the ctx of a delivery. That of a live tail, where it has one, says
-// nothing but a gap.
+// nothing but a gap and what is of the state.
 func (d *HubDecoder) readContext(f *HubFrame, into *eventhub.Delivery, context []byte) error {
 	tail := f.Group == nil
 	if tail && absent(context) {
@@ -327,11 +406,15 @@ func (d *HubDecoder) readContext(f *HubFrame, into *eventhub.Delivery, context [
 		into.Attempt = 0
 	}
 	for name, value := range eachMember(context) {
-		if tail && string(name) != "gap" {
+		if tail && string(name) != "gap" && string(name) != "state" && string(name) != "snapshot" {
 			continue
 		}
 		var err error
 		switch string(name) {
+		case "state", "snapshot":
+			if tail {
+				err = d.readStatePart(string(name), value, into)
+			}
 		case "gap":
 			into.Gap = &eventhub.Gap{}
 			err = readGap("ctx.gap", value, into.Gap)
@@ -359,6 +442,25 @@ func (d *HubDecoder) readContext(f *HubFrame, into *eventhub.Delivery, context [
 		}
 	}
 	return nil
+}
+
+// readStatePart reads what the ctx of a live tail says of the state.
+func (d *HubDecoder) readStatePart(name string, value []byte, into *eventhub.Delivery) error {
+	var part eventhub.StatePart
+	if into.State != nil {
+		part = *into.State
+	}
+	isState := true
+	var err error
+	if name == "state" {
+		err = readBool("ctx.state", value, &isState)
+	} else {
+		err = d.values.readText("ctx.snapshot", value, &part.Snapshot)
+	}
+	if err == nil && isState {
+		into.State = &part
+	}
+	return err
 }
 
 func readCardinal(name string, value []byte, into *uint64) error {

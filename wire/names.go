@@ -14,19 +14,23 @@ import (
 var ops = []string{string(OpAuth), string(OpPublish), string(OpCancel), string(OpSubscribe), string(OpUnsubscribe), string(OpPause), string(OpResume),
 	string(OpAck), string(OpNack), string(OpModack)}
 
-// StartNames are the values of from.
-var StartNames = []string{"latest", "earliest", "ts", "after_id", "offset"}
+// PlaceNames are the values of from that name a place, or a time, and StartNames all of them.
+var (
+	PlaceNames = []string{"latest", "earliest", "ts", "after_id", "offset"}
+	StartNames = append(slices.Clone(PlaceNames), "snapshot")
+)
 
 // The names that the objects in a frame may have.
 var (
-	publishOptions   = []string{"id", "ts", "key", "sid", "headers", "tags", "caused_by", "delay_ms", "deliver_at", "wait_for", "wait_ms"}
+	publishOptions   = []string{"id", "ts", "key", "sid", "headers", "tags", "caused_by", "delay_ms", "deliver_at", "expect", "wait_for", "wait_ms"}
 	subscribeOptions = []string{"from", "ts", "after_id", "offset", "batch_size", "max_in_flight", "ack_timeout_ms", "max_attempts",
-		"backoff", "manual_ack", "ordering", "topics", "filter", "batch", "conflate", "places", "known", "create"}
+		"backoff", "manual_ack", "ordering", "topics", "filter", "batch", "conflate", "places", "known", "snapshot", "create"}
 
 	eventMembers    = []string{"topic", "payload", "opts"}
 	filterMembers   = []string{"key", "cel", "headers", "tags"}
 	backoffMembers  = []string{"min_ms", "max_ms"}
 	conflateMembers = []string{"every_ms"}
+	expectMembers   = []string{"key_offset", "topic_offset"}
 	placeMembers    = []string{"topic", "offset", "ts"}
 )
 

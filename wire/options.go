@@ -16,6 +16,7 @@ type SubscribeOptions struct {
 	Conflate time.Duration
 	Places   []eventhub.Place
 	Known    string
+	Snapshot string
 }
 
 // OfTail returns the options of a SUBSCRIBE for a live tail.
@@ -25,7 +26,7 @@ func OfTail(t eventhub.TailOptions) SubscribeOptions {
 			Topic: t.Topic, Topics: t.Topics, Start: t.Start, Filter: t.Filter,
 			BatchSize: t.BatchSize, Buffered: t.Buffered, Peer: t.Peer, AutoAck: true, NoCreate: t.NoCreate,
 		},
-		Conflate: t.Conflate, Places: t.Places, Known: t.Known,
+		Conflate: t.Conflate, Places: t.Places, Known: t.Known, Snapshot: t.Snapshot,
 	}
 }
 
@@ -37,7 +38,7 @@ func (o *SubscribeOptions) Tail() eventhub.TailOptions {
 	return eventhub.TailOptions{
 		Topic: o.Topic, Topics: o.Topics, Start: o.Start, Filter: o.Filter,
 		BatchSize: o.BatchSize, Buffered: o.Buffered, Peer: o.Peer, NoCreate: o.NoCreate,
-		Conflate: o.Conflate, Places: o.Places, Known: o.Known,
+		Conflate: o.Conflate, Places: o.Places, Known: o.Known, Snapshot: o.Snapshot,
 	}
 }
 
@@ -52,7 +53,7 @@ func (o SubscribeOptions) WithDefaults() SubscribeOptions {
 func (o *SubscribeOptions) Validate() error {
 	member := o.GroupOptions
 	if o.IsTail() {
-		member.Group = "tail" // numbers that a tail has no use for must be in range too
+		member.Group, member.Start = "tail", eventhub.Start{} // numbers that a tail has no use for must be in range too
 	}
 	if err := member.Validate(); err != nil {
 		return err
@@ -67,6 +68,8 @@ func (o *SubscribeOptions) Validate() error {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "places are given; a group knows its own")
 	case o.Known != "":
 		return eventhub.Errorf(eventhub.CodeBadRequest, "known is given; a group knows its topics")
+	case o.Snapshot != "":
+		return eventhub.Errorf(eventhub.CodeBadRequest, "snapshot is given; a group has no state")
 	}
 	return nil
 }

@@ -213,6 +213,8 @@ func (d *Decoder) readEventOption(o *option, e *eventhub.Event) error {
 		err := readInteger("deliver_at", value, &ms)
 		e.DeliverAt = timeOf(ms)
 		return err
+	case "expect":
+		return d.readExpect(value, &e.Expect)
 	case "wait_for", "wait_ms":
 		return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given for one event; it belongs in the opts of the whole PUBLISH", o.name)
 	}
@@ -230,6 +232,33 @@ func (d *Decoder) countWhen(value []byte) {
 	if !absent(value) {
 		d.when++
 	}
+}
+
+// readExpect reads a condition.
+func (d *Decoder) readExpect(value []byte, into *eventhub.Expect) (err error) {
+	if absent(value) {
+		return nil
+	}
+	if value[0] != '{' {
+		return wrongType("expect", value, "an object")
+	}
+	var numbers [2]uint64
+	var given [2]*uint64
+	for name, member := range eachMember(value) {
+		i := slices.Index(expectMembers, string(name))
+		if i < 0 {
+			return unknownOption("expect", name, expectMembers)
+		}
+		if absent(member) {
+			continue
+		}
+		if err := readCardinal("expect: "+expectMembers[i], member, &numbers[i]); err != nil {
+			return err
+		}
+		given[i] = &numbers[i]
+	}
+	*into, err = eventhub.ExpectOf(given[0], given[1])
+	return err
 }
 
 // readEventID refuses the empty id, which in the domain would mean none.

@@ -83,7 +83,9 @@ func (d *Decoder) readSubscribeOpts(o *SubscribeOptions, batch *bool) error {
 		case "places":
 			err = d.readPlaces(value, &o.Places)
 		case "known":
-			err = d.readKnown(value, &o.Known)
+			err = d.readKept("known", value, &o.Known)
+		case "snapshot":
+			err = d.readKept("snapshot", value, &o.Snapshot)
 		case "create":
 			err = readBool("create", value, &create)
 		default:
@@ -187,12 +189,12 @@ func readConflate(value []byte, into *time.Duration) error {
 	return nil
 }
 
-// readKnown leaves the judgement of the text to the hub.
-func (d *Decoder) readKnown(value []byte, into *string) error {
-	if err := d.readText("known", value, into); err != nil || absent(value) || *into != "" {
+// readKept reads a text that the hub gave to have it back, whose judgement is left to the hub.
+func (d *Decoder) readKept(name string, value []byte, into *string) error {
+	if err := d.readText(name, value, into); err != nil || absent(value) || *into != "" {
 		return err
 	}
-	return eventhub.Errorf(eventhub.CodeBadRequest, "known is empty; leave it out to ask for nothing")
+	return eventhub.Errorf(eventhub.CodeBadRequest, "%s is empty; leave it out to ask for nothing", name)
 }
 
 // readPlaces leaves the judgement of names to SubscribeOptions.Validate.
@@ -308,6 +310,8 @@ func (s *startOpts) resolve(into *eventhub.Start) error {
 		into.Kind = eventhub.StartEarliest
 	case s.from == "ts":
 		into.Kind, into.TS = eventhub.StartTime, s.ts
+	case s.from == "snapshot":
+		into.Kind = eventhub.StartSnapshot
 	case s.from == "after_id":
 		into.Kind, into.AfterID = eventhub.StartAfterID, s.afterID
 	case s.from == "offset":
@@ -316,7 +320,7 @@ func (s *startOpts) resolve(into *eventhub.Start) error {
 		}
 		into.Kind, into.Offset = eventhub.StartOffset, uint64(s.offset)
 	default:
-		return eventhub.Errorf(eventhub.CodeBadRequest, "from is %.48q; latest, earliest, ts, after_id and offset are allowed%s", s.from, naming.DidYouMean(s.from, StartNames))
+		return eventhub.Errorf(eventhub.CodeBadRequest, "from is %.48q; latest, earliest, ts, after_id, offset and snapshot are allowed%s", s.from, naming.DidYouMean(s.from, StartNames))
 	}
 	for _, place := range []struct {
 		name  string

@@ -96,7 +96,7 @@ func TestMessages(t *testing.T) {
 			}
 		}
 		reply := d.find(child(at, "correlationId")) != nil
-		if answers := name != "event" && name != "events" && name != "tailEvent" && name != "tailEvents"; reply != answers {
+		if answers := name != "event" && name != "events" && name != "tailEvent" && name != "tailEvents" && name != "state"; reply != answers {
 			t.Errorf("%s has a correlation id: %v", name, reply)
 		}
 	}
@@ -303,7 +303,7 @@ func (s *session) prepare(w *world, message string, example object) (lease strin
 }
 
 // furtherFrames makes the frames that no example brings about: errors, the end of a
-// subscription, and what a member gets after a seek and a redrive.
+// subscription, what a member gets after a seek and a redrive, and who makes a group again.
 func furtherFrames(t *testing.T, d *document, had map[string]bool) {
 	w := begin(t, hub.MemoryStore)
 	s := connect(t, d, w, had)
@@ -344,11 +344,28 @@ func furtherFrames(t *testing.T, d *document, had map[string]bool) {
 	if got, _ := s.hear(func(got object) bool { return got["op"] == "EVENT" }); got["ctx"].(object)["redriven"] == nil {
 		t.Errorf("after a redrive: %v", got)
 	}
+	s.ask(object{"op": "SUBSCRIBE", "corr": "2", "topic": "orders", "opts": object{"from": "snapshot"}})
+	isState := func(got object) bool { return got["op"] == "STATE" }
+	if got, _ := s.hear(isState); got["count"] == nil {
+		t.Errorf("after the state: %v", got)
+	}
+	if _, err := w.Bus().Trim(t.Context(), "orders", admin.TrimQuery{Before: 2}, true); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := s.hear(isState); fmt.Sprint(got["horizon"]) != "2" {
+		t.Errorf("after a trim: %v", got)
+	}
 	if err := w.Bus().DeleteGroup(context.WithoutCancel(t.Context()), "orders", "shipping"); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := s.hear(func(got object) bool { return got["op"] == "ERR" }); got["corr"] != nil || got["topic"] != "orders" || got["group"] != "shipping" {
 		t.Errorf("at the end of a subscription: %v", got)
+	}
+	s.ask(object{"op": "SUBSCRIBE", "corr": "2", "topic": "orders", "group": "idle"})
+	s.ask(object{"op": "UNSUBSCRIBE", "corr": "3", "topic": "orders", "group": "idle"})
+	w.endIdle(t, "orders", "idle")
+	if got, name := s.ask(object{"op": "SUBSCRIBE", "corr": "4", "topic": "orders", "group": "idle"}); name != "returned" {
+		t.Errorf("to a group that had ended: %v", got)
 	}
 	golden(t, d, had)
 	for _, at := range messages(d, "send") {

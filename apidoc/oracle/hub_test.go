@@ -37,7 +37,7 @@ func begin(tb testing.TB, store string) *world {
 	const free = "127.0.0.1:0"
 	h, err := hub.Start(hub.Config{
 		Store: store, WSAddr: free, HTTPAddr: free, OpsAddr: free, AuthToken: token,
-		Version: "oracle", LogLevel: new(slog.LevelVar),
+		Version: "oracle", LogLevel: new(slog.LevelVar), CompactEvery: time.Millisecond,
 	})
 	if err != nil {
 		tb.Fatal(err)
@@ -48,8 +48,8 @@ func begin(tb testing.TB, store string) *world {
 		}
 	})
 	w := &world{Hub: h}
+	w.publish(tb) // before an AUTH has the audit create its topic: orders is the first one
 	w.connect(tb)
-	w.publish(tb)
 	w.giveUp(tb)
 	for _, name := range []string{"orders", "settings.*"} { // of the first, version 1
 		if _, err := h.Bus().SetTopic(context.Background(), name, admin.TopicSettings{Retention: admin.Retention{Bytes: 1 << 40, Count: 1 << 40}}, nil); err != nil {
@@ -108,6 +108,10 @@ func (w *world) publish(tb testing.TB) {
 		eventhub.Event{Topic: "audit", ID: "order-17", Payload: json.RawMessage("null"), TS: 1723140000000},
 		eventhub.Event{Topic: "orders.billed", ID: "bill-0", CausedBy: []string{"order-17"}, Payload: json.RawMessage("1")})
 	if err != nil {
+		tb.Fatal(err)
+	}
+	// An example expects something of a key of it.
+	if _, err := w.Bus().State(tb.Context(), admin.StateQuery{Topic: "orders.billed", Limit: 1}); err != nil {
 		tb.Fatal(err)
 	}
 }
@@ -170,9 +174,18 @@ func (w *world) settle(tb testing.TB, topic, group string, s eventhub.Settlement
 func (w *world) overtake(tb testing.TB, topic, group string) {
 	tb.Helper()
 	info, err := w.Bus().Topic(tb.Context(), topic)
+	if err == nil {
+		w.renew(tb, topic, group)
+		_, err = w.Bus().Trim(tb.Context(), topic, admin.TrimQuery{Before: info.Head}, true)
+	}
 	if err != nil {
 		tb.Fatal(err)
 	}
+}
+
+// renew deletes a group of a topic, and makes it again at the first event. It has no member.
+func (w *world) renew(tb testing.TB, topic, group string) {
+	tb.Helper()
 	if err := w.Bus().DeleteGroup(tb.Context(), topic, group); err != nil {
 		tb.Fatal(err)
 	}
@@ -181,11 +194,61 @@ func (w *world) overtake(tb testing.TB, topic, group string) {
 	if err == nil {
 		err = sub.Unsubscribe(tb.Context())
 	}
-	if err == nil {
-		_, err = w.Bus().Trim(tb.Context(), topic, admin.TrimQuery{Before: info.Head}, true)
-	}
 	if err != nil {
 		tb.Fatal(err)
+	}
+}
+
+// compact has the topic compacted beyond a new group of it, up to its head.
+func (w *world) compact(tb testing.TB, topic, group string) {
+	tb.Helper()
+	w.renew(tb, topic, group)
+	least := admin.MinCompactionAge
+	_, err := w.Bus().SetTopic(tb.Context(), topic, admin.TopicSettings{Compaction: &admin.Compaction{MinAge: least, Hold: least, Grace: least}}, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	w.until(tb, "compaction has passed the group", func() (bool, error) {
+		plan, err := w.Bus().SeekGroup(tb.Context(), topic, group, eventhub.FromOffset(1), false)
+		return plan.Gap != nil && plan.Gap.Tombstones > 0, err
+	})
+}
+
+// endIdle has a group ended that nobody uses.
+func (w *world) endIdle(tb testing.TB, topic, group string) {
+	tb.Helper()
+	if _, err := w.Bus().SetTopic(tb.Context(), topic, admin.TopicSettings{GroupIdleExpiry: admin.Period(time.Second)}, nil); err != nil {
+		tb.Fatal(err)
+	}
+	w.until(tb, "the group has ended", func() (bool, error) {
+		_, err := w.Bus().Group(tb.Context(), topic, group)
+		if eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed {
+			return true, nil
+		}
+		return false, err
+	})
+}
+
+// until asks until something is so that takes the hub some seconds, and of which it notifies nobody.
+func (w *world) until(tb testing.TB, what string, isSo func() (bool, error)) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
+	defer cancel()
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for {
+		so, err := isSo()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if so {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			tb.Fatalf("it is not so that %s: %v", what, ctx.Err())
+		}
 	}
 }
 

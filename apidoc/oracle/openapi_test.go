@@ -23,7 +23,6 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"eventhub"
-	"eventhub/admin"
 	"eventhub/gateway/rest"
 	"eventhub/hub"
 	"eventhub/internal/measure"
@@ -110,9 +109,9 @@ func letIn(err error) func(context.Context, string, bool) (rest.Access, error) {
 func opsWith(t *testing.T, err error) *ops.Ops {
 	t.Helper()
 	o, failed := ops.New(ops.Config{
-		Inspector: struct{ admin.Inspector }{}, Engine: func(context.Context) (m measure.Engine, _ error) { return m, nil },
+		Engine:  func(context.Context) (m measure.Engine, _ error) { return m, nil },
 		Gateway: func() (m measure.Gateway) { return m }, API: func() (m measure.API) { return m },
-		Authenticate: func(context.Context, string, bool) error { return err }, Level: new(slog.LevelVar),
+		Authenticate: func(context.Context, string, bool) (ops.Access, error) { return ops.Access{}, err }, Level: new(slog.LevelVar),
 	})
 	if failed != nil {
 		t.Fatal(failed)
@@ -492,7 +491,9 @@ func TestOperations(t *testing.T) {
 	shown := map[string]bool{"Problem": true, "Event": true, "CloudEvent": true, "Headers": true, "Payload": true} // by TestFields and the CloudEvents oracle
 	for _, name := range []string{"FilterObject", "TopicInfo", "GroupInfo", "GroupPattern", "MemberInfo", "Peer", "Blocked", "Attempt", "InFlight",
 		"EventGroup", "Scheduled", "SeekPlan", "Trace", "TraceNode", "TraceEdge", "Place", "DeadLetter", "RedriveMark", "RedriveResult",
-		"TopicSettings", "SettingsSource", "TrimPlan", "TopicUsage", "TopicRemoval", "OvertakenGroup", "EraseResult", "SettingsPlan", "TopicLoss"} {
+		"TopicSettings", "SettingsSource", "TrimPlan", "TopicUsage", "TopicRemoval", "TopicCompaction", "OvertakenGroup", "EraseResult", "SettingsPlan", "TopicLoss",
+		"IdleGroup", "TopicIdle", "EndedGroup", "GroupIdle", "Cause",
+		"StreamState"} { // by TestStateStreamThroughCuts of gateway/rest
 		shown[name] = true
 	}
 	for _, o := range operations(d) {
@@ -545,19 +546,48 @@ func furtherAnswers(t *testing.T, d *document) {
 	r := by["pullEvents"].bare()
 	r.what, r.path = "pullEvents after events that were removed", strings.Replace(r.path, "workers", "billing", 1)
 	r.taken(t, overtaken)
+	other := order("order-20")
+	other.Key, other.CausedBy = "customer-8", []string{"order-17"}
+	if _, err := w.Bus().Publish(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	does("getStateDiff", "", "", "limit", "1")
+	does("getKeyHistory", "", "", "key", "customer-8")
+	compacted := begin(t, hub.MemoryStore)
+	compacted.compact(t, "orders", "billing")
+	r.what = "pullEvents after events that were compacted"
+	r.taken(t, compacted)
+	history := by["getKeyHistory"].bare()
+	history.what = "getKeyHistory of a compacted topic"
+	history.taken(t, compacted)
+	page := by["replayEvents"].bare()
+	page.what = "replayEvents of a compacted topic"
+	page.taken(t, compacted)
+	page.accept = "application/cloudevents-batch+json"
+	page.taken(t, compacted)
+	late := by["streamEvents"].bare()
+	late.what = "streamEvents at a place that was compacted"
+	late.set("query", "from", "offset")
+	late.set("query", "offset", 1)
+	late.taken(t, compacted)
+	ended := begin(t, hub.MemoryStore)
+	ended.endIdle(t, "orders", "shipping")
+	r = by["pullEvents"].bare()
+	r.what, r.path = "pullEvents by a group that had ended", strings.Replace(r.path, "workers", "shipping", 1)
+	r.taken(t, ended)
 	does("getDeadLetter", "", "")
 	does("getDeadLetter", "orders/1", "orders/4")
 	later := by["putSettings"].bare()
-	later.body = []byte(`{"group_idle_expiry":"1d"}`)
+	later.body = []byte(`{"rate":{"per_second":1}}`)
 	if a, err := later.send(w, "PUT", token); err != nil || a.status != 501 || a.check(later.o) != nil {
 		t.Errorf("settings of a later version are answered %+v, %v", a, err)
 	}
 
 	h := http.NewServeMux()
 	failing, err := ops.New(ops.Config{
-		Inspector: struct{ admin.Inspector }{}, Engine: func(context.Context) (m measure.Engine, _ error) { return m, nil },
+		Engine:  func(context.Context) (m measure.Engine, _ error) { return m, nil },
 		Gateway: func() (m measure.Gateway) { return m }, API: func() (m measure.API) { return m },
-		Authenticate: func(context.Context, string, bool) error { return nil },
+		Authenticate: func(context.Context, string, bool) (ops.Access, error) { return ops.Access{}, nil },
 		Ready:        []ops.Check{{Name: "store", Check: func(context.Context) error { return eventhub.Errorf(eventhub.CodeInternal, "it is broken") }}},
 	})
 	if err != nil {

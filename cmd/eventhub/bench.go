@@ -79,7 +79,7 @@ func (b *benching) run(cmd *cobra.Command, run workload) (err error) {
 		return err
 	}
 	out := results(cmd)
-	t := &bench.Target{URL: b.url, Token: b.token, Ops: b.ops, Patience: b.stall, Seed: b.seed}
+	t := &bench.Target{URL: b.url, Token: b.token, TLS: b.tls, Ops: b.ops, Patience: b.stall, Seed: b.seed}
 	if b.serve {
 		stop, err := b.start(cmd.Context(), t)
 		if err != nil {

@@ -82,7 +82,8 @@ func TestBenchLeavesNothing(t *testing.T) {
 		for _, f := range found {
 			names = append(names, f.Topic)
 		}
-		return names
+		// What the hub notes of the deletions stays.
+		return slices.DeleteFunc(names, func(name string) bool { return name == admin.AuditTopic })
 	}
 	for _, args := range []string{
 		"publish --count 500 --warmup 0", "subscribe --count 640", "catchup --count 640", "publish --count 10 --warmup 0 --topic mine",

@@ -39,6 +39,7 @@ events are due at fixed times whatever the answers do, and latencies count from 
 	flags.BoolVar(&o.IDs, "ids", false, "give each event an id, as the SDK does")
 	flags.Float64Var(&o.Rate, "rate", 0, "events a second in all; 0: as fast as answers come")
 	flags.Int64Var(&o.Count, "count", 0, "how many events to measure, instead of --duration")
+	flags.DurationVar(&o.Window, "window", 0, "with -o json, the latencies of each stretch of so long too; 0: none")
 	benchTimes(cmd, &o.Duration, &o.Warmup)
 	cmd.MarkFlagsMutuallyExclusive("count", "duration")
 	return benchmark(cmd, func(ctx context.Context, t *bench.Target) (*bench.Result, error) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"eventhub/auth"
 	"eventhub/cmd/eventhub/internal/config"
 	"eventhub/hub"
 	"eventhub/internal/origin"
@@ -30,12 +31,34 @@ func hubSchema() *config.Schema {
 			Usage: "directory of the embedded store, or memory: which keeps nothing"},
 		{Name: "auth_token", Type: config.Text, Secret: true, Older: []string{"AUTH_TOKEN", "WS_TOKEN"},
 			Usage: "token that clients must present; other users of the machine can see a flag, not a file"},
+		{Name: "auth_tokens_file", Type: config.Text, Older: []string{"AUTH_TOKENS_FILE"},
+			Usage: "file with tokens, each with a name and its rights, YAML or JSON; read again when it changes"},
+		{Name: "jwt_secret", Type: config.Text, Secret: true, Older: []string{"JWT_SECRET"},
+			Usage: "secret that verifies JSON Web Tokens by HS256, best 32 random bytes or more"},
+		{Name: "jwt_jwks_url", Type: config.Text, Older: []string{"JWT_JWKS_URL"}, Hide: auth.ShownURL,
+			Usage: "URL of the public keys (JWKS) that verify JSON Web Tokens"},
+		{Name: "jwt_key_file", Type: config.Text, Older: []string{"JWT_KEY_FILE"},
+			Usage: "file with public keys, JWKS or PEM, that verify JSON Web Tokens; read again when it changes"},
+		{Name: "jwt_aud", Type: config.Text, Older: []string{"JWT_AUD"},
+			Usage: "audience that each JSON Web Token must have"},
+		{Name: "jwt_iss", Type: config.Text, Older: []string{"JWT_ISS"},
+			Usage: "issuer that each JSON Web Token must have"},
+		{Name: "tls_cert_file", Type: config.Text,
+			Usage: "PEM file with the certificate of the listeners, which then speak TLS; read again when it changes"},
+		{Name: "tls_key_file", Type: config.Text,
+			Usage: "PEM file with the key of that certificate; read again when it changes"},
 		{Name: "insecure", Type: config.Bool,
 			Usage: "allow addresses other than loopback without authentication"},
 		{Name: "origin", Type: config.List(checkOrigin),
 			Usage: "web origins (scheme://host[:port]) that may connect besides the hub's own host"},
+		{Name: "trusted_proxies", Type: config.List(hub.CheckProxy),
+			Usage: "networks (10.0.0.0/8) or addresses of proxies whose X-Forwarded-For says where a request comes from"},
+		{Name: "auth_query_token", Type: config.Bool,
+			Usage: "event streams over HTTP take a token from ?access_token= too, for EventSource of browsers"},
 		{Name: "durability", Type: config.OneOf("sync", "interval"), Default: "sync",
 			Usage: "sync: an OK means on disk; interval: on disk within 10 ms, which a crash may lose"},
+		{Name: "limits_file", Type: config.Text,
+			Usage: "file with limits of publishes and connections, YAML or JSON; read again when it changes"},
 		{Name: "topics_file", Type: config.Text,
 			Usage: "file with settings of topics, YAML or JSON; what it has is changed there alone"},
 		{Name: "maintenance", Type: config.OneOf("on", "off"), Default: "on",
@@ -60,7 +83,7 @@ func hubSchema() *config.Schema {
 }
 
 // clientVariables are those of the commands that talk to a hub.
-var clientVariables = []string{"EVENTHUB_URL", "EVENTHUB_TOKEN", "EVENTHUB_TOKEN_FILE"}
+var clientVariables = []string{"EVENTHUB_URL", "EVENTHUB_TOKEN", "EVENTHUB_TOKEN_FILE", "EVENTHUB_CA_FILE"}
 
 func checkOrigin(text string) error {
 	_, err := origin.New([]string{text})
@@ -83,10 +106,21 @@ func hubConfig(s *config.Settings) hub.Config {
 		HTTPAddr:         s.Text("http"),
 		OpsAddr:          s.Text("ops"),
 		AuthToken:        s.Text("auth_token"),
+		AuthTokensFile:   s.Text("auth_tokens_file"),
+		JWTSecret:        s.Text("jwt_secret"),
+		JWKSURL:          s.Text("jwt_jwks_url"),
+		JWTKeyFile:       s.Text("jwt_key_file"),
+		JWTAudience:      s.Text("jwt_aud"),
+		JWTIssuer:        s.Text("jwt_iss"),
+		TLSCertFile:      s.Text("tls_cert_file"),
+		TLSKeyFile:       s.Text("tls_key_file"),
 		Insecure:         s.Bool("insecure"),
 		Origins:          s.Strings("origin"),
+		TrustedProxies:   s.Strings("trusted_proxies"),
+		AuthQueryToken:   s.Bool("auth_query_token"),
 		Durability:       s.Text("durability"),
 		Maintenance:      s.Text("maintenance"),
+		LimitsFile:       s.Text("limits_file"),
 		TopicsFile:       s.Text("topics_file"),
 		MaxTopics:        s.Int("max_topics"),
 		MaxMessageMemory: s.Int("max_message_memory"),
@@ -234,7 +268,9 @@ func registerHubFlags(cmd *cobra.Command) {
 	}
 	complete("config", []string{"yaml", "yml", "json"}, cobra.ShellCompDirectiveFilterFileExt)
 	complete("store", nil, cobra.ShellCompDirectiveFilterDirs)
+	complete("limits-file", []string{"yaml", "yml", "json"}, cobra.ShellCompDirectiveFilterFileExt)
 	complete("topics-file", []string{"yaml", "yml", "json"}, cobra.ShellCompDirectiveFilterFileExt)
+	complete("auth-tokens-file", []string{"yaml", "yml", "json"}, cobra.ShellCompDirectiveFilterFileExt)
 }
 
 func warn(w io.Writer, warnings []string) {
@@ -258,14 +294,31 @@ func dangers(s *config.Settings) []string {
 	} else if parent := filepath.Dir(store); !isDir(parent) {
 		found = append(found, fmt.Sprintf("store %s: there is no directory %s; the hub would make it, but is a disk missing?", store, parent))
 	}
-	token := s.Source("auth_token")
-	if token.Kind == config.FromFlag {
-		found = append(found, "auth_token is given as a flag, which other users of the machine can see: better auth_token_file")
+	for _, name := range []string{"auth_token", "jwt_secret"} {
+		secret := s.Source(name)
+		if secret.Kind == config.FromFlag {
+			found = append(found, name+" is given as a flag, which other users of the machine can see: better "+name+"_file")
+		}
+		found = append(found, readableByAll(secret.Path)...)
 	}
-	if info, err := os.Stat(token.Path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o004 != 0 {
-		found = append(found, fmt.Sprintf("%s holds a secret and every user of the machine can read it (mode %04o)", token.Path, info.Mode().Perm()))
+	found = append(found, readableByAll(s.Text("auth_tokens_file"))...)
+	found = append(found, readableByAll(s.Text("tls_key_file"))...)
+	if secret := s.Text("jwt_secret"); secret != "" && len(secret) < 32 {
+		found = append(found, fmt.Sprintf("jwt_secret has %d bytes, which can be guessed from one token; better 32 random bytes", len(secret)))
+	}
+	if strings.HasPrefix(s.Text("jwt_jwks_url"), "http://") {
+		found = append(found, "jwt_jwks_url is not https: whoever is on the way can give the hub other keys")
 	}
 	return found
+}
+
+// readableByAll warns of a file with secrets.
+func readableByAll(path string) []string {
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o004 == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s holds a secret and every user of the machine can read it (mode %04o)", path, info.Mode().Perm())}
 }
 
 func isDir(path string) bool {

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -27,7 +28,7 @@ import (
 	"eventhub/hub"
 )
 
-var updateDocs = flag.Bool("update-configuration", false, "write the table of docs/configuration.md")
+var updateDocs = flag.Bool("update-configuration", false, "write the table and the output of docs/configuration.md")
 
 // sentinel is the secret that must show nowhere.
 const sentinel = "S3NTINEL"
@@ -44,8 +45,20 @@ var keyValues = map[string]struct {
 	"store":              {"a", "'b'", "c d", [3]any{"a", "'b'", "c d"}},
 	"auth_token":         {"0123", "b", "c", [3]any{"0123", "b", "c"}},
 	"auth_token_file":    {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
+	"auth_tokens_file":   {"a.yaml", "b.yaml", "c.yaml", [3]any{"a.yaml", "b.yaml", "c.yaml"}},
+	"jwt_secret":         {"a", "b", "c", [3]any{"a", "b", "c"}},
+	"jwt_secret_file":    {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
+	"jwt_jwks_url":       {"https://a", "https://b", "https://c", [3]any{"https://a", "https://b", "https://c"}},
+	"jwt_key_file":       {"a.pem", "b.pem", "c d.pem", [3]any{"a.pem", "b.pem", "c d.pem"}},
+	"jwt_aud":            {"a", "b", "c", [3]any{"a", "b", "c"}},
+	"jwt_iss":            {"https://a", "https://b", "https://c", [3]any{"https://a", "https://b", "https://c"}},
+	"tls_cert_file":      {"a.pem", "b.pem", "c d.pem", [3]any{"a.pem", "b.pem", "c d.pem"}},
+	"tls_key_file":       {"a.pem", "b.pem", "c d.pem", [3]any{"a.pem", "b.pem", "c d.pem"}},
 	"insecure":           {"true", "false", "true", [3]any{true, false, true}},
 	"origin":             {"[http://a, http://b]", "http://c,http://d", "http://e", [3]any{[]string{"http://a", "http://b"}, []string{"http://c", "http://d"}, []string{"http://e"}}},
+	"trusted_proxies":    {"[10.0.0.0/8, 192.0.2.1]", "192.0.2.2,2001:db8::/32", "192.0.2.3", [3]any{[]string{"10.0.0.0/8", "192.0.2.1"}, []string{"192.0.2.2", "2001:db8::/32"}, []string{"192.0.2.3"}}},
+	"auth_query_token":   {"true", "false", "true", [3]any{true, false, true}},
+	"limits_file":        {"a.yaml", "b.yaml", "c d.yaml", [3]any{"a.yaml", "b.yaml", "c d.yaml"}},
 	"maintenance":        {"off", "on", "OFF", [3]any{"off", "on", "off"}},
 	"durability":         {"interval", "sync", "INTERVAL", [3]any{"interval", "sync", "interval"}},
 	"topics_file":        {"a.yaml", "b.yaml", "c d.yaml", [3]any{"a.yaml", "b.yaml", "c d.yaml"}},
@@ -73,6 +86,28 @@ func effect(s *config.Settings, key string) any {
 		return c.Store
 	case "auth_token", "auth_token_file":
 		return c.AuthToken
+	case "auth_tokens_file":
+		return c.AuthTokensFile
+	case "jwt_secret", "jwt_secret_file":
+		return c.JWTSecret
+	case "jwt_jwks_url":
+		return c.JWKSURL
+	case "jwt_key_file":
+		return c.JWTKeyFile
+	case "jwt_aud":
+		return c.JWTAudience
+	case "jwt_iss":
+		return c.JWTIssuer
+	case "tls_cert_file":
+		return c.TLSCertFile
+	case "tls_key_file":
+		return c.TLSKeyFile
+	case "trusted_proxies":
+		return c.TrustedProxies
+	case "auth_query_token":
+		return c.AuthQueryToken
+	case "limits_file":
+		return c.LimitsFile
 	case "insecure":
 		return c.Insecure
 	case "origin":
@@ -179,23 +214,25 @@ func TestEveryKey(t *testing.T) {
 
 // userPart leaves out what is not for a user to configure.
 func userPart(c hub.Config) hub.Config {
-	c.Logger, c.Version, c.Sources = nil, "", nil
-	if len(c.Origins) == 0 {
-		c.Origins = nil
+	c.Logger, c.Version, c.Sources, c.Listen = nil, "", nil, nil
+	for _, list := range []*[]string{&c.Origins, &c.TrustedProxies} {
+		if len(*list) == 0 {
+			*list = nil
+		}
 	}
 	return c
 }
 
 // TestEveryFieldHasAKey: what a hub can be configured with, a user can say.
 func TestEveryFieldHasAKey(t *testing.T) {
-	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\ninsecure: true\norigin: http://a\nmax-topics: 4\ntopics-file: x\ngrace: 5s\ndrain: 6s\n", nil)
+	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\nauth-tokens-file: x\njwt-secret: x\njwt-jwks-url: x\njwt-key-file: x\njwt-aud: x\njwt-iss: x\ntls-cert-file: x\ntls-key-file: x\ninsecure: true\norigin: http://a\ntrusted-proxies: 192.0.2.1\nauth-query-token: true\nlimits-file: x\nmax-topics: 4\ntopics-file: x\ngrace: 5s\ndrain: 6s\n", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := reflect.ValueOf(hubConfig(s))
 	for i := range c.NumField() {
 		switch name := c.Type().Field(i).Name; name {
-		case "Logger", "LogLevel", "Version", "OpenStore", "Topics":
+		case "Logger", "LogLevel", "Version", "OpenStore", "Listen", "Topics", "CompactEvery":
 		default:
 			if c.Field(i).IsZero() {
 				t.Errorf("hub.Config.%s is not set by any key", name)
@@ -330,6 +367,9 @@ func TestSecretsStayHidden(t *testing.T) {
 		{nil, []string{"--config", inFile}},
 		{nil, []string{"--auth-token", sentinel}},
 		{[]string{"MONGO_URL=mongodb://u:" + sentinel + "@h/?x=" + sentinel}, nil},
+		{[]string{"JWT_JWKS_URL=http://127.0.0.1:1/keys?key=" + sentinel}, nil},
+		{nil, []string{"--jwt-jwks-url", "ftp://127.0.0.1:1/keys?key=" + sentinel}},
+		{nil, []string{"--jwt-jwks-url", "https://ann:" + sentinel + "@127.0.0.1:1/keys"}},
 	} {
 		for _, command := range [][]string{
 			{"config", "print"}, {"config", "print", "--sources"}, {"config", "print", "-o", "json"},
@@ -467,6 +507,35 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// TestDocumentedPrint: the page shows what the command prints for the example of the page.
+func TestDocumentedPrint(t *testing.T) {
+	path := filepath.Join("..", "..", "docs", "configuration.md")
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```yaml\n")
+	example, _, _ := strings.Cut(rest, "```")
+	head := "```\n$ HTTP_PORT=9001 eventhub config print --config hub.yaml --sources --grace 90s\n"
+	before, rest, ok := strings.Cut(string(page), head)
+	shown, after, end := strings.Cut(rest, "```\n")
+	if !ok || !end {
+		t.Fatalf("%s does not show what config print prints", path)
+	}
+	file := writeFile(t, "hub.yaml", example)
+	code, want, stderr := runBinary(t, []string{"HTTP_PORT=9001"}, "config", "print", "--config", file, "--sources", "--grace", "90s")
+	if want = strings.ReplaceAll(want, file, "hub.yaml"); code != 0 || stderr != "" {
+		t.Fatalf("%d %s", code, stderr)
+	}
+	if *updateDocs {
+		if err := os.WriteFile(path, []byte(before+head+want+"```\n"+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if shown != want {
+		t.Errorf("%s does not show what is printed; go test -run %s -update-configuration writes it:\n%s", path, t.Name(), want)
+	}
+}
+
 // TestDocumentedKeys: the table in the documentation is the schema's, and its
 // example is right.
 func TestDocumentedKeys(t *testing.T) {
@@ -512,8 +581,12 @@ func TestDocumentedKeys(t *testing.T) {
 		t.Errorf("%d %s%s", code, stdout, stderr)
 	}
 	// What is commented out there is right too, when it is put in.
-	all := strings.ReplaceAll(example, "\n#auth_token_file", "\nauth-token-file")
-	if s, err := loadSettings(t, strings.ReplaceAll(all, "/run/secrets/eventhub", writeFile(t, "secret", "x")), nil); err != nil || s.Text("auth_token") != "x" {
-		t.Errorf("with what is commented out: %v", err)
+	all := regexp.MustCompile(`\n#(\w)`).ReplaceAllString(example, "\n$1")
+	s, err := loadSettings(t, strings.ReplaceAll(all, "/run/secrets/eventhub", writeFile(t, "secret", "x")), nil)
+	if err != nil {
+		t.Fatalf("with what is commented out: %v", err)
+	}
+	if c := hubConfig(s); c.AuthToken != "x" || c.JWTSecret != "x" || c.JWTKeyFile == "" || c.JWKSURL == "" || c.TopicsFile == "" {
+		t.Errorf("with what is commented out: %+v", c)
 	}
 }

@@ -31,7 +31,8 @@ the file is there when all of it is on disk, and not before; one of that name is
 replaced. If the output is cut short in a pipe, the exit code shows it.
 
 Where --from is below the horizon of a topic, or events are removed before they are read,
-the command fails; the error says at which offset the topic begins.`,
+the command fails; the error says at which offset the topic begins. Where compaction may have
+removed some, a line on standard error says up to which offset.`,
 		Example: `  eventhub export orders > orders.ndjson
   eventhub export '**' --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z -f january.ndjson
   eventhub export 'orders.**' --url ws://old:8090 | eventhub import - --url ws://new:8090`,
@@ -61,6 +62,7 @@ the command fails; the error says at which offset the topic begins.`,
 		if q.Filter != nil { // as in replay
 			reached()
 		}
+		q.OnGap = compactedTo(cmd.ErrOrStderr())
 		done, err := adm.ExportTo(ctx, q, io.MultiWriter(m.onFirst(reached), to.w))
 		m.end()
 		if err = to.close(err); err != nil {

@@ -105,7 +105,7 @@ func (d *drawing) draw(n int, lead, below string, cycle bool) {
 
 // name says which event a node is.
 func (d *drawing) name(n *admin.TraceNode) string {
-	if n.Missing {
+	if n.Missing || n.Hidden {
 		return n.ID
 	}
 	return fmt.Sprintf("%s@%d  %s", n.Topic, n.Offset, d.dim(shortID(n.ID)))
@@ -115,6 +115,9 @@ func (d *drawing) name(n *admin.TraceNode) string {
 func (d *drawing) line(n *admin.TraceNode) string {
 	if n.Missing {
 		return n.ID + d.dim("  not here: trimmed, or never published")
+	}
+	if n.Hidden {
+		return strings.TrimSpace(n.ID + d.dim("  hidden: in a topic that the token may not read"))
 	}
 	parts := []string{d.name(n), d.dim(output.Ago(d.now, n.TS)), output.Safe(cutText(n.Preview, shownPreview))}
 	for _, g := range n.Groups {

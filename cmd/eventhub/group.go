@@ -156,6 +156,9 @@ func describeGroup(w io.Writer, color bool, doc *groupDocument, limit int) error
 		{Name: "Backoff", Value: backoff(g.MinBackoffMS, g.MaxBackoffMS)},
 		{Name: "Filter", Value: filterText(g.Filter)},
 	}
+	if g.Idle != nil {
+		fields = append(fields, output.Field{Name: "Idle", Value: idleText(now, g.Idle)})
+	}
 	err := output.Fields(w, color, fields)
 	if err == nil && len(g.Members) > 0 {
 		err = section(w, color, output.Things(len(g.Members), "member"), memberColumns(now), g.Members)
@@ -168,6 +171,21 @@ func describeGroup(w io.Writer, color bool, doc *groupDocument, limit int) error
 		err = section(w, color, title, inFlightColumns(now), doc.Events)
 	}
 	return err
+}
+
+// idleText says for how long nobody has used a group, and when it ends.
+func idleText(now time.Time, idle *admin.GroupIdle) string {
+	text := fmt.Sprintf("no; it ends after %s in which nobody uses it", idle.Expiry)
+	switch {
+	case idle.EndsTS != 0:
+		text = fmt.Sprintf("for %s of %s; it ends %s at the earliest", output.Span(time.Duration(idle.IdleMS)*time.Millisecond), idle.Expiry, moment(now, idle.EndsTS))
+	case idle.IdleMS != 0:
+		text = fmt.Sprintf("for %s of %s; the hub ends nothing now", output.Span(time.Duration(idle.IdleMS)*time.Millisecond), idle.Expiry)
+	}
+	if len(idle.Patterns) > 0 {
+		text += ", with its pattern " + strings.Join(idle.Patterns, " or ")
+	}
+	return text
 }
 
 // blocked says what keeps events of a group back, and what is in the way.

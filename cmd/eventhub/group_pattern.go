@@ -20,7 +20,8 @@ func groupPatternsCommand() *cobra.Command {
 		Use:   "patterns [GROUP]",
 		Short: "List the patterns of groups",
 		Long: `Lists the patterns of groups. Topics that are created later and match one get the group,
-with the settings that the pattern has. 'eventhub group rm PATTERN GROUP' removes one.`,
+with the settings that the pattern has. LIMITED is yes where the rights of those who
+subscribed leave some topics out. 'eventhub group rm PATTERN GROUP' removes one.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return fmt.Errorf("%q is too much; wanted: [GROUP]", args[1])
@@ -64,6 +65,12 @@ func patternColumns() []output.Column[admin.GroupPattern] {
 		{Name: "GROUP", Cell: func(p admin.GroupPattern) string { return p.Group }},
 		{Name: "PATTERN", Cell: func(p admin.GroupPattern) string { return p.Pattern }},
 		{Name: "TOPICS", Right: true, Cell: func(p admin.GroupPattern) string { return output.Count(p.Topics) }},
+		{Name: "LIMITED", Cell: func(p admin.GroupPattern) string {
+			if p.Limited {
+				return "yes"
+			}
+			return "-"
+		}},
 		{Name: "ORDERING", Cell: func(p admin.GroupPattern) string { return p.Ordering }},
 		{Name: "ATTEMPTS", Right: true, Cell: func(p admin.GroupPattern) string { return strconv.Itoa(p.MaxAttempts) }},
 		{Name: "BACKOFF", Cell: func(p admin.GroupPattern) string { return backoff(p.MinBackoffMS, p.MaxBackoffMS) }},

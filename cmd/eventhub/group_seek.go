@@ -91,8 +91,15 @@ func describePlan(w io.Writer, color bool, p *admin.SeekPlan) error {
 		{Name: "Epoch", Value: strconv.FormatUint(p.Epoch, 10)},
 		{Name: "Moved", Value: moved},
 	}
-	if p.Gap != nil {
+	if p.Gap != nil && p.Gap.First > p.Gap.After+1 {
 		fields = append(fields, output.Field{Name: "Removed", Value: fmt.Sprintf("offsets %d to %d", p.Gap.After+1, p.Gap.First-1)})
+	}
+	if p.Gap != nil && p.Gap.Compacted > 0 {
+		text := fmt.Sprintf("up to offset %d: replaced values may be missing", p.Gap.Compacted)
+		if p.Gap.Tombstones > 0 {
+			text += fmt.Sprintf(", and ends of keys up to %d", p.Gap.Tombstones)
+		}
+		fields = append(fields, output.Field{Name: "Compacted", Value: text})
 	}
 	return output.Fields(w, color, fields)
 }

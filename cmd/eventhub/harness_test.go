@@ -20,6 +20,8 @@ import (
 
 	"github.com/gobwas/ws"
 	"github.com/gobwas/ws/wsutil"
+
+	"eventhub"
 )
 
 // binary is the real program, built once for all tests of this package.
@@ -61,6 +63,8 @@ type hubProcess struct {
 	// The addresses that it listens on.
 	ws, http, ops string
 
+	more chan struct{} // has a token when the log has got more lines
+
 	mu  sync.Mutex
 	log strings.Builder
 }
@@ -83,7 +87,7 @@ func startHub(t *testing.T, args ...string) *hubProcess {
 // launch starts a hub, which ends with the test at the latest.
 func launch(t *testing.T, cmd *exec.Cmd) *hubProcess {
 	t.Helper()
-	p := &hubProcess{t: t, cmd: cmd, serving: make(chan struct{}), ended: make(chan struct{})}
+	p := &hubProcess{t: t, cmd: cmd, serving: make(chan struct{}), ended: make(chan struct{}), more: make(chan struct{}, 1)}
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -121,6 +125,10 @@ func (p *hubProcess) follow(stderr io.Reader, serving chan<- struct{}) {
 			p.ws, p.http, p.ops = m[1], m[2], m[3]
 		}
 		p.mu.Unlock()
+		select {
+		case p.more <- struct{}{}:
+		default:
+		}
 		if m != nil {
 			close(serving)
 		}
@@ -211,12 +219,15 @@ type frame struct {
 		Offset  uint64
 		Topic   string
 		Key     string
+		TS      int64
 		Payload json.RawMessage
 	}
 	Ctx struct {
 		Attempt int
 		Lease   string
+		Gap     *eventhub.Gap
 	}
+	Gaps []eventhub.Gap // of the OK of a tail
 }
 
 // conn is a WebSocket connection, as a client in another language would have

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -95,13 +97,27 @@ func probeAddr(addr string) (string, error) {
 
 // askHealth asks for /readyz, directly: a proxy of the environment is not used. The
 // error wraps client.ErrUnreachable where nothing answers.
+//
+// Whether the listener speaks TLS shows in its answer. No certificate is checked then, for no
+// token is sent, and the probe of a machine calls it by an address.
 func askHealth(ctx context.Context, addr string) (*health, error) {
-	at := "http://" + addr + "/readyz"
+	h, err := askHealthBy(ctx, "http", addr)
+	if errors.Is(err, errSpeaksTLS) {
+		h, err = askHealthBy(ctx, "https", addr)
+	}
+	return h, err
+}
+
+// errSpeaksTLS is an answer to a request in the clear. Servers of Go's give it in words.
+var errSpeaksTLS = errors.New("the listener speaks TLS")
+
+func askHealthBy(ctx context.Context, scheme, addr string) (*health, error) {
+	at := scheme + "://" + addr + "/readyz"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"?format=json", nil)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("ops address %s: %w", addr, err)}
 	}
-	transport := &http.Transport{DisableKeepAlives: true}
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", client.ErrUnreachable, at, err)
@@ -110,6 +126,9 @@ func askHealth(ctx context.Context, addr string) (*health, error) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, healthLimit))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", client.ErrUnreachable, at, err)
+	}
+	if scheme == "http" && resp.StatusCode == http.StatusBadRequest && bytes.Contains(body, []byte("HTTPS server")) {
+		return nil, errSpeaksTLS
 	}
 	h := new(health)
 	if err := json.Unmarshal(body, h); err != nil || h.Status == "" || h.Checks == nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,6 +26,7 @@ var otherNames = map[string][]string{
 	"get": {"show", "event", "events", "find"}, "status": {"info", "ps", "top", "overview"},
 	"serve": {"start", "run", "server", "up"}, "dlq": {"deadletters", "dead-letters", "letters"},
 	"schedule": {"delayed", "scheduled"}, "rm": {"delete", "remove", "del"}, "ls": {"show", "all"},
+	"mint": {"create", "new", "sign", "issue"}, "inspect": {"show", "decode", "verify"}, "token": {"jwt", "tokens"},
 	"health": {"ping", "ready"}, "restore": {"recover"}, "info": {"describe", "show"},
 }
 
@@ -56,6 +58,10 @@ func wordsFor(command string) (aliases []string) {
 
 // flagError is the error of a flag that a command does not have, or that has no such value.
 func flagError(cmd *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) && wanted[invalid.GetFlag().Value.Type()] != "" {
+		return usageError{badValue(invalid)}
+	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
 		return usageError{err}
@@ -66,6 +72,21 @@ func flagError(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; did you mean --%s?", err, near)}
 	}
 	return usageError{err}
+}
+
+// wanted says, by the type of a flag, which values it takes. Of types of our own the error of a
+// value says so itself.
+var wanted = map[string]string{
+	"bool": "true or false", "duration": "a time such as 500ms, 30s or 2m", "float64": "a number",
+	"uintSlice": "a list of whole numbers from 0 on", "int": "a whole number", "int64": "a whole number", "uint64": "a whole number from 0 on",
+}
+
+// badValue says of a flag what was given and what is wanted, without the words of Go's parsers.
+func badValue(e *pflag.InvalidValueError) error {
+	if errors.Is(e, strconv.ErrRange) {
+		return fmt.Errorf("--%s is %.40q, which is more than can be counted", e.GetFlag().Name, e.GetValue())
+	}
+	return fmt.Errorf("--%s is %.40q; %s is wanted", e.GetFlag().Name, e.GetValue(), wanted[e.GetFlag().Value.Type()])
 }
 
 // setHelp makes the help of all commands: those of the root by use, and the flags of a

@@ -6,7 +6,7 @@
 //	1  failed: the hub refused, something is not there, an input line was bad,
 //	   the hub speaks another version of the protocol
 //	2  wrong usage: a flag, an argument or an environment variable
-//	3  no hub can be reached
+//	3  no hub can be reached; of serve, jwt_jwks_url gives no keys
 //	4  denied: no token, a wrong one, or one without the right
 package main
 
@@ -14,11 +14,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"eventhub"
+	"eventhub/auth"
 	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/output"
 )
@@ -69,19 +71,25 @@ func exitCode(err error) int {
 		return exitUsage
 	case eventhub.ErrorCode(err).Denied():
 		return exitDenied
-	case errors.Is(err, client.ErrUnreachable):
+	case errors.Is(err, client.ErrUnreachable), isOfKeys(err):
 		return exitUnreachable
 	}
 	return exitFailed
 }
 
 // hintFor says what to do next, where that is known.
+// isOfKeys reports whether an issuer of tokens was not reached, or gave no keys.
+func isOfKeys(err error) bool {
+	_, ok := errors.AsType[*auth.KeysError](err)
+	return ok
+}
+
 func hintFor(cmd *cobra.Command, err error, code int) string {
 	switch code {
 	case exitUsage:
 		return fmt.Sprintf("Run '%s --help' for usage.", cmd.CommandPath())
 	case exitUnreachable:
-		if eventhub.ErrorCode(err) != eventhub.CodeInternal {
+		if eventhub.ErrorCode(err) != eventhub.CodeInternal || isOfKeys(err) {
 			return "" // something answers, and has said what it is
 		}
 		if cmd.Flags().Lookup("url") == nil {
@@ -112,8 +120,8 @@ func rootCommand() *cobra.Command {
 		commands  []*cobra.Command
 	}{
 		{"everyday", "Everyday:", []*cobra.Command{pubCommand(), subCommand(), getCommand(), statusCommand()}},
-		{"admin", "Administration:", []*cobra.Command{topicCommand(), groupCommand(), dlqCommand(), scheduleCommand(), replayCommand(), connectionsCommand()}},
-		{"run", "Run and check a hub:", []*cobra.Command{serveCommand(), configCommand(), healthCommand(), checkCommand(), benchCommand(), demoCommand()}},
+		{"admin", "Administration:", []*cobra.Command{topicCommand(), groupCommand(), dlqCommand(), scheduleCommand(), replayCommand(), stateCommand(), connectionsCommand()}},
+		{"run", "Run and check a hub:", []*cobra.Command{serveCommand(), configCommand(), tokenCommand(), healthCommand(), checkCommand(), benchCommand(), demoCommand()}},
 		{"copy", "Copies of the data:", []*cobra.Command{exportCommand(), importCommand(), backupCommand(), verifyCommand(), restoreCommand()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
@@ -153,12 +161,26 @@ func adopt(cmd *cobra.Command) {
 	}
 }
 
+// meant returns the commands below cmd that a word may mean: those that have it as another name,
+// and where none has, those whose names are near.
+func meant(cmd *cobra.Command, word string) (names []string) {
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() && slices.Contains(c.SuggestFor, word) {
+			names = append(names, c.Name())
+		}
+	}
+	if len(names) == 0 {
+		return cmd.SuggestionsFor(word)
+	}
+	return names
+}
+
 func onlySubcommands(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
 	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+	if near := meant(cmd, args[0]); len(near) > 0 {
 		text += "; did you mean " + strings.Join(near, " or ") + "?"
 	}
 	return errors.New(text)

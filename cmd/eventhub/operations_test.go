@@ -155,27 +155,34 @@ func TestBackupOfPage(t *testing.T) {
 // certificate writes a certificate for hub.example that signs itself.
 func (m *machine) certificate() (path string) {
 	m.t.Helper()
+	path = filepath.Join(m.dir, "etc/ssl/hub.example.pem")
+	writeCertificate(m.t, path, strings.TrimSuffix(path, "pem")+"key")
+	return path
+}
+
+// writeCertificate writes a certificate for localhost that signs itself, and its key.
+func writeCertificate(t *testing.T, cert, private string) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		m.t.Fatal(err)
+		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "hub.example"}, DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour),
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "hub.example"}, DNSNames: []string{"localhost"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		m.t.Fatal(err)
+		t.Fatal(err)
 	}
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		m.t.Fatal(err)
+		t.Fatal(err)
 	}
-	path = filepath.Join(m.dir, "etc/ssl/hub.example.pem")
-	for name, block := range map[string]*pem.Block{path: {Type: "CERTIFICATE", Bytes: der}, strings.TrimSuffix(path, "pem") + "key": {Type: "PRIVATE KEY", Bytes: secret}} {
+	for name, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, private: {Type: "PRIVATE KEY", Bytes: secret}} {
 		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
-			m.t.Fatal(err)
+			t.Fatal(err)
 		}
 	}
-	return path
 }
 
 // TestProxyOfPage: nginx with the configuration of the page gives a hub TLS.

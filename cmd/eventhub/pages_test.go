@@ -238,7 +238,7 @@ var notRun = map[string]struct {
 	"docs/operations.md":      {0, "views of a group with a history; the tests of ops ask for each"},
 	"docs/protocol.md":        {1, "it needs a WebSocket client that no test has; TestFramesOfThePage reads its frames"},
 	"docs/runbooks.md":        {0, "TestRunbooks runs them, each against a hub in the state of its alert"},
-	"docs/security.md":        {1, "it listens on all addresses of the machine"},
+	"docs/security.md":        {6, "they open a hub to the network, under names and with certificates that no test has, or wait for what comes; token.txtar makes and reads a token"},
 	"docs/troubleshooting.md": {0, "TestScripts runs its commands, in dlq.txtar"},
 	"examples/README.md":      {2, "the tests of examples run the programs, curl.sh among them"},
 }
@@ -397,6 +397,7 @@ const (
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
@@ -410,6 +411,7 @@ import (
 
 var (
 	_ context.Context
+	_ = json.Unmarshal
 	_ = errors.Is
 	_ = fmt.Errorf
 	_ testing.TB
@@ -424,7 +426,9 @@ var (
 type Order struct{}
 
 var (
+	url      string
 	token    string
+	issuer   interface{ Token(context.Context, string) (string, error) }
 	order    Order
 	since    time.Time
 	bill     func(context.Context, Order) error

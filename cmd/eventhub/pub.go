@@ -27,6 +27,7 @@ type publishing struct {
 	delay, deliverAt        string
 	waitFor                 []string
 	wait                    time.Duration
+	keyOffset, topicOffset  uint64
 	format                  output.Choice
 
 	topic   string // of every event, where not empty
@@ -43,7 +44,7 @@ func pubCommand() *cobra.Command {
 		Long: `Publishes PAYLOAD, which is JSON, as one event. With - or without PAYLOAD each line
 of standard input is the payload of an event of its own; with --events each line is
 a whole event, an object with payload and, as wanted, id, ts, key, headers, tags,
-caused_by, sid, topic, delay_ms and deliver_at. TOPIC, where given, is the topic of
+caused_by, sid, topic, delay_ms, deliver_at and expect. TOPIC, where given, is the topic of
 every event; with --events it may be left out, and every line then has its own.
 
 The command is done when every event is on the hub's disk. Lines are sent in order,
@@ -59,12 +60,18 @@ and takes it back. With --wait-for the command is done when these groups have ac
 well; if they do not in time it says who has not and ends with 1, and the events stay
 published.
 
+With --expect-key-offset the event is published only if the newest event of its key is at
+this offset, 0 for a key without one; with --expect-topic-offset if the topic's last offset
+is this one. Otherwise nothing is published, and the error says which offset it is. So a value
+that was read can be changed without the loss of what others wrote meanwhile.
+
 What was published is printed as -o says; without -o, lines of standard input are
 answered by the summary on standard error alone.`,
 		Example: `  eventhub pub orders '{"item":"lamp"}' --key customer-1
   eventhub pub notes 'it rains' --string
   eventhub pub reminders '{"order":7}' --delay 2d
   eventhub pub orders '{"order":7}' --wait-for billing,stock --wait 30s
+  eventhub pub stock '{"left":4}' --key lamp --expect-key-offset 17
   tail -f app.ndjson | eventhub pub app.log -
   eventhub pub --events --atomic < transfer.ndjson
   eventhub sub orders --from earliest --until-caught-up -o ndjson | eventhub pub orders.copy --events`,
@@ -87,15 +94,18 @@ answered by the summary on standard error alone.`,
 	flags.StringVar(&p.deliverAt, "deliver-at", "", "publish it at this time: 2026-01-31T15:04:05Z, epoch ms, or a duration from now on")
 	flags.StringSliceVar(&p.waitFor, "wait-for", nil, "wait until these groups have acked it; split at commas or repeat")
 	flags.DurationVar(&p.wait, "wait", eventhub.DefaultWait, "how long to wait for them")
+	flags.Uint64Var(&p.keyOffset, "expect-key-offset", 0, "publish it only if the newest event of its key is at this offset; 0: if there is none")
+	flags.Uint64Var(&p.topicOffset, "expect-topic-offset", 0, "publish it only if this is the topic's last offset; 0: if it never had an event")
 	flags.VarP(&p.format, "output", "o", "how to print what was published: "+p.format.Names())
 	p.register(cmd)
 	p.registerName(cmd)
 	cmd.ValidArgsFunction = completeNames(&p.reach, false, false)
-	for _, own := range []string{"key", "header", "tag", "id", "ts", "sid", "caused-by", "string", "delay", "deliver-at"} {
+	for _, own := range []string{"key", "header", "tag", "id", "ts", "sid", "caused-by", "string", "delay", "deliver-at", "expect-key-offset", "expect-topic-offset"} {
 		cmd.MarkFlagsMutuallyExclusive("events", own)
 	}
 	cmd.MarkFlagsMutuallyExclusive("strict", "atomic")
 	cmd.MarkFlagsMutuallyExclusive("delay", "deliver-at", "wait-for")
+	cmd.MarkFlagsMutuallyExclusive("delay", "deliver-at", "expect-key-offset", "expect-topic-offset")
 	return cmd
 }
 
@@ -132,6 +142,9 @@ func (p *publishing) args(cmd *cobra.Command, args []string) error {
 	if err := p.checkWait(cmd); err != nil {
 		return err
 	}
+	if err := p.checkExpect(cmd); err != nil {
+		return err
+	}
 	return p.makeEvent()
 }
 
@@ -162,13 +175,32 @@ func (p *publishing) checkWait(cmd *cobra.Command) error {
 	return nil
 }
 
+// checkExpect makes the condition.
+func (p *publishing) checkExpect(cmd *cobra.Command) error {
+	switch {
+	case cmd.Flags().Changed("expect-key-offset"):
+		p.event.Expect = eventhub.IfKeyOffset(p.keyOffset)
+		if p.key == "" {
+			return errors.New("--expect-key-offset is given and --key is not; name the key")
+		}
+	case cmd.Flags().Changed("expect-topic-offset"):
+		p.event.Expect = eventhub.IfTopicOffset(p.topicOffset)
+	default:
+		return nil
+	}
+	if p.lines && !p.atomic {
+		return errors.New("--expect-key-offset and --expect-topic-offset with lines of standard input are for --atomic, where all of them are one")
+	}
+	return nil
+}
+
 // makeEvent makes what all events share, and checks it as the hub will.
 func (p *publishing) makeEvent() error {
 	headers, err := input.Headers(p.headers)
 	if err != nil {
 		return err
 	}
-	p.event = eventhub.Event{Topic: p.topic, Key: p.key, ID: p.id, SID: p.sid, Headers: headers, Tags: p.tags, CausedBy: p.causedBy}
+	p.event = eventhub.Event{Topic: p.topic, Key: p.key, ID: p.id, SID: p.sid, Headers: headers, Tags: p.tags, CausedBy: p.causedBy, Expect: p.event.Expect}
 	if p.ts != "" {
 		if p.event.TS, err = when.Parse(p.ts, time.Now()); err != nil {
 			return fmt.Errorf("--ts %w", err)
@@ -276,8 +308,11 @@ func (p *publishing) publish(ctx context.Context, to eventhub.Publisher, events 
 }
 
 // isLate reports whether an error says that all is published, and that groups have
-// not acked it in time.
-func isLate(err error) bool { return eventhub.ErrorCode(err) == eventhub.CodeWaitTimeout }
+// not acked it in time, or cannot any more since it was removed.
+func isLate(err error) bool {
+	code := eventhub.ErrorCode(err)
+	return code == eventhub.CodeWaitTimeout || code == eventhub.CodeGone
+}
 
 // isOpen reports whether an error leaves open what became of a publish.
 func isOpen(err error) bool {

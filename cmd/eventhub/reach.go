@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -32,6 +34,8 @@ const (
 // before the environment.
 type reach struct {
 	url, token, tokenFile string
+	caFile                string
+	tls                   *tls.Config // by caFile; nil: that of the system
 	timeout               time.Duration
 	name                  string // of a WebSocket client
 }
@@ -41,6 +45,7 @@ func (r *reach) register(cmd *cobra.Command) {
 	flags.StringVar(&r.url, "url", defaultURL, "the hub: host:port, ws://, wss://, http:// or https:// [$EVENTHUB_URL]")
 	flags.StringVar(&r.token, "token", "", "token to present; better in a file or the environment [$EVENTHUB_TOKEN]")
 	flags.StringVar(&r.tokenFile, "token-file", "", "file that holds the token [$EVENTHUB_TOKEN_FILE]")
+	flags.StringVar(&r.caFile, "ca-file", "", "file with the certificates (PEM) that wss:// and https:// trust, in place of those of the system [$EVENTHUB_CA_FILE]")
 	flags.DurationVar(&r.timeout, "timeout", 5*time.Second, "how long to try to reach the hub, and to wait for each answer of its HTTP API")
 	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
 }
@@ -82,6 +87,9 @@ func (r *reach) resolve(cmd *cobra.Command) error {
 	if r.url, err = hubURL(r.url); err != nil {
 		return usageError{err}
 	}
+	if err := r.readCA(cmd); err != nil {
+		return err
+	}
 	if r.tokenFile == "" {
 		return nil
 	}
@@ -92,6 +100,26 @@ func (r *reach) resolve(cmd *cobra.Command) error {
 	if r.token = strings.TrimRight(string(b), "\r\n"); r.token == "" {
 		return usageError{fmt.Errorf("token file %s is empty", r.tokenFile)}
 	}
+	return nil
+}
+
+// readCA reads the certificates to trust.
+func (r *reach) readCA(cmd *cobra.Command) error {
+	if !cmd.Flags().Changed("ca-file") {
+		r.caFile = os.Getenv("EVENTHUB_CA_FILE")
+	}
+	if r.caFile == "" {
+		return nil
+	}
+	content, err := os.ReadFile(r.caFile)
+	if err != nil {
+		return usageError{fmt.Errorf("CA file: %w", err)}
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(content) {
+		return usageError{fmt.Errorf("CA file %s has no certificate in PEM", r.caFile)}
+	}
+	r.tls = &tls.Config{RootCAs: roots}
 	return nil
 }
 
@@ -118,12 +146,18 @@ func hubURL(text string) (string, error) {
 	return "", fmt.Errorf("url %q starts with none of ws://, wss://, http://, https://", text)
 }
 
-// credentials are the options that say who asks.
-func (r *reach) credentials() []client.Option {
-	if r.token == "" {
-		return nil
+// credentials are the options that say who asks, and whom to trust.
+func (r *reach) credentials() (options []client.Option) {
+	if r.tls != nil {
+		options = append(options, client.WithTLS(r.tls))
 	}
-	return []client.Option{client.WithToken(r.token)}
+	if r.tokenFile != "" {
+		return append(options, client.WithTokenFile(r.tokenFile)) // which may be replaced meanwhile
+	}
+	if r.token != "" {
+		options = append(options, client.WithToken(r.token))
+	}
+	return options
 }
 
 // dial connects over WebSocket. Lost connections are reported on standard error.

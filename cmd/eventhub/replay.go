@@ -88,7 +88,7 @@ not pass does not count for --limit.
 
 Where --from is below the horizon of a topic, or events are removed before they are read,
 the command fails; the error says at which offset the topic begins. --from earliest begins
-there.`,
+there. Where compaction may have removed some, a line on standard error says up to which offset.`,
 		Example: `  eventhub replay orders --from 2h
   eventhub replay orders --from after:0199a1f9-731b-7d16-b8f6-fb271d31714f --limit 10 -o payload
   eventhub replay orders --from 1d --filter 'event.payload.total > 100.0' --filter-key 'customer-7'
@@ -117,6 +117,7 @@ there.`,
 		out := results(cmd)
 		buffered := bufio.NewWriterSize(out, 64<<10)
 		render := output.Events(format.Format, out.Color, args, false)
+		q.OnGap = compactedTo(cmd.ErrOrStderr())
 		var line []byte
 		err = adm.Replay(ctx, q, func(_ string, item eventhub.Item) error {
 			reached()

@@ -21,8 +21,9 @@ import (
 
 // runbook is what TestRunbooks knows of a section of docs/runbooks.md.
 type runbook struct {
-	serve   []string // flags of the hub
-	prepare string   // shell: brings the hub into the state of the alert
+	files   map[string]string // that are there before the hub
+	serve   []string          // flags of the hub; DIR/ is where the files are
+	prepare string            // shell: brings the hub into the state of the alert
 	// alerts are those that are there then and over in the end, as far as a test can have
 	// them: not where they need a disk that is nearly full, or a quarter of an hour.
 	alerts []string
@@ -77,6 +78,15 @@ var runbooks = map[string]runbook{
 		says:    []string{"a peer was refused.*reason=bad_token", `eventhub_auth_refused_total\{reason="bad_token",transport="http"\} 8`},
 		over:    []string{"eventhub_auth_refused_total"},
 	},
+	"A setting can not be read again": {
+		files: map[string]string{"tokens.yaml": "tokens: [{name: a, token: a-token, scopes: ['*']}]\n"},
+		serve: []string{"--auth-token", "right", "--auth-tokens-file", "DIR/tokens.yaml"},
+		prepare: `cp tokens.yaml tokens.new.yaml; echo 'tokens: [{name: a}]' >tokens.yaml
+			until curl 'http://127.0.0.1:8082/metrics' | grep '^eventhub_setting_stale.* 1'; do :; done`,
+		alerts: []string{"EventhubSettingStale"},
+		says:   []string{"a file could not be read again.*tokens.yaml:1: a token has no token", `eventhub_setting_stale\{setting="auth_tokens_file"\} 1`},
+		over:   []string{`eventhub_setting_stale\{setting="auth_tokens_file"\} 0`},
+	},
 }
 
 // sections returns the blocks below each heading of a page.
@@ -127,7 +137,12 @@ func TestRunbooks(t *testing.T) {
 		}
 		t.Run(title, func(t *testing.T) {
 			r := &runbookRun{t: t, dir: t.TempDir(), runbook: book, exprs: exprs}
-			r.hub = startHub(t, append([]string{"--store", filepath.Join(r.dir, "store")}, book.serve...)...)
+			for name, text := range book.files {
+				if err := os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.start()
 			defer r.end()
 			r.scrape()
 			r.shell(book.prepare)
@@ -254,7 +269,15 @@ func (r *runbookRun) blocks(blocks []snippet, fails, says []string) (said, missi
 // restart is what systemd does.
 func (r *runbookRun) restart() {
 	r.hub.kill()
-	r.hub = startHub(r.t, append([]string{"--store", filepath.Join(r.dir, "store")}, r.serve...)...)
+	r.start()
+}
+
+func (r *runbookRun) start() {
+	args := []string{"--store", filepath.Join(r.dir, "store")}
+	for _, flag := range r.serve {
+		args = append(args, strings.Replace(flag, "DIR", r.dir, 1))
+	}
+	r.hub = startHub(r.t, args...)
 }
 
 // stubs stand for what a machine has and a test does not.

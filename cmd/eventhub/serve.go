@@ -49,13 +49,14 @@ from the next start.`,
 			load := func() (*config.Settings, error) {
 				return checkHub(hubSchema().Reload(cmd.Flags(), os.Environ()))
 			}
-			return runHub(cmd.Context(), cfg, func(ctx context.Context, _ *hub.Hub) error {
+			return runHub(cmd.Context(), cfg, func(ctx context.Context, h *hub.Hub) error {
 				for {
 					select {
 					case <-ctx.Done():
 						return nil
 					case <-hangup:
 						reload(cfg.Logger, level, settings, load)
+						h.Look()
 					}
 				}
 			})

@@ -47,7 +47,7 @@ func TestSourcesAreNamed(t *testing.T) {
 		{[]string{"MONGO_URL=mongodb://u:" + sentinel + "@h/x"}, free, 2, []string{"store mongodb://…", "(store from env MONGO_URL)"}},
 		{[]string{"EVENTHUB_STORE=/proc/nowhere"}, free, 1, []string{"/proc/nowhere", "(store from env EVENTHUB_STORE)"}},
 		{[]string{"WS_PORT=0.0.0.0:1"}, nil, 2, []string{`ws address "0.0.0.0:1"`, "(ws from env WS_PORT)"}},
-		{[]string{"WS_TOKEN=two words"}, nil, 2, []string{"the auth token", "(auth_token from env WS_TOKEN)"}},
+		{[]string{"WS_TOKEN=two words"}, nil, 2, []string{"auth_token: it has at byte 3", "(auth_token from env WS_TOKEN)"}},
 		{[]string{"EVENTHUB_MAX_MESSAGE_MEMORY=99999999999999"}, nil, 2, []string{"max message memory", "(max_message_memory from env EVENTHUB_MAX_MESSAGE_MEMORY)"}},
 	} {
 		code, stdout, stderr := runBinary(t, r.env, append([]string{"serve"}, r.args...)...)

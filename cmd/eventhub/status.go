@@ -62,7 +62,7 @@ func statusCommand() *cobra.Command {
 needs attention the command to type next: a hub that is not ready, a disk that fills up,
 groups that are paused, stuck or without members while they have something to do, and
 open dead letters. The exit code is 0 if all is well, 1 if something needs attention,
-and 3 if no hub can be reached.
+and 3 if no hub can be reached. Of topics and groups it counts those that the token may see.
 
 What it says of the store comes from the operations listener: that of --ops, and without
 one port 8082 of the host of --url.`,
@@ -112,7 +112,7 @@ func (r *reach) status(cmd *cobra.Command, settings *config.Settings) (*state, e
 	s := &state{URL: r.url, Version: info.Version, Durability: info.Durability, Busy: []admin.GroupInfo{}, Warnings: []warning{}}
 	ops, err := r.opsAddr(settings)
 	if err == nil {
-		s.Operations, err = ask(cmd.Context(), r, func(ctx context.Context) (*operations, error) { return askOperations(ctx, ops, r.token) })
+		s.Operations, err = ask(cmd.Context(), r, func(ctx context.Context) (*operations, error) { return r.askOperations(ctx, ops) })
 	}
 	if err != nil {
 		s.NoOperations = oneLine(err.Error())
@@ -287,7 +287,11 @@ func (s *state) print(w io.Writer, color bool, now time.Time) error {
 		}
 	}
 	b.WriteByte('\n')
-	if len(s.Warnings) == 0 {
+	switch {
+	case len(s.Warnings) > 0:
+	case s.Operations == nil: // a token may show little, or nothing
+		b.WriteString("Nothing of what this shows needs attention; the store is not known.\n")
+	default:
 		b.WriteString("All is well.\n")
 	}
 	for _, warn := range s.Warnings {

@@ -3,6 +3,8 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -32,18 +34,30 @@ type operations struct {
 	NoMaintenance bool  `json:"no_maintenance,omitempty"`
 }
 
-// askOperations scrapes the operations listener, directly: a proxy of the environment is
-// not used.
-func askOperations(ctx context.Context, addr, token string) (*operations, error) {
-	at := "http://" + addr + "/metrics"
+// askOperations scrapes the operations listener. That of a hub which is called over TLS is
+// asked over TLS first; it may be a listener of the machine that a proxy is in front of.
+func (r *reach) askOperations(ctx context.Context, addr string) (*operations, error) {
+	var clear tls.RecordHeaderError
+	if strings.HasPrefix(r.url, "wss:") || strings.HasPrefix(r.url, "https:") {
+		found, err := r.askOperationsBy(ctx, "https", addr)
+		if !errors.As(err, &clear) {
+			return found, err
+		}
+	}
+	return r.askOperationsBy(ctx, "http", addr)
+}
+
+// askOperationsBy scrapes directly: a proxy of the environment is not used.
+func (r *reach) askOperationsBy(ctx context.Context, scheme, addr string) (*operations, error) {
+	at := scheme + "://" + addr + "/metrics"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
 		return nil, err
 	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
+	if r.token != "" {
+		req.Header.Set("Authorization", "Bearer "+r.token)
 	}
-	transport := &http.Transport{DisableKeepAlives: true}
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: r.tls}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		return nil, err

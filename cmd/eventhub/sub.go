@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -56,6 +57,10 @@ error say what is followed and from where, which topic and group are new (a name
 misspelt), and when the connection is lost and back. With --no-create nothing is created:
 what does not exist is an error.
 
+--from snapshot begins with the state of one topic, the newest event of each key, and goes
+on with every event after it. A line on standard error says when the state is complete;
+where it comes again, as after an erasure, one more says so.
+
 A PATTERN means many topics, those that are created later too: * is one segment of a
 name, ** any number of them. Quote it, or the shell reads it. The hub's own topics,
 such as dead letters, are those of a pattern only where it spells them out, as '**.dlq'
@@ -79,7 +84,8 @@ that run come to their end; a second one ends them (SIGTERM), and their events c
 The environment has EVENTHUB_TOPIC, _GROUP, _ID, _OFFSET, _KEY, _TS and _COMMITTED_TS (epoch
 ms), _SID, _TAGS and _CAUSED_BY (joined by commas), _HEADERS (a JSON object), a variable for
 each header (x-tenant is EVENTHUB_HEADER_X_TENANT), _ATTEMPT, _MAX_ATTEMPTS and _REDRIVEN,
-and where events were removed before this one, _GAP_AFTER and _GAP_FIRST: those between these offsets;
+and where events were removed before this one, _GAP_AFTER and _GAP_FIRST: those between these offsets, or
+_GAP_COMPACTED and _GAP_TOMBSTONES, up to which compaction may have taken some;
 a variable is empty if the event has nothing for it. EVENTHUB_URL is the hub's.
 
 --nack refuses what is printed, with --reason; with --terminal each event is a dead letter
@@ -102,6 +108,7 @@ percent sign, \n \t \r \\ as usual.`,
   eventhub sub 'process.**' --group audit --filter-key 'host-7:*'
   eventhub sub orders --filter 'event.payload.total > 100.0' --filter-header region=eu
   eventhub sub prices --conflate 1s
+  eventhub sub stock --from snapshot
   eventhub sub orders --group billing --parallel 4 --exec './bill --order "$EVENTHUB_KEY"'
   eventhub sub orders --group billing -c 1 --nack --terminal --reason 'by hand'`,
 		Args: f.args,
@@ -115,7 +122,7 @@ percent sign, \n \t \r \\ as usual.`,
 func (f *following) registerFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVarP(&f.group, "group", "g", "", "be a member of this group")
-	fromFlag(cmd, &f.from, "latest", "; of a group that exists its cursor counts")
+	fromFlag(cmd, &f.from, "latest", "; of a group that exists its cursor counts; without --group also snapshot: the state by key first")
 	flags.BoolVar(&f.noCreate, "no-create", false, "create nothing: fail if the topic or the group does not exist")
 	flags.IntVarP(&f.count, "count", "c", 0, "stop after so many events")
 	flags.BoolVar(&f.caughtUp, "until-caught-up", false, "stop when all that was there at the beginning is done")
@@ -141,6 +148,9 @@ func (f *following) registerFlags(cmd *cobra.Command) {
 	f.registerName(cmd)
 }
 
+// fromSnapshot is --from of the state.
+const fromSnapshot = "snapshot"
+
 // args checks everything that needs no hub.
 func (f *following) args(cmd *cobra.Command, args []string) error {
 	flags := cmd.Flags()
@@ -156,6 +166,8 @@ func (f *following) args(cmd *cobra.Command, args []string) error {
 		return errors.New("--ordering and --max-attempts are settings of a --group")
 	case f.group == "" && (flags.Changed("ack-timeout") || flags.Changed("max-in-flight")):
 		return errors.New("--ack-timeout and --max-in-flight are about leases, which only the members of a --group hold")
+	case f.group != "" && f.from == fromSnapshot:
+		return errors.New("--from snapshot is the state and what follows it; a --group gets events alone")
 	case f.group != "" && flags.Changed("conflate"):
 		return errors.New("--conflate is given; a --group gets every event")
 	case f.group == "" && f.caughtUp && f.filters(cmd):
@@ -172,7 +184,9 @@ func (f *following) args(cmd *cobra.Command, args []string) error {
 		}
 	}
 	var err error
-	if f.start, err = input.Start(f.from, time.Now()); err != nil {
+	if f.from == fromSnapshot {
+		f.start = eventhub.Snapshot
+	} else if f.start, err = input.Start(f.from, time.Now()); err != nil {
 		return fmt.Errorf("--from %w", err)
 	}
 	if f.many() && (f.start.Kind == eventhub.StartAfterID || f.start.Kind == eventhub.StartOffset) {
@@ -277,12 +291,15 @@ func (f *following) member() eventhub.GroupOptions {
 	return opts
 }
 
-// subscribe joins the group, or opens a live tail where there is none.
-func (f *following) subscribe(ctx context.Context, c *client.Client, r eventhub.Receiver) (eventhub.Subscription, error) {
+// subscribe joins the group, or opens a live tail where there is none. stderr learns that the group
+// had ended.
+func (f *following) subscribe(ctx context.Context, c *client.Client, r eventhub.Receiver, stderr io.Writer) (eventhub.Subscription, error) {
 	if f.group == "" {
 		return c.Tail(ctx, f.tail(), r)
 	}
-	return c.Subscribe(ctx, f.member(), r)
+	opts := f.member()
+	opts.OnEnded = endedTo(stderr, f.group)
+	return c.Subscribe(ctx, opts, r)
 }
 
 func (f *following) run(cmd *cobra.Command) error {
@@ -308,8 +325,8 @@ func (f *following) run(cmd *cobra.Command) error {
 	}
 	p := newPrinter(out, render, f.group != "", f.count)
 	p.verdict = f.verdict()
-	p.onGap = gapTo(cmd.ErrOrStderr())
-	p.sub, err = f.subscribe(ctx, c, p)
+	p.onGap, p.onState = gapTo(cmd.ErrOrStderr()), stateTo(cmd.ErrOrStderr())
+	p.sub, err = f.subscribe(ctx, c, p, cmd.ErrOrStderr())
 	if err == nil && f.caughtUp {
 		p.untilHeads = true
 		err = f.findHeads(ctx, adm, &p.ends)

@@ -47,11 +47,64 @@ func (f *following) announce(ctx context.Context, w io.Writer, fromGiven bool, a
 // gapTo returns what reports gaps to w. A gap may come while another is reported.
 func gapTo(w io.Writer) func(eventhub.Gap) {
 	return func(g eventhub.Gap) {
-		text := fmt.Sprintf("eventhub: the events of %s after offset %d and before %d were removed before they came\n", g.Topic, g.After, g.First)
-		if g.First == 0 {
+		var text string
+		switch {
+		case g.First == 0:
 			text = fmt.Sprintf("eventhub: the hub does not have the event of %s at offset %d any more; what was committed later follows\n", g.Topic, g.After)
+		case g.First > g.After+1:
+			text = fmt.Sprintf("eventhub: the events of %s after offset %d and before %d were removed before they came\n", g.Topic, g.After, g.First)
+		}
+		if g.Compacted > 0 {
+			text += fmt.Sprintf("eventhub: %s was compacted up to offset %d before its events from %d on came: values that were replaced may be missing\n", g.Topic, g.Compacted, g.First)
+		}
+		if g.Tombstones > 0 {
+			text += fmt.Sprintf("eventhub: of %s ends of keys up to offset %d may be missing too: a state by key has to be read anew\n", g.Topic, g.Tombstones)
 		}
 		_, _ = io.WriteString(w, text)
+	}
+}
+
+// stateTo returns what reports to w how far a state is.
+func stateTo(w io.Writer) func(*eventhub.Delivery) {
+	seen := 0
+	return func(d *eventhub.Delivery) {
+		switch s := d.State; {
+		case s.Complete:
+			seen++
+			again := ""
+			if seen > 1 {
+				again = " again"
+			}
+			fmt.Fprintf(w, "eventhub: the state of %s at offset %d is complete%s: %d keys\n", d.Topic, s.Offset, again, s.Count)
+		case s.Horizon != 0:
+			fmt.Fprintf(w, "eventhub: the events of %s before offset %d were removed, and the keys that have no later one\n", d.Topic, s.Horizon)
+		case s.Snapshot != "" && seen > 0:
+			fmt.Fprintf(w, "eventhub: the state of %s comes again: what came before does not count\n", d.Topic)
+		}
+	}
+}
+
+// compactedTo returns what reports to w where compaction may have removed events that a replay or
+// an export is to have.
+func compactedTo(w io.Writer) func(eventhub.Gap) {
+	return func(g eventhub.Gap) {
+		what := g.Topic + " is compacted"
+		if eventhub.IsPattern(g.Topic) { // what a hub puts together
+			what = "other topics of " + g.Topic + " are compacted"
+		}
+		text := fmt.Sprintf("eventhub: %s up to offset %d: values that were replaced may be missing", what, g.Compacted)
+		if g.Tombstones > 0 {
+			text += fmt.Sprintf(", and ends of keys up to offset %d", g.Tombstones)
+		}
+		_, _ = io.WriteString(w, text+"\n")
+	}
+}
+
+// endedTo returns what reports groups to w that had ended and begin anew.
+func endedTo(w io.Writer, group string) func(eventhub.EndedGroup) {
+	return func(e eventhub.EndedGroup) {
+		fmt.Fprintf(w, "eventhub: group %s of %s had ended %s, after offset %d: nobody had used it; it begins anew\n",
+			group, e.Topic, moment(time.Now(), e.TS), e.Cursor)
 	}
 }
 
@@ -135,6 +188,8 @@ func beginning(s eventhub.Start) string {
 		return "after the event " + s.AfterID
 	case eventhub.StartOffset:
 		return fmt.Sprintf("at offset %d", s.Offset)
+	case eventhub.StartSnapshot:
+		return "with its state, and after it"
 	}
 	return "after the latest event of now"
 }

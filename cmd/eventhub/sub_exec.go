@@ -69,7 +69,7 @@ func (f *following) runExec(cmd *cobra.Command, c *client.Client, adm *client.Ad
 	e.out = output.NewResults(e.stdout)
 	e.out.OnHangup(stop)
 	// The group has to exist before its cursor is asked for.
-	sub, err := f.subscribe(ctx, c, declining{})
+	sub, err := f.subscribe(ctx, c, declining{}, e.stderr)
 	if err == nil {
 		err = sub.Unsubscribe(ctx)
 	}
@@ -91,7 +91,7 @@ func (f *following) runExec(cmd *cobra.Command, c *client.Client, adm *client.Ad
 	}
 	opts := f.member()
 	opts.Concurrency = e.parallel
-	opts.OnGap = gapTo(e.stderr)
+	opts.OnGap, opts.OnEnded = gapTo(e.stderr), endedTo(e.stderr, f.group)
 	err = c.Consume(ctx, opts, e.handle)
 	stop()
 	workers.Wait()
@@ -203,7 +203,7 @@ func (e *execution) run(d *eventhub.Delivery, event *eventhub.Event) error {
 }
 
 // variables are what a command gets of its event, see describe.
-var variables = []string{"TOPIC", "GROUP", "ID", "OFFSET", "KEY", "TS", "COMMITTED_TS", "SID", "TAGS", "CAUSED_BY", "HEADERS", "ATTEMPT", "MAX_ATTEMPTS", "REDRIVEN", "GAP_AFTER", "GAP_FIRST"}
+var variables = []string{"TOPIC", "GROUP", "ID", "OFFSET", "KEY", "TS", "COMMITTED_TS", "SID", "TAGS", "CAUSED_BY", "HEADERS", "ATTEMPT", "MAX_ATTEMPTS", "REDRIVEN", "GAP_AFTER", "GAP_FIRST", "GAP_COMPACTED", "GAP_TOMBSTONES"}
 
 const (
 	variablePrefix = "EVENTHUB_"
@@ -234,6 +234,9 @@ func (e *execution) describe(d *eventhub.Delivery, event *eventhub.Event) []stri
 		"ATTEMPT": strconv.Itoa(d.Attempt), "MAX_ATTEMPTS": strconv.Itoa(d.MaxAttempts), "REDRIVEN": strconv.Itoa(d.Redriven),
 	}
 	if d.Gap != nil {
+		if d.Gap.Compacted > 0 {
+			values["GAP_COMPACTED"], values["GAP_TOMBSTONES"] = strconv.FormatUint(d.Gap.Compacted, 10), strconv.FormatUint(d.Gap.Tombstones, 10)
+		}
 		values["GAP_AFTER"], values["GAP_FIRST"] = strconv.FormatUint(d.Gap.After, 10), strconv.FormatUint(d.Gap.First, 10)
 	}
 	for name, value := range headers {

@@ -33,6 +33,8 @@ type printer struct {
 	sub    eventhub.Subscription // nil: it never came in
 	leased bool                  // of a group: what is delivered has to be settled
 	onGap  func(eventhub.Gap)    // is called once for each gap
+	// onState is called for what is said of a state, where it is in the order of what is printed.
+	onState func(*eventhub.Delivery)
 	// verdict is what is said of each event that was written: done, or refused.
 	verdict eventhub.Settlement
 
@@ -67,10 +69,7 @@ func (p *printer) Deliver(batch []eventhub.Delivery) int {
 	if p.ended {
 		return 0
 	}
-	room := len(batch)
-	if p.left >= 0 {
-		room = min(room, p.left)
-	}
+	room := p.counted(batch)
 	if !p.leased {
 		room = p.roomOfTail(batch[:room])
 	}
@@ -81,13 +80,27 @@ func (p *printer) Deliver(batch []eventhub.Delivery) int {
 		p.bytes += len(d.Record)
 		d.Record = slices.Clone(d.Record)
 		p.queue = append(p.queue, d)
-	}
-	if p.left >= 0 {
-		p.left -= room
+		if p.left > 0 && !d.State.IsMark() {
+			p.left--
+		}
 	}
 	p.refused = p.refused || room < len(batch)
 	p.changed.Signal()
 	return room
+}
+
+// counted returns how much of a batch may be printed. p.mu is held.
+func (p *printer) counted(batch []eventhub.Delivery) int {
+	left := p.left
+	for i := range batch {
+		if left == 0 {
+			return i
+		}
+		if !batch[i].State.IsMark() {
+			left--
+		}
+	}
+	return len(batch)
 }
 
 // Gap implements eventhub.Gapped.
@@ -198,7 +211,17 @@ func (p *printer) print(ctx context.Context) {
 		buf, ends = buf[:0], ends[:0]
 		for len(ends) < len(batch) && len(buf) < writeBytes {
 			var err error
-			if buf, err = p.render(buf, &batch[len(ends)]); err != nil {
+			d := &batch[len(ends)]
+			if d.State != nil {
+				if len(ends) > 0 && p.isNews(d) {
+					break // what is before it goes out first
+				}
+				p.onState(d)
+			}
+			if !d.State.IsMark() {
+				buf, err = p.render(buf, d)
+			}
+			if err != nil {
 				p.end(err)
 				break
 			}
@@ -222,6 +245,11 @@ func (p *printer) print(ctx context.Context) {
 	}
 }
 
+// isNews reports whether something is said of the state besides an event of it.
+func (p *printer) isNews(d *eventhub.Delivery) bool {
+	return d.State.IsMark() || d.State.Snapshot != ""
+}
+
 func lastOf(ends []int) int {
 	if len(ends) == 0 {
 		return 0
@@ -243,7 +271,7 @@ func (p *printer) settle(ctx context.Context, written []eventhub.Delivery) {
 		if p.leased {
 			said.Refs = append(said.Refs, eventhub.Ref{Lease: d.Lease})
 		}
-		if head, ok := p.heads[d.Topic]; ok && d.Offset >= head {
+		if head, ok := p.heads[d.Topic]; ok && upTo(d) >= head {
 			over = true
 			if p.cursor == nil {
 				delete(p.heads, d.Topic)
@@ -263,6 +291,17 @@ func (p *printer) settle(ctx context.Context, written []eventhub.Delivery) {
 	case over && p.cursor != nil:
 		ring(p.passed)
 	}
+}
+
+// upTo returns the offset up to which all has come with a delivery.
+func upTo(d *eventhub.Delivery) uint64 {
+	switch s := d.State; {
+	case s == nil:
+		return d.Offset
+	case s.Complete:
+		return s.Offset
+	}
+	return 0 // some of a state
 }
 
 // watchTopics forgets the heads of topics that were deleted. Where the hub does not

@@ -188,8 +188,17 @@ func topicInfoCommand() *cobra.Command {
 				fields = append(fields, settingsFields(t.Settings)...)
 				fields = append(fields, output.Field{Name: "From", Value: fromText(t.SettingsFrom)})
 			}
+			if t.Idle != nil {
+				fields = append(fields, idleFields(now, t.Idle)...)
+			}
 			if t.Removal != nil {
 				fields = append(fields, output.Field{Name: "Removed", Value: removalText(now, t.Removal)})
+			}
+			if t.Index != nil { // an older hub says nothing of it
+				fields = append(fields, output.Field{Name: "Index by key", Value: indexText(t.Index)})
+			}
+			if t.Compaction != nil {
+				fields = append(fields, compactionFields(now, t.Compaction)...)
 			}
 			return output.Fields(w, out.Color, fields)
 		})

@@ -243,9 +243,22 @@ func planSettings(cmd *cobra.Command, r *reach, adm *client.Admin, format output
 			{Name: "Topics", Value: output.Things(plan.Matched, "topic") + " now"},
 			{Name: "Would remove", Value: fmt.Sprintf("%s, %s", output.Things(plan.Events, "event"), byteSize(int64(plan.Bytes)))},
 		}
+		if settings.Compaction != nil {
+			fields = append(fields, output.Field{Name: "Compaction", Value: "removes more, which is not counted"})
+		}
 		for _, t := range plan.Topics {
 			fields = append(fields, output.Field{Name: "  of " + t.Topic, Value: fmt.Sprintf("%s, %s; the first offset would be %d",
 				output.Things(t.Events, "event"), byteSize(int64(t.Bytes)), t.Horizon)})
+		}
+		if settings.GroupIdleExpiry != 0 {
+			fields = append(fields, output.Field{Name: "Would end", Value: output.Things(plan.Ends, "group")})
+		}
+		for _, g := range plan.Groups {
+			text := fmt.Sprintf("of %s, idle for %s, cursor %d", g.Topic, output.Span(time.Duration(g.IdleMS)*time.Millisecond), g.Cursor)
+			if g.Pattern != "" {
+				text += ", with its pattern " + g.Pattern
+			}
+			fields = append(fields, output.Field{Name: "  " + g.Group, Value: text})
 		}
 		return output.Fields(w, out.Color, fields)
 	})
@@ -282,4 +295,36 @@ func removalText(now time.Time, r *admin.TopicRemoval) string {
 		return what
 	}
 	return what + "; last pass " + output.Ago(now, r.LastTS)
+}
+
+// indexText says how far the index by key of a topic is.
+func indexText(i *admin.TopicIndex) string {
+	switch {
+	case i.State == admin.IndexNone:
+		return "none; the first question about the state begins it"
+	case i.State == admin.IndexBuilding && i.Total > 0:
+		return fmt.Sprintf("building: %d %% of %d offsets", i.Done*100/i.Total, i.Total)
+	}
+	return i.State
+}
+
+// compactionFields say how far a topic is compacted, what that has removed, and what holds the rest.
+func compactionFields(now time.Time, c *admin.TopicCompaction) []output.Field {
+	what := fmt.Sprintf("up to offset %d; %s, %s, removed since the hub started", c.Compacted, output.Things(c.Events, "event"), byteSize(int64(c.Bytes)))
+	switch {
+	case c.State == "off":
+		what += "; compaction is off"
+	case c.State == "running":
+		what += "; a pass is under way"
+	case c.LastTS != 0:
+		what += "; last pass " + output.Ago(now, c.LastTS)
+	}
+	fields := []output.Field{{Name: "Compacted", Value: what}}
+	switch c.HeldBy {
+	case "min_age":
+		fields = append(fields, output.Field{Name: "Held", Value: fmt.Sprintf("from offset %d on, which is too young until %s", c.HeldFrom, output.Time(c.HeldUntilTS))})
+	case "group":
+		fields = append(fields, output.Field{Name: "Held", Value: fmt.Sprintf("from offset %d on, with which group %s is not done; until %s at most", c.HeldFrom, c.HeldGroup, output.Time(c.HeldUntilTS))})
+	}
+	return fields
 }

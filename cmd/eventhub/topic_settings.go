@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,8 @@ type settingsFlags struct {
 	minAge      string
 	hold, grace string
 	keyRequired bool
+	state       string
+	groupIdle   string
 	everything  bool
 }
 
@@ -40,6 +43,8 @@ func (f *settingsFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.hold, "compact-hold", "", "with --compact: how long an event is kept for a group that is not done with it (default 7d)")
 	flags.StringVar(&f.grace, "compact-grace", "", "with --compact: how long the end of a key, a payload null, is kept (default 1d)")
 	flags.BoolVar(&f.keyRequired, "key-required", false, "refuse events without a key")
+	flags.StringVar(&f.state, "state", "", "when to have the index by key, from which the state of the topic is read: auto (from the first question on), on, off")
+	flags.StringVar(&f.groupIdle, "group-idle-expiry", "", "end groups that nobody has used for so long, such as 30d")
 	flags.BoolVar(&f.everything, "keep-everything", false, "set nothing, so that no pattern counts for this name")
 }
 
@@ -62,7 +67,12 @@ func (f *settingsFlags) settings(cmd *cobra.Command, name string) (s admin.Topic
 	if s.Retention.Count = f.count; given("retention-count") && f.count == 0 {
 		return s, usageError{errors.New("--retention-count is 0; leave it out to keep everything")}
 	}
-	s.KeyRequired = f.keyRequired
+	s.KeyRequired, s.State = f.keyRequired, admin.StateMode(f.state)
+	if given("group-idle-expiry") {
+		if s.GroupIdleExpiry, err = admin.ParsePeriod(f.groupIdle); err != nil {
+			return s, usage("group-idle-expiry", err)
+		}
+	}
 	var c admin.Compaction
 	for _, period := range []struct {
 		flag, text string
@@ -133,7 +143,7 @@ counts for what the topic has already.`,
 	}
 	format := formatFlag(cmd, listFormats)
 	f.register(cmd)
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would be removed now")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would be removed, and which groups would end, now")
 	versionFlag(cmd, &version)
 	cmd.MarkFlagsMutuallyExclusive("dry-run", "if-version")
 	r.register(cmd)
@@ -247,7 +257,9 @@ func settingsColumns(time.Time) []output.Column[admin.SettingsEntry] {
 		column("BYTES", func(s *admin.TopicSettings) string { return sizeCell(s.Retention.Bytes) }),
 		column("COUNT", func(s *admin.TopicSettings) string { return offsetCell(s.Retention.Count) }),
 		{Name: "COMPACT", Cell: func(e admin.SettingsEntry) string { return compactCell(e.Settings.Compaction) }},
+		{Name: "STATE", Cell: func(e admin.SettingsEntry) string { return stateCell(&e.Settings) }},
 		{Name: "KEY", Cell: func(e admin.SettingsEntry) string { return keyCell(&e.Settings) }},
+		column("IDLE", func(s *admin.TopicSettings) string { return ageCell(s.GroupIdleExpiry) }),
 	}
 }
 
@@ -277,6 +289,13 @@ func keyCell(s *admin.TopicSettings) string {
 		return "required"
 	}
 	return "-"
+}
+
+func stateCell(s *admin.TopicSettings) string {
+	if s.Compaction != nil {
+		return string(admin.StateOn)
+	}
+	return string(cmp.Or(s.State, admin.StateAuto))
 }
 
 func topicShowCommand() *cobra.Command {
@@ -384,7 +403,38 @@ func settingsFields(s *admin.TopicSettings) []output.Field {
 	if s.KeyRequired || s.Compaction != nil {
 		key = "required"
 	}
-	return []output.Field{{Name: "Keeps", Value: keeps}, {Name: "Key", Value: key}}
+	fields := []output.Field{{Name: "Keeps", Value: keeps}, {Name: "Key", Value: key}}
+	if s.State != "" {
+		fields = append(fields, output.Field{Name: "State", Value: stateText(s.State)})
+	}
+	if s.GroupIdleExpiry != 0 {
+		fields = append(fields, output.Field{Name: "Idle groups", Value: "end after " + s.GroupIdleExpiry.String()})
+	}
+	return fields
+}
+
+// stateText says when a topic has the index by key.
+func stateText(mode admin.StateMode) string {
+	switch mode {
+	case admin.StateOn:
+		return "on: the index by key is always there"
+	case admin.StateOff:
+		return "off: questions about the state are refused"
+	}
+	return "auto: the index by key is there from the first question on"
+}
+
+// idleFields says which groups of a topic end, and have ended.
+func idleFields(now time.Time, idle *admin.TopicIdle) []output.Field {
+	text := output.Things(idle.Groups, "group")
+	if idle.Next != "" {
+		text += fmt.Sprintf("; %s ends first, %s at the earliest", idle.Next, moment(now, idle.NextTS))
+	}
+	fields := []output.Field{{Name: "Idle now", Value: text}}
+	for _, g := range idle.Ended {
+		fields = append(fields, output.Field{Name: "  ended " + g.Group, Value: fmt.Sprintf("%s, cursor %d", moment(now, g.TS), g.Cursor)})
+	}
+	return fields
 }
 
 // fromText says where settings are from.

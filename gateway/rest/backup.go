@@ -38,13 +38,17 @@ func clearScratch(dir string) error {
 // and few are kept, for each needs room: a client that is slow to take one does not
 // keep others from theirs. The trailer has the checksum of the tar.
 //
-// It reads everything there is: once there are several rights, this request needs admin.
+// It reads everything there is, so it needs admin of all topics; who is not lets those who are
+// wait for no place.
 func (a *API) backup(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	if _, err := parameters(r); err != nil {
 		return reply{}, err
 	}
 	if access.Backuper == nil {
 		return reply{}, eventhub.Errorf(eventhub.CodeUnsupportedOp, "this hub keeps nothing that can be copied")
+	}
+	if err := access.rights().Backup(); err != nil {
+		return reply{}, err
 	}
 	if r.Method == http.MethodHead {
 		w.Header().Set("Content-Type", transfer.Tar)
@@ -59,7 +63,7 @@ func (a *API) backup(w http.ResponseWriter, r *http.Request, access Access) (rep
 	}
 	ctx, cancel := a.untilStop(r.Context())
 	defer cancel()
-	d := newDownload(ctx, w, transfer.Tar, transfer.ChecksumTrailer)
+	d := newDownload(ctx, w, transfer.Tar, 0, transfer.ChecksumTrailer)
 	sum := transfer.NewSum()
 	err := a.copyStore(ctx, access.Backuper, io.MultiWriter(sum, d))
 	if err == nil {

@@ -88,6 +88,10 @@ type batchEvent struct {
 	eventhub.Event
 	DelayMS   *int64 `json:"delay_ms"`
 	DeliverAt *int64 `json:"deliver_at"`
+	Expect    *struct {
+		KeyOffset   *uint64 `json:"key_offset"`
+		TopicOffset *uint64 `json:"topic_offset"`
+	} `json:"expect"`
 }
 
 // take returns the event, or what is wrong with how it is written. Its values are the
@@ -101,6 +105,12 @@ func (b *batchEvent) take() (eventhub.Event, error) {
 	}
 	if b.DeliverAt != nil {
 		e.DeliverAt = time.UnixMilli(*b.DeliverAt)
+	}
+	if b.Expect != nil {
+		var err error
+		if e.Expect, err = eventhub.ExpectOf(b.Expect.KeyOffset, b.Expect.TopicOffset); err != nil {
+			return e, err
+		}
 	}
 	switch {
 	case b.DelayMS != nil && b.DeliverAt != nil:

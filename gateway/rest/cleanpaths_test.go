@@ -16,7 +16,7 @@ import (
 func TestUncleanPaths(t *testing.T) {
 	s := stocked()
 	_, mux := mount(t, Access{Inspector: s, Operator: s})
-	redirecting, clean := httptest.NewServer(mux), httptest.NewServer(CleanPaths(mux))
+	redirecting, clean := httptest.NewServer(mux), httptest.NewServer(CleanPaths(mux, nil))
 	defer redirecting.Close()
 	defer clean.Close()
 	for target, want := range map[string]string{

@@ -183,6 +183,44 @@ func TestStopEndsRedrives(t *testing.T) {
 	})
 }
 
+// TestRedriveEndsInOrder: the last line says why, and how far it went, however it ends before it is
+// through; and the connection is as it was. A client that takes nothing is not waited for.
+func TestRedriveEndsInOrder(t *testing.T) {
+	for code, ending := range endings {
+		synctest.Test(t, func(t *testing.T) {
+			s := &slowRedriver{events: 1000}
+			access := Access{Redriver: s}
+			stop := ending(&access, 2500*time.Millisecond)
+			api, client := servePipes(t, access)
+			stop(api)
+			lines := linesIn(t, askForLines(t, client, t.Context()))
+			if l := lines[len(lines)-1]; len(lines) != 4 || l.Code != code || l.After != 60 || l.Redriven != 6 {
+				t.Errorf("%s: %d lines, the last is %+v", code, len(lines), l)
+			}
+			s.ended = nil
+			answer := askForLines(t, client, t.Context()) // ended before it begins
+			defer answer.Body.Close()
+			if b, err := io.ReadAll(answer.Body); err != nil || code != eventhub.CodeShuttingDown && answer.StatusCode != 401 {
+				t.Errorf("%s, and then: %d %s, %v", code, answer.StatusCode, b, err)
+			}
+		})
+		synctest.Test(t, func(t *testing.T) {
+			s := &slowRedriver{events: 1000}
+			access := Access{Redriver: s}
+			stop := ending(&access, 2500*time.Millisecond)
+			api, client := servePipes(t, access)
+			stop(api)
+			answer := askForLines(t, client, t.Context())
+			defer answer.Body.Close()
+			time.Sleep(2500*time.Millisecond + endWait)
+			synctest.Wait()
+			if len(api.Measure().Requests) != 1 {
+				t.Errorf("%s: it goes on for a client that takes nothing", code)
+			}
+		})
+	}
+}
+
 // TestALostClientEndsItsRedrive, whether it has heard something or not.
 func TestALostClientEndsItsRedrive(t *testing.T) {
 	for _, wait := range []time.Duration{500 * time.Millisecond, 5 * time.Second} {

@@ -37,7 +37,8 @@ func (a *Access) history() (admin.History, error) {
 // export sends the events of a topic, or of all topics of a pattern, one topic after
 // the other: as NDJSON or as a JSON array, the bytes as they are stored. It ends at
 // the heads that there were when it began. The trailers after the last byte say how
-// many events there were, and the checksum of their lines; where it can not go on
+// many events there were, the checksum of their lines, and where compaction may have removed
+// some; where it can not go on
 // the connection is broken off.
 func (a *API) export(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	query, lines, err := exportQuery(r)
@@ -45,6 +46,9 @@ func (a *API) export(w http.ResponseWriter, r *http.Request, access Access) (rep
 		return reply{}, err
 	}
 	from, err := access.history()
+	if err == nil {
+		err = access.rights().Replay(query.Topic)
+	}
 	if err != nil {
 		return reply{}, err
 	}
@@ -55,7 +59,7 @@ func (a *API) export(w http.ResponseWriter, r *http.Request, access Access) (rep
 			add = (*exporter).addCloudEvent
 		}
 	}
-	w.Header().Set("Vary", "Accept, Accept-Encoding")
+	w.Header().Add("Vary", "Accept, Accept-Encoding")
 	coding := acceptedCoding(r.Header)
 	if coding != "" {
 		w.Header().Set("Content-Encoding", coding)
@@ -66,26 +70,35 @@ func (a *API) export(w http.ResponseWriter, r *http.Request, access Access) (rep
 	}
 	ctx, cancel := a.untilStop(r.Context())
 	defer cancel()
-	d := newDownload(ctx, w, kind, transfer.ChecksumTrailer, transfer.CountTrailer)
+	d := newDownload(ctx, w, kind, endWait, transfer.ChecksumTrailer, transfer.CountTrailer, transfer.CompactedTrailer)
 	out, release := encoderFor(coding, d)
 	defer release()
 	e := &exporter{out: out, lines: lines, add: add, sum: transfer.NewSum()}
-	if err = e.run(ctx, from, query); err == nil {
-		err = d.end(e.sum, e.count)
-	}
-	if err != nil {
-		if lines && d.begun {
+	e.broken = func(err error) {
+		if d.begun && !isGone(ctx) {
 			e.sayWhy(withCause(ctx, err))
 			_ = d.control.Flush()
 		}
+	}
+	gaps := transfer.NewGaps(query.Topic)
+	query.OnGap = gaps.Add
+	if err = e.run(ctx, from, query); err == nil {
+		d.compacted = gaps.String()
+		err = d.end(e.sum, e.count)
+	}
+	if err != nil {
 		return a.fail(r, d, err)
 	}
 	return reply{status: http.StatusOK, sent: true}, nil
 }
 
 // sayWhy makes the reason why an export can not go on its last line, after the events that it
-// has. The connection is broken off then, so that nobody takes it for whole.
+// has; in an array, whose end is missing, it is the last element. The connection is broken off
+// then, so that nobody takes it for whole.
 func (e *exporter) sayWhy(err error) {
+	if !e.lines {
+		e.separate()
+	}
 	if e.send() == nil {
 		if _, err := e.out.Write(append(problemLine(err), '\n')); err == nil {
 			_ = e.out.Close() // it fails where nobody listens any more
@@ -143,7 +156,9 @@ type exporter struct {
 	add   func(e *exporter, topic string, item eventhub.Item) error
 	sum   *transfer.Sum
 	count int
-	buf   []byte
+	buf   []byte // of the pool, while run has it
+	// broken is called by run where the events end before they are all.
+	broken func(error)
 }
 
 // The events of an array have a comma between them, so that each is in a line of its own
@@ -172,9 +187,13 @@ func (e *exporter) run(ctx context.Context, from admin.History, q admin.ReplayQu
 		if len(e.buf) < exportBuffer {
 			return nil
 		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		return e.send()
 	})
 	if err != nil {
+		e.broken(err)
 		return err
 	}
 	if !e.lines {

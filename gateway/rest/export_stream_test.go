@@ -2,6 +2,8 @@ package rest
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +22,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/cloudevents"
 	"eventhub/internal/transfer"
 )
 
@@ -92,7 +95,7 @@ func TestExport(t *testing.T) {
 			if count := answer.Trailer.Get(transfer.CountTrailer); count != strconv.Itoa(len(events)) {
 				t.Errorf("count %q", count)
 			}
-			if answer.Header.Get("Cache-Control") != "no-store" || answer.Header.Get("Vary") != "Accept, Accept-Encoding" {
+			if answer.Header.Get("Cache-Control") != "no-store" || strings.Join(answer.Header.Values("Vary"), ", ") != "Origin, Accept, Accept-Encoding" {
 				t.Errorf("header %v", answer.Header)
 			}
 		})
@@ -215,6 +218,15 @@ func TestExportSaysWhyItEnds(t *testing.T) {
 		}
 		s.Close()
 	}
+	for _, kind := range []string{"application/json", cloudevents.BatchType} {
+		events := chronicle(5000, `"`+strings.Repeat("x", 200)+`"`)
+		_, s := serveLoopback(t, (&past{events: events, err: gone}).access())
+		answer, body, err := fetch(t, "GET", s.URL+"/export?topic=t", nil, "Accept", kind)
+		if answer.StatusCode != 200 || !errors.Is(err, io.ErrUnexpectedEOF) || !strings.HasSuffix(string(body), "},\n"+problem) || json.Valid(body) {
+			t.Errorf("%s: %d, %v; the last of %d bytes are %q", kind, answer.StatusCode, err, len(body), body[max(0, len(body)-300):])
+		}
+		s.Close()
+	}
 	_, s := serveLoopback(t, (&past{events: chronicle(3, "1"), err: gone}).access())
 	defer s.Close()
 	if answer, body, err := fetch(t, "GET", s.URL+"/export?topic=t&ndjson=1", nil); answer.StatusCode != 410 || string(body) != problem || err != nil {
@@ -263,7 +275,76 @@ func TestExportWaitsForItsClient(t *testing.T) {
 	})
 }
 
-// TestStopEndsExports: at once, with a client that takes nothing too.
+// endings are the ways in which a request that lasts ends without its client: each has the code
+// that it is told, and what makes it happen after a time.
+var endings = map[eventhub.Code]func(access *Access, after time.Duration) (stop func(*API)){
+	eventhub.CodeJWTInvalid: func(access *Access, after time.Duration) func(*API) {
+		access.Expires = time.Now().Add(after)
+		return func(*API) {}
+	},
+	eventhub.CodeBadToken: func(access *Access, after time.Duration) func(*API) {
+		revoked, revoke := context.WithCancel(context.Background())
+		time.AfterFunc(after, revoke)
+		access.Revoked = revoked
+		return func(*API) {}
+	},
+	eventhub.CodeShuttingDown: func(_ *Access, after time.Duration) func(*API) {
+		return func(api *API) { time.AfterFunc(after, api.Stop) }
+	},
+}
+
+// TestExportEndsInOrder: whenever and however an export is ended while its client reads, what came
+// is whole events and then the problem that says why; there is no trailer.
+func TestExportEndsInOrder(t *testing.T) {
+	events := chronicle(300, "1")
+	for i := range events {
+		text := make([]byte, 6000)
+		rand.Read(text) // which no coding makes small
+		events[i].Record = record("t", fmt.Sprint(i), fmt.Sprintf("%q", base64.StdEncoding.EncodeToString(text)))
+	}
+	all := linesOf(events)
+	for code, ending := range endings {
+		for _, coding := range []string{"", "gzip", "zstd"} {
+			for i := range 12 {
+				synctest.Test(t, func(t *testing.T) {
+					p := &past{events: events}
+					access := p.access()
+					stop := ending(&access, time.Duration(1+37*i)*time.Millisecond)
+					api, client := servePipes(t, access)
+					stop(api)
+					r, err := http.NewRequestWithContext(t.Context(), "GET", "http://hub/export?topic=t&ndjson=1", nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					r.Header.Set("Accept-Encoding", coding)
+					answer, err := client.Do(r)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer answer.Body.Close()
+					var body []byte
+					for chunk := make([]byte, 3000); err == nil; time.Sleep(time.Millisecond) {
+						var n int
+						n, err = answer.Body.Read(chunk)
+						body = append(body, chunk[:n]...)
+					}
+					text := unpacked(t, coding, body)
+					lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
+					last := lines[len(lines)-1]
+					if !errors.Is(err, io.ErrUnexpectedEOF) || answer.Trailer.Get(transfer.ChecksumTrailer) != "" || !strings.Contains(last, fmt.Sprintf(`"code":%q`, code)) {
+						t.Errorf("%s, %q, %d: %v; the last line is %.300s", code, coding, i, err, last)
+					}
+					if sent := text[:strings.LastIndex(text, last)]; len(lines) < 2 || !strings.HasPrefix(all, sent) {
+						t.Errorf("%s, %q, %d: the %d lines before it are no events", code, coding, i, len(lines)-1)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestStopEndsExports: in a second, with a client that takes nothing too. A backup, which could say
+// nothing more, ends at once.
 func TestStopEndsExports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &past{events: chronicle(1, `"`+strings.Repeat("x", 100<<10)+`"`), again: 9999}
@@ -274,14 +355,30 @@ func TestStopEndsExports(t *testing.T) {
 		}
 		defer answer.Body.Close()
 		synctest.Wait()
-		began := time.Now()
 		api.Stop()
+		time.Sleep(endWait)
 		synctest.Wait()
 		if len(api.Measure().Requests) != 1 {
 			t.Error("it goes on for a client that takes nothing")
 		}
-		if _, err := io.Copy(io.Discard, answer.Body); !errors.Is(err, io.ErrUnexpectedEOF) || time.Since(began) != 0 {
-			t.Errorf("it ended after %s with %v", time.Since(began), err)
+		if _, err := io.Copy(io.Discard, answer.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("it ended with %v", err)
+		}
+	})
+	t.Setenv("TMPDIR", t.TempDir())
+	synctest.Test(t, func(t *testing.T) {
+		p := &past{files: map[string]string{"a": strings.Repeat("y", 8<<20)}}
+		api, client := servePipes(t, p.access())
+		answer, err := client.Get("http://hub/v1/backup")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		synctest.Wait()
+		api.Stop()
+		synctest.Wait()
+		if len(api.Measure().Requests) != 1 {
+			t.Error("a backup goes on for a client that takes nothing")
 		}
 	})
 }

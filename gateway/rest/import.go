@@ -58,8 +58,8 @@ type brokenImport struct {
 // all; a line that is wrong ends it, and the answer says how far it came. Doing it
 // again, after whatever end, is harmless.
 //
-// It writes to every topic, those of the hub's own too: once rights are distinguished,
-// this one needs admin.
+// It needs admin of each topic, those of the hub's own too. Who has it of none gets no place,
+// for there are few, and an import may take as long as it goes on.
 func (a *API) importLines(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	if _, err := parameters(r); err != nil {
 		return reply{}, err
@@ -70,10 +70,15 @@ func (a *API) importLines(w http.ResponseWriter, r *http.Request, access Access)
 	if err := checkImportKind(r.Header.Get("Content-Type")); err != nil {
 		return reply{}, err
 	}
+	if err := access.rights().Import(); err != nil {
+		w.Header().Set("Connection", "close") // or the answer would wait for the body
+		return reply{}, err
+	}
 	select {
 	case a.importing <- struct{}{}:
 		defer func() { <-a.importing }()
 	default:
+		w.Header().Set("Connection", "close")
 		return reply{}, &eventhub.Error{Code: eventhub.CodeOverloaded,
 			Message: fmt.Sprintf("%d imports are under way; no more are taken", maxImports), RetryAfter: 10 * time.Second}
 	}
@@ -83,15 +88,19 @@ func (a *API) importLines(w http.ResponseWriter, r *http.Request, access Access)
 	// The read that may be waiting is ended last: whoever begins one after it looks at
 	// the context first.
 	defer context.AfterFunc(ctx, func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })()
-	body, done, err := decoded(r.Header, &patientReader{ctx, control, r.Body})
+	patient := &patientReader{ctx: ctx, control: control, body: r.Body, left: stallTime}
+	body, done, err := decoded(r.Header, patient)
 	if err != nil {
 		w.Header().Set("Accept-Encoding", "gzip, zstd") // RFC 7694
 		return reply{}, err
 	}
 	defer done()
-	i := &importer{to: access.Importer, in: bufio.NewReaderSize(&interruptible{ctx, body}, 128<<10), sum: transfer.NewSum(), now: time.Now()}
+	i := &importer{to: access.Importer, in: bufio.NewReaderSize(&interruptible{ctx, &lineReader{body, patient}}, 128<<10), sum: transfer.NewSum(), now: time.Now()}
 	if err := i.run(ctx); err != nil {
 		err = withCause(ctx, err)
+		if a.stopping.Err() != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+			err = errStopping // which cuts bodies, and ctx may not know of it yet
+		}
 		if errors.Is(err, context.Canceled) {
 			return reply{}, err // the client is gone
 		}
@@ -113,19 +122,39 @@ func checkImportKind(header string) error {
 	return nil
 }
 
-// patientReader reads a body that may take long, as long as it goes on.
+// patientReader reads a body that may take long, as long as it goes on: of all the time in which
+// it waits for the body, stallTime is the most between two bytes of lines. One goroutine uses it.
 type patientReader struct {
 	ctx     context.Context
 	control *http.ResponseController
 	body    io.Reader
+	left    time.Duration // until then a byte of a line has to come
 }
 
 func (p *patientReader) Read(b []byte) (int, error) {
-	_ = p.control.SetReadDeadline(time.Now().Add(stallTime))
+	began := time.Now()
+	_ = p.control.SetReadDeadline(began.Add(p.left))
 	if err := p.ctx.Err(); err != nil {
 		return 0, err
 	}
-	return p.body.Read(b)
+	n, err := p.body.Read(b)
+	p.left -= time.Since(began)
+	return n, err
+}
+
+// lineReader reads what a patientReader has read, decoded. Space between lines, and what decodes
+// to nothing, does not count as going on: it would keep a place for as long as its client wants.
+type lineReader struct {
+	in      io.Reader
+	patient *patientReader
+}
+
+func (l *lineReader) Read(b []byte) (int, error) {
+	n, err := l.in.Read(b)
+	if len(bytes.TrimSpace(b[:n])) > 0 {
+		l.patient.left = stallTime
+	}
+	return n, err
 }
 
 // importer reads lines and hands them on in chunks.
@@ -301,11 +330,14 @@ func (i *importer) broken(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); eventhub.ErrorCode(cause) == eventhub.CodeShuttingDown && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
+	if err := tokenEnded(ctx); err != nil {
+		return err
+	}
 	if len(i.events) > 0 {
 		i.bad = i.first
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return eventhub.Wrap(eventhub.CodeBadRequest, err, "nothing came for %s after line %d", stallTime, i.number)
+		return eventhub.Wrap(eventhub.CodeBadRequest, err, "no event came for %s after line %d", stallTime, i.number)
 	}
 	return eventhub.Wrap(eventhub.CodeBadRequest, err, "the body breaks off, or is not encoded as it says, after line %d", i.number)
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -289,10 +290,55 @@ func TestImportOfASlowClient(t *testing.T) {
 		}
 		defer answer.Body.Close()
 		b, err := io.ReadAll(answer.Body)
-		if err != nil || answer.StatusCode != 400 || !strings.Contains(string(b), "nothing came for 1m0s after line 20") || p.count() != 0 {
+		if err != nil || answer.StatusCode != 400 || !strings.Contains(string(b), "no event came for 1m0s after line 20") || p.count() != 0 {
 			t.Errorf("%d %s, %v; %d events", answer.StatusCode, b, err, p.count())
 		}
 	})
+}
+
+// TestImportWithoutEvents ends: space between lines, and a coding of nothing, do not keep its place.
+func TestImportWithoutEvents(t *testing.T) {
+	empty := packed(t, "gzip", "")
+	for coding, sign := range map[string]string{"": "\n", "gzip": empty} {
+		t.Run(coding, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &past{}
+				_, client := servePipes(t, p.access())
+				body, w := io.Pipe()
+				var sending sync.WaitGroup
+				defer sending.Wait()
+				sending.Go(func() {
+					for range 20 {
+						if _, err := io.WriteString(w, sign); err != nil {
+							return
+						}
+						time.Sleep(stallTime * 5 / 12)
+					}
+					w.Close()
+				})
+				r, err := http.NewRequestWithContext(t.Context(), "POST", "http://hub/v1/import", body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if coding != "" {
+					r.Header.Set("Content-Encoding", coding)
+				}
+				began := time.Now()
+				answer, err := client.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer answer.Body.Close()
+				b, err := io.ReadAll(answer.Body)
+				if err != nil || answer.StatusCode != 400 || !strings.Contains(string(b), "no event came for 1m0s") {
+					t.Errorf("%q: %d %s, %v", coding, answer.StatusCode, b, err)
+				}
+				if took := time.Since(began); took < stallTime || took > stallTime*3/2 {
+					t.Errorf("%q: it took %s", coding, took)
+				}
+			})
+		})
+	}
 }
 
 // TestStopEndsImports: at once, also where nothing comes, and says how far it came.
@@ -315,6 +361,28 @@ func TestStopEndsImports(t *testing.T) {
 		}
 		w.Close()
 	})
+}
+
+// stopAndCut is a body in the middle of which the API is stopped and its connection cut.
+type stopAndCut struct{ api *API }
+
+func (s *stopAndCut) Read([]byte) (int, error) {
+	s.api.Stop()
+	return 0, os.ErrDeadlineExceeded
+}
+
+// TestStopCutsImports: a server that stops cuts bodies, and may do it before the request's own
+// context knows of the stop.
+func TestStopCutsImports(t *testing.T) {
+	for range 20 {
+		p := &past{}
+		api, h := mount(t, p.access())
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequest("POST", "/v1/import", io.MultiReader(strings.NewReader(linesOf(chronicle(1500, "1"))), &stopAndCut{api})))
+		if rec.Code != 503 || !strings.Contains(rec.Body.String(), `"code":"shutting_down"`) || !strings.Contains(rec.Body.String(), `"imported":1000`) {
+			t.Fatalf("answered %d %s", rec.Code, rec.Body)
+		}
+	}
 }
 
 // TestImportOfALostClient adds nothing of the chunk that did not come whole.

@@ -20,6 +20,9 @@ const maxCopies = 4
 // and the window of its compression: 14 MiB at most.
 const maxImports = 4
 
+// maxStreams is how many event streams there may be at once, as many as WebSocket connections.
+const maxStreams = 10_000
+
 // holding is what one request has taken from a budget.
 type holding struct {
 	from  *budget.Budget

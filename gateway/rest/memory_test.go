@@ -165,3 +165,28 @@ func TestPagesHaveABudget(t *testing.T) {
 		}
 	})
 }
+
+// TestStreamsAreBounded: the next one is refused, and the place of one that ends is free.
+func TestStreamsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTails()
+		api, conn, server, in := openStream(t, f)
+		wantFrame(t, in, "retry: 1000\nid: a:5\n\n")
+		for range maxStreams - 1 {
+			api.streams <- struct{}{}
+		}
+		mux := http.NewServeMux()
+		api.Register(mux)
+		status, answer, header := request(mux, "GET", "/v1/topics/a/stream", "")
+		if status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" || !strings.Contains(answer, `"code":"overloaded"`) || !strings.Contains(answer, "10000 event streams") {
+			t.Errorf("one too many: %d, Retry-After %q: %s", status, header.Get("Retry-After"), answer)
+		}
+		conn.Close()
+		<-f.dropped
+		synctest.Wait()
+		if n := len(api.streams); n != maxStreams-1 {
+			t.Errorf("%d streams are counted; want %d", n, maxStreams-1)
+		}
+		server.Close()
+	})
+}

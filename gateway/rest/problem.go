@@ -54,10 +54,12 @@ type problem struct {
 	Detail string        `json:"detail"`
 	Code   eventhub.Code `json:"code"`
 	Index  *int          `json:"index,omitempty"` // of the bad event in a list
+	// Present is what an offset is that was expected to be another one.
+	Present *uint64 `json:"present,omitempty"`
 }
 
 func newProblem(status int, e *eventhub.Error) problem {
-	return problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: e.Message, Code: e.Code, Index: e.Index}
+	return problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: e.Message, Code: e.Code, Index: e.Index, Present: e.Present}
 }
 
 // atPlace says which event of a list the error is about, where it is about one; where

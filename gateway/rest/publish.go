@@ -165,8 +165,28 @@ var eventAttributes = map[string]attribute{
 		g.event.DeliverAt = time.UnixMilli(ms)
 		return nil
 	}},
+	"expect_key_offset":   {set: expectation(eventhub.ExpectKeyOffset)},
+	"expect_topic_offset": {set: expectation(eventhub.ExpectTopicOffset)},
+
 	"wait_for": waitAttributes["wait_for"],
 	"wait_ms":  waitAttributes["wait_ms"],
+}
+
+// expectation reads one of the two conditions, of which the event has at most one.
+func expectation(kind eventhub.ExpectKind) func(*given, string) error {
+	return func(g *given, v string) error {
+		x := eventhub.Expect{Kind: kind}
+		offset, err := strconv.ParseUint(v, 10, 64)
+		if err != nil || offset > eventhub.MaxOffset {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "expect_%s %.20q is not an offset: 0 to %d", x, v, uint64(eventhub.MaxOffset))
+		}
+		if !g.event.Expect.IsZero() {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "both expect_key_offset and expect_topic_offset are given; one of them is expected")
+		}
+		x.Offset = offset
+		g.event.Expect = x
+		return nil
+	}
 }
 
 // setDelay sets the delay of an event. One that no Duration holds is refused here;

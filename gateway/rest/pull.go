@@ -37,15 +37,21 @@ func (a *API) pull(w http.ResponseWriter, r *http.Request, access Access) (reply
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(a.stopping, cancel)()
+	var ended []eventhub.EndedGroup
+	opts.OnEnded = func(e eventhub.EndedGroup) { ended = append(ended, e) }
 	deliveries, err := access.Puller.Pull(ctx, opts, wait)
 	if err != nil {
+		return reply{}, err
+	}
+	if err := tokenEnded(r.Context()); err != nil {
+		giveBack(access.Subscriber, opts, deliveries)
 		return reply{}, err
 	}
 	if a.stopping.Err() != nil && len(deliveries) == 0 {
 		return reply{}, errStopping
 	}
 	add := deliveredAs(r)
-	size := len(pullStart) + len(pullEnd)
+	size := len(pullStart) + len(pullEnd) + min(len(ended), wire.MaxEnded)*endedBytes
 	for i := range deliveries {
 		size += len(deliveries[i].Record) + deliveryBytes
 	}
@@ -57,7 +63,7 @@ func (a *API) pull(w http.ResponseWriter, r *http.Request, access Access) (reply
 		}
 		body = appendDelivery(body, &deliveries[i], add)
 	}
-	body = append(body, pullEnd...)
+	body = append(wire.AppendEnded(append(body, ']'), ended), pullEnd...)
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
@@ -72,9 +78,11 @@ func (a *API) pull(w http.ResponseWriter, r *http.Request, access Access) (reply
 
 const (
 	pullStart = `{"deliveries":[`
-	pullEnd   = "]}\n"
+	pullEnd   = "}\n"
 	// deliveryBytes is about what a delivery has besides its record.
 	deliveryBytes = 200
+	// endedBytes is about what a topic takes in which the group had ended.
+	endedBytes = eventhub.MaxTopicBytes + 64
 )
 
 // appendDelivery appends a delivery: the event as add does, and what EVENT has as

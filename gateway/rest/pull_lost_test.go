@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -74,5 +75,58 @@ func TestPullLost(t *testing.T) {
 				server.Close()
 			})
 		})
+	}
+}
+
+// revoking is a purse whose client loses its token while it waits.
+type revoking struct {
+	*purse
+	revoke context.CancelFunc
+}
+
+func (p revoking) Pull(ctx context.Context, opts eventhub.GroupOptions, wait time.Duration) ([]eventhub.Delivery, error) {
+	deliveries, err := p.purse.Pull(ctx, opts, wait)
+	p.revoke()
+	<-ctx.Done()
+	return deliveries, err
+}
+
+// TestPullWithoutToken: who has lost the token gets nothing more, and what was taken goes
+// back to the group.
+func TestPullWithoutToken(t *testing.T) {
+	p := &purse{settled: make(chan eventhub.Settlement, 1)}
+	revoked, revoke := context.WithCancel(t.Context())
+	_, h := mount(t, Access{Subscriber: p, Puller: revoking{p, revoke}, Revoked: revoked})
+	answer := httptest.NewRecorder()
+	h.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/v1/topics/t/groups/g/pull", nil))
+	if answer.Code != http.StatusUnauthorized || !strings.Contains(answer.Body.String(), "The token was revoked.") {
+		t.Errorf("answered %d %s", answer.Code, answer.Body)
+	}
+	close(p.settled)
+	if s := <-p.settled; s.Verdict != eventhub.Nack || len(s.Refs) != 1 || s.Refs[0].Lease != purseLease {
+		t.Errorf("settled %+v", s)
+	}
+}
+
+// inDoubt is a publisher whose client loses its token while a commit is under way.
+type inDoubt struct {
+	eventhub.Publisher
+	revoke context.CancelFunc
+}
+
+func (p inDoubt) Publish(ctx context.Context, _ ...eventhub.Event) ([]eventhub.Receipt, error) {
+	p.revoke()
+	<-ctx.Done()
+	return nil, eventhub.Wrap(eventhub.CodeShuttingDown, ctx.Err(), "the events may or may not be published")
+}
+
+// TestPublishInDoubtWithoutToken: 401 would say that nothing is published.
+func TestPublishInDoubtWithoutToken(t *testing.T) {
+	revoked, revoke := context.WithCancel(t.Context())
+	_, h := mount(t, Access{Publisher: inDoubt{revoke: revoke}, Revoked: revoked})
+	answer := httptest.NewRecorder()
+	h.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/publish/t", strings.NewReader("1")))
+	if answer.Code != http.StatusServiceUnavailable || !strings.Contains(answer.Body.String(), "may or may not be published") {
+		t.Errorf("answered %d %s", answer.Code, answer.Body)
 	}
 }

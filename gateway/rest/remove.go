@@ -42,6 +42,9 @@ func trimTopic(_ http.ResponseWriter, r *http.Request, access Access) (reply, er
 		if query.BeforeTS, err = momentOf("before_ts", text); err != nil {
 			return reply{}, err
 		}
+		if query.BeforeTS == 0 { // it would be taken for none
+			return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "before_ts is %q; a time after 1970-01-01T00:00:00Z is expected", text)
+		}
 	}
 	remover, err := access.remover()
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/internal/cloudevents"
+	"eventhub/internal/transfer"
+	"eventhub/wire"
 )
 
 // maxReplayBytes bounds the events of one page: it ends after the event that
@@ -37,6 +39,7 @@ func replay(w http.ResponseWriter, r *http.Request, access Access) (reply, error
 		}
 	}
 	page := replayPage{add: appendStored, held: access.page}
+	q.OnGap = func(g eventhub.Gap) { page.gap = &g }
 	asCloudEvents := accepted(r, eventsFormats...) == cloudevents.BatchType
 	if asCloudEvents {
 		page.add = appendCloudEvent
@@ -46,16 +49,25 @@ func replay(w http.ResponseWriter, r *http.Request, access Access) (reply, error
 	}
 	if asCloudEvents {
 		page.link(w, r, q.Life)
+		if page.gap != nil {
+			gaps := transfer.NewGaps(q.Topic)
+			gaps.Add(*page.gap)
+			w.Header().Set(transfer.CompactedTrailer, gaps.String())
+		}
 		w.Header().Set("Content-Type", cloudevents.BatchType)
 		return reply{status: http.StatusOK, body: page.enclosed("[", "]\n")}, nil
 	}
 	// A name has nothing to escape.
 	head := fmt.Sprintf(`{"topic":%q,"count":%d,"events":[`, q.Topic, page.count)
-	tail := "]}\n"
-	if page.next != 0 {
-		tail = fmt.Sprintf("],\"next\":{\"from\":\"offset\",\"offset\":%d,\"life\":%d}}\n", page.next, q.Life)
+	tail := []byte{']'}
+	if page.gap != nil {
+		tail = wire.AppendGap(append(tail, ','), page.gap)
 	}
-	return reply{status: http.StatusOK, body: page.enclosed(head, tail)}, nil
+	if page.next != 0 {
+		tail = fmt.Appendf(tail, `,"next":{"from":"offset","offset":%d,"life":%d}`, page.next, q.Life)
+	}
+	tail = append(tail, "}\n"...)
+	return reply{status: http.StatusOK, body: page.enclosed(head, string(tail))}, nil
 }
 
 // replayPage is a page as it is read: its events, with commas between them.
@@ -64,7 +76,8 @@ type replayPage struct {
 	events []byte   // from headRoom on
 	held   *holding // what they take of the memory for answers
 	count  int
-	next   uint64 // offset of the first event after the page, 0 where there is none
+	gap    *eventhub.Gap // what compaction may have removed of it; nil for most
+	next   uint64        // offset of the first event after the page, 0 where there is none
 }
 
 // headRoom is the room before the events for what the answer begins with: a large page

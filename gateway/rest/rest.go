@@ -26,10 +26,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/internal/budget"
+	"eventhub/internal/caller"
 	"eventhub/internal/measure"
 	"eventhub/internal/origin"
 )
@@ -60,11 +62,28 @@ type Access struct {
 	Remover     admin.Remover
 	Settings    admin.Settings
 	Connections admin.Connections
+	// Beginnings finds where streams begin; nil: Inspector does.
+	Beginnings Beginnings
+	// Rights is asked before a request gets what others then wait for, and where HEAD calls nothing;
+	// nil: all is allowed. What the request calls asks again.
+	Rights Rights
 	// Name says who asks, and is kept with what was done; no secret.
 	Name string
+	// Expires is when a request that is still answered ends, as a stream is; zero: never.
+	Expires time.Time
+	// Revoked ends when the access is taken back before that; nil: never.
+	Revoked context.Context
 
 	body *holding // of what was read of the request's body
 	page *holding // of the answer, as far as it is made
+}
+
+// Beginnings is the part of admin.Inspector that finds where a stream begins. Who may follow
+// a topic may have no other right to it.
+type Beginnings interface {
+	admin.TopicLister
+	Topic(ctx context.Context, topic string) (admin.TopicInfo, error)
+	Event(ctx context.Context, topic, id string) (eventhub.Item, error)
 }
 
 // Config says how to run the API.
@@ -78,6 +97,12 @@ type Config struct {
 	// Open says that Authenticate lets in whoever comes. Requests over loopback
 	// then have to call the hub by a name that is its own; see origin.Policy.Named.
 	Open bool
+	// Admit counts an event stream of a principal from an address (host and port, or host) until
+	// leave is called, or refuses it with CodeRateLimited or CodeOverloaded. Default: it counts
+	// nothing.
+	Admit func(remote, principal string) (leave func(), err error)
+	// QueryToken has the event stream take its token from the query too, as access_token.
+	QueryToken bool
 	// Origins are the web origins whose pages may use the API besides those of
 	// the hub's own host and of loopback.
 	Origins []string
@@ -104,6 +129,7 @@ type API struct {
 	copying   sync.Mutex    // held while a copy of the store is made
 	copies    chan struct{} // holds a token for each copy that there is
 	importing chan struct{} // holds a token for each import
+	streams   chan struct{} // holds a token for each event stream
 
 	mu       sync.Mutex
 	requests map[answered]uint64
@@ -133,11 +159,14 @@ func New(cfg Config) (*API, error) {
 	if cfg.Memory == nil {
 		cfg.Memory = budget.New(defaultMemory)
 	}
+	if cfg.Admit == nil {
+		cfg.Admit = func(string, string) (func(), error) { return func() {}, nil }
+	}
 	if cfg.Answers == nil {
 		cfg.Answers = budget.New(defaultMemory)
 	}
 	a := &API{cfg: cfg, origins: policy,
-		copies: make(chan struct{}, maxCopies), importing: make(chan struct{}, maxImports), requests: make(map[answered]uint64)}
+		copies: make(chan struct{}, maxCopies), importing: make(chan struct{}, maxImports), streams: make(chan struct{}, maxStreams), requests: make(map[answered]uint64)}
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	return a, nil
 }
@@ -178,7 +207,11 @@ func (a *API) resources() map[string]methods {
 		"/v1/topics/{topic}/settings/plan":           {"POST": planSettings},
 		"/v1/topics/{topic}/trim":                    {"POST": trimTopic},
 		"/v1/topics/{topic}/erase":                   {"POST": eraseEvents},
-		"/v1/topics/{topic}/stream":                  {"GET": a.stream},
+		streamPath:                                   {"GET": a.stream},
+		"/v1/topics/{topic}/state":                   {"GET": a.showState},
+		"/v1/topics/{topic}/state/{key}":             {"GET": a.showStateKey},
+		"/v1/topics/{topic}/state-diff":              {"GET": showStateDiff},
+		"/v1/topics/{topic}/state-history":           {"GET": showKeyHistory},
 		"/v1/topics/{topic}/scheduled/{id}":          {"DELETE": cancelScheduled},
 		"/v1/connections":                            {"GET": listConnections},
 		"/v1/connections/{id}":                       {"DELETE": a.closeConnection},
@@ -202,14 +235,23 @@ func (a *API) resources() map[string]methods {
 // on the same mux must either leave these paths out or be free of a method.
 func (a *API) Register(mux *http.ServeMux) {
 	for path, m := range a.resources() {
-		mux.HandleFunc(path, a.at(path, m))
+		mux.Handle(path, a.Shared(a.at(path, m)))
 	}
 	for _, path := range []string{"/v1", "/v1/", "/publish", "/publish/", "/export/", "/replay/"} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+		mux.Handle(path, a.Shared(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			a.refuse(w, path, http.StatusNotFound,
 				eventhub.Errorf(eventhub.CodeUnsupportedOp, "there is nothing at %.120q%s", r.URL.Path, a.Hint(r.URL.Path)), nil)
-		})
+		})))
 	}
+}
+
+// Shared has pages of allowed origins read the answers of a handler, refusals too. It is for what
+// the mux of the API has besides too: a page has to be able to read why it is wrong there.
+func (a *API) Shared(serve http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.origins.Share(w, r)
+		serve.ServeHTTP(w, r)
+	})
 }
 
 // Measure returns how many requests each route has answered with which status,
@@ -245,6 +287,11 @@ func (a *API) at(path string, m methods) http.HandlerFunc {
 	}
 	allow := strings.Join(allowed, ", ")
 	return func(w http.ResponseWriter, r *http.Request) {
+		if origin.IsPreflight(r) && a.origins.Allowed(r) {
+			a.count("OPTIONS "+path, http.StatusNoContent)
+			a.origins.Preflight(w, r, allow)
+			return
+		}
 		method := r.Method
 		if method == http.MethodHead {
 			method = http.MethodGet
@@ -265,7 +312,7 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, route string, serve
 	body, page := holding{from: a.cfg.Memory}, holding{from: a.cfg.Answers}
 	defer body.giveBack()
 	defer page.giveBack()
-	answer, err := a.admit(w, r, &body, &page, serve)
+	answer, err := a.admit(w, r, route, &body, &page, serve)
 	if err == nil && r.Method == http.MethodGet {
 		err = page.upTo(len(answer.body)) // nothing was done that the client has to know
 	}
@@ -296,7 +343,7 @@ func (a *API) refuse(w http.ResponseWriter, route string, status int, e *eventhu
 	writeProblem(w, status, e, done)
 }
 
-func (a *API) admit(w http.ResponseWriter, r *http.Request, body, page *holding, serve handler) (reply, error) {
+func (a *API) admit(w http.ResponseWriter, r *http.Request, route string, body, page *holding, serve handler) (reply, error) {
 	if a.stopping.Err() != nil {
 		return reply{}, errStopping
 	}
@@ -306,10 +353,10 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request, body, page *holding,
 	if a.cfg.Open && !a.origins.Named(r) {
 		return reply{}, eventhub.Errorf(eventhub.CodeForbidden, origin.NotNamed, r.Host)
 	}
-	token, given, err := bearer(r)
+	r, token, given, err := a.token(r, route)
 	var access Access
 	if err == nil {
-		access, err = a.cfg.Authenticate(r.Context(), token, given)
+		access, err = a.cfg.Authenticate(caller.With(r.Context(), r.RemoteAddr), token, given)
 	}
 	if err != nil {
 		if a.cfg.Refused != nil {
@@ -317,21 +364,20 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request, body, page *holding,
 		}
 		return reply{}, err
 	}
+	if !access.Expires.IsZero() {
+		ctx, cancel := context.WithDeadlineCause(r.Context(), access.Expires, errExpired)
+		defer cancel()
+		r = r.WithContext(ctx)
+	}
+	if access.Revoked != nil {
+		ctx, cancel := context.WithCancelCause(r.Context())
+		defer cancel(nil)
+		defer context.AfterFunc(access.Revoked, func() { cancel(errRevoked) })()
+		r = r.WithContext(ctx)
+	}
 	access.body, access.page = body, page
-	return serve(w, r, access)
-}
-
-// bearer returns the token of the Authorization header (RFC 6750).
-func bearer(r *http.Request) (token string, given bool, err error) {
-	header := r.Header.Get("Authorization")
-	if header == "" {
-		return "", false, nil
-	}
-	scheme, token, ok := strings.Cut(header, " ")
-	if !ok || !strings.EqualFold(scheme, "Bearer") {
-		return "", false, eventhub.Errorf(eventhub.CodeBadToken, "Authorization is not Bearer and a token")
-	}
-	return strings.TrimSpace(token), true, nil
+	answer, err := serve(w, r, access)
+	return answer, withoutToken(r, err)
 }
 
 // reply is an answer, whole: its size is in the header, also for HEAD.

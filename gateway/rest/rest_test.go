@@ -143,6 +143,10 @@ func TestPublishOne(t *testing.T) {
 			"Traceparent", "00-a-b-01", "Ce-Type", "t", "Authorization", "Bearer right", "Cookie", "secret=1", "X-Forwarded-For", "10.0.0.1", "Accept", "*/*"},
 			eventhub.Event{ID: "made", Topic: "t", Key: "k", CausedBy: []string{"x", "y"}, Payload: []byte(`1`),
 				Headers: map[string]string{"x-trace": "1, 2", "traceparent": "00-a-b-01", "ce-type": "t"}}, `{"id":"made","offset":1}`},
+		{"condition", "/publish/t?key=k&expect_key_offset=0", "1", nil,
+			eventhub.Event{ID: "made", Topic: "t", Key: "k", Expect: eventhub.IfKeyOffset(0), Payload: []byte(`1`)}, `{"id":"made","offset":1}`},
+		{"condition in a header", "/publish/t", "1", []string{"X-Eventhub-Expect-Topic-Offset", "9007199254740991"},
+			eventhub.Event{ID: "made", Topic: "t", Expect: eventhub.IfTopicOffset(eventhub.MaxOffset), Payload: []byte(`1`)}, `{"id":"made","offset":1}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := &log{}
@@ -226,6 +230,7 @@ func TestProblems(t *testing.T) {
 		{"twice", "/publish/a?key=k&key=l", "1", nil, 400, "bad_request", "key"},
 		{"query and header", "/publish/a?key=k", "1", []string{"X-Eventhub-Key", "l"}, 400, "bad_request", "key is given in"},
 		{"unknown header", "/publish/a", "1", []string{"X-Eventhub-Kee", "l"}, 400, "bad_request", `"kee"`},
+		{"trim before 1970", "/v1/topics/a/trim?before_ts=0", "", nil, 400, "bad_request", `before_ts is "0"`},
 		{"bad ts", "/publish/a?ts=now", "1", nil, 400, "bad_event", `"now"`},
 		{"empty id", "/publish/a?id=", "1", nil, 400, "bad_event", "id is empty"},
 		{"hub's own topic in a batch", "/v1/publish", `{"events":[{"topic":"a","payload":1},{"topic":"a.dlq","payload":1}]}`, nil, 403, "forbidden", `events[1]: topic "a.dlq"`},
@@ -239,6 +244,15 @@ func TestProblems(t *testing.T) {
 		{"bad delay in a batch", "/v1/publish", `{"events":[{"topic":"a","payload":1},{"topic":"a","payload":1,"delay_ms":-5}]}`, nil, 400, "bad_event", "events[1]: delay_ms is -5"},
 		{"far time in a line", "/v1/publish", `{"topic":"a","payload":1,"deliver_at":9999999999999}`, ndjson, 400, "bad_event", "line 1: deliver_at is 9999999999999, more than a year"},
 		{"both times in a batch", "/v1/publish", `{"events":[{"topic":"a","payload":1,"delay_ms":0,"deliver_at":5}]}`, nil, 400, "bad_event", "events[0]: both"},
+		{"expected offset", "/publish/a?key=k&expect_key_offset=-1", "1", nil, 400, "bad_request", `expect_key_offset "-1" is not an offset: 0 to 9007199254740991`},
+		{"large expected offset", "/publish/a?expect_topic_offset=9007199254740992", "1", nil, 400, "bad_request", "9007199254740992"},
+		{"expected offset of no key", "/publish/a", "1", []string{"X-Eventhub-Expect-Key-Offset", "3"}, 400, "bad_request", "the event has no key"},
+		{"two expected offsets", "/publish/a?key=k&expect_topic_offset=1", "1", []string{"X-Eventhub-Expect-Key-Offset", "3"}, 400, "bad_request", "both expect_key_offset and expect_topic_offset"},
+		{"expected offset of a delayed event", "/publish/a?expect_topic_offset=1&delay_ms=5", "1", nil, 400, "bad_request", "delayed event"},
+		{"expected offset for a batch", "/v1/publish?expect_topic_offset=1", `{"events":[{"topic":"a","payload":1}]}`, nil, 400, "bad_request", `"expect_topic_offset"`},
+		{"two expected offsets in a batch", "/v1/publish", `{"events":[{"topic":"a","payload":1},{"topic":"a","key":"k","payload":1,"expect":{"key_offset":1,"topic_offset":1}}]}`, nil, 400, "bad_request", "events[1]: expect: both"},
+		{"no expected offset in a line", "/v1/publish", `{"topic":"a","payload":1,"expect":{}}`, ndjson, 400, "bad_request", "line 1: expect is empty"},
+		{"unknown expectation in a line", "/v1/publish", `{"topic":"a","payload":1,"expect":{"offset":1}}`, ndjson, 400, "bad_request", "line 1: /expect/offset"},
 		{"no group to wait for", "/publish/a?wait_for=", "1", nil, 400, "bad_request", "wait_for: group is empty"},
 		{"bad group to wait for", "/publish/a?wait_for=g,a%20b", "1", nil, 400, "bad_request", `wait_for: group "a b"`},
 		{"too many to wait for", "/publish/a?wait_for=" + strings.Repeat("g,", 16) + "g", "1", nil, 400, "bad_request", "wait_for has 17 groups"},
@@ -248,6 +262,8 @@ func TestProblems(t *testing.T) {
 		{"attribute of an event for a batch", "/v1/publish?key=k", `{"events":[{"topic":"a","payload":1}]}`, nil, 400, "bad_request", `"key"`},
 		{"header of an event for a batch", "/v1/publish", `{"events":[{"topic":"a","payload":1}]}`, []string{"X-Eventhub-Id", "i"}, 400, "bad_request", `"id"`},
 		{"too large", "/publish/a", strings.Repeat(" ", maxPayloadBody+1), nil, 413, "too_large", "bytes"},
+		{"too large a batch", "/v1/publish", strings.Repeat(" ", maxBatchBody+1), nil, 413, "too_large", "16777216 bytes"},
+		{"too many bytes of lines", "/v1/publish", strings.Repeat(strings.Repeat(" ", 1<<10)+"\n", maxBatchBody>>10), ndjson, 413, "too_large", "16777216 bytes"},
 		{"wrong token", "/publish/a", "1", []string{"Authorization", "Bearer wrong"}, 401, "bad_token", "token"},
 		{"basic auth", "/publish/a", "1", []string{"Authorization", "Basic eDp5"}, 401, "bad_token", "Bearer"},
 		{"foreign page", "/publish/a", "1", []string{"Origin", "https://evil.example"}, 403, "forbidden", "evil.example"},
@@ -314,6 +330,38 @@ func TestPublisherErrors(t *testing.T) {
 		}
 		if tt.hides != "" && strings.Contains(answer, tt.hides) {
 			t.Errorf("the answer shows the cause: %s", answer)
+		}
+	}
+}
+
+// TestConflict: the problem of a condition has the present offset, and the index in a list alone.
+func TestConflict(t *testing.T) {
+	conflict := func(present uint64) error {
+		err := eventhub.Errorf(eventhub.CodeConflict, "the last offset is %d", present)
+		err.Present = &present
+		return eventhub.AtIndex(err, "", 1)
+	}
+	for _, tt := range []struct {
+		target, body string
+		present      uint64
+		want         string
+	}{
+		{"/publish/t?expect_topic_offset=3", "1", 7, `{"type":"about:blank","title":"Conflict","status":409,"detail":"the last offset is 7","code":"conflict","present":7}`},
+		{"/publish/t?expect_topic_offset=3", "1", 0, `{"type":"about:blank","title":"Conflict","status":409,"detail":"the last offset is 0","code":"conflict","present":0}`},
+		{"/v1/publish", `{"events":[{"topic":"t","payload":1},{"topic":"t","payload":1,"expect":{"topic_offset":3}}]}`, 7,
+			`{"type":"about:blank","title":"Conflict","status":409,"detail":"events[1]: the last offset is 7","code":"conflict","index":1,"present":7}`},
+	} {
+		status, answer, _ := do(newAPI(t, &log{err: conflict(tt.present)}), tt.target, tt.body)
+		if status != 409 || strings.TrimSpace(answer) != tt.want {
+			t.Errorf("%s: %d %s; want %s", tt.target, status, answer, tt.want)
+		}
+	}
+	l := &log{}
+	do(newAPI(t, l), "/v1/publish", `{"events":[{"topic":"t","key":"k","payload":1,"expect":{"key_offset":3}},{"topic":"t","payload":1,"expect":{"topic_offset":0}},{"topic":"t","payload":1,"expect":null}]}`)
+	want := []eventhub.Expect{eventhub.IfKeyOffset(3), eventhub.IfTopicOffset(0), {}}
+	for i := range want {
+		if len(l.events) != len(want) || l.events[i].Expect != want[i] {
+			t.Fatalf("a batch has %+v; want the conditions %+v", l.events, want)
 		}
 	}
 }

@@ -129,12 +129,9 @@ func (g *givenStart) resolve() (eventhub.Start, error) {
 	case "offset":
 		start.Kind = eventhub.StartOffset
 	default:
-		return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "from is %.48q; latest, earliest, ts, after_id and offset are allowed%s", *g.From, naming.DidYouMean(*g.From, wire.StartNames))
+		return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "from is %.48q; latest, earliest, ts, after_id and offset are allowed%s", *g.From, naming.DidYouMean(*g.From, wire.PlaceNames))
 	}
-	for _, place := range []struct {
-		name  string
-		given bool
-	}{{"ts", g.TS != nil}, {"after_id", g.AfterID != nil}, {"offset", g.Offset != nil}} {
+	for _, place := range g.places() {
 		switch wanted := naming.Canonical(*g.From) == place.name; {
 		case wanted && !place.given:
 			return eventhub.Start{}, eventhub.Errorf(eventhub.CodeBadRequest, "from is %q but %s is missing", *g.From, place.name)
@@ -143,6 +140,26 @@ func (g *givenStart) resolve() (eventhub.Start, error) {
 		}
 	}
 	return start, start.Validate()
+}
+
+type givenPlace struct {
+	name  string
+	given bool
+}
+
+// places are the ways to name a place.
+func (g *givenStart) places() []givenPlace {
+	return []givenPlace{{"ts", g.TS != nil}, {"after_id", g.AfterID != nil}, {"offset", g.Offset != nil}}
+}
+
+// alone returns an error where from, which names no place, has one with it.
+func (g *givenStart) alone() error {
+	for _, place := range g.places() {
+		if place.given {
+			return eventhub.Errorf(eventhub.CodeBadRequest, "%s is given but from is %q", place.name, *g.From)
+		}
+	}
+	return nil
 }
 
 // value returns what p points to, or the zero value.

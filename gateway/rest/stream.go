@@ -3,11 +3,13 @@ package rest
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
 
 	"eventhub"
+	"eventhub/internal/transfer"
 )
 
 const (
@@ -26,32 +28,35 @@ const (
 // the stream is in all of its topics (see places).
 func (a *API) stream(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	opts, patterns, err := streamOptions(r)
+	if err == nil {
+		err = access.rights().Tail(patterns)
+	}
+	if err == nil && opts.Start.Kind == eventhub.StartSnapshot { // the state is of what was there before
+		err = access.rights().Replay(opts.Topic)
+	}
 	if err != nil {
 		return reply{}, err
 	}
-	at, err := lastEventID(r, patterns)
-	if err != nil {
-		return reply{}, err
-	}
-	s := &stream{wake: make(chan struct{}, 1), add: deliveredAs(r)}
-	if at == nil {
-		if at, err = beginning(r.Context(), access.Inspector, &opts, patterns); err != nil {
-			return reply{}, err
-		}
+	s := &stream{wake: make(chan struct{}, 1), add: deliveredAs(r), hasState: opts.Start.Kind == eventhub.StartSnapshot}
+	var at *places
+	if s.hasState {
+		at, err = lastOfState(r, &opts)
 	} else {
-		opts.Start = eventhub.Start{Kind: eventhub.StartTime, TS: at.since}
+		at, err = streamPlaces(r, access, &opts, patterns)
 	}
-	if opts.Start.Kind != eventhub.StartOffset { // which may lie ahead, where no place is
-		opts.Places = at.list()
+	if err != nil {
+		return reply{}, err
 	}
-	if at.one && len(opts.Places) > 0 {
-		opts.Start = eventhub.Start{} // the place says it
-	}
-	s.at = *at
+	s.at, s.snapshot = *at, opts.Snapshot
 	if r.Method == http.MethodHead {
 		streamHeader(w)
 		return reply{status: http.StatusOK}, nil
 	}
+	leave, err := a.enterStream(r.RemoteAddr, access.Name)
+	if err != nil {
+		return reply{}, err
+	}
+	defer leave()
 	opts.Peer, opts.Known = peer(r), at.known
 	handle, err := access.Subscriber.Tail(r.Context(), opts, s)
 	if err != nil {
@@ -63,6 +68,60 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, access Access) (rep
 	defer out.last()
 	s.pump(r.Context(), a.stopping, out, handle.Ready)
 	return reply{status: http.StatusOK, sent: true}, nil
+}
+
+// streamPlaces says in the options where a stream begins, or goes on.
+func streamPlaces(r *http.Request, access Access, opts *eventhub.TailOptions, patterns []eventhub.Pattern) (*places, error) {
+	at, err := lastEventID(r, patterns)
+	if err != nil {
+		return nil, err
+	}
+	if at == nil {
+		if at, err = beginning(r.Context(), access.beginnings(), opts, patterns); err != nil {
+			return nil, err
+		}
+	} else {
+		opts.Start = eventhub.Start{Kind: eventhub.StartTime, TS: at.since}
+	}
+	switch opts.Start.Kind {
+	case eventhub.StartOffset: // it may lie ahead, where no place is
+	case eventhub.StartEarliest: // it knows how far its topics are compacted, and a place does not
+	default:
+		opts.Places = at.list()
+	}
+	if at.one && len(opts.Places) > 0 {
+		opts.Start = eventhub.Start{} // the place says it
+	}
+	return at, nil
+}
+
+// enterStream counts a stream until leave is called, or refuses it.
+func (a *API) enterStream(remote, principal string) (leave func(), err error) {
+	counted, err := a.cfg.Admit(remote, principal)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case a.streams <- struct{}{}:
+	default:
+		counted()
+		return nil, &eventhub.Error{
+			Code: eventhub.CodeOverloaded, Message: fmt.Sprintf("the hub has %d event streams; it takes no more", cap(a.streams)),
+			RetryAfter: time.Second,
+		}
+	}
+	return func() {
+		<-a.streams
+		counted()
+	}, nil
+}
+
+// beginnings returns what finds where streams begin.
+func (a *Access) beginnings() Beginnings {
+	if a.Beginnings != nil {
+		return a.Beginnings
+	}
+	return a.Inspector
 }
 
 var errStopping = eventhub.Errorf(eventhub.CodeShuttingDown, "the hub is stopping; ask again")
@@ -87,12 +146,15 @@ type stream struct {
 	wake chan struct{} // holds one token while pump has something to look at
 	add  appendDelivered
 
-	mu      sync.Mutex
-	out     []byte
-	at      places // after what is in out
-	begun   bool
-	starved bool // was refused room and must be notified when there is some
-	over    bool // the tail has ended
+	hasState bool // it began with the state, see stream_state.go
+
+	mu       sync.Mutex
+	snapshot string // of a stream with the state: what came last of StatePart.Snapshot
+	out      []byte
+	at       places // after what is in out
+	begun    bool
+	starved  bool // was refused room and must be notified when there is some
+	over     bool // the tail has ended
 }
 
 // Know implements eventhub.Knower. Nothing is begun yet.
@@ -109,9 +171,21 @@ func (s *stream) begin() {
 		return
 	}
 	s.begun = true
-	s.out = append(s.out, "retry: 1000\nid: "...)
-	s.out = s.at.append(s.out)
-	s.out = append(s.out, "\n\n"...)
+	s.out = append(s.out, "retry: 1000\n"...)
+	s.appendID()
+	s.out = append(s.out, '\n')
+}
+
+// appendID appends the line that says how far the stream is. s.mu is held.
+func (s *stream) appendID() {
+	if s.hasState && s.snapshot == "" {
+		return // who is cut off now begins again
+	}
+	s.out = append(s.out, "id: "...)
+	if s.hasState {
+		s.out = append(append(s.out, s.snapshot...), placesEnd...)
+	}
+	s.out = append(s.at.append(s.out), '\n')
 }
 
 // Deliver implements eventhub.Receiver.
@@ -128,10 +202,13 @@ func (s *stream) Deliver(batch []eventhub.Delivery) (taken int) {
 		if d.Gap != nil {
 			s.tell(*d.Gap)
 		}
+		if d.State != nil && s.tellState(d) {
+			taken++
+			continue
+		}
 		s.at.advance(d.Topic, d.Offset, d.Record.CommitTime())
-		s.out = append(s.out, "id: "...)
-		s.out = s.at.append(s.out)
-		s.out = append(s.out, "\ndata: "...)
+		s.appendID()
+		s.out = append(s.out, "data: "...)
 		s.out = s.add(s.out, d)
 		s.out = append(s.out, "\n\n"...)
 		taken++
@@ -151,23 +228,30 @@ func (s *stream) Gap(g eventhub.Gap) {
 // tell writes a gap. The place stays: who is cut off before the next event is told again.
 // s.mu is held.
 func (s *stream) tell(g eventhub.Gap) {
-	data, err := json.Marshal(struct {
-		Topic string `json:"topic"`
-		After uint64 `json:"after"`
-		First uint64 `json:"first"`
-	}(g))
+	s.say("gap", transfer.Gap(g))
+}
+
+// say writes something that is no event, of numbers and strings. s.mu is held.
+func (s *stream) say(kind string, of any) {
+	data, err := json.Marshal(of)
 	if err != nil {
-		panic(err) // strings and numbers
+		panic(err)
 	}
-	s.out = append(s.out, "event: gap\ndata: "...)
-	s.out = append(s.out, data...)
-	s.out = append(s.out, "\n\n"...)
+	s.out = append(append(append(s.out, "event: "...), kind...), "\ndata: "...)
+	s.out = append(append(s.out, data...), "\n\n"...)
 }
 
 // Ended implements eventhub.Receiver.
-func (s *stream) Ended(error) {
+func (s *stream) Ended(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if e := eventhub.AsError(err); s.hasState && e.Code == eventhub.CodeTooLarge { // it would come back in vain
+		s.begin()
+		s.say("ended", struct {
+			Code   eventhub.Code `json:"code"`
+			Detail string        `json:"detail"`
+		}{e.Code, e.Message})
+	}
 	s.over = true
 	s.kick()
 }

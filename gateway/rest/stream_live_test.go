@@ -32,8 +32,14 @@ const patience = 5 * time.Minute
 
 func startHub(t *testing.T, store string) *hub.Hub {
 	t.Helper()
+	return startHubAs(t, hub.Config{Store: store})
+}
+
+func startHubAs(t *testing.T, cfg hub.Config) *hub.Hub {
+	t.Helper()
 	leaks := goleak.IgnoreCurrent()
-	h, err := hub.Start(hub.Config{Store: store, WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"})
+	cfg.WSAddr, cfg.HTTPAddr, cfg.OpsAddr = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	h, err := hub.Start(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

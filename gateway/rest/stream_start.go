@@ -41,7 +41,11 @@ func streamOptions(r *http.Request) (o eventhub.TailOptions, patterns []eventhub
 		o.Conflate = time.Duration(ms) * time.Millisecond
 	}
 	start, err := startOfQuery(q, "ts")
-	if err == nil && start != (givenStart{}) {
+	switch {
+	case err != nil || start == (givenStart{}):
+	case start.From != nil && *start.From == "snapshot":
+		o.Start, err = eventhub.Snapshot, start.alone()
+	default:
 		o.Start, err = start.resolve()
 	}
 	if err != nil {
@@ -105,7 +109,7 @@ func streamFilter(r *http.Request) (*eventhub.Filter, url.Values, error) {
 
 // beginning resolves where a new stream begins, so that its id says so before it
 // has had an event, and who is cut off at once misses nothing.
-func beginning(ctx context.Context, from admin.Inspector, o *eventhub.TailOptions, patterns []eventhub.Pattern) (*places, error) {
+func beginning(ctx context.Context, from Beginnings, o *eventhub.TailOptions, patterns []eventhub.Pattern) (*places, error) {
 	p := &places{one: oneTopic(patterns)}
 	switch {
 	case o.Start.Kind == eventhub.StartTime:
@@ -126,7 +130,7 @@ func beginning(ctx context.Context, from admin.Inspector, o *eventhub.TailOption
 }
 
 // placeBefore returns the place after which a stream of one topic begins.
-func placeBefore(ctx context.Context, from admin.Inspector, o *eventhub.TailOptions) (p eventhub.Place, _ error) {
+func placeBefore(ctx context.Context, from Beginnings, o *eventhub.TailOptions) (p eventhub.Place, _ error) {
 	switch o.Start.Kind {
 	case eventhub.StartOffset:
 		p.Offset = max(o.Start.Offset, 1) - 1
@@ -153,7 +157,7 @@ func placeBefore(ctx context.Context, from admin.Inspector, o *eventhub.TailOpti
 
 // addHeads notes the newest events of the topics that there are, as far as there
 // is room for them and they are soon found. For the others the time will do.
-func addHeads(ctx context.Context, from admin.Inspector, p *places, patterns []eventhub.Pattern) error {
+func addHeads(ctx context.Context, from Beginnings, p *places, patterns []eventhub.Pattern) error {
 	seen := 0
 	for t, err := range admin.AllTopics(ctx, from, "") {
 		if err != nil {

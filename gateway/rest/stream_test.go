@@ -135,9 +135,9 @@ func TestStreamBegins(t *testing.T) {
 	}{
 		{"a/stream", "", eventhub.Start{}, []place{{Topic: "a", Offset: 5}}, "a:5", ""},
 		{"new/stream", "", eventhub.Start{}, []place{{Topic: "new", Offset: 0}}, "new:0", ""},
-		{"a/stream?from=earliest", "", eventhub.Start{}, []place{{Topic: "a", Offset: 1}}, "a:1", ""},
-		{"a.x/stream?from=earliest", "", eventhub.Start{}, []place{{Topic: "a.x", Offset: 0}}, "a.x:0", ""},
-		{"new/stream?from=earliest", "", eventhub.Start{}, []place{{Topic: "new", Offset: 0}}, "new:0", ""},
+		{"a/stream?from=earliest", "", eventhub.Earliest, nil, "a:1", ""},
+		{"a.x/stream?from=earliest", "", eventhub.Earliest, nil, "a.x:0", ""},
+		{"new/stream?from=earliest", "", eventhub.Earliest, nil, "new:0", ""},
 		{"a/stream?from=offset&offset=0", "", eventhub.Start{Kind: eventhub.StartOffset}, nil, "a:0", ""},
 		{"a/stream?from=offset&offset=3", "", eventhub.Start{Kind: eventhub.StartOffset, Offset: 3}, nil, "a:2", ""},
 		{"a/stream?from=after_id&after_id=four", "", eventhub.Start{}, []place{{Topic: "a", Offset: 4}}, "a:4", ""},

@@ -2,8 +2,7 @@ package rest
 
 import "net/http"
 
-// deleteTopic deletes a topic with all that it has. Whoever may publish is not
-// meant to: once there are rights, it asks for that of an admin.
+// deleteTopic deletes a topic with all that it has.
 func deleteTopic(_ http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	topic, err := topicOf(r)
 	if err == nil {

@@ -32,6 +32,18 @@ func (l *links) Life(context.Context, string) (uint64, error) {
 	return 0, errors.New("nobody asks for lives here")
 }
 
+func (l *links) StateDiff(context.Context, admin.StateDiffQuery) (admin.StateDiffPage, error) {
+	return admin.StateDiffPage{}, errors.New("nobody asks for a difference here")
+}
+
+func (l *links) KeyHistory(context.Context, admin.KeyHistoryQuery) (admin.KeyHistoryPage, error) {
+	return admin.KeyHistoryPage{}, errors.New("nobody asks for a history here")
+}
+
+func (l *links) State(context.Context, admin.StateQuery) (admin.StatePage, error) {
+	return admin.StatePage{}, errors.New("nobody asks for a state here")
+}
+
 func (l *links) EventGroups(ctx context.Context, topic, id string) ([]admin.EventGroup, error) {
 	return l.Links.EventGroups(ctx, topic, id)
 }

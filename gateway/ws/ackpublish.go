@@ -107,7 +107,7 @@ func (s *session) flushAckPublishes() {
 	}
 	s.counts.published += int64(len(b.events))
 	if b.sub != nil {
-		b.sub.handle.AckAndPublish(s.ctx, b.hs, b.done)
+		b.sub.acks.AckAndPublish(s.ctx, b.hs, b.done)
 		return
 	}
 	s.access.Subscriber.AckAndPublish(s.ctx, b.topic, b.group, b.hs, b.done)

@@ -78,7 +78,7 @@ func TestRequestKeepsNoPayload(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer theirs.Close()
 	defer ours.Close()
-	s := newSession(f.gw, ours)
+	s := newSession(f.gw, ours, ours.RemoteAddr().String())
 	s.access, s.authed = Access{Publisher: f.pub, Subscriber: f.sub}, true
 	for _, message := range []string{
 		pub("a", 1),

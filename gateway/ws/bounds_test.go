@@ -15,7 +15,7 @@ func idleSession(t *testing.T, f *fixture) *session {
 	t.Helper()
 	ours, theirs := net.Pipe()
 	t.Cleanup(func() { ours.Close(); theirs.Close() })
-	s := newSession(f.gw, ours)
+	s := newSession(f.gw, ours, ours.RemoteAddr().String())
 	t.Cleanup(s.cancel)
 	s.access, s.authed = Access{Publisher: f.pub, Subscriber: f.sub}, true
 	s.out.flushing = true

@@ -19,9 +19,43 @@ type Access struct {
 	Publisher  eventhub.Publisher
 	Subscriber eventhub.Subscriber
 	Scheduler  admin.Scheduler // nil: CANCEL is not supported
-	// Name is for logs and for those who look at members; it holds no secret.
+	// Adopt says whether a subscription that was made before, by another access of the session,
+	// may go on, and returns it as this one allows: of these patterns as the group, or as a
+	// tail where its name is empty. nil: all go on as they are.
+	Adopt func(sub eventhub.Subscription, patterns []eventhub.Pattern, group string) (eventhub.Subscription, error)
+	// Name is for logs and for those who look at members, and what Place counts by; it holds no
+	// secret.
 	Name string
+	// Decided is called with nil where a session goes on with this access, and else with why it
+	// has no place with that name. nil: nothing happens.
+	Decided func(err error)
+	// Expires is when the session ends, unless another AUTH comes before; zero: never.
+	Expires time.Time
+	// Revoked ends when the access is taken back before that; nil: never.
+	Revoked context.Context
 }
+
+// Meter bounds the publishes of one connection, which calls it from one goroutine.
+type Meter interface {
+	// Take refuses n events, which are one step, with CodeRateLimited or CodeTooLarge. All that
+	// one read brings has the time of the read as now.
+	Take(n int, now time.Time) error
+}
+
+// Place is one connection among those that are counted. The connection calls it.
+type Place interface {
+	// Become counts the connection as one of a principal, in place of the one before, or refuses
+	// it with CodeRateLimited and changes nothing.
+	Become(principal string) error
+	// Leave is called once, at the end.
+	Leave()
+}
+
+// noPlace counts nothing.
+type noPlace struct{}
+
+func (noPlace) Become(string) error { return nil }
+func (noPlace) Leave()              {}
 
 // Config says how the gateway behaves. Zero values take the defaults.
 type Config struct {
@@ -50,6 +84,13 @@ type Config struct {
 	// MaxFrameBytes bounds a message, whole or in fragments. Default
 	// wire.MaxFrameBytes; before AUTH never more than wire.MaxUnauthFrameBytes.
 	MaxFrameBytes int
+
+	// Admit counts a connection from an address, as Refused has it, or refuses it with
+	// CodeRateLimited or CodeOverloaded. Default: it counts nothing.
+	Admit func(remote string) (Place, error)
+	// Meter returns what bounds the publishes of a connection that begins; a nil one does not.
+	// Default: nothing does.
+	Meter func() Meter
 
 	// Memory is what messages that are not complete take their bytes from, beyond the
 	// 4 KiB that every connection has. Default: one of 128 MiB.
@@ -103,6 +144,12 @@ func (c Config) withDefaults() Config {
 	c.Info.Limits.MaxSubscriptions = c.MaxSubscriptions
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Admit == nil {
+		c.Admit = func(string) (Place, error) { return noPlace{}, nil }
+	}
+	if c.Meter == nil {
+		c.Meter = func() Meter { return nil }
 	}
 	if c.Refused == nil {
 		c.Refused = func(string, error) {}

@@ -27,7 +27,7 @@ func toError(err error, fallback eventhub.Code) *eventhub.Error {
 		if e.Code.Known() {
 			return e
 		}
-		return &eventhub.Error{Code: fallback, Message: e.Message, Index: e.Index, RetryAfter: e.RetryAfter, Err: err}
+		return &eventhub.Error{Code: fallback, Message: e.Message, Index: e.Index, Present: e.Present, RetryAfter: e.RetryAfter, Err: err}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return eventhub.AsError(err)
 	}
@@ -168,14 +168,26 @@ func (s *session) appendOK(to corr) {
 	c.end(at)
 }
 
-func (s *session) appendSubscribed(to corr, known string, gaps []eventhub.Gap) {
+func (s *session) appendSubscribed(to corr, said *wire.Subscribed) {
 	c := s.reply()
 	if c == nil {
 		return
 	}
 	at := c.begin()
-	c.b = wire.AppendSubscribeOK(c.b, to.text, to.has, known, gaps)
+	c.b = wire.AppendSubscribeOK(c.b, to.text, to.has, said)
 	c.end(at)
+}
+
+// takePlace counts the session as one of the principal that the access is for.
+func (s *session) takePlace(access *Access) *eventhub.Error {
+	err := s.place.Become(access.Name)
+	if access.Decided != nil {
+		access.Decided(err)
+	}
+	if err != nil {
+		return toError(err, eventhub.CodeRateLimited)
+	}
+	return nil
 }
 
 // authenticate replaces the session's access. A failure leaves what was before.
@@ -193,6 +205,10 @@ func (s *session) authenticate(r *wire.Request) *eventhub.Error {
 		s.gw.cfg.Refused(s.remote, e)
 		return e
 	}
+	if err := s.takePlace(&access); err != nil {
+		return err
+	}
+	s.adopt(access)
 	s.mu.Lock() // others look at it
 	s.access, s.authed = access, true
 	if r.Name != "" {
@@ -205,6 +221,7 @@ func (s *session) authenticate(r *wire.Request) *eventhub.Error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.watchToken(&access)
 	if c := s.reply(); c != nil {
 		at := c.begin()
 		c.b = wire.AppendAuthOK(c.b, r.Corr, r.HasCorr, s.gw.cfg.Info)

@@ -175,7 +175,7 @@ func TestReaderSpeaksOnce(t *testing.T) {
 		if why := f.gw.take(); why != "" {
 			t.Fatal(why)
 		}
-		s := newSession(f.gw, ours)
+		s := newSession(f.gw, ours, ours.RemoteAddr().String())
 		s.in.preload(cat(text("x", `{"op":"NOPE"}`), frame(gws.OpPing, true, ""), text("y")))
 		if !s.handleRead() || s.out.flushing || s.queuedNow() == 0 {
 			t.Errorf("after the frames a flush is under way: %v, with %d bytes queued", s.out.flushing, s.queuedNow())

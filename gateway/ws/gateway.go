@@ -115,7 +115,13 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuseUpgrade(w, http.StatusBadRequest, eventhub.CodeBadRequest, why)
 		return
 	}
+	place, err := g.cfg.Admit(r.RemoteAddr)
+	if err != nil {
+		g.refuseAnother(w, eventhub.AsError(err))
+		return
+	}
 	if why := g.take(); why != "" {
+		place.Leave()
 		w.Header().Set("Retry-After", "1")
 		refuseUpgrade(w, http.StatusServiceUnavailable, eventhub.CodeOverloaded, why)
 		return
@@ -124,12 +130,26 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		g.log.Debug("websocket refused: handshake", "remote", r.RemoteAddr, "error", err)
 		g.release(nil)
+		place.Leave()
 		if conn != nil {
 			conn.Close() // the upgrader has answered, but what it hijacked is ours
 		}
 		return
 	}
-	g.start(conn, rw.Reader)
+	g.start(conn, rw.Reader, r.RemoteAddr, place)
+}
+
+// refuseAnother answers that there are as many connections as there may be.
+func (g *Gateway) refuseAnother(w http.ResponseWriter, e *eventhub.Error) {
+	g.mu.Lock()
+	g.past.Refused++
+	g.mu.Unlock()
+	status := http.StatusServiceUnavailable
+	if e.Code == eventhub.CodeRateLimited {
+		status = http.StatusTooManyRequests
+	}
+	w.Header().Set("Retry-After", strconv.Itoa(max(1, int(e.RetryAfter/time.Second))))
+	refuseUpgrade(w, status, e.Code, e.Message)
 }
 
 // take reserves a slot for one connection, or says why there is none.
@@ -150,6 +170,9 @@ func (g *Gateway) take() (refusal string) {
 
 // release gives the slot back; s is nil where no session came of it.
 func (g *Gateway) release(s *session) {
+	if s != nil {
+		s.place.Leave()
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if s != nil {
@@ -162,9 +185,11 @@ func (g *Gateway) release(s *session) {
 	}
 }
 
-// start begins a session with what the client sent right after its handshake.
-func (g *Gateway) start(conn net.Conn, early *bufio.Reader) {
-	s := newSession(g, conn)
+// start begins a session with what the client sent right after its handshake. The address is the
+// client's, where conn may be a proxy's; place is left when it has ended.
+func (g *Gateway) start(conn net.Conn, early *bufio.Reader, remote string, place Place) {
+	s := newSession(g, conn, remote)
+	s.place = place
 	if n := early.Buffered(); n > 0 {
 		bytes, _ := early.Peek(n) // can not fail: they are there
 		s.in.preload(bytes)

@@ -482,7 +482,7 @@ func (f *fixture) pipe(t testing.TB) *client {
 	if why := f.gw.take(); why != "" {
 		t.Fatal(why)
 	}
-	f.gw.start(ours, bufio.NewReader(strings.NewReader("")))
+	f.gw.start(ours, bufio.NewReader(strings.NewReader("")), ours.RemoteAddr().String(), noPlace{})
 	return newClient(t, theirs)
 }
 

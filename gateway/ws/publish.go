@@ -99,6 +99,9 @@ func forgetEvents(r *wire.Request) {
 // addPublish collects a PUBLISH. Its payloads lie in the read buffer, which
 // stays as it is until the batch is flushed.
 func (s *session) addPublish(r *wire.Request) {
+	if !s.metered(r) {
+		return
+	}
 	b := s.publish
 	if b == nil {
 		b = newPublishBatch(s)
@@ -108,6 +111,25 @@ func (s *session) addPublish(r *wire.Request) {
 	if len(b.events) >= maxBatch {
 		s.flushPublishes()
 	}
+}
+
+// metered takes from the connection's limit what a PUBLISH has, or refuses it.
+func (s *session) metered(r *wire.Request) bool {
+	if s.meter == nil {
+		return true
+	}
+	n := 1
+	if r.Batch {
+		n = len(r.Events)
+	}
+	err := s.meter.Take(n, s.lastRead)
+	if err == nil {
+		return true
+	}
+	forgetEvents(r)
+	r.Event = eventhub.Event{}
+	s.refuse(corrOf(r), toError(err, eventhub.CodeRateLimited))
+	return false
 }
 
 // flushPublishes hands the collected PUBLISHes to the publisher, waiting while
@@ -129,6 +151,9 @@ func (s *session) flushPublishes() {
 // that it holds no other up, and is not one of those that the reader waits for;
 // therefore there is a bound beyond which it is refused.
 func (s *session) publishAndWait(r *wire.Request, size int) {
+	if !s.metered(r) {
+		return
+	}
 	awaited := max(1, len(r.Events)) * len(r.WaitFor)
 	s.mu.Lock()
 	o := &s.out
@@ -158,9 +183,9 @@ func (s *session) publishAndWait(r *wire.Request, size int) {
 func (s *session) waitContext() context.Context {
 	o := &s.out
 	if o.waits == nil {
-		o.waits, o.stopWaits = context.WithCancel(s.ctx)
+		o.waits, o.stopWaits = context.WithCancelCause(s.ctx)
 		if o.ending != nil {
-			o.stopWaits()
+			o.stopWaits(o.ending.cause())
 		}
 	}
 	return o.waits

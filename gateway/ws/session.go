@@ -11,6 +11,8 @@ import (
 
 	gws "github.com/gobwas/ws"
 
+	"eventhub"
+	"eventhub/internal/caller"
 	"eventhub/wire"
 )
 
@@ -51,6 +53,8 @@ type session struct {
 	publish    *publishBatch // collected from the read under way, nil when empty
 	settle     settleBatch   // likewise
 	ackPublish *ackPublishBatch
+	place      Place
+	meter      Meter // nil: nothing bounds its publishes
 	lastRead   time.Time
 	begun      time.Time // when the message under way was, as far as it was read; zero: none is
 	pinged     bool      // and nothing came since
@@ -62,24 +66,27 @@ type session struct {
 	changed sync.Cond // on mu: room, answers, flush ended, closing
 	out     outbound
 	subs    map[subKey]*subscription
-	left    bool // all groups, for good
+	left    bool   // all groups, for good
+	token   func() // stops the watch over the token, nil without one
 }
 
 // counts are of what the reader handed on, for the log.
 type counts struct{ published, settled int64 }
 
-func newSession(g *Gateway, conn net.Conn) *session {
+func newSession(g *Gateway, conn net.Conn, remote string) *session {
 	now := time.Now()
 	s := &session{
 		gw:       g,
 		conn:     conn,
-		remote:   conn.RemoteAddr().String(),
+		remote:   remote,
 		opened:   now,
 		lastRead: now,
 		in:       newFrameReader(min(wire.MaxUnauthFrameBytes, g.cfg.MaxFrameBytes), g.cfg.Memory),
 		subs:     make(map[subKey]*subscription),
+		meter:    g.cfg.Meter(),
+		place:    noPlace{},
 	}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancel(caller.With(context.Background(), s.remote))
 	s.changed.L = &s.mu
 	return s
 }
@@ -104,6 +111,9 @@ func (s *session) run() {
 	if s.out.patience != nil {
 		s.out.patience.Stop() // it would keep the session in memory, and the hub with it
 	}
+	s.mu.Unlock()
+	s.mu.Lock()
+	s.watchToken(&Access{}) // which would keep the session in memory
 	s.mu.Unlock()
 	s.conn.Close()
 	s.cancel()
@@ -307,6 +317,10 @@ type ending struct {
 	stop bool // the hub stops
 }
 
+// cause is why nobody waits for groups any longer, without a message where the peer closes. Its
+// code says what to do.
+func (e *ending) cause() error { return eventhub.Errorf(eventhub.CodeShuttingDown, "%s", e.why) }
+
 // sayGoodbye notifies the peer that the hub stops.
 func (s *session) sayGoodbye() {
 	s.mu.Lock()
@@ -328,7 +342,7 @@ func (s *session) end(how ending) {
 		return
 	}
 	if s.out.stopWaits != nil {
-		s.out.stopWaits()
+		s.out.stopWaits(how.cause())
 	}
 	_ = s.conn.SetReadDeadline(past)
 	s.out.patience = time.AfterFunc(s.gw.cfg.CloseWait, func() {
@@ -336,6 +350,41 @@ func (s *session) end(how ending) {
 		defer s.mu.Unlock()
 		s.closeAsEnding()
 	})
+}
+
+// watchToken closes the session when the access ends or is taken back, in place of any access
+// before. s.mu is held.
+func (s *session) watchToken(access *Access) {
+	if s.token != nil {
+		s.token()
+		s.token = nil
+	}
+	over := false // another AUTH came; guarded by s.mu, for which a call may have waited
+	end := func(why string) func() {
+		return func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if !over {
+				s.end(ending{code: wire.ClosePolicy, why: why})
+			}
+		}
+	}
+	var stops []func() bool
+	if !access.Expires.IsZero() {
+		stops = append(stops, time.AfterFunc(time.Until(access.Expires), end("The token has expired.")).Stop)
+	}
+	if access.Revoked != nil {
+		stops = append(stops, context.AfterFunc(access.Revoked, end("The token was revoked.")))
+	}
+	if stops == nil {
+		return
+	}
+	s.token = func() {
+		over = true
+		for _, stop := range stops {
+			stop()
+		}
+	}
 }
 
 // closeAsEnding is the last step of end. s.mu is held.

@@ -1,8 +1,10 @@
 package ws
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -52,14 +54,16 @@ type subscription struct {
 	auto   bool                  // it acks by being sent to
 	covers []eventhub.Pattern    // of a subscription that may have several topics
 	handle eventhub.Subscription // set before state is subscribed
+	// acks is the handle as the session's access allows it: what acks may publish is a matter
+	// of the present rights. The reader's own.
+	acks eventhub.Subscription
 
 	// Guarded by s.mu.
 	state   subState
 	starved bool            // was refused room and must be notified when there is some
 	unsent  int             // deliveries to a group's member that it took and that are not reported as sent
 	ended   *eventhub.Error // why, when it did so while subscribing
-	known   string          // for its OK, as the gaps
-	gaps    []eventhub.Gap
+	said    wire.Subscribed // for its OK
 	// resuming: its RESUME is not answered; refused: a delivery came meanwhile.
 	resuming, refused bool
 }
@@ -131,14 +135,21 @@ func (u *subscription) append(batch []eventhub.Delivery) (n int) {
 func (u *subscription) Know(known string) {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
-	u.known = known
+	u.said.Known = known
 }
 
 // Gap implements eventhub.Gapped.
 func (u *subscription) Gap(g eventhub.Gap) {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
-	u.gaps = append(u.gaps, g)
+	u.said.Gaps = append(u.said.Gaps, g)
+}
+
+// hadEnded notes that its group had ended in a topic.
+func (u *subscription) hadEnded(e eventhub.EndedGroup) {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	u.said.Ended = append(u.said.Ended, e)
 }
 
 // Ended implements eventhub.Receiver.
@@ -153,9 +164,7 @@ func (u *subscription) Ended(err error) {
 		u.ended = &e // the answer to SUBSCRIBE
 	case subscribed:
 		delete(s.subs, u.key)
-		e.Message = "the " + u.key.String() + " has ended: " + e.Message
-		e.Topic, e.Group = u.key.topic, u.key.group
-		s.appendError(corr{}, &e)
+		s.appendEnded(u, e)
 		s.kick()
 	}
 	u.state = unsubscribed
@@ -233,7 +242,7 @@ func (s *session) subscribe(r *wire.Request) *eventhub.Error {
 			return eventhub.AsError(err)
 		}
 	}
-	opts.Peer = s.peer()
+	opts.Peer, opts.OnEnded = s.peer(), u.hadEnded
 	var handle eventhub.Subscription
 	var err error
 	if opts.IsTail() {
@@ -249,10 +258,10 @@ func (s *session) subscribe(r *wire.Request) *eventhub.Error {
 		defer s.mu.Unlock()
 		return u.ended
 	}
-	u.handle, u.state = handle, subscribed
+	u.handle, u.acks, u.state = handle, handle, subscribed
 	s.subs[key] = u
-	s.appendSubscribed(corrOf(r), u.known, u.gaps)
-	u.known, u.gaps = "", nil
+	s.appendSubscribed(corrOf(r), &u.said)
+	u.said = wire.Subscribed{}
 	refused := u.starved
 	u.starved = false
 	s.mu.Unlock()
@@ -270,20 +279,80 @@ func (s *session) unsubscribe(r *wire.Request) *eventhub.Error {
 		s.mu.Unlock()
 		return notSubscribed(key)
 	}
-	delete(s.subs, key)
-	u.state = unsubscribed // from here on it takes no delivery
-	for u.auto && u.unsent > 0 && !s.out.closing {
-		s.changed.Wait() // what comes in front of the OK is done with that
-	}
-	s.mu.Unlock()
-	if err := u.handle.Unsubscribe(s.ctx); err != nil {
-		u.handle.Drop(0)
+	if err := s.takeOut(u); err != nil {
 		return toError(err, eventhub.CodeInternal)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.appendOK(corrOf(r))
 	return nil
+}
+
+// takeOut ends a subscription: it gets nothing more, and its leases go back. s.mu is held, and
+// is not when it returns.
+func (s *session) takeOut(u *subscription) error {
+	delete(s.subs, u.key)
+	u.state = unsubscribed // from here on it takes no delivery
+	for u.auto && u.unsent > 0 && !s.out.closing {
+		s.changed.Wait() // what comes in front of the answer is done with that
+	}
+	s.mu.Unlock()
+	err := u.handle.Unsubscribe(s.ctx)
+	if err != nil {
+		u.handle.Drop(0)
+	}
+	return err
+}
+
+// adopt has the subscriptions go on under another access, and ends those that may not.
+func (s *session) adopt(access Access) {
+	if access.Adopt == nil {
+		return
+	}
+	s.mu.Lock()
+	subs := slices.SortedFunc(maps.Values(s.subs), func(a, b *subscription) int {
+		return cmp.Or(strings.Compare(a.key.topic, b.key.topic), strings.Compare(a.key.group, b.key.group))
+	})
+	s.mu.Unlock()
+	for _, u := range subs {
+		patterns := u.covers
+		if patterns == nil {
+			p, err := eventhub.ParsePattern(u.key.topic)
+			if err != nil {
+				continue // it could not have been subscribed
+			}
+			patterns = []eventhub.Pattern{p}
+		}
+		acks, err := access.Adopt(u.acks, patterns, u.key.group)
+		if err == nil {
+			u.acks = acks
+			continue
+		}
+		s.endForbidden(u, err)
+	}
+}
+
+// endForbidden ends a subscription to which there is no right any more, and says so, unless it
+// has ended by itself meanwhile.
+func (s *session) endForbidden(u *subscription, why error) {
+	s.mu.Lock()
+	if s.subs[u.key] != u {
+		s.mu.Unlock()
+		return
+	}
+	if err := s.takeOut(u); err != nil {
+		s.logCause(string(wire.OpAuth), toError(err, eventhub.CodeInternal))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.appendEnded(u, *toError(why, eventhub.CodeInternal))
+}
+
+// appendEnded says that a subscription has ended. s.mu is held.
+func (s *session) appendEnded(u *subscription, e eventhub.Error) {
+	e.Message = "the " + u.key.String() + " has ended: " + e.Message
+	e.Topic, e.Group = u.key.topic, u.key.group
+	s.appendError(corr{}, &e)
 }
 
 // pauseOrResume stops the deliveries to one member, or lets them go on.

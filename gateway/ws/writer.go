@@ -208,12 +208,12 @@ type outbound struct {
 
 	// The end. Once closing is set nothing is appended any more.
 	closing   bool
-	ending    *ending            // closing follows when all is answered; nil while it goes on
-	patience  *time.Timer        // ends the wait for that; nil before
-	waits     context.Context    // of publishes that wait for groups, nil before the first
-	stopWaits context.CancelFunc // ends it
-	stopped   bool               // closing because the hub stops
-	code      gws.StatusCode     // of the close frame that was sent; 0: none, or an empty one
+	ending    *ending                 // closing follows when all is answered; nil while it goes on
+	patience  *time.Timer             // ends the wait for that; nil before
+	waits     context.Context         // of publishes that wait for groups, nil before the first
+	stopWaits context.CancelCauseFunc // ends it
+	stopped   bool                    // closing because the hub stops
+	code      gws.StatusCode          // of the close frame that was sent; 0: none, or an empty one
 	why       string
 	closeBy   time.Time
 }

@@ -1,8 +1,14 @@
 package causality_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,12 +21,12 @@ import (
 )
 
 // drawn writes a trace so that a test can say what it is: nodes as distance and id,
-// with ? where they are missing, and edges by the ids of their ends, with ! where
+// with ? where they are missing and ! where they are hidden, and edges by the ids of their ends, with ! where
 // they close a cycle.
 func drawn(trace *admin.Trace) string {
 	var b strings.Builder
 	for _, n := range trace.Nodes {
-		fmt.Fprintf(&b, "%d:%s ", n.Distance, n.ID+map[bool]string{true: "?"}[n.Missing])
+		fmt.Fprintf(&b, "%d:%s ", n.Distance, n.ID+map[bool]string{true: "?"}[n.Missing]+map[bool]string{true: "!"}[n.Hidden])
 	}
 	for _, e := range trace.Edges {
 		fmt.Fprintf(&b, "%s>%s%s ", trace.Nodes[e.Cause].ID, trace.Nodes[e.Effect].ID, map[bool]string{true: "!"}[e.Cycle])
@@ -112,6 +118,166 @@ func TestWalkShapes(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// concealing is a history whose caller may not see topics that begin with secret.
+type concealing struct{ *linkstest.Links }
+
+func isSecret(f admin.Found) bool { return strings.HasPrefix(f.Topic, "secret") }
+
+func (c concealing) Find(ctx context.Context, id string, limit int) ([]admin.Found, error) {
+	found, err := c.Links.Find(ctx, id, limit)
+	return slices.DeleteFunc(found, isSecret), err
+}
+
+func (c concealing) Effects(ctx context.Context, id string, after eventhub.Place, limit int) ([]admin.Found, error) {
+	found, err := c.Links.Effects(ctx, id, after, admin.MaxPage)
+	found = slices.DeleteFunc(found, isSecret)
+	return found[:min(limit, len(found))], err
+}
+
+func (c concealing) ConcealsEvent(ctx context.Context, id string) (bool, error) {
+	found, err := c.Links.Find(ctx, id, admin.MaxPage)
+	return slices.ContainsFunc(found, isSecret), err
+}
+
+func (c concealing) ConcealsEffects(ctx context.Context, id string) (bool, error) {
+	found, err := c.Links.Effects(ctx, id, eventhub.Place{}, admin.MaxPage)
+	return slices.ContainsFunc(found, isSecret), err
+}
+
+// TestWalkConceals: of topics that the caller may not see a trace says that something is
+// there: by its id where an event that it sees names that, and nothing of what follows.
+func TestWalkConceals(t *testing.T) {
+	const deep, many = admin.MaxTraceDepth, admin.MaxTraceNodes
+	for _, tt := range []struct {
+		name  string
+		write func(*linkstest.Links)
+		want  string // "" for unknown_id
+	}{
+		{"a cause", func(l *linkstest.Links) {
+			l.Write("t", "x", "s")
+			l.Write("secret", "s", "beyond")
+			l.Write("t", "beyond")
+		}, "0:x -1:s! s>x"},
+		{"effects", func(l *linkstest.Links) {
+			l.Write("t", "x")
+			l.Write("secret.a", "s1", "x")
+			l.Write("secret.b", "s2", "x")
+			l.Write("t", "e", "x")
+			l.Write("t", "beyond", "s1")
+		}, "0:x 1:e 1:! x>e x>"},
+		{"of an effect", func(l *linkstest.Links) { l.Write("t", "x"); l.Write("t", "e", "x"); l.Write("secret", "s", "e") }, "0:x 1:e 2:! x>e e>"},
+		{"the event itself in another topic", func(l *linkstest.Links) { l.Write("t", "x"); l.Write("secret", "x") }, "0:x 0:x!"},
+		{"the event, which another one names", func(l *linkstest.Links) {
+			l.Write("secret", "x", "cause")
+			l.Write("t", "e", "x")
+			l.Write("secret", "f", "x")
+		}, "0:x! 1:e x>e"},
+		{"effects of what is gone", func(l *linkstest.Links) { l.Write("t", "e", "x"); l.Write("secret", "f", "x") }, "0:x? 1:e 1:! x>e x>"},
+		{"effects of what is gone, none of which shows", func(l *linkstest.Links) { l.Write("secret", "f", "x") }, ""},
+		{"the event", func(l *linkstest.Links) { l.Write("secret", "x") }, ""},
+		{"the event and its effects", func(l *linkstest.Links) { l.Write("secret", "x"); l.Write("secret", "e", "x") }, ""},
+		{"nothing", func(l *linkstest.Links) { l.Write("t", "x", "gone"); l.Write("t", "e", "x") }, "0:x -1:gone? 1:e x>e gone>x"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := concealing{&linkstest.Links{}}
+			tt.write(l.Links)
+			trace, err := causality.Walk(t.Context(), l, l, "x", deep, many)
+			if eventhub.ErrorCode(err) == eventhub.CodeUnknownID && tt.want == "" {
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := drawn(trace); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+			text, err := json.Marshal(trace)
+			if err != nil || strings.Contains(string(text), "secret") || strings.Contains(string(text), "beyond") {
+				t.Errorf("%s, %v; it says more than that something is hidden", text, err)
+			}
+		})
+	}
+}
+
+var seed = flag.Uint64("seed", 0, "of the random test; 0 draws one")
+
+// TestWalkConcealsAtRandom: of every event on the way down from the one that is asked for, there or
+// gone, a trace says that it has hidden effects if, and only if, it has some; of an event that is
+// hidden itself it says no more.
+func TestWalkConcealsAtRandom(t *testing.T) {
+	s := *seed
+	if s == 0 {
+		s = rand.Uint64()
+	}
+	t.Logf("-seed=%d", s)
+	r := rand.New(rand.NewPCG(s, 0))
+	ids := []string{"x", "a", "b", "c", "d"}
+	hidden, gone := 0, 0
+	for range 3000 {
+		l := concealing{&linkstest.Links{}}
+		for range 1 + r.IntN(7) {
+			var causes []string
+			for r.IntN(2) == 0 && len(causes) < 3 {
+				causes = append(causes, ids[r.IntN(len(ids))])
+			}
+			l.Write([]string{"t", "u", "secret"}[r.IntN(3)], ids[r.IntN(len(ids))], causes...)
+		}
+		trace, err := causality.Walk(t.Context(), l, l, "x", admin.MaxTraceDepth, admin.MaxTraceNodes)
+		visible := func(id string) bool {
+			return slices.ContainsFunc(l.Events, func(e eventhub.Event) bool { return e.ID == id && e.Topic != "secret" })
+		}
+		secret := func(id string) bool {
+			return slices.ContainsFunc(l.Events, func(e eventhub.Event) bool { return e.ID == id && e.Topic == "secret" })
+		}
+		effects := func(of string, topic bool) (ids []string) {
+			for _, e := range l.Events {
+				if slices.Contains(e.CausedBy, of) && (e.Topic == "secret") == topic {
+					ids = append(ids, e.ID)
+				}
+			}
+			return ids
+		}
+		if !visible("x") && len(effects("x", false)) == 0 {
+			if eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
+				t.Fatalf("%+v: %v", l.Events, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := make(map[string]bool)
+		seen := map[string]bool{}
+		for next := []string{"x"}; len(next) > 0; next = next[1:] {
+			id := next[0]
+			if seen[id] {
+				continue
+			}
+			seen[id] = true
+			next = append(next, effects(id, false)...)
+			if len(effects(id, true)) > 0 && (visible(id) || !secret(id)) {
+				want[id] = true
+				hidden++
+				if !visible(id) {
+					gone++
+				}
+			}
+		}
+		got := make(map[string]bool)
+		for _, n := range trace.Nodes {
+			if n.Hidden && n.ID == "" {
+				got[n.CausedBy[0]] = true
+			}
+		}
+		if !maps.Equal(got, want) {
+			t.Fatalf("%+v: %s; hidden effects are said of %v, and there are some of %v", l.Events, drawn(trace), got, want)
+		}
+	}
+	if hidden < 300 || gone < 30 {
+		t.Errorf("only %d events had hidden effects, and %d that were gone", hidden, gone)
 	}
 }
 

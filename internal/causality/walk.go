@@ -24,7 +24,8 @@ const (
 // away, and looks up each id once on each side: cycles end there.
 //
 // Invariant: a node is there once for each event, and each id that was looked for
-// upwards and found nowhere is one node.
+// upwards and found nowhere is one node. What is concealed from the caller is one node for
+// each id that an event names, and one for all effects of an id; the walk ends there.
 type walker struct {
 	past   Links
 	groups Groups
@@ -98,7 +99,8 @@ func (w *walker) begin(ctx context.Context, id string) (causes []string, err err
 		causes = append(causes, e.CausedBy...)
 	}
 	if len(events) > 0 {
-		return causes, nil
+		_, err := w.concealed(ctx, id, 0)
+		return causes, err
 	}
 	effects, err := w.past.Effects(ctx, id, eventhub.Place{}, 1)
 	if err != nil {
@@ -107,8 +109,7 @@ func (w *walker) begin(ctx context.Context, id string) (causes []string, err err
 	if len(effects) == 0 {
 		return nil, eventhub.Errorf(eventhub.CodeUnknownID, "no topic has the event %q, and no event names it as its cause", id)
 	}
-	w.addMissing(id, 0)
-	return nil, nil
+	return nil, w.addUnseen(ctx, id, 0)
 }
 
 // up adds the events of ids and returns their causes.
@@ -122,7 +123,12 @@ func (w *walker) up(ctx context.Context, ids []string, distance int) (causes []s
 			return nil, err
 		}
 		if len(events) == 0 {
-			w.addMissing(id, distance)
+			err = w.addUnseen(ctx, id, distance)
+		} else {
+			_, err = w.concealed(ctx, id, distance)
+		}
+		if err != nil {
+			return nil, err
 		}
 		for _, f := range events {
 			e, err := w.add(f, distance)
@@ -154,6 +160,9 @@ func (w *walker) down(ctx context.Context, ids []string, distance int) (effects 
 			if len(events) == 0 {
 				break
 			}
+		}
+		if err := w.concealedEffects(ctx, id, distance); err != nil {
+			return nil, err
 		}
 	}
 	return effects, nil
@@ -208,10 +217,38 @@ func (w *walker) add(f admin.Found, distance int) (*eventhub.Event, error) {
 	return &e, nil
 }
 
-func (w *walker) addMissing(id string, distance int) {
-	if len(w.byID[id]) == 0 {
+// addUnseen adds the node of an id of which the caller sees no event.
+func (w *walker) addUnseen(ctx context.Context, id string, distance int) error {
+	is, err := w.concealed(ctx, id, distance)
+	if err == nil && !is && len(w.byID[id]) == 0 {
 		w.node(admin.TraceNode{ID: id, Distance: distance, Missing: true})
 	}
+	return err
+}
+
+// concealed adds a node for what is concealed of an id that the caller knows, if something is.
+func (w *walker) concealed(ctx context.Context, id string, distance int) (is bool, err error) {
+	from, ok := w.past.(admin.Concealer)
+	if !ok || slices.ContainsFunc(w.byID[id], func(n int) bool { return w.trace.Nodes[n].Hidden }) {
+		return ok, nil
+	}
+	if is, err = from.ConcealsEvent(ctx, id); is {
+		w.node(admin.TraceNode{ID: id, Distance: distance, Hidden: true})
+	}
+	return is, err
+}
+
+// concealedEffects adds a node for those effects of an event in the trace that are concealed.
+func (w *walker) concealedEffects(ctx context.Context, id string, distance int) error {
+	from, ok := w.past.(admin.Concealer)
+	if !ok || !slices.ContainsFunc(w.byID[id], func(n int) bool { return !w.trace.Nodes[n].Hidden }) {
+		return nil
+	}
+	is, err := from.ConcealsEffects(ctx, id)
+	if is {
+		w.node(admin.TraceNode{Distance: distance, Hidden: true, CausedBy: []string{id}})
+	}
+	return err
 }
 
 func (w *walker) node(n admin.TraceNode) (added bool) {
@@ -301,7 +338,7 @@ func (w *walker) markCycles() {
 func (w *walker) addGroups(ctx context.Context) error {
 	for i := range w.trace.Nodes {
 		n := &w.trace.Nodes[i]
-		if n.Missing {
+		if n.Missing || n.Hidden {
 			continue
 		}
 		groups, err := w.groups.EventGroups(ctx, n.Topic, n.ID)

@@ -118,6 +118,8 @@ type Engine struct {
 	RetentionRounds uint64
 	// AgesHeld is by how much the clock of ages is behind the wall clock.
 	AgesHeld time.Duration
+	// Indexing is how many offsets the indexes by key have before them that are being built.
+	Indexing uint64
 	// NoMaintenance: nothing is removed by itself.
 	NoMaintenance bool
 
@@ -134,6 +136,10 @@ type Topic struct {
 	Duplicates uint64 // publishes that found their id
 	// Removed are events that its settings do not keep, and RemovedBytes of their records.
 	Removed, RemovedBytes uint64
+	// Compacted are events that compaction has removed, and CompactedBytes of their records.
+	Compacted, CompactedBytes uint64
+	// GroupsEnded are groups that have ended because nobody had used them.
+	GroupsEnded uint64
 
 	Horizon uint64 // the first offset that it keeps; 0 where that is not known
 }
@@ -213,6 +219,24 @@ type AuthRefused struct {
 	Transport string // ws, http or ops
 	Reason    string // an error code
 	Count     uint64
+}
+
+// Source is what a setting names and is read again and again: files, or a URL.
+type Source struct {
+	Setting  string // its key in the configuration
+	Failures uint64 // how often what is new there could not be read
+	Stale    bool   // the last time, so that what was read before still counts
+	// Expires is when what was read is not good any more; zero: never, or not known.
+	Expires time.Time
+}
+
+// Limit is a limit of what is published, or of connections.
+type Limit struct {
+	Limit       string  // publish_connection, publish_principal, publish_topic, connections_total, connections_address or connections_principal
+	Pattern     string  // of topics; empty for the others
+	PerSecond   float64 // events; 0 of connections
+	Connections int
+	Refused     uint64 // publications, or connections
 }
 
 // API is what the HTTP API has counted since it started.

@@ -105,7 +105,7 @@ const NotNamed = "%.120q is not known as a name of this hub, which asks for no t
 //
 // So over loopback the hub answers to addresses (a page whose host is an address
 // was served from there), to localhost and what is below it, and to the hosts of the
-// listed origins. Browsers always send a Host; a request without one is not a page's.
+// listed origins. A request without a Host, as only programs send it, has none of these names.
 // Elsewhere any name may be the hub's own: who opens a hub to the network without
 // asking for a token knows its names, and the hub does not.
 func (p *Policy) Named(r *http.Request) bool {
@@ -113,7 +113,7 @@ func (p *Policy) Named(r *http.Request) bool {
 		return true
 	}
 	host := strings.TrimSuffix(hostname(r), ".")
-	return host == "" || net.ParseIP(host) != nil || isLoopback(host) || p.hosts[host]
+	return net.ParseIP(host) != nil || isLoopback(host) || p.hosts[host]
 }
 
 // hostname returns the host that the request is for, in lower case and without a

@@ -110,7 +110,8 @@ func TestNamed(t *testing.T) {
 		{"LOCALHOST", loopback, true},
 		{"localhost.:8081", loopback, true},
 		{"hub.localhost", loopback, true},
-		{"", loopback, true},
+		{"", loopback, false},
+		{"", public, true},
 		{"app.example", loopback, true},
 		{"APP.example:8443", loopback, true}, // on whatever port
 		{"host.docker.internal:9999", loopback, true},

@@ -11,6 +11,7 @@ package topicconf
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -28,7 +29,7 @@ type given struct {
 	Compaction      jsontext.Value  `json:"compaction"`
 	KeyRequired     bool            `json:"key_required"`
 	GroupIdleExpiry *admin.Period   `json:"group_idle_expiry"`
-	State           jsontext.Value  `json:"state"`
+	State           admin.StateMode `json:"state"`
 	Snapshot        jsontext.Value  `json:"snapshot"`
 	Rate            jsontext.Value  `json:"rate"`
 }
@@ -67,7 +68,7 @@ func (g *given) settings() (s admin.TopicSettings, err error) {
 	for _, later := range []struct {
 		name  string
 		value jsontext.Value
-	}{{"state", g.State}, {"snapshot", g.Snapshot}, {"rate", g.Rate}} {
+	}{{"snapshot", g.Snapshot}, {"rate", g.Rate}} {
 		if isGiven(later.value) {
 			return s, eventhub.Errorf(eventhub.CodeUnsupportedOp, "%s is not supported by this version", later.name)
 		}
@@ -84,7 +85,7 @@ func (g *given) settings() (s admin.TopicSettings, err error) {
 	if s.Compaction, err = g.compaction(); err != nil {
 		return s, err
 	}
-	s.KeyRequired, s.GroupIdleExpiry = g.KeyRequired, value(g.GroupIdleExpiry)
+	s.KeyRequired, s.State, s.GroupIdleExpiry = g.KeyRequired, g.State, value(g.GroupIdleExpiry)
 	return s, nil
 }
 
@@ -159,7 +160,31 @@ func unmarshal(path string, src []byte, v any) error {
 	if where == "" {
 		where = "the value"
 	}
-	return bad("%s%s", strings.Replace(meaning.Error(), where, member, 1), wanted(member))
+	what := strings.Replace(meaning.Error(), where, member, 1)
+	if v := scalarAt(src, meaning.Where); v != "" && wanted(member) != "" {
+		what = fmt.Sprintf("%s is %s", member, v)
+	}
+	return bad("%s%s", what, wanted(member))
+}
+
+// mostShown bounds, in bytes, a value that a message has.
+const mostShown = 64
+
+// scalarAt returns a number or a string of an object as it was written, "" where there is none: it
+// is of another kind, too long, or was written under an alias.
+func scalarAt(src []byte, pointer string) string {
+	at := jsontext.Value(src)
+	for _, name := range strings.Split(pointer, "/")[1:] {
+		var members map[string]jsontext.Value
+		if strictjson.Unmarshal(at, &members) != nil {
+			return ""
+		}
+		at = members[name]
+	}
+	if k := at.Kind(); k != '0' && k != '"' || len(at) > mostShown {
+		return ""
+	}
+	return string(at)
 }
 
 // wanted says what a member takes.
@@ -171,6 +196,8 @@ func wanted(member string) string {
 		return "; a number above 0 is expected"
 	case "key_required":
 		return "; true or false is expected"
+	case "state":
+		return "; auto, on or off is expected"
 	case "retention":
 		return "; an object with age, bytes or count is expected"
 	case "compaction":
@@ -182,8 +209,9 @@ func wanted(member string) string {
 // Place returns where in a list of patterns another one belongs, so that each comes before
 // those that are less exact: of the patterns that match a topic the first one counts. More
 // exact is the one that spells out more segments; of two that spell out as many, the one
-// whose topics all match the other one too. The error, with CodeConflict, names the pattern
-// with which it ties: some topic matches both, and neither is more exact.
+// whose topics all match the other one too. The error, with CodeConflict and an
+// admin.PatternConflict, names the pattern with which it ties: some topic matches both, and
+// neither is more exact.
 func Place(list []eventhub.Pattern, p eventhub.Pattern) (int, error) {
 	named := spelled(p)
 	at := len(list)
@@ -198,9 +226,9 @@ func Place(list []eventhub.Pattern, p eventhub.Pattern) (int, error) {
 		case Inside:
 			at = min(at, i)
 		case Same:
-			return 0, eventhub.Errorf(eventhub.CodeConflict, "patterns %q and %q match the same topics; keep one of them", p, other)
+			return 0, eventhub.Wrap(eventhub.CodeConflict, &admin.PatternConflict{Other: other.String()}, "patterns %q and %q match the same topics; keep one of them", p, other)
 		case Crossing:
-			return 0, eventhub.Errorf(eventhub.CodeConflict,
+			return 0, eventhub.Wrap(eventhub.CodeConflict, &admin.PatternConflict{Other: other.String()},
 				"patterns %q and %q tie: some topics match both, and neither is the more exact one", p, other)
 		}
 	}

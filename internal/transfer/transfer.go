@@ -1,11 +1,15 @@
 // Package transfer is what both ends of an export, an import and a backup agree
-// on: the names of what follows the last byte, and the checksum.
+// on: the names of what follows the last byte, the checksum, and the list of what compaction may have removed.
 package transfer
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"fmt"
 	"hash"
+
+	"eventhub"
 )
 
 const (
@@ -13,6 +17,9 @@ const (
 	// them was cut off, whatever the connection says.
 	ChecksumTrailer = "X-Eventhub-Checksum"
 	CountTrailer    = "X-Eventhub-Count"
+	// CompactedTrailer is sent besides where compaction may have removed events that are asked
+	// for: a JSON array of Gap. A batch of CloudEvents has it as a header.
+	CompactedTrailer = "X-Eventhub-Compacted"
 
 	// NDJSON is the content type of events, one in each line.
 	NDJSON = "application/x-ndjson"
@@ -23,6 +30,73 @@ const (
 	// payload, and all that may be around it.
 	MaxLine = 1280 << 10
 )
+
+// Gap is what compaction may have removed of a topic: see eventhub.Gap.
+type Gap struct {
+	Topic string `json:"topic"`
+	After uint64 `json:"after"`
+	First uint64 `json:"first"`
+
+	Compacted  uint64 `json:"compacted,omitempty"`
+	Tombstones uint64 `json:"tombstones,omitempty"`
+}
+
+// maxGaps bounds the gaps of a list: Go's client takes trailers of 4 KiB together, and a name
+// may have 240 bytes.
+const maxGaps = 7
+
+// Gaps gathers gaps, of topics one after the other, for CompactedTrailer.
+type Gaps struct {
+	pattern string
+	list    []Gap
+}
+
+// NewGaps returns a list of gaps in topics of a pattern.
+func NewGaps(pattern string) *Gaps { return &Gaps{pattern: pattern} }
+
+// Add adds a gap, in place of one of the same topic that was added last. What is too much is put
+// together in one gap that has the pattern for its topic, and says no less than each of its parts.
+func (l *Gaps) Add(g eventhub.Gap) {
+	switch n := len(l.list); {
+	case n > 0 && l.list[n-1].Topic == g.Topic:
+		l.list[n-1] = Gap(g)
+	case n < maxGaps:
+		l.list = append(l.list, Gap(g))
+	default:
+		last := &l.list[n-1]
+		last.Topic = l.pattern
+		last.After, last.First = min(last.After, g.After), min(last.First, g.First)
+		last.Compacted, last.Tombstones = max(last.Compacted, g.Compacted), max(last.Tombstones, g.Tombstones)
+	}
+}
+
+// String returns the list as it is sent, empty where there is none.
+func (l *Gaps) String() string {
+	if len(l.list) == 0 {
+		return ""
+	}
+	text, err := json.Marshal(l.list)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	return string(text)
+}
+
+// ParseGaps is the opposite of String.
+func ParseGaps(text string) ([]eventhub.Gap, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var list []Gap
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		return nil, fmt.Errorf("%s %.200q: %w", CompactedTrailer, text, err)
+	}
+	gaps := make([]eventhub.Gap, len(list))
+	for i, g := range list {
+		gaps[i] = eventhub.Gap(g)
+	}
+	return gaps, nil
+}
 
 // Sum is the checksum of a transfer. That of events is over their lines, each
 // with a newline after it, however they travel: as an array, compressed, with

@@ -35,6 +35,21 @@ func ParseAbsolute(s string) (ms int64, err error) {
 	return ms, notBefore1970(s, ms)
 }
 
+// ParsePlace reads a place in a topic: an offset, which is a number from 1 on, or a point in
+// time as Parse does, which is not a number. One of both is 0.
+func ParsePlace(s string, now time.Time) (offset uint64, ms int64, err error) {
+	if s != "" && strings.Trim(s, "0123456789") == "" {
+		if offset, err = strconv.ParseUint(s, 10, 64); err != nil || offset == 0 {
+			return 0, 0, fmt.Errorf("%.48q is no offset; they begin at 1", s)
+		}
+		return offset, 0, nil
+	}
+	if ms, err = Parse(s, now); err != nil {
+		return 0, 0, fmt.Errorf("%.48q is neither an offset nor a time (2026-01-31T15:04:05Z) or a duration (1h30m, 2d, also with ago)", s)
+	}
+	return 0, max(ms, 1), nil
+}
+
 // ParseAhead is Parse for what is to come: a duration counts from now on.
 func ParseAhead(s string, now time.Time) (ms int64, err error) {
 	if ms, err := absolute(s); err == nil {

@@ -79,3 +79,24 @@ func TestFormat(t *testing.T) {
 		}
 	}
 }
+
+func TestParsePlace(t *testing.T) {
+	now := time.UnixMilli(1_723_140_000_000)
+	for _, tt := range []struct {
+		text   string
+		offset uint64
+		ms     int64
+	}{
+		{"1", 1, 0}, {"1723140000000", 1723140000000, 0}, {"0s", 0, now.UnixMilli()}, {"1m", 0, now.UnixMilli() - 60_000},
+		{"2m ago", 0, now.UnixMilli() - 120_000}, {"2024-08-08T18:00:00Z", 0, now.UnixMilli()}, {"1970-01-01T00:00:00Z", 0, 1},
+	} {
+		if offset, ms, err := ParsePlace(tt.text, now); offset != tt.offset || ms != tt.ms || err != nil {
+			t.Errorf("%q: offset %d, %d ms, %v; want %d and %d", tt.text, offset, ms, err, tt.offset, tt.ms)
+		}
+	}
+	for _, text := range []string{"", "0", "-1", "1.5", "x", "99999999999999999999", "1969-01-01T00:00:00Z"} {
+		if offset, ms, err := ParsePlace(text, now); err == nil {
+			t.Errorf("%q: offset %d, %d ms; want an error", text, offset, ms)
+		}
+	}
+}

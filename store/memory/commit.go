@@ -85,6 +85,9 @@ func (s *Store) check(u *store.Unit) error {
 	if err := s.checkTopics(u.Topics); err != nil {
 		return err
 	}
+	if err := s.checkExpected(u.Appends); err != nil {
+		return err
+	}
 	for i := range u.Appends {
 		if name := u.Appends[i].Topic; s.topics[name] == nil {
 			created[name] = true
@@ -142,6 +145,9 @@ func (s *Store) apply(u *store.Unit, now int64) {
 	}
 	for i := range u.Settings {
 		s.changeSetting(&u.Settings[i])
+	}
+	for i := range u.Notes {
+		s.changeNote(&u.Notes[i])
 	}
 	for i := range u.Topics {
 		s.remove(&u.Topics[i], now)

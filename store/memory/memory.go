@@ -54,6 +54,7 @@ type Store struct {
 	lastDelay uint64   // the highest Seq given
 	patterns  map[patternName]json.RawMessage
 	settings  map[string]json.RawMessage // of topics, by name or pattern
+	notes     map[string][]byte          // by name
 
 	effects, correlated links
 }
@@ -79,6 +80,10 @@ type topic struct {
 	horizon  uint64 // the first offset that is kept
 
 	compacted, tombstones uint64
+
+	index store.IndexStatus
+	// Of an index that is being built: up to where it has to go, and what is next.
+	indexTo, indexNext uint64
 }
 
 // group is a group's header and its parts.
@@ -93,7 +98,7 @@ type partName struct {
 }
 
 func (t *topic) info(name string) store.TopicInfo {
-	return store.TopicInfo{Name: name, Head: t.head, Horizon: t.horizon, Compacted: t.compacted, Tombstones: t.tombstones, LastTime: t.lastTime, Life: t.life}
+	return store.TopicInfo{Name: name, Head: t.head, Horizon: t.horizon, Compacted: t.compacted, Tombstones: t.tombstones, LastTime: t.lastTime, Index: t.index, Life: t.life}
 }
 
 // last returns the highest offset given under the topic's name.
@@ -122,7 +127,7 @@ func Open(o Options) *Store {
 		o.Now = time.Now
 	}
 	return &Store{now: o.Now, maxTopics: o.MaxTopics, eras: []store.Era{{ID: max(rand.Uint64(), 1), First: 1}}, topics: make(map[string]*topic), deletedNames: make(map[string]uint64),
-		patterns: make(map[patternName]json.RawMessage), settings: make(map[string]json.RawMessage), effects: make(links), correlated: make(links)}
+		patterns: make(map[patternName]json.RawMessage), settings: make(map[string]json.RawMessage), notes: make(map[string][]byte), effects: make(links), correlated: make(links)}
 }
 
 // Capabilities implements store.Store.
@@ -135,7 +140,7 @@ func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	s.topics, s.delays, s.patterns, s.settings = nil, nil, nil, nil
+	s.topics, s.delays, s.patterns, s.settings, s.notes = nil, nil, nil, nil, nil
 	s.effects, s.correlated = nil, nil
 	return nil
 }
@@ -197,10 +202,10 @@ func (s *Store) Read(ctx context.Context, topic string, from uint64, limit, maxB
 	defer s.mu.RUnlock()
 	t := s.topics[topic]
 	if t == nil {
-		batch.Horizon = 0
+		batch.Horizon, batch.Compacted, batch.Tombstones = 0, 0, 0
 		return nil
 	}
-	batch.Horizon = t.horizon
+	batch.Horizon, batch.Compacted, batch.Tombstones = t.horizon, t.compacted, t.tombstones
 	for n, item := range t.events[t.from(from):] {
 		if n >= limit {
 			break
@@ -268,6 +273,9 @@ func (s *Store) Latest(ctx context.Context, topic, key string, at uint64) (store
 	}
 	defer s.mu.RUnlock()
 	if t := s.topics[topic]; t != nil {
+		if err := t.indexed(topic); err != nil {
+			return store.Item{}, err
+		}
 		offsets := t.keys[key]
 		n := len(offsets)
 		if at != 0 && at < t.head {
@@ -379,6 +387,7 @@ func cloneState(s store.GroupState) store.GroupState {
 func checkUnit(u *store.Unit) {
 	for i := range u.Appends {
 		checkAppend(&u.Appends[i])
+		checkExpect(&u.Appends[i])
 	}
 	for i := range u.Groups {
 		checkChange(&u.Groups[i])
@@ -396,6 +405,9 @@ func checkUnit(u *store.Unit) {
 	}
 	for i := range u.Settings {
 		checkSetting(&u.Settings[i])
+	}
+	for i := range u.Notes {
+		checkNote(&u.Notes[i])
 	}
 	for i := range u.Topics {
 		checkTopicChange(&u.Topics[i])

@@ -56,6 +56,7 @@ func TestMisuse(t *testing.T) {
 		{"no room for a new id", &store.Unit{Appends: []store.Append{{Topic: "t", NewID: true, Record: record("short")}}}, "no room"},
 		{"group without topic", change("", "g", ""), "a name is empty"},
 		{"group without name", change("t", "", ""), "a name is empty"},
+		{"note without name", &store.Unit{Notes: []store.NoteChange{{Value: []byte("1")}}}, "the name has 0 bytes"},
 		{"settings that are not JSON", change("t", "g", "{"), `settings "{"`},
 		{"creation and deletion", of(store.GroupChange{Create: true, Delete: true}), "Delete, and Create true"},
 		{"deletion and reset", of(store.GroupChange{Delete: true, Reset: true}), "Delete, and Create false, Reset true"},

@@ -29,6 +29,7 @@ func (s *Store) checkTopics(changes []store.TopicChange) error {
 // remove does what a TopicChange says.
 func (s *Store) remove(ch *store.TopicChange, now int64) {
 	t := s.topics[ch.Topic]
+	t.changeIndex(ch.Index)
 	if horizon := min(ch.Horizon, t.last()+1); horizon > t.horizon {
 		t.horizon = horizon
 		n := t.from(horizon)
@@ -60,6 +61,9 @@ func (s *Store) Compact(ctx context.Context, topic string) (u store.Usage, done 
 	t := s.topics[topic]
 	if t == nil {
 		return u, true, nil
+	}
+	if err := t.indexed(topic); err != nil {
+		return u, false, err
 	}
 	now := s.now().UnixMilli()
 	t.events = slices.DeleteFunc(slices.Clone(t.events), func(item store.Item) bool {
@@ -142,6 +146,9 @@ func (s *Store) Measure(ctx context.Context, topic string, from uint64, until st
 func checkTopicChange(ch *store.TopicChange) {
 	if ch.Topic == "" {
 		misuse("change of a topic: its name is empty")
+	}
+	if ch.Index > store.DropIndex {
+		misuse("change of topic %q: it does %d to the index", ch.Topic, ch.Index)
 	}
 	if len(ch.Erase) > store.MaxErase {
 		misuse("change of topic %q: %d events are to be erased; at most %d are allowed", ch.Topic, len(ch.Erase), store.MaxErase)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -36,13 +35,14 @@ const (
 //
 // A commit runs in this order:
 //
-//  1. Look up the ids that callers gave, in one sorted pass.
+//  1. Look up the ids that callers gave, in one sorted pass, and the newest events of the
+//     keys of which somebody expects something, in another one.
 //  2. For each unit check everything that can refuse it; then, and only then,
 //     write its parts to the batch. So a refused unit leaves nothing to undo.
 //  3. Reserve offsets where the commit is unsynced, and numbers for delayed events.
 //  4. Leave the group states that are being replaced to readers, shut the gates,
 //     and apply the batch: write-ahead log, memtable, fsync.
-//  5. Publish: topics, heads, groups, delayed events, patterns and settings.
+//  5. Publish: topics, heads, groups, delayed events, patterns, settings and notes.
 //
 // Offsets and times move in the topics themselves in step 2: a commit that fails
 // after that breaks the store, so there is nobody left to see them.
@@ -64,6 +64,7 @@ type commit struct {
 	parts map[groupKey]partChanges
 
 	changed  []*topic // topics of which it removes something
+	indexes  []*topic // topics of which it changes the index
 	removals []newRemoval
 	segments []place // those that it has written, by their last offsets
 
@@ -73,13 +74,14 @@ type commit struct {
 	unitGroups map[groupKey]knownGroup
 	unitTopics []string
 
-	given   givenIDs
-	delayed delayedIDs
+	given    givenIDs
+	delayed  delayedIDs
+	expected expected
 
 	indexed []indexed // events whose ids are still to be written
 	keyed   []indexed // likewise, their keys
 	// What was written, so that its gate has to be shut.
-	delaysChanged, patternsChanged, settingsChanged bool
+	delaysChanged, patternsChanged, settingsChanged, notesChanged bool
 }
 
 func (c *commit) init(s *Store) {
@@ -93,6 +95,7 @@ func (c *commit) init(s *Store) {
 		unitGroups: make(map[groupKey]knownGroup),
 		given:      givenIDs{index: make(map[givenID]int)},
 		delayed:    delayedIDs{index: make(map[givenID]int)},
+		expected:   expected{index: make(map[keyName]int)},
 	}
 }
 
@@ -131,6 +134,10 @@ func (c *commit) run(units []*store.Unit, sync bool) error {
 // finish is steps 3 to 5.
 func (c *commit) finish(sync bool) error {
 	sync = c.reserveDelays(c.reserve(sync))
+	if len(c.indexes) > 0 {
+		c.s.indexing.Lock()
+		defer c.s.indexing.Unlock()
+	}
 	c.hide()
 	if err := c.s.apply(c.batch, sync); err != nil {
 		return err
@@ -146,6 +153,9 @@ func (c *commit) build(units []*store.Unit) error {
 		return err
 	}
 	if err := c.delayed.lookUp(c, units); err != nil {
+		return err
+	}
+	if err := c.expected.lookUp(c, units); err != nil {
 		return err
 	}
 	for _, u := range units {
@@ -181,11 +191,13 @@ func (c *commit) begin(units []*store.Unit) {
 	c.indexed, c.keyed = c.indexed[:0], c.keyed[:0]
 	c.touched = c.touched[:0]
 	c.changed, c.removals, c.segments = c.changed[:0], nil, c.segments[:0]
+	c.indexes = c.indexes[:0]
 	c.latest = nil
 	c.deletedEpoch = 0
 	c.given.reset()
 	c.delayed.reset()
-	c.delaysChanged, c.patternsChanged, c.settingsChanged = false, false, false
+	c.expected.reset()
+	c.delaysChanged, c.patternsChanged, c.settingsChanged, c.notesChanged = false, false, false, false
 	for _, u := range units {
 		u.Err, u.Created = nil, nil
 		for i := range u.Appends {
@@ -194,6 +206,7 @@ func (c *commit) begin(units []*store.Unit) {
 				a.ID = ""
 			}
 			a.Offset, a.CommitTime, a.Duplicate = 0, 0, false
+			c.expected.any = c.expected.any || !a.Expect.IsZero()
 		}
 		for i := range u.Delays {
 			p := &u.Delays[i]
@@ -218,100 +231,6 @@ func (c *commit) topic(name string) (*topic, error) {
 		c.latest = t
 	}
 	return t, nil
-}
-
-// check says whether the unit is refused, and why; err is a failed read. It
-// leaves in unitGroups and unitTopics what the unit changes and creates.
-func (c *commit) check(u *store.Unit) (refusal, err error) {
-	clear(c.unitGroups)
-	c.unitTopics = c.unitTopics[:0]
-	for i := range u.Groups {
-		if refusal, err = c.checkGroup(&u.Groups[i]); refusal != nil || err != nil {
-			return refusal, err
-		}
-		if err := c.needTopic(u.Groups[i].Topic); err != nil {
-			return nil, err
-		}
-	}
-	if refusal = c.checkCancels(u.Cancels); refusal != nil {
-		return refusal, nil
-	}
-	if refusal, err = c.checkRemovals(u.Topics); refusal != nil || err != nil {
-		return refusal, err
-	}
-	for i := range u.Appends {
-		if err := c.needTopic(u.Appends[i].Topic); err != nil {
-			return nil, err
-		}
-	}
-	for i := range u.Delays {
-		if err := c.needTopic(u.Delays[i].Topic); err != nil {
-			return nil, err
-		}
-	}
-	return c.checkTopics(), nil
-}
-
-func (c *commit) checkGroup(ch *store.GroupChange) (refusal, err error) {
-	if ch.Life != 0 {
-		if t, err := c.topic(ch.Topic); err != nil || t == nil || t.life() != ch.Life {
-			return fmt.Errorf("life %d of topic %q: %w", ch.Life, ch.Topic, store.ErrGone), err
-		}
-	}
-	key := groupKey{ch.Topic, ch.Group}
-	g, err := c.group(key)
-	switch {
-	case err != nil:
-		return nil, err
-	case ch.Create && g.exists:
-		return fmt.Errorf("group %q of topic %q: %w", ch.Group, ch.Topic, store.ErrExists), nil
-	case !ch.Create && !g.exists:
-		return fmt.Errorf("group %q of topic %q does not exist: %w", ch.Group, ch.Topic, store.ErrStaleEpoch), nil
-	case ch.State.Epoch < g.state.Epoch:
-		return fmt.Errorf("group %q of topic %q: epoch %d, the stored one is %d: %w",
-			ch.Group, ch.Topic, ch.State.Epoch, g.state.Epoch, store.ErrStaleEpoch), nil
-	}
-	c.unitGroups[key] = knownGroup{state: ch.State, exists: true}
-	if ch.Delete {
-		c.unitGroups[key] = knownGroup{}
-	}
-	return nil, nil
-}
-
-// group returns the group as the parts so far leave it.
-func (c *commit) group(key groupKey) (knownGroup, error) {
-	for _, changes := range []map[groupKey]knownGroup{c.unitGroups, c.groups, c.replaced} {
-		if g, ok := changes[key]; ok {
-			return g, nil
-		}
-	}
-	g, err := c.s.storedGroup(key.topic, key.group)
-	if err == nil {
-		c.replaced[key] = g
-	}
-	return g, err
-}
-
-// needTopic notes a topic that the unit creates.
-func (c *commit) needTopic(name string) error {
-	t, err := c.topic(name)
-	if t == nil && err == nil && !slices.Contains(c.unitTopics, name) {
-		c.unitTopics = append(c.unitTopics, name)
-	}
-	return err
-}
-
-// checkTopics refuses a unit that creates more topics than there may be.
-func (c *commit) checkTopics() error {
-	n := len(c.unitTopics)
-	if n == 0 {
-		return nil
-	}
-	limit := c.s.options.MaxTopics
-	if limit > 0 && c.s.topics.count()+len(c.created)+n > limit || math.MaxUint32-c.s.nextTopic < uint32(n) {
-		return fmt.Errorf("topic %q would be one of more than %d: %w", c.unitTopics[n-1], limit, store.ErrTopicLimit)
-	}
-	return nil
 }
 
 // write puts the parts of a checked unit into the batch.
@@ -344,6 +263,9 @@ func (c *commit) write(u *store.Unit) {
 	}
 	for i := range u.Settings {
 		c.changeSetting(&u.Settings[i])
+	}
+	for i := range u.Notes {
+		c.changeNote(&u.Notes[i])
 	}
 	for i := range u.Topics {
 		c.remove(&u.Topics[i])
@@ -429,8 +351,11 @@ func (c *commit) writeEvent(t *topic, a *store.Append) {
 	appendEventKey(op.Key[:0], t.id, a.Offset)
 	copy(op.Value, a.Record)
 
-	if a.Key != "" {
+	if a.Key != "" && t.keys.built != store.NotIndexed {
 		c.keyed = append(c.keyed, indexed{a.Key, t.id, a.Offset})
+		if c.expected.any {
+			c.expected.note(a)
+		}
 	}
 	for _, id := range a.CausedBy {
 		c.writeLink(tagEffect, id, t, a.Offset)
@@ -464,6 +389,7 @@ func (c *commit) writeIndexes() {
 	for _, e := range c.keyed {
 		op := c.batch.SetDeferred(1+topicIDBytes+len(e.text)+strings.Count(e.text, "\x00")+2+offsetBytes, 0)
 		appendKeyKey(op.Key[:0], e.topic, e.text, e.offset)
+		c.s.recorder.add(op.Key)
 	}
 }
 
@@ -475,7 +401,7 @@ func (c *commit) writeLink(tag byte, name string, t *topic, offset uint64) {
 func (c *commit) writeTopic(t *topic) {
 	op := c.batch.SetDeferred(1+len(t.name), topicValBytes)
 	appendTopicKey(op.Key[:0], t.name)
-	appendTopicValue(op.Value[:0], t.id, t.floor)
+	appendTopicValue(op.Value[:0], t.id, t.floor, t.keys.built)
 }
 
 func (c *commit) writeNextTopic() {
@@ -526,6 +452,9 @@ func (s *Store) lowerFloors() error {
 
 // hide keeps readers from what the batch changes until publish.
 func (c *commit) hide() {
+	for _, t := range c.indexes {
+		t.keys.hide()
+	}
 	c.s.groups.hide(c.replaced)
 	if c.delaysChanged {
 		c.s.delays.set(true)
@@ -536,9 +465,15 @@ func (c *commit) hide() {
 	if c.settingsChanged {
 		c.s.settings.set(true)
 	}
+	if c.notesChanged {
+		c.s.notes.set(true)
+	}
 }
 
 func (c *commit) publish() {
+	for _, t := range c.indexes {
+		t.keys.publish() // before the sweep gets what is removed
+	}
 	for _, t := range c.touched {
 		t.raise(t.last, t.lastTime)
 	}
@@ -565,6 +500,9 @@ func (c *commit) publish() {
 	}
 	if c.settingsChanged {
 		c.s.settings.set(false)
+	}
+	if c.notesChanged {
+		c.s.notes.set(false)
 	}
 }
 

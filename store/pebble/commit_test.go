@@ -139,7 +139,7 @@ func TestFloorIsExtended(t *testing.T) {
 	}
 	add(1)
 	for range testsize.Of(3, 2) {
-		last := add(reserveAhead / 2)
+		last := add(testsize.Of(reserveAhead/2, 3*reserveFirst))
 		again := mustOpen(t, onMem(t, afterPowerLoss(mem)))
 		if got := mustCommit(t, again, true, given("t", "new"))[0].Offset; got <= last {
 			t.Errorf("after a power loss an event gets offset %d; %d was given before", got, last)

@@ -3,9 +3,11 @@ package pebble
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"eventhub"
@@ -13,11 +15,15 @@ import (
 	"eventhub/internal/testsize"
 	"eventhub/store"
 
+	pdb "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // compactImages is how many power losses TestCompactionOfImages goes through.
-var compactImages = testsize.Int("compact.images", 600, 60, "how many images TestCompactionOfImages takes")
+var compactImages = testsize.Int("compact.images", 600, 18, "how many images TestCompactionOfImages takes")
+
+// betweenStride is the distance of the moments that TestRemovedBetweenSteps goes through.
+var betweenStride = testsize.Int("between.stride", 1, 7, "take each so manieth moment in TestRemovedBetweenSteps")
 
 // compactRun is a topic that is compacted, trimmed, erased from and published to, while the
 // machine loses power now and then.
@@ -26,8 +32,10 @@ type compactRun struct {
 	rng    *rand.Rand
 	mem    *vfs.MemFS
 	store  *Store
+	clock  testClock
 	events map[uint64]compactEvent // that no mark removes
 	gone   map[string]uint64       // ids of removed events
+	free   map[string]bool         // likewise, that may have been forgotten
 	last   uint64
 	topic  store.TopicInfo
 }
@@ -39,15 +47,16 @@ type compactEvent struct {
 
 // TestCompactionOfImages: whatever is lost of the work of a compaction, the state by key at
 // any offset from the mark on is what it was, no event that was superseded is the newest of
-// its key, no offset is given twice, a late duplicate is one, and the rest of the work is done
-// after the start. Nothing that compaction removes leaves an index entry.
+// its key, no offset is given twice, a late duplicate is one, what there is is measured right, and
+// the rest of the work is done after the start. Nothing that compaction removes leaves an index
+// entry, and what is published in the middle of a step has all of its own.
 func TestCompactionOfImages(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	for n := range uint64(*compactImages) / 6 {
 		mem := vfs.NewCrashableMem()
 		run := &compactRun{T: t, rng: rand.New(rand.NewPCG(seed, n)), mem: mem,
-			events: make(map[uint64]compactEvent), gone: make(map[string]uint64)}
+			events: make(map[uint64]compactEvent), gone: make(map[string]uint64), free: make(map[string]bool)}
 		run.open()
 		for range 6 {
 			for range 3 + run.rng.IntN(25) {
@@ -65,8 +74,31 @@ func TestCompactionOfImages(t *testing.T) {
 }
 
 func (run *compactRun) open() {
-	run.store = mustOpen(run, onMem(run, run.mem))
-	run.store.compactStep = 100 + run.rng.IntN(1500)
+	o := onMem(run, run.mem)
+	o.Now = run.clock.now
+	o.sweeping = func(*pdb.Batch) {
+		if run.rng.IntN(3) == 0 {
+			run.publish()
+		}
+	}
+	run.store = mustOpen(run, o)
+	run.store.sweepRange, run.store.segmentBytes = 1+run.rng.IntN(4000), 1+uint64(run.rng.IntN(3000))
+	run.store.compacting, run.store.indexSizes = someCompactSizes(run.rng), someIndexSizes(run.rng)
+}
+
+// someIndexSizes are sizes with which few events take many steps.
+func someIndexSizes(rng *rand.Rand) indexSizes {
+	return indexSizes{step: 1 + rng.IntN(3000), keys: 1 + rng.IntN(30), batch: 1 + rng.IntN(10)}
+}
+
+// someCompactSizes are sizes that give a compaction of few events every kind of step.
+func someCompactSizes(rng *rand.Rand) compactSizes {
+	return compactSizes{
+		step: 100 + rng.IntN(1500), points: 1 + rng.IntN(20), whole: uint64(rng.IntN(2)) << 40,
+		entries: 1 + rng.IntN(30), kept: 1 + rng.IntN(10), bytes: 1 + rng.IntN(2000),
+		piece: 1 + rng.IntN(3000), least: 1 + rng.IntN(1000), rewrite: 1 + rng.IntN(10), window: 1 + uint64(rng.IntN(60)),
+		settle: uint64(rng.IntN(3000)), settleKeys: uint64(rng.IntN(30)),
+	}
 }
 
 // lose goes on with what a power loss leaves.
@@ -78,20 +110,37 @@ func (run *compactRun) lose() {
 }
 
 func (run *compactRun) step() {
-	switch k := run.rng.IntN(10); {
+	switch k := run.rng.IntN(14); {
+	case k > 11 && run.last > 0 && run.isIndexed():
+		if k == 12 {
+			mustDrop(run, run.store, "t")
+		}
+	case k > 10 && run.last > 0:
+		mustRemove(run, run.store, store.TopicChange{Topic: "t", Index: store.StartIndex})
+		if _, _, err := run.store.IndexKeys(context.Background(), "t"); err != nil {
+			run.Fatal(err)
+		}
 	case k < 4:
 		run.publish()
 	case k < 6:
 		run.mark()
 	case k < 9:
-		if _, _, err := run.store.Compact(context.Background(), "t"); err != nil {
+		if _, _, err := run.store.Compact(context.Background(), "t"); err != nil && (run.isIndexed() || !errors.Is(err, store.ErrNotIndexed)) {
 			run.Fatal(err)
 		}
+	case k < 10 && run.last > 0:
+		checkUsage(run, run.store, "t", run.rng)
 	default:
 		if _, err := run.store.Sweep(context.Background()); err != nil {
 			run.Fatal(err)
 		}
 	}
+}
+
+// isIndexed reports whether the index is ready.
+func (run *compactRun) isIndexed() bool {
+	info, err := run.store.Topic(context.Background(), "t")
+	return errors.Is(err, store.ErrNotFound) || info.Index == store.Indexed
 }
 
 func (run *compactRun) publish() {
@@ -101,6 +150,9 @@ func (run *compactRun) publish() {
 			Payload: []byte(`"` + string(bytes.Repeat([]byte("x"), run.rng.IntN(200))) + `"`), CausedBy: []string{"cause"}}
 		if run.rng.IntN(4) == 0 {
 			e.Payload = []byte("null")
+		}
+		if free := slices.Sorted(maps.Keys(run.free)); len(free) > 0 && run.rng.IntN(4) == 0 {
+			e.ID = free[run.rng.IntN(len(free))]
 		}
 		encoded, err := record.Append(nil, &e)
 		if err != nil {
@@ -112,11 +164,18 @@ func (run *compactRun) publish() {
 		run.Fatal(err, u.Err)
 	}
 	for _, a := range u.Appends {
+		if a.Duplicate && run.free[a.ID] {
+			continue
+		}
+		if a.Duplicate && slices.ContainsFunc(u.Appends, func(b store.Append) bool { return !b.Duplicate && b.ID == a.ID }) {
+			continue // twice in the unit
+		}
 		if a.Duplicate || a.Offset <= run.last {
 			run.Fatalf("offset %d after %d, duplicate %v", a.Offset, run.last, a.Duplicate)
 		}
 		run.last = a.Offset
 		run.events[a.Offset] = compactEvent{a.ID, a.Key, bytes.HasSuffix(a.Record, []byte(`"payload":null}`))}
+		delete(run.free, a.ID)
 	}
 }
 
@@ -134,10 +193,23 @@ func (run *compactRun) mark() {
 		// Of those below the mark, one that is erased may or may not have hidden others.
 		ch.Erase = []uint64{above + 1 + uint64(run.rng.IntN(int(run.last-above)))}
 	}
+	ch.ForgetIDs = run.rng.IntN(2) == 0
 	mustRemove(run, run.store, ch)
+	if ch.ForgetIDs { // those that the compaction has left behind with them
+		for id, offset := range run.gone {
+			if offset < min(ch.Horizon, run.last+1) || len(ch.Erase) > 0 && offset == ch.Erase[0] {
+				delete(run.gone, id)
+				run.free[id] = true
+			}
+		}
+	}
 	for offset, e := range run.events {
 		if offset < min(ch.Horizon, run.last+1) || len(ch.Erase) > 0 && offset == ch.Erase[0] {
 			run.remove(offset, e)
+			if ch.ForgetIDs {
+				delete(run.gone, e.id)
+				run.free[e.id] = true
+			}
 		}
 	}
 	info, err := run.store.Topic(context.Background(), "t")
@@ -191,6 +263,10 @@ func (run *compactRun) check() {
 			run.Errorf("offset %d is gone; the marks are %+v", offset, run.topic)
 		}
 	}
+	checkUsage(run, run.store, "t", run.rng)
+	if run.last > 0 {
+		mustIndex(run, run.store, "t")
+	}
 	for _, key := range []string{"a", "b", "c", "d"} {
 		for at := max(run.topic.Compacted, 1); at <= run.last; at++ {
 			got, err := run.store.Latest(context.Background(), "t", key, at)
@@ -215,17 +291,102 @@ func (run *compactRun) isBuried(item store.Item) bool {
 	return item.Offset <= run.topic.Tombstones && bytes.HasSuffix(item.Record, []byte(`"payload":null}`))
 }
 
+// TestRemovedBetweenSteps: an event that a pass as a whole is to remove is erased or trimmed after
+// any step of it, and swept after any other, with a power loss in between and without one. Each
+// event leaves the indexes once, whoever removes it: an id that is published again meanwhile stays.
+func TestRemovedBetweenSteps(t *testing.T) {
+	moment := 0
+	for name, ch := range map[string]store.TopicChange{
+		"erased": {Topic: "t", Erase: []uint64{5}}, "erased with its id": {Topic: "t", Erase: []uint64{5}, ForgetIDs: true},
+		"trimmed": {Topic: "t", Horizon: 6}, "trimmed with ids": {Topic: "t", Horizon: 6, ForgetIDs: true},
+	} {
+		for steps := 0; steps >= 0; steps++ {
+			whole := false
+			for _, more := range []int{0, 1, 4} {
+				for _, isLost := range []bool{false, true} {
+					if moment++; moment%*betweenStride != 0 {
+						continue
+					}
+					whole = removeBetweenSteps(t, ch, steps, more, isLost)
+					if t.Failed() {
+						t.Fatalf("%s after %d steps, swept after %d more, power loss %v", name, steps, more, isLost)
+					}
+				}
+			}
+			if whole {
+				break
+			}
+		}
+	}
+}
+
+// removeBetweenSteps reports whether the pass was done before the removal.
+func removeBetweenSteps(t *testing.T, ch store.TopicChange, steps, more int, isLost bool) (whole bool) {
+	run := &compactRun{T: t, rng: rand.New(rand.NewPCG(1, 1)), mem: vfs.NewCrashableMem()}
+	open := func() {
+		o := onMem(run, run.mem)
+		o.Now = run.clock.now
+		run.store = mustOpen(run, o)
+		run.store.sweepRange = 400
+		run.store.compacting = compactSizes{step: 150, points: 2, entries: 4, kept: 3, bytes: 300, piece: 500, least: 200, rewrite: 3, window: 16}
+	}
+	compact := func() (done bool) {
+		_, done, err := run.store.Compact(context.Background(), "t")
+		if err != nil {
+			run.Fatal(err)
+		}
+		return done
+	}
+	open()
+	for n := range 20 {
+		mustCommit(run, run.store, true, keyedEvent(fmt.Sprint("e", n), []string{"a", "b", "c"}[n%3], `"x"`))
+	}
+	mustIndex(run, run.store, "t")
+	mustRemove(run, run.store, store.TopicChange{Topic: "t", Compacted: 16})
+	for range steps {
+		whole = compact()
+	}
+	mustRemove(run, run.store, ch)
+	for range more {
+		compact()
+	}
+	mustSweep(run, run.store)
+	if isLost {
+		run.mem = run.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: run.rng})
+		mustClose(run, run.store)
+		open()
+	}
+	// Those of which the id was forgotten are new ones now.
+	for n := range 5 {
+		mustCommit(run, run.store, true, keyedEvent(fmt.Sprint("e", n), "d", `"y"`))
+	}
+	for !compact() {
+	}
+	for range 3 {
+		sweepAll(run, run.store)
+		run.clock.pass(pieceWait)
+	}
+	run.clock.pass(store.IDsKept)
+	sweepAll(run, run.store)
+	checkIndexes(run, run.store)
+	checkUsage(run, run.store, "t", run.rng)
+	mustClose(run, run.store)
+	return whole
+}
+
 // finish does the rest of the work and looks at what is left.
 func (run *compactRun) finish() {
 	run.Helper()
+	if run.last > 0 {
+		mustIndex(run, run.store, "t")
+	}
 	for done := false; !done; {
 		var err error
 		if _, done, err = run.store.Compact(context.Background(), "t"); err != nil {
 			run.Fatal(err)
 		}
 	}
-	for mustSweep(run, run.store).More() {
-	}
+	sweepAll(run, run.store)
 	left := make(map[uint64]bool)
 	for _, item := range readAll(run, run.store, "t") {
 		left[item.Offset] = true
@@ -237,15 +398,10 @@ func (run *compactRun) finish() {
 	if !maps.Equal(left, want) {
 		run.Errorf("%d events are left, want %d; the marks are %+v", len(left), len(want), run.topic)
 	}
-	scan(run, run.store, tagKey, func(key, _ []byte) {
-		if offset := keyOffset(key); !want[offset] && offset >= run.topic.Horizon {
-			run.Errorf("the key index has offset %d, which was removed", offset)
-		}
-	})
-	scan(run, run.store, tagEffect, func(key, _ []byte) {
-		if offset := keyTail(key); !want[offset] && offset >= run.topic.Horizon {
-			run.Errorf("the links have offset %d, which was removed", offset)
-		}
-	})
 	run.check()
+	run.clock.pass(pieceWait)
+	sweepAll(run, run.store)
+	run.clock.pass(store.IDsKept)
+	sweepAll(run, run.store)
+	checkIndexes(run, run.store)
 }

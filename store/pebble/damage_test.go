@@ -152,7 +152,7 @@ var damageAll = flag.Bool("damage.all", false, "damage every file at every place
 
 // damageSample is how many places of a store are damaged without -damage.all, and more
 // until each outcome was met.
-var damageSample = testsize.Of(60, 15)
+var damageSample = testsize.Of(60, 6)
 
 const (
 	damagePlaces = 500     // of a large file

@@ -32,6 +32,7 @@ type firstEvent struct {
 	offset uint64
 	time   int64
 	named  place // where the id says that it is
+	unit   int   // the last unit whose expectations were checked that has the id
 }
 
 type lookup struct {

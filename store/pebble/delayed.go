@@ -12,7 +12,7 @@ import (
 	pdb "github.com/cockroachdb/pebble/v2"
 )
 
-// gate lets readers see only the delayed events, patterns or settings that are synced. It is
+// gate lets readers see only the delayed events, patterns, settings or notes that are synced. It is
 // shut from before a commit that changes them hands its batch to Pebble until the batch is
 // durable. It stays shut where that failed: what the commit left in Pebble may
 // not be shown.

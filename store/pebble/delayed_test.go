@@ -41,13 +41,14 @@ func delayID(committer int, serial uint64) string {
 }
 
 // addDelays delays an event, moves or cancels that of the unit before, and writes
-// the serial into the pattern, and into the settings, of the committer's group.
+// the serial into the pattern, the settings and the note of the committer's group.
 func (a *attempt) addDelays(rng *rand.Rand) {
 	id := delayID(a.committer, a.serial)
 	a.unit.Delays = []store.Delay{{Topic: "b", ID: id, FreshID: rng.IntN(2) == 0, Key: "k",
 		At: int64(rng.IntN(3)), Record: newRecord("b", id, rng.IntN(3000))}}
 	a.unit.Patterns = []store.PatternChange{{Group: fmt.Sprint("g", a.committer), Pattern: "b.*", Value: fmt.Append(nil, a.serial)}}
 	a.unit.Settings = []store.SettingChange{{Name: fmt.Sprint("g", a.committer), Value: fmt.Append(nil, a.serial)}}
+	a.unit.Notes = []store.NoteChange{{Name: fmt.Sprint("g", a.committer), Value: fmt.Append(nil, a.serial)}}
 	if a.serial == 1 || a.serial%3 == 0 {
 		return
 	}
@@ -119,6 +120,15 @@ func checkPatterns(t *testing.T, s *Store, epochs map[string]uint64) {
 	for _, set := range settings {
 		if string(set.Value) != fmt.Sprint(epochs[set.Name]) {
 			t.Errorf("the settings of %s are of unit %s; the group is at %d", set.Name, set.Value, epochs[set.Name])
+		}
+	}
+	notes, err := s.ListNotes(context.Background())
+	if err != nil || len(notes) != len(epochs) {
+		t.Errorf("the notes are %v, %v; want those of %v", notes, err, epochs)
+	}
+	for _, n := range notes {
+		if string(n.Value) != fmt.Sprint(epochs[n.Name]) {
+			t.Errorf("the note of %s is of unit %s; the group is at %d", n.Name, n.Value, epochs[n.Name])
 		}
 	}
 }
@@ -211,7 +221,7 @@ func TestBrokenStoreHidesDelays(t *testing.T) {
 	mustDelay(t, s, true, newDelay("t", "old", 1))
 	fault.on.Store(true)
 	u := &store.Unit{Delays: []store.Delay{newDelay("t", "new", 2)}, Patterns: []store.PatternChange{{Group: "g", Pattern: "*"}},
-		Settings: []store.SettingChange{{Name: "t"}}}
+		Settings: []store.SettingChange{{Name: "t"}}, Notes: []store.NoteChange{{Name: "n"}}}
 	if err := s.Commit(context.Background(), []*store.Unit{u}, true); !errors.Is(err, store.ErrBroken) {
 		t.Fatalf("Commit: %v; want store.ErrBroken", err)
 	}
@@ -227,6 +237,9 @@ func TestBrokenStoreHidesDelays(t *testing.T) {
 	}
 	if list, err := s.ListSettings(context.Background()); !errors.Is(err, store.ErrBroken) {
 		t.Errorf("ListSettings = %v, %v; want store.ErrBroken", list, err)
+	}
+	if list, err := s.ListNotes(context.Background()); !errors.Is(err, store.ErrBroken) {
+		t.Errorf("ListNotes = %v, %v; want store.ErrBroken", list, err)
 	}
 	_ = s.Close()
 }

@@ -296,6 +296,7 @@ func fillTopic(t *testing.T, s *Store, topic string, n int) {
 			t.Fatal(err, u.Err)
 		}
 	}
+	mustIndex(t, s, topic)
 }
 
 // A power loss around a deletion leaves the whole topic or nothing of it, and never

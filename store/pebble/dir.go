@@ -27,9 +27,9 @@ var (
 // Open makes the present one of all earlier ones: format 1 has an index of all ids,
 // formats 1 and 2 have a seal only where they were closed, and none up to format 3 has lost
 // an event of a topic that is there: a program of those takes an id whose event was removed for
-// damage, and gives the offsets of removed events again.
+// damage, and gives the offsets of removed events again. Up to format 4 all topics have the key index.
 const (
-	formatVersion = 4
+	formatVersion = 5
 	sealedVersion = 3 // from which on there is always a seal
 	firstVersion  = 1
 	noFormat      = 0

@@ -16,7 +16,7 @@ import (
 // meets its old events.
 //
 //	'm' name                             → a number: see metaNextTopic and those below it
-//	't' topic name                       → topic id (4), floor (8)
+//	't' topic name                       → topic id (4), floor (8), index (1)
 //	'e' topic id (4) offset (8)          → record                the log
 //	'i' event id 0x00 topic id (4)       → offset (uvarint)      the id index
 //	'k' topic id (4) key' ^offset (8)    → empty                 the key index
@@ -27,6 +27,7 @@ import (
 //	's' topic id (4) event id            → at (8), seq (8)       their id index
 //	'x' group name 0x00 pattern          → value                 a group's pattern
 //	'o' topic name or pattern            → value                 the settings of topics
+//	'l' note name                        → value                 the engine's own rows
 //	'c' event id 0x00 topic id (4) offset (8)
 //	                                     → empty                 an effect of the event
 //	'r' correlation 0x00 topic id (4) offset (8)
@@ -34,6 +35,7 @@ import (
 //	'h' topic id (4)                     → horizon, last offset and its commit time, compacted and
 //	                                       tombstones (uvarints) the marks of a topic
 //	'v' topic id (4)                     → …                     how far its compaction is, see compact.go
+//	'b' topic id (4)                     → …                     how far its key index is, see keyindex.go
 //	'w' topic id (4) kind (1) offset (8) → …                     what is to be swept, see removed.go
 //	'n' topic id (4) last offset (8) → …                         how much is up to there, see segments.go
 //	'q' due (8) topic id (4) offset (8) → ids                    that are remembered, see sweepids.go
@@ -41,10 +43,10 @@ import (
 // 'z' and 'y' are about topics that were deleted: see deletetopic.go.
 //
 // An event costs its log key, and its id key where the publisher gave the id: one that
-// the store made says where its event is (ids.go). One with a key costs one more, and
-// one more for each id in its caused_by and for its correlation. That is all: each
-// further key would be paid for by every event in the write-ahead log, the memtable and
-// every compaction.
+// the store made says where its event is (ids.go). One with a key costs one more where its
+// topic has the key index, and any event one more for each id in its caused_by and for its
+// correlation. That is all: each further key would be paid for by every event in the
+// write-ahead log, the memtable and every compaction.
 //
 // The id index has the id first: the ids that the SDK makes grow with time, so
 // new entries go to one end of the index, and one id can be looked up over all
@@ -89,17 +91,18 @@ import (
 // the order of names looks up the topics first, one seek each. Neither an id nor a
 // correlation has the byte 0x00 that ends it.
 //
-// The keys with 'd', 's', 'x', 'o', 'c' and 'r' came after the others. A program that does not
+// The keys with 'd', 's', 'x', 'o', 'l', 'c' and 'r' came after the others. A program that does not
 // know them neither reads nor writes them, and what it writes breaks none of their
 // promises: delayed events wait until a newer one is back, and an id that it publishes
 // while a delayed event has it is what it would be here. Events that it publishes have no
 // links, nor have those that were there before; nobody goes through the log to make
-// up for it. Settings of topics have no effect until a newer one is back.
+// up for it. Settings of topics and notes have no effect until a newer one is back.
 // So the format's version was not raised for them.
 //
 // It was for those about removed events, 'h', 'w', 'q', 'n' and 'v': an older program finds
 // neither the event of an id that is remembered nor, in an empty log, which offsets were given,
-// and what it appends is in no segment.
+// and what it appends is in no segment. And for topics without the key index: an older program
+// would take an event that it does not find there for removed.
 //
 // The floor of a topic says that no offset at or below it is given again. It
 // matters where the log alone does not show that: see reserve.
@@ -116,6 +119,7 @@ const (
 	tagDelayedID = 's'
 	tagPattern   = 'x'
 	tagSetting   = 'o'
+	tagNote      = 'l'
 
 	tagMarks = 'h'
 	tagSweep = 'w'
@@ -128,7 +132,7 @@ const (
 	topicIDBytes  = 4
 	offsetBytes   = 8
 	eventKeyBytes = 1 + topicIDBytes + offsetBytes
-	topicValBytes = topicIDBytes + offsetBytes
+	topicValBytes = topicIDBytes + offsetBytes + 1
 	epochBytes    = 8
 
 	partTailBytes = 1 + offsetBytes // of a part's key, after its group's prefix
@@ -161,16 +165,27 @@ func appendTopicKey(dst []byte, name string) []byte {
 	return append(append(dst, tagTopic), name...)
 }
 
-func appendTopicValue(dst []byte, id uint32, floor uint64) []byte {
+func appendTopicValue(dst []byte, id uint32, floor uint64, index store.IndexStatus) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, id)
-	return binary.BigEndian.AppendUint64(dst, floor)
+	dst = binary.BigEndian.AppendUint64(dst, floor)
+	return append(dst, byte(index))
 }
 
-func decodeTopicValue(v []byte) (id uint32, floor uint64, err error) {
-	if len(v) != topicValBytes {
-		return 0, 0, fmt.Errorf("topic record has %d bytes; want %d", len(v), topicValBytes)
+// decodeTopicValue also reads that of a store up to format 4, all of whose topics have the key
+// index: it has nothing after the floor.
+func decodeTopicValue(v []byte) (id uint32, floor uint64, index store.IndexStatus, err error) {
+	index = store.Indexed
+	switch len(v) {
+	case topicValBytes - 1:
+	case topicValBytes:
+		index = store.IndexStatus(v[topicValBytes-1])
+	default:
+		return 0, 0, 0, fmt.Errorf("topic record has %d bytes; want %d", len(v), topicValBytes)
 	}
-	return binary.BigEndian.Uint32(v), binary.BigEndian.Uint64(v[topicIDBytes:]), nil
+	if index > store.Indexed {
+		return 0, 0, 0, fmt.Errorf("topic record %x says nothing of its index", v)
+	}
+	return binary.BigEndian.Uint32(v), binary.BigEndian.Uint64(v[topicIDBytes:]), index, nil
 }
 
 func appendEventKey(dst []byte, topic uint32, offset uint64) []byte {
@@ -192,14 +207,22 @@ func appendIDKey(dst []byte, id string, topic uint32) []byte {
 // with.
 func appendKeyPrefix(dst []byte, topic uint32, key string) []byte {
 	dst = append(dst, tagKey)
-	dst = binary.BigEndian.AppendUint32(dst, topic)
+	dst = appendEscapedKey(binary.BigEndian.AppendUint32(dst, topic), key)
+	return append(dst, keyEnd...)
+}
+
+// keyEnd ends an escaped key.
+const keyEnd = "\x00\x01"
+
+// appendEscapedKey appends a key as the key index has it, or the first bytes of one.
+func appendEscapedKey(dst []byte, key string) []byte {
 	for i := 0; i < len(key); i++ {
 		dst = append(dst, key[i])
 		if key[i] == 0 {
 			dst = append(dst, 0xff)
 		}
 	}
-	return append(dst, 0, 1)
+	return dst
 }
 
 func appendKeyKey(dst []byte, topic uint32, key string, offset uint64) []byte {
@@ -316,8 +339,9 @@ func appendPatternKey(dst []byte, group, pattern string) []byte {
 	return append(append(dst, 0), pattern...)
 }
 
-func appendSettingKey(dst []byte, name string) []byte {
-	return append(append(dst, tagSetting), name...)
+// appendNamedKey appends the key of a setting or a note.
+func appendNamedKey(dst []byte, tag byte, name string) []byte {
+	return append(append(dst, tag), name...)
 }
 
 // appendLinkPrefix appends what the keys of the links with one name start with; end

@@ -23,7 +23,7 @@ import (
 // A commit of the engine has up to 16 MiB, hundreds of blocks of the log: largeEvents of
 // 1 MiB and a change of a group, in one unit. The race detector looks at each of these
 // bytes many times over.
-var largeEvents = testsize.Of(16, 4)
+var largeEvents = testsize.Of(16, 2)
 
 func largeUnit(serial uint64) *store.Unit {
 	u := &store.Unit{Groups: []store.GroupChange{{Topic: "t", Group: "g", Create: serial == 1, State: store.GroupState{Epoch: serial}}}}

@@ -1,9 +1,12 @@
 package pebble
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	pdb "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -12,13 +15,66 @@ import (
 // Pebble would allocate a tenth more than the largest memtable for each, and keep it:
 // 70 MiB for a log of some kilobytes.
 //
-// A log that is obsolete is used again, as blocks that were written once are synced a
-// third faster than new ones. Pebble keeps up to five such logs. They give way where the
-// disk has little room: the next log is a new file then, and the old one is removed.
+// A log that is obsolete is used again, as blocks that were written once are synced faster
+// than new ones. Pebble would keep one more than there may be memtables, whatever the load,
+// and each keeps the size of the largest log that it ever was; so it keeps none
+// (recyclesNone), and what it removes is held back here (spareLogs).
 const (
 	logPieceLeast = 256 << 10
 	logPieceMost  = 4 << 20
+
+	// mostSpareLogs is how many logs wait to be used again. A flush may make several obsolete
+	// at once; a third is used too seldom for what it takes of the disk.
+	mostSpareLogs = 2
+
+	// spareWithin is how soon after its beginning a log is obsolete that is kept. Where logs
+	// fill more slowly it makes no difference, and the directory is smaller without.
+	spareWithin = 10 * time.Second
 )
+
+// recyclesNone makes Pebble remove a log when it is obsolete. Pebble asks for the method of
+// needsContents alone; Clean and String are those of the DeleteCleaner, which is less deep.
+type recyclesNone struct {
+	pdb.DeleteCleaner
+	needsContents
+}
+
+type needsContents struct{ pdb.ArchiveCleaner }
+
+// spareLogs are logs that Pebble has removed, and which are still there under their names, as
+// after a crash before the removal: the next Open removes them. The seal knows them until they
+// are used.
+type spareLogs struct {
+	mu    sync.Mutex
+	names []string // the oldest first
+}
+
+// keep reports whether there is room for one more.
+func (s *spareLogs) keep(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.names) == mostSpareLogs {
+		return false
+	}
+	s.names = append(s.names, name)
+	return true
+}
+
+// take returns "" where there is none.
+func (s *spareLogs) take() (name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.names) > 0 {
+		name, s.names = s.names[0], s.names[1:]
+	}
+	return name
+}
+
+func (s *spareLogs) all() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.names)
+}
 
 // logFile is a log of the store that is being written.
 type logFile struct {
@@ -68,28 +124,33 @@ func (l *logFile) Close() error {
 	return l.File.Close()
 }
 
-// logSizes are how many bytes were written to each log of the store.
-type logSizes struct {
-	mu      sync.Mutex
-	written map[string]*atomic.Int64
+// ownLogs are the logs that this store has begun.
+type ownLogs struct {
+	mu   sync.Mutex
+	logs map[string]*ownLog
 }
 
-func (l *logSizes) begin(name string) *atomic.Int64 {
+type ownLog struct {
+	begun   time.Time
+	written atomic.Int64 // bytes
+}
+
+func (l *ownLogs) begin(name string) *ownLog {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.written[name] = new(atomic.Int64)
-	return l.written[name]
+	l.logs[name] = &ownLog{begun: time.Now()}
+	return l.logs[name]
 }
 
 // of returns nil for a file that is no log, or one of an earlier process.
-func (l *logSizes) of(name string) *atomic.Int64 {
+func (l *ownLogs) of(name string) *ownLog {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.written[name]
+	return l.logs[name]
 }
 
-func (l *logSizes) forget(name string) {
+func (l *ownLogs) forget(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.written, name)
+	delete(l.logs, name)
 }

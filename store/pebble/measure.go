@@ -36,7 +36,7 @@ type measurement struct {
 	s     *Store
 	topic *topic
 	view  view
-	voids uint64 // as it was before
+	voids uint64 // how many there were before
 	until store.Usage
 	head  uint64
 
@@ -54,7 +54,7 @@ type measurement struct {
 // otherwise event by event.
 func (m *measurement) run(from uint64) (done bool, err error) {
 	m.head = m.topic.head.Load()
-	m.voids = m.topic.voids.Load()
+	m.voids = m.topic.voids.count.Load()
 	m.view = m.topic.look()
 	bounds := numberBounds(tagSegment, m.topic.id)
 	if m.segments, err = m.s.db.NewIter(&bounds); err != nil {

@@ -42,8 +42,10 @@ type Options struct {
 
 	// tune adjusts Pebble; tests make it small.
 	tune func(*pdb.Options)
-	// sweeping looks at what a step of the sweep writes.
+	// sweeping looks at what a step of the sweep, or of the compaction, writes.
 	sweeping func(*pdb.Batch)
+	// reading is called while a state is read: before its moment, and after it.
+	reading func(isAfter bool)
 }
 
 func (o Options) withDefaults() Options {
@@ -121,11 +123,12 @@ const (
 )
 
 // pebbleOptions says how Pebble is run. The write-ahead log is always on.
-func (o Options) pebbleOptions(f *faults, lock *dirLock, s *seal) *pdb.Options {
+func (o Options) pebbleOptions(w watchedFS, lock *dirLock) *pdb.Options {
 	p := &pdb.Options{
-		FS:                          watchFS(o, f, s),
+		FS:                          w,
+		Cleaner:                     recyclesNone{},
 		Lock:                        lock.pebble,
-		Logger:                      pebbleLog{f},
+		Logger:                      pebbleLog{w.faults},
 		FormatMajorVersion:          formatMajorVersion,
 		MemTableSize:                memTableBytes,
 		MemTableStopWritesThreshold: memTableQueue,
@@ -137,8 +140,12 @@ func (o Options) pebbleOptions(f *faults, lock *dirLock, s *seal) *pdb.Options {
 		CompactionConcurrencyRange: func() (int, int) {
 			return 1, max(1, min(4, runtime.GOMAXPROCS(0)/2))
 		},
-		EventListener: f.listener(s),
+		EventListener: w.faults.listener(w.seal),
 	}
+	// A large range deletion, which only a sweep writes, takes what it covers out of tables
+	// that it covers in part, and without waiting for a compaction that rewrites them: under
+	// a cap of 1 GiB there was else as much dead as alive (docs/sizing.md).
+	p.Experimental.EnableDeleteOnlyCompactionExcises = func() bool { return true }
 	p.TargetFileSizes[0] = fileBytes
 	p.ApplyCompressionSettings(compression)
 	for i := range p.Levels {

@@ -2,6 +2,7 @@ package pebble
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -148,6 +149,36 @@ func mustCommit(t testing.TB, s *Store, sync bool, appends ...store.Append) []st
 		t.Fatalf("refused: %v", u.Err)
 	}
 	return u.Appends
+}
+
+// mustIndex starts the key index of a topic, and builds it.
+func mustIndex(t testing.TB, s *Store, topic string) {
+	t.Helper()
+	mustRemove(t, s, store.TopicChange{Topic: topic, Index: store.StartIndex})
+	for done := false; !done; {
+		var err error
+		if _, done, err = s.IndexKeys(context.Background(), topic); err != nil {
+			t.Fatalf("IndexKeys: %v", err)
+		}
+	}
+}
+
+// mustDrop drops the key index of a topic, once no pass of the compaction is under way.
+func mustDrop(t testing.TB, s *Store, topic string) {
+	t.Helper()
+	for {
+		u := &store.Unit{Topics: []store.TopicChange{{Topic: topic, Index: store.DropIndex}}}
+		err := s.Commit(context.Background(), []*store.Unit{u}, true)
+		if err == nil && u.Err == nil {
+			return
+		}
+		if err == nil && errors.Is(u.Err, store.ErrCompacting) {
+			_, _, err = s.Compact(context.Background(), topic)
+		}
+		if err != nil || !errors.Is(u.Err, store.ErrCompacting) {
+			t.Fatalf("drop the index: %v, %v", err, u.Err)
+		}
+	}
 }
 
 func readAll(t testing.TB, s *Store, topic string) []store.Item {

@@ -28,12 +28,12 @@ func (s *Store) Read(ctx context.Context, topic string, from uint64, limit, maxB
 	defer s.leave()
 	t, err := s.published(topic)
 	if t == nil || err != nil {
-		batch.Horizon = 0
+		batch.Horizon, batch.Compacted, batch.Tombstones = 0, 0, 0
 		return err
 	}
 	head := t.head.Load()
 	if from > head || limit <= 0 {
-		batch.Horizon = t.removed.Load().from()
+		t.removed.Load().tell(batch)
 		return nil
 	}
 	if err := s.read(t, from, head, limit, maxBytes, batch); err != nil {
@@ -49,7 +49,8 @@ func (s *Store) read(t *topic, from, head uint64, limit, maxBytes int, batch *st
 		return err
 	}
 	defer closeInto(iter, &err)
-	batch.Horizon = v.again(t)
+	v.again(t)
+	v.after.tell(batch)
 	n := 0
 	for valid := iter.First(); valid && n < limit; valid = iter.Next() {
 		offset := eventOffset(iter.Key())
@@ -219,6 +220,10 @@ func (s *Store) latest(t *topic, key string, at uint64) (item store.Item, err er
 	}
 	prefix := appendKeyPrefix(nil, t.id, key)
 	v := t.look()
+	index, err := t.keys.look()
+	if err != nil {
+		return store.Item{}, err
+	}
 	iter, err := s.db.NewIter(&pdb.IterOptions{
 		LowerBound: appendKeyKey(nil, t.id, key, at),
 		UpperBound: append(slices.Clip(prefix), 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff),
@@ -227,6 +232,9 @@ func (s *Store) latest(t *topic, key string, at uint64) (item store.Item, err er
 		return store.Item{}, err
 	}
 	defer closeInto(iter, &err)
+	if err := t.keys.again(index); err != nil {
+		return store.Item{}, err
+	}
 	from := v.again(t)
 	for valid := iter.First(); valid && keyOffset(iter.Key()) >= from; valid = iter.Next() {
 		offset := keyOffset(iter.Key())

@@ -52,6 +52,12 @@ func (r *removed) from() uint64 {
 	return r.horizon
 }
 
+// tell says in a batch what a read does not show.
+func (r *removed) tell(batch *store.Batch) {
+	marks := r.compaction()
+	batch.Horizon, batch.Compacted, batch.Tombstones = r.from(), marks.compacted, marks.tombstones
+}
+
 // compaction returns the marks of the compaction.
 func (r *removed) compaction() compactionMarks {
 	if r == nil {
@@ -200,8 +206,14 @@ func keyTail(key []byte) uint64 { return binary.BigEndian.Uint64(key[len(key)-of
 func (c *commit) checkRemovals(changes []store.TopicChange) (refusal, err error) {
 	for i := range changes {
 		ch := &changes[i]
-		if t, err := c.topic(ch.Topic); err != nil || t == nil || ch.Life != 0 && t.life() != ch.Life {
+		t, err := c.topic(ch.Topic)
+		if err != nil || t == nil || ch.Life != 0 && t.life() != ch.Life {
 			return fmt.Errorf("life %d of topic %q: %w", ch.Life, ch.Topic, store.ErrGone), err
+		}
+		if ch.Index == store.DropIndex {
+			if refusal, err := c.mayDrop(t); refusal != nil || err != nil {
+				return refusal, err
+			}
 		}
 	}
 	return nil, nil
@@ -218,6 +230,10 @@ func (t *topic) pending() *removed {
 // remove does what a change says, in memory and as rows for the sweep.
 func (c *commit) remove(ch *store.TopicChange) {
 	t, _ := c.topic(ch.Topic) // found and loaded by check
+	c.changeIndex(t, ch.Index)
+	if !ch.Removes() {
+		return
+	}
 	before := t.pending()
 	horizon := min(ch.Horizon, t.last+1)
 	if t.removing == nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"eventhub/store"
 
@@ -128,22 +129,83 @@ func (s *Store) voidSegments(batch *pdb.Batch, id uint32, offsets []uint64) (err
 	return iter.Error()
 }
 
-// applyRemoval applies a batch that deletes events which no horizon and no erasure hides, and
-// voids what is counted of them. It waits for the commit under way; no commit waits for long.
-func (s *Store) applyRemoval(batch *pdb.Batch, t *topic, offsets []uint64) error {
-	s.committing.Lock()
-	defer s.committing.Unlock()
-	if len(offsets) > 0 {
-		slices.Sort(offsets)
-		if err := s.voidSegments(batch, t.id, offsets); err != nil {
+// recount voids what is counted of the events that a step of the compaction removes. What it
+// writes again it has counted.
+func (p *compactionStep) recount() error {
+	t, g := p.topic, p.rewrite.segment
+	if len(p.gone) == 0 && g.last == 0 {
+		return nil
+	}
+	if len(p.gone) > 0 {
+		slices.Sort(p.gone)
+		if err := p.s.voidSegments(p.batch, t.id, p.gone); err != nil {
 			return err
 		}
-		if offsets[len(offsets)-1] >= t.tally.first {
-			t.tally = segment{}
-		}
-		t.voids.Add(1)
+		t.void(p.gone[0], p.gone[len(p.gone)-1])
 	}
-	return s.db.Apply(batch, pdb.NoSync)
+	if g.last == 0 {
+		return nil
+	}
+	t.void(g.first, g.last)
+	if err := p.s.voidStretch(p.batch, t.id, g.first, g.last); err != nil {
+		return err
+	}
+	if t.measured.Load() && t.removing == nil && t.removed.Load() == p.removed {
+		_ = p.batch.Set(appendSegmentKey(nil, t.id, g.last), g.append(nil), nil) // a batch takes what fits in memory
+	}
+	return nil
+}
+
+// voids are the latest stretches of a log from which the compaction has removed something.
+// Store.committing guards them; the count may be read without it.
+type voids struct {
+	count  atomic.Uint64 // of all that there were
+	latest [32]segment
+}
+
+// void notes that something of a stretch was removed.
+func (t *topic) void(first, last uint64) {
+	if last >= t.tally.first {
+		t.tally = segment{}
+	}
+	n := t.voids.count.Load()
+	t.voids.latest[n%uint64(len(t.voids.latest))] = segment{first: first, last: last}
+	t.voids.count.Store(n + 1)
+}
+
+// since reports whether something of a stretch was removed since there were so many.
+func (v *voids) since(n uint64, g *segment) bool {
+	count := v.count.Load()
+	if count-n > uint64(len(v.latest)) {
+		return true
+	}
+	for ; n < count; n++ {
+		if gone := v.latest[n%uint64(len(v.latest))]; gone.first <= g.last && g.first <= gone.last {
+			return true
+		}
+	}
+	return false
+}
+
+// voidStretch deletes the stored segments that have something of a stretch.
+func (s *Store) voidStretch(batch *pdb.Batch, id uint32, first, last uint64) (err error) {
+	bounds := numberBounds(tagSegment, id)
+	iter, err := s.db.NewIter(&bounds)
+	if err != nil {
+		return fmt.Errorf("delete segments: %w", err)
+	}
+	defer closeInto(iter, &err)
+	for valid := iter.SeekGE(appendSegmentKey(nil, id, first)); valid; valid = iter.Next() {
+		value, err := iter.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		if g, err := decodeSegment(iter.Key(), value); err != nil || g.first > last {
+			return err
+		}
+		_ = batch.Delete(iter.Key(), nil)
+	}
+	return iter.Error()
 }
 
 // sweepSegments deletes the segments that end below an offset.
@@ -161,8 +223,8 @@ func (p *sweepStep) sweepSegments(id uint32, below uint64) (err error) {
 	return iter.Error()
 }
 
-// keepSegments writes segments that Measure has made, unless something of the topic was removed
-// meanwhile, or the committer counts there itself.
+// keepSegments writes segments that Measure has made, unless something of the topic was trimmed or
+// erased meanwhile, or something of the segment compacted, or the committer counts there itself.
 func (s *Store) keepSegments(m *measurement) error {
 	t, made := m.topic, m.made
 	if len(made) == 0 {
@@ -170,13 +232,13 @@ func (s *Store) keepSegments(m *measurement) error {
 	}
 	s.committing.Lock()
 	defer s.committing.Unlock()
-	if t.removed.Load() != m.view.after || t.voids.Load() != m.voids || s.faults.err() != nil || s.topics.numbered(t.id) != t {
+	if t.removed.Load() != m.view.after || s.faults.err() != nil || s.topics.numbered(t.id) != t {
 		return nil
 	}
 	batch := s.db.NewBatch()
 	defer batch.Close()
 	for i := range made {
-		if g := &made[i]; t.tally.Events == 0 || g.last < t.tally.first {
+		if g := &made[i]; (t.tally.Events == 0 || g.last < t.tally.first) && !t.voids.since(m.voids, g) {
 			_ = batch.Set(appendSegmentKey(nil, t.id, g.last), g.append(nil), nil) // a batch takes what fits in memory
 		}
 	}

@@ -6,7 +6,10 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"eventhub"
+	"eventhub/internal/record"
 	"eventhub/internal/record/layout"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -83,6 +86,7 @@ func TestMeasureWithSegments(t *testing.T) {
 	}
 	s := open()
 	mustCommit(t, s, true, given("t", "first"))
+	mustIndex(t, s, "t")
 	for i := range 250 {
 		last := s.topics.get("t").last
 		switch rng.IntN(9) {
@@ -150,14 +154,15 @@ func TestMeasureReadsLittle(t *testing.T) {
 	mem := vfs.NewMem()
 	s := mustOpen(t, onMem(t, mem))
 	s.segmentBytes = 1 << 40 // no segments, as before there were any
-	const n, size = 600, 64 << 10
+	const size = 64 << 10
+	n := testsize.Of(600, 300)
 	for i := range n {
 		mustCommit(t, s, false, store.Append{Topic: "t", ID: fmt.Sprint("e", i), Record: newRecord("t", fmt.Sprint("e", i), size)})
 	}
 	mustClose(t, s)
 	s = mustOpen(t, onMem(t, mem))
 	total, calls := mustMeasure(t, s, "t", 1)
-	if total.Events != n || calls < n*size/(measureBytes+segmentBytes) || calls > n*size/measureBytes+1 {
+	if total.Events != uint64(n) || calls < n*size/(measureBytes+segmentBytes) || calls > n*size/measureBytes+1 {
 		t.Errorf("%+v in %d calls", total, calls)
 	}
 	for _, reopened := range []bool{false, true} {
@@ -183,7 +188,7 @@ func TestMeasureReadsLittle(t *testing.T) {
 	}
 	mustMeasure(t, s, "t", 1)
 	m := measurement{s: s, topic: s.topics.get("t")}
-	if done, err := m.run(1); !done || err != nil || m.Events != n+n/4 || m.read > segmentBytes+size {
+	if done, err := m.run(1); !done || err != nil || m.Events != uint64(n+n/4) || m.read > segmentBytes+size {
 		t.Errorf("%v, %v, %+v and %d bytes read; want at most one segment", done, err, m.Usage, m.read)
 	}
 	// A deleted topic leaves none.
@@ -223,6 +228,55 @@ func TestMeasureBesideErase(t *testing.T) {
 	}
 	if keysOf(t, s, tagSegment) == 0 {
 		t.Error("Measure has kept nothing")
+	}
+}
+
+// What Measure has read is not kept where something of it was compacted meanwhile; the rest is.
+func TestMeasureBesideCompaction(t *testing.T) {
+	for _, sizes := range []compactSizes{
+		{step: 1 << 20, points: 99, whole: 1 << 40},
+		{step: 1 << 20, points: 9, entries: 99, kept: 99, bytes: 1 << 20, piece: 1 << 20, least: 1 << 20, window: 1 << 10},
+		{step: 1 << 20, points: 9, entries: 99, kept: 99, bytes: 1 << 20, piece: 1 << 20, window: 1 << 10},
+	} {
+		mem := vfs.NewMem()
+		s := mustOpen(t, onMem(t, mem))
+		for n := range 60 {
+			e := eventhub.Event{Topic: "t", ID: fmt.Sprint("e", n), Key: fmt.Sprint("k", n%5), Payload: []byte("1")}
+			encoded, err := record.Append(nil, &e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustCommit(t, s, true, store.Append{Topic: "t", ID: e.ID, Key: e.Key, Record: encoded})
+		}
+		mustIndex(t, s, "t")
+		mustClose(t, s)
+		s = mustOpen(t, onMem(t, mem))
+		s.segmentBytes, s.compacting = 1<<10, sizes
+		topic, err := s.published("t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := measurement{s: s, topic: topic}
+		if done, err := m.run(1); !done || err != nil || len(m.made) == 0 {
+			t.Fatalf("%v, %v, %d segments", done, err, len(m.made))
+		}
+		mustRemove(t, s, store.TopicChange{Topic: "t", Compacted: 20})
+		m.view.after = topic.removed.Load() // the marks alone remove nothing
+		for done := false; !done; {
+			if _, done, err = s.Compact(context.Background(), "t"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.keepSegments(&m); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := mustMeasure(t, s, "t", 1); got.Events != uint64(len(readAll(t, s, "t"))) {
+			t.Errorf("there are %d events; want %d", got.Events, len(readAll(t, s, "t")))
+		}
+		if keysOf(t, s, tagSegment) == 0 {
+			t.Error("Measure has kept nothing")
+		}
+		mustClose(t, s)
 	}
 }
 

@@ -95,8 +95,8 @@ func (s *Store) start(units []*store.Unit) (*started, error) {
 // appendsOnly reports whether the batch has events of topics that are there, and
 // nothing else.
 func (c *commit) appendsOnly() bool {
-	return !c.batch.Empty() && len(c.created) == 0 && len(c.groups) == 0 && len(c.parts) == 0 && len(c.changed) == 0 &&
-		!c.delaysChanged && !c.patternsChanged && !c.settingsChanged
+	return !c.batch.Empty() && len(c.created) == 0 && len(c.groups) == 0 && len(c.parts) == 0 && len(c.changed) == 0 && len(c.indexes) == 0 &&
+		!c.delaysChanged && !c.patternsChanged && !c.settingsChanged && !c.notesChanged
 }
 
 // wait is the second half.

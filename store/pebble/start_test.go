@@ -39,7 +39,7 @@ func TestConformanceOfStarts(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			s.compactStep = 250 // two events or three
+			s.compacting.step = 250 // two events or three
 			return halved{s}, nil
 		}
 		return storetest.Backend{

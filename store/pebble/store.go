@@ -8,7 +8,7 @@
 //   - Pebble shows a batch to readers before its fsync is done. So every read is
 //     bounded by what is published, which moves only after the fsync: the
 //     durable head of each topic, the table of topics, and for groups the states
-//     that a running commit replaces; delayed events, patterns and settings have a gate, which is
+//     that a running commit replaces; delayed events, patterns, settings and notes have a gate, which is
 //     shut while a commit changes them.
 //   - Offsets are given out by the one committer and never twice, whatever a
 //     crash takes away: see reserve.
@@ -36,16 +36,24 @@ type Store struct {
 	lock    *dirLock
 	seal    *seal
 	faults  *faults
+	files   watchedFS
 
 	life life
 
 	topics topicTable
 	groups groupTable
 	// The gates of delayed events and of patterns.
-	delays, patterns, settings gate
+	delays, patterns, settings, notes gate
 
 	checkpointing sync.Mutex // serialises Checkpoint
 	sweeper       sweeper
+	// Of the compaction. Guarded by sweeper.stepping.
+	whole   wholePass
+	settled *settling // what Pebble has compacted last
+
+	// indexing guards steps of IndexKeys against commits that change an index. It is taken
+	// after committing.
+	indexing sync.Mutex
 
 	// committing serialises Commit and guards what follows.
 	committing sync.Mutex
@@ -59,8 +67,10 @@ type Store struct {
 	baseFloor    uint64
 	mostDeleted  int // rows
 	sweepRange   int // bytes
-	compactStep  int // bytes
 	segmentBytes uint64
+	compacting   compactSizes
+	indexSizes   indexSizes
+	recorder     recorder
 	// lastDelay is the highest Seq that was given to a delayed event; no higher one than
 	// delayFloor is given before that is on disk.
 	lastDelay, delayFloor uint64
@@ -74,7 +84,6 @@ type Store struct {
 	// From where on Pebble stalls writes.
 	mostMemory    uint64
 	mostSublevels int
-	mostLogs      int // the one that is written, and those to be used again
 
 	ids ids // of who holds committing; others have a fresh one
 
@@ -101,21 +110,22 @@ func Open(o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := o.pebbleOptions(f, lock, kept)
+	files := watchFS(o, f, kept)
+	p := o.pebbleOptions(files, lock)
 	f.opening.Store(true)
 	db, err := pdb.Open(o.Dir, p)
 	f.opening.Store(false)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), kept.stop(false, false), lock.Close())
 	}
-	s := &Store{options: o, db: db, lock: lock, seal: kept, faults: f,
+	s := &Store{options: o, db: db, lock: lock, seal: kept, faults: f, files: files,
 		life: life{idle: make(chan struct{}, 1)}, spare: make(chan *started, spareStarts),
 		mostMemory: uint64(p.MemTableStopWritesThreshold) * p.MemTableSize, mostSublevels: p.L0StopWritesThreshold,
 		mostDeleted:  max(mostDeleted, o.MaxTopics),
 		sweepRange:   sweepRange,
-		compactStep:  compactStep,
 		segmentBytes: segmentBytes,
-		mostLogs:     p.MemTableStopWritesThreshold + 3}
+		compacting:   compactionSizes,
+		indexSizes:   keyIndexSizes}
 	s.commit.init(s)
 	// Pebble begins the log of a new database, and of one whose format it has
 	// just raised, in the old format, in which damage looks like the log's end.
@@ -139,7 +149,7 @@ func (s *Store) Size() (uint64, error) {
 		return 0, err
 	}
 	defer s.leave()
-	return s.db.Metrics().DiskSpaceUsage(), nil
+	return s.db.Metrics().DiskSpaceUsage() + s.files.spareBytes(), nil
 }
 
 // Space implements store.Maintenance.
@@ -151,22 +161,20 @@ func (s *Store) Space() (store.Space, error) {
 	return s.options.Space()
 }
 
-// Shrink implements store.Maintenance. Each flush begins another log, with what was one
-// before or, where room is low, without it. So after as many of them as there may be
-// logs all are small. It is a burst of commits that makes room low, so flushes may be
-// under way, and Shrink waits for them; it ends early where one fails.
+// Shrink implements store.Maintenance. The flush begins another log, and the one before is
+// not kept where room is low. It is a burst of commits that makes room low, so flushes may be
+// under way, and Shrink waits for them; it does less where one fails.
 func (s *Store) Shrink(ctx context.Context) error {
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
 	defer s.leave()
-	for range s.mostLogs {
-		if !s.awaitRoom(ctx) {
-			break
-		}
-		if _, err := s.flush(ctx); err != nil {
-			return fmt.Errorf("store/pebble: shrink: %w", err)
-		}
+	err := errors.Join(s.files.dropSpares(), s.faults.err())
+	if err == nil && s.awaitRoom(ctx) {
+		_, err = s.flush(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("store/pebble: shrink: %w", err)
 	}
 	return nil
 }
@@ -188,6 +196,10 @@ func (s *Store) Close() error {
 		err = errors.Join(err, flushErr)
 	}
 	err = errors.Join(err, s.closeBatches(), s.db.Close(), s.faults.err())
+	if err == nil {
+		_ = s.files.dropSpares() // what stays goes at the next Open
+		err = s.faults.err()
+	}
 	if err = errors.Join(err, s.seal.stop(err == nil, flushed), s.lock.Close()); err != nil {
 		return fmt.Errorf("store/pebble: close: %w", err)
 	}

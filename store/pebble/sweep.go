@@ -148,10 +148,7 @@ func (s *Store) work(now int64) func(*sweepStep) error {
 }
 
 // isLow reports whether the disk is nearly full.
-func (s *Store) isLow() bool {
-	space, err := s.options.Space()
-	return err == nil && space.IsLow()
-}
+func (s *Store) isLow() bool { return s.files.isLow() }
 
 // left says what there is for later steps.
 func (s *Store) left(now int64) store.Left {
@@ -181,11 +178,13 @@ type sweepStep struct {
 	erased  []erasedEvents
 	later   laterIDs
 
-	compacted []uint64 // the offsets of events that the compaction removes
+	// How far the compaction of the topic of that number is; nil where that was not read yet.
+	pass   *compaction
+	passOf uint32
 }
 
 // restTags begin what else there is under a number.
-var restTags = []byte{tagKey, tagGroup, tagPart, tagMarks, tagSweep, tagCompaction, tagSegment}
+var restTags = []byte{tagKey, tagGroup, tagPart, tagMarks, tagSweep, tagCompaction, tagKeys, tagSegment}
 
 func (p *sweepStep) hasRoom() bool {
 	return p.read < sweepBytes && p.batch.Count() < sweepKeys

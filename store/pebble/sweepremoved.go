@@ -18,6 +18,12 @@ import (
 // since the piece was begun, by one range deletion. Many small ones would be met by every
 // iterator. A piece of few events goes key by key.
 //
+// A range deletion begins at the first offset of the topic, where nothing is any more. So it
+// covers the table in which the piece before it ended, too. Pebble drops a table that one range
+// deletion covers without reading it, and takes out of others the part that is covered
+// (pebbleOptions). Where that part is in the middle of a table, it stays until other writes have the
+// table compacted.
+//
 // Each event is taken out of the indexes exactly once: a row says up to where that is done,
 // and it is in the same batch. So the deletions need not look whether an id has been published
 // again since, and a crash does no harm: Pebble keeps the batches in order. The records come
@@ -242,7 +248,7 @@ func (p *sweepStep) sweepErased(t *removal, erased []erasure) (done int, err err
 		key := appendEventKey(nil, t.id, e.offset)
 		// One below the place is out of the indexes, and goes with its piece.
 		if e.offset >= t.from && p.events.SeekGE(key) && string(p.events.Key()) == string(key) {
-			if _, err := p.removeEvent(place{t.id, e.offset}, e.at, e.forget); err != nil {
+			if _, err := p.sweepEntries(place{t.id, e.offset}, e.at, e.forget); err != nil {
 				return done, err
 			}
 			_ = p.batch.Delete(key, nil) // a batch takes what fits in memory
@@ -256,6 +262,20 @@ func (p *sweepStep) sweepErased(t *removal, erased []erasure) (done int, err err
 	return done, nil
 }
 
+// sweepEntries deletes what is indexed of the event that the iterator is at, unless that was done
+// before.
+func (p *sweepStep) sweepEntries(at place, when int64, forget bool) (bytes int, err error) {
+	value, err := p.events.ValueAndErr()
+	if err != nil {
+		return 0, err
+	}
+	if isOut, err := p.isTakenOut(at, value); isOut || err != nil {
+		p.read += len(value)
+		return len(value), err
+	}
+	return p.removeEvent(at, when, forget)
+}
+
 // removeEvent deletes what is indexed of the event that the iterator is at: its id, too, or
 // IDsKept after at. It returns the bytes of the record.
 func (p *sweepStep) removeEvent(at place, when int64, forget bool) (bytes int, err error) {
@@ -264,20 +284,24 @@ func (p *sweepStep) removeEvent(at place, when int64, forget bool) (bytes int, e
 		return 0, err
 	}
 	p.read += len(value)
-	id, isIndexed, err := p.unlink(at, value)
-	if err != nil {
-		return 0, err
-	}
-	if key := layout.Key(value); len(key) > 0 {
+	if key := layout.Key(value); len(key) > 0 && p.s.hasKeys(at.topic) {
 		_ = p.batch.Delete(appendKeyKey(nil, at.topic, string(key), at.offset), nil)
 	}
+	return len(value), p.takeOut(at, value, when, forget)
+}
+
+// takeOut likewise, except for the entry of its key.
+func (p *sweepStep) takeOut(at place, record []byte, when int64, forget bool) error {
+	id, isIndexed, err := p.unlink(at, record)
 	switch {
+	case err != nil:
+		return err
 	case isIndexed && forget:
 		_ = p.batch.Delete(appendIDKey(nil, id, at.topic), nil)
 	case isIndexed:
 		p.keepID(at, when+store.IDsKept.Milliseconds(), id)
 	}
-	return len(value), nil
+	return nil
 }
 
 // locate finds where the sweep of a topic goes on. What was out of the indexes before Open,
@@ -337,7 +361,7 @@ func (p *sweepStep) sweepTrimmed(t *removal, trims []trim) (done int, err error)
 		for trims[at].horizon <= offset {
 			at++
 		}
-		n, err := p.removeEvent(place{t.id, offset}, trims[at].at, trims[at].forget)
+		n, err := p.sweepEntries(place{t.id, offset}, trims[at].at, trims[at].forget)
 		if err != nil {
 			p.writePlace(t)
 			return 0, err
@@ -358,7 +382,7 @@ func (p *sweepStep) sweepTrimmed(t *removal, trims []trim) (done int, err error)
 		t.from = max(t.from, target)
 	}
 	t.read, t.passed = t.read*rememberStep+float64(p.read-read), t.passed*rememberStep+float64(t.from-before)
-	isDue := t.piece.begun < 0 || t.piece.begun == 0 && t.from == target
+	isDue := t.piece.begun < 0 || t.piece.begun == 0 && t.from >= target
 	if t.piece.bytes < p.s.sweepRange && !isDue {
 		p.writePlace(t)
 		return 0, nil
@@ -378,7 +402,7 @@ func (p *sweepStep) deletePiece(t *removal, trims []trim) (done int, err error) 
 	switch {
 	case t.piece.begun == 0:
 	case t.piece.events > sweepKeys:
-		_ = p.batch.DeleteRange(from, to, nil)
+		_ = p.batch.DeleteRange(appendEventKey(nil, t.id, 0), to, nil)
 	default:
 		for valid := p.events.SeekGE(from); valid && string(p.events.Key()) < string(to); valid = p.events.Next() {
 			_ = p.batch.Delete(p.events.Key(), nil)

@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 	pdb "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"eventhub/internal/testsize"
 	"eventhub/store"
 )
 
@@ -50,7 +52,7 @@ func keysOf(t testing.TB, s *Store, tags ...byte) (n int) {
 // two steps, and where the topic has been deleted meanwhile.
 func TestSweepOfRemovedLeavesNothing(t *testing.T) {
 	for _, deleted := range []bool{false, true} {
-		for crashes := range 6 {
+		for crashes := range testsize.Of(6, 2) {
 			t.Run(fmt.Sprint("crash ", crashes, ", deleted ", deleted), func(t *testing.T) { sweepRemoved(t, crashes, deleted) })
 		}
 	}
@@ -110,6 +112,26 @@ func sweepRemoved(t *testing.T, crashAfter int, deleted bool) {
 	}
 	checkIndexes(t, s)
 	mustClose(t, s)
+}
+
+// A trim of what compaction has removed already, so that the first event is above the horizon,
+// leaves no rows either.
+func TestSweepOfTrimBelowTheFirstEvent(t *testing.T) {
+	s := openClocked(t, vfs.NewMem(), &testClock{})
+	defer mustClose(t, s)
+	fillTopic(t, s, "t", 6) // all of one key
+	mustRemove(t, s, store.TopicChange{Topic: "t", Compacted: 6})
+	for done := false; !done; {
+		var err error
+		if _, done, err = s.Compact(context.Background(), "t"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustRemove(t, s, store.TopicChange{Topic: "t", Horizon: 4})
+	sweepAll(t, s)
+	if got := keysOf(t, s, tagSweep); got != 0 {
+		t.Errorf("%d rows of the sweep are left", got)
+	}
 }
 
 // An id that was forgotten, and published again, is remembered as the new event's, whatever the
@@ -223,6 +245,103 @@ func TestSweepOfTrimsInPieces(t *testing.T) {
 	}
 }
 
+// A range deletion covers the pieces before it, too: a table in which one ends and the next one
+// begins is covered by one of them as a whole.
+func TestPiecesCoverThoseBefore(t *testing.T) {
+	var begins, ends [][]byte
+	o := onMem(t, vfs.NewMem())
+	o.sweeping = func(batch *pdb.Batch) {
+		for r := batch.Reader(); ; {
+			kind, key, value, ok, err := r.Next()
+			if !ok || err != nil {
+				return
+			}
+			if kind == pdb.InternalKeyKindRangeDelete {
+				begins, ends = append(begins, bytes.Clone(key)), append(ends, bytes.Clone(value))
+			}
+		}
+	}
+	s := mustOpen(t, o)
+	defer mustClose(t, s)
+	s.sweepRange = 64 << 10
+	u := &store.Unit{}
+	for range 4 * sweepKeys {
+		a := made("t")
+		a.Record = newRecord("t", string(a.Record.ID()), 100)
+		u.Appends = append(u.Appends, a)
+	}
+	if err := s.Commit(context.Background(), []*store.Unit{u}, true); err != nil || u.Err != nil {
+		t.Fatal(err, u.Err)
+	}
+	mustRemove(t, s, store.TopicChange{Topic: "t", Horizon: s.topics.get("t").last})
+	sweepAll(t, s)
+	if len(ends) < 2 || bytes.Equal(ends[0], ends[1]) {
+		t.Fatalf("the range deletions end at %x; want several pieces", ends)
+	}
+	for _, begin := range begins {
+		if first := appendEventKey(nil, s.topics.get("t").id, 1); bytes.Compare(begin, first) > 0 {
+			t.Errorf("a range deletion begins at %x; the first event is at %x", begin, first)
+		}
+	}
+}
+
+// What a range deletion covers of a table gives back its room without the rest being written
+// again.
+func TestRoomOfTablesInPart(t *testing.T) {
+	o, ended := onMem(t, vfs.NewMem()), make(chan pdb.CompactionInfo, 100)
+	o.tune = func(p *pdb.Options) {
+		p.EventListener.CompactionEnd = func(info pdb.CompactionInfo) { ended <- info }
+		for i := range p.TargetFileSizes {
+			p.TargetFileSizes[i] = 512 << 10
+		}
+		p.ApplyCompressionSettings(func() pdb.DBCompressionSettings { return pdb.DBCompressionNone })
+	}
+	clock := &testClock{}
+	o.Now = clock.now
+	s := mustOpen(t, o)
+	defer mustClose(t, s)
+	u := &store.Unit{}
+	for range 4 * sweepKeys {
+		a := made("t")
+		a.Record = newRecord("t", string(a.Record.ID()), 1000)
+		u.Appends = append(u.Appends, a)
+	}
+	if err := s.Commit(context.Background(), []*store.Unit{u}, true); err != nil || u.Err != nil {
+		t.Fatal(err, u.Err)
+	}
+	all := numberBounds(tagEvent, s.topics.get("t").id)
+	room := func() uint64 {
+		n, err := s.db.EstimateDiskUsage(all.LowerBound, all.UpperBound)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if err := s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false); err != nil {
+		t.Fatal(err)
+	}
+	for len(ended) > 0 {
+		<-ended
+	}
+	before := room()
+	mustRemove(t, s, store.TopicChange{Topic: "t", Horizon: s.topics.get("t").last / 4 * 3})
+	sweepAll(t, s)
+	clock.pass(pieceWait)
+	sweepAll(t, s)
+	if err := s.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for room() > before*2/5 {
+		if info := <-ended; info.Reason != "delete-only" {
+			t.Errorf("a compaction was made: %s", info)
+		}
+		s.db.Metrics() // waits for the lock under which Pebble says that it has ended, and shows it after that
+	}
+	if got := keysOf(t, s, tagEvent); got != sweepKeys+1 {
+		t.Errorf("%d events are left; want %d", got, sweepKeys+1)
+	}
+}
+
 // countRangeDeletions counts those of a sweep.
 func countRangeDeletions(o *Options) *int {
 	n := new(int)
@@ -243,8 +362,8 @@ func countRangeDeletions(o *Options) *int {
 // A piece does not wait on a disk that is nearly full.
 func TestSweepDoesNotWaitOnFullDisk(t *testing.T) {
 	o := onMem(t, vfs.NewMem())
-	space := store.Space{Free: 100 << 30, Total: 200 << 30}
-	o.Space = func() (store.Space, error) { return space, nil }
+	var low atomic.Bool
+	o.Space = spaceThatIs(&low)
 	s := mustOpen(t, o)
 	defer mustClose(t, s)
 	fillTopic(t, s, "t", 30)
@@ -253,7 +372,7 @@ func TestSweepDoesNotWaitOnFullDisk(t *testing.T) {
 	if got := keysOf(t, s, tagEvent); got != 30 {
 		t.Errorf("%d records are left; the piece should wait", got)
 	}
-	space.Free = 1
+	low.Store(true)
 	sweepAll(t, s)
 	if got := keysOf(t, s, tagEvent); got != 0 {
 		t.Errorf("%d records are left on a full disk", got)

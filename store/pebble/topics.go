@@ -29,8 +29,9 @@ type topic struct {
 	headTime atomic.Int64 // the commit time of the head
 	// removed says what reads do not show although it may be there; nil hides nothing.
 	removed atomic.Pointer[removed]
-	// voids counts what the compaction has removed from segments.
-	voids atomic.Uint64
+	// voids are what the compaction has removed from segments.
+	voids voids
+	keys  keyIndex
 
 	loading sync.Mutex
 	loaded  atomic.Bool
@@ -58,6 +59,7 @@ func (t *topic) info() store.TopicInfo {
 	info.LastTime = t.headTime.Load() // the head first: its time comes before it
 	marks := t.removed.Load().compaction()
 	info.Compacted, info.Tombstones = marks.compacted, marks.tombstones
+	info.Index = t.keys.status()
 	return info
 }
 
@@ -144,14 +146,16 @@ func (s *Store) loadTopics() (err error) {
 	defer closeInto(iter, &err)
 	for valid := iter.First(); valid; valid = iter.Next() {
 		name := string(iter.Key()[1:])
-		id, floor, err := decodeTopicValue(iter.Value())
+		id, floor, index, err := decodeTopicValue(iter.Value())
 		if err != nil {
 			return fmt.Errorf("topic %q: %w", name, err)
 		}
 		if id >= s.nextTopic {
 			return fmt.Errorf("topic %q has number %d; the next one would be %d", name, id, s.nextTopic)
 		}
-		s.topics.add(&topic{id: id, name: name, floor: floor})
+		t := &topic{id: id, name: name, floor: floor}
+		t.keys.load(index)
+		s.topics.add(t)
 	}
 	return iter.Error()
 }

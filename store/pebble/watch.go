@@ -1,11 +1,12 @@
 package pebble
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
-	"sync/atomic"
+	"time"
 
 	"eventhub/store"
 
@@ -34,7 +35,8 @@ type watchedFS struct {
 	dir    string // the store's
 	faults *faults
 	seal   *seal
-	logs   *logSizes
+	logs   *ownLogs
+	spares *spareLogs
 	space  func() (store.Space, error)
 	memory *vfs.MemFS // what is made when the store is broken; names without directories
 }
@@ -43,7 +45,7 @@ func watchFS(o Options, f *faults, s *seal) watchedFS {
 	// As PathDir returns it for what is in it.
 	dir := o.FS.PathDir(o.FS.PathJoin(o.Dir, "x"))
 	return watchedFS{FS: o.FS, dir: dir, faults: f, seal: s, memory: vfs.NewMem(), space: o.Space,
-		logs: &logSizes{written: make(map[string]*atomic.Int64)}}
+		logs: &ownLogs{logs: make(map[string]*ownLog)}, spares: new(spareLogs)}
 }
 
 func (w watchedFS) isOwn(name string) bool { return w.FS.PathDir(name) == w.dir }
@@ -70,22 +72,22 @@ func (w watchedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File
 	if err := w.faults.err(); err != nil {
 		return w.instead(err, name, category)
 	}
+	if w.isOwnLog(name) {
+		if spare := w.spares.take(); spare != "" {
+			return w.ReuseForWrite(spare, name, category)
+		}
+	}
 	f, err := w.FS.Create(name, category)
 	return w.watch(f, err, "create", name, category)
 }
 
+// ReuseForWrite makes a log of a spare one. Pebble does not call it.
 func (w watchedFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if err := w.faults.err(); err != nil {
 		return w.instead(err, newname, category)
 	}
 	if err := w.forget(oldname); err != nil {
 		return w.instead(err, newname, category)
-	}
-	if space, err := w.space(); err == nil && space.IsLow() {
-		if err := w.FS.Remove(oldname); err != nil {
-			return w.watch(nil, err, "remove", newname, category)
-		}
-		return w.Create(newname, category)
 	}
 	f, err := w.FS.ReuseForWrite(oldname, newname, category)
 	return w.watch(f, err, "reuse", newname, category)
@@ -111,10 +113,52 @@ func (w watchedFS) Remove(name string) error {
 	if err := w.faults.err(); err != nil {
 		return err
 	}
+	// One of an earlier process is not for reuse: what it has may be of another format.
+	if own := w.logs.of(name); own != nil && w.isOwnLog(name) && !w.isLow() {
+		if time.Since(own.begun) > spareWithin {
+			return errors.Join(w.dropSpares(), w.remove(name))
+		}
+		if w.spares.keep(name) {
+			return nil
+		}
+	}
+	return w.remove(name)
+}
+
+func (w watchedFS) remove(name string) error {
 	if err := w.forget(name); err != nil {
 		return err
 	}
 	return w.FS.Remove(name)
+}
+
+// isLow reports whether the disk is nearly full.
+func (w watchedFS) isLow() bool {
+	space, err := w.space()
+	return err == nil && space.IsLow()
+}
+
+// dropSpares removes the spare logs.
+func (w watchedFS) dropSpares() error {
+	for {
+		name := w.spares.take()
+		if name == "" {
+			return nil
+		}
+		if err := w.remove(name); err != nil {
+			return err
+		}
+	}
+}
+
+// spareBytes is what they take of the disk.
+func (w watchedFS) spareBytes() (bytes uint64) {
+	for _, name := range w.spares.all() {
+		if info, err := w.FS.Stat(name); err == nil { // it may be in use again
+			bytes += uint64(info.Size())
+		}
+	}
+	return bytes
 }
 
 // forget is called before a file goes away. An error breaks the store.
@@ -146,8 +190,8 @@ func (w watchedFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 		}
 	}
 	f, err := w.FS.Open(name, opts...)
-	if written := w.logs.of(name); err == nil && written != nil {
-		return &limitedFile{File: f, left: written.Load()}, nil
+	if own := w.logs.of(name); err == nil && own != nil {
+		return &limitedFile{File: f, left: own.written.Load()}, nil
 	}
 	return f, err
 }
@@ -209,7 +253,7 @@ func (w watchedFS) watch(f vfs.File, err error, op, name string, category vfs.Di
 		f = newBufferedFile(f)
 	}
 	if w.isOwnLog(name) {
-		f = newLogFile(f, w.logs.begin(name))
+		f = newLogFile(f, &w.logs.begin(name).written)
 	}
 	if w.isOwn(name) {
 		f = w.seal.watch(f, w.FS.PathBase(name))

@@ -37,6 +37,8 @@ const (
 	Find         Op = "Find"
 	SeekTime     Op = "SeekTime"
 	Latest       Op = "Latest"
+	State        Op = "State"
+	KeyEvents    Op = "KeyEvents"
 	ListTopics   Op = "ListTopics"
 	Topic        Op = "Topic"
 	Lives        Op = "Lives"
@@ -48,6 +50,7 @@ const (
 	DeletedEpoch Op = "DeletedEpoch"
 	ListPatterns Op = "ListPatterns"
 	ListSettings Op = "ListSettings"
+	ListNotes    Op = "ListNotes"
 	Delayed      Op = "Delayed"
 	FindDelayed  Op = "FindDelayed"
 	Places       Op = "Places"
@@ -55,11 +58,14 @@ const (
 	Correlated   Op = "Correlated"
 	Measure      Op = "Measure"
 	Compact      Op = "Compact"
+	IndexKeys    Op = "IndexKeys"
 	Checkpoint   Op = "Checkpoint"
 	Size         Op = "Size"
 	Space        Op = "Space"
 	Shrink       Op = "Shrink"
 	Close        Op = "Close"
+
+	TopicsIndexed Op = "TopicsIndexed"
 
 	// Any stands for all of them.
 	Any Op = ""
@@ -357,6 +363,24 @@ func (s *Store) Latest(ctx context.Context, topic, key string, at uint64) (got s
 		return err
 	})
 	return got, err
+}
+
+// State implements store.Log.
+func (s *Store) State(ctx context.Context, q store.StateQuery, batch *store.Batch) (page store.StatePage, err error) {
+	err = s.enter(Call{Op: State, Topic: q.Topic}, func() error {
+		page, err = s.backend.State(ctx, q, batch)
+		return err
+	})
+	return page, err
+}
+
+// KeyEvents implements store.Log.
+func (s *Store) KeyEvents(ctx context.Context, topic, key string, before uint64, limit, maxBytes int, batch *store.Batch) (next uint64, err error) {
+	err = s.enter(Call{Op: KeyEvents, Topic: topic}, func() error {
+		next, err = s.backend.KeyEvents(ctx, topic, key, before, limit, maxBytes, batch)
+		return err
+	})
+	return next, err
 }
 
 // ListTopics implements store.Topics.

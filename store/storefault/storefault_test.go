@@ -47,7 +47,8 @@ func units(id string) []*store.Unit {
 	record := eventhub.Record(`{"ts":            0,"id":"` + id + `","topic":"t","payload":1}`)
 	return []*store.Unit{{Appends: []store.Append{{Topic: "t", ID: id, Key: "k", Record: record}},
 		Groups: []store.GroupChange{{Topic: "t", Group: "g-" + id, Create: true}},
-		Delays: []store.Delay{{Topic: "later", ID: id, FreshID: true, Record: record}}}}
+		Delays: []store.Delay{{Topic: "later", ID: id, FreshID: true, Record: record}}},
+		{Topics: []store.TopicChange{{Topic: "t", Index: store.StartIndex}}}}
 }
 
 func commit(s store.Store, id string) error {
@@ -75,9 +76,19 @@ var reads = []call{
 		return s.Read(context.Background(), "t", 1, 1, 1, new(store.Batch))
 	}},
 	{storefault.Head, func(s store.Store) error { return second(s.Head(context.Background(), "t")) }},
+	{storefault.IndexKeys, func(s store.Store) error { // before those that need the index
+		_, _, err := s.IndexKeys(context.Background(), "t")
+		return err
+	}},
 	{storefault.Find, func(s store.Store) error { return second(s.Find(context.Background(), "t", "1")) }},
 	{storefault.SeekTime, func(s store.Store) error { return second(s.SeekTime(context.Background(), "t", 0)) }},
 	{storefault.Latest, func(s store.Store) error { return second(s.Latest(context.Background(), "t", "k", 0)) }},
+	{storefault.State, func(s store.Store) error {
+		return second(s.State(context.Background(), store.StateQuery{Topic: "t", Limit: 1}, new(store.Batch)))
+	}},
+	{storefault.KeyEvents, func(s store.Store) error {
+		return second(s.KeyEvents(context.Background(), "t", "k", 0, 1, 1, new(store.Batch)))
+	}},
 	{storefault.Lives, func(s store.Store) error { return second(s.Lives(context.Background())) }},
 	{storefault.ListTopics, func(s store.Store) error { return second(s.ListTopics(context.Background(), "", 1)) }},
 	{storefault.Topic, func(s store.Store) error { return second(s.Topic(context.Background(), "t")) }},
@@ -87,6 +98,7 @@ var reads = []call{
 	{storefault.DeletedEpoch, func(s store.Store) error { return second(s.DeletedEpoch(context.Background())) }},
 	{storefault.ListPatterns, func(s store.Store) error { return second(s.ListPatterns(context.Background())) }},
 	{storefault.ListSettings, func(s store.Store) error { return second(s.ListSettings(context.Background())) }},
+	{storefault.ListNotes, func(s store.Store) error { return second(s.ListNotes(context.Background())) }},
 	{storefault.Delayed, func(s store.Store) error { return second(s.Delayed(context.Background(), 0, 0, 0, 1, 1)) }},
 	{storefault.FindDelayed, func(s store.Store) error { return second(s.FindDelayed(context.Background(), "later", "1")) }},
 	{storefault.Places, func(s store.Store) error { return second(s.Places(context.Background(), "1", 1)) }},
@@ -103,6 +115,9 @@ var reads = []call{
 	{storefault.Compact, func(s store.Store) error {
 		_, _, err := s.Compact(context.Background(), "t")
 		return err
+	}},
+	{storefault.TopicsIndexed, func(s store.Store) error {
+		return second(s.TopicsIndexed(context.Background(), store.Indexed))
 	}},
 	{storefault.Checkpoint, func(s store.Store) error {
 		if err := s.Checkpoint(context.Background(), "copy"); !errors.Is(err, store.ErrUnsupported) {
@@ -161,9 +176,12 @@ func second[T any](_ T, err error) error { return err }
 // and no other method's.
 func TestFailsTheCallsPicked(t *testing.T) {
 	for _, c := range reads {
-		s, _ := open(t)
+		s, backend := open(t)
 		if err := commit(s, "1"); err != nil {
 			t.Fatal(err)
+		}
+		if _, done, err := backend.IndexKeys(context.Background(), "t"); !done || err != nil {
+			t.Fatalf("IndexKeys: %v, %v", done, err)
 		}
 		if err := c.run(s); err != nil { // before the fault was put in
 			t.Fatalf("%s: %v", c.op, err)

@@ -61,6 +61,18 @@ func testCompact(t *testing.T, s *env) {
 	added := s.add(t, keyed("t", "1", "a"), keyed("t", "2", "b"), keyed("t", "3", "a"), given("t", "4"), keyed("t", "5", "a"), keyed("t", "6", "b"))
 	s.remove(t, store.TopicChange{Topic: "t", Compacted: 4})
 	same(t, "the topic", []store.TopicInfo{{Name: "t", Head: 6, Horizon: 1, Compacted: 4, LastTime: startTime}}, s.topicInfos(t, "", 5))
+	b := store.Batch{Horizon: 9, Compacted: 9, Tombstones: 9}
+	for _, from := range []uint64{1, 7} {
+		if err := s.Read(context.Background(), "t", from, 1, noLimit, &b); err != nil || b.Compacted != 4 || b.Tombstones != 0 {
+			t.Errorf("a read from %d has the marks %d and %d, %v; want 4 and 0", from, b.Compacted, b.Tombstones, err)
+		}
+	}
+	if err := s.Read(context.Background(), "none", 1, 1, noLimit, &b); err != nil || b.Compacted != 0 {
+		t.Errorf("a read of no topic has the mark %d, %v", b.Compacted, err)
+	}
+	b.Compacted, b.Tombstones = 4, 4
+	b.Reset()
+	same(t, "the marks after a reset", [2]uint64{}, [2]uint64{b.Compacted, b.Tombstones})
 	u := s.compact(t, "t")
 	same(t, "what was removed", store.Usage{Events: 1, Bytes: uint64(len(added[0].Record))}, u)
 	s.each(t, func(t *testing.T) {

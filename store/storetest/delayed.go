@@ -456,6 +456,7 @@ func testDelayRefused(t *testing.T, s *env) {
 		bad.Delays = []store.Delay{delayFor("t", id, 20), delayFor("created", id, 30)}
 		bad.Patterns = []store.PatternChange{{Group: "g", Pattern: id, Value: []byte(`1`)}}
 		bad.Settings = []store.SettingChange{setting("t."+id, `1`)}
+		bad.Notes = []store.NoteChange{note(id, "1")}
 		before, after := delays(delayFor("t", "before-"+id, 1)), delays(delayFor("t", id, 40))
 		s.commit(t, before, &bad, after)
 		applied(t, before)
@@ -467,6 +468,7 @@ func testDelayRefused(t *testing.T, s *env) {
 		same(t, tt.name+": topics", 1, len(s.listTopics(t, "", noLimit)))
 		same(t, tt.name+": patterns", 0, len(s.patterns(t)))
 		same(t, tt.name+": settings", 0, len(s.settings(t)))
+		same(t, tt.name+": notes", 0, len(s.notes(t)))
 		s.commit(t, cancels("t", "before-"+id, id))
 	}
 }

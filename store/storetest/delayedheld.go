@@ -10,7 +10,7 @@ import (
 	"eventhub/store"
 )
 
-// testDelayHeldSync reads delayed events, patterns and settings that a commit waiting for its
+// testDelayHeldSync reads delayed events, patterns, settings and notes that a commit waiting for its
 // fsync adds and removes. The readers may wait; they must not see it.
 func testDelayHeldSync(t *testing.T, s *env) {
 	if s.backend.HoldSync == nil {
@@ -21,6 +21,7 @@ func testDelayHeldSync(t *testing.T, s *env) {
 	u.Delays = []store.Delay{delayFor("t", "new", 20), delayFor("created", "new", 5)}
 	u.Patterns = []store.PatternChange{{Group: "g", Pattern: "p", Value: []byte(`1`)}}
 	u.Settings = []store.SettingChange{setting("t.*", `2`)}
+	u.Notes = []store.NoteChange{note("n", "3")}
 	looks := []func() any{
 		func() any { return s.delayedFrom(t, 0, 0, endOfTime, noLimit, noLimit) },
 		func() any { return s.findDelay(t, "t", "old") },
@@ -28,23 +29,26 @@ func testDelayHeldSync(t *testing.T, s *env) {
 		func() any { return s.findDelay(t, "created", "new") },
 		func() any { return s.patterns(t) },
 		func() any { return s.settings(t) },
+		func() any { return s.notes(t) },
 	}
 	none := (*store.Delayed)(nil)
 	isOld := asRead(old[0])
-	before := []any{[]store.Delayed{isOld}, &isOld, none, none, []store.PatternInfo(nil), []store.SettingInfo(nil)}
+	before := []any{[]store.Delayed{isOld}, &isOld, none, none, []store.PatternInfo(nil), []store.SettingInfo(nil), []store.NoteInfo(nil)}
 	s.lookHeld(t, u, looks, before)
 	n, b := asRead(u.Delays[0]), asRead(u.Delays[1])
-	after := []any{[]store.Delayed{b, n}, none, &n, &b, patternsOf(pattern("g", "p", `1`)), settingsOf(setting("t.*", `2`))}
+	after := []any{[]store.Delayed{b, n}, none, &n, &b, patternsOf(pattern("g", "p", `1`)), settingsOf(setting("t.*", `2`)), notesOf(note("n", "3"))}
 	for i, look := range looks {
 		same(t, fmt.Sprintf("look %d after the commit", i), after[i], look())
 	}
-	// A commit that only removes, of delayed events, then of patterns, then of settings.
+	// A commit that only removes, of delayed events, then of patterns, then of settings, then of notes.
 	s.lookHeld(t, cancels("created", "new"), looks, after)
 	after[0], after[3] = []store.Delayed{n}, none
 	s.lookHeld(t, &store.Unit{Patterns: []store.PatternChange{noPattern("g", "p")}}, looks, after)
 	after[4] = []store.PatternInfo(nil)
 	s.lookHeld(t, &store.Unit{Settings: []store.SettingChange{noSetting("t.*")}}, looks, after)
 	after[5] = []store.SettingInfo(nil)
+	s.lookHeld(t, &store.Unit{Notes: []store.NoteChange{noNote("n")}}, looks, after)
+	after[6] = []store.NoteInfo(nil)
 	for i, look := range looks {
 		same(t, fmt.Sprintf("look %d in the end", i), after[i], look())
 	}

@@ -12,10 +12,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The part of testModel that is about delayed events, patterns and settings of topics. Delays share their
+// The part of testModel that is about delayed events, patterns, settings and notes. Delays share their
 // topics and their given ids with the appends, so that they meet.
 
 var modelPatterns = []string{"*", "a", "a.**"}
+
+var modelNotes = []string{"\x00", "a", "a\x00b"}
 
 func (m *model) drawDelays(rt *rapid.T, u *store.Unit) {
 	for range rapid.SampledFrom([]int{0, 0, 1, 2, 3}).Draw(rt, "delayed events") {
@@ -55,6 +57,13 @@ func (m *model) drawDelays(rt *rapid.T, u *store.Unit) {
 			Name:   rapid.SampledFrom(modelPatterns).Draw(rt, "name"),
 			Delete: rapid.Bool().Draw(rt, "delete"),
 			Value:  []byte(rapid.SampledFrom([]string{"", "1", "[2]"}).Draw(rt, "value")),
+		})
+	}
+	for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(rt, "notes") {
+		u.Notes = append(u.Notes, store.NoteChange{
+			Name:   rapid.SampledFrom(modelNotes).Draw(rt, "name"),
+			Delete: rapid.Bool().Draw(rt, "delete"),
+			Value:  []byte(rapid.SampledFrom([]string{"", "1", "\x00\xff"}).Draw(rt, "value")),
 		})
 	}
 }
@@ -144,6 +153,11 @@ func (m *model) applyDelays(rt *rapid.T, u *store.Unit) {
 			delete(m.settings, ch.Name)
 		}
 	}
+	for _, ch := range u.Notes {
+		if m.notes[ch.Name] = string(ch.Value); ch.Delete {
+			delete(m.notes, ch.Name)
+		}
+	}
 }
 
 func (m *model) delayed() []store.Delayed {
@@ -193,4 +207,9 @@ func (m *model) checkDelays(rt *rapid.T) {
 		settings = append(settings, store.SettingInfo{Name: name, Value: []byte(m.settings[name])})
 	}
 	same(rt, "settings of topics", settings, m.env.settings(rt))
+	var notes []store.NoteInfo
+	for _, name := range slices.Sorted(maps.Keys(m.notes)) {
+		notes = append(notes, store.NoteInfo{Name: name, Value: []byte(m.notes[name])})
+	}
+	same(rt, "notes", notes, m.env.notes(rt))
 }

@@ -56,6 +56,9 @@ func (s *env) nothing(t failer, topic, id string) {
 	if _, err := s.Latest(ctx, topic, "k", 0); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("Latest: %v", err)
 	}
+	if got := s.stateAll(t, topic, 0); len(got) > 0 {
+		t.Errorf("State: %v", got)
+	}
 	same(t, "groups", []store.GroupInfo(nil), s.listGroups(t, topic))
 	same(t, "the group", (*store.GroupState)(nil), s.group(t, topic, "g"))
 	same(t, "its parts", []store.GroupPart(nil), s.parts(t, topic, "g"))

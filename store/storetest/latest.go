@@ -3,6 +3,7 @@ package storetest
 import (
 	"fmt"
 	"testing"
+	"unicode/utf8"
 
 	"eventhub/store"
 )
@@ -21,14 +22,25 @@ var awkwardKeys = []string{
 	"a", "ab", "abc", "host:name:pid", "ключ", "\xff", "\xff\xff", "a\xff", "\u007f",
 }
 
+// someKeys returns the awkward keys. An index that is built takes the keys from the records, which
+// have valid UTF-8 and nothing else.
+func (s *env) someKeys() (keys []string) {
+	for _, key := range awkwardKeys {
+		if s.eager || utf8.ValidString(key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
 func testLatestKeys(t *testing.T, s *env) {
 	want := make(map[string]row)
 	for round := range 2 {
-		for i, key := range awkwardKeys {
+		for i, key := range s.someKeys() {
 			a := keyed("t", fmt.Sprintf("%d-%d", round, i), key)
 			want[key] = rowOf(s.add(t, a)[0])
 		}
-		for _, key := range awkwardKeys {
+		for _, key := range s.someKeys() {
 			same(t, fmt.Sprintf("latest of %q", key), want[key], s.latest(t, "t", key, 0))
 		}
 	}

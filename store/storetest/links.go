@@ -360,6 +360,7 @@ func testCheckpoint(t *testing.T, s *env) {
 	u.Delays = []store.Delay{delayFor("t", "later", 5)}
 	u.Patterns = []store.PatternChange{pattern("g", "p", `1`)}
 	u.Settings = []store.SettingChange{setting("t", `2`)}
+	u.Notes = []store.NoteChange{note("n", "3")}
 	s.commit(t, u)
 	unsynced := unit(given("t", "3"))
 	if err := s.Commit(context.Background(), []*store.Unit{unsynced}, false); err != nil {
@@ -384,6 +385,7 @@ func testCheckpoint(t *testing.T, s *env) {
 	same(t, "delayed events in the copy", 1, len(c.allDelayed(t)))
 	same(t, "patterns in the copy", patternsOf(u.Patterns...), c.patterns(t))
 	same(t, "settings in the copy", settingsOf(u.Settings...), c.settings(t))
+	same(t, "notes in the copy", notesOf(u.Notes...), c.notes(t))
 	mine := c.add(t, given("t", "of the copy"))
 	rising(t, unsynced.Appends[0].Offset, mine)
 	c.reopen(t)

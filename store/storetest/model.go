@@ -43,6 +43,7 @@ type model struct {
 	// patterns by group and pattern, with 0x00 between them.
 	patterns map[string]string
 	settings map[string]string
+	notes    map[string]string
 	fresh    int      // counts fresh ids
 	made     []string // ids that the store made
 }
@@ -55,6 +56,7 @@ type modelTopic struct {
 	gone     map[string]modelGone // ids of events that were removed
 
 	compacted, tombstones uint64
+	index                 store.IndexStatus
 	events                []modelEvent
 	groups                map[string]modelGroup
 }
@@ -84,7 +86,7 @@ func testModel(t *testing.T, factory Factory) {
 		s := &env{backend: factory(t), options: Options{MaxTopics: modelMaxTopics}, clock: &clock{ms: startTime}}
 		s.options.Now = s.clock.now
 		s.open(rt)
-		m := &model{env: s, topics: make(map[string]*modelTopic), patterns: make(map[string]string), settings: make(map[string]string), last: make(map[string]uint64)}
+		m := &model{env: s, topics: make(map[string]*modelTopic), patterns: make(map[string]string), settings: make(map[string]string), notes: make(map[string]string), last: make(map[string]uint64)}
 		defer func() { s.close(rt) }()
 		rt.Repeat(map[string]func(*rapid.T){
 			"commit":  m.commit,
@@ -95,6 +97,7 @@ func testModel(t *testing.T, factory Factory) {
 			"sweep":   m.sweep,
 			"measure": m.measure,
 			"compact": m.compact,
+			"index":   m.buildIndex,
 			"check":   m.check,
 			"reopen": func(rt *rapid.T) {
 				// A store that forgets would hardly ever hold anything.
@@ -107,6 +110,7 @@ func testModel(t *testing.T, factory Factory) {
 					clear(m.last)
 					clear(m.patterns)
 					clear(m.settings)
+					clear(m.notes)
 					m.delays, m.seq, m.life, m.epoch = nil, 0, 0, 0
 				}
 				m.check(rt)
@@ -119,12 +123,17 @@ func testModel(t *testing.T, factory Factory) {
 func (m *model) commit(rt *rapid.T) {
 	units := rapid.SliceOfN(rapid.Custom(m.drawUnit), 1, 4).Draw(rt, "units")
 	sync := rapid.Bool().Draw(rt, "sync")
-	if err := m.env.Commit(context.Background(), units, sync); err != nil {
+	if err := m.env.Store.Commit(context.Background(), units, sync); err != nil {
 		rt.Fatalf("Commit: %v", err)
 	}
 	for _, u := range units {
 		want := m.refusal(u)
-		if !errors.Is(u.Err, want) {
+		if want == nil && m.mayBeCompacting(u) && errors.Is(u.Err, store.ErrCompacting) {
+			continue
+		}
+		if conflict, ok := want.(*store.ConflictError); ok {
+			same(rt, "the refusal of a unit", error(conflict), u.Err)
+		} else if !errors.Is(u.Err, want) {
 			rt.Fatalf("Unit.Err = %v; want %v, for %+v", u.Err, want, *u)
 		}
 		if want == nil {
@@ -165,6 +174,7 @@ func (m *model) drawUnit(rt *rapid.T) *store.Unit {
 			a = tombstone(topic, id, key)
 		}
 		drawLinks(rt, &a)
+		m.drawExpect(rt, &a)
 		u.Appends = append(u.Appends, a)
 	}
 	for range rapid.SampledFrom([]int{0, 1, 1, 2, 3}).Draw(rt, "changes") {
@@ -251,6 +261,9 @@ func (m *model) refusal(u *store.Unit) error {
 		return err
 	}
 	if err := m.removalRefusal(u); err != nil {
+		return err
+	}
+	if err := m.expectRefusal(u); err != nil {
 		return err
 	}
 	for _, topic := range topicsOf(u) {
@@ -356,7 +369,16 @@ func (m *model) read(rt *rapid.T) {
 		}
 		want = append(want, e.row)
 	}
-	same(rt, "read", want, m.env.readFrom(rt, topic, from, limit, maxBytes))
+	var b store.Batch
+	if err := m.env.Read(context.Background(), topic, from, limit, maxBytes, &b); err != nil {
+		rt.Fatalf("Read(%q, %d, %d, %d): %v", topic, from, limit, maxBytes, err)
+	}
+	same(rt, "read", want, batchRows(&b))
+	var marks [3]uint64
+	if t := m.topics[topic]; t != nil {
+		marks = [3]uint64{t.horizon, t.compacted, t.tombstones}
+	}
+	same(rt, "horizon and marks of a read", marks, [3]uint64{b.Horizon, b.Compacted, b.Tombstones})
 }
 
 func (m *model) events(topic string) []modelEvent {
@@ -401,15 +423,24 @@ func (m *model) checkTopic(rt *rapid.T, name string, events []modelEvent) {
 		}
 		same(rt, "offset of "+id, want, m.env.find(rt, name, id))
 	}
+	m.checkTimes(rt, name, events)
 	at := rapid.Uint64Range(0, 40).Draw(rt, "at")
 	key := rapid.SampledFrom(modelKeys).Draw(rt, "key")
 	latest := row{}
+	if !m.checkIndex(rt, name) {
+		return
+	}
 	for _, e := range events {
 		if key != "" && e.key == key && (at == 0 || e.Offset <= at) {
 			latest = e.row
 		}
 	}
 	same(rt, fmt.Sprintf("latest of %q at %d", key, at), latest, m.env.latest(rt, name, key, at))
+	m.checkState(rt, name)
+	m.checkKeyEvents(rt, name)
+}
+
+func (m *model) checkTimes(rt *rapid.T, name string, events []modelEvent) {
 	ts := startTime + rapid.Int64Range(-101, 101).Draw(rt, "ts")
 	want := m.env.head(rt, name) + 1
 	if i := slices.IndexFunc(events, func(e modelEvent) bool { return e.time >= ts }); i >= 0 {

@@ -320,7 +320,7 @@ func testMeasure(t *testing.T, s *env) {
 
 // testSweepOfTrim: what is left of many events is removed a little at a time, and what is kept stays.
 func testSweepOfTrim(t *testing.T, s *env) {
-	const events = 3000
+	const events = 1500
 	u := &store.Unit{}
 	for i := range events {
 		a := keyed("t", fmt.Sprint("e", i+1), fmt.Sprint("k", i%7))

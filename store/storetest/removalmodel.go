@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -38,6 +39,7 @@ func (m *model) drawRemovals(rt *rapid.T, u *store.Unit) {
 			}
 			ch.Erase = rapid.SliceOfN(rapid.Uint64Range(0, m.last[ch.Topic]+1), 0, 3).Draw(rt, "erase")
 		}
+		ch.Index = rapid.SampledFrom(modelIndexChanges).Draw(rt, "index")
 		u.Topics = append(u.Topics, ch)
 	}
 }
@@ -54,6 +56,7 @@ func (m *model) removalRefusal(u *store.Unit) error {
 func (m *model) applyRemovals(u *store.Unit) {
 	for _, ch := range u.Topics {
 		t := m.topics[ch.Topic]
+		t.changeIndex(ch.Index)
 		t.horizon = max(t.horizon, min(ch.Horizon, m.last[ch.Topic]+1))
 		t.compacted = max(t.compacted, min(ch.Compacted, m.last[ch.Topic]))
 		t.tombstones = max(t.tombstones, min(ch.Tombstones, t.compacted))
@@ -126,7 +129,14 @@ func (m *model) compact(rt *rapid.T) {
 	done := false
 	for steps := rapid.SampledFrom([]int{1, 2, 1 << 20}).Draw(rt, "steps"); steps > 0 && !done; steps-- {
 		var err error
-		if _, done, err = m.env.Compact(context.Background(), topic); err != nil {
+		_, done, err = m.env.Store.Compact(context.Background(), topic)
+		if t := m.topics[topic]; t != nil && t.index != store.Indexed {
+			if !errors.Is(err, store.ErrNotIndexed) {
+				rt.Fatalf("Compact(%q): %v; its index is %s", topic, err, t.index)
+			}
+			return
+		}
+		if err != nil {
 			rt.Fatalf("Compact(%q): %v", topic, err)
 		}
 	}

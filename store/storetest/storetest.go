@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -58,14 +59,18 @@ func Run(t *testing.T, factory Factory) {
 		{"Offsets", offsetTests},
 		{"Units", unitTests},
 		{"Dedupe", dedupeTests},
+		{"Expect", expectTests},
 		{"Time", timeTests},
 		{"Read", readTests},
 		{"Latest", latestTests},
+		{"State", stateTests},
+		{"KeyEvents", keyEventTests},
 		{"Groups", groupTests},
 		{"Parts", partTests},
 		{"Delays", delayedTests},
 		{"Patterns", patternTests},
 		{"Settings", settingTests},
+		{"Notes", noteTests},
 		{"Links", linkTests},
 		{"Keep", keepTests},
 		{"Checkpoint", checkpointTests},
@@ -77,6 +82,7 @@ func Run(t *testing.T, factory Factory) {
 		{"Visibility", visibilityTests},
 		{"Concurrency", concurrencyTests},
 		{"Lifecycle", lifecycleTests},
+		{"Index", indexTests},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, tt := range group.tests {
@@ -84,6 +90,16 @@ func Run(t *testing.T, factory Factory) {
 			}
 		})
 	}
+	// What reads the key index, once more, where topics have it from their beginning.
+	t.Run("IndexedFirst", func(t *testing.T) {
+		for _, tt := range slices.Concat(latestTests, stateTests, removalTests, compactionTests) {
+			t.Run(tt.name, func(t *testing.T) {
+				s := open(t, factory, tt.options)
+				s.eager = true
+				tt.run(t, s)
+			})
+		}
+	})
 	t.Run("Model", func(t *testing.T) { testModel(t, factory) })
 }
 
@@ -99,6 +115,8 @@ type env struct {
 	backend Backend
 	options Options
 	clock   *clock
+	// eager: the index of a topic is started as soon as it is there; else when it is read.
+	eager bool
 }
 
 // startTime is what the clock of a test shows first, in epoch milliseconds.
@@ -334,7 +352,7 @@ func (s *env) topicInfos(t failer, after string, limit int) []store.TopicInfo {
 		if err != nil || one != info || info.Life == 0 {
 			t.Errorf("Topic(%q) = %+v, %v; the list has %+v", info.Name, one, err, info)
 		}
-		list[i].Life = 0 // testLives looks at it
+		list[i].Life, list[i].Index = 0, 0 // testLives and the tests of the index look at these
 	}
 	if _, err := s.Topic(context.Background(), after+"!"); !notFound(t, err, "Topic") {
 		t.Errorf("Topic finds %q, which nobody made", after+"!")

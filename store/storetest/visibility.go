@@ -19,6 +19,7 @@ type view struct {
 	Found         [3]uint64
 	SeekTime      uint64
 	Latest        row
+	State         []row
 	G, H          *store.GroupState
 	Groups        []store.GroupInfo
 	CreatedGroups []store.GroupInfo
@@ -34,6 +35,7 @@ func look(t failer, s *env) view {
 		Found:         [3]uint64{s.find(t, "a", "old"), s.find(t, "a", "new"), s.find(t, "created", "first")},
 		SeekTime:      s.seekTime(t, "a", startTime+1),
 		Latest:        s.latest(t, "a", "k", 0),
+		State:         s.stateAll(t, "a", 0),
 		G:             s.group(t, "a", "g"),
 		H:             s.group(t, "a", "h"),
 		Groups:        s.listGroups(t, "a"),
@@ -70,6 +72,7 @@ func wantAfter(u *store.Unit, before view) view {
 		Found:         [3]uint64{before.Found[0], added.Offset, first.Offset},
 		SeekTime:      added.Offset,
 		Latest:        added,
+		State:         []row{added},
 		G:             &u.Groups[0].State,
 		H:             &h,
 		Groups:        []store.GroupInfo{{Group: "g", State: u.Groups[0].State}, {Group: "h", State: h}},

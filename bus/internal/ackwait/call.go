@@ -2,6 +2,7 @@ package ackwait
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -81,9 +82,7 @@ func (c *call) wait(p *eventhub.Publication) {
 	}
 	a.mu.Lock()
 	a.timer = time.AfterFunc(upTo, a.end)
-	a.stop = context.AfterFunc(c.ctx, func() {
-		a.settle(eventhub.Wrap(eventhub.CodeShuttingDown, c.ctx.Err(), "gave up waiting for the groups; the events are published"))
-	})
+	a.stop = context.AfterFunc(c.ctx, func() { a.settle(gaveUp(c.ctx)) })
 	a.mu.Unlock()
 	for _, w := range open {
 		w.group.await(a, w.offset)
@@ -92,6 +91,16 @@ func (c *call) wait(p *eventhub.Publication) {
 		c.waits.open.Add(1)
 		go a.ask()
 	}
+}
+
+// gaveUp says that a caller waits no more, and why where its context was ended by a reason with
+// CodeShuttingDown. Callers have other reasons, of which they tell themselves.
+func gaveUp(ctx context.Context) error {
+	why := ""
+	if e := new(eventhub.Error); errors.As(context.Cause(ctx), &e) && e.Code == eventhub.CodeShuttingDown && e.Message != "" {
+		why = strings.TrimSuffix(e.Message, ".") + ": "
+	}
+	return eventhub.Wrap(eventhub.CodeShuttingDown, ctx.Err(), "%sgave up waiting for the groups; the events are published", why)
 }
 
 // all returns what the publication waits for: the events in their order, one group
@@ -181,7 +190,14 @@ func (a *waiter) end() {
 	}
 	a.answered = true
 	if !a.known {
-		a.known, a.err = true, a.timeout()
+		all := a.all()
+		late := a.late(all)
+		a.mu.Unlock()
+		gone := a.removed(all, late)
+		a.mu.Lock()
+		if !a.known {
+			a.known, a.err = true, a.timeout(all, gone)
+		}
 	}
 	a.stop()
 	open := a.open
@@ -196,18 +212,42 @@ func (a *waiter) end() {
 	all.open.Done()
 }
 
-// timeout names each group that has not acked, with the first event. a.mu is held.
-func (a *waiter) timeout() error {
-	var who []string
-	named := "" // the group named last
-	for i, w := range a.all() {
-		event := i % len(a.pub.Events)
-		if !a.open[w] || len(who) > 0 && named == w.group.name {
-			continue
+// late returns the first event of each group that it has not acked, as its place in all. a.mu is
+// held.
+func (a *waiter) late(all []awaited) (first []int) {
+	for i, w := range all {
+		if n := len(first); a.open[w] && (n == 0 || all[first[n-1]].group.name != w.group.name) {
+			first = append(first, i)
 		}
-		named = w.group.name
-		who = append(who, fmt.Sprintf("group %q has not acked event %q at offset %d of topic %q",
-			w.group.name, a.pub.Receipts[event].ID, w.offset, w.group.topic))
 	}
-	return eventhub.Errorf(eventhub.CodeWaitTimeout, "%s; the events are published", strings.Join(who, ", "))
+	return first
+}
+
+// removed returns which of these the log does not have any more. a.mu is not held.
+func (a *waiter) removed(all []awaited, late []int) map[awaited]bool {
+	gone := make(map[awaited]bool)
+	for _, i := range late {
+		// Where that cannot be read the group is late.
+		there, err := a.call.waits.letters.HasEvent(context.Background(), all[i].group.topic, all[i].offset)
+		gone[all[i]] = err == nil && !there
+	}
+	return gone
+}
+
+// timeout names each group that has not acked, with the first event. Of one that was removed
+// meanwhile it says so: waiting for longer is of no use. a.mu is held.
+func (a *waiter) timeout(all []awaited, gone map[awaited]bool) error {
+	code := eventhub.CodeWaitTimeout
+	var who []string
+	for _, i := range a.late(all) {
+		w := all[i]
+		text := fmt.Sprintf("group %q has not acked event %q at offset %d of topic %q",
+			w.group.name, a.pub.Receipts[i%len(a.pub.Events)].ID, w.offset, w.group.topic)
+		if gone[w] {
+			code = eventhub.CodeGone
+			text += ", which was removed"
+		}
+		who = append(who, text)
+	}
+	return eventhub.Errorf(code, "%s; the events are published", strings.Join(who, ", "))
 }

@@ -15,6 +15,7 @@ type Group struct {
 	topic, name string
 	lock        sync.Locker // of the group
 	state       *groupstate.Group
+	left        func() // the last wait has gone; the lock is held
 
 	waiters      map[uint64][]*waiter // by offset; nil: nobody waits
 	deadLettered int                  // how many events were, since the group is loaded
@@ -22,9 +23,10 @@ type Group struct {
 	ended        error // why the group settles nothing any more
 }
 
-// NewGroup returns that of a group, whose lock guards it and the state.
-func NewGroup(topic, name string, lock sync.Locker, state *groupstate.Group) *Group {
-	return &Group{topic: topic, name: name, lock: lock, state: state}
+// NewGroup returns that of a group, whose lock guards it and the state. left is called under the
+// lock when the last wait has gone, however it ended: until then somebody used the group.
+func NewGroup(topic, name string, lock sync.Locker, state *groupstate.Group, left func()) *Group {
+	return &Group{topic: topic, name: name, lock: lock, state: state, left: left}
 }
 
 // What groups do instead of acking.
@@ -63,9 +65,18 @@ func (g *Group) unawait(a *waiter, offset uint64) {
 	defer g.lock.Unlock()
 	rest := slices.DeleteFunc(g.waiters[offset], func(other *waiter) bool { return other == a })
 	if len(rest) == 0 {
-		delete(g.waiters, offset)
+		g.forget(offset)
 	} else {
 		g.waiters[offset] = rest
+	}
+}
+
+// forget notes that nobody waits for an offset any more.
+func (g *Group) forget(offset uint64) {
+	before := len(g.waiters)
+	delete(g.waiters, offset)
+	if before > 0 && len(g.waiters) == 0 {
+		g.left()
 	}
 }
 
@@ -98,7 +109,7 @@ func (g *Group) notify(offset uint64, gaveUp string) {
 		}
 		a.settle(g.never(offset, gaveUp))
 	}
-	delete(g.waiters, offset)
+	g.forget(offset)
 }
 
 // Passed notifies those whose event is done since the group has read beyond it, and the log does
@@ -126,12 +137,12 @@ func (g *Group) Delete() { g.deleted = true }
 // End notifies all who wait that the group has ended, and those who come later.
 func (g *Group) End(err error) {
 	g.ended = err
-	for _, as := range g.waiters {
+	for offset, as := range g.waiters {
 		for _, a := range as {
 			a.settle(g.endedWait())
 		}
+		g.forget(offset)
 	}
-	g.waiters = nil
 }
 
 // never is the outcome of a wait for an event that the group will not ack.

@@ -25,9 +25,11 @@ import (
 //
 // When it is refused, nothing of it has happened: each step is withdrawn, and tried again
 // alone in a commit, where a refusal concerns nobody else. That should be rare, for it
-// costs a commit each. What a single step can be refused for is a topic too many; so one
-// that would create a topic goes alone from the start, and the others cannot be refused
-// for it. A group that was deleted or moved has no steps: Enter finds out, and only the
+// costs a commit each. What a single step can be refused for is a topic too many, or a
+// condition that does not hold; so one that would create a topic, or has a condition, goes alone from the
+// start, and the others cannot be refused for it. The condition is about what is there before
+// the step, too, and of a joint unit the store would take it to be about what is there before all of
+// them. A group that was deleted or moved has no steps: Enter finds out, and only the
 // committer deletes.
 
 // Step is such a step. The methods are called on the committer's goroutine, in the order
@@ -124,7 +126,7 @@ func (c *Committer) pick() {
 	bytes, full := 0, false
 	for i, s := range j.waiting {
 		p := s.Publishes()
-		switch alone := !full && (p.alone || c.creates(&p.Unit)); {
+		switch alone := !full && (p.alone || expects(&p.Unit) || c.creates(&p.Unit)); {
 		case full || alone && i > 0:
 			rest = append(rest, s)
 			continue
@@ -144,6 +146,16 @@ func (c *Committer) pick() {
 	defer c.mu.Unlock()
 	c.queued -= bytes
 	c.admitWaiting()
+}
+
+// expects reports whether a unit may be refused by a condition.
+func expects(u *store.Unit) bool {
+	for i := range u.Appends {
+		if !u.Appends[i].Expect.IsZero() {
+			return true
+		}
+	}
+	return false
 }
 
 // finishJoint answers the steps of the joint unit.

@@ -20,7 +20,8 @@
 //
 //   - The mark is durable before anything is removed.
 //   - A pass does the work of the events that came since the one before (store.Retention.Compact).
-//     A topic has at most one pass in Every.
+//     A topic has at most one pass in Options.Every.
+//   - Only a topic whose keys are indexed is compacted. Whoever has them indexed calls Look.
 //   - Where nothing is due nothing runs: a topic is looked at again when events were added, when a
 //     group has moved, or when an event becomes old enough.
 //
@@ -51,7 +52,7 @@ import (
 )
 
 const (
-	// Every is the least time between two passes over a topic.
+	// Every is the least time between two passes over a topic, where Options say nothing else.
 	Every = 10 * time.Second
 	// retryAfter is the rest after a pass that failed.
 	retryAfter = time.Minute
@@ -82,7 +83,7 @@ type Store interface {
 	store.Retention
 }
 
-// Options configure a Runtime. All are required.
+// Options configure a Runtime. All are required but Every.
 type Options struct {
 	Store     Store
 	Committer *commit.Committer
@@ -91,6 +92,8 @@ type Options struct {
 	// Wall is the wall clock, and Commits counts the commits so far.
 	Wall    func() time.Time
 	Commits func() uint64
+	// Every is the least time between two passes over a topic. Default: the constant.
+	Every time.Duration
 }
 
 // Runtime compacts topics.
@@ -119,14 +122,28 @@ type entry struct {
 // overtaken is a group that keeps nothing any more.
 type overtaken struct{ topic, group string }
 
-// Stats say what was removed of a topic since the start.
+// Stats say what was removed of a topic since the start, and what holds the rest.
 type Stats struct {
 	Events, Bytes uint64
 	LastPass      int64 // epoch milliseconds
+	Held          Held
+	// Running: a pass is under way.
+	Running bool
+}
+
+// Held says why the last pass did not move the mark to the last offset. The zero value: it did.
+type Held struct {
+	// From is the first event that is kept as it is: it is younger than MinAge, or, where Group is not
+	// empty, open in that group.
+	From  uint64
+	Group string
+	// Until is when that ends by itself, in epoch milliseconds: From is old enough for MinAge, or Hold.
+	Until int64
 }
 
 // New returns a Runtime that does nothing before Start.
 func New(opts Options) *Runtime {
+	opts.Every = cmp.Or(opts.Every, Every)
 	r := &Runtime{
 		opts: opts, wake: make(chan struct{}, 1), done: make(chan struct{}), began: time.Now(),
 		overtaken: make(map[overtaken]uint64),
@@ -158,6 +175,16 @@ func (r *Runtime) Changed(name string) {
 	r.hint()
 }
 
+// Look has a topic looked at that could not be compacted before its keys were indexed.
+func (r *Runtime) Look(topic string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.entry(topic); e != nil {
+		e.last = -r.opts.Every
+		r.due(e, r.now())
+	}
+}
+
 // Forget forgets a topic that was deleted.
 func (r *Runtime) Forget(topic string) {
 	r.mu.Lock()
@@ -175,6 +202,22 @@ func (r *Runtime) Stats() map[string]Stats {
 		stats[topic] = s
 	}
 	return stats
+}
+
+// Status returns what was done of one topic.
+func (r *Runtime) Status(topic string) Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stats[topic]
+}
+
+// note changes what is said of a topic.
+func (r *Runtime) note(topic string, change func(*Stats)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.stats[topic]
+	change(&s)
+	r.stats[topic] = s
 }
 
 // Committed has the topics looked at of which a commit has events or groups.
@@ -222,16 +265,16 @@ func (r *Runtime) entry(topic string) *entry {
 	if !ok {
 		topic = strings.Clone(topic)
 		if r.opts.Policies.Compaction(topic) != nil && !strings.HasPrefix(topic, "system.") {
-			e = &entry{next: never, last: -Every}
+			e = &entry{next: never, last: -r.opts.Every}
 		}
 		r.topics[topic] = e
 	}
 	return e
 }
 
-// due has a topic looked at at a time, but not within Every of its last pass. r.mu is held.
+// due has a topic looked at at a time, but not within opts.Every of its last pass. r.mu is held.
 func (r *Runtime) due(e *entry, at time.Duration) {
-	if at = max(at, e.last+Every); at < e.next {
+	if at = max(at, e.last+r.opts.Every); at < e.next {
 		e.next = at
 		r.hint()
 	}
@@ -326,7 +369,9 @@ func (r *Runtime) pass(topic string) {
 	if e == nil || policy == nil {
 		return
 	}
+	r.note(topic, func(s *Stats) { s.Running = true })
 	again, err := r.compact(topic, policy)
+	r.note(topic, func(s *Stats) { s.Running = false })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
@@ -334,6 +379,7 @@ func (r *Runtime) pass(topic string) {
 	switch {
 	case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrGone):
 		delete(r.topics, topic)
+		delete(r.stats, topic)
 		maps.DeleteFunc(r.overtaken, func(g overtaken, _ uint64) bool { return g.topic == topic })
 	case err != nil:
 		if r.ctx.Err() == nil {

@@ -16,11 +16,16 @@ func (r *Runtime) compact(topic string, policy *admin.Compaction) (again time.Du
 	if err != nil {
 		return 0, err
 	}
+	if info.Index != store.Indexed {
+		return 0, nil // Look is called when it is
+	}
 	now := r.opts.Wall()
 	ch := store.TopicChange{Topic: topic, Life: info.Life}
-	if ch.Compacted, again, err = r.mark(info, policy, now); err != nil {
+	held := Held{}
+	if ch.Compacted, held, again, err = r.mark(info, policy, now); err != nil {
 		return 0, err
 	}
+	r.note(topic, func(s *Stats) { s.Held = held })
 	if ch.Tombstones, err = r.before(topic, now.Add(-time.Duration(policy.Grace))); err != nil {
 		return 0, err
 	}
@@ -43,23 +48,27 @@ func (r *Runtime) compact(topic string, policy *admin.Compaction) (again time.Du
 	return again, nil
 }
 
-// mark returns up to where a topic may be compacted, and after how long that is further on.
-func (r *Runtime) mark(info store.TopicInfo, policy *admin.Compaction, now time.Time) (mark uint64, again time.Duration, err error) {
+// mark returns up to where a topic may be compacted, what holds the rest, and after how long the
+// mark is further on.
+func (r *Runtime) mark(info store.TopicInfo, policy *admin.Compaction, now time.Time) (mark uint64, why Held, again time.Duration, err error) {
 	if mark, err = r.before(info.Name, now.Add(-time.Duration(policy.MinAge))); err != nil {
-		return 0, 0, err
+		return 0, why, 0, err
 	}
 	if mark < info.Head {
 		if again, err = r.untilOlder(info.Name, mark+1, policy.MinAge, now); err != nil {
-			return 0, 0, err
+			return 0, why, 0, err
+		}
+		if again > 0 {
+			why = Held{From: mark + 1, Until: now.Add(again).UnixMilli()}
 		}
 	}
 	held, err := r.before(info.Name, now.Add(-time.Duration(policy.Hold)))
 	if err != nil {
-		return 0, 0, err
+		return 0, why, 0, err
 	}
 	groups, err := r.opts.Store.ListGroups(r.ctx, info.Name)
 	if err != nil {
-		return 0, 0, err
+		return 0, why, 0, err
 	}
 	for _, g := range groups {
 		if g.State.Cursor >= mark {
@@ -69,21 +78,23 @@ func (r *Runtime) mark(info store.TopicInfo, policy *admin.Compaction, now time.
 		first, err := r.first(info.Name, g.State.Cursor+1)
 		switch {
 		case err != nil:
-			return 0, 0, err
+			return 0, why, 0, err
 		case first == 0:
 			continue // nothing is open
 		case first <= held:
 			r.overtake(info.Name, g.Group, first)
 			continue
 		}
-		mark = min(mark, first-1)
 		next, err := r.untilOlder(info.Name, first, policy.Hold, now)
 		if err != nil {
-			return 0, 0, err
+			return 0, why, 0, err
+		}
+		if first <= mark {
+			mark, why = first-1, Held{From: first, Group: g.Group, Until: now.Add(next).UnixMilli()}
 		}
 		again = sooner(again, next)
 	}
-	return mark, again, nil
+	return mark, why, again, nil
 }
 
 // overtake says that a group keeps nothing any more, once for each event that it stands before.
@@ -93,7 +104,7 @@ func (r *Runtime) overtake(topic, group string, first uint64) {
 		return
 	}
 	r.overtaken[key] = first
-	r.opts.Logger.Warn("a group has not been done with an event for longer than its topic holds events; compaction goes on, and what it removes the group does not get; delete the group, or raise compaction.hold, if that is wrong",
+	r.opts.Logger.Warn("a group has not been done with an event for longer than its topic holds events; compaction goes on; what it removes the group does not get, and is notified of; delete the group, or raise compaction.hold, if that is wrong",
 		"topic", topic, "group", group, "offset", first)
 }
 
@@ -156,13 +167,12 @@ func (r *Runtime) steps(topic string) error {
 		if err != nil {
 			return err
 		}
-		r.mu.Lock()
-		s := r.stats[topic]
-		s.Events += u.Events
-		s.Bytes += u.Bytes
-		s.LastPass = r.opts.Wall().UnixMilli()
-		r.stats[topic] = s
-		r.mu.Unlock()
+		now := r.opts.Wall().UnixMilli()
+		r.note(topic, func(s *Stats) {
+			s.Events += u.Events
+			s.Bytes += u.Bytes
+			s.LastPass = now
+		})
 		if done {
 			return nil
 		}

@@ -18,6 +18,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/bustest"
 	"eventhub/bus/internal/commit"
 	"eventhub/internal/record"
 	"eventhub/internal/testsize"
@@ -102,6 +103,15 @@ func (r *rig) start() {
 	r.runtime.Start()
 }
 
+// index has the keys of a topic indexed, as another room does.
+func (r *rig) index(topic string) {
+	r.t.Helper()
+	if err := bustest.Index(context.Background(), r.store, topic); err != nil {
+		r.t.Fatal(err)
+	}
+	r.runtime.Look(topic)
+}
+
 func (r *rig) stop() {
 	r.runtime.Stop()
 	if err := r.committer.Stop(); err != nil {
@@ -135,7 +145,11 @@ func (r *rig) publish(topic string, keys ...string) []store.Append {
 		}
 		u.Appends = append(u.Appends, store.Append{Topic: topic, ID: e.ID, Key: e.Key, Record: encoded})
 	}
-	return r.do(u).Appends
+	u = r.do(u)
+	for i := range u.Created {
+		r.index(u.Created[i].Topic)
+	}
+	return u.Appends
 }
 
 // group puts the cursor of a group, which it makes where it is not there.

@@ -129,7 +129,7 @@ func (l *Letters) scan(ctx context.Context, q *admin.DeadLetterQuery, take func(
 	}
 	if replay.Start != (eventhub.Start{}) {
 		// What was removed is no dead letter any more: the list goes on after it.
-		cursor, _, err := past.Begin(ctx, l.store, q.Topic, replay.Start)
+		cursor, _, _, err := past.Begin(ctx, l.store, q.Topic, replay.Start)
 		if err != nil {
 			return err
 		}

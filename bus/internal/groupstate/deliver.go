@@ -107,6 +107,7 @@ func (g *Group) SkipAcked() {
 // SkipTo moves the read position over offsets where the log has nothing.
 func (g *Group) SkipTo(next uint64) {
 	g.Missed(next)
+	g.progress.pass(g.window.next, next)
 	g.window.skipTo(next)
 	g.host.Changed()
 }
@@ -114,13 +115,14 @@ func (g *Group) SkipTo(next uint64) {
 // NeedsRoom reports whether Read of the event makes it one to be delivered. passes is what
 // the filter says of it.
 func (g *Group) NeedsRoom(offset uint64, key []byte, passes bool) bool {
-	return passes && g.progress.standing(offset) != acked && !g.keys.has(key)
+	return passes && !g.progress.IsAcked(offset) && !g.keys.has(key)
 }
 
 // Read adds the event that comes next in the log. It returns the entry where it is to be
 // delivered at once: not where it does not pass, was done before, is Held, or is to be
 // delivered alone.
 func (g *Group) Read(offset uint64, key []byte, passes bool, now int64) *Entry {
+	g.progress.pass(g.window.next, offset)
 	standing := g.progress.standing(offset)
 	e := g.window.add(offset)
 	g.move(e, wasRead)
@@ -128,8 +130,9 @@ func (g *Group) Read(offset uint64, key []byte, passes bool, now int64) *Entry {
 		g.settle(e, wasPassed, Passed, now)
 		return nil
 	}
-	if standing > withAttempts {
+	if standing >= withAttempts {
 		// The last attempt may have been cut short by the end of the process.
+		e.since = givenBefore
 		e.attempts = uint16(min(standing-withAttempts, uint64(g.config.MaxAttempts)-1))
 	}
 	switch {
@@ -165,7 +168,7 @@ func (g *Group) Deliver(e *Entry, h *Holder, rec eventhub.Record, now, drift int
 	e.since, e.at = now, now+h.Timeout
 	e.attempts++
 	g.become(e, wasDelivered)
-	if len(g.progress.gaps.list) > 0 {
+	if g.progress.hasGaps() {
 		g.carry(e, before.holder == nil)
 	}
 	return before
@@ -176,7 +179,7 @@ func (g *Group) Delivered(e *Entry, before *Entry, acks bool, now int64) {
 	if before.holder != e.holder {
 		before.forget()
 	}
-	if len(g.progress.gaps.list) > 0 {
+	if g.progress.hasGaps() {
 		g.gapGiven(e, true)
 	}
 	if acks {
@@ -189,7 +192,7 @@ func (g *Group) Delivered(e *Entry, before *Entry, acks bool, now int64) {
 // Undelivered says that the holder did not take the event: it becomes what it was.
 func (g *Group) Undelivered(e *Entry, before *Entry) {
 	g.become(e, wasUntaken)
-	if len(g.progress.gaps.list) > 0 {
+	if g.progress.hasGaps() {
 		g.gapGiven(e, false)
 	}
 	e.serial, e.holder, e.since, e.age, e.attempts = before.serial, before.holder, before.since, before.age, before.attempts

@@ -14,7 +14,7 @@ type Entry struct {
 	offset uint64
 	serial uint64  // of the last lease; 0 before the first
 	at     int64   // the lease's deadline, or when it may be delivered again
-	since  int64   // the start of the last lease
+	since  int64   // the start of the last lease; 0 before the first
 	holder *Holder // who holds or last held it
 	id     string  // known from the first lease on
 	// age is how old the event was when it was leased, in ms; up to 49 days.
@@ -32,6 +32,13 @@ func (e *Entry) Attempts() int   { return int(e.attempts) }
 func (e *Entry) Redriven() int   { return int(e.redriven) }
 func (e *Entry) Serial() uint64  { return e.serial }
 func (e *Entry) Since() int64    { return e.since }
+
+// givenBefore is the start of the last lease of an event that was given to somebody before the
+// process was started.
+const givenBefore = -1
+
+// wasGiven reports whether the event was ever delivered in this epoch.
+func (e *Entry) wasGiven() bool { return e.attempts > 0 || e.since != 0 }
 
 // forget has its holder forget the entry's id.
 func (e *Entry) forget() {

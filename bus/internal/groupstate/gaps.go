@@ -2,6 +2,7 @@ package groupstate
 
 import (
 	"encoding/binary"
+	"math"
 	"slices"
 
 	"eventhub/store"
@@ -33,15 +34,16 @@ const (
 // gap is a range of removed offsets: those above after and below first.
 type gap struct {
 	after, first uint64
-	carrier      uint64 // the offset of the event that it goes with; 0: none yet
-	given        bool   // the carrier was delivered with it
-	kept         bool   // it may have been said: by a carrier that was removed, or before the start
+	marks        store.Marks // of a notice
+	carrier      uint64      // the offset of the event that it goes with; 0: none yet
+	given        bool        // the carrier was delivered with it
+	kept         bool        // it may have been said: by a carrier that was removed, or before the start
 }
 
 // isOpen reports whether nobody may know the gap, so that it may be joined to another.
 func (g *gap) isOpen() bool { return g.carrier == 0 && !g.kept }
 
-// gaps are the gaps of a group, rising.
+// gaps are the gaps of a group, rising, or its notices (passed.go).
 type gaps struct {
 	list    []gap
 	changed bool // since the last write
@@ -49,12 +51,11 @@ type gaps struct {
 }
 
 // add notes that the offsets above after and below first are gone, as far as they are not in a
-// gap already, and returns how many these are. It leaves out stretches that isDone says the group
-// has done.
-func (x *gaps) add(after, first uint64, isDone func(from, to uint64) bool) (offsets uint64) {
+// gap already, and returns how many these are.
+func (x *gaps) add(after, first uint64) (offsets uint64) {
 	var list []gap
 	piece := func(end uint64) {
-		if after+1 < end && !isDone(after+1, end-1) {
+		if after+1 < end {
 			list = append(list, gap{after: after, first: end})
 			offsets += end - after - 1
 		}
@@ -113,19 +114,25 @@ func (x *gaps) of(carrier uint64) *gap {
 	return nil
 }
 
-// encode returns the part. isDone reports whether a carrier is done by the write.
-func (x *gaps) encode(isDone func(carrier uint64) bool) (b []byte) {
+// each calls add for each that a write has. isDone reports whether a carrier is done by the write.
+func (x *gaps) each(isDone func(carrier uint64) bool, add func(g gap)) {
 	for _, g := range x.list {
 		if !g.given {
 			g.carrier = 0
 		}
-		if g.carrier != 0 && isDone(g.carrier) {
-			continue
+		if g.carrier == 0 || !isDone(g.carrier) {
+			add(g)
 		}
+	}
+}
+
+// encode returns the part of the gaps.
+func (x *gaps) encode(isDone func(carrier uint64) bool) (b []byte) {
+	x.each(isDone, func(g gap) {
 		b = binary.AppendUvarint(b, g.after)
 		b = binary.AppendUvarint(b, g.first-g.after)
 		b = binary.AppendUvarint(b, g.carrier)
-	}
+	})
 	return b
 }
 
@@ -151,14 +158,25 @@ func decodeGaps(b []byte) (x gaps, ok bool) {
 	return x, true
 }
 
-// Begin returns the parts of a new group whose start asks for what was removed: the events above
-// after and below first. There are none where nothing is between.
-func Begin(after, first uint64) []store.GroupPart {
-	var x gaps
-	if x.add(after, first, nothingDone) == 0 {
-		return nil
+// Missing is what a start asks for and was removed: the events above After and below First, and
+// of those from First on what the compaction up to Marks did not leave, where these are not 0.
+// Knows are the marks of the topic at the start.
+type Missing struct {
+	After, First uint64
+	Marks, Knows store.Marks
+}
+
+// Begin returns the parts of a new group: none where it misses nothing and the topic has no marks.
+func Begin(m Missing) (parts []store.GroupPart) {
+	x := newProgress()
+	undone := func(uint64) bool { return false }
+	if x.gaps.add(m.After, m.First) > 0 {
+		parts = append(parts, store.GroupPart{Kind: PartGaps, Value: x.gaps.encode(undone)})
 	}
-	return []store.GroupPart{{Kind: PartGaps, Value: x.encode(func(uint64) bool { return false })}}
+	if x.begin(m); x.knows != (store.Marks{}) {
+		parts = append(parts, store.GroupPart{Kind: PartMarks, Value: x.encodeMarks(undone)})
+	}
+	return parts
 }
 
 // Overtaken says that what is to be read next, up to below a horizon, was removed.
@@ -174,6 +192,7 @@ func (g *Group) Overtaken(horizon uint64) {
 		}
 	}
 	g.loseUnread(next, horizon)
+	g.progress.pass(next, horizon)
 }
 
 // Missed says that the log has nothing between the read position and an offset. Of what was
@@ -186,7 +205,7 @@ func (g *Group) Missed(offset uint64) {
 	for i := 0; i < len(p.restored) && p.restored[i].from < offset; {
 		r := &p.restored[i]
 		from, first := max(r.from, g.window.next), min(r.to+1, offset)
-		if r.standing <= withAttempts || from >= first {
+		if r.standing < withAttempts || from >= first {
 			i++
 			continue
 		}
@@ -203,14 +222,25 @@ func (g *Group) Missed(offset uint64) {
 	}
 }
 
-// loseUnread notes that the offsets from from on and below first, which were not read, are gone.
+// loseUnread notes that the offsets from from on and below first, which were not read, are gone,
+// except for those that were acked before the start: nobody misses these.
 func (g *Group) loseUnread(from, first uint64) {
 	for offset := range g.progress.history {
 		if offset >= from && offset < first && !g.IsListed(offset) {
 			g.progress.forget(offset)
 		}
 	}
-	g.loseAll(from-1, first, g.progress.allAcked)
+	after := from - 1
+	for _, r := range g.progress.restored[g.progress.ahead(from):] {
+		if r.from >= first {
+			break
+		}
+		if r.standing == acked {
+			g.lose(after, r.from)
+			after = r.to
+		}
+	}
+	g.lose(after, first)
 }
 
 // Gone settles an event that the log has no longer.
@@ -223,13 +253,9 @@ func (g *Group) Gone(e *Entry, now int64) bool {
 	return true
 }
 
-// lose notes a gap.
-func (g *Group) lose(after, first uint64) { g.loseAll(after, first, nothingDone) }
-
-func nothingDone(_, _ uint64) bool { return false }
-
-func (g *Group) loseAll(after, first uint64, isDone func(from, to uint64) bool) {
-	if n := g.progress.gaps.add(after, first, isDone); n > 0 {
+// lose notes a gap, which may be empty.
+func (g *Group) lose(after, first uint64) {
+	if n := g.progress.gaps.add(after, first); n > 0 {
 		g.gapsAdded++
 		g.lost += n
 		g.host.Changed()
@@ -245,27 +271,44 @@ func (g *Group) GapsAdded() (gaps, offsets uint64) { return g.gapsAdded, g.lost 
 // GapsDurable says that a write has succeeded that was built when so many gaps were noted.
 func (g *Group) GapsDurable(added uint64) { g.gapsDurable = max(g.gapsDurable, added) }
 
-// Gap returns the range of removed offsets that goes with the delivery of an event: those above
-// after and below first; ok is false where none does.
-func (g *Group) Gap(e *Entry) (after, first uint64, ok bool) {
-	if len(g.progress.gaps.list) == 0 {
-		return 0, 0, false
+// Gap returns what goes with the delivery of an event: the removed offsets above after and below
+// first, and the marks of a compaction that was there before the group, 0 for none. ok is false
+// where nothing does.
+func (g *Group) Gap(e *Entry) (after, first uint64, passed store.Marks, ok bool) {
+	if !g.progress.hasGaps() {
+		return 0, 0, store.Marks{}, false
 	}
-	x := g.progress.gaps.of(e.offset)
-	if x == nil {
-		return 0, 0, false
+	x, n := g.progress.gaps.of(e.offset), g.progress.notices.of(e.offset)
+	switch {
+	case x == nil && n == nil:
+		return 0, 0, store.Marks{}, false
+	case n == nil:
+		return x.after, x.first, store.Marks{}, true
+	case x == nil:
+		x = n
 	}
-	return x.after, x.first, true
+	return x.after, x.first, n.marks.From(x.first), true
 }
 
-// carry has an event that is being delivered take the lowest gap that is free, where it has none
-// and this is its first delivery.
+// carry has an event that is being delivered for the first time take the lowest notice and the
+// lowest gap that are free, where it has none. What comes with a notice begins below it: the
+// notice is of all that is after the gap.
 func (g *Group) carry(e *Entry, first bool) {
 	g.releaseGaps()
-	x := &g.progress.gaps
-	if !first || x.of(e.offset) != nil {
+	p := &g.progress
+	if !first || p.gaps.of(e.offset) != nil || p.notices.of(e.offset) != nil {
 		return
 	}
+	p.notices.take(e.offset, math.MaxUint64)
+	upTo := uint64(math.MaxUint64)
+	if n := p.notices.of(e.offset); n != nil {
+		upTo = n.after
+	}
+	p.gaps.take(e.offset, upTo)
+}
+
+// take gives an event the lowest one that is free, where that begins at most at upTo.
+func (x *gaps) take(carrier, upTo uint64) {
 	var free *gap
 	carried := 0
 	for i := range x.list {
@@ -275,25 +318,26 @@ func (g *Group) carry(e *Entry, first bool) {
 			free = &x.list[i]
 		}
 	}
-	if free != nil && carried < maxGaps {
-		free.carrier = e.offset
+	if free != nil && carried < maxGaps && free.after <= upTo {
+		free.carrier = carrier
 	}
 }
 
 // releaseGaps takes gaps from carriers that nobody will be given any more: they were removed.
 func (g *Group) releaseGaps() {
-	x := &g.progress.gaps
-	for i := range x.list {
-		c := x.list[i].carrier
-		if c == 0 || c >= g.window.next {
-			continue
-		}
-		if e := g.Find(c); e == nil || e.state == Done {
-			x.release(&x.list[i])
-			g.host.Changed()
+	for _, x := range g.progress.bothGaps() {
+		for i := range x.list {
+			c := x.list[i].carrier
+			if c == 0 || c >= g.window.next {
+				continue
+			}
+			if e := g.Find(c); e == nil || e.state == Done {
+				x.release(&x.list[i])
+				g.host.Changed()
+			}
 		}
 	}
-	x.join()
+	g.progress.joinGaps()
 }
 
 func (x *gaps) release(g *gap) {
@@ -303,27 +347,30 @@ func (x *gaps) release(g *gap) {
 
 // gapGiven notes whether the delivery of an event was made.
 func (g *Group) gapGiven(e *Entry, made bool) {
-	switch x := g.progress.gaps.of(e.offset); {
-	case x == nil || x.given:
-	case made:
-		x.given, g.progress.gaps.changed = true, true
-		g.host.Changed()
-	default:
-		g.progress.gaps.release(x)
-		g.progress.gaps.join()
+	for _, list := range g.progress.bothGaps() {
+		switch x := list.of(e.offset); {
+		case x == nil || x.given:
+		case made:
+			x.given, list.changed = true, true
+			g.host.Changed()
+		default:
+			list.release(x)
+			g.progress.joinGaps()
+		}
 	}
 }
 
 // endGap forgets the gap of an event that is done, or takes it back.
 func (g *Group) endGap(offset uint64, how Ending) {
-	x := &g.progress.gaps
-	i := slices.IndexFunc(x.list, func(g gap) bool { return g.carrier == offset })
-	switch {
-	case i < 0:
-	case how == Passed || how == Removed:
-		x.release(&x.list[i])
-		x.join()
-	default:
-		x.list, x.changed = slices.Delete(x.list, i, i+1), true
+	for _, x := range g.progress.bothGaps() {
+		i := slices.IndexFunc(x.list, func(g gap) bool { return g.carrier == offset })
+		switch {
+		case i < 0:
+		case how == Passed || how == Removed:
+			x.release(&x.list[i])
+			g.progress.joinGaps()
+		default:
+			x.list, x.changed = slices.Delete(x.list, i, i+1), true
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"eventhub"
+	"eventhub/store"
 )
 
 // The model of a group: what is owed, who has what, how often, in which order the events of
@@ -34,6 +35,7 @@ type modelEvent struct {
 	holder   *modelMember
 	serial   uint64
 	seen     bool // was delivered in this epoch
+	given    bool // … and its receiver took it, or it was before the start
 	taken    bool // Due or TakeSuspect has given it out
 	times    int  // redriven
 	mark     string
@@ -71,10 +73,11 @@ type modelStep struct {
 type durable struct {
 	epoch, cursor, base uint64
 	done                map[uint64]bool // above the cursor
-	attempts, stored    map[uint64]int
+	attempts, stored    map[uint64]int  // of what was given to somebody
 	history             map[uint64][]string
 	listed              map[uint64]modelEvent
-	gaps                []gap
+	gaps, notices       []gap
+	knows               store.Marks
 }
 
 func (d *durable) equal(o *durable) bool {
@@ -83,7 +86,7 @@ func (d *durable) equal(o *durable) bool {
 	}
 	return d.epoch == o.epoch && d.cursor == o.cursor && d.base == o.base && maps.Equal(d.done, o.done) && maps.Equal(d.attempts, o.attempts) &&
 		maps.EqualFunc(d.history, o.history, slices.Equal) && maps.EqualFunc(d.listed, o.listed, same) &&
-		slices.EqualFunc(d.gaps, o.gaps, sameGap)
+		slices.EqualFunc(d.gaps, o.gaps, sameGap) && slices.EqualFunc(d.notices, o.notices, sameGap) && d.knows == o.knows
 }
 
 // model is a group.
@@ -92,17 +95,21 @@ type model struct {
 	byKey       bool
 	log         map[uint64]*logged
 	head        uint64
-	horizon     uint64 // what is below is gone
+	horizon     uint64      // what is below is gone
+	marks       store.Marks // what is at or below may be gone
 
 	epoch, base, next uint64
 	done              map[uint64]bool        // for the window, also below the cursor
+	holes             map[uint64]bool        // done before the start, and not found when it was read up to there
 	window            map[uint64]*modelEvent // read and not done
-	unread            map[uint64]int         // attempts of events that were not read since the start
+	unread            map[uint64]int         // attempts of events that were given to somebody and not read since the start
 	list              map[uint64]*modelEvent // redriven
 	history           map[uint64][]string
 	queues            map[string][]*modelEvent
 	gone              []uint64 // by offset; random_gaps_test.go
 	released          uint64   // numbers of gaps that may have been said
+	notices           []gap    // of compactions, rising
+	knows             store.Marks
 }
 
 // find returns the event that is owed under an offset.
@@ -112,6 +119,9 @@ func (m *model) find(offset uint64) *modelEvent {
 	}
 	return m.window[offset]
 }
+
+// wasGiven reports whether an event that was not read again, and was not done, was given to somebody.
+func (p *Progress) wasGiven(offset uint64) bool { return p.restoredAs(offset) >= withAttempts }
 
 // all returns all events that are owed, in the order of their offsets.
 func (m *model) all() []*modelEvent {
@@ -229,8 +239,9 @@ func (m *model) seek(to uint64) {
 // begin forgets all that is not durable.
 func (m *model) begin(epoch, cursor uint64) {
 	m.epoch, m.next = epoch, cursor+1
+	m.holes = make(map[uint64]bool)
 	m.done, m.window, m.unread = make(map[uint64]bool), make(map[uint64]*modelEvent), make(map[uint64]int)
-	m.gone = nil
+	m.gone, m.notices, m.knows = nil, nil, store.Marks{}
 	m.list, m.history, m.queues = make(map[uint64]*modelEvent), make(map[uint64][]string), make(map[string][]*modelEvent)
 	for offset := range m.log {
 		if offset <= cursor {
@@ -243,16 +254,14 @@ func (m *model) begin(epoch, cursor uint64) {
 func (m *model) durable() *durable {
 	d := &durable{epoch: m.epoch, cursor: m.cursor(true), base: m.base, done: make(map[uint64]bool), attempts: make(map[uint64]int),
 		stored: make(map[uint64]int), history: make(map[uint64][]string), listed: make(map[uint64]modelEvent)}
-	for offset := range m.done {
-		if offset > d.cursor {
-			d.done[offset] = true
+	for _, done := range []map[uint64]bool{m.done, m.holes} {
+		for offset := range done {
+			if offset > d.cursor {
+				d.done[offset] = true
+			}
 		}
 	}
-	for offset, n := range m.unread {
-		if n > 0 {
-			d.attempts[offset] = n
-		}
-	}
+	maps.Copy(d.attempts, m.unread)
 	for offset, e := range m.window {
 		switch {
 		case offset <= d.cursor:
@@ -260,7 +269,7 @@ func (m *model) durable() *durable {
 			d.done[offset] = true
 		case e.stored > 0:
 			d.attempts[offset], d.stored[offset] = e.stored, e.attempts
-		case e.attempts > 0:
+		case e.given:
 			d.attempts[offset] = e.attempts
 		}
 	}
@@ -277,6 +286,12 @@ func (m *model) durable() *durable {
 	for _, g := range m.gaps() {
 		if e := m.find(g.carrier); !g.given || e == nil || !e.inCommit {
 			d.gaps = append(d.gaps, g)
+		}
+	}
+	d.knows = m.knows
+	for _, n := range m.notices {
+		if e := m.find(n.carrier); !n.given || e == nil || !e.inCommit {
+			d.notices = append(d.notices, n)
 		}
 	}
 	return d

@@ -1,6 +1,7 @@
 package groupstate
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"math"
@@ -17,12 +18,13 @@ import (
 // its state (store.GroupPart), written together with the header:
 //
 //   - A progress part for each chunk of chunkSize offsets that has anything to
-//     say: which events are acked, and how many attempts the others had.
+//     say: which events are acked, and how many attempts the others had that somebody was given.
 //     Neighbours mostly have the same standing, so it is a list of runs:
 //     a length and a standing, as varints; what follows the last run is fresh.
 //   - A history part for each event that came back: its last attempts as JSON.
 //   - A part for each redriven event (redriven.go), above the cursor or below.
-//   - A part with the gaps, where there are any (gaps.go).
+//   - A part with the gaps, where there are any (gaps.go), and one with the marks of
+//     compactions that the group knows (passed.go).
 //   - A part that says where a seek has put the cursor. It goes with each write that
 //     makes the parts before it void.
 //
@@ -41,6 +43,7 @@ const (
 	PartRedriven = 'r' // of one event, see redriven.go
 	PartBase     = 'b' // progress.base as its offset
 	PartGaps     = 'g' // all of them, see gaps.go
+	PartMarks    = 'm' // of compactions, see passed.go
 
 	chunkSize = 4096
 	// writeHistories bounds the history parts of one write: a million leases may run
@@ -55,13 +58,42 @@ const (
 // unknownBase says that no seek has set Progress.base.
 const unknownBase = math.MaxUint64
 
-// The standings of an offset in a progress part: fresh, acked, or so many
-// attempts and withAttempts.
+// The standings of an offset: fresh, acked, or so many attempts and withAttempts. With none
+// of them it was given to somebody and no attempt counts, because it was given back: if it is removed,
+// the group is notified.
 const (
 	fresh        = 0
 	acked        = 1
-	withAttempts = 1
+	withAttempts = 2
 )
+
+// In a progress part the last ones are one less, and where that would be the one of acked, it is a
+// zero of two bytes: an earlier version of the hub reads it as fresh, which it took that for.
+const (
+	storedAttempts = 1
+	storedGiven    = "\x80\x00"
+)
+
+func appendStanding(b []byte, standing uint64) []byte {
+	switch {
+	case standing < withAttempts:
+		return binary.AppendUvarint(b, standing)
+	case standing == withAttempts:
+		return append(b, storedGiven...)
+	}
+	return binary.AppendUvarint(b, standing-withAttempts+storedAttempts)
+}
+
+// readStanding is the other way. n is how many bytes it took, at most 0 where they are none.
+func readStanding(b []byte) (standing uint64, n int) {
+	switch standing, n = binary.Uvarint(b); {
+	case standing == fresh && n == len(storedGiven):
+		return withAttempts, n
+	case standing > acked:
+		standing += withAttempts - storedAttempts
+	}
+	return standing, n
+}
 
 // run says what the standing of the offsets from from to to is.
 type run struct {
@@ -84,14 +116,19 @@ type Progress struct {
 	written map[uint64]bool // offsets whose history the store has
 
 	restored []run // of the store, rising: what comes after the window
-	history  map[uint64][]admin.Attempt
-	early    []uint64 // offsets of the histories that were read from the store, rising
+	// holes are offsets that were restored as acked, and whose events reading did not find any more:
+	// those above the cursor, rising. Nothing of them is in the window.
+	holes   []run
+	history map[uint64][]admin.Attempt
+	early   []uint64 // offsets of the histories that were read from the store, rising
 
 	redriven map[uint64]*Redriven // the list of redriven.go, by offset; nil: there never was one
 	moved    map[uint64]bool      // offsets of redriven events that changed
 	listed   map[uint64]bool      // … that the store has
 
-	gaps gaps
+	gaps    gaps
+	notices gaps // of of compactions
+	knows   store.Marks
 }
 
 func newProgress() Progress {
@@ -161,6 +198,21 @@ func (p *Progress) restoredAs(offset uint64) uint64 {
 	return fresh
 }
 
+// pass notes that reading goes on at offset to, and found nothing from an offset on.
+func (p *Progress) pass(from, to uint64) {
+	for len(p.restored) > 0 && p.restored[0].from < to {
+		r := &p.restored[0]
+		if first, last := max(r.from, from), min(r.to, to-1); r.standing == acked && first <= last {
+			p.holes = appendRun(p.holes, run{first, last, acked})
+		}
+		if r.to >= to {
+			r.from = to
+			return
+		}
+		p.restored = p.restored[1:]
+	}
+}
+
 // ackedNext returns the last of the offsets that were restored as acked and that
 // begin at next, 0 where there are none.
 func (p *Progress) ackedNext(next uint64) uint64 {
@@ -190,7 +242,8 @@ func (p *Progress) allAcked(from, to uint64) bool {
 	return false
 }
 
-// AckedRuns knows which events above a cursor are done.
+// AckedRuns knows which offsets above a cursor are done. Where an event was removed, or never
+// was, its offset may be among them.
 type AckedRuns []run
 
 // Acked returns what the store has of that.
@@ -204,7 +257,28 @@ func (p *Progress) Acked() AckedRuns {
 	return list
 }
 
-// From returns how many events from an offset on are done.
+// reaching returns the place of the first run that reaches an offset.
+func (a AckedRuns) reaching(offset uint64) int {
+	return sort.Search(len(a), func(i int) bool { return a[i].to >= offset })
+}
+
+// Has reports whether an offset is done, or one of those between that have no event.
+func (a AckedRuns) Has(offset uint64) bool {
+	i := a.reaching(offset)
+	return i < len(a) && a[i].from <= offset && a[i].standing == acked
+}
+
+// Next returns the first offset from one on that is done. ok is false where there is none.
+func (a AckedRuns) Next(offset uint64) (next uint64, ok bool) {
+	for _, r := range a[a.reaching(offset):] {
+		if r.standing == acked {
+			return max(r.from, offset), true
+		}
+	}
+	return 0, false
+}
+
+// From returns how many offsets from one on are done. Some of them may have no event.
 func (a AckedRuns) From(offset uint64) (n uint64) {
 	for _, r := range a {
 		if r.standing == acked && r.to >= offset {
@@ -241,6 +315,10 @@ func Load(name string, parts []store.GroupPart, cursor uint64) (Progress, error)
 			var ok bool
 			if p.gaps, ok = decodeGaps(part.Value); !ok {
 				return p, eventhub.Errorf(eventhub.CodeInternal, "The stored gaps of group %q cannot be read.", name)
+			}
+		case PartMarks:
+			if !p.decodeMarks(part.Value) {
+				return p, eventhub.Errorf(eventhub.CodeInternal, "The stored marks of group %q cannot be read.", name)
 			}
 		case PartRedriven:
 			r, ok := decodeRedriven(part.Offset, part.Value)
@@ -288,6 +366,9 @@ func (p *Progress) passed(chunk, cursor uint64) bool { return (chunk+1)*chunkSiz
 // knows, and takes it for written; of very many histories only some: p.noted has the
 // rest. w is the group's window, with the cursor that is written with it.
 func (p *Progress) parts(w *window, cursor uint64) (parts []store.GroupPart, reset bool) {
+	for len(p.holes) > 0 && p.holes[0].to <= w.cursor() {
+		p.holes = p.holes[1:]
+	}
 	if reset, p.reset = p.reset, false; reset {
 		parts = append(parts, store.GroupPart{Kind: PartBase, Offset: p.base, Value: []byte{1}})
 	}
@@ -331,8 +412,8 @@ func (p *Progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 		}
 		setOrDelete(p.listed, offset, len(value) > 0)
 	}
-	if p.gaps.changed {
-		parts = p.gapsPart(w, parts)
+	if p.gaps.changed || p.notices.changed {
+		parts = p.gapsParts(w, parts)
 	}
 	clear(p.chunks)
 	clear(p.moved)
@@ -340,19 +421,27 @@ func (p *Progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 	return parts, reset
 }
 
-// gapsPart adds the part of the gaps, and takes it for written.
-func (p *Progress) gapsPart(w *window, parts []store.GroupPart) []store.GroupPart {
-	value := p.gaps.encode(func(carrier uint64) bool {
+// gapsParts adds the parts of the gaps and of the notices, and takes them for written.
+func (p *Progress) gapsParts(w *window, parts []store.GroupPart) []store.GroupPart {
+	isDone := func(carrier uint64) bool {
 		e := w.find(carrier)
 		if r := p.redriven[carrier]; r != nil {
 			e = &r.Entry
 		}
 		return e != nil && e.state.InCommit()
-	})
-	if len(value) > 0 || p.gaps.stored {
-		parts = append(parts, store.GroupPart{Kind: PartGaps, Value: value})
 	}
-	p.gaps.changed, p.gaps.stored = false, len(value) > 0
+	write := func(x *gaps, kind byte, value []byte) {
+		if len(value) > 0 || x.stored {
+			parts = append(parts, store.GroupPart{Kind: kind, Value: value})
+		}
+		x.changed, x.stored = false, len(value) > 0
+	}
+	if p.gaps.changed {
+		write(&p.gaps, PartGaps, p.gaps.encode(isDone))
+	}
+	if p.notices.changed {
+		write(&p.notices, PartMarks, p.encodeMarks(isDone))
+	}
 	return parts
 }
 
@@ -392,9 +481,14 @@ func (p *Progress) rewrite(w *window) {
 	p.lowest = p.lowest[:0]
 	clear(p.written)
 	clear(p.listed)
-	p.gaps.changed, p.gaps.stored = true, false
+	for _, x := range p.bothGaps() {
+		x.changed, x.stored = true, false
+	}
 	for _, r := range p.restored {
 		p.markRange(r.from, r.to)
+	}
+	for _, h := range p.holes {
+		p.markRange(h.from, h.to)
 	}
 	for _, b := range w.blocks {
 		for i := range b.entries {
@@ -413,7 +507,7 @@ func (p *Progress) rewrite(w *window) {
 }
 
 // runs returns the standings of the offsets of a chunk above the cursor: those in the
-// window as they are there, those that were not read again as they were restored.
+// window as they are there, those that were not read again as they were restored, and holes.
 func (p *Progress) runs(w *window, chunk, cursor uint64) []run {
 	from, to := max(chunk*chunkSize, cursor+1), (chunk+1)*chunkSize-1
 	var runs []run
@@ -431,6 +525,7 @@ func (p *Progress) runs(w *window, chunk, cursor uint64) []run {
 			runs = appendRun(runs, run{e.offset, e.offset, e.standing()})
 		}
 	}
+	runs = p.withHoles(runs, from, to)
 	ahead := max(from, w.next)
 	for i := p.ahead(ahead); i < len(p.restored) && p.restored[i].from <= to; i++ {
 		r := p.restored[i]
@@ -439,12 +534,32 @@ func (p *Progress) runs(w *window, chunk, cursor uint64) []run {
 	return runs
 }
 
+// withHoles adds the holes from one offset to another to the runs of a window.
+func (p *Progress) withHoles(runs []run, from, to uint64) []run {
+	first := sort.Search(len(p.holes), func(i int) bool { return p.holes[i].to >= from })
+	if first == len(p.holes) || p.holes[first].from > to {
+		return runs
+	}
+	all := runs
+	for _, h := range p.holes[first:] {
+		if h.from <= to {
+			all = append(all, run{max(h.from, from), min(h.to, to), acked})
+		}
+	}
+	slices.SortFunc(all, func(a, b run) int { return cmp.Compare(a.from, b.from) })
+	joined := make([]run, 0, len(all))
+	for _, r := range all {
+		joined = appendRun(joined, r)
+	}
+	return joined
+}
+
 // standing is how an entry is written.
 func (e *Entry) standing() uint64 {
 	switch {
 	case e.state == Done || e.state.InCommit():
 		return acked
-	case e.attempts > 0:
+	case e.wasGiven():
 		return withAttempts + uint64(e.attempts)
 	}
 	return fresh
@@ -471,7 +586,7 @@ func encodeRuns(runs []run, chunk uint64) []byte {
 			b = binary.AppendUvarint(b, fresh)
 		}
 		b = binary.AppendUvarint(b, r.to-r.from+1)
-		b = binary.AppendUvarint(b, r.standing)
+		b = appendStanding(b, r.standing)
 		at = r.to + 1
 	}
 	return b
@@ -486,7 +601,7 @@ func decodeRuns(chunk uint64, b []byte) (runs []run, ok bool) {
 		if n <= 0 || length == 0 || length > end-at {
 			return nil, false
 		}
-		standing, m := binary.Uvarint(b[n:])
+		standing, m := readStanding(b[n:])
 		if m <= 0 {
 			return nil, false
 		}

@@ -1,8 +1,11 @@
 package groupstate
 
 import (
+	"cmp"
 	"context"
+	"encoding/binary"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,7 +53,7 @@ func TestProgressSurvives(t *testing.T) {
 				case standing == acked:
 					w.settle(e)
 				case standing > acked:
-					e.attempts = uint16(standing - withAttempts)
+					e.attempts, e.since = uint16(standing-withAttempts), givenBefore
 				}
 			}
 			for range rapid.IntRange(0, 20).Draw(t, "changes") {
@@ -64,7 +67,8 @@ func TestProgressSurvives(t *testing.T) {
 					want[offset] = acked
 					w.settle(e)
 				} else {
-					e.attempts++
+					e.since = 1
+					e.attempts += uint16(rapid.IntRange(0, 1).Draw(t, "counts"))
 					want[offset] = withAttempts + uint64(e.attempts)
 				}
 				if rapid.IntRange(0, 3).Draw(t, "write") == 0 {
@@ -92,6 +96,24 @@ func TestBrokenProgress(t *testing.T) {
 	runs, ok := decodeRuns(3, encodeRuns([]run{{3 * chunkSize, 4*chunkSize - 1, 7}}, 3))
 	if !ok || len(runs) != 1 || runs[0] != (run{3 * chunkSize, 4*chunkSize - 1, 7}) {
 		t.Errorf("a whole chunk comes back as %v, %t", runs, ok)
+	}
+}
+
+// TestGivenIsFreshToEarlierVersions: a hub of before the standing of what was given, and given back,
+// reads such an event as fresh, and all others as they are.
+func TestGivenIsFreshToEarlierVersions(t *testing.T) {
+	b := encodeRuns([]run{{3, 4, withAttempts}, {5, 5, acked}, {6, 6, withAttempts + 3}, {9, 9, withAttempts}}, 0)
+	var got []uint64
+	for len(b) > 0 { // as they did
+		length, n := binary.Uvarint(b)
+		standing, m := binary.Uvarint(b[n:])
+		for range length {
+			got = append(got, standing)
+		}
+		b = b[n+m:]
+	}
+	if want := []uint64{0, 0, 0, 0, 0, 1, 4, 0, 0, 0}; !slices.Equal(got, want) {
+		t.Errorf("the standings are %d; want %d", got, want)
 	}
 }
 
@@ -130,5 +152,54 @@ func TestRewriteOverAGap(t *testing.T) {
 	p.rewrite(&w)
 	if n := len(p.chunks); n != 2 {
 		t.Errorf("%d chunks are written again for two events", n)
+	}
+}
+
+// TestDoneAndGone: what was acked before a start and is gone stays acked, over any number of starts, however
+// reading passes it, also where the commit is refused that would have moved the cursor past it.
+func TestDoneAndGone(t *testing.T) {
+	const gone = chunkSize + 7 // in a chunk where nothing else is
+	for name, pass := range map[string]func(g *Group){
+		"read":      func(g *Group) { g.Read(2*chunkSize, nil, true, 0) },
+		"skipped":   func(g *Group) { g.SkipTo(2 * chunkSize) },
+		"overtaken": func(g *Group) { g.Overtaken(2 * chunkSize) },
+	} {
+		for _, refused := range []bool{false, true} {
+			h := &single{}
+			stored := []store.GroupPart{{Kind: PartProgress, Offset: 1, Value: encodeRuns([]run{{gone - 1, gone, acked}}, 1)}}
+			for start := range 3 {
+				p, err := Load("g", stored, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				g := new(Group)
+				g.Restore(h, Config{MaxAttempts: 5, Backoff: func(int) int64 { return 1 }}, p, 0, 1, 0, 1)
+				e := g.Read(1, nil, true, 0)
+				g.Deliver(e, &Holder{Member: h}, []byte(`{"ts":1,"id":"e1","topic":"t","payload":1}`), 1, 0)
+				pass(g)
+				if refused {
+					x := g.BeginAcks([]*Entry{e})
+					if !g.Enter(&x) {
+						t.Fatal("the step does not stand")
+					}
+					g.Parts(g.CursorAfterCommit())
+					g.Withdraw(&x, 1)
+				} else {
+					g.progress.mark(gone)
+				}
+				var parts []store.GroupPart
+				if parts, _, _ = g.Parts(g.Cursor()); !slices.ContainsFunc(parts, func(p store.GroupPart) bool { return p.Kind == PartProgress && p.Offset == 1 }) {
+					t.Errorf("%s, refused %t, start %d: the chunk is not written", name, refused, start)
+				}
+				slices.SortFunc(parts, func(a, b store.GroupPart) int {
+					return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Offset, b.Offset))
+				})
+				known, err := Load("g", parts, 0)
+				if err != nil || !known.IsAcked(gone-1) || !known.IsAcked(gone) || known.IsAcked(gone+1) {
+					t.Errorf("%s, refused %t, start %d: %d is not acked any more: %+v, %v", name, refused, start, gone, known.restored, err)
+				}
+				stored = parts
+			}
+		}
 	}
 }

@@ -31,7 +31,7 @@ func (w *world) letters() {
 			w.g.Abandon(entry, w.now)
 			w.expect(settledEvent{offset: l.Offset, how: Abandoned})
 			w.finish(e)
-			w.replace(byRepeat+e.offset, notGone)
+			w.endGaps(e.offset)
 		case 2:
 			w.letterNotMade(e)
 		default:
@@ -188,11 +188,11 @@ func (w *world) endCommit() {
 			case !s.void && how == Acked:
 				w.expectAck(e)
 				w.finish(e)
-				w.replace(byRepeat+e.offset, notGone)
+				w.endGaps(e.offset)
 			case !s.void:
 				w.expect(settledEvent{offset: e.offset, how: how})
 				w.finish(e)
-				w.replace(byRepeat+e.offset, notGone)
+				w.endGaps(e.offset)
 			case w.list[e.offset] == e && e.state == isBeingAdded:
 				w.expect(settledEvent{offset: e.offset, how: map[bool]Ending{true: LateLetter, false: Passed}[s.letter]})
 				w.finish(e)

@@ -1,7 +1,11 @@
 package groupstate
 
 import (
+	"cmp"
+	"math"
 	"slices"
+
+	"eventhub/store"
 
 	"pgregory.net/rapid"
 )
@@ -38,7 +42,7 @@ func (m *model) gaps() (list []gap) {
 }
 
 func sameGap(a, b gap) bool {
-	return a.after == b.after && a.first == b.first && a.carrier == b.carrier
+	return a.after == b.after && a.first == b.first && a.carrier == b.carrier && a.marks == b.marks
 }
 
 // lose notes the offsets from from to to as gone, which is to be said.
@@ -73,29 +77,130 @@ func (m *model) replace(is, becomes uint64) {
 func (m *model) releaseGap(carrier uint64) {
 	m.released++
 	m.replace(byRepeat+carrier, kept+m.released)
+	for i := range m.notices {
+		if n := &m.notices[i]; n.carrier == carrier && n.given {
+			n.carrier, n.given, n.kept = 0, false, true
+		}
+	}
 }
 
 // releaseGaps takes gaps back from events that nobody will be given any more.
 func (m *model) releaseGaps() {
-	for _, g := range m.gaps() {
+	for _, g := range append(m.gaps(), m.notices...) {
 		if g.given && g.carrier < m.next && m.find(g.carrier) == nil {
 			m.releaseGap(g.carrier)
 		}
 	}
 }
 
-// gapOf returns the gap that a delivery goes with, which a first one takes.
-func (m *model) gapOf(e *modelEvent, isFirst bool) (gap, bool) {
+// gapOf returns the gap and the notice that a delivery goes with, which a first one takes; the
+// zero gap is none.
+func (m *model) gapOf(e *modelEvent, isFirst bool) (g, notice gap) {
 	m.releaseGaps()
-	all := m.gaps()
-	if i := slices.IndexFunc(all, func(g gap) bool { return g.given && g.carrier == e.offset }); i >= 0 {
-		return all[i], true
+	for _, g := range append(m.gaps(), m.notices...) {
+		isFirst = isFirst && !(g.given && g.carrier == e.offset)
 	}
-	i := slices.IndexFunc(all, func(g gap) bool { return !g.given })
-	if i < 0 || !isFirst {
-		return gap{}, false
+	of := func(all []gap, upTo uint64) gap {
+		for _, g := range all {
+			if g.given && g.carrier == e.offset {
+				return g
+			}
+		}
+		for _, g := range all {
+			if isFirst && !g.given {
+				if g.after <= upTo {
+					return g
+				}
+				break
+			}
+		}
+		return gap{}
 	}
-	return all[i], true
+	upTo := uint64(math.MaxUint64)
+	if notice = of(m.notices, upTo); notice.first != 0 {
+		upTo = notice.after
+	}
+	return of(m.gaps(), upTo), notice
+}
+
+// saidWith returns what a delivery says of both.
+func saidWith(g, notice gap) (after, first uint64, passed store.Marks) {
+	if g.first == 0 {
+		g = notice
+	}
+	if passed = notice.marks; passed.Compacted < g.first {
+		passed.Compacted = 0
+	}
+	if passed.Tombstones < g.first {
+		passed.Tombstones = 0
+	}
+	return g.after, g.first, passed
+}
+
+// endGaps forgets what went with an event that is done.
+func (m *model) endGaps(carrier uint64) {
+	m.replace(byRepeat+carrier, notGone)
+	m.notices = slices.DeleteFunc(m.notices, func(n gap) bool { return n.given && n.carrier == carrier })
+}
+
+// owe notes a notice: what nobody may know is one.
+func (m *model) owe(place uint64, marks store.Marks) {
+	for i := range m.notices {
+		if n := &m.notices[i]; !n.given && !n.kept {
+			n.after, n.first = min(n.after, place), min(n.first, place+1)
+			n.marks = store.Marks{Compacted: max(n.marks.Compacted, marks.Compacted), Tombstones: max(n.marks.Tombstones, marks.Tombstones)}
+			return
+		}
+	}
+	m.notices = append(m.notices, gap{after: place, first: place + 1, marks: marks})
+	slices.SortStableFunc(m.notices, func(a, b gap) int { return cmp.Compare(a.after, b.after) })
+}
+
+// compact moves the marks up and removes some events below them.
+func (w *world) compact() {
+	if w.head == 0 || w.calm || rapid.IntRange(0, 2).Draw(w.t, "really") == 0 {
+		return
+	}
+	near := w.next - 1 + uint64(rapid.IntRange(0, 3).Draw(w.t, "near"))
+	w.marks.Compacted = max(w.marks.Compacted, min(near, w.head))
+	if rapid.Bool().Draw(w.t, "ends") {
+		w.marks.Tombstones = uint64(rapid.IntRange(int(w.marks.Tombstones), int(w.marks.Compacted)).Draw(w.t, "tombstones"))
+	}
+	for offset := range w.sortedLog() {
+		if offset <= w.marks.Compacted && rapid.IntRange(0, 3).Draw(w.t, "keeps") == 0 {
+			w.log[offset].erased = true
+		}
+	}
+}
+
+// mustPend says that a notice, which has just been noted, is to be written before a delivery.
+func (w *world) mustPend() {
+	if !w.g.GapsPending() {
+		w.fail("a notice need not be written")
+	}
+}
+
+// passedBy has the group find how far the log that it reads was compacted.
+func (w *world) passedBy() {
+	w.g.Passed(w.marks)
+	place, said := w.next-1, w.marks
+	if said.Tombstones <= place || said.Tombstones <= w.knows.Tombstones {
+		said.Tombstones = 0
+	}
+	if said.Compacted <= place || said.Compacted <= w.knows.Compacted {
+		said.Compacted = said.Tombstones
+	}
+	if said.Compacted == 0 {
+		return
+	}
+	for offset := w.next; offset <= said.Compacted; offset++ {
+		if !w.done[offset] {
+			w.knows = store.Marks{Compacted: max(w.knows.Compacted, said.Compacted), Tombstones: max(w.knows.Tombstones, said.Tombstones)}
+			w.owe(w.cursor(false), said)
+			w.mustPend()
+			return
+		}
+	}
 }
 
 // trim removes what is below an offset.
@@ -146,25 +251,21 @@ func (w *world) overtaken() {
 			delete(w.unread, offset)
 		}
 	}
-	for from := w.next; from < w.horizon; from++ { // stretches of which nothing is in a gap
-		to, allDone := from, true
-		for ; to < w.horizon && (uint64(len(w.gone)) <= to || w.gone[to] == notGone); to++ {
-			allDone = allDone && w.done[to]
+	for offset := w.next; offset < w.horizon; offset++ {
+		if !w.done[offset] {
+			w.lost += w.lose(offset, offset)
 		}
-		if !allDone {
-			w.lost += w.lose(from, to-1)
-		}
-		from = to
 	}
 	w.passed(w.horizon)
 	w.next = w.horizon
 }
 
-// passed forgets what was done before the start, and is gone, up to below an offset.
+// passed notes that what was done before the start, and is gone, was not found up to below an offset.
 func (w *world) passed(to uint64) {
 	for offset := range w.done {
 		if offset >= w.next && offset < to {
 			delete(w.done, offset)
+			w.holes[offset] = true
 		}
 	}
 }
@@ -173,7 +274,7 @@ func (w *world) passed(to uint64) {
 // start.
 func (w *world) misses(to uint64) {
 	for offset := range w.log {
-		if offset >= w.next && offset < to && !w.done[offset] && (w.unread[offset] > 0 || w.list[offset] == nil && w.history[offset] != nil) {
+		if _, given := w.unread[offset]; offset >= w.next && offset < to && !w.done[offset] && (given || w.list[offset] == nil && w.history[offset] != nil) {
 			delete(w.unread, offset)
 			if w.list[offset] == nil {
 				delete(w.history, offset)
@@ -221,6 +322,9 @@ func (w *world) checkGaps() {
 	w.releaseGaps()
 	if got, want := w.g.progress.gaps.list, w.gaps(); !slices.EqualFunc(got, want, sameGap) {
 		w.fail("the gaps are %+v; want %+v", got, want)
+	}
+	if got, want := w.g.progress.notices.list, w.notices; !slices.EqualFunc(got, want, sameGap) || w.g.progress.knows != w.knows {
+		w.fail("the notices are %+v with %+v; want %+v with %+v", got, w.g.progress.knows, want, w.knows)
 	}
 	if _, lost := w.g.GapsAdded(); lost != w.lost {
 		w.fail("%d offsets were lost; want %d", lost, w.lost)

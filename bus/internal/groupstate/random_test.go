@@ -37,7 +37,7 @@ var steps = []struct {
 	name string
 	take func(*world)
 }{
-	{"trim", (*world).trim}, {"erase", (*world).erase},
+	{"trim", (*world).trim}, {"erase", (*world).erase}, {"compact", (*world).compact},
 	{"append", (*world).append}, {"append", (*world).append},
 	{"read", (*world).read}, {"read", (*world).read}, {"read", (*world).read},
 	{"skip", (*world).skip}, {"due", (*world).due}, {"deliver", (*world).deliverDue}, {"suspect", (*world).suspect},
@@ -46,7 +46,7 @@ var steps = []struct {
 	{"pass", (*world).pass}, {"pass", (*world).pass},
 	{"letters", (*world).letters}, {"begin acks", (*world).beginAcks}, {"release", (*world).release},
 	{"begin commit", (*world).beginCommit}, {"begin commit", (*world).beginCommit}, {"end commit", (*world).endCommit}, {"end commit", (*world).endCommit},
-	{"leave", (*world).leave}, {"seek", (*world).seek}, {"restart", (*world).restart},
+	{"leave", (*world).leave}, {"seek", (*world).seek}, {"restart", (*world).restart}, {"restart", (*world).restart},
 }
 
 // world is a group, its model, a store, and members.
@@ -140,13 +140,19 @@ func (w *world) checkStored(known *Progress, s *durable) {
 			continue
 		}
 		alt, hasAlt := s.stored[offset]
-		if n := known.Attempts(offset); known.IsAcked(offset) != s.done[offset] && !w.isGone(offset) || // that is not known once it is passed over
+		if _, given := s.attempts[offset]; given != known.wasGiven(offset) {
+			w.fail("the store has %d as given to somebody: %t", offset, !given)
+		}
+		if n := known.Attempts(offset); known.IsAcked(offset) != s.done[offset] ||
 			n != s.attempts[offset] && !(hasAlt && n == alt) {
 			w.fail("the store has %d as done: %t, with %d attempts; want %t and %d", offset, known.IsAcked(offset), n, s.done[offset], s.attempts[offset])
 		}
 	}
 	if got := known.gaps.list; !slices.EqualFunc(got, s.gaps, sameGap) {
 		w.fail("the store has the gaps %+v; want %+v", got, s.gaps)
+	}
+	if got := known.notices.list; !slices.EqualFunc(got, s.notices, sameGap) || known.knows != s.knows {
+		w.fail("the store has the notices %+v with %+v; want %+v with %+v", got, known.knows, s.notices, s.knows)
 	}
 	var offsets []uint64
 	for _, r := range known.Redriven() {
@@ -202,7 +208,11 @@ func (w *world) skip() {
 
 func (w *world) readOne() {
 	w.skip()
-	if w.overtaken(); w.g.GapsPending() {
+	w.overtaken()
+	if rapid.IntRange(0, 3).Draw(w.t, "cached") > 0 {
+		w.passedBy()
+	}
+	if w.g.GapsPending() {
 		return
 	}
 	offset := w.next
@@ -225,7 +235,8 @@ func (w *world) readOne() {
 	if w.byKey && l.key != "" {
 		key = []byte(l.key)
 	}
-	isDone, stored := w.done[offset], w.unread[offset]
+	isDone := w.done[offset]
+	stored, given := w.unread[offset]
 	want := !isDone && l.passes && (key == nil || len(w.queues[l.key]) == 0)
 	if got := w.g.NeedsRoom(offset, key, l.passes); got != want {
 		w.fail("NeedsRoom(%d) = %t; want %t", offset, got, want)
@@ -244,7 +255,7 @@ func (w *world) readOne() {
 			w.expect(settledEvent{offset: offset, how: Passed})
 		}
 	} else {
-		e := &modelEvent{offset: offset, attempts: min(stored, w.maxAttempts-1), stored: stored}
+		e := &modelEvent{offset: offset, attempts: min(stored, w.maxAttempts-1), stored: stored, given: given}
 		w.window[offset] = e
 		w.join(e)
 		if !w.isHeld(e) && !w.isSuspect(e) {
@@ -273,19 +284,20 @@ func (w *world) readOne() {
 func (w *world) deliver(e *modelEvent, entry *Entry, m *modelMember) {
 	l := w.log[e.offset]
 	before := *e
-	want, has := w.gapOf(e, e.holder == nil)
+	want, notice := w.gapOf(e, e.holder == nil)
 	had := w.g.Deliver(entry, &m.Holder, l.record, w.now, 0)
 	w.serial++
 	if lease := w.g.Number(entry, w.serial); lease != (eventhub.Lease{Runtime: w.runtime, Offset: e.offset, Serial: w.serial}) {
 		w.fail("the lease of %d is %+v", e.offset, lease)
 	}
-	if after, first, ok := w.g.Gap(entry); ok != has || after != want.after || first != want.first {
-		w.fail("%d is delivered with the gap %d, %d: %t; want %+v: %t", e.offset, after, first, ok, want, has)
+	wantAfter, wantFirst, wantMarks := saidWith(want, notice)
+	if after, first, passed, ok := w.g.Gap(entry); ok != (wantFirst != 0) || after != wantAfter || first != wantFirst || passed != wantMarks {
+		w.fail("%d is delivered with the gap %d, %d, %+v: %t; want %+v with %+v", e.offset, after, first, passed, ok, want, notice)
 	}
 	if got := entry.Attempts(); got != e.attempts+1 {
 		w.fail("%d is delivered as attempt %d; want %d", e.offset, got, e.attempts+1)
 	}
-	e.state, e.holder, e.since, e.at, e.serial, e.stored, e.seen, e.taken = isLeased, m, w.now, w.now+m.Timeout, w.serial, -1, true, false
+	e.state, e.holder, e.since, e.at, e.serial, e.stored, e.seen, e.given, e.taken = isLeased, m, w.now, w.now+m.Timeout, w.serial, -1, true, true, false
 	e.attempts++
 	switch w.pick(10, "receiver") {
 	case 0: // it has no room
@@ -294,22 +306,25 @@ func (w *world) deliver(e *modelEvent, entry *Entry, m *modelMember) {
 		e.stored, e.taken, e.seen = -1, false, true
 	case 1: // it acks by being sent to
 		m.ids[string(l.record.ID())] = true
-		w.give(e, want, has)
+		w.give(e, want, notice)
 		w.g.Delivered(entry, &had, true, w.now)
 		w.expect(settledEvent{e.offset, Acked, 0, w.now - l.record.CommitTime()})
 		w.finish(e)
-		w.replace(byRepeat+e.offset, notGone)
+		w.endGaps(e.offset)
 	default:
 		m.ids[string(l.record.ID())] = true
-		w.give(e, want, has)
+		w.give(e, want, notice)
 		w.g.Delivered(entry, &had, false, w.now)
 	}
 }
 
-// give notes that an event was delivered with a gap.
-func (w *world) give(e *modelEvent, g gap, has bool) {
-	for offset := g.after + 1; has && offset < g.first; offset++ {
+// give notes that an event was delivered with a gap and a notice.
+func (w *world) give(e *modelEvent, g, notice gap) {
+	for offset := g.after + 1; offset < g.first; offset++ {
 		w.gone[offset] = byRepeat + e.offset
+	}
+	if i := slices.Index(w.notices, notice); i >= 0 {
+		w.notices[i].carrier, w.notices[i].given = e.offset, true
 	}
 }
 
@@ -452,7 +467,7 @@ func (w *world) ack() {
 	} else if ok {
 		w.expectAck(e)
 		w.finish(e)
-		w.replace(byRepeat+e.offset, notGone)
+		w.endGaps(e.offset)
 	}
 }
 
@@ -593,9 +608,17 @@ func (w *world) seek() {
 	if to > 0 && rapid.IntRange(0, 2).Draw(w.t, "below the horizon") == 0 {
 		after = uint64(rapid.IntRange(0, int(to-1)).Draw(w.t, "after"))
 	}
-	w.g.Seek(to, after, to+1, w.runtime)
+	missing := Missing{After: after, First: to + 1, Knows: w.marks}
+	if rapid.Bool().Draw(w.t, "a place") {
+		missing.Marks = w.marks.Above(to, store.Marks{})
+	}
+	w.g.Seek(to, missing, w.runtime)
 	w.seekModel(to)
 	w.lost += w.lose(after+1, to)
+	if w.knows = w.marks; missing.Marks != (store.Marks{}) {
+		w.owe(to, missing.Marks)
+		w.mustPend()
+	}
 }
 
 func (w *world) seekModel(to uint64) {
@@ -666,16 +689,15 @@ func (w *world) startAgain(crash bool) {
 			}
 		}
 	}
+	w.knows = s.knows
+	for _, n := range s.notices {
+		n.kept = true
+		w.notices = append(w.notices, n)
+	}
 	known := w.known(s)
 	for offset := range w.log {
-		if offset > s.cursor && w.isGone(offset) { // the store may know either, once it was passed over
-			delete(w.done, offset)
-			if known.IsAcked(offset) {
-				w.done[offset] = true
-			}
-		}
-		if n := known.Attempts(offset); n > 0 && offset > s.cursor {
-			w.unread[offset] = n // it is one of those that checkStored allows
+		if offset > s.cursor && known.wasGiven(offset) {
+			w.unread[offset] = known.Attempts(offset) // it is one of those that checkStored allows
 		}
 	}
 	for offset, h := range s.history {
@@ -776,6 +798,12 @@ func (w *world) check() {
 		w.fail("the next deadline is %d; want %d", got, deadline)
 	}
 	w.checkMembers(room)
+	for offset := range w.log {
+		isHole := slices.ContainsFunc(g.progress.holes, func(r run) bool { return r.from <= offset && offset <= r.to })
+		if offset > cursor && isHole != w.holes[offset] {
+			w.fail("%d is noted as done and gone: %t", offset, isHole)
+		}
+	}
 	w.checkGaps()
 	if (w.wrote == nil || !w.durable().equal(w.wrote)) && !w.dirty {
 		w.fail("a change was not reported: %+v, written was %+v", w.durable(), w.wrote)
@@ -831,7 +859,7 @@ func (w *world) drain() {
 				w.g.Ack(w.g.Find(e.offset), w.now)
 				w.expectAck(e)
 				w.finish(e)
-				w.replace(byRepeat+e.offset, notGone)
+				w.endGaps(e.offset)
 			}
 		}
 		w.letters()
@@ -849,7 +877,7 @@ func (w *world) drain() {
 	}
 	w.flush()
 	for key := range w.parts {
-		if key[0] != PartBase && key[0] != PartGaps && !(key[0] == PartProgress && (key[1]+1)*chunkSize > w.cursor(false)+1) { // of a chunk that the cursor has passed
+		if key[0] != PartBase && key[0] != PartGaps && key[0] != PartMarks && !(key[0] == PartProgress && (key[1]+1)*chunkSize > w.cursor(false)+1) { // of a chunk that the cursor has passed
 			w.fail("all is done, and the store keeps %v", w.parts)
 		}
 	}

@@ -43,9 +43,8 @@ func (g *Group) restart(epoch, cursor, runtime uint64) {
 
 // Seek puts the cursor at to, in the next epoch: nothing that is under way counts any more.
 // runtime is a number that no other run of a group has. The holders of the group begin with
-// no leases (Holder.Void). What the seek asked for after an offset and before first was removed;
-// both are 0 where nothing was.
-func (g *Group) Seek(to, after, first, runtime uint64) {
+// no leases (Holder.Void).
+func (g *Group) Seek(to uint64, missing Missing, runtime uint64) {
 	g.forgetIDs()
 	before := g.progress
 	g.progress = newProgress()
@@ -53,13 +52,24 @@ func (g *Group) Seek(to, after, first, runtime uint64) {
 	g.progress.keepAgain(&before, to)
 	g.restart(g.epoch+1, to, runtime)
 	g.gapsDurable = g.gapsAdded
-	g.lose(after, first)
+	g.lose(missing.After, missing.First)
+	if g.progress.begin(missing); len(g.progress.notices.list) > 0 {
+		g.gapsAdded++
+	}
 	g.host.Changed()
 }
 
 // Passage is what a seek passes without the group knowing which offsets have events: those
-// above After, up to End. Done of them are known to be.
-type Passage struct{ After, End, Done uint64 }
+// above After, up to End. Those of Done are.
+type Passage struct {
+	After, End uint64
+	Done       AckedRuns
+}
+
+// Undone returns how many offsets of it are not known to be done.
+func (p *Passage) Undone() uint64 {
+	return p.End - p.After - (p.Done.From(p.After+1) - p.Done.From(p.End+1))
+}
 
 // PlanSeek says what a seek would do to the events that the group knows, and what else it
 // would pass. head is the last offset of the topic.
@@ -81,7 +91,7 @@ func (g *Group) PlanSeek(to, head uint64) (plan admin.SeekPlan, way Passage) {
 	}
 	way = Passage{After: w.next - 1, End: min(to, head)}
 	if way.After < way.End {
-		way.Done = p.ackedFrom(w.next) - p.ackedFrom(way.End+1)
+		way.Done = p.Acked()
 	}
 	return plan, way
 }
@@ -129,8 +139,8 @@ func (g *Group) OpenFrom(horizon uint64) uint64 { return g.window.openFrom(horiz
 // Unread returns the first offset, from a horizon on, that was not read.
 func (g *Group) Unread(horizon uint64) uint64 { return max(g.window.next, horizon) }
 
-// AckedFrom returns how many events from offset on, which were not read since, were done.
-func (g *Group) AckedFrom(offset uint64) uint64 { return g.progress.ackedFrom(offset) }
+// Acked returns which events that were not read since were done.
+func (g *Group) Acked() AckedRuns { return g.progress.Acked() }
 
 // Leased, Waiting, Held and Listed return how many events take room of a holder, are to be
 // delivered, wait for others of their key, and are on the list of redriven events.
@@ -138,6 +148,14 @@ func (g *Group) Leased() int  { return g.counts[Leased] + g.counts[AckPending] +
 func (g *Group) Waiting() int { return g.counts[Waiting] }
 func (g *Group) Held() int    { return g.counts[Held] }
 func (g *Group) Listed() int  { return len(g.progress.redriven) }
+
+// UnderWay returns how many events somebody has, or the hub is about to settle.
+func (g *Group) UnderWay() (n int) {
+	for s := Leased; s < Done; s++ {
+		n += g.counts[s]
+	}
+	return n
+}
 
 // IsListed reports whether an event is on the list of redriven events.
 func (g *Group) IsListed(offset uint64) bool { return g.progress.redriven[offset] != nil }
@@ -230,6 +248,3 @@ func (p *Progress) Attempts(offset uint64) int {
 
 // IsAcked reports whether the event at offset, which was not read since, was done.
 func (p *Progress) IsAcked(offset uint64) bool { return p.restoredAs(offset) == acked }
-
-// AckedFrom returns how many events from offset on were done.
-func (p *Progress) AckedFrom(offset uint64) uint64 { return p.ackedFrom(offset) }

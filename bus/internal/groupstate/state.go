@@ -286,7 +286,7 @@ func (g *Group) settle(e *Entry, what happening, how Ending, now int64) bool {
 		}
 	}
 	g.progress.forget(offset)
-	if len(g.progress.gaps.list) > 0 {
+	if g.progress.hasGaps() {
 		g.endGap(offset, how)
 	}
 	g.host.Settled(offset, how, held, age)

@@ -44,6 +44,17 @@ func (g *Group) BeginAcks(entries []*Entry) Step {
 	return x
 }
 
+// Stands reports whether a step that is in no commit may still enter one.
+func (g *Group) Stands(x *Step) bool { return g.isIn(x, x.before()) }
+
+// LetterGone settles the event of a dead letter that is in no commit and that the log has no
+// longer.
+func (g *Group) LetterGone(x *Step, now int64) {
+	if g.Stands(x) {
+		g.Gone(g.Find(x.offsets[0]), now)
+	}
+}
+
 // BeginLetter begins the step of a dead letter.
 func (g *Group) BeginLetter(e *Entry) Step {
 	return Step{epoch: g.epoch, offsets: []uint64{e.offset}, letter: true}
@@ -72,11 +83,13 @@ func (g *Group) each(x *Step, what happening) {
 // Enter says that the step is in the commit that is being built. It reports whether that may
 // be: not where the group was sought since it began.
 func (g *Group) Enter(x *Step) bool {
-	if !g.isIn(x, x.before()) {
+	if !g.Stands(x) {
 		return false
 	}
 	g.each(x, enteredCommit)
-	g.progress.gaps.changed = g.progress.gaps.changed || len(g.progress.gaps.list) > 0 // those that go with its events end with it
+	for _, gaps := range g.progress.bothGaps() {
+		gaps.changed = gaps.changed || len(gaps.list) > 0 // those that go with its events end with it
+	}
 	return true
 }
 
@@ -132,7 +145,7 @@ func (g *Group) overtaken(x *Step, done bool, now int64) {
 // in the meantime was not its holder's fault: the event is due at once, and the attempt does not
 // count. So it is where the group has ended.
 func (g *Group) Release(x *Step, now int64) {
-	if !g.isIn(x, x.before()) {
+	if !g.Stands(x) {
 		return
 	}
 	for _, offset := range x.offsets {

@@ -3,6 +3,7 @@ package past
 import (
 	"context"
 	"math"
+	"slices"
 
 	"eventhub"
 	"eventhub/admin"
@@ -22,6 +23,23 @@ func (h *History) Find(ctx context.Context, id string, limit int) ([]admin.Found
 		return nil, store.Failed(err, "find event %q", id)
 	}
 	return h.found(ctx, places, math.MaxInt)
+}
+
+// FindAmong is Find among the topics that show alone, of which limit counts, and reports whether
+// a topic that does not show has the id too.
+func (h *History) FindAmong(ctx context.Context, id string, limit int, shows func(topic string) bool) (found []admin.Found, hidden bool, err error) {
+	if err := checkLook(id, limit); err != nil {
+		return nil, false, err
+	}
+	places, err := h.store.Places(ctx, id, math.MaxInt)
+	if err != nil {
+		return nil, false, store.Failed(err, "find event %q", id)
+	}
+	all := len(places)
+	places = slices.DeleteFunc(places, func(p store.Place) bool { return !shows(p.Topic) })
+	hidden = len(places) < all
+	found, err = h.found(ctx, places[:min(limit, len(places))], math.MaxInt)
+	return found, hidden, err
 }
 
 // Effects implements admin.History.

@@ -90,7 +90,7 @@ func TestLinksOfWhatIsDeleted(t *testing.T) {
 			}
 			s.After(storefault.Effects, leave)
 			s.After(storefault.Correlated, leave)
-			h := New(s, filter.Compile)
+			h := New(s, filter.Compile, indexNow(s))
 			if list, err := find(h); err != nil || len(list) != 1 || list[0].Topic != "d" {
 				t.Errorf("%s: %v, %v; want the event of topic d", name, list, err)
 			}
@@ -105,7 +105,7 @@ func TestHistoryOfAStoreThatFails(t *testing.T) {
 		for _, op := range []storefault.Op{storefault.Read, storefault.Places, storefault.Effects, storefault.Correlated} {
 			broken.Inject(storefault.Fault{Op: op, Err: cause})
 		}
-		h := New(broken, filter.Compile)
+		h := New(broken, filter.Compile, indexNow(broken))
 		ctx, none := context.Background(), eventhub.Place{}
 		err := h.Replay(ctx, admin.ReplayQuery{Topic: "t"}, func(string, eventhub.Item) error { return nil })
 		for _, err := range []error{err, second(h.Find(ctx, "x", 1)), second(h.Effects(ctx, "x", none, 1)), second(h.Correlated(ctx, "x", none, 1))} {

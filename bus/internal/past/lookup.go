@@ -63,6 +63,15 @@ func Matching(ctx context.Context, s store.Store, patterns []eventhub.Pattern) (
 	return byTopicName(found), nil
 }
 
+// Allowed is Matching without topics that are not allowed.
+func Allowed(ctx context.Context, s store.Store, patterns []eventhub.Pattern, allowed *eventhub.TopicRules) ([]store.TopicLife, error) {
+	found, err := Matching(ctx, s, patterns)
+	if allowed == nil {
+		return found, err
+	}
+	return slices.DeleteFunc(found, func(at store.TopicLife) bool { return !allowed.Allow(at.Topic) }), err
+}
+
 // byTopicName sorts topics in byte order.
 func byTopicName(topics []store.TopicLife) []store.TopicLife {
 	slices.SortFunc(topics, func(a, b store.TopicLife) int { return strings.Compare(a.Topic, b.Topic) })
@@ -100,41 +109,72 @@ func Resolve(ctx context.Context, s store.Store, topic string, start eventhub.St
 // removed that come after a place which start names, gap says which and cursor is after them.
 // Of a time that is before all events that are left nobody knows how many were removed of
 // those after it: the gap begins with the topic. Earliest means what there is, and has no
-// gap.
-func Begin(ctx context.Context, s store.Store, topic string, start eventhub.Start) (cursor uint64, gap *eventhub.Gap, err error) {
+// gap. A place or a time that compaction has passed has one too; marks are how far the topic
+// was compacted before anything is read.
+func Begin(ctx context.Context, s store.Store, topic string, start eventhub.Start) (cursor uint64, gap *eventhub.Gap, marks store.Marks, err error) {
 	info, err := s.Topic(ctx, topic)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return 0, nil, store.Failed(err, "look up topic %q", topic)
+		return 0, nil, marks, store.Failed(err, "look up topic %q", topic)
 	}
-	if cursor, err = Resolve(ctx, s, topic, start); err != nil || info.Horizon <= 1 {
-		return cursor, nil, err
+	marks = store.Marks{Compacted: info.Compacted, Tombstones: info.Tombstones}
+	cursor, err = Resolve(ctx, s, topic, start)
+	if err != nil || info.Horizon <= 1 && marks == (store.Marks{}) {
+		return cursor, nil, marks, err
 	}
+	g := eventhub.Gap{Topic: topic}
+	passed := marks
 	switch start.Kind {
 	case eventhub.StartEarliest:
-		cursor = max(cursor, info.Horizon-1)
+		return max(cursor, info.Horizon-1), nil, marks, nil
 	case eventhub.StartTime:
 		first, err := s.SeekTime(ctx, topic, 0)
 		if err != nil {
-			return 0, nil, store.Failed(err, "look for the first event of topic %q", topic)
+			return 0, nil, marks, store.Failed(err, "look for the first event of topic %q", topic)
 		}
-		if cursor < first && start.TS <= info.LastTime {
-			gap = &eventhub.Gap{Topic: topic, First: info.Horizon}
+		if start.TS > info.LastTime {
+			return cursor, nil, marks, nil
+		}
+		if g.First = info.Horizon; cursor >= first {
+			g.After = g.First - 1
+		}
+		if passed, err = compactedFrom(ctx, s, &info, cursor+1); err != nil {
+			return 0, nil, marks, err
 		}
 	default:
-		if cursor+1 < info.Horizon {
-			gap = &eventhub.Gap{Topic: topic, After: cursor, First: info.Horizon}
-			cursor = info.Horizon - 1
-		}
+		g.After, g.First = cursor, max(cursor+1, info.Horizon)
+		cursor = g.First - 1
 	}
-	return cursor, gap, nil
+	passed = passed.Above(g.First-1, store.Marks{})
+	if g.Compacted, g.Tombstones = passed.Compacted, passed.Tombstones; passed == (store.Marks{}) && g.First == g.After+1 {
+		return cursor, nil, marks, nil
+	}
+	return cursor, &g, marks, nil
+}
+
+// compactedFrom returns the marks of a topic where events that came before the one at an offset,
+// and after the one before it that is left, may have gone by compaction: who asks for a time
+// does not know that these were there.
+func compactedFrom(ctx context.Context, s store.Store, info *store.TopicInfo, at uint64) (store.Marks, error) {
+	marks := store.Marks{Compacted: info.Compacted, Tombstones: info.Tombstones}
+	if at <= marks.Compacted || marks == (store.Marks{}) {
+		return marks, nil
+	}
+	left, err := First(ctx, s, info.Name, marks.Compacted)
+	if err != nil || left.Offset != 0 && left.Offset < at {
+		return store.Marks{}, err
+	}
+	return marks, nil
 }
 
 // MayBeGone says, for the end of a message that something is not in a topic, that it may have
 // been removed, where events of the topic were; else it is empty.
 func MayBeGone(ctx context.Context, s store.Store, topic string) string {
 	info, err := s.Topic(ctx, topic)
-	if err != nil || info.Horizon <= 1 {
+	switch {
+	case err != nil, info.Horizon <= 1 && info.Compacted == 0:
 		return ""
+	case info.Horizon <= 1:
+		return fmt.Sprintf("; it may have been removed: the topic is compacted up to offset %d", info.Compacted)
 	}
 	return fmt.Sprintf("; it may have been removed: the topic begins at offset %d", info.Horizon)
 }

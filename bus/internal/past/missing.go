@@ -12,9 +12,10 @@ import (
 const comparedTopics = 2000
 
 // Missing says that a topic, or a group in it, does not exist, with a name that is near
-// enough to be meant: CodeUnknownID, CodeNotSubscribed. It returns nil if both exist, or,
-// where group is empty, the topic.
-func Missing(ctx context.Context, s store.Store, topic, group string) error {
+// enough to be meant, of those that are allowed: CodeUnknownID, CodeNotSubscribed. It returns
+// nil if both exist, or, where group is empty, the topic. Of groups, those that shows reports
+// may be named, all of them where it is nil.
+func Missing(ctx context.Context, s store.Store, topic, group string, allowed *eventhub.TopicRules, shows func(topic, group string) bool) error {
 	life, err := Life(ctx, s, topic)
 	if err != nil {
 		return err
@@ -25,7 +26,9 @@ func Missing(ctx context.Context, s store.Store, topic, group string) error {
 			if err != nil || len(names) == comparedTopics {
 				break // the names are a courtesy
 			}
-			names = append(names, t.Name)
+			if allowed.Allow(t.Name) {
+				names = append(names, t.Name)
+			}
 		}
 		return eventhub.Errorf(eventhub.CodeUnknownID, "topic %q does not exist%s", topic, naming.DidYouMean(topic, names))
 	}
@@ -36,27 +39,30 @@ func Missing(ctx context.Context, s store.Store, topic, group string) error {
 	if err != nil {
 		return store.Failed(err, "list the groups of topic %q", topic)
 	}
-	names := make([]string, len(groups))
+	var names []string
 	for i := range groups {
-		names[i] = groups[i].Group
-		if names[i] == group {
+		name := groups[i].Group
+		if name == group {
 			return nil
+		}
+		if shows == nil || shows(topic, name) {
+			names = append(names, name)
 		}
 	}
 	return eventhub.Errorf(eventhub.CodeNotSubscribed, "there is no group %q in topic %q%s", group, topic, naming.DidYouMean(group, names))
 }
 
 // MissingTopics is Missing for what a live tail names: topics, and patterns. Each pattern
-// has to match a topic.
-func MissingTopics(ctx context.Context, s store.Store, patterns []eventhub.Pattern) error {
+// has to match an allowed topic.
+func MissingTopics(ctx context.Context, s store.Store, patterns []eventhub.Pattern, allowed *eventhub.TopicRules) error {
 	for _, p := range patterns {
 		if !eventhub.IsPattern(p.String()) {
-			if err := Missing(ctx, s, p.String(), ""); err != nil {
+			if err := Missing(ctx, s, p.String(), "", allowed, nil); err != nil {
 				return err
 			}
 			continue
 		}
-		found, err := Matching(ctx, s, []eventhub.Pattern{p})
+		found, err := Allowed(ctx, s, []eventhub.Pattern{p}, allowed)
 		if err == nil && len(found) == 0 {
 			err = eventhub.Errorf(eventhub.CodeUnknownID, "no topic matches %q", p.String())
 		}

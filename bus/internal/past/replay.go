@@ -25,6 +25,8 @@ type stretch struct {
 	first, last uint64
 	// whatever says that first means the first event there is, and nothing is read yet.
 	whatever bool
+	// gap is what OnGap was told of it; Compacted is 0 where that is nothing.
+	gap eventhub.Gap
 }
 
 // Replay implements admin.History. Between two pages it holds nothing of the
@@ -32,7 +34,8 @@ type stretch struct {
 // page, whatever the number of events. A topic that does not exist has no events; one
 // that is deleted before all of it was read that was to be read ends the replay with an
 // error, also where it was created again. So does one that is trimmed below a place that was
-// asked for, or that was to be read next.
+// asked for, or that was to be read next. What compaction may have removed of it is told to
+// q.OnGap.
 func (h *History) Replay(ctx context.Context, q admin.ReplayQuery, visit func(string, eventhub.Item) error) error {
 	pattern, err := checkReplay(&q)
 	if err != nil {
@@ -42,14 +45,14 @@ func (h *History) Replay(ctx context.Context, q admin.ReplayQuery, visit func(st
 	if err != nil {
 		return err
 	}
-	parts, err := h.replayed(ctx, pattern)
+	parts, err := h.replayed(ctx, pattern, q.Allowed)
 	if err != nil {
 		return err
 	}
 	if q.Life != 0 && parts[0].life != q.Life {
 		return errNotWhole(q.Topic)
 	}
-	r := replay{history: h, filter: program, visit: visit, left: q.Limit}
+	r := replay{history: h, filter: program, visit: visit, onGap: q.OnGap, left: q.Limit}
 	if r.left == 0 {
 		r.left = math.MaxInt
 	}
@@ -63,7 +66,7 @@ func (h *History) Replay(ctx context.Context, q admin.ReplayQuery, visit func(st
 		if err := h.isWhole(ctx, &s); err != nil {
 			return err
 		}
-		if err := r.read(ctx, s); err != nil {
+		if err := r.read(ctx, &s); err != nil {
 			return err
 		}
 	}
@@ -98,9 +101,9 @@ func checkReplay(q *admin.ReplayQuery) (eventhub.Pattern, error) {
 	return pattern, nil
 }
 
-// replayed returns the topics of a pattern up to their heads as they are now, in
-// byte order.
-func (h *History) replayed(ctx context.Context, pattern eventhub.Pattern) (parts []stretch, err error) {
+// replayed returns the topics of a pattern that are allowed up to their heads as they are
+// now, in byte order.
+func (h *History) replayed(ctx context.Context, pattern eventhub.Pattern, allowed *eventhub.TopicRules) (parts []stretch, err error) {
 	if name := pattern.String(); !eventhub.IsPattern(name) {
 		t, err := h.store.Topic(ctx, name)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -112,7 +115,7 @@ func (h *History) replayed(ctx context.Context, pattern eventhub.Pattern) (parts
 		if err != nil {
 			return nil, store.Failed(err, "list the topics")
 		}
-		if pattern.Match(t.Name) {
+		if pattern.Match(t.Name) && allowed.Allow(t.Name) {
 			parts = append(parts, stretch{topic: t.Name, life: t.Life, last: t.Head})
 		}
 	}
@@ -124,14 +127,17 @@ func (h *History) replayed(ctx context.Context, pattern eventhub.Pattern) (parts
 func (h *History) narrow(ctx context.Context, q *admin.ReplayQuery, s *stretch) error {
 	s.first, s.whatever = 1, true
 	if q.Start != (eventhub.Start{}) && q.Start.Kind != eventhub.StartEarliest {
-		before, gap, err := Begin(ctx, h.store, s.topic, q.Start)
-		if err == nil && gap != nil {
+		before, gap, _, err := Begin(ctx, h.store, s.topic, q.Start)
+		if err == nil && gap != nil && gap.First > gap.After+1 {
 			err = errGone(gap, &q.Start)
 		}
 		if err != nil {
 			return err
 		}
 		s.first, s.whatever = before+1, false
+		if gap != nil { // a time may name more than what comes from first on
+			s.gap = *gap
+		}
 	}
 	if q.ToTS == 0 {
 		return nil
@@ -182,12 +188,16 @@ type replay struct {
 	history *History
 	filter  *filter.Program
 	visit   func(string, eventhub.Item) error
-	left    int // events that may still be visited
+	onGap   func(eventhub.Gap) // may be nil
+	left    int                // events that may still be visited
 	batch   store.Batch
 	pages   int
 }
 
-func (r *replay) read(ctx context.Context, s stretch) error {
+func (r *replay) read(ctx context.Context, s *stretch) error {
+	if s.gap != (eventhub.Gap{}) {
+		r.tell(s.gap)
+	}
 	for s.first <= s.last && r.left > 0 {
 		limit := replayEvents
 		if r.filter == nil {
@@ -200,13 +210,14 @@ func (r *replay) read(ctx context.Context, s stretch) error {
 		if err := r.history.store.Read(ctx, s.topic, s.first, limit, replayBytes, &r.batch); err != nil {
 			return store.Failed(err, "read topic %q at offset %d", s.topic, s.first)
 		}
-		if err := r.history.isWhole(ctx, &s); err != nil {
+		if err := r.history.isWhole(ctx, s); err != nil {
 			return err
 		}
 		if r.batch.Horizon > s.first && !s.whatever {
 			return eventhub.Errorf(eventhub.CodeGone, "the events of topic %q from offset %d on were removed before they were read: it begins at offset %d",
 				s.topic, s.first, r.batch.Horizon)
 		}
+		r.pass(s)
 		s.whatever = false
 		if len(r.batch.Items) == 0 {
 			return nil
@@ -226,4 +237,29 @@ func (r *replay) read(ctx context.Context, s stretch) error {
 		}
 	}
 	return nil
+}
+
+// pass tells of what compaction may have removed of the page that was just read, where the topic
+// was compacted further than is told.
+func (r *replay) pass(s *stretch) {
+	first := s.first
+	if s.whatever {
+		first = max(first, r.batch.Horizon)
+	}
+	told := store.Marks{Compacted: s.gap.Compacted, Tombstones: s.gap.Tombstones}
+	marks := told.Max(r.batch.Marks().From(first))
+	if marks == told {
+		return
+	}
+	if told == (store.Marks{}) {
+		s.gap = eventhub.Gap{Topic: s.topic, After: first - 1, First: first}
+	}
+	s.gap.Compacted, s.gap.Tombstones = marks.Compacted, marks.Tombstones
+	r.tell(s.gap)
+}
+
+func (r *replay) tell(g eventhub.Gap) {
+	if r.onGap != nil {
+		r.onGap(g)
+	}
 }

@@ -131,7 +131,7 @@ func TestReplayEnds(t *testing.T) {
 // and the memory is that of a page.
 func TestReplayPages(t *testing.T) {
 	s := memory.Open(memory.Options{})
-	r := &rig{t: t, store: s, history: New(s, filter.Compile)}
+	r := &rig{t: t, store: s, history: New(s, filter.Compile, indexNow(s))}
 	const events, size = 400, 100 << 10
 	payload := []byte(`"` + strings.Repeat("x", size) + `"`)
 	for range events / 40 {

@@ -10,6 +10,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/bustest"
 	"eventhub/internal/filter"
 	"eventhub/internal/record"
 	"eventhub/internal/record/layout"
@@ -30,11 +31,16 @@ func inBubble(t *testing.T, test func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open(memory.Options{})
-		test(&rig{t: t, store: s, history: New(s, filter.Compile)})
+		test(&rig{t: t, store: s, history: New(s, filter.Compile, indexNow(s))})
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// indexNow has a store index the keys of a topic at once.
+func indexNow(s store.Store) func(context.Context, string) error {
+	return func(ctx context.Context, topic string) error { return bustest.Index(ctx, s, topic) }
 }
 
 // commit appends events in one commit, as the engine does.

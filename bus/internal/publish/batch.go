@@ -2,6 +2,7 @@ package publish
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -172,6 +173,33 @@ func delayedReceipts(receipts []eventhub.Receipt, delays []store.Delay, delayed 
 		p--
 	}
 	return receipts
+}
+
+// RefusedError translates why the store refused the unit of a publication, whose delayed events
+// are given.
+func RefusedError(u *store.Unit, delayed Delayed) error {
+	var c *store.ConflictError
+	if !errors.As(u.Err, &c) {
+		return UnitError(u.Err)
+	}
+	a := &u.Appends[c.Append]
+	what := fmt.Sprintf("the last offset of topic %q", a.Topic)
+	if c.Expect.Kind == eventhub.ExpectKeyOffset {
+		what = fmt.Sprintf("the newest offset of the event's key in topic %q", a.Topic)
+	}
+	conflict := eventhub.Wrap(eventhub.CodeConflict, u.Err, "%s is %d; %d was expected", what, c.Present, c.Expect.Offset)
+	conflict.Present = &c.Present
+	return eventhub.AtIndex(conflict, "", delayed.place(c.Append)) // transports know what their list is called
+}
+
+// place returns the index of an append's event in its publication.
+func (delayed Delayed) place(of int) int {
+	for _, d := range delayed { // they are in order
+		if d.index <= of {
+			of++
+		}
+	}
+	return of
 }
 
 // UnitError translates why the store refused one unit.

@@ -59,7 +59,7 @@ func (s *encoder) encode(e *eventhub.Event, made bool) error {
 		return err
 	}
 	s.buf = buf
-	s.appends = append(s.appends, store.Append{Topic: e.Topic, ID: e.ID, NewID: e.ID == "", Key: e.Key})
+	s.appends = append(s.appends, store.Append{Topic: e.Topic, ID: e.ID, NewID: e.ID == "", Key: e.Key, Expect: e.Expect})
 	s.linkLast(e)
 	return nil
 }

@@ -77,6 +77,8 @@ func checkImport(e *eventhub.Event, now time.Time) error {
 	case e.Delay != 0 || !e.DeliverAt.IsZero():
 		return eventhub.Errorf(eventhub.CodeBadEvent, "delay_ms is %d and deliver_at is %d; an import enters the log at once",
 			e.Delay.Milliseconds(), eventhub.Millis(e.DeliverAt))
+	case !e.Expect.IsZero():
+		return eventhub.Errorf(eventhub.CodeBadRequest, "expect: %s is given; an import takes no conditions", e.Expect)
 	case !eventhub.HubOnlyTopic(e.Topic):
 		return e.ValidateFields(now)
 	case len(e.Payload) > maxMadePayload:

@@ -57,8 +57,9 @@ type Job struct {
 	Batch
 	done  func([]eventhub.Publication)
 	waits Waits // nil: nothing waits
-	// Refused, where not nil, is called with the error of each publication that is refused.
-	Refused func(error)
+	// Refused, where not nil, is called with the error of each publication that is refused, and
+	// returns what its publisher is told.
+	Refused func(error) error
 }
 
 var jobs = sync.Pool{New: func() any { return new(Job) }}
@@ -89,12 +90,12 @@ func (j *Job) Done(err error) {
 		case err != nil:
 			p.Err = err
 		case u.Err != nil:
-			p.Err = UnitError(u.Err)
+			p.Err = RefusedError(u, delayed)
 		default:
 			p.Receipts = Receipts(p.Receipts, u, delayed)
 		}
 		if p.Err != nil && j.Refused != nil {
-			j.Refused(p.Err)
+			p.Err = j.Refused(p.Err)
 		}
 	}
 	pubs, done, waits := j.pubs, j.done, j.waits
@@ -128,7 +129,7 @@ type Call struct{ commit.Call }
 // Done implements commit.Job.
 func (c *Call) Done(err error) {
 	if u := &c.Units[0]; err == nil && u.Err != nil {
-		err = UnitError(u.Err)
+		err = RefusedError(u, nil)
 	}
 	c.Answer(err)
 }

@@ -146,7 +146,7 @@ func (r *Runtime) reenter(topic string) {
 		}
 	}
 	e.policy = policy
-	e.last = -Every // lowered limits count at once
+	e.last, e.rest = -Every, 0 // lowered limits count at once
 	r.due(e, r.now())
 }
 
@@ -361,10 +361,16 @@ func (r *Runtime) planned(e *entry, more bool, err error) {
 	e.last = now
 	switch {
 	case err != nil:
-		e.next = min(e.next, now+retryAfter)
+		e.fail(now)
 	case more:
 		e.next = now
 	}
+}
+
+// fail has a topic rest, whatever else there is to do in it. Runtime.mu is held.
+func (e *entry) fail(now time.Duration) {
+	e.rest = now + retryAfter
+	e.next = e.rest
 }
 
 // finish ends a pass: its topic is due again when its first event is too old, or when it is
@@ -385,7 +391,7 @@ func (r *Runtime) finish(e *entry) {
 	}
 	now := r.now()
 	if e.policy.Age != 0 && first != 0 {
-		e.next = min(e.next, now+max(r.untilAged(e, first), interval(e.policy.Age)))
+		e.next = min(e.next, max(now+max(r.untilAged(e, first), interval(e.policy.Age)), e.rest))
 	}
 	if e.measured {
 		r.consider(e, now)
@@ -434,7 +440,7 @@ func (r *Runtime) refused(t *trim, err error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t.entry.next = min(t.entry.next, r.now()+retryAfter)
+	t.entry.fail(r.now())
 }
 
 // trimmed counts a trim that is over.

@@ -125,6 +125,7 @@ type entry struct {
 	marks  bool          // it is system.redrive
 	next   time.Duration // when it is due
 	last   time.Duration // when the last pass was
+	rest   time.Duration // no pass before that: one has failed
 
 	// measured: usage is what the topic keeps below upTo, and of what was committed since.
 	// While it is counted, from is where to go on, and recent has what is committed meanwhile.
@@ -208,6 +209,15 @@ func (r *Runtime) Forget(topic string) {
 	}
 	delete(r.entries, topic)
 	delete(r.topics, topic)
+	r.lettersWent(topic)
+}
+
+// lettersWent has the marks of dead letters looked at where some of a topic are gone, if it has some.
+// r.mu is held.
+func (r *Runtime) lettersWent(topic string) {
+	if eventhub.IsDeadLetterTopic(topic) {
+		r.look(admin.RedriveTopic)
+	}
 }
 
 // Committed takes note of what a commit has added and removed.
@@ -263,9 +273,7 @@ func (r *Runtime) Removed(changes []store.TopicChange) {
 	defer r.mu.Unlock()
 	for i := range changes {
 		ch := &changes[i]
-		if eventhub.IsDeadLetterTopic(ch.Topic) {
-			r.look(admin.RedriveTopic)
-		}
+		r.lettersWent(ch.Topic)
 		e := r.entries[ch.Topic]
 		if e == nil || e.isPassing && ch.Horizon == e.trimming && len(ch.Erase) == 0 {
 			continue
@@ -334,9 +342,10 @@ func (r *Runtime) consider(e *entry, now time.Duration) {
 	}
 }
 
-// due has a topic looked at at a time, but not within Every of its last pass. r.mu is held.
+// due has a topic looked at at a time, but not within Every of its last pass, nor in the rest after
+// one that failed. r.mu is held.
 func (r *Runtime) due(e *entry, at time.Duration) {
-	if at = max(at, e.last+Every); at >= e.next {
+	if at = max(at, e.last+Every, e.rest); at >= e.next {
 		return
 	}
 	e.next = at

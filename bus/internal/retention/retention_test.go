@@ -293,6 +293,34 @@ func TestErrors(t *testing.T) {
 	})
 }
 
+// TestRefusedTrims: a trim that is not taken is tried again after a rest, whatever else there is to
+// do in its topic.
+func TestRefusedTrims(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.marks = func(_ context.Context, from uint64) (uint64, bool, error) { return min(from+3, 11), from == 11, nil }
+		r.put("by.count", admin.Retention{Count: 5})
+		r.put("by.age", admin.Retention{Age: admin.Period(time.Minute)})
+		r.publish("orders.dlq", 1, 1)
+		for _, topic := range []string{"by.count", "by.age", admin.RedriveTopic} {
+			r.publish(topic, 10, 1)
+		}
+		r.refusing.Store(true)
+		r.runtime.Look(admin.RedriveTopic)
+		r.pass(time.Minute + 2*retryAfter)
+		for _, topic := range []string{"by.count", "by.age", admin.RedriveTopic} {
+			if n := strings.Count(r.said.String(), "topic="+topic+" "); n < 2 || n > 4 {
+				t.Errorf("%d trims of %s were tried: %s", n, topic, &r.said)
+			}
+			r.wantKept(topic, 1, 10)
+		}
+		r.refusing.Store(false)
+		r.pass(retryAfter)
+		r.wantKept("by.count", 6, 10)
+		r.wantKept("by.age", 11, 10)
+		r.wantKept(admin.RedriveTopic, 11, 10)
+	})
+}
+
 // TestHubsOwn: system.audit keeps a number of events whatever the settings say, and
 // system.redrive what the marks say.
 func TestHubsOwn(t *testing.T) {

@@ -54,6 +54,7 @@ type rig struct {
 	store     store.Store
 	measures  atomic.Int64
 	broken    atomic.Bool // Measure fails
+	refusing  atomic.Bool // no trim is taken
 	committer *commit.Committer
 	runtime   *Runtime
 	policies  policies
@@ -76,6 +77,18 @@ func (c counted) Measure(ctx context.Context, topic string, from uint64, until s
 		return store.Usage{}, 0, false, errors.New("no measure")
 	}
 	return c.Store.Measure(ctx, topic, from, until)
+}
+
+func (c counted) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+	if c.r.refusing.Load() {
+		units = slices.DeleteFunc(slices.Clone(units), func(u *store.Unit) bool {
+			if len(u.Topics) > 0 {
+				u.Err = errors.New("no trims")
+			}
+			return u.Err != nil
+		})
+	}
+	return c.Store.Commit(ctx, units, sync)
 }
 
 func (r *rig) wall() time.Time { return time.Now().Add(time.Duration(r.set.Load())) }

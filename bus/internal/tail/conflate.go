@@ -22,6 +22,11 @@ import (
 // Within a topic the offsets rise, also over hand-overs: they go in the order of
 // topic and offset, and what is left over, or was read later, is above. So a tail
 // that goes on after the event that came last gets all that was pending.
+//
+// What was removed must not come out of here later. Where a commit removes an event that is
+// pending, the tail forgets what it has of the topic and reads it again from where it was (Removed): so
+// it is told of a gap as any tail is that lags, and gets what the removed event had replaced. What
+// was read before the commit and is merged after it is read again too (isStale).
 
 const (
 	// maxPending bounds the bytes that a tail keeps. At that it reads no further,
@@ -40,6 +45,9 @@ type conflation struct {
 	armed   bool // the alarm is set to due
 	bytes   int
 	pending map[pendingKey]*pendingEvent
+	// places are, by topic, from where what is pending is read again: what is below was handed
+	// over, or replaced by what was. They are there while something is pending.
+	places map[*sharedTopic]uint64
 }
 
 type pendingKey struct {
@@ -58,7 +66,7 @@ type pendingEvent struct {
 func (e *pendingEvent) bytes() int { return pendingCost + len(e.key) + cap(e.record) }
 
 func newConflation(every time.Duration) *conflation {
-	return &conflation{every: every.Milliseconds(), pending: make(map[pendingKey]*pendingEvent)}
+	return &conflation{every: every.Milliseconds(), pending: make(map[pendingKey]*pendingEvent), places: make(map[*sharedTopic]uint64)}
 }
 
 // brimful reports whether nothing more can be kept.
@@ -79,10 +87,33 @@ func (c *conflation) put(topic *sharedTopic, d *eventhub.Delivery) {
 	c.bytes += e.bytes()
 }
 
-// forget forgets an event that was handed over.
+// forget forgets an event that was handed over, or is not to be.
 func (c *conflation) forget(e *pendingEvent) {
 	delete(c.pending, e.pendingKey)
 	c.bytes -= e.bytes()
+	if c.places[e.topic] = e.offset + 1; len(c.pending) == 0 {
+		clear(c.places)
+	}
+}
+
+// takeBack forgets what is pending of a topic, if there is something that isGone, and returns
+// the place from where it is to be read again, 0 where there is nothing of the kind.
+func (c *conflation) takeBack(topic *sharedTopic, isGone func(offset uint64) bool) (place uint64) {
+	some := false
+	for _, e := range c.pending {
+		some = some || e.topic == topic && isGone(e.offset)
+	}
+	if !some {
+		return 0
+	}
+	place = c.places[topic]
+	for _, e := range c.pending {
+		if e.topic == topic {
+			c.forget(e)
+		}
+	}
+	delete(c.places, topic)
+	return place
 }
 
 // merge keeps the deliveries of a part that the tail wants, and reports whether there was room for all.
@@ -90,6 +121,9 @@ func (t *Tail) merge(p *part, ds []eventhub.Delivery) (all bool) {
 	for i := range ds {
 		if t.merged.brimful() {
 			return false
+		}
+		if _, has := t.merged.places[p.shard.topic]; !has {
+			t.merged.places[p.shard.topic] = p.next
 		}
 		t.merged.put(p.shard.topic, &ds[i])
 		p.next = ds[i].Offset + 1
@@ -158,4 +192,34 @@ func (t *Tail) handPending(f *feed) (all bool) {
 		due = due[taken:]
 	}
 	return true
+}
+
+// isStale reports whether something of the topic was removed since it was read, so that what is to be
+// merged may be gone. Removed sees what was merged before.
+func (t *Tail) isStale(p *part, f *feed) bool {
+	return t.merged != nil && f.removals != p.shard.log.Removals()
+}
+
+// takeBack has the tails of a topic that conflate forget what is gone; again says that there may
+// be something left of what they have to read again.
+func (ts *Tails) takeBack(topic string, again bool, isGone func(offset uint64) bool) {
+	ts.mu.RLock()
+	at := ts.topics[topic]
+	ts.mu.RUnlock()
+	if at == nil {
+		return
+	}
+	for _, p := range at.conflated() {
+		t := p.tail
+		t.mu.Lock()
+		if !t.left {
+			if place := t.merged.takeBack(at, isGone); place != 0 && again {
+				if p.next = min(p.next, place); !p.behind {
+					t.fallBehind(p)
+				}
+				t.proceed()
+			}
+		}
+		t.mu.Unlock()
+	}
 }

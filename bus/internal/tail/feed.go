@@ -20,6 +20,9 @@ type feed struct {
 	// horizon is the first offset that the topic keeps, where the items are of the store; 0
 	// where they are of the cache, which has nothing below it.
 	horizon uint64
+	marks   store.Marks // likewise
+
+	removals uint64 // of the log, before it was read
 }
 
 var feeds = sync.Pool{New: func() any { return new(feed) }}
@@ -40,12 +43,13 @@ func (f *feed) reset() {
 	clear(f.batch.Items)
 	f.items, f.deliveries = f.items[:0], f.deliveries[:0]
 	f.batch.Reset()
-	f.horizon = 0
+	f.horizon, f.marks = 0, store.Marks{}
 }
 
 // cached reads events from the tail cache and reports whether that had them all.
 func (f *feed) cached(log *topiclog.Log, from uint64, limit int) (ok bool) {
 	f.reset()
+	f.removals = log.Removals()
 	f.items, ok = log.Read(f.items, from, limit)
 	return ok
 }
@@ -53,13 +57,14 @@ func (f *feed) cached(log *topiclog.Log, from uint64, limit int) (ok bool) {
 // stored reads events from the store.
 func (f *feed) stored(ts *Tails, log *topiclog.Log, from uint64, limit int) error {
 	f.reset()
+	f.removals = log.Removals()
 	err := ts.store.Read(context.Background(), log.Topic(), from, limit, roundBytes, &f.batch)
 	if err != nil {
 		ts.log.Error("cannot read events for live tails", "topic", log.Topic(), "error", err)
 		return err
 	}
 	f.items = append(f.items, f.batch.Items...)
-	f.horizon = f.batch.Horizon
+	f.horizon, f.marks = f.batch.Horizon, f.batch.Marks()
 	return nil
 }
 

@@ -17,59 +17,79 @@ import (
 // lost its end, was restored from a backup, or is another hub's, has events that the
 // tail has not seen: those that were committed later, and those of higher offsets, which
 // may be of the same millisecond, or of a clock that was set back.
-func (t *Tail) goOn(ctx context.Context, p eventhub.Place) (cursor uint64, _ error) {
+func (t *Tail) goOn(ctx context.Context, p eventhub.Place) (at beginning, _ error) {
 	if p.Offset == 0 {
 		return t.begin(ctx, p.Topic, eventhub.FromOffset(1))
 	}
-	first, same, err := holdPlace(ctx, t.tails.store, p)
+	first, marks, same, err := holdPlace(ctx, t.tails.store, p)
+	first = max(first, p.Offset+1)
+	passed := marks.Above(first-1, store.Marks{})
 	switch {
 	case err != nil:
-		return 0, err
-	case same && first <= p.Offset+1:
-		return p.Offset, nil
+		return at, err
+	case same && first == p.Offset+1 && passed == (store.Marks{}):
+		return beginning{cursor: p.Offset}, nil
 	case same:
-		if t.reportGap(eventhub.Gap{Topic: p.Topic, After: p.Offset, First: first}) {
-			return first - 1, nil
-		}
-		return p.Offset, nil // the first event says it
+		at = beginning{cursor: first - 1, knows: marks}
+		t.tell(&at, &eventhub.Gap{Topic: p.Topic, After: p.Offset, First: first, Compacted: passed.Compacted, Tombstones: passed.Tombstones})
+		return at, nil
 	case p.TS > 0:
-		if cursor, err = past.Resolve(ctx, t.tails.store, p.Topic, eventhub.Start{Kind: eventhub.StartTime, TS: p.TS + 1}); err != nil {
-			return 0, err
+		if at.cursor, err = past.Resolve(ctx, t.tails.store, p.Topic, eventhub.Start{Kind: eventhub.StartTime, TS: p.TS + 1}); err != nil {
+			return at, err
 		}
-		cursor = min(cursor, p.Offset)
+		at.cursor = min(at.cursor, p.Offset)
 	}
 	t.reportGap(eventhub.Gap{Topic: p.Topic, After: p.Offset})
-	return cursor, nil
+	return at, nil
+}
+
+// beginning is where a tail begins in a topic.
+type beginning struct {
+	cursor uint64
+	knows  store.Marks   // of the topic, as its owner knows them
+	gap    *eventhub.Gap // that the first event is to say; nil for most
 }
 
 // begin returns the offset after which a tail begins that has no place in a topic, and
 // notifies the receiver where that is not what start names.
-func (t *Tail) begin(ctx context.Context, topic string, start eventhub.Start) (cursor uint64, _ error) {
-	cursor, gap, err := past.Begin(ctx, t.tails.store, topic, start)
-	if err == nil && gap != nil && !t.reportGap(*gap) {
-		cursor = gap.After // the first event says it
+func (t *Tail) begin(ctx context.Context, topic string, start eventhub.Start) (at beginning, err error) {
+	var gap *eventhub.Gap
+	at.cursor, gap, at.knows, err = past.Begin(ctx, t.tails.store, topic, start)
+	if err == nil && gap != nil {
+		t.tell(&at, gap)
 	}
-	return cursor, err
+	return at, err
+}
+
+// tell notifies the receiver of a gap before a beginning, or leaves it to the first event.
+func (t *Tail) tell(at *beginning, gap *eventhub.Gap) {
+	if !t.reportGap(*gap) {
+		at.gap = gap
+	}
 }
 
 // holdPlace holds a place against the log. same: the log has its event, or had it. Then
-// first is where the log begins, if that is after the place.
-func holdPlace(ctx context.Context, s store.Store, p eventhub.Place) (first uint64, same bool, _ error) {
+// first is where the log begins, if that is after the place, and marks are the topic's.
+func holdPlace(ctx context.Context, s store.Store, p eventhub.Place) (first uint64, marks store.Marks, same bool, _ error) {
 	var batch store.Batch
 	if err := s.Read(ctx, p.Topic, p.Offset, 1, 0, &batch); err != nil {
-		return 0, false, store.Failed(err, "look at offset %d of topic %q", p.Offset, p.Topic)
+		return 0, marks, false, store.Failed(err, "look at offset %d of topic %q", p.Offset, p.Topic)
 	}
 	if len(batch.Items) > 0 && batch.Items[0].Offset == p.Offset {
-		return 0, p.TS == 0 || p.TS == batch.Items[0].Record.CommitTime(), nil
+		return 0, batch.Marks(), p.TS == 0 || p.TS == batch.Items[0].Record.CommitTime(), nil
 	}
 	if same, err := hadPlace(ctx, s, p, batch.Items); err != nil || !same {
-		return 0, false, err
+		return 0, marks, false, err
 	}
+	marks = batch.Marks()
 	if first = batch.Horizon; first > p.Offset {
-		return first, true, nil
+		return first, marks, true, nil
+	}
+	if marks.Above(p.Offset, store.Marks{}) != (store.Marks{}) {
+		return 0, marks, true, nil // the marks say what may be missing, also where nothing is left below them
 	}
 	item, err := past.First(ctx, s, p.Topic, 1)
-	return item.Offset, true, err
+	return item.Offset, marks, true, err
 }
 
 // hadPlace reports whether a log without an event at a place may have had one there: it goes

@@ -20,6 +20,7 @@ import (
 	"eventhub"
 	"eventhub/bus/internal/bustest"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/topiclog"
 	"eventhub/internal/filter"
@@ -71,6 +72,11 @@ func (r *rig) close() {
 	}
 }
 
+// index has a topic indexed.
+func (r *rig) index(ctx context.Context, topic string) error {
+	return bustest.Index(ctx, r.store, topic)
+}
+
 // start makes tails over the rig's store, with a cache of some bytes.
 func (r *rig) start(cacheBytes int) {
 	quiet := slog.New(slog.DiscardHandler)
@@ -79,6 +85,7 @@ func (r *rig) start(cacheBytes int) {
 	r.tails = New(Options{
 		Store: r.store, Logger: quiet, Logs: r.logs, Scheduler: r.sched, Clock: clock,
 		EvaluationTime: 10 * time.Millisecond,
+		State:          past.New(r.store, filter.Compile, r.index).WalkState, StateKeys: 1000, StateBytes: 1 << 20,
 		Filter: func(f *eventhub.Filter) (Wants, bool, error) {
 			p, err := filter.Compile(f)
 			if err != nil || p == nil {
@@ -98,6 +105,13 @@ func (r *rig) start(cacheBytes int) {
 				}
 			}
 			logs.Committed(jobs)
+			for _, job := range jobs {
+				for i := range job.Units {
+					if job.Units[i].Err == nil {
+						tails.Removed(job.Units[i].Topics)
+					}
+				}
+			}
 		},
 	})
 }
@@ -197,9 +211,21 @@ func (r *rig) publishKeys(topic string, keys ...string) {
 // remove removes events of a topic: those below a horizon, and single ones.
 func (r *rig) remove(topic string, horizon uint64, erase ...uint64) {
 	r.t.Helper()
+	r.change(store.TopicChange{Topic: topic, Horizon: horizon, Erase: erase})
+}
+
+// change removes events, and compacts the topic.
+func (r *rig) change(ch store.TopicChange) {
+	r.t.Helper()
 	w := &write{}
-	w.Units = []store.Unit{{Topics: []store.TopicChange{{Topic: topic, Horizon: horizon, Erase: erase}}}}
+	w.Units = []store.Unit{{Topics: []store.TopicChange{ch}}}
 	if err := r.committer.Do(bg, w); err != nil {
+		r.t.Error(err)
+	}
+	if err := bustest.Index(bg, r.store, ch.Topic); err != nil {
+		r.t.Error(err)
+	}
+	if _, _, err := r.store.Compact(bg, ch.Topic); err != nil {
 		r.t.Error(err)
 	}
 }
@@ -271,6 +297,7 @@ type meter struct {
 	failHeadOf string        // the topic whose Head fails
 	after      chan struct{} // where not nil, Commit is done and returns when it is closed
 	beforeRead func(topic string)
+	afterRead  func()
 }
 
 func (m *meter) count(name string) {
@@ -304,6 +331,9 @@ func (m *meter) Read(ctx context.Context, topic string, from uint64, limit, maxB
 	m.count("Read")
 	if m.beforeRead != nil {
 		m.beforeRead(topic)
+	}
+	if m.afterRead != nil {
+		defer m.afterRead()
 	}
 	return m.Store.Read(ctx, topic, from, limit, maxBytes, batch)
 }

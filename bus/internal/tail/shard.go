@@ -77,7 +77,7 @@ func (s *shard) round(f *feed) bool {
 	// The store may know what the committer has not reported yet.
 	items := f.items[:past.Search(f.items, head+1)]
 	horizon := min(f.horizon, head+1)
-	if len(items) > 0 || horizon > s.next {
+	if len(items) > 0 || horizon > s.next || f.marks.Compacted >= s.next {
 		deliveries := f.prepare(s.log.Topic(), items)
 		for _, p := range parts {
 			p.tail.keepUp(p, deliveries, horizon, f)

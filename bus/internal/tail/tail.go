@@ -25,7 +25,9 @@ type Tail struct {
 	receiver  eventhub.Receiver
 	wants     Wants              // nil: it wants all
 	patterns  []eventhub.Pattern // those that may name topics not yet created
+	allowed   *eventhub.TopicRules
 	batchSize int
+	conflates bool
 
 	mu     sync.Mutex
 	parts  []*part          // in no order
@@ -34,6 +36,7 @@ type Tail struct {
 	reach  int              // how many events the next turn of its own reads at once
 	merged *conflation
 	gaps   map[*sharedTopic]*eventhub.Gap // what it is to be told with the next event; nil for most
+	snap   *stateful                      // of a tail with the state; nil for all others. Never changes
 	// opening: Subscribe has not found all topics yet. paused: its owner wants nothing for now. full: the receiver took less than it was given.
 	// left: nothing is delivered any more; ended says why if it was not its own wish.
 	opening, paused, full, left bool
@@ -47,8 +50,9 @@ type part struct {
 	shard *shard
 
 	// Guarded by tail.mu.
-	next   uint64 // events below it were handed over, or are not wanted
-	behind bool   // in tail.lag
+	next   uint64      // events below it were handed over, or are not wanted
+	knows  store.Marks // of the topic: the tail's owner knows that it may miss what these say
+	behind bool        // in tail.lag
 }
 
 // expect notes the patterns that may name topics which are not created yet, and refuses
@@ -75,7 +79,7 @@ func (t *Tail) expect(patterns []eventhub.Pattern, start eventhub.Start) error {
 // there, and at the first event in those that it does not know, and lets it begin.
 // Topics that are created meanwhile join by themselves.
 func (t *Tail) open(ctx context.Context, patterns []eventhub.Pattern, knows known, opts *eventhub.TailOptions) error {
-	topics, err := past.Matching(ctx, t.tails.store, patterns)
+	topics, err := past.Allowed(ctx, t.tails.store, patterns, opts.Allowed)
 	if err != nil {
 		return err
 	}
@@ -86,6 +90,9 @@ func (t *Tail) open(ctx context.Context, patterns []eventhub.Pattern, knows know
 	for _, at := range topics {
 		place, placed := places[at.Topic]
 		delete(places, at.Topic)
+		if t.snap != nil {
+			placed, place = false, eventhub.Place{}
+		}
 		if err := t.follow(ctx, at.Topic, knows.start(at.Life, opts.Start), place, placed); err != nil {
 			return err
 		}
@@ -94,6 +101,9 @@ func (t *Tail) open(ctx context.Context, patterns []eventhub.Pattern, knows know
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.opening = false
+	if t.snap != nil && !t.left {
+		t.beginLoad()
+	}
 	t.proceed()
 	return t.ended
 }
@@ -108,13 +118,14 @@ func (t *Tail) follow(ctx context.Context, topic string, start eventhub.Start, p
 	if err != nil {
 		err = store.Failed(err, "read the head of topic %q", topic)
 	}
-	cursor := head
+	from := beginning{cursor: head}
 	switch {
 	case err != nil:
+	case t.snap != nil: // the load finds out
 	case placed:
-		cursor, err = t.goOn(ctx, place)
+		from, err = t.goOn(ctx, place)
 	case start.Kind != eventhub.StartLatest:
-		cursor, err = t.begin(ctx, topic, start)
+		from, err = t.begin(ctx, topic, start)
 	}
 	if err != nil {
 		ts.mu.Lock()
@@ -122,19 +133,22 @@ func (t *Tail) follow(ctx context.Context, topic string, start eventhub.Start, p
 		ts.leave(at)
 		return err
 	}
-	t.attach(at, head, cursor+1)
+	t.attach(at, head, from)
 	return nil
 }
 
-// attach adds a part that begins at next, unless the tail has one of that topic or
+// attach adds a part, unless the tail has one of that topic or
 // has ended; the use of the topic goes over to it. head is as for topiclog.Log.Learn.
-func (t *Tail) attach(topic *sharedTopic, head, next uint64) {
+func (t *Tail) attach(topic *sharedTopic, head uint64, from beginning) {
 	t.mu.Lock()
 	if !t.left && !t.has(topic.name) {
-		p := &part{tail: t, next: next}
+		p := &part{tail: t, next: from.cursor + 1, knows: from.knows}
+		if from.gap != nil {
+			t.owe(topic, from.gap)
+		}
 		topic.attach(t.tails, p, head)
 		t.add(p)
-		if p.behind {
+		if p.behind = p.behind || t.snap != nil; p.behind {
 			t.lag = append(t.lag, p)
 			t.proceed()
 		}
@@ -177,7 +191,7 @@ func (t *Tail) blocked() bool {
 	if t.merged != nil {
 		return t.opening || t.left || t.merged.brimful()
 	}
-	return t.opening || t.left || t.paused || t.full
+	return t.opening || t.left || t.paused || t.full || t.snap.lacks()
 }
 
 // proceed asks for a turn of the tail's own where there is something to do in it.
@@ -217,8 +231,8 @@ func (t *Tail) fallBehind(p *part) {
 }
 
 // keepUp gives a part what its shard has read. Where that is to be judged by an
-// expression it takes a turn of the tail's own. horizon is as for overtaken. t.mu is not
-// held.
+// expression it takes a turn of the tail's own. horizon is as for overtaken, and f has the
+// marks. t.mu is not held.
 func (t *Tail) keepUp(p *part, deliveries []eventhub.Delivery, horizon uint64, f *feed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -226,7 +240,12 @@ func (t *Tail) keepUp(p *part, deliveries []eventhub.Delivery, horizon uint64, f
 		return
 	}
 	p.reach()
-	t.overtaken(p, horizon)
+	t.overtaken(p, horizon, f.marks)
+	if t.snap.lacks() {
+		t.fallBehind(p)
+		t.tails.sched.Schedule(t) // for another state
+		return
+	}
 	// Nobody else moves the place of a part that is kept up.
 	if deliveries = since(deliveries, p.next); len(deliveries) == 0 {
 		return
@@ -239,11 +258,11 @@ func (t *Tail) keepUp(p *part, deliveries []eventhub.Delivery, horizon uint64, f
 			n, _ = t.judge(deliveries, f, time.Time{})
 			passed = f.passed
 			t.mu.Lock()
-			if t.left {
+			if t.left || p.behind {
 				return
 			}
 		}
-		all = !t.blocked() && t.hand(p, passed, deliveries[n-1].Offset+1)
+		all = !t.blocked() && !t.isStale(p, f) && t.hand(p, passed, deliveries[n-1].Offset+1)
 		deliveries = deliveries[n:]
 	}
 	if t.merged != nil {
@@ -267,6 +286,10 @@ func (t *Tail) hand(p *part, ds []eventhub.Delivery, next uint64) (all bool) {
 		}
 		p.next = next
 		return true
+	}
+	if t.snap != nil {
+		ds = since(ds, p.next) // what was removed since it was read
+		next = max(next, p.next)
 	}
 	if g := t.gaps[p.shard.topic]; g != nil && len(ds) > 0 {
 		first := []eventhub.Delivery{ds[0]} // other tails have the same slice
@@ -298,20 +321,38 @@ func (t *Tail) hand(p *part, ds []eventhub.Delivery, next uint64) (all bool) {
 
 // overtaken notes that all below a horizon was removed, where that is above the place of a
 // part: the part goes on there, and the next event that the tail is handed of the topic says
-// so. Where the tail was not handed one since it was overtaken before, both are one gap.
-func (t *Tail) overtaken(p *part, horizon uint64) {
-	if horizon <= p.next {
+// so. It does likewise where the topic was compacted up to marks that are above the place, and
+// above those that the tail's owner knows. Where the tail was not handed an event since it was
+// overtaken before, both are one gap.
+func (t *Tail) overtaken(p *part, horizon uint64, marks store.Marks) {
+	first := max(p.next, horizon)
+	passed := marks.Above(first-1, p.knows)
+	if first == p.next && passed == (store.Marks{}) {
 		return
 	}
-	g := &eventhub.Gap{Topic: p.shard.topic.name, After: p.next - 1, First: horizon}
+	g := &eventhub.Gap{Topic: p.shard.topic.name, After: p.next - 1, First: first}
 	if before := t.gaps[p.shard.topic]; before != nil {
-		g.After = before.After
+		if g.After = before.After; first == p.next {
+			g.First = before.First
+		}
+		passed = passed.Max(store.Marks{Compacted: before.Compacted, Tombstones: before.Tombstones}).From(g.First)
 	}
+	if t.snap != nil && passed.Tombstones > 0 {
+		t.snap.stale = true // ends of keys may be gone that nothing else tells
+		return
+	}
+	g.Compacted, g.Tombstones = passed.Compacted, passed.Tombstones
+	p.knows = p.knows.Max(marks)
+	t.owe(p.shard.topic, g)
+	p.next = first
+}
+
+// owe has the next event of a topic say a gap.
+func (t *Tail) owe(topic *sharedTopic, g *eventhub.Gap) {
 	if t.gaps == nil {
 		t.gaps = make(map[*sharedTopic]*eventhub.Gap)
 	}
-	t.gaps[p.shard.topic] = g
-	p.next = horizon
+	t.gaps[topic] = g
 }
 
 // Turn serves the parts that are behind, and hands over what is due. Only one runs
@@ -321,6 +362,9 @@ func (t *Tail) Turn() {
 	defer f.release()
 	began := time.Now()
 	t.Strained = false
+	if t.snap != nil && !t.turnState(f, began) {
+		return
+	}
 	for events, n := 0, 0; n < turnRounds && events < roundEvents && !t.Strained; n++ {
 		if !t.round(f, began) {
 			return
@@ -347,10 +391,15 @@ func (t *Tail) round(f *feed, began time.Time) bool {
 		}
 		return false
 	}
-	if f.horizon > from {
+	if f.horizon > from || f.marks.Compacted >= from {
 		t.mu.Lock()
-		t.overtaken(p, f.horizon)
+		t.overtaken(p, f.horizon, f.marks)
+		lacks := t.snap.lacks()
 		t.mu.Unlock()
+		if lacks {
+			t.tails.sched.Schedule(t) // for another state
+			return false
+		}
 	}
 	deliveries := f.prepare(log.Topic(), f.items)
 	if len(deliveries) == 0 {
@@ -358,6 +407,9 @@ func (t *Tail) round(f *feed, began time.Time) bool {
 		defer t.mu.Unlock()
 		if t.blocked() {
 			return t.merged != nil && !t.left // a hand-over may make room
+		}
+		if t.isStale(p, f) {
+			return true
 		}
 		p.next = max(p.next, head+1) // a gap
 		t.served(p, true)
@@ -373,6 +425,10 @@ func (t *Tail) round(f *feed, began time.Time) bool {
 		if t.blocked() {
 			defer t.mu.Unlock()
 			return t.merged != nil && !t.left
+		}
+		if t.isStale(p, f) {
+			defer t.mu.Unlock()
+			return true // it is read again
 		}
 		all := t.hand(p, passed, deliveries[n-1].Offset+1)
 		if deliveries = deliveries[n:]; !all || len(deliveries) == 0 || t.Strained {
@@ -491,7 +547,15 @@ func (t *Tail) setPaused(paused bool) error {
 	if t.ended != nil {
 		return t.ended
 	}
-	if t.paused = paused; !paused {
+	was := t.paused
+	t.paused = paused
+	switch {
+	case paused && !was && t.snap != nil && !t.opening:
+		t.suspend()
+	case !paused && was && t.snap != nil && !t.opening && t.snap.phase == loading:
+		t.beginLoad()
+	}
+	if !paused {
 		t.tails.sched.Schedule(t)
 	}
 	return nil
@@ -517,6 +581,12 @@ func (t *Tail) end(why error) (notify bool) {
 	}
 	t.left, t.ended = true, why
 	parts := t.parts
+	if t.snap != nil {
+		t.release()
+		if t.snap.cancel != nil {
+			t.snap.cancel()
+		}
+	}
 	t.parts, t.index, t.lag, t.merged, t.gaps = nil, nil, nil, nil, nil
 	notify = !t.opening
 	t.mu.Unlock()

@@ -19,7 +19,8 @@
 //
 // # Goroutines and locks
 //
-// No goroutine of its own: shards and tails are tasks of bus/internal/sched. A tail is
+// Shards and tails are tasks of bus/internal/sched; the loads of states (load.go) have a
+// goroutine each, which ends with the load. A tail is
 // touched by its owner, the shards of its topics and its turn, under Tail.mu. Locks are taken
 // in the order Tail.mu, sharedTopic.mu, those of topiclog; and Tails.mu before
 // sharedTopic.mu and those of topiclog, never together with Tail.mu. The scheduler's come
@@ -35,6 +36,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -43,6 +45,7 @@ import (
 	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/topiclog"
+	"eventhub/internal/budget"
 	"eventhub/internal/measure"
 	"eventhub/store"
 )
@@ -74,7 +77,16 @@ type Options struct {
 	// EvaluationTime is after how long a turn that evaluates expressions lets others in. It
 	// is looked at after each event; what was read and not judged is read again.
 	EvaluationTime time.Duration
+	// State calls visit with the events of the state of a topic at an offset, see
+	// past.History.WalkState.
+	State func(ctx context.Context, topic string, at uint64, visit func([]store.Item) error) (Walked, error)
+	// StateKeys is how many keys a state may have that a tail begins with, and StateBytes bounds
+	// the memory for the offsets of all states that are being sent.
+	StateKeys, StateBytes int
 }
+
+// Walked is what State says.
+type Walked = past.Walked
 
 // Tails are the live tails of a bus.
 type Tails struct {
@@ -92,13 +104,26 @@ type Tails struct {
 	byPattern map[string]*patternTails
 	// topics are those that have tails, or had some that were handed an event.
 	topics map[string]*sharedTopic
+	// revisions counts the erasures in topics that there are, in this run of the hub, which run
+	// names.
+	revisions map[string]uint64
+	run       uint64
+
+	loads   sync.WaitGroup // of states
+	loading chan struct{}  // has room for those that may be read at once
+	states  *budget.Budget // of the offsets of states
 }
+
+// loadsAtOnce is how many states are read at once. It leaves processors to others.
+const loadsAtOnce = 2
 
 // New returns a bus's tails, of which there are none yet.
 func New(o Options) *Tails {
 	return &Tails{
 		opts: o, store: o.Store, log: o.Logger, logs: o.Logs, sched: o.Scheduler, clock: o.Clock,
 		tails: make(map[*Tail]struct{}), byPattern: make(map[string]*patternTails), topics: make(map[string]*sharedTopic),
+		revisions: make(map[string]uint64), run: rand.Uint64(),
+		loading: make(chan struct{}, loadsAtOnce), states: budget.New(o.StateBytes),
 	}
 }
 
@@ -111,19 +136,40 @@ func (ts *Tails) End(why error) {
 	for _, t := range tails {
 		t.shut(why)
 	}
+	ts.loads.Wait()
 }
 
-// ForgetTopic forgets what was counted of a topic that is deleted. Its tails outlive it: what
-// they were handed is forgotten with the last of them.
+// revision returns the number of erasures in a topic.
+func (ts *Tails) revision(topic string) uint64 {
+	ts.mu.RLock()
+	defer ts.mu.RUnlock()
+	return ts.revisions[topic]
+}
+
+// ForgetTopic forgets what was counted of a topic that is deleted, and what is pending of it. Its
+// tails outlive it: what they were handed is forgotten with the last of them. It comes after
+// topiclog.Logs.Forget.
 func (ts *Tails) ForgetTopic(name string) {
+	ts.takeBack(name, false, func(uint64) bool { return true })
 	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	switch t := ts.topics[name]; {
+	delete(ts.revisions, name) // another life has its own number
+	t := ts.topics[name]
+	switch {
 	case t == nil:
 	case t.users > 0:
 		t.gone = true
 	default:
 		delete(ts.topics, name)
+		t = nil
+	}
+	ts.mu.Unlock()
+	if t == nil {
+		return
+	}
+	for _, p := range t.all() {
+		if p.tail.snap != nil {
+			p.tail.removed(p, 0, true) // it has no state any more
+		}
 	}
 }
 
@@ -141,21 +187,26 @@ func (ts *Tails) Open(ctx context.Context, opts eventhub.TailOptions, r eventhub
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	t := &Tail{tails: ts, receiver: r, batchSize: opts.BatchSize, reach: min(opts.BatchSize, roundEvents), opening: true}
+	t := &Tail{tails: ts, receiver: r, batchSize: opts.BatchSize, reach: min(opts.BatchSize, roundEvents), allowed: opts.Allowed, opening: true}
 	t.Slow = true
 	if opts.Conflate != 0 {
-		t.merged = newConflation(opts.Conflate)
+		t.merged, t.conflates = newConflation(opts.Conflate), true
 	}
 	var err error
 	if t.wants, t.Evaluates, err = ts.opts.Filter(opts.Filter); err != nil {
 		return nil, err
+	}
+	if opts.Start.Kind == eventhub.StartSnapshot {
+		if err := ts.withState(t, &opts); err != nil {
+			return nil, err
+		}
 	}
 	patterns, err := opts.Patterns()
 	if err != nil {
 		return nil, err
 	}
 	if opts.NoCreate {
-		if err := past.MissingTopics(ctx, ts.store, patterns); err != nil {
+		if err := past.MissingTopics(ctx, ts.store, patterns, opts.Allowed); err != nil {
 			return nil, err
 		}
 	}
@@ -180,10 +231,35 @@ func (ts *Tails) Open(ctx context.Context, opts eventhub.TailOptions, r eventhub
 	return t, nil
 }
 
+// withState makes a tail one with the state.
+func (ts *Tails) withState(t *Tail, opts *eventhub.TailOptions) (err error) {
+	if t.snap, err = newStateful(opts); err != nil || t.wants == nil {
+		return err
+	}
+	var key Wants
+	if opts.Filter.Key != "" {
+		if key, _, err = ts.opts.Filter(&eventhub.Filter{Key: opts.Filter.Key}); err != nil {
+			return err
+		}
+	}
+	t.wants = passing(t.wants, key)
+	return nil
+}
+
 // patternTails are the live tails of one pattern.
 type patternTails struct {
 	pattern eventhub.Pattern
 	tails   []*Tail // in no order
+}
+
+// Removed notes what a commit has removed of topics. It comes after topiclog.Logs.Committed.
+func (ts *Tails) Removed(changes []store.TopicChange) {
+	for i := range changes {
+		if ch := &changes[i]; ch.Horizon > 0 || len(ch.Erase) > 0 {
+			ts.takeBack(ch.Topic, true, func(offset uint64) bool { return offset < ch.Horizon || slices.Contains(ch.Erase, offset) })
+			ts.removed(ch.Topic, ch.Horizon, len(ch.Erase) > 0)
+		}
+	}
 }
 
 // TopicsCreated attaches tails to topics that are created and match their patterns, unless
@@ -202,6 +278,9 @@ func (ts *Tails) TopicsCreated(created []store.TopicLife) {
 				continue
 			}
 			for _, t := range p.tails {
+				if !t.allowed.Allow(life.Topic) {
+					continue
+				}
 				joinings = append(joinings, joining{t, ts.use(life.Topic)})
 			}
 		}
@@ -209,7 +288,7 @@ func (ts *Tails) TopicsCreated(created []store.TopicLife) {
 	ts.mu.Unlock()
 	for _, j := range joinings {
 		// The log has nothing of the topic except what it is about to learn.
-		j.tail.attach(j.topic, 0, 1)
+		j.tail.attach(j.topic, 0, beginning{})
 	}
 }
 

@@ -90,3 +90,17 @@ func (t *sharedTopic) tails() (n int) {
 	}
 	return n
 }
+
+// conflated returns the parts of tails that conflate.
+func (t *sharedTopic) conflated() (parts []*part) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.shards {
+		for _, p := range *s.parts.Load() {
+			if p.tail.conflates {
+				parts = append(parts, p)
+			}
+		}
+	}
+	return parts
+}

@@ -106,7 +106,7 @@ func TestTopicForATailThatLeft(t *testing.T) {
 		topic := r.tails.use("p.new")
 		r.tails.mu.Unlock()
 		in.Sub.Drop(0)
-		in.Sub.(*Tail).attach(topic, 0, 1)
+		in.Sub.(*Tail).attach(topic, 0, beginning{})
 		equal(t, "topics left", r.topics(), 0)
 		equal(t, "tails of the topic", topic.tails(), 0)
 	})

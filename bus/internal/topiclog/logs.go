@@ -54,6 +54,7 @@ func (ls *Logs) find(topic string) *Log {
 func (ls *Logs) Forget(topic string) {
 	if l := ls.find(topic); l != nil {
 		l.forget(l.Head())
+		l.removals.Add(1)
 	}
 }
 

@@ -34,6 +34,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"sync/atomic"
 
 	"eventhub/store"
 )
@@ -46,6 +47,8 @@ type Log struct {
 	topic string
 	users int // guarded by Logs.mu
 
+	removals atomic.Uint64
+
 	mu       sync.Mutex
 	head     uint64
 	gap      uint64
@@ -56,6 +59,11 @@ type Log struct {
 
 // Topic returns the topic's name.
 func (l *Log) Topic() string { return l.topic }
+
+// Removals returns how many commits have removed events of the topic, which is more when it was
+// deleted. Whoever asks before reading an event, and finds the number changed, may have read
+// what is gone.
+func (l *Log) Removals() uint64 { return l.removals.Load() }
 
 // Learn takes over the store's head, where the log does not know it yet, and returns its
 // own. The store has to be asked after Logs.Use: commits that came earlier are in its
@@ -172,6 +180,10 @@ func (l *Log) forget(offset uint64) {
 // remove releases the events below a horizon, and those at single offsets, which a commit
 // has removed.
 func (l *Log) remove(horizon uint64, erased []uint64) {
+	if horizon == 0 && len(erased) == 0 {
+		return // marks of a compaction
+	}
+	defer l.removals.Add(1) // when the log has it no longer
 	if horizon > 0 {
 		l.forget(min(horizon-1, l.Head()))
 	}

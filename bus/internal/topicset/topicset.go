@@ -26,6 +26,7 @@
 package topicset
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -34,6 +35,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"eventhub"
 	"eventhub/admin"
@@ -68,6 +70,8 @@ type table struct {
 	keyed    int                // entries with KeyRequired or a Compaction
 	bounded  int                // entries with a Retention
 	compact  int                // entries with a Compaction
+	expiring int                // entries with a GroupIdleExpiry
+	indexed  int                // entries that have topics indexed always or never
 	version  uint64             // the last one given
 	matches  *matches           // of patterns
 }
@@ -202,6 +206,45 @@ func (s *Set) Compaction(topic string) *admin.Compaction {
 	return &c
 }
 
+// AnyGroupExpiry reports whether an entry ends groups that nobody uses.
+func (s *Set) AnyGroupExpiry() bool {
+	t := s.table.Load()
+	return t != nil && t.expiring > 0
+}
+
+// GroupExpiry returns for how long nobody may have used a group of a topic, 0 for ever.
+func (s *Set) GroupExpiry(topic string) time.Duration {
+	if e := s.Lookup(topic); e != nil {
+		return time.Duration(e.Settings.GroupIdleExpiry)
+	}
+	return 0
+}
+
+// AnyState reports whether an entry has the keys of topics indexed always or never.
+func (s *Set) AnyState() bool {
+	t := s.table.Load()
+	return t != nil && t.indexed > 0
+}
+
+// State returns when the keys of a topic are indexed: always where it is compacted.
+func (s *Set) State(topic string) admin.StateMode {
+	t := s.table.Load()
+	if t == nil || t.indexed == 0 {
+		return admin.StateAuto
+	}
+	if e := t.lookup(topic); e != nil {
+		return stateMode(e)
+	}
+	return admin.StateAuto
+}
+
+func stateMode(e *admin.SettingsEntry) admin.StateMode {
+	if e.Settings.Compaction != nil {
+		return admin.StateOn
+	}
+	return cmp.Or(e.Settings.State, admin.StateAuto)
+}
+
 // needsKeys reports whether events need a key. One without would never be superseded.
 func needsKeys(e *admin.SettingsEntry) bool {
 	return e.Settings.KeyRequired || e.Settings.Compaction != nil
@@ -308,11 +351,17 @@ func (t *table) count(e *admin.SettingsEntry, by int) {
 	if e != nil && e.Settings.Retention != (admin.Retention{}) {
 		t.bounded += by
 	}
+	if e != nil && stateMode(e) != admin.StateAuto {
+		t.indexed += by
+	}
+	if e != nil && e.Settings.GroupIdleExpiry != 0 {
+		t.expiring += by
+	}
 }
 
 // change returns another table, which has the next version, for a change of an entry.
 func (t *table) change(name string) *table {
-	next := &table{entries: maps.Clone(t.entries), patterns: t.patterns, keyed: t.keyed, bounded: t.bounded, compact: t.compact, version: t.version + 1, matches: t.matches}
+	next := &table{entries: maps.Clone(t.entries), patterns: t.patterns, keyed: t.keyed, bounded: t.bounded, compact: t.compact, expiring: t.expiring, indexed: t.indexed, version: t.version + 1, matches: t.matches}
 	if eventhub.IsPattern(name) {
 		next.patterns, next.matches = slices.Clone(t.patterns), new(matches)
 	}

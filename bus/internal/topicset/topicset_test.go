@@ -255,7 +255,7 @@ func TestRefusedChanges(t *testing.T) {
 		{"*.created", keep(9), eventhub.CodeConflict, []string{`"*.created"`, "tie"}},
 		{"system.redrive", keep(9), eventhub.CodeBadTopic, []string{`"system.redrive"`}},
 		{"a b", keep(9), eventhub.CodeBadTopic, []string{`"a b"`}},
-		{"b", admin.TopicSettings{GroupIdleExpiry: 1}, eventhub.CodeUnsupportedOp, []string{"group_idle_expiry"}},
+		{"b", admin.TopicSettings{GroupIdleExpiry: 1}, eventhub.CodeBadRequest, []string{"group_idle_expiry"}},
 	} {
 		before := r.store.Calls(storefault.Commit)
 		_, err := r.write(tt.name, tt.settings, nil)
@@ -378,4 +378,44 @@ func BenchmarkKeyRequired(b *testing.B) {
 			s.KeyRequired("other.topic")
 		}
 	})
+}
+
+// TestState: a topic is indexed when its settings say so, always where it is compacted, whatever other entries
+// come and go.
+func TestState(t *testing.T) {
+	r := newRig(t, admin.SettingsEntry{Name: "file.**", Settings: admin.TopicSettings{State: admin.StateOn}})
+	want := func(topic string, want admin.StateMode) {
+		t.Helper()
+		if got := r.set.State(topic); got != want {
+			t.Errorf("the state of %s is %s; want %s", topic, got, want)
+		}
+	}
+	want("file.a", admin.StateOn)
+	r.mustWrite("file.b", admin.TopicSettings{KeyRequired: true})
+	want("file.b", admin.StateAuto)
+	r.mustWrite("off", admin.TopicSettings{State: admin.StateOff})
+	r.mustWrite("auto", admin.TopicSettings{State: admin.StateAuto})
+	r.mustWrite("kept", admin.TopicSettings{Compaction: &admin.Compaction{}})
+	for topic, mode := range map[string]admin.StateMode{"off": admin.StateOff, "auto": admin.StateAuto, "kept": admin.StateOn, "other": admin.StateAuto, "file.a": admin.StateOn} {
+		want(topic, mode)
+	}
+	if err := r.open(); err != nil {
+		t.Fatal(err)
+	}
+	want("off", admin.StateOff)
+	want("kept", admin.StateOn)
+
+	r = newRig(t)
+	for i, change := range []func(){
+		func() { r.mustWrite("a", admin.TopicSettings{State: admin.StateOff}) },
+		func() { r.mustWrite("b", admin.TopicSettings{KeyRequired: true}) },
+		func() { r.mustWrite("a", admin.TopicSettings{State: admin.StateAuto}) },
+		func() { r.mustWrite("a", admin.TopicSettings{State: admin.StateOn}) },
+		func() { _ = r.remove("a", nil) },
+	} {
+		change()
+		if got, want := r.set.AnyState(), i != 2 && i != 4; got != want {
+			t.Errorf("after change %d: some topic has it always or never: %v", i, got)
+		}
+	}
 }

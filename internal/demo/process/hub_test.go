@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -94,6 +95,15 @@ func (h *hub) deliverFresh() {
 	}
 }
 
+// unsettle loses the verdict on some heartbeat, and returns its offset.
+func (h *hub) unsettle(rng *rand.Rand) uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i := rng.IntN(len(h.settled))
+	h.settled[i] = false
+	return uint64(i + 1)
+}
+
 // redeliver is what follows an expired lease.
 func (h *hub) redeliver(offsets ...uint64) {
 	h.mu.Lock()
@@ -131,6 +141,40 @@ func (h *hub) Subscribe(_ context.Context, opts eventhub.GroupOptions, r eventhu
 	h.deliverFresh()
 	return &membership{h: h}, nil
 }
+
+// Tail gives the state of the states.
+func (h *hub) Tail(_ context.Context, opts eventhub.TailOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	newest := make(map[string]int)
+	for i := range h.states {
+		newest[h.states[i].Key] = i
+	}
+	s := &stateTail{receiver: r}
+	for i := range h.states {
+		if e := &h.states[i]; newest[e.Key] == i {
+			record := fmt.Sprintf(`{"ts":%13d,"id":%q,"topic":%q,"partition":0,"key":%q,"payload":%s}`, time.Now().UnixMilli(), e.ID, StateTopic, e.Key, e.Payload)
+			s.left = append(s.left, eventhub.Delivery{Topic: StateTopic, Offset: uint64(i + 1), Record: eventhub.Record(record), State: &eventhub.StatePart{}})
+		}
+	}
+	s.left = append(s.left, eventhub.Delivery{Topic: StateTopic, State: &eventhub.StatePart{Complete: true, Offset: uint64(len(h.states)), Count: len(s.left)}})
+	if opts.Topic != StateTopic || opts.Start != eventhub.Snapshot {
+		return nil, fmt.Errorf("a tail of %+v", opts)
+	}
+	s.Ready()
+	return s, nil
+}
+
+// stateTail is a tail that gives a state and nothing else.
+type stateTail struct {
+	eventhub.Subscription
+	receiver eventhub.Receiver
+	left     []eventhub.Delivery
+}
+
+func (s *stateTail) Ready() { s.left = s.left[s.receiver.Deliver(s.left):] }
+
+func (s *stateTail) Unsubscribe(context.Context) error { return nil }
 
 func (h *hub) Publish(_ context.Context, events ...eventhub.Event) ([]eventhub.Receipt, error) {
 	if h.publishing != nil {

@@ -93,7 +93,9 @@ var errPublish = errors.New("publish state")
 // states in the order of delivery in one step with the acks: one fsync a batch, and
 // per process the states are in the order of the heartbeats. Only a redelivery can
 // come out of order; a heartbeat older than the last one of its process is acked
-// and not projected.
+// and not projected. Which that was a projector knows from the states themselves, which it
+// reads before it joins (known.go): so a redelivery is told from news also after a restart, and
+// when the process is stale.
 type Projector struct {
 	// Logger gets failures; slog.Default if nil.
 	Logger *slog.Logger
@@ -109,7 +111,7 @@ func (p *Projector) Run(ctx context.Context, pub eventhub.Publisher, sub eventhu
 		log = slog.Default()
 	}
 	for {
-		err := consume(ctx, pub, sub)
+		err := consume(ctx, pub, sub, log)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -126,7 +128,8 @@ func (p *Projector) Run(ctx context.Context, pub eventhub.Publisher, sub eventhu
 }
 
 // consume is one membership in the group, from joining to leaving.
-func consume(ctx context.Context, pub eventhub.Publisher, sub eventhub.Subscriber) (err error) {
+func consume(ctx context.Context, pub eventhub.Publisher, sub eventhub.Subscriber, log *slog.Logger) (err error) {
+	known := readKnown(ctx, sub, log)
 	in := inbox.New(batchEvents)
 	membership, err := sub.Subscribe(ctx, eventhub.GroupOptions{
 		Topic: HeartbeatTopic, Group: Group,
@@ -142,7 +145,7 @@ func consume(ctx context.Context, pub eventhub.Publisher, sub eventhub.Subscribe
 			err = leaveErr
 		}
 	}()
-	s := &session{pub: pub, membership: membership, last: make(map[string]*heard)}
+	s := &session{pub: pub, membership: membership, last: make(map[string]*heard), known: known}
 	scan := time.NewTicker(ScanEvery)
 	defer scan.Stop()
 	for {
@@ -169,7 +172,8 @@ type session struct {
 	pub        eventhub.Publisher
 	membership eventhub.Subscription
 
-	last map[string]*heard // by key: the processes that are alive
+	last  map[string]*heard // by key: the processes that are alive
+	known known             // those of whom there is a state
 
 	// Of the stream, for clock.
 	newest     uint64 // highest offset delivered
@@ -239,11 +243,19 @@ func (s *session) take(d *eventhub.Delivery, w *work) error {
 	if err != nil {
 		return err
 	}
-	h := &heard{state: stateOf(&heartbeat, e.TS), committed: e.CommitTime().UnixMilli(), offset: d.Offset, lease: d.Lease}
+	h := &heard{state: stateOf(&heartbeat, e.TS, d.Offset), committed: e.CommitTime().UnixMilli(), offset: d.Offset, lease: d.Lease}
 	before := s.last[h.state.ProcessID]
 	if before != nil && d.Offset <= before.offset {
 		if d.Offset == before.offset {
 			before.lease = d.Lease // its lease had expired
+		} else {
+			w.done = append(w.done, eventhub.Ref{Lease: d.Lease})
+		}
+		return nil
+	}
+	if k := s.known[h.state.ProcessID]; before == nil && d.Offset <= k.heartbeat {
+		if d.Offset == k.heartbeat && !k.isStale {
+			s.last[h.state.ProcessID] = h // its state is there
 		} else {
 			w.done = append(w.done, eventhub.Ref{Lease: d.Lease})
 		}
@@ -265,6 +277,7 @@ func (s *session) take(d *eventhub.Delivery, w *work) error {
 		w.done = append(w.done, eventhub.Ref{Lease: before.lease})
 	}
 	s.last[h.state.ProcessID] = h
+	s.known[h.state.ProcessID] = said{heartbeat: d.Offset}
 	return nil
 }
 
@@ -321,6 +334,7 @@ func (s *session) expireBatch(ctx context.Context, batch []*heard) error {
 		}
 		for _, h := range batch[:n] {
 			delete(s.last, h.state.ProcessID)
+			s.known[h.state.ProcessID] = said{heartbeat: h.offset, isStale: true}
 		}
 		batch = batch[n:]
 	}

@@ -62,7 +62,7 @@ func TestHeartbeatBecomesAliveState(t *testing.T) {
 			t.Fatalf("%d states, want 1", len(states))
 		}
 		e := states[0]
-		want := fmt.Sprintf(`{"processId":"box:stt:7","name":"stt","host":"box","pid":7,"sid":"run-1","cpu_pct":12.5,"mem_mb":200.25,"last_seen_ts":%d,"status":"alive"}`, at.UnixMilli())
+		want := fmt.Sprintf(`{"processId":"box:stt:7","name":"stt","host":"box","pid":7,"sid":"run-1","cpu_pct":12.5,"mem_mb":200.25,"last_seen_ts":%d,"status":"alive","heartbeat_offset":1}`, at.UnixMilli())
 		equal(t, "payload", string(e.Payload), want)
 		equal(t, "topic, key, sid", []string{e.Topic, e.Key, e.SID}, []string{"process.state", "box:stt:7", "run-1"})
 		equal(t, "caused_by", e.CausedBy, []string{"hb-1"})
@@ -107,7 +107,7 @@ func TestSilentProcessBecomesStaleAndComesBack(t *testing.T) {
 		equal(t, "caused_by of stale", stale.CausedBy, nil)
 		equal(t, "stale state", s, State{
 			ProcessID: "h:p:1", Name: "p", Host: "h", PID: 1, CPU: 1.5, Mem: 20,
-			LastSeenTS: time.Now().Add(-StaleAfter - ScanEvery).UnixMilli(), Status: Stale,
+			LastSeenTS: time.Now().Add(-StaleAfter - ScanEvery).UnixMilli(), Status: Stale, Heartbeat: 1,
 		})
 		equal(t, "states after 20 s", h.newStates(t), []string{"1 stale"})
 		equal(t, "open after 20 s", h.open(), []uint64{})
@@ -157,7 +157,7 @@ func TestRestartRemembersWhoWasAlive(t *testing.T) {
 		stop = start(t, h)
 		defer func() { stop() }()
 		equal(t, "states reported again", h.newStates(t), []string{})
-		equal(t, "duplicates", h.duplicates, 2)
+		equal(t, "duplicates", h.duplicates, 0)
 		h.beat(2)
 		time.Sleep(2 * ScanEvery)
 		synctest.Wait()
@@ -310,6 +310,37 @@ func TestRedeliveries(t *testing.T) {
 	})
 }
 
+// TestLateHeartbeatsMoveNothingBack: a heartbeat that comes again after a restart, when the log has
+// forgotten the ids of its states, changes nothing where there is a newer state, or where it is of
+// the same one; also of a process that is stale.
+func TestLateHeartbeatsMoveNothingBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub()
+		stop := start(t, h)
+		h.beat(1)
+		h.beat(2)
+		h.beat(1)
+		time.Sleep(StaleAfter + ScanEvery)
+		h.beat(2)
+		synctest.Wait()
+		equal(t, "states", h.newStates(t), []string{"1 alive", "2 alive", "1 alive", "2 stale", "1 stale", "2 alive"})
+		stop()
+		h.mu.Lock()
+		for i := range h.states {
+			h.states[i].ID = fmt.Sprint("forgotten-", i)
+		}
+		clear(h.settled) // acks that were lost
+		h.mu.Unlock()
+		stop = start(t, h)
+		defer func() { stop() }()
+		equal(t, "states after a restart", h.newStates(t), []string{})
+		equal(t, "open", h.open(), []uint64{4})
+		h.beat(1)
+		synctest.Wait()
+		equal(t, "states of a new heartbeat", h.newStates(t), []string{"1 alive"})
+	})
+}
+
 // TestHeldHeartbeatIsAckedByItsLastLease: see TestRedeliveries, without the
 // second redelivery that would ack it anyway.
 func TestHeldHeartbeatIsAckedByItsLastLease(t *testing.T) {
@@ -442,7 +473,7 @@ func TestLongNamesMakeSmallerSteps(t *testing.T) {
 		defer start(t, h)()
 		time.Sleep(StaleAfter + ScanEvery)
 		synctest.Wait()
-		equal(t, "batches of alive, then of stale states", h.publishes(), []int{124, 124, 8, 124, 124, 8})
+		equal(t, "batches of alive, then of stale states", h.publishes(), []int{123, 123, 10, 123, 123, 10})
 		equal(t, "states", len(h.all()), 2*processes)
 		equal(t, "open", h.open(), []uint64{})
 	})
@@ -472,6 +503,10 @@ func (r refuser) Subscribe(context.Context, eventhub.GroupOptions, eventhub.Rece
 	return nil, r.err
 }
 
+func (r refuser) Tail(context.Context, eventhub.TailOptions, eventhub.Receiver) (eventhub.Subscription, error) {
+	return nil, r.err
+}
+
 func TestRefusedSubscriptionEndsRun(t *testing.T) {
 	denied := eventhub.Errorf(eventhub.CodeForbidden, "no")
 	err := new(Projector).Run(t.Context(), newHub(), refuser{err: denied})
@@ -491,7 +526,7 @@ func TestNothingIsLostOrReordered(t *testing.T) {
 		h := newHub()
 		// Its own source: the projector draws from it, while the test draws.
 		trouble := rand.New(rand.NewPCG(seed, 1))
-		failures := 0
+		failures, late := 0, 0
 		var healthy atomic.Bool
 		h.publishing = func([]State) error {
 			if !healthy.Load() && trouble.IntN(4) == 0 {
@@ -509,7 +544,8 @@ func TestNothingIsLostOrReordered(t *testing.T) {
 				stop = start(t, h)
 			case 1, 2:
 				if open := h.open(); h.listening() != nil && len(open) > 0 {
-					h.redeliver(open[rng.IntN(len(open))], open[rng.IntN(len(open))])
+					h.redeliver(open[rng.IntN(len(open))], open[rng.IntN(len(open))], h.unsettle(rng))
+					late++
 				}
 			case 3:
 				time.Sleep(time.Duration(rng.IntN(8000)) * time.Millisecond)
@@ -537,8 +573,11 @@ func TestNothingIsLostOrReordered(t *testing.T) {
 		for pid, ts := range lastBeat {
 			equal(t, fmt.Sprintf("last state of process %d", pid), []any{last[pid].LastSeenTS, last[pid].Status}, []any{ts, Stale})
 		}
-		if failures == 0 || h.duplicates == 0 {
-			t.Errorf("%d failures, %d duplicates: the test shows nothing", failures, h.duplicates)
+		if h.duplicates > 0 {
+			t.Errorf("%d states were said twice", h.duplicates)
+		}
+		if failures == 0 || late == 0 {
+			t.Errorf("%d failures, %d redeliveries: the test shows nothing", failures, late)
 		}
 	})
 }

@@ -82,13 +82,16 @@ type State struct {
 	// LastSeenTS is the ts of the last heartbeat, in epoch milliseconds.
 	LastSeenTS int64  `json:"last_seen_ts"`
 	Status     Status `json:"status"`
+	// Heartbeat is the offset of the last heartbeat in HeartbeatTopic: one that is not above it
+	// says nothing new, however late it comes. 0 in states of earlier projectors.
+	Heartbeat uint64 `json:"heartbeat_offset,omitempty"`
 }
 
 // stateOf is the state of a process at its heartbeat.
-func stateOf(h *Heartbeat, ts int64) State {
+func stateOf(h *Heartbeat, ts int64, offset uint64) State {
 	return State{
 		ProcessID: h.Key(), Name: h.Name, Host: h.Host, PID: h.PID, SID: h.SID,
-		CPU: h.CPU, Mem: h.Mem, LastSeenTS: ts, Status: Alive,
+		CPU: h.CPU, Mem: h.Mem, LastSeenTS: ts, Status: Alive, Heartbeat: offset,
 	}
 }
 

@@ -157,5 +157,33 @@ func AppendJSON(dst, record []byte, offset uint64) []byte {
 	return append(dst, record[1:]...)
 }
 
+// Payload returns the payload, the last member of a record, or nil for bytes that have none. It
+// is a part of the record.
+func Payload(record []byte) []byte {
+	const name = `"payload"`
+	for at, depth := 0, 0; at < len(record); at++ {
+		switch record[at] {
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		case '"':
+			end := at + 1
+			for end < len(record) && record[end] != '"' {
+				if record[end] == '\\' {
+					end++
+				}
+				end++
+			}
+			isName := depth == 1 && end+1 < len(record) && record[end+1] == ':'
+			if isName && string(record[at:end+1]) == name {
+				return record[end+2 : len(record)-1]
+			}
+			at = end
+		}
+	}
+	return nil
+}
+
 // IsTombstone reports whether the payload, which is the last part of a record, is null.
 func IsTombstone(record []byte) bool { return bytes.HasSuffix(record, []byte(`"payload":null}`)) }

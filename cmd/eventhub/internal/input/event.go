@@ -43,6 +43,21 @@ type given struct {
 	eventhub.Event
 	DelayMS   *int64 `json:"delay_ms"`
 	DeliverAt *int64 `json:"deliver_at"`
+	Expect    *struct {
+		KeyOffset   *uint64 `json:"key_offset"`
+		TopicOffset *uint64 `json:"topic_offset"`
+	} `json:"expect"`
+}
+
+// expect hands the condition on to the event.
+func (g *given) expect() (err error) {
+	if g.Expect == nil {
+		return nil
+	}
+	if g.Event.Expect, err = eventhub.ExpectOf(g.Expect.KeyOffset, g.Expect.TopicOffset); err != nil {
+		return errors.New(eventhub.AsError(err).Message)
+	}
+	return nil
 }
 
 // schedule hands the times on to the event.
@@ -64,7 +79,7 @@ func (g *given) schedule() error {
 }
 
 // Event reads a whole event: an object with a payload and whatever else an event
-// may have, and delay_ms or deliver_at. What only the hub says (offset, committed_ts, partition) may be
+// may have, delay_ms or deliver_at, and expect. What only the hub says (offset, committed_ts, partition) may be
 // there, as in what it once delivered, and is passed over.
 func Event(text []byte) (eventhub.Event, error) {
 	var g given
@@ -78,6 +93,9 @@ func Event(text []byte) (eventhub.Event, error) {
 		return g.Event, errors.New("payload is missing; null is a payload")
 	}
 	if err := g.schedule(); err != nil {
+		return g.Event, err
+	}
+	if err := g.expect(); err != nil {
 		return g.Event, err
 	}
 	g.Offset, g.CommittedTS, g.Partition = 0, 0, nil

@@ -22,11 +22,7 @@ func Events(f Format, color bool, topics []string, attempts bool) AppendEvent {
 	switch f {
 	case JSON, NDJSON:
 		return func(dst []byte, d *eventhub.Delivery) ([]byte, error) {
-			dst = d.Record.AppendJSON(dst, d.Offset)
-			if d.Gap != nil {
-				dst = fmt.Appendf(dst[:len(dst)-1], `,"ctx":{"gap":{"after":%d,"first":%d}}}`, d.Gap.After, d.Gap.First)
-			}
-			return append(dst, '\n'), nil
+			return append(appendContext(d.Record.AppendJSON(dst, d.Offset), d), '\n'), nil
 		}
 	case Payload:
 		return func(dst []byte, d *eventhub.Delivery) ([]byte, error) {
@@ -35,6 +31,31 @@ func Events(f Format, color bool, topics []string, attempts bool) AppendEvent {
 		}
 	}
 	return eventTable(color, topics, attempts)
+}
+
+// appendContext adds the member ctx to an event, where there is something to say.
+func appendContext(dst []byte, d *eventhub.Delivery) []byte {
+	if d.Gap == nil && d.State == nil {
+		return dst
+	}
+	dst = append(dst[:len(dst)-1], `,"ctx":{`...)
+	if d.State != nil {
+		dst = append(dst, `"state":true`...)
+	}
+	if d.Gap != nil {
+		if d.State != nil {
+			dst = append(dst, ',')
+		}
+		dst = fmt.Appendf(dst, `"gap":{"after":%d,"first":%d`, d.Gap.After, d.Gap.First)
+		if d.Gap.Compacted > 0 {
+			dst = fmt.Appendf(dst, `,"compacted":%d`, d.Gap.Compacted)
+		}
+		if d.Gap.Tombstones > 0 {
+			dst = fmt.Appendf(dst, `,"tombstones":%d`, d.Gap.Tombstones)
+		}
+		dst = append(dst, '}')
+	}
+	return append(dst, "}}"...)
 }
 
 type row struct {

@@ -33,7 +33,7 @@ func (l *lines) show(batch []update) error {
 //
 //	12:00:01 alive host:name:pid cpu=1.2% mem=33.4MB
 func appendLine(dst []byte, u *update) []byte {
-	if u.kind == unreadable {
+	if u.kind != changed && u.kind != removed {
 		return dst
 	}
 	dst = time.UnixMilli(u.at).AppendFormat(dst, time.TimeOnly)

@@ -2,8 +2,8 @@
 // as a live table, elsewhere as one line per state. The demo command calls
 // [Run]; nothing else does.
 //
-// It follows process.state in a group of its own, acking on delivery: what it
-// shows is for the eye and need not survive it. Whatever comes with an event is
+// It follows process.state by a live tail that begins with the state: all processes that are known
+// are there at once, and nothing of the table has to survive it. Whatever comes with an event is
 // shown as text only: control characters never reach the terminal.
 //
 // One goroutine, the caller's, reads, keeps and shows. The hub is never kept
@@ -25,10 +25,6 @@ import (
 	"eventhub/internal/demo/process"
 )
 
-// DefaultGroup is the consumer group of a table that does not say. Two tables
-// in one group would get half of the states each.
-const DefaultGroup = "process-table"
-
 const (
 	// redrawEvery bounds how often the live table is drawn.
 	redrawEvery = 250 * time.Millisecond
@@ -40,9 +36,6 @@ const (
 type Options struct {
 	// Hubs are the addresses in the live table's first line.
 	Hubs []string
-	// Group is the consumer group; DefaultGroup if empty. It begins with the
-	// states published from now on, and goes on where it was afterwards.
-	Group string
 }
 
 // Run shows states on out until ctx ends, when it returns nil, or until the
@@ -54,7 +47,7 @@ func Run(ctx context.Context, sub eventhub.Subscriber, out io.Writer, opts Optio
 	if size := terminal(out); size != nil && os.Getenv("TERM") != "dumb" {
 		d = newScreen(out, size, opts.Hubs, os.Getenv("NO_COLOR") == "")
 	}
-	return run(ctx, sub, opts.Group, d)
+	return run(ctx, sub, d)
 }
 
 // terminal returns how to learn the size of the terminal at out, in columns
@@ -84,20 +77,15 @@ type display interface {
 	end() error
 }
 
-func run(ctx context.Context, sub eventhub.Subscriber, group string, d display) (err error) {
-	if group == "" {
-		group = DefaultGroup
-	}
+func run(ctx context.Context, sub eventhub.Subscriber, d display) (err error) {
 	in := inbox.New(inboxRoom)
-	membership, err := sub.Subscribe(ctx, eventhub.GroupOptions{
-		Topic: process.StateTopic, Group: group, AutoAck: true,
-	}, in)
+	tail, err := sub.Tail(ctx, eventhub.TailOptions{Topic: process.StateTopic, Start: eventhub.Snapshot}, in)
 	if err != nil {
 		return fmt.Errorf("follow %s: %w", process.StateTopic, err)
 	}
 	defer func() {
 		// Leaving must not fail because ctx has ended: that is why we leave.
-		if leaveErr := membership.Unsubscribe(context.WithoutCancel(ctx)); err == nil {
+		if leaveErr := tail.Unsubscribe(context.WithoutCancel(ctx)); err == nil {
 			err = leaveErr
 		}
 	}()
@@ -109,11 +97,11 @@ func run(ctx context.Context, sub eventhub.Subscriber, group string, d display) 
 	if err := d.begin(); err != nil {
 		return err
 	}
-	return follow(ctx, in, membership, d)
+	return follow(ctx, in, tail, d)
 }
 
 // follow shows what comes in until something ends.
-func follow(ctx context.Context, in *inbox.Inbox, membership eventhub.Subscription, d display) error {
+func follow(ctx context.Context, in *inbox.Inbox, tail eventhub.Subscription, d display) error {
 	redraw := time.NewTicker(redrawEvery)
 	defer redraw.Stop()
 	for {
@@ -123,7 +111,7 @@ func follow(ctx context.Context, in *inbox.Inbox, membership eventhub.Subscripti
 		case err := <-in.Over():
 			return fmt.Errorf("follow %s: %w", process.StateTopic, err)
 		case <-in.Arrived():
-			batch := in.Take(membership)
+			batch := in.Take(tail)
 			updates := make([]update, 0, len(batch))
 			for i := range batch {
 				updates = append(updates, read(&batch[i]))
@@ -141,10 +129,13 @@ func follow(ctx context.Context, in *inbox.Inbox, membership eventhub.Subscripti
 
 // update is what one event said.
 type update struct {
-	kind  kind
-	key   string
-	at    int64         // commit time, epoch ms
-	state process.State // of kind changed
+	kind    kind
+	key     string
+	at      int64         // commit time, epoch ms
+	offset  uint64        // of the event; of kind trimmed: what is below was removed
+	state   process.State // of kind changed
+	isState bool          // the event is of the state that came first, or comes again
+	begins  bool          // … and the first one of it
 }
 
 type kind uint8
@@ -153,24 +144,38 @@ const (
 	unreadable kind = iota // not a state: counted, not shown
 	changed
 	removed // the payload is null
+	// What is not of the state that has come is not there any more.
+	complete
+	trimmed
 )
 
 // read never fails: whoever may publish may publish anything.
 func read(d *eventhub.Delivery) update {
+	var u update
+	if s := d.State; s != nil {
+		switch {
+		case s.Complete:
+			return update{kind: complete, begins: s.Count == 0}
+		case s.Horizon != 0:
+			return update{kind: trimmed, offset: s.Horizon}
+		}
+		u.isState, u.begins = true, s.Snapshot != ""
+	}
+	none := u
 	e, err := d.Event()
 	if err != nil || e.Key == "" {
-		return update{}
+		return none
 	}
-	u := update{kind: changed, key: e.Key, at: e.CommitTime().UnixMilli()}
+	u.kind, u.key, u.at, u.offset = changed, e.Key, e.CommitTime().UnixMilli(), d.Offset
 	if string(e.Payload) == "null" {
 		u.kind = removed
 		return u
 	}
 	if err := json.Unmarshal(e.Payload, &u.state); err != nil {
-		return update{}
+		return none
 	}
 	if u.state.Status != process.Alive && u.state.Status != process.Stale {
-		return update{}
+		return none
 	}
 	return u
 }

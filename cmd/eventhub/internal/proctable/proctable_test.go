@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -22,8 +23,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// group is a hub with one group in one topic that hands over what the test
-// appends.
+// group is a hub with one tail of one topic that hands over what the test
+// appends, and what it says of the state.
 type group struct {
 	eventhub.Subscriber
 
@@ -31,12 +32,12 @@ type group struct {
 	log       []eventhub.Record
 	delivered int
 	member    eventhub.Receiver
-	options   eventhub.GroupOptions
+	options   eventhub.TailOptions
 	refusals  int
 	joined    chan struct{} // closed by Subscribe, where set
 }
 
-func (g *group) Subscribe(_ context.Context, opts eventhub.GroupOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
+func (g *group) Tail(_ context.Context, opts eventhub.TailOptions, r eventhub.Receiver) (eventhub.Subscription, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.member, g.options = r, opts
@@ -150,7 +151,7 @@ func showing(t *testing.T, g *group, out *console) (stop func() error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	size := func() (int, int) { return 80, 10 }
-	go func() { ended <- run(ctx, g, "", newScreen(out, size, []string{"hub"}, false)) }()
+	go func() { ended <- run(ctx, g, newScreen(out, size, []string{"hub"}, false)) }()
 	synctest.Wait()
 	return func() error {
 		cancel()
@@ -185,9 +186,9 @@ func TestLiveTableIsDrawnInPlaceAndLeavesTheTerminalSane(t *testing.T) {
 			t.Errorf("at last %q, want %q", last, leaveScreen)
 		}
 		if !g.left() {
-			t.Error("the table is still in the group")
+			t.Error("the table still has its tail")
 		}
-		if o := g.options; o.Topic != "process.state" || o.Group != DefaultGroup || !o.AutoAck || o.Start.Kind != eventhub.StartLatest {
+		if o := g.options; o.Topic != "process.state" || o.Start != eventhub.Snapshot {
 			t.Errorf("subscribed with %+v", o)
 		}
 	})
@@ -281,6 +282,45 @@ func TestTableForgetsWhatIsLongStale(t *testing.T) {
 	}
 }
 
+// TestTableBeginsWithTheState: what was there before is there at once, and counts as no event; what
+// a later state does not have, or is below a horizon, goes.
+func TestTableBeginsWithTheState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := newTable(now)
+		say := func(offset uint64, key string, part *eventhub.StatePart) {
+			d := eventhub.Delivery{Topic: "process.state", Offset: offset, State: part}
+			if !part.IsMark() {
+				d.Record = fmt.Appendf(nil, `{"ts":1723140000000,"id":"s-%d","topic":"process.state","partition":0,"key":%q,"payload":%s}`, offset, key, payload(1, process.Alive))
+			}
+			u := read(&d)
+			table.apply(&u)
+		}
+		keys := func() string { return strings.Join(slices.Sorted(maps.Keys(table.states)), " ") }
+		for _, step := range []struct {
+			offset uint64
+			key    string
+			part   *eventhub.StatePart
+			want   string
+			seen   int
+		}{
+			{3, "a", &eventhub.StatePart{Snapshot: "s-1"}, "a", 0},
+			{5, "b", &eventhub.StatePart{}, "a b", 0},
+			{0, "", &eventhub.StatePart{Complete: true, Offset: 5, Count: 2}, "a b", 0},
+			{6, "c", nil, "a b c", 1},
+			{0, "", &eventhub.StatePart{Horizon: 5}, "b c", 1},
+			{5, "b", &eventhub.StatePart{Snapshot: "s-2"}, "b c", 1},
+			{0, "", &eventhub.StatePart{Complete: true, Offset: 6, Count: 1}, "b", 1},
+			{7, "d", nil, "b d", 2},
+			{0, "", &eventhub.StatePart{Complete: true, Offset: 7}, "", 2},
+		} {
+			say(step.offset, step.key, step.part)
+			if keys() != step.want || table.seen != step.seen || len(table.places) != len(table.states) {
+				t.Errorf("after %d %s %+v: %q, %d seen; want %q, %d", step.offset, step.key, step.part, keys(), table.seen, step.want, step.seen)
+			}
+		}
+	})
+}
+
 func TestRateIsThatOfTheLastSeconds(t *testing.T) {
 	table := newTable(now)
 	at := now
@@ -311,7 +351,7 @@ func TestEndedSubscriptionRestoresTheTerminal(t *testing.T) {
 		g, out := &group{}, &console{}
 		ended := make(chan error, 1)
 		go func() {
-			ended <- run(t.Context(), g, "mine", newScreen(out, func() (int, int) { return 80, 10 }, nil, false))
+			ended <- run(t.Context(), g, newScreen(out, func() (int, int) { return 80, 10 }, nil, false))
 		}()
 		synctest.Wait()
 		cause := errors.New("the hub stops")
@@ -321,9 +361,6 @@ func TestEndedSubscriptionRestoresTheTerminal(t *testing.T) {
 		}
 		if writes := out.take(); writes[len(writes)-1] != leaveScreen {
 			t.Errorf("the terminal was left with %q", writes[len(writes)-1])
-		}
-		if g.options.Group != "mine" {
-			t.Errorf("group %q", g.options.Group)
 		}
 	})
 }
@@ -338,7 +375,7 @@ func TestFailingOutputEndsRun(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g, out := &group{}, &console{}
 				ended := make(chan error, 1)
-				go func() { ended <- run(t.Context(), g, "", display(out)) }()
+				go func() { ended <- run(t.Context(), g, display(out)) }()
 				synctest.Wait()
 				out.failWith(broken)
 				g.append("h:p:1", payload(1, process.Alive))
@@ -346,7 +383,7 @@ func TestFailingOutputEndsRun(t *testing.T) {
 					t.Errorf("Run: %v, want %v", err, broken)
 				}
 				if !g.left() {
-					t.Error("the table is still in the group")
+					t.Error("the table still has its tail")
 				}
 			})
 		})
@@ -356,7 +393,7 @@ func TestFailingOutputEndsRun(t *testing.T) {
 func TestRefusedSubscriptionLeavesTheTerminalAlone(t *testing.T) {
 	out := &console{}
 	denied := eventhub.Errorf(eventhub.CodeForbidden, "no")
-	err := run(t.Context(), refuser{err: denied}, "", newScreen(out, func() (int, int) { return 80, 10 }, nil, false))
+	err := run(t.Context(), refuser{err: denied}, newScreen(out, func() (int, int) { return 80, 10 }, nil, false))
 	if !errors.Is(err, denied) {
 		t.Errorf("Run: %v, want %v", err, denied)
 	}
@@ -370,7 +407,7 @@ type refuser struct {
 	err error
 }
 
-func (r refuser) Subscribe(context.Context, eventhub.GroupOptions, eventhub.Receiver) (eventhub.Subscription, error) {
+func (r refuser) Tail(context.Context, eventhub.TailOptions, eventhub.Receiver) (eventhub.Subscription, error) {
 	return nil, r.err
 }
 

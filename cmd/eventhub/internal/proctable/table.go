@@ -19,7 +19,9 @@ const (
 // structure.
 type table struct {
 	states  map[string]process.State // by key
-	seen    int                      // events, whatever they were
+	places  map[string]place         // of the states
+	round   int                      // of the state that came last, or is coming
+	seen    int                      // events, whatever they were, without those of the state
 	samples []sample                 // seen over time, oldest first, spanning rateWindow
 }
 
@@ -28,18 +30,49 @@ type sample struct {
 	seen int
 }
 
+// place says where a state is from.
+type place struct {
+	offset uint64
+	round  int
+}
+
 func newTable(now time.Time) *table {
-	return &table{states: make(map[string]process.State), samples: []sample{{at: now}}}
+	return &table{states: make(map[string]process.State), places: make(map[string]place), samples: []sample{{at: now}}}
 }
 
 func (t *table) apply(u *update) {
-	t.seen++
-	switch u.kind {
-	case changed:
-		t.states[u.key] = u.state
-	case removed:
-		delete(t.states, u.key)
+	if u.begins {
+		t.round++
 	}
+	switch u.kind {
+	case complete:
+		t.keep(func(p place) bool { return p.round == t.round })
+		return
+	case trimmed:
+		t.keep(func(p place) bool { return p.offset >= u.offset })
+		return
+	case changed:
+		t.states[u.key], t.places[u.key] = u.state, place{u.offset, t.round}
+	case removed:
+		t.drop(u.key)
+	}
+	if !u.isState {
+		t.seen++
+	}
+}
+
+// keep drops the states that are from other places.
+func (t *table) keep(is func(place) bool) {
+	for key, p := range t.places {
+		if !is(p) {
+			t.drop(key)
+		}
+	}
+}
+
+func (t *table) drop(key string) {
+	delete(t.states, key)
+	delete(t.places, key)
 }
 
 // forget removes the processes that have been stale for long.
@@ -47,7 +80,7 @@ func (t *table) forget(now time.Time) {
 	limit := now.Add(-forgetAfter).UnixMilli()
 	for key, s := range t.states {
 		if s.Status == process.Stale && s.LastSeenTS < limit {
-			delete(t.states, key)
+			t.drop(key)
 		}
 	}
 }

@@ -1,0 +1,371 @@
+package pebble
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"eventhub/internal/record/layout"
+	"eventhub/store"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+)
+
+// # The key index of a topic
+//
+// Whether a topic has the key index is in its row ('t'): no, building, or ready. Where it is
+// being built commits write the entries of what they append, and IndexKeys goes through the log
+// from the horizon to where the topic ended when that began:
+//
+//	'b' topic id (4) → start, next (uvarints)    the events up to start are indexed here, those below
+//	                                             next are
+//
+// A step reads a run of the log, sorts what it finds, because a memtable finds the place of an
+// entry fastest near the one before it, and writes that in small batches: Pebble shows batches
+// in their order, so a commit waits for the batch in front of it. The last one says where the next step
+// begins. Entries that a crash has left beyond that are written again.
+//
+// An event that is removed meanwhile loses its entry like any other: the sweep and the steps
+// exclude each other, so an event that a step finds is swept after the entry was written.
+//
+// To drop the index is one range deletion, in the batch of the commit that says so. No pass of
+// the compaction is under way then, because one that has begun takes what has no entry for dead. What
+// earlier passes did holds for the next index too: it is made of what they left.
+//
+// # Readers
+//
+// A reader looks at whether the index is ready before it opens its iterator and again after
+// that. A commit that drops the index says so before Pebble shows its batch, and it says so with
+// a number that no index of the topic has twice.
+const tagKeys = 'b'
+
+// indexSizes say how much IndexKeys does at once. Tests make them small.
+type indexSizes struct {
+	step  int // bytes of the log that a step reads
+	keys  int // entries that it writes
+	batch int // entries of a batch
+}
+
+var keyIndexSizes = indexSizes{step: 32 << 20, keys: 256 << 10, batch: 2 << 10}
+
+// keyIndex is what memory has of the index of a topic.
+type keyIndex struct {
+	// built is how far it is as the units so far leave it. Store.committing guards it.
+	built store.IndexStatus
+	// as is what reads show of it.
+	as atomic.Uint32
+	// ready names the index if it may be read, and is 0 otherwise; changes counts what began
+	// and dropped one.
+	ready, changes atomic.Uint64
+}
+
+func (k *keyIndex) status() store.IndexStatus { return store.IndexStatus(k.as.Load()) }
+
+// load takes what the row of the topic says.
+func (k *keyIndex) load(status store.IndexStatus) {
+	k.built = status
+	k.as.Store(uint32(status))
+	if status == store.Indexed {
+		k.ready.Store(k.changes.Add(1))
+	}
+}
+
+// look is the first look, before an iterator is opened.
+func (k *keyIndex) look() (index uint64, err error) {
+	if index = k.ready.Load(); index == 0 {
+		return 0, store.ErrNotIndexed
+	}
+	return index, nil
+}
+
+// again is the second look, after that.
+func (k *keyIndex) again(index uint64) error {
+	if k.ready.Load() != index {
+		return store.ErrNotIndexed
+	}
+	return nil
+}
+
+// hide keeps readers from an index that a commit changes.
+func (k *keyIndex) hide() {
+	k.changes.Add(1)
+	k.ready.Store(0)
+}
+
+// publish shows what a commit has made of it.
+func (k *keyIndex) publish() { k.as.Store(uint32(k.built)) }
+
+// hasKeys reports whether events of a topic may have entries.
+func (s *Store) hasKeys(id uint32) bool {
+	t := s.topics.numbered(id)
+	return t == nil || t.keys.status() != store.NotIndexed
+}
+
+// mayDrop refuses a unit that drops an index in the middle of a pass of the compaction.
+func (c *commit) mayDrop(t *topic) (refusal, err error) {
+	pass, _, err := c.s.loadCompaction(t.id)
+	if err == nil && pass.next != 0 {
+		refusal = fmt.Errorf("topic %q: %w", t.name, store.ErrCompacting)
+	}
+	return refusal, err
+}
+
+// changeIndex does what a TopicChange says of the index.
+func (c *commit) changeIndex(t *topic, ch store.IndexChange) {
+	k := &t.keys
+	switch {
+	case ch == store.StartIndex && k.built == store.NotIndexed:
+		k.built = store.Indexing
+		_ = c.batch.Set(appendIndexKey(nil, t.id), indexRow{start: t.last, next: t.pending().from()}.append(nil), nil) // a batch takes what fits in memory
+	case ch == store.DropIndex && k.built != store.NotIndexed:
+		k.built = store.NotIndexed
+		c.keyed = slices.DeleteFunc(c.keyed, func(e indexed) bool { return e.topic == t.id })
+		bounds := numberBounds(tagKey, t.id)
+		_ = c.batch.DeleteRange(bounds.LowerBound, bounds.UpperBound, nil)
+		_ = c.batch.Delete(appendIndexKey(nil, t.id), nil)
+	default:
+		return
+	}
+	if !slices.Contains(c.indexes, t) {
+		c.indexes = append(c.indexes, t)
+	}
+	c.writeTopic(t)
+}
+
+func appendIndexKey(dst []byte, id uint32) []byte {
+	return binary.BigEndian.AppendUint32(append(dst, tagKeys), id)
+}
+
+// indexRow says how far an index is that is being built.
+type indexRow struct{ start, next uint64 }
+
+func (r indexRow) append(dst []byte) []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(dst, r.start), r.next)
+}
+
+func (s *Store) loadIndexRow(id uint32) (r indexRow, err error) {
+	row, err := s.get(appendIndexKey(nil, id))
+	if err != nil {
+		return r, err
+	}
+	start, n := binary.Uvarint(row)
+	next, m := binary.Uvarint(row[max(n, 0):])
+	if n <= 0 || m <= 0 {
+		return r, fmt.Errorf("the row of an index that is being built reads %x", row)
+	}
+	return indexRow{start, next}, nil
+}
+
+// progress says how far it is in a topic that begins at a horizon.
+func (r indexRow) progress(horizon uint64) store.IndexProgress {
+	from := min(max(horizon, 1), r.start+1)
+	return store.IndexProgress{Done: max(r.next, from) - from, Total: r.start + 1 - from}
+}
+
+// IndexKeys implements store.Indexes.
+func (s *Store) IndexKeys(ctx context.Context, topic string) (p store.IndexProgress, done bool, err error) {
+	if err := s.enter(ctx); err != nil {
+		return p, false, err
+	}
+	defer s.leave()
+	if p, done, err = s.indexSome(ctx, topic); err != nil {
+		return p, false, fmt.Errorf("store/pebble: index the keys of topic %q: %w", topic, err)
+	}
+	return p, done, nil
+}
+
+// indexSome is one step.
+func (s *Store) indexSome(ctx context.Context, topic string) (p store.IndexProgress, done bool, err error) {
+	s.sweeper.stepping.Lock()
+	defer s.sweeper.stepping.Unlock()
+	t, err := s.published(topic)
+	if t == nil || err != nil || t.keys.status() != store.Indexing {
+		return p, true, err
+	}
+	if err := s.faults.err(); err != nil {
+		return p, false, err
+	}
+	run := indexRun{s: s, topic: t, changes: t.keys.changes.Load(), isOpen: true}
+	if run.row, err = s.loadIndexRow(t.id); err != nil {
+		return p, false, err
+	}
+	if err = run.read(ctx); err == nil {
+		err = run.write(ctx)
+	}
+	if err == nil && run.isOpen && run.row.next > run.row.start {
+		done, err = true, run.finish()
+	}
+	return run.row.progress(t.removed.Load().from()), done || !run.isOpen, err
+}
+
+// indexRun is a step under way.
+type indexRun struct {
+	s       *Store
+	topic   *topic
+	changes uint64 // of the index, when it began
+	row     indexRow
+	isOpen  bool // the index was not changed since it began
+	isDone  bool // nothing is left but to say so
+
+	keys    map[string]int // the key of each list
+	lists   []keyList
+	entries []indexEntry
+}
+
+// keyList are the entries of a key: where the newest one is.
+type keyList struct {
+	key  string
+	last int
+}
+
+// indexEntry is an entry of the index. before is where the next older one of its key is, -1 for none.
+type indexEntry struct {
+	offset uint64
+	before int
+}
+
+// read reads on in the log.
+func (r *indexRun) read(ctx context.Context) (err error) {
+	gone := r.topic.removed.Load() // what is removed from here on is swept after the step
+	from := max(r.row.next, gone.from())
+	if r.row.next = r.row.start + 1; from > r.row.start {
+		return nil
+	}
+	iter, err := r.s.events(r.topic, from, r.row.start)
+	if err != nil {
+		return err
+	}
+	defer closeInto(iter, &err)
+	r.keys = make(map[string]int)
+	read, sizes := 0, &r.s.indexSizes
+	for valid := iter.First(); valid; valid = iter.Next() {
+		offset := eventOffset(iter.Key())
+		if read >= sizes.step || len(r.entries) >= sizes.keys {
+			r.row.next = offset
+			break
+		}
+		if gone.hides(offset) {
+			continue
+		}
+		record, err := iter.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		read += len(record)
+		if key := layout.Key(record); len(key) > 0 {
+			r.add(key, offset)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	slices.SortFunc(r.lists, func(a, b keyList) int { return strings.Compare(a.key, b.key) })
+	return iter.Error()
+}
+
+// add adds an entry, which is newer than those before.
+func (r *indexRun) add(key []byte, offset uint64) {
+	e := indexEntry{offset, -1}
+	i, ok := r.keys[string(key)]
+	if ok {
+		e.before = r.lists[i].last
+		r.lists[i].last = len(r.entries)
+	} else {
+		text := string(key)
+		r.keys[text] = len(r.lists)
+		r.lists = append(r.lists, keyList{text, len(r.entries)})
+	}
+	r.entries = append(r.entries, e)
+}
+
+// write writes the entries in the order of the index, and after the last of them where the next step
+// begins.
+func (r *indexRun) write(ctx context.Context) error {
+	batch := r.s.db.NewBatch()
+	defer batch.Close()
+	var prefix []byte
+	for _, list := range r.lists {
+		prefix = appendKeyPrefix(prefix[:0], r.topic.id, list.key)
+		for at := list.last; at >= 0; at = r.entries[at].before {
+			op := batch.SetDeferred(len(prefix)+offsetBytes, 0) // a batch takes what fits in memory
+			binary.BigEndian.PutUint64(op.Key[copy(op.Key, prefix):], ^r.entries[at].offset)
+			if int(batch.Count()) < r.s.indexSizes.batch {
+				continue
+			}
+			if err := r.apply(batch); err != nil || !r.isOpen {
+				return err
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			batch.Reset()
+		}
+	}
+	_ = batch.Set(appendIndexKey(nil, r.topic.id), r.row.append(nil), nil)
+	return r.apply(batch)
+}
+
+// apply applies a batch, unless a commit has changed the index.
+func (r *indexRun) apply(batch *pdb.Batch) error {
+	s := r.s
+	if s.options.sweeping != nil && !r.isDone {
+		s.options.sweeping(batch)
+	}
+	s.indexing.Lock()
+	defer s.indexing.Unlock()
+	if r.isOpen = r.topic.keys.changes.Load() == r.changes && s.topics.get(r.topic.name) == r.topic; !r.isOpen {
+		return nil
+	}
+	err := s.db.Apply(batch, pdb.NoSync)
+	if err == nil {
+		err = s.faults.err()
+	}
+	if err != nil {
+		s.faults.fail(err)
+		return s.faults.err()
+	}
+	return nil
+}
+
+// finish says that the index is ready.
+func (r *indexRun) finish() error {
+	s, t := r.s, r.topic
+	r.isDone = true
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	batch := s.db.NewBatch()
+	defer batch.Close()
+	_ = batch.Set(appendTopicKey(nil, t.name), appendTopicValue(nil, t.id, t.floor, store.Indexed), nil) // a batch takes what fits in memory
+	_ = batch.Delete(appendIndexKey(nil, t.id), nil)
+	if err := r.apply(batch); err != nil || !r.isOpen {
+		return err
+	}
+	t.keys.built = store.Indexed
+	t.keys.ready.Store(t.keys.changes.Add(1))
+	t.keys.publish()
+	return nil
+}
+
+// TopicsIndexed implements store.Indexes.
+func (s *Store) TopicsIndexed(ctx context.Context, status store.IndexStatus) ([]string, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	return s.topics.indexed(status), nil
+}
+
+func (tt *topicTable) indexed(status store.IndexStatus) (names []string) {
+	tt.mu.RLock()
+	defer tt.mu.RUnlock()
+	for name, t := range tt.byName {
+		if t.keys.status() == status {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
