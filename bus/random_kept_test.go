@@ -665,9 +665,18 @@ func (k *kept) noteErased(fits func(spiedEvent) bool, q admin.EraseQuery) {
 	}
 }
 
-// checkErased: no dead letter holds what an answered erasure named.
+// checkErased: neither the topic nor a dead letter holds what an answered erasure named.
 func (k *kept) checkErased() {
 	var batch store.Batch
+	if err := k.spy.Read(bg, "t", 1, 1<<20, 1<<30, &batch); err != nil {
+		k.t.Fatal(err)
+	}
+	for _, item := range batch.Items {
+		if k.gone[item.Offset] {
+			k.t.Fatalf("offset %d is there, which was erased", item.Offset)
+		}
+	}
+	batch.Reset()
 	if err := k.spy.Read(bg, deadletter.Topic("t"), 1, 1<<20, 1<<30, &batch); err != nil {
 		k.t.Fatal(err)
 	}

@@ -109,8 +109,8 @@ func (ls *Logs) fanOut(job *commit.Request, find *finder) {
 			appends = appends[n:]
 		}
 		for j := range job.Units[i].Topics {
-			if ch := &job.Units[i].Topics[j]; find.log(ch.Topic) != nil {
-				find.found.remove(ch.Horizon, ch.Erase)
+			if ch := &job.Units[i].Topics[j]; ch.Removes() && find.log(ch.Topic) != nil {
+				find.found.remove(max(ch.Horizon, ch.Compacted+1), ch.Erase)
 			}
 		}
 	}

@@ -60,8 +60,8 @@ type Log struct {
 // Topic returns the topic's name.
 func (l *Log) Topic() string { return l.topic }
 
-// Removals returns how many commits have removed events of the topic, which is more when it was
-// deleted. Whoever asks before reading an event, and finds the number changed, may have read
+// Removals returns how many commits have removed events of the topic, or have let compaction
+// remove them, which is more when it was deleted. Whoever asks before reading an event, and finds the number changed, may have read
 // what is gone.
 func (l *Log) Removals() uint64 { return l.removals.Load() }
 
@@ -177,15 +177,13 @@ func (l *Log) forget(offset uint64) {
 	l.gap = offset
 }
 
-// remove releases the events below a horizon, and those at single offsets, which a commit
-// has removed.
-func (l *Log) remove(horizon uint64, erased []uint64) {
-	if horizon == 0 && len(erased) == 0 {
-		return // marks of a compaction
-	}
+// remove releases the events below an offset, and those at single offsets, which a commit has
+// removed. What compaction may remove below its mark counts as removed: an erasure does not find
+// it any more, so nobody may still have it from here.
+func (l *Log) remove(below uint64, erased []uint64) {
 	defer l.removals.Add(1) // when the log has it no longer
-	if horizon > 0 {
-		l.forget(min(horizon-1, l.Head()))
+	if below > 0 {
+		l.forget(min(below-1, l.Head()))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
