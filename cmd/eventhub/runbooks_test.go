@@ -303,12 +303,17 @@ func (r *runbookRun) shell(script string) (said string, code int) {
 	if slices.Contains(r.serve, "--auth-token") && !strings.Contains(script, "EVENTHUB_TOKEN") {
 		shell.Env = append(shell.Env, "EVENTHUB_TOKEN=right")
 	}
-	var out strings.Builder
-	shell.Stdout, shell.Stderr = &out, &out
-	shell.WaitDelay = time.Millisecond // the consumer of a script lives on
-	_ = shell.Run()                    // the exit code says how it went, or that a consumer is left behind
-	if ctx.Err() != nil {
-		r.t.Fatalf("%s does not end:\n%s", script, out.String())
+	// A file and no pipe, which would be read until the consumer of a script has ended too: that one lives on.
+	out, err := os.Create(filepath.Join(r.dir, "shell.out"))
+	if err != nil {
+		r.t.Fatal(err)
 	}
-	return out.String(), shell.ProcessState.ExitCode()
+	defer out.Close()
+	shell.Stdout, shell.Stderr = out, out
+	_ = shell.Run() // the exit code says how it went
+	text, err := os.ReadFile(out.Name())
+	if err != nil || ctx.Err() != nil {
+		r.t.Fatalf("%s does not end, or %v:\n%s", script, err, text)
+	}
+	return string(text), shell.ProcessState.ExitCode()
 }
