@@ -38,6 +38,10 @@ func statusOf(code eventhub.Code) int {
 		return http.StatusTooManyRequests
 	case eventhub.CodeOverloaded, eventhub.CodeShuttingDown:
 		return http.StatusServiceUnavailable
+	case eventhub.CodeGone:
+		return http.StatusGone
+	case eventhub.CodeUnsupportedOp:
+		return http.StatusNotImplemented
 	case eventhub.CodeInternal:
 		return http.StatusInternalServerError
 	default:

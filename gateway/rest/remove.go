@@ -64,9 +64,16 @@ func eraseEvents(_ http.ResponseWriter, r *http.Request, access Access) (reply, 
 	if err != nil {
 		return reply{}, err
 	}
-	q, err := parameters(r, "apply", "id", "offset", "key", "limit")
+	asked, err := queryOf(r)
 	if err != nil {
 		return reply{}, err
+	}
+	q, err := single(asked, "apply", "id", "offset", "key", "limit")
+	if err != nil {
+		return reply{}, err
+	}
+	if !asked.Has("limit") { // admin.MaxErase, and not the length of a page
+		delete(q, "limit")
 	}
 	query := admin.EraseQuery{ID: q["id"], Key: q["key"], By: access.by(r)}
 	if query.Apply, err = yes("apply", q["apply"]); err != nil {

@@ -88,10 +88,13 @@ func (h *History) readKey(ctx context.Context, q *admin.KeyHistoryQuery, batch *
 	for calls := 1; ; calls++ {
 		err = h.withIndex(ctx, q.Topic, func() (err error) {
 			before, err = h.store.KeyEvents(ctx, q.Topic, q.Key, before, q.Limit+1-len(batch.Items), room, batch)
+			if err != nil {
+				err = store.Failed(err, "read the history of a key in topic %q", q.Topic)
+			}
 			return err
 		})
 		if err != nil {
-			return false, store.Failed(err, "read the history of a key in topic %q", q.Topic)
+			return false, err
 		}
 		for ; measured < len(batch.Items); measured++ {
 			room -= len(batch.Items[measured].Record)
