@@ -71,6 +71,9 @@ func HubOnlyTopic(topic string) bool {
 // DeadLetterTopic returns the topic that holds the dead letters of topic.
 func DeadLetterTopic(topic string) string { return topic + deadLetterSuffix }
 
+// SnapshotTopic returns the topic that holds the snapshots of topic.
+func SnapshotTopic(topic string) string { return topic + snapshotSuffix }
+
 // IsDeadLetterTopic reports whether topic holds dead letters.
 func IsDeadLetterTopic(topic string) bool { return strings.HasSuffix(topic, deadLetterSuffix) }
 

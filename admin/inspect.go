@@ -91,6 +91,9 @@ type TopicInfo struct {
 	// Index is how far its index by key is, from which its state is read. It is in the description of
 	// one topic, and not in lists.
 	Index *TopicIndex `json:"index,omitempty"`
+	// Snapshots are those that the hub makes of the topic, nil where it makes none and there are none. They
+	// are in the description of one topic, and not in lists.
+	Snapshots *TopicSnapshots `json:"snapshots,omitempty"`
 	// Settings are those that count for the topic, and SettingsFrom says where they are
 	// from. They are in the description of one topic, and not in lists.
 	Settings     *TopicSettings  `json:"settings,omitempty"`
@@ -115,6 +118,41 @@ const (
 	IndexNone     = "none"     // nobody has asked for it
 	IndexBuilding = "building" // questions about the state of the topic wait for it
 	IndexReady    = "ready"
+)
+
+// TopicSnapshots says which snapshots there are of a topic.
+type TopicSnapshots struct {
+	// Topic is where they are.
+	Topic string `json:"topic"`
+	// State is SnapshotsWaiting, SnapshotsWriting or SnapshotsOff; Failed why the last one was not made,
+	// empty where it was.
+	State  string `json:"state"`
+	Failed string `json:"failed,omitempty"`
+	// NextTS is when the next one is due, where nothing else changes, in epoch milliseconds; 0 where none is:
+	// nothing has changed since the last one.
+	NextTS int64 `json:"next_ts,omitempty"`
+	// Snapshots are the newest two, the newest first.
+	Snapshots []SnapshotInfo `json:"snapshots"`
+}
+
+// SnapshotInfo is one snapshot of a topic.
+type SnapshotInfo struct {
+	// ID is in each of its events.
+	ID string `json:"id"`
+	// Offset is that in the topic of which the snapshot is the state, TS when it was read, in epoch
+	// milliseconds, and Count its number of keys.
+	Offset uint64 `json:"offset"`
+	TS     int64  `json:"ts"`
+	Count  uint64 `json:"count"`
+	// First is the offset in the snapshot topic where it begins.
+	First uint64 `json:"first"`
+}
+
+// The states of TopicSnapshots.
+const (
+	SnapshotsOff     = "off"     // the settings have none made, or maintenance is off
+	SnapshotsWaiting = "waiting" // until one is due
+	SnapshotsWriting = "writing"
 )
 
 // TopicIdle says which groups of a topic end, and have ended, because nobody uses them.

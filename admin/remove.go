@@ -141,6 +141,9 @@ type EraseResult struct {
 	Events      int `json:"events"`
 	DeadLetters int `json:"dead_letters"`
 	Scheduled   int `json:"scheduled"`
+	// Snapshots of the topic that are removed, all of them, because they may have a copy. The next one is
+	// made of what there is then.
+	Snapshots int `json:"snapshots"`
 	// Applied says whether it was done; More that the limit has left some.
 	Applied bool `json:"applied"`
 	More    bool `json:"more"`
@@ -151,11 +154,12 @@ func (r *EraseResult) Add(more EraseResult) {
 	r.Events += more.Events
 	r.DeadLetters += more.DeadLetters
 	r.Scheduled += more.Scheduled
+	r.Snapshots += more.Snapshots
 	r.Topic, r.Applied, r.More = more.Topic, more.Applied, more.More
 }
 
 // Total is how many there are.
-func (r *EraseResult) Total() int { return r.Events + r.DeadLetters + r.Scheduled }
+func (r *EraseResult) Total() int { return r.Events + r.DeadLetters + r.Scheduled + r.Snapshots }
 
 // EraseMark is the payload of an event in AuditTopic: who erased what. It has nothing of the
 // events but how they were named.
@@ -170,6 +174,7 @@ type EraseMark struct {
 	Events      int `json:"events"`
 	DeadLetters int `json:"dead_letters"`
 	Scheduled   int `json:"scheduled"`
+	Snapshots   int `json:"snapshots,omitempty"`
 }
 
 // AuditMark is the payload of an event in AuditTopic: who did what, from where, and what came of

@@ -75,6 +75,68 @@ type TopicSettings struct {
 	// MaxPeriod: that had no member, no open lease and nothing else that was running on them, and
 	// whose cursor did not move. Only the time counts in which the hub was running.
 	GroupIdleExpiry Period `json:"group_idle_expiry,omitempty"`
+	// Snapshot has the state of the topic written to its snapshot topic from time to time. A topic
+	// with a Snapshot that names no KeySource has the index by key always.
+	Snapshot *Snapshot `json:"snapshot,omitempty"`
+}
+
+// Snapshot says when the state of a topic is written to its snapshot topic, and what of it.
+type Snapshot struct {
+	// Topic names the snapshot topic. It can only be eventhub.SnapshotTopic of the topic's name, which is
+	// the default: rights on a snapshot topic follow from its name.
+	Topic string `json:"topic,omitempty"`
+	// Every is the time from one snapshot to the next, from MinSnapshotEvery to MaxPeriod; 0 stands for
+	// DefaultSnapshotEvery. Where fewer events have come than a hundredth of the keys, it is
+	// SnapshotSkips times that; where nothing has changed there is none.
+	Every Period `json:"every,omitempty"`
+	// Changes is after how many events there is a snapshot sooner, though not within a second of
+	// the one before; 0: it is not.
+	Changes uint64 `json:"changes,omitempty"`
+	// BatchKeys are the only keys that a snapshot has, at most MaxStateKeys; nil: it has all.
+	BatchKeys []string `json:"batch_keys,omitempty"`
+	// KeySource is an expression on an event (package filter) whose value, a text, is its key in the
+	// snapshot, "" for none; for topics whose events have no key. "": the event's own key counts.
+	KeySource string `json:"key_source,omitempty"`
+}
+
+// Of snapshots.
+const (
+	DefaultSnapshotEvery = Period(30 * time.Second)
+	MinSnapshotEvery     = Period(time.Second)
+	SnapshotSkips        = 10
+)
+
+// WithDefaults returns the settings with their defaults.
+func (s Snapshot) WithDefaults() Snapshot {
+	s.Every = cmp.Or(s.Every, DefaultSnapshotEvery)
+	return s
+}
+
+// validate checks the settings for an entry of that name.
+func (s *Snapshot) validate(name string) error {
+	bad := func(format string, args ...any) error {
+		return eventhub.Errorf(eventhub.CodeBadRequest, format, args...)
+	}
+	switch {
+	case eventhub.HubOnlyTopic(name):
+		return bad("snapshot has no effect on %q, whose events the hub makes", name)
+	case s.Topic != "" && s.Topic != eventhub.SnapshotTopic(name):
+		return bad("snapshot.topic is %.240q; the snapshots of a topic are in the topic of its name with .snapshot after it, because rights on them follow from the name; leave it out", s.Topic)
+	case s.Every != 0 && (s.Every < MinSnapshotEvery || s.Every > MaxPeriod):
+		return bad("snapshot.every is %s; %s to %s are allowed", time.Duration(s.Every), MinSnapshotEvery, MaxPeriod)
+	case s.Changes > eventhub.MaxOffset:
+		return bad("snapshot.changes is %d; at most %d is allowed", s.Changes, uint64(eventhub.MaxOffset))
+	case s.BatchKeys != nil && (len(s.BatchKeys) == 0 || len(s.BatchKeys) > MaxStateKeys):
+		return bad("snapshot.batch_keys has %d keys; 1 to %d are allowed", len(s.BatchKeys), MaxStateKeys)
+	case len(s.KeySource) > eventhub.MaxFilterBytes:
+		return bad("snapshot.key_source has %d bytes; at most %d are allowed", len(s.KeySource), eventhub.MaxFilterBytes)
+	}
+	for _, key := range s.BatchKeys {
+		if key == "" || len(key) > eventhub.MaxKeyBytes {
+			return bad("snapshot.batch_keys has a key of %d bytes, %.48q; 1 to %d are allowed", len(key), key, eventhub.MaxKeyBytes)
+		}
+	}
+	return nil
 }
 
 // StateMode says when a topic has the index by key.
@@ -306,7 +368,18 @@ func (s *TopicSettings) Validate(name string) error {
 		return bad("group_idle_expiry is %s; %s to %s are allowed", time.Duration(s.GroupIdleExpiry), MinGroupIdleExpiry, MaxPeriod)
 	}
 	if s.Compaction != nil {
-		return s.Compaction.validate()
+		if err := s.Compaction.validate(); err != nil {
+			return err
+		}
 	}
-	return nil
+	if s.Snapshot == nil {
+		return nil
+	}
+	if s.State == StateOff && s.Snapshot.KeySource == "" {
+		return bad("state off and snapshot contradict each other: a snapshot is read from the index by key, unless it has a key_source")
+	}
+	if s.Compaction != nil && s.Snapshot.KeySource != "" {
+		return bad("compaction and snapshot.key_source contradict each other: compaction keeps the newest event by its own key")
+	}
+	return s.Snapshot.validate(name)
 }

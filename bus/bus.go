@@ -72,6 +72,7 @@ import (
 	"eventhub/bus/internal/publish"
 	"eventhub/bus/internal/retention"
 	"eventhub/bus/internal/sched"
+	"eventhub/bus/internal/snapshots"
 	"eventhub/bus/internal/space"
 	"eventhub/bus/internal/tail"
 	"eventhub/bus/internal/topiclog"
@@ -168,6 +169,7 @@ type Bus struct {
 	compaction *compaction.Runtime
 	keyIndex   *keyindex.Runtime
 	idle       *idle.Runtime
+	snapshots  *snapshots.Runtime
 
 	space        *space.Guard
 	forecast     space.Forecast
@@ -252,7 +254,7 @@ func New(opts Options) (*Bus, error) {
 	b.tails = tail.New(tail.Options{
 		Store: b.store, Logger: b.log, Logs: b.logs, Scheduler: b.sched, Clock: b.clock,
 		Filter: b.filters.Wants, EvaluationTime: judge.TurnTime,
-		State: b.history.WalkState, StateKeys: eventhub.MaxStateKeys, StateBytes: stateBytes,
+		State: b.history.WalkState, Indexed: b.history.AwaitIndex, StateKeys: eventhub.MaxStateKeys, StateBytes: stateBytes,
 	})
 	b.committer = commit.New(commit.Options{
 		Store: b.store, Logger: b.log, QueueBytes: opts.QueueBytes, EarlyBytes: opts.EarlyBytes,
@@ -271,6 +273,12 @@ func New(opts Options) (*Bus, error) {
 	b.idle, err = idle.New(idle.Options{
 		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Groups: (*idleGroups)(b), Wall: b.clock.Wall, NoEnds: opts.NoMaintenance,
 	})
+	if err == nil {
+		b.snapshots, err = snapshots.New(snapshots.Options{
+			Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Logs: b.logs, Walk: b.history.WalkKeys,
+			Wall: b.clock.Wall, Commits: b.counts.commits, Room: b.space.Check,
+		})
+	}
 	if err != nil {
 		b.sched.Stop()
 		return nil, errors.Join(err, b.committer.Stop())
@@ -290,6 +298,7 @@ func New(opts Options) (*Bus, error) {
 	if !opts.NoMaintenance {
 		b.retention.Start()
 		b.compaction.Start()
+		b.snapshots.Start()
 	}
 	return b, nil
 }
@@ -310,6 +319,7 @@ func (b *Bus) Close() error {
 	if first {
 		b.patterns.end()
 		if !b.opts.NoMaintenance {
+			b.snapshots.Stop()
 			b.retention.Stop()
 			b.compaction.Stop()
 		}
@@ -336,6 +346,7 @@ func (b *Bus) observe(took time.Duration, units []*store.Unit) {
 	b.counts.commit(took, units)
 	if !b.opts.NoMaintenance {
 		b.compaction.Committed(units)
+		b.snapshots.Committed(units)
 	}
 }
 
@@ -345,6 +356,7 @@ func (b *Bus) settingsChanged(name string) {
 	b.compaction.Changed(name)
 	b.keyIndex.Changed(name)
 	b.idle.Changed(name)
+	b.snapshots.Changed(name)
 }
 
 var errShuttingDown = commit.ErrStopped

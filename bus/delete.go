@@ -61,6 +61,7 @@ func (b *Bus) deleteNow(topic string) error {
 	b.retention.Forget(topic)
 	b.compaction.Forget(topic)
 	b.idle.Forget(topic)
+	b.snapshots.Forget(topic)
 	b.space.Deleted()
 	return nil
 }

@@ -21,7 +21,9 @@ import (
 // What is to be erased moves meanwhile: a delayed event enters the log, and an event gets a dead
 // letter. So a step looks where events come from before it looks where they go: what is scheduled
 // first, then the log. When the events are gone it looks for dead letters again, until there is none:
-// one that is committed later finds its event gone, and is not made (groupStep.lookAgain).
+// one that is committed later finds its event gone, and is not made (groupStep.lookAgain). Snapshots of
+// the topic have copies: they are removed as a whole, and what was read for another one before is
+// not written (package bus/internal/snapshots).
 
 // erasure is what one call of Erase has found.
 type erasure struct {
@@ -37,7 +39,13 @@ type erasure struct {
 	letters   []uint64
 	life      uint64
 	scheduled []store.Cancel
-	moved     bool // something that was scheduled was not any more
+	// copies empties the snapshot topic and the dead letters of that, where these may have what is erased.
+	// Each unit with events has it: a snapshot may be written in between. snapshots is how many there were.
+	copies    []store.TopicChange
+	snapshots int
+	cleared   map[string]uint64 // lives of topics that were emptied so
+	erases    bool              // events of the topic were found
+	moved     bool              // something that was scheduled was not any more
 	more      bool
 }
 
@@ -50,7 +58,7 @@ func (b *Bus) Erase(ctx context.Context, topic string, q admin.EraseQuery) (admi
 	if q.Limit == 0 {
 		q.Limit = admin.MaxErase
 	}
-	e := &erasure{bus: b, topic: topic, query: &q, limit: q.Limit}
+	e := &erasure{bus: b, topic: topic, query: &q, limit: q.Limit, cleared: make(map[string]uint64)}
 	if err := e.find(ctx); err != nil {
 		return result, err
 	}
@@ -69,17 +77,23 @@ func (b *Bus) Erase(ctx context.Context, topic string, q admin.EraseQuery) (admi
 
 // found says what there is to be erased, as far as it was looked for.
 func (e *erasure) found() admin.EraseResult {
-	return admin.EraseResult{Topic: e.topic, Events: len(e.events), DeadLetters: len(e.letters), Scheduled: len(e.scheduled), More: e.more}
+	return admin.EraseResult{Topic: e.topic, Events: len(e.events), DeadLetters: len(e.letters), Scheduled: len(e.scheduled), Snapshots: e.snapshots, More: e.more}
 }
 
 // find looks for what is to be erased, as far as the limit allows.
 func (e *erasure) find(ctx context.Context) (err error) {
+	if source := eventhub.SourceTopic(e.topic); e.topic == eventhub.SnapshotTopic(source) {
+		return eventhub.Errorf(eventhub.CodeBadTopic, "single events of %q cannot be erased: a snapshot is whole or gone; erase from topic %q, which removes its snapshots, or delete this topic", e.topic, source)
+	}
 	if e.info, err = e.bus.topicToRemoveFrom(ctx, e.topic); err != nil {
 		return err
 	}
 	if e.id = e.query.ID; e.query.Offset != 0 {
-		if e.id, err = e.idAt(ctx, e.query.Offset); err != nil || e.id == "" {
+		if e.id, err = e.idAt(ctx, e.query.Offset); err != nil {
 			return err
+		}
+		if e.id == "" {
+			return e.findCopies(ctx)
 		}
 	}
 	if err = e.findScheduled(ctx); err == nil {
@@ -87,6 +101,9 @@ func (e *erasure) find(ctx context.Context) (err error) {
 	}
 	if err == nil {
 		err = e.findLetters(ctx)
+	}
+	if err == nil {
+		err = e.findCopies(ctx)
 	}
 	return err
 }
@@ -99,6 +116,9 @@ func (e *erasure) findAgain(ctx context.Context) (err error) {
 	}
 	if err == nil {
 		err = e.findLetters(ctx)
+	}
+	if err == nil {
+		err = e.findCopies(ctx)
 	}
 	return err
 }
@@ -285,7 +305,7 @@ func (e *erasure) round(ctx context.Context, all admin.EraseResult, done *admin.
 	if err != nil {
 		return err
 	}
-	for first := true; len(e.events)+len(e.letters)+len(e.scheduled) > 0; {
+	for first := true; len(e.events)+len(e.letters)+len(e.scheduled)+e.snapshots > 0; {
 		unit, part := e.next()
 		if first {
 			unit.Appends = mark.Appends
@@ -311,7 +331,7 @@ func (e *erasure) round(ctx context.Context, all admin.EraseResult, done *admin.
 // because it refuses the unit where it is gone.
 func (e *erasure) next() (u store.Unit, part admin.EraseResult) {
 	part = admin.EraseResult{Topic: e.topic, Applied: true}
-	if len(e.events)+len(e.letters) == 0 {
+	if len(e.events)+len(e.letters)+e.snapshots == 0 {
 		u.Cancels, e.scheduled = e.scheduled[:1:1], e.scheduled[1:]
 		part.Scheduled = 1
 		return u, part
@@ -325,6 +345,11 @@ func (e *erasure) next() (u store.Unit, part admin.EraseResult) {
 		u.Topics = append(u.Topics, store.TopicChange{Topic: letters, Life: e.life, Erase: e.letters[:n], ForgetIDs: e.bus.forgetsIDs(letters)})
 		e.letters, part.DeadLetters = e.letters[n:], n
 	}
+	u.Topics = append(u.Topics, e.copies...)
+	for i := range e.copies {
+		e.cleared[e.copies[i].Topic] = e.copies[i].Life
+	}
+	part.Snapshots, e.snapshots = e.snapshots, 0
 	return u, part
 }
 
@@ -332,7 +357,7 @@ func (e *erasure) next() (u store.Unit, part admin.EraseResult) {
 func (e *erasure) mark(all admin.EraseResult) (store.Unit, error) {
 	payload, err := json.Marshal(&admin.EraseMark{
 		Action: "erase", By: e.query.By, Topic: e.topic, ID: e.query.ID, Offset: e.query.Offset, Key: e.query.Key,
-		Events: all.Events, DeadLetters: all.DeadLetters, Scheduled: all.Scheduled,
+		Events: all.Events, DeadLetters: all.DeadLetters, Scheduled: all.Scheduled, Snapshots: all.Snapshots,
 	})
 	if err != nil {
 		return store.Unit{}, err

@@ -38,6 +38,7 @@ const (
 	atHead         = "head"
 	atRead         = "read"
 	atFind         = "find"
+	atState        = "state"
 	beforeDeletion = "delete"
 )
 
@@ -192,6 +193,11 @@ func (s *interposed) Find(ctx context.Context, topic, id string) (uint64, error)
 func (s *interposed) FindDelayed(ctx context.Context, topic, id string) (store.Delayed, error) {
 	defer s.at(atFind)
 	return s.Store.FindDelayed(ctx, topic, id)
+}
+
+func (s *interposed) State(ctx context.Context, q store.StateQuery, batch *store.Batch) (store.StatePage, error) {
+	defer s.at(atState)
+	return s.Store.State(ctx, q, batch)
 }
 
 func (s *interposed) Latest(ctx context.Context, topic, key string, at uint64) (store.Item, error) {

@@ -29,6 +29,9 @@ func (b *Bus) Topic(ctx context.Context, topic string) (admin.TopicInfo, error) 
 	}
 	b.describeCompaction(&info, stored)
 	info.Index = b.describeIndex(stored)
+	if err := b.describeSnapshots(ctx, &info); err != nil {
+		return info, err
+	}
 	return info, b.describeKept(ctx, &info)
 }
 
@@ -40,6 +43,36 @@ func (b *Bus) describeIndex(t store.TopicInfo) *admin.TopicIndex {
 		i.Done, i.Total = p.Done, p.Total
 	}
 	return i
+}
+
+// describeSnapshots says which snapshots there are of a topic.
+func (b *Bus) describeSnapshots(ctx context.Context, info *admin.TopicInfo) error {
+	status, err := b.snapshots.Status(ctx, info.Topic)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case err != nil:
+		return storeError(err, "look up the snapshots of topic %q", info.Topic)
+	}
+	isMade := b.topics.Snapshot(info.Topic) != nil && !b.opts.NoMaintenance
+	if !isMade && len(status.Kept) == 0 {
+		return nil
+	}
+	s := &admin.TopicSnapshots{Topic: eventhub.SnapshotTopic(info.Topic), State: admin.SnapshotsOff, Snapshots: []admin.SnapshotInfo{}}
+	if isMade {
+		s.State, s.Failed = admin.SnapshotsWaiting, status.Failed
+		if status.Writing {
+			s.State = admin.SnapshotsWriting
+		}
+		if status.Pending {
+			s.NextTS = b.clock.Wall().Add(max(status.Next, 0)).UnixMilli()
+		}
+	}
+	for _, m := range status.Kept {
+		s.Snapshots = append(s.Snapshots, admin.SnapshotInfo{ID: m.Snapshot, Offset: m.Offset, TS: m.TS, Count: m.Count, First: m.First})
+	}
+	info.Snapshots = s
+	return nil
 }
 
 // EffectiveSettings implements admin.Settings.

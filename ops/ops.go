@@ -3,7 +3,7 @@
 //
 //   - /metrics: what the rooms of the hub have measured, in Prometheus' words,
 //   - /livez, /readyz, /healthz: whether the hub lives and can take work,
-//   - /cursors, /lag, /inflight: small views of groups, /latest-by-key of a topic,
+//   - /cursors, /lag, /inflight: small views of groups, /latest-by-key and /snapshots of a topic,
 //   - /log-level: the level of the running hub's log,
 //   - /openapi.json, /asyncapi.json: the documents of package apidoc.
 //
@@ -209,6 +209,7 @@ func (o *Ops) routes() map[string]http.HandlerFunc {
 		"GET /lag":           o.guard(o.opened(o.lag)),
 		"GET /inflight":      o.guard(o.opened(o.inFlight)),
 		"GET /latest-by-key": o.guard(o.opened(o.latestByKey)),
+		"GET /snapshots":     o.guard(o.opened(o.snapshots)),
 		"GET /openapi.json":  o.guard(document(apidoc.OpenAPI)),
 		"GET /asyncapi.json": o.guard(document(apidoc.AsyncAPI)),
 	}

@@ -236,6 +236,30 @@ func (o *Ops) latestByKey(w http.ResponseWriter, r *http.Request, access Access)
 	return nil
 }
 
+// snapshots answers GET /snapshots?topic with the snapshots that there are of a topic, the newest first.
+func (o *Ops) snapshots(w http.ResponseWriter, r *http.Request, access Access) error {
+	q, err := question(r, "topic")
+	if err != nil {
+		return err
+	}
+	topic := q.Get("topic")
+	if topic == "" {
+		return eventhub.Errorf(eventhub.CodeBadRequest, "topic required")
+	}
+	if err := validNames(topic, ""); err != nil {
+		return err
+	}
+	info, err := access.Inspector.Topic(r.Context(), topic)
+	if err != nil {
+		return err
+	}
+	s := info.Snapshots
+	if s == nil {
+		s = &admin.TopicSnapshots{Topic: eventhub.SnapshotTopic(topic), State: admin.SnapshotsOff, Snapshots: []admin.SnapshotInfo{}}
+	}
+	return writeJSON(w, http.StatusOK, s)
+}
+
 func groups(r *http.Request, access Access, q admin.GroupQuery) ([]admin.GroupInfo, error) {
 	if err := validNames(q.Topic, q.Group); err != nil {
 		return nil, err

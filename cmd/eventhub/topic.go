@@ -197,6 +197,9 @@ func topicInfoCommand() *cobra.Command {
 			if t.Index != nil { // an older hub says nothing of it
 				fields = append(fields, output.Field{Name: "Index by key", Value: indexText(t.Index)})
 			}
+			if t.Snapshots != nil {
+				fields = append(fields, snapshotFields(now, t.Snapshots)...)
+			}
 			if t.Compaction != nil {
 				fields = append(fields, compactionFields(now, t.Compaction)...)
 			}

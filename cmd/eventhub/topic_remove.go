@@ -224,6 +224,7 @@ func describeErasure(w io.Writer, color bool, e *admin.EraseResult) error {
 		{Name: "Events", Value: output.Count(e.Events) + more},
 		{Name: "Dead letters", Value: output.Count(e.DeadLetters) + more},
 		{Name: "Scheduled", Value: output.Count(e.Scheduled) + more},
+		{Name: "Snapshots", Value: output.Count(e.Snapshots)},
 		{Name: "Erased", Value: erased},
 	})
 }

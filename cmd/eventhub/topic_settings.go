@@ -30,6 +30,11 @@ type settingsFlags struct {
 	keyRequired bool
 	state       string
 	groupIdle   string
+	snapshot    bool
+	every       string
+	changes     uint64
+	batchKeys   []string
+	keySource   string
 	everything  bool
 }
 
@@ -44,6 +49,11 @@ func (f *settingsFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.grace, "compact-grace", "", "with --compact: how long the end of a key, a payload null, is kept (default 1d)")
 	flags.BoolVar(&f.keyRequired, "key-required", false, "refuse events without a key")
 	flags.StringVar(&f.state, "state", "", "when to have the index by key, from which the state of the topic is read: auto (from the first question on), on, off")
+	flags.BoolVar(&f.snapshot, "snapshot", false, "write the state of the topic to its snapshot topic from time to time")
+	flags.StringVar(&f.every, "snapshot-every", "", "with --snapshot: how often (default 30s)")
+	flags.Uint64Var(&f.changes, "snapshot-changes", 0, "with --snapshot: after how many events sooner than that")
+	flags.StringArrayVar(&f.batchKeys, "snapshot-key", nil, "with --snapshot: a key that it has, and no others; may be repeated")
+	flags.StringVar(&f.keySource, "snapshot-key-source", "", "with --snapshot: the key of an event, as an expression such as 'event.payload.host'")
 	flags.StringVar(&f.groupIdle, "group-idle-expiry", "", "end groups that nobody has used for so long, such as 30d")
 	flags.BoolVar(&f.everything, "keep-everything", false, "set nothing, so that no pattern counts for this name")
 }
@@ -91,6 +101,9 @@ func (f *settingsFlags) settings(cmd *cobra.Command, name string) (s admin.Topic
 	if f.compact {
 		s.Compaction = &c
 	}
+	if s.Snapshot, err = f.snapshots(given); err != nil {
+		return s, err
+	}
 	switch isNothing := s == (admin.TopicSettings{}); {
 	case isNothing && !f.everything:
 		return s, usageError{errors.New("nothing is set; give a setting, or --keep-everything; 'eventhub topic unset' removes settings")}
@@ -99,6 +112,30 @@ func (f *settingsFlags) settings(cmd *cobra.Command, name string) (s admin.Topic
 	}
 	if err := s.Validate(name); err != nil {
 		return s, usageError{errors.New(eventhub.AsError(err).Message)}
+	}
+	return s, nil
+}
+
+// snapshots checks the flags of snapshots.
+func (f *settingsFlags) snapshots(given func(flag string) bool) (*admin.Snapshot, error) {
+	for _, flag := range []string{"snapshot-every", "snapshot-changes", "snapshot-key", "snapshot-key-source"} {
+		if given(flag) && !f.snapshot {
+			return nil, usageError{fmt.Errorf("--%s goes with --snapshot", flag)}
+		}
+	}
+	if !f.snapshot {
+		return nil, nil
+	}
+	s := &admin.Snapshot{Changes: f.changes, BatchKeys: f.batchKeys, KeySource: f.keySource}
+	if given("snapshot-every") {
+		every, err := admin.ParsePeriod(f.every)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("--snapshot-every: %s", eventhub.AsError(err).Message)}
+		}
+		s.Every = every
+	}
+	if given("snapshot-changes") && f.changes == 0 {
+		return nil, usageError{errors.New("--snapshot-changes is 0; leave it out to go by the time alone")}
 	}
 	return s, nil
 }
@@ -259,6 +296,7 @@ func settingsColumns(time.Time) []output.Column[admin.SettingsEntry] {
 		{Name: "COMPACT", Cell: func(e admin.SettingsEntry) string { return compactCell(e.Settings.Compaction) }},
 		{Name: "STATE", Cell: func(e admin.SettingsEntry) string { return stateCell(&e.Settings) }},
 		{Name: "KEY", Cell: func(e admin.SettingsEntry) string { return keyCell(&e.Settings) }},
+		column("SNAPSHOT", func(s *admin.TopicSettings) string { return snapshotCell(s.Snapshot) }),
 		column("IDLE", func(s *admin.TopicSettings) string { return ageCell(s.GroupIdleExpiry) }),
 	}
 }
@@ -268,6 +306,13 @@ func ageCell(p admin.Period) string {
 		return "-"
 	}
 	return p.String()
+}
+
+func snapshotCell(s *admin.Snapshot) string {
+	if s == nil {
+		return "-"
+	}
+	return s.WithDefaults().Every.String()
 }
 
 func compactCell(c *admin.Compaction) string {
@@ -292,7 +337,7 @@ func keyCell(s *admin.TopicSettings) string {
 }
 
 func stateCell(s *admin.TopicSettings) string {
-	if s.Compaction != nil {
+	if s.Compaction != nil || s.Snapshot != nil && s.Snapshot.KeySource == "" {
 		return string(admin.StateOn)
 	}
 	return string(cmp.Or(s.State, admin.StateAuto))
@@ -407,6 +452,9 @@ func settingsFields(s *admin.TopicSettings) []output.Field {
 	if s.State != "" {
 		fields = append(fields, output.Field{Name: "State", Value: stateText(s.State)})
 	}
+	if s.Snapshot != nil {
+		fields = append(fields, output.Field{Name: "Snapshots", Value: snapshotText(s.Snapshot)})
+	}
 	if s.GroupIdleExpiry != 0 {
 		fields = append(fields, output.Field{Name: "Idle groups", Value: "end after " + s.GroupIdleExpiry.String()})
 	}
@@ -422,6 +470,39 @@ func stateText(mode admin.StateMode) string {
 		return "off: questions about the state are refused"
 	}
 	return "auto: the index by key is there from the first question on"
+}
+
+// snapshotText says when snapshots of a topic are made, and of what.
+func snapshotText(s *admin.Snapshot) string {
+	text := "every " + s.WithDefaults().Every.String()
+	if s.Changes != 0 {
+		text += ", or after " + output.Things(s.Changes, "event")
+	}
+	if s.BatchKeys != nil {
+		text += ", of " + output.Things(len(s.BatchKeys), "key")
+	}
+	if s.KeySource != "" {
+		text += ", by the key " + s.KeySource
+	}
+	return text
+}
+
+// snapshotFields says which snapshots there are of a topic.
+func snapshotFields(now time.Time, s *admin.TopicSnapshots) []output.Field {
+	text := fmt.Sprintf("%s, %s", s.Topic, s.State)
+	switch {
+	case s.Failed != "":
+		text += "; the last one failed: " + s.Failed
+	case s.NextTS != 0:
+		text += "; the next one is due " + moment(now, s.NextTS)
+	case s.State == admin.SnapshotsWaiting:
+		text += "; nothing has changed since the last one"
+	}
+	fields := []output.Field{{Name: "Snapshots in", Value: text}}
+	for _, one := range s.Snapshots {
+		fields = append(fields, output.Field{Name: "  at offset " + output.Count(one.Offset), Value: fmt.Sprintf("%s, %s, from offset %d on there", moment(now, one.TS), output.Things(one.Count, "key"), one.First)})
+	}
+	return fields
 }
 
 // idleFields says which groups of a topic end, and have ended.

@@ -39,6 +39,7 @@ func TestAliases(t *testing.T) {
 		{"/v1/publish", `{"events":[{"topic":"a b","payload":1,"caused_by":["early"]}]}`},
 		{"/v1/topics/t/groups/g/ack", `{"leases":["1-1-1"],"publish":[{"topic":"a b","payload":1,"opts":{"caused_by":["x"]}}]}`},
 		{"/v1/topics/settings.of", `{"retention_days":0}`},
+		{"/v1/topics/settings.of", `{"snapshot":{"batch_keys":["a"],"key_source":"event.key","interval_ms":0}}`},
 	} {
 		method := "POST"
 		if tt.body == "" && !strings.Contains(tt.target, "/seek") {

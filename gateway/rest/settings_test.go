@@ -66,7 +66,8 @@ func TestSettings(t *testing.T) {
 		{"PUT", "/v1/topics/a", "", `{"retention"`, 400, "", `"code":"bad_json"`},
 		{"PUT", "/v1/topics/a", "", ``, 400, "", `"code":"bad_json"`},
 		{"PUT", "/v1/topics/a", "", `{"group_idle_expiry":"1ms"}`, 400, "", `group_idle_expiry is 1ms; 1s to 36500d are allowed`},
-		{"PUT", "/v1/topics/a", "", `{"snapshot":{}}`, 501, "", `snapshot is not supported by this version`},
+		{"PUT", "/v1/topics/a", "", `{"rate":{"per_second":1}}`, 501, "", `rate is not supported by this version`},
+		{"PUT", "/v1/topics/a", "", `{"snapshot":{"topic":"b.snapshot"}}`, 400, "", `snapshot.topic is \"b.snapshot\"; the snapshots of a topic are in the topic of its name`},
 		{"PUT", "/v1/topics/a", `W/"1"`, `{}`, 400, "", `If-Match is W/\"1\"; an ETag of these settings is expected`},
 		{"PUT", "/v1/topics/a", `"1`, `{}`, 400, "", `If-Match`},
 		{"PUT", "/v1/topics/a?x=1", "", `{}`, 400, "", `the query has \"x\"`},
@@ -134,6 +135,20 @@ func TestTopicHasItsSettings(t *testing.T) {
 		}
 		if status, etag, answer := c.send("GET", "/v1/topics/t", "", ""); status != 200 || etag != tt.etag || !strings.HasSuffix(answer, tt.answer) {
 			t.Errorf("after PUT %q: %d, ETag %s, %s; want ETag %s, …%s", tt.put, status, etag, answer, tt.etag, tt.answer)
+		}
+	}
+}
+
+// TestEraseWithoutALimit: an erasure that names no limit goes beyond the length of a page.
+func TestEraseWithoutALimit(t *testing.T) {
+	c := caller{t, startHub(t, hub.MemoryStore)}
+	lines := strings.Repeat(`{"topic":"t","key":"k","payload":1}`+"\n", 150)
+	if status, answer, _ := c.request("POST", "/v1/publish", lines, "Content-Type", "application/x-ndjson"); status != 200 {
+		t.Fatal(status, answer)
+	}
+	for limit, want := range map[string]string{"": `"events":150,`, "&limit=7": `"events":7,`} {
+		if status, answer, _ := c.request("POST", "/v1/topics/t/erase?key=k"+limit, ""); status != 200 || !strings.Contains(answer, want) {
+			t.Errorf("erase%s is answered %d %s; want %s", limit, status, answer, want)
 		}
 	}
 }

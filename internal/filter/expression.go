@@ -62,8 +62,9 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	)
 })
 
-// compile checks an expression and compiles it.
-func compile(text string) (*expression, error) {
+// compile checks an expression of a type, or of one that is not known before it is evaluated where
+// loose says so, and compiles it.
+func compile(text string, want *types.Type, loose bool) (*expression, error) {
 	env, err := environment()
 	if err != nil {
 		return nil, eventhub.Wrap(eventhub.CodeInternal, err, "the language of filters is not there")
@@ -77,8 +78,8 @@ func compile(text string) (*expression, error) {
 	if err := x.inspect(tree); err != nil {
 		return nil, err
 	}
-	if out := checked.OutputType(); !out.IsExactType(types.BoolType) {
-		return nil, refuse(nil, fmt.Sprintf("the expression is of type %s; bool is expected", cel.FormatCELType(out)))
+	if out := checked.OutputType(); !out.IsExactType(want) && !(loose && out.IsExactType(types.DynType)) {
+		return nil, refuse(nil, fmt.Sprintf("the expression is of type %s; %s is expected", cel.FormatCELType(out), cel.FormatCELType(want)))
 	}
 	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize), weighCalls(env)}
 	bounded, err := judgeCost(env, checked)

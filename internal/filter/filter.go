@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"cel.dev/cel-go/common/types"
+
 	"eventhub"
 )
 
@@ -83,7 +85,7 @@ func Compile(f *eventhub.Filter) (*Program, error) {
 	}
 	if f.CEL != "" {
 		var err error
-		if p.cel, err = compile(f.CEL); err != nil {
+		if p.cel, err = compile(f.CEL, types.BoolType, false); err != nil {
 			return nil, err
 		}
 		p.last = max(p.last, p.cel.last)

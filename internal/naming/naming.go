@@ -24,6 +24,9 @@ var Aliases = []Alias{
 	{"correlationId", "correlation_id"},
 	{"causedBy", "caused_by"},
 	{"retentionDays", "retention_days"},
+	{"intervalMs", "interval_ms"},
+	{"batchKeys", "batch_keys"},
+	{"keySource", "key_source"},
 }
 
 // Canonical returns the name that a spelling stands for: another one if it is an alias,

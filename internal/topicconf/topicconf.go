@@ -19,6 +19,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/filter"
 	"eventhub/internal/strictjson"
 )
 
@@ -46,6 +47,16 @@ type givenCompaction struct {
 	Grace  *admin.Period `json:"grace"`
 }
 
+// givenSnapshot has the names of the first clients too.
+type givenSnapshot struct {
+	Topic      string        `json:"topic"`
+	Every      *admin.Period `json:"every"`
+	IntervalMS *uint64       `json:"interval_ms"`
+	Changes    *uint64       `json:"changes"`
+	BatchKeys  []string      `json:"batch_keys"`
+	KeySource  string        `json:"key_source"`
+}
+
 // Parse reads the settings of an entry of that name, a JSON object, and validates them. The
 // error is an *eventhub.Error with CodeBadJSON, CodeBadRequest or CodeUnsupportedOp, whose
 // message begins with the path of the member that it is about, such as retention.age.
@@ -65,13 +76,8 @@ func Parse(name string, src []byte) (admin.TopicSettings, error) {
 }
 
 func (g *given) settings() (s admin.TopicSettings, err error) {
-	for _, later := range []struct {
-		name  string
-		value jsontext.Value
-	}{{"snapshot", g.Snapshot}, {"rate", g.Rate}} {
-		if isGiven(later.value) {
-			return s, eventhub.Errorf(eventhub.CodeUnsupportedOp, "%s is not supported by this version", later.name)
-		}
+	if isGiven(g.Rate) {
+		return s, eventhub.Errorf(eventhub.CodeUnsupportedOp, "rate is not supported by this version")
 	}
 	if r := g.Retention; r != nil {
 		s.Retention = admin.Retention{Age: value(r.Age), Bytes: value(r.Bytes), Count: value(r.Count)}
@@ -83,6 +89,9 @@ func (g *given) settings() (s admin.TopicSettings, err error) {
 		return s, err
 	}
 	if s.Compaction, err = g.compaction(); err != nil {
+		return s, err
+	}
+	if s.Snapshot, err = g.snapshot(); err != nil {
 		return s, err
 	}
 	s.KeyRequired, s.State, s.GroupIdleExpiry = g.KeyRequired, g.State, value(g.GroupIdleExpiry)
@@ -119,6 +128,38 @@ func (g *given) compaction() (*admin.Compaction, error) {
 		return nil, err
 	}
 	return &admin.Compaction{MinAge: value(c.MinAge), Hold: value(c.Hold), Grace: value(c.Grace)}, nil
+}
+
+// snapshot takes an object, or true for one that leaves everything to the hub.
+func (g *given) snapshot() (*admin.Snapshot, error) {
+	switch {
+	case !isGiven(g.Snapshot) || string(g.Snapshot) == "false":
+		return nil, nil
+	case string(g.Snapshot) == "true":
+		return &admin.Snapshot{}, nil
+	}
+	var given givenSnapshot
+	if err := unmarshal("snapshot", g.Snapshot, &given); err != nil {
+		return nil, err
+	}
+	s := &admin.Snapshot{Topic: given.Topic, Every: value(given.Every), Changes: value(given.Changes), BatchKeys: given.BatchKeys, KeySource: given.KeySource}
+	switch {
+	case given.IntervalMS != nil && given.Every != nil:
+		return nil, bad("snapshot.interval_ms and snapshot.every are both given; one of them is expected")
+	case given.IntervalMS != nil && (*given.IntervalMS == 0 || *given.IntervalMS > uint64(time.Duration(admin.MaxPeriod)/time.Millisecond)):
+		return nil, bad("snapshot.interval_ms is %d; 1 to %d are allowed", *given.IntervalMS, time.Duration(admin.MaxPeriod)/time.Millisecond)
+	case given.IntervalMS != nil:
+		s.Every = admin.Period(time.Duration(*given.IntervalMS) * time.Millisecond)
+	case given.Changes != nil && *given.Changes == 0:
+		return nil, bad("snapshot.changes is 0; leave it out to go by the time alone")
+	}
+	if s.KeySource != "" {
+		if _, err := filter.CompileText(s.KeySource); err != nil {
+			judged := eventhub.AsError(err)
+			return nil, eventhub.Errorf(judged.Code, "snapshot.key_source%s", strings.TrimPrefix(judged.Message, "filter.cel"))
+		}
+	}
+	return s, nil
 }
 
 func isGiven(v jsontext.Value) bool { return v != nil && string(v) != "null" }
@@ -190,9 +231,9 @@ func scalarAt(src []byte, pointer string) string {
 // wanted says what a member takes.
 func wanted(member string) string {
 	switch member {
-	case "retention.age", "group_idle_expiry", "compaction.min_age", "compaction.hold", "compaction.grace":
+	case "retention.age", "group_idle_expiry", "compaction.min_age", "compaction.hold", "compaction.grace", "snapshot.every":
 		return "; a duration such as \"30s\", \"1h30m\" or \"3d\" is expected"
-	case "retention.count", "retention_days":
+	case "retention.count", "retention_days", "snapshot.changes", "snapshot.interval_ms":
 		return "; a number above 0 is expected"
 	case "key_required":
 		return "; true or false is expected"
@@ -202,6 +243,8 @@ func wanted(member string) string {
 		return "; an object with age, bytes or count is expected"
 	case "compaction":
 		return "; true or an object with min_age, hold or grace is expected"
+	case "snapshot":
+		return "; true or an object with every, changes, batch_keys or key_source is expected"
 	}
 	return ""
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -74,13 +75,39 @@ func TestParse(t *testing.T) {
 		{`{"group_idle_expiry":"0s"}`, `bad_request: group_idle_expiry: "0s" is not a duration`},
 		{`{"group_idle_expiry":true}`, `bad_request: group_idle_expiry can not be true; a duration such as`},
 		{`{"rate":{"per_second":4}}`, `unsupported_op: rate is not supported by this version`},
-		{`{"snapshot":{"topic":"t"}}`, `unsupported_op: snapshot is not supported by this version`},
+		{`{"snapshot":{"topic":"u.snapshot"}}`, `bad_request: snapshot.topic is "u.snapshot"; the snapshots of a topic are in the topic of its name`},
+		{`{"snapshot":3}`, `bad_request: snapshot is 3; true or an object`},
+		{`{"snapshot":{"every":3}}`, `bad_request: snapshot.every is 3; a duration such as`},
+		{`{"snapshot":{"every":"1ms"}}`, `bad_request: snapshot.every is 1ms; 1s to 36500d are allowed`},
+		{`{"snapshot":{"every":"1s","interval_ms":1000}}`, `bad_request: snapshot.interval_ms and snapshot.every are both given`},
+		{`{"snapshot":{"interval_ms":0}}`, `bad_request: snapshot.interval_ms is 0; 1 to`},
+		{`{"snapshot":{"changes":0}}`, `bad_request: snapshot.changes is 0; leave it out`},
+		{`{"snapshot":{"batch_keys":[]}}`, `bad_request: snapshot.batch_keys has 0 keys; 1 to 1000 are allowed`},
+		{`{"snapshot":{"batch_keys":["` + strings.Repeat("k", 1025) + `"]}}`, `bad_request: snapshot.batch_keys has a key of 1025 bytes`},
+		{`{"snapshot":{"key_source":"event.pid"}}`, `bad_request: snapshot.key_source at 1:6: `},
+		{`{"snapshot":{"key_source":"event.offset"}}`, `bad_request: snapshot.key_source at 1:1: the expression is of type int; string is expected`},
+		{`{"snapshot":true,"state":"off"}`, `bad_request: state off and snapshot contradict each other`},
 		{`{"state":"perhaps"}`, `bad_request: state is "perhaps"; auto, on or off are allowed`},
 		{`{"state":true}`, `bad_request: state can not be true; auto, on or off is expected`},
 		{`{"state":"off","compaction":true}`, `bad_request: state off and compaction contradict each other`},
 	} {
 		if got, err := Parse("t", []byte(tt.src)); err == nil || !strings.HasPrefix(err.Error(), tt.want) {
 			t.Errorf("%s: %+v, %v; want %s", tt.src, got, err, tt.want)
+		}
+	}
+}
+
+// TestParseSnapshot: the names of the first clients are known.
+func TestParseSnapshot(t *testing.T) {
+	for src, want := range map[string]admin.Snapshot{
+		`{"snapshot":true}`: {},
+		`{"snapshot":{"topic":"t.snapshot","every":"1m","changes":5}}`: {Topic: "t.snapshot", Every: admin.Period(time.Minute), Changes: 5},
+		`{"snapshot":{"intervalMs":30000,"batchKeys":["a","b"],"keySource":"event.payload.id"}}`: {
+			Every: admin.Period(30 * time.Second), BatchKeys: []string{"a", "b"}, KeySource: "event.payload.id"},
+	} {
+		got, err := Parse("t", []byte(src))
+		if err != nil || got.Snapshot == nil || !reflect.DeepEqual(*got.Snapshot, want) {
+			t.Errorf("%s: %+v, %v", src, got.Snapshot, err)
 		}
 	}
 }

@@ -6,13 +6,14 @@ import (
 
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
+	"eventhub/bus/internal/rounds"
 	"eventhub/store"
 )
 
 // compact moves the marks of a topic and does what they say. It returns after how long there
 // is more to do; 0 where that depends on others.
-func (r *Runtime) compact(topic string, policy *admin.Compaction) (again time.Duration, err error) {
-	info, err := r.opts.Store.Topic(r.ctx, topic)
+func (r *Runtime) compact(ctx context.Context, topic string, policy *admin.Compaction) (again time.Duration, err error) {
+	info, err := r.opts.Store.Topic(ctx, topic)
 	if err != nil {
 		return 0, err
 	}
@@ -22,24 +23,24 @@ func (r *Runtime) compact(topic string, policy *admin.Compaction) (again time.Du
 	now := r.opts.Wall()
 	ch := store.TopicChange{Topic: topic, Life: info.Life}
 	held := Held{}
-	if ch.Compacted, held, again, err = r.mark(info, policy, now); err != nil {
+	if ch.Compacted, held, again, err = r.mark(ctx, info, policy, now); err != nil {
 		return 0, err
 	}
 	r.note(topic, func(s *Stats) { s.Held = held })
-	if ch.Tombstones, err = r.before(topic, now.Add(-time.Duration(policy.Grace))); err != nil {
+	if ch.Tombstones, err = r.before(ctx, topic, now.Add(-time.Duration(policy.Grace))); err != nil {
 		return 0, err
 	}
 	ch.Tombstones = min(ch.Tombstones, max(ch.Compacted, info.Compacted))
 	if ch.Compacted > info.Compacted || ch.Tombstones > info.Tombstones {
-		if err := r.commit(ch); err != nil {
+		if err := r.commit(ctx, ch); err != nil {
 			return 0, err
 		}
 	}
-	if err := r.steps(topic); err != nil {
+	if err := r.steps(ctx, topic); err != nil {
 		return 0, err
 	}
 	if ch.Tombstones < max(ch.Compacted, info.Compacted) {
-		next, err := r.untilOlder(topic, ch.Tombstones+1, policy.Grace, now)
+		next, err := r.untilOlder(ctx, topic, ch.Tombstones+1, policy.Grace, now)
 		if err != nil {
 			return 0, err
 		}
@@ -50,23 +51,23 @@ func (r *Runtime) compact(topic string, policy *admin.Compaction) (again time.Du
 
 // mark returns up to where a topic may be compacted, what holds the rest, and after how long the
 // mark is further on.
-func (r *Runtime) mark(info store.TopicInfo, policy *admin.Compaction, now time.Time) (mark uint64, why Held, again time.Duration, err error) {
-	if mark, err = r.before(info.Name, now.Add(-time.Duration(policy.MinAge))); err != nil {
+func (r *Runtime) mark(ctx context.Context, info store.TopicInfo, policy *admin.Compaction, now time.Time) (mark uint64, why Held, again time.Duration, err error) {
+	if mark, err = r.before(ctx, info.Name, now.Add(-time.Duration(policy.MinAge))); err != nil {
 		return 0, why, 0, err
 	}
 	if mark < info.Head {
-		if again, err = r.untilOlder(info.Name, mark+1, policy.MinAge, now); err != nil {
+		if again, err = r.untilOlder(ctx, info.Name, mark+1, policy.MinAge, now); err != nil {
 			return 0, why, 0, err
 		}
 		if again > 0 {
 			why = Held{From: mark + 1, Until: now.Add(again).UnixMilli()}
 		}
 	}
-	held, err := r.before(info.Name, now.Add(-time.Duration(policy.Hold)))
+	held, err := r.before(ctx, info.Name, now.Add(-time.Duration(policy.Hold)))
 	if err != nil {
 		return 0, why, 0, err
 	}
-	groups, err := r.opts.Store.ListGroups(r.ctx, info.Name)
+	groups, err := r.opts.Store.ListGroups(ctx, info.Name)
 	if err != nil {
 		return 0, why, 0, err
 	}
@@ -75,7 +76,7 @@ func (r *Runtime) mark(info store.TopicInfo, policy *admin.Compaction, now time.
 			continue
 		}
 		// What is open of the group begins at the first event after its cursor.
-		first, err := r.first(info.Name, g.State.Cursor+1)
+		first, err := r.first(ctx, info.Name, g.State.Cursor+1)
 		switch {
 		case err != nil:
 			return 0, why, 0, err
@@ -85,7 +86,7 @@ func (r *Runtime) mark(info store.TopicInfo, policy *admin.Compaction, now time.
 			r.overtake(info.Name, g.Group, first)
 			continue
 		}
-		next, err := r.untilOlder(info.Name, first, policy.Hold, now)
+		next, err := r.untilOlder(ctx, info.Name, first, policy.Hold, now)
 		if err != nil {
 			return 0, why, 0, err
 		}
@@ -100,24 +101,27 @@ func (r *Runtime) mark(info store.TopicInfo, policy *admin.Compaction, now time.
 // overtake says that a group keeps nothing any more, once for each event that it stands before.
 func (r *Runtime) overtake(topic, group string, first uint64) {
 	key := overtaken{topic, group}
-	if r.overtaken[key] == first {
+	r.mu.Lock()
+	said := r.overtaken[key] == first
+	r.overtaken[key] = first
+	r.mu.Unlock()
+	if said {
 		return
 	}
-	r.overtaken[key] = first
 	r.opts.Logger.Warn("a group has not been done with an event for longer than its topic holds events; compaction goes on; what it removes the group does not get, and is notified of; delete the group, or raise compaction.hold, if that is wrong",
 		"topic", topic, "group", group, "offset", first)
 }
 
 // before returns the last offset whose event was committed before a time.
-func (r *Runtime) before(topic string, t time.Time) (uint64, error) {
-	at, err := r.opts.Store.SeekTime(r.ctx, topic, max(t.UnixMilli(), 0)+1)
+func (r *Runtime) before(ctx context.Context, topic string, t time.Time) (uint64, error) {
+	at, err := r.opts.Store.SeekTime(ctx, topic, max(t.UnixMilli(), 0)+1)
 	return at - min(at, 1), err
 }
 
 // first returns the offset of the first event from an offset on, 0 where there is none.
-func (r *Runtime) first(topic string, from uint64) (uint64, error) {
+func (r *Runtime) first(ctx context.Context, topic string, from uint64) (uint64, error) {
 	var batch store.Batch
-	if err := r.opts.Store.Read(r.ctx, topic, from, 1, 0, &batch); err != nil || len(batch.Items) == 0 {
+	if err := r.opts.Store.Read(ctx, topic, from, 1, 0, &batch); err != nil || len(batch.Items) == 0 {
 		return 0, err
 	}
 	return batch.Items[0].Offset, nil
@@ -125,9 +129,9 @@ func (r *Runtime) first(topic string, from uint64) (uint64, error) {
 
 // untilOlder returns how long it takes until the first event from an offset on is older than an
 // age; 0 where there is none.
-func (r *Runtime) untilOlder(topic string, from uint64, age admin.Period, now time.Time) (time.Duration, error) {
+func (r *Runtime) untilOlder(ctx context.Context, topic string, from uint64, age admin.Period, now time.Time) (time.Duration, error) {
 	var batch store.Batch
-	if err := r.opts.Store.Read(r.ctx, topic, from, 1, 0, &batch); err != nil || len(batch.Items) == 0 {
+	if err := r.opts.Store.Read(ctx, topic, from, 1, 0, &batch); err != nil || len(batch.Items) == 0 {
 		return 0, err
 	}
 	at := time.UnixMilli(batch.Items[0].Record.CommitTime()).Add(time.Duration(age))
@@ -149,21 +153,21 @@ type job struct{ commit.Call }
 func (j *job) Done(err error) { j.Answer(err) }
 
 // commit makes marks durable.
-func (r *Runtime) commit(ch store.TopicChange) error {
+func (r *Runtime) commit(ctx context.Context, ch store.TopicChange) error {
 	j := new(job)
 	j.Units, j.Durable = []store.Unit{{Topics: []store.TopicChange{ch}}}, true
-	if err := r.opts.Committer.Do(r.ctx, j); err != nil {
+	if err := r.opts.Committer.Do(ctx, j); err != nil {
 		return err
 	}
 	return j.Units[0].Err
 }
 
 // steps has the store remove what the marks leave over, a step at a time.
-func (r *Runtime) steps(topic string) error {
+func (r *Runtime) steps(ctx context.Context, topic string) error {
 	commits := r.opts.Commits()
 	for {
 		began := time.Now()
-		u, done, err := r.opts.Store.Compact(r.ctx, topic)
+		u, done, err := r.opts.Store.Compact(ctx, topic)
 		if err != nil {
 			return err
 		}
@@ -178,23 +182,12 @@ func (r *Runtime) steps(topic string) error {
 		}
 		before := commits
 		if commits = r.opts.Commits(); commits != before {
-			if err := rest(r.ctx, min(politeRest*time.Since(began), longestRest)); err != nil {
+			if err := rounds.Rest(ctx, began); err != nil {
 				return err
 			}
 		}
-		if err := r.ctx.Err(); err != nil {
+		if err := ctx.Err(); err != nil {
 			return err
 		}
-	}
-}
-
-func rest(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

@@ -3,6 +3,7 @@ package past
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"eventhub/admin"
 	"eventhub/store"
@@ -20,6 +21,11 @@ type Walked struct {
 // that offset is not known any more; compaction may have passed it on the way. store.ErrGone is in
 // the chain where the topic was deleted meanwhile. Either way visit may have been called.
 func (h *History) WalkState(ctx context.Context, topic string, at uint64, visit func([]store.Item) error) (w Walked, err error) {
+	return h.WalkKeys(ctx, topic, nil, at, visit)
+}
+
+// WalkKeys is WalkState for some keys; nil for all.
+func (h *History) WalkKeys(ctx context.Context, topic string, keys []string, at uint64, visit func([]store.Item) error) (w Walked, err error) {
 	info, err := h.store.Topic(ctx, topic)
 	if errors.Is(err, store.ErrNotFound) {
 		return w, nil
@@ -27,7 +33,8 @@ func (h *History) WalkState(ctx context.Context, topic string, at uint64, visit 
 	if err != nil {
 		return w, store.Failed(err, "look up topic %q", topic)
 	}
-	r := stateRead{history: h, info: &info, query: store.StateQuery{Topic: topic, At: at}}
+	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
+	r := stateRead{history: h, info: &info, query: store.StateQuery{Topic: topic, Keys: keys, At: at}}
 	for more := true; more; {
 		r.batch.Reset()
 		if more, err = r.readIndexed(ctx, admin.MaxPage); err != nil {
@@ -42,6 +49,16 @@ func (h *History) WalkState(ctx context.Context, topic string, at uint64, visit 
 	}
 	w = Walked{At: r.query.At, Life: info.Life, Horizon: r.batch.Horizon}
 	return w, h.isWhole(ctx, &stretch{topic: topic, life: info.Life})
+}
+
+// AwaitIndex returns when the index of a topic is there, however long that takes. Errors are those of
+// WalkState.
+func (h *History) AwaitIndex(ctx context.Context, topic string) error {
+	for {
+		if err := h.indexed(ctx, topic); !errors.Is(err, store.ErrNotIndexed) || ctx.Err() != nil {
+			return err
+		}
+	}
 }
 
 // readIndexed is read for who waits as long as the index of the topic takes.

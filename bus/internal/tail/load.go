@@ -23,6 +23,7 @@ type load struct {
 	horizon uint64
 	offsets []uint64
 	held    int // bytes of the budget
+	entered bool
 	sent    int // of the state, over connections before
 	last    uint64
 	follows bool // the reader has the state
@@ -77,11 +78,15 @@ func (t *Tail) suspend() {
 // run loads, and lets the tail go on, or ends it.
 func (l *load) run(ctx context.Context, from *snapshotToken, verify bool) {
 	t := l.tail
-	err := l.enter(ctx)
+	// Who waits for an index, or for memory, is in nobody's way.
+	err := t.tails.opts.Indexed(ctx, l.topic)
+	if err == nil || isPassed(err) {
+		err = l.enter(ctx)
+	}
 	if err == nil {
-		defer func() { <-t.tails.loading }()
 		err = l.load(ctx, from, verify)
 	}
+	l.leave()
 	if err != nil {
 		t.tails.states.Give(l.held)
 		if ctx.Err() == nil {
@@ -103,9 +108,17 @@ func (l *load) run(ctx context.Context, from *snapshotToken, verify bool) {
 func (l *load) enter(ctx context.Context) error {
 	select {
 	case l.tail.tails.loading <- struct{}{}:
+		l.entered = true
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+func (l *load) leave() {
+	if l.entered {
+		<-l.tail.tails.loading
+		l.entered = false
 	}
 }
 
@@ -219,7 +232,7 @@ func (l *load) goOn(ctx context.Context, from *snapshotToken) (bool, error) {
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return false, store.Failed(err, "look up topic %q", l.topic)
 	}
-	if info.Life != from.life || l.place.Offset > info.Head {
+	if info.Life != from.life || max(l.place.Offset, from.at) > info.Head {
 		return false, nil
 	}
 	l.horizon, l.token = info.Horizon, *from
@@ -267,7 +280,11 @@ func (l *load) walk(ctx context.Context, at uint64) (w Walked, err error) {
 			// Others need what this one has. It comes again when there is as much as it needs.
 			stuck = max(leastOffsets, 2*cap(l.offsets))
 			l.giveBack()
-			if err := l.makeRoom(ctx, stuck); err != nil {
+			err := l.makeRoom(ctx, stuck)
+			if err == nil && !l.entered { // it did not have to wait this time
+				err = l.enter(ctx)
+			}
+			if err != nil {
 				return w, err
 			}
 			continue
@@ -291,12 +308,24 @@ func (l *load) note(ctx context.Context, offset uint64) error {
 // offsetBytes is what an offset takes.
 const offsetBytes = 8
 
-// makeRoom makes room for n offsets, which the budget has to allow.
+// makeRoom makes room for n offsets, which the budget has to allow. The first few it does not ask: small
+// states need not wait until the large ones before them have room.
 func (l *load) makeRoom(ctx context.Context, n int) error {
 	n = min(n, max(leastOffsets, l.tail.tails.opts.StateKeys))
 	states := l.tail.tails.states
-	if err := states.Grow(ctx, l.held, n*offsetBytes); err != nil {
-		return err
+	switch {
+	case l.held == 0 && n <= leastOffsets:
+		states.Force(n * offsetBytes)
+	case states.Take(n * offsetBytes):
+	default:
+		l.leave()
+		if err := states.Grow(ctx, l.held, n*offsetBytes); err != nil {
+			return err
+		}
+		if err := l.enter(ctx); err != nil {
+			states.Give(n * offsetBytes)
+			return err
+		}
 	}
 	states.Give(l.held)
 	l.held = n * offsetBytes

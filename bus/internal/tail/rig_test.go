@@ -82,10 +82,11 @@ func (r *rig) start(cacheBytes int) {
 	quiet := slog.New(slog.DiscardHandler)
 	clock := sched.NewClock(time.Now)
 	r.logs, r.sched = topiclog.New(cacheBytes), sched.New(clock, 2)
+	history := past.New(r.store, filter.Compile, r.index)
 	r.tails = New(Options{
 		Store: r.store, Logger: quiet, Logs: r.logs, Scheduler: r.sched, Clock: clock,
 		EvaluationTime: 10 * time.Millisecond,
-		State:          past.New(r.store, filter.Compile, r.index).WalkState, StateKeys: 1000, StateBytes: 1 << 20,
+		State:          history.WalkState, Indexed: history.AwaitIndex, StateKeys: 1000, StateBytes: 1 << 20,
 		Filter: func(f *eventhub.Filter) (Wants, bool, error) {
 			p, err := filter.Compile(f)
 			if err != nil || p == nil {

@@ -80,6 +80,8 @@ type Options struct {
 	// State calls visit with the events of the state of a topic at an offset, see
 	// past.History.WalkState.
 	State func(ctx context.Context, topic string, at uint64, visit func([]store.Item) error) (Walked, error)
+	// Indexed returns when State has not to wait for an index, see past.History.AwaitIndex.
+	Indexed func(ctx context.Context, topic string) error
 	// StateKeys is how many keys a state may have that a tail begins with, and StateBytes bounds
 	// the memory for the offsets of all states that are being sent.
 	StateKeys, StateBytes int

@@ -55,6 +55,7 @@ func (ls *Logs) Forget(topic string) {
 	if l := ls.find(topic); l != nil {
 		l.forget(l.Head())
 		l.removals.Add(1)
+		l.erasures.Add(1)
 	}
 }
 

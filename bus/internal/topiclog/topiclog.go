@@ -48,6 +48,7 @@ type Log struct {
 	users int // guarded by Logs.mu
 
 	removals atomic.Uint64
+	erasures atomic.Uint64
 
 	mu       sync.Mutex
 	head     uint64
@@ -64,6 +65,11 @@ func (l *Log) Topic() string { return l.topic }
 // remove them, which is more when it was deleted. Whoever asks before reading an event, and finds the number changed, may have read
 // what is gone.
 func (l *Log) Removals() uint64 { return l.removals.Load() }
+
+// Erasures returns how many commits have erased single events of the topic, which is more when it was
+// deleted. Whoever asks before reading events, and finds the number changed when a commit is built,
+// does not write what was read.
+func (l *Log) Erasures() uint64 { return l.erasures.Load() }
 
 // Learn takes over the store's head, where the log does not know it yet, and returns its
 // own. The store has to be asked after Logs.Use: commits that came earlier are in its
@@ -182,6 +188,9 @@ func (l *Log) forget(offset uint64) {
 // it any more, so nobody may still have it from here.
 func (l *Log) remove(below uint64, erased []uint64) {
 	defer l.removals.Add(1) // when the log has it no longer
+	if len(erased) > 0 {
+		l.erasures.Add(1)
+	}
 	if below > 0 {
 		l.forget(min(below-1, l.Head()))
 	}

@@ -72,6 +72,7 @@ type table struct {
 	compact  int                // entries with a Compaction
 	expiring int                // entries with a GroupIdleExpiry
 	indexed  int                // entries that have topics indexed always or never
+	snapshot int                // entries with a Snapshot
 	version  uint64             // the last one given
 	matches  *matches           // of patterns
 }
@@ -226,7 +227,8 @@ func (s *Set) AnyState() bool {
 	return t != nil && t.indexed > 0
 }
 
-// State returns when the keys of a topic are indexed: always where it is compacted.
+// State returns when the keys of a topic are indexed: always where it is compacted, or snapshots are
+// made of it from its keys.
 func (s *Set) State(topic string) admin.StateMode {
 	t := s.table.Load()
 	if t == nil || t.indexed == 0 {
@@ -238,8 +240,24 @@ func (s *Set) State(topic string) admin.StateMode {
 	return admin.StateAuto
 }
 
+// AnySnapshot reports whether an entry has snapshots made of topics.
+func (s *Set) AnySnapshot() bool {
+	t := s.table.Load()
+	return t != nil && t.snapshot > 0
+}
+
+// Snapshot returns when snapshots of a topic are made, with the defaults; nil where none are.
+func (s *Set) Snapshot(topic string) *admin.Snapshot {
+	e := s.Lookup(topic)
+	if e == nil || e.Settings.Snapshot == nil || eventhub.HubOnlyTopic(topic) {
+		return nil
+	}
+	snapshot := e.Settings.Snapshot.WithDefaults()
+	return &snapshot
+}
+
 func stateMode(e *admin.SettingsEntry) admin.StateMode {
-	if e.Settings.Compaction != nil {
+	if s := &e.Settings; s.Compaction != nil || s.Snapshot != nil && s.Snapshot.KeySource == "" {
 		return admin.StateOn
 	}
 	return cmp.Or(e.Settings.State, admin.StateAuto)
@@ -354,6 +372,9 @@ func (t *table) count(e *admin.SettingsEntry, by int) {
 	if e != nil && stateMode(e) != admin.StateAuto {
 		t.indexed += by
 	}
+	if e != nil && e.Settings.Snapshot != nil {
+		t.snapshot += by
+	}
 	if e != nil && e.Settings.GroupIdleExpiry != 0 {
 		t.expiring += by
 	}
@@ -361,7 +382,7 @@ func (t *table) count(e *admin.SettingsEntry, by int) {
 
 // change returns another table, which has the next version, for a change of an entry.
 func (t *table) change(name string) *table {
-	next := &table{entries: maps.Clone(t.entries), patterns: t.patterns, keyed: t.keyed, bounded: t.bounded, compact: t.compact, expiring: t.expiring, indexed: t.indexed, version: t.version + 1, matches: t.matches}
+	next := &table{entries: maps.Clone(t.entries), patterns: t.patterns, keyed: t.keyed, bounded: t.bounded, compact: t.compact, expiring: t.expiring, indexed: t.indexed, snapshot: t.snapshot, version: t.version + 1, matches: t.matches}
 	if eventhub.IsPattern(name) {
 		next.patterns, next.matches = slices.Clone(t.patterns), new(matches)
 	}
