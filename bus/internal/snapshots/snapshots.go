@@ -37,6 +37,7 @@ import (
 	"hash/fnv"
 	"io"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -145,14 +146,14 @@ type Runtime struct {
 // entry is a topic of which there are snapshots.
 type entry struct {
 	note
-	last    time.Time // when the newest one was made; the zero value where that is not known
-	armed   bool      // a pass comes without Touch
-	soon    bool      // what there was is gone, and not because its own settings do not keep it
-	empty   uint64    // the head of the topic when it had no keys, and its snapshot topic no events
-	emptyBy uint64    // keysOf the settings then
-	changes uint64    // Snapshot.Changes
-	writing *writing
-	failed  string // why the last one was not made
+	last     time.Time // when the newest one was made; the zero value where that is not known
+	armed    bool      // a pass comes without Touch
+	soon     bool      // what there was is gone, and not because its own settings do not keep it
+	empty    uint64    // the head of the topic when it had no keys, and its snapshot topic no events
+	emptyBy  uint64    // keysOf the settings then
+	enoughAt uint64    // an event at or above it has the topic looked at, also where a pass comes anyway
+	writing  *writing
+	failed   string // why the last one was not made
 }
 
 // New reads what the store has, and returns a Runtime that does nothing before Start.
@@ -253,7 +254,7 @@ func (r *Runtime) added(a *store.Append, last *string) {
 	}
 	r.mu.Lock()
 	e := r.topics[a.Topic]
-	idle := e != nil && e.armed && (e.changes == 0 || a.Offset < e.offset()+e.changes)
+	idle := e != nil && e.armed && a.Offset < e.enoughAt
 	r.mu.Unlock()
 	if idle {
 		return
@@ -287,14 +288,6 @@ func (n *note) newest() *made {
 		return nil
 	}
 	return &n.Kept[len(n.Kept)-1]
-}
-
-// offset is that of the newest snapshot.
-func (n *note) offset() uint64 {
-	if newest := n.newest(); newest != nil {
-		return newest.Offset
-	}
-	return 0
 }
 
 // Status is what is said of the snapshots of a topic.
@@ -381,6 +374,20 @@ func (e *entry) until(now time.Time, info *store.TopicInfo, of store.TopicInfo, 
 	return e.last.Add(time.Duration(policy.Every)).Sub(now), true
 }
 
+// enough returns the offset of the event after head with which the next snapshot is due sooner; the
+// highest there is where none is.
+func (n *note) enough(head uint64, policy *admin.Snapshot) uint64 {
+	least := uint64(math.MaxUint64)
+	if newest := n.newest(); newest != nil {
+		for _, changes := range []uint64{newest.Count / 100, policy.Changes} {
+			if at := newest.Offset + changes; at > head {
+				least = min(least, at)
+			}
+		}
+	}
+	return least
+}
+
 // keysOf stands for the keys that a snapshot has by its settings.
 func keysOf(policy *admin.Snapshot) uint64 {
 	h := fnv.New64a()
@@ -412,7 +419,7 @@ func (r *Runtime) pass(ctx context.Context, topic string) (again time.Duration, 
 		e = &entry{}
 		r.topics[strings.Clone(topic)] = e
 	}
-	e.changes, e.armed = policy.Changes, true
+	e.enoughAt = e.enough(info.Head, policy)
 	wait, pending := e.until(time.Now(), &info, of, policy)
 	e.armed = pending
 	if !pending || wait > 0 {
