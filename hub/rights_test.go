@@ -136,7 +136,8 @@ var (
 		"GET /replay": "topic=open.a", "GET /export": "topic=open.a", "GET /v1/events": "caused_by=id1",
 		"POST /v1/topics/{topic}/trim": "keep=1", "POST /v1/topics/{topic}/erase": "offset=1",
 		"DELETE /v1/patterns": "group=g&pattern=open.*", "GET /cursors": "topic=open.a", "GET /inflight": "topic=open.a&group=g",
-		"GET /latest-by-key":                          "topic=open.a&key=k",
+		"GET /latest-by-key": "topic=open.a&key=k",
+		"GET /snapshots":     "topic=open.a",
 		"POST /v1/topics/{topic}/groups/{group}/pull": "wait_ms=0",
 	}
 	sayings = map[string]string{
