@@ -315,7 +315,7 @@ func (k *kept) allowBy(s admin.TopicSettings) {
 	}
 	var count, bytes uint64
 	for i := len(entries) - 1; i >= 0; i-- {
-		if i < len(k.wasGone) && k.wasGone[i] {
+		if i < len(k.wasGone) && k.wasGone[i] && !k.events[i].back {
 			continue
 		}
 		count++
@@ -820,6 +820,9 @@ func (k *kept) reopenDisk() {
 
 // recover finds out what became of what was not answered, and that all else is as it was.
 func (k *kept) recover() {
+	for i := range k.events {
+		k.events[i].back = k.mem != nil && k.events[i].compacted
+	}
 	synctest.Wait()
 	k.absorb()
 	if d := k.doubt; d != nil {

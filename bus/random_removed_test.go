@@ -60,6 +60,7 @@ type removable struct {
 	passes, gone, erased bool
 	key                  string
 	compacted, asEnd     bool // compaction took it; as the newest of its key
+	back                 bool // and a power loss may have brought it back, so that it is kept, and counts
 }
 
 type removalGroup struct {
@@ -585,6 +586,7 @@ func (w *removals) look() {
 		// where it was: it counts as erased all the same.
 		e.erased = e.erased || !there && (offset >= batch.Horizon || w.erased[offset] && !e.gone)
 		e.gone = !there || e.compacted // a power loss may bring back what compaction has removed
+		e.back = e.back && there
 		if there && w.store.failure() == nil {
 			delete(w.erased, offset) // it was asked for before there was such an event, or was lost in a crash
 		}
