@@ -61,7 +61,7 @@ var shown = map[string]any{
 	"TopicInfo": admin.TopicInfo{}, "GroupInfo": admin.GroupInfo{}, "GroupPattern": admin.GroupPattern{},
 	"MemberInfo": admin.MemberInfo{}, "Peer": eventhub.Peer{}, "Blocked": admin.Blocked{}, "Attempt": admin.Attempt{},
 	"InFlight": admin.InFlight{}, "EventGroup": admin.EventGroup{}, "Scheduled": admin.Scheduled{}, "SeekPlan": admin.SeekPlan{}, "SeekGap": admin.SeekGap{},
-	"TrimPlan": admin.TrimPlan{}, "TopicUsage": admin.TopicUsage{}, "TopicRemoval": admin.TopicRemoval{}, "TopicCompaction": admin.TopicCompaction{}, "OvertakenGroup": admin.OvertakenGroup{}, "EraseResult": admin.EraseResult{},
+	"TrimPlan": admin.TrimPlan{}, "TopicUsage": admin.TopicUsage{}, "TopicRemoval": admin.TopicRemoval{}, "TopicCompaction": admin.TopicCompaction{}, "TopicSnapshots": admin.TopicSnapshots{}, "SnapshotInfo": admin.SnapshotInfo{}, "OvertakenGroup": admin.OvertakenGroup{}, "EraseResult": admin.EraseResult{},
 	"SettingsPlan": admin.SettingsPlan{}, "TopicLoss": admin.TopicLoss{}, "IdleGroup": admin.IdleGroup{},
 	"TopicIdle": admin.TopicIdle{}, "EndedGroup": admin.EndedGroup{}, "GroupIdle": admin.GroupIdle{},
 	"Trace": admin.Trace{}, "TraceNode": admin.TraceNode{}, "TraceEdge": admin.TraceEdge{}, "Place": eventhub.Place{},

@@ -491,7 +491,7 @@ func TestOperations(t *testing.T) {
 	shown := map[string]bool{"Problem": true, "Event": true, "CloudEvent": true, "Headers": true, "Payload": true} // by TestFields and the CloudEvents oracle
 	for _, name := range []string{"FilterObject", "TopicInfo", "GroupInfo", "GroupPattern", "MemberInfo", "Peer", "Blocked", "Attempt", "InFlight",
 		"EventGroup", "Scheduled", "SeekPlan", "Trace", "TraceNode", "TraceEdge", "Place", "DeadLetter", "RedriveMark", "RedriveResult",
-		"TopicSettings", "SettingsSource", "TrimPlan", "TopicUsage", "TopicRemoval", "TopicCompaction", "OvertakenGroup", "EraseResult", "SettingsPlan", "TopicLoss",
+		"TopicSettings", "SettingsSource", "TrimPlan", "TopicUsage", "TopicRemoval", "TopicCompaction", "TopicSnapshots", "SnapshotInfo", "OvertakenGroup", "EraseResult", "SettingsPlan", "TopicLoss",
 		"IdleGroup", "TopicIdle", "EndedGroup", "GroupIdle", "Cause",
 		"StreamState"} { // by TestStateStreamThroughCuts of gateway/rest
 		shown[name] = true
