@@ -289,7 +289,9 @@ func (r *Runtime) pass(e *entry) {
 	}
 	switch {
 	case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrGone):
-		r.drop(e.topic)
+		if e.at < 0 { // else it was touched meanwhile: it may be there again
+			r.drop(e.topic)
+		}
 	case err != nil:
 		if r.ctx.Err() == nil {
 			r.opts.Logger.Error("cannot "+r.opts.What+" a topic; it is tried again", "topic", e.topic, "error", err)

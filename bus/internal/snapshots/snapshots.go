@@ -427,7 +427,7 @@ func (r *Runtime) pass(ctx context.Context, topic string) (again time.Duration, 
 		return max(wait, 0), nil
 	}
 	w := &writing{runtime: r, topic: topic, policy: policy, info: info, of: of, ended: make(chan struct{})}
-	e.writing = w
+	e.writing, e.soon = w, false
 	r.mu.Unlock()
 	err = w.run(ctx)
 	if err != nil && w.begun {
@@ -467,6 +467,7 @@ func (r *Runtime) end(e *entry, w *writing, err error) (again time.Duration, _ e
 	e.writing, e.armed = nil, false
 	switch {
 	case errors.Is(err, errErased):
+		e.soon = true
 		return every, nil // from what there is now
 	case errors.Is(err, errMoved):
 		e.failed = "events were removed faster than the snapshot could be written"
@@ -479,7 +480,7 @@ func (r *Runtime) end(e *entry, w *writing, err error) (again time.Duration, _ e
 		e.empty, e.emptyBy, e.failed = w.marker.Offset, keysOf(w.policy), ""
 		return every, nil
 	}
-	e.note, e.last, e.failed, e.soon = w.note, time.Now(), "", false
+	e.note, e.last, e.failed = w.note, time.Now(), ""
 	r.opts.Logger.Debug("wrote a snapshot", "topic", w.topic, "offset", w.marker.Offset, "keys", w.marker.Count)
 	return every, nil // there may be more
 }

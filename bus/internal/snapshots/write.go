@@ -242,8 +242,11 @@ func (w *writing) commit(ctx context.Context, unit store.Unit, bytes int, durabl
 	j := &job{writing: w}
 	j.Units, j.Bytes, j.Durable = []store.Unit{unit}, bytes, durable
 	err = w.runtime.opts.Committer.Do(ctx, j)
-	if errors.Is(err, store.ErrTopicLimit) {
+	switch {
+	case errors.Is(err, store.ErrTopicLimit):
 		return 0, publish.UnitError(err)
+	case errors.Is(err, store.ErrGone):
+		return 0, errErased // the snapshot topic was deleted; the topic itself is there
 	}
 	if err != nil {
 		return 0, err
