@@ -268,7 +268,9 @@ func (r *Runtime) removed(ch *store.TopicChange) {
 	topic := eventhub.SourceTopic(ch.Topic)
 	if ch.Topic != eventhub.SnapshotTopic(topic) {
 		topic = ch.Topic
-	} else if ch.Horizon == eventhub.MaxOffset { // an erasure has emptied it
+	}
+	// An erasure has emptied the snapshot topic, or its event has hidden an earlier one of the key.
+	if ch.Topic != topic && ch.Horizon == eventhub.MaxOffset || ch.Topic == topic && len(ch.Erase) > 0 {
 		r.replace(topic)
 	}
 	r.rounds.Touch(topic)
@@ -279,7 +281,7 @@ func (r *Runtime) replace(topic string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e := r.topics[topic]; e != nil {
-		e.soon, e.armed = true, false
+		e.soon, e.armed, e.empty = true, false, 0
 	}
 }
 
@@ -477,6 +479,9 @@ func (r *Runtime) end(e *entry, w *writing, err error) (again time.Duration, _ e
 		return 0, err
 	}
 	if w.isNothing {
+		if e.soon { // something was erased meanwhile
+			return every, nil
+		}
 		e.empty, e.emptyBy, e.failed = w.marker.Offset, keysOf(w.policy), ""
 		return every, nil
 	}
