@@ -124,6 +124,8 @@ func (o *Options) complete() error {
 		return bad("interval is %s; %s to %s are allowed", o.Interval, MinInterval, MaxInterval)
 	case o.Order != ByKey && o.Order != ByTopic:
 		return bad("order is %q; %s and %s are allowed", o.Order, ByKey, ByTopic)
+	case o.Grace < 0:
+		return bad("grace is %s; it cannot be negative", o.Grace)
 	case len(o.Worker) > maxWorkerBytes:
 		return bad("worker has %d bytes; at most %d are allowed", len(o.Worker), maxWorkerBytes)
 	}
@@ -151,7 +153,7 @@ func (d *Drainer) Run(ctx context.Context) error {
 	idle := d.o.Interval
 	for ctx.Err() == nil {
 		claimed := time.Now()
-		rows, err := d.table.Turn(ctx, settled, d.claim())
+		rows, err := d.turn(ctx, settled, d.claim())
 		if err != nil {
 			if ctx.Err() == nil {
 				d.worried(ctx, "the database", err)
@@ -182,6 +184,20 @@ func (d *Drainer) Run(ctx context.Context) error {
 	return d.leave(ctx, settled)
 }
 
+// lasting returns a context that goes on for the grace after ctx has ended, so that what is
+// under way then is not cut off with an outcome that nobody knows.
+func (d *Drainer) lasting(ctx context.Context) (context.Context, func()) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { sleep(longer, d.o.Grace); cancel() })
+	return longer, func() { stop(); cancel() }
+}
+
+func (d *Drainer) turn(ctx context.Context, settled []Outcome, c Claim) ([]Row, error) {
+	ctx, end := d.lasting(ctx)
+	defer end()
+	return d.table.Turn(ctx, settled, c)
+}
+
 func (d *Drainer) claim() Claim {
 	return Claim{Max: d.o.Batch, Lease: d.o.Lease, Worker: d.o.Worker, Order: d.o.Order}
 }
@@ -190,7 +206,7 @@ func (d *Drainer) claim() Claim {
 func (d *Drainer) settle(ctx context.Context, settled []Outcome) []Outcome {
 	c := d.claim()
 	c.Max = 0
-	if _, err := d.table.Turn(ctx, settled, c); err != nil {
+	if _, err := d.turn(ctx, settled, c); err != nil {
 		return settled
 	}
 	return nil
@@ -202,8 +218,6 @@ func (d *Drainer) leave(ctx context.Context, settled []Outcome) error {
 	if len(settled) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.o.Grace)
-	defer cancel()
 	if left := d.settle(ctx, settled); len(left) > 0 {
 		d.o.Log.Warn("outbox: rows are not marked; they are published again under their ids after their lease", "rows", len(left))
 	}

@@ -31,11 +31,10 @@ func (d *Drainer) publishRows(ctx context.Context, rows []Row, deadline time.Tim
 		}
 		rest = append(rest, r)
 	}
-	// A publish that is under way is not cut off when Run is to end: its outcome would
-	// be unknown.
-	under, cancel := context.WithDeadlineCause(context.WithoutCancel(ctx), deadline, errLease)
+	longer, end := d.lasting(ctx)
+	defer end()
+	under, cancel := context.WithDeadlineCause(longer, deadline, errLease)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { sleep(under, d.o.Grace); cancel() })()
 	for len(rest) > 0 && ctx.Err() == nil {
 		n := fitting(rest, d.size)
 		receipts, err := d.publish(under, rest[:n])
