@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -453,22 +454,22 @@ func (w *waiting) Wait(ctx context.Context, atMost time.Duration) error {
 func TestWoken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, h := &waiting{outboxtest.NewMemory(time.Now), make(chan struct{}, 1)}, &hub{}
-		looks := 0
-		w.Fail = func() error { looks++; return nil }
+		var looks atomic.Int64
+		w.Fail = func() error { looks.Add(1); return nil }
 		stop := run(t, drainer(t, w, h, outbox.Options{Interval: time.Minute}))
 		time.Sleep(90 * time.Second)
 		addRows(t, w.Memory, "", 1)
 		w.wake <- struct{}{}
 		synctest.Wait()
 		want(t, w.Memory, outbox.Sent, 1)
-		if looks > 5 {
-			t.Errorf("%d looks", looks)
+		if n := looks.Load(); n > 5 {
+			t.Errorf("%d looks", n)
 		}
 		close(w.wake) // it wakes without end
-		looks = 0
+		looks.Store(0)
 		time.Sleep(time.Second)
-		if looks > 25 {
-			t.Errorf("%d looks in a second", looks)
+		if n := looks.Load(); n > 25 {
+			t.Errorf("%d looks in a second", n)
 		}
 		stop()
 	})

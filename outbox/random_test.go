@@ -70,7 +70,7 @@ func pause(ctx context.Context, d time.Duration) {
 // die. At the end the log has each row that was committed once, those of a key in the order
 // of the table, and no other.
 func TestRandomDrainers(t *testing.T) {
-	testsize.Histories(t, testsize.Of(600, 100), func(rt *rapid.T) {
+	testsize.Histories(t, testsize.Of(600, 60), func(rt *rapid.T) {
 		seed := rapid.Uint64().Draw(rt, "seed")
 		order := rapid.SampledFrom([]outbox.Order{outbox.ByKey, outbox.ByTopic}).Draw(rt, "order")
 		n := rapid.IntRange(1, 4).Draw(rt, "drainers")

@@ -34,7 +34,7 @@ type pair struct {
 // randomAgainstModel compares a table with the one in memory, over random histories with
 // transactions that end late, workers that settle late or never, and a clock that jumps.
 func randomAgainstModel(t *testing.T, p *Place) {
-	testsize.Histories(t, testsize.Of(150, 30), func(rt *rapid.T) {
+	testsize.Histories(t, testsize.Of(150, 10), func(rt *rapid.T) {
 		if err := errors.Join(p.Drop(), p.Store.Migrate(t.Context())); err != nil {
 			rt.Fatal(err)
 		}
