@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"eventhub"
@@ -52,7 +53,7 @@ func (d *Drainer) publishRows(ctx context.Context, rows []Row, deadline time.Tim
 				d.size = n / 2
 				continue
 			}
-			settled = append(settled, d.park(rest[bad], err))
+			settled = append(settled, d.park(rest[bad], alone(err)))
 			rest = slices.Delete(rest, bad, bad+1)
 		default:
 			settled = append(settled, d.failed(rest[:n], err)...)
@@ -102,6 +103,16 @@ func (d *Drainer) publish(ctx context.Context, rows []Row) ([]eventhub.Receipt, 
 	}
 	d.m.published(len(rows), time.Since(now), err)
 	return receipts, err
+}
+
+// alone returns what a refusal says of the one row that it is about: which of the events of a
+// publish that was means nothing to who reads the row.
+func alone(err error) error {
+	e := *eventhub.AsError(err)
+	if e.Index != nil {
+		e.Message = strings.TrimPrefix(e.Message, fmt.Sprintf("events[%d]: ", *e.Index))
+	}
+	return &e
 }
 
 // park settles a row that the hub refuses for good.

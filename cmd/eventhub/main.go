@@ -120,7 +120,7 @@ func rootCommand() *cobra.Command {
 		commands  []*cobra.Command
 	}{
 		{"everyday", "Everyday:", []*cobra.Command{pubCommand(), subCommand(), getCommand(), statusCommand()}},
-		{"admin", "Administration:", []*cobra.Command{topicCommand(), groupCommand(), dlqCommand(), scheduleCommand(), replayCommand(), stateCommand(), connectionsCommand()}},
+		{"admin", "Administration:", []*cobra.Command{topicCommand(), groupCommand(), dlqCommand(), scheduleCommand(), outboxCommand(), replayCommand(), stateCommand(), connectionsCommand()}},
 		{"run", "Run and check a hub:", []*cobra.Command{serveCommand(), configCommand(), tokenCommand(), healthCommand(), checkCommand(), benchCommand(), demoCommand()}},
 		{"copy", "Copies of the data:", []*cobra.Command{exportCommand(), importCommand(), backupCommand(), verifyCommand(), restoreCommand()}},
 	} {

@@ -74,6 +74,7 @@ var rules = []rule{
 	{"outbox/internal/columns", []string{".", "internal/eventid"}},
 	{"outbox/outboxtest", []string{".", "outbox", "outbox/internal/columns", "internal/testsize"}},
 	{"outbox", []string{".", "internal/eventid"}},
+	{"outbox/outboxurl", []string{".", "outbox", "outbox/mongo", "outbox/postgres", "outbox/sqlite"}},
 	{"outbox/...", []string{".", "outbox", "outbox/internal/columns"}},
 	{"apidoc", nil},
 	{"apidoc/...", nil}, // gen, which makes the documents, and a module of its own that judges them
@@ -87,7 +88,7 @@ var rules = []rule{
 	{"examples/sdk/...", nil}, // a module of its own, which has the same programs for others
 	{"examples/cmd/...", []string{".", "client", "examples/cmd/...", "internal/demo/..."}},
 	{"deploy", nil},
-	{"cmd/eventhub", []string{".", "admin", "auth", "bench", "client", "cmd/...", "deploy", "hub", "internal/..."}},
+	{"cmd/eventhub", []string{".", "admin", "auth", "bench", "client", "cmd/...", "deploy", "hub", "internal/...", "outbox", "outbox/outboxurl"}},
 	{"cmd/...", []string{".", "admin", "internal/..."}},
 }
 

@@ -1,0 +1,144 @@
+// Package outboxurl opens the outbox that a URL names: that of an SQLite file, or of a
+// database of PostgreSQL or MongoDB. It is for programs that take the database from a
+// flag or a configuration. No error and nothing else of it shows a password.
+package outboxurl
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"strings"
+
+	"eventhub"
+	"eventhub/outbox"
+)
+
+// redacted stands for what is not shown.
+const redacted = "***"
+
+// Forms are the URLs that are understood, for help texts.
+const Forms = "sqlite:PATH"
+
+// backend is one kind of database.
+type backend struct {
+	schemes []string
+	// prefixes are how URLs of it begin, as people write them.
+	prefixes []string
+	// check returns what is wrong with a URL, without its text.
+	check func(text string) error
+	// open opens the outbox; create makes a database that is a file.
+	open func(ctx context.Context, text string, create bool) (outbox.Store, func() error, error)
+	// schema makes the table by hand.
+	schema string
+	// shown is the URL without what is secret.
+	shown func(text string) string
+}
+
+// backends are all of them; the files of this package have one each.
+var backends = []backend{sqliteBackend}
+
+// Check returns an error with eventhub.CodeBadRequest where text is not the URL of an outbox. It
+// connects to nothing and opens no file.
+func Check(text string) error {
+	b, err := find(text)
+	if err == nil {
+		err = b.check(text)
+	}
+	return err
+}
+
+// Open opens the outbox that text names. The store and close, which ends its connections, belong
+// to the caller. A server is not asked for anything yet, and its absence is an error of the first
+// use; an SQLite file has to be there. The table may be missing: see [outbox.Table].Check.
+func Open(ctx context.Context, text string) (store outbox.Store, close func() error, err error) {
+	return open(ctx, text, false)
+}
+
+// Create is as [Open] and makes an SQLite file that is missing.
+func Create(ctx context.Context, text string) (store outbox.Store, close func() error, err error) {
+	return open(ctx, text, true)
+}
+
+func open(ctx context.Context, text string, create bool) (outbox.Store, func() error, error) {
+	b, err := find(text)
+	if err == nil {
+		err = b.check(text)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return b.open(ctx, text, create)
+}
+
+// Schema returns what makes the table in the database that text names, for migration tools of
+// the user's own. It connects to nothing.
+func Schema(text string) (string, error) {
+	b, err := find(text)
+	if err == nil {
+		err = b.check(text)
+	}
+	return b.schema, err
+}
+
+// Shown returns what may be shown of a URL: not what stands before an @, which may be a password,
+// nor its query. It takes any text.
+func Shown(text string) string {
+	if b, err := find(text); err == nil {
+		return b.shown(text)
+	}
+	return hide(text)
+}
+
+// hide shows a text that may be anything: of what may hold a password the scheme alone.
+func hide(text string) string {
+	if !strings.ContainsAny(text, "@?=") {
+		return text
+	}
+	if scheme, _, ok := strings.Cut(text, ":"); ok && !strings.ContainsAny(scheme, "@?= ") {
+		return scheme + "://" + redacted
+	}
+	return redacted
+}
+
+func find(text string) (backend, error) {
+	scheme, _, ok := strings.Cut(text, ":")
+	if !ok {
+		return backend{}, bad("%q has no scheme; %s is wanted", hide(text), Forms)
+	}
+	scheme = strings.ToLower(scheme)
+	for _, b := range backends {
+		if slices.Contains(b.schemes, scheme) {
+			return b, nil
+		}
+	}
+	return backend{}, bad("%q is of no database that has outboxes; %s is wanted", hide(text), Forms)
+}
+
+func bad(format string, args ...any) error {
+	return eventhub.Errorf(eventhub.CodeBadRequest, "outbox: "+format, args...)
+}
+
+// reason is what is wrong with a URL. The error of package url has the whole text, with the password.
+func reason(err error) string {
+	var e *url.Error
+	if !errors.As(err, &e) {
+		return "it is no URL"
+	}
+	var escape url.EscapeError
+	switch {
+	case errors.As(err, &escape):
+		return "it has a % that begins no escape"
+	case strings.Contains(e.Err.Error(), "port"):
+		return "its port is no number; @ : / ? # and % in a password are written as %40 %3A %2F %3F %23 and %25"
+	}
+	return "it is no URL; @ : / ? # and % in a password are written as %40 %3A %2F %3F %23 and %25"
+}
+
+// Prefixes are what the URLs begin with, for completion in a shell.
+func Prefixes() (all []string) {
+	for _, b := range backends {
+		all = append(all, b.prefixes...)
+	}
+	return all
+}
