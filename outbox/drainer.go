@@ -231,8 +231,7 @@ func (d *Drainer) isEmpty(ctx context.Context) bool {
 }
 
 // rest waits for rows after a look that found none. It returns how long to wait next time:
-// a table that is only looked at is looked at less often the longer it is empty, up to four
-// times the interval.
+// an empty table is looked at less and less often, down to once in four intervals.
 func (d *Drainer) rest(ctx context.Context, idle time.Duration) time.Duration {
 	w, ok := d.table.(Waiter)
 	if !ok {
@@ -247,7 +246,7 @@ func (d *Drainer) rest(ctx context.Context, idle time.Duration) time.Duration {
 	if took := time.Since(began); took < minIdle {
 		sleep(ctx, min(minIdle-took, d.o.Interval))
 	}
-	return d.o.Interval
+	return min(idle*5/4, 4*d.o.Interval)
 }
 
 // worried logs a failure that may pass, once for each kind, and waits.
