@@ -75,6 +75,7 @@ var rules = []rule{
 	{"outbox/outboxtest", []string{".", "outbox", "outbox/internal/columns", "internal/testsize"}},
 	{"outbox", []string{".", "internal/eventid"}},
 	{"outbox/...", []string{".", "outbox", "outbox/internal/columns"}},
+	{"inbox/...", []string{"."}},
 	{"apidoc", nil},
 	{"apidoc/...", nil}, // gen, which makes the documents, and a module of its own that judges them
 	{"ops", []string{".", "admin", "apidoc", "internal/..."}},
