@@ -20,7 +20,8 @@ type history struct {
 	p     *Place
 	model *Memory
 	now   time.Time
-	n     int // events that were made
+	n     int   // events that were made
+	last  int64 // the time of the last of them
 	open  []pair
 	has   map[string][]string // rows that a worker was given, whether or not it still has them
 }
@@ -34,7 +35,11 @@ type pair struct {
 // randomAgainstModel compares a table with the one in memory, over random histories with
 // transactions that end late, workers that settle late or never, and a clock that jumps.
 func randomAgainstModel(t *testing.T, p *Place) {
-	testsize.Histories(t, testsize.Of(150, 10), func(rt *rapid.T) {
+	n := testsize.Of(150, 10)
+	if p.Slow {
+		n = testsize.Of(30, 10)
+	}
+	testsize.Histories(t, n, func(rt *rapid.T) {
 		if err := errors.Join(p.Drop(), p.Store.Migrate(t.Context())); err != nil {
 			rt.Fatal(err)
 		}
@@ -78,6 +83,10 @@ func (h *history) add(rt *rapid.T) {
 		h.n++
 		e := event(rapid.SampledFrom([]string{"t", "u"}).Draw(rt, "topic"), rapid.SampledFrom([]string{"", "a", "b"}).Draw(rt, "key"), h.n)
 		e.ID, e.TS = fmt.Sprintf("e%03d", h.n), h.now.UnixMilli()
+		if h.p.ByTime { // the model has them as they were inserted
+			e.TS = max(e.TS, h.last)
+		}
+		h.last = e.TS
 		events = append(events, e)
 	}
 	late := h.p.Concurrent && rapid.IntRange(0, 3).Draw(rt, "late") == 0

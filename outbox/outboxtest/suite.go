@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"eventhub"
+	"eventhub/internal/testsize"
 	"eventhub/outbox"
 )
 
@@ -41,6 +42,12 @@ type Place struct {
 	Drop       func() error
 	// NoBadPayload says that the database takes no payload that is not JSON.
 	NoBadPayload bool
+	// ByTime says that rows stand in the order of their times, and then of their ids, and
+	// not in that in which they were inserted.
+	ByTime bool
+	// Slow says that the server is one that takes milliseconds for everything: there are
+	// fewer random histories.
+	Slow bool
 }
 
 var start = time.UnixMilli(1_700_000_000_000)
@@ -475,7 +482,8 @@ func versions(t *testing.T, p *Place) {
 // Each row is claimed once, and those of a key in their order, by workers that claim at the
 // same time.
 func manyWorkers(t *testing.T, p *Place) {
-	const rows, keys, workers = 200, 7, 4
+	const keys, workers = 7, 4
+	rows := testsize.Of(200, 100)
 	want := make(map[string][]string)
 	for i := range rows {
 		key := fmt.Sprint("k", i%keys)

@@ -1,0 +1,95 @@
+package mongooutbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// Error codes of servers that have no change streams.
+const (
+	codeNoSuchCommand  = 59
+	codeNotImplemented = 238
+	codeNoReplicaSet   = 40573
+)
+
+// Wait implements [outbox.Waiter]: by a change stream, or by waiting for as long as it may
+// where the server has none. The stream stays open, so that no row is missed between two
+// Waits; Close ends it.
+func (s *Store) Wait(ctx context.Context, atMost time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	s.watching.Lock()
+	defer s.watching.Unlock()
+	if !s.noStream && s.stream == nil {
+		opened, err := s.watch(ctx, atMost)
+		if opened || err != nil && ctx.Err() == nil {
+			return err // rows that are older than the stream are looked for once more
+		}
+	}
+	if s.stream == nil {
+		<-ctx.Done()
+		return nil
+	}
+	for ctx.Err() == nil {
+		if s.stream.TryNext(ctx) {
+			for s.stream.RemainingBatchLength() > 0 && s.stream.TryNext(ctx) { // all of them are seen by one look
+				continue
+			}
+			return nil
+		}
+		if err := s.stream.Err(); err != nil || s.stream.ID() == 0 {
+			timeout := ctx.Err() != nil
+			s.closeStream(context.WithoutCancel(ctx))
+			if timeout {
+				return nil
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// watch opens the stream, and reports whether it did.
+func (s *Store) watch(ctx context.Context, atMost time.Duration) (bool, error) {
+	stream, err := s.rows.Watch(ctx, mongo.Pipeline{
+		bson.D{{Key: "$match", Value: bson.D{{Key: "operationType", Value: "insert"}}}},
+		bson.D{{Key: "$project", Value: bson.D{{Key: "operationType", Value: 1}}}},
+	}, options.ChangeStream().SetMaxAwaitTime(max(atMost/2, time.Millisecond)))
+	if err == nil {
+		s.stream = stream
+		return true, nil
+	}
+	var refused mongo.ServerError
+	if errors.As(err, &refused) {
+		for _, code := range []int{codeNoSuchCommand, codeNotImplemented, codeNoReplicaSet} {
+			if refused.HasErrorCode(code) {
+				s.noStream = true
+				return false, nil
+			}
+		}
+	}
+	return false, err
+}
+
+func (s *Store) closeStream(ctx context.Context) {
+	if s.stream == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, releaseAfter)
+	defer cancel()
+	_ = s.stream.Close(ctx) // the server ends it by itself where this fails
+	s.stream = nil
+}
+
+// Close ends the change stream of Wait, where there is one. The store can be used further.
+func (s *Store) Close(ctx context.Context) error {
+	s.watching.Lock()
+	defer s.watching.Unlock()
+	s.closeStream(ctx)
+	return nil
+}
