@@ -76,6 +76,7 @@ var rules = []rule{
 	{"outbox", []string{".", "internal/eventid"}},
 	{"outbox/outboxurl", []string{".", "outbox", "outbox/mongo", "outbox/postgres", "outbox/sqlite"}},
 	{"outbox/...", []string{".", "outbox", "outbox/internal/columns"}},
+	{"inbox", []string{"."}},
 	{"inbox/...", []string{"."}},
 	{"apidoc", nil},
 	{"apidoc/...", nil}, // gen, which makes the documents, and a module of its own that judges them
