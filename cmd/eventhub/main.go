@@ -6,7 +6,8 @@
 //	1  failed: the hub refused, something is not there, an input line was bad,
 //	   the hub speaks another version of the protocol
 //	2  wrong usage: a flag, an argument or an environment variable
-//	3  no hub can be reached; of serve, jwt_jwks_url gives no keys
+//	3  no hub can be reached; of serve, jwt_jwks_url gives no keys; of outbox, the
+//	   database cannot be reached
 //	4  denied: no token, a wrong one, or one without the right
 package main
 
@@ -71,25 +72,31 @@ func exitCode(err error) int {
 		return exitUsage
 	case eventhub.ErrorCode(err).Denied():
 		return exitDenied
-	case errors.Is(err, client.ErrUnreachable), isOfKeys(err):
+	case errors.Is(err, client.ErrUnreachable), isOfKeys(err), isAway(err):
 		return exitUnreachable
 	}
 	return exitFailed
 }
 
-// hintFor says what to do next, where that is known.
 // isOfKeys reports whether an issuer of tokens was not reached, or gave no keys.
 func isOfKeys(err error) bool {
 	_, ok := errors.AsType[*auth.KeysError](err)
 	return ok
 }
 
+// isAway reports whether the database of an outbox was not reached.
+func isAway(err error) bool {
+	_, ok := errors.AsType[databaseAway](err)
+	return ok
+}
+
+// hintFor says what to do next, where that is known.
 func hintFor(cmd *cobra.Command, err error, code int) string {
 	switch code {
 	case exitUsage:
 		return fmt.Sprintf("Run '%s --help' for usage.", cmd.CommandPath())
 	case exitUnreachable:
-		if eventhub.ErrorCode(err) != eventhub.CodeInternal || isOfKeys(err) {
+		if eventhub.ErrorCode(err) != eventhub.CodeInternal || isOfKeys(err) || isAway(err) {
 			return "" // something answers, and has said what it is
 		}
 		if cmd.Flags().Lookup("url") == nil {

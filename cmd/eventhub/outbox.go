@@ -62,9 +62,23 @@ func (p *outboxPlace) open(ctx context.Context, cmd *cobra.Command) (outbox.Stor
 	end := func() { _ = closeStore() } // all that matters is committed
 	if err := store.Check(ctx); err != nil {
 		end()
-		return nil, nil, err
+		return nil, nil, reached(err)
 	}
 	return store, end, nil
+}
+
+// databaseAway marks an error as that of a database that cannot be reached.
+type databaseAway struct{ err error }
+
+func (e databaseAway) Error() string { return "the database cannot be reached: " + e.err.Error() }
+func (e databaseAway) Unwrap() error { return e.err }
+
+// reached returns an error of a store, as databaseAway where it is one.
+func reached(err error) error {
+	if outboxurl.IsAway(err) {
+		return databaseAway{err}
+	}
+	return err
 }
 
 func outboxMigrateCommand() *cobra.Command {
@@ -81,7 +95,8 @@ drainers run. An SQLite file that is missing is made.
 --schema prints instead what does the same, for the migration tool of the service. Nothing
 is opened then. docs/databases.md describes each column.`,
 		Example: `  eventhub outbox migrate --from sqlite:service.db
-  eventhub outbox migrate --from sqlite:service.db --schema > migrations/0042_outbox.sql`,
+  EVENTHUB_OUTBOX=postgres://shop:secret@db/shop eventhub outbox migrate
+  eventhub outbox migrate --from postgres://db/shop --schema > migrations/0042_outbox.sql`,
 		Args: words(),
 	}
 	cmd.Flags().BoolVar(&schema, "schema", false, "print the statements, and do nothing")
@@ -103,7 +118,7 @@ is opened then. docs/databases.md describes each column.`,
 		}
 		defer func() { _ = closeStore() }() // what was made is committed
 		if err := store.Migrate(cmd.Context()); err != nil {
-			return err
+			return reached(err)
 		}
 		_, err = fmt.Fprintf(results(cmd), "the outbox in %s is ready\n", output.Safe(outboxurl.Shown(p.from)))
 		return err

@@ -18,7 +18,7 @@ import (
 const redacted = "***"
 
 // Forms are the URLs that are understood, for help texts.
-const Forms = "sqlite:PATH"
+const Forms = "sqlite:PATH, postgres://USER@HOST/DATABASE or mongodb://HOST/DATABASE"
 
 // backend is one kind of database.
 type backend struct {
@@ -29,14 +29,16 @@ type backend struct {
 	check func(text string) error
 	// open opens the outbox; create makes a database that is a file.
 	open func(ctx context.Context, text string, create bool) (outbox.Store, func() error, error)
-	// schema makes the table by hand.
-	schema string
+	// schema returns what makes the table by hand.
+	schema func(text string) (string, error)
 	// shown is the URL without what is secret.
 	shown func(text string) string
+	// away reports whether an error says that the database cannot be reached; nil: none does.
+	away func(error) bool
 }
 
 // backends are all of them; the files of this package have one each.
-var backends = []backend{sqliteBackend}
+var backends = []backend{sqliteBackend, postgresBackend, mongoBackend}
 
 // Check returns an error with eventhub.CodeBadRequest where text is not the URL of an outbox. It
 // connects to nothing and opens no file.
@@ -78,7 +80,15 @@ func Schema(text string) (string, error) {
 	if err == nil {
 		err = b.check(text)
 	}
-	return b.schema, err
+	if err != nil {
+		return "", err
+	}
+	return b.schema(text)
+}
+
+// IsAway reports whether an error of a store says that its database cannot be reached.
+func IsAway(err error) bool {
+	return slices.ContainsFunc(backends, func(b backend) bool { return b.away != nil && b.away(err) })
 }
 
 // Shown returns what may be shown of a URL: not what stands before an @, which may be a password,
@@ -99,6 +109,70 @@ func hide(text string) string {
 		return scheme + "://" + redacted
 	}
 	return redacted
+}
+
+// shownURL shows of a URL its scheme, hosts and path, and of what may be something else less.
+func shownURL(text string) string {
+	scheme, rest, ok := strings.Cut(text, "://")
+	if !ok || strings.ContainsAny(scheme, "@?=") {
+		return hide(text)
+	}
+	rest, query := cutAny(rest, "?#")
+	if strings.Contains(query, "@") {
+		return scheme + "://" + redacted // the ? may be one of the password
+	}
+	at := strings.LastIndex(rest, "@")
+	hosts, path, _ := strings.Cut(rest[at+1:], "/")
+	for _, host := range strings.Split(hosts, ",") {
+		host = host[strings.LastIndex(host, "]")+1:]
+		if _, port, ok := strings.Cut(host, ":"); ok && strings.Trim(port, "0123456789") != "" {
+			return scheme + "://" + redacted // USER:PASSWORD without a host
+		}
+	}
+	shown := scheme + "://"
+	if at >= 0 {
+		shown += redacted + "@"
+	}
+	shown += hosts
+	if strings.Contains(rest[at+1:], "/") {
+		shown += "/" + path
+	}
+	if query != "" {
+		shown += "?" + redacted
+	}
+	return shown
+}
+
+// cutAny is strings.Cut at the first of several characters.
+func cutAny(s, chars string) (before, after string) {
+	if i := strings.IndexAny(s, chars); i >= 0 {
+		return s[:i], s[i+1:]
+	}
+	return s, ""
+}
+
+// without takes secrets out of a text.
+func without(text string, secrets ...string) string {
+	for _, secret := range secrets {
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, redacted)
+		}
+	}
+	return text
+}
+
+// secretOf is the password of a URL.
+func secretOf(u *url.URL) string {
+	password, _ := u.User.Password()
+	return password
+}
+
+// lastPart is what follows the last sep, or all.
+func lastPart(text, sep string) string {
+	if i := strings.LastIndex(text, sep); i >= 0 {
+		return text[i+len(sep):]
+	}
+	return text
 }
 
 func find(text string) (backend, error) {

@@ -29,7 +29,7 @@ var sqliteBackend = backend{
 		return err
 	},
 	open:   openSQLite,
-	schema: sqlite.Schema,
+	schema: func(string) (string, error) { return sqlite.Schema, nil },
 	shown:  func(text string) string { return text }, // a path, which holds no secret
 }
 
