@@ -68,6 +68,7 @@ type Store struct {
 
 	watching sync.Mutex // one Wait at a time has the stream
 	stream   *mongo.ChangeStream
+	await    time.Duration // of the stream
 	noStream bool
 
 	// between is called within a claim after each of its steps, for tests; nil for nobody.

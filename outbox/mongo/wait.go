@@ -19,39 +19,42 @@ const (
 
 // Wait implements [outbox.Waiter]: by a change stream, or by waiting for as long as it may
 // where the server has none. The stream stays open, so that no row is missed between two
-// Waits; Close ends it.
+// Waits of one length; Close ends it.
 func (s *Store) Wait(ctx context.Context, atMost time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, atMost)
-	defer cancel()
 	s.watching.Lock()
 	defer s.watching.Unlock()
-	if !s.noStream && s.stream == nil {
+	if s.await != atMost {
+		s.closeStream(ctx)
+	}
+	if s.stream == nil && !s.noStream {
 		opened, err := s.watch(ctx, atMost)
-		if opened || err != nil && ctx.Err() == nil {
+		if opened || err != nil {
 			return err // rows that are older than the stream are looked for once more
 		}
 	}
 	if s.stream == nil {
-		<-ctx.Done()
+		t := time.NewTimer(atMost)
+		defer t.Stop()
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
 		return nil
 	}
-	for ctx.Err() == nil {
-		if s.stream.TryNext(ctx) {
-			for s.stream.RemainingBatchLength() > 0 && s.stream.TryNext(ctx) { // all of them are seen by one look
-				continue
-			}
-			return nil
-		}
-		if err := s.stream.Err(); err != nil || s.stream.ID() == 0 {
-			timeout := ctx.Err() != nil
-			s.closeStream(context.WithoutCancel(ctx))
-			if timeout {
-				return nil
-			}
-			return err
+	// The server ends the wait: a deadline here would cost the connection and the stream.
+	if s.stream.TryNext(ctx) {
+		for s.stream.RemainingBatchLength() > 0 && s.stream.TryNext(ctx) { // all of them are seen by one look
+			continue
 		}
 	}
-	return nil
+	err := s.stream.Err()
+	if err != nil || s.stream.ID() == 0 {
+		s.closeStream(ctx)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // watch opens the stream, and reports whether it did.
@@ -59,9 +62,9 @@ func (s *Store) watch(ctx context.Context, atMost time.Duration) (bool, error) {
 	stream, err := s.rows.Watch(ctx, mongo.Pipeline{
 		bson.D{{Key: "$match", Value: bson.D{{Key: "operationType", Value: "insert"}}}},
 		bson.D{{Key: "$project", Value: bson.D{{Key: "operationType", Value: 1}}}},
-	}, options.ChangeStream().SetMaxAwaitTime(max(atMost/2, time.Millisecond)))
+	}, options.ChangeStream().SetMaxAwaitTime(max(atMost, time.Millisecond)))
 	if err == nil {
-		s.stream = stream
+		s.stream, s.await = stream, atMost
 		return true, nil
 	}
 	var refused mongo.ServerError
@@ -80,7 +83,7 @@ func (s *Store) closeStream(ctx context.Context) {
 	if s.stream == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, releaseAfter)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseAfter)
 	defer cancel()
 	_ = s.stream.Close(ctx) // the server ends it by itself where this fails
 	s.stream = nil
