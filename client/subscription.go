@@ -115,8 +115,8 @@ func (c *Client) Tail(ctx context.Context, opts eventhub.TailOptions, r eventhub
 }
 
 func (c *Client) joinTail(ctx context.Context, opts eventhub.TailOptions, r eventhub.Receiver) (*subscription, error) {
-	if len(opts.Places) > 0 || opts.Known != "" || opts.Snapshot != "" {
-		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "places, known or snapshot are given; a client goes on from its own")
+	if opts.Known != "" || opts.Snapshot != "" {
+		return nil, eventhub.Errorf(eventhub.CodeUnsupportedOp, "known or snapshot are given; a client goes on from its own")
 	}
 	return c.join(ctx, wire.OfTail(opts), r)
 }
@@ -129,7 +129,7 @@ func (c *Client) join(ctx context.Context, opts wire.SubscribeOptions, r eventhu
 	s := &subscription{c: c, opts: opts, receiver: r, start: opts.Start}
 	s.batch = c.cfg.batches && (opts.IsTail() || opts.MaxInFlight > 1)
 	if opts.IsTail() {
-		s.position = newTailPosition(opts.Start)
+		s.position = newTailPosition(opts.Start, opts.Places)
 	}
 	e := newExchange(subscribe)
 	defer e.recycle()

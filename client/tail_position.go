@@ -35,8 +35,15 @@ type place struct {
 	at     int64 // commit time, epoch ms
 }
 
-func newTailPosition(start eventhub.Start) *tailPosition {
-	return &tailPosition{origin: start, places: make(map[string]*place)}
+// newTailPosition is where a tail begins: at start, but after the places in topics that its
+// program had before.
+func newTailPosition(start eventhub.Start, places []eventhub.Place) *tailPosition {
+	t := &tailPosition{origin: start, places: make(map[string]*place)}
+	for _, at := range places {
+		p := t.of(at.Topic)
+		p.offset, p.at = at.Offset, at.TS
+	}
+	return t
 }
 
 // advance notes a batch.

@@ -35,7 +35,7 @@ func TestTailPositionBegins(t *testing.T) {
 		"from a time":     eventhub.At(now),
 	} {
 		for _, events := range [][]string{nil, {"a 1 600", "b 1 1723140000"}} {
-			position := newTailPosition(start)
+			position := newTailPosition(start, nil)
 			position.known = "known"
 			position.advance(came(now, events...))
 			if got, known, _, places := position.resume(); got != start || known != "known" || len(places) != len(events) {
@@ -48,7 +48,7 @@ func TestTailPositionBegins(t *testing.T) {
 // TestTailPositionIsBounded: by the number of topics, and by what they take in a frame.
 func TestTailPositionIsBounded(t *testing.T) {
 	for _, width := range []int{10, 200} {
-		tr := newTailPosition(eventhub.Start{})
+		tr := newTailPosition(eventhub.Start{}, nil)
 		for i := range 2 * eventhub.MaxPlaces {
 			tr.advance(came(time.UnixMilli(1723140000000), fmt.Sprintf("%0*d 1 0", width, i)))
 		}
@@ -69,7 +69,7 @@ func TestTailPositionIsBounded(t *testing.T) {
 // TestTailPositionOfAState: a tail goes on with what the hub said last of the state, after the last
 // event that came, and after the state where none has come since.
 func TestTailPositionOfAState(t *testing.T) {
-	position := newTailPosition(eventhub.Snapshot)
+	position := newTailPosition(eventhub.Snapshot, nil)
 	part := func(offset uint64, s eventhub.StatePart) eventhub.Delivery {
 		d := eventhub.Delivery{Topic: "a", State: &s}
 		if !s.IsMark() {

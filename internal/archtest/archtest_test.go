@@ -76,6 +76,7 @@ var rules = []rule{
 	{"outbox", []string{".", "internal/eventid"}},
 	{"outbox/outboxurl", []string{".", "outbox", "outbox/mongo", "outbox/postgres", "outbox/sqlite"}},
 	{"outbox/...", []string{".", "outbox", "outbox/internal/columns"}},
+	{"projector", []string{".", "admin"}},
 	{"inbox", []string{"."}},
 	{"inbox/...", []string{"."}},
 	{"apidoc", nil},
