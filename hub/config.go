@@ -13,6 +13,7 @@ import (
 
 	"eventhub/auth"
 	"eventhub/ops"
+	"eventhub/outbox"
 	"eventhub/store"
 )
 
@@ -107,6 +108,14 @@ type Config struct {
 	// CompactEvery is the least time between two passes of compaction over a topic. It is for
 	// tests, which do not want to wait for a pass; no setting of a user has it. Default 10 s.
 	CompactEvery time.Duration
+	// Outbox is the URL of an outbox (package outbox/outboxurl) whose rows the hub publishes
+	// into itself, with no token and no limits. A database that is away is waited for. Default:
+	// none.
+	Outbox string
+	// OutboxOrder is "key", the default, or "topic": what of the outbox is published one after
+	// another. OutboxKeep is how long rows that were sent stay in the table; default 24 h.
+	OutboxOrder string
+	OutboxKeep  time.Duration
 	// Grace bounds a graceful stop.
 	Grace time.Duration
 	// Drain is how long a hub that is to stop says that it is not ready, and takes
@@ -143,6 +152,10 @@ func (c Config) WithDefaults() Config {
 	def(&c.Version, "devel")
 	def(&c.Durability, store.DurabilitySync)
 	def(&c.Maintenance, MaintenanceOn)
+	def(&c.OutboxOrder, string(outbox.ByKey))
+	if c.OutboxKeep == 0 {
+		c.OutboxKeep = outbox.DefaultKeep
+	}
 	if c.MaxTopics == 0 {
 		c.MaxTopics = 100_000
 	}
@@ -219,6 +232,7 @@ func (c Config) Validate() error {
 	}
 	errs = append(errs, c.validateSettings()...)
 	errs = append(errs, c.validateTopics()...)
+	errs = append(errs, c.validateOutbox()...)
 	if _, err := newProxies(c.TrustedProxies); err != nil {
 		errs = append(errs, fmt.Errorf("%w%s", err, c.from("trusted_proxies")))
 	}

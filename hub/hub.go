@@ -47,6 +47,7 @@ type Hub struct {
 	audit    *audit.Log
 
 	cert    *certificate      // nil: no listener speaks TLS
+	outbox  *outboxDrain      // nil: there is none
 	limits  *limits.Limits    // nil: there is no file of them
 	files   []*livefile.Files // that are read again, but those of auth
 	endTask context.CancelFunc
@@ -93,6 +94,9 @@ func Start(cfg Config) (*Hub, error) {
 	}
 	if err == nil {
 		err = h.open()
+	}
+	if err == nil {
+		err = h.openOutbox()
 	}
 	if err != nil {
 		return nil, errors.Join(err, h.abandon())
@@ -370,6 +374,7 @@ func (h *Hub) serve() {
 	}
 	h.log.Info("hub is up", "ws", h.WSAddr(), "http", h.HTTPAddr(), "ops", h.OpsAddr(), "store", h.cfg.Store,
 		"durability", h.durability(), "version", h.cfg.Version, h.settings())
+	h.drainOutbox()
 }
 
 // settings is the attribute of the log that says where the settings came from, empty where
@@ -417,7 +422,8 @@ func (h *Hub) OpsAddr() string  { return h.door(h.cfg.OpsAddr).listener.Addr().S
 // Bus is the engine, for programs that live in the hub's process.
 func (h *Hub) Bus() *bus.Bus { return h.bus }
 
-// Stop takes the hub down: not ready for the time that Config.Drain gives, and then,
+// Stop takes the hub down: not ready for the time that Config.Drain gives, and then, after the
+// drainer of the outbox has settled its rows,
 // within the grace period, no new connections at any door but that of the operations
 // listener, which closes last, everywhere at once, 1001 to the WebSockets and an end of what
 // waits for a client of HTTP (door says how), and in the end the state of all groups
@@ -430,6 +436,7 @@ func (h *Hub) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Grace)
 	defer cancel()
 	h.log.Info("hub is stopping", "connections", h.gateway.Open())
+	h.stopOutbox(ctx)
 	var errs []error
 	doors := slices.DeleteFunc(slices.Clone(h.doors), h.isApart)
 	for _, d := range doors {

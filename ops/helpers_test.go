@@ -21,6 +21,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/internal/measure"
+	"eventhub/outbox"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -131,6 +132,10 @@ func open(t *testing.T, cfg Config) http.Handler {
 	t.Helper()
 	o, err := New(cfg)
 	if err != nil {
+		t.Fatal(err)
+	}
+	// A hub that drains an outbox has its metrics here too.
+	if _, err := outbox.NewDrainer(nil, nil, outbox.Options{Registerer: o.Registerer()}); err != nil {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()

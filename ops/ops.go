@@ -166,6 +166,9 @@ func New(cfg Config) (*Ops, error) {
 	return o, nil
 }
 
+// Registerer takes metrics of others, which are then on /metrics too.
+func (o *Ops) Registerer() prometheus.Registerer { return o.scrapes }
+
 // validate names everything that is wrong at once.
 func (c *Config) validate() error {
 	var errs []error

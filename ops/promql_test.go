@@ -221,3 +221,47 @@ func TestDeadLetterAlert(t *testing.T) {
 		}
 	}
 }
+
+// TestOutboxAlerts: each fires for what it is about and for nothing else, and none for a hub that
+// has no outbox or an outbox that is well.
+func TestOutboxAlerts(t *testing.T) {
+	var file alertRules
+	readYAML(t, deployed(t, "deploy", "prometheus", "alerts.yml"), &file)
+	body := get(open(t, filled().config()), "/metrics").Body.String()
+	was := []string{"\neventhub_outbox_up 0\n", "\neventhub_outbox_oldest_seconds 0\n", "\neventhub_outbox_rows{status=\"error\"} 0\n"}
+	for _, line := range was {
+		if !strings.Contains(body, line) {
+			t.Fatalf("a hub with an outbox does not expose %q", line)
+		}
+	}
+	scraped := func(up, oldest, parked string) string {
+		return strings.NewReplacer(was[0], "\neventhub_outbox_up "+up+"\n", was[1], "\neventhub_outbox_oldest_seconds "+oldest+"\n",
+			was[2], "\neventhub_outbox_rows{status=\"error\"} "+parked+"\n").Replace(body)
+	}
+	for name, tt := range map[string]struct{ metrics, want string }{
+		"well":             {scraped("1", "299", "0"), ""},
+		"old":              {scraped("1", "301", "0"), "EventhubOutboxOld"},
+		"parked":           {scraped("1", "0", "2"), "EventhubOutboxParked"},
+		"away":             {scraped("0", "0", "0"), "EventhubOutboxAway"},
+		"of a hub without": {"up 1\n", ""},
+	} {
+		var fires []string
+		rules := 0
+		for _, r := range file.Groups[0].Rules {
+			if !strings.HasPrefix(r.Alert, "EventhubOutbox") {
+				continue
+			}
+			rules++
+			active, err := promeval.Firing(r.Expr, promeval.Parse(time.Unix(1_000_000, 0), tt.metrics))
+			if err != nil {
+				t.Error(err)
+			}
+			if len(active) > 0 {
+				fires = append(fires, r.Alert)
+			}
+		}
+		if got := strings.Join(fires, ","); got != tt.want || rules != 3 {
+			t.Errorf("%s: %q fire of %d; want %q", name, got, rules, tt.want)
+		}
+	}
+}

@@ -138,7 +138,8 @@ func (d *Drainer) Worker() string { return d.o.Worker }
 // Run publishes rows until ctx ends, and then settles what it has and returns nil. What
 // the database or the hub cannot do for now is logged and tried again, with a wait that
 // doubles up to 30 s. It returns an error where the table is not there or of another
-// version, and never for a row. Run is called once.
+// version, and never for a row. Run is called once, and
+// again only after an error.
 func (d *Drainer) Run(ctx context.Context) error {
 	if err := d.table.Check(ctx); err != nil {
 		return err
@@ -307,8 +308,9 @@ func (d *Drainer) count(ctx context.Context) {
 	if d.o.Registerer == nil {
 		return
 	}
-	if n, err := d.table.Counts(ctx); err == nil {
-		d.m.counted(n, time.Now())
+	n, err := d.table.Counts(ctx)
+	if ctx.Err() == nil {
+		d.m.counted(n, err, time.Now())
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"eventhub/cmd/eventhub/internal/config"
 	"eventhub/hub"
 	"eventhub/internal/origin"
+	"eventhub/outbox"
+	"eventhub/outbox/outboxurl"
 )
 
 // hubSchema is all that can be said about a hub, for every command that runs or
@@ -71,6 +73,12 @@ func hubSchema() *config.Schema {
 			Usage: "topics, and groups, with metrics of their own; all others share one row"},
 		{Name: "metrics_histograms", Type: config.Int(1), Default: strconv.Itoa(hub.Config{}.WithDefaults().MetricsHistograms),
 			Usage: "groups with latency histograms of their own; all others share one row"},
+		{Name: "outbox", Type: config.Text, Hide: outboxurl.Shown,
+			Usage: "outbox that the hub publishes from: " + outboxurl.Forms + "; one with a password is better in the environment"},
+		{Name: "outbox_order", Type: config.OneOf(string(outbox.ByKey), string(outbox.ByTopic)), Default: string(outbox.ByKey),
+			Usage: "what of the outbox is published one after another: key (rows of one key of one topic) or topic"},
+		{Name: "outbox_keep", Type: config.Duration, Default: outbox.DefaultKeep.String(),
+			Usage: "how long rows of the outbox stay that were sent"},
 		{Name: "grace", Type: config.Duration, Default: hub.DefaultGrace.String(),
 			Usage: "how long a graceful stop may take"},
 		{Name: "drain", Type: config.Pause, Default: "0s",
@@ -125,6 +133,7 @@ func hubConfig(s *config.Settings) hub.Config {
 		MaxTopics:        s.Int("max_topics"),
 		MaxMessageMemory: s.Int("max_message_memory"),
 		MetricsLabels:    s.Int("metrics_labels"), MetricsHistograms: s.Int("metrics_histograms"),
+		Outbox: s.Text("outbox"), OutboxOrder: s.Text("outbox_order"), OutboxKeep: s.Duration("outbox_keep"),
 		Grace:   s.Duration("grace"),
 		Drain:   s.Duration("drain"),
 		Sources: sources(s),
@@ -293,6 +302,9 @@ func dangers(s *config.Settings) []string {
 		found = append(found, "store memory: keeps nothing: all events are lost when the hub stops")
 	} else if parent := filepath.Dir(store); !isDir(parent) {
 		found = append(found, fmt.Sprintf("store %s: there is no directory %s; the hub would make it, but is a disk missing?", store, parent))
+	}
+	if at := s.Source("outbox"); at.Kind == config.FromFlag && strings.Contains(s.Text("outbox"), "@") {
+		found = append(found, "outbox is given as a flag, which other users of the machine can see with its password: better EVENTHUB_OUTBOX")
 	}
 	for _, name := range []string{"auth_token", "jwt_secret"} {
 		secret := s.Source(name)

@@ -66,6 +66,9 @@ var keyValues = map[string]struct {
 	"max_message_memory": {"40", "50", "60", [3]any{40, 50, 60}},
 	"metrics_labels":     {"4", "5", "6", [3]any{4, 5, 6}},
 	"metrics_histograms": {"7", "8", "9", [3]any{7, 8, 9}},
+	"outbox":             {"sqlite:a", "sqlite:///b", "postgres://h/c", [3]any{"sqlite:a", "sqlite:///b", "postgres://h/c"}},
+	"outbox_order":       {"topic", "key", "TOPIC", [3]any{"topic", "key", "topic"}},
+	"outbox_keep":        {"1h", "2h", "3m", [3]any{time.Hour, 2 * time.Hour, 3 * time.Minute}},
 	"grace":              {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
 	"drain":              {"4s", "5s", "6m", [3]any{4 * time.Second, 5 * time.Second, 6 * time.Minute}},
 	"log_format":         {"json", "text", "JSON", [3]any{"json", "text", "json"}},
@@ -126,6 +129,12 @@ func effect(s *config.Settings, key string) any {
 		return c.MetricsLabels
 	case "metrics_histograms":
 		return c.MetricsHistograms
+	case "outbox":
+		return c.Outbox
+	case "outbox_order":
+		return c.OutboxOrder
+	case "outbox_keep":
+		return c.OutboxKeep
 	case "drain":
 		return c.Drain
 	case "grace":
@@ -225,7 +234,7 @@ func userPart(c hub.Config) hub.Config {
 
 // TestEveryFieldHasAKey: what a hub can be configured with, a user can say.
 func TestEveryFieldHasAKey(t *testing.T) {
-	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\nauth-tokens-file: x\njwt-secret: x\njwt-jwks-url: x\njwt-key-file: x\njwt-aud: x\njwt-iss: x\ntls-cert-file: x\ntls-key-file: x\ninsecure: true\norigin: http://a\ntrusted-proxies: 192.0.2.1\nauth-query-token: true\nlimits-file: x\nmax-topics: 4\ntopics-file: x\ngrace: 5s\ndrain: 6s\n", nil)
+	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\nauth-tokens-file: x\njwt-secret: x\njwt-jwks-url: x\njwt-key-file: x\njwt-aud: x\njwt-iss: x\ntls-cert-file: x\ntls-key-file: x\ninsecure: true\norigin: http://a\ntrusted-proxies: 192.0.2.1\nauth-query-token: true\nlimits-file: x\nmax-topics: 4\ntopics-file: x\noutbox: sqlite:x\ngrace: 5s\ndrain: 6s\n", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

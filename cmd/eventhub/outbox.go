@@ -70,7 +70,9 @@ func (p *outboxPlace) open(ctx context.Context, cmd *cobra.Command) (outbox.Stor
 // databaseAway marks an error as that of a database that cannot be reached.
 type databaseAway struct{ err error }
 
-func (e databaseAway) Error() string { return "the database cannot be reached: " + e.err.Error() }
+func (e databaseAway) Error() string {
+	return "the database cannot be reached: " + strings.Join(strings.Fields(e.err.Error()), " ") // drivers write paragraphs
+}
 func (e databaseAway) Unwrap() error { return e.err }
 
 // reached returns an error of a store, as databaseAway where it is one.

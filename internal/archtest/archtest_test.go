@@ -82,7 +82,7 @@ var rules = []rule{
 	{"apidoc", nil},
 	{"apidoc/...", nil}, // gen, which makes the documents, and a module of its own that judges them
 	{"ops", []string{".", "admin", "apidoc", "internal/..."}},
-	{"hub", []string{".", "admin", "auth", "auth/audit", "auth/guard", "auth/limits", "auth/policy", "ops", "bus", "gateway/...", "store", "store/memory", "store/pebble", "wire", "internal/..."}},
+	{"hub", []string{".", "admin", "auth", "auth/audit", "auth/guard", "auth/limits", "auth/policy", "ops", "bus", "gateway/...", "outbox", "outbox/outboxurl", "store", "store/memory", "store/pebble", "wire", "internal/..."}},
 	{"hubtest", []string{".", "admin", "client", "hub"}},
 	{"bench", []string{".", "client", "wire", "internal/..."}},
 	{"bench/retention", []string{".", "admin", "bench", "client"}},

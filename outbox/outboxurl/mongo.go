@@ -34,8 +34,9 @@ var mongoBackend = backend{
 	schema: mongoSchema,
 	shown:  shownURL,
 	away: func(err error) bool {
-		var away net.Error
-		return mongo.IsNetworkError(err) || mongo.IsTimeout(err) || errors.As(err, &away)
+		var dial *net.OpError
+		var name *net.DNSError
+		return mongo.IsNetworkError(err) || mongo.IsTimeout(err) || errors.As(err, &dial) || errors.As(err, &name)
 	},
 }
 

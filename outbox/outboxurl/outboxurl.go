@@ -51,13 +51,13 @@ func Check(text string) error {
 }
 
 // Open opens the outbox that text names. The store and close, which ends its connections, belong
-// to the caller. A server is not asked for anything yet, and its absence is an error of the first
-// use; an SQLite file has to be there. The table may be missing: see [outbox.Table].Check.
+// to the caller. Nothing is connected to and no file opened yet, and none is made: what is missing is
+// an error of the first use, which had best be Check.
 func Open(ctx context.Context, text string) (store outbox.Store, close func() error, err error) {
 	return open(ctx, text, false)
 }
 
-// Create is as [Open] and makes an SQLite file that is missing.
+// Create is as [Open], and an SQLite file that is missing is made at the first use.
 func Create(ctx context.Context, text string) (store outbox.Store, close func() error, err error) {
 	return open(ctx, text, true)
 }

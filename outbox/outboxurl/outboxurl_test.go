@@ -110,7 +110,14 @@ func TestNothingShowsAPassword(t *testing.T) {
 func TestOnlyCreateMakesAFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a ?#%41 b.db")
 	text := "sqlite:" + path
-	if _, _, err := Open(t.Context(), text); err == nil || !strings.Contains(err.Error(), "eventhub outbox migrate makes one") {
+	missing, end, err := Open(t.Context(), text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := missing.Counts(t.Context()); err == nil {
+		t.Error("rows of no file are counted")
+	}
+	if err := errors.Join(missing.Check(t.Context()), end()); err == nil || !strings.Contains(err.Error(), "eventhub outbox migrate makes one") {
 		t.Fatalf("Open of a file that is missing: %v", err)
 	}
 	if _, err := os.Stat(path); err == nil {
@@ -157,7 +164,7 @@ func TestIsAway(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if IsAway(outbox.ErrNoTable) || IsAway(nil) {
+	if IsAway(outbox.ErrNoTable) || IsAway(nil) || IsAway(checkFile("nowhere/x", false)) {
 		t.Error("a database without a table is there")
 	}
 }

@@ -62,8 +62,10 @@ func openSQLite(_ context.Context, text string, create bool) (outbox.Store, func
 	if create {
 		mode = "rwc"
 	}
-	if err := checkFile(path, create); err != nil {
-		return nil, nil, err
+	if create {
+		if err := checkFile(path, create); err != nil {
+			return nil, nil, err
+		}
 	}
 	full, err := filepath.Abs(path) // a path without / would be a host
 	if err != nil {
@@ -78,7 +80,21 @@ func openSQLite(_ context.Context, text string, create bool) (outbox.Store, func
 		return nil, nil, bad("%q: %v", text, err)
 	}
 	db.SetMaxOpenConns(maxConns)
-	return sqlite.New(db), db.Close, nil
+	return &file{sqlite.New(db), path}, db.Close, nil
+}
+
+// file is an outbox that says in words when its file is not there.
+type file struct {
+	*sqlite.Store
+	path string
+}
+
+// Check implements [outbox.Table].
+func (f *file) Check(ctx context.Context) error {
+	if err := checkFile(f.path, false); err != nil {
+		return err
+	}
+	return f.Store.Check(ctx)
 }
 
 // checkFile says in words what SQLite would have a number for.
