@@ -3,11 +3,9 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
-	"eventhub/hubtest"
 	"eventhub/outbox"
 )
 
@@ -23,36 +21,6 @@ func fillBench(b *testing.B, s *Store, rows int) {
 	}
 	if _, err := s.pool.Exec(context.Background(), `VACUUM ANALYZE eventhub_outbox`); err != nil {
 		b.Fatal(err)
-	}
-}
-
-// BenchmarkDrain drains rows into a hub with a store on disk, by so many drainers with so
-// many rows at once. The ratio to BenchmarkUpdate is what all but the database costs.
-func BenchmarkDrain(b *testing.B) {
-	for _, c := range []struct{ drainers, batch, rows int }{{1, 1, 2000}, {1, 100, rowsOfBench}, {1, 1000, rowsOfBench}, {4, 100, rowsOfBench}} {
-		b.Run(fmt.Sprintf("drainers=%d/batch=%d", c.drainers, c.batch), func(b *testing.B) {
-			h := hubtest.Start(b)
-			_, s := open(b)
-			for b.Loop() {
-				b.StopTimer()
-				fillBench(b, s, c.rows)
-				b.StartTimer()
-				var all sync.WaitGroup
-				for range c.drainers {
-					d, err := outbox.NewDrainer(s, h.Client(), outbox.Options{Batch: c.batch, UntilEmpty: true, Interval: 10 * time.Millisecond})
-					if err != nil {
-						b.Fatal(err)
-					}
-					all.Go(func() {
-						if err := d.Run(context.Background()); err != nil {
-							b.Error(err)
-						}
-					})
-				}
-				all.Wait()
-			}
-			b.ReportMetric(float64(c.rows*b.N)/b.Elapsed().Seconds(), "rows/s")
-		})
 	}
 }
 
