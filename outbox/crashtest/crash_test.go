@@ -5,6 +5,7 @@ package crashtest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -18,8 +19,10 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/inbox"
 	"eventhub/internal/pgtest"
 	"eventhub/internal/testsize"
+	"eventhub/projector"
 )
 
 var (
@@ -28,7 +31,9 @@ var (
 )
 
 // TestKilled: whatever dies, each row that was committed is in the log once, no row that was
-// rolled back is, and the rows of a key are there in the order in which they were made.
+// rolled back is, and the rows of a key are there in the order in which they were made. A
+// consumer with an inbox has the effect of each event once, and the table of a projector has
+// the newest event of each key.
 func TestKilled(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
 		killed(t, &edge{url: "sqlite:" + filepath.Join(t.TempDir(), "service.db")})
@@ -91,8 +96,17 @@ func (e *edge) setUp(t *testing.T, seed uint64) {
 	t.Cleanup(func() { db.Close() })
 	e.db = db
 	e.exec(t, `CREATE TABLE counters (key integer PRIMARY KEY, n integer NOT NULL)`)
+	e.exec(t, `CREATE TABLE effects (key text PRIMARY KEY, n integer NOT NULL)`)
 	for key := range keys {
 		e.exec(t, `INSERT INTO counters (key, n) VALUES ($1, 0)`, key)
+		e.exec(t, `INSERT INTO effects (key, n) VALUES ($1, 0)`, fmt.Sprint("k", key))
+	}
+	table, err := projector.NewTable("latest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(inbox.New(db).Migrate(t.Context()), projector.Migrate(t.Context(), db.DB), table.Create(t.Context(), db.DB)); err != nil {
+		t.Fatal(err)
 	}
 	ports, store := freePorts(t, 3), t.TempDir()
 	e.hub = "ws://" + ports[0]
@@ -104,6 +118,8 @@ func (e *edge) setUp(t *testing.T, seed uint64) {
 	e.programs["service"] = start(t, "service", "", e.seen, func() *exec.Cmd {
 		return e.role("service", fmt.Sprint(seed))
 	})
+	e.programs["consumer"] = start(t, "consumer", "", nil, func() *exec.Cmd { return e.role("consumer", e.hub) })
+	e.programs["projector"] = start(t, "projector", "", nil, func() *exec.Cmd { return e.role("projector", e.hub, "http://"+ports[1]) })
 	for _, name := range []string{"drainer 1", "drainer 2"} {
 		e.programs[name] = start(t, name, "", nil, func() *exec.Cmd {
 			return program("outbox", "drain", "--from", e.url, "--lease", "2s", "--batch", "20", "--url", e.hub)
@@ -205,23 +221,55 @@ func (e *edge) compare(t *testing.T) {
 	if total == 0 {
 		t.Error("nothing was done")
 	}
+	e.await(t, "effects", want, `SELECT key, n FROM effects WHERE n > 0`)
+	newest := `SELECT key, CAST(replace(replace(payload, '{"n":', ''), '}', '') AS integer) FROM latest`
+	e.await(t, "projector", want, newest)
 	t.Logf("%d events", total)
+}
+
+// await waits until a table has what it has to have.
+func (e *edge) await(t *testing.T, who string, want map[string]int, query string) {
+	t.Helper()
+	limit := time.Now().Add(watchdog)
+	got := e.numbers(t, query)
+	for !maps.Equal(want, got) && time.Now().Before(limit) {
+		for key, n := range got {
+			if n > want[key] {
+				t.Fatalf("%s: key %s has %d, and there are %d", who, key, n, want[key])
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+		got = e.numbers(t, query)
+	}
+	if !maps.Equal(want, got) {
+		t.Errorf("%s: %v; want %v", who, got, want)
+		for _, name := range []string{"consumer", "projector"} {
+			t.Logf("%s:\n%s", name, e.programs[name].log())
+		}
+	}
 }
 
 func (e *edge) counters(t *testing.T) map[string]int {
 	t.Helper()
-	rows, err := e.db.QueryContext(t.Context(), `SELECT key, n FROM counters WHERE n > 0`)
+	return e.numbers(t, `SELECT 'k' || key, n FROM counters WHERE n > 0`)
+}
+
+// numbers are the rows of a query for a key and a number.
+func (e *edge) numbers(t *testing.T, query string) map[string]int {
+	t.Helper()
+	rows, err := e.db.QueryContext(t.Context(), query)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rows.Close()
 	all := make(map[string]int)
 	for rows.Next() {
-		var key, n int
+		var key string
+		var n int
 		if err := rows.Scan(&key, &n); err != nil {
 			t.Fatal(err)
 		}
-		all[fmt.Sprint("k", key)] = n
+		all[key] = n
 	}
 	if err := rows.Err(); err != nil {
 		t.Fatal(err)

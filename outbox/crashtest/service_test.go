@@ -17,8 +17,11 @@ import (
 	_ "modernc.org/sqlite"
 
 	"eventhub"
+	"eventhub/client"
+	"eventhub/inbox"
 	"eventhub/outbox/postgres"
 	"eventhub/outbox/sqlite"
+	"eventhub/projector"
 )
 
 const (
@@ -68,6 +71,10 @@ func play(role string, args []string) int {
 			if seed, err = strconv.ParseUint(args[1], 10, 64); err == nil {
 				err = serve(ctx, db, rand.New(rand.NewPCG(seed, uint64(os.Getpid()))))
 			}
+		case "consumer":
+			err = forever(ctx, role, func() error { return consume(ctx, db, args[1]) })
+		case "projector":
+			err = forever(ctx, role, func() error { return project(ctx, db, args[1], args[2]) })
 		default:
 			err = fmt.Errorf("there is no role %q", role)
 		}
@@ -77,6 +84,18 @@ func play(role string, args []string) int {
 		return 1
 	}
 	return 0
+}
+
+// forever plays a role again when it has ended with an error, as what supervises a service
+// does.
+func forever(ctx context.Context, role string, play func() error) error {
+	for ctx.Err() == nil {
+		if err := play(); err != nil && ctx.Err() == nil {
+			fmt.Println(role, "again:", err)
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	return nil
 }
 
 // serve counts keys up, and adds what it has counted to the outbox in the same transaction.
@@ -95,6 +114,47 @@ func serve(ctx context.Context, db *database, r *rand.Rand) error {
 		}
 	}
 	return nil
+}
+
+// consume counts the events of each key, once each, whatever dies in between.
+func consume(ctx context.Context, db *database, hub string) error {
+	c, err := client.Dial(ctx, hub)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	effect := inbox.New(db).Handle("effects", func(ctx context.Context, tx *sql.Tx, d eventhub.Delivery) error {
+		_, err := tx.ExecContext(ctx, `UPDATE effects SET n = n + 1 WHERE key = $1`, string(d.Record.Key()))
+		return err
+	})
+	opts := eventhub.GroupOptions{
+		Topic: topic, Group: "effects", Start: eventhub.Earliest, MaxAttempts: 1000, AckTimeout: 2 * time.Second,
+		Backoff: eventhub.Backoff{Min: 10 * time.Millisecond, Max: 50 * time.Millisecond},
+	}
+	return eventhub.Consume(ctx, c, opts, effect)
+}
+
+// project keeps the newest event of each key.
+func project(ctx context.Context, db *database, hub, http string) error {
+	table, err := projector.NewTable("latest")
+	if err != nil {
+		return err
+	}
+	c, err := client.Dial(ctx, hub)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	a, err := client.NewAdmin(http)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	p, err := projector.New(db.DB, c, a, table.Projection("latest", topic), projector.Options{})
+	if err != nil {
+		return err
+	}
+	return p.Run(ctx)
 }
 
 // errChanged ends a transaction that changes its mind.
