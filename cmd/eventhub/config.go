@@ -77,7 +77,7 @@ func hubSchema() *config.Schema {
 			Usage: "outbox that the hub publishes from: " + outboxurl.Forms + "; one with a password is better in the environment"},
 		{Name: "outbox_order", Type: config.OneOf(string(outbox.ByKey), string(outbox.ByTopic)), Default: string(outbox.ByKey),
 			Usage: "what of the outbox is published one after another: key (rows of one key of one topic) or topic"},
-		{Name: "outbox_keep", Type: config.Duration, Default: outbox.DefaultKeep.String(),
+		{Name: "outbox_keep", Type: config.Duration, Default: "24h",
 			Usage: "how long rows of the outbox stay that were sent"},
 		{Name: "grace", Type: config.Duration, Default: hub.DefaultGrace.String(),
 			Usage: "how long a graceful stop may take"},
