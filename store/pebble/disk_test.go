@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"eventhub/internal/faultfs"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -158,8 +159,8 @@ func fillUntilLow(t *testing.T, s *Store, size int) (stored int) {
 // TestSmallDisk: events have what a small disk has beyond the reserve, except what a
 // log, and a table that is being written, need.
 func TestSmallDisk(t *testing.T) {
-	const room = 48 << 20
-	for _, disk := range smallDisks(t, 256<<20+room) {
+	room := testsize.Of(48, 32) << 20
+	for _, disk := range smallDisks(t, int64(256<<20+room)) {
 		t.Run(disk.name, func(t *testing.T) {
 			s := mustOpen(t, disk.options(t))
 			if stored := fillUntilLow(t, s, 100<<10); stored < room/2 {
@@ -416,7 +417,7 @@ func TestSlowDisk(t *testing.T) {
 	var acked [4]atomic.Int64
 	for p := range acked {
 		work.Go(func() {
-			for i := range int64(60) {
+			for i := range int64(testsize.Of(60, 20)) {
 				id := fmt.Sprint(p, "-", i)
 				mustCommit(t, s, true, store.Append{Topic: fmt.Sprint("t", p), ID: id, Record: newRecord("t", id, 20<<10)})
 				acked[p].Store(i + 1)
@@ -424,7 +425,7 @@ func TestSlowDisk(t *testing.T) {
 		})
 	}
 	work.Go(func() { // topics that come and go
-		for range 10 {
+		for range testsize.Of(10, 4) {
 			mustCommit(t, s, true, given("deleted", "x"))
 			if err := s.DeleteTopic(ctx, "deleted"); err != nil {
 				t.Errorf("DeleteTopic: %v", err)

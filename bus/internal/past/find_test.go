@@ -46,9 +46,7 @@ func TestLinksBoundThePage(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		const events = 40
 		payload := []byte(`"` + strings.Repeat("x", eventhub.MaxPayloadBytes-2) + `"`)
-		for range events {
-			r.commit(eventhub.Event{Topic: "t", CausedBy: []string{"x"}, Payload: payload})
-		}
+		r.commitTimes(events, eventhub.Event{Topic: "t", CausedBy: []string{"x"}, Payload: payload})
 		var after eventhub.Place
 		pages, n := 0, 0
 		for {

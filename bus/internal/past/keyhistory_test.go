@@ -120,9 +120,7 @@ func TestKeyHistoryRefused(t *testing.T) {
 func TestKeyHistoryIsBounded(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		large := `"` + strings.Repeat("x", 1<<20-2) + `"`
-		for range 20 {
-			r.commit(keyed("large", large))
-		}
+		r.commitTimes(20, keyed("large", large))
 		for i := range 60 {
 			e := keyed("caused", "1")
 			for j := range eventhub.MaxCausedBy {

@@ -198,9 +198,7 @@ func TestReplayOfWhatIsDeleted(t *testing.T) {
 			inBubble(t, func(r *rig) {
 				large := []byte(`"` + strings.Repeat("x", replayBytes/3) + `"`) // a page has two or three
 				for _, topic := range []string{"a", "b"} {
-					for range 8 {
-						r.commit(eventhub.Event{Topic: topic, Payload: large})
-					}
+					r.commitTimes(8, eventhub.Event{Topic: topic, Payload: large})
 				}
 				if tt.ofLife {
 					life, err := r.history.Life(bg, tt.q.Topic)
