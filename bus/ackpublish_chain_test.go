@@ -20,8 +20,8 @@ import (
 )
 
 var (
-	chainEvents = testsize.Int("chain.events", 20_000, 4_000, "events of TestAckAndPublishChain")
-	chainStops  = testsize.Int("chain.stops", 30, 10, "how often TestAckAndPublishChain takes the engine away")
+	chainEvents = testsize.Int("chain.events", 20_000, 2_000, "events of TestAckAndPublishChain")
+	chainStops  = testsize.Int("chain.stops", 30, 5, "how often TestAckAndPublishChain takes the engine away")
 )
 
 // TestAckAndPublishChain passes events on by ack-and-publishes, from topic a by groups to b, c

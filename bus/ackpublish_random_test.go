@@ -31,7 +31,7 @@ import (
 // done that nobody acked, handed over or dead-lettered; none is so twice. Some
 // units are refused: by the limit of topics, and those with a poisoned event.
 func TestRandomAckAndPublish(t *testing.T) {
-	tryDeals(t, testsize.Of(3000, 300), func(t *rapid.T) *deals {
+	tryDeals(t, testsize.Of(1000, 100), func(t *rapid.T) *deals {
 		return newDeals(t, memory.Open(memory.Options{MaxTopics: 6}))
 	})
 }
@@ -39,7 +39,7 @@ func TestRandomAckAndPublish(t *testing.T) {
 // TestRandomAckAndPublishOnDisk looks at what a power loss leaves as well, also in the
 // middle of an fsync, and goes on with that.
 func TestRandomAckAndPublishOnDisk(t *testing.T) {
-	tryDeals(t, testsize.Of(300, 30), func(t *rapid.T) *deals {
+	tryDeals(t, testsize.Of(100, 10), func(t *rapid.T) *deals {
 		disk := &disk{mem: vfs.NewCrashableMem()}
 		d := newDeals(t, openDeals(t, disk))
 		d.disk = disk

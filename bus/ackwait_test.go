@@ -312,7 +312,7 @@ func TestWaitForDeadLetterGivenUp(t *testing.T) {
 // up and are moved. None hears that all have acked before they have, none waits
 // longer than it may, and none for events that are all done.
 func TestRandomWaits(t *testing.T) {
-	testsize.Histories(t, testsize.Of(1000, 100), func(t *rapid.T) {
+	testsize.Histories(t, testsize.Of(350, 35), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) { randomWaits(t) })
 	})
 }

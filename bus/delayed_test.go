@@ -12,6 +12,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/bustest"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
@@ -325,11 +326,12 @@ func TestScheduledPages(t *testing.T) {
 		if _, err := r.bus.Publish(context.Background(), events...); err != nil {
 			t.Fatal(err)
 		}
+		few := testsize.Of(1, 30)
 		for _, tt := range []struct {
 			topic string
 			limit int
 			want  int
-		}{{"", 0, n}, {"", 1, n}, {"", 7, n}, {"u", 0, n / 2}, {"u", 3, n / 2}, {"none", 5, 0}} {
+		}{{"", 0, n}, {"", few, n}, {"", 7 * few, n}, {"u", 0, n / 2}, {"u", 3 * few, n / 2}, {"none", 5, 0}} {
 			q := admin.ScheduleQuery{Topic: tt.topic, Limit: tt.limit}
 			seen := 0
 			for {

@@ -16,6 +16,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/internal/strictjson"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/pebble"
@@ -292,7 +293,8 @@ func TestImportIsRefused(t *testing.T) {
 // TestImportTenThousand: the embedded store has the same after one import and after
 // two, and after it was opened again.
 func TestImportTenThousand(t *testing.T) {
-	const events, page = 10_000, 1000
+	const page = 1000
+	events := testsize.Of(10_000, 2_000)
 	open := func(fsys vfs.FS) (*Bus, func()) {
 		s, err := pebble.Open(pebble.Options{Dir: "data", FS: fsys, Logger: slog.New(slog.DiscardHandler),
 			Fatal: func(cause error) { t.Errorf("Fatal(%v)", cause) }})

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"eventhub"
+	"eventhub/internal/testsize"
 	"eventhub/store/pebble"
 )
 
@@ -57,6 +58,7 @@ func heapAlloc() uint64 {
 // One pattern group over 10,000 topics; half of them are created while it is
 // subscribed. Every event comes, no goroutine is added, and a topic costs little.
 func TestPatternOverTenThousandTopics(t *testing.T) {
+	topics := testsize.Of(manyTopics, 2000)
 	s, err := pebble.Open(pebble.Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
@@ -67,19 +69,19 @@ func TestPatternOverTenThousandTopics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer bus.Close()
-	oneEach(t, bus, manyTopics/2)
+	oneEach(t, bus, topics/2)
 	before, goroutines := heapAlloc(), runtime.NumGoroutine()
-	c := &headcount{want: make(chan struct{}, 1), each: manyTopics + manyTopics/2}
+	c := &headcount{want: make(chan struct{}, 1), each: int64(topics + topics/2)}
 	o := opts("many.*", "g")
 	o.AutoAck = true
 	sub, err := bus.Subscribe(context.Background(), o, c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	oneEach(t, bus, manyTopics) // the second event of one half, the first of the other
+	oneEach(t, bus, topics) // the second event of one half, the first of the other
 	<-c.want
-	perTopic := (int64(heapAlloc()) - int64(before)) / manyTopics
-	t.Logf("%d topics under one pattern: %d B of heap each, %d goroutines before, %d with them", manyTopics, perTopic, goroutines, runtime.NumGoroutine())
+	perTopic := (int64(heapAlloc()) - int64(before)) / int64(topics)
+	t.Logf("%d topics under one pattern: %d B of heap each, %d goroutines before, %d with them", topics, perTopic, goroutines, runtime.NumGoroutine())
 	if grown := runtime.NumGoroutine() - goroutines; grown > 5 {
 		t.Errorf("%d goroutines were added", grown)
 	}

@@ -56,7 +56,7 @@ const (
 var besideTopics = []string{"p.a", "p.b", "p.c"}
 
 func TestRandomBeside(t *testing.T) {
-	testsize.Histories(t, testsize.Of(300, 30), func(t *rapid.T) {
+	testsize.Histories(t, testsize.Of(150, 15), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			w := &beside{t: t, gate: &gate{}, fresh: make(map[string]time.Time), heads: make(map[string]uint64)}
 			w.start()

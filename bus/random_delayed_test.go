@@ -46,7 +46,7 @@ var delaysMet = make(map[string]int)
 // TestRandomDelayed: a cancelled event is never in the log, whatever comes under its id
 // afterwards; every other one is, once, and not before its time.
 func TestRandomDelayed(t *testing.T) {
-	testsize.Histories(t, testsize.Of(2000, 200), func(t *rapid.T) {
+	testsize.Histories(t, testsize.Of(700, 70), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			w := &delaysWorld{t: t, store: &interposed{Store: memory.Open(memory.Options{})}, delays: make(map[delayKey]*scheduled),
 				events: make(map[delayKey]int), never: make(map[int]string)}

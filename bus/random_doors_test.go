@@ -86,7 +86,7 @@ var (
 )
 
 func TestRandomDoors(t *testing.T) {
-	tryDoors(t, testsize.Of(1000, 150), func(*rapid.T) store.Store { return memory.Open(memory.Options{}) })
+	tryDoors(t, testsize.Of(350, 50), func(*rapid.T) store.Store { return memory.Open(memory.Options{}) })
 }
 
 func tryDoors(t *testing.T, n int, open func(*rapid.T) store.Store) {

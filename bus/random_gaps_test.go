@@ -53,7 +53,7 @@ var gapSizes = []uint64{0, 0, 1, 2, 4094, 4096, 10_000, 1 << 24, 1 << 33, 1 << 3
 const mostGapBytes = 32 << 20
 
 func TestRandomGaps(t *testing.T) {
-	testsize.Histories(t, testsize.Of(500, 50), func(t *rapid.T) {
+	testsize.Histories(t, testsize.Of(200, 20), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			w := &gaps{t: t, held: make(map[uint64]got), fewer: rapid.Bool().Draw(t, "fewer topics")}
 			most := 100

@@ -38,7 +38,7 @@ var (
 // too, what is counted of dead letters is what one finds who looks at each of them.
 func TestRandomLetterCounts(t *testing.T) {
 	var seen admin.DeadLetterCounts
-	testsize.Histories(t, testsize.Of(500, 50), func(t *rapid.T) {
+	testsize.Histories(t, testsize.Of(200, 20), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			l := &letterRig{t: t, store: memory.Open(memory.Options{})}
 			l.start()

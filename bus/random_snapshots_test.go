@@ -52,12 +52,12 @@ type snapshotted struct {
 var snapshotsMet struct{ snapshots, cut, emptied, erased, beside, letters, restarts int }
 
 func TestRandomSnapshots(t *testing.T) {
-	trySnapshots(t, testsize.Of(400, 40), func(w *snapshotWorld) { w.store = &interposed{Store: memory.Open(memory.Options{})} })
+	trySnapshots(t, testsize.Of(150, 15), func(w *snapshotWorld) { w.store = &interposed{Store: memory.Open(memory.Options{})} })
 	t.Logf("%+v", snapshotsMet)
 }
 
 func TestRandomSnapshotsOnDisk(t *testing.T) {
-	trySnapshots(t, testsize.Of(100, 15), func(w *snapshotWorld) {
+	trySnapshots(t, testsize.Of(40, 5), func(w *snapshotWorld) {
 		w.mem = vfs.NewCrashableMem()
 		w.openDisk()
 	})

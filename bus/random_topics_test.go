@@ -48,7 +48,7 @@ type life struct {
 var lifeTopics = []string{"p.a", "p.b", "p.c.d"}
 
 func TestRandomTopicLives(t *testing.T) {
-	testsize.Histories(t, testsize.Of(1500, 150), func(t *rapid.T) {
+	testsize.Histories(t, testsize.Of(500, 50), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			w := &lives{t: t, store: memory.Open(memory.Options{}), live: make(map[string]map[string]bool),
 				last: make(map[string]uint64), acked: make(map[string]int), named: make(map[string]bool)}

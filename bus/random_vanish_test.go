@@ -32,7 +32,7 @@ type vanishing struct {
 var vanished = make(map[string]int)
 
 func TestRandomVanishing(t *testing.T) {
-	testsize.Histories(t, testsize.Of(1000, 100), func(t *rapid.T) {
+	testsize.Histories(t, testsize.Of(350, 40), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			w := &vanishing{t: t, store: &interposed{Store: memory.Open(memory.Options{})}}
 			w.start()

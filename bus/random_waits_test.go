@@ -65,7 +65,7 @@ type waitingPublish struct {
 }
 
 func TestRandomWaitTruth(t *testing.T) {
-	testsize.Histories(t, testsize.Of(1500, 150), func(t *rapid.T) {
+	testsize.Histories(t, testsize.Of(500, 50), func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			w := &waits{t: t, store: memory.Open(memory.Options{}), ins: make(map[string]*inbox)}
 			w.start()

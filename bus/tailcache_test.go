@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"eventhub"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
 )
@@ -62,7 +63,8 @@ func TestCacheCountsWhatItKeepsAlive(t *testing.T) {
 }
 
 func keepAlive(t *testing.T, large eventhub.Event) {
-	const n, limit = 30, 1 << 20
+	const limit = 1 << 20
+	n := testsize.Of(30, 15)
 	ctx := context.Background()
 	b, err := New(Options{Store: &discard{Store: memory.Open(memory.Options{})}, TailCacheBytes: limit})
 	if err != nil {

@@ -28,6 +28,7 @@ import (
 	"eventhub/client"
 	"eventhub/gateway/rest"
 	"eventhub/hub"
+	"eventhub/internal/testsize"
 	"eventhub/store/memory"
 	"eventhub/wire"
 )
@@ -620,6 +621,9 @@ func TestAdminOfSomebodyElse(t *testing.T) {
 			}
 			if errors.Is(err, client.ErrUnreachable) != tt.unreachable {
 				t.Errorf("unreachable: %v", err)
+			}
+			if name == "endless" && testsize.Small() { // one such answer is 32 MiB
+				return
 			}
 			if _, err := adm.Topics(bounded(t), "", 1); err == nil {
 				t.Error("taken for a list of topics")

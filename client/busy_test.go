@@ -3,7 +3,6 @@ package client_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -19,12 +18,13 @@ import (
 	"eventhub/bus"
 	"eventhub/client"
 	"eventhub/gateway/ws"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/wire"
 )
 
-var busyHistories = flag.Int("busy.histories", 25, "how many TestBusyHistories plays")
+var busyHistories = testsize.Int("busy.histories", 25, 5, "how many TestBusyHistories plays")
 
 // TestBusyHistories: handlers stay for longer than their leases, with much that waits
 // after them, while connections are cut and stalled and the hub is started again. It is

@@ -17,12 +17,13 @@ import (
 	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/hub"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/pebble"
 )
 
 var (
-	histories    = flag.Int("histories", 2, "how many TestClientHistories plays")
+	histories    = testsize.Int("histories", 2, 1, "how many TestClientHistories plays")
 	historySteps = flag.Int("history.steps", 50, "steps of each of them")
 )
 

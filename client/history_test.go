@@ -19,6 +19,7 @@ import (
 	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/hub"
+	"eventhub/internal/testsize"
 	"eventhub/internal/transfer"
 )
 
@@ -64,26 +65,27 @@ func chronicle(n int) string {
 func TestMoveAHub(t *testing.T) {
 	for name, store := range map[string]func() string{"memory": func() string { return hub.MemoryStore }, "disk": t.TempDir} {
 		t.Run(name, func(t *testing.T) {
+			n := testsize.Of(1500, 300)
 			from, to := adminOf(t, openHub(t, store())), adminOf(t, openHub(t, store()))
 			ctx := t.Context()
-			if _, err := from.ImportFrom(ctx, strings.NewReader(chronicle(1500))); err != nil {
+			if _, err := from.ImportFrom(ctx, strings.NewReader(chronicle(n))); err != nil {
 				t.Fatal(err)
 			}
 			everything := admin.ReplayQuery{Topic: "**"}
 			var exported, again bytes.Buffer
 			sent, err := from.ExportTo(ctx, everything, &exported)
-			if err != nil || sent.Events != 3000 || sent.Bytes != int64(exported.Len()) {
+			if err != nil || sent.Events != int64(2*n) || sent.Bytes != int64(exported.Len()) {
 				t.Fatalf("%+v, %v", sent, err)
 			}
 			dead, err := from.ExportTo(ctx, admin.ReplayQuery{Topic: "*.*.dlq"}, &exported)
-			if err != nil || dead.Events != 1500 {
+			if err != nil || dead.Events != int64(n) {
 				t.Fatalf("%+v, %v", dead, err)
 			}
 			for i, pack := range []func(*testing.T, string) string{plain, gzipped, zstded} {
 				got, err := to.ImportFrom(ctx, strings.NewReader(pack(t, exported.String())))
-				want := client.Imported{Events: 4500, Added: 4500, Checksum: checksum(exported.String())}
+				want := client.Imported{Events: int64(3 * n), Added: int64(3 * n), Checksum: checksum(exported.String())}
 				if i > 0 {
-					want.Added, want.Duplicates = 0, 4500
+					want.Added, want.Duplicates = 0, int64(3*n)
 				}
 				if err != nil || got != want {
 					t.Errorf("%+v, %v; want %+v", got, err, want)

@@ -524,7 +524,7 @@ func TestRandomEnds(t *testing.T) {
 	r := rand.New(rand.NewPCG(s, 1))
 	h := startHub(t, hub.Config{})
 	p := startProxy(t, h.WSAddr())
-	for range 30 {
+	for range testsize.Of(30, 10) {
 		c := dial(t, p.addr(), client.WithMaxPending(4))
 		ctx, cancel := context.WithCancel(bounded(t))
 		var ended atomic.Bool

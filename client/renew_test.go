@@ -248,7 +248,7 @@ func TestTokenIsLate(t *testing.T) {
 // ones; everything is published once and comes. Only a hub that refuses for another reason ends it.
 func TestRandomTokens(t *testing.T) {
 	seed := drawSeed(t)
-	for i := range testsize.Of(100, 10) {
+	for i := range testsize.Of(100, 5) {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
 		var mu sync.Mutex
 		var until time.Time // for so long it does what it does

@@ -180,7 +180,7 @@ func TestStateMapEnds(t *testing.T) {
 	m.Close()
 }
 
-var mapHistories = testsize.Int("map.histories", 6, 2, "how many TestStateMapHistories plays")
+var mapHistories = testsize.Int("map.histories", 3, 1, "how many TestStateMapHistories plays")
 
 // TestStateMapHistories: maps work through a proxy that cuts in the middle of anything, with a hub
 // that is stopped, or killed with an image of its disk, while keys come, change and end, and

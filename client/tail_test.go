@@ -16,6 +16,7 @@ import (
 	"eventhub"
 	"eventhub/client"
 	"eventhub/hub"
+	"eventhub/internal/testsize"
 	"eventhub/wire"
 )
 
@@ -205,7 +206,7 @@ func testTailWithoutRoom(t *testing.T, takenFirst bool) {
 // it a tail's or a group's whose events count as acked when sent; in the end every
 // event came, once and in order.
 func TestNothingIsLeftOutOfWhatWaits(t *testing.T) {
-	const total = 300 // of 64 KiB: several times what a client holds
+	total := testsize.Of(300, 120) // of 64 KiB: several times what a client holds
 	h := startHub(t, hub.Config{})
 	payload := `"` + strings.Repeat("x", 64<<10) + `"`
 	for range total {
@@ -230,7 +231,7 @@ func TestNothingIsLeftOutOfWhatWaits(t *testing.T) {
 		}
 		r.open()
 		sub.Ready()
-		wantOffsets(t, r, 1, total)
+		wantOffsets(t, r, 1, uint64(total))
 		if err := sub.Unsubscribe(bounded(t)); err != nil {
 			t.Error(err)
 		}
@@ -414,7 +415,8 @@ func TestTailOverTopicsGoesOn(t *testing.T) {
 // TestTailOverTopicsReadsThePastOnce: a receiver that is slow makes the client say stop
 // again and again; the hub sends each event of the past once all the same.
 func TestTailOverTopicsReadsThePastOnce(t *testing.T) {
-	const topics, each, size = 7, 100, 64 << 10 // 10 times what a client holds
+	const topics, size = 7, 64 << 10
+	each := testsize.Of(100, 30) // 10 times what a client holds; in a small run 3 times
 	h := startHub(t, hub.Config{})
 	p := startProxy(t, h.WSAddr())
 	payload := `"` + strings.Repeat("x", size) + `"`

@@ -23,6 +23,7 @@ import (
 
 	"eventhub"
 	"eventhub/internal/measure"
+	"eventhub/internal/testsize"
 )
 
 // TestEverySeries: what the rooms have measured comes out under its name, each
@@ -300,7 +301,8 @@ func (f *rooms) grow(i int, by uint64) {
 // TestLabelsAreCapped: ten thousand topics and groups make a bounded number of
 // series whose sums are exact, and whoever has a label keeps it.
 func TestLabelsAreCapped(t *testing.T) {
-	const topics, most = 10_000, 50
+	const most = 50
+	topics := testsize.Of(10_000, 1_000)
 	f := manyTopics(topics, 1)
 	cfg := f.config()
 	cfg.MaxLabels = most

@@ -14,7 +14,7 @@ import (
 
 var (
 	seed      = flag.Int64("seed", 0, "of the random policies; 0 draws one")
-	questions = testsize.Int("policy.questions", 1_000_000, 30_000, "how many random policies are asked about a random action on a random topic")
+	questions = testsize.Int("policy.questions", 300_000, 15_000, "how many random policies are asked about a random action on a random topic")
 )
 
 // drawn is a source of random policies and topics, in a world so small that rules meet.

@@ -24,7 +24,7 @@ import (
 )
 
 var (
-	chainEvents = testsize.Int("chain.events", 5_000, 2_000, "events that TestChain sends through its projectors")
+	chainEvents = testsize.Int("chain.events", 5_000, 1_000, "events that TestChain sends through its projectors")
 	chainKills  = testsize.Int("chain.kills", 6, 3, "how often TestChain kills the hub, and how often a projector")
 )
 

@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	dueEvents = testsize.Int("due.events", 20_000, 5_000, "events that TestManyDue schedules")
+	dueEvents = testsize.Int("due.events", 10_000, 3_000, "events that TestManyDue schedules")
 	dueLead   = flag.Duration("due.lead", 3*time.Second, "how far ahead the first of them is due when publishing begins")
 	dueSpread = flag.Duration("due.spread", 3*time.Second, "the time within which they are due")
 	dueKills  = flag.Int("due.kills", 3, "how often TestManyDue kills the hub: once while all wait, and then while they enter the log")

@@ -27,7 +27,7 @@ import (
 	"eventhub/store/pebble"
 )
 
-var faultStride = testsize.Int("fault.stride", 3, 15, "TestEveryWriteError fails one write in so many")
+var faultStride = testsize.Int("fault.stride", 6, 40, "TestEveryWriteError fails one write in so many")
 
 const (
 	// faultEnv makes this test binary a hub on whose disk the write of that number

@@ -22,7 +22,7 @@ import (
 
 var (
 	fixedSeed  = flag.Uint64("seed", 0, "seed of tests that print one; 0: any")
-	killRounds = testsize.Int("kill.rounds", 20, 5, "how often TestKillDashNine kills the hub")
+	killRounds = testsize.Int("kill.rounds", 10, 3, "how often TestKillDashNine kills the hub")
 )
 
 func drawSeed(t *testing.T) uint64 {

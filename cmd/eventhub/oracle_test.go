@@ -14,8 +14,8 @@ import (
 )
 
 var (
-	oracleOKs    = testsize.Int("oracle.oks", 40_000, 12_000, "how many requests of TestOracle are answered with OK")
-	oracleRounds = testsize.Int("oracle.rounds", 12, 4, "how often TestOracle ends the hub, one way or the other")
+	oracleOKs    = testsize.Int("oracle.oks", 20_000, 4_000, "how many requests of TestOracle are answered with OK")
+	oracleRounds = testsize.Int("oracle.rounds", 8, 3, "how often TestOracle ends the hub, one way or the other")
 )
 
 const (

@@ -16,7 +16,7 @@ import (
 )
 
 // overtakenKills is how often TestOvertakenAndKilled kills the hub.
-var overtakenKills = testsize.Int("overtaken.kills", 6, 3, "how often TestOvertakenAndKilled kills the hub")
+var overtakenKills = testsize.Int("overtaken.kills", 4, 2, "how often TestOvertakenAndKilled kills the hub")
 
 const (
 	overtakenTopic = "overtaken"

@@ -112,6 +112,7 @@ func anchors(prose []string) map[string]bool {
 // TestLinks: what a page links to in the project is there, the heading too.
 func TestLinks(t *testing.T) {
 	all := readPages(t)
+	headings := make(map[string]map[string]bool) // by page
 	links := 0
 	for name, page := range all {
 		_, prose := parts(name, page)
@@ -132,7 +133,11 @@ func TestLinks(t *testing.T) {
 				continue
 			}
 			if anchor != "" {
-				if _, prose := parts(to, all[to]); !anchors(prose)[anchor] {
+				if headings[to] == nil {
+					_, prose := parts(to, all[to])
+					headings[to] = anchors(prose)
+				}
+				if !headings[to][anchor] {
 					t.Errorf("%s links to %s, which has no such heading", name, target)
 				}
 			}

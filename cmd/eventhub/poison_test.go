@@ -11,7 +11,7 @@ import (
 	"eventhub/internal/testsize"
 )
 
-var poisonEvents = testsize.Int("poison.events", 2000, 500, "events that TestPoison publishes")
+var poisonEvents = testsize.Int("poison.events", 1000, 250, "events that TestPoison publishes")
 
 const (
 	poisonRestarts = 4

@@ -77,7 +77,7 @@ type gapOf struct{ After, First uint64 }
 // cut all the time, a group that pulls and pages of a replay are overtaken by trims and
 // erasures at random moments. Each was given or told of every event.
 func TestOvertakenOverTheGateways(t *testing.T) {
-	last := uint64(testsize.Of(6000, 2000))
+	last := uint64(testsize.Of(6000, 1000))
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	h := startHub(t, hub.MemoryStore)

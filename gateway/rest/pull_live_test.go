@@ -19,7 +19,7 @@ import (
 	"eventhub/internal/testsize"
 )
 
-var pullEvents = testsize.Int("pull.events", 5_000, 1_500, "how many events TestPullWorkers sends")
+var pullEvents = testsize.Int("pull.events", 5_000, 1_000, "how many events TestPullWorkers sends")
 
 const (
 	pullWorkers = 50

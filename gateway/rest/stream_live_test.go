@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	streamEvents = testsize.Int("stream.events", 10_000, 3_000, "how many events TestStreamThroughCuts sends")
+	streamEvents = testsize.Int("stream.events", 10_000, 1_500, "how many events TestStreamThroughCuts sends")
 	streamCut    = flag.Duration("stream.cut", 20*time.Millisecond, "how often its proxy cuts all connections")
 )
 

@@ -18,10 +18,11 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/testsize"
 )
 
 var (
-	peerHistories = flag.Int("peers.histories", 150, "how many histories TestRandomPeers tries")
+	peerHistories = testsize.Int("peers.histories", 150, 40, "how many histories TestRandomPeers tries")
 	peerOnly      = flag.Int("peers.only", -1, "which one it tries all the time, where not -1")
 	peerSeed      = flag.Uint64("seed", rand.Uint64(), "of TestRandomPeers")
 )

@@ -12,6 +12,7 @@ import (
 	gws "github.com/gobwas/ws"
 
 	"eventhub/internal/budget"
+	"eventhub/internal/testsize"
 )
 
 // chopped reads from b in pieces of random size, the way a network does.
@@ -39,7 +40,7 @@ func TestFrameReaderSeesWhatWasSent(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	for range 300 {
+	for range testsize.Of(300, 60) {
 		var sent []byte
 		var want []string
 		for range 1 + rnd.IntN(20) {

@@ -24,7 +24,7 @@ func TestBufferedFile(t *testing.T) {
 		}
 		return nil
 	})
-	testsize.Checks(t, 100, 20)
+	testsize.Checks(t, 100, 6)
 	rapid.Check(t, func(t *rapid.T) {
 		mem := vfs.NewMem()
 		f, err := faultfs.Wrap(mem, count).Create("f", vfs.WriteCategoryUnspecified)

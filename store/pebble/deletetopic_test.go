@@ -16,6 +16,7 @@ import (
 	"eventhub"
 	"eventhub/internal/faultfs"
 	"eventhub/internal/record"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 )
 
@@ -166,8 +167,10 @@ func TestSweepReadsBesideCommits(t *testing.T) {
 func TestSweepStepIsSmall(t *testing.T) {
 	s := mustOpen(t, onMem(t, vfs.NewMem()))
 	defer mustClose(t, s)
-	s.sweepRange = sweepRange / 8
-	const n, size = 300, 64 << 10 // two and a third times what one range deletion removes
+	part := testsize.Of(8, 32)
+	s.sweepRange = sweepRange / part
+	const size = 64 << 10
+	n := 2400 / part // two and a third times what one range deletion removes
 	for i := range n {
 		id := fmt.Sprint("e", i)
 		mustCommit(t, s, false, store.Append{Topic: "t", ID: id, Record: newRecord("t", id, size)})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"eventhub/internal/faultfs"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -27,7 +28,7 @@ type smallDisk struct {
 }
 
 // smallDisks are one in memory, whose writes fail when it is full, and one of the
-// kernel's where this process may mount such.
+// kernel's where this process may mount such. In a small run that is the only one then.
 func smallDisks(t *testing.T, size int64) []smallDisk {
 	t.Helper()
 	disks := []smallDisk{{name: "in memory", fs: &boundedFS{FS: vfs.NewMem(), size: size}, dir: "data"}}
@@ -43,6 +44,9 @@ func smallDisks(t *testing.T, size int64) []smallDisk {
 			t.Errorf("unmount %s: %v", dir, err)
 		}
 	})
+	if testsize.Small() {
+		disks = nil // the race detector looks at all bytes of it
+	}
 	return append(disks, smallDisk{name: "tmpfs", dir: dir + "/data"})
 }
 
@@ -158,8 +162,8 @@ func fillUntilLow(t *testing.T, s *Store, size int) (stored int) {
 // TestSmallDisk: events have what a small disk has beyond the reserve, except what a
 // log, and a table that is being written, need.
 func TestSmallDisk(t *testing.T) {
-	const room = 48 << 20
-	for _, disk := range smallDisks(t, 256<<20+room) {
+	room := testsize.Of(48, 32) << 20
+	for _, disk := range smallDisks(t, int64(256<<20+room)) {
 		t.Run(disk.name, func(t *testing.T) {
 			s := mustOpen(t, disk.options(t))
 			if stored := fillUntilLow(t, s, 100<<10); stored < room/2 {
@@ -416,7 +420,7 @@ func TestSlowDisk(t *testing.T) {
 	var acked [4]atomic.Int64
 	for p := range acked {
 		work.Go(func() {
-			for i := range int64(60) {
+			for i := range int64(testsize.Of(60, 20)) {
 				id := fmt.Sprint(p, "-", i)
 				mustCommit(t, s, true, store.Append{Topic: fmt.Sprint("t", p), ID: id, Record: newRecord("t", id, 20<<10)})
 				acked[p].Store(i + 1)
@@ -424,7 +428,7 @@ func TestSlowDisk(t *testing.T) {
 		})
 	}
 	work.Go(func() { // topics that come and go
-		for range 10 {
+		for range testsize.Of(10, 4) {
 			mustCommit(t, s, true, given("deleted", "x"))
 			if err := s.DeleteTopic(ctx, "deleted"); err != nil {
 				t.Errorf("DeleteTopic: %v", err)

@@ -21,15 +21,18 @@ import (
 )
 
 // A commit of the engine has up to 16 MiB, hundreds of blocks of the log: largeEvents of
-// 1 MiB and a change of a group, in one unit. The race detector looks at each of these
-// bytes many times over.
-var largeEvents = testsize.Of(16, 2)
+// largeBytes and a change of a group, in one unit. The race detector looks at each of these
+// bytes many times over, so a small one has tens of blocks, and is larger than a small memtable.
+var largeEvents, largeBytes = testsize.Of(16, 4), testsize.Of(1<<20, 128<<10)
+
+// largeBlocks are those that a commit fills.
+func largeBlocks() int64 { return int64(largeEvents*largeBytes) / (32 << 10) }
 
 func largeUnit(serial uint64) *store.Unit {
 	u := &store.Unit{Groups: []store.GroupChange{{Topic: "t", Group: "g", Create: serial == 1, State: store.GroupState{Epoch: serial}}}}
 	for i := range largeEvents {
 		id := fmt.Sprint(serial, "-", i)
-		u.Appends = append(u.Appends, store.Append{Topic: "t", ID: id, Record: newRecord("t", id, 1<<20-100)})
+		u.Appends = append(u.Appends, store.Append{Topic: "t", ID: id, Record: newRecord("t", id, largeBytes-100)})
 	}
 	return u
 }
@@ -57,7 +60,7 @@ func checkLarge(t *testing.T, what string, o Options, acked uint64) {
 	}
 	for i, item := range items {
 		id := fmt.Sprint(i/largeEvents+1, "-", i%largeEvents)
-		if string(item.Record.ID()) != id || len(item.Record) < 1<<20-200 {
+		if string(item.Record.ID()) != id || len(item.Record) < largeBytes-200 {
 			t.Errorf("%s: event %d is %s, of %d bytes; want %s", what, i, item.Record.ID(), len(item.Record), id)
 		}
 	}
@@ -91,7 +94,7 @@ func TestLargeCommitInImages(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				// All fsyncs, and of the hundreds of writes some.
-				if inside++; acked == 0 || op.Kind == errorfs.OpFileWrite && rng.IntN(200) > 0 {
+				if inside++; acked == 0 || op.Kind == errorfs.OpFileWrite && rng.Int64N(largeBlocks()) > 1 {
 					return nil
 				}
 				images++
@@ -125,7 +128,7 @@ func TestLargeCommitInImages(t *testing.T) {
 // disk is full: it is not acknowledged, and what is left has all of it or nothing.
 func TestLargeCommitFails(t *testing.T) {
 	for name, tune := range largeTunes {
-		for _, at := range []int64{1, 2, 6 * int64(largeEvents), 18 * int64(largeEvents), 0} { // 0: the fsync
+		for _, at := range []int64{1, 2, largeBlocks() * 3 / 16, largeBlocks() * 9 / 16, 0} { // 0: the fsync
 			t.Run(fmt.Sprintf("%s, write %d", name, at), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					mem := vfs.NewCrashableMem()

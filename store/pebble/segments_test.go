@@ -155,7 +155,7 @@ func TestMeasureReadsLittle(t *testing.T) {
 	s := mustOpen(t, onMem(t, mem))
 	s.segmentBytes = 1 << 40 // no segments, as before there were any
 	const size = 64 << 10
-	n := testsize.Of(600, 300)
+	n := testsize.Of(600, 120)
 	for i := range n {
 		mustCommit(t, s, false, store.Append{Topic: "t", ID: fmt.Sprint("e", i), Record: newRecord("t", fmt.Sprint("e", i), size)})
 	}

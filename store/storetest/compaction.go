@@ -7,6 +7,7 @@ import (
 
 	"eventhub"
 	"eventhub/internal/record"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 )
 
@@ -113,7 +114,8 @@ func testCompactedRises(t *testing.T, s *env) {
 // testCompactMany: each pass does what the passes before have not, a little at a time, and
 // goes on after a restart.
 func testCompactMany(t *testing.T, s *env) {
-	const events, keys, passes = 6000, 70, 3
+	const keys, passes = 70, 3
+	events := testsize.Of(6000, 600)
 	u := &store.Unit{}
 	for i := range events {
 		u.Appends = append(u.Appends, keyed("t", fmt.Sprint(i), fmt.Sprint("k", (i*11)%keys)))

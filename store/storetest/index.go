@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"eventhub"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 )
 
@@ -198,12 +199,13 @@ func testIndexAsked(t *testing.T, s *env) {
 
 // testIndexSteps: it is built a little at a time, and a store that is opened in between goes on.
 func testIndexSteps(t *testing.T, s *env) {
-	all := s.many(t, "t", 2000) // keys k0, k1, k2 in turn
+	n := testsize.Of(2000, 500)
+	all := s.many(t, "t", n) // keys k0, k1, k2 in turn
 	s.changeIndex(t, "t", store.StartIndex)
 	var last store.IndexProgress
 	for steps := 1; ; steps++ {
 		p, done := s.index(t, "t")
-		if p.Total != 2000 || p.Done < last.Done {
+		if p.Total != uint64(n) || p.Done < last.Done {
 			t.Fatalf("progress %+v after %+v", p, last)
 		}
 		if last = p; done {
@@ -217,8 +219,8 @@ func testIndexSteps(t *testing.T, s *env) {
 		more := keyed("t", fmt.Sprint("more-", steps), fmt.Sprint("k", steps%3))
 		all = append(all, s.add(t, more)...)
 	}
-	same(t, "progress", store.IndexProgress{Done: 2000, Total: 2000}, last)
-	for _, at := range []int{1, 2, 3, 4, 1000, 1999, 2000, len(all)} {
+	same(t, "progress", store.IndexProgress{Done: uint64(n), Total: uint64(n)}, last)
+	for _, at := range []int{1, 2, 3, 4, n / 2, n - 1, n, len(all)} {
 		newest := make(map[string]row)
 		for _, a := range all[:at] {
 			newest[a.Key] = rowOf(a)
@@ -318,8 +320,9 @@ func testIndexDropped(t *testing.T, s *env) {
 // testIndexDropCompacting: a drop may be refused until a pass is done. What the pass has removed is
 // not in the next index, and the next pass goes on.
 func testIndexDropCompacting(t *testing.T, s *env) {
-	s.many(t, "t", 3000)
-	s.remove(t, store.TopicChange{Topic: "t", Compacted: 2990})
+	n := testsize.Of(3000, 300)
+	s.many(t, "t", n)
+	s.remove(t, store.TopicChange{Topic: "t", Compacted: uint64(n - 10)})
 	if _, _, err := s.Compact(context.Background(), "t"); err != nil {
 		t.Fatal(err)
 	}
@@ -336,7 +339,7 @@ func testIndexDropCompacting(t *testing.T, s *env) {
 	}
 	same(t, "index", store.NotIndexed, s.indexOf(t, "t"))
 	all := s.readAll(t, "t")
-	s.remove(t, store.TopicChange{Topic: "t", Compacted: 2999})
+	s.remove(t, store.TopicChange{Topic: "t", Compacted: uint64(n - 1)})
 	s.compact(t, "t")
 	s.each(t, func(t *testing.T) {
 		same(t, "events", 4, len(s.readAll(t, "t")))

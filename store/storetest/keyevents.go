@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"eventhub/internal/testsize"
 	"eventhub/store"
 
 	"pgregory.net/rapid"
@@ -117,7 +118,7 @@ func testKeyEventsRemoved(t *testing.T, s *env) {
 
 // testKeyEventsErased: what is erased and not swept is passed in bounded steps.
 func testKeyEventsErased(t *testing.T, s *env) {
-	const n = 6000
+	n := testsize.Of(6000, 1500) // more than one change erases
 	var all []store.Append
 	for i := range n {
 		all = append(all, keyed("t", fmt.Sprint(i), "k"))

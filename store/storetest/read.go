@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"eventhub/internal/testsize"
 	"eventhub/store"
 )
 
@@ -108,10 +109,11 @@ func testReadBatch(t *testing.T, s *env) {
 
 func testReadLarge(t *testing.T, s *env) {
 	var appends []store.Append
+	size := testsize.Of(1<<20, 64<<10)
 	for i := range 6 {
 		a := newAppend("t", fmt.Sprint(i), strings.Repeat("k", 1000), 0)
-		// A payload of about a megabyte: larger than any buffer on the way.
-		a.Record = []byte(strings.Replace(string(a.Record), "payload of", strings.Repeat(fmt.Sprint(i), 1<<20), 1))
+		// A payload of about a megabyte, in a full run: larger than any buffer on the way.
+		a.Record = []byte(strings.Replace(string(a.Record), "payload of", strings.Repeat(fmt.Sprint(i), size), 1))
 		appends = append(appends, a)
 	}
 	all := rowsOf(s.add(t, appends...))

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"eventhub/internal/testsize"
 	"eventhub/store"
 )
 
@@ -320,7 +321,7 @@ func testMeasure(t *testing.T, s *env) {
 
 // testSweepOfTrim: what is left of many events is removed a little at a time, and what is kept stays.
 func testSweepOfTrim(t *testing.T, s *env) {
-	const events = 1500
+	events := testsize.Of(1500, 300)
 	u := &store.Unit{}
 	for i := range events {
 		a := keyed("t", fmt.Sprint("e", i+1), fmt.Sprint("k", i%7))
@@ -328,7 +329,7 @@ func testSweepOfTrim(t *testing.T, s *env) {
 		u.Appends = append(u.Appends, a)
 	}
 	s.commit(t, u)
-	for _, horizon := range []uint64{2, 1000, 1001, events - 10} {
+	for _, horizon := range []uint64{2, uint64(events / 3 * 2), uint64(events/3*2 + 1), uint64(events - 10)} {
 		s.remove(t, store.TopicChange{Topic: "t", Horizon: horizon, ForgetIDs: horizon%2 == 0})
 		s.each(t, func(t *testing.T) {
 			same(t, "events", rowsOf(u.Appends[horizon-1:]), s.readAll(t, "t"))

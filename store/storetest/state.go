@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"eventhub/internal/testsize"
 	"eventhub/store"
 )
 
@@ -137,7 +138,7 @@ func testStateBounds(t *testing.T, s *env) {
 
 // testStateNothing: keys that have ended are passed a part at a time.
 func testStateNothing(t *testing.T, s *env) {
-	const keys = 5000
+	keys := testsize.Of(5000, 500)
 	u := &store.Unit{}
 	for i := range keys {
 		u.Appends = append(u.Appends, tombstone("t", fmt.Sprint(i), fmt.Sprintf("k%05d", i)))
@@ -146,7 +147,7 @@ func testStateNothing(t *testing.T, s *env) {
 	s.commit(t, u)
 	q := store.StateQuery{Topic: "t", Limit: 2, MaxBytes: noLimit}
 	same(t, "state", some(u.Appends, keys+1), s.state(t, q))
-	q.At = keys
+	q.At = uint64(keys)
 	same(t, "state before", []row(nil), s.state(t, q))
 	for i := range keys {
 		q.Keys = append(q.Keys, fmt.Sprintf("k%05d", i))
@@ -158,13 +159,14 @@ func testStateNothing(t *testing.T, s *env) {
 // testStateNewer: the events of a key above and below the offset are in nobody's way.
 func testStateNewer(t *testing.T, s *env) {
 	u := &store.Unit{}
-	for i := range 6000 {
+	n := testsize.Of(6000, 600)
+	for i := range n {
 		u.Appends = append(u.Appends, keyed("t", fmt.Sprint(i), fmt.Sprint("k", i%3)))
 	}
 	s.commit(t, u)
 	same(t, "state at the first ones", some(u.Appends, 1, 2, 3), s.stateAll(t, "t", 3))
-	same(t, "state in the middle", some(u.Appends, 3001, 3002, 3000), s.stateAll(t, "t", 3002))
-	same(t, "state at the last ones", some(u.Appends, 5998, 5999, 6000), s.stateAll(t, "t", 0))
+	same(t, "state in the middle", some(u.Appends, n/2+1, n/2+2, n/2), s.stateAll(t, "t", uint64(n/2+2)))
+	same(t, "state at the last ones", some(u.Appends, n-2, n-1, n), s.stateAll(t, "t", 0))
 }
 
 // testStatePages: what comes between two pages is in none of them.
@@ -186,7 +188,7 @@ func testStatePages(t *testing.T, s *env) {
 // testStateBeside: each key has a value in every state, whatever is published, and compacted away,
 // while it is read.
 func testStateBeside(t *testing.T, s *env) {
-	const keys, rounds = 40, 60
+	const keys = 40
 	write := func(round int) uint64 {
 		u := &store.Unit{}
 		for i := range keys {
@@ -199,7 +201,7 @@ func testStateBeside(t *testing.T, s *env) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for round := range rounds {
+		for round := range testsize.Of(60, 15) {
 			s.remove(t, store.TopicChange{Topic: "t", Compacted: write(round + 1)})
 			s.compact(t, "t")
 		}

@@ -40,34 +40,6 @@ func TestLinksRefuse(t *testing.T) {
 	})
 }
 
-// TestLinksBoundThePage: large events come in pages of some megabytes, and paging on
-// gets them all.
-func TestLinksBoundThePage(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		const events = 40
-		payload := []byte(`"` + strings.Repeat("x", eventhub.MaxPayloadBytes-2) + `"`)
-		for range events {
-			r.commit(eventhub.Event{Topic: "t", CausedBy: []string{"x"}, Payload: payload})
-		}
-		var after eventhub.Place
-		pages, n := 0, 0
-		for {
-			list, err := r.history.Effects(context.Background(), "x", after, admin.MaxPage)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(list) == 0 {
-				break
-			}
-			pages++
-			n += len(list)
-			last := list[len(list)-1]
-			after = eventhub.Place{Topic: last.Topic, Offset: last.Offset}
-		}
-		equal(t, "pages and events", []int{pages, n}, []int{3, events})
-	})
-}
-
 // TestLinksOfWhatIsDeleted: what is deleted while a page is made of it does not end the
 // pages: there may be more after it.
 func TestLinksOfWhatIsDeleted(t *testing.T) {

@@ -115,42 +115,6 @@ func TestKeyHistoryRefused(t *testing.T) {
 	})
 }
 
-// TestKeyHistoryIsBounded: a page ends by its bytes, and by the causes that it looks up, and goes
-// on where it ended.
-func TestKeyHistoryIsBounded(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		large := `"` + strings.Repeat("x", 1<<20-2) + `"`
-		for range 20 {
-			r.commit(keyed("large", large))
-		}
-		for i := range 60 {
-			e := keyed("caused", "1")
-			for j := range eventhub.MaxCausedBy {
-				e.CausedBy = append(e.CausedBy, fmt.Sprintf("cause-%d-%d", i, j))
-			}
-			r.commit(e)
-		}
-		for key, want := range map[string]struct{ changes, most int }{"large": {20, 9}, "caused": {60, pageCauses/eventhub.MaxCausedBy + 1}} {
-			n, pages := 0, 0
-			for q := (admin.KeyHistoryQuery{Topic: "t", Key: key, Limit: 1000}); ; pages++ {
-				page, err := r.history.KeyHistory(bg, q)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if n += len(page.Changes); len(page.Changes) > want.most {
-					t.Errorf("a page of %q has %d changes; want at most %d", key, len(page.Changes), want.most)
-				}
-				if q.Before = page.Next; page.Next == 0 {
-					break
-				}
-			}
-			if n != want.changes || pages < 2 {
-				t.Errorf("%d pages of %q have %d changes; want %d", pages, key, n, want.changes)
-			}
-		}
-	})
-}
-
 // TestKeyHistoryOfDeleted: a topic that is deleted while its history is read is not mixed with its
 // next life.
 func TestKeyHistoryOfDeleted(t *testing.T) {

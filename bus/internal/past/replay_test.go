@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"eventhub"
 	"eventhub/admin"
-	"eventhub/internal/filter"
-	"eventhub/store/memory"
 )
 
 func TestReplay(t *testing.T) {
@@ -127,43 +124,6 @@ func TestReplayEnds(t *testing.T) {
 	})
 }
 
-// TestReplayPages: nothing is lost or twice where one page ends and the next begins,
-// and the memory is that of a page.
-func TestReplayPages(t *testing.T) {
-	s := memory.Open(memory.Options{})
-	r := &rig{t: t, store: s, history: New(s, filter.Compile, indexNow(s))}
-	const events, size = 400, 100 << 10
-	payload := []byte(`"` + strings.Repeat("x", size) + `"`)
-	for range events / 40 {
-		batch := make([]eventhub.Event, 40)
-		for i := range batch {
-			batch[i] = eventhub.Event{Topic: "t", Payload: payload}
-		}
-		r.commit(batch...)
-	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	next := uint64(1)
-	err := r.history.Replay(context.Background(), admin.ReplayQuery{Topic: "t"}, func(_ string, item eventhub.Item) error {
-		if item.Offset != next || len(item.Record) < size {
-			t.Errorf("offset %d with %d bytes; want %d", item.Offset, len(item.Record), next)
-		}
-		next++
-		return nil
-	})
-	runtime.ReadMemStats(&after)
-	if err != nil || next != events+1 {
-		t.Errorf("the replay ended before offset %d, %v", next, err)
-	}
-	// The first page comes in pieces; then there is one for all.
-	if made := after.TotalAlloc - before.TotalAlloc; made > 8<<20 {
-		t.Errorf("a replay of %d MiB allocates %d MiB", events*size>>20, made>>20)
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestReplayOfWhatIsDeleted: a replay that does not see all that it set out to read does
 // not end as if it had, whether the topic is gone or is there again; what it has read
 // before, or does not need, may go.
@@ -198,9 +158,7 @@ func TestReplayOfWhatIsDeleted(t *testing.T) {
 			inBubble(t, func(r *rig) {
 				large := []byte(`"` + strings.Repeat("x", replayBytes/3) + `"`) // a page has two or three
 				for _, topic := range []string{"a", "b"} {
-					for range 8 {
-						r.commit(eventhub.Event{Topic: topic, Payload: large})
-					}
+					r.commitTimes(8, eventhub.Event{Topic: topic, Payload: large})
 				}
 				if tt.ofLife {
 					life, err := r.history.Life(bg, tt.q.Topic)

@@ -1,6 +1,7 @@
 package past
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -46,7 +47,30 @@ func indexNow(s store.Store) func(context.Context, string) error {
 // commit appends events in one commit, as the engine does.
 func (r *rig) commit(events ...eventhub.Event) {
 	r.t.Helper()
-	var u store.Unit
+	u := r.unit(events...)
+	if err := r.store.Commit(bg, []*store.Unit{u}, true); err != nil || u.Err != nil {
+		r.t.Fatal(err, u.Err)
+	}
+}
+
+// commitTimes commits an event without id n times. It is encoded once, which for a large one
+// costs more than all else.
+func (r *rig) commitTimes(n int, e eventhub.Event) {
+	r.t.Helper()
+	encoded := r.unit(e).Appends[0]
+	for range n {
+		a := encoded
+		a.Record = bytes.Clone(encoded.Record)
+		u := &store.Unit{Appends: []store.Append{a}}
+		if err := r.store.Commit(bg, []*store.Unit{u}, true); err != nil || u.Err != nil {
+			r.t.Fatal(err, u.Err)
+		}
+	}
+}
+
+func (r *rig) unit(events ...eventhub.Event) *store.Unit {
+	r.t.Helper()
+	u := &store.Unit{}
 	for _, e := range events {
 		a := store.Append{Topic: e.Topic, ID: e.ID, NewID: e.ID == "", Key: e.Key,
 			CausedBy: e.CausedBy, Correlation: eventhub.Correlation(e.Headers)}
@@ -63,9 +87,7 @@ func (r *rig) commit(events ...eventhub.Event) {
 		a.Record = encoded
 		u.Appends = append(u.Appends, a)
 	}
-	if err := r.store.Commit(bg, []*store.Unit{&u}, true); err != nil || u.Err != nil {
-		r.t.Fatal(err, u.Err)
-	}
+	return u
 }
 
 // publish adds n events to a topic.

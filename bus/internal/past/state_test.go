@@ -152,22 +152,3 @@ func TestStateRefusals(t *testing.T) {
 		r.wantNoState(admin.StateQuery{Page: page.Next}, eventhub.CodeUnknownID, "an earlier topic")
 	})
 }
-
-// TestStatePageIsBounded: large events make a page short, and all are read all the same.
-func TestStatePageIsBounded(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		const keys = 20
-		large := `"` + strings.Repeat("x", 1<<20-100) + `"`
-		for i := range keys {
-			r.commit(keyed(fmt.Sprintf("k%02d", i), large))
-		}
-		page, err := r.history.State(bg, admin.StateQuery{Topic: "t", Limit: 1000})
-		if err != nil || len(page.Events) < 7 || len(page.Events) > 9 || page.Next == "" {
-			t.Errorf("the page has %d events of 1 MiB, next %q, %v", len(page.Events), page.Next, err)
-		}
-		all, err := r.states(admin.StateQuery{Topic: "t", Limit: 1000})
-		if err != nil || len(all) != keys {
-			t.Errorf("there are %d keys, %v; want %d", len(all), err, keys)
-		}
-	})
-}

@@ -171,41 +171,6 @@ func TestStateDiffRefusals(t *testing.T) {
 	})
 }
 
-// TestStateDiffPageIsBounded: large events make a page short, and so do very many keys that
-// have not changed; all changes are seen all the same.
-func TestStateDiffPageIsBounded(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		const keys = 12
-		large := `"` + strings.Repeat("x", 1<<20-100) + `"`
-		for range 2 {
-			for i := range keys {
-				r.commit(keyed(fmt.Sprintf("k%02d", i), large))
-			}
-		}
-		page, err := r.history.StateDiff(bg, admin.StateDiffQuery{Topic: "t", From: offset(keys), Limit: 1000})
-		if err != nil || len(page.Changes) < 3 || len(page.Changes) > 4 || page.Next == "" {
-			t.Errorf("the page has %d changes of 2 MiB, next %q, %v", len(page.Changes), page.Next, err)
-		}
-		if all, _, _, err := r.diff(admin.StateDiffQuery{Topic: "t", From: offset(keys), Limit: 1000}); err != nil || len(all) != keys {
-			t.Errorf("there are %d changes, %v; want %d", len(all), err, keys)
-		}
-	})
-	inBubble(t, func(r *rig) {
-		const keys = diffCalls * diffEvents
-		events := make([]eventhub.Event, keys)
-		for i := range events {
-			events[i] = keyed(fmt.Sprintf("k%05d", i), "1")
-		}
-		r.commit(events...)
-		r.commit(keyed("z", "1"))
-		page, err := r.history.StateDiff(bg, admin.StateDiffQuery{Topic: "t", From: offset(keys), Limit: 1})
-		if err != nil || len(page.Changes) != 0 || page.Next == "" {
-			t.Errorf("the first page has %d changes, next %q, %v", len(page.Changes), page.Next, err)
-		}
-		r.wantDiff(admin.StateDiffQuery{From: offset(keys)}, "+z/8193")
-	})
-}
-
 // removedKeys is a store that passes many keys without a value, one in each call, before it comes
 // to those that have one.
 type removedKeys struct{ store.Store }

@@ -26,7 +26,7 @@ import (
 // had a prefix of what it is to get of each topic, and all of it if nothing is in
 // the way.
 func TestTailHistories(t *testing.T) {
-	testsize.Histories(t, testsize.Of(1000, 100), func(rt *rapid.T) {
+	testsize.Histories(t, testsize.Of(500, 50), func(rt *rapid.T) {
 		rapid.SyncTest(rt, func(rt *rapid.T) {
 			faults := storefault.Wrap(memory.Open(memory.Options{}))
 			r := &rig{t: t, store: &meter{Store: faults}}

@@ -371,7 +371,7 @@ func TestConflatingTailMergesNothingGone(t *testing.T) {
 // told once in a connection; each event comes once in a connection, in order, and none later than its
 // removal. A tail that conflates was given the newest event of each key that is left.
 func TestRandomOvertaken(t *testing.T) {
-	testsize.Histories(t, testsize.Of(3000, 200), func(rt *rapid.T) {
+	testsize.Histories(t, testsize.Of(1000, 70), func(rt *rapid.T) {
 		rapid.SyncTest(rt, func(rt *rapid.T) {
 			r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{})}}
 			r.start(rapid.SampledFrom([]int{1, 500, 1 << 20}).Draw(rt, "cache"))

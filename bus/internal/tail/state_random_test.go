@@ -28,7 +28,7 @@ import (
 // protocol is the state of the topic.
 func TestRandomStates(t *testing.T) {
 	total := stateMet{}
-	testsize.Histories(t, testsize.Of(5000, 300), func(rt *rapid.T) {
+	testsize.Histories(t, testsize.Of(1700, 100), func(rt *rapid.T) {
 		rapid.SyncTest(rt, func(rt *rapid.T) {
 			r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{})}}
 			r.start(rapid.SampledFrom([]int{1, 500, 1 << 20}).Draw(rt, "cache"))
