@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	programs = dir
-	build := exec.Command("go", "build", "-o", dir, "./heartbeat", "./projector")
+	build := exec.Command("go", "build", "-o", dir, "./heartbeat", "./projector", "./processtable")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build the programs: %v\n%s", err, out)

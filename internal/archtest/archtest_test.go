@@ -89,7 +89,7 @@ var rules = []rule{
 	{"bench/...", nil}, // a module of its own, which drives programs
 	{"examples/sdk", []string{".", "admin", "client"}},
 	{"examples/sdk/...", nil}, // a module of its own, which has the same programs for others
-	{"examples/cmd/...", []string{".", "client", "examples/cmd/...", "internal/demo/..."}},
+	{"examples/cmd/...", []string{".", "client", "examples/cmd/...", "internal/demo/...", "projector"}},
 	{"deploy", nil},
 	{"cmd/eventhub", []string{".", "admin", "auth", "bench", "client", "cmd/...", "deploy", "hub", "internal/...", "outbox", "outbox/outboxurl"}},
 	{"cmd/...", []string{".", "admin", "internal/..."}},
