@@ -20,7 +20,7 @@ import (
 	"eventhub/store/storefault"
 )
 
-var backups = testsize.Int("backup.copies", 10, 3, "backups that TestBackupUnderLoad makes")
+var backups = testsize.Int("backup.copies", 6, 3, "backups that TestBackupUnderLoad makes")
 
 func openDir(t *testing.T, dir string) *pebble.Store {
 	t.Helper()

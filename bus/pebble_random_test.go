@@ -31,7 +31,7 @@ import (
 // its receipt, no unit in part, of the groups nothing that the model does not
 // know, no dead letter twice.
 func TestRandomHistoriesOnDisk(t *testing.T) {
-	tryHistories(t, testsize.Of(200, 15), newWorldOnDisk)
+	tryHistories(t, testsize.Of(120, 15), newWorldOnDisk)
 	redrives.report(t)
 	reportExpectations(t)
 	t.Logf("%d power losses, %d of them in an fsync; of the units in it %d were there and %d were not",

@@ -80,9 +80,9 @@ var keptMet struct{ crashes, images, retained, compacted, trimmed, erased, dupli
 // that come again.
 func TestRandomKept(t *testing.T) {
 	keptMet = struct{ crashes, images, retained, compacted, trimmed, erased, duplicates, delayed, cancelled, tailGaps, pulled, refused, changes, quiet, states, stateless int }{}
-	tryKept(t, testsize.Of(400, 60), func(k *kept) { k.spy.Store = memory.Open(memory.Options{}) })
+	tryKept(t, testsize.Of(300, 25), func(k *kept) { k.spy.Store = memory.Open(memory.Options{}) })
 	t.Logf("%+v", keptMet)
-	if m := keptMet; min(m.crashes, m.retained, m.compacted, m.trimmed, m.erased, m.duplicates, m.delayed, m.cancelled, m.tailGaps, m.pulled, m.refused, m.changes, m.quiet, m.states, m.stateless) == 0 {
+	if m := keptMet; !testsize.Small() && min(m.crashes, m.retained, m.compacted, m.trimmed, m.erased, m.duplicates, m.delayed, m.cancelled, m.tailGaps, m.pulled, m.refused, m.changes, m.quiet, m.states, m.stateless) == 0 {
 		t.Error("the histories did not meet all of it")
 	}
 }

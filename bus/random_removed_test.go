@@ -102,7 +102,7 @@ type removalWait struct {
 var removalsMet struct{ told, own, repeats, crashes, gone, passed, ends, missed int }
 
 func TestRandomRemovals(t *testing.T) {
-	tryRemovals(t, testsize.Of(1000, 25), func(w *removals) {
+	tryRemovals(t, testsize.Of(500, 25), func(w *removals) {
 		w.store = &interposed{Store: memory.Open(memory.Options{})}
 	})
 	m := removalsMet
@@ -116,7 +116,7 @@ func TestRandomRemovals(t *testing.T) {
 // TestRandomRemovalsOnDisk is TestRandomRemovals on the embedded store: a crash goes on with what
 // a power loss leaves of its file system.
 func TestRandomRemovalsOnDisk(t *testing.T) {
-	tryRemovals(t, testsize.Of(150, 4), func(w *removals) {
+	tryRemovals(t, testsize.Of(80, 4), func(w *removals) {
 		w.mem = vfs.NewCrashableMem()
 		w.store = &interposed{}
 		w.openDisk()

@@ -29,7 +29,7 @@ import (
 // commits of the store can be held up in the middle of a turn, and then steps
 // happen in between.
 func TestRandomHistories(t *testing.T) {
-	tryHistories(t, testsize.Of(1500, 100), func(t *rapid.T) *world {
+	tryHistories(t, testsize.Of(800, 80), func(t *rapid.T) *world {
 		clock := &skewed{}
 		return newWorld(t, memory.Open(memory.Options{Now: clock.now}), clock)
 	})

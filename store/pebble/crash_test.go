@@ -20,7 +20,7 @@ import (
 )
 
 // crashStores is how many stores the crash tests take crashImages of each.
-var crashStores = testsize.Int("crash.stores", 10, 1, "how many stores TestCrashImages takes images of, ten of each")
+var crashStores = testsize.Int("crash.stores", 4, 1, "how many stores TestCrashImages takes images of, ten of each")
 
 const (
 	crashImages     = 10

@@ -32,6 +32,9 @@ import (
 var formerStores = []string{"format-1-closed", "format-1-killed", "format-2-closed", "format-2-killed", "format-3-closed", "format-3-killed",
 	"format-4-closed", "format-4-killed"}
 
+// upgradeStride spreads the images and faults of the tests of upgrades.
+var upgradeStride = testsize.Int("upgrade.stride", 5, 24, "the tests of upgrades look at one write in so many, from a random one on")
+
 // receipt is what a publisher knows of an event.
 type receipt struct {
 	Topic  string `json:"topic"`
@@ -213,7 +216,7 @@ func TestCrashAtEveryWriteOfUpgrade(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 3))
 			mem, receipts := formerStore(t, name)
 			var mu sync.Mutex // Pebble writes from several goroutines
-			images, stride := 0, testsize.Of(1, 24)
+			images, stride := 0, *upgradeStride
 			phase := rng.IntN(stride)
 			look := errorfs.InjectorFunc(func(op errorfs.Op) error {
 				if op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
@@ -255,7 +258,7 @@ func TestWriteErrorSweepOfUpgrade(t *testing.T) {
 			seed := rand.Uint64()
 			t.Logf("seed %d", seed)
 			rng := rand.New(rand.NewPCG(seed, 4))
-			stride := testsize.Of(1, 10)
+			stride := min(*upgradeStride, 10) // an opening has few
 			k, failed := int64(1+rng.IntN(stride)), 0
 			for more := true; more; k += int64(stride) {
 				// In a bubble, as a table that can not be written is tried again after a pause.
