@@ -114,7 +114,7 @@ func TestDamagedLog(t *testing.T) {
 // blocks that a commit fills, so of large commits it vouches for little.
 func TestDamagedLogOfLargeCommits(t *testing.T) {
 	const events = 100 // of about 100 KB
-	commits := testsize.Of(60, 20)
+	commits := testsize.Of(60, 30)
 	c := crashedAfter(t, 64<<20, func(s *Store) (records []string) {
 		for i := range commits {
 			var appends []store.Append
