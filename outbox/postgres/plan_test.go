@@ -154,3 +154,25 @@ func TestClaimAfterManyRows(t *testing.T) {
 		t.Errorf("after %d rows a claim looks at %v rows and %d blocks", n, rows, blocks)
 	}
 }
+
+// TestClaimOfHeldRows: rows that one row holds up do not make a look for others cost what all
+// of them would.
+func TestClaimOfHeldRows(t *testing.T) {
+	pool, s := open(t)
+	for _, query := range []string{
+		`INSERT INTO eventhub_outbox (topic, key, payload, status, claimed_by, lease_until) VALUES ('t', 'hot', '1', 'claimed', 'other', 9999999999999)`,
+		`INSERT INTO eventhub_outbox (topic, key, payload) SELECT 't', 'hot', '1' FROM generate_series(1, 40000)`,
+		`VACUUM ANALYZE eventhub_outbox`,
+	} {
+		if _, err := pool.Exec(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rows, _ := looked(t, explain(t, pool, claimByKey), false); rows > 25_000 {
+		t.Errorf("a claim that finds nothing looks at %v rows", rows)
+	}
+	rows, err := s.Turn(t.Context(), nil, outbox.Claim{Max: 10, Lease: time.Minute, Worker: "w", Order: outbox.ByKey})
+	if err != nil || len(rows) != 0 {
+		t.Errorf("%d rows of a key that is held, %v", len(rows), err)
+	}
+}

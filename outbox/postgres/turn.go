@@ -40,9 +40,15 @@ const (
 
 	// The subqueries read the partial indexes of the few rows that are claimed or wait.
 	claim = `UPDATE eventhub_outbox SET status = 'claimed', claimed_by = $2, lease_until = ` + now + ` + $3, retry_at = NULL, attempts = attempts + 1
-		WHERE seq = ANY (ARRAY (SELECT seq FROM eventhub_outbox o WHERE status = 'pending' AND (retry_at IS NULL OR retry_at <= ` + now + `) AND %s
-			ORDER BY seq LIMIT $4))
+		WHERE seq = ANY (ARRAY (SELECT seq FROM (SELECT seq, topic, key FROM eventhub_outbox
+				WHERE status = 'pending' AND (retry_at IS NULL OR retry_at <= ` + now + `) ORDER BY seq LIMIT ` + window + `) o
+			WHERE %s ORDER BY seq LIMIT $4))
 		RETURNING ` + fields
+
+	// A claim looks at so many rows that are due. Of more that are held up it takes none that stand after
+	// them, until somebody has settled what holds them up: a look at millions of them, again and again,
+	// would cost more.
+	window = `20000`
 
 	freeKey = `(key IS NULL OR key = '' OR
 		NOT EXISTS (SELECT 1 FROM eventhub_outbox c WHERE c.status = 'claimed' AND c.topic = o.topic AND c.key = o.key) AND
