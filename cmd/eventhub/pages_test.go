@@ -402,6 +402,7 @@ const (
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -412,6 +413,8 @@ import (
 	"eventhub/admin"
 	"eventhub/client"
 	"eventhub/hubtest"
+	"eventhub/inbox"
+	"eventhub/projector"
 )
 
 var (
@@ -425,6 +428,9 @@ var (
 	_ admin.GroupInfo
 	_ *client.Client
 	_ = hubtest.Start
+	_ *sql.DB
+	_ *inbox.Inbox
+	_ *projector.Projector
 )
 `
 	goGiven = `
@@ -443,7 +449,7 @@ var (
 )
 `
 	goFunction = `
-func _(ctx context.Context, c *client.Client, err error) error {
+func _(ctx context.Context, c *client.Client, adm *client.Admin, db *sql.DB, err error) error {
 	{
 //line %s:%d
 %s	}
