@@ -40,6 +40,7 @@ type config struct {
 	netDial      func(ctx context.Context, network, addr string) (net.Conn, error) // nil: that of package net
 	maxPending   int
 	batches      bool // EVENTS are asked for
+	limitErrors  bool // of WithRateLimitErrors
 	reconnect    bool
 	named        bool // name is given
 	minBackoff   time.Duration
@@ -140,6 +141,12 @@ func WithReconnect(least, most time.Duration) Option {
 // WithoutReconnect makes the loss of the connection the end of the client.
 func WithoutReconnect() Option {
 	return webSocketOnly("WithoutReconnect", func(c *config) { c.reconnect = false })
+}
+
+// WithRateLimitErrors makes CodeRateLimited an error of Publish and Enqueue at once, with
+// RetryAfter. By default they wait for as long as the hub says, and try again.
+func WithRateLimitErrors() Option {
+	return webSocketOnly("WithRateLimitErrors", func(c *config) { c.limitErrors = true })
 }
 
 // webSocketOnly is an option that NewAdmin refuses.

@@ -74,7 +74,7 @@ func (c *Client) Publish(ctx context.Context, events ...eventhub.Event) ([]event
 	for {
 		receipts, err := c.publishOnce(ctx, events)
 		wait, again := pauseAfterPublish(events, err)
-		if !again {
+		if !again || c.cfg.limitErrors {
 			return receipts, err
 		}
 		if !c.pause(ctx, wait) {
@@ -103,7 +103,7 @@ func (c *Client) enqueueAgain(ctx context.Context, pubs []eventhub.Publication, 
 	var wait time.Duration
 	var refused []int
 	for i := range pubs {
-		if w, again := pauseAfterPublish(pubs[i].Events, pubs[i].Err); again {
+		if w, again := pauseAfterPublish(pubs[i].Events, pubs[i].Err); again && !c.cfg.limitErrors {
 			wait, refused = max(wait, w), append(refused, i)
 		}
 	}

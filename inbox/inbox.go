@@ -108,11 +108,7 @@ func (i *Inbox) Handle(group string, effect func(ctx context.Context, tx *sql.Tx
 		if err != nil {
 			return fmt.Errorf("inbox: beginning a transaction: %w", err)
 		}
-		defer func() {
-			if err != nil {
-				_ = tx.Rollback() // after a commit that failed there is nothing to roll back
-			}
-		}()
+		defer tx.Rollback() // also after a panic; nothing after a commit
 		first, err := i.once(ctx, tx, group, d.Topic, d.ID())
 		if err != nil {
 			return err

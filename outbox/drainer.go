@@ -175,10 +175,14 @@ func (d *Drainer) Run(ctx context.Context) error {
 		if d.o.Settled != nil {
 			d.o.Settled(settled)
 		}
-		if pause != nil && ctx.Err() == nil {
+		switch {
+		case ctx.Err() != nil:
+		case errors.Is(pause, errLimited):
+			sleep(ctx, d.o.Interval) // rows of other topics may stand after these
+		case pause != nil:
 			settled = d.settle(ctx, settled) // others may have the rows meanwhile
 			d.worried(ctx, "the hub", pause)
-		} else if pause == nil {
+		default:
 			d.calm()
 		}
 	}

@@ -287,7 +287,7 @@ func TestRowThatFailsAlone(t *testing.T) {
 		h.answer = func(_ context.Context, events []eventhub.Event) error {
 			for _, e := range events {
 				if e.ID == blocked[0] {
-					return eventhub.Errorf(eventhub.CodeRateLimited, "the topic has a limit")
+					return eventhub.Errorf(eventhub.CodeInternal, "it breaks the hub")
 				}
 			}
 			return nil
@@ -298,7 +298,7 @@ func TestRowThatFailsAlone(t *testing.T) {
 		if diff := cmp.Diff(others, h.ids()); diff != "" {
 			t.Errorf("what is not held up (-want +got):\n%s", diff)
 		}
-		if r, _ := m.Show(t.Context(), blocked[0]); r.Status == outbox.Parked || !strings.Contains(r.LastError, "has a limit") {
+		if r, _ := m.Show(t.Context(), blocked[0]); r.Status == outbox.Parked || !strings.Contains(r.LastError, "breaks the hub") {
 			t.Errorf("the row is %+v", r)
 		}
 		h.mu.Lock()
@@ -311,6 +311,48 @@ func TestRowThatFailsAlone(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// The limit of a topic holds up its rows, however many stand in front, and those of no other.
+func TestLimitedTopic(t *testing.T) {
+	for name, waits := range map[string]bool{"the publisher says it": false, "the publisher waits until the lease ends": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, h := outboxtest.NewMemory(time.Now), &hub{}
+				h.answer = func(ctx context.Context, events []eventhub.Event) error {
+					if !slices.ContainsFunc(events, func(e eventhub.Event) bool { return e.Topic == "t" }) {
+						return nil
+					}
+					if waits {
+						<-ctx.Done()
+					}
+					return &eventhub.Error{Code: eventhub.CodeRateLimited, Message: "slow", RetryAfter: 20 * time.Second}
+				}
+				addRows(t, m, "", 300)
+				fast, err := m.Add(eventhub.Event{Topic: "fast", Key: "k", Payload: []byte("1")}, eventhub.Event{Topic: "fast", Key: "k", Payload: []byte("2")})
+				if err != nil {
+					t.Fatal(err)
+				}
+				stop := run(t, drainer(t, m, h, outbox.Options{Lease: time.Second}))
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if diff := cmp.Diff(fast, h.ids()); diff != "" {
+					t.Errorf("the log (-want +got):\n%s", diff)
+				}
+				want(t, m, outbox.Pending, 300)
+				if n := h.called(); n > 400 {
+					t.Errorf("%d publishes in a minute", n)
+				}
+				h.mu.Lock()
+				h.answer = nil
+				h.mu.Unlock()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				want(t, m, outbox.Sent, 302)
+				stop()
+			})
+		})
+	}
 }
 
 // A publish that takes longer than the lease is given up when the lease ends, tried again

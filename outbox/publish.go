@@ -18,10 +18,14 @@ const maxPublishBytes = 768 << 10
 // errLease ends a publish that takes longer than the lease of its rows.
 var errLease = errors.New("outbox: the hub has not answered before the lease of the rows ran out")
 
+// errLimited ends a claim of which nothing could be sent, since the hub limits the topics of its rows.
+var errLimited = errors.New("outbox: the hub limits how fast the topics of the rows are published to")
+
 // publishRows publishes the rows of one claim in their order, some in each atomic step, and
 // returns what has become of each. After the error, which is about the hub or the way to
 // it, the rows that were not sent are given back. What the hub refuses for good is parked,
-// and what comes after it is published.
+// and what comes after it is published. The rows of a topic that has a limit wait, and those of
+// others are published; the error is errLimited where there are none.
 func (d *Drainer) publishRows(ctx context.Context, rows []Row, deadline time.Time) ([]Outcome, error) {
 	settled := make([]Outcome, 0, len(rows))
 	rest := make([]Row, 0, len(rows))
@@ -36,6 +40,7 @@ func (d *Drainer) publishRows(ctx context.Context, rows []Row, deadline time.Tim
 	defer end()
 	under, cancel := context.WithDeadlineCause(longer, deadline, errLease)
 	defer cancel()
+	sent, limited := 0, false
 	for len(rest) > 0 && ctx.Err() == nil {
 		n := fitting(rest, d.size)
 		receipts, err := d.publish(under, rest[:n])
@@ -44,6 +49,7 @@ func (d *Drainer) publishRows(ctx context.Context, rows []Row, deadline time.Tim
 			for i, r := range rest[:n] {
 				settled = append(settled, Outcome{ID: r.Event.ID, Status: Sent, Offset: receipts[i].Offset})
 			}
+			sent += n
 			d.size, rest = min(2*d.size, d.o.Batch), rest[n:]
 		case isFinal(err):
 			bad := 0
@@ -55,13 +61,48 @@ func (d *Drainer) publishRows(ctx context.Context, rows []Row, deadline time.Tim
 			}
 			settled = append(settled, d.park(rest[bad], alone(err)))
 			rest = slices.Delete(rest, bad, bad+1)
+		case isLimit(err) && n > 1: // which topic it is is found by halves
+			d.size = n / 2
+		case isLimit(err):
+			limited = true
+			settled, rest = d.hold(settled, rest, err)
 		default:
 			settled = append(settled, d.failed(rest[:n], err)...)
 			d.size = max(1, n/2)
 			return giveBack(settled, rest[n:]), err
 		}
 	}
+	if limited && sent == 0 {
+		return giveBack(settled, rest), errLimited
+	}
 	return giveBack(settled, rest), nil
+}
+
+// isLimit reports whether the hub limits a topic for now, also where the publisher has waited for that
+// until the lease ended.
+func isLimit(err error) bool {
+	var e *eventhub.Error
+	return errors.As(err, &e) && e.Code == eventhub.CodeRateLimited
+}
+
+// hold gives back the first row, which has met the limit of its topic, and with it all rows of the topic:
+// they wait for as long as it does, so that others are claimed in the meantime. It returns the outcomes,
+// and the rows of other topics.
+func (d *Drainer) hold(settled []Outcome, rows []Row, err error) ([]Outcome, []Row) {
+	first := d.failed(rows[:1], err)[0]
+	if wait := time.Now().Add(min(eventhub.AsError(err).RetryAfter, maxBackoff)); wait.After(first.RetryAt) {
+		first.RetryAt = wait
+	}
+	settled = append(settled, first)
+	others := make([]Row, 0, len(rows))
+	for _, r := range rows[1:] {
+		if r.Event.Topic != rows[0].Event.Topic {
+			others = append(others, r)
+			continue
+		}
+		settled = append(settled, Outcome{ID: r.Event.ID, Status: Pending, Error: first.Error, RetryAt: first.RetryAt, Unused: true})
+	}
+	return settled, others
 }
 
 // fitting returns how many of the rows go into one publish.
@@ -167,8 +208,8 @@ func isAboutTheToken(code eventhub.Code) bool {
 // or does not know the token is nobody's fault.
 func isAboutTheRow(err error) bool {
 	var e *eventhub.Error
-	if !errors.As(err, &e) || errors.Is(err, errLease) {
+	if !errors.As(err, &e) {
 		return false
 	}
-	return e.Code == eventhub.CodeRateLimited || e.Code == eventhub.CodeInternal
+	return e.Code == eventhub.CodeRateLimited || e.Code == eventhub.CodeInternal && !errors.Is(err, errLease)
 }

@@ -99,7 +99,7 @@ func (c *change) apply(ctx context.Context, e *eventhub.Event) error {
 		return nil
 	}
 	if err := c.p.p.Apply(ctx, c.tx, e); err != nil {
-		return fmt.Errorf("projector: applying event %s at offset %d of %s: %w", e.ID, e.Offset, e.Topic, err)
+		return &workError{fmt.Sprintf("applying event %s at offset %d of %s", e.ID, e.Offset, e.Topic), err}
 	}
 	c.moved[e.Topic] = eventhub.Place{Topic: e.Topic, Offset: e.Offset, TS: e.CommitTime().UnixMilli()}
 	c.n++
@@ -151,7 +151,8 @@ func (p *Projector) load(ctx context.Context) error {
 			}
 			return c.apply(ctx, &e) // again where two patterns match a topic
 		})
-		if eventhub.ErrorCode(err) == eventhub.CodeUnknownID {
+		var own *workError
+		if eventhub.ErrorCode(err) == eventhub.CodeUnknownID && !errors.As(err, &own) {
 			continue // it has no event so far
 		}
 		if err != nil {
@@ -169,7 +170,7 @@ func (p *Projector) load(ctx context.Context) error {
 // reset empties the tables and forgets the places.
 func (c *change) reset(ctx context.Context) error {
 	if err := c.p.p.Reset(ctx, c.tx); err != nil {
-		return fmt.Errorf("projector: emptying the tables: %w", err)
+		return &workError{"emptying the tables", err}
 	}
 	if _, err := c.tx.ExecContext(ctx, `DELETE FROM eventhub_projection_place WHERE name = $1`, c.p.p.Name); err != nil {
 		return fmt.Errorf("projector: forgetting places: %w", err)

@@ -78,7 +78,7 @@ func (p *Projector) mend(ctx context.Context, c *change, g eventhub.Gap) error {
 		return nil
 	}
 	if err := p.p.OnGap(ctx, c.tx, g); err != nil {
-		return fmt.Errorf("projector: putting a gap of %s right: %w", g.Topic, err)
+		return &workError{"putting a gap of " + g.Topic + " right", err}
 	}
 	return nil
 }

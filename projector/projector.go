@@ -218,6 +218,15 @@ func (p *Projector) turn(ctx context.Context) error {
 	return p.follow(ctx)
 }
 
+// workError is an error of Apply, Reset or OnGap.
+type workError struct {
+	what string
+	err  error
+}
+
+func (e *workError) Error() string { return "projector: " + e.what + ": " + e.err.Error() }
+func (e *workError) Unwrap() error { return e.err }
+
 // errRebuild says that the projection has to be made again.
 var errRebuild = errors.New("projector: the projection has to be made again")
 
@@ -225,6 +234,10 @@ var errRebuild = errors.New("projector: the projection has to be made again")
 func isFinal(err error) bool {
 	if errors.Is(err, ErrTakenOver) || eventhub.NackOf(err).Terminal {
 		return true
+	}
+	var own *workError
+	if errors.As(err, &own) {
+		return false // a code in it is of whatever the program has asked
 	}
 	var e *eventhub.Error
 	return errors.As(err, &e) && (e.Code.Denied() || e.Code == eventhub.CodeBadTopic || e.Code == eventhub.CodeBadRequest)

@@ -401,6 +401,36 @@ func TestRebuild(t *testing.T) {
 	})
 }
 
+// TestCodesOfApply: an error of Apply is tried again, whatever code is in it: that is of something
+// else than the hub of the projector.
+func TestCodesOfApply(t *testing.T) {
+	each(t, func(b *bed) {
+		for i, code := range []eventhub.Code{eventhub.CodeUnknownID, eventhub.CodeForbidden, eventhub.CodeBadRequest} {
+			topic := fmt.Sprint("t", i)
+			p := b.tab.Projection(topic, topic)
+			apply, left := p.Apply, 2
+			p.Apply = func(ctx context.Context, tx *sql.Tx, e *eventhub.Event) error {
+				if err := apply(ctx, tx, e); err != nil {
+					return err
+				}
+				if e.Key == "b" && left > 0 {
+					left--
+					return fmt.Errorf("looking something up: %w", eventhub.Errorf(code, "elsewhere"))
+				}
+				return nil
+			}
+			at := last(b.publish(value(topic, "a", 1), value(topic, "b", 2)))
+			r := b.run(p, projector.Options{})
+			r.until(topic, at)
+			r.stop()
+			if left != 0 {
+				t.Errorf("%s: it was not tried again", code)
+			}
+			b.want(topic+"/a=1", topic+"/b=2") // of those before nothing is left: it is one table
+		}
+	})
+}
+
 func TestRefusals(t *testing.T) {
 	if _, err := projector.NewTable("drop table x"); eventhub.ErrorCode(err) != eventhub.CodeBadRequest {
 		t.Errorf("a bad table: %v", err)

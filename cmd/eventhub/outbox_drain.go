@@ -108,7 +108,7 @@ func (d *draining) run(cmd *cobra.Command) error {
 	status := newDrainStatus(cmd.ErrOrStderr())
 	d.o.Log, d.o.Settled = slog.New(&notices{w: status}), status.settled
 	hub := &redialing{dial: func() (*client.Client, error) {
-		return d.dial(cmd, client.WithoutReconnect(), client.WithLogger(slog.New(&notices{w: status})))
+		return d.dial(cmd, client.WithoutReconnect(), client.WithRateLimitErrors(), client.WithLogger(slog.New(&notices{w: status})))
 	}}
 	defer hub.close()
 	drainer, err := outbox.NewDrainer(store, hub, d.o)

@@ -39,6 +39,9 @@ func poolConfig(text string) (*pgxpool.Config, error) {
 	if _, after, ok := strings.Cut(text, ":"); !ok || !strings.HasPrefix(after, "//") {
 		return nil, bad("%q is not like postgres://USER@HOST/DATABASE", shownURL(text))
 	}
+	if strings.Contains(u.Path, "@") { // a / before it began the path
+		return nil, bad("%q has an @ in the name of the database; @ and / in a password are written as %%40 and %%2F", shownURL(text))
+	}
 	c, err := pgxpool.ParseConfig(text)
 	if err != nil {
 		query := u.Query()

@@ -143,7 +143,11 @@ func (s *Store) Retry(ctx context.Context, ids ...string) (int, error) {
 	if len(ids) == 0 {
 		n, err = s.change(ctx, "retrying parked rows", retry)
 	} else {
-		n, err = s.change(ctx, "retrying parked rows", retry+` AND id = ANY ($1)`, ids)
+		cleaned := make([]string, len(ids))
+		for i, id := range ids {
+			cleaned[i] = text(id)
+		}
+		n, err = s.change(ctx, "retrying parked rows", retry+` AND id = ANY ($1)`, cleaned)
 	}
 	if err == nil && n > 0 {
 		_, err = s.change(ctx, "notifying drainers", `SELECT pg_notify('eventhub_outbox', '')`)

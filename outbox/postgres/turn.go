@@ -18,7 +18,7 @@ const now = `coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000)
 
 const (
 	hasWork = `SELECT EXISTS (SELECT 1 FROM eventhub_outbox WHERE status = 'pending' AND (retry_at IS NULL OR retry_at <= ` + now + `))
-		OR EXISTS (SELECT 1 FROM eventhub_outbox WHERE status = 'claimed' AND lease_until <= ` + now + `)`
+		OR EXISTS (SELECT 1 FROM eventhub_outbox WHERE status = 'claimed' AND (lease_until IS NULL OR lease_until <= ` + now + `))`
 
 	// The lock is of the table, wherever the search path has found it.
 	lock = `SELECT pg_advisory_xact_lock('eventhub_outbox'::regclass::oid::integer, 1)`
@@ -36,7 +36,7 @@ const (
 		WHERE o.id = d.id AND o.status = 'claimed' AND o.claimed_by = $1`
 
 	requeue = `UPDATE eventhub_outbox SET status = 'pending', claimed_by = NULL, lease_until = NULL
-		WHERE status = 'claimed' AND lease_until <= ` + now
+		WHERE status = 'claimed' AND (lease_until IS NULL OR lease_until <= ` + now + `)`
 
 	// The subqueries read the partial indexes of the few rows that are claimed or wait.
 	claim = `UPDATE eventhub_outbox SET status = 'claimed', claimed_by = $2, lease_until = ` + now + ` + $3, retry_at = NULL, attempts = attempts + 1

@@ -13,10 +13,16 @@ import (
 	"eventhub/outbox/internal/columns"
 )
 
-// fields are the columns of a row as numbered reads them.
-const fields = `seq, id, topic, coalesce(key, ''), payload, coalesce(headers, ''), coalesce(tags, ''), coalesce(caused_by, ''),
-	coalesce(sid, ''), ts, status, coalesce(claimed_by, ''), coalesce(lease_until, 0), coalesce(retry_at, 0), attempts,
-	coalesce(last_err, ''), coalesce(sent_at, 0), coalesce(event_offset, 0)`
+// fields are the columns of a row as read takes them. SQLite keeps a value of any type in any column: a
+// row with a time that is none must not prevent others from being read.
+const fields = `seq, CAST(id AS TEXT), CAST(topic AS TEXT), CAST(coalesce(key, '') AS TEXT), CAST(payload AS TEXT),
+	CAST(coalesce(headers, '') AS TEXT), CAST(coalesce(tags, '') AS TEXT), CAST(coalesce(caused_by, '') AS TEXT),
+	CAST(coalesce(sid, '') AS TEXT), ` + addedAt + `, CAST(status AS TEXT), CAST(coalesce(claimed_by, '') AS TEXT),
+	CAST(coalesce(lease_until, 0) AS INTEGER), CAST(coalesce(retry_at, 0) AS INTEGER), CAST(attempts AS INTEGER),
+	CAST(coalesce(last_err, '') AS TEXT), CAST(coalesce(sent_at, 0) AS INTEGER), CAST(coalesce(event_offset, 0) AS INTEGER)`
+
+// addedAt is ts where it is a number. The hub's time counts for others.
+const addedAt = `CASE WHEN typeof(ts) IN ('integer', 'real') THEN CAST(ts AS INTEGER) ELSE 0 END`
 
 type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -99,8 +105,8 @@ func (s *Store) Counts(ctx context.Context) (n outbox.Counts, err error) {
 	// The oldest pending row is the first one: rows of about one time are not told apart.
 	const count = `SELECT (SELECT count(*) FROM eventhub_outbox WHERE status = 'pending'),
 		(SELECT count(*) FROM eventhub_outbox WHERE status = 'claimed'), (SELECT count(*) FROM eventhub_outbox WHERE status = 'error'),
-		(SELECT ts FROM eventhub_outbox WHERE status = 'pending' ORDER BY seq LIMIT 1),
-		(SELECT min(ts) FROM eventhub_outbox WHERE status = 'claimed')`
+		(SELECT ` + addedAt + ` FROM eventhub_outbox WHERE status = 'pending' ORDER BY seq LIMIT 1),
+		(SELECT min(` + addedAt + `) FROM eventhub_outbox WHERE status = 'claimed')`
 	var pending, claimed sql.NullInt64
 	if err := s.db.QueryRowContext(ctx, count).Scan(&n.Pending, &n.Claimed, &n.Parked, &pending, &claimed); err != nil {
 		return n, fmt.Errorf("outbox: counting rows: %w", err)

@@ -142,7 +142,7 @@ const (
 	settlePending = `UPDATE eventhub_outbox SET status = 'pending', last_err = nullif(?, ''), retry_at = nullif(?, 0),
 		attempts = attempts - ?, claimed_by = NULL, lease_until = NULL WHERE id = ? AND status = 'claimed' AND claimed_by = ?`
 	requeue = `UPDATE eventhub_outbox SET status = 'pending', claimed_by = NULL, lease_until = NULL
-		WHERE status = 'claimed' AND lease_until <= ?`
+		WHERE status = 'claimed' AND (lease_until IS NULL OR lease_until <= ?)`
 	// Of a partial index the subqueries read the few rows that are claimed or wait.
 	claim = `UPDATE eventhub_outbox SET status = 'claimed', claimed_by = ?2, lease_until = ?3, retry_at = NULL, attempts = attempts + 1
 		WHERE seq IN (SELECT seq FROM (SELECT seq, topic, key FROM eventhub_outbox
@@ -193,7 +193,7 @@ func (s *Store) Turn(ctx context.Context, settled []outbox.Outcome, c outbox.Cla
 // hasWork reports whether a row is due or a lease has run out, without the lock.
 func (s *Store) hasWork(ctx context.Context, now int64) (any bool, err error) {
 	const has = `SELECT EXISTS (SELECT 1 FROM eventhub_outbox WHERE status = 'pending' AND (retry_at IS NULL OR retry_at <= ?1))
-		OR EXISTS (SELECT 1 FROM eventhub_outbox WHERE status = 'claimed' AND lease_until <= ?1)`
+		OR EXISTS (SELECT 1 FROM eventhub_outbox WHERE status = 'claimed' AND (lease_until IS NULL OR lease_until <= ?1))`
 	if err := s.db.QueryRowContext(ctx, has, now).Scan(&any); err != nil {
 		return false, fmt.Errorf("outbox: looking for rows: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"eventhub"
+	"eventhub/outbox"
 	"eventhub/outbox/outboxtest"
 )
 
@@ -86,5 +87,40 @@ func place(t *testing.T, mode string) *outboxtest.Place {
 		Drop: func() error {
 			return errors.Join(exec(`DROP TABLE IF EXISTS eventhub_outbox`), exec(`DROP TABLE IF EXISTS eventhub_outbox_version`))
 		},
+	}
+}
+
+// TestOddRows: SQLite keeps a value of any type in any column. No such row prevents another one
+// from being read, and none is claimed for ever.
+func TestOddRows(t *testing.T) {
+	db, s := open(t, "wal")
+	for _, query := range []string{
+		`INSERT INTO eventhub_outbox (id, topic, payload) VALUES ('good', 't', '1')`,
+		`INSERT INTO eventhub_outbox (id, topic, payload, ts) VALUES ('real', 't', '1', 1764155555123.456)`,
+		`INSERT INTO eventhub_outbox (id, topic, payload, ts) VALUES ('text', 't', '1', '2026-11-26 11:00:00')`,
+		`INSERT INTO eventhub_outbox (id, topic, payload, attempts) VALUES ('attempts', 't', 1, 'many')`,
+		`INSERT INTO eventhub_outbox (id, topic, payload, key) VALUES ('blob', 't', x'31', 7)`,
+		`INSERT INTO eventhub_outbox (id, topic, payload, status) VALUES ('claimed', 't', '1', 'claimed')`,
+		`INSERT INTO eventhub_outbox (id, topic, payload) VALUES ('', 't', '1')`,
+	} {
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Counts(t.Context()); err != nil {
+		t.Error(err)
+	}
+	rows, err := s.Turn(t.Context(), nil, outbox.Claim{Max: 100, Lease: time.Minute, Worker: "w", Order: outbox.ByKey})
+	if err != nil || len(rows) != 7 {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	times := map[string]int64{"real": 1764155555123, "text": 0}
+	for _, r := range rows {
+		if (r.Broken != nil) != (r.Event.ID == "") {
+			t.Errorf("row %q: broken is %v", r.Event.ID, r.Broken)
+		}
+		if want, ok := times[r.Event.ID]; ok && r.Event.TS != want {
+			t.Errorf("row %q has the time %d, want %d", r.Event.ID, r.Event.TS, want)
+		}
 	}
 }

@@ -70,6 +70,9 @@ func text(v any) string {
 // column is no part of an event; what a hub can say about the event is left to the hub.
 func (c Columns) Event() (eventhub.Event, error) {
 	e := eventhub.Event{ID: c.ID, Topic: c.Topic, Key: c.Key, SID: c.SID, TS: max(c.TS, 0), Payload: json.RawMessage(c.Payload)}
+	if c.ID == "" { // the hub would make another one each time
+		return e, bad("id", "the id of an event", nil)
+	}
 	if !json.Valid(e.Payload) {
 		return e, bad("payload", "a JSON value", nil)
 	}
