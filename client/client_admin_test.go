@@ -141,11 +141,12 @@ func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 // webSocketOptions are those that NewAdmin refuses; bothOptions those that it takes.
 var (
 	webSocketOptions = map[string]client.Option{
-		"WithName":         client.WithName("billing"),
-		"WithMaxPending":   client.WithMaxPending(1),
-		"WithSingleEvents": client.WithSingleEvents(),
-		"WithReconnect":    client.WithReconnect(time.Second, time.Second),
-		"WithoutReconnect": client.WithoutReconnect(),
+		"WithName":            client.WithName("billing"),
+		"WithMaxPending":      client.WithMaxPending(1),
+		"WithSingleEvents":    client.WithSingleEvents(),
+		"WithReconnect":       client.WithReconnect(time.Second, time.Second),
+		"WithoutReconnect":    client.WithoutReconnect(),
+		"WithRateLimitErrors": client.WithRateLimitErrors(),
 	}
 	bothOptions = map[string]client.Option{
 		"WithURLs":        client.WithURLs("http://127.0.0.1:2"),

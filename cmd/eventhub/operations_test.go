@@ -227,5 +227,5 @@ func TestProxyOfPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := m.run("sh proxy", "EVENTHUB_AUTH_TOKEN_FILE=hub.token", "EVENTHUB_TOKEN_FILE=hub.token", "SSL_CERT_FILE="+cert)
-	has(t, said, map[string]int{`(?m)^deliver .* 10 events$`: 1, `(?m)^orders +3 `: 1, `"topic":"orders"`: 1, `"head":3`: 1})
+	has(t, said, map[string]int{`(?m)^deliver .* 10 events$`: 1, `(?m)^orders +3 `: 1, `"topic":"orders","first_offset":1,"head":3`: 1})
 }
