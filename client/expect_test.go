@@ -78,8 +78,11 @@ func TestNoLostUpdates(t *testing.T) {
 	ctx := bounded(t)
 	var cutting sync.Mutex
 	var counting sync.WaitGroup
-	for range members {
-		c := dial(t, p.addr())
+	var clients []*client.Client
+	for range members { // a first connection that is cut is an error of Dial
+		clients = append(clients, dial(t, p.addr()))
+	}
+	for _, c := range clients {
 		api, err := client.NewAdmin("http://" + h.HTTPAddr())
 		if err != nil {
 			t.Fatal(err)

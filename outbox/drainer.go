@@ -72,8 +72,10 @@ type Drainer struct {
 	worry   string // the failure that was logged last
 }
 
-// NewDrainer returns a drainer of a table. The error has eventhub.CodeBadRequest and names
-// the option.
+// NewDrainer returns a drainer of a table. The publisher is a hub in this process, or a
+// *client.Client that was made with client.WithRateLimitErrors: one that waits for the limit
+// of a topic holds up the rows of all others until the lease ends. The error has
+// eventhub.CodeBadRequest and names the option.
 func NewDrainer(table Table, publisher eventhub.Publisher, o Options) (*Drainer, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -138,8 +140,7 @@ func (d *Drainer) Worker() string { return d.o.Worker }
 // Run publishes rows until ctx ends, and then settles what it has and returns nil. What
 // the database or the hub cannot do for now is logged and tried again, with a wait that
 // doubles up to 30 s. It returns an error where the table is not there or of another
-// version, and never for a row. Run is called once, and
-// again only after an error.
+// version, and never for a row. Run is called once, and again only after an error.
 func (d *Drainer) Run(ctx context.Context) error {
 	if err := d.table.Check(ctx); err != nil {
 		return err

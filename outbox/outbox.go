@@ -118,6 +118,7 @@ type Table interface {
 	//
 	// A row is not claimed while another one of its key, or with ByTopic of its topic, is
 	// claimed already or waits for its RetryAt. Several rows of one key may be in one answer.
+	// A table may look at the first 20,000 rows that are due, and no further.
 	Turn(ctx context.Context, settled []Outcome, c Claim) ([]Row, error)
 
 	// Forget removes up to most rows that were sent before a time, oldest first, and

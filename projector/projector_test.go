@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	_ "github.com/jackc/pgx/v5/stdlib"
-	"go.uber.org/goleak"
 	_ "modernc.org/sqlite"
 
 	"eventhub"
@@ -25,14 +24,7 @@ import (
 	"eventhub/projector"
 )
 
-func TestMain(m *testing.M) {
-	code := pgtest.Main(m)
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 // bed is a hub with a database.
 type bed struct {
@@ -405,12 +397,18 @@ func TestRebuild(t *testing.T) {
 // else than the hub of the projector.
 func TestCodesOfApply(t *testing.T) {
 	each(t, func(b *bed) {
+		if _, err := b.db.ExecContext(t.Context(), `CREATE TABLE marks (id text NOT NULL)`); err != nil {
+			t.Fatal(err)
+		}
 		for i, code := range []eventhub.Code{eventhub.CodeUnknownID, eventhub.CodeForbidden, eventhub.CodeBadRequest} {
 			topic := fmt.Sprint("t", i)
 			p := b.tab.Projection(topic, topic)
 			apply, left := p.Apply, 2
 			p.Apply = func(ctx context.Context, tx *sql.Tx, e *eventhub.Event) error {
 				if err := apply(ctx, tx, e); err != nil {
+					return err
+				}
+				if _, err := tx.ExecContext(ctx, `INSERT INTO marks VALUES ($1)`, e.ID); err != nil {
 					return err
 				}
 				if e.Key == "b" && left > 0 {
@@ -425,6 +423,10 @@ func TestCodesOfApply(t *testing.T) {
 			r.stop()
 			if left != 0 {
 				t.Errorf("%s: it was not tried again", code)
+			}
+			var marks int
+			if err := b.db.QueryRowContext(t.Context(), `SELECT count(*) FROM marks`).Scan(&marks); err != nil || marks != 2*(i+1) {
+				t.Errorf("%s: %d events were applied, %v; want %d", code, marks, err, 2*(i+1))
 			}
 			b.want(topic+"/a=1", topic+"/b=2") // of those before nothing is left: it is one table
 		}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -140,7 +141,7 @@ func outboxColumns(now time.Time) []output.Column[outboxRow] {
 	return []output.Column[outboxRow]{
 		{Name: "ID", Cell: func(r outboxRow) string { return orDash(r.ID) }},
 		{Name: "TOPIC", Cell: func(r outboxRow) string { return orDash(r.Topic) }},
-		{Name: "KEY", Cell: func(r outboxRow) string { return orDash(r.Key) }},
+		{Name: "KEY", Cell: func(r outboxRow) string { return orDash(shortened(r.Key)) }},
 		{Name: "STATUS", Cell: func(r outboxRow) string { return string(r.Status) }},
 		{Name: "ATTEMPTS", Right: true, Cell: func(r outboxRow) string { return strconv.Itoa(r.Attempts) }},
 		{Name: "AGE", Dim: true, Cell: func(r outboxRow) string { return output.Ago(now, r.TS) }},
@@ -239,3 +240,18 @@ func completeOutbox(p *outboxPlace, statuses []outbox.Status, many bool) cobra.C
 
 // maxCompleted bounds the ids that are offered.
 const maxCompleted = 1000
+
+// mostOfKey is how many characters of a key stand in a table: one that is too long for the hub
+// would make every line as long. show and -o json have all of it.
+const mostOfKey = 48
+
+func shortened(key string) string {
+	for i, n := 0, 0; i < len(key); n++ {
+		if n == mostOfKey {
+			return key[:i] + "…"
+		}
+		_, size := utf8.DecodeRuneInString(key[i:])
+		i += size
+	}
+	return key
+}

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
 )
 
 // patience is far above what a loaded machine needs for a start or a stop.
@@ -47,17 +48,19 @@ var shared struct {
 	server *Server
 }
 
-// Main runs the tests of a package that uses [Shared], and stops the server after them. It
-// is for TestMain, which gives the result to os.Exit.
+// Main runs the tests of a package that uses [Shared], stops the server after them, and looks for
+// goroutines that are left. It is for TestMain, which gives the result to os.Exit.
 func Main(m *testing.M) int {
 	code := m.Run()
 	shared.Lock()
 	defer shared.Unlock()
+	var err error
 	if shared.server != nil {
-		if err := shared.server.Close(); err != nil && code == 0 {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
+		err = shared.server.Close()
+	}
+	if err = errors.Join(err, goleak.Find()); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
 	}
 	return code
 }
