@@ -1,6 +1,7 @@
 package mongooutbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -93,7 +94,7 @@ func inserter(t *testing.T, coll *mongo.Collection) func(outboxtest.Raw) error {
 	last := int64(0)
 	return func(r outboxtest.Raw) error {
 		last = max(last+1, time.Now().UnixMilli())
-		doc := bson.D{{Key: "topic", Value: r.Topic}, {Key: "status", Value: "pending"}, {Key: "ts", Value: float64(last)}}
+		doc := bson.D{{Key: "topic", Value: r.Topic}, {Key: "status", Value: cmp.Or(r.Status, "pending")}, {Key: "ts", Value: float64(last)}}
 		if r.ID != "" {
 			doc = append(doc, bson.E{Key: "_id", Value: r.ID})
 		}

@@ -27,8 +27,7 @@ func (s *Store) Turn(ctx context.Context, settled []outbox.Outcome, c outbox.Cla
 	if any, err := s.hasWork(ctx, now); err != nil || !any {
 		return nil, err
 	}
-	ranOut := bson.D{{Key: "status", Value: outbox.Claimed}, {Key: "lease_until", Value: lte(now)}}
-	if _, err := s.rows.UpdateMany(ctx, ranOut, unclaim(outbox.Pending)); err != nil {
+	if _, err := s.rows.UpdateMany(ctx, ranOut(now), unclaim(outbox.Pending)); err != nil {
 		return nil, fmt.Errorf("outbox: giving back what ran out: %w", err)
 	}
 	if c.Max <= 0 {
@@ -49,14 +48,19 @@ func (s *Store) step(name string) {
 	}
 }
 
-func lte(v int64) bson.D { return bson.D{{Key: "$lte", Value: v}} }
+// isNotAfter matches a time up to now, and none at all.
+func isNotAfter(now int64) bson.D {
+	return bson.D{{Key: "$not", Value: bson.D{{Key: "$gt", Value: now}}}}
+}
 
 // due matches rows that do not wait. Rows that anybody inserted have no retry_at.
 func due(now int64) bson.D {
-	return bson.D{
-		{Key: "status", Value: outbox.Pending},
-		{Key: "retry_at", Value: bson.D{{Key: "$not", Value: bson.D{{Key: "$gt", Value: now}}}}},
-	}
+	return bson.D{{Key: "status", Value: outbox.Pending}, {Key: "retry_at", Value: isNotAfter(now)}}
+}
+
+// ranOut matches claims whose lease has run out, or that somebody inserted without one.
+func ranOut(now int64) bson.D {
+	return bson.D{{Key: "status", Value: outbox.Claimed}, {Key: "lease_until", Value: isNotAfter(now)}}
 }
 
 // unclaim is the update that takes a row from its drainer.
@@ -66,8 +70,7 @@ func unclaim(to outbox.Status) bson.D {
 
 // hasWork reports whether a row is due or a lease has run out.
 func (s *Store) hasWork(ctx context.Context, now int64) (bool, error) {
-	ranOut := bson.D{{Key: "status", Value: outbox.Claimed}, {Key: "lease_until", Value: lte(now)}}
-	err := s.rows.FindOne(ctx, bson.D{{Key: "$or", Value: bson.A{due(now), ranOut}}},
+	err := s.rows.FindOne(ctx, bson.D{{Key: "$or", Value: bson.A{due(now), ranOut(now)}}},
 		options.FindOne().SetProjection(bson.D{{Key: "_id", Value: 1}})).Err()
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return false, nil

@@ -21,7 +21,7 @@ import (
 )
 
 // Raw is a row as a program in another language inserts it. Empty fields are left out.
-type Raw struct{ ID, Topic, Key, Payload, Headers string }
+type Raw struct{ ID, Topic, Key, Payload, Headers, Status string }
 
 // Place is an empty outbox in a real database.
 type Place struct {
@@ -57,6 +57,7 @@ func Run(t *testing.T, open func(t *testing.T) *Place) {
 	for name, test := range map[string]func(*testing.T, *Place){
 		"EventComesBack":     eventComesBack,
 		"RowsOfOthers":       rowsOfOthers,
+		"ClaimWithoutLease":  claimWithoutLease,
 		"BadEvents":          badEvents,
 		"Transactions":       transactions,
 		"ClaimsInOrder":      claimsInOrder,
@@ -198,6 +199,14 @@ func rowsOfOthers(t *testing.T, p *Place) {
 	if age := time.Since(rows[0].Event.Time()); age < -time.Minute || age > time.Hour {
 		t.Errorf("the time that was made is %s old", age)
 	}
+}
+
+// A row that somebody has inserted as claimed, without a lease, is not claimed for ever.
+func claimWithoutLease(t *testing.T, p *Place) {
+	if err := p.Insert(Raw{ID: "odd", Topic: "t", Key: "k", Payload: `1`, Status: string(outbox.Claimed)}); err != nil {
+		t.Fatal(err)
+	}
+	wantIDs(t, "the row", turn(t, p, "w", 10), "odd")
 }
 
 func badEvents(t *testing.T, p *Place) {

@@ -78,7 +78,7 @@ func place(t *testing.T) *outboxtest.Place {
 		},
 		Insert: func(r outboxtest.Raw) error {
 			into, values, args := "topic, payload", "$1, $2", []any{r.Topic, r.Payload}
-			for name, value := range map[string]string{"id": r.ID, "key": r.Key, "headers": r.Headers} {
+			for name, value := range map[string]string{"id": r.ID, "key": r.Key, "headers": r.Headers, "status": r.Status} {
 				if value != "" {
 					args = append(args, value)
 					into, values = into+", "+name, fmt.Sprintf("%s, $%d", values, len(args))

@@ -75,7 +75,7 @@ func place(t *testing.T, mode string) *outboxtest.Place {
 		},
 		Insert: func(r outboxtest.Raw) error {
 			into, values, args := "topic, payload", "?, ?", []any{r.Topic, r.Payload}
-			for name, value := range map[string]string{"id": r.ID, "key": r.Key, "headers": r.Headers} {
+			for name, value := range map[string]string{"id": r.ID, "key": r.Key, "headers": r.Headers, "status": r.Status} {
 				if value != "" {
 					into, values, args = into+", "+name, values+", ?", append(args, value)
 				}
