@@ -2,7 +2,6 @@ package crashtest
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -11,17 +10,11 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
-
-	_ "github.com/jackc/pgx/v5/stdlib"
-	_ "modernc.org/sqlite"
 
 	"eventhub"
 	"eventhub/client"
-	"eventhub/inbox"
-	"eventhub/outbox/postgres"
-	"eventhub/outbox/sqlite"
-	"eventhub/projector"
 )
 
 const (
@@ -32,39 +25,50 @@ const (
 	keys  = 6
 )
 
-// database is how a service uses the database that it has.
-type database struct {
-	*sql.DB
-	postgres bool
+// books is a service's database with a count for each key: what the service, a consumer and a
+// projector do in it, and what the test reads.
+type books interface {
+	// prepare makes what is not the outbox.
+	prepare(ctx context.Context) error
+	// change counts some keys up and adds what it has counted to the outbox. errChanged is a
+	// change that was rolled back.
+	change(ctx context.Context, r *rand.Rand) error
+	// consumer returns the handler that has the effect of each event.
+	consumer() eventhub.Handler
+	// projects reports whether there are projectors for this database; project is one.
+	projects() bool
+	project(ctx context.Context, hub, http string) error
+	// committed, effects and projected have the count of each key that is above zero.
+	committed(ctx context.Context) (map[string]int, error)
+	effects(ctx context.Context) (map[string]int, error)
+	projected(ctx context.Context) (map[string]int, error)
+	close()
 }
 
-func openDatabase(url string) (*database, error) {
-	driver, name := "pgx", url
-	if path, ok := strings.CutPrefix(url, "sqlite:"); ok {
-		driver, name = "sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)"
+func newBooks(url string) (books, error) {
+	if strings.HasPrefix(url, "mongodb:") {
+		return newMongoBooks(url)
 	}
-	db, err := sql.Open(driver, name)
-	return &database{db, driver == "pgx"}, err
+	return newSQLBooks(url)
 }
 
-// add adds an event to the outbox.
-func (d *database) add(ctx context.Context, tx *sql.Tx, e eventhub.Event) error {
-	var err error
-	if d.postgres {
-		_, err = postgres.AddSQL(ctx, tx, e)
-	} else {
-		_, err = sqlite.Add(ctx, tx, e)
+func openBooks(t *testing.T, url string) books {
+	t.Helper()
+	db, err := newBooks(url)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return err
+	t.Cleanup(db.close)
+	return db
 }
 
 // play is the life of one program, until it is killed or stopped.
 func play(role string, args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	db, err := openDatabase(args[0])
+	db, err := newBooks(args[0])
 	if err == nil {
-		defer db.Close()
+		defer db.close()
 		switch role {
 		case "service":
 			var seed uint64
@@ -74,7 +78,7 @@ func play(role string, args []string) int {
 		case "consumer":
 			err = forever(ctx, role, func() error { return consume(ctx, db, args[1]) })
 		case "projector":
-			err = forever(ctx, role, func() error { return project(ctx, db, args[1], args[2]) })
+			err = forever(ctx, role, func() error { return db.project(ctx, args[1], args[2]) })
 		default:
 			err = fmt.Errorf("there is no role %q", role)
 		}
@@ -101,13 +105,15 @@ func forever(ctx context.Context, role string, play func() error) error {
 // serve counts keys up, and adds what it has counted to the outbox in the same transaction.
 // Some transactions are rolled back at their end, as if something had gone wrong; with a
 // database that is away it tries again.
-func serve(ctx context.Context, db *database, r *rand.Rand) error {
+func serve(ctx context.Context, db books, r *rand.Rand) error {
 	for ctx.Err() == nil {
-		err := change(ctx, db, r)
+		err := db.change(ctx, r)
 		switch {
 		case err == nil:
 			fmt.Println("committed")
 		case errors.Is(err, errChanged):
+		case errors.Is(err, errMuchPending):
+			time.Sleep(10 * time.Millisecond)
 		case ctx.Err() == nil:
 			fmt.Println("again:", err)
 			time.Sleep(10 * time.Millisecond)
@@ -117,72 +123,23 @@ func serve(ctx context.Context, db *database, r *rand.Rand) error {
 }
 
 // consume counts the events of each key, once each, whatever dies in between.
-func consume(ctx context.Context, db *database, hub string) error {
+func consume(ctx context.Context, db books, hub string) error {
 	c, err := client.Dial(ctx, hub)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	effect := inbox.New(db).Handle("effects", func(ctx context.Context, tx *sql.Tx, d eventhub.Delivery) error {
-		_, err := tx.ExecContext(ctx, `UPDATE effects SET n = n + 1 WHERE key = $1`, string(d.Record.Key()))
-		return err
-	})
 	opts := eventhub.GroupOptions{
 		Topic: topic, Group: "effects", Start: eventhub.Earliest, MaxAttempts: 1000, AckTimeout: 2 * time.Second,
 		Backoff: eventhub.Backoff{Min: 10 * time.Millisecond, Max: 50 * time.Millisecond},
 	}
-	return eventhub.Consume(ctx, c, opts, effect)
+	return eventhub.Consume(ctx, c, opts, db.consumer())
 }
 
-// project keeps the newest event of each key.
-func project(ctx context.Context, db *database, hub, http string) error {
-	table, err := projector.NewTable("latest")
-	if err != nil {
-		return err
-	}
-	c, err := client.Dial(ctx, hub)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	a, err := client.NewAdmin(http)
-	if err != nil {
-		return err
-	}
-	defer a.Close()
-	p, err := projector.New(db.DB, c, a, table.Projection("latest", topic), projector.Options{})
-	if err != nil {
-		return err
-	}
-	return p.Run(ctx)
-}
-
-// errChanged ends a transaction that changes its mind.
+// errChanged ends a change that was rolled back.
 var errChanged = errors.New("rolled back")
 
-func change(ctx context.Context, db *database, r *rand.Rand) (err error) {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = tx.Rollback()
-		}
-	}()
-	// The keys of one transaction are locked in one order, so that two do not wait for each other.
-	for key := r.IntN(keys); key < keys; key += 1 + r.IntN(keys) {
-		var n int
-		if err := tx.QueryRowContext(ctx, `UPDATE counters SET n = n + 1 WHERE key = $1 RETURNING n`, key).Scan(&n); err != nil {
-			return err
-		}
-		e := eventhub.Event{Topic: topic, Key: fmt.Sprint("k", key), Payload: fmt.Appendf(nil, `{"n":%d}`, n)}
-		if err := db.add(ctx, tx, e); err != nil {
-			return err
-		}
-	}
-	if r.IntN(5) == 0 {
-		return errChanged
-	}
-	return tx.Commit()
+// eventOf is the event that a key has reached a number.
+func eventOf(key, n int) eventhub.Event {
+	return eventhub.Event{Topic: topic, Key: fmt.Sprint("k", key), Payload: fmt.Appendf(nil, `{"n":%d}`, n)}
 }

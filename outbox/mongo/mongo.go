@@ -37,6 +37,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -70,6 +71,8 @@ type Store struct {
 	stream   *mongo.ChangeStream
 	await    time.Duration // of the stream
 	noStream bool
+
+	updates atomic.Int64 // what mostUpdates returns; 0 before it has asked
 
 	// between is called within a claim after each of its steps, for tests; nil for nobody.
 	between func(step string)

@@ -102,6 +102,35 @@ func TestIDsOfOthers(t *testing.T) {
 	}
 }
 
+// More outcomes are settled at once than FerretDB has connections to its storage.
+func TestManyOutcomes(t *testing.T) {
+	db, s := open(t)
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute) // of a server that never answers
+	defer stop()
+	events := make([]eventhub.Event, 120)
+	for i := range events {
+		events[i] = eventhub.Event{Topic: "t", Payload: []byte(`1`)}
+	}
+	if _, err := Add(ctx, db.Collection(DefaultCollection), events...); err != nil {
+		t.Fatal(err)
+	}
+	claim := outbox.Claim{Worker: "w", Max: len(events), Lease: time.Minute}
+	rows, err := s.Turn(ctx, nil, claim)
+	if err != nil || len(rows) != len(events) {
+		t.Fatalf("claimed %d, %v", len(rows), err)
+	}
+	var settled []outbox.Outcome
+	for _, r := range rows {
+		settled = append(settled, outbox.Outcome{ID: r.Event.ID, Status: outbox.Sent})
+	}
+	if left, err := s.Turn(ctx, settled, claim); err != nil || len(left) != 0 {
+		t.Fatalf("%d left, %v", len(left), err)
+	}
+	if n, err := s.Counts(ctx); err != nil || n.Pending+n.Claimed != 0 {
+		t.Errorf("%+v, %v", n, err)
+	}
+}
+
 // Pages of a list meet, also among rows whose ts is missing or no number.
 func TestPagesOfOddTimes(t *testing.T) {
 	db, s := open(t)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -81,17 +82,23 @@ func (s *Store) hasWork(ctx context.Context, now int64) (bool, error) {
 	return true, nil
 }
 
-// settle writes outcomes in one bulk, in their order.
+// settle writes outcomes in their order: in one command, or in as few as the server can.
 func (s *Store) settle(ctx context.Context, settled []outbox.Outcome, worker string, now int64) error {
 	if len(settled) == 0 {
 		return nil
+	}
+	most, err := s.mostUpdates(ctx)
+	if err != nil {
+		return err
 	}
 	writes := make([]mongo.WriteModel, len(settled))
 	for i, o := range settled {
 		writes[i] = settlement(o, worker, now)
 	}
-	if _, err := s.rows.BulkWrite(ctx, writes); err != nil {
-		return fmt.Errorf("outbox: settling %d rows: %w", len(settled), err)
+	for part := range slices.Chunk(writes, most) {
+		if _, err := s.rows.BulkWrite(ctx, part); err != nil {
+			return fmt.Errorf("outbox: settling %d rows: %w", len(settled), err)
+		}
 	}
 	return nil
 }

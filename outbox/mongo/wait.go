@@ -3,6 +3,7 @@ package mongooutbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -95,4 +96,32 @@ func (s *Store) Close(ctx context.Context) error {
 	defer s.watching.Unlock()
 	s.closeStream(ctx)
 	return nil
+}
+
+// The most updates in one command: the driver divides what is more than a server takes, and
+// FerretDB 1.x holds one of its 100 connections to its storage for each update until the
+// command ends, so that a few commands with many would wait for each other for ever.
+const (
+	mostUpdates           = 100_000
+	mostUpdatesOfFerretDB = 10
+)
+
+// mostUpdates returns how many updates a command may have. It asks the server once.
+func (s *Store) mostUpdates(ctx context.Context) (int, error) {
+	if n := s.updates.Load(); n != 0 {
+		return int(n), nil
+	}
+	var build struct {
+		FerretDB string `bson:"ferretdbVersion"`
+	}
+	err := s.rows.Database().RunCommand(ctx, bson.D{{Key: "buildInfo", Value: 1}}).Decode(&build)
+	if err != nil {
+		return 0, fmt.Errorf("outbox: asking the server what it is: %w", err)
+	}
+	n := mostUpdates
+	if build.FerretDB != "" {
+		n = mostUpdatesOfFerretDB
+	}
+	s.updates.Store(int64(n))
+	return n, nil
 }
