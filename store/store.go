@@ -71,6 +71,7 @@ type Store interface {
 	Schedule
 	Links
 	Notes
+	Producers
 	Retention
 	Indexes
 	Maintenance

@@ -22,10 +22,15 @@ type Unit struct {
 	Notes    []NoteChange
 	Topics   []TopicChange
 
+	// Sequence, where not nil, has a producer's number for the unit.
+	Sequence *Sequence
+	Producer *ProducerChange
+
 	// Err, when Commit has returned nil, says why this unit alone was refused:
-	// ErrStaleEpoch, ErrExists, ErrGone, ErrNotDelayed, ErrCompacting, ErrTopicLimit (wrapped), a
-	// ConflictError, a NotIndexedError, or nil.
-	// The other results of a refused unit are zero.
+	// ErrStaleEpoch, ErrExists, ErrGone, ErrNotDelayed, ErrCompacting, ErrTopicLimit,
+	// ErrUnknownProducer, ErrFenced (wrapped), ErrRefused, a ConflictError, a NotIndexedError, a SequenceError,
+	// or nil.
+	// The other results of a refused unit are zero, but for Sequence.Repeated.
 	Err error
 	// Created are the topics that this unit has created, by whatever part of it: each
 	// life of a topic is in the Created of exactly one unit.

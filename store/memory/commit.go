@@ -36,12 +36,32 @@ func (s *Store) Commit(ctx context.Context, units []*store.Unit, _ bool) error {
 			p := &u.Delays[i]
 			p.Seq, p.Offset, p.Duplicate = 0, 0, false
 		}
-		u.Created = nil
-		if u.Err = s.check(u); u.Err == nil {
-			s.apply(u, now)
-		}
+		u.Created, u.Err = nil, nil
+		s.add(u, now)
 	}
 	return nil
+}
+
+// add applies a unit, or refuses it.
+func (s *Store) add(u *store.Unit, now int64) {
+	if u.Producer != nil {
+		u.Err = s.changeProducer(u.Producer)
+		return
+	}
+	if u.Sequence != nil {
+		u.Sequence.Repeated = false
+		if s.sequence(u) {
+			return
+		}
+		defer s.used(u, now)
+		if u.Sequence.Refusal != nil {
+			u.Err = store.ErrRefused
+			return
+		}
+	}
+	if u.Err = s.check(u); u.Err == nil {
+		s.apply(u, now)
+	}
 }
 
 type groupKey struct{ topic, group string }

@@ -55,6 +55,9 @@ type Store struct {
 	patterns  map[patternName]json.RawMessage
 	settings  map[string]json.RawMessage // of topics, by name or pattern
 	notes     map[string][]byte          // by name
+	producers map[string]*producer       // by name
+	// producerEpoch is the highest epoch of a producer.
+	producerEpoch uint64
 
 	effects, correlated links
 }
@@ -127,7 +130,7 @@ func Open(o Options) *Store {
 		o.Now = time.Now
 	}
 	return &Store{now: o.Now, maxTopics: o.MaxTopics, eras: []store.Era{{ID: max(rand.Uint64(), 1), First: 1}}, topics: make(map[string]*topic), deletedNames: make(map[string]uint64),
-		patterns: make(map[patternName]json.RawMessage), settings: make(map[string]json.RawMessage), notes: make(map[string][]byte), effects: make(links), correlated: make(links)}
+		patterns: make(map[patternName]json.RawMessage), settings: make(map[string]json.RawMessage), notes: make(map[string][]byte), producers: make(map[string]*producer), effects: make(links), correlated: make(links)}
 }
 
 // Capabilities implements store.Store.
@@ -411,6 +414,12 @@ func checkUnit(u *store.Unit) {
 	}
 	for i := range u.Topics {
 		checkTopicChange(&u.Topics[i])
+	}
+	if u.Sequence != nil {
+		checkSequence(u)
+	}
+	if u.Producer != nil {
+		checkProducer(u.Producer)
 	}
 }
 

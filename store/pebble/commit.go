@@ -38,7 +38,8 @@ const (
 //  1. Look up the ids that callers gave, in one sorted pass, and the newest events of the
 //     keys of which somebody expects something, in another one.
 //  2. For each unit check everything that can refuse it; then, and only then,
-//     write its parts to the batch. So a refused unit leaves nothing to undo.
+//     write its parts to the batch. So a refused unit leaves nothing to undo. What became
+//     of the units with numbers of producers is written after all of them.
 //  3. Reserve offsets where the commit is unsynced, and numbers for delayed events.
 //  4. Leave the group states that are being replaced to readers, shut the gates,
 //     and apply the batch: write-ahead log, memtable, fsync.
@@ -78,10 +79,12 @@ type commit struct {
 	delayed  delayedIDs
 	expected expected
 
-	indexed []indexed // events whose ids are still to be written
-	keyed   []indexed // likewise, their keys
+	indexed   []indexed   // events whose ids are still to be written
+	keyed     []indexed   // likewise, their keys
+	producing []*producer // of whose units it has results to write
 	// What was written, so that its gate has to be shut.
 	delaysChanged, patternsChanged, settingsChanged, notesChanged bool
+	producersChanged                                              bool // opened or removed
 }
 
 func (c *commit) init(s *Store) {
@@ -159,13 +162,12 @@ func (c *commit) build(units []*store.Unit) error {
 		return err
 	}
 	for _, u := range units {
-		refusal, err := c.check(u)
-		if err != nil {
+		if err := c.add(u); err != nil {
 			return err
 		}
-		if u.Err = refusal; refusal == nil {
-			c.write(u)
-		}
+	}
+	if err := c.writeResults(); err != nil {
+		return err
 	}
 	c.writeIndexes()
 	c.writeGroups()
@@ -176,6 +178,28 @@ func (c *commit) build(units []*store.Unit) error {
 	c.writeNextTopic()
 	c.writeMarks()
 	return c.voidSegments()
+}
+
+// add puts a unit into the batch, or refuses it.
+func (c *commit) add(u *store.Unit) error {
+	if u.Sequence != nil {
+		if done, err := c.sequence(u); done || err != nil {
+			return err
+		}
+		defer c.used(u)
+		if u.Sequence.Refusal != nil {
+			u.Err = store.ErrRefused
+			return nil
+		}
+	}
+	refusal, err := c.check(u)
+	if err != nil {
+		return err
+	}
+	if u.Err = refusal; refusal == nil {
+		c.write(u)
+	}
+	return nil
 }
 
 func (c *commit) begin(units []*store.Unit) {
@@ -198,6 +222,7 @@ func (c *commit) begin(units []*store.Unit) {
 	c.delayed.reset()
 	c.expected.reset()
 	c.delaysChanged, c.patternsChanged, c.settingsChanged, c.notesChanged = false, false, false, false
+	c.producersChanged = false
 	for _, u := range units {
 		u.Err, u.Created = nil, nil
 		for i := range u.Appends {
@@ -211,6 +236,9 @@ func (c *commit) begin(units []*store.Unit) {
 		for i := range u.Delays {
 			p := &u.Delays[i]
 			p.Seq, p.Offset, p.Duplicate = 0, 0, false
+		}
+		if u.Sequence != nil {
+			u.Sequence.Repeated = false
 		}
 	}
 }

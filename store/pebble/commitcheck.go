@@ -13,6 +13,9 @@ import (
 func (c *commit) check(u *store.Unit) (refusal, err error) {
 	clear(c.unitGroups)
 	c.unitTopics = c.unitTopics[:0]
+	if u.Producer != nil {
+		return c.changeProducer(u.Producer)
+	}
 	for i := range u.Groups {
 		if refusal, err = c.checkGroup(&u.Groups[i]); refusal != nil || err != nil {
 			return refusal, err

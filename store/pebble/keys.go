@@ -32,6 +32,7 @@ import (
 //	                                     → empty                 an effect of the event
 //	'r' correlation 0x00 topic id (4) offset (8)
 //	                                     → empty                 an event with that value
+//	'u', 'j'                                                      producers, see producers.go
 //	'h' topic id (4)                     → horizon, last offset and its commit time, compacted and
 //	                                       tombstones (uvarints) the marks of a topic
 //	'v' topic id (4)                     → …                     how far its compaction is, see compact.go
@@ -91,12 +92,12 @@ import (
 // the order of names looks up the topics first, one seek each. Neither an id nor a
 // correlation has the byte 0x00 that ends it.
 //
-// The keys with 'd', 's', 'x', 'o', 'l', 'c' and 'r' came after the others. A program that does not
+// The keys with 'd', 's', 'x', 'o', 'l', 'c', 'r', 'u' and 'j' came after the others. A program that does not
 // know them neither reads nor writes them, and what it writes breaks none of their
 // promises: delayed events wait until a newer one is back, and an id that it publishes
 // while a delayed event has it is what it would be here. Events that it publishes have no
 // links, nor have those that were there before; nobody goes through the log to make
-// up for it. Settings of topics and notes have no effect until a newer one is back.
+// up for it. Settings of topics, notes and producers have no effect until a newer one is back.
 // So the format's version was not raised for them.
 //
 // It was for those about removed events, 'h', 'w', 'q', 'n' and 'v': an older program finds

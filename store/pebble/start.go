@@ -96,7 +96,7 @@ func (s *Store) start(units []*store.Unit) (*started, error) {
 // nothing else.
 func (c *commit) appendsOnly() bool {
 	return !c.batch.Empty() && len(c.created) == 0 && len(c.groups) == 0 && len(c.parts) == 0 && len(c.changed) == 0 && len(c.indexes) == 0 &&
-		!c.delaysChanged && !c.patternsChanged && !c.settingsChanged && !c.notesChanged
+		!c.delaysChanged && !c.patternsChanged && !c.settingsChanged && !c.notesChanged && !c.producersChanged
 }
 
 // wait is the second half.

@@ -78,6 +78,7 @@ type Store struct {
 	// deletedEpoch is the highest of a group that was deleted. It moves after the fsync,
 	// and is read by all.
 	deletedEpoch atomic.Uint64
+	producers    producers
 	// unsynced: something was committed after the last fsync.
 	unsynced bool
 
@@ -131,7 +132,7 @@ func Open(o Options) (*Store, error) {
 	// just raised, in the old format, in which damage looks like the log's end.
 	// Nothing may be written to that one: the flush begins another at once.
 	_, err = db.AsyncFlush()
-	if err = errors.Join(err, s.loadTopics(), s.loadDeleted(), s.loadGarbage(), s.loadRemovals(), s.loadOutdated(), s.loadDelayFloor(), s.loadDeletedEpoch(), s.loadIDs(), f.err()); err != nil {
+	if err = errors.Join(err, s.loadTopics(), s.loadDeleted(), s.loadGarbage(), s.loadRemovals(), s.loadOutdated(), s.loadDelayFloor(), s.loadDeletedEpoch(), s.loadIDs(), s.loadProducers(), f.err()); err != nil {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), db.Close(), kept.stop(false, false), lock.Close())
 	}
 	return s, nil

@@ -14,3 +14,12 @@ func (s *Store) ListNotes(ctx context.Context) (got []store.NoteInfo, err error)
 	})
 	return got, err
 }
+
+// ListProducers implements store.Producers.
+func (s *Store) ListProducers(ctx context.Context) (got []store.ProducerInfo, err error) {
+	err = s.enter(Call{Op: ListProducers}, func() error {
+		got, err = s.backend.ListProducers(ctx)
+		return err
+	})
+	return got, err
+}

@@ -99,6 +99,7 @@ var reads = []call{
 	{storefault.ListPatterns, func(s store.Store) error { return second(s.ListPatterns(context.Background())) }},
 	{storefault.ListSettings, func(s store.Store) error { return second(s.ListSettings(context.Background())) }},
 	{storefault.ListNotes, func(s store.Store) error { return second(s.ListNotes(context.Background())) }},
+	{storefault.ListProducers, func(s store.Store) error { return second(s.ListProducers(context.Background())) }},
 	{storefault.Delayed, func(s store.Store) error { return second(s.Delayed(context.Background(), 0, 0, 0, 1, 1)) }},
 	{storefault.FindDelayed, func(s store.Store) error { return second(s.FindDelayed(context.Background(), "later", "1")) }},
 	{storefault.Places, func(s store.Store) error { return second(s.Places(context.Background(), "1", 1)) }},

@@ -71,6 +71,7 @@ func everyMethod(t failer, ctx context.Context, s store.Store) map[string]error 
 	_, errs["ListPatterns"] = s.ListPatterns(ctx)
 	_, errs["ListSettings"] = s.ListSettings(ctx)
 	_, errs["ListNotes"] = s.ListNotes(ctx)
+	_, errs["ListProducers"] = s.ListProducers(ctx)
 	_, errs["Delayed"] = s.Delayed(ctx, 0, 0, endOfTime, 1, 1)
 	_, errs["FindDelayed"] = s.FindDelayed(ctx, "t", "a")
 	_, errs["Places"] = s.Places(ctx, "a", 1)

@@ -71,6 +71,7 @@ func Run(t *testing.T, factory Factory) {
 		{"Patterns", patternTests},
 		{"Settings", settingTests},
 		{"Notes", noteTests},
+		{"Producers", producerTests},
 		{"Links", linkTests},
 		{"Keep", keepTests},
 		{"Checkpoint", checkpointTests},
