@@ -36,9 +36,16 @@ const (
 	CodeGone              Code = "gone"
 	CodeUnsupportedOp     Code = "unsupported_op"
 	CodeConflict          Code = "conflict"
-	CodeOverloaded        Code = "overloaded"
-	CodeShuttingDown      Code = "shutting_down"
-	CodeInternal          Code = "internal"
+	// CodeBadSequence: the number of a publication is not the next one of its producer, nor one
+	// whose answer is known.
+	CodeBadSequence Code = "bad_sequence"
+	// CodeUnknownProducer: the hub does not know the producer, or not any more.
+	CodeUnknownProducer Code = "unknown_producer"
+	// CodeFenced: somebody else has opened the producer since.
+	CodeFenced       Code = "fenced"
+	CodeOverloaded   Code = "overloaded"
+	CodeShuttingDown Code = "shutting_down"
+	CodeInternal     Code = "internal"
 )
 
 // Error is a failure that may be shown to whoever caused it: Message holds the
@@ -59,6 +66,8 @@ type Error struct {
 	// Present is what an offset is that was expected to be another one, with
 	// CodeConflict; nil in other failures. See [PresentOffset].
 	Present *uint64
+	// Seq is the number of the publication that was refused, where the refusal has used it; else 0.
+	Seq uint64
 	// RetryAfter, when positive, says how long to wait before the same request
 	// may succeed.
 	RetryAfter time.Duration

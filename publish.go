@@ -33,6 +33,20 @@ type Publication struct {
 	Receipts []Receipt
 	Err      error
 
+	// Producer, where not nil, numbers the publication. The number after the last one is
+	// published as any publication is, and is used then, also where it is refused. A number that
+	// was used before gets the answer of the first, with Duplicate in its receipts, or its Err;
+	// its events are not looked at beyond their number. Any other number is CodeBadSequence, a
+	// producer that somebody else has opened since CodeFenced, and one that the hub has forgotten
+	// CodeUnknownProducer. An event with a delay or a time is a delayed one, also where that
+	// time is over.
+	Producer *Producer
+	Seq      uint64
+	// Refused, where not nil, is why the publication is refused whatever it is; see Refuse.
+	Refused error
+	// SeqUsed, a result, says that the number is used: another publication with it gets this answer.
+	SeqUsed bool
+
 	// WaitFor names groups that must have acked all of the events before the
 	// publication counts as done, and WaitUpTo how long that may take: up to
 	// MaxWait, 0 means DefaultWait. A group that does not exist in the topic of

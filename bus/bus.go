@@ -69,6 +69,7 @@ import (
 	"eventhub/bus/internal/judge"
 	"eventhub/bus/internal/keyindex"
 	"eventhub/bus/internal/past"
+	"eventhub/bus/internal/producers"
 	"eventhub/bus/internal/publish"
 	"eventhub/bus/internal/retention"
 	"eventhub/bus/internal/sched"
@@ -112,6 +113,10 @@ type Options struct {
 	// CompactEvery is the least time between two passes of compaction over a topic. Less makes
 	// passes with less to do, each with a commit of its own. Default 10 s.
 	CompactEvery time.Duration
+	// ProducersKept is for how long a producer is kept that nobody uses, and MaxProducers how many
+	// there are at most. Defaults eventhub.DefaultProducerKept and DefaultMaxProducers.
+	ProducersKept time.Duration
+	MaxProducers  int
 	// Fatal is called once when the store failed a commit: nothing can be
 	// acknowledged any more and the process should end. Default: log only.
 	Fatal func(error)
@@ -142,6 +147,12 @@ func (o Options) withDefaults() (Options, error) {
 	if o.AckWindow == 0 {
 		o.AckWindow = 1_000_000
 	}
+	if o.ProducersKept == 0 {
+		o.ProducersKept = eventhub.DefaultProducerKept
+	}
+	if o.MaxProducers == 0 {
+		o.MaxProducers = eventhub.DefaultMaxProducers
+	}
 	if o.clock == nil {
 		o.clock = time.Now
 	}
@@ -170,6 +181,7 @@ type Bus struct {
 	keyIndex   *keyindex.Runtime
 	idle       *idle.Runtime
 	snapshots  *snapshots.Runtime
+	producers  *producers.Runtime
 
 	space        *space.Guard
 	forecast     space.Forecast
@@ -205,6 +217,7 @@ func (b *Bus) Tail(ctx context.Context, opts eventhub.TailOptions, r eventhub.Re
 
 var (
 	_ eventhub.Publisher  = (*Bus)(nil)
+	_ eventhub.Producers  = (*Bus)(nil)
 	_ eventhub.Subscriber = (*Bus)(nil)
 	_ admin.Inspector     = (*Bus)(nil)
 	_ admin.History       = (*Bus)(nil)
@@ -279,6 +292,11 @@ func New(opts Options) (*Bus, error) {
 			Wall: b.clock.Wall, Commits: b.counts.commits, Room: b.space.Check,
 		})
 	}
+	if err == nil {
+		b.producers, err = producers.New(producers.Options{
+			Store: b.store, Committer: b.committer, Logger: b.log, Wall: b.clock.Wall, Kept: opts.ProducersKept, Most: opts.MaxProducers,
+		})
+	}
 	if err != nil {
 		b.sched.Stop()
 		return nil, errors.Join(err, b.committer.Stop())
@@ -295,6 +313,7 @@ func New(opts Options) (*Bus, error) {
 	b.space.Start()
 	b.idle.Start()
 	b.keyIndex.Start()
+	b.producers.Start()
 	if !opts.NoMaintenance {
 		b.retention.Start()
 		b.compaction.Start()
@@ -324,6 +343,7 @@ func (b *Bus) Close() error {
 			b.compaction.Stop()
 		}
 		b.keyIndex.Stop()
+		b.producers.Stop()
 		b.idle.Stop() // what members use is used until now
 		b.space.Stop()
 		for _, s := range b.patterns.all() {

@@ -52,19 +52,24 @@ func (b *Bus) indexExpected(ctx context.Context, events []eventhub.Event) error 
 	return nil
 }
 
-// Enqueue implements eventhub.Publisher.
+// OpenProducer implements eventhub.Producers.
+func (b *Bus) OpenProducer(ctx context.Context, o eventhub.ProducerOptions) (*eventhub.Producer, error) {
+	return b.producers.Open(ctx, o)
+}
+
+// LeaveProducer implements eventhub.Producers.
+func (b *Bus) LeaveProducer(p *eventhub.Producer) { b.producers.Leave(p) }
+
+// Enqueue implements eventhub.Publisher. Where there is no room for events it has those
+// publications refused by their units that have numbers.
 func (b *Bus) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
-	job := publish.NewJob(pubs, b.clock.Wall(), b.topics, b.waits.Call(ctx, pubs), done)
+	job := publish.NewJob(pubs, b.clock.Wall(), b.space.Check(), b.topics, b.waits.Call(ctx, pubs), done)
 	job.Refused = b.refused
 	if job.IsEmpty() {
 		job.Done(nil)
 		return
 	}
-	err := b.space.Check()
-	if err == nil {
-		err = b.committer.Submit(ctx, job)
-	}
-	if err != nil {
+	if err := b.committer.Submit(ctx, job); err != nil {
 		job.Done(err)
 	}
 }

@@ -87,7 +87,7 @@ func (h *Hub) wsAccess(ctx context.Context, token string, given bool) (ws.Access
 	}
 	e := h.engineFor(&p, denied)
 	return ws.Access{
-		Publisher: e, Subscriber: e, Scheduler: e,
+		Publisher: e, Producers: e, Subscriber: e, Scheduler: e,
 		Adopt: func(sub eventhub.Subscription, patterns []eventhub.Pattern, group string) (eventhub.Subscription, error) {
 			return guard.Adopt(e, sub, patterns, group)
 		},

@@ -99,6 +99,10 @@ func hubMeaning(t testing.TB, f *HubFrame) []string {
 			m.add("limits.max_frame_bytes", i.Limits.MaxFrameBytes)
 			m.add("limits.max_payload_bytes", i.Limits.MaxPayloadBytes)
 			m.add("limits.max_subscriptions", i.Limits.MaxSubscriptions)
+			m.addIf(i.Producer.ID != "", "producer.id", i.Producer.ID)
+			m.addIf(i.Producer.ID != "", "producer.epoch", i.Producer.Epoch)
+			m.addIf(i.Producer.ID != "", "producer.seq", i.Producer.Seq)
+			m.addIf(i.Producer.ID != "", "producer.window", i.Producer.Window)
 		}
 	case OpErr:
 		m.published(f)
@@ -112,6 +116,7 @@ func hubMeaning(t testing.TB, f *HubFrame) []string {
 		if f.Err.Present != nil {
 			m.add("present", *f.Err.Present)
 		}
+		m.addIf(f.Err.Seq > 0, "seq", f.Err.Seq)
 		m.addIf(f.Err.RetryAfter > 0, "retry_after_ms", f.Err.RetryAfter.Milliseconds())
 	case OpEvent:
 		m.subscription(f)
@@ -385,6 +390,8 @@ func TestClientFramesArrive(t *testing.T) {
 	}{
 		{AppendAuth(nil, 1, "", false, ""), Request{Op: OpAuth, Corr: "1", HasCorr: true}},
 		{AppendAuth(nil, 0, "a\"b", true, ""), Request{Op: OpAuth, Token: "a\"b", HasToken: true}},
+		{WithProducer(AppendAuth(nil, 1, "a", true, ""), AuthProducer{ID: "p", Epoch: 7}), Request{Op: OpAuth, Corr: "1", HasCorr: true, Token: "a", HasToken: true, Producer: AuthProducer{ID: "p", Epoch: 7}}},
+		{WithProducer(AppendAuth(nil, 0, "", false, ""), AuthProducer{ID: "p"}), Request{Op: OpAuth, Producer: AuthProducer{ID: "p"}}},
 		{AppendAuth(nil, 0, "a", true, "billing@w:1/2"), Request{Op: OpAuth, Token: "a", HasToken: true, Name: "billing@w:1/2"}},
 		{AppendUnsubscribe(nil, 3, "t.u", ""), Request{Op: OpUnsubscribe, Corr: "3", HasCorr: true, Topic: "t.u"}},
 		{AppendUnsubscribe(nil, 1<<63, "t.u", "g:1"), Request{Op: OpUnsubscribe, Corr: "9223372036854775808", HasCorr: true, Topic: "t.u", Group: "g:1"}},

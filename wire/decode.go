@@ -49,6 +49,7 @@ type members struct {
 	id, ids, lease                      []byte
 	reason, delayMs, terminal, extendMs []byte
 	events, publish                     []byte
+	seq, producer                       []byte
 }
 
 // option is one raw member of opts.
@@ -105,6 +106,10 @@ func (m *members) slot(name []byte) *[]byte {
 		return &m.events
 	case "publish":
 		return &m.publish
+	case "seq":
+		return &m.seq
+	case "producer":
+		return &m.producer
 	}
 	return nil
 }
@@ -160,6 +165,12 @@ func (d *Decoder) decode(frame []byte, req *Request) error {
 	}
 	if opErr != nil {
 		return opErr
+	}
+	if err := d.readSeq(req); err != nil {
+		return err
+	}
+	if err := d.readProducer(req); err != nil {
+		return err
 	}
 	if misplaced := d.misplaced(req.Op); misplaced != 0 {
 		return misplaced.belongInOpts(req.Op)

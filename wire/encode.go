@@ -88,7 +88,11 @@ func AppendAuthOK(dst []byte, corr string, hasCorr bool, info AuthInfo) []byte {
 	dst = strconv.AppendInt(dst, int64(info.Limits.MaxPayloadBytes), 10)
 	dst = append(dst, `,"max_subscriptions":`...)
 	dst = strconv.AppendInt(dst, int64(info.Limits.MaxSubscriptions), 10)
-	return append(dst, "}}"...)
+	dst = append(dst, '}')
+	if info.Producer.ID != "" {
+		dst = appendProducer(dst, &info.Producer)
+	}
+	return append(dst, '}')
 }
 
 // AppendPublishOK appends the OK of a PUBLISH of one event. A scheduled one has
@@ -223,6 +227,9 @@ func openError(dst []byte, corr string, hasCorr bool, err *eventhub.Error) []byt
 	}
 	if err.Present != nil {
 		dst = strconv.AppendUint(append(dst, `,"present":`...), *err.Present, 10)
+	}
+	if err.Seq != 0 {
+		dst = strconv.AppendUint(append(dst, `,"seq":`...), err.Seq, 10)
 	}
 	dst = appendCorr(dst, corr, hasCorr)
 	if err.RetryAfter > 0 {

@@ -175,6 +175,9 @@ func meaning(t testing.TB, req *Request) []string {
 	m.addIf(req.HasCorr, "corr", req.Corr)
 	m.addIf(req.HasToken, "token", req.Token)
 	m.addIf(req.Name != "", "name", req.Name)
+	m.addIf(req.Producer.ID != "", "producer.id", req.Producer.ID)
+	m.addIf(req.Producer.Epoch != 0, "producer.epoch", req.Producer.Epoch)
+	m.addIf(req.Seq != 0, "seq", req.Seq)
 	m.addIf(req.Op != OpAuth && !(req.Op == OpPublish && req.Batch), "topic", req.Topic)
 	m.addIf(req.Group != "", "group", req.Group)
 	switch req.Op {
@@ -342,6 +345,8 @@ func hubFrames() []goldenCase {
 		Hub: "hub-1", Version: "0.1.0", Protocol: ProtocolVersion, Durability: "sync",
 		Limits: Limits{MaxFrameBytes: MaxFrameBytes, MaxPayloadBytes: eventhub.MaxPayloadBytes, MaxSubscriptions: 128},
 	}
+	withProducer := info
+	withProducer.Producer = AuthProducer{ID: "billing-3", Epoch: 12, Seq: 4711, Window: eventhub.ProducerWindow}
 	receipt := eventhub.Receipt{ID: id, Offset: 1042}
 	twice := eventhub.Receipt{ID: "order-17", Offset: 17, Duplicate: true}
 	later := eventhub.Receipt{ID: "mail-3", DeliverAt: time.UnixMilli(1723143600000)}
@@ -390,6 +395,8 @@ func hubFrames() []goldenCase {
 		sent("OK of SUBSCRIBE, of a group that had ended", AppendSubscribeOK(nil, "c-7", true, &Subscribed{Ended: []eventhub.EndedGroup{{Topic: "orders.eu", TS: 1723140000000, Cursor: 812}, {Topic: "orders.us", TS: 1723140000001}}})),
 		sent("OK of AUTH", AppendAuthOK(nil, "1", true, info)),
 		sent("OK of AUTH without corr", AppendAuthOK(nil, "", false, info)),
+		sent("OK of AUTH with a producer", AppendAuthOK(nil, "1", true, withProducer)),
+		sent("ERR that has used a number", AppendError(nil, "3", true, &eventhub.Error{Code: eventhub.CodeConflict, Message: "no", Seq: 17})),
 		sent("OK of PUBLISH", AppendPublishOK(nil, "c-7", true, receipt)),
 		sent("OK of PUBLISH without corr", AppendPublishOK(nil, "", false, receipt)),
 		sent("OK of PUBLISH, there already", AppendPublishOK(nil, "c-7", true, twice)),

@@ -21,7 +21,7 @@ type hubMembers struct {
 	hub, version, durability, limits []byte
 	protocol                         []byte
 	code, msg, index, retryAfter     []byte
-	present                          []byte
+	present, seq, producer           []byte
 	topic, group, event, context     []byte
 	events                           []byte
 	count, snapshot, horizon         []byte
@@ -39,7 +39,7 @@ func (m *hubMembers) slot(name []byte) *[]byte {
 		{"known", &m.known}, {"gaps", &m.gaps}, {"ended", &m.ended},
 		{"hub", &m.hub}, {"version", &m.version}, {"durability", &m.durability}, {"limits", &m.limits},
 		{"protocol", &m.protocol},
-		{"code", &m.code}, {"msg", &m.msg}, {"index", &m.index}, {"present", &m.present}, {"retry_after_ms", &m.retryAfter},
+		{"code", &m.code}, {"msg", &m.msg}, {"index", &m.index}, {"present", &m.present}, {"seq", &m.seq}, {"producer", &m.producer}, {"retry_after_ms", &m.retryAfter},
 		{"topic", &m.topic}, {"group", &m.group}, {"event", &m.event}, {"ctx", &m.context}, {"events", &m.events},
 		{"count", &m.count}, {"snapshot", &m.snapshot}, {"horizon", &m.horizon},
 	} {
@@ -157,6 +157,9 @@ func (d *HubDecoder) readOK(f *HubFrame) error {
 		return err
 	}
 	if err := readCount("protocol", m.protocol, &f.Info.Protocol); err != nil {
+		return err
+	}
+	if err := d.readProducer(&f.Info.Producer); err != nil {
 		return err
 	}
 	return d.readLimits(&f.Info.Limits)
@@ -326,6 +329,9 @@ func (d *HubDecoder) readErr(f *HubFrame) error {
 		if err := readCardinal("present", d.m.present, e.Present); err != nil {
 			return err
 		}
+	}
+	if err := readCardinal("seq", d.m.seq, &e.Seq); err != nil {
+		return err
 	}
 	f.Err = e
 	return readMillis("retry_after_ms", d.m.retryAfter, 0, &e.RetryAfter)

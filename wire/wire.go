@@ -59,7 +59,8 @@ type Request struct {
 	// AUTH.
 	Token    string
 	HasToken bool
-	Name     string // how the client calls itself; empty where it does not say
+	Name     string       // how the client calls itself; empty where it does not say
+	Producer AuthProducer // without ID where there is none
 
 	// All but AUTH and a PUBLISH with Batch. Group is empty in a PUBLISH, in a
 	// CANCEL, and for a live tail. Topic may be a pattern except in those two.
@@ -78,7 +79,9 @@ type Request struct {
 	// next Decode uses its memory again, except where Events was set to nil to keep it.
 	Events []eventhub.Event
 
-	// PUBLISH: see eventhub.Publication.
+	// PUBLISH: see eventhub.Publication. Seq, 0 where there is none, is filled also where Decode
+	// returns an error, if it could be read.
+	Seq      uint64
 	WaitFor  []string
 	WaitUpTo time.Duration
 
@@ -99,6 +102,8 @@ type AuthInfo struct {
 	Protocol   int    // see ProtocolVersion; 0 where the hub sends none
 	Durability string // "sync", "interval" or "none"
 	Limits     Limits
+	// Producer, where it has an ID, is that of the AUTH.
+	Producer AuthProducer
 }
 
 // Limits are the bounds that a client may want to know.

@@ -41,6 +41,7 @@ import (
 // Engine is what guards stand before, and what they are.
 type Engine interface {
 	eventhub.Publisher
+	eventhub.Producers
 	eventhub.Subscriber
 	eventhub.Puller
 	admin.Inspector

@@ -66,13 +66,24 @@ func (g *guard) Publish(ctx context.Context, events ...eventhub.Event) ([]eventh
 // learns of them only how far they are with its own events.
 func (g *guard) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
 	HandOver(pubs,
-		func(p *eventhub.Publication) error { return g.publishes(policy.Publish, p.Events) },
+		func(p *eventhub.Publication) error { return p.Refuse(g.publishes(policy.Publish, p.Events)) },
 		func(p *eventhub.Publication, err error) { p.Err = err },
 		func(rest []eventhub.Publication, done func([]eventhub.Publication)) {
 			g.publisher.Enqueue(ctx, rest, done)
 		},
 		done)
 }
+
+// OpenProducer implements eventhub.Producers, for whoever may publish something.
+func (g *guard) OpenProducer(ctx context.Context, o eventhub.ProducerOptions) (*eventhub.Producer, error) {
+	if !g.policy.Somewhere(policy.Publish) {
+		return nil, g.refuse(eventhub.Errorf(eventhub.CodeForbidden, "publish is not allowed on any topic"), policy.Publish, "", "")
+	}
+	return g.engine.OpenProducer(ctx, o)
+}
+
+// LeaveProducer implements eventhub.Producers.
+func (g *guard) LeaveProducer(p *eventhub.Producer) { g.engine.LeaveProducer(p) }
 
 // Import implements admin.Importer.
 func (g *guard) Import(ctx context.Context, events ...eventhub.Event) ([]eventhub.Receipt, error) {

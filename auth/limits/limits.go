@@ -160,7 +160,12 @@ func (p *publisher) Enqueue(ctx context.Context, pubs []eventhub.Publication, do
 		return
 	}
 	guard.HandOver(pubs,
-		func(pub *eventhub.Publication) error { return p.limits.take(p.principal, pub.Events, now) },
+		func(pub *eventhub.Publication) error {
+			if pub.Refused != nil {
+				return nil // the engine has its number alone
+			}
+			return pub.Refuse(p.limits.take(p.principal, pub.Events, now))
+		},
 		func(pub *eventhub.Publication, err error) { pub.Err = err },
 		func(rest []eventhub.Publication, done func([]eventhub.Publication)) { p.next.Enqueue(ctx, rest, done) },
 		done)

@@ -17,6 +17,7 @@ import (
 // limited to the peer's rights.
 type Access struct {
 	Publisher  eventhub.Publisher
+	Producers  eventhub.Producers // nil: AUTH with a producer is not supported
 	Subscriber eventhub.Subscriber
 	Scheduler  admin.Scheduler // nil: CANCEL is not supported
 	// Adopt says whether a subscription that was made before, by another access of the session,

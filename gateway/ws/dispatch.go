@@ -52,7 +52,10 @@ func (s *session) handle(message []byte) {
 		s.refuse(corrOf(r), err)
 		return
 	}
-	if err != nil {
+	if err == nil && r.Seq != 0 && s.producer == nil {
+		r.Seq, err = 0, errNoProducer
+	}
+	if err != nil && (r.Seq == 0 || s.producer == nil) {
 		s.refuse(corrOf(r), eventhub.AsError(err))
 		return
 	}
@@ -60,6 +63,10 @@ func (s *session) handle(message []byte) {
 	case wire.OpPublish:
 		s.flushSettles()
 		s.flushAckPublishes()
+		if err != nil {
+			s.addRefused(r, err)
+			return
+		}
 		if len(r.WaitFor) > 0 {
 			s.flushPublishes()
 			s.publishAndWait(r, len(message))
@@ -205,10 +212,18 @@ func (s *session) authenticate(r *wire.Request) *eventhub.Error {
 		s.gw.cfg.Refused(s.remote, e)
 		return e
 	}
+	opened, e := s.openProducer(ctx, &access, r)
+	if e != nil {
+		return e
+	}
 	if err := s.takePlace(&access); err != nil {
+		opened.leave()
 		return err
 	}
 	s.adopt(access)
+	if opened != nil || access.Name != s.access.Name {
+		s.numberBy(opened)
+	}
 	s.mu.Lock() // others look at it
 	s.access, s.authed = access, true
 	if r.Name != "" {
@@ -224,7 +239,7 @@ func (s *session) authenticate(r *wire.Request) *eventhub.Error {
 	s.watchToken(&access)
 	if c := s.reply(); c != nil {
 		at := c.begin()
-		c.b = wire.AppendAuthOK(c.b, r.Corr, r.HasCorr, s.gw.cfg.Info)
+		c.b = wire.AppendAuthOK(c.b, r.Corr, r.HasCorr, opened.tell(s.gw.cfg.Info))
 		c.end(at)
 	}
 	return nil

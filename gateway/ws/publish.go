@@ -37,15 +37,18 @@ type publishBatch struct {
 	pubs     []eventhub.Publication
 	done     func([]eventhub.Publication)
 	waits    int  // size of the frame where it waits for groups and is alone, else 0
+	empty    int  // frames without events
 	awaited  int  // how many acks it waits for then
 	landed   bool // it is known to be committed while it waits; guarded by s.mu
 }
 
 // publishFrame is one PUBLISH, with how many of the batch's events are its.
 type publishFrame struct {
-	to     corr
-	events int
-	batch  bool // it had a list of events, and its OK has lists too
+	to      corr
+	events  int
+	batch   bool // it had a list of events, and its OK has lists too
+	seq     uint64
+	refused *eventhub.Error // before the engine has it; the engine uses its number up
 }
 
 var publishBatches sync.Pool
@@ -68,24 +71,28 @@ func (b *publishBatch) recycle() {
 	clear(b.frames)
 	clear(b.receipts)
 	clear(b.pubs)
-	b.s, b.waits, b.awaited, b.landed = nil, 0, 0, false
+	b.s, b.waits, b.empty, b.awaited, b.landed = nil, 0, 0, 0, false
 	b.events, b.frames, b.receipts, b.pubs = b.events[:0], b.frames[:0], b.receipts[:0], b.pubs[:0]
 	publishBatches.Put(b)
 }
 
-// add takes the events out of a frame. The request keeps none: an idle connection is
-// not to hold on to the buffer in which their payloads are.
-func (b *publishBatch) add(r *wire.Request) {
+// add takes the events out of a frame, which is refused already where refused is not nil. The
+// request keeps none: an idle connection is not to hold on to the buffer in which their
+// payloads are.
+func (b *publishBatch) add(r *wire.Request, refused *eventhub.Error) {
 	n := 1
 	if r.Batch {
 		n = len(r.Events)
 		b.events = append(b.events, r.Events...)
 		forgetEvents(r)
+		if n == 0 {
+			b.empty++
+		}
 	} else {
 		b.events = append(b.events, r.Event)
 		r.Event = eventhub.Event{}
 	}
-	b.frames = append(b.frames, publishFrame{corrOf(r), n, r.Batch})
+	b.frames = append(b.frames, publishFrame{corrOf(r), n, r.Batch, r.Seq, refused})
 }
 
 // forgetEvents forgets the events of a frame, and their memory where it is much.
@@ -99,16 +106,27 @@ func forgetEvents(r *wire.Request) {
 // addPublish collects a PUBLISH. Its payloads lie in the read buffer, which
 // stays as it is until the batch is flushed.
 func (s *session) addPublish(r *wire.Request) {
-	if !s.metered(r) {
-		return
+	if s.metered(r) {
+		s.collect(r, nil)
 	}
+}
+
+// addRefused collects a PUBLISH that is refused, and has a number. What could not be read has no
+// events.
+func (s *session) addRefused(r *wire.Request, err error) {
+	forgetEvents(r)
+	r.Events, r.Event, r.Batch = r.Events[:0], eventhub.Event{}, true
+	s.collect(r, eventhub.AsError(err))
+}
+
+func (s *session) collect(r *wire.Request, refused *eventhub.Error) {
 	b := s.publish
 	if b == nil {
 		b = newPublishBatch(s)
 		s.publish = b
 	}
-	b.add(r)
-	if len(b.events) >= maxBatch {
+	b.add(r, refused)
+	if len(b.events) >= maxBatch || len(b.frames) >= maxBatch {
 		s.flushPublishes()
 	}
 }
@@ -126,6 +144,10 @@ func (s *session) metered(r *wire.Request) bool {
 	if err == nil {
 		return true
 	}
+	if r.Seq != 0 {
+		s.collect(r, toError(err, eventhub.CodeRateLimited))
+		return false
+	}
 	forgetEvents(r)
 	r.Event = eventhub.Event{}
 	s.refuse(corrOf(r), toError(err, eventhub.CodeRateLimited))
@@ -140,7 +162,7 @@ func (s *session) flushPublishes() {
 		return
 	}
 	s.publish = nil
-	if !s.awaitAnswers(len(b.events)) {
+	if !s.awaitAnswers(len(b.events) + b.empty) {
 		b.recycle()
 		return
 	}
@@ -160,10 +182,15 @@ func (s *session) publishAndWait(r *wire.Request, size int) {
 	if o.waiting == maxWaiting || o.waiting > 0 && (o.waitingBytes+size > maxWaitingBytes || o.awaited+awaited > maxAwaited) {
 		n := o.waiting
 		s.mu.Unlock()
-		s.refuse(corrOf(r), &eventhub.Error{
+		err := &eventhub.Error{
 			Code: eventhub.CodeOverloaded, Message: strconv.Itoa(n) + " publishes of this connection wait for groups; more are not allowed",
 			RetryAfter: time.Second,
-		})
+		}
+		if r.Seq != 0 {
+			s.collect(r, err)
+			return
+		}
+		s.refuse(corrOf(r), err)
 		return
 	}
 	o.waiting++
@@ -173,7 +200,7 @@ func (s *session) publishAndWait(r *wire.Request, size int) {
 	ctx := s.waitContext()
 	s.mu.Unlock()
 	b := newPublishBatch(s)
-	b.add(r)
+	b.add(r, nil)
 	b.waits, b.awaited = size, awaited
 	s.enqueue(ctx, b, r.WaitFor, r.WaitUpTo)
 }
@@ -215,10 +242,14 @@ func (s *session) enqueue(ctx context.Context, b *publishBatch, waitFor []string
 	}
 	at := 0
 	for i := range b.frames {
-		end := at + b.frames[i].events
+		f := &b.frames[i]
+		end := at + f.events
 		b.pubs = append(b.pubs, eventhub.Publication{
 			Events: b.events[at:end:end], Receipts: b.receipts[at:at:end], WaitFor: waitFor, WaitUpTo: upTo,
 		})
+		if f.seq != 0 {
+			b.pubs[i].Producer, b.pubs[i].Seq, b.pubs[i].Refused = s.producer.Producer, f.seq, f.refusal()
+		}
 		if len(waitFor) > 0 {
 			b.pubs[i].Committed = b.committed
 		}
@@ -276,7 +307,7 @@ func (b *publishBatch) finish(pubs []eventhub.Publication) {
 	for i := range pubs {
 		p, f := &pubs[i], &b.frames[i]
 		if p.Err != nil {
-			cause = ofEvent(toError(p.Err, eventhub.CodePublishFailed), "events", f.batch)
+			cause = f.failure(p)
 			if b.waits > 0 && len(p.Receipts) == f.events {
 				s.appendPublishError(f, cause, p.Receipts)
 			} else {
@@ -296,7 +327,7 @@ func (b *publishBatch) finish(pubs []eventhub.Publication) {
 		}
 		c.end(at)
 	}
-	n := len(b.events)
+	n := len(b.events) + b.empty
 	if b.waits > 0 {
 		n = 0
 		b.land() // also where it was refused

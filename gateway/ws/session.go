@@ -50,6 +50,7 @@ type session struct {
 	access     Access
 	name       string // how the client calls itself
 	authed     bool
+	producer   *numbers      // nil: PUBLISHes have no numbers
 	publish    *publishBatch // collected from the read under way, nil when empty
 	settle     settleBatch   // likewise
 	ackPublish *ackPublishBatch
@@ -117,6 +118,7 @@ func (s *session) run() {
 	s.mu.Unlock()
 	s.conn.Close()
 	s.cancel()
+	s.numberBy(nil)
 	s.in.close()
 	s.log()
 }

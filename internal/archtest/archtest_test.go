@@ -63,6 +63,7 @@ var rules = []rule{
 	{"bus/internal/keyindex", []string{".", "admin", "bus/internal/commit", "store"}},
 	{"bus/internal/idle", []string{".", "bus/internal/commit", "store"}},
 	{"bus/internal/retention", []string{".", "admin", "bus/internal/commit", "store"}},
+	{"bus/internal/producers", []string{".", "bus/internal/commit", "store"}},
 	{"bus/internal/publish", []string{".", "bus/internal/commit", "store", "internal/eventid", "internal/record", "internal/record/layout"}},
 	{"bus/internal/past", []string{".", "admin", "store", "internal/filter", "internal/naming"}},
 	{"bus/internal/deadletter", []string{".", "admin", "bus/internal/past", "store", "internal/filter", "internal/strictjson"}},

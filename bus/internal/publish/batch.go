@@ -20,12 +20,16 @@ type Batch struct {
 	delayed Delayed // parallel to delays
 	pubs    []eventhub.Publication
 	parts   []part // parallel to pubs
+	// sequences are those of publications with numbers.
+	sequences []store.Sequence
 }
 
 // part is what became of a publication.
 type part struct {
-	unit  int // index in Units; -1: it was refused
-	delay int // index of its first in delays
+	unit     int // index in Units; -1: it was refused
+	delay    int // index of its first in delays
+	events   int // of the unit: none of a refused one that has a number for its own
+	sequence int // index in sequences; -1: none
 }
 
 // Delayed says which events of a publication are delayed. It is parallel to the delays of the
@@ -40,7 +44,7 @@ type delayedEvent struct{ index, start, end int }
 // their error.
 func NewBatch(pubs []eventhub.Publication, now time.Time, rules Rules) *Batch {
 	b := &Batch{pubs: pubs}
-	b.encode(now, rules, nil)
+	b.encode(now, nil, rules, nil)
 	return b
 }
 
@@ -57,47 +61,42 @@ func (b *Batch) Unit(i int) (*store.Unit, Delayed) {
 
 // encode turns the publications into units. A bad one gets its error and no
 // unit, and none of its events stays in the buffers.
-func (b *Batch) encode(now time.Time, rules Rules, waits Waits) {
-	type span struct{ start, end int }
+func (b *Batch) encode(now time.Time, full error, rules Rules, waits Waits) {
 	var few [64]span
 	spans := few[:0]
 	for i := range b.pubs {
 		p := &b.pubs[i]
-		p.Err = nil
-		first, firstDelay, mark := len(b.appends), len(b.delays), len(b.buf)
-		if len(p.WaitFor) > 0 {
-			p.Err = waits.Check(p, now)
+		if p.Err, p.SeqUsed = p.Refused, false; p.Err == nil {
+			p.Err = full
 		}
-		for j := range p.Events {
-			start := len(b.buf)
-			due := p.Events[j].Due(now)
-			isDelayed := due > now.UnixMilli()
-			if p.Err == nil {
-				if err := b.add(&p.Events[j], now, rules, isDelayed); err != nil {
-					p.Err = eventhub.AtIndex(err, "", j) // transports know what their list is called
-				}
+		first, firstDelay, mark := len(b.appends), len(b.delays), len(b.buf)
+		events := len(p.Events)
+		if p.Err == nil || p.Producer != nil {
+			var err error
+			if spans, err = b.encodeOne(p, spans, now, rules, waits); err != nil && p.Err == nil {
+				p.Err = err
 			}
-			if p.Err != nil {
-				break
+			if err != nil {
+				events = 0
 			}
-			if isDelayed {
-				b.delayLast(j, start, due, p.Events[j].ID == "")
-				continue
-			}
-			spans = append(spans, span{start, len(b.buf)})
 		}
 		if p.Err == nil && len(p.WaitFor) > 0 {
 			p.Err = waits.Prepare(p)
 		}
-		if p.Err != nil || len(p.Events) == 0 {
+		if p.Producer == nil && p.Err != nil {
+			events = 0
+		}
+		if events == 0 {
 			clear(b.appends[first:])
 			clear(b.delays[firstDelay:])
 			b.delays, b.delayed = b.delays[:firstDelay], b.delayed[:firstDelay]
 			b.appends, b.buf, spans = b.appends[:first], b.buf[:mark], spans[:first]
+		}
+		if events == 0 && (p.Err == nil || p.Producer == nil) {
 			b.parts = append(b.parts, part{unit: -1})
 			continue
 		}
-		b.parts = append(b.parts, part{len(b.Units), firstDelay})
+		b.parts = append(b.parts, part{len(b.Units), firstDelay, events, b.number(p)})
 		b.Units = append(b.Units, store.Unit{Delays: b.delays[firstDelay:]})
 	}
 	for i, sp := range spans {
@@ -105,6 +104,47 @@ func (b *Batch) encode(now time.Time, rules Rules, waits Waits) {
 	}
 	b.place()
 	b.Bytes, b.Records = len(b.buf), b.buf
+}
+
+// span is where the record of an append is in buf.
+type span struct{ start, end int }
+
+// encodeOne encodes the events of a publication, and adds where their records are to spans. Of an
+// error some of them stay in the buffers.
+func (b *Batch) encodeOne(p *eventhub.Publication, spans []span, now time.Time, rules Rules, waits Waits) ([]span, error) {
+	if len(p.WaitFor) > 0 {
+		if err := waits.Check(p, now); err != nil {
+			return spans, err
+		}
+	}
+	for j := range p.Events {
+		start := len(b.buf)
+		due := p.Events[j].Due(now)
+		// What has a number is delayed also when it comes again, after its time.
+		isDelayed := due > now.UnixMilli() || due != 0 && p.Producer != nil
+		if err := b.add(&p.Events[j], now, rules, isDelayed); err != nil {
+			return spans, eventhub.AtIndex(err, "", j) // transports know what their list is called
+		}
+		if isDelayed {
+			b.delayLast(j, start, due, p.Events[j].ID == "")
+			continue
+		}
+		spans = append(spans, span{start, len(b.buf)})
+	}
+	return spans, nil
+}
+
+// number gives a unit the number of its publication. It returns the index in sequences, or -1.
+func (b *Batch) number(p *eventhub.Publication) int {
+	if p.Producer == nil {
+		return -1
+	}
+	q := store.Sequence{Producer: p.Producer.Name, Epoch: p.Producer.Epoch, Number: p.Seq}
+	if p.Err != nil {
+		q.Refusal = encodeRefusal(p.Err)
+	}
+	b.sequences = append(b.sequences, q)
+	return len(b.sequences) - 1
 }
 
 // delayLast makes the event encoded last, that of the given index in its publication, a
@@ -125,16 +165,19 @@ func (b *Batch) place() {
 		b.delays[i].Record = eventhub.Record(b.buf[d.start:d.end:d.end])
 	}
 	at := 0
-	for i, p := range b.parts {
+	for _, p := range b.parts {
 		if p.unit < 0 {
 			continue
 		}
 		u := &b.Units[p.unit]
 		delays := len(u.Delays)
-		appends := len(b.pubs[i].Events) - delays
+		appends := p.events - delays
 		u.Appends = b.appends[at : at+appends : at+appends]
 		u.Delays = b.delays[p.delay : p.delay+delays : p.delay+delays]
 		at += appends
+		if p.sequence >= 0 {
+			u.Sequence = &b.sequences[p.sequence]
+		}
 	}
 }
 
@@ -178,6 +221,11 @@ func delayedReceipts(receipts []eventhub.Receipt, delays []store.Delay, delayed 
 // RefusedError translates why the store refused the unit of a publication, whose delayed events
 // are given.
 func RefusedError(u *store.Unit, delayed Delayed) error {
+	if u.Sequence != nil {
+		if err := sequenceError(u); err != nil {
+			return err
+		}
+	}
 	var c *store.ConflictError
 	if !errors.As(u.Err, &c) {
 		return UnitError(u.Err)

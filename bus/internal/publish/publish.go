@@ -24,6 +24,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/commit"
+	"eventhub/store"
 )
 
 // Waits lets publications of a call wait for groups, and may refuse those that want to.
@@ -67,13 +68,13 @@ var jobs = sync.Pool{New: func() any { return new(Job) }}
 // keptBuffer is the largest buffer that goes back into the pool.
 const keptBuffer = 1 << 20
 
-// NewJob encodes publications. Where any of them waits for groups, waits is not nil. done is
+// NewJob encodes publications. Where full is not nil, it is why all of them are refused. Where any of them waits for groups, waits is not nil. done is
 // called with them by Done, which the caller calls itself where it does not submit the job.
-func NewJob(pubs []eventhub.Publication, now time.Time, rules Rules, waits Waits, done func([]eventhub.Publication)) *Job {
+func NewJob(pubs []eventhub.Publication, now time.Time, full error, rules Rules, waits Waits, done func([]eventhub.Publication)) *Job {
 	j := jobs.Get().(*Job)
 	j.pubs, j.done, j.waits = pubs, done, waits
 	j.Plain = waits == nil
-	j.encode(now, rules, waits)
+	j.encode(now, full, rules, waits)
 	return j
 }
 
@@ -90,8 +91,12 @@ func (j *Job) Done(err error) {
 		case err != nil:
 			p.Err = err
 		case u.Err != nil:
-			p.Err = RefusedError(u, delayed)
+			p.SeqUsed = usesNumber(u)
+			if u.Err != store.ErrRefused || u.Sequence.Repeated { // else p.Err says why
+				p.Err = RefusedError(u, delayed)
+			}
 		default:
+			p.SeqUsed, p.Err = u.Sequence != nil, nil
 			p.Receipts = Receipts(p.Receipts, u, delayed)
 		}
 		if p.Err != nil && j.Refused != nil {
@@ -118,7 +123,7 @@ func (j *Job) recycle() {
 	*j = Job{Batch: Batch{
 		Request: commit.Request{Units: j.Units[:0]},
 		encoder: encoder{appends: j.appends[:0], buf: buf},
-		delays:  j.delays[:0], delayed: j.delayed[:0], parts: j.parts[:0],
+		delays:  j.delays[:0], delayed: j.delayed[:0], parts: j.parts[:0], sequences: j.sequences[:0],
 	}}
 	jobs.Put(j)
 }
