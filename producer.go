@@ -34,6 +34,9 @@ type Producer struct {
 	// Epoch is higher than that of whoever opened the producer before, whose publications are
 	// refused with CodeFenced from then on.
 	Epoch uint64
+	// Born is the epoch in which the producer was made: another one where the hub had
+	// forgotten it.
+	Born uint64
 	// Last is the number that was used last when the producer was opened; 0 for a new one.
 	Last uint64
 	// Name is what the engine calls the producer; ids belong to principals.
@@ -55,7 +58,8 @@ type ProducerOptions struct {
 type Producers interface {
 	// OpenProducer opens a producer, which is new where the hub does not know it, and takes it
 	// over from whoever has it. What is returned is durable. CodeOverloaded: the hub has as many
-	// producers as it may, and all of them are in use.
+	// producers as it may, and all of them are in use. It returns nil for whoever may publish
+	// nothing.
 	OpenProducer(ctx context.Context, o ProducerOptions) (*Producer, error)
 	// LeaveProducer says that nobody uses the producer any more by what OpenProducer has
 	// returned. It is called once for each.

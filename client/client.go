@@ -44,7 +44,6 @@ package client
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -94,6 +93,10 @@ type Client struct {
 	// partings are the subscriptions that were left and may still be sent to.
 	partings map[subKey]*parting
 	room     room
+	numbers  numbers
+	serial   uint64 // of the exchange registered last
+	// numberedFrame is memory for the frame that is being sent.
+	numberedFrame []byte
 }
 
 var (
@@ -303,21 +306,12 @@ func (c *Client) attach(n *conn) {
 		n.net.Close()
 	}
 	c.conn = n
+	over := c.opened(&n.info.Producer, true)
 	c.resubscribe()
-	rest := make([]uint64, 0, len(c.pending))
-	for corr := range c.pending {
-		rest = append(rest, corr)
-	}
-	slices.SortFunc(rest, func(x, y uint64) int {
-		a, b := c.pending[x].of.kind, c.pending[y].of.kind
-		if a != b {
-			return int(a) - int(b)
-		}
-		return int(int64(x - y))
-	})
+	rest := c.inOrder()
 	for _, corr := range rest {
 		s := c.pending[corr]
-		n.append(gws.OpText, s.of.frame(s.at))
+		c.sendFrame(s.of, s.at)
 		s.of.resent = s.of.resent || s.of.sent
 	}
 	for _, s := range c.pending {
@@ -326,6 +320,13 @@ func (c *Client) attach(n *conn) {
 	n.writing.Go(func() { c.write(n) })
 	if _, ends := endOf(n.token); ends {
 		c.tasks.Go(func() { c.renew(n) }) // which may wait for a source when the connection is lost
+	}
+	if len(over) > 0 {
+		c.tasks.Add(1)
+		go func() { // c.mu is held
+			defer c.tasks.Done()
+			c.complete(over)
+		}()
 	}
 	c.cfg.logger.Debug("connected", "url", n.url, "hub", n.info.Hub, "requests", len(rest))
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,6 +37,9 @@ type conn struct {
 	// token is what AUTH has presented last; the renewing goroutine's own once it runs.
 	token string
 	gone  chan struct{} // closed when the connection is lost
+	// shown is the token again, guarded by Client.mu.
+	shown    string
+	hasToken bool
 
 	// The reader's own.
 	in       frameReader
@@ -189,13 +193,13 @@ func (c *Client) dial(ctx context.Context, url string) (*conn, error) {
 	if err != nil {
 		return nil, handshakeError(err, refusal)
 	}
-	n := &conn{net: netConn, url: url, token: token, gone: make(chan struct{}), in: newFrameReader()}
+	n := &conn{net: netConn, url: url, token: token, shown: token, hasToken: given, gone: make(chan struct{}), in: newFrameReader()}
 	n.wake.L = &c.mu
 	if early != nil {
 		n.in.preload(early)
 	}
 	stop := context.AfterFunc(ctx, func() { netConn.Close() })
-	err = n.auth(token, given, c.cfg.name)
+	err = n.auth(token, given, c.cfg.name, c.producerID())
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -206,9 +210,24 @@ func (c *Client) dial(ctx context.Context, url string) (*conn, error) {
 	return n, nil
 }
 
-// auth says AUTH and waits for the answer, the first thing that a hub sends.
-func (n *conn) auth(token string, given bool, name string) error {
-	n.append(gws.OpText, wire.AppendAuth(nil, 0, token, given, name))
+// auth says AUTH, with a producer where its id is not empty. A hub that has none for the client
+// is asked without.
+func (n *conn) auth(token string, given bool, name, producer string) error {
+	frame := wire.AppendAuth(nil, 0, token, given, name)
+	if producer == "" {
+		return n.say(frame)
+	}
+	err := n.say(wire.WithProducer(slices.Clone(frame), wire.AuthProducer{ID: producer}))
+	switch eventhub.ErrorCode(err) {
+	case eventhub.CodeOverloaded, eventhub.CodeUnsupportedOp, eventhub.CodeBadRequest:
+		return n.say(frame)
+	}
+	return err
+}
+
+// say says AUTH and waits for the answer, the first thing that a hub sends.
+func (n *conn) say(auth []byte) error {
+	n.append(gws.OpText, auth)
 	if _, err := n.net.Write(n.out.b); err != nil {
 		return err
 	}
@@ -358,7 +377,7 @@ func (c *Client) handle(n *conn, message []byte) error {
 		c.tailBegins(f)
 	}
 	if corr, ok := f.CorrNumber(); ok {
-		n.note(corr, f)
+		n.note(corr, f, c.numbers.on.Load())
 		return nil
 	}
 	if f.Op == wire.OpErr {
@@ -368,15 +387,23 @@ func (c *Client) handle(n *conn, message []byte) error {
 	return nil
 }
 
-// note keeps the answer that a frame is until all of the read are applied.
-func (n *conn) note(corr uint64, f *wire.HubFrame) {
+// note keeps the answer that a frame is until all of the read are applied. ids says that the ids
+// of events are the hub's.
+func (n *conn) note(corr uint64, f *wire.HubFrame, ids bool) {
 	a := answered{corr: corr, stale: f.Stale}
 	a.receipt = eventhub.Receipt{Offset: f.Offset, Duplicate: f.Duplicate}
+	if ids {
+		a.receipt.ID = string(f.ID)
+	}
 	if f.DeliverAt != 0 {
 		a.receipt.DeliverAt = time.UnixMilli(f.DeliverAt)
 	}
 	if f.Err != nil {
 		a.err = f.Err
+	}
+	if f.Info.Producer.ID != "" {
+		p := f.Info.Producer
+		a.producer = &p
 	}
 	if at := len(n.receipts); f.Receipts != nil {
 		n.receipts = append(n.receipts, f.Receipts...)

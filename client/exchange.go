@@ -4,9 +4,8 @@ import (
 	"context"
 	"sync"
 
-	gws "github.com/gobwas/ws"
-
 	"eventhub"
+	"eventhub/wire"
 )
 
 // kind is what an exchange is about, in the order in which kinds are sent again
@@ -37,6 +36,13 @@ type exchange struct {
 	ends   []int  // of each frame
 	upTo   []int  // number of items up to the end of each frame
 	sub    *subscription
+
+	// serial is the place in the order in which exchanges are registered.
+	serial uint64
+	// numbered: the frames have numbers, which are given when the exchange is registered. seqs is
+	// parallel to the frames then.
+	numbered bool
+	seqs     []uint64
 
 	// Of a publish or an ack-and-publish: parallel to the events. The receipts have their
 	// ids from the beginning.
@@ -74,6 +80,8 @@ type answered struct {
 	receipts []eventhub.Receipt // of a batch
 	stale    bool
 	staleAt  []int // nil: all
+	// producer is what the OK of an AUTH says of it; nil in others.
+	producer *wire.AuthProducer
 }
 
 // slot is one frame of an exchange.
@@ -99,7 +107,7 @@ func (e *exchange) recycle() {
 	}
 	clear(e.answers)
 	clear(e.receipts)
-	*e = exchange{frames: e.frames[:0], ends: e.ends[:0], upTo: e.upTo[:0], made: e.made[:0], events: e.events[:0],
+	*e = exchange{frames: e.frames[:0], ends: e.ends[:0], upTo: e.upTo[:0], seqs: e.seqs[:0], made: e.made[:0], events: e.events[:0],
 		answers: e.answers[:0], receipts: e.receipts[:0], outcomes: e.outcomes[:0], ready: e.ready}
 	exchanges.Put(e)
 }
@@ -157,10 +165,11 @@ func (e *exchange) err() (int, error) {
 func (c *Client) register(e *exchange) {
 	e.left = len(e.ends)
 	e.sent = c.conn != nil
+	c.numberFrames(e)
 	for i := range e.ends {
 		c.pending[e.first+uint64(i)] = slot{e, i}
 		if c.conn != nil {
-			c.conn.append(gws.OpText, e.frame(i))
+			c.sendFrame(e, i)
 		}
 	}
 }
@@ -293,6 +302,9 @@ func (e *exchange) noteReceipts(from int, receipts []eventhub.Receipt) {
 // noteReceipt keeps the id that was sent. Where that is ours, a duplicate is what
 // an earlier try of this very request left.
 func (e *exchange) noteReceipt(i int, r *eventhub.Receipt) {
+	if e.numbered {
+		e.receipts[i].ID = r.ID
+	}
 	e.receipts[i].Offset, e.receipts[i].DeliverAt = r.Offset, r.DeliverAt
 	e.receipts[i].Duplicate = r.Duplicate && !e.made[i]
 }
@@ -319,6 +331,9 @@ func (c *Client) applyAnswers(n *conn) {
 	c.mu.Lock()
 	for i := range n.answers {
 		a := &n.answers[i]
+		if a.producer != nil {
+			over = append(over, c.opened(a.producer, false)...)
+		}
 		if s, ok := c.pending[a.corr]; ok && a.err != nil && s.of.staysOver(a.err) {
 			n.fail(a.err)
 			continue
@@ -342,7 +357,13 @@ func (e *exchange) staysOver(err error) bool {
 	if e.kind == resubscribe {
 		return eventhub.ErrorCode(err).Passing()
 	}
-	return eventhub.ErrorCode(err) == eventhub.CodeShuttingDown
+	switch eventhub.ErrorCode(err) {
+	case eventhub.CodeShuttingDown:
+		return true
+	case eventhub.CodeBadSequence, eventhub.CodeFenced, eventhub.CodeUnknownProducer:
+		return e.numbered && !e.resent // the next connection numbers it again
+	}
+	return false
 }
 
 // complete notifies whoever waits.

@@ -20,7 +20,9 @@ func (c *Client) publishOnce(ctx context.Context, events []eventhub.Event) ([]ev
 	e := newExchange(publish)
 	defer e.recycle()
 	e.number(c, 1)
-	if err := e.addPublish(c, &eventhub.Publication{Events: events}); err != nil {
+	pubs := [...]eventhub.Publication{{Events: events}}
+	e.numbered = c.numbered(pubs[:])
+	if err := e.addPublish(c, &pubs[0]); err != nil {
 		return nil, fmt.Errorf("client: publish: %w", err)
 	}
 	err := c.enter(ctx, e)
@@ -87,7 +89,7 @@ func (e *exchange) takeEvents(events []eventhub.Event) error {
 			return about(i, len(events), err)
 		}
 		made := event.ID == ""
-		if made {
+		if made && !e.numbered {
 			event.ID = eventid.New()
 		}
 		e.events = append(e.events, event)
@@ -115,6 +117,7 @@ func (c *Client) PublishAndWait(ctx context.Context, groups []string, wait time.
 func (c *Client) enqueueOnce(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
 	e := newExchange(publish)
 	e.number(c, len(pubs))
+	e.numbered = c.numbered(pubs)
 	for i := range pubs {
 		pubs[i].Receipts, pubs[i].Err = pubs[i].Receipts[:0], nil
 		if len(pubs[i].Events) > 0 {
@@ -181,12 +184,19 @@ func (c *Client) enter(ctx context.Context, e *exchange) error {
 	if err := c.admit(); err != nil {
 		return err
 	}
+	if err := c.mayNumber(e); err != nil {
+		return err
+	}
 	if !c.room.take(e.items(), len(e.frames)) {
 		if err := c.awaitRoom(ctx, e); err != nil {
 			return err
 		}
 		if c.phase == closed { // the room is of no use any more
 			return c.cause
+		}
+		if err := c.mayNumber(e); err != nil {
+			c.room.give(e.items(), len(e.frames))
+			return err
 		}
 	}
 	c.register(e)

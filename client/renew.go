@@ -143,6 +143,9 @@ func (c *Client) renewOnce(n *conn) error {
 	e.recycle()
 	if err == nil {
 		n.token = next
+		c.mu.Lock()
+		n.shown = next
+		c.mu.Unlock()
 		c.cfg.logger.Debug("token renewed")
 	}
 	return err

@@ -88,8 +88,10 @@ type ProducerChange struct {
 	At int64
 
 	// Results of one that opens: the producer's new epoch, above all that any producer of the
-	// store has had, and the last number that was used.
-	NewEpoch, Last uint64
+	// store has had; the epoch in which it was made, so that a producer that was forgotten
+	// and made again can be distinguished; and the last number that was used. The first epoch
+	// of a store is random, up to 2^40, so that two stores seldom have the same.
+	NewEpoch, Born, Last uint64
 }
 
 // ProducerInfo is one row of ListProducers.

@@ -101,6 +101,7 @@ func hubMeaning(t testing.TB, f *HubFrame) []string {
 			m.add("limits.max_subscriptions", i.Limits.MaxSubscriptions)
 			m.addIf(i.Producer.ID != "", "producer.id", i.Producer.ID)
 			m.addIf(i.Producer.ID != "", "producer.epoch", i.Producer.Epoch)
+			m.addIf(i.Producer.ID != "", "producer.born", i.Producer.Born)
 			m.addIf(i.Producer.ID != "", "producer.seq", i.Producer.Seq)
 			m.addIf(i.Producer.ID != "", "producer.window", i.Producer.Window)
 		}

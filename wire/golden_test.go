@@ -346,7 +346,7 @@ func hubFrames() []goldenCase {
 		Limits: Limits{MaxFrameBytes: MaxFrameBytes, MaxPayloadBytes: eventhub.MaxPayloadBytes, MaxSubscriptions: 128},
 	}
 	withProducer := info
-	withProducer.Producer = AuthProducer{ID: "billing-3", Epoch: 12, Seq: 4711, Window: eventhub.ProducerWindow}
+	withProducer.Producer = AuthProducer{ID: "billing-3", Epoch: 12, Born: 3, Seq: 4711, Window: eventhub.ProducerWindow}
 	receipt := eventhub.Receipt{ID: id, Offset: 1042}
 	twice := eventhub.Receipt{ID: "order-17", Offset: 17, Duplicate: true}
 	later := eventhub.Receipt{ID: "mail-3", DeliverAt: time.UnixMilli(1723143600000)}

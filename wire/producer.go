@@ -15,7 +15,9 @@ type AuthProducer struct {
 	// Epoch is, in an AUTH, the one that the producer is known to have, or 0; in an OK the one
 	// that it has now.
 	Epoch uint64
-	// Of an OK: the number that was used last, and how many publishes may be without an answer.
+	// Of an OK: the epoch in which the producer was made, another one where the hub had forgotten
+	// it; the number that was used last, and how many publishes may be without an answer.
+	Born   uint64
 	Seq    uint64
 	Window int
 }
@@ -97,6 +99,7 @@ func WithProducer(frame []byte, p AuthProducer) []byte {
 func appendProducer(dst []byte, p *AuthProducer) []byte {
 	dst = strictjson.AppendString(append(dst, `,"producer":{"id":`...), p.ID)
 	dst = strconv.AppendUint(append(dst, `,"epoch":`...), p.Epoch, 10)
+	dst = strconv.AppendUint(append(dst, `,"born":`...), p.Born, 10)
 	dst = strconv.AppendUint(append(dst, `,"seq":`...), p.Seq, 10)
 	dst = strconv.AppendInt(append(dst, `,"window":`...), int64(p.Window), 10)
 	return append(dst, '}')
@@ -118,6 +121,8 @@ func (d *HubDecoder) readProducer(into *AuthProducer) error {
 			err = d.values.readText("producer.id", value, &into.ID)
 		case "epoch":
 			err = readCardinal("producer.epoch", value, &into.Epoch)
+		case "born":
+			err = readCardinal("producer.born", value, &into.Born)
 		case "seq":
 			err = readCardinal("producer.seq", value, &into.Seq)
 		case "window":

@@ -35,7 +35,7 @@ var (
 )
 
 var methods = map[string]asks{
-	"Publish": publishes, "Enqueue": publishes, "Cancel": publishes, "OpenProducer": publishes, "LeaveProducer": {},
+	"Publish": publishes, "Enqueue": publishes, "Cancel": publishes, "OpenProducer": {}, "LeaveProducer": {},
 	"Subscribe": subscribes, "Tail": subscribes, "Pull": subscribes, "Settle": subscribes,
 	"AckAndPublish": {all: []policy.Action{policy.Subscribe, policy.Publish}},
 	"Event":         reads, "Replay": reads, "Life": reads, "State": reads, "StateDiff": reads, "KeyHistory": reads, "KeyHistoryAmong": reads, "DeadLetters": reads,
@@ -189,6 +189,31 @@ func actionsBut(without policy.Action) (rules []policy.Rule) {
 	return rules
 }
 
+// asksNothing reports whether a method names no topic and refuses nobody: TestProducersOfGuards has
+// those of producers.
+func asksNothing(method string) bool {
+	return method == "TopicOf" || method == "OpenProducer" || method == "LeaveProducer"
+}
+
+// A producer is for whoever may publish something, to whatever topic.
+func TestProducersOfGuards(t *testing.T) {
+	for _, tt := range []struct {
+		rule policy.Rule
+		want bool
+	}{{allow(policy.Publish, "other.b"), true}, {allow(policy.Read, "**"), false}} {
+		inBubble(t, func(t *testing.T, r *rig) {
+			g := guard.For(r.engine, rules(t, tt.rule), func(policy.Action, string, string) { t.Error("it is reported") })
+			p, err := g.OpenProducer(t.Context(), eventhub.ProducerOptions{ID: "p"})
+			if err != nil || (p != nil) != tt.want {
+				t.Errorf("with %+v: %v, %v", tt.rule, p, err)
+			}
+			if p != nil {
+				g.LeaveProducer(p)
+			}
+		})
+	}
+}
+
 // TestEveryMethodAsks: each method is refused without one of its actions, whatever else is
 // allowed, and not refused with these alone; a method without a row fails.
 func TestEveryMethodAsks(t *testing.T) {
@@ -200,7 +225,7 @@ func TestEveryMethodAsks(t *testing.T) {
 			t.Errorf("method %s has no row: what does it ask for?", name)
 			continue
 		}
-		if name == "TopicOf" || name == "LeaveProducer" { // what they are given was asked for
+		if asksNothing(name) {
 			continue
 		}
 		try := func(expect bool, rs ...policy.Rule) {
@@ -250,7 +275,7 @@ func TestNothingOfOtherTopics(t *testing.T) {
 			t.Error("full rights have a guard before the engine")
 		}
 		for name, asks := range methods {
-			if name == "TopicOf" {
+			if asksNothing(name) {
 				continue
 			}
 			said, err := call(t, few, name, "secret.a")
@@ -285,7 +310,7 @@ func TestNothingOfOtherTopics(t *testing.T) {
 func TestNothingOfCrossingTopics(t *testing.T) {
 	of := []string{"**.eu", "*.*.eu", "*.eu", "any.**.eu", "any.eu"}
 	for name, asks := range methods {
-		if name == "TopicOf" {
+		if asksNothing(name) {
 			continue
 		}
 		for _, about := range of {

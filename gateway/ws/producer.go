@@ -23,14 +23,15 @@ func (n *numbers) leave() {
 // tell adds what the OK of an AUTH says of the producer that it has opened, if it has.
 func (n *numbers) tell(info wire.AuthInfo) wire.AuthInfo {
 	if n != nil {
-		info.Producer = wire.AuthProducer{ID: n.ID, Epoch: n.Epoch, Seq: n.Last, Window: eventhub.ProducerWindow}
+		info.Producer = wire.AuthProducer{ID: n.ID, Epoch: n.Epoch, Born: n.Born, Seq: n.Last, Window: eventhub.ProducerWindow}
 	}
 	return info
 }
 
 var errNoProducer = eventhub.Errorf(eventhub.CodeBadRequest, "seq is given, and no AUTH of the connection has named a producer")
 
-// openProducer opens the producer that an AUTH names; nil where it names none.
+// openProducer opens the producer that an AUTH names; nil where it names none, or the access
+// may publish nothing.
 func (s *session) openProducer(ctx context.Context, access *Access, r *wire.Request) (*numbers, *eventhub.Error) {
 	if r.Producer.ID == "" {
 		return nil, nil
@@ -41,6 +42,9 @@ func (s *session) openProducer(ctx context.Context, access *Access, r *wire.Requ
 	p, err := access.Producers.OpenProducer(ctx, eventhub.ProducerOptions{Owner: access.Name, ID: r.Producer.ID, Epoch: r.Producer.Epoch})
 	if err != nil {
 		return nil, toError(err, eventhub.CodeInternal)
+	}
+	if p == nil {
+		return nil, nil
 	}
 	return &numbers{p, access.Producers}, nil
 }

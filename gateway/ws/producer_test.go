@@ -84,7 +84,7 @@ func TestPublishesWithNumbers(t *testing.T) {
 		if fenced := c.expect(map[string]any{"op": "ERR", "corr": "5", "code": "fenced"}); fenced["seq"] != nil {
 			t.Errorf("%v has used a number", fenced)
 		}
-		c.send(fmt.Sprintf(`{"op":"AUTH","token":"me","producer":{"id":"p","epoch":%v}}`, epoch))
+		c.send(fmt.Sprintf(`{"op":"AUTH","token":"me","producer":{"id":"p","epoch":%.0f}}`, epoch))
 		c.expect(map[string]any{"op": "ERR", "code": "fenced"})
 		other, _ := e.loginAs("you", "p", 0)
 		other.send(numberedFrame(1))

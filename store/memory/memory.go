@@ -130,7 +130,7 @@ func Open(o Options) *Store {
 		o.Now = time.Now
 	}
 	return &Store{now: o.Now, maxTopics: o.MaxTopics, eras: []store.Era{{ID: max(rand.Uint64(), 1), First: 1}}, topics: make(map[string]*topic), deletedNames: make(map[string]uint64),
-		patterns: make(map[patternName]json.RawMessage), settings: make(map[string]json.RawMessage), notes: make(map[string][]byte), producers: make(map[string]*producer), effects: make(links), correlated: make(links)}
+		patterns: make(map[patternName]json.RawMessage), settings: make(map[string]json.RawMessage), notes: make(map[string][]byte), producers: make(map[string]*producer), producerEpoch: rand.Uint64N(1 << 40), effects: make(links), correlated: make(links)}
 }
 
 // Capabilities implements store.Store.

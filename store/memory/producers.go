@@ -14,6 +14,7 @@ import (
 // producer remembers the units of its newest numbers, whole.
 type producer struct {
 	epoch, last  uint64
+	born         uint64
 	opened, used int64
 	results      map[uint64]*result
 }
@@ -61,12 +62,12 @@ func (s *Store) changeProducer(ch *store.ProducerChange) error {
 		return nil
 	}
 	if p == nil {
-		p = &producer{results: make(map[uint64]*result)}
+		p = &producer{born: s.producerEpoch + 1, results: make(map[uint64]*result)}
 		s.producers[strings.Clone(ch.Name)] = p
 	}
 	s.producerEpoch++
 	p.epoch, p.opened = s.producerEpoch, ch.At
-	ch.NewEpoch, ch.Last = p.epoch, p.last
+	ch.NewEpoch, ch.Born, ch.Last = p.epoch, p.born, p.last
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -91,7 +92,7 @@ func (c *commit) changeProducer(ch *store.ProducerChange) (refusal, err error) {
 		all.byName[strings.Clone(ch.Name)] = p
 	}
 	p.epoch, p.opened, p.used = all.epoch, ch.At, max(p.used, ch.At)
-	ch.NewEpoch, ch.Last = p.epoch, p.last
+	ch.NewEpoch, ch.Born, ch.Last = p.epoch, p.number, p.last
 	op := c.batch.SetDeferred(1+len(ch.Name), producerValueBytes)
 	appendProducerKey(op.Key[:0], ch.Name)
 	appendProducerValue(op.Value[:0], p)
@@ -270,9 +271,12 @@ func (s *Store) loadProducers() (err error) {
 	if err != nil {
 		return err
 	}
-	if len(value) == 8 {
+	switch len(value) {
+	case 0:
+		all.epoch = rand.Uint64N(1 << 40)
+	case 8:
 		all.epoch = binary.BigEndian.Uint64(value)
-	} else if value != nil {
+	default:
 		return fmt.Errorf("the highest epoch of producers has %d bytes; want 8", len(value))
 	}
 	iter, err := s.tagged(tagProducer)

@@ -221,9 +221,12 @@ func TestDamagedResults(t *testing.T) {
 	s := mustOpen(t, onMem(t, mem))
 	defer mustClose(t, s)
 	open := &store.Unit{Producer: &store.ProducerChange{Name: "p"}}
-	one := numberedUnit(0, 1, 1, rand.New(rand.NewPCG(3, 3)))
+	if err := s.Commit(context.Background(), []*store.Unit{open}, true); err != nil {
+		t.Fatal(err)
+	}
+	one := numberedUnit(0, open.Producer.NewEpoch, 1, rand.New(rand.NewPCG(3, 3)))
 	one.Sequence.Producer = "p"
-	if err := s.Commit(context.Background(), []*store.Unit{open, one}, true); err != nil || one.Err != nil {
+	if err := s.Commit(context.Background(), []*store.Unit{one}, true); err != nil || one.Err != nil {
 		t.Fatal(err, one.Err)
 	}
 	key := appendResultsKey(nil, open.Producer.NewEpoch, 1)

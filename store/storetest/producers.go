@@ -229,6 +229,9 @@ func testProducerFenced(t *testing.T, s *env) {
 	p, other := s.openProducer(t, "p", 0), s.openProducer(t, "other", 0)
 	s.commit(t, ofNumber(p, 1, made("a")))
 	q := s.openProducer(t, "p", 0)
+	if q.Born != p.NewEpoch || p.Born != p.NewEpoch {
+		t.Errorf("born in %d; it was %d, %d", q.Born, p.Born, p.NewEpoch)
+	}
 	if q.NewEpoch <= p.NewEpoch || q.NewEpoch <= other.NewEpoch {
 		t.Errorf("epoch %d; want one above %d and %d", q.NewEpoch, p.NewEpoch, other.NewEpoch)
 	}
@@ -286,6 +289,9 @@ func testProducerRemoved(t *testing.T, s *env) {
 	q := s.openProducer(t, "p", 0)
 	if !s.Capabilities().Persistent {
 		p.NewEpoch = 0
+	}
+	if q.Born != q.NewEpoch {
+		t.Errorf("%+v was made again", q)
 	}
 	if q.Last != 0 || q.NewEpoch <= p.NewEpoch {
 		t.Errorf("%+v after %+v", q, p)
@@ -357,13 +363,14 @@ func testProducerList(t *testing.T, s *env) {
 		s.openProducer(t, name, 0)
 	}
 	b := s.openProducer(t, "b", 0)
+	first := b.NewEpoch - 6 // of the store, before the first was opened
 	s.clock.set(9000)
 	s.commit(t, ofNumber(b, 1, made("t")), ofNumber(b, 2, made("t")))
 	check := func() {
 		t.Helper()
 		want := []store.ProducerInfo{
-			{Name: "\x00", Epoch: 5, Used: startTime}, {Name: "a", Epoch: 3, Used: startTime}, {Name: "a\x00", Epoch: 2, Used: startTime},
-			{Name: "b", Epoch: 6, Last: 2, Used: startTime + 9000}, {Name: long, Epoch: 4, Used: startTime},
+			{Name: "\x00", Epoch: first + 5, Used: startTime}, {Name: "a", Epoch: first + 3, Used: startTime}, {Name: "a\x00", Epoch: first + 2, Used: startTime},
+			{Name: "b", Epoch: first + 6, Last: 2, Used: startTime + 9000}, {Name: long, Epoch: first + 4, Used: startTime},
 		}
 		same(t, "producers", want, s.producers(t))
 	}

@@ -121,7 +121,7 @@ func (r *Runtime) Open(ctx context.Context, o eventhub.ProducerOptions) (*eventh
 		return nil, openError(err, o)
 	}
 	opened := job.Units[len(job.Units)-1].Producer
-	return &eventhub.Producer{ID: o.ID, Name: name, Epoch: opened.NewEpoch, Last: opened.Last}, nil
+	return &eventhub.Producer{ID: o.ID, Name: name, Epoch: opened.NewEpoch, Born: opened.Born, Last: opened.Last}, nil
 }
 
 // opening is the job that opens a producer, after the removal of another where that was needed.
