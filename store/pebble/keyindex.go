@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -23,10 +24,11 @@ import (
 //	'b' topic id (4) → start, next (uvarints)    the events up to start are indexed here, those below
 //	                                             next are
 //
-// A step reads a run of the log, sorts what it finds, because a memtable finds the place of an
-// entry fastest near the one before it, and writes that in small batches: Pebble shows batches
-// in their order, so a commit waits for the batch in front of it. The last one says where the next step
-// begins. Entries that a crash has left beyond that are written again.
+// A step reads a run of the log, sorts what it finds and writes that: many entries as tables, which
+// Pebble takes as they are (keytables.go), few ones in small batches. Pebble shows batches in their
+// order, so a commit waits for the batch in front of it; and a memtable finds the place of an entry
+// fastest near the one before it. The last batch says where the next step begins. Entries that a
+// crash has left beyond that are written again.
 //
 // An event that is removed meanwhile loses its entry like any other: the sweep and the steps
 // exclude each other, so an event that a step finds is swept after the entry was written.
@@ -44,12 +46,25 @@ const tagKeys = 'b'
 
 // indexSizes say how much IndexKeys does at once. Tests make them small.
 type indexSizes struct {
-	step  int // bytes of the log that a step reads
-	keys  int // entries that it writes
-	batch int // entries of a batch
+	step   int // bytes of the log that a step reads
+	keys   int // entries that it writes
+	memory int // bytes that it sorts
+	batch  int // entries of a batch
+	tables int // entries from which on they are written as tables
+	table  int // bytes of the keys of a table
 }
 
-var keyIndexSizes = indexSizes{step: 32 << 20, keys: 256 << 10, batch: 2 << 10}
+// The entries of a step are as many as its memory has room for, because each step has each key once
+// more. A step of this size takes a second or two: sweeps wait for it.
+var keyIndexSizes = indexSizes{step: 256 << 20, keys: 1 << 20, memory: 64 << 20, batch: 2 << 10, tables: 16 << 10, table: 64 << 20}
+
+// What an entry and a key take while a step sorts them, besides the text of the key.
+const (
+	sortedEntryBytes = 16
+	sortedKeyBytes   = 100
+	// looksAfter is after how many events a step looks at whether it is still wanted.
+	looksAfter = 4096
+)
 
 // keyIndex is what memory has of the index of a topic.
 type keyIndex struct {
@@ -188,7 +203,11 @@ func (s *Store) indexSome(ctx context.Context, topic string) (p store.IndexProgr
 	if err := s.faults.err(); err != nil {
 		return p, false, err
 	}
-	run := indexRun{s: s, topic: t, changes: t.keys.changes.Load(), isOpen: true}
+	if s.keySorter == nil {
+		s.keySorter = &keySorter{keys: make(map[string]int)}
+	}
+	run := indexRun{s: s, topic: t, changes: t.keys.changes.Load(), isOpen: true, keySorter: s.keySorter}
+	run.reset()
 	if run.row, err = s.loadIndexRow(t.id); err != nil {
 		return p, false, err
 	}
@@ -198,7 +217,10 @@ func (s *Store) indexSome(ctx context.Context, topic string) (p store.IndexProgr
 	if err == nil && run.isOpen && run.row.next > run.row.start {
 		done, err = true, run.finish()
 	}
-	return run.row.progress(t.removed.Load().from()), done || !run.isOpen, err
+	if done = done || !run.isOpen; done {
+		s.keySorter = nil
+	}
+	return run.row.progress(t.removed.Load().from()), done, err
 }
 
 // indexRun is a step under way.
@@ -209,10 +231,21 @@ type indexRun struct {
 	row     indexRow
 	isOpen  bool // the index was not changed since it began
 	isDone  bool // nothing is left but to say so
+	*keySorter
+}
 
+// keySorter sorts entries. A step leaves it to the next one, because most of the work is to make it.
+type keySorter struct {
 	keys    map[string]int // the key of each list
 	lists   []keyList
 	entries []indexEntry
+	memory  int // bytes of all three, about
+}
+
+func (k *keySorter) reset() {
+	clear(k.keys)
+	clear(k.lists)
+	k.lists, k.entries, k.memory = k.lists[:0], k.entries[:0], 0
 }
 
 // keyList are the entries of a key: where the newest one is.
@@ -234,23 +267,26 @@ func (r *indexRun) read(ctx context.Context) (err error) {
 	if r.row.next = r.row.start + 1; from > r.row.start {
 		return nil
 	}
-	iter, err := r.s.events(r.topic, from, r.row.start)
+	events, err := r.s.events(r.topic, from, r.row.start)
 	if err != nil {
 		return err
 	}
-	defer closeInto(iter, &err)
-	r.keys = make(map[string]int)
+	defer closeInto(events, &err)
 	read, sizes := 0, &r.s.indexSizes
-	for valid := iter.First(); valid; valid = iter.Next() {
-		offset := eventOffset(iter.Key())
-		if read >= sizes.step || len(r.entries) >= sizes.keys {
+	seen := 0
+	for valid := events.First(); valid; valid = events.Next() {
+		offset := eventOffset(events.Key())
+		if read >= sizes.step || len(r.entries) >= sizes.keys || r.memory >= sizes.memory {
 			r.row.next = offset
 			break
+		}
+		if seen++; seen%looksAfter == 0 && ctx.Err() != nil {
+			return ctx.Err()
 		}
 		if gone.hides(offset) {
 			continue
 		}
-		record, err := iter.ValueAndErr()
+		record, err := events.ValueAndErr()
 		if err != nil {
 			return err
 		}
@@ -263,48 +299,79 @@ func (r *indexRun) read(ctx context.Context) (err error) {
 		return err
 	}
 	slices.SortFunc(r.lists, func(a, b keyList) int { return strings.Compare(a.key, b.key) })
-	return iter.Error()
+	return events.Error()
 }
 
 // add adds an entry, which is newer than those before.
-func (r *indexRun) add(key []byte, offset uint64) {
+func (k *keySorter) add(key []byte, offset uint64) {
 	e := indexEntry{offset, -1}
-	i, ok := r.keys[string(key)]
+	i, ok := k.keys[string(key)]
 	if ok {
-		e.before = r.lists[i].last
-		r.lists[i].last = len(r.entries)
+		e.before = k.lists[i].last
+		k.lists[i].last = len(k.entries)
 	} else {
 		text := string(key)
-		r.keys[text] = len(r.lists)
-		r.lists = append(r.lists, keyList{text, len(r.entries)})
+		k.memory += sortedKeyBytes + len(text)
+		k.keys[text] = len(k.lists)
+		k.lists = append(k.lists, keyList{text, len(k.entries)})
 	}
-	r.entries = append(r.entries, e)
+	k.entries = append(k.entries, e)
+	k.memory += sortedEntryBytes
+}
+
+// sorted gives the keys of the entries in the order of the index. Each is valid until the next one.
+func (r *indexRun) sorted() iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		var key []byte
+		for _, list := range r.lists {
+			key = appendKeyPrefix(key[:0], r.topic.id, list.key)
+			prefix := len(key)
+			for at := list.last; at >= 0; at = r.entries[at].before {
+				key = binary.BigEndian.AppendUint64(key[:prefix], ^r.entries[at].offset)
+				if !yield(key) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // write writes the entries in the order of the index, and after the last of them where the next step
 // begins.
-func (r *indexRun) write(ctx context.Context) error {
+func (r *indexRun) write(ctx context.Context) (err error) {
+	if len(r.entries) >= r.s.indexSizes.tables && r.s.takesTables() {
+		err = r.writeTables(ctx)
+	} else {
+		err = r.writeBatches(ctx)
+	}
+	if err != nil || !r.isOpen {
+		return err
+	}
 	batch := r.s.db.NewBatch()
 	defer batch.Close()
-	var prefix []byte
-	for _, list := range r.lists {
-		prefix = appendKeyPrefix(prefix[:0], r.topic.id, list.key)
-		for at := list.last; at >= 0; at = r.entries[at].before {
-			op := batch.SetDeferred(len(prefix)+offsetBytes, 0) // a batch takes what fits in memory
-			binary.BigEndian.PutUint64(op.Key[copy(op.Key, prefix):], ^r.entries[at].offset)
-			if int(batch.Count()) < r.s.indexSizes.batch {
-				continue
-			}
-			if err := r.apply(batch); err != nil || !r.isOpen {
-				return err
-			}
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			batch.Reset()
+	_ = batch.Set(appendIndexKey(nil, r.topic.id), r.row.append(nil), nil) // a batch takes what fits in memory
+	return r.apply(batch)
+}
+
+func (r *indexRun) writeBatches(ctx context.Context) error {
+	batch := r.s.db.NewBatch()
+	defer batch.Close()
+	for key := range r.sorted() {
+		copy(batch.SetDeferred(len(key), 0).Key, key) // a batch takes what fits in memory
+		if int(batch.Count()) < r.s.indexSizes.batch {
+			continue
 		}
+		if err := r.apply(batch); err != nil || !r.isOpen {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		batch.Reset()
 	}
-	_ = batch.Set(appendIndexKey(nil, r.topic.id), r.row.append(nil), nil)
+	if batch.Empty() {
+		return nil
+	}
 	return r.apply(batch)
 }
 
@@ -316,7 +383,7 @@ func (r *indexRun) apply(batch *pdb.Batch) error {
 	}
 	s.indexing.Lock()
 	defer s.indexing.Unlock()
-	if r.isOpen = r.topic.keys.changes.Load() == r.changes && s.topics.get(r.topic.name) == r.topic; !r.isOpen {
+	if r.look(); !r.isOpen {
 		return nil
 	}
 	err := s.db.Apply(batch, pdb.NoSync)
@@ -328,6 +395,11 @@ func (r *indexRun) apply(batch *pdb.Batch) error {
 		return s.faults.err()
 	}
 	return nil
+}
+
+// look looks at whether a commit has changed the index. Store.indexing is held.
+func (r *indexRun) look() {
+	r.isOpen = r.topic.keys.changes.Load() == r.changes && r.s.topics.get(r.topic.name) == r.topic
 }
 
 // finish says that the index is ready.

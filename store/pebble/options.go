@@ -125,7 +125,7 @@ const (
 // pebbleOptions says how Pebble is run. The write-ahead log is always on.
 func (o Options) pebbleOptions(w watchedFS, lock *dirLock) *pdb.Options {
 	p := &pdb.Options{
-		FS:                          w,
+		FS:                          &w, // a pointer, because Pebble compares file systems
 		Cleaner:                     recyclesNone{},
 		Lock:                        lock.pebble,
 		Logger:                      pebbleLog{w.faults},

@@ -70,6 +70,8 @@ type Store struct {
 	segmentBytes uint64
 	compacting   compactSizes
 	indexSizes   indexSizes
+	keyTables    keyTables
+	keySorter    *keySorter // of the index that is being built; guarded by sweeper.stepping
 	recorder     recorder
 	// lastDelay is the highest Seq that was given to a delayed event; no higher one than
 	// delayFloor is given before that is on disk.
@@ -85,6 +87,7 @@ type Store struct {
 	// From where on Pebble stalls writes.
 	mostMemory    uint64
 	mostSublevels int
+	mostMemTables int // for Ingest without a wait
 
 	ids ids // of who holds committing; others have a fresh one
 
@@ -121,7 +124,8 @@ func Open(o Options) (*Store, error) {
 	}
 	s := &Store{options: o, db: db, lock: lock, seal: kept, faults: f, files: files,
 		life: life{idle: make(chan struct{}, 1)}, spare: make(chan *started, spareStarts),
-		mostMemory: uint64(p.MemTableStopWritesThreshold) * p.MemTableSize, mostSublevels: p.L0StopWritesThreshold,
+		mostMemory: uint64(p.MemTableStopWritesThreshold) * p.MemTableSize, mostSublevels: p.L0StopWritesThreshold, mostMemTables: p.MemTableStopWritesThreshold,
+		keyTables:    keyTables{options: tableOptions(p)},
 		mostDeleted:  max(mostDeleted, o.MaxTopics),
 		sweepRange:   sweepRange,
 		segmentBytes: segmentBytes,
@@ -132,7 +136,7 @@ func Open(o Options) (*Store, error) {
 	// just raised, in the old format, in which damage looks like the log's end.
 	// Nothing may be written to that one: the flush begins another at once.
 	_, err = db.AsyncFlush()
-	if err = errors.Join(err, s.loadTopics(), s.loadDeleted(), s.loadGarbage(), s.loadRemovals(), s.loadOutdated(), s.loadDelayFloor(), s.loadDeletedEpoch(), s.loadIDs(), s.loadProducers(), f.err()); err != nil {
+	if err = errors.Join(err, s.loadTopics(), s.loadDeleted(), s.loadGarbage(), s.loadRemovals(), s.loadOutdated(), s.loadDelayFloor(), s.loadDeletedEpoch(), s.loadIDs(), s.loadProducers(), s.dropKeyTables(), f.err()); err != nil {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), db.Close(), kept.stop(false, false), lock.Close())
 	}
 	return s, nil

@@ -178,6 +178,15 @@ func (w watchedFS) forget(name string) error {
 // checkpoint holds is what the store holds.
 func (w watchedFS) MkdirAll(dir string, _ os.FileMode) error { return w.FS.MkdirAll(dir, 0o700) }
 
+// Link gives a table that was made beside Pebble the name that it has there (keytables.go). Where it
+// fails Pebble makes a copy, or fails.
+func (w watchedFS) Link(oldname, newname string) error {
+	if err := w.faults.err(); err != nil && w.isOwn(newname) {
+		return err
+	}
+	return w.FS.Link(oldname, newname)
+}
+
 // Open limits a log that this store writes to what it has written so far. Who opens
 // it is a checkpoint, which copies it while it grows. In a file that was a log before
 // old bytes come after the new ones; a copy that meets some of them and then, a

@@ -49,7 +49,10 @@ type wholeRun struct {
 }
 
 // wholeMet counts what the images met, to show that they met it.
-type wholeMet struct{ images, open, part, perhaps, late, forgotten, trims, marks, drops, refused int }
+type wholeMet struct {
+	images, open, part, perhaps, late, forgotten, trims, marks, drops, refused int
+	tables, queued, left                                                       int // of the key index
+}
 
 // TestCrashImagesOfEverything: a power loss in front of any write, whatever is under way, leaves
 // what the units say up to one of them, whole: events, horizon and marks, groups with their parts,
@@ -77,7 +80,7 @@ func TestCrashImagesOfEverything(t *testing.T) {
 		}
 	}
 	t.Logf("%+v", met)
-	if met.images >= 100 && min(met.open, met.part, met.perhaps, met.late, met.forgotten, met.trims, met.marks, met.drops, met.refused) == 0 {
+	if met.images >= 100 && min(met.open, met.part, met.perhaps, met.late, met.forgotten, met.trims, met.marks, met.drops, met.refused, met.tables, met.queued, met.left) == 0 {
 		t.Error("the images did not meet all of it")
 	}
 }
@@ -149,8 +152,12 @@ func (run *wholeRun) lose() {
 		}
 		run.step()
 	}
+	m := run.store.db.Metrics()
+	run.met.tables += int(m.Ingest.Count)
+	run.met.queued += int(m.Flush.AsIngestCount)
 	mustClose(run, run.store)
 	run.mem = run.image
+	run.met.left += len(keyTablesOn(run, run.mem))
 	run.reopen()
 }
 
@@ -170,6 +177,9 @@ func (run *wholeRun) reopen() {
 		differences = append(differences, what)
 	}
 	mustClose(run, s)
+	if left := keyTablesOn(run, run.mem); len(left) > 0 {
+		run.Errorf("Open leaves %q", left)
+	}
 	run.met.images++
 	if len(run.imaged) > 1 {
 		run.met.open++
