@@ -290,9 +290,9 @@ func (r *warmReader) check(w *warmWriter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	gaps, doubles := 0, 0
-	for _, offset := range w.offsets {
+	after, _ := slices.BinarySearch(w.offsets, r.at+1) // the trials before it have published the rest
+	for _, offset := range w.offsets[after:] {
 		switch n := r.seen[offset]; {
-		case offset <= r.at:
 		case n == 0:
 			gaps++
 		case n > 1:

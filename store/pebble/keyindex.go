@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -48,19 +49,20 @@ const tagKeys = 'b'
 type indexSizes struct {
 	step   int // bytes of the log that a step reads
 	keys   int // entries that it writes
+	least  int // events that it reads where somebody waits for its end
 	memory int // bytes that it sorts
 	batch  int // entries of a batch
 	tables int // entries from which on they are written as tables
 	table  int // bytes of the keys of a table
 }
 
-// The entries of a step are as many as its memory has room for, because each step has each key once
-// more. A step of this size takes a second or two: sweeps wait for it.
-var keyIndexSizes = indexSizes{step: 256 << 20, keys: 1 << 20, memory: 64 << 20, batch: 2 << 10, tables: 16 << 10, table: 64 << 20}
+// A step has as many entries as its memory has room for: each step has all keys once more, and Pebble
+// merges what the steps leave. One of this size takes some seconds, so it ends early where a sweep waits.
+var keyIndexSizes = indexSizes{step: 1 << 30, keys: 4 << 20, least: 256 << 10, memory: 64 << 20, batch: 2 << 10, tables: 16 << 10, table: 64 << 20}
 
 // What an entry and a key take while a step sorts them, besides the text of the key.
 const (
-	sortedEntryBytes = 16
+	sortedEntryBytes = 8
 	sortedKeyBytes   = 100
 	// looksAfter is after how many events a step looks at whether it is still wanted.
 	looksAfter = 4096
@@ -204,7 +206,7 @@ func (s *Store) indexSome(ctx context.Context, topic string) (p store.IndexProgr
 		return p, false, err
 	}
 	if s.keySorter == nil {
-		s.keySorter = &keySorter{keys: make(map[string]int)}
+		s.keySorter = &keySorter{keys: make(map[string]int32)}
 	}
 	run := indexRun{s: s, topic: t, changes: t.keys.changes.Load(), isOpen: true, keySorter: s.keySorter}
 	run.reset()
@@ -236,7 +238,8 @@ type indexRun struct {
 
 // keySorter sorts entries. A step leaves it to the next one, because most of the work is to make it.
 type keySorter struct {
-	keys    map[string]int // the key of each list
+	from    uint64           // the first offset
+	keys    map[string]int32 // the key of each list
 	lists   []keyList
 	entries []indexEntry
 	memory  int // bytes of all three, about
@@ -251,13 +254,14 @@ func (k *keySorter) reset() {
 // keyList are the entries of a key: where the newest one is.
 type keyList struct {
 	key  string
-	last int
+	last int32
 }
 
-// indexEntry is an entry of the index. before is where the next older one of its key is, -1 for none.
+// indexEntry is an entry of the index: its offset, as counted from the first one of the step, and where
+// the next older one of its key is, -1 for none.
 type indexEntry struct {
-	offset uint64
-	before int
+	offset uint32
+	before int32
 }
 
 // read reads on in the log.
@@ -273,10 +277,12 @@ func (r *indexRun) read(ctx context.Context) (err error) {
 	}
 	defer closeInto(events, &err)
 	read, sizes := 0, &r.s.indexSizes
+	r.from = from
 	seen := 0
 	for valid := events.First(); valid; valid = events.Next() {
 		offset := eventOffset(events.Key())
-		if read >= sizes.step || len(r.entries) >= sizes.keys || r.memory >= sizes.memory {
+		if read >= sizes.step || len(r.entries) >= sizes.keys || r.memory >= sizes.memory || offset-from > math.MaxUint32 ||
+			seen >= sizes.least && r.s.sweeper.stepping.isAwaited() {
 			r.row.next = offset
 			break
 		}
@@ -304,16 +310,16 @@ func (r *indexRun) read(ctx context.Context) (err error) {
 
 // add adds an entry, which is newer than those before.
 func (k *keySorter) add(key []byte, offset uint64) {
-	e := indexEntry{offset, -1}
+	e := indexEntry{uint32(offset - k.from), -1}
 	i, ok := k.keys[string(key)]
 	if ok {
 		e.before = k.lists[i].last
-		k.lists[i].last = len(k.entries)
+		k.lists[i].last = int32(len(k.entries))
 	} else {
 		text := string(key)
 		k.memory += sortedKeyBytes + len(text)
-		k.keys[text] = len(k.lists)
-		k.lists = append(k.lists, keyList{text, len(k.entries)})
+		k.keys[text] = int32(len(k.lists))
+		k.lists = append(k.lists, keyList{text, int32(len(k.entries))})
 	}
 	k.entries = append(k.entries, e)
 	k.memory += sortedEntryBytes
@@ -327,7 +333,7 @@ func (r *indexRun) sorted() iter.Seq[[]byte] {
 			key = appendKeyPrefix(key[:0], r.topic.id, list.key)
 			prefix := len(key)
 			for at := list.last; at >= 0; at = r.entries[at].before {
-				key = binary.BigEndian.AppendUint64(key[:prefix], ^r.entries[at].offset)
+				key = binary.BigEndian.AppendUint64(key[:prefix], ^(r.from + uint64(r.entries[at].offset)))
 				if !yield(key) {
 					return
 				}

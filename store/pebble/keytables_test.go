@@ -200,7 +200,7 @@ func TestIndexOnAFullDisk(t *testing.T) {
 // links, the log and the manifest that name them, flushes beside them. What the store says of it is true,
 // and both it, if it goes on, and a power loss after that leave an index that is built to its end.
 func TestIndexWriteErrors(t *testing.T) {
-	stride := int64(testsize.Of(2, 9))
+	stride := int64(testsize.Of(4, 15))
 	broke, went, k := 0, 0, 1+rand.Int64N(stride)
 	t.Logf("write %d and every %d-th after it", k, stride)
 	for ; ; k += stride {
@@ -277,5 +277,26 @@ func TestOpenLeavesOtherTables(t *testing.T) {
 	}
 	if got := len(readAll(t, s, "t")); got != 5 {
 		t.Errorf("%d events are there", got)
+	}
+}
+
+// TestStepGivesWay: a step ends early where a sweep waits for its end, and not where none does.
+func TestStepGivesWay(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		s := mustOpen(t, onMem(t, vfs.NewMem()))
+		publishKeyed(t, s, 50)
+		startIndex(t, s)
+		s.indexSizes.least = 10
+		if waits {
+			s.sweeper.stepping.waiting.Add(1)
+		}
+		p, done, err := s.IndexKeys(context.Background(), "t")
+		if want := map[bool]uint64{false: 50, true: 10}[waits]; p.Done != want || done == waits || err != nil {
+			t.Errorf("somebody waits, %v: %d of %d are done, %v, %v; want %d", waits, p.Done, p.Total, done, err, want)
+		}
+		s.sweeper.stepping.waiting.Store(0)
+		mustIndex(t, s, "t")
+		checkIndexes(t, s)
+		mustClose(t, s)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"eventhub"
 	"eventhub/store"
@@ -46,8 +47,8 @@ const (
 
 // sweeper is what there is to sweep.
 type sweeper struct {
-	stepping sync.Mutex // serialises the steps, and guards what follows
-	sort     int        // of work that the next step does
+	stepping stepLock // serialises the steps, and guards what follows
+	sort     int      // of work that the next step does
 
 	delayed   []byte // the first number's next delayed event, by its key; nil at its beginning
 	noDelayed bool   // all delayed events of the first number are deleted
@@ -61,6 +62,20 @@ type sweeper struct {
 	mu      sync.Mutex // held for a moment
 	numbers []uint32
 }
+
+// stepLock is a mutex that knows whether somebody waits for it.
+type stepLock struct {
+	sync.Mutex
+	waiting atomic.Int32
+}
+
+func (l *stepLock) Lock() {
+	l.waiting.Add(1)
+	l.Mutex.Lock()
+	l.waiting.Add(-1)
+}
+
+func (l *stepLock) isAwaited() bool { return l.waiting.Load() > 0 }
 
 // add notes the number of a topic that was deleted.
 func (w *sweeper) add(id uint32) {

@@ -45,7 +45,7 @@ const (
 	// politeRest is for how many times the length of a step the goroutine rests after it while
 	// others commit, at most for longestRest.
 	politeRest  = 1
-	longestRest = time.Second
+	longestRest = 10 * time.Second
 )
 
 // Policies say which topics have the index.
