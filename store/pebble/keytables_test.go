@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"eventhub/internal/faultfs"
@@ -205,15 +206,20 @@ func TestIndexWriteErrors(t *testing.T) {
 	t.Logf("write %d and every %d-th after it", k, stride)
 	for ; ; k += stride {
 		mem := vfs.NewCrashableMem()
-		fault := &kthWrite{k: -1}
-		o := onMem(t, faultfs.Wrap(mem, fault))
+		fault := &kthWrite{k: k}
+		var on atomic.Bool
+		o := onMem(t, faultfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if !on.Load() {
+				return nil
+			}
+			return fault.MaybeError(op)
+		})))
 		o.Fatal = func(error) {}
 		s := mustOpen(t, o)
 		byTables(s)
 		publishKeyed(t, s, 50)
 		startIndex(t, s)
-		fault.n.Store(0)
-		fault.k = k
+		on.Store(true)
 		for range 3 {
 			u := &store.Unit{Appends: []store.Append{keyedEvent(layout.IDRoom, "k1", `1`)}}
 			u.Appends[0].ID, u.Appends[0].NewID = "", true
@@ -224,7 +230,7 @@ func TestIndexWriteErrors(t *testing.T) {
 			}
 		}
 		fired := fault.fired.Load()
-		fault.k = -1
+		on.Store(false)
 		if s.faults.err() == nil {
 			went++
 			mustIndex(t, s, "t")
