@@ -146,6 +146,7 @@ func (o Options) pebbleOptions(w watchedFS, lock *dirLock) *pdb.Options {
 	// that it covers in part, and without waiting for a compaction that rewrites them: under
 	// a cap of 1 GiB there was else as much dead as alive (docs/sizing.md).
 	p.Experimental.EnableDeleteOnlyCompactionExcises = func() bool { return true }
+	p.Experimental.SpanPolicyFunc = spanPolicy
 	p.TargetFileSizes[0] = fileBytes
 	p.ApplyCompressionSettings(compression)
 	for i := range p.Levels {

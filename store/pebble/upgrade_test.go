@@ -30,7 +30,7 @@ import (
 // and made ids, keys, causes and a correlation, one that was deleted, a delayed event, a group with a
 // part, and a pattern.
 var formerStores = []string{"format-1-closed", "format-1-killed", "format-2-closed", "format-2-killed", "format-3-closed", "format-3-killed",
-	"format-4-closed", "format-4-killed"}
+	"format-4-closed", "format-4-killed", "format-5-closed", "format-5-killed"}
 
 // upgradeStride spreads the images and faults of the tests of upgrades.
 var upgradeStride = testsize.Int("upgrade.stride", 5, 24, "the tests of upgrades look at one write in so many, from a random one on")
