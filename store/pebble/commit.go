@@ -79,7 +79,7 @@ type commit struct {
 	delayed  delayedIDs
 	expected expected
 
-	indexed   []indexed   // events whose ids are still to be written
+	indexed   []indexedID // events whose ids are still to be written
 	keyed     []indexed   // likewise, their keys
 	producing []*producer // of whose units it has results to write
 	// What was written, so that its gate has to be shut.
@@ -356,8 +356,11 @@ func (c *commit) append(a *store.Append) {
 	}
 	layout.SetCommitTime(a.Record, a.CommitTime)
 	at := place{t.id, a.Offset}
-	if a.NewID && c.makeID(at, a) || !a.NewID && first.named != at {
-		c.indexed = append(c.indexed, indexed{a.ID, t.id, a.Offset})
+	switch {
+	case a.NewID && c.makeID(at, a):
+		c.indexed = append(c.indexed, indexedID{formOf(a.ID), at})
+	case !a.NewID && first.named != at:
+		c.indexed = append(c.indexed, indexedID{first.form, at})
 	}
 	c.writeEvent(t, a)
 	c.count(t, len(a.Record))
@@ -393,7 +396,13 @@ func (c *commit) writeEvent(t *topic, a *store.Append) {
 	}
 }
 
-// indexed is an event whose id, or key, is to be written.
+// indexedID is an event whose id is to be written.
+type indexedID struct {
+	form idForm
+	at   place
+}
+
+// indexed is an event whose key is to be written.
 type indexed struct {
 	text   string
 	topic  uint32
@@ -403,12 +412,13 @@ type indexed struct {
 // writeIndexes writes the ids and keys of all events after their records and in order:
 // a memtable finds the place of an entry fastest near the one before it.
 func (c *commit) writeIndexes() {
-	slices.SortFunc(c.indexed, func(a, b indexed) int { return strings.Compare(a.text, b.text) })
+	slices.SortFunc(c.indexed, func(a, b indexedID) int { return compareForms(&a.form, &b.form) })
 	var value [binary.MaxVarintLen64]byte
-	for _, e := range c.indexed {
-		n := binary.PutUvarint(value[:], e.offset)
-		op := c.batch.SetDeferred(1+len(e.text)+1+topicIDBytes, n)
-		appendIDKey(op.Key[:0], e.text, e.topic)
+	for i := range c.indexed {
+		e := &c.indexed[i]
+		n := binary.PutUvarint(value[:], e.at.offset)
+		op := c.batch.SetDeferred(e.form.keyBytes(), n)
+		e.form.append(op.Key[:0], e.at.topic)
 		copy(op.Value, value[:n])
 	}
 	slices.SortFunc(c.keyed, func(a, b indexed) int {

@@ -1,7 +1,6 @@
 package pebble
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -21,7 +20,7 @@ import (
 type givenIDs struct {
 	index   map[givenID]int // into first
 	first   []firstEvent
-	pending []lookup
+	pending []idLookup
 	key     []byte
 }
 
@@ -32,12 +31,13 @@ type firstEvent struct {
 	offset uint64
 	time   int64
 	named  place // where the id says that it is
-	unit   int   // the last unit whose expectations were checked that has the id
+	form   idForm
+	unit   int // the last unit whose expectations were checked that has the id
 }
 
-type lookup struct {
+type idLookup struct {
 	topic *topic
-	id    string
+	form  idForm
 	first int
 }
 
@@ -80,8 +80,8 @@ func (g *givenIDs) lookUp(c *commit, units []*store.Unit) error {
 	if len(g.pending) == 0 {
 		return nil
 	}
-	slices.SortFunc(g.pending, func(a, b lookup) int {
-		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.topic.id, b.topic.id))
+	slices.SortFunc(g.pending, func(a, b idLookup) int {
+		return cmp.Or(compareForms(&a.form, &b.form), cmp.Compare(a.topic.id, b.topic.id))
 	})
 	return g.seek(c.s)
 }
@@ -95,12 +95,12 @@ func (g *givenIDs) add(c *commit, topic, id string) error {
 	if err != nil {
 		return err
 	}
+	first := firstEvent{form: formOf(id)}
 	if t != nil {
-		g.pending = append(g.pending, lookup{topic: t, id: id, first: len(g.first)})
+		g.pending = append(g.pending, idLookup{topic: t, form: first.form, first: len(g.first)})
 	}
 	g.index[key] = len(g.first)
-	first := firstEvent{}
-	first.named, _ = c.s.ids.place(id)
+	first.named, _ = c.s.ids.placeOf(&first.form)
 	g.first = append(g.first, first)
 	return nil
 }
@@ -117,16 +117,16 @@ func (g *givenIDs) seek(s *Store) (err error) {
 	defer closeInto(iter, &err)
 	for _, l := range g.pending {
 		if err := g.seekOne(s, iter, &l); err != nil {
-			return fmt.Errorf("look up id %q in topic %q: %w", l.id, l.topic.name, err)
+			return fmt.Errorf("look up id %q in topic %q: %w", l.form.text, l.topic.name, err)
 		}
 	}
 	return nil
 }
 
-func (g *givenIDs) seekOne(s *Store, iter *pdb.Iterator, l *lookup) error {
+func (g *givenIDs) seekOne(s *Store, iter *pdb.Iterator, l *idLookup) error {
 	first := &g.first[l.first]
 	if first.named.topic == l.topic.id && first.named.offset != 0 && !l.topic.removed.Load().hides(first.named.offset) {
-		time, ok, err := s.holds(first.named, l.id)
+		time, ok, err := s.holds(first.named, l.form.text)
 		if ok {
 			first.offset, first.time = first.named.offset, time
 		}
@@ -134,15 +134,8 @@ func (g *givenIDs) seekOne(s *Store, iter *pdb.Iterator, l *lookup) error {
 			return err
 		}
 	}
-	g.key = appendIDKey(g.key[:0], l.id, l.topic.id)
-	if !iter.SeekPrefixGE(g.key) {
-		return iter.Error() // now, as the next seek forgets it
-	}
-	if !bytes.Equal(iter.Key(), g.key) {
-		return nil
-	}
-	offset, err := decodeOffset(iter.Value())
-	if err != nil {
+	offset, err := s.seekID(iter, &l.form, l.topic.id, &g.key)
+	if offset == 0 || err != nil {
 		return err
 	}
 	if first.time, err = s.commitTime(l.topic, offset); err != nil {

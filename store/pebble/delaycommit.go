@@ -29,6 +29,13 @@ type delayedIDs struct {
 	key     []byte
 }
 
+// lookup is an id whose delayed event is to be found.
+type lookup struct {
+	topic *topic
+	id    string
+	first int // into places
+}
+
 func (p *delayedIDs) reset() {
 	clear(p.index)
 	clear(p.pending)

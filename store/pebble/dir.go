@@ -27,9 +27,10 @@ var (
 // Open makes the present one of all earlier ones: format 1 has an index of all ids,
 // formats 1 and 2 have a seal only where they were closed, and none up to format 3 has lost
 // an event of a topic that is there: a program of those takes an id whose event was removed for
-// damage, and gives the offsets of removed events again. Up to format 4 all topics have the key index.
+// damage, and gives the offsets of removed events again. Up to format 4 all topics have the key index. Up to
+// format 5 ids that are UUIDs are in their index as text.
 const (
-	formatVersion = 5
+	formatVersion = 6
 	sealedVersion = 3 // from which on there is always a seal
 	firstVersion  = 1
 	noFormat      = 0

@@ -5,7 +5,6 @@ import (
 	"crypto/cipher"
 	"crypto/rand"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -111,12 +110,7 @@ func (c *ids) write(id uuid.UUID) string {
 		at = 0
 	}
 	var text [eventid.Size]byte
-	hex.Encode(text[:8], id[:4])
-	hex.Encode(text[9:13], id[4:6])
-	hex.Encode(text[14:18], id[6:8])
-	hex.Encode(text[19:23], id[8:10])
-	hex.Encode(text[24:], id[10:])
-	text[8], text[13], text[18], text[23] = '-', '-', '-', '-'
+	putUUID(&text, id)
 	c.text.Write(text[:])
 	return c.text.String()[at:]
 }
@@ -124,14 +118,16 @@ func (c *ids) write(id uuid.UUID) string {
 // place returns where the event with an id is if this store made it; of another id it
 // says nothing, or a place with another event, or with none.
 func (c *ids) place(id string) (p place, ok bool) {
-	if len(id) != eventid.Size {
+	f := formOf(id)
+	return c.placeOf(&f)
+}
+
+// placeOf likewise.
+func (c *ids) placeOf(f *idForm) (p place, ok bool) {
+	if f.version != uuidVersion || f.low>>uuidLowBits != uuidVariant {
 		return place{}, false
 	}
-	u, err := uuid.Parse(id)
-	if err != nil || u.Version() != uuidVersion || u.Variant() != uuid.RFC4122 {
-		return place{}, false
-	}
-	high, low := binary.BigEndian.Uint64(u[:8]), binary.BigEndian.Uint64(u[8:])
+	high, low := f.high, f.low
 	ms := int64(high >> 16)
 	left := high<<(halfBits-uuidHighBits)&halfMask | low&(1<<uuidLowBits-1)>>halfBits
 	right := low & halfMask

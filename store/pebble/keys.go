@@ -18,7 +18,7 @@ import (
 //	'm' name                             → a number: see metaNextTopic and those below it
 //	't' topic name                       → topic id (4), floor (8), index (1)
 //	'e' topic id (4) offset (8)          → record                the log
-//	'i' event id 0x00 topic id (4)       → offset (uvarint)      the id index
+//	'i' event id, topic id (4)           → offset (uvarint)      the id index, see idkeys.go
 //	'k' topic id (4) key' ^offset (8)    → empty                 the key index
 //	'g' topic id (4) group name          → epoch, cursor (uvarints), mark, settings
 //	'p' topic id (4) group name 0x00 kind (1) offset (8)
@@ -51,7 +51,7 @@ import (
 //
 // The id index has the id first: the ids that the SDK makes grow with time, so
 // new entries go to one end of the index, and one id can be looked up over all
-// topics. An id holds no byte below '-', so 0x00 ends it.
+// topics.
 //
 // The key index holds the event's key escaped: 0x00 becomes 0x00 0xff, and 0x00
 // 0x01 ends it. No escaped key is then a prefix of another one, and the offsets
@@ -103,7 +103,8 @@ import (
 // It was for those about removed events, 'h', 'w', 'q', 'n' and 'v': an older program finds
 // neither the event of an id that is remembered nor, in an empty log, which offsets were given,
 // and what it appends is in no segment. And for topics without the key index: an older program
-// would take an event that it does not find there for removed.
+// would take an event that it does not find there for removed. And for ids that are UUIDs: an
+// older program does not find them.
 //
 // The floor of a topic says that no offset at or below it is given again. It
 // matters where the log alone does not show that: see reserve.
@@ -197,12 +198,6 @@ func appendEventKey(dst []byte, topic uint32, offset uint64) []byte {
 
 // eventOffset reads the offset out of a key of the log.
 func eventOffset(key []byte) uint64 { return binary.BigEndian.Uint64(key[1+topicIDBytes:]) }
-
-func appendIDKey(dst []byte, id string, topic uint32) []byte {
-	dst = append(append(dst, tagID), id...)
-	dst = append(dst, 0)
-	return binary.BigEndian.AppendUint32(dst, topic)
-}
 
 // appendKeyPrefix appends what the entries of one key in the key index start
 // with.

@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -35,13 +36,21 @@ func (s *Store) places(id string) (places []store.Place, err error) {
 	if places, err = s.madePlaces(id); err != nil {
 		return nil, err
 	}
-	prefix := append(append([]byte{tagID}, id...), 0)
-	iter, err := s.db.NewIter(&pdb.IterOptions{LowerBound: prefix, UpperBound: append(slices.Clone(prefix[:len(prefix)-1]), 1)})
+	f := formOf(id)
+	if places, err = s.indexedPlaces(f.appendPrefix(nil), places); err == nil && s.textIDs && f.isUUID() {
+		places, err = s.indexedPlaces(appendIDText(nil, id), places)
+	}
+	return places, err
+}
+
+// indexedPlaces adds those of the entries that begin with a prefix.
+func (s *Store) indexedPlaces(prefix []byte, places []store.Place) (_ []store.Place, err error) {
+	iter, err := s.tagged(tagID)
 	if err != nil {
 		return nil, err
 	}
 	defer closeInto(iter, &err)
-	for valid := iter.First(); valid; valid = iter.Next() {
+	for valid := iter.SeekGE(prefix); valid && bytes.HasPrefix(iter.Key(), prefix); valid = iter.Next() {
 		tail := iter.Key()[len(prefix):]
 		if len(tail) != topicIDBytes {
 			return nil, fmt.Errorf("key %x of the id index has %d bytes after the id; want %d", iter.Key(), len(tail), topicIDBytes)

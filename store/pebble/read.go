@@ -115,12 +115,8 @@ func (s *Store) offsetOf(t *topic, id string) (uint64, error) {
 			return p.offset, err
 		}
 	}
-	value, err := s.get(appendIDKey(nil, id, t.id))
-	if value == nil || err != nil {
-		return 0, err
-	}
-	offset, err := decodeOffset(value)
-	if err != nil {
+	offset, err := s.entry(id, t.id)
+	if offset == 0 || err != nil {
 		return 0, err
 	}
 	// An id outlives its event for a while.

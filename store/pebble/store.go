@@ -90,6 +90,8 @@ type Store struct {
 	mostMemTables int // for Ingest without a wait
 
 	ids ids // of who holds committing; others have a fresh one
+	// textIDs: ids that are UUIDs may be in the index as text.
+	textIDs bool
 
 	spare chan *started // Starts that were waited for, to be used again
 }
@@ -136,7 +138,7 @@ func Open(o Options) (*Store, error) {
 	// just raised, in the old format, in which damage looks like the log's end.
 	// Nothing may be written to that one: the flush begins another at once.
 	_, err = db.AsyncFlush()
-	if err = errors.Join(err, s.loadTopics(), s.loadDeleted(), s.loadGarbage(), s.loadRemovals(), s.loadOutdated(), s.loadDelayFloor(), s.loadDeletedEpoch(), s.loadIDs(), s.loadProducers(), s.dropKeyTables(), f.err()); err != nil {
+	if err = errors.Join(err, s.loadTopics(), s.loadDeleted(), s.loadGarbage(), s.loadRemovals(), s.loadOutdated(), s.loadDelayFloor(), s.loadDeletedEpoch(), s.loadIDs(), s.loadIDForms(), s.loadProducers(), s.dropKeyTables(), f.err()); err != nil {
 		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), db.Close(), kept.stop(false, false), lock.Close())
 	}
 	return s, nil

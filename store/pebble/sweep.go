@@ -335,7 +335,7 @@ func (p *sweepStep) sweepEvent(id uint32) (offset uint64, err error) {
 	offset = eventOffset(p.events.Key())
 	eventID, isIndexed, err := p.unlink(place{id, offset}, value)
 	if isIndexed {
-		_ = p.batch.Delete(appendIDKey(nil, eventID, id), nil) // a batch takes what fits in memory
+		p.deleteID(eventID, id)
 	}
 	return offset, err
 }

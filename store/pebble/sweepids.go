@@ -104,7 +104,7 @@ func (p *sweepStep) sweepOutdated() (err error) {
 				err = fmt.Errorf("the ids %x have no end", iter.Value())
 				break
 			}
-			_ = p.batch.Delete(appendIDKey(nil, id, topic), nil)
+			p.deleteID(id, topic)
 		}
 		if err != nil {
 			o.none = true

@@ -297,7 +297,7 @@ func (p *sweepStep) takeOut(at place, record []byte, when int64, forget bool) er
 	case err != nil:
 		return err
 	case isIndexed && forget:
-		_ = p.batch.Delete(appendIDKey(nil, id, at.topic), nil)
+		p.deleteID(id, at.topic)
 	case isIndexed:
 		p.keepID(at, when+store.IDsKept.Milliseconds(), id)
 	}
