@@ -15,6 +15,7 @@ import (
 	"eventhub/bus/internal/bustest"
 	"eventhub/internal/testsize"
 	"eventhub/store"
+	"eventhub/store/storetest"
 	"eventhub/store/memory"
 )
 
@@ -212,7 +213,7 @@ func (w *doorWorld) draw(name string) *deed {
 func (w *doorWorld) drawID(topic string) string {
 	id := rapid.SampledFrom([]string{"x", "y", "z", ""}).Draw(w.t, "id")
 	if id == "" || w.taken[topic+"/"+id] || slices.ContainsFunc(w.events, func(e *doorEvent) bool { return e.topic == topic && e.id == id && e.state != doorGone }) {
-		return fmt.Sprint("e", w.serial)
+		return storetest.GivenID("e", w.serial)
 	}
 	w.taken[topic+"/"+id] = true
 	return id

@@ -23,6 +23,7 @@ import (
 	"eventhub/internal/faultfs"
 	"eventhub/internal/testsize"
 	"eventhub/store"
+	"eventhub/store/storetest"
 	"eventhub/store/memory"
 	"eventhub/store/pebble"
 )
@@ -438,7 +439,7 @@ func (k *kept) absorb() {
 
 func (k *kept) newID(kind string) string {
 	k.next++
-	return fmt.Sprint(kind, k.next)
+	return storetest.GivenID(kind, k.next)
 }
 
 // publishGiven publishes events with ids. In the middle of a crash it may fail.

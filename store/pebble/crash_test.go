@@ -17,6 +17,7 @@ import (
 	"eventhub/store"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/uuid"
 )
 
 // crashStores is how many stores the crash tests take crashImages of each.
@@ -148,8 +149,7 @@ func newAttempt(committer int, serial uint64, own []string, rng *rand.Rand) *att
 	topics := make(map[string]string) // by id
 	for i := range 1 + rng.IntN(4) {
 		e := eventhub.Event{
-			// The topic is part of the id, so that a duplicate meets its first.
-			ID:      fmt.Sprintf("%d-%d-%d-%s", committer, serial, i, crashTopics[rng.IntN(3)]),
+			ID:      crashID(committer, serial, i, rng),
 			Key:     []string{"", "k", "k\x00", "l"}[rng.IntN(4)],
 			Payload: fmt.Appendf(nil, "%q", strings.Repeat("x", rng.IntN(3000))),
 		}
@@ -196,7 +196,22 @@ func groupChanges(committer int, serial uint64, rng *rand.Rand) []store.GroupCha
 	return []store.GroupChange{gone, ch}
 }
 
-func topicOfID(id string) string { return strings.SplitN(id, "-", 4)[3] }
+func topicOfID(id string) string {
+	if u, err := uuid.Parse(id); err == nil {
+		return crashTopics[u[15]]
+	}
+	return strings.SplitN(id, "-", 4)[3]
+}
+
+// crashID returns a new id: a UUID or text. The topic is part of it, so that a duplicate meets its
+// first.
+func crashID(committer int, serial uint64, i int, rng *rand.Rand) string {
+	topic := rng.IntN(len(crashTopics))
+	if rng.IntN(2) == 0 {
+		return fmt.Sprintf("%08x-%04x-7%03x-8000-%012x", serial, committer, i, topic)
+	}
+	return fmt.Sprintf("%d-%d-%d-%s", committer, serial, i, crashTopics[topic])
+}
 
 // check opens the image and holds it against what is known of the run.
 func (run *crashRun) check(image *vfs.MemFS, receipts []*attempt, percent int) {

@@ -3,7 +3,6 @@ package pebble
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"eventhub/internal/record"
 	"eventhub/internal/testsize"
 	"eventhub/store"
+	"eventhub/store/storetest"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -101,7 +101,7 @@ func (run *wholeRun) open() {
 
 func (run *wholeRun) newID() string {
 	run.serial++
-	return fmt.Sprint("e", run.serial)
+	return storetest.GivenID("e", run.serial)
 }
 
 // give notes an offset, which was not given before.

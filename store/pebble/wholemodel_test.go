@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"eventhub/store"
+	"eventhub/store/storetest"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -245,7 +246,7 @@ func TestWholeStatesAreKnownByReads(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	serial, alike := 0, 0
-	newID := func() string { serial++; return fmt.Sprint("e", serial) }
+	newID := func() string { serial++; return storetest.GivenID("e", serial) }
 	for range 500 {
 		st := newWholeState()
 		for st.last = range uint64(20) {

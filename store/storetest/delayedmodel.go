@@ -22,7 +22,7 @@ var modelNotes = []string{"\x00", "a", "a\x00b"}
 func (m *model) drawDelays(rt *rapid.T, u *store.Unit) {
 	for range rapid.SampledFrom([]int{0, 0, 1, 2, 3}).Draw(rt, "delayed events") {
 		topic := rapid.SampledFrom(modelTopics).Draw(rt, "topic")
-		id := fmt.Sprint("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))
+		id := GivenID("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))
 		isFresh := rapid.IntRange(0, 3).Draw(rt, "fresh") == 0
 		if isFresh {
 			m.fresh++
@@ -34,7 +34,7 @@ func (m *model) drawDelays(rt *rapid.T, u *store.Unit) {
 	}
 	for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(rt, "cancels") {
 		up := store.Cancel{Topic: rapid.SampledFrom(modelTopics).Draw(rt, "topic"),
-			ID: fmt.Sprint("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))}
+			ID: GivenID("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))}
 		if len(m.delays) > 0 && rapid.IntRange(0, 9).Draw(rt, "unfit") > 0 {
 			p := rapid.SampledFrom(m.delays).Draw(rt, "delayed event")
 			up = store.Cancel{Topic: p.Topic, ID: p.ID, Seq: rapid.SampledFrom([]uint64{0, p.Seq, p.Seq, p.Seq - 1}).Draw(rt, "number")}
@@ -191,7 +191,7 @@ func (m *model) readDelays(rt *rapid.T) {
 func (m *model) checkDelays(rt *rapid.T) {
 	same(rt, "delayed events", m.delayed(), m.env.allDelayed(rt))
 	topic := rapid.SampledFrom(modelTopics).Draw(rt, "topic")
-	id := fmt.Sprint("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))
+	id := GivenID("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))
 	same(rt, "delayed event of "+id, m.delay(topic, id) >= 0, m.env.findDelay(rt, topic, id) != nil)
 	var want []store.PatternInfo
 	for name, value := range m.patterns {

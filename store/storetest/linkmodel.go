@@ -16,7 +16,7 @@ var modelCorrelations = []string{"", "", "c", "c\x01", "d"}
 
 func drawLinks(rt *rapid.T, a *store.Append) {
 	for range rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(rt, "causes") {
-		a.CausedBy = append(a.CausedBy, fmt.Sprint("given-", rapid.IntRange(0, 3).Draw(rt, "cause")))
+		a.CausedBy = append(a.CausedBy, GivenID("given-", rapid.IntRange(0, 3).Draw(rt, "cause")))
 	}
 	a.Correlation = rapid.SampledFrom(modelCorrelations).Draw(rt, "correlation")
 	if rapid.IntRange(0, 3).Draw(rt, "keep") == 0 {
@@ -44,7 +44,7 @@ func (m *model) checkLinks(rt *rapid.T) {
 		after = store.Place{Topic: rapid.SampledFrom(modelTopics).Draw(rt, "topic"), Offset: rapid.Uint64Range(0, 40).Draw(rt, "offset")}
 	}
 	limit := rapid.IntRange(0, 20).Draw(rt, "limit")
-	id := fmt.Sprint("given-", rapid.IntRange(0, 3).Draw(rt, "cause"))
+	id := GivenID("given-", rapid.IntRange(0, 3).Draw(rt, "cause"))
 	correlation := rapid.SampledFrom(modelCorrelations[2:]).Draw(rt, "correlation")
 	same(rt, fmt.Sprintf("%d effects of %s after %v", limit, id, after),
 		m.linkedTo(after, limit, func(e modelEvent) bool { return slices.Contains(e.causedBy, id) }),

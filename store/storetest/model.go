@@ -158,7 +158,7 @@ func (m *model) drawUnit(rt *rapid.T) *store.Unit {
 	for range rapid.IntRange(0, 4).Draw(rt, "appends") {
 		topic := rapid.SampledFrom(modelTopics).Draw(rt, "topic")
 		key := rapid.SampledFrom(modelKeys).Draw(rt, "key")
-		id := fmt.Sprint("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))
+		id := GivenID("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))
 		isNew := rapid.Bool().Draw(rt, "new id")
 		switch {
 		case isNew:
@@ -416,7 +416,7 @@ func (m *model) checkTopic(rt *rapid.T, name string, events []modelEvent) {
 	}
 	same(rt, "events of "+name, rows, m.env.readAll(rt, name))
 	for range 3 {
-		id := fmt.Sprint("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))
+		id := GivenID("given-", rapid.IntRange(0, modelIDs).Draw(rt, "id"))
 		var want uint64
 		if at := slices.IndexFunc(events, func(e modelEvent) bool { return e.id == id }); at >= 0 {
 			want = events[at].Offset
