@@ -96,7 +96,7 @@ func (c *commit) init(s *Store) {
 		replaced:   make(map[groupKey]knownGroup),
 		parts:      make(map[groupKey]partChanges),
 		unitGroups: make(map[groupKey]knownGroup),
-		given:      givenIDs{index: make(map[givenID]int)},
+		given:      givenIDs{index: make(map[givenID]int), recent: recentIDs{most: windowMost}},
 		delayed:    delayedIDs{index: make(map[givenID]int)},
 		expected:   expected{index: make(map[keyName]int)},
 	}
@@ -358,7 +358,9 @@ func (c *commit) append(a *store.Append) {
 	at := place{t.id, a.Offset}
 	switch {
 	case a.NewID && c.makeID(at, a):
-		c.indexed = append(c.indexed, indexedID{formOf(a.ID), at})
+		f := formOf(a.ID)
+		c.given.recent.note(&f)
+		c.indexed = append(c.indexed, indexedID{f, at})
 	case !a.NewID && first.named != at:
 		c.indexed = append(c.indexed, indexedID{first.form, at})
 	}

@@ -22,6 +22,8 @@ type givenIDs struct {
 	first   []firstEvent
 	pending []idLookup
 	key     []byte
+	recent  recentIDs
+	noting  bool // an id of this commit was noted: no other window may be begun
 }
 
 type givenID struct{ topic, id string }
@@ -44,7 +46,7 @@ type idLookup struct {
 func (g *givenIDs) reset() {
 	clear(g.index)
 	clear(g.pending)
-	g.first, g.pending = g.first[:0], g.pending[:0]
+	g.first, g.pending, g.noting = g.first[:0], g.pending[:0], false
 }
 
 // find returns the entry of an id that was given, or nil.
@@ -96,13 +98,31 @@ func (g *givenIDs) add(c *commit, topic, id string) error {
 		return err
 	}
 	first := firstEvent{form: formOf(id)}
-	if t != nil {
+	first.named, _ = c.s.ids.placeOf(&first.form)
+	isNew, err := g.note(c, &first.form)
+	if err != nil {
+		return err
+	}
+	if t != nil && (!isNew || first.named.topic == t.id) { // an id of the store's own has no entry
 		g.pending = append(g.pending, idLookup{topic: t, form: first.form, first: len(g.first)})
 	}
 	g.index[key] = len(g.first)
-	first.named, _ = c.s.ids.placeOf(&first.form)
 	g.first = append(g.first, first)
 	return nil
+}
+
+// note notes an id that this commit may write, and reports whether the index is known not to have it.
+func (g *givenIDs) note(c *commit, f *idForm) (isNew bool, err error) {
+	if f.version != uuidVersion {
+		return false, nil
+	}
+	if !g.noting && g.recent.isOver(c.now) {
+		if err := g.recent.begin(c.s, c.now); err != nil {
+			return false, fmt.Errorf("find the newest ids: %w", err)
+		}
+	}
+	g.noting = true
+	return g.recent.note(f), nil
 }
 
 func (g *givenIDs) seek(s *Store) (err error) {
