@@ -15,8 +15,8 @@ import (
 	"eventhub/bus/internal/bustest"
 	"eventhub/internal/testsize"
 	"eventhub/store"
-	"eventhub/store/storetest"
 	"eventhub/store/memory"
+	"eventhub/store/storetest"
 )
 
 // doorWorld is a world in which topics are made by every door there is (publishes alone and

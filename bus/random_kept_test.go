@@ -23,9 +23,9 @@ import (
 	"eventhub/internal/faultfs"
 	"eventhub/internal/testsize"
 	"eventhub/store"
-	"eventhub/store/storetest"
 	"eventhub/store/memory"
 	"eventhub/store/pebble"
+	"eventhub/store/storetest"
 )
 
 // kept is the world of removals in which settings, which change at any time, remove events too,
