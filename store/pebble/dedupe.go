@@ -13,7 +13,7 @@ import (
 )
 
 // givenIDs are the ids of one commit that may be in the store already: those
-// that callers gave. All are looked up before the first unit is staged, in key
+// that callers gave. All that recentIDs does not know to be new are looked up before the first unit is staged, in key
 // order, with one iterator whose bloom filters answer for an id that is new.
 // Pebble's plain Get would not do: it leaves out the filters of the lowest level,
 // where nearly all of the index is.

@@ -22,7 +22,7 @@ import (
 const (
 	windowAhead = time.Minute
 	windowFor   = 30 * time.Second
-	windowMost  = 1 << 17 // ids in one window: some 3 MB
+	windowMost  = 1 << 17 // ids in one window: up to 3 MB
 )
 
 // recentIDs is guarded by Store.committing.
