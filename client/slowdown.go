@@ -57,10 +57,9 @@ func (c *Client) pause(ctx context.Context, wait time.Duration) bool {
 }
 
 // Publish sends the events in one frame, as one atomic step, and waits for their
-// receipts. While there is no connection it waits for one. The receipts are
-// returned with an error too, with the ids that the events were sent under:
-// publishing again under these is always safe. With a refusal of the hub nothing
-// is published; the end of ctx, ErrClosed and CodeInternal leave it open.
+// receipts. While there is no connection it waits for one. With a refusal of the hub nothing
+// is published; the end of ctx, ErrClosed, CodeInternal and CodeUnknownProducer leave it open:
+// whoever wants to publish again then gives the events ids, under which that is always safe.
 //
 // A hub that limits how fast is published makes it slower: it waits for as long as the hub says
 // and tries again. CodeRateLimited is the error where ctx ends meanwhile. So does one that indexes a

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"eventhub"
 	"eventhub/auth"
 	"eventhub/ops"
 	"eventhub/outbox"
@@ -93,6 +94,11 @@ type Config struct {
 	Topics []byte
 	// MaxTopics bounds how many topics are created. Default 100,000.
 	MaxTopics int
+	// MaxProducers bounds how many producers of numbered publishes are known, and ProducersKept
+	// is how long one is after its last connection. Defaults eventhub.DefaultMaxProducers and
+	// eventhub.DefaultProducerKept.
+	MaxProducers  int
+	ProducersKept time.Duration
 	// MaxMessageMemory bounds, in MiB, what messages of clients that are not complete
 	// hold together, of all connections and both transports, and answers to HTTP
 	// requests that clients have not taken as much again. Default 128, at least
@@ -155,6 +161,12 @@ func (c Config) WithDefaults() Config {
 	def(&c.OutboxOrder, string(outbox.ByKey))
 	if c.OutboxKeep == 0 {
 		c.OutboxKeep = outbox.DefaultKeep
+	}
+	if c.MaxProducers == 0 {
+		c.MaxProducers = eventhub.DefaultMaxProducers
+	}
+	if c.ProducersKept == 0 {
+		c.ProducersKept = eventhub.DefaultProducerKept
 	}
 	if c.MaxTopics == 0 {
 		c.MaxTopics = 100_000
@@ -241,6 +253,12 @@ func (c Config) Validate() error {
 	}
 	if c.CompactEvery < 0 {
 		errs = append(errs, fmt.Errorf("compact every is %s; it can not be negative", c.CompactEvery))
+	}
+	if c.MaxProducers < 1 {
+		errs = append(errs, fmt.Errorf("max producers is %d; at least 1 is needed%s", c.MaxProducers, c.from("max_producers")))
+	}
+	if c.ProducersKept < time.Second {
+		errs = append(errs, fmt.Errorf("producers kept is %s; at least 1s is needed%s", c.ProducersKept, c.from("producers_kept")))
 	}
 	if c.MaxTopics < 1 {
 		errs = append(errs, fmt.Errorf("max topics is %d; at least 1 is needed%s", c.MaxTopics, c.from("max_topics")))

@@ -63,6 +63,8 @@ var keyValues = map[string]struct {
 	"durability":         {"interval", "sync", "INTERVAL", [3]any{"interval", "sync", "interval"}},
 	"topics_file":        {"a.yaml", "b.yaml", "c d.yaml", [3]any{"a.yaml", "b.yaml", "c d.yaml"}},
 	"max_topics":         {"1_000", "2", "3", [3]any{1000, 2, 3}},
+	"max_producers":      {"1_000", "2", "3", [3]any{1000, 2, 3}},
+	"producers_kept":     {"1h", "2h", "3m", [3]any{time.Hour, 2 * time.Hour, 3 * time.Minute}},
 	"max_message_memory": {"40", "50", "60", [3]any{40, 50, 60}},
 	"metrics_labels":     {"4", "5", "6", [3]any{4, 5, 6}},
 	"metrics_histograms": {"7", "8", "9", [3]any{7, 8, 9}},
@@ -123,6 +125,10 @@ func effect(s *config.Settings, key string) any {
 		return c.TopicsFile
 	case "max_topics":
 		return c.MaxTopics
+	case "max_producers":
+		return c.MaxProducers
+	case "producers_kept":
+		return c.ProducersKept
 	case "max_message_memory":
 		return c.MaxMessageMemory
 	case "metrics_labels":
