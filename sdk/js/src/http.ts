@@ -1,0 +1,135 @@
+import { routes, type DeadLetter, type Operations, type RedriveResult, type SeekPlan, type Trace } from "./api.gen.ts";
+import { HubError, messageOf } from "./errors.ts";
+import type { Link } from "./link.ts";
+import { abortReason } from "./signal.ts";
+import type { PayloadOf, TopicMap } from "./topics.ts";
+import type { EventRecord, SeekTarget } from "./types.ts";
+
+type Op = keyof Operations;
+/** What a call of a route is given. */
+export interface CallOptions<K extends Op> {
+  params?: Operations[K]["params"];
+  query?: Partial<Operations[K]["query"]>;
+  body?: Operations[K]["body"];
+  signal?: AbortSignal | undefined;
+}
+
+interface Problem { code?: string; detail?: string; title?: string; index?: number; present?: number }
+
+/** The HTTP API of the same hub, with the same token. `M` maps topics to payloads. */
+export class HttpApi<M extends TopicMap> {
+  #link: Link;
+
+  /** @internal */
+  constructor(link: Link) { this.#link = link; }
+
+  /** Calls a route by its operationId. */
+  async call<K extends Op>(id: K, options: CallOptions<K> = {}): Promise<Operations[K]["answer"]> {
+    this.#link.check();
+    const [method = "GET", route = ""] = routes[id].split(" ");
+    const params = (options.params ?? {}) as Record<string, unknown>;
+    const path = route.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(String(params[name])));
+    const token = await this.#link.token();
+    const headers: Record<string, string> = token === undefined ? {} : { authorization: `Bearer ${token}` };
+    const init: RequestInit = { method, headers, signal: AbortSignal.any([this.#link.closing, ...(options.signal ? [options.signal] : [])]) };
+    if (options.body !== undefined) {
+      headers["content-type"] = "application/json";
+      init.body = JSON.stringify(options.body);
+    }
+    let failure: unknown;
+    for (const { http } of this.#link.urls) {
+      let answer: Response, text: string;
+      try {
+        answer = await fetch(http + path + queryOf(options.query ?? {}), init);
+        text = await answer.text();
+      } catch (why) {
+        this.#link.check();
+        if (options.signal?.aborted) throw abortReason(options.signal);
+        failure = why;
+        if (method === "GET") continue;
+        break; // whether a change was made is not known: it is not made again
+      }
+      if (!answer.ok) throw problemOf(answer, text);
+      return (text === "" ? undefined : JSON.parse(text)) as Operations[K]["answer"];
+    }
+    throw new HubError("unreachable", `${method} ${path}: ${messageOf((failure as Error).cause ?? failure)}`, { cause: failure });
+  }
+
+  /** The past of a topic, page by page. */
+  async *replay<K extends string>(topic: K, options: { from?: SeekTarget; signal?: AbortSignal } = {}): AsyncGenerator<EventRecord<PayloadOf<M, K>, K>, void, undefined> {
+    let query: Partial<Operations["replayEvents"]["query"]> = { topic, limit: 1000, ...startOf(options.from ?? "earliest") } as object;
+    for (;;) {
+      const page = await this.call("replayEvents", { query, signal: options.signal });
+      yield* page.events as EventRecord<PayloadOf<M, K>, K>[];
+      if (!page.next) return;
+      query = { topic, limit: 1000, ...page.next };
+    }
+  }
+
+  /** The newest event of each key, now or at an offset or a time; all pages are of one offset. */
+  async *state<K extends string>(topic: K, options: { prefix?: string; keys?: string[]; at?: number | string; minOffset?: number; signal?: AbortSignal } = {}): AsyncGenerator<EventRecord<PayloadOf<M, K>, K>, void, undefined> {
+    const fixed = { prefix: options.prefix, keys: options.keys, limit: 1000 };
+    let query = { ...fixed, at: options.at, min_offset: options.minOffset } as Record<string, unknown>;
+    for (;;) {
+      // Without the parameter key, which stands for one event, the answer is a page.
+      const page = await this.call("getState", { params: { topic }, query: query as object, signal: options.signal }) as { events: unknown[]; next?: string };
+      yield* page.events as EventRecord<PayloadOf<M, K>, K>[];
+      if (!page.next) return;
+      query = { ...fixed, page: page.next };
+    }
+  }
+
+  /** The dead letters of a topic, the oldest first. */
+  async *deadLetters(topic: string, options: Partial<Operations["listDeadLetters"]["query"]> & { signal?: AbortSignal } = {}): AsyncGenerator<DeadLetter, void, undefined> {
+    const { signal, ...query } = options;
+    for (let after = query.after; ;) {
+      const page = await this.call("listDeadLetters", { params: { topic }, query: { ...query, ...(after === undefined ? {} : { after }) }, signal });
+      yield* page.dead_letters;
+      if (page.next === undefined) return;
+      after = page.next;
+    }
+  }
+
+  /** Gives dead letters back to their groups: only with `apply`; without it the answer says what it would do. */
+  redrive(topic: string, which: Operations["redriveDeadLetters"]["body"], options: { apply?: boolean; signal?: AbortSignal } = {}): Promise<RedriveResult> {
+    return this.call("redriveDeadLetters", { params: { topic }, query: options.apply ? { apply: "1" } : {}, body: which, signal: options.signal });
+  }
+
+  /** What led to an event, and what resulted from it. */
+  trace(id: string, options: { depth?: number; limit?: number; signal?: AbortSignal } = {}): Promise<Trace> {
+    const { signal, ...query } = options;
+    return this.call("traceEvent", { params: { id }, query, signal });
+  }
+
+  /** Moves a group: only with `apply`; without it the answer says what it would do. */
+  seek(topic: string, group: string, to: SeekTarget, options: { apply?: boolean; signal?: AbortSignal } = {}): Promise<SeekPlan> {
+    return this.call("seekGroup", { params: { topic, group }, query: options.apply ? { apply: "1" } : {}, body: startOf(to) as Operations["seekGroup"]["body"], signal: options.signal });
+  }
+}
+
+/** A place in a topic, as bodies and queries have it. */
+function startOf(to: SeekTarget): Record<string, unknown> {
+  if (typeof to === "string") return { from: to };
+  if ("ts" in to) return { from: "ts", ts: to.ts };
+  return "afterId" in to ? { from: "after_id", after_id: to.afterId } : { from: "offset", offset: to.offset };
+}
+
+function queryOf(query: object): string {
+  const q = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    for (const one of Array.isArray(value) ? value as unknown[] : [value]) if (one !== undefined) q.append(name, String(one));
+  }
+  const text = q.toString();
+  return text && `?${text}`;
+}
+
+function problemOf(answer: Response, text: string): HubError {
+  let problem: Problem = {};
+  try {
+    problem = JSON.parse(text) as Problem;
+  } catch { /* not of the hub: the status is all there is */ }
+  const seconds = Number(answer.headers.get("retry-after") ?? NaN);
+  return new HubError((problem.code ?? "internal") as HubError["code"], problem.detail ?? problem.title ?? `${answer.status} ${answer.statusText}`, {
+    index: problem.index, present: problem.present, retryAfterMs: Number.isFinite(seconds) ? seconds * 1000 : undefined,
+  });
+}

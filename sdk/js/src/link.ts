@@ -1,0 +1,373 @@
+import { HubError, messageOf } from "./errors.ts";
+import { errorOf, type HubFrame } from "./frame.ts";
+import { Room } from "./room.ts";
+import { abortReason, onAbort } from "./signal.ts";
+import { Socket, webSocketClass } from "./socket.ts";
+import { askToken, endOf, renewIn } from "./token.ts";
+import type { ConnectOptions, HubInfo } from "./types.ts";
+import { parseUrl, type HubUrl } from "./urls.ts";
+
+/** What a request is about, in the order in which requests are sent again on a new connection. */
+export const enum Kind {
+  Settle, AckPublish, Resubscribe, Subscribe, Publish, Cancel,
+  /** From here on: ends with its connection. */
+  Leave, Pause, Renew, Probe,
+}
+
+/** A frame that is not answered yet. It is kept, so that it can be sent again. */
+export interface Request {
+  kind: Kind;
+  corr: number;
+  text: string;
+  /** It was sent over a connection that was lost. */
+  resent?: boolean;
+  sent?: boolean;
+  /** Called once, with the OK, or with what is instead of it. */
+  done(ok: HubFrame | undefined, error: HubError | undefined): void;
+}
+
+/** What else the connection notifies of. */
+export interface LinkEvents {
+  deliveries(f: HubFrame): void;
+  /** An ERR that answers nothing: the end of a subscription, if it names one. */
+  complaint(error: HubError): void;
+  /** A connection is there: subscriptions are to be made again. */
+  attached(): void;
+  detached(): void;
+  state(state: LinkState, detail: StateDetail): void;
+}
+
+export type LinkState = "connecting" | "open" | "closed";
+
+/** What there is to say about a state. */
+export interface StateDetail {
+  /** Of `open`: the hub that took the client. */
+  url?: string;
+  info?: HubInfo;
+  /** Of `connecting` and `closed`: why. */
+  error?: HubError;
+  /** Of `connecting`: how many attempts there were since the last connection. */
+  attempt?: number;
+}
+
+const leastPause = 100;
+
+/** How long to wait after a refusal that says so: a little more, and not the same for all who wait. */
+export function pauseOf(error: HubError): number {
+  const wait = error.retryAfterMs !== undefined && error.retryAfterMs > 0 ? error.retryAfterMs : leastPause;
+  return wait * (1 + Math.random() / 8);
+}
+
+/** The connection to a hub, made again whenever it is lost, and the requests that are not answered. */
+export class Link {
+  readonly room: Room;
+  #urls: HubUrl[];
+  #options: ConnectOptions;
+  #events: LinkEvents;
+  #socket: Socket | undefined;
+  #pending = new Map<number, Request>();
+  #corr = 0;
+  #over = new AbortController();
+  #cause: HubError | undefined;
+  #timers = new Map<ReturnType<typeof setTimeout>, () => void>();
+  #renewal: ReturnType<typeof setTimeout> | undefined;
+  #idle: (() => void)[] = [];
+  #unhook: (() => void) | undefined;
+  info!: HubInfo;
+  state: LinkState = "connecting";
+
+  constructor(urls: readonly string[], options: ConnectOptions, events: LinkEvents) {
+    if (urls.length === 0) throw new HubError("bad_request", "there is no URL of a hub: write ws://host:port");
+    this.#urls = urls.map(parseUrl);
+    this.#options = options;
+    this.#events = events;
+    this.room = new Room(options.maxPending ?? 4096, options.maxPendingChars ?? 16 << 20);
+  }
+
+  /** The URLs, the one that took the client last first. */
+  get urls(): readonly HubUrl[] { return this.#urls; }
+  get closing(): AbortSignal { return this.#over.signal; }
+  get connected(): boolean { return this.#socket !== undefined; }
+
+  nextCorr(): number { return ++this.#corr; }
+
+  /** Why nothing can begin any more. */
+  check(): void {
+    if (this.#cause) throw this.#cause;
+  }
+
+  warn(message: string, error?: unknown): void {
+    if (this.#options.warn) this.#options.warn(message, error);
+    else console.warn(`eventhub: ${message}`, ...(error === undefined ? [] : [messageOf(error)]));
+  }
+
+  token(): Promise<string | undefined> { return askToken(this.#options.token); }
+
+  /** Makes the first connection. */
+  async open(): Promise<void> {
+    const { signal } = this.#options;
+    const off = onAbort(signal, () => { this.close(new HubError("closed", "the attempt to connect was given up")); });
+    try {
+      for (;;) {
+        try {
+          const [socket, token] = await this.#connect();
+          this.#attach(socket, token);
+          break;
+        } catch (why) {
+          const error = why as HubError;
+          if (error.code !== "rate_limited" || this.#cause) throw error;
+          this.#events.state("connecting", { error });
+          await this.sleep(pauseOf(error));
+        }
+      }
+    } catch (why) {
+      this.close(why as HubError);
+      throw signal?.aborted ? abortReason(signal) : why;
+    } finally {
+      off();
+    }
+    this.#watchNetwork();
+  }
+
+  /** Tries every hub once. A denial counts more than a hub that is full, and that more than one that is not there. */
+  async #connect(): Promise<[Socket, string | undefined]> {
+    const cls = await webSocketClass(this.#options.WebSocket);
+    const failures: HubError[] = [];
+    for (const url of [...this.#urls]) {
+      try {
+        const token = await this.token();
+        const socket = await Socket.open(cls, url.ws, token, this.#options.name, this.#over.signal);
+        if (this.#cause) {
+          socket.drop("");
+          throw this.#cause;
+        }
+        this.#urls = [url, ...this.#urls.filter((other) => other !== url)];
+        return [socket, token];
+      } catch (why) {
+        if (this.#cause) throw this.#cause;
+        failures.push(why instanceof HubError ? why : new HubError("unreachable", `no hub at ${url.ws}: ${messageOf(why)}`, { cause: why }));
+      }
+    }
+    const worst = failures.find((e) => e.denied || e.code === "protocol") ?? failures.find((e) => e.code === "rate_limited");
+    if (worst) throw worst;
+    throw new HubError("unreachable", failures.map((e) => e.message).join("; "), { cause: failures[0] });
+  }
+
+  #attach(socket: Socket, token: string | undefined): void {
+    this.#socket = socket;
+    this.info = socket.info;
+    socket.start({
+      frame: (f) => { this.#frame(f); },
+      lost: (why) => { this.#lost(socket, why); },
+    }, () => {
+      // The hub answers any op, one that it does not have too: that is the sign of life.
+      this.request({ kind: Kind.Probe, corr: this.nextCorr(), text: `{"op":"PING","corr":"${this.#corr}"}`, done: () => undefined });
+    });
+    this.#events.attached();
+    const waiting = [...this.#pending.values()].sort((a, b) => a.kind - b.kind || a.corr - b.corr);
+    for (const r of waiting) {
+      if (r.sent) r.resent = true;
+      r.sent = true;
+      socket.send(r.text);
+    }
+    this.#planRenewal(socket, token, false);
+    this.#tell("open", { url: socket.url, info: socket.info });
+  }
+
+  #lost(socket: Socket, why: HubError): void {
+    if (this.#socket !== socket) return;
+    this.#socket = undefined;
+    clearTimeout(this.#renewal);
+    for (const r of [...this.#pending.values()]) {
+      if (r.kind === Kind.Resubscribe) this.#pending.delete(r.corr);
+      else if (r.kind >= Kind.Leave) this.#answer(r, { op: "OK" }, undefined); // the hub has forgotten it
+    }
+    this.#events.detached();
+    if (!this.#cause) void this.#reconnect(why);
+  }
+
+  async #reconnect(lost: HubError): Promise<void> {
+    const { minMs = 100, maxMs = 10_000 } = this.#options.backoff ?? {};
+    for (let attempt = 0; !this.#cause; attempt++) {
+      this.#tell("connecting", { error: lost, attempt });
+      const most = Math.min(maxMs, minMs * 2 ** Math.min(attempt, 20));
+      const wait = most / 2 + Math.random() * most / 2;
+      await this.sleep(lost.code === "rate_limited" ? Math.max(wait, pauseOf(lost)) : wait);
+      if (this.#cause) return;
+      try {
+        const [socket, token] = await this.#connect();
+        this.#attach(socket, token);
+        return;
+      } catch (why) {
+        lost = why as HubError;
+        const late = typeof this.#options.token === "function" && lost.code === "jwt_invalid"; // the next one may be in time
+        if ((lost.denied && !late) || lost.code === "protocol") {
+          this.close(lost);
+          return;
+        }
+      }
+    }
+  }
+
+  /** A browser says when it has no network, long before a connection shows it. */
+  #watchNetwork(): void {
+    const target = globalThis as { addEventListener?: typeof addEventListener; removeEventListener?: typeof removeEventListener };
+    if (typeof target.addEventListener !== "function") return;
+    const offline = (): void => { this.cut(new HubError("unreachable", "the browser is offline")); };
+    const online = (): void => { this.#wake(); };
+    target.addEventListener("offline", offline);
+    target.addEventListener("online", online);
+    this.#unhook = () => {
+      target.removeEventListener?.("offline", offline);
+      target.removeEventListener?.("online", online);
+    };
+  }
+
+  #sleepers = new Set<() => void>();
+
+  /** Waits, unless the client is closed or the network is back before. */
+  async sleep(ms: number): Promise<void> {
+    if (this.#cause) return;
+    await new Promise<void>((resolve) => {
+      const wake = (): void => { this.#sleepers.delete(wake); cancel(); resolve(); };
+      const cancel = this.later(ms, wake, wake);
+      this.#sleepers.add(wake);
+    });
+  }
+
+  #wake(): void {
+    for (const wake of [...this.#sleepers]) wake();
+  }
+
+  /** Calls `then` after so many ms, or `closed` if the client is closed before. */
+  later(ms: number, then: () => void, closed: () => void = () => undefined): () => void {
+    const timer = setTimeout(() => { this.#timers.delete(timer); then(); }, ms);
+    this.#timers.set(timer, closed);
+    return () => { this.#timers.delete(timer); clearTimeout(timer); };
+  }
+
+  #planRenewal(socket: Socket, token: string | undefined, failed: boolean): void {
+    const end = endOf(token);
+    if (end === undefined || this.#socket !== socket) return;
+    this.#renewal = setTimeout(() => {
+      this.#renew(socket, token).then(
+        (next) => { this.#planRenewal(socket, next, next === token); },
+        (why: unknown) => {
+          if (this.#cause || this.#socket !== socket) return;
+          this.warn("the token was not renewed", why);
+          this.#planRenewal(socket, token, true);
+        });
+    }, renewIn(end, Date.now(), failed));
+  }
+
+  async #renew(socket: Socket, before: string | undefined): Promise<string | undefined> {
+    const next = await this.token();
+    if (next === before || this.#socket !== socket) return before;
+    const corr = this.nextCorr();
+    await new Promise<void>((resolve, reject) => {
+      this.request({ kind: Kind.Renew, corr, text: JSON.stringify({ op: "AUTH", token: next, corr: String(corr) }), done: (_, error) => { if (error) reject(error); else resolve(); } });
+    });
+    return next;
+  }
+
+  /** Sends a request, now or as soon as there is a connection. */
+  request(r: Request): void {
+    if (this.#cause) {
+      r.done(undefined, this.#cause);
+      return;
+    }
+    this.#pending.set(r.corr, r);
+    if (this.#socket) {
+      r.sent = true;
+      this.#socket.send(r.text);
+    }
+  }
+
+  /** Takes a request back: no answer is taken from then on. */
+  forget(r: Request): boolean {
+    const was = this.#pending.delete(r.corr);
+    this.#checkIdle();
+    return was;
+  }
+
+  /** Sends a frame that nobody waits for; without a connection it is of no use. */
+  post(text: string): void { this.#socket?.send(text); }
+
+  #answer(r: Request, ok: HubFrame | undefined, error: HubError | undefined): void {
+    this.#pending.delete(r.corr);
+    r.done(ok, error);
+    this.#checkIdle();
+  }
+
+  #frame(f: HubFrame): void {
+    if (f.op === "EVENT" || f.op === "EVENTS") {
+      this.#events.deliveries(f);
+      return;
+    }
+    if (f.corr === undefined) {
+      if (f.op === "ERR") this.#events.complaint(errorOf(f));
+      return;
+    }
+    const r = this.#pending.get(Number(f.corr));
+    if (!r) return;
+    if (f.op === "OK") {
+      this.#answer(r, f, undefined);
+      return;
+    }
+    const error = errorOf(f);
+    if (r.kind === Kind.Resubscribe ? error.passing : error.code === "shutting_down") {
+      this.cut(error); // it waits for another connection: this one has nothing to offer
+      return;
+    }
+    this.#answer(r, f, error);
+  }
+
+  /** Gives up the connection: another one may serve better. */
+  cut(why: HubError): void { this.#socket?.fail(why); }
+
+  /** Resolves when nothing is unanswered and nobody waits for room. */
+  async idle(): Promise<void> {
+    while (!this.#cause && (this.#pending.size > 0 || !this.room.isEmpty)) {
+      await new Promise<void>((resolve) => { this.#idle.push(resolve); });
+    }
+  }
+
+  #checkIdle(): void {
+    if (this.#idle.length > 0 && this.#pending.size === 0) {
+      // Whoever was answered gives its room back first.
+      queueMicrotask(() => { for (const resolve of this.#idle.splice(0)) resolve(); });
+    }
+  }
+
+  #tell(state: LinkState, detail: StateDetail): void {
+    this.state = state;
+    this.#events.state(state, detail);
+  }
+
+  /** Ends the client. The first cause counts. */
+  close(cause: HubError): Promise<void> {
+    if (this.#cause) return Promise.resolve();
+    this.#cause = cause;
+    this.#unhook?.();
+    const socket = this.#socket;
+    this.#socket = undefined;
+    clearTimeout(this.#renewal);
+    this.#over.abort(cause);
+    for (const [timer, closed] of [...this.#timers]) {
+      clearTimeout(timer);
+      closed();
+    }
+    this.#timers.clear();
+    for (const r of [...this.#pending.values()]) this.#answer(r, undefined, cause);
+    this.room.refuse(cause);
+    for (const resolve of this.#idle.splice(0)) resolve();
+    this.#events.detached();
+    this.#tell("closed", { error: cause });
+    if (!socket) return Promise.resolve();
+    socket.drop("");
+    return Promise.race([socket.closed, new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, 1_500);
+      void socket.closed.then(() => { clearTimeout(timer); });
+    })]);
+  }
+}

@@ -1,0 +1,338 @@
+import { Delivery, type NackOptions, type Settler } from "./delivery.ts";
+import { HubError, messageOf, quiet } from "./errors.ts";
+import { snake, type HubFrame, type WireContext, type WireEvent } from "./frame.ts";
+import { Kind, type Link } from "./link.ts";
+import { Leases } from "./leases.ts";
+import { TailPosition } from "./position.ts";
+import { encodeEvents, sendEvents, type Outgoing } from "./publisher.ts";
+import { abortReason, deferred, onAbort } from "./signal.ts";
+import type { CursorPosition, Gap, Receipt, SubscribeOptions } from "./types.ts";
+import { leaseLost, Verdicts } from "./verdicts.ts";
+
+/** What takes the deliveries of a subscription. */
+export interface Receiver {
+  /** Something waits: take it by `next`. */
+  ready(): void;
+  /** The subscription takes no more: `error` says why, if that was not asked for. */
+  ended(error: Error | undefined): void;
+  /** Resolves when what has begun is over. */
+  finished(): Promise<void>;
+}
+
+/** What subscriptions need of the client that has them. */
+export interface Owner {
+  link: Link;
+  subs: Map<string, Subscription>;
+  partings: Map<string, Promise<void>>;
+  cursor(topic: string, group: string): Promise<CursorPosition | null>;
+}
+
+export function keyOf(topic: string, group: string | undefined): string {
+  return group === undefined ? topic : `${topic}::${group}`;
+}
+
+/** How many characters of events without leases wait here before the hub is told to pause. */
+const maxHeld = 4 << 20;
+const maxGaps = 1024;
+
+/** One membership or live tail, made again on every connection. */
+export class Subscription implements Settler {
+  readonly topic: string;
+  readonly group: string | undefined;
+  /** Resolves when the subscription has been closed, rejects when it has ended by itself. */
+  readonly closed: Promise<void>;
+  #over = deferred<undefined>();
+  #owner: Owner;
+  #options: SubscribeOptions;
+  #receiver!: Receiver;
+  #wire: Record<string, unknown>;
+  #queue: { d: Delivery; chars: number }[] = [];
+  #head = 0;
+  #held = 0;
+  #leases: Leases | undefined;
+  #position: TailPosition | undefined;
+  #verdicts: Verdicts | undefined;
+  #gaps = new Set<string>();
+  #joined = false;
+  #state: "open" | "draining" | "closed" = "open";
+  #paused = false;
+  #full = false;
+  #off: () => void = () => undefined;
+
+  /** @internal */
+  constructor(owner: Owner, topic: string, options: SubscribeOptions) {
+    this.#owner = owner;
+    this.#options = options;
+    this.topic = topic;
+    this.group = options.group;
+    this.closed = quiet(this.#over.promise);
+    const { group: _group, concurrency: _c, signal: _s, onGap: _g, ...rest } = options;
+    const { onEnded: _e, ...opts } = rest as Record<string, unknown>;
+    if (opts.from === "afterId") opts.from = "after_id";
+    this.#wire = { ...snake(opts), batch: true };
+    if (options.group === undefined) this.#position = new TailPosition();
+    else {
+      this.#verdicts = new Verdicts(owner.link, topic, options.group);
+      if (options.manualAck !== false) this.#leases = new Leases(this.#verdicts, options.ackTimeoutMs ?? 30_000);
+    }
+  }
+
+  get key(): string { return keyOf(this.topic, this.group); }
+  get #link(): Link { return this.#owner.link; }
+  get isOpen(): boolean { return this.#state === "open"; }
+  get options(): SubscribeOptions { return this.#options; }
+
+  /** @internal Says SUBSCRIBE for the first time. */
+  async join(receiver: Receiver): Promise<void> {
+    this.#receiver = receiver;
+    const { subs, partings } = this.#owner;
+    const { signal } = this.#options;
+    for (let before = partings.get(this.key); before; before = partings.get(this.key)) await before;
+    this.#link.check();
+    if (signal?.aborted) throw abortReason(signal);
+    if (subs.has(this.key)) throw new HubError("already_subscribed", `this client has a subscription ${this.key} already: close it first, or connect a second client`);
+    subs.set(this.key, this);
+    try {
+      const ok = await new Promise<HubFrame>((resolve, reject) => {
+        this.#off = onAbort(signal, () => { reject(abortReason(signal)); void this.#finish(undefined); });
+        const corr = this.#link.nextCorr();
+        this.#link.request({ kind: Kind.Subscribe, corr, text: this.#frame(corr, {}), done: (f, error) => {
+          if (f && !error) this.#begun(f);
+          if (error) reject(error);
+          else if (f) resolve(f);
+        } });
+      });
+      void ok;
+    } catch (why) {
+      await this.#finish(undefined);
+      throw why;
+    }
+  }
+
+  #frame(corr: number, more: Record<string, unknown>): string {
+    return JSON.stringify({ op: "SUBSCRIBE", topic: this.topic, group: this.group, opts: { ...this.#wire, ...more }, corr: String(corr) });
+  }
+
+  #begun(f: HubFrame): void {
+    this.#joined = true;
+    if (this.#position) this.#position.known = f.known ?? this.#position.known;
+    for (const gap of f.gaps ?? []) this.#tellGap(gap);
+    for (const ended of f.ended ?? []) {
+      const { onEnded } = this.#options as { onEnded?(e: typeof ended): void };
+      if (onEnded) this.#call("onEnded", () => { onEnded(ended); });
+      else this.#link.warn(`the group ${this.group ?? ""} in ${ended.topic} had ended because nobody used it, and begins anew`);
+    }
+  }
+
+  /** @internal A new connection: take the place back. */
+  rejoin(): void {
+    if (!this.#joined || this.#state === "closed") return;
+    const corr = this.#link.nextCorr();
+    this.#link.request({ kind: Kind.Resubscribe, corr, text: this.#frame(corr, this.#position?.resume() ?? {}), done: (f, error) => {
+      if (f && !error) this.#begun(f);
+      else if (error?.code === "unknown_id" && this.#position?.isEmpty) this.#restart();
+      else if (error) this.end(error);
+    } });
+    if (this.#paused || this.#full) this.#sayPaused();
+  }
+
+  /** The place where a tail was to begin is not in the log any more: which events are after it nobody knows. */
+  #restart(): void {
+    this.#link.warn(`the live tail ${this.key} begins at the first event: the place that it was at is not in the log any more`);
+    this.#wire = { ...this.#wire, from: "earliest" };
+    for (const name of ["after_id", "ts", "offset"]) this.#wire[name] = undefined;
+    this.rejoin();
+  }
+
+  /** @internal The connection is lost: what nobody has begun comes again, if there are leases. */
+  lost(): void {
+    if (!this.#leases) return;
+    this.#leases.forget(this.#queue.slice(this.#head).map((q) => q.d));
+    this.#queue = [];
+    this.#head = this.#held = 0;
+  }
+
+  /** @internal */
+  deliver(f: HubFrame): void {
+    if (this.#state !== "open") return;
+    const list = f.events ?? (f.event ? [f.ctx ? { event: f.event, ctx: f.ctx } : { event: f.event }] : []);
+    for (const { event, ctx } of list) this.#take(event, ctx ?? {});
+    if (!this.#leases && this.#held > maxHeld && !this.#full) {
+      this.#full = true;
+      this.#sayPaused();
+    }
+    this.#receiver.ready();
+  }
+
+  #take(event: WireEvent, ctx: WireContext): void {
+    this.#position?.advance(event);
+    const d = new Delivery(this, event, ctx);
+    if (this.#leases && !this.#leases.take(d, ctx.epoch)) return;
+    const chars = this.#leases ? 0 : 200 + JSON.stringify(event.payload).length;
+    this.#held += chars;
+    this.#queue.push({ d, chars });
+  }
+
+  /** @internal The next delivery that is still ours, begun. */
+  next(): Delivery | undefined {
+    while (this.#head < this.#queue.length) {
+      const q = this.#queue[this.#head++];
+      if (this.#head > 1024 || this.#head === this.#queue.length) {
+        this.#queue.splice(0, this.#head);
+        this.#head = 0;
+      }
+      if (!q) continue;
+      this.#held -= q.chars;
+      if (this.#full && this.#held < maxHeld / 2) {
+        this.#full = false;
+        this.#sayPaused();
+      }
+      if (q.d.phase === "over") continue; // the group was moved
+      q.d.phase = "begun";
+      if (q.d.gap) this.#tellGap(q.d.gap);
+      return q.d;
+    }
+    return undefined;
+  }
+
+  #tellGap(gap: Gap): void {
+    const what = `${gap.topic} ${gap.after} ${gap.first} ${gap.compacted ?? 0} ${gap.tombstones ?? 0}`;
+    if (this.#gaps.has(what)) return;
+    if (this.#gaps.size >= maxGaps) this.#gaps.clear();
+    this.#gaps.add(what);
+    const { onGap } = this.#options;
+    if (onGap) this.#call("onGap", () => { onGap(gap); });
+  }
+
+  #call(name: string, run: () => void): void {
+    try {
+      run();
+    } catch (why) {
+      this.#link.warn(`${name} of ${this.key} failed`, why);
+    }
+  }
+
+  ack(d: Delivery): Promise<void> {
+    return this.#settle(d, "ack", (lease, verdicts) => verdicts.ack(lease));
+  }
+
+  nack(d: Delivery, why: unknown, verdict: NackOptions): Promise<void> {
+    return this.#settle(d, "nack", (lease, verdicts) => verdicts.nack(lease, why, verdict));
+  }
+
+  #settle(d: Delivery, what: string, send: (lease: string, verdicts: Verdicts) => Promise<void>): Promise<void> {
+    if (!this.#leases || !this.#verdicts) {
+      return quiet(Promise.reject(new HubError("bad_request", `${what}: a delivery of ${this.group === undefined ? "a live tail" : "a subscription with manualAck false"} has no lease to settle`)));
+    }
+    const lease = this.#leases.release(d);
+    if (lease === undefined) return quiet(Promise.reject(leaseLost(`${what} of ${d.id}`)));
+    return send(lease, this.#verdicts);
+  }
+
+  async extend(d: Delivery, ms: number | undefined): Promise<void> {
+    if (!this.#leases || !this.#verdicts) throw new HubError("bad_request", "extend: a delivery without a lease has nothing to extend");
+    const lease = this.#leases.prolong(d, ms);
+    if (lease === undefined) throw leaseLost(`extending ${d.id}`);
+    await this.#verdicts.extend(lease, ms);
+  }
+
+  async ackAndPublish(d: Delivery, events: readonly Outgoing[]): Promise<Receipt[]> {
+    const { json, ids } = encodeEvents(events);
+    if (!this.#leases || this.group === undefined) throw new HubError("bad_request", "ackAndPublish: a delivery without a lease can not be acked");
+    const lease = this.#leases.hand(d);
+    if (lease === undefined) throw leaseLost(`ackAndPublish of ${d.id}`);
+    try {
+      const receipts = await sendEvents(this.#link, {
+        kind: Kind.AckPublish, text: `${Verdicts.ackOf(d.topic, this.group, lease)},"publish":[${json.join(",")}]`, ids, signal: undefined,
+        retries: () => this.#state !== "closed",
+      });
+      this.#leases.finish(d);
+      return receipts;
+    } catch (why) {
+      if (why instanceof HubError && why.code === "lease_lost") this.#leases.finish(d);
+      else if (d.phase === "handed") d.phase = "begun"; // a verdict may follow
+      throw why;
+    }
+  }
+
+  cursor(topic: string): Promise<CursorPosition | null> {
+    return this.group === undefined
+      ? Promise.reject(new HubError("bad_request", "cursor: a live tail has none"))
+      : this.#owner.cursor(topic, this.group);
+  }
+
+  /** Stops the deliveries, also over lost connections; leases stay. */
+  pause(): Promise<void> { this.#paused = true; return this.#sayPaused(); }
+
+  /** Restarts the deliveries. */
+  resume(): Promise<void> { this.#paused = false; return this.#sayPaused(); }
+
+  #sayPaused(): Promise<void> {
+    if (!this.#joined || !this.#link.connected || this.#state === "closed") return Promise.resolve(); // said with the next SUBSCRIBE
+    return quiet(this.#say(this.#paused || this.#full ? "PAUSE" : "RESUME", Kind.Pause));
+  }
+
+  #say(op: string, kind: Kind): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const corr = this.#link.nextCorr();
+      this.#link.request({ kind, corr, text: JSON.stringify({ op, topic: this.topic, group: this.group, corr: String(corr) }), done: (_, error) => {
+        if (error && error.code !== "not_subscribed") reject(error); else resolve();
+      } });
+    });
+  }
+
+  /** Begins nothing more, lets what has begun finish with its verdict, and leaves. */
+  async drain(options: { signal?: AbortSignal } = {}): Promise<void> {
+    if (this.#state === "open") {
+      this.#state = "draining";
+      this.lost(); // goes to other members without counting an attempt
+      if (!this.#leases) this.#queue.length = this.#head = 0;
+      this.#receiver.ended(undefined);
+    }
+    const { signal } = options;
+    const gaveUp = deferred<never>();
+    const off = onAbort(signal, () => { gaveUp.reject(abortReason(signal)); });
+    try {
+      const rest = (async () => {
+        await this.#receiver.finished();
+        await this.#verdicts?.settled();
+      })();
+      await Promise.race([rest, this.closed, quiet(gaveUp.promise)]);
+    } finally {
+      off();
+      await this.#finish(undefined);
+    }
+  }
+
+  /** Leaves at once: events without a verdict go to other members, and their attempts do not count. */
+  close(): Promise<void> { return this.#finish(undefined); }
+
+  /** @internal Ends by itself: the hub does not take the place back, or the client is closed. */
+  end(why: HubError): void {
+    if (this.#state === "closed") return;
+    const error = new HubError(why.code, `the subscription ${this.key} has ended: ${why.message}`, { ...why, topic: this.topic, group: this.group, cause: why });
+    void this.#finish(error);
+  }
+
+  async #finish(error: HubError | undefined): Promise<void> {
+    if (this.#state === "closed") return;
+    const was = this.#state;
+    this.#state = "closed";
+    this.#off();
+    this.#verdicts?.flush(); // what was said before goes first
+    const { subs, partings } = this.#owner;
+    if (subs.get(this.key) === this) {
+      subs.delete(this.key);
+      if (!error && this.#link.connected) {
+        const parting = this.#say("UNSUBSCRIBE", Kind.Leave).catch((why: unknown) => { this.#link.warn(`leaving ${this.key}`, messageOf(why)); });
+        partings.set(this.key, parting.finally(() => { partings.delete(this.key); }));
+      }
+    }
+    this.#leases?.close(error ?? new HubError("closed", `the subscription ${this.key} was closed`));
+    this.#queue = [];
+    this.#head = 0;
+    if (was === "open") this.#receiver.ended(error);
+    if (error) this.#over.reject(error); else this.#over.resolve(undefined);
+    await partings.get(this.key);
+  }
+}

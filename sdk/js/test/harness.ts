@@ -1,0 +1,155 @@
+import { execFileSync, spawn, type ChildProcess } from "node:child_process";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { createServer, connect as dial, type Server, type Socket } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { connect, type ConnectOptions, type Hub } from "../src/index.ts";
+import type { AnyTopics, TopicMap } from "../src/topics.ts";
+
+const binary = process.env.EVENTHUB_BINARY ?? "";
+if (binary === "") throw new Error("EVENTHUB_BINARY names no hub: run scripts/test-js, which builds one");
+
+/** A real hub over a store of its own, which outlives a kill. */
+export class TestHub {
+  readonly dir = mkdtempSync(join(tmpdir(), "eventhub-js-"));
+  port = 0;
+  http = 0;
+  #args: string[];
+  #process: ChildProcess | undefined;
+  log = "";
+
+  private constructor(args: string[]) { this.#args = args; }
+
+  static async start(...args: string[]): Promise<TestHub> {
+    const hub = new TestHub(args);
+    await hub.run();
+    return hub;
+  }
+
+  get url(): string { return `ws://127.0.0.1:${this.port}`; }
+
+  file(name: string, text: string): string {
+    const path = join(this.dir, name);
+    writeFileSync(path, text, { mode: 0o600 });
+    return path;
+  }
+
+  /** Starts the hub, again at the same addresses; resolves when it is ready. */
+  async run(): Promise<void> {
+    const child = spawn(binary, ["serve", "--store", join(this.dir, "store"), "--ws", `127.0.0.1:${this.port}`, "--http", `127.0.0.1:${this.http}`,
+      "--ops", "127.0.0.1:0", "--log-format", "json", ...this.#args], { stdio: ["ignore", "ignore", "pipe"], env: { PATH: process.env.PATH ?? "" } });
+    this.#process = child;
+    const up = new Promise<void>((resolve, reject) => {
+      let rest = "";
+      child.stderr.on("data", (data: Buffer) => {
+        this.log += data.toString();
+        rest += data.toString();
+        const lines = rest.split("\n");
+        rest = lines.pop() ?? "";
+        for (const line of lines) {
+          const entry = JSON.parse(line) as { msg: string; ws?: string; http?: string };
+          if (entry.ws && entry.http) {
+            this.port = Number(entry.ws.split(":").at(-1));
+            this.http = Number(entry.http.split(":").at(-1));
+            resolve();
+          }
+        }
+      });
+      child.once("exit", () => { reject(new Error(`the hub did not start: ${this.log}`)); });
+    });
+    await up;
+  }
+
+  async stop(signal: "SIGTERM" | "SIGKILL" = "SIGTERM"): Promise<void> {
+    const child = this.#process;
+    this.#process = undefined;
+    if (!child) return;
+    const ended = new Promise<void>((resolve) => { child.once("exit", () => { resolve(); }); });
+    child.kill(signal);
+    await ended;
+  }
+
+  async end(): Promise<void> {
+    await this.stop("SIGKILL");
+    rmSync(this.dir, { recursive: true, force: true });
+  }
+
+  connect<M extends TopicMap = AnyTopics>(options: ConnectOptions = {}): Promise<Hub<M>> {
+    return connect<M>(this.url, { warn: () => undefined, backoff: { minMs: 10, maxMs: 200 }, ...options });
+  }
+
+  /** Runs a command of the hub's own command line. */
+  cli(...args: string[]): string {
+    return execFileSync(binary, args, { encoding: "utf8", env: { PATH: process.env.PATH ?? "" } });
+  }
+}
+
+/** A proxy in front of a hub that cuts connections. */
+export class Proxy {
+  port = 0;
+  /** New connections are cut at once. */
+  refuses = false;
+  /** Bytes of the hub are thrown away: requests arrive and answers do not. */
+  mute = false;
+  connections = 0;
+  #server: Server;
+  #open = new Set<Socket>();
+
+  private constructor(target: () => number) {
+    this.#server = createServer((near) => {
+      if (this.refuses) { near.destroy(); return; }
+      this.connections++;
+      const far = dial(target(), "127.0.0.1");
+      this.#open.add(near);
+      const end = (): void => { near.destroy(); far.destroy(); this.#open.delete(near); };
+      near.on("data", (b) => far.write(b)).on("close", end).on("error", end);
+      far.on("data", (b) => { if (!this.mute) near.write(b); }).on("close", end).on("error", end);
+    });
+  }
+
+  static async before(hub: TestHub): Promise<Proxy> {
+    const proxy = new Proxy(() => hub.port);
+    await new Promise<void>((resolve) => { proxy.#server.listen(0, "127.0.0.1", resolve); });
+    proxy.port = (proxy.#server.address() as { port: number }).port;
+    return proxy;
+  }
+
+  get url(): string { return `ws://127.0.0.1:${this.port}`; }
+
+  cut(): void { for (const socket of this.#open) socket.destroy(); }
+
+  async end(): Promise<void> {
+    this.cut();
+    await new Promise<void>((resolve) => { this.#server.close(() => { resolve(); }); });
+  }
+}
+
+/** A promise that others resolve, and what it was resolved with. */
+export function signal<T = void>(): { promise: Promise<T>; resolve(value: T): void } {
+  let resolve!: (value: T) => void;
+  const promise = new Promise<T>((yes) => { resolve = yes; });
+  return { promise, resolve };
+}
+
+/** Resolves at the next time that a client says a state. */
+export function once<M extends TopicMap>(hub: Hub<M>, state: "connecting" | "open" | "closed"): Promise<void> {
+  return new Promise((resolve) => { const off = hub.on(state, () => { off(); resolve(); }); });
+}
+
+/** Random numbers from a seed, which the test prints. */
+export function seeded(seed: number): () => number {
+  let a = seed;
+  return () => {
+    a = a + 0x6d2b79f5 | 0;
+    let t = Math.imul(a ^ a >>> 15, 1 | a);
+    t = t + Math.imul(t ^ t >>> 7, 61 | t) ^ t;
+    return ((t ^ t >>> 14) >>> 0) / 2 ** 32;
+  };
+}
+
+/** All that an iterator gives. */
+export async function all<T>(of: AsyncIterable<T>): Promise<T[]> {
+  const list: T[] = [];
+  for await (const one of of) list.push(one);
+  return list;
+}
