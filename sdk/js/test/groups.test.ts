@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
-import { after, before, test } from "node:test";
+import { after, before } from "node:test";
 import { connect, HubError, retryAfter, terminal, type Delivery, type Gap, type Hub } from "../src/index.ts";
 import type { AnyTopics } from "../src/topics.ts";
-import { all, once, Proxy, signal, TestHub } from "./harness.ts";
+import { all, once, Proxy, signal, test, TestHub } from "./harness.ts";
 
 let hub: TestHub, c: Hub<AnyTopics>;
 before(async () => { hub = await TestHub.start(); c = await hub.connect({ name: "tests" }); });

@@ -1,5 +1,6 @@
 import { execFileSync, spawn, type ChildProcess } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { test as nodeTest } from "node:test";
 import { createServer, connect as dial, type Server, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -122,6 +123,11 @@ export class Proxy {
     this.cut();
     await new Promise<void>((resolve) => { this.#server.close(() => { resolve(); }); });
   }
+}
+
+/** A test that fails where it hangs. */
+export function test(name: string, run: () => Promise<void> | void): void {
+  void nodeTest(name, { timeout: Number(process.env.EVENTHUB_JS_TIMEOUT ?? 30_000) }, run);
 }
 
 /** A promise that others resolve, and what it was resolved with. */

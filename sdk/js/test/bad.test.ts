@@ -1,0 +1,139 @@
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer } from "node:http";
+import { after, before } from "node:test";
+import { WebSocketServer } from "ws";
+import { connect, HubError, type Hub } from "../src/index.ts";
+import type { AnyTopics } from "../src/topics.ts";
+import { signal, test, TestHub } from "./harness.ts";
+
+let hub: TestHub, c: Hub<AnyTopics>;
+const unhandled: unknown[] = [];
+const note = (why: unknown): void => { unhandled.push(why); };
+before(async () => { process.on("unhandledRejection", note); hub = await TestHub.start("--auth-token", "secret"); c = await hub.connect({ token: "secret" }); });
+after(async () => {
+  await c.close();
+  await hub.end();
+  await new Promise((r) => setImmediate(r));
+  process.off("unhandledRejection", note);
+  assert.deepEqual(unhandled, []);
+});
+
+/** A rejection with a code, and a sentence with these words. */
+const says = (code: string, words: RegExp) => (why: unknown): boolean => {
+  assert.ok(why instanceof HubError, String(why));
+  assert.equal(why.code, code);
+  assert.match(why.message, words);
+  return true;
+};
+
+test("a URL that is none, or of something else, or with a secret in it", async () => {
+  for (const [url, words] of [["127.0.0.1:8090", /write ws:\/\//], ["", /write ws:\/\//], ["ftp://host", /ws:\/\//], ["ws://host:1/?token=x", /option token/]] as const) {
+    await assert.rejects(connect(url), says("bad_request", words));
+  }
+  await assert.rejects(connect([]), says("bad_request", /no URL/));
+  await assert.rejects(connect("ws://127.0.0.1:9"), says("unreachable", /127\.0\.0\.1:9/));
+});
+
+test("a wrong token, none, and a function that fails", async () => {
+  await assert.rejects(hub.connect({ token: "wrong" }), says("bad_token", /./));
+  await assert.rejects(hub.connect(), says("no_token", /./));
+  await assert.rejects(hub.connect({ token: () => Promise.reject(new Error("vault is shut")) }), says("unreachable", /vault is shut/));
+});
+
+test("a hub of another protocol version, and a server that is no hub", async () => {
+  const server = new WebSocketServer({ port: 0, host: "127.0.0.1" });
+  let answer = '{"op":"OK","hub":"eventhub","version":"9","protocol":2,"limits":{}}';
+  await once(server, "listening");
+  server.on("connection", (ws) => { ws.on("message", () => { ws.send(answer); }); });
+  const url = `ws://127.0.0.1:${(server.address() as { port: number }).port}`;
+  await assert.rejects(connect(url), says("protocol", /version 2.*this SDK 1/));
+  answer = "hello";
+  await assert.rejects(connect(url), says("unreachable", /no hub/));
+  server.close();
+  const plain = createServer((_, res) => { res.end("hi"); });
+  await new Promise<void>((resolve) => { plain.listen(0, "127.0.0.1", resolve); });
+  await assert.rejects(connect(`ws://127.0.0.1:${(plain.address() as { port: number }).port}`), says("unreachable", /127/));
+  plain.close();
+});
+
+test("a payload that is not JSON", async () => {
+  const loop: Record<string, unknown> = {};
+  loop.self = loop;
+  for (const [payload, words] of [[undefined, /publish null/], [() => 1, /publish null/], [10n, /BigInt/], [{ a: 10n }, /BigInt/], [loop, /refers to itself/],
+    ["\ud83d", /lone surrogate/], [{ "\udc00": 1 }, /lone surrogate/], [NaN, /NaN/], [-Infinity, /Infinity/]] as const) {
+    await assert.rejects(c.publish("bad", payload), says("bad_event", words));
+    await assert.rejects(c.publishBatch([{ topic: "bad", payload: 1 }, { topic: "bad", payload }]), (why: HubError) => why.index === 1 && says("bad_event", words)(why));
+  }
+  await assert.rejects(c.publish("bad", 1, { key: "\ud83d" }), says("bad_event", /lone surrogate/));
+  for (const fine of ["\\ud83d", "\\\\ud83d", "\ud83d\ude00", null, "\\\ud83d\ude00"]) await c.publish("fine", fine);
+  assert.equal((await c.publish("bad", 1)).offset, 1);
+});
+
+test("a payload that is too large is refused before it is sent, and the connection stays", async () => {
+  let lost = 0;
+  c.on("connecting", () => lost++);
+  await assert.rejects(c.publish("large", "x".repeat(2 << 20)), says("too_large", /publish less/));
+  await assert.rejects(c.publish("large", "\u20ac".repeat(500_000)), says("too_large", /publish less/));
+  await c.publish("large", "x".repeat(1 << 19));
+  assert.equal(lost, 0);
+});
+
+test("names and options that the hub refuses", async () => {
+  await assert.rejects(c.publish("a..b", 1), says("bad_topic", /a\.\.b/));
+  await assert.rejects(c.publish("", 1), says("bad_topic", /topic/));
+  await assert.rejects(c.publish("t", 1, { id: "no spaces" }), says("bad_event", /id/));
+  await assert.rejects(c.subscribe("t", { group: "g", maxAttempts: 0 }, () => undefined), says("bad_request", /max_attempts/));
+  await assert.rejects(c.subscribe("t", { group: "g", maxAtempts: 3 } as never, () => undefined), says("bad_request", /max_attempts/));
+  await assert.rejects(c.http.call("getTopic", { params: { topic: "nobody" } }), says("unknown_id", /nobody/));
+});
+
+test("a handler that never ends does not keep drain from ending by its signal", async () => {
+  const c2 = await hub.connect({ token: "secret" });
+  const begun = signal();
+  await c2.subscribe("never", { group: "g", from: "earliest" }, () => { begun.resolve(); return new Promise(() => undefined); });
+  await c2.publish("never", 1);
+  await begun.promise;
+  const stop = new AbortController();
+  const drained = c2.drain({ signal: stop.signal });
+  stop.abort(new Error("no patience"));
+  await assert.rejects(drained, /no patience/);
+  assert.equal(c2.state, "closed");
+});
+
+test("verdicts on what has no lease", async () => {
+  for await (const d of c.deliveries("fine", { from: "earliest" })) {
+    await assert.rejects(d.ack(), says("bad_request", /live tail/));
+    void d.nack("not awaited: it must not be unhandled");
+    await assert.rejects(d.extend(), says("bad_request", /lease/));
+    await assert.rejects(d.ackAndPublish([]), says("bad_request", /lease/));
+    break;
+  }
+});
+
+test("use after close, and what was not answered by then", async () => {
+  const c2 = await hub.connect({ token: "secret" });
+  const pending = c2.publish("closing", 1, { id: "maybe" });
+  const loop = c2.deliveries("closing", { group: "g" });
+  const rejected = [
+    assert.rejects(pending, (why: HubError) => says("closed", /not known.*receipts/)(why) && why.receipts?.[0]?.id === "maybe"),
+    assert.rejects(loop.next(), says("closed", /closed/)),
+  ];
+  await c2.close();
+  await Promise.all(rejected);
+  await assert.rejects(c2.publish("closing", 2), says("closed", /connect again/));
+  await assert.rejects(c2.publishBatch([{ topic: "closing", payload: 2 }]), says("closed", /connect again/));
+  await assert.rejects(c2.subscribe("closing", { group: "g" }, () => undefined), says("closed", /connect again/));
+  await assert.rejects(c2.deliveries("closing", { group: "g" }).next(), says("closed", /connect again/));
+  await assert.rejects(c2.cancel("closing", "x"), says("closed", /connect again/));
+  await assert.rejects(c2.http.call("listTopics"), says("closed", /connect again/));
+  await c2.drain();
+});
+
+test("what a program throws in a callback is said and harms nothing", async () => {
+  const warned: string[] = [];
+  const c2 = await hub.connect({ token: "secret", warn: (message) => warned.push(message) });
+  c2.on("closed", () => { throw new Error("listener"); });
+  await c2.close();
+  assert.match(warned.join(), /listener of closed failed/);
+});

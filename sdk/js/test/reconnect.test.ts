@@ -1,0 +1,234 @@
+import assert from "node:assert/strict";
+import { after, before } from "node:test";
+import { connect, HubError, type Delivery } from "../src/index.ts";
+import { all, once, Proxy, seeded, signal, test, TestHub } from "./harness.ts";
+
+let hub: TestHub;
+before(async () => { hub = await TestHub.start(); });
+after(async () => { await hub.end(); });
+const quick = { backoff: { minMs: 5, maxMs: 50 }, warn: (): void => undefined };
+
+test("a publish whose answer was lost is sent again and is in the log once", async () => {
+  const proxy = await Proxy.before(hub);
+  const c = await connect(proxy.url, quick);
+  proxy.mute = true;
+  const receipt = c.publish("once", 1);
+  const batch = c.publishBatch([{ topic: "once", payload: 2 }, { topic: "once.b", payload: 3 }]);
+  // The log has them, and the client does not know.
+  const direct = await hub.connect(quick);
+  const seen = signal();
+  const s = await direct.subscribe("once.b", { from: "earliest" }, () => { seen.resolve(); });
+  await seen.promise;
+  await s.close();
+  await direct.close();
+  proxy.cut();
+  proxy.mute = false;
+  assert.deepEqual([(await receipt).offset, (await receipt).duplicate, ...(await batch).map((r) => r.offset)], [1, false, 2, 1]);
+  assert.deepEqual((await all(c.http.replay("once"))).map((e) => e.payload), [1, 2]);
+  await c.close();
+  await proxy.end();
+});
+
+test("publishes wait while there is no hub, and room bounds how many", async () => {
+  const own = await TestHub.start();
+  const c = await own.connect({ ...quick, maxPending: 10 });
+  const lost = once(c, "connecting");
+  await own.stop("SIGKILL");
+  await lost;
+  let entered = 0;
+  const stop = new AbortController();
+  const publishes = Array.from({ length: 30 }, (_, n) => c.publish("waits", n, { signal: n === 20 ? stop.signal : undefined }).finally(() => { entered++; }));
+  stop.abort(new Error("no more"));
+  await assert.rejects(publishes[20] as Promise<unknown>, /no more/);
+  assert.equal(entered, 1);
+  await own.run();
+  const rest = await Promise.all(publishes.filter((_, n) => n !== 20));
+  assert.deepEqual(rest.map((r) => r.offset).sort((a, b) => a - b), Array.from({ length: 29 }, (_, i) => i + 1));
+  await c.close();
+  await own.end();
+});
+
+test("a handler keeps its event over a lost connection, and its verdict counts", async () => {
+  const proxy = await Proxy.before(hub);
+  const c = await connect(proxy.url, quick);
+  let calls = 0;
+  const begun = signal(), release = signal();
+  const s = await c.subscribe("keeps", { group: "g", from: "earliest" }, async () => { calls++; begun.resolve(); await release.promise; });
+  await c.publishBatch([1, 2].map((n) => ({ topic: "keeps", payload: n })));
+  await begun.promise;
+  const open = once(c, "open");
+  proxy.cut();
+  await open;
+  await s.resume(); // its answer comes after the events that come again
+  await c.publish("keeps.other", 1);
+  release.resolve();
+  await c.publish("keeps.other", 2);
+  await s.drain();
+  await c.drain();
+  assert.ok(calls <= 2, `${calls} calls for 2 events`);
+  const d = await hub.connect();
+  const cursor = (await d.getCursor("keeps", "g"))?.offset ?? 0;
+  assert.equal(cursor, calls);
+  await d.close();
+  await proxy.end();
+});
+
+test("an ack that was lost is said again", async () => {
+  const proxy = await Proxy.before(hub);
+  const c = await connect(proxy.url, quick);
+  let cut = false;
+  await c.publish("acks", 1);
+  for await (const d of c.deliveries("acks", { group: "g", from: "earliest", ackTimeoutMs: 30_000 })) {
+    if (!cut) {
+      cut = true;
+      proxy.mute = true;
+      const acked = d.ack();
+      await new Promise((r) => setTimeout(r, 20)); // it may be at the hub by then, or not: both are right
+      proxy.cut();
+      proxy.mute = false;
+      await acked.catch((why: unknown) => { assert.equal((why as HubError).code, "lease_lost"); });
+      await c.publish("acks", 2);
+      continue;
+    }
+    await d.ack();
+    if (d.payload === 2) break;
+  }
+  assert.equal((await c.getCursor("acks", "g"))?.offset, 2);
+  await c.close();
+  await proxy.end();
+});
+
+test("a tail goes on after the last event of each topic: none twice, none left out", async () => {
+  const proxy = await Proxy.before(hub);
+  const c = await connect(proxy.url, quick), d = await hub.connect();
+  const seen: string[] = [];
+  const done = signal(), some = signal();
+  const s = await c.subscribe("tails.**", { from: "latest" }, (e: Delivery) => {
+    seen.push(`${e.topic} ${String(e.payload)}`);
+    if (e.payload === "some") some.resolve();
+    if (e.payload === "last") done.resolve();
+  });
+  await d.publish("tails.a", "some");
+  await some.promise;
+  proxy.refuses = true;
+  const away = once(c, "connecting");
+  proxy.cut();
+  await away;
+  await d.publish("tails.a", 1);
+  await d.publish("tails.new", 2); // a topic that is created meanwhile
+  proxy.refuses = false;
+  await once(c, "open");
+  await d.publish("tails.new", "last");
+  await done.promise;
+  await s.close();
+  assert.deepEqual(seen.filter((x) => x.startsWith("tails.a")), ["tails.a some", "tails.a 1"]);
+  assert.deepEqual(seen.filter((x) => x.startsWith("tails.new")), ["tails.new 2", "tails.new last"]);
+  await c.close();
+  await d.close();
+  await proxy.end();
+});
+
+test("a seek that happened without a connection is said, and the old handler's verdict has no effect", async () => {
+  const proxy = await Proxy.before(hub);
+  const c = await connect(proxy.url, quick), d = await hub.connect();
+  const got: [unknown, boolean][] = [];
+  const begun = signal(), release = signal(), again = signal();
+  const s = await c.subscribe("moved", { group: "g", from: "earliest" }, async (e: Delivery) => {
+    got.push([e.payload, e.sought]);
+    if (got.length === 2) { begun.resolve(); await Promise.race([release.promise, new Promise((r) => { e.signal.addEventListener("abort", r); })]); }
+    if (got.length >= 3) again.resolve();
+  });
+  await c.publishBatch([1, 2].map((n) => ({ topic: "moved", payload: n })));
+  await begun.promise;
+  proxy.refuses = true;
+  const away = once(c, "connecting");
+  proxy.cut();
+  await away;
+  await d.setCursor("moved", "g", "earliest");
+  proxy.refuses = false;
+  await again.promise; // the signal of the handler has aborted, or this would not come
+  assert.deepEqual(got[2], [1, true]);
+  release.resolve();
+  await s.close();
+  await c.close();
+  await d.close();
+  await proxy.end();
+});
+
+test("several URLs: a client goes to the one that is there, and tells its states", async () => {
+  const nowhere = "ws://127.0.0.1:9";
+  const c = await connect([nowhere, hub.url], quick);
+  assert.equal(c.state, "open");
+  assert.equal((await c.publish("urls", 1)).offset, 1);
+  const states: string[] = [];
+  for (const state of ["connecting", "open", "closed"] as const) c.on(state, () => states.push(state));
+  await c.close();
+  await c.close();
+  assert.deepEqual(states, ["closed"]);
+});
+
+test("a hub that stops is waited for, and one that was killed and restarted has everything", async () => {
+  const own = await TestHub.start();
+  const c = await own.connect(quick);
+  const seen = new Set<unknown>();
+  let all100 = signal(), target = 100;
+  const s = await c.subscribe("killed", { group: "g", from: "earliest", concurrency: 8 }, (d: Delivery) => { seen.add(d.payload); if (seen.size === target) all100.resolve(); });
+  await Promise.all(Array.from({ length: 100 }, (_, n) => c.publish("killed", n)));
+  await all100.promise;
+  for (const [round, how] of (["SIGTERM", "SIGKILL"] as const).entries()) {
+    [all100, target] = [signal(), target + 100];
+    const publishes = Array.from({ length: 100 }, (_, n) => c.publish("killed", 100 * (round + 1) + n));
+    await own.stop(how);
+    await own.run();
+    await Promise.all(publishes);
+    await all100.promise;
+  }
+  assert.equal(seen.size, 300);
+  assert.equal((await all(c.http.replay("killed"))).length, 300);
+  await s.close();
+  await c.close();
+  await own.end();
+});
+
+test("random cuts: nothing is lost, nothing is twice in the log, everything is handled", async () => {
+  const total = Number(process.env.EVENTHUB_JS_PUBLISHES ?? 4000);
+  const seed = Number(process.env.EVENTHUB_SEED ?? Date.now() % 1e9);
+  console.log(`seed ${seed}, ${total} publishes: EVENTHUB_SEED repeats the cuts`);
+  const random = seeded(seed);
+  const before = process.getActiveResourcesInfo().filter((r) => r === "Timeout").length;
+  const proxy = await Proxy.before(hub);
+  const clients = await Promise.all(Array.from({ length: 4 }, () => connect(proxy.url, quick)));
+  const [publisher] = clients;
+  assert.ok(publisher);
+  const handled = new Set<unknown>();
+  const everything = signal();
+  for (const c of clients.slice(1)) {
+    await c.subscribe("cut.*", { group: "g", from: "earliest", concurrency: 4, maxInFlight: 200 }, (d: Delivery) => {
+      handled.add(d.payload);
+      if (handled.size === total) everything.resolve();
+    });
+  }
+  let answered = 0, cuts = 0, nextCut = 0;
+  await Promise.all(Array.from({ length: 8 }, async (_, task) => {
+    for (let n = 0; n < total / 8; n += 50) {
+      await Promise.all(Array.from({ length: Math.min(50, total / 8 - n) }, (_, i) => publisher.publish(`cut.${task}`, `${task}-${n + i}`).then(() => {
+        if (answered++ >= nextCut) {
+          nextCut = answered + 100 + random() * total / 20;
+          cuts++;
+          proxy.cut();
+        }
+      })));
+    }
+  }));
+  await everything.promise;
+  await Promise.all(clients.slice(1).map((c) => c.drain()));
+  const inLog: unknown[] = [];
+  for (let task = 0; task < 8; task++) for await (const e of publisher.http.replay(`cut.${task}`)) inLog.push(e.payload);
+  assert.equal(inLog.length, total);
+  assert.equal(new Set(inLog).size, total);
+  assert.equal(handled.size, total);
+  assert.ok(cuts >= 5, `${cuts} cuts`);
+  await publisher.close();
+  await proxy.end();
+  assert.ok(process.getActiveResourcesInfo().filter((r) => r === "Timeout").length <= before + 1, `timers are left: ${process.getActiveResourcesInfo().join()}`);
+});
