@@ -70,7 +70,7 @@ for (const [path, item] of Object.entries(document.paths)) {
 		if (!wanted.includes(op.operationId)) continue;
 		const parameters = [...(item.parameters ?? []), ...(op.parameters ?? [])];
 		const answer = resolve(op.responses["200"] ?? op.responses["202"] ?? op.responses["204"]);
-		const parts = [`method: "${method.toUpperCase()}"`, `path: "${path}"`];
+		const parts = [];
 		const json = (x) => x?.content?.["application/json"]?.schema;
 		const inPath = parametersOf(parameters, "path"), query = parametersOf(parameters, "query"), body = json(resolve(op.requestBody));
 		parts.push(`params: ${inPath ?? "Record<never, never>"}`, `query: ${query ?? "Record<never, never>"}`);
@@ -86,11 +86,9 @@ if (missing.length > 0) {
 
 let out = "// Made by scripts/gen-api.mjs from the OpenAPI document of the hub; do not edit.\n";
 for (const [id, type] of used) out += `\nexport type ${id} = ${type};\n`;
-out += "\n/** The routes, by their operationId. */\nexport interface Operations {\n";
-for (const [id, , , parts] of operations) out += `  ${id}: {\n    ${parts.join(";\n    ")};\n  };\n`;
-out += "}\n\n/** Method and path of each route. */\nexport const routes: { [K in keyof Operations]: `${Operations[K][\"method\"]} ${Operations[K][\"path\"]}` } = {\n";
-for (const [id, method, path] of operations) out += `  ${id}: "${method} ${path}",\n`;
-out += "};\n";
+out += "\n/** What each route takes and answers. */\nexport interface Routes {\n";
+for (const [, method, path, parts] of operations) out += `  "${method} ${path}": {\n    ${parts.join(";\n    ")};\n  };\n`;
+out += "}\n";
 
 const target = fileURLToPath(new URL("src/api.gen.ts", root));
 if (process.argv.includes("--check")) {

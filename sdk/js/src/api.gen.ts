@@ -120,208 +120,138 @@ export type KeyChange = { change: "added" | "changed" | "removed" | "set"; event
 
 export type Cause = { id: EventID; topic?: StoredTopic; offset?: Offset; hidden?: true; missing?: true };
 
-/** The routes, by their operationId. */
-export interface Operations {
-  listTopics: {
-    method: "GET";
-    path: "/v1/topics";
+/** What each route takes and answers. */
+export interface Routes {
+  "GET /v1/topics": {
     params: Record<never, never>;
     query: { after?: StoredTopic; limit?: number };
     body: undefined;
     answer: { topics: TopicInfo[]; next?: StoredTopic };
   };
-  getTopic: {
-    method: "GET";
-    path: "/v1/topics/{topic}";
+  "GET /v1/topics/{topic}": {
     params: { topic: StoredTopic };
     query: Record<never, never>;
     body: undefined;
     answer: TopicInfo;
   };
-  deleteTopic: {
-    method: "DELETE";
-    path: "/v1/topics/{topic}";
+  "DELETE /v1/topics/{topic}": {
     params: { topic: StoredTopic };
     query: Record<never, never>;
     body: undefined;
     answer: undefined;
   };
-  getEvent: {
-    method: "GET";
-    path: "/v1/topics/{topic}/events/{id}";
+  "GET /v1/topics/{topic}/events/{id}": {
     params: { topic: StoredTopic; id: EventID };
     query: Record<never, never>;
     body: undefined;
     answer: Event;
   };
-  traceEvent: {
-    method: "GET";
-    path: "/v1/events/{id}/trace";
+  "GET /v1/events/{id}/trace": {
     params: { id: EventID };
     query: { depth?: number; limit?: number };
     body: undefined;
     answer: Trace;
   };
-  listGroups: {
-    method: "GET";
-    path: "/v1/groups";
+  "GET /v1/groups": {
     params: Record<never, never>;
     query: { topic?: StoredTopic; group?: Group; after_topic?: StoredTopic; after_group?: Group; limit?: number };
     body: undefined;
     answer: { groups: GroupInfo[]; next?: { after_topic: StoredTopic; after_group: Group } };
   };
-  getGroup: {
-    method: "GET";
-    path: "/v1/topics/{topic}/groups/{group}";
+  "GET /v1/topics/{topic}/groups/{group}": {
     params: { topic: StoredTopic; group: Group };
     query: Record<never, never>;
     body: undefined;
     answer: GroupInfo;
   };
-  deleteGroup: {
-    method: "DELETE";
-    path: "/v1/topics/{topic}/groups/{group}";
+  "DELETE /v1/topics/{topic}/groups/{group}": {
     params: { topic: StoredTopic; group: Group };
     query: Record<never, never>;
     body: undefined;
     answer: undefined;
   };
-  listScheduled: {
-    method: "GET";
-    path: "/v1/scheduled";
+  "GET /v1/scheduled": {
     params: Record<never, never>;
     query: { topic?: StoredTopic; after_at?: Millis; after_seq?: number; limit?: number };
     body: undefined;
     answer: { scheduled: Scheduled[]; next?: { after_at: Millis; after_seq: number } };
   };
-  seekGroup: {
-    method: "POST";
-    path: "/v1/topics/{topic}/groups/{group}/seek";
+  "POST /v1/topics/{topic}/groups/{group}/seek": {
     params: { topic: StoredTopic; group: Group };
     query: { apply?: Switch; from?: From; ts?: Moment; after_id?: EventID; offset?: Head };
     body: Start;
     answer: SeekPlan;
   };
-  pauseGroup: {
-    method: "POST";
-    path: "/v1/topics/{topic}/groups/{group}/pause";
+  "POST /v1/topics/{topic}/groups/{group}/pause": {
     params: { topic: StoredTopic; group: Group };
     query: Record<never, never>;
     body: undefined;
     answer: GroupInfo;
   };
-  resumeGroup: {
-    method: "POST";
-    path: "/v1/topics/{topic}/groups/{group}/resume";
+  "POST /v1/topics/{topic}/groups/{group}/resume": {
     params: { topic: StoredTopic; group: Group };
     query: Record<never, never>;
     body: undefined;
     answer: GroupInfo;
   };
-  listDeadLetterTopics: {
-    method: "GET";
-    path: "/v1/dlq";
+  "GET /v1/dlq": {
     params: Record<never, never>;
     query: { after?: StoredTopic; limit?: number };
     body: undefined;
     answer: { topics: { topic: StoredTopic; dlq: StoredTopic; count: number; open: number; redriven: number; done: number; requeued: number; groups: { group: Group; open: number; redriven: number; done: number; requeued: number }[]; head: Offset; first_ts?: Millis; head_ts?: Millis }[]; next?: StoredTopic };
   };
-  listDeadLetters: {
-    method: "GET";
-    path: "/v1/dlq/{topic}";
+  "GET /v1/dlq/{topic}": {
     params: { topic: StoredTopic };
     query: { group?: Group; ids?: string; offsets?: string; from_ts?: Moment; to_ts?: Moment; filter?: string; key?: string; all?: Switch; after?: After; limit?: number };
     body: undefined;
     answer: { topic: StoredTopic; dead_letters: DeadLetter[]; next?: Offset };
   };
-  getDeadLetter: {
-    method: "GET";
-    path: "/v1/dlq/{topic}/{offset}";
+  "GET /v1/dlq/{topic}/{offset}": {
     params: { topic: StoredTopic; offset: EventID };
     query: Record<never, never>;
     body: undefined;
     answer: WholeDeadLetter;
   };
-  requeueDeadLetter: {
-    method: "POST";
-    path: "/v1/dlq/{topic}/{offset}/requeue";
+  "POST /v1/dlq/{topic}/{offset}/requeue": {
     params: { topic: StoredTopic; offset: EventID };
     query: Record<never, never>;
     body: Payload;
     answer: Receipt;
   };
-  redriveDeadLetters: {
-    method: "POST";
-    path: "/v1/dlq/{topic}/redrive";
+  "POST /v1/dlq/{topic}/redrive": {
     params: { topic: StoredTopic };
     query: { apply?: Switch; group?: Group; ids?: string; offsets?: string; from_ts?: Moment; to_ts?: Moment; filter?: string; key?: string; all?: Switch; after?: After; limit?: number; rate?: number };
     body: { group?: Group; ids?: EventID[]; offsets?: Offset[]; from_ts?: Millis; to_ts?: number; filter?: Filter; all?: boolean; after?: After; limit?: number; rate?: number };
     answer: RedriveResult;
   };
-  replayEvents: {
-    method: "GET";
-    path: "/replay";
+  "GET /replay": {
     params: Record<never, never>;
     query: { topic: StoredTopic; from?: "earliest" | "ts" | "after_id" | "offset"; ts?: Moment; after_id?: EventID; offset?: Head; life?: Offset; limit?: number };
     body: undefined;
     answer: { topic: StoredTopic; count: number; events: Event[]; gap?: Removed; next?: { from: "offset"; offset: Offset; life: Offset } };
   };
-  getState: {
-    method: "GET";
-    path: "/v1/topics/{topic}/state";
+  "GET /v1/topics/{topic}/state": {
     params: { topic: StoredTopic };
     query: { prefix?: string; keys?: Key[]; key?: Key; at?: string; page?: string; min_offset?: Offset; wait_ms?: number; limit?: number };
     body: undefined;
     answer: { topic: StoredTopic; life: Offset; at: Head; count: number; events: Event[]; next?: string } | Event;
   };
-  getStateOfKey: {
-    method: "GET";
-    path: "/v1/topics/{topic}/state/{key}";
+  "GET /v1/topics/{topic}/state/{key}": {
     params: { topic: StoredTopic; key: Key };
     query: { at?: string; min_offset?: Offset; wait_ms?: number };
     body: undefined;
     answer: Event;
   };
-  getStateDiff: {
-    method: "GET";
-    path: "/v1/topics/{topic}/state-diff";
+  "GET /v1/topics/{topic}/state-diff": {
     params: { topic: StoredTopic };
     query: { from?: string; to?: string; prefix?: string; page?: string; limit?: number };
     body: undefined;
     answer: { topic: StoredTopic; life: Offset; from: Head; to: Head; count: number; changes: { change: "added" | "changed" | "removed"; key: Key; from?: Event; to?: Event }[]; next?: string };
   };
-  getKeyHistory: {
-    method: "GET";
-    path: "/v1/topics/{topic}/state-history";
+  "GET /v1/topics/{topic}/state-history": {
     params: { topic: StoredTopic };
     query: { key: Key; before?: Offset; limit?: number };
     body: undefined;
     answer: { topic: StoredTopic; key: Key; life: Offset; horizon: Offset; compacted?: Offset; tombstones?: Offset; count: number; changes: KeyChange[]; next?: Offset };
   };
 }
-
-/** Method and path of each route. */
-export const routes: { [K in keyof Operations]: `${Operations[K]["method"]} ${Operations[K]["path"]}` } = {
-  listTopics: "GET /v1/topics",
-  getTopic: "GET /v1/topics/{topic}",
-  deleteTopic: "DELETE /v1/topics/{topic}",
-  getEvent: "GET /v1/topics/{topic}/events/{id}",
-  traceEvent: "GET /v1/events/{id}/trace",
-  listGroups: "GET /v1/groups",
-  getGroup: "GET /v1/topics/{topic}/groups/{group}",
-  deleteGroup: "DELETE /v1/topics/{topic}/groups/{group}",
-  listScheduled: "GET /v1/scheduled",
-  seekGroup: "POST /v1/topics/{topic}/groups/{group}/seek",
-  pauseGroup: "POST /v1/topics/{topic}/groups/{group}/pause",
-  resumeGroup: "POST /v1/topics/{topic}/groups/{group}/resume",
-  listDeadLetterTopics: "GET /v1/dlq",
-  listDeadLetters: "GET /v1/dlq/{topic}",
-  getDeadLetter: "GET /v1/dlq/{topic}/{offset}",
-  requeueDeadLetter: "POST /v1/dlq/{topic}/{offset}/requeue",
-  redriveDeadLetters: "POST /v1/dlq/{topic}/redrive",
-  replayEvents: "GET /replay",
-  getState: "GET /v1/topics/{topic}/state",
-  getStateOfKey: "GET /v1/topics/{topic}/state/{key}",
-  getStateDiff: "GET /v1/topics/{topic}/state-diff",
-  getKeyHistory: "GET /v1/topics/{topic}/state-history",
-};

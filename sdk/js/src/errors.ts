@@ -50,12 +50,12 @@ export class HubError extends Error {
 
   /** Who asks is not accepted, or not for this: another token or another right is needed. */
   get denied(): boolean {
-    return ["unauthorized", "no_token", "bad_token", "jwt_invalid", "forbidden"].includes(this.code);
+    return /^(unauthorized|no_token|bad_token|jwt_invalid|forbidden)$/.test(this.code);
   }
 
   /** The refusal is about the hub's state: the same request may succeed later. */
   get passing(): boolean {
-    return ["rate_limited", "overloaded", "shutting_down", "internal", "unreachable"].includes(this.code);
+    return /^(rate_limited|overloaded|shutting_down|internal|unreachable)$/.test(this.code);
   }
 }
 

@@ -72,11 +72,8 @@ export function encodePayload(payload: unknown): string {
       ? "write a BigInt as a string or a number" : "take out what refers to itself";
     throw new HubError("bad_event", `the payload is not JSON (${messageOf(why).split("\n")[0] ?? ""}): ${hint}`, { cause: why });
   }
-  if (text === undefined) {
-    throw new HubError("bad_event", `the payload is ${typeof payload}, which JSON does not have: publish null to say that there is no value`);
-  }
-  if (typeof payload === "number" && !Number.isFinite(payload)) {
-    throw new HubError("bad_event", `the payload is ${payload}, which JSON does not have: publish a string or null`);
+  if (text === undefined || (text === "null" && payload !== null && typeof payload === "number")) {
+    throw new HubError("bad_event", `the payload is ${typeof payload === "number" ? payload : typeof payload}, which JSON does not have: publish null`);
   }
   return checkSurrogates(text, "payload");
 }
@@ -84,7 +81,7 @@ export function encodePayload(payload: unknown): string {
 /** Refuses a text with half of a surrogate pair, as a string has that was cut. */
 export function checkSurrogates(json: string, what: string): string {
   if (json.includes("\\ud") && loneSurrogate.test(json)) {
-    throw new HubError("bad_event", `the ${what} has a lone surrogate, half of a character: cut strings between characters, or call toWellFormed()`);
+    throw new HubError("bad_event", `the ${what} has a lone surrogate, half of a character: call toWellFormed()`);
   }
   return json;
 }

@@ -1,16 +1,18 @@
-import { routes, type DeadLetter, type Operations, type RedriveResult, type SeekPlan, type Trace } from "./api.gen.ts";
+import type { DeadLetter, RedriveResult, Routes, SeekPlan, Trace } from "./api.gen.ts";
 import { HubError, messageOf } from "./errors.ts";
 import type { Link } from "./link.ts";
 import { abortReason } from "./signal.ts";
 import type { PayloadOf, TopicMap } from "./topics.ts";
 import type { EventRecord, SeekTarget } from "./types.ts";
 
-type Op = keyof Operations;
+/** A method and a path, as docs/http.md has them. */
+export type Route = keyof Routes;
+
 /** What a call of a route is given. */
-export interface CallOptions<K extends Op> {
-  params?: Operations[K]["params"];
-  query?: Partial<Operations[K]["query"]>;
-  body?: Operations[K]["body"];
+export interface CallOptions<K extends Route> {
+  params?: Routes[K]["params"];
+  query?: Partial<Routes[K]["query"]>;
+  body?: Routes[K]["body"];
   signal?: AbortSignal | undefined;
 }
 
@@ -23,12 +25,12 @@ export class HttpApi<M extends TopicMap> {
   /** @internal */
   constructor(link: Link) { this.#link = link; }
 
-  /** Calls a route by its operationId. */
-  async call<K extends Op>(id: K, options: CallOptions<K> = {}): Promise<Operations[K]["answer"]> {
+  /** Calls a route: `call("GET /v1/topics/{topic}", { params: { topic } })`. */
+  async call<K extends Route>(route: K, options: CallOptions<K> = {}): Promise<Routes[K]["answer"]> {
     this.#link.check();
-    const [method = "GET", route = ""] = routes[id].split(" ");
+    const [method = "", template = ""] = route.split(" ");
     const params = (options.params ?? {}) as Record<string, unknown>;
-    const path = route.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(String(params[name])));
+    const path = template.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(String(params[name])));
     const token = await this.#link.token();
     const headers: Record<string, string> = token === undefined ? {} : { authorization: `Bearer ${token}` };
     const init: RequestInit = { method, headers, signal: AbortSignal.any([this.#link.closing, ...(options.signal ? [options.signal] : [])]) };
@@ -50,16 +52,16 @@ export class HttpApi<M extends TopicMap> {
         break; // whether a change was made is not known: it is not made again
       }
       if (!answer.ok) throw problemOf(answer, text);
-      return (text === "" ? undefined : JSON.parse(text)) as Operations[K]["answer"];
+      return (text === "" ? undefined : JSON.parse(text)) as Routes[K]["answer"];
     }
     throw new HubError("unreachable", `${method} ${path}: ${messageOf((failure as Error).cause ?? failure)}`, { cause: failure });
   }
 
   /** The past of a topic, page by page. */
   async *replay<K extends string>(topic: K, options: { from?: SeekTarget; signal?: AbortSignal } = {}): AsyncGenerator<EventRecord<PayloadOf<M, K>, K>, void, undefined> {
-    let query: Partial<Operations["replayEvents"]["query"]> = { topic, limit: 1000, ...startOf(options.from ?? "earliest") } as object;
+    let query: Partial<Routes["GET /replay"]["query"]> = { topic, limit: 1000, ...startOf(options.from ?? "earliest") } as object;
     for (;;) {
-      const page = await this.call("replayEvents", { query, signal: options.signal });
+      const page = await this.call("GET /replay", { query, signal: options.signal });
       yield* page.events as EventRecord<PayloadOf<M, K>, K>[];
       if (!page.next) return;
       query = { topic, limit: 1000, ...page.next };
@@ -72,7 +74,7 @@ export class HttpApi<M extends TopicMap> {
     let query = { ...fixed, at: options.at, min_offset: options.minOffset } as Record<string, unknown>;
     for (;;) {
       // Without the parameter key, which stands for one event, the answer is a page.
-      const page = await this.call("getState", { params: { topic }, query: query as object, signal: options.signal }) as { events: unknown[]; next?: string };
+      const page = await this.call("GET /v1/topics/{topic}/state", { params: { topic }, query: query as object, signal: options.signal }) as { events: unknown[]; next?: string };
       yield* page.events as EventRecord<PayloadOf<M, K>, K>[];
       if (!page.next) return;
       query = { ...fixed, page: page.next };
@@ -80,10 +82,10 @@ export class HttpApi<M extends TopicMap> {
   }
 
   /** The dead letters of a topic, the oldest first. */
-  async *deadLetters(topic: string, options: Partial<Operations["listDeadLetters"]["query"]> & { signal?: AbortSignal } = {}): AsyncGenerator<DeadLetter, void, undefined> {
+  async *deadLetters(topic: string, options: Partial<Routes["GET /v1/dlq/{topic}"]["query"]> & { signal?: AbortSignal } = {}): AsyncGenerator<DeadLetter, void, undefined> {
     const { signal, ...query } = options;
     for (let after = query.after; ;) {
-      const page = await this.call("listDeadLetters", { params: { topic }, query: { ...query, ...(after === undefined ? {} : { after }) }, signal });
+      const page = await this.call("GET /v1/dlq/{topic}", { params: { topic }, query: { ...query, ...(after === undefined ? {} : { after }) }, signal });
       yield* page.dead_letters;
       if (page.next === undefined) return;
       after = page.next;
@@ -91,19 +93,19 @@ export class HttpApi<M extends TopicMap> {
   }
 
   /** Gives dead letters back to their groups: only with `apply`; without it the answer says what it would do. */
-  redrive(topic: string, which: Operations["redriveDeadLetters"]["body"], options: { apply?: boolean; signal?: AbortSignal } = {}): Promise<RedriveResult> {
-    return this.call("redriveDeadLetters", { params: { topic }, query: options.apply ? { apply: "1" } : {}, body: which, signal: options.signal });
+  redrive(topic: string, which: Routes["POST /v1/dlq/{topic}/redrive"]["body"], options: { apply?: boolean; signal?: AbortSignal } = {}): Promise<RedriveResult> {
+    return this.call("POST /v1/dlq/{topic}/redrive", { params: { topic }, query: options.apply ? { apply: "1" } : {}, body: which, signal: options.signal });
   }
 
   /** What led to an event, and what resulted from it. */
   trace(id: string, options: { depth?: number; limit?: number; signal?: AbortSignal } = {}): Promise<Trace> {
     const { signal, ...query } = options;
-    return this.call("traceEvent", { params: { id }, query, signal });
+    return this.call("GET /v1/events/{id}/trace", { params: { id }, query, signal });
   }
 
   /** Moves a group: only with `apply`; without it the answer says what it would do. */
   seek(topic: string, group: string, to: SeekTarget, options: { apply?: boolean; signal?: AbortSignal } = {}): Promise<SeekPlan> {
-    return this.call("seekGroup", { params: { topic, group }, query: options.apply ? { apply: "1" } : {}, body: startOf(to) as Operations["seekGroup"]["body"], signal: options.signal });
+    return this.call("POST /v1/topics/{topic}/groups/{group}/seek", { params: { topic, group }, query: options.apply ? { apply: "1" } : {}, body: startOf(to) as Routes["POST /v1/topics/{topic}/groups/{group}/seek"]["body"], signal: options.signal });
   }
 }
 

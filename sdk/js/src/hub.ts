@@ -3,7 +3,7 @@ import type { Delivery, DeliveryOf } from "./delivery.ts";
 import { HubError } from "./errors.ts";
 import type { HubFrame } from "./frame.ts";
 import { HttpApi } from "./http.ts";
-import { Kind, Link, type LinkState, type StateDetail } from "./link.ts";
+import { Kind, Link, type LinkState, type Request, type StateDetail } from "./link.ts";
 import { Publisher, type Outgoing } from "./publisher.ts";
 import { resultPrefix, resultsOf } from "./results.ts";
 import { abortReason, onAbort, orAbort } from "./signal.ts";
@@ -180,7 +180,7 @@ export class Hub<M extends TopicMap> {
   /** How far a group is in a topic; null if there is no such group. */
   async getCursor(topic: string, group: string): Promise<CursorPosition | null> {
     try {
-      const g = await this.http.call("getGroup", { params: { topic, group } });
+      const g = await this.http.call("GET /v1/topics/{topic}/groups/{group}", { params: { topic, group } });
       return { topic, offset: g.cursor, ...(g.last_id === undefined ? {} : { lastId: g.last_id }), ...(g.last_ts === undefined ? {} : { lastTs: g.last_ts }) };
     } catch (why) {
       if (why instanceof HubError && (why.code === "unknown_id" || why.code === "not_subscribed")) return null;
@@ -199,16 +199,11 @@ export class Hub<M extends TopicMap> {
   }
 
   #request(kind: Kind, frame: object, signal?: AbortSignal): Promise<HubFrame> {
-    const corr = this.#link.nextCorr();
-    let forget = (): void => undefined;
+    let r: Request;
     const answer = new Promise<HubFrame>((resolve, reject) => {
-      const r = { kind, corr, text: JSON.stringify({ ...frame, corr: String(corr) }), done: (f: HubFrame | undefined, error: HubError | undefined): void => {
-        if (error) reject(error); else if (f) resolve(f);
-      } };
-      forget = () => { this.#link.forget(r); };
-      this.#link.request(r);
+      r = this.#link.ask(kind, frame, (f, error) => { if (error) reject(error); else if (f) resolve(f); });
     });
-    return orAbort(answer, signal).finally(() => { if (signal?.aborted) forget(); });
+    return orAbort(answer, signal).finally(() => { if (signal?.aborted) this.#link.forget(r); });
   }
 
   /** Lets handlers finish and answers arrive, then closes. Where the signal aborts before, the rest is closed at once. */
@@ -227,8 +222,6 @@ export class Hub<M extends TopicMap> {
     this.#leaving = true;
     await this.#link.close(new HubError("closed", "the client was closed by this program: connect again to use the hub"));
   }
-
-  async [Symbol.asyncDispose](): Promise<void> { await this.close(); }
 }
 
 function seekOf(to: CursorPosition | SeekTarget): SeekTarget {

@@ -72,7 +72,6 @@ export class Link {
   #timers = new Map<ReturnType<typeof setTimeout>, () => void>();
   #renewal: ReturnType<typeof setTimeout> | undefined;
   #idle: (() => void)[] = [];
-  #unhook: (() => void) | undefined;
   info!: HubInfo;
   state: LinkState = "connecting";
 
@@ -161,7 +160,7 @@ export class Link {
       lost: (why) => { this.#lost(socket, why); },
     }, () => {
       // The hub answers any op, one that it does not have too: that is the sign of life.
-      this.request({ kind: Kind.Probe, corr: this.nextCorr(), text: `{"op":"PING","corr":"${this.#corr}"}`, done: () => undefined });
+      this.ask(Kind.Probe, { op: "PING" }, () => undefined);
     });
     this.#events.attached();
     const waiting = [...this.#pending.values()].sort((a, b) => a.kind - b.kind || a.corr - b.corr);
@@ -211,16 +210,10 @@ export class Link {
 
   /** A browser says when it has no network, long before a connection shows it. */
   #watchNetwork(): void {
-    const target = globalThis as { addEventListener?: typeof addEventListener; removeEventListener?: typeof removeEventListener };
-    if (typeof target.addEventListener !== "function") return;
-    const offline = (): void => { this.cut(new HubError("unreachable", "the browser is offline")); };
-    const online = (): void => { this.#wake(); };
-    target.addEventListener("offline", offline);
-    target.addEventListener("online", online);
-    this.#unhook = () => {
-      target.removeEventListener?.("offline", offline);
-      target.removeEventListener?.("online", online);
-    };
+    const page = globalThis as { addEventListener?: typeof addEventListener };
+    const { signal } = this.#over;
+    page.addEventListener?.("offline", () => { this.cut(new HubError("unreachable", "the browser is offline")); }, { signal });
+    page.addEventListener?.("online", () => { for (const wake of [...this.#sleepers]) wake(); }, { signal });
   }
 
   #sleepers = new Set<() => void>();
@@ -233,10 +226,6 @@ export class Link {
       const cancel = this.later(ms, wake, wake);
       this.#sleepers.add(wake);
     });
-  }
-
-  #wake(): void {
-    for (const wake of [...this.#sleepers]) wake();
   }
 
   /** Calls `then` after so many ms, or `closed` if the client is closed before. */
@@ -263,11 +252,18 @@ export class Link {
   async #renew(socket: Socket, before: string | undefined): Promise<string | undefined> {
     const next = await this.token();
     if (next === before || this.#socket !== socket) return before;
-    const corr = this.nextCorr();
     await new Promise<void>((resolve, reject) => {
-      this.request({ kind: Kind.Renew, corr, text: JSON.stringify({ op: "AUTH", token: next, corr: String(corr) }), done: (_, error) => { if (error) reject(error); else resolve(); } });
+      this.ask(Kind.Renew, { op: "AUTH", token: next }, (_, error) => { if (error) reject(error); else resolve(); });
     });
     return next;
+  }
+
+  /** Sends a frame, whose corr is given here, now or as soon as there is a connection. */
+  ask(kind: Kind, frame: object, done: Request["done"]): Request {
+    const corr = ++this.#corr;
+    const r = { kind, corr, text: JSON.stringify({ ...frame, corr: String(corr) }), done };
+    this.request(r);
+    return r;
   }
 
   /** Sends a request, now or as soon as there is a connection. */
@@ -348,7 +344,6 @@ export class Link {
   close(cause: HubError): Promise<void> {
     if (this.#cause) return Promise.resolve();
     this.#cause = cause;
-    this.#unhook?.();
     const socket = this.#socket;
     this.#socket = undefined;
     clearTimeout(this.#renewal);

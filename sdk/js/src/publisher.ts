@@ -49,11 +49,6 @@ export function receiptsOf(ids: readonly Identified[], f: HubFrame): Receipt[] {
   });
 }
 
-/** The receipts of events whose outcome nobody knows. */
-function unknownReceipts(ids: readonly Identified[]): Receipt[] {
-  return ids.map((it) => ({ id: it.id, offset: 0, duplicate: false }));
-}
-
 /** Publishes one event, or several as one step. */
 export class Publisher {
   #link: Link;
@@ -113,7 +108,7 @@ export async function sendEvents(link: Link, s: Sending): Promise<Receipt[]> {
   const items = s.ids.length;
   const limit = link.info.limits.max_frame_bytes;
   if (isLonger(s.text, limit - 32)) {
-    throw new HubError("too_large", `${items === 1 ? "the event" : `the ${items} events`} and what belongs to them are more than the ${limit} bytes of one frame: publish less in one call`);
+    throw new HubError("too_large", `the frame has more than the ${limit} bytes that the hub takes: publish less in one call`);
   }
   checkSurrogates(s.text, "event");
   if (s.signal?.aborted) throw abortReason(s.signal);
@@ -150,13 +145,9 @@ function isPassing(error: HubError): boolean {
 
 /** An error that says what is known of the events. */
 function explain(error: HubError, f: HubFrame | undefined, ids: Identified[], doubt: boolean): HubError {
-  const published = f !== undefined && (error.code === "wait_timeout" || error.code === "gone") && (f.id !== undefined || f.ids !== undefined);
-  if (published) return new HubError(error.code, error.message, { ...error, receipts: receiptsOf(ids, f), cause: error });
-  if (error.code === "closed" || error.denied && f === undefined) {
-    return new HubError(error.code, `${error.message}; whether the event was published is not known: publish again with the ids of receipts to be sure`, { ...error, receipts: unknownReceipts(ids), cause: error });
-  }
-  if (doubt && (error.code === "lease_lost" || error.code === "unknown_id")) {
-    return new HubError(error.code, `${error.message}. It was sent over a connection that was lost as well, and may have been carried out then`, { ...error, receipts: unknownReceipts(ids), cause: error });
-  }
-  return error;
+  const say = (more: string, receipts: Receipt[]): HubError => new HubError(error.code, error.message + more, { ...error, receipts, cause: error });
+  if (f && (f.id ?? f.ids)) return say("", receiptsOf(ids, f)); // published all the same
+  const maybe = receiptsOf(ids, { op: "" });
+  if (!f) return say("; the event may be published: publish again with the ids of receipts", maybe);
+  return doubt && error.code === "lease_lost" ? say(". It was sent over a lost connection too, and may have been carried out", maybe) : error;
 }

@@ -8,7 +8,7 @@ const chain = /^(traceparent|tracestate|x-correlation-id|correlation-id|correlat
 /** The beginning of the ids of what a group makes of a topic. */
 export async function resultPrefix(group: string, topic: string): Promise<string> {
   const { subtle } = crypto as { subtle?: SubtleCrypto };
-  if (!subtle) throw new HubError("bad_request", "ids of results need a secure page (https, or localhost): serve it so, or give each result an id of its own");
+  if (!subtle) throw new HubError("bad_request", "ids of results need a secure page (https): serve it so, or give each result an id");
   const sum = new Uint8Array(await subtle.digest("SHA-256", new TextEncoder().encode(`${group}\0${topic}`)));
   return [...sum.subarray(0, 12)].map((b) => b.toString(16).padStart(2, "0")).join("");
 }

@@ -1,4 +1,4 @@
-import { abortReason } from "./signal.ts";
+import { abortReason, onAbort } from "./signal.ts";
 
 interface Waiter { items: number; size: number; grant(): void; refuse(why: unknown): void }
 
@@ -37,17 +37,12 @@ export class Room {
   /** Takes room as soon as there is some. */
   wait(items: number, size: number, signal: AbortSignal | undefined): Promise<void> {
     return new Promise((resolve, reject) => {
-      const leave = (): void => {
+      const off = onAbort(signal, () => {
         this.#line = this.#line.filter((w) => w !== waiter);
         reject(abortReason(signal));
         this.give(0, 0); // those that waited after it may fit
-      };
-      const waiter: Waiter = {
-        items, size,
-        grant: () => { signal?.removeEventListener("abort", leave); resolve(); },
-        refuse: (why) => { signal?.removeEventListener("abort", leave); reject(why as Error); },
-      };
-      signal?.addEventListener("abort", leave, { once: true });
+      });
+      const waiter: Waiter = { items, size, grant: () => { off(); resolve(); }, refuse: (why) => { off(); reject(why as Error); } };
       this.#line.push(waiter);
     });
   }

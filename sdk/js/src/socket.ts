@@ -18,7 +18,7 @@ export async function webSocketClass(given: WebSocketClass | undefined): Promise
   try {
     return ((await import(/* @vite-ignore */ /* webpackIgnore: true */ name)) as { default: WebSocketClass }).default;
   } catch (why) {
-    throw new HubError("unreachable", "this platform has no WebSocket: install the package ws, or use Node 22 or newer", { cause: why });
+    throw new HubError("unreachable", "this platform has no WebSocket: install the package ws, or use Node 22", { cause: why });
   }
 }
 

@@ -31,6 +31,10 @@ export function keyOf(topic: string, group: string | undefined): string {
   return group === undefined ? topic : `${topic}::${group}`;
 }
 
+function noLease(what: string): HubError {
+  return new HubError("bad_request", `${what}: a delivery of a live tail, or with manualAck false, has no lease`);
+}
+
 /** How many characters of events without leases wait here before the hub is told to pause. */
 const maxHeld = 4 << 20;
 const maxGaps = 1024;
@@ -90,27 +94,25 @@ export class Subscription implements Settler {
     for (let before = partings.get(this.key); before; before = partings.get(this.key)) await before;
     this.#link.check();
     if (signal?.aborted) throw abortReason(signal);
-    if (subs.has(this.key)) throw new HubError("already_subscribed", `this client has a subscription ${this.key} already: close it first, or connect a second client`);
+    if (subs.has(this.key)) throw new HubError("already_subscribed", `there is a subscription ${this.key} already: close it, or connect a second client`);
     subs.set(this.key, this);
     try {
-      const ok = await new Promise<HubFrame>((resolve, reject) => {
+      await new Promise<void>((resolve, reject) => {
         this.#off = onAbort(signal, () => { reject(abortReason(signal)); void this.#finish(undefined); });
-        const corr = this.#link.nextCorr();
-        this.#link.request({ kind: Kind.Subscribe, corr, text: this.#frame(corr, {}), done: (f, error) => {
-          if (f && !error) this.#begun(f);
-          if (error) reject(error);
-          else if (f) resolve(f);
-        } });
+        this.#link.ask(Kind.Subscribe, this.#frame(), (f, error) => {
+          if (error) { reject(error); return; }
+          if (f) this.#begun(f);
+          resolve();
+        });
       });
-      void ok;
     } catch (why) {
       await this.#finish(undefined);
       throw why;
     }
   }
 
-  #frame(corr: number, more: Record<string, unknown>): string {
-    return JSON.stringify({ op: "SUBSCRIBE", topic: this.topic, group: this.group, opts: { ...this.#wire, ...more }, corr: String(corr) });
+  #frame(more?: Record<string, unknown>): object {
+    return { op: "SUBSCRIBE", topic: this.topic, group: this.group, opts: { ...this.#wire, ...more } };
   }
 
   #begun(f: HubFrame): void {
@@ -127,18 +129,17 @@ export class Subscription implements Settler {
   /** @internal A new connection: take the place back. */
   rejoin(): void {
     if (!this.#joined || this.#state === "closed") return;
-    const corr = this.#link.nextCorr();
-    this.#link.request({ kind: Kind.Resubscribe, corr, text: this.#frame(corr, this.#position?.resume() ?? {}), done: (f, error) => {
+    this.#link.ask(Kind.Resubscribe, this.#frame(this.#position?.resume()), (f, error) => {
       if (f && !error) this.#begun(f);
       else if (error?.code === "unknown_id" && this.#position?.isEmpty) this.#restart();
       else if (error) this.end(error);
-    } });
+    });
     if (this.#paused || this.#full) this.#sayPaused();
   }
 
   /** The place where a tail was to begin is not in the log any more: which events are after it nobody knows. */
   #restart(): void {
-    this.#link.warn(`the live tail ${this.key} begins at the first event: the place that it was at is not in the log any more`);
+    this.#link.warn(`the live tail ${this.key} begins at the first event: the log does not have its place any more`);
     this.#wire = { ...this.#wire, from: "earliest" };
     for (const name of ["after_id", "ts", "offset"]) this.#wire[name] = undefined;
     this.rejoin();
@@ -222,7 +223,7 @@ export class Subscription implements Settler {
 
   #settle(d: Delivery, what: string, send: (lease: string, verdicts: Verdicts) => Promise<void>): Promise<void> {
     if (!this.#leases || !this.#verdicts) {
-      return quiet(Promise.reject(new HubError("bad_request", `${what}: a delivery of ${this.group === undefined ? "a live tail" : "a subscription with manualAck false"} has no lease to settle`)));
+      return quiet(Promise.reject(noLease(what)));
     }
     const lease = this.#leases.release(d);
     if (lease === undefined) return quiet(Promise.reject(leaseLost(`${what} of ${d.id}`)));
@@ -230,7 +231,7 @@ export class Subscription implements Settler {
   }
 
   async extend(d: Delivery, ms: number | undefined): Promise<void> {
-    if (!this.#leases || !this.#verdicts) throw new HubError("bad_request", "extend: a delivery without a lease has nothing to extend");
+    if (!this.#leases || !this.#verdicts) throw noLease("extend");
     const lease = this.#leases.prolong(d, ms);
     if (lease === undefined) throw leaseLost(`extending ${d.id}`);
     await this.#verdicts.extend(lease, ms);
@@ -238,12 +239,12 @@ export class Subscription implements Settler {
 
   async ackAndPublish(d: Delivery, events: readonly Outgoing[]): Promise<Receipt[]> {
     const { json, ids } = encodeEvents(events);
-    if (!this.#leases || this.group === undefined) throw new HubError("bad_request", "ackAndPublish: a delivery without a lease can not be acked");
+    if (!this.#leases || this.group === undefined) throw noLease("ackAndPublish");
     const lease = this.#leases.hand(d);
     if (lease === undefined) throw leaseLost(`ackAndPublish of ${d.id}`);
     try {
       const receipts = await sendEvents(this.#link, {
-        kind: Kind.AckPublish, text: `${Verdicts.ackOf(d.topic, this.group, lease)},"publish":[${json.join(",")}]`, ids, signal: undefined,
+        kind: Kind.AckPublish, text: `${JSON.stringify({ op: "ACK", topic: d.topic, group: this.group, lease }).slice(0, -1)},"publish":[${json.join(",")}]`, ids, signal: undefined,
         retries: () => this.#state !== "closed",
       });
       this.#leases.finish(d);
@@ -257,7 +258,7 @@ export class Subscription implements Settler {
 
   cursor(topic: string): Promise<CursorPosition | null> {
     return this.group === undefined
-      ? Promise.reject(new HubError("bad_request", "cursor: a live tail has none"))
+      ? Promise.reject(noLease("cursor"))
       : this.#owner.cursor(topic, this.group);
   }
 
@@ -274,10 +275,9 @@ export class Subscription implements Settler {
 
   #say(op: string, kind: Kind): Promise<void> {
     return new Promise((resolve, reject) => {
-      const corr = this.#link.nextCorr();
-      this.#link.request({ kind, corr, text: JSON.stringify({ op, topic: this.topic, group: this.group, corr: String(corr) }), done: (_, error) => {
+      this.#link.ask(kind, { op, topic: this.topic, group: this.group }, (_, error) => {
         if (error && error.code !== "not_subscribed") reject(error); else resolve();
-      } });
+      });
     });
   }
 

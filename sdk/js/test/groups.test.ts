@@ -237,6 +237,6 @@ test("a second subscription of the same name is refused, and a new one after clo
 
 test("a group that is deleted ends its subscription with a reason", async () => {
   const s = await c.subscribe("ends", { group: "g" }, () => undefined);
-  await c.http.call("deleteGroup", { params: { topic: "ends", group: "g" } });
+  await c.http.call("DELETE /v1/topics/{topic}/groups/{group}", { params: { topic: "ends", group: "g" } });
   await assert.rejects(s.closed, isCode("not_subscribed"));
 });
