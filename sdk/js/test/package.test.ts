@@ -1,0 +1,64 @@
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before } from "node:test";
+import { build } from "esbuild";
+import { test, TestHub } from "./harness.ts";
+
+// The package as `npm pack` makes it, in a project that knows nothing of this one.
+const root = process.env.SDK_ROOT ?? "";
+const project = mkdtempSync(join(tmpdir(), "eventhub-project-"));
+let hub: TestHub;
+before(async () => {
+  hub = await TestHub.start();
+  const [packed] = JSON.parse(execFileSync("npm", ["pack", "--json", "--ignore-scripts", "--pack-destination", project], { cwd: root, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] })) as { filename: string; files: { path: string }[] }[];
+  assert.ok(packed);
+  const files = packed.files.map((f) => f.path);
+  for (const wanted of ["dist/index.js", "dist/index.d.ts", "dist/seed.js", "dist/eventhub.min.js", "package.json"]) assert.ok(files.includes(wanted), `${wanted} is not in the package`);
+  assert.deepEqual(files.filter((f) => !/^(dist\/|package\.json$|README)/.test(f)), []);
+  const modules = join(project, "node_modules", "eventhub-sdk");
+  mkdirSync(modules, { recursive: true });
+  execFileSync("tar", ["xzf", join(project, packed.filename), "--strip-components=1", "-C", modules]);
+  for (const needed of ["ws", "@types"]) symlinkSync(join(root, "node_modules", needed), join(project, "node_modules", needed));
+  writeFileSync(join(project, "package.json"), '{"type":"module"}');
+});
+after(async () => {
+  await hub.end();
+  rmSync(project, { recursive: true, force: true });
+});
+
+const program = (from: string): string => `import { connect } from "${from}";
+const hub = await connect(process.argv[2]);
+console.log((await hub.publish("packed", { ok: true })).offset);
+await hub.close();
+`;
+const run = (file: string): number => Number(execFileSync(process.execPath, [join(project, file), hub.url], { encoding: "utf8" }));
+
+test("a fresh project in Node imports the package", () => {
+  writeFileSync(join(project, "app.js"), program("eventhub-sdk"));
+  assert.equal(run("app.js"), 1);
+  writeFileSync(join(project, "one.js"), program("eventhub-sdk/one-file"));
+  assert.equal(run("one.js"), 2);
+  writeFileSync(join(project, "seed.js"), 'import { EventClient } from "eventhub-sdk/seed";\nconst c = new EventClient(process.argv[2]);\nconsole.log((await c.publish("packed", 1)).offset);\nawait c.close();\n');
+  assert.equal(run("seed.js"), 3);
+});
+
+test("a bundler takes it, for Node and for pages, and nothing of ws is in a page", async () => {
+  await build({ entryPoints: [join(project, "app.js")], bundle: true, platform: "node", format: "esm", outfile: join(project, "bundled.mjs"), logLevel: "error" });
+  assert.equal(run("bundled.mjs"), 4);
+  await build({ entryPoints: [join(project, "app.js")], bundle: true, platform: "browser", format: "esm", outfile: join(project, "page.js"), logLevel: "error" });
+  assert.doesNotMatch(readFileSync(join(project, "page.js"), "utf8"), /Sec-WebSocket-Key/i);
+});
+
+test("a strict TypeScript project compiles against its types, without the types of Node", () => {
+  writeFileSync(join(project, "typed.ts"), `import { connect, type DeliveryOf } from "eventhub-sdk";
+import { PromClient } from "eventhub-sdk/seed";
+interface Topics { "orders.placed": { id: number } }
+const hub = await connect<Topics>("ws://127.0.0.1:8090");
+await hub.subscribe("orders.*", { group: "g" }, (d: DeliveryOf<Topics, "orders.placed">) => { const n: number = d.payload.id; return n; });
+export const client = new PromClient("ws://127.0.0.1:8090");
+`);
+  execFileSync(process.execPath, [join(root, "node_modules/typescript/bin/tsc"), "--strict", "--noEmit", "--target", "ES2022", "--module", "NodeNext", "--lib", "ES2022,DOM,DOM.Iterable,DOM.AsyncIterable", "--types", "", join(project, "typed.ts")], { stdio: ["ignore", "inherit", "inherit"] });
+});
