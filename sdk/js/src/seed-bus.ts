@@ -80,7 +80,7 @@ const retry = { minMs: 10, maxMs: 1000 };
 export class HubEventBus implements EventBus {
   #hub: Promise<Hub<AnyTopics>>;
   /** The deliveries that have no verdict, by group and event. */
-  #held = new Map<string, Delivery>();
+  #held = new Map<string, { d: Delivery; settled(): void }>();
   #published = metrics.counter("events_published_total", "Events that were published");
   #delivered = metrics.counter("events_delivered_total", "Events that were delivered");
   #acked = metrics.counter("events_acked_total", "Events that were acked");
@@ -109,8 +109,11 @@ export class HubEventBus implements EventBus {
       if (filter && !filter(e)) return;
       this.#delivered.inc(labels);
       const key = nameOf(d.topic, group, d.id);
-      this.#held.set(key, d);
-      const over = new Promise<void>((resolve) => { d.signal.addEventListener("abort", () => { resolve(); }); });
+      let settled = (): void => undefined;
+      const over = new Promise<void>((resolve) => { settled = resolve; });
+      const held = { d, settled };
+      this.#held.set(key, held);
+      if (manualAck) d.signal.addEventListener("abort", settled); // the event is not ours any more
       try {
         await handler(e, { attempt: d.attempt, maxAttempts: d.maxAttempts, get cursor() { return d.cursor().then(positionOf); } });
         // The lease stays with the program until it says ack or nack, or loses it.
@@ -119,7 +122,7 @@ export class HubEventBus implements EventBus {
         this.#nacked.inc(labels);
         throw why;
       } finally {
-        if (this.#held.get(key) === d) this.#held.delete(key);
+        if (this.#held.get(key) === held) this.#held.delete(key);
       }
     };
     const s = await hub.subscribe(topic, { ...rest, group, maxInFlight, concurrency: maxInFlight, backoff: retry }, run);
@@ -135,12 +138,14 @@ export class HubEventBus implements EventBus {
   }
 
   async #verdict(topic: string, group: string, id: UUID, own: (d: Delivery) => Promise<void>, named: (hub: Hub<AnyTopics>) => Promise<void>): Promise<Ack> {
-    const d = this.#held.get(nameOf(topic, group, id));
+    const held = this.#held.get(nameOf(topic, group, id));
     try {
-      await (d ? own(d) : named(await this.#hub));
+      await (held ? own(held.d) : named(await this.#hub));
       return { id, ok: true };
     } catch (why) {
       return { id, ok: false, err: messageOf(why) };
+    } finally {
+      held?.settled();
     }
   }
 

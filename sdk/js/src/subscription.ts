@@ -1,5 +1,5 @@
 import { Delivery, type NackOptions, type Settler } from "./delivery.ts";
-import { HubError, messageOf, quiet } from "./errors.ts";
+import { HubError, quiet } from "./errors.ts";
 import { snake, type HubFrame, type WireContext, type WireEvent } from "./frame.ts";
 import { Kind, type Link } from "./link.ts";
 import { Leases } from "./leases.ts";
@@ -324,7 +324,7 @@ export class Subscription implements Settler {
     if (subs.get(this.key) === this) {
       subs.delete(this.key);
       if (!error && this.#link.connected) {
-        const parting = this.#say("UNSUBSCRIBE", Kind.Leave).catch((why: unknown) => { this.#link.warn(`leaving ${this.key}`, messageOf(why)); });
+        const parting = this.#say("UNSUBSCRIBE", Kind.Leave).catch((why: HubError) => { if (why.code !== "closed") this.#link.warn(`leaving ${this.key}`, why); });
         partings.set(this.key, parting.finally(() => { partings.delete(this.key); }));
       }
     }

@@ -127,7 +127,7 @@ export class Proxy {
 
 /** A test that fails where it hangs. */
 export function test(name: string, run: () => Promise<void> | void): void {
-  void nodeTest(name, { timeout: Number(process.env.EVENTHUB_JS_TIMEOUT ?? 30_000) }, run);
+  void nodeTest(name, { timeout: Number(process.env.EVENTHUB_JS_TIMEOUT ?? 60_000) }, run);
 }
 
 /** A promise that others resolve, and what it was resolved with. */

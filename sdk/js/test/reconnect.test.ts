@@ -190,6 +190,19 @@ test("a hub that stops is waited for, and one that was killed and restarted has 
   await own.end();
 });
 
+test("a hub that limits how fast is published makes publishes slower, and a signal ends the wait", async () => {
+  const own = await TestHub.start("--limits-file", hub.file("limits.yaml", "publish: {connection: {per_second: 50, burst: 5}}\n"));
+  const c = await own.connect(quick);
+  const stop = new AbortController();
+  const receipts = Promise.all(Array.from({ length: 15 }, (_, n) => c.publish("limited", n)));
+  const given = c.publish("limited", "given up", { signal: stop.signal });
+  stop.abort(new Error("too slow"));
+  await assert.rejects(given, /too slow/);
+  assert.equal(new Set((await receipts).map((r) => r.offset)).size, 15);
+  await c.drain();
+  await own.end();
+});
+
 test("random cuts: nothing is lost, nothing is twice in the log, everything is handled", async () => {
   const total = Number(process.env.EVENTHUB_JS_PUBLISHES ?? 4000);
   const seed = Number(process.env.EVENTHUB_SEED ?? Date.now() % 1e9);

@@ -68,7 +68,7 @@ test("manualAck, ack and nack by name, filter, ctx.cursor and setCursor", async 
     seen.push(`${String(e.payload)} ${ctx.attempt}`);
     assert.equal((await ctx.cursor)?.topic, "t.m");
     next.resolve(e);
-  }, { from: "earliest", manualAck: true, filter: (e) => e.payload !== "skip" });
+  }, { from: "earliest", manualAck: true, maxInFlight: 1, filter: (e) => e.payload !== "skip" });
   await bus.publish("t.m", "skip");
   await bus.publish("t.m", "a");
   let e = await next.promise;
