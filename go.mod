@@ -114,3 +114,6 @@ require (
 )
 
 tool honnef.co/go/tools/cmd/staticcheck
+
+// Packages of npm may have Go code of their own.
+ignore ./sdk/js/node_modules

@@ -51,14 +51,3 @@ test("a bundler takes it, for Node and for pages, and nothing of ws is in a page
   await build({ entryPoints: [join(project, "app.js")], bundle: true, platform: "browser", format: "esm", outfile: join(project, "page.js"), logLevel: "error" });
   assert.doesNotMatch(readFileSync(join(project, "page.js"), "utf8"), /Sec-WebSocket-Key/i);
 });
-
-test("a strict TypeScript project compiles against its types, without the types of Node", () => {
-  writeFileSync(join(project, "typed.ts"), `import { connect, type DeliveryOf } from "eventhub-sdk";
-import { PromClient } from "eventhub-sdk/seed";
-interface Topics { "orders.placed": { id: number } }
-const hub = await connect<Topics>("ws://127.0.0.1:8090");
-await hub.subscribe("orders.*", { group: "g" }, (d: DeliveryOf<Topics, "orders.placed">) => { const n: number = d.payload.id; return n; });
-export const client = new PromClient("ws://127.0.0.1:8090");
-`);
-  execFileSync(process.execPath, [join(root, "node_modules/typescript/bin/tsc"), "--ignoreConfig", "--strict", "--noEmit", "--target", "ES2022", "--module", "NodeNext", "--lib", "ES2022,DOM,DOM.Iterable,DOM.AsyncIterable", join(project, "typed.ts")], { stdio: ["ignore", "inherit", "inherit"] });
-});
