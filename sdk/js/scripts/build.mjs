@@ -11,7 +11,7 @@ const oneFile = `${root}dist/eventhub.min.js`;
 const maxGzip = 12 * 1024;
 
 /** Names of members that neither programs nor frames use: they are shortened. */
-const inner = "partings nextCorr resent retries rejoin detached attached complaint finished isEmpty prolong resultPrefix settler release forget flush grant refuse".split(" ");
+const inner = "partings nextCorr resent retries rejoin detached attached complaint finished isEmpty prolong resultPrefix settler release forget flush grant refuse connected closing later phase settled keep hand finish".split(" ");
 
 const { outputFiles } = await build({
 	entryPoints: [`${root}src/index.ts`], bundle: true, minify: true, format: "esm", target: "es2022",

@@ -2,6 +2,8 @@ import { HubError, messageOf } from "./errors.ts";
 import { errorOf, type HubFrame } from "./frame.ts";
 import type { HubInfo, WebSocketClass, WebSocketLike } from "./types.ts";
 
+declare const setImmediate: (run: () => void) => void; // Node has it
+
 /** The version of the protocol that the SDK speaks. */
 export const protocolVersion = 1;
 /** For one hub: connect, upgrade, AUTH. */
@@ -38,6 +40,7 @@ export class Socket {
   #heard = Date.now();
   #watch: ReturnType<typeof setInterval> | undefined;
   #gone: HubError | undefined;
+  #corked = false;
   #over!: () => void;
   /** Resolves when the WebSocket has closed. */
   readonly closed = new Promise<void>((resolve) => { this.#over = resolve; });
@@ -137,7 +140,15 @@ export class Socket {
   }
 
   send(text: string): void {
-    if (!this.#gone) this.#ws.send(text);
+    if (this.#gone) return;
+    // The package ws makes a system call for each frame, unless its socket gathers what is sent at once.
+    const { _socket: tcp } = this.#ws as { _socket?: { cork(): void; uncork(): void } };
+    if (tcp && !this.#corked) {
+      this.#corked = true;
+      tcp.cork();
+      setImmediate(() => { this.#corked = false; tcp.uncork(); });
+    }
+    this.#ws.send(text);
   }
 
   /** Gives the connection up: nothing comes from it any more. */

@@ -83,7 +83,6 @@ export class Subscription implements Settler {
 
   get key(): string { return keyOf(this.topic, this.group); }
   get #link(): Link { return this.#owner.link; }
-  get isOpen(): boolean { return this.#state === "open"; }
   get options(): SubscribeOptions { return this.#options; }
 
   /** @internal Says SUBSCRIBE for the first time. */
