@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before } from "node:test";
+import { WebSocket } from "ws";
 import { connect, HubError, type Delivery } from "../src/index.ts";
 import { all, once, Proxy, seeded, signal, test, TestHub } from "./harness.ts";
 
@@ -46,6 +47,27 @@ test("publishes wait while there is no hub, and room bounds how many", async () 
   assert.deepEqual(rest.map((r) => r.offset).sort((a, b) => a - b), Array.from({ length: 29 }, (_, i) => i + 1));
   await c.close();
   await own.end();
+});
+
+test("no more is sent than there is room for, and the rest goes out as answers come", async () => {
+  const proxy = await Proxy.before(hub);
+  let sent = 0;
+  class Counting extends WebSocket {
+    override send(text: string): void {
+      if (text.includes("PUBLISH")) sent++;
+      super.send(text);
+    }
+  }
+  const c = await connect(proxy.url, { ...quick, maxPending: 10, WebSocket: Counting });
+  proxy.mute = true;
+  const publishes = Array.from({ length: 30 }, (_, n) => c.publish("room", n));
+  await new Promise((r) => setImmediate(r));
+  assert.equal(sent, 10);
+  proxy.cut();
+  proxy.mute = false;
+  assert.equal(new Set((await Promise.all(publishes)).map((r) => r.offset)).size, 30);
+  await c.close();
+  await proxy.end();
 });
 
 test("a handler keeps its event over a lost connection, and its verdict counts", async () => {
