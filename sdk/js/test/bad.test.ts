@@ -113,11 +113,13 @@ test("verdicts on what has no lease", async () => {
 
 test("use after close, and what was not answered by then", async () => {
   const c2 = await hub.connect({ token: "secret" });
-  const pending = c2.publish("closing", 1, { id: "maybe" });
   const loop = c2.deliveries("closing", { group: "g" });
+  const joined = await c2.subscribe("closing.joined", { group: "g" }, () => undefined);
+  const pending = c2.publish("closing", 1, { id: "maybe" });
   const rejected = [
     assert.rejects(pending, (why: HubError) => says("closed", /may be published.*receipts/)(why) && why.receipts?.[0]?.id === "maybe"),
     assert.rejects(loop.next(), says("closed", /closed/)),
+    assert.rejects(joined.closed, says("closed", /closing\.joined.*has ended/)),
   ];
   await c2.close();
   await Promise.all(rejected);
