@@ -10,6 +10,10 @@ import type { AnyTopics, TopicMap } from "../src/topics.ts";
 const binary = process.env.EVENTHUB_BINARY ?? "";
 if (binary === "") throw new Error("EVENTHUB_BINARY names no hub: run scripts/test-js, which builds one");
 
+/** The hubs that run: a test that fails must leave none. */
+const running = new Set<ChildProcess>();
+process.once("exit", () => { for (const child of running) child.kill("SIGKILL"); });
+
 /** A real hub over a store of its own, which outlives a kill. */
 export class TestHub {
   readonly dir = mkdtempSync(join(tmpdir(), "eventhub-js-"));
@@ -40,6 +44,8 @@ export class TestHub {
     const child = spawn(binary, ["serve", "--store", join(this.dir, "store"), "--ws", `127.0.0.1:${this.port}`, "--http", `127.0.0.1:${this.http}`,
       "--ops", "127.0.0.1:0", "--log-format", "json", ...this.#args], { stdio: ["ignore", "ignore", "pipe"], env: { PATH: process.env.PATH ?? "" } });
     this.#process = child;
+    running.add(child);
+    child.once("exit", () => { running.delete(child); });
     const up = new Promise<void>((resolve, reject) => {
       let rest = "";
       child.stderr.on("data", (data: Buffer) => {
