@@ -66,6 +66,10 @@ type Producers interface {
 	LeaveProducer(p *Producer)
 }
 
+// DelaysPast reports whether an event is delayed also where its time is over: what has a number and
+// comes again then is what it was at first. With WaitFor no event is delayed.
+func (p *Publication) DelaysPast() bool { return p.Producer != nil && len(p.WaitFor) == 0 }
+
 // Refuse refuses a publication before the engine gets it. One with a number goes on to the
 // engine, which uses the number up, so Refuse returns nil for it; else it returns err.
 func (p *Publication) Refuse(err error) error {

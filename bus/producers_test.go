@@ -274,3 +274,77 @@ func TestNumbersWithoutRoom(t *testing.T) {
 		}
 	})
 }
+
+// Who opens very many producers loses its own, and takes none from others who have fewer.
+func TestManyProducersOfOne(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		r.start(Options{MaxProducers: 4})
+		mine := r.mustOpenProducer("mine", 0)
+		r.bus.LeaveProducer(mine)
+		open := func(id string) (*eventhub.Producer, error) {
+			return r.bus.OpenProducer(context.Background(), eventhub.ProducerOptions{Owner: "greedy", ID: id})
+		}
+		var last *eventhub.Producer
+		for _, id := range []string{"a", "b", "c", "d", "e"} {
+			p, err := open(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = p
+			if id != "e" {
+				r.bus.LeaveProducer(p)
+			}
+		}
+		if again := r.mustOpenProducer("mine", mine.Epoch); again.Born != mine.Born {
+			t.Errorf("%+v was %+v", again, mine)
+		}
+		r.bus.LeaveProducer(mine)
+		for _, id := range []string{"d", "c"} { // c is made again, in the place of the last one that nobody uses
+			if _, err := open(id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := open("f"); eventhub.ErrorCode(err) != eventhub.CodeOverloaded {
+			t.Errorf("%v; only a producer of another principal might give way", err)
+		}
+		r.wantCode("one of many", r.numbered(last, 1, event("t")), "", true)
+		if again := r.mustOpenProducer("mine", 0); again.Born != mine.Born {
+			t.Errorf("%+v was %+v", again, mine)
+		}
+	})
+}
+
+// What would be refused now is answered as it was, also where it cannot be encoded any more, and
+// where it waited for groups.
+func TestNumbersThatWouldBeRefused(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		p := r.mustOpenProducer("p", 0)
+		later := event("t")
+		later.Delay = time.Hour
+		named := event("t")
+		named.ID = "mine"
+		first := r.numbered(p, 1, event("t"), later, named)
+		r.wantCode("the first", first, "", true)
+		bad := event("no topic")
+		again := r.numbered(p, 1, bad, later, named)
+		r.wantAgain("what cannot be encoded", again, first)
+		waiting := eventhub.Publication{Producer: p, Seq: 1, Events: []eventhub.Event{event("t"), later, named}, WaitFor: []string{"none"}}
+		got := r.enqueueOne(waiting)
+		if eventhub.ErrorCode(got.Err) != eventhub.CodeWaitTimeout || !got.SeqUsed || len(got.Receipts) != 3 || got.Receipts[0].Offset != first.Receipts[0].Offset {
+			t.Errorf("%+v", got)
+		}
+		waiting.Events = []eventhub.Event{event("t")}
+		waiting.Seq = 2
+		r.wantCode("a second", r.numbered(p, 2, event("t")), "", true)
+		if err := waiting.Refuse(eventhub.Errorf(eventhub.CodeRateLimited, "slow")); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.enqueueOne(waiting); eventhub.ErrorCode(got.Err) != eventhub.CodeWaitTimeout || len(got.Receipts) != 1 {
+			t.Errorf("%+v", got)
+		}
+		past := event("t")
+		past.DeliverAt = time.Now().Add(-time.Hour)
+		r.wantCode("a time that is over, with a wait", r.enqueueOne(eventhub.Publication{Producer: p, Seq: 3, Events: []eventhub.Event{past}, WaitFor: []string{"none"}}), eventhub.CodeNotSubscribed, true)
+	})
+}

@@ -40,12 +40,15 @@ type numbers struct {
 	made int         // publishes with ids of the client's so far
 }
 
-// numbered reports whether publications get numbers: the program gave no id. Until there are
-// numbers it notes that one would be of use.
+// numbered reports whether publications get numbers: the program gave no id, and no time, which would
+// be a delay also where it is over. Until there are numbers it notes that one would be of use.
 func (c *Client) numbered(pubs []eventhub.Publication) bool {
 	for i := range pubs {
+		if len(pubs[i].WaitFor) > 0 {
+			return false // it may wait until its number is forgotten
+		}
 		for j := range pubs[i].Events {
-			if pubs[i].Events[j].ID != "" {
+			if e := &pubs[i].Events[j]; e.ID != "" || !e.DeliverAt.IsZero() {
 				return false
 			}
 		}
@@ -96,8 +99,9 @@ func (c *Client) numberFrames(e *exchange) {
 // numbered after what the hub has used, if the connection is a new one. c.mu is held.
 func (c *Client) opened(p *wire.AuthProducer, isNew bool) (over []*exchange) {
 	n := &c.numbers
-	if n.born != 0 && (p.ID != n.id || p.Born != n.born) {
-		over = c.failNumbered()
+	isOther := n.born != 0 && (p.ID != n.id || p.Born != n.born)
+	if isOther {
+		over = c.failNumbered(p.ID == n.id)
 		n.born = 0
 		n.on.Store(false)
 	}
@@ -114,7 +118,7 @@ func (c *Client) opened(p *wire.AuthProducer, isNew bool) (over []*exchange) {
 		if s.of.kind != publish || !s.of.numbered {
 			continue
 		}
-		if seq := &s.of.seqs[s.at]; *seq > p.Seq {
+		if seq := &s.of.seqs[s.at]; isOther || *seq > p.Seq {
 			n.last++
 			*seq = n.last
 		}
@@ -122,11 +126,12 @@ func (c *Client) opened(p *wire.AuthProducer, isNew bool) (over []*exchange) {
 	return over
 }
 
-// failNumbered fails what has a number that means nothing any more. c.mu is held.
-func (c *Client) failNumbered() (over []*exchange) {
+// failNumbered fails what has a number that means nothing any more; with goOn what was never sent
+// stays, to be numbered by another producer. c.mu is held.
+func (c *Client) failNumbered(goOn bool) (over []*exchange) {
 	for _, corr := range c.inOrder() {
 		s := c.pending[corr]
-		if s.of.kind != publish || !s.of.numbered {
+		if s.of.kind != publish || !s.of.numbered || goOn && !s.of.sent {
 			continue
 		}
 		what := "the events are not published: the hub numbers no publishes any more"
@@ -178,4 +183,12 @@ func (c *Client) producerID() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.numbers.id
+}
+
+// seqRoom is how much longer than it is kept a frame may be sent.
+func (e *exchange) seqRoom() int {
+	if !e.numbered {
+		return 0
+	}
+	return len(`,"seq":9007199254740991`)
 }

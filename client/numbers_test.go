@@ -109,7 +109,9 @@ func played(t *testing.T) (*client.Client, func() *hubSide) {
 		return h
 	}
 	dialed := make(chan *client.Client, 1)
-	serving.Go(func() { dialed <- dial(t, l.Addr().String(), client.WithReconnect(time.Millisecond, 10*time.Millisecond)) })
+	serving.Go(func() {
+		dialed <- dial(t, l.Addr().String(), client.WithReconnect(time.Millisecond, 10*time.Millisecond))
+	})
 	first := connect()
 	first.signIn(false, "")
 	c := await(t, "client", dialed)

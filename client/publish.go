@@ -65,7 +65,7 @@ func (e *exchange) addEvents(c *Client, events []eventhub.Event, encode func(dst
 		frames, err = encode(e.frames, e.events)
 	}
 	if err == nil {
-		err = c.fits(len(frames)-len(e.frames), len(events), "events")
+		err = c.fits(len(frames)-len(e.frames)+e.seqRoom(), len(events), "events")
 	}
 	clear(e.events)
 	e.events = e.events[:0]

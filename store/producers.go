@@ -54,6 +54,17 @@ type Sequence struct {
 
 	// Repeated is a result: the number was used before.
 	Repeated bool
+	// First is a result of a unit with a Refusal whose number was used, and applied, before: what the
+	// first unit's parts had, where this one has not the same parts to take them. Of the appends
+	// NewID, Offset, CommitTime, Duplicate and the ids that the store made are known, of the delays
+	// all results.
+	First *FirstParts
+}
+
+// FirstParts are parts of which the results are known, and not the topics.
+type FirstParts struct {
+	Appends []Append
+	Delays  []Delay
 }
 
 // SequenceError refuses a unit whose number is not the next one of its producer, nor one that is

@@ -199,6 +199,9 @@ func (l *Limits) takeAll(principal string, pubs []eventhub.Publication, now time
 	defer l.forget()
 	n := 0
 	for i := range pubs {
+		if pubs[i].Refused != nil {
+			continue // the engine has its number alone
+		}
 		n += len(pubs[i].Events)
 		l.wantTo(pubs[i].Events, now)
 	}

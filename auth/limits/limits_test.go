@@ -228,3 +228,24 @@ func BenchmarkEnqueue(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(pubs)), "ns/event")
 }
+
+// What was refused before, and goes on to the engine for its number alone, takes nothing; what is
+// refused here goes on with why.
+func TestRefusedNumbersTakeNothing(t *testing.T) {
+	l := limitsOf(t, "publish:\n  principal: {per_second: 1, burst: 3}\n")
+	p := l.Publisher(silent{}, "a")
+	producer := &eventhub.Producer{}
+	refused := eventhub.Publication{Producer: producer, Seq: 1, Events: to("t", "t", "t")}
+	if err := refused.Refuse(eventhub.Errorf(eventhub.CodeForbidden, "no")); err != nil {
+		t.Fatal(err)
+	}
+	enqueue := func(pubs ...eventhub.Publication) []eventhub.Publication {
+		p.Enqueue(t.Context(), pubs, func([]eventhub.Publication) {})
+		return pubs
+	}
+	enqueue(refused, refused)
+	got := enqueue(refused, eventhub.Publication{Producer: producer, Seq: 2, Events: to("t", "t", "t")}, eventhub.Publication{Producer: producer, Seq: 3, Events: to("t")})
+	if got[0].Refused == nil || got[1].Refused != nil || eventhub.ErrorCode(got[2].Refused) != rateLimited || got[2].Err != nil {
+		t.Errorf("%v, %v, %v, %v", got[0].Refused, got[1].Refused, got[2].Refused, got[2].Err)
+	}
+}

@@ -185,16 +185,23 @@ func (s *session) appendSubscribed(to corr, said *wire.Subscribed) {
 	c.end(at)
 }
 
-// takePlace counts the session as one of the principal that the access is for.
-func (s *session) takePlace(access *Access) *eventhub.Error {
+// take counts the session as one of the principal that the access is for, and opens the producer that
+// the AUTH names. Whoever has no place does not take the producer from another connection.
+func (s *session) take(ctx context.Context, access *Access, r *wire.Request) (*numbers, *eventhub.Error) {
 	err := s.place.Become(access.Name)
+	var opened *numbers
+	if err == nil {
+		if opened, err = s.openProducer(ctx, access, r); err != nil && s.authed {
+			_ = s.place.Become(s.access.Name) // as before, unless others have taken all places meanwhile
+		}
+	}
 	if access.Decided != nil {
 		access.Decided(err)
 	}
 	if err != nil {
-		return toError(err, eventhub.CodeRateLimited)
+		return nil, toError(err, eventhub.CodeRateLimited)
 	}
-	return nil
+	return opened, nil
 }
 
 // authenticate replaces the session's access. A failure leaves what was before.
@@ -212,16 +219,12 @@ func (s *session) authenticate(r *wire.Request) *eventhub.Error {
 		s.gw.cfg.Refused(s.remote, e)
 		return e
 	}
-	opened, e := s.openProducer(ctx, &access, r)
+	opened, e := s.take(ctx, &access, r)
 	if e != nil {
 		return e
 	}
-	if err := s.takePlace(&access); err != nil {
-		opened.leave()
-		return err
-	}
 	s.adopt(access)
-	if opened != nil || access.Name != s.access.Name {
+	if opened != nil {
 		s.numberBy(opened)
 	}
 	s.mu.Lock() // others look at it

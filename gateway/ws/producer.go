@@ -32,7 +32,7 @@ var errNoProducer = eventhub.Errorf(eventhub.CodeBadRequest, "seq is given, and 
 
 // openProducer opens the producer that an AUTH names; nil where it names none, or the access
 // may publish nothing.
-func (s *session) openProducer(ctx context.Context, access *Access, r *wire.Request) (*numbers, *eventhub.Error) {
+func (s *session) openProducer(ctx context.Context, access *Access, r *wire.Request) (*numbers, error) {
 	if r.Producer.ID == "" {
 		return nil, nil
 	}
@@ -41,7 +41,7 @@ func (s *session) openProducer(ctx context.Context, access *Access, r *wire.Requ
 	}
 	p, err := access.Producers.OpenProducer(ctx, eventhub.ProducerOptions{Owner: access.Name, ID: r.Producer.ID, Epoch: r.Producer.Epoch})
 	if err != nil {
-		return nil, toError(err, eventhub.CodeInternal)
+		return nil, err
 	}
 	if p == nil {
 		return nil, nil

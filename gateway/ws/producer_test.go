@@ -2,7 +2,9 @@ package ws
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,13 +142,13 @@ func TestNumbersNeedAProducer(t *testing.T) {
 		c.expect(map[string]any{"op": "OK"})
 		c.send(numberedFrame(1))
 		c.expect(map[string]any{"op": "OK", "corr": "1"})
-		// A new token of the same principal leaves the producer, another one takes it.
+		// A new token leaves the producer, also one of another principal: the connection is the same.
 		c.send(`{"op":"AUTH","token":"me"}`, numberedFrame(2))
 		c.expect(map[string]any{"op": "OK"})
 		c.expect(map[string]any{"op": "OK", "corr": "2"})
 		c.send(`{"op":"AUTH","token":"you"}`, numberedFrame(3))
 		c.expect(map[string]any{"op": "OK"})
-		c.expect(map[string]any{"op": "ERR", "corr": "3", "code": "bad_request"})
+		c.expect(map[string]any{"op": "OK", "corr": "3"})
 	})
 	withEngine(t, func(t *testing.T, e *engine) {
 		c := e.pipe(t)
@@ -177,3 +179,45 @@ func TestProducersLeave(t *testing.T) {
 		e.loginAs("me", "p", 0)
 	})
 }
+
+// A connection that has no place does not take the producer from the one that has it.
+func TestRefusedAuthFencesNobody(t *testing.T) {
+	s := memory.Open(memory.Options{MaxTopics: 10})
+	b, err := bus.New(bus.Options{Store: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(b.Close(), s.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	places := &onePlace{}
+	f := serve(t, func(c *Config) {
+		c.Admit = func(string) (Place, error) { return places, nil }
+		c.Authenticate = func(context.Context, string, bool) (Access, error) {
+			return Access{Publisher: b, Producers: b, Subscriber: b, Name: "me"}, nil
+		}
+	})
+	c := f.dial(t)
+	c.send(`{"op":"AUTH","producer":{"id":"p"}}`)
+	c.expect(map[string]any{"op": "OK"})
+	places.full.Store(true)
+	d := f.dial(t)
+	d.send(`{"op":"AUTH","producer":{"id":"p"}}`)
+	d.expect(map[string]any{"op": "ERR", "code": "rate_limited"})
+	c.send(numberedFrame(1))
+	c.expect(map[string]any{"op": "OK", "corr": "1"})
+}
+
+// onePlace is a place that nobody gets any more when it is full.
+type onePlace struct{ full atomic.Bool }
+
+func (p *onePlace) Become(string) error {
+	if p.full.Load() {
+		return eventhub.Errorf(eventhub.CodeRateLimited, "no place")
+	}
+	return nil
+}
+
+func (p *onePlace) Leave() {}

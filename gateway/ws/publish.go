@@ -49,6 +49,7 @@ type publishFrame struct {
 	batch   bool // it had a list of events, and its OK has lists too
 	seq     uint64
 	refused *eventhub.Error // before the engine has it; the engine uses its number up
+	waitFor []string        // of one that is refused
 }
 
 var publishBatches sync.Pool
@@ -92,7 +93,10 @@ func (b *publishBatch) add(r *wire.Request, refused *eventhub.Error) {
 		b.events = append(b.events, r.Event)
 		r.Event = eventhub.Event{}
 	}
-	b.frames = append(b.frames, publishFrame{corrOf(r), n, r.Batch, r.Seq, refused})
+	b.frames = append(b.frames, publishFrame{to: corrOf(r), events: n, batch: r.Batch, seq: r.Seq, refused: refused})
+	if refused != nil {
+		b.frames[len(b.frames)-1].waitFor = r.WaitFor
+	}
 }
 
 // forgetEvents forgets the events of a frame, and their memory where it is much.
@@ -249,6 +253,9 @@ func (s *session) enqueue(ctx context.Context, b *publishBatch, waitFor []string
 		})
 		if f.seq != 0 {
 			b.pubs[i].Producer, b.pubs[i].Seq, b.pubs[i].Refused = s.producer.Producer, f.seq, f.refusal()
+			if f.refused != nil {
+				b.pubs[i].WaitFor = f.waitFor
+			}
 		}
 		if len(waitFor) > 0 {
 			b.pubs[i].Committed = b.committed
@@ -308,7 +315,7 @@ func (b *publishBatch) finish(pubs []eventhub.Publication) {
 		p, f := &pubs[i], &b.frames[i]
 		if p.Err != nil {
 			cause = f.failure(p)
-			if b.waits > 0 && len(p.Receipts) == f.events {
+			if (b.waits > 0 || f.refused != nil) && len(p.Receipts) > 0 && (len(p.Receipts) == f.events || f.events == 0) {
 				s.appendPublishError(f, cause, p.Receipts)
 			} else {
 				s.appendError(f.to, cause)

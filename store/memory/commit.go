@@ -49,7 +49,7 @@ func (s *Store) add(u *store.Unit, now int64) {
 		return
 	}
 	if u.Sequence != nil {
-		u.Sequence.Repeated = false
+		u.Sequence.Repeated, u.Sequence.First = false, nil
 		if s.sequence(u) {
 			return
 		}

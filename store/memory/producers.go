@@ -91,7 +91,12 @@ func (s *Store) sequence(u *store.Unit) (done bool) {
 		return true
 	}
 	q.Repeated = true
+	isRefusal := q.Refusal != nil
 	if !r.give(u) {
+		if isRefusal && r.err == nil {
+			q.First = r.parts()
+			return true
+		}
 		u.Err = &store.SequenceError{Number: q.Number, Next: p.last + 1, Other: true}
 	}
 	return true
@@ -131,6 +136,22 @@ func (r *result) give(u *store.Unit) bool {
 		d.ID, d.At, d.Seq, d.Offset, d.Duplicate = was.ID, was.At, was.Seq, was.Offset, true
 	}
 	return true
+}
+
+// parts returns what is known of the parts of a unit that was applied.
+func (r *result) parts() *store.FirstParts {
+	p := &store.FirstParts{}
+	for _, a := range r.appends {
+		first := store.Append{NewID: a.NewID, Offset: a.Offset, CommitTime: a.CommitTime, Duplicate: true}
+		if a.NewID {
+			first.ID = a.ID
+		}
+		p.Appends = append(p.Appends, first)
+	}
+	for _, d := range r.delays {
+		p.Delays = append(p.Delays, store.Delay{ID: d.ID, At: d.At, Seq: d.Seq, Offset: d.Offset, Duplicate: true})
+	}
+	return p
 }
 
 // used notes what became of a unit with the next number of its producer.

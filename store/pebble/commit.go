@@ -238,7 +238,7 @@ func (c *commit) begin(units []*store.Unit) {
 			p.Seq, p.Offset, p.Duplicate = 0, 0, false
 		}
 		if u.Sequence != nil {
-			u.Sequence.Repeated = false
+			u.Sequence.Repeated, u.Sequence.First = false, nil
 		}
 	}
 }

@@ -48,6 +48,12 @@ var metaProducers = []byte{tagMeta, 'p', 'r', 'o', 'd', 'u', 'c', 'e', 'r', 's'}
 type producers struct {
 	byName map[string]*producer
 	epoch  uint64 // the highest that was given
+
+	// lastRead is the row that was read last, of readOf, with the numbers before readTo. Rows do
+	// not change.
+	lastRead resultsRow
+	readOf   *producer
+	readTo   uint64
 }
 
 // producer is where a producer is, as the units so far leave it.
@@ -132,7 +138,9 @@ func (c *commit) deleteProducer(name string, p *producer) error {
 	if err := c.batch.Delete(appendProducerKey(nil, name), nil); err != nil {
 		return err
 	}
-	return c.deleteResults(p, p.last+1)
+	// Thousands of rows by one deletion: nobody reads this range again, and many producers may be
+	// removed at once.
+	return c.batch.DeleteRange(appendResultsKey(nil, p.number, 0), appendResultsKey(nil, p.number+1, 0), nil)
 }
 
 // deleteResults removes the rows of results that begin below a number.
@@ -173,22 +181,43 @@ func (c *commit) sequence(u *store.Unit) (done bool, err error) {
 
 // repeat gives a unit the results of the first one with its number.
 func (c *commit) repeat(u *store.Unit, p *producer) error {
-	row, first := p.pending.row, p.pending.first
-	if len(row) == 0 || u.Sequence.Number < first {
+	row, ok := p.pending.find(u.Sequence.Number)
+	if !ok {
 		var err error
-		if row, first, err = c.s.readResults(p, u.Sequence.Number); err != nil {
+		if row, err = c.s.producers.read(c.s, p, u.Sequence.Number); err != nil {
 			return err
 		}
 	}
-	r, err := findResult(row, u.Sequence.Number-first)
+	r, err := findResult(row.row, u.Sequence.Number-row.first)
 	if err != nil {
-		return fmt.Errorf("results of producer %q from %d on: %w", u.Sequence.Producer, first, err)
+		return fmt.Errorf("results of producer %q from %d on: %w", u.Sequence.Producer, row.first, err)
 	}
 	if !r.fits(u) {
+		if u.Sequence.Refusal != nil && r.conflict == nil {
+			u.Sequence.Refusal, u.Sequence.First = nil, r.parts(&c.s.ids)
+			return nil
+		}
 		u.Err = &store.SequenceError{Number: u.Sequence.Number, Next: p.last + 1, Other: true}
 		return nil
 	}
 	return r.fill(u, &c.s.ids)
+}
+
+// read is readResults, with the row that was read last: numbers come again in their order.
+func (all *producers) read(s *Store, p *producer, number uint64) (resultsRow, error) {
+	if r := &all.lastRead; all.readOf == p && number >= r.first && number < all.readTo {
+		return *r, nil
+	}
+	row, first, err := s.readResults(p, number)
+	if err != nil {
+		return resultsRow{}, err
+	}
+	n, _, err := countResults(row)
+	if err != nil {
+		return resultsRow{}, fmt.Errorf("results from %d on: %w", first, err)
+	}
+	all.readOf, all.readTo, all.lastRead = p, first+n, resultsRow{first, row}
+	return all.lastRead, nil
 }
 
 // errNoResults is that of a number whose results are to be there.
@@ -212,13 +241,12 @@ func (s *Store) readResults(p *producer, number uint64) (row []byte, first uint6
 // refused.
 func (c *commit) used(u *store.Unit) {
 	p := c.s.producers.byName[u.Sequence.Producer]
-	if len(p.pending.row) == 0 {
-		p.pending.first = p.last + 1
+	if p.pending.isEmpty() {
 		c.producing = append(c.producing, p)
 	}
 	p.last++
 	p.used = max(p.used, c.now)
-	p.pending.add(u, c.topicID)
+	p.pending.add(p.last, u, c.topicID)
 }
 
 // topicID returns the number of a topic that an applied unit names.
@@ -230,13 +258,15 @@ func (c *commit) topicID(name string) uint32 {
 // writeResults writes the rows of results of the commit.
 func (c *commit) writeResults() error {
 	for _, p := range c.producing {
-		if len(p.pending.row) == 0 {
+		if p.pending.isEmpty() {
 			continue // the producer was removed
 		}
-		op := c.batch.SetDeferred(resultsKeyBytes, len(p.pending.row))
-		appendResultsKey(op.Key[:0], p.number, p.pending.first)
-		copy(op.Value, p.pending.row)
-		p.pending.clear()
+		for _, full := range append(p.pending.full, resultsRow{p.pending.first, p.pending.row}) {
+			op := c.batch.SetDeferred(resultsKeyBytes, len(full.row))
+			appendResultsKey(op.Key[:0], p.number, full.first)
+			copy(op.Value, full.row)
+		}
+		p.pending = results{} // a producer keeps no memory for them
 		if p.last < p.forgotten+store.SequencesKept+forgetEvery {
 			continue
 		}

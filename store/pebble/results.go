@@ -16,7 +16,7 @@ import (
 //	'r' or 'g' count per topic (4) offset ms   count units with per appends each, which are one after
 //	                                           the other in one topic. 'r': the store made their ids
 //	'p' appends delays                         any unit that was applied
-//	'f' text                                   the engine has refused it
+//	'f' count text                             the engine has refused so many, all for one reason
 //	'c' append present                         refused with a ConflictError
 //	'n' topic                                  refused with a NotIndexedError
 //	't' text                                   refused with ErrTopicLimit
@@ -44,14 +44,34 @@ const (
 	resultKeepsID   = 4
 )
 
-// results is a row that is being made. Its last entry may be a run that still grows.
-type results struct {
-	first uint64 // its first number
-	row   []byte
+// The most entries of a row, and bytes with one entry more: a number that comes again costs a read of
+// its row, while others wait for their commit.
+const (
+	mostEntries  = 64
+	mostRowBytes = 2 << 10
+)
 
-	grows bool
-	run   resultsRun
-	at    int // where run begins in row
+// results are rows that are being made. The last entry of the last one may be a run that still
+// grows.
+type results struct {
+	full []resultsRow
+
+	first   uint64 // number of the last row
+	row     []byte
+	entries int
+
+	// The last entry: where it begins in row, and what it is a run of, units or refusals.
+	at      int
+	grows   bool
+	run     resultsRun
+	refusal []byte
+	refused uint64 // how many
+}
+
+// resultsRow is what became of the numbers from first on.
+type resultsRow struct {
+	first uint64
+	row   []byte
 }
 
 // resultsRun is an entry of one unit or of more that are alike.
@@ -63,15 +83,43 @@ type resultsRun struct {
 	ms         int64
 }
 
-func (r *results) clear() { *r = results{row: r.row[:0]} }
+func (r *results) isEmpty() bool { return len(r.row) == 0 && len(r.full) == 0 }
 
-// add adds what became of a unit. id returns the number of a topic that the unit appends to.
-func (r *results) add(u *store.Unit, id func(topic string) uint32) {
-	if run, ok := runOf(u, id); ok {
+// find returns the row that has a number; none where it is in a row that was written.
+func (r *results) find(number uint64) (resultsRow, bool) {
+	if len(r.row) > 0 && number >= r.first {
+		return resultsRow{r.first, r.row}, true
+	}
+	for _, full := range slices.Backward(r.full) {
+		if number >= full.first {
+			return full, true
+		}
+	}
+	return resultsRow{}, false
+}
+
+// add adds what became of the unit with a number. id returns the number of a topic that the unit
+// appends to.
+func (r *results) add(number uint64, u *store.Unit, id func(topic string) uint32) {
+	run, isRun := runOf(u, id)
+	if u.Err == store.ErrRefused && len(r.row) > 0 && r.refused > 0 && string(r.refusal) == string(u.Sequence.Refusal) {
+		r.row = r.row[:r.at]
+		r.addRefused(r.refused + 1)
+		return
+	}
+	if len(r.row) > 0 && !(isRun && r.continues(&run)) && (r.entries == mostEntries || len(r.row) >= mostRowBytes) {
+		r.full = append(r.full, resultsRow{r.first, r.row})
+		r.row, r.grows, r.entries, r.refused = nil, false, 0, 0
+	}
+	if len(r.row) == 0 {
+		r.first = number
+	}
+	if isRun {
 		r.addRun(run)
 		return
 	}
-	r.grows = false
+	r.grows, r.refused = false, 0
+	r.entries++
 	if u.Err != nil {
 		r.addRefusal(u)
 		return
@@ -110,13 +158,20 @@ func flagIf(is bool, bit byte) byte {
 	return 0
 }
 
+// continues reports whether a run of one unit goes on with the last entry.
+func (r *results) continues(run *resultsRun) bool {
+	last := &r.run
+	return r.grows && last.given == run.given && last.per == run.per && last.topic == run.topic && last.ms == run.ms && last.offset+last.count*last.per == run.offset
+}
+
 func (r *results) addRun(run resultsRun) {
-	last := r.run
-	if r.grows && last.given == run.given && last.per == run.per && last.topic == run.topic && last.ms == run.ms && last.offset+last.count*last.per == run.offset {
-		run.offset, run.count = last.offset, last.count+1
+	if r.continues(&run) {
+		run.offset, run.count = r.run.offset, r.run.count+1
 		r.row = r.row[:r.at]
+	} else {
+		r.entries++
 	}
-	r.grows, r.run, r.at = true, run, len(r.row)
+	r.grows, r.run, r.at, r.refused = true, run, len(r.row), 0
 	kind := byte(resultRun)
 	if run.given {
 		kind = resultGiven
@@ -151,7 +206,8 @@ func (r *results) addRefusal(u *store.Unit) {
 	var noIndex *store.NotIndexedError
 	switch {
 	case u.Sequence.Refusal != nil:
-		r.row = appendText(append(r.row, resultRefused), string(u.Sequence.Refusal))
+		r.at, r.refusal = len(r.row), u.Sequence.Refusal
+		r.addRefused(1)
 	case errors.As(u.Err, &conflict):
 		r.row = binary.AppendUvarint(append(r.row, resultConflict), uint64(conflict.Append))
 		r.row = binary.AppendUvarint(r.row, conflict.Present)
@@ -160,6 +216,13 @@ func (r *results) addRefusal(u *store.Unit) {
 	default: // of units with appends and delays alone there is nothing else
 		r.row = appendText(append(r.row, resultTopics), u.Err.Error())
 	}
+}
+
+// addRefused adds the entry of so many refusals that are alike.
+func (r *results) addRefused(n uint64) {
+	r.refused = n
+	r.row = binary.AppendUvarint(append(r.row, resultRefused), n)
+	r.row = appendText(r.row, string(r.refusal))
 }
 
 // result is what became of one unit.
@@ -256,7 +319,11 @@ func (r *resultReader) next(at uint64) (count uint64, result result, ms int64) {
 	case resultParts:
 		result, ms = r.parts()
 	case resultRefused:
-		result.refusal = []byte(r.text())
+		count := r.number()
+		if result.refusal = []byte(r.text()); count == 0 {
+			r.fail()
+		}
+		return max(count, 1), result, 0
 	case resultConflict:
 		result.conflict = &store.ConflictError{Append: int(r.number()), Present: r.number()}
 	case resultNoIndex:
@@ -349,8 +416,13 @@ func (r *result) fill(u *store.Unit, ids *ids) error {
 	if u.Err != nil {
 		return nil
 	}
+	r.fillParts(u.Appends, u.Delays, ids)
+	return nil
+}
+
+func (r *result) fillParts(appends []store.Append, delays []store.Delay, ids *ids) {
 	for i, was := range r.appends {
-		a := &u.Appends[i]
+		a := &appends[i]
 		a.Offset, a.CommitTime, a.Duplicate = was.offset, was.ms, true
 		switch {
 		case was.flags&resultKeepsID != 0:
@@ -360,8 +432,17 @@ func (r *result) fill(u *store.Unit, ids *ids) error {
 		}
 	}
 	for i, was := range r.delays {
-		d := &u.Delays[i]
+		d := &delays[i]
 		d.ID, d.At, d.Seq, d.Offset, d.Duplicate = was.id, was.at, was.seq, was.offset, true
 	}
-	return nil
+}
+
+// parts returns the parts of a unit that was applied, as far as they are known.
+func (r *result) parts(ids *ids) *store.FirstParts {
+	p := &store.FirstParts{Appends: make([]store.Append, len(r.appends)), Delays: make([]store.Delay, len(r.delays))}
+	for i, was := range r.appends {
+		p.Appends[i].NewID = was.flags&resultNewID != 0
+	}
+	r.fillParts(p.Appends, p.Delays, ids)
+	return p
 }

@@ -214,15 +214,27 @@ func testNumberOfOther(t *testing.T, s *env) {
 	one.Delays = []store.Delay{delayed("a", "x", 1)}
 	conflict := made("a")
 	conflict.Expect = eventhub.Expect{Kind: eventhub.ExpectTopicOffset, Offset: 77}
-	s.commit(t, ofNumber(p, 1, made("a"), made("a")), one, ofNumber(p, 3, made("a"), conflict))
+	plain := ofNumber(p, 1, made("a"), made("a"))
+	s.commit(t, plain, one, ofNumber(p, 3, made("a"), conflict))
 	for _, u := range []*store.Unit{
 		ofNumber(p, 1, made("a")), ofNumber(p, 1, made("a"), made("a"), made("a")), ofNumber(p, 1, given("a", "x"), made("a")),
-		ofNumber(p, 2, made("a")), ofNumber(p, 3, made("a")), refusing(p, 1, "no"),
+		ofNumber(p, 2, made("a")), ofNumber(p, 3, made("a")), refusing(p, 3, "no"),
 	} {
 		s.commit(t, u)
 		badNumber(t, u, 4, true)
 	}
 	same(t, "number of events", 3, len(s.readAll(t, "a")))
+	// What is refused now, and cannot say its parts, was published all the same.
+	for _, first := range []*store.Unit{plain, one} {
+		u := refusing(p, first.Sequence.Number, "no")
+		s.commit(t, u)
+		q := u.Sequence
+		if u.Err != nil || !q.Repeated || q.Refusal != nil || q.First == nil || len(q.First.Appends) != len(first.Appends) || len(q.First.Delays) != len(first.Delays) {
+			t.Fatalf("number %d, refused now: %v, %+v", q.Number, u.Err, q)
+		}
+		u.Appends, u.Delays = q.First.Appends, q.First.Delays
+		repeats(t, u, first)
+	}
 }
 
 func testProducerFenced(t *testing.T, s *env) {

@@ -6,10 +6,12 @@
 //
 //   - A producer that is in use is not forgotten; one that nobody uses is, Options.Kept after its
 //     last user has left or the hub has started.
-//   - There are at most Options.Most producers. Another one takes the place of the one that was left
-//     first, in the same commit; where all are in use it is refused.
-//   - Opening and forgetting are units of the committer, whose order is that in which they are
-//     decided here, under Runtime.mu: a producer that is forgotten and opened again is a new one.
+//   - There are at most Options.Most producers. Another one takes the place of one that nobody uses,
+//     in the same commit: of the principal that has the most, the one that was left first. So a
+//     principal that opens very many takes its own places. Where there is none to take, or the principal
+//     itself has the most and uses all of them, it is refused.
+//   - A producer is forgotten under the epoch that it had when that was decided: one that was opened
+//     again meanwhile stays.
 //
 // # Goroutines and locks
 //
@@ -24,6 +26,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,7 +36,7 @@ import (
 )
 
 // forgottenTogether is how many producers are forgotten in one commit.
-const forgottenTogether = 500
+const forgottenTogether = 100
 
 // Options configure a Runtime. All are required.
 type Options struct {
@@ -56,20 +59,27 @@ type Runtime struct {
 	mu     sync.Mutex
 	all    map[string]*entry // by the store's name
 	unused list.List         // *entry, the one that was left first at the front
+	owners map[string]int    // how many producers a principal has
 }
 
 // entry is one producer.
 type entry struct {
 	name  string
+	epoch uint64 // that the store said last
 	users int
 	left  time.Time     // where nobody uses it
 	place *list.Element // in unused; nil while somebody uses it
 }
 
+func (e *entry) owner() string {
+	owner, _, _ := strings.Cut(e.name, "\x00")
+	return owner
+}
+
 // New reads the producers of the store. Those count as left when the hub starts, in the order in
 // which they were used.
 func New(opts Options) (*Runtime, error) {
-	r := &Runtime{opts: opts, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}), all: make(map[string]*entry)}
+	r := &Runtime{opts: opts, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}), all: make(map[string]*entry), owners: make(map[string]int)}
 	known, err := opts.Store.ListProducers(context.Background())
 	if err != nil {
 		return nil, store.Failed(err, "list the producers")
@@ -77,9 +87,9 @@ func New(opts Options) (*Runtime, error) {
 	slices.SortStableFunc(known, func(a, b store.ProducerInfo) int { return cmp.Compare(a.Used, b.Used) })
 	now := time.Now()
 	for _, p := range known {
-		e := &entry{name: p.Name, left: now}
+		e := &entry{name: p.Name, epoch: p.Epoch, left: now}
 		e.place = r.unused.PushBack(e)
-		r.all[p.Name] = e
+		r.add(e)
 	}
 	return r, nil
 }
@@ -112,52 +122,54 @@ func (r *Runtime) Open(ctx context.Context, o eventhub.ProducerOptions) (*eventh
 	if len(name) > store.MaxProducerName {
 		return nil, eventhub.Errorf(eventhub.CodeBadRequest, "the producer and the name of its principal have %d bytes; at most %d are allowed", len(name), store.MaxProducerName)
 	}
-	job, e, err := r.begin(name, o)
+	job, e, evicted, err := r.begin(name, o)
 	if err != nil {
 		return nil, err
 	}
 	if err := r.opts.Committer.Do(ctx, job); err != nil {
-		r.failed(e, err)
+		r.failed(e, evicted, err)
 		return nil, openError(err, o)
 	}
 	opened := job.Units[len(job.Units)-1].Producer
+	r.mu.Lock()
+	e.epoch = max(e.epoch, opened.NewEpoch)
+	r.mu.Unlock()
 	return &eventhub.Producer{ID: o.ID, Name: name, Epoch: opened.NewEpoch, Born: opened.Born, Last: opened.Last}, nil
 }
 
 // opening is the job that opens a producer, after the removal of another where that was needed.
 type opening struct{ commit.Call }
 
-// Done implements commit.Job: the last unit opens.
+// Done implements commit.Job: the last unit opens. One before it that is refused was opened again.
 func (o *opening) Done(err error) {
-	if err == nil {
-		err = o.Units[len(o.Units)-1].Err
+	if last := &o.Units[len(o.Units)-1]; err == nil && !(last.Producer.Delete && errors.Is(last.Err, store.ErrFenced)) {
+		err = last.Err
 	}
 	o.Answer(err)
 }
 
-// begin notes another user of a producer, and returns what opens it.
-func (r *Runtime) begin(name string, o eventhub.ProducerOptions) (*opening, *entry, error) {
+// begin notes another user of a producer, and returns what opens it, and which one gives way.
+func (r *Runtime) begin(name string, o eventhub.ProducerOptions) (job *opening, e, evicted *entry, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	job := new(opening)
+	job = new(opening)
 	job.Durable = true
-	e := r.all[name]
+	e = r.all[name]
 	if e == nil && o.Epoch != 0 {
-		return nil, nil, unknown(o)
+		return nil, nil, nil, unknown(o)
 	}
 	if e == nil {
 		if len(r.all) >= r.opts.Most {
-			oldest := r.unused.Front()
-			if oldest == nil {
-				return nil, nil, &eventhub.Error{
+			if evicted = r.victim(o.Owner); evicted == nil {
+				return nil, nil, nil, &eventhub.Error{
 					Code: eventhub.CodeOverloaded, RetryAfter: r.opts.Kept,
-					Message: "the hub has as many producers as it may, and all of them are in use",
+					Message: "the hub has as many producers as it may, and all that might give way are in use",
 				}
 			}
-			job.Units = append(job.Units, r.forget(oldest))
+			job.Units = append(job.Units, r.forget(evicted))
 		}
 		e = &entry{name: name}
-		r.all[name] = e
+		r.add(e)
 	}
 	if e.place != nil {
 		r.unused.Remove(e.place)
@@ -165,24 +177,53 @@ func (r *Runtime) begin(name string, o eventhub.ProducerOptions) (*opening, *ent
 	}
 	e.users++
 	job.Units = append(job.Units, store.Unit{Producer: &store.ProducerChange{Name: name, Epoch: o.Epoch, At: r.opts.Wall().UnixMilli()}})
-	return job, e, nil
+	return job, e, evicted, nil
 }
 
-// forget takes a producer out, and returns the unit that removes it. r.mu is held.
-func (r *Runtime) forget(place *list.Element) store.Unit {
-	e := r.unused.Remove(place).(*entry)
+// add notes a producer. r.mu is held.
+func (r *Runtime) add(e *entry) {
+	r.all[e.name] = e
+	r.owners[e.owner()]++
+}
+
+// victim returns what gives way to another producer of a principal; nil: nothing does. r.mu is held.
+func (r *Runtime) victim(owner string) *entry {
+	var victim *entry
+	for at := r.unused.Front(); at != nil; at = at.Next() {
+		e := at.Value.(*entry)
+		if victim == nil || r.owners[e.owner()] > r.owners[victim.owner()] {
+			victim = e
+		}
+	}
+	if victim != nil && victim.owner() != owner && r.owners[victim.owner()] < r.owners[owner] {
+		return nil
+	}
+	return victim
+}
+
+// forget takes a producer out that nobody uses, and returns the unit that removes it. r.mu is held.
+func (r *Runtime) forget(e *entry) store.Unit {
+	r.unused.Remove(e.place)
 	e.place = nil
 	delete(r.all, e.name)
-	return store.Unit{Producer: &store.ProducerChange{Name: e.name, Delete: true}}
+	if r.owners[e.owner()]--; r.owners[e.owner()] == 0 {
+		delete(r.owners, e.owner())
+	}
+	return store.Unit{Producer: &store.ProducerChange{Name: e.name, Epoch: e.epoch, Delete: true}}
 }
 
-// failed takes back what begin has noted. A producer that the store does not have is forgotten.
-func (r *Runtime) failed(e *entry, err error) {
+// failed takes back what begin has noted. A producer that the store does not have is forgotten, and one
+// that was to give way stays.
+func (r *Runtime) failed(e, evicted *entry, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.leave(e)
-	if errors.Is(err, store.ErrUnknownProducer) && e.place != nil {
-		r.forget(e.place)
+	if e.place != nil && (e.epoch == 0 || errors.Is(err, store.ErrUnknownProducer)) {
+		r.forget(e)
+	}
+	if evicted != nil && r.all[evicted.name] == nil {
+		evicted.place = r.unused.PushFront(evicted)
+		r.add(evicted)
 	}
 }
 
@@ -262,10 +303,11 @@ func (r *Runtime) forgetUnused() (again time.Duration, err error) {
 				again = 0
 				break
 			}
-			if again = time.Until(first.Value.(*entry).left.Add(r.opts.Kept)); again > 0 {
+			e := first.Value.(*entry)
+			if again = time.Until(e.left.Add(r.opts.Kept)); again > 0 {
 				break
 			}
-			job.Units = append(job.Units, r.forget(first))
+			job.Units = append(job.Units, r.forget(e))
 		}
 		r.mu.Unlock()
 		if len(job.Units) == 0 {

@@ -120,8 +120,7 @@ func (b *Batch) encodeOne(p *eventhub.Publication, spans []span, now time.Time, 
 	for j := range p.Events {
 		start := len(b.buf)
 		due := p.Events[j].Due(now)
-		// What has a number is delayed also when it comes again, after its time.
-		isDelayed := due > now.UnixMilli() || due != 0 && p.Producer != nil
+		isDelayed := due > now.UnixMilli() || p.DelaysPast() && due != 0
 		if err := b.add(&p.Events[j], now, rules, isDelayed); err != nil {
 			return spans, eventhub.AtIndex(err, "", j) // transports know what their list is called
 		}

@@ -95,9 +95,15 @@ func (j *Job) Done(err error) {
 			if u.Err != store.ErrRefused || u.Sequence.Repeated { // else p.Err says why
 				p.Err = RefusedError(u, delayed)
 			}
+		case u.Sequence != nil && u.Sequence.First != nil:
+			p.SeqUsed = true
+			p.Receipts = firstReceipts(p, u.Sequence.First)
+			p.Err = notWaited(p)
 		default:
-			p.SeqUsed, p.Err = u.Sequence != nil, nil
 			p.Receipts = Receipts(p.Receipts, u, delayed)
+			if p.SeqUsed = u.Sequence != nil; p.SeqUsed {
+				p.Err = notWaited(p)
+			}
 		}
 		if p.Err != nil && j.Refused != nil {
 			p.Err = j.Refused(p.Err)

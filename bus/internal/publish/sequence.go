@@ -13,7 +13,7 @@ import (
 
 // mostRefusal bounds the text of a refusal that is kept with its number, in bytes. The rest of
 // what is kept, and JSON's escapes, has room in store.MaxRefusal.
-const mostRefusal = 300
+const mostRefusal = 150
 
 // refusal is what is kept of an error with the number that it has used up.
 type refusal struct {
@@ -81,7 +81,49 @@ func badNumber(e *store.SequenceError) string {
 	case e.Other:
 		return fmt.Sprintf("seq %d was used for another publish; nothing was published", e.Number)
 	case e.Number < e.Next:
-		return fmt.Sprintf("seq %d was used, and its answer is forgotten; %d is next; nothing was published", e.Number, e.Next)
+		return fmt.Sprintf("seq %d was used, and what became of it is not known any more; %d is next", e.Number, e.Next)
 	}
 	return fmt.Sprintf("seq is %d; %d is next; nothing was published", e.Number, e.Next)
+}
+
+// firstReceipts returns the receipts of a number that was published, for a publication that would be
+// refused now and has no parts.
+func firstReceipts(p *eventhub.Publication, first *store.FirstParts) []eventhub.Receipt {
+	into := p.Receipts[:0]
+	appends, delays := first.Appends, first.Delays
+	for i := 0; len(appends)+len(delays) > 0; i++ {
+		isDelayed := len(appends) == 0
+		var id string
+		if i < len(p.Events) {
+			e := &p.Events[i]
+			id = e.ID
+			isDelayed = isDelayed || len(delays) > 0 && e.Due(time.UnixMilli(0)) != 0
+		}
+		if isDelayed {
+			d := &delays[0]
+			delays = delays[1:]
+			r := eventhub.Receipt{ID: d.ID, DeliverAt: time.UnixMilli(d.At), Duplicate: true}
+			if d.Seq == 0 {
+				r.DeliverAt, r.Offset = time.Time{}, d.Offset
+			}
+			into = append(into, r)
+			continue
+		}
+		a := &appends[0]
+		appends = appends[1:]
+		if a.NewID {
+			id = a.ID
+		}
+		into = append(into, eventhub.Receipt{ID: id, Offset: a.Offset, Duplicate: true})
+	}
+	return into
+}
+
+// notWaited is the error of a publication that comes again, was published, and would wait for groups
+// if it were not refused now; nil for others.
+func notWaited(p *eventhub.Publication) error {
+	if p.Err == nil || len(p.WaitFor) == 0 {
+		return nil
+	}
+	return eventhub.Wrap(eventhub.CodeWaitTimeout, p.Err, "the events are published, and nobody has waited for the groups: %s", eventhub.AsError(p.Err).Message)
 }
