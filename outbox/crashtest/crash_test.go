@@ -36,11 +36,11 @@ var (
 // projector.
 func TestKilled(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
-		killed(t, &edge{url: "sqlite:" + filepath.Join(t.TempDir(), "service.db"), kills: *kills, commitsBetween: 150, lease: "2s"})
+		killed(t, &edge{url: "sqlite:" + filepath.Join(t.TempDir(), "service.db"), kills: *kills, commitsBetween: 150, lease: "2s", batch: "20"})
 	})
 	t.Run("postgres", func(t *testing.T) {
 		server := pgtest.Start(t)
-		killed(t, &edge{url: server.Database(t), killDatabase: func() error { server.Kill(); return server.Run() }, kills: *kills, commitsBetween: 150, lease: "2s"})
+		killed(t, &edge{url: server.Database(t), killDatabase: func() error { server.Kill(); return server.Run() }, kills: *kills, commitsBetween: 150, lease: "2s", batch: "20"})
 	})
 	t.Run("mongodb", func(t *testing.T) {
 		server, err := mongotest.Start(t.TempDir()) // FerretDB, also where other tests have a real server
@@ -49,17 +49,18 @@ func TestKilled(t *testing.T) {
 		}
 		t.Cleanup(server.Kill)
 		// FerretDB reads all rows for each claim, so there are fewer rows and rounds.
-		killed(t, &edge{url: server.URI + "service", killDatabase: func() error { server.Kill(); return server.Restart() }, kills: max(4, *kills/5), commitsBetween: 20, lease: "6s"})
+		killed(t, &edge{url: server.URI + "service", killDatabase: func() error { server.Kill(); return server.Restart() }, kills: max(4, *kills/5), commitsBetween: 20, lease: "6s", batch: "5"})
 	})
 }
 
 // edge is a database with the programs around it.
 type edge struct {
-	url            string
-	killDatabase   func() error
-	kills          int
-	lease          string // of the drainers, longer than the slowest publish with its outcome
-	commitsBetween int    // two kills, at most
+	url          string
+	killDatabase func() error
+	kills        int
+	// Of the drainers: a lease is longer than the slowest publish of a batch with its outcome.
+	lease, batch   string
+	commitsBetween int // two kills, at most
 
 	db       books
 	hub      string // its address
@@ -121,7 +122,7 @@ func (e *edge) setUp(t *testing.T, seed uint64) {
 	}
 	for _, name := range []string{"drainer 1", "drainer 2"} {
 		e.programs[name] = start(t, name, "", nil, func() *exec.Cmd {
-			return program("outbox", "drain", "--from", e.url, "--lease", e.lease, "--batch", "20", "--url", e.hub)
+			return program("outbox", "drain", "--from", e.url, "--lease", e.lease, "--batch", e.batch, "--url", e.hub)
 		})
 	}
 }
