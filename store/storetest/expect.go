@@ -398,11 +398,14 @@ func (m *model) isRepeated(u *store.Unit, i int) bool {
 	}
 	if g, ok := t.gone[a.ID]; ok {
 		var c *store.ConflictError
+		var n *store.NotIndexedError
 		switch {
 		case !g.may:
 			return true
 		case u.Err == nil:
 			return a.Duplicate
+		case errors.As(u.Err, &n): // of the topic of a key of which something is expected
+			return n.Topic != a.Topic || a.Expect.Kind != eventhub.ExpectKeyOffset
 		}
 		return !errors.As(u.Err, &c) || c.Append != i
 	}
