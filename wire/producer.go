@@ -34,7 +34,7 @@ func (d *Decoder) readSeq(req *Request) error {
 		return nil
 	}
 	if req.Op != OpPublish {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "seq is given; only a %s has one", OpPublish)
+		return eventhub.Errorf(eventhub.CodeBadRequest, "seq is given; a %s alone takes it", OpPublish)
 	}
 	var n int64
 	if err := readInteger("seq", d.m.seq, &n); err != nil {
@@ -54,7 +54,7 @@ func (d *Decoder) readProducer(req *Request) error {
 		return nil
 	}
 	if req.Op != OpAuth {
-		return eventhub.Errorf(eventhub.CodeBadRequest, "producer is given; only an %s has one", OpAuth)
+		return eventhub.Errorf(eventhub.CodeBadRequest, "producer is given; an %s alone takes it", OpAuth)
 	}
 	if object[0] != '{' {
 		return wrongType("producer", object, "an object")
