@@ -31,8 +31,8 @@
 // groups and tails whose filters have expressions, whatever the number of topics, groups,
 // members and tails; one goroutine for topics that were created and that
 // patterns match, one for what topics do not keep (package bus/internal/retention), one for
-// the topics whose keys are indexed (package bus/internal/keyindex), and one
-// for what deleted topics and removed events have left; one timer for all leases, retries and conflated tails, and one for all scheduled events
+// the topics whose keys are indexed (package bus/internal/keyindex), one for producers that nobody
+// uses (package bus/internal/producers), and one for what deleted topics and removed events have left; one timer for all leases, retries and conflated tails, and one for all scheduled events
 // (bus/internal/delayed). Nothing runs while there is nothing to do. Workers and the timer
 // of all leases are those of package bus/internal/sched.
 //

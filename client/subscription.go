@@ -200,6 +200,8 @@ func (c *Client) resubscribe() {
 			continue // its own SUBSCRIBE is pending, or waits for the receiver
 		}
 		e := s.again()
+		c.serial++
+		e.serial = c.serial // its SUBSCRIBE and its PAUSE go one after the other
 		e.left = len(e.ends)
 		for i := range e.ends {
 			c.pending[e.first+uint64(i)] = slot{e, i} // attach sends it

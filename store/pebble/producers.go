@@ -22,7 +22,8 @@ import (
 //	'j' number (8) first (8)             → what became of consecutive numbers, see results.go
 //	'm' "producers"                      → the highest epoch (8)
 //
-// A commit writes one row of results for each producer that it has units of. The rows have the
+// A commit writes one row of results for each producer that it has units of, or a few where these are
+// many and unlike each other (mostEntries). The rows have the
 // producer's number in the store, which is the epoch in which it was made, so that no row is of
 // an earlier producer of the name.
 //
@@ -61,7 +62,7 @@ type producer struct {
 	number, epoch uint64
 	opened, used  int64
 	last          uint64 // number that was used
-	forgotten     uint64 // no row begins below it, or has a number that is below it by more than a row has
+	forgotten     uint64 // no row of results begins below this number
 
 	pending results // of the commit that is being built; empty between commits
 }

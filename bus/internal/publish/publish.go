@@ -68,7 +68,8 @@ var jobs = sync.Pool{New: func() any { return new(Job) }}
 // keptBuffer is the largest buffer that goes back into the pool.
 const keptBuffer = 1 << 20
 
-// NewJob encodes publications. Where full is not nil, it is why all of them are refused. Where any of them waits for groups, waits is not nil. done is
+// NewJob encodes publications. Where full is not nil, it is why all of them are refused. Where any
+// of them waits for groups, waits is not nil. done is
 // called with them by Done, which the caller calls itself where it does not submit the job.
 func NewJob(pubs []eventhub.Publication, now time.Time, full error, rules Rules, waits Waits, done func([]eventhub.Publication)) *Job {
 	j := jobs.Get().(*Job)
