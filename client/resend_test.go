@@ -62,3 +62,25 @@ func TestAcksOfALostConnection(t *testing.T) {
 		c.detach(n)
 	}
 }
+
+// TestMembersComeBackPaused: the PAUSE of a subscription is next to its SUBSCRIBE, so that
+// nothing is delivered in between.
+func TestMembersComeBackPaused(t *testing.T) {
+	c := &Client{pending: make(map[uint64]slot), subs: make(map[subKey]*subscription)}
+	for _, topic := range []string{"a", "b", "c", "d", "e"} {
+		s := &subscription{c: c, joined: true, paused: true}
+		s.opts.Topic, s.opts.Group = topic, "g"
+		c.subs[subKey{topic, "g"}] = s
+	}
+	c.resubscribe()
+	order := c.inOrder()
+	if len(order) != 2*len(c.subs) {
+		t.Fatalf("%d frames for %d subscriptions", len(order), len(c.subs))
+	}
+	for i := 0; i < len(order); i += 2 {
+		first, second := c.pending[order[i]], c.pending[order[i+1]]
+		if first.of != second.of || first.at != 0 || second.at != 1 {
+			t.Errorf("frames %d and %d are %d of %s and %d of %s", i, i+1, first.at, first.of.sub.opts.Topic, second.at, second.of.sub.opts.Topic)
+		}
+	}
+}
