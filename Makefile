@@ -44,8 +44,8 @@ lint: ## gofmt, go vet, staticcheck
 bench: ## Go benchmarks of the engine, the store and the gateway
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
-bench-peers: build ## eventhub, Redis and NATS JetStream side by side: a report in bin/bench-peers; ROUNDS=5 SECONDS=5
-	ROUNDS=$(or $(ROUNDS),5) BENCH_SECONDS=$(or $(SECONDS),5) ./scripts/bench-peers
+bench-peers: build ## eventhub, Redis and NATS JetStream side by side: a report in bin/bench-peers; ROUNDS=5 SECONDS=5, or QUICK=1: four minutes
+	QUICK=$(QUICK) ROUNDS=$(ROUNDS) BENCH_SECONDS=$(SECONDS) ./scripts/bench-peers
 
 soak: ## the random and fault tests at full size, for hours; SOAK=10 a tenth of it
 	./scripts/soak

@@ -110,6 +110,15 @@ type Publisher interface {
 	Enqueue(ctx context.Context, pubs []Publication, done func([]Publication))
 }
 
+// Recaller finds what was published under an id, for whoever may publish to the topic and comes
+// again. Its methods are safe for concurrent use.
+type Recaller interface {
+	// Recall returns the event of the id, whether it is in the log of the topic or delayed; without
+	// a topic, that in the log of any topic to which the caller may publish. CodeUnknownID: there is none, or
+	// none any more.
+	Recall(ctx context.Context, topic, id string) (Record, error)
+}
+
 // PublishAndWait publishes the events as [Publisher].Publish does and waits until the
 // groups have acked all of them, for up to wait: at most MaxWait; 0 means DefaultWait.
 // What prevents it are errors as of Publication.WaitFor: with CodeWaitTimeout the

@@ -26,6 +26,9 @@ type PublishOptions struct {
 	Keys        int     `json:"keys"`  // how many different ones; 0: none
 	IDs         bool    `json:"ids"`   // UUIDv7, as the SDK gives them
 	Rate        float64 `json:"rate"`  // events a second; 0: as fast as answers come
+	// SDK publishes through the Go SDK, as a program does, and not by frames that are made before. Without
+	// IDs publishes are numbered then. It takes neither a Rate nor a Window.
+	SDK bool `json:"sdk,omitempty"`
 	// Count is how many events are measured, rounded up to whole frames; 0: as
 	// many as Duration allows.
 	Count    int64         `json:"count"`
@@ -46,7 +49,7 @@ func (o *PublishOptions) Validate() error {
 		within{"keys", int64(o.Keys), 0, 99_999_999},
 		within{"count", o.Count, 0, math.MaxInt64},
 	)}
-	errs = append(errs, checkRate(o.Rate))
+	errs = append(errs, checkRate(o.Rate), o.validateSDK())
 	if (o.Count == 0) == (o.Duration <= 0) {
 		errs = append(errs, eventhub.Errorf(eventhub.CodeBadRequest, "count is %d and duration is %s; one of them says how much to measure", o.Count, o.Duration))
 	}
@@ -87,6 +90,28 @@ func Publish(ctx context.Context, t *Target, o PublishOptions) (*Result, error) 
 	}
 	r := begin(ctx, t)
 	defer r.close()
+	by := publishByFrames
+	if o.SDK {
+		by = publishBySDK
+	}
+	res, err := by(r, &o)
+	if err != nil {
+		return nil, err
+	}
+	res.finish(r)
+	res.Hub.Topic = o.Topic
+	head, err := t.head(ctx, o.Topic)
+	if err == nil && int64(head-before) != res.Published {
+		err = differs("the head of "+o.Topic, head-before, res.Published)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// publishByFrames publishes what was made before.
+func publishByFrames(r *run, o *PublishOptions) (*Result, error) {
 	load, err := newLoad(r, o.shape(), o.Connections, o.InFlight, o.Rate)
 	if err != nil {
 		return nil, err
@@ -104,17 +129,8 @@ func Publish(ctx context.Context, t *Target, o PublishOptions) (*Result, error) 
 	if err != nil {
 		return nil, err
 	}
-	res := &Result{Workload: "publish", Settings: o, Unit: "events", Published: load.accepted.Load(), Publish: load.latency(), Windows: load.windows}
+	res := &Result{Workload: "publish", Settings: *o, Unit: "events", Published: load.accepted.Load(), Publish: load.latency(), Windows: load.windows}
 	res.rate(res.Published-warm, took)
-	res.finish(r)
-	res.Hub.Topic = o.Topic
-	head, err := t.head(ctx, o.Topic)
-	if err == nil && int64(head-before) != res.Published {
-		err = differs("the head of "+o.Topic, head-before, res.Published)
-	}
-	if err != nil {
-		return nil, err
-	}
 	return res, nil
 }
 

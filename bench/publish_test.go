@@ -67,6 +67,48 @@ func TestPublishInBatches(t *testing.T) {
 	}
 }
 
+// TestPublishBySDK: the events are the SDK's publications, numbered unless they have ids; what is counted is
+// what the hub has, and the clients are closed.
+func TestPublishBySDK(t *testing.T) {
+	for _, ids := range []bool{false, true} {
+		h := hubtest.Start(t)
+		o := publishOptions()
+		o.SDK, o.IDs, o.Keys, o.Warmup, o.Batch, o.InFlight, o.Count = true, ids, 5, 20*time.Millisecond, 4, 12, 998
+		res, err := Publish(limited(t), &Target{URL: h.URL}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.Count != 1_000 || res.Errors != 0 || res.Published <= 1_000 || res.Hub.Version != "hubtest" || res.Publish == nil || res.Publish.Count != 250 {
+			t.Errorf("%+v, %+v; want 1000 events after a warm-up in 250 publications, and no error", res, res.Publish)
+		}
+		seen, keys := map[string]bool{}, map[string]bool{}
+		for _, e := range h.Events("t", int(res.Published)) {
+			if seen[e.ID] || len(e.Payload) != 100 {
+				t.Fatalf("%+v", e)
+			}
+			seen[e.ID], keys[e.Key] = true, true
+		}
+		if len(keys) != 5 || !keys["key-4"] {
+			t.Errorf("keys %v; want five", keys)
+		}
+	}
+}
+
+// TestRefusalsOfTheSDK: what is refused is counted, and too much of it ends the run.
+func TestRefusalsOfTheSDK(t *testing.T) {
+	h := hubtest.Start(t)
+	o := publishOptions()
+	o.SDK, o.Topic, o.Count = true, "system.nobody", 50
+	res, err := Publish(limited(t), &Target{URL: h.URL}, o)
+	if eventhub.ErrorCode(err) != eventhub.CodeForbidden {
+		t.Errorf("%+v, %v; want forbidden", res, err)
+	}
+	o.Topic, o.Rate = "t", 100
+	if _, err := Publish(limited(t), &Target{URL: h.URL}, o); eventhub.ErrorCode(err) != eventhub.CodeBadRequest {
+		t.Errorf("with a rate: %v", err)
+	}
+}
+
 // TestPublishAtARate: an open load takes the time that its rate says, and sends no
 // more and no less.
 func TestPublishAtARate(t *testing.T) {

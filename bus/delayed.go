@@ -2,10 +2,12 @@ package bus
 
 import (
 	"context"
+	"errors"
 
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/past"
+	"eventhub/store"
 )
 
 // Cancel implements admin.Scheduler.
@@ -40,4 +42,28 @@ func (b *Bus) Scheduled(ctx context.Context, q admin.ScheduleQuery) ([]admin.Sch
 		return nil, storeError(err, "read the scheduled events")
 	}
 	return list, nil
+}
+
+// Recall implements eventhub.Recaller. It asks for delayed events first: one that is not there any more
+// is in the log.
+func (b *Bus) Recall(ctx context.Context, topic, id string) (eventhub.Record, error) {
+	if topic == "" {
+		found, err := b.Find(ctx, id, 1)
+		if err == nil && len(found) == 0 {
+			err = eventhub.Errorf(eventhub.CodeUnknownID, "no topic has the event %q", id)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return found[0].Record, nil
+	}
+	d, err := b.store.FindDelayed(ctx, topic, id)
+	if err == nil {
+		return d.Record, nil
+	}
+	if !errors.Is(err, store.ErrNotFound) {
+		return nil, storeError(err, "find event %q of topic %q", id, topic)
+	}
+	item, err := b.Event(ctx, topic, id)
+	return item.Record, err
 }

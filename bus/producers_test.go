@@ -238,8 +238,8 @@ func TestOpeningFails(t *testing.T) {
 		if _, err := r.openProducer("p", p.Epoch); eventhub.ErrorCode(err) != eventhub.CodeFenced {
 			t.Fatal(err)
 		}
-		if all, used := r.bus.producers.Count(); all != 1 || used != 1 {
-			t.Errorf("%d producers, %d in use", all, used)
+		if m, err := r.bus.Measure(t.Context()); err != nil || m.Producers != 1 || m.ProducersUsed != 1 {
+			t.Errorf("%d producers, %d in use, %v", m.Producers, m.ProducersUsed, err)
 		}
 		r.bus.LeaveProducer(p)
 		r.bus.LeaveProducer(p)

@@ -160,6 +160,7 @@ func (b *Bus) Measure(ctx context.Context) (measure.Engine, error) {
 	e.CachedBytes = b.logs.CachedBytes()
 	_, e.QueuedBytes, _ = b.committer.Pending()
 	e.CommitWaiting = b.committer.Waiting()
+	e.Producers, e.ProducersUsed = b.producers.Count()
 	var err error
 	if e.StoreBytes, err = b.store.Size(); err != nil {
 		return e, storeError(err, "get its size")

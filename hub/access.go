@@ -110,7 +110,7 @@ func (h *Hub) restAccess(ctx context.Context, token string, given bool) (rest.Ac
 	}
 	e := h.engineFor(&p, denied)
 	return rest.Access{
-		Publisher: e, Subscriber: e, Puller: e, Inspector: e, Scheduler: e, History: e,
+		Publisher: e, Recaller: e, Subscriber: e, Puller: e, Inspector: e, Scheduler: e, History: e,
 		Operator: who.Operator(e), Importer: who.Importer(e), Backuper: who.Backuper(e),
 		Redriver: who.Redriver(e), Remover: who.Remover(e), Settings: who.Settings(e),
 		Connections: who.Connections(guard.ConnectionsFor(e, h.gateway)), Beginnings: guard.BeginningsFor(e), Rights: guard.RightsOf(e),

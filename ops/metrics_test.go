@@ -55,6 +55,8 @@ func TestEverySeries(t *testing.T) {
 		of("eventhub_dead_letters_redriven", "orders", "billing"):      15,
 		"eventhub_last_commit_timestamp_seconds":                       16.5,
 		"eventhub_key_index_left_offsets":                              59,
+		"eventhub_producers":                                           60,
+		"eventhub_producers_used":                                      61,
 		"eventhub_store_free_bytes":                                    18,
 		"eventhub_store_needed_bytes":                                  19,
 		`eventhub_publish_refused_total{code="overloaded"}`:            20,

@@ -42,6 +42,7 @@ import (
 type Engine interface {
 	eventhub.Publisher
 	eventhub.Producers
+	eventhub.Recaller
 	eventhub.Subscriber
 	eventhub.Puller
 	admin.Inspector

@@ -35,7 +35,7 @@ var (
 )
 
 var methods = map[string]asks{
-	"Publish": publishes, "Enqueue": publishes, "Cancel": publishes, "OpenProducer": {}, "LeaveProducer": {},
+	"Publish": publishes, "Enqueue": publishes, "Cancel": publishes, "Recall": publishes, "OpenProducer": {}, "LeaveProducer": {},
 	"Subscribe": subscribes, "Tail": subscribes, "Pull": subscribes, "Settle": subscribes,
 	"AckAndPublish": {all: []policy.Action{policy.Subscribe, policy.Publish}},
 	"Event":         reads, "Replay": reads, "Life": reads, "State": reads, "StateDiff": reads, "KeyHistory": reads, "KeyHistoryAmong": reads, "DeadLetters": reads,

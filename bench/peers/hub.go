@@ -69,7 +69,20 @@ func (s *hubServer) publish(ctx context.Context, l publishLoad) (*outcome, error
 		"--batch", strconv.Itoa(l.batch), "--warmup", l.warmup.String(), "--duration", l.duration.String(),
 	}
 	if l.ids {
-		args = append(args, "--ids", "--keys", "1000")
+		args = append(args, "--ids")
+	}
+	if l.programs {
+		args = append(args, "--sdk")
+	}
+	if l.ids || l.programs {
+		args = append(args, "--keys", strconv.Itoa(keys))
+	}
+	if l.index {
+		set := exec.CommandContext(ctx, s.binary, "topic", "set", stream, "--state", "on", "--url", s.url)
+		if out, err := set.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("eventhub topic set: %w: %s", err, out)
+		}
+		args = append(args, "--topic", stream)
 	}
 	return s.bench(ctx, "publish", args...)
 }
@@ -92,6 +105,7 @@ type benchResult struct {
 	Count     int64   `json:"count"`
 	Seconds   float64 `json:"seconds"`
 	PerSecond float64 `json:"per_second"`
+	Published int64   `json:"published"`
 	Errors    int64   `json:"errors"`
 	Hub       struct {
 		Durability string `json:"durability"`
@@ -125,7 +139,7 @@ func (s *hubServer) bench(ctx context.Context, workload string, args ...string) 
 		return nil, fmt.Errorf("bench %s measured %+v; a count, no errors and durability %s are wanted", workload, r, s.mode)
 	}
 	o := &outcome{
-		Value: r.PerSecond, Count: r.Count, Seconds: r.Seconds, Wall: wall.Seconds(),
+		Value: r.PerSecond, Count: r.Count, Seconds: r.Seconds, Wall: wall.Seconds(), Events: r.Published,
 		LoadCPU: (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(),
 	}
 	switch {

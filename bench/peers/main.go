@@ -11,6 +11,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -68,15 +69,20 @@ func parse(args []string) (*plan, error) {
 	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
 	flags.StringVar(&p.eventhub, "eventhub", "bin/eventhub", "the built `binary`")
 	flags.StringVar(&p.redis, "redis", "redis-server", "the redis-server `binary`")
-	flags.IntVar(&p.rounds, "rounds", 5, "how often everything is measured")
-	flags.Float64Var(&p.seconds, "seconds", 5, "how long each run measures; backlogs are sized by it")
+	flags.IntVar(&p.rounds, "rounds", 0, "how often everything is measured (default 5)")
+	flags.Float64Var(&p.seconds, "seconds", 0, "how long each run measures, 5 if not given; backlogs are sized by it")
 	flags.StringVar(&p.dir, "dir", os.TempDir(), "where servers get their fresh directories; the disk that is measured")
 	flags.StringVar(&p.out, "out", "bin/bench-peers", "where the report goes")
 	only := flags.String("workloads", "", "run workloads whose name matches this `regexp` alone")
+	quick := flags.Bool("quick", false, "one round of 1.5 seconds of eventhub, Redis with an fsync before every reply and JetStream as it comes, unless rounds, seconds or systems say otherwise: less than four minutes")
 	among := flags.String("systems", "", "run systems whose name matches this `regexp` alone")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+	if *quick {
+		p.quicken(among)
+	}
+	p.rounds, p.seconds = cmp.Or(p.rounds, 5), cmp.Or(p.seconds, 5)
 	if flags.NArg() > 0 || p.rounds < 1 || p.seconds < 0.1 {
 		return nil, fmt.Errorf("rounds is %d and seconds is %g; at least 1 and 0.1 are needed, and no argument", p.rounds, p.seconds)
 	}
@@ -107,6 +113,11 @@ func parse(args []string) (*plan, error) {
 		return nil, errors.New("nothing is left to be measured")
 	}
 	return p, nil
+}
+
+// quicken shortens what the caller has not given.
+func (p *plan) quicken(systems *string) {
+	p.rounds, p.seconds, *systems = cmp.Or(p.rounds, 1), cmp.Or(p.seconds, 1.5), cmp.Or(*systems, "^("+hubName+"|"+redisAlways+"|"+natsDefault+")$")
 }
 
 func (p *plan) allSystems() []system {
@@ -172,10 +183,10 @@ func (w *workload) once(ctx context.Context, p *plan, s system) (o *outcome, err
 		return nil, err
 	}
 	o, err = w.run(ctx, server, p.seconds)
-	used, stopped := server.stop()
+	used, written, stopped := server.stop()
 	if err = errors.Join(err, stopped); err != nil {
 		return nil, err
 	}
-	o.ServerCPU = used.Seconds()
+	o.ServerCPU, o.Written = used.Seconds(), written
 	return o, nil
 }

@@ -118,7 +118,7 @@ func (s *natsServer) open(ctx context.Context, c *nats.Conn) (natsjs.Stream, err
 	if err != nil {
 		return nil, err
 	}
-	return js.CreateStream(ctx, natsjs.StreamConfig{Name: stream, Subjects: []string{stream}, Storage: natsjs.FileStorage})
+	return js.CreateStream(ctx, natsjs.StreamConfig{Name: stream, Subjects: []string{stream, stream + ".>"}, Storage: natsjs.FileStorage})
 }
 
 // holds checks that the stream has so many events, which were all that came.
@@ -274,6 +274,9 @@ func (s *natsServer) publish(ctx context.Context, l publishLoad) (*outcome, erro
 	if err != nil {
 		return nil, err
 	}
+	if l.programs {
+		return s.publishBySDK(ctx, st, conns, l)
+	}
 	all, recs, err := s.publishers(conns, l.depth, func(r *rand.Rand) []byte { return noise(l.payload, r) })
 	if err != nil {
 		return nil, err
@@ -290,7 +293,7 @@ func (s *natsServer) publish(ctx context.Context, l publishLoad) (*outcome, erro
 		if err != nil {
 			return nil, err
 		}
-		o := &outcome{Value: float64(n) / took.Seconds(), Count: n, Seconds: took.Seconds(), Quantiles: summarize(recs...)}
+		o := &outcome{Value: float64(n) / took.Seconds(), Count: n, Seconds: took.Seconds(), Quantiles: summarize(recs...), Events: warm + n}
 		return o, s.holds(ctx, st, warm+n)
 	})
 }
@@ -331,10 +334,11 @@ func (s *natsServer) consume(ctx context.Context, l consumeLoad) (*outcome, erro
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := s.flood(ctx, all, time.Hour, int64(l.count)); err != nil {
+	count, _, err := s.flood(ctx, all, l.fill, int64(l.count))
+	if err != nil {
 		return nil, err
 	}
-	if err := s.holds(ctx, st, int64(l.count)); err != nil {
+	if err := s.holds(ctx, st, count); err != nil {
 		return nil, err
 	}
 	c, err := s.member(ctx, st)
@@ -346,10 +350,10 @@ func (s *natsServer) consume(ctx context.Context, l consumeLoad) (*outcome, erro
 		began := time.Now()
 		err := receiveNATS(ctx, c, func([]byte) bool {
 			n++
-			if n == int64(l.count)/10 { // the first tenth is warm-up
+			if n == count/10 { // the first tenth is warm-up
 				warm, began = n, time.Now()
 			}
-			return n < int64(l.count)
+			return n < count
 		})
 		if err == nil {
 			err = s.done(ctx, c)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -87,8 +88,10 @@ func (p *process) logged() string {
 	return p.log.String()
 }
 
-// stop sends SIGTERM, waits, and returns the processor time that was used.
-func (p *process) stop() (time.Duration, error) {
+// stop sends SIGTERM, waits, and returns the processor time that was used, and how many bytes the
+// process has had the system write before that; 0 where the system does not say.
+func (p *process) stop() (used time.Duration, written float64, err error) {
+	written, _ = strconv.ParseFloat(field(fmt.Sprintf("/proc/%d/io", p.cmd.Process.Pid), "write_bytes"), 64)
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
 	late := time.NewTimer(stopWithin)
 	defer late.Stop()
@@ -100,9 +103,9 @@ func (p *process) stop() (time.Duration, error) {
 	}
 	state := p.cmd.ProcessState
 	if p.exit != nil {
-		return 0, fmt.Errorf("%s stopped, not in order: %w:\n%s", p.cmd.Path, p.exit, p.logged())
+		return 0, 0, fmt.Errorf("%s stopped, not in order: %w:\n%s", p.cmd.Path, p.exit, p.logged())
 	}
-	return state.UserTime() + state.SystemTime(), nil
+	return state.UserTime() + state.SystemTime(), written, nil
 }
 
 // usedCPU is the processor time of this process, which is the load.

@@ -174,10 +174,12 @@ func xadd(payload []byte) []byte { return command("XADD", stream, "*", "d", stri
 type adder struct {
 	*replies
 	commands [][]byte // one for each place in the queue
-	since    []time.Duration
-	head, n  int // the queue: n times from head on
-	out      []byte
-	rec      *recorder
+	// fresh, where not nil, changes the command of a place before it is sent again.
+	fresh   func(command []byte)
+	since   []time.Duration
+	head, n int // the queue: n times from head on
+	out     []byte
+	rec     *recorder
 }
 
 func (s *redisServer) adders(ctx context.Context, n, depth int, payload func(*rand.Rand) []byte) ([]*adder, error) {
@@ -202,6 +204,9 @@ func (a *adder) send(since time.Duration) {
 	at := (a.head + a.n) % len(a.since)
 	a.since[at] = since
 	a.n++
+	if a.fresh != nil {
+		a.fresh(a.commands[at])
+	}
 	a.out = append(a.out, a.commands[at]...)
 }
 
@@ -272,6 +277,11 @@ func (s *redisServer) publish(ctx context.Context, l publishLoad) (*outcome, err
 	if err != nil {
 		return nil, err
 	}
+	if l.programs {
+		if err := s.deduplicate(ctx, all); err != nil {
+			return nil, err
+		}
+	}
 	warm, _, err := floodAll(ctx, all, l.warmup, unlimited)
 	if err != nil {
 		return nil, err
@@ -286,9 +296,54 @@ func (s *redisServer) publish(ctx context.Context, l publishLoad) (*outcome, err
 		if err != nil {
 			return nil, err
 		}
-		o := &outcome{Value: float64(n) / took.Seconds(), Count: n, Seconds: took.Seconds(), Quantiles: summarize(recorders...)}
+		o := &outcome{Value: float64(n) / took.Seconds(), Count: n, Seconds: took.Seconds(), Quantiles: summarize(recorders...), Events: warm + n}
 		return o, s.holds(ctx, warm+n)
 	})
+}
+
+// addOnce is a script as users of Redis have it: an event whose id is in the set is not added again.
+const addOnce = `if redis.call('SADD',KEYS[2],ARGV[1])==0 then return false end return redis.call('XADD',KEYS[1],'*','id',ARGV[1],'key',ARGV[2],'d',ARGV[3])`
+
+// Texts that deduplicate patches: as long as an id and a key.
+const (
+	idText  = "00000000-0000-0000-0000-000000000000"
+	keyText = "key-00000000"
+)
+
+// deduplicate has the connections add by the script, with an id of its own for each event.
+func (s *redisServer) deduplicate(ctx context.Context, all []*adder) error {
+	c, err := dialRedis(ctx, s.addr)
+	if err != nil {
+		return err
+	}
+	defer c.conn.Close()
+	reply, err := c.do("SCRIPT", "LOAD", addOnce)
+	if err != nil {
+		return err
+	}
+	_, sha, _ := strings.Cut(strings.TrimSpace(reply), "\r\n")
+	for i, a := range all {
+		random := rand.New(rand.NewPCG(2, uint64(i)))
+		for at, c := range a.commands {
+			payload := c[bytes.IndexByte(c, '"') : bytes.LastIndexByte(c, '"')+1]
+			a.commands[at] = command("EVALSHA", sha, "2", stream, stream+"-ids", idText, keyText, string(payload))
+		}
+		id := bytes.Index(a.commands[0], []byte(idText))
+		key := bytes.Index(a.commands[0], []byte(keyText))
+		a.fresh = func(command []byte) {
+			copyDigits(command[id:id+8], random.Uint64N(1e8))
+			copyDigits(command[id+24:id+36], random.Uint64N(1e12))
+			copyDigits(command[key+4:key+12], random.Uint64N(keys))
+		}
+	}
+	return nil
+}
+
+// copyDigits writes a number with leading zeros.
+func copyDigits(into []byte, n uint64) {
+	for i := len(into) - 1; i >= 0; i-- {
+		into[i], n = byte('0'+n%10), n/10
+	}
 }
 
 // holds checks that the stream has so many events, which were all that came.
@@ -326,10 +381,11 @@ func (s *redisServer) consume(ctx context.Context, l consumeLoad) (*outcome, err
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := floodAll(ctx, all, time.Hour, int64(l.count)); err != nil {
+	count, _, err := floodAll(ctx, all, l.fill, int64(l.count))
+	if err != nil {
 		return nil, err
 	}
-	if err := s.holds(ctx, int64(l.count)); err != nil {
+	if err := s.holds(ctx, count); err != nil {
 		return nil, err
 	}
 	c, err := s.member(ctx)
@@ -341,17 +397,17 @@ func (s *redisServer) consume(ctx context.Context, l consumeLoad) (*outcome, err
 		began := time.Now()
 		err := c.read(0, func(entries []entry) bool {
 			n += int64(len(entries))
-			if warm == 0 && n >= int64(l.count)/10 { // the first tenth is warm-up
+			if warm == 0 && n >= count/10 { // the first tenth is warm-up
 				warm, began = n, time.Now()
 			}
-			return n < int64(l.count)
+			return n < count
 		})
 		took := time.Since(began)
 		if err != nil {
 			return nil, err
 		}
-		if n != int64(l.count) {
-			return nil, fmt.Errorf("%d events came of %d", n, l.count)
+		if n != count {
+			return nil, fmt.Errorf("%d events came of %d", n, count)
 		}
 		o := &outcome{Value: float64(n-warm) / took.Seconds(), Count: n - warm, Seconds: took.Seconds()}
 		return o, s.done(ctx)

@@ -158,9 +158,10 @@ func (r *report) markdown() []byte {
 	for _, s := range r.Systems {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", s.Name, s.Version, s.Durability)
 	}
-	r.figures(&b)
 	r.ratios(&b)
+	r.figures(&b)
 	r.latencies(&b)
+	r.costs(&b)
 	r.processors(&b)
 	b.WriteString("\n")
 	for _, name := range slices.Sorted(keysOf(r.plots())) {
@@ -314,4 +315,25 @@ func (r *report) processors(b *bytes.Buffer) {
 		}
 		return fmt.Sprintf("%.2f", median(vs))
 	})
+}
+
+// costs is what an event costs the server, from its start to its end: the rows that publish alone.
+func (r *report) costs(b *bytes.Buffer) {
+	var rows []workloadInfo
+	for _, w := range r.Workloads {
+		if strings.HasPrefix(w.Name, "publish") {
+			rows = append(rows, w)
+		}
+	}
+	r.table(b, "What an event costs the server: µs of processor time / bytes written", rows, func(w *workloadInfo, system string) string {
+		per := func(of func(*outcome) float64) float64 {
+			return median(r.values(w.Name, system, func(o *outcome) float64 { return of(o) / float64(o.Events) }))
+		}
+		cpu := per(func(o *outcome) float64 { return o.ServerCPU * 1e6 })
+		if math.IsNaN(cpu) || math.IsInf(cpu, 0) {
+			return ""
+		}
+		return fmt.Sprintf("%s / %s", figure(cpu), figure(per(func(o *outcome) float64 { return o.Written })))
+	})
+	b.WriteString("\nBytes are what the process has had the system write: where nothing is synced the system may not have written all of it yet.\n")
 }

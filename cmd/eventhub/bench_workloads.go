@@ -27,6 +27,7 @@ under way, and measures how many are answered and how long that takes. With --ra
 events are due at fixed times whatever the answers do, and latencies count from then.`,
 		Example: `  eventhub bench publish --serve
   eventhub bench publish --connections 16 --in-flight 256 --batch 64 --duration 30s
+  eventhub bench publish --serve --sdk --keys 1000
   eventhub bench publish --rate 10000 --ids --keys 1000 -o json`,
 	}
 	flags := cmd.Flags()
@@ -36,7 +37,8 @@ events are due at fixed times whatever the answers do, and latencies count from 
 	flags.IntVar(&o.Payload, "payload", benchPayload, "bytes of each payload, a JSON string")
 	flags.IntVar(&o.Batch, "batch", 1, "events in one PUBLISH")
 	flags.IntVar(&o.Keys, "keys", 0, "give each event one of so many keys")
-	flags.BoolVar(&o.IDs, "ids", false, "give each event an id, as the SDK does")
+	flags.BoolVar(&o.IDs, "ids", false, "give each event an id, a UUID of version 7")
+	flags.BoolVar(&o.SDK, "sdk", false, "publish through the Go SDK, as programs do, and not by frames that are made before")
 	flags.Float64Var(&o.Rate, "rate", 0, "events a second in all; 0: as fast as answers come")
 	flags.Int64Var(&o.Count, "count", 0, "how many events to measure, instead of --duration")
 	flags.DurationVar(&o.Window, "window", 0, "with -o json, the latencies of each stretch of so long too; 0: none")

@@ -54,7 +54,7 @@ func (a *API) publishBatch(w http.ResponseWriter, r *http.Request, access Access
 // answerAll publishes the events of a batch. The engine judges them; where writes the place
 // of the one that it refuses.
 func (a *API) answerAll(r *http.Request, access Access, given *given, events []eventhub.Event, where func(i int) string) (reply, error) {
-	receipts, err := a.publish(r, access.Publisher, given.publication(events...))
+	receipts, err := a.publishOnce(r, access, given.publication(events...))
 	err = atPlace(err, where)
 	if len(receipts) == 0 {
 		return reply{}, err

@@ -90,6 +90,9 @@ func statusFor(err error, code eventhub.Code) int {
 	if errors.Is(err, admin.ErrOtherVersion) {
 		return http.StatusPreconditionFailed
 	}
+	if errors.Is(err, errOtherPublish) {
+		return http.StatusUnprocessableEntity
+	}
 	return statusOf(code)
 }
 

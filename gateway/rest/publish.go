@@ -57,7 +57,7 @@ func (a *API) publishOne(w http.ResponseWriter, r *http.Request, access Access) 
 
 // answerOne publishes the event that a request gave.
 func (a *API) answerOne(r *http.Request, access Access, given *given) (reply, error) {
-	receipts, err := a.publish(r, access.Publisher, given.publication(given.event))
+	receipts, err := a.publishOnce(r, access, given.publication(given.event))
 	err = alone(err)
 	if len(receipts) == 0 {
 		return reply{}, err
@@ -75,11 +75,11 @@ func (a *API) answerOne(r *http.Request, access Access, given *given) (reply, er
 // publish hands a publication over and waits for what becomes of it. Where there
 // are receipts with an error, the events are published and something else went
 // wrong.
-func (a *API) publish(r *http.Request, to eventhub.Publisher, pub eventhub.Publication) ([]eventhub.Receipt, error) {
+func (a *API) publish(ctx context.Context, to eventhub.Publisher, pub eventhub.Publication) ([]eventhub.Receipt, error) {
 	if len(pub.WaitFor) == 0 {
-		return to.Publish(r.Context(), pub.Events...)
+		return to.Publish(ctx, pub.Events...)
 	}
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(a.stopping, cancel)()
 	answered := make(chan struct{})

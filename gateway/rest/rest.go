@@ -47,9 +47,11 @@ const (
 )
 
 // Access is what an authenticated request may use. Every field is set, except
-// Scheduler, Settings and Connections, without which their paths are not supported.
+// Scheduler, Settings and Connections, without which their paths are not supported, and Recaller,
+// without which the header Idempotency-Key is not.
 type Access struct {
 	Publisher   eventhub.Publisher
+	Recaller    eventhub.Recaller
 	Subscriber  eventhub.Subscriber
 	Puller      eventhub.Puller
 	Inspector   admin.Inspector
@@ -130,6 +132,7 @@ type API struct {
 	copies    chan struct{} // holds a token for each copy that there is
 	importing chan struct{} // holds a token for each import
 	streams   chan struct{} // holds a token for each event stream
+	once      sync.Map      // onceKey of each publish that is carried out
 
 	mu       sync.Mutex
 	requests map[answered]uint64

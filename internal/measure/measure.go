@@ -120,6 +120,9 @@ type Engine struct {
 	AgesHeld time.Duration
 	// Indexing is how many offsets the indexes by key have before them that are being built.
 	Indexing uint64
+	// Producers are those that the hub knows of numbered publishes, and ProducersUsed of them those that a
+	// connection uses.
+	Producers, ProducersUsed int
 	// NoMaintenance: nothing is removed by itself.
 	NoMaintenance bool
 
