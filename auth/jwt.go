@@ -2,9 +2,12 @@ package auth
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	stdjson "encoding/json"
 	"errors"
+	"fmt"
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -183,19 +186,24 @@ func (v *jwtVerifier) checkClaims(payload []byte, c *claims) error {
 	return nil
 }
 
-// nameOf makes a subject fit for logs.
+// nameOf makes a subject fit for logs, in at most maxNameBytes. Names also say whose a producer is, and whose a
+// key, so what is cut or replaced, and what looks so, ends in a hash of the subject: no two subjects have one name.
 func nameOf(sub string) string {
-	if len(sub) > maxNameBytes {
-		sub = strings.ToValidUTF8(sub[:maxNameBytes], "")
+	if sub == "" {
+		return "jwt"
 	}
-	sub = strings.Map(func(r rune) rune {
+	name := strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '?'
 		}
 		return r
 	}, sub)
-	if sub == "" {
-		return "jwt"
+	if name == sub && len(name) <= maxNameBytes && !hashedName.MatchString(name) {
+		return name
 	}
-	return sub
+	sum := sha256.Sum256([]byte(sub))
+	hash := fmt.Sprintf("~%x", sum[:8])
+	return strings.ToValidUTF8(name[:min(len(name), maxNameBytes-len(hash))], "") + hash
 }
+
+var hashedName = regexp.MustCompile(`~[0-9a-f]{16}$`)
