@@ -92,7 +92,9 @@ var rules = []rule{
 	{"examples/sdk/...", nil}, // a module of its own, which has the same programs for others
 	{"examples/cmd/...", []string{".", "client", "examples/cmd/...", "internal/demo/...", "projector"}},
 	{"deploy", nil},
+	{"sdk/js", nil},
 	{"cmd/eventhub", []string{".", "admin", "auth", "bench", "client", "cmd/...", "deploy", "hub", "internal/...", "outbox", "outbox/outboxurl"}},
+	{"cmd/eventhub/internal/procpage", []string{"internal/demo/process", "internal/origin", "sdk/js"}},
 	{"cmd/...", []string{".", "admin", "internal/..."}},
 }
 

@@ -19,14 +19,24 @@ export class TestHub {
   readonly dir = mkdtempSync(join(tmpdir(), "eventhub-js-"));
   port = 0;
   http = 0;
+  /** Where the page of a demo is. */
+  page = "";
+  #command: string;
   #args: string[];
   #process: ChildProcess | undefined;
   log = "";
 
-  private constructor(args: string[]) { this.#args = args; }
+  private constructor(command: string, args: string[]) { this.#command = command; this.#args = args; }
 
   static async start(...args: string[]): Promise<TestHub> {
-    const hub = new TestHub(args);
+    const hub = new TestHub("serve", args);
+    await hub.run();
+    return hub;
+  }
+
+  /** `eventhub demo`: a hub with the processes of this machine, and its page. */
+  static async demo(...args: string[]): Promise<TestHub> {
+    const hub = new TestHub("demo", args);
     await hub.run();
     return hub;
   }
@@ -41,7 +51,7 @@ export class TestHub {
 
   /** Starts the hub, again at the same addresses; resolves when it is ready. */
   async run(): Promise<void> {
-    const child = spawn(binary, ["serve", "--store", join(this.dir, "store"), "--ws", `127.0.0.1:${this.port}`, "--http", `127.0.0.1:${this.http}`,
+    const child = spawn(binary, [this.#command, ...this.#pageArgs(), "--store", join(this.dir, "store"), "--ws", `127.0.0.1:${this.port}`, "--http", `127.0.0.1:${this.http}`,
       "--ops", "127.0.0.1:0", "--log-format", "json", ...this.#args], { stdio: ["ignore", "ignore", "pipe"], env: { PATH: process.env.PATH ?? "" } });
     this.#process = child;
     running.add(child);
@@ -54,17 +64,22 @@ export class TestHub {
         const lines = rest.split("\n");
         rest = lines.pop() ?? "";
         for (const line of lines) {
-          const entry = JSON.parse(line) as { msg: string; ws?: string; http?: string };
+          const entry = JSON.parse(line) as { msg: string; ws?: string; http?: string; page?: string };
           if (entry.ws && entry.http) {
             this.port = Number(entry.ws.split(":").at(-1));
             this.http = Number(entry.http.split(":").at(-1));
-            resolve();
           }
+          if (entry.page) this.page = entry.page;
+          if (this.port !== 0 && (entry.page || (entry.ws && this.#command === "serve"))) resolve();
         }
       });
       child.once("exit", () => { reject(new Error(`the hub did not start: ${this.log}`)); });
     });
     await up;
+  }
+
+  #pageArgs(): string[] {
+    return this.#command === "demo" ? ["--page", this.page === "" ? "0" : new URL(this.page).host] : [];
   }
 
   async stop(signal: "SIGTERM" | "SIGKILL" = "SIGTERM"): Promise<void> {

@@ -1,0 +1,10 @@
+// Package js has the build of the JavaScript SDK that pages without a build step load, for
+// programs in Go that serve such pages.
+package js
+
+import _ "embed"
+
+// OneFile is dist/eventhub.min.js: one ES module without dependencies. It must not be changed.
+//
+//go:embed dist/eventhub.min.js
+var OneFile []byte
