@@ -70,9 +70,13 @@ func listenPage(ctx context.Context, addr string) (*procpage.Page, error) {
 	if addr == "off" {
 		return nil, nil
 	}
+	addr, err := procpage.Address(addr)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--page: %w; off is no page", err)}
+	}
 	p, err := procpage.Listen(ctx, addr)
 	if err != nil {
-		return nil, fmt.Errorf("--page: %w; another address, 0 for any free port, or off for no page is possible", err)
+		return nil, fmt.Errorf("the page: %w; --page takes another address, 0 for any free port, and off for no page", err)
 	}
 	return p, nil
 }

@@ -40,25 +40,30 @@ const stopWait = time.Second
 // Page is a listener that is open and serves nothing yet.
 type Page struct{ listener net.Listener }
 
-// Listen opens the address of the page, host:port or a port of 127.0.0.1; the port 0 is any free
+// Address reads the address of the page, host:port or a port of 127.0.0.1; the port 0 is any free
 // one. Only addresses of this machine alone are taken: the hub lets pages from there connect
-// without being told, and others not. The caller calls Serve or Close.
-func Listen(ctx context.Context, addr string) (*Page, error) {
-	full := addr
+// without being told, and others not. The error names what is wrong with the text.
+func Address(text string) (string, error) {
+	addr := text
 	if !strings.Contains(addr, ":") {
-		full = net.JoinHostPort("127.0.0.1", addr)
+		addr = net.JoinHostPort("127.0.0.1", addr)
 	}
-	host, port, err := net.SplitHostPort(full)
+	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return nil, fmt.Errorf("%q is neither host:port nor a port", addr)
+		return "", fmt.Errorf("%q is neither host:port nor a port", text)
 	}
 	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
-		return nil, fmt.Errorf("port %q is not a number from 0 to 65535", port)
+		return "", fmt.Errorf("port %q is not a number from 0 to 65535", port)
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, fmt.Errorf("%q is no loopback address: the page is for browsers of this machine", addr)
+		return "", fmt.Errorf("%q is no loopback address: the page is for browsers of this machine", text)
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", full)
+	return addr, nil
+}
+
+// Listen opens an address that [Address] returned. The caller calls Serve or Close.
+func Listen(ctx context.Context, addr string) (*Page, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
@@ -84,15 +89,20 @@ func (p *Page) Serve(ctx context.Context, hub string) error {
 		return err
 	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWait)
 		defer cancel()
 		if server.Shutdown(bounded) != nil {
 			server.Close()
 		}
 	})
-	defer stop()
-	if err := server.Serve(p.listener); !errors.Is(err, http.ErrServerClosed) {
+	err = server.Serve(p.listener)
+	if !stop() {
+		<-stopped // answers that are on their way arrive
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the page at %s: %w", p.URL(), err)
 	}
 	return nil

@@ -74,7 +74,7 @@ function tick() {
 }
 
 function sayShown() {
-  const total = processes.all.size, shown = table.shown.length;
+  const { total } = table, shown = table.shown.length;
   const text = shown === total ? `${count(total)} processes` : `${count(shown)} of ${count(total)} processes`;
   if (get("shown").textContent !== text) get("shown").textContent = text;
   get("held").hidden = !table.held;

@@ -30,7 +30,7 @@ export function rangeOf(values, fromZero) {
     if (v < low) low = v;
     if (v > high) high = v;
   }
-  if (fromZero) return [0, Math.max(high, 1)];
+  if (fromZero) return [0, Math.max(high * 1.08, 1)];
   const room = Math.max((high - low) * 0.15, high * 0.01, 0.1);
   return [Math.max(0, low - room), high + room];
 }

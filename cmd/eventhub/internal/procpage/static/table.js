@@ -138,8 +138,9 @@ class Slot {
 }
 
 export class Table {
-  /** The processes that are shown, in order. */
+  /** The processes that are shown, in order, and how many there were when the order was made. */
   shown = [];
+  total = 0;
   #processes;
   #open;
   #slots = [];
@@ -235,6 +236,7 @@ export class Table {
       list.sort((a, b) => (at(a) === at(b) ? 0 : at(a) - at(b))); // new ones at the end, in their order
     }
     this.shown = list;
+    this.total = this.#processes.all.size;
     this.#ordered = now;
   }
 
