@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
-import { existsSync, mkdirSync } from "node:fs";
+import { existsSync, mkdirSync, rmSync } from "node:fs";
+import { join } from "node:path";
 import { hostname } from "node:os";
 import { fileURLToPath } from "node:url";
 import { after, before } from "node:test";
@@ -273,7 +274,7 @@ test("dark, and on a phone", async () => {
   await page.setViewportSize({ width: 1240, height: 800 });
 });
 
-test("a hub that asks for a token gets it from the page", async () => {
+test("a hub that asks for a token gets it from the page, and one with an empty store leaves no row of before", async () => {
   const guarded = await TestHub.demo("--auth-token", "a-token-of-the-demo-alone");
   try {
     await page.goto(guarded.page);
@@ -289,6 +290,19 @@ test("a hub that asks for a token gets it from the page", async () => {
     await linkIs("open");
     await page.waitForSelector('#body .row:not([hidden])[data-fade="0"]');
     assert.ok(await page.isHidden("#token-form"));
+
+    const publisher = await guarded.connect({ token: "a-token-of-the-demo-alone" });
+    await publisher.publish("process.state", states[0], { key: states[0]?.processId ?? "" });
+    await publisher.close();
+    await only("farm", new RegExp(states[0]?.name ?? ""));
+    await guarded.stop("SIGKILL");
+    rmSync(join(guarded.dir, "store"), { recursive: true });
+    await linkIs("away");
+    await guarded.run();
+    await linkIs("open");
+    await page.waitForSelector("#empty:not([hidden])"); // nothing is of farm
+    await filter("");
+    await page.waitForSelector('#body .row:not([hidden])[data-fade="0"]');
     assert.deepEqual(failures, []);
   } finally {
     await guarded.end();

@@ -32,7 +32,10 @@ const feed = new Feed(config, processes, {
     history.event(e);
     table.draw();
   },
-  changed() { table.renew(); },
+  changed() {
+    table.renew();
+    history.changed();
+  },
 });
 const history = new History(config.topic, () => feed.hub, processes);
 const table = new Table(processes, (key) => { history.open(key); });

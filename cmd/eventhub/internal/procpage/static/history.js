@@ -68,6 +68,11 @@ export class History {
     this.#soon();
   }
 
+  /** The state was read anew. Where the hub has another log now, the states of before are of no log any more. */
+  changed() {
+    if (this.#key !== "" && (this.#states.at(-1)?.offset ?? 0) > this.#processes.head) this.open(this.#key);
+  }
+
   #soon() {
     if (this.#frame === 0) this.#frame = requestAnimationFrame(() => { this.#frame = 0; this.#draw(); });
   }

@@ -81,6 +81,7 @@ class Slot {
 
   constructor(body) {
     this.#row = element("div", "row", body);
+    this.#row.hidden = true;
     this.#row.setAttribute("role", "row");
     const cell = (id) => {
       const c = element("div", `cell ${id}`, this.#row);
