@@ -10,7 +10,7 @@ export const percent = (n) => (n >= 1000 ? whole.format(Math.round(n)) : n.toFix
 /** MiB in a unit that fits. */
 export function memory(mib) {
   if (mib >= 10_240) return `${(mib / 1024).toFixed(1)} GiB`;
-  if (mib >= 1024) return `${(mib / 1024).toFixed(2)} GiB`;
+  if (mib >= 1000) return `${(mib / 1024).toFixed(2)} GiB`;
   return `${mib.toFixed(1)} MiB`;
 }
 
