@@ -349,7 +349,9 @@ func (c *Client) handleRead(n *conn) error {
 // handle deals with one frame of the hub.
 func (c *Client) handle(n *conn, message []byte) error {
 	f := &n.frame
-	if err := n.dec.Decode(message, f); err != nil {
+	if err := n.dec.Decode(message, f); eventhub.ErrorCode(err) == eventhub.CodeUnsupportedOp {
+		return nil // of a newer hub: it answers nothing that this client has asked
+	} else if err != nil {
 		return fmt.Errorf("a frame of the hub: %w", err)
 	}
 	switch f.Op {

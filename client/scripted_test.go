@@ -213,7 +213,7 @@ func TestProtocolVersions(t *testing.T) {
 
 // TestNonsenseCostsTheConnection and nothing else.
 func TestNonsenseCostsTheConnection(t *testing.T) {
-	for _, nonsense := range []string{`{`, `[]`, `{"op":"WHAT"}`, `{"op":"EVENT","topic":"t","group":"g","event":{"id":"x"},"ctx":{}}`} {
+	for _, nonsense := range []string{`{`, `[]`, `{"corr":"1"}`, `{"op":"EVENT","topic":"t","group":"g","event":{"id":"x"},"ctx":{}}`} {
 		addr := startScripted(t,
 			func(*wire.Request) ([]string, bool) { return []string{nonsense}, true },
 			func(r *wire.Request) ([]string, bool) {

@@ -66,7 +66,10 @@ func (d *HubDecoder) strict(frame []byte, f *HubFrame) error {
 	if absent(d.m.op) {
 		return missing("op")
 	}
-	op, _ := d.values.unquote(d.m.op)
+	op, ok := d.values.unquote(d.m.op)
+	if !ok {
+		return wrongType("op", d.m.op, "a string")
+	}
 	switch Op(op) {
 	case OpOK:
 		f.Op = OpOK
