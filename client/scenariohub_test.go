@@ -349,6 +349,9 @@ func (h *scriptHub) accept(s *scenarioStep) error {
 	}
 	if h.conn != nil {
 		h.conn.net.Close()
+		if left := h.unreadFrames(); len(left) > 0 {
+			return fmt.Errorf("the connection before had more:\n%s", strings.Join(left, "\n"))
+		}
 	}
 	if h.conn, err = h.serve(conn); err != nil {
 		return err
@@ -407,9 +410,21 @@ func (h *scriptHub) unread() (left []string) {
 	if n := len(h.arrivals); n > 0 {
 		left = append(left, fmt.Sprintf("%d connections", n))
 	}
-	for h.conn != nil && len(h.conn.in) > 0 {
-		text, _ := json.Marshal(<-h.conn.in) // it came as JSON
-		left = append(left, "the frame "+string(text))
+	return append(left, h.unreadFrames()...)
+}
+
+func (h *scriptHub) unreadFrames() (left []string) {
+	for h.conn != nil {
+		select {
+		case f, ok := <-h.conn.in:
+			if !ok {
+				return left
+			}
+			text, _ := json.Marshal(f) // it came as JSON
+			left = append(left, "the frame "+string(text))
+		default:
+			return left
+		}
 	}
 	return left
 }

@@ -65,6 +65,8 @@ export class Link {
   #options: ConnectOptions;
   #events: LinkEvents;
   #socket: Socket | undefined;
+  /** Requests are gathered, and go out in their order. */
+  #attaching = false;
   #pending = new Map<number, Request>();
   #corr = 0;
   #over = new AbortController();
@@ -162,7 +164,9 @@ export class Link {
       // The hub answers any op, one that it does not have too: that is the sign of life.
       this.ask(Kind.Probe, { op: "PING" }, () => undefined);
     });
+    this.#attaching = true;
     this.#events.attached();
+    this.#attaching = false;
     const waiting = [...this.#pending.values()].sort((a, b) => a.kind - b.kind || a.corr - b.corr);
     for (const r of waiting) {
       if (r.sent) r.resent = true;
@@ -273,7 +277,7 @@ export class Link {
       return;
     }
     this.#pending.set(r.corr, r);
-    if (this.#socket) {
+    if (this.#socket && !this.#attaching) {
       r.sent = true;
       this.#socket.send(r.text);
     }

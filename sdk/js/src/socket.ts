@@ -120,7 +120,7 @@ export class Socket {
     let asked = 0; // when a sign of life was asked for
     this.#watch = setInterval(() => {
       const now = Date.now();
-      if (this.#heard > asked) asked = 0;
+      if (this.#heard >= asked) asked = 0; // an answer may come within the same ms
       if (asked > 0 && now - asked >= answerWait) this.fail(new HubError("unreachable", `the hub at ${this.url} has been silent for too long`));
       else if (asked === 0 && now - this.#heard >= silence) {
         asked = now;

@@ -133,7 +133,11 @@ export class Subscription implements Settler {
       else if (error?.code === "unknown_id" && this.#position?.isEmpty) this.#restart();
       else if (error) this.end(error);
     });
-    if (this.#paused || this.#full) this.#sayPaused();
+    if (!this.#paused && !this.#full) return;
+    // It goes out right after the SUBSCRIBE, so that few events come in between.
+    this.#link.ask(Kind.Resubscribe, { op: "PAUSE", topic: this.topic, group: this.group }, (_, error) => {
+      if (error && error.code !== "not_subscribed") this.end(error);
+    });
   }
 
   /** The place where a tail was to begin is not in the log any more: which events are after it nobody knows. */
