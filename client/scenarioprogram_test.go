@@ -359,10 +359,10 @@ func (p *program) join(ctx context.Context, s *scenarioStep) {
 	var err error
 	switch s.Do {
 	case "consume":
-		err = p.c.Consume(ctx, group, func(_ context.Context, d eventhub.Delivery) error { return p.handle(s.As, d).err })
+		err = p.c.Consume(ctx, group, func(ctx context.Context, d eventhub.Delivery) error { return p.handle(ctx, s, d).err })
 	case "transform":
-		err = p.c.Transform(ctx, group, func(_ context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
-			v := p.handle(s.As, d)
+		err = p.c.Transform(ctx, group, func(ctx context.Context, d eventhub.Delivery) ([]eventhub.Event, error) {
+			v := p.handle(ctx, s, d)
 			return v.publish, v.err
 		})
 	case "follow":
@@ -409,8 +409,14 @@ func deliveryOf(d eventhub.Delivery) map[string]any {
 	return out
 }
 
-// handle tells of a delivery and waits for the step that is its verdict.
-func (p *program) handle(name string, d eventhub.Delivery) verdict {
+// handle tells of a delivery and waits for the step that is its verdict, if handlers have none of
+// their own.
+func (p *program) handle(ctx context.Context, s *scenarioStep, d eventhub.Delivery) verdict {
+	name := s.As
+	if s.With.Auto != "" {
+		p.tell(name, "delivery", deliveryOf(d))
+		return p.auto(ctx, s, d)
+	}
 	ch := make(chan verdict, 1)
 	p.mu.Lock()
 	p.verdicts[name+"/"+d.ID()] = ch
@@ -423,6 +429,28 @@ func (p *program) handle(name string, d eventhub.Delivery) verdict {
 	case <-p.ctx.Done():
 		return verdict{}
 	}
+}
+
+// auto is the verdict of a handler that has one of its own.
+func (p *program) auto(ctx context.Context, s *scenarioStep, d eventhub.Delivery) verdict {
+	switch s.With.Auto {
+	case "fail_once":
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if _, again := p.held[s.As+"/"+d.ID()]; !again {
+			p.held[s.As+"/"+d.ID()] = d
+			return verdict{err: errors.New("the first time")}
+		}
+	case "slow":
+		select {
+		case <-time.After(10 * time.Second):
+		case <-ctx.Done():
+		}
+	case "results":
+		e, err := d.Event()
+		return verdict{err, []eventhub.Event{{Topic: "made", Payload: e.Payload}}}
+	}
+	return verdict{}
 }
 
 // settle gives a handler its verdict.

@@ -65,6 +65,8 @@ type scenarioStep struct {
 	Mute    bool           `json:"mute"`  // no sign of life is given from now on
 	Quiet   int            `json:"quiet"` // ms without a frame, a connection or an outcome
 
+	Pass int `json:"pass"` // ms that pass, with whatever comes
+
 	After []int `json:"after_ms"` // when what is waited for comes, at least and at most
 }
 
@@ -105,6 +107,7 @@ type scenarioCall struct {
 	ReasonTimes  int             `json:"reason_times"` // how often the reason has its text
 	Terminal     bool            `json:"terminal"`
 	ExtendMs     int             `json:"extend_ms"`
+	Auto         string          `json:"auto"` // what handlers do by themselves
 }
 
 // scenarioGift is an event that the hub delivers.
