@@ -13,6 +13,8 @@ export interface Call extends CallEvent {
   events?: CallEvent[]; wait_for?: string[]; wait_ms?: number; group?: string; from?: string; after_id?: string; offset?: number; ts?: number;
   topics?: string[]; filter?: string; concurrency?: number; max_in_flight?: number; ack_timeout_ms?: number; max_attempts?: number;
   ordering?: "none" | "key"; no_create?: boolean; every_ms?: number; event?: string; reason?: string; reason_times?: number; terminal?: boolean; extend_ms?: number;
+  /** What handlers do by themselves. */
+  auto?: "return" | "fail_once" | "slow" | "results";
 }
 
 export interface ProgramStep { do?: string; as?: string; of?: string; with?: Call }
@@ -88,6 +90,9 @@ export class Program {
   unread(): string[] {
     return [...this.#outcomes].flatMap(([name, list]) => list.splice(0).map((o) => `the outcome of ${name} ${JSON.stringify(o)}`));
   }
+
+  /** Takes the deliveries of a subscription; what else it was told is taken as it is. */
+  payloads(name: string): Value[] { return this.#list(name).splice(0).map((o) => o.kind === "delivery" ? o.payload ?? null : o); }
 
   /** The source of tokens: those of the scenario, one after the other. */
   #token(): string {
@@ -178,7 +183,7 @@ export class Program {
     }).filter(([, v]) => v !== undefined));
     if (kind === "consume" || kind === "transform") this.#handled.add(name);
     try {
-      const handler = (d: Delivery): unknown => this.#handle(name, kind, d);
+      const handler = (d: Delivery): unknown => this.#handle(name, kind, d, w.auto);
       const sub = await (kind === "transform"
         ? hub.transform(w.topic, options as { group: string }, handler as never)
         : hub.subscribe(w.topic, options, handler as never));
@@ -191,8 +196,16 @@ export class Program {
     }
   }
 
-  async #handle(name: string, kind: string, d: Delivery): Promise<unknown> {
+  async #handle(name: string, kind: string, d: Delivery, auto: Call["auto"]): Promise<unknown> {
     const key = `${name}/${d.id}`;
+    if (auto) {
+      const isFirst = !this.#held.has(key);
+      this.#held.set(key, d);
+      this.tell(name, "delivery", deliveryOf(d));
+      if (auto === "fail_once" && isFirst) throw new Error("the first time");
+      if (auto === "slow") await new Promise((resolve) => setTimeout(resolve, 10_000));
+      return auto === "results" ? [{ topic: "made", payload: d.payload }] : undefined;
+    }
     this.#held.set(key, d);
     const verdict = new Promise<Verdict>((resolve) => { this.#verdicts.set(key, resolve); });
     this.tell(name, "delivery", deliveryOf(d));
