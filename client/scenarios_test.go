@@ -162,11 +162,40 @@ func readTable(t *testing.T, name string, into any) {
 	}
 }
 
+// scenarioParts are the files with steps of the hub.
+var scenarioParts = []string{"publish.json", "groups.json", "tails.json", "connections.json"}
+
+// TestScenariosAreCounted: the pages state how many there are.
+func TestScenariosAreCounted(t *testing.T) {
+	n := 0
+	for _, part := range scenarioParts {
+		var some []scenario
+		readTable(t, part, &some)
+		n += len(some)
+	}
+	var cuts []cutScenario
+	readTable(t, "cuts.json", &cuts)
+	for _, page := range []string{"testing.md", "go-sdk.md", "js-sdk.md"} {
+		text, err := os.ReadFile(filepath.Join("../docs", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range []string{fmt.Sprintf("%d scenarios", n), fmt.Sprintf("%d more that are cut at every frame", len(cuts))} {
+			if page != "testing.md" {
+				part = strings.Replace(part, " more", "", 1)
+			}
+			if !strings.Contains(string(text), part) {
+				t.Errorf("%s does not say %q", page, part)
+			}
+		}
+	}
+}
+
 // TestScenarios runs the steps of the table: what the program is told and what the hub gets
 // are what the table says, and nothing else.
 func TestScenarios(t *testing.T) {
 	var table []scenario
-	for _, part := range []string{"publish.json", "groups.json", "tails.json", "connections.json"} {
+	for _, part := range scenarioParts {
 		var some []scenario
 		readTable(t, part, &some)
 		table = append(table, some...)
