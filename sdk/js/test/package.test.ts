@@ -16,8 +16,8 @@ before(async () => {
   const [packed] = JSON.parse(execFileSync("npm", ["pack", "--json", "--ignore-scripts", "--pack-destination", project], { cwd: root, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] })) as { filename: string; files: { path: string }[] }[];
   assert.ok(packed);
   const files = packed.files.map((f) => f.path);
-  for (const wanted of ["dist/index.js", "dist/index.d.ts", "dist/seed.js", "dist/eventhub.min.js", "package.json"]) assert.ok(files.includes(wanted), `${wanted} is not in the package`);
-  assert.deepEqual(files.filter((f) => !/^(dist\/|package\.json$|README)/.test(f)), []);
+  for (const wanted of ["dist/index.js", "dist/index.d.ts", "dist/seed.js", "dist/eventhub.min.js", "sibilant/event.sibilant", "sibilant/ws.sibilant", "sibilant/acl.sibilant", "package.json"]) assert.ok(files.includes(wanted), `${wanted} is not in the package`);
+  assert.deepEqual(files.filter((f) => !/^(dist\/|sibilant\/|package\.json$|README)/.test(f)), []);
   const modules = join(project, "node_modules", "eventhub-sdk");
   mkdirSync(modules, { recursive: true });
   execFileSync("tar", ["xzf", join(project, packed.filename), "--strip-components=1", "-C", modules]);
