@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"eventhub/gateway/rest"
@@ -291,6 +292,14 @@ func (c *conn) arm() bool {
 	}
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(wait)) // a dead connection shows in the write
 	return true
+}
+
+// SyscallConn implements syscall.Conn, for connections without TLS.
+func (c *conn) SyscallConn() (syscall.RawConn, error) {
+	if inner, ok := c.Conn.(syscall.Conn); ok {
+		return inner.SyscallConn()
+	}
+	return nil, errors.ErrUnsupported
 }
 
 // CloseWrite notifies the peer that nothing follows.

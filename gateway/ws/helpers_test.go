@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -411,6 +412,22 @@ func serve(t testing.TB, change func(*Config)) *fixture {
 		srv.Close()
 	})
 	return f
+}
+
+// countingRaw counts what is sent inline.
+type countingRaw struct {
+	syscall.RawConn
+	writes *atomic.Int64
+}
+
+func (c countingRaw) Write(f func(fd uintptr) bool) error {
+	c.writes.Add(1)
+	return c.RawConn.Write(f)
+}
+
+func (c *countingConn) SyscallConn() (syscall.RawConn, error) {
+	raw, err := c.TCPConn.SyscallConn()
+	return countingRaw{raw, c.writes}, err
 }
 
 // countingListener counts writes.

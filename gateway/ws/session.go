@@ -66,9 +66,11 @@ type session struct {
 	mu      sync.Mutex
 	changed sync.Cond // on mu: room, answers, flush ended, closing
 	out     outbound
-	subs    map[subKey]*subscription
-	left    bool   // all groups, for good
-	token   func() // stops the watch over the token, nil without one
+	// writeNow sends what the connection takes without waiting; nil: nothing is sent inline.
+	writeNow func(b []byte) int
+	subs     map[subKey]*subscription
+	left     bool   // all groups, for good
+	token    func() // stops the watch over the token, nil without one
 }
 
 // counts are of what the reader handed on, for the log.
@@ -89,6 +91,7 @@ func newSession(g *Gateway, conn net.Conn, remote string) *session {
 	}
 	s.ctx, s.cancel = context.WithCancel(caller.With(context.Background(), s.remote))
 	s.changed.L = &s.mu
+	s.writeNow = writerOf(conn)
 	return s
 }
 

@@ -251,9 +251,12 @@ func (s *session) reply() *chunk {
 	return o.buf
 }
 
-// kick has what is queued sent. s.mu is held.
+// kick has what is queued sent, at once or by a flush. s.mu is held.
 func (s *session) kick() {
-	if s.out.buf != nil && !s.out.flushing {
+	if s.out.buf == nil || s.out.flushing {
+		return
+	}
+	if !s.sendInline() {
 		s.out.flushing = true
 		go s.flush()
 	}
@@ -289,6 +292,8 @@ func (s *session) flush() {
 	}
 	if o.closing {
 		halfClose(s.conn)
+	} else {
+		_ = s.conn.SetWriteDeadline(time.Time{}) // what is sent inline would find it over
 	}
 	o.flushing = false
 	s.changed.Broadcast()
