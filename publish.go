@@ -113,9 +113,8 @@ type Publisher interface {
 // Recaller finds what was published under an id, for whoever may publish to the topic and comes
 // again. Its methods are safe for concurrent use.
 type Recaller interface {
-	// Recall returns the event of the id, whether it is in the log of the topic or delayed; without
-	// a topic, that in the log of any topic to which the caller may publish. CodeUnknownID: there is none, or
-	// none any more.
+	// Recall returns the event of the id, whether it is in the log of the topic or delayed.
+	// CodeUnknownID: there is none, or none any more.
 	Recall(ctx context.Context, topic, id string) (Record, error)
 }
 

@@ -80,7 +80,7 @@ func newSDKLoad(r *run, o *PublishOptions) (*sdkLoad, error) {
 
 func (l *sdkLoad) dial() (*client.Client, error) {
 	t := l.r.t
-	opts := []client.Option{client.WithName("eventhub-bench"), client.WithMaxPending(max(l.o.InFlight, l.o.Batch))}
+	opts := []client.Option{client.WithName("eventhub-bench"), client.WithMaxPending(max(l.o.InFlight, l.o.Batch)), client.WithRateLimitErrors()}
 	if t.Token != "" {
 		opts = append(opts, client.WithToken(t.Token))
 	}

@@ -47,16 +47,6 @@ func (b *Bus) Scheduled(ctx context.Context, q admin.ScheduleQuery) ([]admin.Sch
 // Recall implements eventhub.Recaller. It asks for delayed events first: one that is not there any more
 // is in the log.
 func (b *Bus) Recall(ctx context.Context, topic, id string) (eventhub.Record, error) {
-	if topic == "" {
-		found, err := b.Find(ctx, id, 1)
-		if err == nil && len(found) == 0 {
-			err = eventhub.Errorf(eventhub.CodeUnknownID, "no topic has the event %q", id)
-		}
-		if err != nil {
-			return nil, err
-		}
-		return found[0].Record, nil
-	}
 	d, err := b.store.FindDelayed(ctx, topic, id)
 	if err == nil {
 		return d.Record, nil
@@ -64,6 +54,5 @@ func (b *Bus) Recall(ctx context.Context, topic, id string) (eventhub.Record, er
 	if !errors.Is(err, store.ErrNotFound) {
 		return nil, storeError(err, "find event %q of topic %q", id, topic)
 	}
-	item, err := b.Event(ctx, topic, id)
-	return item.Record, err
+	return b.history.Recall(ctx, topic, id)
 }

@@ -85,16 +85,6 @@ func (g *guard) OpenProducer(ctx context.Context, o eventhub.ProducerOptions) (*
 
 // Recall implements eventhub.Recaller.
 func (g *guard) Recall(ctx context.Context, topic, id string) (eventhub.Record, error) {
-	if topic == "" {
-		found, _, err := g.engine.FindAmong(ctx, id, 1, func(topic string) bool { return g.may(policy.Publish, topic, "") == nil })
-		if err == nil && len(found) == 0 {
-			err = eventhub.Errorf(eventhub.CodeUnknownID, "no topic has the event %q", id)
-		}
-		if err != nil {
-			return nil, err
-		}
-		return found[0].Record, nil
-	}
 	if err := g.check(policy.Publish, topic, ""); err != nil {
 		return nil, err
 	}

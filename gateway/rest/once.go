@@ -133,7 +133,7 @@ func (a *API) publishOnce(r *http.Request, access Access, pub eventhub.Publicati
 	}
 	if err := recall(r.Context(), access.Recaller, key, pub.Events, made); err != nil {
 		if errors.Is(err, errOtherPublish) {
-			err = eventhub.Wrap(eventhub.CodeConflict, err, "%s %.80q was used for another publish; nothing was done for this one", idempotencyKey, text)
+			err = eventhub.Wrap(eventhub.CodeConflict, err, "%s %.80q was used for another publish, or for one of whose events some were removed since; nothing was done for this one", idempotencyKey, text)
 		}
 		return nil, err
 	}
@@ -145,31 +145,37 @@ func (a *API) publishOnce(r *http.Request, access Access, pub eventhub.Publicati
 	return a.publish(ctx, access.Publisher, pub)
 }
 
-// recall looks whether the key was used before, by the first event that has its id from it. If it was,
-// the others have to be there too, and no more than these, and all of them be what they were; else
-// the error is errOtherPublish.
+// recall looks whether the key was used before. If one of the events that have their ids from it is there,
+// all have to be, and no more than these in their topics, and each be what it was; else the error is
+// errOtherPublish.
 func recall(ctx context.Context, of eventhub.Recaller, key onceKey, events []eventhub.Event, made []int) error {
+	var known int
+	var topics []string
 	for n, i := range made {
 		e := &events[i]
 		before, err := of.Recall(ctx, e.Topic, e.ID)
-		if eventhub.ErrorCode(err) == eventhub.CodeUnknownID {
-			if n == 0 {
-				return nil
-			}
+		switch {
+		case err == nil && isSame(before, e):
+			known++
+		case err == nil:
 			return errOtherPublish
-		}
-		if err != nil {
+		case eventhub.ErrorCode(err) != eventhub.CodeUnknownID:
 			return eventhub.AtIndex(err, "", i)
 		}
-		if !isSame(before, e) {
+		if known != 0 && known != n+1 {
 			return errOtherPublish
 		}
+		if !slices.Contains(topics, e.Topic) {
+			topics = append(topics, e.Topic)
+		}
 	}
-	if len(made) == 0 {
+	if known == 0 {
 		return nil
 	}
-	if _, err := of.Recall(ctx, "", key.id(len(made))); eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
-		return cmp.Or(err, errOtherPublish)
+	for _, topic := range topics {
+		if _, err := of.Recall(ctx, topic, key.id(len(made))); eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
+			return cmp.Or(err, errOtherPublish)
+		}
 	}
 	return nil
 }

@@ -97,13 +97,15 @@ func (p *poster) again(first onceAnswer, path, key, body string, header ...strin
 
 func TestIdempotencyKey(t *testing.T) {
 	dir := t.TempDir()
-	var ones, twos, later onceAnswer
+	var ones, twos, fours, later onceAnswer
+	const four = `{"events":[{"topic":"d","payload":1},{"topic":"d","payload":2},{"topic":"d","payload":3},{"topic":"d","payload":4}]}`
 	const batch = `{"events":[{"topic":"a","payload":1},{"topic":"b","id":"own","payload":2},{"topic":"b","key":"k","payload":{"n": 3}}]}`
 	again := func(p *poster) {
 		p.Helper()
 		p.again(ones, "/publish/t?key=k&tags=x,y", `"one"`, `{"n":1}`, "x-attempt", "2")
 		p.again(ones, "/publish/t?key=k&tags=x,y", `one`, ` { "n": 1 }`, "traceparent", "00-1")
 		p.again(twos, "/v1/publish", `"two"`, batch)
+		p.again(fours, "/v1/publish", `"four"`, four)
 		p.again(later, "/publish/t?delay_ms=3600000", `"later"`, `5`)
 
 		p.refused("/publish/t?key=k&tags=x,y", "one", `{"n":2}`)
@@ -112,7 +114,9 @@ func TestIdempotencyKey(t *testing.T) {
 		p.refused("/publish/t?key=k&tags=x,y&sid=s", "one", `{"n":1}`)
 		p.refused("/publish/t?key=k&tags=x,y&caused_by=c", "one", `{"n":1}`)
 		p.refused("/publish/t?delay_ms=3600000", "later", `6`)
-		p.refused("/v1/publish", "two", `{"events":[{"topic":"a","payload":1}]}`)
+		p.refused("/v1/publish", "four", `{"events":[{"topic":"d","payload":1},{"topic":"d","payload":2}]}`)
+		p.refused("/v1/publish", "two", `{"events":[{"topic":"c","payload":1},{"topic":"b","key":"k","payload":"lost"}]}`)
+		p.refused("/v1/publish", "two", `{"events":[{"topic":"c","payload":1},{"topic":"b","key":"k","payload":{"n":3}}]}`)
 		p.refused("/v1/publish", "two", `{"events":[{"topic":"a","payload":1},{"topic":"b","key":"k","payload":{"n":4}}]}`)
 		p.refused("/v1/publish", "two", `{"events":[{"topic":"a","payload":1},{"topic":"c","key":"k","payload":{"n":3}}]}`)
 		p.refused("/v1/publish", "two", `{"events":[{"topic":"a","payload":1},{"topic":"b","key":"k","payload":{"n":3}},{"topic":"a","payload":7}]}`)
@@ -140,6 +144,7 @@ func TestIdempotencyKey(t *testing.T) {
 		p := on(h)
 		ones = p.post("/publish/t?key=k&tags=x,y", `"one"`, `{"n":1}`)
 		twos = p.post("/v1/publish", `"two"`, batch)
+		fours = p.post("/v1/publish", `"four"`, four)
 		later = p.post("/publish/t?delay_ms=3600000", `"later"`, `5`)
 		if ones.Status != http.StatusOK || ones.Offset != 1 || twos.Status != http.StatusOK || len(twos.Receipts) != 3 || twos.Receipts[1].ID != "own" || later.Status != http.StatusAccepted {
 			t.Fatalf("first answers: %+v\n%+v\n%+v", ones, twos, later)
@@ -154,6 +159,9 @@ func TestIdempotencyKey(t *testing.T) {
 		if a := p.post("/publish/u", "one", `{"n":1}`); a.Duplicate || a.Status != http.StatusOK || a.Offset != 1 {
 			t.Errorf("in another topic: %+v", a)
 		}
+		// A key of a batch in other topics.
+		one := p.post("/publish/e", "two", `1`)
+		p.again(one, "/publish/e", "two", `1`)
 		// What is refused has not used its key.
 		if a := p.post("/publish/t", "late", `{`); a.Status != http.StatusBadRequest {
 			t.Errorf("a bad payload: %+v", a)
@@ -170,14 +178,14 @@ func TestIdempotencyKey(t *testing.T) {
 				t.Errorf("publish %d with an id: %+v", i, a)
 			}
 		}
-		if got, want := heads(h), "a=1 b=2 t=5 u=1 "; got != want {
+		if got, want := heads(h), "a=1 b=2 d=4 e=1 t=5 u=1 "; got != want {
 			t.Errorf("the topics have %s; want %s", got, want)
 		}
 	})
 	t.Run("after a restart", func(t *testing.T) {
 		h := startHub(t, dir)
 		again(on(h))
-		if got, want := heads(h), "a=1 b=2 t=5 u=1 "; got != want {
+		if got, want := heads(h), "a=1 b=2 d=4 e=1 t=5 u=1 "; got != want {
 			t.Errorf("the topics have %s; want %s", got, want)
 		}
 	})

@@ -88,6 +88,24 @@ func (h *History) Event(ctx context.Context, topic, id string) (eventhub.Item, e
 	return item, err
 }
 
+// Recall returns the event of an id in the log of a topic, as eventhub.Recaller has it.
+func (h *History) Recall(ctx context.Context, topic, id string) (eventhub.Record, error) {
+	offset, err := h.store.Find(ctx, topic, id)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, store.Failed(err, "look up event %q of topic %q", id, topic)
+	}
+	var item eventhub.Item
+	if err == nil {
+		if item, err = First(ctx, h.store, topic, offset); err != nil {
+			return nil, err
+		}
+	}
+	if offset == 0 || item.Offset != offset {
+		return nil, eventhub.Errorf(eventhub.CodeUnknownID, "there is no event %q in topic %q", id, topic)
+	}
+	return item.Record, nil
+}
+
 // CheckLimit refuses a page of a size that is not allowed.
 func CheckLimit(limit int) error {
 	if limit < 1 || limit > admin.MaxPage {
