@@ -218,25 +218,23 @@ func (h *scriptHub) serve(conn net.Conn) (*scriptConn, error) {
 
 // read returns the next frame. Signs of life are given here, and are no frames of a scenario.
 func (c *scriptConn) read() (map[string]any, error) {
-	for {
-		message, op, err := wsutil.ReadClientData(muted{c})
-		if err != nil {
-			return nil, err
-		}
-		if op != gws.OpText {
-			return nil, errors.New("a message is not text")
-		}
-		var f map[string]any
-		if err := json.Unmarshal(message, &f); err != nil {
-			return nil, err
-		}
-		for _, name := range []string{"lease", "ids"} { // a list of one means the same as the one
-			if list, ok := f[name].([]any); ok && len(list) == 1 {
-				f[name] = list[0]
-			}
-		}
-		return f, nil
+	message, op, err := wsutil.ReadClientData(muted{c})
+	if err != nil {
+		return nil, err
 	}
+	if op != gws.OpText {
+		return nil, errors.New("a message is not text")
+	}
+	var f map[string]any
+	if err := json.Unmarshal(message, &f); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"lease", "ids"} { // a list of one means the same as the one
+		if list, ok := f[name].([]any); ok && len(list) == 1 {
+			f[name] = list[0]
+		}
+	}
+	return f, nil
 }
 
 // muted is the connection, of which a mute hub writes nothing.
