@@ -170,6 +170,10 @@ func (t *Tail) complete() bool {
 func (t *Tail) sendState(f *feed, began time.Time) bool {
 	t.mu.Lock()
 	s := t.snap
+	if t.left || s.phase != sending { // since the turn has looked
+		t.mu.Unlock()
+		return false
+	}
 	loads := s.loads
 	if s.horizon > 0 {
 		s.drop(s.horizon - 1)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"eventhub"
 )
@@ -219,6 +220,39 @@ func TestPausedStateGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		equal(t, "then", in.take(), []string{"state 3", "state 4", "4 at 4", "event 5"})
+	})
+}
+
+// TestStateOfATailThatLeaves: a tail may leave, or be paused, between a turn's look at it and the sending
+// of its state.
+func TestStateOfATailThatLeaves(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publishKeys("t", "a", "b", "c", "d")
+		for _, leave := range []func(*Tail){
+			func(tail *Tail) { tail.Drop(0) },
+			func(tail *Tail) {
+				if err := tail.Pause(bg); err != nil {
+					t.Error(err)
+				}
+			},
+		} {
+			in := &stateInbox{inbox: &inbox{T: t, Room: 2}}
+			o := tailOpts("t")
+			o.Start = eventhub.Snapshot
+			sub, err := r.tails.Open(bg, o, in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, "before", in.take(), []string{"first 1", "state 2"})
+			tail := sub.(*Tail)
+			leave(tail)
+			in.setRoom(-1)
+			if tail.sendState(new(feed), time.Now()) {
+				t.Error("there is more to do for a tail that has left")
+			}
+			equal(t, "after", in.take(), nil)
+			tail.Drop(0)
+		}
 	})
 }
 
