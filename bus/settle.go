@@ -109,6 +109,9 @@ func (s *subscription) target(ref eventhub.Ref) target {
 }
 
 func (s *subscription) targetOfID(ref eventhub.Ref) target {
+	// Whoever has a delivery may answer before its id is noted here.
+	s.giving.Lock()
+	defer s.giving.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.members[ref.Topic]
