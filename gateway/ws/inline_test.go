@@ -18,7 +18,7 @@ func TestInlineInParts(t *testing.T) {
 	s := f.gw.open()[0]
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random, pace := rand.New(rand.NewPCG(seed, 0)), rand.New(rand.NewPCG(seed, 1)) // of the session, and of the peer
 	parts, all := 0, s.writeNow
 	s.mu.Lock()
 	s.writeNow = func(b []byte) int {
@@ -34,7 +34,7 @@ func TestInlineInParts(t *testing.T) {
 	s.mu.Unlock()
 	const pings = 2_000
 	for sent, got := 0, 0; got < pings; got++ {
-		for sent < pings && sent-got < 1+random.IntN(5) {
+		for sent < pings && sent-got < 1+pace.IntN(5) {
 			c.write(frame(gws.OpPing, true, fmt.Sprintf("%0*d", 100+sent%20, sent)))
 			sent++
 		}
