@@ -220,11 +220,15 @@ func (m *model) pass(d time.Duration) {
 	before := maps.Clone(m.groups)
 	time.Sleep(d)
 	synctest.Wait()
+	counts := slices.ContainsFunc(slices.Collect(maps.Values(m.expiries)), func(e time.Duration) bool { return e > 0 })
 	for _, have := range m.groups {
 		have.watch += d
 		if have.uses == 0 {
 			have.idle += d
 			have.sure += d
+		}
+		if !counts { // where no topic has an expiry nothing is counted or kept
+			have.sure = 0
 		}
 	}
 	for g, have := range before {
