@@ -3,7 +3,7 @@
 // but leaner than the SDK: connections are raw, frames are made and masked once and
 // patched where they must differ, and of the answers no more is read than their
 // correlation. What it measures is then the hub's, as far as two processes on one
-// machine can be distinguished from others.
+// machine can be distinguished from others. PublishOptions.SDK alone is about the SDK too.
 //
 // Each function of this package runs one workload to its end and returns a Result.
 // What the hub refuses is counted in it; an error means that the run could not go

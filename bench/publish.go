@@ -24,7 +24,7 @@ type PublishOptions struct {
 	Payload     int     `json:"payload_bytes"`
 	Batch       int     `json:"batch"` // events a frame
 	Keys        int     `json:"keys"`  // how many different ones; 0: none
-	IDs         bool    `json:"ids"`   // UUIDv7, as the SDK gives them
+	IDs         bool    `json:"ids"`   // UUIDv7
 	Rate        float64 `json:"rate"`  // events a second; 0: as fast as answers come
 	// SDK publishes through the Go SDK, as a program does, and not by frames that are made before. Without
 	// IDs publishes are numbered then. It takes neither a Rate nor a Window.

@@ -273,6 +273,23 @@ func New(opts Options) (*Bus, error) {
 		Store: b.store, Logger: b.log, QueueBytes: opts.QueueBytes, EarlyBytes: opts.EarlyBytes,
 		SyncEvery: opts.SyncEvery, Fatal: opts.Fatal, Committed: b.committed, Observe: b.observe,
 	})
+	err = b.makeWorkers()
+	if err == nil {
+		err = b.patterns.begin(b)
+	}
+	if err != nil {
+		b.sched.Stop()
+		return nil, errors.Join(err, b.committer.Stop())
+	}
+	b.patterns.attend(b)
+	b.startWorkers()
+	return b, nil
+}
+
+// makeWorkers makes what has a goroutine of its own besides the scheduler, the committer and the patterns.
+// It starts none.
+func (b *Bus) makeWorkers() (err error) {
+	opts := &b.opts
 	b.retention = retention.New(retention.Options{
 		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Wall: b.clock.Wall, Marks: b.letters.FirstNeeded,
 	})
@@ -283,43 +300,40 @@ func New(opts Options) (*Bus, error) {
 	b.keyIndex = keyindex.New(keyindex.Options{
 		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Commits: b.counts.commits, Room: b.space.Check, Ready: b.compaction.Look,
 	})
-	b.idle, err = idle.New(idle.Options{
-		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Groups: (*idleGroups)(b), Wall: b.clock.Wall, NoEnds: opts.NoMaintenance,
-	})
-	if err == nil {
-		b.snapshots, err = snapshots.New(snapshots.Options{
-			Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Logs: b.logs, Walk: b.history.WalkKeys,
-			Wall: b.clock.Wall, Commits: b.counts.commits, Room: b.space.Check,
-		})
-	}
-	if err == nil {
-		b.producers, err = producers.New(producers.Options{
-			Store: b.store, Committer: b.committer, Logger: b.log, Wall: b.clock.Wall, Kept: opts.ProducersKept, Most: opts.MaxProducers,
-		})
-	}
-	if err != nil {
-		b.sched.Stop()
-		return nil, errors.Join(err, b.committer.Stop())
-	}
 	b.mover = delayed.New(delayed.Options{
 		Store: b.store, Committer: b.committer, Logger: b.log, Now: b.clock.Wall, Room: b.space.Check, Link: publish.Link,
 	})
-	if err := b.patterns.begin(b); err != nil {
-		b.sched.Stop()
-		return nil, errors.Join(err, b.committer.Stop())
+	b.idle, err = idle.New(idle.Options{
+		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Groups: (*idleGroups)(b), Wall: b.clock.Wall, NoEnds: opts.NoMaintenance,
+	})
+	if err != nil {
+		return err
 	}
-	b.patterns.attend(b)
+	b.snapshots, err = snapshots.New(snapshots.Options{
+		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Logs: b.logs, Walk: b.history.WalkKeys,
+		Wall: b.clock.Wall, Commits: b.counts.commits, Room: b.space.Check,
+	})
+	if err != nil {
+		return err
+	}
+	b.producers, err = producers.New(producers.Options{
+		Store: b.store, Committer: b.committer, Logger: b.log, Wall: b.clock.Wall, Kept: opts.ProducersKept, Most: opts.MaxProducers,
+	})
+	return err
+}
+
+// startWorkers starts them; stopping is Close's.
+func (b *Bus) startWorkers() {
 	b.mover.Start()
 	b.space.Start()
 	b.idle.Start()
 	b.keyIndex.Start()
 	b.producers.Start()
-	if !opts.NoMaintenance {
+	if !b.opts.NoMaintenance {
 		b.retention.Start()
 		b.compaction.Start()
 		b.snapshots.Start()
 	}
-	return b, nil
 }
 
 // Close stops the engine: publications that come later are refused with

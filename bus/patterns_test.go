@@ -310,6 +310,48 @@ func TestPatternSettling(t *testing.T) {
 	})
 }
 
+// acksAtOnce acks by id, in a goroutine that gets its turn while the delivery is still handed over.
+type acksAtOnce struct {
+	*inbox
+	sub      eventhub.Subscription
+	outcomes chan []eventhub.Outcome
+}
+
+func (in *acksAtOnce) Deliver(batch []eventhub.Delivery) int {
+	refs := make([]eventhub.Ref, len(batch))
+	for i := range batch {
+		refs[i].ID = string(batch[i].Record.ID())
+	}
+	go func() {
+		outcomes, err := in.sub.Settle(context.Background(), eventhub.Settlement{Refs: refs})
+		if err != nil {
+			in.T.Error(err)
+		}
+		in.outcomes <- outcomes
+	}()
+	for range 1000 {
+		runtime.Gosched()
+	}
+	return len(batch)
+}
+
+// Whoever has a delivery of a pattern may settle it by its id, however early.
+func TestSettlingByIDAtOnce(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		in := &acksAtOnce{inbox: &inbox{Inbox: bustest.Inbox{T: t, Room: -1}}, outcomes: make(chan []eventhub.Outcome, 1)}
+		var err error
+		if in.sub, err = r.bus.Subscribe(context.Background(), opts("p.*", "g"), in); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 20 {
+			r.publish("p.a", i+1, 1)
+			equal(t, "at once", <-in.outcomes, []eventhub.Outcome{eventhub.Applied})
+		}
+		synctest.Wait()
+		equal(t, "cursor", r.cursor("p.a", "g").Offset, 20)
+	})
+}
+
 // What a subscription that has left could settle by id in a topic means nothing there once
 // the group was sought or deleted: the id means the event of the other topic alone.
 func TestSettlingByIDAfterLeaving(t *testing.T) {

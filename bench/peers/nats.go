@@ -281,21 +281,9 @@ func (s *natsServer) publish(ctx context.Context, l publishLoad) (*outcome, erro
 	if err != nil {
 		return nil, err
 	}
-	warm, _, err := s.flood(ctx, all, l.warmup, unlimited)
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range recs {
-		r.reset()
-	}
-	return load(func() (*outcome, error) {
-		n, took, err := s.flood(ctx, all, l.duration, unlimited)
-		if err != nil {
-			return nil, err
-		}
-		o := &outcome{Value: float64(n) / took.Seconds(), Count: n, Seconds: took.Seconds(), Quantiles: summarize(recs...), Events: warm + n}
-		return o, s.holds(ctx, st, warm+n)
-	})
+	return measured(l, recs,
+		func(d time.Duration) (int64, time.Duration, error) { return s.flood(ctx, all, d, unlimited) },
+		func(n int64) error { return s.holds(ctx, st, n) })
 }
 
 // member is a durable pull consumer with explicit acks.

@@ -90,19 +90,5 @@ func (s *natsServer) publishBySDK(ctx context.Context, st natsjs.Stream, conns [
 		})
 		return answered.Load(), time.Since(began), err
 	}
-	warm, _, err := flood(l.warmup)
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range recs {
-		r.reset()
-	}
-	return load(func() (*outcome, error) {
-		n, took, err := flood(l.duration)
-		if err != nil {
-			return nil, err
-		}
-		o := &outcome{Value: float64(n) / took.Seconds(), Count: n, Seconds: took.Seconds(), Quantiles: summarize(recs...), Events: warm + n}
-		return o, s.holds(ctx, st, warm+n)
-	})
+	return measured(l, recs, flood, func(n int64) error { return s.holds(ctx, st, n) })
 }

@@ -127,3 +127,23 @@ func load(work func() (*outcome, error)) (*outcome, error) {
 	o.Wall, o.LoadCPU = time.Since(began).Seconds(), (usedCPU() - before).Seconds()
 	return o, nil
 }
+
+// measured floods for the warm-up, and then for the time that is measured; holds checks how many events
+// the server has after both.
+func measured(l publishLoad, recorders []*recorder, flood func(time.Duration) (int64, time.Duration, error), holds func(n int64) error) (*outcome, error) {
+	warm, _, err := flood(l.warmup)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range recorders {
+		r.reset()
+	}
+	return load(func() (*outcome, error) {
+		n, took, err := flood(l.duration)
+		if err != nil {
+			return nil, err
+		}
+		o := &outcome{Value: float64(n) / took.Seconds(), Count: n, Seconds: took.Seconds(), Quantiles: summarize(recorders...), Events: warm + n}
+		return o, holds(warm + n)
+	})
+}

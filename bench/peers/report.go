@@ -242,7 +242,7 @@ func (r *report) ratios(b *bytes.Buffer) {
 			goal := ""
 			for _, g := range w.goals {
 				if g.of == s.Name && g.row == "" {
-					goal = fmt.Sprintf("%.1f | %s", g.least, reached(ratio >= g.least))
+					goal = fmt.Sprintf("%g | %s", g.least, reached(ratio >= g.least))
 				}
 			}
 			if goal == "" {
@@ -264,7 +264,7 @@ func (r *report) ownGoal(b *bytes.Buffer, w *workloadInfo, g *goal, own float64)
 		fmt.Fprintf(b, "| %s | at most, ms p%g | %s | %s | %s |\n", w.Name, g.percent, figure(got), figure(g.least), reached(got <= g.least))
 	case g.row != "":
 		if first := r.median(g.row, g.of); !math.IsNaN(first) {
-			fmt.Fprintf(b, "| %s | its own %s | %.2f | %.1f | %s |\n", w.Name, g.row, own/first, g.least, reached(own/first >= g.least))
+			fmt.Fprintf(b, "| %s | its own %s | %.2f | %g | %s |\n", w.Name, g.row, own/first, g.least, reached(own/first >= g.least))
 		}
 	case g.of == "" && lowerIsBetter(w.Unit):
 		fmt.Fprintf(b, "| %s | at most, %s | %s | %s | %s |\n", w.Name, w.Unit, figure(own), figure(g.least), reached(own <= g.least))

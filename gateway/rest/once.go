@@ -133,7 +133,7 @@ func (a *API) publishOnce(r *http.Request, access Access, pub eventhub.Publicati
 	}
 	if err := recall(r.Context(), access.Recaller, key, pub.Events, made); err != nil {
 		if errors.Is(err, errOtherPublish) {
-			err = eventhub.Wrap(eventhub.CodeConflict, err, "%s %.80q was used for another publish, or for one of whose events some were removed since; nothing was done for this one", idempotencyKey, text)
+			err = eventhub.Wrap(eventhub.CodeConflict, err, "%s %.80q was used for another publish, or some events of its publish were removed since; nothing was done for this one", idempotencyKey, text)
 		}
 		return nil, err
 	}

@@ -175,7 +175,7 @@ func frameEnd(b []byte, at, n int) int {
 // session's mutex guards about the end of the conversation.
 //
 // Whoever appends kicks, the reader once for all that it says in answer to one
-// read. A kick starts the flush if none is under way; the flush takes the whole
+// read. A kick sends a few bytes itself (inline.go), or starts the flush if none is under way; the flush takes the whole
 // buffer, writes it in one system call, and goes on until nothing is left. When the
 // socket has taken it all it notifies the subscriptions of what was sent; a peer that keeps a
 // write waiting has them notified in between. So a

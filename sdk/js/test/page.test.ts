@@ -24,7 +24,7 @@ let demo: TestHub, browser: Browser, page: Page, hub: Hub<Record<string, unknown
 const failures: string[] = [];
 const states = Array.from({ length: many }, (_, i): State => {
   const name = `${names[i % names.length] ?? ""}-${i}`, pid = 10_000 + i;
-  return { processId: `farm:${name}:${pid}`, name, host: "farm", pid, cpu_pct: random() * 40, mem_mb: 5 + random() * 900, last_seen_ts: Date.now(), status: "alive" };
+  return { processId: `plant:${name}:${pid}`, name, host: "plant", pid, cpu_pct: random() * 40, mem_mb: 5 + random() * 900, last_seen_ts: Date.now(), status: "alive" };
 });
 
 async function say(list: (State | { processId: string; removed: true })[]): Promise<void> {
@@ -77,8 +77,8 @@ async function only(text: string, want: RegExp): Promise<void> {
   }, [want.source, want.flags]);
 }
 
-const farm = async (n: string): Promise<void> => {
-  await filter("farm");
+const plant = async (n: string): Promise<void> => {
+  await filter("plant");
   await page.waitForFunction((want) => document.getElementById("shown")?.textContent?.startsWith(`${want} of `), n);
 };
 const linkIs = (state: string): Promise<unknown> => page.waitForSelector(`#link[data-state="${state}"]`);
@@ -131,13 +131,13 @@ test("the processes of this machine are there, by heartbeats through the project
 });
 
 test("sparklines begin with the past", async () => {
-  await only(`farm ${states[67]?.pid ?? 0}`, /alive/);
+  await only(`plant ${states[67]?.pid ?? 0}`, /alive/);
   await page.waitForFunction(() => [".cpu", ".mem"].every((kind) => (document.querySelector(`#body .row:not([hidden]) ${kind} .line`)?.getAttribute("d") ?? "").match(/[ML]/g)?.length === 60));
 });
 
 test("two thousand rows change without elements that come or go", async () => {
   await say(beat());
-  await farm("2,000");
+  await plant("2,000");
   const before = await page.evaluate(() => { Object.assign((window as unknown as { watched: Watched }).watched, { longest: 0, added: 0, removed: 0 }); return document.querySelectorAll("*").length; });
   const applied = await page.evaluate(() => document.querySelectorAll("#body .row").length);
   assert.ok(applied < 60 && before < 1_300, `${applied} rows and ${before} elements for ${many} processes`);
@@ -156,7 +156,7 @@ test("two thousand rows change without elements that come or go", async () => {
 });
 
 test("each column sorts, and the rows that scroll into sight are the right ones", async () => {
-  await farm("2,000");
+  await plant("2,000");
   const click = (column: string): Promise<void> => page.click(`#head .${column} button`);
   const top = async (): Promise<number[]> => (await rows()).map((r) => r.pid);
   await click("pid");
@@ -193,9 +193,9 @@ test("a filter has all words, and a process that is stale is faded and comes las
   const quiet = states[8] as State; // alive, and not heard of for a while
   Object.assign(quiet, { last_seen_ts: Date.now() - 10_000 });
   await say([quiet]);
-  await only(`farm ${quiet.pid}`, /alive/);
+  await only(`plant ${quiet.pid}`, /alive/);
   await page.waitForFunction(() => document.querySelector('#body .row:not([hidden])[data-fade="1"]'));
-  await filter("farm");
+  await filter("plant");
   await page.waitForFunction(() => document.querySelector('#body .row[aria-rowindex="2"] .cpu')?.textContent === "399.4"); // not 900
   await page.selectOption("#status", "stale");
   await page.waitForFunction((pid) => [...document.querySelectorAll("#body .row:not([hidden]) .pid")].map((c) => c.textContent).join() === String(pid), old.pid);
@@ -207,7 +207,7 @@ test("a filter has all words, and a process that is stale is faded and comes las
 
 test("a process shows its history by replay, which goes on live; the keyboard suffices", async () => {
   const one = states[42] as State; // its eleven states are in two parts of the replay and more
-  await only(`farm ${one.pid}`, new RegExp(one.name));
+  await only(`plant ${one.pid}`, new RegExp(one.name));
   await page.focus("#body .row:not([hidden]) .name button");
   await page.keyboard.press("Enter");
   await page.waitForSelector("#history[open]");
@@ -224,7 +224,7 @@ test("a process shows its history by replay, which goes on live; the keyboard su
   await page.keyboard.press("Escape");
   await page.waitForSelector("#history:not([open])", { state: "attached" });
   assert.equal(await page.evaluate(() => document.activeElement?.textContent), one.name);
-  await farm("2,000");
+  await plant("2,000");
   await page.focus('#body .row[aria-rowindex="2"] .name button');
   for (let i = 0; i < 60; i++) await page.keyboard.press("ArrowDown");
   assert.equal(await page.evaluate(() => document.activeElement?.closest(".row")?.getAttribute("aria-rowindex")), "62");
@@ -238,19 +238,19 @@ test("the page says that the hub is gone, and goes on by itself with no row miss
   await linkIs("away");
   await page.waitForFunction(() => /^Reconnecting… [1-9]\d* s$/.test(document.getElementById("link-text")?.textContent ?? ""));
   await shot("away");
-  await farm("2,000"); // what was known stays
+  await plant("2,000"); // what was known stays
   await demo.run();
   hub = await demo.connect();
-  const fresh: State = { ...(states[3] as State), processId: "farm:newcomer:77777", name: "newcomer", pid: 77_777 };
+  const fresh: State = { ...(states[3] as State), processId: "plant:newcomer:77777", name: "newcomer", pid: 77_777 };
   const gone = states[5] as State;
   const changed = Object.assign(states[6] as State, { cpu_pct: 123.4, last_seen_ts: Date.now() });
   await say([fresh, { processId: gone.processId, removed: true }, changed]);
   await linkIs("open");
-  await only("farm newcomer", /77777/);
-  await only(`farm ${changed.pid}`, /123\.4/);
-  await filter(`farm ${gone.pid}`);
+  await only("plant newcomer", /77777/);
+  await only(`plant ${changed.pid}`, /123\.4/);
+  await filter(`plant ${gone.pid}`);
   await page.waitForSelector("#empty:not([hidden])");
-  await farm("2,000");
+  await plant("2,000");
   await filter(hostname()); // the heartbeats of this machine go on
   await page.waitForSelector('#body .row:not([hidden])[data-fade="0"]');
 });
@@ -294,13 +294,13 @@ test("a hub that asks for a token gets it from the page, and one with an empty s
     const publisher = await guarded.connect({ token: "a-token-of-the-demo-alone" });
     await publisher.publish("process.state", states[0], { key: states[0]?.processId ?? "" });
     await publisher.close();
-    await only("farm", new RegExp(states[0]?.name ?? ""));
+    await only("plant", new RegExp(states[0]?.name ?? ""));
     await guarded.stop("SIGKILL");
     rmSync(join(guarded.dir, "store"), { recursive: true });
     await linkIs("away");
     await guarded.run();
     await linkIs("open");
-    await page.waitForSelector("#empty:not([hidden])"); // nothing is of farm
+    await page.waitForSelector("#empty:not([hidden])"); // nothing is of plant
     await filter("");
     await page.waitForSelector('#body .row:not([hidden])[data-fade="0"]');
     assert.deepEqual(failures, []);
