@@ -188,7 +188,7 @@ test("a filter has all words, and a process that is stale is faded and comes las
   const old = states[7] as State;
   Object.assign(old, { status: "stale", last_seen_ts: Date.now() - 60_000, cpu_pct: 900 });
   await say([old]);
-  await only(`FARM ${old.pid}`, /900\.0.*stale/);
+  await only(`PLANT ${old.pid}`, /900\.0.*stale/);
   assert.equal((await rows())[0]?.fade, "2");
   const quiet = states[8] as State; // alive, and not heard of for a while
   Object.assign(quiet, { last_seen_ts: Date.now() - 10_000 });
