@@ -69,6 +69,7 @@ type model struct {
 	rng    *rand.Rand
 	groups map[Group]*modelGroup
 	hour   time.Duration // a long time: on disk, where tickers run, less than an hour
+	up     time.Duration // since the last start
 	epoch  uint64
 	met    *meets
 }
@@ -110,8 +111,11 @@ func (m *model) step() {
 		m.mu.Unlock()
 	case k < 73:
 		m.expire(g.Topic, time.Duration(m.rng.IntN(4))*[]time.Duration{3 * time.Second, 10 * m.hour / 60, 2 * m.hour}[m.rng.IntN(3)])
-		for _, other := range m.groups {
-			other.watch = 0
+		for other, its := range m.groups {
+			its.watch = 0
+			if m.expiries[other.Topic] == 0 { // its note is void: what was before the start is forgotten
+				its.sure = min(its.sure, m.up)
+			}
 		}
 	case k < 77:
 		m.togglePattern(g.Name)
@@ -204,6 +208,7 @@ func (m *model) togglePattern(name string) {
 // started is after a start: what members were there have gone, a crash has taken time back, and where
 // groups do not end nobody has counted.
 func (m *model) started(crashed bool) {
+	m.up = 0
 	for g, have := range m.groups {
 		if have.uses > 0 {
 			have.uses, have.idle, have.sure = 0, 0, 0
@@ -220,6 +225,7 @@ func (m *model) pass(d time.Duration) {
 	before := maps.Clone(m.groups)
 	time.Sleep(d)
 	synctest.Wait()
+	m.up += d
 	counts := slices.ContainsFunc(slices.Collect(maps.Values(m.expiries)), func(e time.Duration) bool { return e > 0 })
 	for _, have := range m.groups {
 		have.watch += d
