@@ -1,0 +1,122 @@
+// Package journal is the durable truth of a hub that several machines share: one sequence of
+// entries on an engine that replicates them (JetStream, MongoDB). Each commit of the active hub
+// is one entry, and a standby that follows the entries has the same store.
+//
+// It has two halves. Journal is what an engine does: it appends bytes at a place, reads a place, and
+// hands out what comes. Log is the same for all engines: what an entry says of itself (Header),
+// the chain that ties each entry to the one before it, entries that are too large for one place,
+// and the settling of an append whose answer was lost.
+//
+// # Invariants
+//
+//   - A place is written once. An append names the place before it, and succeeds only where that
+//     is the last one. So of two writers one is fenced, and what a writer appended is in its order.
+//   - Nothing is concluded from absence: a place that reads as empty may be filled by an append
+//     that is still under way. An append is repeated with the same expectation until its place is
+//     taken: by itself, which its nonce shows, or by another's, and then the writer is fenced.
+//   - Each entry has the hash of the entry before it. Engines have lost entries that they had
+//     acknowledged; a follower that meets another chain, a lower epoch, bytes of somebody else, or
+//     a journal that ends before its own position stops, and writes nothing over.
+//   - A writer has an epoch, which its first entry (KindLead) begins. An entry of an epoch comes
+//     after all of the lower ones.
+//
+// # Who calls it
+//
+// The hub: a standby follows a Log and gives its entries to a replica (store/pebble); a hub that
+// takes over leads it, and its store writes through the Leader. Package journaltest holds what
+// every engine has to show; package memory is the engine of the tests, and the strictest.
+package journal
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+var (
+	// ErrConflict is the answer to an append whose place is taken, or whose place before is not
+	// the last one. It says nothing about who took it.
+	ErrConflict = errors.New("the place in the journal is taken")
+	// ErrFull is a definite refusal: the engine has no room, or takes no more at present. Nothing
+	// was appended, and the append may be repeated.
+	ErrFull = errors.New("the journal is full")
+	// ErrTrimmed: the place is below what the journal still has.
+	ErrTrimmed = errors.New("the journal is trimmed beyond that place")
+	// ErrAbsent: nothing is at that place. An append that is under way may still fill it.
+	ErrAbsent = errors.New("the journal has nothing at that place")
+	// ErrFenced: another hub leads. What was not settled is not in the journal, and never will be.
+	ErrFenced = errors.New("another hub leads the journal")
+	// ErrDiverged: the journal is not the one that was followed so far.
+	ErrDiverged = errors.New("the journal has diverged from what this hub has")
+	// ErrClosed: the journal was closed.
+	ErrClosed = errors.New("the journal is closed")
+)
+
+// Journal is one sequence of places on an engine, from 1 on without holes, of which the lowest
+// may be trimmed. All methods may be called at once; any other error than those above says that the
+// outcome is unknown, or that the engine does not answer.
+type Journal interface {
+	// Last returns the last place that is taken, 0 where none was ever: also where it is trimmed.
+	// It asks who leads the engine, so that the answer is not older than the call.
+	Last(ctx context.Context) (uint64, error)
+	// Append sends an entry for the place after a place, and returns without an answer; appends
+	// are sent in the order of the calls. settled waits for the answer: nil where the
+	// entry is durable at after+1, else ErrConflict, ErrFull, or an error that says nothing about
+	// the outcome. The entry may be changed once settled has returned; settled is called once.
+	Append(after uint64, entry []byte) (settled func(ctx context.Context) error)
+	// Read returns the entry at a place, as whoever leads the engine has it: ErrAbsent,
+	// ErrTrimmed.
+	Read(ctx context.Context, at uint64) ([]byte, error)
+	// Follow calls visit with each entry after a place, in order and without a hole, as they
+	// come, until ctx is done or visit fails, whose error it returns. ErrTrimmed where the next
+	// place is gone. It goes on by itself over a lost connection, and visits only what is
+	// durable.
+	Follow(ctx context.Context, after uint64, visit func(at uint64, entry []byte) error) error
+	// Trim removes the entries up to a place. The last place stays what it is.
+	Trim(ctx context.Context, upTo uint64) error
+	// Announce says how a member is doing, and returns what all last said of themselves.
+	Announce(ctx context.Context, m Member) ([]Member, error)
+	// Limits returns what the engine allows, and how much room it has.
+	Limits(ctx context.Context) (Limits, error)
+	// Close ends all calls with ErrClosed. It does not wait for appends.
+	Close() error
+}
+
+// Durability says what an answered append survives.
+type Durability string
+
+const (
+	// DurabilityReplicated: the loss of a minority of the engine's machines.
+	DurabilityReplicated Durability = "replicated"
+	// DurabilitySync: also the loss of power of all of them, as the operator asserts.
+	DurabilitySync Durability = "sync"
+)
+
+// Limits are what an engine allows.
+type Limits struct {
+	// EntryBytes is how large an entry may be. A Log divides what is larger.
+	EntryBytes int
+	// Pipelined: an append may be sent while the one before it has no answer.
+	Pipelined  bool
+	Durability Durability
+	// Used and Most are the bytes that the journal has and may have; Most is 0 where it has no limit.
+	Used, Most uint64
+}
+
+// Member is a hub that has a copy of the store.
+type Member struct {
+	ID     string    `json:"id"`
+	URLs   []string  `json:"urls"`             // where clients and other members reach it
+	Active bool      `json:"active,omitempty"` // it led when it said so
+	Synced uint64    `json:"synced"`           // it has all entries up to this place, fsynced
+	Layout uint32    `json:"layout"`           // the highest layout of entries that it reads
+	Seen   time.Time `json:"seen"`             // when it said so, by the engine's clock or that of the member
+}
+
+// Position is where a copy of the store stands in the journal. The zero value is before
+// everything.
+type Position struct {
+	Seq   uint64 // the place of the last entry that the copy has
+	Epoch uint64 // its epoch
+	Chain uint64 // its hash, which the next entry has in its header
+}
