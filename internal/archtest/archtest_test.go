@@ -39,6 +39,8 @@ var rules = []rule{
 	{"internal/demo/...", []string{".", "internal/demo/..."}},
 	{"internal/...", []string{".", "internal/..."}},
 	{"store", []string{".", "internal/listing"}},
+	{"store/journal", nil}, // bytes and places; what is in them is the store's
+	{"store/journal/...", []string{"store/journal"}},
 	{"store/storetest", []string{".", "store", "internal/..."}},
 	{"store/storefault", []string{".", "store"}},
 	{"store/...", []string{".", "store", "internal/..."}},
@@ -224,6 +226,9 @@ func TestRulesBite(t *testing.T) {
 		{"store/pebble", "eventhub/store", true},
 		{"store/pebble", "eventhub/bus", false},
 		{"store/memory", "eventhub/store/pebble", false},
+		{"store/journal", "eventhub", false},
+		{"store/journal/jetstream", "eventhub/store/journal", true},
+		{"store/journal/jetstream", "eventhub/store", false},
 		{"store/storefault", "eventhub/store", true},
 		{"store/storefault", "eventhub/store/memory", false},
 		{"hub", "eventhub/bus", true},

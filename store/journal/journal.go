@@ -11,9 +11,13 @@
 //
 //   - A place is written once. An append names the place before it, and succeeds only where that
 //     is the last one. So of two writers one is fenced, and what a writer appended is in its order.
+//   - A writer sends one append at a time. The number of a place says nothing about who took it:
+//     of appends for the places 6 and 7 that are both under way when another hub takes 6, the first would be
+//     refused, and the second find its place free and the place before it taken. It would be
+//     in the journal, among the entries of the other hub.
 //   - Nothing is concluded from absence: a place that reads as empty may be filled by an append
 //     that is still under way. An append is repeated with the same expectation until its place is
-//     taken: by itself, which its nonce shows, or by another's, and then the writer is fenced.
+//     taken: by itself, which its bytes show, or by another's, and then the writer is fenced.
 //   - Each entry has the hash of the entry before it. Engines have lost entries that they had
 //     acknowledged; a follower that meets another chain, a lower epoch, bytes of somebody else, or
 //     a journal that ends before its own position stops, and writes nothing over.
@@ -40,15 +44,25 @@ var (
 	// ErrFull is a definite refusal: the engine has no room, or takes no more at present. Nothing
 	// was appended, and the append may be repeated.
 	ErrFull = errors.New("the journal is full")
+	// ErrTooLarge is a definite refusal: the entry is larger than Limits.EntryBytes, or the data
+	// larger than MaxData.
+	ErrTooLarge = errors.New("the entry is too large for the journal")
 	// ErrTrimmed: the place is below what the journal still has.
 	ErrTrimmed = errors.New("the journal is trimmed beyond that place")
 	// ErrAbsent: nothing is at that place. An append that is under way may still fill it.
 	ErrAbsent = errors.New("the journal has nothing at that place")
 	// ErrFenced: another hub leads. What was not settled is not in the journal, and never will be.
 	ErrFenced = errors.New("another hub leads the journal")
+	// ErrUnknown: the writer has ended, and what it waited for may be in the journal, or come into
+	// it later.
+	ErrUnknown = errors.New("it is not known whether the entry is in the journal")
+	// ErrBehind: the journal has entries that the hub has not followed yet.
+	ErrBehind = errors.New("the journal goes on after that position")
 	// ErrDiverged: the journal is not the one that was followed so far.
 	ErrDiverged = errors.New("the journal has diverged from what this hub has")
-	// ErrClosed: the journal was closed.
+	// ErrForeign: the bytes are no entry of a hub, or are damaged.
+	ErrForeign = errors.New("the bytes are no entry of a hub's journal")
+	// ErrClosed: the journal or the leader was closed.
 	ErrClosed = errors.New("the journal is closed")
 )
 
@@ -56,29 +70,29 @@ var (
 // may be trimmed. All methods may be called at once; any other error than those above says that the
 // outcome is unknown, or that the engine does not answer.
 type Journal interface {
-	// Last returns the last place that is taken, 0 where none was ever: also where it is trimmed.
-	// It asks who leads the engine, so that the answer is not older than the call.
+	// Last returns the last place that is taken, 0 where none was ever. It asks who leads the
+	// engine; a former leader that does not know yet may say less than there is.
 	Last(ctx context.Context) (uint64, error)
-	// Append sends an entry for the place after a place, and returns without an answer; appends
-	// are sent in the order of the calls. settled waits for the answer: nil where the
-	// entry is durable at after+1, else ErrConflict, ErrFull, or an error that says nothing about
-	// the outcome. The entry may be changed once settled has returned; settled is called once.
-	Append(after uint64, entry []byte) (settled func(ctx context.Context) error)
+	// Append appends an entry at the place after a place: nil where it is durable at after+1,
+	// ErrConflict, ErrFull or ErrTooLarge where it was refused. Any other error says nothing about
+	// the outcome: the append may be carried out later, even twice, which then is a conflict. The
+	// entry is not changed and not kept.
+	Append(ctx context.Context, after uint64, entry []byte) error
 	// Read returns the entry at a place, as whoever leads the engine has it: ErrAbsent,
-	// ErrTrimmed.
+	// ErrTrimmed. The bytes are the caller's.
 	Read(ctx context.Context, at uint64) ([]byte, error)
 	// Follow calls visit with each entry after a place, in order and without a hole, as they
 	// come, until ctx is done or visit fails, whose error it returns. ErrTrimmed where the next
 	// place is gone. It goes on by itself over a lost connection, and visits only what is
-	// durable.
+	// durable. The bytes are the visitor's.
 	Follow(ctx context.Context, after uint64, visit func(at uint64, entry []byte) error) error
-	// Trim removes the entries up to a place. The last place stays what it is.
+	// Trim removes the entries up to a place, but never the last one: it shows who wrote last.
 	Trim(ctx context.Context, upTo uint64) error
-	// Announce says how a member is doing, and returns what all last said of themselves.
+	// Announce says how a member is doing, and returns what all last said of themselves, by ID.
 	Announce(ctx context.Context, m Member) ([]Member, error)
 	// Limits returns what the engine allows, and how much room it has.
 	Limits(ctx context.Context) (Limits, error)
-	// Close ends all calls with ErrClosed. It does not wait for appends.
+	// Close ends all calls with ErrClosed, and waits for no append.
 	Close() error
 }
 
@@ -96,8 +110,6 @@ const (
 type Limits struct {
 	// EntryBytes is how large an entry may be. A Log divides what is larger.
 	EntryBytes int
-	// Pipelined: an append may be sent while the one before it has no answer.
-	Pipelined  bool
 	Durability Durability
 	// Used and Most are the bytes that the journal has and may have; Most is 0 where it has no limit.
 	Used, Most uint64
@@ -110,7 +122,7 @@ type Member struct {
 	Active bool      `json:"active,omitempty"` // it led when it said so
 	Synced uint64    `json:"synced"`           // it has all entries up to this place, fsynced
 	Layout uint32    `json:"layout"`           // the highest layout of entries that it reads
-	Seen   time.Time `json:"seen"`             // when it said so, by the engine's clock or that of the member
+	Seen   time.Time `json:"seen"`             // when it said so, by the engine's clock
 }
 
 // Position is where a copy of the store stands in the journal. The zero value is before

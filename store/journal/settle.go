@@ -1,0 +1,91 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// settle appends an entry at a place until it is known what became of it: nil where it is there,
+// ErrFenced where another's is, ErrDiverged where the journal is not what it was, ErrTooLarge,
+// and ErrUnknown where ctx or the journal ended first.
+//
+// Of the entry before, nothing is asked but that it was acknowledged. All attempts have the same
+// bytes and the same expectation, so at most one of them is carried out, and one that is delayed
+// finds its place taken.
+func (l *Log) settle(ctx context.Context, at uint64, entry []byte) error {
+	var short shortfall
+	for try := 0; ; try++ {
+		err := l.append(ctx, at, entry)
+		if errors.Is(err, ErrConflict) {
+			var settled bool
+			if settled, err = l.look(ctx, at, entry, &short); settled {
+				return err
+			}
+		}
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, ErrTooLarge):
+			return fmt.Errorf("append at %d: %w", at, err)
+		case errors.Is(err, ErrClosed):
+			return fmt.Errorf("append at %d: %w: %w", at, ErrUnknown, err)
+		}
+		if ctx.Err() == nil {
+			_ = pause(ctx, try)
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("append at %d: %w: %w; the last attempt: %v", at, ErrUnknown, context.Cause(ctx), err)
+		}
+	}
+}
+
+func (l *Log) append(ctx context.Context, at uint64, entry []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	return l.journal.Append(ctx, at-1, entry)
+}
+
+// look reads a place whose append met a conflict, and says whether that settles it.
+func (l *Log) look(ctx context.Context, at uint64, entry []byte, short *shortfall) (bool, error) {
+	found, err := l.read(ctx, at)
+	switch {
+	case errors.Is(err, ErrTrimmed):
+		// The last place is never trimmed: another has gone on after this one, whoever has it.
+		return true, fmt.Errorf("append at %d: %w: another hub has written after it: %w", at, ErrUnknown, err)
+	case errors.Is(err, ErrAbsent):
+		return l.ends(ctx, at, short)
+	case err != nil:
+		return false, err
+	case bytes.Equal(found, entry):
+		return true, nil
+	}
+	h, _, err := ParseEntry(found)
+	if err != nil {
+		return true, diverged(at, err)
+	}
+	return true, fmt.Errorf("append at %d: %w: hub %q in epoch %d has written there", at, ErrFenced, h.Hub, h.Epoch)
+}
+
+// shortfall is since when the engine says that the journal lacks what it has acknowledged.
+type shortfall struct{ since time.Time }
+
+// ends says what a conflict at a place that is empty means: nothing for now, and that the
+// journal has lost entries where it ends before the place before for long enough.
+func (l *Log) ends(ctx context.Context, at uint64, short *shortfall) (bool, error) {
+	last, err := l.last(ctx)
+	if err != nil {
+		return false, err
+	}
+	if last >= at-1 {
+		*short = shortfall{}
+		return false, ErrAbsent
+	}
+	if short.since.IsZero() {
+		short.since = time.Now()
+	}
+	err = fmt.Errorf("%w: it ends at %d, and has acknowledged %d", ErrDiverged, last, at-1)
+	return time.Since(short.since) >= sure, err
+}
