@@ -42,6 +42,7 @@ var rules = []rule{
 	{"store/journal", nil}, // bytes and places; what is in them is the store's
 	{"store/journal/...", []string{"store/journal"}},
 	{"store/storetest", []string{".", "store", "internal/..."}},
+	{"store/pebble", []string{".", "store", "store/journal", "internal/..."}},
 	{"store/storefault", []string{".", "store"}},
 	{"store/...", []string{".", "store", "internal/..."}},
 	{"wire", []string{".", "internal/..."}},

@@ -46,7 +46,7 @@ func (s *Store) checkpoint(dir string) error {
 		err = sealCopy(fsys, dir)
 	}
 	if err == nil {
-		err = putFormat(fsys, dir)
+		err = putFormat(fsys, dir, s.shared != nil)
 	}
 	if err != nil {
 		return errors.Join(err, fsys.RemoveAll(dir))

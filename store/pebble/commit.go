@@ -136,7 +136,7 @@ func (c *commit) run(units []*store.Unit, sync bool) error {
 
 // finish is steps 3 to 5.
 func (c *commit) finish(sync bool) error {
-	sync = c.reserveDelays(c.reserve(sync))
+	sync = c.reserveDelays(c.reserve(sync || c.s.shared != nil))
 	if len(c.indexes) > 0 {
 		c.s.indexing.Lock()
 		defer c.s.indexing.Unlock()
@@ -205,7 +205,7 @@ func (c *commit) add(u *store.Unit) error {
 func (c *commit) begin(units []*store.Unit) {
 	c.batch.Reset()
 	c.serial++
-	c.now = min(max(c.s.options.Now().UnixMilli(), 0), maxCommitTime)
+	c.now = min(max(c.s.options.Now().UnixMilli(), c.s.clock), maxCommitTime)
 	clear(c.created)
 	clear(c.groups)
 	clear(c.replaced)
@@ -544,26 +544,4 @@ func (c *commit) publish() {
 	if c.notesChanged {
 		c.s.notes.set(false)
 	}
-}
-
-// apply hands the batch to Pebble; with sync it returns after the fsync. When it
-// returns nil, nothing written so far has failed: Pebble's own nil does not say so.
-func (s *Store) apply(batch *pdb.Batch, sync bool) error {
-	opts := pdb.NoSync
-	if sync {
-		opts = pdb.Sync
-	}
-	if batch.Empty() {
-		if !sync || !s.unsynced {
-			return nil
-		}
-		if err := batch.LogData(nil, opts); err != nil {
-			return err
-		}
-	}
-	if err := s.db.Apply(batch, opts); err != nil {
-		return err
-	}
-	s.unsynced = !sync
-	return s.faults.err()
 }

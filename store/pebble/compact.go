@@ -199,7 +199,7 @@ func (p *compactionStep) apply() error {
 	if err := p.recount(); err != nil {
 		return err
 	}
-	return s.db.Apply(p.batch, pdb.NoSync)
+	return s.applyLater(p.batch)
 }
 
 // compactionStep is one step under way.

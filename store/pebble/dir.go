@@ -19,6 +19,11 @@ var (
 	ErrLocked = errors.New("store/pebble: directory is locked")
 	// ErrFormat: the directory is no store of a version that this program reads.
 	ErrFormat = errors.New("store/pebble: format not supported")
+	// ErrReplicated: the store shares a journal with others. It is opened as a replica, or made
+	// one for itself by Detach.
+	ErrReplicated = errors.New("store/pebble: the store is a replica")
+	// ErrAlone: the store shares no journal. It is made a replica by Replicate.
+	ErrAlone = errors.New("store/pebble: the store is no replica")
 )
 
 // formatVersion is the version of the layout in keys.go. The file FORMAT, one
@@ -37,27 +42,34 @@ const (
 	formatFile    = "FORMAT"
 	tempSuffix    = ".tmp" // of a file that is being written
 	formatPrefix  = "eventhub-pebble "
+	formatReplica = " replica" // after the version; a program that knows no replicas refuses it
 	lockFile      = "LOCK"
 )
 
 var formatLine = formatPrefix + strconv.Itoa(formatVersion) + "\n"
 
+// dirFormat is what FORMAT says: noFormat where there is none.
+type dirFormat struct {
+	version    int
+	replicated bool // the store shares a journal
+}
+
 // lockDir makes the directory ready for Pebble, locks it and begins to keep its seal. A
 // directory that holds something else, or not all of a store, is refused before anything
 // is written to it: a mistyped path must not become a store, nor a newer store be touched
 // by an older program, nor what a damaged one still has be deleted.
-func lockDir(fsys vfs.FS, dir string, f *faults) (*dirLock, *seal, error) {
+func lockDir(fsys vfs.FS, dir string, f *faults, replicated bool) (*dirLock, *seal, error) {
 	if err := makeDir(fsys, dir); err != nil {
 		return nil, nil, fmt.Errorf("store/pebble: directory %s can not be created: %w", dir, err)
 	}
-	if _, err := inspectDir(fsys, dir); err != nil {
+	if err := expectDir(fsys, dir, replicated); err != nil {
 		return nil, nil, err
 	}
 	lock, err := takeLock(fsys, dir)
 	if err != nil {
 		return nil, nil, err
 	}
-	kept, err := takeOver(fsys, dir, f)
+	kept, err := takeOver(fsys, dir, f, replicated)
 	if err != nil {
 		return nil, nil, errors.Join(err, lock.Close())
 	}
@@ -67,18 +79,22 @@ func lockDir(fsys vfs.FS, dir string, f *faults) (*dirLock, *seal, error) {
 // takeOver checks the store in the locked directory, or makes it one. It looks again,
 // since before the lock another process may have been about to do so. FORMAT comes after
 // SEAL, since it promises that one is there.
-func takeOver(fsys vfs.FS, dir string, f *faults) (*seal, error) {
-	version, err := inspectDir(fsys, dir)
+func takeOver(fsys vfs.FS, dir string, f *faults, replicated bool) (*seal, error) {
+	if err := expectDir(fsys, dir, replicated); err != nil {
+		return nil, err
+	}
+	format, err := inspectDir(fsys, dir)
 	if err != nil {
 		return nil, err
 	}
+	version := format.version
 	s, err := checkDir(fsys, dir, version, f.log)
 	if err != nil {
 		return nil, err
 	}
 	kept, err := keepSeal(fsys, dir, s, f)
 	if err == nil && version != formatVersion {
-		if err = putFormat(fsys, dir); err != nil {
+		if err = putFormat(fsys, dir, replicated); err != nil {
 			err = errors.Join(err, kept.stop(false, false))
 		}
 	}
@@ -129,10 +145,10 @@ func syncDir(fsys vfs.FS, dir string) error {
 
 // inspectDir returns the format of the store in dir, noFormat where there is none yet: in
 // an empty directory.
-func inspectDir(fsys vfs.FS, dir string) (version int, err error) {
+func inspectDir(fsys vfs.FS, dir string) (format dirFormat, err error) {
 	names, err := fsys.List(dir)
 	if err != nil {
-		return noFormat, fmt.Errorf("store/pebble: directory %s can not be read: %w", dir, err)
+		return format, fmt.Errorf("store/pebble: directory %s can not be read: %w", dir, err)
 	}
 	if slices.Contains(names, formatFile) {
 		return readFormat(fsys, dir)
@@ -146,30 +162,49 @@ func inspectDir(fsys vfs.FS, dir string) (version int, err error) {
 			if slices.Contains(names, sealFile) || slices.ContainsFunc(names, isManifest) {
 				hint = "; its file " + formatFile + " is missing: a copy of a store that is not whole"
 			}
-			return noFormat, fmt.Errorf("%w: directory %s is no eventhub store, and not empty: it has %q%s", ErrFormat, dir, name, hint)
+			return format, fmt.Errorf("%w: directory %s is no eventhub store, and not empty: it has %q%s", ErrFormat, dir, name, hint)
 		}
 	}
-	return noFormat, nil
+	return format, nil
 }
 
-func readFormat(fsys vfs.FS, dir string) (version int, err error) {
+func readFormat(fsys vfs.FS, dir string) (format dirFormat, err error) {
 	content, err := readStart(fsys, fsys.PathJoin(dir, formatFile), 4<<10)
 	if err != nil {
-		return noFormat, fmt.Errorf("store/pebble: directory %s can not be read: %w", dir, err)
+		return format, fmt.Errorf("store/pebble: directory %s can not be read: %w", dir, err)
 	}
 	text, ok := strings.CutPrefix(string(content), formatPrefix)
-	version, err = strconv.Atoi(strings.TrimSuffix(text, "\n"))
+	text, format.replicated = strings.CutSuffix(strings.TrimSuffix(text, "\n"), formatReplica)
+	format.version, err = strconv.Atoi(text)
 	if !ok || err != nil {
-		return noFormat, fmt.Errorf("%w: %s in %s reads %q", ErrFormat, formatFile, dir, content)
+		return dirFormat{}, fmt.Errorf("%w: %s in %s reads %q", ErrFormat, formatFile, dir, content)
 	}
-	if version < firstVersion || version > formatVersion {
-		return noFormat, fmt.Errorf("%w: %s has format %d; this program reads format %d", ErrFormat, dir, version, formatVersion)
+	if format.version < firstVersion || format.version > formatVersion {
+		return dirFormat{}, fmt.Errorf("%w: %s has format %d; this program reads format %d", ErrFormat, dir, format.version, formatVersion)
 	}
-	return version, nil
+	return format, nil
 }
 
-func putFormat(fsys vfs.FS, dir string) error {
-	return replaceFile(fsys, dir, formatFile, []byte(formatLine))
+// expectDir refuses a directory whose store shares a journal where that is not expected, and the
+// other way round.
+func expectDir(fsys vfs.FS, dir string, replicated bool) error {
+	format, err := inspectDir(fsys, dir)
+	switch {
+	case err != nil || format.version == noFormat || format.replicated == replicated:
+		return err
+	case replicated:
+		return fmt.Errorf("%w: %s has a store of one hub", ErrAlone, dir)
+	default:
+		return fmt.Errorf("%w: %s follows a journal", ErrReplicated, dir)
+	}
+}
+
+func putFormat(fsys vfs.FS, dir string, replicated bool) error {
+	line := formatLine
+	if replicated {
+		line = strings.TrimSuffix(line, "\n") + formatReplica + "\n"
+	}
+	return replaceFile(fsys, dir, formatFile, []byte(line))
 }
 
 // replaceFile writes a file that is there whole or not at all, whenever the

@@ -21,7 +21,7 @@ const (
 // loadEras reads the eras, or begins the first one in a store that has none. Any other
 // begins with the first topic that is created after Open, in the same batch: a copy of the
 // store may have gone on under the last one.
-func (s *Store) loadEras() error {
+func (s *Store) loadEras(first *pdb.Batch) error {
 	value, err := s.get(metaEras)
 	if err != nil {
 		return err
@@ -30,7 +30,7 @@ func (s *Store) loadEras() error {
 		return err
 	}
 	s.eras, s.newEra = []store.Era{s.drawEra()}, true
-	return s.db.Set(metaEras, encodeEras(s.eras), pdb.Sync)
+	return first.Set(metaEras, encodeEras(s.eras), nil)
 }
 
 // drawEra returns the era that begins with the next topic.

@@ -145,7 +145,7 @@ func putUUID(text *[eventid.Size]byte, id uuid.UUID) {
 }
 
 // loadIDForms finds out at Open whether the text of a UUID may be in the index.
-func (s *Store) loadIDForms() (err error) {
+func (s *Store) loadIDForms(first *pdb.Batch) (err error) {
 	noText, err := s.has(metaNoText)
 	if noText || err != nil {
 		return err
@@ -158,7 +158,7 @@ func (s *Store) loadIDForms() (err error) {
 	if s.textIDs = iter.SeekGE([]byte{tagID, '-'}); s.textIDs || iter.Error() != nil {
 		return iter.Error()
 	}
-	return s.db.Set(metaNoText, nil, pdb.NoSync) // without it the next Open finds the same
+	return first.Set(metaNoText, nil, nil)
 }
 
 // deleteID deletes the entry of an id, in whichever form it is there.

@@ -140,7 +140,7 @@ func (c *ids) placeOf(f *idForm) (p place, ok bool) {
 }
 
 // loadIDs reads the secret, or draws it for a store that has none.
-func (s *Store) loadIDs() error {
+func (s *Store) loadIDs(first *pdb.Batch) error {
 	secret, err := s.get(metaIDSecret)
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func (s *Store) loadIDs() error {
 	if secret == nil {
 		secret = make([]byte, idSecretBytes)
 		rand.Read(secret) // never fails: crypto/rand ends the program instead
-		if err := s.db.Set(metaIDSecret, secret, pdb.Sync); err != nil {
+		if err := first.Set(metaIDSecret, secret, nil); err != nil {
 			return err
 		}
 	}

@@ -392,15 +392,7 @@ func (r *indexRun) apply(batch *pdb.Batch) error {
 	if r.look(); !r.isOpen {
 		return nil
 	}
-	err := s.db.Apply(batch, pdb.NoSync)
-	if err == nil {
-		err = s.faults.err()
-	}
-	if err != nil {
-		s.faults.fail(err)
-		return s.faults.err()
-	}
-	return nil
+	return s.applyLater(batch)
 }
 
 // look looks at whether a commit has changed the index. Store.indexing is held.

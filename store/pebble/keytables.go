@@ -51,6 +51,9 @@ func tableOptions(p *pdb.Options) sstable.WriterOptions {
 
 // takesTables reports whether Pebble takes tables without a wait.
 func (s *Store) takesTables() bool {
+	if s.shared != nil {
+		return false
+	}
 	m := s.db.Metrics()
 	return int(m.MemTable.Count) < s.mostMemTables && int(m.Levels[0].Sublevels) < s.mostSublevels/2
 }
@@ -85,8 +88,7 @@ func (r *indexRun) ingest(w *tableWriter) error {
 	if r.look(); !r.isOpen {
 		return nil
 	}
-	// An end of the context in the middle would be taken for a table that can not be read.
-	err := s.db.Ingest(context.Background(), w.paths)
+	err := s.ingest(w.paths)
 	if broken := s.faults.err(); broken != nil {
 		return broken // what Pebble says of it is of no consequence
 	}

@@ -242,9 +242,5 @@ func (s *Store) keepSegments(m *measurement) error {
 			_ = batch.Set(appendSegmentKey(nil, t.id, g.last), g.append(nil), nil) // a batch takes what fits in memory
 		}
 	}
-	if err := s.db.Apply(batch, pdb.NoSync); err != nil {
-		s.faults.fail(err)
-		return s.faults.err()
-	}
-	return nil
+	return s.applyLater(batch)
 }

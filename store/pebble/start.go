@@ -13,7 +13,9 @@ import (
 // A Start whose units do nothing but append to topics that are there leaves one thing
 // to be done after the fsync, to move the heads of these topics. So the next one can
 // be built and applied meanwhile, in a batch of its own. Pebble orders the two in its
-// log: where the later one is durable the earlier one is. Any other Start is a Commit.
+// log: where the later one is durable the earlier one is. Any other Start is a Commit, and so is
+// each one of a store that shares a journal: what it looks up has to show the Starts before it, and
+// these are applied after their wait.
 
 // spareStarts is how many Starts and their batches are kept for others.
 const spareStarts = 4
@@ -77,7 +79,7 @@ func (s *Store) start(units []*store.Unit) (*started, error) {
 	if err := c.build(units); err != nil {
 		return nil, err
 	}
-	if !c.appendsOnly() {
+	if !c.appendsOnly() || s.shared != nil {
 		return nil, c.finish(true)
 	}
 	p := s.takeSpare()
@@ -85,8 +87,7 @@ func (s *Store) start(units []*store.Unit) (*started, error) {
 	for _, t := range c.touched {
 		p.heads = append(p.heads, newHead{t, t.last, t.lastTime})
 	}
-	s.unsynced = false
-	if err := s.db.ApplyNoSyncWait(p.batch, pdb.Sync); err != nil {
+	if err := s.applyStarted(p.batch); err != nil {
 		return nil, err
 	}
 	return p, nil

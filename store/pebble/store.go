@@ -83,6 +83,11 @@ type Store struct {
 	producers    producers
 	// unsynced: something was committed after the last fsync.
 	unsynced bool
+	// clock is the time of the last entry of the journal, below which no commit is; 0 where there
+	// is no journal.
+	clock int64
+
+	shared *shared // nil in a store that has its directory alone
 
 	// From where on Pebble stalls writes.
 	mostMemory    uint64
@@ -103,16 +108,34 @@ var (
 
 // Open opens the store in o.Dir and creates it if there is none. It fails with
 // ErrLocked when the directory is open elsewhere, with ErrFormat when it is of
-// another version or holds something else, and with ErrDamaged or an error of
+// another version or holds something else, with ErrReplicated when it shares a journal, and with
+// ErrDamaged or an error of
 // Pebble when it is not as it was left. Where the disk has no room for what it has to
 // write it fails at once, and leaves what is stored as it is.
 func Open(o Options) (*Store, error) {
+	s, err := openDir(o, false)
+	if err != nil {
+		return nil, err
+	}
+	first := s.db.NewBatch()
+	defer first.Close()
+	if err = s.loadAll(first); err == nil {
+		err = s.apply(first, true)
+	}
+	if err = errors.Join(err, s.faults.err()); err != nil {
+		return nil, s.giveUp(err)
+	}
+	return s, nil
+}
+
+// openDir opens the database in the directory, and loads nothing of it.
+func openDir(o Options, replicated bool) (*Store, error) {
 	if err := o.validate(); err != nil {
 		return nil, fmt.Errorf("store/pebble: options: %w", err)
 	}
 	o = o.withDefaults()
 	f := newFaults(o)
-	lock, kept, err := lockDir(o.FS, o.Dir, f)
+	lock, kept, err := lockDir(o.FS, o.Dir, f, replicated)
 	if err != nil {
 		return nil, err
 	}
@@ -137,11 +160,21 @@ func Open(o Options) (*Store, error) {
 	// Pebble begins the log of a new database, and of one whose format it has
 	// just raised, in the old format, in which damage looks like the log's end.
 	// Nothing may be written to that one: the flush begins another at once.
-	_, err = db.AsyncFlush()
-	if err = errors.Join(err, s.loadTopics(), s.loadDeleted(), s.loadGarbage(), s.loadRemovals(), s.loadOutdated(), s.loadDelayFloor(), s.loadDeletedEpoch(), s.loadIDs(), s.loadIDForms(), s.loadProducers(), s.dropKeyTables(), f.err()); err != nil {
-		return nil, errors.Join(fmt.Errorf("store/pebble: open %s: %w", o.Dir, err), db.Close(), kept.stop(false, false), lock.Close())
+	if _, err = db.AsyncFlush(); err != nil {
+		return nil, s.giveUp(err)
 	}
 	return s, nil
+}
+
+// loadAll reads what memory has of the database. first gets what a store without it has to begin with.
+func (s *Store) loadAll(first *pdb.Batch) error {
+	return errors.Join(s.loadTopics(first), s.loadDeleted(), s.loadGarbage(), s.loadRemovals(), s.loadOutdated(), s.loadDelayFloor(),
+		s.loadDeletedEpoch(), s.loadIDs(first), s.loadIDForms(first), s.loadProducers(), s.dropKeyTables())
+}
+
+// giveUp closes what openDir has opened.
+func (s *Store) giveUp(cause error) error {
+	return errors.Join(fmt.Errorf("store/pebble: open %s: %w", s.options.Dir, cause), s.closeBatches(), s.db.Close(), s.seal.stop(false, false), s.lock.Close())
 }
 
 // Capabilities implements store.Store.
@@ -197,7 +230,9 @@ func (s *Store) Close() error {
 	var err error
 	flushed := false
 	if !s.isStalled() {
-		err = s.lowerFloors()
+		if s.shared == nil { // else none is above what was given
+			err = s.lowerFloors()
+		}
 		var flushErr error
 		flushed, flushErr = s.flush(context.Background())
 		err = errors.Join(err, flushErr)

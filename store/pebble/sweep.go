@@ -127,13 +127,8 @@ func (s *Store) Sweep(ctx context.Context) (store.Left, error) {
 	if s.options.sweeping != nil {
 		s.options.sweeping(batch)
 	}
-	err := s.db.Apply(batch, pdb.NoSync)
-	if err == nil {
-		err = s.faults.err()
-	}
-	if err != nil {
-		s.faults.fail(err)
-		return store.Nothing, fmt.Errorf("store/pebble: sweep: %w", s.faults.err())
+	if err := s.applyLater(batch); err != nil {
+		return store.Nothing, fmt.Errorf("store/pebble: sweep: %w", err)
 	}
 	p.applied()
 	if unread != nil { // one place can not be read: the others need not wait for it

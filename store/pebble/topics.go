@@ -130,12 +130,12 @@ func (tt *topicTable) count() int {
 }
 
 // loadTopics reads all topics' names at Open, and the number of the next one.
-func (s *Store) loadTopics() (err error) {
+func (s *Store) loadTopics(first *pdb.Batch) (err error) {
 	s.topics.byName, s.topics.byID = make(map[string]*topic), make(map[uint32]*topic)
 	if s.nextTopic, err = s.readNextTopic(); err != nil {
 		return err
 	}
-	if err := s.loadEras(); err != nil {
+	if err := s.loadEras(first); err != nil {
 		return err
 	}
 	s.topics.lives = store.Lives{Newest: uint64(s.nextTopic) - 1, Eras: s.eras}
