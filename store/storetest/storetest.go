@@ -45,6 +45,10 @@ type Backend struct {
 	// Copy names a place for a checkpoint, which does not exist yet, and opens the
 	// store there. A backend whose stores are persistent needs it; others leave it nil.
 	Copy func() (dir string, open func(Options) (store.Store, error))
+
+	// OneClock: no commit has an earlier time than one before it, in whatever topic, also
+	// where the clock goes back.
+	OneClock bool
 }
 
 // Factory returns a new place without data.
