@@ -1,0 +1,232 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"eventhub/store"
+	"eventhub/store/journal"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// TestRefusedEntries: what is not the next entry changes nothing, and breaks nothing.
+func TestRefusedEntries(t *testing.T) {
+	j := new(testJournal)
+	s := lead(t, onMem(t, vfs.NewMem()), j)
+	mustCommit(t, s, true, given("t", "a"))
+	mustCommit(t, s, true, given("t", "b"))
+	mustClose(t, s)
+	entries := j.after(journal.Position{})
+	r := mustOpenReplica(t, onMem(t, vfs.NewMem()))
+	for _, tt := range []struct {
+		what string
+		data []byte
+		at   journal.Position
+		want error
+	}{
+		{"the second entry first", entries[1].data, entries[1].at, ErrFounder},
+		{"the first entry", entries[0].data, entries[0].at, nil},
+		{"the first entry again", entries[0].data, entries[0].at, ErrApplied},
+		{"an entry of an earlier epoch", entries[1].data, journal.Position{Seq: 100}, journal.ErrDiverged},
+		{"an entry that ends too early", entries[1].data[:len(entries[1].data)-3], entries[1].at, pdb.ErrInvalidBatch},
+		{"an entry of some bytes", []byte("some"), entries[1].at, pdb.ErrInvalidBatch},
+		{"the second entry", entries[1].data, entries[1].at, nil},
+		{"an entry without a batch", nil, journal.Position{Seq: 50, Epoch: 3, Chain: 4}, nil},
+		{"the third entry, after that", entries[2].data, entries[2].at, ErrApplied},
+	} {
+		before, at := contents(t, r.s), r.Position()
+		err := r.Apply(tt.data, tt.at)
+		if !errors.Is(err, tt.want) || (err == nil) != (tt.want == nil) {
+			t.Errorf("%s: %v; want %v", tt.what, err, tt.want)
+		}
+		if err != nil {
+			isSame(t, before, contents(t, r.s))
+			tt.at = at
+		}
+		if got := r.Position(); got != tt.at {
+			t.Errorf("%s: the position is %+v; want %+v", tt.what, got, tt.at)
+		}
+	}
+	mustCloseReplica(t, r)
+	if err := r.Apply(entries[2].data, journal.Position{Seq: 60, Epoch: 3}); !errors.Is(err, store.ErrClosed) {
+		t.Errorf("an entry after the close: %v", err)
+	}
+}
+
+// TestReplicaLeadsOnce: what has become a store is no replica any more.
+func TestReplicaLeadsOnce(t *testing.T) {
+	j := new(testJournal)
+	r := mustOpenReplica(t, onMem(t, vfs.NewMem()))
+	w := j.writer()
+	s, err := r.Lead(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, s, true, given("t", "a"))
+	if _, err := r.Lead(w); !errors.Is(err, ErrLeads) {
+		t.Errorf("Lead again: %v", err)
+	}
+	if err := r.Apply(nil, journal.Position{Seq: 1000, Epoch: 2}); !errors.Is(err, ErrLeads) {
+		t.Errorf("Apply: %v", err)
+	}
+	if _, err := r.Sync(); !errors.Is(err, ErrLeads) {
+		t.Errorf("Sync: %v", err)
+	}
+	if at, err := s.SyncPosition(context.Background()); err != nil || at != j.last || at != s.Position() {
+		t.Errorf("the store is synced at %+v, %v; the journal ends at %+v", at, err, j.last)
+	}
+	mustCloseReplica(t, r)
+	mustCommit(t, s, true, given("t", "b"))
+	mustClose(t, s)
+}
+
+// TestLeadWithoutAnAnswer: a replica whose first entry gets no answer leads nothing, and its directory
+// goes on.
+func TestLeadWithoutAnAnswer(t *testing.T) {
+	for _, has := range []bool{false, true} {
+		j := new(testJournal)
+		o := onMem(t, vfs.NewMem())
+		o.Fatal = func(error) {}
+		r := mustOpenReplica(t, o)
+		j.lose(has)
+		if _, err := r.Lead(j.writer()); !errors.Is(err, errLost) {
+			t.Errorf("Lead: %v", err)
+		}
+		j.lost = false
+		s := lead(t, o, j)
+		mustCommit(t, s, true, given("t", "a"))
+		mustClose(t, s)
+		follower := lead(t, onMem(t, vfs.NewMem()), j)
+		if n := len(readAll(t, follower, "t")); n != 1 {
+			t.Errorf("a follower has %d events; want 1", n)
+		}
+		mustClose(t, follower)
+	}
+}
+
+// TestMadeOfACheckpoint: a copy of a leader, or of a follower, goes on where it was made.
+func TestMadeOfACheckpoint(t *testing.T) {
+	j := new(testJournal)
+	fsys := vfs.NewMem()
+	s := lead(t, onMem(t, fsys), j)
+	mustCommit(t, s, true, given("t", "a"))
+	o := onMem(t, fsys)
+	o.Dir = copyDir
+	if err := s.Checkpoint(context.Background(), copyDir); err != nil {
+		t.Fatal(err)
+	}
+	at := s.Position()
+	mustCommit(t, s, true, given("t", "b"))
+	r := mustOpenReplica(t, o)
+	if r.Position() != at {
+		t.Errorf("the copy is at %+v; want %+v", r.Position(), at)
+	}
+	follow(t, r, j, everything)
+	isSame(t, contents(t, s), contents(t, r.s))
+	again := o
+	again.Dir = copyDir + "2"
+	if err := r.Checkpoint(context.Background(), again.Dir); err != nil {
+		t.Fatal(err)
+	}
+	second := mustOpenReplica(t, again)
+	if second.Position() != s.Position() {
+		t.Errorf("the copy of the copy is at %+v; want %+v", second.Position(), s.Position())
+	}
+	isSame(t, contents(t, s), contents(t, second.s))
+	mustCloseReplica(t, r)
+	mustCloseReplica(t, second)
+	mustClose(t, s)
+}
+
+// TestKindsOfDirectories: a store that shares a journal is opened as a replica alone, and another one
+// never is; nothing is changed by trying.
+func TestKindsOfDirectories(t *testing.T) {
+	shared, alone := onMem(t, vfs.NewMem()), onMem(t, vfs.NewMem())
+	mustCloseReplica(t, mustOpenReplica(t, shared))
+	mustClose(t, mustOpen(t, alone))
+	if _, err := Open(shared); !errors.Is(err, ErrReplicated) {
+		t.Errorf("Open of a replica: %v", err)
+	}
+	if _, err := OpenReplica(alone); !errors.Is(err, ErrAlone) {
+		t.Errorf("OpenReplica of a store: %v", err)
+	}
+	if err := Detach(alone); !errors.Is(err, ErrAlone) {
+		t.Errorf("Detach of a store: %v", err)
+	}
+	if err := Replicate(shared); !errors.Is(err, ErrReplicated) {
+		t.Errorf("Replicate of a replica: %v", err)
+	}
+	mustCloseReplica(t, mustOpenReplica(t, shared))
+	mustClose(t, mustOpen(t, alone))
+}
+
+// TestReplicateAndDetach: a store of one hub founds a journal with what it has, which only its copies can
+// follow; and a replica goes back to be a store of one hub.
+func TestReplicateAndDetach(t *testing.T) {
+	fsys := vfs.NewMem()
+	o := onMem(t, fsys)
+	s := mustOpen(t, o)
+	first := mustCommit(t, s, true, given("t", "a"), made("t"))
+	mustClose(t, s)
+	if err := Replicate(o); err != nil {
+		t.Fatal(err)
+	}
+	// Another one that was there before, and one that was not.
+	other, empty := onMem(t, vfs.NewMem()), onMem(t, vfs.NewMem())
+	mustClose(t, mustOpen(t, other))
+	if err := Replicate(other); err != nil {
+		t.Fatal(err)
+	}
+	j := new(testJournal)
+	founder := mustOpenReplica(t, o)
+	if at := founder.Position(); at != (journal.Position{}) {
+		t.Errorf("the founder is at %+v", at)
+	}
+	copied := o
+	copied.Dir = copyDir
+	if err := founder.Checkpoint(context.Background(), copyDir); err != nil {
+		t.Fatal(err)
+	}
+	s, err := founder.Lead(j.writer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, s, true, given("t", "b"))
+	entries := j.after(journal.Position{})
+	for name, o := range map[string]Options{"another store": other, "an empty replica": empty} {
+		r := mustOpenReplica(t, o)
+		if err := r.Apply(entries[0].data, entries[0].at); !errors.Is(err, ErrFounder) {
+			t.Errorf("the first entry in %s: %v", name, err)
+		}
+		mustCloseReplica(t, r)
+	}
+	r := mustOpenReplica(t, copied)
+	follow(t, r, j, everything)
+	isSame(t, contents(t, s), contents(t, r.s))
+	mustCloseReplica(t, r)
+	mustClose(t, s)
+
+	if err := Detach(copied); err != nil {
+		t.Fatal(err)
+	}
+	s = mustOpen(t, copied)
+	again := mustCommit(t, s, true, given("t", "a"), given("t", first[1].ID), given("t", "b"), given("t", "c"))
+	for i, a := range again {
+		if a.Offset != uint64(i+1) || a.Duplicate != (i < 3) {
+			t.Errorf("%q is at %d, duplicate %v", a.ID, a.Offset, a.Duplicate)
+		}
+	}
+	mustClose(t, s)
+	// It can found another journal, and does not follow the one before.
+	if err := Replicate(copied); err != nil {
+		t.Fatal(err)
+	}
+	r = mustOpenReplica(t, copied)
+	if err := r.Apply(entries[0].data, entries[0].at); !errors.Is(err, ErrFounder) {
+		t.Errorf("the first entry of the journal that was left: %v", err)
+	}
+	mustCloseReplica(t, r)
+}
