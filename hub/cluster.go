@@ -1,0 +1,242 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"eventhub"
+	"eventhub/hub/internal/member"
+	"eventhub/store/journal"
+	"eventhub/store/journal/jetstream"
+	"eventhub/store/pebble"
+)
+
+// JournalNone as the Journal says that the store of a hub that shared a journal is to be one of its
+// own from now on.
+const JournalNone = "none"
+
+// mostMemberID is how many bytes the name of a member has at most.
+const mostMemberID = 64
+
+// cluster is what a hub has that shares a journal.
+type cluster struct {
+	journal journal.Journal
+	replica *pebble.Replica
+	member  *member.Member
+	store   *pebble.Store   // once the hub leads
+	leader  *journal.Leader // likewise
+
+	stop context.CancelFunc // ends following, and nothing once the hub leads
+	led  chan struct{}      // closed when the hub leads, or never will
+	held chan struct{}      // closed when the lead is over, or was never had
+}
+
+// shares reports whether the hub shares a journal.
+func (c *Config) shares() bool {
+	return c.OpenJournal != nil || c.Journal != "" && c.Journal != JournalNone
+}
+
+// validateCluster returns everything that is wrong with the journal and the member.
+func (c *Config) validateCluster() (errs []error) {
+	if c.Journal != "" && c.Journal != JournalNone {
+		if err := jetstream.CheckURL(c.Journal); err != nil {
+			errs = append(errs, fmt.Errorf("journal: %w%s", err, c.from("journal")))
+		}
+	}
+	if !c.shares() {
+		return errs
+	}
+	if c.Store == MemoryStore || c.OpenStore != nil {
+		errs = append(errs, fmt.Errorf("a journal needs a store on the disk, and store is %q%s", c.Store, c.from("store", "journal")))
+	}
+	if c.Durability == DurabilityInterval {
+		errs = append(errs, fmt.Errorf("durability is interval; with a journal an OK always comes when the journal has the event%s", c.from("durability", "journal")))
+	}
+	if n := len(c.MemberID); n < 1 || n > mostMemberID {
+		errs = append(errs, fmt.Errorf("member id is %q; 1 to %d bytes are allowed%s", c.MemberID, mostMemberID, c.from("member_id")))
+	}
+	if c.Lease < member.LeastLease {
+		errs = append(errs, fmt.Errorf("lease is %s; at least %s is needed%s", c.Lease, member.LeastLease, c.from("lease")))
+	}
+	return errs
+}
+
+// defaultMemberID is the name of the machine.
+func defaultMemberID() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name[:min(len(name), mostMemberID)]
+}
+
+// join opens the journal and the replica, and begins to follow.
+func (h *Hub) join(ctx context.Context) error {
+	c := &cluster{led: make(chan struct{}), held: make(chan struct{})}
+	open := h.cfg.OpenJournal
+	if open == nil {
+		open = func(ctx context.Context) (journal.Journal, error) { return jetstream.OpenURL(ctx, h.cfg.Journal, h.log) }
+	}
+	var err error
+	if c.journal, err = open(ctx); err != nil {
+		return fmt.Errorf("open the journal: %w%s", err, h.cfg.from("journal"))
+	}
+	if c.replica, err = h.openReplica(ctx, c.journal); err != nil {
+		return errors.Join(fmt.Errorf("%w%s", err, h.cfg.from("store")), c.journal.Close())
+	}
+	c.member = member.New(member.Options{
+		Journal: c.journal, Replica: c.replica, ID: h.cfg.MemberID, URLs: h.cfg.MemberURLs,
+		Lease: h.cfg.Lease, Layout: pebble.Layout, Logger: h.log,
+	})
+	h.cluster = c
+	following, stop := context.WithCancel(context.Background())
+	c.stop = stop
+	go func() {
+		defer close(c.held)
+		h.lead(following)
+	}()
+	return nil
+}
+
+// openReplica opens the copy of the store. The store of a single hub becomes the first member of a
+// journal that has nothing yet.
+func (h *Hub) openReplica(ctx context.Context, j journal.Journal) (*pebble.Replica, error) {
+	o := h.storeOptions()
+	r, err := pebble.OpenReplica(o)
+	if !errors.Is(err, pebble.ErrAlone) {
+		return r, err
+	}
+	last, lastErr := j.Last(ctx)
+	if lastErr != nil {
+		return nil, fmt.Errorf("ask the journal whether it has anything: %w", lastErr)
+	}
+	if last > 0 {
+		return nil, fmt.Errorf("%w, and the journal has %d entries of others: a member of theirs is made of an empty directory, or of a backup of one", err, last)
+	}
+	if err := pebble.Replicate(o); err != nil {
+		return nil, err
+	}
+	h.log.Info("the store of a single hub becomes the first member of the journal", "store", h.cfg.Store)
+	return pebble.OpenReplica(o)
+}
+
+// lead follows until this hub leads, makes it a hub that serves, and holds the lead.
+func (h *Hub) lead(ctx context.Context) {
+	c := h.cluster
+	leader, err := c.member.Lead(ctx)
+	if err == nil {
+		c.leader = leader
+		err = h.openLeading()
+	}
+	close(c.led)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return
+	case err != nil:
+		h.loseStore(err)
+		return
+	}
+	err = c.member.Hold(context.Background(), c.leader, c.store.SyncPosition)
+	if !h.stopping.Load() {
+		h.loseStore(fmt.Errorf("the lead of the journal is over: %w", err))
+	}
+}
+
+// openLeading opens the store, the engine and the gateways of a hub that leads.
+func (h *Hub) openLeading() error {
+	c := h.cluster
+	began := time.Now()
+	var err error
+	if c.store, err = c.replica.Lead(c.leader); err != nil {
+		return err
+	}
+	h.store = c.store
+	if err = h.open(); err == nil {
+		err = h.openOutbox()
+	}
+	if err != nil {
+		return err
+	}
+	h.route()
+	h.opened.Store(true)
+	h.log.Info("this hub serves", "took", time.Since(began).Round(time.Millisecond))
+	h.drainOutbox()
+	return nil
+}
+
+// storeOptions are those of the embedded store.
+func (h *Hub) storeOptions() pebble.Options {
+	return pebble.Options{Dir: h.cfg.Store, MaxTopics: h.cfg.MaxTopics, Logger: h.log, Fatal: h.loseStore}
+}
+
+// endFollowing ends the following of a hub that does not lead, and waits until it is known whether it does.
+func (h *Hub) endFollowing() {
+	if c := h.cluster; c != nil {
+		c.stop()
+		<-c.led
+	}
+}
+
+// leave gives the lead back, closes the copy of the store where nobody else has, and the journal.
+func (h *Hub) leave(ctx context.Context) error {
+	c := h.cluster
+	if c == nil {
+		return nil
+	}
+	if c.leader != nil {
+		release := c.leader.Release()
+		released := make(chan error, 1)
+		go func() {
+			_, err := release()
+			released <- err
+		}()
+		select {
+		case err := <-released:
+			if err != nil {
+				h.log.Warn("cannot give the lead back; another hub takes it after the lease", "error", err)
+			}
+		case <-ctx.Done():
+			h.log.Warn("the journal does not take that the lead is given back; another hub takes it after the lease")
+		}
+		_ = c.leader.Close() // its end is what is asked for
+	}
+	<-c.held
+	return errors.Join(c.replica.Close(), c.journal.Close())
+}
+
+// standby answers the requests that a hub gets which does not lead.
+func (h *Hub) standby(d *door) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := d.mux.Handler(r); pattern != "" { // of the operations listener
+			d.mux.ServeHTTP(w, r)
+			return
+		}
+		h.notActive(w, r)
+	})
+}
+
+// notActive is a problem (RFC 9457) that says who leads.
+func (h *Hub) notActive(w http.ResponseWriter, _ *http.Request) {
+	err := h.cluster.leads()
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Retry-After", "1")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_, _ = w.Write(problem(err, h.cluster.member.ActiveURLs()))
+}
+
+// leads returns nil where the hub leads, and else that it is a standby, of whom, and how far.
+func (c *cluster) leads() *eventhub.Error {
+	s := c.member.Status()
+	if s.Role == member.Active {
+		return nil
+	}
+	if s.Active == "" {
+		return eventhub.Errorf(eventhub.CodeNotActive, "this hub does not lead, and nobody has led the journal yet")
+	}
+	return eventhub.Errorf(eventhub.CodeNotActive, "this hub is a standby of %s, epoch %d, %d entries behind", s.Active, s.Epoch, s.Last-s.Position)
+}

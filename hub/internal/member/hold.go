@@ -1,0 +1,118 @@
+package member
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"eventhub/store/journal"
+)
+
+// Hold keeps the lead until the leader has ended, whose error it returns, or ctx has: nil. It
+// appends a beat where nothing else was appended, and says how the member is doing. synced makes
+// the store durable on this machine, and returns up to where.
+func (m *Member) Hold(ctx context.Context, leader *journal.Leader, synced func(context.Context) (journal.Position, error)) error {
+	ctx, stop := context.WithCancel(ctx)
+	var ended sync.WaitGroup
+	ended.Go(func() { m.announce(ctx, synced) })
+	defer ended.Wait()
+	defer stop()
+	ticker := time.NewTicker(m.opts.Lease / looks)
+	defer ticker.Stop()
+	var before uint64 // place at the last look
+	beating := false
+	beat := make(chan struct{}, 1)
+	for {
+		select {
+		case <-leader.Ended():
+			return leader.Err()
+		case <-ctx.Done():
+			return nil
+		case <-beat:
+			beating = false
+		case <-ticker.C:
+		}
+		at := leader.Position()
+		grown := at.Seq > before
+		before = at.Seq
+		m.mu.Lock()
+		if grown {
+			m.at, m.last, m.answered = at, at.Seq, time.Now()
+		}
+		m.mu.Unlock()
+		if !grown && !beating {
+			beating = true
+			wait := leader.Beat()
+			ended.Go(func() {
+				_, _ = wait() // the leader has the error, and ends with it
+				beat <- struct{}{}
+			})
+		}
+	}
+}
+
+// announce says at once, and then every now and then, how the member is doing, until ctx ends. Who
+// leads trims the journal.
+func (m *Member) announce(ctx context.Context, synced func(context.Context) (journal.Position, error)) {
+	ticker := time.NewTicker(announceEvery)
+	defer ticker.Stop()
+	for {
+		if err := m.announceOnce(ctx, synced); err != nil && ctx.Err() == nil {
+			m.opts.Logger.Debug("cannot say how this member is doing; it is tried again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (m *Member) announceOnce(ctx context.Context, synced func(context.Context) (journal.Position, error)) error {
+	at, err := synced(ctx)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	active := m.role == Active
+	m.mu.Unlock()
+	members, err := m.opts.Journal.Announce(ctx, journal.Member{
+		ID: m.opts.ID, URLs: m.opts.URLs, Active: active, Synced: at.Seq, Layout: m.opts.Layout, Seen: time.Now(),
+	})
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.members = members
+	upTo := trimmable(members, time.Now())
+	due := active && upTo > m.trimmed
+	m.mu.Unlock()
+	if !due {
+		return nil
+	}
+	if err := m.opts.Journal.Trim(ctx, upTo); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.trimmed = upTo
+	m.mu.Unlock()
+	return nil
+}
+
+// trimmable returns up to where nobody needs the journal: two members at least have that on their
+// disks, and so does everyone who was seen within a day.
+func trimmable(members []journal.Member, now time.Time) (upTo uint64) {
+	count := 0
+	for _, other := range members {
+		if now.Sub(other.Seen) > seenWithin {
+			continue
+		}
+		if count++; count == 1 || other.Synced < upTo {
+			upTo = other.Synced
+		}
+	}
+	if count < 2 {
+		return 0
+	}
+	return upTo
+}

@@ -1,0 +1,298 @@
+// Package member has a hub take part in a journal: it follows until it is to lead, and holds the
+// lead until another hub has it.
+//
+// It owns when that is. A hub leads when the journal has not grown for the lease, while it
+// answered: so a hub that does not reach the journal never takes over, and no two clocks are
+// compared. That two hubs do not lead at once does not depend on it: the entry with which a hub
+// begins to lead fences whoever led before.
+//
+// # Invariants
+//
+//   - What a replica has applied is what the journal has, in its order (journal.Log checks it).
+//   - A hub leads only with a replica that has everything that the journal has.
+//   - Who leads shows it: at least each quarter of the lease there is a new entry, as long as the
+//     journal takes some.
+//   - The journal is trimmed only up to where the copies of two members are on their disks, and of
+//     all members that were seen within a day.
+//
+// # Who calls it
+//
+// The hub, in this order: Lead, which follows; then Hold, beside the store that writes through the
+// leader. Status and Active may be called at any time.
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"eventhub/store/journal"
+)
+
+const (
+	// DefaultLease is the lease of a hub that is told none, and LeastLease the shortest: below it
+	// the round trip to an engine and its own elections are taken for the end of a hub.
+	DefaultLease = 5 * time.Second
+	LeastLease   = time.Second
+	// announceEvery is how often a member makes its copy durable and says so.
+	announceEvery = 10 * time.Second
+	// seenWithin is for how long a member counts that does not say how it is doing.
+	seenWithin = 24 * time.Hour
+	// looks is how many times in a lease the journal is looked at.
+	looks = 4
+)
+
+// Replica is the copy of the store (pebble.Replica).
+type Replica interface {
+	Position() journal.Position
+	Apply(batch []byte, at journal.Position) error
+	Sync() (journal.Position, error)
+}
+
+// Options configure a Member. All are required but URLs.
+type Options struct {
+	Journal journal.Journal
+	Replica Replica
+	ID      string   // of 1 to 64 bytes, and of no other member
+	URLs    []string // where clients reach the hub
+	Lease   time.Duration
+	Layout  uint32 // of the entries that the hub writes and reads
+	Logger  *slog.Logger
+}
+
+// Roles of a member.
+const (
+	Standby = "standby"
+	Active  = "active"
+)
+
+// Status says how a member is doing.
+type Status struct {
+	ID    string
+	Role  string
+	Epoch uint64
+	// Active is the member that leads, or that led last; empty where nobody has yet.
+	Active string
+	// Position is the last place that the member has, and Last the last one that the journal was
+	// seen to have.
+	Position, Last uint64
+	// Behind is for how long a standby has not had all of Last, and Silent for how long the journal
+	// has not answered: a member that leads cannot do anything then.
+	Behind, Silent time.Duration
+	Members        []journal.Member
+}
+
+// Member is one hub of those that share a journal.
+type Member struct {
+	opts Options
+	log  *journal.Log
+
+	mu       sync.Mutex
+	at       journal.Position // of the last entry that came
+	active   string           // who wrote it
+	role     string
+	last     uint64
+	grown    time.Time // when the end of the journal last moved
+	came     time.Time // when an entry last came
+	answered time.Time // when the journal last answered
+	caughtUp time.Time // when the member last had everything
+	members  []journal.Member
+	released chan struct{} // who led has given the lead back
+	trimmed  uint64
+}
+
+// New returns a member that does nothing before Lead.
+func New(o Options) *Member {
+	now := time.Now()
+	return &Member{
+		opts: o, log: journal.New(o.Journal), at: o.Replica.Position(), role: Standby,
+		grown: now, came: now, answered: now, caughtUp: now, released: make(chan struct{}, 1),
+	}
+}
+
+// Status returns how the member is doing.
+func (m *Member) Status() Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	s := Status{
+		ID: m.opts.ID, Role: m.role, Epoch: m.at.Epoch, Active: m.active,
+		Position: m.at.Seq, Last: max(m.last, m.at.Seq), Members: m.members,
+	}
+	if m.role == Standby && s.Position < s.Last {
+		s.Behind = now.Sub(m.caughtUp)
+	}
+	if silent := now.Sub(m.answered); silent > m.opts.Lease/looks*2 {
+		s.Silent = silent
+	}
+	return s
+}
+
+// ActiveURLs returns where the member is reached that leads, as far as this one knows.
+func (m *Member) ActiveURLs() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, other := range m.members {
+		if other.ID == m.active {
+			return other.URLs
+		}
+	}
+	return nil
+}
+
+// Lead follows the journal, and returns when this hub leads it. An error is final: the context has
+// ended, the journal is not the one that was followed, or the replica is broken.
+func (m *Member) Lead(ctx context.Context) (*journal.Leader, error) {
+	announcing, stop := context.WithCancel(ctx)
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		m.announce(announcing, func(context.Context) (journal.Position, error) { return m.opts.Replica.Sync() })
+	})
+	defer ended.Wait()
+	defer stop()
+	for {
+		if err := m.follow(ctx); err != nil {
+			return nil, err
+		}
+		m.mu.Lock()
+		at := m.at
+		m.mu.Unlock()
+		leader, err := m.log.Lead(ctx, at, m.opts.ID, m.opts.Layout)
+		switch {
+		case err == nil:
+			m.mu.Lock()
+			m.role, m.active, m.at = Active, m.opts.ID, leader.Position()
+			m.mu.Unlock()
+			m.opts.Logger.Info("this hub leads the journal", "member", m.opts.ID, "epoch", leader.Position().Epoch, "place", leader.Position().Seq)
+			return leader, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case isFinal(err):
+			return nil, err
+		case errors.Is(err, journal.ErrFenced), errors.Is(err, journal.ErrBehind):
+			m.opts.Logger.Info("another hub was faster to lead the journal", "error", err)
+		default:
+			m.opts.Logger.Warn("cannot lead the journal; this hub follows it on", "error", err)
+		}
+		m.mu.Lock()
+		m.grown = time.Now()
+		m.mu.Unlock()
+	}
+}
+
+// isFinal reports whether following on makes no sense.
+func isFinal(err error) bool {
+	return errors.Is(err, journal.ErrDiverged) || errors.Is(err, journal.ErrForeign) || errors.Is(err, journal.ErrTrimmed) || errors.Is(err, journal.ErrClosed)
+}
+
+// follow applies what comes, and returns nil when this hub is to lead.
+func (m *Member) follow(ctx context.Context) error {
+	following, stop := context.WithCancel(ctx)
+	m.mu.Lock()
+	from := m.at
+	m.mu.Unlock()
+	done := make(chan error, 1)
+	go func() { done <- m.log.Follow(following, from, m.take) }()
+	err := m.wait(ctx, done)
+	stop()
+	if err == nil {
+		<-done
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// wait returns nil when this hub is to lead, and the error with which following has ended else.
+func (m *Member) wait(ctx context.Context, done chan error) error {
+	look := m.opts.Lease / looks
+	jitter := time.Duration(rand.Int64N(int64(look)))
+	ticker := time.NewTicker(look)
+	defer ticker.Stop()
+	for {
+		select {
+		case err := <-done:
+			if ctx.Err() == nil {
+				err = fmt.Errorf("follow the journal: %w", err)
+			}
+			done <- err // for who waits for the end
+			return err
+		case <-m.released:
+			return nil
+		case <-ticker.C:
+		}
+		if m.look(ctx, look, jitter) {
+			return nil
+		}
+	}
+}
+
+// look asks the journal where it ends, and reports whether it is quiet.
+func (m *Member) look(ctx context.Context, within, jitter time.Duration) (quiet bool) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	last, err := m.opts.Journal.Last(ctx)
+	now := time.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		m.grown = now // who cannot ask knows nothing
+		return false
+	}
+	m.answered = now
+	if last > m.last {
+		m.last, m.grown = last, now
+	}
+	if m.at.Seq >= m.last {
+		m.caughtUp = now
+	}
+	if m.last == 0 && m.at.Seq == 0 {
+		return true // nobody has ever led
+	}
+	// Where the last entries are pieces of a commit that was not finished, nothing comes of them.
+	through := m.at.Seq >= last || now.Sub(m.came) > m.opts.Lease/2
+	return through && now.Sub(m.grown) >= m.opts.Lease+jitter
+}
+
+// take applies an entry.
+func (m *Member) take(e journal.Entry) error {
+	if e.Layout > m.opts.Layout {
+		return fmt.Errorf("%w: the entry at %d has layout %d, and this program reads %d: update it", journal.ErrForeign, e.Position.Seq, e.Layout, m.opts.Layout)
+	}
+	if e.Kind == journal.KindData {
+		if err := m.opts.Replica.Apply(e.Data, e.Position); err != nil {
+			return err
+		}
+	}
+	now := time.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e.Kind == journal.KindLead {
+		m.opts.Logger.Info("a hub leads the journal", "member", e.Hub, "epoch", e.Epoch, "place", e.Position.Seq)
+	}
+	m.at, m.active, m.came = e.Position, e.Hub, now
+	if e.Position.Seq > m.last {
+		m.last, m.grown = e.Position.Seq, now
+	}
+	if m.at.Seq >= m.last {
+		m.caughtUp = now
+	}
+	takeToken(m.released)
+	if e.Kind == journal.KindRelease {
+		m.released <- struct{}{}
+	}
+	return nil
+}
+
+func takeToken(c chan struct{}) {
+	select {
+	case <-c:
+	default:
+	}
+}
