@@ -21,7 +21,7 @@ const MaxPending = 64 << 20
 // ErrFenced says that another was faster. Where ctx ends before the answer, the error is
 // ErrUnknown: the journal may have the lead, and no writer.
 func (l *Log) Lead(ctx context.Context, at Position, hub string, layout uint32) (*Leader, error) {
-	limits, err := l.journal.Limits(ctx)
+	limits, err := l.limits(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("ask for the limits of the journal: %w", err)
 	}

@@ -122,6 +122,12 @@ func (l *Log) read(ctx context.Context, at uint64) ([]byte, error) {
 	return l.journal.Read(ctx, at)
 }
 
+func (l *Log) limits(ctx context.Context) (Limits, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	return l.journal.Limits(ctx)
+}
+
 // pause waits before the attempt after try, longer each time.
 func pause(ctx context.Context, try int) error {
 	t := time.NewTimer(min(leastWait<<min(try, 10), mostWait))

@@ -12,12 +12,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestConformance(t *testing.T) {
-	journaltest.Run(t, journaltest.Engine{
-		New: func(*testing.T) func(*testing.T) journal.Journal {
-			j := memory.New(memory.Options{})
-			return func(*testing.T) journal.Journal { return j.Open() }
-		},
-		Races: 25,
-	})
+var engine = journaltest.Engine{
+	New: func(*testing.T) func(*testing.T) journal.Journal {
+		j := memory.New(memory.Options{})
+		return func(*testing.T) journal.Journal { return j.Open() }
+	},
+	Races: 25,
+}
+
+func TestConformance(t *testing.T) { journaltest.Run(t, engine) }
+
+func TestLeaders(t *testing.T) {
+	journaltest.RunLeaders(t, engine, journaltest.Leaders{Turns: 10, Commits: 20})
 }

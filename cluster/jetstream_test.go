@@ -1,0 +1,331 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	natsjs "github.com/nats-io/nats.go/jetstream"
+
+	"eventhub/store/journal"
+	"eventhub/store/journal/jetstream"
+	"eventhub/store/journal/journaltest"
+)
+
+// within is how long anything may take before a test fails.
+const within = time.Minute
+
+var streams atomic.Int64
+
+// newStream returns the options of a stream that is not there yet.
+func newStream(urls string, replicas int) jetstream.Options {
+	return jetstream.Options{URL: urls, Stream: fmt.Sprintf("journal-%d", streams.Add(1)), Replicas: replicas}
+}
+
+func open(t *testing.T, o jetstream.Options) *jetstream.Journal {
+	t.Helper()
+	j, err := jetstream.Open(context.Background(), o)
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	return j
+}
+
+// engine is the servers as the suite sees them.
+func engine(urls string, replicas, races int) journaltest.Engine {
+	var mu sync.Mutex
+	cuts := make(map[journal.Journal]*wire)
+	return journaltest.Engine{
+		New: func(t *testing.T) func(*testing.T) journal.Journal {
+			o := newStream(urls, replicas)
+			return func(t *testing.T) journal.Journal {
+				o, w := o, &wire{}
+				o.Connect = []nats.Option{nats.SetCustomDialer(w)}
+				j := open(t, o)
+				mu.Lock()
+				defer mu.Unlock()
+				cuts[j] = w
+				return j
+			}
+		},
+		Cut: func(_ *testing.T, j journal.Journal) {
+			mu.Lock()
+			defer mu.Unlock()
+			cuts[j].cut()
+		},
+		Races: races,
+	}
+}
+
+// wire dials the connections of one client, and can break them.
+type wire struct {
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+// Dial implements nats.CustomDialer.
+func (w *wire) Dial(network, address string) (net.Conn, error) {
+	c, err := net.DialTimeout(network, address, within)
+	if err == nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.conns = append(w.conns, c)
+	}
+	return c, err
+}
+
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.conns {
+		_ = c.Close()
+	}
+	w.conns = nil
+}
+
+func TestOneServer(t *testing.T) {
+	s := alone(t, 0)
+	journaltest.Run(t, engine(s.url(), 1, 2))
+	t.Run("Leaders", func(t *testing.T) {
+		journaltest.RunLeaders(t, engine(s.url(), 1, 0), journaltest.Leaders{Turns: 3, Commits: 20, Disturb: func(t *testing.T, turn int) {
+			if turn == 1 {
+				s.kill()
+				s.start(t)
+			}
+		}})
+	})
+}
+
+func TestThreeServers(t *testing.T) {
+	servers, urls := three(t)
+	journaltest.Run(t, engine(urls, 3, 1))
+	t.Run("Leaders", func(t *testing.T) {
+		e := engine(urls, 3, 0)
+		o := newStream(urls, 3)
+		e.New = func(*testing.T) func(*testing.T) journal.Journal {
+			return func(t *testing.T) journal.Journal { return open(t, o) }
+		}
+		journaltest.RunLeaders(t, e, journaltest.Leaders{Turns: 3, Commits: 20, Disturb: func(t *testing.T, turn int) {
+			// First a server that follows is killed while the hub commits, then the one that leads.
+			if turn < 2 {
+				s := serverOf(t, servers, o, turn == 1)
+				s.kill()
+				s.start(t)
+			}
+		}})
+	})
+}
+
+// serverOf returns the server that leads a stream, or one that follows.
+func serverOf(t *testing.T, servers []*server, o jetstream.Options, leads bool) *server {
+	t.Helper()
+	js := client(t, o.URL)
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	for ctx.Err() == nil {
+		stream, err := stream(ctx, js, o.Stream)
+		if err != nil {
+			continue
+		}
+		leader := stream.CachedInfo().Cluster.Leader
+		if i := slices.IndexFunc(servers, func(s *server) bool { return (s.Name == leader) == leads }); leader != "" && i >= 0 {
+			return servers[i]
+		}
+	}
+	t.Fatalf("the stream %s has no leader", o.Stream)
+	return nil
+}
+
+func stream(ctx context.Context, js natsjs.JetStream, name string) (natsjs.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return js.Stream(ctx, name)
+}
+
+// client returns another client of the servers.
+func client(t *testing.T, urls string) natsjs.JetStream {
+	t.Helper()
+	conn, err := nats.Connect(urls, nats.MaxReconnects(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	js, err := natsjs.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// TestStreamsThatAreNoJournal: whatever would lose or hide entries is refused by its name.
+func TestStreamsThatAreNoJournal(t *testing.T) {
+	s := alone(t, 0)
+	js := client(t, s.url())
+	for setting, change := range map[string]func(c *natsjs.StreamConfig){
+		"the mark":             func(c *natsjs.StreamConfig) { c.Metadata = nil },
+		"the subjects":         func(c *natsjs.StreamConfig) { c.Subjects = append(c.Subjects, "orders."+c.Name) },
+		"the retention":        func(c *natsjs.StreamConfig) { c.Retention = natsjs.WorkQueuePolicy },
+		"the discard policy":   func(c *natsjs.StreamConfig) { c.Discard = natsjs.DiscardOld },
+		"the storage":          func(c *natsjs.StreamConfig) { c.Storage = natsjs.MemoryStorage },
+		"max_msgs":             func(c *natsjs.StreamConfig) { c.MaxMsgs = 10 },
+		"max_msgs_per_subject": func(c *natsjs.StreamConfig) { c.MaxMsgsPerSubject = 10 },
+		"max_msg_size":         func(c *natsjs.StreamConfig) { c.MaxMsgSize = 10 },
+		"max_age":              func(c *natsjs.StreamConfig) { c.MaxAge = time.Hour },
+		"first_seq":            func(c *natsjs.StreamConfig) { c.FirstSeq = 10 },
+		"allow_direct":         func(c *natsjs.StreamConfig) { c.AllowDirect = true },
+		"allow_rollup_hdrs":    func(c *natsjs.StreamConfig) { c.AllowRollup = true },
+		"allow_msg_ttl":        func(c *natsjs.StreamConfig) { c.AllowMsgTTL = true },
+		"deny_delete":          func(c *natsjs.StreamConfig) { c.DenyDelete = false },
+		"deny_purge":           func(c *natsjs.StreamConfig) { c.DenyPurge = true },
+		"no_ack":               func(c *natsjs.StreamConfig) { c.NoAck = true },
+		"the mirror": func(c *natsjs.StreamConfig) {
+			c.Mirror, c.Subjects, c.Discard = &natsjs.StreamSource{Name: "other"}, nil, natsjs.DiscardOld
+		},
+		"nothing": func(*natsjs.StreamConfig) {},
+	} {
+		t.Run(setting, func(t *testing.T) {
+			o := newStream(s.url(), 1)
+			config := configOf(t, js, o)
+			change(&config)
+			if _, err := js.CreateStream(context.Background(), config); err != nil {
+				t.Fatal(err)
+			}
+			j, err := jetstream.Open(context.Background(), o)
+			if err == nil {
+				_ = j.Close()
+			}
+			checkRefusal(t, err, o.Stream, setting)
+		})
+	}
+	o := newStream(s.url(), 1)
+	_ = open(t, o).Close()
+	o.Replicas = 3
+	_, err := jetstream.Open(context.Background(), o)
+	checkRefusal(t, err, o.Stream, "num_replicas")
+	if want := "has num_replicas 1; as the hub's journal it has to have 3"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("the error is %v; want %q", err, want)
+	}
+	if _, err := jetstream.Open(context.Background(), newStream(s.url(), 0)); err == nil {
+		t.Error("one server has a stream of three replicas")
+	}
+}
+
+// configOf returns what Open makes of a stream, whose place is free again then.
+func configOf(t *testing.T, js natsjs.JetStream, o jetstream.Options) natsjs.StreamConfig {
+	t.Helper()
+	_ = open(t, o).Close()
+	stream, err := js.Stream(context.Background(), o.Stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(context.Background(), o.Stream); err != nil {
+		t.Fatal(err)
+	}
+	return stream.CachedInfo().Config
+}
+
+func checkRefusal(t *testing.T, err error, stream, setting string) {
+	t.Helper()
+	var refused *jetstream.ConfigError
+	switch {
+	case setting == "nothing":
+		if err != nil {
+			t.Errorf("Open of a stream as it has to be: %v", err)
+		}
+	case !errors.As(err, &refused):
+		t.Errorf("Open: %v", err)
+	case refused.Stream != stream || refused.Setting != setting && (setting != "the mirror" || refused.Setting != "the subjects"):
+		t.Errorf("Open: %+v; want %s", refused, setting)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for want, o := range map[string]jetstream.Options{
+		"URL":          {Stream: "s"},
+		"name":         {URL: "nats://127.0.0.1:1", Stream: "a.b"},
+		"9 replicas":   {URL: "nats://127.0.0.1:1", Stream: "s", Replicas: 9},
+		"-1 bytes":     {URL: "nats://127.0.0.1:1", Stream: "s", MostBytes: -1},
+		"connect to N": {URL: "nats://127.0.0.1:1", Stream: "s"},
+	} {
+		if _, err := jetstream.Open(context.Background(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Open(%+v): %v; want %q", o, err, want)
+		}
+	}
+}
+
+// TestFull: a stream that is full, and a server without room, refuse definitely.
+func TestFull(t *testing.T) {
+	for name, tt := range map[string]struct{ stream, server int64 }{
+		"the stream": {stream: 10_000}, "the server": {server: 10_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newStream(alone(t, tt.server).url(), 1)
+			o.MostBytes = tt.stream
+			j := open(t, o)
+			defer j.Close()
+			limits, err := j.Limits(context.Background())
+			if err != nil || limits.Most != uint64(tt.stream) || limits.Durability != journal.DurabilityReplicated {
+				t.Errorf("Limits = %+v, %v", limits, err)
+			}
+			entry := make([]byte, 3000)
+			at := uint64(0)
+			for ; at < 10 && err == nil; at++ {
+				err = j.Append(context.Background(), at, entry)
+			}
+			if !errors.Is(err, journal.ErrFull) || at < 2 {
+				t.Fatalf("append %d: %v", at, err)
+			}
+			if last, err := j.Last(context.Background()); err != nil || last != at-1 {
+				t.Errorf("the journal ends at %d, %v; %d were answered", last, err, at-1)
+			}
+			if err := j.Trim(context.Background(), 2); err != nil {
+				t.Fatal(err)
+			}
+			if err := j.Append(context.Background(), at-1, entry); err != nil {
+				t.Errorf("an append after the trim: %v", err)
+			}
+		})
+	}
+}
+
+// TestForeignMessage: a message that somebody else publishes on the subject of the entries stops a follower.
+func TestForeignMessage(t *testing.T) {
+	s := alone(t, 0)
+	o := newStream(s.url(), 1)
+	o.Synced = true
+	j := open(t, o)
+	defer j.Close()
+	if limits, err := j.Limits(context.Background()); err != nil || limits.Durability != journal.DurabilitySync {
+		t.Errorf("Limits = %+v, %v", limits, err)
+	}
+	leader, err := journal.New(j).Lead(context.Background(), journal.Position{}, "hub-1", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leader.Close()
+	at, err := leader.Append([]byte("one"), 1)()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client(t, s.url()).Publish(context.Background(), "eventhub.journal."+o.Stream, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	err = journal.New(j).Follow(ctx, at, func(journal.Entry) error { return io.EOF })
+	if !errors.Is(err, journal.ErrDiverged) || !errors.Is(err, journal.ErrForeign) {
+		t.Errorf("Follow: %v", err)
+	}
+	if _, err = leader.Append([]byte("two"), 1)(); !errors.Is(err, journal.ErrDiverged) {
+		t.Errorf("Append: %v", err)
+	}
+}

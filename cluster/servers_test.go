@@ -1,0 +1,163 @@
+// Package cluster tests the engines of the journal against servers: child processes of the tests,
+// which can be killed.
+package cluster
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	natsserver "github.com/nats-io/nats-server/v2/server"
+	"go.uber.org/goleak"
+)
+
+// serverEnv has a child process of the tests be a server: its value is a config.
+const serverEnv = "CLUSTER_TEST_SERVER"
+
+// startWithin is how long a server may take to start.
+const startWithin = time.Minute
+
+// config is what a server is told.
+type config struct {
+	Name   string
+	Dir    string
+	Port   int
+	Routes int   // the port for the other servers; 0 alone
+	Others []int // their ports
+	// MaxStore is the room for streams; 0 as the server has it.
+	MaxStore int64
+}
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(serverEnv); text != "" {
+		if err := serve(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// serve is the child process.
+func serve(text string) error {
+	var c config
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		return err
+	}
+	o := &natsserver.Options{
+		ServerName: c.Name, Host: "127.0.0.1", Port: c.Port, JetStream: true, StoreDir: c.Dir, JetStreamMaxStore: c.MaxStore, NoSigs: true,
+	}
+	if c.Routes != 0 {
+		o.Cluster = natsserver.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: c.Routes}
+		for _, port := range c.Others {
+			o.Routes = append(o.Routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
+		}
+	}
+	s, err := natsserver.NewServer(o)
+	if err != nil {
+		return err
+	}
+	end := make(chan os.Signal, 1)
+	signal.Notify(end, os.Interrupt, syscall.SIGTERM)
+	s.Start()
+	if !s.ReadyForConnections(startWithin) {
+		return errors.New("the server is not ready")
+	}
+	fmt.Println("ready")
+	<-end
+	s.Shutdown()
+	s.WaitForShutdown()
+	return nil
+}
+
+// server is one child process.
+type server struct {
+	config
+	cmd *exec.Cmd
+}
+
+func (s *server) url() string { return fmt.Sprintf("nats://127.0.0.1:%d", s.Port) }
+
+// start starts the server, also again after it was killed.
+func (s *server) start(t *testing.T) {
+	t.Helper()
+	text, err := json.Marshal(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cmd = exec.Command(program)
+	s.cmd.Env = append(os.Environ(), serverEnv+"="+string(text))
+	var failure strings.Builder
+	s.cmd.Stderr = &failure
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
+		s.kill()
+		t.Fatalf("server %s does not start: %q, %v\n%s", s.Name, line, err, &failure)
+	}
+}
+
+// kill is kill -9.
+func (s *server) kill() {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+}
+
+// ports returns free ports.
+func ports(t *testing.T, n int) (ports []int) {
+	t.Helper()
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close() // after the last, so that they differ
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
+
+// alone starts one server.
+func alone(t *testing.T, maxStore int64) *server {
+	t.Helper()
+	s := &server{config: config{Name: "alone", Dir: t.TempDir(), Port: ports(t, 1)[0], MaxStore: maxStore}}
+	s.start(t)
+	t.Cleanup(s.kill)
+	return s
+}
+
+// three starts a cluster of three servers.
+func three(t *testing.T) (all []*server, urls string) {
+	t.Helper()
+	dir, free := t.TempDir(), ports(t, 6)
+	var each []string
+	for i := range 3 {
+		name := fmt.Sprintf("n%d", i)
+		s := &server{config: config{Name: name, Dir: filepath.Join(dir, name), Port: free[i], Routes: free[3+i], Others: free[3:]}}
+		s.start(t)
+		t.Cleanup(s.kill)
+		all, each = append(all, s), append(each, s.url())
+	}
+	return all, strings.Join(each, ",")
+}

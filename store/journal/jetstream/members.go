@@ -1,0 +1,53 @@
+package jetstream
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"eventhub/store/journal"
+)
+
+// Announce implements journal.Journal. The id of a member may be any text, and a subject may
+// not, so it is in hexadecimal there.
+func (j *Journal) Announce(ctx context.Context, m journal.Member) ([]journal.Member, error) {
+	const what = "announce a member"
+	value, err := json.Marshal(m)
+	if err != nil {
+		return nil, j.failed(what, err)
+	}
+	ctx, done := j.call(ctx)
+	defer done()
+	subjects := membersSubject(j.options.Stream) + "."
+	if _, err := j.js.PublishMsg(ctx, &nats.Msg{Subject: subjects + hex.EncodeToString([]byte(m.ID)), Data: value}); err != nil {
+		return nil, j.failed(what, err)
+	}
+	info, err := j.members.Info(ctx, jetstream.WithSubjectFilter(subjects+"*"))
+	if err != nil {
+		return nil, j.failed(what, err)
+	}
+	var all []journal.Member
+	for subject := range info.State.Subjects {
+		msg, err := j.members.GetLastMsgForSubject(ctx, subject)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			continue // forgotten in between
+		}
+		if err != nil {
+			return nil, j.failed(what, err)
+		}
+		var m journal.Member
+		if err := json.Unmarshal(msg.Data, &m); err != nil {
+			return nil, j.failed(what+": read "+subject, err)
+		}
+		m.Seen = msg.Time
+		all = append(all, m)
+	}
+	slices.SortFunc(all, func(a, b journal.Member) int { return strings.Compare(a.ID, b.ID) })
+	return all, nil
+}
