@@ -39,6 +39,7 @@ var codes = map[Code]about{
 	CodeFenced:            aboutRequest,
 	CodeOverloaded:        aboutHub,
 	CodeShuttingDown:      aboutHub,
+	CodeNotActive:         aboutHub,
 	CodeInternal:          aboutHub,
 }
 

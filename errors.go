@@ -45,7 +45,9 @@ const (
 	CodeFenced       Code = "fenced"
 	CodeOverloaded   Code = "overloaded"
 	CodeShuttingDown Code = "shutting_down"
-	CodeInternal     Code = "internal"
+	// CodeNotActive: this hub is a standby, and another one takes requests.
+	CodeNotActive Code = "not_active"
+	CodeInternal  Code = "internal"
 )
 
 // Error is a failure that may be shown to whoever caused it: Message holds the

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"eventhub"
+	"eventhub/gateway/rest"
 	"eventhub/hub/internal/member"
 	"eventhub/store/journal"
-	"eventhub/store/journal/jetstream"
 	"eventhub/store/pebble"
 )
 
@@ -24,11 +25,12 @@ const mostMemberID = 64
 
 // cluster is what a hub has that shares a journal.
 type cluster struct {
-	journal journal.Journal
-	replica *pebble.Replica
-	member  *member.Member
-	store   *pebble.Store   // once the hub leads
-	leader  *journal.Leader // likewise
+	journal    journal.Journal
+	durability journal.Durability
+	replica    *pebble.Replica
+	member     *member.Member
+	store      *pebble.Store   // once the hub leads
+	leader     *journal.Leader // likewise
 
 	stop context.CancelFunc // ends following, and nothing once the hub leads
 	led  chan struct{}      // closed when the hub leads, or never will
@@ -43,7 +45,7 @@ func (c *Config) shares() bool {
 // validateCluster returns everything that is wrong with the journal and the member.
 func (c *Config) validateCluster() (errs []error) {
 	if c.Journal != "" && c.Journal != JournalNone {
-		if err := jetstream.CheckURL(c.Journal); err != nil {
+		if err := checkJournal(c.Journal); err != nil {
 			errs = append(errs, fmt.Errorf("journal: %w%s", err, c.from("journal")))
 		}
 	}
@@ -79,12 +81,17 @@ func (h *Hub) join(ctx context.Context) error {
 	c := &cluster{led: make(chan struct{}), held: make(chan struct{})}
 	open := h.cfg.OpenJournal
 	if open == nil {
-		open = func(ctx context.Context) (journal.Journal, error) { return jetstream.OpenURL(ctx, h.cfg.Journal, h.log) }
+		open = func(ctx context.Context) (journal.Journal, error) { return openJournal(ctx, h.cfg.Journal) }
 	}
 	var err error
 	if c.journal, err = open(ctx); err != nil {
 		return fmt.Errorf("open the journal: %w%s", err, h.cfg.from("journal"))
 	}
+	limits, err := c.journal.Limits(ctx)
+	if err != nil {
+		return errors.Join(fmt.Errorf("ask for the limits of the journal: %w%s", err, h.cfg.from("journal")), c.journal.Close())
+	}
+	c.durability = limits.Durability
 	if c.replica, err = h.openReplica(ctx, c.journal); err != nil {
 		return errors.Join(fmt.Errorf("%w%s", err, h.cfg.from("store")), c.journal.Close())
 	}
@@ -93,13 +100,17 @@ func (h *Hub) join(ctx context.Context) error {
 		Lease: h.cfg.Lease, Layout: pebble.Layout, Logger: h.log,
 	})
 	h.cluster = c
+	return nil
+}
+
+// follow begins to follow, in a hub whose doors are open.
+func (h *Hub) follow() {
 	following, stop := context.WithCancel(context.Background())
-	c.stop = stop
+	h.cluster.stop = stop
 	go func() {
-		defer close(c.held)
+		defer close(h.cluster.held)
 		h.lead(following)
 	}()
-	return nil
 }
 
 // openReplica opens the copy of the store. The store of a single hub becomes the first member of a
@@ -154,7 +165,6 @@ func (h *Hub) openLeading() error {
 	if c.store, err = c.replica.Lead(c.leader); err != nil {
 		return err
 	}
-	h.store = c.store
 	if err = h.open(); err == nil {
 		err = h.openOutbox()
 	}
@@ -162,11 +172,14 @@ func (h *Hub) openLeading() error {
 		return err
 	}
 	h.route()
-	h.opened.Store(true)
 	h.log.Info("this hub serves", "took", time.Since(began).Round(time.Millisecond))
 	h.drainOutbox()
 	return nil
 }
+
+// IsSucceeded reports whether a hub cannot go on because another one leads their journal: started
+// again, it is a standby.
+func IsSucceeded(err error) bool { return errors.Is(err, journal.ErrFenced) }
 
 // storeOptions are those of the embedded store.
 func (h *Hub) storeOptions() pebble.Options {
@@ -215,18 +228,12 @@ func (h *Hub) standby(d *door) http.Handler {
 			d.mux.ServeHTTP(w, r)
 			return
 		}
-		h.notActive(w, r)
+		err := h.cluster.leads()
+		if err == nil {
+			err = eventhub.Errorf(eventhub.CodeNotActive, "this hub has just taken the lead, and opens its store")
+		}
+		rest.Refuse(w, err)
 	})
-}
-
-// notActive is a problem (RFC 9457) that says who leads.
-func (h *Hub) notActive(w http.ResponseWriter, _ *http.Request) {
-	err := h.cluster.leads()
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("Retry-After", "1")
-	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = w.Write(problem(err, h.cluster.member.ActiveURLs()))
 }
 
 // leads returns nil where the hub leads, and else that it is a standby, of whom, and how far.
@@ -238,5 +245,9 @@ func (c *cluster) leads() *eventhub.Error {
 	if s.Active == "" {
 		return eventhub.Errorf(eventhub.CodeNotActive, "this hub does not lead, and nobody has led the journal yet")
 	}
-	return eventhub.Errorf(eventhub.CodeNotActive, "this hub is a standby of %s, epoch %d, %d entries behind", s.Active, s.Epoch, s.Last-s.Position)
+	at := s.Active
+	if urls := c.member.ActiveURLs(); len(urls) > 0 {
+		at += " (" + strings.Join(urls, ", ") + ")"
+	}
+	return eventhub.Errorf(eventhub.CodeNotActive, "this hub is a standby of %s, epoch %d, %d entries behind", at, s.Epoch, s.Last-s.Position)
 }

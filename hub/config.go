@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,9 +14,11 @@ import (
 
 	"eventhub"
 	"eventhub/auth"
+	"eventhub/hub/internal/member"
 	"eventhub/ops"
 	"eventhub/outbox"
 	"eventhub/store"
+	"eventhub/store/journal"
 )
 
 // Default addresses and places.
@@ -122,6 +125,17 @@ type Config struct {
 	// another. OutboxKeep is how long rows that were sent stay in the table; default 24 h.
 	OutboxOrder string
 	OutboxKeep  time.Duration
+	// Journal, where not empty, is the URL of the journal that this hub shares with others (JournalForm),
+	// or JournalNone for a store that has shared one and is to be one of its own again.
+	Journal string
+	// OpenJournal, where not nil, opens the journal in place of what Journal names. The hub closes it.
+	OpenJournal func(ctx context.Context) (journal.Journal, error)
+	// MemberID is the name of this hub among those that share the journal; default: that of the
+	// machine. MemberURLs are where clients reach it. Lease is how long nothing has to come from the
+	// hub that leads until another one takes over; default member.DefaultLease.
+	MemberID   string
+	MemberURLs []string
+	Lease      time.Duration
 	// Grace bounds a graceful stop.
 	Grace time.Duration
 	// Drain is how long a hub that is to stop says that it is not ready, and takes
@@ -179,6 +193,12 @@ func (c Config) WithDefaults() Config {
 	}
 	if c.MaxMessageMemory == 0 {
 		c.MaxMessageMemory = 128
+	}
+	if c.MemberID == "" {
+		c.MemberID = defaultMemberID()
+	}
+	if c.Lease == 0 {
+		c.Lease = member.DefaultLease
 	}
 	if c.Grace == 0 {
 		c.Grace = DefaultGrace
@@ -245,6 +265,7 @@ func (c Config) Validate() error {
 	errs = append(errs, c.validateSettings()...)
 	errs = append(errs, c.validateTopics()...)
 	errs = append(errs, c.validateOutbox()...)
+	errs = append(errs, c.validateCluster()...)
 	if _, err := newProxies(c.TrustedProxies); err != nil {
 		errs = append(errs, fmt.Errorf("%w%s", err, c.from("trusted_proxies")))
 	}

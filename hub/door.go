@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -46,6 +47,8 @@ type door struct {
 	tls      *tls.Config // nil: it speaks HTTP in the clear
 	proxies  proxies
 	shared   func(http.Handler) http.Handler // rest.API.Shared, where pages use the door; else nil
+	standby  http.Handler                    // answers until route is called
+	routed   atomic.Pointer[http.Handler]
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
@@ -65,14 +68,17 @@ type connKey struct{}
 
 // open makes the server.
 func (d *door) open(log *slog.Logger) {
-	handler := rest.CleanPaths(d.mux, d.shared)
 	d.server = &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			r.RemoteAddr = d.proxies.origin(r)
 			if c, ok := r.Context().Value(connKey{}).(*conn); ok {
 				r = c.serve(r)
 			}
-			handler.ServeHTTP(w, r)
+			if routed := d.routed.Load(); routed != nil {
+				(*routed).ServeHTTP(w, r)
+				return
+			}
+			d.standby.ServeHTTP(w, r)
 		}),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       time.Minute, // upgraded connections have deadlines of their own
@@ -87,6 +93,12 @@ func (d *door) open(log *slog.Logger) {
 		ConnState: func(c net.Conn, state http.ConnState) { d.note(connOf(c), state) },
 	}
 	d.server.Protocols.SetHTTP1(true)
+}
+
+// route has the routes of the mux answered, which are all there by now.
+func (d *door) route() {
+	handler := rest.CleanPaths(d.mux, d.shared)
+	d.routed.Store(&handler)
 }
 
 // connOf returns the door's own part of a connection that the server has.

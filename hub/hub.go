@@ -48,6 +48,7 @@ type Hub struct {
 
 	cert    *certificate      // nil: no listener speaks TLS
 	outbox  *outboxDrain      // nil: there is none
+	cluster *cluster          // nil: the hub shares no journal
 	limits  *limits.Limits    // nil: there is no file of them
 	files   []*livefile.Files // that are read again, but those of auth
 	endTask context.CancelFunc
@@ -92,11 +93,14 @@ func Start(cfg Config) (*Hub, error) {
 	if err == nil {
 		err = h.watch()
 	}
-	if err == nil {
-		err = h.open()
-	}
-	if err == nil {
-		err = h.openOutbox()
+	switch {
+	case err != nil:
+	case cfg.shares():
+		err = h.join(running)
+	default:
+		if err = h.open(); err == nil {
+			err = h.openOutbox()
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, h.abandon())
@@ -135,6 +139,7 @@ func (h *Hub) watch() error {
 	h.operations = operations
 	if h.isApart(d) {
 		h.mountUnrouted(d, h.operationsHint(operations.Routes()))
+		d.route()
 		h.serveAt(d)
 	}
 	return nil
@@ -148,7 +153,9 @@ func (h *Hub) isApart(d *door) bool {
 // open makes the store, the engine and the gateways, and mounts their routes.
 func (h *Hub) open() error {
 	var err error
-	if h.store, err = h.openStore(); err != nil {
+	if h.cluster != nil {
+		h.store = h.cluster.store
+	} else if h.store, err = h.openStore(); err != nil {
 		return fmt.Errorf("%w%s", err, h.cfg.from("store"))
 	}
 	topics, err := h.cfg.topics()
@@ -270,6 +277,11 @@ func (h *Hub) notStopping(context.Context) error {
 
 func (h *Hub) storeIsOpen(context.Context) error {
 	if !h.opened.Load() {
+		if h.cluster != nil {
+			if err := h.cluster.leads(); err != nil {
+				return err
+			}
+		}
 		return eventhub.Errorf(eventhub.CodeOverloaded, "the store is not open")
 	}
 	if cause := h.broken.Load(); cause != nil {
@@ -285,7 +297,12 @@ func (h *Hub) openStore() (store.Store, error) {
 	if h.cfg.Store == MemoryStore {
 		return memory.Open(memory.Options{MaxTopics: h.cfg.MaxTopics}), nil
 	}
-	s, err := pebble.Open(pebble.Options{Dir: h.cfg.Store, MaxTopics: h.cfg.MaxTopics, Logger: h.log, Fatal: h.loseStore})
+	if h.cfg.Journal == JournalNone {
+		if err := pebble.Detach(h.storeOptions()); err != nil && !errors.Is(err, pebble.ErrAlone) {
+			return nil, err
+		}
+	}
+	s, err := pebble.Open(h.storeOptions())
 	if err != nil {
 		return nil, err // and not a nil *pebble.Store in a store.Store
 	}
@@ -294,6 +311,9 @@ func (h *Hub) openStore() (store.Store, error) {
 
 // durability is what an OK means, as reported to clients.
 func (h *Hub) durability() string {
+	if h.cluster != nil {
+		return string(h.cluster.durability)
+	}
 	kept := h.store.Capabilities().Durability
 	if kept == store.DurabilitySync {
 		return h.cfg.Durability
@@ -365,10 +385,22 @@ func (h *Hub) door(addr string) *door {
 
 // serve starts one server for each door.
 func (h *Hub) serve() {
+	if h.cluster == nil {
+		h.route()
+	}
 	for _, d := range h.doors {
 		if !h.isApart(d) {
+			if h.cluster != nil {
+				d.standby = h.standby(d)
+			}
 			h.serveAt(d)
 		}
+	}
+	if h.cluster != nil {
+		h.log.Info("hub follows its journal", "ws", h.WSAddr(), "http", h.HTTPAddr(), "ops", h.OpsAddr(), "store", h.cfg.Store,
+			"member", h.cfg.MemberID, "lease", h.cfg.Lease, "version", h.cfg.Version, h.settings())
+		h.follow()
+		return
 	}
 	if h.cfg.Maintenance == MaintenanceOff {
 		h.log.Warn("maintenance is off: what settings do not keep stays, and the disk gets nothing back")
@@ -376,6 +408,15 @@ func (h *Hub) serve() {
 	h.log.Info("hub is up", "ws", h.WSAddr(), "http", h.HTTPAddr(), "ops", h.OpsAddr(), "store", h.cfg.Store,
 		"durability", h.durability(), "version", h.cfg.Version, h.settings())
 	h.drainOutbox()
+}
+
+// route opens the routes of all doors.
+func (h *Hub) route() {
+	for _, d := range h.doors {
+		if !h.isApart(d) {
+			d.route()
+		}
+	}
 }
 
 // settings is the attribute of the log that says where the settings came from, empty where
@@ -433,9 +474,15 @@ func (h *Hub) Stop(ctx context.Context) error {
 	if !h.stopping.CompareAndSwap(false, true) {
 		return nil
 	}
-	h.drain(ctx)
+	h.endFollowing()
+	if h.opened.Load() {
+		h.drain(ctx)
+	}
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Grace)
 	defer cancel()
+	if !h.opened.Load() {
+		return h.stopStandby(ctx)
+	}
 	h.log.Info("hub is stopping", "connections", h.gateway.Open())
 	h.stopOutbox(ctx)
 	var errs []error
@@ -454,7 +501,7 @@ func (h *Hub) Stop(ctx context.Context) error {
 	}
 	h.opened.Store(false)
 	h.audit.Close(ctx)
-	errs = append(errs, h.closeStore(ctx))
+	errs = append(errs, h.closeStore(ctx), h.leave(ctx))
 	if d := h.door(h.cfg.OpsAddr); h.isApart(d) {
 		errs = append(errs, d.close(), d.shut(ctx))
 	}
@@ -530,6 +577,32 @@ func (h *Hub) abandon() error {
 	}
 	if h.store != nil {
 		errs = append(errs, h.store.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// stopStandby takes a hub down that does not lead.
+func (h *Hub) stopStandby(ctx context.Context) error {
+	h.log.Info("standby is stopping")
+	var errs []error
+	for _, d := range h.doors {
+		errs = append(errs, d.close())
+	}
+	for _, d := range h.doors {
+		errs = append(errs, d.shut(ctx))
+	}
+	h.serving.Wait()
+	h.closeAuth()
+	h.audit.Close(ctx)
+	if h.bus != nil { // it failed while it was opened
+		errs = append(errs, h.bus.Close())
+	}
+	if h.store != nil {
+		errs = append(errs, h.store.Close())
+	}
+	errs = append(errs, h.leave(ctx))
+	if cause := h.broken.Load(); cause != nil {
+		errs = append(errs, *cause)
 	}
 	return errors.Join(errs...)
 }

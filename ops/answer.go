@@ -36,7 +36,7 @@ func statusOf(code eventhub.Code) int {
 		return http.StatusRequestEntityTooLarge
 	case eventhub.CodeRateLimited:
 		return http.StatusTooManyRequests
-	case eventhub.CodeOverloaded, eventhub.CodeShuttingDown:
+	case eventhub.CodeOverloaded, eventhub.CodeShuttingDown, eventhub.CodeNotActive:
 		return http.StatusServiceUnavailable
 	case eventhub.CodeGone:
 		return http.StatusGone

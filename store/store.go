@@ -89,7 +89,8 @@ type Store interface {
 // the conformance suite look here and never at a backend's name.
 type Capabilities struct {
 	// Durability is what a synced commit means, as reported to clients: "sync"
-	// (survives power loss) or "none" (gone with the process).
+	// (survives power loss), "replicated" (survives the loss of one machine of several), or "none"
+	// (gone with the process).
 	Durability string
 	// AtomicUnits: a unit with several parts is applied at once or not at all,
 	// across crashes.
@@ -101,7 +102,9 @@ type Capabilities struct {
 // The values of Capabilities.Durability.
 const (
 	DurabilitySync = "sync"
-	DurabilityNone = "none"
+	// DurabilityReplicated: the loss of one machine of several; journal.Durability says more.
+	DurabilityReplicated = "replicated"
+	DurabilityNone       = "none"
 )
 
 // Log is the role that writes everything and reads events.

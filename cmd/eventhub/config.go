@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -83,6 +85,14 @@ func hubSchema() *config.Schema {
 			Usage: "what of the outbox is published one after another: key (rows of one key of one topic) or topic"},
 		{Name: "outbox_keep", Type: config.Duration, Default: "24h",
 			Usage: "how long rows of the outbox stay that were sent"},
+		{Name: "journal", Type: config.Text, Hide: hub.JournalShown,
+			Usage: "journal that this hub shares with others, " + hub.JournalForm + "; none: the store has shared one, and is to be one of its own"},
+		{Name: "member_id", Type: config.Text,
+			Usage: "name of this hub among those that share the journal; default: that of the machine"},
+		{Name: "member_url", Type: config.List(checkMemberURL),
+			Usage: "URLs at which clients reach this hub, which a standby gives to those who ask it"},
+		{Name: "lease", Type: config.Duration, Default: "5s",
+			Usage: "how long nothing has to come from the hub that leads until another one takes over, at least 1s"},
 		{Name: "grace", Type: config.Duration, Default: hub.DefaultGrace.String(),
 			Usage: "how long a graceful stop may take"},
 		{Name: "drain", Type: config.Pause, Default: "0s",
@@ -140,11 +150,21 @@ func hubConfig(s *config.Settings) hub.Config {
 		MaxMessageMemory: s.Int("max_message_memory"),
 		MetricsLabels:    s.Int("metrics_labels"), MetricsHistograms: s.Int("metrics_histograms"),
 		Outbox: s.Text("outbox"), OutboxOrder: s.Text("outbox_order"), OutboxKeep: s.Duration("outbox_keep"),
+		Journal: s.Text("journal"), MemberID: s.Text("member_id"), MemberURLs: s.Strings("member_url"), Lease: s.Duration("lease"),
 		Grace:   s.Duration("grace"),
 		Drain:   s.Duration("drain"),
 		Sources: sources(s),
 		Version: versionString(),
 	}
+}
+
+// checkMemberURL refuses what no client can connect to.
+func checkMemberURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || !slices.Contains([]string{"ws", "wss", "http", "https"}, u.Scheme) {
+		return fmt.Errorf("%q is no URL of a hub; want ws://HOST:PORT or http://HOST:PORT, with wss or https for TLS", text)
+	}
+	return nil
 }
 
 // sources says where the settings came from that are not defaults. A secret that a file

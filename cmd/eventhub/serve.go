@@ -49,17 +49,23 @@ from the next start.`,
 			load := func() (*config.Settings, error) {
 				return checkHub(hubSchema().Reload(cmd.Flags(), os.Environ()))
 			}
-			return runHub(cmd.Context(), cfg, func(ctx context.Context, h *hub.Hub) error {
-				for {
-					select {
-					case <-ctx.Done():
-						return nil
-					case <-hangup:
-						reload(cfg.Logger, level, settings, load)
-						h.Look()
+			for {
+				err := runHub(cmd.Context(), cfg, func(ctx context.Context, h *hub.Hub) error {
+					for {
+						select {
+						case <-ctx.Done():
+							return nil
+						case <-hangup:
+							reload(cfg.Logger, level, settings, load)
+							h.Look()
+						}
 					}
+				})
+				if cmd.Context().Err() != nil || !hub.IsSucceeded(err) {
+					return err
 				}
-			})
+				cfg.Logger.Warn("another hub leads the journal; this one follows it from here on", "error", err)
+			}
 		},
 	}
 	registerHubFlags(cmd)

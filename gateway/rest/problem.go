@@ -36,6 +36,7 @@ var statuses = map[eventhub.Code]int{
 	eventhub.CodeRateLimited:       http.StatusTooManyRequests,
 	eventhub.CodeOverloaded:        http.StatusServiceUnavailable,
 	eventhub.CodeShuttingDown:      http.StatusServiceUnavailable,
+	eventhub.CodeNotActive:         http.StatusServiceUnavailable,
 	eventhub.CodePublishFailed:     http.StatusInternalServerError,
 	eventhub.CodeAckFailed:         http.StatusInternalServerError,
 	eventhub.CodeInternal:          http.StatusInternalServerError,
@@ -152,6 +153,9 @@ func writeProblem(w http.ResponseWriter, status int, e *eventhub.Error, done any
 	w.Header().Set("Content-Type", "application/problem+json")
 	write(w, answer)
 }
+
+// Refuse answers with an error as the API does, for a hub whose API is not open.
+func Refuse(w http.ResponseWriter, e *eventhub.Error) { writeProblem(w, statusOf(e.Code), e, nil) }
 
 func jsonReply(status int, v any) (reply, error) {
 	body, err := json.Marshal(v)

@@ -26,6 +26,9 @@ var (
 	ErrAlone = errors.New("store/pebble: the store is no replica")
 )
 
+// Layout is the version of the keys, of which entries of a journal are made.
+const Layout = formatVersion
+
 // formatVersion is the version of the layout in keys.go. The file FORMAT, one
 // line, says which it is before Pebble sees the directory.
 //

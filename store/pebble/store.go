@@ -179,7 +179,11 @@ func (s *Store) giveUp(cause error) error {
 
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities {
-	return store.Capabilities{Durability: store.DurabilitySync, AtomicUnits: true, Persistent: true}
+	durability := store.DurabilitySync
+	if s.shared != nil {
+		durability = store.DurabilityReplicated
+	}
+	return store.Capabilities{Durability: durability, AtomicUnits: true, Persistent: true}
 }
 
 // Size implements store.Maintenance: tables, logs and what else Pebble has on
