@@ -553,12 +553,20 @@ type overtakenGroup struct {
 	log   *removedLog
 	given map[uint64]bool
 	acked map[uint64]int           // the round in which the ack was sent, 0 where it came again
+	// ackedAt is how many deliveries had come when an ack was sent, of taken so far: the hub may have
+	// sent overtakenUnseen more before it saw the ack.
+	ackedAt map[uint64]int
+	taken   int
 	gone  map[uint64]bool          // told
 	told  map[span]overtakenNotice // last
 	with  map[uint64]span          // by the event that was delivered with it last
 	gaps  int
 	again int
 }
+
+// overtakenUnseen is how many deliveries are under way at most while an ack is: those in flight
+// of the member, and those of one pull.
+const overtakenUnseen = 30
 
 // overtakenNotice is the round in which a range was told last, and the event that it came with.
 type overtakenNotice struct {
@@ -567,7 +575,7 @@ type overtakenNotice struct {
 }
 
 func newOvertakenGroup(l *removedLog, name string) *overtakenGroup {
-	return &overtakenGroup{name: name, log: l, given: make(map[uint64]bool), acked: make(map[uint64]int), gone: make(map[uint64]bool),
+	return &overtakenGroup{name: name, log: l, given: make(map[uint64]bool), acked: make(map[uint64]int), ackedAt: make(map[uint64]int), gone: make(map[uint64]bool),
 		told: make(map[span]overtakenNotice), with: make(map[uint64]span)}
 }
 
@@ -578,6 +586,7 @@ func (g *overtakenGroup) take(id string, offset uint64, gap *eventhub.Gap) (more
 	l, round := g.log, g.log.round
 	l.given(g.name, id, offset)
 	g.given[offset] = true
+	g.taken++
 	before, had := g.with[offset]
 	if had && g.told[before] == (overtakenNotice{round, offset}) && g.acked[offset] == 0 && (gap == nil || spanOf(gap) != before) {
 		l.t.Errorf("the %s got offset %d again, with %+v; it had %+v before", g.name, offset, gap, before)
@@ -607,7 +616,7 @@ func (g *overtakenGroup) tell(gap eventhub.Gap) {
 	l.holdGone(g.name, gap)
 	missing := false
 	for offset := gap.After + 1; offset < gap.First; offset++ {
-		missing = missing || g.acked[offset] != l.round
+		missing = missing || g.acked[offset] != l.round || g.taken-g.ackedAt[offset] <= overtakenUnseen
 		g.gone[offset] = true
 	}
 	if !missing {
@@ -620,7 +629,9 @@ func (g *overtakenGroup) tell(gap eventhub.Gap) {
 	}
 }
 
-func (g *overtakenGroup) ack(offset uint64) { g.acked[offset] = g.log.round }
+func (g *overtakenGroup) ack(offset uint64) {
+	g.acked[offset], g.ackedAt[offset] = g.log.round, g.taken
+}
 
 // check: each event was acked, or the group was told that it is gone. What was told was told
 // until it was acked.

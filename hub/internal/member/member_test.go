@@ -1,0 +1,369 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"eventhub/store/journal"
+	"eventhub/store/journal/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const lease = 4 * time.Second
+
+// copied is a replica that has what was applied.
+type copied struct {
+	mu     sync.Mutex
+	at     journal.Position
+	data   []string
+	broken error
+}
+
+func (c *copied) Position() journal.Position {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+func (c *copied) Apply(batch []byte, at journal.Position) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broken != nil {
+		return c.broken
+	}
+	c.at, c.data = at, append(c.data, string(batch))
+	return nil
+}
+
+func (c *copied) Sync() (journal.Position, error) { return c.Position(), nil }
+
+func (c *copied) has() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.data)
+}
+
+// hub is a member in a test, with the goroutine that the hub has for it.
+type hub struct {
+	t       *testing.T
+	name    string
+	handle  *memory.Handle
+	replica *copied
+	member  *Member
+	stop    context.CancelFunc
+	ended   chan struct{}
+
+	mu     sync.Mutex
+	leader *journal.Leader
+	ledAt  time.Time
+	err    error
+}
+
+func start(t *testing.T, j *memory.Journal, name string) *hub {
+	return startOver(t, j, name, new(copied), 1)
+}
+
+func startOver(t *testing.T, j *memory.Journal, name string, r *copied, layout uint32) *hub {
+	h := &hub{t: t, name: name, handle: j.Open(), replica: r, ended: make(chan struct{})}
+	h.member = New(Options{Journal: h.handle, Replica: r, ID: name, URLs: []string{"ws://" + name}, Lease: lease, Layout: layout, Logger: slog.New(slog.DiscardHandler)})
+	var ctx context.Context
+	ctx, h.stop = context.WithCancel(context.Background())
+	go func() {
+		defer close(h.ended)
+		leader, err := h.member.Lead(ctx)
+		h.mu.Lock()
+		h.leader, h.err, h.ledAt = leader, err, time.Now()
+		h.mu.Unlock()
+		if err != nil {
+			return
+		}
+		err = h.member.Hold(ctx, leader, func(context.Context) (journal.Position, error) { return leader.Position(), nil })
+		h.mu.Lock()
+		h.err = err
+		h.mu.Unlock()
+	}()
+	return h
+}
+
+// leads returns the leader, nil where the hub does not lead.
+func (h *hub) leads() *journal.Leader {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.leader != nil && h.leader.Err() == nil {
+		return h.leader
+	}
+	return nil
+}
+
+// kill ends the hub without a word.
+func (h *hub) kill() error {
+	h.stop()
+	if l := h.leads(); l != nil {
+		_ = l.Close()
+	}
+	<-h.ended
+	_ = h.handle.Close()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err
+}
+
+func (h *hub) publish(text string) {
+	h.t.Helper()
+	if _, err := h.leads().Append([]byte(text), 1)(); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// settle lets time pass.
+func settle(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (h *hub) mustLead(want bool) {
+	h.t.Helper()
+	if got := h.leads() != nil; got != want {
+		h.t.Fatalf("%s leads: %v; want %v", h.name, got, want)
+	}
+}
+
+// TestTakeover: the first hub leads at once, a beat keeps the others from it while there is
+// nothing to write, and when the hub is gone another one leads within a lease and a half.
+func TestTakeover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		a := start(t, j, "a")
+		settle(lease)
+		a.mustLead(true)
+		b := start(t, j, "b")
+		a.publish("one")
+		settle(time.Hour)
+		a.mustLead(true)
+		b.mustLead(false)
+		if s := b.member.Status(); s.Active != "a" || s.Role != Standby || s.Behind != 0 || s.Epoch != 1 || s.Position != s.Last {
+			t.Errorf("the standby says %+v", s)
+		}
+		if urls := b.member.ActiveURLs(); !slices.Equal(urls, []string{"ws://a"}) {
+			t.Errorf("the standby says that the active one is at %v", urls)
+		}
+		a.publish("two")
+		killed := time.Now()
+		a.kill()
+		settle(lease / 2)
+		b.mustLead(false)
+		settle(lease * 3 / 2)
+		b.mustLead(true)
+		if took := b.ledAt.Sub(killed); took > lease+lease/2+lease/looks {
+			t.Errorf("the takeover took %s", took)
+		}
+		if got := b.replica.has(); !slices.Equal(got, []string{"one", "two"}) {
+			t.Errorf("the new one has %v", got)
+		}
+		b.publish("three")
+		c := start(t, j, "c")
+		settle(lease)
+		if got := c.replica.has(); !slices.Equal(got, []string{"one", "two", "three"}) {
+			t.Errorf("a member that comes later has %v", got)
+		}
+		b.kill()
+		c.kill()
+	})
+}
+
+// TestRelease: where the lead is given back nobody waits for the lease.
+func TestRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		a := start(t, j, "a")
+		settle(lease)
+		b := start(t, j, "b")
+		settle(lease)
+		if _, err := a.leads().Release()(); err != nil {
+			t.Fatal(err)
+		}
+		settle(lease / looks / 2)
+		b.mustLead(true)
+		a.kill()
+		b.kill()
+	})
+}
+
+// TestOneOfManyLeads: of hubs that all see the lease end one leads, and the others follow it.
+func TestOneOfManyLeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		first := start(t, j, "first")
+		settle(lease)
+		var hubs []*hub
+		for i := range 7 {
+			hubs = append(hubs, start(t, j, fmt.Sprint("h", i)))
+		}
+		settle(lease)
+		first.publish("one")
+		first.kill()
+		settle(3 * lease)
+		var leads []*hub
+		for _, h := range hubs {
+			if h.leads() != nil {
+				leads = append(leads, h)
+			}
+		}
+		if len(leads) != 1 {
+			t.Fatalf("%d hubs lead", len(leads))
+		}
+		leads[0].publish("two")
+		settle(lease)
+		for _, h := range hubs {
+			if got := h.replica.has(); h != leads[0] && !slices.Equal(got, []string{"one", "two"}) {
+				t.Errorf("%s has %v", h.name, got)
+			}
+			h.kill()
+		}
+	})
+}
+
+// TestWithoutJournal: who does not reach the journal never leads, and counts a whole lease after it
+// does again. Who led meanwhile is fenced with its first word.
+func TestWithoutJournal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		a := start(t, j, "a")
+		settle(lease)
+		b := start(t, j, "b")
+		settle(lease)
+		a.handle.Cut(true)
+		b.handle.Cut(true)
+		settle(time.Hour)
+		b.mustLead(false)
+		if s := b.member.Status(); s.Silent < 50*time.Minute {
+			t.Errorf("the standby says that the journal is silent for %s", s.Silent)
+		}
+		b.handle.Cut(false)
+		settle(lease * 3 / 4)
+		b.mustLead(false)
+		settle(lease)
+		b.mustLead(true)
+		b.publish("of b")
+		a.handle.Cut(false)
+		settle(lease)
+		a.mustLead(false)
+		if err := a.kill(); !errors.Is(err, journal.ErrFenced) {
+			t.Errorf("the hub that led before ended with %v", err)
+		}
+		b.kill()
+	})
+}
+
+// TestUnfinishedCommit: pieces of a commit that its hub did not finish keep nobody from leading.
+func TestUnfinishedCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{EntryBytes: 256})
+		a := start(t, j, "a")
+		settle(lease)
+		b := start(t, j, "b")
+		settle(lease)
+		pieces := 0
+		a.handle.Faults(func() memory.Fault {
+			if pieces++; pieces > 2 {
+				a.handle.Cut(true)
+				return memory.LoseRequest
+			}
+			return memory.None
+		})
+		a.leads().Append(make([]byte, 2000), 1)
+		settle(lease / looks / 2)
+		a.kill()
+		settle(3 * lease)
+		b.mustLead(true)
+		b.publish("after")
+		if got := b.replica.has(); len(got) != 0 {
+			t.Errorf("it has applied %d entries of what was not finished", len(got))
+		}
+		b.kill()
+	})
+}
+
+// TestFinalErrors: what no waiting mends ends the member.
+func TestFinalErrors(t *testing.T) {
+	for _, tt := range []struct {
+		what    string
+		replica *copied
+		layout  uint32
+		harm    func(j *memory.Journal)
+		want    error
+	}{
+		{"a position of another journal", &copied{at: journal.Position{Seq: 2, Epoch: 1, Chain: 77}}, 2, nil, journal.ErrDiverged},
+		{"an entry of a later version", new(copied), 1, nil, journal.ErrForeign},
+		{"a flipped bit", new(copied), 2, func(j *memory.Journal) { j.Flip(2, 99) }, journal.ErrDiverged},
+		{"a journal without its beginning", new(copied), 2, func(j *memory.Journal) { mustTrim(t, j, 2) }, journal.ErrTrimmed},
+		{"a replica that is broken", &copied{broken: errBroken}, 2, nil, errBroken},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := memory.New(memory.Options{})
+				a := startOver(t, j, "a", new(copied), 2)
+				settle(lease)
+				a.publish("one")
+				a.publish("two")
+				if tt.harm != nil {
+					tt.harm(j)
+				}
+				b := startOver(t, j, "b", tt.replica, tt.layout)
+				settle(10 * lease)
+				if err := b.kill(); !errors.Is(err, tt.want) {
+					t.Errorf("ended with %v; want %v", err, tt.want)
+				}
+				a.kill()
+			})
+		})
+	}
+}
+
+var errBroken = errors.New("broken")
+
+func mustTrim(t *testing.T, j *memory.Journal, upTo uint64) {
+	t.Helper()
+	if err := j.Open().Trim(context.Background(), upTo); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTrim: the journal loses what two members have on their disks, and all that are seen; a hub
+// that is alone keeps everything.
+func TestTrim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		a := start(t, j, "a")
+		settle(lease)
+		for i := range 100 {
+			a.publish(fmt.Sprint(i))
+		}
+		settle(2 * announceEvery)
+		if _, err := a.handle.Read(context.Background(), 2); err != nil {
+			t.Errorf("alone: %v", err)
+		}
+		b := start(t, j, "b")
+		settle(3 * announceEvery)
+		if _, err := a.handle.Read(context.Background(), 100); !errors.Is(err, journal.ErrTrimmed) {
+			t.Errorf("with two: %v", err)
+		}
+		if got := b.replica.has(); len(got) != 100 {
+			t.Errorf("the standby has %d entries", len(got))
+		}
+		a.kill()
+		settle(3 * lease)
+		b.mustLead(true)
+		b.kill()
+	})
+}
