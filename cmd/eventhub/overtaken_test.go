@@ -552,16 +552,16 @@ type overtakenGroup struct {
 	name  string
 	log   *removedLog
 	given map[uint64]bool
-	acked map[uint64]int           // the round in which the ack was sent, 0 where it came again
+	acked map[uint64]int // the round in which the ack was sent, 0 where it came again
 	// ackedAt is how many deliveries had come when an ack was sent, of taken so far: the hub may have
 	// sent overtakenUnseen more before it saw the ack.
 	ackedAt map[uint64]int
 	taken   int
-	gone  map[uint64]bool          // told
-	told  map[span]overtakenNotice // last
-	with  map[uint64]span          // by the event that was delivered with it last
-	gaps  int
-	again int
+	gone    map[uint64]bool          // told
+	told    map[span]overtakenNotice // last
+	with    map[uint64]span          // by the event that was delivered with it last
+	gaps    int
+	again   int
 }
 
 // overtakenUnseen is how many deliveries are under way at most while an ack is: those in flight
