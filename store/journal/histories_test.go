@@ -113,6 +113,8 @@ func history(t *testing.T, seed uint64) tally {
 		j.Cut(false)
 	}
 	w.engine.SetMost(0)
+	for w.engine.Deliver(random) {
+	}
 	time.Sleep(time.Minute)
 	stop()
 	hubs.Wait()
@@ -136,7 +138,7 @@ func faulty(j *memory.Handle, random *rand.Rand, percent int) {
 		if random.IntN(100) >= percent {
 			return memory.None
 		}
-		return memory.Fault(1 + random.IntN(int(memory.Refuse)))
+		return memory.Fault(1 + random.IntN(int(memory.Refuse))) // the last of them
 	})
 }
 

@@ -28,6 +28,7 @@ const (
 	LoseReply         // it is carried out, and there is no answer
 	Delay             // there is no answer, and it is carried out by Journal.Deliver
 	Double            // it is carried out, and once more by Journal.Deliver
+	Propose           // there is no answer; its place is taken, and reads as empty until Journal.Deliver decides
 	Refuse            // journal.ErrFull
 )
 
@@ -50,6 +51,7 @@ type Journal struct {
 	entries [][]byte  // those after trimmed
 	used    uint64
 	late    []request
+	open    *request // it has its place among those who append, and nobody else sees it
 	members map[string]journal.Member
 }
 
@@ -77,7 +79,7 @@ func (j *Journal) last() uint64 { return j.trimmed + uint64(len(j.entries)) }
 // append carries a request out. It is called with the lock.
 func (j *Journal) append(r request) error {
 	switch {
-	case r.after != j.last():
+	case r.after != j.last() || j.open != nil:
 		return journal.ErrConflict
 	case j.options.Most > 0 && j.used+uint64(len(r.entry)) > j.options.Most:
 		return journal.ErrFull
@@ -92,11 +94,18 @@ func (j *Journal) put(entry []byte) {
 	j.changed.Broadcast()
 }
 
-// Deliver carries out one of the requests that are late, chosen by random, and reports whether
-// there was one.
+// Deliver carries out one of the requests that are late, or decides on the one that is proposed: it
+// becomes an entry, or is lost as with a leader that is replaced. It reports whether there was one.
 func (j *Journal) Deliver(random *rand.Rand) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.open != nil && (len(j.late) == 0 || random.IntN(2) == 0) {
+		r := *j.open
+		if j.open = nil; random.IntN(2) == 0 {
+			_ = j.append(r)
+		}
+		return true
+	}
 	if len(j.late) == 0 {
 		return false
 	}
@@ -234,6 +243,11 @@ func (h *Handle) Append(ctx context.Context, after uint64, entry []byte) error {
 			return errNoAnswer
 		case Delay:
 			j.late = append(j.late, r)
+			return errNoAnswer
+		case Propose:
+			if r.after == j.last() && j.open == nil {
+				j.open = &r
+			}
 			return errNoAnswer
 		case Double:
 			j.late = append(j.late, r)
