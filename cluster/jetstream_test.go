@@ -1,15 +1,19 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,7 +28,11 @@ import (
 // within is how long anything may take before a test fails.
 const within = time.Minute
 
-var streams atomic.Int64
+var (
+	streams  atomic.Int64
+	turns    = flag.Int("cluster.turns", 3, "how many hubs lead in TestThreeServers")
+	seedFlag = flag.Uint64("cluster.seed", 0, "the seed of the faults after the third turn")
+)
 
 // newStream returns the options of a stream that is not there yet.
 func newStream(urls string, replicas int) jetstream.Options {
@@ -93,6 +101,7 @@ func (w *wire) cut() {
 }
 
 func TestOneServer(t *testing.T) {
+	t.Parallel()
 	s := alone(t, 0)
 	journaltest.Run(t, engine(s.url(), 1, 2))
 	t.Run("Leaders", func(t *testing.T) {
@@ -106,42 +115,69 @@ func TestOneServer(t *testing.T) {
 }
 
 func TestThreeServers(t *testing.T) {
+	t.Parallel()
 	servers, urls := three(t)
 	journaltest.Run(t, engine(urls, 3, 1))
 	t.Run("Leaders", func(t *testing.T) {
-		e := engine(urls, 3, 0)
-		o := newStream(urls, 3)
+		seed := cmp.Or(*seedFlag, rand.Uint64())
+		t.Logf("-cluster.seed=%d", seed)
+		e, o := engine(urls, 3, 0), newStream(urls, 3)
 		e.New = func(*testing.T) func(*testing.T) journal.Journal {
 			return func(t *testing.T) journal.Journal { return open(t, o) }
 		}
-		journaltest.RunLeaders(t, e, journaltest.Leaders{Turns: 3, Commits: 20, Disturb: func(t *testing.T, turn int) {
-			// First a server that follows is killed while the hub commits, then the one that leads.
-			if turn < 2 {
-				s := serverOf(t, servers, o, turn == 1)
-				s.kill()
-				s.start(t)
-			}
-		}})
+		f := faults{servers: servers, o: o, random: rand.New(rand.NewPCG(seed, 0))}
+		journaltest.RunLeaders(t, e, journaltest.Leaders{Turns: *turns, Commits: 20, Disturb: f.disturb})
 	})
 }
 
-// serverOf returns the server that leads a stream, or one that follows.
-func serverOf(t *testing.T, servers []*server, o jetstream.Options, leads bool) *server {
+// faults is what happens to the servers of a stream.
+type faults struct {
+	servers []*server
+	o       jetstream.Options
+	random  *rand.Rand
+}
+
+// disturb has one fault happen while the hub of a turn commits.
+func (f *faults) disturb(t *testing.T, turn int) {
+	if turn > 2 {
+		turn = f.random.IntN(4)
+	}
+	switch turn {
+	case 0:
+		s := f.serverOf(t, false)
+		s.kill()
+		s.start(t)
+	case 1:
+		s := f.serverOf(t, true)
+		s.kill()
+		s.start(t)
+	case 3:
+		s := f.serverOf(t, true)
+		s.signal(t, syscall.SIGSTOP)
+		for f.serverOf(t, true) == s { // it wakes as one that does not know
+		}
+		s.signal(t, syscall.SIGCONT)
+	}
+}
+
+// serverOf returns the server that leads the stream, or one that follows.
+func (f *faults) serverOf(t *testing.T, leads bool) *server {
 	t.Helper()
-	js := client(t, o.URL)
+	js := client(t, f.o.URL)
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	for ctx.Err() == nil {
-		stream, err := stream(ctx, js, o.Stream)
+		stream, err := stream(ctx, js, f.o.Stream)
 		if err != nil {
 			continue
 		}
 		leader := stream.CachedInfo().Cluster.Leader
-		if i := slices.IndexFunc(servers, func(s *server) bool { return (s.Name == leader) == leads }); leader != "" && i >= 0 {
-			return servers[i]
+		i := slices.IndexFunc(f.servers, func(s *server) bool { return (s.Name == leader) == leads })
+		if leader != "" && i >= 0 {
+			return f.servers[i]
 		}
 	}
-	t.Fatalf("the stream %s has no leader", o.Stream)
+	t.Fatalf("the stream %s has no leader", f.o.Stream)
 	return nil
 }
 
@@ -154,7 +190,7 @@ func stream(ctx context.Context, js natsjs.JetStream, name string) (natsjs.Strea
 // client returns another client of the servers.
 func client(t *testing.T, urls string) natsjs.JetStream {
 	t.Helper()
-	conn, err := nats.Connect(urls, nats.MaxReconnects(-1))
+	conn, err := nats.Connect(urls, nats.MaxReconnects(-1), nats.PingInterval(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

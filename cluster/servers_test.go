@@ -124,6 +124,13 @@ func (s *server) kill() {
 	_ = s.cmd.Wait()
 }
 
+func (s *server) signal(t *testing.T, sig syscall.Signal) {
+	t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		t.Error(err)
+	}
+}
+
 // ports returns free ports.
 func ports(t *testing.T, n int) (ports []int) {
 	t.Helper()

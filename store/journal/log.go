@@ -17,8 +17,8 @@ const (
 	answerWithin = 2 * time.Second
 	// sure is how long the engine has to say that the journal ends before an entry that it has
 	// acknowledged, until that is believed. A leader of the engine that was replaced says so for
-	// some seconds.
-	sure = 15 * time.Second
+	// up to 20 s in JetStream.
+	sure = 30 * time.Second
 	// leastWait and mostWait are between two attempts.
 	leastWait = 10 * time.Millisecond
 	mostWait  = time.Second

@@ -111,15 +111,23 @@ func (s *succession) turn(turn int, log *journal.Log) {
 		}
 	}
 	s.leader, s.nudge = leader, make(chan struct{}, 1)
-	disturbed := make(chan struct{})
-	go func() {
-		defer close(disturbed)
-		if s.o.Disturb != nil {
-			s.o.Disturb(s.t, turn)
-		}
-	}()
+	enough, made := make(chan struct{}), make(chan int, 1)
+	go func() { made <- s.commits(leader, turn, enough) }()
+	if s.o.Disturb != nil {
+		s.o.Disturb(s.t, turn)
+	}
+	close(enough)
+	n := <-made
+	if turn < s.o.Turns-1 {
+		s.former.Go(func() { s.goOn(leader, turn, n, s.nudge) })
+	}
+}
+
+// commits makes the commits of a turn and waits for their answers, goes on one at a time until
+// it is enough, and makes one more, so that one comes after what disturbs. It returns how many.
+func (s *succession) commits(leader *journal.Leader, turn int, enough <-chan struct{}) (n int) {
 	var waits []func()
-	for n := range s.o.Commits {
+	for ; n < s.o.Commits; n++ {
 		size := 20
 		if n%10 == 9 {
 			size = 1 << 20
@@ -129,18 +137,15 @@ func (s *succession) turn(turn int, log *journal.Log) {
 	for _, wait := range waits {
 		wait()
 	}
-	n := s.o.Commits
-	for done := false; !done; n++ { // at least one after the disturbance
+	for done := false; !done; n++ {
 		select {
-		case <-disturbed:
+		case <-enough:
 			done = true
 		default:
 		}
 		s.commit(leader, turn, n, 20)()
 	}
-	if turn < s.o.Turns-1 {
-		s.former.Go(func() { s.goOn(leader, turn, n, s.nudge) })
-	}
+	return n
 }
 
 // commit appends data that nobody else has, and returns what notes the answer.
