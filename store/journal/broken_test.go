@@ -133,23 +133,23 @@ func TestForeignBytes(t *testing.T) {
 		"an entry once more":  func(engine *memory.Journal, entries [][]byte) { engine.Put(entries[2]) },
 		"the first once more": func(engine *memory.Journal, entries [][]byte) { engine.Put(entries[0]) },
 		"the same epoch led again": func(engine *memory.Journal, entries [][]byte) {
-			engine.Put(entry(journal.Header{Kind: journal.KindLead, Epoch: 1, Hub: "b", Chain: journal.Hash(entries[2])}))
+			engine.Put(entryOf(journal.Header{Kind: journal.KindLead, Epoch: 1, Hub: "b", Chain: journal.Hash(entries[2])}))
 		},
 		"data of an epoch without a lead": func(engine *memory.Journal, entries [][]byte) {
-			engine.Put(entry(journal.Header{Kind: journal.KindData, Epoch: 2, Hub: "a", Chain: journal.Hash(entries[2])}))
+			engine.Put(entryOf(journal.Header{Kind: journal.KindData, Epoch: 2, Hub: "a", Chain: journal.Hash(entries[2])}))
 		},
 		"data of another hub": func(engine *memory.Journal, entries [][]byte) {
-			engine.Put(entry(journal.Header{Kind: journal.KindData, Epoch: 1, Hub: "b", Chain: journal.Hash(entries[2])}))
+			engine.Put(entryOf(journal.Header{Kind: journal.KindData, Epoch: 1, Hub: "b", Chain: journal.Hash(entries[2])}))
 		},
 		"a hole in pieces": func(engine *memory.Journal, entries [][]byte) {
-			first := entry(journal.Header{Kind: journal.KindData, Rest: 2, Epoch: 1, Hub: "a", Chain: journal.Hash(entries[2])})
+			first := entryOf(journal.Header{Kind: journal.KindData, Rest: 2, Epoch: 1, Hub: "a", Chain: journal.Hash(entries[2])})
 			engine.Put(first)
-			engine.Put(entry(journal.Header{Kind: journal.KindData, Epoch: 1, Hub: "a", Chain: journal.Hash(first)}))
+			engine.Put(entryOf(journal.Header{Kind: journal.KindData, Epoch: 1, Hub: "a", Chain: journal.Hash(first)}))
 		},
 		"a beat in pieces": func(engine *memory.Journal, entries [][]byte) {
-			first := entry(journal.Header{Kind: journal.KindData, Rest: 1, Epoch: 1, Hub: "a", Chain: journal.Hash(entries[2])})
+			first := entryOf(journal.Header{Kind: journal.KindData, Rest: 1, Epoch: 1, Hub: "a", Chain: journal.Hash(entries[2])})
 			engine.Put(first)
-			engine.Put(entry(journal.Header{Kind: journal.KindBeat, Epoch: 1, Hub: "a", Chain: journal.Hash(first)}))
+			engine.Put(entryOf(journal.Header{Kind: journal.KindBeat, Epoch: 1, Hub: "a", Chain: journal.Hash(first)}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestForeignBytes(t *testing.T) {
 	}
 }
 
-func entry(h journal.Header) []byte {
+func entryOf(h journal.Header) []byte {
 	bytes, err := journal.AppendEntry(nil, &h, nil)
 	if err != nil {
 		panic(err)

@@ -330,7 +330,10 @@ func (j *Journal) Trim(ctx context.Context, upTo uint64) error {
 	if err != nil {
 		return err
 	}
-	keep := min(upTo+1, last) // from there on; others only append meanwhile
+	keep := last // and what comes after it; others only append meanwhile
+	if upTo < last {
+		keep = upTo + 1
+	}
 	if keep <= 1 {
 		return nil
 	}

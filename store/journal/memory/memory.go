@@ -89,7 +89,7 @@ func (j *Journal) append(r request) error {
 }
 
 func (j *Journal) put(entry []byte) {
-	j.entries = append(j.entries, slices.Clone(entry))
+	j.entries = append(j.entries, entry)
 	j.used += uint64(len(entry))
 	j.changed.Broadcast()
 }
@@ -138,7 +138,7 @@ func (j *Journal) Flip(at uint64, bit int) {
 func (j *Journal) Put(entry []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.put(entry)
+	j.put(slices.Clone(entry))
 }
 
 // SetMost changes the limit of bytes.
