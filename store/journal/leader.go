@@ -172,7 +172,8 @@ func (d *Leader) Err() error {
 }
 
 // Close ends the leader, and returns when nothing more is sent. What is not settled fails with
-// ErrUnknown: what was sent may still come into the journal. It appends no release.
+// ErrUnknown: what was sent may still come into the journal. It appends no release. A leader that
+// has ended by itself is closed too.
 func (d *Leader) Close() error {
 	d.stop(ErrClosed)
 	<-d.ended

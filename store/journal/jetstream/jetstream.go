@@ -41,7 +41,7 @@ const (
 	mostEntry = 960 << 10
 	// headers is the room that is left in max_payload for subjects and headers.
 	headers = 4 << 10
-	// openWithin is how long Open waits for answers where its context has no deadline.
+	// openWithin is how long Open waits for answers at most.
 	openWithin = 30 * time.Second
 	// answerWithin is how long one request waits that is made again then: servers that elect
 	// a leader give no answer, also later.
