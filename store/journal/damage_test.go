@@ -19,7 +19,7 @@ import (
 func TestRandomDamage(t *testing.T) {
 	first := rand.Uint64()
 	refused := 0
-	for i := range uint64(testsize.Of(1000, 100)) {
+	for i := range uint64(testsize.Of(1000, 60)) {
 		seed := first + i
 		synctest.Test(t, func(t *testing.T) {
 			if damage(t, rand.New(rand.NewPCG(seed, 0))) {

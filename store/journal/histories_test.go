@@ -20,7 +20,7 @@ import (
 
 var (
 	historySeed = flag.Uint64("history-seed", 0, "the seed of one history of TestHistories")
-	histories   = testsize.Int("histories", 300, 60, "how many histories TestHistories has")
+	histories   = testsize.Int("histories", 300, 30, "how many histories TestHistories has")
 )
 
 // TestHistories: hubs that follow, take over, commit and crash, over an engine that loses, delays
