@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"eventhub/store/journal"
 
@@ -60,9 +61,20 @@ type Writer interface {
 // applied in the order in which they were appended.
 type shared struct {
 	mu     sync.Mutex
-	at     journal.Position
 	writer Writer // nil while the store follows
 	ms     int64  // of the last entry
+
+	// last is the position of what was applied. It moves with mu held, which may take as long as the
+	// journal does, and is read without.
+	last atomic.Pointer[journal.Position]
+}
+
+// at returns the position of what was applied.
+func (j *shared) at() (at journal.Position) {
+	if last := j.last.Load(); last != nil {
+		at = *last
+	}
+	return at
 }
 
 // write makes a batch an entry, and applies it when the journal has it. An error breaks the store
@@ -93,22 +105,20 @@ func (j *shared) write(s *Store, batch *pdb.Batch, ms int64) error {
 
 // apply applies an entry together with its position. mu is held.
 func (j *shared) apply(s *Store, batch *pdb.Batch, at journal.Position) error {
-	if at.Seq <= j.at.Seq || at.Epoch < j.at.Epoch {
-		return fmt.Errorf("%w: place %d of epoch %d comes after place %d of epoch %d", journal.ErrDiverged, at.Seq, at.Epoch, j.at.Seq, j.at.Epoch)
+	if last := j.at(); at.Seq <= last.Seq || at.Epoch < last.Epoch {
+		return fmt.Errorf("%w: place %d of epoch %d comes after place %d of epoch %d", journal.ErrDiverged, at.Seq, at.Epoch, last.Seq, last.Epoch)
 	}
 	_ = batch.Set(metaPosition, appendPosition(nil, at), nil)
 	if err := s.applyEntry(batch); err != nil {
 		return err
 	}
-	j.at = at
+	j.last.Store(&at)
 	return nil
 }
 
 // sync makes durable what was applied, and returns the position that is.
 func (j *shared) sync(s *Store) (journal.Position, error) {
-	j.mu.Lock()
-	at := j.at
-	j.mu.Unlock()
+	at := j.at()
 	if err := s.syncAll(); err != nil {
 		s.faults.fail(err)
 		return journal.Position{}, s.faults.err()
@@ -133,7 +143,7 @@ func (j *shared) load(s *Store) error {
 		if len(value) != positionBytes {
 			return fmt.Errorf("the position in the journal reads %x", value)
 		}
-		j.at = journal.Position{Seq: binary.BigEndian.Uint64(value), Epoch: binary.BigEndian.Uint64(value[8:]), Chain: binary.BigEndian.Uint64(value[16:])}
+		j.last.Store(&journal.Position{Seq: binary.BigEndian.Uint64(value), Epoch: binary.BigEndian.Uint64(value[8:]), Chain: binary.BigEndian.Uint64(value[16:])})
 	}
 	return nil
 }

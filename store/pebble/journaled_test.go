@@ -274,9 +274,15 @@ func TestNothingBeforeTheAnswer(t *testing.T) {
 		before, at := contents(t, s), len(readAll(t, s, "t"))
 		reached, release := j.hold.arm()
 		done := make(chan error, 1)
-		go func() { done <- commit(&store.Unit{Appends: []store.Append{given("t", name)}}) }()
+		go func() { done <- commit(&store.Unit{Appends: []store.Append{given("t", name), given(name, name)}}) }()
 		<-reached
 		isSame(t, before, contents(t, s))
+		if head, err := s.Head(context.Background(), "t"); head != uint64(at) || err != nil {
+			t.Errorf("%s: the head is %d, %v before the answer; want %d", name, head, err, at)
+		}
+		if _, err := s.Topic(context.Background(), name); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("%s: the topic that it makes is there before the answer: %v", name, err)
+		}
 		if n := len(readAll(t, s, "t")); n != at {
 			t.Errorf("%s: a read shows %d events before the answer; there were %d", name, n, at)
 		}

@@ -77,12 +77,7 @@ func OpenReplica(o Options) (*Replica, error) {
 }
 
 // Position returns that of the last entry which was applied.
-func (r *Replica) Position() journal.Position {
-	j := r.s.shared
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.at
-}
+func (r *Replica) Position() journal.Position { return r.s.shared.at() }
 
 // Apply applies the batch of a leader, or none where repr is empty, and notes its position. It does
 // not sync. An entry that is not after the one before is refused with ErrApplied, and one that
@@ -104,18 +99,19 @@ func (r *Replica) apply(repr []byte, at journal.Position) error {
 	s, j := r.s, r.s.shared
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if at.Seq <= j.at.Seq {
-		return fmt.Errorf("%w: the replica is at place %d", ErrApplied, j.at.Seq)
-	}
-	if at.Epoch < j.at.Epoch {
-		return fmt.Errorf("%w: its epoch is %d, and the one before has %d", journal.ErrDiverged, at.Epoch, j.at.Epoch)
+	switch last := j.at(); {
+	case at.Seq <= last.Seq:
+		return fmt.Errorf("%w: the replica is at place %d", ErrApplied, last.Seq)
+	case at.Epoch < last.Epoch:
+		return fmt.Errorf("%w: its epoch is %d, and the one before has %d", journal.ErrDiverged, at.Epoch, last.Epoch)
 	}
 	batch := s.db.NewBatch()
 	defer batch.Close()
 	founds := false
 	if len(repr) > 0 {
-		// The batch keeps its bytes, and goes on in the same memory.
-		if err := batch.SetRepr(bytes.Clone(repr)); err != nil {
+		// The batch keeps the bytes, and goes on after them with its position.
+		const room = 64
+		if err := batch.SetRepr(append(make([]byte, 0, len(repr)+room), repr...)); err != nil {
 			return err
 		}
 		if founds = !r.isFounded; founds {
@@ -161,19 +157,16 @@ func (r *Replica) usable() error {
 	return r.s.faults.err()
 }
 
-// Sync makes durable what was applied, and returns the position up to which that is.
+// Sync makes durable what was applied, and returns the position up to which that is. Entries are
+// applied meanwhile.
 func (r *Replica) Sync() (journal.Position, error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	at := journal.Position{}
 	err := r.usable()
-	if err == nil {
-		at, err = r.s.shared.sync(r.s)
-	}
+	r.mu.Unlock()
 	if err != nil {
-		return at, fmt.Errorf("store/pebble: sync the replica: %w", err)
+		return journal.Position{}, fmt.Errorf("store/pebble: sync the replica: %w", err)
 	}
-	return at, nil
+	return r.s.SyncPosition(context.Background())
 }
 
 // Checkpoint is that of store.Maintenance. The copy is a replica, which goes on at its position.
@@ -257,12 +250,10 @@ func (s *Store) Position() journal.Position {
 	if s.shared == nil {
 		return journal.Position{}
 	}
-	s.shared.mu.Lock()
-	defer s.shared.mu.Unlock()
-	return s.shared.at
+	return s.shared.at()
 }
 
-// SyncPosition is Replica.Sync in a store that leads. It waits for the entry under way.
+// SyncPosition is Replica.Sync in a store that leads.
 func (s *Store) SyncPosition(ctx context.Context) (journal.Position, error) {
 	if err := s.enter(ctx); err != nil {
 		return journal.Position{}, err

@@ -3,13 +3,19 @@ package pebble
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"strings"
 	"testing"
 
+	"eventhub/internal/faultfs"
+	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/journal"
+	"eventhub/store/storetest"
 
 	pdb "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
 // TestRefusedEntries: what is not the next entry changes nothing, and breaks nothing.
@@ -229,4 +235,64 @@ func TestReplicateAndDetach(t *testing.T) {
 		t.Errorf("the first entry of the journal that was left: %v", err)
 	}
 	mustCloseReplica(t, r)
+}
+
+var replicaImages = testsize.Int("replica.images", 120, 30, "how many images TestPowerLossOfAReplica takes")
+
+// TestPowerLossOfAReplica: in whatever a crash leaves of a replica in front of a write to its log, the
+// position is that of the last entry which is there.
+func TestPowerLossOfAReplica(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	j := new(testJournal)
+	s := lead(t, onMem(t, vfs.NewMem()), j)
+	for n := range 200 * *replicaImages { // a write has some hundred entries
+		mustCommit(t, s, true, given("t", storetest.GivenID("e", n)))
+	}
+	mustClose(t, s)
+	mem := vfs.NewCrashableMem()
+	images := make(chan *vfs.MemFS, *replicaImages)
+	loss := vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(seed, 2))}
+	r := mustOpenReplica(t, onMem(t, faultfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileWrite && strings.HasSuffix(op.Path, ".log") {
+			select {
+			case images <- mem.CrashClone(loss):
+			default:
+			}
+		}
+		return nil
+	}))))
+	for _, e := range j.after(journal.Position{}) {
+		if err := r.Apply(e.data, e.at); err != nil {
+			t.Fatal(err)
+		}
+		if rng.IntN(2000) == 0 {
+			if _, err := r.Sync(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	mustCloseReplica(t, r)
+	close(images)
+	behind := 0
+	for image := range images {
+		r := mustOpenReplica(t, onMem(t, image))
+		want := len(j.after(journal.Position{})) - len(j.after(r.Position())) - 1 // the first has no event
+		got := 0
+		scan(t, r.s, tagEvent, func(_, _ []byte) { got++ })
+		if got != max(want, 0) {
+			t.Errorf("at %+v there are %d events; want %d", r.Position(), got, want)
+		}
+		if behind++; behind == *replicaImages {
+			follow(t, r, j, everything)
+			if at := r.Position(); at != j.last {
+				t.Errorf("the journal was followed up to %+v; it ends at %+v", at, j.last)
+			}
+		}
+		mustCloseReplica(t, r)
+	}
+	if behind < *replicaImages/2 {
+		t.Errorf("there were %d images", behind)
+	}
 }

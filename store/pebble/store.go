@@ -174,6 +174,7 @@ func (s *Store) loadAll(first *pdb.Batch) error {
 
 // giveUp closes what openDir has opened.
 func (s *Store) giveUp(cause error) error {
+	s.life.end()
 	return errors.Join(fmt.Errorf("store/pebble: open %s: %w", s.options.Dir, cause), s.closeBatches(), s.db.Close(), s.seal.stop(false, false), s.lock.Close())
 }
 
