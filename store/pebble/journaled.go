@@ -51,9 +51,9 @@ const positionBytes = 3 * 8
 // Writer appends entries to the journal that a store shares.
 type Writer interface {
 	// Append appends an entry with the time of its commit. wait returns its position once the
-	// journal has it durably. Any error of wait is final: the writer appends nothing any more, and
-	// whether the journal has the entry is unknown, except that it never will with an error that
-	// has journal.ErrFenced in its chain. data is not to be used after wait.
+	// journal has it durably. An error of wait is final: the store appends nothing after it. Whether
+	// the journal has the entry is unknown then, except that it never will with an error that has
+	// journal.ErrFenced in its chain. data is not to be used after wait.
 	Append(data []byte, ms int64) (wait func() (journal.Position, error))
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 
 	"eventhub/internal/faultfs"
@@ -295,4 +296,56 @@ func TestPowerLossOfAReplica(t *testing.T) {
 	if behind < *replicaImages/2 {
 		t.Errorf("there were %d images", behind)
 	}
+}
+
+// TestReplicaIsUsedAtOnce: a replica is synced and copied while it follows, entries that are larger than
+// a memtable among them.
+func TestReplicaIsUsedAtOnce(t *testing.T) {
+	j := new(testJournal)
+	fsys := vfs.NewMem()
+	s := lead(t, onMem(t, fsys), j)
+	for n := range 200 {
+		if n%50 == 0 {
+			large(t, s, storetest.GivenID("e", n), 1<<20)
+			continue
+		}
+		mustCommit(t, s, true, given("t", storetest.GivenID("e", n)))
+	}
+	mustClose(t, s)
+	o := onMem(t, vfs.NewMem())
+	r := mustOpenReplica(t, o)
+	entries := j.after(journal.Position{})
+	for _, e := range entries[:20] {
+		if err := r.Apply(e.data, e.at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var others sync.WaitGroup
+	others.Go(func() {
+		for range 20 {
+			before := r.Position()
+			at, err := r.Sync()
+			if after := r.Position(); err != nil || at.Seq < before.Seq || at.Seq > after.Seq {
+				t.Errorf("%+v is synced, %v; the replica was at %+v, and is at %+v", at, err, before, after)
+			}
+		}
+	})
+	copied := o
+	copied.Dir = copyDir
+	others.Go(func() {
+		if err := r.Checkpoint(context.Background(), copyDir); err != nil {
+			t.Error(err)
+		}
+	})
+	follow(t, r, j, everything)
+	others.Wait()
+	want := contents(t, r.s)
+	again := mustOpenReplica(t, copied)
+	if at := again.Position(); at.Seq < entries[19].at.Seq {
+		t.Errorf("the copy is at %+v; there was %+v before", at, entries[19].at)
+	}
+	follow(t, again, j, everything)
+	isSame(t, want, contents(t, again.s))
+	mustCloseReplica(t, again)
+	mustCloseReplica(t, r)
 }
