@@ -29,7 +29,8 @@ import (
 // A commit that changes the index waits for Ingest, as it does for a batch (Store.indexing). Other
 // commits wait as long as Pebble begins another log, or writes its manifest: some milliseconds. Ingest
 // would have them wait for a flush where memtables are waiting for one already, and more tables
-// in L0 bring the moment nearer from which on commits wait for a compaction. Then a step writes batches.
+// in L0 bring the moment nearer from which on commits wait for a compaction. Then a step writes batches,
+// and always in a store that shares a journal.
 
 // keyTables is what makes tables of the key index. Store.sweeper.stepping guards it.
 type keyTables struct {

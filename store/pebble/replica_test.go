@@ -349,3 +349,72 @@ func TestReplicaIsUsedAtOnce(t *testing.T) {
 	mustCloseReplica(t, again)
 	mustCloseReplica(t, r)
 }
+
+// TestPowerLossWhileConverting: a directory is a store of one hub or a replica, and says which, in front of
+// each write of Replicate and Detach. One that becomes a replica has an id to found with, and one that
+// ceases to be one has its position.
+func TestPowerLossWhileConverting(t *testing.T) {
+	j := new(testJournal)
+	shared, alone := vfs.NewCrashableMem(), vfs.NewCrashableMem()
+	s := lead(t, onMem(t, shared), j)
+	mustCommit(t, s, true, given("t", "a"))
+	mustClose(t, s)
+	s = mustOpen(t, onMem(t, alone))
+	mustCommit(t, s, true, given("t", "a"))
+	mustClose(t, s)
+	for _, tt := range []struct {
+		name    string
+		convert func(Options) error
+		from    *vfs.MemFS
+		is      func(*Replica) bool
+	}{
+		{"Replicate", Replicate, alone, func(r *Replica) bool { return r.own != nil && !r.isFounded && r.Position() == journal.Position{} }},
+		{"Detach", Detach, shared, func(r *Replica) bool { return r.own == nil && r.isFounded && r.Position() == j.last }},
+	} {
+		replicas, stores := 0, 0
+		for n, isOver := 1, false; !isOver; n++ {
+			mem := tt.from.CrashClone(vfs.CrashCloneCfg{})
+			var image *vfs.MemFS
+			var mu sync.Mutex // Pebble writes from several goroutines
+			countdown := n
+			o := onMem(t, faultfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+					if countdown--; countdown == 0 {
+						image = mem.CrashClone(vfs.CrashCloneCfg{})
+					}
+				}
+				return nil
+			})))
+			o.tune = func(p *pdb.Options) { small(p); p.DisableAutomaticCompactions = true }
+			if err := tt.convert(o); err != nil {
+				t.Fatal(err)
+			}
+			if isOver = image == nil; isOver {
+				image = mem
+			}
+			s, err := Open(onMem(t, image))
+			switch {
+			case err == nil:
+				stores++
+				if n := len(readAll(t, s, "t")); n != 1 {
+					t.Errorf("%s: after write %d there are %d events", tt.name, n, n)
+				}
+				mustClose(t, s)
+			case errors.Is(err, ErrReplicated):
+				replicas++
+				r := mustOpenReplica(t, onMem(t, image))
+				if !tt.is(r) {
+					t.Errorf("%s: after write %d the replica is at %+v, founded %v, has %x", tt.name, n, r.Position(), r.isFounded, r.own)
+				}
+				mustCloseReplica(t, r)
+			default:
+				t.Error(err)
+			}
+		}
+		if stores < 2 || replicas < 2 {
+			t.Errorf("%s: there were %d stores and %d replicas", tt.name, stores, replicas)
+		}
+	}
+}

@@ -13,6 +13,8 @@
 //   - Offsets are given out by the one committer and never twice, whatever a
 //     crash takes away: see reserve.
 //   - After a failed write or fsync no commit succeeds.
+//   - What changes a key is in write.go. A store that shares a journal with others (OpenReplica, Lead)
+//     writes nothing that the journal does not have, and has the same keys as they: see journaled.go.
 package pebble
 
 import (
