@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
@@ -76,6 +77,10 @@ func serve(text string) error {
 		return errors.New("the server is not ready")
 	}
 	fmt.Println("ready")
+	go func() { // the tests may end without a word, by a timeout
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		end <- os.Interrupt
+	}()
 	<-end
 	s.Shutdown()
 	s.WaitForShutdown()
@@ -107,6 +112,9 @@ func (s *server) start(t *testing.T) {
 	s.cmd.Stderr = &failure
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.cmd.StdinPipe(); err != nil { // open as long as the tests run
 		t.Fatal(err)
 	}
 	if err := s.cmd.Start(); err != nil {
