@@ -53,7 +53,7 @@ func TestEveryCodeIsListed(t *testing.T) {
 // TestWhatARefusalIsAbout: who may try again, and who needs another token.
 func TestWhatARefusalIsAbout(t *testing.T) {
 	denied := []Code{CodeUnauthorized, CodeNoToken, CodeBadToken, CodeJWTInvalid, CodeForbidden}
-	passing := []Code{CodeShuttingDown, CodeOverloaded, CodeInternal, CodeRateLimited}
+	passing := []Code{CodeShuttingDown, CodeNotActive, CodeOverloaded, CodeInternal, CodeRateLimited}
 	for c := range codes {
 		if c.Denied() != slices.Contains(denied, c) || c.Passing() != slices.Contains(passing, c) {
 			t.Errorf("%s is denied: %v, passing: %v", c, c.Denied(), c.Passing())

@@ -41,6 +41,7 @@ var rules = []rule{
 	{"store", []string{".", "internal/listing"}},
 	{"store/journal", nil}, // bytes and places; what is in them is the store's
 	{"store/journal/...", []string{"store/journal"}},
+	{"hub/internal/member", []string{"store/journal"}},
 	{"store/storetest", []string{".", "store", "internal/..."}},
 	{"store/pebble", []string{".", "store", "store/journal", "internal/..."}},
 	{"store/storefault", []string{".", "store"}},
@@ -86,7 +87,7 @@ var rules = []rule{
 	{"apidoc", nil},
 	{"apidoc/...", nil}, // gen, which makes the documents, and a module of its own that judges them
 	{"ops", []string{".", "admin", "apidoc", "internal/..."}},
-	{"hub", []string{".", "admin", "auth", "auth/audit", "auth/guard", "auth/limits", "auth/policy", "ops", "bus", "gateway/...", "outbox", "outbox/outboxurl", "store", "store/memory", "store/pebble", "wire", "internal/..."}},
+	{"hub", []string{"hub/internal/...", ".", "admin", "auth", "auth/audit", "auth/guard", "auth/limits", "auth/policy", "ops", "bus", "gateway/...", "outbox", "outbox/outboxurl", "store", "store/journal", "store/journal/jetstream", "store/memory", "store/pebble", "wire", "internal/..."}},
 	{"hubtest", []string{".", "admin", "client", "hub"}},
 	{"bench", []string{".", "client", "wire", "internal/..."}},
 	{"bench/retention", []string{".", "admin", "bench", "client"}},

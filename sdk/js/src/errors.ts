@@ -6,7 +6,7 @@ export type HubCode =
   | "unauthorized" | "no_token" | "bad_token" | "jwt_invalid" | "forbidden"
   | "rate_limited" | "publish_failed" | "ack_failed" | "lease_lost" | "wait_timeout"
   | "already_subscribed" | "not_subscribed" | "group_mismatch" | "unknown_id" | "gone"
-  | "unsupported_op" | "conflict" | "overloaded" | "shutting_down" | "internal"
+  | "unsupported_op" | "conflict" | "overloaded" | "shutting_down" | "not_active" | "internal"
   /** No hub could be reached. */
   | "unreachable"
   /** The hub speaks another version of the protocol. */
@@ -55,7 +55,7 @@ export class HubError extends Error {
 
   /** The refusal is about the hub's state: the same request may succeed later. */
   get passing(): boolean {
-    return /^(rate_limited|overloaded|shutting_down|internal|unreachable)$/.test(this.code);
+    return /^(rate_limited|overloaded|shutting_down|not_active|internal|unreachable)$/.test(this.code);
   }
 }
 
