@@ -20,7 +20,7 @@ import (
 )
 
 // compactImages is how many power losses TestCompactionOfImages goes through.
-var compactImages = testsize.Int("compact.images", 200, 6, "how many images TestCompactionOfImages takes")
+var compactImages = testsize.Int("compact.images", 200, 3, "how many images TestCompactionOfImages takes")
 
 // betweenStride is the distance of the moments that TestRemovedBetweenSteps goes through.
 var betweenStride = testsize.Int("between.stride", 5, 25, "take each so manieth moment in TestRemovedBetweenSteps")
@@ -53,12 +53,12 @@ type compactEvent struct {
 func TestCompactionOfImages(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	for n := range uint64(*compactImages) / 6 {
+	for n := range (uint64(*compactImages) + 5) / 6 {
 		mem := vfs.NewCrashableMem()
 		run := &compactRun{T: t, rng: rand.New(rand.NewPCG(seed, n)), mem: mem,
 			events: make(map[uint64]compactEvent), gone: make(map[string]uint64), free: make(map[string]bool)}
 		run.open()
-		for range 6 {
+		for range min(6, *compactImages) {
 			for range 3 + run.rng.IntN(25) {
 				run.step()
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 )
 
-var recentRounds = testsize.Int("recent.rounds", 400, 4000, "units of the random history of new ids")
+var recentRounds = testsize.Int("recent.rounds", 4000, 400, "units of the random history of new ids")
 
 // uuid7At is a UUID of version 7 of a time, in milliseconds.
 func uuid7At(ms int64, rng *rand.Rand) string {

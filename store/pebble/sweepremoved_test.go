@@ -215,7 +215,7 @@ func TestSweepOfTrimsInPieces(t *testing.T) {
 	clock.pass(pieceWait)
 	sweepAll(t, s)
 	// Now few at a time, each a second after the other.
-	for range 200 {
+	for range testsize.Of(200, 40) {
 		add(2)
 		mustRemove(t, s, store.TopicChange{Topic: "t", Horizon: last()})
 		clock.pass(time.Second)
