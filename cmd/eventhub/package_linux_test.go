@@ -88,7 +88,7 @@ func installDocRuns(t *testing.T, release string) {
 		t.Fatal(err)
 	}
 	// What else a release has, here with what is not committed.
-	prepare := `tar -C "$1" --exclude=./.git --exclude=./bin --exclude=./dist --transform 's,^\.,eventhub-v1.2.3,' -czf eventhub_v1.2.3_source.tar.gz . && sha256sum -- * >SHA256SUMS`
+	prepare := `tar -C "$1" --exclude=./.git --exclude=./bin --exclude=./dist --exclude=node_modules --transform 's,^\.,eventhub-v1.2.3,' -cf - . | gzip -1 >eventhub_v1.2.3_source.tar.gz && sha256sum -- * >SHA256SUMS`
 	before := exec.Command("sh", "-c", prepare, "sh", source)
 	before.Dir = release
 	if out, err := before.CombinedOutput(); err != nil {
