@@ -15,7 +15,7 @@ import (
 
 // mostAwake is how long one history may take, which takes some milliseconds: one that
 // goes round in circles, or waits for a lock that nobody gives back, has no other end.
-const mostAwake = 30 * time.Second
+const mostAwake = 2 * time.Minute
 
 // Histories is rapid.Check with n random histories, unless -rapid.checks or RAPID_CHECKS says
 // how many. It draws the seed itself, so that a history which does not come to rest names it
