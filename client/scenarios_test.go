@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -35,6 +36,7 @@ type scenarioOptions struct {
 	Client      string            `json:"client"`      // its name
 	States      bool              `json:"states"`      // the program listens to states
 	MaxPending  int               `json:"max_pending"`
+	Numbers     bool              `json:"numbers"` // the steps begin when the client has numbers
 }
 
 // scenarioStep is one step of the program or of the hub.
@@ -215,6 +217,22 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
+// numberedSteps are the publishes after which a client has numbers.
+func numberedSteps() (steps []scenarioStep) {
+	for n := range 16 {
+		i := float64(n)               // as JSON has it
+		payload, _ := json.Marshal(i) // a number
+		steps = append(steps, scenarioStep{Do: "publish", As: "warm", With: scenarioCall{scenarioEvent: scenarioEvent{Topic: "warm", Payload: payload}}})
+		if i == 15 {
+			steps = append(steps, scenarioStep{Expect: map[string]any{"op": "AUTH", "producer": map[string]any{"id": "$producer"}}, As: "auth"})
+		}
+		steps = append(steps, scenarioStep{Expect: map[string]any{"op": "PUBLISH", "payload": i, "seq": "$none"}},
+			scenarioStep{Answer: map[string]any{"op": "OK", "id": "x", "offset": i + 1}}, scenarioStep{Told: "warm", Is: map[string]any{"kind": "ok"}})
+	}
+	return append(steps, scenarioStep{To: "auth", Answer: map[string]any{"op": "OK",
+		"producer": map[string]any{"id": "$producer", "epoch": 5.0, "born": 5.0, "seq": 0.0, "window": 4096.0}}})
+}
+
 func playScenario(t *testing.T, s *scenario) {
 	vars := newBindings()
 	hub := newScriptHub(t, vars)
@@ -226,6 +244,9 @@ func playScenario(t *testing.T, s *scenario) {
 	steps := s.Steps
 	if !s.Options.Unconnected {
 		steps = append([]scenarioStep{{Do: "connect", As: "client"}, {Accept: map[string]any{}}, {Told: "client", Is: map[string]any{"kind": "ok"}}}, steps...)
+	}
+	if s.Options.Numbers {
+		steps = slices.Insert(steps, 3, numberedSteps()...)
 	}
 	for i := range steps {
 		step := &steps[i]

@@ -8,3 +8,9 @@ import _ "embed"
 //
 //go:embed dist/eventhub.min.js
 var OneFile []byte
+
+// HTTPFile is dist/eventhub-http.min.js, which gives clients of OneFile the HTTP API. A page has it beside
+// that file, under this name. It must not be changed.
+//
+//go:embed dist/eventhub-http.min.js
+var HTTPFile []byte

@@ -6,6 +6,7 @@ export type HubCode =
   | "unauthorized" | "no_token" | "bad_token" | "jwt_invalid" | "forbidden"
   | "rate_limited" | "publish_failed" | "ack_failed" | "lease_lost" | "wait_timeout"
   | "already_subscribed" | "not_subscribed" | "group_mismatch" | "unknown_id" | "gone"
+  | "bad_sequence" | "fenced" | "unknown_producer"
   | "unsupported_op" | "conflict" | "overloaded" | "shutting_down" | "not_active" | "internal"
   /** No hub could be reached. */
   | "unreachable"

@@ -1,4 +1,5 @@
 import { HubError, messageOf } from "./errors.ts";
+import type { WireProducer } from "./numbers.ts";
 
 /** A value that JSON.parse gives. */
 export type Json = string | number | boolean | null | Json[] | { [name: string]: Json };
@@ -25,6 +26,10 @@ export interface HubFrame {
   stale_at?: number[];
   known?: string;
   gaps?: WireGap[];
+  producer?: WireProducer;
+  count?: number;
+  horizon?: number;
+  snapshot?: string;
   ended?: { topic: string; ts: number; cursor: number }[];
   event?: WireEvent;
   ctx?: WireContext;
@@ -42,6 +47,8 @@ export interface WireContext {
   sought?: boolean;
   redriven?: number;
   gap?: Omit<WireGap, "topic">;
+  state?: boolean;
+  snapshot?: string;
 }
 
 export interface WireEvent {
@@ -75,13 +82,13 @@ export function encodePayload(payload: unknown): string {
   if (text === undefined || (text === "null" && payload !== null && typeof payload === "number")) {
     throw new HubError("bad_event", `the payload is ${typeof payload === "number" ? payload : typeof payload}, which JSON does not have: publish null`);
   }
-  return checkSurrogates(text, "payload");
+  return text;
 }
 
 /** Refuses a text with half of a surrogate pair, as a string has that was cut. */
-export function checkSurrogates(json: string, what: string): string {
+export function checkSurrogates(json: string): string {
   if (json.includes("\\ud") && loneSurrogate.test(json)) {
-    throw new HubError("bad_event", `the ${what} has a lone surrogate, half of a character: call toWellFormed()`);
+    throw new HubError("bad_event", "the event has a lone surrogate, half of a character: call toWellFormed()");
   }
   return json;
 }

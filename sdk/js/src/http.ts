@@ -3,7 +3,7 @@ import { HubError, messageOf } from "./errors.ts";
 import type { Link } from "./link.ts";
 import { abortReason } from "./signal.ts";
 import type { PayloadOf, TopicMap } from "./topics.ts";
-import type { EventRecord, SeekTarget } from "./types.ts";
+import type { CursorPosition, EventRecord, SeekTarget } from "./types.ts";
 
 /** A method and a path, as docs/http.md has them. */
 export type Route = keyof Routes;
@@ -107,6 +107,29 @@ export class HttpApi<M extends TopicMap> {
   seek(topic: string, group: string, to: SeekTarget, options: { apply?: boolean; signal?: AbortSignal } = {}): Promise<SeekPlan> {
     return this.call("POST /v1/topics/{topic}/groups/{group}/seek", { params: { topic, group }, query: options.apply ? { apply: "1" } : {}, body: startOf(to) as Routes["POST /v1/topics/{topic}/groups/{group}/seek"]["body"], signal: options.signal });
   }
+
+  /** @internal */
+  async getCursor(topic: string, group: string): Promise<CursorPosition | null> {
+    try {
+      const g = await this.call("GET /v1/topics/{topic}/groups/{group}", { params: { topic, group } });
+      return { topic, offset: g.cursor, ...(g.last_id === undefined ? {} : { lastId: g.last_id }), ...(g.last_ts === undefined ? {} : { lastTs: g.last_ts }) };
+    } catch (why) {
+      if (why instanceof HubError && (why.code === "unknown_id" || why.code === "not_subscribed")) return null;
+      throw why;
+    }
+  }
+
+  /** @internal */
+  async setCursor(topic: string, group: string, to: CursorPosition | SeekTarget): Promise<void> {
+    await this.seek(topic, group, seekOf(to), { apply: true });
+  }
+}
+
+function seekOf(to: CursorPosition | SeekTarget): SeekTarget {
+  if (typeof to === "string" || !("topic" in to)) return to;
+  if (to.offset !== undefined) return { offset: to.offset + 1 };
+  if (to.lastId !== undefined) return { afterId: to.lastId };
+  return to.lastTs === undefined ? "earliest" : { ts: to.lastTs };
 }
 
 /** A place in a topic, as bodies and queries have it. */

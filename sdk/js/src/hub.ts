@@ -2,7 +2,7 @@ import { Consumer, Loop, type AnyHandler } from "./consume.ts";
 import type { Delivery, DeliveryOf } from "./delivery.ts";
 import { HubError } from "./errors.ts";
 import type { HubFrame } from "./frame.ts";
-import { HttpApi } from "./http.ts";
+import type { HttpApi } from "./http.ts";
 import { Kind, Link, type LinkState, type Request, type StateDetail } from "./link.ts";
 import { Publisher, type Outgoing } from "./publisher.ts";
 import { resultPrefix, resultsOf } from "./results.ts";
@@ -24,12 +24,16 @@ export type Transformer<M extends TopicMap, P extends string> =
 /** A loop over deliveries; leaving it leaves the group. */
 export type Deliveries<D> = AsyncIterableIterator<D, undefined, undefined>;
 
+let Http: typeof HttpApi | undefined;
+
+/** Says what `hub.http` is. The package does so itself; in a page without a build step it is in a second file. */
+export function provideHttp(api: typeof HttpApi): void { Http = api; }
+
 type Listener = (detail: StateDetail) => void;
 
 /** A hub at the other end of a WebSocket that is made again whenever it is lost. */
 export class Hub<M extends TopicMap> {
-  /** The HTTP API of the same hub: replay, state, dead letters, traces. */
-  readonly http: HttpApi<M>;
+  #http: HttpApi<M> | undefined;
   #link: Link;
   #publisher: Publisher;
   #subs = new Map<string, Subscription>();
@@ -39,7 +43,7 @@ export class Hub<M extends TopicMap> {
 
   private constructor(urls: readonly string[], options: ConnectOptions) {
     this.#link = new Link(urls, options, {
-      deliveries: (f) => { this.#sub(f)?.deliver(f); },
+      deliveries: (f, chars) => { this.#sub(f)?.deliver(f, chars); },
       complaint: (error) => { this.#complaint(error); },
       attached: () => { for (const s of this.#subs.values()) s.rejoin(); },
       detached: () => { for (const s of this.#subs.values()) s.lost(); },
@@ -47,7 +51,6 @@ export class Hub<M extends TopicMap> {
     });
     this.#publisher = new Publisher(this.#link);
     this.#owner = { link: this.#link, subs: this.#subs, partings: new Map(), cursor: (topic, group) => this.getCursor(topic, group) };
-    this.http = new HttpApi(this.#link);
   }
 
   /** @internal */
@@ -55,6 +58,12 @@ export class Hub<M extends TopicMap> {
     const hub = new Hub<M>(typeof urls === "string" ? [urls] : urls, options);
     await hub.#link.open();
     return hub;
+  }
+
+  /** The HTTP API of the same hub: replay, state, dead letters, traces. */
+  get http(): HttpApi<M> {
+    if (!Http) throw new HubError("bad_request", "the HTTP API is a file of its own: import eventhub-http.min.js");
+    return this.#http ??= new Http<M>(this.#link);
   }
 
   /** What the hub said of itself at the last sign-in. */
@@ -179,18 +188,12 @@ export class Hub<M extends TopicMap> {
 
   /** How far a group is in a topic; null if there is no such group. */
   async getCursor(topic: string, group: string): Promise<CursorPosition | null> {
-    try {
-      const g = await this.http.call("GET /v1/topics/{topic}/groups/{group}", { params: { topic, group } });
-      return { topic, offset: g.cursor, ...(g.last_id === undefined ? {} : { lastId: g.last_id }), ...(g.last_ts === undefined ? {} : { lastTs: g.last_ts }) };
-    } catch (why) {
-      if (why instanceof HubError && (why.code === "unknown_id" || why.code === "not_subscribed")) return null;
-      throw why;
-    }
+    return this.http.getCursor(topic, group);
   }
 
   /** Moves a group: everything after that place is delivered again. */
   async setCursor(topic: string, group: string, to: CursorPosition | SeekTarget): Promise<void> {
-    await this.http.seek(topic, group, seekOf(to), { apply: true });
+    await this.http.setCursor(topic, group, to);
   }
 
   #check(): void {
@@ -222,11 +225,4 @@ export class Hub<M extends TopicMap> {
     this.#leaving = true;
     await this.#link.close(new HubError("closed", "the client was closed by this program: connect again to use the hub"));
   }
-}
-
-function seekOf(to: CursorPosition | SeekTarget): SeekTarget {
-  if (typeof to === "string" || !("topic" in to)) return to;
-  if (to.offset !== undefined) return { offset: to.offset + 1 };
-  if (to.lastId !== undefined) return { afterId: to.lastId };
-  return to.lastTs === undefined ? "earliest" : { ts: to.lastTs };
 }

@@ -8,6 +8,9 @@ export interface Identified {
   made: boolean;
 }
 
+/** An event of a publish that has a number: the hub makes its id. */
+export const unnamed: Identified = { id: "", made: true };
+
 export function identify(given: string | undefined): Identified {
   return given === undefined ? { id: newId(), made: true } : { id: given, made: false };
 }

@@ -2,12 +2,14 @@
  * The SDK for browsers and Node. `connect` gives a {@link Hub}; docs/js-sdk.md is the guide.
  * @module
  */
-import { Hub } from "./hub.ts";
+import { HttpApi } from "./http.ts";
+import { Hub, provideHttp } from "./hub.ts";
 import type { AnyTopics, TopicMap } from "./topics.ts";
 import type { ConnectOptions } from "./types.ts";
 
 /** Connects to a hub, or to the first of several that takes the client. */
 export function connect<M extends TopicMap = AnyTopics>(urls: string | readonly string[], options: ConnectOptions = {}): Promise<Hub<M>> {
+  provideHttp(HttpApi);
   return Hub.connect<M>(urls, options);
 }
 

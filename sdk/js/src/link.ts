@@ -1,5 +1,6 @@
 import { HubError, messageOf } from "./errors.ts";
 import { errorOf, type HubFrame } from "./frame.ts";
+import { forgotten, Numbers, producerWindow } from "./numbers.ts";
 import { Room } from "./room.ts";
 import { abortReason, onAbort } from "./signal.ts";
 import { Socket, webSocketClass } from "./socket.ts";
@@ -16,19 +17,23 @@ export const enum Kind {
 
 /** A frame that is not answered yet. It is kept, so that it can be sent again. */
 export interface Request {
-  kind: Kind;
+  readonly kind: Kind;
+  /** The frame, without its corr, its number and its end. */
+  readonly text: string;
+  /** Is given, with the number, whenever the request begins. */
   corr: number;
-  text: string;
+  /** The number of a publish, which one that has an id has not. */
+  seq: number | undefined;
+  sent: boolean;
   /** It was sent over a connection that was lost. */
-  resent?: boolean;
-  sent?: boolean;
+  resent: boolean;
   /** Called once, with the OK, or with what is instead of it. */
   done(ok: HubFrame | undefined, error: HubError | undefined): void;
 }
 
 /** What else the connection notifies of. */
 export interface LinkEvents {
-  deliveries(f: HubFrame): void;
+  deliveries(f: HubFrame, chars: number): void;
   /** An ERR that answers nothing: the end of a subscription, if it names one. */
   complaint(error: HubError): void;
   /** A connection is there: subscriptions are to be made again. */
@@ -69,6 +74,9 @@ export class Link {
   #attaching = false;
   #pending = new Map<number, Request>();
   #corr = 0;
+  #numbers = new Numbers();
+  /** The one that the hub knows. */
+  #token: string | undefined;
   #over = new AbortController();
   #cause: HubError | undefined;
   #timers = new Map<ReturnType<typeof setTimeout>, () => void>();
@@ -89,8 +97,6 @@ export class Link {
   get urls(): readonly HubUrl[] { return this.#urls; }
   get closing(): AbortSignal { return this.#over.signal; }
   get connected(): boolean { return this.#socket !== undefined; }
-
-  nextCorr(): number { return ++this.#corr; }
 
   /** Why nothing can begin any more. */
   check(): void {
@@ -137,7 +143,7 @@ export class Link {
     for (const url of [...this.#urls]) {
       try {
         const token = await this.token();
-        const socket = await Socket.open(cls, url.ws, token, this.#options.name, this.#over.signal);
+        const socket = await Socket.open(cls, url.ws, { token, name: this.#options.name }, this.#numbers.id, this.#over.signal);
         if (this.#cause) {
           socket.drop("");
           throw this.#cause;
@@ -156,9 +162,10 @@ export class Link {
 
   #attach(socket: Socket, token: string | undefined): void {
     this.#socket = socket;
+    this.#token = token;
     this.info = socket.info;
     socket.start({
-      frame: (f) => { this.#frame(f); },
+      frame: (f, chars) => { this.#frame(f, chars); },
       lost: (why) => { this.#lost(socket, why); },
     }, () => {
       // The hub answers any op, one that it does not have too: that is the sign of life.
@@ -168,11 +175,14 @@ export class Link {
     this.#events.attached();
     this.#attaching = false;
     const waiting = [...this.#pending.values()].sort((a, b) => a.kind - b.kind || a.corr - b.corr);
+    const lost = this.#numbers.opened(socket.producer, waiting);
+    for (const r of lost) this.#pending.delete(r.corr);
     for (const r of waiting) {
-      if (r.sent) r.resent = true;
-      r.sent = true;
-      socket.send(r.text);
+      if (!this.#pending.has(r.corr)) continue;
+      r.resent = r.sent;
+      this.#send(socket, r);
     }
+    for (const r of lost) this.#answer(r, undefined, forgotten(r.sent));
     this.#planRenewal(socket, token, false);
     this.#tell("open", { url: socket.url, info: socket.info });
   }
@@ -259,15 +269,31 @@ export class Link {
     await new Promise<void>((resolve, reject) => {
       this.ask(Kind.Renew, { op: "AUTH", token: next }, (_, error) => { if (error) reject(error); else resolve(); });
     });
+    this.#token = next;
     return next;
   }
 
   /** Sends a frame, whose corr is given here, now or as soon as there is a connection. */
   ask(kind: Kind, frame: object, done: Request["done"]): Request {
-    const corr = ++this.#corr;
-    const r = { kind, corr, text: JSON.stringify({ ...frame, corr: String(corr) }), done };
+    const r = { kind, text: JSON.stringify(frame).slice(0, -1), corr: 0, seq: undefined, sent: false, resent: false, done };
     this.request(r);
     return r;
+  }
+
+  /** Whether a publish without ids gets a number. After a few of them the producer is opened, on this connection or with the next. */
+  numbered(): boolean {
+    if (this.#numbers.on) return true;
+    if ((this.#options.maxPending ?? 0) <= producerWindow && this.#numbers.want() && this.#socket) {
+      this.ask(Kind.Renew, { op: "AUTH", token: this.#token, producer: { id: this.#numbers.id } }, (ok) => {
+        if (ok?.producer) this.#numbers.opened(ok.producer, []);
+      });
+    }
+    return false;
+  }
+
+  #send(socket: Socket, r: Request): void {
+    r.sent = true;
+    socket.send(`${r.text},"corr":"${r.corr}"${r.seq === undefined ? "" : `,"seq":${r.seq}`}}`);
   }
 
   /** Sends a request, now or as soon as there is a connection. */
@@ -276,11 +302,17 @@ export class Link {
       r.done(undefined, this.#cause);
       return;
     }
-    this.#pending.set(r.corr, r);
-    if (this.#socket && !this.#attaching) {
-      r.sent = true;
-      this.#socket.send(r.text);
+    r.corr = ++this.#corr;
+    if (r.seq !== undefined) {
+      r.sent = r.resent = false;
+      if (!this.#numbers.on) {
+        r.done(undefined, forgotten(false));
+        return;
+      }
+      r.seq = this.#numbers.next();
     }
+    this.#pending.set(r.corr, r);
+    if (this.#socket && !this.#attaching) this.#send(this.#socket, r);
   }
 
   /** Takes a request back: no answer is taken from then on. */
@@ -299,9 +331,9 @@ export class Link {
     this.#checkIdle();
   }
 
-  #frame(f: HubFrame): void {
-    if (f.op === "EVENT" || f.op === "EVENTS") {
-      this.#events.deliveries(f);
+  #frame(f: HubFrame, chars: number): void {
+    if (f.op === "EVENT" || f.op === "EVENTS" || f.op === "STATE") {
+      this.#events.deliveries(f, chars);
       return;
     }
     if (f.corr === undefined) {
@@ -315,8 +347,10 @@ export class Link {
       return;
     }
     const error = errorOf(f);
-    if (r.kind === Kind.Resubscribe ? error.passing : error.code === "shutting_down") {
-      this.cut(error); // it waits for another connection: this one has nothing to offer
+    const later = r.kind === Kind.Resubscribe ? error.passing
+      : error.code === "shutting_down" || (r.seq !== undefined && !r.resent && /^(bad_sequence|fenced|unknown_producer)$/.test(error.code));
+    if (later) {
+      this.cut(error); // it waits for another connection, which numbers it again: this one has nothing to offer
       return;
     }
     this.#answer(r, f, error);
@@ -357,8 +391,8 @@ export class Link {
       closed();
     }
     this.#timers.clear();
+    this.room.refuse(cause); // before others give their room back
     for (const r of [...this.#pending.values()]) this.#answer(r, undefined, cause);
-    this.room.refuse(cause);
     for (const resolve of this.#idle.splice(0)) resolve();
     this.#events.detached();
     this.#tell("closed", { error: cause });

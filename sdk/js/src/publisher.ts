@@ -1,6 +1,6 @@
 import { HubError } from "./errors.ts";
 import { checkSurrogates, encodePayload, isLonger, snake, type HubFrame } from "./frame.ts";
-import { identify, type Identified } from "./identity.ts";
+import { identify, unnamed, type Identified } from "./identity.ts";
 import { Kind, pauseOf, type Link, type Request } from "./link.ts";
 import { abortReason, onAbort } from "./signal.ts";
 import type { PublishOptions, Receipt, WaitOptions } from "./types.ts";
@@ -12,38 +12,39 @@ export interface Outgoing extends PublishOptions {
 }
 
 /** Events as a frame has them, and who they are. */
-export interface Encoded { json: string[]; ids: Identified[] }
+export interface Encoded { json: string; ids: Identified[] }
 
-/** One event as the element of a list, and with its identity. */
-function encodeEvent(event: Outgoing, ids: Identified[]): { topic: string; payload: string; opts: string } {
+/** The members of one event; with `numbered` it has no id. */
+function encodeEvent(event: Outgoing, ids: Identified[], numbered: boolean, wait = ""): string {
   const { topic, payload, ...options } = event;
   if (typeof topic !== "string" || topic === "") throw new HubError("bad_topic", "the event has no topic: give the name of one");
-  const it = identify(options.id);
+  const it = numbered ? unnamed : identify(options.id);
   ids.push(it);
-  return { topic: JSON.stringify(topic), payload: encodePayload(payload), opts: JSON.stringify({ ...snake(options), id: it.id }) };
+  const more = JSON.stringify(snake(options)).slice(1, -1); // without the id that the SDK makes
+  const opts = [it.made && !numbered ? `"id":"${it.id}"` : "", more, wait].filter(Boolean).join();
+  return checkSurrogates(`"topic":${JSON.stringify(topic)},"payload":${encodePayload(payload)}${opts && `,"opts":{${opts}}`}`);
 }
 
-export function encodeEvents(events: readonly Outgoing[]): Encoded {
+/** The elements of a list of events. */
+export function encodeEvents(events: readonly Outgoing[], numbered = false): Encoded {
   const ids: Identified[] = [];
   const json = events.map((event, index) => {
     try {
-      const e = encodeEvent(event, ids);
-      return `{"topic":${e.topic},"payload":${e.payload},"opts":${e.opts}}`;
+      return `{${encodeEvent(event, ids, numbered)}}`;
     } catch (why) {
       if (why instanceof HubError) throw new HubError(why.code, `events[${index}]: ${why.message}`, { index, cause: why });
       throw why;
     }
-  });
+  }).join();
   return { json, ids };
 }
 
 /** The receipts of an OK, under the ids that were sent. */
 export function receiptsOf(ids: readonly Identified[], f: HubFrame): Receipt[] {
-  const later = Array.isArray(f.deliver_at) ? f.deliver_at : f.deliver_at === undefined ? [] : [f.deliver_at];
-  const again = new Set(f.duplicate ? [0] : f.duplicates ?? []);
-  const offsets = f.offsets ?? [f.offset ?? 0];
+  const later = Array.isArray(f.deliver_at) ? f.deliver_at : [f.deliver_at];
   return ids.map((it, i) => {
-    const r: Receipt = { id: it.id, offset: offsets[i] ?? 0, duplicate: again.has(i) && !it.made };
+    const again = f.duplicates ? f.duplicates.includes(i) : f.duplicate === true;
+    const r: Receipt = { id: it.id || (f.ids?.[i] ?? f.id ?? ""), offset: (f.offsets ? f.offsets[i] : f.offset) ?? 0, duplicate: again && !it.made };
     if (later[i]) r.deliverAt = later[i];
     return r;
   });
@@ -56,98 +57,126 @@ export class Publisher {
   constructor(link: Link) { this.#link = link; }
 
   one(event: Outgoing, wait: WaitOptions): Promise<Receipt> {
-    return this.#guard(async () => {
-      const ids: Identified[] = [];
-      const e = encodeEvent(event, ids);
-      const opts = wait.waitFor ? `${e.opts.slice(0, -1)},${waitJson(wait)}}` : e.opts;
-      const receipts = await this.#send(`"topic":${e.topic},"payload":${e.payload},"opts":${opts}`, ids, wait.signal);
-      return receipts[0] ?? { id: "", offset: 0, duplicate: false };
+    return new Promise((resolve, reject) => { // what is wrong with a call is a rejected promise too
+      this.#link.check();
+      const numbered = this.#numbered([event], wait), ids: Identified[] = [];
+      const json = encodeEvent(event, ids, numbered, waitJson(wait));
+      this.#send(json, ids, numbered, wait.signal, (receipts) => { resolve(receipts[0] as Receipt); }, reject);
     });
   }
 
   batch(events: readonly Outgoing[], wait: WaitOptions): Promise<Receipt[]> {
-    return this.#guard(() => {
-      if (events.length === 0) return Promise.resolve([]);
-      const { json, ids } = encodeEvents(events);
-      return this.#send(`"events":[${json.join(",")}]${wait.waitFor ? `,"opts":{${waitJson(wait)}}` : ""}`, ids, wait.signal);
-    });
-  }
-
-  /** What is wrong with a call is a rejected promise too. */
-  #guard<T>(run: () => Promise<T>): Promise<T> {
-    try {
+    return new Promise((resolve, reject) => {
       this.#link.check();
-      return run();
-    } catch (why) {
-      return Promise.reject(why as Error);
-    }
-  }
-
-  #send(members: string, ids: Identified[], signal: AbortSignal | undefined): Promise<Receipt[]> {
-    return sendEvents(this.#link, { kind: Kind.Publish, text: `{"op":"PUBLISH",${members}`, ids, signal, retries: () => true });
-  }
-}
-
-function waitJson(wait: WaitOptions): string {
-  return JSON.stringify(snake({ waitFor: wait.waitFor, waitMs: wait.waitMs })).slice(1, -1);
-}
-
-/** A frame with events: a publish, or an ack with results. */
-export interface Sending {
-  kind: Kind.Publish | Kind.AckPublish;
-  /** The frame, without its corr and its end. */
-  text: string;
-  ids: Identified[];
-  signal: AbortSignal | undefined;
-  /** Whether to send it again after a refusal that passes. */
-  retries(error: HubError): boolean;
-}
-
-/** Sends events as one step, again after a lost connection, and after the pause that a limit asks for. */
-export async function sendEvents(link: Link, s: Sending): Promise<Receipt[]> {
-  const items = s.ids.length;
-  const limit = link.info.limits.max_frame_bytes;
-  if (isLonger(s.text, limit - 32)) {
-    throw new HubError("too_large", `the frame has more than the ${limit} bytes that the hub takes: publish less in one call`);
-  }
-  checkSurrogates(s.text, "event");
-  if (s.signal?.aborted) throw abortReason(s.signal);
-  if (!link.room.take(items, s.text.length)) await link.room.wait(items, s.text.length, s.signal);
-  return new Promise<Receipt[]>((resolve, reject) => {
-    let cancelPause: (() => void) | undefined;
-    const finish = (then: () => void): void => {
-      off();
-      link.room.give(items, s.text.length);
-      then();
-    };
-    const corr = link.nextCorr();
-    const r: Request = {
-      kind: s.kind, corr, text: `${s.text},"corr":"${corr}"}`,
-      done: (ok, error) => {
-        if (ok && !error) finish(() => { resolve(receiptsOf(s.ids, ok)); });
-        else if (error && isPassing(error) && s.retries(error)) {
-          cancelPause = link.later(pauseOf(error), () => { link.request(r); }, () => { finish(() => { reject(error); }); });
-        } else if (error) finish(() => { reject(explain(error, ok, s.ids, r.resent === true && s.kind === Kind.AckPublish)); });
-      },
-    };
-    const off = onAbort(s.signal, () => {
-      cancelPause?.();
-      link.forget(r);
-      finish(() => { reject(abortReason(s.signal)); });
+      if (events.length === 0) {
+        resolve([]);
+        return;
+      }
+      const numbered = this.#numbered(events, wait), { json, ids } = encodeEvents(events, numbered), opts = waitJson(wait);
+      this.#send(`"events":[${json}]${opts && `,"opts":{${opts}}`}`, ids, numbered, wait.signal, resolve, reject);
     });
-    link.request(r);
-  });
+  }
+
+  /**
+   * Whether a publish gets a number: the program gave no id, and no time, which would be a delay also where it is
+   * over; one that waits for groups may wait until its number is forgotten.
+   */
+  #numbered(events: readonly Outgoing[], wait: WaitOptions): boolean {
+    return !wait.waitFor && events.every((e) => e.id === undefined && e.deliverAt === undefined) && this.#link.numbered();
+  }
+
+  #send(members: string, ids: Identified[], numbered: boolean, signal: AbortSignal | undefined, resolve: (r: Receipt[]) => void, reject: (why: Error) => void): void {
+    new Sending(this.#link, Kind.Publish, `{"op":"PUBLISH",${members}`, ids, numbered, signal, resolve, reject).begin();
+  }
+}
+
+function waitJson({ waitFor, waitMs }: WaitOptions): string {
+  return waitFor ? JSON.stringify(snake({ waitFor, waitMs })).slice(1, -1) : "";
+}
+
+/**
+ * A frame with events, a publish or an ack with results, on its way as one step: again after a lost connection, and
+ * after the pause that a limit asks for. One of both callbacks is called, once.
+ */
+export class Sending implements Request {
+  readonly kind: Kind;
+  readonly text: string;
+  corr = 0;
+  seq: number | undefined;
+  sent = false;
+  resent = false;
+  /** Whether to send it again after a refusal that passes. */
+  retries: () => boolean = () => true;
+  #link: Link;
+  #ids: Identified[];
+  #signal: AbortSignal | undefined;
+  #resolve: (receipts: Receipt[]) => void;
+  #reject: (why: Error) => void;
+  #off: (() => void) | undefined;
+  #cancelPause: (() => void) | undefined;
+
+  /** `text` is the frame, without its corr, its number and its end. */
+  constructor(link: Link, kind: Kind, text: string, ids: Identified[], numbered: boolean, signal: AbortSignal | undefined, resolve: (receipts: Receipt[]) => void, reject: (why: Error) => void) {
+    this.#link = link;
+    this.kind = kind;
+    this.text = text;
+    this.seq = numbered ? 0 : undefined;
+    this.#ids = ids;
+    this.#signal = signal;
+    this.#resolve = resolve;
+    this.#reject = reject;
+  }
+
+  /** Throws what is wrong with it before it is sent. */
+  begin(): void {
+    const link = this.#link, limit = link.info.limits.max_frame_bytes, signal = this.#signal;
+    if (isLonger(this.text, limit - 64)) {
+      throw new HubError("too_large", `the frame has more than the ${limit} bytes that the hub takes: publish less in one call`);
+    }
+    if (signal?.aborted) throw abortReason(signal);
+    link.room.take(this.#ids.length, this.text.length, signal, () => {
+      if (signal) {
+        this.#off = onAbort(signal, () => {
+          this.#cancelPause?.();
+          link.forget(this);
+          this.#fail(abortReason(signal));
+        });
+      }
+      link.request(this);
+    }, this.#reject);
+  }
+
+  done(ok: HubFrame | undefined, error: HubError | undefined): void {
+    if (ok && !error) {
+      const receipts = receiptsOf(this.#ids, ok);
+      this.#finish();
+      this.#resolve(receipts);
+    } else if (error && isPassing(error) && this.retries()) {
+      this.#cancelPause = this.#link.later(pauseOf(error), () => { this.#link.request(this); }, () => { this.#fail(error); });
+    } else if (error) this.#fail(this.#explain(error, ok));
+  }
+
+  #fail(why: Error): void {
+    this.#finish();
+    this.#reject(why);
+  }
+
+  #finish(): void {
+    this.#off?.();
+    this.#link.room.give(this.#ids.length, this.text.length);
+  }
+
+  /** An error that says what is known of the events. */
+  #explain(error: HubError, f: HubFrame | undefined): HubError {
+    const say = (more: string, receipts?: Receipt[]): HubError => new HubError(error.code, error.message + more, { ...error, receipts, cause: error });
+    if (f && (f.id ?? f.ids)) return say("", receiptsOf(this.#ids, f)); // published all the same
+    const named = this.seq === undefined ? receiptsOf(this.#ids, { op: "" }) : undefined;
+    if (error.code === "unknown_producer") return error;
+    if (!f) return this.sent ? say(`; the event may be published${named ? ": publish again with the ids of receipts" : ""}`, named) : say("; the event is not published", named);
+    return this.resent && this.kind === Kind.AckPublish && error.code === "lease_lost" ? say(". It was sent over a lost connection too, and may have been carried out", named) : error;
+  }
 }
 
 function isPassing(error: HubError): boolean {
   return error.code === "rate_limited" || (error.code === "overloaded" && error.retryAfterMs !== undefined);
-}
-
-/** An error that says what is known of the events. */
-function explain(error: HubError, f: HubFrame | undefined, ids: Identified[], doubt: boolean): HubError {
-  const say = (more: string, receipts: Receipt[]): HubError => new HubError(error.code, error.message + more, { ...error, receipts, cause: error });
-  if (f && (f.id ?? f.ids)) return say("", receiptsOf(ids, f)); // published all the same
-  const maybe = receiptsOf(ids, { op: "" });
-  if (!f) return say("; the event may be published: publish again with the ids of receipts", maybe);
-  return doubt && error.code === "lease_lost" ? say(". It was sent over a lost connection too, and may have been carried out", maybe) : error;
 }

@@ -1,5 +1,6 @@
 import { HubError, messageOf } from "./errors.ts";
 import { errorOf, type HubFrame } from "./frame.ts";
+import type { WireProducer } from "./numbers.ts";
 import type { HubInfo, WebSocketClass, WebSocketLike } from "./types.ts";
 
 declare const setImmediate: (run: () => void) => void; // Node has it
@@ -26,7 +27,7 @@ export async function webSocketClass(given: WebSocketClass | undefined): Promise
 
 /** What a connection notifies of. */
 export interface SocketEvents {
-  frame(f: HubFrame): void;
+  frame(f: HubFrame, chars: number): void;
   /** Once, after the last frame. */
   lost(why: HubError): void;
 }
@@ -35,6 +36,7 @@ export interface SocketEvents {
 export class Socket {
   readonly url: string;
   info!: HubInfo;
+  producer: WireProducer | undefined;
   #ws: WebSocketLike;
   #events: SocketEvents | undefined;
   #heard = Date.now();
@@ -51,7 +53,7 @@ export class Socket {
   }
 
   /** Connects and signs in. */
-  static async open(cls: WebSocketClass, url: string, token: string | undefined, name: string | undefined, signal: AbortSignal): Promise<Socket> {
+  static async open(cls: WebSocketClass, url: string, who: { token: string | undefined; name: string | undefined }, producer: string | undefined, signal: AbortSignal): Promise<Socket> {
     let ws: WebSocketLike;
     try {
       ws = new cls(url);
@@ -59,9 +61,11 @@ export class Socket {
       throw new HubError("bad_request", `no WebSocket can be made for ${url}: ${messageOf(why)}`, { cause: why });
     }
     const s = new Socket(ws, url);
-    const answer = await s.#signIn(JSON.stringify({ op: "AUTH", token, name }), signal);
+    const auth = { op: "AUTH", ...who };
+    const answer = await s.#signIn(producer === undefined ? [auth] : [{ ...auth, producer: { id: producer } }, auth], signal);
     if (answer.op !== "OK") throw errorOf(answer);
     s.info = answer as unknown as HubInfo;
+    s.producer = answer.producer;
     if (s.info.protocol !== protocolVersion) {
       s.drop("another protocol");
       throw new HubError("protocol", `the hub at ${url} speaks version ${s.info.protocol ?? "0"} of the protocol, this SDK ${protocolVersion}: use an SDK of the hub's version`);
@@ -69,8 +73,10 @@ export class Socket {
     return s;
   }
 
-  #signIn(auth: string, signal: AbortSignal): Promise<HubFrame> {
+  /** Says AUTH; to a hub that has no producer for the client, again without one. */
+  #signIn(auths: object[], signal: AbortSignal): Promise<HubFrame> {
     const ws = this.#ws;
+    const say = (): void => { ws.send(JSON.stringify(auths.shift())); };
     return new Promise<HubFrame>((resolve, reject) => {
       let trouble = "";
       const fail = (why: string): void => {
@@ -84,7 +90,7 @@ export class Socket {
         clearTimeout(timer);
         signal.removeEventListener("abort", abort);
       };
-      ws.onopen = () => { ws.send(auth); };
+      ws.onopen = say;
       ws.onerror = (e: unknown) => { trouble = (e as { message?: string }).message ?? ""; };
       ws.onclose = (e: unknown) => {
         done();
@@ -93,8 +99,9 @@ export class Socket {
         fail([trouble, reason, code === undefined || code === 1006 ? "" : `close code ${code}`].filter(Boolean).join(", ") || "the connection was refused or cut");
       };
       ws.onmessage = (e: unknown) => {
-        done();
         const f = this.#parse((e as { data: unknown }).data);
+        if (auths.length > 0 && f && /^(overloaded|unsupported_op|bad_request)$/.test(f.code ?? "")) { say(); return; }
+        done();
         if (!f) { fail("what answers is no hub"); return; }
         if (f.op !== "OK") this.drop("refused");
         resolve(f);
@@ -108,8 +115,8 @@ export class Socket {
     const ws = this.#ws;
     ws.onmessage = (e: unknown) => {
       this.#heard = Date.now();
-      const f = this.#parse((e as { data: unknown }).data);
-      if (f) events.frame(f); else this.fail(new HubError("internal", "a frame of the hub is no JSON object"));
+      const { data } = e as { data: unknown }, f = this.#parse(data);
+      if (f) events.frame(f, (data as string).length); else this.fail(new HubError("internal", "a frame of the hub is no JSON object"));
     };
     ws.onerror = () => undefined; // onclose follows
     ws.onclose = (e: unknown) => {

@@ -4,7 +4,7 @@ import { snake, type HubFrame, type WireContext, type WireEvent } from "./frame.
 import { Kind, type Link } from "./link.ts";
 import { Leases } from "./leases.ts";
 import { TailPosition } from "./position.ts";
-import { encodeEvents, sendEvents, type Outgoing } from "./publisher.ts";
+import { encodeEvents, Sending, type Outgoing } from "./publisher.ts";
 import { abortReason, deferred, onAbort } from "./signal.ts";
 import type { CursorPosition, Gap, Receipt, SubscribeOptions } from "./types.ts";
 import { leaseLost, Verdicts } from "./verdicts.ts";
@@ -157,7 +157,7 @@ export class Subscription implements Settler {
   }
 
   /** @internal */
-  deliver(f: HubFrame): void {
+  deliver(f: HubFrame, _chars: number): void {
     if (this.#state !== "open") return;
     const list = f.events ?? (f.event ? [f.ctx ? { event: f.event, ctx: f.ctx } : { event: f.event }] : []);
     for (const { event, ctx } of list) this.#take(event, ctx ?? {});
@@ -246,9 +246,11 @@ export class Subscription implements Settler {
     const lease = this.#leases.hand(d);
     if (lease === undefined) throw leaseLost(`ackAndPublish of ${d.id}`);
     try {
-      const receipts = await sendEvents(this.#link, {
-        kind: Kind.AckPublish, text: `${JSON.stringify({ op: "ACK", topic: d.topic, group: this.group, lease }).slice(0, -1)},"publish":[${json.join(",")}]`, ids, signal: undefined,
-        retries: () => this.#state !== "closed",
+      const head = JSON.stringify({ op: "ACK", topic: d.topic, group: this.group, lease }).slice(0, -1);
+      const receipts = await new Promise<Receipt[]>((resolve, reject) => {
+        const s = new Sending(this.#link, Kind.AckPublish, `${head},"publish":[${json}]`, ids, false, undefined, resolve, reject);
+        s.retries = () => this.#state !== "closed";
+        s.begin();
       });
       this.#leases.finish(d);
       return receipts;

@@ -10,9 +10,10 @@ import { Proxy, signal, test, TestHub } from "./harness.ts";
 // The committed one-file build, on a page without a build step, in a real browser.
 const executablePath = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(existsSync);
 const secret = "a secret of at least thirty-two bytes, for tests";
-const oneFile = readFileSync(new URL("dist/eventhub.min.js", `file://${process.env.SDK_ROOT ?? ""}`));
+const built = (name: string): Buffer => readFileSync(new URL(`dist/${name}`, `file://${process.env.SDK_ROOT ?? ""}`));
 const html = `<!doctype html><meta charset="utf-8"><title>SDK</title><script type="module">
 import * as sdk from "/eventhub.min.js";
+import "/eventhub-http.min.js";
 window.sdk = sdk;
 window.seen = [];
 window.states = [];
@@ -36,9 +37,9 @@ function mint(seconds: number): string {
 before(async () => {
   if (!executablePath) throw new Error("the browser tests need Chromium (package chromium)");
   server = createServer((request, response) => {
-    const js = request.url === "/eventhub.min.js";
+    const js = request.url?.endsWith(".min.js");
     response.setHeader("content-type", js ? "text/javascript" : "text/html");
-    response.end(js ? oneFile : html);
+    response.end(js ? built(request.url ?? "") : html);
   });
   await new Promise<void>((resolve) => { server.listen(0, "127.0.0.1", resolve); });
   const origin = `http://127.0.0.1:${(server.address() as { port: number }).port}`;

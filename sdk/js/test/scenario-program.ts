@@ -20,7 +20,7 @@ export interface Call extends CallEvent {
 export interface ProgramStep { do?: string; as?: string; of?: string; with?: Call }
 
 export interface ProgramOptions {
-  unconnected?: boolean; tokens?: (string | { jwt_s?: number; fails?: boolean })[]; token?: string; client?: string; states?: boolean; max_pending?: number;
+  unconnected?: boolean; tokens?: (string | { jwt_s?: number; fails?: boolean })[]; token?: string; client?: string; states?: boolean; max_pending?: number; numbers?: boolean;
 }
 
 interface Verdict { error?: unknown; events: ReturnType<typeof eventOf>[] }

@@ -15,6 +15,13 @@ const table = ["publish", "groups", "tails", "connections"].flatMap((part) =>
 
 const connected: Step[] = [{ do: "connect", as: "client" }, { accept: {} }, { told: "client", is: { kind: "ok" } }];
 
+/** The publishes after which a client has numbers. */
+const numbered: Step[] = Array.from({ length: 16 }, (_, i): Step[] => [
+  { do: "publish", as: "warm", with: { topic: "warm", payload: i } },
+  ...(i < 15 ? [] : [{ expect: { op: "AUTH", producer: { id: "$producer" } }, as: "auth" }]),
+  { expect: { op: "PUBLISH", payload: i, seq: "$none" } }, { answer: { op: "OK", id: "x", offset: i + 1 } }, { told: "warm", is: { kind: "ok" } },
+]).flat().concat({ answer: { op: "OK", producer: { id: "$producer", epoch: 5, born: 5, seq: 0, window: 4096 } }, to: "auth" });
+
 async function play(s: Scenario): Promise<void> {
   const clock = new ScenarioClock(), vars = new Bindings();
   const hub = new ScriptHub(clock, vars), program = new Program(s.options ?? {}, hub, clock, vars);
@@ -29,7 +36,7 @@ async function play(s: Scenario): Promise<void> {
     await clock.settle();
   };
   try {
-    for (const step of [...(s.options?.unconnected ? [] : connected), ...s.steps]) {
+    for (const step of [...(s.options?.unconnected ? [] : connected), ...(s.options?.numbers ? numbered : []), ...s.steps]) {
       assert.equal(step.only === undefined, step.why === undefined, "only needs a reason");
       if (step.only === "go") continue;
       const began = clock.now;

@@ -153,7 +153,10 @@ func newHandler(hub string) (*handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &handler{files: map[string]file{"/eventhub.min.js": {kinds[".js"], sdk.OneFile}}, names: names}
+	h := &handler{names: names, files: map[string]file{
+		"/eventhub.min.js":      {kinds[".js"], sdk.OneFile},
+		"/eventhub-http.min.js": {kinds[".js"], sdk.HTTPFile},
+	}}
 	err = fs.WalkDir(static, "static", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err

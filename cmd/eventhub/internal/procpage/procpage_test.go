@@ -85,7 +85,7 @@ func TestFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := regexp.MustCompile(`(?:src|href)="([^"#]+)"|from "\./([^"]+)"|fetch\("([^"]+)"`)
+	named := regexp.MustCompile(`(?:src|href)="([^"#]+)"|(?:from|import) "\./([^"]+)"|fetch\("([^"]+)"`)
 	todo, seen := []string{"/"}, map[string]bool{"/": true}
 	for len(todo) > 0 {
 		path := todo[0]
@@ -98,7 +98,7 @@ func TestFiles(t *testing.T) {
 		if kind := kinds[filepath.Ext(path)]; path != "/" && r.Header.Get("Content-Type") != kind {
 			t.Errorf("%s is of the type %q; want %q", path, r.Header.Get("Content-Type"), kind)
 		}
-		if path == "/eventhub.min.js" {
+		if strings.HasSuffix(path, ".min.js") {
 			continue
 		}
 		for _, bad := range []string{"<script>", "<style", " style=", " onclick=", "https://", "innerHTML", "eval("} {
@@ -124,19 +124,21 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestSDK: the page has the committed build of the SDK, byte for byte, and learns the hub and the topic
+// TestSDK: the page has the committed builds of the SDK, byte for byte, and learns the hub and the topic
 // from the server.
 func TestSDK(t *testing.T) {
 	h, err := newHandler(hubURL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "sdk", "js", "dist", "eventhub.min.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := body(t, get(t, h, "GET", "/eventhub.min.js", "localhost")); !bytes.Equal(got, want) {
-		t.Errorf("the page's SDK has %d bytes and is not sdk/js/dist/eventhub.min.js, which has %d", len(got), len(want))
+	for _, name := range []string{"eventhub.min.js", "eventhub-http.min.js"} {
+		want, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "sdk", "js", "dist", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := body(t, get(t, h, "GET", "/"+name, "localhost")); !bytes.Equal(got, want) {
+			t.Errorf("the page's %s has %d bytes and is not that of sdk/js/dist, which has %d", name, len(got), len(want))
+		}
 	}
 	var config struct{ Hub, Topic string }
 	if err := json.Unmarshal(body(t, get(t, h, "GET", "/hub.json", "localhost")), &config); err != nil {

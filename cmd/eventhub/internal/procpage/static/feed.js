@@ -1,6 +1,7 @@
 // The connection to the hub: a live tail of the topic, and the whole state whenever a connection begins.
 
 import { connect, HubError } from "./eventhub.min.js";
+import "./eventhub-http.min.js";
 
 const AGAIN_MS = 1_000;
 /** How many events of the past the sparklines begin with at most. */
