@@ -231,6 +231,8 @@ func (p *program) do(s *scenarioStep) error {
 		p.calls.Go(func() { p.report(s.As, p.c.Close()) })
 	case "drain":
 		p.begin(s.As, func(ctx context.Context) { p.report(s.As, p.c.Drain(ctx)) })
+	case "state":
+		p.begin(s.As, func(ctx context.Context) { p.keepState(ctx, s) })
 	case "consume", "transform", "subscribe", "tail", "follow":
 		p.begin(s.As, func(ctx context.Context) { p.join(ctx, s) })
 	case "return", "fail":
@@ -330,6 +332,8 @@ func startOf(w *scenarioCall) eventhub.Start {
 		return eventhub.AfterID(w.AfterID)
 	case "offset":
 		return eventhub.FromOffset(w.Offset)
+	case "snapshot":
+		return eventhub.Snapshot
 	case "ts":
 		return eventhub.At(time.UnixMilli(w.TS))
 	}
@@ -367,7 +371,7 @@ func (p *program) join(ctx context.Context, s *scenarioStep) {
 		})
 	case "follow":
 		err = p.c.Follow(ctx, tail, func(_ context.Context, d eventhub.Delivery) error {
-			p.tell(s.As, "delivery", deliveryOf(d))
+			p.tellTail(s.As, d)
 			return nil
 		})
 	default:
@@ -403,10 +407,59 @@ func deliveryOf(d eventhub.Delivery) map[string]any {
 	if d.Sought {
 		out["sought"] = true
 	}
+	if d.State != nil {
+		out["state"] = true
+	}
 	if d.Redriven > 0 {
 		out["redriven"] = d.Redriven
 	}
 	return out
+}
+
+// tellTail tells of what came to a live tail.
+func (p *program) tellTail(name string, d eventhub.Delivery) {
+	switch s := d.State; {
+	case !s.IsMark():
+		p.tell(name, "delivery", deliveryOf(d))
+	case s.Complete:
+		p.tell(name, "mark", map[string]any{"offset": s.Offset, "count": s.Count})
+	default:
+		p.tell(name, "mark", map[string]any{"horizon": s.Horizon})
+	}
+}
+
+// keepState keeps the state of a topic as a map; that it is loaded is an outcome of its own.
+func (p *program) keepState(ctx context.Context, s *scenarioStep) {
+	opts := []client.StateOption[any]{client.OnChange(func(c client.Change[any]) {
+		out := map[string]any{"key": c.Key, "offset": c.Offset}
+		if c.Added {
+			out["added"] = true
+		} else {
+			out["old"] = c.Old
+		}
+		if c.Removed {
+			out["removed"] = true
+		} else {
+			out["new"] = c.New
+		}
+		p.tell(s.As, "change", out)
+	})}
+	if s.With.Key != "" {
+		opts = append(opts, client.OnlyKeys[any](s.With.Key))
+	}
+	m, err := client.State(ctx, p.c, s.With.Topic, opts...)
+	if err == nil {
+		p.calls.Go(func() { // it is closed with the program
+			<-p.ctx.Done()
+			m.Close()
+		})
+		err = m.WaitLoaded(ctx)
+	}
+	if err != nil {
+		p.tell(s.As+" loaded", "error", failed(err))
+		return
+	}
+	p.tell(s.As+" loaded", "ok", map[string]any{"offset": m.Offset(), "size": m.Len()})
 }
 
 // handle tells of a delivery and waits for the step that is its verdict, if handlers have none of

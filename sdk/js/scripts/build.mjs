@@ -23,6 +23,7 @@ const beside = {
 const files = [
 	{ name: "eventhub.min.js", entry: "page.ts", options: { mangleProps: new RegExp(`^(${inner.join("|")})$`) }, most: maxGzip },
 	{ name: "eventhub-http.min.js", entry: "page-http.ts", options: { plugins: [beside] } },
+	{ name: "eventhub-state.min.js", entry: "state.ts", options: { plugins: [beside] } },
 ];
 
 for (const { name, entry, options, most = Infinity } of files) {

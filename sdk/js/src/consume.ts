@@ -4,6 +4,10 @@ import type { Receiver, Subscription } from "./subscription.ts";
 
 export type AnyHandler = (d: Delivery) => unknown;
 
+function isThenable(x: unknown): x is PromiseLike<unknown> {
+  return typeof (x as PromiseLike<unknown> | undefined)?.then === "function";
+}
+
 /** Calls a handler for each delivery: its result is the verdict. */
 export class Consumer implements Receiver {
   #sub: Subscription;
@@ -26,23 +30,30 @@ export class Consumer implements Receiver {
       const d = this.#sub.next();
       if (!d) return;
       this.#running++;
-      void this.#run(d).then(() => {
-        this.#running--;
-        if (this.#running === 0) for (const resolve of this.#idle.splice(0)) resolve();
-        this.ready();
-      });
+      try {
+        const result = this.#handler(d);
+        if (isThenable(result)) {
+          result.then(() => { this.#passed(d); this.ready(); }, (why: unknown) => { this.#failed(d, why); this.ready(); });
+        } else this.#passed(d); // without a promise, of which there would be several for each event
+      } catch (why) {
+        this.#failed(d, why);
+      }
     }
   }
 
-  async #run(d: Delivery): Promise<void> {
-    try {
-      await this.#handler(d);
-    } catch (why) {
-      if (d.lease === undefined) this.#link.warn(`a handler of ${this.#sub.key} failed; the event ${d.id} does not come again`, why);
-      else if (d.phase === "begun") void d.nack(why);
-      return;
-    }
-    if (d.lease !== undefined && d.phase === "begun") void d.ack();
+  #passed(d: Delivery): void {
+    if (d.phase === "begun") this.#sub.quietly(d);
+    this.#over();
+  }
+
+  #failed(d: Delivery, why: unknown): void {
+    if (d.lease === undefined) this.#link.warn(`a handler of ${this.#sub.key} failed; the event ${d.id} does not come again`, why);
+    else if (d.phase === "begun") void d.nack(why);
+    this.#over();
+  }
+
+  #over(): void {
+    if (--this.#running === 0) for (const resolve of this.#idle.splice(0)) resolve();
   }
 
   ended(): void { this.#ended = true; }

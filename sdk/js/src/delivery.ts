@@ -31,14 +31,20 @@ export class Delivery<T = unknown, K extends string = string> {
   sought: boolean;
   /** Events that were removed before this one. */
   gap: Gap | undefined;
+  /** Of a tail from `snapshot`: the event is of the state, and not a new one. */
+  readonly state: boolean;
+  /** With it a state begins, the first one or another: at its mark keys that it did not have are gone. */
+  readonly stateBegins: boolean;
   /** @internal */ lease: string | undefined;
-  /** @internal When the lease began, epoch ms. */ since = Date.now();
+  /** @internal When the lease began, epoch ms. */ since: number;
+  /** @internal About how many characters it had. */ readonly chars: number;
+  /** @internal Names the event within its subscription. */ readonly spot: string;
   /** @internal Where the delivery is in its life. */ phase: "waiting" | "begun" | "handed" | "over" = "waiting";
   #settler: Settler;
   #abort: AbortController | undefined;
 
   /** @internal */
-  constructor(settler: Settler, event: WireEvent, ctx: WireContext) {
+  constructor(settler: Settler, event: WireEvent, ctx: WireContext, since: number, chars: number) {
     this.#settler = settler;
     this.event = event as EventRecord<T, K>;
     this.attempt = ctx.attempt ?? 0;
@@ -47,6 +53,11 @@ export class Delivery<T = unknown, K extends string = string> {
     this.sought = ctx.sought === true;
     this.lease = ctx.lease;
     this.gap = ctx.gap && { topic: event.topic, ...ctx.gap };
+    this.state = ctx.state === true;
+    this.stateBegins = this.state && ctx.snapshot !== undefined;
+    this.since = since;
+    this.chars = chars;
+    this.spot = `${event.topic} ${event.id}`;
   }
 
   get id(): string { return this.event.id; }

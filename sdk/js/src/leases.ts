@@ -27,15 +27,14 @@ export class Leases {
     this.#noteEpoch(d, epoch);
     if (d.sought) this.#void(d.topic);
     this.#timer ??= setInterval(() => { this.#extend(); }, Math.max(this.#ackTimeout / 4, 100));
-    const key = `${d.topic} ${d.id}`;
-    const before = this.#held.get(key);
+    const before = this.#held.get(d.spot);
     if (before && before.redriven === d.redriven && (before.phase === "waiting" || before.phase === "begun")) {
       before.lease = d.lease;
       before.since = d.since;
       before.attempt = d.attempt;
       return false;
     }
-    this.#held.set(key, d);
+    this.#held.set(d.spot, d);
     return true;
   }
 
@@ -66,20 +65,20 @@ export class Leases {
   forget(waiting: Delivery[]): void {
     for (const d of waiting) {
       if (d.phase !== "waiting") continue;
-      this.#held.delete(`${d.topic} ${d.id}`);
+      this.#held.delete(d.spot);
       if (d.sought) this.#epochs.set(d.topic, 0); // another delivery has to say it
       d.phase = "over";
     }
   }
 
   #isHeld(d: Delivery): boolean {
-    return d.phase !== "over" && d.phase !== "handed" && this.#held.get(`${d.topic} ${d.id}`) === d;
+    return d.phase !== "over" && d.phase !== "handed" && this.#held.get(d.spot) === d;
   }
 
   /** The lease of a delivery that gets its verdict now; undefined if it is not ours any more. */
   release(d: Delivery): string | undefined {
     if (!this.#isHeld(d)) return undefined;
-    this.#held.delete(`${d.topic} ${d.id}`);
+    this.#held.delete(d.spot);
     d.phase = "over";
     return d.lease;
   }
@@ -98,8 +97,7 @@ export class Leases {
   }
 
   finish(d: Delivery): void {
-    const key = `${d.topic} ${d.id}`;
-    if (this.#held.get(key) === d) this.#held.delete(key);
+    if (this.#held.get(d.spot) === d) this.#held.delete(d.spot);
     d.phase = "over";
   }
 

@@ -1,4 +1,4 @@
-import type { WireEvent } from "./frame.ts";
+import type { HubFrame, WireContext, WireEvent } from "./frame.ts";
 
 interface Place { offset: number; ts: number }
 
@@ -13,19 +13,31 @@ const placeChars = 64;
  */
 export class TailPosition {
   known: string | undefined;
+  /** Of a tail with the state: what the hub said last of how much of that came. */
+  #snapshot: string | undefined;
   #places = new Map<string, Place>();
   #chars = 0;
 
-  advance(e: WireEvent): void {
-    const at = e.committed_ts ?? e.ts;
-    const place = this.#places.get(e.topic);
+  advance(e: WireEvent, ctx: WireContext): void {
+    this.#snapshot = ctx.snapshot ?? this.#snapshot;
+    this.#set(e.topic, e.offset, e.committed_ts ?? e.ts);
+  }
+
+  /** Takes the mark after which the state is complete: all up to there came. */
+  complete(topic: string, f: HubFrame): void {
+    this.#snapshot = f.snapshot ?? this.#snapshot;
+    this.#set(topic, f.offset ?? 0, 0);
+  }
+
+  #set(name: string, offset: number, ts: number): void {
+    const place = this.#places.get(name);
     if (place) {
-      place.offset = e.offset;
-      place.ts = at;
+      place.offset = offset;
+      place.ts = ts;
       return;
     }
-    this.#places.set(e.topic, { offset: e.offset, ts: at });
-    this.#chars += placeChars + e.topic.length;
+    this.#places.set(name, { offset, ts });
+    this.#chars += placeChars + name.length;
     for (const topic of this.#places.keys()) {
       if (this.#chars <= maxChars && this.#places.size <= maxPlaces) break;
       this.#chars -= placeChars + topic.length;
@@ -38,6 +50,6 @@ export class TailPosition {
   /** What the next SUBSCRIBE says of it. */
   resume(): Record<string, unknown> {
     const places = [...this.#places].map(([topic, p]) => ({ topic, offset: p.offset, ts: p.ts }));
-    return { ...(this.known === undefined ? {} : { known: this.known }), ...(places.length > 0 ? { places } : {}) };
+    return { known: this.known, snapshot: this.#snapshot, places: places.length > 0 ? places : undefined };
   }
 }

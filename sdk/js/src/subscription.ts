@@ -6,7 +6,7 @@ import { Leases } from "./leases.ts";
 import { TailPosition } from "./position.ts";
 import { encodeEvents, Sending, type Outgoing } from "./publisher.ts";
 import { abortReason, deferred, onAbort } from "./signal.ts";
-import type { CursorPosition, Gap, Receipt, SubscribeOptions } from "./types.ts";
+import type { CursorPosition, Gap, Receipt, StateMark, SubscribeOptions, TailOptions } from "./types.ts";
 import { leaseLost, Verdicts } from "./verdicts.ts";
 
 /** What takes the deliveries of a subscription. */
@@ -50,7 +50,7 @@ export class Subscription implements Settler {
   #options: SubscribeOptions;
   #receiver!: Receiver;
   #wire: Record<string, unknown>;
-  #queue: { d: Delivery; chars: number }[] = [];
+  #queue: (Delivery | StateMark)[] = [];
   #head = 0;
   #held = 0;
   #leases: Leases | undefined;
@@ -71,7 +71,7 @@ export class Subscription implements Settler {
     this.group = options.group;
     this.closed = quiet(this.#over.promise);
     const { group: _group, concurrency: _c, signal: _s, onGap: _g, ...rest } = options;
-    const { onEnded: _e, ...opts } = rest as Record<string, unknown>;
+    const { onEnded: _e, onState: _t, ...opts } = rest as Record<string, unknown>;
     if (opts.from === "afterId") opts.from = "after_id";
     this.#wire = { ...snake(opts), batch: true };
     if (options.group === undefined) this.#position = new TailPosition();
@@ -151,16 +151,21 @@ export class Subscription implements Settler {
   /** @internal The connection is lost: what nobody has begun comes again, if there are leases. */
   lost(): void {
     if (!this.#leases) return;
-    this.#leases.forget(this.#queue.slice(this.#head).map((q) => q.d));
+    this.#leases.forget(this.#queue.slice(this.#head) as Delivery[]);
     this.#queue = [];
     this.#head = this.#held = 0;
   }
 
   /** @internal */
-  deliver(f: HubFrame, _chars: number): void {
+  deliver(f: HubFrame, chars: number): void {
     if (this.#state !== "open") return;
-    const list = f.events ?? (f.event ? [f.ctx ? { event: f.event, ctx: f.ctx } : { event: f.event }] : []);
-    for (const { event, ctx } of list) this.#take(event, ctx ?? {});
+    const now = Date.now();
+    if (f.events) for (const { event, ctx } of f.events) this.#take(event, ctx ?? {}, now, chars / f.events.length);
+    else if (f.event) this.#take(f.event, f.ctx ?? {}, now, chars);
+    else if (f.count !== undefined) {
+      this.#position?.complete(this.topic, f);
+      this.#queue.push({ topic: this.topic, offset: f.offset ?? 0, count: f.count });
+    } else if (f.horizon !== undefined) this.#queue.push({ topic: this.topic, horizon: f.horizon });
     if (!this.#leases && this.#held > maxHeld && !this.#full) {
       this.#full = true;
       this.#sayPaused();
@@ -168,13 +173,12 @@ export class Subscription implements Settler {
     this.#receiver.ready();
   }
 
-  #take(event: WireEvent, ctx: WireContext): void {
-    this.#position?.advance(event);
-    const d = new Delivery(this, event, ctx);
+  #take(event: WireEvent, ctx: WireContext, now: number, chars: number): void {
+    this.#position?.advance(event, ctx);
+    const d = new Delivery(this, event, ctx, now, chars);
     if (this.#leases && !this.#leases.take(d, ctx.epoch)) return;
-    const chars = this.#leases ? 0 : 200 + JSON.stringify(event.payload).length;
     this.#held += chars;
-    this.#queue.push({ d, chars });
+    this.#queue.push(d);
   }
 
   /** @internal The next delivery that is still ours, begun. */
@@ -186,15 +190,19 @@ export class Subscription implements Settler {
         this.#head = 0;
       }
       if (!q) continue;
+      if (!(q instanceof Delivery)) {
+        this.#tellState(q);
+        continue;
+      }
       this.#held -= q.chars;
       if (this.#full && this.#held < maxHeld / 2) {
         this.#full = false;
         this.#sayPaused();
       }
-      if (q.d.phase === "over") continue; // the group was moved
-      q.d.phase = "begun";
-      if (q.d.gap) this.#tellGap(q.d.gap);
-      return q.d;
+      if (q.phase === "over") continue; // the group was moved
+      q.phase = "begun";
+      if (q.gap) this.#tellGap(q.gap);
+      return q;
     }
     return undefined;
   }
@@ -208,6 +216,11 @@ export class Subscription implements Settler {
     if (onGap) this.#call("onGap", () => { onGap(gap); });
   }
 
+  #tellState(mark: StateMark): void {
+    const { onState } = this.#options as TailOptions;
+    if (onState) this.#call("onState", () => { onState(mark); });
+  }
+
   #call(name: string, run: () => void): void {
     try {
       run();
@@ -218,6 +231,12 @@ export class Subscription implements Settler {
 
   ack(d: Delivery): Promise<void> {
     return this.#settle(d, "ack", (lease, verdicts) => verdicts.ack(lease));
+  }
+
+  /** @internal Acks what a handler has done, and tells nobody what became of that. */
+  quietly(d: Delivery): void {
+    const lease = this.#leases?.release(d);
+    if (lease !== undefined) this.#verdicts?.quietly(lease);
   }
 
   nack(d: Delivery, why: unknown, verdict: NackOptions): Promise<void> {

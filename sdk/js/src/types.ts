@@ -79,10 +79,20 @@ export interface Filter {
   cel?: string;
 }
 
+/**
+ * What a live tail with `from: "snapshot"` says between events. With `count`: the state is complete, it was that at
+ * `offset` and had so many events; keys that it did not have are gone. With `horizon`: events at lower offsets were
+ * removed; a key whose newest event is one of them is gone.
+ */
+export type StateMark =
+  | { topic: string; offset: number; count: number; horizon?: undefined }
+  | { topic: string; horizon: number; offset?: undefined; count?: undefined };
+
+/** Where a stream begins. */
+export type From = "latest" | "earliest" | "ts" | "afterId" | "offset";
+
 /** What a subscription to a group and a live tail have in common. */
 export interface StreamOptions {
-  /** Of a group it counts only when the group is created. */
-  from?: "latest" | "earliest" | "ts" | "afterId" | "offset";
   ts?: number;
   afterId?: string;
   offset?: number;
@@ -102,6 +112,8 @@ export interface StreamOptions {
 
 export interface GroupOptions extends StreamOptions {
   group: string;
+  /** Counts only when the group is created. */
+  from?: From;
   /** How soon others get the events of a program that died; handlers may take longer. */
   ackTimeoutMs?: number;
   /** `false`: an event counts as acked when it is sent. */
@@ -115,6 +127,10 @@ export interface GroupOptions extends StreamOptions {
 
 export interface TailOptions extends StreamOptions {
   group?: undefined;
+  /** `snapshot`: the newest event of each key first, see `Delivery.state`, then all that come after. */
+  from?: From | "snapshot";
+  /** Called for each mark of a tail from `snapshot`, in its place between the deliveries. */
+  onState?(mark: StateMark): void;
   /** The newest event of each topic and key, once in that time. */
   conflate?: { everyMs: number };
 }

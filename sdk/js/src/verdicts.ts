@@ -2,7 +2,7 @@ import { HubError, messageOf, quiet, VerdictError } from "./errors.ts";
 import type { NackOptions } from "./delivery.ts";
 import { Kind, type Link } from "./link.ts";
 
-interface Ack { lease: string; resolve(): void; reject(why: unknown): void }
+interface Waiter { resolve(): void; reject(why: unknown): void }
 
 const maxLeases = 1000;
 /** What the hub keeps of a reason, in bytes. */
@@ -19,7 +19,9 @@ export function leaseLost(what: string): HubError {
 export class Verdicts {
   #link: Link;
   #name: { topic: string; group: string };
-  #acks: Ack[] = [];
+  /** The leases of acks that are not sent, and by their place who waits for them. */
+  #acks: string[] = [];
+  #waiting = new Map<number, Waiter>();
   #planned = false;
   #open = 0;
   #idle: (() => void)[] = [];
@@ -31,26 +33,33 @@ export class Verdicts {
 
   ack(lease: string): Promise<void> {
     return quiet(new Promise<void>((resolve, reject) => {
-      this.#acks.push({ lease, resolve, reject });
-      if (!this.#planned) {
-        this.#planned = true;
-        queueMicrotask(() => { this.flush(); });
-      }
+      this.quietly(lease);
+      this.#waiting.set(this.#acks.length - 1, { resolve, reject });
     }));
+  }
+
+  /** An ack that nobody waits for. */
+  quietly(lease: string): void {
+    this.#acks.push(lease);
+    if (this.#planned) return;
+    this.#planned = true;
+    queueMicrotask(() => { this.flush(); });
   }
 
   /** Sends what has gathered. */
   flush(): void {
     this.#planned = false;
-    while (this.#acks.length > 0) {
-      const acks = this.#acks.splice(0, maxLeases);
-      const leases = acks.map((a) => a.lease);
-      this.#request({ op: "ACK", lease: leases }, (stale, error) => {
-        acks.forEach((a, i) => {
-          if (error) a.reject(error);
-          else if (stale(i)) a.reject(leaseLost("the ack had no effect"));
-          else a.resolve();
-        });
+    const acks = this.#acks, waiting = this.#waiting;
+    this.#acks = [];
+    this.#waiting = new Map();
+    for (let from = 0; from < acks.length; from += maxLeases) {
+      this.#request({ op: "ACK", lease: acks.slice(from, from + maxLeases) }, (stale, error) => {
+        for (const [at, { resolve, reject }] of waiting) {
+          if (at < from || at >= from + maxLeases) continue;
+          if (error) reject(error);
+          else if (stale(at - from)) reject(leaseLost("the ack had no effect"));
+          else resolve();
+        }
       });
     }
   }

@@ -16,7 +16,7 @@ before(async () => {
   const [packed] = JSON.parse(execFileSync("npm", ["pack", "--json", "--ignore-scripts", "--pack-destination", project], { cwd: root, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] })) as { filename: string; files: { path: string }[] }[];
   assert.ok(packed);
   const files = packed.files.map((f) => f.path);
-  for (const wanted of ["dist/index.js", "dist/index.d.ts", "dist/seed.js", "dist/eventhub.min.js", "sibilant/event.sibilant", "sibilant/ws.sibilant", "sibilant/acl.sibilant", "package.json"]) assert.ok(files.includes(wanted), `${wanted} is not in the package`);
+  for (const wanted of ["dist/index.js", "dist/index.d.ts", "dist/seed.js", "dist/state.js", "dist/eventhub.min.js", "dist/eventhub-http.min.js", "dist/eventhub-state.min.js", "sibilant/event.sibilant", "sibilant/ws.sibilant", "sibilant/acl.sibilant", "package.json"]) assert.ok(files.includes(wanted), `${wanted} is not in the package`);
   assert.deepEqual(files.filter((f) => !/^(dist\/|sibilant\/|package\.json$|README)/.test(f)), []);
   const modules = join(project, "node_modules", "eventhub-sdk");
   mkdirSync(modules, { recursive: true });
@@ -43,6 +43,21 @@ test("a fresh project in Node imports the package", () => {
   assert.equal(run("one.js"), 2);
   writeFileSync(join(project, "seed.js"), 'import { EventClient } from "eventhub-sdk/seed";\nconst c = new EventClient(process.argv[2]);\nconsole.log((await c.publish("packed", 1)).offset);\nawait c.close();\n');
   assert.equal(run("seed.js"), 3);
+  // The files for pages work together, as the modules of the package do.
+  for (const [connecting, state, http] of [["eventhub-sdk", "eventhub-sdk/state", "eventhub-sdk"], ["eventhub-sdk/one-file", "eventhub-sdk/one-file-state", "eventhub-sdk/one-file-http"]]) {
+    writeFileSync(join(project, "state.js"), `import { connect, HubError } from "${connecting ?? ""}";\nimport { stateMap } from "${state ?? ""}";\nimport "${http ?? ""}";
+const hub = await connect(process.argv[2]);
+const { offset } = await hub.publish("kept", 1, { key: "k" });
+const map = await stateMap(hub, "kept");
+await map.waitOffset(offset);
+const why = await hub.http.call("GET /v1/topics/{topic}", { params: { topic: "none" } }).catch((e) => e);
+console.log(map.get("k") === 1 && why instanceof HubError && why.code === "unknown_id" ? 7 : 0);
+await hub.close();
+`);
+    assert.equal(run("state.js"), 7);
+  }
+  writeFileSync(join(project, "none.js"), 'import { connect } from "eventhub-sdk/one-file";\nconst hub = await connect(process.argv[2]);\nconst why = await hub.getCursor("t", "g").catch((e) => e);\nconsole.log(why.message.includes("eventhub-http.min.js") ? 8 : 0);\nawait hub.close();\n');
+  assert.equal(run("none.js"), 8);
 });
 
 test("a bundler takes it, for Node and for pages, and nothing of ws is in a page", async () => {

@@ -229,7 +229,7 @@ export const hello: Frame = { op: "OK", hub: "scripted", version: "9.9", protoco
 export function frameOf(g: Gift): Frame {
   return {
     op: "EVENT", topic: g.to ?? g.topic, ...(g.group === undefined ? {} : { group: g.group }),
-    event: { offset: g.offset, ts: 1_800_000_000_000 + g.offset, id: g.id, topic: g.topic, partition: 0, ...(g.key === undefined ? {} : { key: g.key }), payload: g.payload ?? 1 },
+    event: { offset: g.offset, ts: 1_800_000_000_000 + g.offset, id: g.id, topic: g.topic, partition: 0, ...(g.key === undefined ? {} : { key: g.key }), payload: g.payload === undefined ? 1 : g.payload },
     ...(g.ctx ? { ctx: g.ctx } : {}),
   };
 }

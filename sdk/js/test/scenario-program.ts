@@ -1,5 +1,6 @@
 import { connect, HubError, retryAfter, terminal, type Delivery, type Hub, type Subscription } from "../src/index.ts";
 import type { AnyTopics } from "../src/topics.ts";
+import { stateMap } from "../src/state.ts";
 import type { ScenarioClock } from "./scenario-clock.ts";
 import { patience, type Bindings, type Frame, type ScriptHub, type Value } from "./scenario-hub.ts";
 
@@ -155,6 +156,7 @@ export class Program {
       case "return": this.#settle(of, w, undefined); break;
       case "fail": this.#settle(of, w, reasonOf(w)); break;
       case "ack": case "nack": case "extend": case "ack_and_publish": this.#settleByHand(s.do, as, of, w); break;
+      case "state": void this.#keepState(hub, as, w); break;
       case "pause": this.#report(as, this.#sub(of).pause()); break;
       case "resume": this.#report(as, this.#sub(of).resume()); break;
       default: throw new Error(`there is no call ${s.do ?? ""}`);
@@ -179,6 +181,9 @@ export class Program {
       concurrency: kind === "subscribe" ? 1000 : w.concurrency, maxInFlight: w.max_in_flight, ackTimeoutMs: w.ack_timeout_ms, maxAttempts: w.max_attempts, ordering: w.ordering,
       create: w.no_create ? false : undefined, conflate: w.every_ms === undefined ? undefined : { everyMs: w.every_ms },
       onGap: (g: { topic: string; after: number; first: number }) => { this.tell(name, "gap", { topic: g.topic, after: g.after, first: g.first }); },
+      onState: w.from === "snapshot" ? (m: { offset?: number; count?: number; horizon?: number }) => {
+        this.tell(name, "mark", m.count === undefined ? { horizon: m.horizon ?? 0 } : { offset: m.offset ?? 0, count: m.count });
+      } : undefined,
       onEnded: w.group === undefined ? undefined : (e: { topic: string; cursor: number }) => { this.tell(name, "began_anew", { topic: e.topic, cursor: e.cursor }); },
     }).filter(([, v]) => v !== undefined));
     if (kind === "consume" || kind === "transform") this.#handled.add(name);
@@ -215,6 +220,19 @@ export class Program {
     return events;
   }
 
+  /** Keeps the state of a topic as a map; that it is loaded is an outcome of its own. */
+  async #keepState(hub: Hub<AnyTopics>, name: string, w: Call): Promise<void> {
+    try {
+      const map = await stateMap(hub, w.topic, { ...(w.key === undefined ? {} : { keys: w.key }), onChange: (c) => {
+        this.tell(name, "change", { key: c.key, offset: c.offset, ...(c.added ? { added: true } : { old: c.old as Value }), ...(c.removed ? { removed: true } : { new: c.new as Value }) });
+      } });
+      await map.waitLoaded();
+      this.tell(`${name} loaded`, "ok", { offset: map.offset, size: map.size });
+    } catch (why) {
+      this.tell(`${name} loaded`, "error", failed(why));
+    }
+  }
+
   #settle(of: string, w: Call, error: unknown): void {
     const resolve = this.#verdicts.get(`${of}/${w.event ?? ""}`);
     if (!resolve) throw new Error(`no handler of ${of} has ${w.event ?? ""}`);
@@ -246,6 +264,6 @@ function receiptOf(r: { id: string; offset: number; duplicate: boolean; deliverA
 function deliveryOf(d: Delivery): Frame {
   return {
     id: d.id, topic: d.topic, offset: d.offset, payload: d.payload as Value, ...(d.attempt > 0 ? { attempt: d.attempt } : {}),
-    ...(d.sought ? { sought: true } : {}), ...(d.redriven > 0 ? { redriven: d.redriven } : {}),
+    ...(d.state ? { state: true } : {}), ...(d.sought ? { sought: true } : {}), ...(d.redriven > 0 ? { redriven: d.redriven } : {}),
   };
 }
