@@ -102,9 +102,8 @@ export class Hub<M extends TopicMap> {
   }
 
   /** Publishes one event and resolves when it is on disk. */
-  publish<K extends TopicName<M>>(topic: K, payload: PayloadOf<M, K>, options: PublishOptions & WaitOptions = {}): Promise<Receipt> {
-    const { waitFor, waitMs, signal, ...opts } = options;
-    return this.#publisher.one({ ...opts, topic, payload }, { ...(waitFor ? { waitFor } : {}), ...(waitMs === undefined ? {} : { waitMs }), signal });
+  publish<K extends TopicName<M>>(topic: K, payload: PayloadOf<M, K>, options?: PublishOptions & WaitOptions): Promise<Receipt> {
+    return this.#publisher.one(topic, payload, options);
   }
 
   /** Publishes events as one step: all of them, or none. */

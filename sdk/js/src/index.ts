@@ -4,12 +4,15 @@
  */
 import { HttpApi } from "./http.ts";
 import { Hub, provideHttp } from "./hub.ts";
+import { NodeFrames } from "./node.ts";
+import { provideFrames } from "./socket.ts";
 import type { AnyTopics, TopicMap } from "./topics.ts";
 import type { ConnectOptions } from "./types.ts";
 
 /** Connects to a hub, or to the first of several that takes the client. */
 export function connect<M extends TopicMap = AnyTopics>(urls: string | readonly string[], options: ConnectOptions = {}): Promise<Hub<M>> {
   provideHttp(HttpApi);
+  provideFrames(NodeFrames);
   return Hub.connect<M>(urls, options);
 }
 

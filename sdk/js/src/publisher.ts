@@ -14,23 +14,34 @@ export interface Outgoing extends PublishOptions {
 /** Events as a frame has them, and who they are. */
 export interface Encoded { json: string; ids: Identified[] }
 
+/** The options of whoever gives none. */
+const none: PublishOptions & WaitOptions = {};
+
+/**
+ * Whether a publish may have a number: the program gave no id, and no time, which would be a delay also where it is
+ * over. One that waits for groups has none: it may wait until its number is forgotten.
+ */
+function isFree(options: PublishOptions): boolean { return options.id === undefined && options.deliverAt === undefined; }
+
 /** The members of one event; with `numbered` it has no id. */
-function encodeEvent(event: Outgoing, ids: Identified[], numbered: boolean, wait = ""): string {
-  const { topic, payload, ...options } = event;
+function encodeEvent(topic: string, payload: unknown, options: PublishOptions, ids: Identified[], numbered: boolean, wait = ""): string {
   if (typeof topic !== "string" || topic === "") throw new HubError("bad_topic", "the event has no topic: give the name of one");
   const it = numbered ? unnamed : identify(options.id);
   ids.push(it);
-  const more = JSON.stringify(snake(options)).slice(1, -1); // without the id that the SDK makes
-  const opts = [it.made && !numbered ? `"id":"${it.id}"` : "", more, wait].filter(Boolean).join();
+  let opts = it.id && `"id":"${it.id}"`;
+  if (options !== none) {
+    const more = JSON.stringify(snake(options)).slice(1, -1); // with the id that is given
+    opts = [it.made ? opts : "", more, wait].filter(Boolean).join();
+  }
   return checkSurrogates(`"topic":${JSON.stringify(topic)},"payload":${encodePayload(payload)}${opts && `,"opts":{${opts}}`}`);
 }
 
 /** The elements of a list of events. */
 export function encodeEvents(events: readonly Outgoing[], numbered = false): Encoded {
   const ids: Identified[] = [];
-  const json = events.map((event, index) => {
+  const json = events.map(({ topic, payload, ...options }, index) => {
     try {
-      return `{${encodeEvent(event, ids, numbered)}}`;
+      return `{${encodeEvent(topic, payload, options, ids, numbered)}}`;
     } catch (why) {
       if (why instanceof HubError) throw new HubError(why.code, `events[${index}]: ${why.message}`, { index, cause: why });
       throw why;
@@ -56,11 +67,17 @@ export class Publisher {
 
   constructor(link: Link) { this.#link = link; }
 
-  one(event: Outgoing, wait: WaitOptions): Promise<Receipt> {
+  one(topic: string, payload: unknown, given: (PublishOptions & WaitOptions) | undefined): Promise<Receipt> {
     return new Promise((resolve, reject) => { // what is wrong with a call is a rejected promise too
       this.#link.check();
-      const numbered = this.#numbered([event], wait), ids: Identified[] = [];
-      const json = encodeEvent(event, ids, numbered, waitJson(wait));
+      let options: PublishOptions = none, wait: WaitOptions = none;
+      if (given) {
+        const { waitFor, waitMs, signal, ...rest } = given;
+        options = rest;
+        wait = { waitFor, waitMs, signal } as WaitOptions;
+      }
+      const numbered = !wait.waitFor && isFree(options) && this.#link.numbered(), ids: Identified[] = [];
+      const json = encodeEvent(topic, payload, options, ids, numbered, waitJson(wait));
       this.#send(json, ids, numbered, wait.signal, (receipts) => { resolve(receipts[0] as Receipt); }, reject);
     });
   }
@@ -72,17 +89,9 @@ export class Publisher {
         resolve([]);
         return;
       }
-      const numbered = this.#numbered(events, wait), { json, ids } = encodeEvents(events, numbered), opts = waitJson(wait);
+      const numbered = !wait.waitFor && events.every(isFree) && this.#link.numbered(), { json, ids } = encodeEvents(events, numbered), opts = waitJson(wait);
       this.#send(`"events":[${json}]${opts && `,"opts":{${opts}}`}`, ids, numbered, wait.signal, resolve, reject);
     });
-  }
-
-  /**
-   * Whether a publish gets a number: the program gave no id, and no time, which would be a delay also where it is
-   * over; one that waits for groups may wait until its number is forgotten.
-   */
-  #numbered(events: readonly Outgoing[], wait: WaitOptions): boolean {
-    return !wait.waitFor && events.every((e) => e.id === undefined && e.deliverAt === undefined) && this.#link.numbered();
   }
 
   #send(members: string, ids: Identified[], numbered: boolean, signal: AbortSignal | undefined, resolve: (r: Receipt[]) => void, reject: (why: Error) => void): void {
@@ -106,7 +115,7 @@ export class Sending implements Request {
   sent = false;
   resent = false;
   /** Whether to send it again after a refusal that passes. */
-  retries: () => boolean = () => true;
+  retries: (() => boolean) | undefined;
   #link: Link;
   #ids: Identified[];
   #signal: AbortSignal | undefined;
@@ -134,16 +143,20 @@ export class Sending implements Request {
       throw new HubError("too_large", `the frame has more than the ${limit} bytes that the hub takes: publish less in one call`);
     }
     if (signal?.aborted) throw abortReason(signal);
-    link.room.take(this.#ids.length, this.text.length, signal, () => {
-      if (signal) {
-        this.#off = onAbort(signal, () => {
-          this.#cancelPause?.();
-          link.forget(this);
-          this.#fail(abortReason(signal));
-        });
-      }
-      link.request(this);
-    }, this.#reject);
+    if (link.room.take(this.#ids.length, this.text.length)) this.#enter();
+    else link.room.wait(this.#ids.length, this.text.length, signal, () => { this.#enter(); }, this.#reject);
+  }
+
+  #enter(): void {
+    const link = this.#link, signal = this.#signal;
+    if (signal) {
+      this.#off = onAbort(signal, () => {
+        this.#cancelPause?.();
+        link.forget(this);
+        this.#fail(abortReason(signal));
+      });
+    }
+    link.request(this);
   }
 
   done(ok: HubFrame | undefined, error: HubError | undefined): void {
@@ -151,7 +164,7 @@ export class Sending implements Request {
       const receipts = receiptsOf(this.#ids, ok);
       this.#finish();
       this.#resolve(receipts);
-    } else if (error && isPassing(error) && this.retries()) {
+    } else if (error && isPassing(error) && this.retries?.() !== false) {
       this.#cancelPause = this.#link.later(pauseOf(error), () => { this.#link.request(this); }, () => { this.#fail(error); });
     } else if (error) this.#fail(this.#explain(error, ok));
   }

@@ -30,12 +30,11 @@ export class Room {
     return true;
   }
 
-  /** Calls `grant` when there is room: at once if there is some and nobody waits. */
-  take(items: number, size: number, signal: AbortSignal | undefined, grant: () => void, refuse: (why: Error) => void): void {
-    if (this.#line.length === 0 && this.#take(items, size)) {
-      grant();
-      return;
-    }
+  /** Takes room at once, if there is some and nobody waits. */
+  take(items: number, size: number): boolean { return this.#line.length === 0 && this.#take(items, size); }
+
+  /** Calls `grant` as soon as there is room, which is taken then. */
+  wait(items: number, size: number, signal: AbortSignal | undefined, grant: () => void, refuse: (why: Error) => void): void {
     const off = onAbort(signal, () => {
       this.#line = this.#line.filter((w) => w !== waiter);
       refuse(abortReason(signal));

@@ -1,9 +1,8 @@
 import { HubError, messageOf } from "./errors.ts";
 import { errorOf, type HubFrame } from "./frame.ts";
+import type { NodeFrames } from "./node.ts";
 import type { WireProducer } from "./numbers.ts";
 import type { HubInfo, WebSocketClass, WebSocketLike } from "./types.ts";
-
-declare const setImmediate: (run: () => void) => void; // Node has it
 
 /** The version of the protocol that the SDK speaks. */
 export const protocolVersion = 1;
@@ -13,14 +12,22 @@ const dialTimeout = 10_000;
 const silence = 20_000;
 const answerWait = 10_000;
 
-/** The platform's class of WebSockets, or that of the package ws. */
+/** The class of the package ws, once it is used. */
+let wsClass: WebSocketClass | undefined;
+let Frames: typeof NodeFrames | undefined;
+
+/** Has frames of the package ws sent and taken by themselves. The package says so; the file for pages does not. */
+export function provideFrames(frames: typeof NodeFrames): void { Frames = frames; }
+
+/** The class of WebSockets: in Node that of the package ws, which costs less than Node's own, if it is there. */
 export async function webSocketClass(given: WebSocketClass | undefined): Promise<WebSocketClass> {
-  const own = given ?? (globalThis as { WebSocket?: WebSocketClass }).WebSocket;
-  if (own) return own;
+  const { WebSocket: own, process: node } = globalThis as { WebSocket?: WebSocketClass; process?: { versions?: { node?: string } } };
+  if (given ?? (own && !node?.versions?.node)) return given ?? (own as WebSocketClass);
   const name = "ws"; // a variable: bundlers for pages must not look for it
   try {
-    return ((await import(/* @vite-ignore */ /* webpackIgnore: true */ name)) as { default: WebSocketClass }).default;
+    return wsClass ??= ((await import(/* @vite-ignore */ /* webpackIgnore: true */ name)) as { default: WebSocketClass }).default;
   } catch (why) {
+    if (own) return own;
     throw new HubError("unreachable", "this platform has no WebSocket: install the package ws, or use Node 22", { cause: why });
   }
 }
@@ -42,7 +49,7 @@ export class Socket {
   #heard = Date.now();
   #watch: ReturnType<typeof setInterval> | undefined;
   #gone: HubError | undefined;
-  #corked = false;
+  #frames: NodeFrames | undefined;
   #over!: () => void;
   /** Resolves when the WebSocket has closed. */
   readonly closed = new Promise<void>((resolve) => { this.#over = resolve; });
@@ -113,11 +120,14 @@ export class Socket {
   start(events: SocketEvents, probe: () => void): void {
     this.#events = events;
     const ws = this.#ws;
-    ws.onmessage = (e: unknown) => {
+    const message = (data: unknown): void => {
+      if (this.#gone) return;
       this.#heard = Date.now();
-      const { data } = e as { data: unknown }, f = this.#parse(data);
+      const f = this.#parse(data);
       if (f) events.frame(f, (data as string).length); else this.fail(new HubError("internal", "a frame of the hub is no JSON object"));
     };
+    ws.onmessage = (e: unknown) => { message((e as { data: unknown }).data); };
+    if (wsClass && ws.constructor === wsClass) this.#frames = Frames?.of(ws, message);
     ws.onerror = () => undefined; // onclose follows
     ws.onclose = (e: unknown) => {
       this.#over();
@@ -147,15 +157,7 @@ export class Socket {
   }
 
   send(text: string): void {
-    if (this.#gone) return;
-    // The package ws makes a system call for each frame, unless its socket gathers what is sent at once.
-    const { _socket: tcp } = this.#ws as { _socket?: { cork(): void; uncork(): void } };
-    if (tcp && !this.#corked) {
-      this.#corked = true;
-      tcp.cork();
-      setImmediate(() => { this.#corked = false; tcp.uncork(); });
-    }
-    this.#ws.send(text);
+    if (!this.#gone) (this.#frames ?? this.#ws).send(text);
   }
 
   /** Gives the connection up: nothing comes from it any more. */
@@ -170,6 +172,7 @@ export class Socket {
   /** Closes the WebSocket, by the close handshake if the hub takes part in it. */
   drop(reason: string): void {
     clearInterval(this.#watch);
+    this.#frames?.flush();
     const ws = this.#ws as WebSocketLike & { terminate?(): void };
     ws.onmessage = null;
     ws.onclose = () => { this.#over(); };
