@@ -28,6 +28,8 @@ type SubscribeOptions struct {
 	Payload  int    `json:"payload_bytes"`
 	Batch    bool   `json:"batch"` // EVENTS frames
 	Ack      string `json:"ack"`
+	// SDK consumes through the Go SDK, whose handlers ack as it does; Batch and Ack say nothing then.
+	SDK bool `json:"sdk,omitempty"`
 	// Count is how many events are preloaded, rounded up to whole frames. The first
 	// tenth is warm-up.
 	Count int64 `json:"count"`
@@ -55,6 +57,7 @@ func Subscribe(ctx context.Context, t *Target, o SubscribeOptions) (*Result, err
 		s.Start, s.MaxInFlight = eventhub.Earliest, o.InFlight
 		d.receivers = append(d.receivers, s)
 	}
+	d.sdk = o.SDK
 	res, err := d.run(ctx, t)
 	if err != nil {
 		return nil, err
@@ -114,6 +117,7 @@ type drain struct {
 	ack       string
 	receivers []wire.SubscribeOptions
 	copies    int64
+	sdk       bool // through the Go SDK
 }
 
 func (d *drain) run(ctx context.Context, t *Target) (*Result, error) {
@@ -129,6 +133,9 @@ func (d *drain) run(ctx context.Context, t *Target) (*Result, error) {
 	loaded, err := preload(ctx, t, &shape{topic: d.topic, bytes: d.payload, batch: preloadBatch}, d.count)
 	if err != nil {
 		return nil, err
+	}
+	if d.sdk {
+		return d.consume(r, loaded)
 	}
 	crowd, err := r.join(d.receivers, d.batch, d.ack, false, loaded*d.copies/warmShare)
 	if err != nil {

@@ -39,6 +39,22 @@ func TestSubscribe(t *testing.T) {
 	}
 }
 
+// TestSubscribeBySDK: every event is handled and acked, and the first tenth is not measured.
+func TestSubscribeBySDK(t *testing.T) {
+	h := hubtest.Start(t)
+	res, err := Subscribe(limited(t), &Target{URL: h.URL}, SubscribeOptions{Members: 2, InFlight: 50, Payload: 64, Ack: AckID, SDK: true, Count: 3_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.Published != 3_008 || res.Count != 3_008-300 || res.Errors != 0 {
+		t.Errorf("%+v; want 3008 events, and the first tenth of them is not measured", res)
+	}
+	info, err := h.Admin().Group(t.Context(), res.Hub.Topic, flowGroup)
+	if err != nil || info.Cursor != 3_008 {
+		t.Errorf("the group is at %d, %v", info.Cursor, err)
+	}
+}
+
 func TestSubscribeNeedsANewTopic(t *testing.T) {
 	h := hubtest.Start(t)
 	if _, err := h.Client().Publish(t.Context(), eventhub.Event{Topic: "t", Payload: []byte("1")}); err != nil {

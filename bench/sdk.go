@@ -15,8 +15,8 @@ import (
 	"eventhub/internal/eventid"
 )
 
-// The workload publish with PublishOptions.SDK: the load is what a program does that uses the Go SDK,
-// so what the SDK costs is in the figure. Each event under way is a publication of its own (or a
+// The workloads publish and subscribe with the option SDK: the load is what a program does that uses the Go SDK,
+// so what the SDK costs is in the figure. Of publish each event under way is a publication of its own (or a
 // batch), handed over with Enqueue again when its answer has come.
 
 // sdkConnect bounds how long a client may take to connect.
@@ -79,15 +79,19 @@ func newSDKLoad(r *run, o *PublishOptions) (*sdkLoad, error) {
 }
 
 func (l *sdkLoad) dial() (*client.Client, error) {
-	t := l.r.t
-	opts := []client.Option{client.WithName("eventhub-bench"), client.WithMaxPending(max(l.o.InFlight, l.o.Batch)), client.WithRateLimitErrors()}
+	return dialSDK(l.r, client.WithMaxPending(max(l.o.InFlight, l.o.Batch)), client.WithRateLimitErrors())
+}
+
+func dialSDK(r *run, opts ...client.Option) (*client.Client, error) {
+	t := r.t
+	opts = append(opts, client.WithName("eventhub-bench"))
 	if t.Token != "" {
 		opts = append(opts, client.WithToken(t.Token))
 	}
 	if t.TLS != nil {
 		opts = append(opts, client.WithTLS(t.TLS))
 	}
-	ctx, cancel := context.WithTimeout(l.r.ctx, sdkConnect)
+	ctx, cancel := context.WithTimeout(r.ctx, sdkConnect)
 	defer cancel()
 	return client.Dial(ctx, t.webSocketURL(), opts...)
 }
@@ -199,5 +203,57 @@ func publishBySDK(r *run, o *PublishOptions) (res *Result, err error) {
 	}
 	res = &Result{Workload: "publish", Settings: *o, Unit: "events", Published: load.accepted.Load(), Publish: summarize(recorders...)}
 	res.rate(res.Published-warm, took)
+	return res, nil
+}
+
+// consume reads the backlog to its end through the SDK: one client for each member, and a handler for each of
+// the leases that it holds.
+func (d *drain) consume(r *run, loaded int64) (res *Result, err error) {
+	if _, err := r.connect(1); err != nil { // for what the hub says of itself
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(r.ctx)
+	defer stop()
+	var fresh, again, begun atomic.Int64
+	handle := func(_ context.Context, e eventhub.Delivery) error {
+		if e.Attempt > 1 {
+			again.Add(1)
+			return nil
+		}
+		r.moved.Add(1)
+		switch fresh.Add(1) {
+		case loaded / warmShare:
+			begun.Store(r.now())
+		case loaded:
+			stop() // what has begun ends with its ack
+		}
+		return nil
+	}
+	clients := make([]*client.Client, len(d.receivers))
+	for i := range clients {
+		if clients[i], err = dialSDK(r); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, clients[i].Close()) }()
+	}
+	r.enter("measure", loaded)
+	var members sync.WaitGroup
+	for i := range clients {
+		o := d.receivers[i].GroupOptions
+		o.Concurrency = o.MaxInFlight
+		members.Go(func() {
+			if err := clients[i].Consume(ctx, o, handle); err != nil && ctx.Err() == nil {
+				r.fail(r.ended(err))
+			}
+		})
+	}
+	members.Wait()
+	if err := context.Cause(r.ctx); err != nil {
+		return nil, err
+	}
+	res = &Result{Unit: "deliveries", Published: loaded, Redelivered: again.Load()}
+	res.rate(loaded-loaded/warmShare, time.Duration(r.now()-begun.Load()))
+	res.finish(r)
+	res.Hub.Topic = d.topic
 	return res, nil
 }

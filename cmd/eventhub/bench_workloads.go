@@ -60,6 +60,7 @@ func benchSubscribeCommand() *cobra.Command {
 		Long: `Publishes a backlog, then reads it to its end as one group and acks every event. The
 first tenth is warm-up. It is over when the hub has applied all acks.`,
 		Example: `  eventhub bench subscribe --serve --batch
+  eventhub bench subscribe --serve --sdk
   eventhub bench subscribe --members 4 --ack ids --count 5000000`,
 	}
 	flags := cmd.Flags()
@@ -69,6 +70,7 @@ first tenth is warm-up. It is over when the hub has applied all acks.`,
 	flags.IntVar(&o.Payload, "payload", benchPayload, "bytes of each payload, a JSON string")
 	flags.BoolVar(&o.Batch, "batch", false, "ask for EVENTS frames")
 	flags.StringVar(&o.Ack, "ack", bench.AckID, "one ACK an event by its id or its lease, or ids: one for all of a read")
+	flags.BoolVar(&o.SDK, "sdk", false, "consume through the Go SDK, as programs do, with a handler for each lease; without --batch and --ack")
 	flags.Int64Var(&o.Count, "count", benchBacklog, "events of the backlog")
 	return benchmark(cmd, func(ctx context.Context, t *bench.Target) (*bench.Result, error) {
 		return bench.Subscribe(ctx, t, o)

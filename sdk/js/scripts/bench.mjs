@@ -1,5 +1,5 @@
-// Publishes in flight over one connection: the built SDK against the Go SDK; and deliveries with acks: against the load of
-// `eventhub bench`, which has no SDK. On the same hub, in turns; the figures are ratios of one run.
+// Publishes in flight, and deliveries with acks, over one connection: the built SDK against the Go SDK, with the same
+// limits. On the same hub, in turns; the figures are ratios of one run, and of several rounds the middle one counts.
 // EVENTHUB_BINARY is the hub; node --expose-gc says what is retained.
 import { execFileSync, spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
@@ -9,7 +9,7 @@ import { createInterface } from "node:readline";
 import { connect } from "../dist/index.js";
 
 const binary = process.env.EVENTHUB_BINARY;
-const count = Number(process.env.BENCH_COUNT ?? 50_000), inFlight = 256;
+const count = Number(process.env.BENCH_COUNT ?? 50_000), rounds = Number(process.env.BENCH_ROUNDS ?? 5), inFlight = 256;
 const dir = mkdtempSync(join(tmpdir(), "eventhub-bench-"));
 const hub = spawn(binary, ["serve", "--store", dir, "--ws", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json"], { stdio: ["ignore", "ignore", "pipe"] });
 const url = await new Promise((resolve) => createInterface(hub.stderr).on("line", (line) => {
@@ -48,12 +48,16 @@ try {
 	const c = await connect(url);
 	await c.publish("warm", payload);
 	const before = heap();
-	for (let round = 1; round <= 3; round++) {
+	const ratios = [];
+	for (let round = 1; round <= rounds; round++) {
 		const jsPub = await publishes(c, `bench.${round}`), goPub = go("publish", "--connections", "1", "--in-flight", String(inFlight), "--sdk");
-		const jsSub = await deliveries(c, `bench.${round}`), goSub = go("subscribe", "--batch");
+		const jsSub = await deliveries(c, `bench.${round}`), goSub = go("subscribe", "--sdk");
+		ratios.push([jsPub / goPub, jsSub / goSub]);
 		console.log(`round ${round}: publish ${Math.round(jsPub)}/s, Go ${Math.round(goPub)}/s, ratio ${(jsPub / goPub).toFixed(2)}; deliver and ack ${Math.round(jsSub)}/s, Go ${Math.round(goSub)}/s, ratio ${(jsSub / goSub).toFixed(2)}`);
 	}
-	console.log(`retained after ${6 * count} events: ${Math.round((heap() - before) / 1024)} KiB`);
+	const middle = (at) => ratios.map((r) => r[at]).sort((a, b) => a - b)[rounds >> 1].toFixed(2);
+	console.log(`the middle of ${rounds} rounds: publish ${middle(0)}, deliver and ack ${middle(1)} of the Go SDK`);
+	console.log(`retained after ${2 * rounds * count} events: ${Math.round((heap() - before) / 1024)} KiB`);
 	await c.close();
 } finally {
 	const ended = new Promise((resolve) => hub.once("exit", resolve));
