@@ -11,7 +11,7 @@ const root = fileURLToPath(new URL("../", import.meta.url));
 const maxGzip = 12 * 1024;
 
 /** Names of members that neither programs, frames nor the other files use: they are shortened. */
-const inner = "partings resent retries rejoin detached attached complaint finished isEmpty prolong resultPrefix settler release forget flush grant refuse connected later phase settled keep hand finish numbered opened want quietly spot chars ready deliver advance ask begin made complete room idle post sent restart".split(" ");
+const inner = "partings resent retries rejoin detached attached complaint finished isEmpty prolong resultPrefix settler release forget flush grant refuse connected later phase settled keep hand finish numbered opened want quietly spot chars ready deliver advance ask begin made complete room idle post sent restart fail drop lost start".split(" ");
 
 /** The other files have what is in the one file from there. */
 const beside = {

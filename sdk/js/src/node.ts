@@ -29,24 +29,32 @@ const rotated = new Uint8Array(4), word = new Int32Array(rotated.buffer);
 export class NodeFrames {
   #ws: NodeWebSocket;
   #texts: string[] = [];
+  #ended = false;
 
-  private constructor(ws: NodeWebSocket) { this.#ws = ws; }
+  private constructor(ws: NodeWebSocket, message: (text: unknown) => void) {
+    this.#ws = ws;
+    ws.on("message", (data, isBinary) => { if (!this.#ended) message(isBinary ? undefined : data.toString()); });
+  }
 
   /** Takes an open WebSocket over, if its frames are not compressed. */
   static of(ws: WebSocketLike, message: (text: unknown) => void): NodeFrames | undefined {
     const node = ws as NodeWebSocket;
     if (node.extensions !== "" || typeof node._socket?.write !== "function") return undefined;
     ws.onmessage = null;
-    node.on("message", (data, isBinary) => { message(isBinary ? undefined : data.toString()); });
-    return new NodeFrames(node);
+    return new NodeFrames(node, message);
   }
 
   send(text: string): void {
-    if (this.#texts.push(text) === 1) setImmediate(() => { this.flush(); });
+    if (this.#texts.push(text) === 1) setImmediate(() => { this.#flush(); });
   }
 
-  /** Writes what has gathered. */
-  flush(): void {
+  /** Writes what has gathered, and takes nothing more. */
+  close(): void {
+    this.#ended = true;
+    this.#flush();
+  }
+
+  #flush(): void {
     const texts = this.#texts;
     if (texts.length === 0) return;
     this.#texts = [];

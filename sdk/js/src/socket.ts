@@ -172,7 +172,7 @@ export class Socket {
   /** Closes the WebSocket, by the close handshake if the hub takes part in it. */
   drop(reason: string): void {
     clearInterval(this.#watch);
-    this.#frames?.flush();
+    this.#frames?.close();
     const ws = this.#ws as WebSocketLike & { terminate?(): void };
     ws.onmessage = null;
     ws.onclose = () => { this.#over(); };
