@@ -11,7 +11,7 @@ BINARY ?= bin/eventhub
 UNITDIR ?= auto
 INSTALL = PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' BINARY='$(BINARY)' UNITDIR='$(UNITDIR)' ./scripts/install
 
-.PHONY: help build install uninstall release demo quick test lint bench bench-peers soak fuzz clean
+.PHONY: help build install uninstall release demo cluster quick test lint bench bench-peers soak fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ release: ## into dist: archives for Linux and macOS, Debian packages, SBOMs, che
 
 demo: build ## run hub, heartbeat agent and projector, and watch this machine's processes
 	./bin/eventhub demo
+
+cluster: build ## three NATS servers and three hubs on this machine, and the one that leads is killed: ROUNDS=3
+	./scripts/cluster $(ROUNDS)
 
 quick: ## between two edits: gofmt, go vet, all Go tests at their small sizes without the race detector
 	./scripts/quick

@@ -71,6 +71,10 @@ var keyValues = map[string]struct {
 	"outbox":             {"sqlite:a", "sqlite:///b", "postgres://h/c", [3]any{"sqlite:a", "sqlite:///b", "postgres://h/c"}},
 	"outbox_order":       {"topic", "key", "TOPIC", [3]any{"topic", "key", "topic"}},
 	"outbox_keep":        {"1h", "2h", "3m", [3]any{time.Hour, 2 * time.Hour, 3 * time.Minute}},
+	"journal":            {"nats://a:1/s", "nats://b:2/s", "none", [3]any{"nats://a:1/s", "nats://b:2/s", "none"}},
+	"member_id":          {"a", "b", "c", [3]any{"a", "b", "c"}},
+	"member_url":         {"ws://a:1", "ws://b:2", "ws://c:3", [3]any{[]string{"ws://a:1"}, []string{"ws://b:2"}, []string{"ws://c:3"}}},
+	"lease":              {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
 	"grace":              {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
 	"drain":              {"4s", "5s", "6m", [3]any{4 * time.Second, 5 * time.Second, 6 * time.Minute}},
 	"log_format":         {"json", "text", "JSON", [3]any{"json", "text", "json"}},
@@ -141,6 +145,14 @@ func effect(s *config.Settings, key string) any {
 		return c.OutboxOrder
 	case "outbox_keep":
 		return c.OutboxKeep
+	case "journal":
+		return c.Journal
+	case "member_id":
+		return c.MemberID
+	case "member_url":
+		return c.MemberURLs
+	case "lease":
+		return c.Lease
 	case "drain":
 		return c.Drain
 	case "grace":
