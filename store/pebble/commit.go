@@ -114,7 +114,10 @@ func (s *Store) Commit(ctx context.Context, units []*store.Unit, sync bool) erro
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := s.faults.err()
+	err := s.settle()
+	if err == nil {
+		err = s.faults.err()
+	}
 	if err == nil {
 		if err = s.commit.run(units, sync); err != nil {
 			s.faults.fail(err)

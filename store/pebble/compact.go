@@ -192,6 +192,9 @@ func (p *compactionStep) apply() error {
 	s := p.s
 	s.committing.Lock()
 	defer s.committing.Unlock()
+	if err := s.settle(); err != nil {
+		return err
+	}
 	if err := p.topic.keys.again(p.index); err != nil {
 		return err // what was found in it counts no more
 	}
@@ -260,7 +263,9 @@ func (p *compactionStep) begin(marks compactionMarks) {
 func (p *compactionStep) run() (err error) {
 	bounds := numberBounds(tagKey, p.topic.id)
 	if p.stage == stageKeys {
-		p.s.record(bounds) // before the iterator
+		if err := p.s.record(bounds); err != nil { // before the iterator
+			return err
+		}
 	}
 	if p.keys, err = p.s.db.NewIter(&bounds); err != nil {
 		return err

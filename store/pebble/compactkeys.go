@@ -31,10 +31,11 @@ type recorder struct {
 }
 
 // record begins to record what is added between two bounds.
-func (s *Store) record(bounds pdb.IterOptions) {
+func (s *Store) record(bounds pdb.IterOptions) error {
 	s.committing.Lock()
 	defer s.committing.Unlock()
 	s.recorder = recorder{on: true, from: bounds.LowerBound, to: bounds.UpperBound}
+	return s.settle() // what was built before
 }
 
 func (s *Store) stopRecording() {

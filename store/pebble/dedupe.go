@@ -99,6 +99,14 @@ func (g *givenIDs) add(c *commit, topic, id string) error {
 	}
 	first := firstEvent{form: formOf(id)}
 	first.named, _ = c.s.ids.placeOf(&first.form)
+	if c.s.shared != nil {
+		if e := c.s.shared.find(key); e != nil {
+			first.offset, first.time = e.offset, e.time
+			g.index[key] = len(g.first)
+			g.first = append(g.first, first)
+			return nil
+		}
+	}
 	isNew, err := g.note(c, &first.form)
 	if err != nil {
 		return err
@@ -117,6 +125,9 @@ func (g *givenIDs) note(c *commit, f *idForm) (isNew bool, err error) {
 		return false, nil
 	}
 	if !g.noting && g.recent.isOver(c.now) {
+		if err := c.s.settle(); err != nil {
+			return false, err
+		}
 		if err := g.recent.begin(c.s, c.now); err != nil {
 			return false, fmt.Errorf("find the newest ids: %w", err)
 		}

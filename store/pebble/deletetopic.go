@@ -54,7 +54,10 @@ func (s *Store) DeleteTopic(ctx context.Context, name string) error {
 	defer s.leave()
 	s.committing.Lock()
 	defer s.committing.Unlock()
-	err := s.faults.err()
+	err := s.settle()
+	if err == nil {
+		err = s.faults.err()
+	}
 	if err == nil {
 		var t *topic
 		switch t, err = s.published(name); {

@@ -3,9 +3,11 @@ package pebble
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
+	"eventhub/store"
 	"eventhub/store/journal"
 
 	pdb "github.com/cockroachdb/pebble/v2"
@@ -50,23 +52,40 @@ const positionBytes = 3 * 8
 
 // Writer appends entries to the journal that a store shares.
 type Writer interface {
-	// Append appends an entry with the time of its commit. wait returns its position once the
-	// journal has it durably. An error of wait is final: the store appends nothing after it. Whether
+	// Append appends an entry with the time of its commit, after those before, which may be under
+	// way. wait returns its position once the journal has it durably. An error of wait is final: all
+	// that was appended after it fails, and the store appends nothing more. Whether
 	// the journal has the entry is unknown then, except that it never will with an error that has
 	// journal.ErrFenced in its chain. data is not to be used after wait.
 	Append(data []byte, ms int64) (wait func() (journal.Position, error))
 }
 
-// shared is what a store has that shares a journal. mu has one entry after the other: they are
-// applied in the order in which they were appended.
+// shared is what a store has that shares a journal. Entries are applied in the order in which they
+// were appended.
 type shared struct {
 	mu     sync.Mutex
-	writer Writer // nil while the store follows
-	ms     int64  // of the last entry
+	writer Writer   // nil while the store follows
+	ms     int64    // of the last entry
+	flying []*entry // appended and not applied yet, the oldest first
 
-	// last is the position of what was applied. It moves with mu held, which may take as long as the
-	// journal does, and is read without.
-	last atomic.Pointer[journal.Position]
+	// applying is held by whoever applies, which may take as long as the journal does. mu comes after it.
+	applying sync.Mutex
+	last     atomic.Pointer[journal.Position] // of what was applied; moves with applying held
+}
+
+// entry is one that was appended.
+type entry struct {
+	batch *pdb.Batch
+	wait  func() (journal.Position, error)
+	// ids are those that were given in a Start: until it is applied they are not in the index.
+	ids       startedIDs
+	isApplied bool // guarded by shared.applying
+}
+
+// startedIDs say where the events with the ids of a Start are.
+type startedIDs struct {
+	index map[givenID]int // into first
+	first []firstEvent
 }
 
 // at returns the position of what was applied.
@@ -77,33 +96,119 @@ func (j *shared) at() (at journal.Position) {
 	return at
 }
 
-// write makes a batch an entry, and applies it when the journal has it. An error breaks the store
-// before anything else can be appended: what comes next depends on whether the entry is there.
+// write makes a batch an entry, and applies it when the journal has it.
 func (j *shared) write(s *Store, batch *pdb.Batch, ms int64) error {
+	if batch.Empty() {
+		return s.faults.err()
+	}
+	e := &entry{batch: batch}
+	if err := j.append(s, e, ms); err != nil {
+		return err
+	}
+	return j.complete(s, e)
+}
+
+// append appends an entry.
+func (j *shared) append(s *Store, e *entry, ms int64) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	err := s.faults.err()
-	if err != nil || batch.Empty() {
+	if err := s.faults.err(); err != nil {
 		return err
 	}
 	if ms > j.ms {
 		j.ms = ms
-		_ = batch.Set(metaClock, binary.BigEndian.AppendUint64(nil, uint64(ms)), nil) // a batch takes what fits in memory
+		_ = e.batch.Set(metaClock, binary.BigEndian.AppendUint64(nil, uint64(ms)), nil) // a batch takes what fits in memory
 	}
-	at, err := j.writer.Append(batch.Repr(), j.ms)()
-	if err != nil {
-		err = fmt.Errorf("append to the journal: %w", err)
-	} else {
-		err = j.apply(s, batch, at)
-	}
-	if err != nil {
-		s.faults.fail(err)
-		return s.faults.err()
+	e.wait = j.writer.Append(e.batch.Repr(), j.ms)
+	j.flying = append(j.flying, e)
+	return nil
+}
+
+// complete waits for an entry and those before it, and applies them. An error breaks the store;
+// those after it fail as well.
+func (j *shared) complete(s *Store, e *entry) error {
+	j.applying.Lock()
+	defer j.applying.Unlock()
+	for !e.isApplied {
+		if err := s.faults.err(); err != nil {
+			return err
+		}
+		j.mu.Lock()
+		oldest := j.flying[0]
+		j.mu.Unlock()
+		at, err := oldest.wait()
+		if err != nil {
+			err = fmt.Errorf("append to the journal: %w", err)
+		} else {
+			err = j.apply(s, oldest.batch, at)
+		}
+		if err != nil {
+			s.faults.fail(err)
+			return s.faults.err()
+		}
+		oldest.isApplied = true
+		j.mu.Lock()
+		j.flying = slices.Delete(j.flying, 0, 1)
+		j.mu.Unlock()
 	}
 	return nil
 }
 
-// apply applies an entry together with its position. mu is held.
+// newest returns the entry that was appended last; nil where all are applied.
+func (j *shared) newest() *entry {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.flying) == 0 {
+		return nil
+	}
+	return j.flying[len(j.flying)-1]
+}
+
+// find returns where the event with a given id is that a Start has, which is not applied yet; nil for
+// nowhere. It is asked before the index: what is applied meanwhile is there.
+func (j *shared) find(id givenID) *firstEvent {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range slices.Backward(j.flying) {
+		if at, ok := e.ids.index[id]; ok && e.ids.first[at].offset != 0 {
+			return &e.ids.first[at]
+		}
+	}
+	return nil
+}
+
+// settle has all that was started in the database, for what is to read it there. Store.committing is
+// held, so nothing is started meanwhile.
+func (s *Store) settle() error {
+	if s.shared == nil {
+		return nil
+	}
+	if e := s.shared.newest(); e != nil {
+		return s.shared.complete(s, e)
+	}
+	return nil
+}
+
+// canOverlap reports whether units can be built while earlier ones are not in the database: they
+// append, expect nothing, and no producer's number comes again.
+func (s *Store) canOverlap(units []*store.Unit) bool {
+	for _, u := range units {
+		if u.Producer != nil || len(u.Groups)+len(u.Cancels)+len(u.Delays)+len(u.Patterns)+len(u.Settings)+len(u.Notes)+len(u.Topics) > 0 {
+			return false
+		}
+		if q := u.Sequence; q != nil {
+			if p := s.producers.byName[q.Producer]; p != nil && q.Number <= p.last {
+				return false
+			}
+		}
+		if slices.ContainsFunc(u.Appends, func(a store.Append) bool { return !a.Expect.IsZero() }) {
+			return false
+		}
+	}
+	return true
+}
+
+// apply applies an entry together with its position. applying is held.
 func (j *shared) apply(s *Store, batch *pdb.Batch, at journal.Position) error {
 	if last := j.at(); at.Seq <= last.Seq || at.Epoch < last.Epoch {
 		return fmt.Errorf("%w: place %d of epoch %d comes after place %d of epoch %d", journal.ErrDiverged, at.Seq, at.Epoch, last.Seq, last.Epoch)

@@ -219,9 +219,25 @@ func (s ledStore) Close() error {
 	return errors.Join(leader.Close(), r.Close())
 }
 
+func (s ledHalves) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+	return halved{s.Store}.Commit(ctx, units, sync)
+}
+
+// ledHalves is a ledStore whose commits are Starts.
+type ledHalves struct{ ledStore }
+
 // TestConformanceOfLeaders: a store that leads a journal has all duties of one that does not, and its
 // followers have the same keys and values. So have its copies, which go on where they were made.
 func TestConformanceOfLeaders(t *testing.T) {
+	testConformanceOfLeaders(t, func(s ledStore) store.Store { return s })
+}
+
+// TestConformanceOfLeadersStarts: what is true of Commit is true of its halves.
+func TestConformanceOfLeadersStarts(t *testing.T) {
+	testConformanceOfLeaders(t, func(s ledStore) store.Store { return ledHalves{s} })
+}
+
+func testConformanceOfLeaders(t *testing.T, as func(ledStore) store.Store) {
 	storetest.Run(t, func(t testing.TB) storetest.Backend {
 		hold := new(syncHold)
 		j := &testJournal{hold: hold}
@@ -249,7 +265,10 @@ func TestConformanceOfLeaders(t *testing.T) {
 				}
 				follow(t, r, j, everything)
 				s, err := r.Lead(j.writer())
-				return ledStore{s, t, j, follower}, err
+				if err != nil {
+					return nil, err
+				}
+				return as(ledStore{s, t, j, follower}), nil
 			},
 		}
 	})
@@ -351,4 +370,118 @@ func TestCommitTimesOfTheNextLeader(t *testing.T) {
 		t.Errorf("the time is %d; want %d", a.CommitTime, behind.now().UnixMilli())
 	}
 	mustClose(t, s)
+}
+
+// TestStartsOfALeader: what has no answer yet is in no read and on no disk; the Starts after it know its
+// ids, numbers and offsets, whatever else the store does meanwhile.
+func TestStartsOfALeader(t *testing.T) {
+	ctx := context.Background()
+	j := new(testJournal)
+	clock := testClock{}
+	o := onMem(t, vfs.NewMem())
+	o.Now = clock.now
+	s := lead(t, o, j)
+	first := mustCommit(t, s, true, given("t", storetest.GivenID("e", 1)), given("t", "text"))
+	open := &store.Unit{Producer: &store.ProducerChange{Name: "p"}}
+	if err := s.Commit(ctx, []*store.Unit{open}, true); err != nil || open.Err != nil {
+		t.Fatal(err, open.Err)
+	}
+	numbered := func(number uint64) *store.Unit {
+		id := fmt.Sprint("n", number)
+		return &store.Unit{Appends: []store.Append{given("t", id)}, Sequence: &store.Sequence{Producer: "p", Epoch: open.Producer.NewEpoch, Number: number}}
+	}
+	before := contents(t, s)
+	start := func(u *store.Unit) func() error {
+		t.Helper()
+		wait, err := s.Start(ctx, []*store.Unit{u})
+		if err != nil || u.Err != nil {
+			t.Fatal(err, u.Err)
+		}
+		return wait
+	}
+	a := &store.Unit{Appends: []store.Append{given("t", storetest.GivenID("e", 2)), given("t", "other"), given("t", first[1].ID)}}
+	b := &store.Unit{Appends: []store.Append{given("t", "other"), given("t", storetest.GivenID("e", 2)), given("t", storetest.GivenID("e", 3)), made("t")}}
+	waits := []func() error{start(a), start(b), start(numbered(1)), start(numbered(2))}
+	isSame(t, before, contents(t, s))
+	if head, err := s.Head(ctx, "t"); head != 2 || err != nil {
+		t.Errorf("the head is %d, %v before the waits", head, err)
+	}
+	for i, want := range []uint64{3, 4, 2} {
+		if got := a.Appends[i]; got.Offset != want || got.Duplicate != (want == 2) {
+			t.Errorf("event %d of the first: offset %d, duplicate %v; want %d", i, got.Offset, got.Duplicate, want)
+		}
+	}
+	for i, want := range []uint64{4, 3, 5, 6} {
+		if got := b.Appends[i]; got.Offset != want || got.Duplicate != (want < 5) || got.CommitTime == 0 {
+			t.Errorf("event %d of the second: %+v; want offset %d", i, got, want)
+		}
+	}
+	// Another window of new ids, and a number that comes again: both look into the database.
+	clock.pass(2 * windowFor)
+	c := &store.Unit{Appends: []store.Append{given("t", storetest.GivenID("e", 3)), given("t", storetest.GivenID("e", 4))}}
+	again := numbered(2)
+	waits = append(waits, start(c), start(again), start(numbered(3)))
+	if got := c.Appends[0]; got.Offset != 5 || !got.Duplicate {
+		t.Errorf("an id of the second: offset %d, duplicate %v; want 5", got.Offset, got.Duplicate)
+	}
+	if got := again.Appends[0]; got.Offset != 8 || !again.Sequence.Repeated {
+		t.Errorf("a number again: %+v, repeated %v", got, again.Sequence.Repeated)
+	}
+	mustSweep(t, s)
+	if head, err := s.Head(ctx, "t"); head != 2 || err != nil {
+		t.Errorf("the head is %d, %v before the waits", head, err)
+	}
+	for i, wait := range waits {
+		if err := wait(); err != nil {
+			t.Fatal(err)
+		}
+		head, err := s.Head(ctx, "t")
+		if want := []uint64{4, 6, 7, 8, 9, 9, 10}[i]; head != want || err != nil {
+			t.Errorf("the head is %d, %v after wait %d; want %d", head, err, i, want)
+		}
+	}
+	if items := readAll(t, s, "t"); len(items) != 10 {
+		t.Errorf("there are %d events; want 10", len(items))
+	}
+	if late := mustCommit(t, s, true, given("t", storetest.GivenID("e", 3)))[0]; late.Offset != 5 || !late.Duplicate {
+		t.Errorf("an id of a Start, later: offset %d, duplicate %v; want 5", late.Offset, late.Duplicate)
+	}
+	checkIndexes(t, s)
+	mustClose(t, s)
+}
+
+// TestStartsWithoutAnAnswer: none of the Starts after one whose answer is lost succeeds.
+func TestStartsWithoutAnAnswer(t *testing.T) {
+	for _, has := range []bool{false, true} {
+		j := new(testJournal)
+		o := onMem(t, vfs.NewMem())
+		o.Fatal = func(error) {}
+		s := lead(t, o, j)
+		mustCommit(t, s, true, given("t", "a"))
+		_, first := mustStart(t, s, given("t", "b"))
+		j.lose(has)
+		_, second := mustStart(t, s, given("t", "c"))
+		_, third := mustStart(t, s, given("t", "d"))
+		if err := first(); err != nil {
+			t.Errorf("the wait before the lost answer: %v", err)
+		}
+		for _, wait := range []func() error{second, third} {
+			if err := wait(); !errors.Is(err, errLost) {
+				t.Errorf("a wait without an answer: %v", err)
+			}
+		}
+		if err := s.Close(); !errors.Is(err, errLost) {
+			t.Errorf("close: %v", err)
+		}
+		j.lost = false
+		s = lead(t, o, j)
+		want := 2
+		if has {
+			want = 3
+		}
+		if items := readAll(t, s, "t"); len(items) != want {
+			t.Errorf("there are %d events; want %d", len(items), want)
+		}
+		mustClose(t, s)
+	}
 }

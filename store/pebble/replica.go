@@ -48,7 +48,7 @@ const (
 type Replica struct {
 	s *Store
 
-	mu        sync.Mutex // of the state of the replica; shared.mu comes after it
+	mu        sync.Mutex // of the state of the replica; shared.applying comes after it
 	isFounded bool       // it has the first batch of the journal
 	own       []byte     // the id under which it is to found a journal; nil where it had nothing before
 	ended     error      // why nothing can be done any more
@@ -97,8 +97,8 @@ func (r *Replica) Apply(repr []byte, at journal.Position) error {
 
 func (r *Replica) apply(repr []byte, at journal.Position) error {
 	s, j := r.s, r.s.shared
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	j.applying.Lock()
+	defer j.applying.Unlock()
 	switch last := j.at(); {
 	case at.Seq <= last.Seq:
 		return fmt.Errorf("%w: the replica is at place %d", ErrApplied, last.Seq)
@@ -197,7 +197,7 @@ func (r *Replica) Close() error {
 // The store's methods wait for w; Close waits for them. An error of w breaks the store, as a failed
 // fsync does: Options.Fatal gets it, with journal.ErrFenced in the chain where it was that. The store
 // may then be closed, and the directory opened as a replica again. The commit times are never below that of
-// the last entry, whatever the clock says, and a Start is a Commit.
+// the last entry, whatever the clock says.
 func (r *Replica) Lead(w Writer) (*Store, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

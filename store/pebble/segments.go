@@ -232,6 +232,9 @@ func (s *Store) keepSegments(m *measurement) error {
 	}
 	s.committing.Lock()
 	defer s.committing.Unlock()
+	if err := s.settle(); err != nil {
+		return err
+	}
 	if t.removed.Load() != m.view.after || s.faults.err() != nil || s.topics.numbered(t.id) != t {
 		return nil
 	}

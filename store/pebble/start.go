@@ -13,9 +13,13 @@ import (
 // A Start whose units do nothing but append to topics that are there leaves one thing
 // to be done after the fsync, to move the heads of these topics. So the next one can
 // be built and applied meanwhile, in a batch of its own. Pebble orders the two in its
-// log: where the later one is durable the earlier one is. Any other Start is a Commit, and so is
-// each one of a store that shares a journal: what it looks up has to show the Starts before it, and
-// these are applied after their wait.
+// log: where the later one is durable the earlier one is. Any other Start is a Commit.
+//
+// In a store that shares a journal a Start is appended, and applied when the journal has it: in its
+// wait, or before, where somebody needs it in the database (settle). What the next one looks up
+// meanwhile is the ids that were given, which the entries have that are not applied (shared.find).
+// Units that look up more than that wait for the entries (canOverlap), and so does a new window of
+// recent ids.
 
 // spareStarts is how many Starts and their batches are kept for others.
 const spareStarts = 4
@@ -25,6 +29,7 @@ type started struct {
 	s     *Store
 	batch *pdb.Batch
 	heads []newHead
+	entry entry // of the journal, where the store shares one
 }
 
 // newHead is what a topic's head is to become.
@@ -75,11 +80,16 @@ func (s *Store) start(units []*store.Unit) (*started, error) {
 	if err := s.faults.err(); err != nil {
 		return nil, err
 	}
+	if s.shared != nil && !s.canOverlap(units) {
+		if err := s.settle(); err != nil {
+			return nil, err
+		}
+	}
 	c := &s.commit
 	if err := c.build(units); err != nil {
 		return nil, err
 	}
-	if !c.appendsOnly() || s.shared != nil {
+	if !c.appendsOnly() {
 		return nil, c.finish(true)
 	}
 	p := s.takeSpare()
@@ -87,7 +97,7 @@ func (s *Store) start(units []*store.Unit) (*started, error) {
 	for _, t := range c.touched {
 		p.heads = append(p.heads, newHead{t, t.last, t.lastTime})
 	}
-	if err := s.applyStarted(p.batch); err != nil {
+	if err := s.applyStarted(p); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -104,7 +114,9 @@ func (c *commit) appendsOnly() bool {
 func (p *started) wait() error {
 	s := p.s
 	defer s.leave()
-	if err := p.batch.SyncWait(); err != nil {
+	if s.shared != nil {
+		_ = s.shared.complete(s, &p.entry) // the store is broken then
+	} else if err := p.batch.SyncWait(); err != nil {
 		s.faults.fail(err)
 	}
 	if err := s.broken(); err != nil {

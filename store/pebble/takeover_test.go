@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"eventhub/internal/testsize"
@@ -124,11 +125,13 @@ func (run *takeoverRun) lead(n int) {
 }
 
 func (run *takeoverRun) step() {
-	switch run.rng.IntN(4) {
+	switch run.rng.IntN(6) {
 	case 0:
 		run.commitOthers()
 	case 1:
 		run.moveMember()
+	case 2:
+		run.overlapAppends()
 	default:
 		run.wholeRun.step()
 	}
@@ -158,6 +161,34 @@ func (run *takeoverRun) commitOthers() {
 		}
 		run.made[a.ID] = a.Offset
 	}
+}
+
+// overlapAppends has several Starts under way that wait for nothing but the journal, and others do their
+// work meanwhile.
+func (run *takeoverRun) overlapAppends() {
+	var units []*store.Unit
+	var waits []func() error
+	var others sync.WaitGroup
+	for n := range 3 {
+		next, u := run.state.clone(), &store.Unit{}
+		next.drawAppends(u, run.rng, run.clock.ms, run.newID)
+		run.state = next
+		wait, err := run.store.Start(context.Background(), []*store.Unit{u})
+		if err != nil {
+			run.Fatal(err)
+		}
+		units, waits = append(units, u), append(waits, wait)
+		if n == 1 {
+			others.Go(run.work)
+		}
+	}
+	for _, wait := range waits {
+		if err := wait(); err != nil {
+			run.Fatal(err)
+		}
+	}
+	others.Wait()
+	run.checkUnits(units, run.state)
 }
 
 // moveMember has a member that follows go on, sync, or lose its power.

@@ -42,11 +42,22 @@ func (s *Store) apply(batch *pdb.Batch, sync bool) error {
 	return s.faults.err()
 }
 
-// applyStarted is apply with sync, but for the wait: batch.SyncWait is the rest. No store that
-// shares a journal comes here.
-func (s *Store) applyStarted(batch *pdb.Batch) error {
+// applyStarted is apply with sync, but for the wait: batch.SyncWait is the rest, or where the store
+// shares a journal all but to append it (shared.complete).
+func (s *Store) applyStarted(p *started) error {
 	s.unsynced = false
-	return s.db.ApplyNoSyncWait(batch, pdb.Sync)
+	if s.shared == nil {
+		return s.db.ApplyNoSyncWait(p.batch, pdb.Sync)
+	}
+	ids := &s.commit.given
+	p.entry.batch, p.entry.isApplied = p.batch, false
+	p.entry.ids.index, ids.index = ids.index, p.entry.ids.index
+	p.entry.ids.first, ids.first = ids.first, p.entry.ids.first
+	if ids.index == nil {
+		ids.index = make(map[givenID]int)
+	}
+	s.clock = max(s.clock, s.commit.now)
+	return s.shared.append(s, &p.entry, s.clock)
 }
 
 // applyLater hands a batch to Pebble that nobody waits for: it comes to the disk with what is
