@@ -399,8 +399,8 @@ func TestStartsOfALeader(t *testing.T) {
 		}
 		return wait
 	}
-	a := &store.Unit{Appends: []store.Append{given("t", storetest.GivenID("e", 2)), given("t", "other"), given("t", first[1].ID)}}
-	b := &store.Unit{Appends: []store.Append{given("t", "other"), given("t", storetest.GivenID("e", 2)), given("t", storetest.GivenID("e", 3)), made("t")}}
+	a := &store.Unit{Appends: []store.Append{given("t", storetest.GivenID("e", 5)), given("t", "other"), given("t", first[1].ID)}}
+	b := &store.Unit{Appends: []store.Append{given("t", "other"), given("t", storetest.GivenID("e", 5)), given("t", storetest.GivenID("e", 9)), made("t")}}
 	waits := []func() error{start(a), start(b), start(numbered(1)), start(numbered(2))}
 	isSame(t, before, contents(t, s))
 	if head, err := s.Head(ctx, "t"); head != 2 || err != nil {
@@ -416,9 +416,10 @@ func TestStartsOfALeader(t *testing.T) {
 			t.Errorf("event %d of the second: %+v; want offset %d", i, got, want)
 		}
 	}
-	// Another window of new ids, and a number that comes again: both look into the database.
+	// Another window of new ids, and a number that comes again: both look into the database. Of these ids
+	// every one is a UUID of version 7.
 	clock.pass(2 * windowFor)
-	c := &store.Unit{Appends: []store.Append{given("t", storetest.GivenID("e", 3)), given("t", storetest.GivenID("e", 4))}}
+	c := &store.Unit{Appends: []store.Append{given("t", storetest.GivenID("e", 9)), given("t", storetest.GivenID("e", 13))}}
 	again := numbered(2)
 	waits = append(waits, start(c), start(again), start(numbered(3)))
 	if got := c.Appends[0]; got.Offset != 5 || !got.Duplicate {
@@ -443,7 +444,7 @@ func TestStartsOfALeader(t *testing.T) {
 	if items := readAll(t, s, "t"); len(items) != 10 {
 		t.Errorf("there are %d events; want 10", len(items))
 	}
-	if late := mustCommit(t, s, true, given("t", storetest.GivenID("e", 3)))[0]; late.Offset != 5 || !late.Duplicate {
+	if late := mustCommit(t, s, true, given("t", storetest.GivenID("e", 9)))[0]; late.Offset != 5 || !late.Duplicate {
 		t.Errorf("an id of a Start, later: offset %d, duplicate %v; want 5", late.Offset, late.Duplicate)
 	}
 	checkIndexes(t, s)
