@@ -328,10 +328,8 @@ func (run *takeoverRun) loseAnswer(has bool) (numbered *store.Unit) {
 	default:
 		before := run.state
 		units := run.build(1 + run.rng.IntN(3))
-		if units[0].Appends == nil {
-			id := run.newID()
-			units[0].Appends = append(units[0].Appends, given("other", id))
-		}
+		// The others may change nothing.
+		units = append(units, &store.Unit{Appends: []store.Append{given("other", run.newID())}})
 		err = run.store.Commit(ctx, units, true)
 		if has {
 			run.mu.Lock()
