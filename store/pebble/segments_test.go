@@ -87,6 +87,7 @@ func TestMeasureWithSegments(t *testing.T) {
 	s := open()
 	mustCommit(t, s, true, given("t", "first"))
 	mustIndex(t, s, "t")
+	mustCommit(t, s, true, given("t", "second")) // a power loss does not take the index back
 	for i := range 250 {
 		last := s.topics.get("t").last
 		switch rng.IntN(9) {
