@@ -543,6 +543,9 @@ func (h *Hub) closeStore(ctx context.Context) error {
 	case <-h.storeLost:
 	case <-ctx.Done():
 		h.log.Warn("the grace period is over, and the store is still being closed", "grace", h.cfg.Grace)
+		if h.cluster != nil {
+			_ = h.cluster.leader.Close() // what waits for the journal waits no more
+		}
 		select {
 		case err := <-closed:
 			return err

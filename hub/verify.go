@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -46,7 +47,7 @@ func VerifyStore(ctx context.Context, dir string, warn func(text string), each f
 		return fmt.Errorf("hub: %s is no store: %w", dir, err)
 	}
 	broken := make(chan error, 1)
-	s, err := pebble.Open(pebble.Options{Dir: dir, Logger: slog.New(warnings(warn)), Fatal: func(err error) {
+	s, err := openToVerify(pebble.Options{Dir: dir, Logger: slog.New(warnings(warn)), Fatal: func(err error) {
 		select {
 		case broken <- err:
 		default:
@@ -80,6 +81,19 @@ func VerifyStore(ctx context.Context, dir string, warn func(text string), each f
 		}
 	}
 	return nil
+}
+
+// openToVerify opens a store, also one that shares a journal, which is as it was then.
+func openToVerify(o pebble.Options) (*pebble.Store, error) {
+	s, err := pebble.Open(o)
+	if !errors.Is(err, pebble.ErrReplicated) {
+		return s, err
+	}
+	r, err := pebble.OpenReplica(o)
+	if err != nil {
+		return nil, err
+	}
+	return r.View()
 }
 
 // warnings hands the store's warnings on, each as one text. What it says of errors is

@@ -224,6 +224,38 @@ func (r *Replica) Lead(w Writer) (*Store, error) {
 	return s, nil
 }
 
+// View makes the replica a store that is only read: a write of it fails, and breaks it. From here on the
+// replica is of no use.
+func (r *Replica) View() (*Store, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.usable(); err != nil {
+		return nil, fmt.Errorf("store/pebble: view: %w", err)
+	}
+	r.ended = ErrLeads
+	s := r.s
+	s.shared.writer = noWriter{}
+	first := s.db.NewBatch() // what a leader would write first
+	defer first.Close()
+	err := s.loadClock()
+	if err == nil {
+		err = s.loadAll(first)
+	}
+	if err = errors.Join(err, s.faults.err()); err != nil {
+		return nil, s.giveUp(err)
+	}
+	return s, nil
+}
+
+// noWriter is that of a store that is only read.
+type noWriter struct{}
+
+func (noWriter) Append([]byte, int64) func() (journal.Position, error) {
+	return func() (journal.Position, error) {
+		return journal.Position{}, fmt.Errorf("the store is open to be read: %w", journal.ErrClosed)
+	}
+}
+
 // found adds to the first batch of a journal whose it is.
 func (r *Replica) found(first *pdb.Batch) {
 	if r.isFounded {

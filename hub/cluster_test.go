@@ -1,0 +1,345 @@
+package hub_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"eventhub"
+	"eventhub/hub"
+	"eventhub/store/journal"
+	"eventhub/store/journal/memory"
+)
+
+// clusterWithin is how long a test waits for what a lease of a second takes.
+const clusterWithin = 30 * time.Second
+
+// memberConfig is that of a hub which shares a journal in memory.
+func memberConfig(j *memory.Handle, name, dir string) hub.Config {
+	return hub.Config{
+		Store: dir, WSAddr: "127.0.0.1:0", HTTPAddr: "localhost:0", OpsAddr: "[::1]:0", Grace: 2 * time.Second,
+		OpenJournal: func(context.Context) (journal.Journal, error) { return j, nil },
+		MemberID:    name, MemberURLs: []string{"ws://" + name}, Lease: time.Second,
+	}
+}
+
+// ask returns the answer of a listener.
+func ask(t *testing.T, url string) (int, string) {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// awaitReady waits until a hub serves.
+func awaitReady(t *testing.T, h *hub.Hub) {
+	t.Helper()
+	awaitReadiness(t, h, func(status int, _ string) bool { return status == http.StatusOK })
+}
+
+func awaitReadiness(t *testing.T, h *hub.Hub, is func(status int, text string) bool) {
+	t.Helper()
+	for end := time.Now().Add(clusterWithin); ; time.Sleep(10 * time.Millisecond) {
+		status, text := ask(t, "http://"+h.OpsAddr()+"/readyz")
+		if is(status, text) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("readyz is %d %s", status, text)
+		}
+	}
+}
+
+func publishHTTP(t *testing.T, h *hub.Hub, id string) (int, string) {
+	t.Helper()
+	resp, err := http.Post("http://"+h.HTTPAddr()+"/publish/t?id="+id, "application/json", strings.NewReader("1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body)
+}
+
+func mustPublish(t *testing.T, h *hub.Hub, id string) {
+	t.Helper()
+	if status, body := publishHTTP(t, h, id); status/100 != 2 {
+		t.Fatalf("publish of %s: %d %s", id, status, body)
+	}
+}
+
+// mustHave checks the ids of topic t.
+func mustHave(t *testing.T, h *hub.Hub, ids ...string) {
+	t.Helper()
+	_, body := ask(t, "http://"+h.HTTPAddr()+"/replay?topic=t")
+	at := 0
+	for _, id := range ids {
+		next := strings.Index(body[at:], fmt.Sprintf("%q", id))
+		if next < 0 {
+			t.Fatalf("%s is not there, or out of order: %s", id, body)
+		}
+		at += next
+	}
+}
+
+// TestStandby: a standby refuses clients and says who leads, its operations listener works, and
+// it takes over when the other hub stops.
+func TestStandby(t *testing.T) {
+	j := memory.New(memory.Options{})
+	dir := t.TempDir()
+	a, err := hub.Start(memberConfig(j.Open(), "a", dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, a)
+	mustPublish(t, a, "one")
+	b := start(t, memberConfig(j.Open(), "b", t.TempDir()))
+	awaitReadiness(t, b, func(_ int, text string) bool { return strings.Contains(text, "standby of a (ws://a), epoch 1, 0 entries behind") })
+	for _, path := range []string{"/v1/topics", "/", "/ws", "/nowhere"} {
+		status, body := ask(t, "http://"+b.HTTPAddr()+path)
+		if status != http.StatusServiceUnavailable || !strings.Contains(body, `"code":"not_active"`) || !strings.Contains(body, "ws://a") {
+			t.Errorf("GET %s of the standby: %d %s", path, status, body)
+		}
+	}
+	for path, want := range map[string]int{"/livez": 200, "/metrics": 200, "/cursors": 503} {
+		if status, body := ask(t, "http://"+b.OpsAddr()+path); status != want {
+			t.Errorf("GET %s of the standby: %d %s; want %d", path, status, body, want)
+		}
+	}
+	if err := a.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, b)
+	mustPublish(t, b, "two")
+	mustPublish(t, b, "one")
+	mustHave(t, b, "one", "two")
+	c := start(t, memberConfig(j.Open(), "a", dir))
+	awaitReadiness(t, c, func(_ int, text string) bool { return strings.Contains(text, "standby of b (ws://b), epoch 2, 0 entries behind") })
+}
+
+// TestSucceeded: a hub that was cut off says no OK any more, and fails as one that another hub
+// has succeeded.
+func TestSucceeded(t *testing.T) {
+	j := memory.New(memory.Options{})
+	handle := j.Open()
+	a, err := hub.Start(memberConfig(handle, "a", t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, a)
+	mustPublish(t, a, "one")
+	b := start(t, memberConfig(j.Open(), "b", t.TempDir()))
+	awaitReadiness(t, b, func(_ int, text string) bool { return strings.Contains(text, "0 entries behind") })
+	handle.Cut(true)
+	answered := make(chan int, 1)
+	go func() {
+		status := 0
+		resp, err := http.Post("http://"+a.HTTPAddr()+"/publish/t?id=lost", "application/json", strings.NewReader("1"))
+		if err == nil {
+			status = resp.StatusCode
+			resp.Body.Close()
+		}
+		answered <- status
+	}()
+	awaitReady(t, b)
+	mustPublish(t, b, "two")
+	handle.Cut(false)
+	select {
+	case err := <-a.Failed():
+		if !hub.IsSucceeded(err) {
+			t.Errorf("the hub that was cut off fails with %v", err)
+		}
+	case <-time.After(clusterWithin):
+		t.Error("the hub that was cut off does not notice")
+	}
+	if err := a.Stop(context.Background()); !hub.IsSucceeded(err) {
+		t.Errorf("it stops with %v", err)
+	}
+	if status := <-answered; status/100 == 2 {
+		t.Errorf("it said %d to a publish that is not in the log", status)
+	}
+	mustHave(t, b, "one", "two")
+	if _, body := ask(t, "http://"+b.HTTPAddr()+"/replay?topic=t"); strings.Contains(body, "lost") {
+		t.Errorf("what was never settled is in the log: %s", body)
+	}
+}
+
+// TestSingleHubJoins: the store of a hub alone becomes the first member, others are made of a copy of
+// it, and a copy becomes a store of its own.
+func TestSingleHubJoins(t *testing.T) {
+	j := memory.New(memory.Options{})
+	dir := t.TempDir()
+	alone, err := hub.Start(hub.Config{Store: dir, WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustPublish(t, alone, "before")
+	if err := alone.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	a, err := hub.Start(memberConfig(j.Open(), "a", dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, a)
+	mustPublish(t, a, "after")
+	mustHave(t, a, "before", "after")
+	mustFail(t, memberConfig(j.Open(), "b", t.TempDir()), "began with another store")
+
+	other := t.TempDir()
+	one, err := hub.Start(hub.Config{Store: other, WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := one.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hub.Start(memberConfig(j.Open(), "c", other)); err == nil || !strings.Contains(err.Error(), "entries of others") {
+		t.Errorf("the store of another hub joins: %v", err)
+	}
+	if err := a.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+
+	copied, detached := filepath.Join(t.TempDir(), "copy"), filepath.Join(t.TempDir(), "detached")
+	for _, to := range []string{copied, detached} {
+		if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := 0
+	if err := hub.VerifyStore(context.Background(), copied, func(text string) { t.Log(text) }, func(s hub.Stock) error {
+		if s.Topic == "t" {
+			found = int(s.Events)
+		}
+		return nil
+	}); err != nil || found != 2 {
+		t.Errorf("the copy has %d events, %v", found, err)
+	}
+	b := start(t, memberConfig(j.Open(), "b", copied))
+	awaitReady(t, b)
+	mustPublish(t, b, "of-the-copy")
+	mustHave(t, b, "before", "after", "of-the-copy")
+
+	if _, err := hub.Start(hub.Config{Store: detached, WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"}); err == nil {
+		t.Error("a hub alone opens the store of a member")
+	}
+	for range 2 { // the setting may stay
+		h, err := hub.Start(hub.Config{Store: detached, Journal: hub.JournalNone, WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustHave(t, h, "before", "after")
+		if err := h.Stop(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// mustFail starts a hub that cannot follow, and says why.
+func mustFail(t *testing.T, cfg hub.Config, want string) {
+	t.Helper()
+	h, err := hub.Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-h.Failed():
+		if !strings.Contains(err.Error(), want) || hub.IsSucceeded(err) {
+			t.Errorf("it fails with %v; want %s", err, want)
+		}
+	case <-time.After(clusterWithin):
+		t.Error("it does not fail")
+	}
+	_ = h.Stop(context.Background()) // with the same error
+}
+
+// TestStopWithoutJournal: a hub whose journal does not answer stops within its grace, whatever it
+// is doing.
+func TestStopWithoutJournal(t *testing.T) {
+	j := memory.New(memory.Options{})
+	leading, following := j.Open(), j.Open()
+	a, err := hub.Start(memberConfig(leading, "a", t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, a)
+	b, err := hub.Start(memberConfig(following, "b", t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitReadiness(t, b, func(_ int, text string) bool { return strings.Contains(text, "0 entries behind") })
+	leading.Cut(true)
+	following.Cut(true)
+	ended := make(chan error, 1)
+	go func() {
+		resp, err := http.Post("http://"+a.HTTPAddr()+"/publish/t?id=under-way", "application/json", strings.NewReader("1"))
+		if err != nil { // it was cut off
+			ended <- nil
+			return
+		}
+		resp.Body.Close()
+		if resp.StatusCode/100 == 2 {
+			err = fmt.Errorf("it said %s", resp.Status)
+		}
+		ended <- err
+	}()
+	for _, h := range []*hub.Hub{b, a} {
+		stopped := make(chan error, 1)
+		go func() { stopped <- h.Stop(context.Background()) }()
+		select {
+		case err := <-stopped:
+			if h == b && err != nil {
+				t.Errorf("the standby stops with %v", err)
+			}
+			if h == a && err != nil && !errors.Is(err, journal.ErrUnknown) && eventhub.ErrorCode(err) == "" {
+				t.Errorf("the hub that leads stops with %v", err)
+			}
+		case <-time.After(clusterWithin):
+			t.Fatal("a hub does not stop")
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestClusterConfig: what cannot be is said at once.
+func TestClusterConfig(t *testing.T) {
+	for _, tt := range []struct {
+		cfg  hub.Config
+		want string
+	}{
+		{hub.Config{Journal: "mongodb://h/s"}, `its scheme is "mongodb"`},
+		{hub.Config{Journal: "nats://u:secret@h:1"}, "it names no stream"},
+		{hub.Config{Journal: "nats://h:1/s?replicas=many"}, "replicas=many"},
+		{hub.Config{Journal: "nats://h:1/s?sync=never"}, "always is allowed"},
+		{hub.Config{Journal: "nats://h:1/s?colour=red"}, "there is no such option"},
+		{hub.Config{Journal: "nats://h:1/s", Store: hub.MemoryStore}, "a journal needs a store on the disk"},
+		{hub.Config{Journal: "nats://h:1/s", Durability: hub.DurabilityInterval}, "durability is interval"},
+		{hub.Config{Journal: "nats://h:1/s", Lease: time.Millisecond}, "at least 1s"},
+		{hub.Config{Journal: "nats://h:1/s", MemberID: strings.Repeat("x", 65)}, "1 to 64 bytes"},
+	} {
+		err := tt.cfg.WithDefaults().Validate()
+		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%+v: %v; want %q", tt.cfg.Journal, err, tt.want)
+		}
+	}
+	if got := hub.JournalShown("nats://u:secret@h:1/s"); strings.Contains(got, "secret") || !strings.Contains(got, "h:1/s") {
+		t.Errorf("a journal is shown as %s", got)
+	}
+}
