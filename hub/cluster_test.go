@@ -108,7 +108,9 @@ func TestStandby(t *testing.T) {
 	awaitReady(t, a)
 	mustPublish(t, a, "one")
 	b := start(t, memberConfig(j.Open(), "b", t.TempDir()))
-	awaitReadiness(t, b, func(_ int, text string) bool { return strings.Contains(text, "standby of a (ws://a), epoch 1, 0 entries behind") })
+	awaitReadiness(t, b, func(_ int, text string) bool {
+		return strings.Contains(text, "standby of a (ws://a), epoch 1, 0 entries behind")
+	})
 	for _, path := range []string{"/v1/topics", "/", "/ws", "/nowhere"} {
 		status, body := ask(t, "http://"+b.HTTPAddr()+path)
 		if status != http.StatusServiceUnavailable || !strings.Contains(body, `"code":"not_active"`) || !strings.Contains(body, "ws://a") {
@@ -128,7 +130,9 @@ func TestStandby(t *testing.T) {
 	mustPublish(t, b, "one")
 	mustHave(t, b, "one", "two")
 	c := start(t, memberConfig(j.Open(), "a", dir))
-	awaitReadiness(t, c, func(_ int, text string) bool { return strings.Contains(text, "standby of b (ws://b), epoch 2, 0 entries behind") })
+	awaitReadiness(t, c, func(_ int, text string) bool {
+		return strings.Contains(text, "standby of b (ws://b), epoch 2, 0 entries behind")
+	})
 }
 
 // TestSucceeded: a hub that was cut off says no OK any more, and fails as one that another hub

@@ -93,6 +93,7 @@ type Member struct {
 
 	mu       sync.Mutex
 	at       journal.Position // of the last entry that came
+	kind     journal.Kind     // of it
 	active   string           // who wrote it
 	role     string
 	last     uint64
@@ -155,12 +156,13 @@ func (m *Member) Lead(ctx context.Context) (*journal.Leader, error) {
 	defer ended.Wait()
 	defer stop()
 	for {
-		if err := m.follow(ctx); err != nil {
+		at, err := m.follow(ctx)
+		if err != nil {
 			return nil, err
 		}
-		m.mu.Lock()
-		at := m.at
-		m.mu.Unlock()
+		if at != m.position() {
+			continue // somebody was there after all
+		}
 		leader, err := m.log.Lead(ctx, at, m.opts.ID, m.opts.Layout)
 		switch {
 		case err == nil:
@@ -189,28 +191,33 @@ func isFinal(err error) bool {
 	return errors.Is(err, journal.ErrDiverged) || errors.Is(err, journal.ErrForeign) || errors.Is(err, journal.ErrTrimmed) || errors.Is(err, journal.ErrClosed)
 }
 
-// follow applies what comes, and returns nil when this hub is to lead.
-func (m *Member) follow(ctx context.Context) error {
-	following, stop := context.WithCancel(ctx)
+func (m *Member) position() journal.Position {
 	m.mu.Lock()
-	from := m.at
-	m.mu.Unlock()
+	defer m.mu.Unlock()
+	return m.at
+}
+
+// follow applies what comes. It returns the position after which this hub is to lead, if nothing
+// more has come since.
+func (m *Member) follow(ctx context.Context) (journal.Position, error) {
+	following, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
-	go func() { done <- m.log.Follow(following, from, m.take) }()
-	err := m.wait(ctx, done)
+	go func() { done <- m.log.Follow(following, m.position(), m.take) }()
+	at, err := m.wait(ctx, done)
 	stop()
 	if err == nil {
 		<-done
-		return nil
+		return at, nil
 	}
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return at, context.Cause(ctx)
 	}
-	return err
+	return at, err
 }
 
-// wait returns nil when this hub is to lead, and the error with which following has ended else.
-func (m *Member) wait(ctx context.Context, done chan error) error {
+// wait returns the position after which this hub is to lead, or the error with which following has
+// ended.
+func (m *Member) wait(ctx context.Context, done chan error) (journal.Position, error) {
 	look := m.opts.Lease / looks
 	jitter := time.Duration(rand.Int64N(int64(look)))
 	ticker := time.NewTicker(look)
@@ -221,20 +228,27 @@ func (m *Member) wait(ctx context.Context, done chan error) error {
 			if ctx.Err() == nil {
 				err = fmt.Errorf("follow the journal: %w", err)
 			}
-			done <- err // for who waits for the end
-			return err
+			return journal.Position{}, err
 		case <-m.released:
-			return nil
+			// In what a member catches up with there are old ones, and others have led since.
+			m.mu.Lock()
+			at, released := m.at, m.kind == journal.KindRelease
+			m.mu.Unlock()
+			if released {
+				return at, nil
+			}
+			continue
 		case <-ticker.C:
 		}
-		if m.look(ctx, look, jitter) {
-			return nil
+		if at, quiet := m.look(ctx, look, jitter); quiet {
+			return at, nil
 		}
 	}
 }
 
-// look asks the journal where it ends, and reports whether it is quiet.
-func (m *Member) look(ctx context.Context, within, jitter time.Duration) (quiet bool) {
+// look asks the journal where it ends, and reports whether it is quiet, and at which position the
+// member is.
+func (m *Member) look(ctx context.Context, within, jitter time.Duration) (at journal.Position, quiet bool) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	last, err := m.opts.Journal.Last(ctx)
@@ -243,7 +257,7 @@ func (m *Member) look(ctx context.Context, within, jitter time.Duration) (quiet 
 	defer m.mu.Unlock()
 	if err != nil {
 		m.grown = now // who cannot ask knows nothing
-		return false
+		return m.at, false
 	}
 	m.answered = now
 	if last > m.last {
@@ -253,11 +267,11 @@ func (m *Member) look(ctx context.Context, within, jitter time.Duration) (quiet 
 		m.caughtUp = now
 	}
 	if m.last == 0 && m.at.Seq == 0 {
-		return true // nobody has ever led
+		return m.at, true // nobody has ever led
 	}
 	// Where the last entries are pieces of a commit that was not finished, nothing comes of them.
 	through := m.at.Seq >= last || now.Sub(m.came) > m.opts.Lease/2
-	return through && now.Sub(m.grown) >= m.opts.Lease+jitter
+	return m.at, through && now.Sub(m.grown) >= m.opts.Lease+jitter
 }
 
 // take applies an entry.
@@ -276,7 +290,7 @@ func (m *Member) take(e journal.Entry) error {
 	if e.Kind == journal.KindLead {
 		m.opts.Logger.Info("a hub leads the journal", "member", e.Hub, "epoch", e.Epoch, "place", e.Position.Seq)
 	}
-	m.at, m.active, m.came = e.Position, e.Hub, now
+	m.at, m.kind, m.active, m.came = e.Position, e.Kind, e.Hub, now
 	if e.Position.Seq > m.last {
 		m.last, m.grown = e.Position.Seq, now
 	}

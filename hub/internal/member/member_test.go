@@ -368,3 +368,61 @@ func TestTrim(t *testing.T) {
 		b.kill()
 	})
 }
+
+// catchingUp is a journal whose Follow hands out all that it has, a moment between two entries,
+// before it looks whether it is to end.
+type catchingUp struct{ journal.Journal }
+
+func (c catchingUp) Follow(ctx context.Context, after uint64, visit func(at uint64, entry []byte) error) error {
+	last, err := c.Last(ctx)
+	if err != nil {
+		return err
+	}
+	for ; after < last; after++ {
+		entry, err := c.Read(context.WithoutCancel(ctx), after+1)
+		if err == nil {
+			err = visit(after+1, entry)
+		}
+		if err != nil {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return c.Journal.Follow(ctx, after, visit)
+}
+
+// TestOldRelease: a member that catches up with a journal in which somebody has given the lead back
+// takes it from nobody who leads since.
+func TestOldRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		a := start(t, j, "a")
+		settle(lease)
+		a.publish("of a")
+		if _, err := a.leads().Release()(); err != nil {
+			t.Fatal(err)
+		}
+		a.kill()
+		b := start(t, j, "b")
+		settle(lease)
+		b.mustLead(true)
+		b.publish("of b")
+		c := New(Options{Journal: catchingUp{j.Open()}, Replica: new(copied), ID: "c", Lease: lease, Layout: 1, Logger: slog.New(slog.DiscardHandler)})
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := c.Lead(ctx)
+			ended <- err
+		}()
+		settle(4 * lease)
+		b.mustLead(true)
+		if s := c.Status(); s.Active != "b" || s.Position != s.Last {
+			t.Errorf("the standby says %+v", s)
+		}
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the standby ended with %v", err)
+		}
+		b.kill()
+	})
+}
