@@ -398,7 +398,10 @@ func TestOldRelease(t *testing.T) {
 		j := memory.New(memory.Options{})
 		a := start(t, j, "a")
 		settle(lease)
-		a.publish("of a")
+		at, err := a.leads().Append([]byte("of a"), 1)()
+		if err != nil {
+			t.Fatal(err)
+		}
 		if _, err := a.leads().Release()(); err != nil {
 			t.Fatal(err)
 		}
@@ -407,7 +410,7 @@ func TestOldRelease(t *testing.T) {
 		settle(lease)
 		b.mustLead(true)
 		b.publish("of b")
-		c := New(Options{Journal: catchingUp{j.Open()}, Replica: new(copied), ID: "c", Lease: lease, Layout: 1, Logger: slog.New(slog.DiscardHandler)})
+		c := New(Options{Journal: catchingUp{j.Open()}, Replica: &copied{at: at}, ID: "c", Lease: lease, Layout: 1, Logger: slog.New(slog.DiscardHandler)})
 		ctx, stop := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() {
