@@ -101,7 +101,7 @@ func testCapabilities(t *testing.T, s *env) {
 	c := s.Capabilities()
 	switch c.Durability {
 	case store.DurabilityNone:
-	case store.DurabilitySync:
+	case store.DurabilitySync, store.DurabilityReplicated:
 		if !c.Persistent {
 			t.Error("a store that is not persistent calls itself durable")
 		}
