@@ -100,6 +100,7 @@ func (h *Hub) join(ctx context.Context) error {
 		Lease: h.cfg.Lease, Layout: pebble.Layout, Logger: h.log,
 	})
 	h.cluster = c
+	h.joined.Store(c)
 	return nil
 }
 

@@ -46,11 +46,12 @@ type Hub struct {
 	refusals *auth.Refusals
 	audit    *audit.Log
 
-	cert    *certificate      // nil: no listener speaks TLS
-	outbox  *outboxDrain      // nil: there is none
-	cluster *cluster          // nil: the hub shares no journal
-	limits  *limits.Limits    // nil: there is no file of them
-	files   []*livefile.Files // that are read again, but those of auth
+	cert    *certificate            // nil: no listener speaks TLS
+	outbox  *outboxDrain            // nil: there is none
+	cluster *cluster                // nil: the hub shares no journal
+	joined  atomic.Pointer[cluster] // the same, for the operations listener, which is served before
+	limits  *limits.Limits          // nil: there is no file of them
+	files   []*livefile.Files       // that are read again, but those of auth
 	endTask context.CancelFunc
 	tasks   sync.WaitGroup // end with endTask
 
@@ -126,6 +127,8 @@ func (h *Hub) watch() error {
 		Open:         !h.cfg.authenticates(),
 		Origins:      h.cfg.Origins,
 		Ready:        []ops.Check{{Name: "serving", Check: h.notStopping}, {Name: "store", Check: h.storeIsOpen}},
+		Standby:      h.standbyChecks(),
+		Cluster:      h.measureCluster,
 		Level:        h.cfg.LogLevel,
 		MaxLabels:    h.cfg.MetricsLabels, MaxHistograms: h.cfg.MetricsHistograms,
 		Version: h.cfg.Version,
@@ -277,8 +280,8 @@ func (h *Hub) notStopping(context.Context) error {
 
 func (h *Hub) storeIsOpen(context.Context) error {
 	if !h.opened.Load() {
-		if h.cluster != nil {
-			if err := h.cluster.leads(); err != nil {
+		if c := h.joined.Load(); c != nil {
+			if err := c.leads(); err != nil {
 				return err
 			}
 		}

@@ -35,17 +35,18 @@ func (o *Ops) livez(w http.ResponseWriter, _ *http.Request) {
 
 // readyz answers 200 when every check is well, else 503 and names those that are
 // not. ?verbose lists all of them with their times; Accept: application/json or
-// ?format=json answers with that list as JSON.
+// ?format=json answers with that list as JSON. ?role=standby asks whether the hub is a standby
+// that can take over.
 func (o *Ops) readyz(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
-	verdicts, ready := o.ready(ctx)
+	query := r.URL.Query()
+	verdicts, ready := o.readyAs(ctx, query.Get("role"))
 	code, word := http.StatusOK, statusOK
 	if !ready {
 		code, word = http.StatusServiceUnavailable, statusFailed
 	}
-	query := r.URL.Query()
 	if query.Get("format") == "json" || strings.Contains(r.Header.Get("Accept"), "application/json") {
 		// Strings and finite numbers can always be encoded.
 		_ = writeJSON(w, code, struct {
@@ -68,18 +69,38 @@ func (o *Ops) readyz(w http.ResponseWriter, r *http.Request) {
 	writeText(w, code, text.String()+word+"\n")
 }
 
-// ready makes every check, also after one that failed: a probe is to show all
-// that is wrong. verdicts is never nil.
+// readyAs is ready for a role that was asked for. That a hub has another one is no news for the log.
+func (o *Ops) readyAs(ctx context.Context, role string) (verdicts []verdict, ready bool) {
+	switch {
+	case role == "":
+		return o.ready(ctx)
+	case role == "standby" && o.cfg.Standby != nil:
+		return o.judge(ctx, o.cfg.Standby, func(string, error) {})
+	}
+	why := fmt.Sprintf("role %q is unknown; standby is known", role)
+	if role == "standby" {
+		why = "this hub shares no journal"
+	}
+	return []verdict{{Name: "role", Status: statusFailed, Error: why}}, false
+}
+
+// ready makes the checks of a hub that takes work.
 func (o *Ops) ready(ctx context.Context) (verdicts []verdict, ready bool) {
-	verdicts, ready = make([]verdict, 0, len(o.cfg.Ready)), true
-	for _, check := range o.cfg.Ready {
+	return o.judge(ctx, o.cfg.Ready, o.note)
+}
+
+// judge makes every check, also after one that failed: a probe is to show all
+// that is wrong. verdicts is never nil.
+func (o *Ops) judge(ctx context.Context, checks []Check, note func(name string, err error)) (verdicts []verdict, ready bool) {
+	verdicts, ready = make([]verdict, 0, len(checks)), true
+	for _, check := range checks {
 		began := time.Now()
 		err := check.Check(ctx)
 		v := verdict{Name: check.Name, Status: statusOK, TimeMS: float64(time.Since(began).Microseconds()) / 1000}
 		if err != nil {
 			v.Status, v.Error, ready = statusFailed, eventhub.AsError(err).Message, false
 		}
-		o.note(check.Name, err)
+		note(check.Name, err)
 		verdicts = append(verdicts, v)
 	}
 	return verdicts, ready

@@ -135,8 +135,8 @@ func newCollector(o *Ops) *collector {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, descs := range [][]*prometheus.Desc{
-		descsOf(topicSeries), descsOf(groupSeries), descsOf(engineSeries), descsOf(hubSeries),
-		histogramDescs(groupHistograms), histogramDescs(engineHistograms),
+		descsOf(topicSeries), descsOf(groupSeries), descsOf(engineSeries), descsOf(hubSeries), descsOf(clusterSeries),
+		histogramDescs(clusterHistograms), histogramDescs(groupHistograms), histogramDescs(engineHistograms),
 		{closedDesc, errorsDesc, requestsDesc, refusedDesc, staleDesc, reloadDesc, expiresDesc, limitDesc, boundDesc, limitedDesc, publishDesc, buildDesc},
 	} {
 		for _, d := range descs {
@@ -166,6 +166,10 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	if cfg.Limits != nil {
 		s.limits = cfg.Limits()
+	}
+	if cluster := cfg.Cluster(); cluster != nil {
+		emit(out, clusterSeries, cluster)
+		emitHistograms(out, clusterHistograms, cluster)
 	}
 	if cfg.Closed() {
 		collectHub(out, &s)

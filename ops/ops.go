@@ -4,6 +4,7 @@
 //   - /metrics: what the rooms of the hub have measured, in Prometheus' words,
 //   - /livez, /readyz, /healthz: whether the hub lives and can take work,
 //   - /cursors, /lag, /inflight: small views of groups, /latest-by-key and /snapshots of a topic,
+//   - /cluster: the hubs that share this one's journal,
 //   - /log-level: the level of the running hub's log,
 //   - /openapi.json, /asyncapi.json: the documents of package apidoc.
 //
@@ -85,6 +86,12 @@ type Config struct {
 	// Ready says what must be well for the hub to take work. The checks are made
 	// in this order for every probe and every scrape, so they are to be cheap.
 	Ready []Check
+	// Standby says what must be well for the hub to be a standby that can take over; nil where it
+	// shares no journal.
+	Standby []Check
+	// Cluster hands out how the hubs are doing that share this one's journal, also while Closed; it, or
+	// what it returns, is nil where this hub shares none.
+	Cluster func() *measure.Cluster
 	// Closed, where not nil, reports whether the rooms above are not open yet, or not any
 	// more. They are not asked then: views are refused, and a scrape has only what is
 	// known without them.
@@ -148,6 +155,9 @@ func New(cfg Config) (*Ops, error) {
 	}
 	if cfg.Closed == nil {
 		cfg.Closed = func() bool { return false }
+	}
+	if cfg.Cluster == nil {
+		cfg.Cluster = func() *measure.Cluster { return nil }
 	}
 	if cfg.MaxLabels == 0 {
 		cfg.MaxLabels = DefaultMaxLabels
@@ -213,6 +223,7 @@ func (o *Ops) routes() map[string]http.HandlerFunc {
 		"GET /inflight":      o.guard(o.opened(o.inFlight)),
 		"GET /latest-by-key": o.guard(o.opened(o.latestByKey)),
 		"GET /snapshots":     o.guard(o.opened(o.snapshots)),
+		"GET /cluster":       o.guard(operator(o.cluster)),
 		"GET /openapi.json":  o.guard(document(apidoc.OpenAPI)),
 		"GET /asyncapi.json": o.guard(document(apidoc.AsyncAPI)),
 	}

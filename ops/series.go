@@ -176,6 +176,35 @@ var hubSeries = []series[snapshot]{
 		func(s *snapshot) float64 { return float64(s.gateway.Subscriptions) }),
 }
 
+// clusterSeries are those of a hub that shares a journal, also while it is a standby.
+var clusterSeries = []series[measure.Cluster]{
+	gauge("eventhub_member_active", "1 while this hub leads the journal that it shares, 0 while it is a standby. Only a hub that shares one has this and what follows.", nil,
+		func(c *measure.Cluster) float64 { return oneIf(c.Leads) }),
+	gauge("eventhub_member_epoch", "Epoch of the last entry that this hub has: each hub that takes the lead begins one.", nil,
+		func(c *measure.Cluster) float64 { return float64(c.Epoch) }),
+	gauge("eventhub_journal_position", "Place of the last entry that this hub has.", nil,
+		func(c *measure.Cluster) float64 { return float64(c.Position) }),
+	gauge("eventhub_journal_last", "Last place of the journal, as far as this hub has seen.", nil,
+		func(c *measure.Cluster) float64 { return float64(c.Last) }),
+	gauge("eventhub_journal_behind_entries", "Entries of the journal that this hub does not have yet.", nil,
+		func(c *measure.Cluster) float64 { return float64(c.BehindEntries(c.Position)) }),
+	gauge("eventhub_journal_behind_seconds", "For how long a standby has not had all entries; 0 where it has.", nil,
+		func(c *measure.Cluster) float64 { return c.Behind.Seconds() }),
+	gauge("eventhub_journal_silent_seconds", "For how long the journal has not answered this hub; 0 as a rule.", nil,
+		func(c *measure.Cluster) float64 { return c.Silent.Seconds() }),
+	gauge("eventhub_journal_used_bytes", "Bytes that the journal has.", nil,
+		func(c *measure.Cluster) float64 { return float64(c.Used) }),
+	gauge("eventhub_journal_most_bytes", "Bytes that the journal may have; 0 where it has no limit.", nil,
+		func(c *measure.Cluster) float64 { return float64(c.Most) }),
+	counter("eventhub_failovers_total", "How often this process took the lead.", nil,
+		func(c *measure.Cluster) uint64 { return c.Failovers }),
+}
+
+var clusterHistograms = []histogram[measure.Cluster]{
+	{desc("eventhub_journal_append_seconds", "One entry of the hub that leads, until the journal has it.", nil),
+		func(c *measure.Cluster) *measure.Histogram { return &c.AppendSeconds }},
+}
+
 // patternLabel is that of the topics which a setting is for, "" for one that is of none.
 const patternLabel = "pattern"
 

@@ -242,6 +242,36 @@ type Limit struct {
 	Refused     uint64 // publications, or connections
 }
 
+// Cluster is how a hub is doing that shares a journal, and what it knows of the others.
+type Cluster struct {
+	ID     string
+	Leads  bool
+	Epoch  uint64
+	Active string // who leads, or led last; empty where nobody has yet
+	// Position is the last place that the hub has, Last that of the journal.
+	Position, Last uint64
+	Behind         time.Duration // for how long a standby has not had all of Last
+	Silent         time.Duration // for how long the journal has not answered
+	Durability     string        // what an OK means
+	// Used and Most are the bytes that the journal has and may have; Most is 0 where it has no limit.
+	Used, Most    uint64
+	Failovers     uint64    // how often this process took the lead
+	AppendSeconds Histogram // of the lead: one entry, until the journal has it
+	Members       []Member  // by id, this one too
+}
+
+// BehindEntries is how many entries a copy does not have that is at a place.
+func (c *Cluster) BehindEntries(at uint64) uint64 { return c.Last - min(at, c.Last) }
+
+// Member is a hub that shares a journal, as it said itself.
+type Member struct {
+	ID     string
+	URLs   []string
+	Synced uint64    // the place up to which its copy is on its disk
+	Layout uint32    // the highest layout of entries that it reads
+	Seen   time.Time // when it said so
+}
+
 // API is what the HTTP API has counted since it started.
 type API struct {
 	Requests []Requests

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"eventhub/internal/measure"
 )
 
 // MaxPending is how many bytes of entries a Leader holds that are not settled. An Append that
@@ -94,6 +96,7 @@ type Leader struct {
 	bytes    int   // of pending
 	released bool  // nothing may come after
 	err      error // why it has ended
+	took     measure.Histogram
 }
 
 // piece is one place that is to be written.
@@ -123,6 +126,7 @@ func (p *promise) wait() (Position, error) {
 // begin starts the writer, once the lead is in the journal.
 func (d *Leader) begin() {
 	d.settled = d.tip
+	d.took = measure.NewHistogram(measure.Seconds)
 	d.changed.L = &d.mu
 	d.ended = make(chan struct{})
 	ctx, stop := context.WithCancelCause(context.Background())
@@ -159,6 +163,13 @@ func (d *Leader) Position() Position {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.settled
+}
+
+// Took returns how many seconds each entry took until the journal had it.
+func (d *Leader) Took() measure.Histogram {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.took
 }
 
 // Ended is closed when the leader has ended; Err says why.
@@ -246,6 +257,7 @@ func (d *Leader) write(ctx context.Context) {
 	defer unwatch()
 	for {
 		p, err := d.next(ctx)
+		began := time.Now()
 		if err == nil {
 			err = d.log.settle(ctx, p.position.Seq, p.entry)
 		}
@@ -253,7 +265,7 @@ func (d *Leader) write(ctx context.Context) {
 			d.end(err)
 			return
 		}
-		d.done(p)
+		d.done(p, time.Since(began))
 	}
 }
 
@@ -270,10 +282,11 @@ func (d *Leader) next(ctx context.Context) (piece, error) {
 	return d.pending[0], nil
 }
 
-// done takes the first piece out, which is in the journal.
-func (d *Leader) done(p piece) {
+// done takes the first piece out, which is in the journal after so long.
+func (d *Leader) done(p piece, took time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.took.Observe(took.Seconds())
 	d.pending[0] = piece{}
 	d.pending = d.pending[1:]
 	d.bytes -= len(p.entry)

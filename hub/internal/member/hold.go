@@ -2,6 +2,7 @@ package member
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -57,7 +58,7 @@ func (m *Member) announce(ctx context.Context, synced func(context.Context) (jou
 	ticker := time.NewTicker(announceEvery)
 	defer ticker.Stop()
 	for {
-		if err := m.announceOnce(ctx, synced); err != nil && ctx.Err() == nil {
+		if err := errors.Join(m.announceOnce(ctx, synced), m.askLimits(ctx)); err != nil && ctx.Err() == nil {
 			m.opts.Logger.Debug("cannot say how this member is doing; it is tried again", "error", err)
 		}
 		select {
@@ -66,6 +67,18 @@ func (m *Member) announce(ctx context.Context, synced func(context.Context) (jou
 		case <-ticker.C:
 		}
 	}
+}
+
+// askLimits asks how full the journal is.
+func (m *Member) askLimits(ctx context.Context) error {
+	limits, err := m.opts.Journal.Limits(ctx)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.limits = limits
+	return nil
 }
 
 func (m *Member) announceOnce(ctx context.Context, synced func(context.Context) (journal.Position, error)) error {

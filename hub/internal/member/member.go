@@ -83,7 +83,10 @@ type Status struct {
 	// Behind is for how long a standby has not had all of Last, and Silent for how long the journal
 	// has not answered: a member that leads cannot do anything then.
 	Behind, Silent time.Duration
-	Members        []journal.Member
+	// CaughtUp: it has had everything once, as far as the journal was asked.
+	CaughtUp bool
+	Members  []journal.Member
+	Limits   journal.Limits // as of the last announce
 }
 
 // Member is one hub of those that share a journal.
@@ -101,7 +104,9 @@ type Member struct {
 	came     time.Time // when an entry last came
 	answered time.Time // when the journal last answered
 	caughtUp time.Time // when the member last had everything
+	caught   bool      // it has had everything since it asked
 	members  []journal.Member
+	limits   journal.Limits
 	released chan struct{} // who led has given the lead back
 	trimmed  uint64
 }
@@ -122,7 +127,8 @@ func (m *Member) Status() Status {
 	now := time.Now()
 	s := Status{
 		ID: m.opts.ID, Role: m.role, Epoch: m.at.Epoch, Active: m.active,
-		Position: m.at.Seq, Last: max(m.last, m.at.Seq), Members: m.members,
+		Position: m.at.Seq, Last: max(m.last, m.at.Seq),
+		CaughtUp: m.caught || m.role == Active, Members: m.members, Limits: m.limits,
 	}
 	if m.role == Standby && s.Position < s.Last {
 		s.Behind = now.Sub(m.caughtUp)
@@ -264,7 +270,7 @@ func (m *Member) look(ctx context.Context, within, jitter time.Duration) (at jou
 		m.last, m.grown = last, now
 	}
 	if m.at.Seq >= m.last {
-		m.caughtUp = now
+		m.caughtUp, m.caught = now, true
 	}
 	if m.last == 0 && m.at.Seq == 0 {
 		return m.at, true // nobody has ever led

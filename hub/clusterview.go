@@ -1,0 +1,76 @@
+package hub
+
+import (
+	"context"
+	"time"
+
+	"eventhub"
+	"eventhub/hub/internal/member"
+	"eventhub/internal/measure"
+	"eventhub/ops"
+)
+
+// mostBehind is for how long a standby may not have had everything, to be one that can take over.
+const mostBehind = 10 * time.Second
+
+// measureCluster returns how this hub and the others that share its journal are doing; nil where it
+// shares none, and before it has joined it.
+func (h *Hub) measureCluster() *measure.Cluster {
+	c := h.joined.Load()
+	if c == nil {
+		return nil
+	}
+	s := c.member.Status()
+	m := &measure.Cluster{
+		ID: s.ID, Leads: s.Role == member.Active, Epoch: s.Epoch, Active: s.Active, Position: s.Position, Last: s.Last,
+		Behind: s.Behind, Silent: s.Silent, Durability: string(c.durability), Used: s.Limits.Used, Most: s.Limits.Most,
+		AppendSeconds: measure.NewHistogram(measure.Seconds), Members: make([]measure.Member, len(s.Members)),
+	}
+	for i, other := range s.Members {
+		m.Members[i] = measure.Member{ID: other.ID, URLs: other.URLs, Synced: other.Synced, Layout: other.Layout, Seen: other.Seen}
+	}
+	if m.Leads {
+		m.Failovers = 1 // the process ends with the lead
+	}
+	select {
+	case <-c.led:
+	default:
+		return m
+	}
+	if c.leader != nil {
+		m.AppendSeconds = c.leader.Took()
+		m.Position = c.leader.Position().Seq // the member looks but now and then
+		m.Last = max(m.Last, m.Position)
+	}
+	return m
+}
+
+// standbyChecks say whether a hub is a standby that can take over; nil where it shares no journal.
+func (h *Hub) standbyChecks() []ops.Check {
+	if !h.cfg.shares() {
+		return nil
+	}
+	return []ops.Check{{Name: "serving", Check: h.notStopping}, {Name: "standby", Check: h.standsBy}}
+}
+
+func (h *Hub) standsBy(context.Context) error {
+	if cause := h.broken.Load(); cause != nil {
+		return eventhub.Wrap(eventhub.CodeInternal, *cause, "the hub can not go on; its log has the cause")
+	}
+	c := h.joined.Load()
+	if c == nil {
+		return eventhub.Errorf(eventhub.CodeOverloaded, "the hub opens its journal")
+	}
+	s := c.member.Status()
+	switch {
+	case s.Role == member.Active:
+		return eventhub.Errorf(eventhub.CodeConflict, "this hub leads the journal")
+	case s.Silent > 0:
+		return eventhub.Errorf(eventhub.CodeOverloaded, "the journal has not answered for %s", s.Silent.Round(time.Millisecond))
+	case !s.CaughtUp:
+		return eventhub.Errorf(eventhub.CodeOverloaded, "this hub has not caught up with the journal since its start: it is at %d of %d", s.Position, s.Last)
+	case s.Behind > mostBehind:
+		return eventhub.Errorf(eventhub.CodeOverloaded, "this hub is %d entries behind, for %s", s.Last-s.Position, s.Behind.Round(time.Millisecond))
+	}
+	return nil
+}
