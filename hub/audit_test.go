@@ -37,6 +37,7 @@ var acts = map[string]struct{ action, query string }{
 	"POST /v1/topics/{topic}/settings/plan":         {},
 	"GET /v1/connections":                           {},
 	"GET /log-level":                                {},
+	"GET /cluster":                                  {},
 }
 
 // audited follows system.audit and returns the first mark for which is holds.

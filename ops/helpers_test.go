@@ -41,6 +41,7 @@ type rooms struct {
 	auditLost   uint64
 	refused     []measure.AuthRefused
 	sources     []measure.Source
+	cluster     *measure.Cluster
 	asked       map[string]int // how often a room was asked to measure
 }
 
@@ -119,6 +120,7 @@ func (f *rooms) config() Config {
 		AuthRefused: func() []measure.AuthRefused { return f.refused },
 		AuditLost:   func() uint64 { return f.auditLost },
 		Sources:     func() []measure.Source { return f.sources },
+		Cluster:     func() *measure.Cluster { return f.cluster },
 		Limits: func() []measure.Limit {
 			return []measure.Limit{{Limit: "publish_topic", Pattern: "orders.**", PerSecond: 12.5, Refused: 77}, {Limit: "connections_address", Connections: 78, Refused: 79}}
 		},
@@ -305,6 +307,14 @@ func filled() *rooms {
 		gateway: measure.Gateway{
 			Connections: 21, Opened: 24, Closed: map[int]uint64{0: 1, 1000: 2, 4000: 3}, Refused: 4,
 			BytesReceived: 25, BytesSent: 26, Errors: map[string]uint64{"bad_json": 5}, Subscriptions: 27,
+		},
+		cluster: &measure.Cluster{
+			ID: "hub1", Leads: true, Epoch: 101, Active: "hub1", Position: 102, Last: 105, Behind: 1500 * time.Millisecond, Silent: 2500 * time.Millisecond,
+			Durability: "replicated", Used: 106, Most: 107, Failovers: 108, AppendSeconds: hist(measure.Seconds, 0.25, 0.5),
+			Members: []measure.Member{
+				{ID: "hub1", URLs: []string{"ws://hub1:8090"}, Synced: 101, Layout: 2, Seen: time.UnixMilli(1_700_000_000_000)},
+				{ID: "hub2", Synced: 99, Layout: 1, Seen: time.UnixMilli(1_700_000_001_000)},
+			},
 		},
 		auditLost: 35,
 		refused:   []measure.AuthRefused{{Transport: "http", Reason: "bad_token", Count: 33}},

@@ -10,6 +10,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/measure"
 )
 
 // guarded are all routes that ask who asks, with a request that they answer.
@@ -18,6 +19,7 @@ var guarded = []struct{ method, target, body string }{
 	{"GET", "/cursors?topic=orders", ""},
 	{"GET", "/lag?topic=orders&group=billing", ""},
 	{"GET", "/inflight?topic=orders&group=billing", ""},
+	{"GET", "/cluster", ""},
 	{"GET", "/log-level", ""},
 	{"PUT", "/log-level", "warn"},
 }
@@ -93,9 +95,9 @@ func TestRebinding(t *testing.T) {
 		{false, "hub.internal:8082", 200},
 	} {
 		cfg := viewed().config()
-		cfg.Open, cfg.Level = tt.open, new(slog.LevelVar)
+		cfg.Open, cfg.Level, cfg.Cluster = tt.open, new(slog.LevelVar), func() *measure.Cluster { return new(measure.Cluster) }
 		h := open(t, cfg)
-		for _, target := range []string{"/cursors?topic=orders", "/lag", "/inflight?topic=orders&group=billing", "/metrics", "/log-level"} {
+		for _, target := range []string{"/cursors?topic=orders", "/lag", "/inflight?topic=orders&group=billing", "/metrics", "/cluster", "/log-level"} {
 			w := get(h, "http://"+tt.host+target, "Authorization", "Bearer right")
 			if w.Code != tt.status {
 				t.Errorf("%s of %s, open %v: %d %s; want %d", target, tt.host, tt.open, w.Code, w.Body, tt.status)
@@ -112,7 +114,7 @@ func TestRebinding(t *testing.T) {
 
 func TestOnlyKnownMethods(t *testing.T) {
 	h := openAll(t)
-	for _, target := range []string{"/livez", "/readyz", "/metrics", "/cursors", "/lag", "/inflight", "/log-level"} {
+	for _, target := range []string{"/livez", "/readyz", "/metrics", "/cursors", "/lag", "/inflight", "/cluster", "/log-level"} {
 		if w := do(h, "POST", target, "debug"); w.Code != 405 {
 			t.Errorf("POST %s answered %d %s", target, w.Code, w.Body)
 		}

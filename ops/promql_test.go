@@ -38,7 +38,7 @@ var (
 	promName  = regexp.MustCompile(`^[a-zA-Z_:][a-zA-Z0-9_:]*$`)
 	promRange = regexp.MustCompile(`^\[([0-9]+[smhd]|\$__rate_interval)\]$`)
 
-	promFunctions = []string{"avg", "changes", "deriv", "histogram_quantile", "increase", "label_values", "max", "min", "rate", "sum", "time"}
+	promFunctions = []string{"avg", "changes", "count", "deriv", "histogram_quantile", "increase", "label_values", "max", "min", "rate", "sum", "time"}
 	promWords     = []string{"and", "or", "unless", "offset"}
 	promClauses   = []string{"by", "without", "on", "ignoring"}
 )

@@ -128,7 +128,7 @@ func rootCommand() *cobra.Command {
 	}{
 		{"everyday", "Everyday:", []*cobra.Command{pubCommand(), subCommand(), getCommand(), statusCommand()}},
 		{"admin", "Administration:", []*cobra.Command{topicCommand(), groupCommand(), dlqCommand(), scheduleCommand(), outboxCommand(), replayCommand(), stateCommand(), connectionsCommand()}},
-		{"run", "Run and check a hub:", []*cobra.Command{serveCommand(), configCommand(), tokenCommand(), healthCommand(), checkCommand(), benchCommand(), demoCommand()}},
+		{"run", "Run and check a hub:", []*cobra.Command{serveCommand(), configCommand(), tokenCommand(), healthCommand(), clusterCommand(), checkCommand(), benchCommand(), demoCommand()}},
 		{"copy", "Copies of the data:", []*cobra.Command{exportCommand(), importCommand(), backupCommand(), verifyCommand(), restoreCommand()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -34,41 +35,18 @@ type operations struct {
 	NoMaintenance bool  `json:"no_maintenance,omitempty"`
 }
 
-// askOperations scrapes the operations listener. That of a hub which is called over TLS is
-// asked over TLS first; it may be a listener of the machine that a proxy is in front of.
+// askOperations scrapes the operations listener.
 func (r *reach) askOperations(ctx context.Context, addr string) (*operations, error) {
-	var clear tls.RecordHeaderError
-	if strings.HasPrefix(r.url, "wss:") || strings.HasPrefix(r.url, "https:") {
-		found, err := r.askOperationsBy(ctx, "https", addr)
-		if !errors.As(err, &clear) {
-			return found, err
-		}
-	}
-	return r.askOperationsBy(ctx, "http", addr)
-}
-
-// askOperationsBy scrapes directly: a proxy of the environment is not used.
-func (r *reach) askOperationsBy(ctx context.Context, scheme, addr string) (*operations, error) {
-	at := scheme + "://" + addr + "/metrics"
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	a, err := r.getOperations(ctx, addr, "/metrics")
 	if err != nil {
 		return nil, err
 	}
-	if r.token != "" {
-		req.Header.Set("Authorization", "Bearer "+r.token)
-	}
-	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: r.tls}
-	resp, err := transport.RoundTrip(req)
+	values, err := metricValues(bytes.NewReader(a.body))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", a.at, err)
 	}
-	defer resp.Body.Close()
-	values, err := metricValues(io.LimitReader(resp.Body, metricsLimit))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", at, err)
-	}
-	if _, ours := values["eventhub_ready"]; !ours || resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s: %w", at, resp.Status, errNoMetrics)
+	if _, ours := values["eventhub_ready"]; !ours || a.status != http.StatusOK {
+		return nil, fmt.Errorf("%s: %d %s: %w", a.at, a.status, http.StatusText(a.status), errNoMetrics)
 	}
 	seconds := func(name string) int64 { return int64(values[name] * 1000) }
 	fullIn := int64(0)
@@ -84,6 +62,48 @@ func (r *reach) askOperationsBy(ctx context.Context, scheme, addr string) (*oper
 		FreeBytes: int64(values["eventhub_store_free_bytes"]), NeededBytes: int64(values["eventhub_store_needed_bytes"]),
 		LastCommitTS: seconds("eventhub_last_commit_timestamp_seconds"),
 	}, nil
+}
+
+// operationsAnswer is an answer of the operations listener.
+type operationsAnswer struct {
+	at     string // where it was asked for
+	status int
+	body   []byte
+}
+
+// getOperations asks the operations listener for a path. That of a hub which is called over TLS is
+// asked over TLS first; it may be a listener of the machine that a proxy is in front of.
+func (r *reach) getOperations(ctx context.Context, addr, path string) (*operationsAnswer, error) {
+	var clear tls.RecordHeaderError
+	if strings.HasPrefix(r.url, "wss:") || strings.HasPrefix(r.url, "https:") {
+		found, err := r.getOperationsAt(ctx, "https://"+addr+path)
+		if !errors.As(err, &clear) {
+			return found, err
+		}
+	}
+	return r.getOperationsAt(ctx, "http://"+addr+path)
+}
+
+// getOperationsAt asks directly: a proxy of the environment is not used.
+func (r *reach) getOperationsAt(ctx context.Context, at string) (*operationsAnswer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return nil, err
+	}
+	if r.token != "" {
+		req.Header.Set("Authorization", "Bearer "+r.token)
+	}
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: r.tls}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, metricsLimit))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", at, err)
+	}
+	return &operationsAnswer{at, resp.StatusCode, body}, nil
 }
 
 // metricValues reads the metrics without labels out of Prometheus' text format.

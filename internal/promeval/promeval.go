@@ -216,7 +216,7 @@ func (p *parser) primary() value {
 		v := p.selector(p.next(), t)
 		p.want(")")
 		return v
-	case t == "sum", t == "max", t == "min":
+	case t == "sum", t == "max", t == "min", t == "count":
 		return p.aggregate(t)
 	}
 	return p.selector(t, "")
@@ -241,6 +241,9 @@ func (p *parser) aggregate(how string) value {
 	var out value
 	at := make(map[string]int)
 	for _, s := range v.vector {
+		if how == "count" {
+			s.value = 1
+		}
 		kept := make(map[string]string)
 		for _, name := range by {
 			if text, ok := s.labels[name]; ok {
@@ -254,7 +257,7 @@ func (p *parser) aggregate(how string) value {
 			continue
 		}
 		sum := &out.vector[i].value
-		*sum = map[string]float64{"sum": *sum + s.value, "max": max(*sum, s.value), "min": min(*sum, s.value)}[how]
+		*sum = map[string]float64{"sum": *sum + s.value, "count": *sum + 1, "max": max(*sum, s.value), "min": min(*sum, s.value)}[how]
 	}
 	return out
 }

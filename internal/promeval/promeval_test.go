@@ -28,6 +28,8 @@ func TestFiring(t *testing.T) {
 		{`increase(a[1m]) > 0`, ``},
 		{`changes(a{job="eventhub"}[10m]) == 1`, `{t="x"} 1`},
 		{`sum(a) > 8`, `{} 9`},
+		{`count(a > 3)`, `{} 2`},
+		{`count by (t) (a) or 0 * count(b)`, `{t="x"} 1,{t="y"} 1,{} 0`},
 		{`sum by (t) (rate(a[5m])) * 100`, `{t="x"} 1,{t="y"} 0`},
 		{`time() - n`, `{} 1.000297e+06`},
 		{`up == 0`, ``},
