@@ -18,6 +18,9 @@ import (
 	"eventhub/cmd/eventhub/internal/output"
 )
 
+// lateMember is from when on a standby is away that says nothing: three times in a row.
+const lateMember = 30 * time.Second
+
 // cluster is what /cluster answers.
 type cluster struct {
 	Member struct {
@@ -61,11 +64,11 @@ func clusterStatusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show which hubs share a journal, who leads and who is behind",
 		Long: `Asks the operations listener of one hub, active or standby, what it knows of those that
-share its journal: who leads since which epoch, how far this hub is, what the journal has
-of what it may have, and of each member the place up to which its copy is on its disk. A
-member says so every 10 seconds, so one that has everything seems to be behind by what
-was published since SEEN. What a hub knows may be old where the journal is silent: ask
-another one too.
+share its journal: who leads and in which epoch, how far this hub is, how full the journal
+is, and of each member the place up to which its copy is on its disk. A member says so
+every 10 seconds, so one that has everything seems to be behind by what came since SEEN;
+a standby that has said nothing for 30 seconds is away. Where the journal does not answer
+a hub, what that hub knows is old: ask another one too.
 
 The listener is that of --ops, and without it port 8082 of the host of --url. A hub that
 has tokens wants one with the right to operate it.`,
@@ -164,8 +167,11 @@ func clusterColumns(now time.Time) []output.Column[clusterMember] {
 	return []output.Column[clusterMember]{
 		{Name: "MEMBER", Cell: func(m clusterMember) string { return output.Safe(m.ID) }},
 		{Name: "ROLE", Cell: func(m clusterMember) string {
-			if m.Active {
+			switch {
+			case m.Active:
 				return "active"
+			case now.Sub(time.UnixMilli(m.SeenTS)) > lateMember:
+				return "away"
 			}
 			return "standby"
 		}},

@@ -345,3 +345,20 @@ func TestRaceForTheLead(t *testing.T) {
 		})
 	}
 }
+
+// TestTook: each entry that the journal has was measured, the pieces of a commit too.
+func TestTook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := lead(t, memory.New(small).Open(), journal.Position{}, "a")
+		if h := d.Took(); h.Count() != 0 || len(h.Buckets()) == 0 {
+			t.Errorf("before the first entry %d are measured, in %d buckets", h.Count(), len(h.Buckets()))
+		}
+		at := put(t, d, strings.Repeat("x", 100)).Seq
+		if h := d.Took(); h.Count() != at-1 || at < 3 { // the lead is none of it
+			t.Errorf("%d entries are measured of %d", h.Count(), at-1)
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -158,7 +158,7 @@ func TestTakeover(t *testing.T) {
 		settle(time.Hour)
 		a.mustLead(true)
 		b.mustLead(false)
-		if s := b.member.Status(); s.Active != "a" || s.Role != Standby || s.Behind != 0 || s.Epoch != 1 || s.Position != s.Last {
+		if s := b.member.Status(); s.Active != "a" || s.Role != Standby || s.Behind != 0 || s.Epoch != 1 || s.Position != s.Last || !s.CaughtUp || s.Limits.Used == 0 {
 			t.Errorf("the standby says %+v", s)
 		}
 		if urls := b.member.ActiveURLs(); !slices.Equal(urls, []string{"ws://a"}) {
