@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"eventhub"
@@ -31,6 +32,8 @@ type cluster struct {
 	member     *member.Member
 	store      *pebble.Store   // once the hub leads
 	leader     *journal.Leader // likewise
+
+	leading atomic.Pointer[journal.Leader] // leader, before its store is open
 
 	stop context.CancelFunc // ends following, and nothing once the hub leads
 	led  chan struct{}      // closed when the hub leads, or never will
@@ -58,10 +61,10 @@ func (c *Config) validateCluster() (errs []error) {
 	if c.Durability == DurabilityInterval {
 		errs = append(errs, fmt.Errorf("durability is interval; with a journal an OK always comes when the journal has the event%s", c.from("durability", "journal")))
 	}
-	if n := len(c.MemberID); n < 1 || n > mostMemberID {
+	if len(c.MemberID) > mostMemberID { // empty: that of the machine
 		errs = append(errs, fmt.Errorf("member id is %q; 1 to %d bytes are allowed%s", c.MemberID, mostMemberID, c.from("member_id")))
 	}
-	if c.Lease < member.LeastLease {
+	if c.Lease != 0 && c.Lease < member.LeastLease {
 		errs = append(errs, fmt.Errorf("lease is %s; at least %s is needed%s", c.Lease, member.LeastLease, c.from("lease")))
 	}
 	return errs
@@ -85,7 +88,7 @@ func (h *Hub) join(ctx context.Context) error {
 	}
 	var err error
 	if c.journal, err = open(ctx); err != nil {
-		return fmt.Errorf("open the journal: %w%s", err, h.cfg.from("journal"))
+		return fmt.Errorf("%w: %w%s", errJournalAway, err, h.cfg.from("journal"))
 	}
 	limits, err := c.journal.Limits(ctx)
 	if err != nil {
@@ -97,7 +100,7 @@ func (h *Hub) join(ctx context.Context) error {
 	}
 	c.member = member.New(member.Options{
 		Journal: c.journal, Replica: c.replica, ID: h.cfg.MemberID, URLs: h.cfg.MemberURLs,
-		Lease: h.cfg.Lease, Layout: pebble.Layout, Logger: h.log,
+		Lease: h.cfg.Lease, Layout: pebble.Layout, Founds: c.replica.Founds(), Logger: h.log,
 	})
 	h.cluster = c
 	h.joined.Store(c)
@@ -142,6 +145,7 @@ func (h *Hub) lead(ctx context.Context) {
 	leader, err := c.member.Lead(ctx)
 	if err == nil {
 		c.leader = leader
+		c.leading.Store(leader)
 		err = h.openLeading()
 	}
 	close(c.led)
@@ -155,8 +159,11 @@ func (h *Hub) lead(ctx context.Context) {
 	err = c.member.Hold(context.Background(), c.leader, c.store.SyncPosition)
 	if !h.stopping.Load() {
 		h.loseStore(fmt.Errorf("the lead of the journal is over: %w", err))
+		_ = c.leader.Close() // what waits for the journal waits no more
 	}
 }
+
+var errJournalAway = errors.New("open the journal")
 
 // openLeading opens the store, the engine and the gateways of a hub that leads.
 func (h *Hub) openLeading() error {
@@ -178,21 +185,37 @@ func (h *Hub) openLeading() error {
 	return nil
 }
 
-// IsSucceeded reports whether a hub cannot go on because another one leads their journal: started
-// again, it is a standby.
-func IsSucceeded(err error) bool { return errors.Is(err, journal.ErrFenced) }
+// IsSucceeded reports whether a hub cannot go on because another one leads their journal, or may
+// lead it by now: started again, it is a standby.
+func IsSucceeded(err error) bool {
+	return errors.Is(err, journal.ErrFenced) || errors.Is(err, member.ErrSilent)
+}
+
+// IsJournalAway reports whether Start has failed because the journal could not be opened.
+func IsJournalAway(err error) bool { return errors.Is(err, errJournalAway) }
 
 // storeOptions are those of the embedded store.
 func (h *Hub) storeOptions() pebble.Options {
 	return pebble.Options{Dir: h.cfg.Store, MaxTopics: h.cfg.MaxTopics, Logger: h.log, Fatal: h.loseStore}
 }
 
-// endFollowing ends the following of a hub that does not lead, and waits until it is known whether it does.
+// endFollowing ends the following of a hub that does not lead, and waits until it is known whether it
+// does. One that is about to waits for the journal, at most for the grace period.
 func (h *Hub) endFollowing() {
-	if c := h.cluster; c != nil {
-		c.stop()
-		<-c.led
+	c := h.cluster
+	if c == nil {
+		return
 	}
+	c.stop()
+	select {
+	case <-c.led:
+		return
+	case <-time.After(h.cfg.Grace):
+	}
+	if leader := c.leading.Load(); leader != nil {
+		_ = leader.Close()
+	}
+	<-c.led
 }
 
 // leave gives the lead back, closes the copy of the store where nobody else has, and the journal.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -334,6 +335,32 @@ func TestFullJournal(t *testing.T) {
 		engine.SetMost(0)
 		if at, err := wait(); err != nil || at.Seq != 4 {
 			t.Errorf("it is at %+v, %v", at, err)
+		}
+	})
+}
+
+// TestFilledByAnother: a journal that has lost entries, and that another hub has filled up to the place that
+// the former one waits for, does not take what that one has.
+func TestFilledByAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine, j, d, at := three(t)
+		other := engine.Open()
+		engine.Rollback(1) // "two"
+		_, before := collect(t, other, journal.Position{})
+		j.Cut(true)
+		wait := d.Append([]byte("three"), 1)
+		time.Sleep(5 * time.Second)
+		b := lead(t, other, before, "b") // at the place of "two"
+		defer b.Close()
+		if b.Position().Seq != at.Seq {
+			t.Fatalf("the other hub leads at %d; want %d", b.Position().Seq, at.Seq)
+		}
+		j.Cut(false)
+		_, err := wait()
+		fails(t, "the former hub", err, journal.ErrDiverged)
+		put(t, b, "of b")
+		if words, _ := collect(t, other, journal.Position{}); !strings.Contains(words, "of b") || strings.Contains(words, "three") {
+			t.Errorf("the journal has %s", words)
 		}
 	})
 }

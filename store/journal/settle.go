@@ -12,17 +12,32 @@ import (
 // ErrFenced where another's is, ErrDiverged where the journal is not what it was, ErrTooLarge,
 // and ErrUnknown where ctx or the journal ended first.
 //
-// Of the entry before, nothing is asked but that it was acknowledged. All attempts have the same
-// bytes and the same expectation, so at most one of them is carried out, and one that is delayed
-// finds its place taken.
+// All attempts have the same bytes and the same expectation, so at most one of them is carried out, and
+// one that is delayed finds its place taken. Before each attempt but the first, and before such a one
+// counts, the entry before is held against the chain: a journal that has lost entries, and was filled
+// up to there by another hub, would take the attempt.
 func (l *Log) settle(ctx context.Context, at uint64, entry []byte) error {
 	var short shortfall
+	carried := false // it is there, and only the entry before is to be looked at
 	for try := 0; ; try++ {
-		err := l.append(ctx, at, entry)
-		if errors.Is(err, ErrConflict) {
-			var settled bool
-			if settled, err = l.look(ctx, at, entry, &short); settled {
+		var err error
+		if try > 0 {
+			if err = l.fits(ctx, at, entry); errors.Is(err, ErrDiverged) {
 				return err
+			}
+		}
+		if !carried && (err == nil || errors.Is(err, ErrAbsent)) {
+			err = l.append(ctx, at, entry)
+			if errors.Is(err, ErrConflict) {
+				var settled bool
+				if settled, err = l.look(ctx, at, entry, &short); settled && err != nil {
+					return err
+				}
+			}
+			if carried = err == nil; carried && try > 0 {
+				if err = l.fits(ctx, at, entry); errors.Is(err, ErrDiverged) {
+					return err
+				}
 			}
 		}
 		switch {
@@ -40,6 +55,28 @@ func (l *Log) settle(ctx context.Context, at uint64, entry []byte) error {
 			return fmt.Errorf("append at %d: %w: %w; the last attempt: %v", at, ErrUnknown, context.Cause(ctx), err)
 		}
 	}
+}
+
+// fits returns nil where the entry before a place is the one that the entry for that place comes after, or
+// is trimmed, and ErrDiverged where it is another one.
+func (l *Log) fits(ctx context.Context, at uint64, entry []byte) error {
+	if at == 1 {
+		return nil
+	}
+	h, _, err := ParseEntry(entry)
+	if err != nil {
+		return err
+	}
+	before, err := l.read(ctx, at-1)
+	switch {
+	case errors.Is(err, ErrTrimmed):
+		return nil
+	case err != nil:
+		return err
+	case Hash(before) != h.Chain:
+		return fmt.Errorf("%w: at %d it has another entry than the one that it has acknowledged", ErrDiverged, at-1)
+	}
+	return nil
 }
 
 func (l *Log) append(ctx context.Context, at uint64, entry []byte) error {

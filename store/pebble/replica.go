@@ -224,6 +224,13 @@ func (r *Replica) Lead(w Writer) (*Store, error) {
 	return s, nil
 }
 
+// Founds reports whether the replica has a store that is in no journal yet, and so is to found one.
+func (r *Replica) Founds() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.own != nil && !r.isFounded
+}
+
 // View makes the replica a store that is only read: a write of it fails, and breaks it. From here on the
 // replica is of no use.
 func (r *Replica) View() (*Store, error) {

@@ -3,13 +3,15 @@ package member
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"eventhub/store/journal"
 )
 
-// Hold keeps the lead until the leader has ended, whose error it returns, or ctx has: nil. It
+// Hold keeps the lead until the leader has ended, whose error it returns, the journal has not answered
+// for the lease: ErrSilent, or ctx has ended: nil. It
 // appends a beat where nothing else was appended, and says how the member is doing. synced makes
 // the store durable on this machine, and returns up to where.
 func (m *Member) Hold(ctx context.Context, leader *journal.Leader, synced func(context.Context) (journal.Position, error)) error {
@@ -21,6 +23,7 @@ func (m *Member) Hold(ctx context.Context, leader *journal.Leader, synced func(c
 	ticker := time.NewTicker(m.opts.Lease / looks)
 	defer ticker.Stop()
 	var before uint64 // place at the last look
+	grew := time.Now()
 	beating := false
 	beat := make(chan struct{}, 1)
 	for {
@@ -38,23 +41,40 @@ func (m *Member) Hold(ctx context.Context, leader *journal.Leader, synced func(c
 		before = at.Seq
 		m.mu.Lock()
 		if grown {
+			grew = time.Now()
 			m.at, m.last, m.answered = at, at.Seq, time.Now()
 		}
 		m.mu.Unlock()
+		if silent := time.Since(grew); silent > m.opts.Lease {
+			return fmt.Errorf("%w: %s", ErrSilent, silent.Round(time.Millisecond))
+		}
 		if !grown && !beating {
 			beating = true
 			wait := leader.Beat()
-			ended.Go(func() {
+			go func() { // ends with the leader, which may be after Hold
 				_, _ = wait() // the leader has the error, and ends with it
-				beat <- struct{}{}
-			})
+				select {
+				case beat <- struct{}{}:
+				case <-ctx.Done():
+				}
+			}()
 		}
 	}
 }
 
-// announce says at once, and then every now and then, how the member is doing, until ctx ends. Who
-// leads trims the journal.
+// announce says at once, and then every now and then, how the member is doing, until ctx ends, and
+// trims the journal. Who has not had everything yet is no member: others would wait for it.
 func (m *Member) announce(ctx context.Context, synced func(context.Context) (journal.Position, error)) {
+	m.mu.Lock()
+	active := m.role == Active
+	m.mu.Unlock()
+	if !active {
+		select {
+		case <-m.through:
+		case <-ctx.Done():
+			return
+		}
+	}
 	ticker := time.NewTicker(announceEvery)
 	defer ticker.Stop()
 	for {
@@ -97,8 +117,8 @@ func (m *Member) announceOnce(ctx context.Context, synced func(context.Context) 
 	}
 	m.mu.Lock()
 	m.members = members
-	upTo := trimmable(members, time.Now())
-	due := active && upTo > m.trimmed
+	upTo := m.spare(time.Now())
+	due := upTo > m.trimmed
 	m.mu.Unlock()
 	if !due {
 		return nil
@@ -112,12 +132,34 @@ func (m *Member) announceOnce(ctx context.Context, synced func(context.Context) 
 	return nil
 }
 
+// mark is up to where nobody needed the journal at a time.
+type mark struct {
+	at   time.Time
+	upTo uint64
+}
+
+// spare returns up to where the journal is to be trimmed. m.mu is held.
+func (m *Member) spare(now time.Time) uint64 {
+	if l := m.limits; l.Most > 0 && l.Used >= l.Most/100*nearlyFull {
+		return trimmable(m.members, now, seenWithinFull)
+	}
+	upTo := trimmable(m.members, now, seenWithin)
+	if n := len(m.kept); n == 0 || upTo > m.kept[n-1].upTo {
+		m.kept = append(m.kept, mark{now, upTo})
+	}
+	var spare uint64
+	for len(m.kept) > 0 && now.Sub(m.kept[0].at) >= reserve {
+		spare, m.kept = m.kept[0].upTo, m.kept[1:]
+	}
+	return spare
+}
+
 // trimmable returns up to where nobody needs the journal: two members at least have that on their
-// disks, and so does everyone who was seen within a day.
-func trimmable(members []journal.Member, now time.Time) (upTo uint64) {
+// disks, and so does everyone who was seen within a time.
+func trimmable(members []journal.Member, now time.Time, within time.Duration) (upTo uint64) {
 	count := 0
 	for _, other := range members {
-		if now.Sub(other.Seen) > seenWithin {
+		if now.Sub(other.Seen) > within {
 			continue
 		}
 		if count++; count == 1 || other.Synced < upTo {

@@ -13,7 +13,11 @@
 //   - Who leads shows it: at least each quarter of the lease there is a new entry, as long as the
 //     journal takes some.
 //   - The journal is trimmed only up to where the copies of two members are on their disks, and of
-//     all members that were seen within a day.
+//     all members that were seen within a day, and an hour later, so that a copy of a member can be
+//     brought to another machine. Where it is nearly full, only who was seen within a minute counts, and at
+//     once.
+//   - Who leads, and has had no answer of the journal for the lease, leads no more (ErrSilent): nothing is
+//     delivered or acknowledged that another hub may decide.
 //
 // # Who calls it
 //
@@ -40,11 +44,20 @@ const (
 	LeastLease   = time.Second
 	// announceEvery is how often a member makes its copy durable and says so.
 	announceEvery = 10 * time.Second
-	// seenWithin is for how long a member counts that does not say how it is doing.
-	seenWithin = 24 * time.Hour
+	// seenWithin is for how long a member counts that does not say how it is doing, and
+	// seenWithinFull where the journal is nearly full.
+	seenWithin     = 24 * time.Hour
+	seenWithinFull = time.Minute
+	// reserve is how long entries stay that nobody needs.
+	reserve = time.Hour
+	// nearlyFull is that share of the journal, in percent.
+	nearlyFull = 80
 	// looks is how many times in a lease the journal is looked at.
 	looks = 4
 )
+
+// ErrSilent: the journal has not answered the hub that leads for the lease.
+var ErrSilent = errors.New("the journal has not answered for the lease")
 
 // Replica is the copy of the store (pebble.Replica).
 type Replica interface {
@@ -61,7 +74,10 @@ type Options struct {
 	URLs    []string // where clients reach the hub
 	Lease   time.Duration
 	Layout  uint32 // of the entries that the hub writes and reads
-	Logger  *slog.Logger
+	// Founds: the copy has a store that no entry has, so a journal that has nothing is to begin with
+	// it. Other members give it a lease for that.
+	Founds bool
+	Logger *slog.Logger
 }
 
 // Roles of a member.
@@ -100,15 +116,17 @@ type Member struct {
 	active   string           // who wrote it
 	role     string
 	last     uint64
-	grown    time.Time // when the end of the journal last moved
-	came     time.Time // when an entry last came
-	answered time.Time // when the journal last answered
-	caughtUp time.Time // when the member last had everything
-	caught   bool      // it has had everything since it asked
+	grown    time.Time     // when the end of the journal last moved
+	came     time.Time     // when an entry last came
+	answered time.Time     // when the journal last answered
+	caughtUp time.Time     // when the member last had everything
+	caught   bool          // it has had everything since it asked
+	through  chan struct{} // closed then
 	members  []journal.Member
 	limits   journal.Limits
 	released chan struct{} // who led has given the lead back
 	trimmed  uint64
+	kept     []mark // what could be trimmed, and when, the oldest first
 }
 
 // New returns a member that does nothing before Lead.
@@ -116,7 +134,7 @@ func New(o Options) *Member {
 	now := time.Now()
 	return &Member{
 		opts: o, log: journal.New(o.Journal), at: o.Replica.Position(), role: Standby,
-		grown: now, came: now, answered: now, caughtUp: now, released: make(chan struct{}, 1),
+		grown: now, came: now, answered: now, caughtUp: now, released: make(chan struct{}, 1), through: make(chan struct{}),
 	}
 }
 
@@ -163,8 +181,14 @@ func (m *Member) Lead(ctx context.Context) (*journal.Leader, error) {
 	defer stop()
 	for {
 		at, err := m.follow(ctx)
-		if err != nil {
+		switch {
+		case err == nil:
+		case ctx.Err() != nil || isFinal(err):
 			return nil, err
+		default: // the engine has no leader at present, or the like
+			m.opts.Logger.Warn("cannot follow the journal; it is tried again", "error", err)
+			m.pause(ctx)
+			continue
 		}
 		if at != m.position() {
 			continue // somebody was there after all
@@ -192,8 +216,25 @@ func (m *Member) Lead(ctx context.Context) (*journal.Leader, error) {
 	}
 }
 
+// pause is between two attempts.
+func (m *Member) pause(ctx context.Context) {
+	select {
+	case <-time.After(m.opts.Lease / looks):
+	case <-ctx.Done():
+	}
+}
+
+// unapplied is why an entry was not applied.
+type unapplied struct{ error }
+
+// Unwrap returns the cause.
+func (e unapplied) Unwrap() error { return e.error }
+
 // isFinal reports whether following on makes no sense.
 func isFinal(err error) bool {
+	if _, ok := errors.AsType[unapplied](err); ok {
+		return true
+	}
 	return errors.Is(err, journal.ErrDiverged) || errors.Is(err, journal.ErrForeign) || errors.Is(err, journal.ErrTrimmed) || errors.Is(err, journal.ErrClosed)
 }
 
@@ -270,14 +311,23 @@ func (m *Member) look(ctx context.Context, within, jitter time.Duration) (at jou
 		m.last, m.grown = last, now
 	}
 	if m.at.Seq >= m.last {
-		m.caughtUp, m.caught = now, true
+		m.caughtUp = now
+		m.catchUp()
 	}
-	if m.last == 0 && m.at.Seq == 0 {
-		return m.at, true // nobody has ever led
+	if m.last == 0 && m.at.Seq == 0 && m.opts.Founds {
+		return m.at, true
 	}
 	// Where the last entries are pieces of a commit that was not finished, nothing comes of them.
 	through := m.at.Seq >= last || now.Sub(m.came) > m.opts.Lease/2
 	return m.at, through && now.Sub(m.grown) >= m.opts.Lease+jitter
+}
+
+// catchUp notes that the member has everything. m.mu is held.
+func (m *Member) catchUp() {
+	if !m.caught {
+		m.caught = true
+		close(m.through)
+	}
 }
 
 // take applies an entry.
@@ -285,10 +335,9 @@ func (m *Member) take(e journal.Entry) error {
 	if e.Layout > m.opts.Layout {
 		return fmt.Errorf("%w: the entry at %d has layout %d, and this program reads %d: update it", journal.ErrForeign, e.Position.Seq, e.Layout, m.opts.Layout)
 	}
-	if e.Kind == journal.KindData {
-		if err := m.opts.Replica.Apply(e.Data, e.Position); err != nil {
-			return err
-		}
+	// What has no data is noted too, so that the journal can be trimmed up to there.
+	if err := m.opts.Replica.Apply(e.Data, e.Position); err != nil {
+		return unapplied{err}
 	}
 	now := time.Now()
 	m.mu.Lock()

@@ -41,7 +41,10 @@ func (c *copied) Apply(batch []byte, at journal.Position) error {
 	if c.broken != nil {
 		return c.broken
 	}
-	c.at, c.data = at, append(c.data, string(batch))
+	c.at = at
+	if len(batch) > 0 {
+		c.data = append(c.data, string(batch))
+	}
 	return nil
 }
 
@@ -75,7 +78,7 @@ func start(t *testing.T, j *memory.Journal, name string) *hub {
 
 func startOver(t *testing.T, j *memory.Journal, name string, r *copied, layout uint32) *hub {
 	h := &hub{t: t, name: name, handle: j.Open(), replica: r, ended: make(chan struct{})}
-	h.member = New(Options{Journal: h.handle, Replica: r, ID: name, URLs: []string{"ws://" + name}, Lease: lease, Layout: layout, Logger: slog.New(slog.DiscardHandler)})
+	h.member = New(Options{Journal: h.handle, Replica: r, ID: name, URLs: []string{"ws://" + name}, Lease: lease, Layout: layout, Founds: true, Logger: slog.New(slog.DiscardHandler)})
 	var ctx context.Context
 	ctx, h.stop = context.WithCancel(context.Background())
 	go func() {
@@ -88,6 +91,7 @@ func startOver(t *testing.T, j *memory.Journal, name string, r *copied, layout u
 			return
 		}
 		err = h.member.Hold(ctx, leader, func(context.Context) (journal.Position, error) { return leader.Position(), nil })
+		_ = leader.Close() // as the hub does
 		h.mu.Lock()
 		h.err = err
 		h.mu.Unlock()
@@ -235,7 +239,7 @@ func TestOneOfManyLeads(t *testing.T) {
 }
 
 // TestWithoutJournal: who does not reach the journal never leads, and counts a whole lease after it
-// does again. Who led meanwhile is fenced with its first word.
+// does again. Who led leads no more after a lease without an answer.
 func TestWithoutJournal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
@@ -245,6 +249,8 @@ func TestWithoutJournal(t *testing.T) {
 		settle(lease)
 		a.handle.Cut(true)
 		b.handle.Cut(true)
+		settle(lease + lease/looks + time.Second)
+		a.mustLead(false)
 		settle(time.Hour)
 		b.mustLead(false)
 		if s := b.member.Status(); s.Silent < 50*time.Minute {
@@ -259,7 +265,7 @@ func TestWithoutJournal(t *testing.T) {
 		a.handle.Cut(false)
 		settle(lease)
 		a.mustLead(false)
-		if err := a.kill(); !errors.Is(err, journal.ErrFenced) {
+		if err := a.kill(); !errors.Is(err, ErrSilent) {
 			t.Errorf("the hub that led before ended with %v", err)
 		}
 		b.kill()
@@ -355,7 +361,11 @@ func TestTrim(t *testing.T) {
 			t.Errorf("alone: %v", err)
 		}
 		b := start(t, j, "b")
-		settle(3 * announceEvery)
+		settle(reserve / 2)
+		if _, err := a.handle.Read(context.Background(), 100); err != nil {
+			t.Errorf("with two, after half an hour: %v", err)
+		}
+		settle(reserve/2 + 3*announceEvery)
 		if _, err := a.handle.Read(context.Background(), 100); !errors.Is(err, journal.ErrTrimmed) {
 			t.Errorf("with two: %v", err)
 		}
@@ -427,5 +437,120 @@ func TestOldRelease(t *testing.T) {
 			t.Errorf("the standby ended with %v", err)
 		}
 		b.kill()
+	})
+}
+
+// TestTrimWhereItIsFull: a member that is gone keeps a journal from being trimmed for a day, but not
+// one that is nearly full; and one that was refused is none.
+func TestTrimWhereItIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		a := start(t, j, "a")
+		settle(lease)
+		b, gone := start(t, j, "b"), start(t, j, "gone")
+		settle(3 * announceEvery)
+		refused := startOver(t, j, "refused", &copied{broken: errBroken}, 1)
+		settle(announceEvery)
+		if err := refused.kill(); !errors.Is(err, errBroken) {
+			t.Fatalf("the member that is refused ended with %v", err)
+		}
+		for _, m := range a.member.Status().Members {
+			if m.ID == "refused" {
+				t.Errorf("it is a member: %+v", m)
+			}
+		}
+		gone.kill()
+		for range 200 {
+			a.publish("some text that fills the journal")
+		}
+		settle(reserve + 3*announceEvery)
+		if _, err := a.handle.Read(context.Background(), 100); err != nil {
+			t.Errorf("with a member that is gone: %v", err)
+		}
+		limits, err := a.handle.Limits(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.SetMost(limits.Used * 100 / 95)
+		settle(3 * announceEvery)
+		if _, err := a.handle.Read(context.Background(), 100); !errors.Is(err, journal.ErrTrimmed) {
+			t.Errorf("where it is full: %v", err)
+		}
+		a.mustLead(true)
+		a.kill()
+		b.kill()
+	})
+}
+
+// TestFounder: a journal that has nothing begins with the store of a member that has one, although
+// others were there before.
+func TestFounder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		ctx, stop := context.WithCancel(context.Background())
+		m := New(Options{Journal: j.Open(), Replica: new(copied), ID: "empty", Lease: lease, Layout: 1, Logger: slog.New(slog.DiscardHandler)})
+		ended := make(chan error, 1)
+		go func() {
+			leader, err := m.Lead(ctx)
+			if err == nil {
+				_ = leader.Close()
+			}
+			ended <- err
+		}()
+		settle(lease / 2)
+		founder := start(t, j, "founder")
+		settle(4 * lease)
+		founder.mustLead(true)
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the empty member ended with %v", err)
+		}
+		founder.kill()
+	})
+}
+
+// away is a journal that does not answer reads for a while, as one without a leader.
+type away struct {
+	journal.Journal
+	until time.Time
+}
+
+var errAway = errors.New("there is no leader")
+
+func (a away) Read(ctx context.Context, at uint64) ([]byte, error) {
+	if time.Now().Before(a.until) {
+		return nil, errAway
+	}
+	return a.Journal.Read(ctx, at)
+}
+
+// TestPassingErrors: a standby follows on when the engine is there again.
+func TestPassingErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		a := start(t, j, "a")
+		settle(lease)
+		at, err := a.leads().Append([]byte("one"), 1)()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &copied{at: at}
+		m := New(Options{Journal: away{j.Open(), time.Now().Add(time.Minute)}, Replica: r, ID: "b", Lease: lease, Layout: 1, Logger: slog.New(slog.DiscardHandler)})
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := m.Lead(ctx)
+			ended <- err
+		}()
+		a.publish("two")
+		settle(2 * time.Minute)
+		if got := r.has(); !slices.Equal(got, []string{"two"}) {
+			t.Errorf("the standby has %v", got)
+		}
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the standby ended with %v", err)
+		}
+		a.kill()
 	})
 }
