@@ -450,7 +450,7 @@ func TestTrimWhereItIsFull(t *testing.T) {
 		b, gone := start(t, j, "b"), start(t, j, "gone")
 		settle(3 * announceEvery)
 		refused := startOver(t, j, "refused", &copied{broken: errBroken}, 1)
-		settle(announceEvery)
+		settle(2 * announceEvery)
 		if err := refused.kill(); !errors.Is(err, errBroken) {
 			t.Fatalf("the member that is refused ended with %v", err)
 		}
