@@ -26,31 +26,22 @@ import (
 
 var rounds = flag.Int("cluster.rounds", 6, "how many faults TestFailover makes")
 
-// binary is the program, which is built once.
-var binary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "eventhub-cluster-")
-	if err != nil {
-		return "", err
+// build returns the path of the program.
+func build(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "eventhub")
+	cmd := exec.Command("go", "build", "-o", path, "./cmd/eventhub")
+	cmd.Dir, cmd.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the program: %v\n%s", err, out)
 	}
-	path := filepath.Join(dir, "eventhub")
-	build := exec.Command("go", "build", "-o", path, "./cmd/eventhub")
-	build.Dir = ".."
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the program: %w\n%s", err, out)
-	}
-	return path, nil
-})
-
-func TestMainProgram(t *testing.T) {
-	if _, err := binary(); err != nil {
-		t.Fatal(err)
-	}
+	return path
 }
 
 // hub is one process of the program that shares the journal.
 type hub struct {
 	t             *testing.T
+	program       string
 	name, dir     string
 	journal       string
 	ws, http, ops int
@@ -63,16 +54,12 @@ func (h *hub) url() string { return fmt.Sprintf("ws://127.0.0.1:%d", h.ws) }
 // start starts the hub, also again.
 func (h *hub) start() {
 	h.t.Helper()
-	program, err := binary()
-	if err != nil {
-		h.t.Fatal(err)
-	}
 	log, err := os.OpenFile(filepath.Join(h.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	defer log.Close()
-	h.cmd = exec.Command(program, "serve", "--journal", h.journal, "--lease", "1s", "--member-id", h.name, "--member-url", h.url(),
+	h.cmd = exec.Command(h.program, "serve", "--journal", h.journal, "--lease", "1s", "--member-id", h.name, "--member-url", h.url(),
 		"--store", filepath.Join(h.dir, "store"), "--ws", strconv.Itoa(h.ws), "--http", strconv.Itoa(h.http), "--ops", strconv.Itoa(h.ops))
 	h.cmd.Stdout, h.cmd.Stderr = log, log
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // with the tests, however these end
@@ -116,9 +103,9 @@ func (h *hub) ready() (status int, text string) {
 type group []*hub
 
 func newGroup(t *testing.T, journal string, n int) (g group) {
-	free := ports(t, 3*n)
+	program, free := build(t), ports(t, 3*n)
 	for i := range n {
-		h := &hub{t: t, name: fmt.Sprintf("hub%d", i), dir: t.TempDir(), journal: journal, ws: free[3*i], http: free[3*i+1], ops: free[3*i+2]}
+		h := &hub{t: t, program: program, name: fmt.Sprintf("hub%d", i), dir: t.TempDir(), journal: journal, ws: free[3*i], http: free[3*i+1], ops: free[3*i+2]}
 		h.start()
 		t.Cleanup(func() {
 			h.signal(syscall.SIGKILL)

@@ -79,7 +79,7 @@ func defaultMemberID() string {
 	return name[:min(len(name), mostMemberID)]
 }
 
-// join opens the journal and the replica, and begins to follow.
+// join opens the journal and the replica.
 func (h *Hub) join(ctx context.Context) error {
 	c := &cluster{led: make(chan struct{}), held: make(chan struct{})}
 	open := h.cfg.OpenJournal
@@ -92,7 +92,7 @@ func (h *Hub) join(ctx context.Context) error {
 	}
 	limits, err := c.journal.Limits(ctx)
 	if err != nil {
-		return errors.Join(fmt.Errorf("ask for the limits of the journal: %w%s", err, h.cfg.from("journal")), c.journal.Close())
+		return errors.Join(fmt.Errorf("%w: ask for its limits: %w%s", errJournalAway, err, h.cfg.from("journal")), c.journal.Close())
 	}
 	c.durability = limits.Durability
 	if c.replica, err = h.openReplica(ctx, c.journal); err != nil {
@@ -163,6 +163,7 @@ func (h *Hub) lead(ctx context.Context) {
 	}
 }
 
+// errJournalAway: the journal could not be opened. A hub that led before looks for it again.
 var errJournalAway = errors.New("open the journal")
 
 // openLeading opens the store, the engine and the gateways of a hub that leads.
@@ -216,6 +217,32 @@ func (h *Hub) endFollowing() {
 		_ = leader.Close()
 	}
 	<-c.led
+}
+
+// stopStandby takes a hub down that does not lead.
+func (h *Hub) stopStandby(ctx context.Context) error {
+	h.log.Info("standby is stopping")
+	var errs []error
+	for _, d := range h.doors {
+		errs = append(errs, d.close())
+	}
+	for _, d := range h.doors {
+		errs = append(errs, d.shut(ctx))
+	}
+	h.serving.Wait()
+	h.closeAuth()
+	h.audit.Close(ctx)
+	if h.bus != nil { // it failed while it was opened
+		errs = append(errs, h.bus.Close())
+	}
+	if h.store != nil {
+		errs = append(errs, h.store.Close())
+	}
+	errs = append(errs, h.leave(ctx))
+	if cause := h.broken.Load(); cause != nil {
+		errs = append(errs, *cause)
+	}
+	return errors.Join(errs...)
 }
 
 // leave gives the lead back, closes the copy of the store where nobody else has, and the journal.

@@ -586,29 +586,3 @@ func (h *Hub) abandon() error {
 	}
 	return errors.Join(errs...)
 }
-
-// stopStandby takes a hub down that does not lead.
-func (h *Hub) stopStandby(ctx context.Context) error {
-	h.log.Info("standby is stopping")
-	var errs []error
-	for _, d := range h.doors {
-		errs = append(errs, d.close())
-	}
-	for _, d := range h.doors {
-		errs = append(errs, d.shut(ctx))
-	}
-	h.serving.Wait()
-	h.closeAuth()
-	h.audit.Close(ctx)
-	if h.bus != nil { // it failed while it was opened
-		errs = append(errs, h.bus.Close())
-	}
-	if h.store != nil {
-		errs = append(errs, h.store.Close())
-	}
-	errs = append(errs, h.leave(ctx))
-	if cause := h.broken.Load(); cause != nil {
-		errs = append(errs, *cause)
-	}
-	return errors.Join(errs...)
-}

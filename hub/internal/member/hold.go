@@ -11,9 +11,9 @@ import (
 )
 
 // Hold keeps the lead until the leader has ended, whose error it returns, the journal has not answered
-// for the lease: ErrSilent, or ctx has ended: nil. It
-// appends a beat where nothing else was appended, and says how the member is doing. synced makes
-// the store durable on this machine, and returns up to where.
+// for the lease: ErrSilent, or ctx has ended: nil. It appends a beat where nothing else was appended,
+// and says how the member is doing. synced makes the store durable on this machine, and returns up to
+// where. The leader is the caller's to close, after Hold too.
 func (m *Member) Hold(ctx context.Context, leader *journal.Leader, synced func(context.Context) (journal.Position, error)) error {
 	ctx, stop := context.WithCancel(ctx)
 	var ended sync.WaitGroup
