@@ -292,7 +292,8 @@ func TestFailover(t *testing.T) {
 	}
 	l.stop()
 	l.ended.Wait()
-	l.check(lead)
+	// A hub that lost its server of the journal may have given the lead up after the round.
+	l.check(g.active(t, nil))
 }
 
 // replace ends the hub that leads, waits for another one, and starts it again.

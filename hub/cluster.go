@@ -100,7 +100,8 @@ func (h *Hub) join(ctx context.Context) error {
 	}
 	c.member = member.New(member.Options{
 		Journal: c.journal, Replica: c.replica, ID: h.cfg.MemberID, URLs: h.cfg.MemberURLs,
-		Lease: h.cfg.Lease, Layout: pebble.Layout, Founds: c.replica.Founds(), Logger: h.log,
+		Lease: h.cfg.Lease, Layout: pebble.Layout, Founds: c.replica.Founds(),
+		Suspend: h.suspend, Logger: h.log,
 	})
 	h.cluster = c
 	h.joined.Store(c)
@@ -186,11 +187,9 @@ func (h *Hub) openLeading() error {
 	return nil
 }
 
-// IsSucceeded reports whether a hub cannot go on because another one leads their journal, or may
-// lead it by now: started again, it is a standby.
-func IsSucceeded(err error) bool {
-	return errors.Is(err, journal.ErrFenced) || errors.Is(err, member.ErrSilent)
-}
+// IsSucceeded reports whether a hub cannot go on because another one leads their journal: started
+// again, it is a standby.
+func IsSucceeded(err error) bool { return errors.Is(err, journal.ErrFenced) }
 
 // IsJournalAway reports whether Start has failed because the journal could not be opened.
 func IsJournalAway(err error) bool { return errors.Is(err, errJournalAway) }

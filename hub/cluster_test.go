@@ -272,6 +272,54 @@ func mustFail(t *testing.T, cfg hub.Config, want string) {
 	_ = h.Stop(context.Background()) // with the same error
 }
 
+// TestSuspended: a hub whose journal does not answer for the lease serves nobody, says so, and goes on
+// by itself, as the hub that it was.
+func TestSuspended(t *testing.T) {
+	j := memory.New(memory.Options{})
+	handle := j.Open()
+	cfg := memberConfig(handle, "a", t.TempDir())
+	cfg.OpsAddr = cfg.HTTPAddr // the operations listener goes on at the same address too
+	h := start(t, cfg)
+	awaitReady(t, h)
+	mustPublish(t, h, "one")
+	conn := dial(t, h.WSAddr())
+	handle.Cut(true)
+	under := make(chan error, 1)
+	go func() {
+		resp, err := http.Post("http://"+h.HTTPAddr()+"/publish/t?id=two", "application/json", strings.NewReader("1"))
+		if err == nil {
+			resp.Body.Close()
+			err = fmt.Errorf("it got %s", resp.Status)
+		} else {
+			err = nil
+		}
+		under <- err
+	}()
+	awaitReadiness(t, h, func(status int, text string) bool {
+		return status == http.StatusServiceUnavailable && strings.Contains(text, "has not answered for")
+	})
+	if err := <-under; err != nil {
+		t.Errorf("the publish under way: %v; want its connection cut", err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(clusterWithin)) // for a test that fails
+	if said, err := io.ReadAll(conn); err != nil || !strings.Contains(string(said), "journal does not answer") {
+		t.Errorf("the connection got %q, %v", said, err)
+	}
+	if status, body := publishHTTP(t, h, "three"); status != http.StatusServiceUnavailable || !strings.Contains(body, `"code":"not_active"`) {
+		t.Errorf("a publish meanwhile: %d %s", status, body)
+	}
+	if status, _ := ask(t, "http://"+h.OpsAddr()+"/metrics"); status != http.StatusOK {
+		t.Errorf("the metrics meanwhile: %d", status)
+	}
+	handle.Cut(false)
+	awaitReady(t, h)
+	mustPublish(t, h, "four")
+	mustHave(t, h, "one", "two", "four") // two was under way, and is in the journal
+	if status, text := ask(t, "http://"+h.OpsAddr()+"/cluster"); status != http.StatusOK || !strings.Contains(text, `"epoch":1,`) {
+		t.Errorf("another hub has led: %s", text)
+	}
+}
+
 // TestStopWithoutJournal: a hub whose journal does not answer stops within its grace, whatever it
 // is doing.
 func TestStopWithoutJournal(t *testing.T) {

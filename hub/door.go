@@ -95,10 +95,19 @@ func (d *door) open(log *slog.Logger) {
 	d.server.Protocols.SetHTTP1(true)
 }
 
-// route has the routes of the mux answered, which are all there by now.
-func (d *door) route() {
-	handler := rest.CleanPaths(d.mux, d.shared)
+// route has the routes of the mux answered, which are all there by now, as within has them.
+func (d *door) route(within func(http.Handler) http.Handler) {
+	handler := within(rest.CleanPaths(d.mux, d.shared))
 	d.routed.Store(&handler)
+}
+
+// cut closes all connections that speak HTTP, also those with requests under way.
+func (d *door) cut() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c := range d.conns {
+		_ = c.Conn.Close()
+	}
 }
 
 // connOf returns the door's own part of a connection that the server has.

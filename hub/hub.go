@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -57,9 +58,10 @@ type Hub struct {
 
 	operations *ops.Ops
 
-	doors   []*door // one for each distinct address, in the order of listen
-	opened  atomic.Bool
-	serving sync.WaitGroup
+	doors     []*door // one for each distinct address, in the order of listen
+	opened    atomic.Bool
+	suspended atomic.Pointer[time.Time] // since when; nil where the hub serves whoever comes
+	serving   sync.WaitGroup
 
 	stopping atomic.Bool
 	failed   chan error            // the first reason for which the hub can not go on
@@ -142,7 +144,7 @@ func (h *Hub) watch() error {
 	h.operations = operations
 	if h.isApart(d) {
 		h.mountUnrouted(d, h.operationsHint(operations.Routes()))
-		d.route()
+		d.route(func(handler http.Handler) http.Handler { return handler })
 		h.serveAt(d)
 	}
 	return nil
@@ -290,6 +292,9 @@ func (h *Hub) storeIsOpen(context.Context) error {
 	if cause := h.broken.Load(); cause != nil {
 		return eventhub.Wrap(eventhub.CodeInternal, *cause, "the hub can not go on; its log has the cause")
 	}
+	if err := h.suspendedFor(); err != nil {
+		return err
+	}
 	return nil
 }
 
@@ -415,9 +420,13 @@ func (h *Hub) serve() {
 
 // route opens the routes of all doors.
 func (h *Hub) route() {
+	within := func(handler http.Handler) http.Handler { return handler }
+	if h.cluster != nil {
+		within = h.unlessSuspended
+	}
 	for _, d := range h.doors {
 		if !h.isApart(d) {
-			d.route()
+			d.route(within)
 		}
 	}
 }

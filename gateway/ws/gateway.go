@@ -72,6 +72,7 @@ type Gateway struct {
 	sessions map[*session]struct{}
 	taken    int // slots of MaxConnections: sessions and upgrades under way
 	stopping bool
+	paused   string          // why nobody is let in for now; empty where all are
 	idle     chan struct{}   // closed when stopping and nothing is taken
 	past     measure.Gateway // of what has ended, and of what never began
 }
@@ -160,6 +161,10 @@ func (g *Gateway) take() (refusal string) {
 		g.past.Refused++
 		return "The hub is shutting down."
 	}
+	if g.paused != "" {
+		g.past.Refused++
+		return g.paused
+	}
 	if g.taken >= g.cfg.MaxConnections {
 		g.past.Refused++
 		return fmt.Sprintf("The hub has %d connections; it takes no more.", g.taken)
@@ -199,11 +204,14 @@ func (g *Gateway) start(conn net.Conn, early *bufio.Reader, remote string, place
 	s.number = g.numbered
 	g.sessions[s] = struct{}{}
 	g.past.Opened++
-	stopping := g.stopping
+	stopping, paused := g.stopping, g.paused
 	g.mu.Unlock()
 	g.log.Info("connection opened", "remote", s.remote, "id", s.id())
-	if stopping {
+	switch {
+	case stopping:
 		s.sayGoodbye()
+	case paused != "":
+		s.sendAway(paused)
 	}
 	go s.run()
 }
@@ -213,6 +221,24 @@ func (g *Gateway) Open() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.sessions)
+}
+
+// Pause sends all connections away (1001), with why as the reason, and lets nobody in until Resume. It
+// returns at once; the sessions end as Shutdown has them end. why is a sentence.
+func (g *Gateway) Pause(why string) {
+	g.mu.Lock()
+	g.paused = why
+	g.mu.Unlock()
+	for _, s := range g.open() {
+		s.sendAway(why)
+	}
+}
+
+// Resume lets connections in again.
+func (g *Gateway) Resume() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.paused = ""
 }
 
 // Shutdown refuses new connections, answers the publishes that were accepted,

@@ -165,6 +165,31 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
+// TestPause: peers get 1001 with the reason, leases go back without counting as attempts, nobody
+// is let in, and everybody is after Resume.
+func TestPause(t *testing.T) {
+	f := serve(t, nil)
+	c := f.login(t)
+	sub := c.subscribe(f)
+	for range 2 {
+		f.gw.Pause("There is no journal.")
+		op, payload := c.read()
+		if code, why := gws.ParseCloseFrameData(payload); op != gws.OpClose || code != wire.CloseGoingAway || why != "There is no journal." {
+			t.Fatalf("got %x %q; want a close with 1001 and the reason", op, payload)
+		}
+		c.write(closing(wire.CloseGoingAway, ""))
+		if how := receive(t, "end of the subscription", sub.left); how != "unsubscribe" {
+			t.Errorf("the subscription was left by %s; want unsubscribe", how)
+		}
+		if _, resp := f.request(t, ""); resp.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("a new connection got %s; want 503", resp.Status)
+		}
+		f.gw.Resume()
+		c = f.login(t)
+		sub = c.subscribe(f)
+	}
+}
+
 // TestShutdownWaitsOnlySoLong: peers that do not answer are closed after
 // CloseWait, all at once, and also those that do not even read.
 func TestShutdownWaitsOnlySoLong(t *testing.T) {

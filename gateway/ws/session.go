@@ -327,10 +327,13 @@ type ending struct {
 func (e *ending) cause() error { return eventhub.Errorf(eventhub.CodeShuttingDown, "%s", e.why) }
 
 // sayGoodbye notifies the peer that the hub stops.
-func (s *session) sayGoodbye() {
+func (s *session) sayGoodbye() { s.sendAway("The hub is shutting down.") }
+
+// sendAway notifies the peer that the hub serves nobody for now.
+func (s *session) sendAway(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.end(ending{code: wire.CloseGoingAway, why: "The hub is shutting down.", stop: true})
+	s.end(ending{code: wire.CloseGoingAway, why: why, stop: true})
 }
 
 // end closes the session when the publishes that were accepted are answered, as far

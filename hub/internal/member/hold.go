@@ -3,16 +3,15 @@ package member
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	"eventhub/store/journal"
 )
 
-// Hold keeps the lead until the leader has ended, whose error it returns, the journal has not answered
-// for the lease: ErrSilent, or ctx has ended: nil. It appends a beat where nothing else was appended,
-// and says how the member is doing. synced makes the store durable on this machine, and returns up to
+// Hold keeps the lead until the leader has ended, whose error it returns, or ctx has ended: nil. It
+// appends a beat where nothing else was appended, suspends the hub while the journal does not answer, and
+// says how the member is doing. synced makes the store durable on this machine, and returns up to
 // where. The leader is the caller's to close, after Hold too.
 func (m *Member) Hold(ctx context.Context, leader *journal.Leader, synced func(context.Context) (journal.Position, error)) error {
 	ctx, stop := context.WithCancel(ctx)
@@ -24,7 +23,7 @@ func (m *Member) Hold(ctx context.Context, leader *journal.Leader, synced func(c
 	defer ticker.Stop()
 	var before uint64 // place at the last look
 	grew := time.Now()
-	beating := false
+	beating, suspended := false, false
 	beat := make(chan struct{}, 1)
 	for {
 		select {
@@ -45,8 +44,9 @@ func (m *Member) Hold(ctx context.Context, leader *journal.Leader, synced func(c
 			m.at, m.last, m.answered = at, at.Seq, time.Now()
 		}
 		m.mu.Unlock()
-		if silent := time.Since(grew); silent > m.opts.Lease {
-			return fmt.Errorf("%w: %s", ErrSilent, silent.Round(time.Millisecond))
+		if silent := time.Since(grew) > m.opts.Lease; silent != suspended {
+			suspended = silent
+			m.opts.Suspend(silent)
 		}
 		if !grown && !beating {
 			beating = true

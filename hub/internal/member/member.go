@@ -16,8 +16,8 @@
 //     all members that were seen within a day, and an hour later, so that a copy of a member can be
 //     brought to another machine. Where it is nearly full, only who was seen within a minute counts, and at
 //     once.
-//   - Who leads, and has had no answer of the journal for the lease, leads no more (ErrSilent): nothing is
-//     delivered or acknowledged that another hub may decide.
+//   - Who leads, and has had no answer of the journal for the lease, is suspended until the journal
+//     answers: nothing is delivered or acknowledged meanwhile that another hub may decide.
 //
 // # Who calls it
 //
@@ -56,9 +56,6 @@ const (
 	looks = 4
 )
 
-// ErrSilent: the journal has not answered the hub that leads for the lease.
-var ErrSilent = errors.New("the journal has not answered for the lease")
-
 // Replica is the copy of the store (pebble.Replica).
 type Replica interface {
 	Position() journal.Position
@@ -77,7 +74,10 @@ type Options struct {
 	// Founds: the copy has a store that no entry has, so a journal that has nothing is to begin with
 	// it. Other members give it a lease for that.
 	Founds bool
-	Logger *slog.Logger
+	// Suspend is called by Hold with true where the journal has not answered for the lease, and with false
+	// when it does again. It may take its time: nothing else waits for it but Hold. Nil: nothing is done.
+	Suspend func(silent bool)
+	Logger  *slog.Logger
 }
 
 // Roles of a member.
@@ -132,6 +132,9 @@ type Member struct {
 // New returns a member that does nothing before Lead.
 func New(o Options) *Member {
 	now := time.Now()
+	if o.Suspend == nil {
+		o.Suspend = func(bool) {}
+	}
 	return &Member{
 		opts: o, log: journal.New(o.Journal), at: o.Replica.Position(), role: Standby,
 		grown: now, came: now, answered: now, caughtUp: now, released: make(chan struct{}, 1), through: make(chan struct{}),

@@ -66,10 +66,11 @@ type hub struct {
 	stop    context.CancelFunc
 	ended   chan struct{}
 
-	mu     sync.Mutex
-	leader *journal.Leader
-	ledAt  time.Time
-	err    error
+	mu        sync.Mutex
+	leader    *journal.Leader
+	ledAt     time.Time
+	err       error
+	suspended []bool // what was said, in turn
 }
 
 func start(t *testing.T, j *memory.Journal, name string) *hub {
@@ -78,7 +79,12 @@ func start(t *testing.T, j *memory.Journal, name string) *hub {
 
 func startOver(t *testing.T, j *memory.Journal, name string, r *copied, layout uint32) *hub {
 	h := &hub{t: t, name: name, handle: j.Open(), replica: r, ended: make(chan struct{})}
-	h.member = New(Options{Journal: h.handle, Replica: r, ID: name, URLs: []string{"ws://" + name}, Lease: lease, Layout: layout, Founds: true, Logger: slog.New(slog.DiscardHandler)})
+	h.member = New(Options{Journal: h.handle, Replica: r, ID: name, URLs: []string{"ws://" + name}, Lease: lease, Layout: layout, Founds: true, Logger: slog.New(slog.DiscardHandler),
+		Suspend: func(silent bool) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.suspended = append(h.suspended, silent)
+		}})
 	var ctx context.Context
 	ctx, h.stop = context.WithCancel(context.Background())
 	go func() {
@@ -238,8 +244,57 @@ func TestOneOfManyLeads(t *testing.T) {
 	})
 }
 
+func (h *hub) mustBeSuspended(want ...bool) {
+	h.t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !slices.Equal(h.suspended, want) {
+		h.t.Errorf("%s was suspended and let go on in turn: %v; want %v", h.name, h.suspended, want)
+	}
+}
+
+// TestSilence: who leads is suspended after a lease without an answer, and goes on when nobody has led
+// since, however long that was.
+func TestSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		a := start(t, j, "a")
+		settle(lease)
+		b := start(t, j, "b")
+		settle(lease)
+		for n := range 3 {
+			a.handle.Cut(true)
+			b.handle.Cut(true)
+			settle(lease * 3 / 4)
+			a.handle.Cut(false)
+			b.handle.Cut(false)
+			settle(lease)
+			a.mustBeSuspended(slices.Repeat([]bool{true, false}, n)...) // not for so short a silence
+			a.handle.Cut(true)
+			b.handle.Cut(true)
+			settle(lease + lease/looks + time.Second)
+			a.mustBeSuspended(append(slices.Repeat([]bool{true, false}, n), true)...)
+			settle(time.Hour)
+			a.handle.Cut(false)
+			b.handle.Cut(false)
+			settle(lease / looks * 2)
+			a.mustBeSuspended(slices.Repeat([]bool{true, false}, n+1)...)
+			settle(2 * lease)
+			a.mustLead(true)
+			b.mustLead(false)
+		}
+		a.publish("after")
+		settle(time.Second)
+		if got := b.replica.has(); !slices.Equal(got, []string{"after"}) {
+			t.Errorf("the standby has %v", got)
+		}
+		a.kill()
+		b.kill()
+	})
+}
+
 // TestWithoutJournal: who does not reach the journal never leads, and counts a whole lease after it
-// does again. Who led leads no more after a lease without an answer.
+// does again. Who led and was suspended does not go on where another one has led since.
 func TestWithoutJournal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
@@ -250,7 +305,7 @@ func TestWithoutJournal(t *testing.T) {
 		a.handle.Cut(true)
 		b.handle.Cut(true)
 		settle(lease + lease/looks + time.Second)
-		a.mustLead(false)
+		a.mustBeSuspended(true)
 		settle(time.Hour)
 		b.mustLead(false)
 		if s := b.member.Status(); s.Silent < 50*time.Minute {
@@ -265,7 +320,8 @@ func TestWithoutJournal(t *testing.T) {
 		a.handle.Cut(false)
 		settle(lease)
 		a.mustLead(false)
-		if err := a.kill(); !errors.Is(err, ErrSilent) {
+		a.mustBeSuspended(true)
+		if err := a.kill(); !errors.Is(err, journal.ErrFenced) {
 			t.Errorf("the hub that led before ended with %v", err)
 		}
 		b.kill()

@@ -152,12 +152,14 @@ func (j *Journal) open(ctx context.Context, want jetstream.StreamConfig) (jetstr
 	}
 }
 
-// passing reports whether an error may be another one in a moment: there is no answer, or the
-// server says that it is not available.
+// passing reports whether an error may be another one in a moment: there is no answer, the server
+// says that it is not available, or the stream that another hub has just created has not come to
+// the server that was asked.
 func passing(err error) bool {
 	var refused *ConfigError
 	var api *jetstream.APIError
-	return !errors.As(err, &refused) && (!errors.As(err, &api) || api.Code == http.StatusServiceUnavailable)
+	return !errors.As(err, &refused) &&
+		(!errors.As(err, &api) || api.Code == http.StatusServiceUnavailable || errors.Is(err, jetstream.ErrStreamNotFound))
 }
 
 // tryOpen creates the stream where there is none. Another hub may do the same.

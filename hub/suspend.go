@@ -1,0 +1,60 @@
+package hub
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"eventhub"
+	"eventhub/gateway/rest"
+)
+
+// suspend has a hub that leads serve nobody while its journal does not answer: connections are closed,
+// and requests refused, for another hub may lead by now, and an ack would be lost with this one. Its engine
+// waits. Where nobody else has led, it goes on from there: that costs less than a start.
+func (h *Hub) suspend(silent bool) {
+	if !h.opened.Load() || h.stopping.Load() {
+		return
+	}
+	if !silent {
+		h.suspended.Store(nil)
+		h.gateway.Resume()
+		h.log.Info("the journal answers again; this hub serves")
+		return
+	}
+	since := time.Now().Add(-h.cfg.Lease)
+	h.suspended.Store(&since)
+	h.log.Error("the journal does not answer; this hub serves nobody until it does", "lease", h.cfg.Lease)
+	h.gateway.Pause("The hub's journal does not answer.")
+	for _, d := range h.doors {
+		if !h.isApart(d) {
+			d.cut()
+		}
+	}
+}
+
+// suspendedFor returns why nobody is served for now, or nil.
+func (h *Hub) suspendedFor() *eventhub.Error {
+	since := h.suspended.Load()
+	if since == nil {
+		return nil
+	}
+	return &eventhub.Error{
+		Code: eventhub.CodeNotActive, RetryAfter: time.Second,
+		Message: fmt.Sprintf("the journal of this hub has not answered for %s; nobody is served until it does", time.Since(*since).Round(time.Millisecond)),
+	}
+}
+
+// unlessSuspended refuses the requests of a door while the hub is suspended, but those for the operations listener
+// where that is the same one.
+func (h *Hub) unlessSuspended(handler http.Handler) http.Handler {
+	operations := h.operations.Routes()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := h.suspendedFor(); err != nil && !slices.Contains(operations, r.Method+" "+r.URL.Path) {
+			rest.Refuse(w, err)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
