@@ -202,6 +202,72 @@ func client(t *testing.T, urls string) natsjs.JetStream {
 	return js
 }
 
+// TestOpenedAtOnce: hubs that start at once over servers that know of no stream yet, each over another
+// server, all have the same journal.
+func TestOpenedAtOnce(t *testing.T) {
+	servers, urls := three(t)
+	for range 10 {
+		o := newStream(urls, 3)
+		journals := make([]*jetstream.Journal, len(servers))
+		errs := make([]error, len(servers))
+		var all sync.WaitGroup
+		for i, s := range servers {
+			o := o
+			o.URL = s.url()
+			all.Go(func() { journals[i], errs[i] = jetstream.Open(context.Background(), o) })
+		}
+		all.Wait()
+		for i, j := range journals {
+			if errs[i] != nil {
+				t.Errorf("by server %d: %v", i, errs[i])
+				continue
+			}
+			defer j.Close()
+			ctx, cancel := context.WithTimeout(context.Background(), within)
+			defer cancel()
+			if err := j.Append(ctx, uint64(i), []byte("entry")); err != nil {
+				t.Errorf("by server %d: %v", i, err)
+			}
+		}
+	}
+}
+
+// TestLostReply: nobody waits for an answer of a connection that is lost.
+func TestLostReply(t *testing.T) {
+	s := alone(t, 0)
+	p := startProxy(t, strings.TrimPrefix(s.url(), "nats://"))
+	o := newStream(s.url(), 1)
+	other := open(t, o)
+	defer other.Close()
+	o.URL = p.url()
+	j := open(t, o)
+	defer j.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	p.loseReplies()
+	failed := make(chan error, 1)
+	go func() { failed <- j.Append(ctx, 0, []byte("entry")) }()
+	for last := uint64(0); last < 1; {
+		var err error
+		if last, err = other.Last(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.cut()
+	if err := <-failed; err == nil || !strings.Contains(err.Error(), "connection to the NATS server was lost") {
+		t.Errorf("the append: %v; want that the connection was lost", err)
+	}
+	for {
+		last, err := j.Last(ctx)
+		if last == 1 && err == nil {
+			break // over the next connection
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("over the next connection: %d, %v", last, err)
+		}
+	}
+}
+
 // TestStreamsThatAreNoJournal: whatever would lose or hide entries is refused by its name.
 func TestStreamsThatAreNoJournal(t *testing.T) {
 	s := alone(t, 0)

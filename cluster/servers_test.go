@@ -48,7 +48,10 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(programDir)
+		os.Exit(code)
+	}))
 }
 
 // serve is the child process.
@@ -61,7 +64,8 @@ func serve(text string) error {
 		ServerName: c.Name, Host: "127.0.0.1", Port: c.Port, JetStream: true, StoreDir: c.Dir, JetStreamMaxStore: c.MaxStore, NoSigs: true,
 	}
 	if c.Routes != 0 {
-		o.Cluster = natsserver.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: c.Routes}
+		// Clients are not told of the other servers: they stay with the proxies that they were given.
+		o.Cluster = natsserver.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: c.Routes, NoAdvertise: true}
 		for _, port := range c.Others {
 			o.Routes = append(o.Routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
 		}

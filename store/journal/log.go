@@ -14,7 +14,7 @@ const MaxData = 256 << 20
 const (
 	// answerWithin is how long one call of the engine may take, before it is made again. An
 	// append that is made again while the first is under way costs a conflict, and a read.
-	answerWithin = 2 * time.Second
+	answerWithin = time.Second
 	// sure is how long the engine has to say that the journal ends before an entry that it has
 	// acknowledged, until that is believed. A leader of the engine that was replaced says so for
 	// up to 20 s in JetStream.

@@ -91,7 +91,14 @@ type Journal struct {
 	closed context.Context // done when Close was called
 	close  context.CancelFunc
 	once   sync.Once
+
+	mu        sync.Mutex
+	connected context.Context // done when the present connection is lost
+	lose      context.CancelFunc
 }
+
+// errLost: the connection to the server was lost. Nothing more comes as an answer to what was asked over it.
+var errLost = errors.New("the connection to the NATS server was lost")
 
 var _ journal.Journal = (*Journal)(nil)
 
@@ -105,6 +112,7 @@ func Open(ctx context.Context, o Options) (*Journal, error) {
 	defer cancel()
 	j := &Journal{options: o}
 	j.closed, j.close = context.WithCancel(context.Background())
+	j.connected, j.lose = context.WithCancel(j.closed)
 	if err := j.connect(ctx); err != nil {
 		_ = j.Close()
 		return nil, err
@@ -121,6 +129,7 @@ func (j *Journal) connect(ctx context.Context) (err error) {
 		nats.ReconnectBufSize(-1),
 		nats.PingInterval(2 * time.Second),
 		nats.MaxPingsOutstanding(2),
+		nats.DisconnectErrHandler(func(*nats.Conn, error) { j.lost() }),
 		// What it would print is in the errors of the calls.
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
 	}, j.options.Connect...)
@@ -189,12 +198,35 @@ func (j *Journal) tryOpen(ctx context.Context, want jetstream.StreamConfig) (jet
 // Close implements journal.Journal.
 func (j *Journal) Close() error {
 	j.once.Do(func() {
-		j.close()
+		j.close() // and with it j.connected
 		if j.conn != nil {
 			j.conn.Close()
 		}
 	})
 	return nil
+}
+
+// lost ends what waits for answers over the connection that was lost.
+func (j *Journal) lost() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lose()
+	j.connected, j.lose = context.WithCancel(j.closed)
+}
+
+// ask returns a context that also ends when the connection is lost, or the journal closed.
+func (j *Journal) ask(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, done := j.call(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
+	j.mu.Lock()
+	connected := j.connected
+	j.mu.Unlock()
+	stop := context.AfterFunc(connected, func() { cancel(errLost) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+		done()
+	}
 }
 
 // call returns a context that also ends when the journal is closed.
@@ -207,10 +239,14 @@ func (j *Journal) call(ctx context.Context) (context.Context, context.CancelFunc
 	}
 }
 
-// failed says what was to be done when a call failed, and ErrClosed where the journal is closed.
-func (j *Journal) failed(what string, err error) error {
+// failed says what was to be done when a call failed, with errLost where its context ended by that, and
+// ErrClosed where the journal is closed.
+func (j *Journal) failed(ctx context.Context, what string, err error) error {
 	if j.closed.Err() != nil {
 		return fmt.Errorf("%s: %w", what, journal.ErrClosed)
+	}
+	if errors.Is(context.Cause(ctx), errLost) {
+		err = errLost
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
@@ -225,11 +261,11 @@ func (j *Journal) Last(ctx context.Context) (uint64, error) {
 }
 
 func (j *Journal) info(ctx context.Context) (*jetstream.StreamInfo, error) {
-	ctx, done := j.call(ctx)
+	ctx, done := j.ask(ctx)
 	defer done()
 	info, err := j.stream.Info(ctx)
 	if err != nil {
-		return nil, j.failed("ask for the stream "+j.options.Stream, err)
+		return nil, j.failed(ctx, "ask for the stream "+j.options.Stream, err)
 	}
 	return info, nil
 }
@@ -244,14 +280,14 @@ func (j *Journal) Append(ctx context.Context, after uint64, entry []byte) error 
 	if most := j.entryBytes(); len(entry) > most && j.closed.Err() == nil {
 		return fmt.Errorf("an entry of %d bytes, and %d are allowed: %w", len(entry), most, journal.ErrTooLarge)
 	}
-	ctx, done := j.call(ctx)
+	ctx, done := j.ask(ctx)
 	defer done()
 	ack, err := j.js.PublishMsg(ctx, &nats.Msg{Subject: entriesSubject(j.options.Stream), Data: entry},
 		jetstream.WithExpectStream(j.options.Stream), jetstream.WithExpectLastSequence(after), jetstream.WithRetryAttempts(0))
 	what := fmt.Sprintf("append to the stream %s after %d", j.options.Stream, after)
 	switch {
 	case err != nil:
-		return j.failed(what, refusal(err))
+		return j.failed(ctx, what, refusal(err))
 	case ack.Sequence != after+1 || ack.Duplicate:
 		return fmt.Errorf("%s: the server says that it is at %d (a duplicate: %t)", what, ack.Sequence, ack.Duplicate)
 	}
@@ -317,11 +353,11 @@ func (j *Journal) Read(ctx context.Context, at uint64) ([]byte, error) {
 }
 
 func (j *Journal) get(ctx context.Context, at uint64) ([]byte, error) {
-	ctx, done := j.call(ctx)
+	ctx, done := j.ask(ctx)
 	defer done()
 	msg, err := j.stream.GetMsg(ctx, at)
 	if err != nil {
-		return nil, j.failed(fmt.Sprintf("read the stream %s at %d", j.options.Stream, at), err)
+		return nil, j.failed(ctx, fmt.Sprintf("read the stream %s at %d", j.options.Stream, at), err)
 	}
 	return msg.Data, nil
 }
@@ -339,10 +375,10 @@ func (j *Journal) Trim(ctx context.Context, upTo uint64) error {
 	if keep <= 1 {
 		return nil
 	}
-	ctx, done := j.call(ctx)
+	ctx, done := j.ask(ctx)
 	defer done()
 	if err := j.stream.Purge(ctx, jetstream.WithPurgeSequence(keep)); err != nil {
-		return j.failed("trim the stream "+j.options.Stream, err)
+		return j.failed(ctx, "trim the stream "+j.options.Stream, err)
 	}
 	return nil
 }

@@ -20,17 +20,17 @@ func (j *Journal) Announce(ctx context.Context, m journal.Member) ([]journal.Mem
 	const what = "announce a member"
 	value, err := json.Marshal(m)
 	if err != nil {
-		return nil, j.failed(what, err)
+		return nil, j.failed(ctx, what, err)
 	}
 	ctx, done := j.call(ctx)
 	defer done()
 	subjects := membersSubject(j.options.Stream) + "."
 	if _, err := j.js.PublishMsg(ctx, &nats.Msg{Subject: subjects + hex.EncodeToString([]byte(m.ID)), Data: value}); err != nil {
-		return nil, j.failed(what, err)
+		return nil, j.failed(ctx, what, err)
 	}
 	info, err := j.members.Info(ctx, jetstream.WithSubjectFilter(subjects+"*"))
 	if err != nil {
-		return nil, j.failed(what, err)
+		return nil, j.failed(ctx, what, err)
 	}
 	var all []journal.Member
 	for subject := range info.State.Subjects {
@@ -39,11 +39,11 @@ func (j *Journal) Announce(ctx context.Context, m journal.Member) ([]journal.Mem
 			continue // forgotten in between
 		}
 		if err != nil {
-			return nil, j.failed(what, err)
+			return nil, j.failed(ctx, what, err)
 		}
 		var m journal.Member
 		if err := json.Unmarshal(msg.Data, &m); err != nil {
-			return nil, j.failed(what+": read "+subject, err)
+			return nil, j.failed(ctx, what+": read "+subject, err)
 		}
 		m.Seen = msg.Time
 		all = append(all, m)
