@@ -110,6 +110,9 @@ type Options struct {
 	// NoMaintenance: nothing is removed that nobody asks to be removed. What settings do not
 	// keep stays, and so does on the disk what was removed.
 	NoMaintenance bool
+	// NoRoom says why what the store writes to besides the disk has no room for events; nil while
+	// it has. It must not block. Nil: there is nothing else.
+	NoRoom func() error
 	// CompactEvery is the least time between two passes of compaction over a topic. Less makes
 	// passes with less to do, each with a commit of its own. Default 10 s.
 	CompactEvery time.Duration
@@ -259,7 +262,7 @@ func New(opts Options) (*Bus, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.space = space.New(space.Options{Store: b.store, Logger: b.log, Commits: b.counts.commits, NoSweep: opts.NoMaintenance})
+	b.space = space.New(space.Options{Store: b.store, Logger: b.log, Commits: b.counts.commits, NoSweep: opts.NoMaintenance, Refuse: opts.NoRoom})
 	b.counts.init()
 	b.refused = b.refuse
 	b.letterCounts = b.letters.NewCounts(countedLists{b})

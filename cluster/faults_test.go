@@ -38,9 +38,10 @@ type rig struct {
 	stalls  []time.Duration
 }
 
-func newRig(t *testing.T, lease time.Duration) *rig {
+// newRig starts a rig; the stream has that many bytes at most, 0 for as many as there are.
+func newRig(t *testing.T, lease time.Duration, mostBytes int64) *rig {
 	servers, urls := three(t)
-	r := &rig{t: t, servers: servers, stream: jetstream.Options{URL: urls, Stream: "FAULTS"}}
+	r := &rig{t: t, servers: servers, stream: jetstream.Options{URL: urls, Stream: "FAULTS", MostBytes: mostBytes}}
 	for range 3 {
 		var each []*proxy
 		for _, s := range servers {
@@ -53,7 +54,7 @@ func newRig(t *testing.T, lease time.Duration) *rig {
 		for _, p := range r.proxies[i] {
 			hosts = append(hosts, p.listener.Addr().String())
 		}
-		return "nats://" + strings.Join(hosts, ",") + "/" + r.stream.Stream
+		return "nats://" + strings.Join(hosts, ",") + "/" + r.stream.Stream + fmt.Sprintf("?max_bytes=%d", mostBytes)
 	})
 	r.lead = r.active(nil)
 	var urlsOfHubs []string
@@ -168,7 +169,7 @@ func (r *rig) replace(sig syscall.Signal) {
 }
 
 func TestKilledHubs(t *testing.T) {
-	r := newRig(t, time.Second)
+	r := newRig(t, time.Second, 0)
 	for range *rounds {
 		r.round(4*time.Second, func() { r.replace(syscall.SIGKILL) })
 	}
@@ -177,7 +178,7 @@ func TestKilledHubs(t *testing.T) {
 
 // TestStoppedHubs: what a hub gives back is no attempt.
 func TestStoppedHubs(t *testing.T) {
-	r := newRig(t, time.Second)
+	r := newRig(t, time.Second, 0)
 	for range *rounds {
 		r.round(time.Second, func() { r.replace(syscall.SIGTERM) })
 	}
@@ -189,7 +190,7 @@ func TestStoppedHubs(t *testing.T) {
 
 // TestFrozenHubs: a hub that wakes after another one has led says no OK, and becomes a standby.
 func TestFrozenHubs(t *testing.T) {
-	r := newRig(t, time.Second)
+	r := newRig(t, time.Second, 0)
 	var longest time.Duration
 	for range *rounds {
 		r.round(4*time.Second, func() {
@@ -211,7 +212,7 @@ func TestFrozenHubs(t *testing.T) {
 func TestKilledServers(t *testing.T) {
 	for _, leads := range []bool{false, true} {
 		t.Run(map[bool]string{false: "Follower", true: "Leader"}[leads], func(t *testing.T) {
-			r := newRig(t, 5*time.Second)
+			r := newRig(t, 5*time.Second, 0)
 			f := faults{servers: r.servers, o: r.stream}
 			epoch := r.lead.epoch()
 			for range *rounds {
@@ -233,7 +234,7 @@ func TestKilledServers(t *testing.T) {
 // TestMajorityAway: without a majority of the servers nothing is answered, the hubs wait without
 // growing, and go on by themselves.
 func TestMajorityAway(t *testing.T) {
-	r := newRig(t, time.Second)
+	r := newRig(t, time.Second, 0)
 	for range *rounds {
 		r.round(*outage+20*time.Second, func() {
 			before := r.lead.resident()
@@ -267,7 +268,7 @@ func (r *rig) hold(h *hub, held bool) {
 // TestPartitions: a hub that leads and is cut off from the journal is replaced; one that is no leader, or all
 // of them, takes nothing over.
 func TestPartitions(t *testing.T) {
-	r := newRig(t, time.Second)
+	r := newRig(t, time.Second, 0)
 	for range *rounds {
 		r.round(4*time.Second, func() {
 			r.hold(r.lead, true)
@@ -296,7 +297,7 @@ func TestPartitions(t *testing.T) {
 
 // TestLostReplies: the journal takes what the hub that leads appends, whose answers are lost.
 func TestLostReplies(t *testing.T) {
-	r := newRig(t, time.Second)
+	r := newRig(t, time.Second, 0)
 	for range 10 * *rounds {
 		r.round(4*time.Second, func() {
 			mine := r.proxies[slices.Index(r.hubs, r.lead)]
@@ -309,6 +310,30 @@ func TestLostReplies(t *testing.T) {
 			}
 		})
 		r.lead = r.active(nil)
+	}
+	r.finish()
+}
+
+// TestFullJournal: where the journal is nearly full publishes are refused, and nothing else is: the
+// members trim it, publishes go on, and no other hub leads.
+func TestFullJournal(t *testing.T) {
+	r := newRig(t, time.Second, 16<<20)
+	epoch := r.lead.epoch()
+	for range *rounds {
+		r.round(10*time.Second, func() {
+			r.load.fill()
+			acked := r.load.ackedCount()
+			r.load.progress(1) // it is trimmed
+			if r.load.ackedCount() == acked {
+				t.Log("no ack came while it was full")
+			}
+		})
+	}
+	if now := r.lead.epoch(); now != epoch {
+		t.Errorf("another hub has led: epoch %d before, %d after", epoch, now)
+	}
+	if strings.Contains(r.lead.logged(), "serves nobody") {
+		t.Error("the hub was suspended")
 	}
 	r.finish()
 }

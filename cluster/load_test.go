@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ const (
 	events  = "cluster.events"  // what publishers publish
 	made    = "cluster.made"    // what a group makes of each, in one step with its ack
 	later   = "cluster.later"   // delayed events
+	bulk    = "cluster.bulk"    // large events, which nobody reads
 	letters = "cluster.letters" // a group gives each event up once, and takes it when it is redriven
 
 	groupAcks    = "acks"
@@ -134,9 +136,13 @@ func (l *load) proceed() bool {
 
 func (l *load) publish(c *sdk.Client, e eventhub.Event) bool {
 	receipts, err := c.Publish(l.ctx, e)
+	payload := string(e.Payload)
+	if refused := eventhub.AsError(err); err != nil && refused.Code == eventhub.CodeOverloaded {
+		l.sleep(refused.RetryAfter)
+		return false
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	payload := string(e.Payload)
 	if err != nil {
 		l.unsure[e.Topic][payload] = true
 		return false
@@ -221,6 +227,33 @@ func (l *load) acks(c *sdk.Client) error {
 		}
 	}
 	return nil
+}
+
+// fill publishes large events until the hub refuses them because the journal is nearly full.
+func (l *load) fill() {
+	l.t.Helper()
+	c := l.dial()
+	if c == nil {
+		return
+	}
+	defer c.Close()
+	large := []byte(`"` + strings.Repeat("x", 64<<10) + `"`)
+	for range 10_000 {
+		_, err := c.Publish(l.ctx, eventhub.Event{Topic: bulk, Payload: large})
+		switch {
+		case eventhub.ErrorCode(err) == eventhub.CodeOverloaded && strings.Contains(err.Error(), "journal is nearly full"):
+			return
+		case err != nil:
+			l.t.Fatalf("a large event: %v", err)
+		}
+	}
+	l.t.Fatal("the journal takes everything")
+}
+
+func (l *load) ackedCount() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.acked)
 }
 
 // fault notes that a fault begins.

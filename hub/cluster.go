@@ -187,6 +187,29 @@ func (h *Hub) openLeading() error {
 	return nil
 }
 
+// journalRoom returns what says why the journal has no room for events; nil for a hub without one.
+func (h *Hub) journalRoom() func() error {
+	c := h.cluster
+	if c == nil {
+		return nil
+	}
+	return func() error {
+		room := c.member.Room()
+		if !room.IsLow() {
+			return nil
+		}
+		return &eventhub.Error{
+			Code: eventhub.CodeOverloaded,
+			Message: fmt.Sprintf("the hub's journal is nearly full: %d of %d KiB are free, publishing needs %d; nothing was published",
+				room.Free>>10, room.Most>>10, room.Least>>10),
+			RetryAfter: announcedWithin,
+		}
+	}
+}
+
+// announcedWithin is how long a journal that is nearly full takes to be trimmed, where it can be.
+const announcedWithin = 2 * time.Second
+
 // IsSucceeded reports whether a hub cannot go on because another one leads their journal: started
 // again, it is a standby.
 func IsSucceeded(err error) bool { return errors.Is(err, journal.ErrFenced) }

@@ -320,6 +320,51 @@ func TestSuspended(t *testing.T) {
 	}
 }
 
+// TestJournalNearlyFull: publishes are refused as long as the journal has little room; reads and acks go
+// on, and publishes too when there is room again.
+func TestJournalNearlyFull(t *testing.T) {
+	j := memory.New(memory.Options{})
+	j.SetMost(200_000)
+	h := start(t, memberConfig(j.Open(), "a", t.TempDir())) // alone: it trims nothing
+	awaitReady(t, h)
+	refused := ""
+	n := 0
+	for ; refused == "" && n < 1000; n++ {
+		resp, err := http.Post(fmt.Sprintf("http://%s/publish/t?id=%d", h.HTTPAddr(), n), "application/json", strings.NewReader(`"`+strings.Repeat("x", 4000)+`"`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode/100 != 2 {
+			refused = fmt.Sprint(resp.StatusCode, " ", string(body))
+		}
+	}
+	if !strings.HasPrefix(refused, "503 ") || !strings.Contains(refused, `"code":"overloaded"`) || !strings.Contains(refused, "journal is nearly full") {
+		t.Fatalf("after %d publishes: %s", n, refused)
+	}
+	resp, err := http.Post("http://"+h.HTTPAddr()+"/v1/topics/t/groups/g/pull?max=1", "application/json", strings.NewReader(`{"from":"earliest"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pulled, _ := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK || !strings.Contains(string(pulled), `"lease"`) {
+		t.Errorf("a pull meanwhile: %s %s", resp.Status, pulled)
+	}
+	mustHave(t, h, "0", "1")
+	j.SetMost(100_000_000)
+	for end := time.Now().Add(clusterWithin); ; time.Sleep(50 * time.Millisecond) {
+		status, body := publishHTTP(t, h, "after")
+		if status/100 == 2 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("with room again: %d %s", status, body)
+		}
+	}
+}
+
 // TestStopWithoutJournal: a hub whose journal does not answer stops within its grace, whatever it
 // is doing.
 func TestStopWithoutJournal(t *testing.T) {

@@ -170,7 +170,7 @@ func (h *Hub) open() error {
 	if h.bus, err = bus.New(bus.Options{
 		Store: h.store, NoMaintenance: h.cfg.Maintenance == MaintenanceOff, CompactEvery: h.cfg.CompactEvery, Topics: topics,
 		MaxProducers: h.cfg.MaxProducers, ProducersKept: h.cfg.ProducersKept,
-		SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.loseStore,
+		SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.loseStore, NoRoom: h.journalRoom(),
 	}); err != nil {
 		return err
 	}

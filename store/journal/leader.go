@@ -97,6 +97,7 @@ type Leader struct {
 	released bool  // nothing may come after
 	err      error // why it has ended
 	took     measure.Histogram
+	appended uint64 // bytes of all entries
 }
 
 // piece is one place that is to be written.
@@ -172,6 +173,14 @@ func (d *Leader) Took() measure.Histogram {
 	return d.took
 }
 
+// Appended returns how many bytes all entries have that were appended, settled or not; an engine takes
+// some more for each.
+func (d *Leader) Appended() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.appended
+}
+
 // Ended is closed when the leader has ended; Err says why.
 func (d *Leader) Ended() <-chan struct{} { return d.ended }
 
@@ -219,6 +228,7 @@ func (d *Leader) add(kind Kind, data []byte, ms int64) func() (Position, error) 
 		}
 		d.pending = append(d.pending, piece{entry: entry, position: d.tip})
 		d.bytes += len(entry)
+		d.appended += uint64(len(entry))
 	}
 	d.pending[len(d.pending)-1].promise = p
 	d.changed.Broadcast()

@@ -1,5 +1,5 @@
 // Package space looks after the room that the store takes. It owns the Guard, which
-// refuses publishes while the disk is nearly full, and its goroutine, the sweeper, which
+// refuses publishes while the disk, or what the store writes to besides, is nearly full, and its goroutine, the sweeper, which
 // has the store give room back and remove what deleted topics and removed events have left.
 //
 // It is below the bus, which asks for room before it accepts events and says when it has
@@ -24,6 +24,7 @@
 package space
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -53,6 +54,9 @@ type Options struct {
 	// NoSweep leaves what there is to sweep where it is. A disk that is full is still asked
 	// for room.
 	NoSweep bool
+	// Refuse says why what the store writes to besides the disk has no room for events; nil while it
+	// has. It is asked by each Check. It must not block. Nil: there is nothing else.
+	Refuse func() error
 }
 
 // Guard refuses publishes while the disk is nearly full (store.Space.IsLow), and has the
@@ -67,9 +71,10 @@ type Guard struct {
 
 	retryAt time.Time // a Shrink that failed is not tried again before; the sweeper's own
 
-	mu   sync.Mutex
-	next time.Time // when to look again
-	err  error     // the refusal, nil while there is room
+	mu      sync.Mutex
+	next    time.Time // when to look again
+	err     error     // the refusal, nil while the disk has room
+	refused error     // that of Options.Refuse
 }
 
 // New returns a Guard whose sweeper does nothing before Start.
@@ -93,16 +98,26 @@ func (g *Guard) Stop() {
 func (g *Guard) Check() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.opts.Refuse != nil {
+		was := g.refused
+		g.refused = g.opts.Refuse()
+		switch {
+		case g.refused != nil && was == nil:
+			g.opts.Logger.Error("publishes are refused", "error", g.refused)
+		case g.refused == nil && was != nil:
+			g.opts.Logger.Info("publishes go on")
+		}
+	}
 	now := time.Now()
 	if now.Before(g.next) {
-		return g.err
+		return cmp.Or(g.err, g.refused)
 	}
 	g.next = now.Add(LookEvery)
 	space, err := g.opts.Store.Space()
 	if err != nil {
 		// Not a reason to refuse: a disk that is really full fails the commit.
 		g.opts.Logger.Warn("cannot find out how much room the store has", "error", err)
-		return g.err
+		return cmp.Or(g.err, g.refused)
 	}
 	least, low := space.Least(), space.IsLow()
 	switch was := g.err != nil; {
@@ -122,7 +137,7 @@ func (g *Guard) Check() error {
 			RetryAfter: RetryAfter,
 		}
 	}
-	return g.err
+	return cmp.Or(g.err, g.refused)
 }
 
 // Deleted says that a topic was deleted: there is something to sweep.

@@ -35,6 +35,7 @@ type disk struct {
 	stuck   atomic.Int64  // Shrink fails so many times
 	shrunk  atomic.Int64  // calls of Shrink
 	commits atomic.Uint64
+	refuse  atomic.Pointer[error] // of Options.Refuse
 	said    bytes.Buffer
 }
 
@@ -77,7 +78,13 @@ func inBubble(t *testing.T, change func(*disk), test func(*Guard, *disk)) {
 		d.left.Store(1)
 		d.later.Store(-1)
 		change(d)
-		g := New(Options{Store: d, Logger: slog.New(slog.NewTextHandler(&d.said, nil)), Commits: d.commits.Load, NoSweep: d.noSweep})
+		g := New(Options{Store: d, Logger: slog.New(slog.NewTextHandler(&d.said, nil)), Commits: d.commits.Load, NoSweep: d.noSweep,
+			Refuse: func() error {
+				if err := d.refuse.Load(); err != nil {
+					return *err
+				}
+				return nil
+			}})
 		g.Start()
 		test(g, d)
 		g.Stop()
@@ -132,6 +139,37 @@ func TestNearlyFull(t *testing.T) {
 		time.Sleep(LookEvery)
 		if err := g.Check(); err == nil {
 			t.Error("room was found on a full disk that does not answer")
+		}
+	})
+}
+
+// TestNoRoomBesides: what the store writes to besides the disk is asked as the disk is, and either of
+// them refuses.
+func TestNoRoomBesides(t *testing.T) {
+	inBubble(t, func(d *disk) { d.stuck.Store(1 << 40) }, func(g *Guard, d *disk) {
+		full := errors.New("the journal is full")
+		for _, tt := range []struct {
+			disk, broken bool
+			besides      error
+		}{{}, {besides: full}, {besides: full, broken: true}, {}, {disk: true}, {disk: true, besides: full}, {disk: true}, {}} {
+			d.free.Store(50 * gib)
+			if tt.disk {
+				d.free.Store(1)
+			}
+			d.broken.Store(tt.broken)
+			d.refuse.Store(&tt.besides)
+			time.Sleep(LookEvery)
+			for range 2 { // the second time by what is known
+				err := g.Check()
+				if (err != nil) != (tt.disk || tt.besides != nil) || !tt.disk && err != tt.besides {
+					t.Errorf("%+v: %v", tt, err)
+				}
+			}
+		}
+		for said, want := range map[string]int{"publishes are refused\" error": 2, "msg=\"publishes go on\"": 2} {
+			if n := strings.Count(d.said.String(), said); n != want {
+				t.Errorf("%q was said %d times: %s", said, n, &d.said)
+			}
 		}
 	})
 }

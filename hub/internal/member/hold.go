@@ -15,6 +15,9 @@ import (
 // where. The leader is the caller's to close, after Hold too.
 func (m *Member) Hold(ctx context.Context, leader *journal.Leader, synced func(context.Context) (journal.Position, error)) error {
 	ctx, stop := context.WithCancel(ctx)
+	m.mu.Lock()
+	m.leader, m.filled = leader, fill(leader)
+	m.mu.Unlock()
 	var ended sync.WaitGroup
 	ended.Go(func() { m.announce(ctx, synced) })
 	defer ended.Wait()
@@ -75,10 +78,16 @@ func (m *Member) announce(ctx context.Context, synced func(context.Context) (jou
 			return
 		}
 	}
-	ticker := time.NewTicker(announceEvery)
+	ticker := time.NewTicker(askEvery)
 	defer ticker.Stop()
+	var said time.Time
 	for {
-		if err := errors.Join(m.announceOnce(ctx, synced), m.askLimits(ctx)); err != nil && ctx.Err() == nil {
+		err := m.askLimits(ctx)
+		if time.Since(said) >= announceEvery || m.Room().isNearlyFull() {
+			err = errors.Join(err, m.announceOnce(ctx, synced))
+			said = time.Now()
+		}
+		if err != nil && ctx.Err() == nil {
 			m.opts.Logger.Debug("cannot say how this member is doing; it is tried again", "error", err)
 		}
 		select {
@@ -91,13 +100,20 @@ func (m *Member) announce(ctx context.Context, synced func(context.Context) (jou
 
 // askLimits asks how full the journal is.
 func (m *Member) askLimits(ctx context.Context) error {
+	m.mu.Lock()
+	leader := m.leader
+	m.mu.Unlock()
+	var filled filling
+	if leader != nil {
+		filled = fill(leader) // before: what comes meanwhile counts twice, and not never
+	}
 	limits, err := m.opts.Journal.Limits(ctx)
 	if err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.limits = limits
+	m.limits, m.filled = limits, filled
 	return nil
 }
 
@@ -140,7 +156,7 @@ type mark struct {
 
 // spare returns up to where the journal is to be trimmed. m.mu is held.
 func (m *Member) spare(now time.Time) uint64 {
-	if l := m.limits; l.Most > 0 && l.Used >= l.Most/100*nearlyFull {
+	if m.room().isNearlyFull() {
 		return trimmable(m.members, now, seenWithinFull)
 	}
 	upTo := trimmable(m.members, now, seenWithin)

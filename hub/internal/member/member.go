@@ -42,7 +42,9 @@ const (
 	// the round trip to an engine and its own elections are taken for the end of a hub.
 	DefaultLease = 5 * time.Second
 	LeastLease   = time.Second
-	// announceEvery is how often a member makes its copy durable and says so.
+	// askEvery is how often a member asks how much room the journal has, and announceEvery how often it
+	// makes its copy durable and says so; where the journal is nearly full, that is each time too.
+	askEvery      = time.Second
 	announceEvery = 10 * time.Second
 	// seenWithin is for how long a member counts that does not say how it is doing, and
 	// seenWithinFull where the journal is nearly full.
@@ -102,7 +104,7 @@ type Status struct {
 	// CaughtUp: it has had everything once, as far as the journal was asked.
 	CaughtUp bool
 	Members  []journal.Member
-	Limits   journal.Limits // as of the last announce
+	Limits   journal.Limits // as they were asked for last
 }
 
 // Member is one hub of those that share a journal.
@@ -124,7 +126,9 @@ type Member struct {
 	through  chan struct{} // closed then
 	members  []journal.Member
 	limits   journal.Limits
-	released chan struct{} // who led has given the lead back
+	leader   *journal.Leader // from Hold on
+	filled   filling         // what it had appended when limits was asked for
+	released chan struct{}   // who led has given the lead back
 	trimmed  uint64
 	kept     []mark // what could be trimmed, and when, the oldest first
 }

@@ -538,6 +538,45 @@ func TestTrimWhereItIsFull(t *testing.T) {
 	})
 }
 
+// TestRoom: a member that leads knows how much room its journal has, also what it has appended since it
+// asked.
+func TestRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		a := start(t, j, "a")
+		settle(announceEvery)
+		if r := a.member.Room(); r.IsLow() || r != (Room{}) {
+			t.Errorf("without a bound: %+v", r)
+		}
+		limits, err := a.handle.Limits(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := limits.Used + 100_000
+		j.SetMost(most)
+		settle(announceEvery)
+		if r := a.member.Room(); r.IsLow() || r.Most != most || r.Least != most/10 || r.Free < 95_000 {
+			t.Errorf("with a bound: %+v", r)
+		}
+		for range 9 {
+			a.publish(string(make([]byte, 10_000)))
+		}
+		if r := a.member.Room(); !r.IsLow() || r.Free > 10_000 {
+			t.Errorf("after 90,000 bytes, before the journal was asked again: %+v", r)
+		}
+		settle(announceEvery)
+		if r := a.member.Room(); !r.IsLow() || r.Free > 10_000 || r.Free < 5000 {
+			t.Errorf("after 90,000 bytes: %+v", r)
+		}
+		j.SetMost(10 << 30)
+		settle(announceEvery)
+		if r := a.member.Room(); r.IsLow() || r.Least != 10<<30/20 {
+			t.Errorf("with a large bound: %+v", r)
+		}
+		a.kill()
+	})
+}
+
 // TestFounder: a journal that has nothing begins with the store of a member that has one, although
 // others were there before.
 func TestFounder(t *testing.T) {
