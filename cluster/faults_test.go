@@ -122,8 +122,10 @@ func (r *rig) finish() {
 		len(first), at.Seq, r.stalls[len(r.stalls)/2].Round(time.Millisecond), len(r.stalls), r.stalls[len(r.stalls)-1].Round(time.Millisecond))
 }
 
-// epoch returns that of the hub's journal.
-func (h *hub) epoch() uint64 {
+// view is what a hub says of itself.
+type view struct{ Epoch, Position uint64 }
+
+func (h *hub) view() view {
 	h.t.Helper()
 	c := http.Client{Timeout: within}
 	defer c.CloseIdleConnections()
@@ -136,12 +138,15 @@ func (h *hub) epoch() uint64 {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	var view struct{ Member struct{ Epoch uint64 } }
-	if err := json.Unmarshal(body, &view); err != nil || view.Member.Epoch == 0 {
+	var all struct{ Member view }
+	if err := json.Unmarshal(body, &all); err != nil || resp.StatusCode != http.StatusOK {
 		h.t.Fatalf("GET /cluster: %s, %v", body, err)
 	}
-	return view.Member.Epoch
+	return all.Member
 }
+
+// epoch returns that of the hub's journal.
+func (h *hub) epoch() uint64 { return h.view().Epoch }
 
 // resident returns how much memory the hub has.
 func (h *hub) resident() (bytes int) {

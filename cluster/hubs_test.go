@@ -43,7 +43,7 @@ var build = sync.OnceValues(func() (string, error) {
 
 // hub is one process of the program that shares the journal.
 type hub struct {
-	t             *testing.T
+	t             testing.TB
 	program       string
 	name, dir     string
 	journal       string
@@ -104,7 +104,7 @@ func (h *hub) ready() (status int, text string) {
 }
 
 // startHubs starts so many hubs; url is where the journal is for one of them.
-func startHubs(t *testing.T, n int, lease time.Duration, url func(i int) string) (hubs []*hub) {
+func startHubs(t testing.TB, n int, lease time.Duration, url func(i int) string) (hubs []*hub) {
 	t.Helper()
 	program, err := build()
 	if err != nil {

@@ -39,7 +39,7 @@ func newStream(urls string, replicas int) jetstream.Options {
 	return jetstream.Options{URL: urls, Stream: fmt.Sprintf("journal-%d", streams.Add(1)), Replicas: replicas}
 }
 
-func open(t *testing.T, o jetstream.Options) *jetstream.Journal {
+func open(t testing.TB, o jetstream.Options) *jetstream.Journal {
 	t.Helper()
 	j, err := jetstream.Open(context.Background(), o)
 	if err != nil {
@@ -188,7 +188,7 @@ func stream(ctx context.Context, js natsjs.JetStream, name string) (natsjs.Strea
 }
 
 // client returns another client of the servers.
-func client(t *testing.T, urls string) natsjs.JetStream {
+func client(t testing.TB, urls string) natsjs.JetStream {
 	t.Helper()
 	conn, err := nats.Connect(urls, nats.MaxReconnects(-1), nats.PingInterval(time.Second))
 	if err != nil {

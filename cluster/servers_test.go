@@ -100,7 +100,7 @@ type server struct {
 func (s *server) url() string { return fmt.Sprintf("nats://127.0.0.1:%d", s.Port) }
 
 // start starts the server, also again after it was killed.
-func (s *server) start(t *testing.T) {
+func (s *server) start(t testing.TB) {
 	t.Helper()
 	text, err := json.Marshal(s.config)
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *server) kill() {
 	_ = s.cmd.Wait()
 }
 
-func (s *server) signal(t *testing.T, sig syscall.Signal) {
+func (s *server) signal(t testing.TB, sig syscall.Signal) {
 	t.Helper()
 	if err := s.cmd.Process.Signal(sig); err != nil {
 		t.Error(err)
@@ -144,7 +144,7 @@ func (s *server) signal(t *testing.T, sig syscall.Signal) {
 }
 
 // ports returns free ports.
-func ports(t *testing.T, n int) (ports []int) {
+func ports(t testing.TB, n int) (ports []int) {
 	t.Helper()
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -158,7 +158,7 @@ func ports(t *testing.T, n int) (ports []int) {
 }
 
 // alone starts one server.
-func alone(t *testing.T, maxStore int64) *server {
+func alone(t testing.TB, maxStore int64) *server {
 	t.Helper()
 	s := &server{config: config{Name: "alone", Dir: t.TempDir(), Port: ports(t, 1)[0], MaxStore: maxStore}}
 	s.start(t)
@@ -167,7 +167,7 @@ func alone(t *testing.T, maxStore int64) *server {
 }
 
 // three starts a cluster of three servers.
-func three(t *testing.T) (all []*server, urls string) {
+func three(t testing.TB) (all []*server, urls string) {
 	t.Helper()
 	dir, free := t.TempDir(), ports(t, 6)
 	var each []string

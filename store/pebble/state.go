@@ -74,6 +74,7 @@ type stateScan struct {
 	prefix []byte // of the entries of the key that was visited last
 	added  []byte // of those of the key whose value was added last
 	seek   []byte
+	looked int // records that were read
 }
 
 func (s *Store) state(ctx context.Context, t *topic, q *store.StateQuery, batch *store.Batch) (page store.StatePage, err error) {
@@ -152,6 +153,9 @@ func afterKey(prefix []byte) []byte { return binary.BigEndian.AppendUint64(prefi
 // readAll reads all keys in the bounds.
 func (c *stateScan) readAll(page *store.StatePage) error {
 	for valid := c.keys.First(); valid; valid = c.next() {
+		if c.looked == coldLook {
+			c.warm()
+		}
 		isFull, err := c.visit()
 		switch {
 		case err != nil:
@@ -235,6 +239,7 @@ func (c *stateScan) visit() (isFull bool, err error) {
 
 // record returns the event at an offset, nil for none. It is valid until the next call.
 func (c *stateScan) record(offset uint64) ([]byte, error) {
+	c.looked++
 	var key [eventKeyBytes]byte
 	if !c.log.SeekGE(appendEventKey(key[:0], c.topic.id, offset)) {
 		return nil, c.log.Error()

@@ -1,8 +1,11 @@
 package pebble
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"eventhub/store"
@@ -52,4 +55,68 @@ func TestStateIsOfOneMoment(t *testing.T) {
 		}
 		mustClose(t, s)
 	}
+}
+
+// TestStateOfAColdLog: what a page reads ahead after a start is what it reads then, with keys that have
+// newer events than the page's offset, and others.
+func TestStateOfAColdLog(t *testing.T) {
+	fsys := vfs.NewMem()
+	s := mustOpen(t, onMem(t, fsys))
+	const keys = 500
+	for round := range 3 {
+		var units []store.Append
+		for k := range keys {
+			if round == 0 || k%(round+1) == 0 {
+				units = append(units, keyedEvent(fmt.Sprintf("%d-%d", round, k), fmt.Sprintf("key-%04d", k), fmt.Sprintf(`"%d %s"`, round, strings.Repeat("x", 500))))
+			}
+		}
+		mustCommit(t, s, true, units...)
+	}
+	mustIndex(t, s, "t")
+	last, err := s.published("t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []uint64{0, last.head.Load() - 20} {
+		mustClose(t, s)
+		s = mustOpen(t, onMem(t, fsys))
+		topic, err := s.published("t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := store.StateQuery{Topic: "t", At: at, Limit: keys + 1, MaxBytes: 1 << 30}
+		var b store.Batch
+		if page, err := s.State(context.Background(), q, &b); err != nil || len(b.Items) != keys || !page.Done {
+			t.Fatalf("at %d: %d items, %+v, %v", at, len(b.Items), page, err)
+		}
+		bounds := numberBounds(tagKey, topic.id)
+		iter, err := s.db.NewIter(&bounds)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !iter.First() {
+			t.Fatal("the index has no entries")
+		}
+		c := stateScan{topic: topic, at: cmp.Or(at, topic.head.Load()), keys: iter}
+		var want []uint64
+		for _, item := range b.Items {
+			want = append(want, item.Offset)
+		}
+		if got := c.ahead(keys); !slices.Equal(got, want) {
+			t.Errorf("at %d it reads %v ahead; the page has %v", at, got, want)
+		}
+		if got := c.ahead(7); !slices.Equal(got, want[:7]) {
+			t.Errorf("at %d it reads %v ahead of the first 7; the page has %v", at, got, want[:7])
+		}
+		if err := iter.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if misses := s.db.Metrics().BlockCache.Misses; misses == 0 {
+			t.Error("the log was not cold")
+		}
+	}
+	mustClose(t, s)
 }
