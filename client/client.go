@@ -95,6 +95,7 @@ type Client struct {
 	room     room
 	numbers  numbers
 	serial   uint64 // of the exchange registered last
+	watch    *watch // over the context of the publish that was registered last; nil before
 	// numberedFrame is memory for the frame that is being sent.
 	numberedFrame []byte
 }
@@ -369,6 +370,7 @@ func (c *Client) end(cause error) {
 	for corr := range c.pending {
 		over = c.answer(&answered{corr: corr, err: cause}, over)
 	}
+	c.endWatch()
 	c.room.refuse(cause)
 	subs := c.members()
 	clear(c.subs)

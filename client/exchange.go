@@ -54,15 +54,16 @@ type exchange struct {
 	done  func(*exchange)
 	calls bool
 	ready chan struct{}
-	stop  func() bool // takes back the watch over the context
 
 	// Guarded by Client.mu until all is answered.
-	sent     bool // over a connection
-	resent   bool // over another one
-	left     int
-	answers  []answer           // parallel to the frames
-	receipts []eventhub.Receipt // parallel to the events
-	outcomes []eventhub.Outcome // parallel to the deliveries of a settle
+	watch         *watch    // over its context; nil where nobody watches it
+	before, after *exchange // in the watch's list
+	sent          bool      // over a connection
+	resent        bool      // over another one
+	left          int
+	answers       []answer           // parallel to the frames
+	receipts      []eventhub.Receipt // parallel to the events
+	outcomes      []eventhub.Outcome // parallel to the deliveries of a settle
 }
 
 // answer is what the hub said to one frame.
@@ -215,6 +216,7 @@ func (c *Client) abandon(e *exchange) bool {
 		}
 	}
 	e.left = 0
+	c.unwatch(e)
 	c.settled()
 	return true
 }
@@ -253,6 +255,7 @@ func (c *Client) answer(a *answered, over []*exchange) []*exchange {
 		e.sub.joined = true
 	}
 	if e.left--; e.left == 0 {
+		c.unwatch(e)
 		over = append(over, e)
 	}
 	return over

@@ -153,9 +153,7 @@ func (c *Client) start(ctx context.Context, e *exchange, distribute func(*exchan
 	e.calls = true
 	e.done = func(e *exchange) {
 		distribute(e)
-		if e.stop == nil || e.stop() {
-			e.recycle()
-		}
+		e.recycle()
 		done()
 	}
 	if err := c.enter(ctx, e); err != nil {
@@ -201,7 +199,7 @@ func (c *Client) enter(ctx context.Context, e *exchange) error {
 	}
 	c.register(e)
 	if e.done != nil && ctx.Done() != nil {
-		e.stop = context.AfterFunc(ctx, func() { c.giveUp(e, context.Cause(ctx)) })
+		c.watchOver(ctx, e)
 	}
 	return nil
 }
@@ -215,20 +213,6 @@ func (c *Client) admit() error {
 		return c.cause
 	}
 	return nil
-}
-
-// giveUp completes an exchange whose context has ended.
-func (c *Client) giveUp(e *exchange, cause error) {
-	c.mu.Lock()
-	if c.phase == closed || !c.abandon(e) { // who closes completes it
-		c.mu.Unlock()
-		return
-	}
-	c.tasks.Add(1) // while run is one of them
-	c.mu.Unlock()
-	defer c.tasks.Done()
-	e.failRest(cause)
-	e.done(e)
 }
 
 // room is what the publishes that are not answered may take: a number of events
