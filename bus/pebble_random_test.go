@@ -62,6 +62,8 @@ func TestFsyncIsNeeded(t *testing.T) {
 type disk struct {
 	mem   *vfs.MemFS
 	clock *skewed
+	// shared, where not nil, is what the store shares with the copies that other hubs have.
+	shared *sharedJournal
 
 	mu   sync.Mutex
 	free int           // fsyncs that still pass
@@ -86,22 +88,30 @@ func (d *disk) held() bool {
 // MaybeError and String make it an errorfs.Injector, which sees every operation.
 func (d *disk) MaybeError(op errorfs.Op) error {
 	if strings.HasSuffix(op.Path, ".log") && (op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData) {
-		d.mu.Lock()
-		hold := d.hold
-		d.free--
-		pass := d.free >= 0
-		d.mu.Unlock()
-		if hold != nil && !pass {
-			<-hold
-		}
+		d.pass()
 	}
 	return nil
+}
+
+// pass returns when a commit may be durable.
+func (d *disk) pass() {
+	d.mu.Lock()
+	hold := d.hold
+	d.free--
+	pass := d.free >= 0
+	d.mu.Unlock()
+	if hold != nil && !pass {
+		<-hold
+	}
 }
 
 func (d *disk) String() string { return "hold up fsyncs" }
 
 // open opens the store on what is there.
 func (d *disk) open(t *rapid.T) store.Store {
+	if d.shared != nil {
+		return d.lead(t)
+	}
 	s, err := pebble.Open(pebble.Options{
 		Dir: "data", FS: faultfs.Wrap(d.mem, d), Logger: slog.New(slog.DiscardHandler), Now: d.clock.now,
 		Fatal: func(cause error) { t.Errorf("Fatal(%v)", cause) },
@@ -180,6 +190,9 @@ func (w *world) powerLoss() {
 		UnsyncedDataPercent: rapid.SampledFrom([]int{0, 20, 50, 80, 100}).Draw(w.t, "unsynced"),
 		RNG:                 rand.New(rand.NewPCG(rapid.Uint64().Draw(w.t, "image"), 0)),
 	})
+	if w.disk.shared != nil && rapid.Bool().Draw(w.t, "another hub") {
+		image = vfs.NewCrashableMem() // it has nothing but the journal
+	}
 	reading := w.reads
 	w.afterlife()
 	w.disk.mem = image

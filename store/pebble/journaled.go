@@ -69,7 +69,7 @@ type shared struct {
 	flying []*entry // appended and not applied yet, the oldest first
 
 	// applying is held by whoever applies, which may take as long as the journal does. mu comes after it.
-	applying sync.Mutex
+	applying turn
 	last     atomic.Pointer[journal.Position] // of what was applied; moves with applying held
 }
 

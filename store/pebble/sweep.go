@@ -65,13 +65,13 @@ type sweeper struct {
 
 // stepLock is a mutex that knows whether somebody waits for it.
 type stepLock struct {
-	sync.Mutex
+	turn
 	waiting atomic.Int32
 }
 
 func (l *stepLock) Lock() {
 	l.waiting.Add(1)
-	l.Mutex.Lock()
+	l.turn.Lock()
 	l.waiting.Add(-1)
 }
 
