@@ -123,6 +123,10 @@ type Options struct {
 	// Fatal is called once when the store failed a commit: nothing can be
 	// acknowledged any more and the process should end. Default: log only.
 	Fatal func(error)
+	// Answer, where not nil, says what requests are answered after the store has failed a commit by
+	// that cause: inDoubt to those whose outcome is not known by it, and otherwise to those of which
+	// nothing was done. It may be called at any time. Where it returns nil they get CodeInternal.
+	Answer func(cause error, inDoubt bool) *eventhub.Error
 
 	// judge, where not nil, gets between a filter and who asks it.
 	judge func(*filter.Program) judge.Matcher
@@ -274,7 +278,7 @@ func New(opts Options) (*Bus, error) {
 	})
 	b.committer = commit.New(commit.Options{
 		Store: b.store, Logger: b.log, QueueBytes: opts.QueueBytes, EarlyBytes: opts.EarlyBytes,
-		SyncEvery: opts.SyncEvery, Fatal: opts.Fatal, Committed: b.committed, Observe: b.observe,
+		SyncEvery: opts.SyncEvery, Fatal: opts.Fatal, Answer: opts.Answer, Committed: b.committed, Observe: b.observe,
 	})
 	err = b.makeWorkers()
 	if err == nil {

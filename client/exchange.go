@@ -361,7 +361,7 @@ func (e *exchange) staysOver(err error) bool {
 		return eventhub.ErrorCode(err).Passing()
 	}
 	switch eventhub.ErrorCode(err) {
-	case eventhub.CodeShuttingDown:
+	case eventhub.CodeShuttingDown, eventhub.CodeNotActive:
 		return true
 	case eventhub.CodeBadSequence, eventhub.CodeFenced, eventhub.CodeUnknownProducer:
 		return e.numbered && !e.resent // the next connection numbers it again

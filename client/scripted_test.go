@@ -149,6 +149,13 @@ func TestRefusalsThatPass(t *testing.T) {
 			tried <- r.Event.ID
 			return []string{refusal(r, eventhub.CodeShuttingDown)}, true
 		},
+		func(r *wire.Request) ([]string, bool) { // another one leads
+			if r.Op == wire.OpSubscribe {
+				return []string{ok(r)}, true
+			}
+			tried <- r.Event.ID
+			return []string{refusal(r, eventhub.CodeNotActive)}, true
+		},
 		func(r *wire.Request) ([]string, bool) {
 			if r.Op == wire.OpSubscribe {
 				return []string{ok(r)}, true
@@ -172,7 +179,7 @@ func TestRefusalsThatPass(t *testing.T) {
 	}
 	wantCode(t, await(t, "the end", r.ended), eventhub.CodeForbidden)
 	c.Close()
-	for range 2 {
+	for range 3 {
 		if id := await(t, "a try", tried); id != got[0].ID {
 			t.Errorf("the publish was sent under %s; its receipt says %s", id, got[0].ID)
 		}

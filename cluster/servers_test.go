@@ -36,6 +36,8 @@ type config struct {
 	Port   int
 	Routes int   // the port for the other servers; 0 alone
 	Others []int // their ports
+	// Rights: only the users of rights are let in.
+	Rights bool
 	// MaxStore is the room for streams; 0 as the server has it.
 	MaxStore int64
 }
@@ -70,6 +72,9 @@ func serve(text string) error {
 			o.Routes = append(o.Routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
 		}
 	}
+	if c.Rights {
+		o.Users = rights("RIGHTS")
+	}
 	s, err := natsserver.NewServer(o)
 	if err != nil {
 		return err
@@ -89,6 +94,24 @@ func serve(text string) error {
 	s.Shutdown()
 	s.WaitForShutdown()
 	return nil
+}
+
+// rights are users for the journal in a stream: hub has what docs/ha.md says, reader may only read, and
+// none may nothing. The password is the name.
+func rights(stream string) []*natsserver.User {
+	var read, write []string
+	for _, name := range []string{stream, stream + "-members"} {
+		read = append(read, "$JS.API.STREAM.INFO."+name, "$JS.API.STREAM.MSG.GET."+name)
+		write = append(write, "$JS.API.STREAM.CREATE."+name)
+	}
+	read = append(read, "$JS.API.CONSUMER.CREATE."+stream+".>", "$JS.API.CONSUMER.MSG.NEXT."+stream+".>", "$JS.API.CONSUMER.DELETE."+stream+".>")
+	write = append(write, "$JS.API.STREAM.PURGE."+stream, "eventhub.journal."+stream, "eventhub.members."+stream+".*")
+	user := func(name string, publish ...string) *natsserver.User {
+		return &natsserver.User{Username: name, Password: name, Permissions: &natsserver.Permissions{
+			Publish: &natsserver.SubjectPermission{Allow: publish}, Subscribe: &natsserver.SubjectPermission{Allow: []string{"_INBOX.>"}},
+		}}
+	}
+	return []*natsserver.User{user("hub", append(write, read...)...), user("reader", read...), user("none", "nothing")}
 }
 
 // server is one child process.

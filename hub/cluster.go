@@ -26,18 +26,29 @@ const mostMemberID = 64
 
 // cluster is what a hub has that shares a journal.
 type cluster struct {
+	seat   atomic.Pointer[seat]  // nil until the journal was there, and the copy was open
+	absent atomic.Pointer[error] // why it is nil
+	since  time.Time             // of the start
+
+	fetching atomic.Pointer[fetching] // the copy that is on its way
+
+	copied *pebble.Replica // of who looks for the journal, before there is a seat
+	store  *pebble.Store   // once the hub leads
+	leader *journal.Leader // likewise
+
+	leading atomic.Pointer[journal.Leader] // leader, before its store is open
+
+	stop context.CancelFunc // ends what looks for the journal and follows, and nothing once the hub leads
+	led  chan struct{}      // closed when the hub leads, or never will
+	held chan struct{}      // closed when the lead is over, or was never had
+}
+
+// seat is the hub's part in a journal that is open.
+type seat struct {
 	journal    journal.Journal
 	durability journal.Durability
 	replica    *pebble.Replica
 	member     *member.Member
-	store      *pebble.Store   // once the hub leads
-	leader     *journal.Leader // likewise
-
-	leading atomic.Pointer[journal.Leader] // leader, before its store is open
-
-	stop context.CancelFunc // ends following, and nothing once the hub leads
-	led  chan struct{}      // closed when the hub leads, or never will
-	held chan struct{}      // closed when the lead is over, or was never had
 }
 
 // shares reports whether the hub shares a journal.
@@ -48,7 +59,7 @@ func (c *Config) shares() bool {
 // validateCluster returns everything that is wrong with the journal and the member.
 func (c *Config) validateCluster() (errs []error) {
 	if c.Journal != "" && c.Journal != JournalNone {
-		if err := checkJournal(c.Journal); err != nil {
+		if err := CheckJournalURL(c.Journal); err != nil {
 			errs = append(errs, fmt.Errorf("journal: %w%s", err, c.from("journal")))
 		}
 	}
@@ -79,71 +90,10 @@ func defaultMemberID() string {
 	return name[:min(len(name), mostMemberID)]
 }
 
-// join opens the journal and the replica.
-func (h *Hub) join(ctx context.Context) error {
-	c := &cluster{led: make(chan struct{}), held: make(chan struct{})}
-	open := h.cfg.OpenJournal
-	if open == nil {
-		open = func(ctx context.Context) (journal.Journal, error) { return openJournal(ctx, h.cfg.Journal) }
-	}
-	var err error
-	if c.journal, err = open(ctx); err != nil {
-		return fmt.Errorf("%w: %w%s", errJournalAway, err, h.cfg.from("journal"))
-	}
-	limits, err := c.journal.Limits(ctx)
-	if err != nil {
-		return errors.Join(fmt.Errorf("%w: ask for its limits: %w%s", errJournalAway, err, h.cfg.from("journal")), c.journal.Close())
-	}
-	c.durability = limits.Durability
-	if c.replica, err = h.openReplica(ctx, c.journal); err != nil {
-		return errors.Join(fmt.Errorf("%w%s", err, h.cfg.from("store")), c.journal.Close())
-	}
-	c.member = member.New(member.Options{
-		Journal: c.journal, Replica: c.replica, ID: h.cfg.MemberID, URLs: h.cfg.MemberURLs,
-		Lease: h.cfg.Lease, Layout: pebble.Layout, Founds: c.replica.Founds(),
-		Suspend: h.suspend, Logger: h.log,
-	})
-	h.cluster = c
-	h.joined.Store(c)
-	return nil
-}
-
-// follow begins to follow, in a hub whose doors are open.
-func (h *Hub) follow() {
-	following, stop := context.WithCancel(context.Background())
-	h.cluster.stop = stop
-	go func() {
-		defer close(h.cluster.held)
-		h.lead(following)
-	}()
-}
-
-// openReplica opens the copy of the store. The store of a single hub becomes the first member of a
-// journal that has nothing yet.
-func (h *Hub) openReplica(ctx context.Context, j journal.Journal) (*pebble.Replica, error) {
-	o := h.storeOptions()
-	r, err := pebble.OpenReplica(o)
-	if !errors.Is(err, pebble.ErrAlone) {
-		return r, err
-	}
-	last, lastErr := j.Last(ctx)
-	if lastErr != nil {
-		return nil, fmt.Errorf("ask the journal whether it has anything: %w", lastErr)
-	}
-	if last > 0 {
-		return nil, fmt.Errorf("%w, and the journal has %d entries of others: a member of theirs is made of an empty directory, or of a backup of one", err, last)
-	}
-	if err := pebble.Replicate(o); err != nil {
-		return nil, err
-	}
-	h.log.Info("the store of a single hub becomes the first member of the journal", "store", h.cfg.Store)
-	return pebble.OpenReplica(o)
-}
-
 // lead follows until this hub leads, makes it a hub that serves, and holds the lead.
 func (h *Hub) lead(ctx context.Context) {
 	c := h.cluster
-	leader, err := c.member.Lead(ctx)
+	at, leader, err := h.leadSeat(ctx)
 	if err == nil {
 		c.leader = leader
 		c.leading.Store(leader)
@@ -157,22 +107,19 @@ func (h *Hub) lead(ctx context.Context) {
 		h.loseStore(err)
 		return
 	}
-	err = c.member.Hold(context.Background(), c.leader, c.store.SyncPosition)
+	err = at.member.Hold(context.Background(), c.leader, c.store.SyncPosition)
 	if !h.stopping.Load() {
 		h.loseStore(fmt.Errorf("the lead of the journal is over: %w", err))
 		_ = c.leader.Close() // what waits for the journal waits no more
 	}
 }
 
-// errJournalAway: the journal could not be opened. A hub that led before looks for it again.
-var errJournalAway = errors.New("open the journal")
-
 // openLeading opens the store, the engine and the gateways of a hub that leads.
 func (h *Hub) openLeading() error {
 	c := h.cluster
 	began := time.Now()
 	var err error
-	if c.store, err = c.replica.Lead(c.leader); err != nil {
+	if c.store, err = c.seat.Load().replica.Lead(c.leader); err != nil {
 		return err
 	}
 	if err = h.open(); err == nil {
@@ -194,7 +141,7 @@ func (h *Hub) journalRoom() func() error {
 		return nil
 	}
 	return func() error {
-		room := c.member.Room()
+		room := c.seat.Load().member.Room()
 		if !room.IsLow() {
 			return nil
 		}
@@ -214,8 +161,52 @@ const announcedWithin = 2 * time.Second
 // again, it is a standby.
 func IsSucceeded(err error) bool { return errors.Is(err, journal.ErrFenced) }
 
-// IsJournalAway reports whether Start has failed because the journal could not be opened.
-func IsJournalAway(err error) bool { return errors.Is(err, errJournalAway) }
+// succeededAnswer returns the Answer of the engine; nil where the hub shares no journal.
+func (h *Hub) succeededAnswer() func(cause error, inDoubt bool) *eventhub.Error {
+	if h.cluster == nil {
+		return nil
+	}
+	return h.cluster.answer
+}
+
+// answer says what a request is answered that came too late to a hub which leads no more; nil where that
+// is not why it failed. With journal.ErrFenced nothing of it is in the journal, ever. With
+// journal.ErrUnknown that is only so of what was not given to the store.
+func (c *cluster) answer(cause error, inDoubt bool) *eventhub.Error {
+	var by *journal.FencedError
+	switch {
+	case errors.As(cause, &by):
+		return eventhub.Wrap(eventhub.CodeNotActive, cause, "%s leads in place of this hub, in epoch %d; nothing was done", named(by.Hub, c.seat.Load().member.URLs(by.Hub)), by.Epoch)
+	case errors.Is(cause, journal.ErrFenced):
+		return eventhub.Wrap(eventhub.CodeNotActive, cause, "another hub leads in place of this one; nothing was done")
+	case !isOver(cause):
+		return nil
+	case inDoubt:
+		return eventhub.Wrap(eventhub.CodeInternal, cause, "This hub leads no more; the events may or may not be published.")
+	}
+	return eventhub.Wrap(eventhub.CodeNotActive, cause, "this hub leads no more, and another one may; nothing was done")
+}
+
+// isOver reports whether a lead is over in order to go on elsewhere.
+func isOver(err error) bool {
+	return IsSucceeded(err) || errors.Is(err, journal.ErrUnknown) || errors.Is(err, journal.ErrClosed)
+}
+
+// named is a member with its URLs, where they are known.
+func named(id string, urls []string) string {
+	if len(urls) > 0 {
+		id += " (" + strings.Join(urls, ", ") + ")"
+	}
+	return id
+}
+
+// brokenBy is what a hub says of itself that cannot go on.
+func (h *Hub) brokenBy(cause error) *eventhub.Error {
+	if IsSucceeded(cause) {
+		return eventhub.Wrap(eventhub.CodeNotActive, cause, "this hub leads no more, and another one may; it becomes a standby")
+	}
+	return eventhub.Wrap(eventhub.CodeInternal, cause, "the hub can not go on; its log has the cause")
+}
 
 // storeOptions are those of the embedded store.
 func (h *Hub) storeOptions() pebble.Options {
@@ -291,7 +282,7 @@ func (h *Hub) leave(ctx context.Context) error {
 		_ = c.leader.Close() // its end is what is asked for
 	}
 	<-c.held
-	return errors.Join(c.replica.Close(), c.journal.Close())
+	return c.close()
 }
 
 // standby answers the requests that a hub gets which does not lead.
@@ -311,16 +302,20 @@ func (h *Hub) standby(d *door) http.Handler {
 
 // leads returns nil where the hub leads, and else that it is a standby, of whom, and how far.
 func (c *cluster) leads() *eventhub.Error {
-	s := c.member.Status()
+	at := c.seat.Load()
+	if at == nil {
+		return c.notSeated()
+	}
+	if e := c.isFetching(); e != nil {
+		return e
+	}
+	s := at.member.Status()
 	if s.Role == member.Active {
 		return nil
 	}
 	if s.Active == "" {
 		return eventhub.Errorf(eventhub.CodeNotActive, "this hub does not lead, and nobody has led the journal yet")
 	}
-	at := s.Active
-	if urls := c.member.ActiveURLs(); len(urls) > 0 {
-		at += " (" + strings.Join(urls, ", ") + ")"
-	}
-	return eventhub.Errorf(eventhub.CodeNotActive, "this hub is a standby of %s, epoch %d, %d entries behind", at, s.Epoch, s.Last-s.Position)
+	return eventhub.Errorf(eventhub.CodeNotActive, "this hub is a standby of %s, epoch %d, %d entries behind",
+		named(s.Active, at.member.ActiveURLs()), s.Epoch, s.Last-s.Position)
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -182,6 +183,84 @@ func TestSucceeded(t *testing.T) {
 	}
 }
 
+// takeLead has another hub lead the journal, which serves nobody.
+func takeLead(t *testing.T, j *memory.Journal, name string) *journal.Leader {
+	t.Helper()
+	log := journal.New(j.Open())
+	var at journal.Position
+	for range 100 {
+		last, err := j.Open().Last(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		errEnd := errors.New("all was read")
+		if err := log.Follow(t.Context(), at, func(e journal.Entry) error {
+			if at = e.Position; at.Seq >= last {
+				return errEnd
+			}
+			return nil
+		}); !errors.Is(err, errEnd) {
+			t.Fatal(err)
+		}
+		leader, err := log.Lead(t.Context(), at, name, 1)
+		if err == nil {
+			return leader
+		}
+	}
+	t.Fatal("the other hub does not come to lead")
+	return nil
+}
+
+// TestAnswersOfSucceeded: what comes to a hub that another one has succeeded is answered with not_active and
+// who that is.
+func TestAnswersOfSucceeded(t *testing.T) {
+	j := memory.New(memory.Options{})
+	if _, err := j.Open().Announce(t.Context(), journal.Member{ID: "b", URLs: []string{"ws://b"}}); err != nil {
+		t.Fatal(err)
+	}
+	a, err := hub.Start(memberConfig(j.Open(), "a", t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = a.Stop(context.Background()) }() // with the same error
+	awaitReady(t, a)
+	mustPublish(t, a, "one")
+	awaitReadiness(t, a, func(int, string) bool { // it has heard of the other one
+		_, body := ask(t, "http://"+a.OpsAddr()+"/cluster")
+		return strings.Contains(body, "ws://b")
+	})
+	defer takeLead(t, j, "b").Close()
+	for range 2 { // the first may be what finds it out
+		status, body := publishHTTP(t, a, "late")
+		if status != http.StatusServiceUnavailable || !strings.Contains(body, `"code":"not_active"`) || !strings.Contains(body, "b (ws://b) leads") {
+			t.Errorf("a publish to a hub that was succeeded: %d %s", status, body)
+		}
+	}
+	<-a.Failed()
+	if status, body := ask(t, "http://"+a.OpsAddr()+"/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "this hub leads no more") {
+		t.Errorf("readyz of a hub that was succeeded: %d %s", status, body)
+	}
+}
+
+// TestAnswersInDoubt: a publish that was under way when the journal went away may be published; one that
+// comes after that was given up is not.
+func TestAnswersInDoubt(t *testing.T) {
+	j := memory.New(memory.Options{})
+	handle := j.Open()
+	a, err := hub.Start(memberConfig(handle, "a", t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = a.Stop(context.Background()) }() // with the same error
+	awaitReady(t, a)
+	handle.Cut(true)
+	for _, want := range []string{"may or may not be published", "nothing was done"} {
+		if status, body := publishHTTP(t, a, "late"); status/100 == 2 || !strings.Contains(body, want) {
+			t.Errorf("a publish without the journal: %d %s; want %q", status, body, want)
+		}
+	}
+}
+
 // TestSingleHubJoins: the store of a hub alone becomes the first member, others are made of a copy of
 // it, and a copy becomes a store of its own.
 func TestSingleHubJoins(t *testing.T) {
@@ -202,7 +281,20 @@ func TestSingleHubJoins(t *testing.T) {
 	awaitReady(t, a)
 	mustPublish(t, a, "after")
 	mustHave(t, a, "before", "after")
-	mustFail(t, memberConfig(j.Open(), "b", t.TempDir()), "began with another store")
+	if _, err := j.Open().Announce(t.Context(), journal.Member{ID: "a", URLs: []string{"http://" + a.HTTPAddr()}, Active: true}); err != nil {
+		t.Fatal(err)
+	}
+	fetching := memberConfig(j.Open(), "fetching", t.TempDir())
+	late, err := hub.Start(fetching)
+	if err != nil {
+		t.Fatal(err)
+	}
+	standsBy(t, late)
+	awaitPlace(t, j, late)
+	if err := late.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	mustHold(t, fetching.Store, 2)
 
 	other := t.TempDir()
 	one, err := hub.Start(hub.Config{Store: other, WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0"})
@@ -225,15 +317,7 @@ func TestSingleHubJoins(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	found := 0
-	if err := hub.VerifyStore(context.Background(), copied, func(text string) { t.Log(text) }, func(s hub.Stock) error {
-		if s.Topic == "t" {
-			found = int(s.Events)
-		}
-		return nil
-	}); err != nil || found != 2 {
-		t.Errorf("the copy has %d events, %v", found, err)
-	}
+	mustHold(t, copied, 2)
 	b := start(t, memberConfig(j.Open(), "b", copied))
 	awaitReady(t, b)
 	mustPublish(t, b, "of-the-copy")
@@ -251,6 +335,20 @@ func TestSingleHubJoins(t *testing.T) {
 		if err := h.Stop(context.Background()); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// mustHold checks how many events topic t has in a directory that nobody has open.
+func mustHold(t *testing.T, dir string, want int) {
+	t.Helper()
+	found := 0
+	if err := hub.VerifyStore(context.Background(), dir, func(text string) { t.Log(text) }, func(s hub.Stock) error {
+		if s.Topic == "t" {
+			found = int(s.Events)
+		}
+		return nil
+	}); err != nil || found != want {
+		t.Errorf("%s has %d events, %v; want %d", dir, found, err, want)
 	}
 }
 
@@ -362,6 +460,51 @@ func TestJournalNearlyFull(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("with room again: %d %s", status, body)
 		}
+	}
+}
+
+// TestJournalAwayAtStart: a hub that starts before its journal says so, waits for it, and then leads; it can be
+// stopped meanwhile. What is wrong for good ends the start.
+func TestJournalAwayAtStart(t *testing.T) {
+	j := memory.New(memory.Options{})
+	var is atomic.Bool
+	cfg := memberConfig(j.Open(), "a", t.TempDir())
+	cfg.OpenJournal = func(context.Context) (journal.Journal, error) {
+		if !is.Load() {
+			return nil, fmt.Errorf("%w: no servers", journal.ErrAway)
+		}
+		return j.Open(), nil
+	}
+	a, err := hub.Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[string]string{a.OpsAddr() + "/readyz": "looks for its journal", a.OpsAddr() + "/readyz?role=standby": "looks for its journal",
+		a.HTTPAddr() + "/v1/topics": `"code":"not_active"`} {
+		if status, body := ask(t, "http://"+at); status != http.StatusServiceUnavailable || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %s; want %s", at, status, body, want)
+		}
+	}
+	for _, path := range []string{"/livez", "/metrics", "/cluster"} {
+		if status, body := ask(t, "http://"+a.OpsAddr()+path); status != http.StatusOK {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	if entries, err := os.ReadDir(cfg.Store); err != nil || len(entries) > 0 {
+		t.Errorf("the directory has %v, %v, before there is a journal", entries, err)
+	}
+	if err := a.Stop(context.Background()); err != nil {
+		t.Errorf("Stop: %v", err)
+	}
+	a = start(t, cfg)
+	is.Store(true)
+	awaitReady(t, a)
+	mustPublish(t, a, "one")
+
+	cfg = memberConfig(j.Open(), "b", t.TempDir())
+	cfg.OpenJournal = func(context.Context) (journal.Journal, error) { return nil, errors.New("the stream is no journal") }
+	if _, err := hub.Start(cfg); err == nil || !strings.Contains(err.Error(), "no journal") {
+		t.Errorf("a journal that is wrong for good: %v", err)
 	}
 }
 

@@ -136,6 +136,9 @@ type Config struct {
 	MemberID   string
 	MemberURLs []string
 	Lease      time.Duration
+	// MemberToken is what this hub presents to the one that leads, where it has to fetch a copy of its
+	// store; default: AuthToken. It needs the right to operate the hub.
+	MemberToken string
 	// Grace bounds a graceful stop.
 	Grace time.Duration
 	// Drain is how long a hub that is to stop says that it is not ready, and takes

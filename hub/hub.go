@@ -47,12 +47,11 @@ type Hub struct {
 	refusals *auth.Refusals
 	audit    *audit.Log
 
-	cert    *certificate            // nil: no listener speaks TLS
-	outbox  *outboxDrain            // nil: there is none
-	cluster *cluster                // nil: the hub shares no journal
-	joined  atomic.Pointer[cluster] // the same, for the operations listener, which is served before
-	limits  *limits.Limits          // nil: there is no file of them
-	files   []*livefile.Files       // that are read again, but those of auth
+	cert    *certificate      // nil: no listener speaks TLS
+	outbox  *outboxDrain      // nil: there is none
+	cluster *cluster          // nil: the hub shares no journal
+	limits  *limits.Limits    // nil: there is no file of them
+	files   []*livefile.Files // that are read again, but those of auth
 	endTask context.CancelFunc
 	tasks   sync.WaitGroup // end with endTask
 
@@ -79,6 +78,9 @@ func Start(cfg Config) (*Hub, error) {
 		return nil, err
 	}
 	h := &Hub{cfg: cfg, log: cfg.Logger, failed: make(chan error, 1), storeLost: make(chan struct{}), refusals: auth.NewRefusals(cfg.Logger), audit: audit.New(cfg.Logger)}
+	if cfg.shares() {
+		h.cluster = newCluster()
+	}
 	var running context.Context
 	running, h.endTask = context.WithCancel(context.Background())
 	// Listeners first: a port in use is found before a store is touched, and opening a
@@ -98,7 +100,7 @@ func Start(cfg Config) (*Hub, error) {
 	}
 	switch {
 	case err != nil:
-	case cfg.shares():
+	case h.cluster != nil:
 		err = h.join(running)
 	default:
 		if err = h.open(); err == nil {
@@ -170,7 +172,7 @@ func (h *Hub) open() error {
 	if h.bus, err = bus.New(bus.Options{
 		Store: h.store, NoMaintenance: h.cfg.Maintenance == MaintenanceOff, CompactEvery: h.cfg.CompactEvery, Topics: topics,
 		MaxProducers: h.cfg.MaxProducers, ProducersKept: h.cfg.ProducersKept,
-		SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.loseStore, NoRoom: h.journalRoom(),
+		SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.loseStore, Answer: h.succeededAnswer(), NoRoom: h.journalRoom(),
 	}); err != nil {
 		return err
 	}
@@ -282,7 +284,7 @@ func (h *Hub) notStopping(context.Context) error {
 
 func (h *Hub) storeIsOpen(context.Context) error {
 	if !h.opened.Load() {
-		if c := h.joined.Load(); c != nil {
+		if c := h.cluster; c != nil {
 			if err := c.leads(); err != nil {
 				return err
 			}
@@ -290,7 +292,7 @@ func (h *Hub) storeIsOpen(context.Context) error {
 		return eventhub.Errorf(eventhub.CodeOverloaded, "the store is not open")
 	}
 	if cause := h.broken.Load(); cause != nil {
-		return eventhub.Wrap(eventhub.CodeInternal, *cause, "the hub can not go on; its log has the cause")
+		return h.brokenBy(*cause)
 	}
 	if err := h.suspendedFor(); err != nil {
 		return err
@@ -320,7 +322,7 @@ func (h *Hub) openStore() (store.Store, error) {
 // durability is what an OK means, as reported to clients.
 func (h *Hub) durability() string {
 	if h.cluster != nil {
-		return string(h.cluster.durability)
+		return string(h.cluster.seat.Load().durability)
 	}
 	kept := h.store.Capabilities().Durability
 	if kept == store.DurabilitySync {
@@ -592,6 +594,9 @@ func (h *Hub) abandon() error {
 	}
 	if h.store != nil {
 		errs = append(errs, h.store.Close())
+	}
+	if h.cluster != nil {
+		errs = append(errs, h.cluster.close())
 	}
 	return errors.Join(errs...)
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"eventhub/store/journal"
 	"eventhub/store/journal/jetstream"
 )
 
@@ -19,22 +18,23 @@ import (
 // operator's word that all servers have sync_interval: always.
 const JournalForm = "nats://[USER:PASSWORD@]HOST:PORT[,HOST:PORT…]/STREAM[?replicas=N&max_bytes=N&sync=always]"
 
-// checkJournal refuses what no journal has for a URL.
-func checkJournal(text string) error {
+// CheckJournalURL refuses what no journal has for a URL.
+func CheckJournalURL(text string) error {
 	_, err := journalOptions(text)
 	return err
 }
 
-func openJournal(ctx context.Context, text string) (journal.Journal, error) {
+// lookJournal looks for the journal of a URL, and creates nothing.
+func lookJournal(ctx context.Context, text string) (*looked, error) {
 	o, err := journalOptions(text)
 	if err != nil {
 		return nil, err
 	}
-	j, err := jetstream.Open(ctx, o)
+	j, err := jetstream.Look(ctx, o)
 	if err != nil {
-		return nil, err // and not a nil *jetstream.Journal in a journal.Journal
+		return nil, err
 	}
-	return j, nil
+	return &looked{j, j.Exists(), j.Create}, nil
 }
 
 // journalOptions reads the URL. No error has the password.

@@ -14,20 +14,24 @@ import (
 const mostBehind = 10 * time.Second
 
 // measureCluster returns how this hub and the others that share its journal are doing; nil where it
-// shares none, and before it has joined it.
+// shares none. Of a journal that was not there yet it says for how long it is silent.
 func (h *Hub) measureCluster() *measure.Cluster {
-	c := h.joined.Load()
+	c := h.cluster
 	if c == nil {
 		return nil
 	}
-	s := c.member.Status()
+	at := c.seat.Load()
+	if at == nil {
+		return &measure.Cluster{ID: h.cfg.MemberID, Silent: time.Since(c.since), AppendSeconds: measure.NewHistogram(measure.Seconds)}
+	}
+	s := at.member.Status()
 	m := &measure.Cluster{
 		ID: s.ID, Leads: s.Role == member.Active, Epoch: s.Epoch, Active: s.Active, Position: s.Position, Last: s.Last,
-		Behind: s.Behind, Silent: s.Silent, Durability: string(c.durability), Used: s.Limits.Used, Most: s.Limits.Most,
+		Behind: s.Behind, Silent: s.Silent, Durability: string(at.durability), Used: s.Limits.Used, Most: s.Limits.Most,
 		AppendSeconds: measure.NewHistogram(measure.Seconds), Members: make([]measure.Member, len(s.Members)),
 	}
 	for i, other := range s.Members {
-		m.Members[i] = measure.Member{ID: other.ID, URLs: other.URLs, Synced: other.Synced, Layout: other.Layout, Seen: other.Seen}
+		m.Members[i] = measure.Member{ID: other.ID, URLs: other.URLs, Synced: other.Synced, Layout: other.Layout, Seen: other.Seen, Released: other.Released}
 	}
 	if m.Leads {
 		m.Failovers = 1 // the process ends with the lead
@@ -55,13 +59,16 @@ func (h *Hub) standbyChecks() []ops.Check {
 
 func (h *Hub) standsBy(context.Context) error {
 	if cause := h.broken.Load(); cause != nil {
-		return eventhub.Wrap(eventhub.CodeInternal, *cause, "the hub can not go on; its log has the cause")
+		return h.brokenBy(*cause)
 	}
-	c := h.joined.Load()
-	if c == nil {
-		return eventhub.Errorf(eventhub.CodeOverloaded, "the hub opens its journal")
+	at := h.cluster.seat.Load()
+	if at == nil {
+		return h.cluster.notSeated()
 	}
-	s := c.member.Status()
+	if e := h.cluster.isFetching(); e != nil {
+		return e
+	}
+	s := at.member.Status()
 	switch {
 	case s.Role == member.Active:
 		return eventhub.Errorf(eventhub.CodeConflict, "this hub leads the journal")
@@ -73,4 +80,14 @@ func (h *Hub) standsBy(context.Context) error {
 		return eventhub.Errorf(eventhub.CodeOverloaded, "this hub is %d entries behind, for %s", s.Last-s.Position, s.Behind.Round(time.Millisecond))
 	}
 	return nil
+}
+
+// Place returns the last place of the journal that this hub has, 0 where it shares none or has nothing yet.
+func (h *Hub) Place() uint64 {
+	if c := h.cluster; c != nil {
+		if at := c.seat.Load(); at != nil {
+			return at.member.Status().Position
+		}
+	}
+	return 0
 }

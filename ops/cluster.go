@@ -41,6 +41,7 @@ type memberView struct {
 	BehindEntries uint64   `json:"behind_entries"`
 	Layout        uint32   `json:"layout"`
 	SeenTS        int64    `json:"seen_ts"`
+	Released      bool     `json:"released,omitempty"`
 }
 
 // cluster answers GET /cluster, in a standby too.
@@ -72,7 +73,7 @@ func viewCluster(c *measure.Cluster) *clusterView {
 		}
 		v.Members[i] = memberView{
 			ID: m.ID, URLs: urls, Active: m.ID == c.Active, Synced: m.Synced, BehindEntries: c.BehindEntries(m.Synced),
-			Layout: m.Layout, SeenTS: m.Seen.UnixMilli(),
+			Layout: m.Layout, SeenTS: m.Seen.UnixMilli(), Released: m.Released,
 		}
 	}
 	return v

@@ -80,9 +80,12 @@ func TestAlerts(t *testing.T) {
 				}
 			}
 			page, anchor, _ := strings.Cut(r.Annotations["runbook_url"], "#")
-			heading := regexp.MustCompile("(?mi)^## " + strings.ReplaceAll(anchor, "-", "[ -]") + "$")
+			heading := regexp.MustCompile("(?mi)^##+ " + strings.ReplaceAll(anchor, "-", "[ -]") + "$")
 			if anchor == "" || !heading.Match(deployed(t, strings.Split(page, "/")...)) {
 				t.Errorf("alert %s leads to %q, which is not there", r.Alert, r.Annotations["runbook_url"])
+			}
+			if page == "docs/ha.md" && !strings.Contains(string(deployed(t, "docs", "ha.md")), "`"+r.Alert+"`") {
+				t.Errorf("docs/ha.md does not speak of alert %s", r.Alert)
 			}
 			if page == "docs/runbooks.md" && !strings.Contains(string(deployed(t, "docs", "runbooks.md")), "`"+r.Alert+"`") {
 				t.Errorf("docs/runbooks.md does not speak of alert %s", r.Alert)

@@ -611,7 +611,7 @@ func furtherAnswers(t *testing.T, d *document) {
 func ofMembers(t *testing.T, by map[string]*operation) {
 	t.Helper()
 	m := &measure.Cluster{ID: "hub1", Leads: true, Epoch: 2, Active: "hub1", Position: 7, Last: 9, Durability: "replicated", Used: 4096,
-		Members: []measure.Member{{ID: "hub1", URLs: []string{"ws://hub1:8090"}, Synced: 7, Layout: 1, Seen: time.Now()}, {ID: "hub2", Seen: time.Now()}}}
+		Members: []measure.Member{{ID: "hub1", URLs: []string{"ws://hub1:8090"}, Synced: 7, Layout: 1, Seen: time.Now()}, {ID: "hub2", Seen: time.Now(), Released: true}}}
 	h := http.NewServeMux()
 	o, err := ops.New(ops.Config{
 		Engine:  func(context.Context) (m measure.Engine, _ error) { return m, nil },
@@ -634,7 +634,7 @@ func ofMembers(t *testing.T, by map[string]*operation) {
 				t.Errorf("%s of a member: %d, %v", target, a.status, err)
 			}
 		}
-		m = &measure.Cluster{ID: "hub3", Durability: "sync"} // that has just begun
+		m = &measure.Cluster{ID: "hub3"} // that has not reached its journal yet
 	}
 }
 

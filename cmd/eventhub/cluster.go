@@ -50,11 +50,12 @@ type clusterMember struct {
 	BehindEntries uint64   `json:"behind_entries"`
 	Layout        uint32   `json:"layout"`
 	SeenTS        int64    `json:"seen_ts"`
+	Released      bool     `json:"released,omitempty"`
 }
 
 func clusterCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "cluster", Short: "Look at the hubs that share a journal"}
-	cmd.AddCommand(clusterStatusCommand())
+	cmd := &cobra.Command{Use: "cluster", Short: "Look at the hubs that share a journal, and release one that is gone"}
+	cmd.AddCommand(clusterStatusCommand(), clusterReleaseCommand())
 	return cmd
 }
 
@@ -152,7 +153,9 @@ func (c *cluster) print(w io.Writer, color bool, now time.Time) error {
 func (c *cluster) journal() string {
 	j := &c.Journal
 	text := output.Safe(j.Durability) + ", " + byteSize(j.UsedBytes)
-	if j.MostBytes == 0 {
+	if j.Durability == "" {
+		text = "not reached since the start"
+	} else if j.MostBytes == 0 {
 		text += " without a limit"
 	} else {
 		text += fmt.Sprintf(" of %s (%.0f %%)", byteSize(j.MostBytes), float64(j.UsedBytes)/float64(j.MostBytes)*100)
@@ -170,6 +173,8 @@ func clusterColumns(now time.Time) []output.Column[clusterMember] {
 			switch {
 			case m.Active:
 				return "active"
+			case m.Released:
+				return "released"
 			case now.Sub(time.UnixMilli(m.SeenTS)) > lateMember:
 				return "away"
 			}

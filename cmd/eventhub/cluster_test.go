@@ -20,7 +20,8 @@ func TestClusterStatus(t *testing.T) {
 		"journal":{"durability":"replicated","used_bytes":1048576,"most_bytes":4194304},"members":[
 		{"id":"hub1","urls":["ws://a","ws://b"],"active":true,"synced":101,"behind_entries":4,"layout":2,"seen_ts":1700000000000},
 		{"id":"hub2","urls":[],"active":false,"synced":99,"behind_entries":6,"layout":1,"seen_ts":1700000051000},
-		{"id":"hub3","urls":[],"active":false,"synced":0,"behind_entries":105,"layout":1,"seen_ts":1700000000000}]}`
+		{"id":"hub3","urls":[],"active":false,"synced":0,"behind_entries":105,"layout":1,"seen_ts":1700000000000},
+		{"id":"hub4","urls":[],"active":false,"synced":7,"behind_entries":98,"layout":1,"seen_ts":1700000000000,"released":true}]}`
 	c := askFakeCluster(t, answer)
 	var b strings.Builder
 	if err := c.print(&b, false, now); err != nil {
@@ -32,10 +33,11 @@ Place:    102 of 105
 Journal:  replicated, 1.0 MiB of 4.0 MiB (25 %), NO ANSWER for 2 s
 
 Members
-MEMBER  ROLE     SYNCED  BEHIND  SEEN       URLS
-hub1    active      101       4  1 min ago  ws://a ws://b
-hub2    standby      99       6  9 s ago    -
-hub3    away          0     105  1 min ago  -
+MEMBER  ROLE      SYNCED  BEHIND  SEEN       URLS
+hub1    active       101       4  1 min ago  ws://a ws://b
+hub2    standby       99       6  9 s ago    -
+hub3    away           0     105  1 min ago  -
+hub4    released       7      98  1 min ago  -
 `
 	if b.String() != want {
 		t.Errorf("printed\n%s\nwant\n%s", b.String(), want)
@@ -43,6 +45,15 @@ hub3    away          0     105  1 min ago  -
 	c = askFakeCluster(t, `{"member":{"id":"hub1","role":"standby"},"journal":{"durability":"sync","used_bytes":5,"most_bytes":0},"members":[]}`)
 	b.Reset()
 	if err := c.print(&b, false, now); err != nil || !strings.Contains(b.String(), "Leads:    nobody yet\n") || !strings.Contains(b.String(), "sync, 5 B without a limit\n") {
+		t.Errorf("printed\n%s, %v", b.String(), err)
+	}
+}
+
+// TestClusterStatusWithoutJournal: a hub that looks for its journal since its start.
+func TestClusterStatusWithoutJournal(t *testing.T) {
+	c := askFakeCluster(t, `{"member":{"id":"hub1","role":"standby","silent_ms":4000},"journal":{"durability":"","used_bytes":0,"most_bytes":0},"members":[]}`)
+	var b strings.Builder
+	if err := c.print(&b, false, time.Now()); err != nil || !strings.Contains(b.String(), "Journal:  not reached since the start, NO ANSWER for 4 s\n") {
 		t.Errorf("printed\n%s, %v", b.String(), err)
 	}
 }

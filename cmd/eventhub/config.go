@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -91,6 +93,8 @@ func hubSchema() *config.Schema {
 			Usage: "name of this hub among those that share the journal; default: that of the machine"},
 		{Name: "member_url", Type: config.List(checkMemberURL),
 			Usage: "URLs at which clients reach this hub, which a standby gives to those who ask it"},
+		{Name: "member_token", Type: config.Text, Secret: true,
+			Usage: "token that this hub presents to the one that leads, where it has to fetch a copy of its store; default: auth_token"},
 		{Name: "lease", Type: config.Duration, Default: "5s",
 			Usage: "how long nothing has to come from the hub that leads until another one takes over, at least 1s"},
 		{Name: "grace", Type: config.Duration, Default: hub.DefaultGrace.String(),
@@ -150,7 +154,7 @@ func hubConfig(s *config.Settings) hub.Config {
 		MaxMessageMemory: s.Int("max_message_memory"),
 		MetricsLabels:    s.Int("metrics_labels"), MetricsHistograms: s.Int("metrics_histograms"),
 		Outbox: s.Text("outbox"), OutboxOrder: s.Text("outbox_order"), OutboxKeep: s.Duration("outbox_keep"),
-		Journal: s.Text("journal"), MemberID: s.Text("member_id"), MemberURLs: s.Strings("member_url"), Lease: s.Duration("lease"),
+		Journal: s.Text("journal"), MemberID: s.Text("member_id"), MemberURLs: s.Strings("member_url"), Lease: s.Duration("lease"), MemberToken: s.Text("member_token"),
 		Grace:   s.Duration("grace"),
 		Drain:   s.Duration("drain"),
 		Sources: sources(s),
@@ -247,15 +251,22 @@ key is there as a comment (in JSON it is left out).`,
 }
 
 func configCheckCommand() *cobra.Command {
+	offline := false
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Check the configuration of a hub",
 		Long: `Checks what "eventhub serve" would run with, given this file (or the one of
 --config or EVENTHUB_CONFIG), this environment and these flags: exit code 0 if it
 could, 2 with everything that is wrong if not. Nothing is opened or created, so
-a port in use or a store that is locked shows only at the start.`,
-		Example: `  eventhub config check hub.yaml`,
-		Args:    cobra.MaximumNArgs(1),
+a port in use or a store that is locked shows only at the start.
+
+Of a journal the servers are asked: whether the stream may be a journal, its replicas,
+what the user may do, and how long an answer takes. Nothing is changed there either. Exit
+code 3 says that they are not reached, which a hub that starts would wait for;
+--offline does not ask them.`,
+		Example: `  eventhub config check hub.yaml
+  eventhub config check --offline hub.yaml`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				if cmd.Flags().Changed("config") {
@@ -271,6 +282,12 @@ a port in use or a store that is locked shows only at the start.`,
 				return configError(cmd, err)
 			}
 			warn(cmd.ErrOrStderr(), dangers(settings))
+			summary := ""
+			if journal := settings.Text("journal"); journal != "" && journal != hub.JournalNone && !offline {
+				if summary, err = checkJournal(cmd, settings); err != nil {
+					return err
+				}
+			}
 			what := "defaults, environment and flags"
 			if settings.File != "" {
 				what = settings.File
@@ -279,13 +296,32 @@ a port in use or a store that is locked shows only at the start.`,
 			for _, key := range []string{"store", "ws", "http", "ops"} {
 				values = append(values, fmt.Sprintf("%s %s (%s)", key, settings.Text(key), settings.Source(key)))
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "ok: %s; %s\n", what, strings.Join(values, ", "))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "ok: %s; %s\n%s", what, strings.Join(values, ", "), summary)
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&offline, "offline", false, "do not ask the servers of the journal")
 	registerHubFlags(cmd)
 	return cmd
 }
+
+// checkJournal asks the servers of the journal, warns, and returns a line that says what there is.
+func checkJournal(cmd *cobra.Command, settings *config.Settings) (summary string, err error) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), journalWithin)
+	defer cancel()
+	c, err := hub.CheckJournal(ctx, hubConfig(settings))
+	if err != nil {
+		return "", journalAway{err}
+	}
+	warn(cmd.ErrOrStderr(), c.Warnings)
+	if err := errors.Join(c.Errors...); err != nil {
+		return "", configError(cmd, err)
+	}
+	return "ok: " + c.Summary + "\n", nil
+}
+
+// journalWithin is how long the servers of a journal have for all that is asked.
+const journalWithin = 15 * time.Second
 
 // registerHubFlags gives the command all flags of the schema, with completion.
 func registerHubFlags(cmd *cobra.Command) {
@@ -332,7 +368,7 @@ func dangers(s *config.Settings) []string {
 	if at := s.Source("outbox"); at.Kind == config.FromFlag && strings.Contains(s.Text("outbox"), "@") {
 		found = append(found, "outbox is given as a flag, which other users of the machine can see with its password: better EVENTHUB_OUTBOX")
 	}
-	for _, name := range []string{"auth_token", "jwt_secret"} {
+	for _, name := range []string{"auth_token", "jwt_secret", "member_token"} {
 		secret := s.Source(name)
 		if secret.Kind == config.FromFlag {
 			found = append(found, name+" is given as a flag, which other users of the machine can see: better "+name+"_file")

@@ -74,6 +74,8 @@ var keyValues = map[string]struct {
 	"journal":            {"nats://a:1/s", "nats://b:2/s", "none", [3]any{"nats://a:1/s", "nats://b:2/s", "none"}},
 	"member_id":          {"a", "b", "c", [3]any{"a", "b", "c"}},
 	"member_url":         {"ws://a:1", "ws://b:2", "ws://c:3", [3]any{[]string{"ws://a:1"}, []string{"ws://b:2"}, []string{"ws://c:3"}}},
+	"member_token":       {"a", "b", "c", [3]any{"a", "b", "c"}},
+	"member_token_file":  {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
 	"lease":              {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
 	"grace":              {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
 	"drain":              {"4s", "5s", "6m", [3]any{4 * time.Second, 5 * time.Second, 6 * time.Minute}},
@@ -99,6 +101,8 @@ func effect(s *config.Settings, key string) any {
 		return c.AuthTokensFile
 	case "jwt_secret", "jwt_secret_file":
 		return c.JWTSecret
+	case "member_token", "member_token_file":
+		return c.MemberToken
 	case "jwt_jwks_url":
 		return c.JWKSURL
 	case "jwt_key_file":
@@ -252,7 +256,7 @@ func userPart(c hub.Config) hub.Config {
 
 // TestEveryFieldHasAKey: what a hub can be configured with, a user can say.
 func TestEveryFieldHasAKey(t *testing.T) {
-	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\nauth-tokens-file: x\njwt-secret: x\njwt-jwks-url: x\njwt-key-file: x\njwt-aud: x\njwt-iss: x\ntls-cert-file: x\ntls-key-file: x\ninsecure: true\norigin: http://a\ntrusted-proxies: 192.0.2.1\nauth-query-token: true\nlimits-file: x\nmax-topics: 4\ntopics-file: x\noutbox: sqlite:x\njournal: nats://h:1/s\nmember-id: x\nmember-url: ws://h\ngrace: 5s\ndrain: 6s\n", nil)
+	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\nauth-tokens-file: x\njwt-secret: x\njwt-jwks-url: x\njwt-key-file: x\njwt-aud: x\njwt-iss: x\ntls-cert-file: x\ntls-key-file: x\ninsecure: true\norigin: http://a\ntrusted-proxies: 192.0.2.1\nauth-query-token: true\nlimits-file: x\nmax-topics: 4\ntopics-file: x\noutbox: sqlite:x\njournal: nats://h:1/s\nmember-id: x\nmember-url: ws://h\nmember-token: x\ngrace: 5s\ndrain: 6s\n", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,6 +356,8 @@ func TestConfigCheck(t *testing.T) {
 		{"memory", nil, []string{"--store", "memory:"}, 0, []string{"warning: store memory: keeps nothing"}},
 		{"parent of the store", nil, []string{"--store", "/nonexistent/hub/data"}, 0, []string{"warning: store", "no directory /nonexistent/hub;"}},
 		{"secret for all eyes", []string{"AUTH_TOKEN_FILE=" + secret}, nil, 0, []string{"warning: " + secret, "0644"}},
+		{"journal that is away", nil, []string{"--journal", "nats://u:" + sentinel + "@127.0.0.1:1/s"}, 3, []string{"the journal is not reached", "127.0.0.1:1/s"}},
+		{"journal that is not asked", nil, []string{"--journal", "nats://127.0.0.1:1/s", "--offline"}, 0, []string{"ok: defaults"}},
 		{"secret as a flag", nil, []string{"--auth-token", sentinel}, 0, []string{"warning: auth_token", "flag"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

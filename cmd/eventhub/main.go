@@ -84,11 +84,18 @@ func isOfKeys(err error) bool {
 	return ok
 }
 
-// isAway reports whether the database of an outbox was not reached.
+// isAway reports whether the database of an outbox, or the servers of a journal, were not reached.
 func isAway(err error) bool {
-	_, ok := errors.AsType[databaseAway](err)
-	return ok
+	_, database := errors.AsType[databaseAway](err)
+	_, journal := errors.AsType[journalAway](err)
+	return database || journal
 }
+
+// journalAway is an error of servers that are not reached.
+type journalAway struct{ error }
+
+// Unwrap returns the cause.
+func (e journalAway) Unwrap() error { return e.error }
 
 // hintFor says what to do next, where that is known.
 func hintFor(cmd *cobra.Command, err error, code int) string {
@@ -128,7 +135,7 @@ func rootCommand() *cobra.Command {
 	}{
 		{"everyday", "Everyday:", []*cobra.Command{pubCommand(), subCommand(), getCommand(), statusCommand()}},
 		{"admin", "Administration:", []*cobra.Command{topicCommand(), groupCommand(), dlqCommand(), scheduleCommand(), outboxCommand(), replayCommand(), stateCommand(), connectionsCommand()}},
-		{"run", "Run and check a hub:", []*cobra.Command{serveCommand(), configCommand(), tokenCommand(), healthCommand(), clusterCommand(), checkCommand(), benchCommand(), demoCommand()}},
+		{"run", "Run and check a hub:", []*cobra.Command{serveCommand(), configCommand(), tokenCommand(), healthCommand(), clusterCommand(), journalCommand(), checkCommand(), benchCommand(), demoCommand()}},
 		{"copy", "Copies of the data:", []*cobra.Command{exportCommand(), importCommand(), backupCommand(), verifyCommand(), restoreCommand()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})

@@ -49,7 +49,7 @@ from the next start.`,
 			load := func() (*config.Settings, error) {
 				return checkHub(hubSchema().Reload(cmd.Flags(), os.Environ()))
 			}
-			for succeeded := false; ; {
+			for {
 				err := runHub(cmd.Context(), cfg, func(ctx context.Context, h *hub.Hub) error {
 					for {
 						select {
@@ -61,22 +61,10 @@ from the next start.`,
 						}
 					}
 				})
-				switch {
-				case cmd.Context().Err() != nil:
-					return err
-				case hub.IsSucceeded(err):
-					succeeded = true
-					cfg.Logger.Warn("this hub leads no more; it follows the journal from here on", "error", err)
-				case succeeded && hub.IsJournalAway(err):
-					cfg.Logger.Warn("the journal is away; it is looked for again", "error", err)
-					select {
-					case <-time.After(time.Second):
-					case <-cmd.Context().Done():
-						return nil
-					}
-				default:
+				if cmd.Context().Err() != nil || !hub.IsSucceeded(err) {
 					return err
 				}
+				cfg.Logger.Warn("this hub leads no more; it follows the journal from here on", "error", err)
 			}
 		},
 	}

@@ -42,6 +42,7 @@ var rules = []rule{
 	{"store/journal", []string{"internal/measure"}}, // bytes and places; what is in them is the store's
 	{"store/journal/...", []string{"store/journal"}},
 	{"hub/internal/member", []string{"store/journal"}},
+	{"hub/internal/fetch", []string{".", "client", "internal/backup"}},
 	{"store/storetest", []string{".", "store", "internal/..."}},
 	{"store/pebble", []string{".", "store", "store/journal", "internal/..."}},
 	{"store/storefault", []string{".", "store"}},

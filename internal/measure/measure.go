@@ -270,6 +270,8 @@ type Member struct {
 	Synced uint64    // the place up to which its copy is on its disk
 	Layout uint32    // the highest layout of entries that it reads
 	Seen   time.Time // when it said so
+	// Released: somebody has said in its place that it does not come back.
+	Released bool
 }
 
 // API is what the HTTP API has counted since it started.

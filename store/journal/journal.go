@@ -34,6 +34,7 @@ package journal
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -62,9 +63,26 @@ var (
 	ErrDiverged = errors.New("the journal has diverged from what this hub has")
 	// ErrForeign: the bytes are no entry of a hub, or are damaged.
 	ErrForeign = errors.New("the bytes are no entry of a hub's journal")
+	// ErrAway: the engine is not reached, or not ready yet, when the journal is opened. It may be later.
+	ErrAway = errors.New("the journal is not reached")
+	// ErrMissing: the engine has no journal of that name.
+	ErrMissing = errors.New("the journal is not there")
 	// ErrClosed: the journal or the leader was closed.
 	ErrClosed = errors.New("the journal is closed")
 )
+
+// FencedError is an ErrFenced that says who leads.
+type FencedError struct {
+	Hub   string
+	Epoch uint64
+}
+
+func (e *FencedError) Error() string {
+	return fmt.Sprintf("%v: hub %q in epoch %d has written there", ErrFenced, e.Hub, e.Epoch)
+}
+
+// Unwrap returns ErrFenced.
+func (e *FencedError) Unwrap() error { return ErrFenced }
 
 // Journal is one sequence of places on an engine, from 1 on without holes, of which the lowest
 // may be trimmed. All methods may be called at once; any other error than those above says that the
@@ -88,7 +106,8 @@ type Journal interface {
 	Follow(ctx context.Context, after uint64, visit func(at uint64, entry []byte) error) error
 	// Trim removes the entries up to a place, but never the last one: it shows who wrote last.
 	Trim(ctx context.Context, upTo uint64) error
-	// Announce says how a member is doing, and returns what all last said of themselves, by ID.
+	// Announce says how a member is doing, and returns what all had last said of themselves before, this
+	// one too, by ID. A member without an ID says nothing, and asks.
 	Announce(ctx context.Context, m Member) ([]Member, error)
 	// Limits returns what the engine allows, and how much room it has.
 	Limits(ctx context.Context) (Limits, error)
@@ -113,6 +132,8 @@ type Limits struct {
 	Durability Durability
 	// Used and Most are the bytes that the journal has and may have; Most is 0 where it has no limit.
 	Used, Most uint64
+	// First is the lowest place that it still has, or that the next entry gets.
+	First uint64
 }
 
 // Member is a hub that has a copy of the store.
@@ -123,6 +144,10 @@ type Member struct {
 	Synced uint64    `json:"synced"`           // it has all entries up to this place, fsynced
 	Layout uint32    `json:"layout"`           // the highest layout of entries that it reads
 	Seen   time.Time `json:"seen"`             // when it said so, by the engine's clock
+	Run    string    `json:"run,omitempty"`    // of the process: two that have one ID differ in it
+	// Released: somebody has said in its place that it does not come back. Nobody waits for it until it
+	// says something itself.
+	Released bool `json:"released,omitempty"`
 }
 
 // Position is where a copy of the store stands in the journal. The zero value is before

@@ -103,7 +103,7 @@ func (l *Log) look(ctx context.Context, at uint64, entry []byte, short *shortfal
 	if err != nil {
 		return true, diverged(at, err)
 	}
-	return true, fmt.Errorf("append at %d: %w: hub %q in epoch %d has written there", at, ErrFenced, h.Hub, h.Epoch)
+	return true, fmt.Errorf("append at %d: %w", at, &FencedError{Hub: h.Hub, Epoch: h.Epoch})
 }
 
 // shortfall is since when the engine says that the journal lacks what it has acknowledged.

@@ -224,6 +224,13 @@ func (r *Replica) Lead(w Writer) (*Store, error) {
 	return s, nil
 }
 
+// IsFounded reports whether the replica has the first batch of its journal, or comes of a copy that has it.
+func (r *Replica) IsFounded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.isFounded
+}
+
 // Founds reports whether the replica has a store that is in no journal yet, and so is to found one.
 func (r *Replica) Founds() bool {
 	r.mu.Lock()

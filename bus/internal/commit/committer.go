@@ -54,7 +54,7 @@ const (
 // ErrStopped says that nothing is taken any more.
 var ErrStopped = eventhub.Errorf(eventhub.CodeShuttingDown, "the hub is shutting down")
 
-// Options configure a Committer. All are required but SyncEvery and Fatal.
+// Options configure a Committer. All are required but SyncEvery, Fatal and Answer.
 type Options struct {
 	Store  store.Store
 	Logger *slog.Logger
@@ -70,6 +70,10 @@ type Options struct {
 	SyncEvery time.Duration
 	// Fatal, where not nil, is called once when the store has failed a commit.
 	Fatal func(error)
+	// Answer, where not nil, says what is answered when the store has failed a commit by that cause:
+	// inDoubt to those whose outcome is not known by it, and otherwise to those whose units
+	// were never given to the store. Nil is an error with CodeInternal.
+	Answer func(cause error, inDoubt bool) *eventhub.Error
 	// Committed is called after each commit with its jobs, before they are done: what
 	// they have is in the store. It runs where Job.Done does.
 	Committed func([]*Request)
@@ -102,8 +106,9 @@ type Committer struct {
 	sync     *time.Timer // fires SyncEvery after the first commit that was not synced
 	syncDue  bool
 	stopping bool
-	broken   error
-	inSync   int // commits that the syncer was given and that are not over
+	failed   error // what they are answered whose commit has failed; nil while none has
+	broken   error // what they are answered who come after that
+	inSync   int   // commits that the syncer was given and that are not over
 
 	pipeline pipeline
 	stall    stall
@@ -462,22 +467,32 @@ func (c *Committer) put(sync bool) error {
 }
 
 // Fail ends all committing for good, since the outcome of a write is unknown, and returns
-// the error that everybody gets from then on.
+// what those are answered whose write it was.
 func (c *Committer) Fail(err error) error {
-	broken := eventhub.Wrap(eventhub.CodeInternal, err, "The store failed; the events may or may not be published.")
+	failed, broken := c.answer(err, true), c.answer(err, false)
 	c.mu.Lock()
 	if c.broken != nil { // by the commit before, which is known
 		defer c.mu.Unlock()
-		return c.broken
+		return c.failed
 	}
-	c.broken = broken
+	c.failed, c.broken = failed, broken
 	c.admitWaiting()
 	c.mu.Unlock()
 	c.opts.Logger.Error("the store failed a commit; nothing is acknowledged any more", "error", err)
 	if c.opts.Fatal != nil {
 		c.opts.Fatal(err)
 	}
-	return broken
+	return failed
+}
+
+// answer returns what is answered where the store has failed a commit.
+func (c *Committer) answer(cause error, inDoubt bool) error {
+	if c.opts.Answer != nil {
+		if e := c.opts.Answer(cause, inDoubt); e != nil {
+			return e
+		}
+	}
+	return eventhub.Wrap(eventhub.CodeInternal, cause, "The store failed; the events may or may not be published.")
 }
 
 // mostTopics bounds the topics that the committer remembers.

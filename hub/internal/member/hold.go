@@ -9,20 +9,20 @@ import (
 	"eventhub/store/journal"
 )
 
-// Hold keeps the lead until the leader has ended, whose error it returns, or ctx has ended: nil. It
-// appends a beat where nothing else was appended, suspends the hub while the journal does not answer, and
-// says how the member is doing. synced makes the store durable on this machine, and returns up to
-// where. The leader is the caller's to close, after Hold too.
+// Hold keeps the lead until the leader has ended, whose error it returns, another hub has this member's id:
+// ErrTwin, or ctx has ended: nil. It appends a beat where nothing else was appended, suspends the hub while
+// the journal does not answer, and says how the member is doing. synced makes the store durable on this
+// machine, and returns up to where. The leader is the caller's to close, after Hold too.
 func (m *Member) Hold(ctx context.Context, leader *journal.Leader, synced func(context.Context) (journal.Position, error)) error {
-	ctx, stop := context.WithCancel(ctx)
+	ctx, stop := context.WithCancelCause(ctx)
 	m.mu.Lock()
 	m.leader, m.filled = leader, fill(leader)
 	m.mu.Unlock()
 	var ended sync.WaitGroup
-	ended.Go(func() { m.announce(ctx, synced) })
+	ended.Go(func() { m.announce(ctx, stop, synced) })
 	defer ended.Wait()
-	defer stop()
-	ticker := time.NewTicker(m.opts.Lease / looks)
+	defer stop(nil)
+	ticker := time.NewTicker(m.opts.Lease / Looks)
 	defer ticker.Stop()
 	var before uint64 // place at the last look
 	grew := time.Now()
@@ -33,6 +33,9 @@ func (m *Member) Hold(ctx context.Context, leader *journal.Leader, synced func(c
 		case <-leader.Ended():
 			return leader.Err()
 		case <-ctx.Done():
+			if err := context.Cause(ctx); errors.Is(err, ErrTwin) {
+				return err
+			}
 			return nil
 		case <-beat:
 			beating = false
@@ -66,8 +69,9 @@ func (m *Member) Hold(ctx context.Context, leader *journal.Leader, synced func(c
 }
 
 // announce says at once, and then every now and then, how the member is doing, until ctx ends, and
-// trims the journal. Who has not had everything yet is no member: others would wait for it.
-func (m *Member) announce(ctx context.Context, synced func(context.Context) (journal.Position, error)) {
+// trims the journal. Who has not had everything yet is no member: others would wait for it. It ends with
+// ErrTwin too, which it leaves to give up.
+func (m *Member) announce(ctx context.Context, giveUp context.CancelCauseFunc, synced func(context.Context) (journal.Position, error)) {
 	m.mu.Lock()
 	active := m.role == Active
 	m.mu.Unlock()
@@ -82,10 +86,15 @@ func (m *Member) announce(ctx context.Context, synced func(context.Context) (jou
 	defer ticker.Stop()
 	var said time.Time
 	for {
-		err := m.askLimits(ctx)
+		var err error
 		if time.Since(said) >= announceEvery || m.Room().isNearlyFull() {
-			err = errors.Join(err, m.announceOnce(ctx, synced))
+			err = m.announceOnce(ctx, synced)
 			said = time.Now()
+		}
+		err = errors.Join(err, m.askLimits(ctx))
+		if errors.Is(err, ErrTwin) {
+			giveUp(err)
+			return
 		}
 		if err != nil && ctx.Err() == nil {
 			m.opts.Logger.Debug("cannot say how this member is doing; it is tried again", "error", err)
@@ -125,14 +134,16 @@ func (m *Member) announceOnce(ctx context.Context, synced func(context.Context) 
 	m.mu.Lock()
 	active := m.role == Active
 	m.mu.Unlock()
-	members, err := m.opts.Journal.Announce(ctx, journal.Member{
-		ID: m.opts.ID, URLs: m.opts.URLs, Active: active, Synced: at.Seq, Layout: m.opts.Layout, Seen: time.Now(),
-	})
+	own := journal.Member{ID: m.opts.ID, URLs: m.opts.URLs, Active: active, Synced: at.Seq, Layout: m.opts.Layout, Seen: time.Now(), Run: m.run}
+	said, err := m.opts.Journal.Announce(ctx, own)
 	if err != nil {
 		return err
 	}
+	if err := m.twins.look(said, &own, m.opts.Logger); err != nil {
+		return err
+	}
 	m.mu.Lock()
-	m.members = members
+	m.members = withOwn(said, &own)
 	upTo := m.spare(time.Now())
 	due := upTo > m.trimmed
 	m.mu.Unlock()
@@ -156,10 +167,11 @@ type mark struct {
 
 // spare returns up to where the journal is to be trimmed. m.mu is held.
 func (m *Member) spare(now time.Time) uint64 {
+	members := m.twins.lowest(m.members)
 	if m.room().isNearlyFull() {
-		return trimmable(m.members, now, seenWithinFull)
+		return Trimmable(members, now, seenWithinFull)
 	}
-	upTo := trimmable(m.members, now, seenWithin)
+	upTo := Trimmable(members, now, SeenWithin)
 	if n := len(m.kept); n == 0 || upTo > m.kept[n-1].upTo {
 		m.kept = append(m.kept, mark{now, upTo})
 	}
@@ -170,12 +182,12 @@ func (m *Member) spare(now time.Time) uint64 {
 	return spare
 }
 
-// trimmable returns up to where nobody needs the journal: two members at least have that on their
-// disks, and so does everyone who was seen within a time.
-func trimmable(members []journal.Member, now time.Time, within time.Duration) (upTo uint64) {
+// Trimmable returns up to where nobody needs the journal: two members at least have that on their
+// disks, and so does everyone who was seen within a time and not released.
+func Trimmable(members []journal.Member, now time.Time, within time.Duration) (upTo uint64) {
 	count := 0
 	for _, other := range members {
-		if now.Sub(other.Seen) > within {
+		if other.Released || now.Sub(other.Seen) > within {
 			continue
 		}
 		if count++; count == 1 || other.Synced < upTo {

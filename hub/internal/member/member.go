@@ -27,10 +27,11 @@ package member
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
+	mathrand "math/rand/v2"
 	"sync"
 	"time"
 
@@ -46,17 +47,20 @@ const (
 	// makes its copy durable and says so; where the journal is nearly full, that is each time too.
 	askEvery      = time.Second
 	announceEvery = 10 * time.Second
-	// seenWithin is for how long a member counts that does not say how it is doing, and
+	// SeenWithin is for how long a member counts that does not say how it is doing, and
 	// seenWithinFull where the journal is nearly full.
-	seenWithin     = 24 * time.Hour
+	SeenWithin     = 24 * time.Hour
 	seenWithinFull = time.Minute
 	// reserve is how long entries stay that nobody needs.
 	reserve = time.Hour
-	// nearlyFull is that share of the journal, in percent.
-	nearlyFull = 80
-	// looks is how many times in a lease the journal is looked at.
-	looks = 4
+	// NearlyFull is that share of the journal, in percent.
+	NearlyFull = 80
+	// Looks is how many times in a lease the journal is looked at.
+	Looks = 4
 )
+
+// ErrTwin: another hub that was there before has the id of this member.
+var ErrTwin = errors.New("another hub has this member id")
 
 // Replica is the copy of the store (pebble.Replica).
 type Replica interface {
@@ -129,6 +133,8 @@ type Member struct {
 	leader   *journal.Leader // from Hold on
 	filled   filling         // what it had appended when limits was asked for
 	released chan struct{}   // who led has given the lead back
+	run      string          // of this process
+	twins    twins           // of announce, and then of spare
 	trimmed  uint64
 	kept     []mark // what could be trimmed, and when, the oldest first
 }
@@ -140,7 +146,7 @@ func New(o Options) *Member {
 		o.Suspend = func(bool) {}
 	}
 	return &Member{
-		opts: o, log: journal.New(o.Journal), at: o.Replica.Position(), role: Standby,
+		opts: o, log: journal.New(o.Journal), at: o.Replica.Position(), role: Standby, run: rand.Text(),
 		grown: now, came: now, answered: now, caughtUp: now, released: make(chan struct{}, 1), through: make(chan struct{}),
 	}
 }
@@ -158,7 +164,7 @@ func (m *Member) Status() Status {
 	if m.role == Standby && s.Position < s.Last {
 		s.Behind = now.Sub(m.caughtUp)
 	}
-	if silent := now.Sub(m.answered); silent > m.opts.Lease/looks*2 {
+	if silent := now.Sub(m.answered); silent > m.opts.Lease/Looks*2 {
 		s.Silent = silent
 	}
 	return s
@@ -168,8 +174,20 @@ func (m *Member) Status() Status {
 func (m *Member) ActiveURLs() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.urls(m.active)
+}
+
+// URLs returns where a member is reached, as far as this one knows.
+func (m *Member) URLs(id string) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.urls(id)
+}
+
+// urls is URLs; m.mu is held.
+func (m *Member) urls(id string) []string {
 	for _, other := range m.members {
-		if other.ID == m.active {
+		if other.ID == id {
 			return other.URLs
 		}
 	}
@@ -177,15 +195,16 @@ func (m *Member) ActiveURLs() []string {
 }
 
 // Lead follows the journal, and returns when this hub leads it. An error is final: the context has
-// ended, the journal is not the one that was followed, or the replica is broken.
+// ended, the journal is not the one that was followed, another hub has this member's id, or the replica is
+// broken.
 func (m *Member) Lead(ctx context.Context) (*journal.Leader, error) {
-	announcing, stop := context.WithCancel(ctx)
+	ctx, stop := context.WithCancelCause(ctx)
 	var ended sync.WaitGroup
 	ended.Go(func() {
-		m.announce(announcing, func(context.Context) (journal.Position, error) { return m.opts.Replica.Sync() })
+		m.announce(ctx, stop, func(context.Context) (journal.Position, error) { return m.opts.Replica.Sync() })
 	})
 	defer ended.Wait()
-	defer stop()
+	defer stop(nil)
 	for {
 		at, err := m.follow(ctx)
 		switch {
@@ -226,7 +245,7 @@ func (m *Member) Lead(ctx context.Context) (*journal.Leader, error) {
 // pause is between two attempts.
 func (m *Member) pause(ctx context.Context) {
 	select {
-	case <-time.After(m.opts.Lease / looks):
+	case <-time.After(m.opts.Lease / Looks):
 	case <-ctx.Done():
 	}
 }
@@ -272,8 +291,8 @@ func (m *Member) follow(ctx context.Context) (journal.Position, error) {
 // wait returns the position after which this hub is to lead, or the error with which following has
 // ended.
 func (m *Member) wait(ctx context.Context, done chan error) (journal.Position, error) {
-	look := m.opts.Lease / looks
-	jitter := time.Duration(rand.Int64N(int64(look)))
+	look := m.opts.Lease / Looks
+	jitter := time.Duration(mathrand.Int64N(int64(look)))
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
 	for {

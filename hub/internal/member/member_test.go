@@ -181,7 +181,7 @@ func TestTakeover(t *testing.T) {
 		b.mustLead(false)
 		settle(lease * 3 / 2)
 		b.mustLead(true)
-		if took := b.ledAt.Sub(killed); took > lease+lease/2+lease/looks {
+		if took := b.ledAt.Sub(killed); took > lease+lease/2+lease/Looks {
 			t.Errorf("the takeover took %s", took)
 		}
 		if got := b.replica.has(); !slices.Equal(got, []string{"one", "two"}) {
@@ -203,7 +203,7 @@ func TestRelease(t *testing.T) {
 		if _, err := a.leads().Release()(); err != nil {
 			t.Fatal(err)
 		}
-		settle(lease / looks / 2)
+		settle(lease / Looks / 2)
 		b.mustLead(true)
 		a.kill()
 		b.kill()
@@ -272,12 +272,12 @@ func TestSilence(t *testing.T) {
 			a.mustBeSuspended(slices.Repeat([]bool{true, false}, n)...) // not for so short a silence
 			a.handle.Cut(true)
 			b.handle.Cut(true)
-			settle(lease + lease/looks + time.Second)
+			settle(lease + lease/Looks + time.Second)
 			a.mustBeSuspended(append(slices.Repeat([]bool{true, false}, n), true)...)
 			settle(time.Hour)
 			a.handle.Cut(false)
 			b.handle.Cut(false)
-			settle(lease / looks * 2)
+			settle(lease / Looks * 2)
 			a.mustBeSuspended(slices.Repeat([]bool{true, false}, n+1)...)
 			settle(2 * lease)
 			a.mustLead(true)
@@ -304,7 +304,7 @@ func TestWithoutJournal(t *testing.T) {
 		settle(lease)
 		a.handle.Cut(true)
 		b.handle.Cut(true)
-		settle(lease + lease/looks + time.Second)
+		settle(lease + lease/Looks + time.Second)
 		a.mustBeSuspended(true)
 		settle(time.Hour)
 		b.mustLead(false)
@@ -344,7 +344,7 @@ func TestUnfinishedCommit(t *testing.T) {
 			return memory.None
 		})
 		a.leads().Append(make([]byte, 2000), 1)
-		settle(lease / looks / 2)
+		settle(lease / Looks / 2)
 		_ = a.leads().Close()
 		a.kill()
 		settle(3 * lease)

@@ -15,7 +15,7 @@ type Room struct {
 func (r Room) IsLow() bool { return r.Most > 0 && r.Free < r.Least }
 
 // isNearlyFull reports whether it is to be trimmed at once.
-func (r Room) isNearlyFull() bool { return r.Most > 0 && r.Most-r.Free >= r.Most/100*nearlyFull }
+func (r Room) isNearlyFull() bool { return r.Most > 0 && r.Most-r.Free >= r.Most/100*NearlyFull }
 
 const (
 	leastRoom = 16 << 20

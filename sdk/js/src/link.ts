@@ -348,7 +348,7 @@ export class Link {
     }
     const error = errorOf(f);
     const later = r.kind === Kind.Resubscribe ? error.passing
-      : error.code === "shutting_down" || (r.seq !== undefined && !r.resent && /^(bad_sequence|fenced|unknown_producer)$/.test(error.code));
+      : error.code === "shutting_down" || error.code === "not_active" || (r.seq !== undefined && !r.resent && /^(bad_sequence|fenced|unknown_producer)$/.test(error.code));
     if (later) {
       this.cut(error); // it waits for another connection, which numbers it again: this one has nothing to offer
       return;

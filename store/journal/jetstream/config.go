@@ -70,9 +70,9 @@ func (j *Journal) membersConfig() jetstream.StreamConfig {
 	}
 }
 
-// compare says what of a stream is not as it has to be. Whose it is comes first. How many bytes
+// compare returns a *ConfigError for each setting of a stream that is not as it has to be. Whose it is comes first. How many bytes
 // it may have, how it is compressed and where it is placed are the operator's.
-func compare(is, want *jetstream.StreamConfig) error {
+func compare(is, want *jetstream.StreamConfig) (wrong []error) {
 	const none = "none"
 	for _, s := range []struct {
 		setting  string
@@ -104,10 +104,10 @@ func compare(is, want *jetstream.StreamConfig) error {
 		{"persist_mode", is.PersistMode, want.PersistMode},
 	} {
 		if s.is != s.want {
-			return &ConfigError{Stream: want.Name, Setting: s.setting, Is: fmt.Sprint(s.is), Want: fmt.Sprint(s.want)}
+			wrong = append(wrong, &ConfigError{Stream: want.Name, Setting: s.setting, Is: fmt.Sprint(s.is), Want: fmt.Sprint(s.want)})
 		}
 	}
-	return nil
+	return wrong
 }
 
 func or(s, other string) string {

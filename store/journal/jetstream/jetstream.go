@@ -24,7 +24,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"regexp"
 	"strings"
 	"sync"
@@ -85,8 +84,9 @@ type Journal struct {
 	options Options
 	conn    *nats.Conn
 	js      jetstream.JetStream
-	stream  jetstream.Stream
+	stream  jetstream.Stream // nil where Look has found none, and likewise members
 	members jetstream.Stream
+	denied  denials
 
 	closed context.Context // done when Close was called
 	close  context.CancelFunc
@@ -97,103 +97,18 @@ type Journal struct {
 	lose      context.CancelFunc
 }
 
+// newJournal returns a journal without a connection.
+func newJournal(o Options) *Journal {
+	j := &Journal{options: o}
+	j.closed, j.close = context.WithCancel(context.Background())
+	j.connected, j.lose = context.WithCancel(j.closed)
+	return j
+}
+
 // errLost: the connection to the server was lost. Nothing more comes as an answer to what was asked over it.
 var errLost = errors.New("the connection to the NATS server was lost")
 
 var _ journal.Journal = (*Journal)(nil)
-
-// Open connects to the servers, and creates the stream where there is none. A stream that can not be
-// this journal is a *ConfigError.
-func Open(ctx context.Context, o Options) (*Journal, error) {
-	if err := o.check(); err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, openWithin)
-	defer cancel()
-	j := &Journal{options: o}
-	j.closed, j.close = context.WithCancel(context.Background())
-	j.connected, j.lose = context.WithCancel(j.closed)
-	if err := j.connect(ctx); err != nil {
-		_ = j.Close()
-		return nil, err
-	}
-	return j, nil
-}
-
-func (j *Journal) connect(ctx context.Context) (err error) {
-	options := append([]nats.Option{
-		nats.Name("eventhub journal " + j.options.Stream),
-		nats.MaxReconnects(-1),
-		nats.ReconnectWait(100 * time.Millisecond),
-		nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
-		nats.ReconnectBufSize(-1),
-		nats.PingInterval(2 * time.Second),
-		nats.MaxPingsOutstanding(2),
-		nats.DisconnectErrHandler(func(*nats.Conn, error) { j.lost() }),
-		// What it would print is in the errors of the calls.
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
-	}, j.options.Connect...)
-	if j.conn, err = nats.Connect(j.options.URL, options...); err != nil {
-		return fmt.Errorf("connect to NATS: %w", err)
-	}
-	if j.js, err = jetstream.New(j.conn); err != nil {
-		return fmt.Errorf("connect to JetStream: %w", err)
-	}
-	if j.stream, err = j.open(ctx, j.entriesConfig()); err != nil {
-		return err
-	}
-	j.members, err = j.open(ctx, j.membersConfig())
-	return err
-}
-
-// open returns a stream that is as it has to be. It waits for servers that have no leader yet.
-func (j *Journal) open(ctx context.Context, want jetstream.StreamConfig) (jetstream.Stream, error) {
-	for {
-		stream, err := j.tryOpen(ctx, want)
-		if err == nil || !passing(err) {
-			return stream, err
-		}
-		select {
-		case <-time.After(again):
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
-}
-
-// passing reports whether an error may be another one in a moment: there is no answer, the server
-// says that it is not available, or the stream that another hub has just created has not come to
-// the server that was asked.
-func passing(err error) bool {
-	var refused *ConfigError
-	var api *jetstream.APIError
-	return !errors.As(err, &refused) &&
-		(!errors.As(err, &api) || api.Code == http.StatusServiceUnavailable || errors.Is(err, jetstream.ErrStreamNotFound))
-}
-
-// tryOpen creates the stream where there is none. Another hub may do the same.
-func (j *Journal) tryOpen(ctx context.Context, want jetstream.StreamConfig) (jetstream.Stream, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	stream, err := j.js.Stream(ctx, want.Name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		stream, err = j.js.CreateStream(ctx, want)
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			stream, err = j.js.Stream(ctx, want.Name)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open the stream %s: %w", want.Name, err)
-	}
-	info, err := stream.Info(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("ask for the stream %s: %w", want.Name, err)
-	}
-	if err := compare(&info.Config, &want); err != nil {
-		return nil, err
-	}
-	return stream, nil
-}
 
 // Close implements journal.Journal.
 func (j *Journal) Close() error {
@@ -389,7 +304,7 @@ func (j *Journal) Limits(ctx context.Context) (journal.Limits, error) {
 	if err != nil {
 		return journal.Limits{}, err
 	}
-	l := journal.Limits{EntryBytes: j.entryBytes(), Durability: journal.DurabilityReplicated, Used: info.State.Bytes}
+	l := journal.Limits{EntryBytes: j.entryBytes(), Durability: journal.DurabilityReplicated, Used: info.State.Bytes, First: max(info.State.FirstSeq, 1)}
 	if j.options.Synced {
 		l.Durability = journal.DurabilitySync
 	}

@@ -18,21 +18,33 @@ import (
 // not, so it is in hexadecimal there.
 func (j *Journal) Announce(ctx context.Context, m journal.Member) ([]journal.Member, error) {
 	const what = "announce a member"
+	ctx, done := j.call(ctx)
+	defer done()
+	all, err := j.said(ctx)
+	if err != nil || m.ID == "" {
+		return all, err
+	}
 	value, err := json.Marshal(m)
 	if err != nil {
 		return nil, j.failed(ctx, what, err)
 	}
-	ctx, done := j.call(ctx)
-	defer done()
-	subjects := membersSubject(j.options.Stream) + "."
-	if _, err := j.js.PublishMsg(ctx, &nats.Msg{Subject: subjects + hex.EncodeToString([]byte(m.ID)), Data: value}); err != nil {
+	subject := membersSubject(j.options.Stream) + "." + hex.EncodeToString([]byte(m.ID))
+	if _, err := j.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: value}); err != nil {
 		return nil, j.failed(ctx, what, err)
 	}
-	info, err := j.members.Info(ctx, jetstream.WithSubjectFilter(subjects+"*"))
+	return all, nil
+}
+
+// said returns what all members last said of themselves.
+func (j *Journal) said(ctx context.Context) (all []journal.Member, err error) {
+	const what = "ask for the members"
+	if j.members == nil { // Look has found none
+		return nil, nil
+	}
+	info, err := j.members.Info(ctx, jetstream.WithSubjectFilter(membersSubject(j.options.Stream)+".*"))
 	if err != nil {
 		return nil, j.failed(ctx, what, err)
 	}
-	var all []journal.Member
 	for subject := range info.State.Subjects {
 		msg, err := j.members.GetLastMsgForSubject(ctx, subject)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {

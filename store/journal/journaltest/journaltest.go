@@ -366,7 +366,10 @@ func testMembers(t *testing.T, e *env) {
 	say := func(j journal.Journal, m journal.Member, want ...journal.Member) {
 		t.Helper()
 		before := time.Now()
-		all, err := j.Announce(limited(t), m)
+		if _, err := j.Announce(limited(t), m); err != nil {
+			t.Fatalf("Announce of %q: %v", m.ID, err)
+		}
+		all, err := j.Announce(limited(t), journal.Member{})
 		if err != nil || len(all) != len(want) {
 			t.Fatalf("Announce of %q: %+v, %v; want %d members", m.ID, all, err, len(want))
 		}
@@ -375,7 +378,7 @@ func testMembers(t *testing.T, e *env) {
 				t.Errorf("%q was seen at %v; it is %v", m.ID, m.Seen, before)
 			}
 			w := want[i]
-			if m.ID != w.ID || m.Synced != w.Synced || m.Layout != w.Layout || m.Active != w.Active || len(m.URLs) != len(w.URLs) {
+			if m.ID != w.ID || m.Run != w.Run || m.Released != w.Released || m.Synced != w.Synced || m.Layout != w.Layout || m.Active != w.Active || len(m.URLs) != len(w.URLs) {
 				t.Errorf("member %d is %+v; want %+v", i, m, w)
 			}
 		}
@@ -387,6 +390,13 @@ func testMembers(t *testing.T, e *env) {
 	one.Synced, one.Active, one.URLs = 9, false, []string{"http://c"}
 	say(a, one, two, one)
 	say(b, two, two, one)
+	again := one
+	again.Run, again.Released = "r", true
+	before, err := a.Announce(limited(t), again)
+	if err != nil || len(before) != 2 || before[1].Synced != 9 || before[1].Run != "" {
+		t.Errorf("Announce returns %+v, %v; want what was said before", before, err)
+	}
+	say(b, two, two, again)
 }
 
 func testLimits(t *testing.T, e *env) {

@@ -141,6 +141,13 @@ func (j *Journal) Put(entry []byte) {
 	j.put(slices.Clone(entry))
 }
 
+// Say has a member say something at a time of its own.
+func (j *Journal) Say(m journal.Member) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.members[m.ID] = m
+}
+
 // SetMost changes the limit of bytes.
 func (j *Journal) SetMost(most uint64) {
 	j.mu.Lock()
@@ -315,11 +322,13 @@ func (h *Handle) Trim(ctx context.Context, upTo uint64) error {
 // Announce implements journal.Journal.
 func (h *Handle) Announce(ctx context.Context, m journal.Member) (all []journal.Member, err error) {
 	err = h.call(ctx, func(j *Journal) error {
-		m.URLs, m.Seen = slices.Clone(m.URLs), time.Now()
-		j.members[m.ID] = m
 		for _, m := range j.members {
 			m.URLs = slices.Clone(m.URLs)
 			all = append(all, m)
+		}
+		if m.ID != "" {
+			m.URLs, m.Seen = slices.Clone(m.URLs), time.Now()
+			j.members[m.ID] = m
 		}
 		slices.SortFunc(all, func(a, b journal.Member) int { return strings.Compare(a.ID, b.ID) })
 		return nil
@@ -330,7 +339,7 @@ func (h *Handle) Announce(ctx context.Context, m journal.Member) (all []journal.
 // Limits implements journal.Journal.
 func (h *Handle) Limits(ctx context.Context) (l journal.Limits, err error) {
 	err = h.call(ctx, func(j *Journal) error {
-		l = journal.Limits{EntryBytes: j.options.EntryBytes, Durability: journal.DurabilityReplicated, Used: j.used, Most: j.options.Most}
+		l = journal.Limits{EntryBytes: j.options.EntryBytes, Durability: journal.DurabilityReplicated, Used: j.used, Most: j.options.Most, First: j.trimmed + 1}
 		return nil
 	})
 	return l, err

@@ -1,0 +1,177 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"eventhub"
+	"eventhub/hub/internal/fetch"
+	"eventhub/hub/internal/member"
+	"eventhub/store/journal"
+	"eventhub/store/pebble"
+)
+
+// fetched is where a copy of another member comes, below the directory of the store: on its file system.
+const fetched = "scratch/fetched"
+
+// sayEvery is how often the log says how far a copy is.
+const sayEvery = 10 * time.Second
+
+var (
+	errNoActive = errors.New("no hub has said that it leads")
+	errNoURL    = errors.New("the hub that leads has no member_url")
+)
+
+// fetching is a copy that is on its way.
+type fetching struct {
+	from     string
+	received atomic.Int64
+}
+
+// lacks reports whether an error of following says that the journal does not have what this copy needs, so
+// that one of another member is to take its place. A store that is to begin a journal is never replaced.
+func lacks(r *pebble.Replica, err error) bool {
+	if r.Founds() {
+		return false
+	}
+	return errors.Is(err, journal.ErrTrimmed) || errors.Is(err, pebble.ErrFounder) && !r.IsFounded()
+}
+
+// fetch replaces the copy of this hub by one of the hub that leads, and returns the seat with it. It tries
+// again, each time from the beginning, what may pass.
+func (h *Hub) fetch(ctx context.Context, at *seat, why error) (*seat, error) {
+	h.log.Warn("the journal does not have what this hub needs; it fetches a copy of the hub that leads", "error", why)
+	for wait := leastLook; ; wait = min(2*wait, mostLook) {
+		from, err := h.leading(ctx, at.journal)
+		if err == nil {
+			if err = h.fetchFrom(ctx, from); err == nil {
+				return h.replaceCopy(at)
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if errors.Is(err, errNoURL) || fetch.IsFinal(err) {
+			url := "URL"
+			if len(from.URLs) > 0 {
+				url = from.URLs[0]
+			}
+			return nil, fmt.Errorf("%w; and no copy of %s can be fetched: %w. Either mend that, or move %s away and make it by hand: eventhub backup --url %s %s%s",
+				why, from.ID, err, h.cfg.Store, url, h.cfg.Store, h.cfg.from("member_token"))
+		}
+		h.log.Warn("the copy cannot be fetched; it is tried again", "in", wait, "error", err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// leading returns the member that has said last that it leads.
+func (h *Hub) leading(ctx context.Context, j journal.Journal) (from journal.Member, err error) {
+	said, err := j.Announce(ctx, journal.Member{})
+	if err != nil {
+		return from, err
+	}
+	for _, m := range said {
+		if m.Active && !m.Released && m.ID != h.cfg.MemberID && m.Seen.After(from.Seen) {
+			from = m
+		}
+	}
+	if from.ID == "" {
+		return from, errNoActive
+	}
+	if len(from.URLs) == 0 {
+		return from, errNoURL
+	}
+	return from, nil
+}
+
+// fetchFrom fetches a copy, and says how far it is.
+func (h *Hub) fetchFrom(ctx context.Context, from journal.Member) error {
+	c := h.cluster
+	f := &fetching{from: named(from.ID, from.URLs)}
+	c.fetching.Store(f)
+	defer c.fetching.Store(nil)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		ticker := time.NewTicker(sayEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				h.log.Info("a copy is being fetched", "from", f.from, "bytes", f.received.Load())
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	began := time.Now()
+	token := h.cfg.MemberToken
+	if token == "" {
+		token = h.cfg.AuthToken
+	}
+	_, err := fetch.Copy(ctx, from.URLs, token, filepath.Join(h.cfg.Store, filepath.FromSlash(fetched)), &f.received)
+	cancel()
+	<-said
+	if err == nil {
+		h.log.Info("a copy was fetched", "from", f.from, "bytes", f.received.Load(), "took", time.Since(began).Round(time.Millisecond))
+	}
+	return err
+}
+
+// replaceCopy puts the copy that was fetched in the place of this hub's, and returns the seat with it.
+func (h *Hub) replaceCopy(at *seat) (*seat, error) {
+	if err := at.replica.Close(); err != nil {
+		return nil, err
+	}
+	if err := pebble.Replace(h.storeOptions(), fetched+"/"+fetch.Name); err != nil {
+		return nil, fmt.Errorf("%w%s", err, h.cfg.from("store"))
+	}
+	r, err := pebble.OpenReplica(h.storeOptions())
+	if err != nil {
+		return nil, fmt.Errorf("%w%s", err, h.cfg.from("store"))
+	}
+	h.log.Info("this hub follows from the copy that it fetched", "place", r.Position().Seq)
+	return h.take(at.journal, at.durability, r), nil
+}
+
+// take makes the seat of a copy that is open.
+func (h *Hub) take(j journal.Journal, d journal.Durability, r *pebble.Replica) *seat {
+	at := &seat{journal: j, durability: d, replica: r, member: member.New(member.Options{
+		Journal: j, Replica: r, ID: h.cfg.MemberID, URLs: h.cfg.MemberURLs,
+		Lease: h.cfg.Lease, Layout: pebble.Layout, Founds: r.Founds(),
+		Suspend: h.suspend, Logger: h.log,
+	})}
+	h.cluster.seat.Store(at)
+	return at
+}
+
+// leadSeat follows until this hub leads. A copy that is too far behind is replaced on the way.
+func (h *Hub) leadSeat(ctx context.Context) (at *seat, leader *journal.Leader, err error) {
+	for at, err = h.sit(ctx); err == nil; {
+		leader, err = at.member.Lead(ctx)
+		if err == nil || !lacks(at.replica, err) {
+			return at, leader, err
+		}
+		at, err = h.fetch(ctx, at, err)
+	}
+	return at, nil, err
+}
+
+// isFetching says that a copy is on its way; nil where none is.
+func (c *cluster) isFetching() *eventhub.Error {
+	f := c.fetching.Load()
+	if f == nil {
+		return nil
+	}
+	return eventhub.Errorf(eventhub.CodeNotActive, "this hub fetches a copy of %s, %d bytes so far", f.from, f.received.Load())
+}
