@@ -61,8 +61,8 @@ func (j heldJournal) Append(ctx context.Context, after uint64, entry []byte) err
 // ledStore is a store that leads the journal.
 type ledStore struct {
 	*pebble.Store // and so a store.Pipeline
-	leader *journal.Leader
-	handle *memory.Handle
+	leader        *journal.Leader
+	handle        *memory.Handle
 }
 
 func (s ledStore) Close() error {

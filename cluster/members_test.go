@@ -15,14 +15,14 @@ import (
 	"github.com/nats-io/nats.go"
 	natsjs "github.com/nats-io/nats.go/jetstream"
 
-	product "eventhub/hub"
+	inprocess "eventhub/hub"
 	"eventhub/store/journal"
 	"eventhub/store/journal/jetstream"
 )
 
 // memberOf is the configuration of a hub in this process.
-func memberOf(url, name, dir string) product.Config {
-	return product.Config{
+func memberOf(url, name, dir string) inprocess.Config {
+	return inprocess.Config{
 		Store: dir, WSAddr: "127.0.0.1:0", HTTPAddr: "localhost:0", OpsAddr: "[::1]:0", Grace: 2 * time.Second,
 		Journal: url, MemberID: name, MemberURLs: []string{"ws://" + name}, Lease: time.Second,
 	}
@@ -33,7 +33,7 @@ func journalURL(s *server, stream string) string {
 }
 
 // awaitLead waits until a hub serves.
-func awaitLead(t *testing.T, h *product.Hub) {
+func awaitLead(t *testing.T, h *inprocess.Hub) {
 	t.Helper()
 	status := 0
 	for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -55,9 +55,9 @@ func awaitLead(t *testing.T, h *product.Hub) {
 }
 
 // startHub starts a hub that leads, and returns it with what stops it.
-func startHub(t *testing.T, cfg product.Config) *product.Hub {
+func startHub(t *testing.T, cfg inprocess.Config) *inprocess.Hub {
 	t.Helper()
-	h, err := product.Start(cfg)
+	h, err := inprocess.Start(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,12 +87,12 @@ func streamsOf(t *testing.T, s *server) (names []string) {
 func TestNothingIsCreated(t *testing.T) {
 	s := alone(t, 0)
 	dir := t.TempDir()
-	h, err := product.Start(memberOf(journalURL(s, "ONE"), "a", dir))
+	h, err := inprocess.Start(memberOf(journalURL(s, "ONE"), "a", dir))
 	if err != nil {
 		t.Fatal(err)
 	}
 	awaitLead(t, h)
-	if _, err := product.Start(memberOf(journalURL(s, "TWO"), "b", dir)); err == nil || !strings.Contains(err.Error(), "another eventhub holds") {
+	if _, err := inprocess.Start(memberOf(journalURL(s, "TWO"), "b", dir)); err == nil || !strings.Contains(err.Error(), "another eventhub holds") {
 		t.Errorf("a directory that another hub has: %v", err)
 	}
 	if err := h.Stop(context.Background()); err != nil {
@@ -104,7 +104,7 @@ func TestNothingIsCreated(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at, want := range map[string]string{dir: "is at place", foreign: "is no eventhub store"} {
-		_, err := product.Start(memberOf(journalURL(s, "TWO"), "b", at))
+		_, err := inprocess.Start(memberOf(journalURL(s, "TWO"), "b", at))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("a hub on %s: %v; want %q", at, err, want)
 		}
@@ -156,9 +156,9 @@ func TestAwayOrWrong(t *testing.T) {
 // TestCheck: all that is wrong with a journal is said at once, and nothing is created.
 func TestCheck(t *testing.T) {
 	s := alone(t, 0)
-	check := func(url string, wrong, warns []string) *product.JournalCheck {
+	check := func(url string, wrong, warns []string) *inprocess.JournalCheck {
 		t.Helper()
-		c, err := product.CheckJournal(context.Background(), memberOf(url, "a", t.TempDir()))
+		c, err := inprocess.CheckJournal(context.Background(), memberOf(url, "a", t.TempDir()))
 		if err != nil {
 			t.Fatalf("%s: %v", url, err)
 		}
@@ -210,10 +210,10 @@ func TestCheck(t *testing.T) {
 	}
 	slow := memberOf(one, "a", t.TempDir())
 	slow.Lease = time.Microsecond // as if the servers were far away
-	if c, err := product.CheckJournal(context.Background(), slow); err != nil || len(c.Errors) != 1 || !strings.Contains(c.Errors[0].Error(), "at least 1s is needed") {
+	if c, err := inprocess.CheckJournal(context.Background(), slow); err != nil || len(c.Errors) != 1 || !strings.Contains(c.Errors[0].Error(), "at least 1s is needed") {
 		t.Errorf("a lease that is too short: %+v, %v", c, err)
 	}
-	if _, err := product.CheckJournal(context.Background(), memberOf("nats://127.0.0.1:1/S", "a", t.TempDir())); !errors.Is(err, journal.ErrAway) {
+	if _, err := inprocess.CheckJournal(context.Background(), memberOf("nats://127.0.0.1:1/S", "a", t.TempDir())); !errors.Is(err, journal.ErrAway) {
 		t.Errorf("servers that are away: %v", err)
 	}
 }
@@ -224,10 +224,10 @@ func TestTools(t *testing.T) {
 	s := alone(t, 0)
 	dir, ctx := t.TempDir(), context.Background()
 	cfg := memberOf(journalURL(s, "TOOLS"), "a", dir)
-	if _, err := product.LookAfter(ctx, cfg); !errors.Is(err, journal.ErrMissing) {
+	if _, err := inprocess.LookAfter(ctx, cfg); !errors.Is(err, journal.ErrMissing) {
 		t.Errorf("a journal that is not there: %v", err)
 	}
-	h, err := product.Start(cfg)
+	h, err := inprocess.Start(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func TestTools(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	tool, err := product.LookAfter(ctx, cfg)
+	tool, err := inprocess.LookAfter(ctx, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,16 +269,16 @@ func TestTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	http.DefaultClient.CloseIdleConnections()
-	if _, err := product.PlanReseed(ctx, cfg); err == nil || !strings.Contains(err.Error(), "not lost") {
+	if _, err := inprocess.PlanReseed(ctx, cfg); err == nil || !strings.Contains(err.Error(), "not lost") {
 		t.Errorf("a new journal while there is one: %v", err)
 	}
 	if err := client(t, s.url()).DeleteStream(ctx, "TOOLS"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := product.Start(cfg); err == nil || !strings.Contains(err.Error(), "is at place") {
+	if _, err := inprocess.Start(cfg); err == nil || !strings.Contains(err.Error(), "is at place") {
 		t.Errorf("a hub whose journal is lost: %v", err)
 	}
-	plan, err := product.PlanReseed(ctx, cfg)
+	plan, err := inprocess.PlanReseed(ctx, cfg)
 	if err != nil || plan.Place < 3 || len(plan.Ahead) != 0 {
 		t.Fatalf("PlanReseed = %+v, %v", plan, err)
 	}
@@ -303,7 +303,7 @@ func TestFetch(t *testing.T) {
 	cfg := memberOf(journalURL(s, "FETCH"), "a", t.TempDir())
 	cfg.WSAddr = fmt.Sprintf("127.0.0.1:%d", ports(t, 1)[0])
 	cfg.MemberURLs = []string{"ws://" + cfg.WSAddr}
-	a, err := product.Start(cfg)
+	a, err := inprocess.Start(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"eventhub/gateway/ws"
 	"eventhub/internal/caller"
 	"eventhub/ops"
+	"eventhub/ops/console"
 )
 
 // Who is let in gets the engine by a guard, whatever the transport: nothing in this file
@@ -129,6 +130,8 @@ func (h *Hub) opsAccess(ctx context.Context, token string, given bool) (ops.Acce
 	access := ops.Access{
 		Shows:    func() (func(string) bool, error) { return guard.Shows(rights) },
 		Operates: func() error { return guard.Operates(rights) }, LevelSet: who.LogLevel,
+		Name: p.Name, Expires: p.Ends(), Revoked: p.Revoked,
+		May: func(topic string) console.Permitted { return console.Permitted(guard.May(rights, topic)) },
 	}
 	if h.opened.Load() {
 		e := h.engineFor(&p, denied)

@@ -235,6 +235,7 @@ func (h *Hub) endFollowing() {
 // stopStandby takes a hub down that does not lead.
 func (h *Hub) stopStandby(ctx context.Context) error {
 	h.log.Info("standby is stopping")
+	h.operations.Stop()
 	var errs []error
 	for _, d := range h.doors {
 		errs = append(errs, d.close())

@@ -118,15 +118,21 @@ func TestStandby(t *testing.T) {
 			t.Errorf("GET %s of the standby: %d %s", path, status, body)
 		}
 	}
-	for path, want := range map[string]int{"/livez": 200, "/metrics": 200, "/cursors": 503} {
+	for path, want := range map[string]int{"/livez": 200, "/metrics": 200, "/cursors": 503, "/": 200, "/console/app.js": 200, "/console/rights": 200, "/console/api/v1/topics": 503} {
 		if status, body := ask(t, "http://"+b.OpsAddr()+path); status != want {
 			t.Errorf("GET %s of the standby: %d %s; want %d", path, status, body, want)
 		}
+	}
+	if _, body := ask(t, "http://"+b.OpsAddr()+"/console/api/v1/topics"); !strings.Contains(body, `"code":"not_active"`) || !strings.Contains(body, "ws://a") {
+		t.Errorf("the API for the console of the standby answers %s", body)
 	}
 	if err := a.Stop(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	awaitReady(t, b)
+	if status, body := ask(t, "http://"+b.OpsAddr()+"/console/api/v1/topics"); status != 200 {
+		t.Errorf("the API for the console of the hub that leads now: %d %s", status, body)
+	}
 	mustPublish(t, b, "two")
 	mustPublish(t, b, "one")
 	mustHave(t, b, "one", "two")

@@ -37,6 +37,10 @@ const (
 	DurabilityInterval = "interval"
 	SyncEvery          = 10 * time.Millisecond
 
+	// The values of Console.
+	ConsoleOn  = "on"
+	ConsoleOff = "off"
+
 	// The values of Maintenance.
 	MaintenanceOn  = "on"
 	MaintenanceOff = "off"
@@ -111,6 +115,9 @@ type Config struct {
 	// on disk; or DurabilityInterval: an OK comes when it is written, and the disk has
 	// it within SyncEvery.
 	Durability string
+	// Console is ConsoleOn, the default, or ConsoleOff: the operations listener has no page for people,
+	// and no way to the API for it.
+	Console string
 	// Maintenance is MaintenanceOn, the default, or MaintenanceOff: nothing is removed by
 	// itself, neither what settings do not keep nor, on the disk, what was removed.
 	Maintenance string
@@ -175,6 +182,7 @@ func (c Config) WithDefaults() Config {
 	def(&c.Version, "devel")
 	def(&c.Durability, store.DurabilitySync)
 	def(&c.Maintenance, MaintenanceOn)
+	def(&c.Console, ConsoleOn)
 	def(&c.OutboxOrder, string(outbox.ByKey))
 	if c.OutboxKeep == 0 {
 		c.OutboxKeep = outbox.DefaultKeep
@@ -271,6 +279,9 @@ func (c Config) Validate() error {
 	errs = append(errs, c.validateCluster()...)
 	if _, err := newProxies(c.TrustedProxies); err != nil {
 		errs = append(errs, fmt.Errorf("%w%s", err, c.from("trusted_proxies")))
+	}
+	if c.Console != ConsoleOn && c.Console != ConsoleOff {
+		errs = append(errs, fmt.Errorf("console is %q; on and off are allowed%s", c.Console, c.from("console")))
 	}
 	if c.Maintenance != MaintenanceOn && c.Maintenance != MaintenanceOff {
 		errs = append(errs, fmt.Errorf("maintenance is %q; on and off are allowed%s", c.Maintenance, c.from("maintenance")))

@@ -56,6 +56,9 @@ type Hub struct {
 	tasks   sync.WaitGroup // end with endTask
 
 	operations *ops.Ops
+	// consoleAPI is the HTTP API for the console, once it is open; consoleCalls is held by its requests.
+	consoleAPI   atomic.Pointer[http.Handler]
+	consoleCalls sync.RWMutex
 
 	doors     []*door // one for each distinct address, in the order of listen
 	opened    atomic.Bool
@@ -134,6 +137,7 @@ func (h *Hub) watch() error {
 		Standby:      h.standbyChecks(),
 		Cluster:      h.measureCluster,
 		Level:        h.cfg.LogLevel,
+		NoConsole:    h.cfg.Console == ConsoleOff,
 		MaxLabels:    h.cfg.MetricsLabels, MaxHistograms: h.cfg.MetricsHistograms,
 		Version: h.cfg.Version,
 		Logger:  h.log,
@@ -144,6 +148,7 @@ func (h *Hub) watch() error {
 	d := h.door(h.cfg.OpsAddr)
 	operations.Register(d.mux)
 	h.operations = operations
+	h.mountConsole(d)
 	if h.isApart(d) {
 		h.mountUnrouted(d, h.operationsHint(operations.Routes()))
 		d.route(func(handler http.Handler) http.Handler { return handler })
@@ -220,6 +225,7 @@ func (h *Hub) open() error {
 		h.api.Register(d.mux)
 		h.mountUnrouted(d, h.apiHint)
 	}
+	h.openConsoleAPI()
 	h.opened.Store(true)
 	return nil
 }
@@ -498,6 +504,7 @@ func (h *Hub) Stop(ctx context.Context) error {
 		return h.stopStandby(ctx)
 	}
 	h.log.Info("hub is stopping", "connections", h.gateway.Open())
+	h.operations.Stop()
 	h.stopOutbox(ctx)
 	var errs []error
 	doors := slices.DeleteFunc(slices.Clone(h.doors), h.isApart)
@@ -510,7 +517,8 @@ func (h *Hub) Stop(ctx context.Context) error {
 	for _, d := range doors {
 		go func() { ended <- d.shut(ctx) }()
 	}
-	for range 1 + len(doors) {
+	go func() { ended <- h.endConsoleAPI(ctx) }()
+	for range 2 + len(doors) {
 		errs = append(errs, <-ended)
 	}
 	h.opened.Store(false)

@@ -47,7 +47,7 @@ func TestOneAddressForAll(t *testing.T) {
 	if h.WSAddr() != h.OpsAddr() {
 		t.Errorf("addresses %s and %s", h.WSAddr(), h.OpsAddr())
 	}
-	for path, want := range map[string]int{"/livez": 200, "/readyz": 200, "/healthz": 200, "/": 426, "/ws": 426, "/else": 404} {
+	for path, want := range map[string]int{"/livez": 200, "/readyz": 200, "/healthz": 200, "/": 426, "/ws": 426, "/else": 404, "/console/": 200, "/console/api/v1/topics": 200} {
 		resp, err := http.Get("http://" + h.OpsAddr() + path)
 		if err != nil {
 			t.Fatal(err)

@@ -74,7 +74,10 @@ func TestEveryErrorIsAProblem(t *testing.T) {
 		{h.HTTPAddr(), "GET", "/", 426, "", []string{"WebSocket", "/v1/topics"}},
 		{h.OpsAddr(), "GET", "/else", 404, "", []string{`"/else"`, "operations listener", "ws://" + h.WSAddr(), "http://" + h.HTTPAddr(), "/metrics"}},
 		{h.OpsAddr(), "GET", "/v1/topics", 404, "", []string{"operations listener", "http://" + h.HTTPAddr()}},
-		{h.OpsAddr(), "GET", "/", 404, "", []string{"operations listener"}},
+		{h.OpsAddr(), "POST", "/", 405, "GET, HEAD", []string{"POST"}},
+		{h.OpsAddr(), "GET", "/console/api/v1/else", 404, "", []string{"/v1/else"}},
+		{h.OpsAddr(), "GET", "/console/api/else", 404, "", []string{"API for the console"}},
+		{h.OpsAddr(), "PUT", "/console/api/v1/topics", 405, "GET, HEAD", []string{"PUT"}},
 		{h.OpsAddr(), "HEAD", "/else", 404, "", nil},
 		{h.OpsAddr(), "POST", "/lag", 405, "GET, HEAD", []string{"POST"}},
 	} {

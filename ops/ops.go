@@ -6,7 +6,8 @@
 //   - /cursors, /lag, /inflight: small views of groups, /latest-by-key and /snapshots of a topic,
 //   - /cluster: the hubs that share this one's journal,
 //   - /log-level: the level of the running hub's log,
-//   - /openapi.json, /asyncapi.json: the documents of package apidoc.
+//   - /openapi.json, /asyncapi.json: the documents of package apidoc,
+//   - /console/: the page for people, of package ops/console.
 //
 // It changes nothing but that level, holds no state of the hub and reaches it by
 // the root interfaces and by functions that hand out copies of counts. Package
@@ -18,8 +19,8 @@
 //     fit together.
 //   - The number of series does not grow with the number of topics and groups
 //     (capped.go), and a counter never goes back or moves to another series.
-//   - Only the health probes answer without asking who asks. Pages of foreign
-//     origins get nothing.
+//   - Only the health probes, and the files of the console, which have nothing of the hub,
+//     answer without asking who asks. Pages of foreign origins get nothing else.
 package ops
 
 import (
@@ -32,6 +33,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -41,6 +43,7 @@ import (
 	"eventhub/internal/caller"
 	"eventhub/internal/measure"
 	"eventhub/internal/origin"
+	"eventhub/ops/console"
 )
 
 // Bounds of the series, which together are fewer than 7,000.
@@ -98,6 +101,8 @@ type Config struct {
 	Closed func() bool
 	// Level is the level of the hub's log. Without one there is no /log-level.
 	Level *slog.LevelVar
+	// NoConsole leaves out all below /console/.
+	NoConsole bool
 	// Version of the hub, for eventhub_build_info.
 	Version string
 	// MaxLabels bounds how many topics have series of their own, and how many
@@ -123,6 +128,14 @@ type Access struct {
 	Operates func() error
 	// LevelSet, where not nil, is called when the request has set the level of the log.
 	LevelSet func()
+	// Name says who asks; no secret. May says what is allowed on a topic, "" for the hub as a whole;
+	// nil: everything.
+	Name string
+	May  func(topic string) console.Permitted
+	// Expires is when an answer that goes on ends, zero: never. Revoked ends when the access is taken
+	// back before that; nil: never.
+	Expires time.Time
+	Revoked context.Context
 }
 
 // Check is one condition of readiness.
@@ -142,6 +155,7 @@ type Ops struct {
 	metrics http.Handler
 	scrapes *prometheus.Registry
 	parts   chan struct{} // holds a token for each scrape of a part of the metrics
+	console *console.Console
 
 	mu     sync.Mutex
 	failed map[string]bool // the last outcome of each check, to log changes
@@ -173,8 +187,15 @@ func New(cfg Config) (*Ops, error) {
 	if o.scrapes, o.metrics, err = o.metricsHandler(); err != nil {
 		return nil, err
 	}
+	if o.console, err = o.newConsole(); err != nil {
+		return nil, fmt.Errorf("ops: %w", err)
+	}
 	return o, nil
 }
+
+// Stop ends the answers that go on, which are those to open pages of the console. It returns at
+// once, and may be called more than once.
+func (o *Ops) Stop() { o.console.Stop() }
 
 // Registerer takes metrics of others, which are then on /metrics too.
 func (o *Ops) Registerer() prometheus.Registerer { return o.scrapes }
@@ -238,10 +259,14 @@ func (o *Ops) routes() map[string]http.HandlerFunc {
 // HEAD, which goes with each GET, is not among them.
 func (o *Ops) Routes() []string { return slices.Sorted(maps.Keys(o.routes())) }
 
-// Register mounts the routes.
+// Register mounts the routes, and all below /console/, which is for the page alone and changes with
+// it.
 func (o *Ops) Register(mux *http.ServeMux) {
 	for pattern, serve := range o.routes() {
 		mux.HandleFunc(pattern, serve)
+	}
+	if !o.cfg.NoConsole {
+		o.console.Register(mux)
 	}
 }
 
@@ -261,11 +286,10 @@ func (o *Ops) guard(serve handler) http.HandlerFunc {
 		if err == nil {
 			return
 		}
-		e := eventhub.AsError(err)
-		if e.Code == eventhub.CodeInternal {
+		if eventhub.ErrorCode(err) == eventhub.CodeInternal {
 			o.cfg.Logger.Warn("a request failed on the hub's side", "remote", r.RemoteAddr, "route", r.Pattern, "error", err)
 		}
-		writeProblem(w, e)
+		refuse(w, err)
 	}
 }
 

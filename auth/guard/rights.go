@@ -49,3 +49,23 @@ func (r Rights) Tail(patterns []eventhub.Pattern) error {
 	_, err := r.guard.joins(patterns, "")
 	return err
 }
+
+// Permitted says what is allowed on a topic, or on all of them.
+type Permitted struct{ Publish, Subscribe, Read, Admin bool }
+
+// May says what is allowed on a topic, subscribe without a group; "" asks for all topics. It
+// reports nothing to the audit, for it refuses nothing: it is for who shows people what they can
+// do. e is what For has returned.
+func May(e Engine, topic string) Permitted {
+	g, ok := e.(*guard)
+	if !ok {
+		return Permitted{true, true, true, true}
+	}
+	may := func(a policy.Action) bool {
+		if topic == "" {
+			return g.policy.Everywhere(a)
+		}
+		return g.may(a, topic, "") == nil
+	}
+	return Permitted{may(policy.Publish), may(policy.Subscribe), may(policy.Read), may(policy.Admin)}
+}

@@ -59,6 +59,7 @@ var keyValues = map[string]struct {
 	"trusted_proxies":    {"[10.0.0.0/8, 192.0.2.1]", "192.0.2.2,2001:db8::/32", "192.0.2.3", [3]any{[]string{"10.0.0.0/8", "192.0.2.1"}, []string{"192.0.2.2", "2001:db8::/32"}, []string{"192.0.2.3"}}},
 	"auth_query_token":   {"true", "false", "true", [3]any{true, false, true}},
 	"limits_file":        {"a.yaml", "b.yaml", "c d.yaml", [3]any{"a.yaml", "b.yaml", "c d.yaml"}},
+	"console":            {"off", "on", "OFF", [3]any{"off", "on", "off"}},
 	"maintenance":        {"off", "on", "OFF", [3]any{"off", "on", "off"}},
 	"durability":         {"interval", "sync", "INTERVAL", [3]any{"interval", "sync", "interval"}},
 	"topics_file":        {"a.yaml", "b.yaml", "c d.yaml", [3]any{"a.yaml", "b.yaml", "c d.yaml"}},
@@ -125,6 +126,8 @@ func effect(s *config.Settings, key string) any {
 		return c.Insecure
 	case "origin":
 		return c.Origins
+	case "console":
+		return c.Console
 	case "maintenance":
 		return c.Maintenance
 	case "durability":

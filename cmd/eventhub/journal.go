@@ -272,10 +272,9 @@ func (p *trimPlan) print(w io.Writer, color bool) error {
 }
 
 func journalReseedCommand() *cobra.Command {
-	var from string
 	var yes, loss bool
 	cmd := &cobra.Command{
-		Use:   "reseed --from DIR",
+		Use:   "reseed DIR",
 		Short: "Begin a new journal with the directory of a member, after the one before was lost",
 		Long: `For when the journal is lost, and the members stop because they have more than it. The copy of
 one member, whose hub is stopped, becomes the beginning of a new journal: that of --journal,
@@ -286,32 +285,24 @@ It refuses a journal that has entries, and a copy that has less than another mem
 that it has; --accept-loss takes the copy all the same. Afterwards the hub is started on DIR with
 the new journal, and leads. The other members are made anew: empty directories, for which they
 fetch copies. On a terminal it asks before; elsewhere --yes is needed.`,
-		Example: `  eventhub journal reseed --from /var/lib/eventhub --journal nats://10.0.0.1:4222/EVENTHUB2`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if err := words()(cmd, args); err != nil {
-				return err
-			}
-			if from == "" {
-				return errors.New("--from is missing: the directory of a member")
-			}
-			return nil
-		},
+		Example: `  eventhub journal reseed /var/lib/eventhub --journal nats://10.0.0.1:4222/EVENTHUB2`,
+		Args:    words("DIR"),
 	}
-	cmd.Flags().StringVar(&from, "from", "", "directory of the member that has the most")
 	cmd.Flags().BoolVar(&loss, "accept-loss", false, "take the copy although another member has said that it has more")
 	yesFlag(cmd, &yes)
 	hubSchema().Register(cmd.Flags(), "journal")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg, err := journalConfig(cmd)
 		if err != nil {
 			return err
 		}
-		cfg.Store = from
+		dir := args[0]
+		cfg.Store = dir
 		p, err := within(cmd.Context(), func(ctx context.Context) (*hub.JournalReseed, error) { return hub.PlanReseed(ctx, cfg) })
 		if err != nil {
 			return journalError(err)
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s is at place %d, epoch %d.\n", from, p.Place, p.Epoch)
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s is at place %d, epoch %d.\n", dir, p.Place, p.Epoch)
 		var ahead []string
 		for _, m := range p.Ahead {
 			ahead = append(ahead, fmt.Sprintf("%s has said %s that it has up to %d", m.ID, output.Ago(time.Now(), m.Seen.UnixMilli()), m.Synced))
@@ -328,7 +319,7 @@ fetch copies. On a terminal it asks before; elsewhere --yes is needed.`,
 		if _, err := within(cmd.Context(), func(ctx context.Context) (any, error) { return nil, p.Carry(ctx) }); err != nil {
 			return journalError(err)
 		}
-		_, err = fmt.Fprintf(results(cmd), "%s begins a new journal when its hub is started: eventhub serve --store %s --journal %s\n", from, from, hub.JournalShown(cfg.Journal))
+		_, err = fmt.Fprintf(results(cmd), "%s begins a new journal when its hub is started: eventhub serve --store %s --journal %s\n", dir, dir, hub.JournalShown(cfg.Journal))
 		return err
 	}
 	return cmd

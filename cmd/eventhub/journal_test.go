@@ -24,8 +24,8 @@ func TestJournalErrors(t *testing.T) {
 		{[]string{"journal", "trim", "--journal", away}, exitUnreachable, "the journal is not reached"},
 		{[]string{"cluster", "release", "--journal", away}, exitUsage, "MEMBER"},
 		{[]string{"cluster", "release", "x", "--journal", away}, exitUnreachable, "the journal is not reached"},
-		{[]string{"journal", "reseed", "--journal", away}, exitUsage, "--from is missing"},
-		{[]string{"journal", "reseed", "--journal", away, "--from", alone}, exitFailed, "is empty"},
+		{[]string{"journal", "reseed", "--journal", away}, exitUsage, "DIR"},
+		{[]string{"journal", "reseed", "--journal", away, alone}, exitFailed, "is empty"},
 	} {
 		code, stdout, stderr := runBinary(t, nil, tt.args...)
 		if code != tt.code || stdout != "" || !strings.Contains(stderr, tt.says) {

@@ -87,8 +87,9 @@ var rules = []rule{
 	{"inbox/...", []string{"."}},
 	{"apidoc", nil},
 	{"apidoc/...", nil}, // gen, which makes the documents, and a module of its own that judges them
-	{"ops", []string{".", "admin", "apidoc", "internal/..."}},
-	{"hub", []string{"hub/internal/...", ".", "admin", "auth", "auth/audit", "auth/guard", "auth/limits", "auth/policy", "ops", "bus", "gateway/...", "outbox", "outbox/outboxurl", "store", "store/journal", "store/journal/jetstream", "store/memory", "store/pebble", "wire", "internal/..."}},
+	{"ops/console", []string{".", "admin", "internal/measure"}},
+	{"ops", []string{".", "admin", "apidoc", "ops/console", "internal/..."}},
+	{"hub", []string{"hub/internal/...", ".", "admin", "auth", "auth/audit", "auth/guard", "auth/limits", "auth/policy", "ops", "ops/console", "bus", "gateway/...", "outbox", "outbox/outboxurl", "store", "store/journal", "store/journal/jetstream", "store/memory", "store/pebble", "wire", "internal/..."}},
 	{"hubtest", []string{".", "admin", "client", "hub"}},
 	{"bench", []string{".", "client", "wire", "internal/..."}},
 	{"bench/retention", []string{".", "admin", "bench", "client"}},

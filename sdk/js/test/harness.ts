@@ -19,17 +19,27 @@ export class TestHub {
   readonly dir = mkdtempSync(join(tmpdir(), "eventhub-js-"));
   port = 0;
   http = 0;
+  ops = 0;
   /** Where the page of a demo is. */
   page = "";
   #command: string;
   #args: string[];
   #process: ChildProcess | undefined;
   log = "";
+  #opsHost = "127.0.0.1";
 
   private constructor(command: string, args: string[]) { this.#command = command; this.#args = args; }
 
   static async start(...args: string[]): Promise<TestHub> {
     const hub = new TestHub("serve", args);
+    await hub.run();
+    return hub;
+  }
+
+  /** A hub whose operations listener has an address of its own. */
+  static async apart(...args: string[]): Promise<TestHub> {
+    const hub = new TestHub("serve", args);
+    hub.#opsHost = "127.0.0.2";
     await hub.run();
     return hub;
   }
@@ -42,6 +52,8 @@ export class TestHub {
   }
 
   get url(): string { return `ws://127.0.0.1:${this.port}`; }
+  /** Where the console is. */
+  get console(): string { return `http://${this.#opsHost}:${this.ops}/`; }
 
   file(name: string, text: string): string {
     const path = join(this.dir, name);
@@ -52,7 +64,7 @@ export class TestHub {
   /** Starts the hub, again at the same addresses; resolves when it is ready. */
   async run(): Promise<void> {
     const child = spawn(binary, [this.#command, ...this.#pageArgs(), "--store", join(this.dir, "store"), "--ws", `127.0.0.1:${this.port}`, "--http", `127.0.0.1:${this.http}`,
-      "--ops", "127.0.0.1:0", "--log-format", "json", ...this.#args], { stdio: ["ignore", "ignore", "pipe"], env: { PATH: process.env.PATH ?? "" } });
+      "--ops", `${this.#opsHost}:${this.ops}`, "--log-format", "json", ...this.#args], { stdio: ["ignore", "ignore", "pipe"], env: { PATH: process.env.PATH ?? "" } });
     this.#process = child;
     running.add(child);
     child.once("exit", () => { running.delete(child); });
@@ -64,10 +76,11 @@ export class TestHub {
         const lines = rest.split("\n");
         rest = lines.pop() ?? "";
         for (const line of lines) {
-          const entry = JSON.parse(line) as { msg: string; ws?: string; http?: string; page?: string };
+          const entry = JSON.parse(line) as { msg: string; ws?: string; http?: string; ops?: string; page?: string };
           if (entry.ws && entry.http) {
             this.port = Number(entry.ws.split(":").at(-1));
             this.http = Number(entry.http.split(":").at(-1));
+            this.ops = Number(entry.ops?.split(":").at(-1) ?? 0);
           }
           if (entry.page) this.page = entry.page;
           if (this.port !== 0 && (entry.page || (entry.ws && this.#command === "serve"))) resolve();

@@ -1,0 +1,105 @@
+// The live stream: one for the whole page. It comes back by itself after the hub was away, and rests
+// while nobody looks at the page.
+
+import { events, send } from "./api.js";
+
+/** How long there may be silence, and how long to wait before the next try. */
+const silence = 6_000, again = [300, 1_000, 2_000, 3_000];
+/** How many messages the charts have: ten minutes. */
+const most = 600;
+
+export class Live {
+  /** changed is called with each message and each change of state. */
+  constructor(changed, back) {
+    this.changed = changed;
+    this.back = back; // called when the hub serves, at first or again
+    this.serving = false;
+    this.state = "connecting"; // open, away, denied, forbidden, resting
+    this.why = undefined;
+    this.since = Date.now();
+    this.message = undefined;
+    this.history = { ts: [], published: [], delivered: [], acked: [], lag: [] };
+    this.view = {};
+    this.run = 0;
+    this.tries = 0;
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) this.stop("resting");
+      else if (this.state === "resting") this.start();
+    });
+  }
+
+  /** What the open page wants besides the overview. */
+  show(view) {
+    if (JSON.stringify(view) === JSON.stringify(this.view)) return;
+    this.view = view;
+    if (this.state === "open" || this.state === "connecting") this.start();
+  }
+
+  start() {
+    this.abort?.abort();
+    if (this.state !== "open" && this.state !== "away") this.say("connecting");
+    const run = ++this.run;
+    void this.follow(run);
+  }
+
+  stop(state, why) {
+    this.run++;
+    this.abort?.abort();
+    this.say(state, why);
+  }
+
+  say(state, why) {
+    // A hub that opens its store answers here already, and nowhere else.
+    const serving = state === "open" && !this.message?.closed, back = serving && !this.serving;
+    this.serving = serving;
+    if (state !== this.state) this.since = Date.now();
+    this.state = state;
+    this.why = why;
+    this.changed();
+    if (back) this.back();
+  }
+
+  async follow(run) {
+    for (;;) {
+      this.abort = new AbortController();
+      const { abort } = this;
+      let watch;
+      const rearm = () => { clearTimeout(watch); watch = setTimeout(() => { abort.abort(); }, silence); };
+      try {
+        rearm();
+        const response = await send("GET", "/console/live", { query: this.view, signal: abort.signal });
+        for await (const { event, data } of events(response)) {
+          if (run !== this.run) return;
+          rearm();
+          const value = JSON.parse(data);
+          if (event === "ended") { this.stop("denied", value.detail); return; }
+          this.tries = 0;
+          this.take(value);
+        }
+      } catch (why) {
+        if (run !== this.run) return;
+        if (why.status === 401) { this.stop("denied", why.message); return; }
+        if (why.status === 403) { this.stop("forbidden", why.message); return; }
+      } finally {
+        clearTimeout(watch);
+        abort.abort();
+      }
+      if (run !== this.run) return;
+      this.say("away");
+      await new Promise((resolve) => { setTimeout(resolve, again[Math.min(this.tries++, again.length - 1)]); });
+      if (run !== this.run) return;
+    }
+  }
+
+  take(message) {
+    this.message = message;
+    const { history } = this, t = message.totals;
+    if (t && (history.ts.length === 0 || message.ts > history.ts.at(-1) * 1000)) {
+      history.ts.push(message.ts / 1000);
+      for (const name of ["published", "delivered", "acked"]) history[name].push(t[name] ?? null);
+      history.lag.push(t.lag);
+      if (history.ts.length > most) for (const list of Object.values(history)) list.shift();
+    }
+    this.say("open");
+  }
+}

@@ -1,0 +1,187 @@
+// What several pages are made of.
+
+import { html, useEffect, useRef, useState } from "./vendor/ui.js";
+import uPlot from "./vendor/chart.js";
+import { rights } from "./api.js";
+
+/** A refusal, said where it happened. */
+export const Note = ({ problem }) => (problem
+  ? html`<p class="note bad" role="alert"><b>${problem.code}</b> ${problem.message}</p>`
+  : null);
+
+export function Command({ text }) {
+  const [copied, setCopied] = useState(false);
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      setCopied(true);
+    } catch { /* the browser does not allow it: the text can be selected */ }
+  };
+  return html`<div class="command"><code>${text}</code><button type="button" class="small" onClick=${copy}>${copied ? "Copied" : "Copy"}</button></div>`;
+}
+
+/** A dialog that asks once: what it will do in numbers, and the command that does the same. */
+export function Ask({ title, command, action, danger, disabled, run, onClose, children }) {
+  const box = useRef(null);
+  const [state, setState] = useState({ busy: false });
+  useEffect(() => { box.current.showModal(); }, []);
+  const act = async () => {
+    if (state.busy) return; // a second click does nothing twice
+    setState({ busy: true });
+    try {
+      const said = await run();
+      setState({ busy: false, said: said ?? "Done." });
+    } catch (problem) {
+      setState({ busy: false, problem });
+    }
+  };
+  return html`<dialog ref=${box} class="ask" aria-labelledby="ask-title" onClose=${onClose}>
+    <h2 id="ask-title">${title}</h2>
+    <div class="ask-body">${children}</div>
+    ${command && html`<p class="dim">The same on the command line:</p><${Command} text=${command} />`}
+    <${Note} problem=${state.problem} />
+    ${state.said && html`<p class="note good" role="status">${state.said}</p>`}
+    <div class="buttons">
+      <button type="button" onClick=${() => { box.current.close(); }}>${state.said ? "Close" : "Cancel"}</button>
+      ${!state.said && html`<button type="button" class=${danger ? "danger" : "primary"} disabled=${disabled || state.busy} onClick=${act}>${state.busy ? "Under way…" : action}</button>`}
+    </div>
+  </dialog>`;
+}
+
+/** What is allowed on a topic; nothing until it is known. */
+export function useRights(topic) {
+  const [may, setMay] = useState({});
+  useEffect(() => {
+    let mine = true;
+    setMay({});
+    rights(topic).then((r) => { if (mine) setMay(r); }, () => undefined);
+    return () => { mine = false; };
+  }, [topic]);
+  return may;
+}
+
+/** What is to be loaded again when the hub is back: pages that could not. */
+const waiting = new Set();
+export const cameBack = () => { for (const again of waiting) again(); };
+
+/** Calls again when the hub is back, where there was a problem. */
+export function useBack(problem, again) {
+  useEffect(() => {
+    if (!problem) return undefined;
+    waiting.add(again);
+    return () => { waiting.delete(again); };
+  }, [problem]);
+}
+
+/** Calls load when one of the values changes; {value, problem, loading, again}. */
+export function useLoad(load, values) {
+  const [state, setState] = useState({ loading: true });
+  const [turn, setTurn] = useState(0);
+  useEffect(() => {
+    const abort = new AbortController();
+    setState((s) => ({ ...s, loading: true }));
+    load(abort.signal).then(
+      (value) => { if (!abort.signal.aborted) setState({ value, loading: false }); },
+      (problem) => { if (!abort.signal.aborted) setState({ problem, loading: false }); },
+    );
+    return () => { abort.abort(); };
+  }, [...values, turn]);
+  const again = () => { setTurn((t) => t + 1); };
+  useBack(state.problem, again);
+  return { ...state, again };
+}
+
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+const clock = new Intl.DateTimeFormat("sv", { timeStyle: "medium" });
+
+/** Steps between the lines of a grid: whole ones. */
+const steps = Array.from({ length: 13 }, (_, e) => [1, 2, 5].map((n) => n * 10 ** e)).flat();
+
+/** Lines over time. data is [seconds, …lines]; it is drawn again with each new tick. */
+export function Chart({ label, lines, data, tick, format }) {
+  const last = (l) => format(data[l.at]?.at(-1));
+  return html`<figure class="chart">
+    <figcaption><span>${label}</span>${lines.map((l) => html`<span class="key"><i class=${`swatch ${l.color.slice(2)}`}></i>${l.name} <b>${last(l)}</b></span>`)}</figcaption>
+    <div class="plot" role="img" aria-label=${`${label}: ${lines.map((l) => `${l.name} ${last(l)}`).join(", ")}`}>${data[0].length < 2
+      ? html`<p class="dim">The line begins with the next message.</p>`
+      : html`<${Plot} lines=${lines} data=${data} tick=${tick} format=${format} />`}</div>
+  </figure>`;
+}
+
+function Plot({ lines, data, tick, format }) {
+  const box = useRef(null), plot = useRef(null);
+  const dark = useDark();
+  useEffect(() => {
+    const axis = { stroke: style("--dim"), grid: { stroke: style("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+    plot.current = new uPlot({
+      width: box.current.clientWidth || 300, height: 150, legend: { show: false }, cursor: { y: false }, padding: [8, 26, 0, 0],
+      scales: { x: { range: (_, low, high) => [Math.min(low ?? 0, (high ?? 60) - 60), high ?? 60] }, y: { range: (_, low, high) => [0, Math.max(1, high ?? 1, low ?? 0) * 1.05] } },
+      axes: [{ ...axis, space: 90, size: 26, values: (_, ticks) => ticks.map((t) => clock.format(t * 1000)) }, { ...axis, size: 56, incrs: steps, values: (_, ticks) => ticks.map(format) }],
+      series: [{}, ...lines.map((l) => ({ label: l.name, stroke: style(l.color), width: 1.6, points: { show: false } }))],
+    }, data, box.current);
+    const sized = new ResizeObserver(() => { plot.current?.setSize({ width: Math.max(120, box.current?.clientWidth ?? 0), height: 150 }); });
+    sized.observe(box.current);
+    return () => { sized.disconnect(); plot.current.destroy(); plot.current = null; };
+  }, [dark]);
+  useEffect(() => { plot.current?.setData(data); }, [tick, dark]);
+  return html`<div ref=${box}></div>`;
+}
+
+function useDark() {
+  const media = matchMedia("(prefers-color-scheme: dark)");
+  const [dark, setDark] = useState(media.matches);
+  useEffect(() => {
+    const change = (e) => { setDark(e.matches); };
+    media.addEventListener("change", change);
+    return () => { media.removeEventListener("change", change); };
+  }, []);
+  return dark;
+}
+
+export const rowHeight = 36;
+
+/**
+ * A table of which the rows in sight are in the page. rows has those from from on, of total; move is
+ * called with the first row that is wanted, and how many.
+ */
+export function Window({ label, head, total, from, rows, row, move, empty }) {
+  const box = useRef(null);
+  const look = () => {
+    if (!box.current) return; // the page has just gone
+    const first = Math.max(0, Math.floor(box.current.scrollTop / rowHeight) - 5);
+    move(first, Math.min(100, Math.ceil(box.current.clientHeight / rowHeight) + 12));
+  };
+  useEffect(() => {
+    look();
+    const sized = new ResizeObserver(look);
+    sized.observe(box.current);
+    return () => { sized.disconnect(); };
+  }, []);
+  const after = Math.max(0, total - from - rows.length);
+  return html`<div class="window" ref=${box} tabindex="0" role="region" aria-label=${label} onScroll=${look}>
+    <table aria-rowcount=${total + 1}>
+      <thead><tr>${head}</tr></thead>
+      <tbody>
+        ${from > 0 && html`<tr aria-hidden="true" class="space"><td style=${{ height: `${from * rowHeight}px` }}></td></tr>`}
+        ${rows.map((r, i) => row(r, from + i + 2))}
+        ${after > 0 && html`<tr aria-hidden="true" class="space"><td style=${{ height: `${after * rowHeight}px` }}></td></tr>`}
+      </tbody>
+    </table>
+    ${total === 0 && html`<p class="empty">${empty}</p>`}
+  </div>`;
+}
+
+/** A heading of a column that sorts. */
+export const Sort = ({ name, by, sort, onSort, children, ...rest }) => html`<th scope="col" ...${rest} aria-sort=${sort === by ? (by === "name" ? "ascending" : "descending") : undefined}>
+  <button type="button" class="sort" onClick=${() => { onSort(by); }}>${name ?? children}</button></th>`;
+
+/** A value that is asked for after the typing has ended. */
+export function useLater(value, ms = 200) {
+  const [later, setLater] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => { setLater(value); }, ms);
+    return () => { clearTimeout(timer); };
+  }, [value]);
+  return later;
+}

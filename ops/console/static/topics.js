@@ -1,0 +1,318 @@
+// The topics: all of them as a window, and one with its events, its tail, its state and its settings.
+
+import { html, useEffect, useMemo, useRef, useState } from "./vendor/ui.js";
+import { events, get, path, post, send } from "./api.js";
+import { EventView } from "./event.js";
+import { Ask, Command, Note, useBack, useLater, useLoad, useRights, Window } from "./parts.js";
+import { ago, bytes, command, count, plural, preview, rate, time, to } from "./words.js";
+
+/** The names of all topics, by and by: a page of a thousand at a time. */
+function useNames() {
+  const [list, setList] = useState({ topics: [], loading: true });
+  const [turn, setTurn] = useState(0);
+  useBack(list.problem, () => { setTurn((t) => t + 1); });
+  useEffect(() => {
+    const abort = new AbortController();
+    (async () => {
+      const topics = [];
+      let after;
+      try {
+        do {
+          const page = await get(path("v1", "topics"), { limit: 1000, after }, abort.signal);
+          topics.push(...page.topics);
+          after = page.next;
+          setList({ topics: topics.slice(), loading: after !== undefined });
+        } while (after !== undefined);
+      } catch (problem) {
+        if (!abort.signal.aborted) setList({ topics, loading: false, problem });
+      }
+    })();
+    return () => { abort.abort(); };
+  }, [turn]);
+  return list;
+}
+
+export function Topics({ live }) {
+  const { topics, loading, problem } = useNames();
+  const [search, setSearch] = useState("");
+  const [range, setRange] = useState({ from: 0, rows: 30 });
+  const words = useLater(search, 100).toLowerCase().split(/\s+/).filter((w) => w !== "");
+  const found = useMemo(() => topics.filter((t) => words.every((w) => t.topic.toLowerCase().includes(w))), [topics, words.join(" ")]);
+  const from = Math.min(range.from, Math.max(0, found.length - range.rows));
+  const rows = found.slice(from, from + Math.min(60, range.rows));
+  const names = rows.map((t) => t.topic);
+  useEffect(() => { live.show({ view: "topics", topic: names }); }, [names.join(" ")]);
+  const now = useMemo(() => new Map((live.message?.view?.rows ?? []).map((r) => [r.topic, r])), [live.message]);
+  return html`<h1>Topics</h1>
+    <div class="tools" role="search">
+      <label><span class="hidden">Search topics</span><input id="search" type="search" placeholder="Search topics" autocomplete="off" spellcheck="false" value=${search} onInput=${(e) => { setSearch(e.target.value); setRange({ ...range, from: 0 }); }} /></label>
+      <p class="dim" role="status">${plural(found.length, "topic")}${loading ? ", and more come…" : ""}</p>
+    </div>
+    <${Note} problem=${problem} />
+    <${Window} label="Topics" total=${found.length} from=${from} rows=${rows} empty=${loading ? "…" : "No topic is like that."}
+      move=${(first, n) => { setRange((r) => (Math.abs(r.from - first) < 5 && r.rows === n && (first !== 0 || r.from === 0) ? r : { from: first, rows: n })); }}
+      head=${html`<th scope="col">Topic</th><th scope="col" class="num">Newest offset</th><th scope="col" class="num">Published/s</th><th scope="col" class="num wide">Bytes/s</th><th scope="col" class="num wide">Groups</th><th scope="col" class="num wide letters">Newest event</th>`}
+      row=${(t, at) => {
+        const r = { ...t, ...now.get(t.topic) };
+        return html`<tr key=${t.topic} aria-rowindex=${at}><th scope="row" class="name"><a href=${to("topics", t.topic)}>${t.topic}</a></th>
+          <td class="num">${count(r.head)}</td><td class="num">${rate(r.published)}</td><td class="num wide">${bytes(r.bytes)}</td><td class="num wide">${count(r.groups)}</td><td class="num wide">${ago(r.head_ts, live.message?.ts)}</td></tr>`;
+      }} />`;
+}
+
+/** Events as a table; each leads to itself. */
+export function EventRows({ label, list, id }) {
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table id=${id} class="events"><thead><tr>
+    <th scope="col" class="num">Offset</th><th scope="col">Time</th><th scope="col" class="wide">Key</th><th scope="col">Id</th><th scope="col">Payload</th></tr></thead>
+    <tbody>${list.map((e) => html`<tr key=${`${e.topic} ${e.offset}`}><td class="num">${e.offset}</td><td class="time">${time(e.committed_ts ?? e.ts)}</td><td class="wide cut">${e.key}</td>
+      <td class="id"><a href=${to("topics", e.topic, "event", e.id)}>${e.id}</a></td><td class="cut payload">${preview(e.payload)}</td></tr>`)}</tbody></table></div>`;
+}
+
+/** How many offsets are looked at for the newest that pass a filter. */
+const lookBack = 10_000, pageSize = 50;
+
+/** Reads events of a topic, up to so many; stops where signal says so. */
+async function read(topic, query, signal) {
+  const response = await send("GET", path("export"), { query: { topic, ndjson: 1, ...query }, signal });
+  const text = await response.text();
+  const list = text.split("\n").filter((line) => line !== "").map((line) => JSON.parse(line));
+  const last = list.at(-1);
+  if (last?.type === "about:blank" && last.code) throw Object.assign(new Error(last.detail), { code: last.code });
+  return list;
+}
+
+function Events({ topic, info }) {
+  const [ask, setAsk] = useState({ from: "newest", value: "", key: "", filter: "" });
+  const [place, setPlace] = useState(undefined); // an offset, where somebody has paged
+  const later = useLater(JSON.stringify(ask), 200);
+  const filtered = ask.key !== "" || ask.filter !== "";
+  const { value: list, problem, loading } = useLoad(async (signal) => {
+    const conditions = { key: ask.key, filter: ask.filter };
+    if (place !== undefined) return read(topic, { ...conditions, offset: place, limit: pageSize }, signal);
+    switch (ask.from) {
+      case "newest": {
+        const back = filtered ? lookBack : pageSize;
+        const all = await read(topic, { ...conditions, offset: Math.max(1, info.first_offset, info.head - back + 1), limit: filtered ? lookBack : pageSize }, signal);
+        return all.slice(-pageSize);
+      }
+      case "earliest": return read(topic, { ...conditions, limit: pageSize }, signal);
+      case "id": return ask.value === "" ? [] : [await get(path("v1", "topics", topic, "events", ask.value), {}, signal)];
+      default: return ask.value === "" ? [] : read(topic, { ...conditions, [ask.from]: ask.from === "from_ts" ? new Date(ask.value).getTime() : ask.value, limit: pageSize }, signal);
+    }
+  }, [later, place, ask.from === "newest" && place === undefined ? info.head > 0 : 0]);
+  const change = (part) => { setPlace(undefined); setAsk({ ...ask, ...part }); };
+  return html`<section><h2 class="hidden">Events</h2>
+    <form class="form" onSubmit=${(e) => { e.preventDefault(); }}>
+      <label>From <select id="events-from" value=${ask.from} onChange=${(e) => { change({ from: e.target.value, value: "" }); }}>
+        <option value="newest">the newest</option><option value="earliest">the first that is kept</option><option value="offset">an offset</option><option value="from_ts">a time</option><option value="after_id">after an event</option><option value="id">one event, by id</option></select></label>
+      ${ask.from === "offset" && html`<label>Offset <input id="events-value" type="number" min="1" value=${ask.value} onInput=${(e) => { change({ value: e.target.value }); }} /></label>`}
+      ${ask.from === "from_ts" && html`<label>Time <input id="events-value" type="datetime-local" step="1" value=${ask.value} onInput=${(e) => { change({ value: e.target.value }); }} /></label>`}
+      ${["after_id", "id"].includes(ask.from) && html`<label>Id <input id="events-value" autocomplete="off" spellcheck="false" value=${ask.value} onInput=${(e) => { change({ value: e.target.value.trim() }); }} /></label>`}
+      ${ask.from !== "id" && html`<label>Key <input id="events-key" autocomplete="off" spellcheck="false" value=${ask.key} onInput=${(e) => { change({ key: e.target.value }); }} /></label>
+        <label class="grow">Filter (CEL) <input id="events-filter" autocomplete="off" spellcheck="false" placeholder="event.payload.total > 100.0" value=${ask.filter} onInput=${(e) => { change({ filter: e.target.value }); }} /></label>`}
+    </form>
+    <${Note} problem=${problem} />
+    ${list && html`<p class="dim" role="status">${loading ? "…" : `${plural(list.length, "event")}${filtered && ask.from === "newest" && place === undefined ? `, of the newest ${count(lookBack)} offsets` : ""}`}</p>
+      <${EventRows} id="events" label="Events" list=${ask.from === "newest" ? [...list].reverse() : list} />
+      <div class="buttons"><button type="button" disabled=${list.length === 0 || list[0].offset <= Math.max(1, info.first_offset)} onClick=${() => { setPlace(Math.max(1, list[0].offset - pageSize)); }}>Earlier</button>
+        <button type="button" disabled=${list.length < pageSize || list.at(-1).offset >= info.head} onClick=${() => { setPlace(list.at(-1).offset + 1); }}>Later</button></div>`}
+  </section>`;
+}
+
+/** What a tail may take in a second, and how many events the page keeps. */
+const perSecond = { events: 200, bytes: 64 << 10 }, kept = 200;
+
+/** A live tail that can be paused, and that leaves out what is more than a page can show. */
+function Tail({ topic }) {
+  const [ask, setAsk] = useState({ key: "", filter: "" });
+  const [paused, setPaused] = useState(false);
+  const [state, setState] = useState({ list: [], left: 0, link: "connecting" });
+  const last = useRef(undefined);
+  const later = useLater(JSON.stringify(ask), 200);
+  useEffect(() => { last.current = undefined; setState({ list: [], left: 0, link: "connecting" }); }, [later]);
+  useEffect(() => {
+    if (paused) { setState((s) => ({ ...s, link: "paused" })); return undefined; }
+    const abort = new AbortController();
+    let batch = [], timer;
+    const draw = () => {
+      timer = undefined;
+      const came = batch;
+      batch = [];
+      setState((s) => ({ ...s, list: [...came.reverse(), ...s.list].slice(0, kept) }));
+    };
+    const wait = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
+    (async () => {
+      while (!abort.signal.aborted) {
+        const inner = new AbortController();
+        const stop = () => { inner.abort(); };
+        abort.signal.addEventListener("abort", stop);
+        try {
+          const response = await send("GET", path("v1", "topics", topic, "stream"), { query: ask, signal: inner.signal, headers: last.current ? { "last-event-id": last.current } : {} });
+          setState((s) => ({ ...s, link: "open", problem: undefined }));
+          let second = performance.now(), taken = 0, size = 0;
+          for await (const e of events(response)) {
+            if (abort.signal.aborted) return;
+            if (e.id) last.current = e.id;
+            if (e.event !== "message" || e.data === "") continue;
+            if (performance.now() - second > 1_000) { second = performance.now(); taken = 0; size = 0; }
+            batch.push(JSON.parse(e.data));
+            timer ??= setTimeout(draw, 100);
+            if (++taken > perSecond.events || (size += e.data.length) > perSecond.bytes) {
+              // More than anybody reads: the tail begins anew at the end.
+              inner.abort();
+              last.current = undefined;
+              setState((s) => ({ ...s, left: s.left + 1 }));
+              await wait(Math.max(0, 1_000 - (performance.now() - second)));
+              break;
+            }
+          }
+        } catch (problem) {
+          if (abort.signal.aborted) return;
+          if (problem.name !== "AbortError") {
+            setState((s) => ({ ...s, link: "away", problem: problem.status === 0 ? undefined : problem }));
+            if (problem.status >= 400 && problem.status < 500) return;
+            await wait(1_000);
+          }
+        } finally {
+          abort.signal.removeEventListener("abort", stop);
+          inner.abort();
+        }
+      }
+    })();
+    return () => { abort.abort(); clearTimeout(timer); };
+  }, [later, paused, topic]);
+  return html`<section><h2 class="hidden">Live tail</h2>
+    <div class="form"><label>Key <input id="tail-key" autocomplete="off" spellcheck="false" value=${ask.key} onInput=${(e) => { setAsk({ ...ask, key: e.target.value }); }} /></label>
+      <label class="grow">Filter (CEL) <input id="tail-filter" autocomplete="off" spellcheck="false" value=${ask.filter} onInput=${(e) => { setAsk({ ...ask, filter: e.target.value }); }} /></label>
+      <button type="button" id="tail-pause" onClick=${() => { setPaused(!paused); }}>${paused ? "Go on" : "Pause"}</button></div>
+    <${Note} problem=${state.problem} />
+    <p class="dim" id="tail-state" role="status">${{ open: "Live: the newest first.", paused: "Paused: going on, the tail continues where it stopped.", connecting: "Connecting…", away: "The hub does not answer; the tail goes on by itself." }[state.link]}
+      ${state.left > 0 && ` The topic is faster than this page shows: events were left out ${plural(state.left, "time")}.`}</p>
+    <${EventRows} id="tail" label="Live tail" list=${state.list} /></section>`;
+}
+
+const when = (text) => (text === "" || /^\d+$/.test(text) || /^\d+\w/.test(text) && !text.includes("-") ? text : new Date(text).toISOString());
+
+/** The state by key, at a moment, or what has changed between two. */
+function State({ topic }) {
+  const [ask, setAsk] = useState({ prefix: "", mode: "state", at: "", from: "", to: "" });
+  const [page, setPage] = useState("");
+  const later = useLater(JSON.stringify(ask), 200);
+  const { value, problem, loading } = useLoad(async (signal) => {
+    if (ask.mode === "diff") return { diff: await get(path("v1", "topics", topic, "state-diff"), page ? { page, prefix: ask.prefix, limit: 100 } : { prefix: ask.prefix, from: when(ask.from), to: when(ask.to), limit: 100 }, signal) };
+    return { state: await get(path("v1", "topics", topic, "state"), page ? { page, prefix: ask.prefix, limit: 100 } : { prefix: ask.prefix, at: when(ask.at), limit: 100 }, signal) };
+  }, [later, page]);
+  const change = (part) => { setPage(""); setAsk({ ...ask, ...part }); };
+  const field = (name, label) => html`<label>${label} <input id=${`state-${name}`} autocomplete="off" spellcheck="false" placeholder="now" value=${ask[name]} onInput=${(e) => { change({ [name]: e.target.value.trim() }); }} /></label>`;
+  const answer = value?.state ?? value?.diff;
+  return html`<section><h2 class="hidden">State by key</h2>
+    <form class="form" onSubmit=${(e) => { e.preventDefault(); }}>
+      <label>Show <select id="state-mode" value=${ask.mode} onChange=${(e) => { change({ mode: e.target.value }); }}><option value="state">the state</option><option value="diff">what has changed</option></select></label>
+      ${ask.mode === "state" ? field("at", "At (offset, time or 2h)") : html`${field("from", "From")}${field("to", "To")}`}
+      <label>Keys that begin with <input id="state-prefix" autocomplete="off" spellcheck="false" value=${ask.prefix} onInput=${(e) => { change({ prefix: e.target.value }); }} /></label>
+    </form>
+    <${Note} problem=${problem} />
+    ${loading && !answer && html`<p class="dim">…</p>`}
+    ${value?.state && html`<p class="dim" role="status">The state at offset ${count(value.state.at)}: ${plural(value.state.count, "key")}${value.state.next || page ? " on this page" : ""}.</p>
+      <div class="scroll" tabindex="0" role="region" aria-label="State by key"><table id="state"><thead><tr><th scope="col">Key</th><th scope="col" class="num">Offset</th><th scope="col">Time</th><th scope="col">Payload</th></tr></thead>
+      <tbody>${value.state.events.map((e) => html`<tr key=${e.key}><th scope="row" class="cut">${e.key}</th><td class="num"><a href=${to("topics", topic, "event", e.id)}>${e.offset}</a></td><td class="time">${time(e.committed_ts ?? e.ts)}</td><td class="cut payload">${preview(e.payload)}</td></tr>`)}</tbody></table></div>`}
+    ${value?.diff && html`<p class="dim" role="status">From offset ${count(value.diff.from)} to ${count(value.diff.to)}: ${plural(value.diff.count, "key")} ${value.diff.count === 1 ? "has" : "have"} changed${value.diff.next || page ? " on this page" : ""}.</p>
+      <div class="scroll" tabindex="0" role="region" aria-label="Differences"><table id="diff"><thead><tr><th scope="col">Key</th><th scope="col">Change</th><th scope="col">Before</th><th scope="col">After</th></tr></thead>
+      <tbody>${value.diff.changes.map((d) => html`<tr key=${d.key}><th scope="row" class="cut">${d.key}</th><td>${d.change}</td><td class="cut payload">${d.from ? preview(d.from.payload) : ""}</td><td class="cut payload">${d.to ? preview(d.to.payload) : ""}</td></tr>`)}</tbody></table></div>`}
+    ${answer && html`<div class="buttons">${page && html`<button type="button" onClick=${() => { setPage(""); }}>First page</button>`}${answer.next && html`<button type="button" onClick=${() => { setPage(answer.next); }}>Next page</button>`}</div>`}
+    <${Command} text=${ask.mode === "diff" ? command("state", topic, "--from", ask.from || "1", ...(ask.to ? ["--to", ask.to] : [])) : command("state", topic, ...(ask.at ? ["--at", ask.at] : []))} /></section>`;
+}
+
+/** New settings, with what they would remove before they are stored. */
+function Change({ topic, info, onClose }) {
+  const own = info.settings_from?.entry === topic && info.settings_from?.source === "stored";
+  const [text, setText] = useState(JSON.stringify(info.settings ?? {}, null, 2));
+  const [plan, setPlan] = useState({});
+  const later = useLater(text, 250);
+  useEffect(() => {
+    let mine = true;
+    setPlan({});
+    let value;
+    try {
+      value = JSON.parse(later);
+    } catch (why) {
+      setPlan({ problem: { code: "bad_json", message: why.message } });
+      return undefined;
+    }
+    post(path("v1", "topics", topic, "settings", "plan"), {}, value).then((p) => { if (mine) setPlan({ value: p, of: later }); }, (problem) => { if (mine) setPlan({ problem }); });
+    return () => { mine = false; };
+  }, [later]);
+  const p = plan.of === text ? plan.value : undefined;
+  const run = async () => {
+    const done = await send("PUT", path("v1", "topics", topic), { body: text, headers: { "if-match": `"${own ? info.settings_from.version : 0}"` } });
+    return `The settings are stored as version ${(await done.json()).version}.`;
+  };
+  return html`<${Ask} title=${`Settings of ${topic}`} action="Store" disabled=${!p} run=${run} onClose=${onClose} command=${command("topic", "set", topic, "--help")}>
+    <label class="block">Settings as JSON; they count in place of all that is stored under this name
+      <textarea id="settings" rows="9" spellcheck="false" value=${text} onInput=${(e) => { setText(e.target.value); }}></textarea></label>
+    <${Note} problem=${plan.problem} />
+    ${p && html`<p id="settings-plan">${p.events === 0 ? "Nothing that is there now would be removed" : html`<b>${plural(p.events, "event")}</b> of <b>${bytes(p.bytes)}</b> would be removed now`}${p.ends > 0 ? html`, and <b>${plural(p.ends, "group")}</b> would end` : ""}.</p>`}
+  </${Ask}>`;
+}
+
+function Publish({ topic, onClose }) {
+  const [payload, setPayload] = useState("{}");
+  const [key, setKey] = useState("");
+  let wrong;
+  try {
+    JSON.parse(payload);
+  } catch (why) {
+    wrong = { code: "bad_json", message: why.message };
+  }
+  const run = async () => {
+    const receipt = await (await send("POST", path("publish", topic), { query: { key }, body: payload })).json();
+    return `Published at offset ${receipt.offset}, with the id ${receipt.id}.`;
+  };
+  return html`<${Ask} title=${`Publish to ${topic}`} action="Publish" disabled=${wrong !== undefined} run=${run} onClose=${onClose} command=${command("pub", topic, payload, ...(key ? ["--key", key] : []))}>
+    <p>One event is published, and goes to every group of the topic.</p>
+    <label class="block">Key, if it has one <input id="publish-key" autocomplete="off" spellcheck="false" value=${key} onInput=${(e) => { setKey(e.target.value); }} /></label>
+    <label class="block">Payload as JSON <textarea id="publish-payload" rows="6" spellcheck="false" value=${payload} onInput=${(e) => { setPayload(e.target.value); }}></textarea></label>
+    <${Note} problem=${wrong} />
+  </${Ask}>`;
+}
+
+function Settings({ topic, info, may, again }) {
+  const [asking, setAsking] = useState(false);
+  const from = info.settings_from;
+  const s = info.snapshots;
+  return html`<section><h2>Settings</h2>
+    <p>${!from || from.source === "default" ? "Nothing is set: the topic keeps everything." : from.entry === topic ? `Set for this topic, ${from.source === "file" ? "by the file of the hub" : `version ${from.version}`}.` : `From the entry ${from.entry}, ${from.source === "file" ? "by the file of the hub" : `version ${from.version}`}.`}</p>
+    <pre id="settings-now" class="panel" tabindex="0">${JSON.stringify(info.settings ?? {}, null, 2)}</pre>
+    ${may.admin && html`<div class="buttons"><button type="button" onClick=${() => { setAsking(true); }}>Change…</button></div>`}
+    ${asking && html`<${Change} topic=${topic} info=${info} onClose=${() => { setAsking(false); again(); }} />`}
+    ${s && html`<h2>Snapshots</h2><p>${s.topic} is ${s.state}${s.next_ts ? `, the next one ${time(s.next_ts)}` : ""}.${s.failed ? ` The last one was not made: ${s.failed}` : ""}</p>
+      <ul>${s.snapshots.map((x) => html`<li>${time(x.ts)}: ${plural(x.count, "key")} up to offset ${count(x.offset)}</li>`)}</ul>`}</section>`;
+}
+
+const tabs = { events: "Events", live: "Live tail", state: "State by key", settings: "Settings" };
+
+export function Topic({ live, at }) {
+  const [topic, tab = "events", id] = at;
+  const { value: info, problem, again } = useLoad((signal) => get(path("v1", "topics", topic), {}, signal), [topic]);
+  const may = useRights(topic);
+  const [asking, setAsking] = useState(false);
+  useEffect(() => { live.show({ view: "topic", topic }); }, [topic]);
+  const now = live.message?.view?.topic === topic ? live.message.view : undefined;
+  const t = { ...info, ...now };
+  if (tab === "event" && id !== undefined) return html`<${EventView} topic=${topic} id=${id} />`;
+  return html`<p class="crumbs"><a href=${to("topics")}>Topics</a></p><h1>${topic}</h1>
+    <${Note} problem=${problem ?? (live.message?.problem && { code: live.message.problem.code, message: live.message.problem.detail })} />
+    ${info && html`<ul class="tiles">${[
+    ["Newest offset", count(t.head), ago(t.head_ts, live.message?.ts)],
+    ["First kept", count(t.first_offset), t.horizon > 1 ? `horizon ${count(t.horizon)}` : "nothing was removed"],
+    ["Kept", info.kept ? `${count(info.kept.events)}${info.kept.at_least ? "+" : ""}` : "…", info.kept ? bytes(info.kept.bytes) : ""],
+    ["Published", `${rate(t.published)}/s`, `${bytes(t.bytes)}/s`],
+    ["Groups", html`<a href=${`${to("groups")}?topic=${encodeURIComponent(topic)}`}>${count(t.groups)}</a>`, "show them"],
+  ].map(([label, value, more]) => html`<li class="tile"><span class="label">${label}</span><span class="value">${value}</span><span class="more">${more}</span></li>`)}</ul>
+    <div class="tabs"><nav aria-label="Of the topic"><ul>${Object.entries(tabs).map(([name, title]) => html`<li><a href=${to("topics", topic, name)} aria-current=${name === tab ? "page" : undefined}>${title}</a></li>`)}</ul></nav>
+      ${may.publish && html`<button type="button" onClick=${() => { setAsking(true); }}>Publish…</button>`}</div>
+    ${asking && html`<${Publish} topic=${topic} onClose=${() => { setAsking(false); again(); }} />`}
+    ${tab === "events" && html`<${Events} key=${topic} topic=${topic} info=${t} />`}
+    ${tab === "live" && html`<${Tail} key=${topic} topic=${topic} />`}
+    ${tab === "state" && html`<${State} key=${topic} topic=${topic} />`}
+    ${tab === "settings" && html`<${Settings} topic=${topic} info=${info} may=${may} again=${again} />`}`}`;
+}

@@ -1,0 +1,58 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+// @ts-expect-error: the console is JavaScript as browsers load it
+import { ago, blocked, bytes, command, explain, preview, rate, span } from "../../../ops/console/static/words.js";
+import { test } from "./harness.ts";
+
+// The sentences of the console: each thing that the hub can say has one, also those that no test makes in a hub.
+
+const now = 1_800_000_000_000;
+const member = { transport: "ws", name: "ann 127.0.0.1:5", client: "billing" };
+const source = (name: string): string => readFileSync(new URL(`../../ops/console/${name}`, `file://${process.env.SDK_ROOT ?? ""}`), "utf8");
+
+/** All that an entry can have. */
+const entry = (kind: string): object => ({
+  kind, severity: "critical", topic: "orders", group: "worker", lag: 1_234, oldest_ts: now - 125_000, members: 2, letters: 3, max_attempts: 5, name: "the-name", text: "the text", seconds: 4_000, bytes: 3 << 20, needed_bytes: 5 << 20,
+  blocked_by: { kind, key: "customer-7", offset: 41, id: "e", state: "leased", member, since_ts: now - 61_000 },
+  event: { offset: 42, attempt: 3, state: "waiting", due_ts: now + 9_500, since_ts: now - 61_000, member, history: [{ attempt: 3, why: "nacked", reason: "no such street" }] },
+});
+
+test("each kind of what is wrong has a sentence, a title and what helps", () => {
+  const go = source("wrong.go");
+  const kinds = new Set([...go.matchAll(/Kind: "(\w+)"/g), ...go.matchAll(/kind == "(\w+)"/g), ...go.matchAll(/kind, w\.Event(?:, w\.Severity)? = "(\w+)"/g)].map((m) => m[1] ?? ""));
+  assert.ok(kinds.size >= 19, [...kinds].join(" "));
+  for (const kind of kinds) {
+    const { title, text, help } = explain(entry(kind), now) as Record<string, string>;
+    assert.ok(title && title !== kind && text && text.length > 20 && help, `${kind}: ${title}: ${text} ${help}`);
+    assert.doesNotMatch(`${title} ${text} ${help}`, /undefined|NaN|null|object/, kind);
+  }
+  assert.equal(explain(entry("window"), now).text, "The group has read as far above its cursor as it may. The cursor stands at event 41, which has been with billing for 1 min 1 s. 1,234 events are not done, the oldest for 2 min 5 s.");
+  assert.equal(explain({ ...entry("disk_soon") }, now).text, "The disk is full in 1 h 6 min, if it goes on like this: 3.0 MiB are free.");
+  assert.equal(explain(entry("dead_letters"), now).link, "#/dlq/orders/worker");
+  assert.equal(explain(entry("poison"), now).link, "#/groups/orders/worker");
+});
+
+test("each kind of blocked_by has a sentence", () => {
+  const kinds = ["paused", "no_members", "members_full", "members_paused", "window", "key"];
+  for (const kind of kinds) {
+    const text = blocked((entry(kind) as { blocked_by: object }).blocked_by, now) as string;
+    assert.ok(text.length > 20 && !/undefined|NaN|Deliveries wait/.test(text), `${kind}: ${text}`);
+  }
+  assert.equal(blocked(undefined, now), "");
+});
+
+test("figures as people read them", () => {
+  assert.deepEqual([0, 999, 1_000, 61_000, 3_600_000, 90_061_000, -5].map(span), ["less than 1 s", "1 s", "1 s", "1 min 1 s", "1 h", "1 d 1 h", "less than 1 s"]);
+  assert.deepEqual([0, 999, 1536, 5 * 2 ** 30].map(bytes), ["0 B", "999 B", "1.5 KiB", "5.0 GiB"]);
+  assert.deepEqual([undefined, 0, 0.25, 9.96, 1234.5].map(rate), ["…", "0", "0.3", "10.0", "1,235"]);
+  assert.equal(ago(now - 500, now), "just now");
+  assert.equal(ago(now - 5_000, now), "5 s ago");
+  assert.equal(ago(0, now), "never");
+  assert.equal(preview({ a: "x".repeat(300) }).length, 161);
+});
+
+test("commands are quoted for a shell", () => {
+  assert.equal(command("group", "seek", "orders", "billing", "--from", "offset:3"), "eventhub group seek orders billing --from offset:3");
+  assert.equal(command("pub", "a", `it's $(rm -rf /) "x"`), `eventhub pub a 'it'\\''s $(rm -rf /) "x"'`);
+  assert.equal(command("pub", "a", "", undefined), "eventhub pub a");
+});
