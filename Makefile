@@ -41,7 +41,7 @@ quick: ## between two edits: gofmt, go vet, all Go tests at their small sizes wi
 test: ## everything: lint, all tests with the race detector, the real binary end to end
 	./scripts/test
 
-lint: ## gofmt, go vet, staticcheck
+lint: ## gofmt, go vet, staticcheck, govulncheck where it is installed
 	./scripts/lint
 
 bench: ## Go benchmarks of the engine, the store and the gateway

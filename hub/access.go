@@ -2,11 +2,14 @@ package hub
 
 import (
 	"context"
+	"net/http"
+	"time"
 
 	"eventhub"
 	"eventhub/auth"
 	"eventhub/auth/audit"
 	"eventhub/auth/guard"
+	"eventhub/auth/limits"
 	"eventhub/auth/policy"
 	"eventhub/gateway/rest"
 	"eventhub/gateway/ws"
@@ -24,10 +27,15 @@ import (
 // which others have to share.
 func (h *Hub) engineFor(p *auth.Principal, denied guard.Denied) guard.Engine {
 	e := guard.For(h.bus, p.Policy, denied)
-	if h.limits == nil {
+	if h.limits == nil && h.pressure.limit == 0 {
 		return e
 	}
-	return guard.Within(e, func(next eventhub.Publisher) eventhub.Publisher { return h.limits.Publisher(next, p.Name) })
+	return guard.Within(e, func(next eventhub.Publisher) eventhub.Publisher {
+		if h.limits != nil {
+			next = h.limits.Publisher(next, p.Name)
+		}
+		return h.pressure.publisher(next) // first: what it refuses takes no token
+	})
 }
 
 // identify verifies the token of a client of a transport. The audit knows it as the Peer; denied
@@ -36,30 +44,73 @@ func (h *Hub) identify(ctx context.Context, transport, token string, given bool)
 	if p, err = h.verifier.Verify(ctx, token, given); err != nil {
 		return p, who, nil, err
 	}
+	if c, ok := ctx.Value(connKey{}).(*conn); ok {
+		c.know() // of a request; a WebSocket is known by its place
+	}
 	who = h.audit.Peer(p.Name, transport, caller.Addr(ctx))
 	return p, who, func(a policy.Action, name, group string) { who.Denied(string(a), name, group) }, nil
 }
 
-// admit returns what counts WebSocket connections; nil: nothing does.
-func (h *Hub) admit() func(remote string) (ws.Place, error) {
-	if h.limits == nil {
-		return nil
+// admit counts a WebSocket connection, which is a stranger's until its AUTH.
+func (h *Hub) admit(r *http.Request) (ws.Place, error) {
+	if err := h.pressure.connection(); err != nil {
+		return nil, err
 	}
-	return func(remote string) (ws.Place, error) {
-		place, err := h.limits.Admit(remote)
-		if err != nil {
-			return nil, err // and no interface around a nil
+	c, _ := r.Context().Value(connKey{}).(*conn)
+	if h.limits == nil {
+		return &guest{conn: c}, nil
+	}
+	place, err := h.limits.Admit(r.RemoteAddr)
+	if err != nil {
+		return nil, err // and no interface around a nil
+	}
+	return &guest{conn: c, place: place}, nil
+}
+
+// authBy returns until when the WebSocket that a request asks for has to say AUTH.
+func authBy(r *http.Request) time.Time {
+	if c, ok := r.Context().Value(connKey{}).(*conn); ok {
+		return c.authBy()
+	}
+	return time.Time{}
+}
+
+// guest is the place of a WebSocket connection.
+type guest struct {
+	conn  *conn
+	place *limits.Connection // nil: nothing counts it
+}
+
+// Become implements ws.Place.
+func (g *guest) Become(principal string) error {
+	if g.place != nil {
+		if err := g.place.Become(principal); err != nil {
+			return err
 		}
-		return place, nil
+	}
+	g.conn.know()
+	return nil
+}
+
+// Leave implements ws.Place.
+func (g *guest) Leave() {
+	if g.place != nil {
+		g.place.Leave()
 	}
 }
 
 // admitStream is admit for event streams over HTTP.
 func (h *Hub) admitStream() func(remote, principal string) (leave func(), err error) {
-	if h.limits == nil {
+	if h.limits == nil && h.pressure.limit == 0 {
 		return nil
 	}
 	return func(remote, principal string) (leave func(), err error) {
+		if err := h.pressure.connection(); err != nil {
+			return nil, err
+		}
+		if h.limits == nil {
+			return func() {}, nil
+		}
 		place, err := h.limits.Admit(remote)
 		if err != nil {
 			return nil, err

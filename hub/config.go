@@ -45,6 +45,9 @@ const (
 	MaintenanceOn  = "on"
 	MaintenanceOff = "off"
 
+	// DefaultMaxUnauthenticated is far more than come at once and not long after, and some 100 MiB.
+	DefaultMaxUnauthenticated = 4000
+
 	// LeastMessageMemory is what a batch over HTTP and a message over WebSocket need
 	// at the same time, and some more, in MiB.
 	LeastMessageMemory = 32
@@ -111,6 +114,13 @@ type Config struct {
 	// requests that clients have not taken as much again. Default 128, at least
 	// LeastMessageMemory.
 	MaxMessageMemory int
+	// MemoryLimit is how much memory, in MiB, the process is to stay below; 0: no limit. Near it
+	// new connections are refused, and then publishes. LimitMemory tells the garbage collector.
+	MemoryLimit int
+	// MaxUnauthenticated bounds how many connections there are, at all listeners together, that have
+	// shown no right yet; the next one takes the place of another. Default
+	// DefaultMaxUnauthenticated.
+	MaxUnauthenticated int
 	// Durability is store.DurabilitySync, the default: an OK comes when the event is
 	// on disk; or DurabilityInterval: an OK comes when it is written, and the disk has
 	// it within SyncEvery.
@@ -192,6 +202,9 @@ func (c Config) WithDefaults() Config {
 	}
 	if c.ProducersKept == 0 {
 		c.ProducersKept = eventhub.DefaultProducerKept
+	}
+	if c.MaxUnauthenticated == 0 {
+		c.MaxUnauthenticated = DefaultMaxUnauthenticated
 	}
 	if c.MaxTopics == 0 {
 		c.MaxTopics = 100_000
@@ -294,6 +307,12 @@ func (c Config) Validate() error {
 	}
 	if c.ProducersKept < time.Second {
 		errs = append(errs, fmt.Errorf("producers kept is %s; at least 1s is needed%s", c.ProducersKept, c.from("producers_kept")))
+	}
+	if c.MemoryLimit < 0 || c.MemoryLimit > mostMessageMemory {
+		errs = append(errs, fmt.Errorf("memory limit is %d MiB; 0 to %d are allowed%s", c.MemoryLimit, mostMessageMemory, c.from("memory_limit")))
+	}
+	if c.MaxUnauthenticated < 1 {
+		errs = append(errs, fmt.Errorf("max unauthenticated is %d; at least 1 is needed%s", c.MaxUnauthenticated, c.from("max_unauthenticated")))
 	}
 	if c.MaxTopics < 1 {
 		errs = append(errs, fmt.Errorf("max topics is %d; at least 1 is needed%s", c.MaxTopics, c.from("max_topics")))

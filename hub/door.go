@@ -26,6 +26,12 @@ const (
 	stepBytes  = 64 << 10
 	answerWait = 30 * time.Second
 	endWait    = time.Second
+	// maxHeaderBytes has room for a token of 8 KiB, the largest place of a stream, and the largest filter
+	// in a query, each character of it escaped. Who sends so much costs some times that.
+	maxHeaderBytes = 32 << 10
+	// forgetWait is how long the kernel keeps what a peer does not take of a connection that was
+	// closed.
+	forgetWait = 5 * time.Second
 )
 
 // past is a deadline that wakes whoever waits for the network.
@@ -46,6 +52,7 @@ type door struct {
 	server   *http.Server
 	tls      *tls.Config // nil: it speaks HTTP in the clear
 	proxies  proxies
+	guests   *strangers
 	shared   func(http.Handler) http.Handler // rest.API.Shared, where pages use the door; else nil
 	standby  http.Handler                    // answers until route is called
 	routed   atomic.Pointer[http.Handler]
@@ -55,12 +62,12 @@ type door struct {
 	stopping bool
 }
 
-func newDoor(addr string, listen func(network, addr string) (net.Listener, error)) (*door, error) {
+func newDoor(addr string, listen func(network, addr string) (net.Listener, error), guests *strangers) (*door, error) {
 	l, err := listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("can not listen on %s: %w", addr, err)
 	}
-	return &door{addr: addr, listener: l, mux: http.NewServeMux(), conns: make(map[*conn]struct{})}, nil
+	return &door{addr: addr, listener: l, guests: guests, mux: http.NewServeMux(), conns: make(map[*conn]struct{})}, nil
 }
 
 // connKey is where a request's context has its *conn.
@@ -83,7 +90,7 @@ func (d *door) open(log *slog.Logger) {
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       time.Minute, // upgraded connections have deadlines of their own
 		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    64 << 10,
+		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          stdlog.New(&serverLog{log}, "", 0),
 		Protocols:         new(http.Protocols),
 		TLSConfig:         d.tls,
@@ -150,7 +157,9 @@ func (t tracked) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c, door: t.door}, nil
+	guest := &conn{Conn: c, door: t.door, proofBy: time.Now().Add(strangerWait)}
+	t.door.guests.enter(guest)
+	return guest, nil
 }
 
 // note follows what the server does with a connection.
@@ -167,6 +176,7 @@ func (d *door) note(c *conn, state http.ConnState) {
 		c.rest()
 	case http.StateHijacked, http.StateClosed:
 		delete(d.conns, c)
+		c.handOver()
 	}
 }
 
@@ -190,16 +200,62 @@ func (d *door) shut(ctx context.Context) error {
 }
 
 // conn is a connection of a door. A write of it ends when the peer takes too long
-// for a step, unless somebody else has set a deadline.
+// for a step, unless somebody else has set a deadline. While it has shown no right, what it
+// waits for its peer for ends strangerWait after it began, whatever the server allows.
 type conn struct {
 	net.Conn
-	door *door
+	door     *door
+	stranger *stranger // guarded by the mutex of strangers; nil: it has left them
 
 	mu       sync.Mutex
 	serving  bool // a request is being answered
 	sending  bool // the peer has not sent all of its body
 	stopping bool
-	deadline bool // for writes, and not ours
+	deadline bool      // for writes, and not ours
+	known    bool      // it has shown a right
+	upgraded bool      // its time is the gateway's to bound
+	proofBy  time.Time // until then, unless known
+	readBy   time.Time // the deadline of reads that the server wants
+}
+
+// know notes that the peer has shown a right.
+func (c *conn) know() {
+	c.door.guests.leave(c)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.known {
+		c.known = true
+		if !c.upgraded {
+			_ = c.armRead() // a dead connection shows in the read
+		}
+	}
+}
+
+// handOver notes that the server has done with the connection.
+func (c *conn) handOver() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.upgraded = true
+}
+
+// authBy returns until when a WebSocket on the connection has to say AUTH; zero: the peer has
+// shown a right before, and has all the time that the gateway gives.
+func (c *conn) authBy() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known {
+		return time.Time{}
+	}
+	return c.proofBy
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.door.guests.leave(c)
+	if inner, ok := c.Conn.(syscall.Conn); ok {
+		forgetIn(inner, forgetWait)
+	}
+	return c.Conn.Close()
 }
 
 // serve notes that the header of a request has come, and returns the request to be
@@ -210,11 +266,12 @@ func (c *conn) serve(r *http.Request) *http.Request {
 	defer c.mu.Unlock()
 	c.serving = true
 	if r.ContentLength == 0 && len(r.TransferEncoding) == 0 {
+		_ = c.armRead() // it waits for the hub now
 		return r
 	}
 	c.sending = true
 	if c.stopping {
-		_ = c.Conn.SetReadDeadline(past) // a dead connection shows in the read
+		_ = c.armRead() // a dead connection shows in the read
 	}
 	answered := *r
 	answered.Body = &body{r.Body, c}
@@ -226,6 +283,7 @@ func (c *conn) rest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.serving, c.sending = false, false
+	c.proofBy = time.Now().Add(strangerWait)
 }
 
 // stop ends what the connection waits for its peer for.
@@ -238,7 +296,7 @@ func (c *conn) stop() {
 		return
 	}
 	if c.sending {
-		_ = c.Conn.SetReadDeadline(past)
+		_ = c.armRead()
 	}
 	if !c.deadline {
 		_ = c.Conn.SetWriteDeadline(time.Now().Add(endWait)) // for the write under way
@@ -256,6 +314,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if err == io.EOF {
 		b.conn.mu.Lock()
 		b.conn.sending = false
+		_ = b.conn.armRead() // it waits for the hub now
 		b.conn.mu.Unlock()
 	}
 	return n, err
@@ -270,10 +329,23 @@ func (c *conn) SetDeadline(t time.Time) error {
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stopping && c.sending {
-		t = past
+	c.readBy = t
+	return c.armRead()
+}
+
+// armRead sets the deadline of reads: what the server wants, unless the peer has less time. c.mu
+// is held.
+func (c *conn) armRead() error {
+	by := c.readBy
+	waits := !c.serving || c.sending // for the peer
+	switch {
+	case c.upgraded:
+	case c.stopping && c.sending:
+		by = past
+	case !c.known && waits && (by.IsZero() || by.After(c.proofBy)):
+		by = c.proofBy
 	}
-	return c.Conn.SetReadDeadline(t)
+	return c.Conn.SetReadDeadline(by)
 }
 
 // SetWriteDeadline implements net.Conn. Until it is taken back by the zero time it
@@ -308,8 +380,11 @@ func (c *conn) arm() bool {
 		return false
 	}
 	wait := answerWait
-	if c.stopping {
+	switch {
+	case c.stopping:
 		wait = endWait
+	case !c.known:
+		wait = strangerWait
 	}
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(wait)) // a dead connection shows in the write
 	return true

@@ -19,18 +19,20 @@ func TestAnswersHaveATime(t *testing.T) {
 		every time.Duration // and how often
 		own   time.Duration // the writer's own time
 		want  time.Duration // when the write fails, 0 where it does not
+		new   bool          // the peer has shown no right
 	}{
-		"steady":           {stepBytes, answerWait - time.Second, 0, 0},
-		"nothing":          {0, time.Hour, 0, answerWait},
-		"too slow":         {100, time.Second, 0, answerWait},
-		"one step":         {stepBytes, answerWait + time.Second, 0, answerWait},
-		"a time of my own": {stepBytes, answerWait + time.Second, 5 * time.Minute, 0},
-		"a shorter one":    {stepBytes, 10 * time.Second, 15 * time.Second, 15 * time.Second},
+		"steady":           {stepBytes, answerWait - time.Second, 0, 0, false},
+		"nothing":          {0, time.Hour, 0, answerWait, false},
+		"too slow":         {100, time.Second, 0, answerWait, false},
+		"one step":         {stepBytes, answerWait + time.Second, 0, answerWait, false},
+		"a time of my own": {stepBytes, answerWait + time.Second, 5 * time.Minute, 0, false},
+		"a shorter one":    {stepBytes, 10 * time.Second, 15 * time.Second, 15 * time.Second, false},
+		"a stranger":       {0, time.Hour, 0, strangerWait, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ours, theirs := net.Pipe()
-				c := &conn{Conn: ours}
+				c := &conn{Conn: ours, known: !tt.new}
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)

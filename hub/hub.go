@@ -60,7 +60,10 @@ type Hub struct {
 	consoleAPI   atomic.Pointer[http.Handler]
 	consoleCalls sync.RWMutex
 
-	doors     []*door // one for each distinct address, in the order of listen
+	doors  []*door // one for each distinct address, in the order of listen
+	guests *strangers
+
+	pressure  *pressure
 	opened    atomic.Bool
 	suspended atomic.Pointer[time.Time] // since when; nil where the hub serves whoever comes
 	serving   sync.WaitGroup
@@ -81,6 +84,7 @@ func Start(cfg Config) (*Hub, error) {
 		return nil, err
 	}
 	h := &Hub{cfg: cfg, log: cfg.Logger, failed: make(chan error, 1), storeLost: make(chan struct{}), refusals: auth.NewRefusals(cfg.Logger), audit: audit.New(cfg.Logger)}
+	h.guests, h.pressure = newStrangers(cfg.MaxUnauthenticated), newPressure(int64(cfg.MemoryLimit)<<20)
 	if cfg.shares() {
 		h.cluster = newCluster()
 	}
@@ -129,6 +133,7 @@ func (h *Hub) watch() error {
 		Refused:      h.refused(transportOps),
 		AuthRefused:  h.refusals.Measure,
 		AuditLost:    h.audit.Measure,
+		Strangers:    h.guests.measure,
 		Sources:      h.sources,
 		Limits:       h.measureLimits,
 		Open:         !h.cfg.authenticates(),
@@ -191,7 +196,8 @@ func (h *Hub) open() error {
 			Limits: wire.Limits{MaxFrameBytes: wire.MaxFrameBytes, MaxPayloadBytes: eventhub.MaxPayloadBytes},
 		},
 		Origins: h.cfg.Origins,
-		Admit:   h.admit(),
+		Admit:   h.admit,
+		AuthBy:  authBy,
 		Meter:   h.meter,
 		Memory:  memory,
 		Logger:  h.log,
@@ -376,7 +382,7 @@ func (h *Hub) listen() error {
 		if h.door(at.addr) != nil {
 			continue
 		}
-		d, err := newDoor(at.addr, h.cfg.Listen)
+		d, err := newDoor(at.addr, h.cfg.Listen, h.guests)
 		if err != nil {
 			return fmt.Errorf("%w%s", err, h.cfg.from(at.name))
 		}

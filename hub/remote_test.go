@@ -30,6 +30,12 @@ func TestProxiesSayWhoComes(t *testing.T) {
 		if _, err := wsutil.ReadServerText(conn); err != nil {
 			t.Fatal(err)
 		}
+		if err := wsutil.WriteClientText(conn, []byte(`{"op":"AUTH","token":"s3cret"}`)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := wsutil.ReadServerText(conn); err != nil {
+			t.Fatal(err)
+		}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+h.HTTPAddr()+"/v1/topics", nil)
 		if err != nil {
 			t.Fatal(err)

@@ -39,6 +39,8 @@ type rooms struct {
 	gateway     measure.Gateway
 	api         measure.API
 	auditLost   uint64
+	strangers   int
+	evicted     uint64
 	refused     []measure.AuthRefused
 	sources     []measure.Source
 	cluster     *measure.Cluster
@@ -119,6 +121,7 @@ func (f *rooms) config() Config {
 		},
 		AuthRefused: func() []measure.AuthRefused { return f.refused },
 		AuditLost:   func() uint64 { return f.auditLost },
+		Strangers:   func() (int, uint64) { return f.strangers, f.evicted },
 		Sources:     func() []measure.Source { return f.sources },
 		Cluster:     func() *measure.Cluster { return f.cluster },
 		Limits: func() []measure.Limit {
@@ -317,8 +320,9 @@ func filled() *rooms {
 			},
 		},
 		auditLost: 35,
-		refused:   []measure.AuthRefused{{Transport: "http", Reason: "bad_token", Count: 33}},
-		sources:   []measure.Source{{Setting: "jwt_key_file", Failures: 34, Stale: true}, {Setting: "tls_cert_file", Expires: time.Unix(1900000000, 0)}},
-		api:       measure.API{Requests: []measure.Requests{{Route: "POST /publish/{topic}", Status: 200, Count: 31}, {Route: "POST /publish/{topic}", Status: 400, Count: 32}}},
+		strangers: 97, evicted: 98,
+		refused: []measure.AuthRefused{{Transport: "http", Reason: "bad_token", Count: 33}},
+		sources: []measure.Source{{Setting: "jwt_key_file", Failures: 34, Stale: true}, {Setting: "tls_cert_file", Expires: time.Unix(1900000000, 0)}},
+		api:     measure.API{Requests: []measure.Requests{{Route: "POST /publish/{topic}", Status: 200, Count: 31}, {Route: "POST /publish/{topic}", Status: 400, Count: 32}}},
 	}
 }

@@ -110,6 +110,8 @@ type snapshot struct {
 	limits    []measure.Limit
 	ready     bool
 	auditLost uint64
+	strangers int
+	evicted   uint64
 }
 
 // collector turns snapshots into metrics. The tables in series.go say which.
@@ -157,6 +159,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	s := snapshot{ready: ready}
 	if cfg.AuthRefused != nil {
 		s.refused = cfg.AuthRefused()
+	}
+	if cfg.Strangers != nil {
+		s.strangers, s.evicted = cfg.Strangers()
 	}
 	if cfg.AuditLost != nil {
 		s.auditLost = cfg.AuditLost()

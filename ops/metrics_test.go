@@ -102,6 +102,8 @@ func TestEverySeries(t *testing.T) {
 		`eventhub_connections_closed_total{code="none"}`:                              1,
 		`eventhub_connections_closed_total{code="1000"}`:                              2,
 		`eventhub_connections_closed_total{code="4000"}`:                              3,
+		"eventhub_connections_unauthenticated":                                        97,
+		"eventhub_connections_evicted_total":                                          98,
 		"eventhub_connections_refused_total":                                          4,
 		"eventhub_received_bytes_total":                                               25,
 		"eventhub_sent_bytes_total":                                                   26,

@@ -76,6 +76,9 @@ type Config struct {
 	AuthRefused func() []measure.AuthRefused
 	// AuditLost hands out how many entries of the audit system.audit did not get; nil: none.
 	AuditLost func() uint64
+	// Strangers hands out how many connections there are, at all doors, that have shown no right,
+	// and how many of them gave way to others so far; nil: nobody counts them.
+	Strangers func() (now int, evicted uint64)
 	// Sources hands out how reading tokens, keys and certificates again went; nil: there are none.
 	Sources func() []measure.Source
 	// Limits hands out the limits of publishes; nil: there are none.

@@ -39,49 +39,51 @@ var keyValues = map[string]struct {
 	file, env, flag string
 	want            [3]any
 }{
-	"ws":                 {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
-	"http":               {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
-	"ops":                {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
-	"store":              {"a", "'b'", "c d", [3]any{"a", "'b'", "c d"}},
-	"auth_token":         {"0123", "b", "c", [3]any{"0123", "b", "c"}},
-	"auth_token_file":    {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
-	"auth_tokens_file":   {"a.yaml", "b.yaml", "c.yaml", [3]any{"a.yaml", "b.yaml", "c.yaml"}},
-	"jwt_secret":         {"a", "b", "c", [3]any{"a", "b", "c"}},
-	"jwt_secret_file":    {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
-	"jwt_jwks_url":       {"https://a", "https://b", "https://c", [3]any{"https://a", "https://b", "https://c"}},
-	"jwt_key_file":       {"a.pem", "b.pem", "c d.pem", [3]any{"a.pem", "b.pem", "c d.pem"}},
-	"jwt_aud":            {"a", "b", "c", [3]any{"a", "b", "c"}},
-	"jwt_iss":            {"https://a", "https://b", "https://c", [3]any{"https://a", "https://b", "https://c"}},
-	"tls_cert_file":      {"a.pem", "b.pem", "c d.pem", [3]any{"a.pem", "b.pem", "c d.pem"}},
-	"tls_key_file":       {"a.pem", "b.pem", "c d.pem", [3]any{"a.pem", "b.pem", "c d.pem"}},
-	"insecure":           {"true", "false", "true", [3]any{true, false, true}},
-	"origin":             {"[http://a, http://b]", "http://c,http://d", "http://e", [3]any{[]string{"http://a", "http://b"}, []string{"http://c", "http://d"}, []string{"http://e"}}},
-	"trusted_proxies":    {"[10.0.0.0/8, 192.0.2.1]", "192.0.2.2,2001:db8::/32", "192.0.2.3", [3]any{[]string{"10.0.0.0/8", "192.0.2.1"}, []string{"192.0.2.2", "2001:db8::/32"}, []string{"192.0.2.3"}}},
-	"auth_query_token":   {"true", "false", "true", [3]any{true, false, true}},
-	"limits_file":        {"a.yaml", "b.yaml", "c d.yaml", [3]any{"a.yaml", "b.yaml", "c d.yaml"}},
-	"console":            {"off", "on", "OFF", [3]any{"off", "on", "off"}},
-	"maintenance":        {"off", "on", "OFF", [3]any{"off", "on", "off"}},
-	"durability":         {"interval", "sync", "INTERVAL", [3]any{"interval", "sync", "interval"}},
-	"topics_file":        {"a.yaml", "b.yaml", "c d.yaml", [3]any{"a.yaml", "b.yaml", "c d.yaml"}},
-	"max_topics":         {"1_000", "2", "3", [3]any{1000, 2, 3}},
-	"max_producers":      {"1_000", "2", "3", [3]any{1000, 2, 3}},
-	"producers_kept":     {"1h", "2h", "3m", [3]any{time.Hour, 2 * time.Hour, 3 * time.Minute}},
-	"max_message_memory": {"40", "50", "60", [3]any{40, 50, 60}},
-	"metrics_labels":     {"4", "5", "6", [3]any{4, 5, 6}},
-	"metrics_histograms": {"7", "8", "9", [3]any{7, 8, 9}},
-	"outbox":             {"sqlite:a", "sqlite:///b", "postgres://h/c", [3]any{"sqlite:a", "sqlite:///b", "postgres://h/c"}},
-	"outbox_order":       {"topic", "key", "TOPIC", [3]any{"topic", "key", "topic"}},
-	"outbox_keep":        {"1h", "2h", "3m", [3]any{time.Hour, 2 * time.Hour, 3 * time.Minute}},
-	"journal":            {"nats://a:1/s", "nats://b:2/s", "none", [3]any{"nats://a:1/s", "nats://b:2/s", "none"}},
-	"member_id":          {"a", "b", "c", [3]any{"a", "b", "c"}},
-	"member_url":         {"ws://a:1", "ws://b:2", "ws://c:3", [3]any{[]string{"ws://a:1"}, []string{"ws://b:2"}, []string{"ws://c:3"}}},
-	"member_token":       {"a", "b", "c", [3]any{"a", "b", "c"}},
-	"member_token_file":  {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
-	"lease":              {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
-	"grace":              {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
-	"drain":              {"4s", "5s", "6m", [3]any{4 * time.Second, 5 * time.Second, 6 * time.Minute}},
-	"log_format":         {"json", "text", "JSON", [3]any{"json", "text", "json"}},
-	"log_level":          {"debug", "WARN", "error", [3]any{slog.LevelDebug, slog.LevelWarn, slog.LevelError}},
+	"ws":                  {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
+	"http":                {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
+	"ops":                 {"9001", "9002", "h:9003", [3]any{"127.0.0.1:9001", "127.0.0.1:9002", "h:9003"}},
+	"store":               {"a", "'b'", "c d", [3]any{"a", "'b'", "c d"}},
+	"auth_token":          {"0123", "b", "c", [3]any{"0123", "b", "c"}},
+	"auth_token_file":     {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
+	"auth_tokens_file":    {"a.yaml", "b.yaml", "c.yaml", [3]any{"a.yaml", "b.yaml", "c.yaml"}},
+	"jwt_secret":          {"a", "b", "c", [3]any{"a", "b", "c"}},
+	"jwt_secret_file":     {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
+	"jwt_jwks_url":        {"https://a", "https://b", "https://c", [3]any{"https://a", "https://b", "https://c"}},
+	"jwt_key_file":        {"a.pem", "b.pem", "c d.pem", [3]any{"a.pem", "b.pem", "c d.pem"}},
+	"jwt_aud":             {"a", "b", "c", [3]any{"a", "b", "c"}},
+	"jwt_iss":             {"https://a", "https://b", "https://c", [3]any{"https://a", "https://b", "https://c"}},
+	"tls_cert_file":       {"a.pem", "b.pem", "c d.pem", [3]any{"a.pem", "b.pem", "c d.pem"}},
+	"tls_key_file":        {"a.pem", "b.pem", "c d.pem", [3]any{"a.pem", "b.pem", "c d.pem"}},
+	"insecure":            {"true", "false", "true", [3]any{true, false, true}},
+	"origin":              {"[http://a, http://b]", "http://c,http://d", "http://e", [3]any{[]string{"http://a", "http://b"}, []string{"http://c", "http://d"}, []string{"http://e"}}},
+	"trusted_proxies":     {"[10.0.0.0/8, 192.0.2.1]", "192.0.2.2,2001:db8::/32", "192.0.2.3", [3]any{[]string{"10.0.0.0/8", "192.0.2.1"}, []string{"192.0.2.2", "2001:db8::/32"}, []string{"192.0.2.3"}}},
+	"auth_query_token":    {"true", "false", "true", [3]any{true, false, true}},
+	"limits_file":         {"a.yaml", "b.yaml", "c d.yaml", [3]any{"a.yaml", "b.yaml", "c d.yaml"}},
+	"console":             {"off", "on", "OFF", [3]any{"off", "on", "off"}},
+	"maintenance":         {"off", "on", "OFF", [3]any{"off", "on", "off"}},
+	"durability":          {"interval", "sync", "INTERVAL", [3]any{"interval", "sync", "interval"}},
+	"topics_file":         {"a.yaml", "b.yaml", "c d.yaml", [3]any{"a.yaml", "b.yaml", "c d.yaml"}},
+	"max_unauthenticated": {"1_000", "2", "3", [3]any{1000, 2, 3}},
+	"max_topics":          {"1_000", "2", "3", [3]any{1000, 2, 3}},
+	"max_producers":       {"1_000", "2", "3", [3]any{1000, 2, 3}},
+	"producers_kept":      {"1h", "2h", "3m", [3]any{time.Hour, 2 * time.Hour, 3 * time.Minute}},
+	"memory_limit":        {"400", "500", "600", [3]any{400, 500, 600}},
+	"max_message_memory":  {"40", "50", "60", [3]any{40, 50, 60}},
+	"metrics_labels":      {"4", "5", "6", [3]any{4, 5, 6}},
+	"metrics_histograms":  {"7", "8", "9", [3]any{7, 8, 9}},
+	"outbox":              {"sqlite:a", "sqlite:///b", "postgres://h/c", [3]any{"sqlite:a", "sqlite:///b", "postgres://h/c"}},
+	"outbox_order":        {"topic", "key", "TOPIC", [3]any{"topic", "key", "topic"}},
+	"outbox_keep":         {"1h", "2h", "3m", [3]any{time.Hour, 2 * time.Hour, 3 * time.Minute}},
+	"journal":             {"nats://a:1/s", "nats://b:2/s", "none", [3]any{"nats://a:1/s", "nats://b:2/s", "none"}},
+	"member_id":           {"a", "b", "c", [3]any{"a", "b", "c"}},
+	"member_url":          {"ws://a:1", "ws://b:2", "ws://c:3", [3]any{[]string{"ws://a:1"}, []string{"ws://b:2"}, []string{"ws://c:3"}}},
+	"member_token":        {"a", "b", "c", [3]any{"a", "b", "c"}},
+	"member_token_file":   {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
+	"lease":               {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
+	"grace":               {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
+	"drain":               {"4s", "5s", "6m", [3]any{4 * time.Second, 5 * time.Second, 6 * time.Minute}},
+	"log_format":          {"json", "text", "JSON", [3]any{"json", "text", "json"}},
+	"log_level":           {"debug", "WARN", "error", [3]any{slog.LevelDebug, slog.LevelWarn, slog.LevelError}},
 }
 
 // effect returns what the hub or its logger is configured with.
@@ -134,12 +136,16 @@ func effect(s *config.Settings, key string) any {
 		return c.Durability
 	case "topics_file":
 		return c.TopicsFile
+	case "max_unauthenticated":
+		return c.MaxUnauthenticated
 	case "max_topics":
 		return c.MaxTopics
 	case "max_producers":
 		return c.MaxProducers
 	case "producers_kept":
 		return c.ProducersKept
+	case "memory_limit":
+		return c.MemoryLimit
 	case "max_message_memory":
 		return c.MaxMessageMemory
 	case "metrics_labels":
@@ -259,7 +265,7 @@ func userPart(c hub.Config) hub.Config {
 
 // TestEveryFieldHasAKey: what a hub can be configured with, a user can say.
 func TestEveryFieldHasAKey(t *testing.T) {
-	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\nauth-tokens-file: x\njwt-secret: x\njwt-jwks-url: x\njwt-key-file: x\njwt-aud: x\njwt-iss: x\ntls-cert-file: x\ntls-key-file: x\ninsecure: true\norigin: http://a\ntrusted-proxies: 192.0.2.1\nauth-query-token: true\nlimits-file: x\nmax-topics: 4\ntopics-file: x\noutbox: sqlite:x\njournal: nats://h:1/s\nmember-id: x\nmember-url: ws://h\nmember-token: x\ngrace: 5s\ndrain: 6s\n", nil)
+	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\nauth-tokens-file: x\njwt-secret: x\njwt-jwks-url: x\njwt-key-file: x\njwt-aud: x\njwt-iss: x\ntls-cert-file: x\ntls-key-file: x\ninsecure: true\norigin: http://a\ntrusted-proxies: 192.0.2.1\nauth-query-token: true\nlimits-file: x\nmax-unauthenticated: 4\nmemory-limit: 4\nmax-topics: 4\ntopics-file: x\noutbox: sqlite:x\njournal: nats://h:1/s\nmember-id: x\nmember-url: ws://h\nmember-token: x\ngrace: 5s\ndrain: 6s\n", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -146,6 +146,10 @@ func reload(logger *slog.Logger, level *slog.LevelVar, started *config.Settings,
 // runHub runs a hub around work, whose context ends with a signal or when the
 // hub can not go on, and takes it down in order.
 func runHub(ctx context.Context, cfg hub.Config, work func(context.Context, *hub.Hub) error) error {
+	if limit := hub.LimitMemory(cfg.MemoryLimit, os.DirFS("/")); limit > 0 {
+		cfg.MemoryLimit = int(limit >> 20)
+		cfg.Logger.Info("the memory has a limit", "mib", cfg.MemoryLimit)
+	}
 	h, err := hub.Start(cfg)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"eventhub"
@@ -86,9 +87,12 @@ type Config struct {
 	// wire.MaxFrameBytes; before AUTH never more than wire.MaxUnauthFrameBytes.
 	MaxFrameBytes int
 
-	// Admit counts a connection from an address, as Refused has it, or refuses it with
-	// CodeRateLimited or CodeOverloaded. Default: it counts nothing.
-	Admit func(remote string) (Place, error)
+	// Admit counts a connection by its request, whose RemoteAddr is the address as Refused has it,
+	// or refuses it with CodeRateLimited or CodeOverloaded. Default: it counts nothing.
+	Admit func(r *http.Request) (Place, error)
+	// AuthBy returns until when the first AUTH that succeeds has to come on the connection of a
+	// request; zero: AuthWait from now. Default: it is zero.
+	AuthBy func(r *http.Request) time.Time
 	// Meter returns what bounds the publishes of a connection that begins; a nil one does not.
 	// Default: nothing does.
 	Meter func() Meter
@@ -147,7 +151,10 @@ func (c Config) withDefaults() Config {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if c.Admit == nil {
-		c.Admit = func(string) (Place, error) { return noPlace{}, nil }
+		c.Admit = func(*http.Request) (Place, error) { return noPlace{}, nil }
+	}
+	if c.AuthBy == nil {
+		c.AuthBy = func(*http.Request) time.Time { return time.Time{} }
 	}
 	if c.Meter == nil {
 		c.Meter = func() Meter { return nil }

@@ -209,7 +209,7 @@ func (s *session) authenticate(r *wire.Request) *eventhub.Error {
 	ctx, first := s.ctx, !s.authed
 	if first {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, s.opened.Add(s.gw.cfg.AuthWait))
+		ctx, cancel = context.WithDeadline(ctx, s.authBy)
 		defer cancel()
 	}
 	access, err := s.gw.cfg.Authenticate(ctx, r.Token, r.HasToken)
@@ -234,6 +234,7 @@ func (s *session) authenticate(r *wire.Request) *eventhub.Error {
 	}
 	s.mu.Unlock()
 	if first {
+		s.gw.log.Info("connection opened", "remote", s.remote, "id", s.id())
 		s.in.Limit = s.gw.cfg.MaxFrameBytes
 		s.armRead(time.Now().Add(s.gw.cfg.PingEvery))
 	}

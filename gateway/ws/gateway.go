@@ -116,7 +116,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuseUpgrade(w, http.StatusBadRequest, eventhub.CodeBadRequest, why)
 		return
 	}
-	place, err := g.cfg.Admit(r.RemoteAddr)
+	place, err := g.cfg.Admit(r)
 	if err != nil {
 		g.refuseAnother(w, eventhub.AsError(err))
 		return
@@ -137,7 +137,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	g.start(conn, rw.Reader, r.RemoteAddr, place)
+	g.start(conn, rw.Reader, r.RemoteAddr, place, g.cfg.AuthBy(r))
 }
 
 // refuseAnother answers that there are as many connections as there may be.
@@ -191,10 +191,14 @@ func (g *Gateway) release(s *session) {
 }
 
 // start begins a session with what the client sent right after its handshake. The address is the
-// client's, where conn may be a proxy's; place is left when it has ended.
-func (g *Gateway) start(conn net.Conn, early *bufio.Reader, remote string, place Place) {
+// client's, where conn may be a proxy's; place is left when it has ended; authBy is what
+// Config.AuthBy says.
+func (g *Gateway) start(conn net.Conn, early *bufio.Reader, remote string, place Place, authBy time.Time) {
 	s := newSession(g, conn, remote)
 	s.place = place
+	if !authBy.IsZero() {
+		s.authBy = authBy
+	}
 	if n := early.Buffered(); n > 0 {
 		bytes, _ := early.Peek(n) // can not fail: they are there
 		s.in.preload(bytes)
@@ -206,7 +210,6 @@ func (g *Gateway) start(conn net.Conn, early *bufio.Reader, remote string, place
 	g.past.Opened++
 	stopping, paused := g.stopping, g.paused
 	g.mu.Unlock()
-	g.log.Info("connection opened", "remote", s.remote, "id", s.id())
 	switch {
 	case stopping:
 		s.sayGoodbye()

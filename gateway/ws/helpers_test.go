@@ -499,7 +499,7 @@ func (f *fixture) pipe(t testing.TB) *client {
 	if why := f.gw.take(); why != "" {
 		t.Fatal(why)
 	}
-	f.gw.start(ours, bufio.NewReader(strings.NewReader("")), ours.RemoteAddr().String(), noPlace{})
+	f.gw.start(ours, bufio.NewReader(strings.NewReader("")), ours.RemoteAddr().String(), noPlace{}, time.Time{})
 	return newClient(t, theirs)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -194,7 +195,7 @@ func TestRefusedAuthFencesNobody(t *testing.T) {
 	})
 	places := &onePlace{}
 	f := serve(t, func(c *Config) {
-		c.Admit = func(string) (Place, error) { return places, nil }
+		c.Admit = func(*http.Request) (Place, error) { return places, nil }
 		c.Authenticate = func(context.Context, string, bool) (Access, error) {
 			return Access{Publisher: b, Producers: b, Subscriber: b, Name: "me"}, nil
 		}

@@ -45,6 +45,7 @@ type violation = wsframe.Violation
 type frameReader struct {
 	wsframe.Cutter
 	received int64 // bytes in all
+	checked  int   // bytes of the fragments so far that are valid UTF-8
 	memory   *budget.Budget
 	claimed  int // bytes taken from it
 
@@ -157,10 +158,38 @@ func (f *frameReader) close() {
 // complete is left. After an error, a *violation, framing is lost.
 func (f *frameReader) next() (op gws.OpCode, payload []byte, ok bool, err error) {
 	op, payload, ok, err = f.Next()
-	if ok && op == gws.OpText && !utf8.Valid(payload) {
+	valid := true
+	switch {
+	case err != nil:
+	case ok && op == gws.OpText:
+		valid = utf8.Valid(payload[min(f.checked, len(payload)):])
+		f.checked = 0
+	case !ok && f.Fragments > 0:
+		valid = f.checkFragments()
+	}
+	if !valid {
 		return 0, nil, false, &violation{Code: wire.CloseInvalidUTF8, Text: "a text message is not valid UTF-8"}
 	}
 	return op, payload, ok, err
+}
+
+// checkFragments reports whether what came so far of a message in fragments may be the beginning
+// of valid UTF-8: who sends something else is not to be read to the end of it. Each byte is
+// looked at once.
+func (f *frameReader) checkFragments() bool {
+	message := f.Message()
+	fresh := message[min(f.checked, len(message)):]
+	whole := len(fresh)
+	for i := 1; i <= min(utf8.UTFMax-1, len(fresh)); i++ {
+		if last := fresh[len(fresh)-i:]; utf8.RuneStart(last[0]) {
+			if !utf8.FullRune(last) {
+				whole -= i
+			}
+			break
+		}
+	}
+	f.checked += whole
+	return utf8.Valid(fresh[:whole])
 }
 
 // parseClose returns the code of a peer's close frame, 0 where it has none.

@@ -131,3 +131,20 @@ func TestHeaderAlonePinsNothing(t *testing.T) {
 		t.Errorf("100,000 bytes made the reader hold %d", len(f.Buf))
 	}
 }
+
+// TestTextsAreCheckedEach: what was checked of the fragments of one message is not of the next.
+func TestTextsAreCheckedEach(t *testing.T) {
+	for name, bad := range map[string][]byte{
+		"whole":        text("\xff"),
+		"in fragments": cat(frame(gws.OpText, false, "\xff"), frame(gws.OpContinuation, true, "b")),
+	} {
+		f := newFrameReader(100, budget.New(1<<20))
+		for i, b := range [][]byte{frame(gws.OpText, false, "aaa"), frame(gws.OpContinuation, true, "é"), bad} {
+			_ = f.fill(bytes.NewReader(b))
+			_, payload, ok, err := f.next()
+			if got, want := fmt.Sprint(string(payload), ok, err != nil), []string{"false false", "aaaétrue false", "false true"}[i]; got != want {
+				t.Errorf("%s: step %d: %s; want %s", name, i, got, want)
+			}
+		}
+	}
+}

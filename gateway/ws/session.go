@@ -22,6 +22,9 @@ const (
 	maxUnanswered = 4096
 	// maxUnauthBytes bounds all that is read before AUTH.
 	maxUnauthBytes = 4 * wire.MaxUnauthFrameBytes
+	// maxUnauthMessages bounds the messages before the AUTH that succeeds: a token costs more to
+	// verify than to send.
+	maxUnauthMessages = 32
 )
 
 // past is a deadline that wakes whoever waits for the network.
@@ -41,6 +44,7 @@ type session struct {
 	cancel context.CancelFunc
 	remote string
 	opened time.Time
+	authBy time.Time
 	number uint64 // of all connections, from 1
 
 	// The reader's own.
@@ -50,6 +54,7 @@ type session struct {
 	access     Access
 	name       string // how the client calls itself
 	authed     bool
+	early      int           // messages before that
 	producer   *numbers      // nil: PUBLISHes have no numbers
 	publish    *publishBatch // collected from the read under way, nil when empty
 	settle     settleBatch   // likewise
@@ -83,6 +88,7 @@ func newSession(g *Gateway, conn net.Conn, remote string) *session {
 		conn:     conn,
 		remote:   remote,
 		opened:   now,
+		authBy:   now.Add(g.cfg.AuthWait),
 		lastRead: now,
 		in:       newFrameReader(min(wire.MaxUnauthFrameBytes, g.cfg.MaxFrameBytes), g.cfg.Memory),
 		subs:     make(map[subKey]*subscription),
@@ -98,7 +104,7 @@ func newSession(g *Gateway, conn net.Conn, remote string) *session {
 // run is the session's goroutine.
 func (s *session) run() {
 	defer s.gw.release(s)
-	s.armRead(s.opened.Add(s.gw.cfg.AuthWait))
+	s.armRead(s.authBy)
 	for s.handleRead() && s.awaitRoom() && s.awaitMemory() && s.read() {
 	}
 	s.leaveAll()
@@ -152,8 +158,21 @@ func (s *session) handleRead() bool {
 		case op == gws.OpText:
 			s.begun = time.Time{}
 			s.handle(payload)
+			if !s.authed && s.hasSaidEnough() {
+				return false
+			}
 		}
 	}
+}
+
+// hasSaidEnough counts a message before AUTH, and closes where it was one too many.
+func (s *session) hasSaidEnough() bool {
+	s.early++
+	if s.early <= maxUnauthMessages {
+		return false
+	}
+	s.beginClose(wire.ClosePolicy, "Too much was said before AUTH.")
+	return true
 }
 
 // inTime reports whether a message that was read in part, if there is one, may go on.
@@ -484,7 +503,13 @@ func (s *session) linger() {
 	}
 }
 
+// log notes the end. Anybody can cause that of a connection without AUTH, as often as they like, so
+// it is for those alone who look for one; the metrics count it.
 func (s *session) log() {
+	level := slog.LevelInfo
+	if !s.authed {
+		level = slog.LevelDebug
+	}
 	s.mu.Lock()
 	out := s.out
 	s.mu.Unlock()
@@ -495,7 +520,7 @@ func (s *session) log() {
 	for _, n := range out.errors {
 		errors += n
 	}
-	s.gw.log.LogAttrs(context.Background(), slog.LevelInfo, "connection closed",
+	s.gw.log.LogAttrs(context.Background(), level, "connection closed",
 		slog.String("remote", s.remote), slog.String("id", s.id()), slog.String("name", s.access.Name), slog.String("client", s.name),
 		slog.Int("code", int(out.code)), slog.String("reason", out.why),
 		slog.Duration("lasted", time.Since(s.opened)),

@@ -45,7 +45,7 @@ func (f *fixture) openSocket(t testing.TB, room int, took func([]byte, bool)) (*
 	if why := f.gw.take(); why != "" {
 		t.Fatal(why)
 	}
-	f.gw.start(s, bufio.NewReader(strings.NewReader("")), s.RemoteAddr().String(), noPlace{})
+	f.gw.start(s, bufio.NewReader(strings.NewReader("")), s.RemoteAddr().String(), noPlace{}, time.Time{})
 	return s, theirs
 }
 

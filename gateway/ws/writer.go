@@ -21,15 +21,17 @@ const (
 	// keptBytes is the most that a chunk keeps for its next use: it may be the
 	// next one for a peer that takes nothing, and should not weigh much then.
 	keptBytes = 64 << 10
-	// largeBytes is the room that a chunk borrows when it outgrows that.
-	largeBytes = 1 << 20
+	// mediumBytes and largeBytes are the rooms that a chunk borrows when it outgrows that. A peer that
+	// takes nothing may have two chunks: what is being sent should not hold the room of what waits.
+	mediumBytes = 256 << 10
+	largeBytes  = 1 << 20
 )
 
 // chunk is a run of frames on its way to a peer. Idle connections have none.
 type chunk struct {
 	b       []byte
-	small   []byte            // what b was before large
-	large   *[largeBytes]byte // nil unless borrowed
+	small   []byte // what b was before it was borrowed
+	lent    *room  // nil unless b is
 	scratch [gws.MaxHeaderSize]byte
 
 	to       []addressee // whose deliveries are in it, of those who want to know when they are sent
@@ -91,25 +93,46 @@ func (c *chunk) markFrame(payload []byte) {
 
 var (
 	chunks = sync.Pool{New: func() any { return &chunk{b: make([]byte, 0, chunkBytes)} }}
-	larges = sync.Pool{New: func() any { return new([largeBytes]byte) }}
+	rooms  = [...]sync.Pool{{New: newRoom(mediumBytes)}, {New: newRoom(largeBytes)}}
 )
+
+// room is what a chunk borrows.
+type room struct {
+	b    []byte
+	from *sync.Pool // set when it is lent
+}
+
+func newRoom(n int) func() any { return func() any { return &room{b: make([]byte, n)} } }
 
 // reserve prepares for n more bytes. It is for those who append much: the rest
 // of the growing is append's.
 func (c *chunk) reserve(n int) {
-	if n += len(c.b); n > cap(c.b) && n > keptBytes && n <= largeBytes {
-		c.large = larges.Get().(*[largeBytes]byte)
-		c.small, c.b = c.b, append(c.large[:0], c.b...)
+	if n += len(c.b); n <= cap(c.b) || n <= keptBytes || n > largeBytes {
+		return
 	}
+	from := &rooms[0]
+	if n > mediumBytes {
+		from = &rooms[1]
+	}
+	lent := from.Get().(*room)
+	lent.from = from
+	held := c.b
+	c.b = append(lent.b[:0], held...)
+	if c.lent == nil {
+		c.small = held
+	} else {
+		c.lent.from.Put(c.lent)
+	}
+	c.lent = lent
 }
 
 // recycle gives the chunk and what it borrowed back.
 func (c *chunk) recycle() {
 	clear(c.to)
 	c.to, c.reported = c.to[:0], 0
-	if c.large != nil {
-		larges.Put(c.large)
-		c.b, c.small, c.large = c.small, nil, nil
+	if c.lent != nil {
+		c.lent.from.Put(c.lent)
+		c.b, c.small, c.lent = c.small, nil, nil
 	}
 	if cap(c.b) <= keptBytes {
 		c.b = c.b[:0]

@@ -272,3 +272,28 @@ func FuzzScan(f *testing.F) {
 		}
 	})
 }
+
+// FuzzCompile compiles what may be no expression, and asks it about an event: the library must not
+// panic, and what it costs is bounded.
+func FuzzCompile(f *testing.F) {
+	for _, s := range []string{
+		`event.payload.n > 1 && event.headers["a"] == "b"`, `event.tags.exists(t, t.startsWith("x"))`, `size(event.payload) > 0`, `[1,2,3].map(x, [1,2,3].map(y, x*y)) == []`,
+		`event.key.matches("(a+)+$")`, `1/0 == 1`, `event.payload[event.payload]`, `"\xff"`, `((((((((`, `event`, `has(event.payload.a.b)`, `timestamp("x") == event.ts`,
+	} {
+		f.Add(s)
+	}
+	record := encode(f, event{ID: "i", Topic: "t", Key: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaa!", Headers: headers{"a": "b"}, Tags: []string{"x"}, Payload: []byte(`{"n":[1,{"a":2}],"s":"text"}`)})
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := Compile(&filter{CEL: text})
+		if err != nil || p == nil {
+			return
+		}
+		e := &evaluation{record: record}
+		if e.read(record, memberPayload) {
+			if _, _, err := p.cel.program.Eval(e); err != nil && strings.Contains(err.Error(), "internal error") {
+				t.Fatalf("%q: %v", text, err)
+			}
+		}
+		p.Match(record, 1)
+	})
+}

@@ -102,6 +102,10 @@ func (c *Cutter) Next() (op ws.OpCode, payload []byte, ok bool, err error) {
 	}
 }
 
+// Message returns what the fragments carried of the message that is under way. It is valid until
+// the next Next.
+func (c *Cutter) Message() []byte { return c.message }
+
 // assemble adds one data frame and returns the message that it completes.
 func (c *Cutter) assemble(payload []byte, fin bool) (message []byte, ok bool) {
 	if fin && c.Fragments == 0 {

@@ -1,0 +1,528 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gobwas/ws"
+	"github.com/gobwas/ws/wsutil"
+)
+
+var (
+	hostileConns = flag.Int("hostile.conns", 300, "hostile connections at a time in TestHostileConnections")
+	hostileFor   = flag.Duration("hostile.for", 2*time.Second, "for so long they come again")
+	hostileOnly  = flag.String("hostile.only", "", "the kinds of them whose names have this")
+	hostileRate  = flag.Int("hostile.rate", 500, "events a second of the good clients beside them")
+	hostileLate  = flag.Duration("hostile.within", 0, "within which each of them has to be closed; 0: no matter")
+	stalledCount = flag.Int("stalled.count", 30, "consumers that stop reading in TestStalledConsumers")
+	passingCount = flag.Int("passing.count", 1000, "connections that come and go in TestComingAndGoing")
+	passingRate  = flag.Int("passing.rate", 0, "of them a second; 0: as fast as they can")
+)
+
+const hostileToken = "the-token-that-good-clients-have"
+
+// startGuarded starts a hub that wants a token.
+func startGuarded(t *testing.T, args ...string) *hubProcess {
+	t.Helper()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte(hostileToken), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return startHub(t, append([]string{"--auth-token-file", token, "--store", t.TempDir()}, args...)...)
+}
+
+// scrape returns the metrics of a guarded hub by their names and labels.
+func (p *hubProcess) scrape(t *testing.T) map[string]float64 {
+	t.Helper()
+	request, err := http.NewRequest(http.MethodGet, "http://"+p.ops+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+hostileToken)
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	found := make(map[string]float64)
+	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		if n, err := strconv.ParseFloat(value, 64); err == nil {
+			found[name] = n
+		}
+	}
+	return found
+}
+
+// live is what the last garbage collection found to be in use, and the stacks, in KiB: the next
+// one is to come when the heap is twice as large.
+func live(m map[string]float64) float64 {
+	return (m["go_memstats_next_gc_bytes"]/2 + m["go_memstats_stack_inuse_bytes"]) / 1024
+}
+
+// inUse is that with the garbage since then.
+func inUse(m map[string]float64) float64 {
+	return (m["go_memstats_heap_inuse_bytes"] + m["go_memstats_stack_inuse_bytes"]) / 1024
+}
+
+// settles waits until a hub that is left alone is as it was, in goroutines and open files, and
+// returns its metrics then.
+func (p *hubProcess) settles(t *testing.T, before map[string]float64) map[string]float64 {
+	t.Helper()
+	alarm := time.Now().Add(watchdog)
+	for {
+		m := p.scrape(t)
+		if m["go_goroutines"] <= before["go_goroutines"]+3 && m["process_open_fds"] <= before["process_open_fds"]+3 &&
+			m["eventhub_connections"] <= before["eventhub_connections"] && m["eventhub_connections_unauthenticated"] == 0 {
+			return m
+		}
+		if time.Now().After(alarm) {
+			t.Errorf("%g goroutines, %g files and %g connections before, %g, %g and %g now; %g strangers", before["go_goroutines"], before["process_open_fds"], before["eventhub_connections"],
+				m["go_goroutines"], m["process_open_fds"], m["eventhub_connections"], m["eventhub_connections_unauthenticated"])
+			return m
+		}
+		time.Sleep(20 * time.Millisecond) // nobody says when a goroutine has ended
+	}
+}
+
+// wantSound expects of a hub that was ill-treated that it runs, that it has found nothing wrong with
+// itself, that each line of its log begins as it should, and that it ends in order.
+func (p *hubProcess) wantSound(t *testing.T) {
+	t.Helper()
+	if code := p.stop(); code != exitDone {
+		t.Errorf("exit code %d after SIGTERM", code)
+	}
+	log := p.logged()
+	for line := range strings.Lines(log) {
+		if !strings.HasPrefix(line, "time=") || strings.Contains(line, "level=ERROR") || strings.ContainsFunc(strings.TrimSuffix(line, "\n"), func(r rune) bool { return r < ' ' }) {
+			t.Fatalf("the log has the line %q", line)
+		}
+	}
+	if strings.Contains(log, hostileToken) || strings.Contains(log, "guessed") {
+		t.Error("the log has a token")
+	}
+}
+
+// TestHostileConnections has many connections do what they should not, each until it is closed and
+// then again, beside good clients. The hub closes every one of them, has at most 64 KiB of memory for
+// each, and is as it was when they are gone; the good clients get what they publish, once and in
+// order.
+func TestHostileConnections(t *testing.T) {
+	t.Parallel()
+	needFiles(t, uint64(2**hostileConns)+500)
+	seed := *fixedSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("seed %d", seed)
+	hub := startGuarded(t)
+	good := newGoodClients(t, hub.ws)
+	alone := good.run(t, *hostileRate, max(time.Second, *hostileFor/4))
+	before := hub.scrape(t)
+
+	until := time.Now().Add(*hostileFor)
+	h := &hostiles{hub: hub}
+	var kinds []*hostileKind
+	for i := range hostileKinds {
+		if strings.Contains(hostileKinds[i].name, *hostileOnly) {
+			kinds = append(kinds, &hostileKinds[i])
+		}
+	}
+	var all sync.WaitGroup
+	for slot := range *hostileConns {
+		all.Go(func() {
+			rnd := rand.New(rand.NewPCG(seed, uint64(slot)))
+			for n := slot; n == slot || time.Now().Before(until); n++ { // each begins with another one
+				again := time.Now().Add(time.Second)
+				h.attack(t, kinds[n%len(kinds)], rnd)
+				time.Sleep(time.Until(again)) // so that the machine is not busy with them alone
+			}
+		})
+	}
+	var peak, garbage, resident float64
+	watched, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		for {
+			m := hub.scrape(t)
+			peak, garbage = max(peak, live(m)-live(before)), max(garbage, inUse(m)-inUse(before))
+			resident = max(resident, m["process_resident_memory_bytes"]-before["process_resident_memory_bytes"])
+			select {
+			case <-ended:
+				return
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+	}()
+	beside := good.run(t, *hostileRate, *hostileFor)
+	all.Wait()
+	close(ended)
+	<-watched
+	after := hub.settles(t, before)
+	t.Logf("good clients: %s alone, %s beside %d hostile connections at a time", percentiles(alone), percentiles(beside), *hostileConns)
+	t.Logf("%d hostile connections were closed, the last of them after %s; KiB for each of them: %.1f, with garbage %.1f, resident %.1f; %.0f KiB before, %.0f after; %g goroutines before, %g after",
+		h.closed.Load(), time.Duration(h.latest.Load()).Round(time.Millisecond), peak/float64(*hostileConns), garbage/float64(*hostileConns), resident/1024/float64(*hostileConns),
+		live(before), live(after), before["go_goroutines"], after["go_goroutines"])
+	for _, k := range h.kinds() {
+		t.Logf("%s", k)
+	}
+	if peak > 64*float64(*hostileConns) {
+		t.Errorf("%.0f KiB are in use for each of %d connections", peak/float64(*hostileConns), *hostileConns)
+	}
+	if late := time.Duration(h.latest.Load()); *hostileLate > 0 && late > *hostileLate {
+		t.Errorf("a connection was closed after %s", late)
+	}
+	if after["eventhub_connections_evicted_total"] != 0 && *hostileConns < 3000 {
+		t.Errorf("%g connections gave way", after["eventhub_connections_evicted_total"])
+	}
+	good.leave()
+	hub.wantSound(t)
+}
+
+// goodClients are one that publishes and a group of one member that gets it.
+type goodClients struct {
+	publisher, member *conn
+	at                int // the number of the last event
+}
+
+func newGoodClients(t *testing.T, addr string) *goodClients {
+	t.Helper()
+	g := &goodClients{publisher: dial(t, addr, hostileToken), member: dial(t, addr, hostileToken)}
+	g.member.say(map[string]any{"op": "SUBSCRIBE", "topic": "good", "group": "g", "corr": "s", "opts": map[string]any{"max_in_flight": 100_000}})
+	if f := g.member.hear(); f.Op != "OK" {
+		t.Fatalf("SUBSCRIBE was answered by %+v", f)
+	}
+	return g
+}
+
+// run publishes for a time, and returns after how many milliseconds each event came.
+func (g *goodClients) run(t *testing.T, rate int, d time.Duration) (ms []int64) {
+	t.Helper()
+	n := int(d.Seconds() * float64(rate))
+	var answered, member sync.WaitGroup
+	answered.Go(func() {
+		for range n {
+			if f, err := g.publisher.next(); err != nil || f.Op != "OK" {
+				t.Errorf("a good PUBLISH was answered by %+v, %v", f, err)
+				return
+			}
+		}
+	})
+	member.Go(func() {
+		for i := range n {
+			f, err := g.member.next()
+			for err == nil && f.Op == "OK" {
+				f, err = g.member.next() // of an ACK
+			}
+			var payload struct{ N, At int }
+			if err != nil || f.Op != "EVENT" || json.Unmarshal(f.Event.Payload, &payload) != nil || payload.N != g.at+i {
+				t.Errorf("event %d: got %+v, %v", g.at+i, f, err)
+				return
+			}
+			ms = append(ms, time.Now().UnixMilli()-int64(payload.At))
+			if err := wsutil.WriteClientText(g.member.Conn, fmt.Appendf(nil, `{"op":"ACK","topic":"good","group":"g","lease":%q}`, f.Ctx.Lease)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	began := time.Now()
+	for i := range n {
+		time.Sleep(time.Until(began.Add(time.Duration(i) * time.Second / time.Duration(rate)))) // the rate is what is asked for
+		g.publisher.sayText(fmt.Appendf(nil, `{"op":"PUBLISH","topic":"good","payload":{"N":%d,"At":%d}}`, g.at+i, time.Now().UnixMilli()))
+	}
+	answered.Wait()
+	member.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	g.at += n
+	return ms
+}
+
+func (g *goodClients) leave() {
+	g.publisher.Close()
+	g.member.Close()
+}
+
+// hostileKind is one way to cost a hub more than it should.
+type hostileKind struct {
+	name  string
+	first string                      // at once
+	rest  func(rnd *rand.Rand) string // then again and again; nil: nothing
+	every time.Duration               // between two of these
+	deaf  bool                        // it reads nothing before a write fails, which is when the kernel has forgotten it
+
+	closed, latest atomic.Int64
+}
+
+const hostileUpgrade = "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
+	"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+
+func again(text string) func(*rand.Rand) string { return func(*rand.Rand) string { return text } }
+
+func hostileFrame(op ws.OpCode, fin bool, text string) string {
+	return string(ws.MustCompileFrame(ws.MaskFrame(ws.NewFrame(op, fin, []byte(text)))))
+}
+
+// hostileLength is the header of a text frame that announces so many bytes.
+func hostileLength(n uint64) string {
+	b := []byte{0x81, 0xff}
+	for shift := 56; shift >= 0; shift -= 8 {
+		b = append(b, byte(n>>shift))
+	}
+	return string(b) + "mask"
+}
+
+func random(rnd *rand.Rand) string {
+	b := make([]byte, 1+rnd.IntN(500))
+	for i := range b {
+		b[i] = byte(rnd.Uint32())
+	}
+	return string(b)
+}
+
+var hostileKinds = [...]hostileKind{
+	{name: "says nothing"},
+	{name: "a header by bytes", first: "GET / HTTP/1.1\r\nX-A: ", rest: again("a"), every: 100 * time.Millisecond},
+	{name: "headers without end", first: "GET / HTTP/1.1\r\n", rest: again("X-A: aaaaaaaaaaaaaaaaaaaa\r\n"), every: 20 * time.Millisecond},
+	{name: "a header without end", first: "GET / HTTP/1.1\r\nX-A: ", rest: again(strings.Repeat("a", 1000)), every: 10 * time.Millisecond},
+	{name: "a body by bytes", first: "POST /publish/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n", rest: again("1"), every: 100 * time.Millisecond},
+	{name: "a body without end", first: "POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nAuthorization: Bearer guessed\r\n\r\n", rest: again("5\r\n{\"a\":\r\n"), every: 10 * time.Millisecond},
+	{name: "requests, and reads nothing", first: "", rest: again("GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n"), every: 20 * time.Millisecond, deaf: true},
+	{name: "escapes in a request", first: "GET /\x1b[2J%0d%0a%1b[31m HTTP/1.1\r\nHost: localhost\r\nUser-Agent: \x1b[31m\r\nAuthorization: Bearer guessed%0a\r\n\r\n"},
+	{name: "an upgrade, and nothing", first: hostileUpgrade},
+	{name: "frames by bytes", first: hostileUpgrade + "\x81\xfe\x10\x00mask", rest: again("x"), every: 50 * time.Millisecond},
+	{name: "fragments of a byte", first: hostileUpgrade + hostileFrame(ws.OpText, false, "x"), rest: again(strings.Repeat(hostileFrame(ws.OpContinuation, false, "x"), 100)), every: 20 * time.Millisecond},
+	{name: "a length of 2^63", first: hostileUpgrade + hostileLength(1<<63)},
+	{name: "a length of 2^62", first: hostileUpgrade + hostileLength(1<<62)},
+	{name: "no mask", first: hostileUpgrade + "\x81\x0e" + `{"op":"AUTH"}x`},
+	{name: "pings, and reads nothing", first: hostileUpgrade, rest: again(hostileFrame(ws.OpPing, true, strings.Repeat("p", 125))), every: 20 * time.Millisecond, deaf: true},
+	{name: "AUTH with guessed tokens", first: hostileUpgrade, rest: again(hostileFrame(ws.OpText, true, `{"op":"AUTH","token":"guessed"}`)), every: time.Millisecond},
+	{name: "AUTH with guessed tokens, slowly", first: hostileUpgrade, rest: again(hostileFrame(ws.OpText, true, `{"op":"AUTH","token":"guessed"}`)), every: 500 * time.Millisecond},
+	{name: "escapes in a frame", first: hostileUpgrade + hostileFrame(ws.OpText, true, "{\"op\":\"\x1b[31m\\n\\u001b\",\"corr\":\"\\u0000\\r\\n\"}") + hostileFrame(ws.OpText, true, "{\"op\":\"AUTH\",\"token\":\"guessed\",\"name\":\"\\u001b[2J\\n\"}")},
+	{name: "random bytes", rest: random, every: 10 * time.Millisecond},
+	{name: "random bytes after the upgrade", first: hostileUpgrade, rest: random, every: 20 * time.Millisecond},
+	{name: "AUTH, and a length of 2^62", first: hostileUpgrade + hostileFrame(ws.OpText, true, `{"op":"AUTH","token":"`+hostileToken+`"}`) + hostileLength(1<<62)},
+	{name: "AUTH, and fragments of a byte", first: hostileUpgrade + hostileFrame(ws.OpText, true, `{"op":"AUTH","token":"`+hostileToken+`"}`) + hostileFrame(ws.OpText, false, "x"),
+		rest: again(strings.Repeat(hostileFrame(ws.OpContinuation, false, "x"), 100)), every: 10 * time.Millisecond},
+}
+
+// hostiles attack a hub and see how long each of them is let.
+type hostiles struct {
+	hub    *hubProcess
+	closed atomic.Int64
+	latest atomic.Int64
+}
+
+// attack does one thing until the hub has closed the connection.
+func (h *hostiles) attack(t *testing.T, k *hostileKind, rnd *rand.Rand) {
+	addr := h.hub.ws
+	if rnd.IntN(2) == 0 && !strings.HasPrefix(k.first, hostileUpgrade) {
+		addr = h.hub.http
+	}
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Errorf("%s: %v", k.name, err)
+		return
+	}
+	defer conn.Close()
+	if k.deaf {
+		_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10) // a larger one is only later
+	}
+	began := time.Now()
+	_ = conn.SetDeadline(began.Add(watchdog))
+	over := make(chan struct{})
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		_, err := io.WriteString(conn, k.first)
+		for err == nil && k.rest != nil {
+			select {
+			case <-over:
+				return
+			case <-time.After(k.every):
+				_, err = io.WriteString(conn, k.rest(rnd))
+			}
+		}
+	}()
+	if k.deaf {
+		<-said // a write fails
+	}
+	_, err = io.Copy(io.Discard, conn)
+	if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
+		t.Errorf("%s: not closed within %s", k.name, watchdog)
+	}
+	took := int64(time.Since(began))
+	close(over)
+	conn.Close()
+	<-said
+	h.closed.Add(1)
+	k.closed.Add(1)
+	for _, latest := range []*atomic.Int64{&h.latest, &k.latest} {
+		if k.deaf && latest == &h.latest {
+			continue // it sees it late
+		}
+		for was := latest.Load(); was < took && !latest.CompareAndSwap(was, took); was = latest.Load() {
+		}
+	}
+}
+
+// kinds says of each kind how many there were, and after how long the last of them was closed.
+func (h *hostiles) kinds() (lines []string) {
+	for i := range hostileKinds {
+		k := &hostileKinds[i]
+		lines = append(lines, fmt.Sprintf("%6.2f s at most: %d x %s", time.Duration(k.latest.Load()).Seconds(), k.closed.Load(), k.name))
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// TestStalledConsumers: tails that stop reading are closed with 1013, each with no more memory than
+// twice what may wait for its connection, and one that reads gets everything meanwhile.
+func TestStalledConsumers(t *testing.T) {
+	t.Parallel()
+	needFiles(t, uint64(2**stalledCount)+500)
+	const size, events = 100 << 10, 60 // 6 MiB each: more than the sockets and the hub hold
+	hub := startGuarded(t)
+	publisher, reader := dial(t, hub.ws, hostileToken), dial(t, hub.ws, hostileToken)
+	tail := func(c *conn) {
+		c.say(map[string]any{"op": "SUBSCRIBE", "topic": "large", "corr": "s"})
+		if f := c.hear(); f.Op != "OK" {
+			t.Fatalf("SUBSCRIBE was answered by %+v", f)
+		}
+	}
+	tail(reader)
+	before := hub.scrape(t)
+	stalled := make([]*conn, *stalledCount)
+	for i := range stalled {
+		stalled[i] = dial(t, hub.ws, hostileToken)
+		_ = stalled[i].Conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+		tail(stalled[i])
+	}
+	text := bytes.Repeat([]byte("x"), size)
+	for i := range events {
+		publisher.sayText(fmt.Appendf(nil, `{"op":"PUBLISH","topic":"large","payload":"%s%d"}`, text, i))
+		if f := publisher.hear(); f.Op != "OK" {
+			t.Fatalf("PUBLISH was answered by %+v", f)
+		}
+		if f := reader.hear(); f.Op != "EVENT" || !bytes.HasSuffix(f.Event.Payload, fmt.Appendf(nil, `x%d"`, i)) {
+			t.Fatalf("the one who reads got %.200v for event %d", f, i)
+		}
+	}
+	const closed = `eventhub_connections_closed_total{code="1013"}`
+	var peak, garbage float64
+	for alarm := time.Now().Add(watchdog); ; {
+		m := hub.scrape(t)
+		peak, garbage = max(peak, live(m)-live(before)), max(garbage, inUse(m)-inUse(before))
+		if m[closed] >= float64(*stalledCount) {
+			break
+		}
+		if time.Now().After(alarm) {
+			t.Fatalf("%g of %d were closed with 1013", m[closed], *stalledCount)
+		}
+		time.Sleep(50 * time.Millisecond) // the hub says to nobody else when it closes one
+	}
+	for _, c := range stalled {
+		c.Close()
+	}
+	after := hub.settles(t, before)
+	t.Logf("%d stalled: %.0f KiB for each, with garbage %.0f, %.0f KiB before, %.0f after", *stalledCount, peak/float64(*stalledCount), garbage/float64(*stalledCount), live(before), live(after))
+	// Each has 1 MiB that waits, in two pieces of memory of 1 MiB at most.
+	if peak > 2.25*1024*float64(*stalledCount)+8<<10 {
+		t.Errorf("%.0f KiB are in use for each of %d consumers that stopped reading", peak/float64(*stalledCount), *stalledCount)
+	}
+	publisher.Close()
+	reader.Close()
+	hub.wantSound(t)
+}
+
+// TestComingAndGoing: connections that come, do something and go, in order or not, leave nothing.
+func TestComingAndGoing(t *testing.T) {
+	t.Parallel()
+	hub := startGuarded(t)
+	pass := func(i int) error {
+		c, err := net.Dial("tcp", hub.ws)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(watchdog))
+		say := hostileUpgrade + hostileFrame(ws.OpText, true, `{"op":"AUTH","token":"`+hostileToken+`"}`)
+		frames := []string{
+			fmt.Sprintf(`{"op":"SUBSCRIBE","topic":"passing","group":"g-%d"}`, i%10),
+			`{"op":"SUBSCRIBE","topic":"passing"}`,
+			fmt.Sprintf(`{"op":"PUBLISH","topic":"passing","payload":%d}`, i),
+		}
+		for _, frame := range frames[:i%4] {
+			say += hostileFrame(ws.OpText, true, frame)
+		}
+		if i%3 == 0 {
+			say += hostileFrame(ws.OpClose, true, "\x03\xe8")
+		}
+		if _, err := io.WriteString(c, say); err != nil {
+			return err
+		}
+		r := bufio.NewReader(c)
+		if answer, err := http.ReadResponse(r, nil); err != nil || answer.StatusCode != http.StatusSwitchingProtocols {
+			return fmt.Errorf("the upgrade was answered by %v, %w", answer, err)
+		}
+		if i%3 == 0 {
+			_, err = io.Copy(io.Discard, r) // to the end of the handshake
+			return err
+		}
+		if _, err := r.ReadByte(); err != nil {
+			return err
+		}
+		if i%3 == 1 {
+			_ = c.(*net.TCPConn).SetLinger(0) // a reset
+		}
+		return nil
+	}
+	for i := range 12 { // the topic and the groups are there
+		if err := pass(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := hub.scrape(t)
+	before["eventhub_connections"] = 0 // one of those may not have ended yet
+	began := time.Now()
+	var going sync.WaitGroup
+	places := make(chan struct{}, 100)
+	for i := range *passingCount {
+		if *passingRate > 0 {
+			time.Sleep(time.Until(began.Add(time.Duration(i) * time.Second / time.Duration(*passingRate))))
+		}
+		places <- struct{}{}
+		going.Go(func() {
+			if err := pass(i); err != nil {
+				t.Errorf("connection %d: %v", i, err)
+			}
+			<-places
+		})
+	}
+	going.Wait()
+	after := hub.settles(t, before)
+	opened, now := after["eventhub_connections_opened_total"]-before["eventhub_connections_opened_total"], after["eventhub_connections"]
+	if opened != float64(*passingCount) || now != 0 || after["eventhub_subscriptions"] != 0 {
+		t.Errorf("%g connections were opened, %g are there, with %g subscriptions; want %d, none and none", opened, now, after["eventhub_subscriptions"], *passingCount)
+	}
+	t.Logf("%.0f KiB before, %.0f after %d connections in %s", live(before), live(after), *passingCount, time.Since(began).Round(time.Millisecond))
+	hub.wantSound(t)
+}

@@ -1,0 +1,186 @@
+package hub_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"eventhub/hub"
+)
+
+const upgrade = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
+	"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+
+// TestStrangersHaveFiveSeconds: whatever a connection does with them, it is over five seconds
+// after it came, or after the last answer that it got, where no token of it was accepted. A
+// WebSocket gets its close frame then, and has a second to answer it.
+func TestStrangersHaveFiveSeconds(t *testing.T) {
+	const probe = "GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	for name, tt := range map[string]struct {
+		first string        // at once
+		rest  string        // without end; an upgrade once, a byte at a time
+		every time.Duration // between two of these
+		after time.Duration // when the connection is closed
+	}{
+		"a header by bytes":                 {"GET / HTTP/1.1\r\nX-A: ", "a", time.Second, 5 * time.Second},
+		"headers without end":               {"GET / HTTP/1.1\r\n", "X-A: a\r\n", 100 * time.Millisecond, 5 * time.Second},
+		"a body by bytes":                   {"POST /publish/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n", "1", time.Second, 5 * time.Second},
+		"chunks without end":                {"POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\n1\r\n", 100 * time.Millisecond, 5 * time.Second},
+		"a body where there is nothing":     {"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n", "1", time.Second, 5 * time.Second},
+		"an upgrade at the last moment":     {"", upgrade, 4500 * time.Millisecond / time.Duration(len(upgrade)), 6 * time.Second},
+		"an upgrade, and then nothing":      {upgrade, "", time.Second, 6 * time.Second},
+		"frames by bytes":                   {upgrade + "\x81\xfe\x01\x00mask", "x", time.Second, 6 * time.Second},
+		"fragments of a byte":               {upgrade + "\x01\x81\x00\x00\x00\x00x", "\x00\x81\x00\x00\x00\x00x", 10 * time.Millisecond, 6 * time.Second},
+		"pings":                             {upgrade, "\x89\x80\x00\x00\x00\x00", 100 * time.Millisecond, 6 * time.Second},
+		"AUTH with wrong tokens":            {upgrade, string(masked([]byte(`{"op":"AUTH","token":"guessed"}`))), time.Second, 6 * time.Second},
+		"many wrong tokens":                 {upgrade + strings.Repeat(string(masked([]byte(`{"op":"AUTH","token":"guessed"}`))), 40), "", 0, time.Second},
+		"a length of 2^63":                  {upgrade + "\x81\xff\x80\x00\x00\x00\x00\x00\x00\x00mask", "", 0, time.Second},
+		"a request, and then nothing":       {probe, "", time.Second, 5 * time.Second},
+		"two requests, a second in between": {probe, "", time.Second, 5 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *bubble) {
+				conn, err := b.network.Dial(context.Background(), "tcp", b.WSAddr())
+				if err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				sent := make(chan struct{})
+				go func() {
+					defer close(sent)
+					if _, err := conn.Write([]byte(tt.first)); err != nil {
+						return
+					}
+					if strings.HasPrefix(name, "two requests") {
+						time.Sleep(time.Second)
+						_, _ = conn.Write([]byte(probe))
+					}
+					for i := 0; tt.rest == upgrade && i < len(upgrade); i++ {
+						_, _ = conn.Write([]byte{upgrade[i]})
+						time.Sleep(tt.every)
+					}
+					for tt.rest != "" && tt.rest != upgrade {
+						if _, err := io.WriteString(conn, tt.rest); err != nil {
+							return
+						}
+						time.Sleep(tt.every)
+					}
+				}()
+				_, _ = io.Copy(io.Discard, conn)
+				want := tt.after
+				if strings.HasPrefix(name, "two requests") {
+					want += time.Second
+				}
+				if after := time.Since(began).Truncate(time.Second); after != want {
+					t.Errorf("closed after %s; want %s", time.Since(began), want)
+				}
+				conn.Close()
+				<-sent
+				synctest.Wait()
+				if !strings.Contains(b.metricsAs("s3cret"), "\neventhub_connections_unauthenticated 0\n") {
+					t.Error("it still counts as a stranger")
+				}
+			})
+		})
+	}
+}
+
+// TestHandshakeOfTLSHasATime: what was used for it is not given again.
+func TestHandshakeOfTLSHasATime(t *testing.T) {
+	pair := newPair(t, t.TempDir(), 1)
+	cfg := hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret", TLSCertFile: pair.cert, TLSKeyFile: pair.key}
+	inBubble(t, cfg, func(b *bubble) {
+		for name, slow := range map[string]bool{"no handshake": false, "a slow one": true} {
+			conn, err := b.network.Dial(context.Background(), "tcp", b.WSAddr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			var in io.Reader = conn
+			if slow {
+				time.Sleep(4 * time.Second)
+				secure := tls.Client(conn, &tls.Config{InsecureSkipVerify: true}) // the clock of the bubble is not the certificate's
+				if _, err := io.WriteString(secure, "GET / HTTP/1.1\r\n"); err != nil {
+					t.Fatal(err)
+				}
+				in = secure
+			}
+			_, _ = io.Copy(io.Discard, in)
+			if after := time.Since(began); after.Truncate(time.Second) != 5*time.Second {
+				t.Errorf("%s: closed after %s", name, after)
+			}
+			conn.Close()
+		}
+	})
+}
+
+// TestStrangersAreBounded: one too many takes the place of another, at whichever listener; who has
+// shown a right stays.
+func TestStrangersAreBounded(t *testing.T) {
+	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret", MaxUnauthenticated: 2}, func(b *bubble) {
+		p := b.join("s3cret")
+		stream := b.stream("s3cret")
+		var conns []net.Conn
+		for i := range 3 {
+			conn, err := b.network.Dial(context.Background(), "tcp", []string{b.WSAddr(), b.HTTPAddr(), b.OpsAddr()}[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			conns = append(conns, conn)
+			time.Sleep(time.Millisecond)
+		}
+		began := time.Now()
+		if n, err := conns[0].Read(make([]byte, 1)); n != 0 || err == nil || time.Since(began) != 0 {
+			t.Errorf("the first one is still there: %d, %v, after %s", n, err, time.Since(began))
+		}
+		conns[1].Close() // for the scrape
+		synctest.Wait()
+		metrics := b.metricsAs("s3cret")
+		for _, want := range []string{"eventhub_connections_unauthenticated 1", "eventhub_connections_evicted_total 1"} {
+			if !strings.Contains(metrics, "\n"+want+"\n") {
+				t.Errorf("the metrics lack %s", want)
+			}
+		}
+		time.Sleep(20 * time.Second)
+		p.ok(`{"op":"PUBLISH","topic":"a","payload":1}`)
+		select {
+		case <-stream:
+			t.Error("the stream has ended")
+		default:
+		}
+	})
+}
+
+// TestMessagesBeforeAuthAreFew: whoever says more than 32 things before the token that is accepted
+// is closed, and one that is accepted ends the counting.
+func TestMessagesBeforeAuthAreFew(t *testing.T) {
+	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *bubble) {
+		say := func(p *peer, frame, want string) {
+			t.Helper()
+			if _, err := p.conn.Write(masked([]byte(frame))); err != nil {
+				t.Fatal(err)
+			}
+			p.came(want)
+		}
+		p := b.connect()
+		for i := range 31 {
+			say(p, []string{`{"op":"AUTH","token":"x"}`, `{"op":"PUBLISH"}`, `no JSON`}[i%3], `"op":"ERR"`)
+		}
+		p.ok(`{"op":"AUTH","token":"s3cret"}`)
+		for range 100 {
+			say(p, `{"op":"AUTH","token":"x"}`, `"code":"bad_token"`)
+		}
+		q := b.connect()
+		for range 33 {
+			say(q, `{"op":"AUTH","token":"x"}`, `"code":"bad_token"`)
+		}
+		q.wantEnd(fmt.Sprint(1008), "before AUTH")
+	})
+}
