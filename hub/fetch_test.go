@@ -25,6 +25,7 @@ import (
 	"eventhub/hub"
 	"eventhub/store/journal"
 	"eventhub/store/journal/memory"
+	"eventhub/store/pebble"
 )
 
 const memberToken = "token-of-members"
@@ -209,6 +210,9 @@ func TestFetchesCopy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for _, dir := range []string{dirA, dirB, dirC} { // they have not stopped at one place
+		complete(t, dir, j)
+	}
 	want := contentsOf(t, dirA)
 	for name, dir := range map[string]string{"the one behind the trim": dirB, "the new one": dirC} {
 		got := contentsOf(t, dir)
@@ -225,6 +229,35 @@ func TestFetchesCopy(t *testing.T) {
 		}
 	}
 	mustHold(t, dirC, len(ids))
+}
+
+// complete applies to the copy in dir what the journal has more.
+func complete(t *testing.T, dir string, j *memory.Journal) {
+	t.Helper()
+	r, err := pebble.OpenReplica(pebble.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, err := j.Open().Last(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := errors.New("it has everything")
+	err = journal.New(j.Open()).Follow(t.Context(), r.Position(), func(e journal.Entry) error {
+		if err := r.Apply(e.Data, e.Position); err != nil {
+			return err
+		}
+		if e.Position.Seq >= last {
+			return whole
+		}
+		return nil
+	})
+	if r.Position().Seq < last {
+		t.Fatalf("the copy in %s is at %d of %d: %v", dir, r.Position().Seq, last, err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // awaitPlace waits until standbys have all that the journal has now.
