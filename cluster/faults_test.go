@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"eventhub/store/journal"
 	"eventhub/store/journal/jetstream"
 )
 
@@ -30,6 +31,7 @@ type rig struct {
 	t       *testing.T
 	servers []*server
 	stream  jetstream.Options
+	journal func() journal.Journal // opens it
 	hubs    []*hub
 	proxies [][]*proxy // of each hub, to each server
 	load    *load
@@ -42,6 +44,7 @@ type rig struct {
 func newRig(t *testing.T, lease time.Duration, mostBytes int64) *rig {
 	servers, urls := three(t)
 	r := &rig{t: t, servers: servers, stream: jetstream.Options{URL: urls, Stream: "FAULTS", MostBytes: mostBytes}}
+	r.journal = func() journal.Journal { return open(t, r.stream) }
 	for range 3 {
 		var each []*proxy
 		for _, s := range servers {
@@ -56,6 +59,14 @@ func newRig(t *testing.T, lease time.Duration, mostBytes int64) *rig {
 		}
 		return "nats://" + strings.Join(hosts, ",") + "/" + r.stream.Stream + fmt.Sprintf("?max_bytes=%d", mostBytes)
 	})
+	r.begin()
+	return r
+}
+
+// begin waits for a hub that leads and starts the load.
+func (r *rig) begin() {
+	t := r.t
+	t.Helper()
 	r.lead = r.active(nil)
 	var urlsOfHubs []string
 	for _, h := range r.hubs {
@@ -72,7 +83,6 @@ func newRig(t *testing.T, lease time.Duration, mostBytes int64) *rig {
 	seed := cmp.Or(*seedFlag, rand.Uint64())
 	t.Logf("-cluster.seed=%d", seed)
 	r.random = rand.New(rand.NewPCG(seed, 0))
-	return r
 }
 
 // round has a fault happen, and waits until publishes are answered after it. most is how long no
@@ -105,9 +115,9 @@ func (r *rig) finish() {
 		<-h.ended
 	}
 	// The last one has appended its end when the first copy is read: all have the same to follow.
-	first, at := r.hubs[0].contents(r.stream)
+	first, at := r.hubs[0].contents(r.journal)
 	for _, h := range r.hubs[1:] {
-		all, other := h.contents(r.stream)
+		all, other := h.contents(r.journal)
 		if other != at {
 			r.t.Fatalf("%s is at %+v, and %s at %+v", r.hubs[0].name, at, h.name, other)
 		}
@@ -118,8 +128,8 @@ func (r *rig) finish() {
 		}
 	}
 	slices.Sort(r.stalls)
-	r.t.Logf("three copies with the same %d keys, at place %d; no publish was answered for %s in the median of %d rounds, %s at most",
-		len(first), at.Seq, r.stalls[len(r.stalls)/2].Round(time.Millisecond), len(r.stalls), r.stalls[len(r.stalls)-1].Round(time.Millisecond))
+	r.t.Logf("%d copies with the same %d keys, at place %d; no publish was answered for %s in the median of %d rounds, %s at most",
+		len(r.hubs), len(first), at.Seq, r.stalls[len(r.stalls)/2].Round(time.Millisecond), len(r.stalls), r.stalls[len(r.stalls)-1].Round(time.Millisecond))
 }
 
 // view is what a hub says of itself.

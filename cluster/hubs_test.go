@@ -19,7 +19,6 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"eventhub/store/journal"
-	"eventhub/store/journal/jetstream"
 	store "eventhub/store/pebble"
 )
 
@@ -162,10 +161,10 @@ const isStandby = "standby of"
 
 // contents follows the journal to its end, as a standby does that comes back, and returns all that
 // the hub has then. The hub was killed.
-func (h *hub) contents(o jetstream.Options) (all [][2]string, at journal.Position) {
+func (h *hub) contents(open func() journal.Journal) (all [][2]string, at journal.Position) {
 	h.t.Helper()
 	dir := filepath.Join(h.dir, "store")
-	at = h.complete(dir, o)
+	at = h.complete(dir, open())
 	db, err := pebble.Open(dir, &pebble.Options{ReadOnly: true, Logger: silent{}})
 	if err != nil {
 		h.t.Fatal(err)
@@ -189,9 +188,10 @@ func (h *hub) contents(o jetstream.Options) (all [][2]string, at journal.Positio
 	return all, at
 }
 
-// complete applies what the journal has more than a copy.
-func (h *hub) complete(dir string, o jetstream.Options) journal.Position {
+// complete applies what the journal has more than a copy, and closes it.
+func (h *hub) complete(dir string, j journal.Journal) journal.Position {
 	h.t.Helper()
+	defer j.Close()
 	replica, err := store.OpenReplica(store.Options{Dir: dir})
 	if err != nil {
 		h.t.Fatalf("open the copy of %s: %v", h.name, err)
@@ -201,8 +201,6 @@ func (h *hub) complete(dir string, o jetstream.Options) journal.Position {
 			h.t.Error(err)
 		}
 	}()
-	j := open(h.t, o)
-	defer j.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	last, err := j.Last(ctx)

@@ -577,7 +577,10 @@ func TestClusterConfig(t *testing.T) {
 		cfg  hub.Config
 		want string
 	}{
-		{hub.Config{Journal: "mongodb://h/s"}, `its scheme is "mongodb"`},
+		{hub.Config{Journal: "redis://h/s"}, `its scheme is "redis"`},
+		{hub.Config{Journal: "mongodb://u:secret@h/a.b"}, `the database is "a.b"`},
+		{hub.Config{Journal: "mongodb://u:secret@h:port/s"}, "want mongodb://"},
+		{hub.Config{Journal: "mongodb+srv:///s"}, "it names no server"},
 		{hub.Config{Journal: "nats://u:secret@h:1"}, "it names no stream"},
 		{hub.Config{Journal: "nats://h:1/s?replicas=many"}, "replicas=many"},
 		{hub.Config{Journal: "nats://h:1/s?sync=never"}, "always is allowed"},
@@ -592,7 +595,12 @@ func TestClusterConfig(t *testing.T) {
 			t.Errorf("%+v: %v; want %q", tt.cfg.Journal, err, tt.want)
 		}
 	}
-	if got := hub.JournalShown("nats://u:secret@h:1/s"); strings.Contains(got, "secret") || !strings.Contains(got, "h:1/s") {
-		t.Errorf("a journal is shown as %s", got)
+	for _, text := range []string{"nats://u:secret@h:1/s", "mongodb://u:secret@g:1,h:1/s", "mongodb+srv://u:secret@h:1/s?tlsCertificateKeyFilePassword=secret"} {
+		if got := hub.JournalShown(text); strings.Contains(got, "secret") || !strings.Contains(got, "h:1/s") {
+			t.Errorf("a journal is shown as %s", got)
+		}
+	}
+	if err := (hub.Config{Journal: "mongodb://h:1/s"}).WithDefaults().Validate(); err != nil {
+		t.Errorf("a journal in MongoDB: %v", err)
 	}
 }

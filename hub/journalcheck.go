@@ -23,6 +23,9 @@ type JournalCheck struct {
 // servers are not reached, or do not answer.
 func CheckJournal(ctx context.Context, cfg Config) (*JournalCheck, error) {
 	cfg = cfg.WithDefaults()
+	if inMongo(cfg.Journal) {
+		return checkMongo(ctx, &cfg)
+	}
 	o, err := journalOptions(cfg.Journal)
 	if err != nil {
 		return nil, err
@@ -56,6 +59,33 @@ func CheckJournal(ctx context.Context, cfg Config) (*JournalCheck, error) {
 	}
 	c.Summary = fmt.Sprintf("journal %s: NATS %s, stream %s of %d replicas, %s; an answer takes %s; durability %s",
 		JournalShown(cfg.Journal), r.Server, o.Stream, r.Replicas, is, r.Answer.Round(10*time.Microsecond), sync)
+	return c, nil
+}
+
+// checkMongo is CheckJournal of a journal in MongoDB.
+func checkMongo(ctx context.Context, cfg *Config) (*JournalCheck, error) {
+	j, err := lookMongo(ctx, cfg.Journal)
+	switch {
+	case errors.Is(err, journal.ErrAway):
+		return nil, fmt.Errorf("journal %s: %w", JournalShown(cfg.Journal), err)
+	case err != nil:
+		return &JournalCheck{Errors: []error{fmt.Errorf("journal: %w%s", err, cfg.from("journal"))}}, nil
+	}
+	defer j.Close()
+	is := "which the first hub creates"
+	c := &JournalCheck{Warnings: []string{"a journal in MongoDB has no limit of its own: hubs trim it, and nothing else keeps it from filling the disks of the servers"}}
+	if j.exists {
+		limits, err := j.Limits(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("journal %s: %w", JournalShown(cfg.Journal), err)
+		}
+		last, err := j.Last(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("journal %s: %w", JournalShown(cfg.Journal), err)
+		}
+		is = fmt.Sprintf("entries %d to %d, %d bytes; durability %s", limits.First, last, limits.Used, limits.Durability)
+	}
+	c.Summary = fmt.Sprintf("journal %s: MongoDB, %s", JournalShown(cfg.Journal), is)
 	return c, nil
 }
 

@@ -121,7 +121,8 @@ type Durability string
 const (
 	// DurabilityReplicated: the loss of a minority of the engine's machines.
 	DurabilityReplicated Durability = "replicated"
-	// DurabilitySync: also the loss of power of all of them, as the operator asserts.
+	// DurabilitySync: also the loss of power of all of them, as the operator asserts, or as the engine
+	// promises for each answer.
 	DurabilitySync Durability = "sync"
 )
 
