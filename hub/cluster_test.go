@@ -287,16 +287,16 @@ func TestSingleHubJoins(t *testing.T) {
 	if err := alone.Stop(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	a, err := hub.Start(memberConfig(j.Open(), "a", dir))
+	cfg := memberConfig(j.Open(), "a", dir)
+	cfg.HTTPAddr = freeAddr(t)
+	cfg.MemberURLs = []string{"http://" + cfg.HTTPAddr}
+	a, err := hub.Start(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	awaitReady(t, a)
 	mustPublish(t, a, "after")
 	mustHave(t, a, "before", "after")
-	if _, err := j.Open().Announce(t.Context(), journal.Member{ID: "a", URLs: []string{"http://" + a.HTTPAddr()}, Active: true}); err != nil {
-		t.Fatal(err)
-	}
 	fetching := memberConfig(j.Open(), "fetching", t.TempDir())
 	late, err := hub.Start(fetching)
 	if err != nil {

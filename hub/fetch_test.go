@@ -64,10 +64,21 @@ func publishing(t *testing.T, h *hub.Hub, prefix string) (stop func() []string) 
 	}
 }
 
-// breaking is a proxy before a hub that breaks the first backup off, in the middle.
-func breaking(t *testing.T, h *hub.Hub) (at string, broken func() bool) {
+// freeAddr returns an address at which nobody listens: other hubs are told of it before there is one.
+func freeAddr(t *testing.T) string {
 	t.Helper()
-	to, err := url.Parse("http://" + h.HTTPAddr())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// breaking is a proxy before a hub that breaks the first backup off, in the middle.
+func breaking(t *testing.T, addr string) (at string, broken func() bool) {
+	t.Helper()
+	to, err := url.Parse("http://" + addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +169,11 @@ func standsBy(t *testing.T, h *hub.Hub) {
 func TestFetchesCopy(t *testing.T) {
 	j := memory.New(memory.Options{})
 	dirA, dirB, dirC := t.TempDir(), t.TempDir(), t.TempDir()
-	a, err := hub.Start(withToken(memberConfig(j.Open(), "a", dirA)))
+	cfg := withToken(memberConfig(j.Open(), "a", dirA))
+	cfg.HTTPAddr = freeAddr(t)
+	proxy, broken := breaking(t, cfg.HTTPAddr)
+	cfg.MemberURLs = []string{proxy}
+	a, err := hub.Start(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,10 +184,6 @@ func TestFetchesCopy(t *testing.T) {
 	}
 	standsBy(t, b)
 	if err := b.Stop(context.Background()); err != nil { // before most of what comes
-		t.Fatal(err)
-	}
-	proxy, broken := breaking(t, a)
-	if _, err := j.Open().Announce(t.Context(), journal.Member{ID: "a", URLs: []string{proxy}, Active: true}); err != nil {
 		t.Fatal(err)
 	}
 	stop := publishing(t, a, "early")
@@ -296,14 +307,19 @@ func TestMayNotFetch(t *testing.T) {
 	}
 	dir := t.TempDir()
 	mustFail(t, withToken(memberConfig(j.Open(), "b", dir)), "the hub that leads has no member_url")
-	if _, err := j.Open().Announce(t.Context(), journal.Member{ID: "a", URLs: []string{"http://" + a.HTTPAddr()}, Active: true}); err != nil {
-		t.Fatal(err)
+	reachable := func() { // until a says again how it is
+		t.Helper()
+		if _, err := j.Open().Announce(t.Context(), journal.Member{ID: "a", URLs: []string{"http://" + a.HTTPAddr()}, Active: true}); err != nil {
+			t.Fatal(err)
+		}
 	}
+	reachable()
 	cfg = withToken(memberConfig(j.Open(), "b", dir))
 	cfg.MemberToken = "wrong"
 	mustFail(t, cfg, "move "+dir+" away and make it by hand: eventhub backup --url http://"+a.HTTPAddr()+" "+dir)
 	cfg = withToken(memberConfig(j.Open(), "b", dir))
 	cfg.AuthToken, cfg.MemberToken = "another", memberToken // of the hub that leads
+	reachable()
 	b := start(t, cfg)
 	standsBy(t, b)
 }

@@ -274,6 +274,9 @@ func TestStopLetsNobodyIn(t *testing.T) {
 	taken := say(t, h.HTTPAddr(), publish)
 	<-held // on its way into the store, which takes its time
 	unread := say(t, h.WSAddr(), "GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	if _, err := unread.r.Peek(1); err != nil { // a request that the hub has not read yet ends with a stop
+		t.Fatal(err)
+	}
 	socket := connect(t, h.WSAddr())
 	defer socket.Close()
 	stopped := make(chan error, 1)

@@ -202,6 +202,36 @@ func runBinary(t *testing.T, env []string, args ...string) (code int, stdout, st
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
+// runUntil runs the program until it has said a text, stops it, and returns all that it said.
+func runUntil(t *testing.T, env []string, text string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(binary, args...)
+	cmd.Env, cmd.Dir = cleanEnv(env...), t.TempDir()
+	said, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(watchdog, func() { _ = cmd.Process.Kill() }) // it may have ended
+	defer timer.Stop()
+	var all strings.Builder
+	found := false
+	for lines := bufio.NewScanner(said); lines.Scan(); {
+		all.WriteString(lines.Text() + "\n")
+		if !found && strings.Contains(lines.Text(), text) {
+			found = true
+			_ = cmd.Process.Signal(syscall.SIGTERM) // likewise
+		}
+	}
+	err = cmd.Wait()
+	if !found {
+		t.Fatalf("%v did not say %q: %v\n%s", args, text, err, &all)
+	}
+	return all.String()
+}
+
 // frame is any frame of the hub.
 type frame struct {
 	Op        string
