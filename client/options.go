@@ -20,6 +20,9 @@ const (
 	DefaultMaxPending = 4096
 	DefaultMinBackoff = 100 * time.Millisecond
 	DefaultMaxBackoff = 10 * time.Second
+	// DefaultMaxBackoffOfSeveral is instead of DefaultMaxBackoff where there are several URLs: one of
+	// the other hubs takes over within that.
+	DefaultMaxBackoffOfSeveral = time.Second
 )
 
 // maxPendingBytes bounds the memory of the publishes that are not answered.
@@ -45,6 +48,7 @@ type config struct {
 	named        bool // name is given
 	minBackoff   time.Duration
 	maxBackoff   time.Duration
+	paced        bool // the program has said these two
 	// webSocketOnly names the options given that say nothing to an Admin.
 	webSocketOnly []string
 
@@ -133,9 +137,10 @@ func WithSingleEvents() Option {
 }
 
 // WithReconnect bounds the wait before a lost connection is tried again: it
-// starts at least and doubles up to most, with jitter.
+// starts at least and doubles up to most, with jitter. Default: from DefaultMinBackoff to
+// DefaultMaxBackoff, or DefaultMaxBackoffOfSeveral.
 func WithReconnect(least, most time.Duration) Option {
-	return webSocketOnly("WithReconnect", func(c *config) { c.reconnect, c.minBackoff, c.maxBackoff = true, least, most })
+	return webSocketOnly("WithReconnect", func(c *config) { c.reconnect, c.minBackoff, c.maxBackoff, c.paced = true, least, most, true })
 }
 
 // WithoutReconnect makes the loss of the connection the end of the client.
@@ -180,6 +185,9 @@ func (c *config) validate() error {
 	}
 	if c.maxPending < 1 {
 		errs = append(errs, fmt.Errorf("client: max pending is %d; at least 1 is needed", c.maxPending))
+	}
+	if len(c.urls) > 1 && !c.paced {
+		c.maxBackoff = DefaultMaxBackoffOfSeveral
 	}
 	if c.minBackoff <= 0 || c.maxBackoff < c.minBackoff {
 		errs = append(errs, fmt.Errorf("client: reconnect from %s to %s is no range", c.minBackoff, c.maxBackoff))

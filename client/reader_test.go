@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	gws "github.com/gobwas/ws"
 
@@ -118,6 +119,27 @@ func TestLimitOfTheHub(t *testing.T) {
 	}
 	if len(e.ends) != 1 || len(e.receipts) != 1 || len(e.made) != 1 || e.items() != 1 || len(e.frames) > 200 {
 		t.Errorf("what was refused is in the exchange: %d frames of %d bytes, %d receipts", len(e.ends), len(e.frames), len(e.receipts))
+	}
+}
+
+// TestBackoffOfSeveral: who has several hubs waits less for one, unless the program says otherwise.
+func TestBackoffOfSeveral(t *testing.T) {
+	for _, tt := range []struct {
+		options []Option
+		want    time.Duration
+	}{
+		{nil, DefaultMaxBackoff},
+		{[]Option{WithURLs("ws://b:1", "ws://c:1")}, DefaultMaxBackoffOfSeveral},
+		{[]Option{WithReconnect(time.Second, 5*time.Second), WithURLs("ws://b:1")}, 5 * time.Second},
+		{[]Option{WithURLs("ws://b:1"), WithReconnect(time.Second, DefaultMaxBackoff)}, DefaultMaxBackoff},
+	} {
+		c := defaults("ws://a:1")
+		for _, option := range tt.options {
+			option(&c)
+		}
+		if err := c.validate(); err != nil || c.maxBackoff != tt.want {
+			t.Errorf("%d options: up to %s, %v; want %s", len(tt.options), c.maxBackoff, err, tt.want)
+		}
 	}
 }
 

@@ -200,7 +200,7 @@ export class Link {
   }
 
   async #reconnect(lost: HubError): Promise<void> {
-    const { minMs = 100, maxMs = 10_000 } = this.#options.backoff ?? {};
+    const { minMs = 100, maxMs = this.#urls[1] ? 1000 : 10_000 } = this.#options.backoff ?? {};
     for (let attempt = 0; !this.#cause; attempt++) {
       this.#tell("connecting", { error: lost, attempt });
       const most = Math.min(maxMs, minMs * 2 ** Math.min(attempt, 20));
