@@ -75,14 +75,10 @@ func (j *Journal) from(ctx context.Context, next uint64, places int, beyond bool
 	if err != nil {
 		return nil, err
 	}
-	// After them, as in a read.
-	t, err := j.trimmed(ctx)
-	switch {
-	case err != nil:
+	if err := j.isKept(ctx, next); err != nil {
 		return nil, err
-	case next <= t.upTo:
-		return nil, journal.ErrTrimmed
-	case !more:
+	}
+	if !more {
 		return entries, nil
 	}
 	entry, err := j.hole(ctx, next)

@@ -147,14 +147,10 @@ func (j *Journal) read(ctx context.Context, at uint64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// After it: what is below the mark may be of an append that came after the trim.
-	t, err := j.trimmed(ctx)
-	switch {
-	case err != nil:
+	if err := j.isKept(ctx, at); err != nil {
 		return nil, err
-	case at <= t.upTo:
-		return nil, journal.ErrTrimmed
-	case raw != nil:
+	}
+	if raw != nil {
 		return dataOf(raw), nil
 	}
 	switch more, err := j.taken(ctx, at+1); {
@@ -166,6 +162,16 @@ func (j *Journal) read(ctx context.Context, at uint64) ([]byte, error) {
 	return j.hole(ctx, at)
 }
 
+// isKept returns ErrTrimmed where a place is trimmed. It is asked after the place was read, not before:
+// what is below the mark may be of an append that came after the trim.
+func (j *Journal) isKept(ctx context.Context, at uint64) error {
+	t, err := j.trimmed(ctx)
+	if err == nil && at <= t.upTo {
+		err = journal.ErrTrimmed
+	}
+	return err
+}
+
 // hole reads a place again after which there was an entry: that it is empty now says that the journal
 // has lost what was there.
 func (j *Journal) hole(ctx context.Context, at uint64) ([]byte, error) {
@@ -173,12 +179,9 @@ func (j *Journal) hole(ctx context.Context, at uint64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := j.trimmed(ctx)
-	switch {
+	switch err := j.isKept(ctx, at); {
 	case err != nil:
 		return nil, err
-	case at <= t.upTo:
-		return nil, journal.ErrTrimmed
 	case raw == nil:
 		return nil, fmt.Errorf("%w: there are entries after %d, and none at it", journal.ErrDiverged, at)
 	}
