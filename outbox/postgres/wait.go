@@ -12,7 +12,7 @@ import (
 )
 
 // ear is the connection of a store that listens for new rows. It is made by the first wait,
-// and again by one after it was lost. Between two waits notifications stay in it, so none
+// and again by the next one after it was lost. Between two waits notifications stay in it, so none
 // is missed.
 type ear struct {
 	pool *pgxpool.Pool
@@ -61,6 +61,10 @@ func (e *ear) wait(ctx context.Context) error {
 	_, err := e.conn.WaitForNotification(ctx)
 	if err != nil && !pgconn.Timeout(err) || e.conn.IsClosed() {
 		e.drop()
+		if ctx.Err() == nil {
+			// What came since the connection was lost is not notified: the caller looks once more.
+			return nil
+		}
 	}
 	return err
 }
