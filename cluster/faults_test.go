@@ -38,6 +38,7 @@ type rig struct {
 	lead    *hub
 	random  *rand.Rand
 	stalls  []time.Duration
+	settled func(lead *hub) // checks more when the load is over; or nil
 }
 
 // newRig starts a rig; the stream has that many bytes at most, 0 for as many as there are.
@@ -110,6 +111,9 @@ func (r *rig) finish() {
 	r.load.end()
 	r.t.Logf("everything was done after %s", time.Since(began).Round(time.Millisecond))
 	r.load.check(lead)
+	if r.settled != nil {
+		r.settled(lead)
+	}
 	for _, h := range r.hubs {
 		h.signal(syscall.SIGKILL)
 		<-h.ended

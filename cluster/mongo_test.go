@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"eventhub/internal/mongotest"
+	"eventhub/internal/pgtest"
 	"eventhub/store/journal"
 	mongojournal "eventhub/store/journal/mongo"
 )
@@ -17,18 +18,31 @@ import (
 // more to do.
 const leaseOnMongo = 2 * time.Second
 
-// newMongoRig starts FerretDB, two hubs whose journal is there, each with a proxy of its own, and a load.
+const mongoDatabase = "faults"
+
+// newMongoRig is startMongoRig with a load.
 func newMongoRig(t *testing.T) (*rig, *mongotest.Server) {
 	t.Helper()
-	server, err := mongotest.Start(t.TempDir())
+	r, server := startMongoRig(t)
+	r.begin()
+	return r, server
+}
+
+// startMongoRig starts FerretDB, and two hubs whose journal is there, each with a proxy of its own.
+func startMongoRig(t *testing.T) (*rig, *mongotest.Server) {
+	t.Helper()
+	postgres := ""
+	if mongotest.OverPostgres() {
+		postgres = pgtest.Start(t).Database(t)
+	}
+	server, err := mongotest.StartOver(t.TempDir(), postgres)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(server.Kill)
-	const database = "/faults"
 	r := &rig{t: t}
 	r.journal = func() journal.Journal {
-		j, err := mongojournal.Open(context.Background(), mongojournal.Options{URL: server.URI, Database: database[1:]})
+		j, err := mongojournal.Open(context.Background(), mongojournal.Options{URL: server.URI, Database: mongoDatabase})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,9 +52,8 @@ func newMongoRig(t *testing.T) (*rig, *mongotest.Server) {
 		r.proxies = append(r.proxies, []*proxy{startProxy(t, strings.Trim(strings.TrimPrefix(server.URI, "mongodb://"), "/"))})
 	}
 	r.hubs = startHubs(t, 2, leaseOnMongo, func(i int) string {
-		return "mongodb://" + r.proxies[i][0].listener.Addr().String() + database
+		return "mongodb://" + r.proxies[i][0].listener.Addr().String() + "/" + mongoDatabase
 	})
-	r.begin()
 	return r, server
 }
 
@@ -79,5 +92,6 @@ func TestHubsOnMongo(t *testing.T) {
 		})
 		r.lead = r.active(nil)
 	}
+	r.settled = func(lead *hub) { awaitSame(t, lead, mongotest.Connect(t, server.URI).Database(mongoDatabase)) }
 	r.finish()
 }

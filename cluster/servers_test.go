@@ -21,6 +21,8 @@ import (
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"go.uber.org/goleak"
+
+	"eventhub/internal/mongotest"
 )
 
 // serverEnv has a child process of the tests be a server: its value is a config.
@@ -50,10 +52,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(programDir)
-		os.Exit(code)
-	}))
+	code := mongotest.Run(m)
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	_ = os.RemoveAll(programDir)
+	os.Exit(code)
 }
 
 // serve is the child process.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +36,10 @@ type cluster struct {
 	copied *pebble.Replica // of who looks for the journal, before there is a seat
 	store  *pebble.Store   // once the hub leads
 	leader *journal.Leader // likewise
+
+	projected     *projectedStore // store, where the hub writes projections; nil elsewhere
+	projecting    sync.WaitGroup
+	endProjection context.CancelFunc
 
 	leading atomic.Pointer[journal.Leader] // leader, before its store is open
 
@@ -72,6 +77,7 @@ func (c *Config) validateCluster() (errs []error) {
 	if c.Durability == DurabilityInterval {
 		errs = append(errs, fmt.Errorf("durability is interval; with a journal an OK always comes when the journal has the event%s", c.from("durability", "journal")))
 	}
+	errs = append(errs, c.validateProject()...)
 	if len(c.MemberID) > mostMemberID { // empty: that of the machine
 		errs = append(errs, fmt.Errorf("member id is %q; 1 to %d bytes are allowed%s", c.MemberID, mostMemberID, c.from("member_id")))
 	}
@@ -122,12 +128,16 @@ func (h *Hub) openLeading() error {
 	if c.store, err = c.seat.Load().replica.Lead(c.leader); err != nil {
 		return err
 	}
+	if p := h.project(c.seat.Load().journal); p != nil {
+		c.projected = &projectedStore{c.store, p}
+	}
 	if err = h.open(); err == nil {
 		err = h.openOutbox()
 	}
 	if err != nil {
 		return err
 	}
+	h.runProjection()
 	h.route()
 	h.log.Info("this hub serves", "took", time.Since(began).Round(time.Millisecond))
 	h.drainOutbox()
@@ -249,6 +259,7 @@ func (h *Hub) stopStandby(ctx context.Context) error {
 	if h.bus != nil { // it failed while it was opened
 		errs = append(errs, h.bus.Close())
 	}
+	h.cluster.stopProjection()
 	if h.store != nil {
 		errs = append(errs, h.store.Close())
 	}

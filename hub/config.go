@@ -156,6 +156,11 @@ type Config struct {
 	// MemberToken is what this hub presents to the one that leads, where it has to fetch a copy of its
 	// store; default: AuthToken. It needs the right to operate the hub.
 	MemberToken string
+	// Project is ProjectOn, the default, or ProjectOff: whether a hub that leads, with a journal in MongoDB,
+	// keeps its events and cursors there as documents (package projection). ProjectState are the topics, or patterns
+	// of them, whose current state it keeps there as a collection each.
+	Project      string
+	ProjectState []string
 	// Grace bounds a graceful stop.
 	Grace time.Duration
 	// Drain is how long a hub that is to stop says that it is not ready, and takes
@@ -193,6 +198,7 @@ func (c Config) WithDefaults() Config {
 	def(&c.Durability, store.DurabilitySync)
 	def(&c.Maintenance, MaintenanceOn)
 	def(&c.Console, ConsoleOn)
+	def(&c.Project, ProjectOn)
 	def(&c.OutboxOrder, string(outbox.ByKey))
 	if c.OutboxKeep == 0 {
 		c.OutboxKeep = outbox.DefaultKeep

@@ -172,6 +172,9 @@ func (h *Hub) open() error {
 	var err error
 	if h.cluster != nil {
 		h.store = h.cluster.store
+		if s := h.cluster.projected; s != nil {
+			h.store = s
+		}
 	} else if h.store, err = h.openStore(); err != nil {
 		return fmt.Errorf("%w%s", err, h.cfg.from("store"))
 	}
@@ -564,7 +567,11 @@ func (h *Hub) drain(ctx context.Context) {
 // for ever: then the grace period counts, and the rest ends with the process.
 func (h *Hub) closeStore(ctx context.Context) error {
 	closed := make(chan error, 1)
-	go func() { closed <- errors.Join(h.bus.Close(), h.store.Close()) }()
+	go func() {
+		err := h.bus.Close()
+		h.cluster.stopProjection()
+		closed <- errors.Join(err, h.store.Close())
+	}()
 	select {
 	case err := <-closed:
 		return err

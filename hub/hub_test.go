@@ -3,8 +3,10 @@ package hub_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -14,13 +16,21 @@ import (
 
 	"eventhub"
 	"eventhub/hub"
+	"eventhub/internal/mongotest"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/pebble"
 	"eventhub/store/storefault"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	code := mongotest.Run(m)
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
 
 func start(t *testing.T, cfg hub.Config) *hub.Hub {
 	t.Helper()

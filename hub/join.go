@@ -28,13 +28,14 @@ type looked struct {
 	journal.Journal
 	exists bool
 	create func(context.Context) error
+	rights func(context.Context) error // looks whether the rights are there where the journal is; or nil
 }
 
 // look looks for the journal.
 func (h *Hub) look(ctx context.Context) (*looked, error) {
 	if h.cfg.OpenJournal != nil {
 		j, err := h.cfg.OpenJournal(ctx)
-		return &looked{j, true, nil}, err
+		return &looked{j, true, nil, nil}, err
 	}
 	return lookJournal(ctx, h.cfg.Journal)
 }
@@ -118,6 +119,9 @@ func (h *Hub) tryJoin(ctx context.Context) (err error) {
 // found makes sure that journal and directory are there and may be of one cluster, and opens the copy.
 func (h *Hub) found(ctx context.Context, j *looked, holds pebble.Holding) (limits journal.Limits, err error) {
 	c := h.cluster
+	if err := h.checkProjection(ctx, j.Journal); err != nil {
+		return limits, err
+	}
 	if !j.exists {
 		if holds == pebble.HoldsReplica && c.copied.Position().Seq > 0 {
 			return limits, fmt.Errorf("%w, and the copy in %s is at place %d of one; nothing was created%s",
@@ -127,6 +131,10 @@ func (h *Hub) found(ctx context.Context, j *looked, holds pebble.Holding) (limit
 			return limits, fmt.Errorf("create the journal: %w%s", err, h.cfg.from("journal"))
 		}
 		h.log.Info("a new journal", "journal", JournalShown(h.cfg.Journal))
+	} else if j.rights != nil {
+		if err := j.rights(ctx); err != nil {
+			return limits, fmt.Errorf("open the journal: %w%s", err, h.cfg.from("journal"))
+		}
 	}
 	if limits, err = j.Limits(ctx); err != nil {
 		return limits, fmt.Errorf("ask the journal for its limits: %w: %w%s", journal.ErrAway, err, h.cfg.from("journal"))

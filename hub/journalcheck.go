@@ -10,6 +10,7 @@ import (
 	"eventhub/hub/internal/member"
 	"eventhub/store/journal"
 	"eventhub/store/journal/jetstream"
+	"eventhub/store/journal/mongo/projection"
 )
 
 // JournalCheck is what is to be said of the journal before a hub is started.
@@ -72,6 +73,14 @@ func checkMongo(ctx context.Context, cfg *Config) (*JournalCheck, error) {
 		return &JournalCheck{Errors: []error{fmt.Errorf("journal: %w%s", err, cfg.from("journal"))}}, nil
 	}
 	defer j.Close()
+	if in := cfg.projects(j.Journal); in != nil {
+		switch err := in.Check(ctx, projection.Check); {
+		case errors.Is(err, journal.ErrAway):
+			return nil, fmt.Errorf("journal %s: %w", JournalShown(cfg.Journal), err)
+		case err != nil:
+			return &JournalCheck{Errors: []error{fmt.Errorf("journal: %w%s", err, cfg.from("journal", "project"))}}, nil
+		}
+	}
 	is := "which the first hub creates"
 	c := &JournalCheck{Warnings: []string{"a journal in MongoDB has no limit of its own: hubs trim it, and nothing else keeps it from filling the disks of the servers"}}
 	if j.exists {

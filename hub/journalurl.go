@@ -55,7 +55,7 @@ func lookJournal(ctx context.Context, text string) (*looked, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &looked{j, j.Exists(), j.Create}, nil
+	return &looked{j, j.Exists(), j.Create, nil}, nil
 }
 
 func lookMongo(ctx context.Context, text string) (*looked, error) {
@@ -67,7 +67,7 @@ func lookMongo(ctx context.Context, text string) (*looked, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &looked{j, j.Exists(), j.Create}, nil
+	return &looked{j, j.Exists(), j.Create, j.CheckRights}, nil
 }
 
 // journalOptions reads the URL of a stream. No error has the password.

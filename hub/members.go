@@ -41,6 +41,7 @@ func (h *Hub) measureCluster() *measure.Cluster {
 	default:
 		return m
 	}
+	m.Projection = c.measureProjection()
 	if c.leader != nil {
 		m.AppendSeconds = c.leader.Took()
 		m.Position = c.leader.Position().Seq // the member looks but now and then

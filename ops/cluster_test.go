@@ -117,6 +117,7 @@ func TestReadyAsStandby(t *testing.T) {
 type exposing struct {
 	leads          bool
 	behind, silent time.Duration
+	projects       time.Duration // its documents are behind for that long
 	used, most     uint64
 }
 
@@ -126,7 +127,7 @@ func scrapeOf(t *testing.T, members []exposing) string {
 	var all strings.Builder
 	for i, m := range members {
 		f := filled()
-		f.cluster = &measure.Cluster{Leads: m.leads, Behind: m.behind, Silent: m.silent, Used: m.used, Most: m.most, AppendSeconds: measure.NewHistogram(measure.Seconds)}
+		f.cluster = &measure.Cluster{Leads: m.leads, Behind: m.behind, Silent: m.silent, Used: m.used, Most: m.most, Projection: measure.Projection{Lag: m.projects}, AppendSeconds: measure.NewHistogram(measure.Seconds)}
 		cfg := f.config()
 		cfg.Closed = func() bool { return !m.leads }
 		cfg.Ready = []Check{{Name: "store", Check: func(context.Context) error {
@@ -150,7 +151,7 @@ func scrapeOf(t *testing.T, members []exposing) string {
 func TestClusterAlerts(t *testing.T) {
 	const gib = 1 << 30
 	leads, stands := exposing{leads: true}, exposing{}
-	looked := []string{"EventhubNotReady", "EventhubNotOneActive", "EventhubStandbyBehind", "EventhubJournalSilent", "EventhubJournalNearlyFull", "EventhubFewMembers"}
+	looked := []string{"EventhubNotReady", "EventhubNotOneActive", "EventhubStandbyBehind", "EventhubJournalSilent", "EventhubJournalNearlyFull", "EventhubFewMembers", "EventhubProjectionBehind"}
 	var file alertRules
 	readYAML(t, deployed(t, "deploy", "prometheus", "alerts.yml"), &file)
 	for name, tt := range map[string]struct {
@@ -170,6 +171,8 @@ func TestClusterAlerts(t *testing.T) {
 		"room":                   {[]exposing{{leads: true, used: 8 * gib, most: 10 * gib}, stands}, ""},
 		"nearly full":            {[]exposing{{leads: true, used: 8*gib + 1, most: 10 * gib}, stands}, "EventhubJournalNearlyFull"},
 		"without a limit":        {[]exposing{{leads: true, used: 8 * gib}, stands}, ""},
+		"projections behind":     {[]exposing{{leads: true, projects: 61 * time.Second}, stands}, "EventhubProjectionBehind"},
+		"projections lag":        {[]exposing{{leads: true, projects: 59 * time.Second}, stands}, ""},
 		"hubs without a journal": {nil, ""},
 	} {
 		scraped := scrapeOf(t, tt.members)

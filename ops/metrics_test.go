@@ -92,6 +92,7 @@ func TestEverySeries(t *testing.T) {
 		"eventhub_journal_behind_seconds": 1.5, "eventhub_journal_silent_seconds": 2.5,
 		"eventhub_journal_append_seconds_count": 2, "eventhub_journal_append_seconds_sum": 0.75,
 		"eventhub_journal_used_bytes": 106, "eventhub_journal_most_bytes": 107,
+		"eventhub_projection_behind_entries": 109, "eventhub_projection_behind_seconds": 3.5, "eventhub_projection_events_total": 110, "eventhub_projection_errors_total": 111,
 		"eventhub_commit_waiting_seconds":                                             1.5,
 		"eventhub_queued_bytes":                                                       11,
 		"eventhub_cached_bytes":                                                       12,

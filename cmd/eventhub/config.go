@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"eventhub"
 	"eventhub/auth"
 	"eventhub/cmd/eventhub/internal/config"
 	"eventhub/hub"
@@ -103,6 +104,10 @@ func hubSchema() *config.Schema {
 			Usage: "token that this hub presents to the one that leads, where it has to fetch a copy of its store; default: auth_token"},
 		{Name: "lease", Type: config.Duration, Default: "5s",
 			Usage: "how long nothing has to come from the hub that leads until another one takes over, at least 1s"},
+		{Name: "project", Type: config.OneOf(hub.ProjectOn, hub.ProjectOff), Default: hub.ProjectOn,
+			Usage: "on: the hub that leads, with a journal in MongoDB, keeps events and cursors there as documents"},
+		{Name: "project_state", Type: config.List(checkTopicPattern),
+			Usage: "topics, or patterns, whose current state it keeps there as a collection each"},
 		{Name: "grace", Type: config.Duration, Default: hub.DefaultGrace.String(),
 			Usage: "how long a graceful stop may take"},
 		{Name: "drain", Type: config.Pause, Default: "0s",
@@ -116,6 +121,11 @@ func hubSchema() *config.Schema {
 
 // clientVariables are those of the commands that talk to a hub.
 var clientVariables = []string{"EVENTHUB_URL", "EVENTHUB_TOKEN", "EVENTHUB_TOKEN_FILE", "EVENTHUB_CA_FILE"}
+
+func checkTopicPattern(text string) error {
+	_, err := eventhub.ParsePattern(text)
+	return err
+}
 
 func checkOrigin(text string) error {
 	_, err := origin.New([]string{text})
@@ -163,7 +173,7 @@ func hubConfig(s *config.Settings) hub.Config {
 		MaxMessageMemory:   s.Int("max_message_memory"),
 		MetricsLabels:      s.Int("metrics_labels"), MetricsHistograms: s.Int("metrics_histograms"),
 		Outbox: s.Text("outbox"), OutboxOrder: s.Text("outbox_order"), OutboxKeep: s.Duration("outbox_keep"),
-		Journal: s.Text("journal"), MemberID: s.Text("member_id"), MemberURLs: s.Strings("member_url"), Lease: s.Duration("lease"), MemberToken: s.Text("member_token"),
+		Journal: s.Text("journal"), MemberID: s.Text("member_id"), MemberURLs: s.Strings("member_url"), Lease: s.Duration("lease"), Project: s.Text("project"), ProjectState: s.Strings("project_state"), MemberToken: s.Text("member_token"),
 		Grace:   s.Duration("grace"),
 		Drain:   s.Duration("drain"),
 		Sources: sources(s),

@@ -80,6 +80,8 @@ var keyValues = map[string]struct {
 	"member_token":        {"a", "b", "c", [3]any{"a", "b", "c"}},
 	"member_token_file":   {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
 	"lease":               {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
+	"project":             {"off", "on", "OFF", [3]any{"off", "on", "off"}},
+	"project_state":       {"a", "b.*", "c", [3]any{[]string{"a"}, []string{"b.*"}, []string{"c"}}},
 	"grace":               {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
 	"drain":               {"4s", "5s", "6m", [3]any{4 * time.Second, 5 * time.Second, 6 * time.Minute}},
 	"log_format":          {"json", "text", "JSON", [3]any{"json", "text", "json"}},
@@ -166,6 +168,10 @@ func effect(s *config.Settings, key string) any {
 		return c.MemberURLs
 	case "lease":
 		return c.Lease
+	case "project":
+		return c.Project
+	case "project_state":
+		return c.ProjectState
 	case "drain":
 		return c.Drain
 	case "grace":
@@ -255,7 +261,7 @@ func TestEveryKey(t *testing.T) {
 // userPart leaves out what is not for a user to configure.
 func userPart(c hub.Config) hub.Config {
 	c.Logger, c.Version, c.Sources, c.Listen = nil, "", nil, nil
-	for _, list := range []*[]string{&c.Origins, &c.TrustedProxies, &c.MemberURLs} {
+	for _, list := range []*[]string{&c.Origins, &c.TrustedProxies, &c.MemberURLs, &c.ProjectState} {
 		if len(*list) == 0 {
 			*list = nil
 		}
@@ -265,7 +271,7 @@ func userPart(c hub.Config) hub.Config {
 
 // TestEveryFieldHasAKey: what a hub can be configured with, a user can say.
 func TestEveryFieldHasAKey(t *testing.T) {
-	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\nauth-tokens-file: x\njwt-secret: x\njwt-jwks-url: x\njwt-key-file: x\njwt-aud: x\njwt-iss: x\ntls-cert-file: x\ntls-key-file: x\ninsecure: true\norigin: http://a\ntrusted-proxies: 192.0.2.1\nauth-query-token: true\nlimits-file: x\nmax-unauthenticated: 4\nmemory-limit: 4\nmax-topics: 4\ntopics-file: x\noutbox: sqlite:x\njournal: nats://h:1/s\nmember-id: x\nmember-url: ws://h\nmember-token: x\ngrace: 5s\ndrain: 6s\n", nil)
+	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\nauth-tokens-file: x\njwt-secret: x\njwt-jwks-url: x\njwt-key-file: x\njwt-aud: x\njwt-iss: x\ntls-cert-file: x\ntls-key-file: x\ninsecure: true\norigin: http://a\ntrusted-proxies: 192.0.2.1\nauth-query-token: true\nlimits-file: x\nmax-unauthenticated: 4\nmemory-limit: 4\nmax-topics: 4\ntopics-file: x\noutbox: sqlite:x\njournal: nats://h:1/s\nmember-id: x\nmember-url: ws://h\nmember-token: x\nproject: off\nproject-state: x\ngrace: 5s\ndrain: 6s\n", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

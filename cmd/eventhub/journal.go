@@ -20,7 +20,7 @@ import (
 
 func journalCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "journal", Short: "Look after the journal that several hubs share"}
-	cmd.AddCommand(journalVerifyCommand(), journalTrimCommand(), journalReseedCommand())
+	cmd.AddCommand(journalVerifyCommand(), journalTrimCommand(), journalProjectCommand(), journalReseedCommand())
 	return cmd
 }
 

@@ -22,6 +22,8 @@ func TestJournalErrors(t *testing.T) {
 		{[]string{"journal", "verify", "--journal", "http://x"}, exitUsage, `its scheme is "http"`},
 		{[]string{"journal", "verify", "--journal", away}, exitUnreachable, "the journal is not reached"},
 		{[]string{"journal", "trim", "--journal", away}, exitUnreachable, "the journal is not reached"},
+		{[]string{"journal", "project", "--journal", away}, exitUnreachable, "the journal is not reached"},
+		{[]string{"journal", "project", "--rebuild", "--journal", "mongodb://127.0.0.1:1/x?serverSelectionTimeoutMS=100"}, exitUnreachable, "the journal is not reached"},
 		{[]string{"cluster", "release", "--journal", away}, exitUsage, "MEMBER"},
 		{[]string{"cluster", "release", "x", "--journal", away}, exitUnreachable, "the journal is not reached"},
 		{[]string{"journal", "reseed", "--journal", away}, exitUsage, "DIR"},
@@ -54,6 +56,16 @@ func TestJournalPrinted(t *testing.T) {
 		b.Reset()
 		if err := p.print(&b, false); err != nil || !strings.Contains(b.String(), want) {
 			t.Errorf("trim prints %s, %v; want %q", &b, err, want)
+		}
+	}
+	for want, p := range map[string]projected{
+		"Documents:  up to place 7 of 9, as of never\nRebuild:    under way, 3 of 5 events\n": {Place: 7, Last: 9, Rebuilding: true, Wrote: 3, Whole: 5},
+		"Documents:  up to place 7 of 9, as of never\nRebuild:    done, 5 events\n":           {Place: 7, Last: 9, Wrote: 5, Whole: 5},
+		"Documents:  up to place 7 of 9, as of never\n":                                       {Place: 7, Last: 9},
+	} {
+		b.Reset()
+		if err := p.print(&b, false); err != nil || b.String() != want {
+			t.Errorf("project prints %q, %v; want %q", &b, err, want)
 		}
 	}
 	if got := hub.JournalShown("nats://u:secret@h:1/S"); strings.Contains(got, "secret") {

@@ -40,6 +40,7 @@ var rules = []rule{
 	{"internal/...", []string{".", "internal/..."}},
 	{"store", []string{".", "internal/listing"}},
 	{"store/journal", []string{"internal/measure"}}, // bytes and places; what is in them is the store's
+	{"store/journal/mongo/projection", []string{".", "admin", "store", "store/journal/mongo"}},
 	{"store/journal/...", []string{"store/journal"}},
 	{"hub/internal/member", []string{"store/journal"}},
 	{"hub/internal/fetch", []string{".", "client", "internal/backup"}},
@@ -89,7 +90,7 @@ var rules = []rule{
 	{"apidoc/...", nil}, // gen, which makes the documents, and a module of its own that judges them
 	{"ops/console", []string{".", "admin", "internal/measure"}},
 	{"ops", []string{".", "admin", "apidoc", "ops/console", "internal/..."}},
-	{"hub", []string{"hub/internal/...", ".", "admin", "auth", "auth/audit", "auth/guard", "auth/limits", "auth/policy", "ops", "ops/console", "bus", "gateway/...", "outbox", "outbox/outboxurl", "store", "store/journal", "store/journal/jetstream", "store/journal/mongo", "store/memory", "store/pebble", "wire", "internal/..."}},
+	{"hub", []string{"hub/internal/...", ".", "admin", "auth", "auth/audit", "auth/guard", "auth/limits", "auth/policy", "ops", "ops/console", "bus", "gateway/...", "outbox", "outbox/outboxurl", "store", "store/journal", "store/journal/jetstream", "store/journal/mongo", "store/journal/mongo/projection", "store/memory", "store/pebble", "wire", "internal/..."}},
 	{"hubtest", []string{".", "admin", "client", "hub"}},
 	{"bench", []string{".", "client", "wire", "internal/..."}},
 	{"bench/retention", []string{".", "admin", "bench", "client"}},

@@ -17,7 +17,7 @@ func TestSoakSuites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	suites := regexp.MustCompile(`(?m)^suite (\S+) '?([^ ']+)'?`).FindAllSubmatch(script, -1)
+	suites := regexp.MustCompile(`(?m)^(?:\w+=\w+ )?suite (\S+) '?([^ ']+)'?`).FindAllSubmatch(script, -1)
 	if len(suites) == 0 {
 		t.Fatal("scripts/soak has no suite")
 	}

@@ -258,6 +258,17 @@ type Cluster struct {
 	Failovers     uint64    // how often this process took the lead
 	AppendSeconds Histogram // of the lead: one entry, until the journal has it
 	Members       []Member  // by id, this one too
+	// Projection is what a hub that leads writes beside a journal in MongoDB; zero where it writes
+	// nothing.
+	Projection Projection
+}
+
+// Projection is how the documents are doing that a hub makes of its log.
+type Projection struct {
+	Entries uint64        // of the journal that are not projected
+	Lag     time.Duration // for how long the oldest of them has waited
+	Events  uint64        // written since the start
+	Errors  uint64        // attempts that failed since the start
 }
 
 // BehindEntries is how many entries a copy does not have that is at a place.

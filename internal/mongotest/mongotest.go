@@ -1,6 +1,7 @@
 // Package mongotest gives tests a server with the wire protocol of MongoDB: the one that the
 // environment variable MONGODB_URI names, or FerretDB, a program of the module in ferretdb,
-// as a child process with its data in a directory of its own.
+// as a child process with its data in a directory of its own, or, where FERRETDB_OVER is postgres, in a PostgreSQL of the
+// test's own (package pgtest).
 //
 // FerretDB has no transactions, no change streams and no TTL indexes, and its updates read,
 // change and write documents in steps of their own. A test that needs more asks [Real].
@@ -23,10 +24,18 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"eventhub/internal/pgtest"
 )
 
 // Env names the environment variable with the address of a real server.
 const Env = "MONGODB_URI"
+
+// overEnv names the environment variable that says where FerretDB has its data: "postgres", or SQLite.
+const overEnv = "FERRETDB_OVER"
+
+// OverPostgres reports whether FerretDB has its data in PostgreSQL.
+func OverPostgres() bool { return !Real() && os.Getenv(overEnv) == "postgres" }
 
 // Real reports whether the tests use a real server.
 func Real() bool { return os.Getenv(Env) != "" }
@@ -39,18 +48,22 @@ type Server struct {
 	URI string
 
 	program, dir string
+	postgres     string // the URL of its database, where it has one
 	cmd          *exec.Cmd
 	stdin        io.Closer
 	stdout       *os.File
 }
 
 // Start builds FerretDB where that is needed, and starts it with its data in dir.
-func Start(dir string) (*Server, error) {
+func Start(dir string) (*Server, error) { return StartOver(dir, "") }
+
+// StartOver is Start with the data in a database of PostgreSQL, whose URL it is; dir has the log.
+func StartOver(dir, postgres string) (*Server, error) {
 	program, err := build()
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{program: program, dir: dir}
+	s := &Server{program: program, dir: dir, postgres: postgres}
 	return s, s.Restart()
 }
 
@@ -71,7 +84,7 @@ func (s *Server) Restart() (err error) {
 		return err
 	}
 	defer stdout.Close()
-	s.cmd = exec.Command(s.program, "-dir", s.dir, "-listen", listen)
+	s.cmd = exec.Command(s.program, "-dir", s.dir, "-listen", listen, "-postgres", s.postgres)
 	s.cmd.Stdout, s.cmd.Stderr = stdout, log
 	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
 		return err
@@ -115,6 +128,10 @@ func Run(m *testing.M) int {
 	if shared.dir != "" {
 		os.RemoveAll(shared.dir)
 	}
+	if err := pgtest.End(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
 	return code
 }
 
@@ -126,7 +143,11 @@ func URI(t testing.TB) string {
 	}
 	shared.once.Do(func() {
 		if shared.dir, shared.err = os.MkdirTemp("", "mongotest"); shared.err == nil {
-			shared.server, shared.err = Start(shared.dir)
+			postgres := ""
+			if OverPostgres() {
+				postgres = pgtest.Shared(t)
+			}
+			shared.server, shared.err = StartOver(shared.dir, postgres)
 		}
 	})
 	if shared.err != nil {

@@ -52,17 +52,23 @@ var shared struct {
 // goroutines that are left. It is for TestMain, which gives the result to os.Exit.
 func Main(m *testing.M) int {
 	code := m.Run()
-	shared.Lock()
-	defer shared.Unlock()
-	var err error
-	if shared.server != nil {
-		err = shared.server.Close()
-	}
-	if err = errors.Join(err, goleak.Find()); err != nil && code == 0 {
+	if err := errors.Join(End(), goleak.Find()); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
 	return code
+}
+
+// End stops the server of [Shared], where there is one. It is for a TestMain that does what [Main] does by itself.
+func End() error {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.server == nil {
+		return nil
+	}
+	s := shared.server
+	shared.server = nil
+	return s.Close()
 }
 
 // Shared returns the URL of a new database in the server of this test process, which is

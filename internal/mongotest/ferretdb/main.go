@@ -1,5 +1,5 @@
 // Command ferretdb is a server with the wire protocol of MongoDB for tests. It is FerretDB,
-// with its data in SQLite files, and a module of its own, so that FerretDB is no dependency
+// with its data in SQLite files or in a database of PostgreSQL, and a module of its own, so that FerretDB is no dependency
 // of the product.
 //
 // It prints the address of its listener as a mongodb:// URI in one line, and ends when its
@@ -20,25 +20,30 @@ import (
 
 func main() {
 	dir := flag.String("dir", "", "directory of the data")
+	postgres := flag.String("postgres", "", "URL of a database for the data, in place of files")
 	listen := flag.String("listen", "127.0.0.1:0", "address to listen on")
 	flag.Parse()
-	if err := run(*dir, *listen); err != nil {
+	if err := run(*dir, *postgres, *listen); err != nil {
 		fmt.Fprintln(os.Stderr, "ferretdb:", err)
 		os.Exit(1)
 	}
 }
 
-func run(dir, listen string) error {
+func run(dir, postgres, listen string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
 	}
-	server, err := ferretdb.New(&ferretdb.Config{
+	config := &ferretdb.Config{
 		Listener:  ferretdb.ListenerConfig{TCP: listen},
 		Logger:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 		Handler:   "sqlite",
 		SQLiteURL: "file:" + dir + "/",
-	})
+	}
+	if postgres != "" {
+		config.Handler, config.PostgreSQLURL = "postgresql", postgres
+	}
+	server, err := ferretdb.New(config)
 	if err != nil {
 		return err
 	}

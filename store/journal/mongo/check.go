@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -202,8 +203,9 @@ func (j *Journal) checkRights(ctx context.Context) error {
 	return nil
 }
 
-// nothing is no _id of a document of a journal: neither digits nor the id of a member, which has no NUL.
-const nothing = "nothing\x00"
+// nothing is no _id of a document of a journal: neither digits nor the id of a member, which has at most 64 bytes. It
+// has no NUL, which PostgreSQL under FerretDB does not take.
+var nothing = "nothing" + strings.Repeat("-", 64)
 
 // Codes of the server.
 const (

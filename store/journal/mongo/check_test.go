@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"eventhub/internal/mongotest"
+	"eventhub/store/journal"
 )
 
 // TestDatabasesThatAreNoJournal: what would lose or hide entries is refused, and nothing is written.
@@ -156,6 +157,37 @@ func TestOpenedAtOnce(t *testing.T) {
 	j := open(t, o)
 	if j.single == mongotest.Real() {
 		t.Errorf("places are read one by one: %t", j.single)
+	}
+}
+
+// TestRightsAreChecked: at each start, and what is no refusal may be well later.
+func TestRightsAreChecked(t *testing.T) {
+	o, db := newDatabase(t)
+	j := open(t, o)
+	before := count(t, db)
+	if err := j.CheckRights(limited(t)); err != nil || count(t, db) != before {
+		t.Errorf("CheckRights: %v, and %d documents of %d", err, count(t, db), before)
+	}
+	for _, tt := range []struct {
+		err  error
+		away bool
+	}{
+		{nil, false},
+		{&ConfigError{"a", "b"}, false},
+		{refusedRights(mongo.CommandError{Code: codeUnauthorized}, "x"), false},
+		{mongo.CommandError{Code: 91, Message: "shutting down"}, true},
+		{context.DeadlineExceeded, true},
+	} {
+		err := j.Check(limited(t), func(context.Context, *mongo.Database) error { return tt.err })
+		if errors.Is(err, journal.ErrAway) != tt.away || (err == nil) != (tt.err == nil) {
+			t.Errorf("%v became %v", tt.err, err)
+		}
+	}
+	if _, err := db.Collection(Entries).DeleteMany(limited(t), bson.D{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.CheckRights(limited(t)); err == nil {
+		t.Error("the mark could be inserted, and nothing was said")
 	}
 }
 

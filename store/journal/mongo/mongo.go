@@ -212,6 +212,27 @@ func (j *Journal) Create(ctx context.Context) error {
 	return j.check(ctx, j.writeMark, j.checkRights)
 }
 
+// CheckRights makes sure of the rights where the journal was there. Create does so too.
+func (j *Journal) CheckRights(ctx context.Context) error {
+	return awayUnlessRefused(j.check(ctx, j.checkRights))
+}
+
+// Check does what others have to check of the database at a start (Database), as Look does with its own checks: where it
+// fails for anything but a *ConfigError or a lack of rights, the error has journal.ErrAway.
+func (j *Journal) Check(ctx context.Context, check func(context.Context, *mongo.Database) error) error {
+	return awayUnlessRefused(j.check(ctx, func(ctx context.Context) error { return check(ctx, j.entries.Database()) }))
+}
+
+// awayUnlessRefused adds journal.ErrAway to an error that another attempt may not have.
+func awayUnlessRefused(err error) error {
+	var config *ConfigError
+	var server mongo.ServerError
+	if err == nil || errors.As(err, &config) || errors.As(err, &server) && server.HasErrorCode(codeUnauthorized) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", journal.ErrAway, err)
+}
+
 // Close implements journal.Journal.
 func (j *Journal) Close() (err error) {
 	j.once.Do(func() {
@@ -243,3 +264,7 @@ func (j *Journal) failed(what string, err error) error {
 	}
 	return fmt.Errorf("%s of the journal in the database %s: %w", what, j.database, err)
 }
+
+// Database returns the database of the journal, for what others keep beside it there, and whether the server
+// is a FerretDB. The client is the journal's, and ends with it.
+func (j *Journal) Database() (db *mongo.Database, ferret bool) { return j.entries.Database(), j.single }
