@@ -48,6 +48,7 @@ type hub struct {
 	journal       string
 	lease         time.Duration
 	ws, http, ops int
+	flags         []string // besides those
 	cmd           *exec.Cmd
 	ended         chan struct{}
 }
@@ -62,8 +63,8 @@ func (h *hub) start() {
 		h.t.Fatal(err)
 	}
 	defer log.Close()
-	h.cmd = exec.Command(h.program, "serve", "--journal", h.journal, "--lease", h.lease.String(), "--member-id", h.name, "--member-url", h.url(),
-		"--store", filepath.Join(h.dir, "store"), "--ws", strconv.Itoa(h.ws), "--http", strconv.Itoa(h.http), "--ops", strconv.Itoa(h.ops))
+	h.cmd = exec.Command(h.program, append([]string{"serve", "--journal", h.journal, "--lease", h.lease.String(), "--member-id", h.name, "--member-url", h.url(),
+		"--store", filepath.Join(h.dir, "store"), "--ws", strconv.Itoa(h.ws), "--http", strconv.Itoa(h.http), "--ops", strconv.Itoa(h.ops)}, h.flags...)...)
 	h.cmd.Stdout, h.cmd.Stderr = log, log
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // with the tests, however these end
 	if err := h.cmd.Start(); err != nil {
@@ -103,7 +104,7 @@ func (h *hub) ready() (status int, text string) {
 }
 
 // startHubs starts so many hubs; url is where the journal is for one of them.
-func startHubs(t testing.TB, n int, lease time.Duration, url func(i int) string) (hubs []*hub) {
+func startHubs(t testing.TB, n int, lease time.Duration, url func(i int) string, flags ...string) (hubs []*hub) {
 	t.Helper()
 	program, err := build()
 	if err != nil {
@@ -112,7 +113,7 @@ func startHubs(t testing.TB, n int, lease time.Duration, url func(i int) string)
 	free := ports(t, 3*n)
 	for i := range n {
 		h := &hub{
-			t: t, program: program, name: fmt.Sprintf("hub%d", i), dir: t.TempDir(), journal: url(i), lease: lease,
+			t: t, program: program, name: fmt.Sprintf("hub%d", i), dir: t.TempDir(), journal: url(i), lease: lease, flags: flags,
 			ws: free[3*i], http: free[3*i+1], ops: free[3*i+2],
 		}
 		h.start()
@@ -165,27 +166,48 @@ func (h *hub) contents(open func() journal.Journal) (all [][2]string, at journal
 	h.t.Helper()
 	dir := filepath.Join(h.dir, "store")
 	at = h.complete(dir, open())
+	return keysOf(h.t, dir), at
+}
+
+// copied returns all that a hub has that has ended, and where it is.
+func (h *hub) copied() (all [][2]string, at journal.Position) {
+	h.t.Helper()
+	dir := filepath.Join(h.dir, "store")
+	replica, err := store.OpenReplica(store.Options{Dir: dir})
+	if err != nil {
+		h.t.Fatalf("open the copy of %s: %v", h.name, err)
+	}
+	at = replica.Position()
+	if err := replica.Close(); err != nil {
+		h.t.Fatal(err)
+	}
+	return keysOf(h.t, dir), at
+}
+
+// keysOf returns all keys and values in a directory.
+func keysOf(t testing.TB, dir string) (all [][2]string) {
+	t.Helper()
 	db, err := pebble.Open(dir, &pebble.Options{ReadOnly: true, Logger: silent{}})
 	if err != nil {
-		h.t.Fatal(err)
+		t.Fatal(err)
 	}
 	defer db.Close()
 	iter, err := db.NewIter(nil)
 	if err != nil {
-		h.t.Fatal(err)
+		t.Fatal(err)
 	}
 	defer iter.Close()
 	for valid := iter.First(); valid; valid = iter.Next() {
 		value, err := iter.ValueAndErr()
 		if err != nil {
-			h.t.Fatal(err)
+			t.Fatal(err)
 		}
 		all = append(all, [2]string{string(iter.Key()), string(value)})
 	}
 	if err := iter.Error(); err != nil {
-		h.t.Fatal(err)
+		t.Fatal(err)
 	}
-	return all, at
+	return all
 }
 
 // complete applies what the journal has more than a copy, and closes it.

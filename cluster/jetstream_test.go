@@ -205,6 +205,7 @@ func client(t testing.TB, urls string) natsjs.JetStream {
 // TestOpenedAtOnce: hubs that start at once over servers that know of no stream yet, each over another
 // server, all have the same journal.
 func TestOpenedAtOnce(t *testing.T) {
+	t.Parallel()
 	servers, urls := three(t)
 	for range 10 {
 		o := newStream(urls, 3)
@@ -234,6 +235,7 @@ func TestOpenedAtOnce(t *testing.T) {
 
 // TestLostReply: nobody waits for an answer of a connection that is lost.
 func TestLostReply(t *testing.T) {
+	t.Parallel()
 	s := alone(t, 0)
 	p := startProxy(t, strings.TrimPrefix(s.url(), "nats://"))
 	o := newStream(s.url(), 1)
@@ -270,6 +272,7 @@ func TestLostReply(t *testing.T) {
 
 // TestStreamsThatAreNoJournal: whatever would lose or hide entries is refused by its name.
 func TestStreamsThatAreNoJournal(t *testing.T) {
+	t.Parallel()
 	s := alone(t, 0)
 	js := client(t, s.url())
 	for setting, change := range map[string]func(c *natsjs.StreamConfig){
@@ -351,6 +354,7 @@ func checkRefusal(t *testing.T, err error, stream, setting string) {
 }
 
 func TestOptions(t *testing.T) {
+	t.Parallel()
 	for want, o := range map[string]jetstream.Options{
 		"URL":          {Stream: "s"},
 		"name":         {URL: "nats://127.0.0.1:1", Stream: "a.b"},
@@ -366,6 +370,7 @@ func TestOptions(t *testing.T) {
 
 // TestFull: a stream that is full, and a server without room, refuse definitely.
 func TestFull(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct{ stream, server int64 }{
 		"the stream": {stream: 10_000}, "the server": {server: 10_000},
 	} {
@@ -401,6 +406,7 @@ func TestFull(t *testing.T) {
 
 // TestForeignMessage: a message that somebody else publishes on the subject of the entries stops a follower.
 func TestForeignMessage(t *testing.T) {
+	t.Parallel()
 	s := alone(t, 0)
 	o := newStream(s.url(), 1)
 	o.Synced = true

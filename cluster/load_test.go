@@ -37,6 +37,7 @@ const safe = time.Second
 type load struct {
 	t      *testing.T
 	urls   []string
+	opts   []sdk.Option
 	ctx    context.Context
 	stop   context.CancelFunc
 	ended  sync.WaitGroup
@@ -60,9 +61,9 @@ type load struct {
 // answered again.
 type span struct{ from, to time.Time }
 
-func startLoad(t *testing.T, urls []string) *load {
+func startLoad(t *testing.T, urls []string, opts ...sdk.Option) *load {
 	l := &load{
-		t: t, urls: urls, oked: make(map[string]map[string]eventhub.Receipt), unsure: make(map[string]map[string]bool),
+		t: t, urls: urls, opts: opts, oked: make(map[string]map[string]eventhub.Receipt), unsure: make(map[string]map[string]bool),
 		given: make(map[string]bool), acked: make(map[string]time.Time), lastOK: time.Now(),
 	}
 	l.changed = sync.NewCond(&l.mu)
@@ -95,7 +96,7 @@ func startLoad(t *testing.T, urls []string) *load {
 
 func (l *load) dial() *sdk.Client {
 	for {
-		c, err := sdk.Dial(l.ctx, l.urls[0], sdk.WithURLs(l.urls[1:]...), sdk.WithLogger(slog.New(slog.DiscardHandler)))
+		c, err := sdk.Dial(l.ctx, l.urls[0], append([]sdk.Option{sdk.WithURLs(l.urls[1:]...), sdk.WithLogger(slog.New(slog.DiscardHandler))}, l.opts...)...)
 		if err == nil || l.ctx.Err() != nil {
 			return c
 		}
@@ -304,7 +305,7 @@ func (l *load) finish(hub *hub) {
 	l.mu.Lock()
 	l.paused = true
 	l.mu.Unlock()
-	a, err := sdk.NewAdmin(fmt.Sprintf("http://127.0.0.1:%d", hub.http))
+	a, err := sdk.NewAdmin(fmt.Sprintf("http://127.0.0.1:%d", hub.http), l.opts...)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -401,7 +402,7 @@ func (l *load) check(hub *hub) {
 // log returns where each payload of a topic is, and reports those that are there twice.
 func (l *load) log(hub *hub, topic string) map[string]uint64 {
 	l.t.Helper()
-	a, err := sdk.NewAdmin(fmt.Sprintf("http://127.0.0.1:%d", hub.http))
+	a, err := sdk.NewAdmin(fmt.Sprintf("http://127.0.0.1:%d", hub.http), l.opts...)
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -85,6 +85,7 @@ func streamsOf(t *testing.T, s *server) (names []string) {
 
 // TestNothingIsCreated: a hub whose directory cannot be a member of a new journal creates none.
 func TestNothingIsCreated(t *testing.T) {
+	t.Parallel()
 	s := alone(t, 0)
 	dir := t.TempDir()
 	h, err := inprocess.Start(memberOf(journalURL(s, "ONE"), "a", dir))
@@ -116,6 +117,7 @@ func TestNothingIsCreated(t *testing.T) {
 
 // TestServersAwayAtStart: a hub that starts before its servers leads when they are there.
 func TestServersAwayAtStart(t *testing.T) {
+	t.Parallel()
 	s := &server{config: config{Name: "late", Dir: t.TempDir(), Port: ports(t, 1)[0]}}
 	h := startHub(t, memberOf(journalURL(s, "LATE"), "a", t.TempDir()))
 	s.start(t)
@@ -128,6 +130,7 @@ func TestServersAwayAtStart(t *testing.T) {
 
 // TestAwayOrWrong: what may pass is told from what does not.
 func TestAwayOrWrong(t *testing.T) {
+	t.Parallel()
 	s := alone(t, 0)
 	nobody := fmt.Sprintf("nats://127.0.0.1:%d", ports(t, 1)[0])
 	_, err := jetstream.Look(context.Background(), jetstream.Options{URL: nobody, Stream: "s"})
@@ -155,6 +158,7 @@ func TestAwayOrWrong(t *testing.T) {
 
 // TestCheck: all that is wrong with a journal is said at once, and nothing is created.
 func TestCheck(t *testing.T) {
+	t.Parallel()
 	s := alone(t, 0)
 	check := func(url string, wrong, warns []string) *inprocess.JournalCheck {
 		t.Helper()
@@ -221,6 +225,7 @@ func TestCheck(t *testing.T) {
 // TestTools: what looks after a journal, over a real one: reading it, trimming it, releasing a member, and a new journal of a
 // member's directory after the stream was lost.
 func TestTools(t *testing.T) {
+	t.Parallel()
 	s := alone(t, 0)
 	dir, ctx := t.TempDir(), context.Background()
 	cfg := memberOf(journalURL(s, "TOOLS"), "a", dir)
@@ -299,6 +304,7 @@ func TestTools(t *testing.T) {
 // TestFetch: over a real journal that is trimmed, a hub with an empty directory fetches a copy and follows from it, and
 // takes over.
 func TestFetch(t *testing.T) {
+	t.Parallel()
 	s := alone(t, 0)
 	cfg := memberOf(journalURL(s, "FETCH"), "a", t.TempDir())
 	cfg.WSAddr = fmt.Sprintf("127.0.0.1:%d", ports(t, 1)[0])
@@ -346,6 +352,7 @@ func TestFetch(t *testing.T) {
 
 // TestRights: each right that the user does not have is named, and asking changes nothing.
 func TestRights(t *testing.T) {
+	t.Parallel()
 	s := &server{config: config{Name: "rights", Dir: t.TempDir(), Port: ports(t, 1)[0], Rights: true}}
 	s.start(t)
 	t.Cleanup(s.kill)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -171,16 +173,37 @@ func (s *server) signal(t testing.TB, sig syscall.Signal) {
 	}
 }
 
-// ports returns free ports.
+// givenPorts are those that ports has returned: a hub or a server that is started again finds its own free.
+var givenPorts struct {
+	sync.Mutex
+	all map[int]bool
+}
+
+// ports returns free ports, each once. They are below those that the system gives to connections, of which one
+// could have that of a hub which is away.
 func ports(t testing.TB, n int) (ports []int) {
 	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
+	givenPorts.Lock()
+	defer givenPorts.Unlock()
+	if givenPorts.all == nil {
+		givenPorts.all = make(map[int]bool)
+	}
+	for try := 0; len(ports) < n; try++ {
+		const least, most = 10_000, 32_000
+		port := least + rand.IntN(most-least)
+		if givenPorts.all[port] {
+			continue
 		}
-		defer l.Close() // after the last, so that they differ
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			if try > 10_000 {
+				t.Fatal(err)
+			}
+			continue
+		}
+		_ = l.Close()
+		givenPorts.all[port] = true
+		ports = append(ports, port)
 	}
 	return ports
 }

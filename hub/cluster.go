@@ -81,6 +81,9 @@ func (c *Config) validateCluster() (errs []error) {
 	if len(c.MemberID) > mostMemberID { // empty: that of the machine
 		errs = append(errs, fmt.Errorf("member id is %q; 1 to %d bytes are allowed%s", c.MemberID, mostMemberID, c.from("member_id")))
 	}
+	if _, err := c.memberTrust(); err != nil {
+		errs = append(errs, fmt.Errorf("%w%s", err, c.from("member_ca_file")))
+	}
 	if c.Lease != 0 && c.Lease < member.LeastLease {
 		errs = append(errs, fmt.Errorf("lease is %s; at least %s is needed%s", c.Lease, member.LeastLease, c.from("lease")))
 	}

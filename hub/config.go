@@ -161,6 +161,9 @@ type Config struct {
 	// of them, whose current state it keeps there as a collection each.
 	Project      string
 	ProjectState []string
+	// MemberCAFile, where not empty, is a PEM file with the certificates to trust where this hub fetches a
+	// copy, in place of those of the system. It is read each time.
+	MemberCAFile string
 	// Grace bounds a graceful stop.
 	Grace time.Duration
 	// Drain is how long a hub that is to stop says that it is not ready, and takes

@@ -2,8 +2,11 @@ package hub
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -92,6 +95,22 @@ func (h *Hub) leading(ctx context.Context, j journal.Journal) (from journal.Memb
 	return from, nil
 }
 
+// memberTrust returns what a hub trusts that a copy is fetched from; nil for what the system trusts.
+func (c *Config) memberTrust() (*tls.Config, error) {
+	if c.MemberCAFile == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(c.MemberCAFile)
+	if err != nil {
+		return nil, fmt.Errorf("member CA file: %w", err)
+	}
+	trust := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
+	if !trust.RootCAs.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("member CA file %s has no certificate in PEM", c.MemberCAFile)
+	}
+	return trust, nil
+}
+
 // fetchFrom fetches a copy, and says how far it is.
 func (h *Hub) fetchFrom(ctx context.Context, from journal.Member) error {
 	c := h.cluster
@@ -119,7 +138,11 @@ func (h *Hub) fetchFrom(ctx context.Context, from journal.Member) error {
 	if token == "" {
 		token = h.cfg.AuthToken
 	}
-	_, err := fetch.Copy(ctx, from.URLs, token, filepath.Join(h.cfg.Store, filepath.FromSlash(fetched)), &f.received)
+	trust, err := h.cfg.memberTrust()
+	if err != nil {
+		return err
+	}
+	_, err = fetch.Copy(ctx, from.URLs, fetch.As{Token: token, Trust: trust}, filepath.Join(h.cfg.Store, filepath.FromSlash(fetched)), &f.received)
 	cancel()
 	<-said
 	if err == nil {

@@ -295,16 +295,7 @@ func TestMayNotFetch(t *testing.T) {
 	cfg.MemberURLs = nil
 	a := start(t, cfg)
 	awaitReady(t, a)
-	for range 3 {
-		last, err := j.Open().Last(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := j.Open().Trim(t.Context(), last); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(300 * time.Millisecond) // beats
-	}
+	trimAll(t, j)
 	dir := t.TempDir()
 	mustFail(t, withToken(memberConfig(j.Open(), "b", dir)), "the hub that leads has no member_url")
 	reachable := func() { // until a says again how it is
@@ -322,6 +313,41 @@ func TestMayNotFetch(t *testing.T) {
 	reachable()
 	b := start(t, cfg)
 	standsBy(t, b)
+}
+
+// TestFetchesOverTLS: a copy of a hub whose certificate the system does not know is fetched with member_ca_file.
+func TestFetchesOverTLS(t *testing.T) {
+	p := newPair(t, t.TempDir(), 1)
+	j := memory.New(memory.Options{})
+	cfg := withToken(memberConfig(j.Open(), "a", t.TempDir()))
+	cfg.TLSCertFile, cfg.TLSKeyFile = p.cert, p.key
+	cfg.HTTPAddr = freeAddr(t)
+	cfg.MemberURLs = []string{"https://" + cfg.HTTPAddr}
+	a := start(t, cfg)
+	awaitReady(t, a)
+	trimAll(t, j)
+	cfg = withToken(memberConfig(j.Open(), "b", t.TempDir()))
+	cfg.MemberCAFile = p.key
+	if h, err := hub.Start(cfg); err == nil || !strings.Contains(err.Error(), p.key+" has no certificate in PEM") {
+		t.Errorf("a file without a certificate: %v, %v", h, err)
+	}
+	cfg.MemberCAFile = p.cert
+	standsBy(t, start(t, cfg))
+}
+
+// trimAll trims a journal so that no hub can begin with it.
+func trimAll(t *testing.T, j *memory.Journal) {
+	t.Helper()
+	for range 3 {
+		last, err := j.Open().Last(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := j.Open().Trim(t.Context(), last); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(300 * time.Millisecond) // beats
+	}
 }
 
 // TestFetchSaysHowFar: while a copy is on its way the hub says so, and can be stopped.

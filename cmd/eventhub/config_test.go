@@ -79,6 +79,7 @@ var keyValues = map[string]struct {
 	"member_url":          {"ws://a:1", "ws://b:2", "ws://c:3", [3]any{[]string{"ws://a:1"}, []string{"ws://b:2"}, []string{"ws://c:3"}}},
 	"member_token":        {"a", "b", "c", [3]any{"a", "b", "c"}},
 	"member_token_file":   {"testdata/token-a", "testdata/token-b", "testdata/token-c", [3]any{"from a", "from b", "from c"}},
+	"member_ca_file":      {"a.pem", "b.pem", "c d.pem", [3]any{"a.pem", "b.pem", "c d.pem"}},
 	"lease":               {"1s", "2s", "3m", [3]any{time.Second, 2 * time.Second, 3 * time.Minute}},
 	"project":             {"off", "on", "OFF", [3]any{"off", "on", "off"}},
 	"project_state":       {"a", "b.*", "c", [3]any{[]string{"a"}, []string{"b.*"}, []string{"c"}}},
@@ -108,6 +109,8 @@ func effect(s *config.Settings, key string) any {
 		return c.JWTSecret
 	case "member_token", "member_token_file":
 		return c.MemberToken
+	case "member_ca_file":
+		return c.MemberCAFile
 	case "jwt_jwks_url":
 		return c.JWKSURL
 	case "jwt_key_file":
@@ -271,7 +274,7 @@ func userPart(c hub.Config) hub.Config {
 
 // TestEveryFieldHasAKey: what a hub can be configured with, a user can say.
 func TestEveryFieldHasAKey(t *testing.T) {
-	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\nauth-tokens-file: x\njwt-secret: x\njwt-jwks-url: x\njwt-key-file: x\njwt-aud: x\njwt-iss: x\ntls-cert-file: x\ntls-key-file: x\ninsecure: true\norigin: http://a\ntrusted-proxies: 192.0.2.1\nauth-query-token: true\nlimits-file: x\nmax-unauthenticated: 4\nmemory-limit: 4\nmax-topics: 4\ntopics-file: x\noutbox: sqlite:x\njournal: nats://h:1/s\nmember-id: x\nmember-url: ws://h\nmember-token: x\nproject: off\nproject-state: x\ngrace: 5s\ndrain: 6s\n", nil)
+	s, err := loadSettings(t, "ws: 1\nhttp: 2\nops: 3\nstore: x\nauth-token: x\nauth-tokens-file: x\njwt-secret: x\njwt-jwks-url: x\njwt-key-file: x\njwt-aud: x\njwt-iss: x\ntls-cert-file: x\ntls-key-file: x\ninsecure: true\norigin: http://a\ntrusted-proxies: 192.0.2.1\nauth-query-token: true\nlimits-file: x\nmax-unauthenticated: 4\nmemory-limit: 4\nmax-topics: 4\ntopics-file: x\noutbox: sqlite:x\njournal: nats://h:1/s\nmember-id: x\nmember-url: ws://h\nmember-token: x\nmember-ca-file: x\nproject: off\nproject-state: x\ngrace: 5s\ndrain: 6s\n", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

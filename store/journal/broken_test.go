@@ -364,3 +364,21 @@ func TestFilledByAnother(t *testing.T) {
 		}
 	})
 }
+
+// TestAnotherEntryOfTheSameHub: a hub whose own last entry is another one in the journal, of the same hub and
+// epoch and after the same entry, neither follows nor leads.
+func TestAnotherEntryOfTheSameHub(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine, j, d, at := three(t)
+		_ = d.Close()
+		before, err := j.Read(background, at.Seq-1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		engine.Rollback(1)
+		engine.Put(entryOf(journal.Header{Kind: journal.KindData, Epoch: at.Epoch, Hub: "a", Layout: 6, Chain: journal.Hash(before)}))
+		_, err = journal.New(j).Lead(background, at, "a", 6)
+		fails(t, "leading", err, journal.ErrDiverged)
+		fails(t, "following", following(j, at, func(journal.Entry) {}), journal.ErrDiverged)
+	})
+}

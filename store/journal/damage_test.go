@@ -53,12 +53,14 @@ func damage(t *testing.T, random *rand.Rand) bool {
 	_ = following(j, journal.Position{}, func(e journal.Entry) { whole = append(whole, e) })
 
 	bad := 1 + random.Uint64N(at.Seq) // the first place that is not what it was
-	kind := random.IntN(3)
+	kind := random.IntN(4)
 	switch entry, _ := j.Read(background, bad); kind {
 	case 0:
 		engine.Flip(bad, random.IntN(len(entry)*8))
 	case 1:
 		engine.Rollback(int(at.Seq - bad + 1))
+	case 3:
+		engine.Remove(bad)
 	case 2: // another hub wrote instead of what was lost
 		engine.Rollback(int(at.Seq - bad + 1))
 		for i := range 1 + random.IntN(3) {
@@ -86,8 +88,12 @@ func damage(t *testing.T, random *rand.Rand) bool {
 	// Who stands at the bad place; or after it, unless one bit of an entry that is not looked at is
 	// all that is wrong.
 	from := whole[slices.IndexFunc(whole, func(e journal.Entry) bool { return e.Position.Seq >= bad })].Position
-	if from.Seq == bad || kind > 0 {
+	if from.Seq == bad || kind == 1 || kind == 2 {
 		fails(t, fmt.Sprintf("following from %d of %d, and %d is bad", from.Seq, at.Seq, bad), following(j, from, func(journal.Entry) {}), journal.ErrDiverged)
+	}
+	if i := slices.IndexFunc(whole, func(e journal.Entry) bool { return e.Position == at }); kind == 3 && bad == at.Seq && i > 0 {
+		_, err := journal.New(j).Lead(background, whole[i-1].Position, "last", 1)
+		fails(t, fmt.Sprintf("leading after %d, where %d is lost", whole[i-1].Position.Seq, bad), err, journal.ErrDiverged)
 	}
 	d, err := journal.New(j).Lead(background, at, "last", 1)
 	if err == nil {

@@ -52,6 +52,9 @@ var (
 	ErrTrimmed = errors.New("the journal is trimmed beyond that place")
 	// ErrAbsent: nothing is at that place. An append that is under way may still fill it.
 	ErrAbsent = errors.New("the journal has nothing at that place")
+	// ErrHole: nothing is at that place, and the journal has others before and after it. Either it has lost
+	// the entry, or who answers has not got it yet.
+	ErrHole = errors.New("the journal has entries before and after that place, and none at it")
 	// ErrFenced: another hub leads. What was not settled is not in the journal, and never will be.
 	ErrFenced = errors.New("another hub leads the journal")
 	// ErrUnknown: the writer has ended, and what it waited for may be in the journal, or come into
@@ -97,7 +100,7 @@ type Journal interface {
 	// entry is not changed and not kept.
 	Append(ctx context.Context, after uint64, entry []byte) error
 	// Read returns the entry at a place, as whoever leads the engine has it: ErrAbsent,
-	// ErrTrimmed. The bytes are the caller's.
+	// ErrTrimmed, ErrHole. The bytes are the caller's.
 	Read(ctx context.Context, at uint64) ([]byte, error)
 	// Follow calls visit with each entry after a place, in order and without a hole, as they
 	// come, until ctx is done or visit fails, whose error it returns. ErrTrimmed where the next

@@ -61,8 +61,11 @@ func (l *Log) tip(ctx context.Context, at Position) (Position, error) {
 		return Position{}, fmt.Errorf("ask for the end of the journal: %w", err)
 	}
 	for r.tip.Seq < last {
-		entry, err := l.read(ctx, r.tip.Seq+1)
-		if err != nil {
+		entry, err := l.own(ctx, r.tip.Seq+1)
+		switch {
+		case errors.Is(err, ErrHole):
+			return Position{}, diverged(r.tip.Seq+1, err)
+		case err != nil:
 			return Position{}, fmt.Errorf("read the journal at %d: %w", r.tip.Seq+1, err)
 		}
 		_, whole, err := r.take(r.tip.Seq+1, entry)

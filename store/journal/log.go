@@ -72,10 +72,12 @@ func (l *Log) from(ctx context.Context, p Position) (*reader, error) {
 	if err := l.reaches(ctx, p.Seq); err != nil {
 		return nil, err
 	}
-	entry, err := l.read(ctx, p.Seq)
+	entry, err := l.own(ctx, p.Seq)
 	switch {
 	case errors.Is(err, ErrTrimmed):
 		return r, nil
+	case errors.Is(err, ErrHole):
+		return nil, diverged(p.Seq, err)
 	case err != nil:
 		return nil, fmt.Errorf("read the journal at the position %d of this hub: %w", p.Seq, err)
 	}
@@ -106,6 +108,20 @@ func (l *Log) reaches(ctx context.Context, seq uint64) error {
 		}
 		if err := pause(ctx, try); err != nil {
 			return err
+		}
+	}
+}
+
+// own reads a place that is or was taken. It returns ErrHole where the engine stays with that.
+func (l *Log) own(ctx context.Context, seq uint64) ([]byte, error) {
+	var lost shortfall
+	for try := 0; ; try++ {
+		entry, err := l.read(ctx, seq)
+		if !errors.Is(err, ErrHole) || lost.lasts() {
+			return entry, err
+		}
+		if err := pause(ctx, try); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 // counts, the entry before is held against the chain: a journal that has lost entries, and was filled
 // up to there by another hub, would take the attempt.
 func (l *Log) settle(ctx context.Context, at uint64, entry []byte) error {
-	var short shortfall
+	var short, lost shortfall
 	carried := false // it is there, and only the entry before is to be looked at
 	for try := 0; ; try++ {
 		var err error
@@ -43,6 +43,8 @@ func (l *Log) settle(ctx context.Context, at uint64, entry []byte) error {
 		switch {
 		case err == nil:
 			return nil
+		case errors.Is(err, ErrHole) && lost.lasts():
+			return diverged(at, err)
 		case errors.Is(err, ErrTooLarge):
 			return fmt.Errorf("append at %d: %w", at, err)
 		case errors.Is(err, ErrClosed):
@@ -109,6 +111,14 @@ func (l *Log) look(ctx context.Context, at uint64, entry []byte, short *shortfal
 // shortfall is since when the engine says that the journal lacks what it has acknowledged.
 type shortfall struct{ since time.Time }
 
+// lasts reports whether the engine has said so for long enough to be believed.
+func (s *shortfall) lasts() bool {
+	if s.since.IsZero() {
+		s.since = time.Now()
+	}
+	return time.Since(s.since) >= sure
+}
+
 // ends says what a conflict at a place that is empty means: nothing for now, and that the
 // journal has lost entries where it ends before the place before for long enough.
 func (l *Log) ends(ctx context.Context, at uint64, short *shortfall) (bool, error) {
@@ -120,9 +130,6 @@ func (l *Log) ends(ctx context.Context, at uint64, short *shortfall) (bool, erro
 		*short = shortfall{}
 		return false, ErrAbsent
 	}
-	if short.since.IsZero() {
-		short.since = time.Now()
-	}
 	err = fmt.Errorf("%w: it ends at %d, and has acknowledged %d", ErrDiverged, last, at-1)
-	return time.Since(short.since) >= sure, err
+	return short.lasts(), err
 }

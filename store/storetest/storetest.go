@@ -54,8 +54,8 @@ type Backend struct {
 // Factory returns a new place without data.
 type Factory func(t testing.TB) Backend
 
-// Run tests a backend.
-func Run(t *testing.T, factory Factory) {
+// Run tests a backend: all groups of tests, or those that are named.
+func Run(t *testing.T, factory Factory, only ...string) {
 	for _, group := range []struct {
 		name  string
 		tests []test
@@ -89,11 +89,17 @@ func Run(t *testing.T, factory Factory) {
 		{"Lifecycle", lifecycleTests},
 		{"Index", indexTests},
 	} {
+		if len(only) > 0 && !slices.Contains(only, group.name) {
+			continue
+		}
 		t.Run(group.name, func(t *testing.T) {
 			for _, tt := range group.tests {
 				t.Run(tt.name, func(t *testing.T) { tt.run(t, open(t, factory, tt.options)) })
 			}
 		})
+	}
+	if len(only) > 0 {
+		return
 	}
 	// What reads the key index, once more, where topics have it from their beginning.
 	t.Run("IndexedFirst", func(t *testing.T) {

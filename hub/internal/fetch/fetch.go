@@ -10,6 +10,7 @@ package fetch
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -25,10 +26,16 @@ import (
 // Name is that of the copy, below a directory of its own.
 const Name = "copy"
 
+// As is who fetches: the token that the hub is presented, empty for none, and what is trusted where it has
+// TLS, nil for what the system trusts.
+type As struct {
+	Token string
+	Trust *tls.Config
+}
+
 // Copy fetches a copy of the store of the hub at the first of the URLs that answers into a new directory below
-// dir, and returns its path. token is what the hub is presented; empty for none. received counts bytes
-// meanwhile. Whatever dir has is removed before.
-func Copy(ctx context.Context, urls []string, token, dir string, received *atomic.Int64) (path string, err error) {
+// dir, and returns its path. received counts bytes meanwhile. Whatever dir has is removed before.
+func Copy(ctx context.Context, urls []string, as As, dir string, received *atomic.Int64) (path string, err error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return "", fmt.Errorf("remove what an attempt before has left: %w", err)
 	}
@@ -36,8 +43,11 @@ func Copy(ctx context.Context, urls []string, token, dir string, received *atomi
 		return "", fmt.Errorf("make a directory for the copy: %w", err)
 	}
 	var options []client.Option
-	if token != "" {
-		options = append(options, client.WithToken(token))
+	if as.Token != "" {
+		options = append(options, client.WithToken(as.Token))
+	}
+	if as.Trust != nil {
+		options = append(options, client.WithTLS(as.Trust))
 	}
 	if len(urls) > 1 {
 		options = append(options, client.WithURLs(urls[1:]...))

@@ -264,7 +264,7 @@ func (j *Journal) Read(ctx context.Context, at uint64) ([]byte, error) {
 		}
 		// It came in between.
 	}
-	return nil, fmt.Errorf("the stream %s has no message at %d, and has others before and after it", j.options.Stream, at)
+	return nil, fmt.Errorf("read the stream %s at %d: %w", j.options.Stream, at, journal.ErrHole)
 }
 
 func (j *Journal) get(ctx context.Context, at uint64) ([]byte, error) {

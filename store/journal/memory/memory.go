@@ -1,7 +1,7 @@
 // Package memory is the engine of a journal for tests, in memory. It is the strictest: each append
 // is carried out or refused exactly as the contract of package journal says. And it has
 // the faults of networks and engines, which tests ask for: what is lost, late or doubled on the
-// way (Handle.Faults, Handle.Cut), and what an engine does that breaks its word (Journal.Rollback, Flip, Put).
+// way (Handle.Faults, Handle.Cut), and what an engine does that breaks its word (Journal.Rollback, Flip, Remove, Put).
 //
 // A Journal is the engine; each Handle on it stands for a hub.
 package memory
@@ -134,11 +134,19 @@ func (j *Journal) Flip(at uint64, bit int) {
 	j.entries[at-j.trimmed-1][bit/8] ^= 1 << (bit % 8)
 }
 
+// Remove loses the entry at a place, which is there, and none of the others.
+func (j *Journal) Remove(at uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.used -= uint64(len(j.entries[at-j.trimmed-1]))
+	j.entries[at-j.trimmed-1] = nil
+}
+
 // Put appends bytes as somebody does who keeps to nothing.
 func (j *Journal) Put(entry []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.put(slices.Clone(entry))
+	j.put(append([]byte{}, entry...)) // one of no bytes is there too
 }
 
 // Say has a member say something at a time of its own.
@@ -273,7 +281,10 @@ func (j *Journal) get(at uint64) ([]byte, error) {
 	case at > j.last():
 		return nil, journal.ErrAbsent
 	}
-	return slices.Clone(j.entries[at-j.trimmed-1]), nil
+	if entry := j.entries[at-j.trimmed-1]; entry != nil {
+		return slices.Clone(entry), nil
+	}
+	return nil, journal.ErrHole
 }
 
 // Read implements journal.Journal.
@@ -298,6 +309,8 @@ func (h *Handle) Follow(ctx context.Context, after uint64, visit func(at uint64,
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return context.Cause(ctx)
+		case errors.Is(err, journal.ErrHole):
+			return fmt.Errorf("%w: at %d: %w", journal.ErrDiverged, at, err)
 		case err != nil:
 			return err
 		}
